@@ -42,9 +42,11 @@ static void on_conn_open(struct ps_agent_step *st, const struct ps_event *ev)
 
 static void on_dial_failed(struct ps_agent_step *st, const struct ps_event *ev)
 {
+    const struct ps_uplink_call call = ps_agent_uplink_call(st);
+
     if (ev->dial_failed.target == 0) {
-        ps_agent_uplink_on_dial_failed(st, 0, ev->dial_failed.rc,
-                                       ev->dial_failed.why);
+        ps_uplink_on_dial_failed(&st->a->uplink, &call, 0, ev->dial_failed.rc,
+                                 ev->dial_failed.why);
     } else {
         ps_agent_server_on_dial_failed(st, ev->dial_failed.target,
                                        ev->dial_failed.rc, ev->dial_failed.why);
@@ -57,13 +59,14 @@ static void on_conn_stalled(struct ps_agent_step *st, ps_conn_id conn)
 
     if (s != NULL) {
         ps_agent_server_on_stalled(st, s, conn);
-    } else if (conn == st->a->uplink.dialer.conn) {
-        ps_dialer_on_stalled(&st->a->uplink.dialer, st->now);
+    } else {
+        ps_uplink_on_stalled(&st->a->uplink, conn, st->now);
     }
 }
 
 static void on_conn_closed(struct ps_agent_step *st, const struct ps_event *ev)
 {
+    const struct ps_uplink_call call = ps_agent_uplink_call(st);
     struct ps_agent_session *session = ps_map_get(st->a->sessions_by_conn,
                                                   ev->conn);
     struct ps_agent_server *s;
@@ -72,8 +75,8 @@ static void on_conn_closed(struct ps_agent_step *st, const struct ps_event *ev)
         ps_agent_session_on_closed(st, session);
         return;
     }
-    if (ps_dialer_owns_conn(&st->a->uplink.dialer, ev->conn)) {
-        ps_agent_uplink_on_closed(st, ev->conn);
+    if (ps_uplink_owns_conn(&st->a->uplink, ev->conn)) {
+        ps_uplink_on_closed(&st->a->uplink, &call, ev->conn, ev->closed.rc);
         return;
     }
     s = find_server_by_conn(st->a, ev->conn);
@@ -93,7 +96,7 @@ static void on_msg(struct ps_agent_step *st, const struct ps_event *ev)
         ps_agent_session_on_msg(st, session, ev->msg.msg);
         return;
     }
-    if (ps_dialer_owns_conn(&st->a->uplink.dialer, ev->conn)) {
+    if (ps_uplink_owns_conn(&st->a->uplink, ev->conn)) {
         ps_agent_uplink_on_msg(st, ev->conn, ev->msg.msg, ev->msg.payload);
         return;
     }
@@ -195,6 +198,7 @@ static void resend_refused(struct ps_agent_step *st)
 
 static void on_tick(struct ps_agent_step *st)
 {
+    const struct ps_uplink_call call = ps_agent_uplink_call(st);
     struct ps_agent *a = st->a;
     struct ps_map_cursor c = {0};
     struct ps_agent_server *s;
@@ -206,7 +210,7 @@ static void on_tick(struct ps_agent_step *st)
         }
         ps_agent_send_release_arena(a);
     }
-    ps_agent_uplink_tick(st);
+    ps_uplink_tick(&a->uplink, &call);
     c = (struct ps_map_cursor){0};
     while ((s = ps_map_next(a->servers, &c)) != NULL) {
         ps_agent_server_tick(st, s);
@@ -234,7 +238,7 @@ static ps_time agent_deadline(const void *self)
     const struct ps_agent *a = self;
     struct ps_map_cursor c = {0};
     const struct ps_agent_server *s;
-    ps_time at = ps_agent_uplink_deadline(a);
+    ps_time at = ps_uplink_deadline(&a->uplink);
 
     if (a->must_flush) {
         return a->now;
@@ -302,7 +306,7 @@ static int agent_step(void *self, const struct ps_event *ev,
         ps_agent_job_reap_pools(a);
     }
     ps_agent_send_pump_all(&st);
-    return a->name_lost ? PS_E_CONFIG : 0;
+    return ps_uplink_is_name_lost(&a->uplink) ? PS_E_CONFIG : 0;
 }
 
 /* Allocates the payload of key_opened, the placement table: 8 bytes for each
@@ -432,7 +436,7 @@ void ps_agent_free(struct ps_agent *a)
     ps_map_free(a->sessions_by_conn);
     ps_map_free(a->servers_by_conn);
     ps_map_free(a->jobs);
-    ps_dialer_fini(&a->uplink.dialer);
+    ps_uplink_fini(&a->uplink);
     ps_agent_job_reap_pools(a);
     assert(a->draining_pool_count ==
            0); /* The driver has released all frames. */
@@ -446,7 +450,7 @@ void ps_agent_free(struct ps_agent *a)
 
 bool ps_agent_is_ready(const struct ps_agent *a)
 {
-    return ps_dialer_is_connected(&a->uplink.dialer);
+    return ps_uplink_is_connected(&a->uplink);
 }
 
 uint64_t ps_agent_residue(const struct ps_agent *a)

@@ -235,7 +235,7 @@ static bool is_answered_here(const struct ps_agent_step *st,
     return (op->key == NULL && !op->is_barrier) ||
            (op->key != NULL && !op->key->kind->has_rounds &&
             awaited_round(op) == 0) ||
-           !ps_dialer_is_connected(&st->a->uplink.dialer);
+           !ps_uplink_is_connected(&st->a->uplink);
 }
 
 void ps_agent_diagnose_op(struct ps_agent_step *st, struct ps_agent_session *s,
@@ -267,7 +267,7 @@ void ps_agent_diagnose_op(struct ps_agent_step *st, struct ps_agent_session *s,
         if (unheard[0] != '\0') {
             ps_str_addf(&t, "; missing: %s", unheard);
         }
-        if (!ps_dialer_is_connected(&st->a->uplink.dialer)) {
+        if (!ps_uplink_is_connected(&st->a->uplink)) {
             ps_str_addf(&t,
                         "; the scheduler at %s is not connected and knows "
                         "what else is missing",

@@ -3,7 +3,7 @@
  * Only files of this folder include it.
  *
  *     agent.c         the machine's entry points, timers, inspection
- *     uplink.c        link to the scheduler: dialling, heartbeat, messages
+ *     uplink.c        link to the scheduler: reports, messages
  *     server_conn.c   links to servers: dialling, pings, replies
  *     send_queue.c    send queues per server: priority, credit, sums
  *     encode.c        encoded gradients and their residuals
@@ -35,6 +35,7 @@
 #include "core/codec/compression.h"
 #include "core/base/ledger.h"
 #include "core/link/link.h"
+#include "core/link/uplink.h"
 
 /* Wait before a request refused for a transient reason is sent again. */
 #define RESEND_WAIT          PS_MILLIS(50)
@@ -68,16 +69,6 @@ struct ps_agent_step {
     struct ps_agent *a;
     ps_time now;
     struct ps_effects *fx;
-};
-
-/* The link to the scheduler. */
-struct ps_agent_uplink {
-    struct ps_dialer dialer;
-    /* Port on which this agent only listens, for liveness probes; "": none. */
-    char liveness_address[PS_ADDRESS_MAX + 1];
-    ps_time heartbeat_interval;
-    ps_time next_ping_at;
-    ps_time last_ping_at; /* 0: none on this connection. */
 };
 
 /* Small partitions of one job that travel in one frame to one server. */
@@ -495,14 +486,9 @@ struct ps_agent {
     struct ps_agent_options opt;
     struct ps_rng rng;
     ps_time now;
-    struct ps_agent_uplink uplink;
-    ps_time name_refused_since; /* Another process has our name; 0: no. */
-    bool name_lost;             /* For good: step() returns PS_E_CONFIG. */
-    /* Scheduler process that assigned the fields below; 0: none yet. */
-    uint64_t sched_instance;
-    uint32_t node;
-    uint64_t incarnation;
-    ps_time next_costs_at;
+    struct ps_uplink uplink;
+    /* Port on which this agent only listens, for liveness probes; "": none. */
+    char liveness_address[PS_ADDRESS_MAX + 1];
     uint32_t map_epoch;
     bool draining;
     struct ps_map *servers; /* By node. */
@@ -591,23 +577,23 @@ PS_MUST_USE int ps_agent_budget_charge_mapping(struct ps_agent_session *s,
                                                struct ps_refusal *ret_refusal);
 
 /* uplink.c */
+static inline struct ps_uplink_call
+ps_agent_uplink_call(struct ps_agent_step *st)
+{
+    return (struct ps_uplink_call){.context = st, .now = st->now, .fx = st->fx};
+}
 void ps_agent_uplink_init(struct ps_agent *a, ps_time now);
-/* `pulse`: address for liveness probes; NULL: none. */
+/* `liveness_address` NULL: none. */
 void ps_agent_uplink_on_open(struct ps_agent_step *st, ps_conn_id conn,
-                             const char *pulse);
-void ps_agent_uplink_on_dial_failed(struct ps_agent_step *st, uint64_t target,
-                                    int rc, const char *why);
-void ps_agent_uplink_on_closed(struct ps_agent_step *st, ps_conn_id conn);
+                             const char *liveness_address);
 void ps_agent_uplink_on_msg(struct ps_agent_step *st, ps_conn_id conn,
                             const struct ps_msg *m,
                             const struct ps_slice *payload);
-void ps_agent_uplink_tick(struct ps_agent_step *st);
-ps_time ps_agent_uplink_deadline(const struct ps_agent *a);
 /* Sends a message on the link, which keeps it until it is acknowledged. Dropped
  * before registration, which resends all state. */
 void ps_agent_uplink_send_msg(struct ps_agent_step *st, const struct ps_msg *m);
 
-/* Sends hello on a new connection to the scheduler or a server. */
+/* Sends hello on a new connection to a server. */
 void ps_agent_send_hello(struct ps_agent_step *st, const struct ps_dialer *c,
                          ps_conn_id conn);
 

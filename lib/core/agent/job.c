@@ -167,7 +167,7 @@ static bool find_own_slot(const struct ps_agent *a,
                           const struct ps_msg_job_state *m, uint32_t *ret_slot)
 {
     for (uint32_t i = 0; i < m->slots_count; i++) {
-        if (m->slots[i].node == a->node) {
+        if (m->slots[i].node == a->uplink.node) {
             *ret_slot = i;
             return true;
         }

@@ -195,7 +195,7 @@ static void send_batch(struct ps_agent_step *st, struct ps_agent_server *s,
         m.push_rows.gen = g->job->gen;
         m.push_rows.epoch = a->map_epoch;
         m.push_rows.slot = g->job->slot;
-        m.push_rows.incarnation = a->incarnation;
+        m.push_rows.incarnation = a->uplink.incarnation;
         m.push_rows.weight = g->weight;
         m.push_rows.reduce = g->reduce;
         m.push_rows.retry = g->retry;
@@ -213,7 +213,7 @@ static void send_batch(struct ps_agent_step *st, struct ps_agent_server *s,
         m.push.gen = g->job->gen;
         m.push.epoch = a->map_epoch;
         m.push.slot = g->job->slot;
-        m.push.incarnation = a->incarnation;
+        m.push.incarnation = a->uplink.incarnation;
         m.push.weight = g->weight;
         m.push.reduce = g->reduce;
         m.push.rule = g->rule;

@@ -257,20 +257,13 @@ void ps_agent_server_on_ping_req(struct ps_agent_step *st,
                                  const struct ps_msg_ping_req *m)
 {
     const struct ps_agent_server *s = ps_map_get(st->a->servers, m->node);
-    const struct ps_dialer *up = &st->a->uplink.dialer;
 
     if (s == NULL || s->incarnation != m->incarnation ||
         !ps_dialer_is_connected(&s->dialer)) {
         return;
     }
-    ps_effects_send_msg(
-        st->fx, up->conn,
-        &(struct ps_msg){
-            .code = PS_MSG_PING_ACK,
-            .ack = ps_link_received(up->link),
-            .ping_ack = {.node = m->node,
-                         .incarnation = m->incarnation,
-                         .silent_ns = st->now - s->dialer.last_recv_at}});
+    ps_uplink_send_ping_ack(&st->a->uplink, m, st->now - s->dialer.last_recv_at,
+                            st->fx);
     send_ping(st, s);
 }
 
@@ -293,7 +286,7 @@ ps_time ps_agent_server_deadline(const struct ps_agent *a,
 static void on_welcome(struct ps_agent_step *st, struct ps_agent_server *s,
                        ps_conn_id conn, const struct ps_msg_welcome *m)
 {
-    if (m->protocol < PS_PROTOCOL_LEAST || m->protocol > PS_PROTOCOL) {
+    if (!ps_dialer_speaks(m)) {
         note_server(st, s, "wants a protocol that this agent does not speak");
         (void)ps_dialer_drop_conn(&s->dialer, conn, st->now, st->fx);
         return;

@@ -123,6 +123,25 @@ bool ps_dialer_on_open(struct ps_dialer *c, uint64_t target, ps_conn_id conn,
     return true;
 }
 
+void ps_dialer_send_hello(const struct ps_dialer *c, ps_conn_id conn,
+                          const struct ps_msg_hello *member,
+                          struct ps_effects *fx)
+{
+    struct ps_msg m = {.code = PS_MSG_HELLO, .hello = *member};
+
+    m.hello.protocol = PS_PROTOCOL;
+    m.hello.protocol_least = PS_PROTOCOL_LEAST;
+    m.hello.instance = c->opt.instance;
+    m.hello.session = c->session;
+    m.hello.received = ps_link_received(c->link);
+    ps_effects_send_msg(fx, conn, &m);
+}
+
+bool ps_dialer_speaks(const struct ps_msg_welcome *m)
+{
+    return m->protocol >= PS_PROTOCOL_LEAST && m->protocol <= PS_PROTOCOL;
+}
+
 bool ps_dialer_on_dial_failed(struct ps_dialer *c, uint64_t target, int rc,
                               ps_time now)
 {

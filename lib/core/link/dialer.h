@@ -10,7 +10,7 @@
  * carries the link; if bytes arrive on the old one first, the new one is
  * dropped.
  *
- * The machine sends the messages: hello when ps_dialer_on_open() is true,
+ * The machine calls ps_dialer_send_hello() when ps_dialer_on_open() is true, and
  * ps_link_open() when ps_dialer_on_welcome() is. */
 #pragma once
 
@@ -84,6 +84,13 @@ bool ps_dialer_owns_conn(const struct ps_dialer *c, ps_conn_id conn);
 PS_MUST_USE bool ps_dialer_on_open(struct ps_dialer *c, uint64_t target,
                                    ps_conn_id conn, ps_time now,
                                    struct ps_effects *fx);
+/* Sends hello on `conn`: as `member`, with this side's protocol versions and the
+ * link's session. */
+void ps_dialer_send_hello(const struct ps_dialer *c, ps_conn_id conn,
+                          const struct ps_msg_hello *member,
+                          struct ps_effects *fx);
+/* True if the welcome chose a protocol version that this side speaks. */
+bool ps_dialer_speaks(const struct ps_msg_welcome *m);
 /* A dial failed. True: the failure should be logged. */
 bool ps_dialer_on_dial_failed(struct ps_dialer *c, uint64_t target, int rc,
                               ps_time now);

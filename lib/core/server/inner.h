@@ -2,7 +2,7 @@
 /* Inside of the server machine; for the files of this folder only.
  *
  *     server.c        the machine's three calls, timers, statistics
- *     uplink.c        the link to the scheduler: dial, heartbeat, messages
+ *     uplink.c        the link to the scheduler: reports, messages
  *     session.c       agents: hello, links, memory for payloads
  *     job.c           jobs and their slots: from job_state to the end
  *     push.c          contributions
@@ -28,6 +28,7 @@
 #include "core/codec/compression.h"
 #include "core/round/credit.h"
 #include "core/link/link.h"
+#include "core/link/uplink.h"
 #include "core/optim/optim.h"
 #include "core/round/pacing.h"
 #include "core/server/server.h"
@@ -45,22 +46,6 @@
 #define STARVED_RETRIES_MAX 256u
 /* A request fails after this time if no merge can free enough memory for it. */
 #define OUT_OF_MEMORY_AFTER PS_SECONDS(2)
-
-/* Link to the scheduler. */
-struct ps_server_uplink {
-    struct ps_dialer dialer;
-    /* Instance of the scheduler that sent the last welcome; 0: none. */
-    uint64_t sched_instance;
-    ps_time name_refused_since; /* 0: our name is not refused. */
-    /* The name stays with another process: this daemon ends. */
-    bool name_lost;
-    uint32_t node; /* This server's node. */
-    uint64_t incarnation;
-    ps_time heartbeat_interval;
-    ps_time next_ping_at;
-    ps_time next_costs_at;
-    ps_time last_ping_at;
-};
 
 /* An accepted connection. */
 struct ps_server_conn {
@@ -198,7 +183,7 @@ struct ps_server_merge {
 struct ps_server {
     struct ps_server_options opt;
     struct ps_rng rng;
-    struct ps_server_uplink uplink;
+    struct ps_uplink uplink;
     uint32_t epoch;
     bool draining; /* About to end; takes no new job. */
     bool ending;   /* Shutting down; accepts no connection. */
@@ -245,29 +230,19 @@ struct ps_server_step {
 
 /* ----------------------------------------------------------------- uplink.c */
 
+static inline struct ps_uplink_call
+ps_server_uplink_call(struct ps_server_step *st)
+{
+    return (struct ps_uplink_call){.context = st, .now = st->now, .fx = st->fx};
+}
 void ps_server_uplink_init(struct ps_server *s, ps_time now);
-void ps_server_uplink_fini(struct ps_server *s);
-void ps_server_uplink_on_open(struct ps_server_step *st, uint64_t target,
-                              ps_conn_id conn);
-void ps_server_uplink_on_dial_failed(struct ps_server_step *st, uint64_t target,
-                                     int rc, const char *why);
-/* The uplink connection does not drain: dials beside it. */
-void ps_server_uplink_on_stalled(struct ps_server_step *st);
 void ps_server_uplink_on_msg(struct ps_server_step *st, ps_conn_id conn,
                              const struct ps_msg *msg,
                              const struct ps_slice *payload);
 int ps_server_uplink_payload(struct ps_server *s, const struct ps_msg *msg,
                              uint64_t len, struct ps_slice *ret_slice);
-/* Sends a ping at once: its `draining` keeps new jobs away. */
-void ps_server_uplink_announce_drain(struct ps_server_step *st);
-void ps_server_uplink_on_closed(struct ps_server_step *st, ps_conn_id conn,
-                                int rc);
-/* Closes the uplink and stops dialling. */
-void ps_server_uplink_close(struct ps_server_step *st);
-void ps_server_uplink_tick(struct ps_server_step *st);
-ps_time ps_server_uplink_deadline(const struct ps_server *s);
 /* Sends on the numbered stream: now, or when the link is resumed. A new session
- * of the link drops the message; report_jobs() then sends state again. */
+ * of the link drops the message; on_new_session() then sends state again. */
 void ps_server_uplink_send_msg(struct ps_server_step *st,
                                const struct ps_msg *msg);
 /* Sends job_ready; nothing while the uplink is not connected. */

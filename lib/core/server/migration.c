@@ -172,9 +172,8 @@ int ps_server_migration_check_restore(struct ps_server_job *job,
 static void send_part_ack(struct ps_server_step *st,
                           const struct ps_msg_part_ack *m)
 {
-    ps_link_send_msg(st->s->uplink.dialer.link,
-                     &(struct ps_msg){.code = PS_MSG_PART_ACK, .part_ack = *m},
-                     st->now, st->fx);
+    ps_server_uplink_send_msg(
+        st, &(struct ps_msg){.code = PS_MSG_PART_ACK, .part_ack = *m});
 }
 
 static void send_end_ack(struct ps_server_step *st,

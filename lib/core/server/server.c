@@ -70,7 +70,7 @@ void ps_server_free(struct ps_server *s)
         ps_server_job_free(s, job);
     }
     ps_server_session_fini(s);
-    ps_server_uplink_fini(s);
+    ps_uplink_fini(&s->uplink);
     ps_map_free(s->conns);
     ps_map_free(s->sessions);
     ps_heap_fini(&s->session_timers);
@@ -85,9 +85,10 @@ void ps_server_free(struct ps_server *s)
 
 static void server_tick(struct ps_server_step *st)
 {
+    const struct ps_uplink_call call = ps_server_uplink_call(st);
     struct ps_server *s = st->s;
 
-    ps_server_uplink_tick(st);
+    ps_uplink_tick(&s->uplink, &call);
     ps_server_session_tick(st);
     if (!ps_list_empty(&s->starved_merges) && st->now >= s->starved_retry_at) {
         ps_server_merge_retry_starved(st);
@@ -107,6 +108,7 @@ static void server_tick(struct ps_server_step *st)
 
 static void begin_shutdown(struct ps_server_step *st)
 {
+    const struct ps_uplink_call call = ps_server_uplink_call(st);
     struct ps_server *s = st->s;
 
     if (s->ending) {
@@ -115,7 +117,7 @@ static void begin_shutdown(struct ps_server_step *st)
     s->ending = true;
     ps_server_reply_flush(st);
     ps_server_session_close_all(st);
-    ps_server_uplink_close(st);
+    ps_uplink_close(&s->uplink, &call);
 }
 
 static int server_step(void *self, const struct ps_event *ev,
@@ -123,7 +125,8 @@ static int server_step(void *self, const struct ps_event *ev,
 {
     struct ps_server *s = self;
     struct ps_server_step st = {.s = s, .now = ev->now, .fx = fx};
-    bool up = ps_dialer_owns_conn(&s->uplink.dialer, ev->conn);
+    const struct ps_uplink_call call = ps_server_uplink_call(&st);
+    const bool up = ps_uplink_owns_conn(&s->uplink, ev->conn);
 
     s->now = ev->now;
     switch (ev->type) {
@@ -132,15 +135,14 @@ static int server_step(void *self, const struct ps_event *ev,
         break;
     case PS_EV_OPEN:
         if (ev->open.kind == PS_CONN_DIALLED) {
-            ps_server_uplink_on_open(&st, ev->open.target, ev->conn);
+            ps_uplink_on_open(&s->uplink, &call, ev->open.target, ev->conn);
         } else {
             ps_server_session_on_open(&st, ev->conn, ev->open.peer);
         }
         break;
     case PS_EV_DIAL_FAILED:
-        ps_server_uplink_on_dial_failed(&st, ev->dial_failed.target,
-                                        ev->dial_failed.rc,
-                                        ev->dial_failed.why);
+        ps_uplink_on_dial_failed(&s->uplink, &call, ev->dial_failed.target,
+                                 ev->dial_failed.rc, ev->dial_failed.why);
         break;
     case PS_EV_MSG:
         if (up) {
@@ -152,13 +154,11 @@ static int server_step(void *self, const struct ps_event *ev,
         }
         break;
     case PS_EV_STALLED:
-        if (up) {
-            ps_server_uplink_on_stalled(&st);
-        }
+        ps_uplink_on_stalled(&s->uplink, ev->conn, ev->now);
         break;
     case PS_EV_CLOSED:
         if (up) {
-            ps_server_uplink_on_closed(&st, ev->conn, ev->closed.rc);
+            ps_uplink_on_closed(&s->uplink, &call, ev->conn, ev->closed.rc);
         } else {
             ps_server_session_on_closed(&st, ev->conn);
         }
@@ -167,8 +167,8 @@ static int server_step(void *self, const struct ps_event *ev,
         ps_server_merge_on_computed(&st, ev->computed.token, ev->computed.rc);
         break;
     case PS_EV_DRAIN:
-        s->draining = true;
-        ps_server_uplink_announce_drain(&st);
+        s->draining = true; /* The ping keeps new jobs away. */
+        ps_uplink_ping_now(&s->uplink, &call);
         break;
     case PS_EV_SHUTDOWN:
         begin_shutdown(&st);
@@ -181,13 +181,13 @@ static int server_step(void *self, const struct ps_event *ev,
         break;
     }
     ps_server_credit_unblock_jobs(&st);
-    return s->uplink.name_lost ? PS_E_CONFIG : 0;
+    return ps_uplink_is_name_lost(&s->uplink) ? PS_E_CONFIG : 0;
 }
 
 static ps_time server_deadline(const void *self)
 {
     const struct ps_server *s = self;
-    ps_time at = ps_time_min(ps_server_uplink_deadline(s),
+    ps_time at = ps_time_min(ps_uplink_deadline(&s->uplink),
                              ps_server_session_deadline(s));
 
     if (!ps_list_empty(&s->starved_merges)) {
@@ -202,7 +202,7 @@ static int server_payload(void *self, ps_conn_id conn, const struct ps_msg *msg,
 {
     struct ps_server *s = self;
 
-    return ps_dialer_owns_conn(&s->uplink.dialer, conn)
+    return ps_uplink_owns_conn(&s->uplink, conn)
                ? ps_server_uplink_payload(s, msg, len, ret_slice)
                : ps_server_session_payload(s, conn, msg, len, ret_slice);
 }
@@ -222,7 +222,7 @@ struct ps_machine ps_server_machine(struct ps_server *s)
 
 bool ps_server_is_ready(const struct ps_server *s)
 {
-    return ps_dialer_is_connected(&s->uplink.dialer);
+    return ps_uplink_is_connected(&s->uplink);
 }
 
 uint64_t ps_server_residue(const struct ps_server *s)

@@ -494,18 +494,11 @@ void ps_server_session_on_ping_req(struct ps_server_step *st,
                                    const struct ps_msg_ping_req *m)
 {
     const struct ps_server_session *p = ps_map_get(st->s->sessions, m->node);
-    const struct ps_dialer *up = &st->s->uplink.dialer;
 
     if (p == NULL || p->incarnation != m->incarnation || p->conn == NULL) {
         return;
     }
-    ps_effects_send_msg(
-        st->fx, up->conn,
-        &(struct ps_msg){.code = PS_MSG_PING_ACK,
-                         .ack = ps_link_received(up->link),
-                         .ping_ack = {.node = m->node,
-                                      .incarnation = m->incarnation,
-                                      .silent_ns = st->now - p->heard_at}});
+    ps_uplink_send_ping_ack(&st->s->uplink, m, st->now - p->heard_at, st->fx);
     ps_effects_send_msg(st->fx, p->conn->id,
                         &(struct ps_msg){.code = PS_MSG_PING,
                                          .ack = ps_link_received(p->link),

@@ -1,0 +1,636 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/alloc.h"
+#include "core/link/heartbeat.h"
+#include "core/link/name_claim.h"
+#include "core/link/uplink.h"
+
+#define BEAT PS_MILLIS(500)
+
+/* A member, its driver, and a scheduler that answers as each test says. */
+struct bench {
+    struct ps_uplink up;
+    struct ps_account account;
+    struct ps_account_limits limits;
+    struct ps_rng rng;
+    struct ps_effects fx;
+    ps_time now;
+    ps_conn_id conns;
+    uint64_t dial_target;
+    uint32_t dials;
+    uint32_t closed;
+    struct ps_msg_hello hello; /* Last one; without its strings. */
+    char hello_name[16];
+    uint32_t hellos;
+    uint32_t pings;
+    uint32_t costs;
+    uint32_t barriers; /* Messages of the member on the link. */
+    uint32_t ping_acks;
+    char log[256]; /* Last line. */
+    /* Calls of the operations. */
+    uint32_t new_schedulers;
+    uint32_t new_sessions;
+    uint32_t updates;
+    bool link_was_open; /* At the last on_new_session(). */
+};
+
+static void fill_hello(void *context, struct ps_msg_hello *hello)
+{
+    (void)context;
+    hello->role = PS_ROLE_SERVER;
+    hello->name = "member";
+}
+
+static void fill_ping(void *context, struct ps_msg_ping *ping)
+{
+    (void)context;
+    *ping = (struct ps_msg_ping){.rounds = 7};
+}
+
+static void update_account(void *context)
+{
+    struct bench *b = context;
+
+    b->updates++;
+}
+
+static void on_new_scheduler(void *context)
+{
+    struct bench *b = context;
+
+    b->new_schedulers++;
+}
+
+static void on_new_session(void *context)
+{
+    struct bench *b = context;
+
+    b->new_sessions++;
+    b->link_was_open = ps_link_conn(b->up.dialer.link) == b->up.dialer.conn;
+}
+
+static const struct ps_uplink_ops ops = {
+    .fill_hello = fill_hello,
+    .fill_ping = fill_ping,
+    .update_account = update_account,
+    .on_new_scheduler = on_new_scheduler,
+    .on_new_session = on_new_session,
+};
+
+static struct ps_uplink_call call_of(struct bench *b)
+{
+    return (struct ps_uplink_call){.context = b, .now = b->now, .fx = &b->fx};
+}
+
+static void note_sent(struct bench *b, const struct ps_msg *m)
+{
+    switch (m->code) {
+    case PS_MSG_HELLO:
+        b->hellos++;
+        b->hello = m->hello;
+        snprintf(b->hello_name, sizeof(b->hello_name), "%s", m->hello.name);
+        break;
+    case PS_MSG_PING:
+        b->pings++;
+        assert_int_equal(m->ping.rounds, 7);
+        assert_int_equal(m->ping.stamp, b->now);
+        break;
+    case PS_MSG_COSTS:
+        b->costs++;
+        break;
+    case PS_MSG_BARRIER_ENTER:
+        b->barriers++;
+        break;
+    case PS_MSG_PING_ACK:
+        b->ping_acks++;
+        break;
+    default:
+        break;
+    }
+}
+
+static void carry_out(struct bench *b)
+{
+    for (uint32_t i = 0; i < b->fx.count; i++) {
+        const struct ps_fx *f = &b->fx.items[i];
+
+        if (f->type == PS_FX_DIAL) {
+            b->dial_target = f->dial.target;
+            b->dials++;
+        } else if (f->type == PS_FX_CLOSE) {
+            b->closed++;
+        } else if (f->type == PS_FX_SEND) {
+            note_sent(b, f->send.packet->msg);
+        } else if (f->type == PS_FX_LOG) {
+            snprintf(b->log, sizeof(b->log), "%s", f->log.text);
+        }
+    }
+    ps_effects_clear(&b->fx);
+}
+
+/* Ticks as a driver does, up to `how_long` from now. */
+static void pass(struct bench *b, ps_time how_long)
+{
+    ps_time end = b->now + how_long;
+    ps_time due;
+
+    while ((due = ps_uplink_deadline(&b->up)) <= end) {
+        struct ps_uplink_call call;
+
+        b->now = due > b->now ? due : b->now;
+        call = call_of(b);
+        ps_uplink_tick(&b->up, &call);
+        carry_out(b);
+        assert_true(ps_uplink_deadline(&b->up) > b->now);
+    }
+    b->now = end;
+}
+
+static void begin_with(struct bench *b, bool waits_after_reject)
+{
+    memset(b, 0, sizeof(*b));
+    b->now = PS_SECONDS(100);
+    ps_rng_init(&b->rng, 1);
+    ps_effects_init(&b->fx);
+    ps_account_init(&b->account, PS_ACCOUNT_DAEMON, "member", &b->limits);
+    ps_uplink_init(
+        &b->up,
+        &(struct ps_uplink_options){.ops = &ops,
+                                    .address = "10.0.0.1:9",
+                                    .dialer = {.instance = 5,
+                                               .backoff_min = PS_MILLIS(100),
+                                               .backoff_max = PS_SECONDS(4)},
+                                    .account = &b->account,
+                                    .waits_after_reject = waits_after_reject},
+        &b->rng, b->now);
+}
+
+static void begin(struct bench *b)
+{
+    begin_with(b, false);
+}
+
+static void end(struct bench *b)
+{
+    ps_uplink_fini(&b->up);
+    ps_account_fini(&b->account);
+    ps_effects_fini(&b->fx);
+}
+
+/* The newest dial has led to a connection; 0: it was not needed. */
+static ps_conn_id open_conn(struct bench *b)
+{
+    const struct ps_uplink_call call = call_of(b);
+    const uint32_t before = b->hellos;
+
+    ps_uplink_on_open(&b->up, &call, b->dial_target, ++b->conns);
+    carry_out(b);
+    return b->hellos > before ? b->conns : 0;
+}
+
+/* Waits for the next dial and opens its connection. */
+static ps_conn_id dial(struct bench *b)
+{
+    const uint32_t before = b->dials;
+
+    while (b->dials == before) {
+        pass(b, PS_MILLIS(10));
+    }
+    return open_conn(b);
+}
+
+/* True: the member has to handle it. */
+static bool receive(struct bench *b, ps_conn_id conn, const struct ps_msg *m)
+{
+    const struct ps_uplink_call call = call_of(b);
+    const bool handle = ps_uplink_on_msg(&b->up, &call, conn, m);
+
+    carry_out(b);
+    return handle;
+}
+
+static void welcome(struct bench *b, ps_conn_id conn, uint64_t instance,
+                    bool resumed)
+{
+    assert_false(receive(b, conn,
+                         &(struct ps_msg){.code = PS_MSG_WELCOME,
+                                          .welcome = {.protocol = PS_PROTOCOL,
+                                                      .instance = instance,
+                                                      .node = 3,
+                                                      .incarnation = 4,
+                                                      .resumed = resumed,
+                                                      .heartbeat_ns = BEAT}}));
+}
+
+static void reject(struct bench *b, ps_conn_id conn, int error)
+{
+    assert_false(receive(
+        b, conn,
+        &(struct ps_msg){.code = PS_MSG_REJECT,
+                         .reject = {.error = error, .text = "not you"}}));
+}
+
+static void pong(struct bench *b, ps_conn_id conn)
+{
+    (void)receive(b, conn, &(struct ps_msg){.code = PS_MSG_PONG});
+}
+
+static void lose_conn(struct bench *b, ps_conn_id conn)
+{
+    const struct ps_uplink_call call = call_of(b);
+
+    ps_uplink_on_closed(&b->up, &call, conn, PS_E_CLOSED);
+    carry_out(b);
+}
+
+static void send_barrier(struct bench *b)
+{
+    ps_uplink_send_msg(&b->up, &(struct ps_msg){.code = PS_MSG_BARRIER_ENTER},
+                       b->now, &b->fx);
+    carry_out(b);
+}
+
+static ps_conn_id connect_it(struct bench *b)
+{
+    const ps_conn_id conn = dial(b);
+
+    welcome(b, conn, 1, false);
+    assert_true(ps_uplink_is_connected(&b->up));
+    return conn;
+}
+
+static void a_welcome_registers_and_a_ping_follows(void **state)
+{
+    struct bench b;
+    ps_conn_id conn;
+
+    (void)state;
+    begin(&b);
+    assert_int_equal(b.up.state, PS_UPLINK_UNREGISTERED);
+    conn = dial(&b);
+    assert_string_equal(b.hello_name, "member");
+    assert_int_equal(b.hello.role, PS_ROLE_SERVER);
+    assert_int_equal(b.hello.protocol, PS_PROTOCOL);
+    assert_int_equal(b.hello.protocol_least, PS_PROTOCOL_LEAST);
+    assert_int_equal(b.hello.instance, 5);
+    assert_int_equal(b.hello.node, 0);
+    assert_int_not_equal(b.hello.session, 0);
+    welcome(&b, conn, 1, false);
+    assert_int_equal(b.up.state, PS_UPLINK_CONNECTED);
+    assert_int_equal(b.up.node, 3);
+    assert_int_equal(b.new_sessions, 1);
+    assert_int_equal(b.new_schedulers, 0);
+    assert_true(b.link_was_open);
+    pass(&b, 0);
+    assert_int_equal(b.pings, 1);
+    end(&b);
+}
+
+static void messages_wait_in_the_link_but_not_before_registration(void **state)
+{
+    struct bench b;
+    uint64_t session;
+    ps_conn_id conn;
+
+    (void)state;
+    begin(&b);
+    send_barrier(&b);
+    assert_int_equal(ps_link_unacked(b.up.dialer.link), 0);
+    conn = connect_it(&b);
+    session = b.hello.session;
+    lose_conn(&b, conn);
+    assert_int_equal(b.up.state, PS_UPLINK_DISCONNECTED);
+    assert_non_null(strstr(b.log, "10.0.0.1:9: connection lost"));
+    send_barrier(&b);
+    assert_int_equal(b.barriers, 0);
+    conn = dial(&b);
+    assert_int_equal(b.hello.node, 3);
+    assert_int_equal(b.hello.incarnation, 4);
+    assert_int_equal(b.hello.session, session);
+    welcome(&b, conn, 1, true);
+    assert_int_equal(b.barriers, 1);
+    assert_int_equal(b.new_sessions, 1); /* The scheduler knows all of it. */
+    end(&b);
+}
+
+static void another_scheduler_process_is_told_from_the_same_one(void **state)
+{
+    struct bench b;
+    ps_conn_id conn;
+
+    (void)state;
+    begin(&b);
+    conn = connect_it(&b);
+    lose_conn(&b, conn);
+    conn = dial(&b);
+    welcome(&b, conn, 1, false); /* It has forgotten the session. */
+    assert_int_equal(b.new_schedulers, 0);
+    assert_int_equal(b.new_sessions, 2);
+    lose_conn(&b, conn);
+    welcome(&b, dial(&b), 2, false);
+    assert_int_equal(b.new_schedulers, 1);
+    assert_int_equal(b.new_sessions, 3);
+    end(&b);
+}
+
+static void only_new_messages_are_the_members(void **state)
+{
+    const struct ps_msg map = {.code = PS_MSG_MAP, .seq = 1};
+    struct bench b;
+    ps_conn_id conn;
+
+    (void)state;
+    begin(&b);
+    conn = connect_it(&b);
+    assert_true(receive(&b, conn, &map));
+    assert_false(receive(&b, conn, &map));
+    assert_false(receive(&b, conn, &(struct ps_msg){.code = PS_MSG_ACK}));
+    end(&b);
+}
+
+static void nothing_counts_before_the_welcome(void **state)
+{
+    const struct ps_msg map = {.code = PS_MSG_MAP, .seq = 1};
+    struct bench b;
+
+    (void)state;
+    begin(&b);
+    assert_false(receive(&b, dial(&b), &map));
+    assert_int_equal(b.closed, 1);
+    assert_non_null(strstr(b.log, "spoke before its welcome"));
+    (void)connect_it(&b);
+    end(&b);
+}
+
+static void a_protocol_that_is_not_spoken_ends_the_connection(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    begin(&b);
+    assert_false(
+        receive(&b, dial(&b),
+                &(struct ps_msg){.code = PS_MSG_WELCOME,
+                                 .welcome = {.protocol = PS_PROTOCOL + 1}}));
+    assert_int_equal(b.up.state, PS_UPLINK_UNREGISTERED);
+    assert_int_equal(b.closed, 1);
+    assert_non_null(strstr(b.log, "protocol"));
+    end(&b);
+}
+
+static void a_hello_without_an_answer_is_given_up(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    begin(&b);
+    (void)dial(&b);
+    pass(&b, PS_DIALER_WELCOME_TIMEOUT);
+    assert_int_equal(b.closed, 1);
+    assert_int_equal(b.up.state, PS_UPLINK_UNREGISTERED);
+    end(&b);
+}
+
+static void pings_keep_the_interval_of_the_welcome(void **state)
+{
+    struct bench b;
+    ps_conn_id conn;
+
+    (void)state;
+    begin(&b);
+    conn = connect_it(&b);
+    for (int i = 0; i < 20; i++) {
+        pass(&b, BEAT);
+        pong(&b, conn);
+    }
+    assert_in_range(b.pings, 20, 21);
+    assert_int_equal(b.dials, 1);
+    end(&b);
+}
+
+static void costs_follow_a_ping_once_an_interval(void **state)
+{
+    struct bench b;
+    ps_conn_id conn;
+
+    (void)state;
+    begin(&b);
+    conn = connect_it(&b);
+    for (ps_time at = 0; at < 3 * PS_LEDGER_REPORT_INTERVAL; at += BEAT) {
+        pass(&b, BEAT);
+        pong(&b, conn);
+    }
+    assert_in_range(b.costs, 3, 4);
+    assert_int_equal(b.updates, b.costs); /* Before each report. */
+    end(&b);
+}
+
+static void a_ping_without_an_answer_dials_in_parallel(void **state)
+{
+    struct bench b;
+    ps_conn_id first;
+    ps_conn_id second;
+
+    (void)state;
+    begin(&b);
+    first = connect_it(&b);
+    pass(&b, BEAT + PS_MILLIS(1));
+    assert_int_equal(b.pings, 2);
+    assert_int_equal(b.dials, 1);
+    pass(&b, BEAT);
+    assert_int_equal(b.dials, 2);
+    assert_int_equal(b.up.state, PS_UPLINK_CONNECTED);
+    second = open_conn(&b);
+    welcome(&b, second, 1, true);
+    assert_int_equal(b.up.dialer.conn, second);
+    assert_int_equal(b.closed, 1);
+    assert_false(ps_uplink_owns_conn(&b.up, first));
+    end(&b);
+}
+
+static void a_stalled_connection_dials_in_parallel(void **state)
+{
+    struct bench b;
+    ps_conn_id conn;
+
+    (void)state;
+    begin(&b);
+    conn = connect_it(&b);
+    ps_uplink_on_stalled(&b.up, conn + 1, b.now); /* Of somebody else. */
+    pass(&b, 0);
+    assert_int_equal(b.dials, 1);
+    ps_uplink_on_stalled(&b.up, conn, b.now);
+    pass(&b, 0);
+    assert_int_equal(b.dials, 2);
+    end(&b);
+}
+
+static void a_silent_scheduler_is_dropped(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    begin(&b);
+    (void)connect_it(&b);
+    pass(&b, ps_heartbeat_timeout(BEAT) - 1);
+    assert_int_equal(b.up.state, PS_UPLINK_CONNECTED);
+    pass(&b, 1);
+    assert_int_equal(b.up.state, PS_UPLINK_DISCONNECTED);
+    assert_int_equal(b.closed, 1);
+    assert_non_null(strstr(b.log, "nothing was heard of it"));
+    end(&b);
+}
+
+static void who_was_registered_loses_its_name_at_once(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    begin(&b);
+    lose_conn(&b, connect_it(&b));
+    reject(&b, dial(&b), PS_E_EXIST);
+    assert_true(ps_uplink_is_name_lost(&b.up));
+    assert_non_null(strstr(b.log, "ending: not you"));
+    pass(&b, PS_SECONDS(10));
+    assert_int_equal(b.dials, 2);
+    end(&b);
+}
+
+static void a_name_is_claimed_for_a_while(void **state)
+{
+    struct bench b;
+    ps_time from;
+
+    (void)state;
+    begin(&b);
+    from = b.now;
+    while (!ps_uplink_is_name_lost(&b.up)) {
+        ps_conn_id conn = dial(&b);
+
+        if (conn != 0) {
+            reject(&b, conn, PS_E_EXIST);
+        }
+    }
+    assert_in_range(b.now - from, PS_NAME_CLAIM_TIMEOUT,
+                    PS_NAME_CLAIM_TIMEOUT + PS_SECONDS(10));
+    end(&b);
+}
+
+/* Time from a reject of the first hello to the next dial. */
+static ps_time wait_after_reject(bool waits)
+{
+    struct bench b;
+    ps_time from;
+
+    begin_with(&b, waits);
+    reject(&b, dial(&b), PS_E_MISMATCH);
+    assert_int_equal(b.up.state, PS_UPLINK_UNREGISTERED);
+    from = b.now;
+    (void)dial(&b);
+    from = b.now - from;
+    end(&b);
+    return from;
+}
+
+static void a_final_reject_may_raise_the_back_off(void **state)
+{
+    (void)state;
+    assert_in_range(wait_after_reject(false), 0, PS_MILLIS(300));
+    assert_in_range(wait_after_reject(true), PS_SECONDS(2), PS_SECONDS(4));
+}
+
+static void a_scheduler_may_reject_later_too(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    begin_with(&b, true);
+    reject(&b, connect_it(&b), PS_E_FULL);
+    assert_int_equal(b.up.state, PS_UPLINK_DISCONNECTED);
+    assert_non_null(strstr(b.log, "the scheduler rejects us: not you"));
+    assert_int_equal(b.closed, 1);
+    b.dials = 0;
+    pass(&b, PS_SECONDS(1));
+    assert_true(b.dials > 0);
+    end(&b);
+}
+
+static void a_closed_uplink_dials_no_more(void **state)
+{
+    struct ps_uplink_call call;
+    struct bench b;
+
+    (void)state;
+    begin(&b);
+    (void)connect_it(&b);
+    call = call_of(&b);
+    ps_uplink_close(&b.up, &call);
+    carry_out(&b);
+    assert_int_equal(b.up.state, PS_UPLINK_CLOSED);
+    assert_int_equal(b.closed, 1);
+    pass(&b, PS_SECONDS(10));
+    assert_int_equal(b.dials, 1);
+    ps_uplink_close(&b.up, &call); /* Once more changes nothing. */
+    ps_uplink_on_open(&b.up, &call, b.dial_target, ++b.conns);
+    carry_out(&b);
+    assert_int_equal(b.hellos, 1);
+    end(&b);
+}
+
+static void a_ping_of_its_own_accord_needs_a_connection(void **state)
+{
+    struct ps_uplink_call call;
+    struct bench b;
+    ps_conn_id conn;
+
+    (void)state;
+    begin(&b);
+    call = call_of(&b);
+    ps_uplink_ping_now(&b.up, &call);
+    carry_out(&b);
+    assert_int_equal(b.pings, 0);
+    conn = connect_it(&b);
+    pass(&b, 0);
+    pong(&b, conn);
+    call = call_of(&b);
+    ps_uplink_ping_now(&b.up, &call);
+    ps_uplink_send_ping_ack(&b.up, &(struct ps_msg_ping_req){.node = 9}, 1,
+                            &b.fx);
+    carry_out(&b);
+    assert_int_equal(b.pings, 2);
+    assert_int_equal(b.ping_acks, 1);
+    end(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_welcome_registers_and_a_ping_follows),
+        cmocka_unit_test(messages_wait_in_the_link_but_not_before_registration),
+        cmocka_unit_test(another_scheduler_process_is_told_from_the_same_one),
+        cmocka_unit_test(only_new_messages_are_the_members),
+        cmocka_unit_test(nothing_counts_before_the_welcome),
+        cmocka_unit_test(a_protocol_that_is_not_spoken_ends_the_connection),
+        cmocka_unit_test(a_hello_without_an_answer_is_given_up),
+        cmocka_unit_test(pings_keep_the_interval_of_the_welcome),
+        cmocka_unit_test(costs_follow_a_ping_once_an_interval),
+        cmocka_unit_test(a_ping_without_an_answer_dials_in_parallel),
+        cmocka_unit_test(a_stalled_connection_dials_in_parallel),
+        cmocka_unit_test(a_silent_scheduler_is_dropped),
+        cmocka_unit_test(who_was_registered_loses_its_name_at_once),
+        cmocka_unit_test(a_name_is_claimed_for_a_while),
+        cmocka_unit_test(a_final_reject_may_raise_the_back_off),
+        cmocka_unit_test(a_scheduler_may_reject_later_too),
+        cmocka_unit_test(a_closed_uplink_dials_no_more),
+        cmocka_unit_test(a_ping_of_its_own_accord_needs_a_connection),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
