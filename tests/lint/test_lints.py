@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Plants a violation of each rule in a small tree and fails when the lint does
+not find it, or finds what is none.
+
+    test_lints.py CC"""
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import allow
+import circles
+
+CC = sys.argv[1] if len(sys.argv) > 1 else "cc"
+
+
+def tree(root, files):
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def lists(root, name, *entries):
+    """A folder with one allow-list."""
+    tree(root, {f"allow/{name}.txt": "".join(e + "\n" for e in entries)})
+    return root / "allow"
+
+
+def an_allow_list_may_only_shrink(root):
+    folder = lists(root, "x", "a.c: one", "b.c: two")
+    both = {"a.c: one": "one is wrong", "b.c: two": "two is wrong"}
+    assert allow.check("x", both, folder) == []
+    assert allow.check("x", {**both, "c.c: 3": "new"}, folder) == ["new"]
+    del both["b.c: two"]
+    assert "remove it: b.c: two" in allow.check("x", both, folder)[0]
+    folder = lists(root, "x", "b.c: two", "a.c: one", "free text")
+    assert len(allow.read("x", folder)[1]) == 2
+
+
+def an_allowed_size_may_only_shrink(root):
+    folder = lists(root, "x", "a.h: lines 450")
+    for size, wrong in ((450, 0), (401, 0), (451, 1), (400, 1)):
+        found = {"a.h: lines": (size, 50, "too long")}
+        assert len(allow.check_sizes("x", found, folder)) == wrong, size
+    assert "remove" in allow.check_sizes("x", {}, folder)[0]
+
+
+def ring(root, names, folder="lib/core"):
+    """Files of which each calls the next, and the last the first; as objects
+    of a build."""
+    build = root / "build"
+    build.mkdir(exist_ok=True)
+    commands = []
+    for name, target in zip(names, names[1:] + names[:1]):
+        tree(root, {f"{folder}/{name}.c":
+                    f"void ps_{target}(void);\nvoid ps_{name}(void);\n"
+                    f"void ps_{name}(void)\n{{\n    ps_{target}();\n}}\n"})
+        subprocess.run([CC, "-c", root / f"{folder}/{name}.c", "-o",
+                        build / f"{name}.o"], check=True)
+        commands.append({"directory": str(build), "output": f"{name}.o",
+                         "file": str(root / f"{folder}/{name}.c")})
+    (build / "compile_commands.json").write_text(json.dumps(commands))
+    return build
+
+
+def circles_of_calls_are_found(root):
+    build = ring(root, ["a", "b", "c"])
+    found, missing = circles.found_in(root, build)
+    assert not missing and circles.check(found, lists(root, "circles")) == []
+    build = ring(root, ["a", "b", "c", "d"])
+    found, _ = circles.found_in(root, build)
+    assert len(circles.check(found, lists(root, "circles"))) == 4
+    lines = [f"lib/core/{n}.c: calls one" for n in "abcd"]
+    assert circles.check(found, lists(root, "circles", *lines)) == []
+    # One file more; one that has left; two circles that were apart.
+    assert len(circles.check(found, lists(root, "circles", *lines[1:]))) == 1
+    more = lists(root, "circles", *lines, "lib/core/e.c: calls one")
+    assert len(circles.check(found, more)) == 1
+    apart = lines[:2] + [line.replace("one", "two") for line in lines[2:]]
+    assert "have become one" in circles.check(
+        found, lists(root, "circles", *apart))[0]
+    (build / "d.o").unlink()
+    assert circles.found_in(root, build)[1] == {"lib/core/d.c"}
+
+
+def circles_of_includes_and_imports_are_found(root):
+    (root / "build").mkdir()
+    (root / "build/compile_commands.json").write_text("[]")
+    names = "abcd"
+    for name, target in zip(names, names[1:] + names[:1]):
+        tree(root, {f"lib/net/{name}.h": "",
+                    f"lib/net/{name}.c": f'#include "net/{target}.h"\n',
+                    f"lib/client/python/pskv/_{name}.py":
+                        f"def f():\n    from . import _{target}\n"})
+    found, _ = circles.found_in(root, root / "build")
+    entries = circles.as_entries(found)
+    assert sorted(entries) == (
+        [f"lib/client/python/pskv/_{n}.py: imports" for n in names]
+        + [f"lib/net/{n}.c: includes" for n in names]), sorted(entries)
+
+
+def main():
+    tests = [f for name, f in sorted(globals().items())
+             if callable(f) and getattr(f, "__module__", "") == __name__
+             and f.__code__.co_varnames[:1] == ("root",)
+             and f.__code__.co_argcount == 1]
+    for test in tests:
+        with tempfile.TemporaryDirectory() as folder:
+            test(Path(folder).resolve())
+    print(f"{len(tests)} tests")
+    return 0 if tests else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
