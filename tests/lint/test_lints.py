@@ -12,6 +12,7 @@ from pathlib import Path
 
 import allow
 import circles
+import shape
 
 CC = sys.argv[1] if len(sys.argv) > 1 else "cc"
 
@@ -101,6 +102,65 @@ def circles_of_includes_and_imports_are_found(root):
     assert sorted(entries) == (
         [f"lib/client/python/pskv/_{n}.py: imports" for n in names]
         + [f"lib/net/{n}.c: includes" for n in names]), sorted(entries)
+
+
+LARGE = """
+/* struct comment { bool a, b, c, d; }; */
+#define NOT_A_STRUCT struct macro { bool a, b, c, d; }
+struct wide {
+%s
+    bool (*call)(bool, bool), *pointer;
+    union {
+        bool one;
+        struct {
+            bool two, three : 1;
+        };
+    };
+    enum { A, B } kind;
+    struct {
+        bool four, five, six, seven;
+    } apart;
+};
+struct narrow {
+    bool a, b, c;
+};
+
+extern int ps_six(int a, int b, int c, int d, int e, int f);
+extern int ps_seven(int a, int b, int c, int d, int e, int (*f)(int, int),
+                    int g) __attribute__((pure));
+
+static const struct narrow *short_one(const struct narrow *n)
+{
+%s
+    return (struct narrow){true, false, true}.a ? n : NULL;
+}
+
+PS_MUST_USE static int long_one(int a, int b, int c, int d, int e, int f,
+                                struct wide *g)
+{
+%s
+    return "}"[0] + '}';
+}
+"""
+
+
+def large_shapes_are_found(root):
+    # 28 of one each, 2 pointers, 3 of the union, 2 with names: 35.
+    text = LARGE % ("    int m[2];\n" * 28, "    a();\n" * 76,
+                    "    a(); /* } */\n" * 77)
+    tree(root, {"lib/net/a.c": text, "lib/net/a.h": "\n" * 400,
+                "lib/net/b.h": "\n" * 401})
+    found = {entry: size for entry, (size, _, _) in
+             shape.too_large(root).items()}
+    assert found == {
+        "lib/net/a.c: struct wide members": 35,
+        "lib/net/a.c: struct wide.apart booleans": 4,
+        "lib/net/a.c: ps_seven parameters": 7,
+        "lib/net/a.c: long_one parameters": 7,
+        "lib/net/a.c: long_one length": 81,
+        "lib/net/b.h: lines": 401}, found
+    assert shape.measured(root)["lib/net/a.c: short_one length"][0] == 80
+    assert shape.measured(root)["lib/net/a.c: struct wide booleans"][0] == 3
 
 
 def main():
