@@ -13,6 +13,7 @@ from pathlib import Path
 import allow
 import circles
 import shape
+import wire
 
 CC = sys.argv[1] if len(sys.argv) > 1 else "cc"
 
@@ -161,6 +162,49 @@ def large_shapes_are_found(root):
         "lib/net/b.h: lines": 401}, found
     assert shape.measured(root)["lib/net/a.c: short_one length"][0] == 80
     assert shape.measured(root)["lib/net/a.c: struct wide booleans"][0] == 3
+
+
+HIDDEN = """
+#define LEN_MASK 0xffu /* "c:comment" */
+static int read(struct frame *f, const struct rec *r, const char *key_name)
+{
+    f->payload_len &= LEN_MASK;
+    f->count = f->payload_len
+               >> 56u;
+    if (f->request & UINT64_C(1) << 62 || f->request == 1ull << 63) {
+        return PS_E_MISMATCH;
+    }
+    if (r->rng_key == PS_SKIPPED || key_name[0] == 's') {
+        return strncmp(key_name, "i:", 2);
+    }
+    return key_name[0] == '\\0' || r->rng_key == f->rng_key || r->rng_key == 0;
+}
+
+static int write(struct frame *f, uint64_t *payload_len)
+{
+    *payload_len = f->len > 0 ? f->len : 4096;
+    return send(f, &f->payload_len, (struct part){.rng_key = f->skipped ? 1 : 0},
+                "ac: no prefix");
+}
+"""
+
+
+def hidden_protocols_are_found(root):
+    tree(root, {"lib/net/a.c": HIDDEN, "proto/frame.c":
+                "void f(void)\n{\n    x = payload_len >> 1;\n}\n",
+                "lib/kernel/a.c": "static uint64_t top = UINT64_C(1) << 63;\n",
+                "lib/client/python/a.py": "NAME = 's:x'  # 'c:y'\n"})
+    found = sorted(wire.found_in(root))
+    assert found == [
+        'lib/client/python/a.py: "s:x"',
+        'lib/net/a.c: "i:"',
+        "lib/net/a.c: 1 << 63",
+        "lib/net/a.c: bits of payload_len in `f->count = f->payload_len >> "
+        "56u`",
+        "lib/net/a.c: bits of payload_len in `f->payload_len &= LEN_MASK`",
+        "lib/net/a.c: key_name[0] 's'",
+        "lib/net/a.c: rng_key 1",
+        "lib/net/a.c: rng_key PS_SKIPPED"], found
 
 
 def main():
