@@ -13,6 +13,7 @@ from pathlib import Path
 import allow
 import circles
 import shape
+import states
 import wire
 
 CC = sys.argv[1] if len(sys.argv) > 1 else "cc"
@@ -205,6 +206,40 @@ def hidden_protocols_are_found(root):
         "lib/net/a.c: key_name[0] 's'",
         "lib/net/a.c: rng_key 1",
         "lib/net/a.c: rng_key PS_SKIPPED"], found
+
+
+TABLE = """
+static const uint32_t transitions[] = {
+    [DOOR_OPEN] = PS_STATE_BIT(DOOR_SHUT),
+    [DOOR_SHUT] = 0,
+};
+static const uint32_t primes[] = {
+    [LAMP_ON] = 2,
+};
+"""
+CHANGES = """
+void f(struct door *d, struct lamp *l, struct row *p, enum door_state to)
+{
+    d->state = DOOR_OPEN; /* d->state = COMMENT_STATE; */
+    l->state = LAMP_ON;
+    p->row.state = DOOR_SHUT;
+    d->state = l->bright ? DOOR_SHUT : DOOR_OPEN;
+    d->state = (uint8_t)to;
+    l->state = l->buffers[0];
+    assert(d->state == DOOR_SHUT);
+    send(&(struct msg){.state = LAMP_OFF});
+}
+"""
+
+
+def states_change_at_their_table(root):
+    tree(root, {"lib/core/door.c": TABLE + CHANGES, "lib/core/other.c": CHANGES})
+    found = sorted(states.found_in(root))
+    assert found == ["lib/core/door.c: state LAMP_ON",
+                     "lib/core/other.c: state (uint8_t)to",
+                     "lib/core/other.c: state DOOR_OPEN",
+                     "lib/core/other.c: state DOOR_SHUT",
+                     "lib/core/other.c: state LAMP_ON"], found
 
 
 def main():
