@@ -15,6 +15,7 @@ import circles
 import shape
 import states
 import wire
+import words
 
 CC = sys.argv[1] if len(sys.argv) > 1 else "cc"
 
@@ -240,6 +241,88 @@ def states_change_at_their_table(root):
                      "lib/core/other.c: state DOOR_OPEN",
                      "lib/core/other.c: state DOOR_SHUT",
                      "lib/core/other.c: state LAMP_ON"], found
+
+
+PRIVATE = """
+/* Whoever is late makes no sense. What it says is
+ * thrown away; what remains is thrown_away(). */
+static int take(int quarrel)
+{
+    /* Does it fit? */
+    int told = take_all(PS_SHARD_MAX, "so many words", "anew");
+
+    return told + there; /* Move the near turn, for nobody. */
+}
+
+static int take_all(const struct list *begin, int growing_up)
+{
+    return quarrelsome(begin); /* The bundled "amidst": Is it? No. */
+}
+"""
+PLAIN = """# Comment of
+# somebody. Who has it
+NAMES = ("a thrown stone", "bereft")  # Whether?
+def test_a_quarrel_ends_with_a_grave(wish):
+    pass
+"""
+
+
+def private_words_are_found(root):
+    tree(root, {"lib/core/a.c": PRIVATE, "tests/a.py": PLAIN,
+                "conf/a.yaml": "a: 1 # So\n# much for that.\n",
+                "docs/a.md": "# What it is\n\nWhat to do? It is\namid.\n"})
+    found = sorted(words.found_in(root))
+    assert found == [
+        "conf/a.yaml: word so much",
+        "docs/a.md: subject What",
+        "docs/a.md: word amid",
+        "lib/core/a.c: name PS_SHARD_MAX",
+        "lib/core/a.c: name quarrel",
+        "lib/core/a.c: name there",
+        "lib/core/a.c: name told",
+        "lib/core/a.c: question",
+        "lib/core/a.c: static take()",
+        "lib/core/a.c: subject Whoever",
+        "lib/core/a.c: word makes no sense",
+        "lib/core/a.c: word so many",
+        "lib/core/a.c: word thrown",
+        "lib/core/a.c: word whoever",
+        "tests/a.py: question",
+        "tests/a.py: subject Who",
+        "tests/a.py: word thrown"], found
+
+
+def long_lines_are_found(root):
+    long = "word " * 21 + "\n"
+    tree(root, {"docs/a.md": long + "| " + long + "    " + long + "```\n" + long
+                + "```\n" + long, "docs/b.md": "\u25b6" * 100 + "\n",
+                "docs/c.md": "<!-- generated -->\n" + long})
+    assert {e: n for e, (n, _, _) in words.long_lines(root).items()} == {
+        "docs/a.md: long lines": 2}
+
+
+def unused_terms_are_found(root):
+    tree(root, {"docs/glossary.md": "- **liveness probe**: a.\n"
+                "- **ssp (stale)**: b.\n- **ghost**: c.\n- **I/O thread**: d.\n",
+                "lib/core/a.c": "int ps_liveness_probe; /* The I/O\n * thread. */"
+                " enum { PS_SSP };\n"})
+    assert words.unused_terms(root) == [
+        "docs/glossary.md: nothing uses the term ghost"]
+
+
+def subjects_that_are_no_imperative_are_found(root):
+    assert words.subject_of(root) == ""
+    for good in ("core/link: keep the deadline on a stale ack",
+                 "lib, proto, daemons, tests: rename identifiers",
+                 "CHANGES: group entries", "tests/lint: need a reason",
+                 "core/*, lib/net: pass on what is given"):
+        assert words.wrong_subject(good) == [], good
+    for bad in ("keep the deadline", "core: added a test", "core: fixes a hang",
+                "core: the deadline is kept", "core: Keep it", "core:keep it",
+                "core: who waits is told", "core: adding a test", "core: ",
+                "Merge branch x: keep",
+                "core: end the quarrel"):
+        assert len(words.wrong_subject(bad)) == 1, bad
 
 
 def main():
