@@ -76,6 +76,21 @@ def check_sizes(name, found, folder=FOLDER):
     return wrong
 
 
+def shrink(name, found, folder=FOLDER):
+    """Takes out of a list what nothing needs any more, and sizes down to what
+    is found; adds nothing. `found` is that of check() or check_sizes()."""
+    path = folder / f"{name}.txt"
+    lines = []
+    for line in path.read_text().splitlines():
+        thing, _, size = line.rpartition(" ")
+        if line.startswith("#") or line in found:
+            lines.append(line)
+        elif size.isdigit() and isinstance(found.get(thing), tuple):
+            most = round_up(*found[thing][:2])
+            lines.append(f"{thing} {min(int(size), most)}")
+    path.write_text("\n".join(lines) + "\n")
+
+
 def finish(name, wrong, good):
     """Prints the complaints, or the sentence `good`; the exit status."""
     print("\n".join(wrong) or good)

@@ -6,6 +6,8 @@ allow/circles.txt has it.
     circles.py ROOT BUILD [NM]         the check
     circles.py ROOT BUILD --count      figures of each component
     circles.py ROOT BUILD --list       the circles, as lines of the allow-list
+    circles.py ROOT BUILD --shrink     the check, with a list rid of what
+                                       nothing needs
 
 A component is a folder of the list below with all folders in it. There are two
 graphs of C files. In the first, a file refers to another whose header it
@@ -209,12 +211,17 @@ def as_entries(found):
     return entries
 
 
+def listed_names(folder):
+    """Entry without its circle -> entry of the list."""
+    return {entry.rpartition(" ")[0]: entry
+            for entry in allow.read("circles", folder)[0]}
+
+
 def check(found, folder=allow.FOLDER):
     """Complaints; a circle counts as known when all its files are listed under
     one name."""
-    listed, wrong = allow.read("circles", folder)
-    named = {entry.rpartition(" ")[0]: entry for entry in listed}
-    entries = {}
+    named = listed_names(folder)
+    entries, wrong = {}, []
     for short, (one, sentence) in as_entries(found).items():
         kind = short.rpartition(" ")[2]
         names = {named.get(f"{n}: {kind}", " ?").rpartition(" ")[2]
@@ -223,7 +230,7 @@ def check(found, folder=allow.FOLDER):
             wrong.append(f"circles {' and '.join(sorted(names))} have become "
                          f"one: {sentence}")
         entries[named.get(short, short)] = sentence
-    return sorted(set(wrong + allow.check("circles", entries, folder)))
+    return sorted(set(wrong)) + allow.check("circles", entries, folder)
 
 
 def count(found):
@@ -253,6 +260,9 @@ def main():
                     lines += [f"{n}: {kind} {name}" for n in one]
         print("\n".join(sorted(lines)))
         return 0
+    if "--shrink" in sys.argv:
+        named = listed_names(allow.FOLDER)
+        allow.shrink("circles", {named.get(s): "" for s in as_entries(found)})
     wrong = [f"{n}: no object file in the build" for n in sorted(missing)]
     wrong += check(found)
     files = sum(count for _, kind, _, count in found if kind != "includes")

@@ -5,6 +5,7 @@ its transitions, unless allow/states.txt has it.
 
     states.py ROOT           the check
     states.py ROOT --list    what is found, as lines of the allow-list
+    states.py ROOT --shrink  the check, with a list rid of what nothing needs
 
 A table is an array of sets of PS_STATE_BIT (core/base/state.h). States are the
 fields below, but for rows of replies. An assignment is fine in the file whose table has the value that
@@ -66,6 +67,8 @@ def main():
     if "--list" in sys.argv:
         print("\n".join(sorted(found)))
         return 0
+    if "--shrink" in sys.argv:
+        allow.shrink("states", found)
     return allow.finish("states", allow.check("states", found),
                         "no new assignment to a state")
 

@@ -53,6 +53,16 @@ def an_allowed_size_may_only_shrink(root):
     assert "remove" in allow.check_sizes("x", {}, folder)[0]
 
 
+def a_list_shrinks_by_itself(root):
+    folder = lists(root, "x", "# Head.", "a.c: one", "b.c: long 450",
+                   "c.c: long 100", "d.c: long 90")
+    allow.shrink("x", {"a.c: one": "", "e.c: new": "",
+                       "b.c: long": (401, 50, ""), "c.c: long": (51, 10, ""),
+                       "f.c: long": (9, 1, "")}, folder)
+    assert (folder / "x.txt").read_text().splitlines() == [
+        "# Head.", "a.c: one", "b.c: long 450", "c.c: long 60"]
+
+
 def ring(root, names, folder="lib/core"):
     """Files of which each calls the next, and the last the first; as objects
     of a build."""

@@ -7,6 +7,7 @@ their number.
     words.py ROOT            the check
     words.py ROOT --list     what is found, as lines of allow/words.txt
     words.py ROOT --columns  the same of allow/columns.txt
+    words.py ROOT --shrink   the check, with lists rid of what nothing needs
 
 Read are identifiers and names of files; comments, strings with spaces, and
 documents, which all count as prose; the terms of docs/glossary.md, which have
@@ -310,8 +311,12 @@ def main():
     if "--list" in sys.argv:
         print("\n".join(sorted(found)))
         return 0
+    long = long_lines(root)
+    if "--shrink" in sys.argv:
+        allow.shrink("words", found)
+        allow.shrink("columns", long)
     wrong = allow.check("words", found)
-    wrong += allow.check_sizes("columns", long_lines(root))
+    wrong += allow.check_sizes("columns", long)
     wrong += unused_terms(root)
     subject = subject_of(root)
     wrong += wrong_subject(subject) if subject else []
