@@ -387,6 +387,22 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          """        if (f->received > f->announced) {
             ps_credit_grant_extra(f);"""),
     ],
+    "lets on whom nothing keeps": [
+        ("lib/core/server/credit.c",
+         """if (p != NULL && ps_credit_is_exhausted(
+                         ps_server_credit_get(job->server, p, job->gen))) {""",
+         "        if (p != NULL) {"),
+        ("lib/core/server/credit.c",
+         """if (ps_credit_is_exhausted(f)) {
+            ps_credit_grant_extra(f);""",
+         """        if (f->announced > 0) {
+            ps_credit_grant_extra(f);"""),
+    ],
+    "sends one more when its credit is just used up": [
+        ("lib/core/agent/send_queue.c",
+         "f->bytes_sent + f->computing_bytes >= f->credit",
+         "f->bytes_sent + f->computing_bytes > f->credit"),
+    ],
     "gives no credit for what it refused": [
         ("lib/core/server/credit.c",
          "slot = slot_of_node(job, p->agent_node);",

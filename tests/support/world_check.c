@@ -3,6 +3,8 @@
 #include "support/world_internal.h"
 
 #include "base/alloc.h"
+#include "core/codec/compression.h"
+#include "core/round/rows.h"
 #include "support/world_data.h"
 
 #include <string.h>
@@ -14,6 +16,124 @@ static uint64_t part_id(uint64_t gen, uint32_t key, uint32_t index)
     id = world_hash(id, &key, sizeof(key));
     return world_hash(id, &index, sizeof(index));
 }
+
+/* ------------------------------------------------------------------- credit */
+
+/* Bytes that the server may have to hold for the slot: those it holds, and
+ * those that the announced credit still lets the agent send. */
+static uint64_t reach_of(const struct ps_server_slot_credit *c)
+{
+    return c->unmerged_bytes + (c->announced_bytes > c->received_bytes
+                                    ? c->announced_bytes - c->received_bytes
+                                    : 0);
+}
+
+/* The reach of a slot rises above its window in three cases only: a new session
+ * of its link begins with the initial credit again; the last partition sent
+ * exceeds the credit; and the server gives more credit to a slot that has none
+ * left and that all others wait for. It falls when rounds are merged. */
+static void check_slot_credit(struct world *w, const struct wnode *server,
+                              const struct wcredit *job, uint32_t slot,
+                              const struct ps_server_slot_credit *now)
+{
+    const uint64_t initial = w->opt.initial_credit;
+    const uint64_t window = ps_max_u64(w->opt.credit_window, initial);
+    const struct ps_server_slot_credit *was = &job->slot[slot];
+    uint64_t limit = ps_max_u64(reach_of(was), window);
+
+    if (now->session != was->session ||
+        now->received_bytes < was->received_bytes ||
+        now->announced_bytes < was->announced_bytes) {
+        limit = ps_max_u64(limit, was->unmerged_bytes + initial);
+    } else if (now->received_bytes > was->announced_bytes) {
+        const uint64_t excess = now->received_bytes - was->announced_bytes;
+
+        if (excess >= job->largest_part) {
+            world_fail(w,
+                       "%s received %llu bytes of slot %u of job %llu beyond "
+                       "its credit, a partition or more",
+                       server->name, (unsigned long long)excess, slot,
+                       (unsigned long long)job->gen);
+        }
+        limit += ps_min_u64(excess, now->received_bytes - was->received_bytes);
+    }
+    if (now->is_awaited && now->received_bytes >= was->announced_bytes) {
+        limit += ps_max_u64(window / 4, 1);
+    }
+    if (reach_of(now) > limit) {
+        world_fail(
+            w,
+            "%s may have to hold %llu bytes of slot %u of job %llu, more "
+            "than %llu with a window of %llu",
+            server->name, (unsigned long long)reach_of(now), slot,
+            (unsigned long long)job->gen, (unsigned long long)limit,
+            (unsigned long long)window);
+    }
+}
+
+static void check_credit(struct world *w, struct wnode *server)
+{
+    for (uint32_t n = 0; n < WORLD_JOBS_MAX; n++) {
+        struct wcredit *job = &server->credit[n];
+
+        for (uint32_t i = 0; job->gen != 0 && i < w->opt.agents; i++) {
+            struct ps_server_slot_credit now;
+
+            if (!ps_server_peek_credit(server->server, job->gen, i, &now)) {
+                now = (struct ps_server_slot_credit){0};
+            }
+            check_slot_credit(w, server, job, i, &now);
+            job->slot[i] = now;
+        }
+    }
+}
+
+/* Returns the credit of the job, in place of the oldest if it is new here. */
+static struct wcredit *credit_of(struct world *w, struct wnode *server,
+                                 uint64_t gen)
+{
+    struct wcredit *job = &server->credit[WORLD_JOBS_MAX - 1];
+
+    for (uint32_t n = 0; n < WORLD_JOBS_MAX; n++) {
+        if (server->credit[n].gen == gen) {
+            return &server->credit[n];
+        }
+    }
+    memmove(&server->credit[0], &server->credit[1],
+            (WORLD_JOBS_MAX - 1) * sizeof(server->credit[0]));
+    *job = (struct wcredit){.gen = gen};
+    for (uint32_t i = 0; i < w->opt.agents; i++) {
+        (void)ps_server_peek_credit(server->server, gen, i, &job->slot[i]);
+    }
+    return job;
+}
+
+/* Records the partitions of a push before the server counts them. */
+static void note_push(struct world *w, struct wnode *server,
+                      const struct ps_msg *m)
+{
+    struct wcredit *job;
+
+    if (m->code == PS_MSG_PUSH) {
+        job = credit_of(w, server, m->push.gen);
+        for (uint32_t i = 0; i < m->push.parts_count; i++) {
+            job->largest_part = ps_max_u64(
+                job->largest_part, ps_part_payload_bytes(&m->push.parts[i]));
+        }
+    } else if (m->code == PS_MSG_PUSH_ROWS) {
+        job = credit_of(w, server, m->push_rows.gen);
+        for (uint32_t i = 0; i < m->push_rows.parts_count; i++) {
+            const struct ps_rec_rows *r = &m->push_rows.parts[i];
+
+            job->largest_part = ps_max_u64(
+                job->largest_part,
+                ps_rows_numbers_bytes(r->count) +
+                    ps_rows_data_bytes(r->count, r->row_width, r->dtype));
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ commits */
 
 /* Records the versions the server has made: messages about them may still
  * arrive. */
@@ -42,13 +162,15 @@ void check_before_death(struct world *w, const struct wnode *n)
     }
 }
 
-void check_before(struct world *w, const struct wnode *n,
-                  const struct ps_event *ev)
+void check_before(struct world *w, struct wnode *n, const struct ps_event *ev)
 {
-    if (n->role == PS_ROLE_SERVER && ev->type == PS_EV_MSG &&
-        ev->msg.msg->code == PS_MSG_JOB_STATE) {
+    if (n->role != PS_ROLE_SERVER || ev->type != PS_EV_MSG) {
+        return;
+    }
+    if (ev->msg.msg->code == PS_MSG_JOB_STATE) {
         check_before_death(w, n);
     }
+    note_push(w, n, ev->msg.msg);
 }
 
 /* No partition is committed for an agent before the owning server has made that
@@ -95,47 +217,11 @@ static void check_commit_is_merged(struct world *w, const struct wnode *agent,
     }
 }
 
-/* A slot's unmerged bytes exceed its window by one frame at most, unless a
- * round has lacked the slot since: a slot that others wait for is exempt. A new
- * link starts with the initial credit again. */
-static void check_credit(struct world *w, struct wnode *server)
-{
-    const uint64_t gen = server->gen;
-    const uint64_t first = w->opt.initial_credit == 0 ? PS_CREDIT_INITIAL
-                                                      : w->opt.initial_credit;
-    const uint64_t part = w->opt.partition_bytes == 0
-                              ? PS_PARTITION_BYTES_DEFAULT
-                              : w->opt.partition_bytes;
-    const uint64_t window = ps_max_u64(w->opt.credit_window, first);
-
-    /* With a smaller window every partition needs an exemption. */
-    if (w->opt.credit_window < part) {
-        return;
-    }
-    for (uint32_t i = 0; i < w->opt.agents; i++) {
-        const uint64_t have = ps_server_unmerged_bytes(server->server, gen, i);
-
-        server->let_on[i] = ps_server_round_lacks_slot(server->server, gen,
-                                                       i) ||
-                            (server->let_on[i] && have > window);
-        if (have > window + first + part && !server->let_on[i]) {
-            world_fail(w,
-                       "%s holds %llu unmerged bytes of slot %u, more than its "
-                       "window of %llu",
-                       server->name, (unsigned long long)have, i,
-                       (unsigned long long)window);
-        }
-    }
-}
-
 void check_step(struct world *w, struct wnode *n, const struct ps_event *ev)
 {
     const struct ps_msg *m = ev->type == PS_EV_MSG ? ev->msg.msg : NULL;
 
     if (n->role == PS_ROLE_SERVER) {
-        if (m != NULL && m->code == PS_MSG_PUSH) {
-            n->gen = m->push.gen;
-        }
         check_credit(w, n);
     } else if (m == NULL || n->role != PS_ROLE_AGENT) {
         return;

@@ -12,6 +12,15 @@
 
 /* Upper limit of the partitions of a key. */
 #define WORLD_PARTS_MAX 64
+/* Jobs whose credit at a server is checked; another replaces the oldest. */
+#define WORLD_JOBS_MAX  4
+
+/* Credit of one job at one server. */
+struct wcredit {
+    uint64_t gen;          /* 0: none. */
+    uint64_t largest_part; /* Bytes of the largest partition received. */
+    struct ps_server_slot_credit slot[WORLD_NODES_MAX];
+};
 
 struct wnode {
     char name[32]; /* Name and address: "sched", "server0", "agent1". */
@@ -27,10 +36,9 @@ struct wnode {
     struct ps_effects fx;
     ps_time wakes_at; /* Later than now: the process is stopped until then. */
     ps_time tick_at;  /* Time of the valid tick event; others are stale. */
-    /* Server, by slot: the slot exceeded its credit window because a round
-     * lacked it, and has not been within the window since. */
-    bool let_on[WORLD_NODES_MAX];
-    uint64_t gen;     /* Generation of the job of the last push; 0: none. */
+    /* Server: credit of the jobs last pushed to, as seen after its last
+     * step. */
+    struct wcredit credit[WORLD_JOBS_MAX];
     uint32_t stalled; /* Connection ends whose reading waits for memory. */
     bool unstall_due; /* A retry of the stalled ends is queued. */
 };
@@ -285,8 +293,7 @@ bool worker_may_lose_agent(const struct wworker *k);
 
 /* world_check.c */
 /* Runs before the node handles the event, which may delete state. */
-void check_before(struct world *w, const struct wnode *n,
-                  const struct ps_event *ev);
+void check_before(struct world *w, struct wnode *n, const struct ps_event *ev);
 void check_step(struct world *w, struct wnode *n, const struct ps_event *ev);
 void check_frame(struct world *w, struct wnode *from,
                  const struct ps_packet *parcel);

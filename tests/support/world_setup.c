@@ -11,6 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Credit window where the options name none; checkers know it. */
+#define CREDIT_WINDOW (32u << 20)
+
 /* ------------------------------------------------------------------- set-up */
 
 static int arena_get(void *ctx, size_t size, void **ret_data, uint32_t *ret_tag,
@@ -205,6 +208,7 @@ static void begin_node(struct world *w, struct wnode *n)
     n->wakes_at = 0;
     n->stalled = 0;
     n->unstall_due = false;
+    memset(n->credit, 0, sizeof(n->credit));
     ps_effects_init(&n->fx);
     switch (n->role) {
     case PS_ROLE_SCHED:
@@ -252,6 +256,12 @@ struct world *world_new(const struct world_options *opt)
     assert(opt->workers <= WORLD_WORKERS_MAX);
     assert(opt->rounds < 256 && opt->agents > 0);
     w->opt = *opt;
+    if (w->opt.initial_credit == 0) {
+        w->opt.initial_credit = PS_CREDIT_INITIAL;
+    }
+    if (w->opt.credit_window == 0) {
+        w->opt.credit_window = CREDIT_WINDOW;
+    }
     w->trace_hash = 0xcbf29ce484222325u;
     ps_rng_init(&w->rng, opt->seed);
     ps_heap_init(&w->events);

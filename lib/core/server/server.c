@@ -292,11 +292,33 @@ uint64_t ps_server_unmerged_bytes(const struct ps_server *s, uint64_t gen,
                : 0;
 }
 
-bool ps_server_round_lacks_slot(const struct ps_server *s, uint64_t gen,
-                                uint32_t slot)
+bool ps_server_peek_credit(const struct ps_server *s, uint64_t gen,
+                           uint32_t slot, struct ps_server_slot_credit *ret)
 {
     const struct ps_server_job *job = ps_server_job_find(s, gen);
 
-    return job != NULL && slot < job->slot_count &&
-           job->slots[slot].contributed_rounds < job->incomplete_rounds;
+    if (job == NULL || slot >= job->slot_count) {
+        return false;
+    }
+    const struct ps_server_slot *known = &job->slots[slot];
+    const struct ps_server_session *p = ps_server_slot_session(known);
+    struct ps_credit f = {0};
+
+    if (p != NULL) {
+        const struct ps_credit *used = ps_map_get(p->credits, gen);
+
+        ps_credit_init(
+            &f, &(struct ps_credit_limits){.initial = s->opt.initial_credit,
+                                           .window = s->opt.credit_window});
+        f = used != NULL ? *used : f;
+    }
+    *ret = (struct ps_server_slot_credit){
+        .session = p != NULL ? p->session_id : 0,
+        .unmerged_bytes = known->unmerged_bytes,
+        .received_bytes = f.received,
+        .announced_bytes = f.announced,
+        .is_awaited = known->contributed_rounds < job->incomplete_rounds &&
+                      job->merging_rounds == 0,
+    };
+    return true;
 }

@@ -62,6 +62,15 @@ bool ps_server_peek(const struct ps_server *s, uint64_t gen, uint32_t key,
 /* For tests: push bytes of the slot that are received and not merged. */
 uint64_t ps_server_unmerged_bytes(const struct ps_server *s, uint64_t gen,
                                   uint32_t slot);
-/* For tests: true if an open round of the job lacks the slot. */
-bool ps_server_round_lacks_slot(const struct ps_server *s, uint64_t gen,
-                                uint32_t slot);
+/* For tests: credit of a slot on the present session of its agent's link. */
+struct ps_server_slot_credit {
+    uint64_t session; /* 0: the server knows no agent of the slot. */
+    uint64_t unmerged_bytes;
+    uint64_t received_bytes; /* Push bytes since the session began. */
+    uint64_t announced_bytes;
+    /* A round lacks the slot, and no round of the job is being merged. */
+    bool is_awaited;
+};
+/* False: the job or the slot is not known here. */
+bool ps_server_peek_credit(const struct ps_server *s, uint64_t gen,
+                           uint32_t slot, struct ps_server_slot_credit *ret);
