@@ -1621,6 +1621,72 @@ static void ranks_go_on_at_a_new_agent(void **state)
     end_bench(&b);
 }
 
+/* The agent hears from a reattached rank first that a barrier is open at which
+ * another rank waits; that rank's barrier ends then. */
+static void a_barrier_is_open_for_all_ranks_when_one_has_passed_it(void **state)
+{
+    struct ps_event closed = {.type = PS_EV_CLOSED, .conn = WORKER_CONN + 1};
+    struct ps_rec_slot slot = {
+        .node = AGENT_NODE, .incarnation = 1, .ranks = 2};
+    struct ps_rec_rank ranks[2] = {
+        {.worker = 1, .state = PS_RANK_STATE_LIVE, .incarnation = 1},
+        {.rank = 1,
+         .worker = 3,
+         .local_rank = 1,
+         .state = PS_RANK_STATE_LIVE,
+         .incarnation = 2}};
+    struct bench b;
+
+    (void)state;
+    begin_resumed(&b); /* Both have passed barrier 3. */
+    deliver_msg(&b, WORKER_CONN,
+                &(struct ps_msg){.code = PS_MSG_L_BARRIER,
+                                 .l_barrier = {.op_id = 5, .number = 4}},
+                NULL);
+    feed_event(&b, closed);
+    assert_null(find_sent(&b, WORKER_CONN, PS_MSG_L_DONE, 0));
+
+    open_conn(&b, WORKER_CONN + 2, PS_CONN_LOCAL, 0);
+    deliver_msg(&b, WORKER_CONN + 2,
+                &(struct ps_msg){.code = PS_MSG_L_HELLO,
+                                 .l_hello = {.protocol = PS_PROTOCOL,
+                                             .job = "job",
+                                             .num_workers = 2,
+                                             .num_servers = 1,
+                                             .rank = 1,
+                                             .gen = GEN,
+                                             .completed_barriers = 4}},
+                NULL);
+    deliver_msg(
+        &b, SCHED_CONN,
+        &(struct ps_msg){.code = PS_MSG_JOB_OPENED,
+                         .job_opened = {.worker = 3, .text = "", .gen = GEN}},
+        NULL);
+    deliver_msg(&b, SCHED_CONN,
+                &(struct ps_msg){.code = PS_MSG_JOB_STATE,
+                                 .job_state = {.gen = GEN,
+                                               .version = 2,
+                                               .name = "job",
+                                               .phase = PS_JOB_PHASE_RUNNING,
+                                               .num_workers = 2,
+                                               .num_servers = 1,
+                                               .slots = &slot,
+                                               .slots_count = 1,
+                                               .ranks = ranks,
+                                               .ranks_count = 2,
+                                               .reason = "",
+                                               .optimizer = ""}},
+                NULL);
+    assert_non_null(find_sent(&b, WORKER_CONN + 2, PS_MSG_L_WELCOME, 0));
+    assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_DONE), 1);
+    deliver_msg(&b, SCHED_CONN,
+                &(struct ps_msg){.code = PS_MSG_BARRIER_DONE,
+                                 .barrier_done = {.gen = GEN, .number = 4}},
+                NULL);
+    assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_DONE), 1);
+    end_bench(&b);
+}
+
 /* The one that knows of the end comes last. */
 static void an_end_that_is_heard_of_late_counts(void **state)
 {
@@ -1920,6 +1986,8 @@ int main(void)
         cmocka_unit_test(a_root_that_has_joined_is_named),
         cmocka_unit_test(without_servers_the_sum_goes_where_workers_read_it),
         cmocka_unit_test(ranks_go_on_at_a_new_agent),
+        cmocka_unit_test(
+            a_barrier_is_open_for_all_ranks_when_one_has_passed_it),
         cmocka_unit_test(an_end_that_is_heard_of_late_counts),
         cmocka_unit_test(a_round_may_be_made_before_it_is_offered),
         cmocka_unit_test(rounds_that_cannot_be_end_the_session),

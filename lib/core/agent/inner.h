@@ -806,6 +806,10 @@ void ps_agent_job_reap_pools(struct ps_agent *a);
 /* Frees the job if it is over and has no session. */
 void ps_agent_job_free_if_unused(struct ps_agent_step *st,
                                  struct ps_agent_job *j);
+/* Records that all barriers up to `number` are open, and ends the operations of
+ * ranks that wait at them. */
+void ps_agent_job_complete_barriers(struct ps_agent_step *st,
+                                    struct ps_agent_job *j, uint64_t number);
 void ps_agent_job_on_barrier_done(struct ps_agent_step *st,
                                   const struct ps_msg_barrier_done *m);
 void ps_agent_job_send_barriers(struct ps_agent_step *st,
@@ -900,7 +904,8 @@ void ps_agent_op_reject(struct ps_agent_step *st, struct ps_agent_session *s,
 
 /* reattach.c */
 /* Takes over the completed barriers of a reattached worker. */
-void ps_agent_reattach_session(struct ps_agent_session *s);
+void ps_agent_reattach_session(struct ps_agent_step *st,
+                               struct ps_agent_session *s);
 /* A reattached worker declares a key of which it completed `pushed` rounds.
  * Returns false if that is inconsistent; the session is then closed. */
 bool ps_agent_reattach_key(struct ps_agent_step *st, struct ps_agent_session *s,

@@ -251,7 +251,7 @@ static void assign_sessions(struct ps_agent_step *st, struct ps_agent_job *j,
         j->session_count++;
         j->local_ranks[at].session = s;
         ps_agent_budget_assign_job(s, j);
-        ps_agent_reattach_session(s);
+        ps_agent_reattach_session(st, s);
         ps_agent_session_send_welcome(st, s);
     }
 }
@@ -450,16 +450,15 @@ void ps_agent_job_send_barriers(struct ps_agent_step *st,
     ps_free(ranks);
 }
 
-void ps_agent_job_on_barrier_done(struct ps_agent_step *st,
-                                  const struct ps_msg_barrier_done *m)
+void ps_agent_job_complete_barriers(struct ps_agent_step *st,
+                                    struct ps_agent_job *j, uint64_t number)
 {
-    struct ps_agent_job *j = ps_agent_job_find(st->a, m->gen);
     struct ps_list_node *n;
 
-    if (j == NULL || m->number <= j->completed_barriers) {
+    if (number <= j->completed_barriers) {
         return;
     }
-    j->completed_barriers = m->number;
+    j->completed_barriers = number;
     n = ps_list_first(&j->barrier_ops);
     while (n != NULL) {
         struct ps_list_node *next = ps_list_next(&j->barrier_ops, n);
@@ -470,6 +469,16 @@ void ps_agent_job_on_barrier_done(struct ps_agent_step *st,
             ps_agent_op_end(st, op, op->round, 0, "");
         }
         n = next;
+    }
+}
+
+void ps_agent_job_on_barrier_done(struct ps_agent_step *st,
+                                  const struct ps_msg_barrier_done *m)
+{
+    struct ps_agent_job *j = ps_agent_job_find(st->a, m->gen);
+
+    if (j != NULL) {
+        ps_agent_job_complete_barriers(st, j, m->number);
     }
 }
 

@@ -15,7 +15,8 @@
 
 #include <assert.h>
 
-void ps_agent_reattach_session(struct ps_agent_session *s)
+void ps_agent_reattach_session(struct ps_agent_step *st,
+                               struct ps_agent_session *s)
 {
     struct ps_agent_job *j = s->job;
     const struct ps_msg_l_hello *h = &s->hello->l_hello;
@@ -24,8 +25,7 @@ void ps_agent_reattach_session(struct ps_agent_session *s)
         return;
     }
     j->local_ranks[s->local_rank].entered_barriers = h->completed_barriers;
-    j->completed_barriers = ps_max_u64(j->completed_barriers,
-                                       h->completed_barriers);
+    ps_agent_job_complete_barriers(st, j, h->completed_barriers);
 }
 
 /* Raises all partitions to the last completed round: each was committed before
