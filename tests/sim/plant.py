@@ -229,11 +229,11 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          """(part->version == rec->round && ps_part_has_value(part)))) {
         return 0;
     }
-    int rc = ps_server_migration_check_restore""",
+    if (job->has_optimizer""",
          """         (part->version == rec->round && part->name_hash == 77))) {
         return 0;
     }
-    int rc = ps_server_migration_check_restore"""),
+    if (job->has_optimizer"""),
     ],
     "goes on with a partition while it is moved": [
         ("lib/core/server/merge.c",
@@ -242,8 +242,28 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     ],
     "begins anew with a partition that has gone": [
         ("lib/core/server/migration.c",
-         "return mv != NULL && mv->role != MIG_OUT;",
-         "    return mv != NULL && mv->role == MIG_IN;"),
+         "return mv->role == MIG_IN ? PS_E_FUTURE : PS_E_STALE;",
+         "    return mv->role == MIG_IN ? PS_E_FUTURE : 0;"),
+    ],
+    "asks nobody for the state of a partition that comes back": [
+        ("lib/core/server/migration.c",
+         "begin_return(st, slot, mv);",
+         """        (void)begin_return;
+        migration_free(slot->job, mv);"""),
+    ],
+    "takes a state before the end of the move away": [
+        ("lib/core/server/pull.c",
+         """int rc = ps_server_migration_check_restore(st, slot, rec, epoch);
+
+    if (rc != 0) {""",
+         """    int rc = ps_server_migration_check_restore(st, slot, rec, epoch);
+
+    if (rc != 0 && (part == NULL || part->version < rec->round)) {"""),
+    ],
+    "sends no state to a server that has nothing": [
+        ("lib/core/agent/server_conn.c",
+         "if (m->error == PS_E_STALE && p->key->kind->has_results) {",
+         "            if (m->error == PS_E_NOMEM && p->key->kind->has_results) {"),
     ],
     "says nothing of what it forgets with a partition": [
         ("lib/core/server/migration.c",
@@ -425,6 +445,11 @@ BY_TESTS = {
     "takes the push of an agent's earlier life": "unit/test_server.c",
     "answers on a new link what was asked on the old one": "unit/test_server.c",
     "lets nobody on whose answer is yet to be sent": "sim/test_stories.c",
+    "asks nobody for the state of a partition that comes back":
+        "unit/test_server_migration.c",
+    "takes a state before the end of the move away":
+        "unit/test_server_migration.c",
+    "sends no state to a server that has nothing": "sim/test_stories.c",
 }
 
 def compile_planted(cc, source, build, scratch, changes, finder):

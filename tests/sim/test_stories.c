@@ -761,6 +761,41 @@ static void a_partition_moves_while_ranks_have_joined(void **state)
     }
 }
 
+/* Partitions move to a server that is lost at once, and so come back; some of
+ * the agents, or all, are cut from the scheduler meanwhile, and hear of no
+ * change. */
+static void a_partition_moves_and_comes_back_unheard(void **state)
+{
+    (void)state;
+    for (uint32_t unheard = 0; unheard < 4; unheard++) {
+        struct world_options o = four_workers();
+        struct world *w;
+
+        o.story = true;
+        w = world_new(&o);
+        for (uint32_t rank = 0; rank < 4; rank++) {
+            world_hold_worker(w, rank, 4);
+        }
+        world_run(w, PS_SECONDS(1));
+        if (unheard % 2 != 0) {
+            world_cut(w, "psched", "agent0", PS_MILLIS(1400));
+        }
+        if (unheard / 2 != 0) {
+            world_cut(w, "psched", "agent1", PS_MILLIS(1400));
+        }
+        world_rebalance(w, "server1");
+        world_run(w, PS_MILLIS(1500));
+        expect_in(world_story(w), "rebalanced:");
+        world_kill_server(w, 0);
+        world_run(w, PS_SECONDS(3));
+        for (uint32_t rank = 0; rank < 4; rank++) {
+            world_release_worker(w, rank);
+        }
+        all_well(w, 4);
+        world_free(w);
+    }
+}
+
 /* All who are in the round hear of it, and those who broadcast hear who. */
 static void a_root_that_has_joined_is_an_error(void **state)
 {
@@ -824,6 +859,7 @@ int main(void)
         cmocka_unit_test(who_has_no_data_passes_until_all_do),
         cmocka_unit_test(a_server_is_lost_while_ranks_have_joined),
         cmocka_unit_test(a_partition_moves_while_ranks_have_joined),
+        cmocka_unit_test(a_partition_moves_and_comes_back_unheard),
         cmocka_unit_test(a_root_that_has_joined_is_an_error),
     };
 

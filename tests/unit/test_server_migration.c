@@ -134,7 +134,7 @@ static void the_owner_changes_in_the_middle_of_a_round(void **state)
     }
     /* Who is late with the news does not begin it anew at the old owner. */
     agent_push_f32(&from->agents[0], KEY, 2, 10);
-    assert_int_equal(from->agents[0].seen[KEY].error, PS_E_FUTURE);
+    assert_int_equal(from->agents[0].seen[KEY].error, PS_E_STALE);
 
     agent_pull(&to->agents[1], KEY, 1);
     assert_true(agent_f32(&to->agents[1], KEY) == 5);
@@ -199,6 +199,65 @@ static void a_partition_comes_back(void **state)
     assert_true(agent_f32(&from->agents[1], KEY) == 30);
     push_both(from, 3, 1, 1);
     assert_int_equal(from->agents[0].seen[KEY].value_version, 3);
+    world_free(from);
+    world_free(to);
+}
+
+/* The state of an agent whose placement has this epoch. */
+static void restore_at(struct agent *a, uint32_t epoch, uint64_t version,
+                       const float *value)
+{
+    struct ps_rec_part part = {
+        .key = KEY, .round = version, .count = value != NULL};
+
+    agent_send(a,
+               &(struct ps_msg){.code = PS_MSG_RESTORE,
+                                .restore = {.gen = GEN,
+                                            .epoch = epoch,
+                                            .slot = a->index,
+                                            .has_value = value != NULL,
+                                            .parts = &part,
+                                            .parts_count = 1,
+                                            .committed_version = version}},
+               value, value != NULL ? sizeof(*value) : 0);
+    world_run_until_idle(a->w);
+}
+
+/* The new owner is lost at once: the old one is the owner again. Agents hear of
+ * that before it hears of the end of the migration. */
+static void the_new_owner_is_lost_at_once(void **state)
+{
+    struct world *from = server();
+    struct world *to = server();
+    struct agent *a = from->agents;
+    const float five = 5;
+
+    (void)state;
+    push_both(from, 1, 2, 3);
+    carry(from, to, 1, 1024);
+    sched_part_end(to, 1, true, 5);
+    restore_at(&a[0], 6, 1, &five);
+    assert_int_equal(a[0].seen[KEY].error, PS_E_STALE);
+    sched_part_end(from, 1, false, 5);
+    restore_at(&a[0], 5, 1, &five); /* Not there yet. */
+    agent_push_f32(&a[0], KEY, 2, 10);
+    assert_int_equal(a[0].seen[KEY].error, PS_E_STALE);
+
+    /* Agent 1 has not heard of epoch 5, and so of no change: it is asked. */
+    a[1].seen[KEY].error = 0;
+    restore_at(&a[0], 6, 1, NULL);
+    assert_int_equal(a[1].seen[KEY].error, PS_E_STALE);
+    a[0].seen[KEY].error = 0;
+    agent_pull(&a[0], KEY, 1);
+    assert_int_equal(a[0].seen[KEY].error, 0);
+    a[1].seen[KEY].error = 0;
+    agent_push_f32(&a[1], KEY, 2, 20);
+    assert_int_equal(a[1].seen[KEY].error, PS_E_STALE);
+    restore_at(&a[1], 6, 1, &five);
+    assert_int_equal(a[0].seen[KEY].values, 2);
+    push_both(from, 2, 10, 20);
+    assert_int_equal(a[1].seen[KEY].value_version, 2);
+    assert_true(agent_f32(&a[1], KEY) == 30);
     world_free(from);
     world_free(to);
 }
@@ -384,6 +443,7 @@ int main(void)
         cmocka_unit_test(the_owner_changes_in_the_middle_of_a_round),
         cmocka_unit_test(a_move_that_is_given_up_leaves_all_as_it_was),
         cmocka_unit_test(a_partition_comes_back),
+        cmocka_unit_test(the_new_owner_is_lost_at_once),
         cmocka_unit_test(a_piece_waits_for_the_end_of_a_merge),
         cmocka_unit_test(memory_may_be_short),
         cmocka_unit_test(pieces_that_make_no_sense_are_refused),

@@ -142,7 +142,8 @@ struct ps_agent_part {
     uint64_t first_elem; /* Element of the key. */
     uint32_t count;
     enum ps_agent_part_state state;
-    bool owner_changed;       /* Its server took it over from another one. */
+    /* Its server took it over from another one, or may have. */
+    bool owner_changed;
     bool must_resend_state;   /* Its server has to get our state again. */
     bool is_init;             /* The queued or sent contribution is an init. */
     bool residual_revertible; /* residual[1] may become residual[0] again. */

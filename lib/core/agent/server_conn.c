@@ -447,7 +447,8 @@ static void append_root_skips(struct ps_str *t, const struct ps_agent_key *k)
 
 /* Returns true if the server may still need this agent's state of a partition
  * that it took over: the report was lost with a link or came before the server
- * knew the job, or the partition moved before this agent opened its key. */
+ * knew the job, or the partition moved before this agent opened its key, or
+ * moved to another server and back before this agent heard of it (STALE). */
 static bool may_need_state(const struct ps_agent_part *p)
 {
     return p->owner_changed || p->key->prior_state != NULL ||
@@ -494,6 +495,9 @@ static void on_refuse(struct ps_agent_step *st, const struct ps_agent_server *s,
             p->requested_version = NO_VERSION;
             if (p->key->kind->on_requests_lost != NULL) {
                 p->key->kind->on_requests_lost(p->key, s->node, p->index);
+            }
+            if (m->error == PS_E_STALE && p->key->kind->has_results) {
+                p->owner_changed = true;
             }
             p->must_resend_state = may_need_state(p);
             if (p->state == PS_AGENT_PART_SENT) {

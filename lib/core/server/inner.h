@@ -534,15 +534,21 @@ void ps_server_migration_on_merged(struct ps_server_step *st,
 /* True if the partition migrates in or out, or has migrated away. */
 bool ps_server_migration_involves(const struct ps_server_job *job,
                                   const struct ps_rec_part *rec);
-/* True if the partition is not here: it migrates in, or has migrated away. */
-bool ps_server_migration_bars(const struct ps_server_job *job,
-                              const struct ps_rec_part *rec);
+/* Returns why the slot cannot push to the partition or pull it: PS_E_FUTURE if
+ * it migrates in, PS_E_STALE if it has migrated away, or has come back without
+ * a migration and the slot has not sent its state yet. 0: it can. */
+int ps_server_migration_check_use(const struct ps_server_slot *slot,
+                                  const struct ps_rec_part *rec);
 /* Checks a restore by an agent whose placement has this epoch. One newer than
  * the migration away means that the partition came back. PS_E_STALE: refuse for
  * now. */
-int ps_server_migration_check_restore(struct ps_server_job *job,
+int ps_server_migration_check_restore(struct ps_server_step *st,
+                                      const struct ps_server_slot *slot,
                                       const struct ps_rec_part *rec,
                                       uint32_t epoch);
+/* The slot's restore was accepted. */
+void ps_server_migration_on_restored(const struct ps_server_slot *slot,
+                                     const struct ps_rec_part *rec);
 void ps_server_migrations_free(struct ps_server_job *job);
 
 /* ------------------------------------------------------------------ reply.c */

@@ -9,7 +9,11 @@
  *     MIG_AWAY  The old owner, afterwards. Agents may learn late of the new
  *               placement, and messages of a link may overtake each other, so
  *               late messages must not create the partition again. Only a
- *               message that names a newer placement ends this state.
+ *               restore that names a newer placement ends this state.
+ *     MIG_BACK  The old owner that is the owner again without a migration,
+ *               because the new one was lost. An agent that has not heard of
+ *               the placement in between sees no change of owner. So every slot
+ *               is asked for its state, and is refused until it has sent it.
  *
  * Contributions at the old owner are not migrated: agents keep them until the
  * round is committed, and send them to the new owner as after the loss of a
@@ -30,7 +34,7 @@ enum {
     BUF_COUNT = BUF_STATES + PS_PART_STATES
 };
 
-enum migration_role { MIG_OUT, MIG_IN, MIG_AWAY };
+enum migration_role { MIG_OUT, MIG_IN, MIG_AWAY, MIG_BACK };
 
 struct ps_server_migration {
     uint64_t id; /* The scheduler's. */
@@ -42,6 +46,8 @@ struct ps_server_migration {
     uint64_t offset;
     uint32_t max_bytes;
     uint32_t away_epoch; /* Of the last migration away; 0: none. */
+    /* MIG_BACK: slots that have sent their state. */
+    struct ps_bits reported;
     /* The fields below are of MIG_IN. */
     struct ps_msg *first_chunk; /* Without its payload; NULL: none. */
     struct ps_buf *buffers[BUF_COUNT];
@@ -78,6 +84,7 @@ static void migration_free(struct ps_server_job *job,
 {
     (void)ps_map_remove(job->migrations, part_id(mv->key, mv->index));
     drop_buffers(mv);
+    ps_bits_fini(&mv->reported);
     ps_free(mv);
 }
 
@@ -118,6 +125,7 @@ obtain_migration(struct ps_server_job *job, uint64_t number, uint32_t key,
     }
     if (number > mv->id) {
         drop_buffers(mv);
+        ps_bits_fini(&mv->reported);
         mv->id = number;
         mv->role = kind;
         mv->read_pending = false;
@@ -139,29 +147,81 @@ bool ps_server_migration_freezes(const struct ps_server_job *job,
 bool ps_server_migration_involves(const struct ps_server_job *job,
                                   const struct ps_rec_part *rec)
 {
-    return find_migration(job, rec->key, rec->index) != NULL;
-}
-
-bool ps_server_migration_bars(const struct ps_server_job *job,
-                              const struct ps_rec_part *rec)
-{
     const struct ps_server_migration *mv = find_migration(job, rec->key,
                                                           rec->index);
 
-    return mv != NULL && mv->role != MIG_OUT;
+    return mv != NULL && mv->role != MIG_BACK;
 }
 
-int ps_server_migration_check_restore(struct ps_server_job *job,
+int ps_server_migration_check_use(const struct ps_server_slot *slot,
+                                  const struct ps_rec_part *rec)
+{
+    const struct ps_server_migration *mv = find_migration(slot->job, rec->key,
+                                                          rec->index);
+
+    if (mv == NULL || mv->role == MIG_OUT ||
+        (mv->role == MIG_BACK && ps_bits_get(&mv->reported, slot->index))) {
+        return 0;
+    }
+    return mv->role == MIG_IN ? PS_E_FUTURE : PS_E_STALE;
+}
+
+/* Asks all slots but this one for their state: agents send it when they are
+ * refused as stale. */
+static void begin_return(struct ps_server_step *st,
+                         const struct ps_server_slot *slot,
+                         struct ps_server_migration *mv)
+{
+    struct ps_server_job *job = slot->job;
+    const struct ps_rec_part rec = {.key = mv->key, .index = mv->index};
+    struct ps_server_refusal refusal;
+
+    mv->role = MIG_BACK;
+    ps_bits_init(&mv->reported, job->slot_count);
+    ps_server_refusal_init(&refusal);
+    ps_server_refusal_add(&refusal, &rec, PS_E_STALE, 0);
+    for (uint32_t i = 0; i < job->slot_count; i++) {
+        struct ps_server_session *p = ps_server_slot_session(&job->slots[i]);
+
+        if (i != slot->index && p != NULL) {
+            ps_server_refusal_send(st, p, job->gen, &job->slots[i], &refusal);
+        }
+    }
+}
+
+int ps_server_migration_check_restore(struct ps_server_step *st,
+                                      const struct ps_server_slot *slot,
                                       const struct ps_rec_part *rec,
                                       uint32_t epoch)
 {
-    struct ps_server_migration *mv = find_migration(job, rec->key, rec->index);
+    struct ps_server_migration *mv = find_migration(slot->job, rec->key,
+                                                    rec->index);
 
-    if (mv != NULL && mv->role == MIG_AWAY && epoch > mv->away_epoch) {
-        migration_free(job, mv); /* It came back without a migration. */
-        mv = NULL;
+    if (mv == NULL) {
+        return 0;
     }
-    return mv == NULL ? 0 : PS_E_STALE;
+    if ((mv->role != MIG_AWAY && mv->role != MIG_BACK) ||
+        epoch <= mv->away_epoch) {
+        return PS_E_STALE;
+    }
+    if (mv->role == MIG_AWAY) {
+        begin_return(st, slot, mv);
+    }
+    return 0;
+}
+
+void ps_server_migration_on_restored(const struct ps_server_slot *slot,
+                                     const struct ps_rec_part *rec)
+{
+    struct ps_server_migration *mv = find_migration(slot->job, rec->key,
+                                                    rec->index);
+
+    if (mv != NULL && mv->role == MIG_BACK) {
+        ps_bits_set(&mv->reported, slot->index);
+        if (ps_bits_full(&mv->reported)) {
+            migration_free(slot->job, mv);
+        }
+    }
 }
 
 /* ------------------------------------------------- replies to the scheduler */
@@ -611,6 +671,7 @@ static int end_as_owner(struct ps_server_step *st, struct ps_server_job *job,
         migration_free(job, mv);
         return 0;
     case MIG_AWAY:
+    case MIG_BACK:
         break;
     }
     return 0;
@@ -634,6 +695,7 @@ static void end_as_non_owner(struct ps_server_step *st,
         }
         break;
     case MIG_AWAY:
+    case MIG_BACK:
         break;
     }
 }

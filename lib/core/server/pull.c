@@ -38,8 +38,9 @@ static int accept_pull_part(struct ps_server_step *st,
     struct ps_store *store = &slot->job->store;
     struct ps_part *part = ps_store_find(store, rec->key, rec->index);
 
-    if (ps_server_migration_bars(slot->job, rec)) {
-        return PS_E_FUTURE;
+    int rc = ps_server_migration_check_use(slot, rec);
+    if (rc != 0) {
+        return rc;
     }
     if (part != NULL && ps_part_has_value(part) &&
         part->version >= rec->round) {
@@ -271,17 +272,19 @@ static int restore_part(struct ps_server_step *st, struct ps_server_slot *slot,
     }
     uint64_t before = part != NULL ? part->version : 0;
 
+    /* Before a look at the partition, which may be about to go: the end of a
+     * migration can come later than a restore at its return. */
+    int rc = ps_server_migration_check_restore(st, slot, rec, epoch);
+
+    if (rc != 0) {
+        return rc;
+    }
     /* A migrated partition is as new as the values of agents, and has
      * states. */
     if (part != NULL &&
         (part->version > rec->round ||
          (part->version == rec->round && ps_part_has_value(part)))) {
         return 0;
-    }
-    int rc = ps_server_migration_check_restore(job, rec, epoch);
-
-    if (rc != 0) {
-        return rc;
     }
     if (job->has_optimizer || (part != NULL && part->async_slots != NULL)) {
         return PS_E_UNSUPPORTED; /* The state was on the lost server. */
@@ -390,7 +393,7 @@ void ps_server_on_restore(struct ps_server_step *st, struct ps_server_conn *c,
     }
     int rc = m->has_value
                  ? restore_part(st, slot, &m->parts[0], payload, m->epoch)
-                 : ps_server_migration_check_restore(slot->job, &m->parts[0],
+                 : ps_server_migration_check_restore(st, slot, &m->parts[0],
                                                      m->epoch);
 
     if (rc != 0) {
@@ -405,5 +408,6 @@ void ps_server_on_restore(struct ps_server_step *st, struct ps_server_conn *c,
         ps_server_refusal_send(st, c->session, m->gen, slot, &refusal);
         return;
     }
+    ps_server_migration_on_restored(slot, &m->parts[0]);
     record_report(st, slot, m);
 }

@@ -239,15 +239,15 @@ static int accept_push_part(struct ps_server_step *st,
     if (m->rule != PS_RULE_NONE) {
         return ps_server_async_accept(st, slot, m, rec, payload, offset);
     }
-    if (ps_server_migration_bars(job, rec)) {
-        return PS_E_FUTURE;
+    int rc = ps_server_migration_check_use(slot, rec);
+    if (rc != 0) {
+        return rc;
     }
     if (part != NULL && rec->round <= part->version) {
         ps_server_reply_part(st, slot, part, m->needs_value, part->version);
         return 0;
     }
-    int rc = ps_server_conflict_check_retry(st, job, part, rec->round,
-                                            m->retry);
+    rc = ps_server_conflict_check_retry(st, job, part, rec->round, m->retry);
     if (rc != 0) {
         return rc;
     }
