@@ -439,13 +439,13 @@ static inline void world_closed(struct world *w, ps_conn_id conn)
     if (conn == w->sched_conn) {
         w->sched_conn = 0;
         if (w->sched != NULL) {
-            ps_link_close(w->sched, w->now);
+            ps_link_close(w->sched);
         }
     }
     for (uint32_t i = 0; i < AGENTS_MAX; i++) {
         if (w->agents[i].conn == conn) {
             w->agents[i].conn = 0;
-            ps_link_close(w->agents[i].link, w->now);
+            ps_link_close(w->agents[i].link);
         }
     }
     world_event(w, &(struct ps_event){.now = w->now,

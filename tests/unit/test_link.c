@@ -184,8 +184,8 @@ static bool turn(struct world *w)
 static void cut(struct world *w)
 {
     w->conn = 0;
-    ps_link_close(w->end[0].link, w->now);
-    ps_link_close(w->end[1].link, w->now);
+    ps_link_close(w->end[0].link);
+    ps_link_close(w->end[1].link);
     drop_frames(w);
 }
 
@@ -343,7 +343,7 @@ static void a_session_is_resumable_once_the_peer_was_heard_in_it(void **state)
     assert_false(ps_link_is_resumable(e->link));
     assert_false(ps_link_receive(e->link, &ack, 0, &e->fx));
     assert_true(ps_link_is_resumable(e->link));
-    ps_link_close(e->link, 0);
+    ps_link_close(e->link);
     ps_link_open(e->link, 2, true, 0, 0, &e->fx);
     assert_true(ps_link_is_resumable(e->link));
     ps_link_open(e->link, 3, false, 0, 0, &e->fx);

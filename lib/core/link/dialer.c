@@ -82,11 +82,11 @@ static void schedule_backoff(struct ps_dialer *c, ps_time now)
     c->backoff = ps_time_min(c->backoff * 2, c->opt.backoff_max);
 }
 
-static void close_link(struct ps_dialer *c, ps_time now)
+static void close_link(struct ps_dialer *c)
 {
     c->conn = 0;
     c->suspect = false;
-    ps_link_close(c->link, now);
+    ps_link_close(c->link);
 }
 
 void ps_dialer_reset(struct ps_dialer *c, ps_time now, struct ps_effects *fx)
@@ -166,7 +166,7 @@ bool ps_dialer_on_welcome(struct ps_dialer *c, ps_conn_id conn, ps_time now,
     }
     if (c->conn != 0) {
         ps_effects_close(fx, c->conn);
-        close_link(c, now);
+        close_link(c);
     }
     c->conn = conn;
     c->pending_conn = 0;
@@ -186,7 +186,7 @@ bool ps_dialer_on_closed(struct ps_dialer *c, ps_conn_id conn, ps_time now)
         schedule_backoff(c, now);
         return false;
     }
-    close_link(c, now);
+    close_link(c);
     schedule_backoff(c, now);
     return true;
 }

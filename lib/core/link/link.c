@@ -139,9 +139,8 @@ void ps_link_open(struct ps_link *l, ps_conn_id conn, bool resumed,
     pump_window(l, now, fx);
 }
 
-void ps_link_close(struct ps_link *l, ps_time now)
+void ps_link_close(struct ps_link *l)
 {
-    (void)now;
     l->conn = 0;
 }
 

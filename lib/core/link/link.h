@@ -49,7 +49,7 @@ void ps_link_free(struct ps_link *l);
 void ps_link_open(struct ps_link *l, ps_conn_id conn, bool resumed,
                   uint64_t peer_received, ps_time now, struct ps_effects *fx);
 /* Detaches the link from its connection; frames wait for the next one. */
-void ps_link_close(struct ps_link *l, ps_time now);
+void ps_link_close(struct ps_link *l);
 ps_conn_id ps_link_conn(const struct ps_link *l); /* 0: none. */
 /* True if the accepting side may resume the link. That needs a frame since
  * numbers last started at 1: until one arrives, the peer may not have seen the

@@ -251,21 +251,6 @@ void ps_member_drop_link(struct ps_member *m)
     m->pending_exit_count = 0;
 }
 
-ps_time ps_member_lease_deadline(const struct ps_member *m,
-                                 ps_time suspect_after, ps_time dead_after)
-{
-    switch ((enum ps_node_state)m->state) {
-    case PS_NODE_STATE_ACTIVE:
-        return ps_time_add(m->last_recv_at, suspect_after);
-    case PS_NODE_STATE_SUSPECT:
-        return ps_time_add(m->last_recv_at, dead_after);
-    case PS_NODE_STATE_JOINING:
-    case PS_NODE_STATE_GONE:
-        break;
-    }
-    return PS_TIME_NEVER;
-}
-
 /* Drops ends before which all messages have arrived: so have the
  * registrations. */
 static void prune_pending_exits(struct ps_member *m)

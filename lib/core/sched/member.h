@@ -134,9 +134,6 @@ void ps_member_replace_instance(struct ps_member *m, uint64_t instance);
 bool ps_member_was_replaced(const struct ps_member *m, uint64_t instance);
 /* Frees the link, and state that depends on its sequence numbers. */
 void ps_member_drop_link(struct ps_member *m);
-/* When silence next changes the state, or PS_TIME_NEVER. */
-ps_time ps_member_lease_deadline(const struct ps_member *m,
-                                 ps_time suspect_after, ps_time dead_after);
 
 /* Records that the end of `worker` arrived as number `seq`. */
 void ps_member_add_pending_exit(struct ps_member *m, uint64_t worker,

@@ -100,7 +100,7 @@ static void close_member_conn(struct ps_sched_step *st, struct ps_member *m)
 
     if (c != NULL) {
         ps_sched_close_conn(st, c);
-        ps_link_close(m->link, st->now);
+        ps_link_close(m->link);
     }
 }
 
@@ -122,7 +122,7 @@ void ps_sched_member_set_gone(struct ps_sched_step *st, struct ps_member *m,
 
 void ps_sched_member_on_closed(struct ps_sched_step *st, struct ps_member *m)
 {
-    ps_link_close(m->link, st->now);
+    ps_link_close(m->link);
     m->disconnected_at = st->now;
     if (m->state == PS_NODE_STATE_ACTIVE) {
         ps_member_set_state(m, PS_NODE_STATE_SUSPECT, "connection lost",

@@ -70,7 +70,7 @@ static void detach_conn(struct ps_server_step *st, struct ps_server_conn *c)
     if (p != NULL) {
         p->conn = NULL;
         p->disconnected_at = st->now;
-        ps_link_close(p->link, st->now);
+        ps_link_close(p->link);
         update_session_timer(st->s, p);
     }
     conn_free(st->s, c);
