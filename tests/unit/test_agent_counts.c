@@ -423,6 +423,41 @@ static void a_sum_that_fails_ends_its_round(void **state)
     }
 }
 
+/* The partition has moved meanwhile, and waits in the queue of its new owner:
+ * it leaves that queue with its round. */
+static void a_sum_that_fails_after_its_partition_moved(void **state)
+{
+    struct ps_event ev = {.type = PS_EV_COMPUTED};
+    const uint32_t record[2] = {SERVER_NODE + 1, EACH};
+    struct ps_buf *table = ps_buf_new(sizeof(record));
+    struct ps_slice payload = {.buf = table, .len = table->size};
+    struct bench b;
+
+    (void)state;
+    begin_bench(&b, 2, 1);
+    open_key(&b, 0, 1, EACH, SERVER_NODE);
+    feed_tick(&b);
+    connect_server(&b, false, 0);
+    for (uint32_t w = 0; w < 2; w++) {
+        share_region(&b, w, EACH * 4);
+        submit_push(&b, w, 0, 1, 0);
+    }
+    memcpy(table->data, record, sizeof(record));
+    deliver_msg(
+        &b, SCHED_CONN,
+        &(struct ps_msg){.code = PS_MSG_KEY_OPENED,
+                         .key_opened = {.gen = GEN, .epoch = 2, .parts = 1}},
+        &payload);
+    ps_buf_unref(table);
+    ev.computed.token = b.computations[0]->token;
+    ev.computed.rc = PS_E_INVAL;
+    feed_event(&b, ev);
+    ps_compute_free(b.computations[0]);
+    b.computation_count = 0;
+    assert_int_equal(last_op_done(&b, 1)->error, PS_E_INVAL);
+    end_bench(&b); /* Queues are empty. */
+}
+
 /* The same without rounds. */
 static void an_async_init_waits_for_sums_that_failed(void **state)
 {
@@ -470,6 +505,7 @@ int main(void)
         cmocka_unit_test(a_push_behind_an_init_waits_for_it),
         cmocka_unit_test(no_rank_counts_twice),
         cmocka_unit_test(a_sum_that_fails_ends_its_round),
+        cmocka_unit_test(a_sum_that_fails_after_its_partition_moved),
         cmocka_unit_test(an_async_init_waits_for_sums_that_failed),
     };
 

@@ -274,7 +274,8 @@ static void fail_part(struct ps_agent_step *st, struct ps_agent_part *p,
 
     p->is_encoding = false;
     p->encoding_cancelled = false;
-    p->state = PS_AGENT_PART_IDLE;
+    /* It is queued again if its owner changed during the computation. */
+    ps_agent_send_dequeue(st, p);
     ps_str_init(&t, text, sizeof(text));
     ps_str_addf(&t, "partition %u of '%s' %s: %s", p->index, k->name, what,
                 ps_strerror(error));
