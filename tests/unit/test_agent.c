@@ -1945,6 +1945,41 @@ static void memory_that_is_checked_is_not_read_again(void **state)
     end_bench(&b);
 }
 
+/* An agent whose codec had other parameters has left a record of the same
+ * partition, before. */
+static void of_several_records_the_last_encoded_counts(void **state)
+{
+    const size_t record = 64 + 2 * (size_t)8192 * sizeof(float);
+    struct {
+        uint64_t magic, size, used;
+    } head;
+    struct {
+        uint64_t magic, name_hash, codec_hash, sizes[2], round_tag;
+    } older;
+    struct bench b;
+
+    (void)state;
+    (void)leave_behind(true);
+    memcpy(&head, segment_memory, sizeof(head));
+    assert_int_equal(head.used, 64 + record);
+    memcpy(segment_memory + 64 + record, segment_memory + 64, record);
+    memcpy(&older, segment_memory + 64, sizeof(older));
+    assert_int_equal(older.round_tag >> 1, 1);
+    older.codec_hash++;
+    older.round_tag = 0;
+    memcpy(segment_memory + 64, &older, sizeof(older));
+    head.used += record;
+    head.size += record;
+    memcpy(segment_memory, &head, sizeof(head));
+    begin_bereft(&b, 1, head.size);
+    open_key(&b, 0, 1, 8192, SERVER_NODE);
+    feed_tick(&b);
+    connect_server(&b, false, 0);
+    share_region(&b, 0, 8192 * 4);
+    run_code(&b, 2, 0xff);
+    end_bench(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1998,6 +2033,7 @@ int main(void)
         cmocka_unit_test(what_codes_leave_over_outlives_the_agent),
         cmocka_unit_test(memory_that_no_agent_made_is_refused),
         cmocka_unit_test(memory_that_is_checked_is_not_read_again),
+        cmocka_unit_test(of_several_records_the_last_encoded_counts),
         cmocka_unit_test(a_job_that_is_over_leaves_nothing),
     };
 

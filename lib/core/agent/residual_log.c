@@ -245,12 +245,15 @@ static int charge_job_memory(struct ps_agent_job *j, uint64_t bytes,
     return rc;
 }
 
-/* Validates the record at *at, indexes it and moves *at behind it. PS_E_INVAL:
- * not a valid record; PS_E_FULL: a memory limit. */
+/* Validates the record at *at, indexes it and moves *at behind it. Of several
+ * records of one partition the one encoded last is kept: an agent appends
+ * another if its codec parameters do not match those of the agent before it.
+ * PS_E_INVAL: not a valid record; PS_E_FULL: a memory limit. */
 static int accept_record(struct ps_agent_job *j, struct ps_buf *piece,
                          uint64_t used, uint64_t *at,
                          struct ps_refusal *ret_refusal)
 {
+    struct ps_agent_recovered_record *f;
     struct segment_record r;
 
     if (used - *at < sizeof(r)) {
@@ -262,10 +265,10 @@ static int accept_record(struct ps_agent_job *j, struct ps_buf *piece,
         record_bytes(r.count, r.vector_count) > used - *at) {
         return PS_E_INVAL;
     }
-    if (find_recovered(j, r.name_hash, r.index) == NULL) {
+    f = find_recovered(j, r.name_hash, r.index);
+    if (f == NULL) {
         const uint64_t h = ps_name_hash_slot(j->name_hash_seed, r.name_hash,
                                              r.index);
-        struct ps_agent_recovered_record *f;
         int rc = charge_job_memory(j, RECOVERED_RECORD_BYTES, ret_refusal);
 
         if (rc != 0) {
@@ -274,14 +277,16 @@ static int accept_record(struct ps_agent_job *j, struct ps_buf *piece,
         f = ps_calloc(1, sizeof(*f));
         f->hash_next = ps_map_remove(j->recovered_records, h);
         f->name_hash = r.name_hash;
+        f->part_index = r.index;
+        ps_map_put(j->recovered_records, h, f);
+    }
+    if (f->segment == NULL || r.round_tag >> 1 > f->round_tag >> 1) {
         f->segment = piece;
         f->offset = *at;
-        f->part_index = r.index;
         f->count = r.count;
         f->vector_count = r.vector_count;
         f->codec_hash = r.codec_hash;
         f->round_tag = r.round_tag;
-        ps_map_put(j->recovered_records, h, f);
     }
     *at += record_bytes(r.count, r.vector_count);
     return 0;
