@@ -231,6 +231,74 @@ static void values_leave_their_frames_where_memory_is_short(void **state)
     world_free(w);
 }
 
+/* Version of a key here, and the value of all its elements. */
+static float value_of(struct world *w, uint32_t key, uint64_t *ret_version)
+{
+    const struct ps_slice *value;
+    const float *at;
+
+    assert_true(ps_server_peek(w->server, GEN, key, 0, ret_version, &value));
+    assert_int_equal(value->len, COUNT * sizeof(float));
+    at = (const float *)(const void *)ps_slice_data(value);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        assert_true(at[i] == at[0]);
+    }
+    return at[0];
+}
+
+/* The same, while the pool refuses one of the copies, the frame of which is
+ * gone by then. */
+static void values_outlive_copies_that_find_no_memory(void **state)
+{
+    (void)state;
+    for (uint32_t refused = 1; refused <= 8; refused++) {
+        struct world *w = world_new(
+            &(struct world_options){.slots = 1, .memory = 256 * KIB});
+        struct agent *a = &w->agents[0];
+
+        tell_room(w, GEN, 256 * KIB, 32 * KIB);
+        for (uint32_t round = 1; round <= 5; round++) {
+            struct ps_rec_part part[5];
+
+            for (uint32_t key = 0; key < 5; key++) {
+                part[key] = (struct ps_rec_part){
+                    .key = key, .round = round, .count = COUNT};
+                for (uint32_t i = 0; i < COUNT; i++) {
+                    data[key * COUNT + i] = (float)(10 * round + key);
+                }
+            }
+            agent_send(a,
+                       &(struct ps_msg){.code = PS_MSG_PUSH,
+                                        .push = {.gen = GEN,
+                                                 .incarnation = a->incarnation,
+                                                 .weight = 1,
+                                                 .parts = part,
+                                                 .parts_count = 6 - round}},
+                       data, (6 - round) * COUNT * sizeof(float));
+            world_run_until_idle(w);
+        }
+        memset(data, 0, sizeof(data));
+        assert_true(push(a, 5, 1));
+        assert_false(push(a, 0, 6));
+        world_run(w, PS_MILLIS(200));
+        ps_pool_fail_at(w->pool, refused);
+        (void)push(a, 0, 6);
+        ps_pool_fail_at(w->pool, 0);
+        for (uint32_t n = 0; n < 3; n++) {
+            (void)push(a, 6 + n, 1); /* Takes memory that is free. */
+        }
+        for (uint32_t key = 1; key < 5; key++) {
+            uint64_t version;
+
+            assert_true(value_of(w, key, &version) ==
+                        (float)(10 * version + key));
+            assert_int_equal(version, 5 - key);
+        }
+        world_free(w);
+    }
+    memset(data, 0, sizeof(data));
+}
+
 /* One slot has filled its window with a round that is not the next one, and the
  * other has credit for nothing but that round, which finds no memory. Whom the
  * next round lacks may send, though as much of it waits as of the other. */
@@ -375,6 +443,7 @@ int main(void)
         cmocka_unit_test(a_job_is_shown_with_its_partitions),
         cmocka_unit_test(a_round_takes_memory_back_from_others),
         cmocka_unit_test(values_leave_their_frames_where_memory_is_short),
+        cmocka_unit_test(values_outlive_copies_that_find_no_memory),
         cmocka_unit_test(whom_the_next_round_lacks_has_credit),
         cmocka_unit_test(what_can_never_have_memory_fails_in_words),
         cmocka_unit_test(a_step_that_can_never_have_memory_fails_in_words),
