@@ -8,6 +8,7 @@
 #include "net/local.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -112,7 +113,11 @@ void driver_accept_ring(struct daemon_conn *c, const struct ps_msg *msg)
     int rc = ps_local_map_shared(fd, msg->l_ring.size, &c->ring_memory, &why);
 
     if (rc != 0) {
-        no_memory(c, PS_EV_RESIDUAL_SEGMENT, 0, msg->l_ring.size, rc, why);
+        char text[PS_TEXT_MAX];
+
+        /* Region 0 is none, so the machine ends the session. */
+        snprintf(text, sizeof(text), "ring of operations: %s", why);
+        no_memory(c, PS_EV_REGION, 0, msg->l_ring.size, rc, text);
         return;
     }
     ps_ring_agent_init(&c->ring, c->ring_memory->data);

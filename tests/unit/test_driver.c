@@ -1014,6 +1014,31 @@ static void begin_ring(struct world *w, struct ringed *r)
     ps_ring_worker_init(&r->ring, r->memory);
 }
 
+/* The machine ends the session: the worker writes operations there. */
+static void a_ring_that_cannot_be_mapped_is_named(void **state)
+{
+    struct ps_msg hello = {.code = PS_MSG_L_HELLO,
+                           .l_hello = {.protocol = 1, .job = "j"}};
+    struct ps_msg ring = {.code = PS_MSG_L_RING,
+                          .l_ring = {.size = ps_ring_bytes()}};
+    int loose = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    uint8_t bytes[1024];
+    struct world w;
+
+    (void)state;
+    begin(&w, PS_ROLE_AGENT);
+    int fd = local_caller(&w);
+
+    assert_int_equal(ftruncate(loose, (off_t)ps_ring_bytes()), 0);
+    say(fd, bytes, put(bytes, 0, &hello, 0));
+    send_region(fd, bytes, put(bytes, 0, &ring, 0), loose);
+    RUN_UNTIL(&w, told(&w, "unmapped 0 PS_E_INVAL ring of operations: memfd is "
+                           "not sealed"));
+    close(loose);
+    close(fd);
+    end(&w);
+}
+
 static void end_ring(struct world *w, struct ringed *r)
 {
     munmap(r->memory, ps_ring_bytes());
@@ -1617,6 +1642,7 @@ int main(void)
         cmocka_unit_test(who_holds_most_is_cut),
         cmocka_unit_test(memory_that_is_used_up),
         cmocka_unit_test(a_machine_that_cannot_go_on),
+        cmocka_unit_test(a_ring_that_cannot_be_mapped_is_named),
         cmocka_unit_test(close_with_jobs_and_output),
         cmocka_unit_test(a_link_has_several_connections),
         cmocka_unit_test(links_have_connections_for_all_loops),
