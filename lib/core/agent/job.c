@@ -393,6 +393,9 @@ void ps_agent_job_on_state(struct ps_agent_step *st,
         accept_job_end(st, j, m);
         return;
     }
+    if (j->phase == PS_JOB_PHASE_FAILED && m->phase != PS_JOB_PHASE_FAILED) {
+        return; /* From before the error; a failed job only ends. */
+    }
     j->phase = m->phase;
     j->num_workers = m->num_workers;
     j->num_servers = m->num_servers;
