@@ -196,8 +196,7 @@ static int check_op_quota(struct ps_agent_session *s, struct ps_str *why)
 {
     struct ps_refusal refusal;
 
-    if (ps_account_available(&s->account, PS_COST_OPERATIONS) > 0 ||
-        ps_account_charge(&s->account, PS_COST_OPERATIONS, 1, &refusal) == 0) {
+    if (ps_account_check(&s->account, PS_COST_OPERATIONS, 1, &refusal) == 0) {
         return 0;
     }
     ps_refusal_text(&refusal, why);

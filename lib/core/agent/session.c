@@ -783,8 +783,7 @@ static bool check_op_quota(struct ps_agent_step *st, struct ps_agent_session *s,
                              "too many operations that are not done");
         return false;
     }
-    if (ps_account_available(&s->account, PS_COST_OPERATIONS) > 0 ||
-        ps_account_charge(&s->account, PS_COST_OPERATIONS, 1, &why) == 0) {
+    if (ps_account_check(&s->account, PS_COST_OPERATIONS, 1, &why) == 0) {
         return true;
     }
     ps_str_init(&t, text, sizeof(text));

@@ -157,8 +157,8 @@ static void record_refusal(struct ps_account *a, const struct ps_account *by,
     ps_str_copy(ret_refusal->name, sizeof(ret_refusal->name), by->name);
 }
 
-int ps_account_charge(struct ps_account *a, enum ps_cost cost, uint64_t amount,
-                      struct ps_refusal *ret_refusal)
+int ps_account_check(struct ps_account *a, enum ps_cost cost, uint64_t amount,
+                     struct ps_refusal *ret_refusal)
 {
     for (uint32_t i = 0; i < a->chain_count; i++) {
         if (amount > cost_available(a->chain[i], cost)) {
@@ -166,8 +166,18 @@ int ps_account_charge(struct ps_account *a, enum ps_cost cost, uint64_t amount,
             return PS_E_FULL;
         }
     }
-    ps_account_charge_unchecked(a, cost, amount);
     return 0;
+}
+
+int ps_account_charge(struct ps_account *a, enum ps_cost cost, uint64_t amount,
+                      struct ps_refusal *ret_refusal)
+{
+    int rc = ps_account_check(a, cost, amount, ret_refusal);
+
+    if (rc == 0) {
+        ps_account_charge_unchecked(a, cost, amount);
+    }
+    return rc;
 }
 
 void ps_account_charge_unchecked(struct ps_account *a, enum ps_cost cost,

@@ -108,9 +108,13 @@ void ps_account_fini(struct ps_account *a);
  * all its own parents already. */
 void ps_account_add_parent(struct ps_account *a, struct ps_account *parent);
 
-/* Charges `amount` to `a` and its ancestors. PS_E_FULL: a limit refuses it,
- * nothing is charged, and *ret_refusal (if not NULL) describes the nearest
- * limit that does. */
+/* Checks whether `amount` may be charged to `a` and its ancestors. PS_E_FULL: a
+ * limit refuses it, which is counted, and *ret_refusal (if not NULL) describes
+ * the nearest limit that does. */
+PS_MUST_USE int ps_account_check(struct ps_account *a, enum ps_cost cost,
+                                 uint64_t amount,
+                                 struct ps_refusal *ret_refusal);
+/* Charges `amount` if ps_account_check() allows it. */
 PS_MUST_USE int ps_account_charge(struct ps_account *a, enum ps_cost cost,
                                   uint64_t amount,
                                   struct ps_refusal *ret_refusal);
