@@ -134,15 +134,25 @@ static void default_config_path(const struct daemon *d, char *out, size_t cap)
              d->spec->options->program);
 }
 
-/* True unless the daemon would listen off loopback without security.insecure:
- * any peer that reaches the port is trusted. */
+/* True unless the address has a port, which another option sets, or the daemon
+ * would listen off loopback without security.insecure: any peer that reaches
+ * the port is trusted. */
 static bool check_listen(const struct daemon *d, const struct ps_options *o,
                          struct ps_str *report)
 {
     const struct ps_listen_options *l = listen_options(d);
     char number[PS_ADDRESS_MAX + 1];
+    struct ps_addr with_port;
     enum ps_addr_kind kind;
 
+    if (l != NULL && ps_addr_parse(l->address, &with_port) == 0) {
+        ps_options_where(o, "listen.address", report);
+        ps_str_addf(report,
+                    ": listen.address: %s: the port does not belong here; set "
+                    "listen.address to %s, and listen.port to %u\n",
+                    l->address, with_port.host, with_port.port);
+        return false;
+    }
     if (l == NULL || l->insecure || strcmp(l->address, "localhost") == 0) {
         return true;
     }

@@ -163,6 +163,18 @@ def test_loopback_needs_no_word(address):
                         "--check-config") == (0, "", "")
 
 
+@pytest.mark.parametrize("given, host", [
+    ("10.1.2.3:9091", "10.1.2.3"), ("localhost:9091", "localhost"),
+    ("[::1]:9091", "::1")])
+@pytest.mark.parametrize("insecure", ["false", "true"])
+def test_a_port_is_no_part_of_the_address(given, host, insecure):
+    code, _, err = programs.run("psserver", "-o", f"listen.address={given}",
+                                "-o", f"security.insecure={insecure}",
+                                "--check-config")
+    assert code == 78
+    assert f"set listen.address to {host}, and listen.port to 9091" in err
+
+
 def test_heartbeat_times_must_follow_each_other():
     code, _, err = programs.run("psched", "-o", "heartbeat.dead_after=300ms",
                                 "-o", "heartbeat.suspect_after=300ms",
