@@ -187,10 +187,13 @@ static void on_closed(void *ctx, struct ps_conn *conn, int rc)
     struct ps_driver *d = c->driver;
     struct ps_event ev = {.type = PS_EV_CLOSED, .conn = c->id};
 
+    const enum ps_log_level level = rc == PS_E_CLOSED || d->is_closing
+                                        ? PS_LOG_DEBUG
+                                        : PS_LOG_WARNING;
+
     ps_process_close(c->process);
-    ps_log_of(LOG_CLOSED + (uint64_t)-rc * 8 + c->kind * 2 + c->is_shm,
-              rc == PS_E_CLOSED || d->is_closing ? PS_LOG_DEBUG
-                                                 : PS_LOG_WARNING,
+    ps_account_count_line(&c->account, level);
+    ps_log_of(LOG_CLOSED + (uint64_t)-rc * 8 + c->kind * 2 + c->is_shm, level,
               "connection closed peer=%s reason=\"%s\"", ps_conn_peer(conn),
               ps_conn_reason(conn));
     if (c->ring_memory != NULL) {
@@ -299,6 +302,7 @@ void driver_refuse(struct ps_driver *d, int fd, const char *peer,
     (void)shutdown(fd, SHUT_WR);
     close_later(d, fd);
     d->closed_stats.refused++;
+    ps_account_count_line(&d->output, PS_LOG_WARNING);
     ps_log_of(LOG_REFUSED, PS_LOG_WARNING,
               "connection refused peer=%s reason=\"%s\"", peer, why);
 }

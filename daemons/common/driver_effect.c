@@ -106,6 +106,7 @@ static void drop_parcel(struct daemon_conn *c, const struct ps_msg *msg, int rc)
         .code = PS_MSG_ACK, .seq = msg->seq, .ack = msg->ack};
     const struct ps_conn_frame frame = {.msg = &empty, .pass_fd = -1};
 
+    ps_account_count_line(&c->account, PS_LOG_ERROR);
     ps_log_of(LOG_NOT_SENT, PS_LOG_ERROR, "message not sent code %s reason %s",
               ps_msg_name(msg->code), ps_strerror(rc));
     if (msg->seq == 0) {

@@ -453,6 +453,7 @@ def test_status_shows_who_costs_what(tight):
         assert own["memory"]["limit"] == 64 * MIB
         assert 0 < own["memory"]["used"] < 4 * MIB
         assert own["output"]["peak"] > 0
+        assert own["log_lines"]["used"] >= 1  # The key that was refused.
         assert len(shown) <= 16
     wait_for(lambda: costs(tight, "server").get(
         ("job", "bystander", "partitions"), {}).get("used") == 2,

@@ -43,6 +43,45 @@ static const struct ps_msg_l_key_info *last_info(const struct bench *b)
                 ->packet->msg->l_key_info;
 }
 
+/* Log lines counted in the account of this kind that caused most. */
+static uint64_t lines_of(const struct bench *b, enum ps_account_kind kind)
+{
+    uint64_t most = 0;
+
+    PS_LIST_EACH(n, &b->machine.account->descendants)
+    {
+        const struct ps_account *a = PS_CONTAINER(n, struct ps_account, node);
+
+        if (a->kind == kind && a->cost[PS_COST_LOG_LINES].used > most) {
+            most = a->cost[PS_COST_LOG_LINES].used;
+        }
+    }
+    return most;
+}
+
+static void who_causes_lines_of_the_log_is_known(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    no_limits();
+    limit(PS_ACCOUNT_JOB, PS_COST_KEYS, 1);
+    begin_bench(&b, 1, 1);
+    open_key(&b, 0, 1, 16, SERVER_NODE);
+    assert_int_equal(lines_of(&b, PS_ACCOUNT_SESSION), 0);
+    ask_for_key(&b, 0, 1, 16);
+    ask_for_key(&b, 0, 2, 16);
+    assert_int_equal(last_info(&b)->error, PS_E_FULL);
+    assert_int_equal(lines_of(&b, PS_ACCOUNT_SESSION), 2);
+    assert_int_equal(lines_of(&b, PS_ACCOUNT_JOB), 2);
+    assert_int_equal(lines_of(&b, PS_ACCOUNT_USER), 2);
+    kill_worker(&b, 0); /* A line of its own. */
+    assert_int_equal(lines_of(&b, PS_ACCOUNT_SESSION), 0);
+    assert_int_equal(lines_of(&b, PS_ACCOUNT_JOB), 3);
+    assert_int_equal(used(&b, PS_COST_LOG_LINES), 3);
+    end_bench(&b);
+}
+
 static void a_key_that_is_refused_is_closed_at_the_scheduler(void **state)
 {
     struct bench b;
@@ -490,6 +529,7 @@ static void records_count_as_memory_of_the_job(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(who_causes_lines_of_the_log_is_known),
         cmocka_unit_test(a_key_that_is_refused_is_closed_at_the_scheduler),
         cmocka_unit_test(
             what_cannot_fit_is_refused_before_the_scheduler_is_asked),

@@ -282,8 +282,8 @@ static void fail_unknown_job(struct ps_agent_step *st, struct ps_agent_job *j,
 {
     j->phase = PS_JOB_PHASE_FAILED;
     ps_str_copy(j->end_reason, sizeof(j->end_reason), text);
-    ps_effects_log(st->fx, PS_LOG_INFO, "job %s is over: %s", j->name,
-                   j->end_reason);
+    ps_effects_log_for(st->fx, &j->account, PS_LOG_INFO, "job %s is over: %s",
+                       j->name, j->end_reason);
     fail_sessions(st, j, error, j->end_reason);
     ps_agent_job_free_if_unused(st, j);
 }
@@ -408,8 +408,8 @@ void ps_agent_job_on_state(struct ps_agent_step *st,
     assign_ranks(st, j, m);
     assign_sessions(st, j, m);
     if (j->phase == PS_JOB_PHASE_FAILED) {
-        ps_effects_log(st->fx, PS_LOG_INFO, "job %s failed: %s", j->name,
-                       j->end_reason);
+        ps_effects_log_for(st->fx, &j->account, PS_LOG_INFO,
+                           "job %s failed: %s", j->name, j->end_reason);
         fail_sessions(st, j, job_failure_error(m), j->end_reason);
     }
     ps_agent_job_free_if_unused(st, j);

@@ -228,7 +228,8 @@ static void append_key_name(struct ps_str *t, const char *name)
 }
 
 /* Writes the reason of a refused declaration to `t` and logs it. */
-static void describe_key_refusal(struct ps_agent_step *st, struct ps_str *t,
+static void describe_key_refusal(struct ps_agent_step *st,
+                                 struct ps_agent_session *s, struct ps_str *t,
                                  const struct ps_msg_l_key *m,
                                  const struct ps_refusal *why)
 {
@@ -241,7 +242,7 @@ static void describe_key_refusal(struct ps_agent_step *st, struct ps_str *t,
                     (unsigned long long)bytes);
     }
     ps_refusal_text(why, t);
-    ps_effects_log(st->fx, PS_LOG_WARNING, "%s", t->data);
+    ps_effects_log_for(st->fx, &s->account, PS_LOG_WARNING, "%s", t->data);
 }
 
 /* Removes the key from the opening list, when it is opened or freed. */
@@ -339,7 +340,7 @@ void ps_agent_key_on_declare(struct ps_agent_step *st,
         uint64_t charged;
 
         if (ps_agent_budget_charge_key(j, kind, m, &charged, &why) != 0) {
-            describe_key_refusal(st, &t, m, &why);
+            describe_key_refusal(st, s, &t, m, &why);
             send_key_info(st, s, m->request, NULL,
                           why.cost == PS_COST_MEMORY ? PS_E_NOMEM : PS_E_FULL,
                           text);
@@ -505,7 +506,8 @@ static void open_key(struct ps_agent_step *st, struct ps_agent_key *k,
     ps_str_init(&why, text, sizeof(text));
     rc = accept_placement(k, m, payload, &why);
     if (rc != 0) {
-        ps_effects_log(st->fx, PS_LOG_WARNING, "%s", text);
+        ps_effects_log_for(st->fx, &k->job->account, PS_LOG_WARNING, "%s",
+                           text);
         answer_key_waiters(st, k, rc, text);
         /* Tells the scheduler that the key is not open here: it loads no server
          * for this agent, and needs no further placements. */

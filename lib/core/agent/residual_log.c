@@ -372,9 +372,10 @@ void ps_agent_residual_on_segment(struct ps_agent_step *st,
             return;
         }
     }
-    ps_effects_log(st->fx, PS_LOG_INFO,
-                   "job %s: %llu bytes of what codes have left over are back",
-                   j->name, (unsigned long long)h.used);
+    ps_effects_log_for(
+        st->fx, &j->account, PS_LOG_INFO,
+        "job %s: %llu bytes of what codes have left over are back", j->name,
+        (unsigned long long)h.used);
 }
 
 /* Takes over the partition's recovered record and its newest vectors. NULL:
@@ -462,10 +463,11 @@ bool ps_agent_residual_attach(struct ps_agent_step *st, struct ps_agent_part *p)
             p->key->prior_state->max_completed > 0 &&
             !p->key->residual_loss_noted) {
             p->key->residual_loss_noted = true;
-            ps_effects_log(st->fx, PS_LOG_WARNING,
-                           "what codes of key '%s' had left over is lost with "
-                           "the agent before this one",
-                           p->key->name);
+            ps_effects_log_for(
+                st->fx, &p->key->job->account, PS_LOG_WARNING,
+                "what codes of key '%s' had left over is lost with "
+                "the agent before this one",
+                p->key->name);
         }
         if (p->residual_record == NULL) {
             p->residual_record = append_record(st, p);

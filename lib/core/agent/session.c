@@ -337,9 +337,9 @@ void ps_agent_session_on_closed(struct ps_agent_step *st,
     }
     if (j != NULL) {
         if (!s->clean_exit && j->phase == PS_JOB_PHASE_RUNNING) {
-            ps_effects_log(st->fx, PS_LOG_NOTICE,
-                           "job %s lost rank %u: its process ended", j->name,
-                           j->local_ranks[s->local_rank].rank);
+            ps_effects_log_for(st->fx, &j->account, PS_LOG_NOTICE,
+                               "job %s lost rank %u: its process ended",
+                               j->name, j->local_ranks[s->local_rank].rank);
         }
         if (j->local_ranks[s->local_rank].session == s) {
             j->local_ranks[s->local_rank].session = NULL;
@@ -572,8 +572,9 @@ void ps_agent_session_on_unmapped(struct ps_agent_step *st,
     if (s->is_closing) {
         return;
     }
-    ps_effects_log(st->fx, PS_LOG_WARNING, "memory of worker %llu: %s",
-                   (unsigned long long)s->worker, why);
+    ps_effects_log_for(st->fx, &s->account, PS_LOG_WARNING,
+                       "memory of worker %llu: %s",
+                       (unsigned long long)s->worker, why);
     if (rc != PS_E_NOMEM || region == 0) {
         ps_agent_session_end(st, s, rc, "%s", why);
         return;

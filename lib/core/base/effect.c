@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/str.h"
+#include "core/base/ledger.h"
 
 #include <assert.h>
 #include <stdarg.h>
@@ -255,23 +256,41 @@ void ps_effects_compute(struct ps_effects *fx, struct ps_compute *c)
     append_effect(fx, PS_FX_COMPUTE)->compute = c;
 }
 
-void ps_effects_log(struct ps_effects *fx, enum ps_log_level level,
-                    const char *fmt, ...)
+static void append_line(struct ps_effects *fx, enum ps_log_level level,
+                        const char *fmt, va_list ap)
 {
     char text[1024];
     char line[1024];
     struct ps_str s;
     struct ps_fx *f;
-    va_list ap;
 
     ps_str_init(&s, text, sizeof(text));
-    va_start(ap, fmt);
     ps_str_addv(&s, fmt, ap);
-    va_end(ap);
     f = append_effect(fx, PS_FX_LOG);
     f->log.level = level;
     f->log.kind = (uintptr_t)fmt;
     ps_str_init(&s, line, sizeof(line));
     ps_str_add_visible(&s, text);
     f->log.text = ps_strdup(line);
+}
+
+void ps_effects_log(struct ps_effects *fx, enum ps_log_level level,
+                    const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    append_line(fx, level, fmt, ap);
+    va_end(ap);
+}
+
+void ps_effects_log_for(struct ps_effects *fx, struct ps_account *account,
+                        enum ps_log_level level, const char *fmt, ...)
+{
+    va_list ap;
+
+    ps_account_count_line(account, level);
+    va_start(ap, fmt);
+    append_line(fx, level, fmt, ap);
+    va_end(ap);
 }

@@ -13,6 +13,8 @@
 
 #include <stdint.h>
 
+struct ps_account;
+
 /* Number of a connection; the driver assigns it and never reuses it. 0:
  * none. */
 typedef uint64_t ps_conn_id;
@@ -161,3 +163,7 @@ void ps_effects_compute(struct ps_effects *fx, struct ps_compute *c);
 /* Appends one log line; unprintable characters are escaped. */
 void ps_effects_log(struct ps_effects *fx, enum ps_log_level level,
                     const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* The same for a line that a peer causes; counted in its account. */
+void ps_effects_log_for(struct ps_effects *fx, struct ps_account *account,
+                        enum ps_log_level level, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));

@@ -65,7 +65,7 @@ void ps_account_fini(struct ps_account *a)
 {
     assert(a->child_count == 0);
     for (uint32_t i = 0; i < PS_COST_COUNT; i++) {
-        assert(a->cost[i].used == 0);
+        assert(a->cost[i].used == 0 || i == PS_COST_LOG_LINES);
     }
     for (uint32_t i = 1; i < a->chain_count; i++) {
         a->chain[i]->child_count--;
@@ -205,6 +205,13 @@ void ps_account_set_used(struct ps_account *a, enum ps_cost cost,
         ps_account_charge_unchecked(a, cost, value - used);
     } else {
         ps_account_refund(a, cost, used - value);
+    }
+}
+
+void ps_account_count_line(struct ps_account *a, enum ps_log_level level)
+{
+    if (level <= PS_LOG_INFO) {
+        ps_account_charge_unchecked(a, PS_COST_LOG_LINES, 1);
     }
 }
 

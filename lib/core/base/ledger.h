@@ -17,6 +17,7 @@
 #include "base/err.h"
 #include "base/limits.h"
 #include "base/list.h"
+#include "base/log.h"
 #include "base/str.h"
 #include "base/time.h"
 #include "proto/ps_msg.h"
@@ -35,7 +36,9 @@ enum ps_cost {
     PS_COST_PARTITIONS, /* Of these keys. */
     PS_COST_OPERATIONS, /* Operations in progress. */
     PS_COST_QUERIES,    /* Unanswered queries. */
-    PS_COST_LOG_LINES,  /* In the current interval. */
+    /* Log lines caused so far. They are never refunded: an account keeps those
+     * of accounts that are gone. */
+    PS_COST_LOG_LINES,
     PS_COST_COUNT,
 };
 
@@ -100,7 +103,7 @@ struct ps_refusal {
  * characters other than letters, digits and punctuation are escaped. */
 void ps_account_init(struct ps_account *a, enum ps_account_kind kind,
                      const char *name, const struct ps_account_limits *limits);
-/* All costs must be refunded, and no account may be below this one. A zeroed
+/* All costs except log lines must be refunded, and no account may be below this one. A zeroed
  * account is allowed. */
 void ps_account_fini(struct ps_account *a);
 /* Makes `parent` and its ancestors count the costs of `a`, present ones
@@ -128,6 +131,8 @@ void ps_account_refund(struct ps_account *a, enum ps_cost cost,
  * difference; limits are not checked. */
 void ps_account_set_used(struct ps_account *a, enum ps_cost cost,
                          uint64_t value);
+/* Counts a log line, written or summarized; not one of a level for debugging. */
+void ps_account_count_line(struct ps_account *a, enum ps_log_level level);
 /* Amount that can still be charged; UINT64_MAX: no limit. */
 uint64_t ps_account_available(const struct ps_account *a, enum ps_cost cost);
 

@@ -66,7 +66,7 @@ void ps_sched_account_close_job(struct ps_sched_job *j)
 {
     struct ps_sched_user *u = j->user;
 
-    for (unsigned i = 0; i < PS_COST_COUNT; i++) {
+    for (unsigned i = 0; i < PS_COST_LOG_LINES; i++) {
         ps_account_refund(&j->account, (enum ps_cost)i,
                           j->account.cost[i].used);
     }

@@ -103,10 +103,10 @@ void ps_sched_job_set_phase(struct ps_sched_job *j, enum ps_job_phase to,
     bool bad = to == PS_JOB_PHASE_FAILED;
 
     ps_state_change(phase_transitions, &j->phase, (uint8_t)to);
-    ps_effects_log(fx, bad ? PS_LOG_WARNING : PS_LOG_INFO,
-                   "job %s gen %llu %s%s%s", j->name,
-                   (unsigned long long)j->gen, phase_names[to], bad ? ": " : "",
-                   bad ? j->reason : "");
+    ps_effects_log_for(fx, &j->account, bad ? PS_LOG_WARNING : PS_LOG_INFO,
+                       "job %s gen %llu %s%s%s", j->name,
+                       (unsigned long long)j->gen, phase_names[to],
+                       bad ? ": " : "", bad ? j->reason : "");
 }
 
 bool ps_sched_job_is_open(const struct ps_sched_job *j)

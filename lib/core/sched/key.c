@@ -506,9 +506,10 @@ int ps_sched_keys_reassign(struct ps_sched_step *st, struct ps_sched_job *j,
     begin_epoch_if_announced(st, j);
     j->first_unsent_key = 0;
     ps_sched_keys_send_placements(st, j);
-    ps_effects_log(st->fx, PS_LOG_INFO,
-                   "job %s gen %" PRIu64 " %u partitions moved from node %u",
-                   j->name, j->gen, parts, gone);
+    ps_effects_log_for(st->fx, &j->account, PS_LOG_INFO,
+                       "job %s gen %" PRIu64
+                       " %u partitions moved from node %u",
+                       j->name, j->gen, parts, gone);
     return 0;
 }
 

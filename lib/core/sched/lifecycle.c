@@ -266,9 +266,9 @@ void ps_sched_job_end_if_unused(struct ps_sched_step *st,
         end_job(st, j);
     } else if (j->deadline == PS_TIME_NEVER) {
         j->deadline = ps_time_add(st->now, st->s->opt.rejoin_grace);
-        ps_effects_log(st->fx, PS_LOG_WARNING,
-                       "job %s gen %" PRIu64 " has no live worker", j->name,
-                       j->gen);
+        ps_effects_log_for(st->fx, &j->account, PS_LOG_WARNING,
+                           "job %s gen %" PRIu64 " has no live worker", j->name,
+                           j->gen);
     }
 }
 
@@ -327,8 +327,8 @@ void ps_sched_job_lose_workers(struct ps_sched_step *st, struct ps_sched_job *j,
         ps_str_add_ranges(&reason, ranks, count);
         ps_str_addf(&reason, " on %s %s lost: %s", j->workers[ranks[0]].host,
                     count == 1 ? "was" : "were", why);
-        ps_effects_log(st->fx, PS_LOG_WARNING, "job %s gen %" PRIu64 " %s",
-                       j->name, j->gen, text);
+        ps_effects_log_for(st->fx, &j->account, PS_LOG_WARNING,
+                           "job %s gen %" PRIu64 " %s", j->name, j->gen, text);
         ps_sched_job_publish_later(st, j);
         if (j->on_loss == PS_LOSS_POLICY_FAIL && ps_sched_job_is_open(j)) {
             ps_sched_job_fail(st, j, text);

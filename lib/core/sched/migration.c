@@ -140,10 +140,11 @@ static void finish_rebalance(struct ps_sched_step *st, struct ps_sched_job *j)
     int rc = 0;
 
     ps_str_init(&s, text, sizeof(text));
-    ps_effects_log(st->fx, PS_LOG_INFO,
-                   "job %s gen %" PRIu64 " rebalanced: %u partitions moved, "
-                   "%u stayed",
-                   j->name, j->gen, r->committed_count, r->failed_count);
+    ps_effects_log_for(st->fx, &j->account, PS_LOG_INFO,
+                       "job %s gen %" PRIu64
+                       " rebalanced: %u partitions moved, "
+                       "%u stayed",
+                       j->name, j->gen, r->committed_count, r->failed_count);
     if (r->failed_count > 0) {
         rc = PS_E_AGAIN;
         ps_str_addf(&s, "%u of %u partitions stayed where they were: %s",

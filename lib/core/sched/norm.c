@@ -135,13 +135,13 @@ static void count_skipped_step(struct ps_sched_step *st, struct ps_sched_job *j,
     j->skipped_steps++;
     /* Logged at powers of two. */
     if ((j->skipped_steps & (j->skipped_steps - 1)) == 0) {
-        ps_effects_log(st->fx, PS_LOG_WARNING,
-                       "job %s gen %" PRIu64 " key %u round %" PRIu64
-                       " skipped: the gradient has %" PRIu64
-                       " elements that are not finite; %" PRIu64
-                       " steps skipped so far",
-                       j->name, j->gen, k->number, k->norm->result.round,
-                       k->norm->result.nonfinite_count, j->skipped_steps);
+        ps_effects_log_for(st->fx, &j->account, PS_LOG_WARNING,
+                           "job %s gen %" PRIu64 " key %u round %" PRIu64
+                           " skipped: the gradient has %" PRIu64
+                           " elements that are not finite; %" PRIu64
+                           " steps skipped so far",
+                           j->name, j->gen, k->number, k->norm->result.round,
+                           k->norm->result.nonfinite_count, j->skipped_steps);
     }
 }
 

@@ -248,8 +248,9 @@ void ps_sched_on_optimizer_set(struct ps_sched_step *st,
         ps_sched_job_set_optimizer(j, m);
         ps_sched_norm_init(j);
         append_declaration(&why, j->optimizer, j->params, j->param_count);
-        ps_effects_log(st->fx, PS_LOG_INFO, "job %s gen %llu optimizer %s",
-                       j->name, (unsigned long long)j->gen, text);
+        ps_effects_log_for(st->fx, &j->account, PS_LOG_INFO,
+                           "job %s gen %llu optimizer %s", j->name,
+                           (unsigned long long)j->gen, text);
         ps_sched_job_publish(st, j);
         j->declared_version = j->version;
     }
@@ -293,8 +294,8 @@ static int add_change(struct ps_sched_step *st, struct ps_sched_job *j,
     ps_changes_add(&j->changes, &c);
     ps_str_addf(why, "job %s gen %" PRIu64 " %s ", j->name, j->gen, c.name);
     append_number(why, c.value);
-    ps_effects_log(st->fx, PS_LOG_INFO, "%s from round %" PRIu64, why->data,
-                   c.round);
+    ps_effects_log_for(st->fx, &j->account, PS_LOG_INFO,
+                       "%s from round %" PRIu64, why->data, c.round);
     ps_sched_job_publish(st, j);
     j->declared_version = j->version;
     return 0;
@@ -489,8 +490,9 @@ void ps_sched_on_compression_set(struct ps_sched_step *st,
         append_declaration(&why, j->compression, j->compression_params,
                            j->compression_param_count);
         ps_str_copy(j->compression_text, sizeof(j->compression_text), text);
-        ps_effects_log(st->fx, PS_LOG_INFO, "job %s gen %llu compression %s",
-                       j->name, (unsigned long long)j->gen, text);
+        ps_effects_log_for(st->fx, &j->account, PS_LOG_INFO,
+                           "job %s gen %llu compression %s", j->name,
+                           (unsigned long long)j->gen, text);
         ps_sched_job_publish(st, j);
         j->declared_version = j->version;
     }

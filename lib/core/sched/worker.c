@@ -179,11 +179,11 @@ static int add_worker(struct ps_sched_step *st, struct ps_sched_job *j,
     }
     init_worker(&w, agent, m);
     ps_sched_job_add_worker(j, &w);
-    ps_effects_log(st->fx, PS_LOG_INFO,
-                   "job %s gen %" PRIu64 " worker %" PRIu64
-                   " of agent %s joined, %u of %u",
-                   j->name, j->gen, m->worker, agent->name, j->worker_count,
-                   j->num_workers);
+    ps_effects_log_for(st->fx, &j->account, PS_LOG_INFO,
+                       "job %s gen %" PRIu64 " worker %" PRIu64
+                       " of agent %s joined, %u of %u",
+                       j->name, j->gen, m->worker, agent->name, j->worker_count,
+                       j->num_workers);
     return 0;
 }
 
@@ -201,9 +201,9 @@ static void mark_rank_live(struct ps_sched_step *st, struct ps_sched_job *j,
     if (j->phase == PS_JOB_PHASE_RUNNING) {
         j->deadline = PS_TIME_NEVER;
     }
-    ps_effects_log(st->fx, PS_LOG_INFO,
-                   "job %s gen %" PRIu64 " rank %d taken again on %s", j->name,
-                   j->gen, w->requested_rank, w->host);
+    ps_effects_log_for(st->fx, &j->account, PS_LOG_INFO,
+                       "job %s gen %" PRIu64 " rank %d taken again on %s",
+                       j->name, j->gen, w->requested_rank, w->host);
     ps_sched_job_publish_later(st, j);
 }
 
@@ -600,10 +600,10 @@ static struct ps_sched_job *find_or_make_job(struct ps_sched_step *st,
                          st->now);
     ps_sched_account_open_job(s, j);
     ps_map_put(s->jobs, j->gen, j);
-    ps_effects_log(st->fx, PS_LOG_INFO,
-                   "job %s gen %" PRIu64 " FORMING uid %u workers %u "
-                   "servers %u",
-                   j->name, j->gen, j->uid, j->num_workers, j->num_servers);
+    ps_effects_log_for(st->fx, &j->account, PS_LOG_INFO,
+                       "job %s gen %" PRIu64 " FORMING uid %u workers %u "
+                       "servers %u",
+                       j->name, j->gen, j->uid, j->num_workers, j->num_servers);
     return j;
 }
 
@@ -684,10 +684,10 @@ static void remove_worker(struct ps_sched_step *st, struct ps_sched_job *j,
     char text[PS_TEXT_MAX + 1];
     struct ps_str why;
 
-    ps_effects_log(st->fx, PS_LOG_INFO,
-                   "job %s gen %" PRIu64 " worker %" PRIu64 " of agent %s %s",
-                   j->name, j->gen, m->worker, agent->name,
-                   m->clean ? "left" : "died");
+    ps_effects_log_for(
+        st->fx, &j->account, PS_LOG_INFO,
+        "job %s gen %" PRIu64 " worker %" PRIu64 " of agent %s %s", j->name,
+        j->gen, m->worker, agent->name, m->clean ? "left" : "died");
     if (m->clean) {
         worker_left(st, j, w);
         return;
@@ -834,9 +834,9 @@ static void send_barrier_done(struct ps_sched_step *st, struct ps_sched_job *j,
 
 void ps_sched_barrier_notify(struct ps_sched_step *st, struct ps_sched_job *j)
 {
-    ps_effects_log(st->fx, PS_LOG_DEBUG,
-                   "job %s gen %" PRIu64 " barrier %" PRIu64 " open", j->name,
-                   j->gen, j->barrier.last_open);
+    ps_effects_log_for(st->fx, &j->account, PS_LOG_DEBUG,
+                       "job %s gen %" PRIu64 " barrier %" PRIu64 " open",
+                       j->name, j->gen, j->barrier.last_open);
     for (uint32_t i = 0; i < j->slot_count; i++) {
         send_barrier_done(
             st, j, ps_members_get(&st->s->members, j->slots[i].agent_node));

@@ -146,9 +146,9 @@ static void end_job(struct ps_server_step *st, const struct ps_msg_job_state *m)
 
         ps_str_init(&why, text, sizeof(text));
         ps_str_add_escaped(&why, reason, strlen(reason), PS_TEXT_MAX);
-        ps_effects_log(st->fx, PS_LOG_INFO, "job %s %s%s%s", job->name,
-                       ps_job_phase_name(m->phase), text[0] == '\0' ? "" : ": ",
-                       text);
+        ps_effects_log_for(st->fx, &job->account, PS_LOG_INFO, "job %s %s%s%s",
+                           job->name, ps_job_phase_name(m->phase),
+                           text[0] == '\0' ? "" : ": ", text);
         drop_unacked_values(job);
         ps_server_job_free(s, job);
         s->pool_trim_at = ps_time_add(st->now, PS_TRIM_WAIT);
@@ -307,8 +307,9 @@ void ps_server_on_job_state(struct ps_server_step *st,
     }
     if (job == NULL) {
         job = job_new(s, m);
-        ps_effects_log(st->fx, PS_LOG_INFO, "job %s taken, %u slots", job->name,
-                       job->slot_count);
+        ps_effects_log_for(st->fx, &job->account, PS_LOG_INFO,
+                           "job %s taken, %u slots", job->name,
+                           job->slot_count);
     }
     job->version = m->version;
     job->has_optimizer = *optimizer != '\0';

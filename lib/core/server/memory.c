@@ -339,10 +339,11 @@ int ps_server_memory_refusal(struct ps_server_step *st,
 
     if (st->now >= job->next_shortage_log_at) {
         job->next_shortage_log_at = ps_time_add(st->now, PS_SECONDS(10));
-        ps_effects_log(st->fx, PS_LOG_WARNING,
-                       "job %s: no memory for %llu bytes of node %u, which "
-                       "is told to send them again",
-                       job->name, (unsigned long long)len, slot->agent_node);
+        ps_effects_log_for(st->fx, &job->account, PS_LOG_WARNING,
+                           "job %s: no memory for %llu bytes of node %u, which "
+                           "is told to send them again",
+                           job->name, (unsigned long long)len,
+                           slot->agent_node);
     }
     if (st->now < ps_time_add(slot->starved_since, OUT_OF_MEMORY_AFTER) ||
         !ps_server_memory_is_exhausted(s, len)) {

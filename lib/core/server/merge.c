@@ -366,10 +366,10 @@ void ps_server_merge_continue(struct ps_server_step *st,
     if (launch_merge(st, run) != 0) {
         if (ps_list_empty(&st->s->starved_merges)) {
             st->s->starved_retry_at = ps_time_add(st->now, STARVED_WAIT);
-            ps_effects_log(st->fx, PS_LOG_WARNING,
-                           "job %s: no memory for the result of a round, "
-                           "waiting",
-                           run->job->name);
+            ps_effects_log_for(st->fx, &run->job->account, PS_LOG_WARNING,
+                               "job %s: no memory for the result of a round, "
+                               "waiting",
+                               run->job->name);
         }
         run->starved_since = st->now;
         ps_server_memory_note_shortage(st->s);
@@ -453,10 +453,10 @@ static void fail_round(struct ps_server_step *st, struct ps_server_job *job,
         .count = part->count,
     };
 
-    ps_effects_log(st->fx, PS_LOG_ERROR,
-                   "job %s: round %llu of key %u failed: %s%s%s", job->name,
-                   (unsigned long long)rec.round, part->key, ps_strerror(rc),
-                   text[0] != '\0' ? ": " : "", text);
+    ps_effects_log_for(st->fx, &job->account, PS_LOG_ERROR,
+                       "job %s: round %llu of key %u failed: %s%s%s", job->name,
+                       (unsigned long long)rec.round, part->key,
+                       ps_strerror(rc), text[0] != '\0' ? ": " : "", text);
     ps_server_merge_discard(st->s, job, part);
     ps_server_refusal_init(&refusal);
     ps_server_refusal_add(&refusal, &rec, rc, 0);

@@ -367,11 +367,12 @@ static void record_report(struct ps_server_step *st,
     job->lost_value.key = part->key;
     job->lost_value.index = part->index;
     job->lost_value.version = part->reports->known_versions - 1;
-    ps_effects_log(st->fx, PS_LOG_ERROR,
-                   "job %s: version %llu of key %u was lost with the server "
-                   "that partition %u of it was on",
-                   job->name, (unsigned long long)job->lost_value.version,
-                   part->key, part->index);
+    ps_effects_log_for(
+        st->fx, &job->account, PS_LOG_ERROR,
+        "job %s: version %llu of key %u was lost with the server "
+        "that partition %u of it was on",
+        job->name, (unsigned long long)job->lost_value.version, part->key,
+        part->index);
     ps_server_uplink_send_lost(st, job);
 }
 

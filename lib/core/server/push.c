@@ -167,8 +167,7 @@ static int check_push_part(const struct ps_server_job *job,
 }
 
 /* Checks that encoded bytes are complete and of the job's codec. */
-static int check_encoded(struct ps_server_step *st,
-                         const struct ps_server_job *job,
+static int check_encoded(struct ps_server_step *st, struct ps_server_job *job,
                          const struct ps_rec_part *rec,
                          const struct ps_slice *bytes)
 {
@@ -181,10 +180,11 @@ static int check_encoded(struct ps_server_step *st,
                             bytes->len, rec->count, why, sizeof(why));
 
     if (rc != 0) {
-        ps_effects_log(st->fx, PS_LOG_WARNING,
-                       "job %s: a code of partition %u of key %u is broken: "
-                       "%s",
-                       job->name, rec->index, rec->key, why);
+        ps_effects_log_for(
+            st->fx, &job->account, PS_LOG_WARNING,
+            "job %s: a code of partition %u of key %u is broken: "
+            "%s",
+            job->name, rec->index, rec->key, why);
         return PS_E_INVAL;
     }
     return 0;
