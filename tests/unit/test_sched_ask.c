@@ -274,6 +274,25 @@ static void placements_of_very_many_keys_are_told_in_slices(void **state)
             assert_true(m->key_opened.epoch > epoch);
         }
     }
+    /* An agent that lost its link learns them again, in slices, too. */
+    lose_conn(j.w, j.a[1]);
+    j.a[1]->session++;
+    drop_inbox(j.a[1]);
+    j.w->placements_most = 0;
+    connect_peer(j.w, j.a[1]);
+    while (j.w->machine.ops->deadline(j.w->machine.self) <= j.w->now + 1) {
+        j.w->now++;
+        feed_event(j.w, (struct ps_event){.type = PS_EV_TICK});
+        deliver_unsequenced(j.w, j.a[1], (struct ps_msg){.code = PS_MSG_PING});
+    }
+    assert_in_range(j.w->placements_most, 256, PS_PLACEMENTS_SENT_MAX);
+    assert_int_equal(count_msgs(j.a[1], PS_MSG_KEY_OPENED), keys / 2);
+    for (uint64_t i = 1; i <= 2; i++) {
+        struct ps_msg msg = make_job_open(i, 4, 2, -1);
+
+        msg.job_open.gen = j.gen;
+        deliver_msg(j.w, j.a[1], msg);
+    }
     finish_job(&j);
 }
 

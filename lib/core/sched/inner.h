@@ -305,9 +305,11 @@ void ps_sched_keys_send_placements(struct ps_sched_step *st,
 void ps_sched_key_reassign_part(struct ps_sched_step *st,
                                 struct ps_sched_job *j, struct ps_sched_key *k,
                                 uint32_t index, uint32_t to);
-/* Sends an agent on a fresh link all placements other than first ones. */
+/* Sends an agent on a fresh link all placements other than first ones: some
+ * now, the others from next_placements_at on. */
 void ps_sched_keys_send_reassigned(struct ps_sched_step *st,
-                                   struct ps_sched_job *j, struct ps_member *m);
+                                   struct ps_sched_job *j,
+                                   const struct ps_member *m);
 
 /* ----- account.c */
 void ps_sched_account_init(struct ps_sched *s);

@@ -246,7 +246,8 @@ static void assign_slots(struct ps_sched_job *j)
             j->slots[j->slot_count++] = (struct ps_sched_slot){
                 .agent_node = w->agent_node,
                 .incarnation = w->agent_incarnation,
-                .instance = w->agent_instance};
+                .instance = w->agent_instance,
+                .first_unsent_key = UINT32_MAX};
         }
         w->local_rank = j->slots[w->slot].ranks++;
     }

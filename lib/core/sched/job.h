@@ -44,6 +44,9 @@ struct ps_sched_slot {
     uint64_t incarnation;
     uint64_t instance;
     uint32_t ranks;
+    /* Keys from this number on whose placement has changed are still to be sent
+     * to the agent, which has a fresh link; UINT32_MAX: none. */
+    uint32_t first_unsent_key;
 };
 
 /* Server of a job; the list is sorted by name. */

@@ -453,26 +453,60 @@ static void begin_epoch_if_announced(struct ps_sched_step *st,
     }
 }
 
-void ps_sched_keys_send_placements(struct ps_sched_step *st,
-                                   struct ps_sched_job *j)
+/* Sends changed placements that all agents need; counts them in *sent. False:
+ * the limit of one step is reached. */
+static bool announce_some(struct ps_sched_step *st, struct ps_sched_job *j,
+                          uint32_t *sent)
 {
-    uint32_t sent = 0;
-
-    j->next_placements_at = PS_TIME_NEVER;
     for (; j->first_unsent_key < j->key_count; j->first_unsent_key++) {
         struct ps_sched_key *k = j->keys[j->first_unsent_key];
 
         if (k == NULL || !k->must_announce) {
             continue;
         }
-        if (sent > 0 && sent + j->slot_count > st->s->opt.placements_sent_max) {
-            /* Continued in another step. */
-            j->next_placements_at = st->now + 1;
-            return;
+        if (*sent > 0 &&
+            *sent + j->slot_count > st->s->opt.placements_sent_max) {
+            return false;
         }
         announce_placement(st, j, k);
-        sent += j->slot_count;
+        *sent += j->slot_count;
     }
+    return true;
+}
+
+/* The same for the changed placements that the agent of one slot needs. */
+static bool resend_some(struct ps_sched_step *st, const struct ps_sched_job *j,
+                        struct ps_sched_slot *slot, uint32_t *sent)
+{
+    for (; slot->first_unsent_key < j->key_count; slot->first_unsent_key++) {
+        const struct ps_sched_key *k = j->keys[slot->first_unsent_key];
+
+        if (k == NULL || !k->is_reassigned) {
+            continue;
+        }
+        if (*sent >= st->s->opt.placements_sent_max) {
+            return false;
+        }
+        ps_sched_send(
+            st, ps_members_get(&st->s->members, slot->agent_node),
+            make_key_opened(st->s, j, k, 0, ps_buf_new(placement_size(k))));
+        (*sent)++;
+    }
+    slot->first_unsent_key = UINT32_MAX;
+    return true;
+}
+
+void ps_sched_keys_send_placements(struct ps_sched_step *st,
+                                   struct ps_sched_job *j)
+{
+    uint32_t sent = 0;
+    bool done = announce_some(st, j, &sent);
+
+    for (uint32_t i = 0; done && i < j->slot_count; i++) {
+        done = resend_some(st, j, &j->slots[i], &sent);
+    }
+    /* Continued in another step. */
+    j->next_placements_at = done ? PS_TIME_NEVER : st->now + 1;
 }
 
 int ps_sched_keys_reassign(struct ps_sched_step *st, struct ps_sched_job *j,
@@ -538,14 +572,13 @@ void ps_sched_key_reassign_part(struct ps_sched_step *st,
 }
 
 void ps_sched_keys_send_reassigned(struct ps_sched_step *st,
-                                   struct ps_sched_job *j, struct ps_member *m)
+                                   struct ps_sched_job *j,
+                                   const struct ps_member *m)
 {
-    for (uint32_t i = 0; i < j->key_count; i++) {
-        if (j->keys[i] != NULL && j->keys[i]->is_reassigned) {
-            ps_sched_send(
-                st, m,
-                make_key_opened(st->s, j, j->keys[i], 0,
-                                ps_buf_new(placement_size(j->keys[i]))));
-        }
+    const uint32_t slot = ps_sched_job_slot_of(j, m->node);
+
+    if (slot < j->slot_count) {
+        j->slots[slot].first_unsent_key = 0;
+        ps_sched_keys_send_placements(st, j);
     }
 }
