@@ -341,6 +341,12 @@ void ps_pool_trim(struct ps_pool *p)
     pool_shrink(p, 0);
 }
 
+bool ps_pool_trim_some(struct ps_pool *p, uint64_t max)
+{
+    pool_shrink(p, p->source_bytes > max ? p->source_bytes - max : 0);
+    return p->source_bytes == 0;
+}
+
 void ps_pool_fail_at(struct ps_pool *p, uint64_t n)
 {
     p->fail_at = n;

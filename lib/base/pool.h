@@ -58,5 +58,7 @@ uint64_t ps_pool_used(const struct ps_pool *p);
 uint64_t ps_pool_peak(const struct ps_pool *p);
 /* Returns cached free memory to the source. */
 void ps_pool_trim(struct ps_pool *p);
+/* Returns about `max` bytes of it. True: the pool holds no memory now. */
+bool ps_pool_trim_some(struct ps_pool *p, uint64_t max);
 /* Tests: the n-th get from now fails; 0: none. */
 void ps_pool_fail_at(struct ps_pool *p, uint64_t n);

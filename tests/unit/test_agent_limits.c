@@ -207,6 +207,39 @@ static void regions_of_a_session_leave_in_slices(void **state)
     ps_buf_unref(buf);
 }
 
+/* To unmap many results at once would hold up other jobs. */
+static void results_of_an_ended_job_are_freed_in_slices(void **state)
+{
+    struct bench b;
+    uint32_t turns = 0;
+
+    (void)state;
+    no_limits();
+    begin_bench(&b, 1, 1);
+    for (uint32_t key = 0; key < 4; key++) {
+        open_key(&b, key, 16, 1 << 20, SERVER_NODE); /* Twice 64 MiB. */
+    }
+    deliver_msg(&b, SCHED_CONN,
+                &(struct ps_msg){.code = PS_MSG_JOB_STATE,
+                                 .job_state = {.gen = GEN,
+                                               .version = 2,
+                                               .name = "job",
+                                               .phase = PS_JOB_PHASE_ENDED,
+                                               .reason = "",
+                                               .optimizer = ""}},
+                NULL);
+    kill_worker(&b, 0);
+    while (ps_agent_residue(b.agent) > 0) {
+        assert_true(b.machine.ops->deadline(b.machine.self) <=
+                    b.now + PS_MILLIS(1));
+        b.now += PS_MILLIS(1);
+        feed_tick(&b);
+        turns++;
+    }
+    assert_int_equal(turns, 3); /* One left with the job. */
+    end_bench(&b);
+}
+
 static void ask_why(struct bench *b, uint64_t op_id)
 {
     deliver_msg(b, WORKER_CONN,
@@ -535,6 +568,7 @@ int main(void)
             what_cannot_fit_is_refused_before_the_scheduler_is_asked),
         cmocka_unit_test(a_region_counts_until_nothing_reads_it),
         cmocka_unit_test(regions_of_a_session_leave_in_slices),
+        cmocka_unit_test(results_of_an_ended_job_are_freed_in_slices),
         cmocka_unit_test(an_operation_has_one_open_question_and_a_user_few),
         cmocka_unit_test(a_process_that_asks_without_end_is_cut_off),
         cmocka_unit_test(a_search_among_many_operations_counts),

@@ -247,6 +247,7 @@ static ps_time agent_deadline(const void *self)
         at = ps_time_min(at, ps_agent_server_deadline(a, s));
     }
     at = ps_time_min(ps_time_min(at, a->scratch_retry_at), a->next_unmap_at);
+    at = ps_time_min(at, a->next_reap_at);
     return ps_time_min(ps_time_min(at, a->resend_at), a->scratch_trim_at);
 }
 
@@ -302,7 +303,8 @@ static int agent_step(void *self, const struct ps_event *ev,
         break;
     }
     ps_agent_session_send_deferred(&st);
-    if (a->draining_pool_count > 0) {
+    if (a->draining_pool_count > 0 &&
+        (a->next_reap_at <= st.now || a->next_reap_at == PS_TIME_NEVER)) {
         ps_agent_job_reap_pools(a);
     }
     ps_agent_send_pump_all(&st);
@@ -379,6 +381,7 @@ struct ps_agent *ps_agent_new(const struct ps_agent_options *opt, ps_time now)
     a->stall_queries = ps_map_new();
     a->unmapping_regions = ps_map_new();
     a->next_unmap_at = PS_TIME_NEVER;
+    a->next_reap_at = PS_TIME_NEVER;
     ps_agent_budget_init(a);
     ps_list_init(&a->sessions);
     a->scratch_retry_at = PS_TIME_NEVER;
@@ -437,7 +440,9 @@ void ps_agent_free(struct ps_agent *a)
     ps_map_free(a->servers_by_conn);
     ps_map_free(a->jobs);
     ps_uplink_fini(&a->uplink);
-    ps_agent_job_reap_pools(a);
+    do {
+        ps_agent_job_reap_pools(a);
+    } while (a->next_reap_at != PS_TIME_NEVER);
     assert(a->draining_pool_count ==
            0); /* The driver has released all frames. */
     ps_agent_budget_fini(a);

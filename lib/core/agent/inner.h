@@ -509,8 +509,8 @@ struct ps_agent {
     uint64_t last_request;
     struct ps_agent_draining_pool *draining_pools;
     uint32_t draining_pool_count;
-    /* Regions (struct ps_buf) of ended sessions, in order of their end. They
-     * are unmapped a few at a time, because unmapping many delays others. */
+    ps_time next_reap_at; /* PS_TIME_NEVER: no pool has memory to free. */
+    /* Regions (struct ps_buf) of ended sessions; a few leave at a time. */
     struct ps_map *unmapping_regions;
     uint64_t last_unmapping;
     ps_time next_unmap_at; /* PS_TIME_NEVER: there are none. */
@@ -802,7 +802,7 @@ void ps_agent_job_on_state(struct ps_agent_step *st,
                            const struct ps_msg_job_state *m);
 void ps_agent_job_free(struct ps_agent_step *st, struct ps_agent *a,
                        struct ps_agent_job *j);
-/* Frees the draining pools that no frame references any more. */
+/* Frees some memory of draining pools that no frame references any more. */
 void ps_agent_job_reap_pools(struct ps_agent *a);
 /* Frees the job if it is over and has no session. */
 void ps_agent_job_free_if_unused(struct ps_agent_step *st,

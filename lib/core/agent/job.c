@@ -10,6 +10,11 @@
 #include <assert.h>
 #include <string.h>
 
+/* Memory of ended jobs that is freed at a time: to unmap a large result takes
+ * milliseconds, and other jobs wait. */
+#define REAP_BYTES    (64u * 1024u * 1024u)
+#define REAP_INTERVAL PS_MILLIS(1)
+
 struct ps_agent_job *ps_agent_job_find(const struct ps_agent *a, uint64_t gen)
 {
     return ps_map_get(a->jobs, gen);
@@ -121,13 +126,20 @@ void ps_agent_job_reap_pools(struct ps_agent *a)
 {
     uint32_t kept = 0;
 
+    a->next_reap_at = PS_TIME_NEVER;
     for (uint32_t i = 0; i < a->draining_pool_count; i++) {
-        if (ps_pool_used(a->draining_pools[i].pool) == 0) {
-            ps_pool_free(a->draining_pools[i].pool);
-            ps_agent_budget_refund_pool(&a->draining_pools[i]);
-        } else {
-            a->draining_pools[kept++] = a->draining_pools[i];
+        struct ps_agent_draining_pool *g = &a->draining_pools[i];
+
+        if (ps_pool_used(g->pool) == 0 && a->next_reap_at == PS_TIME_NEVER &&
+            ps_pool_trim_some(g->pool, REAP_BYTES)) {
+            ps_pool_free(g->pool);
+            ps_agent_budget_refund_pool(g);
+            continue;
         }
+        if (ps_pool_used(g->pool) == 0) {
+            a->next_reap_at = ps_time_add(a->now, REAP_INTERVAL);
+        }
+        a->draining_pools[kept++] = *g;
     }
     a->draining_pool_count = kept;
 }
