@@ -24,6 +24,9 @@ PAYLOAD_SHARE = 1448 / 1514
 ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 CONGESTION_CONTROL = "cubic"
+# Programs by the Debian package that has them: PACKAGES_TEST of ./dev.
+TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux"}
+PACKET_TOOLS = {"iptables": "iptables", "ethtool": "ethtool"}
 
 
 class Missing(Exception):
@@ -38,11 +41,10 @@ def command(*words: str) -> None:
 
 
 def check_tools(packets: bool) -> None:
-    tools = ["ip", "tc", "unshare"]
-    tools += ["iptables", "ethtool"] if packets else []
-    for tool in tools:
+    tools = TOOLS | PACKET_TOOLS if packets else TOOLS
+    for tool, package in tools.items():
         if shutil.which(tool) is None:
-            raise Missing(f"{tool} is not installed")
+            raise Missing(f"{tool} is not installed (package {package})")
     if os.geteuid() != 0:
         raise Missing("network namespaces need root")
 

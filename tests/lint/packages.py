@@ -1,0 +1,25 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Fails when `./dev test` does not install a program without which
+tests/integration/test_network.py is skipped."""
+import re
+import sys
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+root = Path(sys.argv[1])
+sys.path.insert(0, str(root / "tests" / "bench"))
+
+import netns  # noqa: E402
+
+# Packages that every Debian has.
+ESSENTIAL = {"util-linux"}
+
+listed = re.search(r"^PACKAGES_TEST=\(([^)]*)\)", (root / "dev").read_text(),
+                   re.M)
+installed = set(listed.group(1).split()) | ESSENTIAL
+found = [f"dev: PACKAGES_TEST lacks {package}, which has {tool}"
+         for tool, package in (netns.TOOLS | netns.PACKET_TOOLS).items()
+         if package not in installed]
+print("\n".join(found))
+sys.exit(1 if found else 0)
