@@ -43,6 +43,23 @@ static void who_is_refused_where_it_listened_is_dead(void **state)
     end_world(w);
 }
 
+/* The server ends before the result of its first probe is here. */
+static void a_probe_from_before_the_loss_counts(void **state)
+{
+    struct world *w = world_new();
+    struct peer *s = join_peer(w, PS_ROLE_SERVER, "s0");
+
+    (void)state;
+    lose_conn(w, s);
+    assert_int_equal(w->probes, 1);
+    probed(w, 0);
+    advance_time(w, PS_MILLIS(100));
+    assert_int_equal(w->probes, 2);
+    probed(w, PS_E_REFUSED);
+    assert_int_equal(servers(w, PS_NODE_STATE_GONE), 1);
+    end_world(w);
+}
+
 static void a_cut_alone_is_not_death(void **state)
 {
     struct world *w = world_new();
@@ -184,6 +201,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(servers_are_probed_where_they_say),
         cmocka_unit_test(who_is_refused_where_it_listened_is_dead),
+        cmocka_unit_test(a_probe_from_before_the_loss_counts),
         cmocka_unit_test(a_cut_alone_is_not_death),
         cmocka_unit_test(who_was_never_reached_has_its_lease),
         cmocka_unit_test(a_new_process_is_not_taken_for_the_old_one),

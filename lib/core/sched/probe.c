@@ -77,7 +77,6 @@ static void on_reach_result(struct ps_sched_step *st, struct ps_member *m,
 {
     struct ps_member_probe *p = &m->probe;
 
-    p->was_reached |= rc == 0;
     if (m->role != PS_ROLE_SERVER) {
         return;
     }
@@ -117,6 +116,8 @@ void ps_sched_on_probed(struct ps_sched_step *st, uint64_t target, int rc)
         return;
     }
     m->probe.in_flight = false;
+    /* Also if the connection was lost meanwhile: the process was there. */
+    m->probe.was_reached |= rc == 0;
     if (ps_member_is_connected(m)) {
         on_reach_result(st, m, rc);
         return;
