@@ -246,6 +246,31 @@ static void a_lost_server_moves_its_partitions(void **state)
     world_free(w);
 }
 
+/* Partitions are with the other server, and the round has ended, in less than
+ * 0.1 s: refusals of a server that is not told yet cost one RESEND_WAIT, and no
+ * timer of half a second or more is in the way. */
+static void a_round_goes_on_at_once_without_its_server(void **state)
+{
+    struct world_options o = four_workers();
+
+    (void)state;
+    for (o.seed = 1; o.seed <= 24; o.seed++) {
+        struct world *w = world_new(&o);
+        ps_time killed_at;
+
+        world_hold_worker(w, 3, 3);
+        world_run(w, PS_SECONDS(1));
+        world_release_worker(w, 3);
+        world_run(w, world_now(w) + PS_MICROS(o.seed * 400));
+        killed_at = world_now(w);
+        world_kill_server(w, (uint32_t)o.seed % 2);
+        assert_true(world_run_workers(w, PS_SECONDS(60)));
+        assert_in_range(world_now(w) - killed_at, 0, PS_MILLIS(150));
+        all_well(w, 4);
+        world_free(w);
+    }
+}
+
 /* Codes of a round that was under way go to the new owner as they are, and
  * what they had left over is in those of later rounds. */
 static void a_moved_partition_keeps_what_codes_left_over(void **state)
@@ -840,6 +865,7 @@ int main(void)
         cmocka_unit_test(a_lost_worker_is_named_and_comes_back),
         cmocka_unit_test(with_policy_fail_everybody_hears_who),
         cmocka_unit_test(a_lost_server_moves_its_partitions),
+        cmocka_unit_test(a_round_goes_on_at_once_without_its_server),
         cmocka_unit_test(a_moved_partition_keeps_what_codes_left_over),
         cmocka_unit_test(a_lost_server_with_weights_ends_the_job_in_words),
         cmocka_unit_test(a_lost_server_with_values_ends_an_async_job),
