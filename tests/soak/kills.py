@@ -6,8 +6,10 @@ job that ends, to the word at the workers elsewhere.
 
     kills.py [--build DIR] [--count N] [--limit SECONDS]
 
-Prints one JSON line for each: median, 99th percentile and the longest; fails
-above the limit (1 s)."""
+The time counts from the end of the process, which takes the kernel seconds on
+a busy machine. Prints one JSON line for each: median, 99th percentile and the
+longest, and for the longest how long its processes were runnable without a
+processor, which no timer of pskv explains; fails above the limit (1 s)."""
 import argparse
 import json
 import os
@@ -20,13 +22,47 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "support"))
 
 
-def figures(what, times, limit):
-    times = sorted(times)
+def cpu_wait(pids):
+    """Nanoseconds that each of these processes was runnable without a
+    processor, as far as they live."""
+    waits = {}
+    for pid in pids:
+        try:
+            text = Path(f"/proc/{pid}/schedstat").read_text()
+            waits[pid] = int(text.split()[1])
+        except (OSError, IndexError):
+            pass
+    return waits
+
+
+class Kill:
+    """Ends a daemon; `seconds` from its end to `noticed`, and the longest wait
+    for a processor of any other process meanwhile."""
+
+    def __init__(self, trio, name, workers):
+        import trio as support
+        pids = [d.pid for n, d in trio.daemons.items() if n != name]
+        pids += [w.pid for w in workers] + [os.getpid()]
+        trio.daemons[name].stop(support.Deadline(), kill=True)
+        self.before = cpu_wait(pids)
+        self.began = time.monotonic()
+
+    def noticed(self):
+        self.seconds = time.monotonic() - self.began
+        after = cpu_wait(self.before)
+        self.cpu_wait = max((after[p] - self.before[p] for p in after),
+                            default=0) / 1e9
+
+
+def figures(what, kills, limit):
+    longest = max(kills, key=lambda k: k.seconds)
+    times = sorted(k.seconds for k in kills)
     line = {"what": what, "kills": len(times),
             "p50_s": round(times[len(times) // 2], 3),
             "p99_s": round(times[min(len(times) - 1,
                                      int(len(times) * 0.99))], 3),
-            "longest_s": round(times[-1], 3)}
+            "longest_s": round(longest.seconds, 3),
+            "cpu_wait_of_longest_s": round(longest.cpu_wait, 3)}
     line["ok"] = line["p99_s"] < limit
     print(json.dumps(line), flush=True)
     return line["ok"]
@@ -34,7 +70,7 @@ def figures(what, times, limit):
 
 def kill_servers(folder, count):
     import trio as support
-    times = []
+    kills = []
     t = support.Trio(folder, servers=2, agents=2)
     # The real times.
     t.options = [o for o in t.options if o not in support.CALM]
@@ -45,19 +81,19 @@ def kill_servers(folder, count):
                 key = job.key("w", "float32", 200_000)
                 before = job.tell(f"rounds mixed 1 1 0 {key}")
                 name = f"ps{i % 2}"
-                began = time.monotonic()
-                t.daemons[name].stop(support.Deadline(), kill=True)
+                kill = Kill(t, name, job)
                 assert job.tell(f"rounds mixed 1 1 0 {key}") == before
-                times.append(time.monotonic() - began)
+                kill.noticed()
+                kills.append(kill)
             t.launch(name).await_ready(support.Deadline())
     finally:
         t.stop()
-    return times
+    return kills
 
 
 def kill_agents(folder, count):
     import trio as support
-    times = []
+    kills = []
     t = support.Trio(folder, servers=1, agents=2)
     t.options = [o for o in t.options if o not in support.CALM]
     t.start()
@@ -67,21 +103,21 @@ def kill_agents(folder, count):
                               PSKV_AGENT_RETRY="0s")
             key = job.key("w", "float32", 1000)
             job.tell(f"rounds mixed 1 1 0 {key}")
-            began = time.monotonic()
-            t.daemons["node1"].stop(support.Deadline(), kill=True)
+            kill = Kill(t, "node1", job)
             try:
                 job[0].ask(f"rounds mixed 1000000 1 0 {key}")
                 raise AssertionError("nobody told rank 0")
             except support.WorkerError as e:
                 assert "rank 1" in str(e), e
-            times.append(time.monotonic() - began)
+            kill.noticed()
+            kills.append(kill)
             for w in job:
                 w.kill()
                 w.end()
             t.launch("node1").await_ready(support.Deadline())
     finally:
         t.stop()
-    return times
+    return kills
 
 
 def main():
