@@ -40,10 +40,10 @@ static int check_op_options(struct psc_client *c,
                             "samples are of a mean, and the reduction is %s",
                             ps_reduce_name((uint8_t)full.reduce));
     }
-    if (full.root >= c->size) {
+    if (full.root >= c->id.size) {
         return client_error(c, PSC_E_INVAL,
                             "rank %u is none of a job of %u workers", full.root,
-                            c->size);
+                            c->id.size);
     }
     *ret_full = full;
     return 0;
@@ -58,7 +58,7 @@ static bool contributes_array(const struct psc_op *op)
         return true;
     case OP_INIT:
     case OP_BROADCAST:
-        return op->root == op->client->rank;
+        return op->args.root == op->client->id.rank;
     case OP_PUSH_ROWS:
     case OP_PULL_ROWS:
     case OP_PULL:
@@ -96,11 +96,11 @@ static int copy_sources(struct psc_op *op, const void *const *srcs,
     struct psc_client *c = op->client;
     const struct ps_job job = {.op = PS_JOB_SUM,
                                .dtype = (enum ps_dtype)op->key->dtype,
-                               .fold = fold_of_reduce(op->reduce),
+                               .fold = fold_of_reduce(op->args.reduce),
                                .count = op->key->count,
                                .src_count = count,
                                .src = srcs,
-                               .dst = ps_shm_data(op->block)};
+                               .dst = ps_shm_data(op->src.block)};
     int rc = 0;
 
     client_leave(c);
@@ -110,7 +110,7 @@ static int copy_sources(struct psc_op *op, const void *const *srcs,
         rc = ps_kernel_run(&job);
     }
     pthread_mutex_lock(&c->lock);
-    c->bytes_copied += op->key->bytes * count;
+    c->stats.bytes_copied += op->key->bytes * count;
     return rc;
 }
 
@@ -122,9 +122,9 @@ static bool may_stream(const struct psc_op *op, const void *src)
 {
     const struct psc_client *c = op->client;
     const uintptr_t from = (uintptr_t)src;
-    const uintptr_t out = (uintptr_t)op->out;
+    const uintptr_t out = (uintptr_t)op->result.out;
 
-    return c->options.on_loss == PSC_ON_LOSS_FAIL && c->ring_memory != NULL &&
+    return c->options.on_loss == PSC_ON_LOSS_FAIL && c->ring.memory != NULL &&
            op->kind != OP_INIT && !op->key->is_async &&
            op->key->bytes >= PIECES_MIN &&
            (out <= from || out >= from + op->key->bytes);
@@ -150,14 +150,14 @@ static int attach_source(struct psc_op *op, const void *const *srcs,
             : NULL;
     if (b != NULL && (uintptr_t)srcs[0] % ps_dtype_size(k->dtype) == 0) {
         b->uses++;
-        op->block = b;
-        op->block_offset = (size_t)((const uint8_t *)srcs[0] -
-                                    (const uint8_t *)ps_shm_data(b));
+        op->src.block = b;
+        op->src.offset = (size_t)((const uint8_t *)srcs[0] -
+                                  (const uint8_t *)ps_shm_data(b));
         return 0;
     }
     rc = op_alloc_staging(op);
-    op->streaming = rc == 0 && count == 1 && may_stream(op, srcs[0]);
-    if (rc == 0 && !op->streaming) {
+    op->src.streaming = rc == 0 && count == 1 && may_stream(op, srcs[0]);
+    if (rc == 0 && !op->src.streaming) {
         rc = copy_sources(op, srcs, count);
     }
     if (rc != 0) {
@@ -170,10 +170,10 @@ static int attach_source(struct psc_op *op, const void *const *srcs,
 static void apply_options(struct psc_op *op, const struct psc_op_options *o,
                           bool waited_for)
 {
-    op->priority = o->priority;
-    op->reduce = (uint8_t)o->reduce;
-    op->root = o->root;
-    op->samples = o->samples;
+    op->args.priority = o->priority;
+    op->args.reduce = (uint8_t)o->reduce;
+    op->args.root = o->root;
+    op->args.samples = o->samples;
     op->callback = o->callback;
     op->user = o->user;
     op->detached = !waited_for && o->callback == NULL;
@@ -208,7 +208,7 @@ static int attach_rows(struct psc_op *op, const struct rows *r, const void *src)
                             "declares one",
                             k->name);
     }
-    if (r->count > 0 && src == NULL && op->out == NULL) {
+    if (r->count > 0 && src == NULL && op->result.out == NULL) {
         return client_error(op->client, PSC_E_INVAL,
                             "'%s' is given no memory for %zu rows", k->name,
                             r->count);
@@ -240,7 +240,7 @@ static int start_locked(struct psc_client *c, enum op_kind kind, uint32_t key,
     if (rc != 0) {
         return rc;
     }
-    if (c->join != NULL && op_is_round(kind) && !k->is_async) {
+    if (c->colls.join != NULL && op_is_round(kind) && !k->is_async) {
         return client_error(c, PSC_E_INVAL,
                             "'%s': this rank has joined and gives to no "
                             "round until all have",
@@ -261,7 +261,7 @@ static int start_locked(struct psc_client *c, enum op_kind kind, uint32_t key,
         return client_error(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
     }
     op->key = k;
-    op->out = out;
+    op->result.out = out;
     apply_options(op, &full, ret_op != NULL);
     if (rows != NULL) {
         rc = attach_rows(op, rows, src);
@@ -287,14 +287,14 @@ static int start_locked(struct psc_client *c, enum op_kind kind, uint32_t key,
         }
     }
     if (rc != 0) {
-        op->streaming = false;
+        op->src.streaming = false;
         op_free(op);
         return rc;
     }
     if (ret_op != NULL) {
         *ret_op = op;
     }
-    if (op->streaming) {
+    if (op->src.streaming) {
         op_stream(op, srcs[0]);
     }
     return 0;
@@ -462,7 +462,7 @@ static bool is_stall_answered(void *arg)
  * the agent has. */
 static uint64_t reserved_number(const struct psc_op *op)
 {
-    PS_LIST_EACH(n, &op->client->ops)
+    PS_LIST_EACH(n, &op->client->ops.all)
     {
         const struct psc_op *other = PS_CONTAINER(n, struct psc_op, of_client);
 
@@ -495,7 +495,7 @@ static void ask_stall(struct psc_op *whole, struct stall_request *w)
         return;
     }
     m.l_stall_query.op_id = w->id;
-    ps_list_push_back(&c->stall_requests, &w->node);
+    ps_list_push_back(&c->progress.stall_requests, &w->node);
     rc = client_send(c, &m);
     if (rc == 0) {
         rc = client_wait(c, is_stall_answered, w,
@@ -632,7 +632,7 @@ static uint32_t ops_missing(void *arg)
             continue;
         }
         if (mark == 0) {
-            mark = ++op->client->count_mark;
+            mark = ++op->client->progress.count_mark;
         }
         missing += op->count_mark != mark;
         op->count_mark = mark;
@@ -814,7 +814,7 @@ int psc_op_view(struct psc_op *op, const void **ret_data, size_t *ret_bytes)
                           "values of an async or ssp job are written where "
                           "the pull asks for them; they have no view");
     } else if (rc == 0) {
-        *ret_data = op->data;
+        *ret_data = op->result.data;
         if (ret_bytes != NULL) {
             *ret_bytes = op->key->bytes;
         }
@@ -852,9 +852,9 @@ void psc_op_free(struct psc_op *op)
     }
     while (op->state == OP_COPYING ||
            (op->kind == OP_COLL && op->hooks->is_copying(op))) {
-        c->waiter_count++;
-        pthread_cond_wait(&c->state_changed, &c->lock);
-        c->waiter_count--;
+        c->progress.waiter_count++;
+        pthread_cond_wait(&c->progress.changed, &c->lock);
+        c->progress.waiter_count--;
     }
     if (op->state == OP_DONE) {
         op_free(op);
@@ -929,16 +929,16 @@ int psc_barrier(struct psc_client *c)
     if (rc != 0) {
         return rc;
     }
-    op = c->late_barrier;
-    c->late_barrier = NULL;
+    op = c->queues.late_barrier;
+    c->queues.late_barrier = NULL;
     if (op == NULL) {
         rc = start_barrier(c, NULL, &op);
     }
     if (rc == 0) {
         rc = wait_locked(op, PSC_WAIT_DEFAULT);
         if (rc == PSC_E_TIMEOUT && op->state != OP_DONE &&
-            c->late_barrier == NULL) {
-            c->late_barrier = op;
+            c->queues.late_barrier == NULL) {
+            c->queues.late_barrier = op;
         } else if (op->state == OP_DONE) {
             op_free(op);
         } else {

@@ -102,21 +102,21 @@ int client_error(struct psc_client *c, int rc, const char *fmt, ...)
 
 bool client_wants_kick(const struct psc_client *c)
 {
-    return c->ops_queued > 0 || c->join != NULL ||
-           !ps_list_empty(&c->order_queue);
+    return c->ops.queued > 0 || c->colls.join != NULL ||
+           !ps_list_empty(&c->colls.order_queue);
 }
 
 void client_kick(struct psc_client *c)
 {
-    if (c->wake_threshold > 1) {
+    if (c->progress.wake_threshold > 1) {
         ps_sock_kick(c->sock); /* The next completion must wake it. */
     }
 }
 
 void client_changed(struct psc_client *c)
 {
-    if (c->waiter_count > 0) {
-        pthread_cond_broadcast(&c->state_changed);
+    if (c->progress.waiter_count > 0) {
+        pthread_cond_broadcast(&c->progress.changed);
     }
 }
 
@@ -149,10 +149,10 @@ static void wake_agent(struct psc_client *c)
     static const struct ps_msg wake = {.code = PS_MSG_L_WAKE};
     int rc = 0;
 
-    c->ring_needs_wake = false;
+    c->ring.needs_wake = false;
     /* A frame on its way wakes the agent as well. */
     if (c->rc == 0 && ps_sock_flushed(c->sock) &&
-        ps_ring_wake_agent(&c->ring)) {
+        ps_ring_wake_agent(&c->ring.worker)) {
         rc = ps_sock_put(c->sock, &wake, -1);
     }
     if (rc != 0) {
@@ -164,7 +164,7 @@ void client_flush(struct psc_client *c)
 {
     int rc;
 
-    if (c->ring_needs_wake) {
+    if (c->ring.needs_wake) {
         wake_agent(c);
     }
     rc = c->rc != 0 || ps_sock_flushed(c->sock) ? 0 : ps_sock_flush(c->sock);
@@ -176,7 +176,7 @@ void client_flush(struct psc_client *c)
 
 int client_put(struct psc_client *c, const struct ps_msg *msg)
 {
-    if (c->rc != 0 || c->link != LINK_UP) {
+    if (c->rc != 0 || c->reattach.link != LINK_UP) {
         return c->rc;
     }
     return ps_sock_put(c->sock, msg, -1);
@@ -201,7 +201,7 @@ static int on_arena_made(void *ctx, uint32_t region, int fd, uint64_t size)
     const struct ps_msg m = {.code = PS_MSG_L_REGION,
                              .l_region = {.region = region, .size = size}};
 
-    if (c->rc == 0 && c->link != LINK_UP) {
+    if (c->rc == 0 && c->reattach.link != LINK_UP) {
         close(fd); /* The next agent gets all arenas offered. */
         return 0;
     }
@@ -226,7 +226,7 @@ static void on_arena_freed(void *ctx, uint32_t region)
 static void accept_stall_answer(struct psc_client *c,
                                 const struct ps_msg_l_stall_reply *m)
 {
-    PS_LIST_EACH(n, &c->stall_requests)
+    PS_LIST_EACH(n, &c->progress.stall_requests)
     {
         struct stall_request *w = PS_CONTAINER(n, struct stall_request, node);
 
@@ -287,7 +287,7 @@ void client_open_ring(struct psc_client *c, uint32_t layout)
     void *memory;
     int fd;
 
-    if (layout == 0 || layout != ps_ring_layout() || c->ring_memory != NULL) {
+    if (layout == 0 || layout != ps_ring_layout() || c->ring.memory != NULL) {
         return;
     }
     m.l_ring.size = ps_ring_bytes();
@@ -299,25 +299,25 @@ void client_open_ring(struct psc_client *c, uint32_t layout)
         munmap(memory, ps_ring_bytes());
         return;
     }
-    c->ring_memory = memory;
-    ps_ring_worker_init(&c->ring, memory);
+    c->ring.memory = memory;
+    ps_ring_worker_init(&c->ring.worker, memory);
 }
 
 static void accept_welcome(struct psc_client *c,
                            const struct ps_msg_l_welcome *m)
 {
-    if (c->is_welcomed) {
+    if (c->id.is_welcomed) {
         reattach_welcome(c, m);
         return;
     }
-    c->gen = m->gen;
-    c->rank = m->rank;
-    c->size = m->num_workers;
-    c->local_rank = m->local_rank;
-    c->local_size = m->local_size;
-    c->num_servers = m->num_servers;
-    c->barriers = m->completed_barriers;
-    c->is_welcomed = true;
+    c->id.gen = m->gen;
+    c->id.rank = m->rank;
+    c->id.size = m->num_workers;
+    c->id.local_rank = m->local_rank;
+    c->id.local_size = m->local_size;
+    c->id.num_servers = m->num_servers;
+    c->queues.barriers_sent = m->completed_barriers;
+    c->id.is_welcomed = true;
     client_open_ring(c, m->ring_layout);
     client_changed(c);
 }
@@ -395,7 +395,7 @@ static void prefetch_completions(struct psc_client *c,
 
         if (op != NULL) {
             ps_prefetch(op->key, sizeof(*op->key));
-            ps_prefetch(op->block, sizeof(*op->block));
+            ps_prefetch(op->src.block, sizeof(*op->src.block));
         }
     }
 }
@@ -406,8 +406,8 @@ static void accept_progress(struct psc_client *c)
     struct ps_ring_progress piece;
     int rc = 0;
 
-    while (c->ring_memory != NULL && c->rc == 0 &&
-           (rc = ps_ring_pop_progress(&c->ring, &piece)) > 0) {
+    while (c->ring.memory != NULL && c->rc == 0 &&
+           (rc = ps_ring_pop_progress(&c->ring.worker, &piece)) > 0) {
         struct psc_op *op = op_find(c, piece.op_id);
 
         if (op != NULL) { /* Otherwise the operation has already ended. */
@@ -423,9 +423,9 @@ static void accept_progress(struct psc_client *c)
 static void accept_completions(struct psc_client *c)
 {
     accept_progress(c);
-    while (c->ring_memory != NULL && c->rc == 0) {
+    while (c->ring.memory != NULL && c->rc == 0) {
         struct ps_msg_l_done m[ENDS_AHEAD];
-        int count = ps_ring_pop_dones(&c->ring, m, ENDS_AHEAD);
+        int count = ps_ring_pop_dones(&c->ring.worker, m, ENDS_AHEAD);
 
         if (count == 0) {
             return;
@@ -446,10 +446,10 @@ static void reader_poll_once(struct psc_client *c)
 {
     int rc;
 
-    if (c->rc == 0 && c->link == LINK_LOST) {
+    if (c->rc == 0 && c->reattach.link == LINK_LOST) {
         reattach_dial(c);
     }
-    if (c->rc != 0 || c->link == LINK_LOST) {
+    if (c->rc != 0 || c->reattach.link == LINK_LOST) {
         return;
     }
     rc = ps_sock_read(c->sock);
@@ -458,7 +458,7 @@ static void reader_poll_once(struct psc_client *c)
     accept_messages(c);
     if (rc == PS_E_CLOSED && c->rc == 0 && reattach_is_possible(c)) {
         /* A message may have lost the link already. */
-        if (c->link != LINK_LOST) {
+        if (c->reattach.link != LINK_LOST) {
             reattach_agent_lost(c);
         }
     } else if (rc == PS_E_CLOSED) {
@@ -473,21 +473,21 @@ static void reader_poll_once(struct psc_client *c)
  * that polls it sleeps without a call of this library. */
 static void arm_poll(struct psc_client *c)
 {
-    if (c->poll_fd >= 0 && c->ring_memory != NULL &&
-        !ps_ring_worker_sleep(&c->ring, 1, c->ops_streaming > 0) &&
-        eventfd_write(c->event_fd, 1) != 0) {
+    if (c->progress.poll_fd >= 0 && c->ring.memory != NULL &&
+        !ps_ring_worker_sleep(&c->ring.worker, 1, c->ops.streaming > 0) &&
+        eventfd_write(c->progress.event_fd, 1) != 0) {
         /* A full counter is readable, too. */
     }
 }
 
 void client_poll(struct psc_client *c)
 {
-    if (c->has_reader) {
+    if (c->progress.has_reader) {
         return; /* The reader handles all input. */
     }
-    c->has_reader = true;
+    c->progress.has_reader = true;
     reader_poll_once(c);
-    c->has_reader = false;
+    c->progress.has_reader = false;
     client_settle(c);
     arm_poll(c);
     client_changed(c);
@@ -499,25 +499,26 @@ static int wait_for_reader(struct psc_client *c, ps_time deadline)
                          .tv_nsec = (long)(deadline % PS_SECONDS(1))};
     int rc;
 
-    c->waiter_count++;
+    c->progress.waiter_count++;
     client_kick(c);
     rc = deadline == PS_TIME_NEVER
-             ? pthread_cond_wait(&c->state_changed, &c->lock)
-             : pthread_cond_timedwait(&c->state_changed, &c->lock, &t);
-    c->waiter_count--;
+             ? pthread_cond_wait(&c->progress.changed, &c->lock)
+             : pthread_cond_timedwait(&c->progress.changed, &c->lock, &t);
+    c->progress.waiter_count--;
     return rc == ETIMEDOUT ? PS_E_TIMEOUT : 0;
 }
 
 static bool has_input(const struct psc_client *c)
 {
-    return ps_ring_has_done(&c->ring) || ps_ring_has_progress(&c->ring);
+    return ps_ring_has_done(&c->ring.worker) ||
+           ps_ring_has_progress(&c->ring.worker);
 }
 
 /* Polls for input for as long as that costs less than sleeping. True: input has
  * come, in the ring unless *ret_socket. */
 static bool busy_poll(struct psc_client *c, ps_time deadline, bool *ret_socket)
 {
-    ps_time budget = ps_spin_budget(&c->busy_poll);
+    ps_time budget = ps_spin_budget(&c->progress.busy_poll);
     ps_time now = client_now();
     ps_time end = ps_time_min(ps_time_add(now, budget), deadline);
     bool crowded = false;
@@ -537,14 +538,14 @@ static bool busy_poll(struct psc_client *c, ps_time deadline, bool *ret_socket)
 
             (void)sched_yield();
             now = client_now();
-            crowded = ps_spin_is_crowded(&c->busy_poll, before, now);
+            crowded = ps_spin_is_crowded(&c->progress.busy_poll, before, now);
             /* Errors, other messages and the kick of another thread arrive at
              * the socket. */
             socket = ps_sock_wait(c->sock, 0) == 0;
         }
     }
     pthread_mutex_lock(&c->lock);
-    ps_spin_record(&c->busy_poll, ring || socket, crowded);
+    ps_spin_record(&c->progress.busy_poll, ring || socket, crowded);
     *ret_socket = socket;
     return ring || socket;
 }
@@ -553,20 +554,21 @@ static bool busy_poll(struct psc_client *c, ps_time deadline, bool *ret_socket)
  * ring wake it when there are `count`. */
 static int reader_sleep(struct psc_client *c, uint32_t count, ps_time deadline)
 {
-    bool ring = c->ring_memory != NULL;
+    bool ring = c->ring.memory != NULL;
     int rc;
 
-    if (ring && !ps_ring_worker_sleep(&c->ring, count, c->ops_streaming > 0)) {
+    if (ring &&
+        !ps_ring_worker_sleep(&c->ring.worker, count, c->ops.streaming > 0)) {
         return 0;
     }
-    c->wake_threshold = count;
+    c->progress.wake_threshold = count;
     pthread_mutex_unlock(&c->lock);
     rc = ps_sock_wait(c->sock, ms_until(deadline));
     pthread_mutex_lock(&c->lock);
     ps_sock_unkick(c->sock);
-    c->wake_threshold = 0;
+    c->progress.wake_threshold = 0;
     if (ring) {
-        ps_ring_worker_awake(&c->ring);
+        ps_ring_worker_awake(&c->ring.worker);
     }
     return rc;
 }
@@ -578,14 +580,14 @@ static int wait_as_reader(struct psc_client *c, uint32_t (*missing)(void *arg),
     bool socket = false;
     int rc = 0;
 
-    c->has_reader = true;
+    c->progress.has_reader = true;
     client_flush(c);
     if (c->rc == 0) {
-        if (c->ring_memory != NULL && has_input(c)) {
+        if (c->ring.memory != NULL && has_input(c)) {
             accept_completions(c);
             goto leave;
         }
-        if (c->ring_memory != NULL && busy_poll(c, deadline, &socket)) {
+        if (c->ring.memory != NULL && busy_poll(c, deadline, &socket)) {
             if (socket) {
                 reader_poll_once(c);
             } else {
@@ -593,9 +595,11 @@ static int wait_as_reader(struct psc_client *c, uint32_t (*missing)(void *arg),
             }
             goto leave;
         }
-        rc = reader_sleep(
-            c, c->waiter_count > 0 || client_wants_kick(c) ? 1 : missing(arg),
-            deadline);
+        rc = reader_sleep(c,
+                          c->progress.waiter_count > 0 || client_wants_kick(c)
+                              ? 1
+                              : missing(arg),
+                          deadline);
     }
     if (rc == 0) {
         reader_poll_once(c);
@@ -605,7 +609,7 @@ static int wait_as_reader(struct psc_client *c, uint32_t (*missing)(void *arg),
     }
 
 leave:
-    c->has_reader = false;
+    c->progress.has_reader = false;
     client_flush(c); /* Operations that completions have unblocked. */
     client_settle(c);
     client_changed(c);
@@ -635,8 +639,8 @@ static int wait_until(struct psc_client *c, bool (*ready)(void *arg),
         if (c->rc != 0) {
             return c->rc;
         }
-        rc = c->has_reader ? wait_for_reader(c, deadline)
-                           : wait_as_reader(c, missing, arg, deadline);
+        rc = c->progress.has_reader ? wait_for_reader(c, deadline)
+                                    : wait_as_reader(c, missing, arg, deadline);
         if (rc != 0 && !ready(arg)) {
             return c->rc != 0 ? c->rc : rc;
         }
@@ -778,7 +782,7 @@ static int connect_agent(struct psc_client *c, const struct psc_options *o,
 
 static bool has_been_welcomed(void *arg)
 {
-    return ((struct psc_client *)arg)->is_welcomed;
+    return ((struct psc_client *)arg)->id.is_welcomed;
 }
 
 void client_hello(const struct psc_client *c, struct ps_msg *ret_msg)
@@ -864,17 +868,17 @@ static int new_client(struct psc_client **ret_client)
     }
     c->pid = getpid();
     c->fork_page = map_fork_page();
-    c->poll_fd = -1;
-    c->event_fd = -1;
-    ps_list_init(&c->ops);
-    ps_list_init(&c->spare_ops);
-    ps_list_init(&c->callbacks);
-    ps_list_init(&c->stalled);
-    ps_list_init(&c->barrier_queue);
-    ps_list_init(&c->stall_requests);
-    ps_list_init(&c->deferred_free);
-    ps_list_init(&c->order_queue);
-    ps_list_init(&c->job_requests);
+    c->progress.poll_fd = -1;
+    c->progress.event_fd = -1;
+    ps_list_init(&c->ops.all);
+    ps_list_init(&c->ops.spare);
+    ps_list_init(&c->progress.callbacks);
+    ps_list_init(&c->queues.stalled);
+    ps_list_init(&c->queues.barriers);
+    ps_list_init(&c->progress.stall_requests);
+    ps_list_init(&c->ops.deferred_free);
+    ps_list_init(&c->colls.order_queue);
+    ps_list_init(&c->queues.job_requests);
     ps_shm_init(&c->shm, &(struct ps_shm_hooks){.on_made = on_arena_made,
                                                 .on_freed = on_arena_freed,
                                                 .ctx = c});
@@ -882,7 +886,7 @@ static int new_client(struct psc_client **ret_client)
         goto free_client;
     }
     if (pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) != 0 ||
-        pthread_cond_init(&c->state_changed, &attr) != 0) {
+        pthread_cond_init(&c->progress.changed, &attr) != 0) {
         goto destroy_attr;
     }
     if (pthread_mutex_init(&c->lock, NULL) != 0) {
@@ -893,7 +897,7 @@ static int new_client(struct psc_client **ret_client)
     return 0;
 
 destroy_cond:
-    pthread_cond_destroy(&c->state_changed);
+    pthread_cond_destroy(&c->progress.changed);
 destroy_attr:
     pthread_condattr_destroy(&attr);
 free_client:
@@ -908,10 +912,10 @@ static void free_client(struct psc_client *c, bool child)
 {
     struct ps_list_node *n;
 
-    while ((n = ps_list_first(&c->ops)) != NULL) {
+    while ((n = ps_list_first(&c->ops.all)) != NULL) {
         op_free(PS_CONTAINER(n, struct psc_op, of_client));
     }
-    while ((n = ps_list_pop(&c->spare_ops)) != NULL) {
+    while ((n = ps_list_pop(&c->ops.spare)) != NULL) {
         free(PS_CONTAINER(n, struct psc_op, of_client));
     }
     key_free_all(c);
@@ -919,23 +923,23 @@ static void free_client(struct psc_client *c, bool child)
     free(c->optimizer);
     free((char *)(uintptr_t)c->options.job);
     ps_shm_fini(&c->shm);
-    if (c->ring_memory != NULL) {
-        munmap(c->ring_memory, ps_ring_bytes());
+    if (c->ring.memory != NULL) {
+        munmap(c->ring.memory, ps_ring_bytes());
     }
     unmap_fork_page(c->fork_page);
     reattach_fini(c);
     ps_sock_free(c->sock);
-    if (c->poll_fd >= 0) {
-        close(c->poll_fd);
+    if (c->progress.poll_fd >= 0) {
+        close(c->progress.poll_fd);
     }
-    if (c->event_fd >= 0) {
-        close(c->event_fd);
+    if (c->progress.event_fd >= 0) {
+        close(c->progress.event_fd);
     }
-    free(c->ops_by_place);
-    free(c->free_op_slots);
+    free(c->ops.by_slot);
+    free(c->ops.free_slots);
     if (!child) {
         pthread_mutex_destroy(&c->lock);
-        pthread_cond_destroy(&c->state_changed);
+        pthread_cond_destroy(&c->progress.changed);
     }
     free(c);
 }
@@ -979,9 +983,10 @@ int psc_open(const struct psc_options *o, struct psc_client **ret_client,
     }
     c->op_timeout_ms = full.op_timeout_ms;
     c->close_timeout_ms = full.close_timeout_ms;
-    ps_spin_init(&c->busy_poll, full.spin_us == 0  ? PS_SPIN_AUTO
-                                : full.spin_us < 0 ? 0
-                                                   : PS_MICROS(full.spin_us));
+    ps_spin_init(&c->progress.busy_poll, full.spin_us == 0 ? PS_SPIN_AUTO
+                                         : full.spin_us < 0
+                                             ? 0
+                                             : PS_MICROS(full.spin_us));
     c->is_quiet = (full.flags & PSC_OPEN_QUIET) != 0;
     rc = copy_options(c, &full, err, err_size);
     if (rc == 0) {
@@ -1009,8 +1014,8 @@ static bool all_ops_ended(void *arg)
 
     /* Waits for a re-attach, so that the next agent gets the detach. Skips of a
      * failed join carry no data and do not count. */
-    return c->ops_sent == c->skips_detached && c->keys_unbound == 0 &&
-           c->link == LINK_UP;
+    return c->ops.sent == c->colls.skips_detached &&
+           c->keys.unbound_count == 0 && c->reattach.link == LINK_UP;
 }
 
 /* PS_E_CLOSED: the agent was lost before it received the message. */
@@ -1048,7 +1053,7 @@ static void leave_locked(struct psc_client *c)
         if (client_wait(c, all_ops_ended, c, deadline) == PS_E_TIMEOUT) {
             /* Open operations end here; the agent has their data. */
         }
-        if (c->rc == 0 && c->link == LINK_UP) {
+        if (c->rc == 0 && c->reattach.link == LINK_UP) {
             lost = send_bye(c) == PS_E_CLOSED && c->rc == 0 &&
                    reattach_is_possible(c);
         }
@@ -1097,27 +1102,27 @@ void psc_close(struct psc_client *c)
 
 int psc_rank(const struct psc_client *c)
 {
-    return client_is_own_process(c) ? (int)c->rank : PSC_E_FORKED;
+    return client_is_own_process(c) ? (int)c->id.rank : PSC_E_FORKED;
 }
 
 int psc_size(const struct psc_client *c)
 {
-    return client_is_own_process(c) ? (int)c->size : PSC_E_FORKED;
+    return client_is_own_process(c) ? (int)c->id.size : PSC_E_FORKED;
 }
 
 int psc_local_rank(const struct psc_client *c)
 {
-    return client_is_own_process(c) ? (int)c->local_rank : PSC_E_FORKED;
+    return client_is_own_process(c) ? (int)c->id.local_rank : PSC_E_FORKED;
 }
 
 int psc_local_size(const struct psc_client *c)
 {
-    return client_is_own_process(c) ? (int)c->local_size : PSC_E_FORKED;
+    return client_is_own_process(c) ? (int)c->id.local_size : PSC_E_FORKED;
 }
 
 int psc_num_servers(const struct psc_client *c)
 {
-    return client_is_own_process(c) ? (int)c->num_servers : PSC_E_FORKED;
+    return client_is_own_process(c) ? (int)c->id.num_servers : PSC_E_FORKED;
 }
 
 const char *psc_strerror(int rc)
@@ -1154,14 +1159,14 @@ int psc_get_stats(struct psc_client *c, struct psc_stats *ret_stats)
         rc = client_error(c, PSC_E_INVAL, "size is not of the statistics");
         goto leave;
     }
-    s.ops = c->ops_ended;
-    s.rounds = c->rounds;
-    s.bytes_given = c->bytes_pushed;
-    s.bytes_got = c->bytes_pulled;
-    s.bytes_copied = c->bytes_copied;
+    s.ops = c->stats.ops_ended;
+    s.rounds = c->stats.rounds;
+    s.bytes_given = c->stats.bytes_pushed;
+    s.bytes_got = c->stats.bytes_pulled;
+    s.bytes_copied = c->stats.bytes_copied;
     s.sends = ps_sock_sends(c->sock);
     s.receives = ps_sock_receives(c->sock);
-    s.resumes = c->reattach_count;
+    s.resumes = c->reattach.count;
     memcpy(ret_stats, &s, s.size);
 
 leave:
@@ -1235,10 +1240,10 @@ static int make_poll_fd(struct psc_client *c)
         }
         return rc;
     }
-    c->event_fd = event;
-    c->poll_fd = fd;
+    c->progress.event_fd = event;
+    c->progress.poll_fd = fd;
     arm_poll(c);
-    if (!ps_list_empty(&c->callbacks)) {
+    if (!ps_list_empty(&c->progress.callbacks)) {
         return eventfd_write(event, 1) == 0 ? 0 : PSC_E_SYS;
     }
     return 0;
@@ -1251,13 +1256,13 @@ int psc_fd(struct psc_client *c)
     if (rc != 0) {
         return rc;
     }
-    if (c->poll_fd < 0) {
+    if (c->progress.poll_fd < 0) {
         rc = make_poll_fd(c);
         if (rc != 0) {
             client_error(c, rc, "no descriptor to poll: %s", ps_strerror(rc));
         }
     }
-    rc = rc != 0 ? rc : c->poll_fd;
+    rc = rc != 0 ? rc : c->progress.poll_fd;
     client_leave(c);
     return rc;
 }
@@ -1273,7 +1278,7 @@ int psc_dispatch(struct psc_client *c)
         return rc;
     }
     client_poll(c);
-    while ((n = ps_list_pop(&c->callbacks)) != NULL) {
+    while ((n = ps_list_pop(&c->progress.callbacks)) != NULL) {
         struct psc_op *op = PS_CONTAINER(n, struct psc_op, of_callbacks);
         psc_callback callback = op->callback;
         void *user = op->user;
@@ -1287,7 +1292,8 @@ int psc_dispatch(struct psc_client *c)
             return rc; /* The callback has forked. */
         }
     }
-    if (c->event_fd >= 0 && eventfd_read(c->event_fd, &ignored) != 0) {
+    if (c->progress.event_fd >= 0 &&
+        eventfd_read(c->progress.event_fd, &ignored) != 0) {
         /* The counter was zero. */
     }
     arm_poll(c);

@@ -48,21 +48,21 @@ static void free_coll(struct psc_op *op)
 {
     struct coll *k = op->coll;
 
-    for (uint32_t i = 0; i < k->subop_count; i++) {
-        op_free(k->subops[i]);
+    for (uint32_t i = 0; i < k->subops.count; i++) {
+        op_free(k->subops.list[i]);
     }
-    for (uint32_t i = 0; i < k->skip_count; i++) {
-        op_free(k->skips[i]);
+    for (uint32_t i = 0; i < k->join.skip_count; i++) {
+        op_free(k->join.skips[i]);
     }
     order_leave(k);
     coll_release_source(k);
-    free(k->skips);
-    free(k->subops);
+    free(k->join.skips);
+    free(k->subops.list);
     free(k->name);
-    free(k->pieces);
+    free(k->dst.pieces);
     free(k->rows_by_rank);
     free(k->splits);
-    free(k->result);
+    free(k->dst.result);
     free(k->text);
     free(k);
 }
@@ -71,8 +71,8 @@ static bool is_coll_copying(const struct psc_op *op)
 {
     const struct coll *k = op->coll;
 
-    for (uint32_t i = 0; i < k->subop_count; i++) {
-        if (k->subops[i]->state == OP_COPYING) {
+    for (uint32_t i = 0; i < k->subops.count; i++) {
+        if (k->subops.list[i]->state == OP_COPYING) {
             return true;
         }
     }
@@ -84,17 +84,17 @@ static struct psc_op *first_open_subop(struct psc_op *op)
     const struct coll *k = op->coll;
 
     if (k->stage == COLL_ORDER) {
-        k = PS_CONTAINER(ps_list_first(&op->client->order_queue), struct coll,
-                         of_order_queue);
+        k = PS_CONTAINER(ps_list_first(&op->client->colls.order_queue),
+                         struct coll, of_order_queue);
     }
-    for (uint32_t i = 0; i < k->subop_count; i++) {
-        if (k->subops[i]->state != OP_DONE) {
-            return k->subops[i];
+    for (uint32_t i = 0; i < k->subops.count; i++) {
+        if (k->subops.list[i]->state != OP_DONE) {
+            return k->subops.list[i];
         }
     }
-    for (uint32_t i = 0; i < k->skip_count; i++) {
-        if (k->skips[i]->state != OP_DONE) {
-            return k->skips[i];
+    for (uint32_t i = 0; i < k->join.skip_count; i++) {
+        if (k->join.skips[i]->state != OP_DONE) {
+            return k->join.skips[i];
         }
     }
     return op;
@@ -109,22 +109,22 @@ static int view_coll(const struct psc_op *op, const void **ret_data,
     if (k->kind == COLL_JOIN) {
         return PSC_E_NOENT;
     }
-    if (k->result != NULL || k->result_size == 0) {
-        *ret_data = k->result;
-        *ret_bytes = k->result_size;
+    if (k->dst.result != NULL || k->dst.result_size == 0) {
+        *ret_data = k->dst.result;
+        *ret_bytes = k->dst.result_size;
         return 0;
     }
-    if (k->pieces != NULL || k->postscale != 1) {
+    if (k->dst.pieces != NULL || k->dst.postscale != 1) {
         return PSC_E_NOENT;
     }
     if (k->kind != COLL_ALLREDUCE && k->kind != COLL_BCAST) {
-        *ret_data = k->out;
-        *ret_bytes = k->result_size;
+        *ret_data = k->dst.out;
+        *ret_bytes = k->dst.result_size;
         return 0;
     }
-    last = k->subops[k->subop_count - 1];
-    *ret_data = last->data;
-    *ret_bytes = k->result_size;
+    last = k->subops.list[k->subops.count - 1];
+    *ret_data = last->result.data;
+    *ret_bytes = k->dst.result_size;
     return 0;
 }
 
@@ -143,26 +143,27 @@ static int start_agree(struct coll *k)
     struct psc_client *c = k->op->client;
     struct psc_op *part;
     int64_t *words;
-    int rc = coll_small_round(k, "c:meet", 2 + (uint64_t)c->size, &words,
+    int rc = coll_small_round(k, "c:meet", 2 + (uint64_t)c->id.size, &words,
                               &part);
 
     if (rc != 0) {
         return rc;
     }
     words[0] = (int64_t)k->hash;
-    words[1] = c->key_count >= EXACT_MAX;
-    words[2 + c->rank] = k->is_join ? coll_join_entry(k) : (int64_t)k->rows;
+    words[1] = c->keys.count >= EXACT_MAX;
+    words[2 + c->id.rank] = k->is_join ? coll_join_entry(k)
+                                       : (int64_t)k->array.rows;
     k->stage = COLL_AGREE;
     k->op->state = OP_COLLECTING;
-    ps_list_push_back(&c->order_queue, &k->of_order_queue);
+    ps_list_push_back(&c->colls.order_queue, &k->of_order_queue);
     coll_subop_start(part);
     return k->rc != 0 ? k->rc : c->rc;
 }
 
 static void end_agree(struct coll *k)
 {
-    uint32_t size = k->op->client->size;
-    const int64_t *words = coll_subop_result(k->subops[0]);
+    uint32_t size = k->op->client->id.size;
+    const int64_t *words = coll_subop_result(k->subops.list[0]);
 
     k->is_size_rounded = words[1] > 0;
     k->all_agree = (uint64_t)words[0] == k->hash * size;
@@ -175,11 +176,11 @@ static void end_agree(struct coll *k)
 
 static enum coll_stage end_order(struct coll *k)
 {
-    if (k->joined_count == k->op->client->size && k->all_agree) {
+    if (k->joined_count == k->op->client->id.size && k->all_agree) {
         coll_end_join(k);
         return COLL_NO_DATA;
     }
-    if (k->joined_count == k->op->client->size) {
+    if (k->joined_count == k->op->client->id.size) {
         k->is_join = false; /* The ranks have joined with different keys. */
         return COLL_MISMATCH;
     }
@@ -257,7 +258,8 @@ static bool is_in_last_stage(const struct coll *k)
 
 static bool is_first_in_order(const struct coll *k)
 {
-    return ps_list_first(&k->op->client->order_queue) == &k->of_order_queue;
+    return ps_list_first(&k->op->client->colls.order_queue) ==
+           &k->of_order_queue;
 }
 
 /* Starts AGREE of the next collective that a join shadows. */
@@ -266,8 +268,8 @@ static void shadow_next(struct coll *k)
     int rc;
 
     coll_release_source(k);
-    while (k->subop_count > 0) {
-        op_free_later(k->subops[--k->subop_count]);
+    while (k->subops.count > 0) {
+        op_free_later(k->subops.list[--k->subops.count]);
     }
     k->kind = COLL_JOIN;
     rc = start_agree(k);
@@ -282,8 +284,8 @@ static void shadow_next(struct coll *k)
 static void run_stages(struct coll *k)
 {
     /* Sub-operations that end during the loops do not recurse into them. */
-    k->subops_open++;
-    while (k->rc == 0 && k->subops_open == 1 && !is_in_last_stage(k) &&
+    k->subops.open++;
+    while (k->rc == 0 && k->subops.open == 1 && !is_in_last_stage(k) &&
            (k->stage != COLL_ORDER || is_first_in_order(k))) {
         enum coll_stage next = end_stage(k);
 
@@ -294,12 +296,12 @@ static void run_stages(struct coll *k)
     if (k->stage == COLL_MISMATCH || is_in_last_stage(k)) {
         order_leave(k);
     }
-    while (k->rc == 0 && k->subops_open == 1 && k->is_join &&
+    while (k->rc == 0 && k->subops.open == 1 && k->is_join &&
            is_in_last_stage(k)) {
         shadow_next(k);
     }
-    if (--k->subops_open == 0 &&
-        (k->rc != 0 || (k->stage != COLL_ORDER && k->skips_open == 0))) {
+    if (--k->subops.open == 0 &&
+        (k->rc != 0 || (k->stage != COLL_ORDER && k->join.skips_open == 0))) {
         coll_end(k);
     }
 }
@@ -310,11 +312,11 @@ static void run_order_queue(struct psc_client *c)
 {
     struct ps_list_node *n;
 
-    if (c->order_is_running) {
+    if (c->colls.order_is_running) {
         return;
     }
-    c->order_is_running = true;
-    while ((n = ps_list_first(&c->order_queue)) != NULL) {
+    c->colls.order_is_running = true;
+    while ((n = ps_list_first(&c->colls.order_queue)) != NULL) {
         struct coll *k = PS_CONTAINER(n, struct coll, of_order_queue);
 
         if (k->stage != COLL_ORDER) {
@@ -322,12 +324,12 @@ static void run_order_queue(struct psc_client *c)
         }
         run_stages(k);
     }
-    c->order_is_running = false;
+    c->colls.order_is_running = false;
 }
 
 static void run_coll(struct coll *k)
 {
-    if (k->subops_open == 0 && k->op->state == OP_COLLECTING) {
+    if (k->subops.open == 0 && k->op->state == OP_COLLECTING) {
         run_stages(k);
         run_order_queue(k->op->client);
     }

@@ -38,44 +38,47 @@ static int widen_out(struct coll *k)
     struct ps_shm_block *wide;
     int rc;
 
-    if (k->block == NULL || !k->is_size_rounded ||
-        k->offset + k->bytes + coll_slack(k->bytes) <= k->block->size) {
+    if (k->src.block == NULL || !k->is_size_rounded ||
+        k->src.offset + k->array.bytes + coll_slack(k->array.bytes) <=
+            k->src.block->size) {
         return 0;
     }
-    rc = coll_get_block(c, k->bytes, &wide);
+    rc = coll_get_block(c, k->array.bytes, &wide);
     if (rc != 0) {
         return rc;
     }
     memcpy(ps_shm_data(wide),
-           (const uint8_t *)ps_shm_data(k->block) + k->offset, k->bytes);
+           (const uint8_t *)ps_shm_data(k->src.block) + k->src.offset,
+           k->array.bytes);
     coll_release_source(k);
     wide->uses++;
-    k->block = wide;
-    k->offset = 0;
-    k->staged = true;
+    k->src.block = wide;
+    k->src.offset = 0;
+    k->src.staged = true;
     return 0;
 }
 
 static int reduce_part(struct coll *k, const char *prefix, uint64_t from,
                        uint64_t count, bool want, size_t out_from)
 {
-    size_t size = ps_dtype_size(k->dtype);
+    size_t size = ps_dtype_size(k->array.dtype);
     char full[PS_KEY_NAME_MAX + 1];
     uint64_t padded = count;
     struct psc_op *part;
     int rc;
 
-    data_key_name(k, prefix, k->dtype, &padded, full, sizeof(full));
-    rc = coll_subop_new(k, want ? OP_PUSHPULL : OP_PUSH, full, k->dtype, padded,
-                        &part);
+    data_key_name(k, prefix, k->array.dtype, &padded, full, sizeof(full));
+    rc = coll_subop_new(k, want ? OP_PUSHPULL : OP_PUSH, full, k->array.dtype,
+                        padded, &part);
     if (rc != 0) {
         return rc;
     }
-    part->reduce = k->op->reduce;
+    part->args.reduce = k->op->args.reduce;
     coll_subop_set_source(part, from * size);
     if (want) {
-        part->out = k->out != NULL ? k->out + out_from : k->result;
-        part->out_bytes = count * size;
+        part->result.out = k->dst.out != NULL ? k->dst.out + out_from
+                                              : k->dst.result;
+        part->result.bytes = count * size;
     }
     return 0;
 }
@@ -104,17 +107,18 @@ static int start_source_part(struct coll *k, const char *prefix, uint32_t root,
     if (rc != 0) {
         return rc;
     }
-    part->root = root;
-    if (root == c->rank) {
+    part->args.root = root;
+    if (root == c->id.rank) {
         coll_subop_set_source(part, s->source_offset);
     }
-    part->out = k->out != NULL
-                    ? k->out + s->out_from
-                    : (k->result != NULL ? (uint8_t *)k->result + s->out_from
-                                         : NULL);
-    part->out_from = s->value_offset;
-    part->out_bytes = s->wanted_bytes;
-    part->send_only = s->wanted_bytes == 0 || k->is_join;
+    part->result.out = k->dst.out != NULL
+                           ? k->dst.out + s->out_from
+                           : (k->dst.result != NULL
+                                  ? (uint8_t *)k->dst.result + s->out_from
+                                  : NULL);
+    part->result.from = s->value_offset;
+    part->result.bytes = s->wanted_bytes;
+    part->args.send_only = s->wanted_bytes == 0 || k->is_join;
     return 0;
 }
 
@@ -127,24 +131,24 @@ static int reserve_out(struct coll *k, uint64_t rows)
     char name[COLL_NAME_MAX + 64];
     uint64_t bytes;
 
-    if (!ps_mul_u64(rows, k->row_bytes, &bytes) || bytes > SIZE_MAX / 2) {
+    if (!ps_mul_u64(rows, k->array.row_bytes, &bytes) || bytes > SIZE_MAX / 2) {
         return PSC_E_TOOBIG;
     }
     if (k->is_join) {
         return 0; /* A joined rank needs no result. */
     }
-    k->result_size = (size_t)bytes;
-    if (k->out != NULL && k->out_size < bytes) {
+    k->dst.result_size = (size_t)bytes;
+    if (k->dst.out != NULL && k->dst.out_size < bytes) {
         coll_name(k, name, sizeof(name));
         snprintf(text, sizeof(text),
                  "%s brings %llu bytes to rank %u, but its array has %zu", name,
-                 (unsigned long long)bytes, c->rank, k->out_size);
+                 (unsigned long long)bytes, c->id.rank, k->dst.out_size);
         coll_fail(k, PSC_E_TOOBIG, text);
         return 0;
     }
-    if (k->out == NULL && bytes > 0) {
-        k->result = malloc((size_t)bytes);
-        return k->result == NULL ? PSC_E_NOMEM : 0;
+    if (k->dst.out == NULL && bytes > 0) {
+        k->dst.result = malloc((size_t)bytes);
+        return k->dst.result == NULL ? PSC_E_NOMEM : 0;
     }
     return 0;
 }
@@ -153,18 +157,21 @@ static int reserve_out(struct coll *k, uint64_t rows)
 
 static int start_allreduce(struct coll *k)
 {
-    k->result_size = k->bytes;
-    return k->count == 0 ? 0 : reduce_part(k, "c:sum", 0, k->count, true, 0);
+    k->dst.result_size = k->array.bytes;
+    return k->array.count == 0
+               ? 0
+               : reduce_part(k, "c:sum", 0, k->array.count, true, 0);
 }
 
 static int start_bcast(struct coll *k)
 {
-    k->result_size = k->bytes;
-    return k->bytes == 0 ? 0
-                         : start_source_part(k, "c:copy", k->op->root,
-                                             &(struct source_range){
-                                                 .bytes = k->bytes,
-                                                 .wanted_bytes = k->bytes});
+    k->dst.result_size = k->array.bytes;
+    return k->array.bytes == 0
+               ? 0
+               : start_source_part(
+                     k, "c:copy", k->op->args.root,
+                     &(struct source_range){.bytes = k->array.bytes,
+                                            .wanted_bytes = k->array.bytes});
 }
 
 static int start_allgather(struct coll *k)
@@ -172,12 +179,12 @@ static int start_allgather(struct coll *k)
     struct psc_client *c = k->op->client;
     uint64_t rows;
     size_t at = 0;
-    int rc = ps_sum_u64(k->rows_by_rank, c->size, 1, &rows)
+    int rc = ps_sum_u64(k->rows_by_rank, c->id.size, 1, &rows)
                  ? reserve_out(k, rows)
                  : PSC_E_TOOBIG;
 
-    for (uint32_t r = 0; rc == 0 && r < c->size; r++) {
-        size_t bytes = (size_t)k->rows_by_rank[r] * k->row_bytes;
+    for (uint32_t r = 0; rc == 0 && r < c->id.size; r++) {
+        size_t bytes = (size_t)k->rows_by_rank[r] * k->array.row_bytes;
         char prefix[32];
 
         snprintf(prefix, sizeof(prefix), "c:from%u", r);
@@ -196,17 +203,20 @@ static int start_allgather(struct coll *k)
 static int start_reducescatter(struct coll *k)
 {
     struct psc_client *c = k->op->client;
-    uint64_t elements = k->row_bytes / ps_dtype_size(k->dtype);
+    uint64_t elements = k->array.row_bytes / ps_dtype_size(k->array.dtype);
     uint64_t from = 0;
-    int rc = reserve_out(k, k->rows / c->size + (c->rank < k->rows % c->size));
+    int rc = reserve_out(k, k->array.rows / c->id.size +
+                                (c->id.rank < k->array.rows % c->id.size));
 
-    for (uint32_t r = 0; rc == 0 && r < c->size; r++) {
-        uint64_t rows = k->rows / c->size + (r < k->rows % c->size);
+    for (uint32_t r = 0; rc == 0 && r < c->id.size; r++) {
+        uint64_t rows = k->array.rows / c->id.size +
+                        (r < k->array.rows % c->id.size);
         char prefix[32];
 
         snprintf(prefix, sizeof(prefix), "c:chunk%u", r);
         if (rows * elements > 0) {
-            rc = reduce_part(k, prefix, from, rows * elements, r == c->rank, 0);
+            rc = reduce_part(k, prefix, from, rows * elements, r == c->id.rank,
+                             0);
         }
         from += rows * elements;
     }
@@ -216,12 +226,12 @@ static int start_reducescatter(struct coll *k)
 /* Copies the rows that this rank sends to itself. */
 static void copy_own_rows(const struct coll *k, const struct source_range *s)
 {
-    uint8_t *out = k->out != NULL ? k->out : k->result;
+    uint8_t *out = k->dst.out != NULL ? k->dst.out : k->dst.result;
 
-    if (k->rc == 0 && !k->op->detached && k->block != NULL && out != NULL) {
+    if (k->rc == 0 && !k->op->detached && k->src.block != NULL && out != NULL) {
         ps_kernel_copy(out + s->out_from,
-                       (const uint8_t *)ps_shm_data(k->block) + k->offset +
-                           s->source_offset,
+                       (const uint8_t *)ps_shm_data(k->src.block) +
+                           k->src.offset + s->source_offset,
                        s->bytes);
     }
 }
@@ -230,15 +240,16 @@ static void copy_own_rows(const struct coll *k, const struct source_range *s)
  * nodes with such a rank receive them. */
 static int start_pairs(struct coll *k, uint32_t from, size_t out_from)
 {
-    const uint32_t size = k->op->client->size;
-    const uint32_t rank = k->op->client->rank;
+    const uint32_t size = k->op->client->id.size;
+    const uint32_t rank = k->op->client->id.rank;
     const uint64_t *sends = k->splits + (size_t)from * size;
     size_t at = 0;
     int rc = 0;
 
     for (uint32_t to = 0; rc == 0 && to < size; to++) {
         struct source_range s = {.source_offset = at,
-                                 .bytes = (size_t)sends[to] * k->row_bytes,
+                                 .bytes = (size_t)sends[to] *
+                                          k->array.row_bytes,
                                  .out_from = out_from};
         char prefix[48];
 
@@ -267,15 +278,16 @@ static int start_pairs(struct coll *k, uint32_t from, size_t out_from)
  * few rows. */
 static int start_rows_bcast(struct coll *k, uint32_t from, size_t out_from)
 {
-    const uint32_t size = k->op->client->size;
-    const uint32_t rank = k->op->client->rank;
+    const uint32_t size = k->op->client->id.size;
+    const uint32_t rank = k->op->client->id.rank;
     const uint64_t *sends = k->splits + (size_t)from * size;
     struct source_range s = {.out_from = out_from};
     char prefix[32];
 
     for (uint32_t to = 0; to < size; to++) {
-        s.bytes += (size_t)sends[to] * k->row_bytes;
-        s.value_offset += to < rank ? (size_t)sends[to] * k->row_bytes : 0;
+        s.bytes += (size_t)sends[to] * k->array.row_bytes;
+        s.value_offset += to < rank ? (size_t)sends[to] * k->array.row_bytes
+                                    : 0;
     }
     if (s.bytes == 0) {
         return 0;
@@ -283,7 +295,7 @@ static int start_rows_bcast(struct coll *k, uint32_t from, size_t out_from)
     if (s.bytes / size >= PAIR_BYTES) {
         return start_pairs(k, from, out_from);
     }
-    s.wanted_bytes = (size_t)sends[rank] * k->row_bytes;
+    s.wanted_bytes = (size_t)sends[rank] * k->array.row_bytes;
     snprintf(prefix, sizeof(prefix), "c:from%u", from);
     return start_source_part(k, prefix, from, &s);
 }
@@ -291,14 +303,15 @@ static int start_rows_bcast(struct coll *k, uint32_t from, size_t out_from)
 /* True if the rows that each rank announces fit in memory. */
 static bool splits_fit(const struct coll *k)
 {
-    const uint32_t size = k->op->client->size;
+    const uint32_t size = k->op->client->id.size;
 
     for (uint32_t r = 0; r < size; r++) {
         uint64_t rows;
         uint64_t bytes;
 
         if (!ps_sum_u64(k->splits + (size_t)r * size, size, 1, &rows) ||
-            !ps_mul_u64(rows, k->row_bytes, &bytes) || bytes > SIZE_MAX / 2) {
+            !ps_mul_u64(rows, k->array.row_bytes, &bytes) ||
+            bytes > SIZE_MAX / 2) {
             return false;
         }
     }
@@ -312,16 +325,16 @@ static int start_alltoall(struct coll *k)
     size_t at = 0;
     int rc;
 
-    for (uint32_t r = 0; r < c->size; r++) {
-        k->rows_by_rank[r] = k->splits[(size_t)r * c->size + c->rank];
+    for (uint32_t r = 0; r < c->id.size; r++) {
+        k->rows_by_rank[r] = k->splits[(size_t)r * c->id.size + c->id.rank];
     }
-    if (!splits_fit(k) || !ps_sum_u64(k->rows_by_rank, c->size, 1, &rows)) {
+    if (!splits_fit(k) || !ps_sum_u64(k->rows_by_rank, c->id.size, 1, &rows)) {
         return PSC_E_TOOBIG;
     }
     rc = reserve_out(k, rows);
-    for (uint32_t r = 0; rc == 0 && r < c->size; r++) {
+    for (uint32_t r = 0; rc == 0 && r < c->id.size; r++) {
         rc = start_rows_bcast(k, r, at);
-        at += (size_t)k->rows_by_rank[r] * k->row_bytes;
+        at += (size_t)k->rows_by_rank[r] * k->array.row_bytes;
     }
     return rc;
 }
@@ -347,7 +360,7 @@ static int start_kind(struct coll *k)
 
 void coll_start_data(struct coll *k)
 {
-    uint32_t first = k->subop_count;
+    uint32_t first = k->subops.count;
     int rc = widen_out(k);
 
     if (rc == 0) {
@@ -360,8 +373,9 @@ void coll_start_data(struct coll *k)
                     coll_kind_name(k->kind), ps_strerror(rc));
         coll_fail(k, rc, NULL);
     }
-    for (uint32_t i = first; i < k->subop_count; i++) {
-        coll_subop_start(k->subops[i]); /* All fail if the client has failed. */
+    for (uint32_t i = first; i < k->subops.count; i++) {
+        coll_subop_start(
+            k->subops.list[i]); /* All fail if the client has failed. */
     }
 }
 
@@ -372,7 +386,7 @@ void coll_start_splits(struct coll *k)
     struct psc_client *c = k->op->client;
     struct psc_op *part;
     int64_t *words;
-    int rc = coll_small_round(k, "c:splits", (uint64_t)c->size * c->size,
+    int rc = coll_small_round(k, "c:splits", (uint64_t)c->id.size * c->id.size,
                               &words, &part);
 
     if (rc != 0) {
@@ -380,13 +394,14 @@ void coll_start_splits(struct coll *k)
         coll_fail(k, rc, NULL);
         return;
     }
-    memcpy(words + (size_t)c->rank * c->size, k->splits, c->size * WORD_BYTES);
+    memcpy(words + (size_t)c->id.rank * c->id.size, k->splits,
+           c->id.size * WORD_BYTES);
     coll_subop_start(part);
 }
 
 void coll_end_splits(struct coll *k)
 {
-    uint32_t size = k->op->client->size;
+    uint32_t size = k->op->client->id.size;
     uint64_t *all = realloc(k->splits, (size_t)size * size * WORD_BYTES);
 
     if (all == NULL) {
@@ -395,7 +410,7 @@ void coll_end_splits(struct coll *k)
         coll_fail(k, PSC_E_NOMEM, NULL);
         return;
     }
-    memcpy(all, coll_subop_result(k->subops[k->subop_count - 1]),
+    memcpy(all, coll_subop_result(k->subops.list[k->subops.count - 1]),
            (size_t)size * size * WORD_BYTES);
     k->splits = all;
 }

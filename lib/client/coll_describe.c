@@ -68,13 +68,13 @@ static uint64_t append_keys(struct ps_str *s, const struct coll *k)
 {
     uint64_t sum = 0;
 
-    for (uint32_t i = 0; i < k->skip_count; i++) {
-        const char *name = k->skips[i]->key->wire_name;
+    for (uint32_t i = 0; i < k->join.skip_count; i++) {
+        const char *name = k->join.skips[i]->key->wire_name;
 
         sum += hash_bytes(14695981039346656037ull, name, strlen(name));
     }
-    if (k->skip_count > 0) {
-        ps_str_addf(s, " with %u keys declared", k->skip_count);
+    if (k->join.skip_count > 0) {
+        ps_str_addf(s, " with %u keys declared", k->join.skip_count);
     }
     return sum;
 }
@@ -84,7 +84,7 @@ void coll_describe(struct psc_client *c, struct coll *k,
                    const struct coll_request *a)
 {
     bool sums = a->kind == COLL_ALLREDUCE || a->kind == COLL_REDUCESCATTER;
-    uint64_t more = c->group_hash;
+    uint64_t more = c->id.group_hash;
     struct ps_str s;
 
     ps_str_init(&s, k->description, sizeof(k->description));
@@ -133,13 +133,13 @@ void coll_start_mismatch(struct coll *k)
     struct psc_op *part;
     int64_t *words;
     int rc = coll_small_round(
-        k, "c:differ", (uint64_t)c->size * DESCRIPTION_WORDS, &words, &part);
+        k, "c:differ", (uint64_t)c->id.size * DESCRIPTION_WORDS, &words, &part);
 
     if (rc != 0) {
         coll_fail(k, PSC_E_MISMATCH, "the ranks ask for different things");
         return;
     }
-    memcpy(words + (size_t)c->rank * DESCRIPTION_WORDS, k->description,
+    memcpy(words + (size_t)c->id.rank * DESCRIPTION_WORDS, k->description,
            DESCRIPTION_BYTES);
     coll_subop_start(part);
 }
@@ -169,14 +169,14 @@ static void append_ranks(struct ps_str *s, const char *says, uint32_t from,
 void coll_end_mismatch(struct coll *k)
 {
     struct psc_client *c = k->op->client;
-    const struct psc_op *part = k->subops[k->subop_count - 1];
+    const struct psc_op *part = k->subops.list[k->subops.count - 1];
     const char *says = (const char *)coll_subop_result(part);
     char text[PSC_TEXT_MAX];
     struct ps_str s;
 
     ps_str_init(&s, text, sizeof(text));
     ps_str_add(&s, "the ranks ask for different things: ");
-    for (uint32_t r = 0; r < c->size; r++) {
+    for (uint32_t r = 0; r < c->id.size; r++) {
         const char *mine = says + (size_t)r * DESCRIPTION_BYTES;
         bool said = false;
 
@@ -186,7 +186,7 @@ void coll_end_mismatch(struct coll *k)
         }
         if (!said) {
             ps_str_add(&s, r > 0 ? "; " : "");
-            append_ranks(&s, says, r, c->size);
+            append_ranks(&s, says, r, c->id.size);
         }
     }
     coll_fail(k, PSC_E_MISMATCH, text);

@@ -37,6 +37,54 @@ enum coll_stage {
     COLL_NO_DATA, /* Ends without DATA. */
 };
 
+/* This rank's array. */
+struct coll_array {
+    uint32_t dtype;
+    size_t row_bytes; /* Bytes of a row: allgather, alltoall, reduce-scatter. */
+    uint64_t rows;    /* First dimension. */
+    uint64_t count;   /* Elements. */
+    size_t bytes;
+};
+
+struct coll_source {
+    struct ps_shm_block *block; /* NULL: none. */
+    size_t offset;
+    bool staged; /* The block was allocated for a copy. */
+};
+
+struct coll_dest {
+    uint8_t *out;
+    size_t out_size;
+    struct psc_piece *pieces; /* Grouped allreduce: its arrays; else NULL. */
+    uint32_t piece_count;
+    double postscale;
+    /* Result of several sub-operations where the caller gave no `out`. */
+    void *result;
+    /* Bytes of `out` or `result` that the collective fills. */
+    size_t result_size;
+};
+
+/* State of a join. */
+struct coll_join {
+    /* Collectives agreed on since it began. Less significant than rounds_begun
+     * in coll_join_entry(). */
+    uint64_t agreements;
+    /* Rounds of keys that this rank had begun when it joined. */
+    uint64_t rounds_begun;
+    /* For each key the operation that skips its rounds, and the number of them
+     * that are open. */
+    struct psc_op **skips;
+    uint32_t skip_count;
+    uint32_t skips_open;
+};
+
+struct coll_subops {
+    struct psc_op **list;
+    uint32_t count;
+    uint32_t cap;
+    uint32_t open;
+};
+
 struct coll {
     struct psc_op *op;
     /* No sub-operation is open: starts the next stage. */
@@ -45,47 +93,21 @@ struct coll {
     struct ps_list_node of_order_queue;
     enum coll_kind kind;
     enum coll_stage stage;
-    bool all_agree; /* Every rank made the same request. */
-    char *name;
-    char description[DESCRIPTION_BYTES];
-    uint64_t hash;
-    uint32_t dtype;
-    size_t row_bytes; /* Bytes of a row: allgather, alltoall, reduce-scatter. */
-    uint64_t rows;    /* First dimension of this rank's array. */
-    uint64_t count;   /* Elements of the source. */
-    size_t bytes;     /* Bytes of the source. */
-    double postscale;
-    struct ps_shm_block *block; /* Source memory; NULL: none. */
-    size_t offset;
-    bool staged;          /* The block was allocated for a copy. */
+    bool all_agree;       /* Every rank made the same request. */
     bool is_size_rounded; /* Key sizes are rounded up. */
     bool is_join; /* A join; `kind` is that of the collective it shadows. */
     uint32_t joined_count; /* Ranks that have joined. */
-    /* Join: collectives agreed on since it began. Less significant than
-     * rounds_begun in coll_join_entry(). */
-    uint64_t agreements;
-    /* Join: rounds of keys that this rank had begun when it joined. */
-    uint64_t rounds_begun;
-    /* Join: for each key the operation that skips its rounds, and the number of
-     * them that are open. */
-    struct psc_op **skips;
-    uint32_t skip_count;
-    uint32_t skips_open;
-    uint8_t *out;
-    size_t out_size;
-    struct psc_piece *pieces; /* Grouped allreduce: its arrays; else NULL. */
-    uint32_t piece_count;
+    char *name;
+    char description[DESCRIPTION_BYTES];
+    uint64_t hash;
+    struct coll_array array;
+    struct coll_source src;
+    struct coll_dest dst;
+    struct coll_join join;
+    struct coll_subops subops;
     uint64_t *rows_by_rank; /* Rows received from each rank. */
     /* Alltoall: this rank's splits; after SPLITS those of all ranks, W x W. */
     uint64_t *splits;
-    /* Result of several sub-operations where the caller gave no `out`. */
-    void *result;
-    /* Bytes of `out` or `result` that the collective fills. */
-    size_t result_size;
-    struct psc_op **subops;
-    uint32_t subop_count;
-    uint32_t subop_cap;
-    uint32_t subops_open;
     int rc;
     char *text;
 };

@@ -35,8 +35,8 @@ void coll_start_shadow(struct coll *k)
     struct psc_client *c = k->op->client;
     struct psc_op *part;
     int64_t *words;
-    int rc = coll_small_round(k, "c:follow", (uint64_t)c->size * SHADOW_WORDS,
-                              &words, &part);
+    int rc = coll_small_round(
+        k, "c:follow", (uint64_t)c->id.size * SHADOW_WORDS, &words, &part);
 
     if (rc != 0) {
         client_fail(c, rc, "%s cannot go on: %s", coll_kind_name(k->kind),
@@ -45,16 +45,16 @@ void coll_start_shadow(struct coll *k)
         return;
     }
     if (!k->is_join) {
-        words += (size_t)c->rank * SHADOW_WORDS;
+        words += (size_t)c->id.rank * SHADOW_WORDS;
         words[SHADOW_PRESENT] = 1;
         words[SHADOW_HASH] = (int64_t)k->hash;
         words[SHADOW_KIND] = (int64_t)k->kind;
-        words[SHADOW_DTYPE] = k->dtype;
-        words[SHADOW_REDUCE] = k->op->reduce;
-        words[SHADOW_ROOT] = k->op->root;
-        words[SHADOW_COUNT] = (int64_t)k->count;
-        words[SHADOW_ROWS] = (int64_t)k->rows;
-        words[SHADOW_ROW_BYTES] = (int64_t)k->row_bytes;
+        words[SHADOW_DTYPE] = k->array.dtype;
+        words[SHADOW_REDUCE] = k->op->args.reduce;
+        words[SHADOW_ROOT] = k->op->args.root;
+        words[SHADOW_COUNT] = (int64_t)k->array.count;
+        words[SHADOW_ROWS] = (int64_t)k->array.rows;
+        words[SHADOW_ROW_BYTES] = (int64_t)k->array.row_bytes;
     }
     coll_subop_start(part);
 }
@@ -91,11 +91,11 @@ static uint64_t neutral_bits(uint32_t dtype, uint8_t reduce)
 
 static void fill_neutral(struct coll *k)
 {
-    const uint64_t bits = neutral_bits(k->dtype, k->op->reduce);
-    const size_t size = ps_dtype_size(k->dtype);
-    uint8_t *at = ps_shm_data(k->block);
+    const uint64_t bits = neutral_bits(k->array.dtype, k->op->args.reduce);
+    const size_t size = ps_dtype_size(k->array.dtype);
+    uint8_t *at = ps_shm_data(k->src.block);
 
-    for (uint64_t i = 0; i < k->count; i++) {
+    for (uint64_t i = 0; i < k->array.count; i++) {
         memcpy(at + i * size, &bits, size); /* Little-endian hosts only. */
     }
 }
@@ -107,26 +107,26 @@ static int adopt_collective(struct coll *k, const int64_t *words)
     int rc;
 
     k->kind = (enum coll_kind)words[SHADOW_KIND];
-    k->dtype = (uint32_t)words[SHADOW_DTYPE];
-    k->op->reduce = (uint8_t)words[SHADOW_REDUCE];
-    k->op->root = (uint32_t)words[SHADOW_ROOT];
-    k->row_bytes = (size_t)words[SHADOW_ROW_BYTES];
-    k->count = (uint64_t)words[SHADOW_COUNT];
-    k->rows = (uint64_t)words[SHADOW_ROWS];
-    k->bytes = (size_t)k->count * ps_dtype_size(k->dtype);
+    k->array.dtype = (uint32_t)words[SHADOW_DTYPE];
+    k->op->args.reduce = (uint8_t)words[SHADOW_REDUCE];
+    k->op->args.root = (uint32_t)words[SHADOW_ROOT];
+    k->array.row_bytes = (size_t)words[SHADOW_ROW_BYTES];
+    k->array.count = (uint64_t)words[SHADOW_COUNT];
+    k->array.rows = (uint64_t)words[SHADOW_ROWS];
+    k->array.bytes = (size_t)k->array.count * ps_dtype_size(k->array.dtype);
     if (k->kind == COLL_ALLTOALL) {
         free(k->splits);
-        k->splits = calloc(c->size, WORD_BYTES);
+        k->splits = calloc(c->id.size, WORD_BYTES);
         return k->splits != NULL ? 0 : PSC_E_NOMEM;
     }
     if (k->kind != COLL_ALLREDUCE && k->kind != COLL_REDUCESCATTER) {
         return 0;
     }
-    rc = coll_get_block(c, k->bytes, &k->block);
+    rc = coll_get_block(c, k->array.bytes, &k->src.block);
     if (rc == 0) {
-        k->block->uses++;
-        k->staged = true;
-        k->offset = 0;
+        k->src.block->uses++;
+        k->src.staged = true;
+        k->src.offset = 0;
         fill_neutral(k);
     }
     return rc;
@@ -135,12 +135,13 @@ static int adopt_collective(struct coll *k, const int64_t *words)
 enum coll_stage coll_end_shadow(struct coll *k)
 {
     struct psc_client *c = k->op->client;
-    const int64_t *words = coll_subop_result(k->subops[k->subop_count - 1]);
+    const int64_t *words = coll_subop_result(
+        k->subops.list[k->subops.count - 1]);
     const int64_t *first = NULL;
     char text[PSC_TEXT_MAX];
     int rc;
 
-    for (uint32_t r = 0; r < c->size; r++) {
+    for (uint32_t r = 0; r < c->id.size; r++) {
         const int64_t *at = words + (size_t)r * SHADOW_WORDS;
 
         if (at[SHADOW_PRESENT] == 0) {
@@ -155,7 +156,7 @@ enum coll_stage coll_end_shadow(struct coll *k)
         first[SHADOW_KIND] >= COLL_JOIN ||
         ps_dtype_size((unsigned)first[SHADOW_DTYPE]) == 0 ||
         first[SHADOW_REDUCE] < 0 || first[SHADOW_REDUCE] > PSC_PRODUCT ||
-        first[SHADOW_ROOT] >= c->size) {
+        first[SHADOW_ROOT] >= c->id.size) {
         client_fail(c, PSC_E_PROTO, "malformed description of a collective");
         coll_fail(k, PSC_E_PROTO, NULL);
         return COLL_NO_DATA;
@@ -171,7 +172,7 @@ enum coll_stage coll_end_shadow(struct coll *k)
         return COLL_NO_DATA;
     }
     rc = k->is_join ? adopt_collective(k, first) : 0;
-    for (uint32_t r = 0; r < c->size; r++) {
+    for (uint32_t r = 0; r < c->id.size; r++) {
         if ((int64_t)k->rows_by_rank[r] < 0) {
             k->rows_by_rank[r] = 0;
         }
@@ -181,18 +182,19 @@ enum coll_stage coll_end_shadow(struct coll *k)
         coll_fail(k, rc, NULL);
         return COLL_NO_DATA;
     }
-    if (!k->is_join && k->op->reduce == PSC_MEAN &&
-        ps_dtype_is_real(k->dtype)) {
+    if (!k->is_join && k->op->args.reduce == PSC_MEAN &&
+        ps_dtype_is_real(k->array.dtype)) {
         /* The mean is over the ranks that have not joined. */
-        k->postscale *= (double)c->size / (double)(c->size - k->joined_count);
+        k->dst.postscale *= (double)c->id.size /
+                            (double)(c->id.size - k->joined_count);
     }
     return coll_first_stage(k);
 }
 
 int64_t coll_join_entry(struct coll *k)
 {
-    const uint64_t begun = ps_min_u64(k->rounds_begun, BEGUN_MAX);
-    const uint64_t meets = ps_min_u64(++k->agreements, MEETS_MAX);
+    const uint64_t begun = ps_min_u64(k->join.rounds_begun, BEGUN_MAX);
+    const uint64_t meets = ps_min_u64(++k->join.agreements, MEETS_MAX);
 
     return -(int64_t)((BEGUN_MAX - begun) << MEETS_BITS | meets);
 }
@@ -203,7 +205,7 @@ void coll_end_join(struct coll *k)
     struct psc_client *c = k->op->client;
     uint32_t last = 0;
 
-    for (uint32_t r = 1; r < c->size; r++) {
+    for (uint32_t r = 1; r < c->id.size; r++) {
         if ((int64_t)k->rows_by_rank[r] >= (int64_t)k->rows_by_rank[last]) {
             last = r;
         }

@@ -39,7 +39,8 @@ static bool has_next_round(const struct psc_op *pass)
     if (k->rc != 0 || pass->client->rc != 0) {
         return false;
     }
-    return pass->rc == 0 ? !pass->all_skipped : pass->rc == PSC_E_MISMATCH;
+    return pass->rc == 0 ? !pass->result.all_skipped
+                         : pass->rc == PSC_E_MISMATCH;
 }
 
 static void skip_ended(struct psc_op *pass)
@@ -54,7 +55,7 @@ static void skip_ended(struct psc_op *pass)
         start_skip(pass);
         return;
     }
-    k->skips_open--;
+    k->join.skips_open--;
     /* A key without a first value has no rounds. */
     if (pass->rc != 0 && pass->rc != PSC_E_NOKEY) {
         /* The other ranks wait for skips of this rank, so the client must fail
@@ -70,7 +71,7 @@ static const struct op_hooks skip_hooks = {.on_ended = skip_ended};
 
 static void detached_skip_ended(struct psc_op *pass)
 {
-    pass->client->skips_detached--;
+    pass->client->colls.skips_detached--;
     op_report(pass);
 }
 
@@ -82,8 +83,8 @@ int coll_skips_prepare(struct coll *k)
     struct psc_client *c = k->op->client;
     uint32_t count = 0;
 
-    for (uint32_t i = 0; i < c->key_count; i++) {
-        count += has_rounds(c->keys[i]);
+    for (uint32_t i = 0; i < c->keys.count; i++) {
+        count += has_rounds(c->keys.by_number[i]);
     }
     if (count > SKIPS_MAX) {
         return client_error(c, PSC_E_FULL,
@@ -91,35 +92,35 @@ int coll_skips_prepare(struct coll *k)
                             "this rank has declared %u",
                             SKIPS_MAX, count);
     }
-    k->skips = calloc(count > 0 ? count : 1, sizeof(struct psc_op *));
-    for (uint32_t i = 0; k->skips != NULL && i < c->key_count; i++) {
+    k->join.skips = calloc(count > 0 ? count : 1, sizeof(struct psc_op *));
+    for (uint32_t i = 0; k->join.skips != NULL && i < c->keys.count; i++) {
         struct psc_op *pass;
 
-        if (!has_rounds(c->keys[i])) {
+        if (!has_rounds(c->keys.by_number[i])) {
             continue;
         }
         pass = op_new(c, OP_SKIP);
         if (pass == NULL) {
             break;
         }
-        pass->key = c->keys[i];
+        pass->key = c->keys.by_number[i];
         pass->coll = k;
         pass->hooks = &skip_hooks;
-        k->rounds_begun += key_rounds_begun(pass->key);
-        k->skips[k->skip_count++] = pass;
+        k->join.rounds_begun += key_rounds_begun(pass->key);
+        k->join.skips[k->join.skip_count++] = pass;
     }
-    return k->skip_count == count && k->skips != NULL
+    return k->join.skip_count == count && k->join.skips != NULL
                ? 0
                : client_error(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
 }
 
 void coll_skips_start(struct coll *k)
 {
-    k->skips_open = k->skip_count;
-    k->op->client->join = k->op;
-    for (uint32_t i = 0; i < k->skip_count; i++) {
+    k->join.skips_open = k->join.skip_count;
+    k->op->client->colls.join = k->op;
+    for (uint32_t i = 0; i < k->join.skip_count; i++) {
         /* Skips end even if the client fails in between. */
-        start_skip(k->skips[i]);
+        start_skip(k->join.skips[i]);
     }
 }
 
@@ -128,23 +129,23 @@ void coll_skips_detach(struct coll *k)
     struct psc_client *c = k->op->client;
     uint32_t kept = 0;
 
-    if (c->join == k->op) {
-        c->join = NULL;
+    if (c->colls.join == k->op) {
+        c->colls.join = NULL;
     }
-    for (uint32_t i = 0; i < k->skip_count; i++) {
-        struct psc_op *pass = k->skips[i];
+    for (uint32_t i = 0; i < k->join.skip_count; i++) {
+        struct psc_op *pass = k->join.skips[i];
 
         if (pass->state == OP_DONE) {
-            k->skips[kept++] = pass;
+            k->join.skips[kept++] = pass;
         } else if (pass->state == OP_QUEUED && !pass->must_resend) {
             op_cancel(pass);
         } else {
             pass->coll = NULL; /* No join waits for it. */
             pass->hooks = &detached_skip_hooks;
             pass->detached = true;
-            c->skips_detached++;
+            c->colls.skips_detached++;
         }
     }
-    k->skip_count = kept;
-    k->skips_open = 0;
+    k->join.skip_count = kept;
+    k->join.skips_open = 0;
 }

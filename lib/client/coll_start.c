@@ -33,9 +33,9 @@ static int check_options(struct psc_client *c, struct coll_request *a,
     if (a->o.reduce == PSC_MEAN && a->shape->dtype == PSC_BOOL) {
         return client_error(c, PSC_E_INVAL, "bool has no mean");
     }
-    if (a->o.root >= c->size) {
+    if (a->o.root >= c->id.size) {
         return client_error(c, PSC_E_INVAL, "rank %u is none of %u workers",
-                            a->o.root, c->size);
+                            a->o.root, c->id.size);
     }
     if ((a->o.prescale != 1 || a->o.postscale != 1) &&
         (a->kind == COLL_BCAST || a->kind == COLL_ALLGATHER ||
@@ -85,7 +85,7 @@ static bool contributes_array(const struct psc_client *c,
                               const struct coll_request *a)
 {
     return a->kind != COLL_JOIN &&
-           (a->kind != COLL_BCAST || a->o.root == c->rank);
+           (a->kind != COLL_BCAST || a->o.root == c->id.rank);
 }
 
 /* Copies the source into shared memory; releases the mutex. */
@@ -94,28 +94,28 @@ static int copy_source(struct psc_client *c, struct coll *k,
 {
     struct ps_shm_block *b;
     uint8_t *at;
-    int rc = coll_get_block(c, k->bytes, &b);
+    int rc = coll_get_block(c, k->array.bytes, &b);
 
     if (rc != 0) {
         return client_error(c, rc, "no shared memory of %zu bytes: %s",
-                            k->bytes, ps_strerror(rc));
+                            k->array.bytes, ps_strerror(rc));
     }
     b->uses++;
-    k->block = b;
-    k->staged = true;
+    k->src.block = b;
+    k->src.staged = true;
     at = ps_shm_data(b);
     client_leave(c);
     if (a->piece_count == 0) {
-        coll_copy_scaled(k, at, a->src, k->bytes, a->o.prescale);
+        coll_copy_scaled(k, at, a->src, k->array.bytes, a->o.prescale);
     }
     for (uint32_t i = 0; i < a->piece_count; i++) {
-        size_t bytes = a->pieces[i].count * ps_dtype_size(k->dtype);
+        size_t bytes = a->pieces[i].count * ps_dtype_size(k->array.dtype);
 
         coll_copy_scaled(k, at, a->pieces[i].src, bytes, a->o.prescale);
         at += bytes;
     }
     pthread_mutex_lock(&c->lock);
-    c->bytes_copied += k->bytes;
+    c->stats.bytes_copied += k->array.bytes;
     return 0;
 }
 
@@ -124,7 +124,7 @@ static int adopt_source(struct psc_client *c, struct coll *k,
 {
     struct ps_shm_block *b;
 
-    if (!contributes_array(c, a) || k->bytes == 0) {
+    if (!contributes_array(c, a) || k->array.bytes == 0) {
         return 0;
     }
     if (a->piece_count == 0 && a->src == NULL) {
@@ -133,12 +133,12 @@ static int adopt_source(struct psc_client *c, struct coll *k,
     }
     if (a->piece_count == 0 && a->o.prescale == 1 &&
         (uintptr_t)a->src % WORD_BYTES == 0) {
-        b = ps_shm_find(&c->shm, a->src, k->bytes);
+        b = ps_shm_find(&c->shm, a->src, k->array.bytes);
         if (b != NULL) {
             b->uses++;
-            k->block = b;
-            k->offset = (size_t)((const uint8_t *)a->src -
-                                 (const uint8_t *)ps_shm_data(b));
+            k->src.block = b;
+            k->src.offset = (size_t)((const uint8_t *)a->src -
+                                     (const uint8_t *)ps_shm_data(b));
             return 0;
         }
     }
@@ -150,55 +150,58 @@ static int fill_coll(struct psc_client *c, struct coll *k,
 {
     const struct psc_shape *s = a->shape;
     uint64_t sent = 0;
-    int rc = check_shape(c, a, &k->count);
+    int rc = check_shape(c, a, &k->array.count);
 
     if (rc != 0) {
         return rc;
     }
     k->kind = a->kind;
     k->is_join = a->kind == COLL_JOIN;
-    k->dtype = s->dtype;
-    k->bytes = (size_t)k->count * ps_dtype_size(s->dtype);
-    k->rows = s->ndim > 0 ? s->dims[0] : 1;
-    k->row_bytes = ps_dtype_size(s->dtype);
+    k->array.dtype = s->dtype;
+    k->array.bytes = (size_t)k->array.count * ps_dtype_size(s->dtype);
+    k->array.rows = s->ndim > 0 ? s->dims[0] : 1;
+    k->array.row_bytes = ps_dtype_size(s->dtype);
     for (uint32_t i = 1; i < s->ndim; i++) {
-        k->row_bytes *= (size_t)s->dims[i];
+        k->array.row_bytes *= (size_t)s->dims[i];
     }
-    k->out = a->out;
-    k->out_size = a->out_size;
-    k->postscale = a->o.postscale;
+    k->dst.out = a->out;
+    k->dst.out_size = a->out_size;
+    k->dst.postscale = a->o.postscale;
     k->name = strdup(a->name);
-    k->rows_by_rank = calloc(c->size, WORD_BYTES);
+    k->rows_by_rank = calloc(c->id.size, WORD_BYTES);
     if (k->name == NULL || k->rows_by_rank == NULL) {
         return client_error(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
     }
     if (a->piece_count > 0) {
-        k->pieces = calloc(a->piece_count, sizeof(*k->pieces));
-        if (k->pieces == NULL) {
+        k->dst.pieces = calloc(a->piece_count, sizeof(*k->dst.pieces));
+        if (k->dst.pieces == NULL) {
             return client_error(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
         }
-        memcpy(k->pieces, a->pieces, a->piece_count * sizeof(*k->pieces));
-        k->piece_count = a->piece_count;
+        memcpy(k->dst.pieces, a->pieces,
+               a->piece_count * sizeof(*k->dst.pieces));
+        k->dst.piece_count = a->piece_count;
     }
     if (a->kind == COLL_ALLTOALL) {
-        k->splits = calloc(c->size, WORD_BYTES);
+        k->splits = calloc(c->id.size, WORD_BYTES);
         if (k->splits == NULL) {
             return client_error(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
         }
-        if (a->splits == NULL && k->rows % c->size != 0) {
+        if (a->splits == NULL && k->array.rows % c->id.size != 0) {
             return client_error(
                 c, PSC_E_INVAL,
                 "alltoall of %llu rows among %u ranks needs splits",
-                (unsigned long long)k->rows, c->size);
+                (unsigned long long)k->array.rows, c->id.size);
         }
-        for (uint32_t r = 0; r < c->size; r++) {
-            k->splits[r] = a->splits != NULL ? a->splits[r] : k->rows / c->size;
+        for (uint32_t r = 0; r < c->id.size; r++) {
+            k->splits[r] = a->splits != NULL ? a->splits[r]
+                                             : k->array.rows / c->id.size;
         }
-        if (!ps_sum_u64(k->splits, c->size, 1, &sent) || sent != k->rows) {
+        if (!ps_sum_u64(k->splits, c->id.size, 1, &sent) ||
+            sent != k->array.rows) {
             return client_error(
                 c, PSC_E_INVAL,
                 "alltoall: the splits send %llu rows, but there are %llu",
-                (unsigned long long)sent, (unsigned long long)k->rows);
+                (unsigned long long)sent, (unsigned long long)k->array.rows);
         }
     }
     return 0;
@@ -209,7 +212,7 @@ static int fill_coll(struct psc_client *c, struct coll *k,
 static int resume_join(struct psc_client *c, const struct coll_request *a,
                        struct psc_op **ret_op)
 {
-    struct psc_op *op = c->join;
+    struct psc_op *op = c->colls.join;
 
     if (!op->detached) {
         return client_error(c, PSC_E_INVAL,
@@ -238,7 +241,7 @@ static int start_locked(struct psc_client *c, struct coll_request *a,
                             "the name of a collective has at most %u bytes",
                             COLL_NAME_MAX);
     }
-    if (a->kind == COLL_JOIN && c->join != NULL) {
+    if (a->kind == COLL_JOIN && c->colls.join != NULL) {
         return resume_join(c, a, ret_op);
     }
     k = coll_new(c);
@@ -250,9 +253,9 @@ static int start_locked(struct psc_client *c, struct coll_request *a,
     if (rc != 0) {
         goto free_op;
     }
-    op->priority = a->o.priority;
-    op->reduce = (uint8_t)a->o.reduce;
-    op->root = a->o.root;
+    op->args.priority = a->o.priority;
+    op->args.reduce = (uint8_t)a->o.reduce;
+    op->args.root = a->o.root;
     rc = a->kind == COLL_JOIN ? coll_skips_prepare(k) : 0;
     if (rc != 0) {
         goto free_op;
@@ -416,15 +419,15 @@ int psc_op_rows(struct psc_op *op, uint64_t *rows, uint32_t count)
     }
     if (op->state != OP_DONE) {
         rc = client_error(c, PSC_E_AGAIN, "the operation is open");
-    } else if (op->coll == NULL || op->rc != 0 || count != c->size ||
+    } else if (op->coll == NULL || op->rc != 0 || count != c->id.size ||
                (op->coll->kind != COLL_ALLGATHER &&
                 op->coll->kind != COLL_ALLTOALL)) {
         rc = client_error(c, PSC_E_NOENT,
                           "rows come from %u ranks by an allgather or an "
                           "alltoall that ended well",
-                          c->size);
+                          c->id.size);
     } else {
-        memcpy(rows, op->coll->rows_by_rank, c->size * WORD_BYTES);
+        memcpy(rows, op->coll->rows_by_rank, c->id.size * WORD_BYTES);
     }
     client_leave(c);
     return rc;

@@ -15,51 +15,52 @@
 
 static struct ps_shm_block *pop_spare_block(struct psc_client *c, size_t size)
 {
-    size_t best = PSC_SPARES;
+    size_t best = COLLS_SPARES;
 
-    for (size_t i = 0; i < PSC_SPARES; i++) {
-        const struct ps_shm_block *b = c->spare_blocks[i];
+    for (size_t i = 0; i < COLLS_SPARES; i++) {
+        const struct ps_shm_block *b = c->colls.spare_blocks[i];
 
         if (b != NULL && b->size >= size && b->size / 2 <= size + 4096 &&
-            (best == PSC_SPARES || b->size < c->spare_blocks[best]->size)) {
+            (best == COLLS_SPARES ||
+             b->size < c->colls.spare_blocks[best]->size)) {
             best = i;
         }
     }
-    if (best == PSC_SPARES) {
+    if (best == COLLS_SPARES) {
         return NULL;
     }
-    struct ps_shm_block *b = c->spare_blocks[best];
+    struct ps_shm_block *b = c->colls.spare_blocks[best];
 
-    c->spare_blocks[best] = NULL;
+    c->colls.spare_blocks[best] = NULL;
     return b;
 }
 
 /* Keeps a block for reuse: the kernel would fill a new one with zeros. */
 static void push_spare_block(struct psc_client *c, struct ps_shm_block *b)
 {
-    struct ps_shm_block **at = &c->spare_blocks[c->next_spare];
+    struct ps_shm_block **at = &c->colls.spare_blocks[c->colls.next_spare];
 
-    for (size_t i = 0; i < PSC_SPARES; i++) {
-        if (c->spare_blocks[i] == NULL) {
-            c->spare_blocks[i] = b;
+    for (size_t i = 0; i < COLLS_SPARES; i++) {
+        if (c->colls.spare_blocks[i] == NULL) {
+            c->colls.spare_blocks[i] = b;
             return;
         }
     }
-    c->next_spare = (c->next_spare + 1) % PSC_SPARES;
+    c->colls.next_spare = (c->colls.next_spare + 1) % COLLS_SPARES;
     ps_shm_put(&c->shm, *at);
     *at = b;
 }
 
 void coll_release_source(struct coll *k)
 {
-    if (k->block == NULL) {
+    if (k->src.block == NULL) {
         return;
     }
-    k->block->uses--;
-    if (k->staged) {
-        push_spare_block(k->op->client, k->block);
+    k->src.block->uses--;
+    if (k->src.staged) {
+        push_spare_block(k->op->client, k->src.block);
     }
-    k->block = NULL;
+    k->src.block = NULL;
 }
 
 /* Bytes behind a source that keys of rounded sizes read. */
@@ -119,7 +120,8 @@ void coll_copy_scaled(const struct coll *k, void *dst, const void *src,
     if (by == 1) {
         ps_kernel_copy(dst, src, bytes);
     } else {
-        scale_array(k->dtype, dst, src, bytes / ps_dtype_size(k->dtype), by);
+        scale_array(k->array.dtype, dst, src,
+                    bytes / ps_dtype_size(k->array.dtype), by);
     }
 }
 
@@ -128,16 +130,17 @@ static bool wants_result(const struct psc_op *part)
     const struct coll *k = part->coll;
 
     return k->stage == COLL_DATA && k->rc == 0 && !k->op->detached &&
-           part->out_bytes > 0 &&
-           (k->out != NULL || k->result != NULL || k->pieces != NULL);
+           part->result.bytes > 0 &&
+           (k->dst.out != NULL || k->dst.result != NULL ||
+            k->dst.pieces != NULL);
 }
 
 static bool may_copy_progress(const struct psc_op *part)
 {
     const struct coll *k = part->coll;
 
-    return wants_result(part) && k->out != NULL && k->pieces == NULL &&
-           k->postscale == 1 && part->out_from == 0;
+    return wants_result(part) && k->dst.out != NULL && k->dst.pieces == NULL &&
+           k->dst.postscale == 1 && part->result.from == 0;
 }
 
 static void copy_result(struct psc_op *part, const void *from)
@@ -145,16 +148,17 @@ static void copy_result(struct psc_op *part, const void *from)
     const struct coll *k = part->coll;
     const uint8_t *at = from;
 
-    if (k->pieces == NULL) {
-        coll_copy_scaled(k, (uint8_t *)part->out + part->copied,
-                         at + part->out_from + part->copied,
-                         part->out_bytes - part->copied, k->postscale);
+    if (k->dst.pieces == NULL) {
+        coll_copy_scaled(k, (uint8_t *)part->result.out + part->result.copied,
+                         at + part->result.from + part->result.copied,
+                         part->result.bytes - part->result.copied,
+                         k->dst.postscale);
         return;
     }
-    for (uint32_t i = 0; i < k->piece_count; i++) {
-        size_t bytes = k->pieces[i].count * ps_dtype_size(k->dtype);
+    for (uint32_t i = 0; i < k->dst.piece_count; i++) {
+        size_t bytes = k->dst.pieces[i].count * ps_dtype_size(k->array.dtype);
 
-        coll_copy_scaled(k, k->pieces[i].out, at, bytes, k->postscale);
+        coll_copy_scaled(k, k->dst.pieces[i].out, at, bytes, k->dst.postscale);
         at += bytes;
     }
 }
@@ -176,8 +180,8 @@ static void subop_ended(struct psc_op *part)
     if (part->rc != 0) {
         coll_fail(k, part->rc, part->text);
     }
-    assert(k->subops_open > 0);
-    k->subops_open--;
+    assert(k->subops.open > 0);
+    k->subops.open--;
     k->on_idle(k);
 }
 
@@ -196,16 +200,16 @@ int coll_subop_new(struct coll *k, enum op_kind kind, const char *full,
     struct psc_op *part;
     int rc;
 
-    if (k->subop_count == k->subop_cap) {
-        uint32_t cap = k->subop_cap == 0 ? 4 : k->subop_cap * 2;
-        struct psc_op **grown = realloc(k->subops,
+    if (k->subops.count == k->subops.cap) {
+        uint32_t cap = k->subops.cap == 0 ? 4 : k->subops.cap * 2;
+        struct psc_op **grown = realloc(k->subops.list,
                                         cap * sizeof(struct psc_op *));
 
         if (grown == NULL) {
             return PSC_E_NOMEM;
         }
-        k->subops = grown;
-        k->subop_cap = cap;
+        k->subops.list = grown;
+        k->subops.cap = cap;
     }
     rc = key_get_or_ask(c, full, dtype, count, &key);
     if (rc != 0) {
@@ -218,8 +222,8 @@ int coll_subop_new(struct coll *k, enum op_kind kind, const char *full,
     part->key = key;
     part->coll = k;
     part->hooks = &subop_hooks;
-    part->priority = k->op->priority;
-    k->subops[k->subop_count++] = part;
+    part->args.priority = k->op->args.priority;
+    k->subops.list[k->subops.count++] = part;
     *ret_part = part;
     return 0;
 }
@@ -228,9 +232,9 @@ void coll_subop_set_source(struct psc_op *part, size_t offset)
 {
     struct coll *k = part->coll;
 
-    part->block = k->block;
-    part->block->uses++;
-    part->block_offset = k->offset + offset;
+    part->src.block = k->src.block;
+    part->src.block->uses++;
+    part->src.offset = k->src.offset + offset;
 }
 
 void coll_subop_start(struct psc_op *part)
@@ -238,7 +242,7 @@ void coll_subop_start(struct psc_op *part)
     struct coll *k = part->coll;
     int rc;
 
-    k->subops_open++;
+    k->subops.open++;
     rc = op_submit(part, NULL);
     if (rc != 0) {
         op_end(part, rc, NULL);
@@ -247,7 +251,7 @@ void coll_subop_start(struct psc_op *part)
 
 const int64_t *coll_subop_result(const struct psc_op *part)
 {
-    return part->data;
+    return part->result.data;
 }
 
 int coll_small_round(struct coll *k, const char *full, uint64_t count,
@@ -259,13 +263,13 @@ int coll_small_round(struct coll *k, const char *full, uint64_t count,
     if (rc != 0) {
         return rc;
     }
-    part->reduce = PSC_SUM;
-    part->priority = INT32_MAX;
+    part->args.reduce = PSC_SUM;
+    part->args.priority = INT32_MAX;
     rc = op_alloc_staging(part);
     if (rc != 0) {
         return rc;
     }
-    *ret_words = ps_shm_data(part->block);
+    *ret_words = ps_shm_data(part->src.block);
     memset(*ret_words, 0, count * WORD_BYTES);
     *ret_part = part;
     return 0;

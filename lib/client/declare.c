@@ -183,10 +183,10 @@ static uint64_t newest_round(const struct psc_client *c)
 {
     uint64_t newest = 0;
 
-    for (uint32_t i = 0; i < c->key_count; i++) {
-        uint64_t round = key_rounds_begun(c->keys[i]);
+    for (uint32_t i = 0; i < c->keys.count; i++) {
+        uint64_t round = key_rounds_begun(c->keys.by_number[i]);
 
-        if (key_is_internal(c->keys[i])) {
+        if (key_is_internal(c->keys.by_number[i])) {
             continue; /* Of a collective: optimizers do not apply. */
         }
         newest = round > newest ? round : newest;

@@ -43,17 +43,17 @@ static int check_group(struct psc_client *c, const char *name,
         return client_error(c, PSC_E_INVAL, "a group needs a name");
     }
     if (ranks == NULL) {
-        *ret_rank = (int32_t)c->rank;
+        *ret_rank = (int32_t)c->id.rank;
         return 0;
     }
     *ret_rank = PSC_RANK_ANY;
-    if (count == 0 || count > c->size) {
+    if (count == 0 || count > c->id.size) {
         return client_error(c, PSC_E_INVAL,
                             "group '%s' of %u ranks in a job of %u", name,
-                            count, c->size);
+                            count, c->id.size);
     }
     for (uint32_t i = 0; i < count; i++) {
-        if (ranks[i] >= c->size) {
+        if (ranks[i] >= c->id.size) {
             return client_error(c, PSC_E_INVAL,
                                 "group '%s': the job has no rank %u", name,
                                 ranks[i]);
@@ -65,13 +65,13 @@ static int check_group(struct psc_client *c, const char *name,
                                     ranks[i]);
             }
         }
-        if (ranks[i] == c->rank) {
+        if (ranks[i] == c->id.rank) {
             *ret_rank = (int32_t)i;
         }
     }
     if (*ret_rank == PSC_RANK_ANY) {
         return client_error(c, PSC_E_INVAL,
-                            "rank %u is no member of group '%s'", c->rank,
+                            "rank %u is no member of group '%s'", c->id.rank,
                             name);
     }
     return 0;
@@ -104,8 +104,8 @@ int psc_group_open(struct psc_client *c, const char *name,
     o.rule = PSC_RULE_NONE;
     o.staleness = 0;
     o.rank = rank;
-    o.num_workers = ranks != NULL ? count : c->size;
-    o.num_servers = c->num_servers;
+    o.num_workers = ranks != NULL ? count : c->id.size;
+    o.num_servers = c->id.num_servers;
     rc = psc_open(&o, &group, why, sizeof(why));
     if (rc != 0) {
         if (client_enter(c) == 0) {
@@ -115,8 +115,8 @@ int psc_group_open(struct psc_client *c, const char *name,
         return rc;
     }
     if (ranks != NULL) {
-        group->group_hash = hash_bytes(14695981039346656037ull, ranks,
-                                       count * sizeof(*ranks));
+        group->id.group_hash = hash_bytes(14695981039346656037ull, ranks,
+                                          count * sizeof(*ranks));
     }
     *ret_group = group;
     return 0;

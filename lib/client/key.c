@@ -47,10 +47,10 @@ static struct key *find_name(const struct psc_client *c, const char *name)
 {
     struct key *k;
 
-    if (c->bucket_count == 0) {
+    if (c->keys.bucket_count == 0) {
         return NULL;
     }
-    k = c->buckets[hash_name(name) & (c->bucket_count - 1)];
+    k = c->keys.buckets[hash_name(name) & (c->keys.bucket_count - 1)];
     while (k != NULL && strcmp(k->wire_name, name) != 0) {
         k = k->next;
     }
@@ -59,13 +59,13 @@ static struct key *find_name(const struct psc_client *c, const char *name)
 
 struct key *key_by_name(const struct psc_client *c, const char *full)
 {
-    return c->bucket_count == 0 ? NULL : find_name(c, full);
+    return c->keys.bucket_count == 0 ? NULL : find_name(c, full);
 }
 
 static void insert_name(struct psc_client *c, struct key *k)
 {
     struct key **bucket =
-        &c->buckets[hash_name(k->wire_name) & (c->bucket_count - 1)];
+        &c->keys.buckets[hash_name(k->wire_name) & (c->keys.bucket_count - 1)];
 
     k->next = *bucket;
     *bucket = k;
@@ -74,7 +74,7 @@ static void insert_name(struct psc_client *c, struct key *k)
 static void remove_name(struct psc_client *c, struct key *k)
 {
     struct key **at =
-        &c->buckets[hash_name(k->wire_name) & (c->bucket_count - 1)];
+        &c->keys.buckets[hash_name(k->wire_name) & (c->keys.bucket_count - 1)];
 
     while (*at != k) {
         at = &(*at)->next;
@@ -84,16 +84,17 @@ static void remove_name(struct psc_client *c, struct key *k)
 
 static int enlarge_buckets(struct psc_client *c)
 {
-    uint32_t count = c->bucket_count == 0 ? BUCKETS_FIRST : c->bucket_count * 2;
-    struct key **old = c->buckets;
-    uint32_t old_count = c->bucket_count;
+    uint32_t count = c->keys.bucket_count == 0 ? BUCKETS_FIRST
+                                               : c->keys.bucket_count * 2;
+    struct key **old = c->keys.buckets;
+    uint32_t old_count = c->keys.bucket_count;
     struct key **grown = calloc(count, sizeof(struct key *));
 
     if (grown == NULL) {
         return PSC_E_NOMEM;
     }
-    c->buckets = grown;
-    c->bucket_count = count;
+    c->keys.buckets = grown;
+    c->keys.bucket_count = count;
     for (uint32_t i = 0; i < old_count; i++) {
         while (old[i] != NULL) {
             struct key *k = old[i];
@@ -108,37 +109,37 @@ static int enlarge_buckets(struct psc_client *c)
 
 static int reserve_keys(struct psc_client *c)
 {
-    uint32_t cap = c->key_cap == 0 ? BUCKETS_FIRST : c->key_cap * 2;
+    uint32_t cap = c->keys.cap == 0 ? BUCKETS_FIRST : c->keys.cap * 2;
     struct key **grown;
 
-    if (c->key_count >= PS_KEYS_MAX) {
+    if (c->keys.count >= PS_KEYS_MAX) {
         return PSC_E_FULL;
     }
-    if (c->key_count == c->bucket_count) {
+    if (c->keys.count == c->keys.bucket_count) {
         int rc = enlarge_buckets(c);
 
         if (rc != 0) {
             return rc;
         }
     }
-    if (c->key_count < c->key_cap) {
+    if (c->keys.count < c->keys.cap) {
         return 0;
     }
-    grown = realloc(c->keys, cap * sizeof(struct key *));
+    grown = realloc(c->keys.by_number, cap * sizeof(struct key *));
     if (grown == NULL) {
         return PSC_E_NOMEM;
     }
-    c->keys = grown;
-    c->key_cap = cap;
+    c->keys.by_number = grown;
+    c->keys.cap = cap;
     return 0;
 }
 
 struct key *key_of(struct psc_client *c, uint32_t number)
 {
-    if (number >= c->key_count || !c->keys[number]->is_ready) {
+    if (number >= c->keys.count || !c->keys.by_number[number]->is_ready) {
         return NULL;
     }
-    return c->keys[number];
+    return c->keys.by_number[number];
 }
 
 static void free_key(struct key *k)
@@ -154,16 +155,16 @@ static void free_key(struct key *k)
 
 void key_free_all(struct psc_client *c)
 {
-    for (uint32_t i = 0; i < c->key_count; i++) {
-        free_key(c->keys[i]);
+    for (uint32_t i = 0; i < c->keys.count; i++) {
+        free_key(c->keys.by_number[i]);
     }
-    free(c->keys);
-    free(c->buckets);
-    for (size_t i = 0; i < c->arena_count; i++) {
-        ps_shm_unmap_foreign(c->arenas[i]->data, c->arenas[i]->size);
-        free(c->arenas[i]);
+    free(c->keys.by_number);
+    free(c->keys.buckets);
+    for (size_t i = 0; i < c->arenas.count; i++) {
+        ps_shm_unmap_foreign(c->arenas.list[i]->data, c->arenas.list[i]->size);
+        free(c->arenas.list[i]);
     }
-    free(c->arenas);
+    free(c->arenas.list);
 }
 
 /* -------------------------------------------------------------- declaring */
@@ -332,8 +333,8 @@ static int request_key(struct psc_client *c, const struct key_request *w,
     op_sent(op);
     /* Internal keys have rounds in every mode. */
     k->is_async = c->options.mode != PSC_MODE_SYNC && !key_is_internal(k);
-    k->number = c->key_count;
-    c->keys[c->key_count++] = k;
+    k->number = c->keys.count;
+    c->keys.by_number[c->keys.count++] = k;
     insert_name(c, k);
     *ret_key = k;
     return 0;
@@ -640,9 +641,10 @@ int psc_key_info(struct psc_client *c, uint32_t key, uint64_t *ret_count,
 static const struct arena *find_arena(const struct psc_client *c,
                                       uint32_t number)
 {
-    for (size_t i = 0; i < c->arena_count; i++) {
-        if (c->arenas[i]->number == number && !c->arenas[i]->is_of_lost_agent) {
-            return c->arenas[i];
+    for (size_t i = 0; i < c->arenas.count; i++) {
+        if (c->arenas.list[i]->number == number &&
+            !c->arenas.list[i]->is_of_lost_agent) {
+            return c->arenas.list[i];
         }
     }
     return NULL;
@@ -657,15 +659,16 @@ static int keep_arena_of_results(struct psc_client *c,
     if (find_arena(c, m->arena) != NULL) {
         return PS_E_PROTO;
     }
-    if (c->arena_count == c->arena_cap) {
-        size_t cap = c->arena_cap == 0 ? 8 : c->arena_cap * 2;
-        struct arena **grown = realloc(c->arenas, cap * sizeof(struct arena *));
+    if (c->arenas.count == c->arenas.cap) {
+        size_t cap = c->arenas.cap == 0 ? 8 : c->arenas.cap * 2;
+        struct arena **grown = realloc(c->arenas.list,
+                                       cap * sizeof(struct arena *));
 
         if (grown == NULL) {
             return PS_E_NOMEM;
         }
-        c->arenas = grown;
-        c->arena_cap = cap;
+        c->arenas.list = grown;
+        c->arenas.cap = cap;
     }
     a = calloc(1, sizeof(*a));
     if (a == NULL) {
@@ -678,7 +681,7 @@ static int keep_arena_of_results(struct psc_client *c,
         free(a);
         return rc;
     }
-    c->arenas[c->arena_count++] = a;
+    c->arenas.list[c->arenas.count++] = a;
     return 0;
 }
 
@@ -755,18 +758,18 @@ void key_accept_info(struct psc_client *c, struct psc_op *op,
 
 static void unmap_arena(struct psc_client *c, size_t at)
 {
-    struct arena *a = c->arenas[at];
+    struct arena *a = c->arenas.list[at];
 
     ps_shm_unmap_foreign(a->data, a->size);
     free(a);
-    c->arenas[at] = c->arenas[--c->arena_count];
+    c->arenas.list[at] = c->arenas.list[--c->arenas.count];
 }
 
 void key_drop_arena(struct psc_client *c, struct arena *a)
 {
     a->uses--;
-    for (size_t i = 0; a->uses == 0 && i < c->arena_count; i++) {
-        if (c->arenas[i] == a) {
+    for (size_t i = 0; a->uses == 0 && i < c->arenas.count; i++) {
+        if (c->arenas.list[i] == a) {
             unmap_arena(c, i);
             return;
         }
@@ -776,8 +779,8 @@ void key_drop_arena(struct psc_client *c, struct arena *a)
 /* Arena of the current agent that contains `data`, or NULL. */
 static struct arena *arena_around(const struct psc_client *c, const void *data)
 {
-    for (size_t i = 0; i < c->arena_count; i++) {
-        struct arena *a = c->arenas[i];
+    for (size_t i = 0; i < c->arenas.count; i++) {
+        struct arena *a = c->arenas.list[i];
         const uint8_t *from = a->data;
 
         if (!a->is_of_lost_agent && (const uint8_t *)data >= from &&
@@ -791,18 +794,18 @@ static struct arena *arena_around(const struct psc_client *c, const void *data)
 /* Unmaps the lost agent's arenas that no open result uses. */
 static void drop_lost_arenas(struct psc_client *c)
 {
-    PS_LIST_EACH(n, &c->ops)
+    PS_LIST_EACH(n, &c->ops.all)
     {
         struct psc_op *op = PS_CONTAINER(n, struct psc_op, of_client);
 
-        if (op->data != NULL && op->arena == NULL) {
-            op->arena = arena_around(c, op->data);
-            op->arena->uses++;
+        if (op->result.data != NULL && op->result.arena == NULL) {
+            op->result.arena = arena_around(c, op->result.data);
+            op->result.arena->uses++;
         }
     }
-    for (size_t i = c->arena_count; i-- > 0;) {
-        c->arenas[i]->is_of_lost_agent = true;
-        if (c->arenas[i]->uses == 0) {
+    for (size_t i = c->arenas.count; i-- > 0;) {
+        c->arenas.list[i]->is_of_lost_agent = true;
+        if (c->arenas.list[i]->uses == 0) {
             unmap_arena(c, i);
         }
     }
@@ -810,12 +813,12 @@ static void drop_lost_arenas(struct psc_client *c)
 
 void key_unbind_all(struct psc_client *c)
 {
-    for (uint32_t i = 0; i < c->key_count; i++) {
-        struct key *k = c->keys[i];
+    for (uint32_t i = 0; i < c->keys.count; i++) {
+        struct key *k = c->keys.by_number[i];
 
         if (k->is_ready && !k->is_unbound) {
             k->is_unbound = true;
-            c->keys_unbound++;
+            c->keys.unbound_count++;
         }
     }
     drop_lost_arenas(c);
@@ -825,14 +828,14 @@ int key_rebind_all(struct psc_client *c)
 {
     int rc = 0;
 
-    for (uint32_t i = 0; rc == 0 && i < c->key_count; i++) {
-        if (c->keys[i]->is_unbound) {
-            rc = send_key_request(c, c->keys[i]);
+    for (uint32_t i = 0; rc == 0 && i < c->keys.count; i++) {
+        if (c->keys.by_number[i]->is_unbound) {
+            rc = send_key_request(c, c->keys.by_number[i]);
         }
     }
-    for (uint32_t i = 0; rc == 0 && i < c->key_count; i++) {
-        if (c->keys[i]->open_request != NULL) {
-            rc = send_key_request(c, c->keys[i]);
+    for (uint32_t i = 0; rc == 0 && i < c->keys.count; i++) {
+        if (c->keys.by_number[i]->open_request != NULL) {
+            rc = send_key_request(c, c->keys.by_number[i]);
         }
     }
     return rc;
@@ -841,7 +844,7 @@ int key_rebind_all(struct psc_client *c)
 void key_accept_rebind(struct psc_client *c, const struct ps_msg_l_key_info *m)
 {
     const uint64_t number = m->request & ~KEY_REBIND;
-    struct key *k = number < c->key_count ? c->keys[number] : NULL;
+    struct key *k = number < c->keys.count ? c->keys.by_number[number] : NULL;
 
     if (k == NULL || !k->is_unbound) {
         client_fail(c, PSC_E_PROTO,
@@ -860,6 +863,6 @@ void key_accept_rebind(struct psc_client *c, const struct ps_msg_l_key_info *m)
         return;
     }
     k->is_unbound = false;
-    c->keys_unbound--;
+    c->keys.unbound_count--;
     op_pump(k, c);
 }

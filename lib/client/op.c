@@ -18,6 +18,10 @@
 #include "kernel/kernel.h"
 #include "proto/msg_codec.h"
 
+/* Freed operations kept for reuse. */
+#define SPARE_OPS          4096u
+/* Low bits of an operation's id: its slot in the table. Above: a counter. */
+#define PLACE_BITS         20u
 #define PLACES_MAX         (1u << PLACE_BITS)
 /* Bytes of a streaming operation copied between two progress reports. */
 #define PROGRESS_BYTES_MIN (size_t)(2u * 1024 * 1024)
@@ -64,27 +68,27 @@ void op_name(const struct psc_op *op, char *text, size_t size)
 
 static int reserve_op_slot(struct psc_client *c)
 {
-    uint32_t cap = c->op_slot_cap == 0 ? 64 : c->op_slot_cap * 2;
+    uint32_t cap = c->ops.slot_cap == 0 ? 64 : c->ops.slot_cap * 2;
     struct psc_op **places;
     uint32_t *free_places;
 
-    if (c->free_op_slot_count > 0 || c->op_slot_count < c->op_slot_cap) {
+    if (c->ops.free_slot_count > 0 || c->ops.slot_count < c->ops.slot_cap) {
         return 0;
     }
     if (cap > PLACES_MAX) {
         return PSC_E_FULL;
     }
-    places = realloc(c->ops_by_place, cap * sizeof(struct psc_op *));
+    places = realloc(c->ops.by_slot, cap * sizeof(struct psc_op *));
     if (places == NULL) {
         return PSC_E_NOMEM;
     }
-    c->ops_by_place = places;
-    free_places = realloc(c->free_op_slots, cap * sizeof(uint32_t));
+    c->ops.by_slot = places;
+    free_places = realloc(c->ops.free_slots, cap * sizeof(uint32_t));
     if (free_places == NULL) {
         return PSC_E_NOMEM;
     }
-    c->free_op_slots = free_places;
-    c->op_slot_cap = cap;
+    c->ops.free_slots = free_places;
+    c->ops.slot_cap = cap;
     return 0;
 }
 
@@ -97,11 +101,11 @@ int op_number(struct psc_op *op)
     if (rc != 0) {
         return rc;
     }
-    place = c->free_op_slot_count > 0
-                ? c->free_op_slots[--c->free_op_slot_count]
-                : c->op_slot_count++;
-    c->ops_by_place[place] = op;
-    op->id = ++c->next_id << PLACE_BITS | place;
+    place = c->ops.free_slot_count > 0
+                ? c->ops.free_slots[--c->ops.free_slot_count]
+                : c->ops.slot_count++;
+    c->ops.by_slot[place] = op;
+    op->id = ++c->ops.next_id << PLACE_BITS | place;
     return 0;
 }
 
@@ -113,9 +117,9 @@ static void release_number(struct psc_op *op)
     if (op->id == 0) {
         return;
     }
-    assert(c->ops_by_place[place] == op);
-    c->ops_by_place[place] = NULL;
-    c->free_op_slots[c->free_op_slot_count++] = place;
+    assert(c->ops.by_slot[place] == op);
+    c->ops.by_slot[place] = NULL;
+    c->ops.free_slots[c->ops.free_slot_count++] = place;
     op->id = 0;
 }
 
@@ -124,10 +128,10 @@ struct psc_op *op_find(struct psc_client *c, uint64_t id)
     uint64_t place = id & (PLACES_MAX - 1);
     struct psc_op *op;
 
-    if (place >= c->op_slot_count) {
+    if (place >= c->ops.slot_count) {
         return NULL;
     }
-    op = c->ops_by_place[place];
+    op = c->ops.by_slot[place];
     return op != NULL && op->id == id ? op : NULL;
 }
 
@@ -135,11 +139,11 @@ struct psc_op *op_find(struct psc_client *c, uint64_t id)
 
 struct psc_op *op_new(struct psc_client *c, enum op_kind kind)
 {
-    struct ps_list_node *n = ps_list_pop(&c->spare_ops);
+    struct ps_list_node *n = ps_list_pop(&c->ops.spare);
     struct psc_op *op;
 
     if (n != NULL) {
-        c->spare_op_count--;
+        c->ops.spare_count--;
         op = PS_CONTAINER(n, struct psc_op, of_client);
         memset(op, 0, sizeof(*op));
     } else {
@@ -152,20 +156,20 @@ struct psc_op *op_new(struct psc_client *c, enum op_kind kind)
     op->kind = kind;
     op->state = OP_NEW;
     op->started = client_now();
-    ps_list_push_back(&c->ops, &op->of_client);
+    ps_list_push_back(&c->ops.all, &op->of_client);
     return op;
 }
 
 static void release_block(struct psc_op *op)
 {
-    struct ps_shm_block *b = op->block;
+    struct ps_shm_block *b = op->src.block;
 
     if (b == NULL) {
         return;
     }
-    op->block = NULL;
+    op->src.block = NULL;
     b->uses--;
-    if (!op->staged) {
+    if (!op->src.staged) {
         return;
     }
     if (op->kind != OP_PUSH_ROWS && op->kind != OP_PULL_ROWS &&
@@ -182,29 +186,29 @@ int op_alloc_staging(struct psc_op *op)
     int rc;
 
     if (k->spare != NULL) {
-        op->block = k->spare;
+        op->src.block = k->spare;
         k->spare = NULL;
     } else {
-        rc = ps_shm_get(&op->client->shm, k->bytes, &op->block);
+        rc = ps_shm_get(&op->client->shm, k->bytes, &op->src.block);
         if (rc != 0) {
             return rc;
         }
     }
-    op->block->uses++;
-    op->block_offset = 0;
-    op->staged = true;
+    op->src.block->uses++;
+    op->src.offset = 0;
+    op->src.staged = true;
     return 0;
 }
 
 static void dequeue_op(struct psc_op *op)
 {
-    op->client->ops_queued -= op->state == OP_QUEUED;
+    op->client->ops.queued -= op->state == OP_QUEUED;
 }
 
 static void enqueue_op(struct psc_op *op)
 {
     op->state = OP_QUEUED;
-    op->client->ops_queued++;
+    op->client->ops.queued++;
 }
 
 void op_free(struct psc_op *op)
@@ -223,18 +227,18 @@ void op_free(struct psc_op *op)
     }
     release_block(op);
     release_number(op);
-    if (op->arena != NULL) {
-        key_drop_arena(op->client, op->arena);
+    if (op->result.arena != NULL) {
+        key_drop_arena(op->client, op->result.arena);
     }
     free(op->job_request);
-    free(op->row_index);
+    free(op->result.row_index);
     free(op->text);
-    if (op->client->spare_op_count == SPARE_OPS) {
+    if (op->client->ops.spare_count == SPARE_OPS) {
         free(op);
         return;
     }
-    op->client->spare_op_count++;
-    ps_list_push_front(&op->client->spare_ops, &op->of_client);
+    op->client->ops.spare_count++;
+    ps_list_push_front(&op->client->ops.spare, &op->of_client);
 }
 
 void op_sent(struct psc_op *op)
@@ -242,8 +246,8 @@ void op_sent(struct psc_op *op)
     dequeue_op(op);
     op->state = OP_SENT;
     op->must_resend = false;
-    op->client->ops_sent++;
-    op->client->ops_streaming += op->copies_progress;
+    op->client->ops.sent++;
+    op->client->ops.streaming += op->result.copies_progress;
     if (op->key != NULL) {
         op->key->ops_open++;
     }
@@ -269,25 +273,25 @@ static void count_op_ended(struct psc_op *op)
 {
     struct psc_client *c = op->client;
 
-    c->ops_ended++;
+    c->stats.ops_ended++;
     if (op_is_round(op->kind) && op->kind != OP_SKIP) {
-        c->rounds++;
+        c->stats.rounds++;
     }
     if (op_has_result(op->kind)) {
-        c->bytes_pulled += op->key->bytes;
+        c->stats.bytes_pulled += op->key->bytes;
     }
 }
 
 void op_free_later(struct psc_op *op)
 {
-    ps_list_push_back(&op->client->deferred_free, &op->of_key);
+    ps_list_push_back(&op->client->ops.deferred_free, &op->of_key);
 }
 
 void op_free_deferred(struct psc_client *c)
 {
     struct ps_list_node *n;
 
-    while ((n = ps_list_first(&c->deferred_free)) != NULL) {
+    while ((n = ps_list_first(&c->ops.deferred_free)) != NULL) {
         op_free(PS_CONTAINER(n, struct psc_op, of_key));
     }
 }
@@ -298,13 +302,13 @@ static void withdraw_op(struct psc_op *op)
     struct psc_client *c = op->client;
 
     if (op->state == OP_SENT || op->state == OP_COPYING) {
-        c->ops_sent--;
-        c->ops_streaming -= op->copies_progress;
+        c->ops.sent--;
+        c->ops.streaming -= op->result.copies_progress;
         if (op->key != NULL) {
             op->key->ops_open--;
         }
         if (op->kind == OP_BARRIER) {
-            c->barrier_open = false;
+            c->queues.barrier_open = false;
         }
     }
     if (ps_list_linked(&op->of_key)) {
@@ -322,8 +326,9 @@ void op_report(struct psc_op *op)
         defer_error(op);
         op_free_later(op);
     } else if (op->callback != NULL) {
-        ps_list_push_back(&c->callbacks, &op->of_callbacks);
-        if (c->event_fd >= 0 && eventfd_write(c->event_fd, 1) != 0) {
+        ps_list_push_back(&c->progress.callbacks, &op->of_callbacks);
+        if (c->progress.event_fd >= 0 &&
+            eventfd_write(c->progress.event_fd, 1) != 0) {
             /* A full counter is readable, too. */
         }
     }
@@ -351,7 +356,7 @@ void op_end(struct psc_op *op, int rc, const char *text)
         /* Without memory the text of the code remains. */
         op->text = strdup(text);
     }
-    if (op->streaming) {
+    if (op->src.streaming) {
         op->state = OP_ENDING;
         return;
     }
@@ -361,7 +366,7 @@ void op_end(struct psc_op *op, int rc, const char *text)
 void op_end_all(struct psc_client *c, int rc, const char *text)
 {
     /* op_end() may append operations, and frees none. */
-    PS_LIST_EACH(n, &c->ops)
+    PS_LIST_EACH(n, &c->ops.all)
     {
         struct psc_op *op = PS_CONTAINER(n, struct psc_op, of_client);
 
@@ -410,14 +415,15 @@ static void assign_round(struct psc_op *op)
 /* False: the operation must use the socket. */
 static bool submit_by_ring(struct psc_client *c, const struct ps_msg_l_op *m)
 {
-    if (c->ring_memory == NULL ||
-        (c->ring_is_full &&
-         ps_ring_free_op_slots(&c->ring) < PS_RING_OP_SLOTS / 2)) {
+    if (c->ring.memory == NULL ||
+        (c->ring.is_full &&
+         ps_ring_free_op_slots(&c->ring.worker) < PS_RING_OP_SLOTS / 2)) {
         return false;
     }
-    c->ring_is_full = !ps_ring_push_op(&c->ring, m, ps_sock_frames(c->sock));
-    c->ring_needs_wake = c->ring_needs_wake || !c->ring_is_full;
-    return !c->ring_is_full;
+    c->ring.is_full = !ps_ring_push_op(&c->ring.worker, m,
+                                       ps_sock_frames(c->sock));
+    c->ring.needs_wake = c->ring.needs_wake || !c->ring.is_full;
+    return !c->ring.is_full;
 }
 
 /* True if `out` may be written before the operation ends. False while the agent
@@ -425,17 +431,17 @@ static bool submit_by_ring(struct psc_client *c, const struct ps_msg_l_op *m)
 static bool may_copy_progress(const struct psc_op *op)
 {
     const struct key *k = op->key;
-    const uint8_t *out = op->out;
+    const uint8_t *out = op->result.out;
 
     if (out == NULL || op->detached || k->is_async || k->bytes < PIECES_MIN ||
-        op->client->ring_memory == NULL ||
+        op->client->ring.memory == NULL ||
         (op->kind != OP_PUSHPULL && op->kind != OP_BROADCAST) ||
         (op->hooks != NULL && !op->hooks->may_copy_progress(op))) {
         return false;
     }
-    if (op->block != NULL && !op->staged) {
-        const uint8_t *src = (const uint8_t *)ps_shm_data(op->block) +
-                             op->block_offset;
+    if (op->src.block != NULL && !op->src.staged) {
+        const uint8_t *src = (const uint8_t *)ps_shm_data(op->src.block) +
+                             op->src.offset;
 
         return (uintptr_t)out >= (uintptr_t)src + k->bytes ||
                (uintptr_t)src >= (uintptr_t)out + k->bytes;
@@ -446,16 +452,17 @@ static bool may_copy_progress(const struct psc_op *op)
 static size_t source_bytes(const struct psc_op *op)
 {
     if (op->kind == OP_PUSH_ROWS) {
-        return op->row_count * rows_bytes(op->key);
+        return op->src.row_count * rows_bytes(op->key);
     }
-    return op->block != NULL && op->kind != OP_PULL_ROWS && op->kind != OP_PULL
+    return op->src.block != NULL && op->kind != OP_PULL_ROWS &&
+                   op->kind != OP_PULL
                ? op->key->bytes
                : 0;
 }
 
 static int send_op(struct psc_op *op)
 {
-    struct ps_shm_block *b = op->block;
+    struct ps_shm_block *b = op->src.block;
     struct ps_msg m = {.code = PS_MSG_L_OP};
     int rc = op_number(op);
 
@@ -463,21 +470,21 @@ static int send_op(struct psc_op *op)
         return rc;
     }
     assign_round(op);
-    op->copies_progress = may_copy_progress(op);
+    op->result.copies_progress = may_copy_progress(op);
     m.l_op = (struct ps_msg_l_op){
         .op_id = op->id,
-        .op = (uint8_t)(op->send_only ? PS_OP_BROADCAST_SEND_ONLY
-                                      : kinds[op->kind].wire),
+        .op = (uint8_t)(op->args.send_only ? PS_OP_BROADCAST_SEND_ONLY
+                                           : kinds[op->kind].wire),
         .key = op->key->agent_number,
         .region = b != NULL ? ps_shm_region(b) : 0,
-        .offset = b != NULL ? b->offset + op->block_offset : 0,
+        .offset = b != NULL ? b->offset + op->src.offset : 0,
         .round = op->round,
-        .priority = op->priority,
-        .reduce = op->reduce,
-        .root = (uint16_t)op->root, /* Less than PS_RANKS_MAX. */
-        .row_count = op->row_count,
-        .samples = op->samples,
-        .streaming = op->streaming,
+        .priority = op->args.priority,
+        .reduce = op->args.reduce,
+        .root = (uint16_t)op->args.root, /* Less than PS_RANKS_MAX. */
+        .row_count = op->src.row_count,
+        .samples = op->args.samples,
+        .streaming = op->src.streaming,
     };
     if (!submit_by_ring(op->client, &m.l_op)) {
         rc = client_put(op->client, &m);
@@ -489,7 +496,7 @@ static int send_op(struct psc_op *op)
     if (op_is_round(op->kind)) {
         op->key->round = op->round;
     }
-    op->client->bytes_pushed += source_bytes(op);
+    op->client->stats.bytes_pushed += source_bytes(op);
     return 0;
 }
 
@@ -502,7 +509,7 @@ static void send_progress(struct psc_op *op)
                              .l_op = {.op_id = op->id,
                                       .op = PS_OP_PROGRESS,
                                       .key = op->key->agent_number,
-                                      .offset = op->bytes_ready}};
+                                      .offset = op->src.bytes_ready}};
     int rc;
 
     if (op->state != OP_SENT && op->state != OP_COPYING) {
@@ -520,23 +527,23 @@ void op_stream(struct psc_op *op, const void *src)
 {
     struct psc_client *c = op->client;
     const size_t bytes = op->key->bytes;
-    uint8_t *dst = ps_shm_data(op->block);
+    uint8_t *dst = ps_shm_data(op->src.block);
 
-    while (op->streaming && op->state != OP_ENDING && c->rc == 0) {
-        size_t piece = bytes - op->bytes_ready < PROGRESS_BYTES_MIN
-                           ? bytes - op->bytes_ready
+    while (op->src.streaming && op->state != OP_ENDING && c->rc == 0) {
+        size_t piece = bytes - op->src.bytes_ready < PROGRESS_BYTES_MIN
+                           ? bytes - op->src.bytes_ready
                            : PROGRESS_BYTES_MIN;
 
         pthread_mutex_unlock(&c->lock);
-        ps_kernel_copy_part(dst + op->bytes_ready,
-                            (const uint8_t *)src + op->bytes_ready, piece);
+        ps_kernel_copy_part(dst + op->src.bytes_ready,
+                            (const uint8_t *)src + op->src.bytes_ready, piece);
         pthread_mutex_lock(&c->lock);
-        c->bytes_copied += piece;
-        op->bytes_ready += piece;
-        op->streaming = op->bytes_ready < bytes;
+        c->stats.bytes_copied += piece;
+        op->src.bytes_ready += piece;
+        op->src.streaming = op->src.bytes_ready < bytes;
         send_progress(op);
     }
-    op->streaming = false;
+    op->src.streaming = false;
     if (op->state == OP_ENDING) {
         finish_op(op);
     }
@@ -556,10 +563,9 @@ static void send_ready(struct psc_client *c, struct key *k)
             k->ops_open > 0) {
             return;
         }
-        if (c->ops_sent >= SENT_MAX) {
-            if (!k->is_stalled) {
-                k->is_stalled = true;
-                ps_list_push_back(&c->stalled, &k->of_stalled);
+        if (c->ops.sent >= SENT_MAX) {
+            if (!ps_list_linked(&k->of_stalled)) {
+                ps_list_push_back(&c->queues.stalled, &k->of_stalled);
             }
             return;
         }
@@ -578,15 +584,14 @@ void op_pump(struct key *k, struct psc_client *c)
 
 static void send_stalled(struct psc_client *c)
 {
-    while (c->rc == 0 && c->ops_sent < SENT_MAX) {
-        struct ps_list_node *n = ps_list_pop(&c->stalled);
+    while (c->rc == 0 && c->ops.sent < SENT_MAX) {
+        struct ps_list_node *n = ps_list_pop(&c->queues.stalled);
         struct key *k;
 
         if (n == NULL) {
             return;
         }
         k = PS_CONTAINER(n, struct key, of_stalled);
-        k->is_stalled = false;
         send_ready(c, k);
     }
 }
@@ -599,7 +604,7 @@ static int send_barrier(struct psc_op *op)
     if (rc != 0) {
         return rc;
     }
-    op->round = c->barriers + 1;
+    op->round = c->queues.barriers_sent + 1;
     rc = client_put(c, &(struct ps_msg){.code = PS_MSG_L_BARRIER,
                                         .l_barrier = {.op_id = op->id,
                                                       .number = op->round}});
@@ -607,16 +612,17 @@ static int send_barrier(struct psc_op *op)
         return rc;
     }
     op_sent(op);
-    c->barriers = op->round;
-    c->barrier_open = true;
+    c->queues.barriers_sent = op->round;
+    c->queues.barrier_open = true;
     return 0;
 }
 
 /* At most one barrier is open at a time. */
 void op_send_barriers(struct psc_client *c)
 {
-    while (c->rc == 0 && c->link == LINK_UP && !c->barrier_open) {
-        struct ps_list_node *n = ps_list_pop(&c->barrier_queue);
+    while (c->rc == 0 && c->reattach.link == LINK_UP &&
+           !c->queues.barrier_open) {
+        struct ps_list_node *n = ps_list_pop(&c->queues.barriers);
         struct psc_op *op;
         int rc;
 
@@ -633,7 +639,7 @@ void op_send_barriers(struct psc_client *c)
 
 static void kick_if_sleeping(struct psc_client *c)
 {
-    if (c->ops_queued > 0) {
+    if (c->ops.queued > 0) {
         client_kick(c);
     }
 }
@@ -676,7 +682,7 @@ static int keep_job_request(struct psc_op *op, const struct ps_msg *msg)
 static const struct key *key_of_request(const struct psc_op *op)
 {
     return op->job_request->len == 0
-               ? op->client->keys[op->job_request->state.key]
+               ? op->client->keys.by_number[op->job_request->state.key]
                : NULL;
 }
 
@@ -698,13 +704,14 @@ static bool may_send_request(const struct psc_op *op)
 {
     const struct key *k = key_of_request(op);
 
-    return op->client->link == LINK_UP && (k == NULL || !k->is_unbound);
+    return op->client->reattach.link == LINK_UP &&
+           (k == NULL || !k->is_unbound);
 }
 
 /* The first queued request that may be sent, or NULL. */
 static struct psc_op *next_job_request(const struct psc_client *c)
 {
-    PS_LIST_EACH(n, &c->job_requests)
+    PS_LIST_EACH(n, &c->queues.job_requests)
     {
         struct psc_op *op = PS_CONTAINER(n, struct psc_op, of_key);
 
@@ -740,7 +747,7 @@ static int submit_job_request(struct psc_op *op, const struct ps_msg *msg)
     }
     if (!may_send_request(op)) {
         enqueue_op(op);
-        ps_list_push_back(&c->job_requests, &op->of_key);
+        ps_list_push_back(&c->queues.job_requests, &op->of_key);
         return 0;
     }
     rc = send_job_request(op);
@@ -754,26 +761,26 @@ static int submit_job_request(struct psc_op *op, const struct ps_msg *msg)
 static void requeue(struct psc_op *op)
 {
     struct psc_client *c = op->client;
-    struct ps_list *queue = &c->job_requests;
+    struct ps_list *queue = &c->queues.job_requests;
 
     if (op->key != NULL) {
         queue = &op->key->queue;
         op->key->ops_open--;
-        c->bytes_pushed -= source_bytes(op);
+        c->stats.bytes_pushed -= source_bytes(op);
         if (op_is_round(op->kind)) {
             op->key->round = op->round - 1;
         }
     } else if (op->kind == OP_BARRIER) {
-        queue = &c->barrier_queue;
-        c->barriers--;
-        c->barrier_open = false;
+        queue = &c->queues.barriers;
+        c->queues.barriers_sent--;
+        c->queues.barrier_open = false;
     }
-    if (queue != &c->job_requests) {
+    if (queue != &c->queues.job_requests) {
         release_number(op);
     }
-    c->ops_sent--;
-    c->ops_streaming -= op->copies_progress;
-    op->copied = 0;
+    c->ops.sent--;
+    c->ops.streaming -= op->result.copies_progress;
+    op->result.copied = 0;
     enqueue_op(op);
     op->must_resend = true;
     ps_list_push_front(queue, &op->of_key);
@@ -782,8 +789,8 @@ static void requeue(struct psc_op *op)
 void op_requeue_all(struct psc_client *c)
 {
     /* `ops` is in order of creation, the order of sending on each key. */
-    for (struct ps_list_node *n = ps_list_last(&c->ops); n != NULL;
-         n = ps_list_prev(&c->ops, n)) {
+    for (struct ps_list_node *n = ps_list_last(&c->ops.all); n != NULL;
+         n = ps_list_prev(&c->ops.all, n)) {
         struct psc_op *op = PS_CONTAINER(n, struct psc_op, of_client);
 
         if (op->state == OP_SENT && op->kind != OP_KEY) {
@@ -801,7 +808,7 @@ int op_submit(struct psc_op *op, const struct ps_msg *msg)
     }
     if (op->kind == OP_BARRIER) {
         enqueue_op(op);
-        ps_list_push_back(&c->barrier_queue, &op->of_key);
+        ps_list_push_back(&c->queues.barriers, &op->of_key);
         op_send_barriers(c);
         kick_if_sleeping(c);
     } else if (op->key == NULL) {
@@ -815,7 +822,7 @@ int op_submit(struct psc_op *op, const struct ps_msg *msg)
         ps_list_push_back(&op->key->queue, &op->of_key);
         send_ready(c, op->key);
         kick_if_sleeping(c);
-        if (c->ring_is_full && ps_sock_pending(c->sock) < FLUSH_BYTES) {
+        if (c->ring.is_full && ps_sock_pending(c->sock) < FLUSH_BYTES) {
             return 0; /* The agent is busy: flushed with later operations. */
         }
     }
@@ -830,51 +837,53 @@ static bool wants_result(const struct psc_op *op)
 {
     return op->hooks != NULL && op->hooks->wants_result != NULL
                ? op->hooks->wants_result(op)
-               : op_has_result(op->kind) && op->out != NULL && !op->detached;
+               : op_has_result(op->kind) && op->result.out != NULL &&
+                     !op->detached;
 }
 
 static void copy_out(struct psc_op *op)
 {
     struct psc_client *c = op->client;
-    const void *from = op->key->is_async ? ps_shm_data(op->block) : op->data;
-    size_t bytes = (op->hooks != NULL ? op->out_bytes : op->key->bytes) -
-                   op->copied;
+    const void *from = op->key->is_async ? ps_shm_data(op->src.block)
+                                         : op->result.data;
+    size_t bytes = (op->hooks != NULL ? op->result.bytes : op->key->bytes) -
+                   op->result.copied;
 
     op->state = OP_COPYING;
     pthread_mutex_unlock(&c->lock);
     if (op->hooks != NULL) {
         op->hooks->copy_result(op, from);
     } else {
-        ps_kernel_copy((uint8_t *)op->out + op->copied,
-                       (const uint8_t *)from + op->copied, bytes);
+        ps_kernel_copy((uint8_t *)op->result.out + op->result.copied,
+                       (const uint8_t *)from + op->result.copied, bytes);
     }
     pthread_mutex_lock(&c->lock);
-    c->bytes_copied += bytes;
+    c->stats.bytes_copied += bytes;
 }
 
 void op_accept_progress(struct psc_op *op, uint64_t bytes)
 {
     struct psc_client *c = op->client;
     const struct key *k = op->key;
-    size_t from = op->copied;
+    size_t from = op->result.copied;
 
-    if (op->state != OP_SENT || !op->copies_progress || bytes > k->bytes ||
-        !wants_result(op)) {
+    if (op->state != OP_SENT || !op->result.copies_progress ||
+        bytes > k->bytes || !wants_result(op)) {
         return;
     }
-    if (op->hooks != NULL && bytes > op->out_bytes) {
-        bytes = op->out_bytes; /* Rounded keys of collectives are longer. */
+    if (op->hooks != NULL && bytes > op->result.bytes) {
+        bytes = op->result.bytes; /* Rounded keys of collectives are longer. */
     }
     if (bytes <= from) {
         return;
     }
     op->state = OP_COPYING;
     pthread_mutex_unlock(&c->lock);
-    ps_kernel_copy_part((uint8_t *)op->out + from,
+    ps_kernel_copy_part((uint8_t *)op->result.out + from,
                         k->data[op->round & 1] + from, bytes - from);
     pthread_mutex_lock(&c->lock);
-    c->bytes_copied += bytes - from;
-    op->copied = bytes;
+    c->stats.bytes_copied += bytes - from;
+    op->result.copied = bytes;
     op->state = OP_SENT;
     /* psc_op_free() waits for the copy. */
     client_changed(c);
@@ -891,20 +900,20 @@ static void copy_rows_out(struct psc_op *op)
     size_t bytes = rows_bytes(op->key);
     const uint8_t *from;
 
-    if (op->row_index_count == 0) {
+    if (op->result.row_index_count == 0) {
         return;
     }
-    from = (const uint8_t *)ps_shm_data(op->block) + op->block_offset +
-           rows_numbers_bytes(op->row_count);
+    from = (const uint8_t *)ps_shm_data(op->src.block) + op->src.offset +
+           rows_numbers_bytes(op->src.row_count);
     op->state = OP_COPYING;
     pthread_mutex_unlock(&c->lock);
-    for (size_t i = 0; i < op->row_index_count; i++) {
-        memcpy((uint8_t *)op->out + i * bytes, from + op->row_index[i] * bytes,
-               bytes);
+    for (size_t i = 0; i < op->result.row_index_count; i++) {
+        memcpy((uint8_t *)op->result.out + i * bytes,
+               from + op->result.row_index[i] * bytes, bytes);
     }
     pthread_mutex_lock(&c->lock);
-    c->bytes_copied += op->row_index_count * bytes;
-    c->bytes_pulled += op->row_index_count * bytes;
+    c->stats.bytes_copied += op->result.row_index_count * bytes;
+    c->stats.bytes_pulled += op->result.row_index_count * bytes;
 }
 
 void op_accept_done(struct psc_op *op, const struct ps_msg_l_done *m)
@@ -913,7 +922,7 @@ void op_accept_done(struct psc_op *op, const struct ps_msg_l_done *m)
     struct key *k = op->key;
 
     op->version = m->version;
-    op->all_skipped = m->all_skipped;
+    op->result.all_skipped = m->all_skipped;
     if (m->error != 0) {
         /* A failed round had no contribution of this rank, so its number is
          * used again; so is that of a failed barrier. */
@@ -921,10 +930,10 @@ void op_accept_done(struct psc_op *op, const struct ps_msg_l_done *m)
             k->round--;
         }
         if (op->kind == OP_BARRIER) {
-            c->barriers--;
+            c->queues.barriers_sent--;
         }
         op_end(op, client_failure(m->error), m->text);
-    } else if (op->streaming) {
+    } else if (op->src.streaming) {
         client_fail(c, PSC_E_PROTO,
                     "the agent has ended a round of '%s' without what this "
                     "rank still copies",
@@ -938,7 +947,7 @@ void op_accept_done(struct psc_op *op, const struct ps_msg_l_done *m)
         return;
     } else {
         if (op_has_result(op->kind) && !k->is_async) {
-            op->data = k->data[op->version & 1];
+            op->result.data = k->data[op->version & 1];
         }
         if (wants_result(op)) {
             copy_out(op);

@@ -40,7 +40,8 @@ bool reattach_is_wanted(const struct psc_options *o)
 
 bool reattach_is_possible(const struct psc_client *c)
 {
-    return c->is_welcomed && c->gen != 0 && reattach_is_wanted(&c->options);
+    return c->id.is_welcomed && c->id.gen != 0 &&
+           reattach_is_wanted(&c->options);
 }
 
 /* ------------------------------------------------------- residual segments */
@@ -58,10 +59,10 @@ static bool is_same_file(int fd, int other)
 static struct residual_segment *
 find_segment(const struct psc_client *c, const struct residual_segment *keep)
 {
-    for (uint32_t i = 0; i < c->residual_segment_count; i++) {
-        if (c->residual_segments[i].number == keep->number ||
-            is_same_file(c->residual_segments[i].fd, keep->fd)) {
-            return &c->residual_segments[i];
+    for (uint32_t i = 0; i < c->reattach.segment_count; i++) {
+        if (c->reattach.segments[i].number == keep->number ||
+            is_same_file(c->reattach.segments[i].fd, keep->fd)) {
+            return &c->reattach.segments[i];
         }
     }
     return NULL;
@@ -78,16 +79,16 @@ static int add_segment(struct psc_client *c,
         *known = *keep;
         return 0;
     }
-    if (c->residual_segment_count == SEGMENTS_HELD_MAX) {
+    if (c->reattach.segment_count == SEGMENTS_HELD_MAX) {
         return PSC_E_FULL;
     }
-    grown = realloc(c->residual_segments,
-                    (c->residual_segment_count + 1) * sizeof(*grown));
+    grown = realloc(c->reattach.segments,
+                    (c->reattach.segment_count + 1) * sizeof(*grown));
     if (grown == NULL) {
         return PSC_E_NOMEM;
     }
-    c->residual_segments = grown;
-    c->residual_segments[c->residual_segment_count++] = *keep;
+    c->reattach.segments = grown;
+    c->reattach.segments[c->reattach.segment_count++] = *keep;
     return 0;
 }
 
@@ -113,10 +114,10 @@ void reattach_add_segment(struct psc_client *c,
 
 void reattach_fini(struct psc_client *c)
 {
-    for (uint32_t i = 0; i < c->residual_segment_count; i++) {
-        close(c->residual_segments[i].fd);
+    for (uint32_t i = 0; i < c->reattach.segment_count; i++) {
+        close(c->reattach.segments[i].fd);
     }
-    free(c->residual_segments);
+    free(c->reattach.segments);
 }
 
 static int offer_segment(struct psc_client *c, const struct residual_segment *k)
@@ -137,7 +138,7 @@ static int offer_segment(struct psc_client *c, const struct residual_segment *k)
 
 static void end_stall_requests(struct psc_client *c)
 {
-    PS_LIST_EACH(n, &c->stall_requests)
+    PS_LIST_EACH(n, &c->progress.stall_requests)
     {
         struct stall_request *w = PS_CONTAINER(n, struct stall_request, node);
 
@@ -148,7 +149,7 @@ static void end_stall_requests(struct psc_client *c)
 
 static ps_time reattach_deadline(const struct psc_client *c)
 {
-    return c->lost_at + PS_MILLIS(c->options.agent_retry_ms);
+    return c->reattach.lost_at + PS_MILLIS(c->options.agent_retry_ms);
 }
 
 /* Schedules the next dial; `text` is the reason why the last one failed. */
@@ -157,7 +158,7 @@ static void schedule_retry(struct psc_client *c, const char *text)
     ps_time now = client_now();
     int rc;
 
-    ps_str_copy(c->lost_text, sizeof(c->lost_text), text);
+    ps_str_copy(c->reattach.lost_text, sizeof(c->reattach.lost_text), text);
     if (now >= reattach_deadline(c)) {
         client_fail(c, PSC_E_CLOSED,
                     "the agent closed the connection, and none has taken this "
@@ -166,28 +167,30 @@ static void schedule_retry(struct psc_client *c, const char *text)
                     c->options.agent_retry_ms % 1000 / 100, text);
         return;
     }
-    c->retry_at = ps_time_min(now + PS_MILLIS(c->retry_ms),
-                              reattach_deadline(c));
+    c->reattach.retry_at = ps_time_min(now + PS_MILLIS(c->reattach.retry_ms),
+                                       reattach_deadline(c));
     rc = ps_sock_alarm(
-        c->sock, (int)((c->retry_at - now + PS_MILLIS(1) - 1) / PS_MILLIS(1)));
+        c->sock,
+        (int)((c->reattach.retry_at - now + PS_MILLIS(1) - 1) / PS_MILLIS(1)));
     if (rc != 0) {
         client_fail(c, rc,
                     "the agent closed the connection, and there is no "
                     "timer to wait for another one: %s",
                     ps_strerror(rc));
     }
-    c->retry_ms = c->retry_ms * 2 < RETRY_MOST_MS ? c->retry_ms * 2
-                                                  : RETRY_MOST_MS;
+    c->reattach.retry_ms = c->reattach.retry_ms * 2 < RETRY_MOST_MS
+                               ? c->reattach.retry_ms * 2
+                               : RETRY_MOST_MS;
 }
 
 static void drop_ring(struct psc_client *c)
 {
-    if (c->ring_memory != NULL) {
-        munmap(c->ring_memory, ps_ring_bytes());
+    if (c->ring.memory != NULL) {
+        munmap(c->ring.memory, ps_ring_bytes());
     }
-    c->ring_memory = NULL;
-    c->ring_is_full = false;
-    c->ring_needs_wake = false;
+    c->ring.memory = NULL;
+    c->ring.is_full = false;
+    c->ring.needs_wake = false;
 }
 
 static void detach_from_agent(struct psc_client *c, const char *text)
@@ -196,7 +199,7 @@ static void detach_from_agent(struct psc_client *c, const char *text)
     drop_ring(c);
     op_requeue_all(c);
     key_unbind_all(c);
-    c->link = LINK_LOST;
+    c->reattach.link = LINK_LOST;
     schedule_retry(c, text);
     end_stall_requests(c);
     client_changed(c);
@@ -204,10 +207,10 @@ static void detach_from_agent(struct psc_client *c, const char *text)
 
 void reattach_agent_lost(struct psc_client *c)
 {
-    if (c->link == LINK_UP) {
-        c->retry_ms = RETRY_FIRST_MS;
-        if (c->keys_unbound == 0) {
-            c->lost_at = client_now();
+    if (c->reattach.link == LINK_UP) {
+        c->reattach.retry_ms = RETRY_FIRST_MS;
+        if (c->keys.unbound_count == 0) {
+            c->reattach.lost_at = client_now();
         }
     }
     detach_from_agent(c, "it hung up");
@@ -221,10 +224,10 @@ static int send_hello(struct psc_client *c)
     int rc;
 
     client_hello(c, &m);
-    m.l_hello.rank = (int32_t)c->rank;
-    m.l_hello.gen = c->gen;
-    m.l_hello.reattach_keys = c->keys_unbound;
-    m.l_hello.completed_barriers = c->barriers;
+    m.l_hello.rank = (int32_t)c->id.rank;
+    m.l_hello.gen = c->id.gen;
+    m.l_hello.reattach_keys = c->keys.unbound_count;
+    m.l_hello.completed_barriers = c->queues.barriers_sent;
     rc = ps_sock_put(c->sock, &m, -1);
     if (rc == 0) {
         rc = ps_sock_alarm(c->sock, -1);
@@ -240,7 +243,7 @@ void reattach_dial(struct psc_client *c)
     int errnum = 0;
     int rc;
 
-    if (client_now() < c->retry_at) {
+    if (client_now() < c->reattach.retry_at) {
         return;
     }
     rc = ps_sock_dial(c->sock, c->options.socket, &errnum);
@@ -248,7 +251,7 @@ void reattach_dial(struct psc_client *c)
         rc = send_hello(c);
     }
     if (rc == 0) {
-        c->link = LINK_GREETING;
+        c->reattach.link = LINK_GREETING;
         client_flush(c);
         return;
     }
@@ -263,8 +266,8 @@ static int resend_all(struct psc_client *c, uint32_t ring)
 {
     int rc = 0;
 
-    for (uint32_t i = 0; rc == 0 && i < c->residual_segment_count; i++) {
-        rc = offer_segment(c, &c->residual_segments[i]);
+    for (uint32_t i = 0; rc == 0 && i < c->reattach.segment_count; i++) {
+        rc = offer_segment(c, &c->reattach.segments[i]);
     }
     if (rc == 0) {
         rc = ps_shm_announce_all(&c->shm);
@@ -286,25 +289,25 @@ void reattach_welcome(struct psc_client *c, const struct ps_msg_l_welcome *m)
 {
     int rc;
 
-    if (c->link != LINK_GREETING || m->gen != c->gen || m->rank != c->rank ||
-        m->num_workers != c->size) {
+    if (c->reattach.link != LINK_GREETING || m->gen != c->id.gen ||
+        m->rank != c->id.rank || m->num_workers != c->id.size) {
         client_fail(c, PSC_E_PROTO,
                     "the agent on '%s' takes rank %u of %u for rank %u of %u "
                     "(job generation %llu for %llu): start the job again",
-                    c->options.socket, c->rank, c->size, m->rank,
-                    m->num_workers, (unsigned long long)c->gen,
+                    c->options.socket, c->id.rank, c->id.size, m->rank,
+                    m->num_workers, (unsigned long long)c->id.gen,
                     (unsigned long long)m->gen);
         return;
     }
-    c->link = LINK_UP;
+    c->reattach.link = LINK_UP;
     rc = resend_all(c, m->ring_layout);
     if (rc != 0) {
         /* Closing the connection discards what the agent has received. */
-        c->link = LINK_GREETING;
+        c->reattach.link = LINK_GREETING;
         detach_from_agent(c, ps_strerror(rc));
         return;
     }
-    c->reattach_count++;
+    c->reattach.count++;
     client_changed(c);
 }
 
@@ -313,18 +316,20 @@ bool reattach_explain(const struct psc_client *c, const struct key *k,
 {
     ps_time lost_for;
 
-    if (c->rc != 0 || (c->link == LINK_UP && (k == NULL || !k->is_unbound))) {
+    if (c->rc != 0 ||
+        (c->reattach.link == LINK_UP && (k == NULL || !k->is_unbound))) {
         return false;
     }
-    lost_for = (client_now() - c->lost_at) / PS_MILLIS(1);
+    lost_for = (client_now() - c->reattach.lost_at) / PS_MILLIS(1);
     snprintf(text, size, "the agent on '%s' was lost %llu.%llu s ago; %s%s",
              c->options.socket, (unsigned long long)(lost_for / 1000),
              (unsigned long long)(lost_for % 1000 / 100),
-             c->link == LINK_LOST       ? "none is there: "
-             : c->link == LINK_GREETING ? "one is there, and has not yet taken "
-                                          "this worker up"
-                                        : "one is there, and has not yet taken "
-                                          "the key up",
-             c->link == LINK_LOST ? c->lost_text : "");
+             c->reattach.link == LINK_LOST ? "none is there: "
+             : c->reattach.link == LINK_GREETING
+                 ? "one is there, and has not yet taken "
+                   "this worker up"
+                 : "one is there, and has not yet taken "
+                   "the key up",
+             c->reattach.link == LINK_LOST ? c->reattach.lost_text : "");
     return true;
 }

@@ -105,42 +105,42 @@ int rows_block(struct psc_op *op, const int64_t *rows, size_t count,
         goto leave;
     }
     for (size_t i = 0; i < count; i++) {
-        op->row_count += i == 0 || named[i].row != named[i - 1].row;
+        op->src.row_count += i == 0 || named[i].row != named[i - 1].row;
     }
     if (data == NULL) {
-        op->row_index = malloc(count * sizeof(*op->row_index));
-        op->row_index_count = count;
-        if (op->row_index == NULL) {
+        op->result.row_index = malloc(count * sizeof(*op->result.row_index));
+        op->result.row_index_count = count;
+        if (op->result.row_index == NULL) {
             rc = client_error(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
             goto leave;
         }
     }
     rc = ps_shm_get(&c->shm,
-                    rows_numbers_bytes(op->row_count) +
-                        ps_round_up(op->row_count * rows_bytes(op->key), 8),
-                    &op->block);
+                    rows_numbers_bytes(op->src.row_count) +
+                        ps_round_up(op->src.row_count * rows_bytes(op->key), 8),
+                    &op->src.block);
     if (rc != 0) {
         client_error(c, rc, "'%s': no memory for %u rows", op->key->name,
-                     op->row_count);
+                     op->src.row_count);
         goto leave;
     }
-    op->block->uses++;
-    op->block_offset = 0;
-    op->staged = true;
-    number = ps_shm_data(op->block);
+    op->src.block->uses++;
+    op->src.offset = 0;
+    op->src.staged = true;
+    number = ps_shm_data(op->src.block);
     for (size_t i = 0; i < count; i++) {
         if (i == 0 || named[i].row != number[last - 1]) {
             number[last++] = named[i].row;
         }
-        if (op->row_index != NULL) {
-            op->row_index[named[i].index] = last - 1;
+        if (op->result.row_index != NULL) {
+            op->result.row_index[named[i].index] = last - 1;
         }
     }
     if (data != NULL) {
         rc = fill_sorted_rows(op, named, count, data,
-                              (uint8_t *)ps_shm_data(op->block) +
-                                  rows_numbers_bytes(op->row_count));
-        c->bytes_copied += count * rows_bytes(op->key);
+                              (uint8_t *)ps_shm_data(op->src.block) +
+                                  rows_numbers_bytes(op->src.row_count));
+        c->stats.bytes_copied += count * rows_bytes(op->key);
     }
 
 leave:

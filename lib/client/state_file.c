@@ -124,7 +124,7 @@ static int transfer_buffer(struct psc_client *c, const struct key *k,
         .offset = block != NULL ? block->offset : 0};
     rc = op_start_plain(c, OP_STATE, &m, &m.l_optimizer_state.op_id, NULL, &op);
     if (rc == 0 && block != NULL) {
-        op->block = block;
+        op->src.block = block;
         block->uses++;
     }
     client_leave(c);
@@ -169,15 +169,15 @@ static int list_keys(struct psc_client *c, struct key ***ret_keys,
     if (rc != 0) {
         return rc;
     }
-    keys = calloc(c->key_count + 1u, sizeof(struct key *));
+    keys = calloc(c->keys.count + 1u, sizeof(struct key *));
     if (keys == NULL) {
         rc = client_error(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
     } else if (c->optimizer == NULL) {
         rc = client_error(c, PSC_E_INVAL,
                           "this worker has declared no optimizer");
     }
-    for (uint32_t i = 0; rc == 0 && i < c->key_count; i++) {
-        struct key *k = c->keys[i];
+    for (uint32_t i = 0; rc == 0 && i < c->keys.count; i++) {
+        struct key *k = c->keys.by_number[i];
 
         if (has_state(k) && (k->ops_open > 0 || !ps_list_empty(&k->queue))) {
             rc = client_error(c, PSC_E_AGAIN,

@@ -19,7 +19,7 @@ void wait_note_init(struct psc_client *c)
     if (ms == 0 && isatty(STDERR_FILENO) == 1) {
         ms = NOTE_MS;
     }
-    c->note_every = ms > 0 ? PS_MILLIS(ms) : PS_TIME_NEVER;
+    c->notes.every = ms > 0 ? PS_MILLIS(ms) : PS_TIME_NEVER;
 }
 
 /* Writes the line with one call, so that lines of several workers do not
@@ -28,8 +28,8 @@ static void print_wait_note(const struct psc_client *c, const char *text)
 {
     char who[32] = "a worker";
 
-    if (c->is_welcomed) {
-        snprintf(who, sizeof(who), "rank %u", c->rank);
+    if (c->id.is_welcomed) {
+        snprintf(who, sizeof(who), "rank %u", c->id.rank);
     } else if (c->options.rank >= 0) {
         snprintf(who, sizeof(who), "rank %d", c->options.rank);
     }
@@ -46,14 +46,14 @@ int wait_note_many(struct psc_client *c, bool (*ready)(void *arg),
     ps_time due;
     int rc;
 
-    if (c->note_every == PS_TIME_NEVER) {
+    if (c->notes.every == PS_TIME_NEVER) {
         return client_wait_many(c, ready, missing, arg, deadline);
     }
     op = first(arg);
     now = client_now();
-    due = op == c->note_op && now < c->note_ended_at + SLICE
-              ? c->note_due
-              : now + c->note_every;
+    due = op == c->notes.op && now < c->notes.ended_at + SLICE
+              ? c->notes.due
+              : now + c->notes.every;
     for (;;) {
         rc = client_wait_many(c, ready, missing, arg,
                               ps_time_min(due, deadline));
@@ -69,12 +69,12 @@ int wait_note_many(struct psc_client *c, bool (*ready)(void *arg),
             if (open->state != OP_DONE) {
                 print_wait_note(c, text);
             }
-            due = now + c->note_every;
+            due = now + c->notes.every;
         }
     }
-    c->note_op = rc == PS_E_TIMEOUT ? op : NULL;
-    c->note_due = due;
-    c->note_ended_at = now;
+    c->notes.op = rc == PS_E_TIMEOUT ? op : NULL;
+    c->notes.due = due;
+    c->notes.ended_at = now;
     return rc;
 }
 
@@ -85,9 +85,9 @@ int wait_note_start(struct psc_client *c, bool (*ready)(void *arg),
     char text[PSC_TEXT_MAX];
 
     for (;;) {
-        ps_time due = c->note_every == PS_TIME_NEVER
+        ps_time due = c->notes.every == PS_TIME_NEVER
                           ? PS_TIME_NEVER
-                          : client_now() + c->note_every;
+                          : client_now() + c->notes.every;
         int rc = client_wait(c, ready, c, ps_time_min(due, deadline));
         ps_time now = client_now();
 

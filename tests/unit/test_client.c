@@ -1725,7 +1725,7 @@ static void waiting_for_many_keeps_none_of_them(void **state)
     for (int i = 0; i < 3; i++) {
         assert_int_equal(psc_push_start(f->c, f->key, x, NULL, &ops[i]), 0);
     }
-    ps_spin_init(&f->c->busy_poll, 0); /* It sleeps at once. */
+    ps_spin_init(&f->c->progress.busy_poll, 0); /* It sleeps at once. */
     assert_int_equal(pthread_create(&three, NULL, wait_for_three, ops), 0);
     for (uint64_t i = 1; i <= 3; i++) {
         struct ps_msg_l_op m = peer_expect_op(&f->peer, PS_OP_PUSH);
