@@ -1,13 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Declarations of the whole job: its optimizer, with settings for single keys
  * and changes while the job runs, and its compression. */
-#include "base/name_hash.h"
+#include "client/entry.h"
+#include "client/error.h"
+#include "client/key.h"
+#include "client/op_start.h"
+#include "client/op_wait.h"
 #include "client/state.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/name_hash.h"
 
 #define PARAMS_MAX  32u
 #define TUNINGS_MAX 2048u

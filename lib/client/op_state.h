@@ -37,8 +37,8 @@ enum op_kind {
     OP_STATE,
     OP_COMPRESSION,
     OP_KEY,
-    OP_COLL, /* Consists of sub-operations, see coll.c; no key, never sent. */
-    OP_SKIP, /* Round skipped by a joined rank, see coll_join_rounds.c. */
+    OP_COLL, /* Consists of sub-operations, see coll/; no key, never sent. */
+    OP_SKIP, /* Round skipped by a joined rank, see coll/join_rounds.c. */
 };
 
 enum op_state {

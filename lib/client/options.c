@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Options and their environment variables. An invalid value is an error: a job
  * that starts with the wrong size would be noticed only much later. */
+#include "client/options.h"
+#include "client/error.h"
 #include "client/psclient.h"
-#include "client/state.h"
 
 #include <errno.h>
 #include <stdatomic.h>
@@ -43,6 +44,84 @@ void psc_options_init(struct psc_options *o, size_t size)
         memset((char *)o + sizeof(*o), 0, size - sizeof(*o));
     }
     memcpy(o, &defaults, ps_min_u64(size, sizeof(*o)));
+}
+
+/* ------------------------------------------------------------------- ranges */
+
+/* Longest busy poll, in microseconds; a longer one would delay messages of the
+ * socket. */
+#define SPIN_MAX_US 1000000
+
+int options_check(const struct psc_options *o, char *err, size_t size)
+{
+    size_t name = o->job != NULL ? strlen(o->job) : 0;
+
+    if (name == 0 || name > PS_NAME_MAX) {
+        return client_open_error(err, size, PSC_E_INVAL,
+                                 "the job's name must have 1 to %u bytes",
+                                 PS_NAME_MAX);
+    }
+    if (o->num_workers == 0 || o->num_workers > PS_RANKS_MAX) {
+        return client_open_error(err, size, PSC_E_INVAL,
+                                 "num_workers is %u, but must be from 1 to %u",
+                                 o->num_workers, PS_RANKS_MAX);
+    }
+    if (o->num_servers > PS_SERVERS_MAX) {
+        return client_open_error(err, size, PSC_E_INVAL,
+                                 "num_servers is %u, but must be at most %u",
+                                 o->num_servers, PS_SERVERS_MAX);
+    }
+    if (o->rank < PSC_RANK_ANY ||
+        (o->rank >= 0 && (uint32_t)o->rank >= o->num_workers)) {
+        return client_open_error(err, size, PSC_E_INVAL,
+                                 "rank %d is none of a job of %u workers",
+                                 o->rank, o->num_workers);
+    }
+    if (o->mode > PSC_MODE_SSP || o->on_loss > PSC_ON_LOSS_FAIL ||
+        o->placement > PSC_PLACEMENT_MXNET) {
+        return client_open_error(err, size, PSC_E_INVAL,
+                                 "no such mode, on_loss or placement");
+    }
+    if (o->rule != PSC_RULE_NONE &&
+        (o->mode == PSC_MODE_SYNC ||
+         (o->rule != PSC_RULE_ACCUMULATE && o->rule != PSC_RULE_ASSIGN))) {
+        return client_open_error(
+            err, size, PSC_E_INVAL,
+            "a rule is accumulate or assign, and is stated for an "
+            "async or ssp job alone");
+    }
+    if (o->staleness != 0 && o->mode != PSC_MODE_SSP) {
+        return client_open_error(err, size, PSC_E_INVAL,
+                                 "staleness is stated for an ssp job alone");
+    }
+    if (o->mode != PSC_MODE_SYNC && o->num_servers == 0) {
+        return client_open_error(
+            err, size, PSC_E_INVAL,
+            "an async or ssp job needs at least one server: servers "
+            "apply its pushes");
+    }
+    if ((o->flags & ~PSC_OPEN_QUIET) != 0) {
+        return client_open_error(err, size, PSC_E_INVAL, "no such flags as %#x",
+                                 o->flags);
+    }
+    if (o->start_timeout_ms < 0 || o->connect_timeout_ms < 0 ||
+        o->op_timeout_ms < 0 || o->close_timeout_ms < 0 ||
+        o->agent_retry_ms < 0) {
+        return client_open_error(err, size, PSC_E_INVAL,
+                                 "a time limit must not be negative");
+    }
+    if (o->spin_us > SPIN_MAX_US) {
+        return client_open_error(err, size, PSC_E_INVAL,
+                                 "spin_us is %d, but must be at most %d",
+                                 o->spin_us, SPIN_MAX_US);
+    }
+    return 0;
+}
+
+bool options_allow_reattach(const struct psc_options *o)
+{
+    return o->num_servers > 0 && o->mode == PSC_MODE_SYNC &&
+           o->on_loss == PSC_ON_LOSS_WAIT && o->agent_retry_ms > 0;
 }
 
 /* ------------------------------------------------------------- environment */

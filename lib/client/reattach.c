@@ -15,6 +15,15 @@
  * The reader does all this in its turns, which do not wait: a timer beside the
  * socket wakes it in time. Results of the lost agent stay mapped while an
  * operation shows them. */
+#include "client/reattach.h"
+#include "client/arena.h"
+#include "client/clock.h"
+#include "client/error.h"
+#include "client/handshake.h"
+#include "client/key.h"
+#include "client/op_queue.h"
+#include "client/options.h"
+#include "client/send.h"
 #include "client/state.h"
 
 #include <assert.h>
@@ -32,16 +41,10 @@
 /* Residual segments that agents may leave here. */
 #define SEGMENTS_HELD_MAX 64u
 
-bool reattach_is_wanted(const struct psc_options *o)
-{
-    return o->num_servers > 0 && o->mode == PSC_MODE_SYNC &&
-           o->on_loss == PSC_ON_LOSS_WAIT && o->agent_retry_ms > 0;
-}
-
 bool reattach_is_possible(const struct psc_client *c)
 {
     return c->id.is_welcomed && c->id.gen != 0 &&
-           reattach_is_wanted(&c->options);
+           options_allow_reattach(&c->options);
 }
 
 /* ------------------------------------------------------- residual segments */
@@ -199,6 +202,7 @@ static void detach_from_agent(struct psc_client *c, const char *text)
     drop_ring(c);
     op_requeue_all(c);
     key_unbind_all(c);
+    arena_lose_all(c);
     c->reattach.link = LINK_LOST;
     schedule_retry(c, text);
     end_stall_requests(c);
@@ -223,7 +227,7 @@ static int send_hello(struct psc_client *c)
     struct ps_msg m;
     int rc;
 
-    client_hello(c, &m);
+    handshake_hello(c, &m);
     m.l_hello.rank = (int32_t)c->id.rank;
     m.l_hello.gen = c->id.gen;
     m.l_hello.reattach_keys = c->keys.unbound_count;
@@ -273,7 +277,7 @@ static int resend_all(struct psc_client *c, uint32_t ring)
         rc = ps_shm_announce_all(&c->shm);
     }
     if (rc == 0) {
-        client_open_ring(c, ring);
+        handshake_open_ring(c, ring);
         rc = op_send_job_requests(c);
     }
     if (rc == 0) {

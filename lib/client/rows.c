@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/rows.h"
+#include "client/error.h"
 
 #include <stdlib.h>
 #include <string.h>

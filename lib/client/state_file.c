@@ -13,6 +13,10 @@
  *
  * A text is its length as u64 and its bytes. A file is written under another
  * name and renamed when it is complete. */
+#include "client/entry.h"
+#include "client/error.h"
+#include "client/key.h"
+#include "client/op_start.h"
 #include "client/state.h"
 
 #include <errno.h>

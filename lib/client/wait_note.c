@@ -3,6 +3,10 @@
  * looks the same as one that computes, so on a terminal a line names the ranks
  * that are missing. Elsewhere lines are written only on request, because the
  * library must not mix into a program's log. */
+#include "client/wait_note.h"
+#include "client/clock.h"
+#include "client/progress.h"
+#include "client/stall.h"
 #include "client/state.h"
 
 #include <stdio.h>

@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Joined ranks, see psc_join_start(), take part in all collectives of the
  * others, without data. */
-#include "client/coll_inner.h"
+#include "client/coll/join.h"
+#include "client/coll/data.h"
+#include "client/coll/describe.h"
+#include "client/coll/subop.h"
+#include "client/error.h"
+#include "client/state.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -23,7 +23,15 @@
  * they are deleted with the job. ORDER makes the rounds of a key belong to the
  * same collectives on all ranks: without it a later collective could overtake
  * an alltoall in SPLITS on some ranks and not on others. */
-#include "client/coll_inner.h"
+#include "client/coll/coll.h"
+#include "client/coll/data.h"
+#include "client/coll/describe.h"
+#include "client/coll/join.h"
+#include "client/coll/join_rounds.h"
+#include "client/coll/subop.h"
+#include "client/error.h"
+#include "client/op.h"
+#include "client/state.h"
 
 #include <stdlib.h>
 #include <string.h>

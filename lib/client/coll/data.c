@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Data transfer of each kind of collective: the keys, the part of the array
  * that each of them carries, and its place in the result. */
-#include "client/coll_inner.h"
+#include "client/coll/data.h"
+#include "client/coll/describe.h"
+#include "client/coll/subop.h"
+#include "client/error.h"
+#include "client/state.h"
 
 #include <stdio.h>
 #include <stdlib.h>

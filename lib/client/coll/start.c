@@ -1,7 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Public calls of collectives: check the arguments, describe the request, and
  * copy the source where the agent can read it. */
-#include "client/coll_inner.h"
+#include "client/coll/coll.h"
+#include "client/coll/describe.h"
+#include "client/coll/join_rounds.h"
+#include "client/coll/subop.h"
+#include "client/entry.h"
+#include "client/error.h"
+#include "client/op.h"
+#include "client/send.h"
+#include "client/state.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -104,7 +112,7 @@ static int copy_source(struct psc_client *c, struct coll *k,
     k->src.block = b;
     k->src.staged = true;
     at = ps_shm_data(b);
-    client_leave(c);
+    pthread_mutex_unlock(&c->lock);
     if (a->piece_count == 0) {
         coll_copy_scaled(k, at, a->src, k->array.bytes, a->o.prescale);
     }

@@ -6,7 +6,14 @@
  *
  * The skip of a key is one operation, sent again for each round. Earlier
  * contributions to the key go first, as on any key. */
-#include "client/coll_inner.h"
+#include "client/coll/join_rounds.h"
+#include "client/coll/subop.h"
+#include "client/clock.h"
+#include "client/error.h"
+#include "client/key.h"
+#include "client/op.h"
+#include "client/op_queue.h"
+#include "client/state.h"
 
 #include <stdlib.h>
 
@@ -14,7 +21,7 @@
  * others. */
 #define SKIPS_MAX (SENT_MAX / 2)
 
-/* Internal keys belong to collectives, see coll_join.c; without rounds no rank
+/* Internal keys belong to collectives, see join.c; without rounds no rank
  * waits. */
 static bool has_rounds(const struct key *key)
 {

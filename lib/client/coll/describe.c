@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Description of a rank's request as text. Its hash is compared in AGREE; where
  * requests differ, every rank gets all descriptions. */
-#include "client/coll_inner.h"
+#include "client/coll/describe.h"
+#include "client/coll/subop.h"
+#include "client/state.h"
 
 #include <stdio.h>
 #include <string.h>

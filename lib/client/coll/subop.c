@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sub-operations of a collective: operations on internal keys, the memory of
  * sources, and the copies of results. */
-#include "client/coll_inner.h"
+#include "client/coll/subop.h"
+#include "client/key.h"
+#include "client/op.h"
+#include "client/op_copy.h"
+#include "client/op_queue.h"
+#include "client/state.h"
 
 #include <assert.h>
 #include <stdlib.h>

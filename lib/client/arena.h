@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Arenas: memory of the agent that holds results, mapped read-only. Locked. */
+#pragma once
+
+#include <stdint.h>
+
+#include "proto/ps_msg.h"
+
+struct arena;
+struct psc_client;
+
+/* Maps an arena that the agent offers; owns `fd`. */
+void arena_accept(struct psc_client *c, const struct ps_msg_l_arena *m, int fd);
+/* The current agent's arena of that number, or NULL. */
+const struct arena *arena_find(const struct psc_client *c, uint32_t number);
+/* Address of the bytes; NULL: outside of the arena, or no arena. */
+const uint8_t *arena_place(const struct arena *a, uint64_t offset,
+                           uint64_t bytes);
+/* Agent lost: unmaps the arenas that back no open result. */
+void arena_lose_all(struct psc_client *c);
+/* Drops one use of a lost agent's arena; the last one unmaps it. */
+void arena_drop(struct psc_client *c, struct arena *a);
+void arena_free_all(struct psc_client *c);

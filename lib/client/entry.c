@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/entry.h"
+#include "client/op.h"
+#include "client/state.h"
+
+void client_settle(struct psc_client *c)
+{
+    if (c->has_unended_ops) {
+        c->has_unended_ops = false;
+        op_end_all(c, c->rc, c->text);
+    }
+    op_free_deferred(c);
+}
+
+int client_enter(struct psc_client *c)
+{
+    if (!client_is_own_process(c)) {
+        return PSC_E_FORKED;
+    }
+    pthread_mutex_lock(&c->lock);
+    return 0;
+}
+
+void client_leave(struct psc_client *c)
+{
+    client_settle(c);
+    pthread_mutex_unlock(&c->lock);
+}

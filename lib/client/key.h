@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Keys: the table by number and name, and declarations to the agent. Locked. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "proto/ps_msg.h"
+
+struct key;
+struct psc_client;
+struct psc_op;
+
+/* A declaration. */
+struct key_request {
+    const char *wire_name; /* Name on the wire. */
+    const char *name;      /* Full name, for messages. */
+    int64_t mxnet_key;     /* -1: the key has a string name. */
+    uint32_t dtype;
+    uint32_t ndim;
+    const uint64_t *shape;
+    uint32_t row_width; /* Elements of a row; 0: a dense key. */
+    uint8_t if_absent;  /* enum ps_find */
+    uint64_t count;
+    uint64_t bytes;
+};
+
+/* The ready key of that number; NULL: PSC_E_NOKEY. */
+struct key *key_of(struct psc_client *c, uint32_t number);
+/* The key of that wire name, or NULL. */
+struct key *key_by_name(const struct psc_client *c, const char *name);
+/* True for keys of collectives. */
+bool key_is_internal(const struct key *k);
+/* Last round that this worker has begun, queued ones included. */
+uint64_t key_rounds_begun(const struct key *k);
+/* Computes count and bytes of a declaration. On failure sets the detail. */
+PS_MUST_USE int key_check_request(struct psc_client *c, struct key_request *w);
+/* Compares a declaration with a known key. On failure sets the detail. */
+PS_MUST_USE int key_check_same(struct psc_client *c, const struct key *k,
+                               const struct key_request *w);
+/* Makes a key and its declaration, whose operation is detached: callers wait
+ * for the key. The caller flushes. */
+PS_MUST_USE int key_declare(struct psc_client *c, const struct key_request *w,
+                            struct key **ret_key);
+/* The key of that full name. An unknown key is declared; operations may be
+ * queued on it at once. */
+PS_MUST_USE int key_get_or_ask(struct psc_client *c, const char *full,
+                               uint32_t dtype, uint64_t count,
+                               struct key **ret_key);
+/* The agent's answer to a declaration. */
+void key_accept_info(struct psc_client *c, struct psc_op *op,
+                     const struct ps_msg_l_key_info *m);
+/* Agent connection lost: marks all keys unbound. */
+void key_unbind_all(struct psc_client *c);
+/* Declares all keys to the next agent; key_accept_rebind() takes its
+ * answers. */
+PS_MUST_USE int key_rebind_all(struct psc_client *c);
+void key_accept_rebind(struct psc_client *c, const struct ps_msg_l_key_info *m);
+void key_free_all(struct psc_client *c);

@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Public calls that declare keys, and wait for the agent's answers. */
+#include "client/clock.h"
+#include "client/entry.h"
+#include "client/error.h"
+#include "client/key.h"
+#include "client/progress.h"
+#include "client/reattach.h"
+#include "client/send.h"
+#include "client/state.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool key_is_answered(void *arg)
+{
+    const struct key *k = arg;
+
+    return k->is_ready || k->rc != 0;
+}
+
+/* Returns the key; a new one is declared. The caller flushes and waits. */
+static int key_open_begin(struct psc_client *c, struct key_request *w,
+                          struct key **ret_key)
+{
+    struct key *k;
+    int rc = key_check_request(c, w);
+
+    if (rc != 0) {
+        return rc;
+    }
+    k = key_by_name(c, w->wire_name);
+    if (k != NULL) {
+        rc = key_check_same(c, k, w);
+        if (rc != 0) {
+            return rc;
+        }
+    } else {
+        rc = key_declare(c, w, &k);
+        if (rc != 0) {
+            return client_error(c, rc, "key '%s': %s", w->name,
+                                c->rc != 0 ? c->text : ps_strerror(rc));
+        }
+    }
+    *ret_key = k;
+    return 0;
+}
+
+struct declared {
+    struct key **keys;
+    size_t count;
+    size_t next; /* Keys before this index are answered. */
+};
+
+static bool keys_are_answered(void *arg)
+{
+    struct declared *d = arg;
+
+    while (d->next < d->count && key_is_answered(d->keys[d->next])) {
+        d->next++;
+    }
+    return d->next == d->count;
+}
+
+/* Waits until all are answered; returns the first failure. */
+static int key_open_finish(struct psc_client *c, struct key **keys,
+                           size_t count)
+{
+    struct declared d = {.keys = keys, .count = count};
+    char why[PSC_TEXT_MAX / 2];
+    int rc;
+
+    client_flush(c);
+    rc = client_wait(
+        c, keys_are_answered, &d,
+        client_deadline(c->op_timeout_ms > 0 ? c->op_timeout_ms : -1));
+    if (rc == PS_E_TIMEOUT && reattach_explain(c, NULL, why, sizeof(why))) {
+        return client_error(c, rc, "key '%s': %s", keys[d.next]->name, why);
+    }
+    if (rc == PS_E_TIMEOUT) {
+        return client_error(c, rc,
+                            "key '%s': the agent has not answered for %d "
+                            "ms",
+                            keys[d.next]->name, c->op_timeout_ms);
+    }
+    if (rc != 0) {
+        return client_error(c, rc, "%s", c->text);
+    }
+    for (size_t i = 0; i < count; i++) {
+        const struct key *k = keys[i];
+
+        if (!k->is_ready) {
+            return client_error(c, k->rc, "%s",
+                                k->text != NULL ? k->text : ps_strerror(k->rc));
+        }
+    }
+    return 0;
+}
+
+static uint8_t if_absent_of(uint32_t flags)
+{
+    return (flags & PSC_KEY_KNOWN) != 0 ? PS_IF_ABSENT_FAIL
+           : (flags & PSC_KEY_OF_SUMS) != 0
+               ? PS_IF_ABSENT_CREATE_UNLESS_OPTIMIZER
+               : PS_IF_ABSENT_CREATE;
+}
+
+/* Makes the request for a key. `full` has PS_KEY_NAME_MAX + 1 bytes and
+ * receives the wire name. */
+static int make_request(struct psc_client *c, const struct psc_key_spec *spec,
+                        char *full, struct key_request *ret_wish)
+{
+    *ret_wish = (struct key_request){
+        .wire_name = full,
+        .name = full + 2,
+        .mxnet_key = spec->name != NULL ? -1 : spec->number,
+        .dtype = spec->dtype,
+        .ndim = spec->ndim,
+        .shape = spec->shape,
+        .row_width = spec->width,
+        .if_absent = if_absent_of(spec->flags)};
+    if ((spec->flags & ~(PSC_KEY_KNOWN | PSC_KEY_OF_SUMS)) != 0) {
+        return client_error(c, PSC_E_INVAL, "no such flags of a key as %u",
+                            spec->flags);
+    }
+    /* Names and numbers are different keys: "3" is not 3. */
+    if (spec->name == NULL) {
+        snprintf(full, PS_KEY_NAME_MAX + 1, "i:%lld", (long long)spec->number);
+        return spec->number >= 0 ? 0
+                                 : client_error(c, PSC_E_INVAL,
+                                                "key %lld must not be negative",
+                                                (long long)spec->number);
+    }
+    if (spec->name[0] == '\0' || strlen(spec->name) > PS_KEY_NAME_MAX - 2) {
+        return client_error(c, PSC_E_INVAL,
+                            "the name of a key must have 1 to %u bytes",
+                            PS_KEY_NAME_MAX - 2);
+    }
+    snprintf(full, PS_KEY_NAME_MAX + 1, "s:%s", spec->name);
+    return 0;
+}
+
+static int declare_keys(struct psc_client *c, const struct psc_key_spec *specs,
+                        size_t count, struct key **keys)
+{
+    size_t asked = 0;
+    int failed = 0;
+
+    while (asked < count && failed == 0) {
+        char full[PS_KEY_NAME_MAX + 1];
+        struct key_request w;
+
+        failed = make_request(c, &specs[asked], full, &w);
+        if (failed == 0) {
+            failed = key_open_begin(c, &w, &keys[asked]);
+        }
+        asked += failed == 0;
+    }
+    if (failed != 0) {
+        client_flush(c); /* The keys before it are declared nevertheless. */
+        return failed;
+    }
+    return key_open_finish(c, keys, count);
+}
+
+/* Repetitions of a declaration that finds another thread's PSC_KEY_KNOWN query
+ * for the same name open. */
+#define QUESTIONS_MAX 8
+
+static bool creates_all(const struct psc_key_spec *specs, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (specs[i].flags != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+int psc_keys(struct psc_client *c, const struct psc_key_spec *specs,
+             size_t count, uint32_t *ret_keys)
+{
+    struct key *one;
+    struct key **keys = &one;
+    int rc = client_enter(c);
+
+    if (rc != 0) {
+        return rc;
+    }
+    if (count > 1) {
+        keys = calloc(count, sizeof(struct key *));
+    }
+    if (keys == NULL) {
+        rc = client_error(c, PSC_E_NOMEM, "%s", ps_strerror(PSC_E_NOMEM));
+        goto leave;
+    }
+    rc = declare_keys(c, specs, count, keys);
+    for (int i = 0;
+         rc == PSC_E_NOKEY && creates_all(specs, count) && i < QUESTIONS_MAX;
+         i++) {
+        rc = declare_keys(c, specs, count, keys); /* It waited for a query. */
+    }
+    for (size_t i = 0; i < count && rc == 0; i++) {
+        ret_keys[i] = keys[i]->number;
+    }
+    if (keys != &one) {
+        free(keys);
+    }
+
+leave:
+    client_leave(c);
+    return rc;
+}
+
+int psc_key(struct psc_client *c, const char *name, uint32_t dtype,
+            uint32_t ndim, const uint64_t *shape, uint32_t *ret_key)
+{
+    const struct psc_key_spec spec = {
+        .name = name, .dtype = dtype, .ndim = ndim, .shape = shape};
+
+    return psc_keys(c, &spec, 1, ret_key);
+}
+
+int psc_key_int(struct psc_client *c, int64_t number, uint32_t dtype,
+                uint32_t ndim, const uint64_t *shape, uint32_t *ret_key)
+{
+    const struct psc_key_spec spec = {
+        .number = number, .dtype = dtype, .ndim = ndim, .shape = shape};
+
+    return psc_keys(c, &spec, 1, ret_key);
+}
+
+static int declare_rows_key(struct psc_client *c, struct psc_key_spec *spec,
+                            uint64_t rows, uint32_t *ret_key)
+{
+    const uint64_t shape[] = {rows, spec->width};
+    int rc;
+
+    spec->ndim = 2;
+    spec->shape = shape;
+    rc = psc_keys(c, spec, 1, ret_key);
+    spec->shape = NULL;
+    return rc;
+}
+
+int psc_key_rows(struct psc_client *c, const char *name, uint32_t dtype,
+                 uint64_t rows, uint32_t width, uint32_t *ret_key)
+{
+    struct psc_key_spec spec = {.name = name, .dtype = dtype, .width = width};
+
+    return declare_rows_key(c, &spec, rows, ret_key);
+}
+
+int psc_key_rows_int(struct psc_client *c, int64_t number, uint32_t dtype,
+                     uint64_t rows, uint32_t width, uint32_t *ret_key)
+{
+    struct psc_key_spec spec = {
+        .number = number, .dtype = dtype, .width = width};
+
+    return declare_rows_key(c, &spec, rows, ret_key);
+}
+
+int psc_key_info(struct psc_client *c, uint32_t key, uint64_t *ret_count,
+                 uint64_t *ret_bytes)
+{
+    int rc = client_enter(c);
+    const struct key *k;
+
+    if (rc != 0) {
+        return rc;
+    }
+    k = key_of(c, key);
+    if (k == NULL) {
+        rc = client_error(c, PSC_E_NOKEY, "no key has the number %u", key);
+    } else {
+        *ret_count = k->count;
+        *ret_bytes = k->bytes;
+    }
+    client_leave(c);
+    return rc;
+}

@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Order of operations. A push of round r + 1 is sent only after round r is done
+ * and its result is copied; therefore the agent's two result buffers suffice. */
+#include "client/op_queue.h"
+#include "client/error.h"
+#include "client/op.h"
+#include "client/rows.h"
+#include "client/send.h"
+#include "client/state.h"
+
+#include <stdlib.h>
+
+#include "proto/msg_codec.h"
+
+/* Socket bytes that are gathered before a flush while the ring is full; fewer
+ * leave with the next call that waits. */
+#define FLUSH_BYTES (size_t)(16u * 1024)
+
+/* ---------------------------------------------------------------- on a key */
+
+static void assign_round(struct psc_op *op)
+{
+    switch (op->kind) {
+    case OP_PUSH:
+    case OP_PUSHPULL:
+    case OP_BROADCAST:
+    case OP_PUSH_ROWS:
+    case OP_SKIP:
+        op->round = op->key->round + 1;
+        break;
+    case OP_PULL:
+    case OP_PULL_ROWS:
+        op->round = op->key->round;
+        break;
+    case OP_INIT:
+    case OP_BARRIER:
+    case OP_OPTIMIZER:
+    case OP_CHANGE:
+    case OP_STATE:
+    case OP_COMPRESSION:
+    case OP_KEY:
+    case OP_COLL:
+        op->round = 0;
+    }
+}
+
+/* True if `out` may be written before the operation ends. False while the agent
+ * may still read the source from it. */
+static bool may_copy_progress(const struct psc_op *op)
+{
+    const struct key *k = op->key;
+    const uint8_t *out = op->result.out;
+
+    if (out == NULL || op->detached || k->is_async || k->bytes < PIECES_MIN ||
+        op->client->ring.memory == NULL ||
+        (op->kind != OP_PUSHPULL && op->kind != OP_BROADCAST) ||
+        (op->hooks != NULL && !op->hooks->may_copy_progress(op))) {
+        return false;
+    }
+    if (op->src.block != NULL && !op->src.staged) {
+        const uint8_t *src = (const uint8_t *)ps_shm_data(op->src.block) +
+                             op->src.offset;
+
+        return (uintptr_t)out >= (uintptr_t)src + k->bytes ||
+               (uintptr_t)src >= (uintptr_t)out + k->bytes;
+    }
+    return true;
+}
+
+static size_t source_bytes(const struct psc_op *op)
+{
+    if (op->kind == OP_PUSH_ROWS) {
+        return op->src.row_count * rows_bytes(op->key);
+    }
+    return op->src.block != NULL && op->kind != OP_PULL_ROWS &&
+                   op->kind != OP_PULL
+               ? op->key->bytes
+               : 0;
+}
+
+static int send_op(struct psc_op *op)
+{
+    struct ps_shm_block *b = op->src.block;
+    struct ps_msg m = {.code = PS_MSG_L_OP};
+    int rc = op_number(op);
+
+    if (rc != 0) {
+        return rc;
+    }
+    assign_round(op);
+    op->result.copies_progress = may_copy_progress(op);
+    m.l_op = (struct ps_msg_l_op){
+        .op_id = op->id,
+        .op = (uint8_t)(op->args.send_only ? PS_OP_BROADCAST_SEND_ONLY
+                                           : op_wire_kind(op->kind)),
+        .key = op->key->agent_number,
+        .region = b != NULL ? ps_shm_region(b) : 0,
+        .offset = b != NULL ? b->offset + op->src.offset : 0,
+        .round = op->round,
+        .priority = op->args.priority,
+        .reduce = op->args.reduce,
+        .root = (uint16_t)op->args.root, /* Less than PS_RANKS_MAX. */
+        .row_count = op->src.row_count,
+        .samples = op->args.samples,
+        .streaming = op->src.streaming,
+    };
+    if (!client_push_op(op->client, &m.l_op)) {
+        rc = client_put(op->client, &m);
+    }
+    if (rc != 0) {
+        return rc;
+    }
+    op_sent(op);
+    if (op_is_round(op->kind)) {
+        op->key->round = op->round;
+    }
+    op->client->stats.bytes_pushed += source_bytes(op);
+    return 0;
+}
+
+void op_pump(struct psc_client *c, struct key *k)
+{
+    struct ps_list_node *n;
+
+    while (c->rc == 0 && k->is_ready && !k->is_unbound &&
+           (n = ps_list_first(&k->queue)) != NULL) {
+        struct psc_op *op = PS_CONTAINER(n, struct psc_op, of_key);
+        int rc;
+
+        if (op->kind != OP_PULL && op->kind != OP_PULL_ROWS &&
+            k->ops_open > 0) {
+            return;
+        }
+        if (c->ops.sent >= SENT_MAX) {
+            if (!ps_list_linked(&k->of_stalled)) {
+                ps_list_push_back(&c->queues.stalled, &k->of_stalled);
+            }
+            return;
+        }
+        ps_list_remove(n);
+        rc = send_op(op);
+        if (rc != 0) {
+            op_end(op, rc, NULL);
+        }
+    }
+}
+
+void op_send_stalled(struct psc_client *c)
+{
+    while (c->rc == 0 && c->ops.sent < SENT_MAX) {
+        struct ps_list_node *n = ps_list_pop(&c->queues.stalled);
+        struct key *k;
+
+        if (n == NULL) {
+            return;
+        }
+        k = PS_CONTAINER(n, struct key, of_stalled);
+        op_pump(c, k);
+    }
+}
+
+/* ---------------------------------------------------------------- barriers */
+
+static int send_barrier(struct psc_op *op)
+{
+    struct psc_client *c = op->client;
+    int rc = op_number(op);
+
+    if (rc != 0) {
+        return rc;
+    }
+    op->round = c->queues.barriers_sent + 1;
+    rc = client_put(c, &(struct ps_msg){.code = PS_MSG_L_BARRIER,
+                                        .l_barrier = {.op_id = op->id,
+                                                      .number = op->round}});
+    if (rc != 0) {
+        return rc;
+    }
+    op_sent(op);
+    c->queues.barriers_sent = op->round;
+    c->queues.barrier_open = true;
+    return 0;
+}
+
+/* At most one barrier is open at a time. */
+void op_send_barriers(struct psc_client *c)
+{
+    while (c->rc == 0 && c->reattach.link == LINK_UP &&
+           !c->queues.barrier_open) {
+        struct ps_list_node *n = ps_list_pop(&c->queues.barriers);
+        struct psc_op *op;
+        int rc;
+
+        if (n == NULL) {
+            return;
+        }
+        op = PS_CONTAINER(n, struct psc_op, of_key);
+        rc = send_barrier(op);
+        if (rc != 0) {
+            op_end(op, rc, NULL);
+        }
+    }
+}
+
+/* ----------------------------------------------------------- about the job */
+
+/* Request about the whole job, kept until the agent has ended it, because it
+ * may have to be sent to the next agent. */
+struct job_request {
+    uint32_t len; /* Bytes of `frame`; 0: `state` is used. */
+    /* With the client's number of the key. */
+    struct ps_msg_l_optimizer_state state;
+    uint8_t frame[];
+};
+
+static int keep_job_request(struct psc_op *op, const struct ps_msg *msg)
+{
+    size_t bound = msg->code == PS_MSG_L_OPTIMIZER_STATE
+                       ? 0
+                       : ps_msg_encoded_bound(msg);
+    struct job_request *w = calloc(1, sizeof(*w) + bound);
+    size_t len = 0;
+    int rc = 0;
+
+    if (w == NULL) {
+        return PSC_E_NOMEM;
+    }
+    if (bound == 0) {
+        w->state = msg->l_optimizer_state;
+    } else {
+        rc = ps_msg_encode(msg, PS_PROTOCOL, 0, w->frame, bound, &len);
+        w->len = (uint32_t)len;
+    }
+    if (rc != 0) {
+        free(w);
+        return rc;
+    }
+    op->job_request = w;
+    return 0;
+}
+
+static const struct key *key_of_request(const struct psc_op *op)
+{
+    return op->job_request->len == 0
+               ? op->client->keys.by_number[op->job_request->state.key]
+               : NULL;
+}
+
+static int send_job_request(struct psc_op *op)
+{
+    const struct key *k = key_of_request(op);
+    struct ps_msg m = {.code = PS_MSG_L_OPTIMIZER_STATE};
+
+    if (k == NULL) {
+        return ps_sock_put_frame(op->client->sock, op->job_request->frame,
+                                 op->job_request->len);
+    }
+    m.l_optimizer_state = op->job_request->state;
+    m.l_optimizer_state.key = k->agent_number;
+    return client_put(op->client, &m);
+}
+
+static bool may_send_request(const struct psc_op *op)
+{
+    const struct key *k = key_of_request(op);
+
+    return op->client->reattach.link == LINK_UP &&
+           (k == NULL || !k->is_unbound);
+}
+
+/* The first queued request that may be sent, or NULL. */
+static struct psc_op *next_job_request(const struct psc_client *c)
+{
+    PS_LIST_EACH(n, &c->queues.job_requests)
+    {
+        struct psc_op *op = PS_CONTAINER(n, struct psc_op, of_key);
+
+        if (may_send_request(op)) {
+            return op;
+        }
+    }
+    return NULL;
+}
+
+int op_send_job_requests(struct psc_client *c)
+{
+    struct psc_op *op;
+    int rc = 0;
+
+    while (rc == 0 && (op = next_job_request(c)) != NULL) {
+        rc = send_job_request(op);
+        if (rc == 0) {
+            ps_list_remove(&op->of_key);
+            op_sent(op);
+        }
+    }
+    return rc;
+}
+
+static int submit_job_request(struct psc_op *op, const struct ps_msg *msg)
+{
+    struct psc_client *c = op->client;
+    int rc = keep_job_request(op, msg);
+
+    if (rc != 0) {
+        return rc;
+    }
+    if (!may_send_request(op)) {
+        op_set_queued(op);
+        ps_list_push_back(&c->queues.job_requests, &op->of_key);
+        return 0;
+    }
+    rc = send_job_request(op);
+    if (rc == 0) {
+        op_sent(op);
+    }
+    return rc;
+}
+
+/* -------------------------------------------------------------- submitting */
+
+static void kick_if_sleeping(struct psc_client *c)
+{
+    if (c->ops.queued > 0) {
+        client_kick(c);
+    }
+}
+
+int op_submit(struct psc_op *op, const struct ps_msg *msg)
+{
+    struct psc_client *c = op->client;
+
+    if (c->rc != 0) {
+        return c->rc;
+    }
+    if (op->kind == OP_BARRIER) {
+        op_set_queued(op);
+        ps_list_push_back(&c->queues.barriers, &op->of_key);
+        op_send_barriers(c);
+        kick_if_sleeping(c);
+    } else if (op->key == NULL) {
+        int rc = submit_job_request(op, msg);
+
+        if (rc != 0) {
+            return rc;
+        }
+    } else {
+        op_set_queued(op);
+        ps_list_push_back(&op->key->queue, &op->of_key);
+        op_pump(c, op->key);
+        kick_if_sleeping(c);
+        if (c->ring.is_full && ps_sock_pending(c->sock) < FLUSH_BYTES) {
+            return 0; /* The agent is busy: flushed with later operations. */
+        }
+    }
+    client_flush(c);
+    return 0;
+}
+
+/* --------------------------------------------------------------- re-attach */
+
+/* Queues an operation of a lost agent again. */
+static void requeue(struct psc_op *op)
+{
+    struct psc_client *c = op->client;
+    struct ps_list *queue = &c->queues.job_requests;
+
+    if (op->key != NULL) {
+        queue = &op->key->queue;
+        op->key->ops_open--;
+        c->stats.bytes_pushed -= source_bytes(op);
+        if (op_is_round(op->kind)) {
+            op->key->round = op->round - 1;
+        }
+    } else if (op->kind == OP_BARRIER) {
+        queue = &c->queues.barriers;
+        c->queues.barriers_sent--;
+        c->queues.barrier_open = false;
+    }
+    if (queue != &c->queues.job_requests) {
+        op_release_number(op);
+    }
+    c->ops.sent--;
+    c->ops.streaming -= op->result.copies_progress;
+    op->result.copied = 0;
+    op_set_queued(op);
+    op->must_resend = true;
+    ps_list_push_front(queue, &op->of_key);
+}
+
+void op_requeue_all(struct psc_client *c)
+{
+    /* `ops` is in order of creation, the order of sending on each key. */
+    for (struct ps_list_node *n = ps_list_last(&c->ops.all); n != NULL;
+         n = ps_list_prev(&c->ops.all, n)) {
+        struct psc_op *op = PS_CONTAINER(n, struct psc_op, of_client);
+
+        if (op->state == OP_SENT && op->kind != OP_KEY) {
+            requeue(op);
+        }
+    }
+}

@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Public calls that start operations. */
+#include "client/op_start.h"
+#include "client/entry.h"
+#include "client/error.h"
+#include "client/key.h"
+#include "client/op.h"
+#include "client/op_copy.h"
+#include "client/op_queue.h"
+#include "client/rows.h"
+#include "client/state.h"
+
+#include <string.h>
+
+#include "base/dtype.h"
+#include "kernel/kernel.h"
+
+static int check_op_options(struct psc_client *c,
+                            const struct psc_op_options *o,
+                            struct psc_op_options *ret_full)
+{
+    struct psc_op_options full = {.size = sizeof(full)};
+
+    if (o != NULL) {
+        if (o->size < offsetof(struct psc_op_options, src_count) ||
+            o->size > sizeof(full)) {
+            return client_error(c, PSC_E_INVAL,
+                                "size is not of the operation's options");
+        }
+        memcpy(&full, o, o->size);
+    }
+    if (full.reduce > PSC_PRODUCT) {
+        return client_error(c, PSC_E_INVAL, "no such reduction as %u",
+                            full.reduce);
+    }
+    if (full.samples != 0 && full.reduce != PSC_MEAN) {
+        return client_error(c, PSC_E_INVAL,
+                            "samples are of a mean, and the reduction is %s",
+                            ps_reduce_name((uint8_t)full.reduce));
+    }
+    if (full.root >= c->id.size) {
+        return client_error(c, PSC_E_INVAL,
+                            "rank %u is none of a job of %u workers", full.root,
+                            c->id.size);
+    }
+    *ret_full = full;
+    return 0;
+}
+
+/* True if this rank supplies an array. */
+static bool contributes_array(const struct psc_op *op)
+{
+    switch (op->kind) {
+    case OP_PUSH:
+    case OP_PUSHPULL:
+        return true;
+    case OP_INIT:
+    case OP_BROADCAST:
+        return op->args.root == op->client->id.rank;
+    case OP_PUSH_ROWS:
+    case OP_PULL_ROWS:
+    case OP_PULL:
+    case OP_BARRIER:
+    case OP_OPTIMIZER:
+    case OP_CHANGE:
+    case OP_STATE:
+    case OP_COMPRESSION:
+    case OP_KEY:
+    case OP_COLL:
+    case OP_SKIP:
+        break;
+    }
+    return false;
+}
+
+static void apply_options(struct psc_op *op, const struct psc_op_options *o,
+                          bool waited_for)
+{
+    op->args.priority = o->priority;
+    op->args.reduce = (uint8_t)o->reduce;
+    op->args.root = o->root;
+    op->args.samples = o->samples;
+    op->callback = o->callback;
+    op->user = o->user;
+    op->detached = !waited_for && o->callback == NULL;
+}
+
+/* Returns the stored error of an operation without handle, once. */
+static int earlier_failure(struct psc_client *c, struct key *k)
+{
+    int rc = k->rc;
+
+    if (rc != 0) {
+        client_error(c, rc, "an earlier operation on '%s' failed: %s", k->name,
+                     k->text != NULL ? k->text : ps_strerror(rc));
+        k->rc = 0;
+    }
+    return rc;
+}
+
+/* Rows of a call; NULL: the call is about the whole key. */
+struct rows {
+    const int64_t *row;
+    size_t count;
+};
+
+static int attach_rows(struct psc_op *op, const struct rows *r, const void *src)
+{
+    const struct key *k = op->key;
+
+    if (k->row_width == 0) {
+        return client_error(op->client, PSC_E_UNSUPPORTED,
+                            "'%s' is not a key of rows: psc_key_rows() "
+                            "declares one",
+                            k->name);
+    }
+    if (r->count > 0 && src == NULL && op->result.out == NULL) {
+        return client_error(op->client, PSC_E_INVAL,
+                            "'%s' is given no memory for %zu rows", k->name,
+                            r->count);
+    }
+    return rows_block(op, r->row, r->count,
+                      op->kind == OP_PUSH_ROWS ? src : NULL);
+}
+
+static int start_locked(struct psc_client *c, enum op_kind kind, uint32_t key,
+                        const struct rows *rows, const void *src, void *out,
+                        const struct psc_op_options *o, struct psc_op **ret_op)
+{
+    struct psc_op_options full = {0};
+    struct key *k = key_of(c, key);
+    const void *const *srcs = &src;
+    struct psc_op *op;
+    int rc;
+
+    if (c->rc != 0) {
+        return client_error(c, c->rc, "%s", c->text);
+    }
+    if (k == NULL) {
+        return client_error(c, PSC_E_NOKEY, "no key has the number %u", key);
+    }
+    rc = check_op_options(c, o, &full);
+    if (rc == 0) {
+        rc = earlier_failure(c, k);
+    }
+    if (rc != 0) {
+        return rc;
+    }
+    if (c->colls.join != NULL && op_is_round(kind) && !k->is_async) {
+        return client_error(c, PSC_E_INVAL,
+                            "'%s': this rank has joined and gives to no "
+                            "round until all have",
+                            k->name);
+    }
+    if (full.reduce == PSC_MEAN && k->dtype == PSC_BOOL) {
+        return client_error(c, PSC_E_INVAL,
+                            "'%s' is of bool, which has no mean", k->name);
+    }
+    if (full.reduce > PSC_MEAN && rows != NULL) {
+        return client_error(c, PSC_E_UNSUPPORTED,
+                            "'%s': rows are summed or averaged; %s is for "
+                            "whole arrays",
+                            k->name, ps_reduce_name((uint8_t)full.reduce));
+    }
+    op = op_new(c, kind);
+    if (op == NULL) {
+        return client_error(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
+    }
+    op->key = k;
+    op->result.out = out;
+    apply_options(op, &full, ret_op != NULL);
+    if (rows != NULL) {
+        rc = attach_rows(op, rows, src);
+    } else if (k->row_width != 0 && kind != OP_INIT) {
+        rc = client_error(c, PSC_E_UNSUPPORTED,
+                          "'%s' is a key of rows: they are pushed and "
+                          "pulled by psc_push_rows_start() and "
+                          "psc_pull_rows_start()",
+                          k->name);
+    } else if (contributes_array(op)) {
+        srcs = full.src_count > 0 ? full.srcs : srcs;
+        rc = op_attach_source(op, srcs,
+                              full.src_count > 0 ? full.src_count : 1);
+    } else if (k->is_async && kind == OP_PULL) {
+        rc = op_alloc_staging(op);
+        if (rc != 0) {
+            client_error(c, rc, "'%s': no memory for its value", k->name);
+        }
+    }
+    if (rc == 0) {
+        rc = op_submit(op, NULL);
+        if (rc != 0) {
+            client_error(c, rc, "%s", c->rc != 0 ? c->text : ps_strerror(rc));
+        }
+    }
+    if (rc != 0) {
+        op->src.streaming = false;
+        op_free(op);
+        return rc;
+    }
+    if (ret_op != NULL) {
+        *ret_op = op;
+    }
+    if (op->src.streaming) {
+        op_stream(op, srcs[0]);
+    }
+    return 0;
+}
+
+static int start_on_key(struct psc_client *c, enum op_kind kind, uint32_t key,
+                        const void *src, void *out,
+                        const struct psc_op_options *o, struct psc_op **ret_op)
+{
+    int rc = client_enter(c);
+
+    if (rc == 0) {
+        rc = start_locked(c, kind, key, NULL, src, out, o, ret_op);
+        client_leave(c);
+    }
+    return rc;
+}
+
+static int start_rows(struct psc_client *c, enum op_kind kind, uint32_t key,
+                      const struct rows *rows, const void *src, void *out,
+                      const struct psc_op_options *o, struct psc_op **ret_op)
+{
+    int rc = client_enter(c);
+
+    if (rc == 0) {
+        rc = start_locked(c, kind, key, rows, src, out, o, ret_op);
+        client_leave(c);
+    }
+    return rc;
+}
+
+int psc_push_rows_start(struct psc_client *c, uint32_t key, const int64_t *row,
+                        size_t count, const void *src,
+                        const struct psc_op_options *o, struct psc_op **ret_op)
+{
+    return start_rows(c, OP_PUSH_ROWS, key, &(struct rows){row, count}, src,
+                      NULL, o, ret_op);
+}
+
+int psc_pull_rows_start(struct psc_client *c, uint32_t key, const int64_t *row,
+                        size_t count, void *out, const struct psc_op_options *o,
+                        struct psc_op **ret_op)
+{
+    return start_rows(c, OP_PULL_ROWS, key, &(struct rows){row, count}, NULL,
+                      out, o, ret_op);
+}
+
+int psc_init_start(struct psc_client *c, uint32_t key, const void *src,
+                   const struct psc_op_options *o, struct psc_op **ret_op)
+{
+    return start_on_key(c, OP_INIT, key, src, NULL, o, ret_op);
+}
+
+int psc_push_start(struct psc_client *c, uint32_t key, const void *src,
+                   const struct psc_op_options *o, struct psc_op **ret_op)
+{
+    return start_on_key(c, OP_PUSH, key, src, NULL, o, ret_op);
+}
+
+int psc_pull_start(struct psc_client *c, uint32_t key, void *out,
+                   const struct psc_op_options *o, struct psc_op **ret_op)
+{
+    return start_on_key(c, OP_PULL, key, NULL, out, o, ret_op);
+}
+
+int psc_pushpull_start(struct psc_client *c, uint32_t key, const void *src,
+                       void *out, const struct psc_op_options *o,
+                       struct psc_op **ret_op)
+{
+    return start_on_key(c, OP_PUSHPULL, key, src, out, o, ret_op);
+}
+
+int psc_broadcast_start(struct psc_client *c, uint32_t key, const void *src,
+                        void *out, const struct psc_op_options *o,
+                        struct psc_op **ret_op)
+{
+    return start_on_key(c, OP_BROADCAST, key, src, out, o, ret_op);
+}
+
+int op_start_plain(struct psc_client *c, enum op_kind kind, struct ps_msg *m,
+                   uint64_t *op_id, const struct psc_op_options *o,
+                   struct psc_op **ret_op)
+{
+    struct psc_op_options full;
+    struct psc_op *op;
+    int rc = 0;
+
+    if (c->rc != 0) {
+        return client_error(c, c->rc, "%s", c->text);
+    }
+    rc = check_op_options(c, o, &full);
+    if (rc != 0) {
+        return rc;
+    }
+    op = op_new(c, kind);
+    if (op == NULL) {
+        return client_error(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
+    }
+    apply_options(op, &full, ret_op != NULL);
+    if (m != NULL) {
+        rc = op_number(op);
+        *op_id = op->id;
+    }
+    if (rc == 0) {
+        rc = op_submit(op, m);
+    }
+    if (rc != 0) {
+        op_free(op);
+        return client_error(c, rc, "%s",
+                            c->rc != 0 ? c->text : ps_strerror(rc));
+    }
+    if (ret_op != NULL) {
+        *ret_op = op;
+    }
+    return 0;
+}
+
+int psc_barrier_start(struct psc_client *c, const struct psc_op_options *o,
+                      struct psc_op **ret_op)
+{
+    int rc = client_enter(c);
+
+    if (rc == 0) {
+        rc = op_start_plain(c, OP_BARRIER, NULL, NULL, o, ret_op);
+        client_leave(c);
+    }
+    return rc;
+}

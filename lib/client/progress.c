@@ -1,0 +1,384 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/progress.h"
+#include "client/clock.h"
+#include "client/entry.h"
+#include "client/error.h"
+#include "client/messages.h"
+#include "client/op.h"
+#include "client/op_copy.h"
+#include "client/reattach.h"
+#include "client/send.h"
+#include "client/state.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/prefetch.h"
+
+/* Completions taken from the ring at once. */
+#define ENDS_AHEAD 16
+/* Ring polls between two readings of the clock. */
+#define SPIN_LOOKS 50
+
+/* Prefetches the memory that these completions touch: thousands of open
+ * operations do not stay in the cache. */
+static void prefetch_completions(struct psc_client *c,
+                                 const struct ps_msg_l_done *m, int count)
+{
+    for (int i = 0; i < count; i++) {
+        ps_prefetch(op_find(c, m[i].op_id), sizeof(struct psc_op));
+    }
+    for (int i = 0; i < count; i++) {
+        const struct psc_op *op = op_find(c, m[i].op_id);
+
+        if (op != NULL) {
+            ps_prefetch(op->key, sizeof(*op->key));
+            ps_prefetch(op->src.block, sizeof(*op->src.block));
+        }
+    }
+}
+
+/* Copies results as their parts become readable. */
+static void accept_progress(struct psc_client *c)
+{
+    struct ps_ring_progress piece;
+    int rc = 0;
+
+    while (c->ring.memory != NULL && c->rc == 0 &&
+           (rc = ps_ring_pop_progress(&c->ring.worker, &piece)) > 0) {
+        struct psc_op *op = op_find(c, piece.op_id);
+
+        if (op != NULL) { /* Otherwise the operation has already ended. */
+            op_accept_progress(op, piece.bytes);
+        }
+    }
+    if (rc < 0) {
+        client_fail(c, rc, "malformed entry in the ring of the agent");
+    }
+}
+
+/* Handles what the agent put into the ring. */
+static void accept_completions(struct psc_client *c)
+{
+    accept_progress(c);
+    while (c->ring.memory != NULL && c->rc == 0) {
+        struct ps_msg_l_done m[ENDS_AHEAD];
+        int count = ps_ring_pop_dones(&c->ring.worker, m, ENDS_AHEAD);
+
+        if (count == 0) {
+            return;
+        }
+        if (count < 0) {
+            client_fail(c, count, "malformed entry in the ring of the agent");
+            return;
+        }
+        prefetch_completions(c, m, count);
+        for (int i = 0; i < count && c->rc == 0; i++) {
+            client_accept_done(c, &m[i]);
+        }
+    }
+}
+
+/* One turn of the reader; never waits. */
+static void reader_poll_once(struct psc_client *c)
+{
+    int rc;
+
+    if (c->rc == 0 && c->reattach.link == LINK_LOST) {
+        reattach_dial(c);
+    }
+    if (c->rc != 0 || c->reattach.link == LINK_LOST) {
+        return;
+    }
+    rc = ps_sock_read(c->sock);
+    /* Before the messages: the last of them may end every operation. */
+    accept_completions(c);
+    client_accept_messages(c);
+    if (rc == PS_E_CLOSED && c->rc == 0 && reattach_is_possible(c)) {
+        /* A message may have lost the link already. */
+        if (c->reattach.link != LINK_LOST) {
+            reattach_agent_lost(c);
+        }
+    } else if (rc == PS_E_CLOSED) {
+        client_fail(c, PSC_E_CLOSED, "the agent closed the connection");
+    } else if (rc != 0 && rc != PS_E_AGAIN) {
+        client_fail(c, rc, "cannot read from the agent: %s", ps_strerror(rc));
+    }
+    client_flush(c);
+}
+
+/* Makes the agent wake the program's poll descriptor from now on: a program
+ * that polls it sleeps without a call of this library. */
+static void arm_poll(struct psc_client *c)
+{
+    if (c->progress.poll_fd >= 0 && c->ring.memory != NULL &&
+        !ps_ring_worker_sleep(&c->ring.worker, 1, c->ops.streaming > 0) &&
+        eventfd_write(c->progress.event_fd, 1) != 0) {
+        /* A full counter is readable, too. */
+    }
+}
+
+void client_poll(struct psc_client *c)
+{
+    if (c->progress.has_reader) {
+        return; /* The reader handles all input. */
+    }
+    c->progress.has_reader = true;
+    reader_poll_once(c);
+    c->progress.has_reader = false;
+    client_settle(c);
+    arm_poll(c);
+    client_changed(c);
+}
+
+static int wait_for_reader(struct psc_client *c, ps_time deadline)
+{
+    struct timespec t = {.tv_sec = (time_t)(deadline / PS_SECONDS(1)),
+                         .tv_nsec = (long)(deadline % PS_SECONDS(1))};
+    int rc;
+
+    c->progress.waiter_count++;
+    client_kick(c);
+    rc = deadline == PS_TIME_NEVER
+             ? pthread_cond_wait(&c->progress.changed, &c->lock)
+             : pthread_cond_timedwait(&c->progress.changed, &c->lock, &t);
+    c->progress.waiter_count--;
+    return rc == ETIMEDOUT ? PS_E_TIMEOUT : 0;
+}
+
+static bool has_input(const struct psc_client *c)
+{
+    return ps_ring_has_done(&c->ring.worker) ||
+           ps_ring_has_progress(&c->ring.worker);
+}
+
+/* Polls for input for as long as that costs less than sleeping. True: input has
+ * come, in the ring unless *ret_socket. */
+static bool busy_poll(struct psc_client *c, ps_time deadline, bool *ret_socket)
+{
+    ps_time budget = ps_spin_budget(&c->progress.busy_poll);
+    ps_time now = client_now();
+    ps_time end = ps_time_min(ps_time_add(now, budget), deadline);
+    bool crowded = false;
+    bool ring = false;
+    bool socket = false;
+
+    if (now >= end) {
+        return false;
+    }
+    pthread_mutex_unlock(&c->lock);
+    while (!ring && !socket && !crowded && now < end) {
+        for (int i = 0; i < SPIN_LOOKS && !ring; i++) {
+            ring = has_input(c);
+        }
+        if (!ring) {
+            ps_time before = client_now();
+
+            (void)sched_yield();
+            now = client_now();
+            crowded = ps_spin_is_crowded(&c->progress.busy_poll, before, now);
+            /* Errors, other messages and the kick of another thread arrive at
+             * the socket. */
+            socket = ps_sock_wait(c->sock, 0) == 0;
+        }
+    }
+    pthread_mutex_lock(&c->lock);
+    ps_spin_record(&c->progress.busy_poll, ring || socket, crowded);
+    *ret_socket = socket;
+    return ring || socket;
+}
+
+/* Sleeps until the agent has sent something or takes more. Completions in the
+ * ring wake it when there are `count`. */
+static int reader_sleep(struct psc_client *c, uint32_t count, ps_time deadline)
+{
+    bool ring = c->ring.memory != NULL;
+    int rc;
+
+    if (ring &&
+        !ps_ring_worker_sleep(&c->ring.worker, count, c->ops.streaming > 0)) {
+        return 0;
+    }
+    c->progress.wake_threshold = count;
+    pthread_mutex_unlock(&c->lock);
+    rc = ps_sock_wait(c->sock, client_ms_until(deadline));
+    pthread_mutex_lock(&c->lock);
+    ps_sock_unkick(c->sock);
+    c->progress.wake_threshold = 0;
+    if (ring) {
+        ps_ring_worker_awake(&c->ring.worker);
+    }
+    return rc;
+}
+
+/* As the reader: flushes, waits, then takes one turn. */
+static int wait_as_reader(struct psc_client *c, uint32_t (*missing)(void *arg),
+                          void *arg, ps_time deadline)
+{
+    bool socket = false;
+    int rc = 0;
+
+    c->progress.has_reader = true;
+    client_flush(c);
+    if (c->rc == 0) {
+        if (c->ring.memory != NULL && has_input(c)) {
+            accept_completions(c);
+            goto leave;
+        }
+        if (c->ring.memory != NULL && busy_poll(c, deadline, &socket)) {
+            if (socket) {
+                reader_poll_once(c);
+            } else {
+                accept_completions(c);
+            }
+            goto leave;
+        }
+        rc = reader_sleep(c,
+                          c->progress.waiter_count > 0 || client_wants_kick(c)
+                              ? 1
+                              : missing(arg),
+                          deadline);
+    }
+    if (rc == 0) {
+        reader_poll_once(c);
+    } else if (rc != PS_E_TIMEOUT) {
+        client_fail(c, rc, "cannot wait for the agent: %s", ps_strerror(rc));
+        rc = 0;
+    }
+
+leave:
+    c->progress.has_reader = false;
+    client_flush(c); /* Operations that completions have unblocked. */
+    client_settle(c);
+    client_changed(c);
+    return rc;
+}
+
+static uint32_t one_missing(void *arg)
+{
+    (void)arg;
+    return 1;
+}
+
+int client_wait(struct psc_client *c, bool (*ready)(void *arg), void *arg,
+                ps_time deadline)
+{
+    return client_wait_many(c, ready, one_missing, arg, deadline);
+}
+
+static int wait_until(struct psc_client *c, bool (*ready)(void *arg),
+                      uint32_t (*missing)(void *arg), void *arg,
+                      ps_time deadline)
+{
+    while (!ready(arg)) {
+        int rc;
+
+        client_settle(c);
+        if (c->rc != 0) {
+            return c->rc;
+        }
+        rc = c->progress.has_reader ? wait_for_reader(c, deadline)
+                                    : wait_as_reader(c, missing, arg, deadline);
+        if (rc != 0 && !ready(arg)) {
+            return c->rc != 0 ? c->rc : rc;
+        }
+    }
+    return 0;
+}
+
+int client_wait_many(struct psc_client *c, bool (*ready)(void *arg),
+                     uint32_t (*missing)(void *arg), void *arg,
+                     ps_time deadline)
+{
+    int rc = wait_until(c, ready, missing, arg, deadline);
+
+    arm_poll(c);
+    return rc;
+}
+
+/* ------------------------------------------------------------------- loops */
+
+static int make_poll_fd(struct psc_client *c)
+{
+    struct epoll_event ev = {.events = EPOLLIN};
+    int event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    int fd = epoll_create1(EPOLL_CLOEXEC);
+
+    if (event < 0 || fd < 0 || epoll_ctl(fd, EPOLL_CTL_ADD, event, &ev) != 0 ||
+        epoll_ctl(fd, EPOLL_CTL_ADD, ps_sock_fd(c->sock), &ev) != 0) {
+        int rc = ps_err_from_errno(errno);
+
+        if (event >= 0) {
+            close(event);
+        }
+        if (fd >= 0) {
+            close(fd);
+        }
+        return rc;
+    }
+    c->progress.event_fd = event;
+    c->progress.poll_fd = fd;
+    arm_poll(c);
+    if (!ps_list_empty(&c->progress.callbacks)) {
+        return eventfd_write(event, 1) == 0 ? 0 : PSC_E_SYS;
+    }
+    return 0;
+}
+
+int psc_fd(struct psc_client *c)
+{
+    int rc = client_enter(c);
+
+    if (rc != 0) {
+        return rc;
+    }
+    if (c->progress.poll_fd < 0) {
+        rc = make_poll_fd(c);
+        if (rc != 0) {
+            client_error(c, rc, "no descriptor to poll: %s", ps_strerror(rc));
+        }
+    }
+    rc = rc != 0 ? rc : c->progress.poll_fd;
+    client_leave(c);
+    return rc;
+}
+
+int psc_dispatch(struct psc_client *c)
+{
+    struct ps_list_node *n;
+    eventfd_t ignored;
+    int count = 0;
+    int rc = client_enter(c);
+
+    if (rc != 0) {
+        return rc;
+    }
+    client_poll(c);
+    while ((n = ps_list_pop(&c->progress.callbacks)) != NULL) {
+        struct psc_op *op = PS_CONTAINER(n, struct psc_op, of_callbacks);
+        psc_callback callback = op->callback;
+        void *user = op->user;
+
+        rc = op->rc;
+        client_leave(c);
+        callback(op, rc, user);
+        count++;
+        rc = client_enter(c);
+        if (rc != 0) {
+            return rc; /* The callback has forked. */
+        }
+    }
+    if (c->progress.event_fd >= 0 &&
+        eventfd_read(c->progress.event_fd, &ignored) != 0) {
+        /* The counter was zero. */
+    }
+    arm_poll(c);
+    if (count == 0 && c->rc != 0) {
+        count = client_error(c, c->rc, "%s", c->text);
+    }
+    client_leave(c);
+    return count;
+}

@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The reason why an operation is open, from the agent. */
+#pragma once
+
+#include <stddef.h>
+
+struct psc_op;
+
+/* Describes what the operation waits for. Queries the agent, which takes time.
+ * Locked; releases the mutex. */
+void op_explain(struct psc_op *op, char *text, size_t size);
