@@ -308,7 +308,7 @@ int key_declare(struct psc_client *c, const struct key_request *w,
     if (rc != 0) {
         goto free_op;
     }
-    op_sent(op);
+    op_set_state(op, OP_SENT);
     /* Internal keys have rounds in every mode. */
     k->is_async = c->options.mode != PSC_MODE_SYNC && !key_is_internal(k);
     k->number = c->keys.count;

@@ -16,6 +16,8 @@
 #include <string.h>
 #include <sys/eventfd.h>
 
+#include "base/state_table.h"
+
 /* Freed operations kept for reuse. */
 #define SPARE_OPS  4096u
 /* Low bits of an operation's id: its slot in the table. Above: a counter. */
@@ -60,6 +62,91 @@ void op_name(const struct psc_op *op, char *text, size_t size)
 enum ps_op op_wire_kind(enum op_kind kind)
 {
     return kinds[kind].wire;
+}
+
+/* ------------------------------------------------------------------ states */
+
+static const char *const state_names[] = {
+    [OP_NEW] = "new",         [OP_QUEUED] = "queued",
+    [OP_SENT] = "sent",       [OP_COLLECTING] = "collecting",
+    [OP_COPYING] = "copying", [OP_ENDING] = "ending",
+    [OP_DONE] = "done",
+};
+
+static const uint32_t successors[] = {
+    /* Without a queue: collectives, and requests that leave at once. */
+    [OP_NEW] = PS_STATE_BIT(OP_QUEUED) | PS_STATE_BIT(OP_SENT) |
+               PS_STATE_BIT(OP_COLLECTING) | PS_STATE_BIT(OP_DONE),
+    [OP_QUEUED] = PS_STATE_BIT(OP_SENT) | PS_STATE_BIT(OP_ENDING) |
+                  PS_STATE_BIT(OP_DONE),
+    /* Again QUEUED when the agent is lost. */
+    [OP_SENT] = PS_STATE_BIT(OP_COPYING) | PS_STATE_BIT(OP_QUEUED) |
+                PS_STATE_BIT(OP_ENDING) | PS_STATE_BIT(OP_DONE),
+    [OP_COLLECTING] = PS_STATE_BIT(OP_DONE),
+    /* Again SENT when a part of the result has been copied. */
+    [OP_COPYING] = PS_STATE_BIT(OP_SENT) | PS_STATE_BIT(OP_DONE),
+    [OP_ENDING] = PS_STATE_BIT(OP_DONE),
+    /* The skip of a key is sent again for each round. */
+    [OP_DONE] = PS_STATE_BIT(OP_QUEUED),
+};
+
+static const struct ps_state_table op_states = {
+    .name = "operation",
+    .states = state_names,
+    .count = sizeof(state_names) / sizeof(state_names[0]),
+    .allowed = successors,
+};
+
+static bool is_at_agent(enum op_state state)
+{
+    return state == OP_SENT || state == OP_COPYING;
+}
+
+static void count_sent(struct psc_op *op)
+{
+    struct op_table *t = &op->client->ops;
+
+    t->sent++;
+    t->streaming += op->result.copies_progress;
+    if (op->key != NULL) {
+        op->key->ops_open++;
+    }
+}
+
+static void uncount_sent(struct psc_op *op)
+{
+    struct op_table *t = &op->client->ops;
+
+    t->sent--;
+    t->streaming -= op->result.copies_progress;
+    if (op->key != NULL) {
+        op->key->ops_open--;
+    }
+    if (op->kind == OP_BARRIER) {
+        op->client->queues.barrier_open = false;
+    }
+}
+
+void op_set_state(struct psc_op *op, enum op_state to)
+{
+    struct psc_client *c = op->client;
+    const enum op_state from = op->state;
+
+    if (!ps_state_may_follow(&op_states, from, to)) {
+        client_fail(c, PSC_E_BUG, "an %s that is %s cannot become %s",
+                    op_states.name, ps_state_name(&op_states, from),
+                    ps_state_name(&op_states, to));
+        return;
+    }
+    op->state = to;
+    c->ops.queued -= from == OP_QUEUED;
+    c->ops.queued += to == OP_QUEUED;
+    if (is_at_agent(from) && !is_at_agent(to)) {
+        uncount_sent(op);
+    } else if (is_at_agent(to) && !is_at_agent(from)) {
+        op->must_resend = false;
+        count_sent(op);
+    }
 }
 
 /* ----------------------------------------------------------------- numbers */
@@ -152,7 +239,6 @@ struct psc_op *op_new(struct psc_client *c, enum op_kind kind)
     }
     op->client = c;
     op->kind = kind;
-    op->state = OP_NEW;
     op->started = client_now();
     ps_list_push_back(&c->ops.all, &op->of_client);
     return op;
@@ -178,27 +264,23 @@ static void release_block(struct psc_op *op)
     }
 }
 
-static void dequeue_op(struct psc_op *op)
+static void leave_queue(struct psc_op *op)
 {
-    op->client->ops.queued -= op->state == OP_QUEUED;
-}
-
-void op_set_queued(struct psc_op *op)
-{
-    op->state = OP_QUEUED;
-    op->client->ops.queued++;
+    if (ps_list_linked(&op->of_key)) {
+        ps_list_remove(&op->of_key);
+    }
 }
 
 void op_free(struct psc_op *op)
 {
     assert(op->state != OP_COPYING);
-    dequeue_op(op);
+    if (op->state != OP_DONE) {
+        op_set_state(op, OP_DONE);
+    }
     if (ps_list_linked(&op->of_callbacks)) {
         ps_list_remove(&op->of_callbacks);
     }
-    if (ps_list_linked(&op->of_key)) {
-        ps_list_remove(&op->of_key);
-    }
+    leave_queue(op);
     ps_list_remove(&op->of_client);
     if (op->hooks != NULL && op->hooks->fini != NULL) {
         op->hooks->fini(op);
@@ -217,18 +299,6 @@ void op_free(struct psc_op *op)
     }
     op->client->ops.spare_count++;
     ps_list_push_front(&op->client->ops.spare, &op->of_client);
-}
-
-void op_sent(struct psc_op *op)
-{
-    dequeue_op(op);
-    op->state = OP_SENT;
-    op->must_resend = false;
-    op->client->ops.sent++;
-    op->client->ops.streaming += op->result.copies_progress;
-    if (op->key != NULL) {
-        op->key->ops_open++;
-    }
 }
 
 /* --------------------------------------------------------------------- end */
@@ -276,28 +346,6 @@ void op_free_deferred(struct psc_client *c)
     }
 }
 
-/* Takes an open operation out of its queue, or from those that are sent. */
-static void withdraw_op(struct psc_op *op)
-{
-    struct psc_client *c = op->client;
-
-    if (op->state == OP_SENT || op->state == OP_COPYING) {
-        c->ops.sent--;
-        c->ops.streaming -= op->result.copies_progress;
-        if (op->key != NULL) {
-            op->key->ops_open--;
-        }
-        if (op->kind == OP_BARRIER) {
-            c->queues.barrier_open = false;
-        }
-    }
-    if (ps_list_linked(&op->of_key)) {
-        ps_list_remove(&op->of_key);
-    }
-    dequeue_op(op);
-    op_release_number(op);
-}
-
 void op_report(struct psc_op *op)
 {
     struct psc_client *c = op->client;
@@ -317,7 +365,7 @@ void op_report(struct psc_op *op)
 void op_finish_ending(struct psc_op *op)
 {
     release_block(op);
-    op->state = OP_DONE;
+    op_set_state(op, OP_DONE);
     if (op->hooks != NULL && op->hooks->on_ended != NULL) {
         op->hooks->on_ended(op);
     } else {
@@ -328,7 +376,8 @@ void op_finish_ending(struct psc_op *op)
 
 void op_end(struct psc_op *op, int rc, const char *text)
 {
-    withdraw_op(op);
+    leave_queue(op);
+    op_release_number(op);
     op->rc = rc;
     if (rc == 0) {
         count_op_ended(op);
@@ -337,7 +386,7 @@ void op_end(struct psc_op *op, int rc, const char *text)
         op->text = strdup(text);
     }
     if (op->src.streaming) {
-        op->state = OP_ENDING;
+        op_set_state(op, OP_ENDING);
         return;
     }
     op_finish_ending(op);
@@ -358,8 +407,8 @@ void op_end_all(struct psc_client *c, int rc, const char *text)
 
 void op_cancel(struct psc_op *op)
 {
-    withdraw_op(op);
+    leave_queue(op);
     release_block(op);
-    op->state = OP_DONE;
+    op_set_state(op, OP_DONE);
     op_free_later(op);
 }

@@ -19,10 +19,9 @@ struct psc_op *op_find(struct psc_client *c, uint64_t id);
 /* Gives the operation an id and a slot in the table. */
 PS_MUST_USE int op_number(struct psc_op *op);
 void op_release_number(struct psc_op *op);
-/* Marks the operation as QUEUED. */
-void op_set_queued(struct psc_op *op);
-/* Marks the operation as sent to the agent. */
-void op_sent(struct psc_op *op);
+/* Changes the state, and what the table of operations counts by state. A change
+ * that the table of states does not have fails the client. */
+void op_set_state(struct psc_op *op, enum op_state to);
 /* Ends the operation, which stays valid at least until the mutex is released:
  * a detached one joins deferred_free. `text` may be NULL. */
 void op_end(struct psc_op *op, int rc, const char *text);

@@ -198,7 +198,7 @@ static void copy_out(struct psc_op *op)
     size_t bytes = (op->hooks != NULL ? op->result.bytes : op->key->bytes) -
                    op->result.copied;
 
-    op->state = OP_COPYING;
+    op_set_state(op, OP_COPYING);
     pthread_mutex_unlock(&c->lock);
     if (op->hooks != NULL) {
         op->hooks->copy_result(op, from);
@@ -226,14 +226,14 @@ void op_accept_progress(struct psc_op *op, uint64_t bytes)
     if (bytes <= from) {
         return;
     }
-    op->state = OP_COPYING;
+    op_set_state(op, OP_COPYING);
     pthread_mutex_unlock(&c->lock);
     ps_kernel_copy_part((uint8_t *)op->result.out + from,
                         k->data[op->round & 1] + from, bytes - from);
     pthread_mutex_lock(&c->lock);
     c->stats.bytes_copied += bytes - from;
     op->result.copied = bytes;
-    op->state = OP_SENT;
+    op_set_state(op, OP_SENT);
     /* psc_op_free() waits for the copy. */
     client_changed(c);
     if (c->rc != 0) {
@@ -254,7 +254,7 @@ static void copy_rows_out(struct psc_op *op)
     }
     from = (const uint8_t *)ps_shm_data(op->src.block) + op->src.offset +
            rows_numbers_bytes(op->src.row_count);
-    op->state = OP_COPYING;
+    op_set_state(op, OP_COPYING);
     pthread_mutex_unlock(&c->lock);
     for (size_t i = 0; i < op->result.row_index_count; i++) {
         memcpy((uint8_t *)op->result.out + i * bytes,

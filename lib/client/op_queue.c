@@ -110,7 +110,7 @@ static int send_op(struct psc_op *op)
     if (rc != 0) {
         return rc;
     }
-    op_sent(op);
+    op_set_state(op, OP_SENT);
     if (op_is_round(op->kind)) {
         op->key->round = op->round;
     }
@@ -176,7 +176,7 @@ static int send_barrier(struct psc_op *op)
     if (rc != 0) {
         return rc;
     }
-    op_sent(op);
+    op_set_state(op, OP_SENT);
     c->queues.barriers_sent = op->round;
     c->queues.barrier_open = true;
     return 0;
@@ -291,7 +291,7 @@ int op_send_job_requests(struct psc_client *c)
         rc = send_job_request(op);
         if (rc == 0) {
             ps_list_remove(&op->of_key);
-            op_sent(op);
+            op_set_state(op, OP_SENT);
         }
     }
     return rc;
@@ -306,13 +306,13 @@ static int submit_job_request(struct psc_op *op, const struct ps_msg *msg)
         return rc;
     }
     if (!may_send_request(op)) {
-        op_set_queued(op);
+        op_set_state(op, OP_QUEUED);
         ps_list_push_back(&c->queues.job_requests, &op->of_key);
         return 0;
     }
     rc = send_job_request(op);
     if (rc == 0) {
-        op_sent(op);
+        op_set_state(op, OP_SENT);
     }
     return rc;
 }
@@ -334,7 +334,7 @@ int op_submit(struct psc_op *op, const struct ps_msg *msg)
         return c->rc;
     }
     if (op->kind == OP_BARRIER) {
-        op_set_queued(op);
+        op_set_state(op, OP_QUEUED);
         ps_list_push_back(&c->queues.barriers, &op->of_key);
         op_send_barriers(c);
         kick_if_sleeping(c);
@@ -345,7 +345,7 @@ int op_submit(struct psc_op *op, const struct ps_msg *msg)
             return rc;
         }
     } else {
-        op_set_queued(op);
+        op_set_state(op, OP_QUEUED);
         ps_list_push_back(&op->key->queue, &op->of_key);
         op_pump(c, op->key);
         kick_if_sleeping(c);
@@ -367,7 +367,6 @@ static void requeue(struct psc_op *op)
 
     if (op->key != NULL) {
         queue = &op->key->queue;
-        op->key->ops_open--;
         c->stats.bytes_pushed -= source_bytes(op);
         if (op_is_round(op->kind)) {
             op->key->round = op->round - 1;
@@ -375,15 +374,12 @@ static void requeue(struct psc_op *op)
     } else if (op->kind == OP_BARRIER) {
         queue = &c->queues.barriers;
         c->queues.barriers_sent--;
-        c->queues.barrier_open = false;
     }
     if (queue != &c->queues.job_requests) {
         op_release_number(op);
     }
-    c->ops.sent--;
-    c->ops.streaming -= op->result.copies_progress;
     op->result.copied = 0;
-    op_set_queued(op);
+    op_set_state(op, OP_QUEUED);
     op->must_resend = true;
     ps_list_push_front(queue, &op->of_key);
 }

@@ -34,6 +34,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include "base/state_table.h"
 #include "base/str.h"
 
 #define RETRY_FIRST_MS    10
@@ -196,6 +197,38 @@ static void drop_ring(struct psc_client *c)
     c->ring.needs_wake = false;
 }
 
+static const char *const link_names[] = {
+    [LINK_UP] = "up",
+    [LINK_LOST] = "lost",
+    [LINK_GREETING] = "greeting",
+};
+
+static const uint32_t successors[] = {
+    [LINK_UP] = PS_STATE_BIT(LINK_LOST),
+    [LINK_LOST] = PS_STATE_BIT(LINK_GREETING),
+    [LINK_GREETING] = PS_STATE_BIT(LINK_UP) | PS_STATE_BIT(LINK_LOST),
+};
+
+static const struct ps_state_table link_states = {
+    .name = "connection",
+    .states = link_names,
+    .count = sizeof(link_names) / sizeof(link_names[0]),
+    .allowed = successors,
+};
+
+static void set_link(struct psc_client *c, enum link_state to)
+{
+    const enum link_state from = c->reattach.link;
+
+    if (!ps_state_may_follow(&link_states, from, to)) {
+        client_fail(c, PSC_E_BUG, "a %s that is %s cannot become %s",
+                    link_states.name, ps_state_name(&link_states, from),
+                    ps_state_name(&link_states, to));
+        return;
+    }
+    c->reattach.link = to;
+}
+
 static void detach_from_agent(struct psc_client *c, const char *text)
 {
     ps_sock_hang_up(c->sock);
@@ -203,7 +236,7 @@ static void detach_from_agent(struct psc_client *c, const char *text)
     op_requeue_all(c);
     key_unbind_all(c);
     arena_lose_all(c);
-    c->reattach.link = LINK_LOST;
+    set_link(c, LINK_LOST);
     schedule_retry(c, text);
     end_stall_requests(c);
     client_changed(c);
@@ -255,7 +288,7 @@ void reattach_dial(struct psc_client *c)
         rc = send_hello(c);
     }
     if (rc == 0) {
-        c->reattach.link = LINK_GREETING;
+        set_link(c, LINK_GREETING);
         client_flush(c);
         return;
     }
@@ -303,11 +336,10 @@ void reattach_welcome(struct psc_client *c, const struct ps_msg_l_welcome *m)
                     (unsigned long long)m->gen);
         return;
     }
-    c->reattach.link = LINK_UP;
+    set_link(c, LINK_UP);
     rc = resend_all(c, m->ring_layout);
     if (rc != 0) {
         /* Closing the connection discards what the agent has received. */
-        c->reattach.link = LINK_GREETING;
         detach_from_agent(c, ps_strerror(rc));
         return;
     }

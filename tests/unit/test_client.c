@@ -15,6 +15,8 @@
 #include <cmocka.h>
 
 #include "base/err.h"
+#include "client/entry.h"
+#include "client/op.h"
 #include "client/state.h"
 #include "kernel/kernel.h"
 #include "test_client_peer.h"
@@ -1757,6 +1759,50 @@ static void a_ring_that_lies_ends_the_client(void **state)
     peer_close_conn(&f->peer);
 }
 
+/* The library does not abort the program for a mistake of its own. */
+static void a_state_that_cannot_follow_fails_the_client(void **state)
+{
+    struct fixture *f = *state;
+    struct psc_op *op;
+
+    assert_int_equal(psc_pull_start(f->c, f->key, NULL, NULL, &op), 0);
+    peer_expect_op(&f->peer, PS_OP_PULL);
+    assert_int_equal(client_enter(f->c), 0);
+    op_set_state(op, OP_NEW);
+    client_leave(f->c);
+    assert_int_equal(psc_op_wait(op, 0), PSC_E_BUG);
+    assert_detail(f, "an operation that is sent cannot become new");
+    psc_op_free(op);
+    peer_close_conn(&f->peer);
+}
+
+/* In a wait, too: it may last as long as the program. */
+static void
+operations_without_handle_are_freed_while_another_is_waited_for(void **state)
+{
+    struct fixture *f = *state;
+    float x[N] = {0};
+    struct psc_op *last;
+    uint32_t spare;
+
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(psc_push_start(f->c, f->key, x, NULL, NULL), 0);
+    }
+    assert_int_equal(psc_pull_start(f->c, f->key, NULL, NULL, &last), 0);
+    spare = f->c->ops.spare_count;
+    for (uint64_t i = 1; i <= 3; i++) {
+        struct ps_msg_l_op m = peer_expect_op(&f->peer, PS_OP_PUSH);
+
+        peer_done(&f->peer, m.op_id, m.round);
+        assert_int_equal(psc_op_wait(last, 0), PSC_E_TIMEOUT);
+        assert_true(ps_list_empty(&f->c->ops.deferred_free));
+        assert_int_equal(f->c->ops.spare_count, spare + i);
+    }
+    peer_done(&f->peer, peer_expect_op(&f->peer, PS_OP_PULL).op_id, 3);
+    assert_int_equal(psc_op_wait(last, PSC_WAIT_FOREVER), 0);
+    psc_op_free(last);
+}
+
 #define story(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 
 /* All of it by messages on the socket or, with "ring", through shared memory.
@@ -1816,6 +1862,8 @@ int main(int argc, char **argv)
         story(waiting_for_many_keeps_nobody),
         story(waiting_for_many_keeps_none_of_them),
         story(a_ring_that_lies_ends_the_client),
+        story(a_state_that_cannot_follow_fails_the_client),
+        story(operations_without_handle_are_freed_while_another_is_waited_for),
     };
 
     by_ring = argc > 1 && strcmp(argv[1], "ring") == 0;

@@ -36,6 +36,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/state_table.h"
+
 #define EXACT_MAX 256u
 
 static void order_leave(struct coll *k)
@@ -161,8 +163,9 @@ static int start_agree(struct coll *k)
     words[1] = c->keys.count >= EXACT_MAX;
     words[2 + c->id.rank] = k->is_join ? coll_join_entry(k)
                                        : (int64_t)k->array.rows;
-    k->stage = COLL_AGREE;
-    k->op->state = OP_COLLECTING;
+    if (k->op->state == OP_NEW) {
+        op_set_state(k->op, OP_COLLECTING);
+    }
     ps_list_push_back(&c->colls.order_queue, &k->of_order_queue);
     coll_subop_start(part);
     return k->rc != 0 ? k->rc : c->rc;
@@ -236,9 +239,52 @@ static enum coll_stage end_stage(struct coll *k)
     return k->stage;
 }
 
+static const char *const stage_names[] = {
+    [COLL_AGREE] = "AGREE",     [COLL_ORDER] = "ORDER",
+    [COLL_SHADOW] = "SHADOW",   [COLL_MISMATCH] = "MISMATCH",
+    [COLL_SPLITS] = "SPLITS",   [COLL_DATA] = "DATA",
+    [COLL_NO_DATA] = "no data",
+};
+
+static const uint32_t successors[] = {
+    [COLL_AGREE] = PS_STATE_BIT(COLL_ORDER),
+    [COLL_ORDER] = PS_STATE_BIT(COLL_SHADOW) | PS_STATE_BIT(COLL_MISMATCH) |
+                   PS_STATE_BIT(COLL_SPLITS) | PS_STATE_BIT(COLL_DATA) |
+                   PS_STATE_BIT(COLL_NO_DATA),
+    [COLL_SHADOW] = PS_STATE_BIT(COLL_MISMATCH) | PS_STATE_BIT(COLL_SPLITS) |
+                    PS_STATE_BIT(COLL_DATA) | PS_STATE_BIT(COLL_NO_DATA),
+    [COLL_MISMATCH] = PS_STATE_BIT(COLL_NO_DATA),
+    [COLL_SPLITS] = PS_STATE_BIT(COLL_DATA),
+    /* A join shadows the next collective. */
+    [COLL_DATA] = PS_STATE_BIT(COLL_AGREE),
+    [COLL_NO_DATA] = PS_STATE_BIT(COLL_AGREE),
+};
+
+static const struct ps_state_table coll_stages = {
+    .name = "collective",
+    .states = stage_names,
+    .count = sizeof(stage_names) / sizeof(stage_names[0]),
+    .allowed = successors,
+};
+
+static bool set_stage(struct coll *k, enum coll_stage to)
+{
+    if (!ps_state_may_follow(&coll_stages, k->stage, to)) {
+        client_fail(k->op->client, PSC_E_BUG, "a %s cannot go from %s to %s",
+                    coll_stages.name, ps_state_name(&coll_stages, k->stage),
+                    ps_state_name(&coll_stages, to));
+        coll_fail(k, PSC_E_BUG, NULL);
+        return false;
+    }
+    k->stage = to;
+    return true;
+}
+
 static void start_stage(struct coll *k, enum coll_stage stage)
 {
-    k->stage = stage;
+    if (!set_stage(k, stage)) {
+        return;
+    }
     switch (stage) {
     case COLL_SHADOW:
         coll_start_shadow(k);
@@ -280,7 +326,7 @@ static void shadow_next(struct coll *k)
         op_free_later(k->subops.list[--k->subops.count]);
     }
     k->kind = COLL_JOIN;
-    rc = start_agree(k);
+    rc = set_stage(k, COLL_AGREE) ? start_agree(k) : PSC_E_BUG;
     if (rc != 0) {
         client_fail(k->op->client, rc, "join cannot go on: %s",
                     ps_strerror(rc));

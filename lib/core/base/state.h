@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define PS_STATE_BIT(state) (1u << (state))
+#include "base/state_table.h"
 
 static inline bool ps_state_allows(const uint32_t *allowed, uint8_t from,
                                    uint8_t to)

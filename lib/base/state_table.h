@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tables of the states of a kind of object: their names, and for each state a
+ * bit set of its successors. One function of each kind changes the state, and
+ * looks the change up here. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define PS_STATE_BIT(state) (1u << (state))
+
+struct ps_state_table {
+    const char *name;          /* Kind of object, for messages. */
+    const char *const *states; /* Names. */
+    uint32_t count;            /* States, at most 32. */
+    const uint32_t *allowed; /* For each state the PS_STATE_BITs that follow. */
+};
+
+static inline bool ps_state_may_follow(const struct ps_state_table *t,
+                                       uint32_t from, uint32_t to)
+{
+    return from < t->count && to < t->count &&
+           (t->allowed[from] & PS_STATE_BIT(to)) != 0;
+}
+
+static inline const char *ps_state_name(const struct ps_state_table *t,
+                                        uint32_t state)
+{
+    return state < t->count ? t->states[state] : "unknown";
+}
