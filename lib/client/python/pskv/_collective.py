@@ -5,16 +5,15 @@ from __future__ import annotations
 import ctypes
 import pickle
 from ctypes import byref, c_size_t, c_uint32, c_uint64, c_void_p
-from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple, TypeVar
 
 from . import _lib
 from ._array import Array, dtype_of, dtype_size, new_array
 from ._errors import error
 
-if TYPE_CHECKING:
-    from ._store import KVStore
-
 Dims = Sequence[int]
+# The store that has these collectives; the class of its groups.
+_Store = TypeVar("_Store", bound="Collectives")
 
 
 def options(reduce: str = "sum", root: int = 0, prescale: float = 1,
@@ -168,7 +167,7 @@ class Collectives:
 
         def _new_handle(self) -> Any: ...
 
-        def _adopt(self, client: int, name: str) -> "KVStore": ...
+        def _adopt(self: _Store, client: int, name: str) -> _Store: ...
 
         @property
         def num_workers(self) -> int: ...
@@ -345,8 +344,8 @@ class Collectives:
             return value
         return pickle.loads(split_words(bytes(words))[0])
 
-    def group(self, ranks: Optional[Sequence[int]] = None, *,
-              name: Optional[str] = None) -> "KVStore":
+    def group(self: _Store, ranks: Optional[Sequence[int]] = None, *,
+              name: Optional[str] = None) -> _Store:
         """A store for some ranks, or all, with its own collectives and keys.
         Each member calls this with the same arguments; the position in
         `ranks` is the rank in the group. Groups of the same ranks that

@@ -39,7 +39,7 @@ _NAMES = {
 }
 _ALONE = {"local", "device"}
 _log = logging.getLogger("pskv")
-_told: Set[str] = set()
+_warned: Set[str] = set()  # Names whose warning has been logged.
 
 
 # Flags of psc_keys() for an undeclared key, by operation.
@@ -158,7 +158,7 @@ class _Known:
         self.width = 0  # Elements of a row; 0: a dense key.
 
 
-class _Wish:
+class _KeyRequest:
     """One key of a call, with its source and result arrays."""
 
     __slots__ = ("key", "given", "wanted")
@@ -399,44 +399,44 @@ class KVStore(Collectives):
                 raise TypeError("Mixed key types are not allowed: %r" % (k,))
         return keys
 
-    def _known(self, wish: _Wish, like: Array, flags: int = 0) -> _Known:
+    def _known(self, request: _KeyRequest, like: Array, flags: int = 0) -> _Known:
         """Returns the key; an undeclared one is declared, and created in the
         job if the flags allow it."""
-        known = self._keys.get(wish.key)
+        known = self._keys.get(request.key)
         if known is None:
             number = c_uint32()
             spec = _lib.KeySpec(
                 dtype=like.dtype, ndim=len(like.shape),
                 shape=(c_uint64 * len(like.shape))(*like.shape),
                 flags=flags)
-            if isinstance(wish.key, str):
-                spec.name = _lib.encode(wish.key, "key")
+            if isinstance(request.key, str):
+                spec.name = _lib.encode(request.key, "key")
             else:
-                spec.number = wish.key
+                spec.number = request.key
             self._check(self._lib.psc_keys(self._open(), byref(spec), 1,
                                            byref(number)))
             known = _Known(number.value, like.dtype, like.count)
-            self._keys[wish.key] = known
-        for array in wish.arrays():
+            self._keys[request.key] = known
+        for array in request.arrays():
             if array.dtype != known.dtype or array.count != known.count:
                 raise ValueError(
                     "key %r is %s of %d elements, but the array is %s of %d" %
-                    (wish.key, dtype_name(known.dtype), known.count,
+                    (request.key, dtype_name(known.dtype), known.count,
                      dtype_name(array.dtype), array.count))
         return known
 
-    def _wishes(self, key: Any, given: Any, wanted: Any) -> List[_Wish]:
+    def _requests(self, key: Any, given: Any, wanted: Any) -> List[_KeyRequest]:
         """The keys of a call in order; the arrays of a repeated key are
         joined."""
         keys = self._key_list(key)
-        by_key: Dict[Key, _Wish] = {}
+        by_key: Dict[Key, _KeyRequest] = {}
         for values, writable in ((given, False), (wanted, True)):
             if values is None:
                 continue
             what = "outs" if writable else "values"
             for k, objects in zip(keys, _per_key(keys, values, what)):
-                wish = by_key.setdefault(k, _Wish(k))
-                arrays = wish.wanted if writable else wish.given
+                request = by_key.setdefault(k, _KeyRequest(k))
+                arrays = request.wanted if writable else request.given
                 for o in objects:
                     arrays.append(Array(o, writable))
         return list(by_key.values())
@@ -466,17 +466,17 @@ class KVStore(Collectives):
             o.callback = self._callback
         return o, srcs
 
-    def _start(self, handle: Optional[Handle], what: str, wish: _Wish,
+    def _start(self, handle: Optional[Handle], what: str, request: _KeyRequest,
                priority: int, reduce: str = "sum", root: int = 0,
                samples: Optional[int] = None) -> None:
         """Starts one operation; without a handle it is detached."""
         self._collect()
-        arrays = wish.arrays()
-        known = self._known(wish, arrays[0], _NEW.get(what, 0))
-        o, srcs = self._op_options(wish.given, priority, reduce, root,
+        arrays = request.arrays()
+        known = self._known(request, arrays[0], _NEW.get(what, 0))
+        o, srcs = self._op_options(request.given, priority, reduce, root,
                                    handle is not None, samples)
-        src = wish.given[0].address if wish.given else None
-        out = wish.wanted[0].address if wish.wanted else None
+        src = request.given[0].address if request.given else None
+        out = request.wanted[0].address if request.wanted else None
         op = c_void_p()
         ret = byref(op) if handle is not None else None
         function = getattr(self._lib, "psc_%s_start" % what)
@@ -492,15 +492,15 @@ class KVStore(Collectives):
             assert op.value is not None
             handle._ops.append(op.value)
             handle._held.extend(arrays)
-            for other in wish.wanted[1:]:
-                handle._copies.append((other, wish.wanted[0]))
+            for other in request.wanted[1:]:
+                handle._copies.append((other, request.wanted[0]))
 
     def init(self, key: Any, value: Any) -> None:
         """Sets the first value of keys, that of rank 0. All workers call it;
         an existing value stays."""
         handle = Handle(self)
-        for wish in self._wishes(key, value, None):
-            self._start(handle, "init", wish, 0)
+        for request in self._requests(key, value, None):
+            self._start(handle, "init", request, 0)
         handle.wait()
         for k in self._key_list(key):
             self._keys[k].valued = True
@@ -535,9 +535,9 @@ class KVStore(Collectives):
             raise ValueError("key %r is not one of rows of %d elements" %
                              (key, array.shape[1]))
         handle = Handle(self)
-        wish = _Wish(key)
-        wish.given = [array]
-        self._start(handle, "init", wish, 0)
+        request = _KeyRequest(key)
+        request.given = [array]
+        self._start(handle, "init", request, 0)
         handle.wait()
         known.valued = True
 
@@ -620,9 +620,9 @@ class KVStore(Collectives):
         failure. An array of empty() must not change until a pull() has
         returned. The first push creates the key, unless the job has an
         optimizer."""
-        for wish in self._wishes(key, value, None):
-            self._start(None, "push", wish, priority, reduce, 0, samples)
-            for array in wish.arrays():
+        for request in self._requests(key, value, None):
+            self._start(None, "push", request, priority, reduce, 0, samples)
+            for array in request.arrays():
                 array.release()
 
     def push_async(self, key: Any, value: Any, priority: int = 0,
@@ -630,8 +630,8 @@ class KVStore(Collectives):
                    samples: Optional[int] = None) -> Handle:
         """push() with a handle that ends when the rounds are merged."""
         handle = Handle(self)
-        for wish in self._wishes(key, value, None):
-            self._start(handle, "push", wish, priority, reduce, 0, samples)
+        for request in self._requests(key, value, None):
+            self._start(handle, "push", request, priority, reduce, 0, samples)
         return handle
 
     def pull(self, key: Any, out: Any = None, priority: int = 0) -> None:
@@ -644,8 +644,8 @@ class KVStore(Collectives):
         if out is None:
             raise ValueError("pull needs an array to write to")
         handle = Handle(self)
-        for wish in self._wishes(key, None, out):
-            self._start(handle, "pull", wish, priority)
+        for request in self._requests(key, None, out):
+            self._start(handle, "pull", request, priority)
         return handle
 
     def pushpull(self, key: Any, value: Any, out: Any = None,
@@ -661,8 +661,8 @@ class KVStore(Collectives):
         """pushpull() with a handle."""
         handle = Handle(self)
         wanted = value if out is None else out
-        for wish in self._wishes(key, value, wanted):
-            self._start(handle, "pushpull", wish, priority, reduce, 0,
+        for request in self._requests(key, value, wanted):
+            self._start(handle, "pushpull", request, priority, reduce, 0,
                         samples)
         return handle
 
@@ -677,15 +677,15 @@ class KVStore(Collectives):
         """broadcast() with a handle."""
         handle = Handle(self)
         wanted = value if out is None else out
-        for wish in self._wishes(key, value, wanted):
-            known = self._keys.get(wish.key)
+        for request in self._requests(key, value, wanted):
+            known = self._keys.get(request.key)
             if known is not None and known.valued:
-                self._start(handle, "broadcast", wish, priority, root=root)
+                self._start(handle, "broadcast", request, priority, root=root)
                 continue
-            self._known(wish, wish.given[0]).valued = True
-            pull = _Wish(wish.key)
-            pull.wanted, wish.wanted = wish.wanted, []
-            self._start(handle, "init", wish, priority, root=root)
+            self._known(request, request.given[0]).valued = True
+            pull = _KeyRequest(request.key)
+            pull.wanted, request.wanted = request.wanted, []
+            self._start(handle, "init", request, priority, root=root)
             self._start(handle, "pull", pull, priority)
         return handle
 
@@ -983,8 +983,8 @@ def _choose(table: Dict[str, int], name: str, what: str) -> int:
 
 def _tell_device(kind: str) -> None:
     """Warns once per process: no accelerator kernel exists."""
-    if "device" in kind and "device" not in _told:
-        _told.add("device")
+    if "device" in kind and "device" not in _warned:
+        _warned.add("device")
         _log.warning("store %s: gradients are summed by the CPU", kind)
 
 
