@@ -104,6 +104,16 @@ struct rows {
     size_t count;
 };
 
+/* Arguments of a public call on a key. */
+struct op_call {
+    enum op_kind kind;
+    uint32_t key;
+    const struct rows *rows;
+    const void *src;
+    void *out;
+    const struct psc_op_options *options;
+};
+
 static int attach_rows(struct psc_op *op, const struct rows *r, const void *src)
 {
     const struct key *k = op->key;
@@ -123,13 +133,64 @@ static int attach_rows(struct psc_op *op, const struct rows *r, const void *src)
                       op->kind == OP_PUSH_ROWS ? src : NULL);
 }
 
-static int start_locked(struct psc_client *c, enum op_kind kind, uint32_t key,
-                        const struct rows *rows, const void *src, void *out,
-                        const struct psc_op_options *o, struct psc_op **ret_op)
+static int check_call(struct psc_client *c, const struct op_call *a,
+                      const struct key *k, const struct psc_op_options *o)
+{
+    if (c->colls.join != NULL && op_is_round(a->kind) && !k->is_async) {
+        return client_error(c, PSC_E_INVAL,
+                            "'%s': this rank has joined and gives to no "
+                            "round until all have",
+                            k->name);
+    }
+    if (o->reduce == PSC_MEAN && k->dtype == PSC_BOOL) {
+        return client_error(c, PSC_E_INVAL,
+                            "'%s' is of bool, which has no mean", k->name);
+    }
+    if (o->reduce > PSC_MEAN && a->rows != NULL) {
+        return client_error(c, PSC_E_UNSUPPORTED,
+                            "'%s': rows are summed or averaged; %s is for "
+                            "whole arrays",
+                            k->name, ps_reduce_name((uint8_t)o->reduce));
+    }
+    return 0;
+}
+
+/* Attaches the arrays or rows of the call. */
+static int attach_memory(struct psc_op *op, const struct op_call *a,
+                         const void *const *srcs, uint32_t src_count)
+{
+    const struct key *k = op->key;
+    int rc = 0;
+
+    if (a->rows != NULL) {
+        return attach_rows(op, a->rows, a->src);
+    }
+    if (k->row_width != 0 && a->kind != OP_INIT) {
+        return client_error(op->client, PSC_E_UNSUPPORTED,
+                            "'%s' is a key of rows: they are pushed and "
+                            "pulled by psc_push_rows_start() and "
+                            "psc_pull_rows_start()",
+                            k->name);
+    }
+    if (contributes_array(op)) {
+        return op_attach_source(op, srcs, src_count);
+    }
+    if (k->is_async && a->kind == OP_PULL) {
+        rc = op_alloc_staging(op);
+        if (rc != 0) {
+            client_error(op->client, rc, "'%s': no memory for its value",
+                         k->name);
+        }
+    }
+    return rc;
+}
+
+static int start_locked(struct psc_client *c, const struct op_call *a,
+                        struct psc_op **ret_op)
 {
     struct psc_op_options full = {0};
-    struct key *k = key_of(c, key);
-    const void *const *srcs = &src;
+    struct key *k = key_of(c, a->key);
+    const void *const *srcs = &a->src;
     struct psc_op *op;
     int rc;
 
@@ -137,56 +198,27 @@ static int start_locked(struct psc_client *c, enum op_kind kind, uint32_t key,
         return client_error(c, c->rc, "%s", c->text);
     }
     if (k == NULL) {
-        return client_error(c, PSC_E_NOKEY, "no key has the number %u", key);
+        return client_error(c, PSC_E_NOKEY, "no key has the number %u", a->key);
     }
-    rc = check_op_options(c, o, &full);
+    rc = check_op_options(c, a->options, &full);
     if (rc == 0) {
         rc = earlier_failure(c, k);
+    }
+    if (rc == 0) {
+        rc = check_call(c, a, k, &full);
     }
     if (rc != 0) {
         return rc;
     }
-    if (c->colls.join != NULL && op_is_round(kind) && !k->is_async) {
-        return client_error(c, PSC_E_INVAL,
-                            "'%s': this rank has joined and gives to no "
-                            "round until all have",
-                            k->name);
-    }
-    if (full.reduce == PSC_MEAN && k->dtype == PSC_BOOL) {
-        return client_error(c, PSC_E_INVAL,
-                            "'%s' is of bool, which has no mean", k->name);
-    }
-    if (full.reduce > PSC_MEAN && rows != NULL) {
-        return client_error(c, PSC_E_UNSUPPORTED,
-                            "'%s': rows are summed or averaged; %s is for "
-                            "whole arrays",
-                            k->name, ps_reduce_name((uint8_t)full.reduce));
-    }
-    op = op_new(c, kind);
+    op = op_new(c, a->kind);
     if (op == NULL) {
         return client_error(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
     }
     op->key = k;
-    op->result.out = out;
+    op->result.out = a->out;
     apply_options(op, &full, ret_op != NULL);
-    if (rows != NULL) {
-        rc = attach_rows(op, rows, src);
-    } else if (k->row_width != 0 && kind != OP_INIT) {
-        rc = client_error(c, PSC_E_UNSUPPORTED,
-                          "'%s' is a key of rows: they are pushed and "
-                          "pulled by psc_push_rows_start() and "
-                          "psc_pull_rows_start()",
-                          k->name);
-    } else if (contributes_array(op)) {
-        srcs = full.src_count > 0 ? full.srcs : srcs;
-        rc = op_attach_source(op, srcs,
-                              full.src_count > 0 ? full.src_count : 1);
-    } else if (k->is_async && kind == OP_PULL) {
-        rc = op_alloc_staging(op);
-        if (rc != 0) {
-            client_error(c, rc, "'%s': no memory for its value", k->name);
-        }
-    }
+    srcs = full.src_count > 0 ? full.srcs : srcs;
+    rc = attach_memory(op, a, srcs, full.src_count > 0 ? full.src_count : 1);
     if (rc == 0) {
         rc = op_submit(op, NULL);
         if (rc != 0) {
@@ -207,27 +239,13 @@ static int start_locked(struct psc_client *c, enum op_kind kind, uint32_t key,
     return 0;
 }
 
-static int start_on_key(struct psc_client *c, enum op_kind kind, uint32_t key,
-                        const void *src, void *out,
-                        const struct psc_op_options *o, struct psc_op **ret_op)
+static int start(struct psc_client *c, const struct op_call *a,
+                 struct psc_op **ret_op)
 {
     int rc = client_enter(c);
 
     if (rc == 0) {
-        rc = start_locked(c, kind, key, NULL, src, out, o, ret_op);
-        client_leave(c);
-    }
-    return rc;
-}
-
-static int start_rows(struct psc_client *c, enum op_kind kind, uint32_t key,
-                      const struct rows *rows, const void *src, void *out,
-                      const struct psc_op_options *o, struct psc_op **ret_op)
-{
-    int rc = client_enter(c);
-
-    if (rc == 0) {
-        rc = start_locked(c, kind, key, rows, src, out, o, ret_op);
+        rc = start_locked(c, a, ret_op);
         client_leave(c);
     }
     return rc;
@@ -237,48 +255,75 @@ int psc_push_rows_start(struct psc_client *c, uint32_t key, const int64_t *row,
                         size_t count, const void *src,
                         const struct psc_op_options *o, struct psc_op **ret_op)
 {
-    return start_rows(c, OP_PUSH_ROWS, key, &(struct rows){row, count}, src,
-                      NULL, o, ret_op);
+    const struct rows rows = {row, count};
+    const struct op_call a = {.kind = OP_PUSH_ROWS,
+                              .key = key,
+                              .rows = &rows,
+                              .src = src,
+                              .options = o};
+
+    return start(c, &a, ret_op);
 }
 
 int psc_pull_rows_start(struct psc_client *c, uint32_t key, const int64_t *row,
                         size_t count, void *out, const struct psc_op_options *o,
                         struct psc_op **ret_op)
 {
-    return start_rows(c, OP_PULL_ROWS, key, &(struct rows){row, count}, NULL,
-                      out, o, ret_op);
+    const struct rows rows = {row, count};
+    const struct op_call a = {.kind = OP_PULL_ROWS,
+                              .key = key,
+                              .rows = &rows,
+                              .out = out,
+                              .options = o};
+
+    return start(c, &a, ret_op);
 }
 
 int psc_init_start(struct psc_client *c, uint32_t key, const void *src,
                    const struct psc_op_options *o, struct psc_op **ret_op)
 {
-    return start_on_key(c, OP_INIT, key, src, NULL, o, ret_op);
+    const struct op_call a = {
+        .kind = OP_INIT, .key = key, .src = src, .options = o};
+
+    return start(c, &a, ret_op);
 }
 
 int psc_push_start(struct psc_client *c, uint32_t key, const void *src,
                    const struct psc_op_options *o, struct psc_op **ret_op)
 {
-    return start_on_key(c, OP_PUSH, key, src, NULL, o, ret_op);
+    const struct op_call a = {
+        .kind = OP_PUSH, .key = key, .src = src, .options = o};
+
+    return start(c, &a, ret_op);
 }
 
 int psc_pull_start(struct psc_client *c, uint32_t key, void *out,
                    const struct psc_op_options *o, struct psc_op **ret_op)
 {
-    return start_on_key(c, OP_PULL, key, NULL, out, o, ret_op);
+    const struct op_call a = {
+        .kind = OP_PULL, .key = key, .out = out, .options = o};
+
+    return start(c, &a, ret_op);
 }
 
 int psc_pushpull_start(struct psc_client *c, uint32_t key, const void *src,
                        void *out, const struct psc_op_options *o,
                        struct psc_op **ret_op)
 {
-    return start_on_key(c, OP_PUSHPULL, key, src, out, o, ret_op);
+    const struct op_call a = {
+        .kind = OP_PUSHPULL, .key = key, .src = src, .out = out, .options = o};
+
+    return start(c, &a, ret_op);
 }
 
 int psc_broadcast_start(struct psc_client *c, uint32_t key, const void *src,
                         void *out, const struct psc_op_options *o,
                         struct psc_op **ret_op)
 {
-    return start_on_key(c, OP_BROADCAST, key, src, out, o, ret_op);
+    const struct op_call a = {
+        .kind = OP_BROADCAST, .key = key, .src = src, .out = out, .options = o};
+
+    return start(c, &a, ret_op);
 }
 
 int op_start_plain(struct psc_client *c, enum op_kind kind, struct ps_msg *m,
