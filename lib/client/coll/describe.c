@@ -146,15 +146,15 @@ void coll_start_mismatch(struct coll *k)
     coll_subop_start(part);
 }
 
-static void append_ranks(struct ps_str *s, const char *says, uint32_t from,
-                         uint32_t size)
+static void append_ranks(struct ps_str *s, const char *descriptions,
+                         uint32_t from, uint32_t size)
 {
-    const char *mine = says + (size_t)from * DESCRIPTION_BYTES;
+    const char *own = descriptions + (size_t)from * DESCRIPTION_BYTES;
     uint32_t others = 0;
 
     ps_str_addf(s, "rank %u", from);
     for (uint32_t r = from + 1; r < size; r++) {
-        if (memcmp(mine, says + (size_t)r * DESCRIPTION_BYTES,
+        if (memcmp(own, descriptions + (size_t)r * DESCRIPTION_BYTES,
                    DESCRIPTION_BYTES) != 0) {
             continue;
         }
@@ -165,30 +165,31 @@ static void append_ranks(struct ps_str *s, const char *says, uint32_t from,
     if (others > 6) {
         ps_str_addf(s, " and %u more", others - 6);
     }
-    ps_str_addf(s, ": %.*s", (int)DESCRIPTION_BYTES - 1, mine);
+    ps_str_addf(s, ": %.*s", (int)DESCRIPTION_BYTES - 1, own);
 }
 
 void coll_end_mismatch(struct coll *k)
 {
     struct psc_client *c = k->op->client;
     const struct psc_op *part = k->subops.list[k->subops.count - 1];
-    const char *says = (const char *)coll_subop_result(part);
+    const char *descriptions = (const char *)coll_subop_result(part);
     char text[PSC_TEXT_MAX];
     struct ps_str s;
 
     ps_str_init(&s, text, sizeof(text));
     ps_str_add(&s, "the ranks ask for different things: ");
     for (uint32_t r = 0; r < c->id.size; r++) {
-        const char *mine = says + (size_t)r * DESCRIPTION_BYTES;
-        bool said = false;
+        const char *own = descriptions + (size_t)r * DESCRIPTION_BYTES;
+        bool is_listed = false;
 
-        for (uint32_t i = 0; i < r && !said; i++) {
-            said = memcmp(mine, says + (size_t)i * DESCRIPTION_BYTES,
-                          DESCRIPTION_BYTES) == 0;
+        for (uint32_t i = 0; i < r && !is_listed; i++) {
+            is_listed = memcmp(own,
+                               descriptions + (size_t)i * DESCRIPTION_BYTES,
+                               DESCRIPTION_BYTES) == 0;
         }
-        if (!said) {
+        if (!is_listed) {
             ps_str_add(&s, r > 0 ? "; " : "");
-            append_ranks(&s, says, r, c->id.size);
+            append_ranks(&s, descriptions, r, c->id.size);
         }
     }
     coll_fail(k, PSC_E_MISMATCH, text);

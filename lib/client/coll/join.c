@@ -17,9 +17,9 @@
 
 /* Bounds of the time of a join in coll_join_entry(). Ranks beyond them count as
  * joined at once. */
-#define MEETS_BITS 23u
-#define MEETS_MAX  (((uint64_t)1 << MEETS_BITS) - 1)
-#define BEGUN_MAX  (((uint64_t)1 << 40) - 1)
+#define AGREEMENTS_BITS 23u
+#define AGREEMENTS_MAX  (((uint64_t)1 << AGREEMENTS_BITS) - 1)
+#define BEGUN_MAX       (((uint64_t)1 << 40) - 1)
 
 /* Words of each rank in SHADOW; zeros from joined ranks. */
 enum {
@@ -199,9 +199,10 @@ enum coll_stage coll_end_shadow(struct coll *k)
 int64_t coll_join_entry(struct coll *k)
 {
     const uint64_t begun = ps_min_u64(k->join.rounds_begun, BEGUN_MAX);
-    const uint64_t meets = ps_min_u64(++k->join.agreements, MEETS_MAX);
+    const uint64_t agreements = ps_min_u64(++k->join.agreements,
+                                           AGREEMENTS_MAX);
 
-    return -(int64_t)((BEGUN_MAX - begun) << MEETS_BITS | meets);
+    return -(int64_t)((BEGUN_MAX - begun) << AGREEMENTS_BITS | agreements);
 }
 
 /* All ranks have joined: the version is the rank that joined last. */

@@ -28,58 +28,58 @@ static bool has_rounds(const struct key *key)
     return key->is_ready && !key->is_async && !key_is_internal(key);
 }
 
-static void start_skip(struct psc_op *pass)
+static void start_skip(struct psc_op *skip)
 {
-    int rc = op_submit(pass, NULL);
+    int rc = op_submit(skip, NULL);
 
     if (rc != 0) {
-        op_end(pass, rc, NULL);
+        op_end(skip, rc, NULL);
     }
 }
 
 /* True if another round must be skipped. After a conflict among the others, or
  * a broadcast from a joined rank, the round is repeated. */
-static bool has_next_round(const struct psc_op *pass)
+static bool has_next_round(const struct psc_op *skip)
 {
-    const struct coll *k = pass->coll;
+    const struct coll *k = skip->coll;
 
-    if (k->rc != 0 || pass->client->rc != 0) {
+    if (k->rc != 0 || skip->client->rc != 0) {
         return false;
     }
-    return pass->rc == 0 ? !pass->result.all_skipped
-                         : pass->rc == PSC_E_MISMATCH;
+    return skip->rc == 0 ? !skip->result.all_skipped
+                         : skip->rc == PSC_E_MISMATCH;
 }
 
-static void skip_ended(struct psc_op *pass)
+static void skip_ended(struct psc_op *skip)
 {
-    struct coll *k = pass->coll;
+    struct coll *k = skip->coll;
 
-    if (has_next_round(pass)) {
-        free(pass->text);
-        pass->text = NULL;
-        pass->rc = 0;
-        pass->started = client_now();
-        start_skip(pass);
+    if (has_next_round(skip)) {
+        free(skip->text);
+        skip->text = NULL;
+        skip->rc = 0;
+        skip->started = client_now();
+        start_skip(skip);
         return;
     }
     k->join.skips_open--;
     /* A key without a first value has no rounds. */
-    if (pass->rc != 0 && pass->rc != PSC_E_NOKEY) {
+    if (skip->rc != 0 && skip->rc != PSC_E_NOKEY) {
         /* The other ranks wait for skips of this rank, so the client must fail
          * visibly. */
-        coll_fail(k, pass->rc, pass->text);
-        client_fail(pass->client, pass->rc, "join cannot go on: %s",
-                    pass->text != NULL ? pass->text : ps_strerror(pass->rc));
+        coll_fail(k, skip->rc, skip->text);
+        client_fail(skip->client, skip->rc, "join cannot go on: %s",
+                    skip->text != NULL ? skip->text : ps_strerror(skip->rc));
     }
     k->on_idle(k);
 }
 
 static const struct op_hooks skip_hooks = {.on_ended = skip_ended};
 
-static void detached_skip_ended(struct psc_op *pass)
+static void detached_skip_ended(struct psc_op *skip)
 {
-    pass->client->colls.skips_detached--;
-    op_report(pass);
+    skip->client->colls.skips_detached--;
+    op_report(skip);
 }
 
 static const struct op_hooks detached_skip_hooks = {
@@ -101,20 +101,20 @@ int coll_skips_prepare(struct coll *k)
     }
     k->join.skips = calloc(count > 0 ? count : 1, sizeof(struct psc_op *));
     for (uint32_t i = 0; k->join.skips != NULL && i < c->keys.count; i++) {
-        struct psc_op *pass;
+        struct psc_op *skip;
 
         if (!has_rounds(c->keys.by_number[i])) {
             continue;
         }
-        pass = op_new(c, OP_SKIP);
-        if (pass == NULL) {
+        skip = op_new(c, OP_SKIP);
+        if (skip == NULL) {
             break;
         }
-        pass->key = c->keys.by_number[i];
-        pass->coll = k;
-        pass->hooks = &skip_hooks;
-        k->join.rounds_begun += key_rounds_begun(pass->key);
-        k->join.skips[k->join.skip_count++] = pass;
+        skip->key = c->keys.by_number[i];
+        skip->coll = k;
+        skip->hooks = &skip_hooks;
+        k->join.rounds_begun += key_rounds_begun(skip->key);
+        k->join.skips[k->join.skip_count++] = skip;
     }
     return k->join.skip_count == count && k->join.skips != NULL
                ? 0
@@ -140,16 +140,16 @@ void coll_skips_detach(struct coll *k)
         c->colls.join = NULL;
     }
     for (uint32_t i = 0; i < k->join.skip_count; i++) {
-        struct psc_op *pass = k->join.skips[i];
+        struct psc_op *skip = k->join.skips[i];
 
-        if (pass->state == OP_DONE) {
-            k->join.skips[kept++] = pass;
-        } else if (pass->state == OP_QUEUED && !pass->must_resend) {
-            op_cancel(pass);
+        if (skip->state == OP_DONE) {
+            k->join.skips[kept++] = skip;
+        } else if (skip->state == OP_QUEUED && !skip->must_resend) {
+            op_cancel(skip);
         } else {
-            pass->coll = NULL; /* No join waits for it. */
-            pass->hooks = &detached_skip_hooks;
-            pass->detached = true;
+            skip->coll = NULL; /* No join waits for it. */
+            skip->hooks = &detached_skip_hooks;
+            skip->detached = true;
             c->colls.skips_detached++;
         }
     }
