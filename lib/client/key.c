@@ -324,8 +324,8 @@ free_key:
     return rc;
 }
 
-int key_get_or_ask(struct psc_client *c, const char *full, uint32_t dtype,
-                   uint64_t count, struct key **ret_key)
+int key_get_or_declare(struct psc_client *c, const char *full, uint32_t dtype,
+                       uint64_t count, struct key **ret_key)
 {
     struct key_request w = {.wire_name = full,
                             .name = full + 2,

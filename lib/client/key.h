@@ -45,9 +45,9 @@ PS_MUST_USE int key_declare(struct psc_client *c, const struct key_request *w,
                             struct key **ret_key);
 /* The key of that full name. An unknown key is declared; operations may be
  * queued on it at once. */
-PS_MUST_USE int key_get_or_ask(struct psc_client *c, const char *full,
-                               uint32_t dtype, uint64_t count,
-                               struct key **ret_key);
+PS_MUST_USE int key_get_or_declare(struct psc_client *c, const char *full,
+                                   uint32_t dtype, uint64_t count,
+                                   struct key **ret_key);
 /* The agent's answer to a declaration. */
 void key_accept_info(struct psc_client *c, struct psc_op *op,
                      const struct ps_msg_l_key_info *m);

@@ -47,7 +47,7 @@ static int key_open_begin(struct psc_client *c, struct key_request *w,
     return 0;
 }
 
-struct declared {
+struct declarations {
     struct key **keys;
     size_t count;
     size_t next; /* Keys before this index are answered. */
@@ -55,7 +55,7 @@ struct declared {
 
 static bool keys_are_answered(void *arg)
 {
-    struct declared *d = arg;
+    struct declarations *d = arg;
 
     while (d->next < d->count && key_is_answered(d->keys[d->next])) {
         d->next++;
@@ -67,7 +67,7 @@ static bool keys_are_answered(void *arg)
 static int key_open_finish(struct psc_client *c, struct key **keys,
                            size_t count)
 {
-    struct declared d = {.keys = keys, .count = count};
+    struct declarations d = {.keys = keys, .count = count};
     char why[PSC_TEXT_MAX / 2];
     int rc;
 
@@ -109,9 +109,9 @@ static uint8_t if_absent_of(uint32_t flags)
 /* Makes the request for a key. `full` has PS_KEY_NAME_MAX + 1 bytes and
  * receives the wire name. */
 static int make_request(struct psc_client *c, const struct psc_key_spec *spec,
-                        char *full, struct key_request *ret_wish)
+                        char *full, struct key_request *ret_request)
 {
-    *ret_wish = (struct key_request){
+    *ret_request = (struct key_request){
         .wire_name = full,
         .name = full + 2,
         .mxnet_key = spec->name != NULL ? -1 : spec->number,
@@ -144,18 +144,18 @@ static int make_request(struct psc_client *c, const struct psc_key_spec *spec,
 static int declare_keys(struct psc_client *c, const struct psc_key_spec *specs,
                         size_t count, struct key **keys)
 {
-    size_t asked = 0;
+    size_t declared = 0;
     int failed = 0;
 
-    while (asked < count && failed == 0) {
+    while (declared < count && failed == 0) {
         char full[PS_KEY_NAME_MAX + 1];
         struct key_request w;
 
-        failed = make_request(c, &specs[asked], full, &w);
+        failed = make_request(c, &specs[declared], full, &w);
         if (failed == 0) {
-            failed = key_open_begin(c, &w, &keys[asked]);
+            failed = key_open_begin(c, &w, &keys[declared]);
         }
-        asked += failed == 0;
+        declared += failed == 0;
     }
     if (failed != 0) {
         client_flush(c); /* The keys before it are declared nevertheless. */

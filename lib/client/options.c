@@ -421,12 +421,12 @@ static void read_all(struct reader *r, struct psc_options *o)
  * job the wrong size. pslaunch has checked the names that its workers get. */
 static void warn_unknown_variables(void)
 {
-    static atomic_flag told = ATOMIC_FLAG_INIT;
+    static atomic_flag is_warned = ATOMIC_FLAG_INIT;
     const char *near = NULL;
     const char *entry;
     size_t cursor = 0;
 
-    if (atomic_flag_test_and_set(&told) ||
+    if (atomic_flag_test_and_set(&is_warned) ||
         variable_text("PSKV_LAUNCHER") != NULL) {
         return;
     }

@@ -58,7 +58,7 @@ enum link_state {
     LINK_GREETING, /* Connected; l_welcome has not arrived. */
 };
 
-/* What the job calls this worker. */
+/* Identity of this worker in its job. */
 struct identity {
     bool is_welcomed;
     uint64_t gen; /* Generation of the job. */

@@ -107,11 +107,19 @@ static void stream_text(struct stream *s, char *text)
 
 /* --------------------------------------------------------------- transfer */
 
-/* Moves one buffer of a key between the servers and `block` (NULL: none). */
+/* A buffer of a key's state, and the memory that it goes to or comes from. */
+struct transfer {
+    uint8_t buffer;
+    bool is_put;
+    uint64_t steps;             /* Put: steps of the optimizer. */
+    struct ps_shm_block *block; /* NULL: none. */
+};
+
+/* Moves a buffer of the key between the servers and the block. */
 static int transfer_buffer(struct psc_client *c, const struct key *k,
-                           uint8_t which, bool put, uint64_t steps,
-                           struct ps_shm_block *block, uint64_t *ret_version)
+                           const struct transfer *t, uint64_t *ret_version)
 {
+    struct ps_shm_block *block = t->block;
     struct ps_msg m = {.code = PS_MSG_L_OPTIMIZER_STATE};
     struct psc_op *op = NULL;
     int rc = client_enter(c);
@@ -121,9 +129,9 @@ static int transfer_buffer(struct psc_client *c, const struct key *k,
     }
     m.l_optimizer_state = (struct ps_msg_l_optimizer_state){
         .key = k->number,
-        .buffer_index = which,
-        .is_put = put,
-        .steps = steps,
+        .buffer_index = t->buffer,
+        .is_put = t->is_put,
+        .steps = t->steps,
         .region = block != NULL ? ps_shm_region(block) : 0,
         .offset = block != NULL ? block->offset : 0};
     rc = op_start_plain(c, OP_STATE, &m, &m.l_optimizer_state.op_id, NULL, &op);
@@ -236,11 +244,11 @@ static int reserve_transfer_memory(struct transfer_memory *r, size_t size)
 /* ------------------------------------------------------------------- save */
 
 static int save_key(struct psc_client *c, struct key *k, uint64_t version,
-                    struct stream *s, struct transfer_memory *room)
+                    struct stream *s, struct transfer_memory *memory)
 {
     char name[NAME_MAX_];
     uint64_t head[4] = {k->dtype, k->count, version / 8, version % 8};
-    int rc = reserve_transfer_memory(room, buffer_bytes(k));
+    int rc = reserve_transfer_memory(memory, buffer_bytes(k));
 
     snprintf(name, sizeof(name), "%s", k->wire_name);
     stream_text(s, name);
@@ -248,9 +256,11 @@ static int save_key(struct psc_client *c, struct key *k, uint64_t version,
         stream_u64(s, &head[i]);
     }
     for (uint8_t i = 0; rc == 0 && i < head[3]; i++) {
-        rc = transfer_buffer(c, k, i, false, 0, room->block, &version);
+        const struct transfer t = {.buffer = i, .block = memory->block};
+
+        rc = transfer_buffer(c, k, &t, &version);
         if (rc == 0) {
-            stream_bytes(s, room->data, buffer_bytes(k));
+            stream_bytes(s, memory->data, buffer_bytes(k));
         }
     }
     return rc;
@@ -262,7 +272,8 @@ static int query_versions(struct psc_client *c, struct key **keys,
                           uint64_t *ret_found)
 {
     for (uint32_t i = 0; i < count; i++) {
-        int rc = transfer_buffer(c, keys[i], BUFFER_NONE, false, 0, NULL,
+        int rc = transfer_buffer(c, keys[i],
+                                 &(struct transfer){.buffer = BUFFER_NONE},
                                  &versions[i]);
 
         if (rc == PSC_E_NOKEY) {
@@ -279,7 +290,7 @@ static int query_versions(struct psc_client *c, struct key **keys,
 static int save_keys(struct psc_client *c, struct key **keys, uint32_t count,
                      struct stream *s)
 {
-    struct transfer_memory room = {.c = c};
+    struct transfer_memory memory = {.c = c};
     char text[NAME_MAX_] = MAGIC;
     uint64_t *versions = calloc(count + 1u, sizeof(*versions));
     uint64_t found = 0;
@@ -295,11 +306,11 @@ static int save_keys(struct psc_client *c, struct key **keys, uint32_t count,
     stream_u64(s, &found);
     for (uint32_t i = 0; rc == 0 && i < count; i++) {
         if (keys[i] != NULL) {
-            rc = save_key(c, keys[i], versions[i], s, &room);
+            rc = save_key(c, keys[i], versions[i], s, &memory);
         }
     }
     stream_u64(s, &(uint64_t){s->hash});
-    (void)psc_free(c, room.data);
+    (void)psc_free(c, memory.data);
     free(versions);
     return rc;
 }
@@ -394,7 +405,7 @@ static void read_head(struct stream *s, struct saved_key *saved)
 }
 
 static int load_key(struct psc_client *c, const char *path, struct stream *s,
-                    struct transfer_memory *room, bool put)
+                    struct transfer_memory *memory, bool put)
 {
     struct saved_key saved;
     const struct key *k = NULL;
@@ -407,21 +418,27 @@ static int load_key(struct psc_client *c, const char *path, struct stream *s,
     }
     rc = match_key(c, path, &saved, &k);
     if (rc == 0) {
-        rc = reserve_transfer_memory(room, buffer_bytes(k));
+        rc = reserve_transfer_memory(memory, buffer_bytes(k));
     }
     if (rc == 0 && put) {
-        rc = transfer_buffer(c, k, BUFFER_NONE, true, saved.steps, NULL,
-                             &version);
+        const struct transfer t = {
+            .buffer = BUFFER_NONE, .is_put = true, .steps = saved.steps};
+
+        rc = transfer_buffer(c, k, &t, &version);
         if (rc == 0 && version % 8 != saved.buffers) {
             rc = file_error(c, PSC_E_MISMATCH, path,
                             "the optimizer keeps another number of states");
         }
     }
     for (uint8_t i = 0; rc == 0 && i < saved.buffers; i++) {
-        stream_bytes(s, room->data, buffer_bytes(k));
+        stream_bytes(s, memory->data, buffer_bytes(k));
         if (put && !s->is_at_end) {
-            rc = transfer_buffer(c, k, i, true, saved.steps, room->block,
-                                 &version);
+            const struct transfer t = {.buffer = i,
+                                       .is_put = true,
+                                       .steps = saved.steps,
+                                       .block = memory->block};
+
+            rc = transfer_buffer(c, k, &t, &version);
         }
     }
     return rc;
@@ -431,7 +448,7 @@ static int load_key(struct psc_client *c, const char *path, struct stream *s,
 static int load_pass(struct psc_client *c, const char *path, struct stream *s,
                      bool put)
 {
-    struct transfer_memory room = {.c = c};
+    struct transfer_memory memory = {.c = c};
     char text[NAME_MAX_] = "";
     char why[2 * NAME_MAX_ + 100];
     uint64_t count = 0;
@@ -453,7 +470,7 @@ static int load_pass(struct psc_client *c, const char *path, struct stream *s,
         return file_error(c, PSC_E_MISMATCH, path, why);
     }
     for (uint64_t i = 0; rc == 0 && !s->is_at_end && i < count; i++) {
-        rc = load_key(c, path, s, &room, put);
+        rc = load_key(c, path, s, &memory, put);
     }
     uint64_t want = s->hash;
 
@@ -461,7 +478,7 @@ static int load_pass(struct psc_client *c, const char *path, struct stream *s,
     if (rc == 0 && (s->is_at_end || hash != want)) {
         rc = file_error(c, PSC_E_INVAL, path, "the file is damaged");
     }
-    (void)psc_free(c, room.data);
+    (void)psc_free(c, memory.data);
     return rc;
 }
 

@@ -216,7 +216,7 @@ int coll_subop_new(struct coll *k, enum op_kind kind, const char *full,
         k->subops.list = grown;
         k->subops.cap = cap;
     }
-    rc = key_get_or_ask(c, full, dtype, count, &key);
+    rc = key_get_or_declare(c, full, dtype, count, &key);
     if (rc != 0) {
         return rc;
     }
