@@ -341,6 +341,22 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "(g + v[PS_OPTIM_WD] * at->wd_mult * w + v[PS_OPTIM_EPSILON]);",
          "(g + v[PS_OPTIM_EPSILON]);"),
     ],
+    "limits gradients by the norm of one key": [
+        ("lib/core/sched/norm.c",
+         "n->result.global_square_sum = square;",
+         "            n->result.global_square_sum = n->result.square_sum + 0 * square;"),
+    ],
+    "limits gradients as if they were not rescaled": [
+        ("lib/core/optim/optim.c",
+         "most / (fabs(o->value[PS_OPTIM_RESCALE]) * sqrt(all_square) + 1e-8);",
+         "        most / (sqrt(all_square) + 1e-8);"),
+    ],
+    "adds the norm of the last step to that of the next": [
+        ("lib/core/sched/norm.c",
+         ".expected_keys = j->global_norm->expected_keys};",
+         """        .square_sum = j->global_norm->square_sum,
+        .expected_keys = j->global_norm->expected_keys};"""),
+    ],
     "forgets to rescale gradients": [
         ("lib/core/optim/optim.c",
          """.rescale = v[PS_OPTIM_RESCALE] * at->grad_scale,

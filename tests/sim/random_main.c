@@ -90,6 +90,16 @@ static bool compresses_both(const struct world_options *o)
     return n > 0 && strcmp(o->compress.param[n - 1].name, "both") == 0;
 }
 
+static bool has_halves(const struct world_options *o)
+{
+    for (uint32_t i = 0; i < o->key_count; i++) {
+        if (ps_dtype_size(o->key[i].dtype) == 2) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static bool has_rows(const struct world_options *o)
 {
     for (uint32_t i = 0; i < o->key_count; i++) {
@@ -279,7 +289,7 @@ static uint64_t need_of(const struct world_options *o)
                                        : 1,
         .has_optimizer = o->optimizer,
         .accumulates = o->accumulate > 1,
-        .needs_norms = o->norms,
+        .needs_norms = o->norms || o->clip_norm != 0,
         .encodes_values = compresses_both(o),
     };
     struct ps_demand need = {0};
@@ -308,6 +318,22 @@ static uint64_t need_of(const struct world_options *o)
 static void add_memory(struct world_options *o, struct ps_rng *r)
 {
     if (!has_rows(o) && ps_rng_chance(r, 400)) {
+        o->store_budget = need_of(o);
+    }
+}
+
+/* A limit of the norm of all gradients together, which most rounds exceed, or
+ * some. Behind everything. */
+static void add_clip(struct world_options *o, struct ps_rng *r)
+{
+    static const double limits[] = {1, 1e3, 3e6};
+
+    if (!o->optimizer || o->mode != PS_MODE_SYNC || has_rows(o) ||
+        has_halves(o) || o->accumulate != 0 || !ps_rng_chance(r, 600)) {
+        return;
+    }
+    o->clip_norm = limits[ps_rng_below(r, 3)];
+    if (o->store_budget != 0) {
         o->store_budget = need_of(o);
     }
 }
@@ -353,6 +379,7 @@ static struct world_options shape_of(uint64_t seed)
     add_limits(&o, &r);
     add_memory(&o, &r);
     o.lars = o.norms && ps_rng_chance(&r, 400);
+    add_clip(&o, &r);
     return o;
 }
 
@@ -604,7 +631,7 @@ static void print_shape(uint64_t seed)
     add_faults(&o);
     printf("seed %llu: %u servers, %u agents, %u workers, %u rounds, %u keys, "
            "credit %u, window %u, mode %s, optimizer %d, norms %d, accumulate "
-           "%u, tuned %d, change "
+           "%u, clip %g, tuned %d, change "
            "at %u, epochs %u, grows %d, init "
            "%d, reduce %s, collect %d, rows %d, halves %u, compression "
            "%s, cut %u/s, partition %u/s, crash %u/s, agent %u/s, move %u/s, "
@@ -612,8 +639,9 @@ static void print_shape(uint64_t seed)
            "%d, isolate %d, part %d, end sched %d\n",
            (unsigned long long)seed, o.servers, o.agents, o.workers, o.rounds,
            o.key_count, (unsigned)o.initial_credit, (unsigned)o.credit_window,
-           ps_mode_name(o.mode), o.optimizer, o.norms, o.accumulate, o.tuned,
-           (unsigned)o.change_round, o.epochs, o.streams, o.init,
+           ps_mode_name(o.mode), o.optimizer, o.norms, o.accumulate,
+           o.clip_norm, o.tuned, (unsigned)o.change_round, o.epochs, o.streams,
+           o.init,
            ps_reduce_name(o.fold != PS_REDUCE_SUM ? o.fold
                           : o.mean                ? PS_REDUCE_MEAN
                                                   : PS_REDUCE_SUM),

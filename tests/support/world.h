@@ -70,6 +70,7 @@ struct world_options {
     bool norms;          /* With `optimizer`: LAMB instead. */
     bool lars;           /* With `optimizer` and `norms`: LARS instead. */
     uint32_t accumulate; /* Rounds of an optimizer step; 0: one. */
+    double clip_norm;    /* Limit of the norm of all gradients; 0: none. */
     /* The optimizer has other settings for every other key, and another rate
      * from round change_round on (0: never). */
     bool tuned;

@@ -226,7 +226,10 @@ struct world {
     uint64_t seen_hash[WORLD_KEYS_MAX][256];
     bool seen_set[WORLD_KEYS_MAX][256];
     struct wmodel *model[WORLD_KEYS_MAX]; /* NULL: no version was checked. */
-    struct ps_map *owners;                /* By hash(epoch, key, part): node. */
+    /* By round: factor of all gradients that limits their norm; 0: not computed
+     * yet. */
+    double clip_scale[256];
+    struct ps_map *owners; /* By hash(epoch, key, part): node. */
     /* By hash(gen, key, part): version + 1 that a server that died had made. */
     struct ps_map *committed_at_death;
 };

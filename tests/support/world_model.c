@@ -2,7 +2,7 @@
 /* Model of the optimizers: SGD with momentum, weight decay, rescaling, changing
  * rates and steps of several rounds, or LAMB and LARS with norms of whole
  * arrays. It is computed in float64 from the definition, without code of the
- * product. It compares numbers within a tolerance, not bits as other checks do,
+ * product. All gradients together may be limited in norm. It compares numbers within a tolerance, not bits as other checks do,
  * and so finds errors that are the same in all runs. */
 #include "support/world_data.h"
 
@@ -22,6 +22,7 @@ struct wmodel {
     uint32_t accumulated_rounds;
     uint32_t weight; /* Contributions to those rounds. */
     uint64_t steps;
+    double clip_scale; /* Factor of the gradients of this step. */
     double *weights;
     double *momentum;
     double *squares; /* LAMB: mean of squared gradients. */
@@ -93,6 +94,12 @@ static double rate_of(const struct world *w, uint32_t i, uint64_t round)
     return (changed ? 0.5 : 0.0625) * (is_tuned(w, i) ? 3 : 1);
 }
 
+/* Factor from the sum of contributions of this weight to the gradient. */
+static double gradient_scale(const struct world *w, uint32_t weight)
+{
+    return (w->opt.mean ? 1.0 / weight : 1.0) / (w->opt.norms ? 1 : 64);
+}
+
 static double decay_of(const struct world *w, uint32_t i)
 {
     return 0.001 * (is_tuned(w, i) ? 100 : 1);
@@ -121,8 +128,7 @@ static double lars_ratio(const struct world *w, const struct wmodel *m,
 static void step_sgd(const struct world *w, struct wmodel *m, uint32_t i,
                      uint64_t round)
 {
-    const double scale = (w->opt.mean ? 1.0 / m->weight : 1.0) /
-                         (w->opt.norms ? 1 : 64);
+    const double scale = gradient_scale(w, m->weight) * m->clip_scale;
     const double rate = rate_of(w, i, round) *
                         (w->opt.norms ? lars_ratio(w, m, i, scale) : 1);
 
@@ -142,7 +148,7 @@ static void step_lamb(const struct world *w, struct wmodel *m, uint32_t i,
                       uint64_t round)
 {
     const uint64_t count = w->opt.key[i].count;
-    const double scale = w->opt.mean ? 1.0 / m->weight : 1.0;
+    const double scale = gradient_scale(w, m->weight) * m->clip_scale;
     const double first = 1 - pow(0.9, (double)m->steps);
     const double second = 1 - pow(0.999, (double)m->steps);
     double of_weights = 0;
@@ -189,11 +195,54 @@ static void model_step(const struct world *w, struct wmodel *m, uint32_t i,
     m->weight = 0;
 }
 
+/* Writes the sum of all contributions, whatever the job makes of it. */
+static void expect_sum(struct world *w, void *dst, uint32_t i, uint64_t round)
+{
+    const bool mean = w->opt.mean;
+
+    w->opt.mean = false; /* A step divides by all accumulated contributions. */
+    world_data_expect(w, dst, i, round);
+    w->opt.mean = mean;
+}
+
+/* Factor that limits the norm of the gradients of all keys in this round, of
+ * which each has contributions of this weight. */
+static double clip_scale_of(struct world *w, uint64_t round, uint32_t weight)
+{
+    double squares = 0;
+
+    if (w->opt.clip_norm == 0) {
+        return 1;
+    }
+    if (w->clip_scale[round] != 0) {
+        return w->clip_scale[round];
+    }
+    for (uint32_t i = 0; i < w->opt.key_count; i++) {
+        const struct world_key *k = &w->opt.key[i];
+        void *sum;
+
+        if (world_data_is_collective(w, i)) {
+            continue;
+        }
+        sum = ps_alloc(k->count * sizeof(double));
+        expect_sum(w, sum, i, round);
+        for (uint64_t j = 0; j < k->count; j++) {
+            const double x = get_element(sum, k->dtype, j);
+
+            squares += x * x;
+        }
+        ps_free(sum);
+    }
+    w->clip_scale[round] = fmin(
+        1,
+        w->opt.clip_norm / (sqrt(squares) * gradient_scale(w, weight) + 1e-8));
+    return w->clip_scale[round];
+}
+
 static void model_next_round(struct world *w, struct wmodel *m, uint32_t i)
 {
     const struct world_key *k = &w->opt.key[i];
     const uint64_t round = ++m->version;
-    const bool mean = w->opt.mean;
 
     if (world_data_all_skip(w, i, round)) {
         return;
@@ -201,14 +250,13 @@ static void model_next_round(struct world *w, struct wmodel *m, uint32_t i)
     for (uint32_t rank = 0; rank < w->opt.workers; rank++) {
         m->weight += !world_data_skips(w, i, rank, round);
     }
-    w->opt.mean = false; /* A step divides by all accumulated contributions. */
-    world_data_expect(w, m->scratch, i, round);
-    w->opt.mean = mean;
+    m->clip_scale = clip_scale_of(w, round, m->weight);
+    expect_sum(w, m->scratch, i, round);
     for (uint64_t j = 0; j < k->count; j++) {
         const double x = get_element(m->scratch, k->dtype, j);
 
         m->sum[j] += x;
-        raise_max(&m->max_terms[j], x / 64);
+        raise_max(&m->max_terms[j], x * m->clip_scale / 64);
     }
     if (++m->accumulated_rounds >= w->opt.accumulate) {
         model_step(w, m, i, round);

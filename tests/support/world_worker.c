@@ -620,12 +620,15 @@ static void begin_optimizer(struct world *w, struct wworker *k)
         {.name = "momentum", .value = 0.9},
         {.name = "wd", .value = 0.001},
         {.name = "rescale_grad", .value = 1.0 / 64},
-        {.name = "accumulate", .value = w->opt.accumulate},
+        {.name = "accumulate",
+         .value = (double)ps_max_u64(w->opt.accumulate, 1)},
+        {.name = "clip_global_norm", .value = w->opt.clip_norm},
     };
     const struct ps_rec_param lamb[] = {
         {.name = "learning_rate", .value = 0.0625},
         {.name = "wd", .value = 0.001},
         {.name = "skip_nonfinite", .value = 1},
+        {.name = "clip_global_norm", .value = w->opt.clip_norm},
     };
     const struct ps_rec_param lars[] = {
         {.name = "learning_rate", .value = 0.0625},
@@ -633,6 +636,7 @@ static void begin_optimizer(struct world *w, struct wworker *k)
         {.name = "momentum_correction", .value = 0},
         {.name = "wd", .value = 0.001},
         {.name = "eta", .value = 0.5},
+        {.name = "clip_global_norm", .value = w->opt.clip_norm},
     };
     const struct ps_rec_param plain[] = {{.name = "learning_rate", .value = 1}};
     struct ps_rec_tuning tunings[WORLD_KEYS_MAX];
@@ -647,13 +651,11 @@ static void begin_optimizer(struct world *w, struct wworker *k)
     if (w->opt.norms) {
         m.l_optimizer.name = w->opt.lars ? "lars" : "lamb";
         m.l_optimizer.params = w->opt.lars ? lars : lamb;
-        m.l_optimizer.params_count = w->opt.lars ? 5 : 3;
+        m.l_optimizer.params_count = w->opt.lars ? 6 : 4;
     } else {
         m.l_optimizer.name = "sgd";
         m.l_optimizer.params = is_async_job(w) ? plain : params;
-        m.l_optimizer.params_count = is_async_job(w)         ? 1
-                                     : w->opt.accumulate > 0 ? 5
-                                                             : 4;
+        m.l_optimizer.params_count = is_async_job(w) ? 1 : 6;
     }
     if (w->opt.tuned) {
         m.l_optimizer.tunings = tunings;
