@@ -980,6 +980,34 @@ static void a_code_that_was_sent_is_sent_again(void **state)
     end_bench(&b);
 }
 
+/* A residual makes sense only where contributions are added. */
+static void sums_and_means_are_encoded(void **state)
+{
+    (void)state;
+    for (uint8_t reduce = PS_REDUCE_SUM; reduce <= PS_REDUCE_PRODUCT;
+         reduce++) {
+        struct ps_msg_l_op op = pushpull_op(0, 1);
+        const struct sent *s;
+        struct bench b;
+
+        begin_bench(&b, 1, 1);
+        b.uses_compression = true;
+        open_key(&b, 0, 1, 8192, SERVER_NODE);
+        feed_tick(&b);
+        connect_server(&b, false, 0);
+        share_region(&b, 0, 8192 * 4);
+        op.reduce = reduce;
+        submit_op(&b, 0, op);
+        run_computations(&b);
+        feed_tick(&b);
+        s = find_sent(&b, SERVER_CONN, PS_MSG_PUSH, 0);
+        assert_non_null(s);
+        assert_int_equal(s->packet->msg->push.parts[0].codec != PS_CODEC_NONE,
+                         reduce == PS_REDUCE_SUM || reduce == PS_REDUCE_MEAN);
+        end_bench(&b);
+    }
+}
+
 static void a_placement_that_overtakes_the_answer_counts(void **state)
 {
     struct ps_rec_server server = {.node = SERVER_NODE + 2,
@@ -1568,6 +1596,114 @@ static void a_job_that_is_over_leaves_nothing(void **state)
     end_bench(&b);
 }
 
+/* Worker 1 starts another job, with key 0 of as many floats on the server. */
+static void start_other_job(struct bench *b, uint32_t floats)
+{
+    struct ps_rec_slot slot = {
+        .node = AGENT_NODE, .incarnation = 1, .ranks = 1};
+    struct ps_rec_rank rank = {
+        .worker = 2, .state = PS_RANK_STATE_LIVE, .incarnation = 1};
+    const uint32_t record[2] = {SERVER_NODE, floats};
+    struct ps_buf *table = ps_buf_new(sizeof(record));
+    struct ps_slice payload = {.buf = table, .len = table->size};
+    const struct sent *asked;
+
+    open_conn(b, WORKER_CONN + 1, PS_CONN_LOCAL, 0);
+    deliver_msg(b, WORKER_CONN + 1,
+                &(struct ps_msg){.code = PS_MSG_L_HELLO,
+                                 .l_hello = {.protocol = PS_PROTOCOL,
+                                             .job = "other",
+                                             .num_workers = 1,
+                                             .num_servers = 1}},
+                NULL);
+    deliver_msg(b, SCHED_CONN,
+                &(struct ps_msg){
+                    .code = PS_MSG_JOB_OPENED,
+                    .job_opened = {.worker = 2, .text = "", .gen = GEN + 1}},
+                NULL);
+    deliver_msg(b, SCHED_CONN,
+                &(struct ps_msg){.code = PS_MSG_JOB_STATE,
+                                 .job_state = {.gen = GEN + 1,
+                                               .version = 1,
+                                               .name = "other",
+                                               .phase = PS_JOB_PHASE_RUNNING,
+                                               .num_workers = 1,
+                                               .num_servers = 1,
+                                               .slots = &slot,
+                                               .slots_count = 1,
+                                               .ranks = &rank,
+                                               .ranks_count = 1,
+                                               .reason = "",
+                                               .optimizer = ""}},
+                NULL);
+    deliver_msg(b, WORKER_CONN + 1,
+                &(struct ps_msg){.code = PS_MSG_L_KEY,
+                                 .l_key = {.request = 1,
+                                           .name = "s:0",
+                                           .dtype = PS_DTYPE_FLOAT32,
+                                           .count = floats,
+                                           .mxnet_key = -1}},
+                NULL);
+    asked = find_sent(b, SCHED_CONN, PS_MSG_KEY_OPEN,
+                      count_sent(b, SCHED_CONN, PS_MSG_KEY_OPEN) - 1);
+    assert_int_equal(asked->packet->msg->key_open.gen, GEN + 1);
+    memcpy(table->data, record, sizeof(record));
+    deliver_msg(
+        b, SCHED_CONN,
+        &(struct ps_msg){
+            .code = PS_MSG_KEY_OPENED,
+            .ack = asked->seq,
+            .key_opened = {.gen = GEN + 1,
+                           .request = asked->packet->msg->key_open.request,
+                           .text = "",
+                           .epoch = 1,
+                           .parts = 1,
+                           .compression = ""}},
+        &payload);
+    ps_buf_unref(table);
+}
+
+/* The next connection of the link does not repeat pushes of a job that is over,
+ * and repeats those of others. */
+static void pushes_of_a_job_that_is_over_are_dropped(void **state)
+{
+    const struct ps_msg_job_state end = {.gen = GEN + 1,
+                                         .version = 2,
+                                         .name = "other",
+                                         .phase = PS_JOB_PHASE_ENDED,
+                                         .reason = "",
+                                         .optimizer = ""};
+    struct bench b;
+
+    (void)state;
+    begin_bench(&b, 1, 1);
+    open_key(&b, 0, 1, 8192, SERVER_NODE);
+    start_other_job(&b, 8192);
+    feed_tick(&b);
+    connect_server(&b, false, 0);
+    for (uint32_t w = 0; w < 2; w++) {
+        share_region(&b, w, 8192 * 4);
+        submit_push(&b, w, 0, 1, 0);
+    }
+    feed_tick(&b);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH), 2);
+    deliver_msg(&b, SCHED_CONN,
+                &(struct ps_msg){.code = PS_MSG_JOB_STATE, .job_state = end},
+                NULL);
+    feed_event(
+        &b, (struct ps_event){.type = PS_EV_CLOSED, .conn = WORKER_CONN + 1});
+    feed_event(&b,
+               (struct ps_event){.type = PS_EV_CLOSED, .conn = SERVER_CONN});
+    drop_sent(&b);
+    b.now += PS_SECONDS(2);
+    feed_tick(&b);
+    connect_server(&b, true, 0);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH), 1);
+    assert_int_equal(
+        find_sent(&b, SERVER_CONN, PS_MSG_PUSH, 0)->packet->msg->push.gen, GEN);
+    end_bench(&b);
+}
+
 /* Two workers that had another agent; rank 1 has heard the end of round 5,
  * and rank 0 not. */
 static void begin_resumed(struct bench *b)
@@ -1690,6 +1826,7 @@ static void a_barrier_is_open_for_all_ranks_when_one_has_passed_it(void **state)
 /* The one that knows of the end comes last. */
 static void an_end_that_is_heard_of_late_counts(void **state)
 {
+    const struct sent *s;
     struct bench b;
 
     (void)state;
@@ -1708,6 +1845,7 @@ static void an_end_that_is_heard_of_late_counts(void **state)
     submit_push(&b, 1, 0, 5, 0);
     feed_tick(&b);
     assert_null(find_sent(&b, SERVER_CONN, PS_MSG_PULL, 0));
+    drop_sent(&b);
     deliver_msg(&b, WORKER_CONN + 2,
                 &(struct ps_msg){.code = PS_MSG_L_KEY,
                                  .l_key = {.request = 1,
@@ -1719,6 +1857,10 @@ static void an_end_that_is_heard_of_late_counts(void **state)
                                            .pushed_round = 5}},
                 NULL);
     feed_tick(&b);
+    /* The server may wait for the report of this node. */
+    s = find_sent(&b, SERVER_CONN, PS_MSG_RESTORE, 0);
+    assert_non_null(s);
+    assert_int_equal(s->packet->msg->restore.committed_version, 5);
     assert_null(find_sent(&b, SERVER_CONN, PS_MSG_PUSH, 0));
     assert_non_null(find_sent(&b, SERVER_CONN, PS_MSG_PULL, 0));
     deliver_value(&b, 0, 0, 5, 16, 2.5f, 1 << 20);
@@ -2009,6 +2151,7 @@ int main(void)
         cmocka_unit_test(a_late_refusal_says_nothing_of_the_next_push),
         cmocka_unit_test(an_init_that_was_refused_in_part_may_come_again),
         cmocka_unit_test(a_code_that_was_sent_is_sent_again),
+        cmocka_unit_test(sums_and_means_are_encoded),
         cmocka_unit_test(a_placement_that_overtakes_the_answer_counts),
         cmocka_unit_test(workers_that_disagree_hear_of_it),
         cmocka_unit_test(a_declaration_overtakes_a_question),
@@ -2035,6 +2178,7 @@ int main(void)
         cmocka_unit_test(memory_that_is_checked_is_not_read_again),
         cmocka_unit_test(of_several_records_the_last_encoded_counts),
         cmocka_unit_test(a_job_that_is_over_leaves_nothing),
+        cmocka_unit_test(pushes_of_a_job_that_is_over_are_dropped),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

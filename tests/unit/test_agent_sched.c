@@ -126,6 +126,44 @@ static void an_ended_job_does_not_come_back(void **state)
     end_bench(&b);
 }
 
+/* A job that is never complete fails before its ranks have slots. */
+static void a_job_that_fails_before_it_has_slots_ends_its_sessions(void **state)
+{
+    const struct sent *s;
+    struct bench b;
+
+    (void)state;
+    begin_bench(&b, 1, 1);
+    open_conn(&b, WORKER_CONN + 1, PS_CONN_LOCAL, 0);
+    deliver_msg(&b, WORKER_CONN + 1,
+                &(struct ps_msg){.code = PS_MSG_L_HELLO,
+                                 .l_hello = {.protocol = PS_PROTOCOL,
+                                             .job = "next",
+                                             .num_workers = 2,
+                                             .rank = -1}},
+                NULL);
+    deliver_msg(&b, SCHED_CONN,
+                &(struct ps_msg){
+                    .code = PS_MSG_JOB_OPENED,
+                    .job_opened = {.worker = 2, .text = "", .gen = GEN + 1}},
+                NULL);
+    deliver_msg(&b, SCHED_CONN,
+                &(struct ps_msg){.code = PS_MSG_JOB_STATE,
+                                 .job_state = {.gen = GEN + 1,
+                                               .version = 1,
+                                               .name = "next",
+                                               .phase = PS_JOB_PHASE_FAILED,
+                                               .reason = "rank 1 is missing",
+                                               .optimizer = ""}},
+                NULL);
+    s = find_sent(&b, WORKER_CONN + 1, PS_MSG_REJECT, 0);
+    assert_non_null(s);
+    assert_int_equal(s->packet->msg->reject.error, PS_E_JOBFAILED);
+    assert_string_equal(s->packet->msg->reject.text, "rank 1 is missing");
+    assert_null(find_sent(&b, WORKER_CONN, PS_MSG_L_ERROR, 0));
+    end_bench(&b);
+}
+
 /* A job without a process here is offered by those that have gone, so that it
  * ends; of others that have gone another scheduler hears nothing. */
 static void who_has_gone_is_told_of_jobs_that_are_here(void **state)
@@ -221,6 +259,8 @@ int main(void)
         cmocka_unit_test(a_scheduler_that_forgot_the_job_ends_it_in_words),
         cmocka_unit_test(the_end_of_a_job_names_its_cause),
         cmocka_unit_test(an_ended_job_does_not_come_back),
+        cmocka_unit_test(
+            a_job_that_fails_before_it_has_slots_ends_its_sessions),
         cmocka_unit_test(an_agent_that_lost_its_name_ends),
         cmocka_unit_test(who_has_gone_is_told_of_jobs_that_are_here),
         cmocka_unit_test(epochs_are_counted_from_the_start_of_the_scheduler),
