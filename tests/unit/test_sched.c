@@ -404,6 +404,44 @@ static void policy_fail_names_rank_and_host(void **state)
     end_world(j.w);
 }
 
+/* What names a job that has ended is refused with the reason of that job. */
+static void ended_jobs_have_their_own_reasons(void **state)
+{
+    struct world *w = world_new();
+    struct peer *a = join_peer(w, PS_ROLE_AGENT, "a");
+    struct ps_msg msg = make_job_open(1, 2, 0, -1);
+    const struct ps_msg_key_opened *m;
+    uint64_t gen[2];
+
+    (void)state;
+    msg.job_open.on_loss = PS_LOSS_POLICY_FAIL;
+    msg.job_open.host = "h";
+    deliver_msg(w, a, msg);
+    msg.job_open.worker = 2;
+    deliver_msg(w, a, msg);
+    gen[0] = last_job_opened(a)->gen;
+    deliver_worker_gone(w, a, gen[0], 2, false);
+    deliver_worker_gone(w, a, gen[0], 1, true);
+    deliver_msg(w, a, make_job_open(3, 1, 0, -1));
+    gen[1] = last_job_opened(a)->gen;
+    deliver_worker_gone(w, a, gen[1], 3, true);
+    assert_int_equal(ps_sched_job_count(w->sched), 0);
+
+    open_key(w, a, gen[0], 1, "s:w", 10);
+    m = &last_msg(a, PS_MSG_KEY_OPENED)->key_opened;
+    assert_int_equal(m->error, PS_E_JOBFAILED);
+    expect_substring(m->text, "rank 1 on h was lost");
+    open_key(w, a, gen[1], 2, "s:w", 10);
+    m = &last_msg(a, PS_MSG_KEY_OPENED)->key_opened;
+    assert_int_equal(m->error, PS_E_NOJOB);
+    assert_string_equal(m->text, "job train has ended");
+    open_key(w, a, gen[1] + 1, 3, "s:w", 10);
+    m = &last_msg(a, PS_MSG_KEY_OPENED)->key_opened;
+    assert_int_equal(m->error, PS_E_NOJOB);
+    expect_substring(m->text, "ended long ago");
+    end_world(w);
+}
+
 static void a_silent_agent_loses_its_ranks(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
@@ -1305,6 +1343,7 @@ int main(void)
         cmocka_unit_test(the_grace_does_not_end_while_the_scheduler_sleeps),
         cmocka_unit_test(without_a_live_rank_a_job_ends_after_a_grace),
         cmocka_unit_test(policy_fail_names_rank_and_host),
+        cmocka_unit_test(ended_jobs_have_their_own_reasons),
         cmocka_unit_test(a_silent_agent_loses_its_ranks),
         cmocka_unit_test(who_is_gone_is_forgotten_unless_a_job_asks_for_him),
         cmocka_unit_test(a_new_process_replaces_the_old_one),

@@ -633,6 +633,7 @@ static void missing_ranks_are_named_with_state_and_host(void **state)
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
     const uint32_t ranks[] = {3, 1};
     const struct ps_msg_stall_reply *m;
+    uint64_t late;
 
     (void)state;
     deliver_worker_gone(j.w, j.a[1], j.gen, 2, false);
@@ -662,6 +663,19 @@ static void missing_ranks_are_named_with_state_and_host(void **state)
     assert_int_equal(m->total, 3);
     assert_int_equal(m->missing[0].rank, 0);
     assert_int_equal(m->missing[2].rank, 3);
+    /* A report that comes later is of no other question. */
+    query_stall(&j, 49, false, 19);
+    report(&j, 0, NULL, 0);
+    late = last_msg(j.a[1], PS_MSG_STALL_COLLECT)->stall_collect.request - 1;
+    deliver_msg(
+        j.w, j.a[1],
+        (struct ps_msg){.code = PS_MSG_STALL_REPORT,
+                        .stall_report = {.gen = j.gen, .request = late}});
+    assert_int_equal(last_msg(j.a[0], PS_MSG_STALL_REPLY)->stall_reply.request,
+                     45);
+    report(&j, 1, NULL, 0);
+    assert_int_equal(last_msg(j.a[0], PS_MSG_STALL_REPLY)->stall_reply.request,
+                     49);
     /* A barrier is answered from the book. */
     deliver_barrier_enter(j.w, j.a[0], j.gen, 1, (const uint32_t[]){0, 1}, 2);
     query_stall(&j, 46, true, 1);
@@ -1045,6 +1059,88 @@ static void a_move_that_a_death_ends_has_an_epoch_of_its_own(void **state)
     finish_job(&j);
 }
 
+/* Carries out the migration of the partition that `from` was asked for last. */
+static void migrate(const struct job *j, struct peer *from, struct peer *to)
+{
+    static const uint64_t lens[1] = {100};
+    const struct ps_msg_part_read *r =
+        &last_msg(from, PS_MSG_PART_READ)->part_read;
+    struct ps_msg_part_ack ack = {.migration = r->migration,
+                                  .gen = r->gen,
+                                  .key = r->key,
+                                  .index = r->index,
+                                  .received_bytes = lens[0]};
+
+    deliver_msg(j->w, from,
+                (struct ps_msg){.code = PS_MSG_PART_CHUNK,
+                                .part_chunk = {.migration = r->migration,
+                                               .gen = r->gen,
+                                               .key = r->key,
+                                               .index = r->index,
+                                               .buffer_bytes = lens,
+                                               .buffer_bytes_count = 1}});
+    deliver_msg(j->w, to,
+                (struct ps_msg){.code = PS_MSG_PART_ACK, .part_ack = ack});
+    ack.is_end_ack = true;
+    deliver_msg(j->w, to,
+                (struct ps_msg){.code = PS_MSG_PART_ACK, .part_ack = ack});
+    deliver_msg(j->w, from,
+                (struct ps_msg){.code = PS_MSG_PART_ACK, .part_ack = ack});
+}
+
+static void bytes_count_where_they_have_moved(void **state)
+{
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+    struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
+
+    (void)state;
+    open_key(j.w, j.a[0], j.gen, 1, "s:a", 10);
+    open_key(j.w, j.a[0], j.gen, 2, "s:b", 20);
+    deliver_msg(j.w, ctl,
+                (struct ps_msg){.code = PS_MSG_QUERY,
+                                .query = {.what = PS_QUERY_REBALANCE,
+                                          .job = "train",
+                                          .drain_server = "s1"}});
+    migrate(&j, j.s[1], j.s[0]);
+    assert_int_equal(last_msg(ctl, PS_MSG_QUERY_END)->query_end.error, 0);
+    ask(j.w, ctl, PS_QUERY_SHARES, "");
+    for (uint32_t i = 0; i < ctl->count; i++) {
+        const struct ps_msg *m = ctl->inbox[i].msg;
+
+        if (m->code == PS_MSG_SHARE_ROW) {
+            assert_int_equal(m->share_row.bytes,
+                             strcmp(m->share_row.server, "s0") == 0 ? 120 : 0);
+        }
+    }
+    assert_int_equal(count_msgs(ctl, PS_MSG_SHARE_ROW), 2);
+    finish_job(&j);
+}
+
+/* A server that was lost has dropped the job: the process that comes back gets
+ * no partition of it, another process of that name does. */
+static void a_lost_server_is_no_spare_until_it_restarts(void **state)
+{
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+    struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
+
+    (void)state;
+    open_key(j.w, j.a[0], j.gen, 1, "s:w", 2000000);
+    for (int restarts = 0; restarts < 2; restarts++) {
+        j.s[1]->mute = true;
+        advance_time(j.w, PS_SECONDS(3));
+        j.s[1]->mute = false;
+        if (j.s[1]->conn != 0) {
+            lose_conn(j.w, j.s[1]);
+        }
+        j.s[1]->instance += (uint64_t)restarts;
+        connect_peer(j.w, j.s[1]);
+        ask(j.w, ctl, PS_QUERY_REBALANCE_PLAN, "train");
+        assert_int_equal(last_msg(ctl, PS_MSG_QUERY_END)->query_end.error, 0);
+        assert_int_equal(count_msgs(ctl, PS_MSG_MIGRATION_ROW), restarts);
+    }
+    finish_job(&j);
+}
+
 static void operators_see_what_a_job_waits_for(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
@@ -1255,6 +1351,8 @@ int main(void)
         cmocka_unit_test(moves_of_a_job_that_ends_break_off),
         cmocka_unit_test(a_plan_without_memory_is_refused),
         cmocka_unit_test(a_move_that_a_death_ends_has_an_epoch_of_its_own),
+        cmocka_unit_test(bytes_count_where_they_have_moved),
+        cmocka_unit_test(a_lost_server_is_no_spare_until_it_restarts),
         cmocka_unit_test(operators_see_what_a_job_waits_for),
         cmocka_unit_test(a_cancelled_job_leaves_nothing),
         cmocka_unit_test(jobs_are_changed_by_their_owners),
