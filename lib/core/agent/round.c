@@ -702,7 +702,7 @@ void ps_agent_round_part_advanced(struct ps_agent_step *st,
             k->kind->end_round(st, k);
             return;
         }
-        if (k->needs_value && k->kind->has_results) {
+        if (k->needs_value) {
             report_progress(st, k);
         }
     }
