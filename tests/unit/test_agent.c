@@ -1455,6 +1455,50 @@ static void a_root_that_has_joined_is_named(void **state)
     }
 }
 
+static void deliver_conflict(struct bench *b, uint64_t round, uint32_t retry)
+{
+    struct ps_rec_part part = {.key = 0, .round = round};
+
+    deliver_msg(b, SERVER_CONN,
+                &(struct ps_msg){.code = PS_MSG_REFUSE,
+                                 .refuse = {.gen = GEN,
+                                            .epoch = 1,
+                                            .error = PS_E_MISMATCH,
+                                            .text = "so it is",
+                                            .parts = &part,
+                                            .parts_count = 1,
+                                            .retry = retry}},
+                NULL);
+}
+
+/* Where another retry came first, a server knows no side of the conflict. Each
+ * partition is refused; together these are one conflict, of that round. */
+static void a_conflict_counts_once(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    begin_bench(&b, 1, 1);
+    open_key(&b, 0, 1, 16, SERVER_NODE);
+    feed_tick(&b);
+    connect_server(&b, false, 0);
+    share_region(&b, 0, 64);
+    submit_push(&b, 0, 0, 1, 0);
+    feed_tick(&b);
+    assert_non_null(find_sent(&b, SERVER_CONN, PS_MSG_PUSH, 0));
+    deliver_conflict(&b, 1, 1);
+    assert_int_equal(last_op_done(&b, 0)->error, PS_E_MISMATCH);
+    assert_non_null(strstr(last_op_done(&b, 0)->text, ": so it is"));
+    deliver_conflict(&b, 1, 2); /* Nothing is open. */
+    submit_push(&b, 0, 0, 1, 0);
+    deliver_conflict(&b, 1, 1);
+    deliver_conflict(&b, 2, 2);
+    deliver_value(&b, 0, 0, 1, 16, 1, 1u << 30);
+    assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_DONE), 2);
+    assert_int_equal(last_op_done(&b, 0)->error, 0);
+    end_bench(&b);
+}
+
 static void without_servers_the_sum_goes_where_workers_read_it(void **state)
 {
     struct bench b;
@@ -2162,6 +2206,7 @@ int main(void)
         cmocka_unit_test(what_a_pass_may_not_say),
         cmocka_unit_test(without_servers_a_value_stays),
         cmocka_unit_test(a_root_that_has_joined_is_named),
+        cmocka_unit_test(a_conflict_counts_once),
         cmocka_unit_test(without_servers_the_sum_goes_where_workers_read_it),
         cmocka_unit_test(ranks_go_on_at_a_new_agent),
         cmocka_unit_test(

@@ -304,6 +304,26 @@ static void an_operation_has_one_open_question_and_a_user_few(void **state)
     end_bench(&b);
 }
 
+static void an_agent_without_scheduler_answers_itself(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    no_limits();
+    begin_bench(&b, 2, 1);
+    open_key(&b, 0, 1, 256, SERVER_NODE);
+    submit_op(&b, 0,
+              (struct ps_msg_l_op){
+                  .op_id = 5, .op = PS_OP_BROADCAST, .root = 1, .round = 1});
+    feed_event(&b, (struct ps_event){.type = PS_EV_CLOSED, .conn = SCHED_CONN});
+    ask_why(&b, 5);
+    assert_int_equal(count_sent(&b, SCHED_CONN, PS_MSG_STALL_QUERY), 0);
+    assert_non_null(strstr(find_sent(&b, WORKER_CONN, PS_MSG_L_STALL_REPLY, 0)
+                               ->packet->msg->l_stall_reply.text,
+                           "; the scheduler at psched:1 is not connected"));
+    end_bench(&b);
+}
+
 static void a_process_that_asks_without_end_is_cut_off(void **state)
 {
     struct bench b;
@@ -570,6 +590,7 @@ int main(void)
         cmocka_unit_test(regions_of_a_session_leave_in_slices),
         cmocka_unit_test(results_of_an_ended_job_are_freed_in_slices),
         cmocka_unit_test(an_operation_has_one_open_question_and_a_user_few),
+        cmocka_unit_test(an_agent_without_scheduler_answers_itself),
         cmocka_unit_test(a_process_that_asks_without_end_is_cut_off),
         cmocka_unit_test(a_search_among_many_operations_counts),
         cmocka_unit_test(questions_of_a_dead_worker_are_forgotten),

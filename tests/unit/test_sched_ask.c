@@ -1059,8 +1059,18 @@ static void a_move_that_a_death_ends_has_an_epoch_of_its_own(void **state)
     finish_job(&j);
 }
 
-/* Carries out the migration of the partition that `from` was asked for last. */
-static void migrate(const struct job *j, struct peer *from, struct peer *to)
+enum stage {
+    STAGE_READING,
+    STAGE_WRITING,
+    STAGE_INSTALLING,
+    STAGE_COMMITTED,
+    STAGE_OVER
+};
+
+/* Brings the migration of the partition that `from` was asked for last to this
+ * stage. */
+static void migrate(const struct job *j, struct peer *from, struct peer *to,
+                    enum stage stage)
 {
     static const uint64_t lens[1] = {100};
     const struct ps_msg_part_read *r =
@@ -1071,21 +1081,133 @@ static void migrate(const struct job *j, struct peer *from, struct peer *to)
                                   .index = r->index,
                                   .received_bytes = lens[0]};
 
-    deliver_msg(j->w, from,
-                (struct ps_msg){.code = PS_MSG_PART_CHUNK,
-                                .part_chunk = {.migration = r->migration,
-                                               .gen = r->gen,
-                                               .key = r->key,
-                                               .index = r->index,
-                                               .buffer_bytes = lens,
-                                               .buffer_bytes_count = 1}});
-    deliver_msg(j->w, to,
-                (struct ps_msg){.code = PS_MSG_PART_ACK, .part_ack = ack});
+    if (stage >= STAGE_WRITING) {
+        deliver_msg(j->w, from,
+                    (struct ps_msg){.code = PS_MSG_PART_CHUNK,
+                                    .part_chunk = {.migration = r->migration,
+                                                   .gen = r->gen,
+                                                   .key = r->key,
+                                                   .index = r->index,
+                                                   .buffer_bytes = lens,
+                                                   .buffer_bytes_count = 1}});
+    }
+    if (stage >= STAGE_INSTALLING) {
+        deliver_msg(j->w, to,
+                    (struct ps_msg){.code = PS_MSG_PART_ACK, .part_ack = ack});
+    }
     ack.is_end_ack = true;
-    deliver_msg(j->w, to,
-                (struct ps_msg){.code = PS_MSG_PART_ACK, .part_ack = ack});
-    deliver_msg(j->w, from,
-                (struct ps_msg){.code = PS_MSG_PART_ACK, .part_ack = ack});
+    if (stage >= STAGE_COMMITTED) {
+        deliver_msg(j->w, to,
+                    (struct ps_msg){.code = PS_MSG_PART_ACK, .part_ack = ack});
+    }
+    if (stage >= STAGE_OVER) {
+        deliver_msg(j->w, from,
+                    (struct ps_msg){.code = PS_MSG_PART_ACK, .part_ack = ack});
+    }
+}
+
+/* A server is lost at this stage of a migration from s1 to s0. Without a source
+ * the partition is where all of it is; without a target it stays. */
+static void lose_at(enum stage stage, bool loses_source)
+{
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+    struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
+    struct peer *lost = j.s[loses_source];
+    struct peer *other = j.s[!loses_source];
+    const bool moves = stage == STAGE_COMMITTED ||
+                       (stage == STAGE_INSTALLING && loses_source);
+    const struct ps_msg_query_end *end;
+    struct placed p;
+
+    open_key(j.w, j.a[0], j.gen, 1, "s:a", 10);
+    open_key(j.w, j.a[0], j.gen, 2, "s:b", 20);
+    deliver_msg(j.w, ctl,
+                (struct ps_msg){.code = PS_MSG_QUERY,
+                                .query = {.what = PS_QUERY_REBALANCE,
+                                          .job = "train",
+                                          .drain_server = "s1"}});
+    migrate(&j, j.s[1], j.s[0], stage);
+    lost->mute = true;
+    advance_time(j.w, PS_SECONDS(3));
+    if (!loses_source && stage == STAGE_READING) {
+        /* A server has one open request: it answers before the next. */
+        assert_null(find_msg(other, PS_MSG_PART_END));
+        migrate(&j, j.s[1], j.s[0], STAGE_WRITING);
+    }
+    if (!loses_source || stage != STAGE_COMMITTED) {
+        const struct ps_msg_part_end *m =
+            &last_msg(other, PS_MSG_PART_END)->part_end;
+
+        assert_null(find_msg(ctl, PS_MSG_QUERY_END));
+        assert_int_equal(m->is_owner, loses_source == moves);
+        deliver_msg(j.w, other,
+                    (struct ps_msg){.code = PS_MSG_PART_ACK,
+                                    .part_ack = {.migration = m->migration,
+                                                 .gen = m->gen,
+                                                 .key = m->key,
+                                                 .index = m->index,
+                                                 .is_end_ack = true}});
+    }
+    end = &last_msg(ctl, PS_MSG_QUERY_END)->query_end;
+    assert_int_equal(end->error, moves ? 0 : PS_E_AGAIN);
+    if (!moves) {
+        expect_substring(end->text,
+                         loses_source
+                             ? "the server that has them was lost"
+                             : "the server that was to have them was lost");
+    }
+    p = placed(j.a[0]);
+    assert_int_equal(p.node[0], other->node);
+    finish_job(&j);
+}
+
+static void a_migration_ends_when_a_server_of_it_is_lost(void **state)
+{
+    (void)state;
+    for (int source = 0; source < 2; source++) {
+        lose_at(STAGE_READING, source);
+        lose_at(STAGE_INSTALLING, source);
+        lose_at(STAGE_COMMITTED, source);
+    }
+}
+
+/* Moves of one key to different servers are different rows. */
+static void rows_of_a_plan_are_of_two_servers(void **state)
+{
+    struct world *w = world_new();
+    struct peer *s[3];
+    struct peer *a;
+    struct peer *ctl;
+    uint32_t parts = 0;
+
+    (void)state;
+    s[0] = join_peer(w, PS_ROLE_SERVER, "s0");
+    s[1] = join_peer(w, PS_ROLE_SERVER, "s1");
+    s[2] = join_peer(w, PS_ROLE_SERVER, "s2");
+    a = join_peer(w, PS_ROLE_AGENT, "a");
+    ctl = join_peer(w, PS_ROLE_CTL, "");
+    deliver_msg(w, a, make_job_open(1, 1, 3, -1));
+    for (int i = 0; i < 3; i++) {
+        deliver_job_ready(w, s[i]);
+    }
+    open_key(w, a, last_job_opened(a)->gen, 1, "s:w", 3000000);
+    deliver_msg(w, ctl,
+                (struct ps_msg){.code = PS_MSG_QUERY,
+                                .query = {.what = PS_QUERY_REBALANCE_PLAN,
+                                          .job = "train",
+                                          .drain_server = "s0"}});
+    assert_int_equal(count_msgs(ctl, PS_MSG_MIGRATION_ROW), 2);
+    for (uint32_t i = 0; i < ctl->count; i++) {
+        const struct ps_msg *m = ctl->inbox[i].msg;
+
+        if (m->code == PS_MSG_MIGRATION_ROW) {
+            assert_string_equal(m->migration_row.from, "s0");
+            parts += m->migration_row.parts;
+        }
+    }
+    assert_int_equal(parts, 4); /* Of 12. */
+    deliver_worker_gone(w, a, 0, 1, true);
+    end_world(w);
 }
 
 static void bytes_count_where_they_have_moved(void **state)
@@ -1101,7 +1223,7 @@ static void bytes_count_where_they_have_moved(void **state)
                                 .query = {.what = PS_QUERY_REBALANCE,
                                           .job = "train",
                                           .drain_server = "s1"}});
-    migrate(&j, j.s[1], j.s[0]);
+    migrate(&j, j.s[1], j.s[0], STAGE_OVER);
     assert_int_equal(last_msg(ctl, PS_MSG_QUERY_END)->query_end.error, 0);
     ask(j.w, ctl, PS_QUERY_SHARES, "");
     for (uint32_t i = 0; i < ctl->count; i++) {
@@ -1265,6 +1387,43 @@ static void jobs_are_changed_by_their_owners(void **state)
     finish_job(&j);
 }
 
+/* The newest round of any server decides whether a change came in time. */
+static void an_operator_hears_that_a_change_is_late(void **state)
+{
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+    struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
+
+    (void)state;
+    set_optimizer(&j, 0, 2, "sgd", 0.1, 0.9, false);
+    for (uint64_t round = 7; round <= 8; round++) {
+        const struct ps_msg_query_end *end;
+
+        drop_inbox(ctl);
+        deliver_msg(j.w, ctl,
+                    (struct ps_msg){.code = PS_MSG_JOB_SET,
+                                    .job_set = {.job = "train",
+                                                .name = "lr",
+                                                .value = 1,
+                                                .round = round}});
+        for (uint64_t i = 0; i < 2; i++) {
+            const struct ps_msg_job_state *js = last_job_state(j.s[i]);
+
+            assert_null(find_msg(ctl, PS_MSG_QUERY_END));
+            deliver_msg(j.w, j.s[i],
+                        (struct ps_msg){.code = PS_MSG_JOB_READY,
+                                        .job_ready = {.gen = js->gen,
+                                                      .version = js->version,
+                                                      .round = 7 - i}});
+        }
+        end = &last_msg(ctl, PS_MSG_QUERY_END)->query_end;
+        assert_int_equal(end->error, round == 7 ? PS_E_STALE : 0);
+        if (round == 7) {
+            expect_substring(end->text, "a key was at round 7 already");
+        }
+    }
+    finish_job(&j);
+}
+
 static void lost_ranks_are_in_the_row_of_their_job(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
@@ -1351,11 +1510,14 @@ int main(void)
         cmocka_unit_test(moves_of_a_job_that_ends_break_off),
         cmocka_unit_test(a_plan_without_memory_is_refused),
         cmocka_unit_test(a_move_that_a_death_ends_has_an_epoch_of_its_own),
+        cmocka_unit_test(a_migration_ends_when_a_server_of_it_is_lost),
+        cmocka_unit_test(rows_of_a_plan_are_of_two_servers),
         cmocka_unit_test(bytes_count_where_they_have_moved),
         cmocka_unit_test(a_lost_server_is_no_spare_until_it_restarts),
         cmocka_unit_test(operators_see_what_a_job_waits_for),
         cmocka_unit_test(a_cancelled_job_leaves_nothing),
         cmocka_unit_test(jobs_are_changed_by_their_owners),
+        cmocka_unit_test(an_operator_hears_that_a_change_is_late),
         cmocka_unit_test(lost_ranks_are_in_the_row_of_their_job),
         cmocka_unit_test(one_user_does_not_keep_others_away),
         cmocka_unit_test(members_are_rejected_at_the_socket_of_tools),
