@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Changes one condition or statement of lib/core at a time and asks the unit
-tests of that file, the simulator's stories and its seeds whether they see it.
+tests of that file, the simulator's stories and its seeds whether they see it,
+and the unit tests and stories once more under sanitizers.
 
     mutants.py CC SOURCE_ROOT BUILD_ROOT [--seconds N] [--seed N] [--seeds N]
                [--files PREFIX]
@@ -19,6 +20,8 @@ import itertools
 import json
 import random
 import re
+import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -30,6 +33,7 @@ SWAPS = {"==": "!=", "!=": "==", "<": "<=", "<=": "<", ">": ">=", ">=": ">",
 OPERATORS = re.compile(r"(?<= )(==|!=|<=|>=|<|>|&&|\|\|)(?= |$)", re.M)
 BRANCH = re.compile(r"\b(if|while) \(")
 FLAG = re.compile(r"^ +[\w.>\[\]-]+ = (true|false);$", re.M)
+SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 VOID = re.compile(r"^(?:static )?void \w+\([^;{]*\)\n\{\n", re.M)
 
 
@@ -104,13 +108,14 @@ def all_mutants(source, prefix, seed):
 
 
 def area(build, path):
-    """The unit tests that know the file best."""
+    """The unit tests of the file and of its folder, best ones first."""
     folder = path.parent.name
-    for name in (f"{folder}_{path.stem}", path.stem, folder):
-        tests = sorted((build / "tests/unit").glob(f"test_{name}*.p"))
-        if tests:
-            return tests
-    return []
+    tests = []
+    for name in (f"{folder}_{path.stem}*", path.stem, f"{folder}*"):
+        tests += [test for test in
+                  sorted((build / "tests/unit").glob(f"test_{name}.p"))
+                  if test not in tests]
+    return tests
 
 
 class Workshop:
@@ -126,43 +131,60 @@ class Workshop:
             "proto/libproto.a", "proto/libps_msg.a", "lib/base/libbase.a")]
         self.archives += sorted((build / "lib/kernel").glob("lib*.a"))
 
-    def run(self, objects, mutant, args=(), limit=120):
-        """How it ended, or None where it is well."""
+    def run(self, objects, mutant, args=(), cpu_seconds=20, link_flags=()):
+        """How it ended, or None where it is well. The limit is one of CPU time,
+        because an idle priority may get none for long."""
         program = self.folder / "program"
         link = subprocess.run(
-            [self.cc, *objects, mutant, "-Wl,--start-group", *self.archives,
-             "-Wl,--end-group", "-lmsgpackc", "-lcmocka", "-lm", "-o",
-             program], capture_output=True, check=False)
+            [self.cc, *link_flags, *objects, mutant, "-Wl,--start-group",
+             *self.archives, "-Wl,--end-group", "-lmsgpackc", "-lcmocka",
+             "-lm", "-o", program], capture_output=True, check=False)
         if link.returncode != 0:
             return None  # Not a program of this kind: it says nothing.
+        limits = (cpu_seconds, cpu_seconds + 1)
         try:
-            end = subprocess.run([program, *args], capture_output=True,
-                                 timeout=limit, check=False)
+            end = subprocess.run(
+                [program, *args], capture_output=True, check=False,
+                timeout=60 * cpu_seconds, preexec_fn=lambda:
+                resource.setrlimit(resource.RLIMIT_CPU, limits))
         except subprocess.TimeoutExpired:
             return "time"
+        if end.returncode == -signal.SIGXCPU:
+            return "time"
         return None if end.returncode == 0 else f"code {end.returncode}"
+
+    def tests(self, m, flags=()):
+        """Which unit test or story sees the mutant; None: none does."""
+        mutant = self.folder / "mutant.o"
+        if subprocess.run([self.cc, *self.flags, *flags, "-c",
+                           self.folder / m["file"].name, "-o", mutant],
+                          capture_output=True, check=False).returncode != 0:
+            return "does not compile"
+        for test in area(self.build, m["file"]):
+            end = self.run(sorted(test.glob("*.o")), mutant, link_flags=flags)
+            if end is not None:
+                return f"{test.stem}: {end}"
+        end = self.run(
+            sorted((self.build / "tests/sim/test_stories.p").glob("*.o")),
+            mutant, link_flags=flags)
+        return f"stories: {end}" if end is not None else None
 
     def judge(self, m):
         text = m["file"].read_text()
         changed = self.folder / m["file"].name
         changed.write_text(text[:m["offset"]] + m["new"] +
                            text[m["offset"] + m["length"]:])
-        mutant = self.folder / "mutant.o"
-        if subprocess.run([self.cc, *self.flags, "-c", changed, "-o", mutant],
-                          capture_output=True, check=False).returncode != 0:
-            return "does not compile"
-        for test in area(self.build, m["file"]):
-            end = self.run(sorted(test.glob("*.o")), mutant)
-            if end is not None:
-                return f"{test.stem}: {end}"
-        sim = self.build / "tests/sim"
-        end = self.run(sorted((sim / "test_stories.p").glob("*.o")), mutant)
+        end = self.tests(m)
         if end is not None:
-            return f"stories: {end}"
-        end = self.run(sorted((sim / "sim_random.p").glob("*.o")), mutant,
-                       ["--count", str(self.seeds), "--jobs", "2", "--stop"],
-                       limit=300)
-        return f"seeds: {end}" if end is not None else "survives"
+            return end
+        end = self.run(
+            sorted((self.build / "tests/sim/sim_random.p").glob("*.o")),
+            self.folder / "mutant.o",
+            ["--count", str(self.seeds), "--jobs", "2", "--stop"], 60)
+        if end is not None:
+            return f"seeds: {end}"
+        end = self.tests(m, SANITIZERS)
+        return f"sanitized {end}" if end is not None else "survives"
 
 
 def main():
