@@ -832,6 +832,23 @@ static int make_io_pool(struct daemon *d)
     return ps_io_pool_new(&opt, &d->io_pool);
 }
 
+static void set_liveness_port(const struct daemon *d,
+                              struct ps_driver_options *opt)
+{
+    uint64_t port = d->spec->liveness_port != NULL
+                        ? d->spec->liveness_port(d->values)
+                        : 0;
+
+    opt->liveness_any = port == (uint64_t)PS_LISTEN_PORT_AUTO;
+    if (opt->liveness_any) {
+        opt->liveness_port = d->spec->port;
+        opt->liveness_port_count = d->spec->port_count;
+    } else if (d->spec->liveness_port != NULL) {
+        opt->liveness_port = (uint16_t)port;
+        opt->liveness_port_count = 1;
+    }
+}
+
 static void make_driver(struct daemon *d)
 {
     const struct ps_common_options *c = common_options(d);
@@ -869,6 +886,7 @@ static void make_driver(struct daemon *d)
 
         (void)d->spec->socket(d->values, &mode, &opt.local_max);
     }
+    set_liveness_port(d, &opt);
     d->driver = ps_driver_new(&opt);
 }
 

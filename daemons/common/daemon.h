@@ -56,6 +56,9 @@ struct ps_daemon_spec {
     /* Host that peers are told to dial; "": chosen from the addresses. False,
      * with a line in the log: there is none. NULL: peers do not dial. */
     bool (*advertise)(const void *values, char *out, size_t cap);
+    /* Port for liveness probes; PS_LISTEN_PORT_AUTO: one of `port_count`, or any
+     * that is free. NULL: the daemon has none. */
+    uint64_t (*liveness_port)(const void *values);
     /* Path of the Unix socket, its mode and the limit on connections; NULL, or
      * a result of "": none. */
     const char *(*socket)(const void *values, unsigned *ret_mode,

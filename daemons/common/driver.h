@@ -29,6 +29,11 @@ struct ps_driver_options {
     /* Address of the scheduler; all other dialled addresses are servers. NULL:
      * no scheduler. */
     const char *scheduler;
+    /* Ports for liveness probes, of which the first free one is taken; 0 as a
+     * port: any. A count of 0: none. */
+    uint16_t liveness_port;
+    uint16_t liveness_port_count;
+    bool liveness_any; /* Takes any port if none of these is free. */
     struct ps_conn_limits limits;
     /* Connections of a TCP link to a server; 0: enough to give each I/O thread
      * one. */

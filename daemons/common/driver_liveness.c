@@ -3,9 +3,10 @@
  * When the process ends, for whatever reason, the kernel refuses connections
  * there, so the scheduler detects the death in a moment instead of after a
  * lease. The port is bound to the address from which the agent reaches the
- * scheduler. */
+ * scheduler. Without a port the agent works, and its lease decides. */
 #include "common/driver_inner.h"
 
+#include "base/log.h"
 #include "net/addr.h"
 #include "net/listen.h"
 
@@ -42,6 +43,23 @@ static bool host_of_socket(int fd, char *out, size_t cap, bool *ret_v6)
     return snprintf(out, cap, "%s", a.host) < (int)cap;
 }
 
+/* Listens on the first free port of the configured ones. */
+static int listen_free(const struct ps_driver *d, const char *host, int *ret_fd,
+                       uint16_t *ret_port)
+{
+    int rc = PS_E_EXIST;
+
+    for (uint16_t i = 0; rc == PS_E_EXIST && i < d->opt.liveness_port_count;
+         i++) {
+        rc = ps_listen_tcp(host, (uint16_t)(d->opt.liveness_port + i), BACKLOG,
+                           ret_fd, ret_port);
+    }
+    if (rc == PS_E_EXIST && d->opt.liveness_any) {
+        rc = ps_listen_tcp(host, 0, BACKLOG, ret_fd, ret_port);
+    }
+    return rc;
+}
+
 void driver_liveness_close(struct ps_driver *d)
 {
     ps_listener_close(d->liveness_listener);
@@ -55,8 +73,9 @@ const char *driver_liveness_address(struct ps_driver *d, int fd)
     bool v6;
     uint16_t port;
     int sock;
+    int rc;
 
-    if (d->opt.self != PS_ROLE_AGENT || d->is_closing ||
+    if (d->opt.liveness_port_count == 0 || d->is_closing ||
         !host_of_socket(fd, host, sizeof(host), &v6)) {
         return NULL;
     }
@@ -64,7 +83,12 @@ const char *driver_liveness_address(struct ps_driver *d, int fd)
         return d->liveness_address;
     }
     driver_liveness_close(d);
-    if (ps_listen_tcp(host, 0, BACKLOG, &sock, &port) != 0) {
+    rc = listen_free(d, host, &sock, &port);
+    if (rc != 0) {
+        ps_log(PS_LOG_WARNING,
+               "no liveness port at %s port %u: %s; a death of this agent is "
+               "noticed only when its lease ends; see listen.port",
+               host, (unsigned)d->opt.liveness_port, ps_strerror(rc));
         return NULL;
     }
     if (ps_listener_open(d->opt.loop, sock, refuse_caller, NULL,

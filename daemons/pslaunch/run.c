@@ -399,8 +399,9 @@ static bool start_members(struct run *r)
         char own[64];
         const char *of_server[] = {"--sched", sched,           "-o", name,
                                    "-o",      "listen.port=0", NULL};
-        const char *of_agent[] = {"--sched", sched,  "-o", name, "-o", socket,
-                                  "-o",      places, "-o", own,  NULL};
+        const char *of_agent[] = {
+            "--sched", sched,           "-o", name, "-o", socket, "-o", places,
+            "-o",      "listen.port=0", "-o", own,  NULL};
 
         snprintf(name, sizeof(name), "node.name=%s%u", server ? "ps" : "node",
                  number);

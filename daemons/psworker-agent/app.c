@@ -211,6 +211,13 @@ static bool uses_shm(const void *values)
     return o->same_host == 0;
 }
 
+static uint64_t liveness_port(const void *values)
+{
+    const struct psagent_options *o = values;
+
+    return o->liveness_port;
+}
+
 static uint32_t subflow_option(const void *values)
 {
     const struct psagent_options *o = values;
@@ -241,6 +248,9 @@ const struct ps_daemon_spec psagent_spec = {
     .common = offsetof(struct psagent_options, common),
     .listen = PS_DAEMON_NONE,
     .scheduler = offsetof(struct psagent_options, scheduler),
+    .port = 9156, /* Behind those of psserver. */
+    .port_count = 64,
+    .liveness_port = liveness_port,
     .socket = socket_path,
     .same_host = uses_shm,
     .link_connections = subflow_option,

@@ -8,6 +8,17 @@
 #define AT(member) offsetof(struct psagent_options, member)
 
 static const struct ps_option rows[] = {
+    {.path = "listen.port",
+     .text = "auto",
+     .type = PS_OPTION_U64,
+     .special = "auto",
+     .special_value = PS_LISTEN_PORT_AUTO,
+     .max = 65535,
+     .offset = AT(liveness_port),
+     .help = "Port on which psched probes whether this process lives, at the "
+             "address from which the agent reaches psched; nothing is read or "
+             "written there. 0 takes any that is free. auto is the first free "
+             "one from 9156 on, of 64, or any if none of these is free."},
     {.path = "client.socket",
      .text = "${RUNTIME_DIRECTORY:-/run/pskv}/agent.sock",
      .type = PS_OPTION_STRING,

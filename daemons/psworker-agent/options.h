@@ -9,6 +9,7 @@ struct psagent_options {
     struct ps_scheduler_options scheduler;
     const char *socket;
     unsigned mode;
+    uint64_t liveness_port; /* Or PS_LISTEN_PORT_AUTO. */
     uint64_t max_clients;
     int same_host;       /* 0: auto, 1: off. */
     int travel_together; /* 0: auto, 1: off. */

@@ -59,3 +59,29 @@ def test_agent_killed(trio):
         assert time.monotonic() - began < SOON
         assert "its process has ended" in t.sched.text()
         job[1].kill()
+
+
+def liveness_ports(t):
+    """Ports by the names of agents, as psctl shows them."""
+    return {n["name"]: int(n["address"].rpartition(":")[2])
+            for n in t.ask("nodes")["nodes"] if n["role"] == "agent"}
+
+
+def test_liveness_ports_are_the_first_free_ones(trio):
+    t = trio(servers=0, agents=2, agent_options=["listen.port=auto"])
+    ports = liveness_ports(t)
+    assert len(set(ports.values())) == 2
+    assert all(9156 <= port < 9156 + 64 for port in ports.values()), ports
+    assert str(ports["node0"]) in t.psctl("nodes")[1]
+
+
+def test_a_stated_liveness_port_is_taken(trio):
+    """Without the port the agent works, and says what is missing."""
+    with support.reserve_port() as kept:
+        port = kept.getsockname()[1]
+        t = trio(servers=0, agents=2, agent_options=[f"listen.port={port}"])
+        rows = {n["name"]: n["address"] for n in t.ask("nodes")["nodes"]
+                if n["role"] == "agent"}
+        assert sorted(rows.values()) == ["", f"127.0.0.1:{port}"]
+        without = next(n for n in rows if rows[n] == "")
+        t.daemons[without].await_log("see listen.port")

@@ -228,7 +228,8 @@ class Trio:
                        "scheduler.retry.max=1s"] + self.server_options
         else:
             argv = self.agent_command + [program("psworker-agent")] + argv
-            options = [f"node.name={name}", "scheduler.retry.max=1s",
+            options = ["listen.port=0", f"node.name={name}",
+                       "scheduler.retry.max=1s",
                        f"client.socket={self.folder}/{name}.sock",
                        ] + self.agent_options
         if name != "sched":
