@@ -541,6 +541,29 @@ def test_a_running_agent_is_used(trio):
     t.await_empty()
 
 
+def test_two_launchers_do_not_share_a_job(trio):
+    """The ranks of the second one hear where the job of that name runs, and
+    the first one goes on."""
+    t = trio(servers=1, agents=2)
+    worker = str(support.BUILD / "tests/integration/integration_worker")
+    with Running("-n", "2", "-s", "1", "--socket", t.socket(0), "--name",
+                 "twice", *SHELL,
+                 f"(echo open; sleep 1000) | {worker}") as first:
+        first.await_text(b" ok", count=2)
+        code, out, err = launch(
+            "-n", "2", "-s", "1", "--socket", t.socket(1), "--name", "twice",
+            *SHELL, f"set -o pipefail; echo open | {worker} | tee /dev/stderr |"
+            " grep -q ok")
+        assert code != 0, (out, err)
+        assert "of job twice is taken by a worker on " \
+            f"{os.uname().nodename}: the job runs there; " in err, (out, err)
+        assert "start this one under another name (pslaunch --name)" in err
+        assert first.process.poll() is None
+        jobs = t.ask("jobs")["jobs"]
+        assert [j["name"] for j in jobs] == ["twice"], jobs
+        assert jobs[0]["ranks_lost"] == 0, jobs
+
+
 def test_reader_that_goes_away_ends_nothing_early():
     """A broken pipe behind pslaunch is not a failure of the job."""
     r, w = os.pipe()

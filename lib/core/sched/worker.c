@@ -144,6 +144,19 @@ static void init_worker(struct ps_sched_worker *w,
     w->confirmed = true;
 }
 
+/* A rank is claimed twice, most often by two launchers on two hosts, or by what
+ * is left of an earlier run. */
+static void append_taken(struct ps_str *why, const struct ps_sched_job *j,
+                         int32_t rank, const char *host)
+{
+    ps_str_addf(why,
+                "rank %d of job %s is taken by a worker on %s: the job %s "
+                "there; end it, or start this one under another name (pslaunch "
+                "--name)",
+                rank, j->name, host,
+                ps_sched_job_has_started(j) ? "runs" : "is being started");
+}
+
 /* Adds a worker while the job forms. 0, or an error code with the reason. */
 static int add_worker(struct ps_sched_step *st, struct ps_sched_job *j,
                       struct ps_member *agent, const struct ps_msg_job_open *m,
@@ -155,8 +168,7 @@ static int add_worker(struct ps_sched_step *st, struct ps_sched_job *j,
         const struct ps_sched_worker *other = &j->workers[i];
 
         if (m->rank >= 0 && other->requested_rank == m->rank) {
-            ps_str_addf(why, "rank %d of job %s is taken by a worker on %s",
-                        m->rank, j->name, other->host);
+            append_taken(why, j, m->rank, other->host);
             return PS_E_EXIST;
         }
         if (j->num_servers == 0 && other->agent_node != agent->node) {
@@ -239,8 +251,7 @@ static int reassign_lost_rank(struct ps_sched_step *st, struct ps_sched_job *j,
     if (m->rank >= 0) {
         w = &j->workers[m->rank];
         if (w->state == PS_RANK_STATE_LIVE) {
-            ps_str_addf(why, "rank %d of job %s is taken by a worker on %s",
-                        m->rank, j->name, w->host);
+            append_taken(why, j, m->rank, w->host);
             return PS_E_EXIST;
         }
         if (w->state == PS_RANK_STATE_LEFT) {
