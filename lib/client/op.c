@@ -127,25 +127,36 @@ static void uncount_sent(struct psc_op *op)
     }
 }
 
+/* Not part of op_set_state(), which is on the way of every operation. */
+static __attribute__((noinline, cold)) void refuse_state(struct psc_op *op,
+                                                         enum op_state to)
+{
+    client_fail(op->client, PSC_E_BUG, "an %s that is %s cannot become %s",
+                op_states.name, ps_state_name(&op_states, op->state),
+                ps_state_name(&op_states, to));
+}
+
 void op_set_state(struct psc_op *op, enum op_state to)
 {
-    struct psc_client *c = op->client;
     const enum op_state from = op->state;
 
     if (!ps_state_may_follow(&op_states, from, to)) {
-        client_fail(c, PSC_E_BUG, "an %s that is %s cannot become %s",
-                    op_states.name, ps_state_name(&op_states, from),
-                    ps_state_name(&op_states, to));
+        refuse_state(op, to);
         return;
     }
     op->state = to;
-    c->ops.queued -= from == OP_QUEUED;
-    c->ops.queued += to == OP_QUEUED;
-    if (is_at_agent(from) && !is_at_agent(to)) {
+    if (from == OP_QUEUED) {
+        op->client->ops.queued--;
+    } else if (to == OP_QUEUED) {
+        op->client->ops.queued++;
+    }
+    if (is_at_agent(to)) {
+        if (!is_at_agent(from)) {
+            op->must_resend = false;
+            count_sent(op);
+        }
+    } else if (is_at_agent(from)) {
         uncount_sent(op);
-    } else if (is_at_agent(to) && !is_at_agent(from)) {
-        op->must_resend = false;
-        count_sent(op);
     }
 }
 

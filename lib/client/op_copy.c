@@ -53,9 +53,21 @@ static enum ps_fold fold_of_reduce(uint8_t reduce)
     }
 }
 
-/* Sums or copies the arrays into the staging block; without the mutex. */
-static int copy_sources(struct psc_op *op, const void *const *srcs,
-                        uint32_t count)
+/* Copies the array into the staging block; without the mutex. */
+static void copy_source(struct psc_op *op, const void *src)
+{
+    struct psc_client *c = op->client;
+    void *dst = ps_shm_data(op->src.block);
+
+    pthread_mutex_unlock(&c->lock);
+    ps_kernel_copy(dst, src, op->key->bytes);
+    pthread_mutex_lock(&c->lock);
+    c->stats.bytes_copied += op->key->bytes;
+}
+
+/* Sums the arrays into the staging block; without the mutex. */
+static int sum_sources(struct psc_op *op, const void *const *srcs,
+                       uint32_t count)
 {
     struct psc_client *c = op->client;
     const struct ps_job job = {.op = PS_JOB_SUM,
@@ -65,14 +77,10 @@ static int copy_sources(struct psc_op *op, const void *const *srcs,
                                .src_count = count,
                                .src = srcs,
                                .dst = ps_shm_data(op->src.block)};
-    int rc = 0;
+    int rc;
 
     pthread_mutex_unlock(&c->lock);
-    if (count == 1) {
-        ps_kernel_copy(job.dst, srcs[0], op->key->bytes);
-    } else {
-        rc = ps_kernel_run(&job);
-    }
+    rc = ps_kernel_run(&job);
     pthread_mutex_lock(&c->lock);
     c->stats.bytes_copied += op->key->bytes * count;
     return rc;
@@ -120,8 +128,10 @@ int op_attach_source(struct psc_op *op, const void *const *srcs, uint32_t count)
     }
     rc = op_alloc_staging(op);
     op->src.streaming = rc == 0 && count == 1 && may_stream(op, srcs[0]);
-    if (rc == 0 && !op->src.streaming) {
-        rc = copy_sources(op, srcs, count);
+    if (rc == 0 && count > 1) {
+        rc = sum_sources(op, srcs, count);
+    } else if (rc == 0 && !op->src.streaming) {
+        copy_source(op, srcs[0]);
     }
     if (rc != 0) {
         client_error(c, rc, "'%s' cannot be copied: %s", k->name,

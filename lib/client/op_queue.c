@@ -81,7 +81,7 @@ static size_t source_bytes(const struct psc_op *op)
 static int send_op(struct psc_op *op)
 {
     struct ps_shm_block *b = op->src.block;
-    struct ps_msg m = {.code = PS_MSG_L_OP};
+    struct ps_msg_l_op m;
     int rc = op_number(op);
 
     if (rc != 0) {
@@ -89,7 +89,7 @@ static int send_op(struct psc_op *op)
     }
     assign_round(op);
     op->result.copies_progress = may_copy_progress(op);
-    m.l_op = (struct ps_msg_l_op){
+    m = (struct ps_msg_l_op){
         .op_id = op->id,
         .op = (uint8_t)(op->args.send_only ? PS_OP_BROADCAST_SEND_ONLY
                                            : op_wire_kind(op->kind)),
@@ -104,8 +104,9 @@ static int send_op(struct psc_op *op)
         .samples = op->args.samples,
         .streaming = op->src.streaming,
     };
-    if (!client_push_op(op->client, &m.l_op)) {
-        rc = client_put(op->client, &m);
+    if (!client_push_op(op->client, &m)) {
+        rc = client_put(op->client,
+                        &(struct ps_msg){.code = PS_MSG_L_OP, .l_op = m});
     }
     if (rc != 0) {
         return rc;
