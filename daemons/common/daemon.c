@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "common/advice.h"
 #include "common/args.h"
-#include "common/driver.h"
+#include "driver/driver.h"
 #include "common/logsink.h"
 #include "common/memlimit.h"
 #include "common/notify.h"

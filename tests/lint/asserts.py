@@ -26,7 +26,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-FOLDERS = ("lib/core", "lib/net", "daemons/common", "daemons/psched",
+FOLDERS = ("lib/core", "lib/net", "lib/driver", "daemons/common", "daemons/psched",
            "daemons/psserver", "daemons/psworker-agent")
 OUTSIDE_TYPES = re.compile(
     r"struct (ps_msg\w*|ps_rec_\w+|ps_event|ps_fx|ps_place_request|\w*options)"

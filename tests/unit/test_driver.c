@@ -2,11 +2,11 @@
 /* The driver with a small machine that writes down what it is told: a push is
  * summed with itself off the loop, and its sum goes back as a value. The other
  * ends are plain descriptors. */
-#include "common/driver.h"
+#include "driver/driver.h"
 
 #include "base/alloc.h"
 #include "base/limits.h"
-#include "common/multipath.h"
+#include "driver/multipath.h"
 #include "net/arena.h"
 #include "net/listen.h"
 #include "net/local.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "common/losses.h"
+#include "driver/losses.h"
 
 #include "base/limits.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One connection: open, handshake, frames, close; each becomes an event. */
-#include "common/driver_inner.h"
+#include "driver/inner.h"
 
 #include "base/alloc.h"
 #include "base/map.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Accepted connections: limits, peer roles, and opening. */
-#include "common/driver_inner.h"
+#include "driver/inner.h"
 
 #include "base/limits.h"
 #include "base/map.h"

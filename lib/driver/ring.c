@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory shared with workers: regions and residual segments, which the machine
  * gets as buffers, and rings of operations. */
-#include "common/driver_inner.h"
+#include "driver/inner.h"
 
 #include "base/str.h"
 #include "net/arena.h"

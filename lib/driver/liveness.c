@@ -4,7 +4,7 @@
  * there, so the scheduler detects the death in a moment instead of after a
  * lease. The port is bound to the address from which the agent reaches the
  * scheduler. Without a port the agent works, and its lease decides. */
-#include "common/driver_inner.h"
+#include "driver/inner.h"
 
 #include "base/log.h"
 #include "net/addr.h"

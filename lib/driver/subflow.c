@@ -2,7 +2,7 @@
 /* Subflows, the further connections of a link (common/multipath.h). The side
  * that dialled the main connection dials them, the other side joins them to the
  * link, and each may close at any time. The machine sees only the main one. */
-#include "common/driver_inner.h"
+#include "driver/inner.h"
 
 #include "base/alloc.h"
 #include "base/map.h"

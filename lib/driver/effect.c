@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Carries out effects: frames, compute jobs and closes. */
-#include "common/driver_inner.h"
+#include "driver/inner.h"
 
 #include "base/alloc.h"
 #include "base/map.h"

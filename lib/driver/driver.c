@@ -4,7 +4,7 @@
  * is left to before_poll(), which runs before the loop waits: small jobs, due
  * deadlines, writes (so that all output of one iteration leaves together), and
  * retries of paused reads. */
-#include "common/driver_inner.h"
+#include "driver/inner.h"
 
 #include "base/alloc.h"
 #include "base/map.h"

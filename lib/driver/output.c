@@ -5,7 +5,7 @@
  * exceeds its own limit is closed. Where the user's or the daemon's limit is
  * reached, the connection that holds most of that account is closed, so that no
  * other peer pays for one that does not read. */
-#include "common/driver_inner.h"
+#include "driver/inner.h"
 
 #include "base/alloc.h"
 #include "base/map.h"

@@ -2,7 +2,7 @@
 /* Detects connections without progress: TCP retransmits ever more rarely and
  * reports nothing. While bytes sent to a server are unacknowledged, its
  * connection is checked a few times a second. */
-#include "common/driver_inner.h"
+#include "driver/inner.h"
 
 #include "base/map.h"
 

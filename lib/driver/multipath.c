@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Bookkeeping of subflows. Frames of the main connection are not recorded: when
  * that is closed, the link resumes on another one and resends them. */
-#include "common/multipath.h"
+#include "driver/multipath.h"
 
 #include "base/alloc.h"
 #include "base/num.h"

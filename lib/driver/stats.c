@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Statistics for the log, for status and for the end of the daemon. */
-#include "common/driver_inner.h"
+#include "driver/inner.h"
 
 #include "base/map.h"
 

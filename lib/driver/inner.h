@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Internals of the driver; for driver*.c only.
+/* Internals of the driver; for this folder only.
  *
- *     driver.c           lifecycle, steps of the machine, work before each wait
- *     driver_effect.c    effects of a step: sends, jobs, closes
- *     driver_conn.c      one connection: open, frames, close
- *     driver_accept.c    connections from the listeners
- *     driver_dial.c      connections and probes that the machine asks for
- *     driver_subflow.c   further connections of a link
- *     driver_output.c    memory of queued output, and its limits
- *     driver_liveness.c  port that shows that an agent lives
- *     driver_watch.c     connections that make no progress
- *     driver_ring.c      memory of workers: regions, rings of operations
- *     driver_stats.c     statistics */
+ *     driver.c     lifecycle, steps of the machine, work before each wait
+ *     effect.c     effects of a step: sends, jobs, closes
+ *     conn.c       one connection: open, frames, close
+ *     accept.c     connections from the listeners
+ *     dial.c       connections and probes that the machine asks for
+ *     subflow.c    further connections of a link
+ *     output.c     memory of queued output, and its limits
+ *     liveness.c   port that shows that an agent lives
+ *     watch.c      connections that make no progress
+ *     ring.c       memory of workers: regions, rings of operations
+ *     stats.c      statistics */
 #pragma once
 
 #include "base/list.h"
 #include "base/spin.h"
-#include "common/multipath.h"
-#include "common/driver.h"
-#include "common/losses.h"
+#include "driver/multipath.h"
+#include "driver/driver.h"
+#include "driver/losses.h"
 #include "core/base/ledger.h"
 #include "net/loop.h"
 #include "proto/ring.h"
@@ -156,7 +156,7 @@ void driver_feed_at(struct ps_driver *d, struct ps_event *ev, ps_time now);
 /* Calls `closed` once the driver is closing and nothing is open. */
 void driver_maybe_closed(struct ps_driver *d);
 
-/* driver_effect.c */
+/* effect.c */
 
 void driver_apply_effects(struct ps_driver *d);
 /* Marks new output, which before_poll() writes. */
@@ -166,7 +166,7 @@ void driver_mark_flush(struct daemon_conn *c);
 PS_MUST_USE int driver_write(struct daemon_conn *c, struct ps_conn_frame *frame,
                              struct ps_packet *p);
 
-/* driver_conn.c */
+/* conn.c */
 
 /* Opens a connection; `ev` is the OPEN event, completed here. */
 void driver_open(struct ps_driver *d, const struct conn_opening *o,
@@ -183,7 +183,7 @@ void driver_drop_payload(struct daemon_conn *c);
 /* Handler of ps_conn_ops.sent: `queued` bytes of `conn` are left. */
 void driver_on_sent(void *ctx, struct ps_conn *conn, uint64_t queued);
 
-/* driver_dial.c */
+/* dial.c */
 
 void driver_dial(struct ps_driver *d, uint64_t target, const char *address,
                  ps_time timeout);
@@ -195,7 +195,7 @@ int driver_dial_subflow(struct daemon_conn *first);
 bool driver_report_dials(struct ps_driver *d);
 void driver_cancel_dials(struct ps_driver *d);
 
-/* driver_subflow.c */
+/* subflow.c */
 
 /* True if the link of this connection may have subflows. */
 bool driver_may_have_subflows(const struct daemon_conn *c);
@@ -217,7 +217,7 @@ void driver_subflow_closed(struct daemon_conn *c);
 /* The main connection is closed: closes its subflows. */
 void driver_end_subflows(struct daemon_conn *c);
 
-/* driver_output.c */
+/* output.c */
 
 void driver_output_init(struct ps_driver *d);
 void driver_output_fini(struct ps_driver *d);
@@ -237,7 +237,7 @@ void driver_reject(struct daemon_conn *c, int rc, const char *text);
  * one after the other, until there is a reserve again. */
 void driver_relieve(struct ps_driver *d);
 
-/* driver_ring.c */
+/* ring.c */
 
 void driver_accept_region(struct daemon_conn *c, const struct ps_msg *msg);
 void driver_accept_residuals(struct daemon_conn *c, const struct ps_msg *msg);
@@ -253,7 +253,7 @@ bool driver_rings_sleep(struct ps_driver *d);
 /* Wakes sleeping workers that have new completions. */
 void driver_wake_ring_peers(struct ps_driver *d);
 
-/* driver_watch.c */
+/* watch.c */
 
 /* True for TCP connections dialled to a server. Members detect loss of the
  * scheduler by missing replies to their pings. */
@@ -264,13 +264,13 @@ static inline bool driver_is_watched(const struct daemon_conn *c)
 /* Starts the watch of a connection that is about to send. */
 void driver_watch(struct daemon_conn *c);
 
-/* driver_liveness.c */
+/* liveness.c */
 
 /* Address of a port on which only this process listens, on the host address of
  * `fd`. NULL: no agent, or it cannot be bound. */
 const char *driver_liveness_address(struct ps_driver *d, int fd);
 void driver_liveness_close(struct ps_driver *d);
 
-/* driver_stats.c */
+/* stats.c */
 
 void driver_add_stats(struct ps_driver_stats *sum, const struct ps_conn *conn);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Dials: connections and probes that the machine asks for, and subflows. A
  * server on this host is dialled by net/shm_peer.h, others by TCP. */
-#include "common/driver_inner.h"
+#include "driver/inner.h"
 
 #include "base/alloc.h"
 #include "base/str.h"
