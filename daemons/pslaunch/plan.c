@@ -209,6 +209,7 @@ static const struct {
     {"np", "-n N"},
     {"hostfile", "this host alone for now; an agent on each host, and "
                  "--socket"},
+    {"H", "this host alone for now; an agent on each host, and --socket"},
     {"host-file", "this host alone for now; an agent on each host, and "
                   "--socket"},
     {"hosts", "this host alone for now; an agent on each host, and --socket"},

@@ -182,6 +182,7 @@ def test_wrong_usage_is_2(words):
 @pytest.mark.parametrize("words, want", [
     (("-np", "2", "true"), "no option -np here; instead: -n N"),
     (("-n", "2", "--hostfile", "h", "true"), "no option --hostfile here"),
+    (("-n", "2", "-H", "a,b", "true"), "no option -H here; instead: this host"),
     (("-n", "2", "--bogus", "true"), "no option --bogus")])
 def test_wrong_usage_says_what_to_do(words, want):
     """Options of other launchers are named as they were written."""
