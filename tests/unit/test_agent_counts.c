@@ -458,8 +458,49 @@ static void a_sum_that_fails_after_its_partition_moved(void **state)
     end_bench(&b); /* Queues are empty. */
 }
 
-/* The same without rounds. */
+/* The same without rounds; the init comes before or after the push fails. */
 static void an_async_init_waits_for_sums_that_failed(void **state)
+{
+    (void)state;
+    for (int before = 0; before < 2; before++) {
+        struct bench b = {.is_async = true};
+
+        restart_bench(&b, 2, 1);
+        open_key(&b, 0, PARTS, EACH, SERVER_NODE);
+        feed_tick(&b);
+        connect_server(&b, false, 0);
+        for (uint32_t w = 0; w < 2; w++) {
+            share_region(&b, w, (size_t)PARTS * EACH * 4);
+        }
+        /* The second and third push wait for the first, and are one sum
+         * then. */
+        submit_push(&b, 0, 0, 1, 0);
+        submit_push(&b, 0, 0, 2, 0);
+        submit_push(&b, 1, 0, 1, 0);
+        assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH), PARTS);
+        refuse(&b, 0, 1);
+        assert_int_equal(last_op_done(&b, 0)->error, PS_E_NOKEY);
+        assert_int_equal(b.computation_count, PARTS);
+        compute_one(&b);
+        for (int i = 0; i < 2; i++) {
+            if (i == before) {
+                refuse(&b, 0, 2);
+                assert_int_equal(b.computation_count, PARTS - 1);
+            } else {
+                init(&b, 0);
+                init(&b, 1);
+            }
+        }
+        run_computations(&b);
+        for (uint32_t i = 0; i < PARTS; i++) {
+            assert_int_equal(inits_of(&b, i), 1);
+        }
+        end_bench(&b);
+    }
+}
+
+/* A former init was refused for one partition, and the others have values. */
+static void an_async_init_in_part_waits_for_a_push(void **state)
 {
     struct bench b;
 
@@ -473,23 +514,17 @@ static void an_async_init_waits_for_sums_that_failed(void **state)
     for (uint32_t w = 0; w < 2; w++) {
         share_region(&b, w, (size_t)PARTS * EACH * 4);
     }
-    /* The second and third push wait for the first, and are one sum then. */
-    submit_push(&b, 0, 0, 1, 0);
-    submit_push(&b, 0, 0, 2, 0);
-    submit_push(&b, 1, 0, 1, 0);
-    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH), PARTS);
-    refuse(&b, 0, 1);
-    assert_int_equal(last_op_done(&b, 0)->error, PS_E_NOKEY);
-    assert_int_equal(b.computation_count, PARTS);
-    compute_one(&b);
-    refuse(&b, 0, 2);
-    assert_int_equal(b.computation_count, PARTS - 1);
     init(&b, 0);
-    init(&b, 1);
-    run_computations(&b);
-    for (uint32_t i = 0; i < PARTS; i++) {
-        assert_int_equal(inits_of(&b, i), 1);
-    }
+    deliver_commit(&b, 0, 0, 0, EACH, 0);
+    refuse(&b, 1, 0);
+    assert_int_equal(last_op_done(&b, 0)->error, PS_E_NOKEY);
+    submit_push(&b, 1, 0, 1, 0);
+    init(&b, 0);
+    assert_int_equal(inits_of(&b, 1), 1);
+    refuse(&b, 1, 1);
+    assert_int_equal(last_op_done(&b, 1)->error, PS_E_NOKEY);
+    assert_int_equal(inits_of(&b, 0), 1);
+    assert_int_equal(inits_of(&b, 1), 2);
     end_bench(&b);
 }
 
@@ -507,6 +542,7 @@ int main(void)
         cmocka_unit_test(a_sum_that_fails_ends_its_round),
         cmocka_unit_test(a_sum_that_fails_after_its_partition_moved),
         cmocka_unit_test(an_async_init_waits_for_sums_that_failed),
+        cmocka_unit_test(an_async_init_in_part_waits_for_a_push),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

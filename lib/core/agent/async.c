@@ -217,10 +217,7 @@ static void fail_async_ops(struct ps_agent_step *st, struct ps_agent_key *k,
         fail_op_list(st, &k->pulls, error, text);
     }
     /* An init may have waited for this push. */
-    if (k->part_count > 0 && k->parts[0].committed_version == NO_VERSION &&
-        is_push_idle(k)) {
-        ps_agent_init_start_pending(st, k);
-    }
+    ps_agent_init_start_pending(st, k);
     start_push(st, k);
 }
 
