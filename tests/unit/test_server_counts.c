@@ -219,6 +219,31 @@ static void rows_are_refused_where_pushes_are_applied_one_by_one(void **state)
     world_free(w);
 }
 
+/* Pushes without rounds step where the job has an optimizer, and else add. */
+static void pushes_without_rounds_follow_the_rule_of_the_job(void **state)
+{
+    struct push_options push = {
+        .key = 1, .round = 1, .count = 1, .data = &(float){2}};
+    struct world *w = world_new(&(struct world_options){.slots = 1});
+    struct agent *a = &w->agents[0];
+
+    (void)state;
+    agent_init(a, 1, 1, &(float){1});
+    push.rule = PS_RULE_STEP;
+    agent_push(a, &push);
+    assert_int_equal(a->seen[1].refusals, 1);
+    assert_int_equal(a->seen[1].error, PS_E_MISMATCH);
+    push.rule = PS_RULE_ACCUMULATE;
+    push.assign = true;
+    agent_push(a, &push);
+    assert_int_equal(a->seen[1].refusals, 2);
+    assert_int_equal(a->seen[1].error, PS_E_MISMATCH);
+    push.assign = false;
+    agent_push(a, &push);
+    assert_int_equal(a->seen[1].refusals, 2);
+    world_free(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -229,6 +254,7 @@ int main(void)
         cmocka_unit_test(the_memory_of_a_job_goes_back),
         cmocka_unit_test(a_foreign_code_of_an_unknown_partition_is_refused),
         cmocka_unit_test(rows_are_refused_where_pushes_are_applied_one_by_one),
+        cmocka_unit_test(pushes_without_rounds_follow_the_rule_of_the_job),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -118,11 +118,51 @@ static void what_was_refused_is_no_debt(void **state)
     world_free(w);
 }
 
+/* Credit is kept for pushes of jobs that are not known, too; where there are
+ * very many, that of a known job stays. */
+static void unknown_jobs_leave_the_credit_of_known_ones(void **state)
+{
+    const uint32_t count = 8192;
+    struct world *w = world_new(&(struct world_options){
+        .slots = 1, .credit_window = FIRST, .credit_first = FIRST});
+    struct agent *a = &w->agents[0];
+    struct ps_rec_part part = {.key = 7, .round = 1, .count = 1};
+    float *data = ps_calloc(count, 4);
+    uint64_t before = 0;
+
+    (void)state;
+    for (uint64_t round = 1; round <= 5; round++) {
+        if (round == 5) {
+            for (uint64_t i = 1; i <= 4 * PS_JOBS_MAX; i++) {
+                agent_send(a,
+                           &(struct ps_msg){.code = PS_MSG_PUSH,
+                                            .push = {.gen = GEN + i,
+                                                     .weight = 1,
+                                                     .parts = &part,
+                                                     .parts_count = 1}},
+                           data, 4);
+                world_run_until_idle(w);
+            }
+            assert_int_equal(a->seen[7].refusals, 4 * PS_JOBS_MAX);
+            before = a->credit;
+            a->credit = 0;
+        }
+        agent_push(a,
+                   &(struct push_options){
+                       .key = 1, .round = round, .count = count, .data = data});
+    }
+    assert_true(before >= 5 * (uint64_t)count * 4);
+    assert_true(a->credit > before);
+    ps_free(data);
+    world_free(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(frames_beyond_the_credit_do_not_stop_everybody),
         cmocka_unit_test(a_window_that_is_just_full_does_not_stop_everybody),
+        cmocka_unit_test(unknown_jobs_leave_the_credit_of_known_ones),
         cmocka_unit_test(what_was_refused_is_no_debt),
     };
 
