@@ -35,7 +35,8 @@
 /* Time for the agent to see the end of the stream. */
 #define END_MS         1000
 
-_Static_assert(PSC_E_INVAL == (int)PS_E_INVAL && PSC_E_BUG == (int)PS_E_BUG,
+_Static_assert(PSC_E_INVAL == (int)PS_E_INVAL && PSC_E_BUG == (int)PS_E_BUG &&
+                   PSC_E_DISCARDED == (int)PS_E_DISCARDED,
                "psclient.h repeats err.def");
 _Static_assert(PSC_TEXT_MAX >= 2 * PS_TEXT_MAX, "texts of the wire fit");
 

@@ -39,7 +39,7 @@ void client_fail(struct psc_client *c, int rc, const char *fmt, ...)
 
 int client_failure(int32_t error)
 {
-    return error < 0 && error >= PSC_E_BUG ? error : PSC_E_JOBFAILED;
+    return error < 0 && error >= PSC_E_DISCARDED ? error : PSC_E_JOBFAILED;
 }
 
 int client_open_error(char *err, size_t err_size, int rc, const char *fmt, ...)

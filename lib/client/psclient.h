@@ -86,6 +86,10 @@ enum psc_error {
     PSC_E_FULL = -26,
     PSC_E_SYS = -27,
     PSC_E_BUG = -28,
+    PSC_E_BUSY = -29,
+    PSC_E_MIGRATING = -30,
+    PSC_E_UNCONFIGURED = -31,
+    PSC_E_DISCARDED = -32,
 };
 
 enum psc_dtype {

@@ -242,8 +242,8 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     ],
     "begins anew with a partition that has gone": [
         ("lib/core/server/migration.c",
-         "return mv->role == MIG_IN ? PS_E_FUTURE : PS_E_STALE;",
-         "    return mv->role == MIG_IN ? PS_E_FUTURE : 0;"),
+         "return mv->role == MIG_IN ? PS_E_MIGRATING : PS_E_STALE;",
+         "    return mv->role == MIG_IN ? PS_E_MIGRATING : 0;"),
     ],
     "asks nobody for the state of a partition that comes back": [
         ("lib/core/server/migration.c",

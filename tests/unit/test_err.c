@@ -22,6 +22,10 @@ static void numbers_are_for_ever(void **state)
     assert_int_equal(PS_E_PEERLOST, -18);
     assert_int_equal(PS_E_CONFIG, -22);
     assert_int_equal(PS_E_BUG, -28);
+    assert_int_equal(PS_E_BUSY, -29);
+    assert_int_equal(PS_E_MIGRATING, -30);
+    assert_int_equal(PS_E_UNCONFIGURED, -31);
+    assert_int_equal(PS_E_DISCARDED, -32);
 }
 
 static void every_code_has_name_and_text_of_its_own(void **state)

@@ -122,7 +122,9 @@ static void the_owner_changes_in_the_middle_of_a_round(void **state)
     agent_push_f32(&from->agents[1], KEY, 2, 20); /* Complete, but frozen. */
     assert_int_equal(from->agents[0].seen[KEY].value_version, 1);
     agent_pull(&to->agents[0], KEY, 1); /* Not its own yet. */
-    assert_int_equal(to->agents[0].seen[KEY].error, PS_E_FUTURE);
+    assert_int_equal(to->agents[0].seen[KEY].error, PS_E_MIGRATING);
+    agent_push_f32(&to->agents[1], KEY, 2, 20);
+    assert_int_equal(to->agents[1].seen[KEY].error, PS_E_MIGRATING);
     assert_int_equal(to->agents[0].seen[KEY].values, 0);
 
     sched_part_end(to, 1, true, 5);

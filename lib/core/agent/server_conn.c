@@ -476,12 +476,40 @@ static bool is_late_refusal(const struct ps_agent_part *p,
            ps_list_empty(&k->row_pulls);
 }
 
+/* Returns true if a refusal with this error passes: the same message is sent
+ * again later. */
+static bool is_transient(int error)
+{
+    switch (error) {
+    case PS_E_STALE:
+    case PS_E_NOJOB:
+    case PS_E_FUTURE:
+    case PS_E_AGAIN:
+    case PS_E_BUSY:
+    case PS_E_NOMEM:
+    case PS_E_MIGRATING:
+    case PS_E_UNCONFIGURED:
+    case PS_E_DISCARDED:
+        return true;
+    default:
+        return false;
+    }
+}
+
 static void on_refuse(struct ps_agent_step *st, const struct ps_agent_server *s,
                       const struct ps_msg_refuse *m)
 {
-    bool passing = m->error == PS_E_STALE || m->error == PS_E_NOJOB ||
-                   m->error == PS_E_FUTURE || m->error == PS_E_AGAIN;
+    const bool passing = is_transient(m->error);
     char text[PS_TEXT_MAX];
+
+    if (passing && m->parts_count > 0) {
+        ps_effects_log(st->fx, PS_LOG_DEBUG,
+                       "server %s refused %u parts for now, from round %llu of "
+                       "key %u: %s",
+                       s->name, m->parts_count,
+                       (unsigned long long)m->parts[0].round, m->parts[0].key,
+                       ps_strerror(m->error));
+    }
 
     for (uint32_t i = 0; i < m->parts_count; i++) {
         struct ps_agent_part *p = ps_agent_part_find_any_dtype(st->a, m->gen,

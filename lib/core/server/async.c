@@ -132,9 +132,12 @@ int ps_server_async_accept(struct ps_server_step *st,
     if (rec->round <= known->received_seq) {
         return 0; /* Replied to when applied. */
     }
-    if (payload == NULL || payload->buf == NULL ||
-        ps_server_parts_retain(job, payload, offset, rec, &given) != 0) {
-        return PS_E_FUTURE; /* The agent sends it again. */
+    if (payload == NULL || payload->buf == NULL) {
+        return PS_E_DISCARDED; /* The agent sends it again. */
+    }
+    rc = ps_server_parts_retain(job, payload, offset, rec, &given);
+    if (rc != 0) {
+        return rc;
     }
     struct ps_async_push *a = ps_calloc(1, sizeof(*a));
 

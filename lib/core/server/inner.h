@@ -534,9 +534,9 @@ void ps_server_migration_on_merged(struct ps_server_step *st,
 /* True if the partition migrates in or out, or has migrated away. */
 bool ps_server_migration_involves(const struct ps_server_job *job,
                                   const struct ps_rec_part *rec);
-/* Returns why the slot cannot push to the partition or pull it: PS_E_FUTURE if
- * it migrates in, PS_E_STALE if it has migrated away, or has come back without
- * a migration and the slot has not sent its state yet. 0: it can. */
+/* Returns why the slot cannot push to the partition or pull it: PS_E_MIGRATING
+ * if it migrates in, PS_E_STALE if it has migrated away, or has come back
+ * without a migration and the slot has not sent its state yet. 0: it can. */
 int ps_server_migration_check_use(const struct ps_server_slot *slot,
                                   const struct ps_rec_part *rec);
 /* Checks a restore by an agent whose placement has this epoch. One newer than
@@ -571,7 +571,8 @@ struct ps_server_refusal {
     uint32_t count;
     /* Slots on the other side of a conflict, and their request. */
     struct ps_server_conflict conflict;
-    /* Replaces PS_E_FUTURE in parts whose payload found no memory; 0: none. */
+    /* Replaces PS_E_DISCARDED in parts whose payload found no memory; 0:
+     * none. */
     int starved_rc;
     /* Error text for starved_rc. */
     char text[PS_TEXT_MAX / 2];

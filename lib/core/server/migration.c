@@ -163,7 +163,7 @@ int ps_server_migration_check_use(const struct ps_server_slot *slot,
         (mv->role == MIG_BACK && ps_bits_get(&mv->reported, slot->index))) {
         return 0;
     }
-    return mv->role == MIG_IN ? PS_E_FUTURE : PS_E_STALE;
+    return mv->role == MIG_IN ? PS_E_MIGRATING : PS_E_STALE;
 }
 
 /* Asks all slots but this one for their state: agents send it when they are

@@ -49,7 +49,7 @@ static int accept_pull_part(struct ps_server_step *st,
     }
     if (store->waiting_pull_count >= PS_WAITING_PULLS_MAX ||
         (part == NULL && ps_map_count(store->parts) >= PS_STORE_PARTS_MAX)) {
-        return PS_E_FUTURE;
+        return PS_E_BUSY;
     }
     if (part != NULL && part->all_skipped && part->version >= rec->round) {
         /* No value exists yet; the commit tells the agent that all ranks
@@ -153,14 +153,18 @@ static int store_received_value(struct ps_server_job *job,
         return PS_E_INVAL; /* Values are not encoded. */
     }
     if (part == NULL && ps_map_count(job->store.parts) >= PS_STORE_PARTS_MAX) {
-        return PS_E_FUTURE;
+        return PS_E_BUSY;
     }
     if (part != NULL && !ps_part_matches(part, rec->dtype, rec->count)) {
         return PS_E_MISMATCH;
     }
-    if (payload == NULL || payload->buf == NULL ||
-        ps_server_parts_retain(job, payload, offset, rec, &value) != 0) {
-        return PS_E_FUTURE; /* The agent sends it again. */
+    if (payload == NULL || payload->buf == NULL) {
+        return PS_E_DISCARDED; /* The agent sends it again. */
+    }
+    int rc = ps_server_parts_retain(job, payload, offset, rec, &value);
+
+    if (rc != 0) {
+        return rc;
     }
     part = ps_store_find_or_add(&job->store, rec->key, rec->index);
     ps_part_declare(part, rec->dtype, rec->count);
@@ -185,7 +189,7 @@ static int accept_init_part(struct ps_server_step *st,
         uint64_t version = part != NULL ? part->version : 0;
 
         if (ps_server_migration_involves(job, rec)) {
-            return PS_E_FUTURE;
+            return PS_E_MIGRATING;
         }
         int rc = store_received_value(job, rec, version, payload, offset,
                                       &part);
@@ -322,7 +326,7 @@ void ps_server_on_abort_round(struct ps_server_step *st,
             const struct ps_server_parts one = {rec, 1, NULL};
 
             ps_server_refuse_parts(st, c->session, m->gen, slot, &one,
-                                   PS_E_FUTURE);
+                                   PS_E_MIGRATING);
             continue;
         }
         if (part == NULL && rec->round == 1 &&

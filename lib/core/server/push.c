@@ -97,9 +97,8 @@ static int check_skip(const struct ps_server_job *job,
         return PS_E_FUTURE;
     }
     if (part == NULL) {
-        return ps_map_count(job->store.parts) < PS_STORE_PARTS_MAX
-                   ? 0
-                   : PS_E_FUTURE;
+        return ps_map_count(job->store.parts) < PS_STORE_PARTS_MAX ? 0
+                                                                   : PS_E_BUSY;
     }
     return ps_part_matches(part, rec->dtype, 0) && part->row_width == 0 &&
                    part->async_slots == NULL &&
@@ -123,7 +122,7 @@ static int check_push_part(const struct ps_server_job *job,
     }
     if (rec->codec != PS_CODEC_NONE) {
         if (job->compression.codec.kind == PS_CODEC_NONE) {
-            return PS_E_FUTURE; /* job_state is still on its way here. */
+            return PS_E_UNCONFIGURED; /* job_state is still on its way here. */
         }
         if (rec->codec != job->compression.codec.kind || m->assign ||
             m->reduce > PS_REDUCE_MEAN) {
@@ -142,9 +141,8 @@ static int check_push_part(const struct ps_server_job *job,
         return PS_E_NOKEY;
     }
     if (part == NULL) {
-        return ps_map_count(job->store.parts) < PS_STORE_PARTS_MAX
-                   ? 0
-                   : PS_E_FUTURE;
+        return ps_map_count(job->store.parts) < PS_STORE_PARTS_MAX ? 0
+                                                                   : PS_E_BUSY;
     }
     if (!ps_part_matches(part, rec->dtype, rec->count) ||
         part->row_width != 0 || part->async_slots != NULL) {
@@ -276,14 +274,15 @@ static int accept_push_part(struct ps_server_step *st,
     if ((part == NULL || part->open_round == NULL) &&
         (uint64_t)(job->store.open_round_count + 1) * job->slot_count >
             PS_OPEN_ROUND_SLOTS_MAX) {
-        return PS_E_FUTURE; /* A later try finds fewer open rounds. */
+        return PS_E_BUSY; /* A later try finds fewer open rounds. */
     }
     if (rec->count > 0) {
         if (payload == NULL || payload->buf == NULL) {
-            return PS_E_FUTURE; /* Discarded on arrival. */
+            return PS_E_DISCARDED;
         }
-        if (ps_server_parts_retain(job, payload, offset, rec, &bytes) != 0) {
-            return PS_E_FUTURE;
+        rc = ps_server_parts_retain(job, payload, offset, rec, &bytes);
+        if (rc != 0) {
+            return rc;
         }
         rc = check_encoded(st, job, rec, &bytes);
         if (rc != 0) {

@@ -251,8 +251,9 @@ void ps_server_refusal_add(struct ps_server_refusal *r,
                            uint32_t attempt)
 {
     r->parts[r->count] = *part;
-    r->rcs[r->count] = rc == PS_E_FUTURE && r->starved_rc != 0 ? r->starved_rc
-                                                               : rc;
+    r->rcs[r->count] = rc == PS_E_DISCARDED && r->starved_rc != 0
+                           ? r->starved_rc
+                           : rc;
     r->retries[r->count] = attempt;
     r->count++;
 }

@@ -149,8 +149,10 @@ static int retain_block(struct ps_server_job *job,
                    ps_rows_data_bytes(rec->count, rec->row_width, rec->dtype);
     struct ps_buf *buf;
 
-    if (ps_server_memory_alloc(job, len, &buf) != 0) {
-        return PS_E_FUTURE;
+    int rc = ps_server_memory_alloc(job, len, &buf);
+
+    if (rc != 0) {
+        return rc;
     }
     memcpy(buf->data, ps_slice_data(payload) + offset, len);
     if (!ps_rows_are_valid((const uint32_t *)(const void *)buf->data,
@@ -220,11 +222,11 @@ static int accept_rows_part(struct ps_server_step *st,
     if (rc == 0 && part->open_round == NULL &&
         (uint64_t)(job->store.open_round_count + 1) * job->slot_count >
             PS_OPEN_ROUND_SLOTS_MAX) {
-        rc = PS_E_FUTURE;
+        rc = PS_E_BUSY;
     }
     if (rc == 0 && rec->count > 0) {
         rc = payload == NULL || payload->buf == NULL
-                 ? PS_E_FUTURE
+                 ? PS_E_DISCARDED
                  : retain_block(job, rec, payload, offset,
                                 part->count / rec->row_width, &block);
     }
@@ -501,7 +503,7 @@ void ps_server_rows_reply_waiting(struct ps_server_step *st,
                                       .count = w->row_count};
 
             refuse_rows(st, p, job->gen, &job->slots[w->slot], &rec, 1,
-                        PS_E_FUTURE);
+                        PS_E_NOMEM);
         }
         ps_store_remove_row_pull(&job->store, w);
     }
@@ -529,11 +531,11 @@ static int accept_row_pull(struct ps_server_step *st,
         return rc;
     }
     if (rec->count > 0 && (payload == NULL || payload->buf == NULL)) {
-        return PS_E_FUTURE;
+        return PS_E_DISCARDED;
     }
     if (store->waiting_pull_count >= PS_WAITING_PULLS_MAX ||
         (part == NULL && ps_map_count(store->parts) >= PS_STORE_PARTS_MAX)) {
-        return PS_E_FUTURE;
+        return PS_E_BUSY;
     }
     if (rec->count > 0) {
         w.row_numbers = *payload;
@@ -562,7 +564,7 @@ static int accept_row_pull(struct ps_server_step *st,
     if (is_readable(part, rec->round)) {
         rc = send_rows(st, slot, part, &w);
         ps_buf_unref(buf);
-        return rc != 0 ? PS_E_FUTURE : 0;
+        return rc;
     }
     ps_store_add_row_pull(store, part, &w); /* Takes over the reference. */
     return 0;
