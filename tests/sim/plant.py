@@ -71,12 +71,10 @@ void ps_server_job_drop_waits"""),
          "            ps_round_is_complete(&part->open_round->round));"),
     ],
     "acknowledges before it has merged": [
-        ("lib/core/server/push.c",
-         """bytes.buf != NULL ? &bytes : NULL,
-                   m->weight);""",
-         """bytes.buf != NULL ? &bytes : NULL,
-                   m->weight);
-    ps_server_reply_part(st, slot, part, false, rec->round);"""),
+        ("lib/core/server/contribution.c",
+         """bytes->buf != NULL ? bytes : NULL, push->weight);""",
+         """bytes->buf != NULL ? bytes : NULL, push->weight);
+    ps_server_reply_part(st, slot, part, false, in->rec.round);"""),
     ],
     "adds in order of arrival": [
         ("lib/core/round/round.c",
@@ -104,8 +102,8 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
 }
 /* Keeps the block: its own encode_buffers,"""),
         ("lib/core/server/rows.c",
-         "open->row_counts[slot->index] = rec->count;",
-         """    open->row_counts[slot->index] = rec->count;
+         "open->row_counts[slot->index] = in->rec.count;",
+         """    open->row_counts[slot->index] = in->rec.count;
     planted_at[slot->index] = ++planted_clock;"""),
         ("lib/core/server/rows.c",
          """for (uint32_t i = 0; i < round->size; i++) {
@@ -118,12 +116,12 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "            &sum, n, (const uint32_t"),
     ],
     "does not count a push without rows": [
-        ("lib/core/server/rows.c",
-         """part->row_width = rec->row_width;
+        ("lib/core/server/contribution.c",
+         """push->kind->declare(in, part);
     part->retry""",
-         """    part->row_width = rec->row_width;
-    if (rec->count == 0) {
-        return 0;
+         """    push->kind->declare(in, part);
+    if (part->row_width != 0 && in->rec.count == 0) {
+        return;
     }
     part->retry"""),
     ],
@@ -282,13 +280,13 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "    if (ps_open_round_all_skip(open) && !open->is_rows) {"),
     ],
     "says once that all have passed": [
-        ("lib/core/server/push.c",
-         "ps_server_reply_part(st, slot, part, m->needs_value, part->version);",
+        ("lib/core/server/contribution.c",
+         "ps_server_reply_part(st, slot, part, push->needs_value, part->version);",
          """        part->all_skipped = false;
-        ps_server_reply_part(st, slot, part, m->needs_value, part->version);"""),
+        ps_server_reply_part(st, slot, part, push->needs_value, part->version);"""),
     ],
     "lets who passes say what others do": [
-        ("lib/core/server/push.c",
+        ("lib/core/server/contribution.c",
          """} else if (!open->has_request) {
         open->has_request = true;""",
          """    }
@@ -403,9 +401,9 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
         ("lib/core/server/job.c",
          "if (job->slots[slot].incarnation != p->incarnation) {",
          "    if (job->slots[slot].incarnation < p->incarnation) {"),
-        ("lib/core/server/push.c",
-         "if (rc == 0 && m->incarnation != p->incarnation) {",
-         "    if (rc == 0 && m->incarnation > p->incarnation) {"),
+        ("lib/core/server/contribution.c",
+         "if (rc == 0 && push->incarnation != p->incarnation) {",
+         "    if (rc == 0 && push->incarnation > p->incarnation) {"),
     ],
     "lets nobody on when all have used up their credit": [
         ("lib/core/server/credit.c",

@@ -5,6 +5,8 @@
  * push is identified by (generation, partition, slot, incarnation, number). Its
  * agent has at most one in flight to a partition, so a duplicate is dropped,
  * and answered when the push is applied. */
+#include "core/server/contribution.h"
+
 #include "core/server/inner.h"
 
 #include "base/alloc.h"
@@ -30,10 +32,11 @@ obtain_async_slot(struct ps_part *part, const struct ps_server_slot *slot)
     return a;
 }
 
-bool ps_server_async_is_duplicate(const struct ps_server_job *job,
-                                  const struct ps_msg_push *m,
-                                  const struct ps_rec_part *rec)
+static bool async_is_duplicate(const struct ps_server_job *job,
+                               const struct ps_server_contribution *in)
 {
+    const struct ps_server_push *m = in->push;
+    const struct ps_rec_part *rec = &in->rec;
     const struct ps_part *part = ps_store_find(&job->store, rec->key,
                                                rec->index);
 
@@ -43,11 +46,13 @@ bool ps_server_async_is_duplicate(const struct ps_server_job *job,
            rec->round <= part->async_slots[m->slot].received_seq;
 }
 
-static int check_async_push(const struct ps_server_job *job,
-                            const struct ps_part *part,
-                            const struct ps_msg_push *m,
-                            const struct ps_rec_part *rec)
+static int validate_async(const struct ps_server_contribution *in,
+                          const struct ps_part *part)
 {
+    const struct ps_server_job *job = in->slot->job;
+    const struct ps_server_push *m = in->push;
+    const struct ps_rec_part *rec = &in->rec;
+
     if (rec->count == 0 || rec->codec != PS_CODEC_NONE) {
         return PS_E_INVAL;
     }
@@ -109,50 +114,57 @@ static void start_queued_pushes(struct ps_server_step *st,
     ps_server_merge_start(st, job, part);
 }
 
-int ps_server_async_accept(struct ps_server_step *st,
-                           struct ps_server_slot *slot,
-                           const struct ps_msg_push *m,
-                           const struct ps_rec_part *rec,
-                           const struct ps_slice *payload, uint64_t offset)
+static int check_async(struct ps_server_step *st,
+                       const struct ps_server_contribution *in,
+                       struct ps_part *part)
 {
-    struct ps_server_job *job = slot->job;
-    struct ps_part *part = ps_store_find(&job->store, rec->key, rec->index);
-    struct ps_slice given;
-    int rc = check_async_push(job, part, m, rec);
+    const struct ps_rec_part *rec = &in->rec;
+    const int rc = validate_async(in, part);
 
     if (rc != 0) {
         return rc;
     }
-    struct ps_async_slot *known = obtain_async_slot(part, slot);
+    const struct ps_async_slot *known = obtain_async_slot(part, in->slot);
 
     if (rec->round <= known->applied_seq) {
-        ps_server_reply_part(st, slot, part, false, rec->round);
-        return 0;
+        ps_server_reply_part(st, in->slot, part, false, rec->round);
+        return PS_CONTRIBUTION_KNOWN;
     }
     if (rec->round <= known->received_seq) {
-        return 0; /* Replied to when applied. */
+        return PS_CONTRIBUTION_KNOWN; /* Replied to when applied. */
     }
-    if (payload == NULL || payload->buf == NULL) {
-        return PS_E_DISCARDED; /* The agent sends it again. */
-    }
-    rc = ps_server_parts_retain(job, payload, offset, rec, &given);
-    if (rc != 0) {
-        return rc;
-    }
+    return 0;
+}
+
+static void take_async(struct ps_server_step *st,
+                       const struct ps_server_contribution *in,
+                       struct ps_part *part, const struct ps_slice *bytes)
+{
+    struct ps_server_slot *slot = in->slot;
     struct ps_async_push *a = ps_calloc(1, sizeof(*a));
 
     a->slot = slot->index;
-    a->rule = m->rule;
+    a->rule = in->push->rule;
     a->incarnation = slot->incarnation;
-    a->seq = rec->round;
-    a->clock = rec->clock;
-    a->payload = given;
-    known->received_seq = rec->round;
-    slot->unmerged_bytes += given.len;
+    a->seq = in->rec.round;
+    a->clock = in->rec.clock;
+    a->payload = *bytes;
+    obtain_async_slot(part, slot)->received_seq = a->seq;
+    slot->unmerged_bytes += bytes->len;
     ps_list_push_back(&part->queued_pushes, &a->node);
-    start_queued_pushes(st, job, part);
-    return 0;
+    start_queued_pushes(st, slot->job, part);
 }
+
+const struct ps_server_contribution_kind ps_server_async_kind = {
+    .malformed_text = "a push and its payload do not agree",
+    .is_paced = true,
+    .read = ps_server_dense_read,
+    .read_part = ps_server_dense_read_part,
+    .is_duplicate = async_is_duplicate,
+    .check = check_async,
+    .retain = ps_server_dense_retain,
+    .take = take_async,
+};
 
 /* Raises the partition's clock to the least of all slots; false: no change. */
 static bool advance_clock(const struct ps_server_job *job, struct ps_part *part)

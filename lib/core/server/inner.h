@@ -5,7 +5,8 @@
  *     uplink.c        the link to the scheduler: reports, messages
  *     session.c       agents: hello, links, memory for payloads
  *     job.c           jobs and their slots: from job_state to the end
- *     push.c          contributions
+ *     contribution.c  acceptance of contributions, whatever their kind
+ *     push.c          dense contributions
  *     merge.c         merge of a complete round, publication of its version
  *     optimizer.c     optimizer step of a merge
  *     norm.c          steps that need norms of whole arrays
@@ -330,30 +331,8 @@ int ps_server_parts_retain(struct ps_server_job *job,
                            const struct ps_rec_part *part,
                            struct ps_slice *ret_slice);
 
-void ps_server_on_push(struct ps_server_step *st, struct ps_server_conn *c,
-                       const struct ps_msg *msg,
-                       const struct ps_slice *payload);
-/* True if every part of the push is redundant, so its payload is discarded. */
-bool ps_server_push_is_duplicate(const struct ps_server_job *job,
-                                 const struct ps_msg_push *m);
-
-/* Records that all ranks of the slot skip the round. */
-void ps_server_push_mark_skipped(const struct ps_server_job *job,
-                                 struct ps_open_round *open, uint32_t slot);
-
 /* ------------------------------------------------------------------ async.c */
 
-/* Accepts one part of a push of an async or ssp job. Same results as
- * accept_push_part(). */
-int ps_server_async_accept(struct ps_server_step *st,
-                           struct ps_server_slot *slot,
-                           const struct ps_msg_push *m,
-                           const struct ps_rec_part *rec,
-                           const struct ps_slice *payload, uint64_t offset);
-/* True if this push has been received before. */
-bool ps_server_async_is_duplicate(const struct ps_server_job *job,
-                                  const struct ps_msg_push *m,
-                                  const struct ps_rec_part *rec);
 /* The applying pushes are in the value: replies to them, starts the next. */
 void ps_server_async_applied(struct ps_server_step *st,
                              struct ps_server_job *job, struct ps_part *part);
@@ -490,15 +469,12 @@ void ps_server_pull_reply_waiting(struct ps_server_step *st,
 
 /* ------------------------------------------------------------------- rows.c */
 
-/* Decides whether the payload of a push_rows or pull_rows is received: 0, or
- * the discard reason. */
+/* Decides whether the payload of a pull_rows is received: 0, or the discard
+ * reason. */
 int ps_server_rows_check_payload(struct ps_server *s,
                                  struct ps_server_session *p,
                                  const struct ps_msg *msg, uint64_t len,
                                  struct ps_server_slot **ret_slot);
-void ps_server_on_push_rows(struct ps_server_step *st, struct ps_server_conn *c,
-                            const struct ps_msg *msg,
-                            const struct ps_slice *payload);
 void ps_server_on_pull_rows(struct ps_server_step *st, struct ps_server_conn *c,
                             const struct ps_msg *msg,
                             const struct ps_slice *payload);
@@ -600,8 +576,12 @@ void ps_server_refuse_parts(struct ps_server_step *st,
 /* ----------------------------------------------------------------- memory.c */
 
 /* Allocates from the job's share of the pool. PS_E_NOMEM. */
-int ps_server_memory_alloc(struct ps_server_job *job, uint64_t len,
-                           struct ps_buf **ret_buf);
+static inline int ps_server_memory_alloc(struct ps_server_job *job,
+                                         uint64_t len, struct ps_buf **ret_buf)
+{
+    return ps_pool_get_for(job->server->opt.pool, len, job->pool_share,
+                           ret_buf);
+}
 /* Allocates a payload for a message of the slot. PS_E_AGAIN: the frame waits;
  * PS_E_NOMEM: it is discarded, see ps_server_memory_refusal(). */
 int ps_server_memory_alloc_payload(struct ps_server *s,

@@ -295,13 +295,6 @@ bool ps_server_memory_is_exhausted(const struct ps_server *s, uint64_t len)
     return budget == 0 || stored + len > budget;
 }
 
-int ps_server_memory_alloc(struct ps_server_job *job, uint64_t len,
-                           struct ps_buf **ret_buf)
-{
-    return ps_pool_get_for(job->server->opt.pool, len, job->pool_share,
-                           ret_buf);
-}
-
 int ps_server_memory_alloc_payload(struct ps_server *s,
                                    struct ps_server_slot *slot,
                                    const struct ps_msg *msg, uint64_t len,

@@ -4,6 +4,8 @@
  * empty, and are merged by row when the round is complete. The value is updated
  * in place if it has no other user, so a round costs what its rows cost; pulls
  * wait for the end of such a computation. */
+#include "core/server/contribution.h"
+
 #include "core/server/inner.h"
 
 #include "base/alloc.h"
@@ -39,61 +41,25 @@ static bool blocks_bytes(const struct ps_rec_rows *part, uint32_t count,
     return true;
 }
 
-static bool is_redundant(const struct ps_part *part, uint64_t round,
-                         uint32_t slot, uint32_t attempt)
-{
-    return part != NULL &&
-           ps_server_conflict_is_redundant(part, round, slot, attempt);
-}
-
-static bool push_is_redundant(const struct ps_server_job *job,
-                              const struct ps_msg_push_rows *m)
-{
-    for (uint32_t i = 0; i < m->parts_count; i++) {
-        const struct ps_rec_rows *rec = &m->parts[i];
-
-        if (rec->count > 0 &&
-            !is_redundant(ps_store_find(&job->store, rec->key, rec->index),
-                          rec->round, m->slot, m->retry)) {
-            return false;
-        }
-    }
-    return true;
-}
-
 int ps_server_rows_check_payload(struct ps_server *s,
                                  struct ps_server_session *p,
                                  const struct ps_msg *msg, uint64_t len,
                                  struct ps_server_slot **ret_slot)
 {
-    bool push = msg->code == PS_MSG_PUSH_ROWS;
-    uint64_t gen = push ? msg->push_rows.gen : msg->pull_rows.gen;
-    uint32_t slot = push ? msg->push_rows.slot : msg->pull_rows.slot;
+    const struct ps_msg_pull_rows *m = &msg->pull_rows;
     uint64_t total;
 
-    if (!blocks_bytes(push ? msg->push_rows.parts : msg->pull_rows.parts,
-                      push ? msg->push_rows.parts_count
-                           : msg->pull_rows.parts_count,
-                      push, &total) ||
+    if (!blocks_bytes(m->parts, m->parts_count, false, &total) ||
         total != len) {
         return PS_E_PROTO;
     }
     if (!ps_link_is_new(p->link, msg->seq)) {
         return PS_E_EXIST;
     }
-    struct ps_server_job *job = ps_server_job_find(s, gen);
+    struct ps_server_job *job = ps_server_job_find(s, m->gen);
 
-    if (job == NULL) {
-        return PS_E_NOJOB;
-    }
-    int rc = ps_server_job_find_slot(job, p, slot, ret_slot);
-    if (rc != 0 || !push) {
-        return rc;
-    }
-    if (!ps_credit_admits(ps_server_credit_get(s, p, gen), len)) {
-        return PS_E_FULL;
-    }
-    return push_is_redundant(job, &msg->push_rows) ? PS_E_EXIST : 0;
+    return job == NULL ? PS_E_NOJOB
+                       : ps_server_job_find_slot(job, p, m->slot, ret_slot);
 }
 
 static struct ps_rec_part part_record(const struct ps_rec_rows *r)
@@ -121,17 +87,17 @@ static void refuse_rows(struct ps_server_step *st, struct ps_server_session *p,
     ps_server_refusal_send(st, p, gen, slot, &refusal);
 }
 
-/* Checks the record against the partition. 0 or a PS_E_*. */
+/* Checks a record of rows against the partition. 0 or a PS_E_*. */
 static int check_rows_record(const struct ps_part *part,
-                             const struct ps_rec_rows *rec)
+                             const struct ps_rec_part *rec, uint32_t row_width)
 {
     if (part == NULL || !ps_part_has_value(part)) {
         return PS_E_NOKEY;
     }
     if (part->async_slots != NULL || part->dtype != rec->dtype ||
-        part->count % rec->row_width != 0 ||
-        (part->row_width != 0 && part->row_width != rec->row_width) ||
-        rec->count > part->count / rec->row_width) {
+        part->count % row_width != 0 ||
+        (part->row_width != 0 && part->row_width != row_width) ||
+        rec->count > part->count / row_width) {
         return PS_E_MISMATCH;
     }
     return 0;
@@ -139,199 +105,126 @@ static int check_rows_record(const struct ps_part *part,
 
 /* -------------------------------------------------------------------- push */
 
-/* Copies the block, because its frame may hold many. */
-static int retain_block(struct ps_server_job *job,
-                        const struct ps_rec_rows *rec,
-                        const struct ps_slice *payload, uint64_t offset,
-                        uint32_t rows_of_part, struct ps_slice *ret_slice)
+static uint64_t block_bytes(const struct ps_rec_rows *rec)
 {
-    uint64_t len = ps_rows_numbers_bytes(rec->count) +
-                   ps_rows_data_bytes(rec->count, rec->row_width, rec->dtype);
-    struct ps_buf *buf;
+    return ps_rows_numbers_bytes(rec->count) +
+           ps_rows_data_bytes(rec->count, rec->row_width, rec->dtype);
+}
 
-    int rc = ps_server_memory_alloc(job, len, &buf);
+static bool read_rows(struct ps_server_push *push)
+{
+    const struct ps_msg_push_rows *m = &push->msg->push_rows;
+
+    push->gen = m->gen;
+    push->slot = m->slot;
+    push->incarnation = m->incarnation;
+    push->weight = m->weight;
+    push->retry = m->retry;
+    push->reduce = m->reduce;
+    push->parts_count = m->parts_count;
+    return blocks_bytes(m->parts, m->parts_count, true, &push->total_bytes);
+}
+
+static void read_rows_part(const struct ps_server_push *push, uint32_t i,
+                           struct ps_server_contribution *ret)
+{
+    const struct ps_rec_rows *rec = &push->msg->push_rows.parts[i];
+
+    ret->rec = part_record(rec);
+    ret->row_width = rec->row_width;
+    ret->payload_bytes = block_bytes(rec);
+}
+
+/* Returns true if the optimizer or the reduction has no rows. */
+static bool is_unsupported(const struct ps_server_job *job,
+                           const struct ps_part *part, uint8_t reduce)
+{
+    return reduce > PS_REDUCE_MEAN ||
+           (job->has_optimizer && (!ps_dtype_is_real(part->dtype) ||
+                                   ps_optim_rounds_per_step(&job->optim) > 1 ||
+                                   ps_optim_needs_norms(&job->optim)));
+}
+
+static int validate_rows(const struct ps_server_contribution *in,
+                         const struct ps_part *part, bool *ret_conflict)
+{
+    const struct ps_server_push *push = in->push;
+    int rc = check_rows_record(part, &in->rec, in->row_width);
 
     if (rc != 0) {
         return rc;
     }
-    memcpy(buf->data, ps_slice_data(payload) + offset, len);
+    if (in->rec.round > part->version + 1) {
+        return PS_E_FUTURE;
+    }
+    if (push->weight != 0 &&
+        is_unsupported(in->slot->job, part, push->reduce)) {
+        return PS_E_UNSUPPORTED;
+    }
+    const struct ps_open_round *open = part->open_round;
+
+    if (open == NULL) {
+        return 0;
+    }
+    if (push->weight == 0) {
+        return open->is_rows ? 0 : PS_E_MISMATCH;
+    }
+    *ret_conflict = !open->is_rows ||
+                    (open->has_request && open->reduce != push->reduce);
+    return *ret_conflict ? PS_E_MISMATCH : 0;
+}
+
+/* Copies the block, because its frame may hold many. */
+static int retain_rows(struct ps_server_step *st,
+                       const struct ps_server_contribution *in,
+                       const struct ps_part *part, struct ps_slice *ret_bytes)
+{
+    struct ps_buf *buf;
+    int rc = ps_server_memory_alloc(in->slot->job, in->payload_bytes, &buf);
+
+    (void)st;
+    if (rc != 0) {
+        return rc;
+    }
+    memcpy(buf->data, ps_slice_data(in->payload) + in->offset,
+           in->payload_bytes);
     if (!ps_rows_are_valid((const uint32_t *)(const void *)buf->data,
-                           rec->count, rows_of_part)) {
+                           in->rec.count, part->count / in->row_width)) {
         ps_buf_unref(buf);
         return PS_E_INVAL;
     }
-    *ret_slice = (struct ps_slice){.buf = buf, .len = len};
+    *ret_bytes = (struct ps_slice){.buf = buf, .len = in->payload_bytes};
     return 0;
 }
 
-/* Accepts one part of a push. 0: accepted or known; else as
- * accept_push_part(). */
-static int accept_rows_part(struct ps_server_step *st,
-                            struct ps_server_slot *slot,
-                            const struct ps_msg_push_rows *m,
-                            const struct ps_rec_rows *rec,
-                            const struct ps_slice *payload, uint64_t offset,
-                            struct ps_server_conflict *others)
+static void declare_rows(const struct ps_server_contribution *in,
+                         struct ps_part *part)
 {
-    struct ps_server_job *job = slot->job;
-    struct ps_part *part = ps_store_find(&job->store, rec->key, rec->index);
-    struct ps_slice block = {0};
-
-    if (rec->round == 0) {
-        return PS_E_INVAL;
-    }
-    if (part != NULL && rec->round <= part->version) {
-        ps_server_reply_part(st, slot, part, false, part->version);
-        return 0;
-    }
-    int rc = ps_server_conflict_check_retry(st, job, part, rec->round,
-                                            m->retry);
-    if (rc != 0) {
-        return rc;
-    }
-    if (is_redundant(part, rec->round, slot->index, m->retry)) {
-        return 0; /* Answered when the round is merged. */
-    }
-    rc = check_rows_record(part, rec);
-
-    if (rc == 0 && rec->round > part->version + 1) {
-        rc = PS_E_FUTURE;
-    }
-    if (rc == 0 && m->weight != 0 &&
-        (m->reduce > PS_REDUCE_MEAN ||
-         (job->has_optimizer && (!ps_dtype_is_real(part->dtype) ||
-                                 ps_optim_rounds_per_step(&job->optim) > 1 ||
-                                 ps_optim_needs_norms(&job->optim))))) {
-        rc = PS_E_UNSUPPORTED;
-    }
-    if (rc == 0 && part->open_round != NULL && m->weight == 0 &&
-        !part->open_round->is_rows) {
-        return PS_E_MISMATCH;
-    }
-    if (rc == 0 && part->open_round != NULL && m->weight != 0 &&
-        (!part->open_round->is_rows ||
-         (part->open_round->has_request &&
-          part->open_round->reduce != m->reduce))) {
-        ps_server_conflict_raise(
-            st, job, part, rec->round,
-            &(struct ps_server_conflict){
-                .slots = {slot->index}, .slot_count = 1, .reduce = m->reduce},
-            others);
-        return PS_E_MISMATCH;
-    }
-    if (rc == 0 && part->open_round == NULL &&
-        (uint64_t)(job->store.open_round_count + 1) * job->slot_count >
-            PS_OPEN_ROUND_SLOTS_MAX) {
-        rc = PS_E_BUSY;
-    }
-    if (rc == 0 && rec->count > 0) {
-        rc = payload == NULL || payload->buf == NULL
-                 ? PS_E_DISCARDED
-                 : retain_block(job, rec, payload, offset,
-                                part->count / rec->row_width, &block);
-    }
-    if (rc != 0) {
-        return rc;
-    }
-    part->row_width = rec->row_width;
-    part->retry = m->retry; /* The same, or higher. */
-    if (part->open_round == NULL) {
-        part->open_round = ps_store_open_round(&job->store, part,
-                                               job->slot_count);
-        part->open_round->is_rows = true;
-        part->open_round->row_counts = ps_calloc(job->slot_count,
-                                                 sizeof(uint32_t));
-        job->incomplete_rounds++;
-    }
-    struct ps_open_round *open = part->open_round;
-
-    if (m->weight == 0) {
-        ps_server_push_mark_skipped(job, open, slot->index);
-    } else {
-        open->has_request = true;
-        open->reduce = m->reduce;
-    }
-    ps_round_contribute(&open->round, slot->index,
-                        block.buf != NULL ? &block : NULL, m->weight);
-    open->row_weight += m->weight;
-    open->row_counts[slot->index] = rec->count;
-    ps_buf_unref(block.buf);
-    slot->unmerged_bytes += block.len;
-    slot->contributed_rounds++;
-    if (ps_round_is_complete(&open->round)) {
-        job->incomplete_rounds--;
-        for (uint32_t i = 0; i < job->slot_count; i++) {
-            job->slots[i].contributed_rounds--;
-        }
-        ps_server_merge_start(st, job, part);
-    }
-    return 0;
+    part->row_width = in->row_width;
 }
 
-void ps_server_on_push_rows(struct ps_server_step *st, struct ps_server_conn *c,
-                            const struct ps_msg *msg,
-                            const struct ps_slice *payload)
+static void record_rows(const struct ps_server_contribution *in,
+                        struct ps_open_round *open)
 {
-    const struct ps_msg_push_rows *m = &msg->push_rows;
-    struct ps_server_session *p = c->session;
-    struct ps_server_slot *slot = NULL;
-    struct ps_server_refusal refusal;
-    uint64_t offset = 0;
-    uint64_t total;
+    const struct ps_server_slot *slot = in->slot;
 
-    if (!blocks_bytes(m->parts, m->parts_count, true, &total) ||
-        (total > 0) != (payload != NULL) || c->discard_reason == PS_E_PROTO ||
-        (payload != NULL && payload->buf != NULL && payload->len != total)) {
-        ps_server_session_close_bad(
-            st, c, "a push of rows and its payload do not agree");
-        return;
+    if (open->row_counts == NULL) {
+        open->is_rows = true;
+        open->row_counts = ps_calloc(slot->job->slot_count, sizeof(uint32_t));
     }
-    ps_credit_on_receive(ps_server_credit_get(st->s, p, m->gen), total);
-
-    struct ps_server_job *job = ps_server_job_find(st->s, m->gen);
-    int rc = job == NULL ? PS_E_NOJOB
-                         : ps_server_job_find_slot(job, p, m->slot, &slot);
-
-    if (rc == 0 && m->incarnation != p->incarnation) {
-        rc = PS_E_STALE;
-    }
-    if (rc == 0 &&
-        ((m->weight == 0 && total > 0) || m->weight > PS_WEIGHT_MAX)) {
-        rc = PS_E_INVAL;
-    }
-    if (rc == 0 && c->discard_reason == PS_E_FULL) {
-        rc = PS_E_FULL;
-    }
-    if (rc != 0) {
-        refuse_rows(st, p, m->gen, slot, m->parts, m->parts_count, rc);
-        return;
-    }
-    ps_server_credit_mark_job(job);
-    ps_server_refusal_init(&refusal);
-    if (c->discard_reason == PS_E_NOMEM) {
-        ps_server_memory_reclaim(st, slot, msg, total);
-        ps_server_refusal_set_starved(st, &refusal, slot, total);
-    }
-    for (uint32_t i = 0; i < m->parts_count; i++) {
-        const struct ps_rec_rows *rec = &m->parts[i];
-
-        rc = accept_rows_part(st, slot, m, rec, payload, offset,
-                              &refusal.conflict);
-        if (rc != 0) {
-            struct ps_rec_part part = part_record(rec);
-
-            ps_server_refusal_add(&refusal, &part, rc,
-                                  rc == PS_E_MISMATCH
-                                      ? ps_server_conflict_newer_retry(
-                                            job, rec->key, rec->index, m->retry)
-                                      : 0);
-        }
-        offset += ps_rows_numbers_bytes(rec->count) +
-                  ps_rows_data_bytes(rec->count, rec->row_width, rec->dtype);
-    }
-    ps_server_refusal_send(st, p, m->gen, slot, &refusal);
-    ps_server_credit_send_if_due(st, p, slot);
+    open->row_weight += in->push->weight;
+    open->row_counts[slot->index] = in->rec.count;
 }
+
+const struct ps_server_contribution_kind ps_server_rows_kind = {
+    .malformed_text = "a push of rows and its payload do not agree",
+    .read = read_rows,
+    .read_part = read_rows_part,
+    .retain = retain_rows,
+    .validate = validate_rows,
+    .declare = declare_rows,
+    .record = record_rows,
+};
 
 /* ------------------------------------------------------------------- merge */
 
@@ -522,8 +415,9 @@ static int accept_row_pull(struct ps_server_step *st,
                                     .request = m->request,
                                     .row_count = rec->count,
                                     .row_width = rec->row_width};
+    const struct ps_rec_part in = part_record(rec);
     int rc = part != NULL && ps_part_has_value(part)
-                 ? check_rows_record(part, rec)
+                 ? check_rows_record(part, &in, rec->row_width)
                  : 0;
     struct ps_buf *buf = NULL;
 

@@ -12,6 +12,7 @@
 
 #include "base/alloc.h"
 #include "base/str.h"
+#include "core/server/contribution.h"
 
 #include <assert.h>
 #include <stdarg.h>
@@ -458,13 +459,11 @@ static void on_session_msg(struct ps_server_step *st, struct ps_server_conn *c,
                             });
         break;
     case PS_MSG_PUSH:
+    case PS_MSG_PUSH_ROWS:
         ps_server_on_push(st, c, msg, payload);
         break;
     case PS_MSG_PULL:
         ps_server_on_pull(st, c, msg);
-        break;
-    case PS_MSG_PUSH_ROWS:
-        ps_server_on_push_rows(st, c, msg, payload);
         break;
     case PS_MSG_PULL_ROWS:
         ps_server_on_pull_rows(st, c, msg, payload);
@@ -556,12 +555,8 @@ static int check_payload(struct ps_server *s, struct ps_server_session *p,
 
     switch (msg->code) {
     case PS_MSG_PUSH:
-        parts = msg->push.parts;
-        count = msg->push.parts_count;
-        slot = msg->push.slot;
-        gen = msg->push.gen;
-        break;
     case PS_MSG_PUSH_ROWS:
+        return ps_server_push_check_payload(s, p, msg, len, ret_slot);
     case PS_MSG_PULL_ROWS:
         return ps_server_rows_check_payload(s, p, msg, len, ret_slot);
     case PS_MSG_INIT:
@@ -599,15 +594,6 @@ static int check_payload(struct ps_server *s, struct ps_server_session *p,
     int rc = ps_server_job_find_slot(job, p, slot, ret_slot);
     if (rc != 0) {
         return rc;
-    }
-    if (msg->code == PS_MSG_PUSH) {
-        if (!ps_credit_admits(ps_server_credit_get(s, p, gen), len)) {
-            return PS_E_FULL;
-        }
-        if (ps_server_push_is_duplicate(job, &msg->push)) {
-            return PS_E_EXIST;
-        }
-        return 0;
     }
     if (msg->code == PS_MSG_INIT &&
         ps_server_init_is_duplicate(job, &msg->init)) {

@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Acceptance of contributions. A contribution to a round is identified by
+ * (generation, partition, round, slot): a duplicate is dropped while the round
+ * is open and answered when it is merged, so an agent may repeat whatever has
+ * not been answered. */
+#include "core/server/contribution.h"
+
+#include "core/server/inner.h"
+
+#include "base/alloc.h"
+
+/* ------------------------------------------------------------------- rounds */
+
+static bool is_redundant(const struct ps_part *part,
+                         const struct ps_server_contribution *in, uint32_t slot)
+{
+    return part != NULL && ps_server_conflict_is_redundant(
+                               part, in->rec.round, slot, in->push->retry);
+}
+
+/* True if one more open round would exceed the limit. */
+static bool has_too_many_rounds(const struct ps_server_job *job,
+                                const struct ps_part *part)
+{
+    return (part == NULL || part->open_round == NULL) &&
+           (uint64_t)(job->store.open_round_count + 1) * job->slot_count >
+               PS_OPEN_ROUND_SLOTS_MAX;
+}
+
+/* 0: take it; PS_CONTRIBUTION_KNOWN; or the refusal, for a conflict with the
+ * other slots in `others`. `part` NULL: unknown partition. */
+static int check_for_round(struct ps_server_step *st,
+                           const struct ps_server_contribution *in,
+                           struct ps_part *part,
+                           struct ps_server_conflict *others)
+{
+    const struct ps_server_push *push = in->push;
+    struct ps_server_slot *slot = in->slot;
+    struct ps_server_job *job = slot->job;
+    bool conflict = false;
+
+    int rc = ps_server_migration_check_use(slot, &in->rec);
+
+    if (rc != 0) {
+        return rc;
+    }
+    if (part != NULL && in->rec.round <= part->version) {
+        ps_server_reply_part(st, slot, part, push->needs_value, part->version);
+        return PS_CONTRIBUTION_KNOWN;
+    }
+    rc = ps_server_conflict_check_retry(st, job, part, in->rec.round,
+                                        push->retry);
+    if (rc != 0) {
+        return rc;
+    }
+    if (is_redundant(part, in, slot->index)) {
+        if (push->needs_value) {
+            ps_bits_set(&part->open_round->needs_value, slot->index);
+        }
+        return PS_CONTRIBUTION_KNOWN; /* Answered when the round is merged. */
+    }
+    rc = push->kind->validate(in, part, &conflict);
+    if (conflict) {
+        ps_server_conflict_raise(
+            st, job, part, in->rec.round,
+            &(struct ps_server_conflict){.slots = {slot->index},
+                                         .slot_count = 1,
+                                         .reduce = push->reduce,
+                                         .assign = push->assign},
+            others);
+    }
+    if (rc == 0 && has_too_many_rounds(job, part)) {
+        rc = PS_E_BUSY; /* A later try finds fewer open rounds. */
+    }
+    return rc;
+}
+
+static void mark_skipped(const struct ps_server_job *job,
+                         struct ps_open_round *open, uint32_t slot)
+{
+    if (open->skips == NULL) {
+        open->skips = ps_calloc(job->slot_count, 1);
+    }
+    open->skips[slot] = 1;
+}
+
+static struct ps_open_round *
+obtain_open_round(const struct ps_server_contribution *in, struct ps_part *part)
+{
+    const struct ps_server_push *push = in->push;
+    struct ps_server_job *job = in->slot->job;
+    struct ps_open_round *open = part->open_round;
+
+    if (open == NULL) {
+        open = ps_store_open_round(&job->store, part, job->slot_count);
+        job->incomplete_rounds++;
+    }
+    if (push->weight == 0) {
+        mark_skipped(job, open, in->slot->index);
+    } else if (!open->has_request) {
+        open->has_request = true;
+        open->reduce = push->reduce;
+        open->assign = push->assign;
+    }
+    return open;
+}
+
+/* Adds the contribution to the partition's round, and merges that when it is
+ * complete. Takes over the reference of `bytes`. */
+static void take_for_round(struct ps_server_step *st,
+                           const struct ps_server_contribution *in,
+                           struct ps_part *part, const struct ps_slice *bytes)
+{
+    const struct ps_server_push *push = in->push;
+    struct ps_server_slot *slot = in->slot;
+    struct ps_server_job *job = slot->job;
+    struct ps_open_round *open;
+
+    push->kind->declare(in, part);
+    part->retry = push->retry; /* The same, or higher. */
+    open = obtain_open_round(in, part);
+    push->kind->record(in, open);
+    ps_round_contribute(&open->round, slot->index,
+                        bytes->buf != NULL ? bytes : NULL, push->weight);
+    ps_buf_unref(bytes->buf);
+    if (push->needs_value) {
+        ps_bits_set(&open->needs_value, slot->index);
+    }
+    slot->unmerged_bytes += bytes->len;
+    slot->contributed_rounds++;
+    if (ps_round_is_complete(&open->round)) {
+        job->incomplete_rounds--;
+        for (uint32_t i = 0; i < job->slot_count; i++) {
+            job->slots[i].contributed_rounds--;
+        }
+        ps_server_merge_start(st, job, part);
+    }
+}
+
+/* --------------------------------------------------------------- acceptance */
+
+/* The merge, which the last contribution starts, needs the hash. */
+static void record_name_hash(struct ps_part *part,
+                             const struct ps_server_contribution *in)
+{
+    if (part != NULL && in->name_hash != 0) {
+        part->name_hash = in->name_hash;
+    }
+}
+
+/* 0: accepted or known; else the refusal, for a conflict with the other slots
+ * in `others`. */
+static int accept_contribution(struct ps_server_step *st,
+                               const struct ps_server_contribution *in,
+                               struct ps_server_conflict *others)
+{
+    const struct ps_server_contribution_kind *kind = in->push->kind;
+    struct ps_store *store = &in->slot->job->store;
+    struct ps_part *part = ps_store_find(store, in->rec.key, in->rec.index);
+    struct ps_slice bytes = {0};
+
+    record_name_hash(part, in);
+    if (in->rec.round == 0) {
+        return PS_E_INVAL;
+    }
+    int rc = kind->check != NULL ? kind->check(st, in, part)
+                                 : check_for_round(st, in, part, others);
+
+    if (rc != 0) {
+        return rc == PS_CONTRIBUTION_KNOWN ? 0 : rc;
+    }
+    if (in->rec.count > 0) {
+        if (in->payload == NULL || in->payload->buf == NULL) {
+            return PS_E_DISCARDED;
+        }
+        rc = kind->retain(st, in, part, &bytes);
+        if (rc != 0) {
+            return rc;
+        }
+    }
+    part = ps_store_find_or_add(store, in->rec.key, in->rec.index);
+    record_name_hash(part, in);
+    if (kind->take != NULL) {
+        kind->take(st, in, part, &bytes);
+    } else {
+        take_for_round(st, in, part, &bytes);
+    }
+    return 0;
+}
+
+static void accept_contributions(struct ps_server_step *st,
+                                 const struct ps_server_conn *c,
+                                 struct ps_server_slot *slot,
+                                 const struct ps_server_push *push,
+                                 const struct ps_slice *payload)
+{
+    struct ps_server_contribution in = {
+        .push = push, .slot = slot, .payload = payload};
+    struct ps_server_refusal refusal;
+
+    ps_server_refusal_init(&refusal);
+    if (c->discard_reason == PS_E_NOMEM) {
+        ps_server_memory_reclaim(st, slot, push->msg, push->total_bytes);
+        ps_server_refusal_set_starved(st, &refusal, slot, push->total_bytes);
+    }
+    for (uint32_t i = 0; i < push->parts_count; i++) {
+        push->kind->read_part(push, i, &in);
+        int rc = accept_contribution(st, &in, &refusal.conflict);
+
+        if (rc != 0) {
+            ps_server_refusal_add(
+                &refusal, &in.rec, rc,
+                rc == PS_E_MISMATCH
+                    ? ps_server_conflict_newer_retry(slot->job, in.rec.key,
+                                                     in.rec.index, push->retry)
+                    : 0);
+        }
+        in.offset += in.payload_bytes;
+    }
+    ps_server_refusal_send(st, c->session, push->gen, slot, &refusal);
+}
+
+/* ----------------------------------------------------------------- messages */
+
+/* False: the message is malformed; `ret` has its kind. */
+static bool read_push(const struct ps_msg *msg, struct ps_server_push *ret)
+{
+    *ret = (struct ps_server_push){.msg = msg};
+    ret->kind = msg->code == PS_MSG_PUSH_ROWS    ? &ps_server_rows_kind
+                : msg->push.rule != PS_RULE_NONE ? &ps_server_async_kind
+                                                 : &ps_server_dense_kind;
+    return ret->kind->read(ret);
+}
+
+static bool is_part_duplicate(const struct ps_server_job *job,
+                              const struct ps_server_contribution *in)
+{
+    const struct ps_server_push *push = in->push;
+
+    if (push->kind->is_duplicate != NULL) {
+        return push->kind->is_duplicate(job, in);
+    }
+    return in->rec.count == 0 ||
+           is_redundant(ps_store_find(&job->store, in->rec.key, in->rec.index),
+                        in, push->slot);
+}
+
+static bool is_duplicate(const struct ps_server_job *job,
+                         const struct ps_server_push *push)
+{
+    struct ps_server_contribution in = {.push = push};
+
+    for (uint32_t i = 0; i < push->parts_count; i++) {
+        push->kind->read_part(push, i, &in);
+        if (!is_part_duplicate(job, &in)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+int ps_server_push_check_payload(struct ps_server *s,
+                                 struct ps_server_session *p,
+                                 const struct ps_msg *msg, uint64_t len,
+                                 struct ps_server_slot **ret_slot)
+{
+    struct ps_server_push push;
+
+    if (!read_push(msg, &push) || push.total_bytes != len) {
+        return PS_E_PROTO;
+    }
+    if (!ps_link_is_new(p->link, msg->seq)) {
+        return PS_E_EXIST;
+    }
+    struct ps_server_job *job = ps_server_job_find(s, push.gen);
+
+    if (job == NULL) {
+        return PS_E_NOJOB;
+    }
+    int rc = ps_server_job_find_slot(job, p, push.slot, ret_slot);
+    if (rc != 0) {
+        return rc;
+    }
+    if (!ps_credit_admits(ps_server_credit_get(s, p, push.gen), len)) {
+        return PS_E_FULL;
+    }
+    return is_duplicate(job, &push) ? PS_E_EXIST : 0;
+}
+
+/* Refuses all parts with one error. */
+static void refuse_push(struct ps_server_step *st, struct ps_server_session *p,
+                        const struct ps_server_push *push,
+                        const struct ps_server_slot *slot, int rc)
+{
+    struct ps_server_contribution in = {.push = push};
+    struct ps_server_refusal refusal;
+
+    ps_server_refusal_init(&refusal);
+    for (uint32_t i = 0; i < push->parts_count; i++) {
+        push->kind->read_part(push, i, &in);
+        ps_server_refusal_add(&refusal, &in.rec, rc, 0);
+    }
+    ps_server_refusal_send(st, p, push->gen, slot, &refusal);
+}
+
+/* Finds the sender's slot and checks what all parts have in common. 0 or the
+ * refusal of all. */
+static int check_push(const struct ps_server *s, const struct ps_server_conn *c,
+                      const struct ps_server_push *push,
+                      struct ps_server_slot **ret_slot)
+{
+    const struct ps_server_session *p = c->session;
+    struct ps_server_job *job = ps_server_job_find(s, push->gen);
+    int rc = job == NULL
+                 ? PS_E_NOJOB
+                 : ps_server_job_find_slot(job, p, push->slot, ret_slot);
+
+    if (rc == 0 && push->incarnation != p->incarnation) {
+        rc = PS_E_STALE;
+    }
+    if (rc == 0 && ((push->weight == 0 && push->total_bytes > 0) ||
+                    push->weight > PS_WEIGHT_MAX)) {
+        rc = PS_E_INVAL;
+    }
+    return rc == 0 && c->discard_reason == PS_E_FULL ? PS_E_FULL : rc;
+}
+
+void ps_server_on_push(struct ps_server_step *st, struct ps_server_conn *c,
+                       const struct ps_msg *msg, const struct ps_slice *payload)
+{
+    struct ps_server_session *p = c->session;
+    struct ps_server_slot *slot = NULL;
+    struct ps_server_push push;
+
+    if (!read_push(msg, &push) || (push.total_bytes > 0) != (payload != NULL) ||
+        c->discard_reason == PS_E_PROTO ||
+        (payload != NULL && payload->buf != NULL &&
+         payload->len != push.total_bytes)) {
+        ps_server_session_close_bad(st, c, push.kind->malformed_text);
+        return;
+    }
+    ps_credit_on_receive(ps_server_credit_get(st->s, p, push.gen),
+                         push.total_bytes);
+
+    int rc = check_push(st->s, c, &push, &slot);
+
+    if (rc != 0) {
+        refuse_push(st, p, &push, slot, rc);
+        return;
+    }
+    ps_server_credit_mark_job(slot->job);
+    if (push.kind->is_paced) {
+        ps_server_credit_push_ended(slot, push.total_bytes);
+    }
+    accept_contributions(st, c, slot, &push, payload);
+    ps_server_credit_send_if_due(st, p, slot);
+}
