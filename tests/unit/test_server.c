@@ -377,6 +377,30 @@ static void a_job_ends_while_it_waits_for_norms(void **state)
     world_free(w);
 }
 
+/* Its migration ends before the norms are known: nothing waits for them. */
+static void a_partition_goes_while_it_waits_for_norms(void **state)
+{
+    struct world *w = world_that_asks();
+    struct ps_msg msgs[] = {
+        {.code = PS_MSG_PART_READ,
+         .part_read =
+             {.migration = 1, .gen = GEN, .key = 1, .max_bytes = 1 << 20}},
+        {.code = PS_MSG_PART_END,
+         .part_end = {.migration = 1, .gen = GEN, .key = 1, .epoch = 5}}};
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        ps_link_send_msg(w->sched, &msgs[i], w->now, &w->sched_out);
+        world_run_until_idle(w);
+    }
+    assert_int_equal(w->agents[0].seen[1].error, PS_E_STALE);
+    sched_send_norm_result(
+        w, &(struct ps_msg_norm_result){
+               .gen = GEN, .key = 1, .round = 1, .stage = PS_STAGE_GRADIENT});
+    assert_int_equal(w->agents[0].seen[1].values, 0);
+    world_free(w);
+}
+
 static void an_optimizer_needs_a_value_and_floats(void **state)
 {
     static const struct ps_rec_param params[] = {{"lr", 0.1}};
@@ -2153,6 +2177,7 @@ int main(void)
         cmocka_unit_test(a_step_waits_for_norms),
         cmocka_unit_test(squares_are_said_again_to_who_has_forgotten),
         cmocka_unit_test(a_job_ends_while_it_waits_for_norms),
+        cmocka_unit_test(a_partition_goes_while_it_waits_for_norms),
         cmocka_unit_test(an_optimizer_needs_a_value_and_floats),
         cmocka_unit_test(a_mean_divides_by_the_ranks_that_gave),
         cmocka_unit_test(a_broadcast_is_a_round_with_one_giver),

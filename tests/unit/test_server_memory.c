@@ -168,16 +168,17 @@ static void a_job_without_memory_holds_up_no_other(void **state)
 static void a_round_takes_memory_back_from_others(void **state)
 {
     struct world *w = world_new(
-        &(struct world_options){.slots = 2, .memory = 256 * KIB});
+        &(struct world_options){.slots = 2, .memory = 260 * KIB});
     struct agent *a = &w->agents[0];
     uint32_t back = 0;
 
     (void)state;
-    tell_room(w, GEN, 256 * KIB, 0);
+    tell_room(w, GEN, 260 * KIB, 0);
+    agent_init(a, 20, 1, &(float){1}); /* A key without a round. */
     for (uint32_t key = 0; key < 16; key++) {
         assert_true(push(a, key, 1));
     }
-    assert_int_equal(ps_pool_used(w->pool), 256 * KIB);
+    assert_int_equal(ps_pool_used(w->pool), 260 * KIB);
     assert_false(push(&w->agents[1], 3, 1));
     world_run(w, PS_MILLIS(200));
     assert_false(push(&w->agents[1], 3, 1));
