@@ -163,18 +163,34 @@ static bool has_job_begun(const struct world *w)
     return true;
 }
 
+/* A member that is stopped, woken and stopped again is not heard meanwhile: its
+ * stops together stay below the time after which it is given up, unless it was
+ * awake for long enough to be heard. */
+#define SLEEP_MAX PS_MILLIS(1400)
+#define AWAKE_MIN PS_MILLIS(400)
+
 /* Stops a process for a while, the scheduler for longer than its member
  * timeout. */
 static void put_to_sleep(struct world *w)
 {
     struct wnode *n = &w->node[ps_rng_below(&w->rng, w->node_count)];
-    ps_time most = n->role == PS_ROLE_SCHED ? PS_SECONDS(5) : PS_MILLIS(1400);
+    ps_time most = n->role == PS_ROLE_SCHED ? PS_SECONDS(5) : SLEEP_MAX;
+    ps_time length = PS_MILLIS(1) +
+                     ps_rng_below(&w->rng, ps_rng_chance(&w->rng, 300)
+                                               ? most
+                                               : PS_MILLIS(60));
 
     w->faults++;
-    world_sleep(w, n,
-                PS_MILLIS(1) + ps_rng_below(&w->rng, ps_rng_chance(&w->rng, 300)
-                                                         ? most
-                                                         : PS_MILLIS(60)));
+    if (n->wakes_at > w->now) {
+        return;
+    }
+    if (n->wakes_at + AWAKE_MIN <= w->now) {
+        n->slept = 0;
+    }
+    if (n->role == PS_ROLE_SCHED || n->slept + length <= SLEEP_MAX) {
+        n->slept += length;
+        world_sleep(w, n, length);
+    }
 }
 
 void world_lose_witnesses(struct world *w)

@@ -35,6 +35,7 @@ struct wnode {
     struct ps_pool *pool; /* Server: all memory; agent: scratch memory. */
     struct ps_effects fx;
     ps_time wakes_at; /* Later than now: the process is stopped until then. */
+    ps_time slept;    /* Length of the last stops, with little time between. */
     ps_time tick_at;  /* Time of the valid tick event; others are stale. */
     /* Server: credit of the jobs last pushed to, as seen after its last
      * step. */

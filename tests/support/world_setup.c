@@ -206,6 +206,7 @@ static void begin_node(struct world *w, struct wnode *n)
     n->alive = true;
     n->tick_at = PS_TIME_NEVER;
     n->wakes_at = 0;
+    n->slept = 0;
     n->stalled = 0;
     n->unstall_due = false;
     memset(n->credit, 0, sizeof(n->credit));
