@@ -70,11 +70,21 @@ void ps_server_job_drop_waits"""),
          "ps_round_has_contributed(&part->open_round->round, slot));",
          "            ps_round_is_complete(&part->open_round->round));"),
     ],
+    "replies to an init with other bytes": [
+        ("lib/core/server/pull.c",
+         "ps_store_set_value(&job->store, part, version, &value);",
+         """    if (version == 0 && value.len > 8) {
+        ((uint8_t *)ps_slice_data(&value))[8] ^= 1;
+    }
+    ps_store_set_value(&job->store, part, version, &value);"""),
+    ],
     "acknowledges before it has merged": [
         ("lib/core/server/contribution.c",
-         """bytes->buf != NULL ? bytes : NULL, push->weight);""",
-         """bytes->buf != NULL ? bytes : NULL, push->weight);
-    ps_server_reply_part(st, slot, part, false, in->rec.round);"""),
+         """slot->contributed_rounds++;
+    if (ps_round_is_complete(&open->round)) {""",
+         """    slot->contributed_rounds++;
+    ps_server_reply_part(st, slot, part, false, in->rec.round);
+    if (ps_round_is_complete(&open->round)) {"""),
     ],
     "adds in order of arrival": [
         ("lib/core/round/round.c",

@@ -180,12 +180,10 @@ static void check_commit_is_merged(struct world *w, const struct wnode *agent,
 {
     uint64_t committed;
     uint64_t best = 0;
-    bool known = false;
     const void *dead = ps_map_get(w->committed_at_death,
                                   part_id(gen, key, index));
 
     if (dead != NULL) {
-        known = true;
         best = (uintptr_t)dead - 1;
     }
     if (!ps_agent_peek(agent->agent, gen, key, index, &committed) ||
@@ -204,11 +202,10 @@ static void check_commit_is_merged(struct world *w, const struct wnode *agent,
             continue;
         }
         if (ps_server_peek(n->server, gen, key, index, &version, &value)) {
-            known = true;
             best = ps_max_u64(best, version);
         }
     }
-    if (known && committed > best) {
+    if (committed > best) {
         world_fail(w,
                    "%s was told that round %llu of key %u part %u is "
                    "committed, the servers are at %llu",
@@ -291,6 +288,25 @@ static void check_value_unchanged(struct world *w, uint32_t key,
     }
 }
 
+/* Version 0 is what rank 0 gave to init, unless a codec has encoded it. */
+static void check_first_value(struct world *w, const struct wworker *k,
+                              uint32_t key, uint64_t version, const void *data,
+                              size_t len)
+{
+    void *want;
+
+    if (version != 0 || w->opt.compress.name != NULL) {
+        return;
+    }
+    want = ps_alloc(len);
+    world_data_fill(w, want, key, 0, 0);
+    if (!w->opt.init || memcmp(want, data, len) != 0) {
+        world_fail(w, "rank %u: version 0 of %s is not its first value",
+                   k->index, w->opt.key[key].name);
+    }
+    ps_free(want);
+}
+
 /* All workers receive the same bits of a version; where servers only add, they
  * equal the expected bits. */
 void check_value(struct world *w, struct wworker *k, uint32_t key,
@@ -309,6 +325,7 @@ void check_value(struct world *w, struct wworker *k, uint32_t key,
         check_value_unchanged(w, key, version);
         check_value_unchanged(w, key, version + 1);
         world_model_check(w, key, version, data);
+        check_first_value(w, k, key, version, data, len);
         if (world_data_is_exact(w, key) && version > 0) {
             void *want = ps_alloc(len);
 

@@ -176,6 +176,7 @@ struct wworker {
          * next push; 0: none. */
         uint32_t read_arena;
         uint64_t read_offset;
+        uint32_t read_incarnation; /* Of the agent. */
         uint64_t read_version;
         uint64_t read_hash;
         struct ps_buf *memory; /* Its region, which holds its blocks. */

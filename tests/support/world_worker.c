@@ -548,6 +548,7 @@ static void check_result(struct world *w, struct wworker *k, uint32_t i,
     check_value(w, k, i, version, arena + k->key[i].offset[version & 1],
                 key_bytes(w, i));
     k->key[i].read_arena = k->key[i].arena;
+    k->key[i].read_incarnation = k->agent->incarnation;
     k->key[i].read_offset = k->key[i].offset[version & 1];
     k->key[i].read_version = version;
     k->key[i].read_hash = world_hash(0, arena + k->key[i].offset[version & 1],
@@ -560,9 +561,11 @@ static void check_unchanged(struct world *w, struct wworker *k, uint32_t i)
 {
     const uint8_t *arena = ps_map_get(w->arenas, k->key[i].read_arena);
 
-    if (k->key[i].read_arena != 0 && arena != NULL &&
-        world_hash(0, arena + k->key[i].read_offset, key_bytes(w, i)) !=
-            k->key[i].read_hash) {
+    /* The memory of an agent that died since is not held by workers here. */
+    if (k->key[i].read_arena != 0 && k->agent->alive &&
+        k->key[i].read_incarnation == k->agent->incarnation &&
+        (arena == NULL || world_hash(0, arena + k->key[i].read_offset,
+                                     key_bytes(w, i)) != k->key[i].read_hash)) {
         world_fail(w,
                    "rank %u: version %llu of %s is not any more what it read",
                    k->index, (unsigned long long)k->key[i].read_version,
