@@ -2,10 +2,7 @@
 #include "proto/frame.h"
 
 #include "base/limits.h"
-
-/* Bytes of one partition in the payload of key_opened: node and elements, u32
- * each. */
-#define PLACEMENT_ROW 8u
+#include "proto/ps_fixed.h"
 
 static uint64_t get_be(const uint8_t *in, unsigned size)
 {
@@ -61,10 +58,10 @@ int ps_frame_check_payload(enum ps_payload_kind kind, uint64_t len)
     case PS_PAYLOAD_TENSOR:
         return len <= PS_PAYLOAD_MAX ? 0 : PS_E_TOOBIG;
     case PS_PAYLOAD_PLACEMENT:
-        if (len > (uint64_t)PLACEMENT_ROW * PS_KEY_PARTS_MAX) {
+        if (len > (uint64_t)PS_FIXED_PLACEMENT_PART_BYTES * PS_KEY_PARTS_MAX) {
             return PS_E_TOOBIG;
         }
-        return len % PLACEMENT_ROW == 0 ? 0 : PS_E_PROTO;
+        return len % PS_FIXED_PLACEMENT_PART_BYTES == 0 ? 0 : PS_E_PROTO;
     }
     return PS_E_PROTO;
 }

@@ -7,11 +7,14 @@ markers of a document, and with --check only says whether it is out of date.
 
 import sys
 
-from . import emit_c, emit_docs, emit_fuzz, emit_samples, schema
+from . import (emit_c, emit_docs, emit_fixed, emit_fuzz, emit_samples,
+               schema)
 
 WRITERS = {
     "header": emit_c.header,
     "source": emit_c.source,
+    "fixed_header": emit_fixed.header,
+    "fixed_source": emit_fixed.source,
     "samples": emit_samples.source,
     "dict": emit_fuzz.dictionary,
     "tables": emit_docs.tables,

@@ -51,6 +51,32 @@ def field_rows(fields, with_id):
     return [*out, ""]
 
 
+def fixed_values(f):
+    """Which values of a fixed field are accepted."""
+    if f.const is not None:
+        return f"`{f.const:#x}`"
+    if f.enum:
+        return f"[{f.enum.name}](#enum-{f.enum.name})"
+    if f.min is not None and f.max is not None:
+        return f"{f.min} to {f.max}"
+    if f.min is not None:
+        return f"at least {f.min}"
+    return f"at most {f.max}" if f.max is not None else ""
+
+
+def fixed_record(r):
+    out = [f"#### Record {r.name}", "",
+           f"{r.doc} {r.size} bytes.".strip(), "",
+           "| offset | field | type | values | meaning |",
+           "| --- | --- | --- | --- | --- |"]
+    for f in r.fields:
+        kind = f"{f.size} bytes" if f.type == "bytes" else f.type
+        kind += ", atomic" if f.atomic else ""
+        out.append(f"| {f.offset} | `{f.name}` | {kind} | {fixed_values(f)} "
+                   f"| {cell(f.doc)}".replace("|  |", "| |").rstrip() + " |")
+    return [*out, ""]
+
+
 def tables(schema):
     out = ["### Messages", "",
            "| code | message | from | to | payload | longest header |",
@@ -74,6 +100,13 @@ def tables(schema):
         out += [f"#### Record {r.name}", ""]
         out += [r.doc, ""] if r.doc else []
         out += field_rows(r.fields, False)
+    if schema.fixed:
+        out += ["### Fixed records", "",
+                "A fixed record lies in shared memory, in a payload or in "
+                "front of a frame: little-endian, each field at its offset. "
+                "Gaps are zeros, which readers ignore.", ""]
+    for r in schema.fixed:
+        out += fixed_record(r)
     out += ["### Enums", ""]
     for e in schema.enums:
         out += [f"#### Enum {e.name}", ""]

@@ -16,6 +16,12 @@ def dictionary(schema):
     out += ["", "# Field ids as they stand in a map."]
     numbers = {f.id for m in schema.messages for f in schema.all_fields(m)}
     out += [f"id_{n}={word(bytes([n]))}" for n in sorted(numbers)]
+    constants = [(f"{r.name}_{f.name}", f) for r in schema.fixed
+                 for f in r.fields if f.const is not None]
+    if constants:
+        out += ["", "# Constants of fixed records."]
+    out += [f"{name}={word(f.const.to_bytes(f.size, 'little'))}"
+            for name, f in constants]
     out += ["", "# Markers of msgpack, with lengths that bite."]
     markers = {
         "nil": "c0", "false": "c2", "true": "c3", "bin8": "c4ff",

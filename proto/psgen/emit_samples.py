@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ps_samples.c: least, typical and greatest value of each message.
+"""ps_samples.c: least, typical and greatest value of each message and record.
 
 The least is what a sender can leave out; the greatest fills every string and
 list to its max. Typical values differ from field to field, so that a codec
@@ -9,6 +9,7 @@ that confuses two fields is found out.
 from zlib import crc32
 
 from .emit_c import BANNER, quote
+from .emit_fixed import literal
 from .schema import INTEGERS
 
 KINDS = ["least", "typical", "greatest"]
@@ -109,6 +110,59 @@ class Writer:
         return ["    {", *rows, "    },"]
 
 
+def fixed_value(f, which, seed):
+    """A C initializer for a field of a fixed record."""
+    if f.type == "bytes":
+        text = {"least": b"", "typical": f"{f.name}-{typical(seed, 'u8')}",
+                "greatest": "z" * f.size}[which]
+        return "{" + (", ".join(f"'{c}'" for c in text[:f.size]) or "0") + "}"
+    if f.const is not None:
+        return literal(f.type, f.const)
+    if f.type == "bool":
+        return "0" if which == "least" else "1"
+    if f.type == "f64":
+        return repr({"least": 0.0, "typical": 1 + typical(seed, "u16") / 65536,
+                     "greatest": -1.7976931348623157e308}[which])
+    if f.enum:
+        return str(f.enum.values[0 if which == "least" else -1].value)
+    least, greatest = INTEGERS[f.type]
+    low = f.min if f.min is not None else max(least, 0)
+    high = f.max if f.max is not None else greatest
+    if which == "typical":
+        value = min(max(typical(seed, f.type), low), high)
+        if f.min is not None or f.max is not None:
+            value = low + crc32(seed.encode()) % (high - low + 1)
+        return literal(f.type, value)
+    return literal(f.type, low if which == "least" else high)
+
+
+def fixed(schema):
+    """Typed samples of fixed records, and their put and get."""
+    out, rows = [], []
+    for r in schema.fixed:
+        if r.atomic:
+            continue
+        kind = f"struct ps_fixed_{r.name}"
+        out += [f"static const {kind} fixed_{r.name}[] = {{"]
+        for which in KINDS:
+            out.append("    {")
+            out += [f"        .{f.name} = "
+                    f"{fixed_value(f, which, f'{r.name}.{f.name}')},"
+                    for f in r.fields]
+            out.append("    },")
+        out += ["};", "", f"static void put_{r.name}(uint8_t *out, "
+                "const void *v)", "{", f"    ps_fixed_put_{r.name}(out, v);",
+                "}", "", f"static bool get_{r.name}(const uint8_t *in, "
+                "void *ret_v)", "{",
+                f"    return ps_fixed_get_{r.name}(in, ret_v);", "}", ""]
+        rows += [f"    {{{quote(r.name)}, {r.size}, &fixed_{r.name}[{i}], "
+                 f"put_{r.name}, get_{r.name}}}," for i in range(len(KINDS))]
+    return [*out, "static const struct ps_fixed_sample fixed_samples[] = {",
+            *(rows or ["    {0},"]), "};", "",
+            "static const size_t fixed_count = "
+            f"{len(rows)};", ""]
+
+
 def source(schema):
     writer = Writer(schema)
     samples = [row for m in schema.messages for which in KINDS
@@ -121,6 +175,7 @@ def source(schema):
         '#pragma GCC diagnostic ignored "-Wpedantic"', "",
         *writer.arrays,
         "static const struct ps_msg samples[] = {", *samples, "};", "",
+        *fixed(schema),
         *SOURCE_END.strip("\n").split("\n")]) + "\n"
 
 
@@ -134,5 +189,16 @@ const struct ps_msg *ps_sample(size_t i)
 {
     assert(i < ps_samples_count());
     return &samples[i];
+}
+
+size_t ps_fixed_samples_count(void)
+{
+    return fixed_count;
+}
+
+const struct ps_fixed_sample *ps_fixed_sample(size_t i)
+{
+    assert(i < fixed_count);
+    return &fixed_samples[i];
 }
 """

@@ -22,12 +22,15 @@ INTEGERS = {
     "i64": (-(2**63), 2**63 - 1),
 }
 SCALARS = [*INTEGERS, "bool", "f64"]
+# Bytes of the types of fixed records; also their alignment. `bytes` has a size.
+FIXED_BYTES = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "i32": 4, "i64": 8,
+               "f64": 8, "bool": 1, "bytes": 1}
 BOUNDED = ["str", "bin", "list"]
 PAYLOADS = ["none", "tensor", "placement"]
 
 ID_MAX = 63  # One bit each in the decoder's mask of fields seen.
 ENVELOPE_ID_MAX = 7  # Below the messages' own fields.
-COUNT_MAX = 65535  # Elements of a list, bytes of a string.
+COUNT_MAX = 65535  # Elements of a list, bytes of a string or fixed record.
 DEPTH_MAX = 4  # map > list > record > scalar
 
 NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*\Z")
@@ -88,6 +91,45 @@ class Record:
 
 
 @dataclass
+class FixedField:
+    name: str
+    type: str
+    offset: int
+    size: int  # Bytes.
+    const: int | None  # The only value.
+    min: int | None  # Bounds that get checks; None: those of the type.
+    max: int | None
+    enum: Enum | None
+    atomic: bool
+    doc: str
+
+
+@dataclass
+class FixedRecord:
+    name: str
+    fields: list[FixedField]
+    size: int
+    align: int
+    doc: str
+
+    @property
+    def atomic(self):
+        """Both sides access single fields; nothing copies the record."""
+        return any(f.atomic for f in self.fields)
+
+    def rows(self):
+        """Fields, and (offset, size) of the gaps between and behind them."""
+        at = 0
+        for f in self.fields:
+            if f.offset > at:
+                yield (at, f.offset - at)
+            yield f
+            at = f.offset + f.size
+        if self.size > at:
+            yield (at, self.size - at)
+
+
+@dataclass
 class Message:
     name: str
     code: int
@@ -108,6 +150,7 @@ class Schema:
     envelope: list[Field]
     enums: list[Enum] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
+    fixed: list[FixedRecord] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
 
     def all_fields(self, message):
@@ -179,6 +222,7 @@ class Reader:
             self.fail(int(at[1]) if at else len(text.splitlines()), error)
         self.enums = {}
         self.records = {}
+        self.fixed = {}
 
     def fail(self, line, text):
         raise SchemaError(f"{self.path}:{line}: {text}")
@@ -274,6 +318,7 @@ class Reader:
                                   "with a default")
         schema.enums = list(self.enums.values())
         schema.records = list(self.records.values())
+        schema.fixed = list(self.fixed.values())
         self.read_messages(schema)
         return schema
 
@@ -314,15 +359,83 @@ class Reader:
 
     def read_record(self, index, table):
         line = self.lines.section("record", index)
+        if table.get("layout") == "fixed":
+            self.read_fixed(index, table, line)
+            return
         self.take(table, line, "record", ["name", "doc", "fields"],
                   ["name", "fields"])
-        name = self.name(table, line, "record", self.records)
+        name = self.name(table, line, "record",
+                         [*self.records, *self.fixed])
         what = f"record {name}"
         fields = self.fields("record", index, table, line, what, 0, 0)
         if not fields:
             self.fail(line, f"{what}: has no fields")
         self.records[name] = Record(name, fields,
                                     self.doc(table, line, what), line)
+
+    def read_fixed(self, index, table, line):
+        self.take(table, line, "record",
+                  ["name", "doc", "layout", "size", "fields"],
+                  ["name", "fields"])
+        name = self.name(table, line, "record",
+                         [*self.records, *self.fixed])
+        what = f"record {name}"
+        fields, at = [], 0
+        for nth, row in enumerate(self.tables(table, "fields", line, what)):
+            here = self.lines.item("record", index, nth)
+            f = self.fixed_field(row, here, what, fields, at)
+            fields.append(f)
+            at = f.offset + f.size
+        if not fields:
+            self.fail(line, f"{what}: has no fields")
+        align = max(FIXED_BYTES[f.type] for f in fields)
+        size = self.integer(table, "size", line, what, at, COUNT_MAX, at)
+        if size % align != 0:
+            self.fail(line.of("size"), f"{what}: its {size} bytes are no "
+                                       f"multiple of its alignment, {align}")
+        self.fixed[name] = FixedRecord(name, fields, size, align,
+                                       self.doc(table, line, what))
+
+    def fixed_field(self, row, at, what, before, offset):
+        self.take(row, at, f"{what}: field",
+                  "name type doc const min max enum size align atomic".split(),
+                  ["name", "type"])
+        name = self.name(row, at, f"{what}: field", [f.name for f in before])
+        here = f"{what}.{name}"
+        kind = row["type"]
+        if kind not in FIXED_BYTES:
+            self.fail(at, f"{here}: unknown type '{kind}'")
+        size = FIXED_BYTES[kind]
+        if kind == "bytes":
+            size = self.integer(row, "size", at, here, 1, COUNT_MAX)
+        elif "size" in row:
+            self.fail(at, f"{here}: 'size' belongs to bytes")
+        if "align" in row:
+            align = self.integer(row, "align", at, here, 1, 4096)
+            offset = (offset + align - 1) // align * align
+        if offset % FIXED_BYTES[kind] != 0:
+            self.fail(at, f"{here}: is not aligned at offset {offset}")
+        bounds = {}
+        for key in ("const", "min", "max"):
+            bounds[key] = None
+            if key in row:
+                if kind not in INTEGERS:
+                    self.fail(at, f"{here}: '{key}' belongs to integers")
+                bounds[key] = self.integer(row, key, at, here,
+                                           *INTEGERS[kind])
+        enum = None
+        if "enum" in row:
+            enum = self.enums.get(row["enum"])
+            if enum is None:
+                self.fail(at, f"{here}: unknown enum '{row['enum']}'")
+            if kind not in INTEGERS:
+                self.fail(at, f"{here}: only integers name an enum")
+        atomic = row.get("atomic", False)
+        if type(atomic) is not bool or (atomic and kind not in INTEGERS):
+            self.fail(at, f"{here}: only integers are atomic")
+        return FixedField(name, kind, offset, size, bounds["const"],
+                          bounds["min"], bounds["max"], enum, atomic,
+                          self.doc(row, at, here))
 
     def read_messages(self, schema):
         retired = self.reserved(self.data, self.lines.top, "the schema")

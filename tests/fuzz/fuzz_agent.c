@@ -7,6 +7,7 @@
 #include "base/pool.h"
 #include "base/str.h"
 #include "core/agent/agent.h"
+#include "proto/ps_fixed.h"
 
 static void destroy(void *self)
 {
@@ -112,7 +113,8 @@ static void play(struct fuzz_setup *setup, uint8_t how, const uint8_t *data,
     static const struct ps_msg push = {
         .code = PS_MSG_L_OP,
         .l_op = {.op_id = 1, .op = PS_OP_PUSH, .region = 1, .round = 1}};
-    const uint32_t table[4] = {node, COUNT / parts, node, COUNT / parts};
+    const struct ps_fixed_placement_part part = {node, COUNT / parts};
+    const struct ps_fixed_placement_part table[] = {part, part};
     struct fuzz_line line[20];
     uint32_t n = 0;
 
@@ -128,7 +130,8 @@ static void play(struct fuzz_setup *setup, uint8_t how, const uint8_t *data,
     line[n++] = (struct fuzz_line){SCHED, PS_CONN_DIALLED, &job, NULL, 0};
     line[n++] = (struct fuzz_line){WORKER, PS_CONN_LOCAL, &l_key, NULL, 0};
     line[n++] = (struct fuzz_line){SCHED, PS_CONN_DIALLED, &key, table,
-                                   (size_t)parts * 8};
+                                   (size_t)parts *
+                                       PS_FIXED_PLACEMENT_PART_BYTES};
     line[n++] = (struct fuzz_line){WORKER, PS_CONN_LOCAL, NULL, NULL, 0};
     if (servers > 0) {
         line[n++] = (struct fuzz_line){SERVER, PS_CONN_DIALLED, &welcome, NULL,

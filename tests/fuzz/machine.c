@@ -5,6 +5,7 @@
 #include "base/num.h"
 #include "base/pool.h"
 #include "base/time.h"
+#include "proto/ps_fixed.h"
 #include "proto/shape.h"
 
 #include <assert.h>
@@ -289,7 +290,8 @@ static uint64_t payload_len(struct life *l, const struct ps_msg *m)
         count = m->restore.parts_count;
         break;
     case PS_MSG_KEY_OPENED:
-        return ps_min_u64(m->key_opened.parts, 64) * 8;
+        return ps_min_u64(m->key_opened.parts, 64) *
+               PS_FIXED_PLACEMENT_PART_BYTES;
     default:
         return 0;
     }

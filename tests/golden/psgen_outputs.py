@@ -18,6 +18,8 @@ from psgen import schema  # noqa: E402
 FILES = {
     "header": "ps_msg.h",
     "source": "ps_msg.c",
+    "fixed_header": "ps_fixed.h",
+    "fixed_source": "ps_fixed.c",
     "samples": "ps_samples.c",
     "dict": "messages.dict",
     "tables": "tables.md",

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The bytes of every message are what they were before: compares the frame of
- * each typical sample with a file of hex digits.
+/* The bytes of every message and fixed record are what they were before:
+ * compares the frame of each typical sample with a file of hex digits.
  *
  *     golden_wire DIRECTORY [--update]
  *
  * A difference means that daemons of different builds no longer understand
- * each other. Only a new field of a new protocol version may cause one. */
+ * each other. Only a new field of a new protocol version may cause one,
+ * or a fixed record with a new constant. */
 #include <dirent.h>
 #include <errno.h>
 #include <stdbool.h>
@@ -18,17 +19,11 @@
 
 #define TEXT_MAX 8192u
 
-/* The frame as text: rows of 16 bytes, so that a difference is readable. */
-static void make_text(const struct ps_msg *msg, char *out)
+/* Bytes as text: rows of 16, so that a difference is readable. */
+static void make_text(const uint8_t *bytes, size_t len, char *out)
 {
-    uint8_t bytes[2048];
-    size_t len = 0;
     size_t used = 0;
 
-    if (ps_msg_encode(msg, PS_PROTOCOL, 0, bytes, sizeof(bytes), &len) != 0) {
-        fprintf(stderr, "%s: cannot be encoded\n", ps_msg_name(msg->code));
-        exit(2);
-    }
     for (size_t i = 0; i < len; i++) {
         used += (size_t)snprintf(out + used, TEXT_MAX - used, "%02x%c",
                                  bytes[i],
@@ -78,45 +73,84 @@ static size_t count_files(const char *directory)
     return count;
 }
 
+/* Compares the bytes with the file of that name; true if they are the same. */
+static bool compare(const char *directory, bool update, const char *name,
+                    const uint8_t *bytes, size_t len)
+{
+    static unsigned count;
+    char made[TEXT_MAX];
+    char kept[TEXT_MAX];
+    char path[4096];
+    bool same;
+
+    snprintf(path, sizeof(path), "%s/%s.hex", directory, name);
+    make_text(bytes, len, made);
+    if (update) {
+        write_text(path, made);
+    }
+    read_text(path, kept);
+    same = strcmp(made, kept) == 0;
+    printf("%s %u - %s\n", same ? "ok" : "not ok", ++count, name);
+    if (!same) {
+        fprintf(stderr, "%s\nkept:\n%smade:\n%s", path, kept, made);
+    }
+    return same;
+}
+
+static bool compare_msg(const char *directory, bool update,
+                        const struct ps_msg *msg)
+{
+    uint8_t bytes[2048];
+    size_t len = 0;
+
+    if (ps_msg_encode(msg, PS_PROTOCOL, 0, bytes, sizeof(bytes), &len) != 0) {
+        fprintf(stderr, "%s: cannot be encoded\n", ps_msg_name(msg->code));
+        exit(2);
+    }
+    return compare(directory, update, ps_msg_name(msg->code), bytes, len);
+}
+
+static bool compare_fixed(const char *directory, bool update,
+                          const struct ps_fixed_sample *sample)
+{
+    uint8_t bytes[2048];
+    char name[64];
+
+    if (sample->size > sizeof(bytes)) {
+        fprintf(stderr, "%s: is too long\n", sample->name);
+        exit(2);
+    }
+    sample->put(bytes, sample->value);
+    snprintf(name, sizeof(name), "fixed_%s", sample->name);
+    return compare(directory, update, name, bytes, sample->size);
+}
+
 int main(int argc, char **argv)
 {
     bool update = argc == 3 && strcmp(argv[2], "--update") == 0;
     size_t messages = ps_samples_count() / 3;
+    size_t fixed = ps_fixed_samples_count() / 3;
+    size_t files = messages + fixed;
     size_t bad = 0;
 
     if (argc < 2 || (argc > 2 && !update)) {
         fprintf(stderr, "usage: golden_wire DIRECTORY [--update]\n");
         return 2;
     }
-    printf("1..%zu\n", messages + 1);
+    printf("1..%zu\n", files + 1);
     for (size_t i = 0; i < messages; i++) {
-        const struct ps_msg *msg = ps_sample(3 * i + PS_SAMPLE_TYPICAL);
-        char made[TEXT_MAX];
-        char kept[TEXT_MAX];
-        char path[4096];
-        bool same;
-
-        snprintf(path, sizeof(path), "%s/%s.hex", argv[1],
-                 ps_msg_name(msg->code));
-        make_text(msg, made);
-        if (update) {
-            write_text(path, made);
-        }
-        read_text(path, kept);
-        same = strcmp(made, kept) == 0;
-        printf("%s %zu - %s\n", same ? "ok" : "not ok", i + 1,
-               ps_msg_name(msg->code));
-        if (!same) {
-            fprintf(stderr, "%s\nkept:\n%smade:\n%s", path, kept, made);
-            bad++;
-        }
+        bad += !compare_msg(argv[1], update,
+                            ps_sample(3 * i + PS_SAMPLE_TYPICAL));
     }
-    if (count_files(argv[1]) != messages) {
-        printf("not ok %zu - a file for each message, and no more\n",
-               messages + 1);
+    for (size_t i = 0; i < fixed; i++) {
+        bad += !compare_fixed(argv[1], update,
+                              ps_fixed_sample(3 * i + PS_SAMPLE_TYPICAL));
+    }
+    if (count_files(argv[1]) != files) {
+        printf("not ok %zu - a file for each, and no more\n", files + 1);
         bad++;
     } else {
-        printf("ok %zu - a file for each message, and no more\n", messages + 1);
+        printf("ok %zu - a file for each, and no more\n", files + 1);
     }
     return bad > 0 ? 1 : 0;
 }

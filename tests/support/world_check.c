@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "core/codec/compression.h"
 #include "core/round/rows.h"
+#include "proto/ps_fixed.h"
 #include "support/world_data.h"
 
 #include <string.h>
@@ -249,14 +250,18 @@ static void check_placement(struct world *w, const struct ps_packet *p)
         uint64_t id = 0xcbf29ce484222325u;
         uint64_t owner;
         void *old;
-        uint32_t record[2];
+        struct ps_fixed_placement_part row;
 
-        memcpy(record, at + 8 * i, 8);
+        if (!ps_fixed_get_placement_part(
+                at + (size_t)i * PS_FIXED_PLACEMENT_PART_BYTES, &row)) {
+            world_fail(w, "key %u part %u: malformed placement", m->key, i);
+            return;
+        }
         id = world_hash(id, &m->gen, sizeof(m->gen));
         id = world_hash(id, &m->epoch, sizeof(m->epoch));
         id = world_hash(id, &m->key, sizeof(m->key));
         id = world_hash(id, &i, sizeof(i));
-        owner = ((uint64_t)record[1] << 32 | record[0]) + 1;
+        owner = ((uint64_t)row.count << 32 | row.node) + 1;
         old = ps_map_get(w->owners, id);
         if (old == NULL) {
             ps_map_put(w->owners, id, (void *)(uintptr_t)owner);

@@ -7,6 +7,7 @@
 #include "base/pool.h"
 #include "base/str.h"
 #include "core/agent/agent.h"
+#include "proto/ps_fixed.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -381,15 +382,16 @@ static inline void open_key(struct bench *b, uint32_t key, uint32_t parts,
 {
     const struct ps_rec_param threshold = {.name = "threshold", .value = 2};
     char name[32];
-    struct ps_buf *table = ps_buf_new(8 * (size_t)parts);
+    struct ps_buf *table = ps_buf_new(PS_FIXED_PLACEMENT_PART_BYTES *
+                                      (size_t)parts);
     struct ps_slice payload = {.buf = table, .len = table->size};
     const struct sent *asked;
 
     snprintf(name, sizeof(name), "s:%u", key);
     for (uint32_t i = 0; i < parts; i++) {
-        uint32_t record[2] = {node, each};
-
-        memcpy(table->data + 8 * i, record, 8);
+        ps_fixed_put_placement_part(
+            table->data + (size_t)i * PS_FIXED_PLACEMENT_PART_BYTES,
+            &(struct ps_fixed_placement_part){.node = node, .count = each});
     }
     for (uint32_t w = 0; w < b->workers; w++) {
         deliver_msg(

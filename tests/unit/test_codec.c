@@ -176,6 +176,23 @@ static void every_sample_survives_the_wire(void **state)
     assert_int_equal(codes, 0); /* No message lacks its samples. */
 }
 
+static void every_fixed_record_survives_its_bytes(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ps_fixed_samples_count(); i++) {
+        const struct ps_fixed_sample *sample = ps_fixed_sample(i);
+        uint8_t bytes[1024];
+        uint64_t back[sizeof(bytes) / sizeof(uint64_t)];
+        uint8_t again[sizeof(bytes)];
+
+        assert_true(sample->size <= sizeof(bytes));
+        sample->put(bytes, sample->value);
+        assert_true(sample->get(bytes, back));
+        sample->put(again, back);
+        assert_memory_equal(again, bytes, sample->size);
+    }
+}
+
 static void defaults_do_not_travel(void **state)
 {
     const struct ps_msg ack = {.code = PS_MSG_ACK};
@@ -813,6 +830,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(every_sample_survives_the_wire),
+        TEST(every_fixed_record_survives_its_bytes),
         TEST(defaults_do_not_travel),
         TEST(copies_are_one_allocation),
         TEST(null_strings_travel_as_empty_ones),

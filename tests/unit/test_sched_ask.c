@@ -4,6 +4,7 @@
 #include "sched_world.h"
 
 #include "base/name_hash.h"
+#include "proto/ps_fixed.h"
 
 /* ---------------------------------------------------------------- servers */
 
@@ -23,12 +24,17 @@ static struct placed placed(const struct peer *p)
             const struct ps_packet *parcel = p->inbox[i - 1].packet;
             const uint8_t *d;
 
-            assert_int_equal(parcel->payload_len, r.m->parts * 8u);
+            assert_int_equal(parcel->payload_len,
+                             r.m->parts * PS_FIXED_PLACEMENT_PART_BYTES);
             assert_true(r.m->parts <= 64);
             d = r.m->parts > 0 ? ps_slice_data(&parcel->slices[0]) : NULL;
-            for (; r.parts < r.m->parts; r.parts++, d += 8) {
-                memcpy(&r.node[r.parts], d, 4);
-                memcpy(&r.count[r.parts], d + 4, 4);
+            for (; r.parts < r.m->parts; r.parts++) {
+                struct ps_fixed_placement_part row;
+
+                assert_true(ps_fixed_get_placement_part(d, &row));
+                r.node[r.parts] = row.node;
+                r.count[r.parts] = row.count;
+                d += PS_FIXED_PLACEMENT_PART_BYTES;
             }
             return r;
         }

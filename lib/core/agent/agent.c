@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/num.h"
 #include "base/str.h"
+#include "proto/ps_fixed.h"
 
 #include <assert.h>
 #include <string.h>
@@ -311,8 +312,7 @@ static int agent_step(void *self, const struct ps_event *ev,
     return ps_uplink_is_name_lost(&a->uplink) ? PS_E_CONFIG : 0;
 }
 
-/* Allocates the payload of key_opened, the placement table: 8 bytes for each
- * partition. PS_E_INVAL if the message is unexpected. */
+/* Allocates the payload of key_opened, the placement table. PS_E_INVAL if the message is unexpected. */
 static int accept_placement_payload(const struct ps_agent *a, ps_conn_id conn,
                                     const struct ps_msg *m, uint64_t len,
                                     struct ps_slice *ret_slice)
@@ -321,7 +321,7 @@ static int accept_placement_payload(const struct ps_agent *a, ps_conn_id conn,
 
     if (conn != a->uplink.dialer.conn || j == NULL ||
         !ps_link_is_new(a->uplink.dialer.link, m->seq) ||
-        len != 8 * (uint64_t)m->key_opened.parts ||
+        len != PS_FIXED_PLACEMENT_PART_BYTES * (uint64_t)m->key_opened.parts ||
         m->key_opened.parts > PS_KEY_PARTS_MAX) {
         return PS_E_INVAL;
     }

@@ -10,6 +10,7 @@
 #include "base/num.h"
 #include "base/str.h"
 #include "core/round/rows.h"
+#include "proto/ps_fixed.h"
 
 #include <assert.h>
 #include <string.h>
@@ -381,10 +382,13 @@ static void answer_key_waiters(struct ps_agent_step *st, struct ps_agent_key *k,
 
 /* ---------------------------------------------------------------- placement */
 
-static uint32_t read_u32(const uint8_t *p)
+/* False: no such record. */
+static bool read_placement_part(const struct ps_slice *payload, uint32_t i,
+                                struct ps_fixed_placement_part *ret_row)
 {
-    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 |
-           (uint32_t)p[3] << 24;
+    return ps_fixed_get_placement_part(
+        ps_slice_data(payload) + (size_t)i * PS_FIXED_PLACEMENT_PART_BYTES,
+        ret_row);
 }
 
 /* Returns true when the table's partitions are exactly the elements of the key
@@ -396,16 +400,18 @@ static bool table_covers_key(const struct ps_agent_key *k,
     uint64_t total = 0;
 
     if (m->parts == 0 || m->parts > PS_KEY_PARTS_MAX || payload == NULL ||
-        payload->buf == NULL || payload->len != 8 * (size_t)m->parts) {
+        payload->buf == NULL ||
+        payload->len != PS_FIXED_PLACEMENT_PART_BYTES * (size_t)m->parts) {
         return false;
     }
     for (uint32_t i = 0; i < m->parts; i++) {
-        uint32_t count = read_u32(ps_slice_data(payload) + 8 * i + 4);
+        struct ps_fixed_placement_part row;
 
-        if (count == 0 || !k->kind->part_fits_frame(k, count)) {
+        if (!read_placement_part(payload, i, &row) ||
+            !k->kind->part_fits_frame(k, row.count)) {
             return false;
         }
-        total += count;
+        total += row.count;
     }
     return total == k->count;
 }
@@ -431,7 +437,6 @@ static int build_parts(struct ps_agent_key *k,
                        const struct ps_msg_key_opened *m,
                        const struct ps_slice *payload)
 {
-    const uint8_t *at = ps_slice_data(payload);
     uint64_t first = 0;
 
     k->parts = ps_try_calloc(m->parts, sizeof(*k->parts));
@@ -441,11 +446,15 @@ static int build_parts(struct ps_agent_key *k,
     k->part_count = m->parts;
     for (uint32_t i = 0; i < m->parts; i++) {
         struct ps_agent_part *p = &k->parts[i];
+        struct ps_fixed_placement_part row;
 
+        if (!read_placement_part(payload, i, &row)) {
+            return PS_E_INVAL;
+        }
         p->key = k;
         p->index = i;
-        p->owner_node = read_u32(at + 8 * i);
-        p->count = read_u32(at + 8 * i + 4);
+        p->owner_node = row.node;
+        p->count = row.count;
         p->first_elem = first;
         p->committed_version = NO_VERSION;
         p->local_version = NO_VERSION;
@@ -602,24 +611,23 @@ static void apply_placement(struct ps_agent_step *st, struct ps_agent_key *k,
                             const struct ps_msg_key_opened *m,
                             const struct ps_slice *payload)
 {
-    const uint8_t *at;
+    struct ps_fixed_placement_part row;
 
     if (m->epoch <= k->placement_epoch || m->parts != k->part_count ||
         !table_covers_key(k, m, payload)) {
         return;
     }
     k->placement_epoch = m->epoch;
-    at = ps_slice_data(payload);
     for (uint32_t i = 0; i < k->part_count; i++) {
-        if (k->parts[i].count != read_u32(at + 8 * i + 4)) {
+        if (!read_placement_part(payload, i, &row) ||
+            k->parts[i].count != row.count) {
             return; /* Partition sizes never change. */
         }
     }
     for (uint32_t i = 0; i < k->part_count; i++) {
-        uint32_t node = read_u32(at + 8 * i);
-
-        if (node != k->parts[i].owner_node && node != 0) {
-            change_part_owner(st, &k->parts[i], node);
+        if (read_placement_part(payload, i, &row) && row.node != 0 &&
+            row.node != k->parts[i].owner_node) {
+            change_part_owner(st, &k->parts[i], row.node);
         }
     }
     ps_agent_conflict_resend(st, k, 0);

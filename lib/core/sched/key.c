@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "core/round/rows.h"
+#include "proto/ps_fixed.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -13,13 +14,6 @@
 static const char no_table_memory[] =
     " cannot be opened now: the scheduler has no memory for its table of "
     "partitions";
-
-static void write_u32(uint8_t *p, uint32_t v)
-{
-    for (int i = 0; i < 4; i++) {
-        p[i] = (uint8_t)(v >> (8 * i));
-    }
-}
 
 /* Makes key_opened with the placement table. Takes over `buf`, which has
  * placement_size() bytes. */
@@ -32,8 +26,10 @@ static struct ps_packet *make_key_opened(const struct ps_sched *s,
     struct ps_packet *p;
 
     for (uint32_t i = 0; i < k->part_count; i++) {
-        write_u32(buf->data + (size_t)i * 8, k->parts[i].node);
-        write_u32(buf->data + (size_t)i * 8 + 4, k->parts[i].count);
+        ps_fixed_put_placement_part(
+            buf->data + (size_t)i * PS_FIXED_PLACEMENT_PART_BYTES,
+            &(struct ps_fixed_placement_part){.node = k->parts[i].node,
+                                              .count = k->parts[i].count});
     }
     p = ps_packet_new(
         &(struct ps_msg){.code = PS_MSG_KEY_OPENED,
@@ -55,7 +51,7 @@ static struct ps_packet *make_key_opened(const struct ps_sched *s,
 
 static size_t placement_size(const struct ps_sched_key *k)
 {
-    return (size_t)k->part_count * 8;
+    return (size_t)k->part_count * PS_FIXED_PLACEMENT_PART_BYTES;
 }
 
 static void send_key_refused(struct ps_sched_step *st, struct ps_member *agent,

@@ -12,6 +12,7 @@
 
 #include "base/alloc.h"
 #include "proto/msg_codec.h"
+#include "proto/ps_fixed.h"
 #include "proto/shape.h"
 
 static const int64_t numbers[] = {-1, INT64_MIN, INT64_MAX};
@@ -230,6 +231,72 @@ static int tear_down(void **state)
     return 0;
 }
 
+/* ----------------------------------------------------------- fixed records */
+
+static const struct ps_fixed_placement_part fixed = {
+    .whole = -1,
+    .brief = 300,
+    .colour = PS_COLOUR_AUTO,
+    .truth = 1,
+    .text = "abcde",
+    .gap_17 = {1}, /* Does not travel. */
+    .sum = INT64_MIN + 1,
+    .real = -0.5,
+};
+
+static void fixed_record_has_its_bytes(void **state)
+{
+    static const uint8_t head[] = {
+        0x50, 0x4d, 0x47, 0x31, 0xff, 0xff, 0xff, 0xff, 0x2c, 0x01,
+        2,    1,    'a',  'b',  'c',  'd',  'e',  0,    0,    0,
+        0,    0,    0,    0,    0,    0,    0,    0,    0,    0,
+        0,    0,    1,    0,    0,    0,    0,    0,    0,    0x80};
+    uint8_t bytes[PS_FIXED_PLACEMENT_PART_BYTES];
+    struct ps_fixed_placement_part back;
+
+    (void)state;
+    memset(bytes, 0xa5, sizeof(bytes));
+    ps_fixed_put_placement_part(bytes, &fixed);
+    assert_memory_equal(bytes, head, sizeof(head));
+    for (size_t i = 48; i < sizeof(bytes); i++) {
+        assert_int_equal(bytes[i], 0);
+    }
+    assert_true(ps_fixed_get_placement_part(bytes, &back));
+    assert_int_equal(back.magic, PS_FIXED_PLACEMENT_PART_MAGIC);
+    assert_int_equal(back.brief, 300);
+    assert_true(back.sum == INT64_MIN + 1);
+    assert_true(back.real == -0.5);
+}
+
+static void malformed_fixed_record_is_refused(void **state)
+{
+    static const struct {
+        unsigned offset;
+        uint8_t byte;
+    } cases[] = {
+        {0, 0x51}, /* Another constant. */
+        {4, 0xfe}, /* Below the minimum. */
+        {8, 0x2d}, /* Above the maximum. */
+        {10, 1},   /* No value of the enum. */
+        {11, 2},   /* No truth. */
+        {32, 0},   /* Below the minimum of an i64. */
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        uint8_t bytes[PS_FIXED_PLACEMENT_PART_BYTES];
+        struct ps_fixed_placement_part back = {.brief = 7};
+
+        ps_fixed_put_placement_part(bytes, &fixed);
+        bytes[17] = 3; /* A gap: ignored. */
+        assert_true(ps_fixed_get_placement_part(bytes, &back));
+        back.brief = 7;
+        bytes[cases[i].offset] = cases[i].byte;
+        assert_false(ps_fixed_get_placement_part(bytes, &back));
+        assert_int_equal(back.brief, 7);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -239,6 +306,8 @@ int main(void)
         cmocka_unit_test(defaults_are_left_out_and_put_back),
         cmocka_unit_test(newer_peers_are_understood),
         cmocka_unit_test(bytes_are_bounded),
+        cmocka_unit_test(fixed_record_has_its_bytes),
+        cmocka_unit_test(malformed_fixed_record_is_refused),
     };
 
     return cmocka_run_group_tests(tests, set_up, tear_down);
