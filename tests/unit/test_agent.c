@@ -2135,28 +2135,26 @@ static void memory_that_is_checked_is_not_read_again(void **state)
  * partition, before. */
 static void of_several_records_the_last_encoded_counts(void **state)
 {
-    const size_t record = 64 + 2 * (size_t)8192 * sizeof(float);
-    struct {
-        uint64_t magic, size, used;
-    } head;
-    struct {
-        uint64_t magic, name_hash, codec_hash, sizes[2], round_tag;
-    } older;
+    const size_t start = PS_FIXED_RESIDUAL_SEGMENT_BYTES;
+    const size_t record = PS_FIXED_RESIDUAL_RECORD_BYTES +
+                          2 * (size_t)8192 * sizeof(float);
+    struct ps_fixed_residual_segment head;
+    struct ps_fixed_residual_record older;
     struct bench b;
 
     (void)state;
     (void)leave_behind(true);
-    memcpy(&head, segment_memory, sizeof(head));
-    assert_int_equal(head.used, 64 + record);
-    memcpy(segment_memory + 64 + record, segment_memory + 64, record);
-    memcpy(&older, segment_memory + 64, sizeof(older));
+    assert_true(ps_fixed_get_residual_segment(segment_memory, &head));
+    assert_int_equal(head.used, start + record);
+    memcpy(segment_memory + start + record, segment_memory + start, record);
+    assert_true(ps_fixed_get_residual_record(segment_memory + start, &older));
     assert_int_equal(older.round_tag >> 1, 1);
     older.codec_hash++;
     older.round_tag = 0;
-    memcpy(segment_memory + 64, &older, sizeof(older));
+    ps_fixed_put_residual_record(segment_memory + start, &older);
     head.used += record;
     head.size += record;
-    memcpy(segment_memory, &head, sizeof(head));
+    ps_fixed_put_residual_segment(segment_memory, &head);
     begin_bereft(&b, 1, head.size);
     open_key(&b, 0, 1, 8192, SERVER_NODE);
     feed_tick(&b);

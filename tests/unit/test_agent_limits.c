@@ -409,34 +409,24 @@ static void questions_of_a_dead_worker_are_forgotten(void **state)
     end_bench(&b);
 }
 
-/* As core/agent/residual_log.c lays it out. */
-struct keep_header {
-    uint64_t magic, size, used, id, zero[4];
-};
-struct keep_record {
-    uint64_t magic, label, press;
-    uint32_t index, count, vectors, zero;
-    uint64_t tag, more[2];
-};
-
 /* Memory of an agent with records of one label, of `different` partitions. */
 static struct ps_buf *make_piece(uint32_t records, uint32_t different)
 {
-    const size_t each = sizeof(struct keep_record) + 2 * 64;
-    const size_t size = sizeof(struct keep_header) + records * each;
+    const size_t each = PS_FIXED_RESIDUAL_RECORD_BYTES + 2 * 64;
+    const size_t size = PS_FIXED_RESIDUAL_SEGMENT_BYTES + records * each;
     struct ps_buf *b = ps_buf_new(size);
-    uint8_t *at = b->data + sizeof(struct keep_header);
+    uint8_t *at = b->data + PS_FIXED_RESIDUAL_SEGMENT_BYTES;
 
     memset(b->data, 0, size);
-    *(struct keep_header *)(void *)b->data = (struct keep_header){
-        .magic = 0x70736b7665657031u, .size = size, .used = size, .id = 9};
+    ps_fixed_put_residual_segment(b->data,
+                                  &(struct ps_fixed_residual_segment){
+                                      .size = size, .used = size, .id = 9});
     for (uint32_t i = 0; i < records; i++, at += each) {
-        *(struct keep_record *)(void *)at = (struct keep_record){
-            .magic = 0x70736b7672656331u,
-            .label = 1,
-            .index = i % different,
-            .count = 1,
-            .vectors = 2};
+        ps_fixed_put_residual_record(
+            at, &(struct ps_fixed_residual_record){.name_hash = 1,
+                                                   .index = i % different,
+                                                   .count = 1,
+                                                   .vector_count = 2});
     }
     return b;
 }

@@ -19,12 +19,11 @@
 #include "base/alloc.h"
 #include "base/name_hash.h"
 #include "base/num.h"
+#include "proto/ps_fixed.h"
 
 #include <assert.h>
 #include <string.h>
 
-#define SEGMENT_MAGIC          0x70736b7665657031u
-#define RECORD_MAGIC           0x70736b7672656331u
 #define VECTOR_ALIGN           64u
 #define SEGMENT_SIZE           (64u * 1024u * 1024u)
 /* Segments of one job. A new one is as large as all before it together. */
@@ -32,33 +31,12 @@
 /* Bytes charged for a recovered record and its map entry. */
 #define RECOVERED_RECORD_BYTES (sizeof(struct ps_agent_recovered_record) + 64u)
 
-struct segment_header {
-    uint64_t magic;
-    uint64_t size;
-    uint64_t used; /* Bytes of the header and all complete records. */
-    uint64_t id;   /* Random; one segment may have several region numbers. */
-    uint64_t reserved[4];
-};
-
-struct segment_record {
-    uint64_t magic;
-    uint64_t name_hash;
-    uint64_t codec_hash; /* Hash of the codec and its parameters. */
-    uint32_t index;
-    uint32_t count;
-    uint32_t vector_count; /* 2, or 4 with both residual and moment. */
-    uint32_t reserved;
-    /* Bit 0: newest generation; other bits: round of its encoding. */
-    uint64_t round_tag;
-    uint64_t reserved_tail[2];
-};
-
 struct ps_agent_residual_record {
     struct ps_buf *segment;
-    struct segment_record *log_record;
-    struct ps_buf *residual[2]; /* NULL: no error feedback. */
-    struct ps_buf *moment[2];   /* NULL: no momentum. */
-    uint64_t encoded_round;     /* Round of the last encoding; 0: none. */
+    struct ps_fixed_residual_record *log_record; /* In the segment. */
+    struct ps_buf *residual[2];                  /* NULL: no error feedback. */
+    struct ps_buf *moment[2];                    /* NULL: no momentum. */
+    uint64_t encoded_round; /* Round of the last encoding; 0: none. */
 };
 
 static uint64_t hash_u64(uint64_t h, uint64_t v)
@@ -98,7 +76,7 @@ static uint64_t vector_bytes(uint32_t count)
 
 static uint64_t record_bytes(uint32_t count, uint32_t vectors)
 {
-    return sizeof(struct segment_record) + vectors * vector_bytes(count);
+    return PS_FIXED_RESIDUAL_RECORD_BYTES + vectors * vector_bytes(count);
 }
 
 static uint32_t record_vectors(const struct ps_codec *press)
@@ -155,22 +133,22 @@ static int new_segment(struct ps_agent_step *st, struct ps_agent_job *j,
     size = ps_max_u64(size, o->residual_segment_size != 0
                                 ? o->residual_segment_size
                                 : SEGMENT_SIZE);
-    size = ps_round_up(ps_max_u64(size, bytes + sizeof(struct segment_header)),
-                       4096);
+    size = ps_round_up(
+        ps_max_u64(size, bytes + PS_FIXED_RESIDUAL_SEGMENT_BYTES), 4096);
     rc = j->segment_count < SEGMENTS_MAX
              ? o->residual_segment_new(o->alloc_ctx, size, &buf)
              : PS_E_FULL;
     if (rc != 0) {
         return rc;
     }
-    struct segment_header *h = (struct segment_header *)(void *)buf->data;
+    const struct ps_fixed_residual_segment h = {
+        .size = size,
+        .used = PS_FIXED_RESIDUAL_SEGMENT_BYTES,
+        .id = ps_rng_next(&st->a->rng) ^ o->instance};
 
-    *h = (struct segment_header){.magic = SEGMENT_MAGIC,
-                                 .size = size,
-                                 .used = sizeof(struct segment_header),
-                                 .id = ps_rng_next(&st->a->rng) ^ o->instance};
-    j->tail_used = sizeof(struct segment_header);
-    add_segment(j, h->id, buf);
+    ps_fixed_put_residual_segment(buf->data, &h);
+    j->tail_used = PS_FIXED_RESIDUAL_SEGMENT_BYTES;
+    add_segment(j, h.id, buf);
     j->tail_segment = j->segment_count;
     for (uint32_t i = 0; i < j->local_rank_count; i++) {
         struct ps_agent_session *s = j->local_ranks[i].session;
@@ -203,10 +181,10 @@ static struct ps_agent_residual_record *record_new(struct ps_buf *piece,
                                                    const struct ps_codec *press)
 {
     struct ps_agent_residual_record *q = ps_calloc(1, sizeof(*q));
-    uint8_t *data = piece->data + at + sizeof(struct segment_record);
+    uint8_t *data = piece->data + at + PS_FIXED_RESIDUAL_RECORD_BYTES;
 
     q->segment = ps_buf_ref(piece);
-    q->log_record = (struct segment_record *)(void *)(piece->data + at);
+    q->log_record = (void *)(piece->data + at);
     for (unsigned i = 0; i < 2 && press->feedback; i++) {
         q->residual[i] = wrap_vector(piece, data, count);
         data += vector_bytes(count);
@@ -254,14 +232,11 @@ static int accept_record(struct ps_agent_job *j, struct ps_buf *piece,
                          struct ps_refusal *ret_refusal)
 {
     struct ps_agent_recovered_record *f;
-    struct segment_record r;
+    struct ps_fixed_residual_record r;
 
-    if (used - *at < sizeof(r)) {
-        return PS_E_INVAL;
-    }
-    memcpy(&r, piece->data + *at, sizeof(r));
-    if (r.magic != RECORD_MAGIC || r.count == 0 ||
-        (r.vector_count != 2 && r.vector_count != 4) ||
+    if (used - *at < PS_FIXED_RESIDUAL_RECORD_BYTES ||
+        !ps_fixed_get_residual_record(piece->data + *at, &r) ||
+        r.vector_count == 3 ||
         record_bytes(r.count, r.vector_count) > used - *at) {
         return PS_E_INVAL;
     }
@@ -307,10 +282,10 @@ void ps_agent_residual_on_segment(struct ps_agent_step *st,
                                   struct ps_buf *buf)
 {
     struct ps_agent_job *j = s->job;
-    uint64_t at = sizeof(struct segment_header);
+    uint64_t at = PS_FIXED_RESIDUAL_SEGMENT_BYTES;
     struct ps_buf *held = NULL;
     struct ps_refusal why;
-    struct segment_header h;
+    struct ps_fixed_residual_segment h;
 
     if (s->is_closing) {
         return;
@@ -321,9 +296,9 @@ void ps_agent_residual_on_segment(struct ps_agent_step *st,
                              "lost one");
         return;
     }
-    memcpy(&h, buf->data, buf->size < sizeof(h) ? 0 : sizeof(h));
-    if (buf->size < sizeof(h) || h.magic != SEGMENT_MAGIC ||
-        h.size != buf->size || h.used > h.size || h.used < sizeof(h)) {
+    if (buf->size < PS_FIXED_RESIDUAL_SEGMENT_BYTES ||
+        !ps_fixed_get_residual_segment(buf->data, &h) || h.size != buf->size ||
+        h.used > h.size) {
         ps_agent_session_end(st, s, PS_E_INVAL,
                              "memory that no agent has made");
         return;
@@ -413,8 +388,7 @@ append_record(struct ps_agent_step *st, const struct ps_agent_part *p)
     const struct ps_codec *press = &p->key->compression.codec;
     const uint64_t bytes = record_bytes(p->count, record_vectors(press));
     struct ps_agent_residual_segment *piece;
-    struct segment_header *h;
-    struct segment_record *r;
+    struct ps_fixed_residual_segment *h;
 
     if (st->a->opt.residual_log_max != 0 &&
         bytes > st->a->opt.residual_log_max -
@@ -434,14 +408,14 @@ append_record(struct ps_agent_step *st, const struct ps_agent_part *p)
         return NULL;
     }
     piece = &j->segments[j->tail_segment - 1];
-    h = (struct segment_header *)(void *)piece->buf->data;
-    r = (struct segment_record *)(void *)(piece->buf->data + j->tail_used);
-    *r = (struct segment_record){.magic = RECORD_MAGIC,
-                                 .name_hash = p->key->name_hash,
-                                 .codec_hash = hash_codec(press),
-                                 .index = p->index,
-                                 .count = p->count,
-                                 .vector_count = record_vectors(press)};
+    h = (void *)piece->buf->data;
+    ps_fixed_put_residual_record(piece->buf->data + j->tail_used,
+                                 &(struct ps_fixed_residual_record){
+                                     .name_hash = p->key->name_hash,
+                                     .codec_hash = hash_codec(press),
+                                     .index = p->index,
+                                     .count = p->count,
+                                     .vector_count = record_vectors(press)});
 
     struct ps_agent_residual_record *q = record_new(piece->buf, j->tail_used,
                                                     p->count, press);
