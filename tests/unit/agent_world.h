@@ -478,14 +478,15 @@ static inline void submit_skip(struct bench *b, uint32_t worker, uint32_t key,
 
 /* The server answers one part with a commit. */
 static inline void deliver_commit(struct bench *b, uint32_t key, uint32_t index,
-                                  uint64_t round, uint32_t each, uint32_t salt)
+                                  uint64_t round, uint32_t each,
+                                  bool all_skipped)
 {
     struct ps_rec_part part = {.key = key,
                                .index = index,
                                .round = round,
                                .dtype = PS_DTYPE_FLOAT32,
                                .count = each,
-                               .rng_key = salt};
+                               .all_skipped = all_skipped};
 
     deliver_msg(b, SERVER_CONN,
                 &(struct ps_msg){.code = PS_MSG_COMMIT,

@@ -214,7 +214,7 @@ static inline void agent_on_value(struct agent *a, const struct ps_msg_value *m,
         s->values++;
         s->value_version = rec->round;
         s->clock = rec->clock;
-        s->all_skipped = rec->rng_key == PS_PART_SKIPPED;
+        s->all_skipped = rec->all_skipped;
         s->len = len < sizeof(s->bytes) ? len : sizeof(s->bytes);
         memcpy(s->bytes, ps_slice_data(&p->slices[slice]) + at, s->len);
         at += len;
@@ -249,7 +249,7 @@ static inline void agent_on_msg(struct agent *a, const struct ps_msg *msg,
             s->commits++;
             s->commit_version = msg->commit.parts[i].round;
             s->clock = msg->commit.parts[i].clock;
-            s->all_skipped = msg->commit.parts[i].rng_key == PS_PART_SKIPPED;
+            s->all_skipped = msg->commit.parts[i].all_skipped;
         }
         break;
     case PS_MSG_REFUSE:

@@ -569,6 +569,18 @@ static void start_pull(struct hand *h)
     msgpack_pack_int(&h->pk, 11);
 }
 
+/* Fields of a part; the one at ALL_SKIPPED is a bool. */
+enum { DTYPE = 3, ALL_SKIPPED = 8, PART_FIELDS = 11 };
+
+static void pack_part_field(struct hand *h, unsigned i, int value)
+{
+    if (i == ALL_SKIPPED) {
+        msgpack_pack_true(&h->pk);
+    } else {
+        msgpack_pack_int(&h->pk, value);
+    }
+}
+
 /* As a part, `count` values, the dtype being `dtype`. */
 static int pull_part(struct ps_decoder *d, unsigned count, int dtype)
 {
@@ -580,34 +592,35 @@ static int pull_part(struct ps_decoder *d, unsigned count, int dtype)
     msgpack_pack_array(&h.pk, 1);
     msgpack_pack_array(&h.pk, count);
     for (unsigned i = 0; i < count; i++) {
-        msgpack_pack_int(&h.pk, i == 3 ? dtype : 5);
+        pack_part_field(&h, i, i == DTYPE ? dtype : 5);
     }
     rc = hand_decode(&h, PS_MSG_PULL, d, &msg);
     if (rc == 0) {
         assert_int_equal(msg.pull.parts_count, 1);
         assert_int_equal(msg.pull.parts[0].count, 5);
         assert_int_equal(msg.pull.parts[0].dtype, dtype);
+        assert_true(msg.pull.parts[0].all_skipped);
     }
     return rc;
 }
 
 static void records_may_grow_but_not_shrink(void **state)
 {
-    assert_int_equal(pull_part(*state, 8, 0), PS_E_PROTO);
-    assert_int_equal(pull_part(*state, 9, 0), 0);
-    assert_int_equal(pull_part(*state, 10, 0), 0);
+    assert_int_equal(pull_part(*state, PART_FIELDS - 1, 0), PS_E_PROTO);
+    assert_int_equal(pull_part(*state, PART_FIELDS, 0), 0);
+    assert_int_equal(pull_part(*state, PART_FIELDS + 1, 0), 0);
     assert_int_equal(pull_part(*state, 200, 0), 0);
     assert_int_equal(pull_part(*state, 0, 0), PS_E_PROTO);
 }
 
 static void enums_are_closed_sets(void **state)
 {
-    assert_int_equal(pull_part(*state, 9, 1), 0);
-    assert_int_equal(pull_part(*state, 9, 8), PS_E_PROTO);
-    assert_int_equal(pull_part(*state, 9, 6), 0);
-    assert_int_equal(pull_part(*state, 9, 9), PS_E_PROTO);
-    assert_int_equal(pull_part(*state, 9, 256), PS_E_PROTO);
-    assert_int_equal(pull_part(*state, 9, -1), PS_E_PROTO);
+    assert_int_equal(pull_part(*state, PART_FIELDS, 1), 0);
+    assert_int_equal(pull_part(*state, PART_FIELDS, 8), PS_E_PROTO);
+    assert_int_equal(pull_part(*state, PART_FIELDS, 6), 0);
+    assert_int_equal(pull_part(*state, PART_FIELDS, 9), PS_E_PROTO);
+    assert_int_equal(pull_part(*state, PART_FIELDS, 256), PS_E_PROTO);
+    assert_int_equal(pull_part(*state, PART_FIELDS, -1), PS_E_PROTO);
 }
 
 static void lists_have_a_longest(void **state)
@@ -619,9 +632,9 @@ static void lists_have_a_longest(void **state)
         start_pull(&h);
         msgpack_pack_array(&h.pk, count);
         for (unsigned i = 0; i < count; i++) {
-            msgpack_pack_array(&h.pk, 9);
-            for (unsigned j = 0; j < 9; j++) {
-                msgpack_pack_int(&h.pk, 0);
+            msgpack_pack_array(&h.pk, PART_FIELDS);
+            for (unsigned j = 0; j < PART_FIELDS; j++) {
+                pack_part_field(&h, j, 0);
             }
         }
         assert_int_equal(hand_decode(&h, PS_MSG_PULL, *state, &msg),

@@ -736,7 +736,7 @@ static void a_takeover_keeps_that_all_have_passed(void **state)
         struct agent *a = &w->agents[0];
         struct agent *b = &w->agents[1];
         struct ps_rec_part part = {
-            .key = 1, .round = 6, .count = 1, .rng_key = PS_PART_SKIPPED};
+            .key = 1, .round = 6, .count = 1, .all_skipped = true};
         const struct ps_msg resume = {.code = PS_MSG_RESTORE,
                                       .restore = {.gen = GEN,
                                                   .slot = a->index,

@@ -412,9 +412,10 @@ static uint64_t awaited_async_round(const struct ps_agent_op *op)
                : 0;
 }
 
-static uint64_t async_push_clock(const struct ps_agent_key *k)
+static void async_stamp_push(const struct ps_agent_key *k,
+                             struct ps_rec_part *rec)
 {
-    return k->clock;
+    rec->clock = k->clock;
 }
 
 static int64_t local_version(const struct ps_agent_part *p)
@@ -452,7 +453,7 @@ const struct ps_agent_key_kind ps_agent_key_async = {
     .accept_op = accept_async_op,
     .awaited_round = awaited_async_round,
     .start_part = ps_agent_send_start_dense,
-    .push_clock = async_push_clock,
+    .stamp_push = async_stamp_push,
     .end_round = end_push,
     .fail_ops = fail_async_ops,
     .resume_push = start_push,

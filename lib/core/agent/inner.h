@@ -866,7 +866,6 @@ bool ps_agent_op_measure_dense(struct ps_agent_step *st,
                                const struct ps_msg_l_op *m,
                                struct ps_agent_op_input *in);
 uint64_t ps_agent_round_of_op(const struct ps_agent_op *op);
-uint64_t ps_agent_round_starts(const struct ps_agent_key *k);
 /* Adds the contribution to its round, or defers it until that is open. */
 void ps_agent_round_accept_op(struct ps_agent_step *st, struct ps_agent_op *op);
 /* Ends the operations of the open round after its last partition; deferred

@@ -558,10 +558,8 @@ void ps_agent_part_send_state(struct ps_agent_step *st, struct ps_agent_part *p)
                      : 0,
         .dtype = k->dtype,
         .count = p->local_version != NO_VERSION ? p->count : 0,
-        .rng_key = p->local_version != NO_VERSION &&
-                           p->local_version == p->skipped_version
-                       ? PS_PART_SKIPPED
-                       : 0};
+        .all_skipped = p->local_version != NO_VERSION &&
+                       p->local_version == p->skipped_version};
     struct ps_msg m = {
         .code = PS_MSG_RESTORE,
         .restore = {.gen = k->job->gen,

@@ -78,8 +78,8 @@ struct ps_agent_key_kind {
     /* Starts the sum of a partition, or sends it. False: no memory. */
     bool (*start_part)(struct ps_agent_step *st, struct ps_agent_send_queue *f,
                        struct ps_agent_part *p);
-    /* Field `clock` of a pushed part. */
-    uint64_t (*push_clock)(const struct ps_agent_key *k);
+    /* Sets `attempt` of a part pushed to a round, `clock` of another one. */
+    void (*stamp_push)(const struct ps_agent_key *k, struct ps_rec_part *rec);
     /* Every partition has the round, or has applied the push. */
     void (*end_round)(struct ps_agent_step *st, struct ps_agent_key *k);
     /* A server refused operations, or a sum failed. */
@@ -123,6 +123,10 @@ struct ps_agent_key_kind {
     bool (*on_owner_lost)(struct ps_agent_step *st, struct ps_agent_part *p,
                           bool open);
 };
+
+/* stamp_push() of kinds with rounds. */
+void ps_agent_round_stamp(const struct ps_agent_key *k,
+                          struct ps_rec_part *rec);
 
 extern const struct ps_agent_key_kind ps_agent_key_sync;
 extern const struct ps_agent_key_kind ps_agent_key_collective;

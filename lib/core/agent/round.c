@@ -36,9 +36,9 @@ uint64_t ps_agent_round_of_op(const struct ps_agent_op *op)
     return op->round;
 }
 
-uint64_t ps_agent_round_starts(const struct ps_agent_key *k)
+void ps_agent_round_stamp(const struct ps_agent_key *k, struct ps_rec_part *rec)
 {
-    return k->round_starts;
+    rec->attempt = k->round_starts;
 }
 
 /* --------------------------------------------------------------- operations */

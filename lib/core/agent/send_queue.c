@@ -171,7 +171,7 @@ void ps_agent_send_resend(struct ps_agent_step *st, struct ps_agent_server *s)
 static struct ps_rec_part part_record(const struct ps_agent_part *p, bool empty,
                                       bool code)
 {
-    return (struct ps_rec_part){
+    struct ps_rec_part rec = {
         .key = p->key->number,
         .index = p->index,
         .round = p->is_init ? 0 : p->key->round,
@@ -180,8 +180,14 @@ static struct ps_rec_part part_record(const struct ps_agent_part *p, bool empty,
         .codec = code ? (uint8_t)p->key->compression.codec.kind : PS_CODEC_NONE,
         .encoded_bytes = code ? (uint32_t)p->encoded.len : 0,
         .rng_key = code ? ps_compression_rng_key(p->key->name_hash) : 0,
-        .clock = p->is_init ? p->key->init_retry
-                            : p->key->kind->push_clock(p->key)};
+    };
+
+    if (p->is_init) {
+        rec.attempt = p->key->init_retry;
+    } else {
+        p->key->kind->stamp_push(p->key, &rec);
+    }
+    return rec;
 }
 
 static void send_batch(struct ps_agent_step *st, struct ps_agent_server *s,

@@ -369,7 +369,7 @@ static void on_commit(struct ps_agent_step *st, const struct ps_agent_server *s,
         if ((int64_t)m->parts[i].round > p->committed_version) {
             p->committed_version = (int64_t)m->parts[i].round;
         }
-        if (m->parts[i].rng_key == PS_PART_SKIPPED) {
+        if (m->parts[i].all_skipped) {
             ps_agent_round_part_skipped(p, m->parts[i].round);
         }
         ps_agent_async_raise_clock(p, m->parts[i].clock);
@@ -467,9 +467,9 @@ static bool is_late_refusal(const struct ps_agent_part *p,
     const bool awaited = p->state == PS_AGENT_PART_SENT &&
                          rec->round == (p->is_init ? 0 : k->round);
 
-    if (rec->clock != 0 && (rec->round == 0 || k->kind->has_rounds)) {
+    if (rec->attempt != 0) {
         return !awaited ||
-               rec->clock != (p->is_init ? k->init_retry : k->round_starts);
+               rec->attempt != (p->is_init ? k->init_retry : k->round_starts);
     }
     return !awaited && rec->round > 0 && !k->kind->has_results &&
            p->requested_version != (int64_t)rec->round &&

@@ -205,7 +205,7 @@ static int accept_sync_value(struct ps_agent_step *st, struct ps_agent_part *p,
     if ((int64_t)rec->round > p->committed_version) {
         p->committed_version = (int64_t)rec->round;
     }
-    if (rec->rng_key == PS_PART_SKIPPED) {
+    if (rec->all_skipped) {
         ps_agent_round_part_skipped(p, rec->round);
     }
     ps_agent_round_part_advanced(st, p);
@@ -260,7 +260,7 @@ bool ps_agent_dense_part_fits_frame(const struct ps_agent_key *k,
     .measure_array = ps_agent_op_measure_dense, .accept_op = accept_sync_op,   \
     .awaited_round = ps_agent_round_of_op,                                     \
     .start_part = ps_agent_send_start_dense,                                   \
-    .push_clock = ps_agent_round_starts, .end_round = ps_agent_round_end,      \
+    .stamp_push = ps_agent_round_stamp, .end_round = ps_agent_round_end,       \
     .fail_ops = ps_agent_round_fail, .advance = ps_agent_pull_advance,         \
     .held_version = local_version, .decided_version = local_version,           \
     .request_version = request_version, .place_value = place_sync_value,       \

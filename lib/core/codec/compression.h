@@ -42,10 +42,6 @@ static inline uint32_t ps_compression_rng_key(uint64_t label)
     return (uint32_t)(label >> 32);
 }
 
-/* Value of rng_key in parts of replies: all ranks skipped the round, and the
- * version has the value of the one before. */
-#define PS_PART_SKIPPED 1u
-
 /* Payload bytes of one part of a message, encoded or not. */
 static inline uint64_t ps_part_payload_bytes(const struct ps_rec_part *rec)
 {

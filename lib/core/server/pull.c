@@ -297,7 +297,7 @@ static int restore_part(struct ps_server_step *st, struct ps_server_slot *slot,
     if (rc != 0) {
         return rc;
     }
-    part->all_skipped = rec->rng_key == PS_PART_SKIPPED;
+    part->all_skipped = rec->all_skipped;
     if (part->open_round != NULL && part->version > before) {
         reply_superseded(st, job, part);
     }

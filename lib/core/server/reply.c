@@ -20,9 +20,7 @@ static struct ps_rec_part part_record(const struct ps_part *part,
         .round = version,
         .dtype = part->dtype,
         .count = part->count,
-        .rng_key = part->all_skipped && version == part->version
-                       ? PS_PART_SKIPPED
-                       : 0,
+        .all_skipped = part->all_skipped && version == part->version,
         .clock = part->clock,
     };
 }
