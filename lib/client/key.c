@@ -265,7 +265,7 @@ static int send_key_request(struct psc_client *c, const struct key *k)
     struct ps_msg m = {.code = PS_MSG_L_KEY};
 
     m.l_key = (struct ps_msg_l_key){
-        .request = k->is_unbound ? KEY_REBIND | k->number : k->open_request->id,
+        .request = k->is_unbound ? k->number : k->open_request->id,
         .name = k->wire_name,
         .dtype = (uint8_t)k->dtype,
         .count = k->count,
@@ -428,8 +428,8 @@ int key_rebind_all(struct psc_client *c)
 
 void key_accept_rebind(struct psc_client *c, const struct ps_msg_l_key_info *m)
 {
-    const uint64_t number = m->request & ~KEY_REBIND;
-    struct key *k = number < c->keys.count ? c->keys.by_number[number] : NULL;
+    struct key *k = m->request < c->keys.count ? c->keys.by_number[m->request]
+                                               : NULL;
 
     if (k == NULL || !k->is_unbound) {
         client_fail(c, PSC_E_PROTO,

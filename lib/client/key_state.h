@@ -11,10 +11,6 @@
 struct psc_op;
 struct ps_shm_block;
 
-/* Bit of `request` in l_key and l_key_info of an unbound key; the other bits
- * are its number. */
-#define KEY_REBIND ((uint64_t)1 << 63)
-
 struct key {
     uint32_t number;       /* Key number of the public API. */
     uint32_t agent_number; /* Key number of the agent. */

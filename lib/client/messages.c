@@ -52,15 +52,16 @@ static void send_job_requests(struct psc_client *c)
 static void accept_key_info(struct psc_client *c,
                             const struct ps_msg_l_key_info *m)
 {
-    struct psc_op *op = op_find(c, m->request);
+    struct psc_op *op;
 
-    if ((m->request & KEY_REBIND) != 0) {
+    if (m->reattached) {
         key_accept_rebind(c, m);
         if (c->rc == 0) {
             send_job_requests(c);
         }
         return;
     }
+    op = op_find(c, m->request);
     if (op == NULL || op->state != OP_SENT || op->kind != OP_KEY) {
         client_fail(c, PSC_E_PROTO,
                     "the agent answered for a key that was not asked for");

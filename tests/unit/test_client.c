@@ -333,6 +333,7 @@ static void a_refused_key_may_be_asked_for_again(void **state)
     peer_send(&f->peer,
               &(struct ps_msg){.code = PS_MSG_L_KEY_INFO,
                                .l_key_info = {.request = m.l_key.request,
+                                              .reattached = m.l_key.reattached,
                                               .error = PS_E_MISMATCH,
                                               .text = "'b' has 6 elements"}},
               -1);
@@ -1242,6 +1243,7 @@ static void results_outside_the_arena_are_refused(void **state)
               &(struct ps_msg){
                   .code = PS_MSG_L_KEY_INFO,
                   .l_key_info = {.request = m.l_key.request,
+                                 .reattached = m.l_key.reattached,
                                  .key = 41,
                                  .arena = 7,
                                  .even_offset = 0,

@@ -608,6 +608,7 @@ static void the_next_agent_may_not_know_a_key(void **state)
     peer_send(&f->peer,
               &(struct ps_msg){.code = PS_MSG_L_KEY_INFO,
                                .l_key_info = {.request = m.l_key.request,
+                                              .reattached = m.l_key.reattached,
                                               .error = PS_E_NOMEM,
                                               .text = "64 GiB are used"}},
               -1);
@@ -653,7 +654,7 @@ static void an_answer_for_no_key_ends_the_client(void **state)
     peer_send(
         &f->peer,
         &(struct ps_msg){.code = PS_MSG_L_KEY_INFO,
-                         .l_key_info = {.request = (uint64_t)1 << 63 | f->key}},
+                         .l_key_info = {.request = f->key, .reattached = true}},
         -1);
     expect_end(f, PSC_E_PROTO, "a key that was not named again");
     peer_close_conn(&f->peer);

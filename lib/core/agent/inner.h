@@ -315,6 +315,7 @@ struct ps_agent_key_waiter {
     struct ps_list_node node;
     struct ps_agent_session *session;
     uint64_t request;
+    bool reattached; /* As in the l_key, and repeated in its answer. */
 };
 
 struct ps_agent_rank {

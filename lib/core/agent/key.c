@@ -56,13 +56,16 @@ static void remove_name_index(struct ps_agent_job *j,
     }
 }
 
-static void send_key_info(struct ps_agent_step *st, struct ps_agent_session *s,
-                          uint64_t request, struct ps_agent_key *k, int error,
-                          const char *text)
+static void send_key_info(struct ps_agent_step *st,
+                          const struct ps_agent_key_waiter *asker,
+                          struct ps_agent_key *k, int error, const char *text)
 {
-    struct ps_msg m = {
-        .code = PS_MSG_L_KEY_INFO,
-        .l_key_info = {.request = request, .error = error, .text = text}};
+    struct ps_agent_session *s = asker->session;
+    struct ps_msg m = {.code = PS_MSG_L_KEY_INFO,
+                       .l_key_info = {.request = asker->request,
+                                      .reattached = asker->reattached,
+                                      .error = error,
+                                      .text = text}};
 
     if (error == 0) {
         m.l_key_info.key = k->number;
@@ -204,15 +207,14 @@ static int check_op_quota(struct ps_agent_session *s, struct ps_str *why)
     return PS_E_FULL;
 }
 
-static void add_key_waiter(struct ps_agent_key *k, struct ps_agent_session *s,
-                           uint64_t request)
+static void add_key_waiter(struct ps_agent_key *k,
+                           const struct ps_agent_key_waiter *of)
 {
     struct ps_agent_key_waiter *asker = ps_calloc(1, sizeof(*asker));
 
-    asker->session = s;
-    asker->request = request;
+    *asker = *of;
     ps_list_push_back(&k->waiters, &asker->node);
-    ps_account_charge_unchecked(&s->account, PS_COST_OPERATIONS, 1);
+    ps_account_charge_unchecked(&of->session->account, PS_COST_OPERATIONS, 1);
 }
 
 void ps_agent_key_waiter_free(struct ps_agent_key_waiter *asker)
@@ -282,10 +284,36 @@ static void send_key_opens(struct ps_agent_step *st, struct ps_agent_job *j)
     }
 }
 
+/* False: another worker declared another key of that name; `why` tells. */
+static bool is_same_declaration(const struct ps_agent_key *k,
+                                const struct ps_msg_l_key *m,
+                                struct ps_str *why)
+{
+    if (k->dtype != m->dtype || k->count != m->count) {
+        ps_str_addf(why,
+                    "key '%s' was declared as %llu of %s and now as %llu of "
+                    "%s: all workers must agree",
+                    k->name, (unsigned long long)k->count,
+                    ps_dtype_name(k->dtype), (unsigned long long)m->count,
+                    ps_dtype_name(m->dtype));
+        return false;
+    }
+    if (k->row_width != m->row_width) {
+        ps_str_addf(why,
+                    "key '%s' was declared with rows of %u elements and now "
+                    "with %u (0: not a key of rows): all workers must agree",
+                    k->name, k->row_width, m->row_width);
+        return false;
+    }
+    return true;
+}
+
 void ps_agent_key_on_declare(struct ps_agent_step *st,
                              struct ps_agent_session *s,
                              const struct ps_msg_l_key *m)
 {
+    const struct ps_agent_key_waiter asker = {
+        .session = s, .request = m->request, .reattached = m->reattached};
     struct ps_agent_job *j = s->job;
     const struct ps_agent_key_kind *kind = kind_of_declaration(j, m);
     struct ps_agent_key *k;
@@ -299,31 +327,17 @@ void ps_agent_key_on_declare(struct ps_agent_step *st,
         rc = check_key_size(kind, m, &t);
     }
     if (rc != 0) {
-        send_key_info(st, s, m->request, NULL, rc, text);
+        send_key_info(st, &asker, NULL, rc, text);
         return;
     }
     k = find_key_by_name(j, m->name);
-    if (k != NULL && (k->dtype != m->dtype || k->count != m->count)) {
-        ps_str_addf(&t,
-                    "key '%s' was declared as %llu of %s and now as %llu of "
-                    "%s: all workers must agree",
-                    k->name, (unsigned long long)k->count,
-                    ps_dtype_name(k->dtype), (unsigned long long)m->count,
-                    ps_dtype_name(m->dtype));
-        send_key_info(st, s, m->request, NULL, PS_E_MISMATCH, text);
-        return;
-    }
-    if (k != NULL && k->row_width != m->row_width) {
-        ps_str_addf(&t,
-                    "key '%s' was declared with rows of %u elements and now "
-                    "with %u (0: not a key of rows): all workers must agree",
-                    k->name, k->row_width, m->row_width);
-        send_key_info(st, s, m->request, NULL, PS_E_MISMATCH, text);
+    if (k != NULL && !is_same_declaration(k, m, &t)) {
+        send_key_info(st, &asker, NULL, PS_E_MISMATCH, text);
         return;
     }
     if (j->mode != PS_MODE_SYNC && m->row_width != 0) {
         send_key_info(
-            st, s, m->request, NULL, PS_E_UNSUPPORTED,
+            st, &asker, NULL, PS_E_UNSUPPORTED,
             "keys of rows have rounds, and an async or ssp job has none: "
             "open the job as dist_sync");
         return;
@@ -333,7 +347,7 @@ void ps_agent_key_on_declare(struct ps_agent_step *st,
         return;
     }
     if (k != NULL && k->is_open) {
-        send_key_info(st, s, m->request, k, 0, "");
+        send_key_info(st, &asker, k, 0, "");
         return;
     }
     if (k == NULL) {
@@ -342,7 +356,7 @@ void ps_agent_key_on_declare(struct ps_agent_step *st,
 
         if (ps_agent_budget_charge_key(j, kind, m, &charged, &why) != 0) {
             describe_key_refusal(st, s, &t, m, &why);
-            send_key_info(st, s, m->request, NULL,
+            send_key_info(st, &asker, NULL,
                           why.cost == PS_COST_MEMORY ? PS_E_NOMEM : PS_E_FULL,
                           text);
             return;
@@ -362,7 +376,7 @@ void ps_agent_key_on_declare(struct ps_agent_step *st,
             ps_agent_key_send_open(st, k);
         }
     }
-    add_key_waiter(k, s, m->request);
+    add_key_waiter(k, &asker);
     send_key_opens(st, j);
 }
 
@@ -375,7 +389,7 @@ static void answer_key_waiters(struct ps_agent_step *st, struct ps_agent_key *k,
         struct ps_agent_key_waiter *asker = PS_CONTAINER(
             n, struct ps_agent_key_waiter, node);
 
-        send_key_info(st, asker->session, asker->request, k, error, text);
+        send_key_info(st, asker, k, error, text);
         ps_agent_key_waiter_free(asker);
     }
 }
