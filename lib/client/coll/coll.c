@@ -148,21 +148,32 @@ static const struct op_hooks coll_hooks = {
 
 /* ------------------------------------------------------------ AGREE, ORDER */
 
+/* Where the entry of a rank lies in the round. */
+static size_t agree_rank_offset(uint32_t rank)
+{
+    return PS_FIXED_COLL_AGREE_BYTES +
+           (size_t)rank * PS_FIXED_COLL_AGREE_RANK_BYTES;
+}
+
 static int start_agree(struct coll *k)
 {
     struct psc_client *c = k->op->client;
     struct psc_op *part;
-    int64_t *words;
-    int rc = coll_small_round(k, "c:meet", 2 + (uint64_t)c->id.size, &words,
-                              &part);
+    uint8_t *words;
+    int rc = coll_small_round(k, "c:meet", agree_rank_offset(c->id.size),
+                              &words, &part);
 
     if (rc != 0) {
         return rc;
     }
-    words[0] = (int64_t)k->hash;
-    words[1] = c->keys.count >= EXACT_MAX;
-    words[2 + c->id.rank] = k->is_join ? coll_join_entry(k)
-                                       : (int64_t)k->array.rows;
+    ps_fixed_put_coll_agree(words,
+                            &(struct ps_fixed_coll_agree){
+                                .hash = (int64_t)k->hash,
+                                .round_sizes = c->keys.count >= EXACT_MAX});
+    ps_fixed_put_coll_agree_rank(
+        words + agree_rank_offset(c->id.rank),
+        &(struct ps_fixed_coll_agree_rank){
+            .rows = k->is_join ? coll_join_entry(k) : (int64_t)k->array.rows});
     if (k->op->state == OP_NEW) {
         op_set_state(k->op, OP_COLLECTING);
     }
@@ -174,14 +185,21 @@ static int start_agree(struct coll *k)
 static void end_agree(struct coll *k)
 {
     uint32_t size = k->op->client->id.size;
-    const int64_t *words = coll_subop_result(k->subops.list[0]);
+    const uint8_t *words = coll_subop_result(k->subops.list[0]);
+    struct ps_fixed_coll_agree sum = {0};
 
-    k->is_size_rounded = words[1] > 0;
-    k->all_agree = (uint64_t)words[0] == k->hash * size;
-    memcpy(k->rows_by_rank, words + 2, size * WORD_BYTES);
+    /* Every sum is valid. */
+    (void)!ps_fixed_get_coll_agree(words, &sum);
+    k->is_size_rounded = sum.round_sizes > 0;
+    k->all_agree = (uint64_t)sum.hash == k->hash * size;
     k->joined_count = 0;
     for (uint32_t r = 0; r < size; r++) {
-        k->joined_count += words[2 + r] < 0;
+        struct ps_fixed_coll_agree_rank rank = {0};
+
+        (void)!ps_fixed_get_coll_agree_rank(words + agree_rank_offset(r),
+                                            &rank);
+        k->rows_by_rank[r] = (uint64_t)rank.rows;
+        k->joined_count += rank.rows < 0;
     }
 }
 

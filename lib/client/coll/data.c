@@ -389,8 +389,10 @@ void coll_start_splits(struct coll *k)
 {
     struct psc_client *c = k->op->client;
     struct psc_op *part;
-    int64_t *words;
-    int rc = coll_small_round(k, "c:splits", (uint64_t)c->id.size * c->id.size,
+    uint8_t *words;
+    int rc = coll_small_round(k, "c:splits",
+                              (uint64_t)c->id.size * c->id.size *
+                                  PS_FIXED_COLL_SPLIT_BYTES,
                               &words, &part);
 
     if (rc != 0) {
@@ -398,8 +400,8 @@ void coll_start_splits(struct coll *k)
         coll_fail(k, rc, NULL);
         return;
     }
-    memcpy(words + (size_t)c->id.rank * c->id.size, k->splits,
-           c->id.size * WORD_BYTES);
+    memcpy(words + (size_t)c->id.rank * c->id.size * PS_FIXED_COLL_SPLIT_BYTES,
+           k->splits, c->id.size * PS_FIXED_COLL_SPLIT_BYTES);
     coll_subop_start(part);
 }
 

@@ -133,16 +133,18 @@ void coll_start_mismatch(struct coll *k)
 {
     struct psc_client *c = k->op->client;
     struct psc_op *part;
-    int64_t *words;
+    struct ps_fixed_coll_description own;
+    uint8_t *words;
     int rc = coll_small_round(
-        k, "c:differ", (uint64_t)c->id.size * DESCRIPTION_WORDS, &words, &part);
+        k, "c:differ", (uint64_t)c->id.size * DESCRIPTION_BYTES, &words, &part);
 
     if (rc != 0) {
         coll_fail(k, PSC_E_MISMATCH, "the ranks ask for different things");
         return;
     }
-    memcpy(words + (size_t)c->id.rank * DESCRIPTION_WORDS, k->description,
-           DESCRIPTION_BYTES);
+    memcpy(own.text, k->description, sizeof(own.text));
+    ps_fixed_put_coll_description(
+        words + (size_t)c->id.rank * DESCRIPTION_BYTES, &own);
     coll_subop_start(part);
 }
 

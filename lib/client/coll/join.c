@@ -21,27 +21,14 @@
 #define AGREEMENTS_MAX  (((uint64_t)1 << AGREEMENTS_BITS) - 1)
 #define BEGUN_MAX       (((uint64_t)1 << 40) - 1)
 
-/* Words of each rank in SHADOW; zeros from joined ranks. */
-enum {
-    SHADOW_PRESENT,
-    SHADOW_HASH,
-    SHADOW_KIND,
-    SHADOW_DTYPE,
-    SHADOW_REDUCE,
-    SHADOW_ROOT,
-    SHADOW_COUNT,
-    SHADOW_ROWS,
-    SHADOW_ROW_BYTES,
-    SHADOW_WORDS
-};
-
 void coll_start_shadow(struct coll *k)
 {
     struct psc_client *c = k->op->client;
     struct psc_op *part;
-    int64_t *words;
-    int rc = coll_small_round(
-        k, "c:follow", (uint64_t)c->id.size * SHADOW_WORDS, &words, &part);
+    uint8_t *words;
+    int rc = coll_small_round(k, "c:follow",
+                              (uint64_t)c->id.size * PS_FIXED_COLL_SHADOW_BYTES,
+                              &words, &part);
 
     if (rc != 0) {
         client_fail(c, rc, "%s cannot go on: %s", coll_kind_name(k->kind),
@@ -50,16 +37,18 @@ void coll_start_shadow(struct coll *k)
         return;
     }
     if (!k->is_join) {
-        words += (size_t)c->id.rank * SHADOW_WORDS;
-        words[SHADOW_PRESENT] = 1;
-        words[SHADOW_HASH] = (int64_t)k->hash;
-        words[SHADOW_KIND] = (int64_t)k->kind;
-        words[SHADOW_DTYPE] = k->array.dtype;
-        words[SHADOW_REDUCE] = k->op->args.reduce;
-        words[SHADOW_ROOT] = k->op->args.root;
-        words[SHADOW_COUNT] = (int64_t)k->array.count;
-        words[SHADOW_ROWS] = (int64_t)k->array.rows;
-        words[SHADOW_ROW_BYTES] = (int64_t)k->array.row_bytes;
+        ps_fixed_put_coll_shadow(words + (size_t)c->id.rank *
+                                             PS_FIXED_COLL_SHADOW_BYTES,
+                                 &(struct ps_fixed_coll_shadow){
+                                     .present = 1,
+                                     .hash = (int64_t)k->hash,
+                                     .kind = (int64_t)k->kind,
+                                     .dtype = k->array.dtype,
+                                     .reduce = k->op->args.reduce,
+                                     .root = k->op->args.root,
+                                     .count = (int64_t)k->array.count,
+                                     .rows = (int64_t)k->array.rows,
+                                     .row_bytes = (int64_t)k->array.row_bytes});
     }
     coll_subop_start(part);
 }
@@ -106,18 +95,19 @@ static void fill_neutral(struct coll *k)
 }
 
 /* Makes this rank's collective equal to that of the others. */
-static int adopt_collective(struct coll *k, const int64_t *words)
+static int adopt_collective(struct coll *k,
+                            const struct ps_fixed_coll_shadow *of)
 {
     struct psc_client *c = k->op->client;
     int rc;
 
-    k->kind = (enum coll_kind)words[SHADOW_KIND];
-    k->array.dtype = (uint32_t)words[SHADOW_DTYPE];
-    k->op->args.reduce = (uint8_t)words[SHADOW_REDUCE];
-    k->op->args.root = (uint32_t)words[SHADOW_ROOT];
-    k->array.row_bytes = (size_t)words[SHADOW_ROW_BYTES];
-    k->array.count = (uint64_t)words[SHADOW_COUNT];
-    k->array.rows = (uint64_t)words[SHADOW_ROWS];
+    k->kind = (enum coll_kind)of->kind;
+    k->array.dtype = (uint32_t)of->dtype;
+    k->op->args.reduce = (uint8_t)of->reduce;
+    k->op->args.root = (uint32_t)of->root;
+    k->array.row_bytes = (size_t)of->row_bytes;
+    k->array.count = (uint64_t)of->count;
+    k->array.rows = (uint64_t)of->rows;
     k->array.bytes = (size_t)k->array.count * ps_dtype_size(k->array.dtype);
     if (k->kind == COLL_ALLTOALL) {
         free(k->splits);
@@ -137,46 +127,55 @@ static int adopt_collective(struct coll *k, const int64_t *words)
     return rc;
 }
 
+/* Reads the collective that the ranks ask for which have not joined. 0; 1: they
+ * ask for different ones; PSC_E_PROTO: what none of them asks for. */
+static int read_shadow(const struct coll *k,
+                       struct ps_fixed_coll_shadow *ret_first)
+{
+    const uint32_t size = k->op->client->id.size;
+    const uint8_t *at = coll_subop_result(k->subops.list[k->subops.count - 1]);
+    struct ps_fixed_coll_shadow first = {0};
+
+    for (uint32_t r = 0; r < size; r++, at += PS_FIXED_COLL_SHADOW_BYTES) {
+        struct ps_fixed_coll_shadow v;
+
+        if (!ps_fixed_get_coll_shadow(at, &v) || v.root >= size) {
+            return PSC_E_PROTO;
+        }
+        if (v.present != 0 && first.present != 0 && v.hash != first.hash) {
+            return 1;
+        }
+        first = first.present != 0 ? first : v;
+    }
+    *ret_first = first;
+    return first.present != 0 ? 0 : PSC_E_PROTO;
+}
+
 enum coll_stage coll_end_shadow(struct coll *k)
 {
     struct psc_client *c = k->op->client;
-    const int64_t *words = coll_subop_result(
-        k->subops.list[k->subops.count - 1]);
-    const int64_t *first = NULL;
+    struct ps_fixed_coll_shadow first;
     char text[PSC_TEXT_MAX];
-    int rc;
+    int rc = read_shadow(k, &first);
 
-    for (uint32_t r = 0; r < c->id.size; r++) {
-        const int64_t *at = words + (size_t)r * SHADOW_WORDS;
-
-        if (at[SHADOW_PRESENT] == 0) {
-            continue;
-        }
-        first = first == NULL ? at : first;
-        if (at[SHADOW_HASH] != first[SHADOW_HASH]) {
-            return COLL_MISMATCH;
-        }
+    if (rc > 0) {
+        return COLL_MISMATCH;
     }
-    if (first == NULL || first[SHADOW_KIND] < 0 ||
-        first[SHADOW_KIND] >= COLL_JOIN ||
-        ps_dtype_size((unsigned)first[SHADOW_DTYPE]) == 0 ||
-        first[SHADOW_REDUCE] < 0 || first[SHADOW_REDUCE] > PSC_PRODUCT ||
-        first[SHADOW_ROOT] >= c->id.size) {
+    if (rc < 0) {
         client_fail(c, PSC_E_PROTO, "malformed description of a collective");
         coll_fail(k, PSC_E_PROTO, NULL);
         return COLL_NO_DATA;
     }
-    if (first[SHADOW_KIND] == COLL_BCAST &&
-        (int64_t)k->rows_by_rank[first[SHADOW_ROOT]] < 0) {
+    if (first.kind == COLL_BCAST && (int64_t)k->rows_by_rank[first.root] < 0) {
         if (!k->is_join) {
             snprintf(text, sizeof(text),
                      "broadcast from rank %u, which has joined",
-                     (unsigned)first[SHADOW_ROOT]);
+                     (unsigned)first.root);
             coll_fail(k, PSC_E_INVAL, text);
         }
         return COLL_NO_DATA;
     }
-    rc = k->is_join ? adopt_collective(k, first) : 0;
+    rc = k->is_join ? adopt_collective(k, &first) : 0;
     for (uint32_t r = 0; r < c->id.size; r++) {
         if ((int64_t)k->rows_by_rank[r] < 0) {
             k->rows_by_rank[r] = 0;

@@ -13,11 +13,11 @@
 #pragma once
 
 #include "client/state.h"
+#include "proto/ps_fixed.h"
 
 #define COLL_NAME_MAX     200u /* Bytes of a collective's name. */
-/* Description of one rank's request in MISMATCH, in words of 8 characters. */
-#define DESCRIPTION_WORDS 24u
-#define DESCRIPTION_BYTES (DESCRIPTION_WORDS * 8u)
+/* Description of one rank's request in MISMATCH. */
+#define DESCRIPTION_BYTES PS_FIXED_COLL_DESCRIPTION_BYTES
 #define WORD_BYTES        8u
 
 enum coll_kind {

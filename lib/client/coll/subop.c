@@ -254,16 +254,17 @@ void coll_subop_start(struct psc_op *part)
     }
 }
 
-const int64_t *coll_subop_result(const struct psc_op *part)
+const uint8_t *coll_subop_result(const struct psc_op *part)
 {
     return part->result.data;
 }
 
-int coll_small_round(struct coll *k, const char *full, uint64_t count,
-                     int64_t **ret_words, struct psc_op **ret_part)
+int coll_small_round(struct coll *k, const char *full, uint64_t bytes,
+                     uint8_t **ret_words, struct psc_op **ret_part)
 {
     struct psc_op *part;
-    int rc = coll_subop_new(k, OP_PUSHPULL, full, PS_DTYPE_INT64, count, &part);
+    int rc = coll_subop_new(k, OP_PUSHPULL, full, PS_DTYPE_INT64,
+                            bytes / WORD_BYTES, &part);
 
     if (rc != 0) {
         return rc;
@@ -275,7 +276,7 @@ int coll_small_round(struct coll *k, const char *full, uint64_t count,
         return rc;
     }
     *ret_words = ps_shm_data(part->src.block);
-    memset(*ret_words, 0, count * WORD_BYTES);
+    memset(*ret_words, 0, bytes);
     *ret_part = part;
     return 0;
 }

@@ -22,8 +22,8 @@ PS_MUST_USE int coll_subop_new(struct coll *k, enum op_kind kind,
 void coll_subop_set_source(struct psc_op *part, size_t offset);
 void coll_subop_start(struct psc_op *part);
 /* Result of the sub-operation's latest round. */
-const int64_t *coll_subop_result(const struct psc_op *part);
-/* A summing round of `count` words; the caller fills in its own. */
+const uint8_t *coll_subop_result(const struct psc_op *part);
+/* A summing round of `bytes`, as words; the caller fills in its own. */
 PS_MUST_USE int coll_small_round(struct coll *k, const char *full,
-                                 uint64_t count, int64_t **ret_words,
+                                 uint64_t bytes, uint8_t **ret_words,
                                  struct psc_op **ret_part);
