@@ -8,54 +8,38 @@
 #include "proto/ring.h"
 
 #include "base/prefetch.h"
-#include "proto/shape.h"
+#include "proto/ps_fixed.h"
 
 #include <stdatomic.h>
-#include <string.h>
 
-#define LINE           64u
-/* Layout of the shared memory, without that of an operation. */
-#define LAYOUT_VERSION 1u
-#define OP_WORDS       (sizeof(struct ps_msg_l_op) / sizeof(uint64_t))
-/* The operation and its `after` count, in whole cache lines. */
-#define SLOT_BYTES     ((sizeof(struct ps_msg_l_op) + 8u + LINE - 1u) / LINE * LINE)
+#define LINE       64u
+#define OP_WORDS   (PS_FIXED_RING_OP_BYTES / sizeof(uint64_t))
+#define AFTER_WORD (offsetof(struct ps_fixed_ring_op, after) / sizeof(uint64_t))
 
-_Static_assert(sizeof(struct ps_msg_l_op) % sizeof(uint64_t) == 0,
-               "operations are copied in words");
+_Static_assert(PS_FIXED_RING_OP_BYTES % LINE == 0,
+               "an operation has cache lines of its own");
 
+/* A ring_op, whose words are copied one by one. */
 struct slot {
-    _Atomic uint64_t words[SLOT_BYTES / sizeof(uint64_t)];
-};
-
-struct ring_done {
-    _Atomic uint64_t op_id;
-    _Atomic uint64_t version;
-};
-
-struct piece {
-    _Atomic uint64_t op_id;
-    _Atomic uint64_t bytes;
+    _Atomic uint64_t words[OP_WORDS];
 };
 
 /* Values of worker_asleep. */
 enum { AWAKE, ASLEEP, ASLEEP_FOR_PROGRESS };
 
 struct ps_ring_shared {
-    /* Each field is written by one side, but both clear the flags. */
-    _Alignas(LINE) _Atomic uint32_t ops_to;
-    _Alignas(LINE) _Atomic uint32_t ops_from;
-    _Atomic uint32_t dones_to;
-    _Atomic uint32_t agent_asleep;
-    _Alignas(LINE) _Atomic uint32_t dones_from;
-    _Atomic uint32_t worker_asleep;
-    /* Value of dones_to at which the worker is woken. */
-    _Atomic uint32_t wake_at;
-    _Atomic uint32_t progress_from;
-    _Alignas(LINE) _Atomic uint32_t progress_to;
-    _Alignas(LINE) struct slot ops[PS_RING_OP_SLOTS];
-    _Alignas(LINE) struct ring_done dones[PS_RING_DONE_SLOTS];
-    _Alignas(LINE) struct piece progress[PS_RING_PROGRESS_SLOTS];
+    _Alignas(LINE) struct ps_fixed_ring_control control;
+    struct slot ops[PS_RING_OP_SLOTS];
+    struct ps_fixed_ring_done dones[PS_RING_DONE_SLOTS];
+    struct ps_fixed_ring_progress progress[PS_RING_PROGRESS_SLOTS];
 };
+
+_Static_assert(sizeof(struct ps_ring_shared) ==
+                   PS_FIXED_RING_CONTROL_BYTES +
+                       PS_FIXED_RING_OP_BYTES * PS_RING_OP_SLOTS +
+                       PS_FIXED_RING_DONE_BYTES * PS_RING_DONE_SLOTS +
+                       PS_FIXED_RING_PROGRESS_BYTES * PS_RING_PROGRESS_SLOTS,
+               "the rings lie one behind the other");
 
 _Static_assert(sizeof(_Atomic uint64_t) == 8 && ATOMIC_LLONG_LOCK_FREE == 2,
                "processes share words, not locks");
@@ -67,19 +51,19 @@ size_t ps_ring_bytes(void)
 
 uint32_t ps_ring_layout(void)
 {
-    const struct ps_shape_msg *shape = ps_shape_of(PS_MSG_L_OP);
-    uint32_t hash = 2166136261u ^ LAYOUT_VERSION;
+    static const uint32_t parts[] = {
+        PS_FIXED_RING_CONTROL_LAYOUT,
+        PS_FIXED_RING_OP_LAYOUT,
+        PS_FIXED_RING_DONE_LAYOUT,
+        PS_FIXED_RING_PROGRESS_LAYOUT,
+        PS_RING_OP_SLOTS,
+        PS_RING_DONE_SLOTS,
+        PS_RING_PROGRESS_SLOTS,
+    };
+    uint32_t hash = 2166136261u;
 
-    for (size_t i = 0; i < shape->field_count; i++) {
-        const struct ps_shape_field *f = &shape->fields[i];
-        const uint32_t parts[] = {f->id, f->type, (uint32_t)f->offset};
-
-        if (f->type >= PS_SHAPE_STR) {
-            return 0; /* A pointer has no meaning in shared memory. */
-        }
-        for (size_t p = 0; p < sizeof(parts) / sizeof(parts[0]); p++) {
-            hash = (hash ^ parts[p]) * 16777619u;
-        }
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+        hash = (hash ^ parts[i]) * 16777619u;
     }
     return hash != 0 ? hash : 1;
 }
@@ -96,25 +80,40 @@ bool ps_ring_push_op(struct ps_ring_worker *r, const struct ps_msg_l_op *op,
 {
     struct ps_ring_shared *s = r->shared;
     struct slot *slot = &s->ops[r->ops_to % PS_RING_OP_SLOTS];
+    const struct ps_fixed_ring_op entry = {
+        .after = after,
+        .op_id = op->op_id,
+        .offset = op->offset,
+        .round = op->round,
+        .key = op->key,
+        .region = op->region,
+        .priority = op->priority,
+        .row_count = op->row_count,
+        .samples = op->samples,
+        .root = op->root,
+        .op = op->op,
+        .reduce = op->reduce,
+        .streaming = op->streaming,
+    };
     uint64_t words[OP_WORDS];
-    uint32_t from = atomic_load_explicit(&s->ops_from, memory_order_acquire);
+    uint32_t from = atomic_load_explicit(&s->control.ops_from,
+                                         memory_order_acquire);
 
     if (r->ops_to - from >= PS_RING_OP_SLOTS) {
         return false;
     }
-    memcpy(words, op, sizeof(words));
+    ps_fixed_put_ring_op((uint8_t *)words, &entry);
     for (size_t i = 0; i < OP_WORDS; i++) {
         atomic_store_explicit(&slot->words[i], words[i], memory_order_relaxed);
     }
-    atomic_store_explicit(&slot->words[OP_WORDS], after, memory_order_relaxed);
     r->ops_to++;
-    atomic_store_explicit(&s->ops_to, r->ops_to, memory_order_release);
+    atomic_store_explicit(&s->control.ops_to, r->ops_to, memory_order_release);
     return true;
 }
 
 uint32_t ps_ring_free_op_slots(const struct ps_ring_worker *r)
 {
-    uint32_t from = atomic_load_explicit(&r->shared->ops_from,
+    uint32_t from = atomic_load_explicit(&r->shared->control.ops_from,
                                          memory_order_acquire);
     uint32_t taken = r->ops_to - from;
 
@@ -131,14 +130,15 @@ static bool exchange_flag(_Atomic uint32_t *flag)
 bool ps_ring_wake_agent(struct ps_ring_worker *r)
 {
     atomic_thread_fence(memory_order_seq_cst);
-    return exchange_flag(&r->shared->agent_asleep);
+    return exchange_flag(&r->shared->control.agent_asleep);
 }
 
 int ps_ring_pop_dones(struct ps_ring_worker *r, struct ps_msg_l_done *ret_dones,
                       uint32_t max)
 {
     struct ps_ring_shared *s = r->shared;
-    uint32_t to = atomic_load_explicit(&s->dones_to, memory_order_acquire);
+    uint32_t to = atomic_load_explicit(&s->control.dones_to,
+                                       memory_order_acquire);
     uint32_t there = to - r->dones_from;
     uint32_t count = there < max ? there : max;
 
@@ -146,7 +146,7 @@ int ps_ring_pop_dones(struct ps_ring_worker *r, struct ps_msg_l_done *ret_dones,
         return PS_E_PROTO;
     }
     for (uint32_t i = 0; i < count; i++) {
-        const struct ring_done *d =
+        const struct ps_fixed_ring_done *d =
             &s->dones[r->dones_from++ % PS_RING_DONE_SLOTS];
 
         ret_dones[i] = (struct ps_msg_l_done){
@@ -156,7 +156,7 @@ int ps_ring_pop_dones(struct ps_ring_worker *r, struct ps_msg_l_done *ret_dones,
         };
     }
     if (count > 0) {
-        atomic_store_explicit(&s->dones_from, r->dones_from,
+        atomic_store_explicit(&s->control.dones_from, r->dones_from,
                               memory_order_release);
     }
     return (int)count;
@@ -169,16 +169,17 @@ int ps_ring_pop_done(struct ps_ring_worker *r, struct ps_msg_l_done *ret_done)
 
 bool ps_ring_has_done(const struct ps_ring_worker *r)
 {
-    return atomic_load_explicit(&r->shared->dones_to, memory_order_acquire) !=
-           r->dones_from;
+    return atomic_load_explicit(&r->shared->control.dones_to,
+                                memory_order_acquire) != r->dones_from;
 }
 
 int ps_ring_pop_progress(struct ps_ring_worker *r,
                          struct ps_ring_progress *ret_piece)
 {
     struct ps_ring_shared *s = r->shared;
-    uint32_t to = atomic_load_explicit(&s->progress_to, memory_order_acquire);
-    const struct piece *p =
+    uint32_t to = atomic_load_explicit(&s->control.progress_to,
+                                       memory_order_acquire);
+    const struct ps_fixed_ring_progress *p =
         &s->progress[r->progress_from % PS_RING_PROGRESS_SLOTS];
 
     if (to == r->progress_from) {
@@ -190,14 +191,14 @@ int ps_ring_pop_progress(struct ps_ring_worker *r,
     ret_piece->op_id = atomic_load_explicit(&p->op_id, memory_order_relaxed);
     ret_piece->bytes = atomic_load_explicit(&p->bytes, memory_order_relaxed);
     r->progress_from++;
-    atomic_store_explicit(&s->progress_from, r->progress_from,
+    atomic_store_explicit(&s->control.progress_from, r->progress_from,
                           memory_order_release);
     return 1;
 }
 
 bool ps_ring_has_progress(const struct ps_ring_worker *r)
 {
-    return atomic_load_explicit(&r->shared->progress_to,
+    return atomic_load_explicit(&r->shared->control.progress_to,
                                 memory_order_acquire) != r->progress_from;
 }
 
@@ -210,12 +211,12 @@ bool ps_ring_worker_sleep(struct ps_ring_worker *r, uint32_t count, bool pieces)
     uint32_t at = r->dones_from + (count < most ? count : most);
     uint32_t to;
 
-    atomic_store_explicit(&s->wake_at, at, memory_order_relaxed);
-    atomic_store_explicit(&s->worker_asleep,
+    atomic_store_explicit(&s->control.wake_at, at, memory_order_relaxed);
+    atomic_store_explicit(&s->control.worker_asleep,
                           pieces ? ASLEEP_FOR_PROGRESS : ASLEEP,
                           memory_order_release);
     atomic_thread_fence(memory_order_seq_cst);
-    to = atomic_load_explicit(&s->dones_to, memory_order_acquire);
+    to = atomic_load_explicit(&s->control.dones_to, memory_order_acquire);
     if (to - r->dones_from >= at - r->dones_from ||
         (pieces && ps_ring_has_progress(r))) {
         ps_ring_worker_awake(r);
@@ -226,7 +227,7 @@ bool ps_ring_worker_sleep(struct ps_ring_worker *r, uint32_t count, bool pieces)
 
 void ps_ring_worker_awake(struct ps_ring_worker *r)
 {
-    atomic_store_explicit(&r->shared->worker_asleep, AWAKE,
+    atomic_store_explicit(&r->shared->control.worker_asleep, AWAKE,
                           memory_order_relaxed);
 }
 
@@ -237,43 +238,38 @@ void ps_ring_agent_init(struct ps_ring_agent *r, void *memory)
     *r = (struct ps_ring_agent){.shared = memory};
 }
 
-/* Checks enum and boolean fields by the codec's tables. */
-static bool is_valid_op(const struct ps_msg *m)
-{
-    const struct ps_shape_msg *shape = ps_shape_of(PS_MSG_L_OP);
-
-    for (size_t i = 0; i < shape->field_count; i++) {
-        const struct ps_shape_field *f = &shape->fields[i];
-        const uint8_t *at = ps_shape_at(f, m);
-
-        if ((f->values != NULL && !ps_shape_value_known(f->values, *at)) ||
-            (f->type == PS_SHAPE_BOOL && *at > 1)) {
-            return false;
-        }
-    }
-    return true;
-}
-
 /* Reads the operation in a slot: 1, or PS_E_PROTO; 0: a frame that was sent
  * before it has not been read yet. */
 static int read_slot(const struct slot *slot, uint64_t frames,
                      struct ps_msg_l_op *ret_op)
 {
-    struct ps_msg m = {.code = PS_MSG_L_OP};
+    struct ps_fixed_ring_op entry;
     uint64_t words[OP_WORDS];
 
-    if (atomic_load_explicit(&slot->words[OP_WORDS], memory_order_relaxed) >
+    if (atomic_load_explicit(&slot->words[AFTER_WORD], memory_order_relaxed) >
         frames) {
         return 0;
     }
     for (size_t i = 0; i < OP_WORDS; i++) {
         words[i] = atomic_load_explicit(&slot->words[i], memory_order_relaxed);
     }
-    memcpy(&m.l_op, words, sizeof(words));
-    if (!is_valid_op(&m)) {
+    if (!ps_fixed_get_ring_op((const uint8_t *)words, &entry)) {
         return PS_E_PROTO;
     }
-    *ret_op = m.l_op;
+    *ret_op = (struct ps_msg_l_op){
+        .op_id = entry.op_id,
+        .op = entry.op,
+        .key = entry.key,
+        .region = entry.region,
+        .offset = entry.offset,
+        .round = entry.round,
+        .priority = entry.priority,
+        .reduce = entry.reduce,
+        .root = entry.root,
+        .row_count = entry.row_count,
+        .samples = entry.samples,
+        .streaming = entry.streaming != 0,
+    };
     return 1;
 }
 
@@ -281,7 +277,8 @@ int ps_ring_pop_ops(struct ps_ring_agent *r, uint64_t frames,
                     struct ps_msg_l_op *ret_ops, uint32_t max)
 {
     struct ps_ring_shared *s = r->shared;
-    uint32_t to = atomic_load_explicit(&s->ops_to, memory_order_acquire);
+    uint32_t to = atomic_load_explicit(&s->control.ops_to,
+                                       memory_order_acquire);
     uint32_t there = to - r->ops_from;
     uint32_t count = 0;
     int rc = 1;
@@ -303,7 +300,8 @@ int ps_ring_pop_ops(struct ps_ring_agent *r, uint64_t frames,
         }
     }
     if (count > 0) {
-        atomic_store_explicit(&s->ops_from, r->ops_from, memory_order_release);
+        atomic_store_explicit(&s->control.ops_from, r->ops_from,
+                              memory_order_release);
         return (int)count;
     }
     return there == 0 ? 0 : rc;
@@ -319,8 +317,9 @@ bool ps_ring_push_done(struct ps_ring_agent *r, uint64_t op_id,
                        uint64_t version)
 {
     struct ps_ring_shared *s = r->shared;
-    struct ring_done *d = &s->dones[r->dones_to % PS_RING_DONE_SLOTS];
-    uint32_t from = atomic_load_explicit(&s->dones_from, memory_order_acquire);
+    struct ps_fixed_ring_done *d = &s->dones[r->dones_to % PS_RING_DONE_SLOTS];
+    uint32_t from = atomic_load_explicit(&s->control.dones_from,
+                                         memory_order_acquire);
 
     /* A worker that corrupts `dones_from` harms only itself. */
     if (r->dones_to - from >= PS_RING_DONE_SLOTS) {
@@ -329,7 +328,8 @@ bool ps_ring_push_done(struct ps_ring_agent *r, uint64_t op_id,
     atomic_store_explicit(&d->op_id, op_id, memory_order_relaxed);
     atomic_store_explicit(&d->version, version, memory_order_relaxed);
     r->dones_to++;
-    atomic_store_explicit(&s->dones_to, r->dones_to, memory_order_release);
+    atomic_store_explicit(&s->control.dones_to, r->dones_to,
+                          memory_order_release);
     return true;
 }
 
@@ -337,8 +337,9 @@ bool ps_ring_push_progress(struct ps_ring_agent *r,
                            const struct ps_ring_progress *piece)
 {
     struct ps_ring_shared *s = r->shared;
-    struct piece *p = &s->progress[r->progress_to % PS_RING_PROGRESS_SLOTS];
-    uint32_t from = atomic_load_explicit(&s->progress_from,
+    struct ps_fixed_ring_progress *p =
+        &s->progress[r->progress_to % PS_RING_PROGRESS_SLOTS];
+    uint32_t from = atomic_load_explicit(&s->control.progress_from,
                                          memory_order_acquire);
 
     if (r->progress_to - from >= PS_RING_PROGRESS_SLOTS) {
@@ -347,7 +348,7 @@ bool ps_ring_push_progress(struct ps_ring_agent *r,
     atomic_store_explicit(&p->op_id, piece->op_id, memory_order_relaxed);
     atomic_store_explicit(&p->bytes, piece->bytes, memory_order_relaxed);
     r->progress_to++;
-    atomic_store_explicit(&s->progress_to, r->progress_to,
+    atomic_store_explicit(&s->control.progress_to, r->progress_to,
                           memory_order_release);
     return true;
 }
@@ -359,18 +360,19 @@ bool ps_ring_wake_worker(struct ps_ring_agent *r)
     uint32_t at;
 
     atomic_thread_fence(memory_order_seq_cst);
-    asleep = atomic_load_explicit(&s->worker_asleep, memory_order_acquire);
+    asleep = atomic_load_explicit(&s->control.worker_asleep,
+                                  memory_order_acquire);
     if (asleep == AWAKE) {
         return false;
     }
-    at = atomic_load_explicit(&s->wake_at, memory_order_relaxed);
+    at = atomic_load_explicit(&s->control.wake_at, memory_order_relaxed);
     if (at - r->dones_to - 1u < PS_RING_DONE_SLOTS &&
         (asleep != ASLEEP_FOR_PROGRESS ||
-         atomic_load_explicit(&s->progress_from, memory_order_relaxed) ==
-             r->progress_to)) {
+         atomic_load_explicit(&s->control.progress_from,
+                              memory_order_relaxed) == r->progress_to)) {
         return false; /* The worker waits for more. */
     }
-    return exchange_flag(&s->worker_asleep);
+    return exchange_flag(&s->control.worker_asleep);
 }
 
 bool ps_ring_agent_sleep(struct ps_ring_agent *r, uint64_t frames)
@@ -378,11 +380,12 @@ bool ps_ring_agent_sleep(struct ps_ring_agent *r, uint64_t frames)
     struct ps_ring_shared *s = r->shared;
     const struct slot *slot = &s->ops[r->ops_from % PS_RING_OP_SLOTS];
 
-    atomic_store_explicit(&s->agent_asleep, 1, memory_order_release);
+    atomic_store_explicit(&s->control.agent_asleep, 1, memory_order_release);
     atomic_thread_fence(memory_order_seq_cst);
-    if (atomic_load_explicit(&s->ops_to, memory_order_acquire) == r->ops_from ||
+    if (atomic_load_explicit(&s->control.ops_to, memory_order_acquire) ==
+            r->ops_from ||
         /* The operation waits for a frame, whose arrival wakes the agent. */
-        atomic_load_explicit(&slot->words[OP_WORDS], memory_order_relaxed) >
+        atomic_load_explicit(&slot->words[AFTER_WORD], memory_order_relaxed) >
             frames) {
         return true;
     }
@@ -392,5 +395,6 @@ bool ps_ring_agent_sleep(struct ps_ring_agent *r, uint64_t frames)
 
 void ps_ring_agent_awake(struct ps_ring_agent *r)
 {
-    atomic_store_explicit(&r->shared->agent_asleep, 0, memory_order_relaxed);
+    atomic_store_explicit(&r->shared->control.agent_asleep, 0,
+                          memory_order_relaxed);
 }

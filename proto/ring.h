@@ -30,8 +30,8 @@
 
 struct ps_ring_shared;
 
-/* Hash of an operation's memory layout; builds with different hashes use the
- * socket. 0: an operation does not fit into a ring. */
+/* Hash of the memory's layout, never 0; builds with different hashes use the
+ * socket. */
 uint32_t ps_ring_layout(void);
 /* Bytes of the memory, which both sides map page-aligned. */
 size_t ps_ring_bytes(void);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The rings between a worker and its agent, both sides in this process. */
 #include "proto/ring.h"
+#include "proto/ps_samples.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -101,6 +102,31 @@ static void operations_come_as_they_were_put(void **state)
         expect_op(p, n + 2);
         expect_no_op(p);
     }
+}
+
+/* A field of l_op that ring_op lacks would be lost. */
+static void every_field_of_an_operation_comes(void **state)
+{
+    struct pair *p = *state;
+    unsigned samples = 0;
+
+    for (size_t i = 0; i < ps_samples_count(); i++) {
+        struct ps_msg m = *ps_sample(i);
+        char sent[1024];
+        char got[1024];
+
+        if (m.code != PS_MSG_L_OP) {
+            continue;
+        }
+        samples++;
+        ps_msg_print(&m, sent, sizeof(sent));
+        assert_true(ps_ring_push_op(&p->worker, &m.l_op, 0));
+        memset(&m.l_op, 0xff, sizeof(m.l_op));
+        assert_int_equal(ps_ring_pop_op(&p->agent, 0, &m.l_op), 1);
+        ps_msg_print(&m, got, sizeof(got));
+        assert_string_equal(got, sent);
+    }
+    assert_int_equal(samples, 3);
 }
 
 static void operations_are_taken_together(void **state)
@@ -344,7 +370,7 @@ static void garbage_is_refused_or_taken_for_what_it_says(void **state)
             assert_true(rc == 0 || rc == 1 || rc == PS_E_PROTO);
             refused_op = refused_op || rc < 0;
             if (rc == 1) {
-                assert_true(op.op <= PS_OP_BROADCAST);
+                assert_true(op.op <= PS_OP_PROGRESS);
                 assert_true(op.reduce <= PS_REDUCE_PRODUCT);
             } else {
                 break;
@@ -501,6 +527,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         story(operations_come_as_they_were_put),
+        story(every_field_of_an_operation_comes),
         story(operations_are_taken_together),
         story(ends_are_taken_together),
         story(a_full_ring_takes_no_more),
