@@ -365,6 +365,33 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          """        .square_sum = j->global_norm->square_sum,
         .expected_keys = j->global_norm->expected_keys};"""),
     ],
+    "lets the norm of one job count in another": [
+        ("lib/core/sched/norm.c",
+         """static void pending_free(struct ps_sched_norm *n)
+{""",
+         """static struct ps_square_sum planted;
+static void pending_free(struct ps_sched_norm *n)
+{"""),
+        ("lib/core/sched/norm.c",
+         """ps_square_sum_merge(&j->global_norm->square_sum, &n->pending->square_sum);""",
+         """    ps_square_sum_merge(&planted, &n->pending->square_sum);
+    j->global_norm->square_sum = planted;"""),
+        ("lib/core/sched/norm.c",
+         "*j->global_norm = (struct ps_sched_global_norm){",
+         """    memset(&planted, 0, sizeof(planted));
+    *j->global_norm = (struct ps_sched_global_norm){"""),
+    ],
+    "has one credit for all jobs of a link": [
+        ("lib/core/server/credit.c",
+         "struct ps_credit *f = ps_map_get(p->credits, gen);",
+         """    gen = 1;
+    struct ps_credit *f = ps_map_get(p->credits, gen);"""),
+    ],
+    "batches partitions of two jobs in one frame": [
+        ("lib/core/agent/send_queue.c",
+         "(g->msg_code != one.msg_code || g->job != one.job ||",
+         "        (g->msg_code != one.msg_code ||"),
+    ],
     "forgets to rescale gradients": [
         ("lib/core/optim/optim.c",
          """.rescale = v[PS_OPTIM_RESCALE] * at->grad_scale,

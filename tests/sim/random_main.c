@@ -338,6 +338,15 @@ static void add_clip(struct world_options *o, struct ps_rng *r)
     }
 }
 
+/* A second job on the same agents and servers. Behind everything. */
+static void add_rival(struct world_options *o, struct ps_rng *r)
+{
+    if (ps_rng_chance(r, 200)) {
+        o->jobs = 2;
+        o->store_budget *= 2;
+    }
+}
+
 /* The cluster of a seed. */
 static struct world_options shape_of(uint64_t seed)
 {
@@ -380,6 +389,7 @@ static struct world_options shape_of(uint64_t seed)
     add_memory(&o, &r);
     o.lars = o.norms && ps_rng_chance(&r, 400);
     add_clip(&o, &r);
+    add_rival(&o, &r);
     return o;
 }
 
@@ -494,9 +504,11 @@ static bool may_fail(const struct world_options *o)
 /* What came of a run. */
 struct outcome {
     bool failed; /* A rank ended with an error, as it may. */
-    uint64_t result;
-    bool seen[WORLD_KEYS_MAX][64];
-    uint64_t value[WORLD_KEYS_MAX][64];
+    struct {
+        uint64_t result;
+        bool seen[WORLD_KEYS_MAX][64];
+        uint64_t value[WORLD_KEYS_MAX][64];
+    } job[WORLD_JOBS_MAX];
 };
 
 struct totals {
@@ -512,7 +524,7 @@ static bool run_again(struct world *w, const struct world_options *o)
 {
     bool ok = world_run_again(w, PS_SECONDS(30));
 
-    for (uint32_t i = 0; ok && i < o->workers; i++) {
+    for (uint32_t i = 0; ok && i < world_worker_count(w); i++) {
         char text[512];
 
         if (world_worker_error(w, i, text, sizeof(text)) != 0) {
@@ -532,7 +544,7 @@ static bool run(const struct world_options *o, struct outcome *ret,
                                                          : PS_SECONDS(120));
     bool failed = false;
 
-    for (uint32_t i = 0; ok && i < o->workers; i++) {
+    for (uint32_t i = 0; ok && i < world_worker_count(w); i++) {
         char text[512];
         int rc = world_worker_error(w, i, text, sizeof(text));
 
@@ -553,10 +565,13 @@ static bool run(const struct world_options *o, struct outcome *ret,
         printf("%s\n", world_error(w));
     }
     ret->failed = failed;
-    ret->result = world_result(w);
-    for (uint32_t i = 0; i < o->key_count; i++) {
-        for (uint32_t v = 0; v <= o->rounds; v++) {
-            ret->seen[i][v] = world_value(w, i, v, &ret->value[i][v]);
+    for (uint32_t j = 0; j < WORLD_JOBS_MAX; j++) {
+        ret->job[j].result = world_result(w, j);
+        for (uint32_t i = 0; i < o->key_count; i++) {
+            for (uint32_t v = 0; v <= o->rounds; v++) {
+                ret->job[j].seen[i][v] = world_value(w, j, i, v,
+                                                     &ret->job[j].value[i][v]);
+            }
         }
     }
     t->steps += world_steps(w);
@@ -565,18 +580,19 @@ static bool run(const struct world_options *o, struct outcome *ret,
     return ok;
 }
 
-/* Every version that was seen in both runs has the same bits, even if the job
- * failed later. */
-static bool same(const struct world_options *o, const struct outcome *a,
-                 const struct outcome *b)
+/* Every version of a job that was seen in both runs has the same bits, even if
+ * the job failed later. */
+static bool same_job(const struct world_options *o, const struct outcome *a,
+                     const struct outcome *b, uint32_t j)
 {
     for (uint32_t i = 0; i < o->key_count; i++) {
         for (uint32_t v = 0; v <= o->rounds; v++) {
-            if (a->seen[i][v] && b->seen[i][v] &&
-                a->value[i][v] != b->value[i][v]) {
-                printf("seed %llu: version %u of %s differs from that of the "
-                       "run without faults\n",
-                       (unsigned long long)o->seed, v, o->key[i].name);
+            if (a->job[j].seen[i][v] && b->job[j].seen[i][v] &&
+                a->job[j].value[i][v] != b->job[j].value[i][v]) {
+                printf(
+                    "seed %llu: version %u of %s of job %u differs from that "
+                    "of the run without faults\n",
+                    (unsigned long long)o->seed, v, o->key[i].name, j);
                 return false;
             }
         }
@@ -584,12 +600,23 @@ static bool same(const struct world_options *o, const struct outcome *a,
     if (b->failed) {
         return true; /* It came to no last version. */
     }
-    if (a->result != b->result) {
-        printf("seed %llu: the weights differ from those of the run without "
-               "faults\n",
-               (unsigned long long)o->seed);
+    if (a->job[j].result != b->job[j].result) {
+        printf("seed %llu: the weights of job %u differ from those of the run "
+               "without faults\n",
+               (unsigned long long)o->seed, j);
     }
-    return a->result == b->result;
+    return a->job[j].result == b->job[j].result;
+}
+
+static bool same(const struct world_options *o, const struct outcome *a,
+                 const struct outcome *b)
+{
+    for (uint32_t j = 0; j < WORLD_JOBS_MAX; j++) {
+        if (!same_job(o, a, b, j)) {
+            return false;
+        }
+    }
+    return true;
 }
 
 /* Which of the two runs of a seed is printed. */
@@ -638,7 +665,8 @@ static void print_shape(uint64_t seed)
     struct world_options o = shape_of(seed);
 
     add_faults(&o);
-    printf("seed %llu: %u servers, %u agents, %u workers, %u rounds, %u keys, "
+    printf("seed %llu: %u jobs, %u servers, %u agents, %u workers, %u rounds, "
+           "%u keys, "
            "credit %u, window %u, mode %s, optimizer %d, norms %d, accumulate "
            "%u, clip %g, tuned %d, change "
            "at %u, epochs %u, grows %d, init "
@@ -646,8 +674,9 @@ static void print_shape(uint64_t seed)
            "%s, cut %u/s, partition %u/s, crash %u/s, agent %u/s, move %u/s, "
            "sleep %u/s, lose server "
            "%d, isolate %d, part %d, end sched %d\n",
-           (unsigned long long)seed, o.servers, o.agents, o.workers, o.rounds,
-           o.key_count, (unsigned)o.initial_credit, (unsigned)o.credit_window,
+           (unsigned long long)seed, o.jobs == 0 ? 1 : o.jobs, o.servers,
+           o.agents, o.workers, o.rounds, o.key_count,
+           (unsigned)o.initial_credit, (unsigned)o.credit_window,
            ps_mode_name(o.mode), o.optimizer, o.norms, o.accumulate,
            o.clip_norm, o.tuned, (unsigned)o.change_round, o.epochs, o.streams,
            o.init,

@@ -141,11 +141,11 @@ static void rounds_need_no_scheduler(void **state)
     w = world_new(&o);
     world_hold_worker(w, WORKERS - 1, 4);
     go(w, PS_SECONDS(1));
-    assert_false(world_value(w, 0, 10, &hash));
+    assert_false(world_value(w, 0, 0, 10, &hash));
     world_kill_sched(w);
     world_release_worker(w, WORKERS - 1);
     go(w, PS_SECONDS(2));
-    assert_true(world_value(w, 0, 10, &hash));
+    assert_true(world_value(w, 0, 0, 10, &hash));
     /* The workers have left; the next scheduler is told of none. */
     world_restart_sched(w);
     if (!world_drain(w, PS_SECONDS(30))) {

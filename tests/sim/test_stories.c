@@ -103,9 +103,9 @@ static void another_network_gives_the_same_bits(void **state)
         w = world_new(&o);
         all_well(w, 4);
         if (seed == 1) {
-            first = world_result(w);
+            first = world_result(w, 0);
         }
-        assert_int_equal(world_result(w), first);
+        assert_int_equal(world_result(w, 0), first);
         world_free(w);
     }
 }
@@ -123,9 +123,9 @@ static void one_and_three_servers_give_the_same_bits(void **state)
         w = world_new(&o);
         all_well(w, 4);
         if (servers == 1) {
-            first = world_result(w);
+            first = world_result(w, 0);
         }
-        assert_int_equal(world_result(w), first);
+        assert_int_equal(world_result(w, 0), first);
         world_free(w);
     }
 }
@@ -299,7 +299,7 @@ static void a_moved_partition_keeps_what_codes_left_over(void **state)
         all_well(w, 4);
         for (uint32_t i = 0; i < 2; i++) {
             for (uint32_t v = 1; v <= o.rounds; v++) {
-                assert_true(world_value(w, i, v, &value[lost][i][v]));
+                assert_true(world_value(w, 0, i, v, &value[lost][i][v]));
             }
         }
         world_free(w);
@@ -731,9 +731,9 @@ static void who_has_no_data_passes_until_all_do(void **state)
             w = world_new(&o);
             all_well(w, 4);
             if (servers == 1) {
-                first = world_result(w);
+                first = world_result(w, 0);
             }
-            assert_true(servers == 0 || world_result(w) == first);
+            assert_true(servers == 0 || world_result(w, 0) == first);
             world_free(w);
         }
     }

@@ -905,9 +905,14 @@ bool world_run(struct world *w, ps_time until)
     return w->error[0] == '\0';
 }
 
+uint32_t world_worker_count(const struct world *w)
+{
+    return w->opt.workers * world_job_count(w);
+}
+
 static bool all_workers_done(const struct world *w)
 {
-    for (uint32_t i = 0; i < w->opt.workers; i++) {
+    for (uint32_t i = 0; i < world_worker_count(w); i++) {
         if (w->worker[i].stage != WS_DONE) {
             return false;
         }
@@ -922,7 +927,7 @@ static void report_stuck(struct world *w)
     struct ps_str s;
 
     ps_str_init(&s, text, sizeof(text));
-    for (uint32_t i = 0; i < w->opt.workers; i++) {
+    for (uint32_t i = 0; i < world_worker_count(w); i++) {
         const struct wworker *k = &w->worker[i];
 
         if (k->stage == WS_DONE && k->error == 0) {
@@ -943,7 +948,7 @@ static void end_latecomers(struct world *w)
 {
     bool failed = false;
 
-    for (uint32_t i = 0; i < w->opt.workers; i++) {
+    for (uint32_t i = 0; i < world_worker_count(w); i++) {
         const struct wworker *k = &w->worker[i];
 
         failed |= k->stage == WS_DONE &&
@@ -952,7 +957,7 @@ static void end_latecomers(struct world *w)
             return;
         }
     }
-    for (uint32_t i = 0; failed && i < w->opt.workers; i++) {
+    for (uint32_t i = 0; failed && i < world_worker_count(w); i++) {
         if (w->worker[i].stage != WS_DONE) {
             worker_kill(w, &w->worker[i]);
             w->worker[i].stage = WS_DONE;
@@ -987,7 +992,7 @@ bool world_run_again(struct world *w, ps_time limit)
             world_node_begin(w, &w->node[i]);
         }
     }
-    for (uint32_t i = 0; i < w->opt.workers; i++) {
+    for (uint32_t i = 0; i < world_worker_count(w); i++) {
         worker_restart(w, &w->worker[i]);
     }
     return world_run_workers(w, ps_time_add(w->now, limit));
@@ -1097,18 +1102,18 @@ const char *world_story(const struct world *w)
     return w->story == NULL ? "" : w->story;
 }
 
-uint64_t world_result(const struct world *w)
+uint64_t world_result(const struct world *w, uint32_t job)
 {
-    return w->result;
+    return w->job[job].result;
 }
 
-bool world_value(const struct world *w, uint32_t key, uint64_t version,
-                 uint64_t *ret_hash)
+bool world_value(const struct world *w, uint32_t job, uint32_t key,
+                 uint64_t version, uint64_t *ret_hash)
 {
-    if (!w->seen_set[key][version]) {
+    if (!w->job[job].seen_set[key][version]) {
         return false;
     }
-    *ret_hash = w->seen_hash[key][version];
+    *ret_hash = w->job[job].seen_hash[key][version];
     return true;
 }
 

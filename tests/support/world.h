@@ -15,6 +15,7 @@
 
 #define WORLD_KEYS_MAX    8
 #define WORLD_WORKERS_MAX 64
+#define WORLD_JOBS_MAX    2
 #define WORLD_NODES_MAX   32
 
 struct world_key {
@@ -57,8 +58,11 @@ struct world_options {
     uint32_t servers;
     uint32_t servers_wanted; /* Servers that the job requests; 0: all. */
     uint32_t agents;
-    /* Number of workers; blocks of ranks are assigned to the agents. */
+    /* Workers of a job; blocks of ranks are assigned to the agents. */
     uint32_t workers;
+    /* Jobs of the same options that run at the same time on the same agents and
+     * servers, each with its own data; 0: one. */
+    uint32_t jobs;
     uint32_t rounds;
     uint32_t barrier_every; /* Rounds between two barriers; 0: none. */
     /* Longest time for which a worker is busy between two rounds. */
@@ -142,11 +146,14 @@ bool world_drain(struct world *w, ps_time limit);
 ps_time world_now(const struct world *w);
 const char *world_error(const struct world *w); /* "" without a failure. */
 const char *world_story(const struct world *w);
-/* Hash of the last version of all keys, as rank 0 received it. */
-uint64_t world_result(const struct world *w);
-/* Hash of one version of a key, if a worker has received all of it. */
-bool world_value(const struct world *w, uint32_t key, uint64_t version,
-                 uint64_t *ret_hash);
+/* Hash of the last version of all keys of a job, as its rank 0 received it. */
+uint64_t world_result(const struct world *w, uint32_t job);
+/* Hash of one version of a key, if a worker of the job has received all of
+ * it. */
+bool world_value(const struct world *w, uint32_t job, uint32_t key,
+                 uint64_t version, uint64_t *ret_hash);
+/* Workers of all jobs; those of the first job come first, by rank. */
+uint32_t world_worker_count(const struct world *w);
 /* Hash of all events, for "same seed, same run". */
 uint64_t world_trace_hash(const struct world *w);
 uint64_t world_steps(const struct world *w);

@@ -74,7 +74,7 @@ static void check_slot_credit(struct world *w, const struct wnode *server,
 
 static void check_credit(struct world *w, struct wnode *server)
 {
-    for (uint32_t n = 0; n < WORLD_JOBS_MAX; n++) {
+    for (uint32_t n = 0; n < WORLD_CREDITS_MAX; n++) {
         struct wcredit *job = &server->credit[n];
 
         for (uint32_t i = 0; job->gen != 0 && i < w->opt.agents; i++) {
@@ -93,15 +93,15 @@ static void check_credit(struct world *w, struct wnode *server)
 static struct wcredit *credit_of(struct world *w, struct wnode *server,
                                  uint64_t gen)
 {
-    struct wcredit *job = &server->credit[WORLD_JOBS_MAX - 1];
+    struct wcredit *job = &server->credit[WORLD_CREDITS_MAX - 1];
 
-    for (uint32_t n = 0; n < WORLD_JOBS_MAX; n++) {
+    for (uint32_t n = 0; n < WORLD_CREDITS_MAX; n++) {
         if (server->credit[n].gen == gen) {
             return &server->credit[n];
         }
     }
     memmove(&server->credit[0], &server->credit[1],
-            (WORLD_JOBS_MAX - 1) * sizeof(server->credit[0]));
+            (WORLD_CREDITS_MAX - 1) * sizeof(server->credit[0]));
     *job = (struct wcredit){.gen = gen};
     for (uint32_t i = 0; i < w->opt.agents; i++) {
         (void)ps_server_peek_credit(server->server, gen, i, &job->slot[i]);
@@ -136,15 +136,10 @@ static void note_push(struct world *w, struct wnode *server,
 
 /* ------------------------------------------------------------------ commits */
 
-/* Records the versions the server has made: messages about them may still
- * arrive. */
-void check_before_death(struct world *w, const struct wnode *n)
+/* Records the versions that the server has made of the worker's job. */
+static void record_versions(struct world *w, const struct wnode *n,
+                            const struct wworker *k)
 {
-    const struct wworker *k = &w->worker[0];
-
-    for (uint32_t i = 1; i < w->opt.workers && k->gen == 0; i++) {
-        k = &w->worker[i];
-    }
     for (uint32_t i = 0; i < w->opt.key_count; i++) {
         for (uint32_t index = 0; index < WORLD_PARTS_MAX; index++) {
             const struct ps_slice *value;
@@ -159,6 +154,21 @@ void check_before_death(struct world *w, const struct wnode *n)
                 ps_map_put(w->committed_at_death, id,
                            (void *)(uintptr_t)(version + 1));
             }
+        }
+    }
+}
+
+/* Records the versions the server has made: messages about them may still
+ * arrive. */
+void check_before_death(struct world *w, const struct wnode *n)
+{
+    for (uint32_t i = 0; i < world_worker_count(w); i++) {
+        const struct wworker *k = &w->worker[i];
+
+        /* All workers of a job know the same; some know nothing yet. */
+        if (k->gen != 0 &&
+            (k->rank == 0 || w->worker[i - k->rank].gen != k->gen)) {
+            record_versions(w, n, k);
         }
     }
 }
@@ -285,9 +295,11 @@ void check_frame(struct world *w, struct wnode *from,
 static void check_value_unchanged(struct world *w, uint32_t key,
                                   uint64_t version)
 {
-    if (world_data_all_skip(w, key, version) && w->seen_set[key][version] &&
-        w->seen_set[key][version - 1] &&
-        w->seen_hash[key][version] != w->seen_hash[key][version - 1]) {
+    if (world_data_all_skip(w, key, version) &&
+        w->job[w->current_job].seen_set[key][version] &&
+        w->job[w->current_job].seen_set[key][version - 1] &&
+        w->job[w->current_job].seen_hash[key][version] !=
+            w->job[w->current_job].seen_hash[key][version - 1]) {
         world_fail(w, "round %llu of %s, which all passed, changed the value",
                    (unsigned long long)version, w->opt.key[key].name);
     }
@@ -307,7 +319,7 @@ static void check_first_value(struct world *w, const struct wworker *k,
     world_data_fill(w, want, key, 0, 0);
     if (!w->opt.init || memcmp(want, data, len) != 0) {
         world_fail(w, "rank %u: version 0 of %s is not its first value",
-                   k->index, w->opt.key[key].name);
+                   k->rank, w->opt.key[key].name);
     }
     ps_free(want);
 }
@@ -320,13 +332,13 @@ void check_value(struct world *w, struct wworker *k, uint32_t key,
     uint64_t h = world_hash(0xcbf29ce484222325u, data, len);
 
     if (version >= 255) {
-        world_fail(w, "rank %u: version %llu of %s", k->index,
+        world_fail(w, "rank %u: version %llu of %s", k->rank,
                    (unsigned long long)version, w->opt.key[key].name);
         return;
     }
-    if (!w->seen_set[key][version]) {
-        w->seen_set[key][version] = true;
-        w->seen_hash[key][version] = h;
+    if (!w->job[w->current_job].seen_set[key][version]) {
+        w->job[w->current_job].seen_set[key][version] = true;
+        w->job[w->current_job].seen_hash[key][version] = h;
         check_value_unchanged(w, key, version);
         check_value_unchanged(w, key, version + 1);
         world_model_check(w, key, version, data);
@@ -339,13 +351,13 @@ void check_value(struct world *w, struct wworker *k, uint32_t key,
                 world_fail(w,
                            "rank %u: round %llu of %s is not the sum of what "
                            "was pushed",
-                           k->index, (unsigned long long)version,
+                           k->rank, (unsigned long long)version,
                            w->opt.key[key].name);
             }
             ps_free(want);
         }
-    } else if (w->seen_hash[key][version] != h) {
-        world_fail(w, "rank %u sees other bits of version %llu of %s", k->index,
+    } else if (w->job[w->current_job].seen_hash[key][version] != h) {
+        world_fail(w, "rank %u sees other bits of version %llu of %s", k->rank,
                    (unsigned long long)version, w->opt.key[key].name);
     }
 }
@@ -362,14 +374,14 @@ void check_counts(struct world *w, const struct wworker *k, uint32_t key,
                                        : value - WORLD_COUNT_INITIAL;
         uint32_t rank = world_data_owner_rank(w, j);
         uint64_t least = 0;
-        uint64_t most = w->worker[rank].key[key].round;
+        uint64_t most = w->worker[k->index - k->rank + rank].key[key].round;
 
-        if (rank == k->index || k->stage == WS_FINAL) {
+        if (rank == k->rank || k->stage == WS_FINAL) {
             least = pushes;
         } else if (w->opt.mode == PS_MODE_SSP && pushes > w->opt.staleness) {
             least = pushes - w->opt.staleness;
         }
-        if (rank == k->index) {
+        if (rank == k->rank) {
             most = pushes;
         }
         if (has < (int64_t)least || has > (int64_t)most) {
@@ -377,7 +389,7 @@ void check_counts(struct world *w, const struct wworker *k, uint32_t key,
                 w,
                 "rank %u, after %llu pushes of %s: element %llu has %lld "
                 "of rank %u, and must have %llu to %llu",
-                k->index, (unsigned long long)pushes, w->opt.key[key].name,
+                k->rank, (unsigned long long)pushes, w->opt.key[key].name,
                 (unsigned long long)j, (long long)has, rank,
                 (unsigned long long)least, (unsigned long long)most);
             return;
@@ -409,7 +421,7 @@ void check_rows(struct world *w, struct wworker *k, uint32_t key,
             world_fail(w,
                        "rank %u: row %u of round %llu of %s is not the sum of "
                        "what was pushed",
-                       k->index, row[i], (unsigned long long)version, wk->name);
+                       k->rank, row[i], (unsigned long long)version, wk->name);
             break;
         }
     }

@@ -15,6 +15,12 @@ static uint64_t hash_u64(uint64_t x)
     return x;
 }
 
+/* Jobs that run at the same time have different data. */
+static uint64_t data_seed(const struct world *w)
+{
+    return w->opt.data_seed + w->current_job * (uint64_t)1000000007;
+}
+
 /* Numbers whose float32 sum depends on the order of addition. */
 static double order_sensitive(uint64_t h)
 {
@@ -71,8 +77,8 @@ enum ps_reduce world_data_reduce(const struct world *w, uint32_t i)
 void world_data_fill(const struct world *w, void *dst, uint32_t i,
                      uint32_t rank, uint64_t round)
 {
-    uint64_t base = hash_u64(w->opt.data_seed * 1000003 + i * 7919 +
-                             rank * 104729 + round * 1299709);
+    uint64_t base = hash_u64(data_seed(w) * 1000003 + i * 7919 + rank * 104729 +
+                             round * 1299709);
 
     for (uint64_t j = 0; j < w->opt.key[i].count; j++) {
         uint64_t h = hash_u64(base + j);
@@ -151,8 +157,8 @@ static uint32_t some_rows(const struct world *w, uint32_t i, uint64_t base,
 static uint64_t rows_base(const struct world *w, uint32_t i, uint32_t rank,
                           uint64_t round)
 {
-    return hash_u64(w->opt.data_seed * 15485863 + i * 6700417 +
-                    rank * 15487469 + round * 32452843);
+    return hash_u64(data_seed(w) * 15485863 + i * 6700417 + rank * 15487469 +
+                    round * 32452843);
 }
 
 uint32_t world_data_pushed(const struct world *w, uint32_t i, uint32_t rank,
@@ -390,7 +396,7 @@ static bool is_out_of_data(const struct world *w, uint32_t rank, uint64_t round)
     if (w->opt.epochs == 0 || round == 0) {
         return false;
     }
-    uint64_t base = hash_u64(w->opt.data_seed * 49979687 +
+    uint64_t base = hash_u64(data_seed(w) * 49979687 +
                              epoch_of(w, round, &from, &to));
     uint64_t data = rank == base % w->opt.workers
                         ? to - from

@@ -24,7 +24,7 @@ void world_lose_agent(struct world *w, uint32_t victim)
 {
     const struct wnode *n = &w->node[1 + w->opt.servers + victim];
 
-    for (uint32_t i = 0; i < w->opt.workers; i++) {
+    for (uint32_t i = 0; i < world_worker_count(w); i++) {
         if (w->worker[i].agent == n && !worker_may_lose_agent(&w->worker[i])) {
             return;
         }
@@ -131,7 +131,7 @@ void world_rebalance(struct world *w, const char *off)
         w, c->id * 2,
         &(struct ps_msg){.code = PS_MSG_QUERY,
                          .query = {.what = PS_QUERY_REBALANCE,
-                                   .job = "job",
+                                   .job = worker_job_name(w),
                                    .drain_server = off != NULL ? off : ""}});
     world_close_conn(w, c, world_delay(w, PS_MILLIS(1), PS_MILLIS(50)));
 }
@@ -155,7 +155,7 @@ static bool has_job_begun(const struct world *w)
 {
     const enum wstage least = w->opt.compress.name != NULL ? WS_KEYS : WS_HELLO;
 
-    for (uint32_t i = 0; i < w->opt.workers; i++) {
+    for (uint32_t i = 0; i < world_worker_count(w); i++) {
         if (w->worker[i].stage <= least) {
             return false;
         }
@@ -336,7 +336,7 @@ void world_fault(struct world *w, const struct wevent *e)
         schedule_fault(w, FAULT_PARTITION, f->partition);
         break;
     case FAULT_CRASH:
-        k = &w->worker[ps_rng_below(&w->rng, w->opt.workers)];
+        k = &w->worker[ps_rng_below(&w->rng, world_worker_count(w))];
         if (k->alive && k->stage > WS_KEYS && k->stage < WS_DETACH) {
             w->faults++;
             worker_kill(w, k);
@@ -360,6 +360,7 @@ void world_fault(struct world *w, const struct wevent *e)
         break;
     case FAULT_REBALANCE:
         w->faults++;
+        w->current_job = (uint32_t)w->faults % world_job_count(w);
         if (ps_rng_chance(&w->rng, 700)) {
             char name[32];
 

@@ -11,9 +11,9 @@
 #include "base/rng.h"
 
 /* Upper limit of the partitions of a key. */
-#define WORLD_PARTS_MAX 64
+#define WORLD_PARTS_MAX   64
 /* Jobs whose credit at a server is checked; another replaces the oldest. */
-#define WORLD_JOBS_MAX  4
+#define WORLD_CREDITS_MAX 8
 
 /* Credit of one job at one server. */
 struct wcredit {
@@ -39,7 +39,7 @@ struct wnode {
     ps_time tick_at;  /* Time of the valid tick event; others are stale. */
     /* Server: credit of the jobs last pushed to, as seen after its last
      * step. */
-    struct wcredit credit[WORLD_JOBS_MAX];
+    struct wcredit credit[WORLD_CREDITS_MAX];
     uint32_t stalled; /* Connection ends whose reading waits for memory. */
     bool unstall_due; /* A retry of the stalled ends is queued. */
 };
@@ -134,7 +134,9 @@ enum wstage {
 };
 
 struct wworker {
-    uint32_t index;       /* Worker index; the requested rank. */
+    uint32_t index; /* Position among the workers of all jobs. */
+    uint32_t job;
+    uint32_t rank;
     uint32_t incarnation; /* Incremented by each restart. */
     bool alive;
     struct wnode *agent;
@@ -194,6 +196,18 @@ struct wworker {
     uint64_t op_round[64];
 };
 
+/* Values and models of one of the jobs, for the checkers. */
+struct wjob {
+    uint64_t result;
+    /* By round: hash of the value that all workers must receive. */
+    uint64_t seen_hash[WORLD_KEYS_MAX][256];
+    bool seen_set[WORLD_KEYS_MAX][256];
+    struct wmodel *model[WORLD_KEYS_MAX]; /* NULL: no version was checked. */
+    /* By round: factor of all gradients that limits their norm; 0: not computed
+     * yet. */
+    double clip_scale[256];
+};
+
 struct world {
     struct world_options opt;
     ps_time now;
@@ -218,23 +232,24 @@ struct world {
     uint64_t steps;
     uint64_t faults;
     uint64_t trace_hash;
-    uint64_t result;
     char error[1024];
     char *story;
     size_t story_len;
     /* State of the checkers. */
 
-    /* By round: hash of the value that all workers must receive. */
-    uint64_t seen_hash[WORLD_KEYS_MAX][256];
-    bool seen_set[WORLD_KEYS_MAX][256];
-    struct wmodel *model[WORLD_KEYS_MAX]; /* NULL: no version was checked. */
-    /* By round: factor of all gradients that limits their norm; 0: not computed
-     * yet. */
-    double clip_scale[256];
+    struct wjob job[WORLD_JOBS_MAX];
+    /* Job of the worker whose event is handled; world_data_*() and checks of
+     * values are about this one. */
+    uint32_t current_job;
     struct ps_map *owners; /* By hash(epoch, key, part): node. */
     /* By hash(gen, key, part): version + 1 that a server that died had made. */
     struct ps_map *committed_at_death;
 };
+
+static inline uint32_t world_job_count(const struct world *w)
+{
+    return w->opt.jobs == 0 ? 1 : w->opt.jobs;
+}
 
 void world_fail(struct world *w, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
@@ -277,6 +292,7 @@ void world_sleep(struct world *w, struct wnode *n, ps_time length);
 void world_heal(struct world *w);
 
 /* world_worker.c */
+const char *worker_job_name(const struct world *w);
 /* Starts an ended worker again for the next job. */
 void worker_restart(struct world *w, struct wworker *k);
 void worker_begin(struct world *w, struct wworker *k);

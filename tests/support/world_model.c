@@ -214,8 +214,8 @@ static double clip_scale_of(struct world *w, uint64_t round, uint32_t weight)
     if (w->opt.clip_norm == 0) {
         return 1;
     }
-    if (w->clip_scale[round] != 0) {
-        return w->clip_scale[round];
+    if (w->job[w->current_job].clip_scale[round] != 0) {
+        return w->job[w->current_job].clip_scale[round];
     }
     for (uint32_t i = 0; i < w->opt.key_count; i++) {
         const struct world_key *k = &w->opt.key[i];
@@ -233,10 +233,10 @@ static double clip_scale_of(struct world *w, uint64_t round, uint32_t weight)
         }
         ps_free(sum);
     }
-    w->clip_scale[round] = fmin(
+    w->job[w->current_job].clip_scale[round] = fmin(
         1,
         w->opt.clip_norm / (sqrt(squares) * gradient_scale(w, weight) + 1e-8));
-    return w->clip_scale[round];
+    return w->job[w->current_job].clip_scale[round];
 }
 
 static void model_next_round(struct world *w, struct wmodel *m, uint32_t i)
@@ -278,13 +278,13 @@ void world_model_check(struct world *w, uint32_t i, uint64_t version,
                        const void *data)
 {
     const struct world_key *k = &w->opt.key[i];
-    struct wmodel *m = w->model[i];
+    struct wmodel *m = w->job[w->current_job].model[i];
 
     if (!model_applies(w, i) || (m != NULL && m->version > version)) {
         return; /* Bits are compared with those of another rank. */
     }
     if (m == NULL) {
-        m = w->model[i] = model_new(w, i);
+        m = w->job[w->current_job].model[i] = model_new(w, i);
     }
     while (m->version < version) {
         model_next_round(w, m, i);

@@ -254,7 +254,7 @@ struct world *world_new(const struct world_options *opt)
 {
     struct world *w = ps_calloc(1, sizeof(*w));
 
-    assert(opt->workers <= WORLD_WORKERS_MAX);
+    assert(opt->jobs <= WORLD_JOBS_MAX);
     assert(opt->rounds < 256 && opt->agents > 0);
     w->opt = *opt;
     if (w->opt.initial_credit == 0) {
@@ -280,14 +280,17 @@ struct world *world_new(const struct world_options *opt)
         begin_node(w, node_new(w, PS_ROLE_AGENT, i));
     }
     schedule_first_ticks(w);
-    for (uint32_t i = 0; i < opt->workers; i++) {
+    assert(world_worker_count(w) <= WORLD_WORKERS_MAX);
+    for (uint32_t i = 0; i < world_worker_count(w); i++) {
         struct wworker *k = &w->worker[i];
         struct wevent *e;
 
         k->index = i;
-        k->agent =
-            &w->node[1 + opt->servers +
-                     (uint32_t)((uint64_t)i * opt->agents / opt->workers)];
+        k->job = i / opt->workers;
+        k->rank = i % opt->workers;
+        k->agent = &w->node[1 + opt->servers +
+                            (uint32_t)((uint64_t)k->rank * opt->agents /
+                                       opt->workers)];
         e = world_event(w, WE_WORKER,
                         w->now + 1 + ps_rng_below(&w->rng, PS_MILLIS(80)));
         e->number = i;
@@ -329,7 +332,7 @@ void world_free(struct world *w)
     for (uint32_t i = 0; i < w->node_count; i++) {
         world_node_end(&w->node[i]);
     }
-    for (uint32_t i = 0; i < w->opt.workers; i++) {
+    for (uint32_t i = 0; i < world_worker_count(w); i++) {
         worker_release_memory(&w->worker[i]);
         worker_drop_requests(&w->worker[i]);
     }
@@ -341,8 +344,10 @@ void world_free(struct world *w)
     ps_map_free(w->segments);
     ps_map_free(w->owners);
     ps_map_free(w->committed_at_death);
-    for (uint32_t i = 0; i < WORLD_KEYS_MAX; i++) {
-        world_model_free(w->model[i]);
+    for (uint32_t j = 0; j < WORLD_JOBS_MAX; j++) {
+        for (uint32_t i = 0; i < WORLD_KEYS_MAX; i++) {
+            world_model_free(w->job[j].model[i]);
+        }
     }
     ps_heap_fini(&w->events);
     ps_decoder_free(w->decoder);

@@ -16,6 +16,14 @@
 
 static void advance_stage(struct world *w, struct wworker *k);
 
+const char *worker_job_name(const struct world *w)
+{
+    static const char *const names[2][WORLD_JOBS_MAX] = {
+        {"job", "rival"}, {"next", "next-rival"}};
+
+    return names[w->next_job][w->current_job];
+}
+
 static size_t key_bytes(const struct world *w, uint32_t i)
 {
     return w->opt.key[i].count * ps_dtype_size(w->opt.key[i].dtype);
@@ -120,10 +128,10 @@ static void send_push_rows(struct world *w, struct wworker *k, uint32_t i,
     uint64_t at = (round & 1u) * place_bytes(w, i);
     uint8_t *block = k->key[i].memory->data + at;
     uint32_t *row = (uint32_t *)(void *)block;
-    uint32_t count = world_data_pushed(w, i, k->index, round, row);
+    uint32_t count = world_data_pushed(w, i, k->rank, round, row);
     uint8_t *array = ps_alloc(key_bytes(w, i));
 
-    world_data_fill(w, array, i, k->index, round);
+    world_data_fill(w, array, i, k->rank, round);
     for (uint32_t r = 0; r < count; r++) {
         memcpy(block + row_numbers_bytes(count) + r * bytes,
                array + row[r] * bytes, bytes);
@@ -154,7 +162,7 @@ static void send_pull_rows(struct world *w, struct wworker *k, uint32_t i,
             row[r] = r;
         }
     } else {
-        count = world_data_pulled(w, i, k->index, round, row);
+        count = world_data_pulled(w, i, k->rank, round, row);
     }
     k->key[i].is_pulling = true;
     k->key[i].pulled_rows = count;
@@ -188,11 +196,12 @@ void worker_copy_more(struct world *w, struct wworker *k, uint32_t i)
     struct ps_msg m = {.code = PS_MSG_L_OP};
     uint8_t *array;
 
+    w->current_job = k->job;
     if (!k->alive || k->key[i].streaming_op == 0) {
         return;
     }
     array = ps_alloc(bytes);
-    world_data_fill(w, array, i, k->index, k->key[i].round);
+    world_data_fill(w, array, i, k->rank, k->key[i].round);
     memcpy(k->key[i].memory->data + k->key[i].at + k->key[i].bytes_ready,
            array + k->key[i].bytes_ready, piece);
     ps_free(array);
@@ -242,20 +251,20 @@ static void send_op(struct world *w, struct wworker *k, uint32_t i,
     m.l_op.root = kind == PS_OP_BROADCAST ? (uint16_t)world_data_root(w, round)
                                           : 0;
     if (kind == PS_OP_PUSHPULL || kind == PS_OP_PUSH ||
-        (kind == PS_OP_BROADCAST && k->index == m.l_op.root) ||
-        (kind == PS_OP_INIT && k->index == 0)) {
+        (kind == PS_OP_BROADCAST && k->rank == m.l_op.root) ||
+        (kind == PS_OP_INIT && k->rank == 0)) {
         uint64_t at = (round & 1u) * place_bytes(w, i);
         uint8_t *array = k->key[i].memory->data + at;
 
         m.l_op.region = i + 1;
         m.l_op.offset = at;
         if (is_async_job(w)) {
-            world_data_count(w, array, i, k->index, kind == PS_OP_INIT);
+            world_data_count(w, array, i, k->rank, kind == PS_OP_INIT);
         } else if (w->opt.streams && kind != PS_OP_INIT &&
                    ps_rng_chance(&w->rng, 600)) {
             begin_copy(w, k, i, &m.l_op);
         } else {
-            world_data_fill(w, array, i, k->index, round);
+            world_data_fill(w, array, i, k->rank, round);
         }
         k->key[i].at = at;
     } else if (kind == PS_OP_PULL && is_async_job(w)) {
@@ -271,11 +280,11 @@ static void send_hello(struct world *w, struct wworker *k)
     struct ps_msg m = {.code = PS_MSG_L_HELLO};
 
     m.l_hello.protocol = 1;
-    m.l_hello.job = w->next_job ? "next" : "job";
+    m.l_hello.job = worker_job_name(w);
     m.l_hello.num_workers = w->opt.workers;
     m.l_hello.num_servers = w->opt.servers_wanted == 0 ? w->opt.servers
                                                        : w->opt.servers_wanted;
-    m.l_hello.rank = (int32_t)k->index;
+    m.l_hello.rank = (int32_t)k->rank;
     m.l_hello.mode = (uint8_t)w->opt.mode;
     m.l_hello.rule = is_async_job(w) && !w->opt.optimizer ? PS_RULE_ACCUMULATE
                                                           : PS_RULE_NONE;
@@ -299,6 +308,7 @@ static void send_hello(struct world *w, struct wworker *k)
 
 void worker_begin(struct world *w, struct wworker *k)
 {
+    w->current_job = k->job;
     k->alive = true;
     k->stage = WS_HELLO;
     k->waiting = 0;
@@ -389,6 +399,7 @@ static void dial_later(struct world *w, struct wworker *k)
 
 void worker_closed(struct world *w, struct wworker *k)
 {
+    w->current_job = k->job;
     if (k->error == 0 && k->gen != 0 && w->opt.faults.agent_crash != 0) {
         k->conn = 0;
         k->agent_lost = true;
@@ -405,6 +416,7 @@ void worker_closed(struct world *w, struct wworker *k)
 /* Handles a start, a restart after a kill, or the end of a hold. */
 void worker_event(struct world *w, struct wworker *k)
 {
+    w->current_job = k->job;
     if (k->agent_lost && k->conn == 0) {
         if (!k->agent->alive) {
             dial_later(w, k);
@@ -440,7 +452,7 @@ void worker_accept_segment(struct world *w, struct wworker *k,
                            const struct ps_msg_l_residual_segment *m)
 {
     if (k->segment_count == 64) {
-        world_fail(w, "rank %u is given more and more to keep", k->index);
+        world_fail(w, "rank %u is given more and more to keep", k->rank);
         return;
     }
     k->segments[k->segment_count].number = m->segment;
@@ -542,7 +554,7 @@ static void check_result(struct world *w, struct wworker *k, uint32_t i,
     }
     if (arena == NULL) {
         world_fail(w, "rank %u was told of arena %u, which is not there",
-                   k->index, k->key[i].arena);
+                   k->rank, k->key[i].arena);
         return;
     }
     check_value(w, k, i, version, arena + k->key[i].offset[version & 1],
@@ -568,7 +580,7 @@ static void check_unchanged(struct world *w, struct wworker *k, uint32_t i)
                                      key_bytes(w, i)) != k->key[i].read_hash)) {
         world_fail(w,
                    "rank %u: version %llu of %s is not any more what it read",
-                   k->index, (unsigned long long)k->key[i].read_version,
+                   k->rank, (unsigned long long)k->key[i].read_version,
                    w->opt.key[i].name);
     }
     k->key[i].read_arena = 0;
@@ -702,7 +714,7 @@ static void begin_init(struct world *w, struct wworker *k)
 static enum ps_op op_of_round(const struct world *w, const struct wworker *k,
                               uint32_t i)
 {
-    if (world_data_skips(w, i, k->index, k->round)) {
+    if (world_data_skips(w, i, k->rank, k->round)) {
         return PS_OP_SKIP;
     }
     switch (world_data_kind(w, i)) {
@@ -711,8 +723,8 @@ static enum ps_op op_of_round(const struct world *w, const struct wworker *k,
     case WORLD_BROADCAST:
         return PS_OP_BROADCAST;
     case WORLD_REDUCE_TO_ONE:
-        return k->index == world_data_root(w, k->round) ? PS_OP_PUSHPULL
-                                                        : PS_OP_PUSH;
+        return k->rank == world_data_root(w, k->round) ? PS_OP_PUSHPULL
+                                                       : PS_OP_PUSH;
     case WORLD_ROWS:
         return PS_OP_PUSH_ROWS;
     }
@@ -768,25 +780,25 @@ static void send_detach(struct world *w, struct wworker *k)
 {
     struct ps_msg m = {.code = PS_MSG_L_DETACH};
 
-    if (k->index == 0) {
-        w->result = 0xcbf29ce484222325u;
+    if (k->rank == 0) {
+        w->job[k->job].result = 0xcbf29ce484222325u;
         for (uint32_t i = 0; i < w->opt.key_count; i++) {
             if (is_async_job(w)) {
-                w->result = world_hash(w->result,
-                                       k->key[i].memory->data + k->key[i].at,
-                                       key_bytes(w, i));
+                w->job[k->job].result = world_hash(
+                    w->job[k->job].result,
+                    k->key[i].memory->data + k->key[i].at, key_bytes(w, i));
                 continue;
             }
             if (is_rows_key(w, i)) {
-                w->result = world_hash(
-                    w->result,
+                w->job[k->job].result = world_hash(
+                    w->job[k->job].result,
                     k->key[i].memory->data + 2 * place_bytes(w, i) +
                         row_numbers_bytes(k->key[i].pulled_rows),
                     key_bytes(w, i));
                 continue;
             }
-            w->result = world_hash(w->result, k->key[i].final_value,
-                                   key_bytes(w, i));
+            w->job[k->job].result = world_hash(
+                w->job[k->job].result, k->key[i].final_value, key_bytes(w, i));
         }
     }
     k->stage = WS_DETACH;
@@ -806,6 +818,7 @@ static void schedule_think_done(struct world *w, const struct wworker *k,
 
 void worker_think_done(struct world *w, struct wworker *k)
 {
+    w->current_job = k->job;
     if (k->agent_lost) {
         schedule_think_done(w, k, PS_MILLIS(5));
     } else if (k->alive && k->is_thinking) {
@@ -901,7 +914,7 @@ static void on_key_info(struct world *w, struct wworker *k,
     uint32_t i = (uint32_t)m->request - 1;
 
     if (m->request == 0 || m->request > w->opt.key_count) {
-        world_fail(w, "rank %u got key info nobody asked for", k->index);
+        world_fail(w, "rank %u got key info nobody asked for", k->rank);
         return;
     }
     if (m->error != 0) {
@@ -933,11 +946,11 @@ static void on_skip_done(struct world *w, struct wworker *k, uint32_t i,
 {
     if (nobody != world_data_all_skip(w, i, round)) {
         world_fail(w, "rank %u passed round %llu of %s and heard that %s did",
-                   k->index, (unsigned long long)round, w->opt.key[i].name,
+                   k->rank, (unsigned long long)round, w->opt.key[i].name,
                    nobody ? "all" : "not all");
         return;
     }
-    if (nobody && k->index % 2 == 0) {
+    if (nobody && k->rank % 2 == 0) {
         k->key[i].is_pulling = true;
         send_op(w, k, i, PS_OP_PULL, round);
     }
@@ -961,11 +974,11 @@ static void on_op_done(struct world *w, struct wworker *k,
         world_fail(w,
                    "rank %u: round %llu of %s is done, and its array is "
                    "not all there",
-                   k->index, (unsigned long long)round, w->opt.key[i - 1].name);
+                   k->rank, (unsigned long long)round, w->opt.key[i - 1].name);
         return;
     }
     if (k->waiting == 0) {
-        world_fail(w, "rank %u: operation %llu is done twice", k->index,
+        world_fail(w, "rank %u: operation %llu is done twice", k->rank,
                    (unsigned long long)m->op_id);
         return;
     }
@@ -980,7 +993,7 @@ static void on_op_done(struct world *w, struct wworker *k,
     }
     if (m->version < round) {
         world_fail(w, "rank %u asked for version %llu of %s and got %llu",
-                   k->index, (unsigned long long)round, w->opt.key[i - 1].name,
+                   k->rank, (unsigned long long)round, w->opt.key[i - 1].name,
                    (unsigned long long)m->version);
         return;
     }
@@ -999,7 +1012,7 @@ static void on_op_done(struct world *w, struct wworker *k,
         return; /* Its operation asked for no value. */
     }
     check_result(w, k, (uint32_t)i - 1, m->version);
-    if (k->stage == WS_FINAL && k->index == 0) {
+    if (k->stage == WS_FINAL && k->rank == 0) {
         copy_final_value(w, k, (uint32_t)i - 1);
     }
 }
@@ -1007,11 +1020,12 @@ static void on_op_done(struct world *w, struct wworker *k,
 void worker_message(struct world *w, struct wworker *k,
                     const struct ps_msg *msg)
 {
+    w->current_job = k->job;
     switch (msg->code) {
     case PS_MSG_L_WELCOME:
-        if (msg->l_welcome.rank != k->index ||
+        if (msg->l_welcome.rank != k->rank ||
             msg->l_welcome.num_workers != w->opt.workers) {
-            world_fail(w, "rank %u was welcomed as %u of %u", k->index,
+            world_fail(w, "rank %u was welcomed as %u of %u", k->rank,
                        msg->l_welcome.rank, msg->l_welcome.num_workers);
             return;
         }
@@ -1047,7 +1061,7 @@ void worker_message(struct world *w, struct wworker *k,
         end_worker(w, k);
         return;
     default:
-        world_fail(w, "rank %u got a %s", k->index, ps_msg_name(msg->code));
+        world_fail(w, "rank %u got a %s", k->rank, ps_msg_name(msg->code));
         return;
     }
     advance_stage(w, k);
