@@ -4,6 +4,7 @@
  * looks the change up here. */
 #pragma once
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -27,4 +28,13 @@ static inline const char *ps_state_name(const struct ps_state_table *t,
                                         uint32_t state)
 {
     return state < t->count ? t->states[state] : "unknown";
+}
+
+/* Changes a state of the machines, whose callers have compared it before. The
+ * client, which must not abort the program that it is part of, looks first. */
+static inline void ps_state_change(const struct ps_state_table *t,
+                                   uint8_t *state, uint8_t to)
+{
+    assert(ps_state_may_follow(t, *state, to));
+    *state = to;
 }

@@ -90,6 +90,7 @@ static const uint32_t successors[] = {
     [OP_DONE] = PS_STATE_BIT(OP_QUEUED),
 };
 
+/* An operation, in the client. */
 static const struct ps_state_table op_states = {
     .name = "operation",
     .states = state_names,

@@ -209,6 +209,7 @@ static const uint32_t successors[] = {
     [LINK_GREETING] = PS_STATE_BIT(LINK_UP) | PS_STATE_BIT(LINK_LOST),
 };
 
+/* The connection of a client to its agent. */
 static const struct ps_state_table link_states = {
     .name = "connection",
     .states = link_names,

@@ -6,6 +6,7 @@
 #include "net/conn_inner.h"
 
 #include "base/alloc.h"
+#include "base/state_table.h"
 #include "base/str.h"
 #include "net/uverr.h"
 
@@ -17,6 +18,35 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+static const char *const state_names[] = {
+    [CONN_OPEN] = "OPEN",
+    [CONN_FINISHING] = "FINISHING",
+    [CONN_CLOSING] = "CLOSING",
+    [CONN_CLOSED] = "CLOSED",
+};
+
+static const uint32_t successors[] = {
+    [CONN_OPEN] = PS_STATE_BIT(CONN_FINISHING) | PS_STATE_BIT(CONN_CLOSING),
+    /* Input is discarded until all output is written. */
+    [CONN_FINISHING] = PS_STATE_BIT(CONN_CLOSING),
+    /* Until the handle is closed and no I/O task uses the descriptor. */
+    [CONN_CLOSING] = PS_STATE_BIT(CONN_CLOSED),
+    [CONN_CLOSED] = 0,
+};
+
+/* A connection that carries frames. */
+static const struct ps_state_table conn_states = {
+    .name = "frame connection",
+    .states = state_names,
+    .count = sizeof(state_names) / sizeof(state_names[0]),
+    .allowed = successors,
+};
+
+static void conn_set_state(struct ps_conn *c, enum conn_state to)
+{
+    ps_state_change(&conn_states, &c->state, (uint8_t)to);
+}
 
 static ps_time value_or_default(ps_time value, ps_time otherwise)
 {
@@ -243,7 +273,7 @@ void conn_maybe_closed(struct ps_conn *c)
     if (!c->poll_closed) {
         return;
     }
-    c->state = CONN_CLOSED;
+    conn_set_state(c, CONN_CLOSED);
     conn_read_fini(c);
     conn_write_fini(c);
     c->ops->closed(c->ctx, c, c->rc); /* Last: c may be freed in it. */
@@ -262,7 +292,7 @@ void ps_conn_close(struct ps_conn *c, int rc, const char *reason)
     if (!conn_is_alive(c)) {
         return;
     }
-    c->state = CONN_CLOSING;
+    conn_set_state(c, CONN_CLOSING);
     ps_send_scheduler_leave(ps_loop_send_scheduler(c->loop), &c->send_slot);
     c->rc = rc;
     ps_str_copy(c->reason, sizeof(c->reason), reason);
@@ -295,7 +325,7 @@ void ps_conn_finish(struct ps_conn *c)
     if (c->state != CONN_OPEN) {
         return;
     }
-    c->state = CONN_FINISHING;
+    conn_set_state(c, CONN_FINISHING);
     c->greeting_due = PS_TIME_NEVER;
     c->header_due = PS_TIME_NEVER;
     c->payload_due = PS_TIME_NEVER;

@@ -104,7 +104,7 @@ struct ps_conn {
     bool is_shm;
     bool is_greeted;
     bool in_frame; /* The frame callback runs; descriptors may be claimed. */
-    enum conn_state state;
+    uint8_t state; /* enum conn_state. */
     int fd;
     uv_poll_t poll;
     int polled_events; /* Events that the poll handle watches. */

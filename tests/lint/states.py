@@ -7,7 +7,7 @@ its transitions, unless allow/states.txt has it.
     states.py ROOT --list    what is found, as lines of the allow-list
     states.py ROOT --shrink  the check, with a list rid of what nothing needs
 
-A table is an array of sets of PS_STATE_BIT (core/base/state.h). States are the
+A table is an array of sets of PS_STATE_BIT (base/state_table.h). States are the
 fields below, but for rows of replies. An assignment is fine in the file whose table has the value that
 is assigned: there it sets the first state, and ps_state_change() does the
 rest. A value that is no constant is fine in a file that has any table."""

@@ -278,6 +278,7 @@ static const uint32_t successors[] = {
     [COLL_NO_DATA] = PS_STATE_BIT(COLL_AGREE),
 };
 
+/* The stages of a collective, in the client. */
 static const struct ps_state_table coll_stages = {
     .name = "collective",
     .states = stage_names,

@@ -199,7 +199,7 @@ int ps_agent_encode_start(struct ps_agent_step *st,
     release_buffers(&m);
     ps_map_put(a->computations, run->token, run);
     p->is_encoding = true;
-    p->state = PS_AGENT_PART_COMPUTING;
+    ps_agent_part_set_state(p, PS_AGENT_PART_COMPUTING);
     f->computing_bytes += run->bytes;
     f->server->computing++;
     f->server->computing_bytes += run->bytes;

@@ -141,7 +141,7 @@ struct ps_agent_part {
     uint32_t owner_node; /* Server that owns it; 0: this agent. */
     uint64_t first_elem; /* Element of the key. */
     uint32_t count;
-    enum ps_agent_part_state state;
+    uint8_t state; /* enum ps_agent_part_state. */
     /* Its server took it over from another one, or may have. */
     bool owner_changed;
     bool must_resend_state;   /* Its server has to get our state again. */
@@ -410,7 +410,7 @@ struct ps_agent_session {
     ps_conn_id conn;
     uint64_t worker;
     uint32_t uid;
-    enum ps_agent_session_state state;
+    uint8_t state; /* enum ps_agent_session_state. */
     struct ps_msg *hello; /* Own copy of l_hello. */
     uint64_t gen;         /* 0: job_open is not answered. */
     struct ps_agent_job *job;
@@ -637,6 +637,8 @@ struct ps_agent_send_queue *ps_agent_send_queue_get(struct ps_agent_step *st,
                                                     struct ps_agent_job *j,
                                                     uint32_t node);
 void ps_agent_send_queue_free(struct ps_agent_send_queue *f);
+void ps_agent_part_set_state(struct ps_agent_part *p,
+                             enum ps_agent_part_state to);
 void ps_agent_send_enqueue(struct ps_agent_step *st, struct ps_agent_part *p);
 void ps_agent_send_dequeue(struct ps_agent_step *st, struct ps_agent_part *p);
 /* Sends a partition: alone, or in the server's batch if it is small. `slice`

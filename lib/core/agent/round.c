@@ -845,7 +845,7 @@ static void compute_locally(struct ps_agent_step *st, struct ps_agent_part *p)
                  p->first_elem * size;
     ps_compute_pin(c, k->results);
     ps_map_put(a->computations, run->token, run);
-    p->state = PS_AGENT_PART_COMPUTING;
+    ps_agent_part_set_state(p, PS_AGENT_PART_COMPUTING);
     a->stats.bytes_summed += count * p->count * size;
     ps_effects_compute(st->fx, c);
     if (slices != &one) {
@@ -882,7 +882,7 @@ void ps_agent_round_on_computed(struct ps_agent_step *st,
     struct ps_str t;
 
     if (p != NULL && p->state == PS_AGENT_PART_COMPUTING) {
-        p->state = PS_AGENT_PART_IDLE;
+        ps_agent_part_set_state(p, PS_AGENT_PART_IDLE);
         if (!is_result_current(run)) {
             if (p->is_init || (k->round_open && k->round_complete &&
                                p->completed_round < k->round &&

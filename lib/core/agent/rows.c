@@ -253,7 +253,7 @@ static int start_sum(struct ps_agent_step *st, struct ps_agent_send_queue *f,
     }
     run->bytes = run->dst.len;
     ps_map_put(a->computations, run->token, run);
-    p->state = PS_AGENT_PART_COMPUTING;
+    ps_agent_part_set_state(p, PS_AGENT_PART_COMPUTING);
     f->computing_bytes += run->bytes;
     f->server->computing++;
     f->server->computing_bytes += run->bytes;

@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/num.h"
+#include "base/state_table.h"
 #include "base/str.h"
 #include "core/round/round.h"
 
@@ -19,6 +20,47 @@
  * to PS_BATCH_FRAME_MAX. */
 #define ARENA_MIN          PS_BATCH_PART_MAX
 #define INLINE_SOURCES_MAX 64u
+
+/* ------------------------------------------------------------------- states */
+
+static const char *const state_names[] = {
+    [PS_AGENT_PART_IDLE] = "IDLE",           [PS_AGENT_PART_QUEUED] = "QUEUED",
+    [PS_AGENT_PART_COMPUTING] = "COMPUTING", [PS_AGENT_PART_SENT] = "SENT",
+    [PS_AGENT_PART_BACKOFF] = "BACKOFF",
+};
+
+static const uint32_t successors[] = {
+    /* SENT at once if one rank contributes, or a small sum is made in the step.
+     * IDLE: dequeued without having been queued. */
+    [PS_AGENT_PART_IDLE] = PS_STATE_BIT(PS_AGENT_PART_IDLE) |
+                           PS_STATE_BIT(PS_AGENT_PART_QUEUED) |
+                           PS_STATE_BIT(PS_AGENT_PART_COMPUTING) |
+                           PS_STATE_BIT(PS_AGENT_PART_SENT),
+    [PS_AGENT_PART_QUEUED] = PS_STATE_BIT(PS_AGENT_PART_IDLE),
+    /* IDLE: the result is not needed any more, or the owner changed. */
+    [PS_AGENT_PART_COMPUTING] = PS_STATE_BIT(PS_AGENT_PART_SENT) |
+                                PS_STATE_BIT(PS_AGENT_PART_IDLE),
+    /* QUEUED again on a new link, or for another server. */
+    [PS_AGENT_PART_SENT] = PS_STATE_BIT(PS_AGENT_PART_IDLE) |
+                           PS_STATE_BIT(PS_AGENT_PART_BACKOFF) |
+                           PS_STATE_BIT(PS_AGENT_PART_QUEUED),
+    [PS_AGENT_PART_BACKOFF] = PS_STATE_BIT(PS_AGENT_PART_QUEUED) |
+                              PS_STATE_BIT(PS_AGENT_PART_IDLE),
+};
+
+/* The contribution of a node to a partition, at the agent. */
+static const struct ps_state_table part_states = {
+    .name = "partition",
+    .states = state_names,
+    .count = sizeof(state_names) / sizeof(state_names[0]),
+    .allowed = successors,
+};
+
+void ps_agent_part_set_state(struct ps_agent_part *p,
+                             enum ps_agent_part_state to)
+{
+    ps_state_change(&part_states, &p->state, (uint8_t)to);
+}
 
 /* ------------------------------------------------------------------- queues */
 
@@ -63,7 +105,7 @@ void ps_agent_send_enqueue(struct ps_agent_step *st, struct ps_agent_part *p)
 
     assert(p->state != PS_AGENT_PART_QUEUED &&
            p->state != PS_AGENT_PART_COMPUTING);
-    p->state = PS_AGENT_PART_QUEUED;
+    ps_agent_part_set_state(p, PS_AGENT_PART_QUEUED);
     ps_heap_push(&f->heap, &p->queue_item, (uint64_t)(INT32_MAX - priority));
     f->server->needs_pump = true;
 }
@@ -76,7 +118,7 @@ void ps_agent_send_dequeue(struct ps_agent_step *st, struct ps_agent_part *p)
 
         ps_heap_remove(&f->heap, &p->queue_item);
     }
-    p->state = PS_AGENT_PART_IDLE;
+    ps_agent_part_set_state(p, PS_AGENT_PART_IDLE);
 }
 
 void ps_agent_send_raise_credit(struct ps_agent_step *st,
@@ -329,7 +371,7 @@ void ps_agent_send_dispatch(struct ps_agent_step *st,
         fail_part(st, p, PS_E_TOOBIG, "is larger than a frame");
         return;
     }
-    p->state = PS_AGENT_PART_SENT;
+    ps_agent_part_set_state(p, PS_AGENT_PART_SENT);
     p->encoded_sent = p->encoded_sent || slice == &p->encoded;
     if (!p->is_init) {
         f->bytes_sent += bytes;
@@ -500,7 +542,7 @@ static int start_part_sum(struct ps_agent_step *st,
     c->job.dst = buf->data;
     ps_compute_pin(c, buf);
     ps_map_put(a->computations, run->token, run);
-    p->state = PS_AGENT_PART_COMPUTING;
+    ps_agent_part_set_state(p, PS_AGENT_PART_COMPUTING);
     f->computing_bytes += bytes;
     f->server->computing++;
     f->server->computing_bytes += bytes;
@@ -524,7 +566,7 @@ static bool is_part_needed(const struct ps_agent_part *p)
  * needs it. */
 static void discard_sum(struct ps_agent_step *st, struct ps_agent_part *p)
 {
-    p->state = PS_AGENT_PART_IDLE;
+    ps_agent_part_set_state(p, PS_AGENT_PART_IDLE);
     if (p->is_init || is_part_needed(p)) {
         ps_agent_send_enqueue(st, p);
     }
@@ -578,7 +620,8 @@ bool ps_agent_send_start_dense(struct ps_agent_step *st,
     bool ok = true;
 
     if (ps_agent_encode_applies(p) && p->is_encoding) {
-        p->state = PS_AGENT_PART_COMPUTING; /* For the previous owner. */
+        ps_agent_part_set_state(
+            p, PS_AGENT_PART_COMPUTING); /* For the previous owner. */
         return true;
     }
     if (ps_agent_encode_applies(p) && ps_agent_encode_is_ready(p)) {
@@ -652,7 +695,7 @@ static bool pump_one_part(struct ps_agent_step *st, struct ps_agent_server *s)
             continue;
         }
         ps_heap_pop(&f->heap);
-        p->state = PS_AGENT_PART_IDLE;
+        ps_agent_part_set_state(p, PS_AGENT_PART_IDLE);
         if (!start_part(st, f, p)) {
             ps_agent_send_enqueue(st, p);
             st->a->scratch_retry_at = ps_time_add(st->now, SCRATCH_RETRY_WAIT);

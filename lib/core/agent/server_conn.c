@@ -529,7 +529,7 @@ static void on_refuse(struct ps_agent_step *st, const struct ps_agent_server *s,
             }
             p->must_resend_state = may_need_state(p);
             if (p->state == PS_AGENT_PART_SENT) {
-                p->state = PS_AGENT_PART_BACKOFF;
+                ps_agent_part_set_state(p, PS_AGENT_PART_BACKOFF);
             }
             if (m->error == PS_E_AGAIN) {
                 ps_agent_send_begin_backoff(

@@ -6,6 +6,7 @@
 #include "core/agent/inner.h"
 
 #include "base/alloc.h"
+#include "base/state_table.h"
 #include "base/str.h"
 
 #include <assert.h>
@@ -14,6 +15,35 @@
 /* Regions unmapped at a time (2 us each), and the interval between batches. */
 #define UNMAP_COUNT    32u
 #define UNMAP_INTERVAL PS_MILLIS(1)
+
+/* ------------------------------------------------------------------ states */
+
+static const char *const state_names[] = {
+    [PS_AGENT_SESSION_NEW] = "NEW",
+    [PS_AGENT_SESSION_OPENING] = "OPENING",
+    [PS_AGENT_SESSION_ACTIVE] = "ACTIVE",
+};
+
+static const uint32_t successors[] = {
+    [PS_AGENT_SESSION_NEW] = PS_STATE_BIT(PS_AGENT_SESSION_OPENING),
+    /* The job runs. */
+    [PS_AGENT_SESSION_OPENING] = PS_STATE_BIT(PS_AGENT_SESSION_ACTIVE),
+    [PS_AGENT_SESSION_ACTIVE] = 0,
+};
+
+/* A training process, at its agent. */
+static const struct ps_state_table session_states = {
+    .name = "session",
+    .states = state_names,
+    .count = sizeof(state_names) / sizeof(state_names[0]),
+    .allowed = successors,
+};
+
+static void session_set_state(struct ps_agent_session *s,
+                              enum ps_agent_session_state to)
+{
+    ps_state_change(&session_states, &s->state, (uint8_t)to);
+}
 
 /* --------------------------------------------------------------- operations */
 
@@ -470,7 +500,7 @@ static void on_hello(struct ps_agent_step *st, struct ps_agent_session *s,
         return;
     }
     s->hello = ps_msg_dup(m);
-    s->state = PS_AGENT_SESSION_OPENING;
+    session_set_state(s, PS_AGENT_SESSION_OPENING);
     s->gen = m->l_hello.gen;
     s->unreported_keys = s->gen == 0 ? 0 : m->l_hello.reattach_keys;
     if (st->a->departed_worker_count > 0 &&
@@ -512,7 +542,7 @@ void ps_agent_session_send_welcome(struct ps_agent_step *st,
                           ? r->entered_barriers
                           : j->completed_barriers;
 
-    s->state = PS_AGENT_SESSION_ACTIVE;
+    session_set_state(s, PS_AGENT_SESSION_ACTIVE);
     ps_effects_send_msg(
         st->fx, s->conn,
         &(struct ps_msg){.code = PS_MSG_L_WELCOME,

@@ -5,14 +5,23 @@
  * rejects the member, or is silent. The dialer drops one without a welcome. */
 #include "core/link/uplink.h"
 
+#include "base/state_table.h"
+
 #include "base/str.h"
-#include "core/base/state.h"
 #include "core/link/heartbeat.h"
 #include "core/link/name_claim.h"
 
 #include <string.h>
 
-static const uint32_t state_transitions[] = {
+static const char *const state_names[] = {
+    [PS_UPLINK_UNREGISTERED] = "UNREGISTERED",
+    [PS_UPLINK_CONNECTED] = "CONNECTED",
+    [PS_UPLINK_DISCONNECTED] = "DISCONNECTED",
+    [PS_UPLINK_NAME_LOST] = "NAME_LOST",
+    [PS_UPLINK_CLOSED] = "CLOSED",
+};
+
+static const uint32_t successors[] = {
     [PS_UPLINK_UNREGISTERED] = PS_STATE_BIT(PS_UPLINK_CONNECTED) |
                                PS_STATE_BIT(PS_UPLINK_NAME_LOST) |
                                PS_STATE_BIT(PS_UPLINK_CLOSED),
@@ -24,9 +33,17 @@ static const uint32_t state_transitions[] = {
     [PS_UPLINK_CLOSED] = 0,
 };
 
+/* The link of a server or agent to the scheduler. */
+static const struct ps_state_table uplink_states = {
+    .name = "uplink",
+    .states = state_names,
+    .count = sizeof(state_names) / sizeof(state_names[0]),
+    .allowed = successors,
+};
+
 static void uplink_set_state(struct ps_uplink *up, enum ps_uplink_state to)
 {
-    ps_state_change(state_transitions, &up->state, (uint8_t)to);
+    ps_state_change(&uplink_states, &up->state, (uint8_t)to);
 }
 
 /* Follows the dialer: the link may have got or lost its connection. */

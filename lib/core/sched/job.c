@@ -5,14 +5,14 @@
 #include "base/name_hash.h"
 #include "base/bits.h"
 #include "base/map.h"
-#include "core/base/state.h"
+#include "base/state_table.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define BIT PS_STATE_BIT
 
-static const uint32_t phase_transitions[] = {
+static const uint32_t successors[] = {
     [PS_JOB_PHASE_FORMING] = BIT(PS_JOB_PHASE_STARTING) |
                              BIT(PS_JOB_PHASE_FAILED) | BIT(PS_JOB_PHASE_ENDED),
     [PS_JOB_PHASE_STARTING] = BIT(PS_JOB_PHASE_RUNNING) |
@@ -27,6 +27,14 @@ static const char *const phase_names[] = {
     [PS_JOB_PHASE_FORMING] = "FORMING", [PS_JOB_PHASE_STARTING] = "STARTING",
     [PS_JOB_PHASE_RUNNING] = "RUNNING", [PS_JOB_PHASE_FAILED] = "FAILED",
     [PS_JOB_PHASE_ENDED] = "ENDED",
+};
+
+/* A job, at the scheduler. */
+static const struct ps_state_table job_phases = {
+    .name = "job",
+    .states = phase_names,
+    .count = sizeof(phase_names) / sizeof(phase_names[0]),
+    .allowed = successors,
 };
 
 static const char *text_or_empty(const char *s)
@@ -102,7 +110,7 @@ void ps_sched_job_set_phase(struct ps_sched_job *j, enum ps_job_phase to,
 {
     bool bad = to == PS_JOB_PHASE_FAILED;
 
-    ps_state_change(phase_transitions, &j->phase, (uint8_t)to);
+    ps_state_change(&job_phases, &j->phase, (uint8_t)to);
     ps_effects_log_for(fx, &j->account, bad ? PS_LOG_WARNING : PS_LOG_INFO,
                        "job %s gen %llu %s%s%s", j->name,
                        (unsigned long long)j->gen, phase_names[to],

@@ -3,20 +3,20 @@
 
 #include "base/alloc.h"
 #include "base/str.h"
-#include "core/base/state.h"
+#include "base/state_table.h"
 
 #include <string.h>
 
 #define BIT PS_STATE_BIT
 
-/* A GONE member may return: its name is not reused for another. */
-static const uint32_t state_transitions[] = {
+static const uint32_t successors[] = {
     [PS_NODE_STATE_JOINING] = BIT(PS_NODE_STATE_ACTIVE) |
                               BIT(PS_NODE_STATE_GONE),
     [PS_NODE_STATE_ACTIVE] = BIT(PS_NODE_STATE_SUSPECT) |
                              BIT(PS_NODE_STATE_GONE),
     [PS_NODE_STATE_SUSPECT] = BIT(PS_NODE_STATE_ACTIVE) |
                               BIT(PS_NODE_STATE_GONE),
+    /* It may return: its name is not reused for another. */
     [PS_NODE_STATE_GONE] = BIT(PS_NODE_STATE_JOINING),
 };
 
@@ -25,6 +25,14 @@ static const char *const state_names[] = {
     [PS_NODE_STATE_ACTIVE] = "ACTIVE",
     [PS_NODE_STATE_SUSPECT] = "SUSPECT",
     [PS_NODE_STATE_GONE] = "GONE",
+};
+
+/* A server or agent, at the scheduler. */
+static const struct ps_state_table member_states = {
+    .name = "member",
+    .states = state_names,
+    .count = sizeof(state_names) / sizeof(state_names[0]),
+    .allowed = successors,
 };
 
 void ps_members_init(struct ps_members *t)
@@ -161,7 +169,7 @@ void ps_member_set_state(struct ps_member *m, enum ps_node_state to,
 {
     bool bad = to == PS_NODE_STATE_GONE;
 
-    ps_state_change(state_transitions, &m->state, (uint8_t)to);
+    ps_state_change(&member_states, &m->state, (uint8_t)to);
     ps_effects_log(fx, bad ? PS_LOG_WARNING : PS_LOG_INFO,
                    "node %u %s role %s name %s incarnation %llu%s%s", m->node,
                    state_names[to], ps_role_name(m->role), m->name,

@@ -21,6 +21,7 @@
 #include "core/sched/inner.h"
 
 #include "base/alloc.h"
+#include "base/state_table.h"
 
 #include <inttypes.h>
 
@@ -31,6 +32,33 @@ enum migration_state {
     MIG_INSTALLING,
     MIG_COMMITTED,
     MIG_ROLLED_BACK
+};
+
+static const char *const state_names[] = {
+    [MIG_QUEUED] = "QUEUED",       [MIG_READING] = "READING",
+    [MIG_WRITING] = "WRITING",     [MIG_INSTALLING] = "INSTALLING",
+    [MIG_COMMITTED] = "COMMITTED", [MIG_ROLLED_BACK] = "ROLLED_BACK",
+};
+
+static const uint32_t successors[] = {
+    [MIG_QUEUED] = PS_STATE_BIT(MIG_READING),
+    [MIG_READING] = PS_STATE_BIT(MIG_WRITING) | PS_STATE_BIT(MIG_ROLLED_BACK),
+    /* READING again for the next chunk, or because this one was lost. */
+    [MIG_WRITING] = PS_STATE_BIT(MIG_READING) | PS_STATE_BIT(MIG_INSTALLING) |
+                    PS_STATE_BIT(MIG_ROLLED_BACK),
+    [MIG_INSTALLING] = PS_STATE_BIT(MIG_COMMITTED) |
+                       PS_STATE_BIT(MIG_ROLLED_BACK),
+    /* The ends are told, and then the migration is freed. */
+    [MIG_COMMITTED] = 0,
+    [MIG_ROLLED_BACK] = 0,
+};
+
+/* The move of one partition between two servers, at the scheduler. */
+static const struct ps_state_table migration_states = {
+    .name = "migration",
+    .states = state_names,
+    .count = sizeof(state_names) / sizeof(state_names[0]),
+    .allowed = successors,
 };
 
 struct endpoint {
@@ -44,13 +72,18 @@ struct migration {
     uint64_t id;
     uint32_t key;
     uint32_t index;
-    enum migration_state state;
+    uint8_t state; /* enum migration_state. */
     struct endpoint source;
     struct endpoint target;
     uint64_t copied_bytes; /* Bytes that the target has received. */
     uint64_t total_bytes;  /* Bytes of the partition with its state. */
     uint32_t epoch; /* COMMITTED, ROLLED_BACK: epoch of that transition. */
 };
+
+static void migration_set_state(struct migration *mv, enum migration_state to)
+{
+    ps_state_change(&migration_states, &mv->state, (uint8_t)to);
+}
 
 struct ps_sched_rebalance {
     ps_conn_id ctl_conn;
@@ -257,7 +290,7 @@ static void commit_migration(struct ps_sched_step *st, struct ps_sched_job *j,
 {
     ps_sched_key_reassign_part(st, j, j->keys[mv->key], mv->index,
                                mv->target.node);
-    mv->state = MIG_COMMITTED;
+    migration_set_state(mv, MIG_COMMITTED);
     mv->epoch = st->s->epoch;
     j->rebalance->committed_count++;
 }
@@ -266,7 +299,7 @@ static void roll_back_migration(struct ps_sched_step *st,
                                 struct ps_sched_job *j, struct migration *mv,
                                 const char *why)
 {
-    mv->state = MIG_ROLLED_BACK;
+    migration_set_state(mv, MIG_ROLLED_BACK);
     mv->epoch = st->s->epoch;
     record_failure(j->rebalance, why);
 }
@@ -299,7 +332,7 @@ static bool start_migration(struct ps_sched_step *st, struct ps_sched_job *j,
         ps_free(mv);
         return true;
     }
-    mv->state = MIG_READING;
+    migration_set_state(mv, MIG_READING);
     j->rebalance->active_count++;
     advance_migration(st, j, mv);
     return true;
@@ -401,7 +434,8 @@ void ps_sched_migrations_resend(struct ps_sched_step *st,
                 break;
             }
             if (mv->target.node == server->node && mv->state == MIG_WRITING) {
-                mv->state = MIG_READING; /* The chunk was not stored. */
+                migration_set_state(
+                    mv, MIG_READING); /* The chunk was not stored. */
             }
             if (mv->source.node == server->node) {
                 mv->source.awaits_ack = false;
@@ -432,7 +466,7 @@ static void forward_chunk(struct ps_sched_step *st, struct ps_sched_job *j,
     for (uint32_t i = 0; i < m->buffer_bytes_count; i++) {
         mv->total_bytes += m->buffer_bytes[i];
     }
-    mv->state = MIG_WRITING;
+    migration_set_state(mv, MIG_WRITING);
     mv->target.awaits_ack = true;
     ps_sched_send(st, find_member(st, mv->target.node),
                   ps_packet_new(&msg, payload, payload != NULL ? 1 : 0));
@@ -472,8 +506,8 @@ static void chunk_written(struct ps_sched_step *st, struct ps_sched_job *j,
         return;
     }
     mv->copied_bytes = m->received_bytes;
-    mv->state = mv->copied_bytes < mv->total_bytes ? MIG_READING
-                                                   : MIG_INSTALLING;
+    migration_set_state(
+        mv, mv->copied_bytes < mv->total_bytes ? MIG_READING : MIG_INSTALLING);
 }
 
 static void on_target_ack(struct ps_sched_step *st, struct ps_sched_job *j,
