@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Keys of a job on this node, their partitions, and unfinished operations. */
+#pragma once
+
+#include "base/heap.h"
+#include "base/list.h"
+#include "base/pool.h"
+#include "core/agent/kind.h"
+#include "core/base/effect.h"
+#include "core/codec/compression.h"
+
+#define NO_VERSION     (-1) /* No version yet. */
+/* Progress of a partial result is reported each time this many bytes are
+ * added: small against a cache, large against the cost of a wake-up. */
+#define PROGRESS_BYTES (2u * 1024u * 1024u)
+/* Operations, or parts of a frame, handled as one batch: prefetch.c. */
+#define PREFETCH_OPS   16u
+
+struct ps_agent_job;
+struct ps_agent_key;
+
+enum ps_agent_part_state {
+    PS_AGENT_PART_IDLE,
+    PS_AGENT_PART_QUEUED,
+    PS_AGENT_PART_COMPUTING,
+    PS_AGENT_PART_SENT, /* Not committed yet. */
+    PS_AGENT_PART_BACKOFF, /* Refused for a passing reason; enqueued at resend_at. */
+};
+
+/* A partition of a key. In this struct and those below, fields that each round
+ * touches come first, so that they lie in few cache lines. */
+struct ps_agent_part {
+    struct ps_heap_item queue_item; /* In send_queue->heap. */
+    struct ps_agent_key *key;
+    uint32_t index;
+    uint32_t owner_node; /* Server that owns it; 0: this agent. */
+    uint64_t first_elem; /* Element of the key. */
+    uint32_t count;
+    uint8_t state; /* enum ps_agent_part_state. */
+    /* Its server took it over from another one, or may have. */
+    bool owner_changed;
+    bool must_resend_state;   /* Its server has to get our state again. */
+    bool is_init;             /* The queued or sent contribution is an init. */
+    bool residual_revertible; /* residual[1] may become residual[0] again. */
+    bool encoded_sent;        /* A server may have counted `encoded`. */
+    bool is_encoding;         /* A computation makes `encoded`. */
+    bool encoding_cancelled;  /* Its result is to be dropped. */
+    bool must_request_clock;  /* `clock` may be stale: replies were lost. */
+    /* Newest version that is known to be committed; NO_VERSION. */
+    int64_t committed_version;
+    /* Version whose value lies in the results; NO_VERSION. */
+    int64_t local_version;
+    /* Newest version known to come from an all-skipped round; NO_VERSION. */
+    int64_t skipped_version;
+    /* Rows key: newest version that its server reported; NO_VERSION. */
+    int64_t server_version;
+    uint64_t completed_round; /* Last round that is over for it. */
+    /* Least version of the open pull; NO_VERSION: none is open. */
+    int64_t requested_version;
+    /* The next fields are used only with a codec; see encode.c. */
+    struct ps_slice encoded; /* buf NULL: none. */
+    /* Current residual, and the one before `encoded`; NULL: zeros. */
+    struct ps_buf *residual[2];
+    struct ps_buf *moment[2]; /* As `residual`. */
+    /* Log record with both vectors; NULL: they lie in the scratch pool. */
+    struct ps_agent_residual_record *residual_record;
+    uint64_t encoded_round; /* Round of `encoded`. */
+    /* Async: pulls up to this ticket have the value. */
+    uint64_t served_ticket;
+    /* Async: pulls up to this ticket get the value with the next reply. */
+    uint64_t requested_ticket;
+    uint64_t clock; /* ssp: pushes that every rank of the job has made. */
+};
+
+struct ps_agent_state_transfer;
+struct ps_agent_residual_record;
+
+/* An unfinished operation of a worker. */
+struct ps_agent_op {
+    struct ps_list_node node;         /* In the list where it waits. */
+    struct ps_list_node session_node; /* In session->ops. */
+    struct ps_agent *agent;
+    struct ps_agent_session *session; /* NULL: its worker has died. */
+    struct ps_agent_key *key;         /* NULL: barrier or optimizer. */
+    uint64_t id;
+    /* Or least version, barrier number, or number of sched_request. */
+    uint64_t round;
+    struct ps_slice array; /* buf NULL: the operation has no array. */
+    uint64_t bytes_ready;  /* Bytes of `array` that the worker has copied. */
+    uint32_t local_rank;
+    int32_t priority;
+    uint32_t root;
+    uint32_t samples; /* Weight in a mean. */
+    enum ps_op kind;  /* BROADCAST_SEND_ONLY: kept as BROADCAST. */
+    bool send_only;   /* Broadcast whose value is not wanted. */
+    uint8_t reduce;   /* enum ps_reduce. */
+    bool is_barrier;
+    struct ps_agent_rows *rows; /* Rows key; NULL: none. */
+    /* Transfer of optimizer state; NULL: none. */
+    struct ps_agent_state_transfer *state_transfer;
+    /* Copy of the request to the scheduler; NULL: none. */
+    struct ps_msg *sched_request;
+    /* Bytes of memory charged to the account of the key's job. */
+    uint64_t charged_bytes;
+    ps_time started_at;
+    uint64_t ticket; /* Async pull; 0: none drawn yet. */
+};
+
+/* Rounds of a key that reattached ranks completed with an earlier agent. */
+struct ps_agent_prior_state {
+    uint64_t min_completed; /* Least that a rank reported. */
+    uint64_t max_completed; /* Most that a rank reported; at most one more. */
+    bool *reported;         /* By local rank. */
+};
+
+/* Conflicting requests of ranks in the last begun round of a key. */
+struct ps_agent_conflict {
+    uint32_t retry;           /* Attempts with a lower number are over. */
+    uint32_t *notified_retry; /* By local rank: last abort it was told of. */
+    char text[PS_TEXT_MAX + 1];
+};
+
+struct ps_agent_key {
+    struct ps_agent_job *job;
+    const struct ps_agent_key_kind *kind;
+    struct ps_agent_key *same_name_hash;
+    struct ps_agent_part *parts;
+    uint32_t part_count;
+    uint32_t number;
+    uint64_t count;
+    uint32_t row_width; /* Elements of a row; 0: a dense key. */
+    uint8_t dtype;
+    uint8_t rule; /* enum ps_rule of the pushes in flight. */
+    /* Last begun round; pushed_round[] are this or one less. Async: pushes of
+     * this node. */
+    uint64_t round;
+    uint64_t round_starts; /* Attempts at all rounds, failed ones included. */
+    bool round_open;       /* A local rank has contributed. */
+    bool round_complete;   /* All local ranks have: partitions may leave. */
+    bool needs_value;
+    uint8_t reduce;
+    enum ps_op round_op; /* SKIP: all contributions so far are skips. */
+    uint32_t contributed_count;
+    uint32_t streaming_count; /* Contributions that are still being copied. */
+    uint32_t launched_parts;  /* Partitions before this index were launched. */
+    uint32_t root;
+    struct ps_agent_op **contribution;  /* By local rank; NULL: none yet. */
+    struct ps_agent_conflict *conflict; /* NULL: none in this round. */
+    uint64_t *pushed_round; /* By local rank: last round contributed to. */
+    /* Rounds with an earlier agent; NULL: no rank reattached. */
+    struct ps_agent_prior_state *prior_state;
+    bool residual_loss_noted; /* The loss of a residual has been logged. */
+    int32_t priority;
+    uint32_t pending_parts;    /* Partitions that have not ended the round. */
+    uint32_t completed_prefix; /* Partitions before this index have. */
+    uint64_t reported_bytes;   /* Bytes of the result reported to workers. */
+    uint64_t weight;           /* Contributing ranks; in a mean, samples. */
+    struct ps_list deferred_pushes; /* Pushes of the next round. */
+    struct ps_list pulls;
+    struct ps_list row_pulls;
+    struct ps_buf *results;    /* Both versions; NULL: rows or async key. */
+    uint64_t result_offset[2]; /* Of even versions, of odd ones. */
+    uint64_t name_hash;
+    struct ps_compression compression;
+    struct ps_list inits;
+    struct ps_list state_transfers;
+    struct ps_slice init_array;  /* The root's array while it is being sent. */
+    uint32_t pending_init_parts; /* Partitions whose init is not committed. */
+    uint64_t init_retry;         /* Attempts at sending an init. */
+    /* ssp: least push count of the local ranks, pushes in flight included. */
+    uint64_t clock;
+    uint64_t last_ticket;
+    uint64_t *applied_round; /* Async, by local rank: last applied push. */
+    /* Declaration of the key. */
+    struct ps_list_node opening_node; /* In job->opening_keys until opened. */
+    char name[PS_KEY_NAME_MAX + 1];
+    uint64_t *shape;
+    uint32_t shape_count;
+    int64_t mxnet_key;
+    uint64_t open_request;
+    uint8_t if_absent; /* enum ps_if_absent, the least of all waiters'. */
+    bool is_open;      /* key_opened has arrived. */
+    bool open_sent;    /* key_open is sent and not answered. */
+    uint32_t placement_epoch;
+    struct ps_list waiters; /* struct ps_agent_key_waiter */
+    uint64_t charged_bytes; /* Bytes of memory charged to the job. */
+    uint32_t charged_parts; /* Partitions charged to the job. */
+};
+
+struct ps_agent_key_waiter {
+    struct ps_list_node node;
+    struct ps_agent_session *session;
+    uint64_t request;
+    bool reattached; /* As in the l_key, and repeated in its answer. */
+};
+
+/* A sum, encoding or copy that runs off the event loop. */
+struct ps_agent_computation {
+    uint64_t token;
+    struct ps_agent_part *part;             /* NULL: its key is gone. */
+    struct ps_agent_send_queue *send_queue; /* Sum for a server; NULL: local. */
+    struct ps_slice dst;
+    uint32_t row_count;    /* Rows key: rows in dst. */
+    int64_t version;       /* Local: version made; encoding: its round. */
+    uint64_t round_starts; /* Of the round whose arrays it reads. */
+    bool is_encode;
+    uint64_t bytes;
+};
+
+/* A placement that arrived before the answer to the key's opening. */
+struct ps_agent_pending_placement {
+    uint32_t epoch;
+    uint32_t part_count;
+    struct ps_buf *table;
+};
+
+/* key.c */
+uint64_t ps_agent_key_bytes(const struct ps_agent_key *k);
+uint64_t ps_agent_part_bytes(const struct ps_agent_part *p);
+
+/* key.c */
+/* Returns the bytes that both results of a key of `bytes` bytes take. */
+uint64_t ps_agent_key_result_bytes(uint64_t bytes);
+void ps_agent_key_waiter_free(struct ps_agent_key_waiter *asker);
+void ps_agent_key_on_declare(struct ps_agent_step *st,
+                             struct ps_agent_session *s,
+                             const struct ps_msg_l_key *m);
+void ps_agent_key_on_opened(struct ps_agent_step *st,
+                            const struct ps_msg_key_opened *m,
+                            const struct ps_slice *payload);
+void ps_agent_key_send_open(struct ps_agent_step *st, struct ps_agent_key *k);
+void ps_agent_key_drop_placements(struct ps_agent_job *j);
+/* Sends restore with the newest local version to the partition's owner. */
+void ps_agent_part_send_state(struct ps_agent_step *st,
+                              struct ps_agent_part *p);
+void ps_agent_key_free(struct ps_agent_step *st, struct ps_agent *a,
+                       struct ps_agent_key *k);
+/* prefetch.c: fetch the memory of at most PREFETCH_OPS operations or parts into
+ * the cache. Thousands of keys do not stay cached between two rounds. */
+void ps_agent_prefetch_ops(const struct ps_agent *a,
+                           const struct ps_agent_session *s,
+                           const struct ps_msg_l_op *op, uint32_t count);
+void ps_agent_prefetch_parts(const struct ps_agent *a, uint64_t gen,
+                             const struct ps_rec_part *part, uint32_t count);
+struct ps_agent_part *ps_agent_part_find(const struct ps_agent *a, uint64_t gen,
+                                         const struct ps_rec_part *rec);
+/* The same without comparing the dtype. */
+struct ps_agent_part *
+ps_agent_part_find_any_dtype(const struct ps_agent *a, uint64_t gen,
+                             const struct ps_rec_part *rec);

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rounds, pulls and inits of keys: what operations of workers do. */
+#pragma once
+
+#include "core/agent/keys.h"
+
+/* round.c */
+/* Returns true for an operation that pushes or pulls rows. */
+bool ps_agent_op_names_rows(const struct ps_msg_l_op *m);
+/* Kind's measure_array() for whole arrays. */
+bool ps_agent_op_measure_dense(struct ps_agent_step *st,
+                               struct ps_agent_session *s,
+                               const struct ps_agent_key *k,
+                               const struct ps_msg_l_op *m,
+                               struct ps_agent_op_input *in);
+uint64_t ps_agent_round_of_op(const struct ps_agent_op *op);
+/* Adds the contribution to its round, or defers it until that is open. */
+void ps_agent_round_accept_op(struct ps_agent_step *st, struct ps_agent_op *op);
+/* Ends the operations of the open round after its last partition; deferred
+ * pushes start the next one. */
+void ps_agent_round_end(struct ps_agent_step *st, struct ps_agent_key *k);
+void ps_agent_op_accept(struct ps_agent_step *st, struct ps_agent_session *s,
+                        const struct ps_msg_l_op *m);
+void ps_agent_round_part_advanced(struct ps_agent_step *st,
+                                  struct ps_agent_part *p);
+void ps_agent_round_fail(struct ps_agent_step *st, struct ps_agent_key *k,
+                         int error, const char *text);
+/* All local ranks have contributed: launches the ready partitions. */
+void ps_agent_round_complete(struct ps_agent_step *st, struct ps_agent_key *k);
+/* The server reported that all ranks skipped the round of `version`. */
+void ps_agent_round_part_skipped(struct ps_agent_part *p, uint64_t version);
+/* Writes this node's sources of a partition in rank order; returns their
+ * number, at most one per local rank. */
+uint32_t ps_agent_round_part_sources(const struct ps_agent_part *p,
+                                     struct ps_slice *slices);
+/* Queues the partition for its server, or starts the local sum or init. */
+void ps_agent_round_launch_part(struct ps_agent_step *st,
+                                struct ps_agent_part *p);
+void ps_agent_round_on_computed(struct ps_agent_step *st,
+                                struct ps_agent_computation *run, int error);
+/* Returns true if all local ranks have copied their contribution to it. */
+bool ps_agent_round_is_part_ready(const struct ps_agent_part *p);
+/* Returns true if the rank has not contributed to the round, or is still
+ * copying its contribution. */
+bool ps_agent_round_awaits_rank(const struct ps_agent_key *k, uint32_t local,
+                                uint64_t round);
+
+/* Refuses an operation with an error and a text. */
+void ps_agent_op_reject(struct ps_agent_step *st, struct ps_agent_session *s,
+                        const struct ps_msg_l_op *m, int error, const char *fmt,
+                        ...) __attribute__((format(printf, 5, 6)));
+
+/* reattach.c */
+/* Takes over the completed barriers of a reattached worker. */
+void ps_agent_reattach_session(struct ps_agent_step *st,
+                               struct ps_agent_session *s);
+/* A reattached worker declares a key of which it completed `pushed` rounds.
+ * Returns false if that is inconsistent; the session is then closed. */
+bool ps_agent_reattach_key(struct ps_agent_step *st, struct ps_agent_session *s,
+                           struct ps_agent_key *k, uint64_t pushed);
+/* Applies the prior state to a key that has been opened. */
+void ps_agent_reattach_key_opened(struct ps_agent_step *st,
+                                  struct ps_agent_key *k);
+/* Returns true if the operation's round was completed before the reattach, as
+ * another rank reported; the operation is then handled here. */
+bool ps_agent_reattach_accept_op(struct ps_agent_step *st,
+                                 struct ps_agent_op *op);
+/* Ends the partitions of a complete round that are committed already. */
+void ps_agent_reattach_advance(struct ps_agent_step *st,
+                               struct ps_agent_key *k);
+void ps_agent_reattach_free(struct ps_agent_key *k);
+
+/* sync.c */
+/* Kind's part_fits_frame() of keys that are not of rows. */
+bool ps_agent_dense_part_fits_frame(const struct ps_agent_key *k,
+                                    uint32_t count);
+
+/* async.c */
+/* Returns true for a push that is applied even if its worker dies. */
+bool ps_agent_async_push_survives(const struct ps_agent_op *op);
+/* ssp: raises the push count that every rank of the job has reached. */
+void ps_agent_async_raise_clock(struct ps_agent_part *p, uint64_t clock);
+
+/* rows.c */
+void ps_agent_rows_free(struct ps_agent_rows *r); /* NULL: no-op. */
+void ps_agent_rows_on_rows(struct ps_agent_step *st,
+                           const struct ps_msg_rows *m,
+                           const struct ps_slice *payload);
+/* Returns the payload bytes of the message; 0: none, or malformed. */
+uint64_t ps_agent_rows_payload_bytes(const struct ps_msg_rows *m);
+
+/* conflict.c */
+/* Returns the number of the current attempt at the key's round. */
+uint32_t ps_agent_conflict_retry(const struct ps_agent_key *k);
+/* Frees the conflict of the last round: a new round begins. */
+void ps_agent_conflict_clear(struct ps_agent_key *k);
+/* If this rank has not yet been notified of the aborted attempt, fails its
+ * operation with the conflict text and returns true. */
+bool ps_agent_conflict_notify_op(struct ps_agent_step *st,
+                                 struct ps_agent_op *op);
+/* Aborts the attempt: `op` conflicts with the local ranks before it. */
+void ps_agent_conflict_begin(struct ps_agent_step *st, struct ps_agent_op *op,
+                             const char *text);
+/* Aborts the open attempt if a server refused one of its parts because of a
+ * conflict with other slots: `attempt` is above the current retry number. */
+void ps_agent_conflict_on_refuse(struct ps_agent_step *st,
+                                 struct ps_agent_key *k, uint64_t round,
+                                 uint32_t attempt, const char *text);
+/* Resends abort_round to `node` (0: all owners), which may have lost it. */
+void ps_agent_conflict_resend(struct ps_agent_step *st, struct ps_agent_key *k,
+                              uint32_t node);
+
+/* pull.c */
+/* Returns true when version `least` will arrive without another request. */
+bool ps_agent_pull_is_expected(const struct ps_agent_part *p, int64_t least);
+void ps_agent_pull_accept_op(struct ps_agent_step *st, struct ps_agent_op *op);
+/* Kind's advance() for versions. */
+void ps_agent_pull_advance(struct ps_agent_step *st, struct ps_agent_key *k);
+void ps_agent_init_accept_op(struct ps_agent_step *st, struct ps_agent_op *op);
+/* Sends the root's init if one is waiting. */
+void ps_agent_init_start_pending(struct ps_agent_step *st,
+                                 struct ps_agent_key *k);
+/* Reopens an init that was committed at a lost server. Returns true if the root
+ * is on this node, so that the init is sent again. */
+bool ps_agent_init_reopen_part(struct ps_agent_part *p);
+void ps_agent_init_part_committed(struct ps_agent_step *st,
+                                  struct ps_agent_part *p);
+/* Resends the open requests to server `node`. */
+void ps_agent_pull_resend(struct ps_agent_step *st, struct ps_agent_key *k,
+                          uint32_t node);
+
+/* opt_state.c */
+void ps_agent_opt_state_accept_op(struct ps_agent_step *st,
+                                  struct ps_agent_session *s,
+                                  const struct ps_msg_l_optimizer_state *m);
+void ps_agent_opt_state_on_state(struct ps_agent_step *st,
+                                 const struct ps_msg_state *m,
+                                 const struct ps_slice *payload);
+/* Resends the unanswered requests to a server that may have lost them. */
+void ps_agent_opt_state_resend(struct ps_agent_step *st, struct ps_agent_key *k,
+                               uint32_t node);
+/* Sends the partition's unanswered request to its new owner. */
+void ps_agent_opt_state_reset_part(struct ps_agent_step *st,
+                                   struct ps_agent_part *p);
+/* Sends as many requests as may be in flight. */
+void ps_agent_opt_state_advance(struct ps_agent_step *st,
+                                struct ps_agent_key *k);

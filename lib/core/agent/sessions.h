@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Training processes of this node, their users, jobs and accounts. */
+#pragma once
+
+#include "base/list.h"
+#include "base/map.h"
+#include "base/pool.h"
+#include "core/agent/keys.h"
+#include "core/base/ledger.h"
+
+/* Departed workers remembered; when there are more, the oldest is dropped. */
+#define DEPARTED_WORKERS_MAX 4096u
+/* Ended operations kept for reuse. */
+#define SPARE_OPS_MAX        16384u
+
+struct ps_agent_rank {
+    uint32_t rank;
+    uint64_t worker;
+    uint8_t state;
+    struct ps_agent_session *session; /* NULL: none now. */
+    uint64_t entered_barriers;        /* Number of the last barrier entered. */
+};
+
+/* User with sessions, jobs or leftover resources on this node. */
+struct ps_agent_user {
+    struct ps_agent *agent;
+    uint32_t uid;
+    uint32_t refs; /* Sessions, jobs, and resources that outlive them. */
+    uint32_t stall_queries_sent;
+    struct ps_account account;
+};
+
+/* Result memory of a job that is over, kept while frames reference it. */
+struct ps_agent_draining_pool {
+    struct ps_pool *pool;
+    struct ps_agent_user *user; /* Charged for it; NULL: no user. */
+    uint64_t charged_bytes;
+};
+
+/* Mapped region, charged until its last reader releases it. */
+struct ps_agent_mapping {
+    struct ps_list_node node;         /* In session->mappings. */
+    struct ps_agent_session *session; /* NULL: gone, the user is charged. */
+    struct ps_agent_user *user;
+    struct ps_buf *buf;
+};
+
+struct ps_agent_job {
+    uint64_t gen;
+    uint32_t state_version; /* Of the last job_state; 0: none yet. */
+    char name[PS_NAME_MAX + 1];
+    uint8_t phase;
+    char end_reason[PS_TEXT_MAX + 1];
+    uint32_t num_workers;
+    uint32_t num_servers;
+    bool has_optimizer;
+    uint8_t mode;
+    uint8_t rule;
+    uint32_t staleness; /* ssp */
+    uint32_t slot;
+    bool ranks_assigned; /* slot and local_ranks are valid. */
+    struct ps_agent_rank *local_ranks;
+    uint32_t local_rank_count;
+    uint32_t *slot_by_rank; /* Valid once ranks are assigned. */
+    uint32_t rank_count;
+    uint32_t session_count;
+    struct ps_pool *result_pool;
+    struct ps_map *keys; /* By number. */
+    /* First key of each name hash, by ps_name_hash_slot. */
+    struct ps_map *keys_by_name;
+    /* struct ps_agent_pending_placement by number of the key. */
+    struct ps_map *pending_placements;
+    uint32_t key_count;
+    /* Keys that are not open: those requested first, then the others. */
+    struct ps_list opening_keys;
+    uint32_t opens_in_flight; /* Keys requested from the scheduler. */
+    /* First of opening_keys that is not requested; NULL: none. */
+    struct ps_list_node *next_unsent_open;
+    struct ps_map *send_queues; /* By node. */
+    struct ps_list barrier_ops; /* Operations that wait at a barrier. */
+    uint64_t completed_barriers;
+    struct ps_list sched_ops; /* Operations with an open sched_request. */
+    struct ps_agent_residual_segment *segments;
+    uint32_t segment_count;
+    uint32_t tail_segment;   /* Index + 1 of the one appended to; 0: none. */
+    uint64_t tail_used;      /* Bytes used of the tail segment. */
+    uint64_t residual_bytes; /* Bytes used of all segments. */
+    uint64_t record_count;   /* Records read in segments of other agents. */
+    /* struct ps_agent_recovered_record by ps_name_hash_slot. */
+    struct ps_map *recovered_records;
+    uint64_t name_hash_seed;         /* For ps_name_hash_slot. */
+    uint64_t residual_charged_bytes; /* Bytes of memory charged here. */
+    struct ps_agent_user *user;      /* NULL: no session was assigned. */
+    struct ps_account account;
+};
+
+enum ps_agent_session_state {
+    PS_AGENT_SESSION_NEW,     /* No l_hello yet. */
+    PS_AGENT_SESSION_OPENING, /* Waits for its job to run. */
+    PS_AGENT_SESSION_ACTIVE,
+};
+
+struct ps_agent_session {
+    struct ps_list_node node; /* In agent->sessions. */
+    ps_conn_id conn;
+    uint64_t worker;
+    uint32_t uid;
+    uint8_t state;        /* enum ps_agent_session_state. */
+    struct ps_msg *hello; /* Own copy of l_hello. */
+    uint64_t gen;         /* 0: job_open is not answered. */
+    struct ps_agent_job *job;
+    uint32_t local_rank; /* Index in job->local_ranks. */
+    bool clean_exit;
+    bool is_deferred; /* Its job_open waits: session_send_deferred(). */
+    bool is_closing;  /* Connection is closing; messages are ignored. */
+    bool reoffer;     /* An earlier scheduler got its job_open. */
+    /* Reattached: keys whose completed rounds are not reported yet. */
+    uint32_t unreported_keys;
+    struct ps_map *regions;          /* number -> struct ps_buf */
+    struct ps_map *unmapped;         /* Failed regions: number -> text. */
+    struct ps_map *announced_arenas; /* Set of arena tags. */
+    struct ps_map *known_segments;   /* Set of ids of residual segments. */
+    struct ps_list ops;
+    uint32_t op_count;
+    struct ps_list mappings;      /* struct ps_agent_mapping */
+    struct ps_list stall_queries; /* struct ps_agent_stall_query */
+    uint32_t query_rate_count;    /* Queries since query_rate_since. */
+    ps_time query_rate_since;     /* Begin of the current second. */
+    struct ps_agent_user *user;
+    struct ps_account account;
+};
+
+/* Ended jobs remembered. An earlier job_state of one may still arrive, because
+ * links keep no order. */
+#define PS_AGENT_ENDED_JOBS 64u
+
+/* A worker that is gone, resent to a scheduler that does not know it. */
+struct ps_agent_departed_worker {
+    uint64_t gen;
+    uint64_t worker;
+    bool clean_exit;
+    bool rounds_unknown; /* Ended while it was reattaching. */
+};
+
+/* A stall query: sent to the scheduler and not answered, or waiting because
+ * the user has PS_QUERIES_SENT_MAX in flight. */
+struct ps_agent_stall_query {
+    struct ps_list_node node; /* In session->stall_queries. */
+    uint64_t request;
+    uint64_t gen;
+    struct ps_agent_session *session; /* NULL: gone; the reply is dropped. */
+    struct ps_agent_user *user;       /* A reference. */
+    bool is_sent;
+    uint64_t op_id;
+    uint32_t key;
+    uint64_t round;
+    bool is_barrier;
+    char local_text[256]; /* The operation, and how long it has waited. */
+    char awaited[256];    /* Servers whose reply it waits for. */
+};
+
+/* budget.c */
+void ps_agent_budget_init(struct ps_agent *a);
+void ps_agent_budget_fini(struct ps_agent *a);
+struct ps_agent_user *ps_agent_user_get(struct ps_agent *a, uint32_t uid);
+void ps_agent_user_put(struct ps_agent_user *u);
+/* Charges a new session to its user. On refusal no charge or reference
+ * stays. */
+PS_MUST_USE int ps_agent_budget_open_session(struct ps_agent *a,
+                                             struct ps_agent_session *s,
+                                             uint32_t pid,
+                                             struct ps_refusal *ret_refusal);
+void ps_agent_budget_close_session(struct ps_agent_session *s);
+/* Makes the session's account a child of its job's. */
+void ps_agent_budget_assign_job(struct ps_agent_session *s,
+                                struct ps_agent_job *j);
+/* Closes the job's account, which must hold no charge. */
+void ps_agent_budget_close_job(struct ps_agent_job *j);
+/* Charges a declared key and its results to the job. The caller keeps
+ * *ret_charged in the key, whose end refunds it. */
+PS_MUST_USE int ps_agent_budget_charge_key(struct ps_agent_job *j,
+                                           const struct ps_agent_key_kind *kind,
+                                           const struct ps_msg_l_key *m,
+                                           uint64_t *ret_charged,
+                                           struct ps_refusal *ret_refusal);
+/* Charges the key's table of `count` partitions to the job. */
+PS_MUST_USE int ps_agent_budget_charge_parts(struct ps_agent_key *k,
+                                             uint32_t count,
+                                             struct ps_refusal *ret_refusal);
+void ps_agent_budget_refund_key(struct ps_agent_key *k);
+/* Moves the results of an ended job, which frames still carry, to its user. */
+void ps_agent_budget_charge_pool(struct ps_agent_job *j,
+                                 struct ps_agent_draining_pool *g);
+void ps_agent_budget_refund_pool(struct ps_agent_draining_pool *g);
+/* Charges a mapping to the session. *ret_buf holds a reference of `buf`; its
+ * last unref refunds the charge. */
+PS_MUST_USE int ps_agent_budget_charge_mapping(struct ps_agent_session *s,
+                                               struct ps_buf *buf,
+                                               struct ps_buf **ret_buf,
+                                               struct ps_refusal *ret_refusal);
+
+/* session.c */
+void ps_agent_session_on_open(struct ps_agent_step *st,
+                              const struct ps_event *ev);
+void ps_agent_session_on_closed(struct ps_agent_step *st,
+                                struct ps_agent_session *s);
+/* Handles each operation as a message; at most PREFETCH_OPS. */
+void ps_agent_session_on_ops(struct ps_agent_step *st,
+                             struct ps_agent_session *s,
+                             const struct ps_msg_l_op *op, uint32_t count);
+void ps_agent_session_on_msg(struct ps_agent_step *st,
+                             struct ps_agent_session *s,
+                             const struct ps_msg *m);
+void ps_agent_session_on_region(struct ps_agent_step *st,
+                                struct ps_agent_session *s, uint32_t region,
+                                struct ps_buf *buf);
+/* A region could not be mapped. PS_E_NOMEM: operations that name it are refused
+ * with the text `why`. Other errors, and region 0, end the session. */
+void ps_agent_session_on_unmapped(struct ps_agent_step *st,
+                                  struct ps_agent_session *s, uint32_t region,
+                                  int rc, const char *why);
+/* Returns the error for an operation that names a missing region, and its text
+ * in *ret_why. */
+int ps_agent_session_on_missing_region(const struct ps_agent_session *s,
+                                       uint32_t region, const char **ret_why);
+void ps_agent_session_end(struct ps_agent_step *st, struct ps_agent_session *s,
+                          int error, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+/* Ends the session with the text of the limit that it exceeded. */
+void ps_agent_session_end_quota(struct ps_agent_step *st,
+                                struct ps_agent_session *s,
+                                const struct ps_refusal *why);
+void ps_agent_session_send_open(struct ps_agent_step *st,
+                                struct ps_agent_session *s);
+/* Sends the deferred job_opens once the scheduler has acknowledged everything
+ * before. A worker that replaces a dead one must not be announced before that
+ * death, and links keep no order. */
+void ps_agent_session_send_deferred(struct ps_agent_step *st);
+void ps_agent_session_send_welcome(struct ps_agent_step *st,
+                                   struct ps_agent_session *s);
+/* Resends all departures. */
+void ps_agent_departed_resend(struct ps_agent_step *st);
+/* Forgets the departures of a job that is over. */
+void ps_agent_departed_drop_job(struct ps_agent *a, uint64_t gen);
+/* Drops departures that a new scheduler cannot know. Those of jobs on this node
+ * stay: the scheduler answers them with the job's end. */
+void ps_agent_departed_drop_unknown(struct ps_agent *a);
+void ps_agent_session_free(struct ps_agent *a, struct ps_agent_session *s);
+/* Unmaps some regions of sessions that have ended. */
+void ps_agent_unmap_regions(struct ps_agent *a);
+struct ps_agent_op *ps_agent_op_new(struct ps_agent_step *st,
+                                    struct ps_agent_session *s, uint64_t id);
+/* Sends the result to the worker, if it is connected, and frees `op`. */
+void ps_agent_op_end(struct ps_agent_step *st, struct ps_agent_op *op,
+                     uint64_t version, int error, const char *text);
+/* Ends a skip of a round that all ranks skipped. */
+void ps_agent_op_end_skipped(struct ps_agent_step *st, struct ps_agent_op *op,
+                             uint64_t version);
+void ps_agent_op_free(struct ps_agent_op *op);
+
+/* diagnose.c */
+void ps_agent_diagnose_op(struct ps_agent_step *st, struct ps_agent_session *s,
+                          uint64_t op_id);
+/* Appends the servers that the key waits for and that are silent. */
+void ps_agent_report_unheard(const struct ps_agent_step *st,
+                             const struct ps_agent_key *k, struct ps_str *t);
+void ps_agent_diagnose_on_reply(struct ps_agent_step *st,
+                                const struct ps_msg_stall_reply *m);
+void ps_agent_diagnose_resend(struct ps_agent_step *st);
+void ps_agent_diagnose_fini(struct ps_agent *a);
+/* Drops the queries of a session that is gone. */
+void ps_agent_diagnose_drop_session(struct ps_agent *a,
+                                    struct ps_agent_session *s);
+
+/* job.c */
+struct ps_agent_job *ps_agent_job_find(const struct ps_agent *a, uint64_t gen);
+void ps_agent_job_on_opened(struct ps_agent_step *st,
+                            const struct ps_msg_job_opened *m);
+void ps_agent_job_on_state(struct ps_agent_step *st,
+                           const struct ps_msg_job_state *m);
+void ps_agent_job_free(struct ps_agent_step *st, struct ps_agent *a,
+                       struct ps_agent_job *j);
+/* Frees some memory of draining pools that no frame references any more. */
+void ps_agent_job_reap_pools(struct ps_agent *a);
+/* Frees the job if it is over and has no session. */
+void ps_agent_job_free_if_unused(struct ps_agent_step *st,
+                                 struct ps_agent_job *j);
+/* Records that all barriers up to `number` are open, and ends the operations of
+ * ranks that wait at them. */
+void ps_agent_job_complete_barriers(struct ps_agent_step *st,
+                                    struct ps_agent_job *j, uint64_t number);
+void ps_agent_job_on_barrier_done(struct ps_agent_step *st,
+                                  const struct ps_msg_barrier_done *m);
+void ps_agent_job_send_barriers(struct ps_agent_step *st,
+                                struct ps_agent_job *j);
+void ps_agent_job_on_optimizer_done(struct ps_agent_step *st,
+                                    const struct ps_msg_optimizer_done *m);
+void ps_agent_job_on_stall_collect(struct ps_agent_step *st,
+                                   const struct ps_msg_stall_collect *m);
+/* New scheduler: workers of jobs that do not run yet open them again, and such
+ * jobs without sessions are freed. */
+void ps_agent_job_reoffer(struct ps_agent_step *st);
+/* Resends all that is open to a scheduler with a new link. */
+void ps_agent_job_resend_all(struct ps_agent_step *st);

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Jobs at the scheduler: workers, phases, keys, memory, optimizers, norms. */
+#pragma once
+
+#include "core/sched/job.h"
+#include "core/sched/member.h"
+#include "core/sched/sched.h"
+
+struct ps_sched;
+struct ps_sched_conn;
+struct ps_sched_step;
+
+/* worker.c */
+void ps_sched_on_job_open(struct ps_sched_step *st, struct ps_member *agent,
+                          const struct ps_msg_job_open *m);
+void ps_sched_on_worker_gone(struct ps_sched_step *st, struct ps_member *agent,
+                             uint64_t seq, const struct ps_msg_worker_gone *m);
+void ps_sched_on_job_ready(struct ps_sched_step *st, struct ps_member *server,
+                           const struct ps_msg_job_ready *m);
+void ps_sched_on_value_lost(struct ps_sched_step *st, struct ps_member *server,
+                            const struct ps_msg_value_lost *m);
+void ps_sched_on_barrier_enter(struct ps_sched_step *st,
+                               struct ps_member *agent,
+                               const struct ps_msg_barrier_enter *m);
+/* Sends the newest open barrier to all agents of the job. */
+void ps_sched_barrier_notify(struct ps_sched_step *st, struct ps_sched_job *j);
+/* Marks the workers of an agent on a fresh link unconfirmed until the agent
+ * reports them again. */
+void ps_sched_workers_unconfirm(struct ps_sched_step *st,
+                                struct ps_member *agent);
+void ps_sched_workers_drop_missing(struct ps_sched_step *st,
+                                   struct ps_member *agent);
+
+/* job_state.c */
+/* NULL: no such job. By name, only an open job is found. */
+struct ps_sched_job *ps_sched_find_job(const struct ps_sched *s, uint64_t gen);
+struct ps_sched_job *ps_sched_find_open_job(const struct ps_sched *s,
+                                            const char *name);
+/* Error code for a generation without a job; the reason goes to `ret`. `name`:
+ * name of the job as the peer gives it; NULL: unknown. */
+int ps_sched_job_end_reason(const struct ps_sched *s, uint64_t gen,
+                            const char *name, struct ps_str *ret);
+/* Checks that the agent may make requests in `j`, the job of `gen` or NULL. 0,
+ * or an error code with the reason. */
+int ps_sched_job_check_agent(const struct ps_sched *s,
+                             const struct ps_sched_job *j, uint64_t gen,
+                             const struct ps_member *agent, struct ps_str *why);
+/* Sends a new version of the job's state to its servers and agents. */
+void ps_sched_job_publish(struct ps_sched_step *st, struct ps_sched_job *j);
+/* The same after a short delay, together with other changes. */
+void ps_sched_job_publish_later(struct ps_sched_step *st,
+                                struct ps_sched_job *j);
+void ps_sched_job_send_state(struct ps_sched_step *st, struct ps_sched_job *j,
+                             struct ps_member *m);
+/* Sends the states of all jobs of a member on a fresh link. */
+void ps_sched_jobs_send_state(struct ps_sched_step *st, struct ps_member *m);
+/* Sends state ENDED to a member whose job has ended, or is not its own. */
+void ps_sched_job_send_ended(struct ps_sched_step *st, struct ps_member *m,
+                             uint64_t gen, uint32_t version);
+
+/* lifecycle.c */
+void ps_sched_job_try_start(struct ps_sched_step *st, struct ps_sched_job *j);
+void ps_sched_jobs_try_start(struct ps_sched_step *st);
+/* Servers that a new job may use. *ret_draining: further ACTIVE servers that
+ * are draining, *ret_name: name of one of them. */
+uint32_t ps_sched_count_servers(const struct ps_sched *s,
+                                uint32_t *ret_draining, const char **ret_name);
+void ps_sched_job_try_run(struct ps_sched_step *st, struct ps_sched_job *j);
+/* Servers that could join the job, at most as many as it lacks of num_servers.
+ * Returns their count. */
+uint32_t
+ps_sched_job_spare_servers(const struct ps_sched *s,
+                           const struct ps_sched_job *j,
+                           const struct ps_member *list[PS_SERVERS_MAX]);
+/* Makes `m` a server of the job; the caller publishes the job. */
+void ps_sched_job_add_server(struct ps_sched_job *j, const struct ps_member *m);
+/* Fails the job; may free it. */
+void ps_sched_job_fail(struct ps_sched_step *st, struct ps_sched_job *j,
+                       const char *reason);
+/* Without a live worker, ends and frees the job; while ranks are LOST, starts
+ * its rejoin_grace instead. */
+void ps_sched_job_end_if_unused(struct ps_sched_step *st,
+                                struct ps_sched_job *j);
+/* Filter for LIVE workers. ps_sched_job_lose_workers() makes those that match
+ * LOST, or removes them before the start; it may free the job. */
+struct ps_sched_loss {
+    uint32_t agent_node;
+    uint64_t worker;
+    bool all_workers;      /* All of the agent; false: only `worker`. */
+    bool only_unconfirmed; /* Only workers not confirmed on a fresh link. */
+};
+void ps_sched_job_lose_workers(struct ps_sched_step *st, struct ps_sched_job *j,
+                               const struct ps_sched_loss *which,
+                               const char *why);
+void ps_sched_jobs_lose_agent(struct ps_sched_step *st, struct ps_member *agent,
+                              const char *why);
+void ps_sched_jobs_lose_server(struct ps_sched_step *st,
+                               struct ps_member *server, const char *why);
+void ps_sched_jobs_tick(struct ps_sched_step *st);
+
+/* Extends the time limits of jobs by the time for which the scheduler slept. */
+void ps_sched_jobs_on_wakeup(struct ps_sched_step *st, ps_time late);
+ps_time ps_sched_jobs_deadline(const struct ps_sched *s);
+
+/* key.c */
+void ps_sched_on_key_open(struct ps_sched_step *st, struct ps_member *agent,
+                          const struct ps_msg_key_open *m);
+/* Removes the agent, which could not take the key, from its openers; removes a
+ * key without openers. */
+void ps_sched_on_key_close(struct ps_sched_step *st,
+                           const struct ps_member *agent,
+                           const struct ps_msg_key_close *m);
+/* Moves the partitions of the lost server `gone` to the servers of the job.
+ * PS_E_FULL: they lack memory; the reason is appended to `why`. */
+int ps_sched_keys_reassign(struct ps_sched_step *st, struct ps_sched_job *j,
+                           uint32_t gone, struct ps_str *why);
+/* Sends agents the placements that they lack: some now, the others from
+ * next_placements_at on. */
+void ps_sched_keys_send_placements(struct ps_sched_step *st,
+                                   struct ps_sched_job *j);
+/* Makes node `to` the owner of the partition, in a new epoch. */
+void ps_sched_key_reassign_part(struct ps_sched_step *st,
+                                struct ps_sched_job *j, struct ps_sched_key *k,
+                                uint32_t index, uint32_t to);
+/* Sends an agent on a fresh link all placements other than first ones: some
+ * now, the others from next_placements_at on. */
+void ps_sched_keys_send_reassigned(struct ps_sched_step *st,
+                                   struct ps_sched_job *j,
+                                   const struct ps_member *m);
+
+/* account.c */
+void ps_sched_account_init(struct ps_sched *s);
+void ps_sched_account_fini(struct ps_sched *s);
+/* Open the job's account, and refund it before the job is freed. */
+void ps_sched_account_open_job(struct ps_sched *s, struct ps_sched_job *j);
+void ps_sched_account_close_job(struct ps_sched_job *j);
+/* Charges a key with `parts` partitions. 0, or PS_E_FULL with the reason. */
+int ps_sched_account_charge_key(struct ps_sched_job *j, const char *name,
+                                uint32_t parts, struct ps_refusal *ret_refusal);
+void ps_sched_account_refund_key(struct ps_sched_job *j, const char *name,
+                                 uint32_t parts);
+
+/* admission.c */
+/* Placement of a key. */
+struct ps_sched_placement {
+    const struct ps_place_part *parts;
+    uint32_t count;
+};
+/* Reserves memory on the job's servers for a key with these partitions. When
+ * refused, nothing changes and the reason is appended to `why`. */
+int ps_sched_admission_add_key(struct ps_sched_step *st, struct ps_sched_job *j,
+                               uint8_t dtype,
+                               const struct ps_sched_placement *places,
+                               struct ps_str *why);
+/* Releases the memory of the key. */
+void ps_sched_admission_remove_key(struct ps_sched_step *st,
+                                   struct ps_sched_job *j,
+                                   const struct ps_sched_key *k);
+/* True: node `to` has memory for the partition of another node. */
+bool ps_sched_admission_fits_part(const struct ps_sched *s,
+                                  const struct ps_sched_job *j,
+                                  const struct ps_sched_key *k, uint32_t index,
+                                  uint32_t to);
+/* Moves the reservation of a partition from its present owner to node `to`. */
+void ps_sched_admission_move_part(struct ps_sched_step *st,
+                                  struct ps_sched_job *j,
+                                  const struct ps_sched_key *k, uint32_t index,
+                                  uint32_t to);
+/* Sets the demand profile of the job; fails as ps_sched_admission_add_key. */
+int ps_sched_admission_set_profile(struct ps_sched_step *st,
+                                   struct ps_sched_job *j,
+                                   const struct ps_demand_profile *kind,
+                                   struct ps_str *why);
+/* Reserves memory again after placements changed; fails as
+ * ps_sched_admission_add_key. */
+int ps_sched_admission_recount(struct ps_sched_step *st, struct ps_sched_job *j,
+                               struct ps_str *why);
+/* Releases the reservations of a failed job. */
+void ps_sched_admission_release(struct ps_sched_step *st,
+                                struct ps_sched_job *j);
+/* Sends the servers of the job its quotas. */
+void ps_sched_admission_send_quota(struct ps_sched_step *st,
+                                   struct ps_sched_job *j);
+
+/* optimizer.c */
+void ps_sched_on_optimizer_set(struct ps_sched_step *st,
+                               struct ps_member *agent,
+                               const struct ps_msg_optimizer_set *m);
+void ps_sched_on_compression_set(struct ps_sched_step *st,
+                                 struct ps_member *agent,
+                                 const struct ps_msg_compression_set *m);
+void ps_sched_on_optimizer_change(struct ps_sched_step *st,
+                                  struct ps_member *agent,
+                                  const struct ps_msg_optimizer_change *m);
+/* Applies an operator's change; replied to when all servers have taken it
+ * in. */
+void ps_sched_job_change_param(struct ps_sched_step *st,
+                               struct ps_sched_conn *c, struct ps_sched_job *j,
+                               const struct ps_msg_job_set *m);
+/* Replies to waiters when all servers have taken in the last declaration, or
+ * when the job is not open. */
+void ps_sched_waiters_reply(struct ps_sched_step *st, struct ps_sched_job *j);
+/* Drops the waiters of an agent that is gone: a successor of the same name
+ * numbers its requests from 1. */
+void ps_sched_waiters_drop_agent(struct ps_sched_job *j, uint32_t agent);
+
+/* norm.c */
+void ps_sched_on_norm_part(struct ps_sched_step *st, struct ps_member *server,
+                           const struct ps_msg_norm_part *m);
+/* Called once the job has an optimizer; keys may exist already. */
+void ps_sched_norm_init(struct ps_sched_job *j);
+/* Called at the end of a job. */
+void ps_sched_norm_free(struct ps_sched_job *j);
+/* Takes a key without norms out of the global norm; called before its
+ * removal. */
+void ps_sched_norm_remove_key(struct ps_sched_job *j,
+                              const struct ps_sched_key *k);
+/* Publishes the global norm when a removed key was the last one missing. */
+void ps_sched_norm_recheck_global(struct ps_sched_step *st,
+                                  struct ps_sched_job *j);
+/* Appends the names of keys that the global norm of this key's step waits for;
+ * appends nothing when it does not wait. */
+void ps_sched_norm_describe_missing(const struct ps_sched_job *j, uint32_t key,
+                                    struct ps_str *out);

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From a complete round to its version: sums, steps, norms, conflicts. */
+#pragma once
+
+#include "core/server/jobs.h"
+
+/* Merge of a complete round, until its version is published. */
+struct ps_server_merge {
+    struct ps_list_node node; /* In `starved_merges`. */
+    struct ps_server_job *job;
+    struct ps_part *part;
+    uint64_t token;          /* 0: waits for memory, or for norms. */
+    ps_time starved_since;   /* 0: does not wait for memory. */
+    struct ps_slice result;  /* New value or accumulated sum; owned. */
+    struct ps_slice encoded; /* Encoded result, sent instead; buf NULL: none. */
+    bool accumulates;        /* The result is accumulated, no step. */
+    /* The step needs norms; only then are the fields below in use. */
+    bool is_staged;
+    bool awaits_norms; /* In job->norm_waits. */
+    bool is_summed;    /* `work` has the contributions' sum. */
+    struct ps_optim_step_params step_params;
+    struct ps_slice work;                 /* Gradient or direction, by stage. */
+    struct ps_buf *square_sums;           /* Of `work`, of the weights. */
+    struct ps_server_merge *next_waiting; /* Of the same key. */
+};
+
+/* push.c */
+/* Parts of a data message, with the payload that holds their bytes in order. */
+struct ps_server_parts {
+    const struct ps_rec_part *parts;
+    uint32_t count;
+    const struct ps_slice *payload; /* NULL, or buf NULL: none. */
+};
+
+/* Sums the payload bytes of all parts. False if a part has an unknown element
+ * type, or encoded bytes that do not fit its elements. */
+bool ps_server_parts_bytes(const struct ps_rec_part *part, uint32_t count,
+                           uint64_t *ret_bytes);
+/* Keeps the bytes of one part of the payload. Refers to the frame, or copies if
+ * the elements are not aligned or are a small share of the frame's memory. The
+ * caller gets a reference. PS_E_NOMEM. */
+int ps_server_parts_retain(struct ps_server_job *job,
+                           const struct ps_slice *payload, uint64_t offset,
+                           const struct ps_rec_part *part,
+                           struct ps_slice *ret_slice);
+
+/* async.c */
+/* The applying pushes are in the value: replies to them, starts the next. */
+void ps_server_async_applied(struct ps_server_step *st,
+                             struct ps_server_job *job, struct ps_part *part);
+/* Frees the pushes that are queued or being applied. */
+void ps_server_async_drop(struct ps_server_job *job, struct ps_part *part);
+
+/* merge.c */
+/* Merges the complete round of the partition, or publishes it at once where
+ * nothing has to be computed. */
+void ps_server_merge_start(struct ps_server_step *st, struct ps_server_job *job,
+                           struct ps_part *part);
+void ps_server_merge_on_computed(struct ps_server_step *st, uint64_t token,
+                                 int rc);
+/* Launches starved merges again. */
+void ps_server_merge_retry_starved(struct ps_server_step *st);
+/* Closes the open round: drops its contributions, its merge, and the async
+ * pushes of the partition. */
+void ps_server_merge_discard(struct ps_server *s, struct ps_server_job *job,
+                             struct ps_part *part);
+
+/* Returns a computation that sums the contributions, and the accumulated
+ * gradient with them if `steps` or run->accumulates. The caller sets what is
+ * done with the sum. */
+struct ps_compute *ps_server_merge_sum(struct ps_server_merge *run, bool steps);
+/* Hands the computation over under a new token of the run. */
+void ps_server_merge_submit(struct ps_server_step *st,
+                            struct ps_server_merge *run, struct ps_compute *c);
+/* Launches the next computation of the run; without memory it is starved. */
+void ps_server_merge_continue(struct ps_server_step *st,
+                              struct ps_server_merge *run);
+/* Publishes the round without a step or a new value; frees the run. */
+void ps_server_merge_skip_step(struct ps_server_step *st,
+                               struct ps_server_merge *run);
+
+/* optimizer.c */
+/* True if the value has a 16-bit type, so that steps use float32 master
+ * weights. */
+bool ps_server_optimizer_has_master(const struct ps_part *part);
+/* Bytes of states and master weights that are not allocated yet. */
+uint64_t ps_server_optimizer_missing(const struct ps_server_job *job,
+                                     const struct ps_part *part);
+/* Allocates missing states and master weights. PS_E_NOMEM: some may exist. */
+int ps_server_optimizer_make_states(struct ps_server_job *job,
+                                    struct ps_part *part);
+/* Returns the parameters of the step that makes the next version, and raises
+ * job->newest_version to it. */
+struct ps_optim_step_params
+ps_server_optimizer_next_step(struct ps_server_job *job,
+                              const struct ps_part *part);
+/* Makes the computation take the optimizer step too; the states exist. */
+void ps_server_optimizer_add_step(struct ps_server_merge *run,
+                                  const struct ps_optim_step_params *at,
+                                  struct ps_compute *c);
+
+/* norm.c */
+/* True if the next step of the partition needs norms. */
+bool ps_server_norm_is_needed(struct ps_server_job *job,
+                              const struct ps_part *part);
+/* Launches the present stage of the step. PS_E_NOMEM: nothing has changed. */
+int ps_server_norm_launch(struct ps_server_step *st,
+                          struct ps_server_merge *run);
+/* One stage is computed. True: it was the last. False: the run waits for
+ * norms. */
+bool ps_server_norm_on_computed(struct ps_server_step *st,
+                                struct ps_server_merge *run);
+/* Takes the run out of job->norm_waits. */
+void ps_server_norm_stop_waiting(struct ps_server_merge *run);
+void ps_server_on_norm_result(struct ps_server_step *st,
+                              const struct ps_msg_norm_result *m);
+/* Sends the waiting norm_parts of the job again, to a scheduler that may lack
+ * them. */
+void ps_server_norm_resend(struct ps_server_step *st,
+                           const struct ps_server_job *job);
+
+/* conflict.c */
+/* Sets the retry number of the next round to `attempt`, and refuses all
+ * contributions to the attempt that ends. `other` is the conflicting side that
+ * the refusals name; NULL: none. */
+void ps_server_conflict_abort(struct ps_server_step *st,
+                              struct ps_server_job *job, struct ps_part *part,
+                              uint32_t attempt,
+                              const struct ps_server_conflict *other);
+/* Compares `attempt` with the round's retry number: a lower one is refused, a
+ * higher one aborts the attempt in progress unless that is complete. `part` may
+ * be NULL. 0: accept; else the error. */
+int ps_server_conflict_check_retry(struct ps_server_step *st,
+                                   struct ps_server_job *job,
+                                   struct ps_part *part, uint64_t round,
+                                   uint32_t attempt);
+/* Returns the partition's retry number if it is above `attempt`, else 0. */
+uint32_t ps_server_conflict_newer_retry(const struct ps_server_job *job,
+                                        uint32_t key, uint32_t index,
+                                        uint32_t attempt);
+/* True if the contribution is merged, waiting, or of an aborted attempt. */
+bool ps_server_conflict_is_redundant(const struct ps_part *part, uint64_t round,
+                                     uint32_t slot, uint32_t attempt);
+/* Aborts a complete broadcast round whose root skipped it. */
+void ps_server_conflict_no_root(struct ps_server_step *st,
+                                struct ps_server_job *job,
+                                struct ps_part *part);
+/* Aborts the attempt because `mine` conflicts with its request, and names in
+ * `ret_others` the slots that made that. */
+void ps_server_conflict_raise(struct ps_server_step *st,
+                              struct ps_server_job *job, struct ps_part *part,
+                              uint64_t round,
+                              const struct ps_server_conflict *mine,
+                              struct ps_server_conflict *ret_others);

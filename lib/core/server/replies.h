@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Requests of agents for values, and what a server replies. */
+#pragma once
+
+#include "core/server/jobs.h"
+
+/* pull.c */
+void ps_server_on_pull(struct ps_server_step *st, struct ps_server_conn *c,
+                       const struct ps_msg *msg);
+void ps_server_on_init(struct ps_server_step *st, struct ps_server_conn *c,
+                       const struct ps_msg *msg,
+                       const struct ps_slice *payload);
+void ps_server_on_abort_round(struct ps_server_step *st,
+                              struct ps_server_conn *c,
+                              const struct ps_msg_abort_round *m);
+void ps_server_on_restore(struct ps_server_step *st, struct ps_server_conn *c,
+                          const struct ps_msg *msg,
+                          const struct ps_slice *payload);
+bool ps_server_init_is_duplicate(const struct ps_server_job *job,
+                                 const struct ps_msg_init *m);
+/* Replies to pulls that the present version satisfies. `told`: slots that have
+ * its value already; may be NULL. */
+void ps_server_pull_reply_waiting(struct ps_server_step *st,
+                                  struct ps_server_job *job,
+                                  struct ps_part *part,
+                                  const struct ps_bits *told);
+
+/* rows.c */
+/* Decides whether the payload of a pull_rows is received: 0, or the discard
+ * reason. */
+int ps_server_rows_check_payload(struct ps_server *s,
+                                 struct ps_server_session *p,
+                                 const struct ps_msg *msg, uint64_t len,
+                                 struct ps_server_slot **ret_slot);
+void ps_server_on_pull_rows(struct ps_server_step *st, struct ps_server_conn *c,
+                            const struct ps_msg *msg,
+                            const struct ps_slice *payload);
+/* Replies to row pulls that the present version satisfies. */
+void ps_server_rows_reply_waiting(struct ps_server_step *st,
+                                  struct ps_server_job *job,
+                                  struct ps_part *part);
+/* Returns the computation that merges a round of rows into run->result.
+ * PS_E_NOMEM: nothing has changed. */
+int ps_server_rows_plan_merge(struct ps_server_merge *run,
+                              struct ps_compute **ret_compute);
+/* True if the round changes no row: it has none, and rows without a gradient
+ * stay. */
+bool ps_server_rows_is_noop(const struct ps_server_job *job,
+                            const struct ps_part *part);
+
+/* migration.c */
+void ps_server_on_part_read(struct ps_server_step *st,
+                            const struct ps_msg_part_read *m);
+void ps_server_on_part_chunk(struct ps_server_step *st,
+                             const struct ps_msg_part_chunk *m,
+                             const struct ps_slice *payload);
+void ps_server_on_part_end(struct ps_server_step *st,
+                           const struct ps_msg_part_end *m);
+/* True if the partition migrates away: its complete rounds wait. */
+bool ps_server_migration_freezes(const struct ps_server_job *job,
+                                 const struct ps_part *part);
+/* The partition's computation has ended: sends the chunk that waited. */
+void ps_server_migration_on_merged(struct ps_server_step *st,
+                                   struct ps_server_job *job,
+                                   const struct ps_part *part);
+/* True if the partition migrates in or out, or has migrated away. */
+bool ps_server_migration_involves(const struct ps_server_job *job,
+                                  const struct ps_rec_part *rec);
+/* Returns why the slot cannot push to the partition or pull it: PS_E_MIGRATING
+ * if it migrates in, PS_E_STALE if it has migrated away, or has come back
+ * without a migration and the slot has not sent its state yet. 0: it can. */
+int ps_server_migration_check_use(const struct ps_server_slot *slot,
+                                  const struct ps_rec_part *rec);
+/* Checks a restore by an agent whose placement has this epoch. One newer than
+ * the migration away means that the partition came back. PS_E_STALE: refuse for
+ * now. */
+int ps_server_migration_check_restore(struct ps_server_step *st,
+                                      const struct ps_server_slot *slot,
+                                      const struct ps_rec_part *rec,
+                                      uint32_t epoch);
+/* The slot's restore was accepted. */
+void ps_server_migration_on_restored(const struct ps_server_slot *slot,
+                                     const struct ps_rec_part *rec);
+void ps_server_migrations_free(struct ps_server_job *job);
+
+/* reply.c */
+/* Replies with the value if `want` is set and there is one, else with a commit
+ * of `version`. Small replies wait for the next tick. */
+void ps_server_reply_part(struct ps_server_step *st,
+                          struct ps_server_slot *slot,
+                          const struct ps_part *part, bool want,
+                          uint64_t version);
+void ps_server_reply_flush(struct ps_server_step *st);
+void ps_server_reply_drop(struct ps_server_slot *slot);
+
+/* Errors of the parts of one message, sent together. */
+struct ps_server_refusal {
+    struct ps_rec_part parts[PS_PARTS_MAX];
+    int rcs[PS_PARTS_MAX];
+    /* Of a conflict: the least retry number that is valid now; else 0. */
+    uint32_t retries[PS_PARTS_MAX];
+    uint32_t count;
+    /* Slots on the other side of a conflict, and their request. */
+    struct ps_server_conflict conflict;
+    /* Replaces PS_E_DISCARDED in parts whose payload found no memory; 0:
+     * none. */
+    int starved_rc;
+    /* Error text for starved_rc. */
+    char text[PS_TEXT_MAX / 2];
+};
+void ps_server_refusal_init(struct ps_server_refusal *r);
+/* The message's payload, `len` bytes, was discarded for lack of memory: sets
+ * starved_rc. To be called before parts are added. */
+void ps_server_refusal_set_starved(struct ps_server_step *st,
+                                   struct ps_server_refusal *r,
+                                   const struct ps_server_slot *slot,
+                                   uint64_t len);
+void ps_server_refusal_add(struct ps_server_refusal *r,
+                           const struct ps_rec_part *part, int rc,
+                           uint32_t attempt);
+void ps_server_refusal_send(struct ps_server_step *st,
+                            struct ps_server_session *p, uint64_t gen,
+                            const struct ps_server_slot *slot,
+                            const struct ps_server_refusal *r);
+/* Refuses all parts of a message with one error. */
+void ps_server_refuse_parts(struct ps_server_step *st,
+                            struct ps_server_session *p, uint64_t gen,
+                            const struct ps_server_slot *slot,
+                            const struct ps_server_parts *parts, int rc);
+
+/* opt_state.c */
+void ps_server_on_state_get(struct ps_server_step *st, struct ps_server_conn *c,
+                            const struct ps_msg_state_get *m);
+void ps_server_on_state_put(struct ps_server_step *st, struct ps_server_conn *c,
+                            const struct ps_msg_state_put *m,
+                            const struct ps_slice *payload);
