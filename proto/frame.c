@@ -2,52 +2,47 @@
 #include "proto/frame.h"
 
 #include "base/limits.h"
-#include "proto/ps_fixed.h"
 
-static uint64_t get_be(const uint8_t *in, unsigned size)
-{
-    uint64_t v = 0;
-
-    for (unsigned i = 0; i < size; i++) {
-        v = v << 8 | in[i];
-    }
-    return v;
-}
-
-static void put_be(uint8_t *out, unsigned size, uint64_t v)
-{
-    for (unsigned i = size; i-- > 0; v >>= 8) {
-        out[i] = (uint8_t)v;
-    }
-}
+_Static_assert(PS_PAYLOAD_MAX <= UINT32_MAX, "a prefix states the length");
 
 int ps_frame_parse(const uint8_t in[PS_FRAME_PREFIX],
                    struct ps_frame_prefix *ret_prefix)
 {
+    struct ps_fixed_frame_prefix p;
+
     if (in[0] != 'P' || in[1] != 'S') {
         return PS_E_PROTO;
     }
-    if (in[2] != PS_FRAME_VERSION) {
+    /* Other versions may have other bytes behind it. */
+    if (in[offsetof(struct ps_fixed_frame_prefix, version)] !=
+        PS_FRAME_VERSION) {
         return PS_E_VERSION;
     }
-    *ret_prefix = (struct ps_frame_prefix){
-        .version = in[2],
-        .code = in[3],
-        .header_len = (uint32_t)get_be(in + 4, 4),
-        .payload_len = get_be(in + 8, 8),
-    };
+    if (!ps_fixed_get_frame_prefix(in, &p)) {
+        return PS_E_PROTO;
+    }
+    *ret_prefix = (struct ps_frame_prefix){.version = p.version,
+                                           .code = p.code,
+                                           .header_len = p.header_len,
+                                           .payload_len = p.payload_len,
+                                           .ref_count = p.ref_count};
     return 0;
 }
 
 void ps_frame_build(uint8_t out[PS_FRAME_PREFIX],
                     const struct ps_frame_prefix *prefix)
 {
-    out[0] = 'P';
-    out[1] = 'S';
-    out[2] = prefix->version;
-    out[3] = prefix->code;
-    put_be(out + 4, 4, prefix->header_len);
-    put_be(out + 8, 8, prefix->payload_len);
+    ps_fixed_put_frame_prefix(
+        out, &(struct ps_fixed_frame_prefix){.version = prefix->version,
+                                             .code = prefix->code,
+                                             .header_len = prefix->header_len,
+                                             .payload_len = prefix->payload_len,
+                                             .ref_count = prefix->ref_count});
+}
+
+void ps_frame_set_ref_count(uint8_t prefix[PS_FRAME_PREFIX], uint8_t count)
+{
+    prefix[offsetof(struct ps_fixed_frame_prefix, ref_count)] = count;
 }
 
 int ps_frame_check_payload(enum ps_payload_kind kind, uint64_t len)
@@ -71,7 +66,8 @@ int ps_frame_check(const struct ps_frame_prefix *prefix, enum ps_role from,
 {
     uint32_t header_max = ps_msg_header_max(prefix->code);
 
-    if (header_max == 0 || prefix->header_len == 0) {
+    if (header_max == 0 || prefix->header_len == 0 ||
+        (prefix->ref_count > 0 && prefix->payload_len == 0)) {
         return PS_E_PROTO;
     }
     if (!ps_msg_allowed(prefix->code, from, to)) {

@@ -246,7 +246,7 @@ int ps_msg_encode(const struct ps_msg *msg, uint16_t version,
                             .version = PS_FRAME_VERSION,
                             .code = (uint8_t)msg->code,
                             .header_len = (uint32_t)header.len,
-                            .payload_len = payload_len,
+                            .payload_len = (uint32_t)payload_len,
                         });
     *ret_len = PS_FRAME_PREFIX + header.len;
     return 0;

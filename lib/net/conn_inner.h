@@ -26,23 +26,6 @@
 #define SMALL_FRAMES_MAX   16u
 /* Least payload sent by reference; below it, writing is cheaper. */
 #define SHM_REF_MIN        (8u * 1024u)
-/* Bytes of one reference on the wire: address and length, big-endian. */
-#define SHM_REF_SIZE       16u
-/* Position of the reference count in a prefix's payload length; above any real
- * length. */
-#define SHM_COUNT_SHIFT    56u
-#define SHM_LEN_MASK       ((UINT64_C(1) << SHM_COUNT_SHIFT) - 1)
-/* Code of a control prefix, which is no frame: its payload length is the
- * number of referenced payloads released; in the first one, the capability
- * bits below. */
-#define SHM_RELEASED       0u
-#define SHM_CANNOT_READ    1u
-#define SHM_MAPS_ARENAS    2u
-/* Kinds of control prefix, in the top byte of the payload length: the low
- * bits are the number of an arena whose descriptor comes along, or which was
- * freed. */
-#define SHM_ARENA_ADDED    1u
-#define SHM_ARENA_REMOVED  2u
 /* Limit on unreleased bytes sent by reference, so that the peer's other
  * connections get served in between. */
 #define SHM_UNRELEASED_MAX (4u * 1024u * 1024u)
@@ -136,10 +119,9 @@ struct ps_conn {
     uint32_t peer_process; /* Process whose memory is readable here; 0: none. */
     /* Mapped arenas of the peer; NULL: none so far. */
     struct ps_map *peer_arenas;
-    unsigned ref_count;
-    struct ps_shm_ref refs[PS_SHM_REFS_MAX];
+    struct ps_fixed_shm_ref refs[PS_FRAME_REFS_MAX];
     /* Referenced payloads copied and not yet reported as released. */
-    uint64_t to_release;
+    uint32_t to_release;
     uint64_t to_release_bytes;
 
     /* Output. */
@@ -222,7 +204,7 @@ void conn_write_fini(struct ps_conn *c);
 /* Releases the oldest `count` payloads sent by reference. False: fewer are
  * outstanding. */
 bool conn_release_refs(struct ps_conn *c, uint64_t count);
-/* Queues a control prefix with kind SHM_RELEASED. */
-void conn_send_release(struct ps_conn *c, uint64_t count);
+/* Queues shm_release. */
+void conn_send_release(struct ps_conn *c, uint32_t payloads);
 /* Queues a control prefix with this side's capabilities. */
 void conn_send_shm_caps(struct ps_conn *c);

@@ -87,6 +87,12 @@ static bool is_greeting_code(const struct ps_conn *c, unsigned code)
                                                           : PS_MSG_HELLO);
 }
 
+static bool is_shm_code(unsigned code)
+{
+    return code == PS_MSG_SHM_CAPS || code == PS_MSG_SHM_MAP ||
+           code == PS_MSG_SHM_UNMAP || code == PS_MSG_SHM_RELEASE;
+}
+
 /* 0 if a frame with this code is allowed now from a role the peer can have. */
 static int is_code_admitted(const struct ps_conn *c)
 {
@@ -100,6 +106,9 @@ static int is_code_admitted(const struct ps_conn *c)
         return PS_E_PERM;
     }
     if (reject && !c->dialled) {
+        return PS_E_PERM;
+    }
+    if (is_shm_code(c->prefix.code) && !c->is_shm) {
         return PS_E_PERM;
     }
     for (unsigned role = 0; role < 32; role++) {
@@ -168,7 +177,7 @@ static void deliver_frame(struct ps_conn *c, const struct ps_msg *msg)
     c->phase = PHASE_HEAD;
     c->dst = NULL;
     c->payload_due = PS_TIME_NEVER;
-    if (c->prefix.payload_len >= FRAME_LARGE && c->ref_count == 0) {
+    if (c->prefix.payload_len >= FRAME_LARGE && c->prefix.ref_count == 0) {
         c->small_frames = 0;
     } else if (c->small_frames < SMALL_FRAMES_MAX) {
         c->small_frames++;
@@ -222,7 +231,7 @@ static void read_references(struct ps_conn *c)
     if (c->dst != NULL) {
         const struct ps_shm_peer peer = {
             .fd = c->fd, .process = c->peer_process, .arenas = c->peer_arenas};
-        int rc = ps_shm_read(&peer, c->refs, c->ref_count, c->dst);
+        int rc = ps_shm_read(&peer, c->refs, c->prefix.ref_count, c->dst);
 
         if (rc != 0) {
             ps_conn_close(c, rc,
@@ -242,7 +251,7 @@ static void read_references(struct ps_conn *c)
  * bytes. */
 static void consume_staged(struct ps_conn *c)
 {
-    if (c->ref_count > 0) {
+    if (c->prefix.ref_count > 0) {
         read_references(c);
         return;
     }
@@ -294,37 +303,111 @@ static void begin_payload(struct ps_conn *c, const struct ps_msg *msg)
     }
 }
 
-static uint64_t get_be64(const uint8_t *in)
-{
-    uint64_t v = 0;
-
-    for (unsigned i = 0; i < 8; i++) {
-        v = v << 8 | in[i];
-    }
-    return v;
-}
-
-/* Parses the references after the header. False: their lengths do not match the
- * payload's, and the connection is closing. */
+/* Parses the references after the header. False: one is malformed or their
+ * lengths do not match the payload's, and the connection is closing. */
 static bool parse_references(struct ps_conn *c, const uint8_t *at)
 {
     uint64_t left = c->prefix.payload_len;
+    bool ok = true;
 
-    for (unsigned i = 0; i < c->ref_count; i++, at += SHM_REF_SIZE) {
-        c->refs[i] = (struct ps_shm_ref){.address = get_be64(at),
-                                         .len = get_be64(at + 8)};
-        if (c->refs[i].len == 0 || c->refs[i].len > left) {
-            left = 1;
-            break;
-        }
-        left -= c->refs[i].len;
+    for (unsigned i = 0; ok && i < c->prefix.ref_count; i++) {
+        ok = ps_fixed_get_shm_ref(at, &c->refs[i]) && c->refs[i].len <= left;
+        left -= ok ? c->refs[i].len : 0;
+        at += PS_FIXED_SHM_REF_BYTES;
     }
-    if (c->ref_count > 0 && left != 0) {
+    if (c->prefix.ref_count > 0 && (!ok || left != 0)) {
         ps_conn_close(c, PS_E_PROTO,
                       "payload is pointed at with another length");
         return false;
     }
     return true;
+}
+
+/* Maps an arena whose descriptor came with the control prefix. */
+static void map_peer_arena(struct ps_conn *c, uint32_t number)
+{
+    const char *why = "arena without a descriptor";
+    struct ps_buf *buf;
+    int fd;
+
+    if (c->peer_arenas == NULL) {
+        c->peer_arenas = ps_map_new();
+    }
+    if (number == 0 || c->fd_count == 0 ||
+        ps_map_get(c->peer_arenas, number) != NULL ||
+        ps_map_count(c->peer_arenas) == PS_SHM_ARENAS_MAX) {
+        ps_conn_close(c, PS_E_PROTO,
+                      c->fd_count == 0 ? why
+                                       : "arena shown twice, or too many");
+        return;
+    }
+    fd = pop_fd(c);
+
+    int rc = ps_shm_map_arena(fd, &buf, &why);
+
+    if (rc != 0) {
+        ps_conn_close(c, rc, why);
+        return;
+    }
+    ps_map_put(c->peer_arenas, number, buf);
+}
+
+static void unmap_peer_arena(struct ps_conn *c, uint32_t number)
+{
+    struct ps_buf *b = c->peer_arenas == NULL
+                           ? NULL
+                           : ps_map_remove(c->peer_arenas, number);
+
+    if (b == NULL) {
+        ps_conn_close(c, PS_E_PROTO, "an end of an arena that was not shown");
+        return;
+    }
+    ps_buf_unref(b);
+}
+
+static void accept_caps(struct ps_conn *c, const struct ps_msg_shm_caps *m)
+{
+    if (c->peer_caps_known) {
+        ps_conn_close(c, PS_E_PROTO, "shm_caps sent twice");
+        return;
+    }
+    c->peer_caps_known = true;
+    c->peer_reads_memory = m->reads_memory;
+    c->peer_maps_arenas = m->maps_arenas;
+    if (!c->dialled) {
+        conn_send_shm_caps(c);
+        (void)ps_conn_flush(c);
+    }
+}
+
+static void accept_release(struct ps_conn *c, uint32_t payloads)
+{
+    if (payloads == 0 || !conn_release_refs(c, payloads)) {
+        ps_conn_close(c, PS_E_PROTO, "receipt for what was not sent");
+        return;
+    }
+    (void)ps_conn_flush(c);
+    if (c->state == CONN_OPEN) {
+        c->ops->sent(c->ctx, c, c->queued);
+    }
+}
+
+/* Messages of the connection itself, which its user does not see. */
+static void accept_shm_msg(struct ps_conn *c, const struct ps_msg *msg)
+{
+    c->phase = PHASE_HEAD;
+    if (msg->code == PS_MSG_SHM_CAPS) {
+        accept_caps(c, &msg->shm_caps);
+    } else if (msg->code == PS_MSG_SHM_MAP) {
+        map_peer_arena(c, msg->shm_map.arena);
+    } else if (msg->code == PS_MSG_SHM_UNMAP) {
+        unmap_peer_arena(c, msg->shm_unmap.arena);
+    } else {
+        accept_release(c, msg->shm_release.payloads);
+    }
+    if (c->state == CONN_OPEN) {
+        (void)check_stray_fds(c);
+    }
 }
 
 static void header_done(struct ps_conn *c, const uint8_t *header)
@@ -350,7 +433,9 @@ static void header_done(struct ps_conn *c, const uint8_t *header)
         !parse_references(c, header + c->prefix.header_len)) {
         return;
     }
-    if (c->prefix.payload_len > 0) {
+    if (is_shm_code(msg.code)) {
+        accept_shm_msg(c, &msg);
+    } else if (c->prefix.payload_len > 0) {
         begin_payload(c, &msg);
     } else {
         deliver_frame(c, &msg);
@@ -360,122 +445,15 @@ static void header_done(struct ps_conn *c, const uint8_t *header)
 /* Bytes between prefix and payload: header and references. */
 static uint32_t head_len(const struct ps_conn *c)
 {
-    return c->prefix.header_len + c->ref_count * SHM_REF_SIZE;
-}
-
-/* Splits the reference count off the prefix's payload length. */
-static int parse_shm_control(struct ps_conn *c)
-{
-    uint64_t count = c->prefix.payload_len >> SHM_COUNT_SHIFT;
-
-    c->ref_count = 0;
-    if (!c->is_shm || count == 0) {
-        return 0;
-    }
-    if (count > PS_SHM_REFS_MAX || !c->is_greeted) {
-        return PS_E_PROTO;
-    }
-    c->prefix.payload_len &= SHM_LEN_MASK;
-    c->ref_count = (unsigned)count;
-    return c->prefix.payload_len > 0 ? 0 : PS_E_PROTO;
-}
-
-/* Maps an arena whose descriptor came with the control prefix. */
-static void map_peer_arena(struct ps_conn *c, uint64_t number)
-{
-    const char *why = "arena without a descriptor";
-    struct ps_buf *buf;
-    int fd;
-
-    if (c->peer_arenas == NULL) {
-        c->peer_arenas = ps_map_new();
-    }
-    if (c->fd_count == 0 || ps_map_get(c->peer_arenas, number) != NULL ||
-        ps_map_count(c->peer_arenas) == PS_SHM_ARENAS_MAX) {
-        ps_conn_close(c, PS_E_PROTO,
-                      c->fd_count == 0 ? why
-                                       : "arena shown twice, or too many");
-        return;
-    }
-    fd = pop_fd(c);
-
-    int rc = ps_shm_map_arena(fd, &buf, &why);
-
-    if (rc != 0) {
-        ps_conn_close(c, rc, why);
-        return;
-    }
-    ps_map_put(c->peer_arenas, number, buf);
-}
-
-static void unmap_peer_arena(struct ps_conn *c, uint64_t number)
-{
-    struct ps_buf *b = c->peer_arenas == NULL
-                           ? NULL
-                           : ps_map_remove(c->peer_arenas, number);
-
-    if (b == NULL) {
-        ps_conn_close(c, PS_E_PROTO, "an end of an arena that was not shown");
-        return;
-    }
-    ps_buf_unref(b);
-}
-
-/* The first release has the peer's capabilities; later ones, the number of
- * payloads it released. */
-static void accept_release(struct ps_conn *c, uint64_t count)
-{
-    if (!c->peer_caps_known) {
-        c->peer_caps_known = true;
-        c->peer_reads_memory = (count & SHM_CANNOT_READ) == 0;
-        c->peer_maps_arenas = (count & SHM_MAPS_ARENAS) != 0;
-        if (!c->dialled) {
-            conn_send_shm_caps(c);
-            (void)ps_conn_flush(c);
-        }
-    } else if (!conn_release_refs(c, count)) {
-        ps_conn_close(c, PS_E_PROTO, "receipt for what was not sent");
-    } else {
-        (void)ps_conn_flush(c);
-        if (c->state == CONN_OPEN) {
-            c->ops->sent(c->ctx, c, c->queued);
-        }
-    }
-}
-
-static void accept_shm_control(struct ps_conn *c)
-{
-    uint64_t kind = c->prefix.payload_len >> SHM_COUNT_SHIFT;
-    uint64_t number = c->prefix.payload_len & SHM_LEN_MASK;
-
-    c->staging_from += PS_FRAME_PREFIX;
-    if (!c->is_greeted || c->prefix.header_len != 0) {
-        ps_conn_close(c, PS_E_PROTO,
-                      "invalid receipt for payloads in shared memory");
-    } else if (kind == SHM_RELEASED) {
-        accept_release(c, number);
-    } else if (kind == SHM_ARENA_ADDED) {
-        map_peer_arena(c, number);
-    } else if (kind == SHM_ARENA_REMOVED) {
-        unmap_peer_arena(c, number);
-    } else {
-        ps_conn_close(c, PS_E_PROTO,
-                      "invalid receipt for payloads in shared memory");
-    }
-    if (c->state == CONN_OPEN) {
-        (void)check_stray_fds(c);
-    }
+    return c->prefix.header_len + c->prefix.ref_count * PS_FIXED_SHM_REF_BYTES;
 }
 
 static bool parse_prefix(struct ps_conn *c)
 {
     int rc = ps_frame_parse(c->staging + c->staging_from, &c->prefix);
 
-    if (rc == 0 && c->is_shm && c->prefix.code == SHM_RELEASED) {
-        return true;
-    }
-    if (rc == 0) {
-        rc = parse_shm_control(c);
+    if (rc == 0 && c->prefix.ref_count > 0 && !c->is_shm) {
+        rc = PS_E_PROTO;
     }
     if (rc == 0) {
         rc = is_code_admitted(c);
@@ -501,10 +479,6 @@ static bool parse_head(struct ps_conn *c)
     }
     if (!parse_prefix(c)) {
         return false;
-    }
-    if (c->is_shm && c->prefix.code == SHM_RELEASED) {
-        accept_shm_control(c);
-        return true;
     }
     uint32_t need = PS_FRAME_PREFIX + head_len(c);
 
@@ -536,7 +510,8 @@ static uint32_t read_ahead_bytes(const struct ps_conn *c)
         /* The prefix is parsed: read the rest of the header, and small payloads
          * with it. */
         uint32_t missing = PS_FRAME_PREFIX + head_len(c) - have;
-        bool large = c->prefix.payload_len >= FRAME_LARGE && c->ref_count == 0;
+        bool large = c->prefix.payload_len >= FRAME_LARGE &&
+                     c->prefix.ref_count == 0;
 
         return (uint32_t)ps_min_u64(large ? missing : room, room);
     }

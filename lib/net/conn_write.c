@@ -11,6 +11,7 @@
 #include "net/arena.h"
 #include "proto/msg_codec.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -94,66 +95,63 @@ static uint64_t output_max(const struct ps_conn *c)
                          : ps_min_u64(c->limits.output_max, UNGREETED_MAX);
 }
 
-static void put_be64(uint8_t *out, uint64_t v)
-{
-    for (unsigned i = 8; i-- > 0; v >>= 8) {
-        out[i] = (uint8_t)v;
-    }
-}
-
-static uint64_t arena_reference(const struct ps_slice *s)
-{
-    return ps_shm_arena_address(s->buf->tag, s->buf->offset + s->offset);
-}
-
 /* Replaces the payload by references to its place. */
 static void send_references(const struct ps_conn *c, struct out_frame *f)
 {
     uint8_t *at = f->header + f->header_len;
 
-    /* Top byte of the payload length; real lengths do not reach it. */
-    f->header[PS_FRAME_PREFIX - 8] = (uint8_t)f->slice_count;
+    ps_frame_set_ref_count(f->header, (uint8_t)f->slice_count);
     for (uint32_t i = 0; i < f->slice_count; i++) {
-        uint64_t place = c->peer_maps_arenas ? arena_reference(&f->slices[i])
-                                             : 0;
+        const struct ps_slice *s = &f->slices[i];
+        const uint32_t arena = c->peer_maps_arenas ? s->buf->tag : 0;
 
-        put_be64(at,
-                 place != 0 ? place : (uintptr_t)ps_slice_data(&f->slices[i]));
-        put_be64(at + 8, f->slices[i].len);
-        at += SHM_REF_SIZE;
+        ps_fixed_put_shm_ref(at, &(struct ps_fixed_shm_ref){
+                                     .place = arena != 0
+                                                  ? s->buf->offset + s->offset
+                                                  : (uintptr_t)ps_slice_data(s),
+                                     .len = (uint32_t)s->len,
+                                     .arena = arena});
+        at += PS_FIXED_SHM_REF_BYTES;
     }
-    f->header_len += f->slice_count * SHM_REF_SIZE;
+    f->header_len += f->slice_count * PS_FIXED_SHM_REF_BYTES;
     f->len = f->header_len;
     f->by_reference = true;
 }
 
-/* Queues a control prefix, which is no frame. Takes over the descriptor. */
-static void send_shm_control(struct ps_conn *c, uint64_t word, int fd)
+/* Queues a message of the connection itself. Takes over the descriptor. */
+static void send_shm_msg(struct ps_conn *c, const struct ps_msg *msg, int fd)
 {
-    struct out_frame *f = ps_calloc(1, sizeof(*f) + PS_FRAME_PREFIX);
+    const size_t cap = ps_msg_encoded_bound(msg);
+    struct out_frame *f = ps_calloc(1, sizeof(*f) + cap);
+    size_t len = 0;
+    int rc = ps_msg_encode(msg, c->protocol, 0, f->header, cap, &len);
 
-    f->header_len = PS_FRAME_PREFIX;
-    f->len = PS_FRAME_PREFIX;
+    assert(rc == 0); /* Only integers, within their bound. */
+    f->header_len = (uint32_t)len;
+    f->len = len;
     f->pass_fd = fd;
-    ps_frame_build(f->header,
-                   &(struct ps_frame_prefix){.version = PS_FRAME_VERSION,
-                                             .code = SHM_RELEASED,
-                                             .payload_len = word});
     ps_list_push_back(&c->out, &f->node);
     f->memory = ps_alloc_size(f);
     c->queued_memory += f->memory;
     c->queued += f->len;
 }
 
-void conn_send_release(struct ps_conn *c, uint64_t count)
+void conn_send_release(struct ps_conn *c, uint32_t payloads)
 {
-    send_shm_control(c, count, -1);
+    send_shm_msg(c,
+                 &(struct ps_msg){.code = PS_MSG_SHM_RELEASE,
+                                  .shm_release = {.payloads = payloads}},
+                 -1);
 }
 
 void conn_send_shm_caps(struct ps_conn *c)
 {
-    send_shm_control(
-        c, SHM_MAPS_ARENAS | (c->peer_process != 0 ? 0 : SHM_CANNOT_READ), -1);
+    send_shm_msg(
+        c,
+        &(struct ps_msg){.code = PS_MSG_SHM_CAPS,
+                         .shm_caps = {.reads_memory = c->peer_process != 0,
+                                      .maps_arenas = true}},
+        -1);
 }
 
 bool ps_conn_send_freed_arenas(struct ps_conn *c)
@@ -174,10 +172,12 @@ bool ps_conn_send_freed_arenas(struct ps_conn *c)
         if (ps_arenas_fd(c->arenas, (uint32_t)(uintptr_t)number, &fd, &size) !=
             0) {
             (void)ps_map_remove(c->arenas_sent, (uintptr_t)number);
-            send_shm_control(c,
-                             (uint64_t)SHM_ARENA_REMOVED << SHM_COUNT_SHIFT |
-                                 (uintptr_t)number,
-                             -1);
+            send_shm_msg(
+                c,
+                &(struct ps_msg){
+                    .code = PS_MSG_SHM_UNMAP,
+                    .shm_unmap = {.arena = (uint32_t)(uintptr_t)number}},
+                -1);
             any = true;
         }
     }
@@ -208,8 +208,10 @@ static bool send_arena(struct ps_conn *c, uint32_t arena)
     if (fd < 0) {
         return false; /* Out of descriptors: the payload is sent otherwise. */
     }
-    send_shm_control(c, (uint64_t)SHM_ARENA_ADDED << SHM_COUNT_SHIFT | arena,
-                     fd);
+    send_shm_msg(
+        c,
+        &(struct ps_msg){.code = PS_MSG_SHM_MAP, .shm_map = {.arena = arena}},
+        fd);
     ps_map_put(c->arenas_sent, arena, (void *)(uintptr_t)arena);
     return true;
 }
@@ -218,7 +220,7 @@ static bool can_send_references(struct ps_conn *c, const struct out_frame *f,
                                 uint64_t payload_len)
 {
     if (!ps_conn_refers_to_arenas(c) || payload_len < SHM_REF_MIN ||
-        f->slice_count > PS_SHM_REFS_MAX) {
+        f->slice_count > PS_FRAME_REFS_MAX) {
         return false;
     }
     for (uint32_t i = 0; i < f->slice_count; i++) {
@@ -227,8 +229,7 @@ static bool can_send_references(struct ps_conn *c, const struct out_frame *f,
         if (s->len == 0) {
             return false;
         }
-        if (c->peer_maps_arenas && c->arenas != NULL &&
-            arena_reference(s) != 0) {
+        if (c->peer_maps_arenas && c->arenas != NULL && s->buf->tag != 0) {
             if (!send_arena(c, s->buf->tag)) {
                 return false;
             }
@@ -309,7 +310,7 @@ static int encode_frame(struct ps_conn *c, const struct ps_msg *msg,
 int ps_conn_send(struct ps_conn *c, const struct ps_conn_frame *frame)
 {
     size_t pieces = ps_conn_refers_to_arenas(c) && frame->slice_count > 0
-                        ? PS_SHM_REFS_MAX * SHM_REF_SIZE
+                        ? PS_FRAME_REFS_MAX * PS_FIXED_SHM_REF_BYTES
                         : 0;
     size_t header_len;
     uint64_t payload_len = 0;

@@ -132,20 +132,6 @@ static bool is_peer_connected(int fd)
     return poll(&p, 1, 0) >= 0 && (p.revents & (POLLHUP | POLLERR)) == 0;
 }
 
-/* User-space addresses never have the topmost bit set. */
-#define IN_ARENA     (UINT64_C(1) << 63)
-#define OFFSET_BITS  40u
-#define OFFSET_LIMIT (UINT64_C(1) << OFFSET_BITS)
-#define ARENA_LIMIT  (UINT64_C(1) << (63 - OFFSET_BITS))
-
-uint64_t ps_shm_arena_address(uint32_t arena, uint64_t offset)
-{
-    if (arena == 0 || arena >= ARENA_LIMIT || offset >= OFFSET_LIMIT) {
-        return 0;
-    }
-    return IN_ARENA | (uint64_t)arena << OFFSET_BITS | offset;
-}
-
 int ps_shm_map_arena(int arena_fd, struct ps_buf **ret_buf,
                      const char **ret_why)
 {
@@ -160,13 +146,12 @@ int ps_shm_map_arena(int arena_fd, struct ps_buf **ret_buf,
 }
 
 static bool read_arena(const struct ps_shm_peer *peer,
-                       const struct ps_shm_ref *piece, void *dst)
+                       const struct ps_fixed_shm_ref *piece, void *dst)
 {
-    uint64_t number = (piece->address & ~IN_ARENA) >> OFFSET_BITS;
-    uint64_t offset = piece->address & (OFFSET_LIMIT - 1);
+    const uint64_t offset = piece->place;
     const struct ps_buf *b = peer->arenas == NULL
                                  ? NULL
-                                 : ps_map_get(peer->arenas, number);
+                                 : ps_map_get(peer->arenas, piece->arena);
 
     if (b == NULL || offset > b->size || piece->len > b->size - offset) {
         return false;
@@ -176,13 +161,13 @@ static bool read_arena(const struct ps_shm_peer *peer,
 }
 
 static bool read_process(const struct ps_shm_peer *peer,
-                         const struct ps_shm_ref *piece, uint8_t *dst)
+                         const struct ps_fixed_shm_ref *piece, uint8_t *dst)
 {
     uint64_t got = 0;
 
     while (peer->process != 0 && got < piece->len) {
         struct iovec here = {dst + got, piece->len - got};
-        struct iovec there = {(void *)(uintptr_t)(piece->address + got),
+        struct iovec there = {(void *)(uintptr_t)(piece->place + got),
                               piece->len - got};
         ssize_t n = process_vm_readv((pid_t)peer->process, &here, 1, &there, 1,
                                      0);
@@ -195,16 +180,16 @@ static bool read_process(const struct ps_shm_peer *peer,
     return got == piece->len;
 }
 
-int ps_shm_read(const struct ps_shm_peer *peer, const struct ps_shm_ref *pieces,
-                unsigned count, void *dst)
+int ps_shm_read(const struct ps_shm_peer *peer,
+                const struct ps_fixed_shm_ref *pieces, unsigned count,
+                void *dst)
 {
     uint8_t *to = dst;
     bool ok = true;
 
     for (unsigned i = 0; ok && i < count; i++) {
-        ok = (pieces[i].address & IN_ARENA) != 0
-                 ? read_arena(peer, &pieces[i], to)
-                 : read_process(peer, &pieces[i], to);
+        ok = pieces[i].arena != 0 ? read_arena(peer, &pieces[i], to)
+                                  : read_process(peer, &pieces[i], to);
         to += pieces[i].len;
     }
     if (!is_peer_connected(peer->fd)) {

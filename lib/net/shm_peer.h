@@ -16,26 +16,16 @@
 #pragma once
 
 #include "base/err.h"
+#include "proto/ps_fixed.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#define PS_SHM_REFS_MAX   4u
 /* Limit on mapped arenas of one peer. */
 #define PS_SHM_ARENAS_MAX 65536u
 
 struct ps_map;
 struct ps_buf;
-
-struct ps_shm_ref {
-    /* Address in the peer's memory, or ps_shm_arena_address(). */
-    uint64_t address;
-    uint64_t len;
-};
-
-/* Place in an arena encoded as an address that no process has; 0: out of
- * range. */
-uint64_t ps_shm_arena_address(uint32_t arena, uint64_t offset);
 
 /* Listens under the name of `address`. PS_E_EXIST: the name is in use. */
 PS_MUST_USE int ps_shm_listen(const char *address, int backlog, int *ret_fd);
@@ -63,5 +53,5 @@ struct ps_shm_peer {
  * the peer closed its end meanwhile and may have reused the memory; PS_E_PROTO:
  * not memory of the peer. `dst` is undefined after an error. */
 PS_MUST_USE int ps_shm_read(const struct ps_shm_peer *peer,
-                            const struct ps_shm_ref *pieces, unsigned count,
-                            void *dst);
+                            const struct ps_fixed_shm_ref *pieces,
+                            unsigned count, void *dst);

@@ -40,6 +40,9 @@ def struct(r):
         if f.const is not None:
             out.append(f"#define {macro}_{f.name.upper()} "
                        f"{literal(f.type, f.const)}")
+        if f.max is not None:
+            out.append(f"#define {macro}_{f.name.upper()}_MAX "
+                       f"{literal(f.type, f.max)}")
     out += [*comment(r.doc), f"{name} {{"]
     for row in r.rows():
         out += ([f"    uint8_t {gap(row)}[{row[1]}];"]

@@ -679,7 +679,7 @@ static void expect_cut(struct world *w, int rc)
 }
 
 static void prefix(uint8_t out[PS_FRAME_PREFIX], unsigned code,
-                   uint32_t header_len, uint64_t payload_len)
+                   uint32_t header_len, uint32_t payload_len)
 {
     struct ps_frame_prefix p = {.version = PS_FRAME_VERSION,
                                 .code = (uint8_t)code,
@@ -730,15 +730,14 @@ static void lengths_are_judged_first(void **state)
     struct {
         unsigned code;
         uint32_t header_len;
-        uint64_t payload_len;
+        uint32_t payload_len;
         int rc;
     } cases[] = {
         {PS_MSG_ACK, UINT32_MAX, 0, PS_E_TOOBIG},
         {PS_MSG_ACK, ps_msg_header_max(PS_MSG_ACK) + 1, 0, PS_E_TOOBIG},
         {PS_MSG_ACK, 0, 0, PS_E_PROTO},
         {PS_MSG_ACK, 4, 4, PS_E_PROTO},
-        /* Near, what is above a length is a number of pieces. */
-        {PS_MSG_PUSH, 40, UINT64_MAX, near ? PS_E_PROTO : PS_E_TOOBIG},
+        {PS_MSG_PUSH, 40, UINT32_MAX, PS_E_TOOBIG},
         {PS_MSG_PUSH, 40, PS_PAYLOAD_MAX + 4, PS_E_TOOBIG},
         {PS_MSG_VALUE, 40, 4, PS_E_PERM},
         {PS_MSG_L_OP, 40, 0, PS_E_PERM},
@@ -1128,22 +1127,20 @@ static void close_gives_everything_back(void **state)
     end(&w);
 }
 
-/* A push that points at `piece`. */
-static size_t put_pointer(uint8_t *out, size_t cap, uint64_t len,
-                          const uint64_t piece[2])
+/* A push of `len` bytes that points at `piece`. */
+static size_t put_pointer(uint8_t *out, size_t cap, uint32_t len,
+                          const struct ps_fixed_shm_ref *piece)
 {
     struct ps_msg push = push_msg();
     size_t n;
 
     assert_int_equal(ps_msg_encode(&push, PS_PROTOCOL, len, out, cap, &n), 0);
-    out[8] = 1; /* One piece. */
-    for (unsigned i = 0; i < 16; i++) {
-        out[n++] = (uint8_t)(piece[i / 8] >> (7 - i % 8) * 8);
-    }
-    return n;
+    ps_frame_set_ref_count(out, 1);
+    ps_fixed_put_shm_ref(out + n, piece);
+    return n + PS_FIXED_SHM_REF_BYTES;
 }
 
-static void point_at(uint64_t address, uint64_t piece_len, uint64_t len, int rc)
+static void point_at(uint64_t address, uint32_t piece_len, uint32_t len, int rc)
 {
     uint8_t bytes[512];
     struct world w;
@@ -1153,8 +1150,9 @@ static void point_at(uint64_t address, uint64_t piece_len, uint64_t len, int rc)
     w.a.payload = calloc(1, w.a.payload_cap);
     greet(&w);
     tell(&w, bytes,
-         put_pointer(bytes, sizeof(bytes), len,
-                     (uint64_t[2]){address, piece_len}));
+         put_pointer(
+             bytes, sizeof(bytes), len,
+             &(struct ps_fixed_shm_ref){.place = address, .len = piece_len}));
     RUN_UNTIL(&w, w.a.frames == 1 || w.a.closed);
     assert_int_equal(w.a.closed, rc != 0);
     if (rc != 0) {
@@ -1170,7 +1168,7 @@ static void point_at(uint64_t address, uint64_t piece_len, uint64_t len, int rc)
 /* The stranger is this process: what it may point at is our memory. */
 static void pointed_at_anywhere_is_cut_or_read(void **state)
 {
-    const uint64_t len = 64 * 1024;
+    const uint32_t len = 64 * 1024;
     uint8_t *good = malloc(len);
 
     (void)state;
@@ -1184,7 +1182,7 @@ static void pointed_at_anywhere_is_cut_or_read(void **state)
     point_at((uintptr_t)good, len - 4, len, PS_E_PROTO);
     point_at((uintptr_t)good, len + 4, len, PS_E_PROTO);
     point_at((uintptr_t)good, 0, len, PS_E_PROTO);
-    point_at((uintptr_t)good, UINT64_MAX, len, PS_E_PROTO);
+    point_at((uintptr_t)good, UINT32_MAX, len, PS_E_PROTO);
     point_at((uintptr_t)good, 0, 0, PS_E_PROTO);
     free(good);
 }
@@ -1195,27 +1193,101 @@ static void pointing_needs_near(void **state)
 
     (void)state;
     point_at((uintptr_t)byte, sizeof(byte), sizeof(byte),
-             near ? 0 : PS_E_TOOBIG);
+             near ? 0 : PS_E_PROTO);
+}
+
+/* A message about shared memory, and perhaps a descriptor beside it. */
+static void tell_shm(struct world *w, const struct ps_msg *msg, int fd)
+{
+    uint8_t bytes[64];
+    struct iovec iov = {.iov_base = bytes};
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control = {.bytes = {0}};
+    struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
+
+    assert_int_equal(
+        ps_msg_encode(msg, PS_PROTOCOL, 0, bytes, sizeof(bytes), &iov.iov_len),
+        0);
+    if (fd >= 0) {
+        m.msg_control = control.bytes;
+        m.msg_controllen = sizeof(control.bytes);
+        struct cmsghdr *h = CMSG_FIRSTHDR(&m);
+
+        h->cmsg_level = SOL_SOCKET;
+        h->cmsg_type = SCM_RIGHTS;
+        h->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(h), &fd, sizeof(int));
+    }
+    assert_int_equal(sendmsg(w->fd, &m, 0), iov.iov_len);
+}
+
+static void tell_caps(struct world *w, int fd)
+{
+    tell_shm(w, &(struct ps_msg){.code = PS_MSG_SHM_CAPS}, fd);
+}
+
+static void tell_map(struct world *w, uint32_t arena, int fd)
+{
+    tell_shm(
+        w,
+        &(struct ps_msg){.code = PS_MSG_SHM_MAP, .shm_map = {.arena = arena}},
+        fd);
+}
+
+static void tell_unmap(struct world *w, uint32_t arena)
+{
+    tell_shm(w,
+             &(struct ps_msg){.code = PS_MSG_SHM_UNMAP,
+                              .shm_unmap = {.arena = arena}},
+             -1);
+}
+
+static void tell_release(struct world *w, uint32_t payloads)
+{
+    tell_shm(w,
+             &(struct ps_msg){.code = PS_MSG_SHM_RELEASE,
+                              .shm_release = {.payloads = payloads}},
+             -1);
 }
 
 /* Somebody who acknowledges payloads that were never pointed at. */
 static void receipts_are_held_to(void **state)
 {
-    uint8_t bytes[PS_FRAME_PREFIX];
-    struct ps_frame_prefix p = {.version = PS_FRAME_VERSION, .payload_len = 0};
+    struct world w;
+
+    (void)state;
+    for (uint32_t payloads = 0; payloads < 2; payloads++) {
+        begin(&w, (struct ps_conn_limits){0});
+        greet(&w);
+        tell_caps(&w, -1);
+        tell_release(&w, payloads);
+        RUN_UNTIL(&w, w.a.closed);
+        assert_int_equal(w.a.rc, PS_E_PROTO);
+        assert_string_equal(w.a.reason, "receipt for what was not sent");
+        end(&w);
+    }
+}
+
+/* Only on a same-host connection, and only after the handshake. */
+static void shared_memory_needs_near(void **state)
+{
     struct world w;
 
     (void)state;
     begin(&w, (struct ps_conn_limits){0});
+    tell_caps(&w, -1);
+    expect_cut(&w, PS_E_PERM);
+    end(&w);
+    begin(&w, (struct ps_conn_limits){0});
     greet(&w);
-    ps_frame_build(bytes, &p);
-    tell(&w, bytes, sizeof(bytes));
-    p.payload_len = 1;
-    ps_frame_build(bytes, &p);
-    tell(&w, bytes, sizeof(bytes));
+    tell_caps(&w, -1);
+    if (near) {
+        tell_caps(&w, -1);
+    }
     RUN_UNTIL(&w, w.a.closed);
-    assert_int_equal(w.a.rc, PS_E_PROTO);
-    assert_string_equal(w.a.reason, "receipt for what was not sent");
+    assert_int_equal(w.a.rc, near ? PS_E_PROTO : PS_E_PERM);
     end(&w);
 }
 
@@ -1317,33 +1389,6 @@ static void arenas_are_shown(void **state)
     end(&w);
 }
 
-/* A prefix with code 0, and perhaps a descriptor beside it. */
-static void tell_word(struct world *w, uint64_t kind, uint64_t number, int fd)
-{
-    uint8_t bytes[PS_FRAME_PREFIX];
-    struct iovec iov = {bytes, sizeof(bytes)};
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(int))];
-    } control = {.bytes = {0}};
-    struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
-
-    ps_frame_build(
-        bytes, &(struct ps_frame_prefix){.version = PS_FRAME_VERSION,
-                                         .payload_len = kind << 56 | number});
-    if (fd >= 0) {
-        m.msg_control = control.bytes;
-        m.msg_controllen = sizeof(control.bytes);
-        struct cmsghdr *h = CMSG_FIRSTHDR(&m);
-
-        h->cmsg_level = SOL_SOCKET;
-        h->cmsg_type = SCM_RIGHTS;
-        h->cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(h), &fd, sizeof(int));
-    }
-    assert_int_equal(sendmsg(w->fd, &m, 0), sizeof(bytes));
-}
-
 /* `size` bytes that only the descriptor leads to. */
 static int sealed(size_t size, int seals)
 {
@@ -1371,20 +1416,21 @@ static void begin_shown(struct world *w, int seals)
     w->a.payload_cap = 65536;
     w->a.payload = calloc(1, w->a.payload_cap);
     greet(w);
-    tell_word(w, 1, 7, fd);
+    tell_map(w, 7, fd);
     close(fd);
 }
 
 static void point_into(uint32_t arena, uint64_t offset, int rc)
 {
-    const uint64_t len = 32768;
+    const uint32_t len = 32768;
     uint8_t bytes[512];
     struct world w;
 
     begin_shown(&w, SEALS);
     tell(&w, bytes,
          put_pointer(bytes, sizeof(bytes), len,
-                     (uint64_t[2]){ps_shm_arena_address(arena, offset), len}));
+                     &(struct ps_fixed_shm_ref){
+                         .place = offset, .len = len, .arena = arena}));
     RUN_UNTIL(&w, w.a.frames == 1 || w.a.closed);
     assert_int_equal(w.a.closed, rc != 0);
     if (rc != 0) {
@@ -1406,9 +1452,8 @@ static void pointed_into_an_arena(void **state)
     point_into(7, 65537, PS_E_PROTO);
     point_into(7, (UINT64_C(1) << 40) - 1, PS_E_PROTO);
     point_into(8, 0, PS_E_PROTO);
-    assert_int_equal(ps_shm_arena_address(0, 0), 0);
-    assert_int_equal(ps_shm_arena_address(1, UINT64_C(1) << 40), 0);
-    assert_int_equal(ps_shm_arena_address(1u << 23, 0), 0);
+    point_into(7, UINT64_MAX, PS_E_PROTO);
+    point_into(UINT32_MAX, 0, PS_E_PROTO);
 }
 
 static void expect_reason(struct world *w, const char *reason)
@@ -1428,26 +1473,30 @@ static void arenas_are_held_to(void **state)
     expect_reason(&w, "memfd is not sealed against shrinking, growing and "
                       "sealing");
     begin_shown(&w, SEALS);
-    tell_word(&w, 1, 8, -1);
+    tell_map(&w, 8, -1);
     expect_reason(&w, "arena without a descriptor");
     begin_shown(&w, SEALS);
     fd = sealed(4096, SEALS);
-    tell_word(&w, 1, 7, fd);
+    tell_map(&w, 7, fd);
     expect_reason(&w, "arena shown twice, or too many");
     begin_shown(&w, SEALS);
-    tell_word(&w, 2, 7, -1);
-    tell_word(&w, 2, 7, -1);
+    tell_unmap(&w, 7);
+    tell_unmap(&w, 7);
     expect_reason(&w, "an end of an arena that was not shown");
     begin_shown(&w, SEALS);
-    tell_word(&w, 0, 0, fd);
+    tell_caps(&w, fd);
     expect_reason(&w, "descriptor beside a message that takes none");
     begin_shown(&w, SEALS);
-    tell_word(&w, 3, 7, -1);
-    expect_reason(&w, "invalid receipt for payloads in shared memory");
+    tell_caps(&w, -1);
+    tell_caps(&w, -1);
+    expect_reason(&w, "shm_caps sent twice");
+    begin_shown(&w, SEALS);
+    tell_map(&w, 0, fd);
+    expect_reason(&w, "arena shown twice, or too many");
     begin_shown(&w, SEALS);
     close(fd);
     fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-    tell_word(&w, 1, 9, fd);
+    tell_map(&w, 9, fd);
     expect_reason(&w, "an arena without a size");
     close(fd);
 }
@@ -1714,6 +1763,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(close_inside_a_callback),
         cmocka_unit_test(close_gives_everything_back),
         cmocka_unit_test(pointing_needs_near),
+        cmocka_unit_test(shared_memory_needs_near),
     };
     const struct CMUnitTest near_tests[] = {
         cmocka_unit_test(pointed_at_anywhere_is_cut_or_read),

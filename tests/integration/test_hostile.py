@@ -176,9 +176,14 @@ def prefix_bombs(code):
         "header of 4 GiB": frame(code, b"\x80", header_len=0xffffffff),
         "header of 1 MiB": frame(code, b"\x80" * MIB),
         "payload where none belongs": frame(code, b"\x80", payload_len=64),
-        "payload of 2^63": frame(code, b"\x80", payload_len=1 << 63),
-        "payload of 2^64 - 1": frame(code, b"\x80",
-                                     payload_len=(1 << 64) - 1),
+        "payload of 2^31": frame(code, b"\x80", payload_len=1 << 31),
+        "payload of 2^32 - 1": frame(code, b"\x80",
+                                     payload_len=(1 << 32) - 1),
+        "references to nothing": frame(code, b"\x80", payload_len=1 << 32),
+        "references to a payload": frame(code, b"\x80" + bytes(16),
+                                         header_len=1,
+                                         payload_len=1 << 32 | 64),
+        "reserved bytes": frame(code, b"\x80", payload_len=1 << 63),
     }
 
 

@@ -184,12 +184,12 @@ def stranger(server):
     return s
 
 
-def push_at(address, piece, length):
+def push_at(address, piece, length, arena=0):
     """A push that points at its payload."""
     code = wire.MESSAGES["push"]["code"]
     header = wire.header("push", seq=1, gen=1)
-    return (wire.frame(code, header, payload_len=1 << 56 | length) +
-            struct.pack(">QQ", address, piece))
+    return (wire.frame(code, header, payload_len=1 << 32 | length) +
+            struct.pack("<QII", address, piece, arena))
 
 
 BOMBS = {
@@ -197,15 +197,19 @@ BOMBS = {
     "the kernel's": push_at(1 << 63, 65536, 65536),
     "the last": push_at((1 << 64) - 4096, 65536, 65536),
     "longer": push_at(0, 65540, 65536),
-    "without an end": push_at(0, (1 << 64) - 1, 65536),
+    "without an end": push_at(0, (1 << 32) - 1, 65536),
+    "no arena": push_at(0, 65536, 65536, arena=1),
     "nothing": push_at(0, 0, 0),
     "many pieces": wire.frame(wire.MESSAGES["push"]["code"], b"\x80",
-                              payload_len=200 << 56 | 64),
-    "receipt for nothing": wire.frame(0, b"") + wire.frame(0, b"",
-                                                           payload_len=9),
-    "receipt with a header": wire.frame(0, b"\x80"),
-    "receipt for everything": wire.frame(0, b"") + wire.frame(
-        0, b"", payload_len=(1 << 64) - 1),
+                              payload_len=200 << 32 | 64),
+    "receipt for nothing": wire.message("shm_caps") + wire.message(
+        "shm_release", payloads=0),
+    "receipt without a header": wire.frame(
+        wire.MESSAGES["shm_release"]["code"], b""),
+    "receipt for everything": wire.message("shm_caps") + wire.message(
+        "shm_release", payloads=(1 << 32) - 1),
+    "arena without a descriptor": wire.message("shm_map", arena=1),
+    "end of no arena": wire.message("shm_unmap", arena=1),
 }
 
 

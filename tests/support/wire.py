@@ -13,7 +13,9 @@ TABLE = tomllib.loads((Path(__file__).resolve().parents[2] / "proto" /
 MESSAGES = {m["name"]: m for m in TABLE["message"]}
 ENUMS = {e["name"]: {v["name"]: v["value"] for v in e["values"]}
          for e in TABLE["enum"]}
-PREFIX = struct.Struct(">2sBBIQ")
+# frame_prefix; the last number is its payload_len, and what stands above 32
+# bits is its ref_count and what is reserved.
+PREFIX = struct.Struct("<2sBBIQ")
 
 
 def pack(value):

@@ -14,13 +14,14 @@
 static void prefix_has_these_bytes(void **state)
 {
     static const uint8_t expected[PS_FRAME_PREFIX] = {
-        'P',  'S',  1,    49,   0x00, 0x01, 0x02, 0x03,
-        0x00, 0x00, 0x00, 0x00, 0x04, 0x00, 0x05, 0x06};
+        'P',  'S',  1,    49,   0x03, 0x02, 0x01, 0x00,
+        0x06, 0x05, 0x00, 0x04, 0x03, 0x00, 0x00, 0x00};
     const struct ps_frame_prefix in = {
         .version = PS_FRAME_VERSION,
         .code = PS_MSG_PUSH,
         .header_len = 0x010203,
         .payload_len = 0x04000506,
+        .ref_count = 3,
     };
     struct ps_frame_prefix out;
     uint8_t bytes[PS_FRAME_PREFIX];
@@ -33,6 +34,7 @@ static void prefix_has_these_bytes(void **state)
     assert_int_equal(out.code, in.code);
     assert_int_equal(out.header_len, in.header_len);
     assert_int_equal(out.payload_len, in.payload_len);
+    assert_int_equal(out.ref_count, in.ref_count);
 }
 
 static void put_start(uint8_t *bytes, char second, uint8_t version)
@@ -48,12 +50,37 @@ static void lengths_use_all_their_bytes(void **state)
     uint8_t bytes[PS_FRAME_PREFIX];
 
     (void)state;
-    memset(bytes, 0xff, sizeof(bytes));
+    memset(bytes, 0, sizeof(bytes));
+    memset(bytes, 0xff, 12);
     put_start(bytes, 'S', 1);
     assert_int_equal(ps_frame_parse(bytes, &out), 0);
     assert_int_equal(out.code, 255);
     assert_true(out.header_len == UINT32_MAX);
-    assert_true(out.payload_len == UINT64_MAX);
+    assert_true(out.payload_len == UINT32_MAX);
+    assert_int_equal(out.ref_count, 0);
+}
+
+static void last_bytes_are_references_and_zeros(void **state)
+{
+    const struct ps_frame_prefix in = {.version = PS_FRAME_VERSION,
+                                       .code = PS_MSG_PUSH};
+    struct ps_frame_prefix out;
+    uint8_t bytes[PS_FRAME_PREFIX];
+
+    (void)state;
+    for (unsigned i = 12; i < PS_FRAME_PREFIX; i++) {
+        ps_frame_build(bytes, &in);
+        bytes[i] = 5;
+        assert_int_equal(ps_frame_parse(bytes, &out), PS_E_PROTO);
+    }
+    ps_frame_build(bytes, &in);
+    ps_frame_set_ref_count(bytes, PS_FRAME_REFS_MAX);
+    assert_int_equal(ps_frame_parse(bytes, &out), 0);
+    assert_int_equal(out.ref_count, PS_FRAME_REFS_MAX);
+    /* References to nothing. */
+    out.header_len = 9;
+    assert_int_equal(ps_frame_check(&out, PS_ROLE_AGENT, PS_ROLE_SERVER),
+                     PS_E_PROTO);
 }
 
 static void foreign_bytes_are_refused(void **state)
@@ -72,7 +99,7 @@ static void foreign_bytes_are_refused(void **state)
     assert_int_equal(out.code, 7); /* Written only on success. */
 }
 
-static int check(unsigned code, uint32_t header_len, uint64_t payload_len,
+static int check(unsigned code, uint32_t header_len, uint32_t payload_len,
                  enum ps_role from, enum ps_role to)
 {
     struct ps_frame_prefix p = {
@@ -150,13 +177,13 @@ static void payload_only_where_it_belongs(void **state)
                            PS_ROLE_SERVER),
                      PS_E_TOOBIG);
     assert_int_equal(
-        check(PS_MSG_PUSH, 9, UINT64_MAX, PS_ROLE_AGENT, PS_ROLE_SERVER),
+        check(PS_MSG_PUSH, 9, UINT32_MAX, PS_ROLE_AGENT, PS_ROLE_SERVER),
         PS_E_TOOBIG);
 }
 
 static void placement_is_rows_of_eight_bytes(void **state)
 {
-    const uint64_t most = 8ull * PS_KEY_PARTS_MAX;
+    const uint32_t most = 8u * PS_KEY_PARTS_MAX;
 
     (void)state;
     assert_int_equal(
@@ -178,6 +205,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(prefix_has_these_bytes),
         cmocka_unit_test(lengths_use_all_their_bytes),
+        cmocka_unit_test(last_bytes_are_references_and_zeros),
         cmocka_unit_test(foreign_bytes_are_refused),
         cmocka_unit_test(direction_is_checked),
         cmocka_unit_test(unknown_codes_are_refused),

@@ -186,7 +186,7 @@ CASES = [
      "message everything.points: 'of' must be an integer type or a record"),
     # TOML itself.
     ("{ id = 11,", "{ id = 11",
-     "Unclosed inline table (at line 90, column 13)"),
+     "Unclosed inline table (at line 105, column 13)"),
 ]
 
 
