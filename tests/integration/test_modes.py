@@ -384,7 +384,7 @@ kv.pull('k', out)
 kv.barrier()
 kv.pull('k', out)
 print(out.tolist())
-print(sys.modules['pskv._store']._told)
+print(sys.modules['pskv._store']._warned)
 kv.close()
 """
     expected = {"sync": "[2, 2]", "async": "[102, 102]"}[mode]
