@@ -12,6 +12,7 @@ from pathlib import Path
 
 import allow
 import circles
+import rules
 import shape
 import states
 import wire
@@ -309,6 +310,47 @@ def long_lines_are_found(root):
                 "docs/c.md": "<!-- generated -->\n" + long})
     assert {e: n for e, (n, _, _) in words.long_lines(root).items()} == {
         "docs/a.md: long lines": 2}
+
+
+RULES = """# Protocol
+
+- **A1** One is cited as "rule A1".
+- **A2** The next; rules A1, A2 and B1 hold.
+
+## Section
+
+- **B1** Another.
+"""
+CITING = """
+/* Rule A1: kept. Kept, too (rules A1 and
+ * B2). The rule
+ * C1 of no section, and a ruler A9. */
+"""
+
+
+def wrong_citations_of_rules_are_found(root):
+    tree(root, {"docs/protocol.md": RULES, "lib/net/a.c": "/* Rule A2. */\n"})
+    assert rules.found_in(root) == ([], 3, 5), rules.found_in(root)
+    tree(root, {"lib/core/b.c": CITING, "daemons/c.c": "/* Rules A1 to A3. */\n",
+                "docs/d.md": "As rule\nB3 says.\n"})
+    assert rules.found_in(root)[0] == [
+        "lib/core/b.c:2: docs/protocol.md has no rule B2",
+        "lib/core/b.c:3: docs/protocol.md has no rule C1",
+        "daemons/c.c:1: docs/protocol.md has no rule A3",
+        "docs/d.md:1: docs/protocol.md has no rule B3"], rules.found_in(root)
+
+
+def wrong_numbers_of_rules_are_found(root):
+    page = "".join(f"- **{r}** Text.\n" for r in
+                   ("A1", "A2", "A2", "B2", "B3", "A3", "B4", "B6"))
+    tree(root, {"docs/protocol.md": page})
+    assert rules.found_in(root)[0] == [
+        "docs/protocol.md:3: a second rule A2",
+        "docs/protocol.md:4: rule B2 follows B0",
+        "docs/protocol.md:6: rule A3 is outside of its section",
+        "docs/protocol.md:8: rule B6 follows B4"], rules.found_in(root)
+    tree(root, {"docs/protocol.md": "No rule.\n"})
+    assert rules.found_in(root)[0] == ["docs/protocol.md: no rule read"]
 
 
 def unused_terms_are_found(root):
