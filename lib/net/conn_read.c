@@ -392,7 +392,7 @@ static void accept_release(struct ps_conn *c, uint32_t payloads)
     }
 }
 
-/* Messages of the connection itself, which its user does not see. */
+/* Messages of the connection itself, which its user does not see (rule S9). */
 static void accept_shm_msg(struct ps_conn *c, const struct ps_msg *msg)
 {
     c->phase = PHASE_HEAD;

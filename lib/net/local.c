@@ -182,7 +182,7 @@ int ps_local_peer(int fd, struct ps_local_peer *ret_peer)
     return 0;
 }
 
-/* Reason to refuse the descriptor; NULL: it is acceptable. */
+/* Reason to refuse the descriptor (rule W1); NULL: it is acceptable. */
 static const char *sealing_refusal(int fd, uint64_t size)
 {
     const int wanted = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;

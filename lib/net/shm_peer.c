@@ -122,9 +122,10 @@ uint32_t ps_shm_peer_process(int fd)
     return peer.pid;
 }
 
-/* True while the peer's end is open. A sender keeps referenced memory until it
- * is released or its end is closed, so bytes read while the end was open are
- * valid; and a process with an open end is alive, so its pid was not reused. */
+/* Rule S8: true while the peer's end is open. A sender keeps referenced memory
+ * until it is released or its end is closed, so bytes read while the end was
+ * open are valid; and a process with an open end is alive, so its pid was not
+ * reused. */
 static bool is_peer_connected(int fd)
 {
     struct pollfd p = {.fd = fd};

@@ -2,7 +2,7 @@
 /* Conflicts: ranks ask for different reductions or roots in one round. The
  * attempt is aborted and each local rank is notified of it once: contributors
  * at once, other ranks when they contribute. Later contributions belong to the
- * next retry, whose number tells servers the attempts apart. */
+ * next retry, whose number tells servers the attempts apart (rule R16). */
 #include "core/agent/inner.h"
 
 #include "base/alloc.h"
@@ -66,8 +66,8 @@ bool ps_agent_conflict_notify_op(struct ps_agent_step *st,
     return true;
 }
 
-/* Tells the partition's owner to abort the attempt for all slots, because
- * contributions of other nodes wait there. */
+/* Rule R18: tells the partition's owner to abort the attempt for all slots,
+ * because contributions of other nodes wait there. */
 static void send_abort_round(struct ps_agent_step *st,
                              const struct ps_agent_key *k,
                              const struct ps_agent_part *p)

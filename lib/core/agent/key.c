@@ -2,7 +2,8 @@
 /* Keys: declaration (one key_open per name), shared memory for the two newest
  * versions of the result, and placement of partitions on servers. When a new
  * placement gives a partition to another owner, the agent sends it the newest
- * local version and then everything that is not committed. */
+ * local version (rule V2) and then everything that is not committed
+ * (rule V3). */
 #include "core/agent/inner.h"
 
 #include "base/alloc.h"

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pull and init. A pull ends at once if the results on this node are new
  * enough, waits if the version is expected, and requests it from the servers
- * otherwise. An init ends when this node has version 0 or newer: the root's
- * array is sent to the servers, then every agent pulls it. */
+ * otherwise (rules P1 and P2). An init ends when this node has version 0 or
+ * newer: the root's array is sent to the servers, then every agent pulls it
+ * (rule P5). */
 #include "core/agent/inner.h"
 
 #include "base/alloc.h"

@@ -2,11 +2,12 @@
 /* Reattachment of workers that lost their previous agent. Arrays lie in worker
  * memory, and each worker reports, for each of its keys, how many rounds it
  * completed; then it contributes the next round again. Servers recognize a
- * contribution they have by slot and round.
+ * contribution they have by slot and round (rule V18).
  *
- * Reports of ranks differ by one round at most, because a rank contributes the
- * next round only after the end of the last. A round that one rank completed is
- * over: contributions of other ranks to it become pulls of its value. */
+ * Rule V16: reports of ranks differ by one round at most, because a rank
+ * contributes the next round only after the end of the last. A round that one
+ * rank completed is over: contributions of other ranks to it become pulls of
+ * its value (rule V17). */
 #include "core/agent/inner.h"
 
 #include "base/alloc.h"

@@ -10,10 +10,10 @@
  * the generation before it. One that dies later, when servers may have counted
  * the push and the round is open, leaves both: the next agent encodes the same
  * sum from the older generation, which gives the same bytes, and keeps the
- * newer one as it is.
+ * newer one as it is (rule V23).
  *
  * A worker can write to this memory and thereby harm its own job only:
- * everything but the vectors is read once and validated. */
+ * everything but the vectors is read once and validated (rule V24). */
 #include "core/agent/inner.h"
 
 #include "base/alloc.h"

@@ -2,12 +2,13 @@
 /* Rounds over the ranks of this node. A round of a key is open from the first
  * contribution until all partitions have its version; it is complete, and its
  * partitions are summed and sent, when every local rank has contributed. Arrays
- * stay in worker memory and can be summed again until the round ends.
+ * stay in worker memory and can be summed again until the round ends
+ * (rule R12).
  *
  * A streaming worker contributes while it still copies its array: a partition
  * leaves when its bytes are ready on all local ranks. If such a worker died,
  * part of its gradient would be in the sums, so streaming is limited to jobs
- * that fail when they lose a worker. */
+ * that fail when they lose a worker (rule W15). */
 #include "core/agent/inner.h"
 
 #include "base/alloc.h"
@@ -241,7 +242,8 @@ static bool op_matches_round(const struct ps_agent_key *k,
     return broadcast ? op->root == k->root : op->reduce == k->reduce;
 }
 
-/* Number of contributions that are not skips, or in a mean their samples. */
+/* Number of contributions that are not skips, or in a mean their samples
+ * (rule R20). */
 static uint64_t round_weight(const struct ps_agent_key *k)
 {
     uint64_t weight = 0;
@@ -256,8 +258,8 @@ static uint64_t round_weight(const struct ps_agent_key *k)
     return weight;
 }
 
-/* Aborts a broadcast whose root skips, and returns true then. Only in jobs
- * without servers: servers detect a round without a value themselves. */
+/* Rule R24: aborts a broadcast whose root skips, and returns true then. Only in
+ * jobs without servers: servers detect a round without a value themselves. */
 static bool fail_if_root_skips(struct ps_agent_step *st, struct ps_agent_key *k)
 {
     char text[PS_TEXT_MAX];
@@ -588,7 +590,7 @@ static void contribute_deferred(struct ps_agent_step *st,
 }
 
 /* Returns true when all ranks of the job skipped the round. A server's report
- * is ignored if a local rank contributed. */
+ * is ignored if a local rank contributed (rule R23). */
 static bool all_skipped(const struct ps_agent_key *k)
 {
     for (uint32_t i = 0; k->round_op == PS_OP_SKIP && i < k->part_count; i++) {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Send queues: order in which partitions go to a server. Each job has one queue
- * per server: higher priority first, FIFO among equals. A partition leaves its
- * queue when the link is up, the job has credit there, and the connection has
- * few enough unsent bytes that a more urgent partition could still overtake.
- * Only then are the arrays of several ranks summed; a sum is freed when its
- * frame is acknowledged, because it can be computed again. */
+ * per server: higher priority first, FIFO among equals (rule C5). A partition
+ * leaves its queue when the link is up, the job has credit there (rule C1), and
+ * the connection has few enough unsent bytes that a more urgent partition could
+ * still overtake. Only then are the arrays of several ranks summed; a sum is
+ * freed when its frame is acknowledged, because it can be computed again. */
 #include "core/agent/inner.h"
 
 #include "base/alloc.h"

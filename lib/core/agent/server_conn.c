@@ -307,8 +307,9 @@ static void on_welcome(struct ps_agent_step *st, struct ps_agent_server *s,
 
 /* ------------------------------------------------------------------ replies */
 
-/* Returns true for a message of a previous owner. The new owner was already
- * given our state; accepting more from the old one would make them disagree. */
+/* Rule V3: returns true for a message of a previous owner. The new owner was
+ * already given our state; accepting more from the old one would make them
+ * disagree. */
 static bool is_previous_owner(const struct ps_agent_server *s,
                               const struct ps_agent_part *p)
 {
@@ -448,7 +449,8 @@ static void append_root_skips(struct ps_str *t, const struct ps_agent_key *k)
 /* Returns true if the server may still need this agent's state of a partition
  * that it took over: the report was lost with a link or came before the server
  * knew the job, or the partition moved before this agent opened its key, or
- * moved to another server and back before this agent heard of it (STALE). */
+ * moved to another server and back before this agent heard of it (STALE;
+ * rule V9). */
 static bool may_need_state(const struct ps_agent_part *p)
 {
     return p->owner_changed || p->key->prior_state != NULL ||
@@ -476,8 +478,8 @@ static bool is_late_refusal(const struct ps_agent_part *p,
            ps_list_empty(&k->row_pulls);
 }
 
-/* Returns true if a refusal with this error passes: the same message is sent
- * again later. */
+/* Rule V8: returns true if a refusal with this error passes: the same message
+ * is sent again later. */
 static bool is_transient(int error)
 {
     switch (error) {

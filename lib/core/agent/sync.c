@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Dense keys with rounds: both kinds of them, of sync jobs and of collectives.
  * Values lie in the key's results, one buffer for even versions and one for odd
- * ones, where all workers of the node read them. */
+ * ones, where all workers of the node read them (rule R13). */
 #include "core/agent/inner.h"
 
 #include "base/alloc.h"
@@ -116,8 +116,8 @@ static void request_version(struct ps_agent_step *st, struct ps_agent_key *k,
     ps_free(q);
 }
 
-/* Returns true if version `v` of the partition may be written into the results
- * now. */
+/* Rule R14: returns true if version `v` of the partition may be written into
+ * the results now. */
 static bool may_write_version(const struct ps_agent_part *p, int64_t v)
 {
     const struct ps_agent_key *k = p->key;
@@ -214,10 +214,10 @@ static int accept_sync_value(struct ps_agent_step *st, struct ps_agent_part *p,
 
 /* ----------------------------------------------------------------- takeover */
 
-/* Makes the partition uncommitted if its round must be pushed again. The lost
- * owner had merged the round, but the value did not arrive here; the workers'
- * arrays still hold the contributions. With a codec the round cannot be
- * repeated, because the residual has advanced. */
+/* Rule V3: makes the partition uncommitted if its round must be pushed again.
+ * The lost owner had merged the round, but the value did not arrive here; the
+ * workers' arrays still hold the contributions. With a codec the round cannot
+ * be repeated, because the residual has advanced. */
 static bool reopen_round(struct ps_agent_part *p)
 {
     struct ps_agent_key *k = p->key;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A number's bit is cleared when `received` advances over it, so a position is
- * free again before the next number with the same position can enter the
- * window. */
+ * free again before the next number with the same position can enter the window
+ * (rule L6). */
 #include "core/link/dedup.h"
 
 #include <string.h>

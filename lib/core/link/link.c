@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A link: send window of one direction, duplicate filter of the other, and
- * acknowledgements that are carried by sent frames. */
+ * acknowledgements that are carried by sent frames (rule L1). */
 #include "core/link/link.h"
 
 #include "base/alloc.h"
@@ -192,7 +192,8 @@ bool ps_link_receive(struct ps_link *l, const struct ps_msg *msg, ps_time now,
     } else if (l->ack_due == PS_TIME_NEVER) {
         l->ack_due = ps_time_add(now, l->ack_delay);
     }
-    /* An empty message that replaced a dropped payload is not delivered. */
+    /* Rule L5: an empty message that replaced a dropped payload is not
+     * delivered. */
     return msg->code != PS_MSG_ACK;
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A retransmission is due after a time without any acknowledgement, not after a
- * time since its own frame was sent: while acknowledgements arrive, a long
- * queue must not be sent twice. Frames that a connection still writes are not
- * retransmitted either: on a slow link one frame may take longer than the
- * timeout, and copies would make it slower. `deadline` is a lower bound,
+/* Rule L4: a retransmission is due after a time without any acknowledgement,
+ * not after a time since its own frame was sent: while acknowledgements arrive,
+ * a long queue must not be sent twice. Frames that a connection still writes
+ * are not retransmitted either: on a slow link one frame may take longer than
+ * the timeout, and copies would make it slower. `deadline` is a lower bound,
  * corrected by a scan of the frames in flight when it is reached; so the cost
  * of a frame does not depend on their number. */
 #include "core/link/window.h"

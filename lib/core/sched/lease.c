@@ -5,9 +5,9 @@
  * unless its peers on data links still hear it (witness.c). While no member is
  * heard, the scheduler itself is isolated or suspended: data paths may work,
  * and no member could be notified of a death, so none is declared dead before
- * one is heard, and then all have time to reconnect. While most members are
- * silent at once, part of the network is down, on their side or on the
- * scheduler's: leases are longer. */
+ * one is heard, and then all have time to reconnect (rules D8 and D9). While
+ * most members are silent at once, part of the network is down, on their side
+ * or on the scheduler's: leases are longer (rule D10). */
 #include "core/sched/inner.h"
 
 #include <inttypes.h>

@@ -12,12 +12,12 @@
  *                  sent it, and the source drops the partition
  *     ROLLED_BACK  the target drops its copy, the source continues
  *
- * Each server has at most one open request of a migration, so no message
- * overtakes another; every request may be repeated, and is, on a fresh link. A
- * lost server answers nothing: if the source is lost, so is the partition,
- * except in INSTALLING, when the target has all of it; if the target is lost
- * before COMMITTED, the migration is rolled back, and afterwards the partition
- * is lost with it. */
+ * Rule M10: each server has at most one open request of a migration, so no
+ * message overtakes another; every request may be repeated, and is, on a fresh
+ * link. A lost server answers nothing: if the source is lost, so is the
+ * partition, except in INSTALLING, when the target has all of it (rule M11); if
+ * the target is lost before COMMITTED, the migration is rolled back, and
+ * afterwards the partition is lost with it (rule M12). */
 #include "core/sched/inner.h"
 
 #include "base/alloc.h"

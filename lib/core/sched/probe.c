@@ -5,12 +5,13 @@
  * server with a wrong address registers, sends pings and is ACTIVE, but all its
  * jobs wait; so operators are shown the result, and the server is probed until
  * it is reached. It has no other effect, because agents may have routes that
- * the scheduler lacks.
+ * the scheduler lacks (rule D5).
  *
  * A liveness probe follows the loss of a connection, until the member says
  * hello or is GONE. Any network may cut a connection; but a host that refuses
  * one is up, and the process is not: the member is GONE. This counts only if a
- * probe of the same process had succeeded, because a firewall refuses, too. */
+ * probe of the same process had succeeded, because a firewall refuses, too
+ * (rules D6 and D7). */
 #include "core/sched/inner.h"
 
 #include "base/err.h"

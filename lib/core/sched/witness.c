@@ -4,7 +4,7 @@
  * would cost jobs the state that only it has. So all agents of the jobs of a
  * server, and all servers of the jobs of an agent, are asked when they last
  * heard it (ping_req, as in SWIM), and lease.c keeps a member that any of them
- * heard within a lease.
+ * heard within a lease (rules D11 and D13).
  *
  * A witness that is asked pings the member, so that its next report shows
  * whether the member lives. */

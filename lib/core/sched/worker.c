@@ -221,7 +221,8 @@ static void mark_rank_live(struct ps_sched_step *st, struct ps_sched_job *j,
 
 /* True: the agent, restarted since or never informed, lacks the rounds of the
  * rank. Only an agent and its processes know the round of each key; a new
- * process would begin at the first, and get results of rounds long over. */
+ * process would begin at the first, and get results of rounds long over
+ * (rule J16). */
 static bool agent_lost_rounds(const struct ps_sched_job *j,
                               const struct ps_sched_worker *w,
                               const struct ps_member *agent)
@@ -408,7 +409,7 @@ static void open_reattached(struct ps_sched_step *st, struct ps_member *agent,
  * offer its workers as new ones (job_open.reoffer). If the earlier scheduler
  * ended when only some agents had seen the start, these offer their workers
  * under the old generation and the others as new ones; the job cannot continue,
- * and all of them are refused. */
+ * and all of them are refused (rules V13 and V14). */
 
 static bool find_earlier_job(const struct ps_sched *s,
                              const struct ps_msg_job_open *m)

@@ -2,9 +2,9 @@
 /* Conflicting contributions. Each contribution belongs to an attempt at its
  * round, numbered by `retry`. When two of one attempt ask for different things,
  * the attempt is aborted: all contributors, and later ones, are refused with
- * the next retry number and try again under that. Partitions on other servers
- * learn of the abort from the higher number, so the order in which servers
- * receive contributions does not matter. */
+ * the next retry number and try again under that (rule R15). Partitions on
+ * other servers learn of the abort from the higher number, so the order in
+ * which servers receive contributions does not matter (rule R17). */
 #include "core/server/inner.h"
 
 void ps_server_conflict_abort(struct ps_server_step *st,

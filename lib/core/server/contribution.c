@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Acceptance of contributions. A contribution to a round is identified by
- * (generation, partition, round, slot): a duplicate is dropped while the round
- * is open and answered when it is merged, so an agent may repeat whatever has
- * not been answered. */
+ * (generation, partition, round, slot) (rule R2): a duplicate is dropped while
+ * the round is open (rule R4) and answered when it is merged (rule R3), so an
+ * agent may repeat whatever has not been answered. */
 #include "core/server/contribution.h"
 
 #include "core/server/inner.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Credit and pacing: how far agents may run ahead. Received and announced bytes
- * are counted for each job and session, so that refused pushes of a job not
- * known yet count too. Unmerged bytes are counted for each slot, because they
- * outlive the link. */
+/* Credit (rule C2) and pacing: how far agents may run ahead. Received and
+ * announced bytes are counted for each job and session, so that refused pushes
+ * of a job not known yet count too. Unmerged bytes are counted for each slot,
+ * because they outlive the link. */
 #include "core/server/inner.h"
 
 #include "base/alloc.h"
@@ -202,9 +202,9 @@ find_blocked_slot(struct ps_server_job *job, const struct ps_open_round *open)
     return best;
 }
 
-/* Returns the slot that blocks the job; NULL: none. When memory is short this
- * is one that the reserved round lacks, even if it has many unmerged bytes: no
- * other contribution finds memory before that round is merged. */
+/* Rule C4: returns the slot that blocks the job; NULL: none. When memory is
+ * short this is one that the reserved round lacks, even if it has many unmerged
+ * bytes: no other contribution finds memory before that round is merged. */
 static struct ps_server_slot *slot_to_unblock(struct ps_server_job *job)
 {
     const struct ps_open_round *open = ps_server_memory_reserved_round(job);

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of the server, shared by its jobs. The memory that a job was
- * admitted with is its own: contributions of other jobs never take it, even
- * while it is unused. The rest is for contributions of any job that run
- * ahead. A job reserves a part of its own memory for one round, the next to
- * be merged. Only contributions of that round go there, one of each slot, so
- * each job merges one round after the other however full the server is.
+/* Memory of the server, shared by its jobs. The memory that a job was admitted
+ * with is its own: contributions of other jobs never take it, even while it is
+ * unused (rule Q1). The rest is for contributions of any job that run ahead. A
+ * job reserves a part of its own memory for one round, the next to be merged.
+ * Only contributions of that round go there, one of each slot, so each job
+ * merges one round after the other however full the server is (rule Q2).
  *
  * A frame without memory delays those behind it for READ_RETRY_TIME, because
  * memory is usually about to be freed; then it is dropped, and the agent is
- * asked to send it again. A frame that can never have memory, because values
- * and states alone have taken it, fails after OUT_OF_MEMORY_AFTER. */
+ * asked to send it again (rule Q4). A frame that can never have memory, because
+ * values and states alone have taken it, fails after OUT_OF_MEMORY_AFTER
+ * (rule Q6). */
 #include "core/server/inner.h"
 
 #include "base/alloc.h"
@@ -21,8 +22,8 @@
 #define READ_RETRY_TIME     PS_MILLIS(5)
 /* A reserved round without a contribution is given up after this time. */
 #define RESERVED_ROUND_WAIT PS_SECONDS(1)
-/* A contribution to the reserved round that finds no memory for this long voids
- * other rounds of the job. */
+/* Rule Q3: a contribution to the reserved round that finds no memory for this
+ * long voids other rounds of the job. */
 #define RECLAIM_AFTER       PS_MILLIS(100)
 /* The server reports a shortage for this long after the last one. */
 #define SHORTAGE_SHOWN      PS_SECONDS(2)

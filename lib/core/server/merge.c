@@ -69,9 +69,9 @@ void ps_server_merge_discard(struct ps_server *s, struct ps_server_job *job,
     ps_server_credit_mark_job(job);
 }
 
-/* Publishes the next version of the partition and replies to all contributors.
- * `value` NULL: the value stays; else takes over one reference of `value` and
- * of `code`. */
+/* Publishes the next version of the partition and replies to all contributors
+ * (rule R12). `value` NULL: the value stays; else takes over one reference of
+ * `value` and of `code`. */
 static void publish_version(struct ps_server_step *st,
                             struct ps_server_job *job, struct ps_part *part,
                             const struct ps_slice *value,
@@ -113,7 +113,7 @@ static void publish_version(struct ps_server_step *st,
     ps_server_credit_mark_job(job);
 }
 
-/* Publishes a round that all ranks skipped. */
+/* Rule R21: publishes a round that all ranks skipped. */
 static void publish_skipped(struct ps_server_step *st,
                             struct ps_server_job *job, struct ps_part *part)
 {

@@ -15,9 +15,9 @@
  *               the placement in between sees no change of owner. So every slot
  *               is asked for its state, and is refused until it has sent it.
  *
- * Contributions at the old owner are not migrated: agents keep them until the
- * round is committed, and send them to the new owner as after the loss of a
- * server. An aborted migration changes nothing. */
+ * Contributions at the old owner are not migrated (rule M3): agents keep them
+ * until the round is committed, and send them to the new owner as after the
+ * loss of a server. An aborted migration changes nothing. */
 #include "core/server/inner.h"
 
 #include "base/alloc.h"
@@ -166,8 +166,8 @@ int ps_server_migration_check_use(const struct ps_server_slot *slot,
     return mv->role == MIG_IN ? PS_E_MIGRATING : PS_E_STALE;
 }
 
-/* Asks all slots but this one for their state: agents send it when they are
- * refused as stale. */
+/* Rule M8: asks all slots but this one for their state; agents send it when
+ * they are refused as stale. */
 static void begin_return(struct ps_server_step *st,
                          const struct ps_server_slot *slot,
                          struct ps_server_migration *mv)
@@ -568,10 +568,10 @@ static struct ps_bits waiting_slots(const struct ps_server_job *job,
     return who;
 }
 
-/* Removes the partition, and refuses its contributions and pulls as stale.
- * Agents that learn of the new owner repeat them there; an agent to which the
- * partition comes back before it has learned of that repeats them for the
- * refusal. */
+/* Removes the partition, and refuses its contributions and pulls as stale
+ * (rule M6). Agents that learn of the new owner repeat them there; an agent to
+ * which the partition comes back before it has learned of that repeats them for
+ * the refusal. */
 static void discard_part(struct ps_server_step *st, struct ps_server_job *job,
                          uint32_t key, uint32_t index)
 {
@@ -642,8 +642,8 @@ static void install_part(struct ps_server_step *st, struct ps_server_job *job,
 
 /* ---------------------------------------------------------------------- end */
 
-/* Ends an aborted migration at the old owner, and merges a round that is
- * complete by now. */
+/* Rule M4: ends an aborted migration at the old owner, and merges a round that
+ * is complete by now. */
 static void unfreeze_part(struct ps_server_step *st, struct ps_server_job *job,
                           struct ps_server_migration *mv)
 {

@@ -4,7 +4,7 @@
  * output is kept in `work`, its sum of squares goes to the scheduler, and the
  * next stage begins when the scheduler returns the norm over all partitions.
  * The contributions are released as soon as they are summed, so that agents can
- * send other keys, for which this step may have to wait. */
+ * send other keys, for which this step may have to wait (rule N4). */
 #include "core/server/inner.h"
 
 #include "base/alloc.h"

@@ -263,7 +263,8 @@ static void reply_superseded(struct ps_server_step *st,
     ps_free(due);
 }
 
-/* Stores a restored value if it is newer: the newest of all slots stays. */
+/* Rule V4: stores a restored value if it is newer; the newest of all slots
+ * stays. */
 static int restore_part(struct ps_server_step *st, struct ps_server_slot *slot,
                         const struct ps_rec_part *rec,
                         const struct ps_slice *payload, uint32_t epoch)
@@ -283,7 +284,7 @@ static int restore_part(struct ps_server_step *st, struct ps_server_slot *slot,
     if (rc != 0) {
         return rc;
     }
-    /* A migrated partition is as new as the values of agents, and has
+    /* Rule M9: a migrated partition is as new as the values of agents, and has
      * states. */
     if (part != NULL &&
         (part->version > rec->round ||
@@ -342,7 +343,8 @@ void ps_server_on_abort_round(struct ps_server_step *st,
 
 /* Records what versions the slot knows of the partition. If all slots have
  * reported and one knows a version that is held nowhere, only the lost server
- * had it: it cannot be made again, and pulls of it would wait for ever. */
+ * had it: it cannot be made again, and pulls of it would wait for ever
+ * (rule V5). */
 static void record_report(struct ps_server_step *st,
                           struct ps_server_slot *slot,
                           const struct ps_msg_restore *m)

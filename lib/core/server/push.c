@@ -85,8 +85,8 @@ void ps_server_dense_read_part(const struct ps_server_push *push, uint32_t i,
     ret->payload_bytes = ps_part_payload_bytes(&m->parts[i]);
 }
 
-/* Checks a skip against the partition. A skip asks for nothing that could
- * conflict with other slots. 0 or a PS_E_*. */
+/* Checks a skip against the partition. Rule R19: a skip asks for nothing that
+ * could conflict with other slots. 0 or a PS_E_*. */
 static int check_skip(const struct ps_server_job *job,
                       const struct ps_part *part, const struct ps_rec_part *rec)
 {
@@ -104,8 +104,8 @@ static int check_skip(const struct ps_server_job *job,
                : PS_E_MISMATCH;
 }
 
-/* Checks a contribution against the partition and its open round. 0 or a
- * PS_E_*. */
+/* Checks a contribution against the partition and its open round (rules R5 and
+ * R10). 0 or a PS_E_*. */
 static int check_push_part(const struct ps_server_job *job,
                            const struct ps_part *part,
                            const struct ps_server_push *m,

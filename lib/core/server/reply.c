@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Replies of the server. A large value goes at once, in a frame of its own,
- * so that its receiver can keep it in place. Small values and commits are
- * batched by slot and go at the next tick, which is due at once, after all
- * messages that have arrived. Values are not copied: frames refer to the
- * stored bytes. */
+/* Replies of the server. A large value goes at once, in a frame of its own, so
+ * that its receiver can keep it in place. Small values and commits are batched
+ * by slot (rule C6) and go at the next tick, which is due at once, after all
+ * messages that have arrived. Values are not copied: frames refer to the stored
+ * bytes. */
 #include "core/server/inner.h"
 
 #include "base/alloc.h"
@@ -283,7 +283,8 @@ static void send_refusal(struct ps_server_step *st, struct ps_server_session *p,
     ps_server_session_send(st, p, ps_packet_new(&m, NULL, 0));
 }
 
-/* Refuses contributions to an aborted attempt, naming the conflicting side. */
+/* Refuses contributions to an aborted attempt, naming the conflicting side
+ * (rule R15). */
 static void send_conflict(struct ps_server_step *st,
                           struct ps_server_session *p, uint64_t gen,
                           const struct ps_server_slot *slot,

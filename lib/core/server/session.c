@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sessions: agents as the server sees them. An accepted connection carries
- * the link of an agent after its hello. An agent has one session, of one
- * process, and one connection at a time: a newer process or connection
- * replaces the older. The scheduler decides which process is newer: the
- * hello of one that it has not named yet is held. A session is kept for
- * link_linger after its connection is lost.
+/* Sessions: agents as the server sees them. An accepted connection carries the
+ * link of an agent after its hello. An agent has one session, of one process,
+ * and one connection at a time: a newer process or connection replaces the
+ * older. The scheduler decides which process is newer: the hello of one that it
+ * has not named yet is held (rule H10). A session is kept for link_linger after
+ * its connection is lost (rule L7).
  *
  * An error of an agent closes its connection, with a log line. The agent
  * dials again, and the session is resumed. */
@@ -310,7 +310,7 @@ static void await_verification(struct ps_server_step *st,
 
 /* Returns the session for this hello; NULL: rejected or held. A hello is not
  * trusted: its node, incarnation and instance must be those of an agent that
- * the scheduler has named. */
+ * the scheduler has named (rule H9). */
 static struct ps_server_session *obtain_session(struct ps_server_step *st,
                                                 struct ps_server_conn *c,
                                                 const struct ps_msg_hello *m)

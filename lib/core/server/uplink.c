@@ -71,9 +71,9 @@ static void on_new_session(void *context)
     }
 }
 
-/* A new epoch may follow a migration to this server. Messages of a link may
- * overtake each other, so the scheduler may have ignored a norm_part that came
- * before it counted this server as the owner: sends these again. */
+/* Rule N6: a new epoch may follow a migration to this server. Messages of a
+ * link may overtake each other, so the scheduler may have ignored a norm_part
+ * that came before it counted this server as the owner: sends these again. */
 static void on_map(struct ps_server_step *st, uint32_t epoch)
 {
     struct ps_map_cursor c = {0};
