@@ -381,7 +381,7 @@ def row_17(b: Bench) -> None:
 
 
 def row_18(b: Bench) -> None:
-    kernel(b, 18, "bench_press", "--json", str(0.02 * b.size.rounds))
+    kernel(b, 18, "bench_grad_codec", "--json", str(0.02 * b.size.rounds))
 
 
 def row_19(b: Bench) -> None:

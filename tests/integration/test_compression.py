@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 import trio as harness
-from press_model import Node, salt
+from grad_codec_model import Node, rng_key
 from proxy import Proxy
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -73,7 +73,7 @@ def pieces():
 def expected(number, case):
     """Values after each round, and bytes pushed by both nodes in all, and
     those of values to both."""
-    nodes = [[Node(case, b - a, salt("s:w"), i, slot)
+    nodes = [[Node(case, b - a, rng_key("s:w"), i, slot)
               for i, (a, b) in enumerate(pieces())] for slot in (0, 1)]
     back = [n.back() for n in nodes[0]]
     seen = []
@@ -192,7 +192,7 @@ class Story:
         self.job = harness.Job(t, 4, "story", PSKV_ON_LOSS="wait",
                                PSKV_PARTITION_BYTES=4 * PIECE,
                                PSKV_OP_TIMEOUT="120s")
-        self.nodes = [[Node(DECLARED, b - a, salt("s:w"), i, slot)
+        self.nodes = [[Node(DECLARED, b - a, rng_key("s:w"), i, slot)
                        for i, (a, b) in enumerate(pieces())]
                       for slot in (0, 1)]
         self.round = 0

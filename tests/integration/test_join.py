@@ -180,7 +180,7 @@ def test_optimizers_make_a_step_where_somebody_gave(world):
 def test_rows_and_codes(world):
     """Empty rounds touch no row; residuals stay where a node gives nothing."""
     everybody(world, (2, 2, 3), """
-    from press_model import Node, salt
+    from grad_codec_model import Node, rng_key
 
     for name, params in [('', {}),
                          ('sgd', {'learning_rate': .5, 'momentum': .5,
@@ -224,7 +224,7 @@ def test_rows_and_codes(world):
         kv.set_gradient_compression(case)
         w = np.zeros(5003, 'f4')
         kv.init('w', w)
-        nodes = [Node(case, 5003, salt('s:w'), 0, slot) for slot in (0, 1)]
+        nodes = [Node(case, 5003, rng_key('s:w'), 0, slot) for slot in (0, 1)]
         on = [[i for i in range(n) if i * 2 // n == slot] for slot in (0, 1)]
         back = nodes[0].back()
         round = 0

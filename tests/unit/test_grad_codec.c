@@ -669,5 +669,5 @@ int main(void)
         cmocka_unit_test(halves_round_to_nearest_even),
     };
 
-    return cmocka_run_group_tests_name("press", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("grad_codec", tests, NULL, NULL);
 }

@@ -30,7 +30,7 @@ def stream(seed, key, index, rnd, slot):
     return x if slot is None else mix64(x ^ slot)
 
 
-def salt(name):
+def rng_key(name):
     """What stands for a key in random numbers."""
     h = 0xcbf29ce484222325
     for byte in name.encode():

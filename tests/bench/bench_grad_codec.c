@@ -3,8 +3,8 @@
  * counted once (10^9 bytes), by partitions of 1 MiB as agents and servers have
  * them.
  *
- *     bench_press [SECONDS-PER-CELL [VARIANT ...]]
- *     bench_press --json [SECONDS-PER-CELL]
+ *     bench_grad_codec [SECONDS-PER-CELL [VARIANT ...]]
+ *     bench_grad_codec --json [SECONDS-PER-CELL]
  *
  * With --json, a line for each cell, with the best variant of the processor. */
 #include "kernel/kernel.h"
@@ -21,7 +21,7 @@
 
 static const struct {
     const char *what;
-    struct ps_codec press;
+    struct ps_codec codec;
 } rows[] = {
     {"memcpy", {.kind = PS_CODEC_NONE}},
     {"2bit", {.kind = PS_CODEC_2BIT, .feedback = true, .threshold = 0.5f}},
@@ -71,7 +71,7 @@ static void encode_part(const struct ps_codec *c, unsigned i)
                          .residual = residual[i]};
 
     if (ps_kernel_run(&job) != 0) {
-        fprintf(stderr, "bench_press: the kernel refused\n");
+        fprintf(stderr, "bench_grad_codec: the kernel refused\n");
         exit(1);
     }
 }
@@ -111,7 +111,7 @@ static void *buffer(void)
     void *p = aligned_alloc(64, COUNT * sizeof(float));
 
     if (p == NULL) {
-        fprintf(stderr, "bench_press: no memory\n");
+        fprintf(stderr, "bench_grad_codec: no memory\n");
         exit(1);
     }
     memset(p, 0, COUNT * sizeof(float));
@@ -127,7 +127,7 @@ static void print_json(const char *what, const char *how, double gbps)
 static void run_json(double limit)
 {
     for (size_t r = 0; r < ROWS; r++) {
-        const struct ps_codec *c = &rows[r].press;
+        const struct ps_codec *c = &rows[r].codec;
 
         if (c->kind == PS_CODEC_NONE) {
             print_json(rows[r].what, "", 2 * rate(c, false, limit));
@@ -174,8 +174,8 @@ int main(int argc, char **argv)
         printf("%s, GB/s\n%-12s %8s %8s\n", names[v], "", "encode", "decode");
         for (size_t r = 0; r < ROWS; r++) {
             printf("%-12s %8.2f", rows[r].what,
-                   rate(&rows[r].press, false, limit));
-            printf(" %8.2f\n", rate(&rows[r].press, true, limit));
+                   rate(&rows[r].codec, false, limit));
+            printf(" %8.2f\n", rate(&rows[r].codec, true, limit));
             fflush(stdout);
         }
         printf("\n");
