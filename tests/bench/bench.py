@@ -53,7 +53,7 @@ def main() -> int:
             book.note(row, f"skipped: {e}")
         except (OSError, peers.Failed) as e:
             book.note(row, f"failed: {e}", failed=True)
-        book.write(path)  # What there is, also when a later row is stopped.
+        book.write(path)  # Complete rows stay if a later one is stopped.
     print(book.text(titles), end="")
     folder = options.plots or build / "bench"
     if not plot.draw(json.loads(path.read_text()), titles, folder):

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the memory and the loopback of this machine allow, for the figures
- * beside them: milliseconds, one line of JSON each.
+/* Milliseconds that the memory and the loopback of this machine allow at best,
+ * for comparison with other figures; one line of JSON each.
  *
  *     bench_limits BYTES SOURCES THREADS ROUNDS
  *

@@ -111,7 +111,7 @@ static double bytes_of(const struct row *row)
            8.0 * states_of(row);
 }
 
-static void step(const struct row *row, unsigned i)
+static void run_optimizer(const struct row *row, unsigned i)
 {
     const void *src = gradient[i];
     struct ps_square_sum squares[2] = {0};
@@ -153,7 +153,7 @@ static void run_once(const struct row *row)
         if (row->op == PS_JOB_ENCODE) {
             memcpy(gradient[i], weight[i], COUNT * sizeof(float));
         } else {
-            step(row, i);
+            run_optimizer(row, i);
         }
     }
 }

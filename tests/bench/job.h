@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the programs that run as workers of a job have in common: calls that
- * must not fail, and the slowest worker's times. */
+/* Calls that must not fail, and the slowest worker's times: shared by the
+ * programs that run as workers of a job. */
 #pragma once
 
 #include "client/psclient.h"

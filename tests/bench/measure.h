@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the programs that sum an array over processes have in common, so that
- * they do and count the same: arguments, numbers, checks and the line printed
- * for run.py. */
+/* Arguments, numbers, checks and the line printed for run.py, shared by the
+ * programs that sum an array over processes, so that all do and count the
+ * same. */
 #pragma once
 
 #include <stdbool.h>

@@ -18,8 +18,8 @@ from types import TracebackType
 from typing import Any, Iterator, Optional
 
 NET = "10.77.0"
-# What a TCP stream carries of what the shaper counts: 1448 bytes of payload
-# in 1514 on the link.
+# TCP payload as a share of the bytes that the shaper counts: 1448 bytes of
+# payload in 1514 on the link.
 PAYLOAD_SHARE = 1448 / 1514
 ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")

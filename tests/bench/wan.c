@@ -26,7 +26,7 @@
 #include <unistd.h>
 
 #define MTU         1500u
-#define ETHERNET    14u /* What the link carries beside the IP packet. */
+#define ETHERNET    14u /* Bytes on the link beside the IP packet. */
 #define PACKETS_MAX 65536u
 /* Packets read of one direction before the other has its turn. */
 #define BATCH       256
@@ -105,8 +105,8 @@ static int open_device(const char *name_space, const char *address)
     return fd;
 }
 
-/* One packet from the device; false: it has none. */
-static bool take(struct link *l, struct direction *w, int64_t now)
+/* Moves one packet from the device to the ring; false: it has none. */
+static bool read_packet(struct link *l, struct direction *w, int64_t now)
 {
     struct packet *p = &w->ring[w->tail % PACKETS_MAX];
     ssize_t len = read(w->in, p->bytes, sizeof(p->bytes));
@@ -171,7 +171,7 @@ static void forward(struct link *l)
     }
     now = now_ns();
     for (int i = 0; i < 2; i++) {
-        for (int n = 0; n < BATCH && take(l, &l->ways[i], now); n++) {
+        for (int n = 0; n < BATCH && read_packet(l, &l->ways[i], now); n++) {
         }
     }
 }
