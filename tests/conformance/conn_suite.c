@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a connection promises, over each kind of socket: `conn_suite tcp` and
- * `conn_suite unix`, `conn_suite near` where payloads are pointed at, and
- * `conn_suite loops` where threads move what is large over TCP. The other end is a plain descriptor in the hands of the test, or a second
+/* Promises of a connection over each kind of socket: `conn_suite tcp` and
+ * `conn_suite unix`, `conn_suite near` with payloads by reference, and
+ * `conn_suite loops` with I/O threads that move large payloads over TCP. The
+ * other end is a plain descriptor in the hands of the test, or a second
  * connection. */
 #include "base/alloc.h"
 #include "base/pool.h"
@@ -34,7 +35,7 @@
 static bool over_tcp;
 static bool near;
 static bool loops;
-/* What makers of worlds ask for; .count_max 0: two threads. */
+/* Options for the next world's I/O threads; .count_max 0: two threads. */
 static struct ps_io_pool_options wanted;
 
 static void tcp_pair(int fd[2])
@@ -85,12 +86,12 @@ struct world {
     struct ps_loop *loop;
     struct end a;
     struct end b;
-    int fd; /* The stranger's end; -1: b is a connection too. */
+    int fd; /* The raw peer's end; -1: b is a connection too. */
     struct ps_arenas *arenas;
-    struct ps_io_pool *movers;
+    struct ps_io_pool *io_pool;
 };
 
-static void make_movers(struct world *w)
+static void make_io_pool(struct world *w)
 {
     struct ps_io_pool_options opt = wanted;
 
@@ -102,7 +103,7 @@ static void make_movers(struct world *w)
     }
     opt.loop = w->loop;
     opt.task_bytes_min = 512;
-    assert_int_equal(ps_io_pool_new(&opt, &w->movers), 0);
+    assert_int_equal(ps_io_pool_new(&opt, &w->io_pool), 0);
 }
 
 static int on_header(void *ctx, struct ps_conn *c, const struct ps_msg *msg,
@@ -183,7 +184,7 @@ static void open_end(struct world *w, struct end *e, int fd, bool server,
         .dialled = !server,
         .is_shm = near,
         .arenas = w->arenas,
-        .io_pool = w->movers,
+        .io_pool = w->io_pool,
         .limits = limits,
         .ops = &ops,
         .ctx = e,
@@ -192,15 +193,15 @@ static void open_end(struct world *w, struct end *e, int fd, bool server,
     assert_int_equal(ps_conn_open(&opt, &e->conn), 0);
 }
 
-/* A server's connection from a stranger. */
-static void begin(struct world *w, struct ps_conn_limits limits)
+/* A server's connection whose peer is a plain descriptor. */
+static void begin_world(struct world *w, struct ps_conn_limits limits)
 {
     int fd[2];
 
     memset(w, 0, sizeof(*w));
     assert_int_equal(ps_loop_new(&w->loop), 0);
     w->arenas = ps_arenas_new();
-    make_movers(w);
+    make_io_pool(w);
     make_pair(fd);
     open_end(w, &w->a, fd[0], true, limits);
     w->fd = fd[1];
@@ -215,7 +216,7 @@ static void begin_both(struct world *w, struct ps_conn_limits limits)
     memset(w, 0, sizeof(*w));
     assert_int_equal(ps_loop_new(&w->loop), 0);
     w->arenas = ps_arenas_new();
-    make_movers(w);
+    make_io_pool(w);
     make_pair(fd);
     open_end(w, &w->a, fd[0], true, limits);
     open_end(w, &w->b, fd[1], false, limits);
@@ -236,7 +237,7 @@ static void end(struct world *w)
     if (w->fd >= 0) {
         close(w->fd);
     }
-    ps_io_pool_free(w->movers);
+    ps_io_pool_free(w->io_pool);
     ps_loop_free(w->loop);
     ps_arenas_free(w->arenas);
     assert_int_equal(ps_alloc_live(), 0);
@@ -279,8 +280,8 @@ static struct ps_msg push_msg(void)
 }
 
 /* Append a frame; returns the new length. */
-static size_t put(uint8_t *out, size_t at, size_t cap, const struct ps_msg *msg,
-                  uint64_t payload_len)
+static size_t append_frame(uint8_t *out, size_t at, size_t cap,
+                           const struct ps_msg *msg, uint64_t payload_len)
 {
     size_t len;
 
@@ -294,7 +295,7 @@ static size_t put(uint8_t *out, size_t at, size_t cap, const struct ps_msg *msg,
     return at + len + payload_len;
 }
 
-static void tell(struct world *w, const void *bytes, size_t len)
+static void send_bytes(struct world *w, const void *bytes, size_t len)
 {
     assert_int_equal(write(w->fd, bytes, len), len);
 }
@@ -303,7 +304,7 @@ static void greet(struct world *w)
 {
     uint8_t bytes[512];
 
-    tell(w, bytes, put(bytes, 0, sizeof(bytes), &hello, 0));
+    send_bytes(w, bytes, append_frame(bytes, 0, sizeof(bytes), &hello, 0));
     RUN_UNTIL(w, w->a.frames == 1 || w->a.closed);
     assert_int_equal(w->a.frames, 1);
     w->a.frames = 0;
@@ -334,22 +335,22 @@ static void frames_cut_anywhere(void **state)
     struct ps_msg push = push_msg();
     struct ps_msg ack = {.code = PS_MSG_ACK, .ack = 5};
     uint8_t bytes[2048];
-    size_t len = put(bytes, 0, sizeof(bytes), &hello, 0);
+    size_t len = append_frame(bytes, 0, sizeof(bytes), &hello, 0);
 
     (void)state;
-    len = put(bytes, len, sizeof(bytes), &push, 64);
-    len = put(bytes, len, sizeof(bytes), &ack, 0);
+    len = append_frame(bytes, len, sizeof(bytes), &push, 64);
+    len = append_frame(bytes, len, sizeof(bytes), &ack, 0);
     for (size_t cut = 1; cut < len; cut++) {
         struct world w;
 
-        begin(&w, (struct ps_conn_limits){0});
+        begin_world(&w, (struct ps_conn_limits){0});
         w.a.payload_cap = 64;
         w.a.payload = calloc(1, 64);
-        tell(&w, bytes, cut);
+        send_bytes(&w, bytes, cut);
         struct ps_conn_stats s = {0};
 
         RUN_UNTIL(&w, (ps_conn_stats(w.a.conn, &s), s.bytes_in == cut));
-        tell(&w, bytes + cut, len - cut);
+        send_bytes(&w, bytes + cut, len - cut);
         RUN_UNTIL(&w, w.a.frames == 3 || w.a.closed);
         assert_false(w.a.closed);
         assert_int_equal(w.a.last_code, PS_MSG_ACK);
@@ -368,18 +369,18 @@ static void one_byte_at_a_time(void **state)
     struct world w;
 
     (void)state;
-    begin(&w, (struct ps_conn_limits){0});
+    begin_world(&w, (struct ps_conn_limits){0});
     w.a.payload_cap = 256;
     w.a.payload = calloc(1, 256);
     greet(&w);
-    size_t len = put(bytes, 0, sizeof(bytes), &push, 256);
+    size_t len = append_frame(bytes, 0, sizeof(bytes), &push, 256);
 
     for (size_t i = 0; i < len; i++) {
         struct ps_conn_stats before;
         struct ps_conn_stats s;
 
         ps_conn_stats(w.a.conn, &before);
-        tell(&w, bytes + i, 1);
+        send_bytes(&w, bytes + i, 1);
         RUN_UNTIL(&w, (ps_conn_stats(w.a.conn, &s),
                        s.bytes_in == before.bytes_in + 1));
     }
@@ -474,13 +475,13 @@ static void small_frames_leave_others_their_turn(void **state)
 {
     struct ps_msg ack = {.code = PS_MSG_ACK, .ack = 1};
     uint8_t frame[64];
-    const size_t len = put(frame, 0, sizeof(frame), &ack, 0);
+    const size_t len = append_frame(frame, 0, sizeof(frame), &ack, 0);
     const int room = 4 * MIB;
     unsigned told = 0;
     struct world w;
 
     (void)state;
-    begin(&w, (struct ps_conn_limits){0});
+    begin_world(&w, (struct ps_conn_limits){0});
     (void)setsockopt(w.fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof(room));
     greet(&w);
     while (told < 200000 && write(w.fd, frame, len) == (ssize_t)len) {
@@ -647,13 +648,13 @@ static void resume_goes_on_with_what_is_there(void **state)
     struct world w;
 
     (void)state;
-    begin(&w, (struct ps_conn_limits){0});
+    begin_world(&w, (struct ps_conn_limits){0});
     greet(&w);
-    size_t len = put(bytes, 0, sizeof(bytes), &push, 64);
+    size_t len = append_frame(bytes, 0, sizeof(bytes), &push, 64);
 
-    len = put(bytes, len, sizeof(bytes), &ack, 0);
+    len = append_frame(bytes, len, sizeof(bytes), &ack, 0);
     w.a.header_rc = PS_E_AGAIN;
-    tell(&w, bytes, len);
+    send_bytes(&w, bytes, len);
     RUN_UNTIL(&w, w.a.asked == 1);
     assert_int_equal(w.a.frames, 0);
     w.a.header_rc = 0;
@@ -701,8 +702,8 @@ static void garbage_is_cut(void **state)
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         struct world w;
 
-        begin(&w, (struct ps_conn_limits){0});
-        tell(&w, words[i], 24);
+        begin_world(&w, (struct ps_conn_limits){0});
+        send_bytes(&w, words[i], 24);
         expect_cut(&w, PS_E_PROTO);
         assert_int_equal(w.a.frames, 0);
         end(&w);
@@ -715,10 +716,10 @@ static void later_prefix_is_refused(void **state)
     struct world w;
 
     (void)state;
-    begin(&w, (struct ps_conn_limits){0});
+    begin_world(&w, (struct ps_conn_limits){0});
     prefix(bytes, PS_MSG_HELLO, 20, 0);
     bytes[2] = PS_FRAME_VERSION + 1;
-    tell(&w, bytes, sizeof(bytes));
+    send_bytes(&w, bytes, sizeof(bytes));
     expect_cut(&w, PS_E_VERSION);
     end(&w);
 }
@@ -750,10 +751,10 @@ static void lengths_are_judged_first(void **state)
         uint8_t bytes[PS_FRAME_PREFIX];
         struct world w;
 
-        begin(&w, (struct ps_conn_limits){0});
+        begin_world(&w, (struct ps_conn_limits){0});
         greet(&w);
         prefix(bytes, cases[i].code, cases[i].header_len, cases[i].payload_len);
-        tell(&w, bytes, sizeof(bytes));
+        send_bytes(&w, bytes, sizeof(bytes));
         expect_cut(&w, cases[i].rc);
         assert_int_equal(w.a.frames, 0);
         end(&w);
@@ -779,11 +780,11 @@ static void bombs_are_cut(void **state)
         uint8_t bytes[64];
         struct world w;
 
-        begin(&w, (struct ps_conn_limits){0});
+        begin_world(&w, (struct ps_conn_limits){0});
         greet(&w);
         prefix(bytes, PS_MSG_PULL, (uint32_t)bombs[i].len, 0);
         memcpy(bytes + PS_FRAME_PREFIX, bombs[i].bytes, bombs[i].len);
-        tell(&w, bytes, PS_FRAME_PREFIX + bombs[i].len);
+        send_bytes(&w, bytes, PS_FRAME_PREFIX + bombs[i].len);
         RUN_UNTIL(&w, w.a.closed);
         assert_true(w.a.rc == PS_E_PROTO || w.a.rc == PS_E_TOOBIG);
         end(&w);
@@ -797,8 +798,8 @@ static void nothing_comes_before_hello(void **state)
     struct world w;
 
     (void)state;
-    begin(&w, (struct ps_conn_limits){0});
-    tell(&w, bytes, put(bytes, 0, sizeof(bytes), &push, 64));
+    begin_world(&w, (struct ps_conn_limits){0});
+    send_bytes(&w, bytes, append_frame(bytes, 0, sizeof(bytes), &push, 64));
     expect_cut(&w, PS_E_PERM);
     assert_int_equal(w.a.asked, 0);
     end(&w);
@@ -810,9 +811,9 @@ static void hello_comes_once(void **state)
     struct world w;
 
     (void)state;
-    begin(&w, (struct ps_conn_limits){0});
+    begin_world(&w, (struct ps_conn_limits){0});
     greet(&w);
-    tell(&w, bytes, put(bytes, 0, sizeof(bytes), &hello, 0));
+    send_bytes(&w, bytes, append_frame(bytes, 0, sizeof(bytes), &hello, 0));
     expect_cut(&w, PS_E_PERM);
     end(&w);
 }
@@ -825,8 +826,8 @@ static void role_must_be_one_that_dials(void **state)
 
     (void)state;
     bad.hello.role = PS_ROLE_CTL;
-    begin(&w, (struct ps_conn_limits){0});
-    tell(&w, bytes, put(bytes, 0, sizeof(bytes), &bad, 0));
+    begin_world(&w, (struct ps_conn_limits){0});
+    send_bytes(&w, bytes, append_frame(bytes, 0, sizeof(bytes), &bad, 0));
     expect_cut(&w, PS_E_PERM);
     end(&w);
 }
@@ -836,7 +837,7 @@ static void silence_is_cut(void **state)
     struct world w;
 
     (void)state;
-    begin(&w, (struct ps_conn_limits){.greeting_timeout = PS_MILLIS(20)});
+    begin_world(&w, (struct ps_conn_limits){.greeting_timeout = PS_MILLIS(20)});
     expect_cut(&w, PS_E_TIMEOUT);
     assert_string_equal(w.a.reason, "no greeting in time");
     end(&w);
@@ -849,8 +850,8 @@ static void slow_greeting_is_cut(void **state)
     struct world w;
 
     (void)state;
-    begin(&w, (struct ps_conn_limits){.greeting_timeout = PS_MILLIS(20)});
-    tell(&w, bytes, put(bytes, 0, sizeof(bytes), &hello, 0) - 1);
+    begin_world(&w, (struct ps_conn_limits){.greeting_timeout = PS_MILLIS(20)});
+    send_bytes(&w, bytes, append_frame(bytes, 0, sizeof(bytes), &hello, 0) - 1);
     expect_cut(&w, PS_E_TIMEOUT);
     end(&w);
 }
@@ -862,10 +863,10 @@ static void slow_header_is_cut(void **state)
     struct world w;
 
     (void)state;
-    begin(&w, (struct ps_conn_limits){.header_timeout = PS_MILLIS(20)});
+    begin_world(&w, (struct ps_conn_limits){.header_timeout = PS_MILLIS(20)});
     greet(&w);
-    put(bytes, 0, sizeof(bytes), &push, 64);
-    tell(&w, bytes, PS_FRAME_PREFIX + 3);
+    append_frame(bytes, 0, sizeof(bytes), &push, 64);
+    send_bytes(&w, bytes, PS_FRAME_PREFIX + 3);
     expect_cut(&w, PS_E_TIMEOUT);
     assert_string_equal(w.a.reason, "header not complete in time");
     end(&w);
@@ -878,9 +879,9 @@ static void stopped_payload_is_cut(void **state)
     struct world w;
 
     (void)state;
-    begin(&w, (struct ps_conn_limits){.stall_timeout = PS_MILLIS(20)});
+    begin_world(&w, (struct ps_conn_limits){.stall_timeout = PS_MILLIS(20)});
     greet(&w);
-    tell(&w, bytes, put(bytes, 0, sizeof(bytes), &push, 64) - 1);
+    send_bytes(&w, bytes, append_frame(bytes, 0, sizeof(bytes), &push, 64) - 1);
     expect_cut(&w, PS_E_TIMEOUT);
     assert_string_equal(w.a.reason, "payload stopped coming");
     end(&w);
@@ -905,9 +906,9 @@ static void idle_stays_open(void **state)
 
     (void)state;
     /* A busy machine must have time for the greeting. */
-    begin(&w, (struct ps_conn_limits){.greeting_timeout = PS_MILLIS(500),
-                                      .header_timeout = PS_MILLIS(10),
-                                      .stall_timeout = PS_MILLIS(10)});
+    begin_world(&w, (struct ps_conn_limits){.greeting_timeout = PS_MILLIS(500),
+                                            .header_timeout = PS_MILLIS(10),
+                                            .stall_timeout = PS_MILLIS(10)});
     greet(&w);
     /* Longer than all the limits. */
     struct wake wake = {.timer.due = wake_up};
@@ -915,7 +916,7 @@ static void idle_stays_open(void **state)
     ps_loop_timer_set(w.loop, &wake.timer,
                       ps_loop_now(w.loop) + PS_MILLIS(510));
     RUN_UNTIL(&w, wake.came || w.a.closed);
-    tell(&w, bytes, put(bytes, 0, sizeof(bytes), &ack, 0));
+    send_bytes(&w, bytes, append_frame(bytes, 0, sizeof(bytes), &ack, 0));
     RUN_UNTIL(&w, w.a.frames == 1 || w.a.closed);
     assert_false(w.a.closed);
     end(&w);
@@ -925,16 +926,16 @@ static void end_within_a_frame(void **state)
 {
     uint8_t bytes[1024];
     struct ps_msg push = push_msg();
-    size_t len = put(bytes, 0, sizeof(bytes), &push, 64);
+    size_t len = append_frame(bytes, 0, sizeof(bytes), &push, 64);
     size_t cuts[] = {1, 15, 16, 17, len - 64, len - 63, len - 1};
 
     (void)state;
     for (size_t i = 0; i < sizeof(cuts) / sizeof(cuts[0]); i++) {
         struct world w;
 
-        begin(&w, (struct ps_conn_limits){0});
+        begin_world(&w, (struct ps_conn_limits){0});
         greet(&w);
-        tell(&w, bytes, cuts[i]);
+        send_bytes(&w, bytes, cuts[i]);
         assert_int_equal(shutdown(w.fd, SHUT_WR), 0);
         RUN_UNTIL(&w, w.a.closed);
         assert_int_equal(w.a.rc, PS_E_CLOSED);
@@ -943,7 +944,7 @@ static void end_within_a_frame(void **state)
     }
 }
 
-/* What was complete before the end still counts. */
+/* Frames that were complete before the end still arrive. */
 static void frames_before_the_end_arrive(void **state)
 {
     struct ps_msg ack = {.code = PS_MSG_ACK, .ack = 1};
@@ -952,12 +953,12 @@ static void frames_before_the_end_arrive(void **state)
     struct world w;
 
     (void)state;
-    begin(&w, (struct ps_conn_limits){0});
+    begin_world(&w, (struct ps_conn_limits){0});
     greet(&w);
     for (int i = 0; i < 10; i++) {
-        len = put(bytes, len, sizeof(bytes), &ack, 0);
+        len = append_frame(bytes, len, sizeof(bytes), &ack, 0);
     }
-    tell(&w, bytes, len);
+    send_bytes(&w, bytes, len);
     close(w.fd);
     w.fd = -1;
     RUN_UNTIL(&w, w.a.closed);
@@ -978,7 +979,7 @@ static void never_reading_peer_is_cut(void **state)
     (void)state;
     value.value.parts = &one_part;
     value.value.parts_count = 1;
-    begin(&w, (struct ps_conn_limits){.output_max = 8 * MIB});
+    begin_world(&w, (struct ps_conn_limits){.output_max = 8 * MIB});
     greet(&w);
     while ((rc = send_msg(&w.a, &value, &slice)) == 0) {
         taken++;
@@ -1004,7 +1005,7 @@ static void peer_that_stops_reading_is_cut(void **state)
     (void)state;
     value.value.parts = &one_part;
     value.value.parts_count = 1;
-    begin(&w, (struct ps_conn_limits){.stall_timeout = PS_MILLIS(20)});
+    begin_world(&w, (struct ps_conn_limits){.stall_timeout = PS_MILLIS(20)});
     greet(&w);
     assert_int_equal(send_msg(&w.a, &value, &slice), 0);
     ps_conn_flush(w.a.conn);
@@ -1016,8 +1017,8 @@ static void peer_that_stops_reading_is_cut(void **state)
     end(&w);
 }
 
-/* A stranger cannot make us keep answers before it has greeted. */
-static void little_is_kept_for_strangers(void **state)
+/* A peer cannot make us keep answers before its handshake. */
+static void little_is_kept_before_the_handshake(void **state)
 {
     struct ps_msg reject = {.code = PS_MSG_REJECT,
                             .reject = {.error = 9, .text = "no"}};
@@ -1025,7 +1026,7 @@ static void little_is_kept_for_strangers(void **state)
     struct world w;
 
     (void)state;
-    begin(&w, (struct ps_conn_limits){0});
+    begin_world(&w, (struct ps_conn_limits){0});
     while (send_msg(&w.a, &reject, NULL) == 0) {
         taken++;
     }
@@ -1069,7 +1070,7 @@ static void finish_does_not_wait_for_ever(void **state)
     struct world w;
 
     (void)state;
-    begin(&w, (struct ps_conn_limits){.linger_timeout = PS_MILLIS(20)});
+    begin_world(&w, (struct ps_conn_limits){.linger_timeout = PS_MILLIS(20)});
     greet(&w);
     ps_conn_finish(w.a.conn);
     RUN_UNTIL(&w, w.a.closed);
@@ -1084,13 +1085,13 @@ static void close_inside_a_callback(void **state)
     struct world w;
 
     (void)state;
-    begin(&w, (struct ps_conn_limits){0});
+    begin_world(&w, (struct ps_conn_limits){0});
     greet(&w);
     for (int i = 0; i < 10; i++) {
-        len = put(bytes, len, sizeof(bytes), &ack, 0);
+        len = append_frame(bytes, len, sizeof(bytes), &ack, 0);
     }
     w.a.close_in_frame = true;
-    tell(&w, bytes, len);
+    send_bytes(&w, bytes, len);
     RUN_UNTIL(&w, w.a.closed);
     assert_int_equal(w.a.frames, 1);
     assert_int_equal(w.a.rc, PS_E_CANCELED);
@@ -1145,14 +1146,14 @@ static void point_at(uint64_t address, uint32_t piece_len, uint32_t len, int rc)
     uint8_t bytes[512];
     struct world w;
 
-    begin(&w, (struct ps_conn_limits){0});
+    begin_world(&w, (struct ps_conn_limits){0});
     w.a.payload_cap = 64 * 1024;
     w.a.payload = calloc(1, w.a.payload_cap);
     greet(&w);
-    tell(&w, bytes,
-         put_pointer(
-             bytes, sizeof(bytes), len,
-             &(struct ps_fixed_shm_ref){.place = address, .len = piece_len}));
+    send_bytes(&w, bytes,
+               put_pointer(bytes, sizeof(bytes), len,
+                           &(struct ps_fixed_shm_ref){.place = address,
+                                                      .len = piece_len}));
     RUN_UNTIL(&w, w.a.frames == 1 || w.a.closed);
     assert_int_equal(w.a.closed, rc != 0);
     if (rc != 0) {
@@ -1165,7 +1166,7 @@ static void point_at(uint64_t address, uint32_t piece_len, uint32_t len, int rc)
     end(&w);
 }
 
-/* The stranger is this process: what it may point at is our memory. */
+/* The peer is this process: references that it may send name our memory. */
 static void pointed_at_anywhere_is_cut_or_read(void **state)
 {
     const uint32_t len = 64 * 1024;
@@ -1259,7 +1260,7 @@ static void receipts_are_held_to(void **state)
 
     (void)state;
     for (uint32_t payloads = 0; payloads < 2; payloads++) {
-        begin(&w, (struct ps_conn_limits){0});
+        begin_world(&w, (struct ps_conn_limits){0});
         greet(&w);
         tell_caps(&w, -1);
         tell_release(&w, payloads);
@@ -1276,11 +1277,11 @@ static void shared_memory_needs_near(void **state)
     struct world w;
 
     (void)state;
-    begin(&w, (struct ps_conn_limits){0});
+    begin_world(&w, (struct ps_conn_limits){0});
     tell_caps(&w, -1);
     expect_cut(&w, PS_E_PERM);
     end(&w);
-    begin(&w, (struct ps_conn_limits){0});
+    begin_world(&w, (struct ps_conn_limits){0});
     greet(&w);
     tell_caps(&w, -1);
     if (near) {
@@ -1291,8 +1292,9 @@ static void shared_memory_needs_near(void **state)
     end(&w);
 }
 
-/* What is pointed at belongs to the peer until it says so. */
-static void held_until_taken(void **state)
+/* Memory that was sent by reference belongs to the peer until it releases
+ * it. */
+static void referenced_memory_is_held_until_released(void **state)
 {
     struct ps_msg push = push_msg();
     struct ps_buf *buf = ps_buf_new(MIB);
@@ -1333,8 +1335,8 @@ static void held_until_taken(void **state)
     end(&w);
 }
 
-/* What lies in an arena is read through a mapping, also by who could not look
- * into the process; and the memory of an arena that is no more comes free. */
+/* Memory of an arena is read through a mapping, also by a peer that may not
+ * read the process; it is freed when the arena ends. */
 static void arenas_are_shown(void **state)
 {
     struct ps_msg push = push_msg();
@@ -1412,7 +1414,7 @@ static void begin_shown(struct world *w, int seals)
 {
     int fd = sealed(65536, seals);
 
-    begin(w, (struct ps_conn_limits){0});
+    begin_world(w, (struct ps_conn_limits){0});
     w->a.payload_cap = 65536;
     w->a.payload = calloc(1, w->a.payload_cap);
     greet(w);
@@ -1427,10 +1429,10 @@ static void point_into(uint32_t arena, uint64_t offset, int rc)
     struct world w;
 
     begin_shown(&w, SEALS);
-    tell(&w, bytes,
-         put_pointer(bytes, sizeof(bytes), len,
-                     &(struct ps_fixed_shm_ref){
-                         .place = offset, .len = len, .arena = arena}));
+    send_bytes(&w, bytes,
+               put_pointer(bytes, sizeof(bytes), len,
+                           &(struct ps_fixed_shm_ref){
+                               .place = offset, .len = len, .arena = arena}));
     RUN_UNTIL(&w, w.a.frames == 1 || w.a.closed);
     assert_int_equal(w.a.closed, rc != 0);
     if (rc != 0) {
@@ -1569,8 +1571,8 @@ static void tell_half(struct world *w)
     uint8_t *bytes = malloc(MIB);
 
     keep_payload(&w->a, MIB / 2);
-    assert_true(put(bytes, 0, MIB, &push, MIB / 2) > MIB / 2);
-    tell(w, bytes, MIB / 4);
+    assert_true(append_frame(bytes, 0, MIB, &push, MIB / 2) > MIB / 2);
+    send_bytes(w, bytes, MIB / 4);
     free(bytes);
     RUN_UNTIL(w, w->a.asked == 1);
 }
@@ -1580,7 +1582,7 @@ static void a_move_that_stops_is_cut(void **state)
     struct world w;
 
     (void)state;
-    begin(&w, (struct ps_conn_limits){.stall_timeout = PS_MILLIS(20)});
+    begin_world(&w, (struct ps_conn_limits){.stall_timeout = PS_MILLIS(20)});
     greet(&w);
     tell_half(&w);
     expect_cut(&w, PS_E_TIMEOUT);
@@ -1593,7 +1595,7 @@ static void the_peer_ends_within_a_move(void **state)
     struct world w;
 
     (void)state;
-    begin(&w, (struct ps_conn_limits){0});
+    begin_world(&w, (struct ps_conn_limits){0});
     greet(&w);
     tell_half(&w);
     assert_int_equal(shutdown(w.fd, SHUT_WR), 0);
@@ -1604,8 +1606,8 @@ static void the_peer_ends_within_a_move(void **state)
     end(&w);
 }
 
-/* What is queued goes out first, though a payload is under way and never
- * comes; then the peer has a moment to close. */
+/* Queued output leaves first, though an incoming payload never completes; then
+ * the peer has a moment to close. */
 static void finish_within_moves(void **state)
 {
     const size_t len = 8 * MIB;
@@ -1616,7 +1618,7 @@ static void finish_within_moves(void **state)
     size_t got = 0;
 
     (void)state;
-    begin(&w, (struct ps_conn_limits){.linger_timeout = PS_MILLIS(20)});
+    begin_world(&w, (struct ps_conn_limits){.linger_timeout = PS_MILLIS(20)});
     greet(&w);
     tell_half(&w);
     assert_int_equal(
@@ -1641,8 +1643,9 @@ static void finish_within_moves(void **state)
     end(&w);
 }
 
-/* Who hangs up may use the memory of a payload for something else: the rest of
- * what the peer sends goes nowhere, whichever thread would have read it. */
+/* After the close of a connection its owner may reuse the memory of a payload:
+ * the rest of the peer's bytes is discarded, whichever thread would have read
+ * it. */
 static void nothing_is_written_after_finish(void **state)
 {
     const size_t len = MIB / 2;
@@ -1654,12 +1657,12 @@ static void nothing_is_written_after_finish(void **state)
     struct world w;
 
     (void)state;
-    begin(&w, (struct ps_conn_limits){.linger_timeout = PS_SECONDS(5)});
+    begin_world(&w, (struct ps_conn_limits){.linger_timeout = PS_SECONDS(5)});
     greet(&w);
     keep_payload(&w.a, len);
-    total = put(bytes, 0, MIB, &push, len);
+    total = append_frame(bytes, 0, MIB, &push, len);
     told = MIB / 8;
-    tell(&w, bytes, told);
+    send_bytes(&w, bytes, told);
     RUN_UNTIL(&w, w.a.asked == 1);
     ps_conn_finish(w.a.conn);
     memset(w.a.payload, 0x55, len);
@@ -1723,7 +1726,7 @@ static void more_threads_where_needed(void **state)
         memset(w.a.payload, 0, MIB);
         ps_conn_stats(w.a.conn, &s);
     }
-    assert_int_equal(ps_io_pool_threads(w.movers), 3);
+    assert_int_equal(ps_io_pool_threads(w.io_pool), 3);
     ps_buf_unref(buf);
     end(&w);
 }
@@ -1757,7 +1760,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(frames_before_the_end_arrive),
         cmocka_unit_test(never_reading_peer_is_cut),
         cmocka_unit_test(peer_that_stops_reading_is_cut),
-        cmocka_unit_test(little_is_kept_for_strangers),
+        cmocka_unit_test(little_is_kept_before_the_handshake),
         cmocka_unit_test(finish_writes_first),
         cmocka_unit_test(finish_does_not_wait_for_ever),
         cmocka_unit_test(close_inside_a_callback),
@@ -1768,7 +1771,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest near_tests[] = {
         cmocka_unit_test(pointed_at_anywhere_is_cut_or_read),
         cmocka_unit_test(receipts_are_held_to),
-        cmocka_unit_test(held_until_taken),
+        cmocka_unit_test(referenced_memory_is_held_until_released),
         cmocka_unit_test(arenas_are_shown),
         cmocka_unit_test(pointed_into_an_arena),
         cmocka_unit_test(arenas_are_held_to),

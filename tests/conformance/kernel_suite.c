@@ -364,7 +364,7 @@ static double double_of(uint64_t bits)
     return x;
 }
 
-/* What the bits stand for; long double holds every number of every type. */
+/* Number that the bits encode; long double holds every number of every type. */
 static long double number_of(enum ps_dtype dtype, uint64_t bits)
 {
     switch (dtype) {

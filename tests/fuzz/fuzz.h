@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a fuzz target is: one function that libFuzzer or replay.c calls. A
- * target aborts (assert) when what it tests breaks its promise. */
+/* A fuzz target is one function that libFuzzer or replay.c calls. It aborts
+ * (assert) if the code under test breaks a promise. */
 #pragma once
 
 #include <stddef.h>

@@ -14,7 +14,7 @@ static enum ps_role choose_role(uint8_t byte)
                           byte % (PS_ROLE_CTL - PS_ROLE_SCHED + 1));
 }
 
-/* What was parsed builds the same bytes. */
+/* A parsed prefix builds the same bytes. */
 static void check_rebuild(const struct ps_frame_prefix *p, const uint8_t *in)
 {
     uint8_t out[PS_FRAME_PREFIX];

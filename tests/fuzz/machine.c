@@ -326,7 +326,7 @@ static void carry_out(struct life *l)
     assert(l->sends < SENDS_MAX);
 }
 
-static void step(struct life *l, struct ps_event *ev)
+static void step_machine(struct life *l, struct ps_event *ev)
 {
     struct ps_machine *m = (struct ps_machine *)&l->setup->machine;
 
@@ -357,7 +357,7 @@ static void open_conn(struct life *l)
             ev.type = PS_EV_DIAL_FAILED;
             ev.dial_failed.target = l->dials[l->dial_count];
             ev.dial_failed.rc = PS_E_UNREACH;
-            step(l, &ev);
+            step_machine(l, &ev);
             return;
         }
         c->kind = PS_CONN_DIALLED;
@@ -373,7 +373,7 @@ static void open_conn(struct life *l)
         ev.open.kind = PS_CONN_LOCAL;
     }
     ev.open.peer = "fuzz";
-    step(l, &ev);
+    step_machine(l, &ev);
 }
 
 static void close_conn(struct life *l, struct conn *c)
@@ -383,7 +383,7 @@ static void close_conn(struct life *l, struct conn *c)
     ev.conn = c->id;
     ev.closed.rc = PS_E_CLOSED;
     c->id = 0;
-    step(l, &ev);
+    step_machine(l, &ev);
 }
 
 /* 0, 1, 2, ...: numbers of rows that ascend. */
@@ -431,7 +431,7 @@ static void message(struct life *l)
         ev.msg.payload = &payload;
         ev.msg.discard_reason = rc;
     }
-    step(l, &ev);
+    step_machine(l, &ev);
     ps_buf_unref(payload.buf);
 }
 
@@ -443,7 +443,7 @@ static void give_region(struct life *l, const struct conn *c, uint32_t number)
     put_numbers(b->data, 4096);
     ev.region.region = number;
     ev.region.buf = b;
-    step(l, &ev);
+    step_machine(l, &ev);
     ps_buf_unref(b);
 }
 
@@ -467,10 +467,10 @@ static void operations(struct life *l, const struct conn *c, uint32_t count)
     }
     ev.ops.op = ops;
     ev.ops.count = count;
-    step(l, &ev);
+    step_machine(l, &ev);
 }
 
-/* What a worker gives through memory. */
+/* Events of memory that a worker shares. */
 static void shared(struct life *l)
 {
     struct conn *c = any_conn(l);
@@ -492,7 +492,7 @@ static void open_line(struct life *l, struct conn *c, enum ps_conn_kind kind)
     struct ps_event ev = {.type = PS_EV_OPEN};
 
     if (kind == PS_CONN_DIALLED) {
-        step(l, &(struct ps_event){.type = PS_EV_TICK});
+        step_machine(l, &(struct ps_event){.type = PS_EV_TICK});
         assert(l->dial_count > 0);
         ev.open.target = l->dials[--l->dial_count];
     }
@@ -501,7 +501,7 @@ static void open_line(struct life *l, struct conn *c, enum ps_conn_kind kind)
     ev.conn = c->id;
     ev.open.kind = kind;
     ev.open.peer = "fuzz";
-    step(l, &ev);
+    step_machine(l, &ev);
 }
 
 static void play(struct life *l)
@@ -531,7 +531,7 @@ static void play(struct life *l)
             memcpy(payload.buf->data, line->payload, payload.len);
             ev.msg.payload = &payload;
         }
-        step(l, &ev);
+        step_machine(l, &ev);
         ps_buf_unref(payload.buf);
     }
 }
@@ -551,7 +551,7 @@ static void computed(struct life *l)
     ev.computed.token = c->token;
     ev.computed.rc = ps_kernel_run(&c->job);
     ps_compute_free(c);
-    step(l, &ev);
+    step_machine(l, &ev);
 }
 
 static void pass_time(struct life *l)
@@ -568,7 +568,7 @@ static void pass_time(struct life *l)
     } else {
         l->now += leaps[b % 6];
     }
-    step(l, &ev);
+    step_machine(l, &ev);
 }
 
 static void sent(struct life *l)
@@ -578,7 +578,7 @@ static void sent(struct life *l)
 
     if (c != NULL) {
         ev.conn = c->id;
-        step(l, &ev);
+        step_machine(l, &ev);
     }
 }
 

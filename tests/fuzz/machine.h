@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Bytes become the life of a machine: connections come and go, messages with
- * any content arrive in any order, computations end late, time passes. What is
- * checked is that nothing aborts, leaks or grows without bound, whatever peers
- * say. Messages are made from the shapes of proto/shape.h, so a new message or
- * field is fuzzed from the day it exists. */
+ * any content arrive in any order, computations end late, time passes. The
+ * checks: nothing aborts, leaks or grows without bound, whatever peers send.
+ * Messages are made from the shapes of proto/shape.h, so a new message or field
+ * is fuzzed from the day it exists. */
 #pragma once
 
 #include "core/base/machine.h"
 
-/* What a life may begin with, so that chance need not find the way to where
- * there is work: a message on this connection, which is opened before the
- * first one; without a message, a region. */
+/* One line of the start of a life, which brings the machine to where it has
+ * work, so that chance need not: a message on this connection, which is opened
+ * before the first one; without a message, a region. */
 struct fuzz_line {
     uint8_t conn;
     enum ps_conn_kind kind;
@@ -22,7 +22,7 @@ struct fuzz_line {
 struct fuzz_setup {
     struct ps_machine machine;
     enum ps_role role;           /* Of the machine. */
-    enum ps_conn_kind accepts;   /* What strangers come as. */
+    enum ps_conn_kind accepts;   /* Kind of new connections. */
     bool tools;                  /* Some of them come by a socket for tools. */
     struct ps_pool *pools[2];    /* Must be empty at the end. */
     void (*destroy)(void *self); /* Frees the machine. */
