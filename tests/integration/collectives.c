@@ -180,7 +180,7 @@ static double sum(const struct open *o, uint64_t i)
     return s;
 }
 
-/* What came from each rank, one behind the other. */
+/* Fails unless the view has the parts of all ranks, one after the other. */
 static void check_view(const struct open *o)
 {
     const void *data;

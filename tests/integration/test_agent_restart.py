@@ -26,8 +26,8 @@ def replace(trio, name):
 
 
 def rounds(trio, name, kills, killing, optimizer=None):
-    """Hashes over all results of rounds of many keys, amid which these agents
-    are replaced one after the other."""
+    """Hashes over all results of rounds of many keys, during which these
+    agents are replaced one after the other."""
     with Job(trio, 4, name, PSKV_PARTITION_BYTES=4096, **LIMIT) as job:
         if optimizer is not None:
             job.tell(f"optimizer {optimizer}")
@@ -75,7 +75,7 @@ def test_all_agents_at_once(trio):
     t.await_empty()
 
 
-def test_amid_collectives(make_world):  # noqa: F811
+def test_during_collectives(make_world):  # noqa: F811
     w = make_world(servers=2, agents=2, options=PATIENT)
     job = w.job(4)
     job.python(LOOP.replace("ROUNDS", "25").replace("FIRST", "2"),

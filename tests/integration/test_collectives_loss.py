@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server that dies amid collectives: they go on with the same values, or all
-ranks hear that they cannot."""
+"""A server dies during collectives: they continue with the same values, or all
+ranks get an error."""
 
 import pytest
 
@@ -54,7 +54,7 @@ def make_world(trio):
         w.close()
 
 
-def amid(make_world, rounds, first):
+def lose_server_after(make_world, rounds, first):
     w = make_world(servers=3, agents=2, options=[
         f"heartbeat.suspect_after={500 * harness.SLOW:.0f}ms",
         f"heartbeat.dead_after={2000 * harness.SLOW:.0f}ms"])
@@ -73,5 +73,5 @@ def amid(make_world, rounds, first):
     return ends
 
 
-def test_server_dies_amid_collectives(make_world):
-    amid(make_world, 14, 3)
+def test_server_dies_during_collectives(make_world):
+    lose_server_after(make_world, 14, 3)

@@ -59,7 +59,7 @@ def test_an_advertised_address_is_listened_on(options, env, where):
     ("scheduler.address=localhost",),
     (f"scheduler.address={ELSEWHERE}", "listen.address=0.0.0.0",
      "security.insecure=true"),
-    # A tunnel: whoever says both means both.
+    # A tunnel: both options together are valid.
     (f"advertise.address={ELSEWHERE}", "listen.address=127.0.0.1"),
     (f"scheduler.address={ELSEWHERE}", f"advertise.address={ELSEWHERE}",
      "listen.address=127.0.0.1"),

@@ -33,8 +33,8 @@ def open_job(t, partition):
     return job, [job.key(*k) for k in KEYS]
 
 
-# What travels in large partitions is moved by further loops; there are two of
-# them where loops is 3, and each has a connection.
+# I/O threads move large partitions; with loops=3 there are two of them, and
+# each has a connection.
 @pytest.mark.parametrize("loops,asked,connections,partition",
                          [(1, 3, 3, 65536), (3, "auto", 2, 262144)])
 def test_cuts(trio, loops, asked, connections, partition):

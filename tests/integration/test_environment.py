@@ -185,7 +185,7 @@ def test_table_names_every_variable():
                 r'[A-Z_]+|PS_(?:VERBOSE|RESEND\w*|HEART\w+|DROP_MSG)|PORT|RANK|'
                 r'WORLD_SIZE)"', path.read_text()))
     assert len(read) > 20
-    # What pslaunch sets for its workers is no input.
+    # Variables that pslaunch only sets for its workers are no input.
     read -= {"DMLC_JOB_CLUSTER"}
     missing = {n for n in read if n not in TABLE and
                n.replace("OMPI_COMM_WORLD_SIZE", "_SIZE") not in TABLE}

@@ -69,6 +69,6 @@ def test_embedding_learns_and_two_runs_end_alike(tmp):
     assert len(lines) == 2
     for line in lines:
         points = [tuple(map(float, p.split(","))) for p in line.split()]
-        # What falls goes down, and down is where y grows.
+        # A falling loss is drawn downwards, where y grows.
         assert len(points) == len(losses) and points == sorted(points)
         assert [y for _, y in points] == sorted(y for _, y in points)

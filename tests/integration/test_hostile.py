@@ -20,13 +20,13 @@ from trio import Job, PATIENCE, SLOW, wait_for
 from wire import MESSAGES, frame, header, message
 
 MIB = 1 << 20
-# What all of them together may leave in a daemon.
+# Memory that all of them together may leave in a daemon.
 RSS_GROWTH = 24 * MIB
 SANITIZED = SLOW > 1  # Address sanitizer keeps what was freed.
 
 TELLS_ITS_MIND = re.compile(r"^\S+ (warning|error) ", re.M)
-# What psched says when an agent has told it of the loss of one of our workers,
-# which may be any time later; and of a machine that is busy.
+# Messages of psched about the loss of one of our workers, which an agent may
+# report at any later time, and about a busy machine.
 OF_OTHERS = re.compile(r" job hostile|this process was late")
 
 

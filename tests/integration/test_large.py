@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Large arrays of a program's own memory: they are summed as they are copied
-in, and results are copied as they come; a worker that dies amid them holds
-nobody up, and half of what it gives never counts."""
+in, and results are copied as they come; a worker that dies during a copy
+delays no other, and half of its array never counts."""
 
 import signal
 
@@ -81,8 +81,8 @@ def test_bits_do_not_depend_on_who_copies_when(world):
 
 
 def half(rounds):
-    """A worker that takes part in so many rounds, and then gives an array
-    whose memory ends in the middle: it dies where it copies that."""
+    """A worker that takes part in `rounds` rounds, and then gives an array
+    whose memory ends in the middle: it dies while it copies the array."""
     return f"""
         import tempfile
         kv = pskv.create('dist_sync')
@@ -137,9 +137,9 @@ def test_half_a_gradient_does_not_count_in_one_that_waits(world, servers):
 
 
 @pytest.mark.parametrize("servers", [0, 1])
-def test_a_worker_dies_amid_a_large_array(world, servers):
-    """Whoever takes its place goes on in its round, and nobody ends early or
-    with a part of a result."""
+def test_a_worker_dies_during_a_large_array(world, servers):
+    """The worker that takes its place continues its round, and no rank ends
+    early or with a part of a result."""
     job = world.start(servers, 1).job(2)
     text = f"""
         kv = pskv.create('dist_sync')

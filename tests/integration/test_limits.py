@@ -304,7 +304,7 @@ def test_partitions_of_a_job(place):
         assert info["error"] == -26
         assert ("262144 of 262144 partitions and needs 65536 more "
                 "(limits.job.partitions)") in info["text"]
-        # What was refused here is no load of the servers.
+        # Refused keys are no load of the servers.
         assert loads(place)[raw.job] == taken * 65536 * 4096
         grown = place.agent.rss() - place.rss["node0"]
         assert SANITIZED or grown < 96 * MIB, grown
@@ -354,7 +354,7 @@ def waiting(place, count, **hello):
     two.welcome()
     for i in range(count):
         key = one.key(i, 8).get("key", 0)
-        # What the other one gives.
+        # The contribution of the other one.
         one.say("l_op", op_id=i, op=4, key=key, root=1, round=1)
     return one, two
 

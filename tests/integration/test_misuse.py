@@ -169,8 +169,8 @@ def test_a_gradient_that_is_no_sum(world):
 
 
 def test_ranks_that_ask_for_different_things(world):
-    """All hear of it, whoever was first on whatever server, and agree then;
-    of two nodes that differ both are told who asks for what."""
+    """All ranks get the conflict, whichever was first on whichever server, and
+    agree then; if two nodes differ, both get the requests of both."""
     job(world, """
         kv.init('w', f(0, 30000))
         kv.init('s', f(0))

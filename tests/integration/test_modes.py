@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Modes of a job: pushes that are applied when they arrive, each exactly once;
-the names of stores; and that what makes no sense in a mode is told to whoever
-asks for it, and to nobody else."""
+the names of stores; and a request that a mode does not have is an error of its
+caller only."""
 import pathlib
 import subprocess
 import sys
@@ -259,7 +259,7 @@ def test_a_step_of_several_rounds(trio, reduce):
 
 
 def test_a_step_of_several_pushes(trio):
-    """Without rounds pushes are counted, whoever they are of."""
+    """Without rounds pushes are counted over all ranks."""
     t = trio(servers=2, agents=2)
     run(t, 4, """
 kv = pskv.create('dist_async')

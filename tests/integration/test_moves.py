@@ -12,7 +12,7 @@ KEYS = (("#0", "float32", 60_000), ("#3", "float64", 10_000),
         ("#6", "float32", 128), ("#9", "float64", 3),
         ("#12", "float32", 1), ("#15", "float32", 30_000))
 SIZE = {"float32": 4, "float64": 8}
-# What psctl is told, one after the other.
+# Arguments of psctl, one command after the other.
 ORDERS = (["rebalance"], ["--off", "ps1", "rebalance"], ["rebalance"],
           ["--off", "ps0", "rebalance"], ["--off", "ps2", "rebalance"],
           ["rebalance"])
@@ -144,9 +144,9 @@ def test_a_server_in_the_place_of_a_lost_one(trio):
         replace(t, "ps1")
         results.append(piece(job, keys, len(results)))
         assert set(holds(t)) == {"ps0", "ps2"}
-        mover = threading.Thread(target=lambda: t.ask("rebalance", "job"))
-        results.append(piece(job, keys, len(results), mover.start))
-        mover.join()
+        rebalance = threading.Thread(target=lambda: t.ask("rebalance", "job"))
+        results.append(piece(job, keys, len(results), rebalance.start))
+        rebalance.join()
         assert set(holds(t)) == {"ps0", "ps1", "ps2"} and is_even(t)
         results.append(piece(job, keys, len(results)))
     t.await_empty()

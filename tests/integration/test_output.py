@@ -14,7 +14,7 @@ from wire import message
 
 MIB = 1 << 20
 CROWD = 4
-# What they may cost at any moment, and what may be left 10 s later.
+# Memory that they may cost at any moment, and that may be left 10 s later.
 GROWTH = 64 * MIB
 LEFT = 12 * MIB
 SANITIZED = SLOW > 1  # Address sanitizer keeps what was freed.

@@ -100,7 +100,8 @@ def run_as(user):
     return ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
 
 
-# What PrivateUsers= does in psserver.service: nobody else has a name there.
+# The same as PrivateUsers= in psserver.service: no other user has a name
+# there.
 OWN_USERS = ["unshare", "--map-current-user"]
 
 
@@ -177,7 +178,7 @@ def test_killed_agent_comes_back(trio):
     assert t.agents()[0].text().count(HERE) >= 2
 
 
-def stranger(server):
+def raw_client(server):
     s = socket.socket(socket.AF_UNIX)
     s.connect(f"\0pskv-server/127.0.0.1:{server.port}")
     s.settimeout(20 * support.SLOW)
@@ -231,7 +232,7 @@ def test_hostile(victim, bomb, greet):
     t, named = victim
     server = t.servers()[0]
     since = len(server.text())
-    s = stranger(server)
+    s = raw_client(server)
     if greet:
         s.sendall(named.hello())
         code, _, _ = wire.read_frame(s)

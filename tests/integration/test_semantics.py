@@ -197,8 +197,8 @@ def example_on(t, ranks):
 @pytest.mark.skipif(not EXAMPLE.exists() or not os.path.isdir(
     "/usr/share/datasets/fashion-mnist"), reason="no example or no data")
 def test_example_gives_the_same_weights(tmp, trio):
-    """Bit for bit: in two runs, with one server or two, and whoever starts
-    first."""
+    """Bit for bit: in two runs, with one server or two, and in any order of
+    starts."""
     want = launched_example(tmp, 2)
     assert launched_example(tmp, 2) == want
     assert launched_example(tmp, 1) == want

@@ -372,7 +372,7 @@ static void forget(struct started *s)
     memset(s, 0, sizeof(*s));
 }
 
-static void finish(struct started *s, int timeout)
+static void wait_and_answer(struct started *s, int timeout)
 {
     int rc = psc_op_wait(s->op, timeout);
     uint64_t version = 0;
@@ -440,7 +440,7 @@ static void do_op(const char *id, const char *verb, char **words, int count)
         answer("ok");
         return;
     }
-    finish(s, timeout_of(words, count));
+    wait_and_answer(s, timeout_of(words, count));
 }
 
 /* optimizer NAME NAME=VALUE..., compress TYPE NAME=VALUE... */
@@ -587,7 +587,7 @@ static void run(char **words, int count)
     } else if (strcmp(words[0], "start") == 0 && count >= 3) {
         do_op(words[1], words[2], words + 3, count - 3);
     } else if (strcmp(words[0], "wait") == 0 && count >= 2) {
-        finish(slot_of(words[1], false), timeout_of(words, count));
+        wait_and_answer(slot_of(words[1], false), timeout_of(words, count));
     } else if (strcmp(words[0], "why") == 0 && count == 2) {
         rc = psc_op_why(slot_of(words[1], false)->op, text, sizeof(text));
         if (rc != 0) {
@@ -636,5 +636,5 @@ int main(void)
             run(words, count);
         }
     }
-    return 0; /* The test is gone: without a good-bye. */
+    return 0; /* The test has ended: no psc_close(). */
 }
