@@ -157,7 +157,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          """    k->number = m->key;
     k->name_hash = (uint64_t)m->key << 32;"""),
     ],
-    "starts the residual of an answer anew": [
+    "resets the residual of an answer": [
         ("lib/core/server/merge.c",
          """if (part->states[0] == NULL) {
         rc = ps_server_memory_alloc(run->job, size""",
@@ -248,7 +248,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "if (ps_server_migration_freezes(job, part)) {",
          "    if (part->name_hash == 77 && ps_server_migration_freezes(job, part)) {"),
     ],
-    "begins anew with a partition that has gone": [
+    "creates a partition again that has gone": [
         ("lib/core/server/migration.c",
          "return mv->role == MIG_IN ? PS_E_MIGRATING : PS_E_STALE;",
          "    return mv->role == MIG_IN ? PS_E_MIGRATING : 0;"),
@@ -487,7 +487,7 @@ static void pending_free(struct ps_sched_norm *n)
 }
 
 
-# What random seeds meet too seldom, and the program that finds it.
+# Bugs that random seeds meet too seldom, and the program that finds each.
 BY_TESTS = {
     "heeds the old owner of a moved partition": "sim/test_stories.c",
     "overwrites a result that may still be read": "unit/test_agent.c",

@@ -36,7 +36,7 @@ static const struct {
     const char *name;
     struct ps_rec_param param[3];
     uint32_t params;
-} press[] = {
+} codecs[] = {
     {"2bit", {{.name = "threshold", .value = 1000}}, 1},
     {"1bit", {{.name = "threshold", .value = 0.25}}, 1},
     {"fp16", {{.name = "ef", .value = 1}}, 1},
@@ -56,7 +56,7 @@ static const struct {
       {.name = "levels", .value = 20}},
      3},
 };
-#define PRESSES (sizeof(press) / sizeof(press[0]))
+#define CODECS (sizeof(codecs) / sizeof(codecs[0]))
 
 static void add_param(struct world_options *o, const char *name, double value)
 {
@@ -66,11 +66,11 @@ static void add_param(struct world_options *o, const char *name, double value)
 
 static void add_compression(struct world_options *o, struct ps_rng *r)
 {
-    size_t which = ps_rng_below(r, PRESSES);
+    size_t which = ps_rng_below(r, CODECS);
 
-    o->compress.name = press[which].name;
-    o->compress.params = press[which].params;
-    memcpy(o->compress.param, press[which].param, sizeof(press[which].param));
+    o->compress.name = codecs[which].name;
+    o->compress.params = codecs[which].params;
+    memcpy(o->compress.param, codecs[which].param, sizeof(codecs[which].param));
     if (!o->optimizer && ps_rng_chance(r, 400)) {
         add_param(o, "both", 1);
     } else if (ps_rng_chance(r, 300)) {
@@ -125,11 +125,11 @@ static void add_rows(struct world_options *o, struct ps_rng *r)
     }
 }
 
-/* What else there is beside dense keys that travel as they are. Asks for its
- * random numbers last, so that the rest of a seed's cluster stays. */
+/* Features beside dense keys without a codec. Draws its random numbers last, so
+ * that the rest of a seed's cluster stays. */
 static void add_features(struct world_options *o, struct ps_rng *r)
 {
-    bool presses = ps_rng_chance(r, 400);
+    bool has_codec = ps_rng_chance(r, 400);
     uint32_t collective = ps_rng_chance(r, 300)
                               ? 1 + (uint32_t)ps_rng_below(r, 2)
                               : 0;
@@ -137,7 +137,7 @@ static void add_features(struct world_options *o, struct ps_rng *r)
     if (ps_rng_chance(r, 300)) {
         add_rows(o, r);
     }
-    if (presses) {
+    if (has_codec) {
         add_compression(o, r);
     }
     for (uint32_t n = 0; n < collective; n++) {
@@ -172,8 +172,8 @@ static void add_mode(struct world_options *o, struct ps_rng *r)
     }
 }
 
-/* What servers do with pushes beside adding them up and stepping. Last of all,
- * for the same reason. */
+/* Operations of servers on pushes beside sums and optimizers. Last of all, for
+ * the same reason. */
 static void add_more(struct world_options *o, struct ps_rng *r)
 {
     static const enum ps_reduce folds[] = {PS_REDUCE_MIN, PS_REDUCE_MAX,
@@ -246,8 +246,8 @@ static void add_limits(struct world_options *o, struct ps_rng *r)
     }
 }
 
-/* What one key needs on one server that has all its partitions, as they are
- * cut for the number of servers. */
+/* Memory that one key needs on one server that has all its partitions, as they
+ * are cut for the number of servers. */
 static struct ps_demand need_cut_for(const struct world_options *o,
                                      const struct world_key *k,
                                      const struct ps_demand_profile *kind,
@@ -277,10 +277,10 @@ static struct ps_demand need_cut_for(const struct world_options *o,
     return need;
 }
 
-/* What the job's keys need if they all come to lie on one server, after moves
- * and losses: no more than the scheduler admits them with. The number of
- * servers decides how a key is cut, each partition rounds up, and servers can
- * be lost before any of the keys is declared. */
+/* Memory that the job's keys need if all come to lie on one server, after
+ * migrations and losses: no more than the scheduler admits them with. The
+ * number of servers decides how a key is cut, each partition rounds up, and
+ * servers can be lost before any of the keys is declared. */
 static uint64_t need_of(const struct world_options *o)
 {
     const struct ps_demand_profile kind = {
@@ -393,12 +393,12 @@ static struct world_options shape_of(uint64_t seed)
     return o;
 }
 
-/* What one rank alone asks for may be lost with a server, when the others have
- * heard already that it is made. */
+/* True if a value that only one rank requests may be lost with a server after
+ * the others got its commit. */
 static bool asks_alone(const struct world_options *o)
 {
     if (o->epochs != 0) {
-        return true; /* Who passes asks for nothing. */
+        return true; /* A rank that skips requests no value. */
     }
     for (uint32_t i = 2; i < o->key_count; i += 3) {
         if (o->collectives || o->key[i].name[0] == 'c') {
@@ -434,7 +434,8 @@ static void add_faults(struct world_options *o)
         o->faults.lose_server = ps_rng_chance(&r, 400);
     }
     if (o->mode != PS_MODE_SYNC && o->servers > 1 && ps_rng_chance(&r, 150)) {
-        /* Its values were nowhere else: whoever uses them hears of it. */
+        /* Its values were nowhere else: every rank that uses them gets an
+         * error. */
         o->faults.lose_server = true;
         o->faults.worker_crash = 0;
         o->on_loss = PS_LOSS_POLICY_FAIL;
@@ -486,7 +487,7 @@ static void add_faults(struct world_options *o)
     o->faults.until = PS_SECONDS(4);
 }
 
-/* May workers end with an error? */
+/* True if workers may end with an error. */
 static bool may_fail(const struct world_options *o)
 {
     if (o->faults.sched_crash) {
@@ -495,13 +496,13 @@ static bool may_fail(const struct world_options *o)
     if (o->faults.isolate) {
         return asks_alone(o) || is_on_servers_alone(o);
     }
-    /* So may what a server and an agent alone have had, when both are lost. */
+    /* So may a value that only a server and an agent had, if both are lost. */
     return o->faults.lose_server &&
            (o->mode != PS_MODE_SYNC || o->faults.agent_crash != 0 ||
             asks_alone(o) || is_on_servers_alone(o));
 }
 
-/* What came of a run. */
+/* Results of a run. */
 struct outcome {
     bool failed; /* A rank ended with an error, as it may. */
     struct {
@@ -516,7 +517,8 @@ struct totals {
     uint64_t faults;
 };
 
-/* In so much time a job goes on or ends in words, when the scheduler ends. */
+/* Time in which a job continues or ends with an error after the end of the
+ * scheduler. */
 #define SCHED_LIMIT PS_SECONDS(30)
 
 /* Whatever became of a job, the next one starts at once, and is well. */

@@ -129,7 +129,7 @@ static void a_scheduler_and_a_server_die_together(void **state)
     }
 }
 
-/* What waits for no one but the other ranks is done before the scheduler is
+/* Operations that wait only for other ranks end before the scheduler is
  * back. */
 static void rounds_need_no_scheduler(void **state)
 {

@@ -552,11 +552,11 @@ static void who_talks_with_others_is_not_given_up(void **state)
     }
 }
 
-/* A server is taken for dead while it talks with agents. One of them has told
- * the new owner what it knows, then hears from the old one that a round is made
- * whose value it does not want, and another agent never does. What the old one
- * says does not count any more: else the value is lost, which the agents could
- * have made again. */
+/* A server is declared dead while it exchanges messages with agents. One of
+ * them has restored the new owner, then gets a commit of the old one for a
+ * round whose value it does not request, and another agent never gets it.
+ * Messages of the old owner do not count any more: otherwise the value is lost,
+ * which the agents could have made again. */
 static void what_an_old_owner_still_says_does_not_count(void **state)
 {
     struct world_options o = four_workers();
@@ -708,9 +708,9 @@ static void a_mass_move_leaves_agents_room_to_end_rounds(void **state)
     }
 }
 
-/* Ranks that run out of data pass, up to a round that all pass; then there is
- * another epoch. Who gives what is the same wherever it is added up. */
-static void who_has_no_data_passes_until_all_do(void **state)
+/* Ranks without further data skip, up to a round that all skip; then another
+ * epoch begins. The contributions are the same wherever they are summed. */
+static void ranks_without_data_skip_until_all_do(void **state)
 {
     (void)state;
     for (uint32_t n = 0; n < 3; n++) {
@@ -882,7 +882,7 @@ int main(void)
         cmocka_unit_test(first_rows_that_are_lost_end_the_job),
         cmocka_unit_test(a_small_window_never_stops_everybody),
         cmocka_unit_test(a_mass_move_leaves_agents_room_to_end_rounds),
-        cmocka_unit_test(who_has_no_data_passes_until_all_do),
+        cmocka_unit_test(ranks_without_data_skip_until_all_do),
         cmocka_unit_test(a_server_is_lost_while_ranks_have_joined),
         cmocka_unit_test(a_partition_moves_while_ranks_have_joined),
         cmocka_unit_test(a_partition_moves_and_comes_back_unheard),

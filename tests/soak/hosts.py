@@ -130,7 +130,7 @@ class Hosts(support.Trio):
                 self.lossy.add(name)
 
     def cut(self, name, off):
-        """Everything that comes or goes is thrown away in silence."""
+        """Everything that comes or goes is dropped silently."""
         for chain in ("INPUT", "OUTPUT"):
             if off:
                 run(self.inside(name) + ["iptables", "-I", chain, "-j",

@@ -51,13 +51,14 @@ MIB = 1 << 20
 RSS_GOAL, RATIO_GOAL, LOG_GOAL, BACK_WITHIN = 64 * MIB, 1.25, MIB, 10
 PAUSE = 0.004  # Before each round.
 PHASES_MAX = 10
-# What a kind needs of the cluster; the rest is as delivered.
+# Options of the servers for a kind; the others are as delivered.
 SERVER_OPTIONS = {"memory": ["store.memory=256MiB"],
                   "fills": ["store.memory=256MiB"]}
 # Of the 262,144 partitions that limits.job.partitions grants to any job.
 TABLES = {"node0": 262_144 * 208}
-# What the limits grant to the peer. "fills": two keys of 64 MiB with room for a
-# round, and on their node two results each, and the region that they come from.
+# Memory that the limits grant to the peer. "fills": two keys of 64 MiB with
+# room for a round, and on their node two results each, and the region that
+# they come from.
 GRANTED = {"fills": {"ps0": 128 * MIB, "node0": (2 * 2 + 1) * 64 * MIB},
            "counts": TABLES, "declarations": TABLES}
 # Kinds that do work for which limits leave room, and share what there is.

@@ -36,10 +36,10 @@ from trio import Job, WorkerError  # noqa: E402
 
 RANKS = 4
 SAYS = re.compile(r"the scheduler was restarted and does not know job '(.+)' ")
-# What a rank hears whose agent is killed as well, in a job that cannot go on
+# Error of a rank whose agent is killed as well, in a job that cannot continue
 # with another agent.
 ALONE = "the agent closed the connection"
-# What ranks do when it happens. Words come for all of it.
+# Activities of the ranks at that time. Each ends with an error text.
 DOINGS = ("rounds", "barrier", "key", "nothing")
 
 

@@ -429,7 +429,7 @@ def main():
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--uid", type=int)
     where = p.parse_args()
-    os.nice(10)  # What a daemon does for it counts, not what it does itself.
+    os.nice(10)  # The daemon's work for it counts, not its own.
     if where.uid is not None:
         os.setgid(where.uid)
         os.setuid(where.uid)

@@ -162,7 +162,7 @@ class Proxy:
         if not data:
             side.ended = True
             if side.other.out:
-                self.watch(side)  # What is under way goes first.
+                self.watch(side)  # Bytes under way leave first.
             else:
                 self.drop(pair, hard=False)
             return

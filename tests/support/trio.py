@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 BUILD = Path(os.environ.get("PSKV_BUILD_DIR", "build")).resolve()
-# What Python loads: it cannot be one with a sanitizer's code in it, although
-# the daemons may.
+# The library that Python loads: without a sanitizer's code, which the daemons
+# may have.
 LIBRARY = Path(os.environ.get("PSKV_TEST_LIBRARY") or
                BUILD / "lib" / "client" / "libpsclient.so.0").absolute()
 SOURCE = Path(__file__).resolve().parents[2]

@@ -283,11 +283,11 @@ static void check_placement(struct world *w, const struct ps_packet *p)
 }
 
 void check_frame(struct world *w, struct wnode *from,
-                 const struct ps_packet *parcel)
+                 const struct ps_packet *packet)
 {
     (void)from;
-    if (parcel->msg->code == PS_MSG_KEY_OPENED) {
-        check_placement(w, parcel);
+    if (packet->msg->code == PS_MSG_KEY_OPENED) {
+        check_placement(w, packet);
     }
 }
 

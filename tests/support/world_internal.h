@@ -317,7 +317,7 @@ bool worker_may_lose_agent(const struct wworker *k);
 void check_before(struct world *w, struct wnode *n, const struct ps_event *ev);
 void check_step(struct world *w, struct wnode *n, const struct ps_event *ev);
 void check_frame(struct world *w, struct wnode *from,
-                 const struct ps_packet *parcel);
+                 const struct ps_packet *packet);
 void check_value(struct world *w, struct wworker *k, uint32_t key,
                  uint64_t version, const void *data, size_t len);
 /* Checks a value without rounds, which the rank requested after `pushes`
