@@ -59,9 +59,9 @@ struct bench {
     bool may_fail;           /* The daemon, */
     int rc;                  /* for this reason. */
     uint32_t sched_restarts; /* Of the scheduler. */
-    bool reattaches;         /* Workers had another agent, */
-    uint64_t
-        pushed_rounds[8]; /* and heard the end of so many rounds of each key. */
+    bool reattaches;         /* Workers had another agent. */
+    /* Rounds of each key that the workers completed with that agent. */
+    uint64_t pushed_rounds[8];
 };
 
 static inline void collect_effects(struct bench *b)
@@ -547,17 +547,18 @@ static inline void submit_progress(struct bench *b, uint32_t worker,
                                    .offset = bytes});
 }
 
-/* A round of whose array the worker has copied so much. */
+/* Submits a streaming push of which the worker has copied `bytes_ready`
+ * bytes. */
 static inline void submit_streaming_push(struct bench *b, uint32_t worker,
                                          uint32_t key, uint64_t round,
-                                         uint64_t there)
+                                         uint64_t bytes_ready)
 {
     struct ps_msg_l_op op = pushpull_op(key, round);
 
     op.streaming = true;
     submit_op(b, worker, op);
-    if (there > 0) {
-        submit_progress(b, worker, key, round, there);
+    if (bytes_ready > 0) {
+        submit_progress(b, worker, key, round, bytes_ready);
     }
 }
 

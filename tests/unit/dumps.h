@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a core dump of this process would hold. */
+/* Contents of a core dump of this process. */
 #pragma once
 
 #include <inttypes.h>
@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-/* Is the mapping with this address part of it? */
+/* True if the mapping with this address is part of it. */
 static inline bool is_dumped(const void *p)
 {
     FILE *f = fopen("/proc/self/smaps", "re");

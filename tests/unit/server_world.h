@@ -27,7 +27,7 @@
 
 struct world;
 
-/* What an agent knows of a key (of one partition). */
+/* Replies that an agent has got for a key (of one partition). */
 struct seen {
     uint64_t value_version;
     uint64_t commit_version;
@@ -326,20 +326,20 @@ static inline void sched_on_norm_part(struct world *w,
 
 static inline void sched_on_part_chunk(struct world *w,
                                        const struct ps_msg *msg,
-                                       const struct ps_packet *parcel)
+                                       const struct ps_packet *packet)
 {
     ps_msg_free(w->last_chunk);
     w->last_chunk = ps_msg_dup(msg);
-    w->chunk_len = parcel->slice_count > 0 ? parcel->slices[0].len : 0;
+    w->chunk_len = packet->slice_count > 0 ? packet->slices[0].len : 0;
     assert_in_range(w->chunk_len, 0, sizeof(w->chunk_data));
     if (w->chunk_len > 0) {
-        memcpy(w->chunk_data, ps_slice_data(&parcel->slices[0]), w->chunk_len);
+        memcpy(w->chunk_data, ps_slice_data(&packet->slices[0]), w->chunk_len);
     }
     w->chunk_count++;
 }
 
 static inline void sched_receive(struct world *w, const struct ps_msg *msg,
-                                 const struct ps_packet *parcel)
+                                 const struct ps_packet *packet)
 {
     if (msg->code == PS_MSG_HELLO && w->refuses_name) {
         world_frame(w, w->sched_conn,
@@ -391,7 +391,7 @@ static inline void sched_receive(struct world *w, const struct ps_msg *msg,
             return;
         }
         if (msg->code == PS_MSG_PART_CHUNK) {
-            sched_on_part_chunk(w, msg, parcel);
+            sched_on_part_chunk(w, msg, packet);
             return;
         }
         if (msg->code == PS_MSG_PART_ACK) {

@@ -139,7 +139,7 @@ static void what_is_copied_goes(void **state)
     deliver_value(&b, 0, 2, 1, 8192, 5, 1u << 30);
     assert_int_equal(last_op_done(&b, 0)->error, 0);
     assert_int_equal(last_op_done(&b, 0)->version, 1);
-    /* What comes too late is of an operation that has ended. */
+    /* A report that comes too late belongs to an operation that has ended. */
     submit_progress(&b, 0, 0, 1, 3 * each);
     assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_DONE), 1);
     submit_push(&b, 0, 0, 2, 0);
@@ -261,7 +261,7 @@ static void copies_that_cannot_be_end_the_session(void **state)
     }
 }
 
-/* Who leaves, or stands still, amid an array is named. */
+/* A worker that leaves or stops during a copy is named. */
 static void who_copies_is_waited_for(void **state)
 {
     const struct sent *s;
@@ -291,8 +291,8 @@ static void who_copies_is_waited_for(void **state)
     end_bench(&b);
 }
 
-/* A round that fails amid a copy is offered anew, from its beginning. */
-static void a_round_that_fails_amid_a_copy_comes_again(void **state)
+/* A round that fails during a copy is contributed again from its beginning. */
+static void a_round_that_fails_during_a_copy_comes_again(void **state)
 {
     const uint64_t each = 8192 * 4;
     struct bench b;
@@ -446,12 +446,13 @@ static void operations_come_together(void **state)
         parts += s->packet->msg->push.parts_count;
     }
     assert_int_equal(parts, 50);
-    /* Who has not been welcomed is turned away, once. */
+    /* A worker before its welcome is rejected, once. */
     open_conn(&b, WORKER_CONN + 7, PS_CONN_LOCAL, 0);
     operations(&b, WORKER_CONN + 7, 40);
     assert_int_equal(count_sent(&b, WORKER_CONN + 7, PS_MSG_REJECT), 1);
     assert_int_equal(count_sent(&b, WORKER_CONN + 7, PS_MSG_L_DONE), 0);
-    operations(&b, WORKER_CONN + 8, 40); /* And nobody, not at all. */
+    /* An unknown connection gets no reply. */
+    operations(&b, WORKER_CONN + 8, 40);
     end_bench(&b);
 }
 
@@ -461,7 +462,7 @@ static void check_sums(const struct sent *s, uint32_t *seen)
     uint32_t slice = 0;
     size_t at = 0;
 
-    /* What was summed one after the other lies together. */
+    /* Partitions that are summed one after the other lie together. */
     assert_true(s->packet->slice_count <= 4);
     for (uint32_t i = 0; i < m->parts_count; i++, (*seen)++) {
         const float *sum =
@@ -1108,7 +1109,7 @@ static void no_such_key(struct bench *b, uint64_t request)
                 NULL);
 }
 
-/* Whoever makes a key answers those who ask whether there is one. */
+/* The declaration that creates a key answers queries whether it exists. */
 static void a_declaration_overtakes_a_question(void **state)
 {
     static const enum ps_if_absent found[] = {
@@ -1277,8 +1278,8 @@ static void a_node_that_passes_hears_who_does(void **state)
     end_bench(&b);
 }
 
-/* Where the value lies here it is that of the next version, too, for whoever
- * pulls it and for another server. */
+/* A value that stays is also that of the next version, for a worker that pulls
+ * it and for another server. */
 static void a_value_that_stays_is_held(void **state)
 {
     struct bench b;
@@ -1913,8 +1914,8 @@ static void an_end_that_is_heard_of_late_counts(void **state)
     end_bench(&b);
 }
 
-/* What the old agent had sent is merged, and the new one hears of it, before
- * the ranks here have offered that round again. */
+/* The old agent's pushes are merged, and the new one gets the commit, before
+ * the ranks here have contributed to that round again. */
 static void a_round_may_be_made_before_it_is_offered(void **state)
 {
     struct bench b;
@@ -1924,7 +1925,7 @@ static void a_round_may_be_made_before_it_is_offered(void **state)
     submit_push(&b, 1, 0, 6, 0);
     deliver_value(&b, 0, 0, 6, 16, 3, 1 << 20);
     assert_null(find_sent(&b, WORKER_CONN + 1, PS_MSG_L_DONE, 0));
-    submit_push(&b, 0, 0, 5, 0); /* What is there is newer. */
+    submit_push(&b, 0, 0, 5, 0); /* The value here is newer. */
     submit_push(&b, 0, 0, 6, 0);
     feed_tick(&b);
     assert_null(find_sent(&b, SERVER_CONN, PS_MSG_PUSH, 0));
@@ -1947,7 +1948,7 @@ static void say_key(struct bench *b, uint32_t worker, uint64_t pushed)
                 NULL);
 }
 
-/* What no worker says. */
+/* Rounds that no worker names. */
 static void rounds_that_cannot_be_end_the_session(void **state)
 {
     for (int i = 0; i < 3; i++) {
@@ -1996,9 +1997,9 @@ static void who_dies_before_it_has_said_its_rounds_is_untold(void **state)
 
 /* ----------------------------------------------- what outlives an agent */
 
-/* One worker, whose keys travel in 2 bits, at a new agent: the worker has heard
- * the end of so many rounds. */
-static void begin_bereft(struct bench *b, uint64_t pushed, size_t given)
+/* One worker, whose keys have the codec 2bit, at a new agent: the worker has
+ * completed `pushed` rounds. */
+static void begin_with_residuals(struct bench *b, uint64_t pushed, size_t given)
 {
     struct ps_event ev = {.type = PS_EV_RESIDUAL_SEGMENT, .conn = WORKER_CONN};
 
@@ -2056,7 +2057,7 @@ static void what_codes_leave_over_outlives_the_agent(void **state)
         struct bench b;
 
         (void)state;
-        begin_bereft(&b, (uint64_t)ended, size);
+        begin_with_residuals(&b, (uint64_t)ended, size);
         open_key(&b, 0, 1, 8192, SERVER_NODE);
         feed_tick(&b);
         connect_server(&b, false, 0);
@@ -2086,13 +2087,13 @@ static void memory_that_no_agent_made_is_refused(void **state)
 
         memcpy(segment_memory, whole, sizeof(whole));
         segment_memory[i] ^= 0xa5;
-        begin_bereft(&b, 1, size);
+        begin_with_residuals(&b, 1, size);
         s = find_sent(&b, WORKER_CONN, PS_MSG_L_ERROR, 0);
         if (i < 24 || (i >= 64 && i < 72)) {
             assert_non_null(s);
             assert_int_equal(s->packet->msg->l_error.error, PS_E_INVAL);
         }
-        if (s == NULL) { /* What it means is another one's, or nobody's. */
+        if (s == NULL) { /* Another job's segment, or none. */
             open_key(&b, 0, 1, 8192, SERVER_NODE);
             feed_tick(&b);
             connect_server(&b, false, 0);
@@ -2108,20 +2109,20 @@ static void memory_that_no_agent_made_is_refused(void **state)
     for (size_t given = 1; given < size; given += given) {
         struct bench b;
 
-        begin_bereft(&b, 1, given);
+        begin_with_residuals(&b, 1, given);
         assert_non_null(find_sent(&b, WORKER_CONN, PS_MSG_L_ERROR, 0));
         end_bench(&b);
     }
 }
 
-/* What was checked is what counts, whatever is written there later. */
+/* The checked values count, whatever is written there later. */
 static void memory_that_is_checked_is_not_read_again(void **state)
 {
     size_t size = leave_behind(true);
     struct bench b;
 
     (void)state;
-    begin_bereft(&b, 1, size);
+    begin_with_residuals(&b, 1, size);
     memset(segment_memory, 0xff, 128); /* The header and the first record's. */
     open_key(&b, 0, 1, 8192, SERVER_NODE);
     feed_tick(&b);
@@ -2155,7 +2156,7 @@ static void of_several_records_the_last_encoded_counts(void **state)
     head.used += record;
     head.size += record;
     ps_fixed_put_residual_segment(segment_memory, &head);
-    begin_bereft(&b, 1, head.size);
+    begin_with_residuals(&b, 1, head.size);
     open_key(&b, 0, 1, 8192, SERVER_NODE);
     feed_tick(&b);
     connect_server(&b, false, 0);
@@ -2176,7 +2177,7 @@ int main(void)
         cmocka_unit_test(only_jobs_that_fail_take_half_an_array),
         cmocka_unit_test(copies_that_cannot_be_end_the_session),
         cmocka_unit_test(who_copies_is_waited_for),
-        cmocka_unit_test(a_round_that_fails_amid_a_copy_comes_again),
+        cmocka_unit_test(a_round_that_fails_during_a_copy_comes_again),
         cmocka_unit_test(urgent_partitions_overtake),
         cmocka_unit_test(nothing_is_sent_beyond_the_credit),
         cmocka_unit_test(small_keys_travel_together),

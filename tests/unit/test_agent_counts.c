@@ -28,7 +28,7 @@ static void begin_rows(struct bench *b, uint32_t width, size_t size)
     connect_server(b, false, 0);
     b->region[0] = ps_buf_new(4096);
     memset(b->region[0]->data, 0, 4096);
-    b->region[0]->size = size; /* What lies behind must not be read. */
+    b->region[0]->size = size; /* Memory behind it must not be read. */
     ev.region.region = 1;
     ev.region.buf = b->region[0];
     feed_event(b, ev);

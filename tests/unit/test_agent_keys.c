@@ -106,7 +106,7 @@ static void declarations_go_a_few_at_a_time(void **state)
     end_bench(&b);
 }
 
-/* What a worker that is gone had declared costs the scheduler nothing more. */
+/* Declarations of a worker that has left cost the scheduler nothing more. */
 static void nobody_asks_for_who_is_gone(void **state)
 {
     struct bench b;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the agent counts at whom, and what it does where a limit is reached. */
+/* Costs that the agent counts, to which account, and its reaction to a limit
+ * that is reached. */
 #include "agent_world.h"
 
 #include "base/alloc.h"

@@ -60,8 +60,8 @@ static void what_is_stuck_goes_over_another_connection(void **state)
     deliver_welcome(&b, SECOND_CONN, true, 0);
     feed_tick(&b);
     assert_int_equal(count_sent(&b, SECOND_CONN, PS_MSG_PUSH), 1);
-    /* What still comes on the old one is not heeded, and its end is none of
-     * the link. */
+    /* Frames on the old connection are ignored, and its end does not end the
+     * link. */
     feed_event(&b,
                (struct ps_event){.type = PS_EV_CLOSED, .conn = SERVER_CONN});
     assert_int_equal(run(&b, PS_SECONDS(3)), 0);

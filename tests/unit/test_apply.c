@@ -37,7 +37,7 @@ static void init(struct agent *a, float value)
     agent_init(a, 1, COUNT, data);
 }
 
-/* What the agent was told last is this, in each element. */
+/* Fails unless each element of the agent's last value is `value`. */
 static void assert_value(const struct agent *a, float value)
 {
     float got[COUNT];
@@ -201,7 +201,7 @@ static void everybody_hears_when_the_slowest_goes_on(void **state)
     assert_int_equal(a->seen[1].clock, 3);
     assert_int_equal(c->seen[1].commit_version, 4);
 
-    /* Started again, an agent counts anew, and its ranks do not. */
+    /* A new process of an agent counts from zero, its ranks do not. */
     agent_disconnect(c);
     agent_restart(c);
     sched_send_job_state(

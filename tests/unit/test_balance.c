@@ -20,7 +20,7 @@ struct job {
     uint32_t count;
 };
 
-static void put(struct job *j, uint32_t server, uint64_t bytes)
+static void add_part(struct job *j, uint32_t server, uint64_t bytes)
 {
     j->piece[j->count++] = (struct ps_balance_part){.source = server,
                                                     .bytes = bytes};
@@ -78,9 +78,9 @@ static void what_is_even_stays(void **state)
 
     (void)state;
     assert_int_equal(plan(&j), 0);
-    put(&j, 0, 100);
-    put(&j, 1, 104);
-    put(&j, 2, 96);
+    add_part(&j, 0, 100);
+    add_part(&j, 1, 104);
+    add_part(&j, 2, 96);
     assert_int_equal(plan(&j), 0);
     for (uint32_t i = 0; i < 3; i++) {
         assert_int_equal(j.piece[i].target, i);
@@ -96,7 +96,7 @@ static void one_server_gives_to_the_empty_ones(void **state)
 
     (void)state;
     for (int i = 0; i < 300; i++) {
-        put(&j, 1, 1000);
+        add_part(&j, 1, 1000);
     }
     /* No more than what even wants, less what need not be. */
     uint32_t moved = plan(&j);
@@ -112,9 +112,9 @@ static void large_pieces_go_first(void **state)
 
     (void)state;
     for (int i = 0; i < 100; i++) {
-        put(&j, 0, 1);
+        add_part(&j, 0, 1);
     }
-    put(&j, 0, 100);
+    add_part(&j, 0, 100);
     /* One move does, instead of a hundred. */
     assert_int_equal(plan(&j), 1);
     assert_int_equal(j.piece[100].target, 1);
@@ -133,7 +133,7 @@ static void the_least_of_the_bytes_moves(void **state)
     for (uint32_t i = 0; i < PIECES; i++) {
         uint64_t at = ps_rng_below(&rng, 10);
 
-        put(&j, at < 4 ? (uint32_t)at : 2, 64 + ps_rng_below(&rng, 4000));
+        add_part(&j, at < 4 ? (uint32_t)at : 2, 64 + ps_rng_below(&rng, 4000));
     }
     for (uint32_t i = 0; i < 4; i++) {
         all += j.bytes[i];
@@ -153,9 +153,9 @@ static void a_piece_that_nobody_can_cut_leaves_the_others_even(void **state)
     struct job j = {.servers = 3};
 
     (void)state;
-    put(&j, 0, 1000);
+    add_part(&j, 0, 1000);
     for (int i = 0; i < 100; i++) {
-        put(&j, 1, 2);
+        add_part(&j, 1, 2);
     }
     uint32_t moved = plan(&j);
 
@@ -165,8 +165,8 @@ static void a_piece_that_nobody_can_cut_leaves_the_others_even(void **state)
     assert_int_equal(j.bytes[0], 1000);
     /* Two pieces that would only change places stay, too. */
     j = (struct job){.servers = 2};
-    put(&j, 0, 10);
-    put(&j, 1, 7);
+    add_part(&j, 0, 10);
+    add_part(&j, 1, 7);
     assert_int_equal(plan(&j), 0);
 }
 
@@ -192,7 +192,7 @@ static void anything_gets_no_worse(void **state)
         for (uint32_t i = 0; i < n; i++) {
             uint64_t bytes = 1 + ps_rng_below(&rng, size);
 
-            put(&j, (uint32_t)ps_rng_below(&rng, on), bytes);
+            add_part(&j, (uint32_t)ps_rng_below(&rng, on), bytes);
             largest = bytes > largest ? bytes : largest;
             all += bytes;
         }

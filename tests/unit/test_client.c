@@ -313,7 +313,7 @@ static void many_keys_are_asked_for_at_once(void **state)
     assert_int_not_equal(m.keys[0], m.keys[1]);
     assert_int_not_equal(m.keys[0], m.keys[3]);
 
-    /* One that makes no sense is named, and the others are not harmed. */
+    /* A malformed declaration is named, and the others are unharmed. */
     m.specs[2].dtype = PSC_FLOAT64;
     assert_int_equal(psc_keys(m.f->c, m.specs, 4, m.keys), PSC_E_MISMATCH);
     assert_detail(m.f, "'a'");
@@ -568,7 +568,7 @@ static void a_result_is_copied_as_it_comes(void **state)
     assert_int_equal(psc_op_test(l.op), PSC_E_AGAIN);
     assert_memory_equal(l.out, l.result[1], 2 * MIB);
     assert_float_equal(l.out[2 * MIB / 4], 0, 0);
-    /* What makes no sense changes nothing: less, too much, of nobody. */
+    /* Malformed reports change nothing: fewer bytes, too many, no operation. */
     peer_progress(&f->peer, l.m.op_id, 1 * MIB);
     peer_progress(&f->peer, l.m.op_id, UINT64_MAX);
     peer_progress(&f->peer, l.m.op_id + 12345, 3 * MIB);
@@ -1678,8 +1678,8 @@ static void *wait_for_one(void *arg)
     return psc_op_wait(arg, PSC_WAIT_FOREVER) == 0 ? arg : NULL;
 }
 
-/* Who waits for many sleeps until all of them are there, but not when another
- * thread waits for one. */
+/* A thread that waits for several operations sleeps until all have ended, but
+ * not if another thread waits for one. */
 static void waiting_for_many_keeps_nobody(void **state)
 {
     struct fixture *f = *state;

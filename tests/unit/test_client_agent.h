@@ -87,7 +87,7 @@ static inline void agent_accept_key(struct agent *a,
     }
 }
 
-/* What the server does: a round that it has merged it merges no more. */
+/* Merges as a server does, each round once. */
 static inline void agent_merge(struct agent *a, const struct ps_msg_l_op *m)
 {
     struct agent_key *k = &a->keys[m->key];

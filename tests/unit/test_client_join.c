@@ -307,7 +307,7 @@ static void what_others_disagree_about_is_theirs(void **state)
     psc_op_free(j.op);
 }
 
-/* Whoever pushes to it hears the same. */
+/* Another push to it gets the same error. */
 static void a_key_without_a_value_has_no_rounds(void **state)
 {
     struct fixture *f = *state;
@@ -391,7 +391,7 @@ static void ranks_with_other_keys_are_told(void **state)
     assert_int_equal(psc_op_test(j.op), PSC_E_AGAIN);
     m = peer_expect_op(&f->peer, PS_OP_PUSHPULL);
     assert_int_equal(m.key, 51);
-    /* What this rank says, and one that has declared more. */
+    /* This rank's record, and that of a rank with more declared keys. */
     say = (char *)f->peer.arena + at + (f->peer.arena_used - at) / 2;
     for (int r = 0; r < RANKS; r++) {
         const char *mine = peer_op_source(&f->peer, &m);
@@ -407,7 +407,7 @@ static void ranks_with_other_keys_are_told(void **state)
     assert_detail(f, "rank 0, 1, 3: join with 2 keys declared (");
     assert_detail(f, "; rank 2: join with 3 keys declared");
     psc_op_free(j.op);
-    /* What was with the agent ends on its own. */
+    /* Operations at the agent end on their own. */
     pass_done(f, &j.b);
     assert_true(peer_is_silent(&f->peer));
 }

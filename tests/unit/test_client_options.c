@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the environment says. */
+/* Options from the environment. */
 #include "client/psclient.h"
 
 #include <setjmp.h>

@@ -393,7 +393,7 @@ static inline void peer_done(struct peer *p, uint64_t op_id, uint64_t version)
               -1);
 }
 
-/* So many bytes of its result are there; only by the ring. */
+/* Reports, by the ring only, that `bytes` of the result are ready. */
 static inline void peer_progress(struct peer *p, uint64_t op_id, uint64_t bytes)
 {
     PEER_CHECK(ps_ring_push_progress(
@@ -413,7 +413,7 @@ static inline void peer_refuse(struct peer *p, uint64_t op_id, int error,
               -1);
 }
 
-/* What the worker gave. */
+/* Returns the array that the worker contributes. */
 static inline const void *peer_op_source(const struct peer *p,
                                          const struct ps_msg_l_op *op)
 {

@@ -30,7 +30,7 @@ struct fixture {
 /* As in test_client.c. */
 static bool by_ring;
 
-static void begin(struct fixture *f, int retry_ms)
+static void begin_fixture(struct fixture *f, int retry_ms)
 {
     void *data[2];
     void (*adjust)(struct psc_options * o) = f->peer.adjust;
@@ -49,7 +49,7 @@ static int set_up(void **state)
 {
     struct fixture *f = calloc(1, sizeof(*f));
 
-    begin(f, LONG_);
+    begin_fixture(f, LONG_);
     *state = f;
     return 0;
 }
@@ -58,7 +58,7 @@ static int set_up_in_a_hurry(void **state)
 {
     struct fixture *f = calloc(1, sizeof(*f));
 
-    begin(f, 150);
+    begin_fixture(f, 150);
     *state = f;
     return 0;
 }
@@ -387,7 +387,7 @@ static void note_end(struct psc_op *op, int rc, void *user)
     psc_op_free(op);
 }
 
-/* Who polls the descriptor and dispatches needs nothing else. */
+/* A loop that polls the descriptor and dispatches needs nothing else. */
 static void a_loop_is_woken_to_dial(void **state)
 {
     struct fixture *f = *state;
@@ -460,7 +460,7 @@ static void a_time_limit_holds_without_an_agent(void **state)
     assert_int_equal(psc_op_wait(op, 30), PSC_E_TIMEOUT);
     assert_text(detail(f), "push of 'w'");
     assert_text(detail(f), "was lost");
-    /* What needs no agent goes on. */
+    /* Calls that need no agent still succeed. */
     assert_int_equal(psc_key(f->c, "w", PSC_FLOAT32, 1, (uint64_t[]){N}, &key),
                      0);
     assert_int_equal(key, f->key);
@@ -694,7 +694,7 @@ static int set_up_to_leave_soon(void **state)
     struct fixture *f = calloc(1, sizeof(*f));
 
     f->peer.adjust = leave_soon;
-    begin(f, LONG_);
+    begin_fixture(f, LONG_);
     *state = f;
     return 0;
 }

@@ -21,11 +21,11 @@
 struct seen {
     int made;
     int gone;
-    int refuse; /* Fail so many. */
+    int refuse; /* Calls that are still to fail. */
     uint64_t bytes;
 };
 
-static int made(void *ctx, uint32_t region, int fd, uint64_t size)
+static int count_region(void *ctx, uint32_t region, int fd, uint64_t size)
 {
     struct seen *s = ctx;
     int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
@@ -59,7 +59,7 @@ static void init(struct ps_shm *s, struct seen *seen)
 {
     *seen = (struct seen){0};
     ps_shm_init(s, &(struct ps_shm_hooks){
-                       .on_made = made, .on_freed = gone, .ctx = seen});
+                       .on_made = count_region, .on_freed = gone, .ctx = seen});
 }
 
 static void thousands_of_small_arrays_need_one_descriptor(void **state)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is given is told of while it is copied. A page in the middle of the
- * array stops the copying thread until the test lets it go on. And results of
- * collectives are copied while the rest of them is to come. */
+/* A contribution is reported while it is copied. A page in the middle of the
+ * array stops the copying thread until the test lets it continue. Results of
+ * collectives are copied while the rest of them is in flight. */
 #include "client/psclient.h"
 
 #include <pthread.h>
@@ -78,7 +78,7 @@ static void fail_on_loss(struct psc_options *o)
     o->on_loss = PSC_ON_LOSS_FAIL;
 }
 
-static int begin(void **state, void (*adjust)(struct psc_options *o))
+static int begin_fixture(void **state, void (*adjust)(struct psc_options *o))
 {
     struct fixture *f = calloc(1, sizeof(*f));
     void *data[2];
@@ -109,12 +109,12 @@ static int begin(void **state, void (*adjust)(struct psc_options *o))
 
 static int set_up(void **state)
 {
-    return begin(state, fail_on_loss);
+    return begin_fixture(state, fail_on_loss);
 }
 
 static int set_up_patient(void **state)
 {
-    return begin(state, NULL);
+    return begin_fixture(state, NULL);
 }
 
 static int tear_down(void **state)
@@ -357,7 +357,7 @@ static void let_key_go(struct fixture *f, const struct ps_msg_l_op *m,
     psc_op_free(op);
 }
 
-/* What waits for its turn is told of from then on. */
+/* A push that waits for its turn is reported from then on. */
 static void a_turn_may_come_meanwhile(void **state)
 {
     struct fixture *f = *state;

@@ -443,8 +443,8 @@ static void every_truncation_is_refused(void **state)
     }
 }
 
-/* What still decodes is a message like any other: it can be sent, and means
- * the same when it comes back. */
+/* Bytes that still decode are a message like any other: it can be sent, and
+ * means the same when it comes back. */
 static void assert_good_or_refused(struct ps_decoder *d,
                                    struct ps_decoder *other, unsigned code,
                                    const uint8_t *header, size_t len)

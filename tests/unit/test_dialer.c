@@ -224,8 +224,8 @@ static void a_new_connection_outlives_the_old_one(void **state)
     end(&b);
 }
 
-/* Who is busy must not be asked ever more often. */
-static void hellos_without_an_answer_are_said_ever_more_rarely(void **state)
+/* A busy peer must not get ever more requests. */
+static void hellos_without_an_answer_are_sent_ever_more_rarely(void **state)
 {
     struct bench b;
     uint32_t hellos = 0;
@@ -290,7 +290,7 @@ int main(void)
         cmocka_unit_test(the_newest_connection_carries_the_link),
         cmocka_unit_test(who_is_heard_again_keeps_the_link),
         cmocka_unit_test(a_new_connection_outlives_the_old_one),
-        cmocka_unit_test(hellos_without_an_answer_are_said_ever_more_rarely),
+        cmocka_unit_test(hellos_without_an_answer_are_sent_ever_more_rarely),
         cmocka_unit_test(dials_of_another_address_are_of_no_use),
         cmocka_unit_test(nobody_is_dialled_who_is_not_wanted),
     };

@@ -41,7 +41,7 @@ struct echo {
     struct ps_packet *value; /* The last one. */
     ps_conn_id to;
     ps_time deadline;
-    unsigned again; /* So many times there is no memory. */
+    unsigned again; /* Times that memory is still refused. */
     unsigned sent;
     bool dial_bad;
     const char *dial;
@@ -65,10 +65,10 @@ struct world {
     bool closed;
 };
 
-static void tell(struct echo *e, const char *fmt, ...)
+static void note(struct echo *e, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
-static void tell(struct echo *e, const char *fmt, ...)
+static void note(struct echo *e, const char *fmt, ...)
 {
     size_t len = strlen(e->story);
     va_list ap;
@@ -85,10 +85,10 @@ static void on_push(struct echo *e, const struct ps_event *ev,
     struct ps_buf *dst;
 
     if (ev->msg.payload == NULL || ev->msg.payload->buf == NULL) {
-        tell(e, "push %llu without payload\n", (unsigned long long)ev->conn);
+        note(e, "push %llu without payload\n", (unsigned long long)ev->conn);
         return;
     }
-    tell(e, "push %llu of %zu\n", (unsigned long long)ev->conn,
+    note(e, "push %llu of %zu\n", (unsigned long long)ev->conn,
          ev->msg.payload->len);
     assert_int_equal(ps_pool_get(e->pool, ev->msg.payload->len, &dst), 0);
     e->sum = (struct ps_slice){.buf = dst, .len = ev->msg.payload->len};
@@ -112,7 +112,7 @@ static void on_computed(struct echo *e, const struct ps_event *ev,
     struct ps_msg m = {.code = PS_MSG_VALUE};
 
     assert_int_equal(ev->computed.token, 77);
-    tell(e, "computed %d\n", ev->computed.rc);
+    note(e, "computed %d\n", ev->computed.rc);
     m.value.parts = &part;
     m.value.parts_count = 1;
     ps_packet_unref(e->value);
@@ -165,7 +165,7 @@ static void on_msg(struct echo *e, const struct ps_event *ev,
         ps_effects_close(fx, ev->conn);
         break;
     case PS_MSG_L_OP:
-        tell(e, "op %llu\n", (unsigned long long)ev->msg.msg->l_op.op_id);
+        note(e, "op %llu\n", (unsigned long long)ev->msg.msg->l_op.op_id);
         if (ev->msg.msg->l_op.key != 0) {
             ps_effects_op_done(fx, ev->conn, ev->msg.msg->l_op.op_id,
                                ev->msg.msg->l_op.round);
@@ -191,7 +191,7 @@ static void on_msg(struct echo *e, const struct ps_event *ev,
             }
             ps_effects_send_msg(fx, ev->conn, &m);
         }
-        tell(e, "barrier %llu\n",
+        note(e, "barrier %llu\n",
              (unsigned long long)ev->msg.msg->l_barrier.number);
         break;
     default:
@@ -210,18 +210,19 @@ static const struct ps_msg our_hello = {.code = PS_MSG_HELLO,
 
 static void tell_unmapped(struct echo *e, const struct ps_event *ev)
 {
-    tell(e, "unmapped %u %s %s\n", ev->region.region,
+    note(e, "unmapped %u %s %s\n", ev->region.region,
          ps_err_name(ev->region.rc), ev->region.why);
 }
 
-static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
+static int step_echo(void *self, const struct ps_event *ev,
+                     struct ps_effects *fx)
 {
     static const char *const kinds[] = {"dialled", "accepted", "local"};
     struct echo *e = self;
 
     switch (ev->type) {
     case PS_EV_TICK:
-        tell(e, "tick\n");
+        note(e, "tick\n");
         e->deadline = PS_TIME_NEVER;
         if (e->dial != NULL) {
             ps_effects_dial(fx, 3, e->dial, 0);
@@ -229,14 +230,14 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
         }
         break;
     case PS_EV_OPEN:
-        tell(e, "open %llu %s\n", (unsigned long long)ev->conn,
+        note(e, "open %llu %s\n", (unsigned long long)ev->conn,
              kinds[ev->open.kind]);
         if (e->greets && ev->open.kind == PS_CONN_DIALLED) {
             ps_effects_send_msg(fx, ev->conn, &our_hello);
         }
         break;
     case PS_EV_DIAL_FAILED:
-        tell(e, "dial %llu failed %s\n",
+        note(e, "dial %llu failed %s\n",
              (unsigned long long)ev->dial_failed.target,
              ps_err_name(ev->dial_failed.rc));
         break;
@@ -259,7 +260,7 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
     case PS_EV_PROBED:
         break;
     case PS_EV_CLOSED:
-        tell(e, "closed %llu %s\n", (unsigned long long)ev->conn,
+        note(e, "closed %llu %s\n", (unsigned long long)ev->conn,
              ps_err_name(ev->closed.rc));
         break;
     case PS_EV_COMPUTED:
@@ -270,7 +271,7 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
             tell_unmapped(e, ev);
             break;
         }
-        tell(e, "region %u of %zu\n", ev->region.region, ev->region.buf->size);
+        note(e, "region %u of %zu\n", ev->region.region, ev->region.buf->size);
         e->region = e->keep_region ? ps_buf_ref(ev->region.buf) : NULL;
         break;
     case PS_EV_RESIDUAL_SEGMENT:
@@ -278,7 +279,7 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
             tell_unmapped(e, ev);
             break;
         }
-        tell(e, "keep %u of %zu\n", ev->region.region, ev->region.buf->size);
+        note(e, "keep %u of %zu\n", ev->region.region, ev->region.buf->size);
         e->region = ps_buf_ref(ev->region.buf);
         ps_effects_send_msg(
             fx, ev->conn,
@@ -287,10 +288,10 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
                                                     .size = e->region->size}});
         break;
     case PS_EV_DRAIN:
-        tell(e, "drain\n");
+        note(e, "drain\n");
         return e->fail;
     case PS_EV_SHUTDOWN:
-        tell(e, "shutdown\n");
+        note(e, "shutdown\n");
         return e->fail;
     }
     return 0;
@@ -323,7 +324,7 @@ static int payload(void *self, ps_conn_id conn, const struct ps_msg *msg,
 }
 
 static const struct ps_machine_ops echo_ops = {
-    .step = step, .deadline = deadline, .payload = payload};
+    .step = step_echo, .deadline = deadline, .payload = payload};
 
 static void failed(void *ctx, int rc)
 {
@@ -345,7 +346,7 @@ static void one_more_loop(void *ctx, unsigned count)
 {
     struct world *w = ctx;
 
-    tell(&w->machine, "%u further loops\n", count);
+    note(&w->machine, "%u further loops\n", count);
     ps_driver_io_grown(w->driver);
 }
 
@@ -393,7 +394,7 @@ static void begin_with(struct world *w, enum ps_role self, unsigned loops_max)
     w->driver = ps_driver_new(&opt);
 }
 
-static void begin(struct world *w, enum ps_role self)
+static void begin_world(struct world *w, enum ps_role self)
 {
     begin_with(w, self, 0);
 }
@@ -429,8 +430,8 @@ static bool told(const struct world *w, const char *text)
     return strstr(w->machine.story, text) != NULL;
 }
 
-static size_t put(uint8_t *out, size_t at, const struct ps_msg *msg,
-                  uint64_t payload_len)
+static size_t append_frame(uint8_t *out, size_t at, const struct ps_msg *msg,
+                           uint64_t payload_len)
 {
     size_t len;
 
@@ -468,7 +469,7 @@ static void greet_as(int fd, uint64_t session, uint64_t features)
                                      .features = features}};
     uint8_t bytes[1024];
 
-    say(fd, bytes, put(bytes, 0, &hello, 0));
+    say(fd, bytes, append_frame(bytes, 0, &hello, 0));
 }
 
 static void greet(int fd)
@@ -489,7 +490,7 @@ static void push_as(int fd, uint64_t gen, size_t len, uint64_t seq)
     m.push.gen = gen;
     m.push.parts = &one;
     m.push.parts_count = 1;
-    n = put(bytes, 0, &m, len);
+    n = append_frame(bytes, 0, &m, len);
     for (size_t i = 0; i < len / 4; i++) {
         int32_t v = (int32_t)i;
 
@@ -575,13 +576,13 @@ static void sums_and_answers(struct world *w, size_t len)
     RUN_UNTIL(w, told(w, "closed 1 PS_E_CLOSED\n"));
 }
 
-/* What is due at once waits until small jobs that are done have been told. */
+/* A deadline that is due waits until the ends of small jobs are fed. */
 static void small_push(void **state)
 {
     struct world w;
 
     (void)state;
-    begin(&w, PS_ROLE_SERVER);
+    begin_world(&w, PS_ROLE_SERVER);
     sums_and_answers(&w, 1024);
     assert_true(told(&w, "push 1 of 1024\ncomputed 0\ntick\n"));
     end(&w);
@@ -593,8 +594,8 @@ static void large_push(void **state)
     struct world w;
 
     (void)state;
-    begin(&w, PS_ROLE_SERVER);
-    sums_and_answers(&w, 64 * 1024); /* What a socket takes at once. */
+    begin_world(&w, PS_ROLE_SERVER);
+    sums_and_answers(&w, 64 * 1024); /* A socket takes it at once. */
     assert_true(told(&w, "computed 0\n"));
     ps_driver_stats(w.driver, &s);
     assert_int_equal(s.connections, 0);
@@ -614,7 +615,7 @@ static void acknowledgements_do_not_wait(void **state)
     int fd;
 
     (void)state;
-    begin(&w, PS_ROLE_SERVER);
+    begin_world(&w, PS_ROLE_SERVER);
     fd = caller(&w);
     greet(fd);
     free(await(&w, fd, PS_MSG_WELCOME, &seq, &ack));
@@ -651,12 +652,12 @@ static void what_no_frame_carries_holds_up_nothing(void **state)
     int fd;
 
     (void)state;
-    begin(&w, PS_ROLE_SERVER);
+    begin_world(&w, PS_ROLE_SERVER);
     fd = caller(&w);
     greet(fd);
     free(await(&w, fd, PS_MSG_WELCOME, &seq, &ack));
     pull.pull.epoch = 41;
-    say(fd, bytes, put(bytes, 0, &pull, 0));
+    say(fd, bytes, append_frame(bytes, 0, &pull, 0));
     do {
         free(await(&w, fd, PS_MSG_ACK, &seq, &ack));
     } while (seq == 0);
@@ -666,7 +667,7 @@ static void what_no_frame_carries_holds_up_nothing(void **state)
     assert_int_equal(seq, 42);
     pull.pull.epoch = 1;
     assert_int_equal(fcntl(fd, F_SETFL, 0), 0);
-    say(fd, bytes, put(bytes, 0, &pull, 0));
+    say(fd, bytes, append_frame(bytes, 0, &pull, 0));
     RUN_UNTIL(&w, told(&w, "closed 1 PS_E_TOOBIG\n"));
     close(fd);
     end(&w);
@@ -678,7 +679,7 @@ static void unwanted_payload(void **state)
     int fd;
 
     (void)state;
-    begin(&w, PS_ROLE_SERVER);
+    begin_world(&w, PS_ROLE_SERVER);
     fd = caller(&w);
     greet(fd);
     push(fd, 0, 4096);
@@ -697,7 +698,7 @@ static void memory_comes_later(void **state)
     int other;
 
     (void)state;
-    begin(&w, PS_ROLE_SERVER);
+    begin_world(&w, PS_ROLE_SERVER);
     fd = caller(&w);
     greet(fd);
     w.machine.again = 3;
@@ -723,26 +724,26 @@ static void hangup_is_followed_by_closed(void **state)
     int fd;
 
     (void)state;
-    begin(&w, PS_ROLE_SERVER);
+    begin_world(&w, PS_ROLE_SERVER);
     fd = caller(&w);
     greet(fd);
     pull.pull.parts = &one;
     pull.pull.parts_count = 1;
-    say(fd, bytes, put(bytes, 0, &pull, 0));
+    say(fd, bytes, append_frame(bytes, 0, &pull, 0));
     RUN_UNTIL(&w, recv(fd, bytes, sizeof(bytes), MSG_DONTWAIT) == 0);
     close(fd);
     RUN_UNTIL(&w, told(&w, "closed 1 PS_E_CLOSED\n"));
     end(&w);
 }
 
-static void strangers_make_room(void **state)
+static void peers_before_their_handshake_make_room(void **state)
 {
     struct ps_driver_stats s;
     struct world w;
     int fd[6];
 
     (void)state;
-    begin(&w, PS_ROLE_SERVER);
+    begin_world(&w, PS_ROLE_SERVER);
     fd[0] = caller(&w);
     greet(fd[0]);
     uint64_t n;
@@ -788,7 +789,7 @@ static void dials(void **state)
     int fd;
 
     (void)state;
-    begin(&w, PS_ROLE_AGENT);
+    begin_world(&w, PS_ROLE_AGENT);
     assert_int_equal(ps_listen_tcp("127.0.0.1", 0, 4, &fd, &port), 0);
     snprintf(address, sizeof(address), "localhost:%u", (unsigned)port);
     want_dial(&w, address);
@@ -808,7 +809,7 @@ static void close_ends_dials(void **state)
     struct world w;
 
     (void)state;
-    begin(&w, PS_ROLE_AGENT);
+    begin_world(&w, PS_ROLE_AGENT);
     want_dial(&w, "127.0.0.1:9");
     while (!told(&w, "tick\n")) {
         ps_loop_step(w.loop);
@@ -857,7 +858,7 @@ static void region_reaches_the_machine(void **state)
     struct world w;
 
     (void)state;
-    begin(&w, PS_ROLE_AGENT);
+    begin_world(&w, PS_ROLE_AGENT);
     w.machine.keep_region = true;
     int fd = local_caller(&w);
     int mem = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -865,15 +866,15 @@ static void region_reaches_the_machine(void **state)
     assert_int_equal(ftruncate(mem, 8192), 0);
     assert_int_equal(
         fcntl(mem, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
-    say(fd, bytes, put(bytes, 0, &hello, 0));
-    send_region(fd, bytes, put(bytes, 0, &region, 0), mem);
+    say(fd, bytes, append_frame(bytes, 0, &hello, 0));
+    send_region(fd, bytes, append_frame(bytes, 0, &region, 0), mem);
     RUN_UNTIL(&w, told(&w, "region 9 of 8192\n"));
     assert_int_equal(pwrite(mem, "x", 1, 100), 1);
     assert_int_equal(w.machine.region->data[100], 'x');
 
     /* The size is what was said, not what is there. */
     region.l_region.size = 4096;
-    send_region(fd, bytes, put(bytes, 0, &region, 0), mem);
+    send_region(fd, bytes, append_frame(bytes, 0, &region, 0), mem);
     RUN_UNTIL(&w,
               told(&w, "unmapped 9 PS_E_INVAL memfd is not of the announced "
                        "size\n"));
@@ -895,15 +896,15 @@ static void region_that_cannot_be_mapped_is_told_of(void **state)
     struct world w;
 
     (void)state;
-    begin(&w, PS_ROLE_AGENT);
+    begin_world(&w, PS_ROLE_AGENT);
     int fd = local_caller(&w);
     int mem = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
     assert_int_equal(ftruncate(mem, (off_t)size), 0);
     assert_int_equal(
         fcntl(mem, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
-    say(fd, bytes, put(bytes, 0, &hello, 0));
-    send_region(fd, bytes, put(bytes, 0, &region, 0), mem);
+    say(fd, bytes, append_frame(bytes, 0, &hello, 0));
+    send_region(fd, bytes, append_frame(bytes, 0, &region, 0), mem);
     RUN_UNTIL(&w, told(&w, "unmapped 9 PS_E_NOMEM memfd cannot be mapped: "
                            "1024.0 TiB: Cannot allocate memory (errno 12); "));
     assert_false(told(&w, "closed"));
@@ -929,7 +930,8 @@ static int take_fd(int from)
     return fd;
 }
 
-/* What one agent has left with a worker, another one gives to others. */
+/* Segments that one agent has left with a worker reach others by the next
+ * one. */
 static void what_is_kept_goes_both_ways(void **state)
 {
     struct ps_msg hello = {.code = PS_MSG_L_HELLO,
@@ -946,11 +948,11 @@ static void what_is_kept_goes_both_ways(void **state)
     assert_int_equal(ps_arenas_create_segment(before, 8192, &buf), 0);
     assert_int_equal(ps_arenas_segment_fd(before, buf->tag, &mine), 0);
     buf->data[100] = 'x';
-    begin(&w, PS_ROLE_AGENT);
+    begin_world(&w, PS_ROLE_AGENT);
     int fd = local_caller(&w);
 
-    say(fd, bytes, put(bytes, 0, &hello, 0));
-    send_region(fd, bytes, put(bytes, 0, &keep, 0), mine);
+    say(fd, bytes, append_frame(bytes, 0, &hello, 0));
+    send_region(fd, bytes, append_frame(bytes, 0, &keep, 0), mine);
     RUN_UNTIL(&w, told(&w, "keep 9 of 8192\n"));
     ps_buf_unref(buf);
     ps_arenas_free(before); /* Its process is dead. */
@@ -972,7 +974,7 @@ static void what_is_kept_goes_both_ways(void **state)
     int loose = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
     assert_int_equal(ftruncate(loose, 8192), 0);
-    send_region(fd, bytes, put(bytes, 0, &keep, 0), loose);
+    send_region(fd, bytes, append_frame(bytes, 0, &keep, 0), loose);
     RUN_UNTIL(&w, told(&w, "unmapped 9 PS_E_INVAL memfd is not sealed"));
     close(loose);
     close(fd);
@@ -1008,8 +1010,8 @@ static void begin_ring(struct world *w, struct ringed *r)
     int mem = make_memory(ps_ring_bytes(), &r->memory);
 
     r->fd = local_caller(w);
-    say(r->fd, bytes, put(bytes, 0, &hello, 0));
-    send_region(r->fd, bytes, put(bytes, 0, &m, 0), mem);
+    say(r->fd, bytes, append_frame(bytes, 0, &hello, 0));
+    send_region(r->fd, bytes, append_frame(bytes, 0, &m, 0), mem);
     close(mem);
     ps_ring_worker_init(&r->ring, r->memory);
 }
@@ -1026,12 +1028,12 @@ static void a_ring_that_cannot_be_mapped_is_named(void **state)
     struct world w;
 
     (void)state;
-    begin(&w, PS_ROLE_AGENT);
+    begin_world(&w, PS_ROLE_AGENT);
     int fd = local_caller(&w);
 
     assert_int_equal(ftruncate(loose, (off_t)ps_ring_bytes()), 0);
-    say(fd, bytes, put(bytes, 0, &hello, 0));
-    send_region(fd, bytes, put(bytes, 0, &ring, 0), loose);
+    say(fd, bytes, append_frame(bytes, 0, &hello, 0));
+    send_region(fd, bytes, append_frame(bytes, 0, &ring, 0), loose);
     RUN_UNTIL(&w, told(&w, "unmapped 0 PS_E_INVAL ring of operations: memfd is "
                            "not sealed"));
     close(loose);
@@ -1059,7 +1061,7 @@ static void say_wake(struct ringed *r)
     uint8_t bytes[64];
 
     if (ps_ring_wake_agent(&r->ring)) {
-        say(r->fd, bytes, put(bytes, 0, &wake, 0));
+        say(r->fd, bytes, append_frame(bytes, 0, &wake, 0));
     }
 }
 
@@ -1075,14 +1077,14 @@ static void operations_come_by_the_ring(void **state)
     uint64_t ack;
 
     (void)state;
-    begin(&w, PS_ROLE_AGENT);
+    begin_world(&w, PS_ROLE_AGENT);
     begin_ring(&w, &r);
     /* Between the frames where they were put, however late they are seen. */
     ring_op(&r, 1, 1, 2);
-    say(r.fd, bytes, put(bytes, 0, &barrier, 0));
+    say(r.fd, bytes, append_frame(bytes, 0, &barrier, 0));
     ring_op(&r, 2, 1, 3);
     barrier.l_barrier.number = 2;
-    say(r.fd, bytes, put(bytes, 0, &barrier, 0));
+    say(r.fd, bytes, append_frame(bytes, 0, &barrier, 0));
     ring_op(&r, 3, 1, 4);
     RUN_UNTIL(&w, told(&w, "op 3\n"));
     assert_true(told(&w, "op 1\nbarrier 1\nop 2\nbarrier 2\nop 3\n"));
@@ -1118,7 +1120,7 @@ static void what_a_worker_did_before_it_died_counts(void **state)
     struct world w;
 
     (void)state;
-    begin(&w, PS_ROLE_AGENT);
+    begin_world(&w, PS_ROLE_AGENT);
     begin_ring(&w, &r);
     for (uint64_t id = 1; id <= 3; id++) {
         ring_op(&r, id, 1, 2);
@@ -1141,13 +1143,14 @@ static void more_operations_than_the_ring_holds(void **state)
     uint64_t id = 0;
 
     (void)state;
-    begin(&w, PS_ROLE_AGENT);
+    begin_world(&w, PS_ROLE_AGENT);
     begin_ring(&w, &r);
     while (id < PS_RING_OP_SLOTS) {
         ring_op(&r, ++id, 1, 2);
     }
     assert_false(ps_ring_push_op(&r.ring, &op.l_op, 2));
-    say(r.fd, bytes, put(bytes, 0, &op, 0)); /* Over the socket, then. */
+    say(r.fd, bytes,
+        append_frame(bytes, 0, &op, 0)); /* Over the socket, then. */
     RUN_UNTIL(&w, ps_ring_has_done(&r.ring));
     for (uint64_t n = 1; n <= PS_RING_OP_SLOTS + 1; n++) {
         RUN_UNTIL(&w, ps_ring_has_done(&r.ring));
@@ -1163,7 +1166,7 @@ static void a_ring_that_lies_is_cut_off(void **state)
     struct world w;
 
     (void)state;
-    begin(&w, PS_ROLE_AGENT);
+    begin_world(&w, PS_ROLE_AGENT);
     begin_ring(&w, &r);
     memset(r.memory, 0x7f, 256); /* More than fit. */
     RUN_UNTIL(&w, told(&w, "closed 1 PS_E_PROTO\n"));
@@ -1181,12 +1184,12 @@ static void one_ring_of_the_right_size(void **state)
     void *data;
 
     (void)state;
-    begin(&w, PS_ROLE_AGENT);
+    begin_world(&w, PS_ROLE_AGENT);
     begin_ring(&w, &r);
     int mem = make_memory(ps_ring_bytes(), &data);
 
     munmap(data, ps_ring_bytes());
-    send_region(r.fd, bytes, put(bytes, 0, &m, 0), mem);
+    send_region(r.fd, bytes, append_frame(bytes, 0, &m, 0), mem);
     RUN_UNTIL(&w, told(&w, "closed 1 PS_E_PROTO\n"));
     close(mem);
     end_ring(&w, &r);
@@ -1200,7 +1203,7 @@ static void local_connections_are_counted(void **state)
     char byte;
 
     (void)state;
-    begin(&w, PS_ROLE_AGENT);
+    begin_world(&w, PS_ROLE_AGENT);
     for (int i = 0; i < 3; i++) {
         fd[i] = local_caller(&w);
     }
@@ -1230,13 +1233,13 @@ static void begin_flood(struct world *w, uint64_t output, uint64_t total,
     memset(words, 'x', 400);
     wanted = (struct ps_driver_options){
         .send_buffer = 4096, .output = output, .output_total = total};
-    begin(w, PS_ROLE_AGENT);
+    begin_world(w, PS_ROLE_AGENT);
     wanted = (struct ps_driver_options){0};
     w->machine.floods = true;
     accepted_flags = O_NONBLOCK;
     for (int i = 0; i < 2; i++) {
         fd[i] = local_caller(w);
-        say(fd[i], bytes, put(bytes, 0, &hello, 0));
+        say(fd[i], bytes, append_frame(bytes, 0, &hello, 0));
     }
     accepted_flags = 0;
 }
@@ -1249,7 +1252,7 @@ static void flood(struct world *w, int fd, uint64_t count)
     uint8_t bytes[64];
 
     snprintf(line, sizeof(line), "barrier %llu\n", (unsigned long long)count);
-    say(fd, bytes, put(bytes, 0, &m, 0));
+    say(fd, bytes, append_frame(bytes, 0, &m, 0));
     RUN_UNTIL(w, told(w, line));
 }
 
@@ -1385,7 +1388,7 @@ static void memory_that_is_used_up(void **state)
     flood(&w, fd[1], 30);
     RUN_UNTIL(&w, told(&w, "closed 1 PS_E_NOMEM\n"));
     RUN_UNTIL(&w, !ps_alloc_is_starved());
-    /* Who holds little is not ended, however long it lasts. */
+    /* A connection that holds little is not closed, however long it lasts. */
     ps_alloc_fail_at(5, 3);
     flood(&w, fd[1], 40);
     assert_false(ps_alloc_is_starved());
@@ -1402,7 +1405,7 @@ static void a_machine_that_cannot_go_on(void **state)
     struct world w;
 
     (void)state;
-    begin(&w, PS_ROLE_SERVER);
+    begin_world(&w, PS_ROLE_SERVER);
     int fd = caller(&w);
 
     ps_driver_drain(w.driver);
@@ -1422,7 +1425,7 @@ static void close_with_jobs_and_output(void **state)
     uint64_t n;
 
     (void)state;
-    begin(&w, PS_ROLE_SERVER);
+    begin_world(&w, PS_ROLE_SERVER);
     int fd = caller(&w);
 
     greet(fd);
@@ -1483,7 +1486,7 @@ static void a_link_has_several_connections(void **state)
     uint64_t ack;
 
     (void)state;
-    begin(&w, PS_ROLE_SERVER);
+    begin_world(&w, PS_ROLE_SERVER);
     int fd = caller(&w);
 
     greet_as(fd, 9, 0);
@@ -1491,13 +1494,13 @@ static void a_link_has_several_connections(void **state)
     int more = joiner(&w, 9);
 
     assert_true(told(&w, "closed 2 "));
-    /* What comes on either is the first one's, what goes is shared. */
+    /* Input on either belongs to the first one, output is shared. */
     sum_through(&w, more, fd, 1);
     sum_through(&w, fd, more, 2);
     sum_through(&w, more, fd, 3);
     assert_false(told(&w, "push 2 "));
 
-    /* What it had when it was cut goes over the first one. */
+    /* Its unsent output leaves on the first one after a cut. */
     assert_int_equal(fcntl(more, F_SETFL, 0), 0);
     push_as(more, 1, LARGE, 4);
     RUN_UNTIL(&w, w.machine.sent == 4);
@@ -1547,7 +1550,7 @@ static void links_have_connections_for_all_loops(void **state)
     int fd = accepted(&w, listener);
 
     free(await(&w, fd, PS_MSG_HELLO, &n, &n));
-    say(fd, bytes, put(bytes, 0, &welcome, 0));
+    say(fd, bytes, append_frame(bytes, 0, &welcome, 0));
     value.value.parts = &one;
     value.value.parts_count = 1;
     /* For a whole frame, so that writing does not wait for us. */
@@ -1556,7 +1559,8 @@ static void links_have_connections_for_all_loops(void **state)
     for (unsigned i = 0; i < 4 && !told(&w, "2 further loops\n"); i++) {
         struct ps_driver_stats s;
 
-        say(fd, bytes, put(bytes, 0, &value, payload_len) + payload_len);
+        say(fd, bytes,
+            append_frame(bytes, 0, &value, payload_len) + payload_len);
         RUN_UNTIL(&w, (ps_driver_stats(w.driver, &s),
                        s.moved_by_pool >= (i + 1) * (payload_len - 1024)));
     }
@@ -1578,15 +1582,15 @@ static void who_joins_must_know_the_link(void **state)
     uint64_t n;
 
     (void)state;
-    begin(&w, PS_ROLE_SERVER);
+    begin_world(&w, PS_ROLE_SERVER);
     int fd = caller(&w);
 
     greet_as(fd, 9, 0);
     free(await(&w, fd, PS_MSG_WELCOME, &n, &n));
-    int stranger = caller(&w);
+    int one_more = caller(&w);
 
-    greet_as(stranger, 10, 1);
-    await_end(&w, stranger);
+    greet_as(one_more, 10, 1);
+    await_end(&w, one_more);
     assert_true(told(&w, "closed 2 "));
 
     /* Nothing but what is numbered: the rest depends on order. */
@@ -1597,15 +1601,15 @@ static void who_joins_must_know_the_link(void **state)
     await_end(&w, more);
     assert_false(told(&w, "push "));
 
-    /* So many, and no more. */
+    /* The maximum of subflows, and no more. */
     int others[PS_LINK_CONNECTIONS_MAX - 1];
 
     for (unsigned i = 0; i < PS_LINK_CONNECTIONS_MAX - 1; i++) {
         others[i] = joiner(&w, 9);
     }
-    stranger = caller(&w);
-    greet_as(stranger, 9, 1);
-    await_end(&w, stranger);
+    one_more = caller(&w);
+    greet_as(one_more, 9, 1);
+    await_end(&w, one_more);
 
     /* They end with the first one. */
     close(fd);
@@ -1625,7 +1629,7 @@ int main(void)
         cmocka_unit_test(unwanted_payload),
         cmocka_unit_test(memory_comes_later),
         cmocka_unit_test(hangup_is_followed_by_closed),
-        cmocka_unit_test(strangers_make_room),
+        cmocka_unit_test(peers_before_their_handshake_make_room),
         cmocka_unit_test(dials),
         cmocka_unit_test(close_ends_dials),
         cmocka_unit_test(region_reaches_the_machine),

@@ -152,7 +152,7 @@ static void header_has_a_limit_for_each_message(void **state)
     uint32_t max = ps_msg_header_max(PS_MSG_HELLO);
 
     (void)state;
-    assert_true(max < 8192); /* What a stranger may ask for. */
+    assert_true(max < 8192); /* The maximum before a handshake. */
     assert_int_equal(check(PS_MSG_HELLO, 0, 0, PS_ROLE_AGENT, PS_ROLE_SERVER),
                      PS_E_PROTO);
     assert_int_equal(check(PS_MSG_HELLO, max, 0, PS_ROLE_AGENT, PS_ROLE_SERVER),

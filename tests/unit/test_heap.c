@@ -34,7 +34,7 @@ static int compare(const void *a, const void *b)
     return x->order < y->order ? -1 : 1;
 }
 
-/* What is in must come out as a stable sort orders it. */
+/* Items must leave the heap as a stable sort orders them. */
 static void drain_and_compare(struct ps_heap *h, struct thing *things)
 {
     struct thing *sorted[ITEMS];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Moves over many sockets and few threads. What connections make of them is
- * tests/conformance/conn_suite.c's matter. */
+/* I/O tasks over many sockets and few threads. Their use by connections is
+ * tested in tests/conformance/conn_suite.c. */
 #include "net/io_pool.h"
 
 #include "base/alloc.h"

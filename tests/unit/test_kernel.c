@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kernel.h by hand: small jobs whose results can be checked on paper, and
- * jobs that make no sense. What holds for every variant and any size is in
+ * malformed jobs. Properties of every variant and any size are in
  * tests/conformance/kernel_suite.c. */
 #include "kernel/half.h"
 #include "kernel/kernel.h"

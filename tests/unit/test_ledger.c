@@ -68,7 +68,7 @@ static uint64_t used(const struct ps_account *a)
     return a->cost[PS_COST_REGIONS].used;
 }
 
-static int take(struct ps_account *a, uint64_t amount, struct ps_refusal *why)
+static int charge(struct ps_account *a, uint64_t amount, struct ps_refusal *why)
 {
     return ps_account_charge(a, PS_COST_REGIONS, amount, why);
 }
@@ -89,9 +89,9 @@ static void a_charge_counts_once_at_every_ancestor(void **state)
 
     (void)state;
     tree_init(&t);
-    assert_int_equal(take(&t.session[0], 3, NULL), 0);
-    assert_int_equal(take(&t.session[1], 2, NULL), 0);
-    assert_int_equal(take(&t.session[2], 4, NULL), 0);
+    assert_int_equal(charge(&t.session[0], 3, NULL), 0);
+    assert_int_equal(charge(&t.session[1], 2, NULL), 0);
+    assert_int_equal(charge(&t.session[2], 4, NULL), 0);
     assert_int_equal(used(&t.session[0]), 3);
     assert_int_equal(used(&t.job), 5);
     assert_int_equal(used(&t.user[0]), 5);
@@ -113,15 +113,15 @@ static void a_refused_charge_leaves_nothing_behind(void **state)
 
     (void)state;
     tree_init(&t);
-    assert_int_equal(take(&t.session[0], 10, &why), 0);
-    assert_int_equal(take(&t.session[0], 1, &why), PS_E_FULL);
+    assert_int_equal(charge(&t.session[0], 10, &why), 0);
+    assert_int_equal(charge(&t.session[0], 1, &why), PS_E_FULL);
     expect_text(&why,
                 "session 7 has 10 of 10 regions (limits.session.regions)");
-    assert_int_equal(take(&t.session[1], 6, &why), PS_E_FULL);
+    assert_int_equal(charge(&t.session[1], 6, &why), PS_E_FULL);
     expect_text(&why, "user 1000 has 10 of 15 regions and needs 6 more "
                       "(limits.user.regions)");
-    assert_int_equal(take(&t.session[2], 10, &why), 0);
-    assert_int_equal(take(&t.session[1], 1, &why), PS_E_FULL);
+    assert_int_equal(charge(&t.session[2], 10, &why), 0);
+    assert_int_equal(charge(&t.session[1], 1, &why), PS_E_FULL);
     expect_text(&why,
                 "this daemon has 20 of 20 regions (limits.daemon.regions)");
     assert_int_equal(used(&t.session[1]), 0);
@@ -135,7 +135,7 @@ static void a_refused_charge_leaves_nothing_behind(void **state)
     assert_int_equal(t.daemon.cost[PS_COST_REGIONS].refused, 3);
     ps_account_refund(&t.session[0], PS_COST_REGIONS, 10);
     ps_account_refund(&t.session[2], PS_COST_REGIONS, 10);
-    assert_int_equal(take(&t.session[1], 1, NULL), 0);
+    assert_int_equal(charge(&t.session[1], 1, NULL), 0);
     ps_account_refund(&t.session[1], PS_COST_REGIONS, 1);
     tree_fini(&t);
 }
@@ -177,7 +177,7 @@ static void an_account_that_joins_brings_what_it_holds(void **state)
     tree_init(&t);
     ps_account_init(&job, PS_ACCOUNT_JOB, "late", NULL);
     ps_account_add_parent(&job, &t.daemon);
-    assert_int_equal(take(&t.session[2], 4, NULL), 0);
+    assert_int_equal(charge(&t.session[2], 4, NULL), 0);
     ps_account_add_parent(&t.session[2], &job);
     assert_int_equal(used(&job), 4);
     assert_int_equal(used(&t.user[1]), 4);
@@ -204,8 +204,8 @@ static void measured_costs_ignore_limits_and_use_room(void **state)
     ps_account_set_used(&t.session[1], PS_COST_REGIONS, 30);
     assert_int_equal(used(&t.daemon), 30);
     assert_int_equal(ps_account_available(&t.session[0], PS_COST_REGIONS), 0);
-    assert_int_equal(take(&t.session[0], 1, NULL), PS_E_FULL);
-    assert_int_equal(take(&t.session[0], 0, NULL), 0);
+    assert_int_equal(charge(&t.session[0], 1, NULL), PS_E_FULL);
+    assert_int_equal(charge(&t.session[0], 0, NULL), 0);
     ps_account_set_used(&t.session[1], PS_COST_REGIONS, 12);
     assert_int_equal(used(&t.daemon), 12);
     assert_int_equal(ps_account_available(&t.session[0], PS_COST_REGIONS), 3);
@@ -232,8 +232,9 @@ static void status_shows_the_daemon_then_the_heaviest(void **state)
     (void)state;
     tree_init(&t);
     assert_int_equal(ps_ledger_rows(&t.daemon, rows, 4), 0);
-    assert_int_equal(take(&t.session[0], 9, NULL), 0); /* 90 % of its limit. */
-    assert_int_equal(take(&t.session[2], 1, NULL), 0);
+    /* 90 % of its limit. */
+    assert_int_equal(charge(&t.session[0], 9, NULL), 0);
+    assert_int_equal(charge(&t.session[2], 1, NULL), 0);
     assert_int_equal(ps_account_charge(&t.job, PS_COST_KEYS, 7, NULL), 0);
     assert_int_equal(ps_ledger_rows(&t.daemon, rows, 4), 4);
     assert_ptr_equal(rows[0].account, &t.daemon);
@@ -267,7 +268,7 @@ static void random_charges_add_up(void **state)
         if (ps_rng_next(&rng) % 2 == 0 && amount <= held[who]) {
             ps_account_refund(&t.session[who], PS_COST_REGIONS, amount);
             held[who] -= amount;
-        } else if (take(&t.session[who], amount, NULL) == 0) {
+        } else if (charge(&t.session[who], amount, NULL) == 0) {
             held[who] += amount;
         }
         assert_int_equal(used(&t.job), held[0] + held[1]);

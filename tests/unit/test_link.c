@@ -21,13 +21,13 @@ struct frame {
     uint64_t seq;
     uint64_t ack;
     uint32_t to;
-    struct ps_packet *parcel;
+    struct ps_packet *packet;
 };
 
 struct end {
     struct ps_link *link;
     struct ps_effects fx;
-    uint64_t next;                  /* What it sends next, from 1. */
+    uint64_t next;                  /* Number of its next message, from 1. */
     uint8_t delivered[NUMBERS + 1]; /* In this session. */
     uint32_t delivered_count;
 };
@@ -60,7 +60,7 @@ static void world_init(struct world *w, uint64_t seed, uint32_t harm)
 static void drop_frames(struct world *w)
 {
     for (uint32_t i = 0; i < w->frame_count; i++) {
-        ps_packet_unref(w->frames[i].parcel);
+        ps_packet_unref(w->frames[i].packet);
     }
     w->frame_count = 0;
 }
@@ -75,7 +75,7 @@ static void world_fini(struct world *w)
     ps_free(w->frames);
 }
 
-static void put(struct world *w, uint32_t from, const struct ps_fx *f)
+static void put_in_flight(struct world *w, uint32_t from, const struct ps_fx *f)
 {
     assert_true(w->frame_count < FRAMES);
     w->frames[w->frame_count++] = (struct frame){
@@ -87,7 +87,7 @@ static void put(struct world *w, uint32_t from, const struct ps_fx *f)
         .seq = f->send.seq,
         .ack = f->send.ack,
         .to = 1 - from,
-        .parcel = ps_packet_ref(f->send.packet),
+        .packet = ps_packet_ref(f->send.packet),
     };
 }
 
@@ -99,16 +99,16 @@ static void flush(struct world *w, uint32_t from)
     for (uint32_t i = 0; i < fx->count; i++) {
         assert_int_equal(fx->items[i].type, PS_FX_SEND);
         if (!ps_rng_chance(&w->rng, w->harm)) {
-            put(w, from, &fx->items[i]);
+            put_in_flight(w, from, &fx->items[i]);
         }
         if (ps_rng_chance(&w->rng, w->harm)) {
-            put(w, from, &fx->items[i]);
+            put_in_flight(w, from, &fx->items[i]);
         }
     }
     ps_effects_clear(fx);
 }
 
-static void tell(struct world *w, uint32_t from)
+static void send_number(struct world *w, uint32_t from)
 {
     struct end *e = &w->end[from];
     const struct ps_msg msg = {
@@ -123,7 +123,7 @@ static void tell(struct world *w, uint32_t from)
 static void deliver(struct world *w, const struct frame *f)
 {
     struct end *e = &w->end[f->to];
-    struct ps_msg msg = *f->parcel->msg;
+    struct ps_msg msg = *f->packet->msg;
     bool is_new;
 
     if (f->conn != w->conn) {
@@ -177,7 +177,7 @@ static bool turn(struct world *w)
     w->frame_count--;
     w->now = f.at > w->now ? f.at : w->now;
     deliver(w, &f);
-    ps_packet_unref(f.parcel);
+    ps_packet_unref(f.packet);
     return true;
 }
 
@@ -225,13 +225,13 @@ static void run_one(uint64_t seed)
             uint64_t burst = ps_rng_chance(&w.rng, 5) ? 1500 : 1;
 
             while (burst-- > 0 && w.end[i].next <= NUMBERS) {
-                tell(&w, i);
+                send_number(&w, i);
             }
         }
         if (ps_rng_chance(&w.rng, 1)) {
             cut(&w);
             if (w.end[0].next <= NUMBERS) {
-                tell(&w, 0); /* Kept until there is a connection. */
+                send_number(&w, 0); /* Kept until there is a connection. */
             }
             join(&w, !ps_rng_chance(&w.rng, 100));
         }
@@ -303,7 +303,7 @@ static void acknowledgements_ride_or_go_alone_after_a_while(void **state)
     assert_true(receive(e, 1, 0, 0));
     assert_int_equal(sends(&e->fx, &seq, &ack), 0);
     assert_true(ps_link_deadline(e->link) == PS_MILLIS(20));
-    tell(&w, 0); /* Carries it. */
+    send_number(&w, 0); /* Carries it. */
     assert_int_equal(w.frames[0].ack, 1);
     assert_true(ps_link_deadline(e->link) >= PS_SECONDS(1));
     assert_true(receive(e, 2, 1, 0));
@@ -359,8 +359,8 @@ static void a_fresh_open_drops_what_was_kept(void **state)
     (void)state;
     world_init(&w, 1, 0);
     join(&w, false);
-    tell(&w, 0);
-    tell(&w, 0);
+    send_number(&w, 0);
+    send_number(&w, 0);
     assert_int_equal(ps_link_unacked(e->link), 2);
     cut(&w);
     assert_true(ps_link_deadline(e->link) == PS_TIME_NEVER);
@@ -371,7 +371,7 @@ static void a_fresh_open_drops_what_was_kept(void **state)
     join(&w, false);
     assert_int_equal(w.frame_count, 0);
     assert_int_equal(ps_link_unacked(e->link), 0);
-    tell(&w, 0);
+    send_number(&w, 0);
     assert_int_equal(w.frames[0].seq, 1);
     world_fini(&w);
 }
@@ -415,7 +415,7 @@ static void what_is_over_gives_its_number_away(void **state)
     world_fini(&w);
 }
 
-/* What the peer has not acknowledged counts as its output, and no more. */
+/* Unacknowledged messages count as the peer's output, others do not. */
 static void memory_counts_until_it_is_acknowledged(void **state)
 {
     const struct ps_msg msg = {.code = PS_MSG_ACK};

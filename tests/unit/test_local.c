@@ -209,7 +209,8 @@ static void one_of_many_listens(void **state)
     place_fini(&p);
 }
 
-/* Who ends removes the file, unless somebody else listens there by now. */
+/* A listener that ends removes its file, unless another one listens there by
+ * now. */
 static void removes_its_file_alone(void **state)
 {
     struct place p;
@@ -428,7 +429,7 @@ static void on_closed(void *ctx, struct ps_conn *c, int rc)
 
 static const struct ps_conn_ops ops = {.frame = on_frame, .closed = on_closed};
 
-static size_t put(uint8_t *out, size_t at, const struct ps_msg *msg)
+static size_t append_frame(uint8_t *out, size_t at, const struct ps_msg *msg)
 {
     size_t len;
 
@@ -451,7 +452,7 @@ static const struct ps_msg bye = {.code = PS_MSG_L_STALL_QUERY,
         }                                                                      \
     } while (0)
 
-static void begin(struct world *w)
+static void begin_world(struct world *w)
 {
     struct ps_msg hello = {
         .code = PS_MSG_L_HELLO,
@@ -473,7 +474,7 @@ static void begin(struct world *w)
 
     assert_int_equal(ps_conn_open(&opt, &w->conn), 0);
     w->fd = fd[1];
-    size_t len = put(bytes, 0, &hello);
+    size_t len = append_frame(bytes, 0, &hello);
 
     assert_int_equal(write(w->fd, bytes, len), len);
     RUN_UNTIL(w, w->frames == 1);
@@ -520,15 +521,15 @@ static void region_with_its_descriptor(void **state)
     struct world w;
 
     (void)state;
-    begin(&w);
+    begin_world(&w);
     int fd = make_memfd(SIZE, SEALS);
 
     /* Frames around it, and the region cut anywhere. */
-    size_t len = put(bytes, 0, &region);
+    size_t len = append_frame(bytes, 0, &region);
 
     for (size_t cut = 1; cut < len; cut++) {
         uint8_t around[1024];
-        size_t n = put(around, 0, &bye);
+        size_t n = append_frame(around, 0, &bye);
 
         assert_int_equal(write(w.fd, around, n), n);
         send_with(w.fd, bytes, cut, &fd, 1);
@@ -552,11 +553,11 @@ static void expect_cut(struct world *w, const char *reason)
 static void region_without_a_descriptor(void **state)
 {
     uint8_t bytes[1024];
-    size_t len = put(bytes, 0, &region);
+    size_t len = append_frame(bytes, 0, &region);
     struct world w;
 
     (void)state;
-    begin(&w);
+    begin_world(&w);
     assert_int_equal(write(w.fd, bytes, len), len);
     expect_cut(&w, "l_region without a descriptor");
     end(&w);
@@ -565,11 +566,11 @@ static void region_without_a_descriptor(void **state)
 static void two_descriptors_for_one_region(void **state)
 {
     uint8_t bytes[1024];
-    size_t len = put(bytes, 0, &region);
+    size_t len = append_frame(bytes, 0, &region);
     struct world w;
 
     (void)state;
-    begin(&w);
+    begin_world(&w);
     int fds[2] = {make_memfd(SIZE, SEALS), make_memfd(SIZE, SEALS)};
 
     send_with(w.fd, bytes, len, fds, 2);
@@ -582,11 +583,11 @@ static void two_descriptors_for_one_region(void **state)
 static void descriptor_for_another_message(void **state)
 {
     uint8_t bytes[1024];
-    size_t len = put(bytes, 0, &bye);
+    size_t len = append_frame(bytes, 0, &bye);
     struct world w;
 
     (void)state;
-    begin(&w);
+    begin_world(&w);
     int fd = make_memfd(SIZE, SEALS);
 
     send_with(w.fd, bytes, len, &fd, 1);
@@ -599,12 +600,12 @@ static void descriptor_for_another_message(void **state)
 static void descriptor_kept_for_later(void **state)
 {
     uint8_t bytes[1024];
-    size_t len = put(bytes, 0, &bye);
-    size_t all = put(bytes, len, &region);
+    size_t len = append_frame(bytes, 0, &bye);
+    size_t all = append_frame(bytes, len, &region);
     struct world w;
 
     (void)state;
-    begin(&w);
+    begin_world(&w);
     int fd = make_memfd(SIZE, SEALS);
 
     send_with(w.fd, bytes, len, &fd, 1);
@@ -618,11 +619,11 @@ static void descriptor_kept_for_later(void **state)
 static void seventeen_descriptors(void **state)
 {
     uint8_t bytes[1024];
-    size_t len = put(bytes, 0, &region);
+    size_t len = append_frame(bytes, 0, &region);
     struct world w;
 
     (void)state;
-    begin(&w);
+    begin_world(&w);
     int fds[PS_CONN_FDS_MAX + 1];
 
     for (unsigned i = 0; i <= PS_CONN_FDS_MAX; i++) {
@@ -640,12 +641,12 @@ static void seventeen_descriptors(void **state)
 static void descriptors_pile_up(void **state)
 {
     uint8_t bytes[1024];
-    size_t len = put(bytes, 0, &region);
+    size_t len = append_frame(bytes, 0, &region);
     struct world w;
     size_t i = 0;
 
     (void)state;
-    begin(&w);
+    begin_world(&w);
     int fd = make_memfd(SIZE, SEALS);
 
     assert_true(len > PS_CONN_FDS_MAX + 1);
@@ -661,11 +662,11 @@ static void descriptors_pile_up(void **state)
 static void peer_dies_with_descriptors_under_way(void **state)
 {
     uint8_t bytes[1024];
-    size_t len = put(bytes, 0, &region);
+    size_t len = append_frame(bytes, 0, &region);
     struct world w;
 
     (void)state;
-    begin(&w);
+    begin_world(&w);
     int fd = make_memfd(SIZE, SEALS);
 
     send_with(w.fd, bytes, len - 1, &fd, 1);
@@ -678,12 +679,12 @@ static void peer_dies_with_descriptors_under_way(void **state)
 static void pipe_as_a_region(void **state)
 {
     uint8_t bytes[1024];
-    size_t len = put(bytes, 0, &region);
+    size_t len = append_frame(bytes, 0, &region);
     struct world w;
     int pipes[2];
 
     (void)state;
-    begin(&w);
+    begin_world(&w);
     assert_int_equal(pipe(pipes), 0);
     send_with(w.fd, bytes, len, &pipes[0], 1);
     close(pipes[0]);
@@ -731,7 +732,7 @@ static void arena_goes_to_a_worker(void **state)
     int fd;
 
     (void)state;
-    begin(&w);
+    begin_world(&w);
     assert_int_equal(ps_pool_get(pool, 256 * 1024, &buf), 0);
     memset(buf->data, 7, buf->size);
     assert_int_equal(ps_arenas_fd(arenas, buf->tag, &fd, &size), 0);
@@ -749,8 +750,8 @@ static void arena_goes_to_a_worker(void **state)
     assert_int_equal(ps_conn_send(w.conn, &plain), 0);
     assert_true(ps_conn_flush(w.conn));
 
-    size_t plain_len = put(bytes, 0, &done);
-    size_t arena_len = put(bytes, 0, &arena);
+    size_t plain_len = append_frame(bytes, 0, &done);
+    size_t arena_len = append_frame(bytes, 0, &arena);
 
     /* The first call ends where the descriptor's frame ends, at the latest. */
     int got = take_fd(w.fd, bytes, sizeof(bytes), &len);
@@ -866,7 +867,7 @@ static void burst_is_given_back(void **state)
     ps_arenas_free(arenas);
 }
 
-/* Who gets the arena of one pool sees nothing of another. */
+/* A process with the arena of one pool sees nothing of another. */
 static void pools_share_no_arena(void **state)
 {
     struct ps_arenas *arenas = ps_arenas_new();

@@ -15,7 +15,7 @@ static struct ps_loglimit limit;
 static char out[1024];
 static enum ps_log_level level;
 
-static int begin(void **state)
+static int set_up(void **state)
 {
     (void)state;
     memset(&limit, 0, sizeof(limit));
@@ -47,7 +47,7 @@ static void few_lines_are_written(void **state)
     assert_false(line(1, "cut", PS_SECONDS(5)));
     assert_true(line(2, "another", PS_SECONDS(5)));
     /* It goes on where it is not more than one a second. */
-    begin(NULL);
+    set_up(NULL);
     for (ps_time t = 1; t < 1000; t++) {
         assert_true(line(1, "cut", PS_SECONDS(t)));
     }
@@ -138,11 +138,11 @@ static void kinds_without_number(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(few_lines_are_written, begin),
-        cmocka_unit_test_setup(the_rest_is_counted, begin),
-        cmocka_unit_test_setup(a_flood_is_told_less_and_less, begin),
-        cmocka_unit_test_setup(what_is_left_is_told_in_the_end, begin),
-        cmocka_unit_test_setup(kinds_without_number, begin),
+        cmocka_unit_test_setup(few_lines_are_written, set_up),
+        cmocka_unit_test_setup(the_rest_is_counted, set_up),
+        cmocka_unit_test_setup(a_flood_is_told_less_and_less, set_up),
+        cmocka_unit_test_setup(what_is_left_is_told_in_the_end, set_up),
+        cmocka_unit_test_setup(kinds_without_number, set_up),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -14,7 +14,7 @@
 
 static ps_time now;
 
-static int begin(void **state)
+static int set_up(void **state)
 {
     (void)state;
     now = PS_SECONDS(10);
@@ -93,12 +93,12 @@ static void few_bytes_say_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(link_that_loses_nothing_keeps_one, begin),
-        cmocka_unit_test_setup(queue_that_overflows_once_is_no_loss, begin),
-        cmocka_unit_test_setup(losses_that_go_on_bring_more_by_steps, begin),
+        cmocka_unit_test_setup(link_that_loses_nothing_keeps_one, set_up),
+        cmocka_unit_test_setup(queue_that_overflows_once_is_no_loss, set_up),
+        cmocka_unit_test_setup(losses_that_go_on_bring_more_by_steps, set_up),
         cmocka_unit_test_setup(four_are_enough_where_losses_do_not_slow_down,
-                               begin),
-        cmocka_unit_test_setup(few_bytes_say_nothing, begin),
+                               set_up),
+        cmocka_unit_test_setup(few_bytes_say_nothing, set_up),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

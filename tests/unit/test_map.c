@@ -114,7 +114,7 @@ static void walker_may_take_what_it_was_given(void **state)
     ps_map_free(m);
 }
 
-/* Taking any, putting more, so many that all entries move. */
+/* Removes any, adds more, until all entries have moved. */
 static void walker_may_change_the_map(void **state)
 {
     struct ps_map *m = ps_map_new();

@@ -21,7 +21,7 @@
 static char root[64];
 
 /* With the folders above it. */
-static void put(const char *path, const char *text)
+static void write_file(const char *path, const char *text)
 {
     char full[512];
     FILE *f;
@@ -43,7 +43,7 @@ static int make_host(void **state)
     (void)state;
     strcpy(root, "/tmp/ps-memlimit-XXXXXX");
     assert_non_null(mkdtemp(root));
-    put("/proc/meminfo", "MemFree: 5 kB\nMemTotal:       16777216 kB\n");
+    write_file("/proc/meminfo", "MemFree: 5 kB\nMemTotal:       16777216 kB\n");
     return 0;
 }
 
@@ -67,8 +67,9 @@ static void put_v2(const char *group)
     char line[512];
 
     snprintf(line, sizeof(line), "0::%s\n", group);
-    put("/proc/self/cgroup", line);
-    put("/proc/self/mountinfo",
+    write_file("/proc/self/cgroup", line);
+    write_file(
+        "/proc/self/mountinfo",
         "21 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
         "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 "
         "rw,nsdelegate\n");
@@ -84,9 +85,9 @@ static void groups_without_a_limit_change_nothing(void **state)
 {
     (void)state;
     put_v2("/user.slice/a.scope");
-    put("/sys/fs/cgroup/user.slice/a.scope/memory.max", "max\n");
-    put("/sys/fs/cgroup/user.slice/a.scope/memory.high", "max\n");
-    put("/sys/fs/cgroup/user.slice/memory.max", "max\n");
+    write_file("/sys/fs/cgroup/user.slice/a.scope/memory.max", "max\n");
+    write_file("/sys/fs/cgroup/user.slice/a.scope/memory.high", "max\n");
+    write_file("/sys/fs/cgroup/user.slice/memory.max", "max\n");
     assert_int_equal(ps_memory_limit(root), 16 * GIB);
 }
 
@@ -94,12 +95,12 @@ static void limit_of_the_group(void **state)
 {
     (void)state;
     put_v2("/system.slice/psserver.service");
-    put("/sys/fs/cgroup/system.slice/psserver.service/memory.max",
-        "268435456\n");
-    put("/sys/fs/cgroup/system.slice/memory.max", "max\n");
+    write_file("/sys/fs/cgroup/system.slice/psserver.service/memory.max",
+               "268435456\n");
+    write_file("/sys/fs/cgroup/system.slice/memory.max", "max\n");
     assert_int_equal(ps_memory_limit(root), 256 * MIB);
-    put("/sys/fs/cgroup/system.slice/psserver.service/memory.high",
-        "134217728\n");
+    write_file("/sys/fs/cgroup/system.slice/psserver.service/memory.high",
+               "134217728\n");
     assert_int_equal(ps_memory_limit(root), 128 * MIB);
 }
 
@@ -107,8 +108,8 @@ static void least_limit_of_the_ancestors(void **state)
 {
     (void)state;
     put_v2("/a/b/c");
-    put("/sys/fs/cgroup/a/b/c/memory.max", "1073741824\n");
-    put("/sys/fs/cgroup/a/memory.max", "536870912\n");
+    write_file("/sys/fs/cgroup/a/b/c/memory.max", "1073741824\n");
+    write_file("/sys/fs/cgroup/a/memory.max", "536870912\n");
     assert_int_equal(ps_memory_limit(root), 512 * MIB);
 }
 
@@ -117,7 +118,7 @@ static void limit_of_the_mount_point(void **state)
 {
     (void)state;
     put_v2("/");
-    put("/sys/fs/cgroup/memory.max", "1073741824\n");
+    write_file("/sys/fs/cgroup/memory.max", "1073741824\n");
     assert_int_equal(ps_memory_limit(root), GIB);
     put_v2("/../other");
     assert_int_equal(ps_memory_limit(root), GIB);
@@ -127,34 +128,35 @@ static void more_than_the_host_has(void **state)
 {
     (void)state;
     put_v2("/a");
-    put("/sys/fs/cgroup/a/memory.max", "68719476736\n");
+    write_file("/sys/fs/cgroup/a/memory.max", "68719476736\n");
     assert_int_equal(ps_memory_limit(root), 16 * GIB);
 }
 
 static void first_version(void **state)
 {
     (void)state;
-    put("/proc/self/cgroup", "9:name=systemd:/\n"
-                             "4:cpu,memory:/docker/abc/inner\n"
-                             "0::/\n");
-    put("/proc/self/mountinfo",
+    write_file("/proc/self/cgroup", "9:name=systemd:/\n"
+                                    "4:cpu,memory:/docker/abc/inner\n"
+                                    "0::/\n");
+    write_file(
+        "/proc/self/mountinfo",
         "35 31 0:32 /docker/abc /sys/fs/cgroup/memory rw - cgroup cgroup "
         "rw,cpu,memory\n"
         "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n");
-    put("/sys/fs/cgroup/memory/inner/memory.limit_in_bytes",
-        "9223372036854771712\n");
+    write_file("/sys/fs/cgroup/memory/inner/memory.limit_in_bytes",
+               "9223372036854771712\n");
     assert_int_equal(ps_memory_limit(root), 16 * GIB);
-    put("/sys/fs/cgroup/memory/memory.limit_in_bytes", "2147483648\n");
+    write_file("/sys/fs/cgroup/memory/memory.limit_in_bytes", "2147483648\n");
     assert_int_equal(ps_memory_limit(root), 2 * GIB);
 }
 
 static void broken_files_are_passed_over(void **state)
 {
     (void)state;
-    put("/proc/self/cgroup", "\nnonsense\n7:\n0:\n0::");
-    put("/proc/self/mountinfo", "a - cgroup2\n - cgroup\n\n-\n");
+    write_file("/proc/self/cgroup", "\nnonsense\n7:\n0:\n0::");
+    write_file("/proc/self/mountinfo", "a - cgroup2\n - cgroup\n\n-\n");
     assert_int_equal(ps_memory_limit(root), 16 * GIB);
-    put("/proc/meminfo", "");
+    write_file("/proc/meminfo", "");
     assert_int_equal(ps_memory_limit(root), 0);
 }
 

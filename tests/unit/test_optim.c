@@ -23,9 +23,10 @@ static void check_refused(const char *name, const struct ps_rec_param *params,
     assert_true(o.lr.base_rate == 42);
 }
 
-/* What step t of a declaration is. */
-static struct ps_job step(const char *name, const struct ps_rec_param *params,
-                          uint32_t count, uint64_t t)
+/* Job of step t of a declaration. */
+static struct ps_job step_job(const char *name,
+                              const struct ps_rec_param *params, uint32_t count,
+                              uint64_t t)
 {
     struct ps_optim o;
     struct ps_job job = {0};
@@ -49,7 +50,7 @@ static void defaults_are_plain_sgd(void **state)
     (void)state;
     assert_int_equal(ps_optim_check("sgd", NULL, 0, why, sizeof(why)), 0);
 
-    const struct ps_job job = step("sgd", NULL, 0, 1);
+    const struct ps_job job = step_job("sgd", NULL, 0, 1);
     const struct ps_sgd sgd = job.sgd;
 
     assert_int_equal(job.op, PS_JOB_SGD);
@@ -66,7 +67,7 @@ static void every_parameter_reaches_its_place(void **state)
         {"clip_gradient", 5},   {"wd", 0.0001},    {"lr", 0.5},
         {"rescale_grad", 0.25}, {"momentum", 0.9},
     };
-    const struct ps_sgd sgd = step("sgd", params, 5, 1).sgd;
+    const struct ps_sgd sgd = step_job("sgd", params, 5, 1).sgd;
 
     (void)state;
     assert_true(sgd.lr == 0.5);
@@ -134,7 +135,7 @@ static bool near(double a, double b)
     return fabs(a - b) <= 1e-12 * (1 + fabs(b));
 }
 
-/* What waits for which norms, and what it makes of them. */
+/* The norms that a step waits for, and the ratios from them. */
 static void norms_make_ratios(void **state)
 {
     static const struct ps_rec_param guard[] = {{"skip_nonfinite", 1}};
@@ -286,7 +287,7 @@ static void forms_and_states(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
         struct ps_optim o;
-        struct ps_job job = step(table[i].name, &table[i].param, 1, 1);
+        struct ps_job job = step_job(table[i].name, &table[i].param, 1, 1);
 
         assert_int_equal(ps_optim_parse(table[i].name, &table[i].param, 1, &o),
                          0);
@@ -308,21 +309,22 @@ static void numbers_of_a_step_depend_on_the_round(void **state)
 
     (void)state;
     /* Adam: .001 * sqrt(1 - .999^2) / (1 - .9^2). */
-    assert_true(near(step("adam", NULL, 0, 2).step.lr,
+    assert_true(near(step_job("adam", NULL, 0, 2).step.lr,
                      0.001 * sqrt(1 - 0.999 * 0.999) / 0.19));
-    assert_true(near(step("adamax", NULL, 0, 1).step.lr, 0.02));
-    assert_true(near(step("ftml", NULL, 0, 1).step.k[0], 0.4 / 0.01));
-    assert_true(near(step("ftml", NULL, 0, 1).step.k[1], 0.001));
+    assert_true(near(step_job("adamax", NULL, 0, 1).step.lr, 0.02));
+    assert_true(near(step_job("ftml", NULL, 0, 1).step.k[0], 0.4 / 0.01));
+    assert_true(near(step_job("ftml", NULL, 0, 1).step.k[1], 0.001));
     /* Nadam without decay of the schedule: every factor is .45. */
     for (uint64_t t = 1; t <= 100; t++) {
-        const struct ps_step s = step("nadam", &decay, 1, t).step;
+        const struct ps_step s = step_job("nadam", &decay, 1, t).step;
 
         product *= 0.45;
         assert_true(near(s.k[0], 0.55 / (1 - product)));
         assert_true(near(s.k[1], 0.45 / (1 - product * 0.45)));
     }
     /* However late the round and however slow the product falls, it ends. */
-    assert_true(isfinite(step("nadam", &steep, 1, UINT64_MAX - 1).step.k[1]));
+    assert_true(
+        isfinite(step_job("nadam", &steep, 1, UINT64_MAX - 1).step.k[1]));
 }
 
 static void keys_have_multipliers_and_a_first_step(void **state)
@@ -355,7 +357,7 @@ static void keys_have_multipliers_and_a_first_step(void **state)
                                                       .trust_ratio = 1,
                                                       .grad_scale = 1},
                        &job);
-    assert_true(job.step.lr == step("adam", NULL, 0, 3).step.lr);
+    assert_true(job.step.lr == step_job("adam", NULL, 0, 3).step.lr);
 }
 
 static void changes_hold_from_their_round_on(void **state)

@@ -217,7 +217,7 @@ static void absurd_sizes_are_refused(void **state)
     ps_pool_free(p);
 }
 
-/* What one class keeps must not starve another. */
+/* Cached memory of one class must not starve another. */
 static void cached_memory_makes_room_for_another_class(void **state)
 {
     struct source s = {.limit = 4 * MIB};

@@ -145,7 +145,7 @@ CASES = [
      "record point: field: 'type' is missing"),
     ("depth_max = 4", "depth_max = 5",
      "limits: 'depth_max' must be from 1 to 4"),
-    # What does not fit in a header.
+    # Messages that do not fit in a header.
     ("depth_max = 4", "depth_max = 3",
      "message everything: is 4 deep; depth_max is 3", HEADER),
     ("type = \"bin\", max = 300", "type = \"bin\", max = 9000",

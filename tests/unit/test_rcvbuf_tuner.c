@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who counts as a sender, and what a sender is given. Time is given, too; the
- * sockets are real, because they tell what was set. */
+/* Active senders and their shares of the window. Time is an argument; the
+ * sockets are real, because they report the buffer that was set. */
 #include "net/rcvbuf_tuner.h"
 
 #include <arpa/inet.h>
@@ -54,7 +54,7 @@ static void connect_pair(int *ret_fd, int *ret_peer)
     assert_int_equal(recv(*ret_peer, &byte, 1, 0), 1);
 }
 
-static void begin(struct world *w)
+static void begin_world(struct world *w)
 {
     *w = (struct world){.now = PS_SECONDS(1)};
     for (unsigned i = 0; i <= SENDERS; i++) {
@@ -91,11 +91,11 @@ static void senders_share_what_the_link_carries(void **state)
     struct world w;
 
     (void)state;
-    begin(&w);
+    begin_world(&w);
     come(&w, 300, 0);
     assert_int_equal(w.f.active_estimate, SENDERS);
     for (unsigned k = 0; k < SENDERS; k++) {
-        /* In 8 ms, and it is set anew only where it is much more or less. */
+        /* The rate in 8 ms; set again only if it is much more or less. */
         assert_in_range(w.share[k].buffer, 40 * 1024, 96 * 1024);
     }
     end(&w);
@@ -106,7 +106,7 @@ static void words_make_no_sender(void **state)
     struct world w;
 
     (void)state;
-    begin(&w);
+    begin_world(&w);
     come(&w, 300, 200);
     assert_int_equal(w.f.active_estimate, SENDERS);
     assert_int_equal(w.share[SENDERS].buffer, 0);
@@ -118,7 +118,7 @@ static void a_sender_that_stopped_is_forgotten(void **state)
     struct world w;
 
     (void)state;
-    begin(&w);
+    begin_world(&w);
     come(&w, 300, BYTES);
     assert_int_equal(w.f.active_estimate, SENDERS + 1);
     come(&w, 300, 0);
@@ -132,7 +132,7 @@ static void a_pause_leaves_a_sender(void **state)
     struct world w;
 
     (void)state;
-    begin(&w);
+    begin_world(&w);
     come(&w, 300, 0);
     for (unsigned i = 0; i < 20000; i++) {
         w.now += PS_MILLIS(1);

@@ -73,7 +73,7 @@ static void expect_op(struct pair *p, uint64_t n)
     assert_int_equal(op.root, want.root);
 }
 
-static void put(struct pair *p, uint64_t n)
+static void push_op(struct pair *p, uint64_t n)
 {
     const struct ps_msg_l_op op = op_of(n);
 
@@ -94,9 +94,9 @@ static void operations_come_as_they_were_put(void **state)
     expect_no_op(p);
     /* Past the end of the ring several times. */
     for (uint64_t n = 0; n < 5 * PS_RING_OP_SLOTS; n += 3) {
-        put(p, n);
-        put(p, n + 1);
-        put(p, n + 2);
+        push_op(p, n);
+        push_op(p, n + 1);
+        push_op(p, n + 2);
         expect_op(p, n);
         expect_op(p, n + 1);
         expect_op(p, n + 2);
@@ -137,7 +137,7 @@ static void operations_are_taken_together(void **state)
 
     assert_int_equal(ps_ring_pop_ops(&p->agent, 0, ops, 8), 0);
     for (uint64_t n = 0; n < 11; n++) {
-        put(p, n);
+        push_op(p, n);
     }
     op.op_id = 99;
     assert_true(ps_ring_push_op(&p->worker, &op, 1)); /* Behind a frame. */
@@ -151,7 +151,7 @@ static void operations_are_taken_together(void **state)
     assert_int_equal(ops[2].op_id, op_of(10).op_id);
     assert_int_equal(ps_ring_pop_ops(&p->agent, 0, ops, 8), 0);
     assert_int_equal(ps_ring_free_op_slots(&p->worker), PS_RING_OP_SLOTS - 2);
-    /* What comes before one that makes no sense still counts. */
+    /* Operations before a malformed one still count. */
     assert_int_equal(ps_ring_pop_ops(&p->agent, 1, ops, 8), 1);
     assert_int_equal(ops[0].op_id, 99);
     assert_int_equal(ps_ring_pop_ops(&p->agent, 1, ops, 8), PS_E_PROTO);
@@ -182,13 +182,13 @@ static void a_full_ring_takes_no_more(void **state)
     struct ps_msg_l_done done;
 
     for (uint64_t n = 0; n < PS_RING_OP_SLOTS; n++) {
-        put(p, n);
+        push_op(p, n);
     }
     assert_false(ps_ring_push_op(&p->worker, &op, 0));
     assert_int_equal(ps_ring_free_op_slots(&p->worker), 0);
     expect_op(p, 0);
     assert_int_equal(ps_ring_free_op_slots(&p->worker), 1);
-    put(p, PS_RING_OP_SLOTS);
+    push_op(p, PS_RING_OP_SLOTS);
     assert_false(ps_ring_push_op(&p->worker, &op, 0));
 
     for (uint64_t n = 0; n < PS_RING_DONE_SLOTS; n++) {
@@ -242,7 +242,7 @@ static void a_word_about_a_result_wakes_who_asks_for_it(void **state)
     assert_true(ps_ring_worker_sleep(&p->worker, 1, false));
     assert_true(ps_ring_push_progress(&p->agent, &piece));
     assert_false(ps_ring_wake_worker(&p->agent));
-    /* Who asks now finds it. */
+    /* A worker that is about to sleep finds it. */
     assert_false(ps_ring_worker_sleep(&p->worker, 1, true));
     expect_piece(p, 1, 1);
     assert_true(ps_ring_worker_sleep(&p->worker, 1, true));
@@ -275,7 +275,7 @@ static void counters_run_over(void **state)
     ps_ring_agent_awake(&p->agent);
     ps_ring_worker_awake(&p->worker);
     for (uint64_t n = 0; n < 5; n++) {
-        put(p, n);
+        push_op(p, n);
         assert_true(ps_ring_push_done(&p->agent, n, 1));
         assert_true(ps_ring_push_progress(
             &p->agent, &(struct ps_ring_progress){n, n + 1}));
@@ -310,14 +310,14 @@ static void who_sleeps_is_woken_once(void **state)
 {
     struct pair *p = *state;
 
-    put(p, 1);
+    push_op(p, 1);
     assert_false(ps_ring_wake_agent(&p->worker)); /* It is awake. */
     assert_false(ps_ring_agent_sleep(&p->agent, 0));
     expect_op(p, 1);
     assert_true(ps_ring_agent_sleep(&p->agent, 0));
-    put(p, 2);
+    push_op(p, 2);
     assert_true(ps_ring_wake_agent(&p->worker));
-    put(p, 3);
+    push_op(p, 3);
     assert_false(ps_ring_wake_agent(&p->worker));
 
     assert_true(ps_ring_push_done(&p->agent, 1, 1));
@@ -490,7 +490,7 @@ static void threads_lose_no_wake(void **state)
         struct ps_msg_l_done done;
 
         for (uint64_t i = 0; i < batch && given < ROUNDS; i++) {
-            put(t.pair, given++);
+            push_op(t.pair, given++);
             if (ps_ring_wake_agent(r)) {
                 wake(t.to_agent[1]);
             }

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-/* What the authors' C code gives for the state 1, 2, 3, 4. */
+/* Output of the authors' C code for the state 1, 2, 3, 4. */
 static void numbers_are_those_of_the_paper(void **state)
 {
     struct ps_rng r = {.s = {1, 2, 3, 4}};
@@ -58,7 +58,7 @@ static void below_is_even_and_below(void **state)
     }
     for (int i = 0; i < 100; i++) {
         assert_int_equal(ps_rng_below(&r, 1), 0);
-        /* Here most numbers of a half are thrown away. */
+        /* Most numbers of a half are rejected here. */
         assert_true(ps_rng_below(&r, (UINT64_C(1) << 63) + 1) <= UINT64_C(1)
                                                                      << 63);
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who has given what in a round, and that the kernel adds it in the order the
- * definition says, whoever came first and whoever gave nothing. */
+/* Contributions to a round, and their sum by the kernel in the order of the
+ * definition, whichever came first and whichever slots skip. */
 #include "core/round/round.h"
 
 #include "base/alloc.h"

@@ -85,7 +85,7 @@ static struct ps_compute *plan(uint32_t all)
     assert_int_equal(ps_rows_sum_union(&s, both, &rows), 0);
     assert_int_equal(rows, 4);
     assert_memory_equal(both, ((uint32_t[]){0, 1, 4, 5}), 16);
-    for (uint64_t n = 3; n <= 5; n++) { /* What rows have sized. */
+    for (uint64_t n = 3; n <= 5; n++) { /* Allocations by size of the rows. */
         ps_alloc_fail_at(n, 0);
         assert_int_equal(ps_rows_sum_plan(&s, all, c, &rows), PS_E_NOMEM);
     }

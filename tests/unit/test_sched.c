@@ -404,7 +404,7 @@ static void policy_fail_names_rank_and_host(void **state)
     end_world(j.w);
 }
 
-/* What names a job that has ended is refused with the reason of that job. */
+/* A message that names an ended job is refused with the reason of that job. */
 static void ended_jobs_have_their_own_reasons(void **state)
 {
     struct world *w = world_new();
@@ -608,7 +608,7 @@ static void hellos_that_do_not_fit_are_refused(void **state)
     open_peer_conn(w, p);
     deliver_unsequenced(w, p, (struct ps_msg){.code = PS_MSG_PING});
     assert_int_equal(p->conn, 0);
-    /* What its role does not say. */
+    /* A message that its role does not send. */
     connect_peer(w, p);
     assert_true(p->conn != 0);
     deliver_msg(w, p, make_job_open(1, 1, 0, -1));
@@ -637,7 +637,7 @@ static void a_cut_link_goes_on_where_it_was(void **state)
     connect_peer(j.w, a);
     assert_true(last_msg(a, PS_MSG_WELCOME)->welcome.resumed);
     assert_int_equal(last_msg(a, PS_MSG_WELCOME)->welcome.received, a->sent);
-    /* What it missed comes now. */
+    /* Messages that it missed come now. */
     assert_int_equal(last_job_state(a)->ranks[0].state, PS_RANK_STATE_LOST);
     assert_int_equal(
         ps_sched_member_count(j.w->sched, PS_ROLE_AGENT, PS_NODE_STATE_ACTIVE),
@@ -929,7 +929,7 @@ static void who_dies_in_the_middle_of_a_resume_ends_the_job(void **state)
     world_free(j.w);
 }
 
-/* Whoever waits for it hears at last that nobody has come. */
+/* Waiting ranks get an error at last, because no worker has taken the rank. */
 static void a_rank_that_nobody_takes_again_ends_the_job(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
@@ -974,7 +974,7 @@ static struct ps_msg job_named(const char *name, uint64_t worker,
     return msg;
 }
 
-/* Who drains ends what there is and takes nothing new. */
+/* A draining scheduler finishes its jobs and takes no new one. */
 static void a_draining_scheduler_takes_no_new_job(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_WAIT);

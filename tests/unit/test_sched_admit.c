@@ -210,7 +210,7 @@ static void a_table_without_memory_is_refused(void **state)
 
 #define KIB   UINT64_C(1024)
 #define MIB   (1024 * KIB)
-/* What a server knows of a partition. */
+/* Bytes of a server's tables for a partition. */
 #define TABLE UINT64_C(512)
 
 /* As running(), with servers of this memory. */
@@ -392,8 +392,8 @@ static void a_server_of_unknown_memory_takes_all(void **state)
     finish_job(&j);
 }
 
-/* What a wait is for, where the server of the key has no memory; and what an
- * operator sees of it. */
+/* Reason of a wait if the server of the key has no memory, and its report to an
+ * operator. */
 static void a_full_server_is_named(void **state)
 {
     struct job j = running_with(64 * MIB);

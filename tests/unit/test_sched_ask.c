@@ -21,13 +21,13 @@ static struct placed placed(const struct peer *p)
 
     for (uint32_t i = p->count; i > 0; i--) {
         if (p->inbox[i - 1].msg->code == PS_MSG_KEY_OPENED) {
-            const struct ps_packet *parcel = p->inbox[i - 1].packet;
+            const struct ps_packet *packet = p->inbox[i - 1].packet;
             const uint8_t *d;
 
-            assert_int_equal(parcel->payload_len,
+            assert_int_equal(packet->payload_len,
                              r.m->parts * PS_FIXED_PLACEMENT_PART_BYTES);
             assert_true(r.m->parts <= 64);
-            d = r.m->parts > 0 ? ps_slice_data(&parcel->slices[0]) : NULL;
+            d = r.m->parts > 0 ? ps_slice_data(&packet->slices[0]) : NULL;
             for (; r.parts < r.m->parts; r.parts++) {
                 struct ps_fixed_placement_part row;
 
@@ -384,7 +384,7 @@ static void an_optimizer_is_declared_once(void **state)
     finish_job(&j);
 }
 
-/* What a server says of a partition: the squares add up to `square` and
+/* Sends a server's norms of a partition: the squares add up to `square` and
  * `weight`. */
 static void say_squares(struct job *j, uint32_t server, uint32_t index,
                         uint64_t round, uint32_t square, uint32_t weight)
@@ -444,13 +444,15 @@ static void norms_are_of_all_partitions(void **state)
             assert_true(n->square_sum == total);
             assert_true(n->weight_square_sum == 10 * p.parts);
         }
-        /* Who asks again hears it again, and nobody else. */
+        /* A repeated request gets the same answer, and no other server gets
+         * it. */
         say_squares(&j, 1, of[1], round, 1, 1);
         assert_int_equal(count_msgs(j.s[0], PS_MSG_NORM_RESULT), 1);
         assert_int_equal(count_msgs(j.s[1], PS_MSG_NORM_RESULT), 2);
         n = &last_msg(j.s[1], PS_MSG_NORM_RESULT)->norm_result;
         assert_true(n->square_sum == total);
-        /* The answer before it is still there, for who has not heard it. */
+        /* The former answer is still there, for a server that has not got
+         * it. */
         say_squares(&j, 1, of[1], round - 1, 1, 1);
         if (round == 3) {
             assert_int_equal(count_msgs(j.s[1], PS_MSG_NORM_RESULT), 2);
@@ -460,7 +462,7 @@ static void norms_are_of_all_partitions(void **state)
             assert_int_equal(n->round, round - 1);
             assert_true(n->square_sum == total);
         }
-        /* What was before that has been answered long ago. */
+        /* Requests before that were answered long ago. */
         say_squares(&j, 1, of[1], round - 2, 1, 1);
         assert_int_equal(count_msgs(j.s[1], PS_MSG_NORM_RESULT),
                          round == 3 ? 2 : 3);
@@ -586,7 +588,7 @@ static void barriers_open_when_all_ranks_are_there(void **state)
     deliver_barrier_enter(j.w, j.a[0], j.gen, 1, low, 2);
     assert_int_equal(last_msg(j.a[0], PS_MSG_BARRIER_DONE)->barrier_done.number,
                      1);
-    /* Who has left is not waited for; who was lost is. */
+    /* A rank that has left is not waited for; a lost one is. */
     deliver_worker_gone(j.w, j.a[0], j.gen, 1, true);
     deliver_worker_gone(j.w, j.a[1], j.gen, 1, false);
     drop_inbox(j.a[0]);
@@ -699,8 +701,8 @@ static void missing_ranks_are_named_with_state_and_host(void **state)
     finish_job(&j);
 }
 
-static void ask(struct world *w, struct peer *ctl, enum ps_query what,
-                const char *job)
+static void send_query(struct world *w, struct peer *ctl, enum ps_query what,
+                       const char *job)
 {
     drop_inbox(ctl);
     deliver_msg(w, ctl,
@@ -764,7 +766,7 @@ static void keys_that_the_norm_of_all_needs_are_named(void **state)
             assert_string_equal(m->other_causes,
                                 "gradients of s:b, s:c, s:d, s:e and 2 more, "
                                 "for the norm of all keys");
-            ask(j.w, ctl, PS_QUERY_STALL, "train");
+            send_query(j.w, ctl, PS_QUERY_STALL, "train");
             report(&j, 0, NULL, 0);
             report(&j, 1, NULL, 0); /* s:w has waited longest. */
             report(&j, 0, NULL, 0);
@@ -794,34 +796,34 @@ static void operators_see_nodes_and_jobs(void **state)
 
     (void)state;
     advance_time(j.w, PS_MILLIS(500));
-    ask(j.w, ctl, PS_QUERY_NODES, "");
+    send_query(j.w, ctl, PS_QUERY_NODES, "");
     assert_int_equal(count_msgs(ctl, PS_MSG_NODE_ROW), 5);
     assert_string_equal(last_msg(ctl, PS_MSG_NODE_ROW)->node_row.name, "a1");
     assert_int_equal(last_msg(ctl, PS_MSG_NODE_ROW)->node_row.rounds, 7);
     assert_int_equal(last_msg(ctl, PS_MSG_QUERY_END)->query_end.epoch, 2);
     assert_string_equal(last_msg(ctl, PS_MSG_QUERY_END)->query_end.cluster,
                         "c");
-    ask(j.w, ctl, PS_QUERY_JOBS, "");
+    send_query(j.w, ctl, PS_QUERY_JOBS, "");
     row = &last_msg(ctl, PS_MSG_JOB_ROW)->job_row;
     assert_string_equal(row->name, "train");
     assert_int_equal(row->live_workers, 4);
     assert_int_equal(row->phase, PS_JOB_PHASE_RUNNING);
-    ask(j.w, ctl, PS_QUERY_KEYS, "unknown");
+    send_query(j.w, ctl, PS_QUERY_KEYS, "unknown");
     assert_int_equal(last_msg(ctl, PS_MSG_QUERY_END)->query_end.error,
                      PS_E_NOJOB);
     for (uint64_t i = 0; i < 4; i++) {
         deliver_worker_gone(j.w, j.a[i / 2], j.gen, 1 + i % 2, true);
     }
-    ask(j.w, ctl, PS_QUERY_JOBS, "");
+    send_query(j.w, ctl, PS_QUERY_JOBS, "");
     row = &last_msg(ctl, PS_MSG_JOB_ROW)->job_row;
     assert_string_equal(row->name, "train");
     assert_int_equal(row->phase, PS_JOB_PHASE_ENDED);
-    /* Only so many are kept. */
+    /* Only the newest are kept. */
     for (uint64_t i = 0; i < 20; i++) {
         deliver_msg(j.w, j.a[0], make_job_open(100 + i, 1, 0, -1));
         deliver_worker_gone(j.w, j.a[0], 0, 100 + i, true);
     }
-    ask(j.w, ctl, PS_QUERY_JOBS, "");
+    send_query(j.w, ctl, PS_QUERY_JOBS, "");
     assert_int_equal(count_msgs(ctl, PS_MSG_JOB_ROW), 16);
     end_world(j.w);
 }
@@ -839,7 +841,7 @@ static void rows_of_keys_come_as_the_connection_takes_them(void **state)
         sprintf(name, "s:k%d", (int)i);
         open_key(j.w, j.a[0], j.gen, i, name, i == 0 ? 600000 : 10);
     }
-    ask(j.w, ctl, PS_QUERY_KEYS, "train");
+    send_query(j.w, ctl, PS_QUERY_KEYS, "train");
     while (find_msg(ctl, PS_MSG_QUERY_END) == NULL) {
         assert_true(++turns < 100);
         assert_true(count_msgs(ctl, PS_MSG_KEY_ROW) <= 260 * turns);
@@ -852,7 +854,7 @@ static void rows_of_keys_come_as_the_connection_takes_them(void **state)
     }
     assert_int_equal(count_msgs(ctl, PS_MSG_KEY_ROW), 1001);
     assert_string_equal(last_msg(ctl, PS_MSG_KEY_ROW)->key_row.name, "s:k999");
-    ask(j.w, ctl, PS_QUERY_KEYS, ""); /* Breaks off in the middle. */
+    send_query(j.w, ctl, PS_QUERY_KEYS, ""); /* Breaks off in the middle. */
     lose_conn(j.w, ctl);
     finish_job(&j);
 }
@@ -911,18 +913,18 @@ static void operators_see_what_would_have_to_move(void **state)
     uint32_t turns = 0;
 
     (void)state;
-    ask(l.w, l.ctl, PS_QUERY_SHARES, "");
+    send_query(l.w, l.ctl, PS_QUERY_SHARES, "");
     assert_int_equal(count_msgs(l.ctl, PS_MSG_SHARE_ROW), 3);
     assert_string_equal(last_msg(l.ctl, PS_MSG_SHARE_ROW)->share_row.server,
                         "s2");
     assert_int_equal(last_msg(l.ctl, PS_MSG_SHARE_ROW)->share_row.bytes, 0);
-    ask(l.w, l.ctl, PS_QUERY_REBALANCE_PLAN, "");
+    send_query(l.w, l.ctl, PS_QUERY_REBALANCE_PLAN, "");
     assert_int_equal(last_msg(l.ctl, PS_MSG_QUERY_END)->query_end.error,
                      PS_E_INVAL);
-    ask(l.w, l.ctl, PS_QUERY_REBALANCE_PLAN, "unknown");
+    send_query(l.w, l.ctl, PS_QUERY_REBALANCE_PLAN, "unknown");
     assert_int_equal(last_msg(l.ctl, PS_MSG_QUERY_END)->query_end.error,
                      PS_E_NOJOB);
-    ask(l.w, l.ctl, PS_QUERY_REBALANCE_PLAN, "train");
+    send_query(l.w, l.ctl, PS_QUERY_REBALANCE_PLAN, "train");
     while (find_msg(l.ctl, PS_MSG_QUERY_END) == NULL) {
         assert_true(++turns < 100);
         assert_int_equal(count_msgs(l.ctl, PS_MSG_MIGRATION_ROW), 256 * turns);
@@ -945,7 +947,7 @@ static void moves_of_a_job_that_ends_break_off(void **state)
     const struct ps_msg_query_end *end;
 
     (void)state;
-    ask(l.w, l.ctl, PS_QUERY_REBALANCE_PLAN, "train");
+    send_query(l.w, l.ctl, PS_QUERY_REBALANCE_PLAN, "train");
     deliver_msg(
         l.w, l.ctl,
         (struct ps_msg){.code = PS_MSG_QUERY, .query = {.job = "train"}});
@@ -961,12 +963,12 @@ static void moves_of_a_job_that_ends_break_off(void **state)
     end_world(l.w);
 
     l = lean_new();
-    ask(l.w, l.ctl, PS_QUERY_REBALANCE_PLAN, "train");
+    send_query(l.w, l.ctl, PS_QUERY_REBALANCE_PLAN, "train");
     lose_conn(l.w, l.ctl); /* In the middle of it. */
     lean_finish(&l);
 
     l = lean_new();
-    ask(l.w, l.ctl, PS_QUERY_REBALANCE_PLAN, "train");
+    send_query(l.w, l.ctl, PS_QUERY_REBALANCE_PLAN, "train");
     lean_finish(&l); /* And with the scheduler. */
 }
 
@@ -985,7 +987,7 @@ static void a_plan_without_memory_is_refused(void **state)
     for (uint64_t n = 1; n < 60; n++) {
         drop_inbox(l.ctl);
         ps_alloc_fail_at(n, 0);
-        ask(l.w, l.ctl, PS_QUERY_REBALANCE_PLAN, "train");
+        send_query(l.w, l.ctl, PS_QUERY_REBALANCE_PLAN, "train");
         ps_alloc_fail_at(0, 0);
         while (find_msg(l.ctl, PS_MSG_QUERY_END) == NULL) {
             take_more(&l);
@@ -1000,7 +1002,7 @@ static void a_plan_without_memory_is_refused(void **state)
     }
     assert_int_equal(refusals, 5);
     drop_inbox(l.ctl);
-    ps_alloc_fail_at(300, 0); /* Amid the moves. */
+    ps_alloc_fail_at(300, 0); /* During the migrations. */
     deliver_msg(l.w, l.ctl, rebalance);
     ps_alloc_fail_at(0, 0);
     end = &last_msg(l.ctl, PS_MSG_QUERY_END)->query_end;
@@ -1231,7 +1233,7 @@ static void bytes_count_where_they_have_moved(void **state)
                                           .drain_server = "s1"}});
     migrate(&j, j.s[1], j.s[0], STAGE_OVER);
     assert_int_equal(last_msg(ctl, PS_MSG_QUERY_END)->query_end.error, 0);
-    ask(j.w, ctl, PS_QUERY_SHARES, "");
+    send_query(j.w, ctl, PS_QUERY_SHARES, "");
     for (uint32_t i = 0; i < ctl->count; i++) {
         const struct ps_msg *m = ctl->inbox[i].msg;
 
@@ -1262,7 +1264,7 @@ static void a_lost_server_is_no_spare_until_it_restarts(void **state)
         }
         j.s[1]->instance += (uint64_t)restarts;
         connect_peer(j.w, j.s[1]);
-        ask(j.w, ctl, PS_QUERY_REBALANCE_PLAN, "train");
+        send_query(j.w, ctl, PS_QUERY_REBALANCE_PLAN, "train");
         assert_int_equal(last_msg(ctl, PS_MSG_QUERY_END)->query_end.error, 0);
         assert_int_equal(count_msgs(ctl, PS_MSG_MIGRATION_ROW), restarts);
     }
@@ -1279,7 +1281,7 @@ static void operators_see_what_a_job_waits_for(void **state)
     open_key(j.w, j.a[0], j.gen, 1, "s:w", 10);
     deliver_barrier_enter(j.w, j.a[0], j.gen, 1, (const uint32_t[]){0}, 1);
     advance_time(j.w, PS_SECONDS(1));
-    ask(j.w, ctl, PS_QUERY_STALL, "");
+    send_query(j.w, ctl, PS_QUERY_STALL, "");
     row = &last_msg(ctl, PS_MSG_STALL_ROW)->stall_row;
     assert_string_equal(row->what, "barrier 1");
     assert_int_equal(row->missing_count, 3);
@@ -1300,7 +1302,7 @@ static void operators_see_what_a_job_waits_for(void **state)
     assert_int_equal(row->missing_count, 3); /* 1, and those of a1. */
     assert_int_equal(row->missing[0].rank, 1);
     assert_int_equal(last_msg(ctl, PS_MSG_QUERY_END)->query_end.error, 0);
-    ask(j.w, ctl, PS_QUERY_STALL, "train");
+    send_query(j.w, ctl, PS_QUERY_STALL, "train");
     lose_conn(j.w, ctl); /* In the middle of it. */
     advance_time(j.w, PS_SECONDS(2));
     finish_job(&j);
@@ -1437,19 +1439,19 @@ static void lost_ranks_are_in_the_row_of_their_job(void **state)
     const struct ps_msg_job_row *row;
 
     (void)state;
-    ask(j.w, ctl, PS_QUERY_JOBS, "");
+    send_query(j.w, ctl, PS_QUERY_JOBS, "");
     assert_int_equal(last_msg(ctl, PS_MSG_JOB_ROW)->job_row.ranks_lost, 0);
     deliver_worker_gone(j.w, j.a[0], j.gen, 2, false);
     deliver_worker_gone(j.w, j.a[1], j.gen, 1,
                         true); /* It left: nobody has lost it. */
-    ask(j.w, ctl, PS_QUERY_JOBS, "");
+    send_query(j.w, ctl, PS_QUERY_JOBS, "");
     row = &last_msg(ctl, PS_MSG_JOB_ROW)->job_row;
     assert_int_equal(row->live_workers, 2);
     assert_int_equal(row->ranks_lost, 1);
     assert_int_equal(row->lost_ranks_count, 1);
     assert_int_equal(row->lost_ranks[0].rank, 1);
     assert_string_equal(row->lost_ranks[0].host, "host-a");
-    ask(j.w, ctl, PS_QUERY_JOBS, ""); /* And from what is kept of it. */
+    send_query(j.w, ctl, PS_QUERY_JOBS, ""); /* And from what is kept of it. */
     finish_job(&j);
 }
 

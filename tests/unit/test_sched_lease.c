@@ -182,8 +182,8 @@ static void leases_begin_again_when_somebody_is_heard(void **state)
     finish_job(&j);
 }
 
-/* Who died while nobody was heard is found when the others are back, and does
- * not live on by further silences of others. */
+/* A member that died while none was heard is found when the others are back;
+ * further silences of others do not extend its lease. */
 static void silence_of_all_excuses_each_member_once(void **state)
 {
     struct world *w = world_new();

@@ -103,8 +103,8 @@ static void a_job_of_the_scheduler_before_is_refused_in_words(void **state)
     end_world(w);
 }
 
-/* What else an agent or a server says of such a job is answered with its end
- * and the cause. */
+/* Other messages of an agent or a server about such a job are answered with its
+ * end and the cause. */
 static void all_that_names_such_a_job_hears_the_cause(void **state)
 {
     const char *const cause = "the scheduler was restarted and does not know "

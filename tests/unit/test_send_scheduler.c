@@ -58,7 +58,7 @@ static void go(struct ps_send_slot *t)
     try_to_write(x);
 }
 
-static void begin(struct world *w, struct writer x[COUNT])
+static void begin_world(struct world *w, struct writer x[COUNT])
 {
     memset(w, 0, sizeof(*w));
     ps_send_scheduler_init(&w->f);
@@ -91,7 +91,7 @@ static void one_alone_writes_as_it_likes(void **state)
     struct writer x[COUNT];
 
     (void)state;
-    begin(&w, x);
+    begin_world(&w, x);
     for (uint32_t i = 1; i < COUNT; i++) {
         ps_send_scheduler_leave(&w.f, &x[i].turn);
     }
@@ -106,7 +106,7 @@ static void they_keep_abreast(void **state)
     struct writer x[COUNT];
 
     (void)state;
-    begin(&w, x);
+    begin_world(&w, x);
     for (uint32_t i = 0; i < COUNT; i++) {
         try_to_write(&x[i]);
         /* A piece, and then it is somebody else's turn. */
@@ -125,7 +125,7 @@ static void what_is_stuck_is_waited_for_a_while(void **state)
     struct writer x[COUNT];
 
     (void)state;
-    begin(&w, x);
+    begin_world(&w, x);
     x[0].stuck = true;
     for (uint32_t i = 0; i < COUNT; i++) {
         try_to_write(&x[i]);
@@ -156,7 +156,7 @@ static void one_may_leave_in_the_turn_of_another(void **state)
     struct writer x[COUNT];
 
     (void)state;
-    begin(&w, x);
+    begin_world(&w, x);
     for (uint32_t i = 0; i < COUNT; i++) {
         try_to_write(&x[i]);
     }

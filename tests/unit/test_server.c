@@ -1007,7 +1007,8 @@ static void an_agent_started_again_waits_for_nothing(void **state)
     agent_dial(a);
     agent_init(&w->agents[1], 5, 1, &(float){9});
     assert_int_equal(a->seen[5].values, 0);
-    /* What it had pushed stays, and counts once with what it pushes again. */
+    /* Its earlier push stays, and counts once with the push that it sends
+     * again. */
     agent_push_i64(a, 6, 1, 30);
     agent_push_i64(&w->agents[1], 6, 1, 12);
     assert_int_equal(agent_i64(a, 6), 42);
@@ -1061,7 +1062,7 @@ static void a_takeover_ends_alike_in_every_order(void **state)
         for (uint32_t i = 0; i < 5; i++) {
             takeover_event(w, order[i]);
         }
-        /* What was ahead of its time is sent again. */
+        /* Messages that were early are sent again. */
         takeover_event(w, 2);
         takeover_event(w, 3);
         assert_int_equal(w->agents[0].seen[1].value_version, 6);
@@ -1296,7 +1297,7 @@ static void push_far(struct agent *a, uint32_t key, uint64_t round,
 }
 
 /* Asks for room for the next part of an agent, and gives it back. */
-static int ask(struct world *w, const struct agent *a, uint32_t slot)
+static int may_read(struct world *w, const struct agent *a, uint32_t slot)
 {
     struct ps_rec_part part = {.key = 100, .round = 1, .count = FAR / 4};
     struct ps_msg msg = {
@@ -1316,7 +1317,7 @@ static int ask(struct world *w, const struct agent *a, uint32_t slot)
     return rc;
 }
 
-/* Who is ahead lets the others have the link, while they use it. */
+/* A slot that is ahead leaves the link to the others, while they use it. */
 static void progress_is_equal_while_all_send(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 3});
@@ -1326,22 +1327,22 @@ static void progress_is_equal_while_all_send(void **state)
     /* Alone, it need not wait. */
     push_far(&w->agents[0], 0, 1, data);
     push_far(&w->agents[0], 1, 1, data);
-    assert_int_equal(ask(w, &w->agents[0], 0), 0);
+    assert_int_equal(may_read(w, &w->agents[0], 0), 0);
     push_far(&w->agents[1], 0, 1, data);
-    assert_int_equal(ask(w, &w->agents[0], 0), PS_E_AGAIN);
-    assert_int_equal(ask(w, &w->agents[1], 1), 0);
+    assert_int_equal(may_read(w, &w->agents[0], 0), PS_E_AGAIN);
+    assert_int_equal(may_read(w, &w->agents[1], 1), 0);
     /* The third has begun: both wait for it, and it for nobody. */
-    assert_int_equal(ask(w, &w->agents[2], 2), 0);
-    assert_int_equal(ask(w, &w->agents[1], 1), PS_E_AGAIN);
-    assert_int_equal(ask(w, &w->agents[2], 2), 0);
+    assert_int_equal(may_read(w, &w->agents[2], 2), 0);
+    assert_int_equal(may_read(w, &w->agents[1], 1), PS_E_AGAIN);
+    assert_int_equal(may_read(w, &w->agents[2], 2), 0);
     push_far(&w->agents[2], 0, 1, data); /* Round 0 is complete. */
-    assert_int_equal(ask(w, &w->agents[1], 1), 0);
-    assert_int_equal(ask(w, &w->agents[0], 0), PS_E_AGAIN);
+    assert_int_equal(may_read(w, &w->agents[1], 1), 0);
+    assert_int_equal(may_read(w, &w->agents[0], 0), PS_E_AGAIN);
     /* Silence of the others ends it: the machine wants to be asked. */
     for (int i = 0; i < 2; i++) {
         ps_time at = w->machine.ops->deadline(w->machine.self);
 
-        if (ask(w, &w->agents[0], 0) == 0) {
+        if (may_read(w, &w->agents[0], 0) == 0) {
             break;
         }
         assert_true(at < w->now + PS_SECONDS(1));
@@ -1349,7 +1350,7 @@ static void progress_is_equal_while_all_send(void **state)
         world_event(w, &(struct ps_event){.now = w->now, .type = PS_EV_TICK});
     }
     world_run_until_idle(w);
-    assert_int_equal(ask(w, &w->agents[0], 0), 0);
+    assert_int_equal(may_read(w, &w->agents[0], 0), 0);
     ps_free(data);
     world_free(w);
 }
@@ -1571,7 +1572,7 @@ static void a_job_that_ends_leaves_nothing(void **state)
     world_run(w, PS_SECONDS(1)); /* Everything is acknowledged. */
     assert_int_equal(ps_pool_used(w->pool), 0);
 
-    /* An older state that was overtaken does not bring it back. */
+    /* An older state that arrives late does not bring it back. */
     sched_send_job_state(
         w, &(struct job_options){.version = 5, .phase = PS_JOB_PHASE_RUNNING});
     agent_push_f32(&w->agents[0], 0, 1, 1);
@@ -1837,8 +1838,8 @@ static void a_newer_start_replaces_the_older(void **state)
     world_free(w);
 }
 
-/* What the older start still gives before the newer one greets does not count:
- * its workers have gone on without it. */
+/* Contributions of the older process before the hello of the newer one do not
+ * count: its workers have continued without it. */
 static void a_push_of_an_older_start_is_stale(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
@@ -1905,8 +1906,8 @@ static void a_start_that_is_not_named_yet_waits_for_its_welcome(void **state)
     world_free(w);
 }
 
-/* Whoever can open a connection can say anything: a start that the scheduler
- * has not named takes nobody's place, whatever numbers it gives. */
+/* Any peer that opens a connection can send anything: a process that the
+ * scheduler has not named replaces no agent, whatever numbers it sends. */
 static void a_start_that_nobody_has_named_replaces_nobody(void **state)
 {
     static const struct {
@@ -1939,7 +1940,7 @@ static void a_start_that_nobody_has_named_replaces_nobody(void **state)
         assert_true(w->agents[0].conn != 0);
     }
     assert_non_null(strstr(w->last_log, "has not named node 14"));
-    /* What a stranger says while it waits ends it. */
+    /* A message of such a peer while it waits closes its connection. */
     agent_dial(liar);
     struct ps_msg hello = agent_hello_msg(liar);
 

@@ -129,7 +129,7 @@ static void put_chunk(void *ctx, void *data, size_t size, uint32_t tag)
     ps_pool_unmap(data, size);
 }
 
-/* What a job stored is the system's again soon after its end. */
+/* The memory of a job returns to the system soon after its end. */
 static void the_memory_of_a_job_goes_back(void **state)
 {
     const uint32_t count = 4u << 20;

@@ -318,7 +318,7 @@ static void whom_the_next_round_lacks_has_credit(void **state)
     tell_room(w, GEN, 6 * cost, 5 * cost);
     o.key = 1;
     agent_push(&w->agents[1], &o);
-    o.key = 3; /* What is free is for the next round, and this is it. */
+    o.key = 3; /* Free memory is for the next round, and this is it. */
     agent_push(&w->agents[0], &o);
     assert_int_equal(w->agents[0].seen[3].refusals, 0);
     for (uint32_t i = 0; i < 10; i++) {

@@ -108,7 +108,7 @@ static void push_both(struct world *w, uint64_t round, float a, float b)
     agent_push_f32(&w->agents[1], KEY, round, b);
 }
 
-/* What had been given to the round is not carried: it is void at the old
+/* Contributions to the open round are not transferred: they are void at the old
  * owner, and the new one has the version before it. */
 static void the_owner_changes_in_the_middle_of_a_round(void **state)
 {
@@ -134,7 +134,8 @@ static void the_owner_changes_in_the_middle_of_a_round(void **state)
         assert_int_equal(from->agents[i].seen[KEY].error, PS_E_STALE);
         assert_int_equal(from->agents[i].seen[KEY].value_version, 1);
     }
-    /* Who is late with the news does not begin it anew at the old owner. */
+    /* An agent with the old placement does not create the partition again at
+     * the old owner. */
     agent_push_f32(&from->agents[0], KEY, 2, 10);
     assert_int_equal(from->agents[0].seen[KEY].error, PS_E_STALE);
 
@@ -163,7 +164,8 @@ static void a_move_that_is_given_up_leaves_all_as_it_was(void **state)
 
     sched_part_end(to, 1, false, 5);
     assert_int_equal(ps_pool_used(to->pool), 0);
-    sched_part_end(from, 1, true, 5); /* What came meanwhile is merged now. */
+    /* Pushes that came meanwhile are merged now. */
+    sched_part_end(from, 1, true, 5);
     assert_int_equal(from->agents[1].seen[KEY].value_version, 2);
     assert_true(agent_f32(&from->agents[1], KEY) == 30);
     /* Said again, after a cut: nothing more happens. */

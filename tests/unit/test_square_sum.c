@@ -81,7 +81,7 @@ static int exact_compare(const struct exact *a, const struct exact *b)
     return 0;
 }
 
-/* Is `v` the double nearest to the sum, the even one of two? */
+/* Fails unless `v` is the double nearest to the sum, the even one of two. */
 static void assert_nearest(const struct exact *sum, double v)
 {
     struct exact twice = {0};

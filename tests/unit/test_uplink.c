@@ -172,7 +172,7 @@ static void begin_with(struct bench *b, bool waits_after_reject)
         &b->rng, b->now);
 }
 
-static void begin(struct bench *b)
+static void begin_bench(struct bench *b)
 {
     begin_with(b, false);
 }
@@ -272,7 +272,7 @@ static void a_welcome_registers_and_a_ping_follows(void **state)
     ps_conn_id conn;
 
     (void)state;
-    begin(&b);
+    begin_bench(&b);
     assert_int_equal(b.up.state, PS_UPLINK_UNREGISTERED);
     conn = dial(&b);
     assert_string_equal(b.hello_name, "member");
@@ -300,7 +300,7 @@ static void messages_wait_in_the_link_but_not_before_registration(void **state)
     ps_conn_id conn;
 
     (void)state;
-    begin(&b);
+    begin_bench(&b);
     send_barrier(&b);
     assert_int_equal(ps_link_unacked(b.up.dialer.link), 0);
     conn = connect_it(&b);
@@ -326,7 +326,7 @@ static void another_scheduler_process_is_told_from_the_same_one(void **state)
     ps_conn_id conn;
 
     (void)state;
-    begin(&b);
+    begin_bench(&b);
     conn = connect_it(&b);
     lose_conn(&b, conn);
     conn = dial(&b);
@@ -347,7 +347,7 @@ static void only_new_messages_are_the_members(void **state)
     ps_conn_id conn;
 
     (void)state;
-    begin(&b);
+    begin_bench(&b);
     conn = connect_it(&b);
     assert_true(receive(&b, conn, &map));
     assert_false(receive(&b, conn, &map));
@@ -361,7 +361,7 @@ static void nothing_counts_before_the_welcome(void **state)
     struct bench b;
 
     (void)state;
-    begin(&b);
+    begin_bench(&b);
     assert_false(receive(&b, dial(&b), &map));
     assert_int_equal(b.closed, 1);
     assert_non_null(strstr(b.log, "spoke before its welcome"));
@@ -374,7 +374,7 @@ static void a_protocol_that_is_not_spoken_ends_the_connection(void **state)
     struct bench b;
 
     (void)state;
-    begin(&b);
+    begin_bench(&b);
     assert_false(
         receive(&b, dial(&b),
                 &(struct ps_msg){.code = PS_MSG_WELCOME,
@@ -390,7 +390,7 @@ static void a_hello_without_an_answer_is_given_up(void **state)
     struct bench b;
 
     (void)state;
-    begin(&b);
+    begin_bench(&b);
     (void)dial(&b);
     pass(&b, PS_DIALER_WELCOME_TIMEOUT);
     assert_int_equal(b.closed, 1);
@@ -404,7 +404,7 @@ static void pings_keep_the_interval_of_the_welcome(void **state)
     ps_conn_id conn;
 
     (void)state;
-    begin(&b);
+    begin_bench(&b);
     conn = connect_it(&b);
     for (int i = 0; i < 20; i++) {
         pass(&b, BEAT);
@@ -421,7 +421,7 @@ static void costs_follow_a_ping_once_an_interval(void **state)
     ps_conn_id conn;
 
     (void)state;
-    begin(&b);
+    begin_bench(&b);
     conn = connect_it(&b);
     for (ps_time at = 0; at < 3 * PS_LEDGER_REPORT_INTERVAL; at += BEAT) {
         pass(&b, BEAT);
@@ -439,7 +439,7 @@ static void a_ping_without_an_answer_dials_in_parallel(void **state)
     ps_conn_id second;
 
     (void)state;
-    begin(&b);
+    begin_bench(&b);
     first = connect_it(&b);
     pass(&b, BEAT + PS_MILLIS(1));
     assert_int_equal(b.pings, 2);
@@ -461,7 +461,7 @@ static void a_stalled_connection_dials_in_parallel(void **state)
     ps_conn_id conn;
 
     (void)state;
-    begin(&b);
+    begin_bench(&b);
     conn = connect_it(&b);
     ps_uplink_on_stalled(&b.up, conn + 1, b.now); /* Of somebody else. */
     pass(&b, 0);
@@ -477,7 +477,7 @@ static void a_silent_scheduler_is_dropped(void **state)
     struct bench b;
 
     (void)state;
-    begin(&b);
+    begin_bench(&b);
     (void)connect_it(&b);
     pass(&b, ps_heartbeat_timeout(BEAT) - 1);
     assert_int_equal(b.up.state, PS_UPLINK_CONNECTED);
@@ -493,7 +493,7 @@ static void who_was_registered_loses_its_name_at_once(void **state)
     struct bench b;
 
     (void)state;
-    begin(&b);
+    begin_bench(&b);
     lose_conn(&b, connect_it(&b));
     reject(&b, dial(&b), PS_E_EXIST);
     assert_true(ps_uplink_is_name_lost(&b.up));
@@ -509,7 +509,7 @@ static void a_name_is_claimed_for_a_while(void **state)
     ps_time from;
 
     (void)state;
-    begin(&b);
+    begin_bench(&b);
     from = b.now;
     while (!ps_uplink_is_name_lost(&b.up)) {
         ps_conn_id conn = dial(&b);
@@ -568,7 +568,7 @@ static void a_closed_uplink_dials_no_more(void **state)
     struct bench b;
 
     (void)state;
-    begin(&b);
+    begin_bench(&b);
     (void)connect_it(&b);
     call = call_of(&b);
     ps_uplink_close(&b.up, &call);
@@ -591,7 +591,7 @@ static void a_ping_of_its_own_accord_needs_a_connection(void **state)
     ps_conn_id conn;
 
     (void)state;
-    begin(&b);
+    begin_bench(&b);
     call = call_of(&b);
     ps_uplink_ping_now(&b.up, &call);
     carry_out(&b);

@@ -65,7 +65,7 @@ struct world {
     unsigned order;
 };
 
-static void begin(struct world *w, unsigned threads)
+static void begin_world(struct world *w, unsigned threads)
 {
     struct ps_worker_options opt = {.threads = threads};
 
@@ -126,7 +126,7 @@ static void threads_share_one_job(void **state)
     struct job j;
 
     (void)state;
-    begin(&w, 4);
+    begin_world(&w, 4);
     assert_int_equal(ps_worker_threads(w.worker), 4);
     job_init(&j, w.a, w.b, LARGE - 5, &w.order);
     ps_worker_submit(w.worker, &j.task);
@@ -143,7 +143,7 @@ static void many_jobs_all_end(void **state)
     struct world w;
 
     (void)state;
-    begin(&w, 3);
+    begin_world(&w, 3);
     for (unsigned i = 0; i < 64; i++) {
         job_init(&jobs[i], w.a, w.b, 1 + (uint64_t)i * 4001, &w.order);
         ps_worker_submit(w.worker, &jobs[i].task);
@@ -162,7 +162,7 @@ static void small_jobs_run_in_order_and_not_inside(void **state)
     struct world w;
 
     (void)state;
-    begin(&w, 1);
+    begin_world(&w, 1);
     for (unsigned i = 0; i < 8; i++) {
         job_init(&jobs[i], w.a, w.b, 1024, &w.order);
         ps_worker_submit(w.worker, &jobs[i].task);
@@ -185,7 +185,7 @@ static void one_alone_is_not_worth_a_thread(void **state)
     struct world w;
 
     (void)state;
-    begin(&w, 2);
+    begin_world(&w, 2);
     for (unsigned i = 0; i < 3; i++) {
         job_init(&jobs[i], w.a, w.b, 20000, &w.order);
     }
@@ -211,7 +211,7 @@ static void a_small_job_may_submit_another(void **state)
     struct job j;
 
     (void)state;
-    begin(&w, 1);
+    begin_world(&w, 1);
     job_init(&j, w.a, w.b, 16, &w.order);
     j.resubmit = w.worker;
     ps_worker_submit(w.worker, &j.task);
@@ -229,7 +229,7 @@ static void refused_jobs_say_so(void **state)
     struct world w;
 
     (void)state;
-    begin(&w, 2);
+    begin_world(&w, 2);
     for (unsigned i = 0; i < 2; i++) {
         job_init(&jobs[i], w.a, w.b, i == 0 ? 16 : LARGE, &w.order);
         jobs[i].job.op = PS_JOB_SGD; /* Without weights. */
@@ -251,7 +251,7 @@ static void free_ends_what_is_left(void **state)
     struct world w;
 
     (void)state;
-    begin(&w, 2);
+    begin_world(&w, 2);
     for (unsigned i = 0; i < 40; i++) {
         job_init(&jobs[i], w.a, w.b, i % 8 == 0 ? 16 : LARGE, &w.order);
         ps_worker_submit(w.worker, &jobs[i].task);
