@@ -1,31 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-#include <cmocka.h>
+#include "dial_bench.h"
 
-#include "base/alloc.h"
 #include "core/link/heartbeat.h"
 #include "core/link/name_claim.h"
 #include "core/link/uplink.h"
+
+#include <stdio.h>
 
 #define BEAT PS_MILLIS(500)
 
 /* A member, its driver, and a scheduler that answers as each test says. */
 struct bench {
+    struct dial_bench d;
     struct ps_uplink up;
     struct ps_account account;
     struct ps_account_limits limits;
-    struct ps_rng rng;
-    struct ps_effects fx;
-    ps_time now;
-    ps_conn_id conns;
-    uint64_t dial_target;
-    uint32_t dials;
-    uint32_t closed;
     struct ps_msg_hello hello; /* Last one; without its strings. */
     char hello_name[16];
     uint32_t hellos;
@@ -86,7 +75,8 @@ static const struct ps_uplink_ops ops = {
 
 static struct ps_uplink_call call_of(struct bench *b)
 {
-    return (struct ps_uplink_call){.context = b, .now = b->now, .fx = &b->fx};
+    return (struct ps_uplink_call){
+        .context = b, .now = b->d.now, .fx = &b->d.fx};
 }
 
 static void note_sent(struct bench *b, const struct ps_msg *m)
@@ -100,7 +90,7 @@ static void note_sent(struct bench *b, const struct ps_msg *m)
     case PS_MSG_PING:
         b->pings++;
         assert_int_equal(m->ping.rounds, 7);
-        assert_int_equal(m->ping.stamp, b->now);
+        assert_int_equal(m->ping.stamp, b->d.now);
         break;
     case PS_MSG_COSTS:
         b->costs++;
@@ -116,49 +106,40 @@ static void note_sent(struct bench *b, const struct ps_msg *m)
     }
 }
 
-static void carry_out(struct bench *b)
+static void note_effect(struct dial_bench *d, const struct ps_fx *f)
 {
-    for (uint32_t i = 0; i < b->fx.count; i++) {
-        const struct ps_fx *f = &b->fx.items[i];
+    struct bench *b = (struct bench *)d;
 
-        if (f->type == PS_FX_DIAL) {
-            b->dial_target = f->dial.target;
-            b->dials++;
-        } else if (f->type == PS_FX_CLOSE) {
-            b->closed++;
-        } else if (f->type == PS_FX_SEND) {
-            note_sent(b, f->send.packet->msg);
-        } else if (f->type == PS_FX_LOG) {
-            snprintf(b->log, sizeof(b->log), "%s", f->log.text);
-        }
+    if (f->type == PS_FX_SEND) {
+        note_sent(b, f->send.packet->msg);
+    } else if (f->type == PS_FX_LOG) {
+        snprintf(b->log, sizeof(b->log), "%s", f->log.text);
     }
-    ps_effects_clear(&b->fx);
 }
 
-/* Ticks as a driver does, up to `how_long` from now. */
-static void pass(struct bench *b, ps_time how_long)
+static ps_time next_deadline(const struct dial_bench *d)
 {
-    ps_time end = b->now + how_long;
-    ps_time due;
+    return ps_uplink_deadline(&((const struct bench *)d)->up);
+}
 
-    while ((due = ps_uplink_deadline(&b->up)) <= end) {
-        struct ps_uplink_call call;
+static void tick_uplink(struct dial_bench *d)
+{
+    struct bench *b = (struct bench *)d;
+    const struct ps_uplink_call call = call_of(b);
 
-        b->now = due > b->now ? due : b->now;
-        call = call_of(b);
-        ps_uplink_tick(&b->up, &call);
-        carry_out(b);
-        assert_true(ps_uplink_deadline(&b->up) > b->now);
-    }
-    b->now = end;
+    ps_uplink_tick(&b->up, &call);
 }
 
 static void begin_with(struct bench *b, bool waits_after_reject)
 {
+    static const struct dial_bench_ops dial_ops = {
+        .deadline = next_deadline,
+        .tick = tick_uplink,
+        .note_effect = note_effect,
+    };
+
     memset(b, 0, sizeof(*b));
-    b->now = PS_SECONDS(100);
-    ps_rng_init(&b->rng, 1);
-    ps_effects_init(&b->fx);
+    dial_bench_init(&b->d, &dial_ops);
     ps_account_init(&b->account, PS_ACCOUNT_DAEMON, "member", &b->limits);
     ps_uplink_init(
         &b->up,
@@ -169,7 +150,7 @@ static void begin_with(struct bench *b, bool waits_after_reject)
                                                .backoff_max = PS_SECONDS(4)},
                                     .account = &b->account,
                                     .waits_after_reject = waits_after_reject},
-        &b->rng, b->now);
+        &b->d.rng, b->d.now);
 }
 
 static void begin_bench(struct bench *b)
@@ -181,7 +162,7 @@ static void end(struct bench *b)
 {
     ps_uplink_fini(&b->up);
     ps_account_fini(&b->account);
-    ps_effects_fini(&b->fx);
+    dial_bench_fini(&b->d);
 }
 
 /* The newest dial has led to a connection; 0: it was not needed. */
@@ -190,19 +171,15 @@ static ps_conn_id open_conn(struct bench *b)
     const struct ps_uplink_call call = call_of(b);
     const uint32_t before = b->hellos;
 
-    ps_uplink_on_open(&b->up, &call, b->dial_target, ++b->conns);
-    carry_out(b);
-    return b->hellos > before ? b->conns : 0;
+    ps_uplink_on_open(&b->up, &call, dial_bench_newest(&b->d), ++b->d.conns);
+    dial_bench_carry_out(&b->d);
+    return b->hellos > before ? b->d.conns : 0;
 }
 
 /* Waits for the next dial and opens its connection. */
 static ps_conn_id dial(struct bench *b)
 {
-    const uint32_t before = b->dials;
-
-    while (b->dials == before) {
-        pass(b, PS_MILLIS(10));
-    }
+    dial_bench_await_dial(&b->d);
     return open_conn(b);
 }
 
@@ -212,7 +189,7 @@ static bool receive(struct bench *b, ps_conn_id conn, const struct ps_msg *m)
     const struct ps_uplink_call call = call_of(b);
     const bool handle = ps_uplink_on_msg(&b->up, &call, conn, m);
 
-    carry_out(b);
+    dial_bench_carry_out(&b->d);
     return handle;
 }
 
@@ -247,14 +224,14 @@ static void lose_conn(struct bench *b, ps_conn_id conn)
     const struct ps_uplink_call call = call_of(b);
 
     ps_uplink_on_closed(&b->up, &call, conn, PS_E_CLOSED);
-    carry_out(b);
+    dial_bench_carry_out(&b->d);
 }
 
 static void send_barrier(struct bench *b)
 {
     ps_uplink_send_msg(&b->up, &(struct ps_msg){.code = PS_MSG_BARRIER_ENTER},
-                       b->now, &b->fx);
-    carry_out(b);
+                       b->d.now, &b->d.fx);
+    dial_bench_carry_out(&b->d);
 }
 
 static ps_conn_id connect_it(struct bench *b)
@@ -288,7 +265,7 @@ static void a_welcome_registers_and_a_ping_follows(void **state)
     assert_int_equal(b.new_sessions, 1);
     assert_int_equal(b.new_schedulers, 0);
     assert_true(b.link_was_open);
-    pass(&b, 0);
+    dial_bench_run(&b.d, 0);
     assert_int_equal(b.pings, 1);
     end(&b);
 }
@@ -363,7 +340,7 @@ static void nothing_counts_before_the_welcome(void **state)
     (void)state;
     begin_bench(&b);
     assert_false(receive(&b, dial(&b), &map));
-    assert_int_equal(b.closed, 1);
+    assert_int_equal(b.d.closed, 1);
     assert_non_null(strstr(b.log, "spoke before its welcome"));
     (void)connect_it(&b);
     end(&b);
@@ -380,7 +357,7 @@ static void a_protocol_that_is_not_spoken_ends_the_connection(void **state)
                 &(struct ps_msg){.code = PS_MSG_WELCOME,
                                  .welcome = {.protocol = PS_PROTOCOL + 1}}));
     assert_int_equal(b.up.state, PS_UPLINK_UNREGISTERED);
-    assert_int_equal(b.closed, 1);
+    assert_int_equal(b.d.closed, 1);
     assert_non_null(strstr(b.log, "protocol"));
     end(&b);
 }
@@ -392,8 +369,8 @@ static void a_hello_without_an_answer_is_given_up(void **state)
     (void)state;
     begin_bench(&b);
     (void)dial(&b);
-    pass(&b, PS_DIALER_WELCOME_TIMEOUT);
-    assert_int_equal(b.closed, 1);
+    dial_bench_run(&b.d, PS_DIALER_WELCOME_TIMEOUT);
+    assert_int_equal(b.d.closed, 1);
     assert_int_equal(b.up.state, PS_UPLINK_UNREGISTERED);
     end(&b);
 }
@@ -407,11 +384,11 @@ static void pings_keep_the_interval_of_the_welcome(void **state)
     begin_bench(&b);
     conn = connect_it(&b);
     for (int i = 0; i < 20; i++) {
-        pass(&b, BEAT);
+        dial_bench_run(&b.d, BEAT);
         pong(&b, conn);
     }
     assert_in_range(b.pings, 20, 21);
-    assert_int_equal(b.dials, 1);
+    assert_int_equal(b.d.dials, 1);
     end(&b);
 }
 
@@ -424,7 +401,7 @@ static void costs_follow_a_ping_once_an_interval(void **state)
     begin_bench(&b);
     conn = connect_it(&b);
     for (ps_time at = 0; at < 3 * PS_LEDGER_REPORT_INTERVAL; at += BEAT) {
-        pass(&b, BEAT);
+        dial_bench_run(&b.d, BEAT);
         pong(&b, conn);
     }
     assert_in_range(b.costs, 3, 4);
@@ -441,16 +418,16 @@ static void a_ping_without_an_answer_dials_in_parallel(void **state)
     (void)state;
     begin_bench(&b);
     first = connect_it(&b);
-    pass(&b, BEAT + PS_MILLIS(1));
+    dial_bench_run(&b.d, BEAT + PS_MILLIS(1));
     assert_int_equal(b.pings, 2);
-    assert_int_equal(b.dials, 1);
-    pass(&b, BEAT);
-    assert_int_equal(b.dials, 2);
+    assert_int_equal(b.d.dials, 1);
+    dial_bench_run(&b.d, BEAT);
+    assert_int_equal(b.d.dials, 2);
     assert_int_equal(b.up.state, PS_UPLINK_CONNECTED);
     second = open_conn(&b);
     welcome(&b, second, 1, true);
     assert_int_equal(b.up.dialer.conn, second);
-    assert_int_equal(b.closed, 1);
+    assert_int_equal(b.d.closed, 1);
     assert_false(ps_uplink_owns_conn(&b.up, first));
     end(&b);
 }
@@ -463,12 +440,12 @@ static void a_stalled_connection_dials_in_parallel(void **state)
     (void)state;
     begin_bench(&b);
     conn = connect_it(&b);
-    ps_uplink_on_stalled(&b.up, conn + 1, b.now); /* Of somebody else. */
-    pass(&b, 0);
-    assert_int_equal(b.dials, 1);
-    ps_uplink_on_stalled(&b.up, conn, b.now);
-    pass(&b, 0);
-    assert_int_equal(b.dials, 2);
+    ps_uplink_on_stalled(&b.up, conn + 1, b.d.now); /* Of somebody else. */
+    dial_bench_run(&b.d, 0);
+    assert_int_equal(b.d.dials, 1);
+    ps_uplink_on_stalled(&b.up, conn, b.d.now);
+    dial_bench_run(&b.d, 0);
+    assert_int_equal(b.d.dials, 2);
     end(&b);
 }
 
@@ -479,11 +456,11 @@ static void a_silent_scheduler_is_dropped(void **state)
     (void)state;
     begin_bench(&b);
     (void)connect_it(&b);
-    pass(&b, ps_heartbeat_timeout(BEAT) - 1);
+    dial_bench_run(&b.d, ps_heartbeat_timeout(BEAT) - 1);
     assert_int_equal(b.up.state, PS_UPLINK_CONNECTED);
-    pass(&b, 1);
+    dial_bench_run(&b.d, 1);
     assert_int_equal(b.up.state, PS_UPLINK_DISCONNECTED);
-    assert_int_equal(b.closed, 1);
+    assert_int_equal(b.d.closed, 1);
     assert_non_null(strstr(b.log, "nothing was heard of it"));
     end(&b);
 }
@@ -498,8 +475,8 @@ static void who_was_registered_loses_its_name_at_once(void **state)
     reject(&b, dial(&b), PS_E_EXIST);
     assert_true(ps_uplink_is_name_lost(&b.up));
     assert_non_null(strstr(b.log, "ending: not you"));
-    pass(&b, PS_SECONDS(10));
-    assert_int_equal(b.dials, 2);
+    dial_bench_run(&b.d, PS_SECONDS(10));
+    assert_int_equal(b.d.dials, 2);
     end(&b);
 }
 
@@ -510,7 +487,7 @@ static void a_name_is_claimed_for_a_while(void **state)
 
     (void)state;
     begin_bench(&b);
-    from = b.now;
+    from = b.d.now;
     while (!ps_uplink_is_name_lost(&b.up)) {
         ps_conn_id conn = dial(&b);
 
@@ -518,7 +495,7 @@ static void a_name_is_claimed_for_a_while(void **state)
             reject(&b, conn, PS_E_EXIST);
         }
     }
-    assert_in_range(b.now - from, PS_NAME_CLAIM_TIMEOUT,
+    assert_in_range(b.d.now - from, PS_NAME_CLAIM_TIMEOUT,
                     PS_NAME_CLAIM_TIMEOUT + PS_SECONDS(10));
     end(&b);
 }
@@ -532,9 +509,9 @@ static ps_time wait_after_reject(bool waits)
     begin_with(&b, waits);
     reject(&b, dial(&b), PS_E_MISMATCH);
     assert_int_equal(b.up.state, PS_UPLINK_UNREGISTERED);
-    from = b.now;
+    from = b.d.now;
     (void)dial(&b);
-    from = b.now - from;
+    from = b.d.now - from;
     end(&b);
     return from;
 }
@@ -555,10 +532,10 @@ static void a_scheduler_may_reject_later_too(void **state)
     reject(&b, connect_it(&b), PS_E_FULL);
     assert_int_equal(b.up.state, PS_UPLINK_DISCONNECTED);
     assert_non_null(strstr(b.log, "the scheduler rejects us: not you"));
-    assert_int_equal(b.closed, 1);
-    b.dials = 0;
-    pass(&b, PS_SECONDS(1));
-    assert_true(b.dials > 0);
+    assert_int_equal(b.d.closed, 1);
+    b.d.dials = 0;
+    dial_bench_run(&b.d, PS_SECONDS(1));
+    assert_true(b.d.dials > 0);
     end(&b);
 }
 
@@ -572,14 +549,14 @@ static void a_closed_uplink_dials_no_more(void **state)
     (void)connect_it(&b);
     call = call_of(&b);
     ps_uplink_close(&b.up, &call);
-    carry_out(&b);
+    dial_bench_carry_out(&b.d);
     assert_int_equal(b.up.state, PS_UPLINK_CLOSED);
-    assert_int_equal(b.closed, 1);
-    pass(&b, PS_SECONDS(10));
-    assert_int_equal(b.dials, 1);
+    assert_int_equal(b.d.closed, 1);
+    dial_bench_run(&b.d, PS_SECONDS(10));
+    assert_int_equal(b.d.dials, 1);
     ps_uplink_close(&b.up, &call); /* Once more changes nothing. */
-    ps_uplink_on_open(&b.up, &call, b.dial_target, ++b.conns);
-    carry_out(&b);
+    ps_uplink_on_open(&b.up, &call, dial_bench_newest(&b.d), ++b.d.conns);
+    dial_bench_carry_out(&b.d);
     assert_int_equal(b.hellos, 1);
     end(&b);
 }
@@ -594,16 +571,16 @@ static void a_ping_of_its_own_accord_needs_a_connection(void **state)
     begin_bench(&b);
     call = call_of(&b);
     ps_uplink_ping_now(&b.up, &call);
-    carry_out(&b);
+    dial_bench_carry_out(&b.d);
     assert_int_equal(b.pings, 0);
     conn = connect_it(&b);
-    pass(&b, 0);
+    dial_bench_run(&b.d, 0);
     pong(&b, conn);
     call = call_of(&b);
     ps_uplink_ping_now(&b.up, &call);
     ps_uplink_send_ping_ack(&b.up, &(struct ps_msg_ping_req){.node = 9}, 1,
-                            &b.fx);
-    carry_out(&b);
+                            &b.d.fx);
+    dial_bench_carry_out(&b.d);
     assert_int_equal(b.pings, 2);
     assert_int_equal(b.ping_acks, 1);
     end(&b);
