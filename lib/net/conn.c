@@ -12,17 +12,14 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 static const char *const state_names[] = {
-    [CONN_OPEN] = "OPEN",
-    [CONN_FINISHING] = "FINISHING",
-    [CONN_CLOSING] = "CLOSING",
+    [CONN_OPEN] = "OPEN",       [CONN_FINISHING] = "FINISHING",
+    [CONN_CLOSING] = "CLOSING", [CONN_DETACHED] = "DETACHED",
     [CONN_CLOSED] = "CLOSED",
 };
 
@@ -30,8 +27,9 @@ static const uint32_t successors[] = {
     [CONN_OPEN] = PS_STATE_BIT(CONN_FINISHING) | PS_STATE_BIT(CONN_CLOSING),
     /* Input is discarded until all output is written. */
     [CONN_FINISHING] = PS_STATE_BIT(CONN_CLOSING),
-    /* Until the handle is closed and no I/O task uses the descriptor. */
-    [CONN_CLOSING] = PS_STATE_BIT(CONN_CLOSED),
+    [CONN_CLOSING] = PS_STATE_BIT(CONN_DETACHED),
+    /* Until no I/O task uses the descriptor. */
+    [CONN_DETACHED] = PS_STATE_BIT(CONN_CLOSED),
     [CONN_CLOSED] = 0,
 };
 
@@ -48,15 +46,21 @@ static void conn_set_state(struct ps_conn *c, enum conn_state to)
     ps_state_change(&conn_states, &c->state, (uint8_t)to);
 }
 
+static bool conn_is_tcp(const struct ps_conn *c)
+{
+    return ps_transport_has(&c->transport, PS_TRANSPORT_IS_TCP);
+}
+
 static ps_time value_or_default(ps_time value, ps_time otherwise)
 {
     return value != 0 ? value : otherwise;
 }
 
-static void set_socket_buffers(const struct ps_conn_options *opt)
+static void set_socket_buffers(const struct ps_conn *c,
+                               const struct ps_conn_options *opt)
 {
     /* Buffer sizes are hints: the kernel caps them, and failure is harmless. */
-    if (!opt->local && !opt->is_shm) {
+    if (conn_is_tcp(c)) {
         ps_tcp_prepare(opt->fd, opt->tcp);
     }
     if (opt->receive_buffer != 0) {
@@ -72,51 +76,52 @@ static void set_socket_buffers(const struct ps_conn_options *opt)
 /* Extends the deadlines by the progress of the I/O tasks. */
 static void conn_heed_io_progress(struct ps_conn *c)
 {
-    if (conn_pool_receives(c) && c->payload_due != PS_TIME_NEVER) {
-        c->payload_due = ps_io_task_progress_at(&c->io->in) +
-                         c->limits.stall_timeout;
+    ps_time *due = c->timers.due;
+
+    if (conn_pool_receives(c) && due[CONN_DUE_PAYLOAD] != PS_TIME_NEVER) {
+        due[CONN_DUE_PAYLOAD] = ps_io_task_progress_at(&c->io->in) +
+                                c->limits.stall_timeout;
     }
-    if (conn_pool_sends(c) && c->stall_due != PS_TIME_NEVER) {
-        c->stall_due = ps_io_task_progress_at(&c->io->out) +
-                       c->limits.stall_timeout;
+    if (conn_pool_sends(c) && due[CONN_DUE_STALL] != PS_TIME_NEVER) {
+        due[CONN_DUE_STALL] = ps_io_task_progress_at(&c->io->out) +
+                              c->limits.stall_timeout;
     }
 }
 
 static void conn_deadline_due(struct ps_loop_timer *t)
 {
-    struct ps_conn *c = PS_CONTAINER(t, struct ps_conn, timer);
-    ps_time now = ps_loop_now(c->loop);
+    struct ps_conn *c = PS_CONTAINER(t, struct ps_conn, timers.timer);
 
     conn_heed_io_progress(c);
-    if (now >= c->close_due && c->write_error != 0) {
-        conn_fail(c, c->write_error);
-    } else if (now >= c->close_due) {
-        ps_conn_close(c, PS_E_CLOSED, "closed by us");
-    } else if (now >= c->greeting_due) {
+    switch (conn_timers_over(&c->timers, ps_loop_now(c->loop))) {
+    case CONN_DUE_CLOSE:
+        if (c->write_error != 0) {
+            conn_fail(c, c->write_error);
+        } else {
+            ps_conn_close(c, PS_E_CLOSED, "closed by us");
+        }
+        break;
+    case CONN_DUE_GREETING:
         ps_conn_close(c, PS_E_TIMEOUT, "no greeting in time");
-    } else if (now >= c->header_due) {
+        break;
+    case CONN_DUE_HEADER:
         ps_conn_close(c, PS_E_TIMEOUT, "header not complete in time");
-    } else if (now >= c->stall_due) {
+        break;
+    case CONN_DUE_STALL:
         ps_conn_close(c, PS_E_TIMEOUT, "peer does not read");
-    } else if (now >= c->payload_due) {
+        break;
+    case CONN_DUE_PAYLOAD:
         ps_conn_close(c, PS_E_TIMEOUT, "payload stopped coming");
-    } else {
+        break;
+    default:
         conn_arm(c);
+        break;
     }
 }
 
-/* Arms the timer for the earliest deadline. A cancelled deadline leaves the
- * timer as it is, and the timer finds nothing due: no heap operation per
- * frame. */
 void conn_arm(struct ps_conn *c)
 {
-    ps_time in = ps_time_min(ps_time_min(c->greeting_due, c->header_due),
-                             c->payload_due);
-    ps_time at = ps_time_min(in, ps_time_min(c->stall_due, c->close_due));
-
-    if (at < ps_loop_timer_at(&c->timer)) {
-        ps_loop_timer_set(c->loop, &c->timer, at);
-    }
+    conn_timers_arm(&c->timers, c->loop);
 }
 
 static void conn_poll_ready(uv_poll_t *handle, int status, int events)
@@ -130,14 +135,15 @@ static void conn_poll_ready(uv_poll_t *handle, int status, int events)
         if (conn_pool_receives(c)) {
             return; /* The receive task meets the same error. */
         }
-        if (!c->is_paused) {
+        if (!conn_is_paused(c)) {
             conn_readable(c);
         }
         if (conn_is_alive(c)) {
             int error = 0;
             socklen_t len = sizeof(error);
 
-            (void)getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &len);
+            (void)getsockopt(c->transport.fd, SOL_SOCKET, SO_ERROR, &error,
+                             &len);
             conn_fail(c, error != 0 ? error : EPIPE);
         }
         return;
@@ -146,8 +152,7 @@ static void conn_poll_ready(uv_poll_t *handle, int status, int events)
         conn_readable(c);
     }
     if ((events & UV_WRITABLE) != 0 && conn_is_alive(c)) {
-        c->is_blocked = false;
-        conn_write_slot(&c->send_slot);
+        conn_writable(c);
     }
 }
 
@@ -158,11 +163,11 @@ void conn_update_poll(struct ps_conn *c)
     if (!conn_is_alive(c)) {
         return;
     }
-    if ((!c->is_paused || c->state == CONN_FINISHING) &&
+    if ((!conn_is_paused(c) || c->state == CONN_FINISHING) &&
         !conn_pool_receives(c)) {
         events |= UV_READABLE;
     }
-    if (c->is_blocked && c->write_error == 0) {
+    if (c->output == CONN_BLOCKED) {
         events |= UV_WRITABLE;
     }
     if (events == c->polled_events) {
@@ -186,8 +191,50 @@ static struct conn_io *conn_io_new(struct ps_conn *c, struct ps_io_pool *all)
 
     m->conn = c;
     m->pool = all;
-    m->socket.fd = c->fd;
+    m->socket.fd = c->transport.fd;
     return m;
+}
+
+static struct ps_conn_limits limits_or_defaults(const struct ps_conn_limits *l)
+{
+    return (struct ps_conn_limits){
+        .greeting_timeout = value_or_default(l->greeting_timeout,
+                                             PS_SECONDS(5)),
+        .header_timeout = value_or_default(l->header_timeout, PS_SECONDS(10)),
+        .stall_timeout = value_or_default(l->stall_timeout, PS_SECONDS(60)),
+        .linger_timeout = value_or_default(l->linger_timeout, PS_SECONDS(1)),
+        .output_max = value_or_default(l->output_max, 1024u * 1024 * 1024),
+    };
+}
+
+static void conn_init_transport(struct ps_conn *c,
+                                const struct ps_conn_options *opt)
+{
+    c->transport.fd = opt->fd;
+    c->transport.ctx = opt->transport_ctx;
+    if (opt->transport != NULL) {
+        c->transport.ops = opt->transport;
+    } else if (opt->local || opt->is_shm) {
+        c->transport.ops = &ps_transport_unix;
+    } else {
+        c->transport.ops = &ps_transport_tcp;
+    }
+    c->tcp.loop = opt->loop;
+    c->tcp.fd = opt->fd;
+    c->tcp.kind = opt->tcp;
+    c->tcp.send_slot.on_slot = conn_write_slot;
+    if (conn_is_tcp(c)) {
+        conn_tcp_init(&c->tcp, opt->receive_buffer == 0);
+    } else {
+        conn_tcp_init_unused(&c->tcp);
+    }
+    if (opt->is_shm) {
+        conn_shm_init(&c->shm, opt->fd, opt->arenas, &c->writer);
+    }
+    if (opt->io_pool != NULL && conn_is_tcp(c) &&
+        ps_transport_has(&c->transport, PS_TRANSPORT_IS_PLAIN)) {
+        c->io = conn_io_new(c, opt->io_pool);
+    }
 }
 
 int ps_conn_open(const struct ps_conn_options *opt, struct ps_conn **ret_conn)
@@ -199,52 +246,23 @@ int ps_conn_open(const struct ps_conn_options *opt, struct ps_conn **ret_conn)
         ps_free(c);
         return ps_err_from_uv(rc);
     }
-    set_socket_buffers(opt);
     c->loop = opt->loop;
     c->ops = opt->ops;
     c->ctx = opt->ctx;
-    c->limits = (struct ps_conn_limits){
-        .greeting_timeout = value_or_default(opt->limits.greeting_timeout,
-                                             PS_SECONDS(5)),
-        .header_timeout = value_or_default(opt->limits.header_timeout,
-                                           PS_SECONDS(10)),
-        .stall_timeout = value_or_default(opt->limits.stall_timeout,
-                                          PS_SECONDS(60)),
-        .linger_timeout = value_or_default(opt->limits.linger_timeout,
-                                           PS_SECONDS(1)),
-        .output_max = value_or_default(opt->limits.output_max,
-                                       1024u * 1024 * 1024),
-    };
+    c->limits = limits_or_defaults(&opt->limits);
     c->self = opt->self;
     c->peer_roles = opt->peer_roles;
-    c->protocol = PS_PROTOCOL;
     c->dialled = opt->dialled;
-    c->local = opt->local;
-    c->is_shm = opt->is_shm;
-    c->peer_process = opt->is_shm ? ps_shm_peer_process(opt->fd) : 0;
-    c->arenas = opt->is_shm ? opt->arenas : NULL;
-    c->tunes_rcvbuf = !opt->local && !opt->is_shm && opt->receive_buffer == 0;
-    c->tcp = opt->tcp;
-    c->is_scheduled = !opt->local && !opt->is_shm;
-    c->next_far_check = opt->local || opt->is_shm ? UINT64_MAX : FAR_LOOK_FIRST;
-    c->send_slot.on_slot = conn_write_slot;
-    c->fd = opt->fd;
-    if (opt->io_pool != NULL && !opt->local && !opt->is_shm) {
-        c->io = conn_io_new(c, opt->io_pool);
-    }
     c->poll.data = c;
-    c->timer.due = conn_deadline_due;
-    c->header_due = PS_TIME_NEVER;
-    c->payload_due = PS_TIME_NEVER;
-    c->stall_due = PS_TIME_NEVER;
-    c->close_due = PS_TIME_NEVER;
-    c->unacked_since = PS_TIME_NEVER;
-    c->greeting_due = ps_loop_now(c->loop) + c->limits.greeting_timeout;
     ps_str_copy(c->peer, sizeof(c->peer), opt->peer);
-    ps_list_init(&c->out);
-    ps_list_init(&c->unreleased);
-    c->staging_cap = STAGING_FIRST;
-    c->staging = ps_alloc(c->staging_cap);
+    conn_init_transport(c, opt);
+    set_socket_buffers(c, opt);
+    ps_frame_reader_init(
+        &c->reader, ps_transport_has(&c->transport, PS_TRANSPORT_IS_PLAIN));
+    ps_frame_writer_init(&c->writer, PS_PROTOCOL);
+    conn_timers_init(&c->timers, conn_deadline_due);
+    c->timers.due[CONN_DUE_GREETING] = ps_loop_now(c->loop) +
+                                       c->limits.greeting_timeout;
     conn_arm(c);
     conn_update_poll(c);
     *ret_conn = c;
@@ -266,16 +284,18 @@ void conn_maybe_closed(struct ps_conn *c)
     if (conn_pool_receives(c) || conn_pool_sends(c)) {
         return;
     }
-    if (c->fd >= 0) {
-        close(c->fd);
-        c->fd = -1;
+    if (c->transport.fd >= 0) {
+        close(c->transport.fd);
+        c->transport.fd = -1;
     }
-    if (!c->poll_closed) {
+    if (c->state != CONN_DETACHED) {
         return;
     }
     conn_set_state(c, CONN_CLOSED);
-    conn_read_fini(c);
-    conn_write_fini(c);
+    ps_transport_fini(&c->transport);
+    ps_frame_reader_fini(&c->reader);
+    ps_frame_writer_fini(&c->writer);
+    conn_shm_fini(&c->shm);
     c->ops->closed(c->ctx, c, c->rc); /* Last: c may be freed in it. */
 }
 
@@ -283,7 +303,7 @@ static void handle_closed(uv_handle_t *handle)
 {
     struct ps_conn *c = handle->data;
 
-    c->poll_closed = true;
+    conn_set_state(c, CONN_DETACHED);
     conn_maybe_closed(c);
 }
 
@@ -293,10 +313,10 @@ void ps_conn_close(struct ps_conn *c, int rc, const char *reason)
         return;
     }
     conn_set_state(c, CONN_CLOSING);
-    ps_send_scheduler_leave(ps_loop_send_scheduler(c->loop), &c->send_slot);
+    conn_tcp_leave(&c->tcp);
     c->rc = rc;
     ps_str_copy(c->reason, sizeof(c->reason), reason);
-    ps_loop_timer_set(c->loop, &c->timer, PS_TIME_NEVER);
+    ps_loop_timer_set(c->loop, &c->timers.timer, PS_TIME_NEVER);
     uv_close((uv_handle_t *)&c->poll, handle_closed);
     if (conn_pool_receives(c)) {
         ps_io_task_cancel(&c->io->in);
@@ -326,9 +346,9 @@ void ps_conn_finish(struct ps_conn *c)
         return;
     }
     conn_set_state(c, CONN_FINISHING);
-    c->greeting_due = PS_TIME_NEVER;
-    c->header_due = PS_TIME_NEVER;
-    c->payload_due = PS_TIME_NEVER;
+    c->timers.due[CONN_DUE_GREETING] = PS_TIME_NEVER;
+    c->timers.due[CONN_DUE_HEADER] = PS_TIME_NEVER;
+    c->timers.due[CONN_DUE_PAYLOAD] = PS_TIME_NEVER;
     if (conn_pool_receives(c)) {
         /* From now on the payload's memory may be freed. */
         ps_io_task_stop(&c->io->in);
@@ -339,38 +359,42 @@ void ps_conn_finish(struct ps_conn *c)
 
 void ps_conn_set_protocol(struct ps_conn *c, uint16_t protocol)
 {
-    c->protocol = protocol;
+    c->writer.protocol = protocol;
 }
 
 ps_time ps_conn_unacked(struct ps_conn *c)
 {
-    ps_time now = ps_loop_now(c->loop);
-    ps_time since = c->unacked_since;
-
-    if (c->local || c->is_shm || c->state != CONN_OPEN ||
-        (since == PS_TIME_NEVER && c->acked_bytes_out == c->stats.bytes_out &&
+    if (!conn_is_tcp(c) || c->state != CONN_OPEN ||
+        (conn_tcp_is_acked(&c->tcp, c->stats.bytes_out) &&
          !conn_pool_sends(c))) {
         return 0;
     }
-    c->unacked_since = ps_tcp_unacked_since(c->fd, since, now);
-    if (c->unacked_since == PS_TIME_NEVER) {
-        c->acked_bytes_out = c->stats.bytes_out;
-        return 0;
-    }
-    return ps_time_add(now - c->unacked_since, 1);
+    return conn_tcp_unacked(&c->tcp, c->stats.bytes_out);
 }
 
 bool ps_conn_losses(const struct ps_conn *c, struct ps_conn_losses *ret_losses)
 {
     struct ps_conn_losses l = {0};
 
-    if (c->local || c->is_shm || c->is_scheduled || c->state != CONN_OPEN ||
-        !ps_tcp_sent(c->fd, &l.sent, &l.retransmitted)) {
+    if (!conn_is_tcp(c) || c->tcp.is_scheduled || c->state != CONN_OPEN ||
+        !ps_tcp_sent(c->tcp.fd, &l.sent, &l.retransmitted)) {
         return false;
     }
-    l.slows_on_loss = ps_tcp_slows_on_loss(c->fd);
+    l.slows_on_loss = ps_tcp_slows_on_loss(c->tcp.fd);
     *ret_losses = l;
     return true;
+}
+
+bool ps_conn_send_freed_arenas(struct ps_conn *c)
+{
+    return c->state == CONN_OPEN && conn_shm_send_freed_arenas(&c->shm);
+}
+
+int ps_conn_pop_fd(struct ps_conn *c)
+{
+    return c->reader.phase == PS_FRAME_DELIVERED
+               ? ps_transport_pop_fd(&c->transport)
+               : -1;
 }
 
 bool ps_conn_is_open(const struct ps_conn *c)
@@ -385,12 +409,12 @@ bool ps_conn_is_greeted(const struct ps_conn *c)
 
 bool ps_conn_is_paused(const struct ps_conn *c)
 {
-    return c->is_paused;
+    return conn_is_paused(c);
 }
 
 bool ps_conn_refers_to_arenas(const struct ps_conn *c)
 {
-    return c->peer_reads_memory || c->peer_maps_arenas;
+    return conn_shm_can_refer(&c->shm);
 }
 
 enum ps_role ps_conn_peer_role(const struct ps_conn *c)
@@ -406,12 +430,12 @@ uint64_t ps_conn_frames(const struct ps_conn *c)
 
 uint64_t ps_conn_queued(const struct ps_conn *c)
 {
-    return c->queued;
+    return c->writer.queued;
 }
 
 uint64_t ps_conn_memory(const struct ps_conn *c)
 {
-    return c->queued_memory;
+    return c->writer.queued_memory;
 }
 
 const char *ps_conn_peer(const struct ps_conn *c)

@@ -27,6 +27,7 @@
 #include "base/err.h"
 #include "base/time.h"
 #include "net/tcp.h"
+#include "net/transport.h"
 #include "proto/ps_msg.h"
 
 #include <stdbool.h>
@@ -39,7 +40,7 @@ struct ps_conn;
 
 #define PS_CONN_PEER_MAX 320u
 /* Received descriptors that may wait for their message. */
-#define PS_CONN_FDS_MAX  16u
+#define PS_CONN_FDS_MAX  PS_TRANSPORT_FDS_MAX
 
 struct ps_conn_ops {
     /* A frame with `len` > 0 payload bytes begins. 0 with *ret_dst: payload is
@@ -80,6 +81,9 @@ struct ps_conn_options {
     /* Unix socket to a same-host peer (net/shm_peer.h): payloads are sent by
      * reference where the receiver can read this memory. */
     bool is_shm;
+    /* Bytes in and out, and their state; NULL: without encryption. */
+    const struct ps_transport_ops *transport;
+    void *transport_ctx;
     /* Arenas that a same-host peer may map; NULL: none. */
     struct ps_arenas *arenas;
     struct ps_io_pool *io_pool; /* I/O threads for TCP; NULL: none. */

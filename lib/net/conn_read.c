@@ -1,23 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Input of a connection: bytes to frames. Each read fills up to two places: the
- * destination of the current payload, and the staging buffer for the bytes that
- * follow it. */
+/* Input of a connection: reads bytes from the transport to the places that the
+ * frame reader names, checks what they complete in the order of
+ * proto/msg_codec.h, and passes it to the user. */
 #include "net/conn_inner.h"
 
 #include "base/alloc.h"
-#include "base/buf.h"
-#include "base/map.h"
-#include "base/num.h"
 #include "proto/msg_codec.h"
 
-#include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
-#include <unistd.h>
 
 /* Bytes read from one connection before others are served. A frame counts as
  * FRAME_COST at least: small frames cost by number, and a peer that sends only
@@ -35,48 +27,6 @@ static void close_malformed(struct ps_conn *c, int rc, const char *what)
     ps_conn_close(c, rc, text);
 }
 
-static void close_fds(struct ps_conn *c)
-{
-    for (uint32_t i = 0; i < c->fd_count; i++) {
-        close(c->fds[i].fd);
-    }
-    c->fd_count = 0;
-}
-
-static int pop_fd(struct ps_conn *c)
-{
-    int fd = c->fds[0].fd;
-
-    c->fd_count--;
-    memmove(c->fds, c->fds + 1, c->fd_count * sizeof(c->fds[0]));
-    return fd;
-}
-
-static void unmap_arenas(struct ps_conn *c)
-{
-    struct ps_map_cursor at = {0};
-    struct ps_buf *b;
-
-    while (c->peer_arenas != NULL &&
-           (b = ps_map_next(c->peer_arenas, &at)) != NULL) {
-        ps_buf_unref(b);
-    }
-    ps_map_free(c->peer_arenas);
-    c->peer_arenas = NULL;
-}
-
-void conn_read_fini(struct ps_conn *c)
-{
-    close_fds(c);
-    unmap_arenas(c);
-    ps_msg_free(c->msg);
-    ps_free(c->header);
-    ps_free(c->staging);
-    c->msg = NULL;
-    c->header = NULL;
-    c->staging = NULL;
-}
-
 static bool is_greeting_code(const struct ps_conn *c, unsigned code)
 {
     if (c->dialled) {
@@ -87,18 +37,13 @@ static bool is_greeting_code(const struct ps_conn *c, unsigned code)
                                                           : PS_MSG_HELLO);
 }
 
-static bool is_shm_code(unsigned code)
-{
-    return code == PS_MSG_SHM_CAPS || code == PS_MSG_SHM_MAP ||
-           code == PS_MSG_SHM_UNMAP || code == PS_MSG_SHM_RELEASE;
-}
-
 /* 0 if a frame with this code is allowed now from a role the peer can have. */
-static int is_code_admitted(const struct ps_conn *c)
+static int check_code(const struct ps_conn *c)
 {
+    const struct ps_frame_prefix *prefix = &c->reader.prefix;
     int rc = PS_E_PERM;
-    bool greeting = is_greeting_code(c, c->prefix.code);
-    bool reject = c->prefix.code == PS_MSG_REJECT;
+    bool greeting = is_greeting_code(c, prefix->code);
+    bool reject = prefix->code == PS_MSG_REJECT;
 
     /* No frame before the handshake, and only one handshake. The dialling side
      * may be rejected later too. */
@@ -108,14 +53,14 @@ static int is_code_admitted(const struct ps_conn *c)
     if (reject && !c->dialled) {
         return PS_E_PERM;
     }
-    if (is_shm_code(c->prefix.code) && !c->is_shm) {
+    if (conn_shm_is_code(prefix->code) && !c->shm.is_used) {
         return PS_E_PERM;
     }
     for (unsigned role = 0; role < 32; role++) {
         if ((c->peer_roles & 1u << role) == 0) {
             continue;
         }
-        rc = ps_frame_check(&c->prefix, (enum ps_role)role, c->self);
+        rc = ps_frame_check(prefix, (enum ps_role)role, c->self);
         if (rc == 0) {
             return 0;
         }
@@ -142,69 +87,46 @@ static bool fix_peer_role(struct ps_conn *c, const struct ps_msg *msg)
 }
 
 /* Closes if a descriptor is left whose bytes are all parsed: no message has
- * claimed it. True: the connection stays open. */
-static bool check_stray_fds(struct ps_conn *c)
+ * claimed it. */
+static void check_stray_fds(struct ps_conn *c)
 {
-    uint64_t seen = c->bytes_read - (c->staging_to - c->staging_from);
+    uint64_t parsed = c->transport.bytes_read -
+                      ps_frame_reader_staged(&c->reader);
 
-    if (c->fd_count > 0 && c->fds[0].end <= seen) {
+    if (c->state == CONN_OPEN &&
+        ps_transport_has_fd_before(&c->transport, parsed)) {
         ps_conn_close(c, PS_E_PROTO,
                       "descriptor beside a message that takes none");
-        return false;
     }
-    return true;
-}
-
-static void greeting_done(struct ps_conn *c)
-{
-    uint8_t *more;
-    uint32_t len = c->staging_to - c->staging_from;
-
-    c->is_greeted = true;
-    c->greeting_due = PS_TIME_NEVER;
-    more = ps_alloc(STAGING_MAX);
-    memcpy(more, c->staging + c->staging_from, len);
-    ps_free(c->staging);
-    c->staging = more;
-    c->staging_cap = STAGING_MAX;
-    c->staging_from = 0;
-    c->staging_to = len;
 }
 
 /* Passes a complete frame to the user. */
 static void deliver_frame(struct ps_conn *c, const struct ps_msg *msg)
 {
-    c->phase = PHASE_HEAD;
-    c->dst = NULL;
-    c->payload_due = PS_TIME_NEVER;
-    if (c->prefix.payload_len >= FRAME_LARGE && c->prefix.ref_count == 0) {
-        c->small_frames = 0;
-    } else if (c->small_frames < SMALL_FRAMES_MAX) {
-        c->small_frames++;
-    }
-    c->stats.frames_in++;
     bool first = !c->is_greeted;
 
+    ps_frame_reader_begin_frame(&c->reader);
+    c->timers.due[CONN_DUE_PAYLOAD] = PS_TIME_NEVER;
+    c->stats.frames_in++;
     if (first) {
-        greeting_done(c);
+        c->is_greeted = true;
+        c->timers.due[CONN_DUE_GREETING] = PS_TIME_NEVER;
+        ps_frame_reader_grow(&c->reader);
     }
-    c->in_frame = true;
-    c->ops->frame(c->ctx, c, msg, c->prefix.payload_len);
-    c->in_frame = false;
-    if (c->state == CONN_OPEN) {
-        (void)check_stray_fds(c);
-    }
-    if (first && c->is_shm && c->dialled && c->state == CONN_OPEN) {
-        conn_send_shm_caps(c);
+    c->ops->frame(c->ctx, c, msg, c->reader.prefix.payload_len);
+    ps_frame_reader_end_frame(&c->reader);
+    check_stray_fds(c);
+    if (first && c->shm.is_used && c->dialled && c->state == CONN_OPEN) {
+        conn_shm_send_caps(&c->shm);
         (void)ps_conn_flush(c);
     }
 }
 
 static void payload_done(struct ps_conn *c)
 {
-    struct ps_msg *msg = c->msg;
+    struct ps_msg *msg = c->reader.msg;
 
-    c->msg = NULL;
+    c->reader.msg = NULL;
     deliver_frame(c, msg);
     ps_msg_free(msg);
 }
@@ -212,257 +134,148 @@ static void payload_done(struct ps_conn *c)
 /* Reports released payloads to the peer, which can then free them. */
 static void maybe_send_release(struct ps_conn *c)
 {
-    if (c->to_release == 0 || c->state != CONN_OPEN) {
-        return;
+    if (c->state == CONN_OPEN && conn_shm_send_release(&c->shm) &&
+        ps_conn_flush(c) && c->state == CONN_OPEN) {
+        c->ops->sent(c->ctx, c, c->writer.queued);
     }
-    conn_send_release(c, c->to_release);
-    c->to_release = 0;
-    c->to_release_bytes = 0;
-    if (ps_conn_flush(c) && c->state == CONN_OPEN) {
-        c->ops->sent(c->ctx, c, c->queued);
-    }
-}
-
-/* Copies a payload that was sent by reference. */
-static void read_references(struct ps_conn *c)
-{
-    uint64_t len = c->payload_left;
-
-    if (c->dst != NULL) {
-        const struct ps_shm_peer peer = {
-            .fd = c->fd, .process = c->peer_process, .arenas = c->peer_arenas};
-        int rc = ps_shm_read(&peer, c->refs, c->prefix.ref_count, c->dst);
-
-        if (rc != 0) {
-            ps_conn_close(c, rc,
-                          rc == PS_E_CLOSED
-                              ? "closed by peer within a frame"
-                              : "payload is not in the peer's memory");
-            return;
-        }
-        c->stats.by_reference += len;
-    }
-    c->payload_left = 0;
-    c->to_release++;
-    c->to_release_bytes += len;
 }
 
 /* Consumes the part of the payload that is available: references or staged
  * bytes. */
-static void consume_staged(struct ps_conn *c)
+static void consume_payload(struct ps_conn *c)
 {
-    if (c->prefix.ref_count > 0) {
-        read_references(c);
+    struct ps_frame_reader *r = &c->reader;
+    const uint64_t len = r->payload_left;
+
+    if (r->prefix.ref_count == 0) {
+        c->stats.copied += ps_frame_reader_consume(r);
         return;
     }
+    int rc = conn_shm_read(&c->shm, c->transport.fd, r->prefix.ref_count,
+                           r->dst, len);
 
-    uint32_t n = (uint32_t)ps_min_u64(c->staging_to - c->staging_from,
-                                      c->payload_left);
-
-    if (c->dst != NULL && n > 0) {
-        memcpy(c->dst, c->staging + c->staging_from, n);
-        c->dst += n;
-        c->stats.copied += n;
+    if (rc != 0) {
+        ps_conn_close(c, rc,
+                      rc == PS_E_CLOSED ? "closed by peer within a frame"
+                                        : "payload is not in the peer's "
+                                          "memory");
+        return;
     }
-    c->staging_from += n;
-    c->payload_left -= n;
+    c->stats.by_reference += r->dst != NULL ? len : 0;
+    r->payload_left = 0;
 }
 
 /* Asks the user for the payload's place. False: reading has to pause. */
 static bool ask_payload_place(struct ps_conn *c, const struct ps_msg *msg)
 {
     void *dst = NULL;
-    int rc = c->ops->header(c->ctx, c, msg, c->prefix.payload_len, &dst);
+    int rc = c->ops->header(c->ctx, c, msg, c->reader.prefix.payload_len, &dst);
 
-    c->dst = rc == 0 ? dst : NULL;
+    c->reader.dst = rc == 0 ? dst : NULL;
     return rc != PS_E_AGAIN;
 }
 
 static void begin_payload(struct ps_conn *c, const struct ps_msg *msg)
 {
-    c->phase = PHASE_PAYLOAD;
-    c->payload_left = c->prefix.payload_len;
+    ps_frame_reader_begin_payload(&c->reader);
     if (!ask_payload_place(c, msg)) {
-        c->is_paused = true;
-        c->payload_due = PS_TIME_NEVER;
-        c->msg = ps_msg_dup(msg);
+        c->timers.due[CONN_DUE_PAYLOAD] = PS_TIME_NEVER;
+        ps_frame_reader_pause(&c->reader, msg);
         conn_update_poll(c);
         return;
     }
+    if (c->state == CONN_OPEN) {
+        consume_payload(c);
+    }
     if (c->state != CONN_OPEN) {
         return;
     }
-    consume_staged(c);
-    if (c->state != CONN_OPEN) {
-        return;
-    }
-    if (c->payload_left == 0) {
+    if (c->reader.payload_left == 0) {
         deliver_frame(c, msg);
     } else {
-        c->msg = ps_msg_dup(msg);
+        c->reader.msg = ps_msg_dup(msg);
     }
 }
 
-/* Parses the references after the header. False: one is malformed or their
- * lengths do not match the payload's, and the connection is closing. */
-static bool parse_references(struct ps_conn *c, const uint8_t *at)
-{
-    uint64_t left = c->prefix.payload_len;
-    bool ok = true;
-
-    for (unsigned i = 0; ok && i < c->prefix.ref_count; i++) {
-        ok = ps_fixed_get_shm_ref(at, &c->refs[i]) && c->refs[i].len <= left;
-        left -= ok ? c->refs[i].len : 0;
-        at += PS_FIXED_SHM_REF_BYTES;
-    }
-    if (c->prefix.ref_count > 0 && (!ok || left != 0)) {
-        ps_conn_close(c, PS_E_PROTO,
-                      "payload is pointed at with another length");
-        return false;
-    }
-    return true;
-}
-
-/* Maps an arena whose descriptor came with the control prefix. */
-static void map_peer_arena(struct ps_conn *c, uint32_t number)
-{
-    const char *why = "arena without a descriptor";
-    struct ps_buf *buf;
-    int fd;
-
-    if (c->peer_arenas == NULL) {
-        c->peer_arenas = ps_map_new();
-    }
-    if (number == 0 || c->fd_count == 0 ||
-        ps_map_get(c->peer_arenas, number) != NULL ||
-        ps_map_count(c->peer_arenas) == PS_SHM_ARENAS_MAX) {
-        ps_conn_close(c, PS_E_PROTO,
-                      c->fd_count == 0 ? why
-                                       : "arena shown twice, or too many");
-        return;
-    }
-    fd = pop_fd(c);
-
-    int rc = ps_shm_map_arena(fd, &buf, &why);
-
-    if (rc != 0) {
-        ps_conn_close(c, rc, why);
-        return;
-    }
-    ps_map_put(c->peer_arenas, number, buf);
-}
-
-static void unmap_peer_arena(struct ps_conn *c, uint32_t number)
-{
-    struct ps_buf *b = c->peer_arenas == NULL
-                           ? NULL
-                           : ps_map_remove(c->peer_arenas, number);
-
-    if (b == NULL) {
-        ps_conn_close(c, PS_E_PROTO, "an end of an arena that was not shown");
-        return;
-    }
-    ps_buf_unref(b);
-}
-
-static void accept_caps(struct ps_conn *c, const struct ps_msg_shm_caps *m)
-{
-    if (c->peer_caps_known) {
-        ps_conn_close(c, PS_E_PROTO, "shm_caps sent twice");
-        return;
-    }
-    c->peer_caps_known = true;
-    c->peer_reads_memory = m->reads_memory;
-    c->peer_maps_arenas = m->maps_arenas;
-    if (!c->dialled) {
-        conn_send_shm_caps(c);
-        (void)ps_conn_flush(c);
-    }
-}
-
-static void accept_release(struct ps_conn *c, uint32_t payloads)
-{
-    if (payloads == 0 || !conn_release_refs(c, payloads)) {
-        ps_conn_close(c, PS_E_PROTO, "receipt for what was not sent");
-        return;
-    }
-    (void)ps_conn_flush(c);
-    if (c->state == CONN_OPEN) {
-        c->ops->sent(c->ctx, c, c->queued);
-    }
-}
-
-/* Messages of the connection itself, which its user does not see (rule S9). */
+/* Handles a message about shared memory. */
 static void accept_shm_msg(struct ps_conn *c, const struct ps_msg *msg)
 {
-    c->phase = PHASE_HEAD;
-    if (msg->code == PS_MSG_SHM_CAPS) {
-        accept_caps(c, &msg->shm_caps);
-    } else if (msg->code == PS_MSG_SHM_MAP) {
-        map_peer_arena(c, msg->shm_map.arena);
-    } else if (msg->code == PS_MSG_SHM_UNMAP) {
-        unmap_peer_arena(c, msg->shm_unmap.arena);
-    } else {
-        accept_release(c, msg->shm_release.payloads);
+    const char *why = "";
+    int rc = conn_shm_accept(&c->shm, &c->transport, msg, &why);
+
+    if (msg->code == PS_MSG_SHM_RELEASE) {
+        /* Set again by the next flush. */
+        c->timers.due[CONN_DUE_STALL] = PS_TIME_NEVER;
     }
-    if (c->state == CONN_OPEN) {
-        (void)check_stray_fds(c);
+    if (rc != 0) {
+        ps_conn_close(c, rc, why);
+    } else if (msg->code == PS_MSG_SHM_RELEASE) {
+        (void)ps_conn_flush(c);
+        if (c->state == CONN_OPEN) {
+            c->ops->sent(c->ctx, c, c->writer.queued);
+        }
+    } else if (msg->code == PS_MSG_SHM_CAPS && !c->dialled) {
+        conn_shm_send_caps(&c->shm);
+        (void)ps_conn_flush(c);
     }
+    check_stray_fds(c);
 }
 
 static void header_done(struct ps_conn *c, const uint8_t *header)
 {
+    const struct ps_frame_prefix *prefix = &c->reader.prefix;
     struct ps_msg msg;
     int rc;
 
     do {
-        rc = ps_msg_decode(ps_loop_decoder(c->loop), c->prefix.code, header,
-                           c->prefix.header_len, &msg);
+        rc = ps_msg_decode(ps_loop_decoder(c->loop), prefix->code, header,
+                           prefix->header_len, &msg);
     } while (rc == PS_E_NOMEM && ps_alloc_use_reserve());
 
-    c->header_due = PS_TIME_NEVER;
+    c->timers.due[CONN_DUE_HEADER] = PS_TIME_NEVER;
     if (rc != 0) {
         char what[64];
 
-        snprintf(what, sizeof(what), "header of %s",
-                 ps_msg_name(c->prefix.code));
+        snprintf(what, sizeof(what), "header of %s", ps_msg_name(prefix->code));
         close_malformed(c, rc, what);
         return;
     }
-    if (!fix_peer_role(c, &msg) ||
-        !parse_references(c, header + c->prefix.header_len)) {
+    if (!fix_peer_role(c, &msg)) {
         return;
     }
-    if (is_shm_code(msg.code)) {
+    if (!conn_shm_parse_refs(&c->shm, prefix, header + prefix->header_len)) {
+        ps_conn_close(c, PS_E_PROTO,
+                      "payload is pointed at with another length");
+    } else if (conn_shm_is_code(msg.code)) {
         accept_shm_msg(c, &msg);
-    } else if (c->prefix.payload_len > 0) {
+    } else if (prefix->payload_len > 0) {
         begin_payload(c, &msg);
     } else {
         deliver_frame(c, &msg);
     }
 }
 
-/* Bytes between prefix and payload: header and references. */
-static uint32_t head_len(const struct ps_conn *c)
-{
-    return c->prefix.header_len + c->prefix.ref_count * PS_FIXED_SHM_REF_BYTES;
-}
-
+/* Parses and checks a prefix. False: more bytes are needed, or the connection
+ * is closing. */
 static bool parse_prefix(struct ps_conn *c)
 {
-    int rc = ps_frame_parse(c->staging + c->staging_from, &c->prefix);
+    const struct ps_frame_prefix *prefix = &c->reader.prefix;
+    int rc = ps_frame_reader_prefix(&c->reader);
 
-    if (rc == 0 && c->prefix.ref_count > 0 && !c->is_shm) {
+    if (rc == PS_E_AGAIN) {
+        return false;
+    }
+    if (rc == 0 && prefix->ref_count > 0 && !c->shm.is_used) {
         rc = PS_E_PROTO;
     }
     if (rc == 0) {
-        rc = is_code_admitted(c);
+        rc = check_code(c);
     }
     if (rc != 0) {
         char what[64];
 
         snprintf(what, sizeof(what), "frame with code %u (%s)",
-                 (unsigned)c->prefix.code, ps_msg_name(c->prefix.code));
+                 (unsigned)prefix->code, ps_msg_name(prefix->code));
         close_malformed(c, rc, what);
     }
     return rc == 0;
@@ -472,122 +285,54 @@ static bool parse_prefix(struct ps_conn *c)
  * closing. */
 static bool parse_head(struct ps_conn *c)
 {
-    uint32_t have = c->staging_to - c->staging_from;
-
-    if (have < PS_FRAME_PREFIX) {
+    if (c->reader.phase == PS_FRAME_HEAD && !parse_prefix(c)) {
         return false;
     }
-    if (!parse_prefix(c)) {
+    const uint8_t *header = ps_frame_reader_header(&c->reader);
+
+    if (header == NULL) {
         return false;
     }
-    uint32_t need = PS_FRAME_PREFIX + head_len(c);
-
-    if (have >= need) {
-        const uint8_t *header = c->staging + c->staging_from + PS_FRAME_PREFIX;
-
-        c->staging_from += need;
-        header_done(c, header);
-        return true;
-    }
-    if (need > c->staging_cap) {
-        c->header = ps_alloc(head_len(c));
-        c->header_got = have - PS_FRAME_PREFIX;
-        memcpy(c->header, c->staging + c->staging_from + PS_FRAME_PREFIX,
-               c->header_got);
-        c->staging_from = c->staging_to;
-        c->phase = PHASE_HEADER;
-    }
-    return false;
+    header_done(c, header);
+    ps_frame_reader_header_done(&c->reader);
+    return true;
 }
 
-/* Bytes to read ahead into staging. */
-static uint32_t read_ahead_bytes(const struct ps_conn *c)
+/* Continues a payload. False: more bytes are needed. */
+static bool parse_payload(struct ps_conn *c)
 {
-    uint32_t room = c->staging_cap - c->staging_to;
-    uint32_t have = c->staging_to - c->staging_from;
-
-    if (c->phase == PHASE_HEAD && have >= PS_FRAME_PREFIX) {
-        /* The prefix is parsed: read the rest of the header, and small payloads
-         * with it. */
-        uint32_t missing = PS_FRAME_PREFIX + head_len(c) - have;
-        bool large = c->prefix.payload_len >= FRAME_LARGE &&
-                     c->prefix.ref_count == 0;
-
-        return (uint32_t)ps_min_u64(large ? missing : room, room);
+    if (c->reader.payload_left > 0) {
+        c->stats.copied += ps_frame_reader_consume(&c->reader);
     }
-    bool large = c->phase == PHASE_HEAD ? c->small_frames < SMALL_FRAMES_MAX
-                                        : c->prefix.payload_len >= FRAME_LARGE;
-
-    return (uint32_t)ps_min_u64(large ? STAGING_AHEAD : room, room);
+    if (c->reader.payload_left > 0) {
+        return false;
+    }
+    payload_done(c);
+    return true;
 }
 
-/* Sets up the places of the next read, with at most `most` bytes of payload;
- * returns their number. */
-static int is_payload_placed(struct ps_conn *c, uint64_t most,
-                             struct iovec iov[2])
+static void peer_has_ended(struct ps_conn *c)
 {
-    int n = 0;
-    bool ahead = true;
-
-    if (c->staging_from > 0) {
-        memmove(c->staging, c->staging + c->staging_from,
-                c->staging_to - c->staging_from);
-        c->staging_to -= c->staging_from;
-        c->staging_from = 0;
-    }
-    if (c->phase == PHASE_HEADER) {
-        iov[n++] = (struct iovec){c->header + c->header_got,
-                                  head_len(c) - c->header_got};
-    } else if (c->phase == PHASE_PAYLOAD && c->dst != NULL) {
-        ahead = c->payload_left <= most;
-        iov[n++] = (struct iovec){c->dst, ps_min_u64(c->payload_left, most)};
-    } else if (c->phase == PHASE_PAYLOAD) {
-        ahead = c->payload_left <= PS_LOOP_SCRATCH;
-        iov[n++] = (struct iovec){ps_loop_scratch(c->loop),
-                                  ps_min_u64(c->payload_left, PS_LOOP_SCRATCH)};
-    }
-    if (ahead) {
-        iov[n++] = (struct iovec){c->staging + c->staging_to,
-                                  read_ahead_bytes(c)};
-    }
-    return n;
-}
-
-/* Advances the places by `n` bytes read. */
-static void count_to_release(struct ps_conn *c, const struct iovec *iov,
-                             size_t n)
-{
-    size_t first = 0;
-
-    if (c->phase != PHASE_HEAD) {
-        first = ps_min_u64(n, iov[0].iov_len);
-    }
-    if (c->phase == PHASE_HEADER) {
-        c->header_got += (uint32_t)first;
-    } else if (c->phase == PHASE_PAYLOAD) {
-        c->payload_left -= first;
-        c->dst = c->dst != NULL ? c->dst + first : NULL;
-    }
-    c->staging_to += (uint32_t)(n - first);
+    ps_conn_close(c, PS_E_CLOSED,
+                  ps_frame_reader_in_frame(&c->reader)
+                      ? "closed by peer within a frame"
+                      : "closed by peer");
 }
 
 /* Counts `n` received bytes. */
 static void count_received(struct ps_conn *c, uint64_t n)
 {
-    c->bytes_read += n;
+    c->transport.bytes_read += n;
     c->stats.bytes_in += n;
-    if (c->tunes_rcvbuf && n > 0) {
-        ps_rcvbuf_tuner_add(ps_loop_rcvbuf_tuner(c->loop), &c->rcvbuf, c->fd,
-                            ps_loop_now(c->loop), n);
-    }
+    conn_tcp_received(&c->tcp, n);
 }
 
-static void peer_has_ended(struct ps_conn *c)
+static int next_places(struct ps_conn *c, uint64_t most, struct iovec iov[2])
 {
-    bool inside = c->phase != PHASE_HEAD || c->staging_to > c->staging_from;
+    const struct ps_frame_scratch scratch = {ps_loop_scratch(c->loop),
+                                             PS_LOOP_SCRATCH};
 
-    ps_conn_close(c, PS_E_CLOSED,
-                  inside ? "closed by peer within a frame" : "closed by peer");
+    return ps_frame_reader_places(&c->reader, most, &scratch, iov);
 }
 
 static void parse_staged(struct ps_conn *c);
@@ -595,10 +340,10 @@ static void parse_staged(struct ps_conn *c);
 /* A receive task has ended: read all, or failed. */
 static void receive_task_done(struct ps_io_task *m)
 {
-    struct conn_io *moves = PS_CONTAINER(m, struct conn_io, in);
-    struct ps_conn *c = moves->conn;
+    struct conn_io *io = PS_CONTAINER(m, struct conn_io, in);
+    struct ps_conn *c = io->conn;
 
-    moves->receives = false;
+    io->receives = false;
     c->stats.reads += m->syscalls;
     c->stats.moved_by_pool += m->bytes_done;
     count_received(c, m->bytes_done);
@@ -611,9 +356,8 @@ static void receive_task_done(struct ps_io_task *m)
             ps_conn_close(c, PS_E_CLOSED, "closed by us");
         }
     } else {
-        const struct iovec first = {c->dst, c->payload_left};
-
-        count_to_release(c, &first, m->bytes_done);
+        ps_frame_reader_advance(&c->reader, c->reader.payload_left,
+                                m->bytes_done);
         if (m->peer_ended) {
             peer_has_ended(c);
         } else if (m->error != 0) {
@@ -630,15 +374,15 @@ static void submit_receive(struct ps_conn *c)
 {
     struct conn_io *m = c->io;
 
-    if (m->receives || c->dst == NULL ||
-        !ps_io_pool_wants(m->pool, c->payload_left)) {
+    if (m->receives || c->reader.dst == NULL ||
+        !ps_io_pool_wants(m->pool, c->reader.payload_left)) {
         return;
     }
     m->receives = true;
     m->in.iov = m->in_iov;
-    m->in.count = (unsigned)is_payload_placed(c, UINT64_MAX, m->in_iov);
+    m->in.count = (unsigned)next_places(c, UINT64_MAX, m->in_iov);
     m->in.is_send = false;
-    m->in.bytes_min = c->payload_left;
+    m->in.bytes_min = c->reader.payload_left;
     m->in.done = receive_task_done;
     ps_io_task_submit(m->pool, &m->socket, &m->in);
     conn_update_poll(c);
@@ -647,47 +391,28 @@ static void submit_receive(struct ps_conn *c)
 /* Parses all staged bytes and delivers complete frames. */
 static void parse_staged(struct ps_conn *c)
 {
+    struct ps_frame_reader *r = &c->reader;
     bool more = true;
 
-    while (more && c->state == CONN_OPEN && !c->is_paused) {
-        if (c->to_release_bytes >= SHM_RELEASE_BYTES) {
+    while (more && c->state == CONN_OPEN && !conn_is_paused(c)) {
+        if (conn_shm_release_due(&c->shm)) {
             maybe_send_release(c);
-            continue;
-        }
-        switch (c->phase) {
-        case PHASE_HEAD:
+        } else if (r->phase == PS_FRAME_PAYLOAD) {
+            more = parse_payload(c);
+        } else {
             more = parse_head(c);
-            break;
-        case PHASE_HEADER:
-            more = c->header_got == head_len(c);
-            if (more) {
-                uint8_t *header = c->header;
-
-                c->header = NULL;
-                c->phase = PHASE_HEAD;
-                header_done(c, header);
-                ps_free(header);
-            }
-            break;
-        case PHASE_PAYLOAD:
-            more = c->payload_left == 0;
-            if (more) {
-                payload_done(c);
-            }
-            break;
         }
     }
     if (c->state != CONN_OPEN) {
         return;
     }
-    bool begun = c->phase == PHASE_HEADER ||
-                 (c->phase == PHASE_HEAD && c->staging_to > c->staging_from);
+    ps_time *due = c->timers.due;
 
-    if (begun && c->header_due == PS_TIME_NEVER) {
-        c->header_due = ps_loop_now(c->loop) + c->limits.header_timeout;
+    if (ps_frame_reader_in_header(r) && due[CONN_DUE_HEADER] == PS_TIME_NEVER) {
+        due[CONN_DUE_HEADER] = ps_loop_now(c->loop) + c->limits.header_timeout;
         conn_arm(c);
-    } else if (c->phase == PHASE_PAYLOAD && !c->is_paused) {
-        c->payload_due = ps_loop_now(c->loop) + c->limits.stall_timeout;
+    } else if (r->phase == PS_FRAME_PAYLOAD) {
+        due[CONN_DUE_PAYLOAD] = ps_loop_now(c->loop) + c->limits.stall_timeout;
         conn_arm(c);
         if (c->io != NULL) {
             submit_receive(c);
@@ -695,86 +420,36 @@ static void parse_staged(struct ps_conn *c)
     }
 }
 
-/* True if a descriptor is available. MSG_CTRUNC does not tell whether the
- * process ran out of them. */
-static bool has_free_fd(void)
-{
-    int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-
-    if (fd >= 0) {
-        close(fd);
-    }
-    return fd >= 0;
-}
-
-/* Queues the descriptors of one read. False: the connection is closing. */
-static bool queue_fds(struct ps_conn *c, struct msghdr *m, size_t n)
-{
-    bool many = (m->msg_flags & MSG_CTRUNC) != 0;
-
-    for (struct cmsghdr *h = CMSG_FIRSTHDR(m); h != NULL;
-         h = CMSG_NXTHDR(m, h)) {
-        if (h->cmsg_level != SOL_SOCKET || h->cmsg_type != SCM_RIGHTS) {
-            continue;
-        }
-        size_t count = (h->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-
-        for (size_t i = 0; i < count; i++) {
-            int fd;
-
-            memcpy(&fd, CMSG_DATA(h) + i * sizeof(int), sizeof(fd));
-            if (c->fd_count == PS_CONN_FDS_MAX) {
-                many = true;
-                close(fd);
-                continue;
-            }
-            c->fds[c->fd_count++] = (struct arrived_fd){
-                .fd = fd, .end = c->bytes_read + n};
-        }
-    }
-    if (many && !has_free_fd()) {
-        ps_conn_close(c, PS_E_FULL,
-                      "this daemon has no descriptor left for one that came "
-                      "with a message (LimitNOFILE)");
-    } else if (many) {
-        ps_conn_close(c, PS_E_PROTO, "too many descriptors");
-    }
-    return !many;
-}
-
 static ssize_t receive_some(struct ps_conn *c, struct iovec *iov, int count)
 {
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(PS_CONN_FDS_MAX * sizeof(int))];
-    } control;
-    struct msghdr m = {.msg_iov = iov, .msg_iovlen = (size_t)count};
     ps_time begun = c->io != NULL ? ps_loop_now(c->loop) : 0;
-    ssize_t n;
+    ssize_t n = c->transport.ops->read(&c->transport, iov, count);
 
-    if (c->local || c->is_shm) {
-        m.msg_control = control.bytes;
-        m.msg_controllen = sizeof(control.bytes);
-    }
-    do {
-        n = recvmsg(c->fd, &m, MSG_CMSG_CLOEXEC);
-    } while (n < 0 && errno == EINTR);
     c->stats.reads++;
     if (c->io != NULL && n > 0) {
         ps_io_pool_add_spent(c->io->pool, ps_loop_now(c->loop) - begun);
     }
-    if (n > 0 && (c->local || c->is_shm) && !queue_fds(c, &m, (size_t)n)) {
-        errno = ECANCELED;
-        return -1;
-    }
     return n;
+}
+
+/* Closes after a failed read, unless the transport has no more bytes now. */
+static void receive_failed(struct ps_conn *c, int errnum)
+{
+    if (c->transport.failure_rc != 0) {
+        ps_conn_close(c, c->transport.failure_rc, c->transport.failure);
+    } else if (errnum != EAGAIN && errnum != EWOULDBLOCK) {
+        conn_fail(c, errnum);
+    } else if (c->peer_ended) {
+        peer_has_ended(c);
+    }
 }
 
 /* After ps_conn_finish(): discards input until its end. */
 static void discard_payload(struct ps_conn *c)
 {
     for (;;) {
-        ssize_t n = recv(c->fd, ps_loop_scratch(c->loop), PS_LOOP_SCRATCH, 0);
+        ssize_t n = recv(c->transport.fd, ps_loop_scratch(c->loop),
+                         PS_LOOP_SCRATCH, 0);
 
         if (n > 0 || (n < 0 && errno == EINTR)) {
             continue;
@@ -790,35 +465,35 @@ void conn_readable(struct ps_conn *c)
 {
     size_t budget = READ_BUDGET;
 
-    while (c->state == CONN_OPEN && !c->is_paused && !conn_pool_receives(c)) {
+    while (c->state == CONN_OPEN && !conn_is_paused(c) &&
+           !conn_pool_receives(c)) {
         struct iovec iov[2];
-        int count = is_payload_placed(c, READ_BUDGET, iov);
-        size_t asked = iov[0].iov_len + (count == 2 ? iov[1].iov_len : 0);
+        int count = next_places(c, READ_BUDGET, iov);
+        size_t wanted = iov[0].iov_len + (count == 2 ? iov[1].iov_len : 0);
+        size_t first = iov[0].iov_len;
         uint64_t before = c->stats.frames_in;
         ssize_t n = receive_some(c, iov, count);
         uint64_t spent;
 
         if (n < 0) {
-            if (errno != EAGAIN && errno != EWOULDBLOCK) {
-                conn_fail(c,
-                          errno); /* queue_fds() may have closed it already. */
-            } else if (c->peer_ended) {
-                peer_has_ended(c);
-            }
+            receive_failed(c, errno);
             return;
         }
         if (n == 0) {
             peer_has_ended(c);
             return;
         }
-        count_to_release(c, iov, (size_t)n);
+        ps_frame_reader_advance(&c->reader, first, (size_t)n);
         count_received(c, (uint64_t)n);
         parse_staged(c);
         maybe_send_release(c);
+        if (ps_transport_pending(&c->transport) > 0) {
+            continue; /* The loop does not see these bytes. */
+        }
         /* A short read mostly means that the socket is empty. A Unix socket
          * also stops at a descriptor. */
         spent = (size_t)n + (c->stats.frames_in - before) * FRAME_COST;
-        if ((size_t)n < asked || spent >= budget) {
+        if ((size_t)n < wanted || spent >= budget) {
             return;
         }
         budget -= spent;
@@ -830,16 +505,19 @@ void conn_readable(struct ps_conn *c)
 
 void ps_conn_resume(struct ps_conn *c)
 {
-    if (!c->is_paused || c->state != CONN_OPEN) {
+    if (!conn_is_paused(c) || c->state != CONN_OPEN) {
         return;
     }
-    if (!ask_payload_place(c, c->msg) || c->state != CONN_OPEN) {
+    if (!ask_payload_place(c, c->reader.msg) || c->state != CONN_OPEN) {
         return;
     }
-    c->is_paused = false;
-    consume_staged(c);
+    ps_frame_reader_resume(&c->reader);
+    consume_payload(c);
     parse_staged(c);
     maybe_send_release(c);
+    if (ps_transport_pending(&c->transport) > 0) {
+        conn_readable(c);
+    }
     conn_update_poll(c);
 }
 
@@ -848,15 +526,10 @@ void ps_conn_peer_ended(struct ps_conn *c)
     c->peer_ended = true;
     /* The ended process wrote no more than the socket holds; later bytes come
      * from another process. */
-    for (int i = 0; i < PEER_ENDED_READS && conn_is_alive(c) && !c->is_paused &&
-                    !conn_pool_receives(c);
+    for (int i = 0; i < PEER_ENDED_READS && conn_is_alive(c) &&
+                    !conn_is_paused(c) && !conn_pool_receives(c);
          i++) {
         conn_readable(c);
     }
     ps_conn_close(c, PS_E_CLOSED, "its process ended");
-}
-
-int ps_conn_pop_fd(struct ps_conn *c)
-{
-    return c->in_frame && c->fd_count > 0 ? pop_fd(c) : -1;
 }

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "net/frame_writer.h"
+
+#include "base/alloc.h"
+#include "base/num.h"
+#include "net/loop.h"
+#include "proto/msg_codec.h"
+
+#include <string.h>
+#include <unistd.h>
+
+/* Limit on unreleased bytes sent by reference, so that the peer's other
+ * connections get served in between. */
+#define UNRELEASED_MAX (4u * 1024u * 1024u)
+
+uint64_t ps_out_frame_referenced(const struct ps_out_frame *f)
+{
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; f->by_reference && i < f->slice_count; i++) {
+        sum += f->slices[i].len;
+    }
+    return sum;
+}
+
+static struct ps_out_frame *frame_of(struct ps_list_node *n)
+{
+    return PS_CONTAINER(n, struct ps_out_frame, node);
+}
+
+static void frame_done(struct ps_frame_writer *w, struct ps_out_frame *f)
+{
+    ps_list_remove(&f->node);
+    w->queued_memory -= f->memory;
+    if (f->pass_fd >= 0) {
+        close(f->pass_fd);
+    }
+    if (f->done != NULL) {
+        f->done(f->ctx);
+    }
+    ps_free(f);
+}
+
+void ps_frame_writer_init(struct ps_frame_writer *w, uint16_t protocol)
+{
+    w->protocol = protocol;
+    ps_list_init(&w->out);
+    ps_list_init(&w->unreleased);
+}
+
+void ps_frame_writer_fini(struct ps_frame_writer *w)
+{
+    struct ps_list_node *n;
+
+    while ((n = ps_list_first(&w->unreleased)) != NULL) {
+        frame_done(w, frame_of(n));
+    }
+    while ((n = ps_list_first(&w->out)) != NULL) {
+        frame_done(w, frame_of(n));
+    }
+    w->queued = 0;
+    w->written = 0;
+}
+
+int ps_out_frame_new(const struct ps_frame_writer *w, const struct ps_msg *msg,
+                     uint64_t payload_len, size_t extra, void *scratch,
+                     struct ps_out_frame **ret_frame)
+{
+    size_t cap = ps_msg_encoded_bound(msg);
+    bool beside = scratch != NULL && cap <= PS_LOOP_SCRATCH;
+    struct ps_out_frame *f = beside ? NULL : ps_alloc(sizeof(*f) + cap + extra);
+    uint8_t *header = beside ? scratch : f->header;
+    size_t len;
+    int rc = ps_msg_encode(msg, w->protocol, payload_len, header, cap, &len);
+
+    if (rc != 0) {
+        ps_free(f);
+        return rc;
+    }
+    if (beside) {
+        f = ps_alloc(sizeof(*f) + len + extra);
+        memcpy(f->header, header, len);
+    }
+    *f = (struct ps_out_frame){
+        .header_len = (uint32_t)len,
+        .len = len + payload_len,
+        .memory = ps_alloc_size(f),
+        .pass_fd = -1,
+    };
+    *ret_frame = f;
+    return 0;
+}
+
+/* Inserts an urgent frame before the first frame that has not begun; an urgent
+ * frame that waits there is dropped. */
+static void push_urgent(struct ps_frame_writer *w, struct ps_out_frame *f,
+                        uint64_t begun)
+{
+    struct ps_list_node *n = ps_list_first(&w->out);
+
+    while (n != NULL) {
+        struct ps_out_frame *other = frame_of(n);
+
+        if (begun == 0 && other->order == PS_FRAME_URGENT) {
+            n = ps_list_next(&w->out, n);
+            w->queued -= other->len;
+            frame_done(w, other);
+            continue;
+        }
+        if (begun == 0 && other->order != PS_FRAME_GREETING) {
+            ps_list_insert(n, &f->node);
+            return;
+        }
+        begun -= ps_min_u64(begun, other->len);
+        n = ps_list_next(&w->out, n);
+    }
+    ps_list_push_back(&w->out, &f->node);
+}
+
+void ps_frame_writer_push(struct ps_frame_writer *w, struct ps_out_frame *f,
+                          uint64_t in_flight)
+{
+    w->queued += f->len + ps_out_frame_referenced(f);
+    w->queued_memory += f->memory;
+    if (f->order == PS_FRAME_URGENT) {
+        push_urgent(w, f, w->written + in_flight);
+    } else {
+        ps_list_push_back(&w->out, &f->node);
+    }
+}
+
+/* Appends the frame from byte `skip` on, as far as `iov` has space; returns the
+ * new count. */
+static int add_frame(const struct ps_out_frame *f, uint64_t skip,
+                     struct iovec *iov, int n)
+{
+    if (skip < f->header_len) {
+        iov[n++] = (struct iovec){(uint8_t *)(uintptr_t)f->header + skip,
+                                  f->header_len - skip};
+        skip = 0;
+    } else {
+        skip -= f->header_len;
+    }
+    if (f->by_reference) {
+        return n;
+    }
+    for (uint32_t i = 0; i < f->slice_count && n < PS_FRAME_IOV_MAX; i++) {
+        const struct ps_slice *s = &f->slices[i];
+
+        if (skip >= s->len) {
+            skip -= s->len;
+            continue;
+        }
+        iov[n++] = (struct iovec){ps_slice_data(s) + skip, s->len - skip};
+        skip = 0;
+    }
+    return n;
+}
+
+int ps_frame_writer_gather(const struct ps_frame_writer *w, uint64_t most,
+                           struct iovec iov[PS_FRAME_IOV_MAX])
+{
+    uint64_t skip = w->written;
+    uint64_t bytes = 0;
+    uint64_t unreleased = w->unreleased_bytes;
+    int n = 0;
+
+    PS_LIST_EACH(node, &w->out)
+    {
+        const struct ps_out_frame *f = PS_CONTAINER(
+            node, const struct ps_out_frame, node);
+
+        if (n == PS_FRAME_IOV_MAX || bytes >= most ||
+            (n > 0 && f->pass_fd >= 0)) {
+            break;
+        }
+        if (f->by_reference && skip == 0 && unreleased >= UNRELEASED_MAX) {
+            break;
+        }
+        unreleased += ps_out_frame_referenced(f);
+        n = add_frame(f, skip, iov, n);
+        skip = 0;
+        bytes += f->len;
+        if (f->pass_fd >= 0) {
+            break;
+        }
+    }
+    return n;
+}
+
+int ps_frame_writer_fd(const struct ps_frame_writer *w)
+{
+    return frame_of(ps_list_first(&w->out))->pass_fd;
+}
+
+void ps_frame_writer_advance(struct ps_frame_writer *w, uint64_t n)
+{
+    w->queued -= n;
+    while (n > 0) {
+        struct ps_out_frame *f = frame_of(ps_list_first(&w->out));
+        uint64_t left = f->len - w->written;
+
+        if (f->pass_fd >= 0) {
+            close(f->pass_fd); /* Sent with the first byte. */
+            f->pass_fd = -1;
+        }
+        if (n < left) {
+            w->written += n;
+            return;
+        }
+        n -= left;
+        w->written = 0;
+        if (f->by_reference) {
+            ps_list_remove(&f->node);
+            ps_list_push_back(&w->unreleased, &f->node);
+            w->unreleased_bytes += ps_out_frame_referenced(f);
+        } else {
+            frame_done(w, f);
+        }
+    }
+}
+
+bool ps_frame_writer_release(struct ps_frame_writer *w, uint64_t count)
+{
+    while (count > 0 && !ps_list_empty(&w->unreleased)) {
+        struct ps_out_frame *f = frame_of(ps_list_first(&w->unreleased));
+
+        w->queued -= ps_out_frame_referenced(f);
+        w->unreleased_bytes -= ps_out_frame_referenced(f);
+        frame_done(w, f);
+        count--;
+    }
+    return count == 0;
+}

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Transport of a connection: the bytes of its frames, in and out. Frames
+ * (net/frame_reader.h, net/frame_writer.h) lie above, and a socket below. A
+ * transport that encrypts keeps its state in `ctx` and fits in between. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+/* Received descriptors that may wait for their message. */
+#define PS_TRANSPORT_FDS_MAX 16u
+
+struct ps_transport;
+
+/* Abilities of a transport. */
+enum ps_transport_flag {
+    /* The stream has the bytes of the frames: a payload is read straight to its
+     * place, and an I/O thread may use the socket. */
+    PS_TRANSPORT_IS_PLAIN = 1,
+    PS_TRANSPORT_PASSES_FDS = 2, /* Descriptors travel with bytes. */
+    PS_TRANSPORT_IS_TCP = 4,     /* The socket is one of TCP. */
+};
+
+struct ps_transport_ops {
+    unsigned flags; /* enum ps_transport_flag. */
+    /* Reads bytes to up to `count` places. 0: end of the stream; -1: errno, or
+     * ECANCELED and `failure`. EAGAIN: neither socket nor transport has any. */
+    ssize_t (*read)(struct ps_transport *t, struct iovec *iov, int count);
+    /* Writes bytes; the descriptor `pass_fd` travels with the first, -1: none.
+     * -1 with errno as read. Bytes not accepted may be others next time. */
+    ssize_t (*write)(struct ps_transport *t, struct iovec *iov, int count,
+                     int pass_fd);
+    /* Bytes that the next read gets without the socket; NULL: none ever. */
+    size_t (*pending)(const struct ps_transport *t);
+    /* Frees `ctx`; NULL: nothing to free. */
+    void (*fini)(struct ps_transport *t);
+};
+
+extern const struct ps_transport_ops ps_transport_tcp;
+extern const struct ps_transport_ops ps_transport_unix;
+
+struct ps_arrived_fd {
+    int fd;
+    uint64_t end; /* Stream position after the read that brought it. */
+};
+
+/* Zeroed at first but for the first three. */
+struct ps_transport {
+    const struct ps_transport_ops *ops;
+    void *ctx; /* State of the operations. */
+    int fd;    /* Socket; owned by the connection. */
+    uint32_t fd_count;
+    struct ps_arrived_fd fds[PS_TRANSPORT_FDS_MAX];
+    uint64_t bytes_read;
+    int failure_rc;      /* Failure that is none of the system; 0: none. */
+    const char *failure; /* Its reason. */
+};
+
+/* Closes descriptors that nothing claimed, and frees the state. */
+void ps_transport_fini(struct ps_transport *t);
+
+static inline bool ps_transport_has(const struct ps_transport *t,
+                                    enum ps_transport_flag flag)
+{
+    return (t->ops->flags & flag) != 0;
+}
+
+/* Oldest descriptor, owned by the caller; -1: none. */
+int ps_transport_pop_fd(struct ps_transport *t);
+/* True if a descriptor waits that came with bytes before `position`. */
+bool ps_transport_has_fd_before(const struct ps_transport *t,
+                                uint64_t position);
+
+static inline size_t ps_transport_pending(const struct ps_transport *t)
+{
+    return t->ops->pending != NULL ? t->ops->pending(t) : 0;
+}
