@@ -169,6 +169,21 @@ void ps_str_add_size(struct ps_str *s, uint64_t bytes)
     ps_str_addf(s, unit == 0 ? "%.0f %s" : "%.1f %s", value, units[unit]);
 }
 
+bool ps_str_is_name(const char *text, size_t max)
+{
+    size_t len = 0;
+
+    if (text == NULL) {
+        return false;
+    }
+    for (; text[len] != '\0'; len++) {
+        if (text[len] <= ' ' || text[len] > '~') {
+            return false;
+        }
+    }
+    return len > 0 && len <= max;
+}
+
 bool ps_str_copy(char *dst, size_t cap, const char *src)
 {
     struct ps_str s;

@@ -34,5 +34,8 @@ size_t ps_str_visible(const char *bytes, size_t len);
 void ps_str_add_visible(struct ps_str *s, const char *text);
 /* "1-3,7" from sorted numbers. */
 void ps_str_add_ranges(struct ps_str *s, const unsigned *sorted, size_t count);
+/* True: printable ASCII without spaces, 1 to `max` characters; false for
+ * NULL. */
+bool ps_str_is_name(const char *text, size_t max);
 /* Copies into a char array of `cap` bytes; true if it fits. */
 bool ps_str_copy(char *dst, size_t cap, const char *src);

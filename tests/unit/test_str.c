@@ -132,6 +132,18 @@ static void copy_says_whether_it_fitted(void **state)
     assert_string_equal(data, "abc");
 }
 
+static void a_name_is_one_printable_word(void **state)
+{
+    (void)state;
+    assert_true(ps_str_is_name("job-1/group#2", 13));
+    assert_false(ps_str_is_name("job-1/group#2", 12));
+    assert_false(ps_str_is_name("", 12));
+    assert_false(ps_str_is_name(NULL, 12));
+    assert_false(ps_str_is_name("a b", 12));
+    assert_false(ps_str_is_name("a\n", 12));
+    assert_false(ps_str_is_name("\xc3\xa4", 12));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -140,6 +152,7 @@ int main(void)
         cmocka_unit_test(strangers_bytes_cannot_forge_a_line),
         cmocka_unit_test(what_is_not_visible_is_written_out),
         cmocka_unit_test(ranges_are_short),
+        cmocka_unit_test(a_name_is_one_printable_word),
         cmocka_unit_test(copy_says_whether_it_fitted),
     };
 

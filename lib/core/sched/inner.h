@@ -136,8 +136,6 @@ static inline const char *ps_sched_text_or_empty(const char *s)
 
 /* ----- sched.c */
 void ps_sched_close_conn(struct ps_sched_step *st, struct ps_sched_conn *c);
-/* True: printable ASCII without spaces, 1 to PS_NAME_MAX characters. */
-bool ps_sched_name_is_valid(const char *name);
 
 /* ----- membership.c */
 void ps_sched_on_hello(struct ps_sched_step *st, struct ps_sched_conn *c,

@@ -34,7 +34,7 @@ struct ps_sched_job *ps_sched_find_open_job(const struct ps_sched *s,
 /* Appends "job 'x' (generation 7)"; an invalid name is left out. */
 static void append_job_name(struct ps_str *out, uint64_t gen, const char *name)
 {
-    if (ps_sched_name_is_valid(name)) {
+    if (ps_str_is_name(name, PS_NAME_MAX)) {
         ps_str_addf(out, "job '%s' (generation %" PRIu64 ")", name, gen);
     } else {
         ps_str_addf(out, "job generation %" PRIu64, gen);

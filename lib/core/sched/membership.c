@@ -323,7 +323,7 @@ static int check_hello(const struct ps_sched *s, bool local,
     if (m->role == PS_ROLE_CTL) {
         return 0;
     }
-    if (!ps_sched_name_is_valid(m->name)) {
+    if (!ps_str_is_name(m->name, PS_NAME_MAX)) {
         ps_str_addf(why,
                     "a node's name has 1 to %u printable ASCII characters "
                     "without spaces",

@@ -86,21 +86,6 @@ void ps_sched_free(struct ps_sched *s)
     ps_free(s);
 }
 
-bool ps_sched_name_is_valid(const char *name)
-{
-    size_t len = 0;
-
-    if (name == NULL) {
-        return false;
-    }
-    for (; name[len] != '\0'; len++) {
-        if (name[len] <= ' ' || name[len] > '~') {
-            return false;
-        }
-    }
-    return len > 0 && len <= PS_NAME_MAX;
-}
-
 /* ------------------------------------------------------------ connections */
 
 void ps_sched_close_conn(struct ps_sched_step *st, struct ps_sched_conn *c)

@@ -39,7 +39,7 @@ static void send_job_refused(struct ps_sched_step *st, struct ps_member *agent,
 
 static int check_job_open(const struct ps_msg_job_open *m, struct ps_str *why)
 {
-    if (!ps_sched_name_is_valid(m->name)) {
+    if (!ps_str_is_name(m->name, PS_NAME_MAX)) {
         ps_str_addf(why,
                     "a job's name has 1 to %u printable ASCII characters "
                     "without spaces",
@@ -131,7 +131,8 @@ static void init_worker(struct ps_sched_worker *w,
                         const struct ps_member *agent,
                         const struct ps_msg_job_open *m)
 {
-    const char *host = ps_sched_name_is_valid(m->host) ? m->host : agent->name;
+    const char *host = ps_str_is_name(m->host, PS_NAME_MAX) ? m->host
+                                                            : agent->name;
 
     memset(w, 0, sizeof(*w));
     ps_str_copy(w->host, sizeof(w->host), host);
@@ -293,7 +294,7 @@ static int reassign_lost_rank(struct ps_sched_step *st, struct ps_sched_job *j,
         return PS_E_JOBFAILED;
     }
     ps_str_copy(w->host, sizeof(w->host),
-                ps_sched_name_is_valid(m->host) ? m->host : agent->name);
+                ps_str_is_name(m->host, PS_NAME_MAX) ? m->host : agent->name);
     w->worker_id = m->worker;
     w->agent_incarnation = agent->incarnation;
     w->agent_instance = agent->instance;
@@ -430,7 +431,8 @@ static void record_earlier_job(struct ps_sched_step *st,
     struct ps_sched *s = st->s;
     struct ps_sched_job *j = ps_sched_find_open_job(s, m->name);
 
-    if (m->gen > s->opt.generation_base || !ps_sched_name_is_valid(m->name)) {
+    if (m->gen > s->opt.generation_base ||
+        !ps_str_is_name(m->name, PS_NAME_MAX)) {
         return;
     }
     if (!find_earlier_job(s, m)) {
