@@ -2,7 +2,9 @@
 /* Internal interface of the scheduler machine, for files of this folder only.
  *
  *     sched.c         events, time
- *     membership.c    hello, cluster map
+ *     conn.c          connections, messages on them
+ *     map.c           cluster map and its epochs
+ *     membership.c    hello; members that are silent or gone
  *     lease.c         leases of silent members
  *     witness.c       silence of a member as others see it
  *     probe.c         liveness and reach probes
@@ -22,8 +24,10 @@
 
 #include "base/bits.h"
 #include "base/list.h"
+#include "core/sched/conn.h"
 #include "core/sched/job.h"
 #include "core/sched/jobs.h"
+#include "core/sched/map.h"
 #include "core/sched/member.h"
 #include "core/sched/sched.h"
 
@@ -32,31 +36,6 @@
 #define PS_SCHED_EARLIER_JOBS 64u
 /* Ended jobs that psctl still shows. */
 #define PS_SCHED_HISTORY_MAX  16u
-
-enum ps_sched_conn_kind {
-    PS_SCHED_CONN_HANDSHAKE, /* No hello yet. */
-    PS_SCHED_CONN_MEMBER,    /* Carries a member's link. */
-    PS_SCHED_CONN_CTL,
-    PS_SCHED_CONN_CLOSING, /* Close requested; further input is ignored. */
-};
-
-struct ps_sched_conn {
-    ps_conn_id id;
-    enum ps_sched_conn_kind kind;
-    struct ps_member *member; /* MEMBER: owner of the link. */
-    ps_time opened_at;
-    char peer_text[64];
-    bool is_local; /* Unix-socket connection, whose user is known. */
-    uint32_t uid;  /* User of a local connection. */
-    /* CTL: the query in progress. */
-    uint32_t open_stalls; /* Jobs whose stall query is unanswered. */
-    bool lists_keys;      /* A key listing is in progress. */
-    uint64_t list_gen;    /* Generation of the job being listed. */
-    uint32_t list_next;   /* Number of the next key to list. */
-    bool lists_all_jobs;  /* Continue with jobs of higher generation. */
-    struct ps_sched_rebalance_reply
-        *rebalance_reply; /* Owned; NULL: no rebalance reply in progress. */
-};
 
 /* One stall query: collects from the job's agents which ranks are missing. */
 struct ps_sched_stall {
@@ -134,9 +113,6 @@ static inline const char *ps_sched_text_or_empty(const char *s)
     return s != NULL ? s : "";
 }
 
-/* ----- sched.c */
-void ps_sched_close_conn(struct ps_sched_step *st, struct ps_sched_conn *c);
-
 /* ----- membership.c */
 void ps_sched_on_hello(struct ps_sched_step *st, struct ps_sched_conn *c,
                        const struct ps_msg_hello *m);
@@ -149,18 +125,7 @@ void ps_sched_member_on_closed(struct ps_sched_step *st, struct ps_member *m);
 void ps_sched_member_set_gone(struct ps_sched_step *st, struct ps_member *m,
                               const char *why);
 void ps_sched_members_tick(struct ps_sched_step *st);
-/* Starts a new epoch, newer than all placements sent before, and sends the
- * map. */
-void ps_sched_begin_epoch(struct ps_sched_step *st);
 ps_time ps_sched_members_deadline(const struct ps_sched *s, ps_time now);
-/* Sends in sequence on the member's link. Does nothing when `m` is NULL or has
- * no link: a fresh link begins with all state that matters. */
-void ps_sched_send_msg(struct ps_sched_step *st, struct ps_member *m,
-                       const struct ps_msg *msg);
-/* The same for a packet; takes over the reference. */
-void ps_sched_send(struct ps_sched_step *st, struct ps_member *m,
-                   struct ps_packet *parcel);
-
 /* ----- lease.c */
 
 /* Restarts the lease of the member. */
@@ -263,7 +228,5 @@ void ps_sched_on_part_chunk(struct ps_sched_step *st,
 void ps_sched_on_part_ack(struct ps_sched_step *st,
                           const struct ps_member *server,
                           const struct ps_msg_part_ack *m);
-void ps_sched_query_send_end(struct ps_sched_step *st, struct ps_sched_conn *c,
-                             int rc, const char *text);
 void ps_sched_job_fill_row(const struct ps_sched_job *j, ps_time now,
                            struct ps_msg_job_row *ret);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Membership: hello and its reply, the cluster map.
+/* Membership: hello and its reply, members that are silent or gone.
  *
  * A hello makes a member ACTIVE. When its connection breaks, or it is silent
  * for suspect_after, it is SUSPECT; its next message makes it ACTIVE again.
@@ -17,73 +17,6 @@
 #define KEY_HOT_BYTES  1024u
 #define PART_HOT_BYTES 8u
 
-/* ------------------------------------------------------------------- send */
-
-void ps_sched_send(struct ps_sched_step *st, struct ps_member *m,
-                   struct ps_packet *parcel)
-{
-    if (m == NULL || m->link == NULL) {
-        ps_packet_unref(parcel);
-        return;
-    }
-    ps_link_send(m->link, parcel, st->now, st->fx);
-}
-
-void ps_sched_send_msg(struct ps_sched_step *st, struct ps_member *m,
-                       const struct ps_msg *msg)
-{
-    if (m != NULL && m->link != NULL) {
-        ps_link_send_msg(m->link, msg, st->now, st->fx);
-    }
-}
-
-/* -------------------------------------------------------------------- map */
-
-static struct ps_packet *make_server_map(const struct ps_sched *s)
-{
-    const struct ps_members *t = &s->members;
-    struct ps_rec_server *rec = ps_alloc((PS_SERVERS_MAX + 1) * sizeof(*rec));
-    uint32_t count = 0;
-    struct ps_packet *p;
-
-    for (uint32_t i = 0; i < t->count; i++) {
-        const struct ps_member *m = t->sorted[i];
-
-        if (m->role == PS_ROLE_SERVER && m->state != PS_NODE_STATE_GONE) {
-            assert(count < PS_SERVERS_MAX);
-            rec[count++] = (struct ps_rec_server){
-                .node = m->node,
-                .name = m->name,
-                .incarnation = m->incarnation,
-                .address = m->address,
-                .state = m->state,
-            };
-        }
-    }
-    p = ps_packet_new(
-        &(struct ps_msg){
-            .code = PS_MSG_MAP,
-            .map = {.epoch = s->epoch, .servers = rec, .servers_count = count}},
-        NULL, 0);
-    ps_free(rec);
-    return p;
-}
-
-void ps_sched_begin_epoch(struct ps_sched_step *st)
-{
-    struct ps_members *t = &st->s->members;
-    struct ps_packet *p;
-
-    st->s->epoch++;
-    ps_effects_log(st->fx, PS_LOG_INFO, "epoch %u -> %u", st->s->epoch - 1,
-                   st->s->epoch);
-    p = make_server_map(st->s);
-    for (uint32_t i = 0; i < t->count; i++) {
-        ps_sched_send(st, t->sorted[i], ps_packet_ref(p));
-    }
-    ps_packet_unref(p);
-}
-
 /* ----------------------------------------------------------------- states */
 
 static struct ps_sched_conn *member_conn(const struct ps_sched *s,
@@ -99,7 +32,7 @@ static void close_member_conn(struct ps_sched_step *st, struct ps_member *m)
     struct ps_sched_conn *c = member_conn(st->s, m);
 
     if (c != NULL) {
-        ps_sched_close_conn(st, c);
+        ps_sched_conn_close(st, c);
         ps_link_close(m->link);
     }
 }
@@ -262,7 +195,7 @@ static void reject_hello(struct ps_sched_step *st, struct ps_sched_conn *c,
                             .code = PS_MSG_REJECT,
                             .reject = {.error = rc, .text = text},
                         });
-    ps_sched_close_conn(st, c);
+    ps_sched_conn_close(st, c);
 }
 
 /* True: this user has as many tools connected as the limit allows. */
@@ -507,7 +440,7 @@ static void accept_member(struct ps_sched_step *st, struct ps_sched_conn *c,
     if (new_server) {
         ps_sched_begin_epoch(st);
     } else if (!resumed) {
-        ps_sched_send(st, member, make_server_map(st->s));
+        ps_sched_send_map(st, member);
     }
     if (!resumed) {
         if (member->role == PS_ROLE_AGENT) {

@@ -341,12 +341,12 @@ void ps_sched_job_change_param(struct ps_sched_step *st,
                         &why);
 
     if (rc != 0) {
-        ps_sched_query_send_end(st, c, rc, text);
+        ps_sched_conn_end_query(st, c, rc, text);
         return;
     }
     if (!add_waiter(j, &(struct ps_sched_waiter){.ctl_conn = c->id,
                                                  .round = m->round})) {
-        ps_sched_query_send_end(
+        ps_sched_conn_end_query(
             st, c, PS_E_FULL,
             "too many requests for the job's optimizer wait "
             "for its servers");
@@ -383,7 +383,7 @@ static void reply_to_operator(struct ps_sched_step *st,
         rc = PS_E_STALE;
         reason = text;
     }
-    ps_sched_query_send_end(st, c, rc, reason);
+    ps_sched_conn_end_query(st, c, rc, reason);
 }
 
 /* ------------------------------------------------------------ compression */

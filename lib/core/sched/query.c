@@ -12,22 +12,6 @@
 /* Key rows that are handed to a connection at a time. */
 #define KEY_ROWS_PER_SEND 256u
 
-void ps_sched_query_send_end(struct ps_sched_step *st, struct ps_sched_conn *c,
-                             int rc, const char *text)
-{
-    const struct ps_sched *s = st->s;
-
-    ps_effects_send_msg(st->fx, c->id,
-                        &(struct ps_msg){
-                            .code = PS_MSG_QUERY_END,
-                            .query_end = {.error = rc,
-                                          .text = text,
-                                          .epoch = s->epoch,
-                                          .cluster = s->opt.cluster,
-                                          .uptime_ns = st->now - s->started_at},
-                        });
-}
-
 /* ------------------------------------------------------------------ nodes */
 
 static void send_member_row(struct ps_sched_step *st, struct ps_sched_conn *c,
@@ -265,7 +249,7 @@ void ps_sched_query_send_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
 
         if (j == NULL) {
             c->lists_keys = false;
-            ps_sched_query_send_end(st, c, 0, NULL);
+            ps_sched_conn_end_query(st, c, 0, NULL);
         } else {
             const struct ps_sched_key *k = j->keys[c->list_next++];
 
@@ -308,7 +292,7 @@ static void reply_no_such_job(struct ps_sched_step *st, struct ps_sched_conn *c,
     ps_str_add(&why, "no job '");
     ps_str_add_escaped(&why, name, strlen(name), PS_NAME_MAX);
     ps_str_add(&why, "' is there; psctl jobs lists them");
-    ps_sched_query_send_end(st, c, PS_E_NOJOB, text);
+    ps_sched_conn_end_query(st, c, PS_E_NOJOB, text);
 }
 
 static void start_key_listing(struct ps_sched_step *st, struct ps_sched_conn *c,
@@ -336,7 +320,7 @@ static void start_stall_query(struct ps_sched_step *st, struct ps_sched_conn *c,
         }
     }
     if (--c->open_stalls == 0) {
-        ps_sched_query_send_end(st, c, 0, NULL);
+        ps_sched_conn_end_query(st, c, 0, NULL);
     }
 }
 
@@ -369,7 +353,7 @@ static bool check_owner(struct ps_sched_step *st, struct ps_sched_conn *c,
                    "job %s gen %" PRIu64 " of uid %u not changed for %s: "
                    "not allowed",
                    j->name, j->gen, j->uid, c->peer_text);
-    ps_sched_query_send_end(st, c, PS_E_PERM, text);
+    ps_sched_conn_end_query(st, c, PS_E_PERM, text);
     return false;
 }
 
@@ -390,7 +374,7 @@ void ps_sched_on_query(struct ps_sched_step *st, struct ps_sched_conn *c,
     struct ps_sched_job *j = NULL;
 
     if (c->lists_keys || c->open_stalls > 0 || c->rebalance_reply != NULL) {
-        ps_sched_query_send_end(st, c, PS_E_AGAIN,
+        ps_sched_conn_end_query(st, c, PS_E_AGAIN,
                                 "another query of this connection is not done");
         return;
     }
@@ -404,11 +388,11 @@ void ps_sched_on_query(struct ps_sched_step *st, struct ps_sched_conn *c,
     switch ((enum ps_query)m->what) {
     case PS_QUERY_NODES:
         send_node_rows(st, c);
-        ps_sched_query_send_end(st, c, 0, NULL);
+        ps_sched_conn_end_query(st, c, 0, NULL);
         return;
     case PS_QUERY_JOBS:
         send_job_rows(st, c);
-        ps_sched_query_send_end(st, c, 0, NULL);
+        ps_sched_conn_end_query(st, c, 0, NULL);
         return;
     case PS_QUERY_KEYS:
         start_key_listing(st, c, j);
@@ -418,12 +402,12 @@ void ps_sched_on_query(struct ps_sched_step *st, struct ps_sched_conn *c,
         return;
     case PS_QUERY_SHARES:
         send_share_rows(st, c, j);
-        ps_sched_query_send_end(st, c, 0, NULL);
+        ps_sched_conn_end_query(st, c, 0, NULL);
         return;
     case PS_QUERY_REBALANCE_PLAN:
     case PS_QUERY_REBALANCE:
         if (j == NULL) {
-            ps_sched_query_send_end(st, c, PS_E_INVAL, "name one job");
+            ps_sched_conn_end_query(st, c, PS_E_INVAL, "name one job");
             return;
         }
         if (m->what == PS_QUERY_REBALANCE) {
@@ -438,7 +422,7 @@ void ps_sched_on_query(struct ps_sched_step *st, struct ps_sched_conn *c,
         ps_sched_query_send_rows(st, c);
         return;
     }
-    ps_sched_query_send_end(st, c, PS_E_UNSUPPORTED, "no such query");
+    ps_sched_conn_end_query(st, c, PS_E_UNSUPPORTED, "no such query");
 }
 
 void ps_sched_on_job_cancel(struct ps_sched_step *st, struct ps_sched_conn *c,
@@ -465,7 +449,7 @@ void ps_sched_on_job_cancel(struct ps_sched_step *st, struct ps_sched_conn *c,
     }
     log_operator_action(st, c, j, "cancelled");
     ps_sched_job_fail(st, j, text);
-    ps_sched_query_send_end(st, c, 0, NULL);
+    ps_sched_conn_end_query(st, c, 0, NULL);
 }
 
 void ps_sched_on_job_set(struct ps_sched_step *st, struct ps_sched_conn *c,

@@ -303,11 +303,11 @@ void ps_sched_rebalance_query(struct ps_sched_step *st, struct ps_sched_conn *c,
     const char *no = makes ? rebalance_error(j, &rc) : NULL;
 
     if (no != NULL) {
-        ps_sched_query_send_end(st, c, rc, no);
+        ps_sched_conn_end_query(st, c, rc, no);
         return;
     }
     if (count > PS_REBALANCE_PARTS_MAX) {
-        ps_sched_query_send_end(
+        ps_sched_conn_end_query(
             st, c, PS_E_TOOBIG,
             "the job has more partitions than are looked at "
             "for this");
@@ -319,7 +319,7 @@ void ps_sched_rebalance_query(struct ps_sched_step *st, struct ps_sched_conn *c,
     rc = find_drained_server(j, off, p, &at, &why);
     if (rc != 0) {
         ps_free(p);
-        ps_sched_query_send_end(st, c, rc, text);
+        ps_sched_conn_end_query(st, c, rc, text);
         return;
     }
     c->rebalance_reply = ps_calloc(1, sizeof(*c->rebalance_reply));
@@ -336,7 +336,7 @@ void ps_sched_rebalance_query(struct ps_sched_step *st, struct ps_sched_conn *c,
                     "the scheduler has no memory to plan for %u partitions: "
                     "ask again when others have ended",
                     (uint32_t)count);
-        ps_sched_query_send_end(st, c, rc, text);
+        ps_sched_conn_end_query(st, c, rc, text);
     } else if (c->rebalance_reply->awaits_end) {
         ps_sched_migrations_start(st, j);
     }
@@ -401,7 +401,7 @@ void ps_sched_rebalance_send_rows(struct ps_sched_step *st,
     j = ps_sched_find_job(st->s, m->gen);
     if (j == NULL) {
         ps_sched_rebalance_drop_reply(c);
-        ps_sched_query_send_end(st, c, PS_E_AGAIN,
+        ps_sched_conn_end_query(st, c, PS_E_AGAIN,
                                 "the job has ended meanwhile");
         return;
     }
@@ -412,6 +412,6 @@ void ps_sched_rebalance_send_rows(struct ps_sched_step *st,
         struct ps_sched_rebalance_reply last = *m;
 
         ps_sched_rebalance_drop_reply(c);
-        ps_sched_query_send_end(st, c, last.rc, last.text);
+        ps_sched_conn_end_query(st, c, last.rc, last.text);
     }
 }

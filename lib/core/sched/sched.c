@@ -88,19 +88,20 @@ void ps_sched_free(struct ps_sched *s)
 
 /* ------------------------------------------------------------ connections */
 
-void ps_sched_close_conn(struct ps_sched_step *st, struct ps_sched_conn *c)
+/* Drops what the connection has asked for and not got yet. */
+static void drop_query(struct ps_sched *s, struct ps_sched_conn *c)
 {
-    if (c->kind == PS_SCHED_CONN_CLOSING) {
-        return;
-    }
     if (c->kind == PS_SCHED_CONN_CTL) {
-        ps_sched_stall_drop_ctl(st->s, c->id);
+        ps_sched_stall_drop_ctl(s, c->id);
+        c->lists_keys = false;
     }
-    c->kind = PS_SCHED_CONN_CLOSING;
-    c->member = NULL;
-    c->lists_keys = false;
     ps_sched_rebalance_drop_reply(c);
-    ps_effects_close(st->fx, c->id);
+}
+
+static void cut_conn(struct ps_sched_step *st, struct ps_sched_conn *c)
+{
+    drop_query(st->s, c);
+    ps_sched_conn_close(st, c);
 }
 
 static void on_conn_open(struct ps_sched_step *st, const struct ps_event *ev)
@@ -116,7 +117,7 @@ static void on_conn_open(struct ps_sched_step *st, const struct ps_event *ev)
                 ev->open.peer != NULL ? ev->open.peer : "?");
     ps_map_put(st->s->conns, c->id, c);
     if (st->s->ending) {
-        ps_sched_close_conn(st, c);
+        cut_conn(st, c);
     }
 }
 
@@ -129,10 +130,8 @@ static void on_conn_closed(struct ps_sched_step *st, ps_conn_id id)
     }
     if (c->kind == PS_SCHED_CONN_MEMBER) {
         ps_sched_member_on_closed(st, c->member);
-    } else if (c->kind == PS_SCHED_CONN_CTL) {
-        ps_sched_stall_drop_ctl(st->s, id);
     }
-    ps_sched_rebalance_drop_reply(c);
+    drop_query(st->s, c);
     ps_free(c);
 }
 
@@ -146,7 +145,7 @@ static void reject_message(struct ps_sched_step *st, struct ps_sched_conn *c,
     ps_effects_log(st->fx, PS_LOG_WARNING,
                    "connection from %s cut: unexpected %s", c->peer_text,
                    ps_msg_name(msg->code));
-    ps_sched_close_conn(st, c);
+    cut_conn(st, c);
     if (m != NULL) {
         ps_sched_member_on_closed(st, m);
     }
@@ -304,7 +303,7 @@ static void conns_tick(struct ps_sched_step *st)
             ps_time_add(c->opened_at, HELLO_TIMEOUT) <= st->now) {
             ps_effects_log(st->fx, PS_LOG_WARNING,
                            "connection from %s cut: no hello", c->peer_text);
-            ps_sched_close_conn(st, c);
+            cut_conn(st, c);
         }
     }
 }
@@ -360,7 +359,7 @@ static void begin_shutdown(struct ps_sched_step *st)
     while ((c = ps_map_next(st->s->conns, &cursor)) != NULL) {
         struct ps_member *m = c->member;
 
-        ps_sched_close_conn(st, c);
+        cut_conn(st, c);
         if (m != NULL) {
             ps_sched_member_on_closed(st, m);
         }

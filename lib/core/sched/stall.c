@@ -170,7 +170,7 @@ static void finish_job_share(struct ps_sched_step *st, ps_conn_id ctl)
 
     assert(c != NULL && c->open_stalls > 0);
     if (--c->open_stalls == 0) {
-        ps_sched_query_send_end(st, c, 0, NULL);
+        ps_sched_conn_end_query(st, c, 0, NULL);
     }
 }
 
