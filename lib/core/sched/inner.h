@@ -4,8 +4,8 @@
  *     sched.c         events, time
  *     conn.c          connections, messages on them
  *     map.c           cluster map and its epochs
- *     membership.c    hello; members that are silent or gone
- *     lease.c         leases of silent members
+ *     membership.c    hello; members that fall silent, go and return
+ *     lease.c         verdicts on silent members
  *     witness.c       silence of a member as others see it
  *     probe.c         liveness and reach probes
  *     worker.c        workers that join and leave jobs, barriers
@@ -121,21 +121,34 @@ void ps_sched_on_hello(struct ps_sched_step *st, struct ps_sched_conn *c,
 bool ps_sched_member_is_backlogged(struct ps_sched_step *st,
                                    struct ps_member *m);
 void ps_sched_member_on_closed(struct ps_sched_step *st, struct ps_member *m);
-/* Makes the member GONE; its jobs lose it. */
-void ps_sched_member_set_gone(struct ps_sched_step *st, struct ps_member *m,
-                              const char *why);
+/* A message of the member has arrived. */
+void ps_sched_member_on_message(struct ps_sched_step *st, struct ps_member *m);
+void ps_sched_on_probed(struct ps_sched_step *st, uint64_t target, int rc);
 void ps_sched_members_tick(struct ps_sched_step *st);
 ps_time ps_sched_members_deadline(const struct ps_sched *s, ps_time now);
 /* ----- lease.c */
 
 /* Restarts the lease of the member. */
 void ps_sched_lease_renew(struct ps_sched_step *st, struct ps_member *m);
-/* Restarts the lease of a member that sent a message; a SUSPECT one is
- * ACTIVE. */
-void ps_sched_lease_on_message(struct ps_sched_step *st, struct ps_member *m);
-/* Extends all leases by `late`, the delay of this step behind its deadline. */
-void ps_sched_lease_extend_all(struct ps_sched_step *st, ps_time late);
-void ps_sched_lease_tick(struct ps_sched_step *st);
+/* Restarts the lease of a member that sent a message. True: it was SUSPECT and
+ * is ACTIVE. */
+bool ps_sched_lease_on_message(struct ps_sched_step *st, struct ps_member *m);
+/* Extends all leases by `late`, the delay of this step behind its deadline.
+ * False: that is too short to matter. */
+bool ps_sched_lease_extend_all(struct ps_sched_step *st, ps_time late);
+
+/* Lease terms that hold for all members at one time. */
+struct ps_sched_lease {
+    ps_time not_before; /* No member is GONE before this time. */
+    ps_time timeout;    /* Silence before a member is GONE. */
+};
+/* Returns the terms of this time, and logs when no member is heard. */
+struct ps_sched_lease ps_sched_lease_tick(struct ps_sched_step *st);
+/* Makes a silent member SUSPECT. True: its lease has ended, and it is to be
+ * GONE for the reason that is appended. */
+bool ps_sched_lease_check(struct ps_sched_step *st,
+                          const struct ps_sched_lease *l, struct ps_member *m,
+                          struct ps_str *why);
 ps_time ps_sched_lease_deadline(const struct ps_sched *s, ps_time now);
 
 /* ----- probe.c */
@@ -144,7 +157,12 @@ ps_time ps_sched_lease_deadline(const struct ps_sched *s, ps_time now);
 void ps_sched_probe_hello(struct ps_sched_step *st, struct ps_member *m);
 /* The member's connection is lost. */
 void ps_sched_probe_lost(struct ps_sched_step *st, struct ps_member *m);
-void ps_sched_on_probed(struct ps_sched_step *st, uint64_t target, int rc);
+/* Records the result of a probe. Returns the member whose process has ended as
+ * the result shows, which is to be GONE for the reason that is appended; NULL:
+ * none. */
+struct ps_member *ps_sched_probe_result(struct ps_sched_step *st,
+                                        uint64_t target, int rc,
+                                        struct ps_str *why);
 void ps_sched_probe_tick(struct ps_sched_step *st, struct ps_member *m);
 
 /* ----- witness.c */

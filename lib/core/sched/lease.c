@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Leases: when the silence of a member counts as its death.
+/* Leases: when the silence of a member counts as its death. Verdicts only:
+ * membership.c makes the member GONE.
  *
  * A member that is silent while others are heard is dead after dead_after,
  * unless its peers on data links still hear it (witness.c). While no member is
@@ -54,16 +55,10 @@ static bool is_majority_silent(const struct ps_sched *s, ps_time now)
     return silent >= 2 && 2 * silent > present;
 }
 
-/* Lease terms that hold for all members at one time. */
-struct lease {
-    ps_time now;
-    ps_time not_before; /* No member is GONE before this time. */
-    ps_time timeout;    /* Silence before a member is GONE. */
-};
-
-static struct lease current_lease(const struct ps_sched *s, ps_time now)
+static struct ps_sched_lease current_lease(const struct ps_sched *s,
+                                           ps_time now)
 {
-    struct lease l = {.now = now, .timeout = s->opt.dead_after};
+    struct ps_sched_lease l = {.timeout = s->opt.dead_after};
 
     if (is_isolated(s, now)) {
         l.not_before = ps_time_add(s->last_recv_at, ISOLATION_MAX);
@@ -76,7 +71,8 @@ static struct lease current_lease(const struct ps_sched *s, ps_time now)
 }
 
 /* When the lease of a SUSPECT member ends; otherwise PS_TIME_NEVER. */
-static ps_time lease_end(const struct lease *l, const struct ps_member *m)
+static ps_time lease_end(const struct ps_sched_lease *l,
+                         const struct ps_member *m)
 {
     ps_time at = ps_time_add(m->last_recv_at, l->timeout);
     ps_time seen = ps_time_min(
@@ -108,12 +104,12 @@ static void grant_grace_all(struct ps_sched_step *st)
     }
 }
 
-void ps_sched_lease_extend_all(struct ps_sched_step *st, ps_time late)
+bool ps_sched_lease_extend_all(struct ps_sched_step *st, ps_time late)
 {
     struct ps_sched *s = st->s;
 
     if (late <= s->opt.suspect_after / 2) {
-        return;
+        return false;
     }
     ps_effects_log(st->fx, PS_LOG_WARNING,
                    "this process was late by %" PRIu64
@@ -127,11 +123,11 @@ void ps_sched_lease_extend_all(struct ps_sched_step *st, ps_time late)
         m->confirm_at = ps_time_add(m->confirm_at, late);
     }
     s->last_recv_at = ps_time_min(ps_time_add(s->last_recv_at, late), st->now);
-    ps_sched_jobs_on_wakeup(st, late);
     if (late > s->opt.suspect_after) {
         /* Members have closed their connections meanwhile. */
         grant_grace_all(st);
     }
+    return true;
 }
 
 void ps_sched_lease_renew(struct ps_sched_step *st, struct ps_member *m)
@@ -150,33 +146,14 @@ void ps_sched_lease_renew(struct ps_sched_step *st, struct ps_member *m)
     m->last_recv_at = st->now;
 }
 
-void ps_sched_lease_on_message(struct ps_sched_step *st, struct ps_member *m)
+bool ps_sched_lease_on_message(struct ps_sched_step *st, struct ps_member *m)
 {
     ps_sched_lease_renew(st, m);
-    if (m->state == PS_NODE_STATE_SUSPECT) {
-        ps_member_set_state(m, PS_NODE_STATE_ACTIVE, NULL, st->fx);
-        if (m->role == PS_ROLE_SERVER) {
-            ps_sched_jobs_try_start(st);
-        }
+    if (m->state != PS_NODE_STATE_SUSPECT) {
+        return false;
     }
-}
-
-static void update_member_state(struct ps_sched_step *st, const struct lease *l,
-                                struct ps_member *m)
-{
-    char why[64];
-    struct ps_str text;
-
-    ps_str_init(&text, why, sizeof(why));
-    ps_str_addf(&text, "not heard for %.1f s",
-                (double)(st->now - m->last_recv_at) / 1e9);
-    if (m->state == PS_NODE_STATE_ACTIVE && is_silent(st->s, m, st->now)) {
-        ps_member_set_state(m, PS_NODE_STATE_SUSPECT, why, st->fx);
-    }
-    if (lease_end(l, m) <= st->now) {
-        ps_sched_member_set_gone(st, m, why);
-    }
-    ps_sched_witness_tick(st, m);
+    ps_member_set_state(m, PS_NODE_STATE_ACTIVE, NULL, st->fx);
+    return true;
 }
 
 static bool has_participants(const struct ps_sched *s)
@@ -189,10 +166,9 @@ static bool has_participants(const struct ps_sched *s)
     return false;
 }
 
-void ps_sched_lease_tick(struct ps_sched_step *st)
+struct ps_sched_lease ps_sched_lease_tick(struct ps_sched_step *st)
 {
     struct ps_sched *s = st->s;
-    struct lease l = current_lease(s, st->now);
 
     if (!s->is_isolated && is_isolated(s, st->now) && has_participants(s)) {
         s->is_isolated = true;
@@ -201,14 +177,24 @@ void ps_sched_lease_tick(struct ps_sched_step *st)
                        "be cut off, and gives nobody up for %u s",
                        (unsigned)(ISOLATION_MAX / PS_SECONDS(1)));
     }
-    for (uint32_t i = 0; i < s->members.count; i++) {
-        update_member_state(st, &l, s->members.sorted[i]);
+    return current_lease(s, st->now);
+}
+
+bool ps_sched_lease_check(struct ps_sched_step *st,
+                          const struct ps_sched_lease *l, struct ps_member *m,
+                          struct ps_str *why)
+{
+    ps_str_addf(why, "not heard for %.1f s",
+                (double)(st->now - m->last_recv_at) / 1e9);
+    if (m->state == PS_NODE_STATE_ACTIVE && is_silent(st->s, m, st->now)) {
+        ps_member_set_state(m, PS_NODE_STATE_SUSPECT, why->data, st->fx);
     }
+    return lease_end(l, m) <= st->now;
 }
 
 ps_time ps_sched_lease_deadline(const struct ps_sched *s, ps_time now)
 {
-    struct lease l = current_lease(s, now);
+    struct ps_sched_lease l = current_lease(s, now);
     ps_time due = PS_TIME_NEVER;
 
     for (uint32_t i = 0; i < s->members.count; i++) {

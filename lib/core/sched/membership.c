@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Membership: hello and its reply, members that are silent or gone.
+/* Membership: hello and its reply, members that fall silent, go and return.
  *
  * A hello makes a member ACTIVE. When its connection breaks, or it is silent
  * for suspect_after, it is SUSPECT; its next message makes it ACTIVE again.
@@ -37,8 +37,9 @@ static void close_member_conn(struct ps_sched_step *st, struct ps_member *m)
     }
 }
 
-void ps_sched_member_set_gone(struct ps_sched_step *st, struct ps_member *m,
-                              const char *why)
+/* Makes the member GONE; its jobs lose it. */
+static void member_set_gone(struct ps_sched_step *st, struct ps_member *m,
+                            const char *why)
 {
     close_member_conn(st, m);
     ps_member_drop_link(m);
@@ -156,13 +157,51 @@ static void remove_expired_members(struct ps_sched_step *st)
     }
 }
 
+/* Makes members SUSPECT and GONE whose leases are over, and asks witnesses. */
+static void check_leases(struct ps_sched_step *st)
+{
+    const struct ps_sched_lease l = ps_sched_lease_tick(st);
+
+    for (uint32_t i = 0; i < st->s->members.count; i++) {
+        struct ps_member *m = st->s->members.sorted[i];
+        char text[64];
+        struct ps_str why;
+
+        ps_str_init(&why, text, sizeof(text));
+        if (ps_sched_lease_check(st, &l, m, &why)) {
+            member_set_gone(st, m, text);
+        }
+        ps_sched_witness_tick(st, m);
+    }
+}
+
+void ps_sched_member_on_message(struct ps_sched_step *st, struct ps_member *m)
+{
+    if (ps_sched_lease_on_message(st, m) && m->role == PS_ROLE_SERVER) {
+        ps_sched_jobs_try_start(st);
+    }
+}
+
+void ps_sched_on_probed(struct ps_sched_step *st, uint64_t target, int rc)
+{
+    char text[PS_ADDRESS_MAX + 80];
+    struct ps_str why;
+    struct ps_member *m;
+
+    ps_str_init(&why, text, sizeof(text));
+    m = ps_sched_probe_result(st, target, rc, &why);
+    if (m != NULL) {
+        member_set_gone(st, m, text);
+    }
+}
+
 void ps_sched_members_tick(struct ps_sched_step *st)
 {
     for (uint32_t i = 0; i < st->s->members.count; i++) {
         tick_member(st, st->s->members.sorted[i]);
     }
     remove_expired_members(st);
-    ps_sched_lease_tick(st);
+    check_leases(st);
 }
 
 ps_time ps_sched_members_deadline(const struct ps_sched *s, ps_time now)
@@ -414,8 +453,7 @@ static void accept_member(struct ps_sched_step *st, struct ps_sched_conn *c,
 
     if (member->instance != m->instance) {
         if (member->instance != 0 && member->state != PS_NODE_STATE_GONE) {
-            ps_sched_member_set_gone(st, member,
-                                     "another process has taken its name");
+            member_set_gone(st, member, "another process has taken its name");
         }
         ps_member_replace_instance(member, m->instance);
     }

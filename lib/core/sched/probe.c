@@ -107,33 +107,32 @@ static void on_reach_result(struct ps_sched_step *st, struct ps_member *m,
     p->unreachable = rc;
 }
 
-void ps_sched_on_probed(struct ps_sched_step *st, uint64_t target, int rc)
+struct ps_member *ps_sched_probe_result(struct ps_sched_step *st,
+                                        uint64_t target, int rc,
+                                        struct ps_str *why)
 {
     struct ps_member *m = ps_members_get(&st->s->members, (uint32_t)target);
-    char why[PS_ADDRESS_MAX + 80];
-    struct ps_str text;
 
     if (m == NULL || target != probe_target(m) || !m->probe.in_flight) {
-        return;
+        return NULL;
     }
     m->probe.in_flight = false;
     /* Also if the connection was lost meanwhile: the process was there. */
     m->probe.was_reached |= rc == 0;
     if (ps_member_is_connected(m)) {
         on_reach_result(st, m, rc);
-        return;
+        return NULL;
     }
     if (!is_disconnected(m) || !m->probe.was_reached) {
-        return;
+        return NULL;
     }
     if (rc != PS_E_REFUSED) {
         m->probe.due_at = ps_time_add(st->now, LOST_AGAIN);
-        return;
+        return NULL;
     }
-    ps_str_init(&text, why, sizeof(why));
-    ps_str_addf(&text, "its process has ended: %s refuses connections",
+    ps_str_addf(why, "its process has ended: %s refuses connections",
                 m->address);
-    ps_sched_member_set_gone(st, m, why);
+    return m;
 }
 
 void ps_sched_probe_tick(struct ps_sched_step *st, struct ps_member *m)

@@ -183,7 +183,7 @@ static void on_member_msg(struct ps_sched_step *st, struct ps_sched_conn *c,
         reject_message(st, c, msg);
         return;
     }
-    ps_sched_lease_on_message(st, m);
+    ps_sched_member_on_message(st, m);
     if (!ps_link_receive(m->link, msg, st->now, st->fx)) {
         return;
     }
@@ -328,8 +328,9 @@ static void extend_leases_if_late(struct ps_sched_step *st)
 {
     ps_time deadline = st->s->deadline;
 
-    if (st->now > deadline) {
-        ps_sched_lease_extend_all(st, st->now - deadline);
+    if (st->now > deadline &&
+        ps_sched_lease_extend_all(st, st->now - deadline)) {
+        ps_sched_jobs_on_wakeup(st, st->now - deadline);
     }
 }
 
