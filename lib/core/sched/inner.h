@@ -11,6 +11,7 @@
  *     worker.c        workers that join and leave jobs, barriers
  *     lifecycle.c     phases of a job, losses
  *     job_state.c     state of a job as sent to its members
+ *     history.c       jobs as operators see them, jobs that ended
  *     key.c           keys and their placement
  *     optimizer.c     declarations of optimizers and compression
  *     norm.c          norm allreduce over the partitions of a key
@@ -25,6 +26,7 @@
 #include "base/bits.h"
 #include "base/list.h"
 #include "core/sched/conn.h"
+#include "core/sched/history.h"
 #include "core/sched/job.h"
 #include "core/sched/jobs.h"
 #include "core/sched/map.h"
@@ -34,8 +36,6 @@
 /* Jobs of earlier schedulers that are remembered while their workers
  * reconnect. */
 #define PS_SCHED_EARLIER_JOBS 64u
-/* Ended jobs that psctl still shows. */
-#define PS_SCHED_HISTORY_MAX  16u
 
 /* One stall query: collects from the job's agents which ranks are missing. */
 struct ps_sched_stall {
@@ -56,16 +56,6 @@ struct ps_sched_stall {
     char oldest_key[PS_KEY_NAME_MAX + 1];
     uint64_t oldest_wait;
     uint32_t waiting_ops;
-};
-
-struct ps_sched_ended_job {
-    struct ps_msg_job_row row; /* Strings point into the arrays below. */
-    ps_time created_at;
-    ps_time ended_at;
-    char name[PS_NAME_MAX + 1];
-    char optimizer[33];
-    char compression[PS_COMPRESSION_TEXT_MAX];
-    char reason[PS_TEXT_MAX + 1];
 };
 
 /* A job that an earlier scheduler had started. */
@@ -94,8 +84,7 @@ struct ps_sched {
     uint32_t stall_count;
     uint64_t last_collect_id;
     uint64_t last_migration_id; /* Number of the newest migration. */
-    struct ps_sched_ended_job history[PS_SCHED_HISTORY_MAX];
-    uint64_t ended_job_count; /* All jobs that ever ended. */
+    struct ps_sched_history history;
     struct ps_sched_earlier_job earlier_jobs[PS_SCHED_EARLIER_JOBS];
     uint32_t earlier_jobs_next;
 };
@@ -246,5 +235,3 @@ void ps_sched_on_part_chunk(struct ps_sched_step *st,
 void ps_sched_on_part_ack(struct ps_sched_step *st,
                           const struct ps_member *server,
                           const struct ps_msg_part_ack *m);
-void ps_sched_job_fill_row(const struct ps_sched_job *j, ps_time now,
-                           struct ps_msg_job_row *ret);

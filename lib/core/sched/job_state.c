@@ -44,17 +44,14 @@ static void append_job_name(struct ps_str *out, uint64_t gen, const char *name)
 int ps_sched_job_end_reason(const struct ps_sched *s, uint64_t gen,
                             const char *name, struct ps_str *ret)
 {
-    for (uint32_t i = 0; i < PS_SCHED_HISTORY_MAX && i < s->ended_job_count;
-         i++) {
-        const struct ps_sched_ended_job *p = &s->history[i];
+    const struct ps_sched_ended_job *p = ps_sched_history_find(&s->history,
+                                                               gen);
 
-        if (p->row.gen != gen) {
-            continue;
-        }
-        if (p->reason[0] != '\0') {
-            ps_str_add(ret, p->reason);
-            return PS_E_JOBFAILED;
-        }
+    if (p != NULL && p->reason[0] != '\0') {
+        ps_str_add(ret, p->reason);
+        return PS_E_JOBFAILED;
+    }
+    if (p != NULL) {
         ps_str_addf(ret, "job %s has ended", p->name);
         return PS_E_NOJOB;
     }

@@ -173,31 +173,6 @@ void ps_sched_job_try_run(struct ps_sched_step *st, struct ps_sched_job *j)
 
 /* -------------------------------------------------------------------- end */
 
-static void add_to_history(struct ps_sched *s, const struct ps_sched_job *j,
-                           ps_time now)
-{
-    struct ps_sched_ended_job *p =
-        &s->history[s->ended_job_count++ % PS_SCHED_HISTORY_MAX];
-
-    memset(p, 0, sizeof(*p));
-    ps_sched_job_fill_row(j, now, &p->row);
-    ps_str_copy(p->name, sizeof(p->name), j->name);
-    ps_str_copy(p->optimizer, sizeof(p->optimizer),
-                ps_sched_text_or_empty(j->optimizer));
-    ps_str_copy(p->reason, sizeof(p->reason), j->reason);
-    ps_str_copy(p->compression, sizeof(p->compression), j->compression_text);
-    p->row.compression = p->compression;
-    p->row.name = p->name;
-    p->row.optimizer = p->optimizer;
-    p->row.reason = p->reason;
-    if (p->reason[0] != '\0') {
-        /* Outcome of the job, for operators. */
-        p->row.phase = PS_JOB_PHASE_FAILED;
-    }
-    p->created_at = j->created_at;
-    p->ended_at = now;
-}
-
 static void subtract_server_load(struct ps_sched *s,
                                  const struct ps_sched_job_server *on)
 {
@@ -219,7 +194,7 @@ static void end_job(struct ps_sched_step *st, struct ps_sched_job *j)
     ps_sched_job_publish(st, j);
     ps_sched_waiters_reply(st, j);
     ps_sched_stall_drop_job(st, j);
-    add_to_history(s, j, st->now);
+    ps_sched_history_add(&s->history, j, st->now);
     for (uint32_t i = 0; i < j->server_count; i++) {
         subtract_server_load(s, &j->servers[i]);
     }

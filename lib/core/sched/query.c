@@ -82,30 +82,6 @@ static void send_node_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
 
 /* ------------------------------------------------------------------- jobs */
 
-void ps_sched_job_fill_row(const struct ps_sched_job *j, ps_time now,
-                           struct ps_msg_job_row *ret)
-{
-    *ret = (struct ps_msg_job_row){
-        .gen = j->gen,
-        .name = j->name,
-        .uid = j->uid,
-        .phase = j->phase,
-        .mode = j->mode,
-        .on_loss = j->on_loss,
-        .num_workers = j->num_workers,
-        .live_workers = j->live_workers,
-        .slots = j->slot_count,
-        .keys = j->open_key_count,
-        .bytes = j->bytes,
-        .barriers = j->barrier.last_open,
-        .age_ns = now - j->created_at,
-        .optimizer = j->optimizer,
-        .compression = j->compression_text,
-        .skipped_steps = j->skipped_steps,
-        .reason = j->reason,
-    };
-}
-
 /* Returns the number of LOST ranks; `list` describes the first ones. */
 static uint32_t
 list_lost_ranks(const struct ps_sched_job *j,
@@ -133,17 +109,14 @@ list_lost_ranks(const struct ps_sched_job *j,
 static void send_job_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
 {
     const struct ps_sched *s = st->s;
-    uint64_t first = s->ended_job_count > PS_SCHED_HISTORY_MAX
-                         ? s->ended_job_count - PS_SCHED_HISTORY_MAX
-                         : 0;
     struct ps_map_cursor cursor = {0};
     const struct ps_sched_job *j;
     struct ps_msg msg = {.code = PS_MSG_JOB_ROW};
     struct ps_rec_missing_rank lost[PS_LOST_SHOWN_MAX];
 
-    for (uint64_t i = first; i < s->ended_job_count; i++) {
-        const struct ps_sched_ended_job *p =
-            &s->history[i % PS_SCHED_HISTORY_MAX];
+    for (uint32_t i = 0; i < ps_sched_history_count(&s->history); i++) {
+        const struct ps_sched_ended_job *p = ps_sched_history_get(&s->history,
+                                                                  i);
 
         msg.job_row = p->row;
         msg.job_row.age_ns = st->now - p->created_at;
