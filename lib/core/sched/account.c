@@ -117,8 +117,3 @@ void ps_sched_account_refund_key(struct ps_sched_job *j, const char *name,
     ps_account_refund(&j->account, PS_COST_MEMORY,
                       key_table_bytes(j, strlen(name), parts));
 }
-
-const struct ps_account *ps_sched_account(const struct ps_sched *s)
-{
-    return &s->account;
-}

@@ -31,7 +31,7 @@
 #include "core/sched/jobs.h"
 #include "core/sched/map.h"
 #include "core/sched/member.h"
-#include "core/sched/sched.h"
+#include "core/sched/options.h"
 
 /* Jobs of earlier schedulers that are remembered while their workers
  * reconnect. */

@@ -4,7 +4,6 @@
 
 #include "core/sched/job.h"
 #include "core/sched/member.h"
-#include "core/sched/sched.h"
 
 struct ps_sched;
 struct ps_sched_conn;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Entry points of the scheduler machine: dispatches connections, messages and
  * time to the other files of this folder. */
-#include "core/sched/inner.h"
+#include "core/sched/sched.h"
 
 #include "base/alloc.h"
+#include "core/sched/inner.h"
 
 #include <string.h>
 
@@ -467,6 +468,11 @@ uint32_t ps_sched_member_count(const struct ps_sched *s, enum ps_role role,
                                enum ps_node_state state)
 {
     return ps_members_count(&s->members, role, state);
+}
+
+const struct ps_account *ps_sched_account(const struct ps_sched *s)
+{
+    return &s->account;
 }
 
 uint64_t ps_sched_residue(const struct ps_sched *s)

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Options of a scheduler. */
+#pragma once
+
+#include "core/base/ledger.h"
+#include "core/link/link.h"
+
+struct ps_sched_options {
+    char name[PS_NAME_MAX + 1];
+    char cluster[PS_NAME_MAX + 1];
+    /* Unix socket, reported to tools that connect by TCP; "": none. */
+    char control_path[PS_SOCKET_PATH_MAX + 1];
+    uint32_t uid;      /* User of the daemon; may change every job. */
+    uint64_t instance; /* Drawn by the driver at start; never 0. */
+    /* Job generations and incarnations start above this, and node numbers
+     * derive from it: wall-clock nanoseconds in the daemon, 0 in simulation,
+     * so that none is reused. */
+    uint64_t generation_base;
+    uint64_t seed;
+    ps_time heartbeat;      /* Interval sent to members. */
+    ps_time suspect_after;  /* Silence until SUSPECT. */
+    ps_time dead_after;     /* Silence until GONE. */
+    ps_time start_timeout;  /* For a job that sets none. */
+    ps_time rejoin_grace;   /* A job without a live rank fails after this. */
+    ps_time rejoin_timeout; /* A job with a LOST rank fails after this. */
+    /* For a job that sets none; 0: chosen for each key. */
+    uint32_t partition_bytes;
+    /* Bytes of one chunk of a migration; 0: PS_MIGRATION_CHUNK_MAX, the
+     * maximum. */
+    uint32_t migration_chunk;
+    /* Placement messages of a job in one step; 0: PS_PLACEMENTS_SENT_MAX. */
+    uint32_t placements_sent_max;
+    /* By kind of account; 0: no limit. */
+    struct ps_account_limits limits[PS_ACCOUNT_KIND_COUNT];
+    struct ps_link_options link;
+    ps_time link_linger; /* Lifetime of link state without a connection. */
+};
