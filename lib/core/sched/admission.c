@@ -6,6 +6,7 @@
 #include "core/sched/inner.h"
 
 #include "base/alloc.h"
+#include "core/sched/conn.h"
 
 /* Quotas that change within this time are sent together; the first at once. */
 #define COALESCE_TIME PS_MILLIS(2)

@@ -6,6 +6,9 @@
 
 struct ps_sched_step;
 
+/* Rows of a reply that are handed to a connection at a time. */
+#define PS_SCHED_ROWS_PER_SEND 256u
+
 enum ps_sched_conn_kind {
     PS_SCHED_CONN_HANDSHAKE, /* No hello yet. */
     PS_SCHED_CONN_MEMBER,    /* Carries a member's link. */

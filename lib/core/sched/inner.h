@@ -16,6 +16,7 @@
  *     optimizer.c     declarations of optimizers and compression
  *     norm.c          norm allreduce over the partitions of a key
  *     rebalance.c     plans that balance or drain servers
+ *     rebalance_reply.c  rows of a plan, for operators
  *     migration.c     migrations of partitions
  *     admission.c     memory of servers reserved for jobs
  *     account.c       costs of jobs and users
@@ -25,11 +26,9 @@
 
 #include "base/bits.h"
 #include "base/list.h"
-#include "core/sched/conn.h"
 #include "core/sched/history.h"
 #include "core/sched/job.h"
 #include "core/sched/jobs.h"
-#include "core/sched/map.h"
 #include "core/sched/member.h"
 #include "core/sched/options.h"
 
@@ -194,13 +193,6 @@ void ps_sched_query_send_rows(struct ps_sched_step *st,
 void ps_sched_rebalance_query(struct ps_sched_step *st, struct ps_sched_conn *c,
                               struct ps_sched_job *j, const char *off,
                               bool makes);
-/* Reports to connection `ctl` that the migrations of the job are over. */
-void ps_sched_rebalance_ended(struct ps_sched_step *st, ps_conn_id ctl,
-                              uint64_t gen, int rc, const char *text);
-/* Sends up to `rows` rows of the plan, and query_end after the last. */
-void ps_sched_rebalance_send_rows(struct ps_sched_step *st,
-                                  struct ps_sched_conn *c, uint32_t rows);
-void ps_sched_rebalance_drop_reply(struct ps_sched_conn *c);
 
 /* ----- migration.c */
 /* Makes an empty rebalance; ps_sched_migrations_start() begins it. */

@@ -5,6 +5,8 @@
 
 #include "base/alloc.h"
 #include "core/round/rows.h"
+#include "core/sched/conn.h"
+#include "core/sched/map.h"
 #include "proto/ps_fixed.h"
 
 #include <inttypes.h>

@@ -8,6 +8,9 @@
 #include "core/sched/inner.h"
 
 #include "base/alloc.h"
+#include "core/sched/conn.h"
+#include "core/sched/map.h"
+#include "core/sched/options.h"
 
 #include <string.h>
 

@@ -22,6 +22,8 @@
 
 #include "base/alloc.h"
 #include "base/state_table.h"
+#include "core/sched/conn.h"
+#include "core/sched/rebalance_reply.h"
 
 #include <inttypes.h>
 

@@ -11,6 +11,7 @@
 #include "base/square_sum.h"
 #include "base/str.h"
 #include "core/optim/optim.h"
+#include "core/sched/conn.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "core/codec/compression.h"
 #include "core/optim/optim.h"
+#include "core/sched/conn.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

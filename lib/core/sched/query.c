@@ -5,12 +5,12 @@
 #include "core/sched/inner.h"
 
 #include "base/alloc.h"
+#include "core/sched/conn.h"
+#include "core/sched/options.h"
+#include "core/sched/rebalance_reply.h"
 
 #include <inttypes.h>
 #include <string.h>
-
-/* Key rows that are handed to a connection at a time. */
-#define KEY_ROWS_PER_SEND 256u
 
 /* ------------------------------------------------------------------ nodes */
 
@@ -216,8 +216,8 @@ void ps_sched_query_send_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
 {
     uint32_t rows = 0;
 
-    ps_sched_rebalance_send_rows(st, c, KEY_ROWS_PER_SEND);
-    while (c->lists_keys && rows < KEY_ROWS_PER_SEND) {
+    ps_sched_rebalance_send_rows(st, c);
+    while (c->lists_keys && rows < PS_SCHED_ROWS_PER_SEND) {
         const struct ps_sched_job *j = next_listed_job(st->s, c);
 
         if (j == NULL) {

@@ -1,35 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rebalance queries of operators: which partitions of a job change servers to
- * balance these, or to drain one. The plan is made at once; its rows are sent
- * as the output of the connection drains, and migration.c carries it out if the
- * operator asked for that. */
+ * balance these, or to drain one. The plan is made at once; rebalance_reply.c
+ * sends it, and migration.c carries it out if the operator asked for that. */
 #include "core/sched/inner.h"
 
 #include "base/alloc.h"
 #include "core/sched/balance.h"
+#include "core/sched/conn.h"
+#include "core/sched/rebalance_reply.h"
 
 #include <assert.h>
 #include <string.h>
-
-struct migration {
-    uint32_t key;
-    uint32_t source; /* Node number. */
-    uint32_t target;
-    uint32_t part_count;
-    uint64_t bytes;
-};
-
-/* Rows of a plan that are still to be sent, and the end of the reply. */
-struct ps_sched_rebalance_reply {
-    uint64_t gen;
-    uint32_t next_row;
-    uint32_t row_count;
-    struct migration *rows;
-    bool awaits_end; /* query_end waits for the end of the migrations. */
-    bool has_ended;  /* The migrations are over. */
-    int rc;          /* Result of the migrations. */
-    char text[PS_TEXT_MAX + 1];
-};
 
 /* Plan: servers of the job and those that could join it, and all movable
  * partitions. */
@@ -43,15 +24,6 @@ struct plan {
     uint32_t count;
     uint32_t migration_count;
 };
-
-void ps_sched_rebalance_drop_reply(struct ps_sched_conn *c)
-{
-    if (c->rebalance_reply != NULL) {
-        ps_free(c->rebalance_reply->rows);
-        ps_free(c->rebalance_reply);
-        c->rebalance_reply = NULL;
-    }
-}
 
 /* False for rows keys: their rows stay with the optimizer state of each row. */
 static bool is_movable(const struct ps_sched_key *k)
@@ -140,27 +112,6 @@ static uint32_t drain_server(struct plan *p, uint32_t off)
     return moved;
 }
 
-static void add_part_to_rows(struct ps_sched_rebalance_reply *m, uint32_t first,
-                             uint32_t key, const struct plan *plan,
-                             const struct ps_balance_part *p)
-{
-    const uint32_t from = plan->server_nodes[p->source];
-    const uint32_t node = plan->server_nodes[p->target];
-    struct migration *to = NULL;
-
-    for (uint32_t i = m->row_count; i > first && to == NULL; i--) {
-        if (m->rows[i - 1].source == from && m->rows[i - 1].target == node) {
-            to = &m->rows[i - 1];
-        }
-    }
-    if (to == NULL) {
-        to = &m->rows[m->row_count++];
-        *to = (struct migration){.key = key, .source = from, .target = node};
-    }
-    to->part_count++;
-    to->bytes += p->bytes;
-}
-
 /* Makes one row for all migrations of a key between the same two servers. */
 static int make_rows(const struct ps_sched_job *j,
                      struct ps_sched_rebalance_reply *m,
@@ -173,12 +124,16 @@ static int make_rows(const struct ps_sched_job *j,
         return PS_E_NOMEM;
     }
     for (uint32_t i = 0; i < j->key_count; i++) {
-        uint32_t first = m->row_count;
-
         for (uint32_t n = 0;
              is_movable(j->keys[i]) && n < j->keys[i]->part_count; n++, p++) {
             if (p->target != p->source) {
-                add_part_to_rows(m, first, i, plan, p);
+                ps_sched_rebalance_reply_add(
+                    m, &(struct ps_sched_rebalance_row){
+                           .key = i,
+                           .source = plan->server_nodes[p->source],
+                           .target = plan->server_nodes[p->target],
+                           .part_count = 1,
+                           .bytes = p->bytes});
             }
         }
     }
@@ -339,79 +294,5 @@ void ps_sched_rebalance_query(struct ps_sched_step *st, struct ps_sched_conn *c,
         ps_sched_conn_end_query(st, c, rc, text);
     } else if (c->rebalance_reply->awaits_end) {
         ps_sched_migrations_start(st, j);
-    }
-}
-
-void ps_sched_rebalance_ended(struct ps_sched_step *st, ps_conn_id ctl,
-                              uint64_t gen, int rc, const char *text)
-{
-    struct ps_sched_conn *c = ps_map_get(st->s->conns, ctl);
-
-    if (c == NULL || c->rebalance_reply == NULL ||
-        c->rebalance_reply->gen != gen) {
-        return; /* No connection waits for it any more. */
-    }
-    c->rebalance_reply->has_ended = true;
-    c->rebalance_reply->rc = rc;
-    ps_str_copy(c->rebalance_reply->text, sizeof(c->rebalance_reply->text),
-                text);
-    ps_sched_query_send_rows(st, c);
-}
-
-static const char *server_name(const struct ps_sched *s, uint32_t node)
-{
-    const struct ps_member *m = ps_members_get(&s->members, node);
-
-    return m != NULL ? m->name : "?";
-}
-
-static void send_migration_row(struct ps_sched_step *st,
-                               const struct ps_sched_conn *c,
-                               const struct ps_sched_job *j,
-                               const struct migration *m)
-{
-    const struct ps_sched_key *k = j->keys[m->key];
-
-    if (k == NULL) {
-        return; /* Removed since the plan was made. */
-    }
-    ps_effects_send_msg(
-        st->fx, c->id,
-        &(struct ps_msg){
-            .code = PS_MSG_MIGRATION_ROW,
-            .migration_row = {.job = j->name,
-                              .key = k->number,
-                              .name = k->name,
-                              .from = server_name(st->s, m->source),
-                              .to = server_name(st->s, m->target),
-                              .parts = m->part_count,
-                              .bytes = m->bytes},
-        });
-}
-
-void ps_sched_rebalance_send_rows(struct ps_sched_step *st,
-                                  struct ps_sched_conn *c, uint32_t rows)
-{
-    struct ps_sched_rebalance_reply *m = c->rebalance_reply;
-    const struct ps_sched_job *j;
-
-    if (m == NULL) {
-        return;
-    }
-    j = ps_sched_find_job(st->s, m->gen);
-    if (j == NULL) {
-        ps_sched_rebalance_drop_reply(c);
-        ps_sched_conn_end_query(st, c, PS_E_AGAIN,
-                                "the job has ended meanwhile");
-        return;
-    }
-    for (; rows > 0 && m->next_row < m->row_count; rows--) {
-        send_migration_row(st, c, j, &m->rows[m->next_row++]);
-    }
-    if (m->next_row == m->row_count && (m->has_ended || !m->awaits_end)) {
-        struct ps_sched_rebalance_reply last = *m;
-
-        ps_sched_rebalance_drop_reply(c);
-        ps_sched_conn_end_query(st, c, last.rc, last.text);
     }
 }

@@ -4,7 +4,9 @@
 #include "core/sched/sched.h"
 
 #include "base/alloc.h"
+#include "core/sched/conn.h"
 #include "core/sched/inner.h"
+#include "core/sched/rebalance_reply.h"
 
 #include <string.h>
 

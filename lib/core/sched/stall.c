@@ -8,6 +8,7 @@
 #include "core/sched/inner.h"
 
 #include "base/alloc.h"
+#include "core/sched/conn.h"
 
 #include <inttypes.h>
 #include <string.h>

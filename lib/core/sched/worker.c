@@ -4,6 +4,7 @@
 #include "core/sched/inner.h"
 
 #include "base/name_hash.h"
+#include "core/sched/conn.h"
 
 #include <inttypes.h>
 #include <string.h>
