@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of the server machine; for the files of this folder only.
  *
- *     server.c        the machine's three calls, timers, statistics
+ *     server.c        the machine's three calls, timers
+ *     stats.c         figures of the machine, for pings and tests
  *     uplink.c        the link to the scheduler: reports, messages
  *     session.c       agents: hello, links, memory for payloads
  *     job.c           jobs and their slots: from job_state to the end
