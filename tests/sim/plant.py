@@ -43,7 +43,7 @@ PLANTS = {
     ps_store_remove_slot_pulls(&slot->job->store, slot->index);
 }
 
-void ps_server_job_drop_waits""",
+/* NULL if the state""",
          """    ps_server_reply_drop(slot);
     ps_store_remove_slot_pulls(&slot->job->store, slot->index);
     struct ps_map_cursor planted = {0};
@@ -55,7 +55,7 @@ void ps_server_job_drop_waits""",
     }
 }
 
-void ps_server_job_drop_waits"""),
+/* NULL if the state"""),
     ],
     "counts requests instead of contributors": [
         ("lib/core/round/round.c",
@@ -206,7 +206,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          '#include "base/alloc.h"\n#include <string.h>'),
     ],
     "answers on a new link what was asked on the old one": [
-        ("lib/core/server/session.c", "ps_server_job_drop_waits(s, p);", ""),
+        ("lib/core/server/hello.c", "drop_waits(s, p);", "(void)drop_waits;"),
     ],
     "knows of an optimizer from the last word alone": [
         ("lib/core/agent/job.c",

@@ -4,7 +4,9 @@
  *     server.c        the machine's three calls, timers
  *     stats.c         figures of the machine, for pings and tests
  *     uplink.c        the link to the scheduler: reports, messages
- *     session.c       agents: hello, links, memory for payloads
+ *     agent_msg.c     messages of agents, memory for their payloads
+ *     hello.c         hello of agents, held until the scheduler names them
+ *     session.c       connections and sessions of agents
  *     job.c           jobs and their slots: from job_state to the end
  *     contribution.c  acceptance of contributions, whatever their kind
  *     push.c          dense contributions

@@ -199,25 +199,6 @@ static void update_slot(struct ps_server_slot *slot,
     ps_store_remove_slot_pulls(&slot->job->store, slot->index);
 }
 
-void ps_server_job_drop_waits(struct ps_server *s,
-                              const struct ps_server_session *p)
-{
-    struct ps_map_cursor c = {0};
-    struct ps_server_job *job;
-
-    while ((job = ps_map_next(s->jobs, &c)) != NULL) {
-        for (uint32_t i = 0; i < job->slot_count; i++) {
-            struct ps_server_slot *slot = &job->slots[i];
-
-            if (slot->agent_node == p->agent_node &&
-                slot->incarnation == p->incarnation) {
-                ps_server_reply_drop(slot);
-                ps_store_remove_slot_pulls(&job->store, i);
-            }
-        }
-    }
-}
-
 /* NULL if the state is valid, else the reason to reject it. */
 static const char *job_state_error(const struct ps_server *s,
                                    const struct ps_server_job *job,
@@ -321,7 +302,7 @@ void ps_server_on_job_state(struct ps_server_step *st,
     }
     ps_server_credit_mark_job(job);
     ps_server_uplink_send_ready(st, job);
-    ps_server_session_verify_all(st);
+    ps_server_hello_verify_all(st);
 }
 
 void ps_server_on_job_quota(struct ps_server_step *st,

@@ -114,11 +114,6 @@ struct ps_server_job *ps_server_job_find(const struct ps_server *s,
 int ps_server_job_find_slot(struct ps_server_job *job,
                             const struct ps_server_session *p, uint32_t slot,
                             struct ps_server_slot **ret_slot);
-/* Drops pulls and batched replies of the agent, whose link began a new session:
- * the agent asks again, and a reply to the old request would be taken for one
- * to a later request. */
-void ps_server_job_drop_waits(struct ps_server *s,
-                              const struct ps_server_session *p);
 /* True if the scheduler named this process as an agent of a job. */
 bool ps_server_job_names_agent(const struct ps_server *s,
                                const struct ps_msg_hello *m);

@@ -89,6 +89,7 @@ static void server_tick(struct ps_server_step *st)
     struct ps_server *s = st->s;
 
     ps_uplink_tick(&s->uplink, &call);
+    ps_server_hello_tick(st);
     ps_server_session_tick(st);
     if (!ps_list_empty(&s->starved_merges) && st->now >= s->starved_retry_at) {
         ps_server_merge_retry_starved(st);
@@ -149,8 +150,8 @@ static int server_step(void *self, const struct ps_event *ev,
             ps_server_uplink_on_msg(&st, ev->conn, ev->msg.msg,
                                     ev->msg.payload);
         } else {
-            ps_server_session_on_msg(&st, ev->conn, ev->msg.msg,
-                                     ev->msg.payload, ev->msg.discard_reason);
+            ps_server_agent_on_msg(&st, ev->conn, ev->msg.msg, ev->msg.payload,
+                                   ev->msg.discard_reason);
         }
         break;
     case PS_EV_STALLED:
@@ -188,8 +189,9 @@ static ps_time server_deadline(const void *self)
 {
     const struct ps_server *s = self;
     ps_time at = ps_time_min(ps_uplink_deadline(&s->uplink),
-                             ps_server_session_deadline(s));
+                             ps_server_hello_deadline(s));
 
+    at = ps_time_min(at, ps_server_session_deadline(s));
     if (!ps_list_empty(&s->starved_merges)) {
         at = ps_time_min(at, s->starved_retry_at);
     }
@@ -204,7 +206,7 @@ static int server_payload(void *self, ps_conn_id conn, const struct ps_msg *msg,
 
     return ps_uplink_owns_conn(&s->uplink, conn)
                ? ps_server_uplink_payload(s, msg, len, ret_slice)
-               : ps_server_session_payload(s, conn, msg, len, ret_slice);
+               : ps_server_agent_payload(s, conn, msg, len, ret_slice);
 }
 
 struct ps_machine ps_server_machine(struct ps_server *s)
