@@ -38,7 +38,7 @@ PLANTS = {
     ],
     "encodes once more from what the lost agent had made": [FROM_THE_LAST],
     "forgets with the agent what it had pushed": [
-        ("lib/core/server/job.c",
+        ("lib/core/server/job_state.c",
          """ps_server_reply_drop(slot);
     ps_store_remove_slot_pulls(&slot->job->store, slot->index);
 }

@@ -7,7 +7,8 @@
  *     agent_msg.c     messages of agents, memory for their payloads
  *     hello.c         hello of agents, held until the scheduler names them
  *     session.c       connections and sessions of agents
- *     job.c           jobs and their slots: from job_state to the end
+ *     job_state.c     jobs from job_state to the end
+ *     job.c           look-ups of jobs and slots
  *     contribution.c  acceptance of contributions, whatever their kind
  *     push.c          dense contributions
  *     merge.c         merge of a complete round, publication of its version
@@ -81,6 +82,15 @@ struct ps_server_step {
     struct ps_effects *fx;
 };
 
+/* Sends to the scheduler on the numbered stream: now, or when the link is
+ * resumed. A new session of the link drops the message; on_new_session() then
+ * sends state again. */
+static inline void ps_server_uplink_send_msg(struct ps_server_step *st,
+                                             const struct ps_msg *msg)
+{
+    ps_uplink_send_msg(&st->s->uplink, msg, st->now, st->fx);
+}
+
 /* uplink.c */
 static inline struct ps_uplink_call
 ps_server_uplink_call(struct ps_server_step *st)
@@ -93,16 +103,6 @@ void ps_server_uplink_on_msg(struct ps_server_step *st, ps_conn_id conn,
                              const struct ps_slice *payload);
 int ps_server_uplink_payload(struct ps_server *s, const struct ps_msg *msg,
                              uint64_t len, struct ps_slice *ret_slice);
-/* Sends on the numbered stream: now, or when the link is resumed. A new session
- * of the link drops the message; on_new_session() then sends state again. */
-void ps_server_uplink_send_msg(struct ps_server_step *st,
-                               const struct ps_msg *msg);
-/* Sends job_ready; nothing while the uplink is not connected. */
-void ps_server_uplink_send_ready(struct ps_server_step *st,
-                                 const struct ps_server_job *job);
-/* Sends value_lost if the job has lost a version. */
-void ps_server_uplink_send_lost(struct ps_server_step *st,
-                                const struct ps_server_job *job);
 
 /* memory.c */
 /* Allocates from the job's share of the pool. PS_E_NOMEM. */

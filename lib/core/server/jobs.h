@@ -105,8 +105,6 @@ struct ps_server_job {
 };
 
 /* job.c */
-void ps_server_on_job_state(struct ps_server_step *st,
-                            const struct ps_msg_job_state *m);
 struct ps_server_job *ps_server_job_find(const struct ps_server *s,
                                          uint64_t gen);
 /* Finds a slot for a message of the session. PS_E_INVAL: no such slot;
@@ -120,8 +118,15 @@ bool ps_server_job_names_agent(const struct ps_server *s,
 /* Session of the slot's agent; NULL: none with the slot's incarnation. */
 struct ps_server_session *
 ps_server_slot_session(const struct ps_server_slot *slot);
+
+/* job_state.c */
+void ps_server_on_job_state(struct ps_server_step *st,
+                            const struct ps_msg_job_state *m);
 void ps_server_on_job_quota(struct ps_server_step *st,
                             const struct ps_msg_job_quota *m);
+/* Sends job_ready; nothing while the uplink is not connected. */
+void ps_server_job_send_ready(struct ps_server_step *st,
+                              const struct ps_server_job *job);
 /* Frees the job with its partitions, merges, replies and migrations. */
 void ps_server_job_free(struct ps_server *s, struct ps_server_job *job);
 

@@ -341,6 +341,21 @@ void ps_server_on_abort_round(struct ps_server_step *st,
     }
 }
 
+void ps_server_pull_send_lost(struct ps_server_step *st,
+                              const struct ps_server_job *job)
+{
+    if (!job->lost_value.known) {
+        return;
+    }
+    ps_server_uplink_send_msg(
+        st,
+        &(struct ps_msg){.code = PS_MSG_VALUE_LOST,
+                         .value_lost = {.gen = job->gen,
+                                        .key = job->lost_value.key,
+                                        .index = job->lost_value.index,
+                                        .version = job->lost_value.version}});
+}
+
 /* Records what versions the slot knows of the partition. If all slots have
  * reported and one knows a version that is held nowhere, only the lost server
  * had it: it cannot be made again, and pulls of it would wait for ever
@@ -379,7 +394,7 @@ static void record_report(struct ps_server_step *st,
         "that partition %u of it was on",
         job->name, (unsigned long long)job->lost_value.version, part->key,
         part->index);
-    ps_server_uplink_send_lost(st, job);
+    ps_server_pull_send_lost(st, job);
 }
 
 void ps_server_on_restore(struct ps_server_step *st, struct ps_server_conn *c,

@@ -25,6 +25,10 @@ void ps_server_pull_reply_waiting(struct ps_server_step *st,
                                   struct ps_part *part,
                                   const struct ps_bits *told);
 
+/* Sends value_lost if the job has lost a version. */
+void ps_server_pull_send_lost(struct ps_server_step *st,
+                              const struct ps_server_job *job);
+
 /* rows.c */
 /* Decides whether the payload of a pull_rows is received: 0, or the discard
  * reason. */

@@ -28,34 +28,6 @@ static void update_account(void *context)
                         ps_pool_used(s->opt.pool) + tables);
 }
 
-void ps_server_uplink_send_ready(struct ps_server_step *st,
-                                 const struct ps_server_job *job)
-{
-    if (!ps_uplink_is_connected(&st->s->uplink)) {
-        return; /* on_new_session() sends it. */
-    }
-    ps_server_uplink_send_msg(
-        st, &(struct ps_msg){.code = PS_MSG_JOB_READY,
-                             .job_ready = {.gen = job->gen,
-                                           .version = job->version,
-                                           .round = job->newest_version}});
-}
-
-void ps_server_uplink_send_lost(struct ps_server_step *st,
-                                const struct ps_server_job *job)
-{
-    if (!job->lost_value.known) {
-        return;
-    }
-    ps_server_uplink_send_msg(
-        st,
-        &(struct ps_msg){.code = PS_MSG_VALUE_LOST,
-                         .value_lost = {.gen = job->gen,
-                                        .key = job->lost_value.key,
-                                        .index = job->lost_value.index,
-                                        .version = job->lost_value.version}});
-}
-
 /* Reports the server's jobs on a new session of the link, so that the scheduler
  * can name those that ended meanwhile. */
 static void on_new_session(void *context)
@@ -65,9 +37,9 @@ static void on_new_session(void *context)
     const struct ps_server_job *job;
 
     while ((job = ps_map_next(st->s->jobs, &c)) != NULL) {
-        ps_server_uplink_send_ready(st, job);
+        ps_server_job_send_ready(st, job);
         ps_server_norm_resend(st, job);
-        ps_server_uplink_send_lost(st, job);
+        ps_server_pull_send_lost(st, job);
     }
 }
 
@@ -144,12 +116,6 @@ void ps_server_uplink_init(struct ps_server *s, ps_time now)
                        .account = &s->account,
                        .waits_after_reject = true},
                    &s->rng, now);
-}
-
-void ps_server_uplink_send_msg(struct ps_server_step *st,
-                               const struct ps_msg *msg)
-{
-    ps_uplink_send_msg(&st->s->uplink, msg, st->now, st->fx);
 }
 
 int ps_server_uplink_payload(struct ps_server *s, const struct ps_msg *msg,
