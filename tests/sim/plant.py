@@ -276,7 +276,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     "says nothing of what it forgets with a partition": [
         ("lib/core/server/migration.c",
          """if (ps_round_has_contributed(&part->open_round->round, i)) {
-            ps_bits_set(&who, i);""",
+            ps_bits_set(&waiting, i);""",
          "        if (ps_round_has_contributed(&part->open_round->round, i)) {"),
     ],
     "counts who passes in a mean": [
@@ -414,12 +414,12 @@ static void pending_free(struct ps_sched_norm *n)
          "return reach + 0 * held;"),
     ],
     "lets on whom the next round does not lack": [
-        ("lib/core/server/credit.c",
+        ("lib/core/server/grant.c",
          "open != NULL ? find_blocked_slot(job, open) : NULL;",
          "open == NULL ? find_blocked_slot(job, open) : NULL;"),
     ],
     "lets nobody on whose answer is yet to be sent": [
-        ("lib/core/server/credit.c",
+        ("lib/core/server/grant.c",
          """(void)ps_credit_announce(f, slot->unmerged_bytes);
         if (ps_credit_is_exhausted(f)) {""",
          "        if (!ps_credit_announce_due(f, slot->unmerged_bytes)) {"),
@@ -443,7 +443,7 @@ static void pending_free(struct ps_sched_norm *n)
          "    if (rc == 0 && push->incarnation > p->incarnation) {"),
     ],
     "lets nobody on when all have used up their credit": [
-        ("lib/core/server/credit.c",
+        ("lib/core/server/grant.c",
          "if (job->incomplete_rounds == 0 || job->merging_rounds != 0) {",
          "        if (job->incomplete_rounds == 0 || job->merging_rounds + 1 != 0) {"),
     ],
@@ -452,18 +452,18 @@ static void pending_free(struct ps_sched_norm *n)
          "ps_max_u64(f->announced, f->received) +", "f->announced +"),
     ],
     "takes a window that is just full for room": [
-        ("lib/core/server/credit.c",
+        ("lib/core/server/grant.c",
          """if (ps_credit_is_exhausted(f)) {
             ps_credit_grant_extra(f);""",
          """        if (f->received > f->announced) {
             ps_credit_grant_extra(f);"""),
     ],
     "lets on whom nothing keeps": [
-        ("lib/core/server/credit.c",
+        ("lib/core/server/grant.c",
          """if (p != NULL && ps_credit_is_exhausted(
                          ps_server_credit_get(job->server, p, job->gen))) {""",
          "        if (p != NULL) {"),
-        ("lib/core/server/credit.c",
+        ("lib/core/server/grant.c",
          """if (ps_credit_is_exhausted(f)) {
             ps_credit_grant_extra(f);""",
          """        if (f->announced > 0) {

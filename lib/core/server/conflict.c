@@ -7,10 +7,11 @@
  * which servers receive contributions does not matter (rule R17). */
 #include "core/server/inner.h"
 
-void ps_server_conflict_abort(struct ps_server_step *st,
-                              struct ps_server_job *job, struct ps_part *part,
-                              uint32_t attempt,
-                              const struct ps_server_conflict *other)
+/* Discards the open round and sends the refusal, with one part more, to its
+ * contributors. */
+static void void_round(struct ps_server_step *st, struct ps_server_job *job,
+                       struct ps_part *part, int rc,
+                       struct ps_server_refusal *refusal)
 {
     const struct ps_rec_part rec = {
         .key = part->key,
@@ -19,34 +20,48 @@ void ps_server_conflict_abort(struct ps_server_step *st,
         .dtype = part->dtype,
         .count = part->count,
     };
+    const uint32_t retry = rc == PS_E_MISMATCH ? part->retry : 0;
+    struct ps_bits contributed;
+
+    ps_bits_init(&contributed, job->slot_count);
+    for (uint32_t i = 0; i < job->slot_count; i++) {
+        if (ps_round_has_contributed(&part->open_round->round, i)) {
+            ps_bits_set(&contributed, i);
+        }
+    }
+    /* Before the refusals, so that they carry the credit that this frees. */
+    ps_server_merge_discard(st->s, job, part);
+    ps_server_refusal_add(refusal, &rec, rc, retry);
+    ps_server_refusal_send_to(st, job, &contributed, refusal);
+    ps_bits_fini(&contributed);
+}
+
+void ps_server_conflict_void(struct ps_server_step *st,
+                             struct ps_server_job *job, struct ps_part *part,
+                             int rc)
+{
     struct ps_server_refusal refusal;
-    struct ps_bits told;
+
+    ps_server_refusal_init(&refusal);
+    void_round(st, job, part, rc, &refusal);
+}
+
+void ps_server_conflict_abort(struct ps_server_step *st,
+                              struct ps_server_job *job, struct ps_part *part,
+                              uint32_t attempt,
+                              const struct ps_server_conflict *other)
+{
+    struct ps_server_refusal refusal;
 
     part->retry = attempt;
     if (part->open_round == NULL) {
         return;
     }
-    ps_bits_init(&told, job->slot_count);
-    for (uint32_t i = 0; i < job->slot_count; i++) {
-        if (ps_round_has_contributed(&part->open_round->round, i)) {
-            ps_bits_set(&told, i);
-        }
-    }
-    /* Before the refusals, so that they carry the credit that this frees. */
-    ps_server_merge_discard(st->s, job, part);
     ps_server_refusal_init(&refusal);
     if (other != NULL) {
         refusal.conflict = *other;
     }
-    ps_server_refusal_add(&refusal, &rec, PS_E_MISMATCH, attempt);
-    for (uint32_t i = 0; i < job->slot_count; i++) {
-        struct ps_server_session *p = ps_server_slot_session(&job->slots[i]);
-
-        if (p != NULL && ps_bits_get(&told, i)) {
-            ps_server_refusal_send(st, p, job->gen, &job->slots[i], &refusal);
-        }
-    }
-    ps_bits_fini(&told);
+    void_round(st, job, part, PS_E_MISMATCH, &refusal);
 }
 
 uint32_t ps_server_conflict_newer_retry(const struct ps_server_job *job,

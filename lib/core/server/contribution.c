@@ -200,7 +200,7 @@ static void accept_contributions(struct ps_server_step *st,
 
     ps_server_refusal_init(&refusal);
     if (c->discard_reason == PS_E_NOMEM) {
-        ps_server_memory_reclaim(st, slot, push->msg, push->total_bytes);
+        ps_server_reclaim(st, slot, push->msg, push->total_bytes);
         ps_server_refusal_set_starved(st, &refusal, slot, push->total_bytes);
     }
     for (uint32_t i = 0; i < push->parts_count; i++) {
@@ -353,5 +353,5 @@ void ps_server_on_push(struct ps_server_step *st, struct ps_server_conn *c,
         ps_server_credit_push_ended(slot, push.total_bytes);
     }
     accept_contributions(st, c, slot, &push, payload);
-    ps_server_credit_send_if_due(st, p, slot);
+    ps_server_grant_if_due(st, p, slot);
 }

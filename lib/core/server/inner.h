@@ -21,7 +21,9 @@
  *     rows.c          rows keys: contributions, merge, pulls
  *     opt_state.c     optimizer state, saved and loaded
  *     migration.c     partitions that migrate to or from another server
- *     credit.c        credit, pacing, slots that block their job
+ *     grant.c         credit without a reply, slots that block their job
+ *     credit.c        credit, pacing
+ *     reclaim.c       memory taken back from open rounds
  *     memory.c        quotas, reserved rounds, refusals for memory */
 #pragma once
 
@@ -122,11 +124,10 @@ int ps_server_memory_alloc_payload(struct ps_server *s,
  * contribution yet. */
 const struct ps_open_round *
 ps_server_memory_reserved_round(const struct ps_server_job *job);
-/* A contribution's payload was discarded. If it is for the reserved round and
- * the slot is starved for long, voids other open rounds of the job. */
-void ps_server_memory_reclaim(struct ps_server_step *st,
-                              struct ps_server_slot *slot,
-                              const struct ps_msg *msg, uint64_t len);
+/* True if the message contributes to the job's reserved round. If there is
+ * none, the round of its first part is chosen. */
+bool ps_server_memory_serves_next_round(struct ps_server_job *job,
+                                        const struct ps_msg *msg);
 /* Error for a payload of `len` bytes that was discarded: PS_E_AGAIN, or
  * PS_E_FULL with the reason in `why`. */
 int ps_server_memory_refusal(struct ps_server_step *st,
@@ -141,3 +142,9 @@ void ps_server_memory_describe(const struct ps_server *s,
 void ps_server_memory_note_shortage(struct ps_server *s);
 /* True if a request found no memory within the last seconds. */
 bool ps_server_memory_is_short(const struct ps_server *s);
+
+/* reclaim.c */
+/* A contribution's payload was discarded. If it is for the reserved round and
+ * the slot is starved for long, voids other open rounds of the job. */
+void ps_server_reclaim(struct ps_server_step *st, struct ps_server_slot *slot,
+                       const struct ps_msg *msg, uint64_t len);

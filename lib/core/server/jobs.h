@@ -139,20 +139,22 @@ struct ps_credit *ps_server_credit_get(struct ps_server *s,
 uint64_t ps_server_credit_announce(struct ps_server *s,
                                    struct ps_server_session *p, uint64_t gen,
                                    const struct ps_server_slot *slot);
-/* After a push: sends the credit alone if it is due and no batched reply will
- * carry it. */
-void ps_server_credit_send_if_due(struct ps_server_step *st,
-                                  struct ps_server_session *p,
-                                  const struct ps_server_slot *slot);
 /* Start and end of the arrival of a push with `len` payload bytes. */
 void ps_server_credit_push_begins(struct ps_server_slot *slot);
 void ps_server_credit_push_ended(struct ps_server_slot *slot, uint64_t len);
 /* Pacing: true if the slot's push has to wait, because its unmerged bytes are
  * too far above the slowest slot's. Never true for all slots at once. */
 bool ps_server_credit_is_ahead(const struct ps_server_slot *slot);
-/* Schedules the job's check in ps_server_credit_unblock_jobs(). */
+/* Schedules the job's check in ps_server_grant_unblock_jobs(). */
 void ps_server_credit_mark_job(struct ps_server_job *job);
+void ps_server_credit_drop_all(struct ps_server_session *p);
+
+/* grant.c */
+/* After a push: sends the credit alone if it is due and no batched reply will
+ * carry it. */
+void ps_server_grant_if_due(struct ps_server_step *st,
+                            struct ps_server_session *p,
+                            const struct ps_server_slot *slot);
 /* At the end of a step: where a marked job has open rounds and no merge, grants
  * credit to a slot that these lack and whose credit is exhausted. */
-void ps_server_credit_unblock_jobs(struct ps_server_step *st);
-void ps_server_credit_drop_all(struct ps_server_session *p);
+void ps_server_grant_unblock_jobs(struct ps_server_step *st);

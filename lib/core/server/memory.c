@@ -13,18 +13,12 @@
  * (rule Q6). */
 #include "core/server/inner.h"
 
-#include "base/alloc.h"
 #include "base/num.h"
 #include "base/str.h"
-
-#include <string.h>
 
 #define READ_RETRY_TIME     PS_MILLIS(5)
 /* A reserved round without a contribution is given up after this time. */
 #define RESERVED_ROUND_WAIT PS_SECONDS(1)
-/* Rule Q3: a contribution to the reserved round that finds no memory for this
- * long voids other rounds of the job. */
-#define RECLAIM_AFTER       PS_MILLIS(100)
 /* The server reports a shortage for this long after the last one. */
 #define SHORTAGE_SHOWN      PS_SECONDS(2)
 
@@ -88,10 +82,8 @@ ps_server_memory_reserved_round(const struct ps_server_job *job)
     return part != NULL && part->version < n->round ? part->open_round : NULL;
 }
 
-/* True if the message contributes to the job's reserved round. If there is
- * none, the round of its first part is chosen. */
-static bool is_for_reserved_round(struct ps_server_job *job,
-                                  const struct ps_msg *msg)
+bool ps_server_memory_serves_next_round(struct ps_server_job *job,
+                                        const struct ps_msg *msg)
 {
     const uint32_t count = msg_part_count(msg);
 
@@ -166,121 +158,13 @@ static bool may_allocate(struct ps_server *s, struct ps_server_job *job,
     }
     if (admitted > budget) {
         /* Less memory than was admitted: only reserved rounds allocate. */
-        return is_for_reserved_round(job, msg);
+        return ps_server_memory_serves_next_round(job, msg);
     }
     if (claims + job_claim(job, cost + job_round_bytes(job, cost)) <= budget) {
         return true;
     }
-    return is_for_reserved_round(job, msg) &&
+    return ps_server_memory_serves_next_round(job, msg) &&
            claims + job_claim(job, cost) <= budget;
-}
-
-/* ------------------------------------------------------------------ reclaim */
-
-/* Discards the contributions to the round, and has their agents send them again
- * when there is memory. */
-static void void_open_round(struct ps_server_step *st,
-                            struct ps_server_job *job, struct ps_part *part)
-{
-    const struct ps_rec_part rec = {.key = part->key,
-                                    .index = part->index,
-                                    .round = part->version + 1,
-                                    .dtype = part->dtype,
-                                    .count = part->count};
-    struct ps_server_refusal refusal;
-    struct ps_bits gave;
-
-    ps_bits_init(&gave, job->slot_count);
-    for (uint32_t i = 0; i < job->slot_count; i++) {
-        if (ps_round_has_contributed(&part->open_round->round, i)) {
-            ps_bits_set(&gave, i);
-        }
-    }
-    ps_server_merge_discard(st->s, job, part);
-    ps_server_refusal_init(&refusal);
-    ps_server_refusal_add(&refusal, &rec, PS_E_AGAIN, 0);
-    for (uint32_t i = 0; i < job->slot_count; i++) {
-        struct ps_server_session *p =
-            ps_bits_get(&gave, i) ? ps_server_slot_session(&job->slots[i])
-                                  : NULL;
-
-        if (p != NULL) {
-            ps_server_refusal_send(st, p, job->gen, &job->slots[i], &refusal);
-        }
-    }
-    ps_bits_fini(&gave);
-}
-
-/* Copies the value to a buffer of its own. If the frame has no other user it is
- * freed first, which makes room for the copy. */
-static void move_out(struct ps_server_job *job, struct ps_slice *v)
-{
-    struct ps_buf *copy = ps_buf_new(v->len);
-    const bool last = v->buf->refs == 1;
-    struct ps_buf *own;
-
-    memcpy(copy->data, ps_slice_data(v), v->len);
-    if (last) {
-        ps_buf_unref(v->buf);
-    }
-    if (ps_server_memory_alloc(job, v->len, &own) == 0) {
-        memcpy(own->data, copy->data, v->len);
-        ps_buf_unref(copy);
-    } else if (last) {
-        own = copy; /* The frame is gone; the value stays outside the pool. */
-    } else {
-        ps_buf_unref(copy);
-        return;
-    }
-    if (!last) {
-        ps_buf_unref(v->buf);
-    }
-    *v = (struct ps_slice){.buf = own, .len = v->len};
-}
-
-/* Copies values out of frames, which they keep alive for a part of their
- * bytes. */
-static void compact(struct ps_server_job *job)
-{
-    struct ps_map_cursor c = {0};
-    struct ps_part *part;
-
-    while ((part = ps_map_next(job->store.parts, &c)) != NULL) {
-        if (part->merge == NULL && part->value.buf != NULL &&
-            ps_pool_cost(part->value.buf->size) >
-                ps_pool_cost(part->value.len)) {
-            move_out(job, &part->value);
-        }
-    }
-}
-
-void ps_server_memory_reclaim(struct ps_server_step *st,
-                              struct ps_server_slot *slot,
-                              const struct ps_msg *msg, uint64_t len)
-{
-    struct ps_server_job *job = slot->job;
-    const uint64_t wanted = ps_pool_cost(len) * job->slot_count;
-    const uint64_t before = ps_pool_share_used(job->pool_share);
-    struct ps_map_cursor c = {0};
-    struct ps_part *part;
-
-    if (slot->starved_since == 0 ||
-        st->now < ps_time_add(slot->starved_since, RECLAIM_AFTER) ||
-        !is_for_reserved_round(job, msg)) {
-        return;
-    }
-    slot->starved_since = st->now;
-    compact(job);
-    while ((part = ps_map_next(job->store.parts, &c)) != NULL &&
-           before - ps_pool_share_used(job->pool_share) < wanted) {
-        if (part->open_round != NULL && part->merge == NULL &&
-            part->open_round->rule == PS_RULE_NONE &&
-            !ps_round_is_complete(&part->open_round->round) &&
-            (part->key != job->reserved_round.key ||
-             part->index != job->reserved_round.index)) {
-            void_open_round(st, job, part);
-        }
-    }
 }
 
 bool ps_server_memory_is_exhausted(const struct ps_server *s, uint64_t len)

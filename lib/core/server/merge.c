@@ -464,13 +464,7 @@ static void fail_round(struct ps_server_step *st, struct ps_server_job *job,
         refusal.starved_rc = rc;
         ps_str_copy(refusal.text, sizeof(refusal.text), text);
     }
-    for (uint32_t i = 0; i < job->slot_count; i++) {
-        struct ps_server_session *p = ps_server_slot_session(&job->slots[i]);
-
-        if (p != NULL) {
-            ps_server_refusal_send(st, p, job->gen, &job->slots[i], &refusal);
-        }
-    }
+    ps_server_refusal_send_to(st, job, NULL, &refusal);
 }
 
 static uint64_t contribution_bytes(const struct ps_round *round)

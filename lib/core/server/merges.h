@@ -120,6 +120,10 @@ void ps_server_norm_resend(struct ps_server_step *st,
                            const struct ps_server_job *job);
 
 /* conflict.c */
+/* Discards the open round and refuses it to its contributors. */
+void ps_server_conflict_void(struct ps_server_step *st,
+                             struct ps_server_job *job, struct ps_part *part,
+                             int rc);
 /* Sets the retry number of the next round to `attempt`, and refuses all
  * contributions to the attempt that ends. `other` is the conflicting side that
  * the refusals name; NULL: none. */

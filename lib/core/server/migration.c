@@ -553,19 +553,20 @@ static struct ps_slice detach_buffer(struct ps_server_migration *mv, unsigned i)
 static struct ps_bits waiting_slots(const struct ps_server_job *job,
                                     const struct ps_part *part)
 {
-    struct ps_bits who;
+    struct ps_bits waiting;
 
-    ps_bits_init(&who, job->slot_count);
+    ps_bits_init(&waiting, job->slot_count);
     for (uint32_t i = 0; part->open_round != NULL && i < job->slot_count; i++) {
         if (ps_round_has_contributed(&part->open_round->round, i)) {
-            ps_bits_set(&who, i);
+            ps_bits_set(&waiting, i);
         }
     }
     PS_LIST_EACH(n, &part->waiting_pulls)
     {
-        ps_bits_set(&who, PS_CONTAINER(n, struct ps_waiting_pull, node)->slot);
+        ps_bits_set(&waiting,
+                    PS_CONTAINER(n, struct ps_waiting_pull, node)->slot);
     }
-    return who;
+    return waiting;
 }
 
 /* Removes the partition, and refuses its contributions and pulls as stale
@@ -578,26 +579,18 @@ static void discard_part(struct ps_server_step *st, struct ps_server_job *job,
     struct ps_part *part = ps_store_find(&job->store, key, index);
     const struct ps_rec_part rec = {.key = key, .index = index};
     struct ps_server_refusal refusal;
-    struct ps_bits who;
+    struct ps_bits waiting;
 
     if (part == NULL) {
         return;
     }
-    who = waiting_slots(job, part);
+    waiting = waiting_slots(job, part);
     ps_server_merge_discard(st->s, job, part);
     ps_store_remove(&job->store, part);
     ps_server_refusal_init(&refusal);
     ps_server_refusal_add(&refusal, &rec, PS_E_STALE, 0);
-    for (uint32_t i = 0; i < job->slot_count; i++) {
-        struct ps_server_session *p =
-            ps_bits_get(&who, i) ? ps_server_slot_session(&job->slots[i])
-                                 : NULL;
-
-        if (p != NULL) {
-            ps_server_refusal_send(st, p, job->gen, &job->slots[i], &refusal);
-        }
-    }
-    ps_bits_fini(&who);
+    ps_server_refusal_send_to(st, job, &waiting, &refusal);
+    ps_bits_fini(&waiting);
 }
 
 /* Makes the received buffers the partition. */

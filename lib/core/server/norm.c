@@ -167,7 +167,7 @@ static void release_contributions(struct ps_server_step *st,
         struct ps_server_session *p = ps_server_slot_session(&job->slots[i]);
 
         if (p != NULL) {
-            ps_server_credit_send_if_due(st, p, &job->slots[i]);
+            ps_server_grant_if_due(st, p, &job->slots[i]);
         }
     }
 }

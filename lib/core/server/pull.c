@@ -336,7 +336,7 @@ void ps_server_on_abort_round(struct ps_server_step *st,
         }
         if (ps_server_conflict_check_retry(st, slot->job, part, rec->round,
                                            m->retry) == 0) {
-            ps_server_credit_send_if_due(st, c->session, slot);
+            ps_server_grant_if_due(st, c->session, slot);
         }
     }
 }

@@ -126,6 +126,11 @@ void ps_server_refusal_send(struct ps_server_step *st,
                             struct ps_server_session *p, uint64_t gen,
                             const struct ps_server_slot *slot,
                             const struct ps_server_refusal *r);
+/* Sends the refusal to the agents of these slots; NULL: of all. */
+void ps_server_refusal_send_to(struct ps_server_step *st,
+                               const struct ps_server_job *job,
+                               const struct ps_bits *slots,
+                               const struct ps_server_refusal *r);
 /* Refuses all parts of a message with one error. */
 void ps_server_refuse_parts(struct ps_server_step *st,
                             struct ps_server_session *p, uint64_t gen,

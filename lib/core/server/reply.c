@@ -338,6 +338,23 @@ void ps_server_refusal_send(struct ps_server_step *st,
     }
 }
 
+void ps_server_refusal_send_to(struct ps_server_step *st,
+                               const struct ps_server_job *job,
+                               const struct ps_bits *slots,
+                               const struct ps_server_refusal *r)
+{
+    for (uint32_t i = 0; i < job->slot_count; i++) {
+        struct ps_server_session *p = slots == NULL || ps_bits_get(slots, i)
+                                          ? ps_server_slot_session(
+                                                &job->slots[i])
+                                          : NULL;
+
+        if (p != NULL) {
+            ps_server_refusal_send(st, p, job->gen, &job->slots[i], r);
+        }
+    }
+}
+
 void ps_server_refuse_parts(struct ps_server_step *st,
                             struct ps_server_session *p, uint64_t gen,
                             const struct ps_server_slot *slot,

@@ -181,7 +181,7 @@ static int server_step(void *self, const struct ps_event *ev,
     case PS_EV_OPS:
         break;
     }
-    ps_server_credit_unblock_jobs(&st);
+    ps_server_grant_unblock_jobs(&st);
     return ps_uplink_is_name_lost(&s->uplink) ? PS_E_CONFIG : 0;
 }
 
