@@ -226,11 +226,11 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
         open->reduce == PS_REDUCE_MIN ? PS_REDUCE_MAX : open->reduce);"""),
     ],
     "leaves states behind when a partition moves": [
-        ("lib/core/server/migration.c",
+        ("lib/core/server/migration_out.c",
          """if (part->states[i] != NULL) {
-            list[BUF_STATES + i]""",
+            list[MIG_BUF_STATES + i]""",
          """        if (part->states[i] != NULL && i > 3) {
-            list[BUF_STATES + i]"""),
+            list[MIG_BUF_STATES + i]"""),
     ],
     "takes a value of an agent for what was moved": [
         ("lib/core/server/pull.c",
@@ -257,7 +257,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
         ("lib/core/server/migration.c",
          "begin_return(st, slot, mv);",
          """        (void)begin_return;
-        migration_free(slot->job, mv);"""),
+        ps_server_migration_free(slot->job, mv);"""),
     ],
     "takes a state before the end of the move away": [
         ("lib/core/server/pull.c",
@@ -274,7 +274,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "            if (m->error == PS_E_NOMEM && p->key->kind->has_results) {"),
     ],
     "says nothing of what it forgets with a partition": [
-        ("lib/core/server/migration.c",
+        ("lib/core/server/migration_end.c",
          """if (ps_round_has_contributed(&part->open_round->round, i)) {
             ps_bits_set(&waiting, i);""",
          "        if (ps_round_has_contributed(&part->open_round->round, i)) {"),

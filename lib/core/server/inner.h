@@ -20,7 +20,10 @@
  *     conflict.c      conflicting contributions, retry numbers
  *     rows.c          rows keys: contributions, merge, pulls
  *     opt_state.c     optimizer state, saved and loaded
- *     migration.c     partitions that migrate to or from another server
+ *     migration_end.c  end of a migration, at both servers
+ *     migration_in.c  chunks of a partition that migrates to this server
+ *     migration_out.c chunks of a partition that migrates away
+ *     migration.c     migrations and what they allow agents
  *     grant.c         credit without a reply, slots that block their job
  *     credit.c        credit, pacing
  *     reclaim.c       memory taken back from open rounds
@@ -32,6 +35,7 @@
 #include "core/link/uplink.h"
 #include "core/server/jobs.h"
 #include "core/server/merges.h"
+#include "core/server/migrations.h"
 #include "core/server/replies.h"
 #include "core/server/server.h"
 #include "core/server/sessions.h"

@@ -52,41 +52,6 @@ int ps_server_rows_plan_merge(struct ps_server_merge *run,
 bool ps_server_rows_is_noop(const struct ps_server_job *job,
                             const struct ps_part *part);
 
-/* migration.c */
-void ps_server_on_part_read(struct ps_server_step *st,
-                            const struct ps_msg_part_read *m);
-void ps_server_on_part_chunk(struct ps_server_step *st,
-                             const struct ps_msg_part_chunk *m,
-                             const struct ps_slice *payload);
-void ps_server_on_part_end(struct ps_server_step *st,
-                           const struct ps_msg_part_end *m);
-/* True if the partition migrates away: its complete rounds wait. */
-bool ps_server_migration_freezes(const struct ps_server_job *job,
-                                 const struct ps_part *part);
-/* The partition's computation has ended: sends the chunk that waited. */
-void ps_server_migration_on_merged(struct ps_server_step *st,
-                                   struct ps_server_job *job,
-                                   const struct ps_part *part);
-/* True if the partition migrates in or out, or has migrated away. */
-bool ps_server_migration_involves(const struct ps_server_job *job,
-                                  const struct ps_rec_part *rec);
-/* Returns why the slot cannot push to the partition or pull it: PS_E_MIGRATING
- * if it migrates in, PS_E_STALE if it has migrated away, or has come back
- * without a migration and the slot has not sent its state yet. 0: it can. */
-int ps_server_migration_check_use(const struct ps_server_slot *slot,
-                                  const struct ps_rec_part *rec);
-/* Checks a restore by an agent whose placement has this epoch. One newer than
- * the migration away means that the partition came back. PS_E_STALE: refuse for
- * now. */
-int ps_server_migration_check_restore(struct ps_server_step *st,
-                                      const struct ps_server_slot *slot,
-                                      const struct ps_rec_part *rec,
-                                      uint32_t epoch);
-/* The slot's restore was accepted. */
-void ps_server_migration_on_restored(const struct ps_server_slot *slot,
-                                     const struct ps_rec_part *rec);
-void ps_server_migrations_free(struct ps_server_job *job);
-
 /* reply.c */
 /* Replies with the value if `want` is set and there is one, else with a commit
  * of `version`. Small replies wait for the next tick. */

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Migrations of partitions to and from other servers. */
+#pragma once
+
+#include "core/server/jobs.h"
+
+/* Buffers of a partition in the order in which they are sent. */
+enum {
+    MIG_BUF_VALUE,
+    MIG_BUF_ENCODED,
+    MIG_BUF_ACCUMULATED,
+    MIG_BUF_STATES,
+    MIG_BUF_COUNT = MIG_BUF_STATES + PS_PART_STATES
+};
+
+enum ps_server_migration_role { MIG_OUT, MIG_IN, MIG_AWAY, MIG_BACK };
+
+struct ps_server_migration {
+    uint64_t id; /* The scheduler's. */
+    uint32_t key;
+    uint32_t index;
+    enum ps_server_migration_role role;
+    /* MIG_OUT: a part_read waits for the end of a merge. */
+    bool read_pending;
+    uint64_t offset;
+    uint32_t max_bytes;
+    uint32_t away_epoch; /* Of the last migration away; 0: none. */
+    /* MIG_BACK: slots that have sent their state. */
+    struct ps_bits reported;
+    /* The fields below are of MIG_IN. */
+    struct ps_msg *first_chunk; /* Without its payload; NULL: none. */
+    struct ps_buf *buffers[MIG_BUF_COUNT];
+    uint64_t received_bytes;
+    uint64_t total_bytes;
+};
+
+/* migration.c */
+struct ps_server_migration *
+ps_server_migration_find(const struct ps_server_job *job, uint32_t key,
+                         uint32_t index);
+/* Finds or adds the migration that a message names. NULL: it is over, or this
+ * server has another role in it. */
+struct ps_server_migration *
+ps_server_migration_obtain(struct ps_server_job *job, uint64_t number,
+                           uint32_t key, uint32_t index,
+                           enum ps_server_migration_role role);
+void ps_server_migration_drop_buffers(struct ps_server_migration *mv);
+void ps_server_migration_free(struct ps_server_job *job,
+                              struct ps_server_migration *mv);
+/* True if the partition migrates away: its complete rounds wait. */
+bool ps_server_migration_freezes(const struct ps_server_job *job,
+                                 const struct ps_part *part);
+/* True if the partition migrates in or out, or has migrated away. */
+bool ps_server_migration_involves(const struct ps_server_job *job,
+                                  const struct ps_rec_part *rec);
+/* Returns why the slot cannot push to the partition or pull it: PS_E_MIGRATING
+ * if it migrates in, PS_E_STALE if it has migrated away, or has come back
+ * without a migration and the slot has not sent its state yet. 0: it can. */
+int ps_server_migration_check_use(const struct ps_server_slot *slot,
+                                  const struct ps_rec_part *rec);
+/* Checks a restore by an agent whose placement has this epoch. One newer than
+ * the migration away means that the partition came back. PS_E_STALE: refuse for
+ * now. */
+int ps_server_migration_check_restore(struct ps_server_step *st,
+                                      const struct ps_server_slot *slot,
+                                      const struct ps_rec_part *rec,
+                                      uint32_t epoch);
+/* The slot's restore was accepted. */
+void ps_server_migration_on_restored(const struct ps_server_slot *slot,
+                                     const struct ps_rec_part *rec);
+void ps_server_migrations_free(struct ps_server_job *job);
+
+/* migration_out.c */
+void ps_server_on_part_read(struct ps_server_step *st,
+                            const struct ps_msg_part_read *m);
+/* The partition's computation has ended: sends the chunk that waited. */
+void ps_server_migration_on_merged(struct ps_server_step *st,
+                                   struct ps_server_job *job,
+                                   const struct ps_part *part);
+
+/* migration_in.c */
+void ps_server_on_part_chunk(struct ps_server_step *st,
+                             const struct ps_msg_part_chunk *m,
+                             const struct ps_slice *payload);
+/* Makes the received buffers the partition, of which nothing else is here. */
+void ps_server_migration_install(struct ps_server_job *job,
+                                 struct ps_server_migration *mv);
+/* Replies to the scheduler. The uplink's link keeps the reply while the
+ * scheduler is disconnected; one that has lost the link's state asks again. */
+void ps_server_migration_send_ack(struct ps_server_step *st,
+                                  const struct ps_msg_part_ack *m);
+
+/* migration_end.c */
+void ps_server_on_part_end(struct ps_server_step *st,
+                           const struct ps_msg_part_end *m);
