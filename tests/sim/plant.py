@@ -71,7 +71,7 @@ PLANTS = {
          "            ps_round_is_complete(&part->open_round->round));"),
     ],
     "replies to an init with other bytes": [
-        ("lib/core/server/pull.c",
+        ("lib/core/server/restore.c",
          "ps_store_set_value(&job->store, part, version, &value);",
          """    if (version == 0 && value.len > 8) {
         ((uint8_t *)ps_slice_data(&value))[8] ^= 1;
@@ -233,7 +233,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
             list[MIG_BUF_STATES + i]"""),
     ],
     "takes a value of an agent for what was moved": [
-        ("lib/core/server/pull.c",
+        ("lib/core/server/restore.c",
          """(part->version == rec->round && ps_part_has_value(part)))) {
         return 0;
     }
@@ -260,7 +260,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
         ps_server_migration_free(slot->job, mv);"""),
     ],
     "takes a state before the end of the move away": [
-        ("lib/core/server/pull.c",
+        ("lib/core/server/restore.c",
          """int rc = ps_server_migration_check_restore(st, slot, rec, epoch);
 
     if (rc != 0) {""",

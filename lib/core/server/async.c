@@ -185,7 +185,7 @@ void ps_server_async_applied(struct ps_server_step *st,
                              struct ps_server_job *job, struct ps_part *part)
 {
     bool slowest = false;
-    struct ps_bits told;
+    struct ps_bits replied;
     struct ps_list_node *n;
 
     PS_LIST_EACH(m, &part->applying_pushes)
@@ -198,7 +198,7 @@ void ps_server_async_applied(struct ps_server_step *st,
         known->clock = ps_max_u64(known->clock, a->clock);
     }
     slowest = slowest && advance_clock(job, part);
-    ps_bits_init(&told, job->slot_count);
+    ps_bits_init(&replied, job->slot_count);
 
     for (uint32_t i = 0; i < job->slot_count; i++) {
         job->slots[i].unmerged_bytes -=
@@ -215,7 +215,7 @@ void ps_server_async_applied(struct ps_server_step *st,
         }
         if (a->incarnation == slot->incarnation) {
             ps_server_reply_part(st, slot, part, false, a->seq);
-            ps_bits_set(&told, a->slot);
+            ps_bits_set(&replied, a->slot);
         }
         ps_async_push_free(a);
     }
@@ -224,14 +224,14 @@ void ps_server_async_applied(struct ps_server_step *st,
         struct ps_server_slot *slot = &job->slots[i];
 
         /* Its agent may have a pull that waits for the clock. */
-        if (!ps_bits_get(&told, i)) {
+        if (!ps_bits_get(&replied, i)) {
             ps_server_reply_part(st, slot, part, false,
                                  known->incarnation == slot->incarnation
                                      ? known->applied_seq
                                      : 0);
         }
     }
-    ps_bits_fini(&told);
+    ps_bits_fini(&replied);
     ps_server_credit_mark_job(job);
     start_queued_pushes(st, job, part);
 }

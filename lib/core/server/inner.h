@@ -15,7 +15,8 @@
  *     optimizer.c     optimizer step of a merge
  *     norm.c          steps that need norms of whole arrays
  *     async.c         pushes of async and ssp jobs
- *     pull.c          pull, init, restore
+ *     restore.c       init, restore: values stored as received
+ *     pull.c          pulls, now or when their version is made
  *     reply.c         value, commit, refuse
  *     conflict.c      conflicting contributions, retry numbers
  *     rows.c          rows keys: contributions, merge, pulls

@@ -78,7 +78,7 @@ static void publish_version(struct ps_server_step *st,
                             const struct ps_slice *code)
 {
     struct ps_open_round *open = part->open_round;
-    struct ps_bits told;
+    struct ps_bits has_value;
 
     if (value != NULL) {
         if (open->assign) {
@@ -105,11 +105,11 @@ static void publish_version(struct ps_server_step *st,
         ps_server_reply_part(st, &job->slots[i], part,
                              ps_bits_get(&open->needs_value, i), part->version);
     }
-    told = open->needs_value;
+    has_value = open->needs_value;
     open->needs_value = (struct ps_bits){0};
     ps_store_close_round(&job->store, part);
-    ps_server_pull_reply_waiting(st, job, part, &told);
-    ps_bits_fini(&told);
+    ps_server_pull_reply_waiting(st, job, part, &has_value);
+    ps_bits_fini(&has_value);
     ps_server_credit_mark_job(job);
 }
 

@@ -7,27 +7,25 @@
 /* pull.c */
 void ps_server_on_pull(struct ps_server_step *st, struct ps_server_conn *c,
                        const struct ps_msg *msg);
-void ps_server_on_init(struct ps_server_step *st, struct ps_server_conn *c,
-                       const struct ps_msg *msg,
-                       const struct ps_slice *payload);
-void ps_server_on_abort_round(struct ps_server_step *st,
-                              struct ps_server_conn *c,
-                              const struct ps_msg_abort_round *m);
-void ps_server_on_restore(struct ps_server_step *st, struct ps_server_conn *c,
-                          const struct ps_msg *msg,
-                          const struct ps_slice *payload);
-bool ps_server_init_is_duplicate(const struct ps_server_job *job,
-                                 const struct ps_msg_init *m);
-/* Replies to pulls that the present version satisfies. `told`: slots that have
+/* Replies to pulls that the present version satisfies. `has_value`: slots that have
  * its value already; may be NULL. */
 void ps_server_pull_reply_waiting(struct ps_server_step *st,
                                   struct ps_server_job *job,
                                   struct ps_part *part,
-                                  const struct ps_bits *told);
+                                  const struct ps_bits *has_value);
 
+/* restore.c */
+void ps_server_on_init(struct ps_server_step *st, struct ps_server_conn *c,
+                       const struct ps_msg *msg,
+                       const struct ps_slice *payload);
+bool ps_server_init_is_duplicate(const struct ps_server_job *job,
+                                 const struct ps_msg_init *m);
+void ps_server_on_restore(struct ps_server_step *st, struct ps_server_conn *c,
+                          const struct ps_msg *msg,
+                          const struct ps_slice *payload);
 /* Sends value_lost if the job has lost a version. */
-void ps_server_pull_send_lost(struct ps_server_step *st,
-                              const struct ps_server_job *job);
+void ps_server_restore_send_lost(struct ps_server_step *st,
+                                 const struct ps_server_job *job);
 
 /* rows.c */
 /* Decides whether the payload of a pull_rows is received: 0, or the discard
@@ -101,6 +99,11 @@ void ps_server_refuse_parts(struct ps_server_step *st,
                             struct ps_server_session *p, uint64_t gen,
                             const struct ps_server_slot *slot,
                             const struct ps_server_parts *parts, int rc);
+
+/* Finds the slot of a pull, init, abort or restore. NULL: refused. */
+struct ps_server_slot *ps_server_find_slot_or_refuse(
+    struct ps_server_step *st, struct ps_server_session *p, uint64_t gen,
+    uint32_t number, const struct ps_server_parts *parts);
 
 /* opt_state.c */
 void ps_server_on_state_get(struct ps_server_step *st, struct ps_server_conn *c,

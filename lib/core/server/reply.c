@@ -362,3 +362,18 @@ void ps_server_refuse_parts(struct ps_server_step *st,
 {
     send_refusal(st, p, gen, slot, parts, &(struct refusal_reason){.rc = rc});
 }
+
+struct ps_server_slot *ps_server_find_slot_or_refuse(
+    struct ps_server_step *st, struct ps_server_session *p, uint64_t gen,
+    uint32_t number, const struct ps_server_parts *parts)
+{
+    struct ps_server_job *job = ps_server_job_find(st->s, gen);
+    struct ps_server_slot *slot = NULL;
+    int rc = job != NULL ? ps_server_job_find_slot(job, p, number, &slot)
+                         : PS_E_NOJOB;
+
+    if (rc != 0) {
+        ps_server_refuse_parts(st, p, gen, NULL, parts, rc);
+    }
+    return slot;
+}

@@ -39,7 +39,7 @@ static void on_new_session(void *context)
     while ((job = ps_map_next(st->s->jobs, &c)) != NULL) {
         ps_server_job_send_ready(st, job);
         ps_server_norm_resend(st, job);
-        ps_server_pull_send_lost(st, job);
+        ps_server_restore_send_lost(st, job);
     }
 }
 
