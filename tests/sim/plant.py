@@ -80,11 +80,11 @@ PLANTS = {
     ],
     "acknowledges before it has merged": [
         ("lib/core/server/contribution.c",
-         """slot->contributed_rounds++;
-    if (ps_round_is_complete(&open->round)) {""",
-         """    slot->contributed_rounds++;
-    ps_server_reply_part(st, slot, part, false, in->rec.round);
-    if (ps_round_is_complete(&open->round)) {"""),
+         "if (kind->take != NULL ? kind->take(st, in, part, &bytes)",
+         """    if (kind->take == NULL) {
+        ps_server_reply_part(st, in->slot, part, false, in->rec.round);
+    }
+    if (kind->take != NULL ? kind->take(st, in, part, &bytes)"""),
     ],
     "adds in order of arrival": [
         ("lib/core/round/round.c",
@@ -220,7 +220,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
                    job->server->last_token % 7 != 2;"""),
     ],
     "takes the greatest for the least": [
-        ("lib/core/server/merge.c",
+        ("lib/core/server/merge_run.c",
          "c->job.fold = ps_round_fold(open->reduce);",
          """    c->job.fold = ps_round_fold(
         open->reduce == PS_REDUCE_MIN ? PS_REDUCE_MAX : open->reduce);"""),

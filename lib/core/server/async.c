@@ -83,15 +83,15 @@ static bool can_apply_together(const struct ps_part *part,
            !ps_round_has_contributed(&open->round, a->slot);
 }
 
-/* Starts to apply the first queued push. If pushes are added, all queued ones
- * (one of each slot) are summed in the same computation. */
-static void start_queued_pushes(struct ps_server_step *st,
-                                struct ps_server_job *job, struct ps_part *part)
+/* Opens a round of the first queued push. If pushes are added, all queued ones
+ * (one of each slot) are summed in the same computation. False: none is queued,
+ * or some are being applied. */
+static bool start_queued_pushes(struct ps_server_job *job, struct ps_part *part)
 {
     struct ps_list_node *n = ps_list_first(&part->queued_pushes);
 
     if (part->open_round != NULL || n == NULL) {
-        return;
+        return false;
     }
     struct ps_open_round *open = ps_store_open_round(&job->store, part,
                                                      job->slot_count);
@@ -111,7 +111,7 @@ static void start_queued_pushes(struct ps_server_step *st,
             a->payload.buf = NULL; /* Moved to the round. */
         }
     }
-    ps_server_merge_start(st, job, part);
+    return true;
 }
 
 static int check_async(struct ps_server_step *st,
@@ -136,7 +136,7 @@ static int check_async(struct ps_server_step *st,
     return 0;
 }
 
-static void take_async(struct ps_server_step *st,
+static bool take_async(struct ps_server_step *st,
                        const struct ps_server_contribution *in,
                        struct ps_part *part, const struct ps_slice *bytes)
 {
@@ -152,7 +152,8 @@ static void take_async(struct ps_server_step *st,
     obtain_async_slot(part, slot)->received_seq = a->seq;
     slot->unmerged_bytes += bytes->len;
     ps_list_push_back(&part->queued_pushes, &a->node);
-    start_queued_pushes(st, slot->job, part);
+    (void)st;
+    return start_queued_pushes(slot->job, part);
 }
 
 const struct ps_server_contribution_kind ps_server_async_kind = {
@@ -181,7 +182,7 @@ static bool advance_clock(const struct ps_server_job *job, struct ps_part *part)
     return true;
 }
 
-void ps_server_async_applied(struct ps_server_step *st,
+bool ps_server_async_applied(struct ps_server_step *st,
                              struct ps_server_job *job, struct ps_part *part)
 {
     bool slowest = false;
@@ -233,20 +234,5 @@ void ps_server_async_applied(struct ps_server_step *st,
     }
     ps_bits_fini(&replied);
     ps_server_credit_mark_job(job);
-    start_queued_pushes(st, job, part);
-}
-
-void ps_server_async_drop(struct ps_server_job *job, struct ps_part *part)
-{
-    struct ps_list_node *n;
-
-    while ((n = ps_list_pop(&part->applying_pushes)) != NULL) {
-        ps_async_push_free(PS_CONTAINER(n, struct ps_async_push, node));
-    }
-    while ((n = ps_list_pop(&part->queued_pushes)) != NULL) {
-        struct ps_async_push *a = PS_CONTAINER(n, struct ps_async_push, node);
-
-        job->slots[a->slot].unmerged_bytes -= a->payload.len;
-        ps_async_push_free(a);
-    }
+    return start_queued_pushes(job, part);
 }

@@ -105,10 +105,9 @@ obtain_open_round(const struct ps_server_contribution *in, struct ps_part *part)
     return open;
 }
 
-/* Adds the contribution to the partition's round, and merges that when it is
- * complete. Takes over the reference of `bytes`. */
-static void take_for_round(struct ps_server_step *st,
-                           const struct ps_server_contribution *in,
+/* Adds the contribution to the partition's round. Takes over the reference of
+ * `bytes`. True: the round is complete. */
+static bool take_for_round(const struct ps_server_contribution *in,
                            struct ps_part *part, const struct ps_slice *bytes)
 {
     const struct ps_server_push *push = in->push;
@@ -128,13 +127,14 @@ static void take_for_round(struct ps_server_step *st,
     }
     slot->unmerged_bytes += bytes->len;
     slot->contributed_rounds++;
-    if (ps_round_is_complete(&open->round)) {
-        job->incomplete_rounds--;
-        for (uint32_t i = 0; i < job->slot_count; i++) {
-            job->slots[i].contributed_rounds--;
-        }
-        ps_server_merge_start(st, job, part);
+    if (!ps_round_is_complete(&open->round)) {
+        return false;
     }
+    job->incomplete_rounds--;
+    for (uint32_t i = 0; i < job->slot_count; i++) {
+        job->slots[i].contributed_rounds--;
+    }
+    return true;
 }
 
 /* --------------------------------------------------------------- acceptance */
@@ -180,10 +180,9 @@ static int accept_contribution(struct ps_server_step *st,
     }
     part = ps_store_find_or_add(store, in->rec.key, in->rec.index);
     record_name_hash(part, in);
-    if (kind->take != NULL) {
-        kind->take(st, in, part, &bytes);
-    } else {
-        take_for_round(st, in, part, &bytes);
+    if (kind->take != NULL ? kind->take(st, in, part, &bytes)
+                           : take_for_round(in, part, &bytes)) {
+        ps_server_merge_start(st, in->slot->job, part);
     }
     return 0;
 }

@@ -87,8 +87,9 @@ struct ps_server_contribution_kind {
     /* 0: take it; PS_CONTRIBUTION_KNOWN; or the refusal. */
     int (*check)(struct ps_server_step *st,
                  const struct ps_server_contribution *in, struct ps_part *part);
-    /* Adds the contribution; takes over the reference of `bytes`. */
-    void (*take)(struct ps_server_step *st,
+    /* Adds the contribution; takes over the reference of `bytes`. True: the
+     * partition has a round to be merged. */
+    bool (*take)(struct ps_server_step *st,
                  const struct ps_server_contribution *in, struct ps_part *part,
                  const struct ps_slice *bytes);
 };

@@ -12,6 +12,7 @@
  *     contribution.c  acceptance of contributions, whatever their kind
  *     push.c          dense contributions
  *     merge.c         merge of a complete round, publication of its version
+ *     merge_run.c     runs of merges, rounds that are discarded
  *     optimizer.c     optimizer step of a merge
  *     norm.c          steps that need norms of whole arrays
  *     async.c         pushes of async and ssp jobs

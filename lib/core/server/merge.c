@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From a complete round to a version: one computation for each partition, on a
- * compute thread, then the new value to all contributors and waiting pulls. The
- * result of a computation whose round was discarded meanwhile (the job ended,
- * or a newer version was restored) is dropped; until then the computation keeps
- * its sources and results alive. */
+ * compute thread, then the new value to all contributors and waiting pulls. A
+ * step that needs norms has several computations; between them the run waits
+ * for the scheduler's results. */
 #include "core/server/inner.h"
 
 #include "base/alloc.h"
@@ -11,63 +10,6 @@
 #include "base/str.h"
 
 #include <string.h>
-
-static void merge_free(struct ps_server *s, struct ps_server_merge *run)
-{
-    struct ps_server_job *job = run->job;
-
-    if (run->token != 0) {
-        ps_map_remove(s->merges, run->token);
-    } else if (run->awaits_norms) {
-        ps_server_norm_stop_waiting(run);
-    } else if (ps_list_linked(&run->node)) {
-        ps_list_remove(&run->node);
-    }
-    ps_buf_unref(run->result.buf);
-    ps_buf_unref(run->encoded.buf);
-    ps_buf_unref(run->work.buf);
-    ps_buf_unref(run->square_sums);
-    run->part->merge = NULL;
-    ps_free(run);
-    job->merging_rounds--;
-    ps_server_credit_mark_job(job);
-}
-
-void ps_server_merge_discard(struct ps_server *s, struct ps_server_job *job,
-                             struct ps_part *part)
-{
-    struct ps_open_round *open = part->open_round;
-
-    if (open == NULL) {
-        return;
-    }
-    /* Async pushes are not counted in incomplete_rounds. */
-    bool complete = open->rule != PS_RULE_NONE ||
-                    ps_round_is_complete(&open->round);
-
-    if (part->merge != NULL) {
-        const struct ps_server_merge *run = part->merge;
-
-        if (run->encoded.buf != NULL) {
-            /* The computation may still write this residual; the next one gets
-             * a fresh one. */
-            ps_store_set_state(&job->store, part, 0, NULL);
-        }
-        merge_free(s, part->merge);
-    }
-    for (uint32_t i = 0; i < job->slot_count; i++) {
-        job->slots[i].unmerged_bytes -= open->round.contributions[i].len;
-        if (!complete && ps_round_has_contributed(&open->round, i)) {
-            job->slots[i].contributed_rounds--;
-        }
-    }
-    if (!complete) {
-        job->incomplete_rounds--;
-    }
-    ps_store_close_round(&job->store, part);
-    ps_server_async_drop(job, part);
-    ps_server_credit_mark_job(job);
-}
 
 /* Publishes the next version of the partition and replies to all contributors
  * (rule R12). `value` NULL: the value stays; else takes over one reference of
@@ -97,7 +39,9 @@ static void publish_version(struct ps_server_step *st,
     }
     st->s->rounds++;
     if (open->rule != PS_RULE_NONE) {
-        ps_server_async_applied(st, job, part);
+        if (ps_server_async_applied(st, job, part)) {
+            ps_server_merge_start(st, job, part);
+        }
         return;
     }
     for (uint32_t i = 0; i < job->slot_count; i++) {
@@ -237,15 +181,6 @@ static int prepare_result(struct ps_server_merge *run, bool steps)
     return 0;
 }
 
-void ps_server_merge_submit(struct ps_server_step *st,
-                            struct ps_server_merge *run, struct ps_compute *c)
-{
-    run->token = ++st->s->last_token;
-    c->token = run->token;
-    ps_map_put(st->s->merges, run->token, run);
-    ps_effects_compute(st->fx, c);
-}
-
 /* PS_E_NOMEM: nothing has changed. */
 static int launch_rows_merge(struct ps_server_step *st,
                              struct ps_server_merge *run)
@@ -282,42 +217,6 @@ static bool accumulates_round(const struct ps_server_job *job,
 {
     return steps &&
            part->accumulated_rounds + 1 < ps_optim_rounds_per_step(&job->optim);
-}
-
-struct ps_compute *ps_server_merge_sum(struct ps_server_merge *run, bool steps)
-{
-    struct ps_server_job *job = run->job;
-    struct ps_part *part = run->part;
-    struct ps_open_round *open = part->open_round;
-    const bool adds = open->rule == PS_RULE_ACCUMULATE;
-    const bool takes = (steps || run->accumulates) &&
-                       part->accumulated.buf != NULL;
-    struct ps_compute *c = ps_compute_new(
-        0, open->round.nonempty + (adds || takes ? 1 : 0), 5 + PS_PART_STATES);
-
-    c->job.op = PS_JOB_SUM;
-    c->job.dtype = (enum ps_dtype)part->dtype;
-    c->job.fold = ps_round_fold(open->reduce);
-    c->job.count = part->count;
-    c->job.divide_by = open->reduce != PS_REDUCE_MEAN || run->accumulates
-                           ? 1
-                           : open->round.weight +
-                                 (takes ? part->accumulated_weight : 0);
-    ps_round_add_sources(&open->round, c);
-    if (open->is_encoded) {
-        c->job.src_codec = job->compression.codec;
-        c->job.src_rng_stream = ps_codec_rng_stream(
-            &c->job.src_codec,
-            &(struct ps_codec_position){.key = open->rng_key,
-                                        .index = part->index,
-                                        .round = part->version + 1});
-    }
-    if (adds) {
-        ps_compute_add_src(c, &part->value, 0);
-    } else if (takes) {
-        ps_compute_add_src(c, &part->accumulated, 0);
-    }
-    return c;
 }
 
 static int launch_merge(struct ps_server_step *st, struct ps_server_merge *run)
@@ -360,8 +259,9 @@ static int launch_merge(struct ps_server_step *st, struct ps_server_merge *run)
     return 0;
 }
 
-void ps_server_merge_continue(struct ps_server_step *st,
-                              struct ps_server_merge *run)
+/* Launches the next computation of the run; without memory it is starved. */
+static void continue_merge(struct ps_server_step *st,
+                           struct ps_server_merge *run)
 {
     if (launch_merge(st, run) != 0) {
         if (ps_list_empty(&st->s->starved_merges)) {
@@ -415,22 +315,16 @@ void ps_server_merge_start(struct ps_server_step *st, struct ps_server_job *job,
         publish_accumulated(st, job, part, first);
         return;
     }
-    struct ps_server_merge *run = ps_calloc(1, sizeof(*run));
-
-    run->job = job;
-    run->part = part;
-    part->merge = run;
-    job->merging_rounds++;
-    ps_server_merge_continue(st, run);
+    continue_merge(st, ps_server_merge_new(job, part));
 }
 
-void ps_server_merge_skip_step(struct ps_server_step *st,
-                               struct ps_server_merge *run)
+/* Publishes the round without a step or a new value; frees the run. */
+static void skip_step(struct ps_server_step *st, struct ps_server_merge *run)
 {
     struct ps_server_job *job = run->job;
     struct ps_part *part = run->part;
 
-    merge_free(st->s, run);
+    ps_server_merge_free(st->s, run);
     ps_store_accumulate(&job->store, part, &(struct ps_slice){0}, 0, 0);
     part->step_offset--; /* No optimizer step. */
     job->newest_version = ps_max_u64(job->newest_version, part->version + 1);
@@ -549,7 +443,7 @@ void ps_server_merge_on_computed(struct ps_server_step *st, uint64_t token,
 
     run->result = (struct ps_slice){0};
     run->encoded = (struct ps_slice){0};
-    merge_free(st->s, run);
+    ps_server_merge_free(st->s, run);
     if (waits) {
         publish_accumulated(st, job, part, &value);
         ps_server_migration_on_merged(st, job, part);
@@ -560,4 +454,29 @@ void ps_server_merge_on_computed(struct ps_server_step *st, uint64_t token,
     }
     publish_version(st, job, part, &value, &code);
     ps_server_migration_on_merged(st, job, part);
+}
+
+void ps_server_on_norm_result(struct ps_server_step *st,
+                              const struct ps_msg_norm_result *m)
+{
+    struct ps_server_job *job = ps_server_job_find(st->s, m->gen);
+    struct ps_server_merge *run = job != NULL
+                                      ? ps_map_get(job->norm_waits, m->key)
+                                      : NULL;
+
+    while (run != NULL) {
+        struct ps_server_merge *next = run->next_waiting;
+
+        /* A result may arrive twice, after a reconnection. */
+        if (run->step_params.round == m->round &&
+            run->step_params.stage == m->stage) {
+            ps_server_merge_stop_waiting(run);
+            if (ps_server_norm_apply(run, m)) {
+                continue_merge(st, run);
+            } else {
+                skip_step(st, run);
+            }
+        }
+        run = next;
+    }
 }

@@ -44,12 +44,32 @@ int ps_server_parts_retain(struct ps_server_job *job,
                            const struct ps_rec_part *part,
                            struct ps_slice *ret_slice);
 
+/* merge_run.c */
+/* Makes the run of the partition's complete round. */
+struct ps_server_merge *ps_server_merge_new(struct ps_server_job *job,
+                                            struct ps_part *part);
+void ps_server_merge_free(struct ps_server *s, struct ps_server_merge *run);
+/* Closes the open round: drops its contributions, its merge, and the async
+ * pushes of the partition. */
+void ps_server_merge_discard(struct ps_server *s, struct ps_server_job *job,
+                             struct ps_part *part);
+/* Returns a computation that sums the contributions, and the accumulated
+ * gradient with them if `steps` or run->accumulates. The caller sets what is
+ * done with the sum. */
+struct ps_compute *ps_server_merge_sum(struct ps_server_merge *run, bool steps);
+/* Hands the computation over under a new token of the run. */
+void ps_server_merge_submit(struct ps_server_step *st,
+                            struct ps_server_merge *run, struct ps_compute *c);
+/* Puts the run, whose computation has ended, into job->norm_waits. */
+void ps_server_merge_await_norms(struct ps_server_merge *run);
+/* Takes the run out of job->norm_waits. */
+void ps_server_merge_stop_waiting(struct ps_server_merge *run);
+
 /* async.c */
-/* The applying pushes are in the value: replies to them, starts the next. */
-void ps_server_async_applied(struct ps_server_step *st,
+/* The applying pushes are in the value: replies to them. True: the next have
+ * become a round to be merged. */
+bool ps_server_async_applied(struct ps_server_step *st,
                              struct ps_server_job *job, struct ps_part *part);
-/* Frees the pushes that are queued or being applied. */
-void ps_server_async_drop(struct ps_server_job *job, struct ps_part *part);
 
 /* merge.c */
 /* Merges the complete round of the partition, or publishes it at once where
@@ -58,26 +78,10 @@ void ps_server_merge_start(struct ps_server_step *st, struct ps_server_job *job,
                            struct ps_part *part);
 void ps_server_merge_on_computed(struct ps_server_step *st, uint64_t token,
                                  int rc);
+void ps_server_on_norm_result(struct ps_server_step *st,
+                              const struct ps_msg_norm_result *m);
 /* Launches starved merges again. */
 void ps_server_merge_retry_starved(struct ps_server_step *st);
-/* Closes the open round: drops its contributions, its merge, and the async
- * pushes of the partition. */
-void ps_server_merge_discard(struct ps_server *s, struct ps_server_job *job,
-                             struct ps_part *part);
-
-/* Returns a computation that sums the contributions, and the accumulated
- * gradient with them if `steps` or run->accumulates. The caller sets what is
- * done with the sum. */
-struct ps_compute *ps_server_merge_sum(struct ps_server_merge *run, bool steps);
-/* Hands the computation over under a new token of the run. */
-void ps_server_merge_submit(struct ps_server_step *st,
-                            struct ps_server_merge *run, struct ps_compute *c);
-/* Launches the next computation of the run; without memory it is starved. */
-void ps_server_merge_continue(struct ps_server_step *st,
-                              struct ps_server_merge *run);
-/* Publishes the round without a step or a new value; frees the run. */
-void ps_server_merge_skip_step(struct ps_server_step *st,
-                               struct ps_server_merge *run);
 
 /* optimizer.c */
 /* True if the value has a 16-bit type, so that steps use float32 master
@@ -110,10 +114,9 @@ int ps_server_norm_launch(struct ps_server_step *st,
  * norms. */
 bool ps_server_norm_on_computed(struct ps_server_step *st,
                                 struct ps_server_merge *run);
-/* Takes the run out of job->norm_waits. */
-void ps_server_norm_stop_waiting(struct ps_server_merge *run);
-void ps_server_on_norm_result(struct ps_server_step *st,
-                              const struct ps_msg_norm_result *m);
+/* Applies the norms and chooses the next stage. False: the step is skipped. */
+bool ps_server_norm_apply(struct ps_server_merge *run,
+                          const struct ps_msg_norm_result *m);
 /* Sends the waiting norm_parts of the job again, to a scheduler that may lack
  * them. */
 void ps_server_norm_resend(struct ps_server_step *st,

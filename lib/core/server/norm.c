@@ -175,46 +175,18 @@ static void release_contributions(struct ps_server_step *st,
 bool ps_server_norm_on_computed(struct ps_server_step *st,
                                 struct ps_server_merge *run)
 {
-    struct ps_server_job *job = run->job;
-
     if (run->step_params.stage == PS_STAGE_LAST) {
         return true;
     }
-    ps_map_remove(st->s->merges, run->token);
-    run->token = 0;
-    run->awaits_norms = true;
-    run->next_waiting = ps_map_remove(job->norm_waits, run->part->key);
-    ps_map_put(job->norm_waits, run->part->key, run);
     if (!run->is_summed) {
         run->is_summed = true;
         release_contributions(st, run);
     }
-    /* The run waits for other partitions, which may lack contributions. */
-    job->merging_rounds--;
-    ps_server_credit_mark_job(job);
+    ps_server_merge_await_norms(run);
     ps_square_sum_normalize(&square_sums_of(run)[0]);
     ps_square_sum_normalize(&square_sums_of(run)[1]);
     send_norm_part(st, run);
     return false;
-}
-
-void ps_server_norm_stop_waiting(struct ps_server_merge *run)
-{
-    struct ps_server_job *job = run->job;
-    struct ps_server_merge *first = ps_map_remove(job->norm_waits,
-                                                  run->part->key);
-    struct ps_server_merge **at = &first;
-
-    while (*at != run) {
-        at = &(*at)->next_waiting;
-    }
-    *at = run->next_waiting;
-    run->next_waiting = NULL;
-    run->awaits_norms = false;
-    job->merging_rounds++;
-    if (first != NULL) {
-        ps_map_put(job->norm_waits, run->part->key, first);
-    }
 }
 
 void ps_server_norm_resend(struct ps_server_step *st,
@@ -232,12 +204,10 @@ void ps_server_norm_resend(struct ps_server_step *st,
 
 /* ------------------------------------------------------------------ results */
 
-static void continue_step(struct ps_server_step *st,
-                          struct ps_server_merge *run,
+bool ps_server_norm_apply(struct ps_server_merge *run,
                           const struct ps_msg_norm_result *m)
 {
     const struct ps_optim *o = &run->job->optim;
-
     const struct ps_optim_norms norms = {
         .nonfinite_count = m->nonfinite_count,
         .square_sum = m->square_sum,
@@ -245,30 +215,8 @@ static void continue_step(struct ps_server_step *st,
         .global_square_sum = m->global_square_sum};
 
     if (!ps_optim_apply_norms(o, &norms, &run->step_params)) {
-        ps_server_merge_skip_step(st, run);
-        return;
+        return false;
     }
     run->step_params.stage = ps_optim_next_stage(o, &run->step_params);
-    ps_server_merge_continue(st, run);
-}
-
-void ps_server_on_norm_result(struct ps_server_step *st,
-                              const struct ps_msg_norm_result *m)
-{
-    struct ps_server_job *job = ps_server_job_find(st->s, m->gen);
-    struct ps_server_merge *run = job != NULL
-                                      ? ps_map_get(job->norm_waits, m->key)
-                                      : NULL;
-
-    while (run != NULL) {
-        struct ps_server_merge *next = run->next_waiting;
-
-        /* A result may arrive twice, after a reconnection. */
-        if (run->step_params.round == m->round &&
-            run->step_params.stage == m->stage) {
-            ps_server_norm_stop_waiting(run);
-            continue_step(st, run, m);
-        }
-        run = next;
-    }
+    return true;
 }
