@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Fails on a circle of more than three files within one component, unless
-allow/circles.txt has it.
+allow/circles.txt has it, and on a file that uses one above it where the head of
+the folder's inner.h states layers.
 
     circles.py ROOT BUILD [NM]         the check
     circles.py ROOT BUILD --count      figures of each component
@@ -32,6 +33,9 @@ COMPONENTS = ("lib/base", "lib/conf", "lib/core", "lib/kernel", "lib/net",
               "daemons/pslaunch", "daemons/psched", "daemons/psserver",
               "daemons/psworker-agent", "proto", "lib/client/python")
 LARGEST = 3
+# The head of an inner.h, and a line of it.
+LAYERS = re.compile(r"^ \* Layers, top to bottom.*?\*/", re.M | re.S)
+LAYER = re.compile(r"^ \*     (\w+\.c) ", re.M)
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
 
 
@@ -143,6 +147,25 @@ def calls(files, nm="nm"):
             if target is not None and target != name:
                 graph[name].add(target)
     return graph
+
+
+def out_of_layer(root, files, nm="nm"):
+    """Files that use one above them, or that the list of their folder lacks."""
+    graph, wrong = calls(files, nm), []
+    for header in sorted((root / "lib").rglob("inner.h")):
+        text = LAYERS.search(header.read_text())
+        if text is None:
+            continue
+        folder = header.parent.relative_to(root).as_posix()
+        names = [f"{folder}/{name}" for name in LAYER.findall(text[0])]
+        built = {name for name in files if Path(name).parent.as_posix() == folder}
+        wrong += [f"{folder}/inner.h: the layers have {name} wrong or not at all"
+                  for name in sorted(built ^ set(names))]
+        wrong += [f"{name}: uses {target}, which inner.h has above it"
+                  for at, name in enumerate(names)
+                  for target in sorted(graph.get(name, ()))
+                  if target in names[:at]]
+    return wrong
 
 
 def imports(root):
@@ -265,6 +288,7 @@ def main():
         allow.shrink("circles", {named.get(s): "" for s in as_entries(found)})
     wrong = [f"{n}: no object file in the build" for n in sorted(missing)]
     wrong += check(found)
+    wrong += out_of_layer(root, objects(root, build)[0], *nm)
     files = sum(count for _, kind, _, count in found if kind != "includes")
     return allow.finish("circles", wrong, f"{files} files, no new circle")
 

@@ -1,35 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of the server machine; for the files of this folder only.
  *
+ * Layers, top to bottom; a file uses only those below it:
+ *
  *     server.c        the machine's three calls, timers
- *     stats.c         figures of the machine, for pings and tests
  *     uplink.c        the link to the scheduler: reports, messages
  *     agent_msg.c     messages of agents, memory for their payloads
- *     hello.c         hello of agents, held until the scheduler names them
- *     session.c       connections and sessions of agents
  *     job_state.c     jobs from job_state to the end
- *     job.c           look-ups of jobs and slots
- *     contribution.c  acceptance of contributions, whatever their kind
- *     push.c          dense contributions
- *     merge.c         merge of a complete round, publication of its version
- *     merge_run.c     runs of merges, rounds that are discarded
- *     optimizer.c     optimizer step of a merge
- *     norm.c          steps that need norms of whole arrays
- *     async.c         pushes of async and ssp jobs
- *     restore.c       init, restore: values stored as received
- *     pull.c          pulls, now or when their version is made
- *     reply.c         value, commit, refuse
- *     conflict.c      conflicting contributions, retry numbers
- *     rows.c          rows keys: contributions, merge, pulls
+ *     hello.c         hello of agents, held until the scheduler names them
  *     opt_state.c     optimizer state, saved and loaded
- *     migration_end.c  end of a migration, at both servers
- *     migration_in.c  chunks of a partition that migrates to this server
- *     migration_out.c chunks of a partition that migrates away
- *     migration.c     migrations and what they allow agents
- *     grant.c         credit without a reply, slots that block their job
- *     credit.c        credit, pacing
+ *     restore.c       init, restore: values stored as received
+ *     contribution.c  acceptance of contributions, whatever their kind
  *     reclaim.c       memory taken back from open rounds
- *     memory.c        quotas, reserved rounds, refusals for memory */
+ *     migration_end.c end of a migration, at both servers
+ *     migration_in.c  chunks of a partition that migrates to this server
+ *
+ *     merge.c         merge of a complete round, publication of its version
+ *     norm.c          steps that need norms of whole arrays
+ *     optimizer.c     optimizer step of a merge
+ *     conflict.c      conflicting contributions, retry numbers
+ *     merge_run.c     runs of merges, rounds that are discarded
+ *
+ *     migration_out.c chunks of a partition that migrates away
+ *     pull.c          pulls, now or when their version is made
+ *     rows.c          rows keys: contributions, merge, pulls
+ *     async.c         pushes of async and ssp jobs
+ *     push.c          dense contributions
+ *     migration.c     migrations and what they allow agents
+ *
+ *     grant.c         credit without a reply, slots that block their job
+ *     reply.c         value, commit, refuse
+ *     session.c       connections and sessions of agents
+ *     memory.c        quotas, reserved rounds, refusals for memory
+ *     credit.c        credit, pacing
+ *     stats.c         figures of the machine, for pings and tests
+ *     job.c           look-ups of jobs and slots
+ *     store.c         partitions of a job: versions, values, open rounds */
 #pragma once
 
 #include "base/str.h"
