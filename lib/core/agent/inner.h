@@ -2,6 +2,9 @@
 /* Internals of the agent machine: structs and functions that its files share.
  * Only files of this folder include it.
  *
+ *     part.c          partitions of keys: states, sizes, look-up
+ *     op.c            operations, from their acceptance to their end
+ *     row_set.c       row numbers that an operation names
  *     agent.c         the machine's entry points, timers, inspection
  *     uplink.c        link to the scheduler: reports, messages
  *     server_conn.c   links to servers: dialling, pings, replies
@@ -27,6 +30,7 @@
 
 #include "core/agent/agent.h"
 #include "core/agent/keys.h"
+#include "core/agent/operations.h"
 #include "core/agent/residuals.h"
 #include "core/agent/rounds.h"
 #include "core/agent/servers.h"
@@ -92,6 +96,31 @@ struct ps_agent {
     struct ps_agent_stats stats;
 };
 
+static inline struct ps_agent_job *ps_agent_job_find(const struct ps_agent *a,
+                                                     uint64_t gen)
+{
+    return ps_map_get(a->jobs, gen);
+}
+
+/* Hello of this agent, on connections to the scheduler and to servers. */
+static inline struct ps_msg_hello ps_agent_hello(const struct ps_agent *a)
+{
+    return (struct ps_msg_hello){.role = PS_ROLE_AGENT,
+                                 .name = a->opt.name,
+                                 .cluster = a->opt.cluster,
+                                 .node = a->uplink.node,
+                                 .incarnation = a->uplink.incarnation,
+                                 .address = a->liveness_address};
+}
+
+/* Sends a message to the scheduler on the link, which keeps it until it is
+ * acknowledged. Dropped before registration, which resends all state. */
+static inline void ps_agent_uplink_send_msg(struct ps_agent_step *st,
+                                            const struct ps_msg *m)
+{
+    ps_uplink_send_msg(&st->a->uplink, m, st->now, st->fx);
+}
+
 /* uplink.c */
 static inline struct ps_uplink_call
 ps_agent_uplink_call(struct ps_agent_step *st)
@@ -105,6 +134,3 @@ void ps_agent_uplink_on_open(struct ps_agent_step *st, ps_conn_id conn,
 void ps_agent_uplink_on_msg(struct ps_agent_step *st, ps_conn_id conn,
                             const struct ps_msg *m,
                             const struct ps_slice *payload);
-/* Sends a message on the link, which keeps it until it is acknowledged. Dropped
- * before registration, which resends all state. */
-void ps_agent_uplink_send_msg(struct ps_agent_step *st, const struct ps_msg *m);

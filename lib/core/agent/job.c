@@ -15,11 +15,6 @@
 #define REAP_BYTES    (64u * 1024u * 1024u)
 #define REAP_INTERVAL PS_MILLIS(1)
 
-struct ps_agent_job *ps_agent_job_find(const struct ps_agent *a, uint64_t gen)
-{
-    return ps_map_get(a->jobs, gen);
-}
-
 static struct ps_agent_job *job_new(struct ps_agent *a, uint64_t gen)
 {
     struct ps_agent_job *j = ps_calloc(1, sizeof(*j));

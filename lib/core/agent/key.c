@@ -16,9 +16,6 @@
 #include <assert.h>
 #include <string.h>
 
-/* Alignment, in bytes, of results of at least this size. */
-#define RESULT_ALIGN 4096u
-
 /* Key of this name; NULL: none. Keys with equal name hashes form a list. */
 static struct ps_agent_key *find_key_by_name(const struct ps_agent_job *j,
                                              const char *name)
@@ -88,16 +85,6 @@ static void send_key_info(struct ps_agent_step *st,
         }
     }
     ps_effects_send_msg(st->fx, s->conn, &m);
-}
-
-uint64_t ps_agent_key_bytes(const struct ps_agent_key *k)
-{
-    return k->count * ps_dtype_size(k->dtype);
-}
-
-uint64_t ps_agent_part_bytes(const struct ps_agent_part *p)
-{
-    return p->count * (uint64_t)ps_dtype_size(p->key->dtype);
 }
 
 void ps_agent_key_send_open(struct ps_agent_step *st, struct ps_agent_key *k)
@@ -429,11 +416,6 @@ static bool table_covers_key(const struct ps_agent_key *k,
         total += row.count;
     }
     return total == k->count;
-}
-
-uint64_t ps_agent_key_result_bytes(uint64_t bytes)
-{
-    return 2 * ps_round_up(bytes, bytes >= RESULT_ALIGN ? RESULT_ALIGN : 64);
 }
 
 static int alloc_results(struct ps_agent_key *k)
@@ -824,23 +806,4 @@ void ps_agent_key_free(struct ps_agent_step *st, struct ps_agent *a,
     ps_free(k->contribution);
     ps_free(k->shape);
     ps_free(k);
-}
-
-struct ps_agent_part *
-ps_agent_part_find_any_dtype(const struct ps_agent *a, uint64_t gen,
-                             const struct ps_rec_part *rec)
-{
-    struct ps_agent_job *j = ps_agent_job_find(a, gen);
-    struct ps_agent_key *k = j == NULL ? NULL : ps_map_get(j->keys, rec->key);
-
-    return k != NULL && rec->index < k->part_count ? &k->parts[rec->index]
-                                                   : NULL;
-}
-
-struct ps_agent_part *ps_agent_part_find(const struct ps_agent *a, uint64_t gen,
-                                         const struct ps_rec_part *rec)
-{
-    struct ps_agent_part *p = ps_agent_part_find_any_dtype(a, gen, rec);
-
-    return p != NULL && rec->dtype == p->key->dtype ? p : NULL;
 }

@@ -72,39 +72,7 @@ struct ps_agent_part {
     uint64_t clock; /* ssp: pushes that every rank of the job has made. */
 };
 
-struct ps_agent_state_transfer;
 struct ps_agent_residual_record;
-
-/* An unfinished operation of a worker. */
-struct ps_agent_op {
-    struct ps_list_node node;         /* In the list where it waits. */
-    struct ps_list_node session_node; /* In session->ops. */
-    struct ps_agent *agent;
-    struct ps_agent_session *session; /* NULL: its worker has died. */
-    struct ps_agent_key *key;         /* NULL: barrier or optimizer. */
-    uint64_t id;
-    /* Or least version, barrier number, or number of sched_request. */
-    uint64_t round;
-    struct ps_slice array; /* buf NULL: the operation has no array. */
-    uint64_t bytes_ready;  /* Bytes of `array` that the worker has copied. */
-    uint32_t local_rank;
-    int32_t priority;
-    uint32_t root;
-    uint32_t samples; /* Weight in a mean. */
-    enum ps_op kind;  /* BROADCAST_SEND_ONLY: kept as BROADCAST. */
-    bool send_only;   /* Broadcast whose value is not wanted. */
-    uint8_t reduce;   /* enum ps_reduce. */
-    bool is_barrier;
-    struct ps_agent_rows *rows; /* Rows key; NULL: none. */
-    /* Transfer of optimizer state; NULL: none. */
-    struct ps_agent_state_transfer *state_transfer;
-    /* Copy of the request to the scheduler; NULL: none. */
-    struct ps_msg *sched_request;
-    /* Bytes of memory charged to the account of the key's job. */
-    uint64_t charged_bytes;
-    ps_time started_at;
-    uint64_t ticket; /* Async pull; 0: none drawn yet. */
-};
 
 /* Rounds of a key that reattached ranks completed with an earlier agent. */
 struct ps_agent_prior_state {
@@ -214,13 +182,22 @@ struct ps_agent_pending_placement {
     struct ps_buf *table;
 };
 
-/* key.c */
+/* part.c */
+void ps_agent_part_set_state(struct ps_agent_part *p,
+                             enum ps_agent_part_state to);
 uint64_t ps_agent_key_bytes(const struct ps_agent_key *k);
 uint64_t ps_agent_part_bytes(const struct ps_agent_part *p);
-
-/* key.c */
 /* Returns the bytes that both results of a key of `bytes` bytes take. */
 uint64_t ps_agent_key_result_bytes(uint64_t bytes);
+/* Partition that the record names; NULL: none. */
+struct ps_agent_part *ps_agent_part_find(const struct ps_agent *a, uint64_t gen,
+                                         const struct ps_rec_part *rec);
+/* The same without comparing the dtype. */
+struct ps_agent_part *
+ps_agent_part_find_any_dtype(const struct ps_agent *a, uint64_t gen,
+                             const struct ps_rec_part *rec);
+
+/* key.c */
 void ps_agent_key_waiter_free(struct ps_agent_key_waiter *asker);
 void ps_agent_key_on_declare(struct ps_agent_step *st,
                              struct ps_agent_session *s,
@@ -235,6 +212,7 @@ void ps_agent_part_send_state(struct ps_agent_step *st,
                               struct ps_agent_part *p);
 void ps_agent_key_free(struct ps_agent_step *st, struct ps_agent *a,
                        struct ps_agent_key *k);
+
 /* prefetch.c: fetch the memory of at most PREFETCH_OPS operations or parts into
  * the cache. Thousands of keys do not stay cached between two rounds. */
 void ps_agent_prefetch_ops(const struct ps_agent *a,
@@ -242,9 +220,3 @@ void ps_agent_prefetch_ops(const struct ps_agent *a,
                            const struct ps_msg_l_op *op, uint32_t count);
 void ps_agent_prefetch_parts(const struct ps_agent *a, uint64_t gen,
                              const struct ps_rec_part *part, uint32_t count);
-struct ps_agent_part *ps_agent_part_find(const struct ps_agent *a, uint64_t gen,
-                                         const struct ps_rec_part *rec);
-/* The same without comparing the dtype. */
-struct ps_agent_part *
-ps_agent_part_find_any_dtype(const struct ps_agent *a, uint64_t gen,
-                             const struct ps_rec_part *rec);

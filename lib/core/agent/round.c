@@ -27,11 +27,6 @@ static bool is_push_op(enum ps_op kind)
            kind == PS_OP_PUSH_ROWS || kind == PS_OP_SKIP;
 }
 
-bool ps_agent_op_names_rows(const struct ps_msg_l_op *m)
-{
-    return m->op == PS_OP_PUSH_ROWS || m->op == PS_OP_PULL_ROWS;
-}
-
 uint64_t ps_agent_round_of_op(const struct ps_agent_op *op)
 {
     return op->round;
@@ -43,25 +38,6 @@ void ps_agent_round_stamp(const struct ps_agent_key *k, struct ps_rec_part *rec)
 }
 
 /* --------------------------------------------------------------- operations */
-
-void ps_agent_op_reject(struct ps_agent_step *st, struct ps_agent_session *s,
-                        const struct ps_msg_l_op *m, int error, const char *fmt,
-                        ...)
-{
-    char text[PS_TEXT_MAX];
-    struct ps_str t;
-    va_list ap;
-
-    ps_str_init(&t, text, sizeof(text));
-    va_start(ap, fmt);
-    ps_str_addv(&t, fmt, ap);
-    va_end(ap);
-    ps_effects_send_msg(
-        st->fx, s->conn,
-        &(struct ps_msg){
-            .code = PS_MSG_L_DONE,
-            .l_done = {.op_id = m->op_id, .error = error, .text = text}});
-}
 
 bool ps_agent_op_measure_dense(struct ps_agent_step *st,
                                struct ps_agent_session *s,

@@ -5,8 +5,6 @@
 #include "core/agent/keys.h"
 
 /* round.c */
-/* Returns true for an operation that pushes or pulls rows. */
-bool ps_agent_op_names_rows(const struct ps_msg_l_op *m);
 /* Kind's measure_array() for whole arrays. */
 bool ps_agent_op_measure_dense(struct ps_agent_step *st,
                                struct ps_agent_session *s,
@@ -45,11 +43,6 @@ bool ps_agent_round_is_part_ready(const struct ps_agent_part *p);
 bool ps_agent_round_awaits_rank(const struct ps_agent_key *k, uint32_t local,
                                 uint64_t round);
 
-/* Refuses an operation with an error and a text. */
-void ps_agent_op_reject(struct ps_agent_step *st, struct ps_agent_session *s,
-                        const struct ps_msg_l_op *m, int error, const char *fmt,
-                        ...) __attribute__((format(printf, 5, 6)));
-
 /* reattach.c */
 /* Takes over the completed barriers of a reattached worker. */
 void ps_agent_reattach_session(struct ps_agent_step *st,
@@ -82,7 +75,6 @@ bool ps_agent_async_push_survives(const struct ps_agent_op *op);
 void ps_agent_async_raise_clock(struct ps_agent_part *p, uint64_t clock);
 
 /* rows.c */
-void ps_agent_rows_free(struct ps_agent_rows *r); /* NULL: no-op. */
 void ps_agent_rows_on_rows(struct ps_agent_step *st,
                            const struct ps_msg_rows *m,
                            const struct ps_slice *payload);

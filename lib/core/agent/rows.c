@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rows keys (row-sparse). A push names some rows and contributes to every
- * partition, if only with an empty set; its row numbers are copied on arrival,
- * because the worker could change them later. A rows key has no results here: a
- * pull requests its rows from the servers and writes them to the worker's
- * block, behind the row numbers. */
+ * partition, if only with an empty set. A rows key has no results here: a pull
+ * requests its rows from the servers and writes them to the worker's block,
+ * behind the row numbers. */
 #include "core/agent/inner.h"
+#include "core/agent/row_set.h"
 
 #include "base/alloc.h"
 #include "base/num.h"
@@ -12,47 +12,6 @@
 #include "core/round/rows.h"
 
 #include <string.h>
-
-/* Part of a row pull that concerns one partition. */
-struct part_request {
-    uint32_t part_index;
-    uint32_t first_row; /* Index of its first row in the operation. */
-    uint32_t row_count;
-    uint64_t request_id; /* 0: not sent. */
-    bool is_answered;
-};
-
-/* Bytes from which row numbers lie in mapped memory; a failed mapping is an
- * error, not an abort. */
-#define MAPPED_MIN (64u * 1024u)
-/* Row numbers copied before they are validated, so that a block with invalid
- * numbers is not copied in full. */
-#define COPY_CHUNK 1024u
-
-/* Rows that an operation contributes or requests. */
-struct ps_agent_rows {
-    uint32_t count;
-    size_t mapped_bytes; /* Bytes mapped at `numbers`; 0: from the heap. */
-    uint32_t *numbers;   /* Row numbers in the key, ascending. */
-    /* Pull: one entry for each partition that has requested rows. */
-    struct part_request *requests;
-    uint32_t request_count;
-    uint32_t pending_requests; /* Requests without an answer. */
-    uint64_t newest_version;
-};
-
-void ps_agent_rows_free(struct ps_agent_rows *r)
-{
-    if (r != NULL) {
-        if (r->mapped_bytes > 0) {
-            ps_pool_unmap(r->numbers, r->mapped_bytes);
-        } else {
-            ps_free(r->numbers);
-        }
-        ps_free(r->requests);
-        ps_free(r);
-    }
-}
 
 static uint32_t rows_in_key(const struct ps_agent_key *k)
 {
@@ -73,64 +32,6 @@ static uint32_t part_end_row(const struct ps_agent_part *p)
 static uint8_t *op_row_data(const struct ps_agent_op *op)
 {
     return ps_slice_data(&op->array) + ps_rows_numbers_bytes(op->rows->count);
-}
-
-static uint64_t rows_memory(const struct ps_agent_key *k, uint32_t count)
-{
-    return sizeof(struct ps_agent_rows) + count * (uint64_t)sizeof(uint32_t) +
-           ps_min_u64(count, k->part_count) * sizeof(struct part_request);
-}
-
-/* Copies and validates the row numbers. Only the copy is validated, because the
- * worker may still write to the block. */
-static bool copy_row_numbers(struct ps_agent_rows *r, const uint8_t *from,
-                             uint32_t limit)
-{
-    for (uint32_t at = 0; at < r->count; at += COPY_CHUNK) {
-        uint32_t n = (uint32_t)ps_min_u64(r->count - at, COPY_CHUNK);
-        uint32_t first = at == 0 ? 0 : at - 1; /* Order across chunks. */
-
-        memcpy(r->numbers + at, from + at * sizeof(*r->numbers),
-               n * sizeof(*r->numbers));
-        if (!ps_rows_are_valid(r->numbers + first, n + (at - first), limit)) {
-            return false;
-        }
-        if (at > UINT32_MAX - COPY_CHUNK) {
-            break;
-        }
-    }
-    return true;
-}
-
-/* Copies the `count` row numbers at the beginning of the block; `count` is at
- * most the rows of the key. PS_E_INVAL: they do not ascend, or one is outside
- * the key. PS_E_NOMEM. */
-static int rows_new(const struct ps_agent_key *k, const struct ps_slice *block,
-                    uint32_t count, struct ps_agent_rows **ret_rows)
-{
-    const size_t bytes = (size_t)count * sizeof(uint32_t);
-    struct ps_agent_rows *r = ps_calloc(1, sizeof(*r));
-
-    r->count = count;
-    if (bytes < MAPPED_MIN) {
-        r->numbers = ps_alloc(bytes + sizeof(*r->numbers));
-    } else {
-        void *data;
-
-        if (ps_pool_map(bytes, &data) != 0) {
-            ps_free(r);
-            return PS_E_NOMEM;
-        }
-        r->numbers = data;
-        r->mapped_bytes = bytes;
-    }
-    if (count > 0 &&
-        !copy_row_numbers(r, ps_slice_data(block), rows_in_key(k))) {
-        ps_agent_rows_free(r);
-        return PS_E_INVAL;
-    }
-    *ret_rows = r;
-    return 0;
 }
 
 /* -------------------------------------------------------------------- push */
@@ -273,7 +174,7 @@ static bool start_rows_part(struct ps_agent_step *st,
 
 static void send_row_request(struct ps_agent_step *st, struct ps_agent_key *k,
                              const struct ps_agent_op *op,
-                             struct part_request *q)
+                             struct ps_agent_row_request *q)
 {
     struct ps_agent_part *p = &k->parts[q->part_index];
     struct ps_agent_send_queue *f = ps_agent_send_queue_get(st, k->job,
@@ -315,7 +216,7 @@ static void send_row_requests(struct ps_agent_step *st, struct ps_agent_key *k,
     struct ps_agent_rows *r = op->rows;
 
     for (uint32_t i = 0; i < r->request_count; i++) {
-        struct part_request *q = &r->requests[i];
+        struct ps_agent_row_request *q = &r->requests[i];
 
         if (!q->is_answered && q->request_id == 0) {
             send_row_request(st, k, op, q);
@@ -355,7 +256,7 @@ static void accept_row_pull(struct ps_agent_step *st, struct ps_agent_op *op)
         return;
     }
     for (uint32_t i = 0; i < r->count;) {
-        struct part_request *q = &r->requests[r->request_count++];
+        struct ps_agent_row_request *q = &r->requests[r->request_count++];
 
         q->part_index = find_part_of_row(k, r->numbers[i]);
         q->row_count = op_rows_in_part(op, &k->parts[q->part_index],
@@ -391,7 +292,7 @@ static void reset_requests(struct ps_agent_key *k, uint32_t node, uint32_t part)
             PS_CONTAINER(n, struct ps_agent_op, node)->rows;
 
         for (uint32_t i = 0; i < r->request_count; i++) {
-            struct part_request *q = &r->requests[i];
+            struct ps_agent_row_request *q = &r->requests[i];
 
             if ((node == 0 || k->parts[q->part_index].owner_node == node) &&
                 (part == PS_AGENT_ALL_PARTS || q->part_index == part)) {
@@ -402,9 +303,9 @@ static void reset_requests(struct ps_agent_key *k, uint32_t node, uint32_t part)
 }
 
 /* Request of this id, and its operation; NULL: none. */
-static struct part_request *find_row_request(const struct ps_agent_key *k,
-                                             uint64_t request,
-                                             struct ps_agent_op **ret_op)
+static struct ps_agent_row_request *
+find_row_request(const struct ps_agent_key *k, uint64_t request,
+                 struct ps_agent_op **ret_op)
 {
     PS_LIST_EACH(n, &k->row_pulls)
     {
@@ -426,7 +327,7 @@ void ps_agent_rows_on_rows(struct ps_agent_step *st,
 {
     const struct ps_rec_rows *rec = m->parts;
     struct ps_agent_op *op;
-    struct part_request *q;
+    struct ps_agent_row_request *q;
 
     if (m->parts_count != 1) {
         return;
@@ -596,7 +497,7 @@ static bool copy_rows(struct ps_agent_step *st, struct ps_agent_session *s,
                       const struct ps_agent_key *k, const struct ps_msg_l_op *m,
                       struct ps_agent_op_input *in)
 {
-    const uint64_t cost = rows_memory(k, m->row_count);
+    const uint64_t cost = ps_agent_rows_memory(m->row_count, k->part_count);
     struct ps_refusal why;
     char text[PS_TEXT_MAX];
     struct ps_str t;
@@ -611,7 +512,8 @@ static bool copy_rows(struct ps_agent_step *st, struct ps_agent_session *s,
                            m->row_count, text);
         return false;
     }
-    int rc = rows_new(k, &in->array, m->row_count, &in->rows);
+    int rc = ps_agent_rows_new(&in->array, m->row_count, rows_in_key(k),
+                               &in->rows);
 
     if (rc == 0) {
         in->charged_bytes = cost;

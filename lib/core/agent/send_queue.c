@@ -9,7 +9,6 @@
 
 #include "base/alloc.h"
 #include "base/num.h"
-#include "base/state_table.h"
 #include "base/str.h"
 #include "core/round/round.h"
 
@@ -20,47 +19,6 @@
  * to PS_BATCH_FRAME_MAX. */
 #define ARENA_MIN          PS_BATCH_PART_MAX
 #define INLINE_SOURCES_MAX 64u
-
-/* ------------------------------------------------------------------- states */
-
-static const char *const state_names[] = {
-    [PS_AGENT_PART_IDLE] = "IDLE",           [PS_AGENT_PART_QUEUED] = "QUEUED",
-    [PS_AGENT_PART_COMPUTING] = "COMPUTING", [PS_AGENT_PART_SENT] = "SENT",
-    [PS_AGENT_PART_BACKOFF] = "BACKOFF",
-};
-
-static const uint32_t successors[] = {
-    /* SENT at once if one rank contributes, or a small sum is made in the step.
-     * IDLE: dequeued without having been queued. */
-    [PS_AGENT_PART_IDLE] = PS_STATE_BIT(PS_AGENT_PART_IDLE) |
-                           PS_STATE_BIT(PS_AGENT_PART_QUEUED) |
-                           PS_STATE_BIT(PS_AGENT_PART_COMPUTING) |
-                           PS_STATE_BIT(PS_AGENT_PART_SENT),
-    [PS_AGENT_PART_QUEUED] = PS_STATE_BIT(PS_AGENT_PART_IDLE),
-    /* IDLE: the result is not needed any more, or the owner changed. */
-    [PS_AGENT_PART_COMPUTING] = PS_STATE_BIT(PS_AGENT_PART_SENT) |
-                                PS_STATE_BIT(PS_AGENT_PART_IDLE),
-    /* QUEUED again on a new link, or for another server. */
-    [PS_AGENT_PART_SENT] = PS_STATE_BIT(PS_AGENT_PART_IDLE) |
-                           PS_STATE_BIT(PS_AGENT_PART_BACKOFF) |
-                           PS_STATE_BIT(PS_AGENT_PART_QUEUED),
-    [PS_AGENT_PART_BACKOFF] = PS_STATE_BIT(PS_AGENT_PART_QUEUED) |
-                              PS_STATE_BIT(PS_AGENT_PART_IDLE),
-};
-
-/* The contribution of a node to a partition, at the agent. */
-static const struct ps_state_table part_states = {
-    .name = "partition",
-    .states = state_names,
-    .count = sizeof(state_names) / sizeof(state_names[0]),
-    .allowed = successors,
-};
-
-void ps_agent_part_set_state(struct ps_agent_part *p,
-                             enum ps_agent_part_state to)
-{
-    ps_state_change(&part_states, &p->state, (uint8_t)to);
-}
 
 /* ------------------------------------------------------------------- queues */
 

@@ -180,12 +180,13 @@ void ps_agent_server_on_open(struct ps_agent_step *st, uint64_t target,
                              ps_conn_id conn)
 {
     struct ps_agent_server *s = ps_map_get(st->a->servers, (uint32_t)target);
+    const struct ps_msg_hello hello = ps_agent_hello(st->a);
 
     if (s == NULL) {
         ps_effects_close(st->fx, conn);
     } else if (ps_dialer_on_open(&s->dialer, target, conn, st->now, st->fx)) {
         ps_map_put(st->a->servers_by_conn, conn, s);
-        ps_agent_send_hello(st, &s->dialer, conn);
+        ps_dialer_send_hello(&s->dialer, conn, &hello, st->fx);
     }
 }
 
@@ -505,12 +506,12 @@ static void on_refuse(struct ps_agent_step *st, const struct ps_agent_server *s,
     char text[PS_TEXT_MAX];
 
     if (passing && m->parts_count > 0) {
-        ps_effects_log(st->fx, PS_LOG_DEBUG,
-                       "server %s refused %u parts for now, from round %llu of "
-                       "key %u: %s",
-                       s->name, m->parts_count,
-                       (unsigned long long)m->parts[0].round, m->parts[0].key,
-                       ps_strerror(m->error));
+        ps_effects_log(
+            st->fx, PS_LOG_DEBUG,
+            "server %s refused %u parts temporarily, from round %llu of "
+            "key %u: %s",
+            s->name, m->parts_count, (unsigned long long)m->parts[0].round,
+            m->parts[0].key, ps_strerror(m->error));
     }
 
     for (uint32_t i = 0; i < m->parts_count; i++) {

@@ -72,10 +72,6 @@ struct ps_agent_send_queue {
     ps_time backoff; /* Last wait; 0: the server accepted something since. */
 };
 
-/* Sends hello on a new connection to a server. */
-void ps_agent_send_hello(struct ps_agent_step *st, const struct ps_dialer *c,
-                         ps_conn_id conn);
-
 /* server_conn.c */
 void ps_agent_server_on_open(struct ps_agent_step *st, uint64_t target,
                              ps_conn_id conn);
@@ -114,8 +110,6 @@ struct ps_agent_send_queue *ps_agent_send_queue_get(struct ps_agent_step *st,
                                                     struct ps_agent_job *j,
                                                     uint32_t node);
 void ps_agent_send_queue_free(struct ps_agent_send_queue *f);
-void ps_agent_part_set_state(struct ps_agent_part *p,
-                             enum ps_agent_part_state to);
 void ps_agent_send_enqueue(struct ps_agent_step *st, struct ps_agent_part *p);
 void ps_agent_send_dequeue(struct ps_agent_step *st, struct ps_agent_part *p);
 /* Sends a partition: alone, or in the server's batch if it is small. `slice`

@@ -248,15 +248,6 @@ void ps_agent_departed_drop_unknown(struct ps_agent *a);
 void ps_agent_session_free(struct ps_agent *a, struct ps_agent_session *s);
 /* Unmaps some regions of sessions that have ended. */
 void ps_agent_unmap_regions(struct ps_agent *a);
-struct ps_agent_op *ps_agent_op_new(struct ps_agent_step *st,
-                                    struct ps_agent_session *s, uint64_t id);
-/* Sends the result to the worker, if it is connected, and frees `op`. */
-void ps_agent_op_end(struct ps_agent_step *st, struct ps_agent_op *op,
-                     uint64_t version, int error, const char *text);
-/* Ends a skip of a round that all ranks skipped. */
-void ps_agent_op_end_skipped(struct ps_agent_step *st, struct ps_agent_op *op,
-                             uint64_t version);
-void ps_agent_op_free(struct ps_agent_op *op);
 
 /* diagnose.c */
 void ps_agent_diagnose_op(struct ps_agent_step *st, struct ps_agent_session *s,
@@ -273,7 +264,6 @@ void ps_agent_diagnose_drop_session(struct ps_agent *a,
                                     struct ps_agent_session *s);
 
 /* job.c */
-struct ps_agent_job *ps_agent_job_find(const struct ps_agent *a, uint64_t gen);
 void ps_agent_job_on_opened(struct ps_agent_step *st,
                             const struct ps_msg_job_opened *m);
 void ps_agent_job_on_state(struct ps_agent_step *st,

@@ -7,29 +7,11 @@
 
 #include "base/str.h"
 
-static struct ps_msg_hello agent_hello(const struct ps_agent *a)
-{
-    return (struct ps_msg_hello){.role = PS_ROLE_AGENT,
-                                 .name = a->opt.name,
-                                 .cluster = a->opt.cluster,
-                                 .node = a->uplink.node,
-                                 .incarnation = a->uplink.incarnation,
-                                 .address = a->liveness_address};
-}
-
-void ps_agent_send_hello(struct ps_agent_step *st, const struct ps_dialer *c,
-                         ps_conn_id conn)
-{
-    const struct ps_msg_hello hello = agent_hello(st->a);
-
-    ps_dialer_send_hello(c, conn, &hello, st->fx);
-}
-
 static void fill_hello(void *context, struct ps_msg_hello *hello)
 {
     const struct ps_agent_step *st = context;
 
-    *hello = agent_hello(st->a);
+    *hello = ps_agent_hello(st->a);
 }
 
 static uint64_t stored_bytes(const struct ps_agent *a)
@@ -104,11 +86,6 @@ void ps_agent_uplink_on_open(struct ps_agent_step *st, ps_conn_id conn,
     ps_str_copy(st->a->liveness_address, sizeof(st->a->liveness_address),
                 liveness_address != NULL ? liveness_address : "");
     ps_uplink_on_open(&st->a->uplink, &call, 0, conn);
-}
-
-void ps_agent_uplink_send_msg(struct ps_agent_step *st, const struct ps_msg *m)
-{
-    ps_uplink_send_msg(&st->a->uplink, m, st->now, st->fx);
 }
 
 void ps_agent_uplink_on_msg(struct ps_agent_step *st, ps_conn_id conn,

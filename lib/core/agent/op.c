@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Operations of workers, from their acceptance to the message that ends them. A
+ * contribution outlives its session: its memory is referenced, because the
+ * round may need it. */
+#include "core/agent/inner.h"
+#include "core/agent/row_set.h"
+
+#include "base/alloc.h"
+#include "base/str.h"
+
+struct ps_agent_op *ps_agent_op_new(struct ps_agent_step *st,
+                                    struct ps_agent_session *s, uint64_t id)
+{
+    struct ps_agent *a = st->a;
+    struct ps_agent_op *op = a->spare_op_count > 0
+                                 ? a->spare_ops[--a->spare_op_count]
+                                 : ps_alloc(sizeof(*op));
+
+    *op = (struct ps_agent_op){.agent = a};
+    op->session = s;
+    op->id = id;
+    op->local_rank = s->local_rank;
+    op->started_at = st->now;
+    ps_list_push_back(&s->ops, &op->session_node);
+    s->op_count++;
+    ps_account_charge_unchecked(&s->account, PS_COST_OPERATIONS, 1);
+    a->op_count++;
+    return op;
+}
+
+void ps_agent_op_detach(struct ps_agent_op *op)
+{
+    ps_list_remove(&op->session_node);
+    op->session->op_count--;
+    op->agent->op_count--;
+    ps_account_refund(&op->session->account, PS_COST_OPERATIONS, 1);
+    op->session = NULL;
+}
+
+void ps_agent_op_free(struct ps_agent_op *op)
+{
+    struct ps_agent *a = op->agent;
+
+    if (op->session != NULL) {
+        if (op->sched_request != NULL) {
+            ps_account_refund(&op->session->account, PS_COST_QUERIES, 1);
+            ps_account_refund(&op->session->account, PS_COST_MEMORY,
+                              ps_alloc_size(op->sched_request));
+        }
+        ps_agent_op_detach(op);
+    }
+    if (op->charged_bytes > 0) {
+        ps_account_refund(&op->key->job->account, PS_COST_MEMORY,
+                          op->charged_bytes);
+    }
+    ps_buf_unref(op->array.buf);
+    ps_agent_rows_free(op->rows);
+    ps_free(op->state_transfer);
+    ps_msg_free(op->sched_request);
+    if (a->spare_op_count == SPARE_OPS_MAX) {
+        ps_free(op);
+        return;
+    }
+    if (a->spare_op_count == a->spare_op_capacity) {
+        a->spare_op_capacity = a->spare_op_capacity == 0
+                                   ? 64
+                                   : 2 * a->spare_op_capacity;
+        a->spare_ops = ps_realloc(
+            a->spare_ops, a->spare_op_capacity * sizeof(struct ps_agent_op *));
+    }
+    a->spare_ops[a->spare_op_count++] = op;
+}
+
+void ps_agent_op_end(struct ps_agent_step *st, struct ps_agent_op *op,
+                     uint64_t version, int error, const char *text)
+{
+    if (op->session != NULL && !op->session->is_closing && error == 0) {
+        ps_effects_op_done(st->fx, op->session->conn, op->id, version);
+    } else if (op->session != NULL && !op->session->is_closing) {
+        ps_effects_send_msg(st->fx, op->session->conn,
+                            &(struct ps_msg){.code = PS_MSG_L_DONE,
+                                             .l_done = {.op_id = op->id,
+                                                        .error = error,
+                                                        .version = version,
+                                                        .text = text}});
+    }
+    ps_agent_op_free(op);
+}
+
+void ps_agent_op_end_skipped(struct ps_agent_step *st, struct ps_agent_op *op,
+                             uint64_t version)
+{
+    if (op->session != NULL && !op->session->is_closing) {
+        ps_effects_send_msg(st->fx, op->session->conn,
+                            &(struct ps_msg){.code = PS_MSG_L_DONE,
+                                             .l_done = {.op_id = op->id,
+                                                        .version = version,
+                                                        .text = "",
+                                                        .all_skipped = true}});
+    }
+    ps_agent_op_free(op);
+}
+
+void ps_agent_op_reject(struct ps_agent_step *st, struct ps_agent_session *s,
+                        const struct ps_msg_l_op *m, int error, const char *fmt,
+                        ...)
+{
+    char text[PS_TEXT_MAX];
+    struct ps_str t;
+    va_list ap;
+
+    ps_str_init(&t, text, sizeof(text));
+    va_start(ap, fmt);
+    ps_str_addv(&t, fmt, ap);
+    va_end(ap);
+    ps_effects_send_msg(
+        st->fx, s->conn,
+        &(struct ps_msg){
+            .code = PS_MSG_L_DONE,
+            .l_done = {.op_id = m->op_id, .error = error, .text = text}});
+}

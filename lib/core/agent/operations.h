@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Unfinished operations of workers. */
+#pragma once
+
+#include "base/list.h"
+#include "core/agent/kind.h"
+
+struct ps_agent_state_transfer;
+
+/* An unfinished operation of a worker. */
+struct ps_agent_op {
+    struct ps_list_node node;         /* In the list where it waits. */
+    struct ps_list_node session_node; /* In session->ops. */
+    struct ps_agent *agent;
+    struct ps_agent_session *session; /* NULL: its worker has died. */
+    struct ps_agent_key *key;         /* NULL: barrier or optimizer. */
+    uint64_t id;
+    /* Or least version, barrier number, or number of sched_request. */
+    uint64_t round;
+    struct ps_slice array; /* buf NULL: the operation has no array. */
+    uint64_t bytes_ready;  /* Bytes of `array` that the worker has copied. */
+    uint32_t local_rank;
+    int32_t priority;
+    uint32_t root;
+    uint32_t samples; /* Weight in a mean. */
+    enum ps_op kind;  /* BROADCAST_SEND_ONLY: kept as BROADCAST. */
+    bool send_only;   /* Broadcast whose value is not wanted. */
+    uint8_t reduce;   /* enum ps_reduce. */
+    bool is_barrier;
+    struct ps_agent_rows *rows; /* Rows key; NULL: none. */
+    /* Transfer of optimizer state; NULL: none. */
+    struct ps_agent_state_transfer *state_transfer;
+    /* Copy of the request to the scheduler; NULL: none. */
+    struct ps_msg *sched_request;
+    /* Bytes of memory charged to the account of the key's job. */
+    uint64_t charged_bytes;
+    ps_time started_at;
+    uint64_t ticket; /* Async pull; 0: none drawn yet. */
+};
+
+/* op.c */
+struct ps_agent_op *ps_agent_op_new(struct ps_agent_step *st,
+                                    struct ps_agent_session *s, uint64_t id);
+/* Removes the operation from its session, which has ended, and refunds its
+ * charge there. */
+void ps_agent_op_detach(struct ps_agent_op *op);
+/* Sends the result to the worker, if it is connected, and frees `op`. */
+void ps_agent_op_end(struct ps_agent_step *st, struct ps_agent_op *op,
+                     uint64_t version, int error, const char *text);
+/* Ends a skip of a round that all ranks skipped. */
+void ps_agent_op_end_skipped(struct ps_agent_step *st, struct ps_agent_op *op,
+                             uint64_t version);
+void ps_agent_op_free(struct ps_agent_op *op);
+/* Refuses an operation that has not begun with an error and a text. */
+void ps_agent_op_reject(struct ps_agent_step *st, struct ps_agent_session *s,
+                        const struct ps_msg_l_op *m, int error, const char *fmt,
+                        ...) __attribute__((format(printf, 5, 6)));
+/* Returns true for an operation that pushes or pulls rows. */
+static inline bool ps_agent_op_names_rows(const struct ps_msg_l_op *m)
+{
+    return m->op == PS_OP_PUSH_ROWS || m->op == PS_OP_PULL_ROWS;
+}
