@@ -209,7 +209,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
         ("lib/core/server/hello.c", "drop_waits(s, p);", "(void)drop_waits;"),
     ],
     "knows of an optimizer from the last word alone": [
-        ("lib/core/agent/job.c",
+        ("lib/core/agent/request.c",
          """j->has_optimizer |= m->error == 0 &&
                             op->sched_request->code == PS_MSG_OPTIMIZER_SET;""", ""),
     ],

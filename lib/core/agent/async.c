@@ -378,10 +378,9 @@ static int accept_async_value(struct ps_agent_step *st, struct ps_agent_part *p,
 
 /* Returns true for a push that is applied although its worker died: the worker
  * that replaces it continues with the next one. */
-bool ps_agent_async_push_survives(const struct ps_agent_op *op)
+static bool is_push_kept(const struct ps_agent_op *op)
 {
-    return op->key != NULL && !op->key->kind->has_rounds &&
-           (op->kind == PS_OP_PUSH || op->kind == PS_OP_PUSHPULL) &&
+    return (op->kind == PS_OP_PUSH || op->kind == PS_OP_PUSHPULL) &&
            op->round > op->key->applied_round[op->local_rank];
 }
 
@@ -451,6 +450,7 @@ const struct ps_agent_key_kind ps_agent_key_async = {
     .measure_array = ps_agent_op_measure_dense,
     .validate_op = validate_async_op,
     .accept_op = accept_async_op,
+    .is_push_kept = is_push_kept,
     .awaited_round = awaited_async_round,
     .start_part = ps_agent_send_start_dense,
     .stamp_push = async_stamp_push,

@@ -81,8 +81,9 @@ static void add_awaited(struct ps_str *t, const struct ps_agent_key *k)
     }
 }
 
-void ps_agent_report_unheard(const struct ps_agent_step *st,
-                             const struct ps_agent_key *k, struct ps_str *t)
+/* Appends the servers that the key waits for and that are silent. */
+static void report_unheard(const struct ps_agent_step *st,
+                           const struct ps_agent_key *k, struct ps_str *t)
 {
     const char *agent = st->a->opt.name;
     struct ps_map_cursor c = {0};
@@ -262,7 +263,7 @@ void ps_agent_diagnose_op(struct ps_agent_step *st, struct ps_agent_session *s,
     if (is_answered_here(st, op)) {
         ps_str_init(&links, unheard, sizeof(unheard));
         if (op->key != NULL) {
-            ps_agent_report_unheard(st, op->key, &links);
+            report_unheard(st, op->key, &links);
         }
         if (unheard[0] != '\0') {
             ps_str_addf(&t, "; missing: %s", unheard);
@@ -383,4 +384,76 @@ void ps_agent_diagnose_fini(struct ps_agent *a)
         query_free(a, q);
     }
     ps_map_free(a->stall_queries);
+}
+
+/* ----------------------------------------------------------------- reports */
+
+static const struct ps_agent_op *oldest_pending_op(const struct ps_agent_job *j,
+                                                   uint32_t *ret_waits)
+{
+    const struct ps_agent_op *oldest = NULL;
+
+    *ret_waits = 0;
+    for (uint32_t i = 0; i < j->local_rank_count; i++) {
+        const struct ps_agent_session *s = j->local_ranks[i].session;
+
+        if (s == NULL) {
+            continue;
+        }
+        *ret_waits += s->op_count;
+        PS_LIST_EACH(n, &s->ops)
+        {
+            const struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op,
+                                                        session_node);
+
+            if (oldest == NULL || op->started_at < oldest->started_at) {
+                oldest = op;
+            }
+        }
+    }
+    return oldest;
+}
+
+void ps_agent_diagnose_on_collect(struct ps_agent_step *st,
+                                  const struct ps_msg_stall_collect *m)
+{
+    struct ps_agent_job *j = ps_agent_job_find(st->a, m->gen);
+    struct ps_msg r = {
+        .code = PS_MSG_STALL_REPORT,
+        .stall_report = {.gen = m->gen, .request = m->request, .key = ""}};
+    uint32_t *ranks = NULL;
+    char unheard[256];
+    struct ps_str links;
+
+    ps_str_init(&links, unheard, sizeof(unheard));
+    r.stall_report.unheard = unheard;
+    if (j != NULL) {
+        const struct ps_agent_op *op = oldest_pending_op(
+            j, &r.stall_report.waiting_ops);
+        const struct ps_agent_key *k = m->oldest ? (op == NULL ? NULL : op->key)
+                                                 : ps_map_get(j->keys, m->key);
+        uint64_t round = m->oldest ? (op == NULL ? 0 : op->round) : m->round;
+
+        ranks = ps_calloc(j->local_rank_count + 1, sizeof(*ranks));
+        for (uint32_t i = 0; i < j->local_rank_count; i++) {
+            /* A key that is not open here has no rounds here. */
+            bool behind = k == NULL ? !m->oldest
+                                    : ps_agent_round_awaits_rank(k, i, round);
+
+            if (behind) {
+                ranks[r.stall_report.ranks_count++] = j->local_ranks[i].rank;
+            }
+        }
+        r.stall_report.ranks = ranks;
+        if (k != NULL) {
+            report_unheard(st, k, &links);
+        }
+        if (m->oldest && op != NULL) {
+            r.stall_report.key = k == NULL ? "" : k->name;
+            r.stall_report.round = round;
+            r.stall_report.waited_ns = st->now - op->started_at;
+        }
+    }
+    ps_agent_uplink_send_msg(st, &r);
+    ps_free(ranks);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Jobs on this node, from the first job_state to the end of the last session:
- * ranks and their sessions, end and failure, barriers, optimizer requests,
- * stall reports, and resending on a new link to the scheduler. */
+ * ranks and their sessions, end and failure, and resending on a new link to the
+ * scheduler. */
 #include "core/agent/inner.h"
 
 #include "base/alloc.h"
@@ -422,171 +422,6 @@ void ps_agent_job_on_state(struct ps_agent_step *st,
     ps_agent_job_free_if_unused(st, j);
 }
 
-/* ----------------------------------------------------------------- barriers */
-
-/* Sends one barrier_enter for each barrier at which local ranks wait. */
-void ps_agent_job_send_barriers(struct ps_agent_step *st,
-                                struct ps_agent_job *j)
-{
-    uint32_t *ranks = ps_calloc(j->local_rank_count + 1, sizeof(*ranks));
-    uint64_t number = j->completed_barriers;
-
-    for (;;) {
-        uint64_t next = UINT64_MAX;
-        uint32_t count = 0;
-
-        for (uint32_t i = 0; i < j->local_rank_count; i++) {
-            if (j->local_ranks[i].entered_barriers > number &&
-                j->local_ranks[i].entered_barriers < next) {
-                next = j->local_ranks[i].entered_barriers;
-            }
-        }
-        if (next == UINT64_MAX) {
-            break;
-        }
-        for (uint32_t i = 0; i < j->local_rank_count; i++) {
-            if (j->local_ranks[i].entered_barriers == next) {
-                ranks[count++] = j->local_ranks[i].rank;
-            }
-        }
-        ps_agent_uplink_send_msg(
-            st, &(struct ps_msg){.code = PS_MSG_BARRIER_ENTER,
-                                 .barrier_enter = {.gen = j->gen,
-                                                   .number = next,
-                                                   .ranks = ranks,
-                                                   .ranks_count = count}});
-        number = next;
-    }
-    ps_free(ranks);
-}
-
-void ps_agent_job_complete_barriers(struct ps_agent_step *st,
-                                    struct ps_agent_job *j, uint64_t number)
-{
-    struct ps_list_node *n;
-
-    if (number <= j->completed_barriers) {
-        return;
-    }
-    j->completed_barriers = number;
-    n = ps_list_first(&j->barrier_ops);
-    while (n != NULL) {
-        struct ps_list_node *next = ps_list_next(&j->barrier_ops, n);
-        struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
-
-        if (op->round <= j->completed_barriers) {
-            ps_list_remove(n);
-            ps_agent_op_end(st, op, op->round, 0, "");
-        }
-        n = next;
-    }
-}
-
-void ps_agent_job_on_barrier_done(struct ps_agent_step *st,
-                                  const struct ps_msg_barrier_done *m)
-{
-    struct ps_agent_job *j = ps_agent_job_find(st->a, m->gen);
-
-    if (j != NULL) {
-        ps_agent_job_complete_barriers(st, j, m->number);
-    }
-}
-
-void ps_agent_job_on_optimizer_done(struct ps_agent_step *st,
-                                    const struct ps_msg_optimizer_done *m)
-{
-    struct ps_agent_job *j = ps_agent_job_find(st->a, m->gen);
-
-    if (j == NULL) {
-        return;
-    }
-    PS_LIST_EACH(n, &j->sched_ops)
-    {
-        struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
-
-        if (op->round == m->request) {
-            /* The job_state with the optimizer may arrive later. */
-            j->has_optimizer |= m->error == 0 &&
-                                op->sched_request->code == PS_MSG_OPTIMIZER_SET;
-            ps_list_remove(n);
-            ps_agent_op_end(st, op, 0, m->error, m->text);
-            return;
-        }
-    }
-}
-
-/* ------------------------------------------------------------------ stalls */
-
-static const struct ps_agent_op *oldest_pending_op(const struct ps_agent_job *j,
-                                                   uint32_t *ret_waits)
-{
-    const struct ps_agent_op *oldest = NULL;
-
-    *ret_waits = 0;
-    for (uint32_t i = 0; i < j->local_rank_count; i++) {
-        const struct ps_agent_session *s = j->local_ranks[i].session;
-
-        if (s == NULL) {
-            continue;
-        }
-        *ret_waits += s->op_count;
-        PS_LIST_EACH(n, &s->ops)
-        {
-            const struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op,
-                                                        session_node);
-
-            if (oldest == NULL || op->started_at < oldest->started_at) {
-                oldest = op;
-            }
-        }
-    }
-    return oldest;
-}
-
-void ps_agent_job_on_stall_collect(struct ps_agent_step *st,
-                                   const struct ps_msg_stall_collect *m)
-{
-    struct ps_agent_job *j = ps_agent_job_find(st->a, m->gen);
-    struct ps_msg r = {
-        .code = PS_MSG_STALL_REPORT,
-        .stall_report = {.gen = m->gen, .request = m->request, .key = ""}};
-    uint32_t *ranks = NULL;
-    char unheard[256];
-    struct ps_str links;
-
-    ps_str_init(&links, unheard, sizeof(unheard));
-    r.stall_report.unheard = unheard;
-    if (j != NULL) {
-        const struct ps_agent_op *op = oldest_pending_op(
-            j, &r.stall_report.waiting_ops);
-        const struct ps_agent_key *k = m->oldest ? (op == NULL ? NULL : op->key)
-                                                 : ps_map_get(j->keys, m->key);
-        uint64_t round = m->oldest ? (op == NULL ? 0 : op->round) : m->round;
-
-        ranks = ps_calloc(j->local_rank_count + 1, sizeof(*ranks));
-        for (uint32_t i = 0; i < j->local_rank_count; i++) {
-            /* A key that is not open here has no rounds here. */
-            bool behind = k == NULL ? !m->oldest
-                                    : ps_agent_round_awaits_rank(k, i, round);
-
-            if (behind) {
-                ranks[r.stall_report.ranks_count++] = j->local_ranks[i].rank;
-            }
-        }
-        r.stall_report.ranks = ranks;
-        if (k != NULL) {
-            ps_agent_report_unheard(st, k, &links);
-        }
-        if (m->oldest && op != NULL) {
-            r.stall_report.key = k == NULL ? "" : k->name;
-            r.stall_report.round = round;
-            r.stall_report.waited_ns = st->now - op->started_at;
-        }
-    }
-    ps_agent_uplink_send_msg(st, &r);
-    ps_free(ranks);
-}
-
 /* ----------------------------------------------------------------- new link */
 
 void ps_agent_job_reoffer(struct ps_agent_step *st)
@@ -640,13 +475,8 @@ void ps_agent_job_resend_all(struct ps_agent_step *st)
                 ps_agent_key_send_open(st, k);
             }
         }
-        PS_LIST_EACH(n, &j->sched_ops)
-        {
-            struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
-
-            ps_agent_uplink_send_msg(st, op->sched_request);
-        }
-        ps_agent_job_send_barriers(st, j);
+        ps_agent_request_resend(st, j);
+        ps_agent_barrier_send(st, j);
     }
     ps_agent_departed_resend(st);
     ps_agent_diagnose_resend(st);

@@ -71,6 +71,9 @@ struct ps_agent_key_kind {
                        struct ps_agent_op_input *in);
     /* Handles a validated operation, other than an init. */
     void (*accept_op)(struct ps_agent_step *st, struct ps_agent_op *op);
+    /* Returns true for a push without a contribution to a round that is applied
+     * although its worker has died. NULL: none is. */
+    bool (*is_push_kept)(const struct ps_agent_op *op);
     /* Round that every rank must reach before `op` can end; 0: none. */
     uint64_t (*awaited_round)(const struct ps_agent_op *op);
 

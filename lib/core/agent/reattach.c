@@ -26,7 +26,7 @@ void ps_agent_reattach_session(struct ps_agent_step *st,
         return;
     }
     j->local_ranks[s->local_rank].entered_barriers = h->completed_barriers;
-    ps_agent_job_complete_barriers(st, j, h->completed_barriers);
+    ps_agent_barrier_complete(st, j, h->completed_barriers);
 }
 
 /* Raises all partitions to the last completed round: each was committed before

@@ -69,8 +69,6 @@ bool ps_agent_dense_part_fits_frame(const struct ps_agent_key *k,
                                     uint32_t count);
 
 /* async.c */
-/* Returns true for a push that is applied even if its worker dies. */
-bool ps_agent_async_push_survives(const struct ps_agent_op *op);
 /* ssp: raises the push count that every rank of the job has reached. */
 void ps_agent_async_raise_clock(struct ps_agent_part *p, uint64_t clock);
 

@@ -202,15 +202,9 @@ PS_MUST_USE int ps_agent_budget_charge_mapping(struct ps_agent_session *s,
 /* session.c */
 void ps_agent_session_on_open(struct ps_agent_step *st,
                               const struct ps_event *ev);
-void ps_agent_session_on_closed(struct ps_agent_step *st,
-                                struct ps_agent_session *s);
-/* Handles each operation as a message; at most PREFETCH_OPS. */
-void ps_agent_session_on_ops(struct ps_agent_step *st,
-                             struct ps_agent_session *s,
-                             const struct ps_msg_l_op *op, uint32_t count);
-void ps_agent_session_on_msg(struct ps_agent_step *st,
-                             struct ps_agent_session *s,
-                             const struct ps_msg *m);
+void ps_agent_session_on_hello(struct ps_agent_step *st,
+                               struct ps_agent_session *s,
+                               const struct ps_msg *m);
 void ps_agent_session_on_region(struct ps_agent_step *st,
                                 struct ps_agent_session *s, uint32_t region,
                                 struct ps_buf *buf);
@@ -238,6 +232,30 @@ void ps_agent_session_send_open(struct ps_agent_step *st,
 void ps_agent_session_send_deferred(struct ps_agent_step *st);
 void ps_agent_session_send_welcome(struct ps_agent_step *st,
                                    struct ps_agent_session *s);
+void ps_agent_session_on_region_gone(struct ps_agent_session *s,
+                                     uint32_t region);
+/* Gives up the regions of a session that ends; its operations have ended. */
+void ps_agent_session_free_memory(struct ps_agent *a,
+                                  struct ps_agent_session *s);
+/* Unmaps some regions of sessions that have ended. */
+void ps_agent_unmap_regions(struct ps_agent *a);
+
+/* session_msg.c */
+void ps_agent_session_on_msg(struct ps_agent_step *st,
+                             struct ps_agent_session *s,
+                             const struct ps_msg *m);
+/* Handles each operation as a message; at most PREFETCH_OPS. */
+void ps_agent_session_on_ops(struct ps_agent_step *st,
+                             struct ps_agent_session *s,
+                             const struct ps_msg_l_op *op, uint32_t count);
+void ps_agent_session_on_closed(struct ps_agent_step *st,
+                                struct ps_agent_session *s);
+void ps_agent_session_free(struct ps_agent *a, struct ps_agent_session *s);
+
+/* departed.c */
+/* Records that the worker of a session is gone, and reports it. */
+void ps_agent_departed_add(struct ps_agent_step *st,
+                           const struct ps_agent_session *s);
 /* Resends all departures. */
 void ps_agent_departed_resend(struct ps_agent_step *st);
 /* Forgets the departures of a job that is over. */
@@ -245,18 +263,45 @@ void ps_agent_departed_drop_job(struct ps_agent *a, uint64_t gen);
 /* Drops departures that a new scheduler cannot know. Those of jobs on this node
  * stay: the scheduler answers them with the job's end. */
 void ps_agent_departed_drop_unknown(struct ps_agent *a);
-void ps_agent_session_free(struct ps_agent *a, struct ps_agent_session *s);
-/* Unmaps some regions of sessions that have ended. */
-void ps_agent_unmap_regions(struct ps_agent *a);
+
+/* barrier.c */
+void ps_agent_barrier_enter(struct ps_agent_step *st,
+                            struct ps_agent_session *s,
+                            const struct ps_msg_l_barrier *m);
+/* Sends one barrier_enter for each barrier at which local ranks wait. */
+void ps_agent_barrier_send(struct ps_agent_step *st, struct ps_agent_job *j);
+/* Records that all barriers up to `number` are open, and ends the operations of
+ * ranks that wait at them. */
+void ps_agent_barrier_complete(struct ps_agent_step *st, struct ps_agent_job *j,
+                               uint64_t number);
+void ps_agent_barrier_on_done(struct ps_agent_step *st,
+                              const struct ps_msg_barrier_done *m);
+
+/* request.c */
+void ps_agent_request_optimizer(struct ps_agent_step *st,
+                                struct ps_agent_session *s,
+                                const struct ps_msg_l_optimizer *m);
+void ps_agent_request_optimizer_change(
+    struct ps_agent_step *st, struct ps_agent_session *s,
+    const struct ps_msg_l_optimizer_change *m);
+void ps_agent_request_compression(struct ps_agent_step *st,
+                                  struct ps_agent_session *s,
+                                  const struct ps_msg_l_compression *m);
+/* The scheduler's answer to any of them. */
+void ps_agent_request_on_done(struct ps_agent_step *st,
+                              const struct ps_msg_optimizer_done *m);
+/* Sends all unanswered requests of the job again. */
+void ps_agent_request_resend(struct ps_agent_step *st, struct ps_agent_job *j);
 
 /* diagnose.c */
 void ps_agent_diagnose_op(struct ps_agent_step *st, struct ps_agent_session *s,
                           uint64_t op_id);
-/* Appends the servers that the key waits for and that are silent. */
-void ps_agent_report_unheard(const struct ps_agent_step *st,
-                             const struct ps_agent_key *k, struct ps_str *t);
 void ps_agent_diagnose_on_reply(struct ps_agent_step *st,
                                 const struct ps_msg_stall_reply *m);
+/* Reports to the scheduler which local ranks and servers an operation of the
+ * job waits for. */
+void ps_agent_diagnose_on_collect(struct ps_agent_step *st,
+                                  const struct ps_msg_stall_collect *m);
 void ps_agent_diagnose_resend(struct ps_agent_step *st);
 void ps_agent_diagnose_fini(struct ps_agent *a);
 /* Drops the queries of a session that is gone. */
@@ -275,18 +320,6 @@ void ps_agent_job_reap_pools(struct ps_agent *a);
 /* Frees the job if it is over and has no session. */
 void ps_agent_job_free_if_unused(struct ps_agent_step *st,
                                  struct ps_agent_job *j);
-/* Records that all barriers up to `number` are open, and ends the operations of
- * ranks that wait at them. */
-void ps_agent_job_complete_barriers(struct ps_agent_step *st,
-                                    struct ps_agent_job *j, uint64_t number);
-void ps_agent_job_on_barrier_done(struct ps_agent_step *st,
-                                  const struct ps_msg_barrier_done *m);
-void ps_agent_job_send_barriers(struct ps_agent_step *st,
-                                struct ps_agent_job *j);
-void ps_agent_job_on_optimizer_done(struct ps_agent_step *st,
-                                    const struct ps_msg_optimizer_done *m);
-void ps_agent_job_on_stall_collect(struct ps_agent_step *st,
-                                   const struct ps_msg_stall_collect *m);
 /* New scheduler: workers of jobs that do not run yet open them again, and such
  * jobs without sessions are freed. */
 void ps_agent_job_reoffer(struct ps_agent_step *st);

@@ -111,16 +111,16 @@ void ps_agent_uplink_on_msg(struct ps_agent_step *st, ps_conn_id conn,
         ps_agent_key_on_opened(st, &m->key_opened, payload);
         break;
     case PS_MSG_BARRIER_DONE:
-        ps_agent_job_on_barrier_done(st, &m->barrier_done);
+        ps_agent_barrier_on_done(st, &m->barrier_done);
         break;
     case PS_MSG_OPTIMIZER_DONE:
-        ps_agent_job_on_optimizer_done(st, &m->optimizer_done);
+        ps_agent_request_on_done(st, &m->optimizer_done);
         break;
     case PS_MSG_PING_REQ:
         ps_agent_server_on_ping_req(st, &m->ping_req);
         break;
     case PS_MSG_STALL_COLLECT:
-        ps_agent_job_on_stall_collect(st, &m->stall_collect);
+        ps_agent_diagnose_on_collect(st, &m->stall_collect);
         break;
     case PS_MSG_STALL_REPLY:
         ps_agent_diagnose_on_reply(st, &m->stall_reply);

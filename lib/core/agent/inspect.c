@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Figures of the machine, for its reports to the scheduler and for checkers. */
+#include "core/agent/inner.h"
+
+bool ps_agent_is_ready(const struct ps_agent *a)
+{
+    return ps_uplink_is_connected(&a->uplink);
+}
+
+uint64_t ps_agent_residue(const struct ps_agent *a)
+{
+    return ps_map_count(a->jobs) + ps_map_count(a->sessions_by_conn) +
+           ps_map_count(a->stall_queries) + a->draining_pool_count;
+}
+
+void ps_agent_stats(const struct ps_agent *a, struct ps_agent_stats *ret)
+{
+    struct ps_map_cursor c = {0};
+    const struct ps_agent_server *s;
+
+    *ret = a->stats;
+    ret->sessions = (uint32_t)ps_map_count(a->sessions_by_conn);
+    ret->resent = ps_link_resent(a->uplink.dialer.link);
+    ret->pending_ops = 0;
+    PS_LIST_EACH(n, &a->sessions)
+    {
+        ret->pending_ops +=
+            PS_CONTAINER(n, struct ps_agent_session, node)->op_count;
+    }
+    while ((s = ps_map_next(a->servers, &c)) != NULL) {
+        ret->resent += ps_link_resent(s->dialer.link);
+    }
+}
+
+bool ps_agent_peek(const struct ps_agent *a, uint64_t gen, uint32_t key,
+                   uint32_t index, uint64_t *ret_committed)
+{
+    const struct ps_agent_job *j = ps_agent_job_find(a, gen);
+    const struct ps_agent_key *k = j == NULL ? NULL : ps_map_get(j->keys, key);
+
+    if (k == NULL || index >= k->part_count ||
+        k->parts[index].committed_version == NO_VERSION) {
+        return false;
+    }
+    *ret_committed = (uint64_t)k->parts[index].committed_version;
+    return true;
+}
