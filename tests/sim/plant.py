@@ -136,7 +136,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     part->retry"""),
     ],
     "encodes again what it sends again": [
-        ("lib/core/agent/send_queue.c",
+        ("lib/core/agent/resend.c",
          """p->state == PS_AGENT_PART_BACKOFF)) {
                     ps_agent_send_enqueue(st, p);""",
          """                     p->state == PS_AGENT_PART_BACKOFF)) {
@@ -269,7 +269,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     if (rc != 0 && (part == NULL || part->version < rec->round)) {"""),
     ],
     "sends no state to a server that has nothing": [
-        ("lib/core/agent/server_conn.c",
+        ("lib/core/agent/reply.c",
          "if (m->error == PS_E_STALE && p->key->kind->has_results) {",
          "            if (m->error == PS_E_NOMEM && p->key->kind->has_results) {"),
     ],
@@ -316,7 +316,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "    const struct ps_agent_key *k = p->key;\n\n    if (v < 0) {"),
     ],
     "heeds the old owner of a moved partition": [
-        ("lib/core/agent/server_conn.c",
+        ("lib/core/agent/reply.c",
          "return p->owner_changed && p->owner_node != s->node;",
          "return p->owner_changed && p->owner_node == UINT32_MAX && s != NULL;"),
     ],
@@ -388,9 +388,9 @@ static void pending_free(struct ps_sched_norm *n)
     struct ps_credit *f = ps_map_get(p->credits, gen);"""),
     ],
     "batches partitions of two jobs in one frame": [
-        ("lib/core/agent/send_queue.c",
-         "(g->msg_code != one.msg_code || g->job != one.job ||",
-         "        (g->msg_code != one.msg_code ||"),
+        ("lib/core/agent/batch.c",
+         "return g->msg_code == h->msg_code && g->job == h->job &&",
+         "    return g->msg_code == h->msg_code &&"),
     ],
     "forgets to rescale gradients": [
         ("lib/core/optim/optim.c",
@@ -470,7 +470,7 @@ static void pending_free(struct ps_sched_norm *n)
             ps_credit_grant_extra(f);"""),
     ],
     "sends one more when its credit is just used up": [
-        ("lib/core/agent/send_queue.c",
+        ("lib/core/agent/send.c",
          "f->bytes_sent + f->computing_bytes >= f->credit",
          "f->bytes_sent + f->computing_bytes > f->credit"),
     ],

@@ -103,7 +103,7 @@ static void on_msg(struct ps_agent_step *st, const struct ps_event *ev)
     }
     s = find_server_by_conn(st->a, ev->conn);
     if (s != NULL) {
-        ps_agent_server_on_msg(st, s, ev->conn, ev->msg.msg, ev->msg.payload);
+        ps_agent_reply_on_msg(st, s, ev->conn, ev->msg.msg, ev->msg.payload);
     }
 }
 
@@ -169,34 +169,6 @@ static void on_ops(struct ps_agent_step *st, const struct ps_event *ev)
 
 /* --------------------------------------------------------------------- time */
 
-/* Resends everything that was refused for a transient reason. */
-static void resend_refused(struct ps_agent_step *st)
-{
-    struct ps_map_cursor jc = {0};
-    struct ps_agent_job *j;
-
-    st->a->resend_at = PS_TIME_NEVER;
-    while ((j = ps_map_next(st->a->jobs, &jc)) != NULL) {
-        struct ps_map_cursor kc = {0};
-        struct ps_agent_key *k;
-
-        while ((k = ps_map_next(j->keys, &kc)) != NULL) {
-            for (uint32_t i = 0; i < k->part_count; i++) {
-                if (k->parts[i].must_resend_state) {
-                    ps_agent_part_send_state(st, &k->parts[i]);
-                }
-                if (k->parts[i].state == PS_AGENT_PART_BACKOFF &&
-                    !ps_agent_send_is_backing_off(st, &k->parts[i])) {
-                    ps_agent_send_enqueue(st, &k->parts[i]);
-                }
-            }
-            k->kind->advance(st, k);
-            ps_agent_opt_state_advance(st, k);
-            ps_agent_conflict_resend(st, k, 0);
-        }
-    }
-}
-
 static void on_tick(struct ps_agent_step *st)
 {
     const struct ps_uplink_call call = ps_agent_uplink_call(st);
@@ -207,9 +179,9 @@ static void on_tick(struct ps_agent_step *st)
     if (a->must_flush) {
         a->must_flush = false;
         while ((s = ps_map_next(a->servers, &c)) != NULL) {
-            ps_agent_send_flush(st, s);
+            ps_agent_batch_flush(st, s);
         }
-        ps_agent_send_release_arena(a);
+        ps_agent_dense_release_arena(a);
     }
     ps_uplink_tick(&a->uplink, &call);
     c = (struct ps_map_cursor){0};
@@ -223,7 +195,7 @@ static void on_tick(struct ps_agent_step *st)
         a->scratch_retry_at = PS_TIME_NEVER;
     }
     if (a->resend_at <= st->now) {
-        resend_refused(st);
+        ps_agent_resend_refused(st);
     }
     if (a->next_unmap_at <= st->now) {
         ps_agent_unmap_regions(a);
@@ -340,7 +312,7 @@ static int agent_payload(void *self, ps_conn_id conn, const struct ps_msg *m,
     }
     s = find_server_by_conn(a, conn);
     return s == NULL ? PS_E_INVAL
-                     : ps_agent_server_payload(a, s, m, len, ret_slice);
+                     : ps_agent_reply_payload(a, s, m, len, ret_slice);
 }
 
 static uint64_t session_charged_bytes(const void *self, ps_conn_id conn)
@@ -421,7 +393,7 @@ void ps_agent_free(struct ps_agent *a)
         ps_agent_job_free(NULL, a, j);
     }
     free_computations(a);
-    ps_agent_send_release_arena(a);
+    ps_agent_dense_release_arena(a);
     c = (struct ps_map_cursor){0};
     while ((s = ps_map_next(a->servers, &c)) != NULL) {
         ps_agent_server_free(s);

@@ -7,11 +7,21 @@
  *     row_set.c       row numbers that an operation names
  *     agent.c         the machine's entry points, timers, inspection
  *     uplink.c        link to the scheduler: reports, messages
- *     server_conn.c   links to servers: dialling, pings, replies
- *     send_queue.c    send queues per server: priority, credit, sums
+ *     inspect.c       figures for reports and checkers
+ *     server.c        links to servers: map, dialling, pings
+ *     reply.c         values, commits and refusals of servers
+ *     resend.c        messages sent to servers again
+ *     send_queue.c    send queues per server: priority, credit
+ *     send.c          partitions from the queue to the frame
+ *     batch.c         frames with one partition or many small ones
+ *     dense.c         sums of dense partitions
  *     encode.c        encoded gradients and their residuals
  *     budget.c        accounts of sessions, jobs and users
- *     session.c       training processes: hello, memory, barriers
+ *     session.c       training processes: hello, memory, errors
+ *     session_msg.c   their messages, and their end
+ *     departed.c      workers that are gone
+ *     barrier.c       barriers
+ *     request.c       requests that the scheduler answers
  *     diagnose.c      stall queries: the reason why an operation waits
  *     residual_log.c  residuals in memory that outlives the agent
  *     job.c           jobs: from job_state to the end

@@ -88,7 +88,7 @@ void ps_agent_job_free(struct ps_agent_step *st, struct ps_agent *a,
     while ((f = ps_map_next(j->send_queues, &c)) != NULL) {
         struct ps_agent_server *s = f->server;
 
-        ps_agent_send_drop_batch(j, s);
+        ps_agent_batch_drop(&s->batch, j);
         ps_link_drop_payloads(s->dialer.link, is_msg_of_job, j);
         ps_agent_send_queue_free(f);
         if (st != NULL) {

@@ -139,21 +139,6 @@ void ps_agent_pull_accept_op(struct ps_agent_step *st, struct ps_agent_op *op)
     k->kind->advance(st, k);
 }
 
-void ps_agent_pull_resend(struct ps_agent_step *st, struct ps_agent_key *k,
-                          uint32_t node)
-{
-    for (uint32_t i = 0; i < k->part_count; i++) {
-        if (node == 0 || k->parts[i].owner_node == node) {
-            k->parts[i].requested_version = NO_VERSION;
-        }
-    }
-    if (k->kind->on_requests_lost != NULL) {
-        k->kind->on_requests_lost(k, node, PS_AGENT_ALL_PARTS);
-    }
-    ps_agent_opt_state_resend(st, k, node);
-    k->kind->advance(st, k);
-}
-
 /* --------------------------------------------------------------------- init */
 
 static bool is_op_of_root(const struct ps_agent_op *op)

@@ -39,22 +39,6 @@ void ps_agent_round_stamp(const struct ps_agent_key *k, struct ps_rec_part *rec)
 
 /* --------------------------------------------------------------- operations */
 
-bool ps_agent_op_measure_dense(struct ps_agent_step *st,
-                               struct ps_agent_session *s,
-                               const struct ps_agent_key *k,
-                               const struct ps_msg_l_op *m,
-                               struct ps_agent_op_input *in)
-{
-    if (ps_agent_op_names_rows(m)) {
-        ps_agent_op_reject(st, s, m, PS_E_UNSUPPORTED,
-                           "'%s' is not a key of rows", k->name);
-        return false;
-    }
-    in->array.len = ps_agent_key_bytes(k);
-    in->align = ps_dtype_size(k->dtype);
-    return true;
-}
-
 /* Fills in the array that the operation names; buf NULL: it names none. False:
  * the operation has been rejected. */
 static bool resolve_op_array(struct ps_agent_step *st,

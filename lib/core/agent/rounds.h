@@ -5,12 +5,6 @@
 #include "core/agent/keys.h"
 
 /* round.c */
-/* Kind's measure_array() for whole arrays. */
-bool ps_agent_op_measure_dense(struct ps_agent_step *st,
-                               struct ps_agent_session *s,
-                               const struct ps_agent_key *k,
-                               const struct ps_msg_l_op *m,
-                               struct ps_agent_op_input *in);
 uint64_t ps_agent_round_of_op(const struct ps_agent_op *op);
 /* Adds the contribution to its round, or defers it until that is open. */
 void ps_agent_round_accept_op(struct ps_agent_step *st, struct ps_agent_op *op);
@@ -63,7 +57,19 @@ void ps_agent_reattach_advance(struct ps_agent_step *st,
                                struct ps_agent_key *k);
 void ps_agent_reattach_free(struct ps_agent_key *k);
 
-/* sync.c */
+/* dense.c */
+/* Kind's measure_array() for whole arrays. */
+bool ps_agent_dense_measure(struct ps_agent_step *st,
+                            struct ps_agent_session *s,
+                            const struct ps_agent_key *k,
+                            const struct ps_msg_l_op *m,
+                            struct ps_agent_op_input *in);
+/* Kind's start_part() for whole arrays. */
+bool ps_agent_dense_start(struct ps_agent_step *st,
+                          struct ps_agent_send_queue *f,
+                          struct ps_agent_part *p);
+/* Releases the batch arena; the next small sum allocates another. */
+void ps_agent_dense_release_arena(struct ps_agent *a);
 /* Kind's part_fits_frame() of keys that are not of rows. */
 bool ps_agent_dense_part_fits_frame(const struct ps_agent_key *k,
                                     uint32_t count);
@@ -115,9 +121,6 @@ void ps_agent_init_start_pending(struct ps_agent_step *st,
 bool ps_agent_init_reopen_part(struct ps_agent_part *p);
 void ps_agent_init_part_committed(struct ps_agent_step *st,
                                   struct ps_agent_part *p);
-/* Resends the open requests to server `node`. */
-void ps_agent_pull_resend(struct ps_agent_step *st, struct ps_agent_key *k,
-                          uint32_t node);
 
 /* opt_state.c */
 void ps_agent_opt_state_accept_op(struct ps_agent_step *st,

@@ -19,19 +19,32 @@
 /* Default of ps_agent_options.unsent_max, in bytes. */
 #define UNSENT_DEFAULT      (2u * 1024u * 1024u)
 
-/* Small partitions of one job that travel in one frame to one server. */
-struct ps_agent_batch {
+/* Fields of a message that its partitions share. */
+struct ps_agent_batch_head {
     enum ps_msg_code msg_code; /* PUSH, INIT or PUSH_ROWS. */
     struct ps_agent_job *job;
     uint8_t reduce;
     uint8_t rule;
     bool assign;
     bool needs_value;
+    bool has_name_hashes; /* name_hashes are sent too. */
     uint32_t retry;
     uint64_t weight;
+};
+
+/* A partition to be sent. */
+struct ps_agent_batch_item {
+    struct ps_rec_part part;
+    struct ps_rec_rows rows; /* PUSH_ROWS: used instead of `part`. */
+    uint64_t name_hash;
+    const struct ps_slice *slice; /* NULL: an empty part. */
+};
+
+/* Small partitions of one job that travel in one frame to one server. */
+struct ps_agent_batch {
+    struct ps_agent_batch_head head;
     uint32_t part_count;
     uint64_t payload_bytes;
-    bool has_name_hashes; /* name_hashes are sent too. */
     struct ps_rec_part *parts;
     uint64_t *name_hashes;
     struct ps_rec_rows *row_parts; /* PUSH_ROWS: used instead of `parts`. */
@@ -91,9 +104,11 @@ struct ps_agent_server *ps_agent_server_get(struct ps_agent_step *st,
                                             uint32_t node);
 void ps_agent_server_on_map(struct ps_agent_step *st,
                             const struct ps_msg_map *m);
-void ps_agent_server_on_msg(struct ps_agent_step *st, struct ps_agent_server *s,
-                            ps_conn_id conn, const struct ps_msg *m,
-                            const struct ps_slice *payload);
+/* A message has arrived on the server's connection. */
+void ps_agent_server_on_recv(struct ps_agent_step *st,
+                             struct ps_agent_server *s);
+void ps_agent_server_note(struct ps_agent_step *st,
+                          const struct ps_agent_server *s, const char *why);
 void ps_agent_server_free(struct ps_agent_server *s);
 /* Stops dialling the server and drops its link if no job uses it any more. */
 void ps_agent_server_release(struct ps_agent_step *st,
@@ -101,37 +116,34 @@ void ps_agent_server_release(struct ps_agent_step *st,
 /* Memory for a payload without a final place. */
 int ps_agent_server_alloc_payload(struct ps_agent *a, uint64_t len,
                                   struct ps_slice *ret_slice);
-int ps_agent_server_payload(struct ps_agent *a, struct ps_agent_server *s,
-                            const struct ps_msg *m, uint64_t len,
-                            struct ps_slice *ret_slice);
+
+/* reply.c */
+void ps_agent_reply_on_msg(struct ps_agent_step *st, struct ps_agent_server *s,
+                           ps_conn_id conn, const struct ps_msg *m,
+                           const struct ps_slice *payload);
+/* Place for the payload of a server's message: 0, or a PS_E_* when it is to be
+ * discarded or the message is malformed. */
+int ps_agent_reply_payload(struct ps_agent *a, struct ps_agent_server *s,
+                           const struct ps_msg *m, uint64_t len,
+                           struct ps_slice *ret_slice);
+
+/* resend.c */
+/* Resends to a server with a new link all that is not committed. */
+void ps_agent_resend_server(struct ps_agent_step *st,
+                            struct ps_agent_server *s);
+/* Resends everything that was refused for a transient reason. */
+void ps_agent_resend_refused(struct ps_agent_step *st);
 
 /* send_queue.c */
 struct ps_agent_send_queue *ps_agent_send_queue_get(struct ps_agent_step *st,
                                                     struct ps_agent_job *j,
                                                     uint32_t node);
+/* Starts the account of credit again: the server has a new link. */
+void ps_agent_send_queue_reset(const struct ps_agent *a,
+                               struct ps_agent_send_queue *f);
 void ps_agent_send_queue_free(struct ps_agent_send_queue *f);
 void ps_agent_send_enqueue(struct ps_agent_step *st, struct ps_agent_part *p);
 void ps_agent_send_dequeue(struct ps_agent_step *st, struct ps_agent_part *p);
-/* Sends a partition: alone, or in the server's batch if it is small. `slice`
- * NULL: an empty part. `rows`: rows in the slice of a rows key. */
-void ps_agent_send_dispatch(struct ps_agent_step *st,
-                            struct ps_agent_send_queue *f,
-                            struct ps_agent_part *p,
-                            const struct ps_slice *slice, uint32_t rows);
-/* Kind's start_part() for whole arrays. */
-bool ps_agent_send_start_dense(struct ps_agent_step *st,
-                               struct ps_agent_send_queue *f,
-                               struct ps_agent_part *p);
-void ps_agent_send_pump(struct ps_agent_step *st, struct ps_agent_server *s);
-void ps_agent_send_pump_all(struct ps_agent_step *st);
-/* Dispatches the result of a computation. `error`: 0 or a PS_E_*. */
-void ps_agent_send_on_computed(struct ps_agent_step *st,
-                               struct ps_agent_computation *run, int error);
-void ps_agent_send_flush(struct ps_agent_step *st, struct ps_agent_server *s);
-/* Releases the batch arena; the next small sum allocates another. */
-void ps_agent_send_release_arena(struct ps_agent *a);
-void ps_agent_send_drop_batch(struct ps_agent_job *j,
-                              struct ps_agent_server *s);
 /* Ends the back-off: the server accepted something of job `gen`. */
 void ps_agent_send_end_backoff(struct ps_agent_step *st,
                                struct ps_agent_server *s, uint64_t gen);
@@ -144,5 +156,35 @@ bool ps_agent_send_is_backing_off(struct ps_agent_step *st,
 void ps_agent_send_raise_credit(struct ps_agent_step *st,
                                 struct ps_agent_server *s, uint64_t gen,
                                 uint64_t credit);
-/* Resends to a server with a new link all that is not committed. */
-void ps_agent_send_resend(struct ps_agent_step *st, struct ps_agent_server *s);
+
+/* batch.c */
+/* Sends a partition in a frame of its own. */
+void ps_agent_batch_send_alone(struct ps_agent_step *st,
+                               struct ps_agent_server *s,
+                               const struct ps_agent_batch_head *h,
+                               struct ps_agent_batch_item *item);
+/* Adds a partition of at most PS_BATCH_PART_MAX bytes to the server's batch. */
+void ps_agent_batch_add(struct ps_agent_step *st, struct ps_agent_server *s,
+                        const struct ps_agent_batch_head *h,
+                        const struct ps_agent_batch_item *item);
+void ps_agent_batch_flush(struct ps_agent_step *st, struct ps_agent_server *s);
+/* Discards what the batch has of a job that is being freed. */
+void ps_agent_batch_drop(struct ps_agent_batch *g,
+                         const struct ps_agent_job *j);
+void ps_agent_batch_fini(struct ps_agent_batch *g);
+
+/* send.c */
+/* Sends a partition: alone, or in the server's batch if it is small. `slice`
+ * NULL: an empty part. `rows`: rows in the slice of a rows key. */
+void ps_agent_send_dispatch(struct ps_agent_step *st,
+                            struct ps_agent_send_queue *f,
+                            struct ps_agent_part *p,
+                            const struct ps_slice *slice, uint32_t rows);
+/* Fails the round or async push of a partition that cannot be computed or sent.
+ * The partition becomes idle, so that it is not sent again. */
+void ps_agent_send_fail_part(struct ps_agent_step *st, struct ps_agent_part *p,
+                             int error, const char *what);
+/* Dispatches the result of a computation. `error`: 0 or a PS_E_*. */
+void ps_agent_send_on_computed(struct ps_agent_step *st,
+                               struct ps_agent_computation *run, int error);
+void ps_agent_send_pump_all(struct ps_agent_step *st);

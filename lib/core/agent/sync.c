@@ -246,20 +246,11 @@ static bool lose_sync_owner(struct ps_agent_step *st, struct ps_agent_part *p,
 
 /* -------------------------------------------------------------------- kinds */
 
-bool ps_agent_dense_part_fits_frame(const struct ps_agent_key *k,
-                                    uint32_t count)
-{
-    /* In jobs without servers, dense partitions never travel. */
-    return k->job->num_servers == 0 ||
-           count * (uint64_t)ps_dtype_state_size(k->dtype) <= PS_PAYLOAD_MAX;
-}
-
 #define SYNC_OPERATIONS                                                        \
     .push_code = PS_MSG_PUSH, .has_rounds = true, .has_results = true,         \
     .part_fits_frame = ps_agent_dense_part_fits_frame,                         \
-    .measure_array = ps_agent_op_measure_dense, .accept_op = accept_sync_op,   \
-    .awaited_round = ps_agent_round_of_op,                                     \
-    .start_part = ps_agent_send_start_dense,                                   \
+    .measure_array = ps_agent_dense_measure, .accept_op = accept_sync_op,      \
+    .awaited_round = ps_agent_round_of_op, .start_part = ps_agent_dense_start, \
     .stamp_push = ps_agent_round_stamp, .end_round = ps_agent_round_end,       \
     .fail_ops = ps_agent_round_fail, .advance = ps_agent_pull_advance,         \
     .held_version = local_version, .decided_version = local_version,           \

@@ -1,294 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Links to servers: one each, dialled while a job has a send queue for the
- * server. Handles the cluster map, connections, pings and replies; a value,
- * commit or refusal is applied to each partition that it names. */
+/* Messages of servers: a value, commit or refusal is applied to each partition
+ * that it names. */
 #include "core/agent/inner.h"
 
-#include "base/alloc.h"
 #include "base/num.h"
 #include "base/str.h"
 
-#include <assert.h>
 #include <string.h>
 
 /* Ranks that an error text lists; the others are only counted. */
-#define RANKS_LISTED_MAX  8u
-/* Silence after which a server is pinged while operations wait. The interval
- * between pings doubles from the minimum to the maximum. */
-#define PING_INTERVAL_MIN PS_MILLIS(500)
-#define PING_INTERVAL_MAX PS_SECONDS(2)
-
-struct ps_agent_server *ps_agent_server_get(struct ps_agent_step *st,
-                                            uint32_t node)
-{
-    struct ps_agent_server *s = ps_map_get(st->a->servers, node);
-    struct ps_link_options link = st->a->opt.link;
-    struct ps_str name;
-
-    if (s == NULL) {
-        s = ps_calloc(1, sizeof(*s));
-        s->node = node;
-        s->ping_interval = PING_INTERVAL_MIN;
-        link.ledger = &st->a->account;
-        ps_str_init(&name, s->peer, sizeof(s->peer));
-        ps_str_addf(&name, "node %u", node);
-        link.peer = s->peer;
-        ps_list_init(&s->send_queues);
-        /* Target 0 is the scheduler. An earlier server may have had the same
-         * number and dials in flight; first_generation tells them apart. */
-        st->a->servers_met++;
-        ps_dialer_init(
-            &s->dialer,
-            &(struct ps_dialer_options){
-                .target = node,
-                .first_generation = st->a->servers_met << 12,
-                .instance = st->a->opt.instance,
-                .backoff_min = st->a->opt.dial_backoff_min,
-                .backoff_max = ps_time_min(st->a->opt.dial_backoff_max,
-                                           PS_DIALER_PARALLEL_DELAY),
-                .link = link},
-            &st->a->rng, st->now);
-        ps_map_put(st->a->servers, node, s);
-    }
-    return s;
-}
-
-void ps_agent_server_free(struct ps_agent_server *s)
-{
-    assert(ps_list_empty(&s->send_queues) && s->batch.part_count == 0);
-    ps_dialer_fini(&s->dialer);
-    ps_free(s->batch.parts);
-    ps_free(s->batch.row_parts);
-    ps_free(s->batch.name_hashes);
-    ps_free(s->batch.slices);
-    ps_free(s);
-}
-
-void ps_agent_server_release(struct ps_agent_step *st,
-                             struct ps_agent_server *s)
-{
-    if (!ps_list_empty(&s->send_queues)) {
-        return;
-    }
-    s->dialer.enabled = false;
-    ps_dialer_reset(&s->dialer, st->now, st->fx); /* New link. */
-    s->unsent = 0;
-}
-
-static void note_server(struct ps_agent_step *st,
-                        const struct ps_agent_server *s, const char *why)
-{
-    ps_effects_log(st->fx, PS_LOG_INFO, "%s at %s: %s",
-                   s->name[0] == '\0' ? "server" : s->name, s->dialer.address,
-                   why);
-}
-
-/* Applies one entry of the map. Another incarnation is another process:
- * connections to the old one are dropped. */
-static void update_server(struct ps_agent_step *st,
-                          const struct ps_rec_server *m)
-{
-    struct ps_agent_server *s = ps_agent_server_get(st, m->node);
-    bool other = s->was_in_map && s->incarnation != m->incarnation;
-
-    if (other) {
-        note_server(st, s, "was restarted");
-        ps_dialer_drop_all(&s->dialer, st->now, st->fx);
-    }
-    if (other || s->removed) {
-        ps_dialer_dial_now(&s->dialer, st->now);
-    }
-    s->was_in_map = true;
-    s->removed = false;
-    s->map_epoch = st->a->map_epoch;
-    s->incarnation = m->incarnation;
-    ps_str_copy(s->name, sizeof(s->name), m->name);
-    ps_dialer_set_address(&s->dialer, m->address, st->now, st->fx);
-    s->dialer.enabled = !ps_list_empty(&s->send_queues);
-}
-
-/* Marks a server that the map does not list. It is not dialled until a map
- * lists it again. */
-static void remove_server(struct ps_agent_step *st, struct ps_agent_server *s)
-{
-    s->removed = true;
-    s->dialer.enabled = false;
-    note_server(st, s, "is gone");
-    ps_dialer_drop_all(&s->dialer, st->now, st->fx);
-}
-
-/* Returns true if the server has no connection, not even a closing one. */
-static bool is_unconnected(const struct ps_agent *a,
-                           const struct ps_agent_server *s)
-{
-    struct ps_map_cursor c = {0};
-    const struct ps_agent_server *other;
-
-    while ((other = ps_map_next(a->servers_by_conn, &c)) != NULL) {
-        if (other == s) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* Frees servers that the map does not list and no job here uses. They would
- * accumulate, because a restarted scheduler numbers all servers again. */
-static void free_unused_servers(struct ps_agent *a, const struct ps_msg_map *m)
-{
-    struct ps_map_cursor c = {0};
-    struct ps_agent_server *s;
-
-    while ((s = ps_map_next(a->servers, &c)) != NULL) {
-        bool named = false;
-
-        for (uint32_t i = 0; i < m->servers_count && !named; i++) {
-            named = m->servers[i].node == s->node;
-        }
-        if (!named && s->was_in_map && ps_list_empty(&s->send_queues) &&
-            is_unconnected(a, s)) {
-            ps_map_remove(a->servers, s->node);
-            ps_agent_server_free(s);
-        }
-    }
-}
-
-void ps_agent_server_on_map(struct ps_agent_step *st,
-                            const struct ps_msg_map *m)
-{
-    struct ps_map_cursor c = {0};
-    struct ps_agent_server *s;
-
-    if (m->epoch < st->a->map_epoch) {
-        return;
-    }
-    st->a->map_epoch = m->epoch;
-    for (uint32_t i = 0; i < m->servers_count; i++) {
-        update_server(st, &m->servers[i]);
-    }
-    while ((s = ps_map_next(st->a->servers, &c)) != NULL) {
-        if (s->was_in_map && !s->removed && s->map_epoch != m->epoch) {
-            remove_server(st, s);
-        }
-    }
-    free_unused_servers(st->a, m);
-}
-
-/* -------------------------------------------------------------- connections */
-
-void ps_agent_server_on_open(struct ps_agent_step *st, uint64_t target,
-                             ps_conn_id conn)
-{
-    struct ps_agent_server *s = ps_map_get(st->a->servers, (uint32_t)target);
-    const struct ps_msg_hello hello = ps_agent_hello(st->a);
-
-    if (s == NULL) {
-        ps_effects_close(st->fx, conn);
-    } else if (ps_dialer_on_open(&s->dialer, target, conn, st->now, st->fx)) {
-        ps_map_put(st->a->servers_by_conn, conn, s);
-        ps_dialer_send_hello(&s->dialer, conn, &hello, st->fx);
-    }
-}
-
-void ps_agent_server_on_dial_failed(struct ps_agent_step *st, uint64_t target,
-                                    int rc, const char *why)
-{
-    struct ps_agent_server *s = ps_map_get(st->a->servers, (uint32_t)target);
-
-    if (s != NULL &&
-        ps_dialer_on_dial_failed(&s->dialer, target, rc, st->now)) {
-        ps_effects_log(st->fx, PS_LOG_WARNING,
-                       "server %s at %s cannot be reached: %s", s->name,
-                       s->dialer.address, why != NULL ? why : ps_strerror(rc));
-    }
-}
-
-void ps_agent_server_on_closed(struct ps_agent_step *st,
-                               struct ps_agent_server *s, ps_conn_id conn)
-{
-    if (ps_dialer_on_closed(&s->dialer, conn, st->now)) {
-        note_server(st, s, "connection lost");
-    }
-}
-
-void ps_agent_server_on_stalled(struct ps_agent_step *st,
-                                struct ps_agent_server *s, ps_conn_id conn)
-{
-    if (conn == s->dialer.conn) {
-        ps_dialer_on_stalled(&s->dialer, st->now);
-    }
-}
-
-/* Returns true while operations wait and this server may be the reason. At
- * least the server's host acknowledges a ping; a missing acknowledgement shows
- * that the connection is broken (PS_EV_STALLED). */
-static bool needs_ping(const struct ps_agent *a,
-                       const struct ps_agent_server *s)
-{
-    return a->op_count > 0 && ps_dialer_is_connected(&s->dialer) &&
-           !ps_list_empty(&s->send_queues);
-}
-
-static ps_time ping_due_at(const struct ps_agent_server *s)
-{
-    return s->next_ping_at >
-                   ps_time_add(s->dialer.last_recv_at, PING_INTERVAL_MIN)
-               ? s->next_ping_at
-               : ps_time_add(s->dialer.last_recv_at, PING_INTERVAL_MIN);
-}
-
-static void send_ping(struct ps_agent_step *st, const struct ps_agent_server *s)
-{
-    ps_effects_send_msg(
-        st->fx, s->dialer.conn,
-        &(struct ps_msg){.code = PS_MSG_PING,
-                         .ack = ps_link_received(s->dialer.link),
-                         .ping = {.stamp = st->now}});
-}
-
-static void send_server_ping(struct ps_agent_step *st,
-                             struct ps_agent_server *s)
-{
-    send_ping(st, s);
-    s->next_ping_at = ps_time_add(st->now, s->ping_interval);
-    s->ping_interval = ps_time_min(2 * s->ping_interval, PING_INTERVAL_MAX);
-}
-
-void ps_agent_server_on_ping_req(struct ps_agent_step *st,
-                                 const struct ps_msg_ping_req *m)
-{
-    const struct ps_agent_server *s = ps_map_get(st->a->servers, m->node);
-
-    if (s == NULL || s->incarnation != m->incarnation ||
-        !ps_dialer_is_connected(&s->dialer)) {
-        return;
-    }
-    ps_uplink_send_ping_ack(&st->a->uplink, m, st->now - s->dialer.last_recv_at,
-                            st->fx);
-    send_ping(st, s);
-}
-
-void ps_agent_server_tick(struct ps_agent_step *st, struct ps_agent_server *s)
-{
-    if (needs_ping(st->a, s) && ping_due_at(s) <= st->now) {
-        send_server_ping(st, s);
-    }
-    ps_dialer_tick(&s->dialer, st->now, st->fx);
-}
-
-ps_time ps_agent_server_deadline(const struct ps_agent *a,
-                                 const struct ps_agent_server *s)
-{
-    ps_time at = ps_dialer_deadline(&s->dialer);
-
-    return needs_ping(a, s) ? ps_time_min(at, ping_due_at(s)) : at;
-}
+#define RANKS_LISTED_MAX 8u
 
 static void on_welcome(struct ps_agent_step *st, struct ps_agent_server *s,
                        ps_conn_id conn, const struct ps_msg_welcome *m)
 {
     if (!ps_dialer_speaks(m)) {
-        note_server(st, s, "wants a protocol that this agent does not speak");
+        ps_agent_server_note(st, s,
+                             "wants a protocol that this agent does not speak");
         (void)ps_dialer_drop_conn(&s->dialer, conn, st->now, st->fx);
         return;
     }
@@ -301,12 +29,10 @@ static void on_welcome(struct ps_agent_step *st, struct ps_agent_server *s,
     ps_link_open(s->dialer.link, conn, m->resumed, m->received, st->now,
                  st->fx);
     if (!m->resumed) {
-        ps_agent_send_resend(st, s);
+        ps_agent_resend_server(st, s);
     }
     s->needs_pump = true;
 }
-
-/* ------------------------------------------------------------------ replies */
 
 /* Rule V3: returns true for a message of a previous owner. The new owner was
  * already given our state; accepting more from the old one would make them
@@ -349,7 +75,7 @@ static void on_value(struct ps_agent_step *st, struct ps_agent_server *s,
         if (p != NULL && p->count == rec->count && !is_previous_owner(s, p) &&
             p->key->kind->accept_value(st, p, rec,
                                        ps_slice_data(payload) + offset) != 0) {
-            note_server(st, s, "sent a value that is a broken code");
+            ps_agent_server_note(st, s, "sent a value that is a broken code");
             ps_dialer_drop_all(&s->dialer, st->now, st->fx);
             return;
         }
@@ -379,6 +105,8 @@ static void on_commit(struct ps_agent_step *st, const struct ps_agent_server *s,
     }
 }
 
+/* ---------------------------------------------------------------- refusals */
+
 /* Appends the ranks of the slots as "rank 0, 2 and 5 more". */
 static void append_ranks(struct ps_str *t, const struct ps_agent_job *j,
                          const uint32_t *slots, uint32_t count)
@@ -386,12 +114,12 @@ static void append_ranks(struct ps_str *t, const struct ps_agent_job *j,
     uint32_t named = 0;
 
     for (uint32_t rank = 0; rank < j->rank_count; rank++) {
-        bool there = false;
+        bool is_named = false;
 
-        for (uint32_t i = 0; i < count && !there; i++) {
-            there = slots[i] == j->slot_by_rank[rank];
+        for (uint32_t i = 0; i < count && !is_named; i++) {
+            is_named = slots[i] == j->slot_by_rank[rank];
         }
-        if (there && ++named <= RANKS_LISTED_MAX) {
+        if (is_named && ++named <= RANKS_LISTED_MAX) {
             ps_str_addf(t, "%s%u", named == 1 ? "rank " : ", ", rank);
         }
     }
@@ -574,9 +302,11 @@ static void on_refuse(struct ps_agent_step *st, const struct ps_agent_server *s,
     }
 }
 
-void ps_agent_server_on_msg(struct ps_agent_step *st, struct ps_agent_server *s,
-                            ps_conn_id conn, const struct ps_msg *m,
-                            const struct ps_slice *payload)
+/* ---------------------------------------------------------------- messages */
+
+void ps_agent_reply_on_msg(struct ps_agent_step *st, struct ps_agent_server *s,
+                           ps_conn_id conn, const struct ps_msg *m,
+                           const struct ps_slice *payload)
 {
     struct ps_dialer *c = &s->dialer;
 
@@ -593,9 +323,7 @@ void ps_agent_server_on_msg(struct ps_agent_step *st, struct ps_agent_server *s,
     if (conn != c->conn) {
         return;
     }
-    ps_dialer_on_recv(c, conn, st->now);
-    s->ping_interval = PING_INTERVAL_MIN;
-    s->needs_pump = true; /* Any acknowledgement may open the window. */
+    ps_agent_server_on_recv(st, s);
     if (!ps_link_receive(c->link, m, st->now, st->fx)) {
         return;
     }
@@ -634,24 +362,9 @@ void ps_agent_server_on_msg(struct ps_agent_step *st, struct ps_agent_server *s,
     }
 }
 
-int ps_agent_server_alloc_payload(struct ps_agent *a, uint64_t len,
-                                  struct ps_slice *ret_slice)
-{
-    struct ps_buf *buf;
-
-    if (ps_pool_get(a->opt.scratch_pool, len, &buf) != 0) {
-        /* The pool may be full of sums whose acknowledgements come after this
-         * frame, so the frame is read in spite of the limit: at most one per
-         * connection at a time. */
-        buf = ps_buf_new(len);
-    }
-    *ret_slice = (struct ps_slice){.buf = buf, .len = len};
-    return 0;
-}
-
-int ps_agent_server_payload(struct ps_agent *a, struct ps_agent_server *s,
-                            const struct ps_msg *m, uint64_t len,
-                            struct ps_slice *ret_slice)
+int ps_agent_reply_payload(struct ps_agent *a, struct ps_agent_server *s,
+                           const struct ps_msg *m, uint64_t len,
+                           struct ps_slice *ret_slice)
 {
     uint64_t total = 0;
 

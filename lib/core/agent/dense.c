@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Common parts of dense keys of all kinds: the size of an operation's array, and the
+ * sums of partitions that leave for servers. */
+#include "core/agent/inner.h"
+
+#include "base/alloc.h"
+#include "base/num.h"
+#include "core/round/round.h"
+
+/* -------------------------------------------------------------- operations */
+
+bool ps_agent_dense_measure(struct ps_agent_step *st,
+                            struct ps_agent_session *s,
+                            const struct ps_agent_key *k,
+                            const struct ps_msg_l_op *m,
+                            struct ps_agent_op_input *in)
+{
+    if (ps_agent_op_names_rows(m)) {
+        ps_agent_op_reject(st, s, m, PS_E_UNSUPPORTED,
+                           "'%s' is not a key of rows", k->name);
+        return false;
+    }
+    in->array.len = ps_agent_key_bytes(k);
+    in->align = ps_dtype_size(k->dtype);
+    return true;
+}
+
+bool ps_agent_dense_part_fits_frame(const struct ps_agent_key *k,
+                                    uint32_t count)
+{
+    /* In jobs without servers, dense partitions never travel. */
+    return k->job->num_servers == 0 ||
+           count * (uint64_t)ps_dtype_state_size(k->dtype) <= PS_PAYLOAD_MAX;
+}
+
+/* First size of the batch arena in bytes; quadruples each time it is full, up
+ * to PS_BATCH_FRAME_MAX. */
+#define ARENA_MIN          PS_BATCH_PART_MAX
+
+#define INLINE_SOURCES_MAX 64u
+
+/* -------------------------------------------------------------------- sums */
+
+void ps_agent_dense_release_arena(struct ps_agent *a)
+{
+    ps_buf_unref(a->batch_arena);
+    a->batch_arena = NULL;
+}
+
+/* Allocates a small sum behind the last one, so that the sums of one batch
+ * leave as one slice. */
+static int alloc_in_arena(struct ps_agent *a, uint64_t bytes, size_t align,
+                          struct ps_slice *ret_slice)
+{
+    uint64_t at = ps_round_up(a->batch_arena_used, align);
+
+    if (a->batch_arena == NULL || at > a->batch_arena->size ||
+        bytes > a->batch_arena->size - at) {
+        uint64_t size = a->batch_arena == NULL
+                            ? ARENA_MIN
+                            : ps_min_u64(4 * a->batch_arena->size,
+                                         PS_BATCH_FRAME_MAX);
+        struct ps_buf *buf;
+        int rc = ps_pool_get(a->opt.scratch_pool, size, &buf);
+
+        if (rc != 0) {
+            return rc;
+        }
+        ps_buf_unref(a->batch_arena);
+        a->batch_arena = buf;
+        at = 0;
+    }
+    a->batch_arena_used = at + bytes;
+    a->must_flush = true; /* The next tick releases the arena. */
+    *ret_slice = (struct ps_slice){
+        .buf = ps_buf_ref(a->batch_arena), .offset = at, .len = bytes};
+    return 0;
+}
+
+static bool may_sum_inline(const struct ps_agent *a, uint64_t bytes,
+                           uint32_t count)
+{
+    return bytes <= PS_BATCH_PART_MAX && count <= INLINE_SOURCES_MAX &&
+           bytes * (count + 1) <= a->opt.inline_sum_max;
+}
+
+/* Sums and dispatches a small partition in this step. PS_E_NOMEM: no change. */
+static int sum_inline(struct ps_agent_step *st, struct ps_agent_send_queue *f,
+                      struct ps_agent_part *p, const struct ps_slice *slices,
+                      uint32_t count)
+{
+    struct ps_agent *a = st->a;
+    const void *src[INLINE_SOURCES_MAX];
+    struct ps_job job = {.op = PS_JOB_SUM,
+                         .dtype = (enum ps_dtype)p->key->dtype,
+                         .fold = ps_round_fold(p->key->reduce),
+                         .count = p->count,
+                         .src_count = count,
+                         .src = src};
+    struct ps_slice dst;
+    int rc = alloc_in_arena(a, ps_agent_part_bytes(p),
+                            ps_dtype_size(p->key->dtype), &dst);
+
+    if (rc != 0) {
+        return rc;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        src[i] = ps_slice_data(&slices[i]);
+    }
+    job.dst = ps_slice_data(&dst);
+    rc = ps_kernel_run(&job);
+    if (rc == 0) {
+        a->stats.bytes_summed += dst.len * count;
+        ps_agent_send_dispatch(st, f, p, &dst, 0);
+    } else {
+        ps_agent_send_fail_part(st, p, rc,
+                                "could not be computed on this node");
+    }
+    ps_buf_unref(dst.buf);
+    return 0;
+}
+
+/* Starts the sum of a dense partition. PS_E_NOMEM: no change. */
+static int start_part_sum(struct ps_agent_step *st,
+                          struct ps_agent_send_queue *f,
+                          struct ps_agent_part *p,
+                          const struct ps_slice *slices, uint32_t count)
+{
+    struct ps_agent *a = st->a;
+    uint64_t bytes = ps_agent_part_bytes(p);
+    struct ps_agent_computation *run;
+    struct ps_compute *c;
+    struct ps_buf *buf;
+    int rc = ps_pool_get(a->opt.scratch_pool, bytes, &buf);
+
+    if (rc != 0) {
+        return rc;
+    }
+    run = ps_calloc(1, sizeof(*run));
+    run->token = ++a->last_token;
+    run->part = p;
+    run->send_queue = f;
+    run->round_starts = p->key->round_starts;
+    run->bytes = bytes;
+    run->dst = (struct ps_slice){.buf = buf, .len = bytes};
+    c = ps_compute_new(run->token, count, 1);
+    c->job.op = PS_JOB_SUM;
+    c->job.dtype = (enum ps_dtype)p->key->dtype;
+    c->job.fold = ps_round_fold(p->key->reduce);
+    c->job.count = p->count;
+    for (uint32_t i = 0; i < count; i++) {
+        ps_compute_add_src(c, &slices[i], 0);
+    }
+    c->job.dst = buf->data;
+    ps_compute_pin(c, buf);
+    ps_map_put(a->computations, run->token, run);
+    ps_agent_part_set_state(p, PS_AGENT_PART_COMPUTING);
+    f->computing_bytes += bytes;
+    f->server->computing++;
+    f->server->computing_bytes += bytes;
+    a->stats.bytes_summed += bytes * count;
+    ps_effects_compute(st->fx, c);
+    return 0;
+}
+
+bool ps_agent_dense_start(struct ps_agent_step *st,
+                          struct ps_agent_send_queue *f,
+                          struct ps_agent_part *p)
+{
+    const uint32_t locals = p->key->job->local_rank_count;
+    struct ps_slice few[INLINE_SOURCES_MAX];
+    struct ps_slice *slices = few;
+    uint32_t count;
+    bool ok = true;
+
+    if (ps_agent_encode_applies(p) && p->is_encoding) {
+        ps_agent_part_set_state(
+            p, PS_AGENT_PART_COMPUTING); /* For the previous owner. */
+        return true;
+    }
+    if (ps_agent_encode_applies(p) && ps_agent_encode_is_ready(p)) {
+        ps_agent_send_dispatch(st, f, p, &p->encoded, 0);
+        return true;
+    }
+    if (locals > INLINE_SOURCES_MAX) {
+        slices = ps_calloc(locals, sizeof(*slices));
+    }
+    count = ps_agent_round_part_sources(p, slices);
+    if (count > 0 && ps_agent_encode_applies(p)) {
+        ok = ps_agent_encode_start(st, f, p, slices, count) == 0;
+    } else if (count <= 1) {
+        ps_agent_send_dispatch(st, f, p, count == 0 ? NULL : &slices[0], 0);
+    } else if (may_sum_inline(st->a, ps_agent_part_bytes(p), count)) {
+        ok = sum_inline(st, f, p, slices, count) == 0;
+    } else {
+        ok = start_part_sum(st, f, p, slices, count) == 0;
+    }
+    if (slices != few) {
+        ps_free(slices);
+    }
+    return ok;
+}

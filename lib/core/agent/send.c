@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sending of partitions. A partition leaves its queue when the link is up, the
+ * job has credit there (rule C1), and the connection has few enough unsent bytes
+ * that a more urgent partition could still overtake. Only then are the arrays of
+ * several ranks summed; a sum is freed when its frame is acknowledged, because
+ * it can be computed again. Small partitions of a job travel as one batch. */
+#include "core/agent/inner.h"
+
+#include "base/alloc.h"
+#include "base/str.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------ frames */
+
+static struct ps_rec_part part_record(const struct ps_agent_part *p, bool empty,
+                                      bool code)
+{
+    struct ps_rec_part rec = {
+        .key = p->key->number,
+        .index = p->index,
+        .round = p->is_init ? 0 : p->key->round,
+        .dtype = p->key->dtype,
+        .count = empty ? 0 : p->count,
+        .codec = code ? (uint8_t)p->key->compression.codec.kind : PS_CODEC_NONE,
+        .encoded_bytes = code ? (uint32_t)p->encoded.len : 0,
+        .rng_key = code ? ps_compression_rng_key(p->key->name_hash) : 0,
+    };
+
+    if (p->is_init) {
+        rec.attempt = p->key->init_retry;
+    } else {
+        p->key->kind->stamp_push(p->key, &rec);
+    }
+    return rec;
+}
+
+void ps_agent_send_fail_part(struct ps_agent_step *st, struct ps_agent_part *p,
+                             int error, const char *what)
+{
+    struct ps_agent_key *k = p->key;
+    char text[PS_TEXT_MAX];
+    struct ps_str t;
+
+    p->is_encoding = false;
+    p->encoding_cancelled = false;
+    /* It is queued again if its owner changed during the computation. */
+    ps_agent_send_dequeue(st, p);
+    ps_str_init(&t, text, sizeof(text));
+    ps_str_addf(&t, "partition %u of '%s' %s: %s", p->index, k->name, what,
+                ps_strerror(error));
+    k->kind->fail_ops(st, k, error, text);
+}
+
+void ps_agent_send_dispatch(struct ps_agent_step *st,
+                            struct ps_agent_send_queue *f,
+                            struct ps_agent_part *p,
+                            const struct ps_slice *slice, uint32_t rows)
+{
+    const struct ps_agent_key *k = p->key;
+    const uint64_t bytes = slice == NULL ? 0 : slice->len;
+    struct ps_agent_batch_item item = {
+        .part = part_record(p, slice == NULL, slice == &p->encoded),
+        .name_hash = k->name_hash,
+        .slice = slice,
+    };
+    const struct ps_agent_batch_head head = {
+        .msg_code = p->is_init ? PS_MSG_INIT : k->kind->push_code,
+        .job = f->job,
+        .reduce = k->reduce,
+        .rule = k->rule,
+        .assign = k->round_op == PS_OP_BROADCAST || k->kind->is_collective,
+        .needs_value = k->needs_value,
+        .retry = p->is_init ? 0 : ps_agent_conflict_retry(k),
+        .weight = k->round_op == PS_OP_BROADCAST ? 1 : k->weight,
+        .has_name_hashes = !k->kind->is_collective &&
+                           (item.part.round <= 1 ||
+                            k->round_op == PS_OP_BROADCAST),
+    };
+
+    item.rows = (struct ps_rec_rows){.key = item.part.key,
+                                     .index = item.part.index,
+                                     .round = item.part.round,
+                                     .dtype = item.part.dtype,
+                                     .row_width = k->row_width,
+                                     .count = rows};
+    if (bytes > PS_PAYLOAD_MAX) {
+        ps_agent_send_fail_part(st, p, PS_E_TOOBIG, "is larger than a frame");
+        return;
+    }
+    ps_agent_part_set_state(p, PS_AGENT_PART_SENT);
+    p->encoded_sent = p->encoded_sent || slice == &p->encoded;
+    if (!p->is_init) {
+        f->bytes_sent += bytes;
+    }
+    if (bytes > PS_BATCH_PART_MAX || st->a->opt.unbatched) {
+        ps_agent_batch_send_alone(st, f->server, &head, &item);
+    } else {
+        ps_agent_batch_add(st, f->server, &head, &item);
+    }
+}
+
+/* ------------------------------------------------------------ computations */
+
+/* Returns true if the open round still needs this partition and all ranks here
+ * have copied their contribution to it. */
+static bool is_part_needed(const struct ps_agent_part *p)
+{
+    const struct ps_agent_key *k = p->key;
+
+    return k->round_open && k->round_complete &&
+           p->completed_round < k->round && ps_agent_round_is_part_ready(p);
+}
+
+/* Drops a sum whose round is over: an earlier push was answered with the value,
+ * or the round failed. Queues the partition again if its next round or an init
+ * needs it. */
+static void discard_sum(struct ps_agent_step *st, struct ps_agent_part *p)
+{
+    ps_agent_part_set_state(p, PS_AGENT_PART_IDLE);
+    if (p->is_init || is_part_needed(p)) {
+        ps_agent_send_enqueue(st, p);
+    }
+}
+
+void ps_agent_send_on_computed(struct ps_agent_step *st,
+                               struct ps_agent_computation *run, int error)
+{
+    struct ps_agent_send_queue *f = run->send_queue;
+    struct ps_agent_part *p = run->part;
+
+    /* The result is dropped if its key is gone or the owner changed. */
+    if (p != NULL) {
+        f->computing_bytes -= run->bytes;
+        f->server->computing--;
+        f->server->computing_bytes -= run->bytes;
+        f->server->needs_pump = true;
+        if (error != 0) {
+            ps_agent_send_fail_part(st, p, error,
+                                    "could not be computed on this node");
+        } else if (run->is_encode) {
+            ps_agent_encode_on_computed(p, run);
+            if (p->state == PS_AGENT_PART_COMPUTING) {
+                discard_sum(st, p); /* The owner may have changed. */
+            }
+        } else if (p->state == PS_AGENT_PART_COMPUTING &&
+                   (!is_part_needed(p) ||
+                    run->round_starts != p->key->round_starts)) {
+            discard_sum(st, p);
+            if (p->key->kind->resume_push != NULL) {
+                p->key->kind->resume_push(st, p->key);
+            }
+        } else if (p->state == PS_AGENT_PART_COMPUTING &&
+                   p->owner_node == f->server->node) {
+            ps_agent_send_dispatch(st, f, p, &run->dst, run->row_count);
+        }
+    }
+    ps_buf_unref(run->dst.buf);
+    ps_free(run);
+}
+
+/* -------------------------------------------------------------------- pump */
+
+/* Dispatches the head of a queue or starts its sum or encoding. Returns false
+ * if the scratch pool has no memory for it. */
+static bool start_part(struct ps_agent_step *st, struct ps_agent_send_queue *f,
+                       struct ps_agent_part *p)
+{
+    const struct ps_agent_key *k = p->key;
+
+    if (p->is_init) {
+        struct ps_slice s = {.buf = k->init_array.buf,
+                             .offset = k->init_array.offset +
+                                       p->first_elem * ps_dtype_size(k->dtype),
+                             .len = ps_agent_part_bytes(p)};
+
+        ps_agent_send_dispatch(st, f, p, &s, 0);
+        return true;
+    }
+    return k->kind->start_part(st, f, p);
+}
+
+static bool has_send_capacity(const struct ps_agent *a,
+                              const struct ps_agent_server *s)
+{
+    uint64_t most = a->opt.unsent_max == 0 ? UNSENT_DEFAULT : a->opt.unsent_max;
+
+    return ps_dialer_is_connected(&s->dialer) && s->unsent < most &&
+           s->computing < COMPUTING_MAX &&
+           s->computing_bytes < COMPUTING_BYTES_MAX &&
+           ps_link_unacked(s->dialer.link) < PS_LINK_IN_FLIGHT_MAX;
+}
+
+/* Starts one partition of one job. Returns false if none could start. */
+static bool pump_one_part(struct ps_agent_step *st, struct ps_agent_server *s)
+{
+    PS_LIST_EACH(n, &s->send_queues)
+    {
+        struct ps_agent_send_queue *f = PS_CONTAINER(
+            n, struct ps_agent_send_queue, node);
+        struct ps_heap_item *item = ps_heap_peek(&f->heap);
+        struct ps_agent_part *p;
+
+        if (item == NULL) {
+            continue;
+        }
+        p = PS_CONTAINER(item, struct ps_agent_part, queue_item);
+        if (!p->is_init && f->bytes_sent + f->computing_bytes >= f->credit) {
+            continue;
+        }
+        ps_heap_pop(&f->heap);
+        ps_agent_part_set_state(p, PS_AGENT_PART_IDLE);
+        if (!start_part(st, f, p)) {
+            ps_agent_send_enqueue(st, p);
+            st->a->scratch_retry_at = ps_time_add(st->now, SCRATCH_RETRY_WAIT);
+            return false;
+        }
+        /* Round robin: the queue of another job comes first next. */
+        ps_list_remove(&f->node);
+        ps_list_push_back(&s->send_queues, &f->node);
+        return true;
+    }
+    return false;
+}
+
+static void pump_server(struct ps_agent_step *st, struct ps_agent_server *s)
+{
+    s->needs_pump = false;
+    while (has_send_capacity(st->a, s) && pump_one_part(st, s)) {
+    }
+}
+
+void ps_agent_send_pump_all(struct ps_agent_step *st)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_agent_server *s;
+
+    while ((s = ps_map_next(st->a->servers, &c)) != NULL) {
+        if (s->needs_pump) {
+            pump_server(st, s);
+        }
+    }
+}
