@@ -27,7 +27,7 @@ PLANTS = {
          "op->round > 0"),
     ],
     "a new agent does not hear what the old one has made": [
-        ("lib/core/agent/reattach.c",
+        ("lib/core/agent/advance.c",
          "p->completed_round < round && p->committed_version >= (int64_t)round",
          "p->completed_round < round && p->committed_version > (int64_t)round"),
     ],
@@ -145,7 +145,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
         FROM_THE_LAST,
     ],
     "encodes again what goes to another server": [
-        ("lib/core/agent/key.c",
+        ("lib/core/agent/placement.c",
          "p->owner_changed = true;",
          """    p->owner_changed = true;
     ps_agent_encode_discard(p);"""),
@@ -280,7 +280,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "        if (ps_round_has_contributed(&part->open_round->round, i)) {"),
     ],
     "counts who passes in a mean": [
-        ("lib/core/agent/round.c",
+        ("lib/core/agent/contribution.c",
          "if (op != NULL && op->kind != PS_OP_SKIP) {",
          "        if (op != NULL) {"),
     ],
@@ -304,9 +304,9 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
         open->has_request = true;"""),
     ],
     "sends what is not copied": [
-        ("lib/core/agent/round.c",
-         "is_op_streaming(op) && op->bytes_ready < end",
-         "is_op_streaming(op) && op->bytes_ready + 64 < end"),
+        ("lib/core/agent/contribution.c",
+         "ps_agent_op_is_streaming(op) && op->bytes_ready < end",
+         "ps_agent_op_is_streaming(op) && op->bytes_ready + 64 < end"),
     ],
     "overwrites a result that may still be read": [
         ("lib/core/agent/sync.c",
@@ -480,7 +480,7 @@ static void pending_free(struct ps_sched_norm *n)
          "        return f->announced;"),
     ],
     "broadcasts the array of the first rank": [
-        ("lib/core/agent/round.c",
+        ("lib/core/agent/contribution.c",
          "k->job->local_ranks[i].rank != k->root)) {",
          "i != 0)) {"),
     ],

@@ -128,7 +128,7 @@ static void on_computed(struct ps_agent_step *st, const struct ps_event *ev)
     if (run->send_queue != NULL || run->part == NULL) {
         ps_agent_send_on_computed(st, run, ev->computed.rc);
     } else {
-        ps_agent_round_on_computed(st, run, ev->computed.rc);
+        ps_agent_advance_on_computed(st, run, ev->computed.rc);
     }
 }
 

@@ -179,17 +179,6 @@ static void end_push(struct ps_agent_step *st, struct ps_agent_key *k)
     advance_async(st, k);
 }
 
-static void fail_op_list(struct ps_agent_step *st, struct ps_list *list,
-                         int error, const char *text)
-{
-    struct ps_list_node *n;
-
-    while ((n = ps_list_pop(list)) != NULL) {
-        ps_agent_op_end(st, PS_CONTAINER(n, struct ps_agent_op, node), 0, error,
-                        text);
-    }
-}
-
 /* Fails the operations that a server refused: those of the open push, else the
  * inits, else the pulls. */
 static void fail_async_ops(struct ps_agent_step *st, struct ps_agent_key *k,
@@ -209,12 +198,9 @@ static void fail_async_ops(struct ps_agent_step *st, struct ps_agent_key *k,
     if (pushes) {
         end_pushes(st, k, error, text);
     } else if (inits) {
-        k->pending_init_parts = 0;
-        ps_buf_unref(k->init_array.buf);
-        k->init_array = (struct ps_slice){0};
-        fail_op_list(st, &k->inits, error, text);
+        ps_agent_fail_inits(st, k, error, text);
     } else {
-        fail_op_list(st, &k->pulls, error, text);
+        ps_agent_fail_list(st, &k->pulls, error, text);
     }
     /* An init may have waited for this push. */
     ps_agent_init_start_pending(st, k);
@@ -438,9 +424,9 @@ static bool lose_async_owner(struct ps_agent_step *st, struct ps_agent_part *p,
     if (p->committed_version == NO_VERSION) {
         return open;
     }
-    ps_agent_round_fail(st, p->key, PS_E_JOBFAILED,
-                        "a server was lost with values of this key, of which "
-                        "there is no other copy");
+    ps_agent_fail_key(st, p->key, PS_E_JOBFAILED,
+                      "a server was lost with values of this key, of which "
+                      "there is no other copy");
     return false;
 }
 

@@ -47,7 +47,7 @@ static void abort_round(struct ps_agent_step *st, struct ps_agent_key *k,
         /* No server merges a push of an aborted attempt. */
         ps_agent_encode_refused(&k->parts[i], k->round);
     }
-    ps_agent_round_fail(st, k, PS_E_MISMATCH, text);
+    ps_agent_fail_key(st, k, PS_E_MISMATCH, text);
 }
 
 bool ps_agent_conflict_notify_op(struct ps_agent_step *st,

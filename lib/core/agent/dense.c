@@ -185,7 +185,7 @@ bool ps_agent_dense_start(struct ps_agent_step *st,
     if (locals > INLINE_SOURCES_MAX) {
         slices = ps_calloc(locals, sizeof(*slices));
     }
-    count = ps_agent_round_part_sources(p, slices);
+    count = ps_agent_contribution_sources(p, slices);
     if (count > 0 && ps_agent_encode_applies(p)) {
         ok = ps_agent_encode_start(st, f, p, slices, count) == 0;
     } else if (count <= 1) {

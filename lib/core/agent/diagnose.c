@@ -437,8 +437,9 @@ void ps_agent_diagnose_on_collect(struct ps_agent_step *st,
         ranks = ps_calloc(j->local_rank_count + 1, sizeof(*ranks));
         for (uint32_t i = 0; i < j->local_rank_count; i++) {
             /* A key that is not open here has no rounds here. */
-            bool behind = k == NULL ? !m->oldest
-                                    : ps_agent_round_awaits_rank(k, i, round);
+            bool behind = k == NULL
+                              ? !m->oldest
+                              : ps_agent_contribution_awaits_rank(k, i, round);
 
             if (behind) {
                 ranks[r.stall_report.ranks_count++] = j->local_ranks[i].rank;

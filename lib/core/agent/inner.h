@@ -2,40 +2,50 @@
 /* Internals of the agent machine: structs and functions that its files share.
  * Only files of this folder include it.
  *
- *     part.c          partitions of keys: states, sizes, look-up
- *     op.c            operations, from their acceptance to their end
- *     row_set.c       row numbers that an operation names
- *     agent.c         the machine's entry points, timers, inspection
- *     uplink.c        link to the scheduler: reports, messages
- *     inspect.c       figures for reports and checkers
- *     server.c        links to servers: map, dialling, pings
- *     reply.c         values, commits and refusals of servers
+ * Layers, top to bottom; a file uses only those below it:
+ *
+ *     agent.c         entry points of the machine, timers
+ *     uplink.c        scheduler: reports to it, its messages
+ *     reply.c         servers: values, commits and refusals
  *     resend.c        messages sent to servers again
- *     send_queue.c    send queues per server: priority, credit
- *     send.c          partitions from the queue to the frame
- *     batch.c         frames with one partition or many small ones
- *     dense.c         sums of dense partitions
- *     encode.c        encoded gradients and their residuals
- *     budget.c        accounts of sessions, jobs and users
- *     session.c       training processes: hello, memory, errors
- *     session_msg.c   their messages, and their end
- *     departed.c      workers that are gone
- *     barrier.c       barriers
- *     request.c       requests that the scheduler answers
- *     diagnose.c      stall queries: the reason why an operation waits
- *     residual_log.c  residuals in memory that outlives the agent
+ *     session_msg.c   training processes: their messages, their end
+ *     accept.c        acceptance of operations
  *     job.c           jobs: from job_state to the end
- *     key.c           keys: placement, results, takeover
- *     kind.h          what kinds of keys do differently
- *     sync.c          dense keys with rounds
+ *     key.c           keys: declaration, results, end
+ *
+ *     rows.c          kind.h: rows keys (row-sparse)
+ *     async.c         kind.h: keys of async and ssp jobs, without rounds
+ *     sync.c          kind.h: dense keys with rounds
  *     round.c         rounds over the ranks of this node
  *     reattach.c      workers that lost an earlier agent
- *     async.c         keys of async and ssp jobs, which have no rounds
  *     pull.c          pull and init
+ *     advance.c       new versions: end of rounds and inits
+ *     launch.c        partitions of a complete round or init
+ *     placement.c     owners of partitions, takeover
+ *
+ *     dense.c         sums of dense partitions
+ *     send.c          partitions from the queue to the frame
  *     conflict.c      rounds aborted because of conflicting requests
- *     rows.c          rows keys (row-sparse)
+ *     fail.c          failure of a key's operations
+ *     encode.c        encoded gradients and their residuals
+ *     residual_log.c  residuals in memory that outlives the agent
+ *     opt_state.c     transfers of optimizer state
+ *     send_queue.c    send queues per server: priority, credit
+ *     server.c        links to servers: map, dialling, pings
+ *     batch.c         frames with one partition or many small ones
+ *
+ *     diagnose.c      stall queries: the reason why an operation waits
+ *     request.c       requests that the scheduler answers
+ *     barrier.c       barriers
+ *     departed.c      workers that are gone
+ *     session.c       training processes: hello, memory, errors
+ *     budget.c        accounts of sessions, jobs and users
+ *     inspect.c       figures for reports and checkers
  *     prefetch.c      cache prefetch ahead of a batch of operations
- *     opt_state.c     transfers of optimizer state */
+ *     contribution.c  contributions of the local ranks to a round
+ *     part.c          partitions of keys: states, sizes, look-up
+ *     op.c            operations, from their acceptance to their end
+ *     row_set.c       row numbers that an operation names */
 #pragma once
 
 #include "core/agent/agent.h"

@@ -34,15 +34,6 @@ static struct ps_agent_job *job_new(struct ps_agent *a, uint64_t gen)
     return j;
 }
 
-static void free_op_list(struct ps_list *list)
-{
-    struct ps_list_node *n;
-
-    while ((n = ps_list_pop(list)) != NULL) {
-        ps_agent_op_free(PS_CONTAINER(n, struct ps_agent_op, node));
-    }
-}
-
 /* Returns true for a message of the job that has a payload. */
 static bool is_msg_of_job(void *ctx, const struct ps_msg *m)
 {
@@ -82,8 +73,8 @@ void ps_agent_job_free(struct ps_agent_step *st, struct ps_agent *a,
         ps_agent_key_free(st, a,
                           PS_CONTAINER(n, struct ps_agent_key, opening_node));
     }
-    free_op_list(&j->barrier_ops);
-    free_op_list(&j->sched_ops);
+    ps_agent_op_free_list(&j->barrier_ops);
+    ps_agent_op_free_list(&j->sched_ops);
     c = (struct ps_map_cursor){0};
     while ((f = ps_map_next(j->send_queues, &c)) != NULL) {
         struct ps_agent_server *s = f->server;
@@ -95,7 +86,7 @@ void ps_agent_job_free(struct ps_agent_step *st, struct ps_agent *a,
             ps_agent_server_release(st, s);
         }
     }
-    ps_agent_key_drop_placements(j);
+    ps_agent_placement_drop_deferred(j);
     ps_map_free(j->pending_placements);
     ps_map_free(j->send_queues);
     ps_agent_residual_job_free(a, j);

@@ -1,17 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Keys: declaration (one key_open per name), shared memory for the two newest
- * versions of the result, and placement of partitions on servers. When a new
- * placement gives a partition to another owner, the agent sends it the newest
- * local version (rule V2) and then everything that is not committed
- * (rule V3). */
+ * versions of the result, and end. */
 #include "core/agent/inner.h"
 
 #include "base/alloc.h"
 #include "base/name_hash.h"
 #include "base/num.h"
 #include "base/str.h"
-#include "core/round/rows.h"
-#include "proto/ps_fixed.h"
 
 #include <assert.h>
 #include <string.h>
@@ -382,41 +377,7 @@ static void answer_key_waiters(struct ps_agent_step *st, struct ps_agent_key *k,
     }
 }
 
-/* ---------------------------------------------------------------- placement */
-
-/* False: no such record. */
-static bool read_placement_part(const struct ps_slice *payload, uint32_t i,
-                                struct ps_fixed_placement_part *ret_row)
-{
-    return ps_fixed_get_placement_part(
-        ps_slice_data(payload) + (size_t)i * PS_FIXED_PLACEMENT_PART_BYTES,
-        ret_row);
-}
-
-/* Returns true when the table's partitions are exactly the elements of the key
- * and each fits into a frame. */
-static bool table_covers_key(const struct ps_agent_key *k,
-                             const struct ps_msg_key_opened *m,
-                             const struct ps_slice *payload)
-{
-    uint64_t total = 0;
-
-    if (m->parts == 0 || m->parts > PS_KEY_PARTS_MAX || payload == NULL ||
-        payload->buf == NULL ||
-        payload->len != PS_FIXED_PLACEMENT_PART_BYTES * (size_t)m->parts) {
-        return false;
-    }
-    for (uint32_t i = 0; i < m->parts; i++) {
-        struct ps_fixed_placement_part row;
-
-        if (!read_placement_part(payload, i, &row) ||
-            !k->kind->part_fits_frame(k, row.count)) {
-            return false;
-        }
-        total += row.count;
-    }
-    return total == k->count;
-}
+/* ----------------------------------------------------------------- opening */
 
 static int alloc_results(struct ps_agent_key *k)
 {
@@ -428,39 +389,6 @@ static int alloc_results(struct ps_agent_key *k)
 
     k->result_offset[1] = both / 2;
     return ps_pool_get(k->job->result_pool, both, &k->results);
-}
-
-static int build_parts(struct ps_agent_key *k,
-                       const struct ps_msg_key_opened *m,
-                       const struct ps_slice *payload)
-{
-    uint64_t first = 0;
-
-    k->parts = ps_try_calloc(m->parts, sizeof(*k->parts));
-    if (k->parts == NULL) {
-        return PS_E_NOMEM;
-    }
-    k->part_count = m->parts;
-    for (uint32_t i = 0; i < m->parts; i++) {
-        struct ps_agent_part *p = &k->parts[i];
-        struct ps_fixed_placement_part row;
-
-        if (!read_placement_part(payload, i, &row)) {
-            return PS_E_INVAL;
-        }
-        p->key = k;
-        p->index = i;
-        p->owner_node = row.node;
-        p->count = row.count;
-        p->first_elem = first;
-        p->committed_version = NO_VERSION;
-        p->local_version = NO_VERSION;
-        p->skipped_version = NO_VERSION;
-        p->server_version = NO_VERSION;
-        p->requested_version = NO_VERSION;
-        first += p->count;
-    }
-    return 0;
 }
 
 /* Builds the partition table and allocates the results. On error the reason is
@@ -480,7 +408,7 @@ static int accept_placement(struct ps_agent_key *k,
         ps_str_add(why, detail[0] != '\0' ? detail : ps_strerror(rc));
         return rc;
     }
-    if (!table_covers_key(k, m, payload)) {
+    if (!ps_agent_placement_covers(k, m, payload)) {
         ps_str_add(why, "the scheduler's table of places does not cover it");
         return PS_E_PROTO;
     }
@@ -491,7 +419,7 @@ static int accept_placement(struct ps_agent_key *k,
     }
     rc = alloc_results(k);
     if (rc == 0) {
-        rc = build_parts(k, m, payload);
+        rc = ps_agent_placement_build(k, m, payload);
     }
     if (rc != 0) {
         ps_str_addf(why,
@@ -539,151 +467,6 @@ static void open_key(struct ps_agent_step *st, struct ps_agent_key *k,
     answer_key_waiters(st, k, 0, "");
 }
 
-/* ----------------------------------------------------------------- takeover */
-
-void ps_agent_part_send_state(struct ps_agent_step *st, struct ps_agent_part *p)
-{
-    struct ps_agent_key *k = p->key;
-    struct ps_agent_send_queue *f = ps_agent_send_queue_get(st, k->job,
-                                                            p->owner_node);
-    struct ps_rec_part rec = {
-        .key = k->number,
-        .index = p->index,
-        .round = p->local_version != NO_VERSION ? (uint64_t)p->local_version
-                 : p->committed_version != NO_VERSION
-                     ? (uint64_t)p->committed_version
-                     : 0,
-        .dtype = k->dtype,
-        .count = p->local_version != NO_VERSION ? p->count : 0,
-        .all_skipped = p->local_version != NO_VERSION &&
-                       p->local_version == p->skipped_version};
-    struct ps_msg m = {
-        .code = PS_MSG_RESTORE,
-        .restore = {.gen = k->job->gen,
-                    .epoch = k->placement_epoch,
-                    .slot = k->job->slot,
-                    .has_value = p->local_version != NO_VERSION,
-                    .parts = &rec,
-                    .parts_count = 1,
-                    .has_committed = p->committed_version != NO_VERSION,
-                    .committed_version = p->committed_version != NO_VERSION &&
-                                                 k->kind->has_rounds
-                                             ? (uint64_t)p->committed_version
-                                             : 0}};
-    struct ps_slice value = {0};
-
-    p->must_resend_state = false;
-    if (p->local_version != NO_VERSION) {
-        value.buf = k->results;
-        value.offset = k->result_offset[p->local_version & 1] +
-                       p->first_elem * ps_dtype_size(k->dtype);
-        value.len = ps_agent_part_bytes(p);
-    }
-    ps_link_send(f->server->dialer.link,
-                 ps_packet_new(&m, &value, value.buf == NULL ? 0 : 1), st->now,
-                 st->fx);
-}
-
-static void change_part_owner(struct ps_agent_step *st, struct ps_agent_part *p,
-                              uint32_t node)
-{
-    struct ps_agent_key *k = p->key;
-    bool open = p->state != PS_AGENT_PART_IDLE;
-
-    open = k->kind->on_owner_lost(st, p, open);
-    ps_agent_send_dequeue(st, p);
-    p->owner_node = node;
-    p->requested_version = NO_VERSION;
-    p->owner_changed = true;
-    ps_agent_part_send_state(st, p);
-    ps_agent_opt_state_reset_part(st, p);
-    if (open && (p->is_init || (k->round_open && k->round_complete))) {
-        ps_agent_send_enqueue(st, p);
-    }
-}
-
-static void apply_placement(struct ps_agent_step *st, struct ps_agent_key *k,
-                            const struct ps_msg_key_opened *m,
-                            const struct ps_slice *payload)
-{
-    struct ps_fixed_placement_part row;
-
-    if (m->epoch <= k->placement_epoch || m->parts != k->part_count ||
-        !table_covers_key(k, m, payload)) {
-        return;
-    }
-    k->placement_epoch = m->epoch;
-    for (uint32_t i = 0; i < k->part_count; i++) {
-        if (!read_placement_part(payload, i, &row) ||
-            k->parts[i].count != row.count) {
-            return; /* Partition sizes never change. */
-        }
-    }
-    for (uint32_t i = 0; i < k->part_count; i++) {
-        if (read_placement_part(payload, i, &row) && row.node != 0 &&
-            row.node != k->parts[i].owner_node) {
-            change_part_owner(st, &k->parts[i], row.node);
-        }
-    }
-    ps_agent_conflict_resend(st, k, 0);
-    k->kind->advance(st, k);
-}
-
-static void pending_placement_free(struct ps_agent_pending_placement *e)
-{
-    ps_buf_unref(e->table);
-    ps_free(e);
-}
-
-void ps_agent_key_drop_placements(struct ps_agent_job *j)
-{
-    struct ps_map_cursor c = {0};
-    struct ps_agent_pending_placement *e;
-
-    while ((e = ps_map_next(j->pending_placements, &c)) != NULL) {
-        pending_placement_free(e);
-    }
-}
-
-/* Keeps the newest placement of a key until the key is open, because links do
- * not preserve order. */
-static void defer_placement(struct ps_agent_job *j,
-                            const struct ps_msg_key_opened *m,
-                            const struct ps_slice *payload)
-{
-    struct ps_agent_pending_placement *e = ps_map_get(j->pending_placements,
-                                                      m->key);
-
-    if (ps_list_empty(&j->opening_keys) || payload == NULL ||
-        payload->buf == NULL || (e != NULL && e->epoch >= m->epoch)) {
-        return; /* No key is opening, or the placement is not newer. */
-    }
-    if (e != NULL) {
-        pending_placement_free(ps_map_remove(j->pending_placements, m->key));
-    }
-    e = ps_calloc(1, sizeof(*e));
-    e->epoch = m->epoch;
-    e->part_count = m->parts;
-    e->table = ps_buf_ref(payload->buf);
-    ps_map_put(j->pending_placements, m->key, e);
-}
-
-static void apply_pending_placement(struct ps_agent_step *st,
-                                    struct ps_agent_key *k)
-{
-    struct ps_agent_pending_placement *e = ps_map_remove(
-        k->job->pending_placements, k->number);
-
-    if (e != NULL) {
-        struct ps_msg_key_opened m = {.epoch = e->epoch,
-                                      .parts = e->part_count};
-        struct ps_slice table = {.buf = e->table, .len = e->table->size};
-
-        apply_placement(st, k, &m, &table);
-        pending_placement_free(e);
-    }
-}
-
 void ps_agent_key_on_opened(struct ps_agent_step *st,
                             const struct ps_msg_key_opened *m,
                             const struct ps_slice *payload)
@@ -697,9 +480,9 @@ void ps_agent_key_on_opened(struct ps_agent_step *st,
     if (m->request == 0) {
         k = ps_map_get(j->keys, m->key);
         if (k != NULL) {
-            apply_placement(st, k, m, payload);
+            ps_agent_placement_apply(st, k, m, payload);
         } else {
-            defer_placement(j, m, payload);
+            ps_agent_placement_defer(j, m, payload);
         }
         return;
     }
@@ -716,7 +499,7 @@ void ps_agent_key_on_opened(struct ps_agent_step *st,
             open_key(st, k, m, payload);
             k = ps_map_get(j->keys, m->key);
             if (k != NULL) {
-                apply_pending_placement(st, k);
+                ps_agent_placement_apply_deferred(st, k);
             }
         }
         send_key_opens(st, j);
@@ -747,15 +530,6 @@ static void orphan_computations(struct ps_agent *a,
     }
 }
 
-static void free_op_list(struct ps_list *list)
-{
-    struct ps_list_node *n;
-
-    while ((n = ps_list_pop(list)) != NULL) {
-        ps_agent_op_free(PS_CONTAINER(n, struct ps_agent_op, node));
-    }
-}
-
 void ps_agent_key_free(struct ps_agent_step *st, struct ps_agent *a,
                        struct ps_agent_key *k)
 {
@@ -783,11 +557,11 @@ void ps_agent_key_free(struct ps_agent_step *st, struct ps_agent *a,
             ps_agent_op_free(k->contribution[i]);
         }
     }
-    free_op_list(&k->deferred_pushes);
-    free_op_list(&k->pulls);
-    free_op_list(&k->inits);
-    free_op_list(&k->row_pulls);
-    free_op_list(&k->state_transfers);
+    ps_agent_op_free_list(&k->deferred_pushes);
+    ps_agent_op_free_list(&k->pulls);
+    ps_agent_op_free_list(&k->inits);
+    ps_agent_op_free_list(&k->row_pulls);
+    ps_agent_op_free_list(&k->state_transfers);
     ps_buf_unref(k->init_array.buf);
     remove_name_index(k->job, k);
     if (k->is_open) {

@@ -196,6 +196,35 @@ struct ps_agent_part *ps_agent_part_find(const struct ps_agent *a, uint64_t gen,
 struct ps_agent_part *
 ps_agent_part_find_any_dtype(const struct ps_agent *a, uint64_t gen,
                              const struct ps_rec_part *rec);
+/* The server reported that all ranks skipped the round of `version`: the value
+ * before it is repeated. */
+void ps_agent_part_skip(struct ps_agent_part *p, uint64_t version);
+
+/* placement.c */
+/* Returns true when the table's partitions are exactly the elements of the key
+ * and each fits into a frame. */
+bool ps_agent_placement_covers(const struct ps_agent_key *k,
+                               const struct ps_msg_key_opened *m,
+                               const struct ps_slice *payload);
+/* Makes the partitions of a key from a table that covers it. */
+int ps_agent_placement_build(struct ps_agent_key *k,
+                             const struct ps_msg_key_opened *m,
+                             const struct ps_slice *payload);
+/* Gives the partitions that a newer table places elsewhere to their owners. */
+void ps_agent_placement_apply(struct ps_agent_step *st, struct ps_agent_key *k,
+                              const struct ps_msg_key_opened *m,
+                              const struct ps_slice *payload);
+/* Keeps the newest placement of a key until the key is open, because links do
+ * not preserve order. */
+void ps_agent_placement_defer(struct ps_agent_job *j,
+                              const struct ps_msg_key_opened *m,
+                              const struct ps_slice *payload);
+void ps_agent_placement_apply_deferred(struct ps_agent_step *st,
+                                       struct ps_agent_key *k);
+void ps_agent_placement_drop_deferred(struct ps_agent_job *j);
+/* Sends restore with the newest local version to the partition's owner. */
+void ps_agent_placement_send_state(struct ps_agent_step *st,
+                                   struct ps_agent_part *p);
 
 /* key.c */
 void ps_agent_key_waiter_free(struct ps_agent_key_waiter *asker);
@@ -206,10 +235,6 @@ void ps_agent_key_on_opened(struct ps_agent_step *st,
                             const struct ps_msg_key_opened *m,
                             const struct ps_slice *payload);
 void ps_agent_key_send_open(struct ps_agent_step *st, struct ps_agent_key *k);
-void ps_agent_key_drop_placements(struct ps_agent_job *j);
-/* Sends restore with the newest local version to the partition's owner. */
-void ps_agent_part_send_state(struct ps_agent_step *st,
-                              struct ps_agent_part *p);
 void ps_agent_key_free(struct ps_agent_step *st, struct ps_agent *a,
                        struct ps_agent_key *k);
 

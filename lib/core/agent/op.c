@@ -71,6 +71,15 @@ void ps_agent_op_free(struct ps_agent_op *op)
     a->spare_ops[a->spare_op_count++] = op;
 }
 
+void ps_agent_op_free_list(struct ps_list *list)
+{
+    struct ps_list_node *n;
+
+    while ((n = ps_list_pop(list)) != NULL) {
+        ps_agent_op_free(PS_CONTAINER(n, struct ps_agent_op, node));
+    }
+}
+
 void ps_agent_op_end(struct ps_agent_step *st, struct ps_agent_op *op,
                      uint64_t version, int error, const char *text)
 {

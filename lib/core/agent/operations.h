@@ -51,10 +51,16 @@ void ps_agent_op_end(struct ps_agent_step *st, struct ps_agent_op *op,
 void ps_agent_op_end_skipped(struct ps_agent_step *st, struct ps_agent_op *op,
                              uint64_t version);
 void ps_agent_op_free(struct ps_agent_op *op);
+void ps_agent_op_free_list(struct ps_list *list);
 /* Refuses an operation that has not begun with an error and a text. */
 void ps_agent_op_reject(struct ps_agent_step *st, struct ps_agent_session *s,
                         const struct ps_msg_l_op *m, int error, const char *fmt,
                         ...) __attribute__((format(printf, 5, 6)));
+/* Returns true while the worker is copying the operation's array. */
+static inline bool ps_agent_op_is_streaming(const struct ps_agent_op *op)
+{
+    return op->bytes_ready < op->array.len;
+}
 /* Returns true for an operation that pushes or pulls rows. */
 static inline bool ps_agent_op_names_rows(const struct ps_msg_l_op *m)
 {

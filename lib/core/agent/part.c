@@ -6,6 +6,8 @@
 #include "base/num.h"
 #include "base/state_table.h"
 
+#include <string.h>
+
 /* Alignment, in bytes, of results of at least this size. */
 #define RESULT_ALIGN 4096u
 
@@ -86,4 +88,26 @@ struct ps_agent_part *ps_agent_part_find(const struct ps_agent *a, uint64_t gen,
     struct ps_agent_part *p = ps_agent_part_find_any_dtype(a, gen, rec);
 
     return p != NULL && rec->dtype == p->key->dtype ? p : NULL;
+}
+
+void ps_agent_part_skip(struct ps_agent_part *p, uint64_t version)
+{
+    struct ps_agent_key *k = p->key;
+
+    if ((int64_t)version <= p->skipped_version) {
+        return;
+    }
+    p->skipped_version = (int64_t)version;
+    if (p->owner_node != 0 && k->kind->has_results && k->round_open &&
+        k->round_complete && k->round_op == PS_OP_SKIP && version == k->round &&
+        p->local_version == (int64_t)version - 1) {
+        /* A skipped round repeats the value before it. The copy saves a pull,
+         * and is the value that a new owner restores. */
+        const uint64_t at = p->first_elem * ps_dtype_size(k->dtype);
+
+        memcpy(k->results->data + k->result_offset[version & 1] + at,
+               k->results->data + k->result_offset[(version - 1) & 1] + at,
+               ps_agent_part_bytes(p));
+        p->local_version = (int64_t)version;
+    }
 }

@@ -43,17 +43,17 @@ bool ps_agent_pull_is_expected(const struct ps_agent_part *p, int64_t least)
 }
 
 /* Returns true when the verdict on a skip of a round that is over is known from
- * all partitions; *ret_nobody: all ranks skipped it. */
+ * all partitions; *ret_all_skipped: all ranks skipped it. */
 static bool is_skip_decided(const struct ps_agent_key *k,
-                            const struct ps_agent_op *op, bool *ret_nobody)
+                            const struct ps_agent_op *op, bool *ret_all_skipped)
 {
-    *ret_nobody = true;
+    *ret_all_skipped = true;
     for (uint32_t i = 0; i < k->part_count; i++) {
         const struct ps_agent_part *p = &k->parts[i];
         const int64_t heard = k->kind->decided_version(p);
 
         if (p->skipped_version != (int64_t)op->round) {
-            *ret_nobody = false;
+            *ret_all_skipped = false;
             if (heard < (int64_t)op->round) {
                 return false;
             }
@@ -71,12 +71,12 @@ static void end_satisfied_ops(struct ps_agent_step *st, struct ps_agent_key *k,
     while (n != NULL) {
         struct ps_list_node *next = ps_list_next(list, n);
         struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
-        bool nobody = false;
+        bool all_skipped = false;
 
         if (op->kind == PS_OP_SKIP) {
-            if (is_skip_decided(k, op, &nobody)) {
+            if (is_skip_decided(k, op, &all_skipped)) {
                 ps_list_remove(n);
-                if (nobody) {
+                if (all_skipped) {
                     ps_agent_op_end_skipped(st, op, op->round);
                 } else {
                     ps_agent_op_end(st, op, op->round, 0, "");
@@ -166,7 +166,8 @@ static void start_init(struct ps_agent_step *st, struct ps_agent_key *k,
         /* A sum of a failed round may still run; the init follows when it ends:
          * discard_sum() in send_queue.c. */
         if (p->is_init && p->state == PS_AGENT_PART_IDLE) {
-            ps_agent_round_launch_part(st, p);
+            /* An init never has its version at once. */
+            (void)ps_agent_launch_part(st, p);
         }
     }
     if (k->pending_init_parts == 0) {
@@ -233,35 +234,4 @@ bool ps_agent_init_reopen_part(struct ps_agent_part *p)
         return true;
     }
     return false;
-}
-
-void ps_agent_init_part_committed(struct ps_agent_step *st,
-                                  struct ps_agent_part *p)
-{
-    struct ps_agent_key *k = p->key;
-
-    if (p->state != PS_AGENT_PART_COMPUTING) {
-        ps_agent_send_dequeue(st, p);
-    }
-    p->is_init = false;
-    assert(k->pending_init_parts > 0);
-    if (--k->pending_init_parts > 0) {
-        return;
-    }
-    ps_buf_unref(k->init_array.buf);
-    k->init_array = (struct ps_slice){0};
-    k->kind->advance(st, k);
-    if (k->round_open && k->round_complete) {
-        /* The round became complete during the init. */
-        for (uint32_t i = 0; i < k->part_count; i++) {
-            struct ps_agent_part *q = &k->parts[i];
-
-            if (q->state == PS_AGENT_PART_IDLE &&
-                q->committed_version < (int64_t)k->round &&
-                ps_agent_round_is_part_ready(q)) {
-                ps_agent_round_launch_part(st, q);
-            }
-        }
-        ps_agent_reattach_advance(st, k);
-    }
 }

@@ -59,7 +59,7 @@ static void send_state_if_reported(struct ps_agent_step *st,
     }
     for (uint32_t i = 0; k->is_open && i < k->part_count; i++) {
         if (k->parts[i].owner_node != 0) {
-            ps_agent_part_send_state(st, &k->parts[i]);
+            ps_agent_placement_send_state(st, &k->parts[i]);
         }
     }
 }
@@ -169,24 +169,6 @@ bool ps_agent_reattach_key(struct ps_agent_step *st, struct ps_agent_session *s,
     k->round = ps_max_u64(k->round, past->max_completed);
     send_state_if_reported(st, k);
     return true;
-}
-
-/* Advances partitions that are committed already: servers may have merged
- * pushes of the previous agent and reported that to this one. */
-void ps_agent_reattach_advance(struct ps_agent_step *st, struct ps_agent_key *k)
-{
-    uint64_t round = k->round;
-
-    for (uint32_t i = 0; k->prior_state != NULL && i < k->part_count &&
-                         k->round_complete && k->round == round;
-         i++) {
-        struct ps_agent_part *p = &k->parts[i];
-
-        if (p->completed_round < round &&
-            p->committed_version >= (int64_t)round && !p->is_init) {
-            ps_agent_round_part_advanced(st, p);
-        }
-    }
 }
 
 void ps_agent_reattach_free(struct ps_agent_key *k)

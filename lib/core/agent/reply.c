@@ -98,10 +98,10 @@ static void on_commit(struct ps_agent_step *st, const struct ps_agent_server *s,
             p->committed_version = (int64_t)m->parts[i].round;
         }
         if (m->parts[i].all_skipped) {
-            ps_agent_round_part_skipped(p, m->parts[i].round);
+            ps_agent_part_skip(p, m->parts[i].round);
         }
         ps_agent_async_raise_clock(p, m->parts[i].clock);
-        ps_agent_round_part_advanced(st, p);
+        ps_agent_advance_part(st, p);
     }
 }
 

@@ -37,7 +37,7 @@ void ps_agent_resend_server(struct ps_agent_step *st, struct ps_agent_server *s)
                     (p->owner_changed || (k->prior_state != NULL &&
                                           p->local_version == NO_VERSION))) {
                     /* The state sent before may have been lost as well. */
-                    ps_agent_part_send_state(st, p);
+                    ps_agent_placement_send_state(st, p);
                 }
                 if (p->owner_node == s->node &&
                     (p->state == PS_AGENT_PART_SENT ||
@@ -64,7 +64,7 @@ void ps_agent_resend_refused(struct ps_agent_step *st)
         while ((k = ps_map_next(j->keys, &kc)) != NULL) {
             for (uint32_t i = 0; i < k->part_count; i++) {
                 if (k->parts[i].must_resend_state) {
-                    ps_agent_part_send_state(st, &k->parts[i]);
+                    ps_agent_placement_send_state(st, &k->parts[i]);
                 }
                 if (k->parts[i].state == PS_AGENT_PART_BACKOFF &&
                     !ps_agent_send_is_backing_off(st, &k->parts[i])) {

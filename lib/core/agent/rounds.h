@@ -4,6 +4,10 @@
 
 #include "core/agent/keys.h"
 
+/* accept.c */
+void ps_agent_accept_op(struct ps_agent_step *st, struct ps_agent_session *s,
+                        const struct ps_msg_l_op *m);
+
 /* round.c */
 uint64_t ps_agent_round_of_op(const struct ps_agent_op *op);
 /* Adds the contribution to its round, or defers it until that is open. */
@@ -11,31 +15,56 @@ void ps_agent_round_accept_op(struct ps_agent_step *st, struct ps_agent_op *op);
 /* Ends the operations of the open round after its last partition; deferred
  * pushes start the next one. */
 void ps_agent_round_end(struct ps_agent_step *st, struct ps_agent_key *k);
-void ps_agent_op_accept(struct ps_agent_step *st, struct ps_agent_session *s,
-                        const struct ps_msg_l_op *m);
-void ps_agent_round_part_advanced(struct ps_agent_step *st,
-                                  struct ps_agent_part *p);
-void ps_agent_round_fail(struct ps_agent_step *st, struct ps_agent_key *k,
-                         int error, const char *text);
 /* All local ranks have contributed: launches the ready partitions. */
 void ps_agent_round_complete(struct ps_agent_step *st, struct ps_agent_key *k);
-/* The server reported that all ranks skipped the round of `version`. */
-void ps_agent_round_part_skipped(struct ps_agent_part *p, uint64_t version);
-/* Writes this node's sources of a partition in rank order; returns their
- * number, at most one per local rank. */
-uint32_t ps_agent_round_part_sources(const struct ps_agent_part *p,
-                                     struct ps_slice *slices);
-/* Queues the partition for its server, or starts the local sum or init. */
-void ps_agent_round_launch_part(struct ps_agent_step *st,
-                                struct ps_agent_part *p);
-void ps_agent_round_on_computed(struct ps_agent_step *st,
-                                struct ps_agent_computation *run, int error);
+/* Launches, in order, the partitions whose bytes are ready on all ranks. */
+void ps_agent_round_launch_ready(struct ps_agent_step *st,
+                                 struct ps_agent_key *k);
+
+/* advance.c */
+/* Handles a new version of the partition: ends its init, round or pulls. */
+void ps_agent_advance_part(struct ps_agent_step *st, struct ps_agent_part *p);
+/* Advances partitions of a complete round that are committed already: servers
+ * may have merged pushes of the previous agent and reported that to this one. */
+void ps_agent_advance_committed(struct ps_agent_step *st,
+                                struct ps_agent_key *k);
+/* Launches the partition, and advances it if it has the version at once. */
+void ps_agent_advance_launch(struct ps_agent_step *st, struct ps_agent_part *p);
+/* A sum into the results has ended. `error`: 0 or a PS_E_*. */
+void ps_agent_advance_on_computed(struct ps_agent_step *st,
+                                  struct ps_agent_computation *run, int error);
+
+/* launch.c */
+/* Queues the partition for its server, or starts the local sum or init. Returns
+ * true if it has the version at once: the caller advances it. */
+bool ps_agent_launch_part(struct ps_agent_step *st, struct ps_agent_part *p);
+
+/* fail.c */
+/* Fails all operations of the key, other than transfers of state. */
+void ps_agent_fail_key(struct ps_agent_step *st, struct ps_agent_key *k,
+                       int error, const char *text);
+void ps_agent_fail_inits(struct ps_agent_step *st, struct ps_agent_key *k,
+                         int error, const char *text);
+void ps_agent_fail_list(struct ps_agent_step *st, struct ps_list *list,
+                        int error, const char *text);
+
+/* contribution.c */
+/* Returns the number of contributions to the open round that are not skips, or
+ * in a mean their samples (rule R20). */
+uint64_t ps_agent_contribution_weight(const struct ps_agent_key *k);
 /* Returns true if all local ranks have copied their contribution to it. */
-bool ps_agent_round_is_part_ready(const struct ps_agent_part *p);
+bool ps_agent_contribution_is_ready(const struct ps_agent_part *p);
 /* Returns true if the rank has not contributed to the round, or is still
  * copying its contribution. */
-bool ps_agent_round_awaits_rank(const struct ps_agent_key *k, uint32_t local,
-                                uint64_t round);
+bool ps_agent_contribution_awaits_rank(const struct ps_agent_key *k,
+                                       uint32_t local, uint64_t round);
+/* Writes this node's sources of a partition in rank order; returns their
+ * number, at most one per local rank. */
+uint32_t ps_agent_contribution_sources(const struct ps_agent_part *p,
+                                       struct ps_slice *slices);
+/* Returns true when all ranks of the job skipped the round. A server's report
+ * is ignored if a local rank contributed (rule R23). */
+bool ps_agent_contribution_all_skipped(const struct ps_agent_key *k);
 
 /* reattach.c */
 /* Takes over the completed barriers of a reattached worker. */
@@ -52,9 +81,6 @@ void ps_agent_reattach_key_opened(struct ps_agent_step *st,
  * another rank reported; the operation is then handled here. */
 bool ps_agent_reattach_accept_op(struct ps_agent_step *st,
                                  struct ps_agent_op *op);
-/* Ends the partitions of a complete round that are committed already. */
-void ps_agent_reattach_advance(struct ps_agent_step *st,
-                               struct ps_agent_key *k);
 void ps_agent_reattach_free(struct ps_agent_key *k);
 
 /* dense.c */
@@ -119,8 +145,6 @@ void ps_agent_init_start_pending(struct ps_agent_step *st,
 /* Reopens an init that was committed at a lost server. Returns true if the root
  * is on this node, so that the init is sent again. */
 bool ps_agent_init_reopen_part(struct ps_agent_part *p);
-void ps_agent_init_part_committed(struct ps_agent_step *st,
-                                  struct ps_agent_part *p);
 
 /* opt_state.c */
 void ps_agent_opt_state_accept_op(struct ps_agent_step *st,

@@ -351,9 +351,9 @@ void ps_agent_rows_on_rows(struct ps_agent_step *st,
             p->server_version = (int64_t)rec->round;
         }
         if (m->all_skipped) {
-            ps_agent_round_part_skipped(p, rec->round);
+            ps_agent_part_skip(p, rec->round);
         }
-        ps_agent_round_part_advanced(st, p);
+        ps_agent_advance_part(st, p);
         return;
     }
     q = find_row_request(p->key, m->request, &op);
@@ -611,9 +611,9 @@ static bool lose_rows_owner(struct ps_agent_step *st, struct ps_agent_part *p,
     if (p->committed_version == NO_VERSION) {
         return open;
     }
-    ps_agent_round_fail(st, p->key, PS_E_JOBFAILED,
-                        "a server was lost with rows of this key, of which "
-                        "there is no other copy");
+    ps_agent_fail_key(st, p->key, PS_E_JOBFAILED,
+                      "a server was lost with rows of this key, of which "
+                      "there is no other copy");
     return false;
 }
 
@@ -630,7 +630,7 @@ const struct ps_agent_key_kind ps_agent_key_rows = {
     .start_part = start_rows_part,
     .stamp_push = ps_agent_round_stamp,
     .end_round = ps_agent_round_end,
-    .fail_ops = ps_agent_round_fail,
+    .fail_ops = ps_agent_fail_key,
     .advance = advance_rows,
     .held_version = committed_version,
     .decided_version = server_version,

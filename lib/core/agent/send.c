@@ -110,7 +110,7 @@ static bool is_part_needed(const struct ps_agent_part *p)
     const struct ps_agent_key *k = p->key;
 
     return k->round_open && k->round_complete &&
-           p->completed_round < k->round && ps_agent_round_is_part_ready(p);
+           p->completed_round < k->round && ps_agent_contribution_is_ready(p);
 }
 
 /* Drops a sum whose round is over: an earlier push was answered with the value,

@@ -162,7 +162,7 @@ static void on_active_msg(struct ps_agent_step *st, struct ps_agent_session *s,
         ps_agent_key_on_declare(st, s, &m->l_key);
         break;
     case PS_MSG_L_OP:
-        ps_agent_op_accept(st, s, &m->l_op);
+        ps_agent_accept_op(st, s, &m->l_op);
         break;
     case PS_MSG_L_BARRIER:
         ps_agent_barrier_enter(st, s, &m->l_barrier);
@@ -196,7 +196,7 @@ static bool is_streaming(const struct ps_agent_session *s)
         const struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op,
                                                     session_node);
 
-        if (op->bytes_ready < op->array.len) {
+        if (ps_agent_op_is_streaming(op)) {
             return true;
         }
     }

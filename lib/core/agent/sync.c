@@ -206,9 +206,9 @@ static int accept_sync_value(struct ps_agent_step *st, struct ps_agent_part *p,
         p->committed_version = (int64_t)rec->round;
     }
     if (rec->all_skipped) {
-        ps_agent_round_part_skipped(p, rec->round);
+        ps_agent_part_skip(p, rec->round);
     }
-    ps_agent_round_part_advanced(st, p);
+    ps_agent_advance_part(st, p);
     return 0;
 }
 
@@ -252,7 +252,7 @@ static bool lose_sync_owner(struct ps_agent_step *st, struct ps_agent_part *p,
     .measure_array = ps_agent_dense_measure, .accept_op = accept_sync_op,      \
     .awaited_round = ps_agent_round_of_op, .start_part = ps_agent_dense_start, \
     .stamp_push = ps_agent_round_stamp, .end_round = ps_agent_round_end,       \
-    .fail_ops = ps_agent_round_fail, .advance = ps_agent_pull_advance,         \
+    .fail_ops = ps_agent_fail_key, .advance = ps_agent_pull_advance,           \
     .held_version = local_version, .decided_version = local_version,           \
     .request_version = request_version, .place_value = place_sync_value,       \
     .accept_value = accept_sync_value, .on_owner_lost = lose_sync_owner

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Contributions of the local ranks to the open round of a key: their weight,
+ * their bytes that are ready, and the sources of a partition. */
+#include "core/agent/inner.h"
+
+uint64_t ps_agent_contribution_weight(const struct ps_agent_key *k)
+{
+    uint64_t weight = 0;
+
+    for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
+        const struct ps_agent_op *op = k->contribution[i];
+
+        if (op != NULL && op->kind != PS_OP_SKIP) {
+            weight += k->reduce == PS_REDUCE_MEAN ? op->samples : 1;
+        }
+    }
+    return weight;
+}
+
+bool ps_agent_contribution_is_ready(const struct ps_agent_part *p)
+{
+    const struct ps_agent_key *k = p->key;
+    uint64_t end = (p->first_elem + p->count) * ps_dtype_size(k->dtype);
+
+    for (uint32_t i = 0; k->streaming_count > 0 && i < k->job->local_rank_count;
+         i++) {
+        const struct ps_agent_op *op = k->contribution[i];
+
+        if (op != NULL && ps_agent_op_is_streaming(op) &&
+            op->bytes_ready < end) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool ps_agent_contribution_awaits_rank(const struct ps_agent_key *k,
+                                       uint32_t local, uint64_t round)
+{
+    const struct ps_agent_op *op = k->contribution[local];
+
+    return k->pushed_round[local] < round ||
+           (op != NULL && op->round <= round && ps_agent_op_is_streaming(op));
+}
+
+uint32_t ps_agent_contribution_sources(const struct ps_agent_part *p,
+                                       struct ps_slice *slices)
+{
+    const struct ps_agent_key *k = p->key;
+    size_t size = ps_dtype_size(k->dtype);
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
+        const struct ps_agent_op *op = k->contribution[i];
+
+        if (op == NULL || op->array.buf == NULL ||
+            (k->round_op == PS_OP_BROADCAST &&
+             k->job->local_ranks[i].rank != k->root)) {
+            continue;
+        }
+        slices[count++] = (struct ps_slice){.buf = op->array.buf,
+                                            .offset = op->array.offset +
+                                                      p->first_elem * size,
+                                            .len = p->count * size};
+    }
+    return count;
+}
+
+bool ps_agent_contribution_all_skipped(const struct ps_agent_key *k)
+{
+    for (uint32_t i = 0; k->round_op == PS_OP_SKIP && i < k->part_count; i++) {
+        if (k->parts[i].skipped_version != (int64_t)k->round) {
+            return false;
+        }
+    }
+    return k->round_op == PS_OP_SKIP;
+}

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Failure of the operations of a key. */
+#include "core/agent/inner.h"
+
+void ps_agent_fail_list(struct ps_agent_step *st, struct ps_list *list,
+                        int error, const char *text)
+{
+    struct ps_list_node *n;
+
+    while ((n = ps_list_pop(list)) != NULL) {
+        ps_agent_op_end(st, PS_CONTAINER(n, struct ps_agent_op, node), 0, error,
+                        text);
+    }
+}
+
+void ps_agent_fail_inits(struct ps_agent_step *st, struct ps_agent_key *k,
+                         int error, const char *text)
+{
+    ps_agent_fail_list(st, &k->inits, error, text);
+    k->pending_init_parts = 0;
+    ps_buf_unref(k->init_array.buf);
+    k->init_array = (struct ps_slice){0};
+}
+
+void ps_agent_fail_key(struct ps_agent_step *st, struct ps_agent_key *k,
+                       int error, const char *text)
+{
+    struct ps_list_node *n;
+
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        struct ps_agent_part *p = &k->parts[i];
+
+        if (p->state != PS_AGENT_PART_COMPUTING) {
+            ps_agent_send_dequeue(st, p);
+        }
+        p->is_init = false;
+        p->requested_version = NO_VERSION;
+        ps_agent_encode_round_failed(p);
+    }
+    for (uint32_t i = 0; k->round_open && i < k->job->local_rank_count; i++) {
+        struct ps_agent_op *op = k->contribution[i];
+
+        k->contribution[i] = NULL;
+        if (op != NULL) {
+            k->pushed_round[i] = op->round - 1; /* May be retried. */
+            ps_agent_op_end(st, op, 0, error, text);
+        }
+    }
+    k->round_open = false;
+    k->round_complete = false;
+    ps_agent_fail_inits(st, k, error, text);
+    ps_agent_fail_list(st, &k->pulls, error, text);
+    ps_agent_fail_list(st, &k->row_pulls, error, text);
+    while ((n = ps_list_pop(&k->deferred_pushes)) != NULL) {
+        struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
+
+        if (k->pushed_round[op->local_rank] >= op->round) {
+            k->pushed_round[op->local_rank] = op->round - 1;
+        }
+        ps_agent_op_end(st, op, 0, error, text);
+    }
+}
