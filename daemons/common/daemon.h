@@ -11,18 +11,6 @@
 
 struct ps_arenas;
 
-/* Exit codes. */
-enum ps_exit {
-    PS_EXIT_OK = 0,
-    PS_EXIT_FAILURE = 1,
-    PS_EXIT_USAGE = 2,
-    PS_EXIT_UNAVAILABLE = 69,
-    PS_EXIT_CANTCREAT = 73,
-    PS_EXIT_TEMPFAIL = 75,
-    PS_EXIT_NOPERM = 77,
-    PS_EXIT_CONFIG = 78,
-};
-
 /* Input of an app that makes its machine. Borrowed for the app's life. */
 struct ps_daemon_facts {
     char name[PS_NAME_MAX + 1];

@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Options of a daemon: loaded at the start, reloaded on SIGHUP. A reload applies
+ * the reloadable options; a configuration with errors changes nothing. */
+#include "common/daemon_inner.h"
+
+#include "base/alloc.h"
+#include "base/log.h"
+#include "common/advice.h"
+#include "common/memlimit.h"
+#include "common/notify.h"
+#include "common/sets.h"
+#include "net/addr.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define REPORT_MAX (64u * 1024u)
+
+/* Static, so that one buffer serves every report. */
+static char report_text[REPORT_MAX];
+
+void daemon_config_path(const struct daemon *d, char *out, size_t cap)
+{
+    snprintf(out, cap, "%s/pskv/%s.yaml", PS_SYSCONFDIR,
+             d->spec->options->program);
+}
+
+/* True unless the address has a port, which another option sets, or the daemon
+ * would listen off loopback without security.insecure: any peer that reaches
+ * the port is trusted. */
+static bool check_listen(const struct daemon *d, const struct ps_options *o,
+                         struct ps_str *report)
+{
+    const struct ps_listen_options *l = daemon_listen_options(d);
+    char number[PS_ADDRESS_MAX + 1];
+    struct ps_addr with_port;
+    enum ps_addr_kind kind;
+
+    if (l != NULL && ps_addr_parse(l->address, &with_port) == 0) {
+        ps_options_where(o, "listen.address", report);
+        ps_str_addf(report,
+                    ": listen.address: %s: the port does not belong here; set "
+                    "listen.address to %s, and listen.port to %u\n",
+                    l->address, with_port.host, with_port.port);
+        return false;
+    }
+    if (l == NULL || l->insecure || strcmp(l->address, "localhost") == 0) {
+        return true;
+    }
+    kind = ps_addr_kind(l->address);
+    if (kind == PS_ADDR_NAME &&
+        ps_addr_lookup(l->address, number, sizeof(number)) == 0) {
+        kind = ps_addr_kind(number);
+    }
+    if (kind == PS_ADDR_LOOPBACK) {
+        return true;
+    }
+    ps_options_where(o, "listen.address", report);
+    if (kind == PS_ADDR_NAME) {
+        ps_str_addf(report, ": listen.address: %s: %s\n", l->address,
+                    ps_advice_tcp(PS_E_UNREACH, 0));
+        return false;
+    }
+    ps_str_addf(report,
+                ": listen.address: %s can be reached from other hosts, and "
+                "connections are not encrypted; listen on 127.0.0.1, or set "
+                "security.insecure to true\n",
+                l->address);
+    return false;
+}
+
+/* Loads the options into `values`; the report has errors and warnings. */
+static int load_options(const struct daemon *d,
+                        const struct ps_options *previous, void *values,
+                        struct ps_options **ret_options, struct ps_str *report)
+{
+    char path[512];
+    struct ps_option_input in = {
+        .file = d->args.config,
+        .overrides = (const char *const *)d->args.overrides,
+        .override_count = d->args.override_count,
+        .env = environ,
+        .sets = ps_daemon_sets,
+        .memory = ps_memory_limit(""),
+        .previous = previous,
+    };
+
+    if (in.file == NULL) {
+        daemon_config_path(d, path, sizeof(path));
+        in.file = path;
+        in.file_optional = true;
+    }
+    return ps_options_load(d->spec->options, &in, values, ret_options, report);
+}
+
+int daemon_config_load(struct daemon *d)
+{
+    struct ps_str report;
+    bool good;
+    int rc;
+
+    ps_str_init(&report, report_text, sizeof(report_text));
+    d->config.values = ps_calloc(1, d->spec->values_size);
+    rc = load_options(d, NULL, d->config.values, &d->config.options, &report);
+    if (rc == 0 && d->args.print == PS_PRINT_NOTHING) {
+        good = check_listen(d, d->config.options, &report);
+        if (d->spec->check != NULL) {
+            good = d->spec->check(d->config.values, d->config.options,
+                                  &report) &&
+                   good;
+        }
+        rc = good ? 0 : PS_E_CONFIG;
+    }
+    fputs(report_text, stderr);
+    d->config.grace_time = rc == 0 ? daemon_common_options(d)->grace : 0;
+    return rc == 0 ? PS_EXIT_OK : PS_EXIT_CONFIG;
+}
+
+static void log_option_change(void *ctx, const struct ps_option *row)
+{
+    const struct daemon *d = ctx;
+    char text[256];
+    struct ps_str s;
+
+    ps_str_init(&s, text, sizeof(text));
+    ps_options_text(d->config.reloaded, row->path, &s);
+    ps_log(PS_LOG_NOTICE, "option changed %s=%s", row->path, text);
+}
+
+static void log_report(enum ps_log_level level)
+{
+    char *rest = report_text;
+
+    for (char *line; (line = strsep(&rest, "\n")) != NULL;) {
+        if (line[0] != '\0') {
+            ps_log(level, "%s", line);
+        }
+    }
+}
+
+static int open_spare_fd(void)
+{
+    return open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+void daemon_config_reload(struct daemon *d)
+{
+    struct ps_options *now = NULL;
+    struct ps_options *before = d->config.reloaded != NULL ? d->config.reloaded
+                                                           : d->config.options;
+    void *values = ps_calloc(1, d->spec->values_size);
+    struct timespec mono;
+    struct ps_str report;
+
+    clock_gettime(CLOCK_MONOTONIC, &mono);
+    ps_notify("RELOADING=1\nMONOTONIC_USEC=%" PRIu64,
+              (uint64_t)mono.tv_sec * 1000000u +
+                  (uint64_t)mono.tv_nsec / 1000u);
+    ps_str_init(&report, report_text, sizeof(report_text));
+    if (d->config.spare_fd >= 0) {
+        close(d->config.spare_fd);
+    }
+    int rc = load_options(d, before, values, &now, &report);
+
+    d->config.spare_fd = open_spare_fd();
+    if (rc == 0) {
+        const struct ps_common_options *c =
+            (const void *)((const char *)values + d->spec->common);
+
+        log_report(PS_LOG_WARNING);
+        d->config.reloaded = now;
+        ps_options_compare(before, now, log_option_change, d);
+        ps_log_level_set((enum ps_log_level)c->log_level);
+        d->config.grace_time = c->grace;
+        if (before != d->config.options) {
+            ps_options_free(before);
+        }
+        ps_log(PS_LOG_NOTICE, "options reloaded");
+    } else {
+        log_report(PS_LOG_ERROR);
+        ps_log(PS_LOG_ERROR, "options not reloaded, the old ones stay%s",
+               d->config.spare_fd < 0 ? "; no descriptor is left, trying again"
+                                      : "");
+    }
+    if (d->config.spare_fd < 0) {
+        ps_loop_timer_set(d->loop, &d->config.reload_timer,
+                          ps_loop_now(d->loop) + PS_SECONDS(1));
+    }
+    ps_free(values);
+    ps_notify("READY=1\nSTATUS=%s",
+              rc == 0 ? "serving"
+                      : "serving with old options: the new ones could not be "
+                        "read, see the log");
+}
+
+/* Repeats a reload that failed because no descriptor was left. */
+static void retry_reload(struct ps_loop_timer *t)
+{
+    struct daemon *d = PS_CONTAINER(t, struct daemon, config.reload_timer);
+
+    d->config.spare_fd = open_spare_fd();
+    if (d->config.spare_fd >= 0) {
+        daemon_config_reload(d);
+    } else {
+        ps_loop_timer_set(d->loop, t, ps_loop_now(d->loop) + PS_SECONDS(1));
+    }
+}
+
+int daemon_config_print(const struct daemon *d)
+{
+    switch (d->args.print) {
+    case PS_PRINT_DEFAULTS:
+        ps_option_set_print_defaults(d->spec->options, stdout);
+        break;
+    case PS_PRINT_SCHEMA:
+        ps_option_set_print_schema(d->spec->options, stdout);
+        break;
+    case PS_PRINT_EFFECTIVE:
+        ps_options_print(d->config.options, stdout);
+        break;
+    case PS_PRINT_NOTHING:
+        break;
+    }
+    return PS_EXIT_OK;
+}
+
+void daemon_config_start(struct daemon *d)
+{
+    d->config.spare_fd = open_spare_fd();
+    d->config.reload_timer.due = retry_reload;
+}
+
+void daemon_config_stop(struct daemon *d)
+{
+    ps_loop_timer_set(d->loop, &d->config.reload_timer, PS_TIME_NEVER);
+}
+
+void daemon_config_fini(struct daemon *d)
+{
+    ps_options_free(d->config.reloaded);
+    ps_options_free(d->config.options);
+    ps_free(d->config.values);
+}

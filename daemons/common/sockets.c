@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sockets of a daemon: TCP port, Unix socket, socket for agents of this host,
+ * and the limit on descriptors. */
+#include "common/daemon_inner.h"
+
+#include "base/log.h"
+#include "common/advice.h"
+#include "driver/driver.h"
+#include "net/addr.h"
+#include "net/local.h"
+#include "net/shm_peer.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+/* Raises the limit on descriptors to the hard limit: each agent takes one at
+ * least. */
+void daemon_raise_descriptors(const struct daemon *d)
+{
+    struct rlimit lim;
+    uint64_t wanted = daemon_common_options(d)->connections + 64;
+
+    if (getrlimit(RLIMIT_NOFILE, &lim) != 0) {
+        return;
+    }
+    lim.rlim_cur = lim.rlim_max;
+    (void)setrlimit(RLIMIT_NOFILE, &lim);
+    if (daemon_listen_options(d) != NULL && lim.rlim_max < wanted) {
+        ps_log(PS_LOG_WARNING,
+               "descriptors limit %" PRIu64 " less than limits.connections "
+               "needs %" PRIu64 "; raise LimitNOFILE",
+               (uint64_t)lim.rlim_max, wanted);
+    }
+}
+
+static int open_local(struct daemon *d)
+{
+    const char *option = d->spec->socket_option;
+    unsigned mode;
+    uint32_t max;
+    const char *path = d->spec->socket(d->config.values, &mode, &max);
+    const char *advice;
+    int rc;
+
+    if (path[0] == '\0') {
+        return PS_EXIT_OK;
+    }
+    rc = ps_local_listen(path, mode, (int)max, &d->sockets.local_fd);
+    advice = ps_advice_local(rc, errno);
+    if (rc == 0) {
+        d->sockets.local_path = path;
+        return PS_EXIT_OK;
+    }
+    if (option != NULL && ps_options_origin(d->config.options, option) ==
+                              PS_OPTION_FROM_DEFAULT) {
+        ps_log(PS_LOG_NOTICE,
+               "no Unix socket at %s (%s): psctl cannot change jobs; %s says "
+               "where it is to be",
+               path, advice, option);
+        return PS_EXIT_OK;
+    }
+    ps_log(PS_LOG_ERROR, "cannot listen on %s: %s", path, advice);
+    return rc == PS_E_PERM ? PS_EXIT_NOPERM : PS_EXIT_CANTCREAT;
+}
+
+static int open_tcp(struct daemon *d, const struct ps_listen_options *l)
+{
+    bool any = l->port == (uint64_t)PS_LISTEN_PORT_AUTO;
+    uint16_t first = any ? d->spec->port : (uint16_t)l->port;
+    uint16_t count = any ? d->spec->port_count : 1;
+    char where[PS_ADDRESS_MAX + 1];
+    int rc = PS_E_EXIST;
+
+    for (uint16_t i = 0; rc == PS_E_EXIST && i < count; i++) {
+        rc = ps_listen_tcp(l->address, (uint16_t)(first + i), l->backlog,
+                           &d->sockets.listen_fd, &d->sockets.listen_port);
+    }
+    if (rc == 0) {
+        return PS_EXIT_OK;
+    }
+    const char *advice = ps_advice_tcp(rc, errno);
+
+    (void)ps_addr_format(l->address, first, where, sizeof(where));
+    ps_log(PS_LOG_ERROR, "cannot listen on %s: %s", where, advice);
+    return ps_exit_code(rc);
+}
+
+int daemon_sockets_open(struct daemon *d)
+{
+    const struct ps_listen_options *l = daemon_listen_options(d);
+
+    if (l != NULL) {
+        int code = open_tcp(d, l);
+
+        if (code != PS_EXIT_OK) {
+            return code;
+        }
+    }
+    return d->spec->socket != NULL ? open_local(d) : PS_EXIT_OK;
+}
+
+bool daemon_uses_shm(const struct daemon *d)
+{
+    return d->spec->same_host != NULL && d->spec->same_host(d->config.values);
+}
+
+void daemon_listen_shm(struct daemon *d)
+{
+    const struct ps_listen_options *l = daemon_listen_options(d);
+    int rc;
+
+    if (l == NULL || !daemon_uses_shm(d)) {
+        return;
+    }
+    rc = ps_shm_listen(d->facts.address, l->backlog, &d->sockets.shm_fd);
+    if (rc != 0) {
+        ps_log(PS_LOG_NOTICE,
+               "agents on this host come by TCP address %s reason \"%s\"",
+               d->facts.address, ps_strerror(rc));
+    }
+}
+
+static void accepted_tcp(void *ctx, int fd)
+{
+    struct daemon *d = ctx;
+
+    ps_driver_accept(d->driver, fd);
+}
+
+static void accepted_shm(void *ctx, int fd)
+{
+    struct daemon *d = ctx;
+
+    ps_driver_accept_shm(d->driver, fd);
+}
+
+static void accepted_local(void *ctx, int fd)
+{
+    struct daemon *d = ctx;
+
+    ps_driver_accept_local(d->driver, fd);
+}
+
+int daemon_listeners_open(struct daemon *d)
+{
+    int rc = 0;
+
+    if (d->sockets.listen_fd >= 0) {
+        rc = ps_listener_open(d->loop, d->sockets.listen_fd, accepted_tcp, d,
+                              &d->sockets.tcp_listener);
+        d->sockets.listen_fd = rc == 0 ? -1 : d->sockets.listen_fd;
+    }
+    if (rc == 0 && d->sockets.shm_fd >= 0) {
+        rc = ps_listener_open(d->loop, d->sockets.shm_fd, accepted_shm, d,
+                              &d->sockets.shm_listener);
+        d->sockets.shm_fd = rc == 0 ? -1 : d->sockets.shm_fd;
+    }
+    if (rc == 0 && d->sockets.local_fd >= 0) {
+        rc = ps_listener_open(d->loop, d->sockets.local_fd, accepted_local, d,
+                              &d->sockets.local_listener);
+        d->sockets.local_fd = rc == 0 ? -1 : d->sockets.local_fd;
+    }
+    return rc;
+}
+
+int daemon_write_port_file(const struct daemon *d)
+{
+    char temp[4096];
+    FILE *f;
+    bool good;
+
+    if (d->args.port_file == NULL) {
+        return PS_EXIT_OK;
+    }
+    snprintf(temp, sizeof(temp), "%s.new", d->args.port_file);
+    f = fopen(temp, "we");
+    good = f != NULL;
+    if (good) {
+        good = fprintf(f, "%u\n", (unsigned)d->sockets.listen_port) > 0;
+        good = fclose(f) == 0 && good;
+        good = good && rename(temp, d->args.port_file) == 0;
+    }
+    if (!good) {
+        ps_log(PS_LOG_ERROR, "cannot write %s: %s", d->args.port_file,
+               strerror(errno));
+        return PS_EXIT_CANTCREAT;
+    }
+    return PS_EXIT_OK;
+}
+
+void daemon_sockets_close(struct daemon *d)
+{
+    ps_listener_close(d->sockets.tcp_listener);
+    ps_listener_close(d->sockets.local_listener);
+    ps_listener_close(d->sockets.shm_listener);
+    if (d->sockets.shm_fd >= 0) {
+        close(d->sockets.shm_fd);
+    }
+    if (d->sockets.listen_fd >= 0) {
+        close(d->sockets.listen_fd);
+    }
+    if (d->sockets.local_fd >= 0) {
+        close(d->sockets.local_fd);
+    }
+    if (d->sockets.local_path != NULL) {
+        ps_local_remove(d->sockets.local_path);
+    }
+}
