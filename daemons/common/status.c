@@ -83,7 +83,7 @@ void daemon_log_state(const struct daemon *d)
 
     ps_driver_stats(d->driver, &s);
     ps_log(PS_LOG_NOTICE,
-           "state %s name %s connections %u strangers %u paused %u "
+           "state %s name %s connections %u pre_handshake %u paused %u "
            "computing %u queued %" PRIu64 " in %" PRIu64 " out %" PRIu64
            " copied %" PRIu64 " moved %" PRIu64 " loops %u reads %" PRIu64
            " writes %" PRIu64 " refused %" PRIu64 " allocations %zu",

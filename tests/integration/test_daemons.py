@@ -446,7 +446,7 @@ def test_service_manager_is_told(daemons, tmp_path):
         assert sched.wait() == 0
 
 
-# ----------------------------------------------------------------- strangers
+# ------------------------------------------------- unknown peers
 
 
 def send_and_wait(port, data):

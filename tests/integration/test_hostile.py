@@ -121,14 +121,15 @@ class Watch:
         return lines[0]
 
 
-def await_no_strangers(daemon, connect, greeting):
+def await_handshakes(daemon, connect, greeting):
     """Who has connected and never greeted is gone, and the log says so. They
     are accepted one after the other: when who came last is greeted, the
     daemon knows all of them."""
     with connect() as last:
         last.sendall(greeting)
         wire.read_frame(last)
-    wait_for(lambda: daemon.state()["strangers"] == 0, "no strangers")
+    wait_for(lambda: daemon.state()["pre_handshake"] == 0,
+             "no connection before its handshake")
 
 
 # ---------------------------------------------------------------- the bombs
@@ -239,7 +240,7 @@ def throw(place, name, bomb, greet=False):
 
 @pytest.mark.parametrize("bomb", STRANGERS)
 @pytest.mark.parametrize("name", ENDPOINTS)
-def test_strangers(place, name, bomb):
+def test_unauthenticated_connection(place, name, bomb):
     throw(place, name, STRANGERS[bomb])
 
 
@@ -308,7 +309,7 @@ def test_closed_in_the_middle(place, name):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER,
                             struct.pack("ii", 1, 0))
         sock.close()
-    await_no_strangers(daemon, connect, greeting)
+    await_handshakes(daemon, connect, greeting)
     place.check()
 
 
@@ -327,7 +328,7 @@ def test_silence(place, name):
 
 
 @pytest.mark.parametrize("name", ("psched", "psserver"))
-def test_a_crowd_of_strangers(place, name):
+def test_many_connections_before_their_handshake(place, name):
     """They cannot keep others out."""
     daemon, connect, greeting, _ = endpoint(place, name)
     crowd = [connect() for _ in range(300)]
@@ -339,7 +340,7 @@ def test_a_crowd_of_strangers(place, name):
     place.check()
     for s in crowd:
         s.close()
-    await_no_strangers(daemon, connect, greeting)
+    await_handshakes(daemon, connect, greeting)
 
 
 def test_who_never_reads_is_cut(place):
