@@ -132,7 +132,10 @@ static bool try_address(struct ps_dial *d, const struct addrinfo *ai)
     d->poll.data = d;
     d->is_polling = true;
     ps_addr_print(ai->ai_addr, d->detail, sizeof(d->detail));
-    uv_poll_start(&d->poll, UV_WRITABLE, dial_connected);
+    error = -uv_poll_start(&d->poll, UV_WRITABLE, dial_connected);
+    if (error != 0) {
+        dial_maybe_done(d, error);
+    }
     return true;
 }
 
