@@ -110,6 +110,12 @@ void ps_driver_accept_local(struct ps_driver *d, int fd)
     char peer[PS_CONN_PEER_MAX];
     int rc = ps_local_peer(fd, &who);
 
+    if (rc != 0) {
+        ps_log_of(LOG_REFUSED, PS_LOG_WARNING,
+                  "connection refused peer=local reason=\"its process is not "
+                  "known: %s\"",
+                  ps_strerror(rc));
+    }
     if (rc != 0 || d->is_closing) {
         close(fd);
         return;

@@ -252,7 +252,7 @@ static void thread_complete_task(struct ps_io_thread *mv)
     uv_cond_broadcast(&all->completed);
     uv_mutex_unlock(&all->lock);
     if (first) {
-        uv_async_send(&all->async);
+        ps_uv_wake(&all->async);
     }
 }
 

@@ -98,8 +98,13 @@ static void arm_timer(struct ps_loop *l)
     uint64_t due = at / 1000000u + (at % 1000000u != 0);
     uint64_t now = uv_now(&l->uv);
 
-    uv_timer_start(&l->timer, timer_due,
-                   at <= ps_loop_now(l) || due <= now ? 0 : due - now, 0);
+    if (uv_timer_start(&l->timer, timer_due,
+                       at <= ps_loop_now(l) || due <= now ? 0 : due - now,
+                       0) != 0) {
+        /* Tries again in the next iteration, which comes at once. */
+        l->armed = PS_TIME_NEVER;
+        uv_idle_start(&l->idle, idle_spin);
+    }
 }
 
 static void send_slots_due(struct ps_loop_timer *t)

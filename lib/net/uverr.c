@@ -3,6 +3,7 @@
 
 #include "base/err.h"
 
+#include <sched.h>
 #include <uv.h>
 
 int ps_err_from_uv(int status)
@@ -23,4 +24,11 @@ int ps_err_from_uv(int status)
         return PS_E_UNREACH;
     }
     return ps_err_from_errno(-status);
+}
+
+void ps_uv_wake(struct uv_async_s *async)
+{
+    while (uv_async_send(async) != 0) {
+        sched_yield();
+    }
 }

@@ -84,7 +84,7 @@ static void thread_main(void *arg)
 
         uv_mutex_lock(&w->lock);
         if (piece_done(w, t, rc)) {
-            uv_async_send(&w->async);
+            ps_uv_wake(&w->async);
         }
     }
     uv_mutex_unlock(&w->lock);
