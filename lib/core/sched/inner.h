@@ -9,7 +9,9 @@
  *     witness.c       silence of a member as others see it
  *     probe.c         liveness and reach probes
  *     worker.c        workers that join and leave jobs, barriers
- *     lifecycle.c     phases of a job, losses
+ *     loss.c          lost workers, agents and servers, fresh links
+ *     lifecycle.c     phases of a job
+ *     job_server.c    servers that jobs may get and have
  *     job_state.c     state of a job as sent to its members
  *     history.c       jobs as operators see them, jobs that ended
  *     key.c           keys and their placement

@@ -193,46 +193,6 @@ void ps_sched_job_publish_later(struct ps_sched_step *st,
                                 ps_time_add(st->now, COALESCE_TIME));
 }
 
-static bool job_has_agent(const struct ps_sched_job *j, uint32_t node)
-{
-    for (uint32_t i = 0; i < j->agent_count; i++) {
-        if (j->agents[i] == node) {
-            return true;
-        }
-    }
-    return false;
-}
-
-void ps_sched_jobs_send_state(struct ps_sched_step *st, struct ps_member *m)
-{
-    struct ps_map_cursor cursor = {0};
-    struct ps_sched_job *j;
-
-    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
-        if (m->role == PS_ROLE_SERVER) {
-            if (ps_sched_job_server_of(j, m->node) != NULL) {
-                ps_sched_job_send_state(st, j, m);
-                j->send_quota_at = st->now;
-            }
-            continue;
-        }
-        if (j->version == 0 || !job_has_agent(j, m->node)) {
-            continue; /* Its state is not published yet. */
-        }
-        ps_sched_job_send_state(st, j, m);
-        ps_sched_keys_send_reassigned(st, j, m);
-        if (ps_sched_job_has_started(j) && j->barrier.last_open > 0) {
-            ps_sched_send_msg(
-                st, m,
-                &(struct ps_msg){
-                    .code = PS_MSG_BARRIER_DONE,
-                    .barrier_done = {.gen = j->gen,
-                                     .number = j->barrier.last_open},
-                });
-        }
-    }
-}
-
 void ps_sched_job_send_ended(struct ps_sched_step *st, struct ps_member *m,
                              uint64_t gen, uint32_t version)
 {

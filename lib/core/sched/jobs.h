@@ -23,12 +23,6 @@ void ps_sched_on_barrier_enter(struct ps_sched_step *st,
                                const struct ps_msg_barrier_enter *m);
 /* Sends the newest open barrier to all agents of the job. */
 void ps_sched_barrier_notify(struct ps_sched_step *st, struct ps_sched_job *j);
-/* Marks the workers of an agent on a fresh link unconfirmed until the agent
- * reports them again. */
-void ps_sched_workers_unconfirm(struct ps_sched_step *st,
-                                struct ps_member *agent);
-void ps_sched_workers_drop_missing(struct ps_sched_step *st,
-                                   struct ps_member *agent);
 
 /* job_state.c */
 /* NULL: no such job. By name, only an open job is found. */
@@ -51,8 +45,6 @@ void ps_sched_job_publish_later(struct ps_sched_step *st,
                                 struct ps_sched_job *j);
 void ps_sched_job_send_state(struct ps_sched_step *st, struct ps_sched_job *j,
                              struct ps_member *m);
-/* Sends the states of all jobs of a member on a fresh link. */
-void ps_sched_jobs_send_state(struct ps_sched_step *st, struct ps_member *m);
 /* Sends state ENDED to a member whose job has ended, or is not its own. */
 void ps_sched_job_send_ended(struct ps_sched_step *st, struct ps_member *m,
                              uint64_t gen, uint32_t version);
@@ -60,11 +52,29 @@ void ps_sched_job_send_ended(struct ps_sched_step *st, struct ps_member *m,
 /* lifecycle.c */
 void ps_sched_job_try_start(struct ps_sched_step *st, struct ps_sched_job *j);
 void ps_sched_jobs_try_start(struct ps_sched_step *st);
+void ps_sched_job_try_run(struct ps_sched_step *st, struct ps_sched_job *j);
+/* Fails the job; may free it. */
+void ps_sched_job_fail(struct ps_sched_step *st, struct ps_sched_job *j,
+                       const char *reason);
+/* Without a live worker, ends and frees the job; while ranks are LOST, starts
+ * its rejoin_grace instead. */
+void ps_sched_job_end_if_unused(struct ps_sched_step *st,
+                                struct ps_sched_job *j);
+void ps_sched_jobs_tick(struct ps_sched_step *st);
+
+/* Extends the time limits of jobs by the time for which the scheduler slept. */
+void ps_sched_jobs_on_wakeup(struct ps_sched_step *st, ps_time late);
+ps_time ps_sched_jobs_deadline(const struct ps_sched *s);
+
+/* job_server.c */
 /* Servers that a new job may use. *ret_draining: further ACTIVE servers that
  * are draining, *ret_name: name of one of them. */
 uint32_t ps_sched_count_servers(const struct ps_sched *s,
                                 uint32_t *ret_draining, const char **ret_name);
-void ps_sched_job_try_run(struct ps_sched_step *st, struct ps_sched_job *j);
+/* Server that the job would get next: the one with fewest bytes, then by name;
+ * NULL: none is usable. */
+struct ps_member *ps_sched_job_next_server(const struct ps_sched *s,
+                                           const struct ps_sched_job *j);
 /* Servers that could join the job, at most as many as it lacks of num_servers.
  * Returns their count. */
 uint32_t
@@ -73,13 +83,15 @@ ps_sched_job_spare_servers(const struct ps_sched *s,
                            const struct ps_member *list[PS_SERVERS_MAX]);
 /* Makes `m` a server of the job; the caller publishes the job. */
 void ps_sched_job_add_server(struct ps_sched_job *j, const struct ps_member *m);
-/* Fails the job; may free it. */
-void ps_sched_job_fail(struct ps_sched_step *st, struct ps_sched_job *j,
-                       const char *reason);
-/* Without a live worker, ends and frees the job; while ranks are LOST, starts
- * its rejoin_grace instead. */
-void ps_sched_job_end_if_unused(struct ps_sched_step *st,
-                                struct ps_sched_job *j);
+/* Removes a server that is lost; this process of it is not used again. */
+void ps_sched_job_remove_server(struct ps_sched *s, struct ps_sched_job *j,
+                                struct ps_sched_job_server *on,
+                                const struct ps_member *server);
+/* Takes the load of a job that ends off its servers. */
+void ps_sched_job_release_servers(struct ps_sched *s,
+                                  const struct ps_sched_job *j);
+
+/* loss.c */
 /* Filter for LIVE workers. ps_sched_job_lose_workers() makes those that match
  * LOST, or removes them before the start; it may free the job. */
 struct ps_sched_loss {
@@ -95,11 +107,12 @@ void ps_sched_jobs_lose_agent(struct ps_sched_step *st, struct ps_member *agent,
                               const char *why);
 void ps_sched_jobs_lose_server(struct ps_sched_step *st,
                                struct ps_member *server, const char *why);
-void ps_sched_jobs_tick(struct ps_sched_step *st);
-
-/* Extends the time limits of jobs by the time for which the scheduler slept. */
-void ps_sched_jobs_on_wakeup(struct ps_sched_step *st, ps_time late);
-ps_time ps_sched_jobs_deadline(const struct ps_sched *s);
+/* Loses the workers that an agent on a fresh link has not reported. */
+void ps_sched_workers_drop_missing(struct ps_sched_step *st,
+                                   struct ps_member *agent);
+/* Sends a member on a fresh link all that it needs of its jobs; an agent has to
+ * report its workers again. */
+void ps_sched_jobs_on_fresh_link(struct ps_sched_step *st, struct ps_member *m);
 
 /* key.c */
 void ps_sched_on_key_open(struct ps_sched_step *st, struct ps_member *agent,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Life of a job from its start to its end, and the effect of losses on it.
+/* Life of a job from its start to its end.
  *
  *     FORMING    until all workers and enough servers are there
  *     STARTING   ranks, slots and servers are assigned; servers are notified
@@ -16,120 +16,6 @@
 
 /* ------------------------------------------------------------------ start */
 
-/* True: this process was notified that the job has ended for it. */
-static bool was_removed(const struct ps_sched_job *j, const struct ps_member *m)
-{
-    for (uint32_t i = 0; i < j->removed_server_count; i++) {
-        if (j->removed_servers[i].node == m->node &&
-            j->removed_servers[i].incarnation == m->incarnation) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static bool is_usable_server(const struct ps_sched_job *j,
-                             const struct ps_member *m)
-{
-    return m->role == PS_ROLE_SERVER && m->state == PS_NODE_STATE_ACTIVE &&
-           !m->last_ping.draining &&
-           ps_sched_job_server_of(j, m->node) == NULL && !was_removed(j, m);
-}
-
-uint32_t ps_sched_count_servers(const struct ps_sched *s,
-                                uint32_t *ret_draining, const char **ret_name)
-{
-    uint32_t active = ps_members_count(&s->members, PS_ROLE_SERVER,
-                                       PS_NODE_STATE_ACTIVE);
-
-    *ret_draining = 0;
-    for (uint32_t i = 0; i < s->members.count; i++) {
-        const struct ps_member *m = s->members.sorted[i];
-
-        if (m->role == PS_ROLE_SERVER && m->state == PS_NODE_STATE_ACTIVE &&
-            m->last_ping.draining) {
-            *ret_name = m->name;
-            ++*ret_draining;
-        }
-    }
-    return active - *ret_draining;
-}
-
-static void add_removed_server(struct ps_sched_job *j,
-                               const struct ps_member *m)
-{
-    j->removed_servers = ps_realloc(j->removed_servers,
-                                    (j->removed_server_count + 1u) *
-                                        sizeof(*j->removed_servers));
-    j->removed_servers[j->removed_server_count++] =
-        (struct ps_sched_removed_server){.node = m->node,
-                                         .incarnation = m->incarnation};
-}
-
-/* Server that the job would get next: the one with fewest bytes, then by name;
- * NULL: none is usable. */
-static struct ps_member *least_loaded_server(const struct ps_sched *s,
-                                             const struct ps_sched_job *j)
-{
-    struct ps_member *best = NULL;
-
-    for (uint32_t i = 0; i < s->members.count; i++) {
-        struct ps_member *m = s->members.sorted[i];
-
-        if (is_usable_server(j, m) &&
-            (best == NULL || m->placed_bytes < best->placed_bytes)) {
-            best = m;
-        }
-    }
-    return best;
-}
-
-uint32_t
-ps_sched_job_spare_servers(const struct ps_sched *s,
-                           const struct ps_sched_job *j,
-                           const struct ps_member *list[PS_SERVERS_MAX])
-{
-    uint32_t room = j->num_servers > j->server_count
-                        ? j->num_servers - j->server_count
-                        : 0;
-    uint32_t count = 0;
-
-    for (uint32_t i = 0; i < s->members.count; i++) {
-        const struct ps_member *m = s->members.sorted[i];
-        uint32_t at = count;
-
-        if (!is_usable_server(j, m)) {
-            continue;
-        }
-        while (at > 0 && list[at - 1]->placed_bytes > m->placed_bytes) {
-            at--;
-        }
-        if (at < room) {
-            count += count < room;
-            memmove(&list[at + 1], &list[at],
-                    (count - 1 - at) * sizeof(list[0]));
-            list[at] = m;
-        }
-    }
-    return count;
-}
-
-/* Keeps the list sorted by name. */
-void ps_sched_job_add_server(struct ps_sched_job *j, const struct ps_member *m)
-{
-    uint32_t i = j->server_count;
-
-    j->servers = ps_realloc(j->servers,
-                            (j->server_count + 1u) * sizeof(*j->servers));
-    while (i > 0 && strcmp(j->servers[i - 1].name, m->name) > 0) {
-        j->servers[i] = j->servers[i - 1];
-        i--;
-    }
-    j->servers[i] = (struct ps_sched_job_server){.node = m->node};
-    ps_str_copy(j->servers[i].name, sizeof(j->servers[i].name), m->name);
-    j->server_count++;
-}
-
 void ps_sched_job_try_start(struct ps_sched_step *st, struct ps_sched_job *j)
 {
     const struct ps_sched *s = st->s;
@@ -142,7 +28,7 @@ void ps_sched_job_try_start(struct ps_sched_step *st, struct ps_sched_job *j)
     }
     ps_sched_job_assign_ranks(j);
     while (j->server_count < j->num_servers) {
-        ps_sched_job_add_server(j, least_loaded_server(s, j));
+        ps_sched_job_add_server(j, ps_sched_job_next_server(s, j));
     }
     ps_sched_job_set_phase(j, PS_JOB_PHASE_STARTING, st->fx);
     ps_sched_job_publish(st, j);
@@ -173,18 +59,6 @@ void ps_sched_job_try_run(struct ps_sched_step *st, struct ps_sched_job *j)
 
 /* -------------------------------------------------------------------- end */
 
-static void subtract_server_load(struct ps_sched *s,
-                                 const struct ps_sched_job_server *on)
-{
-    struct ps_member *m = ps_members_get(&s->members, on->node);
-
-    if (m != NULL) {
-        assert(m->placed_bytes >= on->bytes);
-        m->placed_bytes -= on->bytes;
-        m->reserved_bytes -= on->reserved_bytes;
-    }
-}
-
 static void end_job(struct ps_sched_step *st, struct ps_sched_job *j)
 {
     struct ps_sched *s = st->s;
@@ -195,9 +69,7 @@ static void end_job(struct ps_sched_step *st, struct ps_sched_job *j)
     ps_sched_waiters_reply(st, j);
     ps_sched_stall_drop_job(st, j);
     ps_sched_history_add(&s->history, j, st->now);
-    for (uint32_t i = 0; i < j->server_count; i++) {
-        subtract_server_load(s, &j->servers[i]);
-    }
+    ps_sched_job_release_servers(s, j);
     ps_map_remove(s->jobs, j->gen);
     ps_sched_norm_free(j);
     ps_sched_account_close_job(j);
@@ -244,164 +116,6 @@ void ps_sched_job_end_if_unused(struct ps_sched_step *st,
         ps_effects_log_for(st->fx, &j->account, PS_LOG_WARNING,
                            "job %s gen %" PRIu64 " has no live worker", j->name,
                            j->gen);
-    }
-}
-
-/* ----------------------------------------------------------------- losses */
-
-static bool loss_matches(const struct ps_sched_worker *w,
-                         const struct ps_sched_loss *which)
-{
-    return w->state == PS_RANK_STATE_LIVE &&
-           w->agent_node == which->agent_node &&
-           (which->all_workers || w->worker_id == which->worker) &&
-           (!which->only_unconfirmed || !w->confirmed);
-}
-
-static void remove_lost_workers(struct ps_sched_step *st,
-                                struct ps_sched_job *j,
-                                const struct ps_sched_loss *which)
-{
-    bool any = false;
-
-    for (uint32_t i = j->worker_count; i > 0; i--) {
-        if (loss_matches(&j->workers[i - 1], which)) {
-            ps_sched_job_remove_worker(j, &j->workers[i - 1]);
-            any = true;
-        }
-    }
-    if (any) {
-        ps_sched_job_end_if_unused(st, j);
-    }
-}
-
-void ps_sched_job_lose_workers(struct ps_sched_step *st, struct ps_sched_job *j,
-                               const struct ps_sched_loss *which,
-                               const char *why)
-{
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str reason;
-    unsigned *ranks;
-    uint32_t count = 0;
-
-    if (!ps_sched_job_has_started(j)) {
-        remove_lost_workers(st, j, which);
-        return;
-    }
-    ranks = ps_alloc(j->worker_count * sizeof(*ranks));
-    for (uint32_t i = 0; i < j->worker_count; i++) {
-        if (loss_matches(&j->workers[i], which)) {
-            ps_sched_job_set_rank_state(j, &j->workers[i], PS_RANK_STATE_LOST,
-                                        st->now);
-            ranks[count++] = i;
-        }
-    }
-    if (count > 0) {
-        ps_str_init(&reason, text, sizeof(text));
-        ps_str_add(&reason, count == 1 ? "rank " : "ranks ");
-        ps_str_add_ranges(&reason, ranks, count);
-        ps_str_addf(&reason, " on %s %s lost: %s", j->workers[ranks[0]].host,
-                    count == 1 ? "was" : "were", why);
-        ps_effects_log_for(st->fx, &j->account, PS_LOG_WARNING,
-                           "job %s gen %" PRIu64 " %s", j->name, j->gen, text);
-        ps_sched_job_publish_later(st, j);
-        if (j->on_loss == PS_LOSS_POLICY_FAIL && ps_sched_job_is_open(j)) {
-            ps_sched_job_fail(st, j, text);
-        } else {
-            ps_sched_job_end_if_unused(st, j);
-        }
-    }
-    ps_free(ranks);
-}
-
-void ps_sched_jobs_lose_agent(struct ps_sched_step *st, struct ps_member *agent,
-                              const char *why)
-{
-    struct ps_map_cursor cursor = {0};
-    struct ps_sched_job *j;
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str full;
-
-    ps_str_init(&full, text, sizeof(text));
-    ps_str_addf(&full, "agent %s is gone: %s", agent->name, why);
-    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
-        ps_sched_waiters_drop_agent(j, agent->node);
-        ps_sched_job_lose_workers(
-            st, j,
-            &(struct ps_sched_loss){.agent_node = agent->node,
-                                    .all_workers = true},
-            text);
-    }
-}
-
-/* Removes a lost server from the job. Its partitions go to the others, or to a
- * replacement; the job fails when neither is possible. */
-static void remove_server(struct ps_sched_step *st, struct ps_sched_job *j,
-                          struct ps_sched_job_server *on,
-                          const struct ps_member *server, const char *why)
-{
-    uint32_t node = on->node;
-    bool held = on->bytes > 0;
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str reason;
-    struct ps_member *other;
-
-    add_removed_server(j, server);
-    ps_str_init(&reason, text, sizeof(text));
-    ps_str_addf(&reason, "server %s was lost: %s", on->name, why);
-    subtract_server_load(st->s, on);
-    memmove(on, on + 1,
-            (size_t)(&j->servers[j->server_count] - (on + 1)) * sizeof(*on));
-    j->server_count--;
-    if (!ps_sched_job_is_open(j)) {
-        return;
-    }
-    if (held && j->optimizer != NULL) {
-        ps_str_add(&reason, "; it held weights and optimizer state of the job");
-        ps_sched_job_fail(st, j, text);
-        return;
-    }
-    other = j->open_key_count == 0 || j->server_count == 0
-                ? least_loaded_server(st->s, j)
-                : NULL;
-    if (other != NULL) {
-        ps_sched_job_add_server(j, other);
-        ps_sched_job_publish(st, j);
-    }
-    if (j->server_count == 0) {
-        ps_str_add(&reason, "; there is no other");
-        ps_sched_job_fail(st, j, text);
-        return;
-    }
-    if (held) {
-        ps_str_add(&reason, "; what it held");
-        if (ps_sched_keys_reassign(st, j, node, &reason) != 0) {
-            ps_sched_job_fail(st, j, text);
-            return;
-        }
-    }
-    ps_sched_waiters_reply(st, j);
-    ps_sched_job_try_run(st, j); /* Last: this may end the job. */
-}
-
-void ps_sched_jobs_lose_server(struct ps_sched_step *st,
-                               struct ps_member *server, const char *why)
-{
-    struct ps_map_cursor cursor = {0};
-    struct ps_sched_job *j;
-
-    ps_sched_migrations_lose_server(st, server);
-    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
-        struct ps_sched_job_server *on = ps_sched_job_server_of(j,
-                                                                server->node);
-
-        if (on != NULL) {
-            remove_server(st, j, on, server, why);
-        }
-    }
-    cursor = (struct ps_map_cursor){0};
-    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
-        ps_sched_migrations_start(st, j);
     }
 }
 

@@ -10,7 +10,6 @@
 #include "base/alloc.h"
 #include "core/sched/conn.h"
 #include "core/sched/map.h"
-#include "core/sched/options.h"
 
 #include <string.h>
 
@@ -484,11 +483,7 @@ static void accept_member(struct ps_sched_step *st, struct ps_sched_conn *c,
         ps_sched_send_map(st, member);
     }
     if (!resumed) {
-        if (member->role == PS_ROLE_AGENT) {
-            ps_sched_workers_unconfirm(st, member);
-        }
-        ps_sched_jobs_send_state(st, member);
-        ps_sched_migrations_resend(st, member);
+        ps_sched_jobs_on_fresh_link(st, member);
     }
     if (member->role == PS_ROLE_SERVER) {
         ps_sched_jobs_try_start(st);

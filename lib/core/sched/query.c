@@ -6,7 +6,6 @@
 
 #include "base/alloc.h"
 #include "core/sched/conn.h"
-#include "core/sched/options.h"
 #include "core/sched/rebalance_reply.h"
 
 #include <inttypes.h>

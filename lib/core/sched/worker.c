@@ -747,41 +747,6 @@ void ps_sched_on_worker_gone(struct ps_sched_step *st, struct ps_member *agent,
     }
 }
 
-void ps_sched_workers_unconfirm(struct ps_sched_step *st,
-                                struct ps_member *agent)
-{
-    struct ps_map_cursor cursor = {0};
-    struct ps_sched_job *j;
-
-    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
-        for (uint32_t i = 0; i < j->worker_count; i++) {
-            struct ps_sched_worker *w = &j->workers[i];
-
-            if (w->agent_node == agent->node &&
-                w->state == PS_RANK_STATE_LIVE) {
-                w->confirmed = false;
-                agent->confirm_at = ps_time_add(st->now, st->s->opt.dead_after);
-            }
-        }
-    }
-}
-
-void ps_sched_workers_drop_missing(struct ps_sched_step *st,
-                                   struct ps_member *agent)
-{
-    struct ps_map_cursor cursor = {0};
-    struct ps_sched_job *j;
-
-    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
-        ps_sched_job_lose_workers(
-            st, j,
-            &(struct ps_sched_loss){.agent_node = agent->node,
-                                    .all_workers = true,
-                                    .only_unconfirmed = true},
-            "its agent does not know it any more");
-    }
-}
-
 /* ---------------------------------------------------------------- servers */
 
 void ps_sched_on_job_ready(struct ps_sched_step *st, struct ps_member *server,

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Servers of jobs: those that a job may get, and its own. */
+#include "core/sched/inner.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+
+/* True: this process was notified that the job has ended for it. */
+static bool was_removed(const struct ps_sched_job *j, const struct ps_member *m)
+{
+    for (uint32_t i = 0; i < j->removed_server_count; i++) {
+        if (j->removed_servers[i].node == m->node &&
+            j->removed_servers[i].incarnation == m->incarnation) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_usable_server(const struct ps_sched_job *j,
+                             const struct ps_member *m)
+{
+    return m->role == PS_ROLE_SERVER && m->state == PS_NODE_STATE_ACTIVE &&
+           !m->last_ping.draining &&
+           ps_sched_job_server_of(j, m->node) == NULL && !was_removed(j, m);
+}
+
+uint32_t ps_sched_count_servers(const struct ps_sched *s,
+                                uint32_t *ret_draining, const char **ret_name)
+{
+    uint32_t active = ps_members_count(&s->members, PS_ROLE_SERVER,
+                                       PS_NODE_STATE_ACTIVE);
+
+    *ret_draining = 0;
+    for (uint32_t i = 0; i < s->members.count; i++) {
+        const struct ps_member *m = s->members.sorted[i];
+
+        if (m->role == PS_ROLE_SERVER && m->state == PS_NODE_STATE_ACTIVE &&
+            m->last_ping.draining) {
+            *ret_name = m->name;
+            ++*ret_draining;
+        }
+    }
+    return active - *ret_draining;
+}
+
+struct ps_member *ps_sched_job_next_server(const struct ps_sched *s,
+                                           const struct ps_sched_job *j)
+{
+    struct ps_member *best = NULL;
+
+    for (uint32_t i = 0; i < s->members.count; i++) {
+        struct ps_member *m = s->members.sorted[i];
+
+        if (is_usable_server(j, m) &&
+            (best == NULL || m->placed_bytes < best->placed_bytes)) {
+            best = m;
+        }
+    }
+    return best;
+}
+
+uint32_t
+ps_sched_job_spare_servers(const struct ps_sched *s,
+                           const struct ps_sched_job *j,
+                           const struct ps_member *list[PS_SERVERS_MAX])
+{
+    uint32_t lacking = j->num_servers > j->server_count
+                           ? j->num_servers - j->server_count
+                           : 0;
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < s->members.count; i++) {
+        const struct ps_member *m = s->members.sorted[i];
+        uint32_t at = count;
+
+        if (!is_usable_server(j, m)) {
+            continue;
+        }
+        while (at > 0 && list[at - 1]->placed_bytes > m->placed_bytes) {
+            at--;
+        }
+        if (at < lacking) {
+            count += count < lacking;
+            memmove(&list[at + 1], &list[at],
+                    (count - 1 - at) * sizeof(list[0]));
+            list[at] = m;
+        }
+    }
+    return count;
+}
+
+/* Keeps the list sorted by name. */
+void ps_sched_job_add_server(struct ps_sched_job *j, const struct ps_member *m)
+{
+    uint32_t i = j->server_count;
+
+    j->servers = ps_realloc(j->servers,
+                            (j->server_count + 1u) * sizeof(*j->servers));
+    while (i > 0 && strcmp(j->servers[i - 1].name, m->name) > 0) {
+        j->servers[i] = j->servers[i - 1];
+        i--;
+    }
+    j->servers[i] = (struct ps_sched_job_server){.node = m->node};
+    ps_str_copy(j->servers[i].name, sizeof(j->servers[i].name), m->name);
+    j->server_count++;
+}
+
+/* Takes the load of the job off the server. */
+static void subtract_server_load(struct ps_sched *s,
+                                 const struct ps_sched_job_server *on)
+{
+    struct ps_member *m = ps_members_get(&s->members, on->node);
+
+    if (m != NULL) {
+        assert(m->placed_bytes >= on->bytes);
+        m->placed_bytes -= on->bytes;
+        m->reserved_bytes -= on->reserved_bytes;
+    }
+}
+
+static void add_removed_server(struct ps_sched_job *j,
+                               const struct ps_member *m)
+{
+    j->removed_servers = ps_realloc(j->removed_servers,
+                                    (j->removed_server_count + 1u) *
+                                        sizeof(*j->removed_servers));
+    j->removed_servers[j->removed_server_count++] =
+        (struct ps_sched_removed_server){.node = m->node,
+                                         .incarnation = m->incarnation};
+}
+
+void ps_sched_job_remove_server(struct ps_sched *s, struct ps_sched_job *j,
+                                struct ps_sched_job_server *on,
+                                const struct ps_member *server)
+{
+    add_removed_server(j, server);
+    subtract_server_load(s, on);
+    memmove(on, on + 1,
+            (size_t)(&j->servers[j->server_count] - (on + 1)) * sizeof(*on));
+    j->server_count--;
+}
+
+void ps_sched_job_release_servers(struct ps_sched *s,
+                                  const struct ps_sched_job *j)
+{
+    for (uint32_t i = 0; i < j->server_count; i++) {
+        subtract_server_load(s, &j->servers[i]);
+    }
+}
