@@ -14,10 +14,6 @@ void ps_sched_on_job_open(struct ps_sched_step *st, struct ps_member *agent,
                           const struct ps_msg_job_open *m);
 void ps_sched_on_worker_gone(struct ps_sched_step *st, struct ps_member *agent,
                              uint64_t seq, const struct ps_msg_worker_gone *m);
-void ps_sched_on_job_ready(struct ps_sched_step *st, struct ps_member *server,
-                           const struct ps_msg_job_ready *m);
-void ps_sched_on_value_lost(struct ps_sched_step *st, struct ps_member *server,
-                            const struct ps_msg_value_lost *m);
 void ps_sched_on_barrier_enter(struct ps_sched_step *st,
                                struct ps_member *agent,
                                const struct ps_msg_barrier_enter *m);
@@ -50,6 +46,10 @@ void ps_sched_job_send_ended(struct ps_sched_step *st, struct ps_member *m,
                              uint64_t gen, uint32_t version);
 
 /* lifecycle.c */
+void ps_sched_on_job_ready(struct ps_sched_step *st, struct ps_member *server,
+                           const struct ps_msg_job_ready *m);
+void ps_sched_on_value_lost(struct ps_sched_step *st, struct ps_member *server,
+                            const struct ps_msg_value_lost *m);
 void ps_sched_job_try_start(struct ps_sched_step *st, struct ps_sched_job *j);
 void ps_sched_jobs_try_start(struct ps_sched_step *st);
 void ps_sched_job_try_run(struct ps_sched_step *st, struct ps_sched_job *j);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Workers join and leave jobs, servers report that they are ready for a job,
- * and ranks enter barriers. */
+/* Workers join and leave jobs, and their ranks enter barriers. */
 #include "core/sched/inner.h"
 
 #include "base/name_hash.h"
@@ -745,58 +744,6 @@ void ps_sched_on_worker_gone(struct ps_sched_step *st, struct ps_member *agent,
         /* The agent does not know yet that the job is over. */
         ps_sched_job_send_ended(st, agent, m->gen, UINT32_MAX - 1);
     }
-}
-
-/* ---------------------------------------------------------------- servers */
-
-void ps_sched_on_job_ready(struct ps_sched_step *st, struct ps_member *server,
-                           const struct ps_msg_job_ready *m)
-{
-    struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
-    struct ps_sched_job_server *on =
-        j != NULL ? ps_sched_job_server_of(j, server->node) : NULL;
-
-    if (on == NULL) {
-        ps_sched_job_send_ended(st, server, m->gen, m->version);
-        return;
-    }
-    /* A version that is not made yet would satisfy later waiters. */
-    if (m->version > on->ready_version && m->version <= j->version) {
-        on->ready_version = m->version;
-        on->newest_round = m->round;
-        ps_sched_job_try_run(st, j);
-        ps_sched_waiters_reply(st, j);
-        j = ps_sched_find_job(st->s, m->gen); /* The job may have ended. */
-        if (j != NULL) {
-            ps_sched_migrations_start(st, j);
-        }
-    }
-}
-
-void ps_sched_on_value_lost(struct ps_sched_step *st, struct ps_member *server,
-                            const struct ps_msg_value_lost *m)
-{
-    struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str why;
-
-    if (j == NULL || ps_sched_job_server_of(j, server->node) == NULL ||
-        m->key >= j->key_count || j->keys[m->key] == NULL) {
-        return;
-    }
-    ps_str_init(&why, text, sizeof(text));
-    if (j->mode == PS_MODE_SYNC) {
-        ps_str_addf(&why,
-                    "a server was lost with version %llu of '%s', of which "
-                    "there is no other copy",
-                    (unsigned long long)m->version, j->keys[m->key]->name);
-    } else {
-        ps_str_addf(&why,
-                    "a server was lost with the value of '%s', of which there "
-                    "is no other copy",
-                    j->keys[m->key]->name);
-    }
-    ps_sched_job_fail(st, j, text);
 }
 
 /* --------------------------------------------------------------- barriers */
