@@ -6,9 +6,10 @@
  * A short declaration makes a table with an entry for each partition here, on
  * every agent and on servers. The job and its user have limits for these
  * tables. */
-#include "core/sched/inner.h"
+#include "core/sched/account.h"
 
 #include "base/alloc.h"
+#include "core/sched/inner.h"
 
 #include <string.h>
 

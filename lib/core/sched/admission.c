@@ -3,10 +3,11 @@
  * from its declaration, so a key that does not fit is refused before it costs
  * memory anywhere, and no job takes memory of another. Each server gets the
  * quota of each job. */
-#include "core/sched/inner.h"
+#include "core/sched/admission.h"
 
 #include "base/alloc.h"
 #include "core/sched/conn.h"
+#include "core/sched/inner.h"
 
 /* Quotas that change within this time are sent together; the first at once. */
 #define COALESCE_TIME PS_MILLIS(2)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Servers of jobs: those that a job may get, and its own. */
-#include "core/sched/inner.h"
+#include "core/sched/job_server.h"
 
 #include "base/alloc.h"
+#include "core/sched/inner.h"
 
 #include <string.h>
 

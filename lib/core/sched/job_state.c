@@ -2,10 +2,11 @@
 /* Lookup of jobs, and the state of a job as sent to daemons. job_state holds
  * all that a daemon must know of a job; each new version goes to all its
  * servers and agents. */
-#include "core/sched/inner.h"
+#include "core/sched/job_state.h"
 
 #include "base/alloc.h"
 #include "core/sched/conn.h"
+#include "core/sched/inner.h"
 
 #include <inttypes.h>
 #include <string.h>

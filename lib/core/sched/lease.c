@@ -9,7 +9,10 @@
  * one is heard, and then all have time to reconnect (rules D8 and D9). While
  * most members are silent at once, part of the network is down, on their side
  * or on the scheduler's: leases are longer (rule D10). */
+#include "core/sched/lease.h"
+
 #include "core/sched/inner.h"
+#include "core/sched/witness.h"
 
 #include <inttypes.h>
 

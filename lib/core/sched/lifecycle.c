@@ -6,9 +6,19 @@
  *     RUNNING    all servers have sent job_ready
  *     FAILED     all are sent the reason; workers leave
  *     ENDED      no worker is left: daemons are notified to forget the job */
-#include "core/sched/inner.h"
+#include "core/sched/lifecycle.h"
 
 #include "base/alloc.h"
+#include "core/sched/account.h"
+#include "core/sched/admission.h"
+#include "core/sched/inner.h"
+#include "core/sched/job_server.h"
+#include "core/sched/job_state.h"
+#include "core/sched/key.h"
+#include "core/sched/migration.h"
+#include "core/sched/norm.h"
+#include "core/sched/optimizer.h"
+#include "core/sched/stall.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

@@ -1,10 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Losses as jobs see them: of workers, agents and servers, and the return of a
  * member whose link was lost with all that was in flight on it. */
-#include "core/sched/inner.h"
+#include "core/sched/loss.h"
 
 #include "base/alloc.h"
 #include "core/sched/conn.h"
+#include "core/sched/inner.h"
+#include "core/sched/job_server.h"
+#include "core/sched/job_state.h"
+#include "core/sched/key.h"
+#include "core/sched/lifecycle.h"
+#include "core/sched/migration.h"
+#include "core/sched/optimizer.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -18,11 +18,15 @@
  * partition, except in INSTALLING, when the target has all of it (rule M11); if
  * the target is lost before COMMITTED, the migration is rolled back, and
  * afterwards the partition is lost with it (rule M12). */
-#include "core/sched/inner.h"
+#include "core/sched/migration.h"
 
 #include "base/alloc.h"
 #include "base/state_table.h"
+#include "core/sched/admission.h"
 #include "core/sched/conn.h"
+#include "core/sched/inner.h"
+#include "core/sched/job_state.h"
+#include "core/sched/key.h"
 #include "core/sched/rebalance_reply.h"
 
 #include <inttypes.h>

@@ -2,12 +2,16 @@
 /* Declarations of a job's optimizer and compression. Each is made once; every
  * worker that declares the same waits until all servers of the job have taken
  * it in. */
-#include "core/sched/inner.h"
+#include "core/sched/optimizer.h"
 
 #include "base/alloc.h"
 #include "core/codec/compression.h"
 #include "core/optim/optim.h"
+#include "core/sched/admission.h"
 #include "core/sched/conn.h"
+#include "core/sched/inner.h"
+#include "core/sched/job_state.h"
+#include "core/sched/norm.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

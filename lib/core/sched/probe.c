@@ -12,9 +12,10 @@
  * one is up, and the process is not: the member is GONE. This counts only if a
  * probe of the same process had succeeded, because a firewall refuses, too
  * (rules D6 and D7). */
-#include "core/sched/inner.h"
+#include "core/sched/probe.h"
 
 #include "base/err.h"
+#include "core/sched/inner.h"
 
 /* Reach probes: shortest interval for one member, however often it says hello;
  * interval for a server that is not reached; time limit. */

@@ -2,11 +2,17 @@
 /* Queries of operators' tools. Their connections have no link: rows follow each
  * other, and query_end closes the reply. Key rows may be many, so they are sent
  * as the output of the connection drains. */
-#include "core/sched/inner.h"
+#include "core/sched/query.h"
 
 #include "base/alloc.h"
 #include "core/sched/conn.h"
+#include "core/sched/inner.h"
+#include "core/sched/job_state.h"
+#include "core/sched/lifecycle.h"
+#include "core/sched/optimizer.h"
+#include "core/sched/rebalance.h"
 #include "core/sched/rebalance_reply.h"
+#include "core/sched/stall.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "core/sched/conn.h"
 #include "core/sched/inner.h"
+#include "core/sched/job_state.h"
 
 void ps_sched_rebalance_reply_add(struct ps_sched_rebalance_reply *r,
                                   const struct ps_sched_rebalance_row *part)

@@ -1,12 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Entry points of the scheduler machine: dispatches connections, messages and
- * time to the other files of this folder. */
+/* Entry points of the scheduler machine: hands connections, messages and time
+ * to the files below. */
 #include "core/sched/sched.h"
 
 #include "base/alloc.h"
+#include "core/sched/account.h"
 #include "core/sched/conn.h"
 #include "core/sched/inner.h"
+#include "core/sched/key.h"
+#include "core/sched/lease.h"
+#include "core/sched/lifecycle.h"
+#include "core/sched/membership.h"
+#include "core/sched/migration.h"
+#include "core/sched/norm.h"
+#include "core/sched/optimizer.h"
+#include "core/sched/query.h"
 #include "core/sched/rebalance_reply.h"
+#include "core/sched/stall.h"
+#include "core/sched/witness.h"
+#include "core/sched/worker.h"
 
 #include <string.h>
 
@@ -57,19 +69,11 @@ void ps_sched_free(struct ps_sched *s)
     struct ps_map_cursor c = {0};
     struct ps_sched_conn *conn;
     struct ps_sched_job *j;
-    struct ps_list_node *n;
 
     if (s == NULL) {
         return;
     }
-    while ((n = ps_list_pop(&s->stalls)) != NULL) {
-        struct ps_sched_stall *stall = PS_CONTAINER(n, struct ps_sched_stall,
-                                                    node);
-
-        ps_bits_fini(&stall->pending_slots);
-        ps_bits_fini(&stall->missing_ranks);
-        ps_free(stall);
-    }
+    ps_sched_stalls_free(s);
     while ((conn = ps_map_next(s->conns, &c)) != NULL) {
         ps_sched_rebalance_drop_reply(conn);
         ps_free(conn);

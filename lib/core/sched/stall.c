@@ -5,10 +5,13 @@
  * REPORT_TIMEOUT; ranks of agents that have not reported then count as missing.
  * psctl does not know the round, so the longest wait of the job is found
  * first. */
-#include "core/sched/inner.h"
+#include "core/sched/stall.h"
 
 #include "base/alloc.h"
 #include "core/sched/conn.h"
+#include "core/sched/inner.h"
+#include "core/sched/job_state.h"
+#include "core/sched/norm.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -18,6 +21,27 @@
 #define STALLS_MAX        1024u
 /* Ranks in one reply. */
 #define MISSING_RANKS_MAX 256u
+
+/* One stall query: collects from the job's agents which ranks are missing. */
+struct stall {
+    struct ps_list_node node;
+    uint64_t collect_id; /* Request number of the current collection. */
+    uint64_t gen;
+    uint32_t asker_node; /* Agent that asked, with asker_request. */
+    uint64_t asker_request;
+    ps_conn_id asker_conn; /* psctl connection that asked; 0: an agent did. */
+    bool seeks_oldest;     /* First phase for psctl: find the longest wait. */
+    uint32_t key;
+    uint64_t round;
+    ps_time deadline;
+    struct ps_bits pending_slots; /* Slots that have not reported. */
+    struct ps_bits missing_ranks; /* Ranks reported as missing. */
+    char unheard[320]; /* Servers that an agent does not hear, as text. */
+    /* Results of the first phase (seeks_oldest). */
+    char oldest_key[PS_KEY_NAME_MAX + 1];
+    uint64_t oldest_wait;
+    uint32_t waiting_ops;
+};
 
 struct missing {
     struct ps_rec_missing_rank list[MISSING_RANKS_MAX];
@@ -79,8 +103,7 @@ static void describe_short_memory(const struct ps_sched *s,
 /* Appends SUSPECT agents that have not reported. */
 static void append_silent(const struct ps_sched_step *st,
                           const struct ps_sched_job *j,
-                          const struct ps_sched_stall *stall,
-                          struct ps_str *out)
+                          const struct stall *stall, struct ps_str *out)
 {
     for (uint32_t i = 0; i < j->slot_count; i++) {
         const struct ps_member *m = ps_members_get(&st->s->members,
@@ -100,7 +123,7 @@ static void append_silent(const struct ps_sched_step *st,
 static void list_missing_in_round(struct missing *out,
                                   const struct ps_sched_step *st,
                                   const struct ps_sched_job *j,
-                                  const struct ps_sched_stall *stall)
+                                  const struct stall *stall)
 {
     struct ps_str also;
 
@@ -155,7 +178,7 @@ static void send_stall_row(struct ps_sched_step *st, ps_conn_id ctl,
                         });
 }
 
-static void stall_free(struct ps_sched *s, struct ps_sched_stall *stall)
+static void stall_free(struct ps_sched *s, struct stall *stall)
 {
     ps_list_remove(&stall->node);
     s->stall_count--;
@@ -180,7 +203,7 @@ static void finish_job_share(struct ps_sched_step *st, ps_conn_id ctl)
 /* Asks all agents of the job; an agent without a link stays pending. */
 static void send_stall_collect(struct ps_sched_step *st,
                                const struct ps_sched_job *j,
-                               struct ps_sched_stall *stall)
+                               struct stall *stall)
 {
     stall->collect_id = ++st->s->last_collect_id;
     stall->deadline = ps_time_add(st->now, REPORT_TIMEOUT);
@@ -202,10 +225,10 @@ static void send_stall_collect(struct ps_sched_step *st,
     }
 }
 
-static struct ps_sched_stall *stall_new(struct ps_sched_step *st,
-                                        const struct ps_sched_job *j)
+static struct stall *stall_new(struct ps_sched_step *st,
+                               const struct ps_sched_job *j)
 {
-    struct ps_sched_stall *stall;
+    struct stall *stall;
 
     if (st->s->stall_count >= STALLS_MAX) {
         return NULL;
@@ -224,11 +247,11 @@ void ps_sched_on_stall_query(struct ps_sched_step *st, struct ps_member *agent,
 {
     const struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
     struct missing missing = {.count = 0};
-    struct ps_sched_stall *stall;
+    struct stall *stall;
 
     PS_LIST_EACH(n, &st->s->stalls)
     {
-        stall = PS_CONTAINER(n, struct ps_sched_stall, node);
+        stall = PS_CONTAINER(n, struct stall, node);
         if (stall->asker_conn == 0 && stall->asker_node == agent->node &&
             stall->asker_request == m->request && stall->gen == m->gen) {
             /* Repeated on a fresh link; the first one will be answered. */
@@ -297,7 +320,7 @@ static void send_known_stalls(struct ps_sched_step *st,
 void ps_sched_stall_query_job(struct ps_sched_step *st, struct ps_sched_job *j,
                               struct ps_sched_conn *ctl)
 {
-    struct ps_sched_stall *stall = NULL;
+    struct stall *stall = NULL;
 
     send_known_stalls(st, j, ctl->id);
     if (ps_sched_job_has_started(j)) {
@@ -314,7 +337,7 @@ void ps_sched_stall_query_job(struct ps_sched_step *st, struct ps_sched_job *j,
 
 /* ---------------------------------------------------------------- reports */
 
-static void finish_stall(struct ps_sched_step *st, struct ps_sched_stall *stall)
+static void finish_stall(struct ps_sched_step *st, struct stall *stall)
 {
     const struct ps_sched_job *j = ps_sched_find_job(st->s, stall->gen);
     struct missing missing = {.count = 0};
@@ -355,9 +378,8 @@ static void finish_stall(struct ps_sched_step *st, struct ps_sched_stall *stall)
     finish_job_share(st, ctl);
 }
 
-static void merge_report(struct ps_sched_stall *stall,
-                         const struct ps_sched_job *j, uint32_t agent,
-                         const struct ps_msg_stall_report *m)
+static void merge_report(struct stall *stall, const struct ps_sched_job *j,
+                         uint32_t agent, const struct ps_msg_stall_report *m)
 {
     if (stall->seeks_oldest) {
         stall->waiting_ops += m->waiting_ops;
@@ -398,8 +420,7 @@ void ps_sched_on_stall_report(struct ps_sched_step *st, struct ps_member *agent,
     slot = ps_sched_job_slot_of(j, agent->node);
     PS_LIST_EACH(n, &st->s->stalls)
     {
-        struct ps_sched_stall *stall = PS_CONTAINER(n, struct ps_sched_stall,
-                                                    node);
+        struct stall *stall = PS_CONTAINER(n, struct stall, node);
 
         if (stall->collect_id != m->request || stall->gen != m->gen) {
             continue;
@@ -424,8 +445,7 @@ void ps_sched_stall_drop_job(struct ps_sched_step *st, struct ps_sched_job *j)
     struct ps_list_node *n = ps_list_first(&st->s->stalls);
 
     while (n != NULL) {
-        struct ps_sched_stall *stall = PS_CONTAINER(n, struct ps_sched_stall,
-                                                    node);
+        struct stall *stall = PS_CONTAINER(n, struct stall, node);
         ps_conn_id ctl = stall->asker_conn;
 
         n = ps_list_next(&st->s->stalls, n);
@@ -444,13 +464,21 @@ void ps_sched_stall_drop_job(struct ps_sched_step *st, struct ps_sched_job *j)
     }
 }
 
+void ps_sched_stalls_free(struct ps_sched *s)
+{
+    struct ps_list_node *n;
+
+    while ((n = ps_list_first(&s->stalls)) != NULL) {
+        stall_free(s, PS_CONTAINER(n, struct stall, node));
+    }
+}
+
 void ps_sched_stall_drop_ctl(struct ps_sched *s, ps_conn_id ctl)
 {
     struct ps_list_node *n = ps_list_first(&s->stalls);
 
     while (n != NULL) {
-        struct ps_sched_stall *stall = PS_CONTAINER(n, struct ps_sched_stall,
-                                                    node);
+        struct stall *stall = PS_CONTAINER(n, struct stall, node);
 
         n = ps_list_next(&s->stalls, n);
         if (stall->asker_conn == ctl) {
@@ -464,8 +492,7 @@ void ps_sched_stalls_tick(struct ps_sched_step *st)
     struct ps_list_node *n = ps_list_first(&st->s->stalls);
 
     while (n != NULL) {
-        struct ps_sched_stall *stall = PS_CONTAINER(n, struct ps_sched_stall,
-                                                    node);
+        struct stall *stall = PS_CONTAINER(n, struct stall, node);
 
         n = ps_list_next(&st->s->stalls, n);
         if (stall->deadline <= st->now) {
@@ -480,8 +507,7 @@ ps_time ps_sched_stalls_deadline(const struct ps_sched *s)
 
     PS_LIST_EACH(n, &s->stalls)
     {
-        due = ps_time_min(
-            due, PS_CONTAINER(n, struct ps_sched_stall, node)->deadline);
+        due = ps_time_min(due, PS_CONTAINER(n, struct stall, node)->deadline);
     }
     return due;
 }

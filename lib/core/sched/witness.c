@@ -8,6 +8,8 @@
  *
  * A witness that is asked pings the member, so that its next report shows
  * whether the member lives. */
+#include "core/sched/witness.h"
+
 #include "core/sched/inner.h"
 
 /* Requests during dead_after. */

@@ -1,9 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Workers join and leave jobs, and their ranks enter barriers. */
-#include "core/sched/inner.h"
+#include "core/sched/worker.h"
 
 #include "base/name_hash.h"
+#include "core/sched/account.h"
 #include "core/sched/conn.h"
+#include "core/sched/inner.h"
+#include "core/sched/job_server.h"
+#include "core/sched/job_state.h"
+#include "core/sched/lifecycle.h"
+#include "core/sched/loss.h"
 
 #include <inttypes.h>
 #include <string.h>
