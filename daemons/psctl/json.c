@@ -143,6 +143,7 @@ static json_t *key_of(const struct ps_msg *msg)
 
     put_text(o, "job", k->job);
     put_count(o, "key", k->key);
+    put_text(o, "kind", ps_key_kind_name(k->kind));
     put_text(o, "name", k->name);
     put_text(o, "dtype", ps_dtype_name(k->dtype));
     put_count(o, "count", k->count);
@@ -159,6 +160,7 @@ static json_t *migration_of(const struct ps_msg *msg)
 
     put_text(o, "job", m->job);
     put_count(o, "key", m->key);
+    put_text(o, "kind", ps_key_kind_name(m->kind));
     put_text(o, "name", m->name);
     put_text(o, "from", m->from);
     put_text(o, "to", m->to);

@@ -164,7 +164,8 @@ static void show_keys(const struct report *r, bool headings)
 {
     const struct rows *rows = &r->rows_of[PS_QUERY_KEYS];
     static const char *const names[] = {
-        "JOB", ">KEY", "NAME", "DTYPE", ">COUNT", "SERVER", ">PARTS", ">BYTES",
+        "JOB",    ">KEY",   "KIND",   "NAME",   "DTYPE",
+        ">COUNT", "SERVER", ">PARTS", ">BYTES",
     };
     struct table t;
 
@@ -174,6 +175,7 @@ static void show_keys(const struct report *r, bool headings)
 
         table_text(&t, k->job);
         table_cell(&t, "%u", k->key);
+        table_cell(&t, "%s", ps_key_kind_name(k->kind));
         table_text(&t, k->name);
         table_cell(&t, "%s", ps_dtype_name(k->dtype));
         cell_count(&t, k->count);
@@ -191,8 +193,8 @@ static void show_keys(const struct report *r, bool headings)
 
 static void show_migrations(const struct report *r, bool headings)
 {
-    static const char *const names[] = {"JOB", ">KEY",   "NAME",  "FROM",
-                                        "TO",  ">PARTS", ">BYTES"};
+    static const char *const names[] = {"JOB",  ">KEY", "KIND",   "NAME",
+                                        "FROM", "TO",   ">PARTS", ">BYTES"};
     const struct rows *rows = &r->rows_of[PS_QUERY_REBALANCE_PLAN];
     uint64_t parts = 0;
     uint64_t bytes = 0;
@@ -205,6 +207,7 @@ static void show_migrations(const struct report *r, bool headings)
 
         table_text(&t, m->job);
         table_cell(&t, "%u", m->key);
+        table_cell(&t, "%s", ps_key_kind_name(m->kind));
         table_text(&t, m->name);
         table_text(&t, m->from);
         table_text(&t, m->to);

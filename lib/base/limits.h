@@ -108,7 +108,7 @@
 #define PS_COSTS_SHOWN_MAX         16u
 /* Bytes of a name of a node, job or cluster, and of a key. */
 #define PS_NAME_MAX                64u
-#define PS_KEY_NAME_MAX            256u
+#define PS_KEY_NAME_MAX            254u
 #define PS_ADDRESS_MAX             255u
 /* Bytes of a Unix socket's path (limit of the system). */
 #define PS_SOCKET_PATH_MAX         107u

@@ -20,12 +20,31 @@ static bool is_norm_exempt(const char *name)
     return false;
 }
 
-uint64_t ps_name_hash(const char *name)
+/* Byte of the hash that stands for the kind. */
+static uint8_t kind_letter(enum ps_key_kind kind)
 {
-    uint64_t h = 0xcbf29ce484222325u; /* FNV-1a. */
+    switch (kind) {
+    case PS_KEY_KIND_INTEGER:
+        return 'i';
+    case PS_KEY_KIND_COLLECTIVE:
+        return 'c';
+    default:
+        return 's';
+    }
+}
 
+static uint64_t add_byte(uint64_t h, uint8_t byte)
+{
+    return (h ^ byte) * 0x100000001b3u; /* FNV-1a. */
+}
+
+uint64_t ps_name_hash(enum ps_key_kind kind, const char *name)
+{
+    uint64_t h = add_byte(0xcbf29ce484222325u, kind_letter(kind));
+
+    h = add_byte(h, ':');
     for (const char *at = name; *at != '\0'; at++) {
-        h = (h ^ (uint8_t)*at) * 0x100000001b3u;
+        h = add_byte(h, (uint8_t)*at);
     }
     h ^= h >> 32; /* The upper bits of FNV-1a are mixed better. */
     h &= ~(uint64_t)1;

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* 64-bit hash of a key's name, by which a server identifies the key without its
- * name. Collisions can be constructed; the scheduler refuses the second key
+/* 64-bit hash of a key's kind and name, by which a server identifies the key
+ * without its name. Collisions can be constructed; the scheduler refuses the second key
  * with one hash in a job. */
 #pragma once
 
 #include <stdint.h>
 
-/* Hash of the name, never 0. The lowest bit is set if the name ends with
- * "gamma", "beta" or "bias": norm-exempt arrays. */
-uint64_t ps_name_hash(const char *name);
+#include "base/key_kind.h"
+
+/* Hash of a key, never 0. The lowest bit is set if the name ends with "gamma",
+ * "beta" or "bias": norm-exempt arrays. The value never changes: codecs draw
+ * random numbers by it, and the residual log stores it. */
+uint64_t ps_name_hash(enum ps_key_kind kind, const char *name);
 
 /* Hash of one partition of the key with name hash `label`, for maps. The seed
  * keeps peers from choosing names with equal hashes. */

@@ -42,23 +42,19 @@ static int compare_name_hash(const void *a, const void *b)
     return (x->name_hash > y->name_hash) - (x->name_hash < y->name_hash);
 }
 
-/* The key's name_hash, as the agent computes it from the wire name. */
+/* The key's name_hash, as the agent computes it. */
 static int name_hash_of(struct psc_client *c, const struct psc_key_tuning *k,
                         uint64_t *ret_label)
 {
-    char full[PS_KEY_NAME_MAX + 1];
+    char digits[KEY_DIGITS_MAX];
+    const char *name;
+    int rc = key_name_of(c, k->name, k->number, digits, &name);
 
-    if (k->name == NULL) {
-        snprintf(full, sizeof(full), "i:%" PRId64, k->number);
-    } else if (k->name[0] == '\0' || strlen(k->name) > PS_KEY_NAME_MAX - 2) {
-        return client_error(c, PSC_E_INVAL,
-                            "the name of a key must have 1 to %u bytes",
-                            PS_KEY_NAME_MAX - 2);
-    } else {
-        snprintf(full, sizeof(full), "s:%s", k->name);
+    if (rc == 0) {
+        *ret_label = ps_name_hash(
+            k->name != NULL ? PS_KEY_KIND_STRING : PS_KEY_KIND_INTEGER, name);
     }
-    *ret_label = ps_name_hash(full);
-    return 0;
+    return rc;
 }
 
 /* Makes the tunings, sorted by name_hash; the caller frees them. */

@@ -9,6 +9,8 @@
 #include "client/send.h"
 #include "client/state.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,19 +22,21 @@
 
 /* ------------------------------------------------------------------- table */
 
-static uint32_t hash_name(const char *name)
+/* The bucket of a key; names come from the program itself. */
+static struct key **bucket_of(const struct psc_client *c, enum ps_key_kind kind,
+                              const char *name)
 {
-    uint32_t h = 2166136261u; /* FNV-1a; names come from the program itself. */
+    uint32_t h = (2166136261u ^ kind) * 16777619u; /* FNV-1a. */
 
     for (; *name != '\0'; name++) {
         h = (h ^ (uint8_t)*name) * 16777619u;
     }
-    return h;
+    return &c->keys.buckets[h & (c->keys.bucket_count - 1)];
 }
 
 bool key_is_internal(const struct key *k)
 {
-    return strncmp(k->wire_name, "c:", 2) == 0;
+    return k->kind == PS_KEY_KIND_COLLECTIVE;
 }
 
 uint64_t key_rounds_begun(const struct key *k)
@@ -46,15 +50,16 @@ uint64_t key_rounds_begun(const struct key *k)
     return round;
 }
 
-struct key *key_by_name(const struct psc_client *c, const char *name)
+struct key *key_by_name(const struct psc_client *c, enum ps_key_kind kind,
+                        const char *name)
 {
     struct key *k;
 
     if (c->keys.bucket_count == 0) {
         return NULL;
     }
-    k = c->keys.buckets[hash_name(name) & (c->keys.bucket_count - 1)];
-    while (k != NULL && strcmp(k->wire_name, name) != 0) {
+    k = *bucket_of(c, kind, name);
+    while (k != NULL && (k->kind != kind || strcmp(k->name, name) != 0)) {
         k = k->next;
     }
     return k;
@@ -62,8 +67,7 @@ struct key *key_by_name(const struct psc_client *c, const char *name)
 
 static void insert_name(struct psc_client *c, struct key *k)
 {
-    struct key **bucket =
-        &c->keys.buckets[hash_name(k->wire_name) & (c->keys.bucket_count - 1)];
+    struct key **bucket = bucket_of(c, k->kind, k->name);
 
     k->next = *bucket;
     *bucket = k;
@@ -71,8 +75,7 @@ static void insert_name(struct psc_client *c, struct key *k)
 
 static void remove_name(struct psc_client *c, struct key *k)
 {
-    struct key **at =
-        &c->keys.buckets[hash_name(k->wire_name) & (c->keys.bucket_count - 1)];
+    struct key **at = bucket_of(c, k->kind, k->name);
 
     while (*at != k) {
         at = &(*at)->next;
@@ -145,7 +148,7 @@ static void free_key(struct key *k)
     if (k == NULL) {
         return;
     }
-    free(k->wire_name);
+    free(k->name);
     free(k->shape);
     free(k->text);
     free(k);
@@ -161,6 +164,23 @@ void key_free_all(struct psc_client *c)
 }
 
 /* --------------------------------------------------------------- declaring */
+
+int key_name_of(struct psc_client *c, const char *name, int64_t number,
+                char digits[KEY_DIGITS_MAX], const char **ret_name)
+{
+    size_t len = name != NULL ? strlen(name) : 1;
+
+    if (len == 0 || len > PS_KEY_NAME_MAX) {
+        return client_error(c, PSC_E_INVAL,
+                            "the name of a key must have 1 to %u bytes",
+                            PS_KEY_NAME_MAX);
+    }
+    if (name == NULL) {
+        snprintf(digits, KEY_DIGITS_MAX, "%" PRId64, number);
+    }
+    *ret_name = name != NULL ? name : digits;
+    return 0;
+}
 
 int key_check_request(struct psc_client *c, struct key_request *w)
 {
@@ -237,9 +257,10 @@ static struct key *new_key(const struct key_request *w)
     if (k == NULL) {
         return NULL;
     }
-    k->wire_name = strdup(w->wire_name);
+    k->kind = (uint8_t)w->kind;
+    k->name = strdup(w->name);
     k->shape = calloc(w->ndim + 1u, sizeof(*k->shape));
-    if (k->wire_name == NULL || k->shape == NULL) {
+    if (k->name == NULL || k->shape == NULL) {
         free_key(k);
         return NULL;
     }
@@ -248,7 +269,6 @@ static struct key *new_key(const struct key_request *w)
     }
     k->ndim = w->ndim;
     k->if_absent = w->if_absent;
-    k->name = k->wire_name + (w->name - w->wire_name);
     k->mxnet_key = w->mxnet_key;
     k->dtype = w->dtype;
     k->count = w->count;
@@ -266,7 +286,8 @@ static int send_key_request(struct psc_client *c, const struct key *k)
 
     m.l_key = (struct ps_msg_l_key){
         .request = k->is_unbound ? k->number : k->open_request->id,
-        .name = k->wire_name,
+        .kind = k->kind,
+        .name = k->name,
         .dtype = (uint8_t)k->dtype,
         .count = k->count,
         .shape = k->shape,
@@ -324,16 +345,16 @@ free_key:
     return rc;
 }
 
-int key_get_or_declare(struct psc_client *c, const char *full, uint32_t dtype,
+int key_get_collective(struct psc_client *c, const char *name, uint32_t dtype,
                        uint64_t count, struct key **ret_key)
 {
-    struct key_request w = {.wire_name = full,
-                            .name = full + 2,
+    struct key_request w = {.kind = PS_KEY_KIND_COLLECTIVE,
+                            .name = name,
                             .mxnet_key = -1,
                             .dtype = dtype,
                             .ndim = 1,
                             .shape = &count};
-    struct key *k = key_by_name(c, full);
+    struct key *k = key_by_name(c, w.kind, name);
     int rc = key_check_request(c, &w);
 
     if (rc == 0 && k == NULL) {

@@ -12,11 +12,14 @@ struct key;
 struct psc_client;
 struct psc_op;
 
+/* Bytes of the name of an integer key, with the terminator. */
+#define KEY_DIGITS_MAX 24u
+
 /* A declaration. */
 struct key_request {
-    const char *wire_name; /* Name on the wire. */
-    const char *name;      /* Full name, for messages. */
-    int64_t mxnet_key;     /* -1: the key has a string name. */
+    enum ps_key_kind kind;
+    const char *name;
+    int64_t mxnet_key; /* -1: none, the key is not an integer key. */
     uint32_t dtype;
     uint32_t ndim;
     const uint64_t *shape;
@@ -28,12 +31,18 @@ struct key_request {
 
 /* The ready key of that number; NULL: PSC_E_NOKEY. */
 struct key *key_of(struct psc_client *c, uint32_t number);
-/* The key of that wire name, or NULL. */
-struct key *key_by_name(const struct psc_client *c, const char *name);
+/* The key of that kind and name, or NULL. */
+struct key *key_by_name(const struct psc_client *c, enum ps_key_kind kind,
+                        const char *name);
 /* True for keys of collectives. */
 bool key_is_internal(const struct key *k);
 /* Last round that this worker has begun, queued ones included. */
 uint64_t key_rounds_begun(const struct key *k);
+/* The name of the program's key `name`; if that is NULL, of the key `number`,
+ * whose digits go to `digits`. On failure sets the detail. */
+PS_MUST_USE int key_name_of(struct psc_client *c, const char *name,
+                            int64_t number, char digits[KEY_DIGITS_MAX],
+                            const char **ret_name);
 /* Computes count and bytes of a declaration. On failure sets the detail. */
 PS_MUST_USE int key_check_request(struct psc_client *c, struct key_request *w);
 /* Compares a declaration with a known key. On failure sets the detail. */
@@ -43,9 +52,9 @@ PS_MUST_USE int key_check_same(struct psc_client *c, const struct key *k,
  * for the key. The caller flushes. */
 PS_MUST_USE int key_declare(struct psc_client *c, const struct key_request *w,
                             struct key **ret_key);
-/* The key of that full name. An unknown key is declared; operations may be
- * queued on it at once. */
-PS_MUST_USE int key_get_or_declare(struct psc_client *c, const char *full,
+/* The collective key of that name. An unknown key is declared; operations may
+ * be queued on it at once. */
+PS_MUST_USE int key_get_collective(struct psc_client *c, const char *name,
                                    uint32_t dtype, uint64_t count,
                                    struct key **ret_key);
 /* The agent's answer to a declaration. */

@@ -30,7 +30,7 @@ static int key_open_begin(struct psc_client *c, struct key_request *w,
     if (rc != 0) {
         return rc;
     }
-    k = key_by_name(c, w->wire_name);
+    k = key_by_name(c, w->kind, w->name);
     if (k != NULL) {
         rc = key_check_same(c, k, w);
         if (rc != 0) {
@@ -106,14 +106,14 @@ static uint8_t if_absent_of(uint32_t flags)
                : PS_IF_ABSENT_CREATE;
 }
 
-/* Makes the request for a key. `full` has PS_KEY_NAME_MAX + 1 bytes and
- * receives the wire name. */
+/* Makes the request for a key. `digits` has KEY_DIGITS_MAX bytes and lives as
+ * long as the request, which may refer to it. */
 static int make_request(struct psc_client *c, const struct psc_key_spec *spec,
-                        char *full, struct key_request *ret_request)
+                        char *digits, struct key_request *ret_request)
 {
+    /* Names and numbers are different keys: "3" is not 3. */
     *ret_request = (struct key_request){
-        .wire_name = full,
-        .name = full + 2,
+        .kind = spec->name != NULL ? PS_KEY_KIND_STRING : PS_KEY_KIND_INTEGER,
         .mxnet_key = spec->name != NULL ? -1 : spec->number,
         .dtype = spec->dtype,
         .ndim = spec->ndim,
@@ -124,21 +124,11 @@ static int make_request(struct psc_client *c, const struct psc_key_spec *spec,
         return client_error(c, PSC_E_INVAL, "no such flags of a key as %u",
                             spec->flags);
     }
-    /* Names and numbers are different keys: "3" is not 3. */
-    if (spec->name == NULL) {
-        snprintf(full, PS_KEY_NAME_MAX + 1, "i:%lld", (long long)spec->number);
-        return spec->number >= 0 ? 0
-                                 : client_error(c, PSC_E_INVAL,
-                                                "key %lld must not be negative",
-                                                (long long)spec->number);
+    if (spec->name == NULL && spec->number < 0) {
+        return client_error(c, PSC_E_INVAL, "key %lld must not be negative",
+                            (long long)spec->number);
     }
-    if (spec->name[0] == '\0' || strlen(spec->name) > PS_KEY_NAME_MAX - 2) {
-        return client_error(c, PSC_E_INVAL,
-                            "the name of a key must have 1 to %u bytes",
-                            PS_KEY_NAME_MAX - 2);
-    }
-    snprintf(full, PS_KEY_NAME_MAX + 1, "s:%s", spec->name);
-    return 0;
+    return key_name_of(c, spec->name, spec->number, digits, &ret_request->name);
 }
 
 static int declare_keys(struct psc_client *c, const struct psc_key_spec *specs,
@@ -148,10 +138,10 @@ static int declare_keys(struct psc_client *c, const struct psc_key_spec *specs,
     int failed = 0;
 
     while (declared < count && failed == 0) {
-        char full[PS_KEY_NAME_MAX + 1];
+        char digits[KEY_DIGITS_MAX];
         struct key_request w;
 
-        failed = make_request(c, &specs[declared], full, &w);
+        failed = make_request(c, &specs[declared], digits, &w);
         if (failed == 0) {
             failed = key_open_begin(c, &w, &keys[declared]);
         }

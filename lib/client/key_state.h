@@ -14,8 +14,8 @@ struct ps_shm_block;
 struct key {
     uint32_t number;       /* Key number of the public API. */
     uint32_t agent_number; /* Key number of the agent. */
-    char *wire_name; /* Name on the wire: a prefix for the kind, then `name`. */
-    const char *name; /* Full name. */
+    uint8_t kind;          /* enum ps_key_kind */
+    char *name;
     int64_t mxnet_key;
     uint32_t dtype;
     uint64_t count;

@@ -5,8 +5,8 @@
  *     text             the optimizer's name
  *     u64              keys
  *     for each key
- *         text         its name on the wire, "s:..." or "i:..."
- *         u64          element type, elements, steps made, buffers
+ *         text         its name
+ *         u64          kind, element type, elements, steps made, buffers
  *         for each buffer
  *             its elements: float64 of float64 keys, else float32
  *     u64              checksum of everything before
@@ -247,15 +247,15 @@ static int save_key(struct psc_client *c, struct key *k, uint64_t version,
                     struct stream *s, struct transfer_memory *memory)
 {
     char name[NAME_MAX_];
-    uint64_t head[4] = {k->dtype, k->count, version / 8, version % 8};
+    uint64_t head[5] = {k->kind, k->dtype, k->count, version / 8, version % 8};
     int rc = reserve_transfer_memory(memory, buffer_bytes(k));
 
-    snprintf(name, sizeof(name), "%s", k->wire_name);
+    snprintf(name, sizeof(name), "%s", k->name);
     stream_text(s, name);
-    for (unsigned i = 0; i < 4; i++) {
+    for (unsigned i = 0; i < 5; i++) {
         stream_u64(s, &head[i]);
     }
-    for (uint8_t i = 0; rc == 0 && i < head[3]; i++) {
+    for (uint8_t i = 0; rc == 0 && i < head[4]; i++) {
         const struct transfer t = {.buffer = i, .block = memory->block};
 
         rc = transfer_buffer(c, k, &t, &version);
@@ -358,6 +358,7 @@ free_keys:
 
 struct saved_key {
     char name[NAME_MAX_];
+    uint64_t kind;
     uint64_t dtype;
     uint64_t count;
     uint64_t steps;
@@ -375,7 +376,7 @@ static int match_key(struct psc_client *c, const char *path,
     if (rc != 0) {
         return rc;
     }
-    k = key_by_name(c, saved->name);
+    k = key_by_name(c, (unsigned)saved->kind, saved->name);
     client_leave(c);
     if (k == NULL || !has_state(k)) {
         snprintf(why, sizeof(why),
@@ -398,6 +399,7 @@ static int match_key(struct psc_client *c, const char *path,
 static void read_head(struct stream *s, struct saved_key *saved)
 {
     stream_text(s, saved->name);
+    stream_u64(s, &saved->kind);
     stream_u64(s, &saved->dtype);
     stream_u64(s, &saved->count);
     stream_u64(s, &saved->steps);

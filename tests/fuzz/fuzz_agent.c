@@ -63,7 +63,7 @@ static void play(struct fuzz_setup *setup, uint8_t how, const uint8_t *data,
     const struct ps_msg l_key = {
         .code = PS_MSG_L_KEY,
         .l_key = {.request = 1,
-                  .name = "s:w",
+                  .name = "w",
                   .dtype = PS_DTYPE_FLOAT32,
                   .count = COUNT,
                   .row_width = how == OF_ROWS ? WIDTH : 0,

@@ -65,10 +65,22 @@ static const uint64_t numbers[] = {
 static const double reals[] = {0, 0.1, 1, -1, 0.9, 1e300, -1e300, 1e-300};
 
 static const char *const words[] = {
-    "",          "default", "job",           "job2",
-    "node",      "sgd",     "learning_rate", "momentum",
-    "wd",        "lr",      "s:w",           "i:3",
-    "server0:1", "adam",    "clip_gradient", "other",
+    "",
+    "default",
+    "job",
+    "job2",
+    "node",
+    "sgd",
+    "learning_rate",
+    "momentum",
+    "wd",
+    "lr",
+    "w",
+    "3",
+    "server0:1",
+    "adam",
+    "clip_gradient",
+    "other",
 };
 
 static uint64_t number(struct life *l)

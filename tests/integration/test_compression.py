@@ -73,7 +73,7 @@ def pieces():
 def expected(number, case):
     """Values after each round, and bytes pushed by both nodes in all, and
     those of values to both."""
-    nodes = [[Node(case, b - a, rng_key("s:w"), i, slot)
+    nodes = [[Node(case, b - a, rng_key("w"), i, slot)
               for i, (a, b) in enumerate(pieces())] for slot in (0, 1)]
     back = [n.back() for n in nodes[0]]
     seen = []
@@ -192,7 +192,7 @@ class Story:
         self.job = harness.Job(t, 4, "story", PSKV_ON_LOSS="wait",
                                PSKV_PARTITION_BYTES=4 * PIECE,
                                PSKV_OP_TIMEOUT="120s")
-        self.nodes = [[Node(DECLARED, b - a, rng_key("s:w"), i, slot)
+        self.nodes = [[Node(DECLARED, b - a, rng_key("w"), i, slot)
                        for i, (a, b) in enumerate(pieces())]
                       for slot in (0, 1)]
         self.round = 0

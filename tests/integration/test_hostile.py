@@ -286,7 +286,7 @@ def test_talking_before_the_greeting(place, name):
     daemon, connect, _, verb = endpoint(place, name)
     fields = {"query": dict(what=1),
               "pull": dict(gen=1, epoch=1, slot=0, parts=[]),
-              "l_key": dict(request=1, name="s:x", dtype=0, count=1,
+              "l_key": dict(request=1, name="x", dtype=0, count=1,
                             shape=[1])}[verb]
     throw(place, name, message(verb, **fields))
 
@@ -519,7 +519,7 @@ def test_region_without_a_descriptor(place):
 
 
 def test_descriptor_where_none_belongs(place):
-    for name, fields in (("l_key", dict(request=1, name="s:x", dtype=0,
+    for name, fields in (("l_key", dict(request=1, name="x", dtype=0,
                                         count=4, shape=[4])),
                          ("l_barrier", dict(op_id=1, number=1))):
         local = Local(place)
@@ -562,7 +562,7 @@ def ready_to_push(place, count=1024):
     fd = memfd()
     local.send(message("l_region", region=1, size=SIZE), [fd])
     os.close(fd)
-    local.send(message("l_key", request=1, name="s:x", dtype=0, count=count,
+    local.send(message("l_key", request=1, name="x", dtype=0, count=count,
                        shape=[count]))
     info, fds = local.read("l_key_info")
     assert info.get("error", 0) == 0, info
@@ -703,7 +703,7 @@ def test_a_ring_that_changes_all_the_time(place):
 def test_results_cannot_be_written(place):
     """Arenas are shared with all workers of the job."""
     local = Local(place)
-    local.send(message("l_key", request=1, name="s:x", dtype=0, count=1024,
+    local.send(message("l_key", request=1, name="x", dtype=0, count=1024,
                        shape=[1024]))
     _, fds = local.read("l_key_info")
     assert len(fds) == 1

@@ -122,7 +122,7 @@ class Raw:
 def test_more_rows_than_the_key_has(place, op):
     """With a region in which the numbers would lie: its pages do not exist."""
     raw = Raw(place, f"rows-{op}")
-    info = raw.key("s:rows", 1 << 16, 1)
+    info = raw.key("rows", 1 << 16, 1)
     assert info.get("error", 0) == 0, info
     raw.region(1 << 34)
     for rows in [n for n in COUNTS if n > 1 << 16]:
@@ -147,12 +147,12 @@ WRONG_KEYS = [
 def test_keys_that_cannot_be(place, count, width, dtype):
     raw = Raw(place, "keys")
     try:
-        info = raw.key("s:x", count, width, dtype)
+        info = raw.key("x", count, width, dtype)
     except (EOFError, ConnectionError):
         pass  # The type does not exist: no message at all.
     else:
         assert info["error"] < 0 and info["text"], info
-        assert raw.key("s:good", 1024).get("error", 0) == 0
+        assert raw.key("good", 1024).get("error", 0) == 0
     raw.sock.close()
     assert place.job.run(0.2)["rounds"] > 0
 

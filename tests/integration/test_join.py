@@ -224,7 +224,7 @@ def test_rows_and_codes(world):
         kv.set_gradient_compression(case)
         w = np.zeros(5003, 'f4')
         kv.init('w', w)
-        nodes = [Node(case, 5003, rng_key('s:w'), 0, slot) for slot in (0, 1)]
+        nodes = [Node(case, 5003, rng_key('w'), 0, slot) for slot in (0, 1)]
         on = [[i for i in range(n) if i * 2 // n == slot] for slot in (0, 1)]
         back = nodes[0].back()
         round = 0
@@ -313,7 +313,7 @@ def test_who_is_missing_is_named(world):
 
     def missing():
         stalls = world.trio.ask("--after", "1ms", "stall", "job")["stalls"]
-        rows = [s for s in stalls if "'w'" in s["what"] or ":w" in s["what"]]
+        rows = [s for s in stalls if s["what"].startswith("key w round")]
         return rows and rows[0]["missing"]
 
     found = harness.wait_for(missing, "a stall of the key")

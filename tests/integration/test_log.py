@@ -45,7 +45,7 @@ def test_names_do_not_write_lines(trio):
     sock.sendall(wire.l_hello(job="forger", num_servers=1))
     assert wire.read_frame(sock)[0] == wire.MESSAGES["l_welcome"]["code"]
     # Its results do not fit, which the log says with its name.
-    sock.sendall(message("l_key", request=1, name="s:" + forged, dtype=0,
+    sock.sendall(message("l_key", request=1, name=forged, dtype=0,
                          count=5_000_000, shape=[5_000_000]))
     info = wire.MESSAGES["l_key_info"]
     code, header, _ = wire.read_frame(sock)

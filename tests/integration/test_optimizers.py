@@ -1018,7 +1018,7 @@ for name, keys in (('sgd', {'a': 3000, 'b': 3000}), ('adam', {'a': 3000}),
     assert lines[6] == "loaded"
     assert "Not a directory" in lines[7]
     assert "it is of adam, and the job's optimizer is sgd" in lines[8]
-    assert "key 's:b', which this worker has not initialised" in lines[9]
-    assert "state of 's:b' is for 3000" in lines[10]
+    assert "key 'b', which this worker has not initialised" in lines[9]
+    assert "state of 'b' is for 3000" in lines[10]
     assert not [p for p in tmp.iterdir() if p.name.startswith("s.") and
                 not p.name.endswith("bad")]

@@ -25,8 +25,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const char *const key_name[] = {"s:weight",     "i:7",    "s:bias",
-                                       "i:2147483647", "c:sum4", "c:from0f"};
+static const struct {
+    enum ps_key_kind kind;
+    const char *name;
+} key_id[] = {
+    {PS_KEY_KIND_STRING, "weight"},   {PS_KEY_KIND_INTEGER, "7"},
+    {PS_KEY_KIND_STRING, "bias"},     {PS_KEY_KIND_INTEGER, "2147483647"},
+    {PS_KEY_KIND_COLLECTIVE, "sum4"}, {PS_KEY_KIND_COLLECTIVE, "from0f"},
+};
 static const uint64_t key_count[] = {1, 6, 64, 1000, 4096, 5000, 20000};
 static const enum ps_dtype key_dtype[] = {PS_DTYPE_FLOAT32, PS_DTYPE_FLOAT64,
                                           PS_DTYPE_INT32, PS_DTYPE_INT64};
@@ -142,7 +148,8 @@ static void add_features(struct world_options *o, struct ps_rng *r)
     }
     for (uint32_t n = 0; n < collective; n++) {
         o->key[o->key_count++] = (struct world_key){
-            .name = key_name[4 + n],
+            .kind = key_id[4 + n].kind,
+            .name = key_id[4 + n].name,
             .count = key_count[ps_rng_below(r, 7)],
             .dtype = key_dtype[ps_rng_below(r, 4)]};
     }
@@ -164,7 +171,7 @@ static void add_mode(struct world_options *o, struct ps_rng *r)
     o->compress.params = 0;
     o->init = true;
     o->barrier_every = o->rounds;
-    while (o->key[o->key_count - 1].name[0] == 'c') {
+    while (o->key[o->key_count - 1].kind == PS_KEY_KIND_COLLECTIVE) {
         o->key_count--;
     }
     for (uint32_t i = 0; i < o->key_count; i++) {
@@ -202,7 +209,7 @@ static void add_more(struct world_options *o, struct ps_rng *r)
         o->change_round = 1 + ps_rng_below(r, o->rounds);
     }
     for (uint32_t i = 0; i < o->key_count; i++) {
-        if (o->key[i].width == 0 && o->key[i].name[0] != 'c' &&
+        if (o->key[i].width == 0 && o->key[i].kind != PS_KEY_KIND_COLLECTIVE &&
             ps_rng_chance(r, 300)) {
             o->key[i].dtype = ps_rng_chance(r, 500) ? PS_DTYPE_FLOAT16
                                                     : PS_DTYPE_BFLOAT16;
@@ -368,7 +375,8 @@ static struct world_options shape_of(uint64_t seed)
     o.partition_bytes = ps_rng_chance(&r, 500) ? 4096 : 16384;
     o.key_count = 1 + (uint32_t)ps_rng_below(&r, 4);
     for (uint32_t i = 0; i < o.key_count; i++) {
-        o.key[i].name = key_name[i];
+        o.key[i].kind = key_id[i].kind;
+        o.key[i].name = key_id[i].name;
         o.key[i].count = key_count[ps_rng_below(&r, 7)];
         o.key[i].dtype = o.optimizer ? key_dtype[ps_rng_below(&r, 2)]
                                      : key_dtype[ps_rng_below(&r, 4)];
@@ -401,7 +409,7 @@ static bool asks_alone(const struct world_options *o)
         return true; /* A rank that skips requests no value. */
     }
     for (uint32_t i = 2; i < o->key_count; i += 3) {
-        if (o->collectives || o->key[i].name[0] == 'c') {
+        if (o->collectives || o->key[i].kind == PS_KEY_KIND_COLLECTIVE) {
             return true;
         }
     }

@@ -23,8 +23,8 @@ static struct world_options four_workers(void)
         .workers = 4,
         .rounds = 6,
         .key_count = 2,
-        .key = {{"s:weight", 5000, PS_DTYPE_FLOAT32},
-                {"i:3", 70, PS_DTYPE_INT64}},
+        .key = {{"weight", 5000, PS_DTYPE_FLOAT32},
+                {"3", 70, PS_DTYPE_INT64, 0, PS_KEY_KIND_INTEGER}},
         .partition_bytes = 4096,
         .on_loss = PS_LOSS_POLICY_WAIT,
     };
@@ -565,7 +565,8 @@ static void what_an_old_owner_still_says_does_not_count(void **state)
     (void)state;
     o.story = true;
     o.key_count = 3;
-    o.key[2] = (struct world_key){"s:one", 6000, PS_DTYPE_FLOAT32, 0};
+    o.key[2] = (struct world_key){"one", 6000, PS_DTYPE_FLOAT32, 0,
+                                  PS_KEY_KIND_STRING};
     o.collectives = true; /* In round 3 rank 3 alone wants that one. */
     w = world_new(&o);
     world_hold_worker(w, 3, 3);
@@ -615,8 +616,10 @@ static void a_late_value_does_not_fall_on_a_newer_one(void **state)
         o.workers = 3;
         o.rounds = 12;
         o.epochs = 3;
-        o.key[0] = (struct world_key){"s:a", 9000, PS_DTYPE_FLOAT32, 0};
-        o.key[1] = (struct world_key){"s:b", 9000, PS_DTYPE_FLOAT32, 0};
+        o.key[0] = (struct world_key){"a", 9000, PS_DTYPE_FLOAT32, 0,
+                                      PS_KEY_KIND_STRING};
+        o.key[1] = (struct world_key){"b", 9000, PS_DTYPE_FLOAT32, 0,
+                                      PS_KEY_KIND_STRING};
         o.partition_bytes = 18000; /* They do not travel together. */
         o.faults = (struct world_faults){.loss = 100,
                                          .duplicate = 100,
@@ -664,9 +667,12 @@ static void a_small_window_never_stops_everybody(void **state)
 
     (void)state;
     o.key_count = 4;
-    o.key[1] = (struct world_key){"s:b", 20000, PS_DTYPE_FLOAT32, 0};
-    o.key[2] = (struct world_key){"s:c", 30000, PS_DTYPE_FLOAT32, 0};
-    o.key[3] = (struct world_key){"s:d", 40000, PS_DTYPE_FLOAT32, 0};
+    o.key[1] = (struct world_key){"b", 20000, PS_DTYPE_FLOAT32, 0,
+                                  PS_KEY_KIND_STRING};
+    o.key[2] = (struct world_key){"c", 30000, PS_DTYPE_FLOAT32, 0,
+                                  PS_KEY_KIND_STRING};
+    o.key[3] = (struct world_key){"d", 40000, PS_DTYPE_FLOAT32, 0,
+                                  PS_KEY_KIND_STRING};
     o.credit_window = 8192;
     w = world_new(&o);
     all_well(w, 4);
@@ -679,8 +685,7 @@ static void a_small_window_never_stops_everybody(void **state)
  * server their orders are the same, and rounds end before windows do. */
 static void a_mass_move_leaves_agents_room_to_end_rounds(void **state)
 {
-    static const char *const names[] = {"s:a", "s:b", "s:c", "s:d",
-                                        "s:e", "s:f", "s:g", "s:h"};
+    static const char *const names[] = {"a", "b", "c", "d", "e", "f", "g", "h"};
 
     (void)state;
     for (uint64_t seed = 1; seed <= 6; seed++) {
@@ -694,7 +699,8 @@ static void a_mass_move_leaves_agents_room_to_end_rounds(void **state)
         o.placement = PS_PLACEMENT_BALANCED;
         o.key_count = 8;
         for (uint32_t i = 0; i < 8; i++) {
-            o.key[i] = (struct world_key){names[i], 20000, PS_DTYPE_FLOAT32, 0};
+            o.key[i] = (struct world_key){names[i], 20000, PS_DTYPE_FLOAT32, 0,
+                                          PS_KEY_KIND_STRING};
         }
         o.initial_credit = 4096;
         o.credit_window = 32 * 4096; /* Partitions fill it exactly. */

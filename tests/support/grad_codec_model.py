@@ -31,9 +31,9 @@ def stream(seed, key, index, rnd, slot):
 
 
 def rng_key(name):
-    """What stands for a key in random numbers."""
+    """What stands for a string key in random numbers."""
     h = 0xcbf29ce484222325
-    for byte in name.encode():
+    for byte in b"s:" + name.encode():
         h = (h ^ byte) * 0x100000001b3 & (1 << 64) - 1
     return h >> 32
 

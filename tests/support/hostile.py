@@ -204,7 +204,7 @@ def declarations(a):
     number = 0
     while not a.over():
         number += 1
-        w.send(message("l_key", request=number, name=f"s:{number}", dtype=0,
+        w.send(message("l_key", request=number, name=f"{number}", dtype=0,
                        count=1024 * 65536, shape=[1024 * 65536], row_width=0))
 
 
@@ -292,7 +292,7 @@ def memory(a):
     while not a.over():
         number += 1
         size = max(size // 2, 4 * fits)
-        w.send(message("l_key", request=number, name=f"s:{number}", dtype=0,
+        w.send(message("l_key", request=number, name=f"{number}", dtype=0,
                        count=size // 4, shape=[size // 4]))
         w.drain(0.002)
         w.send(message("l_op", op_id=number, op=OP["init"], key=0, region=1))
@@ -310,7 +310,7 @@ def fills(a):
     for number in range(64):
         if a.over():
             return
-        w.send(message("l_key", request=number, name=f"s:{number}", dtype=0,
+        w.send(message("l_key", request=number, name=f"{number}", dtype=0,
                        count=size // 4, shape=[size // 4]))
         w.drain(0.2)
         w.send(message("l_op", op_id=number, op=OP["init"], key=number,
@@ -329,7 +329,7 @@ def counts(a):
         w.send(message("l_region", region=1, size=1 << 34), [fd])
         for number, (count, width) in enumerate(
                 [(1 << 16, 0), (1 << 16, 1), (1 << 20, 64), (1 << 28, 1)]):
-            w.send(message("l_key", request=number, name=f"s:k{number}",
+            w.send(message("l_key", request=number, name=f"k{number}",
                            dtype=0, count=count, shape=[count], row_width=width))
         w.drain(0.3)
     os.close(fd)
@@ -346,7 +346,7 @@ def counts(a):
                            round=pick([0, 1, pick(LONG)])))
         elif what == 1:
             count = pick(LONG)
-            w.send(message("l_key", request=rounds, name=f"s:x{rounds}",
+            w.send(message("l_key", request=rounds, name=f"x{rounds}",
                            dtype=pick([0, 1, 3, 2]), count=count,
                            shape=[count], row_width=pick(COUNTS)))
         elif what == 2:
@@ -397,7 +397,7 @@ def names(a):
                            start_timeout_ns=pick(LONG), host="evil")
         else:
             data = message("key_open", seq=number, gen=pick(LONG),
-                           request=pick(LONG), name="s:w", dtype=0,
+                           request=pick(LONG), name="w", dtype=0,
                            count=pick(LONG), shape=[pick(LONG)],
                            mxnet_key=-1, row_width=pick(COUNTS))
         p.send(data)

@@ -129,7 +129,7 @@ class Raw:
 
     def key(self, number, count, dtype=0, **more):
         """Declares a key and hears what comes of it."""
-        self.say("l_key", request=number, name=f"s:k{number}", dtype=dtype,
+        self.say("l_key", request=number, name=f"k{number}", dtype=dtype,
                  count=count, shape=[count], **more)
         return self.await_("l_key_info")
 

@@ -23,6 +23,7 @@ struct world_key {
     uint64_t count;
     enum ps_dtype dtype;
     uint32_t width; /* Row width of a rows key, in elements; 0: a dense key. */
+    enum ps_key_kind kind;
 };
 
 struct world_faults {
@@ -90,8 +91,8 @@ struct world_options {
     uint32_t staleness; /* For ssp, in pushes. */
     /* Every third key is broadcast from a root that changes with the round; of
      * every third key only one rank asks for the sum, as collectives do. Not
-     * with an optimizer. Keys named "c:" are of that kind in any job: without
-     * init or optimizer. */
+     * with an optimizer. Collective keys are used so in any job: without init
+     * or optimizer. */
     bool collectives;
     /* Number of epochs of the rounds; in each epoch a rank has data for some
      * rounds and skips the others, up to a round that all skip. Only in modes

@@ -175,7 +175,7 @@ uint32_t world_data_pulled(const struct world *w, uint32_t i, uint32_t rank,
 
 bool world_data_is_collective(const struct world *w, uint32_t i)
 {
-    return strncmp(w->opt.key[i].name, "c:", 2) == 0;
+    return w->opt.key[i].kind == PS_KEY_KIND_COLLECTIVE;
 }
 
 bool world_data_is_exact(const struct world *w, uint32_t i)

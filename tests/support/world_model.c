@@ -118,7 +118,7 @@ static double lars_ratio(const struct world *w, const struct wmodel *m,
         of_gradient += m->sum[j] * scale * m->sum[j] * scale;
     }
     if (of_weights == 0 || of_gradient == 0 ||
-        (!is_tuned(w, i) && strcmp(w->opt.key[i].name, "s:bias") == 0)) {
+        (!is_tuned(w, i) && strcmp(w->opt.key[i].name, "bias") == 0)) {
         return 1;
     }
     return 0.5 * sqrt(of_weights) /

@@ -472,14 +472,15 @@ static void open_key(struct world *w, struct wworker *k, uint32_t i)
     }
     world_local_region(w, k, i + 1, k->key[i].memory);
     m.l_key.request = i + 1;
+    m.l_key.kind = (uint8_t)w->opt.key[i].kind;
     m.l_key.name = w->opt.key[i].name;
     m.l_key.dtype = (uint8_t)w->opt.key[i].dtype;
     m.l_key.count = w->opt.key[i].count;
     m.l_key.row_width = width;
     m.l_key.shape = shape;
     m.l_key.shape_count = width != 0 ? 2 : 1;
-    m.l_key.mxnet_key = strncmp(w->opt.key[i].name, "i:", 2) == 0
-                            ? atoll(w->opt.key[i].name + 2)
+    m.l_key.mxnet_key = m.l_key.kind == PS_KEY_KIND_INTEGER
+                            ? atoll(m.l_key.name)
                             : -1;
     m.l_key.reattached = k->agent_lost && k->key[i].is_open;
     m.l_key.pushed_round = m.l_key.reattached ? k->key[i].ended_round : 0;
@@ -614,7 +615,8 @@ static uint32_t fill_tunings(const struct world *w,
     uint32_t count = 0;
 
     for (uint32_t i = 0; i < w->opt.key_count; i += 2) {
-        struct ps_rec_tuning t = {.name_hash = ps_name_hash(w->opt.key[i].name),
+        const struct world_key *wk = &w->opt.key[i];
+        struct ps_rec_tuning t = {.name_hash = ps_name_hash(wk->kind, wk->name),
                                   .lr_mult = 3,
                                   .wd_mult = 100};
         uint32_t at = count++;

@@ -387,7 +387,7 @@ static inline void open_key(struct bench *b, uint32_t key, uint32_t parts,
     struct ps_slice payload = {.buf = table, .len = table->size};
     const struct sent *asked;
 
-    snprintf(name, sizeof(name), "s:%u", key);
+    snprintf(name, sizeof(name), "%u", key);
     for (uint32_t i = 0; i < parts; i++) {
         ps_fixed_put_placement_part(
             table->data + (size_t)i * PS_FIXED_PLACEMENT_PART_BYTES,

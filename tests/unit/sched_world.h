@@ -426,17 +426,25 @@ static inline void deliver_barrier_enter(struct world *w, struct peer *agent,
                                                   .ranks_count = count}});
 }
 
+/* Opens a key of float32 of that kind. */
+static inline void open_kind(struct world *w, struct peer *agent, uint64_t gen,
+                             const struct ps_msg_key_open *m)
+{
+    struct ps_msg msg = {.code = PS_MSG_KEY_OPEN, .key_open = *m};
+
+    msg.key_open.gen = gen;
+    msg.key_open.dtype = PS_DTYPE_FLOAT32;
+    msg.key_open.mxnet_key = -1;
+    deliver_msg(w, agent, msg);
+}
+
+/* Opens a string key of float32. */
 static inline void open_key(struct world *w, struct peer *agent, uint64_t gen,
                             uint64_t request, const char *name, uint64_t count)
 {
-    deliver_msg(w, agent,
-                (struct ps_msg){.code = PS_MSG_KEY_OPEN,
-                                .key_open = {.gen = gen,
-                                             .request = request,
-                                             .name = name,
-                                             .dtype = PS_DTYPE_FLOAT32,
-                                             .count = count,
-                                             .mxnet_key = -1}});
+    open_kind(w, agent, gen,
+              &(struct ps_msg_key_open){
+                  .request = request, .name = name, .count = count});
 }
 
 /* Two servers, two agents a0 and a1 with two workers each, all running:

@@ -139,7 +139,7 @@ static void no_key_is_larger_than_its_partitions_can_be(void **state)
         deliver_msg(&b, WORKER_CONN,
                     &(struct ps_msg){.code = PS_MSG_L_KEY,
                                      .l_key = {.request = i,
-                                               .name = "s:k",
+                                               .name = "k",
                                                .dtype = PS_DTYPE_FLOAT32,
                                                .count = counts[i],
                                                .mxnet_key = -1}},

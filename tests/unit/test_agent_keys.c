@@ -9,7 +9,7 @@ static void declare(struct bench *b, uint32_t number)
 {
     char name[16];
 
-    snprintf(name, sizeof(name), "s:%u", number);
+    snprintf(name, sizeof(name), "%u", number);
     deliver_msg(b, WORKER_CONN,
                 &(struct ps_msg){.code = PS_MSG_L_KEY,
                                  .l_key = {.request = 1 + number,
@@ -92,7 +92,7 @@ static void declarations_go_a_few_at_a_time(void **state)
         char name[16];
         uint32_t asked = i + PS_KEY_OPENS_MAX;
 
-        snprintf(name, sizeof(name), "s:%u", i);
+        snprintf(name, sizeof(name), "%u", i);
         assert_string_equal(find_sent(&b, SCHED_CONN, PS_MSG_KEY_OPEN, i)
                                 ->packet->msg->key_open.name,
                             name);

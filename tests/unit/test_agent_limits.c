@@ -26,7 +26,7 @@ static void ask_for_key(struct bench *b, uint32_t worker, uint32_t number,
 {
     char name[32];
 
-    snprintf(name, sizeof(name), "s:%u", number);
+    snprintf(name, sizeof(name), "%u", number);
     deliver_msg(b, WORKER_CONN + worker,
                 &(struct ps_msg){.code = PS_MSG_L_KEY,
                                  .l_key = {.request = number + 1,
@@ -101,7 +101,7 @@ static void a_key_that_is_refused_is_closed_at_the_scheduler(void **state)
     open_key(&b, 6, 2, 100, SERVER_NODE);
     assert_int_equal(last_info(&b)->error, PS_E_FULL);
     assert_non_null(strstr(last_info(&b)->text,
-                           "key 's:6': job job has 2 of 3 partitions and needs "
+                           "key '6': job job has 2 of 3 partitions and needs "
                            "2 more (limits.test)"));
     assert_int_equal(count_sent(&b, SCHED_CONN, PS_MSG_KEY_CLOSE), 1);
     close =

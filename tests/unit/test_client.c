@@ -259,7 +259,8 @@ static void keys_are_asked_for_once(void **state)
     call.number = 12;
     pthread_create(&call.thread, NULL, peer_key_main, &call);
     m = peer_expect(&f->peer, PS_MSG_L_KEY);
-    assert_string_equal(m.l_key.name, "i:12");
+    assert_int_equal(m.l_key.kind, PS_KEY_KIND_INTEGER);
+    assert_string_equal(m.l_key.name, "12");
     assert_int_equal(m.l_key.mxnet_key, 12);
     assert_int_equal(m.l_key.dtype, PSC_INT64);
     assert_int_equal(m.l_key.shape_count, 1);
@@ -294,7 +295,9 @@ static void many_keys_are_asked_for_at_once(void **state)
                   {.number = 7, .dtype = PSC_FLOAT32, .ndim = 1, .shape = &n},
                   {.name = "a", .dtype = PSC_INT32, .ndim = 1, .shape = &n},
                   {.name = "b", .dtype = PSC_INT32, .ndim = 1, .shape = &n}}};
-    static const char *const names[] = {"s:a", "i:7", "s:b"};
+    static const char *const names[] = {"a", "7", "b"};
+    static const enum ps_key_kind kinds[] = {
+        PS_KEY_KIND_STRING, PS_KEY_KIND_INTEGER, PS_KEY_KIND_STRING};
     struct ps_msg_l_key asked[3];
     pthread_t thread;
 
@@ -302,6 +305,7 @@ static void many_keys_are_asked_for_at_once(void **state)
     /* All questions come before the first answer. */
     for (int i = 0; i < 3; i++) {
         asked[i] = peer_expect(&m.f->peer, PS_MSG_L_KEY).l_key;
+        assert_int_equal(asked[i].kind, kinds[i]);
         assert_string_equal(asked[i].name, names[i]);
     }
     for (uint32_t i = 0; i < 3; i++) {
@@ -816,6 +820,7 @@ static void answer_small_key(struct fixture *f, const char *name)
     size_t at = f->peer.arena_used;
     size_t half;
 
+    assert_int_equal(m.l_key.kind, PS_KEY_KIND_COLLECTIVE);
     assert_string_equal(m.l_key.name, name);
     assert_true(small_keys < SMALL_KEYS);
     peer_answer_key(&f->peer, &m.l_key, 50 + small_keys, 0);
@@ -867,12 +872,12 @@ static void a_collective_does_not_overtake_another(void **state)
                      0);
     assert_int_equal(psc_bcast_start(f->c, NULL, &shape, NULL, out, NULL, &one),
                      0);
-    answer_small_key(f, "c:meet");
+    answer_small_key(f, "meet");
     assert_int_equal(psc_op_test(one), PSC_E_AGAIN);
     s = take_small(f, 0);
     meet(f, &s, 4);
     assert_int_equal(psc_op_test(one), PSC_E_AGAIN);
-    answer_small_key(f, "c:splits");
+    answer_small_key(f, "splits");
     s = take_small(f, 0); /* Of the broadcast. */
     meet(f, &s, 4);
     assert_int_equal(psc_op_test(one), PSC_E_AGAIN);
@@ -883,11 +888,11 @@ static void a_collective_does_not_overtake_another(void **state)
     }
     peer_done(&f->peer, s.op.op_id, s.op.round);
     assert_int_equal(psc_op_test(all), PSC_E_AGAIN);
-    answer_small_key(f, "c:from0.int64.4");
-    answer_small_key(f, "c:from1.int64.4");
-    answer_small_key(f, "c:from2.int64.4");
-    answer_small_key(f, "c:from3.int64.4");
-    answer_small_key(f, "c:copy.int64.4");
+    answer_small_key(f, "from0.int64.4");
+    answer_small_key(f, "from1.int64.4");
+    answer_small_key(f, "from2.int64.4");
+    answer_small_key(f, "from3.int64.4");
+    answer_small_key(f, "copy.int64.4");
     assert_int_equal(psc_op_test(one), PSC_E_AGAIN);
     for (uint32_t k = 2; k < 7; k++) {
         struct ps_msg_l_op m = peer_expect_op(&f->peer, PS_OP_BROADCAST);
@@ -920,7 +925,7 @@ static void rows_of_all_ranks_that_wrap_are_refused(void **state)
     assert_int_equal(
         psc_allgather_start(f->c, NULL, &shape, x, out, sizeof(out), NULL, &op),
         0);
-    answer_small_key(f, "c:meet");
+    answer_small_key(f, "meet");
     assert_int_equal(psc_op_test(op), PSC_E_AGAIN);
     s = take_small(f, 0);
     s.sum[0] = 4 * s.given[0];

@@ -16,7 +16,7 @@
 #define N     10
 #define RANKS 4
 
-/* Key 40 and 41 on the wire are the program's, 50 is "c:meet". */
+/* Key 40 and 41 on the wire are the program's, 50 is "meet". */
 #define W     40u
 #define B     41u
 #define MEET  50u
@@ -144,7 +144,8 @@ static struct joined join(struct fixture *f, uint64_t round)
     assert_int_equal(psc_join_start(f->c, NULL, &j.op), 0);
     if (first) {
         ask = peer_expect(&f->peer, PS_MSG_L_KEY);
-        assert_string_equal(ask.l_key.name, "c:meet");
+        assert_int_equal(ask.l_key.kind, PS_KEY_KIND_COLLECTIVE);
+        assert_string_equal(ask.l_key.name, "meet");
     } else {
         j.meet = peer_expect_op(&f->peer, PS_OP_PUSHPULL);
     }
@@ -385,7 +386,7 @@ static void ranks_with_other_keys_are_told(void **state)
     all_have_joined(f, &j.meet, false);
     assert_int_equal(psc_op_test(j.op), PSC_E_AGAIN);
     ask = peer_expect(&f->peer, PS_MSG_L_KEY);
-    assert_string_equal(ask.l_key.name, "c:differ");
+    assert_string_equal(ask.l_key.name, "differ");
     at = f->peer.arena_used;
     peer_answer_key(&f->peer, &ask.l_key, 51, 0);
     assert_int_equal(psc_op_test(j.op), PSC_E_AGAIN);

@@ -573,8 +573,8 @@ static inline uint32_t peer_key(struct peer *p, struct psc_client *c,
 
     peer_key_begin(&call, c, name, dtype, count);
     m = peer_expect(p, PS_MSG_L_KEY);
-    PEER_CHECK(memcmp(m.l_key.name, "s:", 2) == 0);
-    PEER_CHECK(strcmp(m.l_key.name + 2, name) == 0);
+    PEER_CHECK(m.l_key.kind == PS_KEY_KIND_STRING);
+    PEER_CHECK(strcmp(m.l_key.name, name) == 0);
     peer_answer_key(p, &m.l_key, wire, 0);
     PEER_CHECK(pthread_join(call.thread, NULL) == 0);
     PEER_CHECK(call.rc == 0);

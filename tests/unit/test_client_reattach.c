@@ -154,7 +154,7 @@ static void answer_w(struct fixture *f, uint64_t pushed)
     struct ps_msg m = peer_expect(&f->peer, PS_MSG_L_KEY);
     size_t at = f->peer.arena_used;
 
-    assert_string_equal(m.l_key.name, "s:w");
+    assert_string_equal(m.l_key.name, "w");
     assert_true(m.l_key.reattached);
     assert_int_equal(m.l_key.pushed_round, pushed);
     assert_int_equal(m.l_key.dtype, PSC_FLOAT32);
@@ -256,7 +256,7 @@ static void what_is_open_is_said_again_in_order(void **state)
     peer_done(&f->peer, declared, 0);
     answer_w(f, 1);
     m = peer_expect(&f->peer, PS_MSG_L_KEY);
-    assert_string_equal(m.l_key.name, "s:z");
+    assert_string_equal(m.l_key.name, "z");
     assert_false(m.l_key.reattached);
     peer_answer_key(&f->peer, &m.l_key, 71, 0);
     m = peer_expect(&f->peer, PS_MSG_L_BARRIER);

@@ -95,7 +95,7 @@ static void a_job_without_servers_runs_on_one_node(void **state)
     assert_int_equal(last_job_opened(b)->error, PS_E_MISMATCH);
     deliver_msg(w, a, make_job_open(2, 2, 0, -1));
     assert_int_equal(last_job_state(a)->phase, PS_JOB_PHASE_RUNNING);
-    open_key(w, a, last_job_opened(a)->gen, 5, "s:x", 100);
+    open_key(w, a, last_job_opened(a)->gen, 5, "x", 100);
     const struct ps_msg *msg = last_msg(a, PS_MSG_KEY_OPENED);
 
     assert_int_equal(msg->key_opened.error, 0);
@@ -392,7 +392,7 @@ static void policy_fail_names_rank_and_host(void **state)
                          "rank 3 on host-b was lost");
         expect_substring(last_job_state(j.a[i])->reason, "killed");
     }
-    open_key(j.w, j.a[0], j.gen, 9, "s:w", 10);
+    open_key(j.w, j.a[0], j.gen, 9, "w", 10);
     assert_int_equal(last_msg(j.a[0], PS_MSG_KEY_OPENED)->key_opened.error,
                      PS_E_JOBFAILED);
     deliver_worker_gone(j.w, j.a[0], j.gen, 1, false);
@@ -427,15 +427,15 @@ static void ended_jobs_have_their_own_reasons(void **state)
     deliver_worker_gone(w, a, gen[1], 3, true);
     assert_int_equal(ps_sched_job_count(w->sched), 0);
 
-    open_key(w, a, gen[0], 1, "s:w", 10);
+    open_key(w, a, gen[0], 1, "w", 10);
     m = &last_msg(a, PS_MSG_KEY_OPENED)->key_opened;
     assert_int_equal(m->error, PS_E_JOBFAILED);
     expect_substring(m->text, "rank 1 on h was lost");
-    open_key(w, a, gen[1], 2, "s:w", 10);
+    open_key(w, a, gen[1], 2, "w", 10);
     m = &last_msg(a, PS_MSG_KEY_OPENED)->key_opened;
     assert_int_equal(m->error, PS_E_NOJOB);
     assert_string_equal(m->text, "job train has ended");
-    open_key(w, a, gen[1] + 1, 3, "s:w", 10);
+    open_key(w, a, gen[1] + 1, 3, "w", 10);
     m = &last_msg(a, PS_MSG_KEY_OPENED)->key_opened;
     assert_int_equal(m->error, PS_E_NOJOB);
     expect_substring(m->text, "ended long ago");
@@ -697,7 +697,7 @@ static void who_never_acknowledges_is_cut_off(void **state)
         struct ps_msg msg = {
             .code = PS_MSG_KEY_OPEN,
             .seq = ++a->sent,
-            .key_open = {.gen = 1, .request = ++asked, .name = "s:w"}};
+            .key_open = {.gen = 1, .request = ++asked, .name = "w"}};
 
         assert_true(asked < 2 * PS_BACKLOG_MAX);
         feed_event(w, (struct ps_event){.type = PS_EV_MSG,
@@ -790,7 +790,7 @@ static void no_rank_comes_back_to_another_agent(void **state)
                         (struct ps_msg){.code = PS_MSG_KEY_OPEN,
                                         .key_open = {.gen = j.gen,
                                                      .request = 1,
-                                                     .name = "s:w",
+                                                     .name = "w",
                                                      .dtype = PS_DTYPE_FLOAT32,
                                                      .count = 10}});
         }
@@ -835,7 +835,7 @@ static void make_key(const struct job *j)
                 (struct ps_msg){.code = PS_MSG_KEY_OPEN,
                                 .key_open = {.gen = j->gen,
                                              .request = 1,
-                                             .name = "s:w",
+                                             .name = "w",
                                              .dtype = PS_DTYPE_FLOAT32,
                                              .count = 10}});
 }
@@ -1118,7 +1118,7 @@ static uint64_t some(struct ps_rng *rng, uint64_t n)
 
 static struct ps_msg random_msg(struct ps_rng *rng, const struct peer *p)
 {
-    static const char *const names[] = {"s:a", "s:b", "i:3", "i:", "", "x"};
+    static const char *const names[] = {"a", "b", "3", "07", "", "x"};
     static const char *const jobs[] = {"j1", "j2", "", "a b"};
     static uint32_t ranks[3];
     static struct ps_rec_param params[2];
@@ -1168,6 +1168,7 @@ static struct ps_msg random_msg(struct ps_rng *rng, const struct peer *p)
         return (struct ps_msg){.code = PS_MSG_KEY_OPEN,
                                .key_open = {.gen = gen,
                                             .request = some(rng, 5),
+                                            .kind = bit,
                                             .name = names[ps_rng_below(rng, 6)],
                                             .dtype = PS_DTYPE_FLOAT32,
                                             .count = some(rng, 3) * 300000,

@@ -41,17 +41,17 @@ static void a_key_that_no_agent_takes_is_undone(void **state)
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
 
     (void)state;
-    open_key(j.w, j.a[0], j.gen, 1, "s:huge", 250000);
+    open_key(j.w, j.a[0], j.gen, 1, "huge", 250000);
     assert_int_equal(answer(j.a[0])->error, 0);
     assert_int_equal(server_of(j.a[0]), j.s[0]->node);
     close_key(&j, 0, 0, 1);
     /* The first server has nothing again. */
-    open_key(j.w, j.a[1], j.gen, 1, "s:b", 10);
+    open_key(j.w, j.a[1], j.gen, 1, "b", 10);
     assert_int_equal(answer(j.a[1])->error, 0);
     assert_int_equal(answer(j.a[1])->key, 1);
     assert_int_equal(server_of(j.a[1]), j.s[0]->node);
     /* The name may mean another array now. */
-    open_key(j.w, j.a[0], j.gen, 2, "s:huge", 20);
+    open_key(j.w, j.a[0], j.gen, 2, "huge", 20);
     assert_int_equal(answer(j.a[0])->error, 0);
     assert_int_equal(answer(j.a[0])->key, 2);
     /* The job, two keys, two servers that have something of it. */
@@ -64,19 +64,19 @@ static void a_key_that_another_agent_has_stays(void **state)
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
 
     (void)state;
-    open_key(j.w, j.a[0], j.gen, 1, "s:w", 100);
-    open_key(j.w, j.a[1], j.gen, 1, "s:w", 100);
+    open_key(j.w, j.a[0], j.gen, 1, "w", 100);
+    open_key(j.w, j.a[1], j.gen, 1, "w", 100);
     close_key(&j, 0, 0, 1);
-    open_key(j.w, j.a[0], j.gen, 2, "s:w", 101);
+    open_key(j.w, j.a[0], j.gen, 2, "w", 101);
     assert_int_equal(answer(j.a[0])->error, PS_E_MISMATCH);
     close_key(&j, 0, 0, 1); /* It has none that it could close. */
-    open_key(j.w, j.a[0], j.gen, 3, "s:w", 100);
+    open_key(j.w, j.a[0], j.gen, 3, "w", 100);
     assert_int_equal(answer(j.a[0])->key, 0);
     close_key(&j, 0, 0, 3);
     close_key(&j, 1, 0, 1);
     close_key(&j, 1, 0, 1);
     close_key(&j, 1, 7, 1);
-    open_key(j.w, j.a[1], j.gen, 2, "s:w", 101);
+    open_key(j.w, j.a[1], j.gen, 2, "w", 101);
     assert_int_equal(answer(j.a[1])->error, 0);
     finish_job(&j);
 }
@@ -87,13 +87,13 @@ static void a_close_that_is_late_closes_nothing(void **state)
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
 
     (void)state;
-    open_key(j.w, j.a[0], j.gen, 1, "s:w", 100);
-    open_key(j.w, j.a[0], j.gen, 5, "s:w", 100);
+    open_key(j.w, j.a[0], j.gen, 1, "w", 100);
+    open_key(j.w, j.a[0], j.gen, 5, "w", 100);
     close_key(&j, 0, 0, 1);
-    open_key(j.w, j.a[1], j.gen, 1, "s:w", 101);
+    open_key(j.w, j.a[1], j.gen, 1, "w", 101);
     assert_int_equal(answer(j.a[1])->error, PS_E_MISMATCH);
     close_key(&j, 0, 0, 5);
-    open_key(j.w, j.a[1], j.gen, 2, "s:w", 101);
+    open_key(j.w, j.a[1], j.gen, 2, "w", 101);
     assert_int_equal(answer(j.a[1])->error, 0);
     finish_job(&j);
 }
@@ -114,27 +114,27 @@ static void keys_and_partitions_of_a_job_are_limited(void **state)
     limit(PS_ACCOUNT_JOB, PS_COST_KEYS, 3, "limits.job.keys");
     limit(PS_ACCOUNT_JOB, PS_COST_PARTITIONS, 8, "limits.job.partitions");
     j = start_job(PS_LOSS_POLICY_WAIT);
-    open_key(j.w, j.a[0], j.gen, 1, "s:w0", 4 * 262144);
+    open_key(j.w, j.a[0], j.gen, 1, "w0", 4 * 262144);
     assert_int_equal(answer(j.a[0])->error, 0);
-    open_key(j.w, j.a[0], j.gen, 2, "s:w1", 5 * 262144);
+    open_key(j.w, j.a[0], j.gen, 2, "w1", 5 * 262144);
     assert_int_equal(answer(j.a[0])->error, PS_E_FULL);
     assert_string_equal(answer(j.a[0])->text,
                         "key 'w1' is one too many: job train has 4 of 8 "
                         "partitions and needs 5 more (limits.job.partitions)");
     /* Nothing of it is left: not even its partitions. */
-    open_key(j.w, j.a[0], j.gen, 3, "s:w1", 4 * 262144);
+    open_key(j.w, j.a[0], j.gen, 3, "w1", 4 * 262144);
     assert_int_equal(answer(j.a[0])->error, 0);
     assert_int_equal(answer(j.a[0])->key, 1);
     close_key(&j, 0, 1, 3);
-    open_key(j.w, j.a[0], j.gen, 4, "s:w2", 1);
-    open_key(j.w, j.a[0], j.gen, 5, "s:w3", 1);
+    open_key(j.w, j.a[0], j.gen, 4, "w2", 1);
+    open_key(j.w, j.a[0], j.gen, 5, "w3", 1);
     assert_int_equal(answer(j.a[0])->error, 0);
-    open_key(j.w, j.a[0], j.gen, 6, "s:w4", 1);
+    open_key(j.w, j.a[0], j.gen, 6, "w4", 1);
     assert_string_equal(answer(j.a[0])->text,
                         "key 'w4' is one too many: job train has 3 of 3 keys "
                         "(limits.job.keys)");
     /* That there is one already costs nothing. */
-    open_key(j.w, j.a[1], j.gen, 1, "s:w3", 1);
+    open_key(j.w, j.a[1], j.gen, 1, "w3", 1);
     assert_int_equal(answer(j.a[1])->error, 0);
     finish_job(&j);
     memset(world_limits, 0, sizeof(world_limits));
@@ -149,8 +149,8 @@ static void all_jobs_of_a_user_count(void **state)
     limit(PS_ACCOUNT_USER, PS_COST_KEYS, 2, "limits.user.keys");
     limit(PS_ACCOUNT_DAEMON, PS_COST_MEMORY, 4096, "limits.daemon.memory");
     j = start_job(PS_LOSS_POLICY_WAIT);
-    open_key(j.w, j.a[0], j.gen, 1, "s:w0", 1);
-    open_key(j.w, j.a[0], j.gen, 2, "s:w1", 1);
+    open_key(j.w, j.a[0], j.gen, 1, "w0", 1);
+    open_key(j.w, j.a[0], j.gen, 2, "w1", 1);
     assert_int_equal(answer(j.a[0])->error, 0);
     for (uint32_t uid = 7; uid <= 8; uid++) {
         struct ps_msg msg = make_job_open(9 + uid, 1, 1, -1);
@@ -159,14 +159,14 @@ static void all_jobs_of_a_user_count(void **state)
         msg.job_open.uid = uid;
         deliver_msg(j.w, j.a[0], msg);
         gen = last_job_opened(j.a[0])->gen;
-        open_key(j.w, j.a[0], gen, 3, "s:w0", 1);
+        open_key(j.w, j.a[0], gen, 3, "w0", 1);
         if (uid == 7) {
             assert_string_equal(answer(j.a[0])->text,
                                 "key 'w0' is one too many: user 7 has 2 of 2 "
                                 "keys (limits.user.keys)");
         } else {
             assert_int_equal(answer(j.a[0])->error, 0);
-            open_key(j.w, j.a[0], gen, 4, "s:w1", 600 * 262144);
+            open_key(j.w, j.a[0], gen, 4, "w1", 600 * 262144);
             expect_substring(answer(j.a[0])->text,
                              "KiB more (limits.daemon.memory)");
         }
@@ -186,7 +186,7 @@ static void a_table_without_memory_is_refused(void **state)
     (void)state;
     for (uint64_t n = 1; n < 40; n++) {
         ps_alloc_fail_at(n, 0);
-        open_key(j.w, j.a[0], j.gen, n, "s:w", 600 * 262144);
+        open_key(j.w, j.a[0], j.gen, n, "w", 600 * 262144);
         ps_alloc_fail_at(0, 0);
         if (answer(j.a[0])->error == 0) {
             close_key(&j, 0, answer(j.a[0])->key, n);
@@ -201,7 +201,7 @@ static void a_table_without_memory_is_refused(void **state)
     }
     assert_int_equal(refusals, 2);
     assert_int_equal(ps_sched_residue(j.w->sched), 1);
-    open_key(j.w, j.a[0], j.gen, 99, "s:w", 600 * 262144);
+    open_key(j.w, j.a[0], j.gen, 99, "w", 600 * 262144);
     assert_int_equal(answer(j.a[0])->error, 0);
     finish_job(&j);
 }
@@ -251,11 +251,11 @@ static void a_key_beyond_the_servers_memory_is_refused(void **state)
 
     (void)state;
     /* Two partitions on each server: 4 MiB, and 4 MiB for rounds. */
-    open_key(j.w, j.a[0], j.gen, 1, "s:w0", MIB);
+    open_key(j.w, j.a[0], j.gen, 1, "w0", MIB);
     assert_int_equal(answer(j.a[0])->error, 0);
-    open_key(j.w, j.a[0], j.gen, 2, "s:w1", MIB);
+    open_key(j.w, j.a[0], j.gen, 2, "w1", MIB);
     assert_int_equal(answer(j.a[0])->error, 0);
-    open_key(j.w, j.a[0], j.gen, 3, "s:w2", MIB / 4);
+    open_key(j.w, j.a[0], j.gen, 3, "w2", MIB / 4);
     assert_int_equal(answer(j.a[0])->error, PS_E_FULL);
     expect_substring(
         answer(j.a[0])->text,
@@ -264,7 +264,7 @@ static void a_key_beyond_the_servers_memory_is_refused(void **state)
         "rounds, and 62.0 KiB of 12.1 MiB are free; raise store.memory");
     /* Nothing of it is left: the name is free, and so is the rest. */
     close_key(&j, 0, 1, 2);
-    open_key(j.w, j.a[0], j.gen, 4, "s:w2", MIB / 2);
+    open_key(j.w, j.a[0], j.gen, 4, "w2", MIB / 2);
     assert_int_equal(answer(j.a[0])->error, 0);
     assert_int_equal(answer(j.a[0])->key, 2);
     finish_job(&j);
@@ -275,7 +275,7 @@ static void an_optimizer_beyond_the_servers_memory_is_refused(void **state)
     struct job j = running_with(14 * MIB + 64 * KIB);
 
     (void)state;
-    open_key(j.w, j.a[0], j.gen, 1, "s:w0", 2 * MIB);
+    open_key(j.w, j.a[0], j.gen, 1, "w0", 2 * MIB);
     assert_int_equal(answer(j.a[0])->error, 0); /* 8 MiB, and 4. */
     deliver_msg(j.w, j.a[0], set_optimizer(&j, 1, "adam"));
     assert_int_equal(
@@ -301,7 +301,7 @@ static void a_failed_job_gives_its_memory_back_at_once(void **state)
     uint32_t servers = 0;
 
     (void)state;
-    open_key(j.w, j.a[0], j.gen, 1, "s:w", MIB);
+    open_key(j.w, j.a[0], j.gen, 1, "w", MIB);
     assert_int_equal(answer(j.a[0])->error, 0);
     deliver_msg(j.w, j.s[0],
                 (struct ps_msg){.code = PS_MSG_VALUE_LOST,
@@ -326,7 +326,7 @@ static void what_a_lost_server_held_must_fit_on_the_others(void **state)
         struct job j = running_with(memory * MIB + 64 * KIB);
 
         (void)state;
-        open_key(j.w, j.a[0], j.gen, 1, "s:w0", 2 * MIB);
+        open_key(j.w, j.a[0], j.gen, 1, "w0", 2 * MIB);
         assert_int_equal(answer(j.a[0])->error, 0);
         lose_conn(j.w, j.s[1]);
         advance_time(j.w, PS_SECONDS(3));
@@ -357,7 +357,7 @@ static void servers_hear_what_jobs_need(void **state)
     for (uint64_t i = 1; i <= 4; i++) {
         char name[8];
 
-        snprintf(name, sizeof(name), "s:w%u", (unsigned)i);
+        snprintf(name, sizeof(name), "w%u", (unsigned)i);
         open_key(j.w, j.a[0], j.gen, i, name, MIB);
     }
     advance_time(j.w, PS_MILLIS(50));
@@ -376,7 +376,7 @@ static void large_keys_need_their_values_once(void **state)
     struct job j = running_with(1124 * MIB);
 
     (void)state;
-    open_key(j.w, j.a[0], j.gen, 1, "s:w0", 512 * MIB);
+    open_key(j.w, j.a[0], j.gen, 1, "w0", 512 * MIB);
     assert_int_equal(answer(j.a[0])->error, 0);
     finish_job(&j);
 }
@@ -387,7 +387,7 @@ static void a_server_of_unknown_memory_takes_all(void **state)
     struct job j = running_with(0);
 
     (void)state;
-    open_key(j.w, j.a[0], j.gen, 1, "s:w0", 1024 * MIB);
+    open_key(j.w, j.a[0], j.gen, 1, "w0", 1024 * MIB);
     assert_int_equal(answer(j.a[0])->error, 0);
     finish_job(&j);
 }
@@ -401,7 +401,7 @@ static void a_full_server_is_named(void **state)
     const struct ps_msg_node_row *n = NULL;
 
     (void)state;
-    open_key(j.w, j.a[0], j.gen, 1, "s:w", MIB);
+    open_key(j.w, j.a[0], j.gen, 1, "w", MIB);
     deliver_unsequenced(j.w, j.s[0],
                         (struct ps_msg){.code = PS_MSG_PING,
                                         .ping = {.memory_used = 63 * MIB,

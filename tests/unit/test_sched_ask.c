@@ -48,7 +48,7 @@ static void keys_are_registered_once(void **state)
     struct placed p;
 
     (void)state;
-    open_key(j.w, j.a[0], j.gen, 1, "s:w", 600000);
+    open_key(j.w, j.a[0], j.gen, 1, "w", 600000);
     p = placed(j.a[0]);
     assert_int_equal(p.m->error, 0);
     assert_int_equal(p.m->request, 1);
@@ -57,25 +57,39 @@ static void keys_are_registered_once(void **state)
     assert_int_equal(p.node[0], j.s[0]->node);
     assert_int_equal(p.node[1], j.s[1]->node);
     assert_int_equal(p.count[0] + p.count[1] + p.count[2], 600000);
-    open_key(j.w, j.a[1], j.gen, 9, "s:w", 600000);
+    open_key(j.w, j.a[1], j.gen, 9, "w", 600000);
     assert_int_equal(placed(j.a[1]).m->key, 0);
     assert_int_equal(placed(j.a[1]).m->request, 9);
     assert_int_equal(placed(j.a[1]).node[2], p.node[2]);
-    open_key(j.w, j.a[1], j.gen, 10, "s:b", 10);
+    open_key(j.w, j.a[1], j.gen, 10, "b", 10);
     assert_int_equal(placed(j.a[1]).m->key, 1);
     /* Fewest bytes: the server without the third part. */
     assert_int_equal(placed(j.a[1]).node[0], j.s[1]->node);
-    open_key(j.w, j.a[1], j.gen, 11, "s:w", 600001);
+    open_key(j.w, j.a[1], j.gen, 11, "w", 600001);
     assert_int_equal(placed(j.a[1]).m->error, PS_E_MISMATCH);
     expect_substring(placed(j.a[1]).m->text, "600000");
     expect_substring(placed(j.a[1]).m->text, "600001");
-    open_key(j.w, j.a[1], j.gen, 12, "nothing", 1);
+    open_key(j.w, j.a[1], j.gen, 12, "", 1);
     assert_int_equal(placed(j.a[1]).m->error, PS_E_INVAL);
-    open_key(j.w, j.a[1], j.gen, 13, "s:e", 0);
+    open_kind(j.w, j.a[1], j.gen,
+              &(struct ps_msg_key_open){.kind = PS_KEY_KIND_INTEGER,
+                                        .request = 12,
+                                        .name = "7x",
+                                        .count = 1});
     assert_int_equal(placed(j.a[1]).m->error, PS_E_INVAL);
-    open_key(j.w, j.a[1], j.gen, 14, "s:huge", UINT64_MAX);
+    /* A key of another kind is another key. */
+    open_kind(j.w, j.a[1], j.gen,
+              &(struct ps_msg_key_open){.kind = PS_KEY_KIND_COLLECTIVE,
+                                        .request = 12,
+                                        .name = "w",
+                                        .count = 1});
+    assert_int_equal(placed(j.a[1]).m->error, 0);
+    assert_int_equal(placed(j.a[1]).m->key, 2);
+    open_key(j.w, j.a[1], j.gen, 13, "e", 0);
+    assert_int_equal(placed(j.a[1]).m->error, PS_E_INVAL);
+    open_key(j.w, j.a[1], j.gen, 14, "huge", UINT64_MAX);
     assert_int_equal(placed(j.a[1]).m->error, PS_E_TOOBIG);
-    open_key(j.w, j.a[1], j.gen + 1, 15, "s:w", 1);
+    open_key(j.w, j.a[1], j.gen + 1, 15, "w", 1);
     assert_int_equal(placed(j.a[1]).m->error, PS_E_NOJOB);
     finish_job(&j);
 }
@@ -122,17 +136,17 @@ static void questions_make_no_keys(void **state)
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
 
     (void)state;
-    assert_int_equal(find_key(&j, "s:a", PS_IF_ABSENT_FAIL), PS_E_NOKEY);
+    assert_int_equal(find_key(&j, "a", PS_IF_ABSENT_FAIL), PS_E_NOKEY);
     expect_substring(placed(j.a[0]).m->text, "key 'a' is not known");
-    assert_int_equal(find_key(&j, "s:a", PS_IF_ABSENT_FAIL), PS_E_NOKEY);
-    assert_int_equal(find_key(&j, "s:a", PS_IF_ABSENT_CREATE_UNLESS_OPTIMIZER),
+    assert_int_equal(find_key(&j, "a", PS_IF_ABSENT_FAIL), PS_E_NOKEY);
+    assert_int_equal(find_key(&j, "a", PS_IF_ABSENT_CREATE_UNLESS_OPTIMIZER),
                      0);
-    assert_int_equal(find_key(&j, "s:a", PS_IF_ABSENT_FAIL), 0);
+    assert_int_equal(find_key(&j, "a", PS_IF_ABSENT_FAIL), 0);
     set_optimizer(&j, 0, 2, "sgd", 0.1, 0.9, false);
-    assert_int_equal(find_key(&j, "s:b", PS_IF_ABSENT_CREATE_UNLESS_OPTIMIZER),
+    assert_int_equal(find_key(&j, "b", PS_IF_ABSENT_CREATE_UNLESS_OPTIMIZER),
                      PS_E_NOKEY);
-    assert_int_equal(find_key(&j, "s:b", PS_IF_ABSENT_CREATE), 0);
-    assert_int_equal(find_key(&j, "s:b", PS_IF_ABSENT_CREATE_UNLESS_OPTIMIZER),
+    assert_int_equal(find_key(&j, "b", PS_IF_ABSENT_CREATE), 0);
+    assert_int_equal(find_key(&j, "b", PS_IF_ABSENT_CREATE_UNLESS_OPTIMIZER),
                      0);
     finish_job(&j);
 }
@@ -152,14 +166,18 @@ static void classic_placement_numbers_string_keys_in_order(void **state)
     for (int i = 0; i < 3; i++) {
         deliver_job_ready(w, s[i]);
     }
-    open_key(w, a, last_job_opened(a)->gen, 1, "i:5", 10);
+    open_kind(w, a, last_job_opened(a)->gen,
+              &(struct ps_msg_key_open){.kind = PS_KEY_KIND_INTEGER,
+                                        .request = 1,
+                                        .name = "5",
+                                        .count = 10});
     assert_int_equal(placed(a).node[0], s[2]->node);
-    open_key(w, a, last_job_opened(a)->gen, 1, "s:first", 10); /* 0 */
+    open_key(w, a, last_job_opened(a)->gen, 1, "first", 10); /* 0 */
     assert_int_equal(placed(a).node[0], s[0]->node);
-    open_key(w, a, last_job_opened(a)->gen, 1, "s:second",
+    open_key(w, a, last_job_opened(a)->gen, 1, "second",
              10); /* 9973 mod 3 = 1 */
     assert_int_equal(placed(a).node[0], s[1]->node);
-    open_key(w, a, last_job_opened(a)->gen, 1, "s:large", 1000000);
+    open_key(w, a, last_job_opened(a)->gen, 1, "large", 1000000);
     assert_int_equal(placed(a).node[0], s[0]->node);
     assert_int_equal(placed(a).parts, 6); /* Cut at 1 MiB. */
     deliver_worker_gone(w, a, 0, 1, true);
@@ -174,8 +192,8 @@ static void a_lost_server_moves_its_parts_and_no_others(void **state)
     uint32_t epoch = ps_sched_epoch(j.w->sched);
 
     (void)state;
-    open_key(j.w, j.a[0], j.gen, 1, "s:small", 5); /* On s0, to stay. */
-    open_key(j.w, j.a[0], j.gen, 2, "s:w", 2000000);
+    open_key(j.w, j.a[0], j.gen, 1, "small", 5); /* On s0, to stay. */
+    open_key(j.w, j.a[0], j.gen, 2, "w", 2000000);
     before = placed(j.a[0]);
     drop_inbox(j.a[1]);
     drop_inbox(j.a[0]);
@@ -219,11 +237,12 @@ static void a_lost_server_moves_its_parts_and_no_others(void **state)
 /* A label stands for its key at servers and in what codes leave over. */
 static void names_that_share_a_label_are_not_in_one_job(void **state)
 {
-    const char *const names[] = {"s:0TXHjEAhZdF", "s:SoTBqo6DJYH"};
+    const char *const names[] = {"0TXHjEAhZdF", "SoTBqo6DJYH"};
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
 
     (void)state;
-    assert_int_equal(ps_name_hash(names[0]), ps_name_hash(names[1]));
+    assert_int_equal(ps_name_hash(PS_KEY_KIND_STRING, names[0]),
+                     ps_name_hash(PS_KEY_KIND_STRING, names[1]));
     open_key(j.w, j.a[0], j.gen, 1, names[0], 10);
     assert_int_equal(placed(j.a[0]).m->error, 0);
     open_key(j.w, j.a[0], j.gen, 2, names[1], 10);
@@ -247,7 +266,7 @@ static void placements_of_very_many_keys_are_told_in_slices(void **state)
 
     (void)state;
     for (uint32_t i = 0; i < keys; i++) {
-        snprintf(name, sizeof(name), "s:%u", i);
+        snprintf(name, sizeof(name), "%u", i);
         open_key(j.w, j.a[0], j.gen, i + 1, name, 10);
     }
     drop_inbox(j.a[0]);
@@ -315,7 +334,7 @@ static void a_lost_server_with_weights_fails_the_job(void **state)
                                                   .name = "sgd",
                                                   .params = &p,
                                                   .params_count = 1}});
-    open_key(j.w, j.a[0], j.gen, 1, "s:w", 2000000);
+    open_key(j.w, j.a[0], j.gen, 1, "w", 2000000);
     lose_conn(j.w, j.s[1]);
     advance_time(j.w, PS_SECONDS(3));
     assert_int_equal(last_job_state(j.a[1])->phase, PS_JOB_PHASE_FAILED);
@@ -332,7 +351,7 @@ static void the_last_server_takes_the_job_with_it(void **state)
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
 
     (void)state;
-    open_key(j.w, j.a[0], j.gen, 1, "s:w", 2000000);
+    open_key(j.w, j.a[0], j.gen, 1, "w", 2000000);
     j.s[0]->mute = true;
     advance_time(j.w, PS_SECONDS(3));
     assert_int_equal(last_job_state(j.a[1])->phase, PS_JOB_PHASE_RUNNING);
@@ -410,7 +429,7 @@ static void norms_are_of_all_partitions(void **state)
     const struct ps_msg_norm_result *n;
 
     (void)state;
-    open_key(j.w, j.a[0], j.gen, 1, "s:w", 2000000);
+    open_key(j.w, j.a[0], j.gen, 1, "w", 2000000);
     const struct placed p = placed(j.a[0]);
     uint32_t of[2] = {0}; /* A partition of each server. */
 
@@ -482,7 +501,7 @@ static void the_norm_of_all_waits_for_every_key(void **state)
                                                  {"skip_nonfinite", 1}};
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
     const uint32_t ones[] = {9, 16};
-    const char *const names[] = {"s:a", "s:b", "s:late"};
+    const char *const names[] = {"a", "b", "late"};
     uint32_t on[3];
 
     (void)state;
@@ -496,7 +515,13 @@ static void the_norm_of_all_waits_for_every_key(void **state)
     deliver_job_ready(j.w, j.s[0]);
     deliver_job_ready(j.w, j.s[1]);
     for (uint32_t key = 0; key < 3; key++) {
-        open_key(j.w, j.a[0], j.gen, key + 1, names[key], 10);
+        open_kind(j.w, j.a[0], j.gen,
+                  &(struct ps_msg_key_open){.kind = key == 3
+                                                        ? PS_KEY_KIND_COLLECTIVE
+                                                        : PS_KEY_KIND_STRING,
+                                            .request = key + 1,
+                                            .name = names[key],
+                                            .count = 10});
         on[key] = placed(j.a[0]).node[0] == j.s[0]->node ? 0 : 1;
     }
     for (uint64_t round = 1; round <= 2; round++) {
@@ -631,7 +656,7 @@ static void report(struct job *j, int agent, const uint32_t *ranks,
                                          .ranks = ranks,
                                          .ranks_count = count,
                                          .waiting_ops = 2,
-                                         .key = "s:w",
+                                         .key = "w",
                                          .round = 17,
                                          .waited_ns = PS_SECONDS(agent + 1)}});
 }
@@ -714,8 +739,8 @@ static void send_query(struct world *w, struct peer *ctl, enum ps_query what,
 static void keys_that_the_norm_of_all_needs_are_named(void **state)
 {
     static const struct ps_rec_param clip = {"clip_global_norm", 1};
-    static const char *const names[] = {"s:w", "s:b", "s:c",       "c:sum",
-                                        "s:d", "s:e", "s:f\x1b[m", "s:g"};
+    static const char *const names[] = {"w", "b", "c",       "sum",
+                                        "d", "e", "f\x1b[m", "g"};
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
     struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
     const uint32_t keys = sizeof(names) / sizeof(names[0]);
@@ -733,7 +758,13 @@ static void keys_that_the_norm_of_all_needs_are_named(void **state)
     deliver_job_ready(j.w, j.s[0]);
     deliver_job_ready(j.w, j.s[1]);
     for (uint32_t key = 0; key < keys; key++) {
-        open_key(j.w, j.a[0], j.gen, key + 1, names[key], 10);
+        open_kind(j.w, j.a[0], j.gen,
+                  &(struct ps_msg_key_open){.kind = key == 3
+                                                        ? PS_KEY_KIND_COLLECTIVE
+                                                        : PS_KEY_KIND_STRING,
+                                            .request = key + 1,
+                                            .name = names[key],
+                                            .count = 10});
         on[key] = placed(j.a[0]).node[0] == j.s[0]->node ? 0 : 1;
     }
     query_stall(&j, 1, false, 17);
@@ -764,11 +795,11 @@ static void keys_that_the_norm_of_all_needs_are_named(void **state)
         assert_int_equal(m->total, 0);
         if (key == 0) {
             assert_string_equal(m->other_causes,
-                                "gradients of s:b, s:c, s:d, s:e and 2 more, "
+                                "gradients of b, c, d, e and 2 more, "
                                 "for the norm of all keys");
             send_query(j.w, ctl, PS_QUERY_STALL, "train");
             report(&j, 0, NULL, 0);
-            report(&j, 1, NULL, 0); /* s:w has waited longest. */
+            report(&j, 1, NULL, 0); /* w has waited longest. */
             report(&j, 0, NULL, 0);
             report(&j, 1, NULL, 0);
             assert_string_equal(
@@ -776,7 +807,7 @@ static void keys_that_the_norm_of_all_needs_are_named(void **state)
                 m->other_causes);
         } else if (key == 5) {
             assert_string_equal(m->other_causes,
-                                "gradients of s:f\\x1b[m, s:g, for "
+                                "gradients of f\\x1b[m, g, for "
                                 "the norm of all keys");
         } else if (key == 7) {
             assert_string_equal(m->other_causes,
@@ -838,7 +869,7 @@ static void rows_of_keys_come_as_the_connection_takes_them(void **state)
     for (uint64_t i = 0; i < 1000; i++) {
         char name[16];
 
-        sprintf(name, "s:k%d", (int)i);
+        sprintf(name, "k%d", (int)i);
         open_key(j.w, j.a[0], j.gen, i, name, i == 0 ? 600000 : 10);
     }
     send_query(j.w, ctl, PS_QUERY_KEYS, "train");
@@ -853,7 +884,7 @@ static void rows_of_keys_come_as_the_connection_takes_them(void **state)
                                           .sent = {.queued = 0}});
     }
     assert_int_equal(count_msgs(ctl, PS_MSG_KEY_ROW), 1001);
-    assert_string_equal(last_msg(ctl, PS_MSG_KEY_ROW)->key_row.name, "s:k999");
+    assert_string_equal(last_msg(ctl, PS_MSG_KEY_ROW)->key_row.name, "k999");
     send_query(j.w, ctl, PS_QUERY_KEYS, ""); /* Breaks off in the middle. */
     lose_conn(j.w, ctl);
     finish_job(&j);
@@ -887,8 +918,12 @@ static struct lean lean_new(void)
     for (uint64_t i = 0; i < 1500; i++) {
         char name[16];
 
-        sprintf(name, "i:%d", 3 * (int)i);
-        open_key(l.w, l.a, l.gen, i, name, 10);
+        sprintf(name, "%d", 3 * (int)i);
+        open_kind(l.w, l.a, l.gen,
+                  &(struct ps_msg_key_open){.kind = PS_KEY_KIND_INTEGER,
+                                            .request = i,
+                                            .name = name,
+                                            .count = 10});
     }
     return l;
 }
@@ -1027,7 +1062,7 @@ static void a_move_that_a_death_ends_has_an_epoch_of_its_own(void **state)
     uint32_t epoch = 0;
 
     (void)state;
-    open_key(j.w, j.a[0], j.gen, 1, "s:w", 2000000);
+    open_key(j.w, j.a[0], j.gen, 1, "w", 2000000);
     deliver_msg(j.w, ctl,
                 (struct ps_msg){.code = PS_MSG_QUERY,
                                 .query = {.what = PS_QUERY_REBALANCE,
@@ -1127,8 +1162,8 @@ static void lose_at(enum stage stage, bool loses_source)
     const struct ps_msg_query_end *end;
     struct placed p;
 
-    open_key(j.w, j.a[0], j.gen, 1, "s:a", 10);
-    open_key(j.w, j.a[0], j.gen, 2, "s:b", 20);
+    open_key(j.w, j.a[0], j.gen, 1, "a", 10);
+    open_key(j.w, j.a[0], j.gen, 2, "b", 20);
     deliver_msg(j.w, ctl,
                 (struct ps_msg){.code = PS_MSG_QUERY,
                                 .query = {.what = PS_QUERY_REBALANCE,
@@ -1198,7 +1233,7 @@ static void rows_of_a_plan_are_of_two_servers(void **state)
     for (int i = 0; i < 3; i++) {
         deliver_job_ready(w, s[i]);
     }
-    open_key(w, a, last_job_opened(a)->gen, 1, "s:w", 3000000);
+    open_key(w, a, last_job_opened(a)->gen, 1, "w", 3000000);
     deliver_msg(w, ctl,
                 (struct ps_msg){.code = PS_MSG_QUERY,
                                 .query = {.what = PS_QUERY_REBALANCE_PLAN,
@@ -1224,8 +1259,8 @@ static void bytes_count_where_they_have_moved(void **state)
     struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
 
     (void)state;
-    open_key(j.w, j.a[0], j.gen, 1, "s:a", 10);
-    open_key(j.w, j.a[0], j.gen, 2, "s:b", 20);
+    open_key(j.w, j.a[0], j.gen, 1, "a", 10);
+    open_key(j.w, j.a[0], j.gen, 2, "b", 20);
     deliver_msg(j.w, ctl,
                 (struct ps_msg){.code = PS_MSG_QUERY,
                                 .query = {.what = PS_QUERY_REBALANCE,
@@ -1254,7 +1289,7 @@ static void a_lost_server_is_no_spare_until_it_restarts(void **state)
     struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
 
     (void)state;
-    open_key(j.w, j.a[0], j.gen, 1, "s:w", 2000000);
+    open_key(j.w, j.a[0], j.gen, 1, "w", 2000000);
     for (int restarts = 0; restarts < 2; restarts++) {
         j.s[1]->mute = true;
         advance_time(j.w, PS_SECONDS(3));
@@ -1278,7 +1313,7 @@ static void operators_see_what_a_job_waits_for(void **state)
     const struct ps_msg_stall_row *row;
 
     (void)state;
-    open_key(j.w, j.a[0], j.gen, 1, "s:w", 10);
+    open_key(j.w, j.a[0], j.gen, 1, "w", 10);
     deliver_barrier_enter(j.w, j.a[0], j.gen, 1, (const uint32_t[]){0}, 1);
     advance_time(j.w, PS_SECONDS(1));
     send_query(j.w, ctl, PS_QUERY_STALL, "");
@@ -1288,7 +1323,7 @@ static void operators_see_what_a_job_waits_for(void **state)
     assert_int_equal(row->waited_ns, PS_SECONDS(1));
     assert_true(last_msg(j.a[0], PS_MSG_STALL_COLLECT)->stall_collect.oldest);
     report(&j, 0, NULL, 0);
-    report(&j, 1, NULL, 0); /* Waits longest, for round 17 of s:w. */
+    report(&j, 1, NULL, 0); /* Waits longest, for round 17 of w. */
     assert_false(last_msg(j.a[0], PS_MSG_STALL_COLLECT)->stall_collect.oldest);
     assert_int_equal(
         last_msg(j.a[0], PS_MSG_STALL_COLLECT)->stall_collect.round, 17);
@@ -1296,7 +1331,7 @@ static void operators_see_what_a_job_waits_for(void **state)
     assert_null(find_msg(ctl, PS_MSG_QUERY_END));
     advance_time(j.w, PS_MILLIS(1100));
     row = &last_msg(ctl, PS_MSG_STALL_ROW)->stall_row;
-    assert_string_equal(row->what, "key s:w round 17");
+    assert_string_equal(row->what, "key w round 17");
     assert_int_equal(row->waiting_ops, 4);
     assert_int_equal(row->waited_ns, PS_SECONDS(2));
     assert_int_equal(row->missing_count, 3); /* 1, and those of a1. */
@@ -1314,7 +1349,7 @@ static void a_cancelled_job_leaves_nothing(void **state)
     struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
 
     (void)state;
-    open_key(j.w, j.a[0], j.gen, 1, "s:w", 1000000);
+    open_key(j.w, j.a[0], j.gen, 1, "w", 1000000);
     set_optimizer(&j, 0, 2, "sgd", 0.1, 0.9, false);
     deliver_barrier_enter(j.w, j.a[0], j.gen, 1, (const uint32_t[]){0}, 1);
     query_stall(&j, 3, false, 1);

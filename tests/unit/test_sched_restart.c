@@ -127,7 +127,7 @@ static void all_that_names_such_a_job_hears_the_cause(void **state)
     assert_int_equal(last_job_state(s)->phase, PS_JOB_PHASE_ENDED);
     assert_int_equal(last_job_state(s)->version, 4);
     assert_string_equal(last_job_state(s)->reason, cause);
-    open_key(w, a, 7, 1, "s:w", 10);
+    open_key(w, a, 7, 1, "w", 10);
     assert_string_equal(last_msg(a, PS_MSG_KEY_OPENED)->key_opened.text, cause);
     end_world(w);
 }

@@ -11,16 +11,46 @@
 
 #include <cmocka.h>
 
-static void labels_tell_what_is_no_weight(void **state)
+static void hashes_of_names_never_change(void **state)
+{
+    static const struct {
+        enum ps_key_kind kind;
+        const char *name;
+        uint64_t hash;
+    } cases[] = {
+        {PS_KEY_KIND_STRING, "a", 0x819b8219ddc25832},
+        {PS_KEY_KIND_STRING, "fc1.weight", 0x761a550a81ac0daa},
+        {PS_KEY_KIND_STRING,
+         "gr\xc3\xb6\xc3\x9f"
+         "e",
+         0x644fc2c66a351bb6},
+        {PS_KEY_KIND_STRING, "7", 0x819bd819ddc1b454},
+        {PS_KEY_KIND_INTEGER, "7", 0x2b0a3e19005f624e},
+        {PS_KEY_KIND_INTEGER, "2147483647", 0xe8f3e1c99193a42a},
+        {PS_KEY_KIND_COLLECTIVE, "meet", 0x68cc58705420cc3e},
+        {PS_KEY_KIND_COLLECTIVE, "sum.float32.4096", 0x0dcdd9a2894d94e8},
+        /* Norm-exempt. */
+        {PS_KEY_KIND_STRING, "fc1.bias", 0xd1c6d5eabd21a16f},
+        {PS_KEY_KIND_STRING, "bn_gamma", 0xf44df925d123b2f7},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        assert_int_equal(ps_name_hash(cases[i].kind, cases[i].name),
+                         cases[i].hash);
+    }
+    assert_true(ps_name_hash(PS_KEY_KIND_STRING, "bn_beta") % 2 == 1);
+    assert_true(ps_name_hash(PS_KEY_KIND_STRING, "beta2") % 2 == 0);
+    assert_true(ps_name_hash(PS_KEY_KIND_STRING, "") != 0);
+}
+
+static void kinds_have_names(void **state)
 {
     (void)state;
-    assert_true(ps_name_hash("s:fc1.weight") % 2 == 0);
-    assert_true(ps_name_hash("s:fc1.bias") % 2 == 1);
-    assert_true(ps_name_hash("s:bn_gamma") % 2 == 1);
-    assert_true(ps_name_hash("s:bn_beta") % 2 == 1);
-    assert_true(ps_name_hash("s:beta2") % 2 == 0);
-    assert_true(ps_name_hash("i:3") != ps_name_hash("s:3"));
-    assert_true(ps_name_hash("") != 0);
+    assert_string_equal(ps_key_kind_name(PS_KEY_KIND_STRING), "string");
+    assert_string_equal(ps_key_kind_name(PS_KEY_KIND_INTEGER), "integer");
+    assert_string_equal(ps_key_kind_name(PS_KEY_KIND_COLLECTIVE), "collective");
+    assert_string_equal(ps_key_kind_name(3), "?");
 }
 
 static void a_table_is_checked_and_searched(void **state)
@@ -85,7 +115,8 @@ static void the_oldest_replaced_change_goes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(labels_tell_what_is_no_weight),
+        cmocka_unit_test(hashes_of_names_never_change),
+        cmocka_unit_test(kinds_have_names),
         cmocka_unit_test(a_table_is_checked_and_searched),
         cmocka_unit_test(the_oldest_replaced_change_goes),
     };

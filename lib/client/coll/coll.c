@@ -160,8 +160,8 @@ static int start_agree(struct coll *k)
     struct psc_client *c = k->op->client;
     struct psc_op *part;
     uint8_t *words;
-    int rc = coll_small_round(k, "c:meet", agree_rank_offset(c->id.size),
-                              &words, &part);
+    int rc = coll_small_round(k, "meet", agree_rank_offset(c->id.size), &words,
+                              &part);
 
     if (rc != 0) {
         return rc;

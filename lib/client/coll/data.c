@@ -20,7 +20,7 @@
 #define PAIR_BYTES 2048u
 
 static void data_key_name(struct coll *k, const char *prefix, uint32_t dtype,
-                          uint64_t *count, char *full, size_t size)
+                          uint64_t *count, char *name, size_t size)
 {
     uint64_t step = 512;
 
@@ -30,7 +30,7 @@ static void data_key_name(struct coll *k, const char *prefix, uint32_t dtype,
     if (k->is_size_rounded) {
         *count = ps_round_up(*count, step);
     }
-    snprintf(full, size, "%s.%s.%llu", prefix, ps_dtype_name(dtype),
+    snprintf(name, size, "%s.%s.%llu", prefix, ps_dtype_name(dtype),
              (unsigned long long)*count);
 }
 
@@ -66,13 +66,13 @@ static int reduce_part(struct coll *k, const char *prefix, uint64_t from,
                        uint64_t count, bool want, size_t out_from)
 {
     size_t size = ps_dtype_size(k->array.dtype);
-    char full[PS_KEY_NAME_MAX + 1];
+    char name[PS_KEY_NAME_MAX + 1];
     uint64_t padded = count;
     struct psc_op *part;
     int rc;
 
-    data_key_name(k, prefix, k->array.dtype, &padded, full, sizeof(full));
-    rc = coll_subop_new(k, want ? OP_PUSHPULL : OP_PUSH, full, k->array.dtype,
+    data_key_name(k, prefix, k->array.dtype, &padded, name, sizeof(name));
+    rc = coll_subop_new(k, want ? OP_PUSHPULL : OP_PUSH, name, k->array.dtype,
                         padded, &part);
     if (rc != 0) {
         return rc;
@@ -101,13 +101,13 @@ static int start_source_part(struct coll *k, const char *prefix, uint32_t root,
                              const struct source_range *s)
 {
     struct psc_client *c = k->op->client;
-    char full[PS_KEY_NAME_MAX + 1];
+    char name[PS_KEY_NAME_MAX + 1];
     uint64_t words = (s->bytes + WORD_BYTES - 1) / WORD_BYTES;
     struct psc_op *part;
     int rc;
 
-    data_key_name(k, prefix, PS_DTYPE_INT64, &words, full, sizeof(full));
-    rc = coll_subop_new(k, OP_BROADCAST, full, PS_DTYPE_INT64, words, &part);
+    data_key_name(k, prefix, PS_DTYPE_INT64, &words, name, sizeof(name));
+    rc = coll_subop_new(k, OP_BROADCAST, name, PS_DTYPE_INT64, words, &part);
     if (rc != 0) {
         return rc;
     }
@@ -164,7 +164,7 @@ static int start_allreduce(struct coll *k)
     k->dst.result_size = k->array.bytes;
     return k->array.count == 0
                ? 0
-               : reduce_part(k, "c:sum", 0, k->array.count, true, 0);
+               : reduce_part(k, "sum", 0, k->array.count, true, 0);
 }
 
 static int start_bcast(struct coll *k)
@@ -173,7 +173,7 @@ static int start_bcast(struct coll *k)
     return k->array.bytes == 0
                ? 0
                : start_source_part(
-                     k, "c:copy", k->op->args.root,
+                     k, "copy", k->op->args.root,
                      &(struct source_range){.bytes = k->array.bytes,
                                             .wanted_bytes = k->array.bytes});
 }
@@ -191,7 +191,7 @@ static int start_allgather(struct coll *k)
         size_t bytes = (size_t)k->rows_by_rank[r] * k->array.row_bytes;
         char prefix[32];
 
-        snprintf(prefix, sizeof(prefix), "c:from%u", r);
+        snprintf(prefix, sizeof(prefix), "from%u", r);
         if (bytes > 0) {
             rc = start_source_part(k, prefix, r,
                                    &(struct source_range){.bytes = bytes,
@@ -217,7 +217,7 @@ static int start_reducescatter(struct coll *k)
                         (r < k->array.rows % c->id.size);
         char prefix[32];
 
-        snprintf(prefix, sizeof(prefix), "c:chunk%u", r);
+        snprintf(prefix, sizeof(prefix), "chunk%u", r);
         if (rows * elements > 0) {
             rc = reduce_part(k, prefix, from, rows * elements, r == c->id.rank,
                              0);
@@ -272,7 +272,7 @@ static int start_pairs(struct coll *k, uint32_t from, size_t out_from)
                          WORD_BYTES; /* Ranges begin at whole words. */
         s.source_offset -= s.value_offset;
         s.bytes += s.value_offset;
-        snprintf(prefix, sizeof(prefix), "c:from%u-%u", from, to);
+        snprintf(prefix, sizeof(prefix), "from%u-%u", from, to);
         rc = start_source_part(k, prefix, from, &s);
     }
     return rc;
@@ -300,7 +300,7 @@ static int start_rows_bcast(struct coll *k, uint32_t from, size_t out_from)
         return start_pairs(k, from, out_from);
     }
     s.wanted_bytes = (size_t)sends[rank] * k->array.row_bytes;
-    snprintf(prefix, sizeof(prefix), "c:from%u", from);
+    snprintf(prefix, sizeof(prefix), "from%u", from);
     return start_source_part(k, prefix, from, &s);
 }
 
@@ -390,7 +390,7 @@ void coll_start_splits(struct coll *k)
     struct psc_client *c = k->op->client;
     struct psc_op *part;
     uint8_t *words;
-    int rc = coll_small_round(k, "c:splits",
+    int rc = coll_small_round(k, "splits",
                               (uint64_t)c->id.size * c->id.size *
                                   PS_FIXED_COLL_SPLIT_BYTES,
                               &words, &part);

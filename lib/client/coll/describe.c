@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/dtype.h"
+#include "base/name_hash.h"
 #include "base/str.h"
 #include "kernel/kernel.h"
 
@@ -71,9 +72,9 @@ static uint64_t append_keys(struct ps_str *s, const struct coll *k)
     uint64_t sum = 0;
 
     for (uint32_t i = 0; i < k->join.skip_count; i++) {
-        const char *name = k->join.skips[i]->key->wire_name;
+        const struct key *key = k->join.skips[i]->key;
 
-        sum += hash_bytes(14695981039346656037ull, name, strlen(name));
+        sum += ps_name_hash(key->kind, key->name);
     }
     if (k->join.skip_count > 0) {
         ps_str_addf(s, " with %u keys declared", k->join.skip_count);
@@ -136,7 +137,7 @@ void coll_start_mismatch(struct coll *k)
     struct ps_fixed_coll_description own;
     uint8_t *words;
     int rc = coll_small_round(
-        k, "c:differ", (uint64_t)c->id.size * DESCRIPTION_BYTES, &words, &part);
+        k, "differ", (uint64_t)c->id.size * DESCRIPTION_BYTES, &words, &part);
 
     if (rc != 0) {
         coll_fail(k, PSC_E_MISMATCH, "the ranks ask for different things");

@@ -26,7 +26,7 @@ void coll_start_shadow(struct coll *k)
     struct psc_client *c = k->op->client;
     struct psc_op *part;
     uint8_t *words;
-    int rc = coll_small_round(k, "c:follow",
+    int rc = coll_small_round(k, "follow",
                               (uint64_t)c->id.size * PS_FIXED_COLL_SHADOW_BYTES,
                               &words, &part);
 

@@ -197,7 +197,7 @@ static const struct op_hooks subop_hooks = {
     .copy_result = copy_result,
 };
 
-int coll_subop_new(struct coll *k, enum op_kind kind, const char *full,
+int coll_subop_new(struct coll *k, enum op_kind kind, const char *name,
                    uint32_t dtype, uint64_t count, struct psc_op **ret_part)
 {
     struct psc_client *c = k->op->client;
@@ -216,7 +216,7 @@ int coll_subop_new(struct coll *k, enum op_kind kind, const char *full,
         k->subops.list = grown;
         k->subops.cap = cap;
     }
-    rc = key_get_or_declare(c, full, dtype, count, &key);
+    rc = key_get_collective(c, name, dtype, count, &key);
     if (rc != 0) {
         return rc;
     }
@@ -259,11 +259,11 @@ const uint8_t *coll_subop_result(const struct psc_op *part)
     return part->result.data;
 }
 
-int coll_small_round(struct coll *k, const char *full, uint64_t bytes,
+int coll_small_round(struct coll *k, const char *name, uint64_t bytes,
                      uint8_t **ret_words, struct psc_op **ret_part)
 {
     struct psc_op *part;
-    int rc = coll_subop_new(k, OP_PUSHPULL, full, PS_DTYPE_INT64,
+    int rc = coll_subop_new(k, OP_PUSHPULL, name, PS_DTYPE_INT64,
                             bytes / WORD_BYTES, &part);
 
     if (rc != 0) {

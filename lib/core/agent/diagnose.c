@@ -451,6 +451,7 @@ void ps_agent_diagnose_on_collect(struct ps_agent_step *st,
         }
         if (m->oldest && op != NULL) {
             r.stall_report.key = k == NULL ? "" : k->name;
+            r.stall_report.key_kind = k == NULL ? 0 : k->key_kind;
             r.stall_report.round = round;
             r.stall_report.waited_ns = st->now - op->started_at;
         }

@@ -11,15 +11,17 @@
 #include <assert.h>
 #include <string.h>
 
-/* Key of this name; NULL: none. Keys with equal name hashes form a list. */
+/* Key of this kind and name; NULL: none. Keys with equal name hashes form a
+ * list. */
 static struct ps_agent_key *find_key_by_name(const struct ps_agent_job *j,
+                                             enum ps_key_kind kind,
                                              const char *name)
 {
     struct ps_agent_key *k = ps_map_get(
         j->keys_by_name,
-        ps_name_hash_slot(j->name_hash_seed, ps_name_hash(name), 0));
+        ps_name_hash_slot(j->name_hash_seed, ps_name_hash(kind, name), 0));
 
-    while (k != NULL && strcmp(k->name, name) != 0) {
+    while (k != NULL && (k->key_kind != kind || strcmp(k->name, name) != 0)) {
         k = k->same_name_hash;
     }
     return k;
@@ -88,6 +90,7 @@ void ps_agent_key_send_open(struct ps_agent_step *st, struct ps_agent_key *k)
         st, &(struct ps_msg){.code = PS_MSG_KEY_OPEN,
                              .key_open = {.gen = k->job->gen,
                                           .request = k->open_request,
+                                          .kind = k->key_kind,
                                           .name = k->name,
                                           .dtype = k->dtype,
                                           .count = k->count,
@@ -98,14 +101,14 @@ void ps_agent_key_send_open(struct ps_agent_step *st, struct ps_agent_key *k)
                                           .if_absent = k->if_absent}});
 }
 
-/* Keys of collectives ("c:") have rounds in any mode. */
+/* Collective keys have rounds in any mode. */
 static const struct ps_agent_key_kind *
 kind_of_declaration(const struct ps_agent_job *j, const struct ps_msg_l_key *m)
 {
     if (m->row_width != 0) {
         return &ps_agent_key_rows;
     }
-    if (strncmp(m->name, "c:", 2) == 0) {
+    if (m->kind == PS_KEY_KIND_COLLECTIVE) {
         return &ps_agent_key_collective;
     }
     return j->mode == PS_MODE_SYNC ? &ps_agent_key_sync : &ps_agent_key_async;
@@ -119,8 +122,9 @@ static struct ps_agent_key *key_new(struct ps_agent_step *st,
     struct ps_agent_key *k = ps_calloc(1, sizeof(*k));
 
     k->job = j;
+    k->key_kind = m->kind;
     ps_str_copy(k->name, sizeof(k->name), m->name);
-    k->name_hash = ps_name_hash(k->name);
+    k->name_hash = ps_name_hash(k->key_kind, k->name);
     k->kind = kind;
     k->dtype = m->dtype;
     k->count = m->count;
@@ -313,7 +317,7 @@ void ps_agent_key_on_declare(struct ps_agent_step *st,
         send_key_info(st, &asker, NULL, rc, text);
         return;
     }
-    k = find_key_by_name(j, m->name);
+    k = find_key_by_name(j, m->kind, m->name);
     if (k != NULL && !is_same_declaration(k, m, &t)) {
         send_key_info(st, &asker, NULL, PS_E_MISMATCH, text);
         return;

@@ -141,6 +141,7 @@ struct ps_agent_key {
     uint64_t *applied_round; /* Async, by local rank: last applied push. */
     /* Declaration of the key. */
     struct ps_list_node opening_node; /* In job->opening_keys until opened. */
+    uint8_t key_kind;                 /* enum ps_key_kind */
     char name[PS_KEY_NAME_MAX + 1];
     uint64_t *shape;
     uint32_t shape_count;

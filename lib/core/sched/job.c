@@ -354,48 +354,53 @@ uint32_t ps_sched_job_missing_ranks(const struct ps_sched_job *j,
 
 /* ------------------------------------------------------------------- keys */
 
-static uint64_t slot_of_key(const struct ps_sched_job *j, const char *name)
+static uint64_t slot_of_key(const struct ps_sched_job *j, enum ps_key_kind kind,
+                            const char *name)
 {
-    return ps_name_hash_slot(j->name_hash_seed, ps_name_hash(name), 0);
+    return ps_name_hash_slot(j->name_hash_seed, ps_name_hash(kind, name), 0);
 }
 
 struct ps_sched_key *ps_sched_job_key_by_name_hash(const struct ps_sched_job *j,
+                                                   enum ps_key_kind kind,
                                                    const char *name)
 {
-    return ps_map_get(j->keys_by_name_hash, slot_of_key(j, name));
+    return ps_map_get(j->keys_by_name_hash, slot_of_key(j, kind, name));
 }
 
 struct ps_sched_key *ps_sched_job_find_key(const struct ps_sched_job *j,
+                                           enum ps_key_kind kind,
                                            const char *name)
 {
-    struct ps_sched_key *k = ps_sched_job_key_by_name_hash(j, name);
+    struct ps_sched_key *k = ps_sched_job_key_by_name_hash(j, kind, name);
 
-    return k != NULL && strcmp(k->name, name) == 0 ? k : NULL;
+    return k != NULL && k->kind == kind && strcmp(k->name, name) == 0 ? k
+                                                                      : NULL;
 }
 
 struct ps_sched_key *ps_sched_job_add_key(struct ps_sched_job *j,
-                                          const char *name, uint8_t dtype,
-                                          uint64_t count,
+                                          const struct ps_msg_key_open *m,
                                           struct ps_place_part *parts,
                                           uint32_t part_count)
 {
-    size_t len = strlen(name);
+    size_t len = strlen(m->name);
     struct ps_sched_key *k = ps_calloc(1, sizeof(*k) + len + 1);
 
     k->number = j->key_count;
-    k->dtype = dtype;
-    k->count = count;
+    k->kind = m->kind;
+    k->dtype = m->dtype;
+    k->count = m->count;
+    k->row_width = m->row_width;
     k->parts = parts;
     k->part_count = part_count;
-    memcpy(k->name, name, len + 1);
-    ps_map_put(j->keys_by_name_hash, slot_of_key(j, name), k);
+    memcpy(k->name, m->name, len + 1);
+    ps_map_put(j->keys_by_name_hash, slot_of_key(j, m->kind, m->name), k);
     if (j->key_count == j->key_capacity) {
         j->key_capacity = j->key_capacity * 2 + 16;
         j->keys = ps_realloc(j->keys, j->key_capacity * sizeof(j->keys[0]));
     }
     j->keys[j->key_count++] = k;
     j->open_key_count++;
-    j->bytes += count * ps_dtype_size(dtype);
+    j->bytes += k->count * ps_dtype_size(k->dtype);
     return k;
 }
 
@@ -453,7 +458,7 @@ bool ps_sched_key_remove_opener(struct ps_sched_key *k, uint32_t slot,
 
 void ps_sched_job_remove_key(struct ps_sched_job *j, struct ps_sched_key *k)
 {
-    ps_map_remove(j->keys_by_name_hash, slot_of_key(j, k->name));
+    ps_map_remove(j->keys_by_name_hash, slot_of_key(j, k->kind, k->name));
     j->keys[k->number] = NULL;
     j->open_key_count--;
     j->bytes -= k->count * ps_dtype_size(k->dtype);

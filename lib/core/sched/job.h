@@ -74,6 +74,7 @@ struct ps_sched_global_norm; /* Norm of all keys; norm.c. */
 struct ps_sched_key {
     struct ps_sched_norm *norm; /* NULL: no norm was requested. */
     uint32_t number;
+    uint8_t kind; /* enum ps_key_kind */
     uint8_t dtype;
     bool is_reassigned; /* The placement differs from the first one. */
     bool must_announce; /* The placement is still to be sent to agents. */
@@ -228,16 +229,18 @@ uint32_t ps_sched_job_ready_version(const struct ps_sched_job *j);
 uint32_t ps_sched_job_missing_ranks(const struct ps_sched_job *j,
                                     unsigned *ret_ranks);
 
-/* NULL when the name is not registered. */
+/* NULL when no key of this kind and name is registered. */
 struct ps_sched_key *ps_sched_job_find_key(const struct ps_sched_job *j,
+                                           enum ps_key_kind kind,
                                            const char *name);
-/* Key with the name hash of `name`, whatever its own name; NULL: none. */
+/* Key with the name hash of this kind and name, whatever its own ones; NULL:
+ * none. */
 struct ps_sched_key *ps_sched_job_key_by_name_hash(const struct ps_sched_job *j,
+                                                   enum ps_key_kind kind,
                                                    const char *name);
 /* Takes over `parts`. */
 struct ps_sched_key *ps_sched_job_add_key(struct ps_sched_job *j,
-                                          const char *name, uint8_t dtype,
-                                          uint64_t count,
+                                          const struct ps_msg_key_open *m,
                                           struct ps_place_part *parts,
                                           uint32_t part_count);
 /* Records that the agent of the slot opened the key with `request`. */

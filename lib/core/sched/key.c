@@ -115,14 +115,14 @@ static void record_server_loads(struct ps_sched *s, struct ps_sched_job *j,
 static uint64_t mxnet_key_of(const struct ps_sched_job *j,
                              const struct ps_msg_key_open *m)
 {
-    if (strncmp(m->name, "s:", 2) == 0) {
+    if (m->kind == PS_KEY_KIND_STRING) {
         return j->string_key_count;
     }
-    if (strncmp(m->name, "c:", 2) == 0) {
-        return m->count; /* Collective: any number that spreads keys. */
+    if (m->kind == PS_KEY_KIND_COLLECTIVE) {
+        return m->count; /* Any number that spreads keys. */
     }
     return m->mxnet_key >= 0 ? (uint64_t)m->mxnet_key
-                             : strtoull(m->name + 2, NULL, 10);
+                             : strtoull(m->name, NULL, 10);
 }
 
 /* Charges a key with these partitions: tables, and memory of servers. */
@@ -183,10 +183,8 @@ static int place_new_key(struct ps_sched_step *st, struct ps_sched_job *j,
     }
     if (rc == 0) {
         record_server_loads(st->s, j, servers);
-        *ret_key = ps_sched_job_add_key(j, m->name, m->dtype, m->count, parts,
-                                        count);
-        (*ret_key)->row_width = m->row_width;
-        j->string_key_count += strncmp(m->name, "s:", 2) == 0;
+        *ret_key = ps_sched_job_add_key(j, m, parts, count);
+        j->string_key_count += m->kind == PS_KEY_KIND_STRING;
     }
     ps_free(servers);
     return rc;
@@ -198,25 +196,25 @@ static void append_key_name(struct ps_str *why, const char *name)
 {
     const char *text = ps_sched_text_or_empty(name);
 
-    if (text[0] != '\0' && text[1] == ':') {
-        text += 2; /* Name as the program gave it. */
-    }
     ps_str_add(why, "key '");
     ps_str_add_escaped(why, text, strlen(text), 64);
     ps_str_add(why, "'");
 }
 
-static int check_key_name(const char *name, struct ps_str *why)
+static int check_key_name(const struct ps_msg_key_open *m, struct ps_str *why)
 {
-    const char *text = ps_sched_text_or_empty(name);
-    bool integer = strncmp(text, "i:", 2) == 0;
+    const char *at = ps_sched_text_or_empty(m->name);
 
-    if ((!integer && strncmp(text, "s:", 2) != 0 &&
-         strncmp(text, "c:", 2) != 0) ||
-        text[2] == '\0') {
-        append_key_name(why, name);
-        ps_str_add(why, " must be 's:' and a string, 'i:' and an integer, or "
-                        "'c:' and what a collective needs");
+    if (*at == '\0') {
+        ps_str_add(why, "a key needs a name");
+        return PS_E_INVAL;
+    }
+    while (m->kind == PS_KEY_KIND_INTEGER && *at >= '0' && *at <= '9') {
+        at++;
+    }
+    if (m->kind == PS_KEY_KIND_INTEGER && *at != '\0') {
+        append_key_name(why, m->name);
+        ps_str_add(why, " must be a number");
         return PS_E_INVAL;
     }
     return 0;
@@ -226,12 +224,12 @@ static int check_new_key(const struct ps_sched_job *j,
                          const struct ps_msg_key_open *m, struct ps_str *why)
 {
     const struct ps_sched_key *other;
-    int rc = check_key_name(m->name, why);
+    int rc = check_key_name(m, why);
 
     if (rc != 0) {
         return rc;
     }
-    other = ps_sched_job_key_by_name_hash(j, m->name);
+    other = ps_sched_job_key_by_name_hash(j, m->kind, m->name);
     if (other != NULL) {
         append_key_name(why, m->name);
         ps_str_add(why, " has the label of ");
@@ -361,7 +359,7 @@ void ps_sched_on_key_open(struct ps_sched_step *st, struct ps_member *agent,
         send_key_refused(st, agent, m, rc, text);
         return;
     }
-    k = ps_sched_job_find_key(j, ps_sched_text_or_empty(m->name));
+    k = ps_sched_job_find_key(j, m->kind, ps_sched_text_or_empty(m->name));
     if (k != NULL) {
         rc = check_same_shape(k, m, &why);
     } else if (m->if_absent == PS_IF_ABSENT_FAIL ||

@@ -129,7 +129,7 @@ static void begin_allreduce(struct ps_sched_key *k,
 static bool is_in_global_norm(const struct ps_sched_key *k)
 {
     return k != NULL && ps_dtype_is_real(k->dtype) && k->row_width == 0 &&
-           strncmp(k->name, "c:", 2) != 0;
+           k->kind != PS_KEY_KIND_COLLECTIVE;
 }
 
 static void count_skipped_step(struct ps_sched_step *st, struct ps_sched_job *j,

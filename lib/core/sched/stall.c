@@ -39,6 +39,7 @@ struct stall {
     char unheard[320]; /* Servers that an agent does not hear, as text. */
     /* Results of the first phase (seeks_oldest). */
     char oldest_key[PS_KEY_NAME_MAX + 1];
+    uint8_t oldest_key_kind; /* enum ps_key_kind */
     uint64_t oldest_wait;
     uint32_t waiting_ops;
 };
@@ -347,8 +348,8 @@ static void finish_stall(struct ps_sched_step *st, struct stall *stall)
 
     assert(j != NULL); /* The queries of a job are dropped with it. */
     if (stall->seeks_oldest) {
-        const struct ps_sched_key *k = ps_sched_job_find_key(j,
-                                                             stall->oldest_key);
+        const struct ps_sched_key *k = ps_sched_job_find_key(
+            j, stall->oldest_key_kind, stall->oldest_key);
 
         if (k != NULL) {
             stall->seeks_oldest = false;
@@ -368,7 +369,9 @@ static void finish_stall(struct ps_sched_step *st, struct stall *stall)
         return;
     }
     ps_str_init(&text, what, sizeof(what));
-    ps_str_add(&text, "key ");
+    ps_str_add(&text, stall->oldest_key_kind == PS_KEY_KIND_COLLECTIVE
+                          ? "collective key "
+                          : "key ");
     ps_str_add_escaped(&text, stall->oldest_key, strlen(stall->oldest_key),
                        256);
     ps_str_addf(&text, " round %" PRIu64, stall->round);
@@ -387,6 +390,7 @@ static void merge_report(struct stall *stall, const struct ps_sched_job *j,
             (m->waited_ns > stall->oldest_wait ||
              stall->oldest_key[0] == '\0')) {
             ps_str_copy(stall->oldest_key, sizeof(stall->oldest_key), m->key);
+            stall->oldest_key_kind = m->key_kind;
             stall->round = m->round;
             stall->oldest_wait = m->waited_ns;
         }

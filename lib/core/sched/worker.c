@@ -240,7 +240,8 @@ static bool agent_lost_rounds(const struct ps_sched_job *j,
     for (uint32_t i = 0; i < j->key_count; i++) {
         /* Collectives have rounds in every mode. */
         if (j->keys[i] != NULL &&
-            (j->mode == PS_MODE_SYNC || j->keys[i]->name[0] == 'c')) {
+            (j->mode == PS_MODE_SYNC ||
+             j->keys[i]->kind == PS_KEY_KIND_COLLECTIVE)) {
             return true;
         }
     }
