@@ -287,7 +287,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     "makes something of a round that all pass": [
         ("lib/core/server/merge.c",
          "if (ps_open_round_all_skip(open)) {",
-         "    if (ps_open_round_all_skip(open) && !open->is_rows) {"),
+         "    if (ps_open_round_all_skip(open) && !ps_open_round_has_rows(open)) {"),
     ],
     "says once that all have passed": [
         ("lib/core/server/contribution.c",
@@ -330,9 +330,9 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     ],
     "repeats no norms that were lost with a link": [
         ("lib/core/server/norm.c",
-         """for (; run != NULL; run = run->next_waiting) {
+         """for (; run != NULL; run = run->staged.next_waiting) {
             send_norm_part(st, run);""",
-         """        for (; run == NULL; run = run->next_waiting) {
+         """        for (; run == NULL; run = run->staged.next_waiting) {
             send_norm_part(st, run);"""),
     ],
     "changes a rate a round late": [

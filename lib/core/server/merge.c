@@ -227,10 +227,10 @@ static int launch_merge(struct ps_server_step *st, struct ps_server_merge *run)
     bool steps = job->has_optimizer && !open->assign && ps_part_has_value(part);
     int rc;
 
-    if (run->is_staged) {
+    if (run->staged.is_begun) {
         return ps_server_norm_launch(st, run);
     }
-    if (open->is_rows) {
+    if (ps_open_round_has_rows(open)) {
         return launch_rows_merge(st, run);
     }
     run->accumulates = accumulates_round(job, part, steps);
@@ -296,12 +296,14 @@ void ps_server_merge_start(struct ps_server_step *st, struct ps_server_job *job,
         ps_server_conflict_no_root(st, job, part);
         return;
     }
-    if (open->is_rows ? ps_server_rows_is_noop(job, part) : first == NULL) {
+    if (ps_open_round_has_rows(open) ? ps_server_rows_is_noop(job, part)
+                                     : first == NULL) {
         publish_version(st, job, part, NULL, NULL);
         return;
     }
-    if (!open->is_rows && !open->is_encoded && open->round.nonempty == 1 &&
-        !steps && open->rule != PS_RULE_ACCUMULATE &&
+    if (!ps_open_round_has_rows(open) && !open->is_encoded &&
+        open->round.nonempty == 1 && !steps &&
+        open->rule != PS_RULE_ACCUMULATE &&
         (open->reduce != PS_REDUCE_MEAN || open->round.weight <= 1)) {
         struct ps_slice value = *first;
 
@@ -309,8 +311,9 @@ void ps_server_merge_start(struct ps_server_step *st, struct ps_server_job *job,
         publish_version(st, job, part, &value, &(struct ps_slice){0});
         return;
     }
-    if (!open->is_rows && !open->is_encoded && open->round.nonempty == 1 &&
-        part->accumulated.buf == NULL && accumulates_round(job, part, steps)) {
+    if (!ps_open_round_has_rows(open) && !open->is_encoded &&
+        open->round.nonempty == 1 && part->accumulated.buf == NULL &&
+        accumulates_round(job, part, steps)) {
         ps_buf_ref(first->buf);
         publish_accumulated(st, job, part, first);
         return;
@@ -434,7 +437,7 @@ void ps_server_merge_on_computed(struct ps_server_step *st, uint64_t token,
         ps_server_migration_on_merged(st, job, part);
         return;
     }
-    if (run->is_staged && !ps_server_norm_on_computed(st, run)) {
+    if (run->staged.is_begun && !ps_server_norm_on_computed(st, run)) {
         return;
     }
     struct ps_slice value = run->result;
@@ -465,11 +468,11 @@ void ps_server_on_norm_result(struct ps_server_step *st,
                                       : NULL;
 
     while (run != NULL) {
-        struct ps_server_merge *next = run->next_waiting;
+        struct ps_server_merge *next = run->staged.next_waiting;
 
         /* A result may arrive twice, after a reconnection. */
-        if (run->step_params.round == m->round &&
-            run->step_params.stage == m->stage) {
+        if (run->staged.params.round == m->round &&
+            run->staged.params.stage == m->stage) {
             ps_server_merge_stop_waiting(run);
             if (ps_server_norm_apply(run, m)) {
                 continue_merge(st, run);

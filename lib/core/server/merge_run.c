@@ -24,8 +24,8 @@ void ps_server_merge_await_norms(struct ps_server_merge *run)
 
     ps_map_remove(job->server->merges, run->token);
     run->token = 0;
-    run->awaits_norms = true;
-    run->next_waiting = ps_map_remove(job->norm_waits, run->part->key);
+    run->staged.awaits_norms = true;
+    run->staged.next_waiting = ps_map_remove(job->norm_waits, run->part->key);
     ps_map_put(job->norm_waits, run->part->key, run);
     /* The run waits for other partitions, which may lack contributions. */
     job->merging_rounds--;
@@ -40,11 +40,11 @@ void ps_server_merge_stop_waiting(struct ps_server_merge *run)
     struct ps_server_merge **at = &first;
 
     while (*at != run) {
-        at = &(*at)->next_waiting;
+        at = &(*at)->staged.next_waiting;
     }
-    *at = run->next_waiting;
-    run->next_waiting = NULL;
-    run->awaits_norms = false;
+    *at = run->staged.next_waiting;
+    run->staged.next_waiting = NULL;
+    run->staged.awaits_norms = false;
     job->merging_rounds++;
     if (first != NULL) {
         ps_map_put(job->norm_waits, run->part->key, first);
@@ -57,15 +57,15 @@ void ps_server_merge_free(struct ps_server *s, struct ps_server_merge *run)
 
     if (run->token != 0) {
         ps_map_remove(s->merges, run->token);
-    } else if (run->awaits_norms) {
+    } else if (run->staged.awaits_norms) {
         ps_server_merge_stop_waiting(run);
     } else if (ps_list_linked(&run->node)) {
         ps_list_remove(&run->node);
     }
     ps_buf_unref(run->result.buf);
     ps_buf_unref(run->encoded.buf);
-    ps_buf_unref(run->work.buf);
-    ps_buf_unref(run->square_sums);
+    ps_buf_unref(run->staged.work.buf);
+    ps_buf_unref(run->staged.square_sums);
     run->part->merge = NULL;
     ps_free(run);
     job->merging_rounds--;

@@ -4,6 +4,17 @@
 
 #include "core/server/jobs.h"
 
+/* A step that needs norms; norm.c has its stages. */
+struct ps_server_staged_step {
+    bool is_begun;     /* False: the fields below are not in use. */
+    bool awaits_norms; /* In job->norm_waits. */
+    bool is_summed;    /* `work` has the contributions' sum. */
+    struct ps_optim_step_params params;
+    struct ps_slice work;                 /* Gradient or direction, by stage. */
+    struct ps_buf *square_sums;           /* Of `work`, of the weights. */
+    struct ps_server_merge *next_waiting; /* Of the same key. */
+};
+
 /* Merge of a complete round, until its version is published. */
 struct ps_server_merge {
     struct ps_list_node node; /* In `starved_merges`. */
@@ -14,14 +25,7 @@ struct ps_server_merge {
     struct ps_slice result;  /* New value or accumulated sum; owned. */
     struct ps_slice encoded; /* Encoded result, sent instead; buf NULL: none. */
     bool accumulates;        /* The result is accumulated, no step. */
-    /* The step needs norms; only then are the fields below in use. */
-    bool is_staged;
-    bool awaits_norms; /* In job->norm_waits. */
-    bool is_summed;    /* `work` has the contributions' sum. */
-    struct ps_optim_step_params step_params;
-    struct ps_slice work;                 /* Gradient or direction, by stage. */
-    struct ps_buf *square_sums;           /* Of `work`, of the weights. */
-    struct ps_server_merge *next_waiting; /* Of the same key. */
+    struct ps_server_staged_step staged;
 };
 
 /* push.c */

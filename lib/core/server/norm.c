@@ -43,17 +43,17 @@ static int alloc_slice(struct ps_server_merge *run, size_t len,
 static int prepare_stage(struct ps_server_merge *run)
 {
     struct ps_part *part = run->part;
-    const bool last = run->step_params.stage == PS_STAGE_LAST;
+    const bool last = run->staged.params.stage == PS_STAGE_LAST;
     int rc = ps_server_optimizer_make_states(run->job, part);
 
-    if (rc == 0 && run->work.buf == NULL) {
-        rc = alloc_slice(run, work_bytes(part), &run->work);
+    if (rc == 0 && run->staged.work.buf == NULL) {
+        rc = alloc_slice(run, work_bytes(part), &run->staged.work);
     }
     if (rc != 0) {
         return rc;
     }
     if (last && !ps_server_optimizer_has_master(part)) {
-        run->result = run->work; /* The last use of `work`. */
+        run->result = run->staged.work; /* The last use of `work`. */
         ps_buf_ref(run->result.buf);
         return 0;
     }
@@ -62,15 +62,15 @@ static int prepare_stage(struct ps_server_merge *run)
                            &run->result);
     }
     /* A new buffer: a discarded computation may still write the last one. */
-    ps_buf_unref(run->square_sums);
-    run->square_sums = ps_buf_new(2 * sizeof(struct ps_square_sum));
-    memset(run->square_sums->data, 0, run->square_sums->size);
+    ps_buf_unref(run->staged.square_sums);
+    run->staged.square_sums = ps_buf_new(2 * sizeof(struct ps_square_sum));
+    memset(run->staged.square_sums->data, 0, run->staged.square_sums->size);
     return 0;
 }
 
 static struct ps_square_sum *square_sums_of(const struct ps_server_merge *run)
 {
-    return (void *)run->square_sums->data;
+    return (void *)run->staged.square_sums->data;
 }
 
 /* Returns the computation of a later stage, whose only source is `work`. */
@@ -81,38 +81,39 @@ static struct ps_compute *plan_next_stage(const struct ps_server_merge *run)
     c->job.dtype = (enum ps_dtype)run->part->dtype;
     c->job.count = run->part->count;
     c->job.src_is_float32 = ps_server_optimizer_has_master(run->part);
-    ps_compute_add_src(c, &run->work, 0);
+    ps_compute_add_src(c, &run->staged.work, 0);
     return c;
 }
 
 int ps_server_norm_launch(struct ps_server_step *st,
                           struct ps_server_merge *run)
 {
-    if (!run->is_staged) {
-        run->step_params = ps_server_optimizer_next_step(run->job, run->part);
-        run->step_params.stage = ps_optim_first_stage(&run->job->optim,
-                                                      &run->step_params);
-        run->is_staged = true;
+    if (!run->staged.is_begun) {
+        run->staged.params = ps_server_optimizer_next_step(run->job, run->part);
+        run->staged.params.stage = ps_optim_first_stage(&run->job->optim,
+                                                        &run->staged.params);
+        run->staged.is_begun = true;
     }
     int rc = prepare_stage(run);
 
     if (rc != 0) {
         return rc;
     }
-    const bool last = run->step_params.stage == PS_STAGE_LAST;
-    struct ps_compute *c = run->is_summed ? plan_next_stage(run)
-                                          : ps_server_merge_sum(run, true);
+    const bool last = run->staged.params.stage == PS_STAGE_LAST;
+    struct ps_compute *c = run->staged.is_summed
+                               ? plan_next_stage(run)
+                               : ps_server_merge_sum(run, true);
 
-    c->job.dst = ps_slice_data(last ? &run->result : &run->work);
-    ps_compute_pin(c, last ? run->result.buf : run->work.buf);
+    c->job.dst = ps_slice_data(last ? &run->result : &run->staged.work);
+    ps_compute_pin(c, last ? run->result.buf : run->staged.work.buf);
     if (!last) {
         c->job.square_sum = &square_sums_of(run)[0];
-        if (ps_optim_needs_weight_norm(&run->job->optim, &run->step_params)) {
+        if (ps_optim_needs_weight_norm(&run->job->optim, &run->staged.params)) {
             c->job.weight_square_sum = &square_sums_of(run)[1];
         }
-        ps_compute_pin(c, run->square_sums);
+        ps_compute_pin(c, run->staged.square_sums);
     }
-    ps_server_optimizer_add_step(run, &run->step_params, c);
+    ps_server_optimizer_add_step(run, &run->staged.params, c);
     ps_server_merge_submit(st, run, c);
     return 0;
 }
@@ -139,8 +140,8 @@ static void send_norm_part(struct ps_server_step *st,
                         .gen = run->job->gen,
                         .key = part->key,
                         .index = part->index,
-                        .round = run->step_params.round,
-                        .stage = (uint8_t)run->step_params.stage,
+                        .round = run->staged.params.round,
+                        .stage = (uint8_t)run->staged.params.stage,
                         .nonfinite_count = s[0].nonfinite_count,
                         .first_digit = (uint8_t)first[0],
                         .digits = digits[0],
@@ -175,11 +176,11 @@ static void release_contributions(struct ps_server_step *st,
 bool ps_server_norm_on_computed(struct ps_server_step *st,
                                 struct ps_server_merge *run)
 {
-    if (run->step_params.stage == PS_STAGE_LAST) {
+    if (run->staged.params.stage == PS_STAGE_LAST) {
         return true;
     }
-    if (!run->is_summed) {
-        run->is_summed = true;
+    if (!run->staged.is_summed) {
+        run->staged.is_summed = true;
         release_contributions(st, run);
     }
     ps_server_merge_await_norms(run);
@@ -196,7 +197,7 @@ void ps_server_norm_resend(struct ps_server_step *st,
     const struct ps_server_merge *run;
 
     while ((run = ps_map_next(job->norm_waits, &c)) != NULL) {
-        for (; run != NULL; run = run->next_waiting) {
+        for (; run != NULL; run = run->staged.next_waiting) {
             send_norm_part(st, run);
         }
     }
@@ -214,9 +215,9 @@ bool ps_server_norm_apply(struct ps_server_merge *run,
         .weight_square_sum = m->weight_square_sum,
         .global_square_sum = m->global_square_sum};
 
-    if (!ps_optim_apply_norms(o, &norms, &run->step_params)) {
+    if (!ps_optim_apply_norms(o, &norms, &run->staged.params)) {
         return false;
     }
-    run->step_params.stage = ps_optim_next_stage(o, &run->step_params);
+    run->staged.params.stage = ps_optim_next_stage(o, &run->staged.params);
     return true;
 }

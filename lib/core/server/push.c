@@ -99,7 +99,8 @@ static int check_skip(const struct ps_server_job *job,
     }
     return ps_part_matches(part, rec->dtype, 0) && part->row_width == 0 &&
                    part->async_slots == NULL &&
-                   (part->open_round == NULL || !part->open_round->is_rows)
+                   (part->open_round == NULL ||
+                    !ps_open_round_has_rows(part->open_round))
                ? 0
                : PS_E_MISMATCH;
 }
@@ -146,7 +147,7 @@ static int check_push_part(const struct ps_server_job *job,
         return PS_E_MISMATCH;
     }
     if (part->open_round != NULL &&
-        (part->open_round->is_rows ||
+        (ps_open_round_has_rows(part->open_round) ||
          (part->open_round->has_request &&
           (part->open_round->reduce != m->reduce ||
            part->open_round->assign != m->assign)))) {

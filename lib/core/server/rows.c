@@ -167,9 +167,9 @@ static int validate_rows(const struct ps_server_contribution *in,
         return 0;
     }
     if (push->weight == 0) {
-        return open->is_rows ? 0 : PS_E_MISMATCH;
+        return ps_open_round_has_rows(open) ? 0 : PS_E_MISMATCH;
     }
-    *ret_conflict = !open->is_rows ||
+    *ret_conflict = !ps_open_round_has_rows(open) ||
                     (open->has_request && open->reduce != push->reduce);
     return *ret_conflict ? PS_E_MISMATCH : 0;
 }
@@ -209,7 +209,6 @@ static void record_rows(const struct ps_server_contribution *in,
     const struct ps_server_slot *slot = in->slot;
 
     if (open->row_counts == NULL) {
-        open->is_rows = true;
         open->row_counts = ps_calloc(slot->job->slot_count, sizeof(uint32_t));
     }
     open->row_weight += in->push->weight;

@@ -33,9 +33,8 @@ struct ps_open_round {
     uint8_t *skips;   /* By slot, 1: skips. NULL: none. */
     /* enum ps_rule; not NONE: a sum of applying_pushes, which is no round. */
     uint8_t rule;
-    bool is_rows;         /* Contributions are blocks of rows. */
     uint64_t row_weight;  /* Rows: weight of all contributions. */
-    uint32_t *row_counts; /* Rows: number by slot; else NULL. */
+    uint32_t *row_counts; /* Rows by slot; NULL: a dense round. */
 };
 
 /* A push of an async or ssp job, applied in order of arrival. */
@@ -176,6 +175,11 @@ void ps_store_set_state(struct ps_store *st, struct ps_part *part, unsigned i,
 struct ps_open_round *ps_store_open_round(struct ps_store *st,
                                           struct ps_part *part, uint32_t slots);
 void ps_store_close_round(struct ps_store *st, struct ps_part *part);
+/* True if the contributions are blocks of rows. */
+static inline bool ps_open_round_has_rows(const struct ps_open_round *open)
+{
+    return open->row_counts != NULL;
+}
 /* True if there are contributions and all are skips. */
 static inline bool ps_open_round_all_skip(const struct ps_open_round *open)
 {
