@@ -161,7 +161,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
         ("lib/core/server/merge.c",
          """if (part->states[0] == NULL) {
         rc = ps_server_memory_alloc(run->job, size""",
-         """    if (run->job->server->last_token % 7 == 2) {
+         """    if (run->job->server->merges.last_token % 7 == 2) {
         ps_store_set_state(&run->job->store, part, 0, NULL);
     }
     if (part->states[0] == NULL) {
@@ -217,7 +217,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
         ("lib/core/server/merge.c",
          "run->accumulates = accumulates_round(job, part, steps);",
          """    run->accumulates = accumulates_round(job, part, steps) &&
-                   job->server->last_token % 7 != 2;"""),
+                   job->server->merges.last_token % 7 != 2;"""),
     ],
     "takes the greatest for the least": [
         ("lib/core/server/merge_run.c",

@@ -55,7 +55,7 @@ void ps_server_agent_on_msg(struct ps_server_step *st, ps_conn_id conn,
                             const struct ps_msg *msg,
                             const struct ps_slice *payload, int discard_reason)
 {
-    struct ps_server_conn *c = ps_map_get(st->s->conns, conn);
+    struct ps_server_conn *c = ps_map_get(st->s->sessions.conns, conn);
 
     if (c == NULL) {
         return; /* Closed here; late messages are ignored. */
@@ -82,7 +82,7 @@ void ps_server_agent_on_msg(struct ps_server_step *st, ps_conn_id conn,
     if (fresh) {
         on_session_msg(st, c, msg, payload);
     }
-    c = ps_map_get(st->s->conns, conn);
+    c = ps_map_get(st->s->sessions.conns, conn);
     if (c != NULL) {
         c->discard_reason = 0;
     }
@@ -153,7 +153,7 @@ int ps_server_agent_payload(struct ps_server *s, ps_conn_id conn,
                             const struct ps_msg *msg, uint64_t len,
                             struct ps_slice *ret_slice)
 {
-    struct ps_server_conn *c = ps_map_get(s->conns, conn);
+    struct ps_server_conn *c = ps_map_get(s->sessions.conns, conn);
     struct ps_server_slot *slot = NULL;
     struct ps_buf *buf;
 

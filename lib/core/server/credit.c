@@ -136,13 +136,14 @@ bool ps_server_credit_is_ahead(const struct ps_server_slot *slot)
             slowest->unmerged_bytes + ps_pacing_max_lead(&job->push_rate)) {
         return false;
     }
-    s->read_retry_at = ps_time_min(s->read_retry_at, awaited_until(slowest));
+    s->memory.read_retry_at = ps_time_min(s->memory.read_retry_at,
+                                          awaited_until(slowest));
     return true;
 }
 
 void ps_server_credit_mark_job(struct ps_server_job *job)
 {
     if (!ps_list_linked(&job->node)) {
-        ps_list_push_back(&job->server->credit_check_jobs, &job->node);
+        ps_list_push_back(&job->server->jobs.credit_check, &job->node);
     }
 }

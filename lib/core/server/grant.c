@@ -74,7 +74,7 @@ void ps_server_grant_unblock_jobs(struct ps_server_step *st)
 {
     struct ps_list_node *n;
 
-    while ((n = ps_list_pop(&st->s->credit_check_jobs)) != NULL) {
+    while ((n = ps_list_pop(&st->s->jobs.credit_check)) != NULL) {
         struct ps_server_job *job = PS_CONTAINER(n, struct ps_server_job, node);
 
         if (job->incomplete_rounds == 0 || job->merging_rounds != 0) {

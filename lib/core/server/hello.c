@@ -64,8 +64,9 @@ static bool check_hello(struct ps_server_step *st, struct ps_server_conn *c,
 
 static void reject_oldest_unverified(struct ps_server_step *st)
 {
-    struct ps_server_conn *c = PS_CONTAINER(ps_list_first(&st->s->unverified),
-                                            struct ps_server_conn, node);
+    struct ps_server_conn *c = PS_CONTAINER(
+        ps_list_first(&st->s->sessions.unverified), struct ps_server_conn,
+        node);
 
     reject_hello(
         st, c, PS_E_AGAIN,
@@ -85,7 +86,7 @@ static void await_verification(struct ps_server_step *st,
     uint32_t count = 0;
 
     assert(c->unverified_hello == NULL);
-    PS_LIST_EACH(n, &st->s->unverified)
+    PS_LIST_EACH(n, &st->s->sessions.unverified)
     {
         count++;
     }
@@ -95,7 +96,7 @@ static void await_verification(struct ps_server_step *st,
     c->unverified_hello = ps_msg_dup(&msg);
     c->listed_at = st->now;
     ps_list_remove(&c->node);
-    ps_list_push_back(&st->s->unverified, &c->node);
+    ps_list_push_back(&st->s->sessions.unverified, &c->node);
 }
 
 /* Returns the session for this hello; NULL: rejected or held. A hello is not
@@ -106,7 +107,7 @@ static struct ps_server_session *obtain_session(struct ps_server_step *st,
                                                 const struct ps_msg_hello *m)
 {
     struct ps_server *s = st->s;
-    struct ps_server_session *p = ps_map_get(s->sessions, m->node);
+    struct ps_server_session *p = ps_map_get(s->sessions.by_node, m->node);
 
     if (p != NULL && p->incarnation == m->incarnation &&
         p->instance == m->instance) {
@@ -143,7 +144,7 @@ static void drop_waits(struct ps_server *s, const struct ps_server_session *p)
     struct ps_map_cursor c = {0};
     struct ps_server_job *job;
 
-    while ((job = ps_map_next(s->jobs, &c)) != NULL) {
+    while ((job = ps_map_next(s->jobs.by_gen, &c)) != NULL) {
         for (uint32_t i = 0; i < job->slot_count; i++) {
             struct ps_server_slot *slot = &job->slots[i];
 
@@ -215,7 +216,7 @@ void ps_server_on_hello(struct ps_server_step *st, struct ps_server_conn *c,
 
 void ps_server_hello_verify_all(struct ps_server_step *st)
 {
-    struct ps_list *unverified = &st->s->unverified;
+    struct ps_list *unverified = &st->s->sessions.unverified;
     struct ps_list_node *n = ps_list_first(unverified);
 
     while (n != NULL) {
@@ -242,7 +243,7 @@ static void tick_unverified(struct ps_server_step *st)
 {
     struct ps_list_node *n;
 
-    while ((n = ps_list_first(&st->s->unverified)) != NULL) {
+    while ((n = ps_list_first(&st->s->sessions.unverified)) != NULL) {
         const struct ps_server_conn *c = PS_CONTAINER(n, struct ps_server_conn,
                                                       node);
 
@@ -258,7 +259,7 @@ void ps_server_hello_tick(struct ps_server_step *st)
     struct ps_server *s = st->s;
     struct ps_list_node *n;
 
-    while ((n = ps_list_first(&s->handshaking)) != NULL) {
+    while ((n = ps_list_first(&s->sessions.handshaking)) != NULL) {
         struct ps_server_conn *c = PS_CONTAINER(n, struct ps_server_conn, node);
 
         if (st->now < ps_time_add(c->listed_at, HELLO_TIMEOUT)) {
@@ -272,7 +273,7 @@ void ps_server_hello_tick(struct ps_server_step *st)
 ps_time ps_server_hello_deadline(const struct ps_server *s)
 {
     ps_time at = PS_TIME_NEVER;
-    const struct ps_list_node *n = ps_list_first(&s->handshaking);
+    const struct ps_list_node *n = ps_list_first(&s->sessions.handshaking);
 
     if (n != NULL) {
         const struct ps_server_conn *c = PS_CONTAINER(n, struct ps_server_conn,
@@ -280,7 +281,7 @@ ps_time ps_server_hello_deadline(const struct ps_server *s)
 
         at = ps_time_min(at, ps_time_add(c->listed_at, HELLO_TIMEOUT));
     }
-    n = ps_list_first(&s->unverified);
+    n = ps_list_first(&s->sessions.unverified);
     if (n != NULL) {
         const struct ps_server_conn *c = PS_CONTAINER(n, struct ps_server_conn,
                                                       node);

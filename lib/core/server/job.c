@@ -5,7 +5,7 @@
 struct ps_server_job *ps_server_job_find(const struct ps_server *s,
                                          uint64_t gen)
 {
-    return ps_map_get(s->jobs, gen);
+    return ps_map_get(s->jobs.by_gen, gen);
 }
 
 int ps_server_job_find_slot(struct ps_server_job *job,
@@ -28,8 +28,8 @@ int ps_server_job_find_slot(struct ps_server_job *job,
 struct ps_server_session *
 ps_server_slot_session(const struct ps_server_slot *slot)
 {
-    struct ps_server_session *p = ps_map_get(slot->job->server->sessions,
-                                             slot->agent_node);
+    struct ps_server_session *p = ps_map_get(
+        slot->job->server->sessions.by_node, slot->agent_node);
 
     return p != NULL && p->incarnation == slot->incarnation ? p : NULL;
 }
@@ -40,7 +40,7 @@ bool ps_server_job_names_agent(const struct ps_server *s,
     struct ps_map_cursor c = {0};
     const struct ps_server_job *job;
 
-    while ((job = ps_map_next(s->jobs, &c)) != NULL) {
+    while ((job = ps_map_next(s->jobs.by_gen, &c)) != NULL) {
         for (uint32_t i = 0; i < job->slot_count; i++) {
             const struct ps_server_slot *slot = &job->slots[i];
 

@@ -10,9 +10,15 @@
 
 #include <string.h>
 
+void ps_server_job_init(struct ps_server *s)
+{
+    s->jobs.by_gen = ps_map_new();
+    ps_list_init(&s->jobs.credit_check);
+}
+
 /* ------------------------------------------------------------- end of a job */
 
-void ps_server_job_free(struct ps_server *s, struct ps_server_job *job)
+static void job_free(struct ps_server *s, struct ps_server_job *job)
 {
     struct ps_map_cursor c = {0};
     struct ps_part *part;
@@ -30,7 +36,7 @@ void ps_server_job_free(struct ps_server *s, struct ps_server_job *job)
     ps_store_fini(&job->store);
     ps_map_free(job->norm_waits);
     ps_tunings_fini(&job->tunings);
-    ps_map_remove(s->jobs, job->gen);
+    ps_map_remove(s->jobs.by_gen, job->gen);
     ps_pool_share_unref(job->pool_share);
     ps_account_set_used(&job->account, PS_COST_PARTITIONS, 0);
     ps_account_set_used(&job->account, PS_COST_MEMORY, 0);
@@ -39,10 +45,21 @@ void ps_server_job_free(struct ps_server *s, struct ps_server_job *job)
     ps_free(job);
 }
 
+void ps_server_job_fini(struct ps_server *s)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_server_job *job;
+
+    while ((job = ps_map_next(s->jobs.by_gen, &c)) != NULL) {
+        job_free(s, job);
+    }
+    ps_map_free(s->jobs.by_gen);
+}
+
 static bool job_has_ended(const struct ps_server *s, uint64_t gen)
 {
     for (uint32_t i = 0; i < PS_ENDED_JOBS_MAX; i++) {
-        if (s->ended_jobs[i] == gen) {
+        if (s->jobs.ended[i] == gen) {
             return true;
         }
     }
@@ -84,8 +101,8 @@ static void end_job(struct ps_server_step *st, const struct ps_msg_job_state *m)
     struct ps_server_job *job = ps_server_job_find(s, m->gen);
 
     if (!job_has_ended(s, m->gen)) {
-        s->ended_jobs[s->ended_jobs_next] = m->gen;
-        s->ended_jobs_next = (s->ended_jobs_next + 1) % PS_ENDED_JOBS_MAX;
+        s->jobs.ended[s->jobs.next_ended] = m->gen;
+        s->jobs.next_ended = (s->jobs.next_ended + 1) % PS_ENDED_JOBS_MAX;
     }
     if (job != NULL) {
         const char *reason = m->reason != NULL ? m->reason : "";
@@ -98,8 +115,8 @@ static void end_job(struct ps_server_step *st, const struct ps_msg_job_state *m)
                            job->name, ps_job_phase_name(m->phase),
                            text[0] == '\0' ? "" : ": ", text);
         drop_unacked_values(job);
-        ps_server_job_free(s, job);
-        s->pool_trim_at = ps_time_add(st->now, PS_TRIM_WAIT);
+        job_free(s, job);
+        ps_server_memory_trim_later(s);
     }
 }
 
@@ -128,7 +145,7 @@ static struct ps_server_job *job_new(struct ps_server *s,
     ps_account_init(&job->account, PS_ACCOUNT_JOB, job->name, NULL);
     ps_account_add_parent(&job->account, &s->account);
     job->norm_waits = ps_map_new();
-    ps_map_put(s->jobs, job->gen, job);
+    ps_map_put(s->jobs.by_gen, job->gen, job);
     return job;
 }
 
@@ -158,7 +175,7 @@ static const char *job_state_error(const struct ps_server *s,
     if (job != NULL && job->slot_count != m->slots_count) {
         return "the number of its slots has changed";
     }
-    if (job == NULL && ps_map_count(s->jobs) >= PS_JOBS_MAX) {
+    if (job == NULL && ps_map_count(s->jobs.by_gen) >= PS_JOBS_MAX) {
         return "too many jobs";
     }
     return NULL;

@@ -73,7 +73,7 @@ struct ps_server_reserved_round {
 
 struct ps_server_job {
     struct ps_server *server;
-    struct ps_list_node node; /* In `credit_check_jobs`. */
+    struct ps_list_node node; /* In `credit_check`. */
     uint64_t gen;
     uint32_t version;
     char name[PS_NAME_MAX + 1];
@@ -104,6 +104,13 @@ struct ps_server_job {
     } lost_value;
 };
 
+struct ps_server_jobs {
+    struct ps_map *by_gen;
+    uint64_t ended[PS_ENDED_JOBS_MAX]; /* Generations, in a ring. */
+    uint32_t next_ended;               /* Place of the next one. */
+    struct ps_list credit_check;       /* Jobs, at the end of the step. */
+};
+
 /* job.c */
 struct ps_server_job *ps_server_job_find(const struct ps_server *s,
                                          uint64_t gen);
@@ -127,8 +134,9 @@ void ps_server_on_job_quota(struct ps_server_step *st,
 /* Sends job_ready; nothing while the uplink is not connected. */
 void ps_server_job_send_ready(struct ps_server_step *st,
                               const struct ps_server_job *job);
-/* Frees the job with its partitions, merges, replies and migrations. */
-void ps_server_job_free(struct ps_server *s, struct ps_server_job *job);
+void ps_server_job_init(struct ps_server *s);
+/* Frees all jobs with their partitions, merges, replies and migrations. */
+void ps_server_job_fini(struct ps_server *s);
 
 /* credit.c */
 /* Returns the job's credit on the session's link, created on first use. */

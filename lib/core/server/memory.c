@@ -22,6 +22,36 @@
 /* The server reports a shortage for this long after the last one. */
 #define SHORTAGE_SHOWN      PS_SECONDS(2)
 
+/* -------------------------------------------------------------------- time */
+
+void ps_server_memory_init(struct ps_server *s)
+{
+    s->memory.read_retry_at = PS_TIME_NEVER;
+    s->memory.trim_at = PS_TIME_NEVER;
+}
+
+void ps_server_memory_trim_later(struct ps_server *s)
+{
+    s->memory.trim_at = ps_time_add(s->now, PS_TRIM_WAIT);
+}
+
+void ps_server_memory_tick(struct ps_server *s, ps_time now)
+{
+    if (now >= s->memory.read_retry_at) {
+        /* The driver asks again after each event. */
+        s->memory.read_retry_at = PS_TIME_NEVER;
+    }
+    if (now >= s->memory.trim_at) {
+        s->memory.trim_at = PS_TIME_NEVER;
+        ps_pool_trim(s->opt.pool);
+    }
+}
+
+ps_time ps_server_memory_deadline(const struct ps_server *s)
+{
+    return ps_time_min(s->memory.read_retry_at, s->memory.trim_at);
+}
+
 /* ----------------------------------------------------------- reserved round */
 
 /* Identity of one part of a contribution. */
@@ -143,7 +173,7 @@ static bool may_allocate(struct ps_server *s, struct ps_server_job *job,
      * being sent. */
     uint64_t claims = ps_pool_used(s->opt.pool);
 
-    while ((other = ps_map_next(s->jobs, &c)) != NULL) {
+    while ((other = ps_map_next(s->jobs.by_gen, &c)) != NULL) {
         admitted += other->quota.bytes;
     }
     if (budget == 0 || admitted + job_round_bytes(job, cost) +
@@ -152,7 +182,7 @@ static bool may_allocate(struct ps_server *s, struct ps_server_job *job,
         return true; /* The common case. */
     }
     c = (struct ps_map_cursor){0};
-    while ((other = ps_map_next(s->jobs, &c)) != NULL) {
+    while ((other = ps_map_next(s->jobs.by_gen, &c)) != NULL) {
         claims -= ps_pool_share_used(other->pool_share);
         claims += other == job ? 0 : job_claim(other, 0);
     }
@@ -174,7 +204,7 @@ bool ps_server_memory_is_exhausted(const struct ps_server *s, uint64_t len)
     const struct ps_server_job *job;
     uint64_t stored = 0;
 
-    while ((job = ps_map_next(s->jobs, &c)) != NULL) {
+    while ((job = ps_map_next(s->jobs.by_gen, &c)) != NULL) {
         stored += job->store.stored_bytes;
     }
     return budget == 0 || stored + len > budget;
@@ -196,10 +226,10 @@ int ps_server_memory_alloc_payload(struct ps_server *s,
     if (slot->starved_since == 0) {
         slot->starved_since = s->now;
     }
-    s->last_shortage_at = s->now;
+    s->memory.last_shortage_at = s->now;
     if (s->now < ps_time_add(slot->starved_since, READ_RETRY_TIME)) {
-        s->read_retry_at = ps_time_min(
-            s->read_retry_at,
+        s->memory.read_retry_at = ps_time_min(
+            s->memory.read_retry_at,
             ps_time_add(slot->starved_since, READ_RETRY_TIME));
         return PS_E_AGAIN;
     }
@@ -246,11 +276,11 @@ void ps_server_memory_describe(const struct ps_server *s,
 
 void ps_server_memory_note_shortage(struct ps_server *s)
 {
-    s->last_shortage_at = s->now;
+    s->memory.last_shortage_at = s->now;
 }
 
 bool ps_server_memory_is_short(const struct ps_server *s)
 {
-    return s->last_shortage_at != 0 &&
-           s->now < ps_time_add(s->last_shortage_at, SHORTAGE_SHOWN);
+    return s->memory.last_shortage_at != 0 &&
+           s->now < ps_time_add(s->memory.last_shortage_at, SHORTAGE_SHOWN);
 }

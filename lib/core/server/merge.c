@@ -264,8 +264,8 @@ static void continue_merge(struct ps_server_step *st,
                            struct ps_server_merge *run)
 {
     if (launch_merge(st, run) != 0) {
-        if (ps_list_empty(&st->s->starved_merges)) {
-            st->s->starved_retry_at = ps_time_add(st->now, STARVED_WAIT);
+        if (ps_list_empty(&st->s->merges.starved)) {
+            st->s->merges.starved_retry_at = ps_time_add(st->now, STARVED_WAIT);
             ps_effects_log_for(st->fx, &run->job->account, PS_LOG_WARNING,
                                "job %s: no memory for the result of a round, "
                                "waiting",
@@ -273,7 +273,7 @@ static void continue_merge(struct ps_server_step *st,
         }
         run->starved_since = st->now;
         ps_server_memory_note_shortage(st->s);
-        ps_list_push_back(&st->s->starved_merges, &run->node);
+        ps_list_push_back(&st->s->merges.starved, &run->node);
     }
 }
 
@@ -392,7 +392,7 @@ static bool retry_starved(struct ps_server_step *st,
         return true;
     }
     ps_server_memory_note_shortage(s);
-    ps_list_push_back(&s->starved_merges, &run->node);
+    ps_list_push_back(&s->merges.starved, &run->node);
     if (st->now < ps_time_add(run->starved_since, OUT_OF_MEMORY_AFTER) ||
         !ps_server_memory_is_exhausted(
             s, contribution_bytes(&part->open_round->round) + len)) {
@@ -404,12 +404,21 @@ static bool retry_starved(struct ps_server_step *st,
     return true;
 }
 
-void ps_server_merge_retry_starved(struct ps_server_step *st)
+ps_time ps_server_merge_deadline(const struct ps_server *s)
 {
-    struct ps_list *starved = &st->s->starved_merges;
+    return ps_list_empty(&s->merges.starved) ? PS_TIME_NEVER
+                                             : s->merges.starved_retry_at;
+}
+
+void ps_server_merge_tick(struct ps_server_step *st)
+{
+    struct ps_list *starved = &st->s->merges.starved;
     struct ps_list_node *last = ps_list_last(starved);
     uint32_t tries = STARVED_RETRIES_MAX;
 
+    if (st->now < ps_server_merge_deadline(st->s)) {
+        return;
+    }
     /* A run that stays starved does not delay those of other jobs. */
     for (struct ps_list_node *n = NULL; n != last && tries > 0; tries--) {
         n = ps_list_pop(starved);
@@ -418,13 +427,13 @@ void ps_server_merge_retry_starved(struct ps_server_step *st)
         }
         (void)retry_starved(st, PS_CONTAINER(n, struct ps_server_merge, node));
     }
-    st->s->starved_retry_at = ps_time_add(st->now, STARVED_WAIT);
+    st->s->merges.starved_retry_at = ps_time_add(st->now, STARVED_WAIT);
 }
 
 void ps_server_merge_on_computed(struct ps_server_step *st, uint64_t token,
                                  int rc)
 {
-    struct ps_server_merge *run = ps_map_get(st->s->merges, token);
+    struct ps_server_merge *run = ps_map_get(st->s->merges.by_token, token);
 
     if (run == NULL) {
         return; /* Its round was discarded. */

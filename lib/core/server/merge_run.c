@@ -6,6 +6,17 @@
 
 #include "base/alloc.h"
 
+void ps_server_merge_init(struct ps_server *s)
+{
+    s->merges.by_token = ps_map_new();
+    ps_list_init(&s->merges.starved);
+}
+
+void ps_server_merge_fini(struct ps_server *s)
+{
+    ps_map_free(s->merges.by_token);
+}
+
 struct ps_server_merge *ps_server_merge_new(struct ps_server_job *job,
                                             struct ps_part *part)
 {
@@ -22,7 +33,7 @@ void ps_server_merge_await_norms(struct ps_server_merge *run)
 {
     struct ps_server_job *job = run->job;
 
-    ps_map_remove(job->server->merges, run->token);
+    ps_map_remove(job->server->merges.by_token, run->token);
     run->token = 0;
     run->staged.awaits_norms = true;
     run->staged.next_waiting = ps_map_remove(job->norm_waits, run->part->key);
@@ -56,7 +67,7 @@ void ps_server_merge_free(struct ps_server *s, struct ps_server_merge *run)
     struct ps_server_job *job = run->job;
 
     if (run->token != 0) {
-        ps_map_remove(s->merges, run->token);
+        ps_map_remove(s->merges.by_token, run->token);
     } else if (run->staged.awaits_norms) {
         ps_server_merge_stop_waiting(run);
     } else if (ps_list_linked(&run->node)) {
@@ -163,8 +174,8 @@ struct ps_compute *ps_server_merge_sum(struct ps_server_merge *run, bool steps)
 void ps_server_merge_submit(struct ps_server_step *st,
                             struct ps_server_merge *run, struct ps_compute *c)
 {
-    run->token = ++st->s->last_token;
+    run->token = ++st->s->merges.last_token;
     c->token = run->token;
-    ps_map_put(st->s->merges, run->token, run);
+    ps_map_put(st->s->merges.by_token, run->token, run);
     ps_effects_compute(st->fx, c);
 }

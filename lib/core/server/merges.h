@@ -17,7 +17,7 @@ struct ps_server_staged_step {
 
 /* Merge of a complete round, until its version is published. */
 struct ps_server_merge {
-    struct ps_list_node node; /* In `starved_merges`. */
+    struct ps_list_node node; /* In `starved`. */
     struct ps_server_job *job;
     struct ps_part *part;
     uint64_t token;          /* 0: waits for memory, or for norms. */
@@ -26,6 +26,13 @@ struct ps_server_merge {
     struct ps_slice encoded; /* Encoded result, sent instead; buf NULL: none. */
     bool accumulates;        /* The result is accumulated, no step. */
     struct ps_server_staged_step staged;
+};
+
+struct ps_server_merges {
+    struct ps_map *by_token; /* Runs with a computation. */
+    uint64_t last_token;
+    struct ps_list starved; /* Runs that wait for memory. */
+    ps_time starved_retry_at;
 };
 
 /* push.c */
@@ -49,6 +56,8 @@ int ps_server_parts_retain(struct ps_server_job *job,
                            struct ps_slice *ret_slice);
 
 /* merge_run.c */
+void ps_server_merge_init(struct ps_server *s);
+void ps_server_merge_fini(struct ps_server *s);
 /* Makes the run of the partition's complete round. */
 struct ps_server_merge *ps_server_merge_new(struct ps_server_job *job,
                                             struct ps_part *part);
@@ -85,7 +94,8 @@ void ps_server_merge_on_computed(struct ps_server_step *st, uint64_t token,
 void ps_server_on_norm_result(struct ps_server_step *st,
                               const struct ps_msg_norm_result *m);
 /* Launches starved merges again. */
-void ps_server_merge_retry_starved(struct ps_server_step *st);
+void ps_server_merge_tick(struct ps_server_step *st);
+ps_time ps_server_merge_deadline(const struct ps_server *s);
 
 /* optimizer.c */
 /* True if the value has a 16-bit type, so that steps use float32 master

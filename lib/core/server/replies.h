@@ -4,6 +4,12 @@
 
 #include "core/server/jobs.h"
 
+struct ps_server_replies {
+    struct ps_list batching_slots;
+    ps_time flush_at; /* PS_TIME_NEVER: no batch is open. */
+    uint64_t refused_parts;
+};
+
 /* pull.c */
 void ps_server_on_pull(struct ps_server_step *st, struct ps_server_conn *c,
                        const struct ps_msg *msg);
@@ -57,6 +63,8 @@ void ps_server_reply_part(struct ps_server_step *st,
                           struct ps_server_slot *slot,
                           const struct ps_part *part, bool want,
                           uint64_t version);
+void ps_server_reply_init(struct ps_server *s);
+/* Sends all batches. */
 void ps_server_reply_flush(struct ps_server_step *st);
 void ps_server_reply_drop(struct ps_server_slot *slot);
 

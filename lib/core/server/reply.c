@@ -124,8 +124,8 @@ static void batch_append(struct ps_server_step *st, struct ps_server_slot *slot,
     }
     g->parts[g->part_count++] = *rec;
     if (!ps_list_linked(&slot->list_node)) {
-        ps_list_push_back(&st->s->batching_slots, &slot->list_node);
-        st->s->flush_at = ps_time_min(st->s->flush_at, st->now);
+        ps_list_push_back(&st->s->replies.batching_slots, &slot->list_node);
+        st->s->replies.flush_at = ps_time_min(st->s->replies.flush_at, st->now);
     }
 }
 
@@ -174,18 +174,24 @@ void ps_server_reply_part(struct ps_server_step *st,
     batch_append(st, slot, &slot->value_batch, &rec, what);
 }
 
+void ps_server_reply_init(struct ps_server *s)
+{
+    ps_list_init(&s->replies.batching_slots);
+    s->replies.flush_at = PS_TIME_NEVER;
+}
+
 void ps_server_reply_flush(struct ps_server_step *st)
 {
     struct ps_list_node *n;
 
-    while ((n = ps_list_pop(&st->s->batching_slots)) != NULL) {
+    while ((n = ps_list_pop(&st->s->replies.batching_slots)) != NULL) {
         struct ps_server_slot *slot = PS_CONTAINER(n, struct ps_server_slot,
                                                    list_node);
 
         flush_value_batch(st, slot);
         flush_commit_batch(st, slot);
     }
-    st->s->flush_at = PS_TIME_NEVER;
+    st->s->replies.flush_at = PS_TIME_NEVER;
 }
 
 void ps_server_reply_drop(struct ps_server_slot *slot)
@@ -279,7 +285,7 @@ static void send_refusal(struct ps_server_step *st, struct ps_server_session *p,
                    .parts_count = parts->count},
     };
 
-    st->s->refused_parts += parts->count;
+    st->s->replies.refused_parts += parts->count;
     ps_server_session_send(st, p, ps_packet_new(&m, NULL, 0));
 }
 
@@ -308,7 +314,7 @@ static void send_conflict(struct ps_server_step *st,
                    .retry = attempt},
     };
 
-    st->s->refused_parts += count;
+    st->s->replies.refused_parts += count;
     ps_server_session_send(st, p, ps_packet_new(&m, NULL, 0));
 }
 

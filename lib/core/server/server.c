@@ -40,42 +40,24 @@ struct ps_server *ps_server_new(const struct ps_server_options *opt,
     ps_account_init(&s->account, PS_ACCOUNT_DAEMON, opt->name,
                     &s->account_limits);
     ps_server_uplink_init(s, now);
-    s->conns = ps_map_new();
-    ps_list_init(&s->handshaking);
-    ps_list_init(&s->unverified);
-    s->sessions = ps_map_new();
-    ps_heap_init(&s->session_timers);
-    ps_list_init(&s->backlogged);
-    s->jobs = ps_map_new();
-    s->merges = ps_map_new();
-    ps_list_init(&s->starved_merges);
-    ps_list_init(&s->batching_slots);
-    s->flush_at = PS_TIME_NEVER;
+    ps_server_session_init(s);
+    ps_server_job_init(s);
+    ps_server_merge_init(s);
+    ps_server_memory_init(s);
+    ps_server_reply_init(s);
     s->now = now;
-    s->read_retry_at = PS_TIME_NEVER;
-    s->pool_trim_at = PS_TIME_NEVER;
-    ps_list_init(&s->credit_check_jobs);
     return s;
 }
 
 void ps_server_free(struct ps_server *s)
 {
-    struct ps_map_cursor c = {0};
-    struct ps_server_job *job;
-
     if (s == NULL) {
         return;
     }
-    while ((job = ps_map_next(s->jobs, &c)) != NULL) {
-        ps_server_job_free(s, job);
-    }
+    ps_server_job_fini(s);
     ps_server_session_fini(s);
     ps_uplink_fini(&s->uplink);
-    ps_map_free(s->conns);
-    ps_map_free(s->sessions);
-    ps_heap_fini(&s->session_timers);
-    ps_map_free(s->jobs);
-    ps_map_free(s->merges);
+    ps_server_merge_fini(s);
     ps_account_set_used(&s->account, PS_COST_MEMORY, 0);
     ps_account_fini(&s->account);
     ps_free(s);
@@ -91,20 +73,11 @@ static void server_tick(struct ps_server_step *st)
     ps_uplink_tick(&s->uplink, &call);
     ps_server_hello_tick(st);
     ps_server_session_tick(st);
-    if (!ps_list_empty(&s->starved_merges) && st->now >= s->starved_retry_at) {
-        ps_server_merge_retry_starved(st);
-    }
-    if (st->now >= s->flush_at) {
+    ps_server_merge_tick(st);
+    if (st->now >= s->replies.flush_at) {
         ps_server_reply_flush(st);
     }
-    if (st->now >= s->read_retry_at) {
-        /* The driver asks again after each event. */
-        s->read_retry_at = PS_TIME_NEVER;
-    }
-    if (st->now >= s->pool_trim_at) {
-        s->pool_trim_at = PS_TIME_NEVER;
-        ps_pool_trim(s->opt.pool);
-    }
+    ps_server_memory_tick(s, st->now);
 }
 
 static void begin_shutdown(struct ps_server_step *st)
@@ -192,11 +165,9 @@ static ps_time server_deadline(const void *self)
                              ps_server_hello_deadline(s));
 
     at = ps_time_min(at, ps_server_session_deadline(s));
-    if (!ps_list_empty(&s->starved_merges)) {
-        at = ps_time_min(at, s->starved_retry_at);
-    }
-    at = ps_time_min(ps_time_min(at, s->flush_at), s->pool_trim_at);
-    return ps_time_min(at, s->read_retry_at);
+    at = ps_time_min(at, ps_server_merge_deadline(s));
+    at = ps_time_min(at, s->replies.flush_at);
+    return ps_time_min(at, ps_server_memory_deadline(s));
 }
 
 static int server_payload(void *self, ps_conn_id conn, const struct ps_msg *msg,

@@ -13,6 +13,16 @@
 
 #include <stdio.h>
 
+void ps_server_session_init(struct ps_server *s)
+{
+    s->sessions.conns = ps_map_new();
+    ps_list_init(&s->sessions.handshaking);
+    ps_list_init(&s->sessions.unverified);
+    s->sessions.by_node = ps_map_new();
+    ps_heap_init(&s->sessions.timers);
+    ps_list_init(&s->sessions.backlogged);
+}
+
 /* ------------------------------------------------------------ connections */
 
 static void conn_free(struct ps_server *s, struct ps_server_conn *c)
@@ -20,7 +30,7 @@ static void conn_free(struct ps_server *s, struct ps_server_conn *c)
     if (ps_list_linked(&c->node)) {
         ps_list_remove(&c->node);
     }
-    ps_map_remove(s->conns, c->id);
+    ps_map_remove(s->sessions.conns, c->id);
     ps_msg_free(c->unverified_hello);
     ps_free(c);
 }
@@ -30,7 +40,7 @@ void ps_server_session_on_open(struct ps_server_step *st, ps_conn_id conn,
 {
     struct ps_server *s = st->s;
 
-    if (s->ending || ps_map_count(s->conns) >= PS_PEERS_MAX) {
+    if (s->ending || ps_map_count(s->sessions.conns) >= PS_PEERS_MAX) {
         ps_effects_log(st->fx, PS_LOG_WARNING, "connection of %s refused: %s",
                        who != NULL ? who : "?",
                        s->ending ? "ending" : "too many");
@@ -41,8 +51,8 @@ void ps_server_session_on_open(struct ps_server_step *st, ps_conn_id conn,
 
     c->id = conn;
     c->listed_at = st->now;
-    ps_map_put(s->conns, conn, c);
-    ps_list_push_back(&s->handshaking, &c->node);
+    ps_map_put(s->sessions.conns, conn, c);
+    ps_list_push_back(&s->sessions.handshaking, &c->node);
 }
 
 void ps_server_session_update_timer(struct ps_server *s,
@@ -53,7 +63,7 @@ void ps_server_session_update_timer(struct ps_server *s,
                      : ps_time_add(p->disconnected_at, s->opt.link_linger);
 
     if (!ps_heap_linked(&p->timer) || p->timer.key != at) {
-        ps_heap_update(&s->session_timers, &p->timer, at);
+        ps_heap_update(&s->sessions.timers, &p->timer, at);
     }
 }
 
@@ -91,7 +101,7 @@ void ps_server_session_close_bad(struct ps_server_step *st,
 
 void ps_server_session_on_closed(struct ps_server_step *st, ps_conn_id conn)
 {
-    struct ps_server_conn *c = ps_map_get(st->s->conns, conn);
+    struct ps_server_conn *c = ps_map_get(st->s->sessions.conns, conn);
 
     if (c != NULL) {
         detach_conn(st, c);
@@ -102,14 +112,14 @@ void ps_server_session_on_closed(struct ps_server_step *st, ps_conn_id conn)
 
 static void session_free(struct ps_server *s, struct ps_server_session *p)
 {
-    s->resent_closed += ps_link_resent(p->link);
+    s->sessions.resent += ps_link_resent(p->link);
     if (ps_list_linked(&p->list_node)) {
         ps_list_remove(&p->list_node);
     }
     if (ps_heap_linked(&p->timer)) {
-        ps_heap_remove(&s->session_timers, &p->timer);
+        ps_heap_remove(&s->sessions.timers, &p->timer);
     }
-    ps_map_remove(s->sessions, p->agent_node);
+    ps_map_remove(s->sessions.by_node, p->agent_node);
     ps_link_free(p->link);
     ps_server_credit_drop_all(p);
     ps_map_free(p->credits);
@@ -131,13 +141,16 @@ void ps_server_session_fini(struct ps_server *s)
     struct ps_server_conn *conn;
     struct ps_server_session *p;
 
-    while ((conn = ps_map_next(s->conns, &c)) != NULL) {
+    while ((conn = ps_map_next(s->sessions.conns, &c)) != NULL) {
         conn_free(s, conn);
     }
     c = (struct ps_map_cursor){0};
-    while ((p = ps_map_next(s->sessions, &c)) != NULL) {
+    while ((p = ps_map_next(s->sessions.by_node, &c)) != NULL) {
         session_free(s, p);
     }
+    ps_map_free(s->sessions.conns);
+    ps_map_free(s->sessions.by_node);
+    ps_heap_fini(&s->sessions.timers);
 }
 
 void ps_server_session_close_all(struct ps_server_step *st)
@@ -145,7 +158,7 @@ void ps_server_session_close_all(struct ps_server_step *st)
     struct ps_map_cursor c = {0};
     struct ps_server_conn *conn;
 
-    while ((conn = ps_map_next(st->s->conns, &c)) != NULL) {
+    while ((conn = ps_map_next(st->s->sessions.conns, &c)) != NULL) {
         ps_server_conn_close(st, conn);
     }
 }
@@ -158,10 +171,10 @@ static bool evict_oldest_session(struct ps_server *s)
     struct ps_server_session *oldest = NULL;
     struct ps_server_session *p;
 
-    if (ps_map_count(s->sessions) < PS_PEERS_MAX) {
+    if (ps_map_count(s->sessions.by_node) < PS_PEERS_MAX) {
         return true;
     }
-    while ((p = ps_map_next(s->sessions, &c)) != NULL) {
+    while ((p = ps_map_next(s->sessions.by_node, &c)) != NULL) {
         if (p->conn == NULL &&
             (oldest == NULL || p->disconnected_at < oldest->disconnected_at)) {
             oldest = p;
@@ -193,7 +206,7 @@ struct ps_server_session *ps_server_session_new(struct ps_server *s,
     p->instance = m->instance;
     p->link = ps_link_new(&link, &s->rng);
     p->credits = ps_map_new();
-    ps_map_put(s->sessions, p->agent_node, p);
+    ps_map_put(s->sessions.by_node, p->agent_node, p);
     return p;
 }
 
@@ -214,14 +227,15 @@ void ps_server_session_send(struct ps_server_step *st,
     if (!ps_list_linked(&p->list_node) &&
         (ps_link_unacked(p->link) > PS_BACKLOG_MAX ||
          ps_link_memory(p->link) > unacked_max(s))) {
-        ps_list_push_back(&st->s->backlogged, &p->list_node);
+        ps_list_push_back(&st->s->sessions.backlogged, &p->list_node);
     }
 }
 
 void ps_server_session_on_ping_req(struct ps_server_step *st,
                                    const struct ps_msg_ping_req *m)
 {
-    const struct ps_server_session *p = ps_map_get(st->s->sessions, m->node);
+    const struct ps_server_session *p = ps_map_get(st->s->sessions.by_node,
+                                                   m->node);
 
     if (p == NULL || p->incarnation != m->incarnation || p->conn == NULL) {
         return;
@@ -251,18 +265,18 @@ void ps_server_session_tick(struct ps_server_step *st)
 {
     struct ps_server *s = st->s;
     struct ps_list_node *n;
-    size_t due = ps_map_count(s->sessions);
+    size_t due = ps_map_count(s->sessions.by_node);
 
     /* Each session at most once, whatever its next deadline is. */
     for (; due > 0; due--) {
-        struct ps_heap_item *item = ps_heap_peek(&s->session_timers);
+        struct ps_heap_item *item = ps_heap_peek(&s->sessions.timers);
 
         if (item == NULL || item->key > st->now) {
             break;
         }
         tick_session(st, PS_CONTAINER(item, struct ps_server_session, timer));
     }
-    while ((n = ps_list_pop(&s->backlogged)) != NULL) {
+    while ((n = ps_list_pop(&s->sessions.backlogged)) != NULL) {
         struct ps_server_session *p = PS_CONTAINER(n, struct ps_server_session,
                                                    list_node);
 
@@ -275,8 +289,8 @@ void ps_server_session_tick(struct ps_server_step *st)
 
 ps_time ps_server_session_deadline(const struct ps_server *s)
 {
-    const struct ps_heap_item *item = ps_heap_peek(&s->session_timers);
+    const struct ps_heap_item *item = ps_heap_peek(&s->sessions.timers);
     ps_time at = item != NULL ? item->key : PS_TIME_NEVER;
 
-    return ps_list_empty(&s->backlogged) ? at : 0;
+    return ps_list_empty(&s->sessions.backlogged) ? at : 0;
 }

@@ -48,7 +48,18 @@ struct ps_server_session {
     struct ps_map *credits; /* struct ps_credit by generation. */
 };
 
+struct ps_server_sessions {
+    struct ps_map *conns; /* Accepted connections, by id. */
+    struct ps_list handshaking;
+    struct ps_list unverified; /* Connections whose hello is held. */
+    struct ps_map *by_node;    /* Sessions, by agent node. */
+    struct ps_heap timers;
+    struct ps_list backlogged; /* Sessions to be closed. */
+    uint64_t resent;           /* Frames sent again by freed links. */
+};
+
 /* session.c */
+void ps_server_session_init(struct ps_server *s);
 void ps_server_session_on_open(struct ps_server_step *st, ps_conn_id conn,
                                const char *who);
 void ps_server_session_on_ping_req(struct ps_server_step *st,

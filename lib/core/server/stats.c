@@ -14,7 +14,7 @@ uint64_t ps_server_residue(const struct ps_server *s)
     const struct ps_server_job *job;
     uint64_t n = 0;
 
-    while ((job = ps_map_next(s->jobs, &c)) != NULL) {
+    while ((job = ps_map_next(s->jobs.by_gen, &c)) != NULL) {
         n += ps_map_count(job->store.parts) + job->store.open_round_count +
              job->store.waiting_pull_count;
     }
@@ -31,10 +31,10 @@ void ps_server_stats(const struct ps_server *s, struct ps_server_stats *ret)
         .rounds = s->rounds,
         .bytes_in = s->bytes_in,
         .bytes_out = s->bytes_out,
-        .resent = s->resent_closed + ps_link_resent(s->uplink.dialer.link),
-        .refused_parts = s->refused_parts,
+        .resent = s->sessions.resent + ps_link_resent(s->uplink.dialer.link),
+        .refused_parts = s->replies.refused_parts,
     };
-    while ((job = ps_map_next(s->jobs, &c)) != NULL) {
+    while ((job = ps_map_next(s->jobs.by_gen, &c)) != NULL) {
         ret->stored_bytes += job->store.stored_bytes;
         ret->waiting_requests += job->store.open_round_count +
                                  job->store.waiting_pull_count;
@@ -43,7 +43,7 @@ void ps_server_stats(const struct ps_server *s, struct ps_server_stats *ret)
         }
     }
     c = (struct ps_map_cursor){0};
-    while ((p = ps_map_next(s->sessions, &c)) != NULL) {
+    while ((p = ps_map_next(s->sessions.by_node, &c)) != NULL) {
         ret->resent += ps_link_resent(p->link);
     }
 }

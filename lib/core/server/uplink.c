@@ -14,7 +14,7 @@ static void update_account(void *context)
     struct ps_server_job *job;
     uint64_t tables = 0;
 
-    while ((job = ps_map_next(s->jobs, &c)) != NULL) {
+    while ((job = ps_map_next(s->jobs.by_gen, &c)) != NULL) {
         const uint64_t parts = ps_map_count(job->store.parts);
 
         ps_account_set_used(&job->account, PS_COST_PARTITIONS, parts);
@@ -36,7 +36,7 @@ static void on_new_session(void *context)
     struct ps_map_cursor c = {0};
     const struct ps_server_job *job;
 
-    while ((job = ps_map_next(st->s->jobs, &c)) != NULL) {
+    while ((job = ps_map_next(st->s->jobs.by_gen, &c)) != NULL) {
         ps_server_job_send_ready(st, job);
         ps_server_norm_resend(st, job);
         ps_server_restore_send_lost(st, job);
@@ -55,7 +55,7 @@ static void on_map(struct ps_server_step *st, uint32_t epoch)
         return;
     }
     st->s->epoch = epoch;
-    while ((job = ps_map_next(st->s->jobs, &c)) != NULL) {
+    while ((job = ps_map_next(st->s->jobs.by_gen, &c)) != NULL) {
         ps_server_norm_resend(st, job);
     }
 }

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory of the server: the shares of its jobs, and what follows where it is
+ * short. */
+#pragma once
+
+#include "base/str.h"
+#include "core/server/jobs.h"
+
+struct ps_server_memory {
+    ps_time read_retry_at;    /* For payloads that wait; or PS_TIME_NEVER. */
+    ps_time trim_at;          /* PS_TIME_NEVER: nothing to trim. */
+    ps_time last_shortage_at; /* An allocation failed; 0: never. */
+};
+
+/* memory.c */
+void ps_server_memory_init(struct ps_server *s);
+void ps_server_memory_tick(struct ps_server *s, ps_time now);
+ps_time ps_server_memory_deadline(const struct ps_server *s);
+/* A job has ended: returns the pool's free memory after a while. */
+void ps_server_memory_trim_later(struct ps_server *s);
+/* Allocates a payload for a message of the slot. PS_E_AGAIN: the frame waits;
+ * PS_E_NOMEM: it is discarded, see ps_server_memory_refusal(). */
+int ps_server_memory_alloc_payload(struct ps_server *s,
+                                   struct ps_server_slot *slot,
+                                   const struct ps_msg *msg, uint64_t len,
+                                   struct ps_buf **ret_buf);
+/* Returns the job's reserved round; NULL: none is chosen, or it has no
+ * contribution yet. */
+const struct ps_open_round *
+ps_server_memory_reserved_round(const struct ps_server_job *job);
+/* True if the message contributes to the job's reserved round. If there is
+ * none, the round of its first part is chosen. */
+bool ps_server_memory_serves_next_round(struct ps_server_job *job,
+                                        const struct ps_msg *msg);
+/* Error for a payload of `len` bytes that was discarded: PS_E_AGAIN, or
+ * PS_E_FULL with the reason in `why`. */
+int ps_server_memory_refusal(struct ps_server_step *st,
+                             const struct ps_server_slot *slot, uint64_t len,
+                             struct ps_str *why);
+/* True if no merge can free enough memory for `len` bytes. */
+bool ps_server_memory_is_exhausted(const struct ps_server *s, uint64_t len);
+void ps_server_memory_describe(const struct ps_server *s,
+                               const struct ps_server_job *job, uint64_t len,
+                               struct ps_str *why);
+/* Records that a result found no memory. */
+void ps_server_memory_note_shortage(struct ps_server *s);
+/* True if a request found no memory within the last seconds. */
+bool ps_server_memory_is_short(const struct ps_server *s);
+
+/* reclaim.c */
+/* A contribution's payload was discarded. If it is for the reserved round and
+ * the slot is starved for long, voids other open rounds of the job. */
+void ps_server_reclaim(struct ps_server_step *st, struct ps_server_slot *slot,
+                       const struct ps_msg *msg, uint64_t len);
