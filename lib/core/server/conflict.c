@@ -161,8 +161,9 @@ void ps_server_on_abort_round(struct ps_server_step *st,
         if (ps_server_migration_involves(slot->job, rec)) {
             const struct ps_server_parts one = {rec, 1, NULL};
 
-            ps_server_refuse_parts(st, c->session, m->gen, slot, &one,
-                                   PS_E_MIGRATING);
+            ps_server_refuse_parts(
+                st, &(struct ps_server_recipient){c->session, m->gen, slot},
+                &one, PS_E_MIGRATING);
             continue;
         }
         if (part == NULL && rec->round == 1 &&

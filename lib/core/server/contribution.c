@@ -216,7 +216,9 @@ static void accept_contributions(struct ps_server_step *st,
         }
         in.offset += in.payload_bytes;
     }
-    ps_server_refusal_send(st, c->session, push->gen, slot, &refusal);
+    ps_server_refusal_send(
+        st, &(struct ps_server_recipient){c->session, push->gen, slot},
+        &refusal);
 }
 
 /* ----------------------------------------------------------------- messages */
@@ -287,9 +289,9 @@ int ps_server_push_check_payload(struct ps_server *s,
 }
 
 /* Refuses all parts with one error. */
-static void refuse_push(struct ps_server_step *st, struct ps_server_session *p,
-                        const struct ps_server_push *push,
-                        const struct ps_server_slot *slot, int rc)
+static void refuse_push(struct ps_server_step *st,
+                        const struct ps_server_recipient *to,
+                        const struct ps_server_push *push, int rc)
 {
     struct ps_server_contribution in = {.push = push};
     struct ps_server_refusal refusal;
@@ -299,7 +301,7 @@ static void refuse_push(struct ps_server_step *st, struct ps_server_session *p,
         push->kind->read_part(push, i, &in);
         ps_server_refusal_add(&refusal, &in.rec, rc, 0);
     }
-    ps_server_refusal_send(st, p, push->gen, slot, &refusal);
+    ps_server_refusal_send(st, to, &refusal);
 }
 
 /* Finds the sender's slot and checks what all parts have in common. 0 or the
@@ -344,7 +346,8 @@ void ps_server_on_push(struct ps_server_step *st, struct ps_server_conn *c,
     int rc = check_push(st->s, c, &push, &slot);
 
     if (rc != 0) {
-        refuse_push(st, p, &push, slot, rc);
+        refuse_push(st, &(struct ps_server_recipient){p, push.gen, slot}, &push,
+                    rc);
         return;
     }
     ps_server_credit_mark_job(slot->job);

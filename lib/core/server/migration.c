@@ -155,7 +155,9 @@ static void begin_return(struct ps_server_step *st,
         struct ps_server_session *p = ps_server_slot_session(&job->slots[i]);
 
         if (i != slot->index && p != NULL) {
-            ps_server_refusal_send(st, p, job->gen, &job->slots[i], &refusal);
+            ps_server_refusal_send(
+                st, &(struct ps_server_recipient){p, job->gen, &job->slots[i]},
+                &refusal);
         }
     }
 }

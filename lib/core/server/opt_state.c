@@ -45,41 +45,70 @@ static void send_state(struct ps_server_step *st, struct ps_server_session *p,
     ps_buf_unref(copy);
 }
 
+/* Request for the state of one partition, or to load it. */
+struct state_request {
+    struct ps_server_session *session; /* Of its sender. */
+    uint64_t gen;
+    uint64_t number; /* The sender's. */
+    uint32_t slot;
+    const struct ps_rec_part *rec;
+};
+
 static void send_state_error(struct ps_server_step *st,
-                             struct ps_server_session *p, uint64_t gen,
-                             uint64_t request, const struct ps_rec_part *rec,
-                             int rc, const char *text)
+                             const struct state_request *q, int rc,
+                             const char *text)
 {
-    struct ps_rec_part bare = *rec;
-    struct ps_msg_state m = {.gen = gen,
-                             .request = request,
+    struct ps_rec_part bare = *q->rec;
+    struct ps_msg_state m = {.gen = q->gen,
+                             .request = q->number,
                              .error = rc,
                              .text = text,
                              .parts = &bare,
                              .parts_count = 1};
 
     bare.count = 0;
-    send_state(st, p, &m, NULL);
+    send_state(st, q->session, &m, NULL);
+}
+
+/* Replies with the state's description, and a copy of a buffer unless that is
+ * NULL; takes over one reference. */
+static void reply_state(struct ps_server_step *st,
+                        const struct state_request *q,
+                        const struct ps_server_job *job,
+                        const struct ps_part *part, struct ps_buf *copy)
+{
+    struct ps_rec_part rec = {.key = part->key,
+                              .index = part->index,
+                              .round = part->version,
+                              .dtype = state_dtype(part),
+                              .count = copy != NULL ? part->count : 0};
+    struct ps_msg_state m = {.gen = q->gen,
+                             .request = q->number,
+                             .text = "",
+                             .steps = step_count(part),
+                             .buffers = (uint8_t)state_buffer_count(job, part),
+                             .parts = &rec,
+                             .parts_count = 1};
+
+    send_state(st, q->session, &m, copy);
 }
 
 /* Returns the record's partition with its states allocated; NULL: refused. */
 static struct ps_part *find_part_or_refuse(struct ps_server_step *st,
-                                           struct ps_server_session *p,
-                                           uint64_t gen, uint32_t number,
-                                           uint64_t request,
-                                           const struct ps_rec_part *rec,
+                                           const struct state_request *q,
                                            struct ps_server_job **ret_job)
 {
-    struct ps_server_job *job = ps_server_job_find(st->s, gen);
+    struct ps_server_job *job = ps_server_job_find(st->s, q->gen);
     struct ps_server_slot *slot;
     struct ps_part *part = NULL;
     const char *text = "";
-    int rc = job != NULL ? ps_server_job_find_slot(job, p, number, &slot)
-                         : PS_E_NOJOB;
+    int rc = job != NULL
+                 ? ps_server_job_find_slot(job, q->session, q->slot, &slot)
+                 : PS_E_NOJOB;
 
     if (rc == 0) {
-        part = ps_store_find(&job->store, rec->key, rec->index);
-        if (ps_server_migration_involves(job, rec)) {
+        part = ps_store_find(&job->store, q->rec->key, q->rec->index);
+        if (ps_server_migration_involves(job, q->rec)) {
             /* The agent asks again, perhaps another server. */
             rc = PS_E_STALE;
         } else if (!job->has_optimizer) {
@@ -102,7 +131,7 @@ static struct ps_part *find_part_or_refuse(struct ps_server_step *st,
         }
     }
     if (rc != 0) {
-        send_state_error(st, p, gen, request, rec, rc, text);
+        send_state_error(st, q, rc, text);
         return NULL;
     }
     *ret_job = job;
@@ -112,6 +141,11 @@ static struct ps_part *find_part_or_refuse(struct ps_server_step *st,
 void ps_server_on_state_get(struct ps_server_step *st, struct ps_server_conn *c,
                             const struct ps_msg_state_get *m)
 {
+    const struct state_request q = {.session = c->session,
+                                    .gen = m->gen,
+                                    .number = m->request,
+                                    .slot = m->slot,
+                                    .rec = m->parts};
     struct ps_server_job *job;
     struct ps_buf *copy = NULL;
 
@@ -120,8 +154,7 @@ void ps_server_on_state_get(struct ps_server_step *st, struct ps_server_conn *c,
                                     "a question for the state of no partition");
         return;
     }
-    struct ps_part *part = find_part_or_refuse(st, c->session, m->gen, m->slot,
-                                               m->request, m->parts, &job);
+    struct ps_part *part = find_part_or_refuse(st, &q, &job);
 
     if (part == NULL) {
         return;
@@ -132,27 +165,13 @@ void ps_server_on_state_get(struct ps_server_step *st, struct ps_server_conn *c,
         /* A copy, because the next step writes the state in place. */
         if (ps_server_memory_alloc(job, state->size, &copy) != 0) {
             send_state_error(
-                st, c->session, m->gen, m->request, m->parts, PS_E_NOMEM,
+                st, &q, PS_E_NOMEM,
                 "the server has no memory for a copy of the state");
             return;
         }
         memcpy(copy->data, state->data, state->size);
     }
-    struct ps_rec_part rec = {.key = part->key,
-                              .index = part->index,
-                              .round = part->version,
-                              .dtype = state_dtype(part),
-                              .count = copy != NULL ? part->count : 0};
-    struct ps_msg_state reply = {
-        .gen = m->gen,
-        .request = m->request,
-        .text = "",
-        .steps = step_count(part),
-        .buffers = (uint8_t)state_buffer_count(job, part),
-        .parts = &rec,
-        .parts_count = 1};
-
-    send_state(st, c->session, &reply, copy);
+    reply_state(st, &q, job, part, copy);
 }
 
 /* Makes the loaded master weights the value. */
@@ -202,6 +221,11 @@ void ps_server_on_state_put(struct ps_server_step *st, struct ps_server_conn *c,
                             const struct ps_msg_state_put *m,
                             const struct ps_slice *payload)
 {
+    const struct state_request q = {.session = c->session,
+                                    .gen = m->gen,
+                                    .number = m->request,
+                                    .slot = m->slot,
+                                    .rec = m->parts};
     struct ps_server_job *job;
     uint64_t total;
 
@@ -218,7 +242,7 @@ void ps_server_on_state_put(struct ps_server_step *st, struct ps_server_conn *c,
         const bool hopeless = ps_server_memory_is_exhausted(st->s, total);
 
         /* PS_E_STALE is tried again after a while. */
-        send_state_error(st, c->session, m->gen, m->request, m->parts,
+        send_state_error(st, &q,
                          c->discard_reason != PS_E_NOMEM ? c->discard_reason
                          : hopeless                      ? PS_E_FULL
                                                          : PS_E_STALE,
@@ -227,8 +251,7 @@ void ps_server_on_state_put(struct ps_server_step *st, struct ps_server_conn *c,
                              : "the state could not be taken");
         return;
     }
-    struct ps_part *part = find_part_or_refuse(st, c->session, m->gen, m->slot,
-                                               m->request, m->parts, &job);
+    struct ps_part *part = find_part_or_refuse(st, &q, &job);
 
     if (part == NULL) {
         return;
@@ -236,22 +259,9 @@ void ps_server_on_state_put(struct ps_server_step *st, struct ps_server_conn *c,
     int rc = store_state(job, part, m, payload);
 
     if (rc != 0) {
-        send_state_error(st, c->session, m->gen, m->request, m->parts, rc,
+        send_state_error(st, &q, rc,
                          "the state is not one of this optimizer and key");
         return;
     }
-    struct ps_rec_part rec = {.key = part->key,
-                              .index = part->index,
-                              .round = part->version,
-                              .dtype = state_dtype(part)};
-    struct ps_msg_state reply = {
-        .gen = m->gen,
-        .request = m->request,
-        .text = "",
-        .steps = step_count(part),
-        .buffers = (uint8_t)state_buffer_count(job, part),
-        .parts = &rec,
-        .parts_count = 1};
-
-    send_state(st, c->session, &reply, NULL);
+    reply_state(st, &q, job, part, NULL);
 }

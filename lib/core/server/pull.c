@@ -81,5 +81,6 @@ void ps_server_on_pull(struct ps_server_step *st, struct ps_server_conn *c,
             ps_server_refusal_add(&refusal, &m->parts[i], rc, 0);
         }
     }
-    ps_server_refusal_send(st, c->session, m->gen, slot, &refusal);
+    ps_server_refusal_send(
+        st, &(struct ps_server_recipient){c->session, m->gen, slot}, &refusal);
 }

@@ -68,6 +68,13 @@ void ps_server_reply_init(struct ps_server *s);
 void ps_server_reply_flush(struct ps_server_step *st);
 void ps_server_reply_drop(struct ps_server_slot *slot);
 
+/* Recipient of a reply to a message. */
+struct ps_server_recipient {
+    struct ps_server_session *session;
+    uint64_t gen;
+    const struct ps_server_slot *slot; /* NULL: not known. */
+};
+
 /* Errors of the parts of one message, sent together. */
 struct ps_server_refusal {
     struct ps_rec_part parts[PS_PARTS_MAX];
@@ -94,8 +101,7 @@ void ps_server_refusal_add(struct ps_server_refusal *r,
                            const struct ps_rec_part *part, int rc,
                            uint32_t attempt);
 void ps_server_refusal_send(struct ps_server_step *st,
-                            struct ps_server_session *p, uint64_t gen,
-                            const struct ps_server_slot *slot,
+                            const struct ps_server_recipient *to,
                             const struct ps_server_refusal *r);
 /* Sends the refusal to the agents of these slots; NULL: of all. */
 void ps_server_refusal_send_to(struct ps_server_step *st,
@@ -104,8 +110,7 @@ void ps_server_refusal_send_to(struct ps_server_step *st,
                                const struct ps_server_refusal *r);
 /* Refuses all parts of a message with one error. */
 void ps_server_refuse_parts(struct ps_server_step *st,
-                            struct ps_server_session *p, uint64_t gen,
-                            const struct ps_server_slot *slot,
+                            const struct ps_server_recipient *to,
                             const struct ps_server_parts *parts, int rc);
 
 /* Finds the slot of a pull, init, abort or restore. NULL: refused. */

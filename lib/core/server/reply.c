@@ -262,85 +262,71 @@ void ps_server_refusal_add(struct ps_server_refusal *r,
     r->count++;
 }
 
-/* Error, and a text that replaces the usual one; NULL: the usual one. */
 struct refusal_reason {
     int rc;
-    const char *text;
+    const char *text; /* Replaces the usual one; NULL: the usual one. */
+    uint32_t retry;   /* Of a conflict, or 0. */
+    /* Of a conflict: the other side. */
+    const struct ps_server_conflict *side;
 };
 
-static void send_refusal(struct ps_server_step *st, struct ps_server_session *p,
-                         uint64_t gen, const struct ps_server_slot *slot,
+/* Refuses parts. Contributions to an aborted attempt hear of the conflicting
+ * side (rule R15). */
+static void send_refusal(struct ps_server_step *st,
+                         const struct ps_server_recipient *to,
                          const struct ps_server_parts *parts,
                          const struct refusal_reason *why)
 {
     struct ps_msg m = {
         .code = PS_MSG_REFUSE,
-        .refuse = {.gen = gen,
+        .refuse = {.gen = to->gen,
                    .epoch = st->s->epoch,
-                   .credit = ps_server_credit_announce(st->s, p, gen, slot),
+                   .credit = ps_server_credit_announce(st->s, to->session,
+                                                       to->gen, to->slot),
                    .error = why->rc,
                    .text = why->text != NULL ? why->text
                                              : refusal_text(why->rc),
                    .parts = parts->parts,
-                   .parts_count = parts->count},
+                   .parts_count = parts->count,
+                   .retry = why->retry},
     };
 
+    if (why->retry != 0) {
+        m.refuse.conflict_slots = why->side->slots;
+        m.refuse.conflict_slots_count = why->side->slot_count;
+        m.refuse.conflict_reduce = why->side->reduce;
+        m.refuse.conflict_assign = why->side->assign;
+    }
     st->s->replies.refused_parts += parts->count;
-    ps_server_session_send(st, p, ps_packet_new(&m, NULL, 0));
+    ps_server_session_send(st, to->session, ps_packet_new(&m, NULL, 0));
 }
 
-/* Refuses contributions to an aborted attempt, naming the conflicting side
- * (rule R15). */
-static void send_conflict(struct ps_server_step *st,
-                          struct ps_server_session *p, uint64_t gen,
-                          const struct ps_server_slot *slot,
-                          const struct ps_rec_part *parts, uint32_t count,
-                          uint32_t attempt,
-                          const struct ps_server_conflict *side)
+static struct refusal_reason part_reason(const struct ps_server_refusal *r,
+                                         uint32_t i)
 {
-    struct ps_msg m = {
-        .code = PS_MSG_REFUSE,
-        .refuse = {.gen = gen,
-                   .epoch = st->s->epoch,
-                   .credit = ps_server_credit_announce(st->s, p, gen, slot),
-                   .error = PS_E_MISMATCH,
-                   .text = refusal_text(PS_E_MISMATCH),
-                   .parts = parts,
-                   .parts_count = count,
-                   .conflict_slots = side->slots,
-                   .conflict_slots_count = side->slot_count,
-                   .conflict_reduce = side->reduce,
-                   .conflict_assign = side->assign,
-                   .retry = attempt},
-    };
-
-    st->s->replies.refused_parts += count;
-    ps_server_session_send(st, p, ps_packet_new(&m, NULL, 0));
+    if (r->retries[i] != 0) {
+        return (struct refusal_reason){
+            .rc = PS_E_MISMATCH, .retry = r->retries[i], .side = &r->conflict};
+    }
+    return (struct refusal_reason){
+        .rc = r->rcs[i], .text = r->rcs[i] == r->starved_rc ? r->text : NULL};
 }
 
 /* Sends one message for each run of equal errors; usually one. */
 void ps_server_refusal_send(struct ps_server_step *st,
-                            struct ps_server_session *p, uint64_t gen,
-                            const struct ps_server_slot *slot,
+                            const struct ps_server_recipient *to,
                             const struct ps_server_refusal *r)
 {
-    for (uint32_t from = 0, to; from < r->count; from = to) {
-        to = from + 1;
-        while (to < r->count && r->rcs[to] == r->rcs[from] &&
-               r->retries[to] == r->retries[from]) {
-            to++;
+    for (uint32_t from = 0, end; from < r->count; from = end) {
+        end = from + 1;
+        while (end < r->count && r->rcs[end] == r->rcs[from] &&
+               r->retries[end] == r->retries[from]) {
+            end++;
         }
-        if (r->retries[from] != 0) {
-            send_conflict(st, p, gen, slot, &r->parts[from], to - from,
-                          r->retries[from], &r->conflict);
-        } else {
-            const struct ps_server_parts some = {&r->parts[from], to - from,
-                                                 NULL};
-            const struct refusal_reason why = {
-                r->rcs[from], r->rcs[from] == r->starved_rc ? r->text : NULL};
+        const struct ps_server_parts some = {&r->parts[from], end - from, NULL};
+        const struct refusal_reason why = part_reason(r, from);
 
-            send_refusal(st, p, gen, slot, &some, &why);
-        }
+        send_refusal(st, to, &some, &why);
     }
 }
 
@@ -356,17 +342,18 @@ void ps_server_refusal_send_to(struct ps_server_step *st,
                                           : NULL;
 
         if (p != NULL) {
-            ps_server_refusal_send(st, p, job->gen, &job->slots[i], r);
+            ps_server_refusal_send(
+                st, &(struct ps_server_recipient){p, job->gen, &job->slots[i]},
+                r);
         }
     }
 }
 
 void ps_server_refuse_parts(struct ps_server_step *st,
-                            struct ps_server_session *p, uint64_t gen,
-                            const struct ps_server_slot *slot,
+                            const struct ps_server_recipient *to,
                             const struct ps_server_parts *parts, int rc)
 {
-    send_refusal(st, p, gen, slot, parts, &(struct refusal_reason){.rc = rc});
+    send_refusal(st, to, parts, &(struct refusal_reason){.rc = rc});
 }
 
 struct ps_server_slot *ps_server_find_slot_or_refuse(
@@ -379,7 +366,8 @@ struct ps_server_slot *ps_server_find_slot_or_refuse(
                          : PS_E_NOJOB;
 
     if (rc != 0) {
-        ps_server_refuse_parts(st, p, gen, NULL, parts, rc);
+        ps_server_refuse_parts(st, &(struct ps_server_recipient){p, gen, NULL},
+                               parts, rc);
     }
     return slot;
 }

@@ -135,7 +135,8 @@ void ps_server_on_init(struct ps_server_step *st, struct ps_server_conn *c,
         }
         offset += ps_part_payload_bytes(rec);
     }
-    ps_server_refusal_send(st, c->session, m->gen, slot, &refusal);
+    ps_server_refusal_send(
+        st, &(struct ps_server_recipient){c->session, m->gen, slot}, &refusal);
 }
 
 /* ----------------------------------------------------------------- restore */
@@ -292,7 +293,9 @@ void ps_server_on_restore(struct ps_server_step *st, struct ps_server_conn *c,
                                           ps_part_payload_bytes(&m->parts[0]));
         }
         ps_server_refusal_add(&refusal, &m->parts[0], rc, 0);
-        ps_server_refusal_send(st, c->session, m->gen, slot, &refusal);
+        ps_server_refusal_send(
+            st, &(struct ps_server_recipient){c->session, m->gen, slot},
+            &refusal);
         return;
     }
     ps_server_migration_on_restored(slot, &m->parts[0]);

@@ -72,8 +72,8 @@ static struct ps_rec_part part_record(const struct ps_rec_rows *r)
 }
 
 /* Refuses all parts of a message with one error. */
-static void refuse_rows(struct ps_server_step *st, struct ps_server_session *p,
-                        uint64_t gen, const struct ps_server_slot *slot,
+static void refuse_rows(struct ps_server_step *st,
+                        const struct ps_server_recipient *to,
                         const struct ps_rec_rows *parts, uint32_t count, int rc)
 {
     struct ps_server_refusal refusal;
@@ -84,7 +84,7 @@ static void refuse_rows(struct ps_server_step *st, struct ps_server_session *p,
 
         ps_server_refusal_add(&refusal, &rec, rc, 0);
     }
-    ps_server_refusal_send(st, p, gen, slot, &refusal);
+    ps_server_refusal_send(st, to, &refusal);
 }
 
 /* Checks a record of rows against the partition. 0 or a PS_E_*. */
@@ -394,8 +394,10 @@ void ps_server_rows_reply_waiting(struct ps_server_step *st,
                                       .row_width = w->row_width,
                                       .count = w->row_count};
 
-            refuse_rows(st, p, job->gen, &job->slots[w->slot], &rec, 1,
-                        PS_E_NOMEM);
+            refuse_rows(st,
+                        &(struct ps_server_recipient){p, job->gen,
+                                                      &job->slots[w->slot]},
+                        &rec, 1, PS_E_NOMEM);
         }
         ps_store_remove_row_pull(&job->store, w);
     }
@@ -488,6 +490,7 @@ void ps_server_on_pull_rows(struct ps_server_step *st, struct ps_server_conn *c,
         rc = accept_row_pull(st, slot, m, &m->parts[0], payload);
     }
     if (rc != 0) {
-        refuse_rows(st, c->session, m->gen, slot, m->parts, m->parts_count, rc);
+        refuse_rows(st, &(struct ps_server_recipient){c->session, m->gen, slot},
+                    m->parts, m->parts_count, rc);
     }
 }
