@@ -33,7 +33,7 @@ const struct ps_option ps_common_rows[PS_COMMON_ROWS] = {
      .reloadable = true,
      .offset = AT(log_level),
      .aliases = {{.name = "PS_VERBOSE", .values = "0=info 1=debug 2=trace"}},
-     .help = "How much is written to the log."},
+     .help = "Detail of the log: the least important level that it has."},
     {.path = "log.format",
      .text = "auto",
      .type = PS_OPTION_ENUM,
@@ -48,7 +48,7 @@ const struct ps_option ps_common_rows[PS_COMMON_ROWS] = {
      .max = PS_NAME_MAX,
      .check = ps_option_check_name,
      .offset = AT(cluster),
-     .help = "Daemons of another cluster are turned away."},
+     .help = "Name of the cluster; daemons of another cluster are rejected."},
     {.path = "node.name",
      .text = "",
      .type = PS_OPTION_STRING,
@@ -84,9 +84,9 @@ const struct ps_option ps_common_rows[PS_COMMON_ROWS] = {
      .type = PS_OPTION_SIZE,
      .min = MIB_BYTES,
      .offset = AT(link_output),
-     .help = "Memory for output that waits for one daemon, and for what it has "
-             "not acknowledged, without tensors that are kept anyway; a "
-             "connection that needs more is closed."},
+     .help = "Memory for queued output and unacknowledged messages to one "
+             "daemon, not counting tensors that are kept anyway; a connection "
+             "that needs more is closed."},
     {.path = "limits.output_total",
      .text = "128MiB",
      .type = PS_OPTION_SIZE,
@@ -102,7 +102,7 @@ const struct ps_option ps_common_rows[PS_COMMON_ROWS] = {
      .min = MSEC,
      .max = HOUR,
      .offset = AT(greeting),
-     .help = "Time for a new connection to greet."},
+     .help = "Time for the handshake of a new connection."},
     {.path = "limits.header",
      .text = "10s",
      .type = PS_OPTION_DURATION,
@@ -116,8 +116,8 @@ const struct ps_option ps_common_rows[PS_COMMON_ROWS] = {
      .min = MSEC,
      .max = 24 * HOUR,
      .offset = AT(stall),
-     .help = "A peer that takes none of what waits for it, or stops in the "
-             "middle of a payload, for so long is cut off."},
+     .help = "A connection is closed if its peer reads no queued output, or "
+             "stops in the middle of a payload, for this time."},
     {.path = "network.receive_buffer",
      .text = "auto",
      .type = PS_OPTION_SIZE,
@@ -126,8 +126,8 @@ const struct ps_option ps_common_rows[PS_COMMON_ROWS] = {
      .min = 4096,
      .max = 1024 * MIB_BYTES,
      .offset = AT(receive_buffer),
-     .help = "Receive buffer of each socket; auto leaves it to the system, but "
-             "divides what the link carries among many senders."},
+     .help = "Receive buffer of each socket; auto: the system's, but many "
+             "senders share a window that the link can drain."},
     {.path = "network.send_buffer",
      .text = "auto",
      .type = PS_OPTION_SIZE,
@@ -136,16 +136,16 @@ const struct ps_option ps_common_rows[PS_COMMON_ROWS] = {
      .min = 4096,
      .max = 1024 * MIB_BYTES,
      .offset = AT(send_buffer),
-     .help = "Send buffer of each socket; auto leaves it to the system."},
+     .help = "Send buffer of each socket; auto: the system's."},
     {.path = "network.congestion_control",
      .text = "auto",
      .type = PS_OPTION_ENUM,
      .enum_names = "auto|system",
      .offset = AT(congestion_control),
      .help = "auto: connections between agents and servers with a round trip "
-             "of 10 ms or more use bbr where the system allows it, because "
-             "they may lose packets without being congested; system: the "
-             "system's for all."},
+             "of 10 ms or more use bbr if the system allows it, because they "
+             "may lose packets without congestion; system: all connections use "
+             "the system's."},
     {.path = "network.spin",
      .text = "auto",
      .type = PS_OPTION_DURATION,
@@ -153,9 +153,9 @@ const struct ps_option ps_common_rows[PS_COMMON_ROWS] = {
      .special_value = -1,
      .max = INT64_C(1000000000),
      .offset = AT(spin),
-     .help = "How long to look for more to do before going to sleep; auto is "
-             "up to 50us where that has paid and nobody else needs the "
-             "processor."},
+     .help = "Time for which a thread polls for further work before it sleeps; "
+             "auto: up to 50us, while that saves time and no other process "
+             "needs the processor."},
     {.path = "network.resend_timeout",
      .text = "1s",
      .type = PS_OPTION_DURATION,
@@ -163,21 +163,21 @@ const struct ps_option ps_common_rows[PS_COMMON_ROWS] = {
      .max = HOUR,
      .offset = AT(resend_timeout),
      .aliases = {{.name = "PS_RESEND_TIMEOUT", .unit = "ms"}},
-     .help = "What is not acknowledged by then is sent again."},
+     .help = "Time after which unacknowledged messages are sent again."},
     {.path = "network.resend_max",
      .text = "5s",
      .type = PS_OPTION_DURATION,
      .min = MSEC,
      .max = HOUR,
      .offset = AT(resend_max),
-     .help = "The time between two tries doubles up to this."},
+     .help = "Longest time between two attempts; it doubles up to this."},
     {.path = "shutdown.grace",
      .text = "30s",
      .type = PS_OPTION_DURATION,
      .max = 24 * HOUR,
      .reloadable = true,
      .offset = AT(grace),
-     .help = "How long work in progress may go on after SIGTERM."},
+     .help = "Time for work in progress after SIGTERM."},
 };
 
 #undef AT
@@ -190,8 +190,8 @@ const struct ps_option ps_listen_rows[PS_LISTEN_ROWS] = {
      .min = 1,
      .max = PS_ADDRESS_MAX,
      .offset = AT(address),
-     .help = "Address to accept connections on, or a name of this host; one "
-             "off loopback needs security.insecure. 0.0.0.0 is every address "
+     .help = "Address to accept connections on, or a name of this host; any "
+             "but loopback needs security.insecure. 0.0.0.0 is every address "
              "of the host."},
     {.path = "listen.port",
      .text = "auto",
@@ -215,8 +215,8 @@ const struct ps_option ps_listen_rows[PS_LISTEN_ROWS] = {
      .text = "false",
      .type = PS_OPTION_BOOL,
      .offset = AT(insecure),
-     .help = "Accept connections from other hosts without encryption: "
-             "whoever reaches the port can then read and change every job."},
+     .help = "Accept connections from other hosts without encryption: every "
+             "host that reaches the port can then read and change every job."},
 };
 
 #undef AT
@@ -245,12 +245,12 @@ const struct ps_option ps_scheduler_rows[PS_SCHEDULER_ROWS] = {
      .min = MSEC,
      .max = HOUR,
      .offset = AT(retry_first),
-     .help = "Wait before the second try to reach the scheduler."},
+     .help = "Wait before the second attempt to reach the scheduler."},
     {.path = "scheduler.retry.max",
      .text = "1s",
      .type = PS_OPTION_DURATION,
      .min = MSEC,
      .max = HOUR,
      .offset = AT(retry_max),
-     .help = "The wait between tries doubles up to this."},
+     .help = "Longest wait between attempts; it doubles up to this."},
 };

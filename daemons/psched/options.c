@@ -24,8 +24,8 @@ static const struct ps_option rows[] = {
      .text = "0666",
      .type = PS_OPTION_MODE,
      .offset = AT(mode),
-     .help = "Permissions of the socket; who may change which job does not "
-             "depend on them."},
+     .help = "Permissions of the socket; they do not decide which user may "
+             "change which job."},
     {.path = "heartbeat.interval",
      .text = "auto",
      .type = PS_OPTION_DURATION,
@@ -37,8 +37,8 @@ static const struct ps_option rows[] = {
      .aliases = {{.name = "PS_HEARTBEAT_INTERVAL",
                   .unit = "s",
                   .values = "0=auto"}},
-     .help = "How often servers and agents report; auto is 500ms, or less "
-             "where half of suspect_after or a quarter of dead_after is."},
+     .help = "Interval of heartbeats of servers and agents; auto is 500ms, at "
+             "most half of suspect_after and a quarter of dead_after."},
     {.path = "heartbeat.suspect_after",
      .text = "auto",
      .type = PS_OPTION_DURATION,
@@ -47,7 +47,7 @@ static const struct ps_option rows[] = {
      .min = MSEC,
      .max = DAY,
      .offset = AT(suspect_after),
-     .help = "One that is silent for so long is marked SUSPECT; auto is two "
+     .help = "A member that is silent for this time is SUSPECT; auto is two "
              "intervals, at least 1s, or less before dead_after."},
     {.path = "heartbeat.dead_after",
      .text = "auto",
@@ -60,7 +60,7 @@ static const struct ps_option rows[] = {
      .aliases = {{.name = "PS_HEARTBEAT_TIMEOUT",
                   .unit = "s",
                   .values = "0=auto"}},
-     .help = "One that is silent for so long is GONE; auto is twice "
+     .help = "A member that is silent for this time is GONE; auto is twice "
              "suspect_after, at least 2s."},
     {.path = "network.link_linger",
      .text = "60s",
@@ -68,29 +68,30 @@ static const struct ps_option rows[] = {
      .min = MSEC,
      .max = DAY,
      .offset = AT(link_linger),
-     .help = "How long the state of a link is kept without a connection."},
+     .help = "Time for which the state of a link is kept without a "
+             "connection."},
     {.path = "registration.start_timeout",
      .text = "120s",
      .type = PS_OPTION_DURATION,
      .min = MSEC,
      .max = DAY,
      .offset = AT(start_timeout),
-     .help = "A job that is not complete by then fails, unless it names a "
-             "time of its own."},
+     .help = "A job fails if its ranks have not all joined after this time, "
+             "unless it has a time of its own."},
     {.path = "registration.rejoin_grace",
      .text = "60s",
      .type = PS_OPTION_DURATION,
      .max = DAY,
      .offset = AT(rejoin_grace),
-     .help = "A job without a live worker ends after this."},
+     .help = "A job without a live worker ends after this time."},
     {.path = "registration.rejoin_timeout",
      .text = "1h",
      .type = PS_OPTION_DURATION,
      .min = MSEC,
      .max = 366 * DAY,
      .offset = AT(rejoin_timeout),
-     .help = "A job that waits for lost ranks ends when one of them has not "
-             "been taken again after this."},
+     .help = "A job that waits for lost ranks ends if no process takes one of "
+             "them again within this time."},
     {.path = "placement.partition_bytes",
      .text = "auto",
      .type = PS_OPTION_SIZE,
@@ -99,9 +100,9 @@ static const struct ps_option rows[] = {
      .min = PS_PARTITION_BYTES_MIN,
      .max = PS_PARTITION_BYTES_MAX,
      .offset = AT(partition_bytes),
-     .help = "Large keys are cut in pieces of this size, unless the job says "
-             "otherwise; auto is 32KiB to 1MiB, by the size of each key and "
-             "the number of servers."},
+     .help = "Size of the partitions of large keys, unless the job has its "
+             "own; auto is 32KiB to 1MiB, by the size of each key and the "
+             "number of servers."},
 };
 
 static const struct ps_option limits[] = {

@@ -130,7 +130,7 @@ static void print_usage_lines(const struct page *p, FILE *out)
 /* Prints each option once, with its verbs. */
 static void print_flags(FILE *out)
 {
-    const char *told[COUNT(pages) * FLAGS_MAX];
+    const char *listed[COUNT(pages) * FLAGS_MAX];
     size_t count = 0;
 
     for (size_t i = 0; i < COUNT(pages) * FLAGS_MAX; i++) {
@@ -138,13 +138,14 @@ static void print_flags(FILE *out)
         const char *comma = "of ";
         size_t k = 0;
 
-        while (f->name != NULL && k < count && strcmp(told[k], f->name) != 0) {
+        while (f->name != NULL && k < count &&
+               strcmp(listed[k], f->name) != 0) {
             k++;
         }
         if (f->name == NULL || k < count) {
             continue;
         }
-        told[count++] = f->name;
+        listed[count++] = f->name;
         fprintf(out, "      %-16s ", f->name);
         for (k = 0; k < COUNT(pages) * FLAGS_MAX; k++) {
             const struct page *p = &pages[k / FLAGS_MAX];

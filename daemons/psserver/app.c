@@ -156,9 +156,9 @@ static bool check_options(const void *values, const struct ps_options *o,
 {
     const struct psserver_options *p = values;
     char host[PS_ADDRESS_MAX + 1];
-    bool said = ps_options_origin(o, "advertise.address") !=
-                    PS_OPTION_FROM_DEFAULT &&
-                strcmp(p->advertise, "auto") != 0;
+    bool is_address_set = ps_options_origin(o, "advertise.address") !=
+                              PS_OPTION_FROM_DEFAULT &&
+                          strcmp(p->advertise, "auto") != 0;
 
     find_advertised(p, host, sizeof(host));
     if (host[0] == '\0') {
@@ -176,7 +176,8 @@ static bool check_options(const void *values, const struct ps_options *o,
     }
     if (!is_loopback(host) && is_loopback(p->listen.address) &&
         ps_options_origin(o, "listen.address") == PS_OPTION_FROM_DEFAULT) {
-        const char *path = said ? "advertise.address" : "advertise.interface";
+        const char *path = is_address_set ? "advertise.address"
+                                          : "advertise.interface";
 
         ps_options_where(o, path, report);
         ps_str_addf(report,

@@ -29,23 +29,25 @@ static const struct ps_option rows[] = {
      .check = check_advertise,
      .offset = AT(advertise),
      .aliases = {{.name = "DMLC_NODE_HOST"}},
-     .help = "Where agents are told to reach this server; auto is "
-             "listen.address, or where the way to the scheduler begins."},
+     .help = "Address at which agents reach this server; auto is "
+             "listen.address, or the local address of the route to the "
+             "scheduler."},
     {.path = "advertise.interface",
      .text = "",
      .type = PS_OPTION_STRING,
      .max = 15,
      .offset = AT(interface),
      .aliases = {{.name = "DMLC_INTERFACE"}},
-     .help = "Network interface whose address agents are told, unless "
-             "advertise.address says one."},
+     .help = "Network interface whose address agents use, unless "
+             "advertise.address is set."},
     {.path = "network.link_linger",
      .text = "60s",
      .type = PS_OPTION_DURATION,
      .min = MSEC,
      .max = DAY,
      .offset = AT(link_linger),
-     .help = "How long the state of a link is kept without a connection."},
+     .help = "Time for which the state of a link is kept without a "
+             "connection."},
     {.path = "network.loops",
      .text = "1",
      .type = PS_OPTION_INT,
@@ -54,25 +56,25 @@ static const struct ps_option rows[] = {
      .min = 1,
      .max = PS_IO_THREADS_MAX,
      .offset = AT(loops),
-     .help = "Event loops, each a thread: the first decides, further ones move "
-             "what is large between memory and TCP connections, where one "
-             "cannot fill the network card; auto adds one when those there are "
+     .help = "Threads for network I/O: the first runs the event loop, the "
+             "others copy large payloads between memory and TCP connections, "
+             "for networks that one thread cannot fill; auto adds one when all "
              "have been busy for three seconds, up to half of the processors."},
     {.path = "network.same_host",
      .text = "auto",
      .type = PS_OPTION_ENUM,
      .enum_names = "auto|off",
      .offset = AT(same_host),
-     .help = "Agents of the same user on this host come over a Unix "
-             "socket, and payloads are copied from memory to memory; off: by "
+     .help = "Agents of the same user on this host connect over a Unix socket, "
+             "and payloads are copied from memory to memory; off: they use "
              "TCP, like all others."},
     {.path = "network.travel_together",
      .text = "auto",
      .type = PS_OPTION_ENUM,
      .enum_names = "auto|off",
      .offset = AT(travel_together),
-     .help = "Values of small partitions that are ready go in one frame; off: "
-             "each in a frame of its own, to see what that costs."},
+     .help = "Values of small partitions that are ready share a frame; off: "
+             "each has a frame of its own, to measure the difference."},
     {.path = "compute.threads",
      .text = "auto",
      .type = PS_OPTION_INT,
@@ -88,16 +90,16 @@ static const struct ps_option rows[] = {
      .percent = true,
      .min = 16 * MIB_BYTES,
      .offset = AT(memory),
-     .help = "Memory for parameters, optimizer state and gradients under "
-             "way; a key whose job would need more is refused."},
+     .help = "Memory for parameters, optimizer state and gradients in flight; "
+             "a key whose job would need more is refused."},
     {.path = "flow.window",
      .text = "32MiB",
      .type = PS_OPTION_SIZE,
      .min = PS_CREDIT_INITIAL,
      .max = 16384 * MIB_BYTES,
      .offset = AT(window),
-     .help = "Bytes that an agent may be ahead of the slowest, for each "
-             "job."},
+     .help = "Unmerged bytes of one agent and job: how far the agent may be "
+             "ahead of the slowest."},
 };
 
 static const struct ps_option_table tables[] = {

@@ -31,15 +31,16 @@ static const struct ps_option rows[] = {
      .text = "0660",
      .type = PS_OPTION_MODE,
      .offset = AT(mode),
-     .help = "Permissions of the socket: who may train here."},
+     .help = "Permissions of the socket, which decide which users may train "
+             "here."},
     {.path = "client.max_clients",
      .text = "256",
      .type = PS_OPTION_U64,
      .min = 1,
      .max = PS_LOCAL_MAX,
      .offset = AT(max_clients),
-     .help = "Sessions of training processes at one time, one for each "
-             "process and one for each of its groups; more are turned away."},
+     .help = "Sessions of training processes at one time, one for each process "
+             "and one for each of its groups; more are rejected."},
     {.path = "limits.user.sessions",
      .text = "128",
      .type = PS_OPTION_U64,
@@ -92,34 +93,32 @@ static const struct ps_option rows[] = {
      .min = 1,
      .max = (int64_t)PS_LOCAL_MAX * PS_OPS_MAX,
      .offset = AT(limits.user_operations),
-     .help =
-         "Operations of all sessions of one user that are not done: as many "
-         "as 64 processes may have, 65536 each."},
+     .help = "Unfinished operations of all sessions of one user: as many as 64 "
+             "processes may have, 65536 each."},
     {.path = "limits.session.queries",
      .text = "256",
      .type = PS_OPTION_U64,
      .min = 1,
      .max = PS_OPS_MAX,
      .offset = AT(limits.session_queries),
-     .help = "Declarations of an optimizer, changes of it, and questions what "
-             "an operation waits for, of one session, that the scheduler has "
-             "not answered."},
+     .help = "Unanswered requests of one session to the scheduler: "
+             "declarations and changes of an optimizer, stall queries."},
     {.path = "limits.user.queries",
      .text = "4096",
      .type = PS_OPTION_U64,
      .min = 1,
      .max = PS_OPS_MAX,
      .offset = AT(limits.user_queries),
-     .help = "Unanswered declarations, changes and questions of all sessions "
-             "of one user."},
+     .help = "Unanswered requests of all sessions of one user to the "
+             "scheduler."},
     {.path = "limits.session.regions",
      .text = "1024",
      .type = PS_OPTION_U64,
      .min = 1,
      .max = PS_REGIONS_MAX,
      .offset = AT(limits.session_regions),
-     .help = "Memory regions of one session. The library makes few large ones: "
-             "one more is an error of the process, and ends its session."},
+     .help = "Memory regions of one session. The library makes few large ones, "
+             "so one more is an error of the process and ends its session."},
     {.path = "limits.user.regions",
      .text = "auto",
      .type = PS_OPTION_U64,
@@ -139,8 +138,7 @@ static const struct ps_option rows[] = {
      .max = INT32_MAX,
      .offset = AT(limits.daemon_regions),
      .help = "Memory regions of all sessions; auto is half of vm.max_map_count "
-             "of the system, beyond which the agent could map nothing for "
-             "anybody."},
+             "of the system, beyond which the agent cannot map any memory."},
     {.path = "limits.session.mapped",
      .text = "4TiB",
      .type = PS_OPTION_SIZE,
@@ -177,8 +175,8 @@ static const struct ps_option rows[] = {
      .percent = true,
      .min = 16 * MIB_BYTES,
      .offset = AT(memory),
-     .help = "Memory for the results of all jobs, their tables, and what codes "
-             "leave over; as much again for all sums under way."},
+     .help = "Memory for the results, tables and residuals of all jobs; as "
+             "much again for sums in progress."},
     {.path = "network.loops",
      .text = "1",
      .type = PS_OPTION_INT,
@@ -187,9 +185,9 @@ static const struct ps_option rows[] = {
      .min = 1,
      .max = PS_IO_THREADS_MAX,
      .offset = AT(loops),
-     .help = "Event loops, each a thread: the first decides, further ones move "
-             "what is large between memory and TCP connections, where one "
-             "cannot fill the network card; auto adds one when those there are "
+     .help = "Threads for network I/O: the first runs the event loop, the "
+             "others copy large payloads between memory and TCP connections, "
+             "for networks that one thread cannot fill; auto adds one when all "
              "have been busy for three seconds, up to half of the processors."},
     {.path = "network.same_host",
      .text = "auto",
@@ -197,15 +195,15 @@ static const struct ps_option rows[] = {
      .enum_names = "auto|off",
      .offset = AT(same_host),
      .help = "Servers of the same user on this host are reached over a Unix "
-             "socket, and payloads are copied from memory to memory; off: by "
+             "socket, and payloads are copied from memory to memory; off: over "
              "TCP, like all others."},
     {.path = "network.travel_together",
      .text = "auto",
      .type = PS_OPTION_ENUM,
      .enum_names = "auto|off",
      .offset = AT(travel_together),
-     .help = "Pushes of small partitions that are ready go in one frame; off: "
-             "each in a frame of its own, to see what that costs."},
+     .help = "Pushes of small partitions that are ready share a frame; off: "
+             "each has a frame of its own, to measure the difference."},
     {.path = "network.connections_per_server",
      .text = "auto",
      .type = PS_OPTION_U64,
@@ -214,19 +212,19 @@ static const struct ps_option rows[] = {
      .min = 1,
      .max = PS_LINK_CONNECTIONS_MAX,
      .offset = AT(connections),
-     .help = "TCP connections to each server: more where the network gives a "
-             "single one less than the link carries; auto is one; or one for "
-             "each additional I/O thread; and where a round trip takes "
-             "10 ms or more and packets are lost, 4, or up to 16 where the "
-             "congestion control slows down at each loss."},
+     .help = "TCP connections to each server, for networks that give a single "
+             "one less than the link carries; auto: one, or one for each "
+             "additional I/O thread; if a round trip takes 10 ms or more and "
+             "packets are lost, 4, or up to 16 if the congestion control slows "
+             "down at each loss."},
     {.path = "network.hand_over",
      .text = "2MiB",
      .type = PS_OPTION_SIZE,
      .min = 65536,
      .max = 1024 * MIB_BYTES,
      .offset = AT(hand_over),
-     .help = "Bytes handed to a connection ahead of the network: urgent "
-             "partitions overtake what is behind them."},
+     .help = "Bytes handed to a connection and not sent yet; until then a "
+             "partition of a higher priority overtakes."},
 };
 
 static const struct ps_option_table tables[] = {

@@ -63,7 +63,7 @@ struct pictures {
     size_t count;
 };
 
-/* What one worker needs to compute a gradient. */
+/* Weights and buffers from which a worker computes a gradient. */
 struct net {
     size_t batch;
     const float *weights[ARRAYS];

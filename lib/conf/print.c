@@ -366,7 +366,7 @@ void ps_option_set_print_defaults(const struct ps_option_set *set, FILE *out)
 
     fprintf(out,
             "# SPDX-License-Identifier: Apache-2.0\n"
-            "# Configuration of %s. What is commented out shows the default; "
+            "# Configuration of %s. Commented lines show the defaults; "
             "remove the\n# '#' directly before a name to change it.\n",
             set->program);
     walk_section(&w, "", 0);
