@@ -86,7 +86,7 @@ def header(schema):
         *comment("The messages of pskv as structs: all that a machine sees of "
                  "the protocol. Strings end with NUL and are never NULL in a "
                  "decoded message; NULL counts as empty in one to be sent. "
-                 "Whoever made a message owns what it points to."),
+                 "The maker of a message owns the memory behind its pointers."),
         "#pragma once", "",
         "#include <stdbool.h>", "#include <stddef.h>", "#include <stdint.h>",
         "", *(f'#include "{home}"' for home in homes),
