@@ -18,7 +18,6 @@ void driver_drop_payload(struct daemon_conn *c)
 {
     ps_buf_unref(c->payload.buf);
     c->payload = (struct ps_slice){0};
-    c->payload_is_borrowed = false;
 }
 
 static void greeting_done(struct daemon_conn *c)
@@ -45,19 +44,6 @@ static void conn_resumed(struct daemon_conn *c)
     }
 }
 
-/* Replaces memory of the machine by a fresh buffer. With subflows, frames of a
- * link arrive in parallel: a late duplicate could write to that memory while it
- * holds the next payload. */
-static void unshare_payload(struct daemon_conn *c)
-{
-    size_t len = c->payload.len;
-
-    if (c->payload.buf->refs > 1) {
-        ps_buf_unref(c->payload.buf);
-        c->payload = (struct ps_slice){.buf = ps_buf_new(len), .len = len};
-    }
-}
-
 static int on_header(void *ctx, struct ps_conn *conn, const struct ps_msg *msg,
                      uint64_t len, void **ret_dst)
 {
@@ -71,19 +57,12 @@ static int on_header(void *ctx, struct ps_conn *conn, const struct ps_msg *msg,
         return PS_E_CANCELED;
     }
     assert(c->payload.buf == NULL);
-    if (c->is_subflow && (c->first == NULL || msg->seq == 0)) {
-        return PS_E_CANCELED;
-    }
-    rc = m->ops->payload(m->self, c->is_subflow ? c->first->id : c->id, msg,
-                         len, &c->payload);
+    rc = c->kind == PS_CONN_LOCAL
+             ? m->ops->payload(m->self, c->id, msg, len, &c->payload)
+             : ps_path_payload(&c->path, m, msg, len, &c->payload);
     c->discard_reason = rc;
     if (rc == 0) {
         assert(c->payload.len == len);
-        if (c->is_subflow || c->has_subflows) {
-            unshare_payload(c);
-        } else {
-            c->payload_is_borrowed = c->payload.buf->refs > 1;
-        }
         *ret_dst = ps_slice_data(&c->payload);
     }
     if (rc == PS_E_AGAIN && !ps_list_linked(&c->paused)) {
@@ -95,8 +74,9 @@ static int on_header(void *ctx, struct ps_conn *conn, const struct ps_msg *msg,
     return rc;
 }
 
-void driver_deliver(struct daemon_conn *c, ps_conn_id id,
-                    const struct ps_msg *msg, uint64_t len)
+/* Feeds a frame to the machine as one of connection `id`. */
+static void deliver_frame(struct daemon_conn *c, ps_conn_id id,
+                          const struct ps_msg *msg, uint64_t len)
 {
     struct ps_event ev = {.type = PS_EV_MSG, .conn = id};
 
@@ -108,56 +88,81 @@ void driver_deliver(struct daemon_conn *c, ps_conn_id id,
     driver_drop_payload(c);
 }
 
+/* Handles a frame of a worker that is for the driver; false: it is for the
+ * machine. */
+static bool handle_memory_frame(struct daemon_conn *c, const struct ps_msg *msg)
+{
+    switch (msg->code) {
+    case PS_MSG_L_REGION:
+        driver_accept_region(c, msg);
+        return true;
+    case PS_MSG_L_RESIDUAL_SEGMENT:
+        driver_accept_residuals(c, msg);
+        return true;
+    case PS_MSG_L_RING:
+        driver_accept_ring(c, msg);
+        return true;
+    case PS_MSG_L_WAKE:
+        return true; /* The loop is awake; before_poll() polls the rings. */
+    default:
+        return false;
+    }
+}
+
+static void on_worker_frame(struct daemon_conn *c, const struct ps_msg *msg,
+                            uint64_t len)
+{
+    if (c->ring_memory != NULL) {
+        /* Operations that the worker pushed before it sent this. */
+        (void)driver_ring_poll(c, ps_conn_frames(c->conn) - 1);
+        if (!ps_conn_is_open(c->conn)) {
+            return;
+        }
+    }
+    if (!handle_memory_frame(c, msg)) {
+        deliver_frame(c, c->id, msg, len);
+    }
+}
+
+static void on_peer_frame(struct daemon_conn *c, const struct ps_msg *msg,
+                          uint64_t len)
+{
+    struct ps_driver *d = c->driver;
+    struct ps_event ev = {.type = PS_EV_CLOSED, .conn = c->id};
+
+    if (msg->code == PS_MSG_WELCOME) {
+        ps_conn_set_protocol(c->conn, msg->welcome.protocol < PS_PROTOCOL
+                                          ? msg->welcome.protocol
+                                          : (uint16_t)PS_PROTOCOL);
+    }
+    switch (ps_path_receive(&c->path, msg, ps_loop_now(d->opt.loop), &d->fx)) {
+    case PS_PATH_DELIVER:
+        deliver_frame(c, ps_path_machine_conn(&c->path), msg, len);
+        return;
+    case PS_PATH_JOINED:
+        ps_log(PS_LOG_DEBUG, "connection joins peer=%s", ps_conn_peer(c->conn));
+        ev.closed.rc = PS_E_CLOSED;
+        driver_feed(d, &ev);
+        return;
+    case PS_PATH_DROP:
+        driver_drop_payload(c);
+        driver_apply_effects(d);
+        return;
+    }
+}
+
 static void on_frame(void *ctx, struct ps_conn *conn, const struct ps_msg *msg,
                      uint64_t len)
 {
     struct daemon_conn *c = ctx;
 
+    (void)conn;
     greeting_done(c);
     on_first_frame(c);
-    if (c->is_subflow || (msg->code == PS_MSG_HELLO &&
-                          (msg->hello.features & PS_FEATURE_SUBFLOW) != 0)) {
-        driver_subflow_frame(c, msg, len);
-        return;
-    }
-    if (c->ring_memory != NULL) {
-        /* Operations that the worker pushed before it sent this. */
-        (void)driver_ring_poll(c, ps_conn_frames(conn) - 1);
-        if (!ps_conn_is_open(conn)) {
-            return;
-        }
-    }
-    if (msg->code == PS_MSG_L_REGION) {
-        driver_accept_region(c, msg);
-        return;
-    }
-    if (msg->code == PS_MSG_L_RESIDUAL_SEGMENT) {
-        driver_accept_residuals(c, msg);
-        return;
-    }
-    if (msg->code == PS_MSG_L_RING) {
-        driver_accept_ring(c, msg);
-        return;
-    }
-    if (msg->code == PS_MSG_L_WAKE) {
-        return; /* The loop is awake; before_poll() polls the rings. */
-    }
-    if (msg->code == PS_MSG_WELCOME) {
-        ps_conn_set_protocol(conn, msg->welcome.protocol < PS_PROTOCOL
-                                       ? msg->welcome.protocol
-                                       : (uint16_t)PS_PROTOCOL);
-    }
-    if (msg->code == PS_MSG_HELLO) {
-        c->identity = (struct ps_msg_hello){.instance = msg->hello.instance,
-                                            .node = msg->hello.node,
-                                            .session = msg->hello.session};
-    }
-    ps_multipath_acked(&c->multipath, msg->ack);
-    driver_deliver(c, c->id, msg, len);
-    if (msg->code == PS_MSG_WELCOME && driver_may_have_subflows(c) &&
-        (msg->welcome.features & PS_FEATURE_SUBFLOW) != 0) {
-        c->is_welcomed = true;
-        driver_subflow_later(c, false);
+    if (c->kind == PS_CONN_LOCAL) {
+        on_worker_frame(c, msg, len);
+    } else {
+        on_peer_frame(c, msg, len);
     }
 }
 
@@ -168,17 +173,10 @@ void driver_on_sent(void *ctx, struct ps_conn *conn, uint64_t queued)
 
     (void)conn;
     driver_output_update(c);
-    if (c->is_subflow) {
-        c = c->first;
-        if (c == NULL || !ps_conn_is_open(c->conn)) {
-            return;
-        }
-        ev.conn = c->id;
+    ev.sent.queued = queued;
+    if (c->kind == PS_CONN_LOCAL || ps_path_sent(&c->path, queued, &ev)) {
+        driver_feed(c->driver, &ev);
     }
-    ev.sent.queued = ps_list_empty(&c->multipath.subflows)
-                         ? queued
-                         : ps_multipath_queued(&c->multipath, c->conn);
-    driver_feed(c->driver, &ev);
 }
 
 static void on_closed(void *ctx, struct ps_conn *conn, int rc)
@@ -210,19 +208,17 @@ static void on_closed(void *ctx, struct ps_conn *conn, int rc)
         ps_list_remove(&c->to_flush);
     }
     driver_drop_payload(c);
-    if (c->is_subflow) {
-        driver_subflow_closed(c);
-    } else {
-        driver_end_subflows(c);
-    }
-    bool joins = c->is_subflow;
+    bool is_known = c->kind == PS_CONN_LOCAL ||
+                    ps_path_closed(&c->path, ps_loop_now(d->opt.loop), &d->fx);
 
     driver_output_closed(c);
     ps_conn_free(conn);
     ps_free(c);
     ev.closed.rc = rc;
-    if (!joins) {
+    if (is_known) {
         driver_feed(d, &ev);
+    } else {
+        driver_apply_effects(d);
     }
     driver_maybe_closed(d);
 }
@@ -327,19 +323,37 @@ static void evict_pre_handshake(struct ps_driver *d)
     }
 }
 
-void driver_open(struct ps_driver *d, const struct conn_opening *o,
-                 struct ps_event *ev)
+/* Reports that no connection was made of `fd`. */
+static void open_failed(struct ps_driver *d, const struct conn_opening *o,
+                        struct ps_event *ev, int rc)
 {
-    struct daemon_conn *c = ps_calloc(1, sizeof(*c));
-    enum ps_conn_kind kind = ev->open.kind;
-    struct ps_conn_options opt = {
+    struct ps_event failed = {.type = PS_EV_DIAL_FAILED};
+
+    if (ev->open.kind != PS_CONN_DIALLED) {
+        driver_refuse(d, o->fd, o->peer, ps_strerror(rc));
+        return;
+    }
+    close(o->fd);
+    if (o->main != NULL) {
+        ps_path_dial_failed(o->main, ps_loop_now(d->opt.loop));
+        return;
+    }
+    failed.dial_failed.target = ev->open.target;
+    failed.dial_failed.rc = rc;
+    driver_feed(d, &failed);
+}
+
+static int conn_open(struct daemon_conn *c, const struct conn_opening *o)
+{
+    const struct ps_driver *d = c->driver;
+    const struct ps_conn_options opt = {
         .loop = d->opt.loop,
         .fd = o->fd,
         .peer = o->peer,
         .self = d->opt.self,
         .peer_roles = o->peer_roles,
-        .dialled = kind == PS_CONN_DIALLED,
-        .local = kind == PS_CONN_LOCAL,
+        .dialled = c->kind == PS_CONN_DIALLED,
+        .local = c->kind == PS_CONN_LOCAL,
         .is_shm = o->is_shm,
         .arenas = d->opt.arenas,
         .io_pool = d->opt.io_pool,
@@ -358,52 +372,57 @@ void driver_open(struct ps_driver *d, const struct conn_opening *o,
     if (rc == 0 && o->is_shm && d->opt.arenas != NULL) {
         ps_arenas_enable_sharing(d->opt.arenas);
     }
+    return rc;
+}
+
+/* An accepted connection has to complete its handshake, or makes room. */
+static void await_handshake(struct daemon_conn *c)
+{
+    struct ps_driver *d = c->driver;
+
+    evict_pre_handshake(d);
+    ps_list_push_back(&d->pre_handshake, &c->pre_handshake);
+    d->pre_handshake_count++;
+}
+
+void driver_open(struct ps_driver *d, const struct conn_opening *o,
+                 struct ps_event *ev)
+{
+    struct daemon_conn *c = ps_calloc(1, sizeof(*c));
+    int rc;
+
+    c->driver = d;
+    c->kind = ev->open.kind;
+    c->is_shm = o->is_shm;
+    c->is_watched = c->kind == PS_CONN_DIALLED && !o->is_shm &&
+                    o->peer_roles == 1u << PS_ROLE_SERVER;
+    rc = conn_open(c, o);
     if (rc != 0) {
         ps_free(c);
-        if (kind == PS_CONN_DIALLED) {
-            close(o->fd);
-        } else {
-            driver_refuse(d, o->fd, o->peer, ps_strerror(rc));
-        }
-        if (o->first != NULL) {
-            driver_subflow_later(o->first, true);
-        } else if (kind == PS_CONN_DIALLED) {
-            struct ps_event failed = {.type = PS_EV_DIAL_FAILED};
-
-            failed.dial_failed.target = ev->open.target;
-            failed.dial_failed.rc = rc;
-            driver_feed(d, &failed);
-        }
+        open_failed(d, o, ev, rc);
         return;
-    }
-    c->driver = d;
-    c->kind = kind;
-    c->is_shm = o->is_shm;
-    c->subflow_wait = SUBFLOW_DIAL_WAIT;
-    ps_multipath_init(&c->multipath);
-    if (o->address != NULL) {
-        c->address = ps_strdup(o->address);
-        c->has_subflows = d->opt.link_connections > 1;
     }
     c->id = ++d->last_id;
     ps_map_put(d->conns, c->id, c);
-    d->local_count += kind == PS_CONN_LOCAL;
     driver_output_open(c, ev);
-    if (kind == PS_CONN_LOCAL) {
+    if (c->kind == PS_CONN_LOCAL) {
+        d->local_count++;
         watch_process(c, o->fd);
     }
-    if (kind != PS_CONN_DIALLED) {
-        evict_pre_handshake(d);
-        ps_list_push_back(&d->pre_handshake, &c->pre_handshake);
-        d->pre_handshake_count++;
+    if (c->kind != PS_CONN_DIALLED) {
+        await_handshake(c);
     }
     ps_log(PS_LOG_DEBUG, "connection open peer=%s", o->peer);
-    if (o->first != NULL) {
-        c->is_subflow = true;
-        c->first = o->first;
-        ps_multipath_add(&c->first->multipath, &c->subflow, c->conn);
-        driver_subflow_hello(c);
+    if (o->main != NULL) {
+        if (!ps_path_join(&c->path, c->id, o->main, &d->fx)) {
+            ps_conn_close(c->conn, PS_E_CANCELED, "its link has ended");
+        }
+        driver_apply_effects(d);
         return;
+    }
+    if (c->kind != PS_CONN_LOCAL) {
+        ps_path_open(&c->path, &d->multipath, c->id,
+                     c->is_watched ? o->address : NULL);
     }
     ev->type = PS_EV_OPEN;
     ev->conn = c->id;

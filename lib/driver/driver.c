@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "base/map.h"
 #include "net/arena.h"
+#include "net/io_pool.h"
 #include "net/worker.h"
 
 #include <assert.h>
@@ -58,14 +59,23 @@ void driver_maybe_closed(struct ps_driver *d)
     }
 }
 
-static bool tick_if_due(struct ps_driver *d)
+/* When the machine or its links have something to do. */
+static ps_time driver_deadline(const struct ps_driver *d)
 {
     const struct ps_machine *m = &d->opt.machine;
-    struct ps_event ev = {.type = PS_EV_TICK};
 
-    if (m->ops->deadline(m->self) > ps_loop_now(d->opt.loop)) {
+    return ps_time_min(m->ops->deadline(m->self), d->multipath.deadline);
+}
+
+static bool tick_if_due(struct ps_driver *d)
+{
+    struct ps_event ev = {.type = PS_EV_TICK};
+    ps_time now = ps_loop_now(d->opt.loop);
+
+    if (driver_deadline(d) > now) {
         return false;
     }
+    ps_multipath_tick(&d->multipath, now, &d->fx);
     driver_feed(d, &ev);
     return true;
 }
@@ -189,7 +199,6 @@ static bool busy_poll(struct ps_driver *d)
 static bool before_poll(void *ctx)
 {
     struct ps_driver *d = ctx;
-    const struct ps_machine *m = &d->opt.machine;
     bool more = true;
 
     driver_rings_wake(d);
@@ -206,8 +215,7 @@ static bool before_poll(void *ctx)
     }
     more = more || busy_poll(d) || !driver_rings_sleep(d);
     if (!more) {
-        ps_loop_timer_set(d->opt.loop, &d->tick_timer,
-                          m->ops->deadline(m->self));
+        ps_loop_timer_set(d->opt.loop, &d->tick_timer, driver_deadline(d));
     }
     if (d->opt.on_idle != NULL) {
         d->opt.on_idle(d->opt.ctx);
@@ -238,6 +246,11 @@ static void grace_expired(struct ps_loop_timer *t)
     driver_maybe_closed(d);
 }
 
+static uint32_t count_io_threads(const struct ps_driver *d)
+{
+    return d->opt.io_pool != NULL ? ps_io_pool_threads(d->opt.io_pool) : 0;
+}
+
 struct ps_driver *ps_driver_new(const struct ps_driver_options *opt)
 {
     struct ps_driver *d = ps_calloc(1, sizeof(*d));
@@ -251,6 +264,10 @@ struct ps_driver *ps_driver_new(const struct ps_driver_options *opt)
                                    : 64;
     d->opt.dial_timeout = opt->dial_timeout != 0 ? opt->dial_timeout
                                                  : PS_SECONDS(10);
+    ps_multipath_init(&d->multipath, &(struct ps_multipath_options){
+                                         .self = opt->self,
+                                         .connections = opt->link_connections});
+    d->multipath.io_threads = count_io_threads(d);
     d->conns = ps_map_new();
     driver_output_init(d);
     ps_list_init(&d->pre_handshake);
@@ -315,15 +332,8 @@ void ps_driver_drain(struct ps_driver *d)
 
 void ps_driver_io_grown(struct ps_driver *d)
 {
-    struct ps_map_cursor at = {0};
-    struct daemon_conn *c;
-
-    while (d->opt.link_connections == 0 &&
-           (c = ps_map_next(d->conns, &at)) != NULL) {
-        if (c->is_welcomed && !c->is_subflow) {
-            driver_subflow_later(c, false);
-        }
-    }
+    ps_multipath_set_threads(&d->multipath, count_io_threads(d),
+                             ps_loop_now(d->opt.loop));
 }
 
 void ps_driver_shutdown(struct ps_driver *d)

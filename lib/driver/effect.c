@@ -10,10 +10,6 @@
 #include <assert.h>
 #include <stdio.h>
 
-/* Queued bytes from which an acknowledgement counts as late. On a slow link
- * they take seconds, and the peer resends what has long arrived. */
-#define URGENT_ACK_MIN (64u * 1024u)
-
 struct compute_task {
     struct ps_worker_task task;
     struct ps_driver *driver;
@@ -29,8 +25,10 @@ static void frame_written(void *ctx)
     ps_packet_unref(p);
 }
 
-int driver_write(struct daemon_conn *c, struct ps_conn_frame *frame,
-                 struct ps_packet *p)
+/* Queues packet `p`, whose reference it takes over; `frame` has the message,
+ * descriptor and priority. */
+static int write_packet(struct daemon_conn *c, struct ps_conn_frame *frame,
+                        struct ps_packet *p)
 {
     /* A numbered packet is charged to its link, which keeps it until it is
      * acknowledged. Any other belongs to this connection only, and without
@@ -61,39 +59,20 @@ void driver_mark_flush(struct daemon_conn *c)
         ps_list_push_back(&c->driver->to_flush, &c->to_flush);
         driver_watch(c);
     }
+    c->path.queued = ps_conn_queued(c->conn);
+    c->path.by_reference = ps_conn_refers_to_arenas(c->conn);
     driver_output_update(c);
 }
 
-/* Completes handshake messages: keeps the hello for subflows, and announces the
- * subflow feature. */
-static void prepare_handshake(struct daemon_conn *c, struct ps_msg *msg,
-                              struct ps_packet *p)
+/* Sends an acknowledgement ahead of the frames that are queued. */
+static void send_urgent_ack(struct daemon_conn *c, uint64_t ack)
 {
-    const struct ps_driver *d = c->driver;
-
-    if (msg->code == PS_MSG_HELLO && c->address != NULL) {
-        ps_packet_unref(c->hello);
-        c->hello = ps_packet_ref(p);
-    }
-    if (msg->code == PS_MSG_WELCOME && d->opt.self == PS_ROLE_SERVER) {
-        msg->welcome.features |= PS_FEATURE_SUBFLOW;
-        c->is_welcomed = true;
-    }
-}
-
-/* Sends the acknowledgement of a late frame ahead of it. */
-static void send_urgent_ack(struct daemon_conn *c, const struct ps_msg *msg)
-{
-    const struct ps_msg ack = {.code = PS_MSG_ACK, .ack = msg->ack};
+    const struct ps_msg msg = {.code = PS_MSG_ACK, .ack = ack};
     const struct ps_conn_frame frame = {
-        .msg = &ack, .pass_fd = -1, .is_urgent = true};
-    bool late = msg->code != PS_MSG_ACK && !ps_conn_refers_to_arenas(c->conn) &&
-                ps_conn_queued(c->conn) >= URGENT_ACK_MIN;
+        .msg = &msg, .pass_fd = -1, .is_urgent = true};
 
-    /* On failure the connection is closing. */
-    if (msg->ack != c->ack_sent &&
-        (!late || ps_conn_send(c->conn, &frame) == 0)) {
-        c->ack_sent = msg->ack;
+    if (ps_conn_send(c->conn, &frame) != 0) {
+        return; /* The connection is closing. */
     }
 }
 
@@ -154,19 +133,18 @@ static void send_packet(struct ps_driver *d, const struct ps_fx *fx)
         driver_output_is_long(c)) {
         msg.l_done.text = "others failed before it, and say why";
     }
-    prepare_handshake(c, &msg, p);
-    send_urgent_ack(c, &msg);
-    if (c->is_welcomed) {
-        struct ps_subflow *s = ps_multipath_choose(&c->multipath, c->conn,
-                                                   msg.seq, msg.ack, p);
+    struct ps_conn_frame frame = {.msg = &msg, .pass_fd = fd};
 
-        c = s != NULL ? PS_CONTAINER(s, struct daemon_conn, subflow) : c;
+    if (c->kind != PS_CONN_LOCAL) {
+        struct ps_path_choice choice = ps_path_choose(&c->path, &msg, p);
+
+        if (choice.acks_ahead) {
+            send_urgent_ack(c, msg.ack);
+        }
+        frame.is_urgent = choice.is_urgent;
+        c = PS_CONTAINER(choice.path, struct daemon_conn, path);
     }
-    struct ps_conn_frame frame = {.msg = &msg,
-                                  .pass_fd = fd,
-                                  .is_urgent = msg.code == PS_MSG_ACK &&
-                                               msg.seq == 0};
-    int rc = driver_write(c, &frame, ps_packet_ref(p));
+    int rc = write_packet(c, &frame, ps_packet_ref(p));
 
     if (rc != 0) {
         /* Else the connection is closing, with its reason. */
@@ -249,18 +227,19 @@ static void start_compute(struct ps_driver *d, struct ps_compute *c)
     ps_worker_submit(d->opt.worker, &t->task);
 }
 
-static void finish_conn(struct ps_driver *d, ps_conn_id id)
+static void close_conn(struct ps_driver *d, const struct ps_fx *fx)
 {
-    struct daemon_conn *c = ps_map_get(d->conns, id);
+    struct daemon_conn *c = ps_map_get(d->conns, fx->close.conn);
 
     if (c == NULL) {
         return;
     }
-    ps_conn_finish(c->conn);
-    PS_LIST_EACH(n, &c->multipath.subflows)
-    {
-        ps_conn_finish(PS_CONTAINER(n, struct ps_subflow, node)->conn);
+    if (fx->close.rc != 0) {
+        ps_conn_close(c->conn, fx->close.rc, fx->close.why);
+        return;
     }
+    ps_conn_finish(c->conn);
+    ps_path_finish(&c->path, &d->fx);
 }
 
 void driver_apply_effects(struct ps_driver *d)
@@ -273,14 +252,13 @@ void driver_apply_effects(struct ps_driver *d)
             send_packet(d, fx);
             break;
         case PS_FX_DIAL:
-            driver_dial(d, fx->dial.target, fx->dial.address, fx->dial.timeout);
+            driver_dial(d, fx);
             break;
         case PS_FX_PROBE:
-            driver_probe(d, fx->dial.target, fx->dial.address,
-                         fx->dial.timeout);
+            driver_probe(d, fx);
             break;
         case PS_FX_CLOSE:
-            finish_conn(d, fx->close.conn);
+            close_conn(d, fx);
             break;
         case PS_FX_COMPUTE:
             start_compute(d, fx->compute);

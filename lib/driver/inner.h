@@ -6,7 +6,6 @@
  *     conn.c       one connection: open, frames, close
  *     accept.c     connections from the listeners
  *     dial.c       connections and probes that the machine asks for
- *     subflow.c    further connections of a link
  *     output.c     memory of queued output, and its limits
  *     liveness.c   port that shows that an agent lives
  *     watch.c      connections that make no progress
@@ -16,18 +15,15 @@
 
 #include "base/list.h"
 #include "base/spin.h"
-#include "driver/multipath.h"
-#include "driver/driver.h"
-#include "driver/losses.h"
 #include "core/base/ledger.h"
+#include "core/link/multipath.h"
+#include "driver/driver.h"
 #include "net/loop.h"
 #include "proto/ring.h"
 
-/* First pause between dials of a subflow; doubles with each failure. */
-#define SUBFLOW_DIAL_WAIT PS_MILLIS(100)
 /* Refused connections, and the time they get to read the reason. */
-#define REFUSED_MAX       8u
-#define REFUSED_TIME      PS_MILLIS(500)
+#define REFUSED_MAX  8u
+#define REFUSED_TIME PS_MILLIS(500)
 
 struct output_user;
 
@@ -55,31 +51,15 @@ struct daemon_conn {
     int discard_reason;
     bool is_shm;
     bool is_greeted;
-    /* Further connection of the link whose main connection is `first`; `first`
-     * is NULL once that is closed. */
-    bool is_subflow;
-    struct daemon_conn *first;
-    struct ps_subflow subflow;
-    struct ps_conn_losses loss_seen; /* Counters at the last check. */
-    /* On the main connection of a link between agent and server: the subflows,
-     * the link's identity, and on the dialling side, how to dial more. */
-    struct ps_multipath multipath;
-    /* Node, instance and session; the texts are not kept. */
-    struct ps_msg_hello identity;
-    uint64_t ack_sent; /* Latest acknowledgement that left without delay. */
-    bool is_welcomed;
-    bool has_subflows;        /* Has subflows, or will have. */
-    bool payload_is_borrowed; /* `payload` is memory of the machine. */
-    struct ps_packet *hello;
-    char *address;
-    uint32_t subflow_dials;  /* Dials in progress. */
-    struct ps_losses losses; /* Losses of all connections of the link. */
-    struct ps_loop_timer subflow_timer;
-    ps_time subflow_wait;
+    /* Dialled to a server by TCP: watched while it sends. Members detect loss
+     * of the scheduler by missing replies to their pings. */
+    bool is_watched;
+    struct ps_path path; /* Not LOCAL: its place in its link. */
 };
 
 struct ps_driver {
     struct ps_driver_options opt;
+    struct ps_multipath multipath; /* Links and their connections. */
     struct ps_map *conns;
     ps_conn_id last_id;
     uint32_t local_count;
@@ -136,7 +116,7 @@ struct conn_opening {
     /* Address of a server to dial subflows at; NULL: none can be dialled. */
     const char *address;
     /* Main connection of the link that it joins; NULL: none. */
-    struct daemon_conn *first;
+    struct ps_path *main;
 };
 
 /* Kinds of log lines, see ps_log_of(); kinds of notes are addresses. */
@@ -161,10 +141,6 @@ void driver_maybe_closed(struct ps_driver *d);
 void driver_apply_effects(struct ps_driver *d);
 /* Marks new output, which before_poll() writes. */
 void driver_mark_flush(struct daemon_conn *c);
-/* Queues packet `p`, whose reference it takes over; `frame` has the message,
- * descriptor and priority. */
-PS_MUST_USE int driver_write(struct daemon_conn *c, struct ps_conn_frame *frame,
-                             struct ps_packet *p);
 
 /* conn.c */
 
@@ -176,46 +152,18 @@ void driver_open(struct ps_driver *d, const struct conn_opening *o,
 void driver_refuse(struct ps_driver *d, int fd, const char *peer,
                    const char *why);
 void driver_close_refused(struct ps_driver *d);
-/* Feeds a frame to the machine as one of connection `id`. */
-void driver_deliver(struct daemon_conn *c, ps_conn_id id,
-                    const struct ps_msg *msg, uint64_t len);
 void driver_drop_payload(struct daemon_conn *c);
 /* Handler of ps_conn_ops.sent: `queued` bytes of `conn` are left. */
 void driver_on_sent(void *ctx, struct ps_conn *conn, uint64_t queued);
 
 /* dial.c */
 
-void driver_dial(struct ps_driver *d, uint64_t target, const char *address,
-                 ps_time timeout);
-void driver_probe(struct ps_driver *d, uint64_t target, const char *address,
-                  ps_time timeout);
-/* Dials a subflow of the link with main connection `first`. */
-int driver_dial_subflow(struct daemon_conn *first);
+/* Carries out PS_FX_DIAL and PS_FX_PROBE. */
+void driver_dial(struct ps_driver *d, const struct ps_fx *fx);
+void driver_probe(struct ps_driver *d, const struct ps_fx *fx);
 /* Reports one dial that ended inside its call; false: there is none. */
 bool driver_report_dials(struct ps_driver *d);
 void driver_cancel_dials(struct ps_driver *d);
-
-/* subflow.c */
-
-/* True if the link of this connection may have subflows. */
-bool driver_may_have_subflows(const struct daemon_conn *c);
-/* Checks at once, or after a pause, whether more subflows are needed. */
-void driver_subflow_later(struct daemon_conn *c, bool failed);
-/* Raises the number of subflows of a far link with losses. To be called
- * regularly while bytes are unacknowledged. */
-void driver_check_losses(struct daemon_conn *first);
-/* End of driver_dial_subflow(); `id` is the main connection. */
-void driver_subflow_dialled(struct ps_driver *d, ps_conn_id id, int fd, int rc,
-                            const char *detail);
-/* Sends the hello of a subflow, which names the link it joins. */
-void driver_subflow_hello(struct daemon_conn *c);
-/* Handles a frame on a subflow, or the hello that makes a connection one. */
-void driver_subflow_frame(struct daemon_conn *c, const struct ps_msg *msg,
-                          uint64_t len);
-/* A subflow is closed: the main connection sends its unacknowledged frames. */
-void driver_subflow_closed(struct daemon_conn *c);
-/* The main connection is closed: closes its subflows. */
-void driver_end_subflows(struct daemon_conn *c);
 
 /* output.c */
 
@@ -255,12 +203,6 @@ void driver_wake_ring_peers(struct ps_driver *d);
 
 /* watch.c */
 
-/* True for TCP connections dialled to a server. Members detect loss of the
- * scheduler by missing replies to their pings. */
-static inline bool driver_is_watched(const struct daemon_conn *c)
-{
-    return c->kind == PS_CONN_DIALLED && (c->address != NULL || c->is_subflow);
-}
 /* Starts the watch of a connection that is about to send. */
 void driver_watch(struct daemon_conn *c);
 

@@ -7,29 +7,29 @@
 #include "base/map.h"
 
 #define WATCH_INTERVAL PS_MILLIS(200)
-/* Time without an acknowledgement after which the machine is notified. */
-#define UNACKED_MAX    PS_MILLIS(500)
 
 /* True if bytes are unacknowledged. */
 static bool check_conn(struct daemon_conn *c)
 {
+    struct ps_driver *d = c->driver;
     struct ps_event ev = {.type = PS_EV_STALLED, .conn = c->id};
     ps_time unacked = ps_conn_unacked(c->conn);
+    struct ps_conn_losses losses;
 
-    if (!c->is_subflow) {
-        driver_check_losses(c);
+    if (ps_conn_losses(c->conn, &losses)) {
+        ps_path_on_losses(
+            &c->path,
+            &(struct ps_path_losses){.sent = losses.sent,
+                                     .retransmitted = losses.retransmitted,
+                                     .slows_on_loss = losses.slows_on_loss},
+            ps_loop_now(d->opt.loop));
     }
-    if (unacked < UNACKED_MAX) {
-        return unacked > 0;
+    ps_path_on_unacked(&c->path, unacked, &d->fx);
+    driver_apply_effects(d);
+    if (unacked >= PS_PATH_UNACKED_MAX && c->path.state == PS_PATH_MAIN) {
+        driver_feed(d, &ev);
     }
-    if (!c->is_subflow) {
-        driver_feed(c->driver, &ev);
-    } else if (c->first != NULL && ps_conn_unacked(c->first->conn) == 0) {
-        /* The main connection works and takes over its frames. */
-        ps_conn_close(c->conn, PS_E_TIMEOUT,
-                      "its host acknowledges nothing of what is sent");
-    }
-    return true;
+    return unacked > 0;
 }
 
 static void check_all(struct ps_loop_timer *t)
@@ -40,7 +40,7 @@ static void check_all(struct ps_loop_timer *t)
     bool any = false;
 
     while (!d->is_closing && (c = ps_map_next(d->conns, &at)) != NULL) {
-        any |= driver_is_watched(c) && check_conn(c);
+        any |= c->is_watched && check_conn(c);
     }
     d->watch_is_set = any;
     if (any) {
@@ -53,7 +53,7 @@ void driver_watch(struct daemon_conn *c)
 {
     struct ps_driver *d = c->driver;
 
-    if (d->watch_is_set || d->is_closing || !driver_is_watched(c)) {
+    if (d->watch_is_set || d->is_closing || !c->is_watched) {
         return;
     }
     d->watch_is_set = true;

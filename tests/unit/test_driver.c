@@ -6,7 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/limits.h"
-#include "driver/multipath.h"
+#include "core/link/multipath.h"
 #include "net/arena.h"
 #include "net/listen.h"
 #include "net/local.h"

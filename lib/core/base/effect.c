@@ -230,6 +230,7 @@ static void set_dial(struct ps_fx *f, uint64_t target, const char *address,
                      ps_time timeout)
 {
     f->dial.target = target;
+    f->dial.subflow_of = 0;
     f->dial.timeout = timeout;
     ps_str_copy(f->dial.address, sizeof(f->dial.address), address);
 }
@@ -240,6 +241,15 @@ void ps_effects_dial(struct ps_effects *fx, uint64_t target,
     set_dial(append_effect(fx, PS_FX_DIAL), target, address, timeout);
 }
 
+void ps_effects_dial_subflow(struct ps_effects *fx, ps_conn_id main,
+                             const char *address)
+{
+    struct ps_fx *f = append_effect(fx, PS_FX_DIAL);
+
+    set_dial(f, 0, address, 0);
+    f->dial.subflow_of = main;
+}
+
 void ps_effects_probe(struct ps_effects *fx, uint64_t target,
                       const char *address, ps_time timeout)
 {
@@ -248,7 +258,17 @@ void ps_effects_probe(struct ps_effects *fx, uint64_t target,
 
 void ps_effects_close(struct ps_effects *fx, ps_conn_id conn)
 {
-    append_effect(fx, PS_FX_CLOSE)->close.conn = conn;
+    ps_effects_abort(fx, conn, 0, NULL);
+}
+
+void ps_effects_abort(struct ps_effects *fx, ps_conn_id conn, int rc,
+                      const char *why)
+{
+    struct ps_fx *f = append_effect(fx, PS_FX_CLOSE);
+
+    f->close.conn = conn;
+    f->close.rc = rc;
+    f->close.why = why;
 }
 
 void ps_effects_compute(struct ps_effects *fx, struct ps_compute *c)

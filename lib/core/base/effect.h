@@ -77,7 +77,8 @@ enum ps_fx_type {
     /* Try to connect, once; PS_EV_OPEN or PS_EV_DIAL_FAILED follows. */
     PS_FX_DIAL,
     PS_FX_PROBE, /* Connect and close at once; PS_EV_PROBED follows. */
-    /* Write the queued packets, then close; PS_EV_CLOSED follows. */
+    /* Write the queued packets, then close, or close at once; PS_EV_CLOSED
+     * follows. */
     PS_FX_CLOSE,
     PS_FX_COMPUTE, /* Run a computation off the loop; PS_EV_COMPUTED follows. */
     PS_FX_OP_DONE, /* Report success of an operation to a worker (l_done). */
@@ -98,12 +99,17 @@ struct ps_fx {
         struct {
             /* Chosen by the machine; returned in the event that follows. */
             uint64_t target;
+            /* Main connection of the link that gets one more connection; 0: the
+             * dial is not for a subflow. */
+            ps_conn_id subflow_of;
             /* Of the connection attempt; 0: the driver's default. */
             ps_time timeout;
             char address[PS_ADDRESS_MAX + 1];
         } dial; /* DIAL and PROBE. */
         struct {
             ps_conn_id conn;
+            int rc;          /* 0: queued packets are written first. */
+            const char *why; /* Reason of an `rc`; a constant. */
         } close;
         struct ps_compute *compute;
         struct {
@@ -154,10 +160,16 @@ void ps_effects_op_progress(struct ps_effects *fx, ps_conn_id conn,
 void ps_effects_op_done_as_msg(struct ps_effects *fx);
 void ps_effects_dial(struct ps_effects *fx, uint64_t target,
                      const char *address, ps_time timeout);
+/* Dials a subflow of the link with main connection `main`. */
+void ps_effects_dial_subflow(struct ps_effects *fx, ps_conn_id main,
+                             const char *address);
 /* Asks whether a process listens at `address`. */
 void ps_effects_probe(struct ps_effects *fx, uint64_t target,
                       const char *address, ps_time timeout);
 void ps_effects_close(struct ps_effects *fx, ps_conn_id conn);
+/* Closes at once; `why` must be a constant. */
+void ps_effects_abort(struct ps_effects *fx, ps_conn_id conn, int rc,
+                      const char *why);
 /* Takes ownership of `c`. */
 void ps_effects_compute(struct ps_effects *fx, struct ps_compute *c);
 /* Appends one log line; unprintable characters are escaped. */

@@ -10,6 +10,13 @@
 
 #include <stdbool.h>
 
+/* Counters of one connection. */
+struct ps_path_losses {
+    uint64_t sent;          /* Bytes since the connection was made. */
+    uint64_t retransmitted; /* Bytes of `sent` that were retransmissions. */
+    bool slows_on_loss; /* Congestion control reduces the rate at each loss. */
+};
+
 struct ps_losses {
     uint64_t sent;            /* Bytes sent since `since`. */
     uint64_t retransmitted;   /* Bytes of `sent` that were retransmissions. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Counts consecutive intervals with losses, and multiplies the connections
  * when there are enough. */
-#include "driver/losses.h"
+#include "core/link/losses.h"
 
 #include "base/limits.h"
 #include "base/num.h"
