@@ -479,6 +479,22 @@ static void pending_free(struct ps_sched_norm *n)
          "slot = slot_of_node(job, p->agent_node);",
          "        return f->announced;"),
     ],
+    "receives from several connections where the machine reads": [
+        ("lib/core/link/multipath.c",
+         "if (link->is_multiple || link->path_count > 1) {",
+         "    if (link == NULL) {"),
+    ],
+    "lets the frames of a closed connection wait for the link": [
+        ("lib/core/link/multipath.c",
+         "} else if (!link->is_ending) {",
+         "    } else if (!link->is_ending && link->path_count > 2) {"),
+    ],
+    "acknowledges ahead what has not arrived": [
+        ("lib/core/link/multipath.c",
+         "choice.acks_ahead = msg->code != PS_MSG_ACK &&",
+         """        msg->ack += main->queued >= link->multipath->opt.late_min;
+        choice.acks_ahead = msg->code != PS_MSG_ACK &&"""),
+    ],
     "broadcasts the array of the first rank": [
         ("lib/core/agent/contribution.c",
          "k->job->local_ranks[i].rank != k->root)) {",

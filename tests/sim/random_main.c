@@ -354,6 +354,20 @@ static void add_rival(struct world_options *o, struct ps_rng *r)
     }
 }
 
+/* Links of several connections, and queues in which acknowledgements are late.
+ * Behind everything. */
+static void add_connections(struct world_options *o, struct ps_rng *r)
+{
+    static const uint64_t late[] = {1, 2000, 10000};
+
+    if (ps_rng_chance(r, 400)) {
+        o->connections = 2 + (uint32_t)ps_rng_below(r, 3);
+    }
+    if (ps_rng_chance(r, 400)) {
+        o->late_min = late[ps_rng_below(r, 3)];
+    }
+}
+
 /* The cluster of a seed. */
 static struct world_options shape_of(uint64_t seed)
 {
@@ -398,6 +412,7 @@ static struct world_options shape_of(uint64_t seed)
     o.lars = o.norms && ps_rng_chance(&r, 400);
     add_clip(&o, &r);
     add_rival(&o, &r);
+    add_connections(&o, &r);
     return o;
 }
 
@@ -520,9 +535,17 @@ struct outcome {
     } job[WORLD_JOBS_MAX];
 };
 
+enum total {
+    TOTAL_STEPS,
+    TOTAL_FAULTS,
+    TOTAL_SUBFLOW_FRAMES,
+    TOTAL_ACKS_AHEAD,
+    TOTAL_FAILED,
+    TOTALS
+};
+
 struct totals {
-    uint64_t steps;
-    uint64_t faults;
+    uint64_t sum[TOTALS];
 };
 
 /* Time in which a job continues or ends with an error after the end of the
@@ -584,8 +607,10 @@ static bool run(const struct world_options *o, struct outcome *ret,
             }
         }
     }
-    t->steps += world_steps(w);
-    t->faults += world_fault_count(w);
+    t->sum[TOTAL_STEPS] += world_steps(w);
+    t->sum[TOTAL_FAULTS] += world_fault_count(w);
+    t->sum[TOTAL_SUBFLOW_FRAMES] += world_subflow_frames(w);
+    t->sum[TOTAL_ACKS_AHEAD] += world_acks_ahead(w);
     world_free(w);
     return ok;
 }
@@ -680,7 +705,8 @@ static void print_shape(uint64_t seed)
            "credit %u, window %u, mode %s, optimizer %d, norms %d, accumulate "
            "%u, clip %g, tuned %d, change "
            "at %u, epochs %u, grows %d, init "
-           "%d, reduce %s, collect %d, rows %d, halves %u, compression "
+           "%d, connections %u, late %u, reduce %s, collect %d, rows %d, "
+           "halves %u, compression "
            "%s, cut %u/s, partition %u/s, crash %u/s, agent %u/s, move %u/s, "
            "sleep %u/s, lose server "
            "%d, isolate %d, part %d, end sched %d\n",
@@ -689,7 +715,7 @@ static void print_shape(uint64_t seed)
            (unsigned)o.initial_credit, (unsigned)o.credit_window,
            ps_mode_name(o.mode), o.optimizer, o.norms, o.accumulate,
            o.clip_norm, o.tuned, (unsigned)o.change_round, o.epochs, o.streams,
-           o.init,
+           o.init, o.connections, (unsigned)o.late_min,
            ps_reduce_name(o.fold != PS_REDUCE_SUM ? o.fold
                           : o.mean                ? PS_REDUCE_MEAN
                                                   : PS_REDUCE_SUM),
@@ -711,17 +737,14 @@ static int run_share(uint64_t first, uint64_t end, uint64_t stride,
                      enum trace trace, struct stop *stop, int report)
 {
     struct totals t = {0};
-    uint64_t sums[3] = {0};
 
     for (uint64_t seed = first; seed < end && !stop->now; seed += stride) {
         if (!run_seed(seed, trace, &t)) {
-            sums[2]++;
+            t.sum[TOTAL_FAILED]++;
             stop->now = stop->wanted;
         }
     }
-    sums[0] = t.steps;
-    sums[1] = t.faults;
-    return write(report, sums, sizeof(sums)) == (ssize_t)sizeof(sums) ? 0 : 1;
+    return write(report, &t, sizeof(t)) == (ssize_t)sizeof(t) ? 0 : 1;
 }
 
 int main(int argc, char **argv)
@@ -739,7 +762,7 @@ int main(int argc, char **argv)
     uint64_t first = 1;
     uint64_t count = 100;
     uint64_t jobs = 1;
-    uint64_t total[3] = {0};
+    struct totals total = {0};
     enum trace trace = TRACE_NONE;
     bool shape = false;
     struct stop *stop = mmap(NULL, sizeof(*stop), PROT_READ | PROT_WRITE,
@@ -797,24 +820,27 @@ int main(int argc, char **argv)
     }
     close(pipes[1]);
     for (uint64_t j = 0; j < jobs; j++) {
-        uint64_t sums[3];
+        struct totals t;
         int status;
 
         if (wait(&status) < 0 || !WIFEXITED(status) ||
             WEXITSTATUS(status) != 0) {
             printf("a process of the simulator died: status %d\n", status);
-            total[2]++;
+            total.sum[TOTAL_FAILED]++;
             stop->now = stop->wanted;
-        } else if (read(pipes[0], sums, sizeof(sums)) ==
-                   (ssize_t)sizeof(sums)) {
-            for (int i = 0; i < 3; i++) {
-                total[i] += sums[i];
+        } else if (read(pipes[0], &t, sizeof(t)) == (ssize_t)sizeof(t)) {
+            for (int i = 0; i < TOTALS; i++) {
+                total.sum[i] += t.sum[i];
             }
         }
     }
-    printf("%llu seeds from %llu: %llu failed; %llu steps, %llu faults\n",
+    printf("%llu seeds from %llu: %llu failed; %llu steps, %llu faults, %llu "
+           "frames on subflows, %llu acknowledgements ahead\n",
            (unsigned long long)count, (unsigned long long)first,
-           (unsigned long long)total[2], (unsigned long long)total[0],
-           (unsigned long long)total[1]);
-    return total[2] == 0 ? 0 : 1;
+           (unsigned long long)total.sum[TOTAL_FAILED],
+           (unsigned long long)total.sum[TOTAL_STEPS],
+           (unsigned long long)total.sum[TOTAL_FAULTS],
+           (unsigned long long)total.sum[TOTAL_SUBFLOW_FRAMES],
+           (unsigned long long)total.sum[TOTAL_ACKS_AHEAD]);
+    return total.sum[TOTAL_FAILED] == 0 ? 0 : 1;
 }

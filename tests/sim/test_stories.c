@@ -161,6 +161,78 @@ static void a_cut_link_goes_on_where_it_was(void **state)
     world_free(w);
 }
 
+static void several_connections_give_the_same_bits(void **state)
+{
+    struct world_options o = four_workers();
+    uint64_t first = 0;
+
+    (void)state;
+    o.optimizer = true;
+    o.init = true;
+    o.key[1].dtype = PS_DTYPE_FLOAT64;
+    for (uint32_t connections = 1; connections <= 4; connections++) {
+        struct world *w;
+
+        o.connections = connections;
+        w = world_new(&o);
+        all_well(w, 4);
+        if (connections == 1) {
+            first = world_result(w, 0);
+        }
+        assert_int_equal(world_result(w, 0), first);
+        assert_int_equal(world_subflow_frames(w) > 0, connections > 1);
+        world_free(w);
+    }
+}
+
+/* The checker requires that the first connection sends what the cut one had. */
+static void a_cut_subflow_leaves_its_frames_to_the_first(void **state)
+{
+    struct world_options o = four_workers();
+    struct world *w;
+    uint64_t frames;
+
+    (void)state;
+    o.story = true;
+    o.connections = 3;
+    w = world_new(&o);
+    world_hold_worker(w, 1, 3);
+    world_run(w, PS_SECONDS(1));
+    frames = world_subflow_frames(w);
+    world_hold_frames(w, "server0", "agent0", PS_MSG_VALUE);
+    world_release_worker(w, 1);
+    world_run(w, PS_MILLIS(1010));
+    assert_true(world_subflow_frames(w) > frames);
+    assert_true(world_cut_subflow(w, "agent0", "server0"));
+    assert_true(world_cut_subflow(w, "agent0", "server0"));
+    assert_false(world_cut_subflow(w, "agent0", "server0"));
+    world_run(w, PS_MILLIS(1200));
+    world_release_frames(w, "agent0", PS_MSG_VALUE);
+    all_well(w, 4);
+    /* Others are dialled in place of the cut ones. */
+    assert_false(strstr(world_story(w), "connection lost"));
+    world_free(w);
+}
+
+static void acknowledgements_overtake_data(void **state)
+{
+    struct world_options o = four_workers();
+    struct world *w;
+
+    (void)state;
+    o.key[0].count = 50000;
+    o.late_min = 3000; /* Less than a partition. */
+    w = world_new(&o);
+    all_well(w, 4);
+    assert_true(world_acks_ahead(w) > 0);
+    world_free(w);
+    o.late_min = 0;
+    w = world_new(&o);
+    all_well(w, 4);
+    assert_int_equal(world_acks_ahead(w), 0);
+    world_free(w);
+}
+
 static void a_forgotten_link_offers_again_and_counts_once(void **state)
 {
     struct world_options o = four_workers();
@@ -867,6 +939,9 @@ int main(void)
         cmocka_unit_test(one_and_three_servers_give_the_same_bits),
         cmocka_unit_test(an_agent_alone_answers_by_itself),
         cmocka_unit_test(a_cut_link_goes_on_where_it_was),
+        cmocka_unit_test(several_connections_give_the_same_bits),
+        cmocka_unit_test(a_cut_subflow_leaves_its_frames_to_the_first),
+        cmocka_unit_test(acknowledgements_overtake_data),
         cmocka_unit_test(a_forgotten_link_offers_again_and_counts_once),
         cmocka_unit_test(a_lost_worker_is_named_and_comes_back),
         cmocka_unit_test(with_policy_fail_everybody_hears_who),

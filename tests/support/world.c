@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The simulated cluster: event queue, network, and the driver that carries out
- * the effects of the machines. Workers and checkers are in other files. */
+/* The simulated cluster: event queue, and the driver that carries out the
+ * effects of the machines. Network, workers and checkers are in other files. */
 #include "support/world_internal.h"
 
 #include "base/alloc.h"
 #include "base/str.h"
-#include "proto/frame.h"
-#include "proto/msg_codec.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -76,17 +74,9 @@ struct wevent *world_event(struct world *w, enum wevent_type type, ps_time at)
     return e;
 }
 
-static void frame_unref(struct wframe *f)
-{
-    if (f != NULL && --f->refs == 0) {
-        ps_free(f->bytes);
-        ps_free(f);
-    }
-}
-
 void world_event_free(struct wevent *e)
 {
-    frame_unref(e->frame);
+    world_frame_unref(e->frame);
     ps_compute_free(e->compute);
     ps_msg_free(e->msg);
     ps_buf_unref(e->memory);
@@ -109,8 +99,6 @@ struct wnode *world_node_named(struct world *w, const char *name, size_t len)
     return NULL;
 }
 
-/* ------------------------------------------------------------------ network */
-
 uint32_t world_node_index(const struct world *w, const struct wnode *n)
 {
     return (uint32_t)(n - w->node);
@@ -131,132 +119,12 @@ bool world_chance(struct world *w, uint32_t per_mille)
     return true;
 }
 
-void world_close_conn(struct world *w, struct wconn *c, ps_time delay)
-{
-    if (c->cut) {
-        return;
-    }
-    c->cut = true; /* Frames in flight are lost. */
-    for (uint32_t end = 0; end < 2; end++) {
-        struct wevent *e = world_event(
-            w, WE_CLOSE, w->now + world_delay(w, delay, PS_MICROS(200)));
-
-        e->conn = c->id;
-        e->end = end;
-    }
-}
-
-/* Closes the connection; frames in flight still arrive. */
-static void close_gracefully(struct world *w, struct wconn *c)
-{
-    ps_time at = w->now + PS_MILLIS(1);
-
-    if (c->cut || c->closing) {
-        return;
-    }
-    c->closing = true;
-    for (uint32_t end = 0; end < 2; end++) {
-        at = ps_max_u64(at, c->kernel_last[end] + PS_MILLIS(1));
-        at = ps_max_u64(at, c->local_last[end] + 1);
-    }
-    for (uint32_t end = 0; end < 2; end++) {
-        struct wevent *e = world_event(w, WE_CLOSE,
-                                       at + world_delay(w, 0, PS_MICROS(200)));
-
-        e->conn = c->id;
-        e->end = end;
-    }
-}
-
-void world_conn_free(struct wconn *c)
-{
-    for (uint32_t end = 0; end < 2; end++) {
-        for (uint32_t i = 0; i < c->stalled_count[end]; i++) {
-            frame_unref(c->stalled[end][i]);
-        }
-        ps_free(c->stalled[end]);
-    }
-    ps_free(c);
-}
-
-struct wconn *world_conn_new(struct world *w, struct wnode *a, struct wnode *b)
-{
-    struct wconn *c = ps_calloc(1, sizeof(*c));
-
-    c->id = ++w->next_conn;
-    c->node[0] = a;
-    c->node[1] = b;
-    ps_map_put(w->conns, c->id, c);
-    return c;
-}
-
-static bool is_handshake(uint8_t code)
-{
-    return code == PS_MSG_HELLO || code == PS_MSG_WELCOME ||
-           code == PS_MSG_REJECT;
-}
-
-static void schedule_delivery(struct world *w, struct wconn *c, uint32_t to,
-                              struct wframe *f, ps_time at)
-{
-    struct wevent *e = world_event(w, WE_DELIVER, at);
-
-    e->conn = c->id;
-    e->end = to;
-    e->frame = f;
-    f->refs++;
-}
-
-static bool is_held(const struct world *w, const struct wconn *c, uint32_t from,
-                    uint8_t code)
-{
-    for (uint32_t i = 0; i < w->hold_count; i++) {
-        const struct whold *h = &w->hold[i];
-
-        if (h->from == c->node[from] && h->to == c->node[1 - from] &&
-            h->code == code) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Sends a frame over the network, which may lose, delay or duplicate it. */
-static void transmit_frame(struct world *w, struct wconn *c, uint32_t from,
-                           struct wframe *f)
-{
-    uint32_t to = 1 - from;
-    ps_time at = w->now + world_delay(w, PS_MICROS(50), PS_MICROS(400));
-
-    if (is_handshake(f->bytes[3])) {
-        at = ps_max_u64(at, c->fence[from]);
-        c->fence[from] = at; /* No later frame overtakes it. */
-        schedule_delivery(w, c, to, f, at);
-        return;
-    }
-    if (is_held(w, c, from, f->bytes[3])) {
-        schedule_delivery(w, c, to, f, w->now + PS_MICROS(500));
-        return;
-    }
-    if ((w->no_witness && f->bytes[3] == PS_MSG_PING_ACK) ||
-        world_chance(w, w->opt.faults.loss)) {
-        return;
-    }
-    if (world_chance(w, w->opt.faults.reorder)) {
-        at += world_delay(w, PS_MICROS(500), PS_MILLIS(20));
-    }
-    at = ps_max_u64(at, c->fence[from]);
-    schedule_delivery(w, c, to, f, at);
-    if (world_chance(w, w->opt.faults.duplicate)) {
-        schedule_delivery(w, c, to, f, at + world_delay(w, 0, PS_MILLIS(5)));
-    }
-}
-
 /* --------------------------------------------------------- driving machines */
 
 static void arm_tick(struct world *w, struct wnode *n)
 {
-    ps_time at = n->machine.ops->deadline(n->machine.self);
+    ps_time at = ps_time_min(n->machine.ops->deadline(n->machine.self),
+                             n->multipath.deadline);
     struct wevent *e;
 
     if (at == PS_TIME_NEVER) {
@@ -272,64 +140,6 @@ static void arm_tick(struct world *w, struct wnode *n)
     e->node = n;
 }
 
-static void fx_send(struct world *w, struct wnode *n, struct ps_fx *f)
-{
-    struct wconn *c = world_conn(w, f->send.conn / 2);
-    uint32_t end = (uint32_t)(f->send.conn % 2);
-    const struct ps_packet *p = f->send.packet;
-    struct ps_msg m = *p->msg;
-    size_t header_len;
-    struct wframe *frame;
-    struct wevent *e;
-
-    if (c == NULL || c->node[end] != n) {
-        world_fail(w, "%s sends %s on a connection it does not have", n->name,
-                   ps_msg_name(p->msg->code));
-        return;
-    }
-    if (c->cut || c->closing) {
-        return;
-    }
-    check_frame(w, n, p);
-    frame = ps_calloc(1, sizeof(*frame));
-    frame->refs = 1;
-    m.seq = f->send.seq;
-    m.ack = f->send.ack;
-    {
-        size_t cap = ps_msg_encoded_bound(&m);
-
-        frame->bytes = ps_alloc(cap + p->payload_len);
-        if (ps_msg_encode(&m, 1, p->payload_len, frame->bytes, cap,
-                          &header_len) != 0) {
-            world_fail(w, "%s: %s cannot be encoded", n->name,
-                       ps_msg_name(p->msg->code));
-            frame_unref(frame);
-            return;
-        }
-    }
-    frame->len = header_len;
-    for (uint32_t i = 0; i < p->slice_count; i++) {
-        memcpy(frame->bytes + frame->len, ps_slice_data(&p->slices[i]),
-               p->slices[i].len);
-        frame->len += p->slices[i].len;
-    }
-    if (m.code == PS_MSG_L_RESIDUAL_SEGMENT && c->node[1] == NULL) {
-        /* The worker holds the descriptor even if the agent dies. */
-        worker_accept_segment(w, &w->worker[c->worker % WORLD_WORKERS_MAX],
-                              &m.l_residual_segment);
-    }
-    c->queued[end] += frame->len;
-    /* The kernel takes the frames of a connection in order. */
-    c->kernel_last[end] = ps_max_u64(
-        c->kernel_last[end] + 1,
-        w->now + world_delay(w, PS_MICROS(1), PS_MICROS(20)) +
-            PS_NANOS(frame->len / 4));
-    e = world_event(w, WE_KERNEL, c->kernel_last[end]);
-    e->conn = c->id;
-    e->end = end;
-    e->frame = frame;
-}
-
 static void fx_dial(struct world *w, struct wnode *n, struct ps_fx *f)
 {
     struct wevent *e = world_event(
@@ -338,6 +148,7 @@ static void fx_dial(struct world *w, struct wnode *n, struct ps_fx *f)
     e->node = n;
     e->incarnation = n->incarnation;
     e->number = f->dial.target;
+    e->subflow_of = f->dial.subflow_of;
     ps_str_copy(e->address, sizeof(e->address), f->dial.address);
 }
 
@@ -357,12 +168,11 @@ static void apply_effects(struct world *w, struct wnode *n)
     ps_effects_op_done_as_msg(&n->fx);
     for (uint32_t i = 0; i < n->fx.count; i++) {
         struct ps_fx *f = &n->fx.items[i];
-        struct wconn *c;
         struct wevent *e;
 
         switch (f->type) {
         case PS_FX_SEND:
-            fx_send(w, n, f);
+            world_send(w, n, f);
             break;
         case PS_FX_PROBE:
             fx_probe(w, n, f);
@@ -371,10 +181,7 @@ static void apply_effects(struct world *w, struct wnode *n)
             fx_dial(w, n, f);
             break;
         case PS_FX_CLOSE:
-            c = world_conn(w, f->close.conn / 2);
-            if (c != NULL) {
-                close_gracefully(w, c);
-            }
+            world_finish_conn(w, n, f);
             break;
         case PS_FX_COMPUTE:
             e = world_event(w, WE_COMPUTE,
@@ -397,17 +204,25 @@ static void apply_effects(struct world *w, struct wnode *n)
     ps_effects_clear(&n->fx);
 }
 
+void world_apply(struct world *w, struct wnode *n)
+{
+    apply_effects(w, n);
+    arm_tick(w, n);
+}
+
 void world_step(struct world *w, struct wnode *n, struct ps_event *ev)
 {
     ev->now = w->now;
     w->steps++;
+    if (ev->type == PS_EV_TICK) {
+        ps_multipath_tick(&n->multipath, w->now, &n->fx);
+    }
     check_before(w, n, ev);
     if (n->machine.ops->step(n->machine.self, ev, &n->fx) < 0) {
         world_fail(w, "%s gave up", n->name);
     }
     check_step(w, n, ev);
-    apply_effects(w, n);
-    arm_tick(w, n);
+    world_apply(w, n);
     if (n->stalled > 0 && !n->unstall_due) {
         n->unstall_due = true;
         world_event(w, WE_UNSTALL, w->now + PS_MICROS(20))->node = n;
@@ -450,18 +265,9 @@ static void deliver_local(struct world *w, struct wevent *e)
     ps_buf_unref(view);
 }
 
-static bool is_asleep(const struct world *w, const struct wnode *n)
+bool world_is_asleep(const struct world *w, const struct wnode *n)
 {
     return n->wakes_at > w->now;
-}
-
-static void feed_accepted(struct world *w, const struct wconn *c)
-{
-    struct ps_event ev = {.type = PS_EV_OPEN, .conn = c->id * 2 + 1};
-
-    ev.open.kind = PS_CONN_ACCEPTED;
-    ev.open.peer = c->node[0]->name;
-    world_step(w, c->node[1], &ev);
 }
 
 /* A live node accepts, even while stopped; the host of a dead one refuses. */
@@ -482,257 +288,6 @@ static void on_probe(struct world *w, struct wevent *e)
         ev.dial_failed.rc = to->alive ? 0 : PS_E_REFUSED;
     }
     world_step(w, e->node, &ev);
-}
-
-static void on_connect(struct world *w, struct wevent *e)
-{
-    const char *colon = strchr(e->address, ':');
-    struct wnode *to = colon == NULL
-                           ? NULL
-                           : world_node_named(w, e->address,
-                                              (size_t)(colon - e->address));
-    struct ps_event ev = {.type = PS_EV_DIAL_FAILED};
-    char pulse[sizeof(e->node->name) + 2];
-    struct wconn *c;
-
-    if (to == NULL || !to->alive ||
-        w->split[world_node_index(w, e->node)][world_node_index(w, to)]) {
-        ev.dial_failed.target = e->number;
-        ev.dial_failed.rc = PS_E_UNREACH;
-        world_step(w, e->node, &ev);
-        return;
-    }
-    c = world_conn_new(w, e->node, to);
-    c->open[0] = true;
-    c->open[1] = true;
-    if (is_asleep(w, to)) { /* The kernel accepts the connection. */
-        struct wevent *open = world_event(w, WE_OPEN, to->wakes_at);
-
-        open->node = to;
-        open->incarnation = to->incarnation;
-        open->conn = c->id;
-    } else {
-        feed_accepted(w, c);
-    }
-    ev = (struct ps_event){.type = PS_EV_OPEN, .conn = c->id * 2};
-    ev.open.kind = PS_CONN_DIALLED;
-    ev.open.target = e->number;
-    ev.open.peer = to->name;
-    snprintf(pulse, sizeof(pulse), "%s:1", e->node->name);
-    ev.open.liveness_address = e->node->role == PS_ROLE_AGENT ? pulse : NULL;
-    world_step(w, e->node, &ev);
-}
-
-static void on_kernel(struct world *w, struct wevent *e)
-{
-    struct wconn *c = world_conn(w, e->conn);
-    struct ps_event ev = {.type = PS_EV_SENT};
-
-    if (c == NULL || c->cut) {
-        return;
-    }
-    c->queued[e->end] -= e->frame->len;
-    if (c->node[1] == NULL) {
-        ps_time at = ps_max_u64(w->now +
-                                    world_delay(w, PS_MICROS(5), PS_MICROS(40)),
-                                c->local_last[e->end] + 1);
-
-        c->local_last[e->end] = at;
-        schedule_delivery(w, c, 1 - e->end, e->frame, at);
-    } else {
-        transmit_frame(w, c, e->end, e->frame);
-    }
-    ev.conn = c->id * 2 + e->end;
-    ev.sent.queued = c->queued[e->end];
-    world_step(w, c->node[e->end], &ev);
-}
-
-static void deliver_to_worker(struct world *w, struct wconn *c,
-                              const struct ps_msg *msg)
-{
-    struct wworker *k = &w->worker[c->worker % WORLD_WORKERS_MAX];
-
-    if (c->worker < WORLD_WORKERS_MAX && k->alive && k->conn == c->id) {
-        worker_message(w, k, msg);
-    }
-    if (msg->code == PS_MSG_L_DONE && w->opt.faults.agent_crash != 0 &&
-        world_chance(w, 10)) {
-        /* Kills the agent when one rank knows the end of a round and others may
-         * not. */
-        world_lose_agent(w, k->agent->index);
-    }
-}
-
-/* False: no memory for the frame now; it stays queued. */
-static bool deliver_frame(struct world *w, struct wconn *c, uint32_t end,
-                          struct wframe *f)
-{
-    struct ps_frame_prefix prefix;
-    struct ps_event ev = {.type = PS_EV_MSG};
-    struct ps_slice payload = {0};
-    struct ps_msg msg;
-    const uint8_t *tail;
-    struct wnode *n;
-
-    n = c->node[end];
-    if (ps_frame_parse(f->bytes, &prefix) != 0 ||
-        ps_msg_decode(w->decoder, prefix.code, f->bytes + 16, prefix.header_len,
-                      &msg) != 0) {
-        world_fail(w, "a frame of our own cannot be decoded");
-        return true;
-    }
-    if (w->opt.trace) {
-        char line[400];
-
-        ps_msg_print(&msg, line, sizeof(line));
-        fprintf(stderr, "[%10.6f] %s <- %s: %s\n", (double)w->now / 1e9,
-                n == NULL ? "worker" : n->name,
-                c->node[1 - end] == NULL ? "worker" : c->node[1 - end]->name,
-                line);
-    }
-    w->trace_hash = world_hash(w->trace_hash, f->bytes, f->len);
-    w->trace_hash = world_hash(w->trace_hash, &w->now, sizeof(w->now));
-    if (n == NULL) {
-        deliver_to_worker(w, c, &msg);
-        return true;
-    }
-    tail = f->bytes + 16 + prefix.header_len;
-    ev.conn = c->id * 2 + end;
-    ev.msg.msg = &msg;
-    if (prefix.payload_len > 0) {
-        int rc = n->machine.ops->payload(n->machine.self, ev.conn, &msg,
-                                         prefix.payload_len, &payload);
-
-        if (rc == PS_E_AGAIN) {
-            return false;
-        }
-        if (rc == 0) {
-            if (payload.len != prefix.payload_len) {
-                world_fail(w, "%s: room for %zu of %llu payload bytes", n->name,
-                           payload.len, (unsigned long long)prefix.payload_len);
-                return true;
-            }
-            memcpy(ps_slice_data(&payload), tail, payload.len);
-        } else {
-            payload = (struct ps_slice){0};
-        }
-        ev.msg.payload = &payload;
-        ev.msg.discard_reason = rc;
-    }
-    world_step(w, n, &ev);
-    ps_buf_unref(payload.buf);
-    return true;
-}
-
-static void stall_frame(struct wconn *c, uint32_t end, struct wframe *f)
-{
-    uint32_t count = c->stalled_count[end]++;
-
-    c->stalled[end] = ps_realloc(c->stalled[end],
-                                 (count + 1) * sizeof(*c->stalled[end]));
-    c->stalled[end][count] = f;
-    f->refs++;
-    c->node[end]->stalled += count == 0;
-}
-
-void world_forget_stalled(struct wconn *c, uint32_t end)
-{
-    if (c->stalled_count[end] == 0) {
-        return;
-    }
-    for (uint32_t i = 0; i < c->stalled_count[end]; i++) {
-        frame_unref(c->stalled[end][i]);
-    }
-    c->stalled_count[end] = 0;
-    c->node[end]->stalled--;
-}
-
-static void on_deliver(struct world *w, struct wevent *e)
-{
-    struct wconn *c = world_conn(w, e->conn);
-
-    if (c == NULL || c->cut || !c->open[e->end]) {
-        return;
-    }
-    if (is_held(w, c, 1 - e->end, e->frame->bytes[3])) {
-        schedule_delivery(w, c, e->end, e->frame, w->now + PS_MICROS(500));
-        return;
-    }
-    if (c->stalled_count[e->end] > 0 ||
-        !deliver_frame(w, c, e->end, e->frame)) {
-        stall_frame(c, e->end, e->frame);
-    }
-}
-
-/* Retries stalled frames after a step of the machine, as the driver does. */
-static void unstall_end(struct world *w, struct wconn *c, uint32_t end)
-{
-    uint64_t id = c->id;
-
-    while (c != NULL && !c->cut && c->open[end] && c->stalled_count[end] > 0) {
-        struct wframe *f = c->stalled[end][0];
-        uint32_t left = c->stalled_count[end] - 1;
-
-        if (!deliver_frame(w, c, end, f)) {
-            return;
-        }
-        memmove(c->stalled[end], c->stalled[end] + 1,
-                left * sizeof(*c->stalled[end]));
-        c->stalled_count[end] = left;
-        c->node[end]->stalled -= left == 0;
-        frame_unref(f);
-        c = world_conn(w, id);
-    }
-}
-
-static void on_unstall(struct world *w, struct wnode *n)
-{
-    struct ps_map_cursor cur = {0};
-    struct wconn *c;
-    uint64_t ids[256];
-    uint32_t count = 0;
-
-    n->unstall_due = false;
-    while ((c = ps_map_next(w->conns, &cur)) != NULL) {
-        for (uint32_t end = 0; end < 2; end++) {
-            if (c->node[end] == n && c->stalled_count[end] > 0 && count < 256) {
-                ids[count++] = c->id * 2 + end;
-            }
-        }
-    }
-    for (uint32_t i = 0; i < count; i++) {
-        c = world_conn(w, ids[i] / 2);
-        if (c != NULL) {
-            unstall_end(w, c, ids[i] % 2);
-        }
-    }
-}
-
-static void on_close(struct world *w, struct wevent *e)
-{
-    struct wconn *c = world_conn(w, e->conn);
-    struct ps_event ev = {.type = PS_EV_CLOSED};
-
-    if (c == NULL || !c->open[e->end]) {
-        return;
-    }
-    c->cut = true;
-    c->open[e->end] = false;
-    if (c->node[e->end] == NULL) {
-        struct wworker *k = &w->worker[c->worker % WORLD_WORKERS_MAX];
-
-        if (c->worker < WORLD_WORKERS_MAX && k->alive && k->conn == c->id) {
-            worker_closed(w, k);
-        }
-    } else if (c->node[e->end]->alive) {
-        ev.conn = c->id * 2 + e->end;
-        ev.closed.rc = PS_E_CLOSED;
-        world_step(w, c->node[e->end], &ev);
-    }
-    world_forget_stalled(c, e->end);
-    if (!c->open[0] && !c->open[1]) {
-        world_conn_free(ps_map_remove(w->conns, c->id));
-    }
 }
 
 static void on_compute(struct world *w, struct wevent *e)
@@ -758,7 +313,7 @@ static void dispatch_event(struct world *w, struct wevent *e)
     switch (e->type) {
     case WE_TICK:
         if (e->node->alive && e->node->tick_at == w->now &&
-            !is_asleep(w, e->node)) {
+            !world_is_asleep(w, e->node)) {
             e->node->tick_at = PS_TIME_NEVER;
             world_step(w, e->node, &ev);
         }
@@ -778,7 +333,7 @@ static void dispatch_event(struct world *w, struct wevent *e)
         c = world_conn(w, e->conn);
         if (e->node->alive && e->incarnation == e->node->incarnation &&
             c != NULL) {
-            feed_accepted(w, c);
+            world_accepted(w, c);
         }
         break;
     case WE_LOCAL:
@@ -788,7 +343,7 @@ static void dispatch_event(struct world *w, struct wevent *e)
         break;
     case WE_CONNECT:
         if (e->node->alive && e->incarnation == e->node->incarnation) {
-            on_connect(w, e);
+            world_connect(w, e);
         }
         break;
     case WE_PROBE:
@@ -797,18 +352,21 @@ static void dispatch_event(struct world *w, struct wevent *e)
         }
         break;
     case WE_KERNEL:
-        on_kernel(w, e);
+        world_kernel(w, e);
         break;
     case WE_DELIVER:
-        on_deliver(w, e);
+        world_deliver(w, e);
+        break;
+    case WE_RECEIVED:
+        world_received(w, e);
         break;
     case WE_UNSTALL:
         if (e->node->alive) {
-            on_unstall(w, e->node);
+            world_unstall(w, e->node);
         }
         break;
     case WE_CLOSE:
-        on_close(w, e);
+        world_closed(w, e);
         break;
     case WE_COMPUTE:
         if (e->node->alive && e->incarnation == e->node->incarnation) {
@@ -849,6 +407,7 @@ static const struct wnode *node_of_event(struct world *w,
     switch (e->type) {
     case WE_KERNEL:
     case WE_DELIVER:
+    case WE_RECEIVED:
     case WE_CLOSE:
         c = world_conn(w, e->conn);
         return c != NULL ? c->node[e->end] : NULL;
@@ -886,7 +445,7 @@ static bool run_next_event(struct world *w, ps_time until)
     assert(item->key >= w->now);
     w->now = item->key;
     n = node_of_event(w, e);
-    if (n != NULL && n->alive && is_asleep(w, n) && e->type != WE_TICK) {
+    if (n != NULL && n->alive && world_is_asleep(w, n) && e->type != WE_TICK) {
         ps_heap_push(&w->events, &e->item, n->wakes_at);
         return true;
     }
@@ -1031,7 +590,7 @@ static void send_local(struct world *w, struct wworker *k,
     e->node = k->agent;
     e->incarnation = k->agent->incarnation;
     e->conn = k->conn;
-    if (is_asleep(w, k->agent)) {
+    if (world_is_asleep(w, k->agent)) {
         ps_heap_push(&w->events, &e->item, k->agent->wakes_at);
         return;
     }
@@ -1130,6 +689,16 @@ uint64_t world_steps(const struct world *w)
 uint64_t world_fault_count(const struct world *w)
 {
     return w->faults;
+}
+
+uint64_t world_subflow_frames(const struct world *w)
+{
+    return w->subflow_frames;
+}
+
+uint64_t world_acks_ahead(const struct world *w)
+{
+    return w->acks_ahead;
 }
 
 void world_hold_worker(struct world *w, uint32_t rank, uint64_t round)

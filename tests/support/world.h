@@ -121,6 +121,11 @@ struct world_options {
      * fail when they lose a worker. */
     bool streams;
     struct world_faults faults;
+    /* Connections of a link between agent and server; 0: one. */
+    uint32_t connections;
+    /* Queued bytes from which an acknowledgement behind them is sent ahead; 0:
+     * the default. */
+    uint64_t late_min;
     bool unbatched; /* Small partitions are not batched. */
     bool story;     /* Keep the log for world_story. */
     bool trace;     /* Print everything to stderr. */
@@ -159,10 +164,16 @@ uint32_t world_worker_count(const struct world *w);
 uint64_t world_trace_hash(const struct world *w);
 uint64_t world_steps(const struct world *w);
 uint64_t world_fault_count(const struct world *w);
+/* Frames that subflows have carried, and acknowledgements sent ahead of
+ * data. */
+uint64_t world_subflow_frames(const struct world *w);
+uint64_t world_acks_ahead(const struct world *w);
 
 /* Faults and commands of story tests. */
 void world_cut(struct world *w, const char *node_a, const char *node_b,
                ps_time for_how_long);
+/* Cuts one connection of the link, not the first; false: it has one only. */
+bool world_cut_subflow(struct world *w, const char *agent, const char *server);
 /* From now on no member reports to the scheduler that it hears another one. */
 void world_lose_witnesses(struct world *w);
 void world_kill_worker(struct world *w, uint32_t rank);

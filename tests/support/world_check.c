@@ -429,6 +429,48 @@ void check_rows(struct world *w, struct wworker *k, uint32_t key,
 }
 
 /* The job is over: no daemon keeps state of it. */
+/* -------------------------------------------------------------------- links */
+
+void check_acked(struct world *w, ps_conn_id main, uint64_t ack)
+{
+    struct wconn *c = world_conn(w, main / 2);
+
+    c->acked[main % 2] = ps_max_u64(c->acked[main % 2], ack);
+}
+
+static bool is_sent_now(const struct wnode *n, ps_conn_id conn, uint64_t seq)
+{
+    for (uint32_t i = 0; i < n->fx.count; i++) {
+        const struct ps_fx *f = &n->fx.items[i];
+
+        if (f->type == PS_FX_SEND && f->send.conn == conn &&
+            f->send.seq == seq) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void check_resent(struct world *w, const struct wconn *c, uint32_t end,
+                  ps_conn_id main)
+{
+    const struct wconn *first = world_conn(w, main / 2);
+
+    if (first == NULL || first->closing || !first->open[end]) {
+        return; /* The link is resumed on another connection. */
+    }
+    for (uint32_t i = 0; i < c->carried_count[end]; i++) {
+        uint64_t seq = c->carried[end][i];
+
+        if (seq > first->acked[end] && !is_sent_now(c->node[end], main, seq)) {
+            world_fail(w,
+                       "%s has lost a connection with frame %llu, and does not "
+                       "send it again",
+                       c->node[end]->name, (unsigned long long)seq);
+        }
+    }
+}
+
 void check_end(struct world *w)
 {
     if (ps_map_count(w->segments) != 0) {

@@ -79,6 +79,31 @@ static void fault_split(struct world *w, ps_time length)
     e->number = b;
 }
 
+/* Closes all connections between two nodes. */
+static void close_all_between(struct world *w, const struct wnode *a,
+                              const struct wnode *b)
+{
+    struct ps_map_cursor cur = {0};
+    struct wconn *c;
+
+    while ((c = ps_map_next(w->conns, &cur)) != NULL) {
+        if ((c->node[0] == a && c->node[1] == b) ||
+            (c->node[0] == b && c->node[1] == a)) {
+            world_close_conn(w, c, 0);
+        }
+    }
+}
+
+/* Cuts one connection, or sometimes all of its link. */
+static void cut_conn(struct world *w, struct wconn *c)
+{
+    if (w->opt.connections > 1 && ps_rng_chance(&w->rng, 300)) {
+        close_all_between(w, c->node[0], c->node[1]);
+    } else {
+        world_close_conn(w, c, 0);
+    }
+}
+
 enum {
     FAULT_CUT,
     FAULT_PARTITION,
@@ -326,7 +351,7 @@ void world_fault(struct world *w, const struct wevent *e)
         c = random_tcp(w);
         if (c != NULL) {
             w->faults++;
-            world_close_conn(w, c, 0);
+            cut_conn(w, c);
         }
         schedule_fault(w, FAULT_CUT, f->cut);
         break;
@@ -389,22 +414,31 @@ void world_cut(struct world *w, const char *node_a, const char *node_b,
 {
     struct wnode *a = world_node_named(w, node_a, strlen(node_a));
     struct wnode *b = world_node_named(w, node_b, strlen(node_b));
-    struct ps_map_cursor cur = {0};
-    struct wconn *c;
     struct wevent *e;
 
     assert(a != NULL && b != NULL);
-    while ((c = ps_map_next(w->conns, &cur)) != NULL) {
-        if ((c->node[0] == a && c->node[1] == b) ||
-            (c->node[0] == b && c->node[1] == a)) {
-            world_close_conn(w, c, 0);
-        }
-    }
+    close_all_between(w, a, b);
     w->split[world_node_index(w, a)][world_node_index(w, b)] = true;
     w->split[world_node_index(w, b)][world_node_index(w, a)] = true;
     e = world_event(w, WE_HEAL, w->now + for_how_long);
     e->conn = world_node_index(w, a);
     e->number = world_node_index(w, b);
+}
+
+bool world_cut_subflow(struct world *w, const char *agent, const char *server)
+{
+    struct ps_map_cursor cur = {0};
+    struct wconn *c;
+
+    while ((c = ps_map_next(w->conns, &cur)) != NULL) {
+        if (c->node[1] != NULL && strcmp(c->node[0]->name, agent) == 0 &&
+            strcmp(c->node[1]->name, server) == 0 && !c->cut &&
+            ps_path_is_subflow(&c->path[0])) {
+            world_close_conn(w, c, 0);
+            return true;
+        }
+    }
+    return false;
 }
 
 void world_kill_worker(struct world *w, uint32_t rank)
@@ -436,7 +470,7 @@ static void kill_node(struct world *w, struct wnode *n)
                 world_close_conn(w, c, 0);
                 /* No event is delivered to a dead process. */
                 c->open[end] = false;
-                world_forget_stalled(c, end);
+                world_forget_end(c, end);
             }
         }
     }

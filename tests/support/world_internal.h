@@ -2,6 +2,7 @@
 /* Shared by the files of the simulated world. */
 #pragma once
 
+#include "core/link/multipath.h"
 #include "support/world.h"
 
 #include "base/heap.h"
@@ -29,6 +30,7 @@ struct wnode {
     bool alive;
     uint32_t incarnation; /* Incremented by each restart. */
     struct ps_machine machine;
+    struct ps_multipath multipath; /* Links and their connections. */
     struct ps_sched *sched;
     struct ps_server *server;
     struct ps_agent *agent;
@@ -44,6 +46,14 @@ struct wnode {
     bool unstall_due; /* A retry of the stalled ends is queued. */
 };
 
+/* Frame whose payload is arriving. */
+struct wreception {
+    struct wframe *frame; /* NULL: none. */
+    struct ps_slice payload;
+    uint64_t len;
+    int discard_reason;
+};
+
 struct wconn {
     uint64_t id;           /* Its ends have the ids id * 2 and id * 2 + 1. */
     struct wnode *node[2]; /* NULL at end 1 of a local connection. */
@@ -54,10 +64,18 @@ struct wconn {
     /* Arrival time of the last handshake frame; later frames do not overtake
      * it. */
     ps_time fence[2];
+    struct ps_path path[2]; /* Not of a local connection. */
+    struct wreception reception[2];
+    /* Subflow: numbers that it has carried. Main connection: the highest
+     * acknowledgement that has arrived. */
+    uint64_t *carried[2];
+    uint32_t carried_count[2];
+    uint64_t acked[2];
     uint64_t queued[2];
     /* Time of the last delivery; Unix sockets keep order. */
     ps_time local_last[2];
     ps_time kernel_last[2];
+    ps_time kernel_handshake[2]; /* When the kernel takes the handshake. */
     /* Received frames, by end, that wait because there is no memory for the
      * first of them. */
     struct wframe **stalled[2];
@@ -70,6 +88,7 @@ enum wevent_type {
     WE_PROBE,
     WE_KERNEL,
     WE_DELIVER,
+    WE_RECEIVED, /* The second half of a payload. */
     WE_UNSTALL,
     WE_CLOSE,
     WE_COMPUTE,
@@ -108,6 +127,7 @@ struct wevent {
     uint64_t conn;
     uint32_t end; /* End of the connection concerned. */
     uint64_t number;
+    ps_conn_id subflow_of; /* WE_CONNECT: as in the effect. */
     struct wframe *frame;
     struct ps_compute *compute;
     struct ps_msg *msg; /* WE_LOCAL: a message; NULL: `memory` is used. */
@@ -231,6 +251,9 @@ struct world {
     bool next_job;   /* The first job has ended. */
     uint64_t steps;
     uint64_t faults;
+    uint64_t subflow_frames; /* Frames that subflows carried. */
+    uint64_t acks_ahead;     /* Acknowledgements sent ahead of data. */
+    uint64_t overtakes;      /* Frames that went ahead of queued ones. */
     uint64_t trace_hash;
     char error[1024];
     char *story;
@@ -254,9 +277,11 @@ static inline uint32_t world_job_count(const struct world *w)
 void world_fail(struct world *w, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 void world_step(struct world *w, struct wnode *n, struct ps_event *ev);
+/* Carries out what was appended to the node's effects without a step. */
+void world_apply(struct world *w, struct wnode *n);
+bool world_is_asleep(const struct world *w, const struct wnode *n);
 struct wevent *world_event(struct world *w, enum wevent_type type, ps_time at);
 struct wconn *world_conn(struct world *w, uint64_t id);
-void world_close_conn(struct world *w, struct wconn *c, ps_time delay);
 void world_local_send(struct world *w, struct wworker *k,
                       const struct ps_msg *msg);
 /* A reference to the memory that the worker's agent has under this number. */
@@ -267,16 +292,32 @@ void world_local_region(struct world *w, struct wworker *k, uint32_t region,
                         struct ps_buf *buf);
 uint64_t world_local_connect(struct world *w, struct wworker *k);
 ps_time world_delay(struct world *w, ps_time least, ps_time spread);
-struct wconn *world_conn_new(struct world *w, struct wnode *a, struct wnode *b);
-void world_conn_free(struct wconn *c);
 void world_event_free(struct wevent *e);
-/* Discards the frames that wait for memory at this end. */
-void world_forget_stalled(struct wconn *c, uint32_t end);
 struct wnode *world_node_named(struct world *w, const char *name, size_t len);
 uint32_t world_node_index(const struct world *w, const struct wnode *n);
 bool world_is_faulty(const struct world *w);
 bool world_chance(struct world *w, uint32_t per_mille);
 uint64_t world_hash(uint64_t h, const void *data, size_t len);
+
+/* world_net.c */
+struct wconn *world_conn_new(struct world *w, struct wnode *a, struct wnode *b);
+void world_conn_free(struct wconn *c);
+void world_close_conn(struct world *w, struct wconn *c, ps_time delay);
+void world_frame_unref(struct wframe *f);
+/* Discards the frames that wait or arrive at this end, and its place in a
+ * link. */
+void world_forget_end(struct wconn *c, uint32_t end);
+/* Carry out PS_FX_SEND and PS_FX_CLOSE. */
+void world_send(struct world *w, struct wnode *n, const struct ps_fx *f);
+void world_finish_conn(struct world *w, struct wnode *n, const struct ps_fx *f);
+/* Handle the events of connections. */
+void world_accepted(struct world *w, const struct wconn *c);
+void world_connect(struct world *w, struct wevent *e);
+void world_kernel(struct world *w, struct wevent *e);
+void world_deliver(struct world *w, struct wevent *e);
+void world_received(struct world *w, struct wevent *e);
+void world_unstall(struct world *w, struct wnode *n);
+void world_closed(struct world *w, struct wevent *e);
 
 /* world_setup.c */
 void world_node_begin(struct world *w, struct wnode *n);
@@ -328,6 +369,12 @@ void check_counts(struct world *w, const struct wworker *k, uint32_t key,
 void check_rows(struct world *w, struct wworker *k, uint32_t key,
                 uint64_t version, const uint32_t *row, uint32_t count,
                 const void *data);
+/* An acknowledgement has arrived for the link with main connection `main`. */
+void check_acked(struct world *w, ps_conn_id main, uint64_t ack);
+/* This end of a subflow is closed: the effects that follow send what it has
+ * carried again, unless it is acknowledged. */
+void check_resent(struct world *w, const struct wconn *c, uint32_t end,
+                  ps_conn_id main);
 void check_end(struct world *w);
 /* Runs before the server dies. */
 void check_before_death(struct world *w, const struct wnode *n);

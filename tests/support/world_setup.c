@@ -211,6 +211,13 @@ static void begin_node(struct world *w, struct wnode *n)
     n->unstall_due = false;
     memset(n->credit, 0, sizeof(n->credit));
     ps_effects_init(&n->fx);
+    ps_multipath_init(
+        &n->multipath,
+        &(struct ps_multipath_options){
+            .self = n->role,
+            .connections = w->opt.connections > 1 ? w->opt.connections : 1,
+            .payload_min = 200, /* Most partitions are small. */
+            .late_min = w->opt.late_min});
     switch (n->role) {
     case PS_ROLE_SCHED:
         begin_sched(w, n);
@@ -329,6 +336,10 @@ void world_free(struct world *w)
     while ((item = ps_heap_pop(&w->events)) != NULL) {
         world_event_free(PS_CONTAINER(item, struct wevent, item));
     }
+    while ((c = ps_map_next(w->conns, &cur)) != NULL) {
+        world_forget_end(c, 0);
+        world_forget_end(c, 1);
+    }
     for (uint32_t i = 0; i < w->node_count; i++) {
         world_node_end(&w->node[i]);
     }
@@ -336,6 +347,7 @@ void world_free(struct world *w)
         worker_release_memory(&w->worker[i]);
         worker_drop_requests(&w->worker[i]);
     }
+    cur = (struct ps_map_cursor){0};
     while ((c = ps_map_next(w->conns, &cur)) != NULL) {
         world_conn_free(c);
     }
