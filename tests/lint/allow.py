@@ -80,6 +80,8 @@ def shrink(name, found, folder=FOLDER):
     """Takes out of a list what nothing needs any more, and sizes down to what
     is found; adds nothing. `found` is that of check() or check_sizes()."""
     path = folder / f"{name}.txt"
+    if not path.exists():
+        return
     lines = []
     for line in path.read_text().splitlines():
         thing, _, size = line.rpartition(" ")

@@ -200,6 +200,9 @@ static int read(struct frame *f, const struct rec *r, const char *key_name)
     if (f->request & UINT64_C(1) << 62 || f->request == 1ull << 63) {
         return PS_E_MISMATCH;
     }
+    if (r->rng_key != f->rng_key) {
+        return PS_E_MISMATCH;
+    }
     if (r->rng_key == PS_SKIPPED || key_name[0] == 's') {
         return strncmp(key_name, "i:", 2);
     }

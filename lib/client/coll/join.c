@@ -65,8 +65,8 @@ static uint64_t neutral_bits(uint32_t dtype, uint8_t reduce)
         [PS_DTYPE_FLOAT16] = {0x3c00, 0x7c00, 0xfc00},
         [PS_DTYPE_BFLOAT16] = {0x3f80, 0x7f80, 0xff80},
         [PS_DTYPE_INT8] = {1, 0x7f, 0x80},
-        [PS_DTYPE_INT32] = {1, INT32_MAX, 0x80000000u},
-        [PS_DTYPE_INT64] = {1, INT64_MAX, 0x8000000000000000u},
+        [PS_DTYPE_INT32] = {1, INT32_MAX, (uint32_t)INT32_MIN},
+        [PS_DTYPE_INT64] = {1, INT64_MAX, (uint64_t)INT64_MIN},
         [PS_DTYPE_UINT8] = {1, 0xff, 0},
         [PS_DTYPE_BOOL] = {1, 1, 0},
     };
