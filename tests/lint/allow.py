@@ -93,6 +93,18 @@ def shrink(name, found, folder=FOLDER):
     path.write_text("\n".join(lines) + "\n")
 
 
+def main(name, found_in, good):
+    """The program of a lint without sizes: `found_in` maps the root of the
+    tree to what check() takes. The exit status."""
+    found = found_in(Path(sys.argv[1]).resolve())
+    if "--list" in sys.argv:
+        print("\n".join(sorted(found)))
+        return 0
+    if "--shrink" in sys.argv:
+        shrink(name, found)
+    return finish(name, check(name, found), good)
+
+
 def finish(name, wrong, good):
     """Prints the complaints, or the sentence `good`; the exit status."""
     print("\n".join(wrong) or good)

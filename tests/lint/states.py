@@ -13,7 +13,6 @@ is assigned: there it sets the first state, and ps_state_change() does the
 rest. A value that is no constant is fine in a file that has any table."""
 import re
 import sys
-from pathlib import Path
 
 import allow
 from c_text import bare
@@ -61,17 +60,5 @@ def found_in(root):
     return found
 
 
-def main():
-    root = Path(sys.argv[1]).resolve()
-    found = found_in(root)
-    if "--list" in sys.argv:
-        print("\n".join(sorted(found)))
-        return 0
-    if "--shrink" in sys.argv:
-        allow.shrink("states", found)
-    return allow.finish("states", allow.check("states", found),
-                        "no new assignment to a state")
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(allow.main("states", found_in, "no new assignment to a state"))

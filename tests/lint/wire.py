@@ -17,7 +17,6 @@ Found are
 - values of a codec's random key (rng_key, salt) that mean something else."""
 import re
 import sys
-from pathlib import Path
 
 import allow
 from c_text import DIRECTIVE, bare, lines_of, uncommented
@@ -96,17 +95,6 @@ def check_prefixes(name, text, add):
             "give the key a kind")
 
 
-def main():
-    root = Path(sys.argv[1]).resolve()
-    found = found_in(root)
-    if "--list" in sys.argv:
-        print("\n".join(sorted(found)))
-        return 0
-    if "--shrink" in sys.argv:
-        allow.shrink("wire", found)
-    return allow.finish("wire", allow.check("wire", found),
-                        "no new protocol outside of messages.toml")
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(allow.main("wire", found_in,
+                        "no new protocol outside of messages.toml"))
