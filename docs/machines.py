@@ -69,7 +69,7 @@ def tables(root):
 def page(root):
     out = [HEAD]
     for name, path, text, rows in sorted(tables(root)):
-        out.append(f"## {name[0].upper()}{name[1:]}\n\n{text} (`{path}`)\n\n"
+        out.append(f"## {name[:1].upper()}{name[1:]}\n\n{text} (`{path}`)\n\n"
                    "| state | may become | |\n| --- | --- | --- |")
         out += [f"| {state} | {', '.join(after) or '–'} | {note} |"
                 for state, after, note in rows]

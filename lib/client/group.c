@@ -41,7 +41,7 @@ static void name_of_job(const char *job, const char *name, char *text)
 static int check_group(struct psc_client *c, const char *name,
                        const uint32_t *ranks, uint32_t count, int32_t *ret_rank)
 {
-    if (name == NULL || name[0] == '\0') {
+    if (name == NULL || *name == '\0') {
         return client_error(c, PSC_E_INVAL, "a group needs a name");
     }
     if (ranks == NULL) {

@@ -53,7 +53,7 @@ static size_t run_folder(const char *path)
     for (int i = 0; i < count; i++) {
         char file[4096];
 
-        if (entries[i]->d_name[0] != '.') {
+        if (*entries[i]->d_name != '.') {
             snprintf(file, sizeof(file), "%s/%s", path, entries[i]->d_name);
             run_file(file);
             files++;

@@ -139,7 +139,7 @@ def signature(run):
         name = words[i - 1]
         end = closing(run, i)
         rest = words[end + 1:end + 2]
-        if not name[0].isalpha() or name in ("__attribute__", "_Static_assert"):
+        if not name[:1].isalpha() or name in ("__attribute__", "_Static_assert"):
             continue
         if rest and not (rest[0].isupper() or rest[0] == "__attribute__"):
             continue

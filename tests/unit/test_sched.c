@@ -1155,8 +1155,7 @@ static struct ps_msg random_msg(struct ps_rng *rng, const struct peer *p)
         msg.job_open.num_servers = 1;
         msg.job_open.name = jobs[ps_rng_below(rng, 4)];
         msg.job_open.gen = ps_rng_chance(rng, 200) ? gen : 0;
-        msg.job_open.on_loss = (uint8_t)(msg.job_open.name[0] == 'j' &&
-                                         msg.job_open.name[1] == '2');
+        msg.job_open.on_loss = strcmp(msg.job_open.name, "j2") == 0;
         return msg;
     }
     case 2:

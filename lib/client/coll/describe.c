@@ -31,7 +31,7 @@ void coll_name(const struct coll *k, char *text, size_t size)
 {
     if (k->is_join) {
         snprintf(text, size, "join");
-    } else if (k->name[0] == '\0') {
+    } else if (*k->name == '\0') {
         snprintf(text, size, "%s", coll_kind_name(k->kind));
     } else {
         snprintf(text, size, "%s of '%s'", coll_kind_name(k->kind), k->name);
@@ -92,7 +92,7 @@ void coll_describe(struct psc_client *c, struct coll *k,
 
     ps_str_init(&s, k->description, sizeof(k->description));
     ps_str_addf(&s, "%s", coll_kind_name(a->kind));
-    if (a->name[0] != '\0') {
+    if (*a->name != '\0') {
         ps_str_addf(&s, " '%.80s'", a->name);
     }
     if (a->kind == COLL_JOIN) {

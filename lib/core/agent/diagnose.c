@@ -60,7 +60,7 @@ static bool is_awaited(const struct ps_agent_key *k,
 
 static const char *server_name_of(const struct ps_agent_server *s)
 {
-    return s->name[0] == '\0' ? "(unknown)" : s->name;
+    return *s->name == '\0' ? "(unknown)" : s->name;
 }
 
 /* Appends the awaited servers: "server ps0, ps1 and 3 more". */

@@ -333,7 +333,7 @@ static void accept_job_end(struct ps_agent_step *st, struct ps_agent_job *j,
     char text[PS_TEXT_MAX + 1];
     struct ps_str why;
 
-    if (j->name[0] == '\0') {
+    if (*j->name == '\0') {
         ps_str_copy(j->name, sizeof(j->name), m->name);
     }
     ps_str_init(&why, text, sizeof(text));

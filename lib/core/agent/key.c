@@ -163,7 +163,7 @@ static int check_key_size(const struct ps_agent_key_kind *kind,
 {
     uint64_t bytes;
 
-    if (m->name[0] == '\0' || m->count == 0 || ps_dtype_size(m->dtype) == 0) {
+    if (*m->name == '\0' || m->count == 0 || ps_dtype_size(m->dtype) == 0) {
         ps_str_add(why, "a key needs a name, a type of elements that exists, "
                         "and at least one element");
         return PS_E_INVAL;

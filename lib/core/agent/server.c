@@ -73,7 +73,7 @@ void ps_agent_server_note(struct ps_agent_step *st,
                           const struct ps_agent_server *s, const char *why)
 {
     ps_effects_log(st->fx, PS_LOG_INFO, "%s at %s: %s",
-                   s->name[0] == '\0' ? "server" : s->name, s->dialer.address,
+                   *s->name == '\0' ? "server" : s->name, s->dialer.address,
                    why);
 }
 

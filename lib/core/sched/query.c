@@ -357,7 +357,7 @@ void ps_sched_on_query(struct ps_sched_step *st, struct ps_sched_conn *c,
                                 "another query of this connection is not done");
         return;
     }
-    if (name[0] != '\0') {
+    if (*name != '\0') {
         j = ps_sched_find_open_job(st->s, name);
         if (j == NULL) {
             reply_no_such_job(st, c, name);

@@ -423,7 +423,7 @@ static bool find_earlier_job(const struct ps_sched *s,
                              const struct ps_msg_job_open *m)
 {
     for (uint32_t i = 0; i < PS_SCHED_EARLIER_JOBS; i++) {
-        if (s->earlier_jobs[i].name[0] != '\0' &&
+        if (*s->earlier_jobs[i].name != '\0' &&
             s->earlier_jobs[i].uid == m->uid &&
             strcmp(s->earlier_jobs[i].name, m->name) == 0) {
             return true;
