@@ -23,8 +23,8 @@ void ps_server_grant_if_due(struct ps_server_step *st,
     struct ps_credit *f = ps_server_credit_get(st->s, p, slot->job->gen);
 
     /* Otherwise the batched replies carry the credit at the next tick. */
-    if (slot->value_batch.part_count == 0 &&
-        slot->commit_batch.part_count == 0 &&
+    if (ps_batch_is_empty(&slot->value_batch) &&
+        ps_batch_is_empty(&slot->commit_batch) &&
         ps_credit_announce_due(f, slot->unmerged_bytes)) {
         send_credit(st, p, slot);
     }

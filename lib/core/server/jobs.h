@@ -6,6 +6,7 @@
 #include "base/map.h"
 #include "core/codec/compression.h"
 #include "core/optim/optim.h"
+#include "core/round/batch.h"
 #include "core/round/credit.h"
 #include "core/round/pacing.h"
 #include "core/server/sessions.h"
@@ -17,15 +18,6 @@
 #define STARVED_RETRIES_MAX 256u
 /* A request fails after this time if no merge can free enough memory for it. */
 #define OUT_OF_MEMORY_AFTER PS_SECONDS(2)
-
-/* Replies about small partitions, collected until the next tick. */
-struct ps_server_batch {
-    struct ps_rec_part *parts; /* NULL: empty. */
-    struct ps_slice *slices;   /* Of values only. */
-    uint32_t part_count;
-    uint32_t slice_count; /* Adjacent values share a slice. */
-    uint64_t payload_bytes;
-};
 
 /* A contributor of a job. */
 struct ps_server_slot {
@@ -41,8 +33,9 @@ struct ps_server_slot {
     ps_time starved_since;   /* 0: its payloads find memory. */
     /* Incomplete rounds of the job to which the slot has contributed. */
     uint32_t contributed_rounds;
-    struct ps_server_batch value_batch;
-    struct ps_server_batch commit_batch;
+    /* Replies about small partitions, collected until the next tick. */
+    struct ps_batch value_batch;
+    struct ps_batch commit_batch;
 };
 
 /* Slots that one refusal names, at most. */

@@ -6,10 +6,7 @@
  * bytes. */
 #include "core/server/inner.h"
 
-#include "base/alloc.h"
 #include "base/str.h"
-
-#include <string.h>
 
 static struct ps_rec_part part_record(const struct ps_part *part,
                                       uint64_t version)
@@ -26,7 +23,7 @@ static struct ps_rec_part part_record(const struct ps_part *part,
 }
 
 static void send_values(struct ps_server_step *st, struct ps_server_slot *slot,
-                        const struct ps_server_batch *g)
+                        const struct ps_batch *g)
 {
     struct ps_server_session *p = ps_server_slot_session(slot);
     uint64_t gen = slot->job->gen;
@@ -69,60 +66,32 @@ static void send_commits(struct ps_server_step *st, struct ps_server_slot *slot,
 
 /* ------------------------------------------------------------------ batches */
 
-static void batch_clear(struct ps_server_batch *g)
-{
-    for (uint32_t i = 0; i < g->slice_count; i++) {
-        ps_buf_unref(g->slices[i].buf);
-    }
-    ps_free(g->parts);
-    ps_free(g->slices);
-    memset(g, 0, sizeof(*g));
-}
-
 static void flush_value_batch(struct ps_server_step *st,
                               struct ps_server_slot *slot)
 {
-    struct ps_server_batch *g = &slot->value_batch;
+    struct ps_batch *g = &slot->value_batch;
 
-    if (g->part_count > 0) {
+    if (!ps_batch_is_empty(g)) {
         send_values(st, slot, g);
-        batch_clear(g);
+        ps_batch_fini(g);
     }
 }
 
 static void flush_commit_batch(struct ps_server_step *st,
                                struct ps_server_slot *slot)
 {
-    struct ps_server_batch *g = &slot->commit_batch;
+    struct ps_batch *g = &slot->commit_batch;
 
-    if (g->part_count > 0) {
+    if (!ps_batch_is_empty(g)) {
         send_commits(st, slot, g->parts, g->part_count);
-        batch_clear(g);
+        ps_batch_fini(g);
     }
 }
 
-static void batch_append(struct ps_server_step *st, struct ps_server_slot *slot,
-                         struct ps_server_batch *g,
-                         const struct ps_rec_part *rec,
-                         const struct ps_slice *slice)
+/* The slot has a batch that is not empty: it is sent at the next tick. */
+static void schedule_flush(struct ps_server_step *st,
+                           struct ps_server_slot *slot)
 {
-    if (g->parts == NULL) {
-        g->parts = ps_calloc(PS_PARTS_MAX, sizeof(*g->parts));
-    }
-    if (slice != NULL) {
-        if (g->slices == NULL) {
-            g->slices = ps_calloc(PS_PARTS_MAX, sizeof(*g->slices));
-        }
-        if (g->slice_count > 0 &&
-            ps_slice_is_adjacent(&g->slices[g->slice_count - 1], slice)) {
-            g->slices[g->slice_count - 1].len += slice->len;
-        } else {
-            g->slices[g->slice_count++] = *slice;
-            ps_buf_ref(slice->buf);
-        }
-        g->payload_bytes += slice->len;
-    }
-    g->parts[g->part_count++] = *rec;
     if (!ps_list_linked(&slot->list_node)) {
         ps_list_push_back(&st->s->replies.batching_slots, &slot->list_node);
         st->s->replies.flush_at = ps_time_min(st->s->replies.flush_at, st->now);
@@ -144,10 +113,11 @@ void ps_server_reply_part(struct ps_server_step *st,
             send_commits(st, slot, &rec, 1);
             return;
         }
-        if (slot->commit_batch.part_count == PS_PARTS_MAX) {
+        if (!ps_batch_has_room(&slot->commit_batch, 0)) {
             flush_commit_batch(st, slot);
         }
-        batch_append(st, slot, &slot->commit_batch, &rec, NULL);
+        ps_batch_add(&slot->commit_batch, &rec, NULL);
+        schedule_flush(st, slot);
         return;
     }
     struct ps_rec_part rec = part_record(part, part->version);
@@ -159,19 +129,19 @@ void ps_server_reply_part(struct ps_server_step *st,
         rec.encoded_bytes = (uint32_t)what->len;
     }
     if (what->len > PS_BATCH_PART_MAX || st->s->opt.unbatched) {
-        struct ps_server_batch one = {.parts = &rec,
-                                      .slices = (struct ps_slice *)what,
-                                      .part_count = 1,
-                                      .slice_count = 1};
+        struct ps_batch one = {.parts = &rec,
+                               .slices = (struct ps_slice *)what,
+                               .part_count = 1,
+                               .slice_count = 1};
 
         send_values(st, slot, &one);
         return;
     }
-    if (slot->value_batch.part_count == PS_PARTS_MAX ||
-        slot->value_batch.payload_bytes + what->len > PS_BATCH_FRAME_MAX) {
+    if (!ps_batch_has_room(&slot->value_batch, what->len)) {
         flush_value_batch(st, slot);
     }
-    batch_append(st, slot, &slot->value_batch, &rec, what);
+    ps_batch_add(&slot->value_batch, &rec, what);
+    schedule_flush(st, slot);
 }
 
 void ps_server_reply_init(struct ps_server *s)
@@ -196,8 +166,8 @@ void ps_server_reply_flush(struct ps_server_step *st)
 
 void ps_server_reply_drop(struct ps_server_slot *slot)
 {
-    batch_clear(&slot->value_batch);
-    batch_clear(&slot->commit_batch);
+    ps_batch_fini(&slot->value_batch);
+    ps_batch_fini(&slot->commit_batch);
     if (ps_list_linked(&slot->list_node)) {
         ps_list_remove(&slot->list_node);
     }
