@@ -4,6 +4,7 @@
 
 #include "core/agent/keys.h"
 #include "core/link/dialer.h"
+#include "core/round/batch.h"
 
 /* Wait before a request refused for a transient reason is sent again. */
 #define RESEND_WAIT         PS_MILLIS(50)
@@ -42,14 +43,10 @@ struct ps_agent_batch_item {
 
 /* Small partitions of one job that travel in one frame to one server. */
 struct ps_agent_batch {
-    struct ps_agent_batch_head head;
-    uint32_t part_count;
-    uint64_t payload_bytes;
-    struct ps_rec_part *parts;
-    uint64_t *name_hashes;
+    struct ps_agent_batch_head head; /* Of all parts. */
+    struct ps_batch parts;
+    uint64_t *name_hashes;         /* Of the parts; NULL: none yet. */
     struct ps_rec_rows *row_parts; /* PUSH_ROWS: used instead of `parts`. */
-    struct ps_slice *slices;
-    uint32_t slice_count;
 };
 
 struct ps_agent_server {
