@@ -410,26 +410,26 @@ static void segment_free(void *ctx)
 int ps_arenas_adopt_segment(struct ps_arenas *a, int fd, uint64_t size,
                             struct ps_buf **ret_buf, const char **ret_why)
 {
-    int mine = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    int own_fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     struct ps_buf *memory;
     struct shared_segment *k;
     int rc = ps_local_map_shared(fd, size, &memory, ret_why);
 
-    if (rc == 0 && mine < 0) {
+    if (rc == 0 && own_fd < 0) {
         ps_buf_unref(memory);
         *ret_why = "no more descriptors";
         return PS_E_NOMEM;
     }
     if (rc != 0) {
-        if (mine >= 0) {
-            close(mine);
+        if (own_fd >= 0) {
+            close(own_fd);
         }
         return rc;
     }
     madvise(memory->data, size, MADV_HUGEPAGE); /* Failure costs speed only. */
     k = ps_calloc(1, sizeof(*k));
     k->memory = memory;
-    k->fd = mine;
+    k->fd = own_fd;
     do {
         if (getrandom(&k->number, sizeof(k->number), GRND_NONBLOCK) !=
             (ssize_t)sizeof(k->number)) {

@@ -109,13 +109,13 @@ static ssize_t task_syscall(struct ps_io_task *m)
     return n;
 }
 
-/* Advances the task by `n` bytes; returns the bytes that were asked for. */
+/* Advances the task by `n` bytes; returns the bytes that the call wanted. */
 static size_t task_advance(struct ps_io_task *m, size_t n)
 {
-    size_t asked = 0;
+    size_t wanted = 0;
 
     for (unsigned i = 0; i < m->count; i++) {
-        asked += m->iov[i].iov_len;
+        wanted += m->iov[i].iov_len;
     }
     m->bytes_done += n;
     while (n > 0) {
@@ -130,7 +130,7 @@ static size_t task_advance(struct ps_io_task *m, size_t n)
         m->iov++;
         m->count--;
     }
-    return asked;
+    return wanted;
 }
 
 static void task_continue(struct ps_io_thread *mv, struct ps_io_task *m)
@@ -150,12 +150,12 @@ static void task_continue(struct ps_io_thread *mv, struct ps_io_task *m)
         thread_is_stopped(mv, m, 0);
         return;
     }
-    size_t asked = task_advance(m, (size_t)n);
+    size_t wanted = task_advance(m, (size_t)n);
 
     atomic_store_explicit(&m->progress_at, uv_hrtime(), memory_order_relaxed);
     if (m->bytes_done >= m->bytes_min) {
         thread_is_stopped(mv, m, 0);
-    } else if ((size_t)n < asked) {
+    } else if ((size_t)n < wanted) {
         task_wait_for_socket(mv, m); /* Socket empty, or full. */
     } else {
         ps_list_push_back(&mv->ready, &m->node);
@@ -164,18 +164,18 @@ static void task_continue(struct ps_io_thread *mv, struct ps_io_task *m)
 
 static void pool_run_ready(struct ps_io_thread *mv)
 {
-    struct ps_list turn;
+    struct ps_list now_ready;
     struct ps_list_node *n;
     ps_time begun = uv_hrtime();
 
     if (ps_list_empty(&mv->ready)) {
         return;
     }
-    ps_list_init(&turn);
+    ps_list_init(&now_ready);
     while ((n = ps_list_pop(&mv->ready)) != NULL) {
-        ps_list_push_back(&turn, n);
+        ps_list_push_back(&now_ready, n);
     }
-    while ((n = ps_list_pop(&turn)) != NULL) {
+    while ((n = ps_list_pop(&now_ready)) != NULL) {
         task_continue(mv, PS_CONTAINER(n, struct ps_io_task, node));
     }
     atomic_fetch_add_explicit(&mv->busy_time, uv_hrtime() - begun,
@@ -410,7 +410,7 @@ static void pool_reap(uv_async_t *handle)
 }
 
 int ps_io_pool_new(const struct ps_io_pool_options *opt,
-                   struct ps_io_pool **ret_movers)
+                   struct ps_io_pool **ret_pool)
 {
     struct ps_io_pool *all = ps_calloc(1, sizeof(*all));
     int rc = uv_async_init(ps_loop_uv(opt->loop), &all->async, pool_reap);
@@ -441,7 +441,7 @@ int ps_io_pool_new(const struct ps_io_pool_options *opt,
         ps_io_pool_free(all);
         return rc;
     }
-    *ret_movers = all;
+    *ret_pool = all;
     return 0;
 }
 

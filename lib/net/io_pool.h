@@ -71,7 +71,7 @@ struct ps_io_pool_options {
 };
 
 PS_MUST_USE int ps_io_pool_new(const struct ps_io_pool_options *opt,
-                               struct ps_io_pool **ret_movers);
+                               struct ps_io_pool **ret_pool);
 /* Requires that no task is in flight. NULL is allowed. */
 void ps_io_pool_free(struct ps_io_pool *all);
 

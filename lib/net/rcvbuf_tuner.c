@@ -56,14 +56,15 @@ static void set_rcvbuf(const struct ps_rcvbuf_tuner *f,
     /* A window of few segments stalls. */
     uint64_t least = ps_max_u64(SHARE_MIN,
                                 SEGMENTS_MIN * (uint64_t)info.tcpi_advmss);
-    uint64_t wish = ps_max_u64(all / f->active_estimate, least);
+    uint64_t share_bytes = ps_max_u64(all / f->active_estimate, least);
 
-    if (share->buffer == 0 ? wish > SHARE_MAX
-                           : wish > share->buffer - share->buffer / 4 &&
-                                 wish < share->buffer + share->buffer / 4) {
+    if (share->buffer == 0
+            ? share_bytes > SHARE_MAX
+            : share_bytes > share->buffer - share->buffer / 4 &&
+                  share_bytes < share->buffer + share->buffer / 4) {
         return;
     }
-    int buffer = (int)ps_min_u64(wish, 64u * 1024u * 1024u);
+    int buffer = (int)ps_min_u64(share_bytes, 64u * 1024u * 1024u);
 
     /* A hint: the kernel caps it. */
     if (setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &buffer, sizeof(buffer)) == 0) {

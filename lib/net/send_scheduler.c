@@ -135,12 +135,12 @@ uint64_t ps_send_scheduler_request(struct ps_send_scheduler *f,
     if (f->count == 1) {
         return UINT64_MAX;
     }
-    uint64_t room = bytes_allowed(f, t, least_progress(f, now));
+    uint64_t allowed = bytes_allowed(f, t, least_progress(f, now));
 
-    if (room == 0) {
+    if (allowed == 0) {
         wait_for_slot(f, t);
     }
-    return room;
+    return allowed;
 }
 
 bool ps_send_scheduler_wrote(struct ps_send_scheduler *f,

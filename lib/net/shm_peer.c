@@ -107,15 +107,15 @@ uint32_t ps_shm_peer_process(int fd)
 {
     struct ps_local_peer peer;
     uint8_t byte;
-    struct iovec here = {&byte, 1};
-    struct iovec there = {NULL, 1};
+    struct iovec local = {&byte, 1};
+    struct iovec remote = {NULL, 1};
 
     if (ps_local_peer(fd, &peer) != 0 || peer.pid == 0) {
         return 0;
     }
     /* NULL is never mapped: EFAULT means that reading is permitted. Without
      * permission, the call fails with EPERM first. */
-    if (process_vm_readv((pid_t)peer.pid, &here, 1, &there, 1, 0) >= 0 ||
+    if (process_vm_readv((pid_t)peer.pid, &local, 1, &remote, 1, 0) >= 0 ||
         errno != EFAULT) {
         return 0;
     }
@@ -167,11 +167,11 @@ static bool read_process(const struct ps_shm_peer *peer,
     uint64_t got = 0;
 
     while (peer->process != 0 && got < piece->len) {
-        struct iovec here = {dst + got, piece->len - got};
-        struct iovec there = {(void *)(uintptr_t)(piece->place + got),
-                              piece->len - got};
-        ssize_t n = process_vm_readv((pid_t)peer->process, &here, 1, &there, 1,
-                                     0);
+        struct iovec local = {dst + got, piece->len - got};
+        struct iovec remote = {(void *)(uintptr_t)(piece->place + got),
+                               piece->len - got};
+        ssize_t n = process_vm_readv((pid_t)peer->process, &local, 1, &remote,
+                                     1, 0);
 
         if (n <= 0) {
             return false;

@@ -102,7 +102,7 @@ ps_time ps_tcp_unacked_since(int fd, ps_time before, ps_time now)
 {
     struct tcp_info info = {0};
     socklen_t len = sizeof(info);
-    ps_time heard;
+    ps_time acked_at;
 
     if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0 ||
         len < offsetof(struct tcp_info, tcpi_pmtu) || info.tcpi_unacked == 0) {
@@ -111,7 +111,7 @@ ps_time ps_tcp_unacked_since(int fd, ps_time before, ps_time now)
     if (before == PS_TIME_NEVER) {
         return now; /* The bytes may have been sent just now. */
     }
-    heard = PS_MILLIS((uint64_t)info.tcpi_last_ack_recv);
-    heard = heard < now ? now - heard : 0;
-    return heard > before ? heard : before;
+    acked_at = PS_MILLIS((uint64_t)info.tcpi_last_ack_recv);
+    acked_at = acked_at < now ? now - acked_at : 0;
+    return acked_at > before ? acked_at : before;
 }
