@@ -28,7 +28,8 @@ const char *ps_advice_tcp(int rc, int errnum)
 const char *ps_advice_local(int rc, int errnum)
 {
     if (rc == PS_E_EXIST) {
-        return "another process listens there, or it is no socket; stop that "
+        return "another process listens there, or it is not a socket; stop "
+               "that "
                "process, or choose another path";
     }
     if (rc == PS_E_TOOBIG) {
@@ -46,7 +47,7 @@ const char *ps_advice_local(int rc, int errnum)
     case ENOENT:
         return "the folder does not exist; make it, or choose another path";
     case ENOTDIR:
-        return "what stands before the last / is no folder; choose another "
+        return "the part before the last / is not a folder; choose another "
                "path";
     default:
         return strerror(errnum);

@@ -83,7 +83,7 @@ static int make_addresses(struct daemon *d)
         }
         if (rc != 0) {
             ps_log(PS_LOG_ERROR,
-                   "no address to advertise: there is no way to %s; set "
+                   "no address to advertise: no route to %s; set "
                    "advertise.address",
                    f->scheduler);
             return PS_EXIT_CONFIG;

@@ -58,8 +58,8 @@ static int open_local(struct daemon *d)
     if (option != NULL && ps_options_origin(d->config.options, option) ==
                               PS_OPTION_FROM_DEFAULT) {
         ps_log(PS_LOG_NOTICE,
-               "no Unix socket at %s (%s): psctl cannot change jobs; %s says "
-               "where it is to be",
+               "no Unix socket at %s (%s): psctl cannot change jobs; %s sets "
+               "its path",
                path, advice, option);
         return PS_EXIT_OK;
     }

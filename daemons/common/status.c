@@ -130,7 +130,7 @@ static void trim_memory(struct daemon *d)
     if (ps_trim_check(&d->upkeep.trim, ps_alloc_peak(), ps_alloc_bytes(),
                       ps_loop_now(d->loop))) {
         (void)malloc_trim(0);
-        ps_log(PS_LOG_DEBUG, "memory of a burst given back");
+        ps_log(PS_LOG_DEBUG, "memory of a burst returned to the system");
     }
     if (ps_loop_timer_at(&d->upkeep.trim_timer) !=
         ps_trim_deadline(&d->upkeep.trim)) {

@@ -76,7 +76,7 @@ static const struct page pages[] = {
      {"JOB", NULL},
      "move partitions until servers are within 5 % of even",
      NULL,
-     "The job goes on meanwhile. It is for the owner of the job, root and\n"
+     "The job continues meanwhile. Only for the owner of the job, root and\n"
      "the user of psched, on psched's host.\n",
      {{"--off SERVER", "move all that the job has there to its others"},
       {"--dry-run", "say what, and do nothing"}}},

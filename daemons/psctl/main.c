@@ -275,7 +275,8 @@ static bool parse_words(struct request *q, int argc, char **argv)
     q->verb = verbs[i].verb;
     if (q->watch != 0 && (q->verb == VERB_SET || q->verb == VERB_REBALANCE ||
                           q->verb == VERB_BENCH || argc == 3)) {
-        fputs("psctl: --watch: of status, jobs, nodes, keys and stall alone\n",
+        fputs("psctl: --watch works with status, jobs, nodes, keys and stall "
+              "only\n",
               stderr);
         return false;
     }

@@ -224,7 +224,8 @@ static void show_migrations(const struct report *r, bool headings)
         return;
     }
     if (rows->count == 0) {
-        puts("no move would make the servers more even, or they are");
+        puts("the servers are balanced, or no migration would improve the "
+             "balance");
     } else {
         format_bytes(bytes, text, sizeof(text));
         printf("%" PRIu64 " partition%s, %s; %s moved\n", parts,

@@ -61,7 +61,7 @@ static ps_time monotonic_now(void)
     return PS_SECONDS(t.tv_sec) + PS_NANOS(t.tv_nsec);
 }
 
-static void reset_rows(struct wire *w)
+static void restart_deadline(struct wire *w)
 {
     w->deadline = ps_time_add(monotonic_now(), w->silence_max);
 }
@@ -71,24 +71,24 @@ static void reset_rows(struct wire *w)
 static int report_unreachable(const struct wire *w, const char *why)
 {
     fprintf(stderr,
-            "psctl: cannot reach psched at %s: %s; -e HOST:PORT, -e unix:PATH "
-            "or PSKV_SCHED say where it is\n",
+            "psctl: cannot reach psched at %s: %s; set its address by -e "
+            "HOST:PORT, -e unix:PATH or PSKV_SCHED\n",
             w->endpoint, why);
     return EXIT_UNAVAILABLE;
 }
 
 static int no_answer(const struct wire *w)
 {
-    fprintf(stderr,
-            "psctl: psched at %s said nothing for %.1f s; --timeout gives it "
-            "more\n",
-            w->endpoint, (double)w->silence_max / 1e9);
+    fprintf(
+        stderr,
+        "psctl: psched at %s did not answer within %.1f s; raise --timeout\n",
+        w->endpoint, (double)w->silence_max / 1e9);
     return EXIT_UNAVAILABLE;
 }
 
 static int malformed_answer(const struct wire *w, const char *what)
 {
-    fprintf(stderr, "psctl: what listens at %s is no psched: %s\n", w->endpoint,
+    fprintf(stderr, "psctl: the peer at %s is not psched: %s\n", w->endpoint,
             what);
     return EXIT_UNAVAILABLE;
 }
@@ -249,7 +249,8 @@ static int send_message(struct wire *w, const struct ps_msg *msg)
     int exit_code = 0;
 
     if (rc != 0) {
-        fprintf(stderr, "psctl: cannot ask that: %s\n", ps_strerror(rc));
+        fprintf(stderr, "psctl: cannot encode the request: %s\n",
+                ps_strerror(rc));
         ps_free(frame);
         return EXIT_USAGE;
     }
@@ -276,9 +277,9 @@ static int read_exactly(struct wire *w, uint8_t *out, size_t len)
         if (n > 0) {
             out += n;
             len -= (size_t)n;
-            reset_rows(w);
+            restart_deadline(w);
         } else if (n == 0) {
-            return report_unreachable(w, "it hung up");
+            return report_unreachable(w, "it closed the connection");
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
             int error = wait_for_io(w, POLLIN);
 
@@ -359,7 +360,7 @@ static int handshake(struct wire *w)
         return exit_code == EXIT_HEALTHY ? EXIT_FAILED : exit_code;
     }
     if (answer.code != PS_MSG_WELCOME) {
-        return malformed_answer(w, "it does not greet");
+        return malformed_answer(w, "it sent no welcome");
     }
     w->instance = answer.welcome.instance;
     ps_str_copy(w->control, sizeof(w->control), answer.welcome.control);
@@ -399,7 +400,7 @@ static struct wire *wire_new(const char *endpoint, ps_time silence)
     if (w->decoder == NULL) {
         abort();
     }
-    reset_rows(w);
+    restart_deadline(w);
     return w;
 }
 
@@ -441,7 +442,7 @@ bool wire_is_listening(const char *path)
 {
     struct wire w = {.fd = -1, .silence_max = PS_SECONDS(1)};
 
-    reset_rows(&w);
+    restart_deadline(&w);
     if (connect_path(&w, path) != 0) {
         return false;
     }
@@ -488,7 +489,7 @@ static int append_row(const struct wire *w, struct rows *rows,
                       const struct ps_msg *msg)
 {
     if (rows->count == ROWS_MAX) {
-        return malformed_answer(w, "its answer has no end");
+        return malformed_answer(w, "its answer has too many rows");
     }
     if (rows->count == rows->capacity) {
         rows->capacity = rows->capacity == 0 ? 64 : rows->capacity * 2;
@@ -539,7 +540,7 @@ int wire_query(struct wire *w, enum ps_query what, const char *job,
     };
     int exit_code;
 
-    reset_rows(w);
+    restart_deadline(w);
     exit_code = send_message(w, &query);
     return exit_code != 0
                ? exit_code
@@ -558,7 +559,7 @@ int wire_rebalance(struct wire *w, const char *job, const char *off, bool dry,
     const ps_time silence = w->silence_max;
     int exit_code;
 
-    reset_rows(w);
+    restart_deadline(w);
     exit_code = send_message(w, &query);
     if (exit_code != 0) {
         return exit_code;
@@ -581,7 +582,7 @@ int wire_cancel(struct wire *w, const char *job, const char *reason,
     };
     int exit_code;
 
-    reset_rows(w);
+    restart_deadline(w);
     exit_code = send_message(w, &cancel);
     return exit_code != 0 ? exit_code
                           : receive_rows(w, PS_MSG_QUERY_END, NULL, r);
@@ -599,7 +600,7 @@ int wire_set(struct wire *w, const char *job, const struct setting *s,
     };
     int exit_code;
 
-    reset_rows(w);
+    restart_deadline(w);
     exit_code = send_message(w, &set);
     return exit_code != 0 ? exit_code
                           : receive_rows(w, PS_MSG_QUERY_END, NULL, r);

@@ -316,8 +316,7 @@ static int check_plan(struct plan *p)
         return EXIT_USAGE;
     }
     if (p->servers == 0 && p->nodes > 1) {
-        fputs("pslaunch: -s 0 lets the agent answer by itself, which needs "
-              "--nodes 1\n",
+        fputs("pslaunch: -s 0 starts no server, which needs --nodes 1\n",
               stderr);
         return EXIT_USAGE;
     }

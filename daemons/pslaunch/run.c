@@ -286,7 +286,7 @@ static bool await_ready(struct run *r, int fd, const struct child *c)
         if (now_ms() >= end) {
             sink_print(&r->err,
                        "%s was not ready within %.1f s; --start-timeout gives "
-                       "it more, --log-level info tells what it does",
+                       "it more, --log-level info shows its progress",
                        c->name, (double)r->plan->start_timeout_ms / 1000);
             return false;
         }
@@ -746,12 +746,12 @@ int run_plan(const struct plan *p)
     }
     started = p->socket != NULL || start_trio(&r);
     if (started && r.sched_port != 0) {
-        sink_print(
-            &r.err, "job %s, psched at 127.0.0.1:%u%s", p->name, r.sched_port,
-            p->name == p->name_buffer || p->private_trio
-                ? ""
-                : "; no agent runs here, so it has daemons of its own and "
-                  "is on this host alone");
+        sink_print(&r.err, "job %s, psched at 127.0.0.1:%u%s", p->name,
+                   r.sched_port,
+                   p->name == p->name_buffer || p->private_trio
+                       ? ""
+                       : "; no agent runs here, so it has daemons of its own "
+                         "and runs on this host only");
     }
     started = started && start_workers(&r);
     while (started && r.workers_alive > 0 && r.interrupt_count == 0 &&

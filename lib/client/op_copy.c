@@ -111,8 +111,7 @@ int op_attach_source(struct psc_op *op, const void *const *srcs, uint32_t count)
 
     for (uint32_t i = 0; i < count; i++) {
         if (srcs[i] == NULL) {
-            return client_error(c, PSC_E_INVAL, "'%s' is given no array",
-                                k->name);
+            return client_error(c, PSC_E_INVAL, "'%s' has no array", k->name);
         }
     }
     /* The value of a pushpull without rounds arrives in the same block. */

@@ -40,8 +40,8 @@ static int check_op_options(struct psc_client *c,
     }
     if (full.root >= c->id.size) {
         return client_error(c, PSC_E_INVAL,
-                            "rank %u is none of a job of %u workers", full.root,
-                            c->id.size);
+                            "rank %u is out of range: the job has %u workers",
+                            full.root, c->id.size);
     }
     *ret_full = full;
     return 0;
@@ -138,8 +138,8 @@ static int check_call(struct psc_client *c, const struct op_call *a,
 {
     if (c->colls.join != NULL && op_is_round(a->kind) && !k->is_async) {
         return client_error(c, PSC_E_INVAL,
-                            "'%s': this rank has joined and gives to no "
-                            "round until all have",
+                            "'%s': this rank has joined; it takes part in "
+                            "rounds again once all ranks have joined",
                             k->name);
     }
     if (o->reduce == PSC_MEAN && k->dtype == PSC_BOOL) {

@@ -73,9 +73,10 @@ int options_check(const struct psc_options *o, char *err, size_t size)
     }
     if (o->rank < PSC_RANK_ANY ||
         (o->rank >= 0 && (uint32_t)o->rank >= o->num_workers)) {
-        return client_open_error(err, size, PSC_E_INVAL,
-                                 "rank %d is none of a job of %u workers",
-                                 o->rank, o->num_workers);
+        return client_open_error(
+            err, size, PSC_E_INVAL,
+            "rank %d is out of range: the job has %u workers", o->rank,
+            o->num_workers);
     }
     if (o->mode > PSC_MODE_SSP || o->on_loss > PSC_ON_LOSS_FAIL ||
         o->placement > PSC_PLACEMENT_MXNET) {
@@ -85,14 +86,13 @@ int options_check(const struct psc_options *o, char *err, size_t size)
     if (o->rule != PSC_RULE_NONE &&
         (o->mode == PSC_MODE_SYNC ||
          (o->rule != PSC_RULE_ACCUMULATE && o->rule != PSC_RULE_ASSIGN))) {
-        return client_open_error(
-            err, size, PSC_E_INVAL,
-            "a rule is accumulate or assign, and is stated for an "
-            "async or ssp job alone");
+        return client_open_error(err, size, PSC_E_INVAL,
+                                 "a rule is accumulate or assign, and applies "
+                                 "to async and ssp jobs only");
     }
     if (o->staleness != 0 && o->mode != PSC_MODE_SSP) {
         return client_open_error(err, size, PSC_E_INVAL,
-                                 "staleness is stated for an ssp job alone");
+                                 "staleness applies to ssp jobs only");
     }
     if (o->mode != PSC_MODE_SYNC && o->num_servers == 0) {
         return client_open_error(

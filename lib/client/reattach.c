@@ -165,8 +165,8 @@ static void schedule_retry(struct psc_client *c, const char *text)
     ps_str_copy(c->reattach.lost_text, sizeof(c->reattach.lost_text), text);
     if (now >= reattach_deadline(c)) {
         client_fail(c, PSC_E_CLOSED,
-                    "the agent closed the connection, and none has taken this "
-                    "worker up on '%s' for %d.%d s: %s",
+                    "the agent closed the connection, and no agent has "
+                    "accepted this worker on '%s' for %d.%d s: %s",
                     c->options.socket, c->options.agent_retry_ms / 1000,
                     c->options.agent_retry_ms % 1000 / 100, text);
         return;
@@ -251,7 +251,7 @@ void reattach_agent_lost(struct psc_client *c)
             c->reattach.lost_at = client_now();
         }
     }
-    detach_from_agent(c, "it hung up");
+    detach_from_agent(c, "it closed the connection");
 }
 
 /* ----------------------------------------------------------------- dialling */

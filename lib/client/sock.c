@@ -414,7 +414,7 @@ static int epoll_want_out(struct ps_sock *s, bool want)
     return 0;
 }
 
-static void is_first_fd_sent(struct ps_sock *s)
+static void pop_passed_fd(struct ps_sock *s)
 {
     close(s->passed_fds[0].fd);
     s->passed_fd_count--;
@@ -458,7 +458,7 @@ static ssize_t send_some(struct ps_sock *s)
         n = sendmsg(s->fd, &h, MSG_NOSIGNAL | MSG_DONTWAIT);
     } while (n < 0 && errno == EINTR);
     if (n > 0 && next == 1) {
-        is_first_fd_sent(s);
+        pop_passed_fd(s);
     }
     return n;
 }

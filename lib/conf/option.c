@@ -549,7 +549,7 @@ static void report_unknown_variable(struct loader *l, const char *name)
     find_nearest_variable(l, name, near);
     ps_str_add(l->report, "environment ");
     ps_str_add_escaped(l->report, name, strlen(name), PATH_MAX_BYTES);
-    ps_str_add(l->report, " is no option of any daemon and has no effect");
+    ps_str_add(l->report, " is not an option of any daemon and has no effect");
     if (near[0] != '\0') {
         ps_str_addf(l->report, "; did you mean %s?", near);
     }

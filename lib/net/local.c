@@ -193,11 +193,11 @@ static const char *sealing_refusal(int fd, uint64_t size)
         return "region of impossible size";
     }
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
-        return "descriptor is no memfd";
+        return "descriptor is not a memfd";
     }
     /* Huge pages can fault even when sealed, if their pool is exhausted. */
     if (fstatfs(fd, &fs) != 0 || fs.f_type != TMPFS_MAGIC) {
-        return "descriptor is no ordinary memfd";
+        return "descriptor is not an ordinary memfd";
     }
     int seals = fcntl(fd, F_GET_SEALS);
 

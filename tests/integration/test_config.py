@@ -94,8 +94,7 @@ def test_sizes_may_be_in_the_units_of_psctl():
 def test_a_variable_of_no_daemon_is_told(program):
     code, err = check(program, PSD_LISTEN_PROT=1)
     assert code == 0
-    assert err == ("environment PSD_LISTEN_PROT is no option of any daemon "
-                   "and has no effect; did you mean PSD_LISTEN_PORT?\n")
+    assert err == ("environment PSD_LISTEN_PROT is not an option of any daemon and has no effect; did you mean PSD_LISTEN_PORT?\n")
     # One of another daemon is in the environment of all.
     assert check(program, PSD_STORE_MEMORY="1GiB", PSD_LOCAL_MEMORY="1GiB",
                  PSD_PLACEMENT_PARTITION_BYTES="1MiB") == (0, "")

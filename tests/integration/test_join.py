@@ -269,7 +269,7 @@ def test_mistakes_of_the_others_are_theirs(world, shape):
         for i in range(2):
             refused('rank 1 has joined and cannot be the root',
                     lambda: kv.broadcast('w', w, out=w, root=1))
-            refused('ranks ask for different things',
+            refused('requests of the ranks differ',
                     lambda: kv.pushpull('w', w, out=w,
                                         reduce='mean' if r else 'sum'))
             w[:] = r + 1

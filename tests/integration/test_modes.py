@@ -510,11 +510,11 @@ def test_misuse_at_open(trio):
     """Before there is a job."""
     t = trio(servers=1, agents=1)
     run(t, 1, """
-refused(pskv.Error, 'ssp job alone', pskv.create, 'dist_sync',
+refused(pskv.Error, 'async and ssp jobs only', pskv.create, 'dist_sync',
         rule='accumulate')
 refused(ValueError, 'rule', pskv.create, 'dist_async', rule='step')
 refused(ValueError, 'dist_async', pskv.create, 'dist_later')
-refused(pskv.Error, 'ssp job alone', pskv.create, 'dist_async',
+refused(pskv.Error, 'ssp jobs only', pskv.create, 'dist_async',
         rule='assign', staleness=1)
 refused(pskv.Error, 'at least one server', pskv.create, 'dist_async',
         rule='assign', num_servers=0)

@@ -510,10 +510,10 @@ def test_a_private_trio_has_places_for_its_job():
 def test_a_named_job_of_one_host_says_so():
     """Its name does not bring pslaunch of another host to it."""
     code, _, err = launch("-n", "1", "-s", "1", "--name", "named", "true")
-    assert code == 0 and "on this host alone" in err
+    assert code == 0 and "on this host only" in err
     code, _, err = launch("-n", "1", "-s", "1", "--name", "named", "--private",
                           "true")
-    assert code == 0 and "on this host alone" not in err
+    assert code == 0 and "on this host only" not in err
 
 
 def test_a_dead_worker_fails_the_job_for_all(tmp):

@@ -223,7 +223,7 @@ static void senseless_options_do_not_reach_the_agent(void **state)
     o.num_workers = 2;
     o.rank = 2;
     assert_int_equal(psc_open(&o, &c, err, sizeof(err)), PSC_E_INVAL);
-    assert_string_equal(err, "rank 2 is none of a job of 2 workers");
+    assert_string_equal(err, "rank 2 is out of range: the job has 2 workers");
     o.rank = 1;
     o.job = "";
     assert_int_equal(psc_open(&o, &c, err, sizeof(err)), PSC_E_INVAL);

@@ -269,8 +269,8 @@ static void who_has_joined_gives_nothing(void **state)
     struct ps_msg_l_op m;
 
     assert_int_equal(psc_push_start(f->c, f->w, x, NULL, &op), PSC_E_INVAL);
-    assert_detail(f, "'w': this rank has joined and gives to no round until "
-                     "all have");
+    assert_detail(f, "'w': this rank has joined; it takes part in rounds again "
+                     "once all ranks have joined");
     assert_int_equal(psc_pushpull_start(f->c, f->w, x, x, NULL, &op),
                      PSC_E_INVAL);
     assert_int_equal(psc_broadcast_start(f->c, f->b, x, x, NULL, &op),

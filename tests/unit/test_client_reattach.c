@@ -404,7 +404,8 @@ static void a_loop_is_woken_to_dial(void **state)
     assert_int_equal(psc_push_start(f->c, f->key, x, &o, &op), 0);
     peer_expect_op(&f->peer, PS_OP_PUSH);
     away(f);
-    for (int i = 0; i < 3; i++) { /* That it hung up; two attempts. */
+    for (int i = 0; i < 3;
+         i++) { /* That it closed the connection; two attempts. */
         assert_int_equal(poll(&w, 1, PEER_LIMIT_MS), 1);
         assert_int_equal(psc_dispatch(f->c), 0);
     }

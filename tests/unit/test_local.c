@@ -689,7 +689,7 @@ static void pipe_as_a_region(void **state)
     send_with(w.fd, bytes, len, &pipes[0], 1);
     close(pipes[0]);
     close(pipes[1]);
-    expect_cut(&w, "descriptor is no memfd");
+    expect_cut(&w, "descriptor is not a memfd");
     end(&w);
 }
 

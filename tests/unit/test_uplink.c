@@ -531,7 +531,8 @@ static void a_scheduler_may_reject_later_too(void **state)
     begin_with(&b, true);
     reject(&b, connect_it(&b), PS_E_FULL);
     assert_int_equal(b.up.state, PS_UPLINK_DISCONNECTED);
-    assert_non_null(strstr(b.log, "the scheduler rejects us: not you"));
+    assert_non_null(
+        strstr(b.log, "the scheduler rejected this daemon: not you"));
     assert_int_equal(b.d.closed, 1);
     b.d.dials = 0;
     dial_bench_run(&b.d, PS_SECONDS(1));

@@ -180,7 +180,7 @@ void coll_end_mismatch(struct coll *k)
     struct ps_str s;
 
     ps_str_init(&s, text, sizeof(text));
-    ps_str_add(&s, "the ranks ask for different things: ");
+    ps_str_add(&s, "the requests of the ranks differ: ");
     for (uint32_t r = 0; r < c->id.size; r++) {
         const char *own = descriptions + (size_t)r * DESCRIPTION_BYTES;
         bool is_listed = false;

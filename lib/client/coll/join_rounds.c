@@ -94,10 +94,10 @@ int coll_skips_prepare(struct coll *k)
         count += has_rounds(c->keys.by_number[i]);
     }
     if (count > SKIPS_MAX) {
-        return client_error(c, PSC_E_FULL,
-                            "join goes along with at most %u keys, and "
-                            "this rank has declared %u",
-                            SKIPS_MAX, count);
+        return client_error(
+            c, PSC_E_FULL,
+            "join covers at most %u keys, but this rank has declared %u",
+            SKIPS_MAX, count);
     }
     k->join.skips = calloc(count > 0 ? count : 1, sizeof(struct psc_op *));
     for (uint32_t i = 0; k->join.skips != NULL && i < c->keys.count; i++) {

@@ -42,7 +42,8 @@ static int check_options(struct psc_client *c, struct coll_request *a,
         return client_error(c, PSC_E_INVAL, "bool has no mean");
     }
     if (a->o.root >= c->id.size) {
-        return client_error(c, PSC_E_INVAL, "rank %u is none of %u workers",
+        return client_error(c, PSC_E_INVAL,
+                            "rank %u is out of range: there are %u workers",
                             a->o.root, c->id.size);
     }
     if ((a->o.prescale != 1 || a->o.postscale != 1) &&
@@ -136,7 +137,7 @@ static int adopt_source(struct psc_client *c, struct coll *k,
         return 0;
     }
     if (a->piece_count == 0 && a->src == NULL) {
-        return client_error(c, PSC_E_INVAL, "%s is given no array",
+        return client_error(c, PSC_E_INVAL, "%s has no array",
                             coll_kind_name(k->kind));
     }
     if (a->piece_count == 0 && a->o.prescale == 1 &&

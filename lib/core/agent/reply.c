@@ -15,8 +15,8 @@ static void on_welcome(struct ps_agent_step *st, struct ps_agent_server *s,
                        ps_conn_id conn, const struct ps_msg_welcome *m)
 {
     if (!ps_dialer_speaks(m)) {
-        ps_agent_server_note(st, s,
-                             "wants a protocol that this agent does not speak");
+        ps_agent_server_note(
+            st, s, "requires a protocol that this agent does not support");
         (void)ps_dialer_drop_conn(&s->dialer, conn, st->now, st->fx);
         return;
     }
@@ -153,7 +153,7 @@ static void append_conflict(struct ps_str *t, const struct ps_agent_key *k,
                                        : ps_reduce_name(m->conflict_reduce));
         return;
     }
-    ps_str_add(t, "the ranks ask for different things: ");
+    ps_str_add(t, "the requests of the ranks differ: ");
     append_ranks(t, k->job, &k->job->slot, 1);
     ps_str_addf(t, ": %s; ",
                 k->round_op == PS_OP_BROADCAST ? "broadcast"
@@ -315,8 +315,9 @@ void ps_agent_reply_on_msg(struct ps_agent_step *st, struct ps_agent_server *s,
         return;
     }
     if (m->code == PS_MSG_REJECT) {
-        ps_effects_log(st->fx, PS_LOG_WARNING, "server %s rejects us: %s",
-                       s->name, m->reject.text);
+        ps_effects_log(st->fx, PS_LOG_WARNING,
+                       "server %s rejected this daemon: %s", s->name,
+                       m->reject.text);
         (void)ps_dialer_drop_conn(c, conn, st->now, st->fx);
         return;
     }

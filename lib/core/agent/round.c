@@ -190,7 +190,7 @@ static bool contribute_op(struct ps_agent_step *st, struct ps_agent_op *op)
 
         ps_str_init(&t, text, sizeof(text));
         ps_str_addf(&t,
-                    "'%s' round %llu: the ranks ask for different things: "
+                    "'%s' round %llu: the requests of the ranks differ: "
                     "rank %u: ",
                     k->name, (unsigned long long)op->round,
                     k->job->local_ranks[op->local_rank].rank);

@@ -169,7 +169,7 @@ void ps_agent_session_on_hello(struct ps_agent_step *st,
         m->l_hello.protocol > PS_PROTOCOL) {
         ps_agent_session_end(
             st, s, PS_E_VERSION,
-            "the library speaks protocol %u, this agent %u to %u",
+            "the library supports protocol %u, this agent %u to %u",
             m->l_hello.protocol, PS_PROTOCOL_LEAST, PS_PROTOCOL);
         return;
     }
@@ -183,7 +183,7 @@ void ps_agent_session_on_hello(struct ps_agent_step *st,
     if ((m->l_hello.mode == PS_MODE_SYNC && m->l_hello.rule != PS_RULE_NONE) ||
         m->l_hello.rule == PS_RULE_STEP) {
         ps_agent_session_end(st, s, PS_E_INVAL,
-                             "a rule is stated for an async or ssp job alone, "
+                             "a rule applies to async and ssp jobs only, "
                              "and is accumulate or assign; an optimizer is a "
                              "rule of its own");
         return;
@@ -197,7 +197,7 @@ void ps_agent_session_on_hello(struct ps_agent_step *st,
     }
     if (m->l_hello.mode != PS_MODE_SSP && m->l_hello.staleness != 0) {
         ps_agent_session_end(st, s, PS_E_INVAL,
-                             "staleness is stated for an ssp job alone");
+                             "staleness applies to ssp jobs only");
         return;
     }
     if (m->l_hello.mode != PS_MODE_SYNC && m->l_hello.num_servers == 0) {

@@ -227,8 +227,8 @@ static void on_reject(struct ps_uplink *up, const struct ps_uplink_call *call,
 
     ps_str_init(&why, text, sizeof(text));
     ps_str_add_escaped(&why, said, strlen(said), 200);
-    ps_effects_log(call->fx, PS_LOG_WARNING, "the scheduler rejects us: %s",
-                   text);
+    ps_effects_log(call->fx, PS_LOG_WARNING,
+                   "the scheduler rejected this daemon: %s", text);
     drop_conn(up, call, conn);
     if (m->error == PS_E_EXIST) {
         if (ps_name_claim_lost(&up->name_refused_since, registered,

@@ -139,10 +139,10 @@ void ps_sched_lease_renew(struct ps_sched_step *st, struct ps_member *m)
 
     if (s->is_isolated) {
         s->is_isolated = false;
-        ps_effects_log(st->fx, PS_LOG_WARNING,
-                       "members are heard again after %.1f s; all leases "
-                       "begin again",
-                       (double)(st->now - s->last_recv_at) / 1e9);
+        ps_effects_log(
+            st->fx, PS_LOG_WARNING,
+            "members can be reached again after %.1f s; all leases restart",
+            (double)(st->now - s->last_recv_at) / 1e9);
         grant_grace_all(st);
     }
     s->last_recv_at = st->now;
@@ -176,8 +176,8 @@ struct ps_sched_lease ps_sched_lease_tick(struct ps_sched_step *st)
     if (!s->is_isolated && is_isolated(s, st->now) && has_participants(s)) {
         s->is_isolated = true;
         ps_effects_log(st->fx, PS_LOG_WARNING,
-                       "no member is heard: this scheduler takes itself to "
-                       "be cut off, and gives nobody up for %u s",
+                       "no member can be reached: this scheduler considers "
+                       "itself cut off, and declares no member dead for %u s",
                        (unsigned)(ISOLATION_MAX / PS_SECONDS(1)));
     }
     return current_lease(s, st->now);

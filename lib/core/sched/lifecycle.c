@@ -221,7 +221,7 @@ static void describe_not_ready(const struct ps_sched_job *j, struct ps_str *why)
 {
     bool first = true;
 
-    ps_str_addf(why, "job %s did not start within %g s: no word from server",
+    ps_str_addf(why, "job %s did not start within %g s: no answer from server",
                 j->name, (double)j->start_timeout / 1e9);
     for (uint32_t i = 0; i < j->server_count; i++) {
         if (j->servers[i].ready_version == 0) {

@@ -269,7 +269,7 @@ static int check_hello(const struct ps_sched *s, bool local,
 {
     if (m->protocol < PS_PROTOCOL_LEAST || m->protocol_least > PS_PROTOCOL) {
         ps_str_addf(why,
-                    "this scheduler speaks protocol %u to %u, the peer %u to "
+                    "this scheduler supports protocol %u to %u, the peer %u to "
                     "%u; run versions of pskv that overlap",
                     PS_PROTOCOL_LEAST, PS_PROTOCOL, m->protocol_least,
                     m->protocol);
@@ -282,8 +282,8 @@ static int check_hello(const struct ps_sched *s, bool local,
         return PS_E_INVAL;
     }
     if (local && m->role != PS_ROLE_CTL) {
-        ps_str_add(why, "this socket is for psctl alone; members of the "
-                        "cluster come by TCP");
+        ps_str_add(why, "this socket is for psctl only; members of the cluster "
+                        "connect by TCP");
         return PS_E_PERM;
     }
     /* An operator's tool may omit the cluster name. */

@@ -325,7 +325,7 @@ static bool check_owner(struct ps_sched_step *st, struct ps_sched_conn *c,
         ps_str_add(&why, "use psctl on the scheduler's host as that user or "
                          "root");
     } else {
-        ps_str_add(&why, "jobs can be changed over a Unix socket alone, and "
+        ps_str_add(&why, "jobs can be changed over a Unix socket only, and "
                          "this scheduler has none: set control.socket");
     }
     ps_effects_log(st->fx, PS_LOG_WARNING,

@@ -334,14 +334,15 @@ static int check_reattach(const struct ps_sched_job *j,
         return PS_E_INVAL;
     }
     if (j->mode != PS_MODE_SYNC || j->num_servers == 0) {
-        ps_str_addf(why,
-                    "rank %d of job %s cannot go on: its agent was lost, and "
-                    "with it %s",
-                    m->rank, j->name,
-                    j->num_servers == 0
-                        ? "the values of the job, which has no servers"
-                        : "which pushes were applied; only a sync job has "
-                          "rounds to go on from");
+        ps_str_addf(
+            why,
+            "rank %d of job %s cannot continue: its agent was lost, and "
+            "with it %s",
+            m->rank, j->name,
+            j->num_servers == 0
+                ? "the values of the job, which has no servers"
+                : "which pushes were applied; only a sync job has "
+                  "rounds to go on from");
         return PS_E_UNSUPPORTED;
     }
     w = &j->workers[m->rank];
@@ -718,7 +719,7 @@ static void remove_worker(struct ps_sched_step *st, struct ps_sched_job *j,
     if (ps_sched_text_or_empty(m->text)[0] != '\0') {
         ps_str_add_escaped(&why, m->text, strlen(m->text), 200);
     } else {
-        ps_str_add(&why, "its process ended without good-bye");
+        ps_str_add(&why, "its process ended without leaving the job");
     }
     ps_sched_job_lose_workers(
         st, j,

@@ -40,7 +40,7 @@ static bool check_hello(struct ps_server_step *st, struct ps_server_conn *c,
 
     if (m->protocol < PS_PROTOCOL_LEAST || m->protocol_least > PS_PROTOCOL) {
         reject_hello(st, c, PS_E_VERSION,
-                     "protocol %u to %u offered, this server speaks %u to %u",
+                     "protocol %u to %u offered, this server supports %u to %u",
                      m->protocol_least, m->protocol, PS_PROTOCOL_LEAST,
                      PS_PROTOCOL);
     } else if (strcmp(cluster, st->s->opt.cluster) != 0) {
@@ -53,7 +53,7 @@ static bool check_hello(struct ps_server_step *st, struct ps_server_conn *c,
                      "this server is of cluster '%s', not of '%s'",
                      st->s->opt.cluster, theirs);
     } else if (m->role != PS_ROLE_AGENT) {
-        reject_hello(st, c, PS_E_PERM, "agents alone talk to servers");
+        reject_hello(st, c, PS_E_PERM, "only agents connect to servers");
     } else if (m->node == 0 || m->incarnation == 0) {
         reject_hello(st, c, PS_E_PERM, "the scheduler is to be asked first");
     } else {

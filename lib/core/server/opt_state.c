@@ -120,7 +120,7 @@ static struct ps_part *find_part_or_refuse(struct ps_server_step *st,
             text = "the key was never initialised, or holds no real numbers";
         } else if (part->merge != NULL) {
             rc = PS_E_AGAIN;
-            text = "a step is being made: save and load while nobody pushes";
+            text = "a step is in progress: save and load when no worker pushes";
         } else if (part->accumulated.buf != NULL) {
             rc = PS_E_AGAIN;
             text = "a step of several rounds has begun: save and load after "

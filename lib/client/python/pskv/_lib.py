@@ -273,8 +273,8 @@ def load() -> Any:
             except OSError as e:
                 problems.append(str(e))
         else:
-            raise ImportError("cannot load %s; PSKV_LIBRARY may say where it "
-                              "is: %s" % (NAME, "; ".join(problems)))
+            raise ImportError("cannot load %s; set PSKV_LIBRARY to its path: "
+                              "%s" % (NAME, "; ".join(problems)))
         for name, (result, arguments) in _FUNCTIONS.items():
             function = getattr(lib, name)
             function.restype = result
