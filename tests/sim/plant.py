@@ -16,8 +16,8 @@ SEEDS = 3000  # Or until one finds the bug.
 
 # A second code of a round goes on from what the first one has left over.
 FROM_THE_LAST = ("lib/core/agent/residual_log.c",
-                 "p->residual_record->encoded_round == p->key->round;",
-                 "p->residual_record->encoded_round == UINT64_MAX;")
+                 "p->encoding.record->encoded_round == p->key->round;",
+                 "p->encoding.record->encoded_round == UINT64_MAX;")
 
 # name -> [(file, what stands there, what is planted)]
 PLANTS = {

@@ -215,7 +215,8 @@ static uint64_t job_clock(const struct ps_agent_key *k)
     uint64_t least = UINT64_MAX;
 
     for (uint32_t i = 0; i < k->part_count; i++) {
-        least = k->parts[i].clock < least ? k->parts[i].clock : least;
+        least = k->parts[i].async.clock < least ? k->parts[i].async.clock
+                                                : least;
     }
     return least;
 }
@@ -246,8 +247,8 @@ static void end_answered_ops(struct ps_agent_step *st,
     uint64_t served = UINT64_MAX;
 
     for (uint32_t i = 0; i < k->part_count; i++) {
-        if (k->parts[i].served_ticket < served) {
-            served = k->parts[i].served_ticket;
+        if (k->parts[i].async.served_ticket < served) {
+            served = k->parts[i].async.served_ticket;
         }
     }
     while (n != NULL) {
@@ -294,13 +295,13 @@ static void advance_async(struct ps_agent_step *st, struct ps_agent_key *k)
                                   .count = p->count};
         struct ps_agent_send_queue *f;
 
-        if ((p->served_ticket >= last && !p->must_request_clock) ||
+        if ((p->async.served_ticket >= last && !p->async.must_request_clock) ||
             p->requested_version != NO_VERSION) {
             continue;
         }
         p->requested_version = 0;
-        p->must_request_clock = false;
-        p->requested_ticket = k->last_ticket;
+        p->async.must_request_clock = false;
+        p->async.requested_ticket = k->last_ticket;
         f = ps_agent_send_queue_get(st, k->job, p->owner_node);
         ps_link_send_msg(f->server->dialer.link,
                          &(struct ps_msg){.code = PS_MSG_PULL,
@@ -315,7 +316,7 @@ static void advance_async(struct ps_agent_step *st, struct ps_agent_key *k)
 
 void ps_agent_async_raise_clock(struct ps_agent_part *p, uint64_t clock)
 {
-    p->clock = clock > p->clock ? clock : p->clock;
+    p->async.clock = clock > p->async.clock ? clock : p->async.clock;
 }
 
 /* Requests clocks again after a link was replaced, because reports on the old
@@ -325,7 +326,7 @@ static void reset_clocks(struct ps_agent_key *k, uint32_t node, uint32_t part)
     for (uint32_t i = 0; i < k->part_count; i++) {
         if (k->job->mode == PS_MODE_SSP && part == PS_AGENT_ALL_PARTS &&
             (node == 0 || k->parts[i].owner_node == node)) {
-            k->parts[i].must_request_clock = true;
+            k->parts[i].async.must_request_clock = true;
         }
     }
 }
@@ -348,15 +349,15 @@ static int accept_async_value(struct ps_agent_step *st, struct ps_agent_part *p,
         const struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op,
                                                     node);
 
-        if (op->ticket > p->served_ticket &&
-            op->ticket <= p->requested_ticket) {
+        if (op->ticket > p->async.served_ticket &&
+            op->ticket <= p->async.requested_ticket) {
             memcpy(ps_slice_data(&op->array) +
                        p->first_elem * ps_dtype_size(k->dtype),
                    from, bytes);
         }
     }
     st->a->stats.bytes_in += bytes;
-    p->served_ticket = p->requested_ticket;
+    p->async.served_ticket = p->async.requested_ticket;
     p->requested_version = NO_VERSION;
     advance_async(st, k);
     return 0;

@@ -173,13 +173,13 @@ bool ps_agent_dense_start(struct ps_agent_step *st,
     uint32_t count;
     bool ok = true;
 
-    if (ps_agent_encode_applies(p) && p->is_encoding) {
+    if (ps_agent_encode_applies(p) && ps_agent_encode_is_running(p)) {
         ps_agent_part_set_state(
             p, PS_AGENT_PART_COMPUTING); /* For the previous owner. */
         return true;
     }
     if (ps_agent_encode_applies(p) && ps_agent_encode_is_ready(p)) {
-        ps_agent_send_dispatch(st, f, p, &p->encoded, 0);
+        ps_agent_send_dispatch(st, f, p, &p->encoding.data, 0);
         return true;
     }
     if (locals > INLINE_SOURCES_MAX) {

@@ -11,9 +11,55 @@
 #include "core/agent/inner.h"
 
 #include "base/alloc.h"
+#include "base/state_table.h"
 
 #include <assert.h>
 #include <string.h>
+
+/* ------------------------------------------------------------------ states */
+
+static const char *const state_names[] = {
+    [PS_AGENT_ENCODING_IDLE] = "IDLE",
+    [PS_AGENT_ENCODING_RUNNING] = "RUNNING",
+    [PS_AGENT_ENCODING_CANCELLED] = "CANCELLED",
+};
+
+static const uint32_t successors[] = {
+    [PS_AGENT_ENCODING_IDLE] = PS_STATE_BIT(PS_AGENT_ENCODING_RUNNING),
+    /* CANCELLED: its round has failed. */
+    [PS_AGENT_ENCODING_RUNNING] = PS_STATE_BIT(PS_AGENT_ENCODING_IDLE) |
+                                  PS_STATE_BIT(PS_AGENT_ENCODING_CANCELLED),
+    /* The computation has ended. */
+    [PS_AGENT_ENCODING_CANCELLED] = PS_STATE_BIT(PS_AGENT_ENCODING_IDLE),
+};
+
+/* The computation that encodes a partition's contribution, at the agent. */
+static const struct ps_state_table encoding_states = {
+    .name = "encoding",
+    .states = state_names,
+    .count = sizeof(state_names) / sizeof(state_names[0]),
+    .allowed = successors,
+};
+
+static void encoding_set_state(struct ps_agent_part *p,
+                               enum ps_agent_encoding_state to)
+{
+    ps_state_change(&encoding_states, &p->encoding.state, (uint8_t)to);
+}
+
+void ps_agent_encode_end(struct ps_agent_part *p)
+{
+    if (p->encoding.state != PS_AGENT_ENCODING_IDLE) {
+        encoding_set_state(p, PS_AGENT_ENCODING_IDLE);
+    }
+}
+
+bool ps_agent_encode_is_running(const struct ps_agent_part *p)
+{
+    return p->encoding.state != PS_AGENT_ENCODING_IDLE;
+}
+
+/* -------------------------------------------------------------- computation */
 
 bool ps_agent_encode_applies(const struct ps_agent_part *p)
 {
@@ -74,14 +120,14 @@ static int obtain_buffers(struct ps_agent_step *st, struct ps_agent_part *p,
     if (kept && !again) {
         m->residual = ps_agent_residual_target(p);
         m->moment = ps_agent_moment_target(p);
-        clear_vector(m->residual, p->residual[0]);
-        clear_vector(m->moment, p->moment[0]);
+        clear_vector(m->residual, p->encoding.residual[0]);
+        clear_vector(m->moment, p->encoding.moment[0]);
     }
     if (m->residual == NULL) {
-        rc = alloc_vector(a, p, p->residual[0], &m->residual);
+        rc = alloc_vector(a, p, p->encoding.residual[0], &m->residual);
     }
     if (rc == 0 && press->momentum > 0 && m->moment == NULL) {
-        rc = alloc_vector(a, p, p->moment[0], &m->moment);
+        rc = alloc_vector(a, p, p->encoding.moment[0], &m->moment);
     }
     *ret_again = again;
     if (rc == 0) {
@@ -130,14 +176,14 @@ static struct ps_compute *make_encode_job(struct ps_agent *a,
                    .round = p->key->round,
                    .slot = p->key->job->slot});
     c->job.residual = as_floats(m->residual);
-    c->job.prior_residual = as_floats(p->residual[0]);
+    c->job.prior_residual = as_floats(p->encoding.residual[0]);
     c->job.moment = as_floats(m->moment);
-    c->job.prior_moment = as_floats(p->moment[0]);
+    c->job.prior_moment = as_floats(p->encoding.moment[0]);
     hold_buffer(c, m->encoded);
     hold_buffer(c, m->residual);
     hold_buffer(c, m->moment);
-    hold_buffer(c, p->residual[0]);
-    hold_buffer(c, p->moment[0]);
+    hold_buffer(c, p->encoding.residual[0]);
+    hold_buffer(c, p->encoding.moment[0]);
     return c;
 }
 
@@ -146,16 +192,16 @@ static struct ps_compute *make_encode_job(struct ps_agent *a,
 static void rotate_residuals(struct ps_agent_part *p,
                              const struct encode_buffers *m)
 {
-    assert(p->residual[1] == NULL && p->moment[1] == NULL);
+    assert(p->encoding.residual[1] == NULL && p->encoding.moment[1] == NULL);
     if (p->key->compression.codec.feedback) {
-        p->residual[1] = p->residual[0];
-        p->residual[0] = ps_buf_ref(m->residual);
+        p->encoding.residual[1] = p->encoding.residual[0];
+        p->encoding.residual[0] = ps_buf_ref(m->residual);
     }
     if (m->moment != NULL) {
-        p->moment[1] = p->moment[0];
-        p->moment[0] = ps_buf_ref(m->moment);
+        p->encoding.moment[1] = p->encoding.moment[0];
+        p->encoding.moment[0] = ps_buf_ref(m->moment);
     }
-    p->residual_revertible = true;
+    p->encoding.is_revertible = true;
 }
 
 int ps_agent_encode_start(struct ps_agent_step *st,
@@ -169,7 +215,7 @@ int ps_agent_encode_start(struct ps_agent_step *st,
     bool again;
     int rc = obtain_buffers(st, p, &m, &again);
 
-    assert(!p->is_encoding);
+    assert(p->encoding.state == PS_AGENT_ENCODING_IDLE);
     if (rc != 0) {
         return rc;
     }
@@ -182,7 +228,7 @@ int ps_agent_encode_start(struct ps_agent_step *st,
 
     if (again) {
         ps_agent_residual_forward(p);
-        p->residual_revertible = true;
+        p->encoding.is_revertible = true;
     } else {
         rotate_residuals(p, &m);
     }
@@ -198,7 +244,7 @@ int ps_agent_encode_start(struct ps_agent_step *st,
     run->version = (int64_t)p->key->round;
     release_buffers(&m);
     ps_map_put(a->computations, run->token, run);
-    p->is_encoding = true;
+    encoding_set_state(p, PS_AGENT_ENCODING_RUNNING);
     ps_agent_part_set_state(p, PS_AGENT_PART_COMPUTING);
     f->computing_bytes += run->bytes;
     f->server->computing++;
@@ -210,21 +256,22 @@ int ps_agent_encode_start(struct ps_agent_step *st,
 
 bool ps_agent_encode_is_ready(const struct ps_agent_part *p)
 {
-    return p->encoded.buf != NULL && p->encoded_round == p->key->round;
+    return p->encoding.data.buf != NULL && p->encoding.round == p->key->round;
 }
 
 void ps_agent_encode_on_computed(struct ps_agent_part *p,
                                  struct ps_agent_computation *run)
 {
-    p->is_encoding = false;
-    if (p->encoding_cancelled) {
-        p->encoding_cancelled = false;
+    const bool cancelled = p->encoding.state == PS_AGENT_ENCODING_CANCELLED;
+
+    ps_agent_encode_end(p);
+    if (cancelled) {
         return; /* Its round failed meanwhile. */
     }
-    p->encoded = run->dst;
+    p->encoding.data = run->dst;
     ps_buf_ref(run->dst.buf);
-    p->encoded_round = (uint64_t)run->version;
-    ps_agent_residual_commit(p, p->encoded_round);
+    p->encoding.round = (uint64_t)run->version;
+    ps_agent_residual_commit(p, p->encoding.round);
 }
 
 static void clear_buffer_ref(struct ps_buf **buf)
@@ -235,45 +282,47 @@ static void clear_buffer_ref(struct ps_buf **buf)
 
 void ps_agent_encode_discard(struct ps_agent_part *p)
 {
-    ps_buf_unref(p->encoded.buf);
-    p->encoded = (struct ps_slice){0};
-    p->encoded_sent = false;
-    p->residual_revertible = false;
-    clear_buffer_ref(&p->residual[1]);
-    clear_buffer_ref(&p->moment[1]);
+    ps_buf_unref(p->encoding.data.buf);
+    p->encoding.data = (struct ps_slice){0};
+    p->encoding.was_sent = false;
+    p->encoding.is_revertible = false;
+    clear_buffer_ref(&p->encoding.residual[1]);
+    clear_buffer_ref(&p->encoding.moment[1]);
 }
 
 /* Discards the encoded form and restores the residual and moment from before
  * it. */
 static void revert_encoding(struct ps_agent_part *p)
 {
-    if (p->residual_revertible && p->key->compression.codec.feedback) {
-        clear_buffer_ref(&p->residual[0]);
-        p->residual[0] = p->residual[1];
-        p->residual[1] = NULL;
+    if (p->encoding.is_revertible && p->key->compression.codec.feedback) {
+        clear_buffer_ref(&p->encoding.residual[0]);
+        p->encoding.residual[0] = p->encoding.residual[1];
+        p->encoding.residual[1] = NULL;
     }
-    if (p->residual_revertible && p->key->compression.codec.momentum > 0) {
-        clear_buffer_ref(&p->moment[0]);
-        p->moment[0] = p->moment[1];
-        p->moment[1] = NULL;
+    if (p->encoding.is_revertible && p->key->compression.codec.momentum > 0) {
+        clear_buffer_ref(&p->encoding.moment[0]);
+        p->encoding.moment[0] = p->encoding.moment[1];
+        p->encoding.moment[1] = NULL;
     }
-    if (p->residual_revertible) {
+    if (p->encoding.is_revertible) {
         ps_agent_residual_commit(p, p->key->round - 1);
     }
     ps_agent_encode_discard(p);
-    p->encoding_cancelled = p->is_encoding;
+    if (p->encoding.state == PS_AGENT_ENCODING_RUNNING) {
+        encoding_set_state(p, PS_AGENT_ENCODING_CANCELLED);
+    }
 }
 
 void ps_agent_encode_round_failed(struct ps_agent_part *p)
 {
-    if (!p->encoded_sent) {
+    if (!p->encoding.was_sent) {
         revert_encoding(p);
     }
 }
 
 void ps_agent_encode_refused(struct ps_agent_part *p, uint64_t round)
 {
-    if (p->encoded.buf != NULL && p->encoded_round == round) {
+    if (p->encoding.data.buf != NULL && p->encoding.round == round) {
         revert_encoding(p);
     }
 }
@@ -281,7 +330,7 @@ void ps_agent_encode_refused(struct ps_agent_part *p, uint64_t round)
 void ps_agent_encode_free(struct ps_agent_part *p)
 {
     ps_agent_encode_discard(p);
-    clear_buffer_ref(&p->residual[0]);
-    clear_buffer_ref(&p->moment[0]);
+    clear_buffer_ref(&p->encoding.residual[0]);
+    clear_buffer_ref(&p->encoding.moment[0]);
     ps_agent_residual_detach(p);
 }

@@ -18,6 +18,7 @@
 
 struct ps_agent_job;
 struct ps_agent_key;
+struct ps_agent_residual_record;
 
 enum ps_agent_part_state {
     PS_AGENT_PART_IDLE,
@@ -25,6 +26,36 @@ enum ps_agent_part_state {
     PS_AGENT_PART_COMPUTING,
     PS_AGENT_PART_SENT, /* Not committed yet. */
     PS_AGENT_PART_BACKOFF, /* Refused for a passing reason; enqueued at resend_at. */
+};
+
+enum ps_agent_encoding_state {
+    PS_AGENT_ENCODING_IDLE,
+    PS_AGENT_ENCODING_RUNNING,   /* A computation makes `data`. */
+    PS_AGENT_ENCODING_CANCELLED, /* The same, and it is to be dropped. */
+};
+
+/* Encoded contribution of a partition, and its residuals: encode.c. Used only
+ * with a codec. */
+struct ps_agent_encoding {
+    uint8_t state;        /* enum ps_agent_encoding_state. */
+    bool was_sent;        /* A server may have counted `data`. */
+    bool is_revertible;   /* residual[1] may become residual[0] again. */
+    struct ps_slice data; /* The encoded form; buf NULL: none. */
+    /* Current residual, and the one before `data`; NULL: zeros. */
+    struct ps_buf *residual[2];
+    struct ps_buf *moment[2]; /* As `residual`. */
+    /* Log record with both vectors; NULL: they lie in the scratch pool. */
+    struct ps_agent_residual_record *record;
+    uint64_t round; /* Round of `data`. */
+};
+
+/* Pulls of a partition of an async key: async.c. */
+struct ps_agent_part_async {
+    uint64_t served_ticket; /* Pulls up to this ticket have the value. */
+    /* Pulls up to this ticket get the value with the next reply. */
+    uint64_t requested_ticket;
+    uint64_t clock; /* ssp: pushes that every rank of the job has made. */
+    bool must_request_clock; /* `clock` may be stale: replies were lost. */
 };
 
 /* A partition of a key. In this struct and those below, fields that each round
@@ -39,13 +70,8 @@ struct ps_agent_part {
     uint8_t state; /* enum ps_agent_part_state. */
     /* Its server took it over from another one, or may have. */
     bool owner_changed;
-    bool must_resend_state;   /* Its server has to get our state again. */
-    bool is_init;             /* The queued or sent contribution is an init. */
-    bool residual_revertible; /* residual[1] may become residual[0] again. */
-    bool encoded_sent;        /* A server may have counted `encoded`. */
-    bool is_encoding;         /* A computation makes `encoded`. */
-    bool encoding_cancelled;  /* Its result is to be dropped. */
-    bool must_request_clock;  /* `clock` may be stale: replies were lost. */
+    bool must_resend_state; /* Its server has to get our state again. */
+    bool is_init;           /* The queued or sent contribution is an init. */
     /* Newest version that is known to be committed; NO_VERSION. */
     int64_t committed_version;
     /* Version whose value lies in the results; NO_VERSION. */
@@ -57,22 +83,9 @@ struct ps_agent_part {
     uint64_t completed_round; /* Last round that is over for it. */
     /* Least version of the open pull; NO_VERSION: none is open. */
     int64_t requested_version;
-    /* The next fields are used only with a codec; see encode.c. */
-    struct ps_slice encoded; /* buf NULL: none. */
-    /* Current residual, and the one before `encoded`; NULL: zeros. */
-    struct ps_buf *residual[2];
-    struct ps_buf *moment[2]; /* As `residual`. */
-    /* Log record with both vectors; NULL: they lie in the scratch pool. */
-    struct ps_agent_residual_record *residual_record;
-    uint64_t encoded_round; /* Round of `encoded`. */
-    /* Async: pulls up to this ticket have the value. */
-    uint64_t served_ticket;
-    /* Async: pulls up to this ticket get the value with the next reply. */
-    uint64_t requested_ticket;
-    uint64_t clock; /* ssp: pushes that every rank of the job has made. */
+    struct ps_agent_encoding encoding;
+    struct ps_agent_part_async async;
 };
-
-struct ps_agent_residual_record;
 
 /* Rounds of a key that reattached ranks completed with an earlier agent. */
 struct ps_agent_prior_state {

@@ -13,7 +13,7 @@
 /* Contributions prefetched for one key; more would evict each other. */
 #define PREFETCH_RANKS_MAX 16u
 #define KEY_HOT_BYTES      (offsetof(struct ps_agent_key, compression) + 64)
-#define PART_HOT_BYTES     (offsetof(struct ps_agent_part, residual))
+#define PART_HOT_BYTES     (offsetof(struct ps_agent_part, encoding.residual))
 #define OP_HOT_BYTES       (offsetof(struct ps_agent_op, ticket))
 
 static void prefetch_part(const struct ps_agent_key *k, uint32_t index)

@@ -372,10 +372,10 @@ static struct ps_agent_residual_record *adopt_recovered(struct ps_agent_part *p)
     last = f->round_tag & 1;
     q->encoded_round = f->round_tag >> 1;
     if (q->encoded_round > 0 && press->feedback) {
-        p->residual[0] = ps_buf_ref(q->residual[last]);
+        p->encoding.residual[0] = ps_buf_ref(q->residual[last]);
     }
     if (q->encoded_round > 0 && press->momentum > 0) {
-        p->moment[0] = ps_buf_ref(q->moment[last]);
+        p->encoding.moment[0] = ps_buf_ref(q->moment[last]);
     }
     return q;
 }
@@ -429,11 +429,11 @@ append_record(struct ps_agent_step *st, const struct ps_agent_part *p)
 
 bool ps_agent_residual_attach(struct ps_agent_step *st, struct ps_agent_part *p)
 {
-    if (p->residual_record == NULL && st->a->opt.residual_segment_new != NULL &&
+    if (p->encoding.record == NULL && st->a->opt.residual_segment_new != NULL &&
         record_vectors(&p->key->compression.codec) > 0 &&
-        p->residual[0] == NULL && p->moment[0] == NULL) {
-        p->residual_record = adopt_recovered(p);
-        if (p->residual_record == NULL && p->key->prior_state != NULL &&
+        p->encoding.residual[0] == NULL && p->encoding.moment[0] == NULL) {
+        p->encoding.record = adopt_recovered(p);
+        if (p->encoding.record == NULL && p->key->prior_state != NULL &&
             p->key->prior_state->max_completed > 0 &&
             !p->key->residual_loss_noted) {
             p->key->residual_loss_noted = true;
@@ -443,11 +443,11 @@ bool ps_agent_residual_attach(struct ps_agent_step *st, struct ps_agent_part *p)
                 "the agent before this one",
                 p->key->name);
         }
-        if (p->residual_record == NULL) {
-            p->residual_record = append_record(st, p);
+        if (p->encoding.record == NULL) {
+            p->encoding.record = append_record(st, p);
         }
     }
-    return p->residual_record != NULL;
+    return p->encoding.record != NULL;
 }
 
 /* ---------------------------------------------------------------- encodings */
@@ -460,68 +460,69 @@ static unsigned other_buffer(struct ps_buf *const pair[2],
 
 bool ps_agent_residual_is_encoded(const struct ps_agent_part *p)
 {
-    return p->residual_record != NULL &&
-           p->residual_record->encoded_round != 0 &&
-           p->residual_record->encoded_round == p->key->round;
+    return p->encoding.record != NULL &&
+           p->encoding.record->encoded_round != 0 &&
+           p->encoding.record->encoded_round == p->key->round;
 }
 
 void ps_agent_residual_rewind(struct ps_agent_part *p)
 {
-    struct ps_agent_residual_record *q = p->residual_record;
+    struct ps_agent_residual_record *q = p->encoding.record;
 
     /* [1] gets the newest generation, [0] the one before it. */
-    p->residual[1] = p->residual[0];
-    p->moment[1] = p->moment[0];
-    if (p->residual[0] != NULL) {
-        p->residual[0] = ps_buf_ref(
-            q->residual[other_buffer(q->residual, p->residual[1])]);
+    p->encoding.residual[1] = p->encoding.residual[0];
+    p->encoding.moment[1] = p->encoding.moment[0];
+    if (p->encoding.residual[0] != NULL) {
+        p->encoding.residual[0] = ps_buf_ref(
+            q->residual[other_buffer(q->residual, p->encoding.residual[1])]);
     }
-    if (p->moment[0] != NULL) {
-        p->moment[0] = ps_buf_ref(
-            q->moment[other_buffer(q->moment, p->moment[1])]);
+    if (p->encoding.moment[0] != NULL) {
+        p->encoding.moment[0] = ps_buf_ref(
+            q->moment[other_buffer(q->moment, p->encoding.moment[1])]);
     }
 }
 
 void ps_agent_residual_forward(struct ps_agent_part *p)
 {
-    struct ps_buf *t = p->residual[0];
+    struct ps_buf *t = p->encoding.residual[0];
 
-    p->residual[0] = p->residual[1];
-    p->residual[1] = t;
-    t = p->moment[0];
-    p->moment[0] = p->moment[1];
-    p->moment[1] = t;
+    p->encoding.residual[0] = p->encoding.residual[1];
+    p->encoding.residual[1] = t;
+    t = p->encoding.moment[0];
+    p->encoding.moment[0] = p->encoding.moment[1];
+    p->encoding.moment[1] = t;
 }
 
 struct ps_buf *ps_agent_residual_target(const struct ps_agent_part *p)
 {
-    struct ps_buf *const *pair = p->residual_record->residual;
+    struct ps_buf *const *pair = p->encoding.record->residual;
 
     return pair[0] == NULL
                ? NULL
-               : ps_buf_ref(pair[other_buffer(pair, p->residual[0])]);
+               : ps_buf_ref(pair[other_buffer(pair, p->encoding.residual[0])]);
 }
 
 struct ps_buf *ps_agent_moment_target(const struct ps_agent_part *p)
 {
-    struct ps_buf *const *pair = p->residual_record->moment;
+    struct ps_buf *const *pair = p->encoding.record->moment;
 
-    return pair[0] == NULL ? NULL
-                           : ps_buf_ref(pair[other_buffer(pair, p->moment[0])]);
+    return pair[0] == NULL
+               ? NULL
+               : ps_buf_ref(pair[other_buffer(pair, p->encoding.moment[0])]);
 }
 
 void ps_agent_residual_commit(struct ps_agent_part *p, uint64_t round)
 {
-    struct ps_agent_residual_record *q = p->residual_record;
+    struct ps_agent_residual_record *q = p->encoding.record;
     unsigned last = 0;
 
     if (q == NULL) {
         return;
     }
-    if (p->residual[0] != NULL && q->residual[0] != NULL) {
-        last = p->residual[0] == q->residual[1];
-    } else if (p->moment[0] != NULL) {
-        last = p->moment[0] == q->moment[1];
+    if (p->encoding.residual[0] != NULL && q->residual[0] != NULL) {
+        last = p->encoding.residual[0] == q->residual[1];
+    } else if (p->encoding.moment[0] != NULL) {
+        last = p->encoding.moment[0] == q->moment[1];
     } else {
         round = 0; /* No encoding precedes. */
     }
@@ -534,7 +535,7 @@ void ps_agent_residual_commit(struct ps_agent_part *p, uint64_t round)
 
 void ps_agent_residual_detach(struct ps_agent_part *p)
 {
-    struct ps_agent_residual_record *q = p->residual_record;
+    struct ps_agent_residual_record *q = p->encoding.record;
 
     if (q == NULL) {
         return;
@@ -545,7 +546,7 @@ void ps_agent_residual_detach(struct ps_agent_part *p)
     }
     ps_buf_unref(q->segment);
     ps_free(q);
-    p->residual_record = NULL;
+    p->encoding.record = NULL;
 }
 
 void ps_agent_residual_job_free(struct ps_agent *a, struct ps_agent_job *j)

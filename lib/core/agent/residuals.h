@@ -36,6 +36,10 @@ int ps_agent_encode_start(struct ps_agent_step *st,
                           const struct ps_slice *slices, uint32_t count);
 /* Returns true if the encoded form of the open round exists. */
 bool ps_agent_encode_is_ready(const struct ps_agent_part *p);
+/* Returns true while a computation makes it, even if it is cancelled. */
+bool ps_agent_encode_is_running(const struct ps_agent_part *p);
+/* The computation has ended. */
+void ps_agent_encode_end(struct ps_agent_part *p);
 void ps_agent_encode_on_computed(struct ps_agent_part *p,
                                  struct ps_agent_computation *run);
 /* Frees the encoded form and the previous residual: the round is over. */

@@ -24,7 +24,7 @@ static struct ps_rec_part part_record(const struct ps_agent_part *p, bool empty,
         .dtype = p->key->dtype,
         .count = empty ? 0 : p->count,
         .codec = code ? (uint8_t)p->key->compression.codec.kind : PS_CODEC_NONE,
-        .encoded_bytes = code ? (uint32_t)p->encoded.len : 0,
+        .encoded_bytes = code ? (uint32_t)p->encoding.data.len : 0,
         .rng_key = code ? ps_compression_rng_key(p->key->name_hash) : 0,
     };
 
@@ -43,8 +43,7 @@ void ps_agent_send_fail_part(struct ps_agent_step *st, struct ps_agent_part *p,
     char text[PS_TEXT_MAX];
     struct ps_str t;
 
-    p->is_encoding = false;
-    p->encoding_cancelled = false;
+    ps_agent_encode_end(p);
     /* It is queued again if its owner changed during the computation. */
     ps_agent_send_dequeue(st, p);
     ps_str_init(&t, text, sizeof(text));
@@ -61,7 +60,7 @@ void ps_agent_send_dispatch(struct ps_agent_step *st,
     const struct ps_agent_key *k = p->key;
     const uint64_t bytes = slice == NULL ? 0 : slice->len;
     struct ps_agent_batch_item item = {
-        .part = part_record(p, slice == NULL, slice == &p->encoded),
+        .part = part_record(p, slice == NULL, slice == &p->encoding.data),
         .name_hash = k->name_hash,
         .slice = slice,
     };
@@ -90,7 +89,7 @@ void ps_agent_send_dispatch(struct ps_agent_step *st,
         return;
     }
     ps_agent_part_set_state(p, PS_AGENT_PART_SENT);
-    p->encoded_sent = p->encoded_sent || slice == &p->encoded;
+    p->encoding.was_sent = p->encoding.was_sent || slice == &p->encoding.data;
     if (!p->is_init) {
         f->bytes_sent += bytes;
     }
