@@ -16,7 +16,7 @@ SEEDS = 3000  # Or until one finds the bug.
 
 # A second code of a round goes on from what the first one has left over.
 FROM_THE_LAST = ("lib/core/agent/residual_log.c",
-                 "p->encoding.record->encoded_round == p->key->round;",
+                 "p->encoding.record->encoded_round == p->key->round.number;",
                  "p->encoding.record->encoded_round == UINT64_MAX;")
 
 # name -> [(file, what stands there, what is planted)]
@@ -190,8 +190,8 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     ],
     "forgets what a dead worker has pushed": [
         ("lib/core/agent/async.c",
-         "op->round > op->key->applied_round[op->local_rank];",
-         "           op->round > op->key->applied_round[op->local_rank] + 1;"),
+         "op->round > op->key->async.applied_round[op->local_rank];",
+         "           op->round > op->key->async.applied_round[op->local_rank] + 1;"),
     ],
     "adds up norms in order of arrival": [
         ("lib/core/sched/norm.c",
@@ -497,7 +497,7 @@ static void pending_free(struct ps_sched_norm *n)
     ],
     "broadcasts the array of the first rank": [
         ("lib/core/agent/contribution.c",
-         "k->job->local_ranks[i].rank != k->root)) {",
+         "k->job->local_ranks[i].rank != k->round.root)) {",
          "i != 0)) {"),
     ],
 }

@@ -107,24 +107,24 @@ static bool validate_op(struct ps_agent_step *st, struct ps_agent_session *s,
         return false;
     }
     if (is_push_op((enum ps_op)m->op) &&
-        m->round != k->pushed_round[s->local_rank] + 1) {
+        m->round != k->round.pushed_round[s->local_rank] + 1) {
         ps_agent_op_reject(
             st, s, m, PS_E_INVAL,
             "'%s': rank %u offers round %llu, but its next is %llu", k->name,
             k->job->local_ranks[s->local_rank].rank,
             (unsigned long long)m->round,
-            (unsigned long long)k->pushed_round[s->local_rank] + 1);
+            (unsigned long long)k->round.pushed_round[s->local_rank] + 1);
         return false;
     }
     if ((m->op == PS_OP_PULL || m->op == PS_OP_PULL_ROWS) &&
-        m->round > k->pushed_round[s->local_rank]) {
+        m->round > k->round.pushed_round[s->local_rank]) {
         ps_agent_op_reject(
             st, s, m, PS_E_INVAL,
             "'%s': rank %u asks for version %llu, but has pushed %llu "
             "rounds only",
             k->name, k->job->local_ranks[s->local_rank].rank,
             (unsigned long long)m->round,
-            (unsigned long long)k->pushed_round[s->local_rank]);
+            (unsigned long long)k->round.pushed_round[s->local_rank]);
         return false;
     }
     return true;
@@ -135,12 +135,12 @@ static struct ps_agent_op *find_streaming_op(const struct ps_agent_session *s,
                                              const struct ps_agent_key *k,
                                              uint64_t id)
 {
-    struct ps_agent_op *op = k->contribution[s->local_rank];
+    struct ps_agent_op *op = k->round.contribution[s->local_rank];
 
     if (op != NULL && op->session == s && op->id == id) {
         return op;
     }
-    PS_LIST_EACH(n, &k->deferred_pushes)
+    PS_LIST_EACH(n, &k->round.deferred_pushes)
     {
         op = PS_CONTAINER(n, struct ps_agent_op, node);
         if (op->session == s && op->id == id) {
@@ -171,11 +171,11 @@ static void accept_progress(struct ps_agent_step *st,
         return;
     }
     op->bytes_ready = m->offset;
-    if (k->contribution[s->local_rank] != op) {
+    if (k->round.contribution[s->local_rank] != op) {
         return;
     }
-    k->streaming_count -= !ps_agent_op_is_streaming(op);
-    if (k->round_open && k->round_complete) {
+    k->round.streaming_count -= !ps_agent_op_is_streaming(op);
+    if (k->round.state == PS_AGENT_ROUND_COMPLETE) {
         ps_agent_round_launch_ready(st, k);
     }
 }

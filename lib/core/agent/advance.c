@@ -22,21 +22,24 @@ static void report_progress(struct ps_agent_step *st, struct ps_agent_key *k)
 {
     uint64_t bytes;
 
-    while (k->completed_prefix < k->part_count &&
-           k->parts[k->completed_prefix].completed_round >= k->round &&
-           k->parts[k->completed_prefix].local_version == (int64_t)k->round) {
-        k->completed_prefix++;
+    while (k->round.completed_prefix < k->part_count &&
+           k->parts[k->round.completed_prefix].completed_round >=
+               k->round.number &&
+           k->parts[k->round.completed_prefix].local_version ==
+               (int64_t)k->round.number) {
+        k->round.completed_prefix++;
     }
-    if (k->completed_prefix == k->part_count) {
+    if (k->round.completed_prefix == k->part_count) {
         return; /* The end of the round follows. */
     }
-    bytes = k->parts[k->completed_prefix].first_elem * ps_dtype_size(k->dtype);
-    if (bytes < k->reported_bytes + PROGRESS_BYTES) {
+    bytes = k->parts[k->round.completed_prefix].first_elem *
+            ps_dtype_size(k->dtype);
+    if (bytes < k->round.reported_bytes + PROGRESS_BYTES) {
         return;
     }
-    k->reported_bytes = bytes;
+    k->round.reported_bytes = bytes;
     for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
-        const struct ps_agent_op *op = k->contribution[i];
+        const struct ps_agent_op *op = k->round.contribution[i];
 
         if (op != NULL && op->session != NULL && !op->session->is_closing &&
             (op->kind == PS_OP_PUSHPULL || op->kind == PS_OP_BROADCAST) &&
@@ -56,20 +59,20 @@ static void end_init_part(struct ps_agent_step *st, struct ps_agent_part *p)
         ps_agent_send_dequeue(st, p);
     }
     p->is_init = false;
-    assert(k->pending_init_parts > 0);
-    if (--k->pending_init_parts > 0) {
+    assert(k->init.pending_parts > 0);
+    if (--k->init.pending_parts > 0) {
         return;
     }
-    ps_buf_unref(k->init_array.buf);
-    k->init_array = (struct ps_slice){0};
+    ps_buf_unref(k->init.array.buf);
+    k->init.array = (struct ps_slice){0};
     k->kind->advance(st, k);
-    if (k->round_open && k->round_complete) {
+    if (k->round.state == PS_AGENT_ROUND_COMPLETE) {
         /* The round became complete during the init. */
         for (uint32_t i = 0; i < k->part_count; i++) {
             struct ps_agent_part *q = &k->parts[i];
 
             if (q->state == PS_AGENT_PART_IDLE &&
-                q->committed_version < (int64_t)k->round &&
+                q->committed_version < (int64_t)k->round.number &&
                 ps_agent_contribution_is_ready(q)) {
                 ps_agent_advance_launch(st, q);
             }
@@ -88,24 +91,26 @@ void ps_agent_advance_part(struct ps_agent_step *st, struct ps_agent_part *p)
         }
         return;
     }
-    if (k->round_open && k->round_complete && p->completed_round < k->round &&
-        p->committed_version >= (int64_t)k->round) {
+    if (k->round.state == PS_AGENT_ROUND_COMPLETE &&
+        p->completed_round < k->round.number &&
+        p->committed_version >= (int64_t)k->round.number) {
         if (p->state != PS_AGENT_PART_COMPUTING) {
             ps_agent_send_dequeue(st, p);
         }
-        if (k->needs_value && p->local_version < (int64_t)k->round) {
+        if (k->round.needs_value &&
+            p->local_version < (int64_t)k->round.number) {
             k->kind->advance(st, k); /* Committed without the value. */
             return;
         }
-        p->completed_round = k->round;
+        p->completed_round = k->round.number;
         ps_agent_encode_discard(p);
-        assert(k->pending_parts > 0);
-        if (--k->pending_parts == 0) {
+        assert(k->round.pending_parts > 0);
+        if (--k->round.pending_parts == 0) {
             st->a->stats.rounds++;
             k->kind->end_round(st, k);
             return;
         }
-        if (k->needs_value) {
+        if (k->round.needs_value) {
             report_progress(st, k);
         }
     }
@@ -115,10 +120,11 @@ void ps_agent_advance_part(struct ps_agent_step *st, struct ps_agent_part *p)
 void ps_agent_advance_committed(struct ps_agent_step *st,
                                 struct ps_agent_key *k)
 {
-    uint64_t round = k->round;
+    uint64_t round = k->round.number;
 
-    for (uint32_t i = 0; k->prior_state != NULL && i < k->part_count &&
-                         k->round_complete && k->round == round;
+    for (uint32_t i = 0;
+         k->prior_state != NULL && i < k->part_count &&
+         k->round.state == PS_AGENT_ROUND_COMPLETE && k->round.number == round;
          i++) {
         struct ps_agent_part *p = &k->parts[i];
 
@@ -135,8 +141,8 @@ static bool is_result_current(const struct ps_agent_computation *run)
 {
     const struct ps_agent_key *k = run->part->key;
 
-    return run->version == 0 || (k->round_open && k->round_complete &&
-                                 run->round_starts == k->round_starts);
+    return run->version == 0 || (k->round.state == PS_AGENT_ROUND_COMPLETE &&
+                                 run->round_starts == k->round.starts);
 }
 
 void ps_agent_advance_on_computed(struct ps_agent_step *st,
@@ -150,8 +156,8 @@ void ps_agent_advance_on_computed(struct ps_agent_step *st,
     if (p != NULL && p->state == PS_AGENT_PART_COMPUTING) {
         ps_agent_part_set_state(p, PS_AGENT_PART_IDLE);
         if (!is_result_current(run)) {
-            if (p->is_init || (k->round_open && k->round_complete &&
-                               p->completed_round < k->round &&
+            if (p->is_init || (k->round.state == PS_AGENT_ROUND_COMPLETE &&
+                               p->completed_round < k->round.number &&
                                ps_agent_contribution_is_ready(p))) {
                 ps_agent_advance_launch(st, p);
             }

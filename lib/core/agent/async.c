@@ -86,15 +86,15 @@ static bool is_push_idle(const struct ps_agent_key *k)
             return false;
         }
     }
-    return !k->round_open;
+    return !ps_agent_round_is_open(k);
 }
 
 static void contribute_push(struct ps_agent_key *k, struct ps_agent_op *op)
 {
-    k->contribution[op->local_rank] = op;
-    k->contributed_count++;
-    if (k->contributed_count == 1 || op->priority > k->priority) {
-        k->priority = op->priority;
+    k->round.contribution[op->local_rank] = op;
+    k->round.contributed_count++;
+    if (k->round.contributed_count == 1 || op->priority > k->round.priority) {
+        k->round.priority = op->priority;
     }
 }
 
@@ -104,8 +104,9 @@ static uint64_t node_clock(const struct ps_agent_key *k)
     uint64_t least = UINT64_MAX;
 
     for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
-        uint64_t count = k->contribution[i] != NULL ? k->contribution[i]->round
-                                                    : k->applied_round[i];
+        uint64_t count = k->round.contribution[i] != NULL
+                             ? k->round.contribution[i]->round
+                             : k->async.applied_round[i];
 
         least = count < least ? count : least;
     }
@@ -116,30 +117,30 @@ static uint64_t node_clock(const struct ps_agent_key *k)
  * with rule accumulate the first of each rank. */
 static void start_push(struct ps_agent_step *st, struct ps_agent_key *k)
 {
-    struct ps_list_node *n = ps_list_first(&k->deferred_pushes);
+    struct ps_list_node *n = ps_list_first(&k->round.deferred_pushes);
 
     if (!is_push_idle(k) || n == NULL) {
         return;
     }
-    k->round_open = true;
-    k->needs_value = false;
-    k->round++;
-    k->contributed_count = 0;
-    k->round_op = PS_OP_PUSH;
-    k->reduce = PS_REDUCE_SUM;
-    k->rule = push_rule(k->job);
+    ps_agent_round_set_state(k, PS_AGENT_ROUND_OPEN);
+    k->round.needs_value = false;
+    k->round.number++;
+    k->round.contributed_count = 0;
+    k->round.op = PS_OP_PUSH;
+    k->round.reduce = PS_REDUCE_SUM;
+    k->round.rule = push_rule(k->job);
     while (n != NULL) {
         struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
 
-        n = ps_list_next(&k->deferred_pushes, n);
-        if (k->contributed_count == 0 ||
-            (k->rule == PS_RULE_ACCUMULATE &&
-             k->contribution[op->local_rank] == NULL)) {
+        n = ps_list_next(&k->round.deferred_pushes, n);
+        if (k->round.contributed_count == 0 ||
+            (k->round.rule == PS_RULE_ACCUMULATE &&
+             k->round.contribution[op->local_rank] == NULL)) {
             ps_list_remove(&op->node);
             contribute_push(k, op);
         }
     }
-    k->clock = k->job->mode == PS_MODE_SSP ? node_clock(k) : 0;
+    k->async.clock = k->job->mode == PS_MODE_SSP ? node_clock(k) : 0;
     ps_agent_round_complete(st, k);
 }
 
@@ -148,19 +149,18 @@ static void start_push(struct ps_agent_step *st, struct ps_agent_key *k)
 static void end_pushes(struct ps_agent_step *st, struct ps_agent_key *k,
                        int error, const char *text)
 {
-    k->round_open = false;
-    k->round_complete = false;
+    ps_agent_round_set_state(k, PS_AGENT_ROUND_IDLE);
     for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
-        struct ps_agent_op *op = k->contribution[i];
+        struct ps_agent_op *op = k->round.contribution[i];
 
-        k->contribution[i] = NULL;
+        k->round.contribution[i] = NULL;
         if (op == NULL) {
             continue;
         }
         if (error == 0) {
-            k->applied_round[i] = op->round;
-        } else if (k->pushed_round[i] == op->round) {
-            k->pushed_round[i]--; /* May be retried. */
+            k->async.applied_round[i] = op->round;
+        } else if (k->round.pushed_round[i] == op->round) {
+            k->round.pushed_round[i]--; /* May be retried. */
         }
         if (error == 0 && op->kind == PS_OP_PUSHPULL && op->session != NULL) {
             ps_list_push_back(&k->pulls, &op->node);
@@ -184,8 +184,8 @@ static void end_push(struct ps_agent_step *st, struct ps_agent_key *k)
 static void fail_async_ops(struct ps_agent_step *st, struct ps_agent_key *k,
                            int error, const char *text)
 {
-    bool pushes = k->round_open;
-    bool inits = !pushes && k->pending_init_parts > 0;
+    bool pushes = ps_agent_round_is_open(k);
+    bool inits = !pushes && k->init.pending_parts > 0;
 
     for (uint32_t i = 0; (pushes || inits) && i < k->part_count; i++) {
         struct ps_agent_part *p = &k->parts[i];
@@ -228,7 +228,7 @@ static bool is_pull_ready(const struct ps_agent_key *k,
 {
     const struct ps_agent_job *j = k->job;
 
-    return k->applied_round[op->local_rank] >= op->round &&
+    return k->async.applied_round[op->local_rank] >= op->round &&
            (j->mode != PS_MODE_SSP || op->round <= j->staleness ||
             job_clock(k) >= op->round - j->staleness);
 }
@@ -236,7 +236,7 @@ static bool is_pull_ready(const struct ps_agent_key *k,
 static void draw_ticket(struct ps_agent_key *k, struct ps_agent_op *op)
 {
     if (op->ticket == 0) {
-        op->ticket = ++k->last_ticket;
+        op->ticket = ++k->async.last_ticket;
     }
 }
 
@@ -267,7 +267,7 @@ static void advance_async(struct ps_agent_step *st, struct ps_agent_key *k)
     uint64_t last = 0;
 
     end_answered_ops(st, k, &k->pulls);
-    end_answered_ops(st, k, &k->inits);
+    end_answered_ops(st, k, &k->init.ops);
     PS_LIST_EACH(n, &k->pulls)
     {
         struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
@@ -277,9 +277,9 @@ static void advance_async(struct ps_agent_step *st, struct ps_agent_key *k)
             last = op->ticket > last ? op->ticket : last;
         }
     }
-    if (k->pending_init_parts == 0) {
+    if (k->init.pending_parts == 0) {
         /* An init ends when a value exists, from any rank. */
-        PS_LIST_EACH(n, &k->inits)
+        PS_LIST_EACH(n, &k->init.ops)
         {
             struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
 
@@ -301,7 +301,7 @@ static void advance_async(struct ps_agent_step *st, struct ps_agent_key *k)
         }
         p->requested_version = 0;
         p->async.must_request_clock = false;
-        p->async.requested_ticket = k->last_ticket;
+        p->async.requested_ticket = k->async.last_ticket;
         f = ps_agent_send_queue_get(st, k->job, p->owner_node);
         ps_link_send_msg(f->server->dialer.link,
                          &(struct ps_msg){.code = PS_MSG_PULL,
@@ -368,7 +368,7 @@ static int accept_async_value(struct ps_agent_step *st, struct ps_agent_part *p,
 static bool is_push_kept(const struct ps_agent_op *op)
 {
     return (op->kind == PS_OP_PUSH || op->kind == PS_OP_PUSHPULL) &&
-           op->round > op->key->applied_round[op->local_rank];
+           op->round > op->key->async.applied_round[op->local_rank];
 }
 
 static void accept_async_op(struct ps_agent_step *st, struct ps_agent_op *op)
@@ -380,8 +380,8 @@ static void accept_async_op(struct ps_agent_step *st, struct ps_agent_op *op)
         advance_async(st, k);
         return;
     }
-    k->pushed_round[op->local_rank] = op->round;
-    ps_list_push_back(&k->deferred_pushes, &op->node);
+    k->round.pushed_round[op->local_rank] = op->round;
+    ps_list_push_back(&k->round.deferred_pushes, &op->node);
     start_push(st, k);
 }
 
@@ -401,7 +401,7 @@ static uint64_t awaited_async_round(const struct ps_agent_op *op)
 static void async_stamp_push(const struct ps_agent_key *k,
                              struct ps_rec_part *rec)
 {
-    rec->clock = k->clock;
+    rec->clock = k->async.clock;
 }
 
 static int64_t local_version(const struct ps_agent_part *p)

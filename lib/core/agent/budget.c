@@ -180,16 +180,16 @@ int ps_agent_budget_charge_parts(struct ps_agent_key *k, uint32_t count,
         ps_account_refund(a, PS_COST_PARTITIONS, count);
         return rc;
     }
-    k->charged_bytes += bytes;
-    k->charged_parts = count;
+    k->charge.bytes += bytes;
+    k->charge.parts = count;
     return 0;
 }
 
 void ps_agent_budget_refund_key(struct ps_agent_key *k)
 {
     ps_account_refund(&k->job->account, PS_COST_KEYS, 1);
-    ps_account_refund(&k->job->account, PS_COST_PARTITIONS, k->charged_parts);
-    ps_account_refund(&k->job->account, PS_COST_MEMORY, k->charged_bytes);
+    ps_account_refund(&k->job->account, PS_COST_PARTITIONS, k->charge.parts);
+    ps_account_refund(&k->job->account, PS_COST_MEMORY, k->charge.bytes);
 }
 
 void ps_agent_budget_charge_pool(struct ps_agent_job *j,

@@ -11,15 +11,15 @@
 
 uint32_t ps_agent_conflict_retry(const struct ps_agent_key *k)
 {
-    return k->conflict != NULL ? k->conflict->retry : 0;
+    return k->round.conflict != NULL ? k->round.conflict->retry : 0;
 }
 
 void ps_agent_conflict_clear(struct ps_agent_key *k)
 {
-    if (k->conflict != NULL) {
-        ps_free(k->conflict->notified_retry);
-        ps_free(k->conflict);
-        k->conflict = NULL;
+    if (k->round.conflict != NULL) {
+        ps_free(k->round.conflict->notified_retry);
+        ps_free(k->round.conflict);
+        k->round.conflict = NULL;
     }
 }
 
@@ -28,24 +28,24 @@ void ps_agent_conflict_clear(struct ps_agent_key *k)
 static void abort_round(struct ps_agent_step *st, struct ps_agent_key *k,
                         const char *text)
 {
-    struct ps_agent_conflict *q = k->conflict;
+    struct ps_agent_conflict *q = k->round.conflict;
 
     if (q == NULL) {
         q = ps_calloc(1, sizeof(*q));
         q->notified_retry = ps_calloc(k->job->local_rank_count,
                                       sizeof(*q->notified_retry));
-        k->conflict = q;
+        k->round.conflict = q;
     }
     q->retry++;
     ps_str_copy(q->text, sizeof(q->text), text);
     for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
-        if (k->contribution[i] != NULL) {
+        if (k->round.contribution[i] != NULL) {
             q->notified_retry[i] = q->retry;
         }
     }
     for (uint32_t i = 0; i < k->part_count; i++) {
         /* No server merges a push of an aborted attempt. */
-        ps_agent_encode_refused(&k->parts[i], k->round);
+        ps_agent_encode_refused(&k->parts[i], k->round.number);
     }
     ps_agent_fail_key(st, k, PS_E_MISMATCH, text);
 }
@@ -54,9 +54,9 @@ bool ps_agent_conflict_notify_op(struct ps_agent_step *st,
                                  struct ps_agent_op *op)
 {
     struct ps_agent_key *k = op->key;
-    struct ps_agent_conflict *q = k->conflict;
+    struct ps_agent_conflict *q = k->round.conflict;
 
-    if (q == NULL || op->round != k->round ||
+    if (q == NULL || op->round != k->round.number ||
         q->notified_retry[op->local_rank] >= q->retry) {
         return false;
     }
@@ -76,7 +76,7 @@ static void send_abort_round(struct ps_agent_step *st,
         st, k->job, p->owner_node);
     const struct ps_rec_part rec = {.key = k->number,
                                     .index = p->index,
-                                    .round = k->round,
+                                    .round = k->round.number,
                                     .dtype = k->dtype,
                                     .count = p->count};
 
@@ -86,7 +86,7 @@ static void send_abort_round(struct ps_agent_step *st,
                          .abort_round = {.gen = k->job->gen,
                                          .epoch = st->a->map_epoch,
                                          .slot = k->job->slot,
-                                         .retry = k->conflict->retry,
+                                         .retry = k->round.conflict->retry,
                                          .parts = &rec,
                                          .parts_count = 1}},
         st->now, st->fx);
@@ -98,7 +98,8 @@ void ps_agent_conflict_begin(struct ps_agent_step *st, struct ps_agent_op *op,
     struct ps_agent_key *k = op->key;
 
     abort_round(st, k, text);
-    k->conflict->notified_retry[op->local_rank] = k->conflict->retry;
+    k->round.conflict->notified_retry[op->local_rank] =
+        k->round.conflict->retry;
     ps_agent_op_end(st, op, 0, PS_E_MISMATCH, text);
     ps_agent_conflict_resend(st, k, 0);
 }
@@ -107,7 +108,7 @@ void ps_agent_conflict_on_refuse(struct ps_agent_step *st,
                                  struct ps_agent_key *k, uint64_t round,
                                  uint32_t attempt, const char *text)
 {
-    if (k->round_open && round == k->round &&
+    if (ps_agent_round_is_open(k) && round == k->round.number &&
         attempt > ps_agent_conflict_retry(k)) {
         abort_round(st, k, text);
     }
@@ -117,11 +118,13 @@ void ps_agent_conflict_resend(struct ps_agent_step *st, struct ps_agent_key *k,
                               uint32_t node)
 {
     for (uint32_t i = 0;
-         k->conflict != NULL && !k->round_complete && i < k->part_count; i++) {
+         k->round.conflict != NULL &&
+         k->round.state != PS_AGENT_ROUND_COMPLETE && i < k->part_count;
+         i++) {
         const struct ps_agent_part *p = &k->parts[i];
 
         if (p->owner_node != 0 && (node == 0 || p->owner_node == node) &&
-            p->committed_version < (int64_t)k->round) {
+            p->committed_version < (int64_t)k->round.number) {
             send_abort_round(st, k, p);
         }
     }

@@ -3,15 +3,52 @@
  * their bytes that are ready, and the sources of a partition. */
 #include "core/agent/inner.h"
 
+#include "base/state_table.h"
+
+/* ------------------------------------------------------------------ states */
+
+static const char *const state_names[] = {
+    [PS_AGENT_ROUND_IDLE] = "IDLE",
+    [PS_AGENT_ROUND_OPEN] = "OPEN",
+    [PS_AGENT_ROUND_COMPLETE] = "COMPLETE",
+};
+
+static const uint32_t successors[] = {
+    /* A local rank contributes. */
+    [PS_AGENT_ROUND_IDLE] = PS_STATE_BIT(PS_AGENT_ROUND_OPEN),
+    /* COMPLETE: all local ranks have contributed. IDLE: the round failed, or a
+     * reattaching rank has completed it. */
+    [PS_AGENT_ROUND_OPEN] = PS_STATE_BIT(PS_AGENT_ROUND_COMPLETE) |
+                            PS_STATE_BIT(PS_AGENT_ROUND_IDLE),
+    /* The round has ended or failed. */
+    [PS_AGENT_ROUND_COMPLETE] = PS_STATE_BIT(PS_AGENT_ROUND_IDLE),
+};
+
+/* The round of a key, or the push of an async key, at the agent. */
+static const struct ps_state_table round_states = {
+    .name = "local round",
+    .states = state_names,
+    .count = sizeof(state_names) / sizeof(state_names[0]),
+    .allowed = successors,
+};
+
+void ps_agent_round_set_state(struct ps_agent_key *k,
+                              enum ps_agent_round_state to)
+{
+    ps_state_change(&round_states, &k->round.state, (uint8_t)to);
+}
+
+/* -------------------------------------------------------------- questions */
+
 uint64_t ps_agent_contribution_weight(const struct ps_agent_key *k)
 {
     uint64_t weight = 0;
 
     for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
-        const struct ps_agent_op *op = k->contribution[i];
+        const struct ps_agent_op *op = k->round.contribution[i];
 
         if (op != NULL && op->kind != PS_OP_SKIP) {
-            weight += k->reduce == PS_REDUCE_MEAN ? op->samples : 1;
+            weight += k->round.reduce == PS_REDUCE_MEAN ? op->samples : 1;
         }
     }
     return weight;
@@ -22,9 +59,9 @@ bool ps_agent_contribution_is_ready(const struct ps_agent_part *p)
     const struct ps_agent_key *k = p->key;
     uint64_t end = (p->first_elem + p->count) * ps_dtype_size(k->dtype);
 
-    for (uint32_t i = 0; k->streaming_count > 0 && i < k->job->local_rank_count;
-         i++) {
-        const struct ps_agent_op *op = k->contribution[i];
+    for (uint32_t i = 0;
+         k->round.streaming_count > 0 && i < k->job->local_rank_count; i++) {
+        const struct ps_agent_op *op = k->round.contribution[i];
 
         if (op != NULL && ps_agent_op_is_streaming(op) &&
             op->bytes_ready < end) {
@@ -37,9 +74,9 @@ bool ps_agent_contribution_is_ready(const struct ps_agent_part *p)
 bool ps_agent_contribution_awaits_rank(const struct ps_agent_key *k,
                                        uint32_t local, uint64_t round)
 {
-    const struct ps_agent_op *op = k->contribution[local];
+    const struct ps_agent_op *op = k->round.contribution[local];
 
-    return k->pushed_round[local] < round ||
+    return k->round.pushed_round[local] < round ||
            (op != NULL && op->round <= round && ps_agent_op_is_streaming(op));
 }
 
@@ -51,11 +88,11 @@ uint32_t ps_agent_contribution_sources(const struct ps_agent_part *p,
     uint32_t count = 0;
 
     for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
-        const struct ps_agent_op *op = k->contribution[i];
+        const struct ps_agent_op *op = k->round.contribution[i];
 
         if (op == NULL || op->array.buf == NULL ||
-            (k->round_op == PS_OP_BROADCAST &&
-             k->job->local_ranks[i].rank != k->root)) {
+            (k->round.op == PS_OP_BROADCAST &&
+             k->job->local_ranks[i].rank != k->round.root)) {
             continue;
         }
         slices[count++] = (struct ps_slice){.buf = op->array.buf,
@@ -68,10 +105,10 @@ uint32_t ps_agent_contribution_sources(const struct ps_agent_part *p,
 
 bool ps_agent_contribution_all_skipped(const struct ps_agent_key *k)
 {
-    for (uint32_t i = 0; k->round_op == PS_OP_SKIP && i < k->part_count; i++) {
-        if (k->parts[i].skipped_version != (int64_t)k->round) {
+    for (uint32_t i = 0; k->round.op == PS_OP_SKIP && i < k->part_count; i++) {
+        if (k->parts[i].skipped_version != (int64_t)k->round.number) {
             return false;
         }
     }
-    return k->round_op == PS_OP_SKIP;
+    return k->round.op == PS_OP_SKIP;
 }

@@ -93,7 +93,7 @@ static int sum_inline(struct ps_agent_step *st, struct ps_agent_send_queue *f,
     const void *src[INLINE_SOURCES_MAX];
     struct ps_job job = {.op = PS_JOB_SUM,
                          .dtype = (enum ps_dtype)p->key->dtype,
-                         .fold = ps_round_fold(p->key->reduce),
+                         .fold = ps_round_fold(p->key->round.reduce),
                          .count = p->count,
                          .src_count = count,
                          .src = src};
@@ -140,13 +140,13 @@ static int start_part_sum(struct ps_agent_step *st,
     run->token = ++a->last_token;
     run->part = p;
     run->send_queue = f;
-    run->round_starts = p->key->round_starts;
+    run->round_starts = p->key->round.starts;
     run->bytes = bytes;
     run->dst = (struct ps_slice){.buf = buf, .len = bytes};
     c = ps_compute_new(run->token, count, 1);
     c->job.op = PS_JOB_SUM;
     c->job.dtype = (enum ps_dtype)p->key->dtype;
-    c->job.fold = ps_round_fold(p->key->reduce);
+    c->job.fold = ps_round_fold(p->key->round.reduce);
     c->job.count = p->count;
     for (uint32_t i = 0; i < count; i++) {
         ps_compute_add_src(c, &slices[i], 0);

@@ -66,8 +66,8 @@ bool ps_agent_encode_applies(const struct ps_agent_part *p)
     const struct ps_agent_key *k = p->key;
 
     return !p->is_init && k->kind->has_results && !k->kind->is_collective &&
-           k->round_op != PS_OP_BROADCAST && k->round_op != PS_OP_SKIP &&
-           k->reduce <= PS_REDUCE_MEAN && /* Only sums have residuals. */
+           k->round.op != PS_OP_BROADCAST && k->round.op != PS_OP_SKIP &&
+           k->round.reduce <= PS_REDUCE_MEAN && /* Only sums have residuals. */
            ps_compression_applies(&k->compression, k->dtype, p->count);
 }
 
@@ -173,7 +173,7 @@ static struct ps_compute *make_encode_job(struct ps_agent *a,
         press, &(struct ps_codec_position){
                    .key = ps_compression_rng_key(p->key->name_hash),
                    .index = p->index,
-                   .round = p->key->round,
+                   .round = p->key->round.number,
                    .slot = p->key->job->slot});
     c->job.residual = as_floats(m->residual);
     c->job.prior_residual = as_floats(p->encoding.residual[0]);
@@ -241,7 +241,7 @@ int ps_agent_encode_start(struct ps_agent_step *st,
         .len = ps_codec_bytes(&p->key->compression.codec, p->count)};
     run->bytes = run->dst.len;
     run->is_encode = true;
-    run->version = (int64_t)p->key->round;
+    run->version = (int64_t)p->key->round.number;
     release_buffers(&m);
     ps_map_put(a->computations, run->token, run);
     encoding_set_state(p, PS_AGENT_ENCODING_RUNNING);
@@ -256,7 +256,8 @@ int ps_agent_encode_start(struct ps_agent_step *st,
 
 bool ps_agent_encode_is_ready(const struct ps_agent_part *p)
 {
-    return p->encoding.data.buf != NULL && p->encoding.round == p->key->round;
+    return p->encoding.data.buf != NULL &&
+           p->encoding.round == p->key->round.number;
 }
 
 void ps_agent_encode_on_computed(struct ps_agent_part *p,
@@ -305,7 +306,7 @@ static void revert_encoding(struct ps_agent_part *p)
         p->encoding.moment[1] = NULL;
     }
     if (p->encoding.is_revertible) {
-        ps_agent_residual_commit(p, p->key->round - 1);
+        ps_agent_residual_commit(p, p->key->round.number - 1);
     }
     ps_agent_encode_discard(p);
     if (p->encoding.state == PS_AGENT_ENCODING_RUNNING) {

@@ -16,10 +16,10 @@ void ps_agent_fail_list(struct ps_agent_step *st, struct ps_list *list,
 void ps_agent_fail_inits(struct ps_agent_step *st, struct ps_agent_key *k,
                          int error, const char *text)
 {
-    ps_agent_fail_list(st, &k->inits, error, text);
-    k->pending_init_parts = 0;
-    ps_buf_unref(k->init_array.buf);
-    k->init_array = (struct ps_slice){0};
+    ps_agent_fail_list(st, &k->init.ops, error, text);
+    k->init.pending_parts = 0;
+    ps_buf_unref(k->init.array.buf);
+    k->init.array = (struct ps_slice){0};
 }
 
 void ps_agent_fail_key(struct ps_agent_step *st, struct ps_agent_key *k,
@@ -37,25 +37,27 @@ void ps_agent_fail_key(struct ps_agent_step *st, struct ps_agent_key *k,
         p->requested_version = NO_VERSION;
         ps_agent_encode_round_failed(p);
     }
-    for (uint32_t i = 0; k->round_open && i < k->job->local_rank_count; i++) {
-        struct ps_agent_op *op = k->contribution[i];
+    for (uint32_t i = 0;
+         ps_agent_round_is_open(k) && i < k->job->local_rank_count; i++) {
+        struct ps_agent_op *op = k->round.contribution[i];
 
-        k->contribution[i] = NULL;
+        k->round.contribution[i] = NULL;
         if (op != NULL) {
-            k->pushed_round[i] = op->round - 1; /* May be retried. */
+            k->round.pushed_round[i] = op->round - 1; /* May be retried. */
             ps_agent_op_end(st, op, 0, error, text);
         }
     }
-    k->round_open = false;
-    k->round_complete = false;
+    if (ps_agent_round_is_open(k)) {
+        ps_agent_round_set_state(k, PS_AGENT_ROUND_IDLE);
+    }
     ps_agent_fail_inits(st, k, error, text);
     ps_agent_fail_list(st, &k->pulls, error, text);
     ps_agent_fail_list(st, &k->row_pulls, error, text);
-    while ((n = ps_list_pop(&k->deferred_pushes)) != NULL) {
+    while ((n = ps_list_pop(&k->round.deferred_pushes)) != NULL) {
         struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
 
-        if (k->pushed_round[op->local_rank] >= op->round) {
-            k->pushed_round[op->local_rank] = op->round - 1;
+        if (k->round.pushed_round[op->local_rank] >= op->round) {
+            k->round.pushed_round[op->local_rank] = op->round - 1;
         }
         ps_agent_op_end(st, op, 0, error, text);
     }

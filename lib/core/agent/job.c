@@ -71,7 +71,7 @@ void ps_agent_job_free(struct ps_agent_step *st, struct ps_agent *a,
     }
     while ((n = ps_list_first(&j->opening_keys)) != NULL) {
         ps_agent_key_free(st, a,
-                          PS_CONTAINER(n, struct ps_agent_key, opening_node));
+                          PS_CONTAINER(n, struct ps_agent_key, opening.node));
     }
     ps_agent_op_free_list(&j->barrier_ops);
     ps_agent_op_free_list(&j->sched_ops);
@@ -460,9 +460,9 @@ void ps_agent_job_resend_all(struct ps_agent_step *st)
         PS_LIST_EACH(n, &j->opening_keys)
         {
             struct ps_agent_key *k = PS_CONTAINER(n, struct ps_agent_key,
-                                                  opening_node);
+                                                  opening.node);
 
-            if (k->open_sent) {
+            if (k->opening.state == PS_AGENT_KEY_REQUESTED) {
                 ps_agent_key_send_open(st, k);
             }
         }

@@ -6,10 +6,38 @@
 #include "base/alloc.h"
 #include "base/name_hash.h"
 #include "base/num.h"
+#include "base/state_table.h"
 #include "base/str.h"
 
 #include <assert.h>
 #include <string.h>
+
+static const char *const state_names[] = {
+    [PS_AGENT_KEY_WAITING] = "WAITING",
+    [PS_AGENT_KEY_REQUESTED] = "REQUESTED",
+    [PS_AGENT_KEY_OPEN] = "OPEN",
+};
+
+static const uint32_t successors[] = {
+    /* OPEN: an answer to a request that was never sent is taken as well. */
+    [PS_AGENT_KEY_WAITING] = PS_STATE_BIT(PS_AGENT_KEY_REQUESTED) |
+                             PS_STATE_BIT(PS_AGENT_KEY_OPEN),
+    [PS_AGENT_KEY_REQUESTED] = PS_STATE_BIT(PS_AGENT_KEY_OPEN),
+    [PS_AGENT_KEY_OPEN] = 0,
+};
+
+/* A key that a worker has declared, at its agent. */
+static const struct ps_state_table key_states = {
+    .name = "declared key",
+    .states = state_names,
+    .count = sizeof(state_names) / sizeof(state_names[0]),
+    .allowed = successors,
+};
+
+static void key_set_state(struct ps_agent_key *k, enum ps_agent_key_state to)
+{
+    ps_state_change(&key_states, &k->opening.state, (uint8_t)to);
+}
 
 /* Key of this kind and name; NULL: none. Keys with equal name hashes form a
  * list. */
@@ -64,7 +92,7 @@ static void send_key_info(struct ps_agent_step *st,
 
     if (error == 0) {
         m.l_key_info.key = k->number;
-        m.l_key_info.pushed_round = k->pushed_round[s->local_rank];
+        m.l_key_info.pushed_round = k->round.pushed_round[s->local_rank];
     }
     if (error == 0) {
         ps_agent_residual_announce(st, s);
@@ -89,16 +117,16 @@ void ps_agent_key_send_open(struct ps_agent_step *st, struct ps_agent_key *k)
     ps_agent_uplink_send_msg(
         st, &(struct ps_msg){.code = PS_MSG_KEY_OPEN,
                              .key_open = {.gen = k->job->gen,
-                                          .request = k->open_request,
+                                          .request = k->opening.request,
                                           .kind = k->key_kind,
                                           .name = k->name,
                                           .dtype = k->dtype,
                                           .count = k->count,
-                                          .shape = k->shape,
-                                          .shape_count = k->shape_count,
-                                          .mxnet_key = k->mxnet_key,
+                                          .shape = k->opening.shape,
+                                          .shape_count = k->opening.shape_count,
+                                          .mxnet_key = k->opening.mxnet_key,
                                           .row_width = k->row_width,
-                                          .if_absent = k->if_absent}});
+                                          .if_absent = k->opening.if_absent}});
 }
 
 /* Collective keys have rounds in any mode. */
@@ -129,28 +157,30 @@ static struct ps_agent_key *key_new(struct ps_agent_step *st,
     k->dtype = m->dtype;
     k->count = m->count;
     k->row_width = m->row_width;
-    k->if_absent = m->if_absent;
-    k->mxnet_key = m->mxnet_key;
-    k->shape_count = m->shape_count;
-    k->shape = ps_calloc(m->shape_count + 1, sizeof(*k->shape));
+    k->opening.if_absent = m->if_absent;
+    k->opening.mxnet_key = m->mxnet_key;
+    k->opening.shape_count = m->shape_count;
+    k->opening.shape = ps_calloc(m->shape_count + 1, sizeof(*k->opening.shape));
     if (m->shape_count > 0) {
-        memcpy(k->shape, m->shape, m->shape_count * sizeof(*k->shape));
+        memcpy(k->opening.shape, m->shape,
+               m->shape_count * sizeof(*k->opening.shape));
     }
-    k->open_request = ++st->a->last_request;
-    ps_list_init(&k->waiters);
-    ps_list_init(&k->deferred_pushes);
+    k->opening.request = ++st->a->last_request;
+    ps_list_init(&k->opening.waiters);
+    ps_list_init(&k->round.deferred_pushes);
     ps_list_init(&k->pulls);
-    ps_list_init(&k->inits);
+    ps_list_init(&k->init.ops);
     ps_list_init(&k->row_pulls);
     ps_list_init(&k->state_transfers);
-    k->pushed_round = ps_calloc(j->local_rank_count, sizeof(*k->pushed_round));
-    k->applied_round = ps_calloc(j->local_rank_count,
-                                 sizeof(*k->applied_round));
-    k->contribution = ps_calloc(j->local_rank_count,
-                                sizeof(struct ps_agent_op *));
-    ps_list_push_back(&j->opening_keys, &k->opening_node);
+    k->round.pushed_round = ps_calloc(j->local_rank_count,
+                                      sizeof(*k->round.pushed_round));
+    k->async.applied_round = ps_calloc(j->local_rank_count,
+                                       sizeof(*k->async.applied_round));
+    k->round.contribution = ps_calloc(j->local_rank_count,
+                                      sizeof(struct ps_agent_op *));
+    ps_list_push_back(&j->opening_keys, &k->opening.node);
     if (j->next_unsent_open == NULL) {
-        j->next_unsent_open = &k->opening_node;
+        j->next_unsent_open = &k->opening.node;
     }
     add_name_index(j, k);
     j->key_count++;
@@ -200,7 +230,7 @@ static void add_key_waiter(struct ps_agent_key *k,
     struct ps_agent_key_waiter *asker = ps_calloc(1, sizeof(*asker));
 
     *asker = *of;
-    ps_list_push_back(&k->waiters, &asker->node);
+    ps_list_push_back(&k->opening.waiters, &asker->node);
     ps_account_charge_unchecked(&of->session->account, PS_COST_OPERATIONS, 1);
 }
 
@@ -240,14 +270,13 @@ static void remove_from_opening(struct ps_agent_key *k)
 {
     struct ps_agent_job *j = k->job;
 
-    if (j->next_unsent_open == &k->opening_node) {
-        j->next_unsent_open = ps_list_next(&j->opening_keys, &k->opening_node);
+    if (j->next_unsent_open == &k->opening.node) {
+        j->next_unsent_open = ps_list_next(&j->opening_keys, &k->opening.node);
     }
-    if (k->open_sent) {
-        k->open_sent = false;
+    if (k->opening.state == PS_AGENT_KEY_REQUESTED) {
         j->opens_in_flight--;
     }
-    ps_list_remove(&k->opening_node);
+    ps_list_remove(&k->opening.node);
 }
 
 /* Sends key_open for waiting keys until PS_KEY_OPENS_MAX are in flight. A key
@@ -257,15 +286,15 @@ static void send_key_opens(struct ps_agent_step *st, struct ps_agent_job *j)
     while (j->opens_in_flight < PS_KEY_OPENS_MAX &&
            j->next_unsent_open != NULL) {
         struct ps_agent_key *k = PS_CONTAINER(
-            j->next_unsent_open, struct ps_agent_key, opening_node);
+            j->next_unsent_open, struct ps_agent_key, opening.node);
 
-        if (ps_list_empty(&k->waiters)) {
+        if (ps_list_empty(&k->opening.waiters)) {
             ps_agent_key_free(st, st->a, k);
             continue;
         }
         j->next_unsent_open = ps_list_next(&j->opening_keys,
                                            j->next_unsent_open);
-        k->open_sent = true;
+        key_set_state(k, PS_AGENT_KEY_REQUESTED);
         j->opens_in_flight++;
         ps_agent_key_send_open(st, k);
     }
@@ -333,7 +362,7 @@ void ps_agent_key_on_declare(struct ps_agent_step *st,
         !ps_agent_reattach_key(st, s, k, m->pushed_round)) {
         return;
     }
-    if (k != NULL && k->is_open) {
+    if (k != NULL && ps_agent_key_is_open(k)) {
         send_key_info(st, &asker, k, 0, "");
         return;
     }
@@ -349,17 +378,17 @@ void ps_agent_key_on_declare(struct ps_agent_step *st,
             return;
         }
         k = key_new(st, j, kind, m);
-        k->charged_bytes = charged;
+        k->charge.bytes = charged;
         if (m->reattached &&
             !ps_agent_reattach_key(st, s, k, m->pushed_round)) {
             ps_agent_key_free(st, st->a, k);
             return;
         }
-    } else if (m->if_absent < k->if_absent) {
+    } else if (m->if_absent < k->opening.if_absent) {
         /* The most permissive request decides, for all waiters. */
-        k->if_absent = m->if_absent;
-        k->open_request = ++st->a->last_request;
-        if (k->open_sent) {
+        k->opening.if_absent = m->if_absent;
+        k->opening.request = ++st->a->last_request;
+        if (k->opening.state == PS_AGENT_KEY_REQUESTED) {
             ps_agent_key_send_open(st, k);
         }
     }
@@ -372,7 +401,7 @@ static void answer_key_waiters(struct ps_agent_step *st, struct ps_agent_key *k,
 {
     struct ps_list_node *n;
 
-    while ((n = ps_list_pop(&k->waiters)) != NULL) {
+    while ((n = ps_list_pop(&k->opening.waiters)) != NULL) {
         struct ps_agent_key_waiter *asker = PS_CONTAINER(
             n, struct ps_agent_key_waiter, node);
 
@@ -458,7 +487,7 @@ static void open_key(struct ps_agent_step *st, struct ps_agent_key *k,
         return;
     }
     remove_from_opening(k);
-    k->is_open = true;
+    key_set_state(k, PS_AGENT_KEY_OPEN);
     k->number = m->key;
     k->placement_epoch = m->epoch;
     ps_map_put(k->job->keys, k->number, k);
@@ -492,8 +521,8 @@ void ps_agent_key_on_opened(struct ps_agent_step *st,
     }
     PS_LIST_EACH(n, &j->opening_keys)
     {
-        k = PS_CONTAINER(n, struct ps_agent_key, opening_node);
-        if (k->open_request != m->request) {
+        k = PS_CONTAINER(n, struct ps_agent_key, opening.node);
+        if (k->opening.request != m->request) {
             continue;
         }
         if (m->error != 0) {
@@ -552,23 +581,23 @@ void ps_agent_key_free(struct ps_agent_step *st, struct ps_agent *a,
         }
         ps_agent_encode_free(p);
     }
-    while ((n = ps_list_pop(&k->waiters)) != NULL) {
+    while ((n = ps_list_pop(&k->opening.waiters)) != NULL) {
         ps_agent_key_waiter_free(
             PS_CONTAINER(n, struct ps_agent_key_waiter, node));
     }
     for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
-        if (k->contribution[i] != NULL) {
-            ps_agent_op_free(k->contribution[i]);
+        if (k->round.contribution[i] != NULL) {
+            ps_agent_op_free(k->round.contribution[i]);
         }
     }
-    ps_agent_op_free_list(&k->deferred_pushes);
+    ps_agent_op_free_list(&k->round.deferred_pushes);
     ps_agent_op_free_list(&k->pulls);
-    ps_agent_op_free_list(&k->inits);
+    ps_agent_op_free_list(&k->init.ops);
     ps_agent_op_free_list(&k->row_pulls);
     ps_agent_op_free_list(&k->state_transfers);
-    ps_buf_unref(k->init_array.buf);
+    ps_buf_unref(k->init.array.buf);
     remove_name_index(k->job, k);
-    if (k->is_open) {
+    if (ps_agent_key_is_open(k)) {
         ps_map_remove(k->job->keys, k->number);
     } else {
         remove_from_opening(k);
@@ -579,9 +608,9 @@ void ps_agent_key_free(struct ps_agent_step *st, struct ps_agent *a,
     ps_free(k->parts);
     ps_agent_conflict_clear(k);
     ps_agent_reattach_free(k);
-    ps_free(k->pushed_round);
-    ps_free(k->applied_round);
-    ps_free(k->contribution);
-    ps_free(k->shape);
+    ps_free(k->round.pushed_round);
+    ps_free(k->async.applied_round);
+    ps_free(k->round.contribution);
+    ps_free(k->opening.shape);
     ps_free(k);
 }

@@ -101,6 +101,79 @@ struct ps_agent_conflict {
     char text[PS_TEXT_MAX + 1];
 };
 
+enum ps_agent_round_state {
+    PS_AGENT_ROUND_IDLE,
+    PS_AGENT_ROUND_OPEN,     /* A local rank has contributed. */
+    PS_AGENT_ROUND_COMPLETE, /* All local ranks have: partitions may leave. */
+};
+
+/* Last begun round of a key over the ranks of this node. Async: the push of
+ * this node. */
+struct ps_agent_round {
+    /* Its number; pushed_round[] are this or one less. Async: pushes so far. */
+    uint64_t number;
+    uint64_t starts; /* Attempts at all rounds, failed ones included. */
+    uint8_t state;   /* enum ps_agent_round_state. */
+    bool needs_value;
+    uint8_t reduce;
+    uint8_t rule;  /* enum ps_rule of the pushes in flight. */
+    enum ps_op op; /* SKIP: all contributions so far are skips. */
+    uint32_t root;
+    int32_t priority;
+    uint32_t contributed_count;
+    uint32_t streaming_count; /* Contributions that are still being copied. */
+    uint32_t launched_parts;  /* Partitions before this index were launched. */
+    struct ps_agent_op **contribution;  /* By local rank; NULL: none yet. */
+    struct ps_agent_conflict *conflict; /* NULL: none in this round. */
+    uint64_t *pushed_round;    /* By local rank: last round contributed to. */
+    uint32_t pending_parts;    /* Partitions that have not ended the round. */
+    uint32_t completed_prefix; /* Partitions before this index have. */
+    uint64_t reported_bytes;   /* Bytes of the result reported to workers. */
+    uint64_t weight;           /* Contributing ranks; in a mean, samples. */
+    struct ps_list deferred_pushes; /* Pushes of the next round. */
+};
+
+/* First value of a key. */
+struct ps_agent_init {
+    struct ps_list ops;
+    struct ps_slice array;  /* The root's array while it is being sent. */
+    uint32_t pending_parts; /* Partitions whose init is not committed. */
+    uint64_t retry;         /* Attempts at sending an init. */
+};
+
+/* Pushes and pulls of an async key: async.c. */
+struct ps_agent_key_async {
+    /* ssp: least push count of the local ranks, pushes in flight included. */
+    uint64_t clock;
+    uint64_t last_ticket;
+    uint64_t *applied_round; /* By local rank: last applied push. */
+};
+
+enum ps_agent_key_state {
+    PS_AGENT_KEY_WAITING,   /* For its turn: few key_opens are in flight. */
+    PS_AGENT_KEY_REQUESTED, /* key_open is sent and not answered. */
+    PS_AGENT_KEY_OPEN,      /* key_opened has arrived. */
+};
+
+/* Declaration of a key, and its opening at the scheduler. */
+struct ps_agent_key_opening {
+    struct ps_list_node node; /* In job->opening_keys until opened. */
+    uint8_t state;            /* enum ps_agent_key_state. */
+    uint8_t if_absent; /* enum ps_if_absent, the least of all waiters'. */
+    uint32_t shape_count;
+    uint64_t *shape;
+    int64_t mxnet_key;
+    uint64_t request;
+    struct ps_list waiters; /* struct ps_agent_key_waiter */
+};
+
+/* Costs of a key, charged to its job. */
+struct ps_agent_key_charge {
+    uint64_t bytes; /* Of memory. */
+    uint32_t parts;
+};
+
+/* Fields that each round touches come first: prefetch.c. */
 struct ps_agent_key {
     struct ps_agent_job *job;
     const struct ps_agent_key_kind *kind;
@@ -111,62 +184,24 @@ struct ps_agent_key {
     uint64_t count;
     uint32_t row_width; /* Elements of a row; 0: a dense key. */
     uint8_t dtype;
-    uint8_t rule; /* enum ps_rule of the pushes in flight. */
-    /* Last begun round; pushed_round[] are this or one less. Async: pushes of
-     * this node. */
-    uint64_t round;
-    uint64_t round_starts; /* Attempts at all rounds, failed ones included. */
-    bool round_open;       /* A local rank has contributed. */
-    bool round_complete;   /* All local ranks have: partitions may leave. */
-    bool needs_value;
-    uint8_t reduce;
-    enum ps_op round_op; /* SKIP: all contributions so far are skips. */
-    uint32_t contributed_count;
-    uint32_t streaming_count; /* Contributions that are still being copied. */
-    uint32_t launched_parts;  /* Partitions before this index were launched. */
-    uint32_t root;
-    struct ps_agent_op **contribution;  /* By local rank; NULL: none yet. */
-    struct ps_agent_conflict *conflict; /* NULL: none in this round. */
-    uint64_t *pushed_round; /* By local rank: last round contributed to. */
+    uint8_t key_kind; /* enum ps_key_kind */
+    struct ps_agent_round round;
     /* Rounds with an earlier agent; NULL: no rank reattached. */
     struct ps_agent_prior_state *prior_state;
-    bool residual_loss_noted; /* The loss of a residual has been logged. */
-    int32_t priority;
-    uint32_t pending_parts;    /* Partitions that have not ended the round. */
-    uint32_t completed_prefix; /* Partitions before this index have. */
-    uint64_t reported_bytes;   /* Bytes of the result reported to workers. */
-    uint64_t weight;           /* Contributing ranks; in a mean, samples. */
-    struct ps_list deferred_pushes; /* Pushes of the next round. */
     struct ps_list pulls;
     struct ps_list row_pulls;
     struct ps_buf *results;    /* Both versions; NULL: rows or async key. */
     uint64_t result_offset[2]; /* Of even versions, of odd ones. */
     uint64_t name_hash;
     struct ps_compression compression;
-    struct ps_list inits;
+    struct ps_agent_init init;
     struct ps_list state_transfers;
-    struct ps_slice init_array;  /* The root's array while it is being sent. */
-    uint32_t pending_init_parts; /* Partitions whose init is not committed. */
-    uint64_t init_retry;         /* Attempts at sending an init. */
-    /* ssp: least push count of the local ranks, pushes in flight included. */
-    uint64_t clock;
-    uint64_t last_ticket;
-    uint64_t *applied_round; /* Async, by local rank: last applied push. */
-    /* Declaration of the key. */
-    struct ps_list_node opening_node; /* In job->opening_keys until opened. */
-    uint8_t key_kind;                 /* enum ps_key_kind */
+    struct ps_agent_key_async async;
+    bool residual_loss_noted; /* The loss of a residual has been logged. */
     char name[PS_KEY_NAME_MAX + 1];
-    uint64_t *shape;
-    uint32_t shape_count;
-    int64_t mxnet_key;
-    uint64_t open_request;
-    uint8_t if_absent; /* enum ps_if_absent, the least of all waiters'. */
-    bool is_open;      /* key_opened has arrived. */
-    bool open_sent;    /* key_open is sent and not answered. */
     uint32_t placement_epoch;
-    struct ps_list waiters; /* struct ps_agent_key_waiter */
-    uint64_t charged_bytes; /* Bytes of memory charged to the job. */
-    uint32_t charged_parts; /* Partitions charged to the job. */
+    struct ps_agent_key_opening opening;
+    struct ps_agent_key_charge charge;
 };
 
 struct ps_agent_key_waiter {
@@ -195,6 +230,16 @@ struct ps_agent_pending_placement {
     uint32_t part_count;
     struct ps_buf *table;
 };
+
+static inline bool ps_agent_round_is_open(const struct ps_agent_key *k)
+{
+    return k->round.state != PS_AGENT_ROUND_IDLE;
+}
+
+static inline bool ps_agent_key_is_open(const struct ps_agent_key *k)
+{
+    return k->opening.state == PS_AGENT_KEY_OPEN;
+}
 
 /* part.c */
 void ps_agent_part_set_state(struct ps_agent_part *p,

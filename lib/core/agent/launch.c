@@ -24,19 +24,19 @@ static bool compute_locally(struct ps_agent_step *st, struct ps_agent_part *p)
     struct ps_agent *a = st->a;
     struct ps_agent_key *k = p->key;
     size_t size = ps_dtype_size(k->dtype);
-    uint64_t version = p->is_init ? 0 : k->round;
-    struct ps_slice one = {.buf = k->init_array.buf,
-                           .offset = k->init_array.offset +
+    uint64_t version = p->is_init ? 0 : k->round.number;
+    struct ps_slice one = {.buf = k->init.array.buf,
+                           .offset = k->init.array.offset +
                                      p->first_elem * size,
                            .len = p->count * size};
-    const bool sums = !p->is_init && k->round_op != PS_OP_BROADCAST &&
-                      k->round_op != PS_OP_SKIP;
+    const bool sums = !p->is_init && k->round.op != PS_OP_BROADCAST &&
+                      k->round.op != PS_OP_SKIP;
     struct ps_slice *slices = &one;
     uint32_t count = 1;
     struct ps_agent_computation *run;
     struct ps_compute *c;
 
-    if (!p->is_init && k->round_op == PS_OP_SKIP) {
+    if (!p->is_init && k->round.op == PS_OP_SKIP) {
         ps_agent_part_skip(p, version);
         if (p->local_version !=
             (int64_t)version - 1) { /* No value exists yet. */
@@ -52,13 +52,15 @@ static bool compute_locally(struct ps_agent_step *st, struct ps_agent_part *p)
     run->token = ++a->last_token;
     run->part = p;
     run->version = (int64_t)version;
-    run->round_starts = k->round_starts;
+    run->round_starts = k->round.starts;
     c = ps_compute_new(run->token, count, 1);
     c->job.op = PS_JOB_SUM;
     c->job.dtype = (enum ps_dtype)k->dtype;
-    c->job.fold = sums ? ps_round_fold(k->reduce) : PS_FOLD_SUM;
+    c->job.fold = sums ? ps_round_fold(k->round.reduce) : PS_FOLD_SUM;
     c->job.count = p->count;
-    c->job.divide_by = sums && k->reduce == PS_REDUCE_MEAN ? k->weight : 1;
+    c->job.divide_by = sums && k->round.reduce == PS_REDUCE_MEAN
+                           ? k->round.weight
+                           : 1;
     for (uint32_t i = 0; i < count; i++) {
         ps_compute_add_src(c, &slices[i], 0);
     }

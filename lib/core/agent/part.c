@@ -98,8 +98,9 @@ void ps_agent_part_skip(struct ps_agent_part *p, uint64_t version)
         return;
     }
     p->skipped_version = (int64_t)version;
-    if (p->owner_node != 0 && k->kind->has_results && k->round_open &&
-        k->round_complete && k->round_op == PS_OP_SKIP && version == k->round &&
+    if (p->owner_node != 0 && k->kind->has_results &&
+        k->round.state == PS_AGENT_ROUND_COMPLETE &&
+        k->round.op == PS_OP_SKIP && version == k->round.number &&
         p->local_version == (int64_t)version - 1) {
         /* A skipped round repeats the value before it. The copy saves a pull,
          * and is the value that a new owner restores. */

@@ -131,7 +131,7 @@ static void change_part_owner(struct ps_agent_step *st, struct ps_agent_part *p,
     p->owner_changed = true;
     ps_agent_placement_send_state(st, p);
     ps_agent_opt_state_reset_part(st, p);
-    if (open && (p->is_init || (k->round_open && k->round_complete))) {
+    if (open && (p->is_init || (k->round.state == PS_AGENT_ROUND_COMPLETE))) {
         ps_agent_send_enqueue(st, p);
     }
 }

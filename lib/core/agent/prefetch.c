@@ -27,7 +27,7 @@ static void prefetch_contributions(const struct ps_agent_key *k)
 {
     for (uint32_t i = 0; i < k->job->local_rank_count && i < PREFETCH_RANKS_MAX;
          i++) {
-        ps_prefetch(k->contribution[i], OP_HOT_BYTES);
+        ps_prefetch(k->round.contribution[i], OP_HOT_BYTES);
     }
 }
 
@@ -49,20 +49,22 @@ void ps_agent_prefetch_ops(const struct ps_agent *a,
     for (uint32_t i = 0; i < count; i++) {
         const struct ps_agent_key *k = key[i];
 
-        if (k == NULL || k->contribution == NULL || k->pushed_round == NULL) {
+        if (k == NULL || k->round.contribution == NULL ||
+            k->round.pushed_round == NULL) {
             continue;
         }
-        ps_prefetch(&k->pushed_round[s->local_rank],
-                    sizeof(k->pushed_round[0]));
-        ps_prefetch(&k->contribution[0],
-                    k->job->local_rank_count * sizeof(k->contribution[0]));
+        ps_prefetch(&k->round.pushed_round[s->local_rank],
+                    sizeof(k->round.pushed_round[0]));
+        ps_prefetch(&k->round.contribution[0],
+                    k->job->local_rank_count *
+                        sizeof(k->round.contribution[0]));
         prefetch_part(k, 0);
     }
     for (uint32_t i = 0; i < count; i++) {
         const struct ps_agent_key *k = key[i];
 
-        if (k != NULL && k->round_open &&
-            k->contributed_count + 1 == k->job->local_rank_count) {
+        if (k != NULL && ps_agent_round_is_open(k) &&
+            k->round.contributed_count + 1 == k->job->local_rank_count) {
             prefetch_contributions(k);
         }
     }
@@ -85,16 +87,17 @@ void ps_agent_prefetch_parts(const struct ps_agent *a, uint64_t gen,
     for (uint32_t i = 0; i < count; i++) {
         const struct ps_agent_key *k = key[i];
 
-        if (k != NULL && k->contribution != NULL) {
-            ps_prefetch(&k->contribution[0],
-                        j->local_rank_count * sizeof(k->contribution[0]));
+        if (k != NULL && k->round.contribution != NULL) {
+            ps_prefetch(&k->round.contribution[0],
+                        j->local_rank_count * sizeof(k->round.contribution[0]));
             prefetch_part(k, part[i].index);
         }
     }
     for (uint32_t i = 0; i < count; i++) {
         const struct ps_agent_key *k = key[i];
 
-        if (k != NULL && k->round_open && k->contribution != NULL) {
+        if (k != NULL && ps_agent_round_is_open(k) &&
+            k->round.contribution != NULL) {
             prefetch_contributions(k);
         }
     }

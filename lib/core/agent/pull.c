@@ -37,9 +37,10 @@ bool ps_agent_pull_is_expected(const struct ps_agent_part *p, int64_t least)
     if (p->is_init) {
         return true; /* Requested when the init is committed. */
     }
-    return k->round_open && k->round_complete && k->needs_value &&
-           (int64_t)k->round >= least && p->state != PS_AGENT_PART_IDLE &&
-           p->committed_version < (int64_t)k->round;
+    return k->round.state == PS_AGENT_ROUND_COMPLETE && k->round.needs_value &&
+           (int64_t)k->round.number >= least &&
+           p->state != PS_AGENT_PART_IDLE &&
+           p->committed_version < (int64_t)k->round.number;
 }
 
 /* Returns true when the verdict on a skip of a round that is over is known from
@@ -106,9 +107,9 @@ void ps_agent_pull_advance(struct ps_agent_step *st, struct ps_agent_key *k)
     int64_t least = NO_VERSION;
 
     end_satisfied_ops(st, k, &k->pulls);
-    if (k->pending_init_parts == 0) {
-        end_satisfied_ops(st, k, &k->inits);
-        if (!ps_list_empty(&k->inits)) {
+    if (k->init.pending_parts == 0) {
+        end_satisfied_ops(st, k, &k->init.ops);
+        if (!ps_list_empty(&k->init.ops)) {
             lower_needed_version(&least, 0);
         }
     }
@@ -117,12 +118,12 @@ void ps_agent_pull_advance(struct ps_agent_step *st, struct ps_agent_key *k)
         lower_needed_version(
             &least, (int64_t)PS_CONTAINER(n, struct ps_agent_op, node)->round);
     }
-    if (k->round_open && k->round_complete && k->needs_value) {
+    if (k->round.state == PS_AGENT_ROUND_COMPLETE && k->round.needs_value) {
         /* Committed partitions whose value has not arrived. */
         for (uint32_t i = 0; i < k->part_count; i++) {
-            if (k->parts[i].committed_version >= (int64_t)k->round &&
-                k->parts[i].local_version < (int64_t)k->round) {
-                lower_needed_version(&least, (int64_t)k->round);
+            if (k->parts[i].committed_version >= (int64_t)k->round.number &&
+                k->parts[i].local_version < (int64_t)k->round.number) {
+                lower_needed_version(&least, (int64_t)k->round.number);
             }
         }
     }
@@ -149,15 +150,15 @@ static bool is_op_of_root(const struct ps_agent_op *op)
 static void start_init(struct ps_agent_step *st, struct ps_agent_key *k,
                        const struct ps_agent_op *op)
 {
-    ps_buf_unref(k->init_array.buf);
-    k->init_array = op->array;
+    ps_buf_unref(k->init.array.buf);
+    k->init.array = op->array;
     ps_buf_ref(op->array.buf);
-    k->init_retry++;
-    k->pending_init_parts = 0;
+    k->init.retry++;
+    k->init.pending_parts = 0;
     for (uint32_t i = 0; i < k->part_count; i++) {
         if (k->parts[i].committed_version < 0) {
             k->parts[i].is_init = true;
-            k->pending_init_parts++;
+            k->init.pending_parts++;
         }
     }
     for (uint32_t i = 0; i < k->part_count; i++) {
@@ -170,9 +171,9 @@ static void start_init(struct ps_agent_step *st, struct ps_agent_key *k,
             (void)ps_agent_launch_part(st, p);
         }
     }
-    if (k->pending_init_parts == 0) {
-        ps_buf_unref(k->init_array.buf);
-        k->init_array = (struct ps_slice){0};
+    if (k->init.pending_parts == 0) {
+        ps_buf_unref(k->init.array.buf);
+        k->init.array = (struct ps_slice){0};
     }
 }
 
@@ -181,25 +182,26 @@ void ps_agent_init_accept_op(struct ps_agent_step *st, struct ps_agent_op *op)
     struct ps_agent_key *k = op->key;
 
     op->round = 0;
-    ps_list_push_back(&k->inits, &op->node);
-    if (is_op_of_root(op) && k->pending_init_parts == 0 && !k->round_open) {
+    ps_list_push_back(&k->init.ops, &op->node);
+    if (is_op_of_root(op) && k->init.pending_parts == 0 &&
+        !ps_agent_round_is_open(k)) {
         start_init(st, k, op);
     }
     if (k->part_count == 0 || k->parts[0].owner_node != 0) {
         k->kind->advance(st, k);
     } else {
-        end_satisfied_ops(st, k, &k->inits);
+        end_satisfied_ops(st, k, &k->init.ops);
     }
 }
 
 void ps_agent_init_start_pending(struct ps_agent_step *st,
                                  struct ps_agent_key *k)
 {
-    PS_LIST_EACH(n, &k->inits)
+    PS_LIST_EACH(n, &k->init.ops)
     {
         struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
 
-        if (is_op_of_root(op) && k->pending_init_parts == 0) {
+        if (is_op_of_root(op) && k->init.pending_parts == 0) {
             start_init(st, k, op);
             return;
         }
@@ -211,10 +213,10 @@ bool ps_agent_init_reopen_part(struct ps_agent_part *p)
     struct ps_agent_key *k = p->key;
 
     if (p->committed_version != 0 || p->local_version != NO_VERSION ||
-        k->round_open || p->is_init) {
+        ps_agent_round_is_open(k) || p->is_init) {
         return false;
     }
-    PS_LIST_EACH(n, &k->inits)
+    PS_LIST_EACH(n, &k->init.ops)
     {
         const struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op,
                                                     node);
@@ -222,13 +224,13 @@ bool ps_agent_init_reopen_part(struct ps_agent_part *p)
         if (!is_op_of_root(op)) {
             continue;
         }
-        if (k->pending_init_parts == 0) {
-            ps_buf_unref(k->init_array.buf);
-            k->init_array = op->array;
+        if (k->init.pending_parts == 0) {
+            ps_buf_unref(k->init.array.buf);
+            k->init.array = op->array;
             ps_buf_ref(op->array.buf);
-            k->init_retry++;
+            k->init.retry++;
         }
-        k->pending_init_parts++;
+        k->init.pending_parts++;
         p->is_init = true;
         p->committed_version = NO_VERSION;
         return true;

@@ -57,7 +57,7 @@ static void send_state_if_reported(struct ps_agent_step *st,
             return;
         }
     }
-    for (uint32_t i = 0; k->is_open && i < k->part_count; i++) {
+    for (uint32_t i = 0; ps_agent_key_is_open(k) && i < k->part_count; i++) {
         if (k->parts[i].owner_node != 0) {
             ps_agent_placement_send_state(st, &k->parts[i]);
         }
@@ -80,7 +80,7 @@ static void serve_completed_round(struct ps_agent_step *st,
 {
     struct ps_agent_key *k = op->key;
 
-    k->pushed_round[op->local_rank] = op->round;
+    k->round.pushed_round[op->local_rank] = op->round;
     if (op->send_only || op->kind == PS_OP_PUSH ||
         op->kind == PS_OP_PUSH_ROWS) {
         ps_agent_op_end(st, op, op->round, 0, "");
@@ -105,12 +105,12 @@ bool ps_agent_reattach_accept_op(struct ps_agent_step *st,
  * been sent. */
 static void cancel_open_round(struct ps_agent_step *st, struct ps_agent_key *k)
 {
-    assert(!k->round_complete);
-    k->round_open = false;
+    assert(k->round.state == PS_AGENT_ROUND_OPEN);
+    ps_agent_round_set_state(k, PS_AGENT_ROUND_IDLE);
     for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
-        struct ps_agent_op *op = k->contribution[i];
+        struct ps_agent_op *op = k->round.contribution[i];
 
-        k->contribution[i] = NULL;
+        k->round.contribution[i] = NULL;
         if (op != NULL) {
             serve_completed_round(st, op);
         }
@@ -127,11 +127,11 @@ static bool is_report_valid(const struct ps_agent_key *k,
         return false;
     }
     if (past == NULL) {
-        return k->pushed_round[s->local_rank] == 0 &&
-               (k->round == 0 || pushed == 0);
+        return k->round.pushed_round[s->local_rank] == 0 &&
+               (k->round.number == 0 || pushed == 0);
     }
     return !past->reported[s->local_rank] &&
-           k->pushed_round[s->local_rank] == 0 &&
+           k->round.pushed_round[s->local_rank] == 0 &&
            pushed <= past->min_completed + 1 &&
            past->max_completed <= pushed + 1;
 }
@@ -161,12 +161,12 @@ bool ps_agent_reattach_key(struct ps_agent_step *st, struct ps_agent_session *s,
     past->reported[s->local_rank] = true;
     past->min_completed = ps_min_u64(past->min_completed, pushed);
     past->max_completed = ps_max_u64(past->max_completed, pushed);
-    k->pushed_round[s->local_rank] = pushed;
+    k->round.pushed_round[s->local_rank] = pushed;
     raise_committed(k);
-    if (k->round_open && k->round <= past->max_completed) {
+    if (ps_agent_round_is_open(k) && k->round.number <= past->max_completed) {
         cancel_open_round(st, k);
     }
-    k->round = ps_max_u64(k->round, past->max_completed);
+    k->round.number = ps_max_u64(k->round.number, past->max_completed);
     send_state_if_reported(st, k);
     return true;
 }

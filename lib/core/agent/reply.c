@@ -133,18 +133,18 @@ static void append_ranks(struct ps_str *t, const struct ps_agent_job *j,
 static bool names_conflict(const struct ps_agent_key *k,
                            const struct ps_msg_refuse *m)
 {
-    bool broadcast = k->round_op == PS_OP_BROADCAST;
+    bool broadcast = k->round.op == PS_OP_BROADCAST;
 
-    return m->conflict_slots_count > 0 && k->round_open &&
+    return m->conflict_slots_count > 0 && ps_agent_round_is_open(k) &&
            !k->kind->is_collective &&
-           (k->round_op == PS_OP_SKIP || broadcast != m->conflict_assign ||
-            (!broadcast && k->reduce != m->conflict_reduce));
+           (k->round.op == PS_OP_SKIP || broadcast != m->conflict_assign ||
+            (!broadcast && k->round.reduce != m->conflict_reduce));
 }
 
 static void append_conflict(struct ps_str *t, const struct ps_agent_key *k,
                             const struct ps_msg_refuse *m)
 {
-    if (k->round_op == PS_OP_SKIP) {
+    if (k->round.op == PS_OP_SKIP) {
         ps_str_add(t, "ranks that have not joined ask for different things, "
                       "among them ");
         append_ranks(t, k->job, m->conflict_slots, m->conflict_slots_count);
@@ -156,8 +156,9 @@ static void append_conflict(struct ps_str *t, const struct ps_agent_key *k,
     ps_str_add(t, "the requests of the ranks differ: ");
     append_ranks(t, k->job, &k->job->slot, 1);
     ps_str_addf(t, ": %s; ",
-                k->round_op == PS_OP_BROADCAST ? "broadcast"
-                                               : ps_reduce_name(k->reduce));
+                k->round.op == PS_OP_BROADCAST
+                    ? "broadcast"
+                    : ps_reduce_name(k->round.reduce));
     append_ranks(t, k->job, m->conflict_slots, m->conflict_slots_count);
     ps_str_addf(t, ": %s",
                 m->conflict_assign ? "broadcast"
@@ -167,8 +168,9 @@ static void append_conflict(struct ps_str *t, const struct ps_agent_key *k,
 /* Describes a broadcast whose root skips the round. */
 static void append_root_skips(struct ps_str *t, const struct ps_agent_key *k)
 {
-    if (k->round_op == PS_OP_BROADCAST) {
-        ps_str_addf(t, "rank %u has joined and cannot be the root", k->root);
+    if (k->round.op == PS_OP_BROADCAST) {
+        ps_str_addf(t, "rank %u has joined and cannot be the root",
+                    k->round.root);
     } else {
         ps_str_add(t, "others broadcast from a rank that has joined and cannot "
                       "be the root");
@@ -196,11 +198,11 @@ static bool is_late_refusal(const struct ps_agent_part *p,
 {
     const struct ps_agent_key *k = p->key;
     const bool awaited = p->state == PS_AGENT_PART_SENT &&
-                         rec->round == (p->is_init ? 0 : k->round);
+                         rec->round == (p->is_init ? 0 : k->round.number);
 
     if (rec->attempt != 0) {
         return !awaited ||
-               rec->attempt != (p->is_init ? k->init_retry : k->round_starts);
+               rec->attempt != (p->is_init ? k->init.retry : k->round.starts);
     }
     return !awaited && rec->round > 0 && !k->kind->has_results &&
            p->requested_version != (int64_t)rec->round &&

@@ -462,7 +462,7 @@ bool ps_agent_residual_is_encoded(const struct ps_agent_part *p)
 {
     return p->encoding.record != NULL &&
            p->encoding.record->encoded_round != 0 &&
-           p->encoding.record->encoded_round == p->key->round;
+           p->encoding.record->encoded_round == p->key->round.number;
 }
 
 void ps_agent_residual_rewind(struct ps_agent_part *p)

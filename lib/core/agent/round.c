@@ -24,32 +24,30 @@ uint64_t ps_agent_round_of_op(const struct ps_agent_op *op)
 
 void ps_agent_round_stamp(const struct ps_agent_key *k, struct ps_rec_part *rec)
 {
-    rec->attempt = k->round_starts;
+    rec->attempt = k->round.starts;
 }
 
 /* Takes the request of the round from `op`: its first contribution, or the
  * first that is not a skip. */
 static void adopt_request(struct ps_agent_key *k, const struct ps_agent_op *op)
 {
-    k->round_op = op->kind;
-    k->reduce = op->reduce;
-    k->root = op->root;
-    k->priority = op->priority;
+    k->round.op = op->kind;
+    k->round.reduce = op->reduce;
+    k->round.root = op->root;
+    k->round.priority = op->priority;
 }
 
 static void open_round(struct ps_agent_key *k, const struct ps_agent_op *op)
 {
-    assert(!k->round_open);
-    if (op->round != k->round) {
+    if (op->round != k->round.number) {
         ps_agent_conflict_clear(k);
     }
-    k->round_open = true;
-    k->round_complete = false;
-    k->needs_value = false;
-    k->round = op->round;
-    k->round_starts++;
-    k->contributed_count = 0;
-    k->streaming_count = 0;
+    ps_agent_round_set_state(k, PS_AGENT_ROUND_OPEN);
+    k->round.needs_value = false;
+    k->round.number = op->round;
+    k->round.starts++;
+    k->round.contributed_count = 0;
+    k->round.streaming_count = 0;
     adopt_request(k, op);
 }
 
@@ -58,13 +56,14 @@ static bool op_matches_round(const struct ps_agent_key *k,
 {
     bool broadcast = op->kind == PS_OP_BROADCAST;
 
-    if (op->kind == PS_OP_SKIP || k->round_op == PS_OP_SKIP) {
+    if (op->kind == PS_OP_SKIP || k->round.op == PS_OP_SKIP) {
         return true;
     }
-    if (broadcast != (k->round_op == PS_OP_BROADCAST)) {
+    if (broadcast != (k->round.op == PS_OP_BROADCAST)) {
         return false;
     }
-    return broadcast ? op->root == k->root : op->reduce == k->reduce;
+    return broadcast ? op->root == k->round.root
+                     : op->reduce == k->round.reduce;
 }
 
 /* Rule R24: aborts a broadcast whose root skips, and returns true then. Only in
@@ -74,20 +73,21 @@ static bool fail_if_root_skips(struct ps_agent_step *st, struct ps_agent_key *k)
     char text[PS_TEXT_MAX];
     struct ps_str t;
 
-    if (k->round_op != PS_OP_BROADCAST || k->part_count == 0 ||
+    if (k->round.op != PS_OP_BROADCAST || k->part_count == 0 ||
         k->parts[0].owner_node != 0) {
         return false;
     }
     for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
-        if (k->job->local_ranks[i].rank == k->root &&
-            k->contribution[i] != NULL &&
-            k->contribution[i]->kind == PS_OP_SKIP) {
+        if (k->job->local_ranks[i].rank == k->round.root &&
+            k->round.contribution[i] != NULL &&
+            k->round.contribution[i]->kind == PS_OP_SKIP) {
             ps_str_init(&t, text, sizeof(text));
             ps_str_addf(&t,
                         "broadcast of '%s' round %llu: rank %u has joined and "
                         "cannot be the root",
-                        k->name, (unsigned long long)k->round, k->root);
-            ps_agent_conflict_on_refuse(st, k, k->round,
+                        k->name, (unsigned long long)k->round.number,
+                        k->round.root);
+            ps_agent_conflict_on_refuse(st, k, k->round.number,
                                         ps_agent_conflict_retry(k) + 1, text);
             return true;
         }
@@ -98,9 +98,9 @@ static bool fail_if_root_skips(struct ps_agent_step *st, struct ps_agent_key *k)
 void ps_agent_round_launch_ready(struct ps_agent_step *st,
                                  struct ps_agent_key *k)
 {
-    while (k->launched_parts < k->part_count &&
-           ps_agent_contribution_is_ready(&k->parts[k->launched_parts])) {
-        struct ps_agent_part *p = &k->parts[k->launched_parts++];
+    while (k->round.launched_parts < k->part_count &&
+           ps_agent_contribution_is_ready(&k->parts[k->round.launched_parts])) {
+        struct ps_agent_part *p = &k->parts[k->round.launched_parts++];
 
         if (p->state != PS_AGENT_PART_IDLE) {
             /* An init of the partition, or a sum for an earlier round, still
@@ -108,7 +108,7 @@ void ps_agent_round_launch_ready(struct ps_agent_step *st,
             continue;
         }
         if (k->prior_state != NULL &&
-            p->committed_version >= (int64_t)k->round) {
+            p->committed_version >= (int64_t)k->round.number) {
             continue;
         }
         p->is_init = false;
@@ -121,19 +121,20 @@ void ps_agent_round_complete(struct ps_agent_step *st, struct ps_agent_key *k)
     if (fail_if_root_skips(st, k)) {
         return;
     }
-    k->round_complete = true;
-    k->pending_parts = k->part_count;
-    k->completed_prefix = 0;
-    k->launched_parts = 0;
-    k->reported_bytes = 0;
-    k->weight = ps_agent_contribution_weight(k);
+    ps_agent_round_set_state(k, PS_AGENT_ROUND_COMPLETE);
+    k->round.pending_parts = k->part_count;
+    k->round.completed_prefix = 0;
+    k->round.launched_parts = 0;
+    k->round.reported_bytes = 0;
+    k->round.weight = ps_agent_contribution_weight(k);
     PS_LIST_EACH(n, &k->pulls)
     {
         const struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op,
                                                     node);
 
-        k->needs_value = k->needs_value ||
-                         (k->kind->has_rounds && op->round >= k->round);
+        k->round.needs_value = k->round.needs_value ||
+                               (k->kind->has_rounds &&
+                                op->round >= k->round.number);
     }
     ps_agent_round_launch_ready(st, k);
     ps_agent_advance_committed(st, k);
@@ -155,11 +156,11 @@ static void append_request(struct ps_str *t, enum ps_op kind, uint8_t reduce,
 static bool check_op_round(struct ps_agent_step *st, struct ps_agent_op *op)
 {
     const struct ps_agent_key *k = op->key;
-    uint64_t next = k->pushed_round[op->local_rank] + 1;
+    uint64_t next = k->round.pushed_round[op->local_rank] + 1;
     char text[PS_TEXT_MAX];
     struct ps_str t;
 
-    if (op->round == next && k->contribution[op->local_rank] == NULL) {
+    if (op->round == next && k->round.contribution[op->local_rank] == NULL) {
         return true;
     }
     ps_str_init(&t, text, sizeof(text));
@@ -182,7 +183,7 @@ static bool contribute_op(struct ps_agent_step *st, struct ps_agent_op *op)
     if (ps_agent_conflict_notify_op(st, op)) {
         return false;
     }
-    if (!k->round_open) {
+    if (!ps_agent_round_is_open(k)) {
         open_round(k, op);
     } else if (!op_matches_round(k, op)) {
         char text[PS_TEXT_MAX];
@@ -196,24 +197,25 @@ static bool contribute_op(struct ps_agent_step *st, struct ps_agent_op *op)
                     k->job->local_ranks[op->local_rank].rank);
         append_request(&t, op->kind, op->reduce, op->root);
         ps_str_add(&t, "; others: ");
-        append_request(&t, k->round_op, k->reduce, k->root);
+        append_request(&t, k->round.op, k->round.reduce, k->round.root);
         ps_agent_conflict_begin(st, op, text);
         return false;
     }
-    if (k->round_op == PS_OP_SKIP) {
+    if (k->round.op == PS_OP_SKIP) {
         adopt_request(k, op);
     }
-    k->contribution[op->local_rank] = op;
-    k->contributed_count++;
-    k->streaming_count += ps_agent_op_is_streaming(op);
-    k->pushed_round[op->local_rank] = op->round;
-    k->needs_value = k->needs_value ||
-                     (!op->send_only && op->kind != PS_OP_PUSH &&
-                      op->kind != PS_OP_PUSH_ROWS && op->kind != PS_OP_SKIP);
-    if (op->kind != PS_OP_SKIP && op->priority > k->priority) {
-        k->priority = op->priority;
+    k->round.contribution[op->local_rank] = op;
+    k->round.contributed_count++;
+    k->round.streaming_count += ps_agent_op_is_streaming(op);
+    k->round.pushed_round[op->local_rank] = op->round;
+    k->round.needs_value = k->round.needs_value ||
+                           (!op->send_only && op->kind != PS_OP_PUSH &&
+                            op->kind != PS_OP_PUSH_ROWS &&
+                            op->kind != PS_OP_SKIP);
+    if (op->kind != PS_OP_SKIP && op->priority > k->round.priority) {
+        k->round.priority = op->priority;
     }
-    if (k->contributed_count == k->job->local_rank_count) {
+    if (k->round.contributed_count == k->job->local_rank_count) {
         ps_agent_round_complete(st, k);
     }
     return true;
@@ -226,10 +228,10 @@ void ps_agent_round_accept_op(struct ps_agent_step *st, struct ps_agent_op *op)
     if (ps_agent_reattach_accept_op(st, op)) {
         return;
     }
-    if (k->round_open && op->round > k->round) {
+    if (ps_agent_round_is_open(k) && op->round > k->round.number) {
         /* A rank whose worker was replaced may contribute while its last
          * round is open. */
-        ps_list_push_back(&k->deferred_pushes, &op->node);
+        ps_list_push_back(&k->round.deferred_pushes, &op->node);
     } else {
         contribute_op(st, op);
     }
@@ -244,14 +246,14 @@ static void contribute_deferred(struct ps_agent_step *st,
     struct ps_list_node *n;
 
     ps_list_init(&again);
-    while ((n = ps_list_pop(&k->deferred_pushes)) != NULL) {
+    while ((n = ps_list_pop(&k->round.deferred_pushes)) != NULL) {
         ps_list_push_back(&again, n);
     }
     while ((n = ps_list_pop(&again)) != NULL) {
         struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
 
-        if (k->round_open && op->round > k->round) {
-            ps_list_push_back(&k->deferred_pushes, n);
+        if (ps_agent_round_is_open(k) && op->round > k->round.number) {
+            ps_list_push_back(&k->round.deferred_pushes, n);
         } else {
             contribute_op(st, op);
         }
@@ -260,15 +262,14 @@ static void contribute_deferred(struct ps_agent_step *st,
 
 void ps_agent_round_end(struct ps_agent_step *st, struct ps_agent_key *k)
 {
-    const uint64_t round = k->round;
+    const uint64_t round = k->round.number;
     const bool skipped = ps_agent_contribution_all_skipped(k);
 
-    k->round_open = false;
-    k->round_complete = false;
+    ps_agent_round_set_state(k, PS_AGENT_ROUND_IDLE);
     for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
-        struct ps_agent_op *op = k->contribution[i];
+        struct ps_agent_op *op = k->round.contribution[i];
 
-        k->contribution[i] = NULL;
+        k->round.contribution[i] = NULL;
         if (op != NULL && skipped) {
             ps_agent_op_end_skipped(st, op, round);
         } else if (op != NULL) {

@@ -49,6 +49,8 @@ void ps_agent_fail_list(struct ps_agent_step *st, struct ps_list *list,
                         int error, const char *text);
 
 /* contribution.c */
+void ps_agent_round_set_state(struct ps_agent_key *k,
+                              enum ps_agent_round_state to);
 /* Returns the number of contributions to the open round that are not skips, or
  * in a mean their samples (rule R20). */
 uint64_t ps_agent_contribution_weight(const struct ps_agent_key *k);

@@ -84,7 +84,7 @@ static int plan_sum(struct ps_agent *a, struct ps_agent_part *p,
 
     ps_rows_sum_init(&sum, k->dtype, k->row_width, locals);
     for (uint32_t i = 0; i < locals; i++) {
-        const struct ps_agent_op *op = k->contribution[i];
+        const struct ps_agent_op *op = k->round.contribution[i];
         uint32_t from;
         uint32_t count = op == NULL || op->rows == NULL
                              ? 0
@@ -143,7 +143,7 @@ static int start_sum(struct ps_agent_step *st, struct ps_agent_send_queue *f,
     run->token = ++a->last_token;
     run->part = p;
     run->send_queue = f;
-    run->round_starts = p->key->round_starts;
+    run->round_starts = p->key->round.starts;
     rc = plan_sum(a, p, run, &c);
     if (rc != 0 || c == NULL) {
         ps_free(run);

@@ -20,7 +20,7 @@ static struct ps_rec_part part_record(const struct ps_agent_part *p, bool empty,
     struct ps_rec_part rec = {
         .key = p->key->number,
         .index = p->index,
-        .round = p->is_init ? 0 : p->key->round,
+        .round = p->is_init ? 0 : p->key->round.number,
         .dtype = p->key->dtype,
         .count = empty ? 0 : p->count,
         .codec = code ? (uint8_t)p->key->compression.codec.kind : PS_CODEC_NONE,
@@ -29,7 +29,7 @@ static struct ps_rec_part part_record(const struct ps_agent_part *p, bool empty,
     };
 
     if (p->is_init) {
-        rec.attempt = p->key->init_retry;
+        rec.attempt = p->key->init.retry;
     } else {
         p->key->kind->stamp_push(p->key, &rec);
     }
@@ -67,15 +67,15 @@ void ps_agent_send_dispatch(struct ps_agent_step *st,
     const struct ps_agent_batch_head head = {
         .msg_code = p->is_init ? PS_MSG_INIT : k->kind->push_code,
         .job = f->job,
-        .reduce = k->reduce,
-        .rule = k->rule,
-        .assign = k->round_op == PS_OP_BROADCAST || k->kind->is_collective,
-        .needs_value = k->needs_value,
+        .reduce = k->round.reduce,
+        .rule = k->round.rule,
+        .assign = k->round.op == PS_OP_BROADCAST || k->kind->is_collective,
+        .needs_value = k->round.needs_value,
         .retry = p->is_init ? 0 : ps_agent_conflict_retry(k),
-        .weight = k->round_op == PS_OP_BROADCAST ? 1 : k->weight,
+        .weight = k->round.op == PS_OP_BROADCAST ? 1 : k->round.weight,
         .has_name_hashes = !k->kind->is_collective &&
                            (item.part.round <= 1 ||
-                            k->round_op == PS_OP_BROADCAST),
+                            k->round.op == PS_OP_BROADCAST),
     };
 
     item.rows = (struct ps_rec_rows){.key = item.part.key,
@@ -108,8 +108,9 @@ static bool is_part_needed(const struct ps_agent_part *p)
 {
     const struct ps_agent_key *k = p->key;
 
-    return k->round_open && k->round_complete &&
-           p->completed_round < k->round && ps_agent_contribution_is_ready(p);
+    return k->round.state == PS_AGENT_ROUND_COMPLETE &&
+           p->completed_round < k->round.number &&
+           ps_agent_contribution_is_ready(p);
 }
 
 /* Drops a sum whose round is over: an earlier push was answered with the value,
@@ -145,7 +146,7 @@ void ps_agent_send_on_computed(struct ps_agent_step *st,
             }
         } else if (p->state == PS_AGENT_PART_COMPUTING &&
                    (!is_part_needed(p) ||
-                    run->round_starts != p->key->round_starts)) {
+                    run->round_starts != p->key->round.starts)) {
             discard_sum(st, p);
             if (p->key->kind->resume_push != NULL) {
                 p->key->kind->resume_push(st, p->key);
@@ -169,8 +170,8 @@ static bool start_part(struct ps_agent_step *st, struct ps_agent_send_queue *f,
     const struct ps_agent_key *k = p->key;
 
     if (p->is_init) {
-        struct ps_slice s = {.buf = k->init_array.buf,
-                             .offset = k->init_array.offset +
+        struct ps_slice s = {.buf = k->init.array.buf,
+                             .offset = k->init.array.offset +
                                        p->first_elem * ps_dtype_size(k->dtype),
                              .len = ps_agent_part_bytes(p)};
 

@@ -54,7 +54,7 @@ void ps_agent_send_enqueue(struct ps_agent_step *st, struct ps_agent_part *p)
 {
     struct ps_agent_send_queue *f = ps_agent_send_queue_get(st, p->key->job,
                                                             p->owner_node);
-    int64_t priority = p->is_init ? 0 : p->key->priority;
+    int64_t priority = p->is_init ? 0 : p->key->round.priority;
 
     assert(p->state != PS_AGENT_PART_QUEUED &&
            p->state != PS_AGENT_PART_COMPUTING);

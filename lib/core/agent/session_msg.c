@@ -20,7 +20,7 @@ static void drop_session_ops(struct ps_agent_session *s)
         struct ps_agent_key *k = op->key;
 
         if (k != NULL &&
-            (k->contribution[op->local_rank] == op ||
+            (k->round.contribution[op->local_rank] == op ||
              (k->kind->is_push_kept != NULL && k->kind->is_push_kept(op)))) {
             ps_agent_op_detach(op);
             continue;
@@ -41,11 +41,11 @@ static void drop_key_waiters(struct ps_agent_session *s)
     PS_LIST_EACH(n, &s->job->opening_keys)
     {
         struct ps_agent_key *k = PS_CONTAINER(n, struct ps_agent_key,
-                                              opening_node);
-        struct ps_list_node *m = ps_list_first(&k->waiters);
+                                              opening.node);
+        struct ps_list_node *m = ps_list_first(&k->opening.waiters);
 
         while (m != NULL) {
-            struct ps_list_node *next = ps_list_next(&k->waiters, m);
+            struct ps_list_node *next = ps_list_next(&k->opening.waiters, m);
             struct ps_agent_key_waiter *asker = PS_CONTAINER(
                 m, struct ps_agent_key_waiter, node);
 

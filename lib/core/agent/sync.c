@@ -125,14 +125,15 @@ static bool may_write_version(const struct ps_agent_part *p, int64_t v)
     if (v <= p->local_version) {
         return false;
     }
-    if (k->round_open && k->round_complete && (uint64_t)v == k->round) {
+    if (k->round.state == PS_AGENT_ROUND_COMPLETE &&
+        (uint64_t)v == k->round.number) {
         return true;
     }
     /* A pull: the buffer of this parity holds v - 2 at best. It may be
      * overwritten when no rank still reads it: all ranks here have pushed v, or
      * no version was ever published here. */
     for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
-        if (k->pushed_round[i] < (uint64_t)v &&
+        if (k->round.pushed_round[i] < (uint64_t)v &&
             p->local_version != NO_VERSION && v > 1 &&
             v - p->local_version > 1) {
             return false;
@@ -222,17 +223,17 @@ static bool reopen_round(struct ps_agent_part *p)
 {
     struct ps_agent_key *k = p->key;
 
-    if (!k->round_open || !k->round_complete || p->is_init ||
-        p->committed_version < (int64_t)k->round ||
-        p->local_version >= (int64_t)k->round ||
+    if (k->round.state != PS_AGENT_ROUND_COMPLETE || p->is_init ||
+        p->committed_version < (int64_t)k->round.number ||
+        p->local_version >= (int64_t)k->round.number ||
         k->compression.codec.kind != PS_CODEC_NONE) {
         return false;
     }
-    p->committed_version = k->round > 1 ? (int64_t)k->round - 1
-                                        : p->local_version;
-    if (p->completed_round == k->round) {
+    p->committed_version = k->round.number > 1 ? (int64_t)k->round.number - 1
+                                               : p->local_version;
+    if (p->completed_round == k->round.number) {
         p->completed_round--;
-        k->pending_parts++;
+        k->round.pending_parts++;
     }
     return true;
 }
