@@ -185,8 +185,8 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     ],
     "lets a pull go when the puller's agent has caught up": [
         ("lib/core/agent/async.c",
-         "job_clock(k) >= op->round - j->staleness);",
-         "            k->clock >= op->round - j->staleness);"),
+         "job_clock(k) >= op->round - j->config.staleness);",
+         "            k->async.clock >= op->round - j->config.staleness);"),
     ],
     "forgets what a dead worker has pushed": [
         ("lib/core/agent/async.c",
@@ -210,7 +210,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     ],
     "knows of an optimizer from the last word alone": [
         ("lib/core/agent/request.c",
-         """j->has_optimizer |= m->error == 0 &&
+         """j->config.has_optimizer |= m->error == 0 &&
                             op->sched_request->code == PS_MSG_OPTIMIZER_SET;""", ""),
     ],
     "steps before all rounds are gathered": [

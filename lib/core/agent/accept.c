@@ -91,10 +91,10 @@ static bool validate_op(struct ps_agent_step *st, struct ps_agent_session *s,
                            k->name);
         return false;
     }
-    if (m->root >= k->job->num_workers) {
+    if (m->root >= k->job->config.num_workers) {
         ps_agent_op_reject(st, s, m, PS_E_INVAL,
                            "root %u: the job has ranks 0 to %u", m->root,
-                           k->job->num_workers - 1);
+                           k->job->config.num_workers - 1);
         return false;
     }
     has_array = m->op == PS_OP_PUSH || m->op == PS_OP_PUSHPULL ||

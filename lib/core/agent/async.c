@@ -28,7 +28,7 @@ static const char rule_required_text[] =
 
 static uint8_t push_rule(const struct ps_agent_job *j)
 {
-    return j->has_optimizer ? PS_RULE_STEP : j->rule;
+    return j->config.has_optimizer ? PS_RULE_STEP : j->config.rule;
 }
 
 static bool validate_async_op(struct ps_agent_step *st,
@@ -140,7 +140,7 @@ static void start_push(struct ps_agent_step *st, struct ps_agent_key *k)
             contribute_push(k, op);
         }
     }
-    k->async.clock = k->job->mode == PS_MODE_SSP ? node_clock(k) : 0;
+    k->async.clock = k->job->config.mode == PS_MODE_SSP ? node_clock(k) : 0;
     ps_agent_round_complete(st, k);
 }
 
@@ -229,8 +229,8 @@ static bool is_pull_ready(const struct ps_agent_key *k,
     const struct ps_agent_job *j = k->job;
 
     return k->async.applied_round[op->local_rank] >= op->round &&
-           (j->mode != PS_MODE_SSP || op->round <= j->staleness ||
-            job_clock(k) >= op->round - j->staleness);
+           (j->config.mode != PS_MODE_SSP || op->round <= j->config.staleness ||
+            job_clock(k) >= op->round - j->config.staleness);
 }
 
 static void draw_ticket(struct ps_agent_key *k, struct ps_agent_op *op)
@@ -324,7 +324,7 @@ void ps_agent_async_raise_clock(struct ps_agent_part *p, uint64_t clock)
 static void reset_clocks(struct ps_agent_key *k, uint32_t node, uint32_t part)
 {
     for (uint32_t i = 0; i < k->part_count; i++) {
-        if (k->job->mode == PS_MODE_SSP && part == PS_AGENT_ALL_PARTS &&
+        if (k->job->config.mode == PS_MODE_SSP && part == PS_AGENT_ALL_PARTS &&
             (node == 0 || k->parts[i].owner_node == node)) {
             k->parts[i].async.must_request_clock = true;
         }
@@ -392,9 +392,9 @@ static uint64_t awaited_async_round(const struct ps_agent_op *op)
 {
     const struct ps_agent_job *j = op->key->job;
 
-    return j->mode == PS_MODE_SSP && op->round > j->staleness &&
+    return j->config.mode == PS_MODE_SSP && op->round > j->config.staleness &&
                    (op->kind == PS_OP_PULL || op->kind == PS_OP_PUSHPULL)
-               ? op->round - j->staleness
+               ? op->round - j->config.staleness
                : 0;
 }
 

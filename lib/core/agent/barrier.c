@@ -9,7 +9,7 @@
 void ps_agent_barrier_send(struct ps_agent_step *st, struct ps_agent_job *j)
 {
     uint32_t *ranks = ps_calloc(j->local_rank_count + 1, sizeof(*ranks));
-    uint64_t number = j->completed_barriers;
+    uint64_t number = j->barriers.completed;
 
     for (;;) {
         uint64_t next = UINT64_MAX;
@@ -45,16 +45,16 @@ void ps_agent_barrier_complete(struct ps_agent_step *st, struct ps_agent_job *j,
 {
     struct ps_list_node *n;
 
-    if (number <= j->completed_barriers) {
+    if (number <= j->barriers.completed) {
         return;
     }
-    j->completed_barriers = number;
-    n = ps_list_first(&j->barrier_ops);
+    j->barriers.completed = number;
+    n = ps_list_first(&j->barriers.ops);
     while (n != NULL) {
-        struct ps_list_node *next = ps_list_next(&j->barrier_ops, n);
+        struct ps_list_node *next = ps_list_next(&j->barriers.ops, n);
         struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
 
-        if (op->round <= j->completed_barriers) {
+        if (op->round <= j->barriers.completed) {
             ps_list_remove(n);
             ps_agent_op_end(st, op, op->round, 0, "");
         }
@@ -82,7 +82,7 @@ void ps_agent_barrier_enter(struct ps_agent_step *st,
 
     op->is_barrier = true;
     op->round = m->number;
-    if (m->number <= j->completed_barriers &&
+    if (m->number <= j->barriers.completed &&
         m->number <= r->entered_barriers + 1 && m->number > 0) {
         if (m->number > r->entered_barriers) {
             r->entered_barriers = m->number;
@@ -92,12 +92,12 @@ void ps_agent_barrier_enter(struct ps_agent_step *st,
     }
     if (m->number == 0 || m->number > r->entered_barriers + 1 ||
         (m->number == r->entered_barriers + 1 &&
-         r->entered_barriers > j->completed_barriers)) {
+         r->entered_barriers > j->barriers.completed)) {
         ps_agent_op_end(st, op, 0, PS_E_INVAL,
                         "barriers are entered one after the other");
         return;
     }
     r->entered_barriers = m->number;
-    ps_list_push_back(&j->barrier_ops, &op->node);
+    ps_list_push_back(&j->barriers.ops, &op->node);
     ps_agent_barrier_send(st, j);
 }

@@ -29,7 +29,7 @@ bool ps_agent_dense_part_fits_frame(const struct ps_agent_key *k,
                                     uint32_t count)
 {
     /* In jobs without servers, dense partitions never travel. */
-    return k->job->num_servers == 0 ||
+    return k->job->config.num_servers == 0 ||
            count * (uint64_t)ps_dtype_state_size(k->dtype) <= PS_PAYLOAD_MAX;
 }
 

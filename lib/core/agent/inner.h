@@ -49,6 +49,7 @@
 #pragma once
 
 #include "core/agent/agent.h"
+#include "core/agent/jobs.h"
 #include "core/agent/keys.h"
 #include "core/agent/operations.h"
 #include "core/agent/residuals.h"

@@ -25,10 +25,10 @@ static struct ps_agent_job *job_new(struct ps_agent *a, uint64_t gen)
     j->keys_by_name = ps_map_new();
     j->pending_placements = ps_map_new();
     j->send_queues = ps_map_new();
-    j->recovered_records = ps_map_new();
+    j->residual_log.recovered = ps_map_new();
     j->name_hash_seed = ps_rng_next(&a->rng);
-    ps_list_init(&j->opening_keys);
-    ps_list_init(&j->barrier_ops);
+    ps_list_init(&j->openings.keys);
+    ps_list_init(&j->barriers.ops);
     ps_list_init(&j->sched_ops);
     ps_map_put(a->jobs, gen, j);
     return j;
@@ -69,11 +69,11 @@ void ps_agent_job_free(struct ps_agent_step *st, struct ps_agent *a,
     while ((k = ps_map_next(j->keys, &c)) != NULL) {
         ps_agent_key_free(st, a, k);
     }
-    while ((n = ps_list_first(&j->opening_keys)) != NULL) {
+    while ((n = ps_list_first(&j->openings.keys)) != NULL) {
         ps_agent_key_free(st, a,
                           PS_CONTAINER(n, struct ps_agent_key, opening.node));
     }
-    ps_agent_op_free_list(&j->barrier_ops);
+    ps_agent_op_free_list(&j->barriers.ops);
     ps_agent_op_free_list(&j->sched_ops);
     c = (struct ps_map_cursor){0};
     while ((f = ps_map_next(j->send_queues, &c)) != NULL) {
@@ -214,8 +214,7 @@ static void assign_ranks(struct ps_agent_step *st, struct ps_agent_job *j,
     j->ranks_assigned = true;
 }
 
-/* Updates worker and state of each local rank. When the job runs, opening
- * sessions get their rank and a welcome. */
+/* When the job runs, gives opening sessions their rank and a welcome. */
 static void assign_sessions(struct ps_agent_step *st, struct ps_agent_job *j,
                             const struct ps_msg_job_state *m)
 {
@@ -233,8 +232,6 @@ static void assign_sessions(struct ps_agent_step *st, struct ps_agent_job *j,
         if (at == j->local_rank_count) {
             continue;
         }
-        j->local_ranks[at].worker = r->worker;
-        j->local_ranks[at].state = r->state;
         if (r->state != PS_RANK_STATE_LIVE) {
             continue;
         }
@@ -395,12 +392,12 @@ void ps_agent_job_on_state(struct ps_agent_step *st,
         return; /* From before the error; a failed job only ends. */
     }
     j->phase = m->phase;
-    j->num_workers = m->num_workers;
-    j->num_servers = m->num_servers;
-    j->mode = m->mode;
-    j->rule = m->rule;
-    j->staleness = m->staleness;
-    j->has_optimizer |= m->optimizer[0] != '\0';
+    j->config.num_workers = m->num_workers;
+    j->config.num_servers = m->num_servers;
+    j->config.mode = m->mode;
+    j->config.rule = m->rule;
+    j->config.staleness = m->staleness;
+    j->config.has_optimizer |= m->optimizer[0] != '\0';
     ps_str_copy(j->name, sizeof(j->name), m->name);
     ps_str_copy(j->end_reason, sizeof(j->end_reason), m->reason);
     assign_ranks(st, j, m);
@@ -426,13 +423,14 @@ void ps_agent_job_reoffer(struct ps_agent_step *st)
                                                   node);
 
         if (s->hello == NULL || s->hello->l_hello.gen != 0 ||
-            s->state != PS_AGENT_SESSION_OPENING || s->is_deferred) {
+            s->state != PS_AGENT_SESSION_OPENING ||
+            s->job_open == PS_AGENT_JOB_OPEN_DEFERRED) {
             continue;
         }
         j = ps_agent_job_find(st->a, s->gen);
         if (j == NULL || j->phase < PS_JOB_PHASE_RUNNING) {
             s->gen = 0;
-            s->reoffer = true;
+            s->job_open = PS_AGENT_JOB_OPEN_AGAIN;
         }
     }
     while ((j = ps_map_next(st->a->jobs, &c)) != NULL) {
@@ -452,12 +450,13 @@ void ps_agent_job_resend_all(struct ps_agent_step *st)
         struct ps_agent_session *s = PS_CONTAINER(n, struct ps_agent_session,
                                                   node);
 
-        if (s->hello != NULL && !s->is_closing && !s->is_deferred) {
+        if (s->hello != NULL && !s->is_closing &&
+            s->job_open != PS_AGENT_JOB_OPEN_DEFERRED) {
             ps_agent_session_send_open(st, s);
         }
     }
     while ((j = ps_map_next(st->a->jobs, &c)) != NULL) {
-        PS_LIST_EACH(n, &j->opening_keys)
+        PS_LIST_EACH(n, &j->openings.keys)
         {
             struct ps_agent_key *k = PS_CONTAINER(n, struct ps_agent_key,
                                                   opening.node);

@@ -139,7 +139,8 @@ kind_of_declaration(const struct ps_agent_job *j, const struct ps_msg_l_key *m)
     if (m->kind == PS_KEY_KIND_COLLECTIVE) {
         return &ps_agent_key_collective;
     }
-    return j->mode == PS_MODE_SYNC ? &ps_agent_key_sync : &ps_agent_key_async;
+    return j->config.mode == PS_MODE_SYNC ? &ps_agent_key_sync
+                                          : &ps_agent_key_async;
 }
 
 static struct ps_agent_key *key_new(struct ps_agent_step *st,
@@ -178,9 +179,9 @@ static struct ps_agent_key *key_new(struct ps_agent_step *st,
                                        sizeof(*k->async.applied_round));
     k->round.contribution = ps_calloc(j->local_rank_count,
                                       sizeof(struct ps_agent_op *));
-    ps_list_push_back(&j->opening_keys, &k->opening.node);
-    if (j->next_unsent_open == NULL) {
-        j->next_unsent_open = &k->opening.node;
+    ps_list_push_back(&j->openings.keys, &k->opening.node);
+    if (j->openings.next_unsent == NULL) {
+        j->openings.next_unsent = &k->opening.node;
     }
     add_name_index(j, k);
     j->key_count++;
@@ -270,11 +271,12 @@ static void remove_from_opening(struct ps_agent_key *k)
 {
     struct ps_agent_job *j = k->job;
 
-    if (j->next_unsent_open == &k->opening.node) {
-        j->next_unsent_open = ps_list_next(&j->opening_keys, &k->opening.node);
+    if (j->openings.next_unsent == &k->opening.node) {
+        j->openings.next_unsent = ps_list_next(&j->openings.keys,
+                                               &k->opening.node);
     }
     if (k->opening.state == PS_AGENT_KEY_REQUESTED) {
-        j->opens_in_flight--;
+        j->openings.in_flight--;
     }
     ps_list_remove(&k->opening.node);
 }
@@ -283,19 +285,19 @@ static void remove_from_opening(struct ps_agent_key *k)
  * without waiters is freed instead. */
 static void send_key_opens(struct ps_agent_step *st, struct ps_agent_job *j)
 {
-    while (j->opens_in_flight < PS_KEY_OPENS_MAX &&
-           j->next_unsent_open != NULL) {
+    while (j->openings.in_flight < PS_KEY_OPENS_MAX &&
+           j->openings.next_unsent != NULL) {
         struct ps_agent_key *k = PS_CONTAINER(
-            j->next_unsent_open, struct ps_agent_key, opening.node);
+            j->openings.next_unsent, struct ps_agent_key, opening.node);
 
         if (ps_list_empty(&k->opening.waiters)) {
             ps_agent_key_free(st, st->a, k);
             continue;
         }
-        j->next_unsent_open = ps_list_next(&j->opening_keys,
-                                           j->next_unsent_open);
+        j->openings.next_unsent = ps_list_next(&j->openings.keys,
+                                               j->openings.next_unsent);
         key_set_state(k, PS_AGENT_KEY_REQUESTED);
-        j->opens_in_flight++;
+        j->openings.in_flight++;
         ps_agent_key_send_open(st, k);
     }
 }
@@ -351,7 +353,7 @@ void ps_agent_key_on_declare(struct ps_agent_step *st,
         send_key_info(st, &asker, NULL, PS_E_MISMATCH, text);
         return;
     }
-    if (j->mode != PS_MODE_SYNC && m->row_width != 0) {
+    if (j->config.mode != PS_MODE_SYNC && m->row_width != 0) {
         send_key_info(
             st, &asker, NULL, PS_E_UNSUPPORTED,
             "keys of rows have rounds, and an async or ssp job has none: "
@@ -519,7 +521,7 @@ void ps_agent_key_on_opened(struct ps_agent_step *st,
         }
         return;
     }
-    PS_LIST_EACH(n, &j->opening_keys)
+    PS_LIST_EACH(n, &j->openings.keys)
     {
         k = PS_CONTAINER(n, struct ps_agent_key, opening.node);
         if (k->opening.request != m->request) {

@@ -138,7 +138,7 @@ void ps_agent_opt_state_accept_op(struct ps_agent_step *st,
                         "no key of real numbers has this number");
         return;
     }
-    if (s->job->num_servers == 0) {
+    if (s->job->config.num_servers == 0) {
         ps_agent_op_end(st, op, 0, PS_E_UNSUPPORTED,
                         "an optimizer runs on servers, and the job has none");
         return;

@@ -188,7 +188,7 @@ void ps_agent_placement_defer(struct ps_agent_job *j,
     struct ps_agent_pending_placement *e = ps_map_get(j->pending_placements,
                                                       m->key);
 
-    if (ps_list_empty(&j->opening_keys) || payload == NULL ||
+    if (ps_list_empty(&j->openings.keys) || payload == NULL ||
         payload->buf == NULL || (e != NULL && e->epoch >= m->epoch)) {
         return; /* No key is opening, or the placement is not newer. */
     }

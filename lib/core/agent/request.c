@@ -46,13 +46,13 @@ void ps_agent_request_optimizer(struct ps_agent_step *st,
     struct ps_agent_op *op = ps_agent_op_new(st, s, m->op_id);
     struct ps_msg set = {.code = PS_MSG_OPTIMIZER_SET};
 
-    if (j->num_servers == 0) {
+    if (j->config.num_servers == 0) {
         ps_agent_op_end(st, op, 0, PS_E_UNSUPPORTED,
                         "an optimizer runs on servers: start the job with "
                         "at least one");
         return;
     }
-    if (j->rule != PS_RULE_NONE) {
+    if (j->config.rule != PS_RULE_NONE) {
         char text[PS_TEXT_MAX];
         struct ps_str t;
 
@@ -60,7 +60,7 @@ void ps_agent_request_optimizer(struct ps_agent_step *st,
         ps_str_addf(&t,
                     "the job states the rule '%s' for its pushes: open it "
                     "without a rule when an optimizer is to apply them",
-                    ps_rule_name(j->rule));
+                    ps_rule_name(j->config.rule));
         ps_agent_op_end(st, op, 0, PS_E_INVAL, text);
         return;
     }
@@ -83,7 +83,7 @@ void ps_agent_request_optimizer_change(
     struct ps_agent_op *op = ps_agent_op_new(st, s, m->op_id);
     struct ps_msg set = {.code = PS_MSG_OPTIMIZER_CHANGE};
 
-    if (j->num_servers == 0) {
+    if (j->config.num_servers == 0) {
         ps_agent_op_end(st, op, 0, PS_E_UNSUPPORTED,
                         "an optimizer runs on servers, and the job has none");
         return;
@@ -105,13 +105,13 @@ void ps_agent_request_compression(struct ps_agent_step *st,
     struct ps_agent_op *op = ps_agent_op_new(st, s, m->op_id);
     struct ps_msg set = {.code = PS_MSG_COMPRESSION_SET};
 
-    if (j->mode != PS_MODE_SYNC) {
+    if (j->config.mode != PS_MODE_SYNC) {
         ps_agent_op_end(st, op, 0, PS_E_UNSUPPORTED,
                         "gradients travel as codes in rounds alone, and an "
                         "async or ssp job has none");
         return;
     }
-    if (j->num_servers == 0) {
+    if (j->config.num_servers == 0) {
         ps_agent_op_end(st, op, 0, PS_E_UNSUPPORTED,
                         "gradients are compressed on their way to servers: "
                         "start the job with at least one");
@@ -140,8 +140,9 @@ void ps_agent_request_on_done(struct ps_agent_step *st,
 
         if (op->round == m->request) {
             /* The job_state with the optimizer may arrive later. */
-            j->has_optimizer |= m->error == 0 &&
-                                op->sched_request->code == PS_MSG_OPTIMIZER_SET;
+            j->config.has_optimizer |= m->error == 0 &&
+                                       op->sched_request->code ==
+                                           PS_MSG_OPTIMIZER_SET;
             ps_list_remove(n);
             ps_agent_op_end(st, op, 0, m->error, m->text);
             return;

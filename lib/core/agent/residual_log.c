@@ -104,17 +104,18 @@ static void announce_segment(struct ps_agent_step *st,
 void ps_agent_residual_announce(struct ps_agent_step *st,
                                 struct ps_agent_session *s)
 {
-    for (uint32_t i = 0; i < s->job->segment_count; i++) {
-        announce_segment(st, s, &s->job->segments[i]);
+    for (uint32_t i = 0; i < s->job->residual_log.segment_count; i++) {
+        announce_segment(st, s, &s->job->residual_log.segments[i]);
     }
 }
 
 static void add_segment(struct ps_agent_job *j, uint64_t id, struct ps_buf *buf)
 {
-    j->segments = ps_realloc(j->segments,
-                             (j->segment_count + 1) * sizeof(*j->segments));
-    j->segments[j->segment_count++] = (struct ps_agent_residual_segment){
-        .id = id, .buf = buf};
+    j->residual_log.segments = ps_realloc(
+        j->residual_log.segments, (j->residual_log.segment_count + 1) *
+                                      sizeof(*j->residual_log.segments));
+    j->residual_log.segments[j->residual_log.segment_count++] =
+        (struct ps_agent_residual_segment){.id = id, .buf = buf};
 }
 
 /* Appends a segment with at least `bytes` for records and announces it to the
@@ -127,15 +128,15 @@ static int new_segment(struct ps_agent_step *st, struct ps_agent_job *j,
     struct ps_buf *buf;
     int rc;
 
-    for (uint32_t i = 0; i < j->segment_count; i++) {
-        size += j->segments[i].buf->size;
+    for (uint32_t i = 0; i < j->residual_log.segment_count; i++) {
+        size += j->residual_log.segments[i].buf->size;
     }
     size = ps_max_u64(size, o->residual_segment_size != 0
                                 ? o->residual_segment_size
                                 : SEGMENT_SIZE);
     size = ps_round_up(
         ps_max_u64(size, bytes + PS_FIXED_RESIDUAL_SEGMENT_BYTES), 4096);
-    rc = j->segment_count < SEGMENTS_MAX
+    rc = j->residual_log.segment_count < SEGMENTS_MAX
              ? o->residual_segment_new(o->alloc_ctx, size, &buf)
              : PS_E_FULL;
     if (rc != 0) {
@@ -147,15 +148,17 @@ static int new_segment(struct ps_agent_step *st, struct ps_agent_job *j,
         .id = ps_rng_next(&st->a->rng) ^ o->instance};
 
     ps_fixed_put_residual_segment(buf->data, &h);
-    j->tail_used = PS_FIXED_RESIDUAL_SEGMENT_BYTES;
+    j->residual_log.tail_used = PS_FIXED_RESIDUAL_SEGMENT_BYTES;
     add_segment(j, h.id, buf);
-    j->tail_segment = j->segment_count;
+    j->residual_log.tail_segment = j->residual_log.segment_count;
     for (uint32_t i = 0; i < j->local_rank_count; i++) {
         struct ps_agent_session *s = j->local_ranks[i].session;
 
         if (s != NULL && !s->is_closing &&
             s->state == PS_AGENT_SESSION_ACTIVE) {
-            announce_segment(st, s, &j->segments[j->segment_count - 1]);
+            announce_segment(
+                st, s,
+                &j->residual_log.segments[j->residual_log.segment_count - 1]);
         }
     }
     return 0;
@@ -204,7 +207,7 @@ find_recovered(const struct ps_agent_job *j, uint64_t label, uint32_t index)
     const uint64_t h = ps_name_hash_slot(j->name_hash_seed, label, index);
 
     for (struct ps_agent_recovered_record *f =
-             ps_map_get(j->recovered_records, h);
+             ps_map_get(j->residual_log.recovered, h);
          f != NULL; f = f->hash_next) {
         if (f->name_hash == label && f->part_index == index) {
             return f;
@@ -219,7 +222,7 @@ static int charge_job_memory(struct ps_agent_job *j, uint64_t bytes,
 {
     int rc = ps_account_charge(&j->account, PS_COST_MEMORY, bytes, ret_refusal);
 
-    j->residual_charged_bytes += rc == 0 ? bytes : 0;
+    j->residual_log.charged_bytes += rc == 0 ? bytes : 0;
     return rc;
 }
 
@@ -250,10 +253,10 @@ static int accept_record(struct ps_agent_job *j, struct ps_buf *piece,
             return rc;
         }
         f = ps_calloc(1, sizeof(*f));
-        f->hash_next = ps_map_remove(j->recovered_records, h);
+        f->hash_next = ps_map_remove(j->residual_log.recovered, h);
         f->name_hash = r.name_hash;
         f->part_index = r.index;
-        ps_map_put(j->recovered_records, h, f);
+        ps_map_put(j->residual_log.recovered, h, f);
     }
     if (f->segment == NULL || r.round_tag >> 1 > f->round_tag >> 1) {
         f->segment = piece;
@@ -306,12 +309,12 @@ void ps_agent_residual_on_segment(struct ps_agent_step *st,
     if (ps_map_get(s->known_segments, h.id) == NULL) {
         ps_map_put(s->known_segments, h.id, s);
     }
-    for (uint32_t i = 0; i < j->segment_count; i++) {
-        if (j->segments[i].id == h.id) {
+    for (uint32_t i = 0; i < j->residual_log.segment_count; i++) {
+        if (j->residual_log.segments[i].id == h.id) {
             return; /* Another worker has handed it over. */
         }
     }
-    if (j->segment_count == SEGMENTS_MAX) {
+    if (j->residual_log.segment_count == SEGMENTS_MAX) {
         ps_agent_session_end(st, s, PS_E_FULL,
                              "more memory of agents than one has made");
         return;
@@ -323,19 +326,19 @@ void ps_agent_residual_on_segment(struct ps_agent_step *st,
         return;
     }
     add_segment(j, h.id, held);
-    j->residual_bytes += h.used;
+    j->residual_log.bytes += h.used;
     st->a->residual_bytes += h.used;
     while (at < h.used) {
         int rc;
 
-        if (j->record_count >= recovered_records_max(st->a)) {
+        if (j->residual_log.record_count >= recovered_records_max(st->a)) {
             ps_agent_session_end(st, s, PS_E_FULL,
                                  "more records of what codes have left over "
                                  "than a job has of its partitions "
                                  "(limits.job.partitions)");
             return;
         }
-        j->record_count++;
+        j->residual_log.record_count++;
         rc = accept_record(j, held, h.used, &at, &why);
         if (rc == PS_E_FULL) {
             ps_agent_session_end_quota(st, s, &why);
@@ -396,8 +399,10 @@ append_record(struct ps_agent_step *st, const struct ps_agent_part *p)
                                st->a->residual_bytes)) {
         return NULL;
     }
-    if (j->tail_segment == 0 ||
-        bytes > j->segments[j->tail_segment - 1].buf->size - j->tail_used) {
+    if (j->residual_log.tail_segment == 0 ||
+        bytes > j->residual_log.segments[j->residual_log.tail_segment - 1]
+                        .buf->size -
+                    j->residual_log.tail_used) {
         int rc = new_segment(st, j, bytes);
 
         if (rc != 0) {
@@ -407,9 +412,9 @@ append_record(struct ps_agent_step *st, const struct ps_agent_part *p)
     if (charge_job_memory(j, bytes, NULL) != 0) {
         return NULL;
     }
-    piece = &j->segments[j->tail_segment - 1];
+    piece = &j->residual_log.segments[j->residual_log.tail_segment - 1];
     h = (void *)piece->buf->data;
-    ps_fixed_put_residual_record(piece->buf->data + j->tail_used,
+    ps_fixed_put_residual_record(piece->buf->data + j->residual_log.tail_used,
                                  &(struct ps_fixed_residual_record){
                                      .name_hash = p->key->name_hash,
                                      .codec_hash = hash_codec(press),
@@ -417,13 +422,13 @@ append_record(struct ps_agent_step *st, const struct ps_agent_part *p)
                                      .count = p->count,
                                      .vector_count = record_vectors(press)});
 
-    struct ps_agent_residual_record *q = record_new(piece->buf, j->tail_used,
-                                                    p->count, press);
+    struct ps_agent_residual_record *q = record_new(
+        piece->buf, j->residual_log.tail_used, p->count, press);
 
-    j->tail_used += bytes;
-    j->residual_bytes += bytes;
+    j->residual_log.tail_used += bytes;
+    j->residual_log.bytes += bytes;
     st->a->residual_bytes += bytes;
-    __atomic_store_n(&h->used, j->tail_used, __ATOMIC_RELEASE);
+    __atomic_store_n(&h->used, j->residual_log.tail_used, __ATOMIC_RELEASE);
     return q;
 }
 
@@ -554,12 +559,12 @@ void ps_agent_residual_job_free(struct ps_agent *a, struct ps_agent_job *j)
     struct ps_map_cursor c = {0};
     struct ps_agent_recovered_record *f;
 
-    a->residual_bytes -= j->residual_bytes;
+    a->residual_bytes -= j->residual_log.bytes;
     if (j->user != NULL) {
         ps_account_refund(&j->account, PS_COST_MEMORY,
-                          j->residual_charged_bytes);
+                          j->residual_log.charged_bytes);
     }
-    while ((f = ps_map_next(j->recovered_records, &c)) != NULL) {
+    while ((f = ps_map_next(j->residual_log.recovered, &c)) != NULL) {
         while (f != NULL) {
             struct ps_agent_recovered_record *next = f->hash_next;
 
@@ -567,9 +572,9 @@ void ps_agent_residual_job_free(struct ps_agent *a, struct ps_agent_job *j)
             f = next;
         }
     }
-    ps_map_free(j->recovered_records);
-    for (uint32_t i = 0; i < j->segment_count; i++) {
-        ps_buf_unref(j->segments[i].buf);
+    ps_map_free(j->residual_log.recovered);
+    for (uint32_t i = 0; i < j->residual_log.segment_count; i++) {
+        ps_buf_unref(j->residual_log.segments[i].buf);
     }
-    ps_free(j->segments);
+    ps_free(j->residual_log.segments);
 }

@@ -4,7 +4,6 @@
 
 #include "core/agent/keys.h"
 
-struct ps_agent_server;
 struct ps_agent_send_queue;
 
 /* Shared memory file that workers keep open for the next agent. */
@@ -24,6 +23,19 @@ struct ps_agent_recovered_record {
     uint32_t part_index;
     uint32_t count;
     uint32_t vector_count;
+};
+
+/* Residual log of a job. */
+struct ps_agent_residual_log {
+    struct ps_agent_residual_segment *segments;
+    uint32_t segment_count;
+    uint32_t tail_segment; /* Index + 1 of the one appended to; 0: none. */
+    uint64_t tail_used;    /* Bytes used of the tail segment. */
+    uint64_t bytes;        /* Bytes used of all segments. */
+    uint64_t record_count; /* Records read in segments of other agents. */
+    /* struct ps_agent_recovered_record by ps_name_hash_slot. */
+    struct ps_map *recovered;
+    uint64_t charged_bytes; /* Bytes of memory charged to the job. */
 };
 
 /* encode.c */

@@ -136,25 +136,26 @@ void ps_agent_session_send_open(struct ps_agent_step *st,
 
     ps_agent_uplink_send_msg(
         st,
-        &(struct ps_msg){.code = PS_MSG_JOB_OPEN,
-                         .job_open = {.worker = s->worker,
-                                      .name = h->job,
-                                      .uid = s->uid,
-                                      .num_workers = h->num_workers,
-                                      .num_servers = h->num_servers,
-                                      .rank = h->rank,
-                                      .mode = h->mode,
-                                      .rule = h->rule,
-                                      .staleness = h->staleness,
-                                      .on_loss = h->on_loss,
-                                      .placement = h->placement,
-                                      .big_array_bound = h->big_array_bound,
-                                      .partition_bytes = h->partition_bytes,
-                                      .start_timeout_ns = h->start_timeout_ns,
-                                      .host = st->a->opt.host,
-                                      .gen = s->gen,
-                                      .reattach = h->gen != 0,
-                                      .reoffer = s->reoffer}});
+        &(struct ps_msg){
+            .code = PS_MSG_JOB_OPEN,
+            .job_open = {.worker = s->worker,
+                         .name = h->job,
+                         .uid = s->uid,
+                         .num_workers = h->num_workers,
+                         .num_servers = h->num_servers,
+                         .rank = h->rank,
+                         .mode = h->mode,
+                         .rule = h->rule,
+                         .staleness = h->staleness,
+                         .on_loss = h->on_loss,
+                         .placement = h->placement,
+                         .big_array_bound = h->big_array_bound,
+                         .partition_bytes = h->partition_bytes,
+                         .start_timeout_ns = h->start_timeout_ns,
+                         .host = st->a->opt.host,
+                         .gen = s->gen,
+                         .reattach = h->gen != 0,
+                         .reoffer = s->job_open == PS_AGENT_JOB_OPEN_AGAIN}});
 }
 
 void ps_agent_session_on_hello(struct ps_agent_step *st,
@@ -212,7 +213,7 @@ void ps_agent_session_on_hello(struct ps_agent_step *st,
     s->unreported_keys = s->gen == 0 ? 0 : m->l_hello.reattach_keys;
     if (st->a->departed_worker_count > 0 &&
         ps_link_unacked(st->a->uplink.dialer.link) > 0) {
-        s->is_deferred = true;
+        s->job_open = PS_AGENT_JOB_OPEN_DEFERRED;
         st->a->deferred_session_count++;
         return;
     }
@@ -232,8 +233,8 @@ void ps_agent_session_send_deferred(struct ps_agent_step *st)
         struct ps_agent_session *s = PS_CONTAINER(n, struct ps_agent_session,
                                                   node);
 
-        if (s->is_deferred) {
-            s->is_deferred = false;
+        if (s->job_open == PS_AGENT_JOB_OPEN_DEFERRED) {
+            s->job_open = PS_AGENT_JOB_OPEN_FIRST;
             a->deferred_session_count--;
             ps_agent_session_send_open(st, s);
         }
@@ -245,9 +246,9 @@ void ps_agent_session_send_welcome(struct ps_agent_step *st,
 {
     const struct ps_agent_job *j = s->job;
     const struct ps_agent_rank *r = &j->local_ranks[s->local_rank];
-    uint64_t passed = r->entered_barriers < j->completed_barriers
+    uint64_t passed = r->entered_barriers < j->barriers.completed
                           ? r->entered_barriers
-                          : j->completed_barriers;
+                          : j->barriers.completed;
 
     session_set_state(s, PS_AGENT_SESSION_ACTIVE);
     ps_effects_send_msg(
@@ -255,10 +256,10 @@ void ps_agent_session_send_welcome(struct ps_agent_step *st,
         &(struct ps_msg){.code = PS_MSG_L_WELCOME,
                          .l_welcome = {.gen = j->gen,
                                        .rank = r->rank,
-                                       .num_workers = j->num_workers,
+                                       .num_workers = j->config.num_workers,
                                        .local_rank = s->local_rank,
                                        .local_size = j->local_rank_count,
-                                       .num_servers = j->num_servers,
+                                       .num_servers = j->config.num_servers,
                                        .completed_barriers = passed,
                                        .ring_layout = st->a->opt.ring_layout}});
 }

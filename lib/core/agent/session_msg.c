@@ -38,7 +38,7 @@ static void drop_key_waiters(struct ps_agent_session *s)
     if (s->job == NULL) {
         return;
     }
-    PS_LIST_EACH(n, &s->job->opening_keys)
+    PS_LIST_EACH(n, &s->job->openings.keys)
     {
         struct ps_agent_key *k = PS_CONTAINER(n, struct ps_agent_key,
                                               opening.node);
@@ -63,7 +63,7 @@ void ps_agent_session_free(struct ps_agent *a, struct ps_agent_session *s)
     drop_session_ops(s);
     drop_key_waiters(s);
     ps_agent_diagnose_drop_session(a, s);
-    a->deferred_session_count -= s->is_deferred;
+    a->deferred_session_count -= s->job_open == PS_AGENT_JOB_OPEN_DEFERRED;
     ps_agent_session_free_memory(a, s);
     ps_map_free(s->announced_arenas);
     ps_map_free(s->known_segments);

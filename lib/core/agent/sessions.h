@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Training processes of this node, their users, jobs and accounts. */
+/* Training processes of this node, their users and accounts. */
 #pragma once
 
 #include "base/list.h"
 #include "base/map.h"
 #include "base/pool.h"
+#include "core/agent/jobs.h"
 #include "core/agent/keys.h"
 #include "core/base/ledger.h"
 
@@ -12,14 +13,6 @@
 #define DEPARTED_WORKERS_MAX 4096u
 /* Ended operations kept for reuse. */
 #define SPARE_OPS_MAX        16384u
-
-struct ps_agent_rank {
-    uint32_t rank;
-    uint64_t worker;
-    uint8_t state;
-    struct ps_agent_session *session; /* NULL: none now. */
-    uint64_t entered_barriers;        /* Number of the last barrier entered. */
-};
 
 /* User with sessions, jobs or leftover resources on this node. */
 struct ps_agent_user {
@@ -30,13 +23,6 @@ struct ps_agent_user {
     struct ps_account account;
 };
 
-/* Result memory of a job that is over, kept while frames reference it. */
-struct ps_agent_draining_pool {
-    struct ps_pool *pool;
-    struct ps_agent_user *user; /* Charged for it; NULL: no user. */
-    uint64_t charged_bytes;
-};
-
 /* Mapped region, charged until its last reader releases it. */
 struct ps_agent_mapping {
     struct ps_list_node node;         /* In session->mappings. */
@@ -45,59 +31,17 @@ struct ps_agent_mapping {
     struct ps_buf *buf;
 };
 
-struct ps_agent_job {
-    uint64_t gen;
-    uint32_t state_version; /* Of the last job_state; 0: none yet. */
-    char name[PS_NAME_MAX + 1];
-    uint8_t phase;
-    char end_reason[PS_TEXT_MAX + 1];
-    uint32_t num_workers;
-    uint32_t num_servers;
-    bool has_optimizer;
-    uint8_t mode;
-    uint8_t rule;
-    uint32_t staleness; /* ssp */
-    uint32_t slot;
-    bool ranks_assigned; /* slot and local_ranks are valid. */
-    struct ps_agent_rank *local_ranks;
-    uint32_t local_rank_count;
-    uint32_t *slot_by_rank; /* Valid once ranks are assigned. */
-    uint32_t rank_count;
-    uint32_t session_count;
-    struct ps_pool *result_pool;
-    struct ps_map *keys; /* By number. */
-    /* First key of each name hash, by ps_name_hash_slot. */
-    struct ps_map *keys_by_name;
-    /* struct ps_agent_pending_placement by number of the key. */
-    struct ps_map *pending_placements;
-    uint32_t key_count;
-    /* Keys that are not open: those requested first, then the others. */
-    struct ps_list opening_keys;
-    uint32_t opens_in_flight; /* Keys requested from the scheduler. */
-    /* First of opening_keys that is not requested; NULL: none. */
-    struct ps_list_node *next_unsent_open;
-    struct ps_map *send_queues; /* By node. */
-    struct ps_list barrier_ops; /* Operations that wait at a barrier. */
-    uint64_t completed_barriers;
-    struct ps_list sched_ops; /* Operations with an open sched_request. */
-    struct ps_agent_residual_segment *segments;
-    uint32_t segment_count;
-    uint32_t tail_segment;   /* Index + 1 of the one appended to; 0: none. */
-    uint64_t tail_used;      /* Bytes used of the tail segment. */
-    uint64_t residual_bytes; /* Bytes used of all segments. */
-    uint64_t record_count;   /* Records read in segments of other agents. */
-    /* struct ps_agent_recovered_record by ps_name_hash_slot. */
-    struct ps_map *recovered_records;
-    uint64_t name_hash_seed;         /* For ps_name_hash_slot. */
-    uint64_t residual_charged_bytes; /* Bytes of memory charged here. */
-    struct ps_agent_user *user;      /* NULL: no session was assigned. */
-    struct ps_account account;
-};
-
 enum ps_agent_session_state {
     PS_AGENT_SESSION_NEW,     /* No l_hello yet. */
     PS_AGENT_SESSION_OPENING, /* Waits for its job to run. */
     PS_AGENT_SESSION_ACTIVE,
+};
+
+/* How the scheduler gets the job_open of a session. */
+enum ps_agent_job_open {
+    PS_AGENT_JOB_OPEN_FIRST,
+    PS_AGENT_JOB_OPEN_DEFERRED, /* Waits: ps_agent_session_send_deferred(). */
+    PS_AGENT_JOB_OPEN_AGAIN,    /* An earlier scheduler got it. */
 };
 
 struct ps_agent_session {
@@ -111,9 +55,8 @@ struct ps_agent_session {
     struct ps_agent_job *job;
     uint32_t local_rank; /* Index in job->local_ranks. */
     bool clean_exit;
-    bool is_deferred; /* Its job_open waits: session_send_deferred(). */
     bool is_closing;  /* Connection is closing; messages are ignored. */
-    bool reoffer;     /* An earlier scheduler got its job_open. */
+    uint8_t job_open; /* enum ps_agent_job_open. */
     /* Reattached: keys whose completed rounds are not reported yet. */
     uint32_t unreported_keys;
     struct ps_map *regions;          /* number -> struct ps_buf */
@@ -129,10 +72,6 @@ struct ps_agent_session {
     struct ps_agent_user *user;
     struct ps_account account;
 };
-
-/* Ended jobs remembered. An earlier job_state of one may still arrive, because
- * links keep no order. */
-#define PS_AGENT_ENDED_JOBS 64u
 
 /* A worker that is gone, resent to a scheduler that does not know it. */
 struct ps_agent_departed_worker {
@@ -264,35 +203,6 @@ void ps_agent_departed_drop_job(struct ps_agent *a, uint64_t gen);
  * stay: the scheduler answers them with the job's end. */
 void ps_agent_departed_drop_unknown(struct ps_agent *a);
 
-/* barrier.c */
-void ps_agent_barrier_enter(struct ps_agent_step *st,
-                            struct ps_agent_session *s,
-                            const struct ps_msg_l_barrier *m);
-/* Sends one barrier_enter for each barrier at which local ranks wait. */
-void ps_agent_barrier_send(struct ps_agent_step *st, struct ps_agent_job *j);
-/* Records that all barriers up to `number` are open, and ends the operations of
- * ranks that wait at them. */
-void ps_agent_barrier_complete(struct ps_agent_step *st, struct ps_agent_job *j,
-                               uint64_t number);
-void ps_agent_barrier_on_done(struct ps_agent_step *st,
-                              const struct ps_msg_barrier_done *m);
-
-/* request.c */
-void ps_agent_request_optimizer(struct ps_agent_step *st,
-                                struct ps_agent_session *s,
-                                const struct ps_msg_l_optimizer *m);
-void ps_agent_request_optimizer_change(
-    struct ps_agent_step *st, struct ps_agent_session *s,
-    const struct ps_msg_l_optimizer_change *m);
-void ps_agent_request_compression(struct ps_agent_step *st,
-                                  struct ps_agent_session *s,
-                                  const struct ps_msg_l_compression *m);
-/* The scheduler's answer to any of them. */
-void ps_agent_request_on_done(struct ps_agent_step *st,
-                              const struct ps_msg_optimizer_done *m);
-/* Sends all unanswered requests of the job again. */
-void ps_agent_request_resend(struct ps_agent_step *st, struct ps_agent_job *j);
-
 /* diagnose.c */
 void ps_agent_diagnose_op(struct ps_agent_step *st, struct ps_agent_session *s,
                           uint64_t op_id);
@@ -307,21 +217,3 @@ void ps_agent_diagnose_fini(struct ps_agent *a);
 /* Drops the queries of a session that is gone. */
 void ps_agent_diagnose_drop_session(struct ps_agent *a,
                                     struct ps_agent_session *s);
-
-/* job.c */
-void ps_agent_job_on_opened(struct ps_agent_step *st,
-                            const struct ps_msg_job_opened *m);
-void ps_agent_job_on_state(struct ps_agent_step *st,
-                           const struct ps_msg_job_state *m);
-void ps_agent_job_free(struct ps_agent_step *st, struct ps_agent *a,
-                       struct ps_agent_job *j);
-/* Frees some memory of draining pools that no frame references any more. */
-void ps_agent_job_reap_pools(struct ps_agent *a);
-/* Frees the job if it is over and has no session. */
-void ps_agent_job_free_if_unused(struct ps_agent_step *st,
-                                 struct ps_agent_job *j);
-/* New scheduler: workers of jobs that do not run yet open them again, and such
- * jobs without sessions are freed. */
-void ps_agent_job_reoffer(struct ps_agent_step *st);
-/* Resends all that is open to a scheduler with a new link. */
-void ps_agent_job_resend_all(struct ps_agent_step *st);
