@@ -5,6 +5,7 @@
 #include "core/agent/inner.h"
 
 #include "base/alloc.h"
+#include "base/state_table.h"
 #include "base/str.h"
 
 #include <assert.h>
@@ -14,6 +15,56 @@
  * milliseconds, and other jobs wait. */
 #define REAP_BYTES    (64u * 1024u * 1024u)
 #define REAP_INTERVAL PS_MILLIS(1)
+
+/* ------------------------------------------------------------------- phases */
+
+static const char *const phase_names[] = {
+    [PS_JOB_PHASE_FORMING] = "FORMING", [PS_JOB_PHASE_STARTING] = "STARTING",
+    [PS_JOB_PHASE_RUNNING] = "RUNNING", [PS_JOB_PHASE_FAILED] = "FAILED",
+    [PS_JOB_PHASE_ENDED] = "ENDED",
+};
+
+static const uint32_t successors[] = {
+    /* States may be missed. Any: a scheduler that has restarted forms the job
+     * again. */
+    [PS_JOB_PHASE_FORMING] = PS_STATE_BIT(PS_JOB_PHASE_FORMING) |
+                             PS_STATE_BIT(PS_JOB_PHASE_STARTING) |
+                             PS_STATE_BIT(PS_JOB_PHASE_RUNNING) |
+                             PS_STATE_BIT(PS_JOB_PHASE_FAILED) |
+                             PS_STATE_BIT(PS_JOB_PHASE_ENDED),
+    /* As above. */
+    [PS_JOB_PHASE_STARTING] = PS_STATE_BIT(PS_JOB_PHASE_FORMING) |
+                              PS_STATE_BIT(PS_JOB_PHASE_STARTING) |
+                              PS_STATE_BIT(PS_JOB_PHASE_RUNNING) |
+                              PS_STATE_BIT(PS_JOB_PHASE_FAILED) |
+                              PS_STATE_BIT(PS_JOB_PHASE_ENDED),
+    /* As above. */
+    [PS_JOB_PHASE_RUNNING] = PS_STATE_BIT(PS_JOB_PHASE_FORMING) |
+                             PS_STATE_BIT(PS_JOB_PHASE_STARTING) |
+                             PS_STATE_BIT(PS_JOB_PHASE_RUNNING) |
+                             PS_STATE_BIT(PS_JOB_PHASE_FAILED) |
+                             PS_STATE_BIT(PS_JOB_PHASE_ENDED),
+    [PS_JOB_PHASE_FAILED] = PS_STATE_BIT(PS_JOB_PHASE_FAILED) |
+                            PS_STATE_BIT(PS_JOB_PHASE_ENDED),
+    /* FAILED: a scheduler does not know the job, whose sessions still close. */
+    [PS_JOB_PHASE_ENDED] = PS_STATE_BIT(PS_JOB_PHASE_FAILED) |
+                           PS_STATE_BIT(PS_JOB_PHASE_ENDED),
+};
+
+/* A job, at an agent. A job_state with a phase that may not follow is old. */
+static const struct ps_state_table job_phases = {
+    .name = "job at an agent",
+    .states = phase_names,
+    .count = sizeof(phase_names) / sizeof(phase_names[0]),
+    .allowed = successors,
+};
+
+static void job_set_phase(struct ps_agent_job *j, uint8_t to)
+{
+    ps_state_change(&job_phases, &j->phase, to);
+}
+
+/* -------------------------------------------------------------- life, memory */
 
 static struct ps_agent_job *job_new(struct ps_agent *a, uint64_t gen)
 {
@@ -275,7 +326,7 @@ static void fail_sessions(struct ps_agent_step *st, struct ps_agent_job *j,
 static void fail_unknown_job(struct ps_agent_step *st, struct ps_agent_job *j,
                              int error, const char *text)
 {
-    j->phase = PS_JOB_PHASE_FAILED;
+    job_set_phase(j, PS_JOB_PHASE_FAILED);
     ps_str_copy(j->end_reason, sizeof(j->end_reason), text);
     ps_effects_log_for(st->fx, &j->account, PS_LOG_INFO, "job %s is over: %s",
                        j->name, j->end_reason);
@@ -339,7 +390,7 @@ static void accept_job_end(struct ps_agent_step *st, struct ps_agent_job *j,
     } else {
         ps_str_addf(&why, "job '%s' has ended", j->name);
     }
-    j->phase = PS_JOB_PHASE_ENDED;
+    job_set_phase(j, PS_JOB_PHASE_ENDED);
     ps_str_copy(j->end_reason, sizeof(j->end_reason), text);
     fail_sessions(st, j, PS_E_NOJOB, text);
     ps_agent_job_free_if_unused(st, j);
@@ -384,14 +435,14 @@ void ps_agent_job_on_state(struct ps_agent_step *st,
         return;
     }
     j->state_version = m->version;
+    if (!ps_state_may_follow(&job_phases, j->phase, m->phase)) {
+        return; /* From before an error of the job. */
+    }
     if (m->phase == PS_JOB_PHASE_ENDED) {
         accept_job_end(st, j, m);
         return;
     }
-    if (j->phase == PS_JOB_PHASE_FAILED && m->phase != PS_JOB_PHASE_FAILED) {
-        return; /* From before the error; a failed job only ends. */
-    }
-    j->phase = m->phase;
+    job_set_phase(j, m->phase);
     j->config.num_workers = m->num_workers;
     j->config.num_servers = m->num_servers;
     j->config.mode = m->mode;
