@@ -15,7 +15,7 @@
 static struct ps_agent_server *find_server_by_conn(const struct ps_agent *a,
                                                    ps_conn_id conn)
 {
-    struct ps_agent_server *s = ps_map_get(a->servers_by_conn, conn);
+    struct ps_agent_server *s = ps_map_get(a->servers.by_conn, conn);
 
     return s != NULL && ps_dialer_owns_conn(&s->dialer, conn) ? s : NULL;
 }
@@ -81,7 +81,7 @@ static void on_conn_closed(struct ps_agent_step *st, const struct ps_event *ev)
         return;
     }
     s = find_server_by_conn(st->a, ev->conn);
-    (void)ps_map_remove(st->a->servers_by_conn, ev->conn);
+    (void)ps_map_remove(st->a->servers.by_conn, ev->conn);
     if (s != NULL) {
         ps_agent_server_on_closed(st, s, ev->conn);
     }
@@ -178,14 +178,14 @@ static void on_tick(struct ps_agent_step *st)
 
     if (a->must_flush) {
         a->must_flush = false;
-        while ((s = ps_map_next(a->servers, &c)) != NULL) {
+        while ((s = ps_map_next(a->servers.by_node, &c)) != NULL) {
             ps_agent_batch_flush(st, s);
         }
         ps_agent_dense_release_arena(a);
     }
     ps_uplink_tick(&a->uplink, &call);
     c = (struct ps_map_cursor){0};
-    while ((s = ps_map_next(a->servers, &c)) != NULL) {
+    while ((s = ps_map_next(a->servers.by_node, &c)) != NULL) {
         ps_agent_server_tick(st, s);
         if (a->scratch_retry_at <= st->now) {
             s->needs_pump = true;
@@ -197,7 +197,7 @@ static void on_tick(struct ps_agent_step *st)
     if (a->resend_at <= st->now) {
         ps_agent_resend_refused(st);
     }
-    if (a->next_unmap_at <= st->now) {
+    if (a->unmapping.next_at <= st->now) {
         ps_agent_unmap_regions(a);
     }
     if (a->scratch_trim_at <= st->now) {
@@ -216,11 +216,12 @@ static ps_time agent_deadline(const void *self)
     if (a->must_flush) {
         return a->now;
     }
-    while ((s = ps_map_next(a->servers, &c)) != NULL) {
+    while ((s = ps_map_next(a->servers.by_node, &c)) != NULL) {
         at = ps_time_min(at, ps_agent_server_deadline(a, s));
     }
-    at = ps_time_min(ps_time_min(at, a->scratch_retry_at), a->next_unmap_at);
-    at = ps_time_min(at, a->next_reap_at);
+    at = ps_time_min(ps_time_min(at, a->scratch_retry_at),
+                     a->unmapping.next_at);
+    at = ps_time_min(at, a->draining_pools.next_reap_at);
     return ps_time_min(ps_time_min(at, a->resend_at), a->scratch_trim_at);
 }
 
@@ -276,8 +277,9 @@ static int agent_step(void *self, const struct ps_event *ev,
         break;
     }
     ps_agent_session_send_deferred(&st);
-    if (a->draining_pool_count > 0 &&
-        (a->next_reap_at <= st.now || a->next_reap_at == PS_TIME_NEVER)) {
+    if (a->draining_pools.count > 0 &&
+        (a->draining_pools.next_reap_at <= st.now ||
+         a->draining_pools.next_reap_at == PS_TIME_NEVER)) {
         ps_agent_job_reap_pools(a);
     }
     ps_agent_send_pump_all(&st);
@@ -345,15 +347,15 @@ struct ps_agent *ps_agent_new(const struct ps_agent_options *opt, ps_time now)
     a->opt = *opt;
     a->now = now;
     ps_rng_init(&a->rng, opt->seed);
-    a->servers = ps_map_new();
+    a->servers.by_node = ps_map_new();
     a->sessions_by_conn = ps_map_new();
-    a->servers_by_conn = ps_map_new();
+    a->servers.by_conn = ps_map_new();
     a->jobs = ps_map_new();
     a->computations = ps_map_new();
     a->stall_queries = ps_map_new();
-    a->unmapping_regions = ps_map_new();
-    a->next_unmap_at = PS_TIME_NEVER;
-    a->next_reap_at = PS_TIME_NEVER;
+    a->unmapping.regions = ps_map_new();
+    a->unmapping.next_at = PS_TIME_NEVER;
+    a->draining_pools.next_reap_at = PS_TIME_NEVER;
     ps_agent_budget_init(a);
     ps_list_init(&a->sessions);
     a->scratch_retry_at = PS_TIME_NEVER;
@@ -395,30 +397,30 @@ void ps_agent_free(struct ps_agent *a)
     free_computations(a);
     ps_agent_dense_release_arena(a);
     c = (struct ps_map_cursor){0};
-    while ((s = ps_map_next(a->servers, &c)) != NULL) {
+    while ((s = ps_map_next(a->servers.by_node, &c)) != NULL) {
         ps_agent_server_free(s);
     }
-    while (ps_map_count(a->unmapping_regions) > 0) {
+    while (ps_map_count(a->unmapping.regions) > 0) {
         ps_agent_unmap_regions(a);
     }
-    ps_map_free(a->unmapping_regions);
+    ps_map_free(a->unmapping.regions);
     ps_agent_diagnose_fini(a);
-    while (a->spare_op_count > 0) {
-        ps_free(a->spare_ops[--a->spare_op_count]);
+    while (a->spare_ops.count > 0) {
+        ps_free(a->spare_ops.ops[--a->spare_ops.count]);
     }
-    ps_free(a->spare_ops);
-    ps_map_free(a->servers);
+    ps_free(a->spare_ops.ops);
+    ps_map_free(a->servers.by_node);
     ps_map_free(a->sessions_by_conn);
-    ps_map_free(a->servers_by_conn);
+    ps_map_free(a->servers.by_conn);
     ps_map_free(a->jobs);
     ps_uplink_fini(&a->uplink);
     do {
         ps_agent_job_reap_pools(a);
-    } while (a->next_reap_at != PS_TIME_NEVER);
-    assert(a->draining_pool_count ==
+    } while (a->draining_pools.next_reap_at != PS_TIME_NEVER);
+    assert(a->draining_pools.count ==
            0); /* The driver has released all frames. */
     ps_agent_budget_fini(a);
-    ps_free(a->draining_pools);
-    ps_free(a->departed_workers);
+    ps_free(a->draining_pools.pools);
+    ps_free(a->departed.workers);
     ps_free(a);
 }

@@ -18,7 +18,7 @@ static void send_frame(struct ps_agent_step *st, struct ps_agent_server *s,
 
     if (h->msg_code == PS_MSG_PUSH_ROWS) {
         m.push_rows.gen = h->job->gen;
-        m.push_rows.epoch = a->map_epoch;
+        m.push_rows.epoch = a->servers.map_epoch;
         m.push_rows.slot = h->job->slot;
         m.push_rows.incarnation = a->uplink.incarnation;
         m.push_rows.weight = h->weight;
@@ -28,7 +28,7 @@ static void send_frame(struct ps_agent_step *st, struct ps_agent_server *s,
         m.push_rows.parts_count = g->parts.part_count;
     } else if (h->msg_code == PS_MSG_INIT) {
         m.init.gen = h->job->gen;
-        m.init.epoch = a->map_epoch;
+        m.init.epoch = a->servers.map_epoch;
         m.init.slot = h->job->slot;
         m.init.parts = g->parts.parts;
         m.init.parts_count = g->parts.part_count;
@@ -36,7 +36,7 @@ static void send_frame(struct ps_agent_step *st, struct ps_agent_server *s,
         m.init.name_hashes_count = h->has_name_hashes ? g->parts.part_count : 0;
     } else {
         m.push.gen = h->job->gen;
-        m.push.epoch = a->map_epoch;
+        m.push.epoch = a->servers.map_epoch;
         m.push.slot = h->job->slot;
         m.push.incarnation = a->uplink.incarnation;
         m.push.weight = h->weight;

@@ -43,8 +43,8 @@ bool ps_agent_dense_part_fits_frame(const struct ps_agent_key *k,
 
 void ps_agent_dense_release_arena(struct ps_agent *a)
 {
-    ps_buf_unref(a->batch_arena);
-    a->batch_arena = NULL;
+    ps_buf_unref(a->sum_arena.buf);
+    a->sum_arena.buf = NULL;
 }
 
 /* Allocates a small sum behind the last one, so that the sums of one batch
@@ -52,13 +52,13 @@ void ps_agent_dense_release_arena(struct ps_agent *a)
 static int alloc_in_arena(struct ps_agent *a, uint64_t bytes, size_t align,
                           struct ps_slice *ret_slice)
 {
-    uint64_t at = ps_round_up(a->batch_arena_used, align);
+    uint64_t at = ps_round_up(a->sum_arena.used, align);
 
-    if (a->batch_arena == NULL || at > a->batch_arena->size ||
-        bytes > a->batch_arena->size - at) {
-        uint64_t size = a->batch_arena == NULL
+    if (a->sum_arena.buf == NULL || at > a->sum_arena.buf->size ||
+        bytes > a->sum_arena.buf->size - at) {
+        uint64_t size = a->sum_arena.buf == NULL
                             ? ARENA_MIN
-                            : ps_min_u64(4 * a->batch_arena->size,
+                            : ps_min_u64(4 * a->sum_arena.buf->size,
                                          PS_BATCH_FRAME_MAX);
         struct ps_buf *buf;
         int rc = ps_pool_get(a->opt.scratch_pool, size, &buf);
@@ -66,14 +66,14 @@ static int alloc_in_arena(struct ps_agent *a, uint64_t bytes, size_t align,
         if (rc != 0) {
             return rc;
         }
-        ps_buf_unref(a->batch_arena);
-        a->batch_arena = buf;
+        ps_buf_unref(a->sum_arena.buf);
+        a->sum_arena.buf = buf;
         at = 0;
     }
-    a->batch_arena_used = at + bytes;
+    a->sum_arena.used = at + bytes;
     a->must_flush = true; /* The next tick releases the arena. */
     *ret_slice = (struct ps_slice){
-        .buf = ps_buf_ref(a->batch_arena), .offset = at, .len = bytes};
+        .buf = ps_buf_ref(a->sum_arena.buf), .offset = at, .len = bytes};
     return 0;
 }
 
@@ -137,7 +137,7 @@ static int start_part_sum(struct ps_agent_step *st,
         return rc;
     }
     run = ps_calloc(1, sizeof(*run));
-    run->token = ++a->last_token;
+    run->token = ++a->last.token;
     run->part = p;
     run->send_queue = f;
     run->round_starts = p->key->round.starts;

@@ -30,23 +30,23 @@ void ps_agent_departed_add(struct ps_agent_step *st,
         .clean_exit = s->clean_exit,
         .rounds_unknown = !s->clean_exit && s->unreported_keys > 0};
 
-    if (a->departed_workers == NULL) {
-        a->departed_workers = ps_calloc(DEPARTED_WORKERS_MAX,
-                                        sizeof(*a->departed_workers));
+    if (a->departed.workers == NULL) {
+        a->departed.workers = ps_calloc(DEPARTED_WORKERS_MAX,
+                                        sizeof(*a->departed.workers));
     }
-    if (a->departed_worker_count == DEPARTED_WORKERS_MAX) {
-        memmove(a->departed_workers, a->departed_workers + 1,
-                (DEPARTED_WORKERS_MAX - 1) * sizeof(*a->departed_workers));
-        a->departed_worker_count--;
+    if (a->departed.count == DEPARTED_WORKERS_MAX) {
+        memmove(a->departed.workers, a->departed.workers + 1,
+                (DEPARTED_WORKERS_MAX - 1) * sizeof(*a->departed.workers));
+        a->departed.count--;
     }
-    a->departed_workers[a->departed_worker_count++] = d;
+    a->departed.workers[a->departed.count++] = d;
     send_worker_gone(st, &d);
 }
 
 void ps_agent_departed_resend(struct ps_agent_step *st)
 {
-    for (uint32_t i = 0; i < st->a->departed_worker_count; i++) {
-        send_worker_gone(st, &st->a->departed_workers[i]);
+    for (uint32_t i = 0; i < st->a->departed.count; i++) {
+        send_worker_gone(st, &st->a->departed.workers[i]);
     }
 }
 
@@ -54,22 +54,22 @@ void ps_agent_departed_drop_unknown(struct ps_agent *a)
 {
     uint32_t kept = 0;
 
-    for (uint32_t i = 0; i < a->departed_worker_count; i++) {
-        if (ps_agent_job_find(a, a->departed_workers[i].gen) != NULL) {
-            a->departed_workers[kept++] = a->departed_workers[i];
+    for (uint32_t i = 0; i < a->departed.count; i++) {
+        if (ps_agent_job_find(a, a->departed.workers[i].gen) != NULL) {
+            a->departed.workers[kept++] = a->departed.workers[i];
         }
     }
-    a->departed_worker_count = kept;
+    a->departed.count = kept;
 }
 
 void ps_agent_departed_drop_job(struct ps_agent *a, uint64_t gen)
 {
     uint32_t kept = 0;
 
-    for (uint32_t i = 0; i < a->departed_worker_count; i++) {
-        if (a->departed_workers[i].gen != gen) {
-            a->departed_workers[kept++] = a->departed_workers[i];
+    for (uint32_t i = 0; i < a->departed.count; i++) {
+        if (a->departed.workers[i].gen != gen) {
+            a->departed.workers[kept++] = a->departed.workers[i];
         }
     }
-    a->departed_worker_count = kept;
+    a->departed.count = kept;
 }

@@ -284,7 +284,7 @@ void ps_agent_diagnose_op(struct ps_agent_step *st, struct ps_agent_session *s,
         return;
     }
     q = ps_calloc(1, sizeof(*q));
-    q->request = ++st->a->last_request;
+    q->request = ++st->a->last.request;
     q->gen = s->gen;
     q->session = s;
     q->user = ps_agent_user_get(st->a, s->uid);

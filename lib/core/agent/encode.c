@@ -159,7 +159,7 @@ static struct ps_compute *make_encode_job(struct ps_agent *a,
                                           const struct encode_buffers *m)
 {
     const struct ps_codec *press = &p->key->compression.codec;
-    struct ps_compute *c = ps_compute_new(++a->last_token, count, 5);
+    struct ps_compute *c = ps_compute_new(++a->last.token, count, 5);
 
     c->job.op = PS_JOB_ENCODE;
     c->job.dtype = PS_DTYPE_FLOAT32;

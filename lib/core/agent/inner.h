@@ -67,6 +67,58 @@ struct ps_agent_step {
     struct ps_effects *fx;
 };
 
+struct ps_agent_server_table {
+    struct ps_map *by_node;
+    struct ps_map *by_conn; /* Until the connection is closed. */
+    uint32_t met;           /* Structs made for servers so far. */
+    uint32_t map_epoch;     /* Of the newest map. */
+};
+
+/* Numbers given last. */
+struct ps_agent_last_numbers {
+    uint64_t worker;
+    uint64_t token; /* Of a computation. */
+    uint64_t request;
+};
+
+/* Generations of ended jobs in a ring. */
+struct ps_agent_ended_jobs {
+    uint64_t gens[PS_AGENT_ENDED_JOBS];
+    uint32_t next; /* Modulo the size of the ring: index of the oldest. */
+};
+
+/* Result memory of ended jobs. */
+struct ps_agent_draining_pools {
+    struct ps_agent_draining_pool *pools;
+    uint32_t count;
+    ps_time next_reap_at; /* PS_TIME_NEVER: no pool has memory to free. */
+};
+
+/* Regions of ended sessions; a few are unmapped at a time. */
+struct ps_agent_unmapping {
+    struct ps_map *regions; /* struct ps_buf */
+    uint64_t last;          /* Number of the last one. */
+    ps_time next_at;        /* PS_TIME_NEVER: there are none. */
+};
+
+struct ps_agent_departed_workers {
+    struct ps_agent_departed_worker *workers;
+    uint32_t count;
+};
+
+/* Ended operations kept for reuse, a stack. */
+struct ps_agent_spare_ops {
+    struct ps_agent_op **ops;
+    uint32_t count;
+    uint32_t capacity;
+};
+
+/* Small sums one behind the other until the tick. */
+struct ps_agent_sum_arena {
+    struct ps_buf *buf; /* NULL: none. */
+    uint64_t used;
+};
+
 struct ps_agent {
     struct ps_agent_options opt;
     struct ps_rng rng;
@@ -74,43 +126,26 @@ struct ps_agent {
     struct ps_uplink uplink;
     /* Port on which this agent only listens, for liveness probes; "": none. */
     char liveness_address[PS_ADDRESS_MAX + 1];
-    uint32_t map_epoch;
     bool draining;
-    struct ps_map *servers; /* By node. */
+    struct ps_agent_server_table servers;
     struct ps_list sessions;
     struct ps_map *sessions_by_conn; /* struct ps_agent_session */
-    struct ps_map *servers_by_conn;  /* Until the connection is closed. */
     struct ps_map *jobs;             /* By generation. */
-    /* Generations in a ring; ended_jobs_next modulo its size is the oldest. */
-    uint64_t ended_jobs[PS_AGENT_ENDED_JOBS];
-    uint32_t ended_jobs_next;
+    struct ps_agent_ended_jobs ended_jobs;
     struct ps_map *computations;  /* By token. */
     struct ps_map *stall_queries; /* By request. */
     struct ps_map *users;         /* By uid. */
     struct ps_account account;
-    uint64_t last_worker;
-    uint64_t last_token;
-    uint64_t last_request;
-    struct ps_agent_draining_pool *draining_pools;
-    uint32_t draining_pool_count;
-    ps_time next_reap_at; /* PS_TIME_NEVER: no pool has memory to free. */
-    /* Regions (struct ps_buf) of ended sessions; a few leave at a time. */
-    struct ps_map *unmapping_regions;
-    uint64_t last_unmapping;
-    ps_time next_unmap_at; /* PS_TIME_NEVER: there are none. */
-    struct ps_agent_departed_worker *departed_workers;
-    uint32_t departed_worker_count;
+    struct ps_agent_last_numbers last;
+    struct ps_agent_draining_pools draining_pools;
+    struct ps_agent_unmapping unmapping;
+    struct ps_agent_departed_workers departed;
     uint32_t deferred_session_count; /* Sessions whose job_open waits. */
     uint32_t op_count;               /* Operations of all sessions. */
-    uint32_t servers_met;            /* Structs made for servers so far. */
-    struct ps_agent_op **spare_ops;  /* A stack. */
-    uint32_t spare_op_count;
-    uint32_t spare_op_capacity;
+    struct ps_agent_spare_ops spare_ops;
     uint64_t residual_bytes; /* Bytes used of the segments of all jobs. */
     bool must_flush;         /* Batches or the arena wait for the tick. */
-    /* Small sums one behind the other until the tick; NULL: none. */
-    struct ps_buf *batch_arena;
-    uint64_t batch_arena_used;
+    struct ps_agent_sum_arena sum_arena;
     ps_time scratch_retry_at; /* PS_TIME_NEVER: no sum lacks memory. */
     ps_time resend_at;        /* PS_TIME_NEVER: nothing was refused. */
     ps_time scratch_trim_at;  /* PS_TIME_NEVER: no trim is due. */

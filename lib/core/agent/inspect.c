@@ -10,7 +10,7 @@ bool ps_agent_is_ready(const struct ps_agent *a)
 uint64_t ps_agent_residue(const struct ps_agent *a)
 {
     return ps_map_count(a->jobs) + ps_map_count(a->sessions_by_conn) +
-           ps_map_count(a->stall_queries) + a->draining_pool_count;
+           ps_map_count(a->stall_queries) + a->draining_pools.count;
 }
 
 void ps_agent_stats(const struct ps_agent *a, struct ps_agent_stats *ret)
@@ -27,7 +27,7 @@ void ps_agent_stats(const struct ps_agent *a, struct ps_agent_stats *ret)
         ret->pending_ops +=
             PS_CONTAINER(n, struct ps_agent_session, node)->op_count;
     }
-    while ((s = ps_map_next(a->servers, &c)) != NULL) {
+    while ((s = ps_map_next(a->servers.by_node, &c)) != NULL) {
         ret->resent += ps_link_resent(s->dialer.link);
     }
 }

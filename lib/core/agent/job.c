@@ -143,11 +143,11 @@ void ps_agent_job_free(struct ps_agent_step *st, struct ps_agent *a,
     ps_agent_residual_job_free(a, j);
     ps_map_free(j->keys);
     ps_map_free(j->keys_by_name);
-    a->draining_pools = ps_realloc(a->draining_pools,
-                                   (a->draining_pool_count + 1) *
-                                       sizeof(*a->draining_pools));
-    ps_agent_budget_charge_pool(j,
-                                &a->draining_pools[a->draining_pool_count++]);
+    a->draining_pools.pools = ps_realloc(a->draining_pools.pools,
+                                         (a->draining_pools.count + 1) *
+                                             sizeof(*a->draining_pools.pools));
+    ps_agent_budget_charge_pool(
+        j, &a->draining_pools.pools[a->draining_pools.count++]);
     ps_agent_job_reap_pools(a);
     a->scratch_trim_at = st == NULL ? PS_TIME_NEVER
                                     : ps_time_add(st->now, PS_TRIM_WAIT);
@@ -163,22 +163,23 @@ void ps_agent_job_reap_pools(struct ps_agent *a)
 {
     uint32_t kept = 0;
 
-    a->next_reap_at = PS_TIME_NEVER;
-    for (uint32_t i = 0; i < a->draining_pool_count; i++) {
-        struct ps_agent_draining_pool *g = &a->draining_pools[i];
+    a->draining_pools.next_reap_at = PS_TIME_NEVER;
+    for (uint32_t i = 0; i < a->draining_pools.count; i++) {
+        struct ps_agent_draining_pool *g = &a->draining_pools.pools[i];
 
-        if (ps_pool_used(g->pool) == 0 && a->next_reap_at == PS_TIME_NEVER &&
+        if (ps_pool_used(g->pool) == 0 &&
+            a->draining_pools.next_reap_at == PS_TIME_NEVER &&
             ps_pool_trim_some(g->pool, REAP_BYTES)) {
             ps_pool_free(g->pool);
             ps_agent_budget_refund_pool(g);
             continue;
         }
         if (ps_pool_used(g->pool) == 0) {
-            a->next_reap_at = ps_time_add(a->now, REAP_INTERVAL);
+            a->draining_pools.next_reap_at = ps_time_add(a->now, REAP_INTERVAL);
         }
-        a->draining_pools[kept++] = *g;
+        a->draining_pools.pools[kept++] = *g;
     }
-    a->draining_pool_count = kept;
+    a->draining_pools.count = kept;
 }
 
 void ps_agent_job_free_if_unused(struct ps_agent_step *st,
@@ -188,7 +189,7 @@ void ps_agent_job_free_if_unused(struct ps_agent_step *st,
                 j->phase == PS_JOB_PHASE_FAILED;
 
     if (over && j->session_count == 0) {
-        st->a->ended_jobs[st->a->ended_jobs_next++ % PS_AGENT_ENDED_JOBS] =
+        st->a->ended_jobs.gens[st->a->ended_jobs.next++ % PS_AGENT_ENDED_JOBS] =
             j->gen;
         ps_agent_job_free(st, st->a, j);
     }
@@ -399,7 +400,7 @@ static void accept_job_end(struct ps_agent_step *st, struct ps_agent_job *j,
 static bool has_job_ended(const struct ps_agent *a, uint64_t gen)
 {
     for (uint32_t i = 0; i < PS_AGENT_ENDED_JOBS; i++) {
-        if (a->ended_jobs[i] == gen) {
+        if (a->ended_jobs.gens[i] == gen) {
             return true;
         }
     }

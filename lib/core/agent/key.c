@@ -166,7 +166,7 @@ static struct ps_agent_key *key_new(struct ps_agent_step *st,
         memcpy(k->opening.shape, m->shape,
                m->shape_count * sizeof(*k->opening.shape));
     }
-    k->opening.request = ++st->a->last_request;
+    k->opening.request = ++st->a->last.request;
     ps_list_init(&k->opening.waiters);
     ps_list_init(&k->round.deferred_pushes);
     ps_list_init(&k->pulls);
@@ -389,7 +389,7 @@ void ps_agent_key_on_declare(struct ps_agent_step *st,
     } else if (m->if_absent < k->opening.if_absent) {
         /* The most permissive request decides, for all waiters. */
         k->opening.if_absent = m->if_absent;
-        k->opening.request = ++st->a->last_request;
+        k->opening.request = ++st->a->last.request;
         if (k->opening.state == PS_AGENT_KEY_REQUESTED) {
             ps_agent_key_send_open(st, k);
         }

@@ -49,7 +49,7 @@ static bool compute_locally(struct ps_agent_step *st, struct ps_agent_part *p)
         count = ps_agent_contribution_sources(p, slices);
     }
     run = ps_calloc(1, sizeof(*run));
-    run->token = ++a->last_token;
+    run->token = ++a->last.token;
     run->part = p;
     run->version = (int64_t)version;
     run->round_starts = k->round.starts;

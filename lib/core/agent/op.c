@@ -12,8 +12,8 @@ struct ps_agent_op *ps_agent_op_new(struct ps_agent_step *st,
                                     struct ps_agent_session *s, uint64_t id)
 {
     struct ps_agent *a = st->a;
-    struct ps_agent_op *op = a->spare_op_count > 0
-                                 ? a->spare_ops[--a->spare_op_count]
+    struct ps_agent_op *op = a->spare_ops.count > 0
+                                 ? a->spare_ops.ops[--a->spare_ops.count]
                                  : ps_alloc(sizeof(*op));
 
     *op = (struct ps_agent_op){.agent = a};
@@ -57,18 +57,19 @@ void ps_agent_op_free(struct ps_agent_op *op)
     ps_agent_rows_free(op->rows);
     ps_free(op->state_transfer);
     ps_msg_free(op->sched_request);
-    if (a->spare_op_count == SPARE_OPS_MAX) {
+    if (a->spare_ops.count == SPARE_OPS_MAX) {
         ps_free(op);
         return;
     }
-    if (a->spare_op_count == a->spare_op_capacity) {
-        a->spare_op_capacity = a->spare_op_capacity == 0
-                                   ? 64
-                                   : 2 * a->spare_op_capacity;
-        a->spare_ops = ps_realloc(
-            a->spare_ops, a->spare_op_capacity * sizeof(struct ps_agent_op *));
+    if (a->spare_ops.count == a->spare_ops.capacity) {
+        a->spare_ops.capacity = a->spare_ops.capacity == 0
+                                    ? 64
+                                    : 2 * a->spare_ops.capacity;
+        a->spare_ops.ops = ps_realloc(a->spare_ops.ops,
+                                      a->spare_ops.capacity *
+                                          sizeof(struct ps_agent_op *));
     }
-    a->spare_ops[a->spare_op_count++] = op;
+    a->spare_ops.ops[a->spare_ops.count++] = op;
 }
 
 void ps_agent_op_free_list(struct ps_list *list)

@@ -45,7 +45,7 @@ static void send_state_request(struct ps_agent_step *st, struct ps_agent_op *op,
     struct ps_slice slice = {0};
     struct ps_msg m;
 
-    s->requests[i].request_id = ++st->a->last_request;
+    s->requests[i].request_id = ++st->a->last.request;
     s->requests_in_flight++;
     if (!s->is_put) {
         m = (struct ps_msg){.code = PS_MSG_STATE_GET,

@@ -41,8 +41,8 @@ void ps_agent_prefetch_ops(const struct ps_agent *a,
     for (uint32_t i = 0; i < count; i++) {
         key[i] = ps_map_get(s->job->keys, op[i].key);
         ps_prefetch(key[i], KEY_HOT_BYTES);
-        if (i < a->spare_op_count) {
-            ps_prefetch(a->spare_ops[a->spare_op_count - 1 - i],
+        if (i < a->spare_ops.count) {
+            ps_prefetch(a->spare_ops.ops[a->spare_ops.count - 1 - i],
                         sizeof(struct ps_agent_op));
         }
     }

@@ -64,7 +64,7 @@ void ps_agent_request_optimizer(struct ps_agent_step *st,
         ps_agent_op_end(st, op, 0, PS_E_INVAL, text);
         return;
     }
-    op->round = ++st->a->last_request;
+    op->round = ++st->a->last.request;
     set.optimizer_set.gen = j->gen;
     set.optimizer_set.request = op->round;
     set.optimizer_set.name = m->name;
@@ -88,7 +88,7 @@ void ps_agent_request_optimizer_change(
                         "an optimizer runs on servers, and the job has none");
         return;
     }
-    op->round = ++st->a->last_request;
+    op->round = ++st->a->last.request;
     set.optimizer_change.gen = j->gen;
     set.optimizer_change.request = op->round;
     set.optimizer_change.name = m->name;
@@ -117,7 +117,7 @@ void ps_agent_request_compression(struct ps_agent_step *st,
                         "start the job with at least one");
         return;
     }
-    op->round = ++st->a->last_request;
+    op->round = ++st->a->last.request;
     set.compression_set.gen = j->gen;
     set.compression_set.request = op->round;
     set.compression_set.name = m->name;

@@ -140,7 +140,7 @@ static int start_sum(struct ps_agent_step *st, struct ps_agent_send_queue *f,
     struct ps_compute *c;
     int rc;
 
-    run->token = ++a->last_token;
+    run->token = ++a->last.token;
     run->part = p;
     run->send_queue = f;
     run->round_starts = p->key->round.starts;
@@ -189,10 +189,10 @@ static void send_row_request(struct ps_agent_step *st, struct ps_agent_key *k,
     struct ps_slice slice = {.len = len};
     uint32_t *row;
 
-    q->request_id = ++st->a->last_request;
+    q->request_id = ++st->a->last.request;
     struct ps_msg m = {.code = PS_MSG_PULL_ROWS,
                        .pull_rows = {.gen = k->job->gen,
-                                     .epoch = st->a->map_epoch,
+                                     .epoch = st->a->servers.map_epoch,
                                      .slot = k->job->slot,
                                      .request = q->request_id,
                                      .parts = &rec,
@@ -401,14 +401,15 @@ static void request_part_version(struct ps_agent_step *st,
                               .dtype = k->dtype,
                               .row_width = k->row_width};
 
-    ps_link_send_msg(f->server->dialer.link,
-                     &(struct ps_msg){.code = PS_MSG_PULL_ROWS,
-                                      .pull_rows = {.gen = k->job->gen,
-                                                    .epoch = st->a->map_epoch,
-                                                    .slot = k->job->slot,
-                                                    .parts = &rec,
-                                                    .parts_count = 1}},
-                     st->now, st->fx);
+    ps_link_send_msg(
+        f->server->dialer.link,
+        &(struct ps_msg){.code = PS_MSG_PULL_ROWS,
+                         .pull_rows = {.gen = k->job->gen,
+                                       .epoch = st->a->servers.map_epoch,
+                                       .slot = k->job->slot,
+                                       .parts = &rec,
+                                       .parts_count = 1}},
+        st->now, st->fx);
 }
 
 static void request_version(struct ps_agent_step *st, struct ps_agent_key *k,

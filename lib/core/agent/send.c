@@ -236,7 +236,7 @@ void ps_agent_send_pump_all(struct ps_agent_step *st)
     struct ps_map_cursor c = {0};
     struct ps_agent_server *s;
 
-    while ((s = ps_map_next(st->a->servers, &c)) != NULL) {
+    while ((s = ps_map_next(st->a->servers.by_node, &c)) != NULL) {
         if (s->needs_pump) {
             pump_server(st, s);
         }

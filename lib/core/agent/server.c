@@ -18,7 +18,7 @@
 struct ps_agent_server *ps_agent_server_get(struct ps_agent_step *st,
                                             uint32_t node)
 {
-    struct ps_agent_server *s = ps_map_get(st->a->servers, node);
+    struct ps_agent_server *s = ps_map_get(st->a->servers.by_node, node);
     struct ps_link_options link = st->a->opt.link;
     struct ps_str name;
 
@@ -33,19 +33,19 @@ struct ps_agent_server *ps_agent_server_get(struct ps_agent_step *st,
         ps_list_init(&s->send_queues);
         /* Target 0 is the scheduler. An earlier server may have had the same
          * number and dials in flight; first_generation tells them apart. */
-        st->a->servers_met++;
+        st->a->servers.met++;
         ps_dialer_init(
             &s->dialer,
             &(struct ps_dialer_options){
                 .target = node,
-                .first_generation = st->a->servers_met << 12,
+                .first_generation = st->a->servers.met << 12,
                 .instance = st->a->opt.instance,
                 .backoff_min = st->a->opt.dial_backoff_min,
                 .backoff_max = ps_time_min(st->a->opt.dial_backoff_max,
                                            PS_DIALER_PARALLEL_DELAY),
                 .link = link},
             &st->a->rng, st->now);
-        ps_map_put(st->a->servers, node, s);
+        ps_map_put(st->a->servers.by_node, node, s);
     }
     return s;
 }
@@ -94,7 +94,7 @@ static void update_server(struct ps_agent_step *st,
     }
     s->was_in_map = true;
     s->removed = false;
-    s->map_epoch = st->a->map_epoch;
+    s->map_epoch = st->a->servers.map_epoch;
     s->incarnation = m->incarnation;
     ps_str_copy(s->name, sizeof(s->name), m->name);
     ps_dialer_set_address(&s->dialer, m->address, st->now, st->fx);
@@ -118,7 +118,7 @@ static bool is_unconnected(const struct ps_agent *a,
     struct ps_map_cursor c = {0};
     const struct ps_agent_server *other;
 
-    while ((other = ps_map_next(a->servers_by_conn, &c)) != NULL) {
+    while ((other = ps_map_next(a->servers.by_conn, &c)) != NULL) {
         if (other == s) {
             return false;
         }
@@ -133,7 +133,7 @@ static void free_unused_servers(struct ps_agent *a, const struct ps_msg_map *m)
     struct ps_map_cursor c = {0};
     struct ps_agent_server *s;
 
-    while ((s = ps_map_next(a->servers, &c)) != NULL) {
+    while ((s = ps_map_next(a->servers.by_node, &c)) != NULL) {
         bool named = false;
 
         for (uint32_t i = 0; i < m->servers_count && !named; i++) {
@@ -141,7 +141,7 @@ static void free_unused_servers(struct ps_agent *a, const struct ps_msg_map *m)
         }
         if (!named && s->was_in_map && ps_list_empty(&s->send_queues) &&
             is_unconnected(a, s)) {
-            ps_map_remove(a->servers, s->node);
+            ps_map_remove(a->servers.by_node, s->node);
             ps_agent_server_free(s);
         }
     }
@@ -153,14 +153,14 @@ void ps_agent_server_on_map(struct ps_agent_step *st,
     struct ps_map_cursor c = {0};
     struct ps_agent_server *s;
 
-    if (m->epoch < st->a->map_epoch) {
+    if (m->epoch < st->a->servers.map_epoch) {
         return;
     }
-    st->a->map_epoch = m->epoch;
+    st->a->servers.map_epoch = m->epoch;
     for (uint32_t i = 0; i < m->servers_count; i++) {
         update_server(st, &m->servers[i]);
     }
-    while ((s = ps_map_next(st->a->servers, &c)) != NULL) {
+    while ((s = ps_map_next(st->a->servers.by_node, &c)) != NULL) {
         if (s->was_in_map && !s->removed && s->map_epoch != m->epoch) {
             remove_server(st, s);
         }
@@ -173,13 +173,14 @@ void ps_agent_server_on_map(struct ps_agent_step *st,
 void ps_agent_server_on_open(struct ps_agent_step *st, uint64_t target,
                              ps_conn_id conn)
 {
-    struct ps_agent_server *s = ps_map_get(st->a->servers, (uint32_t)target);
+    struct ps_agent_server *s = ps_map_get(st->a->servers.by_node,
+                                           (uint32_t)target);
     const struct ps_msg_hello hello = ps_agent_hello(st->a);
 
     if (s == NULL) {
         ps_effects_close(st->fx, conn);
     } else if (ps_dialer_on_open(&s->dialer, target, conn, st->now, st->fx)) {
-        ps_map_put(st->a->servers_by_conn, conn, s);
+        ps_map_put(st->a->servers.by_conn, conn, s);
         ps_dialer_send_hello(&s->dialer, conn, &hello, st->fx);
     }
 }
@@ -187,7 +188,8 @@ void ps_agent_server_on_open(struct ps_agent_step *st, uint64_t target,
 void ps_agent_server_on_dial_failed(struct ps_agent_step *st, uint64_t target,
                                     int rc, const char *why)
 {
-    struct ps_agent_server *s = ps_map_get(st->a->servers, (uint32_t)target);
+    struct ps_agent_server *s = ps_map_get(st->a->servers.by_node,
+                                           (uint32_t)target);
 
     if (s != NULL &&
         ps_dialer_on_dial_failed(&s->dialer, target, rc, st->now)) {
@@ -259,7 +261,8 @@ static void send_server_ping(struct ps_agent_step *st,
 void ps_agent_server_on_ping_req(struct ps_agent_step *st,
                                  const struct ps_msg_ping_req *m)
 {
-    const struct ps_agent_server *s = ps_map_get(st->a->servers, m->node);
+    const struct ps_agent_server *s = ps_map_get(st->a->servers.by_node,
+                                                 m->node);
 
     if (s == NULL || s->incarnation != m->incarnation ||
         !ps_dialer_is_connected(&s->dialer)) {

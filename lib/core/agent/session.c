@@ -68,7 +68,7 @@ void ps_agent_session_on_open(struct ps_agent_step *st,
     s = ps_calloc(1, sizeof(*s));
     s->conn = ev->conn;
     s->uid = ev->open.uid;
-    s->worker = ++a->last_worker;
+    s->worker = ++a->last.worker;
     if (ps_agent_budget_open_session(a, s, ev->open.pid, &why) != 0) {
         char text[PS_TEXT_MAX + 1];
         struct ps_str t;
@@ -211,7 +211,7 @@ void ps_agent_session_on_hello(struct ps_agent_step *st,
     session_set_state(s, PS_AGENT_SESSION_OPENING);
     s->gen = m->l_hello.gen;
     s->unreported_keys = s->gen == 0 ? 0 : m->l_hello.reattach_keys;
-    if (st->a->departed_worker_count > 0 &&
+    if (st->a->departed.count > 0 &&
         ps_link_unacked(st->a->uplink.dialer.link) > 0) {
         s->job_open = PS_AGENT_JOB_OPEN_DEFERRED;
         st->a->deferred_session_count++;
@@ -273,14 +273,14 @@ void ps_agent_unmap_regions(struct ps_agent *a)
     uint32_t count = 0;
 
     while (count < UNMAP_COUNT &&
-           (b = ps_map_next(a->unmapping_regions, &c)) != NULL) {
-        ps_map_remove(a->unmapping_regions, c.key);
+           (b = ps_map_next(a->unmapping.regions, &c)) != NULL) {
+        ps_map_remove(a->unmapping.regions, c.key);
         ps_buf_unref(b);
         count++;
     }
-    a->next_unmap_at = ps_map_count(a->unmapping_regions) == 0
-                           ? PS_TIME_NEVER
-                           : ps_time_add(a->now, UNMAP_INTERVAL);
+    a->unmapping.next_at = ps_map_count(a->unmapping.regions) == 0
+                               ? PS_TIME_NEVER
+                               : ps_time_add(a->now, UNMAP_INTERVAL);
 }
 
 static void drop_unmapped(struct ps_agent_session *s, char *why)
@@ -377,7 +377,7 @@ void ps_agent_session_free_memory(struct ps_agent *a,
     char *why;
 
     while ((b = ps_map_next(s->regions, &c)) != NULL) {
-        ps_map_put(a->unmapping_regions, ++a->last_unmapping, b);
+        ps_map_put(a->unmapping.regions, ++a->unmapping.last, b);
     }
     ps_agent_unmap_regions(a);
     while ((why = ps_map_next(s->unmapped, &u)) != NULL) {

@@ -32,7 +32,7 @@ static void fill_ping(void *context, struct ps_msg_ping *ping)
     struct ps_agent_stats s;
 
     ps_agent_stats(a, &s);
-    *ping = (struct ps_msg_ping){.epoch = a->map_epoch,
+    *ping = (struct ps_msg_ping){.epoch = a->servers.map_epoch,
                                  .rounds = s.rounds,
                                  .bytes_in = s.bytes_in,
                                  .bytes_out = s.bytes_out,
@@ -47,7 +47,7 @@ static void on_new_scheduler(void *context)
 {
     struct ps_agent_step *st = context;
 
-    st->a->map_epoch = 0;
+    st->a->servers.map_epoch = 0;
     ps_agent_departed_drop_unknown(st->a);
     ps_agent_job_reoffer(st);
 }
