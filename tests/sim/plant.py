@@ -33,7 +33,7 @@ PLANTS = {
     ],
     "a new agent does not find what codes have left over": [
         ("lib/core/agent/residual_log.c",
-         "f->codec_hash != hash_codec(press)) {",
+         "f->codec_hash != hash_codec(codec)) {",
          "f->codec_hash != 0) {"),
     ],
     "encodes once more from what the lost agent had made": [FROM_THE_LAST],

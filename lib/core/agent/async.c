@@ -244,18 +244,18 @@ static void end_answered_ops(struct ps_agent_step *st,
                              const struct ps_agent_key *k, struct ps_list *list)
 {
     struct ps_list_node *n = ps_list_first(list);
-    uint64_t served = UINT64_MAX;
+    uint64_t least_served = UINT64_MAX;
 
     for (uint32_t i = 0; i < k->part_count; i++) {
-        if (k->parts[i].async.served_ticket < served) {
-            served = k->parts[i].async.served_ticket;
+        if (k->parts[i].async.served_ticket < least_served) {
+            least_served = k->parts[i].async.served_ticket;
         }
     }
     while (n != NULL) {
         struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
 
         n = ps_list_next(list, n);
-        if (op->ticket != 0 && op->ticket <= served) {
+        if (op->ticket != 0 && op->ticket <= least_served) {
             ps_list_remove(&op->node);
             ps_agent_op_end(st, op, op->round, 0, "");
         }

@@ -111,7 +111,7 @@ static void clear_vector(const struct ps_buf *buf, const struct ps_buf *old)
 static int obtain_buffers(struct ps_agent_step *st, struct ps_agent_part *p,
                           struct encode_buffers *m, bool *ret_again)
 {
-    const struct ps_codec *press = &p->key->compression.codec;
+    const struct ps_codec *codec = &p->key->compression.codec;
     struct ps_agent *a = st->a;
     bool kept = ps_agent_residual_attach(st, p);
     bool again = kept && ps_agent_residual_is_encoded(p);
@@ -126,12 +126,12 @@ static int obtain_buffers(struct ps_agent_step *st, struct ps_agent_part *p,
     if (m->residual == NULL) {
         rc = alloc_vector(a, p, p->encoding.residual[0], &m->residual);
     }
-    if (rc == 0 && press->momentum > 0 && m->moment == NULL) {
+    if (rc == 0 && codec->momentum > 0 && m->moment == NULL) {
         rc = alloc_vector(a, p, p->encoding.moment[0], &m->moment);
     }
     *ret_again = again;
     if (rc == 0) {
-        rc = ps_pool_get(a->opt.scratch_pool, ps_codec_bytes(press, p->count),
+        rc = ps_pool_get(a->opt.scratch_pool, ps_codec_bytes(codec, p->count),
                          &m->encoded);
     }
     if (rc != 0) {
@@ -158,7 +158,7 @@ static struct ps_compute *make_encode_job(struct ps_agent *a,
                                           uint32_t count,
                                           const struct encode_buffers *m)
 {
-    const struct ps_codec *press = &p->key->compression.codec;
+    const struct ps_codec *codec = &p->key->compression.codec;
     struct ps_compute *c = ps_compute_new(++a->last.token, count, 5);
 
     c->job.op = PS_JOB_ENCODE;
@@ -168,9 +168,9 @@ static struct ps_compute *make_encode_job(struct ps_agent *a,
         ps_compute_add_src(c, &slices[i], 0);
     }
     c->job.dst = m->encoded->data;
-    c->job.codec = *press;
+    c->job.codec = *codec;
     c->job.rng_stream = ps_codec_rng_stream(
-        press, &(struct ps_codec_position){
+        codec, &(struct ps_codec_position){
                    .key = ps_compression_rng_key(p->key->name_hash),
                    .index = p->index,
                    .round = p->key->round.number,

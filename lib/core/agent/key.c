@@ -80,13 +80,13 @@ static void remove_name_index(struct ps_agent_job *j,
 }
 
 static void send_key_info(struct ps_agent_step *st,
-                          const struct ps_agent_key_waiter *asker,
+                          const struct ps_agent_key_waiter *waiter,
                           struct ps_agent_key *k, int error, const char *text)
 {
-    struct ps_agent_session *s = asker->session;
+    struct ps_agent_session *s = waiter->session;
     struct ps_msg m = {.code = PS_MSG_L_KEY_INFO,
-                       .l_key_info = {.request = asker->request,
-                                      .reattached = asker->reattached,
+                       .l_key_info = {.request = waiter->request,
+                                      .reattached = waiter->reattached,
                                       .error = error,
                                       .text = text}};
 
@@ -228,17 +228,17 @@ static int check_op_quota(struct ps_agent_session *s, struct ps_str *why)
 static void add_key_waiter(struct ps_agent_key *k,
                            const struct ps_agent_key_waiter *of)
 {
-    struct ps_agent_key_waiter *asker = ps_calloc(1, sizeof(*asker));
+    struct ps_agent_key_waiter *waiter = ps_calloc(1, sizeof(*waiter));
 
-    *asker = *of;
-    ps_list_push_back(&k->opening.waiters, &asker->node);
+    *waiter = *of;
+    ps_list_push_back(&k->opening.waiters, &waiter->node);
     ps_account_charge_unchecked(&of->session->account, PS_COST_OPERATIONS, 1);
 }
 
-void ps_agent_key_waiter_free(struct ps_agent_key_waiter *asker)
+void ps_agent_key_waiter_free(struct ps_agent_key_waiter *waiter)
 {
-    ps_account_refund(&asker->session->account, PS_COST_OPERATIONS, 1);
-    ps_free(asker);
+    ps_account_refund(&waiter->session->account, PS_COST_OPERATIONS, 1);
+    ps_free(waiter);
 }
 
 static void append_key_name(struct ps_str *t, const char *name)
@@ -330,7 +330,7 @@ void ps_agent_key_on_declare(struct ps_agent_step *st,
                              struct ps_agent_session *s,
                              const struct ps_msg_l_key *m)
 {
-    const struct ps_agent_key_waiter asker = {
+    const struct ps_agent_key_waiter waiter = {
         .session = s, .request = m->request, .reattached = m->reattached};
     struct ps_agent_job *j = s->job;
     const struct ps_agent_key_kind *kind = kind_of_declaration(j, m);
@@ -345,17 +345,17 @@ void ps_agent_key_on_declare(struct ps_agent_step *st,
         rc = check_key_size(kind, m, &t);
     }
     if (rc != 0) {
-        send_key_info(st, &asker, NULL, rc, text);
+        send_key_info(st, &waiter, NULL, rc, text);
         return;
     }
     k = find_key_by_name(j, m->kind, m->name);
     if (k != NULL && !is_same_declaration(k, m, &t)) {
-        send_key_info(st, &asker, NULL, PS_E_MISMATCH, text);
+        send_key_info(st, &waiter, NULL, PS_E_MISMATCH, text);
         return;
     }
     if (j->config.mode != PS_MODE_SYNC && m->row_width != 0) {
         send_key_info(
-            st, &asker, NULL, PS_E_UNSUPPORTED,
+            st, &waiter, NULL, PS_E_UNSUPPORTED,
             "keys of rows have rounds, and an async or ssp job has none: "
             "open the job as dist_sync");
         return;
@@ -365,7 +365,7 @@ void ps_agent_key_on_declare(struct ps_agent_step *st,
         return;
     }
     if (k != NULL && ps_agent_key_is_open(k)) {
-        send_key_info(st, &asker, k, 0, "");
+        send_key_info(st, &waiter, k, 0, "");
         return;
     }
     if (k == NULL) {
@@ -374,7 +374,7 @@ void ps_agent_key_on_declare(struct ps_agent_step *st,
 
         if (ps_agent_budget_charge_key(j, kind, m, &charged, &why) != 0) {
             describe_key_refusal(st, s, &t, m, &why);
-            send_key_info(st, &asker, NULL,
+            send_key_info(st, &waiter, NULL,
                           why.cost == PS_COST_MEMORY ? PS_E_NOMEM : PS_E_FULL,
                           text);
             return;
@@ -394,7 +394,7 @@ void ps_agent_key_on_declare(struct ps_agent_step *st,
             ps_agent_key_send_open(st, k);
         }
     }
-    add_key_waiter(k, &asker);
+    add_key_waiter(k, &waiter);
     send_key_opens(st, j);
 }
 
@@ -404,11 +404,11 @@ static void answer_key_waiters(struct ps_agent_step *st, struct ps_agent_key *k,
     struct ps_list_node *n;
 
     while ((n = ps_list_pop(&k->opening.waiters)) != NULL) {
-        struct ps_agent_key_waiter *asker = PS_CONTAINER(
+        struct ps_agent_key_waiter *waiter = PS_CONTAINER(
             n, struct ps_agent_key_waiter, node);
 
-        send_key_info(st, asker, k, error, text);
-        ps_agent_key_waiter_free(asker);
+        send_key_info(st, waiter, k, error, text);
+        ps_agent_key_waiter_free(waiter);
     }
 }
 

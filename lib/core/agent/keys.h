@@ -286,7 +286,7 @@ void ps_agent_placement_send_state(struct ps_agent_step *st,
                                    struct ps_agent_part *p);
 
 /* key.c */
-void ps_agent_key_waiter_free(struct ps_agent_key_waiter *asker);
+void ps_agent_key_waiter_free(struct ps_agent_key_waiter *waiter);
 void ps_agent_key_on_declare(struct ps_agent_step *st,
                              struct ps_agent_session *s,
                              const struct ps_msg_l_key *m);

@@ -51,11 +51,11 @@ static bool is_skip_decided(const struct ps_agent_key *k,
     *ret_all_skipped = true;
     for (uint32_t i = 0; i < k->part_count; i++) {
         const struct ps_agent_part *p = &k->parts[i];
-        const int64_t heard = k->kind->decided_version(p);
+        const int64_t decided = k->kind->decided_version(p);
 
         if (p->skipped_version != (int64_t)op->round) {
             *ret_all_skipped = false;
-            if (heard < (int64_t)op->round) {
+            if (decided < (int64_t)op->round) {
                 return false;
             }
         }
@@ -66,7 +66,7 @@ static bool is_skip_decided(const struct ps_agent_key *k,
 static void end_satisfied_ops(struct ps_agent_step *st, struct ps_agent_key *k,
                               struct ps_list *list)
 {
-    int64_t held = min_local_version(k);
+    int64_t least = min_local_version(k);
     struct ps_list_node *n = ps_list_first(list);
 
     while (n != NULL) {
@@ -85,9 +85,9 @@ static void end_satisfied_ops(struct ps_agent_step *st, struct ps_agent_key *k,
             } else if (k->kind->request_verdict != NULL) {
                 k->kind->request_verdict(st, k, op);
             }
-        } else if (held >= (int64_t)op->round) {
+        } else if (least >= (int64_t)op->round) {
             ps_list_remove(n);
-            ps_agent_op_end(st, op, (uint64_t)held, 0, "");
+            ps_agent_op_end(st, op, (uint64_t)least, 0, "");
         }
         n = next;
     }

@@ -120,26 +120,26 @@ static void cancel_open_round(struct ps_agent_step *st, struct ps_agent_key *k)
 static bool is_report_valid(const struct ps_agent_key *k,
                             const struct ps_agent_session *s, uint64_t pushed)
 {
-    const struct ps_agent_prior_state *past = k->prior_state;
+    const struct ps_agent_prior_state *prior = k->prior_state;
 
     if (s->unreported_keys == 0 || pushed > INT64_MAX - 1 ||
         !k->kind->has_rounds) {
         return false;
     }
-    if (past == NULL) {
+    if (prior == NULL) {
         return k->round.pushed_round[s->local_rank] == 0 &&
                (k->round.number == 0 || pushed == 0);
     }
-    return !past->reported[s->local_rank] &&
+    return !prior->reported[s->local_rank] &&
            k->round.pushed_round[s->local_rank] == 0 &&
-           pushed <= past->min_completed + 1 &&
-           past->max_completed <= pushed + 1;
+           pushed <= prior->min_completed + 1 &&
+           prior->max_completed <= pushed + 1;
 }
 
 bool ps_agent_reattach_key(struct ps_agent_step *st, struct ps_agent_session *s,
                            struct ps_agent_key *k, uint64_t pushed)
 {
-    struct ps_agent_prior_state *past = k->prior_state;
+    struct ps_agent_prior_state *prior = k->prior_state;
 
     if (!is_report_valid(k, s, pushed)) {
         ps_agent_session_end(
@@ -150,23 +150,23 @@ bool ps_agent_reattach_key(struct ps_agent_step *st, struct ps_agent_session *s,
             (unsigned long long)pushed);
         return false;
     }
-    if (past == NULL) {
-        past = ps_calloc(1, sizeof(*past));
-        past->reported = ps_calloc(k->job->local_rank_count,
-                                   sizeof(*past->reported));
-        past->min_completed = pushed;
-        k->prior_state = past;
+    if (prior == NULL) {
+        prior = ps_calloc(1, sizeof(*prior));
+        prior->reported = ps_calloc(k->job->local_rank_count,
+                                    sizeof(*prior->reported));
+        prior->min_completed = pushed;
+        k->prior_state = prior;
     }
     s->unreported_keys--;
-    past->reported[s->local_rank] = true;
-    past->min_completed = ps_min_u64(past->min_completed, pushed);
-    past->max_completed = ps_max_u64(past->max_completed, pushed);
+    prior->reported[s->local_rank] = true;
+    prior->min_completed = ps_min_u64(prior->min_completed, pushed);
+    prior->max_completed = ps_max_u64(prior->max_completed, pushed);
     k->round.pushed_round[s->local_rank] = pushed;
     raise_committed(k);
-    if (ps_agent_round_is_open(k) && k->round.number <= past->max_completed) {
+    if (ps_agent_round_is_open(k) && k->round.number <= prior->max_completed) {
         cancel_open_round(st, k);
     }
-    k->round.number = ps_max_u64(k->round.number, past->max_completed);
+    k->round.number = ps_max_u64(k->round.number, prior->max_completed);
     send_state_if_reported(st, k);
     return true;
 }

@@ -79,25 +79,25 @@ static uint64_t record_bytes(uint32_t count, uint32_t vectors)
     return PS_FIXED_RESIDUAL_RECORD_BYTES + vectors * vector_bytes(count);
 }
 
-static uint32_t record_vectors(const struct ps_codec *press)
+static uint32_t record_vectors(const struct ps_codec *codec)
 {
-    return (press->feedback ? 2u : 0u) + (press->momentum > 0 ? 2u : 0u);
+    return (codec->feedback ? 2u : 0u) + (codec->momentum > 0 ? 2u : 0u);
 }
 
 /* ----------------------------------------------------------------- segments */
 
 static void announce_segment(struct ps_agent_step *st,
                              struct ps_agent_session *s,
-                             const struct ps_agent_residual_segment *piece)
+                             const struct ps_agent_residual_segment *segment)
 {
     if (s->hello->l_hello.holds_segments &&
-        ps_map_get(s->known_segments, piece->id) == NULL) {
-        ps_map_put(s->known_segments, piece->id, s);
-        ps_effects_send_msg(
-            st->fx, s->conn,
-            &(struct ps_msg){.code = PS_MSG_L_RESIDUAL_SEGMENT,
-                             .l_residual_segment = {.segment = piece->buf->tag,
-                                                    .size = piece->buf->size}});
+        ps_map_get(s->known_segments, segment->id) == NULL) {
+        ps_map_put(s->known_segments, segment->id, s);
+        ps_effects_send_msg(st->fx, s->conn,
+                            &(struct ps_msg){.code = PS_MSG_L_RESIDUAL_SEGMENT,
+                                             .l_residual_segment = {
+                                                 .segment = segment->buf->tag,
+                                                 .size = segment->buf->size}});
     }
 }
 
@@ -164,36 +164,36 @@ static int new_segment(struct ps_agent_step *st, struct ps_agent_job *j,
     return 0;
 }
 
-static void unref_segment(void *piece)
+static void unref_segment(void *segment)
 {
-    ps_buf_unref(piece);
+    ps_buf_unref(segment);
 }
 
 /* Buffer of one vector of the segment; holds a reference to the segment. */
-static struct ps_buf *wrap_vector(struct ps_buf *piece, uint8_t *at,
+static struct ps_buf *wrap_vector(struct ps_buf *segment, uint8_t *at,
                                   uint32_t count)
 {
     return ps_buf_wrap(at, count * sizeof(float), unref_segment,
-                       ps_buf_ref(piece));
+                       ps_buf_ref(segment));
 }
 
 /* Record at offset `at`. `count` is a validated copy, because a worker may
  * overwrite the field. */
-static struct ps_agent_residual_record *record_new(struct ps_buf *piece,
+static struct ps_agent_residual_record *record_new(struct ps_buf *segment,
                                                    uint64_t at, uint32_t count,
-                                                   const struct ps_codec *press)
+                                                   const struct ps_codec *codec)
 {
     struct ps_agent_residual_record *q = ps_calloc(1, sizeof(*q));
-    uint8_t *data = piece->data + at + PS_FIXED_RESIDUAL_RECORD_BYTES;
+    uint8_t *data = segment->data + at + PS_FIXED_RESIDUAL_RECORD_BYTES;
 
-    q->segment = ps_buf_ref(piece);
-    q->log_record = (void *)(piece->data + at);
-    for (unsigned i = 0; i < 2 && press->feedback; i++) {
-        q->residual[i] = wrap_vector(piece, data, count);
+    q->segment = ps_buf_ref(segment);
+    q->log_record = (void *)(segment->data + at);
+    for (unsigned i = 0; i < 2 && codec->feedback; i++) {
+        q->residual[i] = wrap_vector(segment, data, count);
         data += vector_bytes(count);
     }
-    for (unsigned i = 0; i < 2 && press->momentum > 0; i++) {
-        q->moment[i] = wrap_vector(piece, data, count);
+    for (unsigned i = 0; i < 2 && codec->momentum > 0; i++) {
+        q->moment[i] = wrap_vector(segment, data, count);
         data += vector_bytes(count);
     }
     return q;
@@ -202,14 +202,14 @@ static struct ps_agent_residual_record *record_new(struct ps_buf *piece,
 /* ----------------------------------------------------------------- records */
 
 static struct ps_agent_recovered_record *
-find_recovered(const struct ps_agent_job *j, uint64_t label, uint32_t index)
+find_recovered(const struct ps_agent_job *j, uint64_t name_hash, uint32_t index)
 {
-    const uint64_t h = ps_name_hash_slot(j->name_hash_seed, label, index);
+    const uint64_t h = ps_name_hash_slot(j->name_hash_seed, name_hash, index);
 
     for (struct ps_agent_recovered_record *f =
              ps_map_get(j->residual_log.recovered, h);
          f != NULL; f = f->hash_next) {
-        if (f->name_hash == label && f->part_index == index) {
+        if (f->name_hash == name_hash && f->part_index == index) {
             return f;
         }
     }
@@ -230,7 +230,7 @@ static int charge_job_memory(struct ps_agent_job *j, uint64_t bytes,
  * records of one partition the one encoded last is kept: an agent appends
  * another if its codec parameters do not match those of the agent before it.
  * PS_E_INVAL: not a valid record; PS_E_FULL: a memory limit. */
-static int accept_record(struct ps_agent_job *j, struct ps_buf *piece,
+static int accept_record(struct ps_agent_job *j, struct ps_buf *segment,
                          uint64_t used, uint64_t *at,
                          struct ps_refusal *ret_refusal)
 {
@@ -238,7 +238,7 @@ static int accept_record(struct ps_agent_job *j, struct ps_buf *piece,
     struct ps_fixed_residual_record r;
 
     if (used - *at < PS_FIXED_RESIDUAL_RECORD_BYTES ||
-        !ps_fixed_get_residual_record(piece->data + *at, &r) ||
+        !ps_fixed_get_residual_record(segment->data + *at, &r) ||
         r.vector_count == 3 ||
         record_bytes(r.count, r.vector_count) > used - *at) {
         return PS_E_INVAL;
@@ -259,7 +259,7 @@ static int accept_record(struct ps_agent_job *j, struct ps_buf *piece,
         ps_map_put(j->residual_log.recovered, h, f);
     }
     if (f->segment == NULL || r.round_tag >> 1 > f->round_tag >> 1) {
-        f->segment = piece;
+        f->segment = segment;
         f->offset = *at;
         f->count = r.count;
         f->vector_count = r.vector_count;
@@ -286,7 +286,7 @@ void ps_agent_residual_on_segment(struct ps_agent_step *st,
 {
     struct ps_agent_job *j = s->job;
     uint64_t at = PS_FIXED_RESIDUAL_SEGMENT_BYTES;
-    struct ps_buf *held = NULL;
+    struct ps_buf *mapping = NULL;
     struct ps_refusal why;
     struct ps_fixed_residual_segment h;
 
@@ -319,13 +319,13 @@ void ps_agent_residual_on_segment(struct ps_agent_step *st,
                              "more memory of agents than one has made");
         return;
     }
-    if (ps_agent_budget_charge_mapping(s, buf, &held, &why) != 0 ||
+    if (ps_agent_budget_charge_mapping(s, buf, &mapping, &why) != 0 ||
         charge_job_memory(j, h.used, &why) != 0) {
-        ps_buf_unref(held);
+        ps_buf_unref(mapping);
         ps_agent_session_end_quota(st, s, &why);
         return;
     }
-    add_segment(j, h.id, held);
+    add_segment(j, h.id, mapping);
     j->residual_log.bytes += h.used;
     st->a->residual_bytes += h.used;
     while (at < h.used) {
@@ -339,7 +339,7 @@ void ps_agent_residual_on_segment(struct ps_agent_step *st,
             return;
         }
         j->residual_log.record_count++;
-        rc = accept_record(j, held, h.used, &at, &why);
+        rc = accept_record(j, mapping, h.used, &at, &why);
         if (rc == PS_E_FULL) {
             ps_agent_session_end_quota(st, s, &why);
             return;
@@ -360,24 +360,24 @@ void ps_agent_residual_on_segment(struct ps_agent_step *st,
  * none, or one of another size or codec. */
 static struct ps_agent_residual_record *adopt_recovered(struct ps_agent_part *p)
 {
-    const struct ps_codec *press = &p->key->compression.codec;
+    const struct ps_codec *codec = &p->key->compression.codec;
     const struct ps_agent_recovered_record *f = find_recovered(
         p->key->job, p->key->name_hash, p->index);
     struct ps_agent_residual_record *q;
     unsigned last;
 
     if (f == NULL || f->count != p->count ||
-        f->vector_count != record_vectors(press) ||
-        f->codec_hash != hash_codec(press)) {
+        f->vector_count != record_vectors(codec) ||
+        f->codec_hash != hash_codec(codec)) {
         return NULL;
     }
-    q = record_new(f->segment, f->offset, f->count, press);
+    q = record_new(f->segment, f->offset, f->count, codec);
     last = f->round_tag & 1;
     q->encoded_round = f->round_tag >> 1;
-    if (q->encoded_round > 0 && press->feedback) {
+    if (q->encoded_round > 0 && codec->feedback) {
         p->encoding.residual[0] = ps_buf_ref(q->residual[last]);
     }
-    if (q->encoded_round > 0 && press->momentum > 0) {
+    if (q->encoded_round > 0 && codec->momentum > 0) {
         p->encoding.moment[0] = ps_buf_ref(q->moment[last]);
     }
     return q;
@@ -388,9 +388,9 @@ static struct ps_agent_residual_record *
 append_record(struct ps_agent_step *st, const struct ps_agent_part *p)
 {
     struct ps_agent_job *j = p->key->job;
-    const struct ps_codec *press = &p->key->compression.codec;
-    const uint64_t bytes = record_bytes(p->count, record_vectors(press));
-    struct ps_agent_residual_segment *piece;
+    const struct ps_codec *codec = &p->key->compression.codec;
+    const uint64_t bytes = record_bytes(p->count, record_vectors(codec));
+    struct ps_agent_residual_segment *segment;
     struct ps_fixed_residual_segment *h;
 
     if (st->a->opt.residual_log_max != 0 &&
@@ -412,18 +412,18 @@ append_record(struct ps_agent_step *st, const struct ps_agent_part *p)
     if (charge_job_memory(j, bytes, NULL) != 0) {
         return NULL;
     }
-    piece = &j->residual_log.segments[j->residual_log.tail_segment - 1];
-    h = (void *)piece->buf->data;
-    ps_fixed_put_residual_record(piece->buf->data + j->residual_log.tail_used,
+    segment = &j->residual_log.segments[j->residual_log.tail_segment - 1];
+    h = (void *)segment->buf->data;
+    ps_fixed_put_residual_record(segment->buf->data + j->residual_log.tail_used,
                                  &(struct ps_fixed_residual_record){
                                      .name_hash = p->key->name_hash,
-                                     .codec_hash = hash_codec(press),
+                                     .codec_hash = hash_codec(codec),
                                      .index = p->index,
                                      .count = p->count,
-                                     .vector_count = record_vectors(press)});
+                                     .vector_count = record_vectors(codec)});
 
     struct ps_agent_residual_record *q = record_new(
-        piece->buf, j->residual_log.tail_used, p->count, press);
+        segment->buf, j->residual_log.tail_used, p->count, codec);
 
     j->residual_log.tail_used += bytes;
     j->residual_log.bytes += bytes;

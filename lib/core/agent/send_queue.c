@@ -95,12 +95,12 @@ void ps_agent_send_end_backoff(struct ps_agent_step *st,
     struct ps_agent_send_queue *f = j == NULL
                                         ? NULL
                                         : ps_map_get(j->send_queues, s->node);
-    const ps_time soon = ps_time_add(st->now, RESEND_WAIT);
+    const ps_time retry_at = ps_time_add(st->now, RESEND_WAIT);
 
     if (f != NULL && f->backoff != 0) {
         f->backoff = 0;
-        f->backoff_until = ps_time_min(f->backoff_until, soon);
-        st->a->resend_at = ps_time_min(st->a->resend_at, soon);
+        f->backoff_until = ps_time_min(f->backoff_until, retry_at);
+        st->a->resend_at = ps_time_min(st->a->resend_at, retry_at);
     }
 }
 

@@ -314,16 +314,16 @@ void ps_agent_session_on_region(struct ps_agent_step *st,
                                 struct ps_buf *buf)
 {
     struct ps_refusal why;
-    struct ps_buf *held;
+    struct ps_buf *mapping;
 
     if (!may_register(st, s, region)) {
         return;
     }
-    if (ps_agent_budget_charge_mapping(s, buf, &held, &why) != 0) {
+    if (ps_agent_budget_charge_mapping(s, buf, &mapping, &why) != 0) {
         ps_agent_session_end_quota(st, s, &why);
         return;
     }
-    ps_map_put(s->regions, region, held);
+    ps_map_put(s->regions, region, mapping);
 }
 
 void ps_agent_session_on_unmapped(struct ps_agent_step *st,

@@ -163,18 +163,18 @@ static bool decode_value(const struct ps_agent_part *p,
                          const struct ps_rec_part *rec, const uint8_t *from,
                          uint8_t *at)
 {
-    const struct ps_codec *press = &p->key->compression.codec;
+    const struct ps_codec *codec = &p->key->compression.codec;
     char why[200];
 
-    if (rec->codec != press->kind || !p->key->compression.bidirectional ||
+    if (rec->codec != codec->kind || !p->key->compression.bidirectional ||
         rec->dtype != p->key->dtype ||
-        ps_codec_check(press, from, rec->encoded_bytes, rec->count, why,
+        ps_codec_check(codec, from, rec->encoded_bytes, rec->count, why,
                        sizeof(why)) != 0) {
         return false;
     }
-    ps_codec_decode(press,
+    ps_codec_decode(codec,
                     ps_codec_rng_stream(
-                        press,
+                        codec,
                         &(struct ps_codec_position){
                             .key = ps_compression_rng_key(p->key->name_hash),
                             .index = rec->index,
