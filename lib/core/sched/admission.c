@@ -32,8 +32,8 @@ static void update_reservation(struct ps_sched_step *st, struct ps_sched_job *j,
         m->reserved_bytes += bytes - on->reserved_bytes;
     }
     if (bytes != on->reserved_bytes) {
-        j->send_quota_at = ps_time_min(
-            j->send_quota_at, j->quota_version == 0
+        j->quota.send_at = ps_time_min(
+            j->quota.send_at, j->quota.version == 0
                                   ? st->now
                                   : ps_time_add(st->now, COALESCE_TIME));
     }
@@ -72,16 +72,16 @@ static bool demand_fits(const struct ps_sched *s, const struct ps_sched_job *j,
 static uint32_t server_index(const struct ps_sched_job *j, uint32_t node,
                              uint32_t hint)
 {
-    hint = hint < j->server_count ? hint : 0;
-    if (hint < j->server_count && j->servers[hint].node == node) {
+    hint = hint < j->servers.count ? hint : 0;
+    if (hint < j->servers.count && j->servers.list[hint].node == node) {
         return hint;
     }
-    for (uint32_t i = 0; i < j->server_count; i++) {
-        if (j->servers[i].node == node) {
+    for (uint32_t i = 0; i < j->servers.count; i++) {
+        if (j->servers.list[i].node == node) {
             return i;
         }
     }
-    return j->server_count;
+    return j->servers.count;
 }
 
 /* Demand of each server with these partitions added; the caller frees the
@@ -91,17 +91,17 @@ static struct ps_demand *demands_with_parts(const struct ps_sched_job *j,
                                             const struct ps_place_part *parts,
                                             uint32_t count)
 {
-    struct ps_demand *list = ps_alloc((j->server_count + 1u) * sizeof(*list));
+    struct ps_demand *list = ps_alloc((j->servers.count + 1u) * sizeof(*list));
     uint32_t at = 0;
 
-    for (uint32_t i = 0; i < j->server_count; i++) {
-        list[i] = j->servers[i].demand;
+    for (uint32_t i = 0; i < j->servers.count; i++) {
+        list[i] = j->servers.list[i].demand;
     }
     for (uint32_t i = 0; i < count; i++) {
         /* Successive partitions mostly lie on successive servers. */
         at = server_index(j, parts[i].node, at + 1);
-        if (at < j->server_count) {
-            ps_demand_add(&list[at], &j->demand_profile, dtype, parts[i].count);
+        if (at < j->servers.count) {
+            ps_demand_add(&list[at], &j->quota.profile, dtype, parts[i].count);
         }
     }
     return list;
@@ -114,13 +114,14 @@ static int set_demands(struct ps_sched_step *st, struct ps_sched_job *j,
 {
     int rc = 0;
 
-    for (uint32_t i = 0; rc == 0 && i < j->server_count; i++) {
-        rc = demand_fits(st->s, j, &j->servers[i], &list[i], why) ? 0
-                                                                  : PS_E_FULL;
+    for (uint32_t i = 0; rc == 0 && i < j->servers.count; i++) {
+        rc = demand_fits(st->s, j, &j->servers.list[i], &list[i], why)
+                 ? 0
+                 : PS_E_FULL;
     }
-    for (uint32_t i = 0; rc == 0 && i < j->server_count; i++) {
-        j->servers[i].demand = list[i];
-        update_reservation(st, j, &j->servers[i]);
+    for (uint32_t i = 0; rc == 0 && i < j->servers.count; i++) {
+        j->servers.list[i].demand = list[i];
+        update_reservation(st, j, &j->servers.list[i]);
     }
     ps_free(list);
     return rc;
@@ -143,13 +144,13 @@ void ps_sched_admission_remove_key(struct ps_sched_step *st,
 
     for (uint32_t i = 0; i < k->part_count; i++) {
         at = server_index(j, k->parts[i].node, at + 1);
-        if (at < j->server_count) {
-            ps_demand_remove(&j->servers[at].demand, &j->demand_profile,
+        if (at < j->servers.count) {
+            ps_demand_remove(&j->servers.list[at].demand, &j->quota.profile,
                              k->dtype, k->parts[i].count);
         }
     }
-    for (uint32_t i = 0; i < j->server_count; i++) {
-        update_reservation(st, j, &j->servers[i]);
+    for (uint32_t i = 0; i < j->servers.count; i++) {
+        update_reservation(st, j, &j->servers.list[i]);
     }
 }
 
@@ -167,7 +168,7 @@ bool ps_sched_admission_fits_part(const struct ps_sched *s,
         return true; /* Loss of the server is handled elsewhere. */
     }
     need = on->demand;
-    ps_demand_add(&need, &j->demand_profile, k->dtype, k->parts[index].count);
+    ps_demand_add(&need, &j->quota.profile, k->dtype, k->parts[index].count);
     ps_str_init(&why, text, sizeof(text));
     return demand_fits(s, j, on, &need, &why);
 }
@@ -182,11 +183,11 @@ void ps_sched_admission_move_part(struct ps_sched_step *st,
     struct ps_sched_job_server *b = ps_sched_job_server_of(j, to);
 
     if (a != NULL) {
-        ps_demand_remove(&a->demand, &j->demand_profile, k->dtype, part->count);
+        ps_demand_remove(&a->demand, &j->quota.profile, k->dtype, part->count);
         update_reservation(st, j, a);
     }
     if (b != NULL) {
-        ps_demand_add(&b->demand, &j->demand_profile, k->dtype, part->count);
+        ps_demand_add(&b->demand, &j->quota.profile, k->dtype, part->count);
         update_reservation(st, j, b);
     }
 }
@@ -195,15 +196,15 @@ void ps_sched_admission_move_part(struct ps_sched_step *st,
 static struct ps_demand *recount_demands(const struct ps_sched_job *j,
                                          const struct ps_demand_profile *kind)
 {
-    struct ps_demand *list = ps_calloc(j->server_count + 1u, sizeof(*list));
+    struct ps_demand *list = ps_calloc(j->servers.count + 1u, sizeof(*list));
     uint32_t at = 0;
 
-    for (uint32_t i = 0; i < j->key_count; i++) {
-        const struct ps_sched_key *k = j->keys[i];
+    for (uint32_t i = 0; i < j->keys.count; i++) {
+        const struct ps_sched_key *k = j->keys.list[i];
 
         for (uint32_t n = 0; k != NULL && n < k->part_count; n++) {
             at = server_index(j, k->parts[n].node, at + 1);
-            if (at < j->server_count) {
+            if (at < j->servers.count) {
                 ps_demand_add(&list[at], kind, k->dtype, k->parts[n].count);
             }
         }
@@ -219,7 +220,7 @@ int ps_sched_admission_set_profile(struct ps_sched_step *st,
     int rc = set_demands(st, j, recount_demands(j, kind), why);
 
     if (rc == 0) {
-        j->demand_profile = *kind;
+        j->quota.profile = *kind;
     }
     return rc;
 }
@@ -227,31 +228,31 @@ int ps_sched_admission_set_profile(struct ps_sched_step *st,
 int ps_sched_admission_recount(struct ps_sched_step *st, struct ps_sched_job *j,
                                struct ps_str *why)
 {
-    return set_demands(st, j, recount_demands(j, &j->demand_profile), why);
+    return set_demands(st, j, recount_demands(j, &j->quota.profile), why);
 }
 
 void ps_sched_admission_release(struct ps_sched_step *st,
                                 struct ps_sched_job *j)
 {
-    for (uint32_t i = 0; i < j->server_count; i++) {
-        update_reservation(st, j, &j->servers[i]);
+    for (uint32_t i = 0; i < j->servers.count; i++) {
+        update_reservation(st, j, &j->servers.list[i]);
     }
-    j->send_quota_at = PS_TIME_NEVER;
+    j->quota.send_at = PS_TIME_NEVER;
 }
 
 void ps_sched_admission_send_quota(struct ps_sched_step *st,
                                    struct ps_sched_job *j)
 {
-    j->send_quota_at = PS_TIME_NEVER;
-    j->quota_version++;
-    for (uint32_t i = 0; i < j->server_count; i++) {
-        const struct ps_sched_job_server *on = &j->servers[i];
+    j->quota.send_at = PS_TIME_NEVER;
+    j->quota.version++;
+    for (uint32_t i = 0; i < j->servers.count; i++) {
+        const struct ps_sched_job_server *on = &j->servers.list[i];
 
         ps_sched_send_msg(
             st, server_member(st->s, on),
             &(struct ps_msg){.code = PS_MSG_JOB_QUOTA,
                              .job_quota = {.gen = j->gen,
-                                           .version = j->quota_version,
+                                           .version = j->quota.version,
                                            .bytes = on->reserved_bytes,
                                            .round_bytes = ps_demand_round_bytes(
                                                &on->demand, j->slot_count)}});

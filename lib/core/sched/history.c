@@ -11,18 +11,18 @@ void ps_sched_job_fill_row(const struct ps_sched_job *j, ps_time now,
         .name = j->name,
         .uid = j->uid,
         .phase = j->phase,
-        .mode = j->mode,
-        .on_loss = j->on_loss,
-        .num_workers = j->num_workers,
-        .live_workers = j->live_workers,
+        .mode = j->opt.mode,
+        .on_loss = j->opt.on_loss,
+        .num_workers = j->opt.num_workers,
+        .live_workers = j->workers.live_count,
         .slots = j->slot_count,
-        .keys = j->open_key_count,
-        .bytes = j->bytes,
+        .keys = j->keys.open_count,
+        .bytes = j->keys.bytes,
         .barriers = j->barrier.last_open,
         .age_ns = now - j->created_at,
-        .optimizer = j->optimizer,
-        .compression = j->compression_text,
-        .skipped_steps = j->skipped_steps,
+        .optimizer = j->optimizer.name,
+        .compression = j->compression.text,
+        .skipped_steps = j->norms.skipped_steps,
         .reason = j->reason,
     };
 }
@@ -37,9 +37,9 @@ void ps_sched_history_add(struct ps_sched_history *h,
     ps_sched_job_fill_row(j, now, &p->row);
     ps_str_copy(p->name, sizeof(p->name), j->name);
     ps_str_copy(p->optimizer, sizeof(p->optimizer),
-                j->optimizer != NULL ? j->optimizer : "");
+                j->optimizer.name != NULL ? j->optimizer.name : "");
     ps_str_copy(p->reason, sizeof(p->reason), j->reason);
-    ps_str_copy(p->compression, sizeof(p->compression), j->compression_text);
+    ps_str_copy(p->compression, sizeof(p->compression), j->compression.text);
     p->row.compression = p->compression;
     p->row.name = p->name;
     p->row.optimizer = p->optimizer;

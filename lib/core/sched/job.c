@@ -49,27 +49,27 @@ struct ps_sched_job *ps_sched_job_new(uint64_t gen, uint64_t label_seed,
     struct ps_sched_job *j = ps_calloc(1, sizeof(*j));
 
     j->gen = gen;
-    j->name_hash_seed = label_seed;
+    j->keys.hash_seed = label_seed;
     j->phase = PS_JOB_PHASE_FORMING;
-    j->mode = want->mode;
-    j->rule = want->rule;
-    j->staleness = want->staleness;
-    j->on_loss = want->on_loss;
-    j->placement = want->placement;
+    j->opt.mode = want->mode;
+    j->opt.rule = want->rule;
+    j->opt.staleness = want->staleness;
+    j->opt.on_loss = want->on_loss;
+    j->opt.placement = want->placement;
     ps_str_copy(j->name, sizeof(j->name), want->name);
     j->uid = want->uid;
-    j->num_workers = want->num_workers;
-    j->num_servers = want->num_servers;
-    j->big_array_bound = want->big_array_bound;
-    j->partition_bytes = want->partition_bytes;
-    j->start_timeout = want->start_timeout_ns;
+    j->opt.num_workers = want->num_workers;
+    j->opt.num_servers = want->num_servers;
+    j->opt.big_array_bound = want->big_array_bound;
+    j->opt.partition_bytes = want->partition_bytes;
+    j->opt.start_timeout = want->start_timeout_ns;
     j->created_at = now;
-    j->deadline = ps_time_add(now, j->start_timeout);
+    j->deadline = ps_time_add(now, j->opt.start_timeout);
     j->publish_at = PS_TIME_NEVER;
-    j->lost_since = PS_TIME_NEVER;
-    j->next_placements_at = PS_TIME_NEVER;
-    j->send_quota_at = PS_TIME_NEVER;
-    j->keys_by_name_hash = ps_map_new();
+    j->workers.lost_since = PS_TIME_NEVER;
+    j->keys.send_at = PS_TIME_NEVER;
+    j->quota.send_at = PS_TIME_NEVER;
+    j->keys.by_name_hash = ps_map_new();
     return j;
 }
 
@@ -85,23 +85,23 @@ static void key_free(struct ps_sched_key *k)
 
 void ps_sched_job_free(struct ps_sched_job *j)
 {
-    for (uint32_t i = 0; i < j->key_count; i++) {
-        key_free(j->keys[i]);
+    for (uint32_t i = 0; i < j->keys.count; i++) {
+        key_free(j->keys.list[i]);
     }
-    ps_free(j->keys);
-    ps_map_free(j->keys_by_name_hash);
+    ps_free(j->keys.list);
+    ps_map_free(j->keys.by_name_hash);
     ps_barrier_fini(&j->barrier);
-    ps_free(j->optimizer);
-    ps_free(j->compression);
-    ps_free(j->compression_params);
-    ps_free(j->params);
-    ps_tunings_fini(&j->tunings);
-    ps_free(j->waiters);
+    ps_free(j->optimizer.name);
+    ps_free(j->compression.name);
+    ps_free(j->compression.params);
+    ps_free(j->optimizer.params);
+    ps_tunings_fini(&j->optimizer.tunings);
+    ps_free(j->waiters.list);
     ps_free(j->agents);
-    ps_free(j->servers);
-    ps_free(j->removed_servers);
+    ps_free(j->servers.list);
+    ps_free(j->servers.removed);
     ps_free(j->slots);
-    ps_free(j->workers);
+    ps_free(j->workers.list);
     ps_free(j);
 }
 
@@ -134,8 +134,8 @@ struct ps_sched_worker *ps_sched_job_find_worker(const struct ps_sched_job *j,
                                                  uint64_t agent_incarnation,
                                                  uint64_t worker)
 {
-    for (uint32_t i = 0; i < j->worker_count; i++) {
-        struct ps_sched_worker *w = &j->workers[i];
+    for (uint32_t i = 0; i < j->workers.count; i++) {
+        struct ps_sched_worker *w = &j->workers.list[i];
 
         if (w->agent_node == agent && w->worker_id == worker &&
             w->agent_incarnation == agent_incarnation) {
@@ -149,36 +149,36 @@ void ps_sched_job_add_worker(struct ps_sched_job *j,
                              const struct ps_sched_worker *w)
 {
     assert(j->phase == PS_JOB_PHASE_FORMING);
-    assert(j->worker_count < j->num_workers);
-    if (j->worker_count == j->worker_capacity) {
-        j->worker_capacity = j->worker_capacity * 2 + 4;
-        j->workers = ps_realloc(j->workers,
-                                j->worker_capacity * sizeof(*j->workers));
+    assert(j->workers.count < j->opt.num_workers);
+    if (j->workers.count == j->workers.capacity) {
+        j->workers.capacity = j->workers.capacity * 2 + 4;
+        j->workers.list = ps_realloc(
+            j->workers.list, j->workers.capacity * sizeof(*j->workers.list));
     }
-    j->workers[j->worker_count] = *w;
-    j->workers[j->worker_count].state = PS_RANK_STATE_LIVE;
-    j->worker_count++;
-    j->live_workers++;
+    j->workers.list[j->workers.count] = *w;
+    j->workers.list[j->workers.count].state = PS_RANK_STATE_LIVE;
+    j->workers.count++;
+    j->workers.live_count++;
 }
 
 void ps_sched_job_remove_worker(struct ps_sched_job *j,
                                 struct ps_sched_worker *w)
 {
-    size_t i = (size_t)(w - j->workers);
+    size_t i = (size_t)(w - j->workers.list);
 
-    assert(!ps_sched_job_has_started(j) && i < j->worker_count);
-    memmove(w, w + 1, (j->worker_count - i - 1) * sizeof(*w));
-    j->worker_count--;
-    j->live_workers--;
+    assert(!ps_sched_job_has_started(j) && i < j->workers.count);
+    memmove(w, w + 1, (j->workers.count - i - 1) * sizeof(*w));
+    j->workers.count--;
+    j->workers.live_count--;
 }
 
 static ps_time first_lost_at(const struct ps_sched_job *j)
 {
     ps_time first = PS_TIME_NEVER;
 
-    for (uint32_t i = 0; i < j->worker_count; i++) {
-        if (j->workers[i].state == PS_RANK_STATE_LOST) {
-            first = ps_time_min(first, j->workers[i].lost_at);
+    for (uint32_t i = 0; i < j->workers.count; i++) {
+        if (j->workers.list[i].state == PS_RANK_STATE_LOST) {
+            first = ps_time_min(first, j->workers.list[i].lost_at);
         }
     }
     return first;
@@ -192,16 +192,16 @@ void ps_sched_job_set_rank_state(struct ps_sched_job *j,
 
     assert(w->state != state);
     if (w->state == PS_RANK_STATE_LIVE) {
-        j->live_workers--;
+        j->workers.live_count--;
     } else if (state == PS_RANK_STATE_LIVE) {
-        j->live_workers++;
+        j->workers.live_count++;
     }
     w->state = (uint8_t)state;
     if (state == PS_RANK_STATE_LOST) {
         w->lost_at = now;
-        j->lost_since = ps_time_min(j->lost_since, now);
+        j->workers.lost_since = ps_time_min(j->workers.lost_since, now);
     } else if (was_lost) {
-        j->lost_since = first_lost_at(j);
+        j->workers.lost_since = first_lost_at(j);
     }
 }
 
@@ -246,8 +246,8 @@ static int compare_by_rank(const void *a, const void *b)
 static void assign_slots(struct ps_sched_job *j)
 {
     j->slots = ps_calloc(j->agent_count, sizeof(*j->slots));
-    for (uint32_t i = 0; i < j->worker_count; i++) {
-        struct ps_sched_worker *w = &j->workers[i];
+    for (uint32_t i = 0; i < j->workers.count; i++) {
+        struct ps_sched_worker *w = &j->workers.list[i];
 
         w->slot = ps_sched_job_slot_of(j, w->agent_node);
         if (w->slot == j->slot_count) {
@@ -266,30 +266,32 @@ void ps_sched_job_assign_ranks(struct ps_sched_job *j)
     struct ps_bits taken;
     uint32_t free_rank;
 
-    assert(j->worker_count == j->num_workers && j->slot_count == 0);
-    qsort(j->workers, j->worker_count, sizeof(*j->workers), compare_by_agent);
-    ps_bits_init(&taken, j->num_workers);
-    for (uint32_t i = 0; i < j->worker_count; i++) {
-        if (j->workers[i].requested_rank >= 0) {
-            bool fresh = ps_bits_set(&taken,
-                                     (uint32_t)j->workers[i].requested_rank);
+    assert(j->workers.count == j->opt.num_workers && j->slot_count == 0);
+    qsort(j->workers.list, j->workers.count, sizeof(*j->workers.list),
+          compare_by_agent);
+    ps_bits_init(&taken, j->opt.num_workers);
+    for (uint32_t i = 0; i < j->workers.count; i++) {
+        if (j->workers.list[i].requested_rank >= 0) {
+            bool fresh = ps_bits_set(
+                &taken, (uint32_t)j->workers.list[i].requested_rank);
 
             assert(fresh);
             (void)fresh;
         }
     }
     free_rank = ps_bits_next_clear(&taken, 0);
-    for (uint32_t i = 0; i < j->worker_count; i++) {
-        if (j->workers[i].requested_rank < 0) {
-            j->workers[i].requested_rank = (int32_t)free_rank;
+    for (uint32_t i = 0; i < j->workers.count; i++) {
+        if (j->workers.list[i].requested_rank < 0) {
+            j->workers.list[i].requested_rank = (int32_t)free_rank;
             free_rank = ps_bits_next_clear(&taken, free_rank + 1);
         }
-        j->workers[i].incarnation = 1;
+        j->workers.list[i].incarnation = 1;
     }
     ps_bits_fini(&taken);
-    qsort(j->workers, j->worker_count, sizeof(*j->workers), compare_by_rank);
+    qsort(j->workers.list, j->workers.count, sizeof(*j->workers.list),
+          compare_by_rank);
     assign_slots(j);
-    ps_barrier_init(&j->barrier, j->num_workers);
+    ps_barrier_init(&j->barrier, j->opt.num_workers);
 }
 
 uint32_t ps_sched_job_slot_of(const struct ps_sched_job *j, uint32_t agent)
@@ -305,9 +307,9 @@ uint32_t ps_sched_job_slot_of(const struct ps_sched_job *j, uint32_t agent)
 struct ps_sched_job_server *ps_sched_job_server_of(const struct ps_sched_job *j,
                                                    uint32_t node)
 {
-    for (uint32_t i = 0; i < j->server_count; i++) {
-        if (j->servers[i].node == node) {
-            return &j->servers[i];
+    for (uint32_t i = 0; i < j->servers.count; i++) {
+        if (j->servers.list[i].node == node) {
+            return &j->servers.list[i];
         }
     }
     return NULL;
@@ -317,9 +319,9 @@ uint32_t ps_sched_job_ready_version(const struct ps_sched_job *j)
 {
     uint32_t least = UINT32_MAX;
 
-    for (uint32_t i = 0; i < j->server_count; i++) {
-        if (j->servers[i].ready_version < least) {
-            least = j->servers[i].ready_version;
+    for (uint32_t i = 0; i < j->servers.count; i++) {
+        if (j->servers.list[i].ready_version < least) {
+            least = j->servers.list[i].ready_version;
         }
     }
     return least;
@@ -332,15 +334,16 @@ uint32_t ps_sched_job_missing_ranks(const struct ps_sched_job *j,
     uint32_t any = 0;
     uint32_t count = 0;
 
-    ps_bits_init(&taken, j->num_workers);
-    for (uint32_t i = 0; i < j->worker_count; i++) {
-        if (j->workers[i].requested_rank >= 0) {
-            ps_bits_set(&taken, (uint32_t)j->workers[i].requested_rank);
+    ps_bits_init(&taken, j->opt.num_workers);
+    for (uint32_t i = 0; i < j->workers.count; i++) {
+        if (j->workers.list[i].requested_rank >= 0) {
+            ps_bits_set(&taken, (uint32_t)j->workers.list[i].requested_rank);
         } else {
             any++;
         }
     }
-    for (uint32_t rank = ps_bits_next_clear(&taken, 0); rank < j->num_workers;
+    for (uint32_t rank = ps_bits_next_clear(&taken, 0);
+         rank < j->opt.num_workers;
          rank = ps_bits_next_clear(&taken, rank + 1)) {
         if (any > 0) {
             any--;
@@ -357,14 +360,14 @@ uint32_t ps_sched_job_missing_ranks(const struct ps_sched_job *j,
 static uint64_t slot_of_key(const struct ps_sched_job *j, enum ps_key_kind kind,
                             const char *name)
 {
-    return ps_name_hash_slot(j->name_hash_seed, ps_name_hash(kind, name), 0);
+    return ps_name_hash_slot(j->keys.hash_seed, ps_name_hash(kind, name), 0);
 }
 
 struct ps_sched_key *ps_sched_job_key_by_name_hash(const struct ps_sched_job *j,
                                                    enum ps_key_kind kind,
                                                    const char *name)
 {
-    return ps_map_get(j->keys_by_name_hash, slot_of_key(j, kind, name));
+    return ps_map_get(j->keys.by_name_hash, slot_of_key(j, kind, name));
 }
 
 struct ps_sched_key *ps_sched_job_find_key(const struct ps_sched_job *j,
@@ -385,7 +388,7 @@ struct ps_sched_key *ps_sched_job_add_key(struct ps_sched_job *j,
     size_t len = strlen(m->name);
     struct ps_sched_key *k = ps_calloc(1, sizeof(*k) + len + 1);
 
-    k->number = j->key_count;
+    k->number = j->keys.count;
     k->kind = m->kind;
     k->dtype = m->dtype;
     k->count = m->count;
@@ -393,14 +396,15 @@ struct ps_sched_key *ps_sched_job_add_key(struct ps_sched_job *j,
     k->parts = parts;
     k->part_count = part_count;
     memcpy(k->name, m->name, len + 1);
-    ps_map_put(j->keys_by_name_hash, slot_of_key(j, m->kind, m->name), k);
-    if (j->key_count == j->key_capacity) {
-        j->key_capacity = j->key_capacity * 2 + 16;
-        j->keys = ps_realloc(j->keys, j->key_capacity * sizeof(j->keys[0]));
+    ps_map_put(j->keys.by_name_hash, slot_of_key(j, m->kind, m->name), k);
+    if (j->keys.count == j->keys.capacity) {
+        j->keys.capacity = j->keys.capacity * 2 + 16;
+        j->keys.list = ps_realloc(j->keys.list,
+                                  j->keys.capacity * sizeof(j->keys.list[0]));
     }
-    j->keys[j->key_count++] = k;
-    j->open_key_count++;
-    j->bytes += k->count * ps_dtype_size(k->dtype);
+    j->keys.list[j->keys.count++] = k;
+    j->keys.open_count++;
+    j->keys.bytes += k->count * ps_dtype_size(k->dtype);
     return k;
 }
 
@@ -458,10 +462,10 @@ bool ps_sched_key_remove_opener(struct ps_sched_key *k, uint32_t slot,
 
 void ps_sched_job_remove_key(struct ps_sched_job *j, struct ps_sched_key *k)
 {
-    ps_map_remove(j->keys_by_name_hash, slot_of_key(j, k->kind, k->name));
-    j->keys[k->number] = NULL;
-    j->open_key_count--;
-    j->bytes -= k->count * ps_dtype_size(k->dtype);
+    ps_map_remove(j->keys.by_name_hash, slot_of_key(j, k->kind, k->name));
+    j->keys.list[k->number] = NULL;
+    j->keys.open_count--;
+    j->keys.bytes -= k->count * ps_dtype_size(k->dtype);
     key_free(k);
 }
 
@@ -524,29 +528,29 @@ static bool params_equal(const struct ps_rec_param *had,
 void ps_sched_job_set_optimizer(struct ps_sched_job *j,
                                 const struct ps_msg_optimizer_set *m)
 {
-    assert(j->optimizer == NULL);
-    j->optimizer = ps_strdup(text_or_empty(m->name));
-    j->params = copy_params(m->params, m->params_count);
-    j->param_count = m->params_count;
-    ps_tunings_set(&j->tunings, m->tunings, m->tunings_count);
+    assert(j->optimizer.name == NULL);
+    j->optimizer.name = ps_strdup(text_or_empty(m->name));
+    j->optimizer.params = copy_params(m->params, m->params_count);
+    j->optimizer.param_count = m->params_count;
+    ps_tunings_set(&j->optimizer.tunings, m->tunings, m->tunings_count);
 }
 
 bool ps_sched_job_same_optimizer(const struct ps_sched_job *j,
                                  const struct ps_msg_optimizer_set *m)
 {
-    return strcmp(j->optimizer, text_or_empty(m->name)) == 0 &&
-           m->params_count == j->param_count &&
-           params_equal(j->params, m->params, m->params_count);
+    return strcmp(j->optimizer.name, text_or_empty(m->name)) == 0 &&
+           m->params_count == j->optimizer.param_count &&
+           params_equal(j->optimizer.params, m->params, m->params_count);
 }
 
 void ps_sched_job_set_compression(struct ps_sched_job *j, const char *name,
                                   const struct ps_rec_param *params,
                                   uint32_t count)
 {
-    assert(j->compression == NULL);
-    j->compression = ps_strdup(name);
-    j->compression_params = copy_params(params, count);
-    j->compression_param_count = count;
+    assert(j->compression.name == NULL);
+    j->compression.name = ps_strdup(name);
+    j->compression.params = copy_params(params, count);
+    j->compression.param_count = count;
 }
 
 bool ps_sched_job_same_compression(const struct ps_sched_job *j,
@@ -554,7 +558,7 @@ bool ps_sched_job_same_compression(const struct ps_sched_job *j,
                                    const struct ps_rec_param *params,
                                    uint32_t count)
 {
-    return strcmp(j->compression, name) == 0 &&
-           count == j->compression_param_count &&
-           params_equal(j->compression_params, params, count);
+    return strcmp(j->compression.name, name) == 0 &&
+           count == j->compression.param_count &&
+           params_equal(j->compression.params, params, count);
 }

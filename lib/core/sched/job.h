@@ -107,80 +107,118 @@ struct ps_sched_waiter {
 
 #define PS_COMPRESSION_TEXT_MAX 256u
 
-struct ps_sched_job {
-    uint64_t gen;
-    uint32_t version; /* Version of job_state last published. */
-    uint8_t phase;    /* enum ps_job_phase */
+/* Options that all workers of a job agree on. */
+struct ps_sched_job_options {
     uint8_t mode;
     uint8_t rule;       /* enum ps_rule; for jobs without rounds. */
     uint32_t staleness; /* ssp: bound, in pushes. */
     uint8_t on_loss;
-    bool reopened; /* Some workers were re-offered after a scheduler restart. */
     uint8_t placement;
-    char name[PS_NAME_MAX + 1];
-    uint32_t uid;
     uint32_t num_workers;
     uint32_t num_servers;
     uint64_t big_array_bound;
     uint32_t partition_bytes; /* 0: chosen for each key. */
     ps_time start_timeout;
-    ps_time created_at;
-    ps_time deadline; /* End of the start, or of a job without a live worker. */
-    ps_time publish_at; /* When changed ranks are published; or never. */
+};
+
+struct ps_sched_workers {
+    struct ps_sched_worker *list;
+    uint32_t count;
+    uint32_t capacity;
+    uint32_t live_count; /* Workers in state LIVE. */
     /* When the first of the LOST ranks was lost; or never. */
     ps_time lost_since;
-    struct ps_sched_worker *workers;
-    uint32_t worker_count;
-    uint32_t worker_capacity;
-    uint32_t live_workers; /* Workers in state LIVE. */
-    struct ps_sched_slot *slots;
-    uint32_t slot_count;
-    struct ps_sched_job_server *servers;
-    uint32_t server_count;
-    struct ps_sched_removed_server *removed_servers;
-    uint32_t removed_server_count;
-    struct ps_sched_rebalance *rebalance; /* See migration.c; NULL: none. */
-    uint32_t *agents;                     /* All that ever had a worker here. */
-    uint32_t agent_count;
-    struct ps_barrier barrier; /* Valid after the start. */
+};
+
+struct ps_sched_job_servers {
+    struct ps_sched_job_server *list;
+    uint32_t count;
+    struct ps_sched_removed_server *removed;
+    uint32_t removed_count;
+};
+
+struct ps_sched_keys {
     struct ps_map
-        *keys_by_name_hash; /* By ps_name_hash_slot(); no two keys share one. */
-    uint64_t name_hash_seed;
-    struct ps_sched_key **keys; /* By number; NULL: key was removed. */
-    uint32_t key_count;         /* Key numbers assigned so far. */
-    uint32_t open_key_count;    /* Keys that exist. */
-    uint32_t key_capacity;
-    struct ps_account account; /* See account.c. */
-    struct ps_sched_user *user;
-    struct ps_demand_profile demand_profile;
-    /* When further placements are sent; or never. */
-    ps_time next_placements_at;
-    /* Keys below this number need no announcement. */
-    uint32_t first_unsent_key;
-    ps_time send_quota_at;  /* When servers get their quotas; or never. */
-    uint64_t quota_version; /* Version of the quotas last sent. */
+        *by_name_hash; /* By ps_name_hash_slot(); no two keys share one. */
+    uint64_t hash_seed;
+    struct ps_sched_key **list; /* By number; NULL: key was removed. */
+    uint32_t count;             /* Key numbers assigned so far. */
+    uint32_t open_count;        /* Keys that exist. */
+    uint32_t capacity;
     /* String keys so far: number of the next one in mxnet placement. */
-    uint64_t string_key_count;
+    uint64_t string_count;
     uint64_t bytes;
-    char *optimizer;             /* NULL: none. */
+    /* When further placements are sent; or never. */
+    ps_time send_at;
+    /* Keys below this number need no announcement. */
+    uint32_t first_unsent;
+};
+
+/* Memory of servers that the job may take. */
+struct ps_sched_quota {
+    struct ps_demand_profile profile;
+    ps_time send_at;  /* When servers get their quotas; or never. */
+    uint64_t version; /* Version of the quotas last sent. */
+};
+
+struct ps_sched_optimizer {
+    char *name;                  /* NULL: none. */
     struct ps_rec_param *params; /* One block with the names. */
     uint32_t param_count;
     struct ps_tunings tunings;
     struct ps_changes changes;
+};
+
+/* See norm.c. */
+struct ps_sched_job_norms {
+    struct ps_sched_global_norm *global; /* NULL: the optimizer needs none. */
     /* The optimizer skips steps with a non-finite gradient. */
     bool skips_nonfinite;
     uint64_t skipped_steps; /* Such steps so far, of all keys. */
-    struct ps_sched_global_norm
-        *global_norm;  /* NULL: the optimizer needs none. */
-    char *compression; /* NULL: none; only set while there is no key. */
-    struct ps_rec_param *compression_params; /* One block with the names. */
-    uint32_t compression_param_count;
+};
+
+struct ps_sched_compression {
+    char *name; /* NULL: none; only set while there is no key. */
+    struct ps_rec_param *params; /* One block with the names. */
+    uint32_t param_count;
     /* Declaration as text, for operators. */
-    char compression_text[PS_COMPRESSION_TEXT_MAX];
-    /* Version of job_state with the latest declaration. */
-    uint32_t declared_version;
-    struct ps_sched_waiter *waiters;
-    uint32_t waiter_count;
+    char text[PS_COMPRESSION_TEXT_MAX];
+};
+
+/* Requests that wait until servers have taken in a declaration. */
+struct ps_sched_waiters {
+    struct ps_sched_waiter *list;
+    uint32_t count;
+    uint32_t version; /* Version of job_state with the latest declaration. */
+};
+
+struct ps_sched_job {
+    uint64_t gen;
+    uint32_t version; /* Version of job_state last published. */
+    uint8_t phase;    /* enum ps_job_phase */
+    bool reopened; /* Some workers were re-offered after a scheduler restart. */
+    char name[PS_NAME_MAX + 1];
+    uint32_t uid;
+    struct ps_sched_job_options opt;
+    ps_time created_at;
+    ps_time deadline; /* End of the start, or of a job without a live worker. */
+    ps_time publish_at; /* When changed ranks are published; or never. */
+    struct ps_sched_workers workers;
+    uint32_t *agents; /* All that ever had a worker here. */
+    uint32_t agent_count;
+    struct ps_sched_slot *slots;
+    uint32_t slot_count;
+    struct ps_barrier barrier; /* Valid after the start. */
+    struct ps_sched_job_servers servers;
+    struct ps_sched_rebalance *rebalance; /* See migration.c; NULL: none. */
+    struct ps_sched_keys keys;
+    struct ps_account account; /* See account.c. */
+    struct ps_sched_user *user;
+    struct ps_sched_quota quota;
+    struct ps_sched_optimizer optimizer;
+    struct ps_sched_job_norms norms;
+    struct ps_sched_compression compression;
+    struct ps_sched_waiters waiters;
     char reason[PS_TEXT_MAX + 1];
 };
 
@@ -209,7 +247,7 @@ void ps_sched_job_add_worker(struct ps_sched_job *j,
 /* Only before the start. */
 void ps_sched_job_remove_worker(struct ps_sched_job *j,
                                 struct ps_sched_worker *w);
-/* Sets the state of a rank; updates live_workers and lost_since. */
+/* Sets the state of a rank; updates live_count and lost_since. */
 void ps_sched_job_set_rank_state(struct ps_sched_job *j,
                                  struct ps_sched_worker *w,
                                  enum ps_rank_state state, ps_time now);

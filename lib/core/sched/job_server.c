@@ -10,9 +10,9 @@
 /* True: this process was notified that the job has ended for it. */
 static bool was_removed(const struct ps_sched_job *j, const struct ps_member *m)
 {
-    for (uint32_t i = 0; i < j->removed_server_count; i++) {
-        if (j->removed_servers[i].node == m->node &&
-            j->removed_servers[i].incarnation == m->incarnation) {
+    for (uint32_t i = 0; i < j->servers.removed_count; i++) {
+        if (j->servers.removed[i].node == m->node &&
+            j->servers.removed[i].incarnation == m->incarnation) {
             return true;
         }
     }
@@ -67,8 +67,8 @@ ps_sched_job_spare_servers(const struct ps_sched *s,
                            const struct ps_sched_job *j,
                            const struct ps_member *list[PS_SERVERS_MAX])
 {
-    uint32_t lacking = j->num_servers > j->server_count
-                           ? j->num_servers - j->server_count
+    uint32_t lacking = j->opt.num_servers > j->servers.count
+                           ? j->opt.num_servers - j->servers.count
                            : 0;
     uint32_t count = 0;
 
@@ -95,17 +95,18 @@ ps_sched_job_spare_servers(const struct ps_sched *s,
 /* Keeps the list sorted by name. */
 void ps_sched_job_add_server(struct ps_sched_job *j, const struct ps_member *m)
 {
-    uint32_t i = j->server_count;
+    uint32_t i = j->servers.count;
 
-    j->servers = ps_realloc(j->servers,
-                            (j->server_count + 1u) * sizeof(*j->servers));
-    while (i > 0 && strcmp(j->servers[i - 1].name, m->name) > 0) {
-        j->servers[i] = j->servers[i - 1];
+    j->servers.list = ps_realloc(j->servers.list, (j->servers.count + 1u) *
+                                                      sizeof(*j->servers.list));
+    while (i > 0 && strcmp(j->servers.list[i - 1].name, m->name) > 0) {
+        j->servers.list[i] = j->servers.list[i - 1];
         i--;
     }
-    j->servers[i] = (struct ps_sched_job_server){.node = m->node};
-    ps_str_copy(j->servers[i].name, sizeof(j->servers[i].name), m->name);
-    j->server_count++;
+    j->servers.list[i] = (struct ps_sched_job_server){.node = m->node};
+    ps_str_copy(j->servers.list[i].name, sizeof(j->servers.list[i].name),
+                m->name);
+    j->servers.count++;
 }
 
 /* Takes the load of the job off the server. */
@@ -124,10 +125,10 @@ static void subtract_server_load(struct ps_sched *s,
 static void add_removed_server(struct ps_sched_job *j,
                                const struct ps_member *m)
 {
-    j->removed_servers = ps_realloc(j->removed_servers,
-                                    (j->removed_server_count + 1u) *
-                                        sizeof(*j->removed_servers));
-    j->removed_servers[j->removed_server_count++] =
+    j->servers.removed = ps_realloc(j->servers.removed,
+                                    (j->servers.removed_count + 1u) *
+                                        sizeof(*j->servers.removed));
+    j->servers.removed[j->servers.removed_count++] =
         (struct ps_sched_removed_server){.node = m->node,
                                          .incarnation = m->incarnation};
 }
@@ -139,14 +140,15 @@ void ps_sched_job_remove_server(struct ps_sched *s, struct ps_sched_job *j,
     add_removed_server(j, server);
     subtract_server_load(s, on);
     memmove(on, on + 1,
-            (size_t)(&j->servers[j->server_count] - (on + 1)) * sizeof(*on));
-    j->server_count--;
+            (size_t)(&j->servers.list[j->servers.count] - (on + 1)) *
+                sizeof(*on));
+    j->servers.count--;
 }
 
 void ps_sched_job_release_servers(struct ps_sched *s,
                                   const struct ps_sched_job *j)
 {
-    for (uint32_t i = 0; i < j->server_count; i++) {
-        subtract_server_load(s, &j->servers[i]);
+    for (uint32_t i = 0; i < j->servers.count; i++) {
+        subtract_server_load(s, &j->servers.list[i]);
     }
 }

@@ -95,7 +95,7 @@ static struct ps_packet *make_job_state(const struct ps_sched_job *j,
                                         bool with_ranks)
 {
     struct ps_rec_slot *slots = ps_alloc((j->slot_count + 1u) * sizeof(*slots));
-    struct ps_rec_rank *ranks = ps_alloc((j->worker_count + 1u) *
+    struct ps_rec_rank *ranks = ps_alloc((j->workers.count + 1u) *
                                          sizeof(*ranks));
     uint32_t rank_count = 0;
     struct ps_packet *p;
@@ -111,8 +111,8 @@ static struct ps_packet *make_job_state(const struct ps_sched_job *j,
         };
     }
     if (with_ranks && ps_sched_job_has_started(j)) {
-        for (; rank_count < j->worker_count; rank_count++) {
-            const struct ps_sched_worker *w = &j->workers[rank_count];
+        for (; rank_count < j->workers.count; rank_count++) {
+            const struct ps_sched_worker *w = &j->workers.list[rank_count];
 
             ranks[rank_count] = (struct ps_rec_rank){
                 .rank = rank_count,
@@ -133,27 +133,29 @@ static struct ps_packet *make_job_state(const struct ps_sched_job *j,
                     .version = j->version,
                     .name = j->name,
                     .phase = j->phase,
-                    .mode = j->mode,
-                    .rule = j->rule,
-                    .staleness = j->staleness,
-                    .on_loss = j->on_loss,
-                    .num_workers = j->num_workers,
-                    .num_servers = j->num_servers,
+                    .mode = j->opt.mode,
+                    .rule = j->opt.rule,
+                    .staleness = j->opt.staleness,
+                    .on_loss = j->opt.on_loss,
+                    .num_workers = j->opt.num_workers,
+                    .num_servers = j->opt.num_servers,
                     .slots = slots,
                     .slots_count = j->slot_count,
                     .ranks = ranks,
                     .ranks_count = rank_count,
                     .reason = j->reason,
-                    .optimizer = j->optimizer,
-                    .params = j->params,
-                    .params_count = j->param_count,
-                    .tunings = j->tunings.list,
-                    .tunings_count = with_ranks ? 0 : j->tunings.count,
-                    .changes = j->changes.list,
-                    .changes_count = with_ranks ? 0 : j->changes.count,
-                    .compression = j->compression,
-                    .compression_params = j->compression_params,
-                    .compression_params_count = j->compression_param_count,
+                    .optimizer = j->optimizer.name,
+                    .params = j->optimizer.params,
+                    .params_count = j->optimizer.param_count,
+                    .tunings = j->optimizer.tunings.list,
+                    .tunings_count = with_ranks ? 0
+                                                : j->optimizer.tunings.count,
+                    .changes = j->optimizer.changes.list,
+                    .changes_count = with_ranks ? 0
+                                                : j->optimizer.changes.count,
+                    .compression = j->compression.name,
+                    .compression_params = j->compression.params,
+                    .compression_params_count = j->compression.param_count,
                 }},
         NULL, 0);
     ps_free(slots);
@@ -175,8 +177,8 @@ void ps_sched_job_publish(struct ps_sched_step *st, struct ps_sched_job *j)
     j->version++;
     j->publish_at = PS_TIME_NEVER;
     p = make_job_state(j, false);
-    for (uint32_t i = 0; i < j->server_count; i++) {
-        ps_sched_send(st, ps_members_get(t, j->servers[i].node),
+    for (uint32_t i = 0; i < j->servers.count; i++) {
+        ps_sched_send(st, ps_members_get(t, j->servers.list[i].node),
                       ps_packet_ref(p));
     }
     ps_packet_unref(p);

@@ -47,9 +47,9 @@ static struct ps_packet *make_key_opened(const struct ps_sched *s,
                                  .key = k->number,
                                  .epoch = s->epoch,
                                  .parts = k->part_count,
-                                 .compression = j->compression,
-                                 .params = j->compression_params,
-                                 .params_count = j->compression_param_count,
+                                 .compression = j->compression.name,
+                                 .params = j->compression.params,
+                                 .params_count = j->compression.param_count,
                              }},
         &slice, 1);
     ps_buf_unref(buf);
@@ -77,20 +77,20 @@ static void send_key_refused(struct ps_sched_step *st, struct ps_member *agent,
 
 /* ------------------------------------------------------------------ place */
 
-/* Lists the job's servers with their loads, in the order of j->servers. */
+/* Lists the job's servers with their loads, in the order of j->servers.list. */
 static struct ps_place_server *list_server_loads(const struct ps_sched *s,
                                                  const struct ps_sched_job *j)
 {
-    struct ps_place_server *list = ps_alloc((j->server_count + 1u) *
+    struct ps_place_server *list = ps_alloc((j->servers.count + 1u) *
                                             sizeof(*list));
 
-    for (uint32_t i = 0; i < j->server_count; i++) {
+    for (uint32_t i = 0; i < j->servers.count; i++) {
         const struct ps_member *m = ps_members_get(&s->members,
-                                                   j->servers[i].node);
+                                                   j->servers.list[i].node);
 
         list[i] = (struct ps_place_server){
-            .node = j->servers[i].node,
-            .bytes = j->servers[i].bytes,
+            .node = j->servers.list[i].node,
+            .bytes = j->servers.list[i].bytes,
             .load = m != NULL ? m->placed_bytes : 0,
         };
     }
@@ -101,13 +101,13 @@ static struct ps_place_server *list_server_loads(const struct ps_sched *s,
 static void record_server_loads(struct ps_sched *s, struct ps_sched_job *j,
                                 const struct ps_place_server *list)
 {
-    for (uint32_t i = 0; i < j->server_count; i++) {
+    for (uint32_t i = 0; i < j->servers.count; i++) {
         struct ps_member *m = ps_members_get(&s->members, list[i].node);
 
         if (m != NULL) {
-            m->placed_bytes += list[i].bytes - j->servers[i].bytes;
+            m->placed_bytes += list[i].bytes - j->servers.list[i].bytes;
         }
-        j->servers[i].bytes = list[i].bytes;
+        j->servers.list[i].bytes = list[i].bytes;
     }
 }
 
@@ -116,7 +116,7 @@ static uint64_t mxnet_key_of(const struct ps_sched_job *j,
                              const struct ps_msg_key_open *m)
 {
     if (m->kind == PS_KEY_KIND_STRING) {
-        return j->string_key_count;
+        return j->keys.string_count;
     }
     if (m->kind == PS_KEY_KIND_COLLECTIVE) {
         return m->count; /* Any number that spreads keys. */
@@ -152,26 +152,26 @@ static int place_new_key(struct ps_sched_step *st, struct ps_sched_job *j,
 {
     struct ps_place_server *servers = list_server_loads(st->s, j);
     const struct ps_place_request want = {
-        .policy = (enum ps_placement)j->placement,
+        .policy = (enum ps_placement)j->opt.placement,
         .count = m->count,
         .element_bytes = (uint32_t)ps_dtype_size(m->dtype),
-        .partition_bytes = j->partition_bytes,
-        .big_array_bound = j->big_array_bound,
+        .partition_bytes = j->opt.partition_bytes,
+        .big_array_bound = j->opt.big_array_bound,
         .mxnet_key = mxnet_key_of(j, m),
         .row_width = m->row_width,
         .max_rows = ps_rows_per_frame(m->row_width, m->dtype),
     };
     struct ps_place_part *parts;
     uint32_t count;
-    int rc = ps_place_request(&want, servers, j->server_count, &parts, &count);
+    int rc = ps_place_request(&want, servers, j->servers.count, &parts, &count);
 
     if (rc == PS_E_TOOBIG) {
         ps_str_addf(why,
                     " with %" PRIu64 " elements would have more than %u "
                     "partitions; raise partition_bytes, which is %u",
                     m->count, PS_KEY_PARTS_MAX,
-                    j->partition_bytes != 0 ? j->partition_bytes
-                                            : PS_PARTITION_BYTES_DEFAULT);
+                    j->opt.partition_bytes != 0 ? j->opt.partition_bytes
+                                                : PS_PARTITION_BYTES_DEFAULT);
     } else if (rc == PS_E_NOMEM) {
         ps_str_add(why, no_table_memory);
     } else if (rc == 0) {
@@ -184,7 +184,7 @@ static int place_new_key(struct ps_sched_step *st, struct ps_sched_job *j,
     if (rc == 0) {
         record_server_loads(st->s, j, servers);
         *ret_key = ps_sched_job_add_key(j, m, parts, count);
-        j->string_key_count += m->kind == PS_KEY_KIND_STRING;
+        j->keys.string_count += m->kind == PS_KEY_KIND_STRING;
     }
     ps_free(servers);
     return rc;
@@ -274,13 +274,13 @@ static int check_new_key(const struct ps_sched_job *j,
                     (unsigned long long)PS_ROW_BYTES_MAX);
         return PS_E_TOOBIG;
     }
-    if (m->row_width != 0 && j->server_count == 0) {
+    if (m->row_width != 0 && j->servers.count == 0) {
         append_key_name(why, m->name);
         ps_str_add(why, " is one of rows, which needs a server; the job has "
                         "none");
         return PS_E_UNSUPPORTED;
     }
-    if (j->key_count >= PS_KEYS_MAX) {
+    if (j->keys.count >= PS_KEYS_MAX) {
         ps_str_addf(why, "job %s has %u keys, which is the limit", j->name,
                     PS_KEYS_MAX);
         return PS_E_FULL;
@@ -320,10 +320,10 @@ static void subtract_key_load(struct ps_sched *s, struct ps_sched_job *j,
     for (uint32_t i = 0; i < k->part_count; i++) {
         uint32_t at = 0;
 
-        while (at < j->server_count && servers[at].node != k->parts[i].node) {
+        while (at < j->servers.count && servers[at].node != k->parts[i].node) {
             at++;
         }
-        if (at < j->server_count) {
+        if (at < j->servers.count) {
             servers[at].bytes -= k->parts[i].count *
                                  (uint64_t)ps_dtype_size(k->dtype);
         }
@@ -364,7 +364,7 @@ void ps_sched_on_key_open(struct ps_sched_step *st, struct ps_member *agent,
         rc = check_same_shape(k, m, &why);
     } else if (m->if_absent == PS_IF_ABSENT_FAIL ||
                (m->if_absent == PS_IF_ABSENT_CREATE_UNLESS_OPTIMIZER &&
-                j->optimizer != NULL)) {
+                j->optimizer.name != NULL)) {
         rc = PS_E_NOKEY;
         append_key_name(&why, m->name);
         ps_str_add(&why, " is not known: no worker has declared it or given "
@@ -401,8 +401,8 @@ void ps_sched_on_key_close(struct ps_sched_step *st,
                            const struct ps_msg_key_close *m)
 {
     struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
-    struct ps_sched_key *k = j != NULL && m->key < j->key_count
-                                 ? j->keys[m->key]
+    struct ps_sched_key *k = j != NULL && m->key < j->keys.count
+                                 ? j->keys.list[m->key]
                                  : NULL;
 
     if (k == NULL ||
@@ -443,8 +443,8 @@ static void announce_placement(struct ps_sched_step *st,
 static void begin_epoch_if_announced(struct ps_sched_step *st,
                                      const struct ps_sched_job *j)
 {
-    for (uint32_t i = 0; i < j->key_count; i++) {
-        const struct ps_sched_key *k = j->keys[i];
+    for (uint32_t i = 0; i < j->keys.count; i++) {
+        const struct ps_sched_key *k = j->keys.list[i];
 
         if (k != NULL && k->must_announce &&
             k->announced_epoch == st->s->epoch) {
@@ -459,8 +459,8 @@ static void begin_epoch_if_announced(struct ps_sched_step *st,
 static bool announce_some(struct ps_sched_step *st, struct ps_sched_job *j,
                           uint32_t *sent)
 {
-    for (; j->first_unsent_key < j->key_count; j->first_unsent_key++) {
-        struct ps_sched_key *k = j->keys[j->first_unsent_key];
+    for (; j->keys.first_unsent < j->keys.count; j->keys.first_unsent++) {
+        struct ps_sched_key *k = j->keys.list[j->keys.first_unsent];
 
         if (k == NULL || !k->must_announce) {
             continue;
@@ -479,8 +479,8 @@ static bool announce_some(struct ps_sched_step *st, struct ps_sched_job *j,
 static bool resend_some(struct ps_sched_step *st, const struct ps_sched_job *j,
                         struct ps_sched_slot *slot, uint32_t *sent)
 {
-    for (; slot->first_unsent_key < j->key_count; slot->first_unsent_key++) {
-        const struct ps_sched_key *k = j->keys[slot->first_unsent_key];
+    for (; slot->first_unsent_key < j->keys.count; slot->first_unsent_key++) {
+        const struct ps_sched_key *k = j->keys.list[slot->first_unsent_key];
 
         if (k == NULL || !k->is_reassigned) {
             continue;
@@ -507,7 +507,7 @@ void ps_sched_keys_send_placements(struct ps_sched_step *st,
         done = resend_some(st, j, &j->slots[i], &sent);
     }
     /* Continued in another step. */
-    j->next_placements_at = done ? PS_TIME_NEVER : st->now + 1;
+    j->keys.send_at = done ? PS_TIME_NEVER : st->now + 1;
 }
 
 int ps_sched_keys_reassign(struct ps_sched_step *st, struct ps_sched_job *j,
@@ -516,13 +516,13 @@ int ps_sched_keys_reassign(struct ps_sched_step *st, struct ps_sched_job *j,
     struct ps_place_server *servers = list_server_loads(st->s, j);
     uint32_t parts = 0;
 
-    for (uint32_t i = 0; i < j->key_count; i++) {
-        struct ps_sched_key *k = j->keys[i];
+    for (uint32_t i = 0; i < j->keys.count; i++) {
+        struct ps_sched_key *k = j->keys.list[i];
         uint32_t moved = k == NULL ? 0
                                    : ps_place_reassign(
                                          k->parts, k->part_count,
                                          (uint32_t)ps_dtype_size(k->dtype),
-                                         gone, servers, j->server_count);
+                                         gone, servers, j->servers.count);
 
         if (moved > 0) {
             k->is_reassigned = true;
@@ -539,7 +539,7 @@ int ps_sched_keys_reassign(struct ps_sched_step *st, struct ps_sched_job *j,
         return rc;
     }
     begin_epoch_if_announced(st, j);
-    j->first_unsent_key = 0;
+    j->keys.first_unsent = 0;
     ps_sched_keys_send_placements(st, j);
     ps_effects_log_for(st->fx, &j->account, PS_LOG_INFO,
                        "job %s gen %" PRIu64
@@ -556,7 +556,7 @@ void ps_sched_key_reassign_part(struct ps_sched_step *st,
     const uint64_t bytes = part->count * (uint64_t)ps_dtype_size(k->dtype);
     struct ps_place_server *servers = list_server_loads(st->s, j);
 
-    for (uint32_t i = 0; i < j->server_count; i++) {
+    for (uint32_t i = 0; i < j->servers.count; i++) {
         if (servers[i].node == part->node) {
             servers[i].bytes -= bytes;
         } else if (servers[i].node == to) {

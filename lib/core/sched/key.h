@@ -19,7 +19,7 @@ void ps_sched_on_key_close(struct ps_sched_step *st,
 int ps_sched_keys_reassign(struct ps_sched_step *st, struct ps_sched_job *j,
                            uint32_t gone, struct ps_str *why);
 /* Sends agents the placements that they lack: some now, the others from
- * next_placements_at on. */
+ * keys.send_at on. */
 void ps_sched_keys_send_placements(struct ps_sched_step *st,
                                    struct ps_sched_job *j);
 /* Makes node `to` the owner of the partition, in a new epoch. */
@@ -27,7 +27,7 @@ void ps_sched_key_reassign_part(struct ps_sched_step *st,
                                 struct ps_sched_job *j, struct ps_sched_key *k,
                                 uint32_t index, uint32_t to);
 /* Sends an agent on a fresh link all placements other than first ones: some
- * now, the others from next_placements_at on. */
+ * now, the others from keys.send_at on. */
 void ps_sched_keys_send_reassigned(struct ps_sched_step *st,
                                    struct ps_sched_job *j,
                                    const struct ps_member *m);

@@ -32,12 +32,13 @@ void ps_sched_job_try_start(struct ps_sched_step *st, struct ps_sched_job *j)
     const char *name;
     uint32_t draining;
 
-    if (j->phase != PS_JOB_PHASE_FORMING || j->worker_count < j->num_workers ||
-        ps_sched_count_servers(s, &draining, &name) < j->num_servers) {
+    if (j->phase != PS_JOB_PHASE_FORMING ||
+        j->workers.count < j->opt.num_workers ||
+        ps_sched_count_servers(s, &draining, &name) < j->opt.num_servers) {
         return;
     }
     ps_sched_job_assign_ranks(j);
-    while (j->server_count < j->num_servers) {
+    while (j->servers.count < j->opt.num_servers) {
         ps_sched_job_add_server(j, ps_sched_job_next_server(s, j));
     }
     ps_sched_job_set_phase(j, PS_JOB_PHASE_STARTING, st->fx);
@@ -109,15 +110,15 @@ void ps_sched_job_end_if_unused(struct ps_sched_step *st,
 {
     bool lost = false;
 
-    if (j->live_workers > 0) {
+    if (j->workers.live_count > 0) {
         return;
     }
     if (!ps_sched_job_has_started(j) || j->phase == PS_JOB_PHASE_FAILED) {
         end_job(st, j);
         return;
     }
-    for (uint32_t i = 0; i < j->worker_count && !lost; i++) {
-        lost = j->workers[i].state == PS_RANK_STATE_LOST;
+    for (uint32_t i = 0; i < j->workers.count && !lost; i++) {
+        lost = j->workers.list[i].state == PS_RANK_STATE_LOST;
     }
     if (!lost) {
         end_job(st, j);
@@ -163,20 +164,20 @@ void ps_sched_on_value_lost(struct ps_sched_step *st, struct ps_member *server,
     struct ps_str why;
 
     if (j == NULL || ps_sched_job_server_of(j, server->node) == NULL ||
-        m->key >= j->key_count || j->keys[m->key] == NULL) {
+        m->key >= j->keys.count || j->keys.list[m->key] == NULL) {
         return;
     }
     ps_str_init(&why, text, sizeof(text));
-    if (j->mode == PS_MODE_SYNC) {
+    if (j->opt.mode == PS_MODE_SYNC) {
         ps_str_addf(&why,
                     "a server was lost with version %llu of '%s', of which "
                     "there is no other copy",
-                    (unsigned long long)m->version, j->keys[m->key]->name);
+                    (unsigned long long)m->version, j->keys.list[m->key]->name);
     } else {
         ps_str_addf(&why,
                     "a server was lost with the value of '%s', of which there "
                     "is no other copy",
-                    j->keys[m->key]->name);
+                    j->keys.list[m->key]->name);
     }
     ps_sched_job_fail(st, j, text);
 }
@@ -190,10 +191,10 @@ static void describe_incomplete(const struct ps_sched *s,
                                 struct ps_str *why)
 {
     ps_str_addf(why, "job %s was not complete after %g s: have %u/%u workers",
-                j->name, (double)j->start_timeout / 1e9, j->worker_count,
-                j->num_workers);
-    if (j->worker_count < j->num_workers) {
-        unsigned *ranks = ps_alloc(j->num_workers * sizeof(*ranks));
+                j->name, (double)j->opt.start_timeout / 1e9, j->workers.count,
+                j->opt.num_workers);
+    if (j->workers.count < j->opt.num_workers) {
+        unsigned *ranks = ps_alloc(j->opt.num_workers * sizeof(*ranks));
         uint32_t count = ps_sched_job_missing_ranks(j, ranks);
 
         ps_str_add(why, count == 1 ? "; missing: rank " : "; missing: ranks ");
@@ -204,16 +205,16 @@ static void describe_incomplete(const struct ps_sched *s,
     uint32_t draining;
     uint32_t active = ps_sched_count_servers(s, &draining, &name);
 
-    if (active < j->num_servers && draining > 0) {
+    if (active < j->opt.num_servers && draining > 0) {
         ps_str_addf(why,
                     "; have %u/%u servers, and %s is shutting down: see psctl "
                     "nodes, start more or ask for fewer",
-                    active, j->num_servers, name);
-    } else if (active < j->num_servers) {
+                    active, j->opt.num_servers, name);
+    } else if (active < j->opt.num_servers) {
         ps_str_addf(why,
                     "; have %u/%u servers: see psctl status, start more or "
                     "ask for fewer",
-                    active, j->num_servers);
+                    active, j->opt.num_servers);
     }
 }
 
@@ -222,10 +223,11 @@ static void describe_not_ready(const struct ps_sched_job *j, struct ps_str *why)
     bool first = true;
 
     ps_str_addf(why, "job %s did not start within %g s: no answer from server",
-                j->name, (double)j->start_timeout / 1e9);
-    for (uint32_t i = 0; i < j->server_count; i++) {
-        if (j->servers[i].ready_version == 0) {
-            ps_str_addf(why, "%s %s", first ? "" : ",", j->servers[i].name);
+                j->name, (double)j->opt.start_timeout / 1e9);
+    for (uint32_t i = 0; i < j->servers.count; i++) {
+        if (j->servers.list[i].ready_version == 0) {
+            ps_str_addf(why, "%s %s", first ? "" : ",",
+                        j->servers.list[i].name);
             first = false;
         }
     }
@@ -262,16 +264,17 @@ static void handle_job_deadline(struct ps_sched_step *st,
 static void fail_for_lost_ranks(struct ps_sched_step *st,
                                 struct ps_sched_job *j)
 {
-    unsigned *ranks = ps_alloc(j->worker_count * sizeof(*ranks));
+    unsigned *ranks = ps_alloc(j->workers.count * sizeof(*ranks));
     const char *host = "";
     uint32_t count = 0;
     char text[PS_TEXT_MAX + 1];
     struct ps_str why;
 
-    for (uint32_t i = 0; i < j->worker_count; i++) {
-        const struct ps_sched_worker *w = &j->workers[i];
+    for (uint32_t i = 0; i < j->workers.count; i++) {
+        const struct ps_sched_worker *w = &j->workers.list[i];
 
-        if (w->state == PS_RANK_STATE_LOST && w->lost_at == j->lost_since) {
+        if (w->state == PS_RANK_STATE_LOST &&
+            w->lost_at == j->workers.lost_since) {
             host = count == 0 ? w->host : host;
             ranks[count++] = i;
         }
@@ -283,7 +286,7 @@ static void fail_for_lost_ranks(struct ps_sched_step *st,
                 " on %s %s lost %g s ago, and no process has taken %s again "
                 "(registration.rejoin_timeout); start the job again",
                 host, count == 1 ? "was" : "were",
-                (double)(st->now - j->lost_since) / 1e9,
+                (double)(st->now - j->workers.lost_since) / 1e9,
                 count == 1 ? "it" : "them");
     ps_free(ranks);
     ps_sched_job_fail(st, j, text);
@@ -294,7 +297,7 @@ static ps_time lost_ranks_deadline(const struct ps_sched *s,
                                    const struct ps_sched_job *j)
 {
     return j->phase == PS_JOB_PHASE_RUNNING
-               ? ps_time_add(j->lost_since, s->opt.rejoin_timeout)
+               ? ps_time_add(j->workers.lost_since, s->opt.rejoin_timeout)
                : PS_TIME_NEVER;
 }
 
@@ -307,10 +310,10 @@ void ps_sched_jobs_tick(struct ps_sched_step *st)
         if (j->publish_at <= st->now) {
             ps_sched_job_publish(st, j);
         }
-        if (j->next_placements_at <= st->now) {
+        if (j->keys.send_at <= st->now) {
             ps_sched_keys_send_placements(st, j);
         }
-        if (j->send_quota_at <= st->now) {
+        if (j->quota.send_at <= st->now) {
             ps_sched_admission_send_quota(st, j);
         }
         if (j->deadline <= st->now) {
@@ -329,10 +332,11 @@ void ps_sched_jobs_on_wakeup(struct ps_sched_step *st, ps_time late)
 
     while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
         j->deadline = ps_time_add(j->deadline, late);
-        for (uint32_t i = 0; i < j->worker_count; i++) {
-            j->workers[i].lost_at = ps_time_add(j->workers[i].lost_at, late);
+        for (uint32_t i = 0; i < j->workers.count; i++) {
+            j->workers.list[i].lost_at = ps_time_add(j->workers.list[i].lost_at,
+                                                     late);
         }
-        j->lost_since = ps_time_add(j->lost_since, late);
+        j->workers.lost_since = ps_time_add(j->workers.lost_since, late);
     }
 }
 
@@ -346,8 +350,8 @@ ps_time ps_sched_jobs_deadline(const struct ps_sched *s)
         due = ps_time_min(due, j->deadline);
         due = ps_time_min(due, j->publish_at);
         due = ps_time_min(due, lost_ranks_deadline(s, j));
-        due = ps_time_min(due, j->send_quota_at);
-        due = ps_time_min(due, j->next_placements_at);
+        due = ps_time_min(due, j->quota.send_at);
+        due = ps_time_min(due, j->keys.send_at);
     }
     return due;
 }

@@ -33,9 +33,9 @@ static void remove_lost_workers(struct ps_sched_step *st,
 {
     bool any = false;
 
-    for (uint32_t i = j->worker_count; i > 0; i--) {
-        if (loss_matches(&j->workers[i - 1], which)) {
-            ps_sched_job_remove_worker(j, &j->workers[i - 1]);
+    for (uint32_t i = j->workers.count; i > 0; i--) {
+        if (loss_matches(&j->workers.list[i - 1], which)) {
+            ps_sched_job_remove_worker(j, &j->workers.list[i - 1]);
             any = true;
         }
     }
@@ -57,11 +57,11 @@ void ps_sched_job_lose_workers(struct ps_sched_step *st, struct ps_sched_job *j,
         remove_lost_workers(st, j, which);
         return;
     }
-    ranks = ps_alloc(j->worker_count * sizeof(*ranks));
-    for (uint32_t i = 0; i < j->worker_count; i++) {
-        if (loss_matches(&j->workers[i], which)) {
-            ps_sched_job_set_rank_state(j, &j->workers[i], PS_RANK_STATE_LOST,
-                                        st->now);
+    ranks = ps_alloc(j->workers.count * sizeof(*ranks));
+    for (uint32_t i = 0; i < j->workers.count; i++) {
+        if (loss_matches(&j->workers.list[i], which)) {
+            ps_sched_job_set_rank_state(j, &j->workers.list[i],
+                                        PS_RANK_STATE_LOST, st->now);
             ranks[count++] = i;
         }
     }
@@ -69,12 +69,13 @@ void ps_sched_job_lose_workers(struct ps_sched_step *st, struct ps_sched_job *j,
         ps_str_init(&reason, text, sizeof(text));
         ps_str_add(&reason, count == 1 ? "rank " : "ranks ");
         ps_str_add_ranges(&reason, ranks, count);
-        ps_str_addf(&reason, " on %s %s lost: %s", j->workers[ranks[0]].host,
-                    count == 1 ? "was" : "were", why);
+        ps_str_addf(&reason, " on %s %s lost: %s",
+                    j->workers.list[ranks[0]].host, count == 1 ? "was" : "were",
+                    why);
         ps_effects_log_for(st->fx, &j->account, PS_LOG_WARNING,
                            "job %s gen %" PRIu64 " %s", j->name, j->gen, text);
         ps_sched_job_publish_later(st, j);
-        if (j->on_loss == PS_LOSS_POLICY_FAIL && ps_sched_job_is_open(j)) {
+        if (j->opt.on_loss == PS_LOSS_POLICY_FAIL && ps_sched_job_is_open(j)) {
             ps_sched_job_fail(st, j, text);
         } else {
             ps_sched_job_end_if_unused(st, j);
@@ -139,19 +140,19 @@ static void remove_server(struct ps_sched_step *st, struct ps_sched_job *j,
     if (!ps_sched_job_is_open(j)) {
         return;
     }
-    if (had_data && j->optimizer != NULL) {
+    if (had_data && j->optimizer.name != NULL) {
         ps_str_add(&reason, "; it held weights and optimizer state of the job");
         ps_sched_job_fail(st, j, text);
         return;
     }
-    other = j->open_key_count == 0 || j->server_count == 0
+    other = j->keys.open_count == 0 || j->servers.count == 0
                 ? ps_sched_job_next_server(st->s, j)
                 : NULL;
     if (other != NULL) {
         ps_sched_job_add_server(j, other);
         ps_sched_job_publish(st, j);
     }
-    if (j->server_count == 0) {
+    if (j->servers.count == 0) {
         ps_str_add(&reason, "; there is no other");
         ps_sched_job_fail(st, j, text);
         return;
@@ -197,8 +198,8 @@ static void unconfirm_workers(struct ps_sched_step *st, struct ps_member *agent)
     struct ps_sched_job *j;
 
     while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
-        for (uint32_t i = 0; i < j->worker_count; i++) {
-            struct ps_sched_worker *w = &j->workers[i];
+        for (uint32_t i = 0; i < j->workers.count; i++) {
+            struct ps_sched_worker *w = &j->workers.list[i];
 
             if (w->agent_node == agent->node &&
                 w->state == PS_RANK_STATE_LIVE) {
@@ -229,7 +230,7 @@ static void send_job_states(struct ps_sched_step *st, struct ps_member *m)
         if (m->role == PS_ROLE_SERVER) {
             if (ps_sched_job_server_of(j, m->node) != NULL) {
                 ps_sched_job_send_state(st, j, m);
-                j->send_quota_at = st->now;
+                j->quota.send_at = st->now;
             }
             continue;
         }

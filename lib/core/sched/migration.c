@@ -294,7 +294,7 @@ static void advance_migration(struct ps_sched_step *st, struct ps_sched_job *j,
 static void commit_migration(struct ps_sched_step *st, struct ps_sched_job *j,
                              struct migration *mv)
 {
-    ps_sched_key_reassign_part(st, j, j->keys[mv->key], mv->index,
+    ps_sched_key_reassign_part(st, j, j->keys.list[mv->key], mv->index,
                                mv->target.node);
     migration_set_state(mv, MIG_COMMITTED);
     mv->epoch = st->s->epoch;
@@ -319,8 +319,8 @@ static bool start_migration(struct ps_sched_step *st, struct ps_sched_job *j,
         j, mv->target.node);
 
     if (to == NULL || ps_sched_job_server_of(j, mv->source.node) == NULL ||
-        j->keys[mv->key] == NULL ||
-        j->keys[mv->key]->parts[mv->index].node != mv->source.node) {
+        j->keys.list[mv->key] == NULL ||
+        j->keys.list[mv->key]->parts[mv->index].node != mv->source.node) {
         record_failure(j->rebalance, "a server was lost");
         ps_list_remove(&mv->list_node);
         ps_free(mv);
@@ -329,8 +329,8 @@ static bool start_migration(struct ps_sched_step *st, struct ps_sched_job *j,
     if (to->ready_version == 0) {
         return false; /* ps_sched_on_job_ready() starts it. */
     }
-    if (!ps_sched_admission_fits_part(st->s, j, j->keys[mv->key], mv->index,
-                                      mv->target.node)) {
+    if (!ps_sched_admission_fits_part(st->s, j, j->keys.list[mv->key],
+                                      mv->index, mv->target.node)) {
         record_failure(j->rebalance,
                        "the server that was to have them has no memory "
                        "for them (store.memory)");

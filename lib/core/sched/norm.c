@@ -57,25 +57,28 @@ void ps_sched_norm_init(struct ps_sched_job *j)
 {
     struct ps_optim o;
 
-    if (ps_optim_parse(j->optimizer, j->params, j->param_count, &o) == 0) {
-        j->skips_nonfinite = ps_optim_skips_nonfinite(&o);
-        j->global_norm = ps_optim_clips_global_norm(&o)
-                             ? ps_calloc(1, sizeof(*j->global_norm))
-                             : NULL;
+    if (ps_optim_parse(j->optimizer.name, j->optimizer.params,
+                       j->optimizer.param_count, &o) == 0) {
+        j->norms.skips_nonfinite = ps_optim_skips_nonfinite(&o);
+        j->norms.global = ps_optim_clips_global_norm(&o)
+                              ? ps_calloc(1, sizeof(*j->norms.global))
+                              : NULL;
     }
 }
 
 void ps_sched_norm_free(struct ps_sched_job *j)
 {
-    ps_free(j->global_norm);
-    j->global_norm = NULL;
-    for (uint32_t i = 0; i < j->key_count; i++) {
-        struct ps_sched_norm *n = j->keys[i] != NULL ? j->keys[i]->norm : NULL;
+    ps_free(j->norms.global);
+    j->norms.global = NULL;
+    for (uint32_t i = 0; i < j->keys.count; i++) {
+        struct ps_sched_norm *n = j->keys.list[i] != NULL
+                                      ? j->keys.list[i]->norm
+                                      : NULL;
 
         if (n != NULL) {
             pending_free(n);
             ps_free(n);
-            j->keys[i]->norm = NULL;
+            j->keys.list[i]->norm = NULL;
         }
     }
 }
@@ -92,8 +95,8 @@ static void broadcast_result(struct ps_sched_step *st,
                              const struct ps_sched_job *j,
                              const struct ps_sched_key *k)
 {
-    for (uint32_t i = 0; i < j->server_count; i++) {
-        const uint32_t node = j->servers[i].node;
+    for (uint32_t i = 0; i < j->servers.count; i++) {
+        const uint32_t node = j->servers.list[i].node;
 
         if (ps_sched_key_is_on(k, node)) {
             send_norm_result(st, ps_members_get(&st->s->members, node),
@@ -135,16 +138,16 @@ static bool is_in_global_norm(const struct ps_sched_key *k)
 static void count_skipped_step(struct ps_sched_step *st, struct ps_sched_job *j,
                                const struct ps_sched_key *k)
 {
-    j->skipped_steps++;
+    j->norms.skipped_steps++;
     /* Logged at powers of two. */
-    if ((j->skipped_steps & (j->skipped_steps - 1)) == 0) {
-        ps_effects_log_for(st->fx, &j->account, PS_LOG_WARNING,
-                           "job %s gen %" PRIu64 " key %u round %" PRIu64
-                           " skipped: the gradient has %" PRIu64
-                           " elements that are not finite; %" PRIu64
-                           " steps skipped so far",
-                           j->name, j->gen, k->number, k->norm->result.round,
-                           k->norm->result.nonfinite_count, j->skipped_steps);
+    if ((j->norms.skipped_steps & (j->norms.skipped_steps - 1)) == 0) {
+        ps_effects_log_for(
+            st->fx, &j->account, PS_LOG_WARNING,
+            "job %s gen %" PRIu64 " key %u round %" PRIu64
+            " skipped: the gradient has %" PRIu64
+            " elements that are not finite; %" PRIu64 " steps skipped so far",
+            j->name, j->gen, k->number, k->norm->result.round,
+            k->norm->result.nonfinite_count, j->norms.skipped_steps);
     }
 }
 
@@ -152,7 +155,8 @@ static void count_skipped_step(struct ps_sched_step *st, struct ps_sched_job *j,
 static void publish_result(struct ps_sched_step *st, struct ps_sched_job *j,
                            const struct ps_sched_key *k)
 {
-    if (j->skips_nonfinite && k->norm->result.stage == PS_STAGE_GRADIENT &&
+    if (j->norms.skips_nonfinite &&
+        k->norm->result.stage == PS_STAGE_GRADIENT &&
         k->norm->result.nonfinite_count > 0) {
         count_skipped_step(st, j, k);
     }
@@ -161,31 +165,34 @@ static void publish_result(struct ps_sched_step *st, struct ps_sched_job *j,
 
 static void publish_global(struct ps_sched_step *st, struct ps_sched_job *j)
 {
-    const double square = ps_square_sum_value(&j->global_norm->square_sum);
+    const double square = ps_square_sum_value(&j->norms.global->square_sum);
 
-    for (uint32_t i = 0; i < j->key_count; i++) {
-        struct ps_sched_norm *n = j->keys[i] != NULL ? j->keys[i]->norm : NULL;
+    for (uint32_t i = 0; i < j->keys.count; i++) {
+        struct ps_sched_norm *n = j->keys.list[i] != NULL
+                                      ? j->keys.list[i]->norm
+                                      : NULL;
 
         if (n != NULL && n->awaits_global) {
             n->awaits_global = false;
-            n->result.nonfinite_count = j->global_norm->nonfinite_count;
+            n->result.nonfinite_count = j->norms.global->nonfinite_count;
             n->result.global_square_sum = square;
-            publish_result(st, j, j->keys[i]);
+            publish_result(st, j, j->keys.list[i]);
         }
     }
-    *j->global_norm = (struct ps_sched_global_norm){
-        .counted_keys = j->global_norm->counted_keys,
-        .expected_keys = j->global_norm->expected_keys};
+    *j->norms.global = (struct ps_sched_global_norm){
+        .counted_keys = j->norms.global->counted_keys,
+        .expected_keys = j->norms.global->expected_keys};
 }
 
 /* True: the gradients of all keys have arrived. Keys that open later have
  * higher numbers, so each is examined once. */
 static bool have_all_keys_arrived(const struct ps_sched_job *j)
 {
-    struct ps_sched_global_norm *all = j->global_norm;
+    struct ps_sched_global_norm *all = j->norms.global;
 
-    for (; all->counted_keys < j->key_count; all->counted_keys++) {
-        all->expected_keys += is_in_global_norm(j->keys[all->counted_keys]);
+    for (; all->counted_keys < j->keys.count; all->counted_keys++) {
+        all->expected_keys += is_in_global_norm(
+            j->keys.list[all->counted_keys]);
     }
     return all->arrived_keys >= all->expected_keys;
 }
@@ -193,15 +200,15 @@ static bool have_all_keys_arrived(const struct ps_sched_job *j)
 void ps_sched_norm_remove_key(struct ps_sched_job *j,
                               const struct ps_sched_key *k)
 {
-    if (j->global_norm != NULL && k->number < j->global_norm->counted_keys) {
-        j->global_norm->expected_keys -= is_in_global_norm(k);
+    if (j->norms.global != NULL && k->number < j->norms.global->counted_keys) {
+        j->norms.global->expected_keys -= is_in_global_norm(k);
     }
 }
 
 void ps_sched_norm_recheck_global(struct ps_sched_step *st,
                                   struct ps_sched_job *j)
 {
-    if (j->global_norm != NULL && j->global_norm->arrived_keys > 0 &&
+    if (j->norms.global != NULL && j->norms.global->arrived_keys > 0 &&
         have_all_keys_arrived(j)) {
         publish_global(st, j);
     }
@@ -217,15 +224,15 @@ static void complete_key(struct ps_sched_step *st, struct ps_sched_job *j,
     n->result.square_sum = ps_square_sum_value(&n->pending->square_sum);
     n->result.weight_square_sum = ps_square_sum_value(
         &n->pending->weight_square_sum);
-    if (j->global_norm == NULL || n->result.stage != PS_STAGE_GRADIENT) {
+    if (j->norms.global == NULL || n->result.stage != PS_STAGE_GRADIENT) {
         pending_free(n);
         publish_result(st, j, k);
         return;
     }
     n->awaits_global = true;
-    j->global_norm->arrived_keys++;
-    j->global_norm->nonfinite_count += n->pending->nonfinite_count;
-    ps_square_sum_merge(&j->global_norm->square_sum, &n->pending->square_sum);
+    j->norms.global->arrived_keys++;
+    j->norms.global->nonfinite_count += n->pending->nonfinite_count;
+    ps_square_sum_merge(&j->norms.global->square_sum, &n->pending->square_sum);
     pending_free(n);
     if (have_all_keys_arrived(j)) {
         publish_global(st, j);
@@ -239,16 +246,17 @@ static void complete_key(struct ps_sched_step *st, struct ps_sched_job *j,
 void ps_sched_norm_describe_missing(const struct ps_sched_job *j, uint32_t key,
                                     struct ps_str *out)
 {
-    const struct ps_sched_norm *n = key < j->key_count && j->keys[key] != NULL
-                                        ? j->keys[key]->norm
+    const struct ps_sched_norm *n = key < j->keys.count &&
+                                            j->keys.list[key] != NULL
+                                        ? j->keys.list[key]->norm
                                         : NULL;
     uint32_t count = 0;
 
     if (n == NULL || !n->awaits_global) {
         return;
     }
-    for (uint32_t i = 0; i < j->key_count; i++) {
-        const struct ps_sched_key *k = j->keys[i];
+    for (uint32_t i = 0; i < j->keys.count; i++) {
+        const struct ps_sched_key *k = j->keys.list[i];
 
         if (!is_in_global_norm(k) ||
             (k->norm != NULL && k->norm->awaits_global)) {
@@ -275,7 +283,8 @@ static struct ps_sched_key *find_key_of_part(const struct ps_sched_job *j,
                                              const struct ps_member *server,
                                              const struct ps_msg_norm_part *m)
 {
-    struct ps_sched_key *k = m->key < j->key_count ? j->keys[m->key] : NULL;
+    struct ps_sched_key *k = m->key < j->keys.count ? j->keys.list[m->key]
+                                                    : NULL;
 
     return k != NULL && m->index < k->part_count &&
                    k->parts[m->index].node == server->node &&

@@ -93,9 +93,9 @@ static bool compresses_values(const struct ps_sched_job *j)
     struct ps_compression c = {0};
     char why[256];
 
-    return j->compression != NULL &&
-           ps_compression_parse(j->compression, j->compression_params,
-                                j->compression_param_count, &c, why,
+    return j->compression.name != NULL &&
+           ps_compression_parse(j->compression.name, j->compression.params,
+                                j->compression.param_count, &c, why,
                                 sizeof(why)) == 0 &&
            c.bidirectional;
 }
@@ -113,8 +113,8 @@ static int check_optimizer(struct ps_sched_step *st,
     if (rc != 0) {
         return rc;
     }
-    if (j->optimizer == NULL) {
-        if (j->num_servers == 0) {
+    if (j->optimizer.name == NULL) {
+        if (j->opt.num_servers == 0) {
             ps_str_addf(why,
                         "job %s has no servers, and an optimizer runs on "
                         "servers; ask for at least one",
@@ -136,15 +136,15 @@ static int check_optimizer(struct ps_sched_step *st,
             rc = ps_tunings_check(m->tunings, m->tunings_count, text,
                                   sizeof(text));
         }
-        if (rc == 0 && j->mode != PS_MODE_SYNC &&
+        if (rc == 0 && j->opt.mode != PS_MODE_SYNC &&
             optim_needs_norms(name, m->params, m->params_count)) {
             ps_str_addf(why,
                         "%s looks at norms of whole arrays, whose partitions "
                         "are of one round; job %s is %s and has none",
-                        name, j->name, ps_mode_name(j->mode));
+                        name, j->name, ps_mode_name(j->opt.mode));
             return PS_E_UNSUPPORTED;
         }
-        if (rc == 0 && j->compression != NULL &&
+        if (rc == 0 && j->compression.name != NULL &&
             optim_accumulates(name, m->params, m->params_count)) {
             ps_str_add(why, accumulation_conflict);
             return PS_E_UNSUPPORTED;
@@ -156,13 +156,15 @@ static int check_optimizer(struct ps_sched_step *st,
     }
     if (!ps_sched_job_same_optimizer(j, m)) {
         ps_str_addf(why, "job %s has optimizer ", j->name);
-        append_declaration(why, j->optimizer, j->params, j->param_count);
+        append_declaration(why, j->optimizer.name, j->optimizer.params,
+                           j->optimizer.param_count);
         ps_str_add(why, ", this worker declares ");
         append_declaration(why, name, m->params, m->params_count);
         ps_str_add(why, "; all workers of a job must declare the same");
         return PS_E_MISMATCH;
     }
-    if (!ps_tunings_equal(&j->tunings, m->tunings, m->tunings_count)) {
+    if (!ps_tunings_equal(&j->optimizer.tunings, m->tunings,
+                          m->tunings_count)) {
         ps_str_addf(why,
                     "job %s has other lr_mult or wd_mult of its keys than this "
                     "worker declares; all workers of a job must declare the "
@@ -201,18 +203,18 @@ static int admit_optimizer(struct ps_sched_step *st, struct ps_sched_job *j,
 /* Adds a waiter; a repeated request waits once. False: the list is full. */
 static bool add_waiter(struct ps_sched_job *j, const struct ps_sched_waiter *w)
 {
-    for (uint32_t i = 0; i < j->waiter_count; i++) {
-        if (j->waiters[i].agent_node == w->agent_node &&
-            j->waiters[i].request == w->request && w->ctl_conn == 0) {
+    for (uint32_t i = 0; i < j->waiters.count; i++) {
+        if (j->waiters.list[i].agent_node == w->agent_node &&
+            j->waiters.list[i].request == w->request && w->ctl_conn == 0) {
             return true;
         }
     }
-    if (j->waiter_count == PS_SCHED_WAITERS_MAX) {
+    if (j->waiters.count == PS_SCHED_WAITERS_MAX) {
         return false;
     }
-    j->waiters = ps_realloc(j->waiters,
-                            (j->waiter_count + 1u) * sizeof(*j->waiters));
-    j->waiters[j->waiter_count++] = *w;
+    j->waiters.list = ps_realloc(j->waiters.list, (j->waiters.count + 1u) *
+                                                      sizeof(*j->waiters.list));
+    j->waiters.list[j->waiters.count++] = *w;
     return true;
 }
 
@@ -244,7 +246,7 @@ void ps_sched_on_optimizer_set(struct ps_sched_step *st,
         send_optimizer_done(st, agent, m->gen, m->request, rc, text);
         return;
     }
-    if (j->optimizer == NULL) {
+    if (j->optimizer.name == NULL) {
         rc = admit_optimizer(st, j, m, &why);
         if (rc != 0) {
             send_optimizer_done(st, agent, m->gen, m->request, rc, text);
@@ -252,12 +254,13 @@ void ps_sched_on_optimizer_set(struct ps_sched_step *st,
         }
         ps_sched_job_set_optimizer(j, m);
         ps_sched_norm_init(j);
-        append_declaration(&why, j->optimizer, j->params, j->param_count);
+        append_declaration(&why, j->optimizer.name, j->optimizer.params,
+                           j->optimizer.param_count);
         ps_effects_log_for(st->fx, &j->account, PS_LOG_INFO,
                            "job %s gen %llu optimizer %s", j->name,
                            (unsigned long long)j->gen, text);
         ps_sched_job_publish(st, j);
-        j->declared_version = j->version;
+        j->waiters.version = j->version;
     }
     wait_for_servers(st, j, agent, m->request);
 }
@@ -270,20 +273,20 @@ static int add_change(struct ps_sched_step *st, struct ps_sched_job *j,
 {
     char text[256] = "";
 
-    if (j->optimizer == NULL) {
+    if (j->optimizer.name == NULL) {
         ps_str_addf(why, "job %s has no optimizer that could be changed",
                     j->name);
         return PS_E_INVAL;
     }
-    int rc = ps_optim_check_change(j->optimizer, &c, &c.name, text,
+    int rc = ps_optim_check_change(j->optimizer.name, &c, &c.name, text,
                                    sizeof(text));
 
     if (rc != 0) {
         ps_str_add(why, text);
         return rc;
     }
-    const struct ps_rec_change *had = ps_changes_find(&j->changes, c.name,
-                                                      c.round);
+    const struct ps_rec_change *had = ps_changes_find(&j->optimizer.changes,
+                                                      c.name, c.round);
 
     if (had != NULL) {
         if (had->value == c.value) {
@@ -296,13 +299,13 @@ static int add_change(struct ps_sched_step *st, struct ps_sched_job *j,
         ps_str_add(why, " is wanted; all workers must want the same");
         return PS_E_MISMATCH;
     }
-    ps_changes_add(&j->changes, &c);
+    ps_changes_add(&j->optimizer.changes, &c);
     ps_str_addf(why, "job %s gen %" PRIu64 " %s ", j->name, j->gen, c.name);
     append_number(why, c.value);
     ps_effects_log_for(st->fx, &j->account, PS_LOG_INFO,
                        "%s from round %" PRIu64, why->data, c.round);
     ps_sched_job_publish(st, j);
-    j->declared_version = j->version;
+    j->waiters.version = j->version;
     return 0;
 }
 
@@ -374,9 +377,9 @@ static void reply_to_operator(struct ps_sched_step *st,
     if (c == NULL) {
         return;
     }
-    for (uint32_t i = 0; i < j->server_count; i++) {
-        if (j->servers[i].newest_round > newest) {
-            newest = j->servers[i].newest_round;
+    for (uint32_t i = 0; i < j->servers.count; i++) {
+        if (j->servers.list[i].newest_round > newest) {
+            newest = j->servers.list[i].newest_round;
         }
     }
     if (rc == 0 && newest >= w->round) {
@@ -407,31 +410,31 @@ static int check_compression(struct ps_sched_step *st,
     if (rc != 0) {
         return rc;
     }
-    if (j->compression != NULL) {
+    if (j->compression.name != NULL) {
         if (ps_sched_job_same_compression(j, name, m->params,
                                           m->params_count)) {
             return 0;
         }
         ps_str_addf(why, "job %s has compression ", j->name);
-        append_declaration(why, j->compression, j->compression_params,
-                           j->compression_param_count);
+        append_declaration(why, j->compression.name, j->compression.params,
+                           j->compression.param_count);
         ps_str_add(why, ", this worker declares ");
         append_declaration(why, name, m->params, m->params_count);
         ps_str_add(why, "; all workers of a job must declare the same");
         return PS_E_MISMATCH;
     }
-    if (j->num_servers == 0) {
+    if (j->opt.num_servers == 0) {
         ps_str_addf(why,
                     "job %s has no servers: nothing travels that could be "
                     "compressed; ask for at least one",
                     j->name);
         return PS_E_UNSUPPORTED;
     }
-    if (j->open_key_count > 0) {
+    if (j->keys.open_count > 0) {
         ps_str_addf(why,
                     "job %s has %u keys already; declare compression before "
                     "the first of them",
-                    j->name, j->open_key_count);
+                    j->name, j->keys.open_count);
         return PS_E_INVAL;
     }
     if (*name == '\0') {
@@ -444,12 +447,13 @@ static int check_compression(struct ps_sched_step *st,
         ps_str_add(why, text);
         return rc;
     }
-    if (j->optimizer != NULL &&
-        optim_accumulates(j->optimizer, j->params, j->param_count)) {
+    if (j->optimizer.name != NULL &&
+        optim_accumulates(j->optimizer.name, j->optimizer.params,
+                          j->optimizer.param_count)) {
         ps_str_add(why, accumulation_conflict);
         return PS_E_UNSUPPORTED;
     }
-    if (c.bidirectional && j->optimizer != NULL) {
+    if (c.bidirectional && j->optimizer.name != NULL) {
         ps_str_addf(why,
                     "job %s has an optimizer, so values are weights, and both "
                     "would compress them",
@@ -466,10 +470,10 @@ static void set_demand_profile(struct ps_sched_job *j,
     struct ps_compression c;
     char why[256];
 
-    if (j->optimizer == NULL &&
+    if (j->optimizer.name == NULL &&
         ps_compression_parse(ps_sched_text_or_empty(m->name), m->params,
                              m->params_count, &c, why, sizeof(why)) == 0) {
-        ps_demand_profile_set(&j->demand_profile, NULL, &c);
+        ps_demand_profile_set(&j->quota.profile, NULL, &c);
     }
 }
 
@@ -488,18 +492,18 @@ void ps_sched_on_compression_set(struct ps_sched_step *st,
         send_optimizer_done(st, agent, m->gen, m->request, rc, text);
         return;
     }
-    if (j->compression == NULL) {
+    if (j->compression.name == NULL) {
         set_demand_profile(j, m);
         ps_sched_job_set_compression(j, ps_sched_text_or_empty(m->name),
                                      m->params, m->params_count);
-        append_declaration(&why, j->compression, j->compression_params,
-                           j->compression_param_count);
-        ps_str_copy(j->compression_text, sizeof(j->compression_text), text);
+        append_declaration(&why, j->compression.name, j->compression.params,
+                           j->compression.param_count);
+        ps_str_copy(j->compression.text, sizeof(j->compression.text), text);
         ps_effects_log_for(st->fx, &j->account, PS_LOG_INFO,
                            "job %s gen %llu compression %s", j->name,
                            (unsigned long long)j->gen, text);
         ps_sched_job_publish(st, j);
-        j->declared_version = j->version;
+        j->waiters.version = j->version;
     }
     wait_for_servers(st, j, agent, m->request);
 }
@@ -512,11 +516,11 @@ void ps_sched_waiters_reply(struct ps_sched_step *st, struct ps_sched_job *j)
                        : j->reason[0] != '\0' ? j->reason
                                               : "the job has ended";
 
-    if (open && ps_sched_job_ready_version(j) < j->declared_version) {
+    if (open && ps_sched_job_ready_version(j) < j->waiters.version) {
         return;
     }
-    for (uint32_t i = 0; i < j->waiter_count; i++) {
-        const struct ps_sched_waiter *w = &j->waiters[i];
+    for (uint32_t i = 0; i < j->waiters.count; i++) {
+        const struct ps_sched_waiter *w = &j->waiters.list[i];
 
         if (w->ctl_conn != 0) {
             reply_to_operator(st, j, w, rc, text);
@@ -526,17 +530,18 @@ void ps_sched_waiters_reply(struct ps_sched_step *st, struct ps_sched_job *j)
                                 j->gen, w->request, rc, text);
         }
     }
-    j->waiter_count = 0;
+    j->waiters.count = 0;
 }
 
 void ps_sched_waiters_drop_agent(struct ps_sched_job *j, uint32_t agent)
 {
     uint32_t kept = 0;
 
-    for (uint32_t i = 0; i < j->waiter_count; i++) {
-        if (j->waiters[i].ctl_conn != 0 || j->waiters[i].agent_node != agent) {
-            j->waiters[kept++] = j->waiters[i];
+    for (uint32_t i = 0; i < j->waiters.count; i++) {
+        if (j->waiters.list[i].ctl_conn != 0 ||
+            j->waiters.list[i].agent_node != agent) {
+            j->waiters.list[kept++] = j->waiters.list[i];
         }
     }
-    j->waiter_count = kept;
+    j->waiters.count = kept;
 }

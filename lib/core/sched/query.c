@@ -94,16 +94,16 @@ list_lost_ranks(const struct ps_sched_job *j,
 {
     uint32_t count = 0;
 
-    for (uint32_t i = 0; ps_sched_job_has_started(j) && i < j->worker_count;
+    for (uint32_t i = 0; ps_sched_job_has_started(j) && i < j->workers.count;
          i++) {
-        if (j->workers[i].state != PS_RANK_STATE_LOST) {
+        if (j->workers.list[i].state != PS_RANK_STATE_LOST) {
             continue;
         }
         if (count < PS_LOST_SHOWN_MAX) {
             list[count] = (struct ps_rec_missing_rank){
                 .rank = i,
                 .state = PS_RANK_STATE_LOST,
-                .host = j->workers[i].host,
+                .host = j->workers.list[i].host,
             };
         }
         count++;
@@ -179,17 +179,18 @@ static uint32_t send_key_rows(struct ps_sched_step *st, struct ps_sched_conn *c,
     for (uint32_t i = 0; i < k->part_count; i++) {
         uint32_t at = 0;
 
-        while (at < j->server_count &&
-               j->servers[at].node != k->parts[i].node) {
+        while (at < j->servers.count &&
+               j->servers.list[at].node != k->parts[i].node) {
             at++;
         }
         shares[at].parts++;
         shares[at].bytes += k->parts[i].count * element;
     }
-    for (uint32_t i = 0; i <= j->server_count; i++) {
+    for (uint32_t i = 0; i <= j->servers.count; i++) {
         if (shares[i].parts > 0) {
             send_key_row(st, c, j, k,
-                         i < j->server_count ? j->servers[i].name : "agent",
+                         i < j->servers.count ? j->servers.list[i].name
+                                              : "agent",
                          &shares[i]);
             rows++;
         }
@@ -205,11 +206,11 @@ static const struct ps_sched_job *next_listed_job(const struct ps_sched *s,
     struct ps_map_cursor cursor = {0};
     const struct ps_sched_job *j = ps_sched_find_job(s, c->list_gen);
 
-    if (j != NULL && c->list_next < j->key_count) {
+    if (j != NULL && c->list_next < j->keys.count) {
         return j;
     }
     while (c->lists_all_jobs && (j = ps_map_next(s->jobs, &cursor)) != NULL) {
-        if (j->gen > c->list_gen && j->key_count > 0) {
+        if (j->gen > c->list_gen && j->keys.count > 0) {
             c->list_gen = j->gen;
             c->list_next = 0;
             return j;
@@ -230,7 +231,7 @@ void ps_sched_query_send_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
             c->lists_keys = false;
             ps_sched_conn_end_query(st, c, 0, NULL);
         } else {
-            const struct ps_sched_key *k = j->keys[c->list_next++];
+            const struct ps_sched_key *k = j->keys.list[c->list_next++];
 
             rows += k != NULL ? send_key_rows(st, c, j, k) : 1;
         }
@@ -246,15 +247,16 @@ static void send_share_rows(struct ps_sched_step *st, struct ps_sched_conn *c,
     const struct ps_sched_job *j;
 
     while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
-        for (uint32_t i = 0; (only == NULL || j == only) && i < j->server_count;
-             i++) {
-            ps_effects_send_msg(st->fx, c->id,
-                                &(struct ps_msg){
-                                    .code = PS_MSG_SHARE_ROW,
-                                    .share_row = {.job = j->name,
-                                                  .server = j->servers[i].name,
-                                                  .bytes = j->servers[i].bytes},
-                                });
+        for (uint32_t i = 0;
+             (only == NULL || j == only) && i < j->servers.count; i++) {
+            ps_effects_send_msg(
+                st->fx, c->id,
+                &(struct ps_msg){
+                    .code = PS_MSG_SHARE_ROW,
+                    .share_row = {.job = j->name,
+                                  .server = j->servers.list[i].name,
+                                  .bytes = j->servers.list[i].bytes},
+                });
         }
     }
 }

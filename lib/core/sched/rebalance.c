@@ -39,8 +39,8 @@ static uint64_t count_movable_parts(const struct ps_sched_job *j)
 {
     uint64_t n = 0;
 
-    for (uint32_t i = 0; i < j->key_count; i++) {
-        n += is_movable(j->keys[i]) ? j->keys[i]->part_count : 0;
+    for (uint32_t i = 0; i < j->keys.count; i++) {
+        n += is_movable(j->keys.list[i]) ? j->keys.list[i]->part_count : 0;
     }
     return n;
 }
@@ -60,9 +60,9 @@ static void list_servers(const struct ps_sched *s, const struct ps_sched_job *j,
                          struct plan *p)
 {
     p->spare_count = ps_sched_job_spare_servers(s, j, p->spares);
-    for (uint32_t i = 0; i < j->server_count; i++) {
-        p->server_nodes[p->server_count] = j->servers[i].node;
-        p->bytes[p->server_count++] = j->servers[i].bytes;
+    for (uint32_t i = 0; i < j->servers.count; i++) {
+        p->server_nodes[p->server_count] = j->servers.list[i].node;
+        p->bytes[p->server_count++] = j->servers.list[i].bytes;
     }
     for (uint32_t i = 0; i < p->spare_count; i++) {
         p->server_nodes[p->server_count] = p->spares[i]->node;
@@ -81,8 +81,8 @@ static int list_parts(const struct ps_sched_job *j, struct plan *p)
         return PS_E_NOMEM;
     }
 
-    for (uint32_t i = 0; i < j->key_count; i++) {
-        const struct ps_sched_key *k = j->keys[i];
+    for (uint32_t i = 0; i < j->keys.count; i++) {
+        const struct ps_sched_key *k = j->keys.list[i];
 
         for (uint32_t n = 0; is_movable(k) && n < k->part_count; n++, at++) {
             at->source = server_index(p, k->parts[n].node);
@@ -127,9 +127,10 @@ static int make_rows(const struct ps_sched_job *j,
     if (m->rows == NULL) {
         return PS_E_NOMEM;
     }
-    for (uint32_t i = 0; i < j->key_count; i++) {
+    for (uint32_t i = 0; i < j->keys.count; i++) {
         for (uint32_t n = 0;
-             is_movable(j->keys[i]) && n < j->keys[i]->part_count; n++, p++) {
+             is_movable(j->keys.list[i]) && n < j->keys.list[i]->part_count;
+             n++, p++) {
             if (p->target != p->source) {
                 ps_sched_rebalance_reply_add(
                     m, &(struct ps_sched_rebalance_row){
@@ -151,9 +152,10 @@ static int start_migrations(struct ps_sched_step *st, struct ps_sched_job *j,
     int rc = 0;
 
     ps_sched_migrations_init(j, ctl);
-    for (uint32_t i = 0; i < j->key_count; i++) {
+    for (uint32_t i = 0; i < j->keys.count; i++) {
         for (uint32_t n = 0;
-             is_movable(j->keys[i]) && n < j->keys[i]->part_count; n++, p++) {
+             is_movable(j->keys.list[i]) && n < j->keys.list[i]->part_count;
+             n++, p++) {
             if (p->target != p->source && rc == 0) {
                 rc = ps_sched_migrations_add(
                     st->s, j,
@@ -213,7 +215,7 @@ static const char *rebalance_error(const struct ps_sched_job *j, int *ret_rc)
         return "the job is not running yet";
     }
     *ret_rc = PS_E_UNSUPPORTED;
-    if (j->mode != PS_MODE_SYNC) {
+    if (j->opt.mode != PS_MODE_SYNC) {
         return "keys of an async or ssp job stay where they are: pushes "
                "without rounds cannot be told from each other at another "
                "server";
@@ -228,8 +230,8 @@ static int find_drained_server(const struct ps_sched_job *j, const char *off,
                                struct ps_str *why)
 {
     *ret_at = p->server_count;
-    for (uint32_t i = 0; i < j->server_count && off[0] != '\0'; i++) {
-        if (strcmp(j->servers[i].name, off) == 0) {
+    for (uint32_t i = 0; i < j->servers.count && off[0] != '\0'; i++) {
+        if (strcmp(j->servers.list[i].name, off) == 0) {
             *ret_at = i;
         }
     }
@@ -283,7 +285,7 @@ void ps_sched_rebalance_query(struct ps_sched_step *st, struct ps_sched_conn *c,
     }
     c->rebalance_reply = ps_calloc(1, sizeof(*c->rebalance_reply));
     c->rebalance_reply->gen = j->gen;
-    if (j->server_count > 0) { /* Else the agent owns all. */
+    if (j->servers.count > 0) { /* Else the agent owns all. */
         p->count = (uint32_t)count;
         rc = make_plan(st, j, c, p, at, makes);
     }

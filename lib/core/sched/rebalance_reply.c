@@ -59,7 +59,7 @@ static void send_migration_row(struct ps_sched_step *st,
                                const struct ps_sched_job *j,
                                const struct ps_sched_rebalance_row *row)
 {
-    const struct ps_sched_key *k = j->keys[row->key];
+    const struct ps_sched_key *k = j->keys.list[row->key];
 
     if (k == NULL) {
         return; /* Removed since the plan was made. */

@@ -488,7 +488,7 @@ uint64_t ps_sched_residue(const struct ps_sched *s)
     uint64_t n = ps_map_count(s->jobs) + s->stall_count;
 
     while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {
-        n += j->open_key_count + j->waiter_count +
+        n += j->keys.open_count + j->waiters.count +
              (ps_sched_job_has_started(j) &&
               ps_barrier_is_waiting(&j->barrier));
     }

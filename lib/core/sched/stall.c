@@ -54,7 +54,7 @@ struct missing {
 static void add_missing_rank(struct missing *out, const struct ps_sched_job *j,
                              uint32_t rank)
 {
-    const struct ps_sched_worker *w = &j->workers[rank];
+    const struct ps_sched_worker *w = &j->workers.list[rank];
 
     if (w->state == PS_RANK_STATE_LEFT) {
         return;
@@ -70,7 +70,7 @@ static void list_missing_at_barrier(struct missing *out,
                                     const struct ps_sched_job *j,
                                     uint64_t number)
 {
-    for (uint32_t i = 0; i < j->worker_count; i++) {
+    for (uint32_t i = 0; i < j->workers.count; i++) {
         if (ps_barrier_is_missing(&j->barrier, i, number)) {
             add_missing_rank(out, j, i);
         }
@@ -82,11 +82,12 @@ static void describe_short_memory(const struct ps_sched *s,
                                   const struct ps_sched_job *j, uint32_t key,
                                   struct ps_str *out)
 {
-    const struct ps_sched_key *k = key < j->key_count ? j->keys[key] : NULL;
+    const struct ps_sched_key *k = key < j->keys.count ? j->keys.list[key]
+                                                       : NULL;
 
-    for (uint32_t i = 0; k != NULL && i < j->server_count; i++) {
+    for (uint32_t i = 0; k != NULL && i < j->servers.count; i++) {
         const struct ps_member *m = ps_members_get(&s->members,
-                                                   j->servers[i].node);
+                                                   j->servers.list[i].node);
 
         if (m == NULL || !m->last_ping.memory_short ||
             !ps_sched_key_is_on(k, m->node)) {
@@ -135,9 +136,9 @@ static void list_missing_in_round(struct missing *out,
         ps_str_addf(&also, "%s%s", also.len > 0 ? "; " : "", stall->unheard);
     }
     append_silent(st, j, stall, &also);
-    for (uint32_t i = 0; i < j->worker_count; i++) {
+    for (uint32_t i = 0; i < j->workers.count; i++) {
         if (ps_bits_get(&stall->missing_ranks, i) ||
-            ps_bits_get(&stall->pending_slots, j->workers[i].slot)) {
+            ps_bits_get(&stall->pending_slots, j->workers.list[i].slot)) {
             add_missing_rank(out, j, i);
         }
     }
@@ -237,7 +238,7 @@ static struct stall *stall_new(struct ps_sched_step *st,
     stall = ps_calloc(1, sizeof(*stall));
     stall->gen = j->gen;
     ps_bits_init(&stall->pending_slots, j->slot_count);
-    ps_bits_init(&stall->missing_ranks, j->num_workers);
+    ps_bits_init(&stall->missing_ranks, j->opt.num_workers);
     ps_list_push_back(&st->s->stalls, &stall->node);
     st->s->stall_count++;
     return stall;
@@ -289,7 +290,7 @@ static void send_known_stalls(struct ps_sched_step *st,
     struct ps_str text;
 
     if (!ps_sched_job_has_started(j)) {
-        unsigned *ranks = ps_alloc(j->num_workers * sizeof(*ranks));
+        unsigned *ranks = ps_alloc(j->opt.num_workers * sizeof(*ranks));
 
         missing.total = ps_sched_job_missing_ranks(j, ranks);
         while (missing.count < missing.total &&
@@ -303,7 +304,7 @@ static void send_known_stalls(struct ps_sched_step *st,
         ps_free(ranks);
         send_stall_row(st, ctl, j,
                        missing.total > 0 ? "start" : "start: servers",
-                       st->now - j->created_at, j->worker_count, &missing);
+                       st->now - j->created_at, j->workers.count, &missing);
     } else if (ps_barrier_is_waiting(&j->barrier)) {
         uint64_t number = j->barrier.last_open + 1;
 
@@ -311,8 +312,8 @@ static void send_known_stalls(struct ps_sched_step *st,
         ps_str_init(&text, what, sizeof(what));
         ps_str_addf(&text, "barrier %" PRIu64, number);
         send_stall_row(st, ctl, j, what, st->now - j->barrier.waiting_since,
-                       j->live_workers > missing.total
-                           ? j->live_workers - missing.total
+                       j->workers.live_count > missing.total
+                           ? j->workers.live_count - missing.total
                            : 0,
                        &missing);
     }
@@ -406,7 +407,8 @@ static void merge_report(struct stall *stall, const struct ps_sched_job *j,
     for (uint32_t i = 0; i < m->ranks_count; i++) {
         uint32_t rank = m->ranks[i];
 
-        if (rank < j->num_workers && j->workers[rank].agent_node == agent) {
+        if (rank < j->opt.num_workers &&
+            j->workers.list[rank].agent_node == agent) {
             ps_bits_set(&stall->missing_ranks, rank);
         }
     }

@@ -52,8 +52,8 @@ static void request_pings(struct ps_sched_step *st, const struct ps_member *m)
                 request_ping(st, m, j->slots[i].agent_node);
             }
         } else if (ps_sched_job_slot_of(j, m->node) < j->slot_count) {
-            for (uint32_t i = 0; i < j->server_count; i++) {
-                request_ping(st, m, j->servers[i].node);
+            for (uint32_t i = 0; i < j->servers.count; i++) {
+                request_ping(st, m, j->servers.list[i].node);
             }
         }
     }

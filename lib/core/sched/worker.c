@@ -91,22 +91,22 @@ static int check_same_options(const struct ps_sched_job *j,
         uint64_t current;
         uint64_t says;
     } fields[] = {
-        {"num_workers", j->num_workers, m->num_workers},
-        {"num_servers", j->num_servers, m->num_servers},
-        {"big_array_bound", j->big_array_bound, m->big_array_bound},
-        {"staleness", j->staleness, m->staleness},
-        {"partition_bytes", j->partition_bytes, partition},
+        {"num_workers", j->opt.num_workers, m->num_workers},
+        {"num_servers", j->opt.num_servers, m->num_servers},
+        {"big_array_bound", j->opt.big_array_bound, m->big_array_bound},
+        {"staleness", j->opt.staleness, m->staleness},
+        {"partition_bytes", j->opt.partition_bytes, partition},
     };
     const struct {
         const char *what;
         const char *current;
         const char *says;
     } words[] = {
-        {"mode", ps_mode_name(j->mode), ps_mode_name(m->mode)},
-        {"rule", ps_rule_name(j->rule), ps_rule_name(m->rule)},
-        {"on_loss", ps_loss_policy_name(j->on_loss),
+        {"mode", ps_mode_name(j->opt.mode), ps_mode_name(m->mode)},
+        {"rule", ps_rule_name(j->opt.rule), ps_rule_name(m->rule)},
+        {"on_loss", ps_loss_policy_name(j->opt.on_loss),
          ps_loss_policy_name(m->on_loss)},
-        {"placement", ps_placement_name(j->placement),
+        {"placement", ps_placement_name(j->opt.placement),
          ps_placement_name(m->placement)},
     };
 
@@ -171,14 +171,14 @@ static int add_worker(struct ps_sched_step *st, struct ps_sched_job *j,
 {
     struct ps_sched_worker w;
 
-    for (uint32_t i = 0; i < j->worker_count; i++) {
-        const struct ps_sched_worker *other = &j->workers[i];
+    for (uint32_t i = 0; i < j->workers.count; i++) {
+        const struct ps_sched_worker *other = &j->workers.list[i];
 
         if (m->rank >= 0 && other->requested_rank == m->rank) {
             append_taken(why, j, m->rank, other->host);
             return PS_E_EXIST;
         }
-        if (j->num_servers == 0 && other->agent_node != agent->node) {
+        if (j->opt.num_servers == 0 && other->agent_node != agent->node) {
             ps_str_addf(why,
                         "job %s has no servers, so all its workers must be on "
                         "%s; ask for at least one server",
@@ -186,9 +186,9 @@ static int add_worker(struct ps_sched_step *st, struct ps_sched_job *j,
             return PS_E_MISMATCH;
         }
     }
-    if (j->worker_count == j->num_workers) {
-        ps_str_addf(why, "all %u workers of job %s are there", j->num_workers,
-                    j->name);
+    if (j->workers.count == j->opt.num_workers) {
+        ps_str_addf(why, "all %u workers of job %s are there",
+                    j->opt.num_workers, j->name);
         return PS_E_FULL;
     }
     if (!ps_sched_job_add_agent(j, agent->node)) {
@@ -201,8 +201,8 @@ static int add_worker(struct ps_sched_step *st, struct ps_sched_job *j,
     ps_effects_log_for(st->fx, &j->account, PS_LOG_INFO,
                        "job %s gen %" PRIu64 " worker %" PRIu64
                        " of agent %s joined, %u of %u",
-                       j->name, j->gen, m->worker, agent->name, j->worker_count,
-                       j->num_workers);
+                       j->name, j->gen, m->worker, agent->name,
+                       j->workers.count, j->opt.num_workers);
     return 0;
 }
 
@@ -237,11 +237,11 @@ static bool agent_lost_rounds(const struct ps_sched_job *j,
     if (agent->incarnation == w->agent_incarnation && !w->rounds_unknown) {
         return false;
     }
-    for (uint32_t i = 0; i < j->key_count; i++) {
+    for (uint32_t i = 0; i < j->keys.count; i++) {
         /* Collectives have rounds in every mode. */
-        if (j->keys[i] != NULL &&
-            (j->mode == PS_MODE_SYNC ||
-             j->keys[i]->kind == PS_KEY_KIND_COLLECTIVE)) {
+        if (j->keys.list[i] != NULL &&
+            (j->opt.mode == PS_MODE_SYNC ||
+             j->keys.list[i]->kind == PS_KEY_KIND_COLLECTIVE)) {
             return true;
         }
     }
@@ -258,7 +258,7 @@ static int reassign_lost_rank(struct ps_sched_step *st, struct ps_sched_job *j,
     struct ps_sched_worker *w = NULL;
 
     if (m->rank >= 0) {
-        w = &j->workers[m->rank];
+        w = &j->workers.list[m->rank];
         if (w->state == PS_RANK_STATE_LIVE) {
             append_taken(why, j, m->rank, w->host);
             return PS_E_EXIST;
@@ -275,17 +275,17 @@ static int reassign_lost_rank(struct ps_sched_step *st, struct ps_sched_job *j,
             return PS_E_REFUSED;
         }
     } else {
-        for (uint32_t i = 0; i < j->worker_count && w == NULL; i++) {
-            if (j->workers[i].state == PS_RANK_STATE_LOST &&
-                j->workers[i].agent_node == agent->node) {
-                w = &j->workers[i];
+        for (uint32_t i = 0; i < j->workers.count && w == NULL; i++) {
+            if (j->workers.list[i].state == PS_RANK_STATE_LOST &&
+                j->workers.list[i].agent_node == agent->node) {
+                w = &j->workers.list[i];
             }
         }
         if (w == NULL) {
             ps_str_addf(why,
                         "job %s runs with all its %u workers and none of "
                         "agent %s was lost",
-                        j->name, j->num_workers, agent->name);
+                        j->name, j->opt.num_workers, agent->name);
             return PS_E_FULL;
         }
     }
@@ -324,28 +324,28 @@ static int check_reattach(const struct ps_sched_job *j,
     }
     if (!ps_sched_job_is_open(j)) {
         ps_str_add(why, j->reason);
-        return j->on_loss == PS_LOSS_POLICY_FAIL ? PS_E_PEERLOST
-                                                 : PS_E_JOBFAILED;
+        return j->opt.on_loss == PS_LOSS_POLICY_FAIL ? PS_E_PEERLOST
+                                                     : PS_E_JOBFAILED;
     }
     if (!ps_sched_job_has_started(j) || m->rank < 0 ||
-        (uint32_t)m->rank >= j->num_workers) {
+        (uint32_t)m->rank >= j->opt.num_workers) {
         ps_str_addf(why, "job %s has not begun, or has no rank %d", j->name,
                     m->rank);
         return PS_E_INVAL;
     }
-    if (j->mode != PS_MODE_SYNC || j->num_servers == 0) {
+    if (j->opt.mode != PS_MODE_SYNC || j->opt.num_servers == 0) {
         ps_str_addf(
             why,
             "rank %d of job %s cannot continue: its agent was lost, and "
             "with it %s",
             m->rank, j->name,
-            j->num_servers == 0
+            j->opt.num_servers == 0
                 ? "the values of the job, which has no servers"
                 : "which pushes were applied; only a sync job has "
                   "rounds to go on from");
         return PS_E_UNSUPPORTED;
     }
-    w = &j->workers[m->rank];
+    w = &j->workers.list[m->rank];
     if (w->agent_node != agent->node) {
         ps_str_addf(why, "rank %d of job %s is on %s, not on %s", m->rank,
                     j->name, w->host, agent->name);
@@ -404,7 +404,7 @@ static void open_reattached(struct ps_sched_step *st, struct ps_member *agent,
         send_job_refused(st, agent, m, rc, why->data);
         return;
     }
-    w = &j->workers[m->rank];
+    w = &j->workers.list[m->rank];
     w->worker_id = m->worker;
     w->agent_incarnation = agent->incarnation;
     w->agent_instance = agent->instance;
@@ -625,7 +625,8 @@ static struct ps_sched_job *find_or_make_job(struct ps_sched_step *st,
     ps_effects_log_for(st->fx, &j->account, PS_LOG_INFO,
                        "job %s gen %" PRIu64 " FORMING uid %u workers %u "
                        "servers %u",
-                       j->name, j->gen, j->uid, j->num_workers, j->num_servers);
+                       j->name, j->gen, j->uid, j->opt.num_workers,
+                       j->opt.num_servers);
     return j;
 }
 
@@ -689,7 +690,7 @@ static void worker_left(struct ps_sched_step *st, struct ps_sched_job *j,
     if (!ps_sched_job_has_started(j)) {
         ps_sched_job_remove_worker(j, w);
     } else if (w->state != PS_RANK_STATE_LEFT) {
-        uint32_t rank = (uint32_t)(w - j->workers);
+        uint32_t rank = (uint32_t)(w - j->workers.list);
 
         ps_sched_job_set_rank_state(j, w, PS_RANK_STATE_LEFT, st->now);
         if (ps_barrier_leave(&j->barrier, rank, st->now)) {
@@ -796,8 +797,8 @@ void ps_sched_on_barrier_enter(struct ps_sched_step *st,
     for (uint32_t i = 0; i < m->ranks_count; i++) {
         uint32_t rank = m->ranks[i];
 
-        if (rank < j->num_workers &&
-            j->workers[rank].agent_node == agent->node) {
+        if (rank < j->opt.num_workers &&
+            j->workers.list[rank].agent_node == agent->node) {
             opens |= ps_barrier_enter(&j->barrier, rank, m->number, st->now);
         }
     }
