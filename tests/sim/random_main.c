@@ -291,13 +291,11 @@ static struct ps_demand need_cut_for(const struct world_options *o,
 static uint64_t need_of(const struct world_options *o)
 {
     const struct ps_demand_profile kind = {
-        .state_buffers = !o->optimizer ? 0
-                         : o->norms    ? 2
-                                       : 1,
         .has_optimizer = o->optimizer,
-        .accumulates = o->accumulate > 1,
-        .needs_norms = o->norms || o->clip_norm != 0,
         .encodes_values = compresses_both(o),
+        .step_buffers = (o->norms ? 2u : 1u) +
+                        (o->norms || o->clip_norm != 0 ? 1u : 0u),
+        .sum_buffers = o->accumulate > 1 ? 1 : 0,
     };
     struct ps_demand need = {0};
 

@@ -45,10 +45,8 @@ static void a_frame_costs_no_more_than_its_values(void **state)
 
 static void what_goes_leaves_nothing(void **state)
 {
-    const struct ps_demand_profile kind = {.state_buffers = 2,
-                                           .has_optimizer = true,
-                                           .accumulates = true,
-                                           .needs_norms = true};
+    const struct ps_demand_profile kind = {
+        .has_optimizer = true, .step_buffers = 3, .sum_buffers = 1};
     struct ps_demand need = {0};
 
     (void)state;

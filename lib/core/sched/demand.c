@@ -20,9 +20,9 @@ void ps_demand_profile_set(struct ps_demand_profile *kind,
         .encodes_values = compress->bidirectional && optim == NULL};
     if (optim != NULL) {
         kind->has_optimizer = true;
-        kind->state_buffers = ps_optim_state_count(optim);
-        kind->accumulates = ps_optim_rounds_per_step(optim) > 1;
-        kind->needs_norms = ps_optim_needs_norms(optim);
+        kind->step_buffers = ps_optim_state_count(optim) +
+                             (ps_optim_needs_norms(optim) ? 1u : 0u);
+        kind->sum_buffers = ps_optim_rounds_per_step(optim) > 1 ? 1 : 0;
     }
 }
 
@@ -49,9 +49,8 @@ static uint64_t part_stored_bytes(const struct ps_demand_profile *kind,
         const uint64_t wide = ps_pool_cost(
             count * (half ? sizeof(float) : ps_dtype_size(dtype)));
 
-        all += wide * (kind->state_buffers + (half ? 1u : 0u) +
-                       (kind->needs_norms ? 1u : 0u));
-        all += kind->accumulates ? value : 0;
+        all += wide * (kind->step_buffers + (half ? 1u : 0u));
+        all += value * kind->sum_buffers;
     }
     if (kind->encodes_values && dtype == PS_DTYPE_FLOAT32) {
         all += 3 * value; /* Residual, encoded values of two versions. */

@@ -18,11 +18,14 @@
 
 /* Properties of a job that need memory beside its values. */
 struct ps_demand_profile {
-    uint32_t state_buffers; /* Optimizer state buffers of each partition. */
     bool has_optimizer;
-    bool accumulates; /* Gradients of several rounds are summed. */
-    bool needs_norms; /* A step keeps its gradient while it waits for norms. */
     bool encodes_values; /* Values are sent encoded. */
+    /* Buffers of each partition in the precision of a step: optimizer state,
+     * and the gradient that a step keeps while it waits for norms. */
+    uint32_t step_buffers;
+    /* Buffers of each partition in its own type: the sum of gradients of
+     * several rounds. */
+    uint32_t sum_buffers;
 };
 
 /* `optim` NULL: no optimizer. */

@@ -162,18 +162,24 @@ static void send_stall_reply(struct ps_sched_step *st, struct ps_member *agent,
                       });
 }
 
+/* A wait that psctl shows. */
+struct wait {
+    const char *what; /* Start, barrier or key. */
+    ps_time waited;
+    uint32_t waiting_ops;
+};
+
 static void send_stall_row(struct ps_sched_step *st, ps_conn_id ctl,
-                           const struct ps_sched_job *j, const char *what,
-                           uint64_t waited, uint32_t waits,
+                           const struct ps_sched_job *j, const struct wait *w,
                            const struct missing *m)
 {
     ps_effects_send_msg(st->fx, ctl,
                         &(struct ps_msg){
                             .code = PS_MSG_STALL_ROW,
                             .stall_row = {.job = j->name,
-                                          .what = what,
-                                          .waited_ns = waited,
-                                          .waiting_ops = waits,
+                                          .what = w->what,
+                                          .waited_ns = w->waited,
+                                          .waiting_ops = w->waiting_ops,
                                           .missing = m->list,
                                           .missing_count = m->count,
                                           .other_causes = m->other_causes},
@@ -303,19 +309,27 @@ static void send_known_stalls(struct ps_sched_step *st,
         }
         ps_free(ranks);
         send_stall_row(st, ctl, j,
-                       missing.total > 0 ? "start" : "start: servers",
-                       st->now - j->created_at, j->workers.count, &missing);
+                       &(struct wait){.what = missing.total > 0
+                                                  ? "start"
+                                                  : "start: servers",
+                                      .waited = st->now - j->created_at,
+                                      .waiting_ops = j->workers.count},
+                       &missing);
     } else if (ps_barrier_is_waiting(&j->barrier)) {
         uint64_t number = j->barrier.last_open + 1;
 
         list_missing_at_barrier(&missing, j, number);
         ps_str_init(&text, what, sizeof(what));
         ps_str_addf(&text, "barrier %" PRIu64, number);
-        send_stall_row(st, ctl, j, what, st->now - j->barrier.waiting_since,
-                       j->workers.live_count > missing.total
-                           ? j->workers.live_count - missing.total
-                           : 0,
-                       &missing);
+        send_stall_row(
+            st, ctl, j,
+            &(struct wait){.what = what,
+                           .waited = st->now - j->barrier.waiting_since,
+                           .waiting_ops = j->workers.live_count > missing.total
+                                              ? j->workers.live_count -
+                                                    missing.total
+                                              : 0},
+            &missing);
     }
 }
 
@@ -376,7 +390,10 @@ static void finish_stall(struct ps_sched_step *st, struct stall *stall)
     ps_str_add_escaped(&text, stall->oldest_key, strlen(stall->oldest_key),
                        256);
     ps_str_addf(&text, " round %" PRIu64, stall->round);
-    send_stall_row(st, ctl, j, what, stall->oldest_wait, stall->waiting_ops,
+    send_stall_row(st, ctl, j,
+                   &(struct wait){.what = what,
+                                  .waited = stall->oldest_wait,
+                                  .waiting_ops = stall->waiting_ops},
                    &missing);
     stall_free(st->s, stall);
     finish_job_share(st, ctl);
