@@ -37,6 +37,29 @@ static const struct ps_state_table job_phases = {
     .allowed = successors,
 };
 
+static const uint32_t rank_successors[] = {
+    [PS_RANK_STATE_ABSENT] = BIT(PS_RANK_STATE_LIVE),
+    [PS_RANK_STATE_LIVE] = BIT(PS_RANK_STATE_LOST) | BIT(PS_RANK_STATE_LEFT),
+    /* LIVE again when another process takes the rank, or its agent returns. */
+    [PS_RANK_STATE_LOST] = BIT(PS_RANK_STATE_LIVE) | BIT(PS_RANK_STATE_LEFT),
+    [PS_RANK_STATE_LEFT] = 0,
+};
+
+static const char *const rank_names[] = {
+    [PS_RANK_STATE_ABSENT] = "ABSENT",
+    [PS_RANK_STATE_LIVE] = "LIVE",
+    [PS_RANK_STATE_LOST] = "LOST",
+    [PS_RANK_STATE_LEFT] = "LEFT",
+};
+
+/* A rank of a job, at the scheduler. */
+static const struct ps_state_table rank_states = {
+    .name = "rank",
+    .states = rank_names,
+    .count = sizeof(rank_names) / sizeof(rank_names[0]),
+    .allowed = rank_successors,
+};
+
 static const char *text_or_empty(const char *s)
 {
     return s != NULL ? s : "";
@@ -156,7 +179,8 @@ void ps_sched_job_add_worker(struct ps_sched_job *j,
             j->workers.list, j->workers.capacity * sizeof(*j->workers.list));
     }
     j->workers.list[j->workers.count] = *w;
-    j->workers.list[j->workers.count].state = PS_RANK_STATE_LIVE;
+    ps_state_change(&rank_states, &j->workers.list[j->workers.count].state,
+                    PS_RANK_STATE_LIVE);
     j->workers.count++;
     j->workers.live_count++;
 }
@@ -190,13 +214,12 @@ void ps_sched_job_set_rank_state(struct ps_sched_job *j,
 {
     bool was_lost = w->state == PS_RANK_STATE_LOST;
 
-    assert(w->state != state);
     if (w->state == PS_RANK_STATE_LIVE) {
         j->workers.live_count--;
     } else if (state == PS_RANK_STATE_LIVE) {
         j->workers.live_count++;
     }
-    w->state = (uint8_t)state;
+    ps_state_change(&rank_states, &w->state, (uint8_t)state);
     if (state == PS_RANK_STATE_LOST) {
         w->lost_at = now;
         j->workers.lost_since = ps_time_min(j->workers.lost_since, now);
