@@ -1,23 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The optimizer's state in a file. Little-endian:
- *
- *     8 bytes          "pskvopt1"
- *     text             the optimizer's name
- *     u64              keys
- *     for each key
- *         text         its name
- *         u64          kind, element type, elements, steps made, buffers
- *         for each buffer
- *             its elements: float64 of float64 keys, else float32
- *     u64              checksum of everything before
- *
- * A text is its length as u64 and its bytes. A file is written under another
- * name and renamed when it is complete. */
+/* The optimizer's state in a file: state_format.h. The file is written under
+ * another name and renamed when it is complete. */
 #include "client/entry.h"
 #include "client/error.h"
 #include "client/key.h"
 #include "client/op_start.h"
 #include "client/state.h"
+#include "client/state_format.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -25,85 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAGIC       "pskvopt1"
+#include "base/num.h"
+
 #define BUFFER_NONE UINT8_MAX
-#define CHUNK_BYTES 65536u
-#define NAME_MAX_   512u
 
-/* ---------------------------------------------------------------- streams */
-
-struct stream {
-    FILE *file;
-    bool is_writing;
-    bool is_at_end; /* The file ended too early. */
-    uint64_t hash;
-};
-
-/* FNV-1a over words; detects accidental changes only. */
-static uint64_t hash_words(uint64_t h, const uint8_t *data, size_t len)
-{
-    size_t i = 0;
-
-    for (; i + 8 <= len; i += 8) {
-        uint64_t word;
-
-        memcpy(&word, data + i, 8);
-        h = (h ^ word) * 0x100000001b3u;
-        h ^= h >> 29;
-    }
-    for (; i < len; i++) {
-        h = (h ^ data[i]) * 0x100000001b3u;
-    }
-    return h;
-}
-
-/* Writes or reads `len` bytes. */
-static void stream_bytes(struct stream *s, void *data, size_t len)
-{
-    uint8_t *at = data;
-
-    while (len > 0 && !s->is_at_end) {
-        const size_t now = len < CHUNK_BYTES ? len : CHUNK_BYTES;
-        const size_t done = s->is_writing ? fwrite(at, 1, now, s->file)
-                                          : fread(at, 1, now, s->file);
-
-        s->is_at_end = done != now;
-        s->hash = hash_words(s->hash, at, done);
-        at += now;
-        len -= now;
-    }
-}
-
-static void stream_u64(struct stream *s, uint64_t *n)
-{
-    uint8_t bytes[8];
-
-    for (unsigned i = 0; i < 8; i++) {
-        bytes[i] = (uint8_t)(*n >> (8 * i));
-    }
-    stream_bytes(s, bytes, sizeof(bytes));
-    if (s->is_writing) {
-        return;
-    }
-    *n = 0;
-    for (unsigned i = 0; i < 8; i++) {
-        *n |= (uint64_t)bytes[i] << (8 * i);
-    }
-}
-
-/* Writes or reads a text; `text` has NAME_MAX_ bytes and is terminated. */
-static void stream_text(struct stream *s, char *text)
-{
-    uint64_t len = s->is_writing ? strlen(text) : 0;
-
-    stream_u64(s, &len);
-    if (len >= NAME_MAX_) {
-        s->is_at_end = true;
-        len = 0;
-    }
-    stream_bytes(s, text, (size_t)len);
-    text[len] = '\0';
-}
+static const char damaged[] = "the file is damaged";
 
 /* --------------------------------------------------------------- transfer */
 
@@ -244,23 +159,23 @@ static int reserve_transfer_memory(struct transfer_memory *r, size_t size)
 /* ------------------------------------------------------------------- save */
 
 static int save_key(struct psc_client *c, struct key *k, uint64_t version,
-                    struct stream *s, struct transfer_memory *memory)
+                    struct state_stream *s, struct transfer_memory *memory)
 {
-    char name[NAME_MAX_];
-    uint64_t head[5] = {k->kind, k->dtype, k->count, version / 8, version % 8};
+    struct ps_fixed_state_file_key saved = {.kind = k->kind,
+                                            .dtype = (uint8_t)k->dtype,
+                                            .buffer_count = version % 8,
+                                            .count = k->count,
+                                            .steps = version / 8};
     int rc = reserve_transfer_memory(memory, buffer_bytes(k));
 
-    snprintf(name, sizeof(name), "%s", k->name);
-    stream_text(s, name);
-    for (unsigned i = 0; i < 5; i++) {
-        stream_u64(s, &head[i]);
-    }
-    for (uint8_t i = 0; rc == 0 && i < head[4]; i++) {
+    memcpy(saved.name, k->name, strlen(k->name));
+    state_put_key(s, &saved);
+    for (uint8_t i = 0; rc == 0 && i < saved.buffer_count; i++) {
         const struct transfer t = {.buffer = i, .block = memory->block};
 
         rc = transfer_buffer(c, k, &t, &version);
         if (rc == 0) {
-            stream_bytes(s, memory->data, buffer_bytes(k));
+            state_put_buffer(s, memory->data, buffer_bytes(k));
         }
     }
     return rc;
@@ -288,28 +203,26 @@ static int query_versions(struct psc_client *c, struct key **keys,
 }
 
 static int save_keys(struct psc_client *c, struct key **keys, uint32_t count,
-                     struct stream *s)
+                     struct state_stream *s)
 {
+    struct ps_fixed_state_file start = {0};
     struct transfer_memory memory = {.c = c};
-    char text[NAME_MAX_] = MAGIC;
     uint64_t *versions = calloc(count + 1u, sizeof(*versions));
-    uint64_t found = 0;
     int rc;
 
     if (versions == NULL) {
         return PSC_E_NOMEM;
     }
-    rc = query_versions(c, keys, count, versions, &found);
-    stream_bytes(s, text, strlen(MAGIC));
-    snprintf(text, sizeof(text), "%s", c->optimizer);
-    stream_text(s, text);
-    stream_u64(s, &found);
+    rc = query_versions(c, keys, count, versions, &start.key_count);
+    memcpy(start.optimizer, c->optimizer,
+           ps_min_u64(strlen(c->optimizer), sizeof(start.optimizer)));
+    state_put_start(s, &start);
     for (uint32_t i = 0; rc == 0 && i < count; i++) {
         if (keys[i] != NULL) {
             rc = save_key(c, keys[i], versions[i], s, &memory);
         }
     }
-    stream_u64(s, &(uint64_t){s->hash});
+    state_put_end(s);
     (void)psc_free(c, memory.data);
     free(versions);
     return rc;
@@ -317,7 +230,7 @@ static int save_keys(struct psc_client *c, struct key **keys, uint32_t count,
 
 int psc_state_save(struct psc_client *c, const char *path)
 {
-    struct stream s = {.is_writing = true};
+    struct state_stream s = {0};
     struct key **keys;
     uint32_t count;
     char *other = NULL;
@@ -337,7 +250,7 @@ int psc_state_save(struct psc_client *c, const char *path)
     }
     rc = save_keys(c, keys, count, &s);
     if (rc == 0 &&
-        (s.is_at_end || fflush(s.file) != 0 || fsync(fileno(s.file)) != 0)) {
+        (s.has_failed || fflush(s.file) != 0 || fsync(fileno(s.file)) != 0)) {
         rc = file_error(c, PSC_E_SYS, path, strerror(errno));
     }
     fclose(s.file);
@@ -356,67 +269,50 @@ free_keys:
 
 /* ------------------------------------------------------------------- load */
 
-struct saved_key {
-    char name[NAME_MAX_];
-    uint64_t kind;
-    uint64_t dtype;
-    uint64_t count;
-    uint64_t steps;
-    uint64_t buffers;
-};
-
 /* The job's key of that name. On failure sets the detail. */
 static int match_key(struct psc_client *c, const char *path,
-                     const struct saved_key *saved, const struct key **ret_key)
+                     const struct ps_fixed_state_file_key *saved,
+                     const struct key **ret_key)
 {
-    char why[NAME_MAX_ + 200];
+    const char *name = (const char *)saved->name;
+    char why[PS_KEY_NAME_MAX + 200];
     const struct key *k;
     int rc = client_enter(c);
 
     if (rc != 0) {
         return rc;
     }
-    k = key_by_name(c, (unsigned)saved->kind, saved->name);
+    k = key_by_name(c, saved->kind, name);
     client_leave(c);
     if (k == NULL || !has_state(k)) {
         snprintf(why, sizeof(why),
                  "it has a state of the key '%s', which this worker has not "
                  "initialised",
-                 saved->name);
+                 name);
         return file_error(c, PSC_E_NOKEY, path, why);
     }
     if (k->dtype != saved->dtype || k->count != saved->count) {
         snprintf(why, sizeof(why),
                  "its state of '%s' is for %" PRIu64
                  " elements, or of another type; the key has %" PRIu64,
-                 saved->name, saved->count, k->count);
+                 name, saved->count, k->count);
         return file_error(c, PSC_E_MISMATCH, path, why);
     }
     *ret_key = k;
     return 0;
 }
 
-static void read_head(struct stream *s, struct saved_key *saved)
+static int load_key(struct psc_client *c, const char *path,
+                    struct state_stream *s, struct transfer_memory *memory,
+                    bool put)
 {
-    stream_text(s, saved->name);
-    stream_u64(s, &saved->kind);
-    stream_u64(s, &saved->dtype);
-    stream_u64(s, &saved->count);
-    stream_u64(s, &saved->steps);
-    stream_u64(s, &saved->buffers);
-}
-
-static int load_key(struct psc_client *c, const char *path, struct stream *s,
-                    struct transfer_memory *memory, bool put)
-{
-    struct saved_key saved;
+    struct ps_fixed_state_file_key saved;
     const struct key *k = NULL;
     uint64_t version;
     int rc;
 
-    read_head(s, &saved);
-    if (s->is_at_end || saved.buffers > 7) {
-        return file_error(c, PSC_E_INVAL, path, "the file is damaged");
+    if (!state_get_key(s, &saved)) {
+        return file_error(c, PSC_E_INVAL, path, damaged);
     }
     rc = match_key(c, path, &saved, &k);
     if (rc == 0) {
@@ -427,14 +323,14 @@ static int load_key(struct psc_client *c, const char *path, struct stream *s,
             .buffer = BUFFER_NONE, .is_put = true, .steps = saved.steps};
 
         rc = transfer_buffer(c, k, &t, &version);
-        if (rc == 0 && version % 8 != saved.buffers) {
+        if (rc == 0 && version % 8 != saved.buffer_count) {
             rc = file_error(c, PSC_E_MISMATCH, path,
                             "the optimizer keeps another number of states");
         }
     }
-    for (uint8_t i = 0; rc == 0 && i < saved.buffers; i++) {
-        stream_bytes(s, memory->data, buffer_bytes(k));
-        if (put && !s->is_at_end) {
+    for (uint8_t i = 0; rc == 0 && i < saved.buffer_count; i++) {
+        state_get_buffer(s, memory->data, buffer_bytes(k));
+        if (put && !s->has_failed) {
             const struct transfer t = {.buffer = i,
                                        .is_put = true,
                                        .steps = saved.steps,
@@ -447,38 +343,33 @@ static int load_key(struct psc_client *c, const char *path, struct stream *s,
 }
 
 /* Reads the file; `put` false checks it without restoring anything. */
-static int load_pass(struct psc_client *c, const char *path, struct stream *s,
+static int load_pass(struct psc_client *c, const char *path, FILE *file,
                      bool put)
 {
     struct transfer_memory memory = {.c = c};
-    char text[NAME_MAX_] = "";
-    char why[2 * NAME_MAX_ + 100];
-    uint64_t count = 0;
-    uint64_t hash = 0;
+    struct state_stream s = {.file = file};
+    struct ps_fixed_state_file start;
+    char why[200];
     int rc = 0;
 
-    rewind(s->file);
-    s->hash = 0;
-    stream_bytes(s, text, strlen(MAGIC));
-    if (s->is_at_end || memcmp(text, MAGIC, strlen(MAGIC)) != 0) {
+    rewind(file);
+    if (!state_get_start(&s, &start)) {
         return file_error(c, PSC_E_INVAL, path,
                           "this is no file of an optimizer's state");
     }
-    stream_text(s, text);
-    stream_u64(s, &count);
-    if (!s->is_at_end && strcmp(text, c->optimizer) != 0) {
-        snprintf(why, sizeof(why), "it is of %s, and the job's optimizer is %s",
-                 text, c->optimizer);
+    if (strncmp((const char *)start.optimizer, c->optimizer,
+                sizeof(start.optimizer)) != 0) {
+        snprintf(why, sizeof(why),
+                 "it is of %.*s, and the job's optimizer is %s",
+                 (int)sizeof(start.optimizer), (const char *)start.optimizer,
+                 c->optimizer);
         return file_error(c, PSC_E_MISMATCH, path, why);
     }
-    for (uint64_t i = 0; rc == 0 && !s->is_at_end && i < count; i++) {
-        rc = load_key(c, path, s, &memory, put);
+    for (uint64_t i = 0; rc == 0 && !s.has_failed && i < start.key_count; i++) {
+        rc = load_key(c, path, &s, &memory, put);
     }
-    uint64_t want = s->hash;
-
-    stream_u64(s, &hash);
-    if (rc == 0 && (s->is_at_end || hash != want)) {
-        rc = file_error(c, PSC_E_INVAL, path, "the file is damaged");
+    if (rc == 0 && !state_get_end(&s)) {
+        rc = file_error(c, PSC_E_INVAL, path, damaged);
     }
     (void)psc_free(c, memory.data);
     return rc;
@@ -486,7 +377,7 @@ static int load_pass(struct psc_client *c, const char *path, struct stream *s,
 
 int psc_state_load(struct psc_client *c, const char *path)
 {
-    struct stream s = {0};
+    FILE *file;
     struct key **keys;
     uint32_t count;
     int rc = list_keys(c, &keys, &count);
@@ -495,14 +386,14 @@ int psc_state_load(struct psc_client *c, const char *path)
         return rc;
     }
     free(keys);
-    s.file = fopen(path, "rbe");
-    if (s.file == NULL) {
+    file = fopen(path, "rbe");
+    if (file == NULL) {
         return file_error(c, PSC_E_SYS, path, strerror(errno));
     }
-    rc = load_pass(c, path, &s, false);
+    rc = load_pass(c, path, file, false);
     if (rc == 0) {
-        rc = load_pass(c, path, &s, true);
+        rc = load_pass(c, path, file, true);
     }
-    fclose(s.file);
+    fclose(file);
     return rc;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The bytes of every message and fixed record are what they were before:
- * compares the frame of each typical sample with a file of hex digits.
+/* The bytes of every message and fixed record, and those of a whole file of an
+ * optimizer's state, are what they were before: compares the frame of each
+ * typical sample with a file of hex digits.
  *
  *     golden_wire DIRECTORY [--update]
  *
@@ -14,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/state_format.h"
 #include "proto/msg_codec.h"
 #include "proto/ps_samples.h"
 
@@ -125,12 +127,52 @@ static bool compare_fixed(const char *directory, bool update,
     return compare(directory, update, name, bytes, sample->size);
 }
 
+/* A string key with one buffer, and an integer key with three elements of which
+ * the buffer ends within 8 bytes. */
+static bool compare_state_file(const char *directory, bool update)
+{
+    const double steps[] = {0.5, -2};
+    const float means[] = {1, 2, 3};
+    char *bytes = NULL;
+    size_t len = 0;
+    struct state_stream s = {.file = open_memstream(&bytes, &len)};
+    bool same;
+
+    if (s.file == NULL) {
+        exit(2);
+    }
+    state_put_start(
+        &s, &(struct ps_fixed_state_file){.optimizer = "adam", .key_count = 2});
+    state_put_key(&s,
+                  &(struct ps_fixed_state_file_key){.kind = PS_KEY_KIND_STRING,
+                                                    .dtype = PS_DTYPE_FLOAT64,
+                                                    .buffer_count = 1,
+                                                    .count = 2,
+                                                    .steps = 7,
+                                                    .name = "fc1.weight"});
+    state_put_buffer(&s, steps, sizeof(steps));
+    state_put_key(&s,
+                  &(struct ps_fixed_state_file_key){.kind = PS_KEY_KIND_INTEGER,
+                                                    .dtype = PS_DTYPE_FLOAT16,
+                                                    .buffer_count = 1,
+                                                    .count = 3,
+                                                    .steps = 6,
+                                                    .name = "4711"});
+    state_put_buffer(&s, means, sizeof(means));
+    state_put_end(&s);
+    fclose(s.file);
+    same = compare(directory, update, "state_file", (const uint8_t *)bytes,
+                   len);
+    free(bytes);
+    return same && !s.has_failed;
+}
+
 int main(int argc, char **argv)
 {
     bool update = argc == 3 && strcmp(argv[2], "--update") == 0;
     size_t messages = ps_samples_count() / 3;
     size_t fixed = ps_fixed_samples_count() / 3;
-    size_t files = messages + fixed;
+    size_t files = messages + fixed + 1;
     size_t bad = 0;
 
     if (argc < 2 || (argc > 2 && !update)) {
@@ -146,6 +188,7 @@ int main(int argc, char **argv)
         bad += !compare_fixed(argv[1], update,
                               ps_fixed_sample(3 * i + PS_SAMPLE_TYPICAL));
     }
+    bad += !compare_state_file(argv[1], update);
     if (count_files(argv[1]) != files) {
         printf("not ok %zu - a file for each, and no more\n", files + 1);
         bad++;
