@@ -2,7 +2,13 @@
 /* Acceptance of the operations of workers: the array that one names, its
  * validity in the state of its key, and the progress of an array that its worker
  * still copies. */
+#include "core/agent/accept.h"
+
 #include "core/agent/inner.h"
+#include "core/agent/op.h"
+#include "core/agent/pull.h"
+#include "core/agent/round.h"
+#include "core/agent/session.h"
 
 static bool is_push_op(enum ps_op kind)
 {

@@ -1,10 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* New versions of partitions, from a server or from a sum of this node: they end
  * an init, a round, or pulls. */
-#include "core/agent/inner.h"
+#include "core/agent/advance.h"
 
 #include "base/alloc.h"
 #include "base/str.h"
+#include "core/agent/contribution.h"
+#include "core/agent/encode.h"
+#include "core/agent/fail.h"
+#include "core/agent/inner.h"
+#include "core/agent/launch.h"
+#include "core/agent/part.h"
+#include "core/agent/send_queue.h"
 
 #include <assert.h>
 

@@ -2,15 +2,28 @@
 /* Agent machine: dispatches each event to the module that handles it, runs
  * timers, and implements the ps_machine interface. Every step ends by pumping
  * the send queues that may have something to send. */
-#include "core/agent/inner.h"
+#include "core/agent/agent.h"
 
 #include "base/alloc.h"
 #include "base/num.h"
-#include "base/str.h"
+#include "core/agent/advance.h"
+#include "core/agent/batch.h"
+#include "core/agent/budget.h"
+#include "core/agent/dense.h"
+#include "core/agent/diagnose.h"
+#include "core/agent/inner.h"
+#include "core/agent/job.h"
+#include "core/agent/reply.h"
+#include "core/agent/resend.h"
+#include "core/agent/residual_log.h"
+#include "core/agent/send.h"
+#include "core/agent/server.h"
+#include "core/agent/session.h"
+#include "core/agent/session_msg.h"
+#include "core/agent/uplink.h"
 #include "proto/ps_fixed.h"
 
 #include <assert.h>
-#include <string.h>
 
 static struct ps_agent_server *find_server_by_conn(const struct ps_agent *a,
                                                    ps_conn_id conn)

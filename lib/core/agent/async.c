@@ -14,11 +14,19 @@
  * In an ssp job a pull starts when every rank of the job has pushed as often as
  * the puller, less the staleness. A push carries the clock of this node;
  * servers compute the least clock of all slots and report it when it grows. */
+#include "core/agent/async.h"
+
+#include "core/agent/contribution.h"
+#include "core/agent/dense.h"
+#include "core/agent/fail.h"
 #include "core/agent/inner.h"
+#include "core/agent/op.h"
+#include "core/agent/part.h"
+#include "core/agent/pull.h"
+#include "core/agent/round.h"
+#include "core/agent/send_queue.h"
+#include "core/agent/server.h"
 
-#include "base/str.h"
-
-#include <assert.h>
 #include <string.h>
 
 static const char rule_required_text[] =

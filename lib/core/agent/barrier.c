@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Barriers: ranks of this node that wait at one, the barrier_enter that the
  * scheduler gets of them, and the barriers that are open. */
-#include "core/agent/inner.h"
+#include "core/agent/barrier.h"
 
 #include "base/alloc.h"
+#include "core/agent/inner.h"
+#include "core/agent/op.h"
 
 /* Sends one barrier_enter for each barrier at which local ranks wait. */
 void ps_agent_barrier_send(struct ps_agent_step *st, struct ps_agent_job *j)

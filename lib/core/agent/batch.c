@@ -2,9 +2,10 @@
 /* Frames with partitions for servers: one partition, or a batch of small ones
  * of one job that leaves at the next tick, when it is full, or when a partition
  * comes that does not belong to it. */
-#include "core/agent/inner.h"
+#include "core/agent/batch.h"
 
 #include "base/alloc.h"
+#include "core/agent/inner.h"
 
 #include <assert.h>
 

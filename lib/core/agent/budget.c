@@ -8,10 +8,12 @@
  * resource that outlives its session or job (a region that an operation still
  * reads, results that a frame still carries) is charged to the user until it
  * is released. */
-#include "core/agent/inner.h"
+#include "core/agent/budget.h"
 
 #include "base/alloc.h"
 #include "base/str.h"
+#include "core/agent/inner.h"
+#include "core/agent/part.h"
 
 #include <assert.h>
 

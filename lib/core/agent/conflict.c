@@ -3,11 +3,15 @@
  * attempt is aborted and each local rank is notified of it once: contributors
  * at once, other ranks when they contribute. Later contributions belong to the
  * next retry, whose number tells servers the attempts apart (rule R16). */
-#include "core/agent/inner.h"
+#include "core/agent/conflict.h"
 
 #include "base/alloc.h"
-#include "base/num.h"
 #include "base/str.h"
+#include "core/agent/encode.h"
+#include "core/agent/fail.h"
+#include "core/agent/inner.h"
+#include "core/agent/op.h"
+#include "core/agent/send_queue.h"
 
 uint32_t ps_agent_conflict_retry(const struct ps_agent_key *k)
 {

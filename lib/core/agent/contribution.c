@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Contributions of the local ranks to the open round of a key: their weight,
  * their bytes that are ready, and the sources of a partition. */
-#include "core/agent/inner.h"
+#include "core/agent/contribution.h"
 
 #include "base/state_table.h"
+#include "core/agent/inner.h"
 
 /* ------------------------------------------------------------------ states */
 

@@ -1,10 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Common parts of dense keys of all kinds: the size of an operation's array, and the
  * sums of partitions that leave for servers. */
-#include "core/agent/inner.h"
+#include "core/agent/dense.h"
 
 #include "base/alloc.h"
 #include "base/num.h"
+#include "core/agent/contribution.h"
+#include "core/agent/encode.h"
+#include "core/agent/inner.h"
+#include "core/agent/op.h"
+#include "core/agent/part.h"
+#include "core/agent/send.h"
 #include "core/round/round.h"
 
 /* -------------------------------------------------------------- operations */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Workers that are gone: reported to the scheduler, and again to one that does
  * not know it. */
-#include "core/agent/inner.h"
+#include "core/agent/departed.h"
 
 #include "base/alloc.h"
+#include "core/agent/inner.h"
 
 #include <string.h>
 

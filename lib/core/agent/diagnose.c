@@ -2,10 +2,14 @@
 /* Stall queries: tell a worker why an operation waits. The scheduler collects
  * missing ranks and unheard servers from all agents of the job; where it is not
  * connected, the agent answers from its own state. */
-#include "core/agent/inner.h"
+#include "core/agent/diagnose.h"
 
 #include "base/alloc.h"
 #include "base/str.h"
+#include "core/agent/budget.h"
+#include "core/agent/contribution.h"
+#include "core/agent/inner.h"
+#include "core/agent/session.h"
 
 #include <string.h>
 

@@ -8,10 +8,13 @@
  * counted is reverted; otherwise it stays this node's contribution when the
  * round is retried. Residuals in the residual log outlive this process
  * (residual_log.c). */
-#include "core/agent/inner.h"
+#include "core/agent/encode.h"
 
 #include "base/alloc.h"
 #include "base/state_table.h"
+#include "core/agent/inner.h"
+#include "core/agent/part.h"
+#include "core/agent/residual_log.h"
 
 #include <assert.h>
 #include <string.h>

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Internals of the agent machine: structs and functions that its files share.
- * Only files of this folder include it.
+ * Only files of this folder include it. Structs are in headers of the things
+ * that they describe: keys.h, operations.h, jobs.h, sessions.h, servers.h,
+ * residuals.h.
  *
- * Layers, top to bottom; a file uses only those below it:
+ * Layers, top to bottom; a file uses only those below it, and declares in a
+ * header of its own what those above it may use:
  *
  *     agent.c         entry points of the machine, timers
  *     uplink.c        scheduler: reports to it, its messages
@@ -48,12 +51,11 @@
  *     row_set.c       row numbers that an operation names */
 #pragma once
 
-#include "core/agent/agent.h"
 #include "core/agent/jobs.h"
 #include "core/agent/keys.h"
 #include "core/agent/operations.h"
+#include "core/agent/options.h"
 #include "core/agent/residuals.h"
-#include "core/agent/rounds.h"
 #include "core/agent/servers.h"
 #include "core/agent/sessions.h"
 #include "core/base/ledger.h"
@@ -177,16 +179,8 @@ static inline void ps_agent_uplink_send_msg(struct ps_agent_step *st,
     ps_uplink_send_msg(&st->a->uplink, m, st->now, st->fx);
 }
 
-/* uplink.c */
 static inline struct ps_uplink_call
 ps_agent_uplink_call(struct ps_agent_step *st)
 {
     return (struct ps_uplink_call){.context = st, .now = st->now, .fx = st->fx};
 }
-void ps_agent_uplink_init(struct ps_agent *a, ps_time now);
-/* `liveness_address` NULL: none. */
-void ps_agent_uplink_on_open(struct ps_agent_step *st, ps_conn_id conn,
-                             const char *liveness_address);
-void ps_agent_uplink_on_msg(struct ps_agent_step *st, ps_conn_id conn,
-                            const struct ps_msg *m,
-                            const struct ps_slice *payload);

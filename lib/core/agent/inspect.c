@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Figures of the machine, for its reports to the scheduler and for checkers. */
+#include "core/agent/inspect.h"
+
 #include "core/agent/inner.h"
 
 bool ps_agent_is_ready(const struct ps_agent *a)

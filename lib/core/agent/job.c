@@ -2,13 +2,27 @@
 /* Jobs on this node, from the first job_state to the end of the last session:
  * ranks and their sessions, end and failure, and resending on a new link to the
  * scheduler. */
-#include "core/agent/inner.h"
+#include "core/agent/job.h"
 
 #include "base/alloc.h"
 #include "base/state_table.h"
 #include "base/str.h"
+#include "core/agent/barrier.h"
+#include "core/agent/batch.h"
+#include "core/agent/budget.h"
+#include "core/agent/departed.h"
+#include "core/agent/diagnose.h"
+#include "core/agent/inner.h"
+#include "core/agent/key.h"
+#include "core/agent/op.h"
+#include "core/agent/placement.h"
+#include "core/agent/reattach.h"
+#include "core/agent/request.h"
+#include "core/agent/residual_log.h"
+#include "core/agent/send_queue.h"
+#include "core/agent/server.h"
+#include "core/agent/session.h"
 
-#include <assert.h>
 #include <string.h>
 
 /* Memory of ended jobs that is freed at a time: to unmap a large result takes

@@ -1,15 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Keys: declaration (one key_open per name), shared memory for the two newest
  * versions of the result, and end. */
-#include "core/agent/inner.h"
+#include "core/agent/key.h"
 
 #include "base/alloc.h"
 #include "base/name_hash.h"
 #include "base/num.h"
 #include "base/state_table.h"
 #include "base/str.h"
+#include "core/agent/budget.h"
+#include "core/agent/conflict.h"
+#include "core/agent/encode.h"
+#include "core/agent/inner.h"
+#include "core/agent/op.h"
+#include "core/agent/part.h"
+#include "core/agent/placement.h"
+#include "core/agent/reattach.h"
+#include "core/agent/residual_log.h"
+#include "core/agent/send_queue.h"
 
-#include <assert.h>
 #include <string.h>
 
 static const char *const state_names[] = {

@@ -127,10 +127,6 @@ struct ps_agent_key_kind {
                           bool open);
 };
 
-/* stamp_push() of kinds with rounds. */
-void ps_agent_round_stamp(const struct ps_agent_key *k,
-                          struct ps_rec_part *rec);
-
 extern const struct ps_agent_key_kind ps_agent_key_sync;
 extern const struct ps_agent_key_kind ps_agent_key_collective;
 extern const struct ps_agent_key_kind ps_agent_key_rows;

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Start of a partition of a complete round or of an init: it is queued for its
  * server, or in a job without servers summed into the results. */
-#include "core/agent/inner.h"
+#include "core/agent/launch.h"
 
 #include "base/alloc.h"
+#include "core/agent/contribution.h"
+#include "core/agent/inner.h"
+#include "core/agent/part.h"
+#include "core/agent/send_queue.h"
 #include "core/round/round.h"
 
 /* Without servers: newest value, which a skipped round repeats. */

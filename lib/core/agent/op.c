@@ -2,11 +2,12 @@
 /* Operations of workers, from their acceptance to the message that ends them. A
  * contribution outlives its session: its memory is referenced, because the
  * round may need it. */
-#include "core/agent/inner.h"
-#include "core/agent/row_set.h"
+#include "core/agent/op.h"
 
 #include "base/alloc.h"
 #include "base/str.h"
+#include "core/agent/inner.h"
+#include "core/agent/row_set.h"
 
 struct ps_agent_op *ps_agent_op_new(struct ps_agent_step *st,
                                     struct ps_agent_session *s, uint64_t id)

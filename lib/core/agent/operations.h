@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/list.h"
+#include "base/time.h"
 #include "core/agent/kind.h"
 
 struct ps_agent_state_transfer;
@@ -38,29 +39,12 @@ struct ps_agent_op {
     uint64_t ticket; /* Async pull; 0: none drawn yet. */
 };
 
-/* op.c */
-struct ps_agent_op *ps_agent_op_new(struct ps_agent_step *st,
-                                    struct ps_agent_session *s, uint64_t id);
-/* Removes the operation from its session, which has ended, and refunds its
- * charge there. */
-void ps_agent_op_detach(struct ps_agent_op *op);
-/* Sends the result to the worker, if it is connected, and frees `op`. */
-void ps_agent_op_end(struct ps_agent_step *st, struct ps_agent_op *op,
-                     uint64_t version, int error, const char *text);
-/* Ends a skip of a round that all ranks skipped. */
-void ps_agent_op_end_skipped(struct ps_agent_step *st, struct ps_agent_op *op,
-                             uint64_t version);
-void ps_agent_op_free(struct ps_agent_op *op);
-void ps_agent_op_free_list(struct ps_list *list);
-/* Refuses an operation that has not begun with an error and a text. */
-void ps_agent_op_reject(struct ps_agent_step *st, struct ps_agent_session *s,
-                        const struct ps_msg_l_op *m, int error, const char *fmt,
-                        ...) __attribute__((format(printf, 5, 6)));
 /* Returns true while the worker is copying the operation's array. */
 static inline bool ps_agent_op_is_streaming(const struct ps_agent_op *op)
 {
     return op->bytes_ready < op->array.len;
 }
+
 /* Returns true for an operation that pushes or pulls rows. */
 static inline bool ps_agent_op_names_rows(const struct ps_msg_l_op *m)
 {

@@ -2,9 +2,13 @@
 /* State transfers: optimizer state of a key, from the servers to a worker's
  * memory or back. One request for each partition, and only a few open at a time
  * because a server copies the state for each answer. */
-#include "core/agent/inner.h"
+#include "core/agent/opt_state.h"
 
 #include "base/alloc.h"
+#include "core/agent/inner.h"
+#include "core/agent/op.h"
+#include "core/agent/send_queue.h"
+#include "core/agent/session.h"
 
 #include <string.h>
 

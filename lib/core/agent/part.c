@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Partitions of keys: the states of a node's contribution to one, sizes, and
  * look-up by the names that messages give. */
-#include "core/agent/inner.h"
+#include "core/agent/part.h"
 
 #include "base/num.h"
 #include "base/state_table.h"
+#include "core/agent/inner.h"
 
 #include <string.h>
 

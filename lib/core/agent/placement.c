@@ -2,9 +2,14 @@
 /* Placement of a key's partitions on servers. When a new placement gives a
  * partition to another owner, the agent sends it the newest local version (rule
  * V2) and then everything that is not committed (rule V3). */
-#include "core/agent/inner.h"
+#include "core/agent/placement.h"
 
 #include "base/alloc.h"
+#include "core/agent/conflict.h"
+#include "core/agent/inner.h"
+#include "core/agent/opt_state.h"
+#include "core/agent/part.h"
+#include "core/agent/send_queue.h"
 #include "proto/ps_fixed.h"
 
 /* False: no such record. */

@@ -4,9 +4,10 @@
  * functions prefetch everything that a few operations, or a few parts of a
  * frame, will touch. An address is known only when the object that holds it is
  * loaded, so prefetching proceeds in stages. No state changes. */
-#include "core/agent/inner.h"
+#include "core/agent/prefetch.h"
 
 #include "base/prefetch.h"
+#include "core/agent/inner.h"
 
 #include <assert.h>
 

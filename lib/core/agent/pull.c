@@ -4,12 +4,11 @@
  * otherwise (rules P1 and P2). An init ends when this node has version 0 or
  * newer: the root's array is sent to the servers, then every agent pulls it
  * (rule P5). */
+#include "core/agent/pull.h"
+
 #include "core/agent/inner.h"
-
-#include "base/alloc.h"
-
-#include <assert.h>
-#include <string.h>
+#include "core/agent/launch.h"
+#include "core/agent/op.h"
 
 static int64_t min_local_version(const struct ps_agent_key *k)
 {

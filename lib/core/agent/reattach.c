@@ -8,11 +8,17 @@
  * contributes the next round only after the end of the last. A round that one
  * rank completed is over: contributions of other ranks to it become pulls of
  * its value (rule V17). */
-#include "core/agent/inner.h"
+#include "core/agent/reattach.h"
 
 #include "base/alloc.h"
 #include "base/num.h"
-#include "base/str.h"
+#include "core/agent/barrier.h"
+#include "core/agent/contribution.h"
+#include "core/agent/inner.h"
+#include "core/agent/op.h"
+#include "core/agent/placement.h"
+#include "core/agent/pull.h"
+#include "core/agent/session.h"
 
 #include <assert.h>
 

@@ -1,12 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Messages of servers: a value, commit or refusal is applied to each partition
  * that it names. */
-#include "core/agent/inner.h"
+#include "core/agent/reply.h"
 
 #include "base/num.h"
 #include "base/str.h"
-
-#include <string.h>
+#include "core/agent/advance.h"
+#include "core/agent/async.h"
+#include "core/agent/conflict.h"
+#include "core/agent/encode.h"
+#include "core/agent/inner.h"
+#include "core/agent/opt_state.h"
+#include "core/agent/part.h"
+#include "core/agent/prefetch.h"
+#include "core/agent/resend.h"
+#include "core/agent/rows.h"
+#include "core/agent/send_queue.h"
+#include "core/agent/server.h"
 
 /* Ranks that an error text lists; the others are only counted. */
 #define RANKS_LISTED_MAX 8u

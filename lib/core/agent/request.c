@@ -2,10 +2,12 @@
 /* Requests of workers that the scheduler answers: the optimizer of a job, a
  * change of it, and its compression. Each is an operation, which keeps a copy of
  * the message until the answer and sends it again on a new link. */
-#include "core/agent/inner.h"
+#include "core/agent/request.h"
 
 #include "base/alloc.h"
 #include "base/str.h"
+#include "core/agent/inner.h"
+#include "core/agent/op.h"
 
 /* Sends a request to the scheduler, whose reply ends `op`. A copy is kept until
  * then and resent to a scheduler that comes back. */

@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Messages sent to servers again: to a server with a new link all that is not
  * committed, and all that was refused for a transient reason. */
+#include "core/agent/resend.h"
+
+#include "core/agent/conflict.h"
 #include "core/agent/inner.h"
+#include "core/agent/opt_state.h"
+#include "core/agent/placement.h"
+#include "core/agent/send_queue.h"
 
 /* Sends the open requests to server `node` again. */
 static void resend_requests(struct ps_agent_step *st, struct ps_agent_key *k,

@@ -14,14 +14,16 @@
  *
  * A worker can write to this memory and thereby harm its own job only:
  * everything but the vectors is read once and validated (rule V24). */
-#include "core/agent/inner.h"
+#include "core/agent/residual_log.h"
 
 #include "base/alloc.h"
 #include "base/name_hash.h"
 #include "base/num.h"
+#include "core/agent/budget.h"
+#include "core/agent/inner.h"
+#include "core/agent/session.h"
 #include "proto/ps_fixed.h"
 
-#include <assert.h>
 #include <string.h>
 
 #define VECTOR_ALIGN           64u

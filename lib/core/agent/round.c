@@ -9,13 +9,15 @@
  * leaves when its bytes are ready on all local ranks. If such a worker died,
  * part of its gradient would be in the sums, so streaming is limited to jobs
  * that fail when they lose a worker (rule W15). */
-#include "core/agent/inner.h"
+#include "core/agent/round.h"
 
-#include "base/alloc.h"
-#include "base/num.h"
 #include "base/str.h"
-
-#include <assert.h>
+#include "core/agent/advance.h"
+#include "core/agent/conflict.h"
+#include "core/agent/contribution.h"
+#include "core/agent/inner.h"
+#include "core/agent/op.h"
+#include "core/agent/reattach.h"
 
 uint64_t ps_agent_round_of_op(const struct ps_agent_op *op)
 {

@@ -3,12 +3,22 @@
  * partition, if only with an empty set. A rows key has no results here: a pull
  * requests its rows from the servers and writes them to the worker's block,
  * behind the row numbers. */
-#include "core/agent/inner.h"
-#include "core/agent/row_set.h"
+#include "core/agent/rows.h"
 
 #include "base/alloc.h"
 #include "base/num.h"
 #include "base/str.h"
+#include "core/agent/advance.h"
+#include "core/agent/dense.h"
+#include "core/agent/fail.h"
+#include "core/agent/inner.h"
+#include "core/agent/op.h"
+#include "core/agent/part.h"
+#include "core/agent/pull.h"
+#include "core/agent/round.h"
+#include "core/agent/row_set.h"
+#include "core/agent/send.h"
+#include "core/agent/send_queue.h"
 #include "core/round/rows.h"
 
 #include <string.h>

@@ -4,13 +4,17 @@
  * that a more urgent partition could still overtake. Only then are the arrays of
  * several ranks summed; a sum is freed when its frame is acknowledged, because
  * it can be computed again. Small partitions of a job travel as one batch. */
-#include "core/agent/inner.h"
+#include "core/agent/send.h"
 
 #include "base/alloc.h"
 #include "base/str.h"
-
-#include <assert.h>
-#include <string.h>
+#include "core/agent/batch.h"
+#include "core/agent/conflict.h"
+#include "core/agent/contribution.h"
+#include "core/agent/encode.h"
+#include "core/agent/inner.h"
+#include "core/agent/part.h"
+#include "core/agent/send_queue.h"
 
 /* ------------------------------------------------------------------ frames */
 

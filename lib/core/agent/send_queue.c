@@ -3,10 +3,13 @@
  * per server: higher priority first, FIFO among equals (rule C5). A queue also
  * has the job's credit at the server, and the time until which refused
  * partitions wait for its memory. */
-#include "core/agent/inner.h"
+#include "core/agent/send_queue.h"
 
 #include "base/alloc.h"
 #include "base/num.h"
+#include "core/agent/inner.h"
+#include "core/agent/part.h"
+#include "core/agent/server.h"
 
 #include <assert.h>
 

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Links to servers: one each, dialled while a job has a send queue for the
  * server. Handles the cluster map, connections and pings. */
-#include "core/agent/inner.h"
+#include "core/agent/server.h"
 
 #include "base/alloc.h"
-#include "base/num.h"
 #include "base/str.h"
+#include "core/agent/batch.h"
+#include "core/agent/inner.h"
 
 #include <assert.h>
-#include <string.h>
 
 /* Silence after which a server is pinged while operations wait. The interval
  * between pings doubles from the minimum to the maximum. */

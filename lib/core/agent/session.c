@@ -3,11 +3,14 @@
  * its socket, which counts as the death of the process. This file has what other
  * files need of a session: its states, its hello and welcome, its errors, and
  * the memory that it registers. */
-#include "core/agent/inner.h"
+#include "core/agent/session.h"
 
 #include "base/alloc.h"
 #include "base/state_table.h"
 #include "base/str.h"
+#include "core/agent/budget.h"
+#include "core/agent/inner.h"
+#include "core/base/machine.h"
 
 /* Regions unmapped at a time (2 us each), and the interval between batches. */
 #define UNMAP_COUNT    32u

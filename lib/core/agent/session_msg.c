@@ -1,10 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Messages of training processes, and the end of a process: what happens to its
  * operations and to the keys that it waits for. */
-#include "core/agent/inner.h"
+#include "core/agent/session_msg.h"
 
 #include "base/alloc.h"
 #include "base/str.h"
+#include "core/agent/accept.h"
+#include "core/agent/barrier.h"
+#include "core/agent/budget.h"
+#include "core/agent/departed.h"
+#include "core/agent/diagnose.h"
+#include "core/agent/inner.h"
+#include "core/agent/job.h"
+#include "core/agent/key.h"
+#include "core/agent/op.h"
+#include "core/agent/opt_state.h"
+#include "core/agent/prefetch.h"
+#include "core/agent/request.h"
+#include "core/agent/session.h"
 
 /* --------------------------------------------------------------------- end */
 

@@ -2,9 +2,15 @@
 /* Dense keys with rounds: both kinds of them, of sync jobs and of collectives.
  * Values lie in the key's results, one buffer for even versions and one for odd
  * ones, where all workers of the node read them (rule R13). */
-#include "core/agent/inner.h"
-
 #include "base/alloc.h"
+#include "core/agent/advance.h"
+#include "core/agent/dense.h"
+#include "core/agent/fail.h"
+#include "core/agent/inner.h"
+#include "core/agent/op.h"
+#include "core/agent/part.h"
+#include "core/agent/pull.h"
+#include "core/agent/round.h"
 
 #include <string.h>
 

@@ -3,9 +3,18 @@
  * scheduler, and what follows from the scheduler's messages. Training continues
  * while the scheduler is away; a scheduler that does not know this agent gets
  * its state again. */
-#include "core/agent/inner.h"
+#include "core/agent/uplink.h"
 
 #include "base/str.h"
+#include "core/agent/barrier.h"
+#include "core/agent/departed.h"
+#include "core/agent/diagnose.h"
+#include "core/agent/inner.h"
+#include "core/agent/inspect.h"
+#include "core/agent/job.h"
+#include "core/agent/key.h"
+#include "core/agent/request.h"
+#include "core/agent/server.h"
 
 static void fill_hello(void *context, struct ps_msg_hello *hello)
 {

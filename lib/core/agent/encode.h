@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Encoded gradients and their residuals. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct ps_agent_computation;
+struct ps_agent_part;
+struct ps_agent_send_queue;
+struct ps_agent_step;
+struct ps_slice;
+
+/* Returns true if the partition's next contribution is sent encoded. */
+bool ps_agent_encode_applies(const struct ps_agent_part *p);
+/* Starts to sum and encode the sources. PS_E_NOMEM: no change. */
+int ps_agent_encode_start(struct ps_agent_step *st,
+                          struct ps_agent_send_queue *f,
+                          struct ps_agent_part *p,
+                          const struct ps_slice *slices, uint32_t count);
+/* Returns true if the encoded form of the open round exists. */
+bool ps_agent_encode_is_ready(const struct ps_agent_part *p);
+/* Returns true while a computation makes it, even if it is cancelled. */
+bool ps_agent_encode_is_running(const struct ps_agent_part *p);
+/* The computation has ended. */
+void ps_agent_encode_end(struct ps_agent_part *p);
+void ps_agent_encode_on_computed(struct ps_agent_part *p,
+                                 struct ps_agent_computation *run);
+/* Frees the encoded form and the previous residual: the round is over. */
+void ps_agent_encode_discard(struct ps_agent_part *p);
+/* The round failed and may be retried: reverts an encoding never sent. */
+void ps_agent_encode_round_failed(struct ps_agent_part *p);
+/* The server did not count the contribution: reverts its encoding. */
+void ps_agent_encode_refused(struct ps_agent_part *p, uint64_t round);
+void ps_agent_encode_free(struct ps_agent_part *p);

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Figures of the agent machine, for reports and checkers. */
+#pragma once
+
+#include "core/agent/options.h"
+
+struct ps_agent;
+
+/* Returns true while the agent is registered and connected. */
+bool ps_agent_is_ready(const struct ps_agent *a);
+/* Returns the number of jobs, sessions, stall queries and draining pools. */
+uint64_t ps_agent_residue(const struct ps_agent *a);
+
+void ps_agent_stats(const struct ps_agent *a, struct ps_agent_stats *ret);
+
+/* For checkers: newest version of a partition that this agent knows to be
+ * committed. Returns false if none is known. */
+bool ps_agent_peek(const struct ps_agent *a, uint64_t gen, uint32_t key,
+                   uint32_t index, uint64_t *ret_committed);

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rounds over the ranks of this node. */
+#pragma once
+
+#include <stdint.h>
+
+struct ps_agent_key;
+struct ps_agent_op;
+struct ps_agent_step;
+struct ps_rec_part;
+
+/* stamp_push() of kinds with rounds. */
+void ps_agent_round_stamp(const struct ps_agent_key *k,
+                          struct ps_rec_part *rec);
+uint64_t ps_agent_round_of_op(const struct ps_agent_op *op);
+/* Adds the contribution to its round, or defers it until that is open. */
+void ps_agent_round_accept_op(struct ps_agent_step *st, struct ps_agent_op *op);
+/* Ends the operations of the open round after its last partition; deferred
+ * pushes start the next one. */
+void ps_agent_round_end(struct ps_agent_step *st, struct ps_agent_key *k);
+/* All local ranks have contributed: launches the ready partitions. */
+void ps_agent_round_complete(struct ps_agent_step *st, struct ps_agent_key *k);
+/* Launches, in order, the partitions whose bytes are ready on all ranks. */
+void ps_agent_round_launch_ready(struct ps_agent_step *st,
+                                 struct ps_agent_key *k);
