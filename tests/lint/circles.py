@@ -150,8 +150,9 @@ def calls(files, nm="nm"):
 
 
 def out_of_layer(root, files, nm="nm"):
-    """Files that use one above them, or that the list of their folder lacks."""
-    graph, wrong = calls(files, nm), []
+    """Files that use one above them, by a symbol or a header, or that the list
+    of their folder lacks."""
+    used, included, wrong = calls(files, nm), includes(root), []
     for header in sorted((root / "lib").rglob("inner.h")):
         text = LAYERS.search(header.read_text())
         if text is None:
@@ -163,7 +164,8 @@ def out_of_layer(root, files, nm="nm"):
                   for name in sorted(built ^ set(names))]
         wrong += [f"{name}: uses {target}, which inner.h has above it"
                   for at, name in enumerate(names)
-                  for target in sorted(graph.get(name, ()))
+                  for target in sorted(used.get(name, set())
+                                       | included.get(name, set()))
                   if target in names[:at]]
     return wrong
 

@@ -102,17 +102,21 @@ def circles_of_calls_are_found(root):
     assert circles.found_in(root, build)[1] == {"lib/core/d.c"}
 
 
-def calls_of_a_higher_layer_are_found(root):
+def uses_of_a_higher_layer_are_found(root):
     build = ring(root, ["a", "b", "c"])
-    head = "/* Inside.\n *\n * Layers, top to bottom:\n *\n *     %s\n */\n"
-    wrong = {}
-    for names in (["a.c x", "b.c x", "c.c x"], ["b.c x", "c.c x", "d.c x"]):
-        tree(root, {"lib/core/inner.h": head % "\n *     ".join(names)})
-        wrong[names[0]] = circles.out_of_layer(
-            root, circles.objects(root, build)[0])
-    assert wrong["a.c x"] == [
-        "lib/core/c.c: uses lib/core/a.c, which inner.h has above it"]
-    assert len(wrong["b.c x"]) == 2  # One file lacks, one is not there.
+    head = "/* Inside.\n *\n * Layers, top to bottom:\n *\n%s */\n"
+
+    def found(names):
+        lines = "".join(f" *     {name}.c x\n" for name in names)
+        tree(root, {"lib/core/inner.h": head % lines})
+        return circles.out_of_layer(root, circles.objects(root, build)[0])
+
+    calls = ["lib/core/c.c: uses lib/core/a.c, which inner.h has above it"]
+    assert found("abc") == calls
+    assert len(found("bcd")) == 2  # One file lacks, one is not there.
+    tree(root, {"lib/core/a.h": "", "lib/core/b.c": '#include "core/a.h"\n'})
+    assert found("abc") == [
+        "lib/core/b.c: uses lib/core/a.c, which inner.h has above it"] + calls
 
 
 def circles_of_includes_and_imports_are_found(root):

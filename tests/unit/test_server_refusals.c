@@ -7,6 +7,7 @@
 #include "base/map.h"
 #include "core/round/rows.h"
 #include "core/server/inner.h"
+#include "core/server/job.h"
 
 #define COUNT 64u
 #define WIDTH 32u /* Two rows in these. */

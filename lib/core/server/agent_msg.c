@@ -1,8 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Messages of agents: the handler of each, and the payloads received. */
-#include "core/server/inner.h"
+#include "core/server/agent_msg.h"
 
+#include "core/server/conflict.h"
 #include "core/server/contribution.h"
+#include "core/server/credit.h"
+#include "core/server/hello.h"
+#include "core/server/inner.h"
+#include "core/server/job.h"
+#include "core/server/memory.h"
+#include "core/server/opt_state.h"
+#include "core/server/pull.h"
+#include "core/server/push.h"
+#include "core/server/restore.h"
+#include "core/server/rows.h"
+#include "core/server/session.h"
 
 static void on_session_msg(struct ps_server_step *st, struct ps_server_conn *c,
                            const struct ps_msg *msg,

@@ -5,12 +5,15 @@
  * push is identified by (generation, partition, slot, incarnation, number). Its
  * agent has at most one in flight to a partition, so a duplicate is dropped,
  * and answered when the push is applied. */
-#include "core/server/contribution.h"
-
-#include "core/server/inner.h"
+#include "core/server/async.h"
 
 #include "base/alloc.h"
 #include "base/num.h"
+#include "core/server/credit.h"
+#include "core/server/inner.h"
+#include "core/server/kind.h"
+#include "core/server/push.h"
+#include "core/server/reply.h"
 
 /* Returns the state of the slot's pushes, reset if the agent was restarted: its
  * numbers then begin again. */

@@ -5,7 +5,14 @@
  * the next retry number and try again under that (rule R15). Partitions on
  * other servers learn of the abort from the higher number, so the order in
  * which servers receive contributions does not matter (rule R17). */
+#include "core/server/conflict.h"
+
+#include "core/server/grant.h"
 #include "core/server/inner.h"
+#include "core/server/merge_run.h"
+#include "core/server/migration.h"
+#include "core/server/reply.h"
+#include "core/server/session.h"
 
 /* Discards the open round and sends the refusal, with one part more, to its
  * contributors. */
@@ -116,7 +123,7 @@ void ps_server_conflict_no_root(struct ps_server_step *st,
 void ps_server_conflict_raise(struct ps_server_step *st,
                               struct ps_server_job *job, struct ps_part *part,
                               uint64_t round,
-                              const struct ps_server_conflict *mine,
+                              const struct ps_server_conflict *own,
                               struct ps_server_conflict *ret_others)
 {
     const struct ps_open_round *open = part->open_round;
@@ -137,7 +144,7 @@ void ps_server_conflict_raise(struct ps_server_step *st,
         ret_others->reduce = open->reduce;
         ret_others->assign = open->assign;
     }
-    ps_server_conflict_abort(st, job, part, part->retry + 1, mine);
+    ps_server_conflict_abort(st, job, part, part->retry + 1, own);
 }
 
 void ps_server_on_abort_round(struct ps_server_step *st,

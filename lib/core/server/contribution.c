@@ -5,9 +5,21 @@
  * agent may repeat whatever has not been answered. */
 #include "core/server/contribution.h"
 
-#include "core/server/inner.h"
-
 #include "base/alloc.h"
+#include "core/server/async.h"
+#include "core/server/conflict.h"
+#include "core/server/credit.h"
+#include "core/server/grant.h"
+#include "core/server/inner.h"
+#include "core/server/job.h"
+#include "core/server/kind.h"
+#include "core/server/merge.h"
+#include "core/server/migration.h"
+#include "core/server/push.h"
+#include "core/server/reclaim.h"
+#include "core/server/reply.h"
+#include "core/server/rows.h"
+#include "core/server/session.h"
 
 /* ------------------------------------------------------------------- rounds */
 

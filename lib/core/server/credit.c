@@ -3,9 +3,11 @@
  * announced bytes are counted for each job and session, so that refused pushes
  * of a job not known yet count too. Unmerged bytes are counted for each slot,
  * because they outlive the link. */
-#include "core/server/inner.h"
+#include "core/server/credit.h"
 
 #include "base/alloc.h"
+#include "core/server/inner.h"
+#include "core/server/job.h"
 
 /* Above the maximum of jobs: an agent may still push for jobs that have
  * ended. */

@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Credit that travels alone: what is due while no reply is about to carry it,
  * and grants to slots that block their job (rule C4). */
+#include "core/server/grant.h"
+
+#include "core/server/credit.h"
 #include "core/server/inner.h"
+#include "core/server/job.h"
+#include "core/server/memory.h"
+#include "core/server/session.h"
 
 static void send_credit(struct ps_server_step *st, struct ps_server_session *p,
                         const struct ps_server_slot *slot)

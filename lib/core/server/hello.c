@@ -3,14 +3,26 @@
  * process is an agent of a job, and which one is newer. The hello of a process
  * that it has not named yet is unverified (rule H10). An accepted hello makes the
  * connection carry the session's link, resumed or new. */
-#include "core/server/inner.h"
+#include "core/server/hello.h"
 
 #include "base/str.h"
+#include "core/server/credit.h"
+#include "core/server/inner.h"
+#include "core/server/job.h"
+#include "core/server/reply.h"
+#include "core/server/session.h"
 
 #include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+
+/* An accepted connection without a hello is closed after this time. */
+#define HELLO_TIMEOUT  PS_SECONDS(10)
+/* The hello of an unverified agent waits this long for the scheduler to name
+ * it: hello and job_state race when the agent was restarted or this server
+ * joins its job. */
+#define VERIFY_TIMEOUT PS_SECONDS(2)
 
 static void reject_hello(struct ps_server_step *st, struct ps_server_conn *c,
                          int rc, const char *fmt, ...)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of the server machine; for the files of this folder only.
  *
- * Layers, top to bottom; a file uses only those below it:
+ * Layers, top to bottom; a file uses only those below it, and declares in a
+ * header of its own what those above it may use:
  *
  *     server.c        the machine's three calls, timers
  *     uplink.c        the link to the scheduler: reports, messages
@@ -40,13 +41,24 @@
 
 #include "core/link/dialer.h"
 #include "core/link/uplink.h"
-#include "core/server/budget.h"
 #include "core/server/jobs.h"
 #include "core/server/merges.h"
-#include "core/server/migrations.h"
-#include "core/server/replies.h"
-#include "core/server/server.h"
+#include "core/server/options.h"
 #include "core/server/sessions.h"
+
+/* Memory of all jobs. */
+struct ps_server_memory {
+    ps_time read_retry_at;    /* For payloads that wait; or PS_TIME_NEVER. */
+    ps_time trim_at;          /* PS_TIME_NEVER: nothing to trim. */
+    ps_time last_shortage_at; /* An allocation failed; 0: never. */
+};
+
+/* Replies of all jobs. */
+struct ps_server_replies {
+    struct ps_list batching_slots;
+    ps_time flush_at; /* PS_TIME_NEVER: no batch is open. */
+    uint64_t refused_parts;
+};
 
 struct ps_server {
     struct ps_server_options opt;
@@ -86,24 +98,3 @@ static inline void ps_server_uplink_send_msg(struct ps_server_step *st,
 {
     ps_uplink_send_msg(&st->s->uplink, msg, st->now, st->fx);
 }
-
-/* Allocates from the job's share of the pool. PS_E_NOMEM. */
-static inline int ps_server_memory_alloc(struct ps_server_job *job,
-                                         uint64_t len, struct ps_buf **ret_buf)
-{
-    return ps_pool_get_for(job->server->opt.pool, len, job->pool_share,
-                           ret_buf);
-}
-
-/* uplink.c */
-static inline struct ps_uplink_call
-ps_server_uplink_call(struct ps_server_step *st)
-{
-    return (struct ps_uplink_call){.context = st, .now = st->now, .fx = st->fx};
-}
-void ps_server_uplink_init(struct ps_server *s, ps_time now);
-void ps_server_uplink_on_msg(struct ps_server_step *st, ps_conn_id conn,
-                             const struct ps_msg *msg,
-                             const struct ps_slice *payload);
-int ps_server_uplink_payload(struct ps_server *s, const struct ps_msg *msg,
-                             uint64_t len, struct ps_slice *ret_slice);

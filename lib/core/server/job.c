@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Look-ups of jobs and their slots. */
+#include "core/server/job.h"
+
 #include "core/server/inner.h"
 
 struct ps_server_job *ps_server_job_find(const struct ps_server *s,

@@ -2,11 +2,19 @@
 /* Jobs of a server: their state from the scheduler, and their end, which frees
  * all that they have. A computation of an ended job keeps its own memory alive;
  * its result is dropped. */
-#include "core/server/inner.h"
+#include "core/server/job_state.h"
 
 #include "base/alloc.h"
 #include "base/str.h"
 #include "core/optim/optim.h"
+#include "core/server/credit.h"
+#include "core/server/hello.h"
+#include "core/server/inner.h"
+#include "core/server/job.h"
+#include "core/server/memory.h"
+#include "core/server/merge_run.h"
+#include "core/server/migration.h"
+#include "core/server/reply.h"
 
 #include <string.h>
 
@@ -32,7 +40,7 @@ static void job_free(struct ps_server *s, struct ps_server_job *job)
     if (ps_list_linked(&job->node)) {
         ps_list_remove(&job->node);
     }
-    ps_server_migrations_free(job);
+    ps_server_migration_free_all(job);
     ps_store_fini(&job->store);
     ps_map_free(job->norm_waits);
     ps_tunings_fini(&job->tunings);

@@ -11,10 +11,11 @@
  * asked to send it again (rule Q4). A frame that can never have memory, because
  * values and states alone have taken it, fails after OUT_OF_MEMORY_AFTER
  * (rule Q6). */
-#include "core/server/inner.h"
+#include "core/server/memory.h"
 
 #include "base/num.h"
 #include "base/str.h"
+#include "core/server/inner.h"
 
 #define READ_RETRY_TIME     PS_MILLIS(5)
 /* A reserved round without a contribution is given up after this time. */

@@ -3,13 +3,32 @@
  * compute thread, then the new value to all contributors and waiting pulls. A
  * step that needs norms has several computations; between them the run waits
  * for the scheduler's results. */
-#include "core/server/inner.h"
+#include "core/server/merge.h"
 
 #include "base/alloc.h"
 #include "base/num.h"
 #include "base/str.h"
+#include "core/server/async.h"
+#include "core/server/conflict.h"
+#include "core/server/credit.h"
+#include "core/server/inner.h"
+#include "core/server/job.h"
+#include "core/server/memory.h"
+#include "core/server/merge_run.h"
+#include "core/server/migration.h"
+#include "core/server/migration_out.h"
+#include "core/server/norm.h"
+#include "core/server/optimizer.h"
+#include "core/server/pull.h"
+#include "core/server/reply.h"
+#include "core/server/rows.h"
 
 #include <string.h>
+
+/* A round without memory for its result tries again after this time. */
+#define STARVED_WAIT        PS_MILLIS(10)
+/* Starved rounds tried in one tick. */
+#define STARVED_RETRIES_MAX 256u
 
 /* Publishes the next version of the partition and replies to all contributors
  * (rule R12). `value` NULL: the value stays; else takes over one reference of

@@ -2,9 +2,11 @@
 /* Runs of merges: from a complete round to the end of its last computation. A
  * round that is discarded meanwhile takes its run along; the computation keeps
  * its sources and results alive, and its result is dropped. */
-#include "core/server/inner.h"
+#include "core/server/merge_run.h"
 
 #include "base/alloc.h"
+#include "core/server/credit.h"
+#include "core/server/inner.h"
 
 void ps_server_merge_init(struct ps_server *s)
 {

@@ -22,9 +22,12 @@
  * Contributions at the old owner are not migrated (rule M3): agents keep them
  * until the round is committed, and send them to the new owner as after the
  * loss of a server. An aborted migration changes nothing. */
-#include "core/server/inner.h"
+#include "core/server/migration.h"
 
 #include "base/alloc.h"
+#include "core/server/inner.h"
+#include "core/server/job.h"
+#include "core/server/reply.h"
 
 static uint64_t part_id(uint32_t key, uint32_t index)
 {
@@ -60,7 +63,7 @@ void ps_server_migration_free(struct ps_server_job *job,
     ps_free(mv);
 }
 
-void ps_server_migrations_free(struct ps_server_job *job)
+void ps_server_migration_free_all(struct ps_server_job *job)
 {
     struct ps_map_cursor c = {0};
     struct ps_server_migration *mv;

@@ -1,7 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* End of a migration, at both servers: one has the partition, the other has it
  * no more. */
+#include "core/server/migration_end.h"
+
 #include "core/server/inner.h"
+#include "core/server/job.h"
+#include "core/server/merge.h"
+#include "core/server/merge_run.h"
+#include "core/server/migration.h"
+#include "core/server/migration_in.h"
+#include "core/server/reply.h"
 
 static void send_end_ack(struct ps_server_step *st,
                          const struct ps_msg_part_end *m, int rc)

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Migration of a partition at its new owner: chunks are kept beside the store,
  * and become the partition at the end. */
-#include "core/server/inner.h"
+#include "core/server/migration_in.h"
 
 #include "base/num.h"
+#include "core/server/inner.h"
+#include "core/server/job.h"
+#include "core/server/memory.h"
+#include "core/server/migration.h"
 
 #include <string.h>
 

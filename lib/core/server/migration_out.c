@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Migration of a partition at its old owner: the scheduler reads value and
  * states in chunks, from a partition that no merge writes meanwhile. */
-#include "core/server/inner.h"
+#include "core/server/migration_out.h"
 
 #include "base/num.h"
+#include "core/server/inner.h"
+#include "core/server/job.h"
+#include "core/server/memory.h"
+#include "core/server/migration.h"
 
 #include <string.h>
 

@@ -5,9 +5,15 @@
  * next stage begins when the scheduler returns the norm over all partitions.
  * The contributions are released as soon as they are summed, so that agents can
  * send other keys, for which this step may have to wait (rule N4). */
-#include "core/server/inner.h"
+#include "core/server/norm.h"
 
 #include "base/alloc.h"
+#include "core/server/grant.h"
+#include "core/server/inner.h"
+#include "core/server/job.h"
+#include "core/server/memory.h"
+#include "core/server/merge_run.h"
+#include "core/server/optimizer.h"
 
 #include <string.h>
 

@@ -2,9 +2,16 @@
 /* Optimizer state, sent to a worker that saves it and received from one that
  * loads it. Both are refused during a step of the partition, so they suit
  * moments without pushes. */
-#include "core/server/inner.h"
+#include "core/server/opt_state.h"
 
 #include "base/alloc.h"
+#include "core/server/inner.h"
+#include "core/server/job.h"
+#include "core/server/memory.h"
+#include "core/server/migration.h"
+#include "core/server/optimizer.h"
+#include "core/server/push.h"
+#include "core/server/session.h"
 
 #include <string.h>
 

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Optimizer step of one partition: its states, its parameters, and its part of
  * the merge's computation. */
-#include "core/server/inner.h"
+#include "core/server/optimizer.h"
 
 #include "base/num.h"
+#include "core/server/inner.h"
+#include "core/server/memory.h"
 
 #include <string.h>
 

@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pulls: values that agents request, now or when their version is made. */
+#include "core/server/pull.h"
+
 #include "core/server/inner.h"
+#include "core/server/migration.h"
+#include "core/server/reply.h"
+#include "core/server/rows.h"
+#include "core/server/session.h"
 
 void ps_server_pull_reply_waiting(struct ps_server_step *st,
                                   struct ps_server_job *job,

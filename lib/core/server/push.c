@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Dense contributions: parts of arrays, plain or encoded, to rounds. */
-#include "core/server/contribution.h"
+#include "core/server/push.h"
 
 #include "core/server/inner.h"
+#include "core/server/kind.h"
+#include "core/server/memory.h"
 
 #include <string.h>
 

@@ -2,7 +2,11 @@
 /* Memory taken back from a job whose reserved round is starved (rule Q3): values
  * are copied out of frames that they keep alive, then other open rounds of the
  * job are voided, and agents send their contributions again. */
+#include "core/server/reclaim.h"
+
+#include "core/server/conflict.h"
 #include "core/server/inner.h"
+#include "core/server/memory.h"
 
 #include <string.h>
 

@@ -4,9 +4,14 @@
  * by slot (rule C6) and go at the next tick, which is due at once, after all
  * messages that have arrived. Values are not copied: frames refer to the stored
  * bytes. */
-#include "core/server/inner.h"
+#include "core/server/reply.h"
 
 #include "base/str.h"
+#include "core/server/credit.h"
+#include "core/server/inner.h"
+#include "core/server/job.h"
+#include "core/server/memory.h"
+#include "core/server/session.h"
 
 static struct ps_rec_part part_record(const struct ps_part *part,
                                       uint64_t version)

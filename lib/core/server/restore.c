@@ -1,8 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Init and restore: values that are stored as received instead of merged. */
-#include "core/server/inner.h"
+#include "core/server/restore.h"
 
 #include "base/alloc.h"
+#include "core/server/inner.h"
+#include "core/server/merge_run.h"
+#include "core/server/migration.h"
+#include "core/server/pull.h"
+#include "core/server/push.h"
+#include "core/server/reply.h"
+#include "core/server/session.h"
 
 /* Checks that parts and payload agree in size; closes the connection if not. */
 static bool check_payload_size(struct ps_server_step *st,

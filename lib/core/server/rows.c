@@ -4,12 +4,16 @@
  * empty, and are merged by row when the round is complete. The value is updated
  * in place if it has no other user, so a round costs what its rows cost; pulls
  * wait for the end of such a computation. */
-#include "core/server/contribution.h"
-
-#include "core/server/inner.h"
+#include "core/server/rows.h"
 
 #include "base/alloc.h"
 #include "core/round/rows.h"
+#include "core/server/inner.h"
+#include "core/server/job.h"
+#include "core/server/kind.h"
+#include "core/server/memory.h"
+#include "core/server/reply.h"
+#include "core/server/session.h"
 
 #include <string.h>
 

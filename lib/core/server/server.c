@@ -1,10 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The server machine: its step, deadline and payload calls, and statistics.
  * inner.h lists the files that handle jobs and peers. */
-#include "core/server/inner.h"
+#include "core/server/server.h"
 
 #include "base/alloc.h"
 #include "base/num.h"
+#include "core/server/agent_msg.h"
+#include "core/server/grant.h"
+#include "core/server/hello.h"
+#include "core/server/inner.h"
+#include "core/server/job_state.h"
+#include "core/server/memory.h"
+#include "core/server/merge.h"
+#include "core/server/merge_run.h"
+#include "core/server/reply.h"
+#include "core/server/session.h"
+#include "core/server/uplink.h"
 
 #include <string.h>
 

@@ -7,9 +7,11 @@
  *
  * An error of an agent closes its connection, with a log line. The agent
  * dials again, and the session is resumed. */
-#include "core/server/inner.h"
+#include "core/server/session.h"
 
 #include "base/alloc.h"
+#include "core/server/credit.h"
+#include "core/server/inner.h"
 
 #include <stdio.h>
 

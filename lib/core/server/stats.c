@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Figures of the server machine, for the ping to the scheduler, for the process
  * that runs it, and for tests. */
+#include "core/server/stats.h"
+
 #include "core/server/inner.h"
+#include "core/server/job.h"
 
 bool ps_server_is_ready(const struct ps_server *s)
 {

@@ -2,9 +2,20 @@
 /* The server's side of its uplink (core/link/uplink.h): what it reports to the
  * scheduler, and what follows from the scheduler's messages. Agents are served
  * without a scheduler, too. */
-#include "core/server/inner.h"
+#include "core/server/uplink.h"
 
 #include "base/num.h"
+#include "core/server/inner.h"
+#include "core/server/job_state.h"
+#include "core/server/memory.h"
+#include "core/server/merge.h"
+#include "core/server/migration_end.h"
+#include "core/server/migration_in.h"
+#include "core/server/migration_out.h"
+#include "core/server/norm.h"
+#include "core/server/restore.h"
+#include "core/server/session.h"
+#include "core/server/stats.h"
 
 /* Updates the accounts with pool bytes and the partition tables. */
 static void update_account(void *context)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Migrations of partitions to and from other servers. */
+/* Migrations and what they allow agents. */
 #pragma once
 
 #include "core/server/jobs.h"
@@ -34,7 +34,6 @@ struct ps_server_migration {
     uint64_t total_bytes;
 };
 
-/* migration.c */
 struct ps_server_migration *
 ps_server_migration_find(const struct ps_server_job *job, uint32_t key,
                          uint32_t index);
@@ -47,6 +46,7 @@ ps_server_migration_obtain(struct ps_server_job *job, uint64_t number,
 void ps_server_migration_drop_buffers(struct ps_server_migration *mv);
 void ps_server_migration_free(struct ps_server_job *job,
                               struct ps_server_migration *mv);
+void ps_server_migration_free_all(struct ps_server_job *job);
 /* True if the partition migrates away: its complete rounds wait. */
 bool ps_server_migration_freezes(const struct ps_server_job *job,
                                  const struct ps_part *part);
@@ -68,28 +68,3 @@ int ps_server_migration_check_restore(struct ps_server_step *st,
 /* The slot's restore was accepted. */
 void ps_server_migration_on_restored(const struct ps_server_slot *slot,
                                      const struct ps_rec_part *rec);
-void ps_server_migrations_free(struct ps_server_job *job);
-
-/* migration_out.c */
-void ps_server_on_part_read(struct ps_server_step *st,
-                            const struct ps_msg_part_read *m);
-/* The partition's computation has ended: sends the chunk that waited. */
-void ps_server_migration_on_merged(struct ps_server_step *st,
-                                   struct ps_server_job *job,
-                                   const struct ps_part *part);
-
-/* migration_in.c */
-void ps_server_on_part_chunk(struct ps_server_step *st,
-                             const struct ps_msg_part_chunk *m,
-                             const struct ps_slice *payload);
-/* Makes the received buffers the partition, of which nothing else is here. */
-void ps_server_migration_install(struct ps_server_job *job,
-                                 struct ps_server_migration *mv);
-/* Replies to the scheduler. The uplink's link keeps the reply while the
- * scheduler is disconnected; one that has lost the link's state asks again. */
-void ps_server_migration_send_ack(struct ps_server_step *st,
-                                  const struct ps_msg_part_ack *m);
-
-/* migration_end.c */
-void ps_server_on_part_end(struct ps_server_step *st,
-                           const struct ps_msg_part_end *m);

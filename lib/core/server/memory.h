@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of the server: the shares of its jobs, and what follows where it is
- * short. */
+/* Quotas, reserved rounds, refusals for memory. */
 #pragma once
 
 #include "base/str.h"
+#include "core/server/inner.h"
 #include "core/server/jobs.h"
 
-struct ps_server_memory {
-    ps_time read_retry_at;    /* For payloads that wait; or PS_TIME_NEVER. */
-    ps_time trim_at;          /* PS_TIME_NEVER: nothing to trim. */
-    ps_time last_shortage_at; /* An allocation failed; 0: never. */
-};
+/* A request fails after this time if no merge can free enough memory for it. */
+#define OUT_OF_MEMORY_AFTER PS_SECONDS(2)
 
-/* memory.c */
+/* Allocates from the job's share of the pool. PS_E_NOMEM. */
+static inline int ps_server_memory_alloc(struct ps_server_job *job,
+                                         uint64_t len, struct ps_buf **ret_buf)
+{
+    return ps_pool_get_for(job->server->opt.pool, len, job->pool_share,
+                           ret_buf);
+}
 void ps_server_memory_init(struct ps_server *s);
 void ps_server_memory_tick(struct ps_server *s, ps_time now);
 ps_time ps_server_memory_deadline(const struct ps_server *s);
@@ -46,9 +49,3 @@ void ps_server_memory_describe(const struct ps_server *s,
 void ps_server_memory_note_shortage(struct ps_server *s);
 /* True if a request found no memory within the last seconds. */
 bool ps_server_memory_is_short(const struct ps_server *s);
-
-/* reclaim.c */
-/* A contribution's payload was discarded. If it is for the reserved round and
- * the slot is starved for long, voids other open rounds of the job. */
-void ps_server_reclaim(struct ps_server_step *st, struct ps_server_slot *slot,
-                       const struct ps_msg *msg, uint64_t len);

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Kinds of contributions, which are the parts of a push. contribution.c accepts
+ * each in the same steps; a kind is a table of operations: dense parts (push.c),
+ * rows (rows.c), pushes of async and ssp jobs (async.c). */
+#pragma once
+
+#include "base/buf.h"
+#include "proto/ps_msg.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct ps_open_round;
+struct ps_part;
+struct ps_server;
+struct ps_server_conn;
+struct ps_server_contribution_kind;
+struct ps_server_job;
+struct ps_server_session;
+struct ps_server_slot;
+struct ps_server_step;
+
+/* Fields that are common to all parts of a push. */
+struct ps_server_push {
+    const struct ps_server_contribution_kind *kind;
+    const struct ps_msg *msg;
+    uint64_t gen;
+    uint64_t incarnation; /* Of the sender. */
+    uint64_t weight;      /* 0: all ranks of the slot skip the round. */
+    uint64_t total_bytes; /* Of the payload. */
+    uint32_t parts_count;
+    uint32_t slot;
+    uint32_t retry;
+    uint8_t reduce;
+    uint8_t rule;
+    bool assign;
+    bool needs_value;
+};
+
+struct ps_server_contribution {
+    const struct ps_server_push *push;
+    struct ps_server_slot *slot;    /* Its sender. */
+    struct ps_rec_part rec;         /* count: elements, or rows. */
+    uint32_t row_width;             /* Rows: elements of a row. */
+    uint64_t name_hash;             /* Of the key; 0: not sent. */
+    const struct ps_slice *payload; /* NULL, or buf NULL: none. */
+    uint64_t offset;                /* Of its bytes in the payload. */
+    uint64_t payload_bytes;
+};
+
+/* Result of check(): the contribution is known, and answered now or with its
+ * round. */
+#define PS_CONTRIBUTION_KNOWN 1
+
+struct ps_server_contribution_kind {
+    const char *malformed_text; /* Payload and parts do not agree. */
+    bool is_paced;              /* Its arrival counts for pacing. */
+    /* Sets all fields but `kind` and `msg`; false: the message is malformed. */
+    bool (*read)(struct ps_server_push *push);
+    /* Sets rec, row_width, name_hash and payload_bytes of part `i`. */
+    void (*read_part)(const struct ps_server_push *push, uint32_t i,
+                      struct ps_server_contribution *ret);
+    /* Keeps the bytes; the caller gets a reference. 0 or the refusal. */
+    int (*retain)(struct ps_server_step *st,
+                  const struct ps_server_contribution *in,
+                  const struct ps_part *part, struct ps_slice *ret_bytes);
+
+    /* Kinds with rounds; the others have NULL. */
+
+    /* Checks the contribution against the partition, which may be NULL, and its
+     * open round: 0 or a PS_E_*. Sets *ret_conflict if its request conflicts
+     * with that of other slots. */
+    int (*validate)(const struct ps_server_contribution *in,
+                    const struct ps_part *part, bool *ret_conflict);
+    /* Sets what the contribution states about the partition. */
+    void (*declare)(const struct ps_server_contribution *in,
+                    struct ps_part *part);
+    /* Sets what the contribution states about the round. */
+    void (*record)(const struct ps_server_contribution *in,
+                   struct ps_open_round *open);
+
+    /* Kinds without rounds; the others have NULL. */
+
+    /* True if the part's payload is superfluous. */
+    bool (*is_duplicate)(const struct ps_server_job *job,
+                         const struct ps_server_contribution *in);
+    /* 0: take it; PS_CONTRIBUTION_KNOWN; or the refusal. */
+    int (*check)(struct ps_server_step *st,
+                 const struct ps_server_contribution *in, struct ps_part *part);
+    /* Adds the contribution; takes over the reference of `bytes`. True: the
+     * partition has a round to be merged. */
+    bool (*take)(struct ps_server_step *st,
+                 const struct ps_server_contribution *in, struct ps_part *part,
+                 const struct ps_slice *bytes);
+};

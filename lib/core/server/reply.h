@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Value, commit, refuse. */
+#pragma once
+
+#include "core/server/jobs.h"
+
+/* Slots that one refusal names, at most. */
+#define PS_CONFLICT_SLOTS_MAX 64u
+
+/* Slots that ask for the same, and what: one side of a conflict. */
+struct ps_server_conflict {
+    uint32_t slots[PS_CONFLICT_SLOTS_MAX];
+    uint32_t slot_count;
+    uint8_t reduce;
+    bool assign;
+};
+
+/* Parts of a data message, with the payload that holds their bytes in order. */
+struct ps_server_parts {
+    const struct ps_rec_part *parts;
+    uint32_t count;
+    const struct ps_slice *payload; /* NULL, or buf NULL: none. */
+};
+
+/* Replies with the value if `want` is set and there is one, else with a commit
+ * of `version`. Small replies wait for the next tick. */
+void ps_server_reply_part(struct ps_server_step *st,
+                          struct ps_server_slot *slot,
+                          const struct ps_part *part, bool want,
+                          uint64_t version);
+void ps_server_reply_init(struct ps_server *s);
+/* Sends all batches. */
+void ps_server_reply_flush(struct ps_server_step *st);
+void ps_server_reply_drop(struct ps_server_slot *slot);
+
+/* Recipient of a reply to a message. */
+struct ps_server_recipient {
+    struct ps_server_session *session;
+    uint64_t gen;
+    const struct ps_server_slot *slot; /* NULL: not known. */
+};
+
+/* Errors of the parts of one message, sent together. */
+struct ps_server_refusal {
+    struct ps_rec_part parts[PS_PARTS_MAX];
+    int rcs[PS_PARTS_MAX];
+    /* Of a conflict: the least retry number that is valid now; else 0. */
+    uint32_t retries[PS_PARTS_MAX];
+    uint32_t count;
+    /* Slots on the other side of a conflict, and their request. */
+    struct ps_server_conflict conflict;
+    /* Replaces PS_E_DISCARDED in parts whose payload found no memory; 0:
+     * none. */
+    int starved_rc;
+    /* Error text for starved_rc. */
+    char text[PS_TEXT_MAX / 2];
+};
+void ps_server_refusal_init(struct ps_server_refusal *r);
+/* The message's payload, `len` bytes, was discarded for lack of memory: sets
+ * starved_rc. To be called before parts are added. */
+void ps_server_refusal_set_starved(struct ps_server_step *st,
+                                   struct ps_server_refusal *r,
+                                   const struct ps_server_slot *slot,
+                                   uint64_t len);
+void ps_server_refusal_add(struct ps_server_refusal *r,
+                           const struct ps_rec_part *part, int rc,
+                           uint32_t attempt);
+void ps_server_refusal_send(struct ps_server_step *st,
+                            const struct ps_server_recipient *to,
+                            const struct ps_server_refusal *r);
+/* Sends the refusal to the agents of these slots; NULL: of all. */
+void ps_server_refusal_send_to(struct ps_server_step *st,
+                               const struct ps_server_job *job,
+                               const struct ps_bits *slots,
+                               const struct ps_server_refusal *r);
+/* Refuses all parts of a message with one error. */
+void ps_server_refuse_parts(struct ps_server_step *st,
+                            const struct ps_server_recipient *to,
+                            const struct ps_server_parts *parts, int rc);
+
+/* Finds the slot of a pull, init, abort or restore. NULL: refused. */
+struct ps_server_slot *ps_server_find_slot_or_refuse(
+    struct ps_server_step *st, struct ps_server_session *p, uint64_t gen,
+    uint32_t number, const struct ps_server_parts *parts);

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Figures of the machine, for pings, reports and tests. */
+#pragma once
+
+#include "base/buf.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct ps_server;
+
+/* True if registered with the scheduler; the service's readiness. */
+bool ps_server_is_ready(const struct ps_server *s);
+/* Number of partitions, open rounds and waiting pulls of all jobs; 0 when all
+ * jobs have ended. */
+uint64_t ps_server_residue(const struct ps_server *s);
+
+struct ps_server_stats {
+    uint64_t rounds;
+    uint64_t bytes_in;
+    uint64_t bytes_out;
+    uint64_t stored_bytes;   /* Values and optimizer states. */
+    uint64_t unmerged_bytes; /* Contributions received, not merged. */
+    uint64_t resent;
+    uint32_t waiting_requests; /* Waiting pulls and open rounds. */
+    uint64_t refused_parts;
+};
+void ps_server_stats(const struct ps_server *s, struct ps_server_stats *ret);
+
+/* For tests: version and value (borrowed, NULL: none) of a partition. False:
+ * not known here. */
+bool ps_server_peek(const struct ps_server *s, uint64_t gen, uint32_t key,
+                    uint32_t index, uint64_t *ret_version,
+                    const struct ps_slice **ret_value);
+/* For tests: push bytes of the slot that are received and not merged. */
+uint64_t ps_server_unmerged_bytes(const struct ps_server *s, uint64_t gen,
+                                  uint32_t slot);
+/* For tests: credit of a slot on the present session of its agent's link. */
+struct ps_server_slot_credit {
+    uint64_t session; /* 0: the server knows no agent of the slot. */
+    uint64_t unmerged_bytes;
+    uint64_t received_bytes; /* Push bytes since the session began. */
+    uint64_t announced_bytes;
+    /* A round lacks the slot, and no round of the job is being merged. */
+    bool is_awaited;
+};
+/* False: the job or the slot is not known here. */
+bool ps_server_peek_credit(const struct ps_server *s, uint64_t gen,
+                           uint32_t slot, struct ps_server_slot_credit *ret);
