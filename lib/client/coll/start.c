@@ -310,17 +310,27 @@ static int start_coll(struct psc_client *c, struct coll_request *a,
     return rc;
 }
 
+/* A request for a collective on one array. */
+static struct coll_request request_of(enum coll_kind kind, const char *name,
+                                      const struct psc_shape *shape,
+                                      const void *src, void *out,
+                                      size_t out_size)
+{
+    return (struct coll_request){.kind = kind,
+                                 .name = name,
+                                 .shape = shape,
+                                 .src = src,
+                                 .out = out,
+                                 .out_size = out_size};
+}
+
 int psc_allreduce_start(struct psc_client *c, const char *name,
                         const struct psc_shape *shape, const void *src,
                         void *out, const struct psc_coll_options *o,
                         struct psc_op **ret_op)
 {
-    struct coll_request a = {.kind = COLL_ALLREDUCE,
-                             .name = name,
-                             .shape = shape,
-                             .src = src,
-                             .out = out,
-                             .out_size = SIZE_MAX};
+    struct coll_request a = request_of(COLL_ALLREDUCE, name, shape, src, out,
+                                       SIZE_MAX);
 
     return start_coll(c, &a, o, ret_op);
 }
@@ -351,12 +361,8 @@ int psc_bcast_start(struct psc_client *c, const char *name,
                     const struct psc_shape *shape, const void *src, void *out,
                     const struct psc_coll_options *o, struct psc_op **ret_op)
 {
-    struct coll_request a = {.kind = COLL_BCAST,
-                             .name = name,
-                             .shape = shape,
-                             .src = src,
-                             .out = out,
-                             .out_size = SIZE_MAX};
+    struct coll_request a = request_of(COLL_BCAST, name, shape, src, out,
+                                       SIZE_MAX);
 
     return start_coll(c, &a, o, ret_op);
 }
@@ -367,12 +373,8 @@ int psc_allgather_start(struct psc_client *c, const char *name,
                         const struct psc_coll_options *o,
                         struct psc_op **ret_op)
 {
-    struct coll_request a = {.kind = COLL_ALLGATHER,
-                             .name = name,
-                             .shape = shape,
-                             .src = src,
-                             .out = out,
-                             .out_size = out_size};
+    struct coll_request a = request_of(COLL_ALLGATHER, name, shape, src, out,
+                                       out_size);
 
     return start_coll(c, &a, o, ret_op);
 }
@@ -383,12 +385,8 @@ int psc_reducescatter_start(struct psc_client *c, const char *name,
                             const struct psc_coll_options *o,
                             struct psc_op **ret_op)
 {
-    struct coll_request a = {.kind = COLL_REDUCESCATTER,
-                             .name = name,
-                             .shape = shape,
-                             .src = src,
-                             .out = out,
-                             .out_size = out_size};
+    struct coll_request a = request_of(COLL_REDUCESCATTER, name, shape, src,
+                                       out, out_size);
 
     return start_coll(c, &a, o, ret_op);
 }
@@ -398,14 +396,10 @@ int psc_alltoall_start(struct psc_client *c, const char *name,
                        const void *src, void *out, size_t out_size,
                        const struct psc_coll_options *o, struct psc_op **ret_op)
 {
-    struct coll_request a = {.kind = COLL_ALLTOALL,
-                             .name = name,
-                             .shape = shape,
-                             .splits = splits,
-                             .src = src,
-                             .out = out,
-                             .out_size = out_size};
+    struct coll_request a = request_of(COLL_ALLTOALL, name, shape, src, out,
+                                       out_size);
 
+    a.splits = splits;
     return start_coll(c, &a, o, ret_op);
 }
 
