@@ -44,14 +44,14 @@ static int compare_name_hash(const void *a, const void *b)
 
 /* The key's name_hash, as the agent computes it. */
 static int name_hash_of(struct psc_client *c, const struct psc_key_tuning *k,
-                        uint64_t *ret_label)
+                        uint64_t *ret_hash)
 {
     char digits[KEY_DIGITS_MAX];
     const char *name;
     int rc = key_name_of(c, k->name, k->number, digits, &name);
 
     if (rc == 0) {
-        *ret_label = ps_name_hash(
+        *ret_hash = ps_name_hash(
             k->name != NULL ? PS_KEY_KIND_STRING : PS_KEY_KIND_INTEGER, name);
     }
     return rc;
