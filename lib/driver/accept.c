@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Accepted connections: limits, peer roles, and opening. */
+/* New connections: from the listeners, within limits, and from dials. */
 #include "driver/inner.h"
 
+#include "base/alloc.h"
 #include "base/limits.h"
 #include "base/map.h"
 #include "base/num.h"
@@ -135,4 +136,110 @@ void ps_driver_accept_local(struct ps_driver *d, int fd)
                                .peer_roles = count_local_unserved(d->opt.self),
                                .peer = peer},
         &ev);
+}
+
+/* -------------------------------------------------------------------- dials */
+
+static void report_dial_failed(struct ps_driver *d, const struct dial *dial)
+{
+    struct ps_event ev = {.type = PS_EV_DIAL_FAILED};
+
+    if (dial->detail != NULL) {
+        ps_log(PS_LOG_DEBUG, "dial failed reason=\"%s\"", dial->detail);
+    }
+    ev.dial_failed.target = dial->target;
+    ev.dial_failed.rc = dial->rc;
+    ev.dial_failed.why = dial->detail;
+    driver_feed(d, &ev);
+}
+
+static void report_probe(struct ps_driver *d, uint64_t target, int rc)
+{
+    struct ps_event ev = {.type = PS_EV_PROBED};
+
+    ev.dial_failed.target = target;
+    ev.dial_failed.rc = rc;
+    driver_feed(d, &ev);
+}
+
+/* Opens the subflow to which a dial has led, if its link has not ended. */
+static void subflow_dialled(struct ps_driver *d, const struct dial *dial)
+{
+    struct ps_event ev = {.open = {.kind = PS_CONN_DIALLED}};
+    struct daemon_conn *main = ps_map_get(d->conns, dial->subflow_of);
+
+    if (main == NULL) {
+        if (dial->rc == 0) {
+            close(dial->fd);
+        }
+    } else if (dial->rc != 0) {
+        ps_path_dial_failed(&main->path, ps_loop_now(d->opt.loop));
+    } else {
+        driver_open(d,
+                    &(struct conn_opening){.fd = dial->fd,
+                                           .peer_roles = 1u << PS_ROLE_SERVER,
+                                           .peer = dial->detail,
+                                           .main = &main->path},
+                    &ev);
+    }
+}
+
+static void open_dialled(struct ps_driver *d, const struct dial *dial)
+{
+    struct ps_event ev = {.open = {.kind = PS_CONN_DIALLED}};
+    bool server = dial->peer_roles == 1u << PS_ROLE_SERVER;
+
+    ev.open.target = dial->target;
+    ev.open.liveness_address = server ? NULL
+                                      : driver_liveness_address(d, dial->fd);
+    if (d->opt.same_host && server) {
+        ps_log_of(LOG_DIALS, PS_LOG_INFO,
+                  dial->is_shm ? "server reached on this host address %s"
+                               : "server reached by TCP address %s",
+                  dial->is_shm ? dial->address : dial->detail);
+    }
+    driver_open(d,
+                &(struct conn_opening){.fd = dial->fd,
+                                       .peer_roles = dial->peer_roles,
+                                       .peer = dial->detail,
+                                       .is_shm = dial->is_shm,
+                                       .address = dial->address},
+                &ev);
+}
+
+/* Reports the end of a dial. */
+static void report_dial(struct ps_driver *d, const struct dial *dial)
+{
+    if (dial->fd >= 0 && (d->is_closing || dial->is_probe)) {
+        close(dial->fd);
+    }
+    if (d->is_closing) {
+        return;
+    }
+    if (dial->is_probe) {
+        report_probe(d, dial->target, dial->rc);
+    } else if (dial->subflow_of != 0) {
+        subflow_dialled(d, dial);
+    } else if (dial->rc != 0) {
+        report_dial_failed(d, dial);
+    } else {
+        open_dialled(d, dial);
+    }
+}
+
+bool driver_report_dials(struct ps_driver *d)
+{
+    struct ps_list_node *n;
+    bool any = false;
+
+    while ((n = ps_list_pop(&d->ended_dials)) != NULL) {
+        struct dial *dial = PS_CONTAINER(n, struct dial, node);
+
+        report_dial(d, dial);
+        ps_free(dial->detail);
+        ps_free(dial);
+        any = true;
+    }
+    driver_maybe_closed(d);
+    return any;
 }

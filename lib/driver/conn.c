@@ -223,6 +223,20 @@ static void on_closed(void *ctx, struct ps_conn *conn, int rc)
     driver_maybe_closed(d);
 }
 
+bool driver_is_open(const struct ps_driver *d)
+{
+    return ps_map_count(d->conns) > 0 || !ps_list_empty(&d->dials) ||
+           !ps_list_empty(&d->ended_dials);
+}
+
+void driver_maybe_closed(struct ps_driver *d)
+{
+    if (d->closed != NULL && !driver_is_open(d)) {
+        ps_loop_timer_set(d->opt.loop, &d->grace_timer,
+                          ps_loop_now(d->opt.loop));
+    }
+}
+
 static void process_ended(void *ctx)
 {
     struct daemon_conn *c = ctx;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Steps the machine from callbacks of lib/net, never inside a call to it, so
- * that effects are carried out at once. Work that must not happen inside a step
- * is left to before_poll(), which runs before the loop waits: small jobs, due
- * deadlines, writes (so that all output of one iteration leaves together), and
- * retries of paused reads. */
+/* Life of a driver, and before_poll(), which runs before the loop waits. It does
+ * what must not happen inside a step: ended dials, small jobs, due deadlines,
+ * writes (so that all output of one iteration leaves together), and retries of
+ * paused reads. */
 #include "driver/inner.h"
 
 #include "base/alloc.h"
@@ -19,45 +18,6 @@
 #define ROUNDS_MAX  16
 /* Time for the last output of connections when the daemon ends. */
 #define CLOSE_GRACE PS_SECONDS(2)
-
-void driver_feed_at(struct ps_driver *d, struct ps_event *ev, ps_time now)
-{
-    int rc;
-
-    if (d->is_closing || d->failure != 0) {
-        return;
-    }
-    assert(!d->is_stepping);
-    d->is_stepping = true;
-    ev->now = now;
-    rc = d->opt.machine.ops->step(d->opt.machine.self, ev, &d->fx);
-    driver_apply_effects(d);
-    d->is_stepping = false;
-    d->has_stepped = true;
-    d->was_fed = true;
-    if (rc < 0) {
-        d->failure = rc;
-    }
-}
-
-void driver_feed(struct ps_driver *d, struct ps_event *ev)
-{
-    driver_feed_at(d, ev, ps_loop_now(d->opt.loop));
-}
-
-void driver_maybe_closed(struct ps_driver *d)
-{
-    if (d->is_closing && ps_map_count(d->conns) == 0 &&
-        ps_list_empty(&d->dials) && d->closed != NULL) {
-        void (*closed)(void *ctx) = d->closed;
-
-        d->closed = NULL;
-        ps_loop_timer_set(d->opt.loop, &d->grace_timer, PS_TIME_NEVER);
-        ps_loop_timer_set(d->opt.loop, &d->tick_timer, PS_TIME_NEVER);
-        ps_loop_timer_set(d->opt.loop, &d->watch_timer, PS_TIME_NEVER);
-        closed(d->opt.ctx);
-    }
-}
 
 /* When the machine or its links have something to do. */
 static ps_time driver_deadline(const struct ps_driver *d)
@@ -94,6 +54,7 @@ static bool flush_queued(struct ps_driver *d)
     while ((n = ps_list_pop(&now)) != NULL) {
         struct daemon_conn *c = PS_CONTAINER(n, struct daemon_conn, to_flush);
 
+        driver_watch(c);
         if (ps_conn_flush(c->conn) && ps_conn_is_open(c->conn)) {
             driver_on_sent(c, c->conn, ps_conn_queued(c->conn));
             any = true;
@@ -206,6 +167,7 @@ static bool before_poll(void *ctx)
         more = !d->is_closing && d->failure == 0 && before_poll_once(d);
     }
     if (d->is_closing) {
+        (void)driver_report_dials(d);
         (void)flush_queued(d);
         return false;
     }
@@ -238,12 +200,20 @@ static void close_all_conns(struct ps_driver *d)
     }
 }
 
+/* The time for last output has passed, or nothing is open any more. */
 static void grace_expired(struct ps_loop_timer *t)
 {
     struct ps_driver *d = PS_CONTAINER(t, struct ps_driver, grace_timer);
+    void (*closed)(void *ctx) = d->closed;
 
-    close_all_conns(d);
-    driver_maybe_closed(d);
+    if (driver_is_open(d)) {
+        close_all_conns(d);
+        return;
+    }
+    d->closed = NULL;
+    ps_loop_timer_set(d->opt.loop, &d->tick_timer, PS_TIME_NEVER);
+    ps_loop_timer_set(d->opt.loop, &d->watch_timer, PS_TIME_NEVER);
+    closed(d->opt.ctx);
 }
 
 static uint32_t count_io_threads(const struct ps_driver *d)
@@ -303,11 +273,9 @@ void ps_driver_close(struct ps_driver *d, void (*closed)(void *ctx))
     }
     driver_cancel_dials(d);
     driver_close_refused(d);
-    /* Without open connections the timer fires at once, but not inside. */
-    bool open = ps_map_count(d->conns) > 0 || !ps_list_empty(&d->dials);
-
     ps_loop_timer_set(d->opt.loop, &d->grace_timer,
-                      ps_loop_now(d->opt.loop) + (open ? CLOSE_GRACE : 0));
+                      ps_time_add(ps_loop_now(d->opt.loop), CLOSE_GRACE));
+    driver_maybe_closed(d);
 }
 
 void ps_driver_free(struct ps_driver *d)

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Carries out effects: frames, compute jobs and closes. */
+/* Steps of the machine, and their effects: frames, compute jobs and closes. The
+ * machine is stepped from callbacks of lib/net, never inside a call to it, so
+ * that effects are carried out at once. */
 #include "driver/inner.h"
 
 #include "base/alloc.h"
@@ -57,7 +59,6 @@ void driver_mark_flush(struct daemon_conn *c)
 {
     if (!ps_list_linked(&c->to_flush)) {
         ps_list_push_back(&c->driver->to_flush, &c->to_flush);
-        driver_watch(c);
     }
     c->path.queued = ps_conn_queued(c->conn);
     c->path.by_reference = ps_conn_refers_to_arenas(c->conn);
@@ -276,4 +277,29 @@ void driver_apply_effects(struct ps_driver *d)
         }
     }
     ps_effects_clear(&d->fx);
+}
+
+void driver_feed_at(struct ps_driver *d, struct ps_event *ev, ps_time now)
+{
+    int rc;
+
+    if (d->is_closing || d->failure != 0) {
+        return;
+    }
+    assert(!d->is_stepping);
+    d->is_stepping = true;
+    ev->now = now;
+    rc = d->opt.machine.ops->step(d->opt.machine.self, ev, &d->fx);
+    driver_apply_effects(d);
+    d->is_stepping = false;
+    d->has_stepped = true;
+    d->was_fed = true;
+    if (rc < 0) {
+        d->failure = rc;
+    }
+}
+
+void driver_feed(struct ps_driver *d, struct ps_event *ev)
+{
+    driver_feed_at(d, ev, ps_loop_now(d->opt.loop));
 }

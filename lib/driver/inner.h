@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Internals of the driver; for this folder only.
  *
- *     driver.c     lifecycle, steps of the machine, work before each wait
- *     effect.c     effects of a step: sends, jobs, closes
+ * Calls go down this list only:
+ *
+ *     driver.c     lifecycle, and work before each wait
+ *     watch.c      connections that make no progress
+ *     accept.c     connections from listeners and dials
  *     conn.c       one connection: open, frames, close
- *     accept.c     connections from the listeners
+ *     ring.c       memory of workers: regions, rings of operations
+ *     effect.c     steps of the machine, and their effects: sends, jobs, closes
  *     dial.c       connections and probes that the machine asks for
  *     output.c     memory of queued output, and its limits
- *     liveness.c   port that shows that an agent lives
- *     watch.c      connections that make no progress
- *     ring.c       memory of workers: regions, rings of operations
- *     stats.c      statistics */
+ *     stats.c      statistics
+ *     liveness.c   port that shows that an agent lives */
 #pragma once
 
 #include "base/list.h"
@@ -72,7 +74,7 @@ struct ps_driver {
     struct ps_list ring_conns;
     struct ps_list ring_wakes;
     struct ps_list dials;
-    /* Dials that ended inside the call, still to be reported. */
+    /* Dials that have ended and are still to be reported. */
     struct ps_list ended_dials;
     struct ps_effects fx;
     /* Wakes the loop; before_poll() feeds the tick. */
@@ -108,6 +110,23 @@ struct ps_driver {
     struct ps_driver_stats closed_stats; /* Sums over closed connections. */
 };
 
+struct dial {
+    struct ps_list_node node; /* In `dials`, or once it ended in ended_dials. */
+    struct ps_driver *driver;
+    struct ps_dial *dial; /* NULL: the dial failed at its start. */
+    uint64_t target;
+    ps_conn_id subflow_of; /* Main connection of its link; 0: not a subflow. */
+    bool is_probe;         /* Only tests whether a process listens. */
+    bool is_shm;           /* To a server on this host, not by TCP. */
+    uint32_t peer_roles;
+    char address[PS_ADDRESS_MAX + 1];
+    /* The result: error, socket (-1: none), and name of the peer or text of the
+     * error (NULL: only `rc`). */
+    int rc;
+    int fd;
+    char *detail;
+};
+
 struct conn_opening {
     int fd;
     uint32_t peer_roles;
@@ -128,16 +147,11 @@ enum driver_log {
     LOG_CLOSED = 256, /* Plus a number from error and kind of peer. */
 };
 
-/* driver.c */
+/* effect.c */
 
 /* Feeds `ev` to the machine at the loop's time, and applies the effects. */
 void driver_feed(struct ps_driver *d, struct ps_event *ev);
 void driver_feed_at(struct ps_driver *d, struct ps_event *ev, ps_time now);
-/* Calls `closed` once the driver is closing and nothing is open. */
-void driver_maybe_closed(struct ps_driver *d);
-
-/* effect.c */
-
 void driver_apply_effects(struct ps_driver *d);
 /* Marks new output, which before_poll() writes. */
 void driver_mark_flush(struct daemon_conn *c);
@@ -156,13 +170,21 @@ void driver_drop_payload(struct daemon_conn *c);
 /* Handler of ps_conn_ops.sent: `queued` bytes of `conn` are left. */
 void driver_on_sent(void *ctx, struct ps_conn *conn, uint64_t queued);
 
+/* True if connections or dials are open. */
+bool driver_is_open(const struct ps_driver *d);
+/* Makes the end of a closing driver due once nothing is open. */
+void driver_maybe_closed(struct ps_driver *d);
+
+/* accept.c */
+
+/* Reports the dials that have ended; false: there are none. */
+bool driver_report_dials(struct ps_driver *d);
+
 /* dial.c */
 
 /* Carries out PS_FX_DIAL and PS_FX_PROBE. */
 void driver_dial(struct ps_driver *d, const struct ps_fx *fx);
 void driver_probe(struct ps_driver *d, const struct ps_fx *fx);
-/* Reports one dial that ended inside its call; false: there is none. */
-bool driver_report_dials(struct ps_driver *d);
 void driver_cancel_dials(struct ps_driver *d);
 
 /* output.c */
