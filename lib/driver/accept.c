@@ -232,7 +232,7 @@ bool driver_report_dials(struct ps_driver *d)
     struct ps_list_node *n;
     bool any = false;
 
-    while ((n = ps_list_pop(&d->ended_dials)) != NULL) {
+    while ((n = ps_list_pop(&d->dials.ended)) != NULL) {
         struct dial *dial = PS_CONTAINER(n, struct dial, node);
 
         report_dial(d, dial);

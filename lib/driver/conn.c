@@ -24,7 +24,7 @@ static void greeting_done(struct daemon_conn *c)
 {
     if (ps_list_linked(&c->pre_handshake)) {
         ps_list_remove(&c->pre_handshake);
-        c->driver->pre_handshake_count--;
+        c->driver->pre_handshake.count--;
     }
 }
 
@@ -40,7 +40,7 @@ static void conn_resumed(struct daemon_conn *c)
 {
     if (ps_list_linked(&c->paused)) {
         ps_list_remove(&c->paused);
-        c->driver->paused_count--;
+        c->driver->paused.count--;
     }
 }
 
@@ -66,8 +66,8 @@ static int on_header(void *ctx, struct ps_conn *conn, const struct ps_msg *msg,
         *ret_dst = ps_slice_data(&c->payload);
     }
     if (rc == PS_E_AGAIN && !ps_list_linked(&c->paused)) {
-        ps_list_push_back(&d->paused, &c->paused);
-        d->paused_count++;
+        ps_list_push_back(&d->paused.conns, &c->paused);
+        d->paused.count++;
     } else if (rc != PS_E_AGAIN) {
         conn_resumed(c);
     }
@@ -112,7 +112,7 @@ static bool handle_memory_frame(struct daemon_conn *c, const struct ps_msg *msg)
 static void on_worker_frame(struct daemon_conn *c, const struct ps_msg *msg,
                             uint64_t len)
 {
-    if (c->ring_memory != NULL) {
+    if (c->worker.ring_memory != NULL) {
         /* Operations that the worker pushed before it sent this. */
         (void)driver_ring_poll(c, ps_conn_frames(c->conn) - 1);
         if (!ps_conn_is_open(c->conn)) {
@@ -179,6 +179,16 @@ void driver_on_sent(void *ctx, struct ps_conn *conn, uint64_t queued)
     }
 }
 
+static void worker_closed(struct daemon_conn *c)
+{
+    ps_process_close(c->worker.process);
+    if (c->worker.ring_memory != NULL) {
+        /* Operations that the worker pushed before it ended. */
+        (void)driver_ring_poll(c, ps_conn_frames(c->conn));
+        driver_drop_ring(c);
+    }
+}
+
 static void on_closed(void *ctx, struct ps_conn *conn, int rc)
 {
     struct daemon_conn *c = ctx;
@@ -189,15 +199,12 @@ static void on_closed(void *ctx, struct ps_conn *conn, int rc)
                                         ? PS_LOG_DEBUG
                                         : PS_LOG_WARNING;
 
-    ps_process_close(c->process);
     ps_account_count_line(&c->account, level);
     ps_log_of(LOG_CLOSED + (uint64_t)-rc * 8 + c->kind * 2 + c->is_shm, level,
               "connection closed peer=%s reason=\"%s\"", ps_conn_peer(conn),
               ps_conn_reason(conn));
-    if (c->ring_memory != NULL) {
-        /* Operations that the worker pushed before it ended. */
-        (void)driver_ring_poll(c, ps_conn_frames(conn));
-        driver_drop_ring(c);
+    if (c->kind == PS_CONN_LOCAL) {
+        worker_closed(c);
     }
     driver_add_stats(&d->closed_stats, conn);
     (void)ps_map_remove(d->conns, c->id);
@@ -225,8 +232,8 @@ static void on_closed(void *ctx, struct ps_conn *conn, int rc)
 
 bool driver_is_open(const struct ps_driver *d)
 {
-    return ps_map_count(d->conns) > 0 || !ps_list_empty(&d->dials) ||
-           !ps_list_empty(&d->ended_dials);
+    return ps_map_count(d->conns) > 0 || !ps_list_empty(&d->dials.running) ||
+           !ps_list_empty(&d->dials.ended);
 }
 
 void driver_maybe_closed(struct ps_driver *d)
@@ -249,7 +256,7 @@ static void process_ended(void *ctx)
 static void watch_process(struct daemon_conn *c, int fd)
 {
     int rc = ps_process_watch(c->driver->opt.loop, fd, process_ended, c,
-                              &c->process);
+                              &c->worker.process);
 
     if (rc != 0) {
         ps_log(PS_LOG_DEBUG, "process not watched peer=%s reason=\"%s\"",
@@ -266,34 +273,34 @@ static const struct ps_conn_ops conn_ops = {
 
 static void close_refused(struct ps_driver *d)
 {
-    for (uint32_t i = 0; i < d->refused_count; i++) {
-        close(d->refused[i]);
+    for (uint32_t i = 0; i < d->refused.count; i++) {
+        close(d->refused.fds[i]);
     }
-    d->refused_count = 0;
+    d->refused.count = 0;
 }
 
 static void refused_due(struct ps_loop_timer *t)
 {
-    close_refused(PS_CONTAINER(t, struct ps_driver, refused_timer));
+    close_refused(PS_CONTAINER(t, struct ps_driver, refused.timer));
 }
 
 /* Closes a refused connection later: the peer may be about to send its hello,
  * and an immediate close would hide the reason from it. */
 static void close_later(struct ps_driver *d, int fd)
 {
-    if (d->refused_count == REFUSED_MAX) {
+    if (d->refused.count == REFUSED_MAX) {
         close_refused(d);
     }
-    d->refused[d->refused_count++] = fd;
-    d->refused_timer.due = refused_due;
-    ps_loop_timer_set(d->opt.loop, &d->refused_timer,
+    d->refused.fds[d->refused.count++] = fd;
+    d->refused.timer.due = refused_due;
+    ps_loop_timer_set(d->opt.loop, &d->refused.timer,
                       ps_loop_now(d->opt.loop) + REFUSED_TIME);
 }
 
 void driver_close_refused(struct ps_driver *d)
 {
     close_refused(d);
-    ps_loop_timer_set(d->opt.loop, &d->refused_timer, PS_TIME_NEVER);
+    ps_loop_timer_set(d->opt.loop, &d->refused.timer, PS_TIME_NEVER);
 }
 
 void driver_refuse(struct ps_driver *d, int fd, const char *peer,
@@ -312,7 +319,7 @@ void driver_refuse(struct ps_driver *d, int fd, const char *peer,
     (void)shutdown(fd, SHUT_WR);
     close_later(d, fd);
     d->closed_stats.refused++;
-    ps_account_count_line(&d->output, PS_LOG_WARNING);
+    ps_account_count_line(&d->output.total, PS_LOG_WARNING);
     ps_log_of(LOG_REFUSED, PS_LOG_WARNING,
               "connection refused peer=%s reason=\"%s\"", peer, why);
 }
@@ -320,12 +327,12 @@ void driver_refuse(struct ps_driver *d, int fd, const char *peer,
 /* Evicts the oldest connection that has not completed its handshake. */
 static void evict_pre_handshake(struct ps_driver *d)
 {
-    PS_LIST_EACH(n, &d->pre_handshake)
+    PS_LIST_EACH(n, &d->pre_handshake.conns)
     {
         struct daemon_conn *c = PS_CONTAINER(n, struct daemon_conn,
                                              pre_handshake);
 
-        if (d->pre_handshake_count < d->opt.pre_handshake_max) {
+        if (d->pre_handshake.count < d->opt.pre_handshake_max) {
             return;
         }
         if (ps_conn_is_open(c->conn)) {
@@ -395,8 +402,8 @@ static void await_handshake(struct daemon_conn *c)
     struct ps_driver *d = c->driver;
 
     evict_pre_handshake(d);
-    ps_list_push_back(&d->pre_handshake, &c->pre_handshake);
-    d->pre_handshake_count++;
+    ps_list_push_back(&d->pre_handshake.conns, &c->pre_handshake);
+    d->pre_handshake.count++;
 }
 
 void driver_open(struct ps_driver *d, const struct conn_opening *o,

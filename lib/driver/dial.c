@@ -22,7 +22,7 @@ static void dial_done(void *ctx, int fd, int rc, const char *detail)
     dial->rc = rc;
     dial->detail = ps_strdup(detail);
     ps_list_remove(&dial->node);
-    ps_list_push_back(&dial->driver->ended_dials, &dial->node);
+    ps_list_push_back(&dial->driver->dials.ended, &dial->node);
 }
 
 /* Connects to a server on this host. False: TCP is needed. */
@@ -63,7 +63,8 @@ static void start_dial(struct dial *dial, ps_time timeout)
 
     dial->rc = ps_dial_start(d->opt.loop, dial->address, timeout, dial_done,
                              dial, &dial->dial);
-    ps_list_push_back(dial->rc == 0 ? &d->dials : &d->ended_dials, &dial->node);
+    ps_list_push_back(dial->rc == 0 ? &d->dials.running : &d->dials.ended,
+                      &dial->node);
 }
 
 void driver_dial(struct ps_driver *d, const struct ps_fx *fx)
@@ -74,7 +75,7 @@ void driver_dial(struct ps_driver *d, const struct ps_fx *fx)
 
     dial->peer_roles = 1u << (sched ? PS_ROLE_SCHED : PS_ROLE_SERVER);
     if (!sched && d->opt.same_host && dial->subflow_of == 0 && dial_shm(dial)) {
-        ps_list_push_back(&d->ended_dials, &dial->node);
+        ps_list_push_back(&d->dials.ended, &dial->node);
         return;
     }
     start_dial(dial,
@@ -91,7 +92,7 @@ void driver_probe(struct ps_driver *d, const struct ps_fx *fx)
 
 void driver_cancel_dials(struct ps_driver *d)
 {
-    PS_LIST_EACH(node, &d->dials)
+    PS_LIST_EACH(node, &d->dials.running)
     {
         ps_dial_cancel(PS_CONTAINER(node, struct dial, node)->dial);
     }

@@ -84,14 +84,14 @@ static void report_freed_arenas(struct ps_driver *d)
 /* Retries paused reads; any step may have freed memory. */
 static bool resume_paused(struct ps_driver *d)
 {
-    uint32_t count = d->paused_count;
+    uint32_t count = d->paused.count;
 
-    if (!d->has_stepped || count == 0) {
+    if (!d->paused.has_stepped || count == 0) {
         return false;
     }
-    d->has_stepped = false;
+    d->paused.has_stepped = false;
     while (count-- > 0) {
-        struct ps_list_node *n = ps_list_first(&d->paused);
+        struct ps_list_node *n = ps_list_first(&d->paused.conns);
 
         if (n == NULL) {
             break;
@@ -100,10 +100,10 @@ static bool resume_paused(struct ps_driver *d)
 
         /* Moves to the tail, so that all get served. */
         ps_list_remove(n);
-        ps_list_push_back(&d->paused, n);
+        ps_list_push_back(&d->paused.conns, n);
         ps_conn_resume(c->conn);
     }
-    return d->has_stepped;
+    return d->paused.has_stepped;
 }
 
 static bool before_poll_once(struct ps_driver *d)
@@ -128,33 +128,33 @@ static bool before_poll_once(struct ps_driver *d)
 static bool busy_poll(struct ps_driver *d)
 {
     ps_time now = ps_loop_now(d->opt.loop);
-    bool fed = d->was_fed;
+    bool fed = d->polling.was_fed;
     bool crowded = false;
 
-    d->was_fed = false;
+    d->polling.was_fed = false;
     if (fed) {
         ps_time budget;
 
-        if (d->busy_poll_until != 0) {
-            ps_spin_record(&d->busy_poll, true, false);
+        if (d->polling.until != 0) {
+            ps_spin_record(&d->polling.spin, true, false);
         }
-        budget = ps_spin_budget(&d->busy_poll);
-        d->busy_poll_until = budget > 0 ? now + budget : 0;
+        budget = ps_spin_budget(&d->polling.spin);
+        d->polling.until = budget > 0 ? now + budget : 0;
         return budget > 0;
     }
-    if (d->busy_poll_until == 0) {
+    if (d->polling.until == 0) {
         return false;
     }
-    if (now < d->busy_poll_until) {
+    if (now < d->polling.until) {
         (void)sched_yield();
-        crowded = ps_spin_is_crowded(&d->busy_poll, now,
+        crowded = ps_spin_is_crowded(&d->polling.spin, now,
                                      ps_loop_now(d->opt.loop));
     }
-    if (now >= d->busy_poll_until || crowded) {
-        ps_spin_record(&d->busy_poll, false, crowded);
-        d->busy_poll_until = 0;
+    if (now >= d->polling.until || crowded) {
+        ps_spin_record(&d->polling.spin, false, crowded);
+        d->polling.until = 0;
     }
-    return d->busy_poll_until != 0;
+    return d->polling.until != 0;
 }
 
 static bool before_poll(void *ctx)
@@ -212,7 +212,7 @@ static void grace_expired(struct ps_loop_timer *t)
     }
     d->closed = NULL;
     ps_loop_timer_set(d->opt.loop, &d->tick_timer, PS_TIME_NEVER);
-    ps_loop_timer_set(d->opt.loop, &d->watch_timer, PS_TIME_NEVER);
+    ps_loop_timer_set(d->opt.loop, &d->watch.timer, PS_TIME_NEVER);
     closed(d->opt.ctx);
 }
 
@@ -240,14 +240,14 @@ struct ps_driver *ps_driver_new(const struct ps_driver_options *opt)
     d->multipath.io_threads = count_io_threads(d);
     d->conns = ps_map_new();
     driver_output_init(d);
-    ps_list_init(&d->pre_handshake);
+    ps_list_init(&d->pre_handshake.conns);
     ps_list_init(&d->to_flush);
-    ps_list_init(&d->paused);
-    ps_list_init(&d->ring_conns);
-    ps_list_init(&d->ring_wakes);
-    ps_spin_init(&d->busy_poll, opt->busy_poll);
-    ps_list_init(&d->dials);
-    ps_list_init(&d->ended_dials);
+    ps_list_init(&d->paused.conns);
+    ps_list_init(&d->rings.conns);
+    ps_list_init(&d->rings.wakes);
+    ps_spin_init(&d->polling.spin, opt->busy_poll);
+    ps_list_init(&d->dials.running);
+    ps_list_init(&d->dials.ended);
     ps_effects_init(&d->fx);
     d->tick_timer.due = tick_timer_due;
     d->grace_timer.due = grace_expired;

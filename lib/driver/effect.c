@@ -60,8 +60,10 @@ void driver_mark_flush(struct daemon_conn *c)
     if (!ps_list_linked(&c->to_flush)) {
         ps_list_push_back(&c->driver->to_flush, &c->to_flush);
     }
-    c->path.queued = ps_conn_queued(c->conn);
-    c->path.by_reference = ps_conn_refers_to_arenas(c->conn);
+    if (c->kind != PS_CONN_LOCAL) {
+        c->path.queued = ps_conn_queued(c->conn);
+        c->path.by_reference = ps_conn_refers_to_arenas(c->conn);
+    }
     driver_output_update(c);
 }
 
@@ -169,10 +171,11 @@ static void send_op_done(struct ps_driver *d, const struct ps_fx *fx)
     if (c == NULL || !ps_conn_is_open(c->conn)) {
         return;
     }
-    if (c->ring_memory != NULL &&
-        ps_ring_push_done(&c->ring, fx->op_done.op_id, fx->op_done.version)) {
-        if (!ps_list_linked(&c->ring_wake)) {
-            ps_list_push_back(&d->ring_wakes, &c->ring_wake);
+    if (c->worker.ring_memory != NULL &&
+        ps_ring_push_done(&c->worker.ring, fx->op_done.op_id,
+                          fx->op_done.version)) {
+        if (!ps_list_linked(&c->worker.ring_wake)) {
+            ps_list_push_back(&d->rings.wakes, &c->worker.ring_wake);
         }
         return;
     }
@@ -193,10 +196,11 @@ static void send_op_progress(struct ps_driver *d, const struct ps_fx *fx)
         .op_id = fx->op_progress.op_id, .bytes = fx->op_progress.bytes_ready};
     struct daemon_conn *c = ps_map_get(d->conns, fx->op_progress.conn);
 
-    if (c != NULL && c->ring_memory != NULL && ps_conn_is_open(c->conn) &&
-        ps_ring_push_progress(&c->ring, &piece) &&
-        !ps_list_linked(&c->ring_wake)) {
-        ps_list_push_back(&d->ring_wakes, &c->ring_wake);
+    if (c != NULL && c->worker.ring_memory != NULL &&
+        ps_conn_is_open(c->conn) &&
+        ps_ring_push_progress(&c->worker.ring, &piece) &&
+        !ps_list_linked(&c->worker.ring_wake)) {
+        ps_list_push_back(&d->rings.wakes, &c->worker.ring_wake);
     }
 }
 
@@ -240,7 +244,9 @@ static void close_conn(struct ps_driver *d, const struct ps_fx *fx)
         return;
     }
     ps_conn_finish(c->conn);
-    ps_path_finish(&c->path, &d->fx);
+    if (c->kind != PS_CONN_LOCAL) {
+        ps_path_finish(&c->path, &d->fx);
+    }
 }
 
 void driver_apply_effects(struct ps_driver *d)
@@ -292,8 +298,8 @@ void driver_feed_at(struct ps_driver *d, struct ps_event *ev, ps_time now)
     rc = d->opt.machine.ops->step(d->opt.machine.self, ev, &d->fx);
     driver_apply_effects(d);
     d->is_stepping = false;
-    d->has_stepped = true;
-    d->was_fed = true;
+    d->paused.has_stepped = true;
+    d->polling.was_fed = true;
     if (rc < 0) {
         d->failure = rc;
     }

@@ -29,6 +29,16 @@
 
 struct output_user;
 
+/* State of a connection to a worker. */
+struct worker_conn {
+    struct ps_process *process; /* Watch of its process; NULL: not watched. */
+    struct ps_buf *ring_memory; /* Mapping of its ring; NULL: no ring. */
+    struct ps_ring_agent ring;
+    struct ps_list_node ring_conn;
+    /* In the list while its ring has new completions. */
+    struct ps_list_node ring_wake;
+};
+
 struct daemon_conn {
     struct ps_driver *driver;
     ps_conn_id id;
@@ -42,13 +52,6 @@ struct daemon_conn {
     /* Account of its user, for workers and tools; else NULL. */
     struct output_user *user;
     struct ps_slice payload; /* Payload being received; owned reference. */
-    /* LOCAL: watch of the worker's process. NULL: not watched. */
-    struct ps_process *process;
-    struct ps_buf *ring_memory; /* Mapping of its ring; NULL: no ring. */
-    struct ps_ring_agent ring;
-    struct ps_list_node ring_conn;
-    /* In the list while its ring has new completions. */
-    struct ps_list_node ring_wake;
     /* Why the payload being received is discarded; 0: it is kept. */
     int discard_reason;
     bool is_shm;
@@ -56,7 +59,68 @@ struct daemon_conn {
     /* Dialled to a server by TCP: watched while it sends. Members detect loss
      * of the scheduler by missing replies to their pings. */
     bool is_watched;
-    struct ps_path path; /* Not LOCAL: its place in its link. */
+    union {
+        struct worker_conn worker; /* LOCAL */
+        struct ps_path path;       /* Others: the place in a link. */
+    };
+};
+
+struct driver_pre_handshake {
+    struct ps_list conns; /* Oldest first. */
+    uint32_t count;
+};
+
+/* Connections whose reading waits for memory. */
+struct driver_paused {
+    struct ps_list conns;
+    uint32_t count;
+    bool has_stepped; /* Stepped since they were retried last. */
+};
+
+struct driver_rings {
+    struct ps_list conns; /* Connections with a ring. */
+    struct ps_list wakes; /* Those with new completions. */
+    bool are_asleep;      /* Workers have to wake the agent. */
+};
+
+struct driver_dials {
+    struct ps_list running;
+    struct ps_list ended; /* Still to be reported. */
+};
+
+/* Refused sockets, with the reason sent, that are not closed yet. */
+struct driver_refused {
+    struct ps_loop_timer timer;
+    int fds[REFUSED_MAX];
+    uint32_t count;
+};
+
+struct driver_liveness {
+    struct ps_listener *listener; /* NULL: none. */
+    char host[PS_ADDRESS_MAX + 1];
+    char address[PS_ADDRESS_MAX + 1];
+};
+
+struct driver_watch {
+    struct ps_loop_timer timer; /* Next check of unacknowledged bytes. */
+    bool is_set;                /* The timer is armed. */
+};
+
+struct driver_polling {
+    struct ps_spin spin;
+    ps_time until; /* End of busy polling; 0: not polling. */
+    bool was_fed;  /* Stepped since the last busy_poll(). */
+};
+
+/* Memory of queued output. */
+struct driver_output {
+    struct ps_account total;
+    struct ps_account_limits caller_limits; /* Workers and tools. */
+    struct ps_account_limits link_limits;   /* Daemons. */
+    struct ps_account_limits user_limits;
+    struct ps_account_limits total_limits;
+    struct ps_map *users; /* struct output_user by uid. */
+    ps_conn_id relieved;  /* Connection closed to free memory; 0: none. */
 };
 
 struct ps_driver {
@@ -65,53 +129,32 @@ struct ps_driver {
     struct ps_map *conns;
     ps_conn_id last_id;
     uint32_t local_count;
-    uint32_t pre_handshake_count;
-    uint32_t paused_count;
     uint32_t computing;
-    struct ps_list pre_handshake; /* Oldest first. */
     struct ps_list to_flush;
-    struct ps_list paused;
-    struct ps_list ring_conns;
-    struct ps_list ring_wakes;
-    struct ps_list dials;
-    /* Dials that have ended and are still to be reported. */
-    struct ps_list ended_dials;
+    struct driver_pre_handshake pre_handshake;
+    struct driver_paused paused;
+    struct driver_rings rings;
+    struct driver_dials dials;
     struct ps_effects fx;
     /* Wakes the loop; before_poll() feeds the tick. */
     struct ps_loop_timer tick_timer;
-    struct ps_loop_timer refused_timer;
-    /* Refused, with the reason sent, and not closed yet. */
-    int refused[REFUSED_MAX];
-    uint32_t refused_count;
-    struct ps_loop_timer grace_timer;      /* Grace while closing. */
-    struct ps_listener *liveness_listener; /* NULL: none. */
-    char liveness_host[PS_ADDRESS_MAX + 1];
-    char liveness_address[PS_ADDRESS_MAX + 1];
-    struct ps_loop_timer watch_timer; /* Next check of unacknowledged bytes. */
-    bool watch_is_set;                /* The timer is armed. */
+    struct ps_loop_timer grace_timer; /* Grace while closing. */
+    struct driver_refused refused;
+    struct driver_liveness liveness;
+    struct driver_watch watch;
+    struct driver_polling polling;
+    struct driver_output output;
     bool is_stepping;
-    bool has_stepped;  /* Stepped since paused reads were retried last. */
-    bool rings_asleep; /* Workers have to wake the agent. */
-    bool was_fed;      /* Stepped since the last busy_poll(). */
-    struct ps_spin busy_poll;
-    ps_time busy_poll_until; /* End of busy polling; 0: not polling. */
     bool is_closing;
     int failure;
-    void (*closed)(void *ctx);
+    void (*closed)(void *ctx); /* NULL: not closing, or closed. */
     /* Count of freed arenas at the last notice to peers. */
     uint64_t arenas_freed;
-    struct ps_account output;               /* Sum of all queued output. */
-    struct ps_account_limits caller_limits; /* Workers and tools. */
-    struct ps_account_limits link_limits;   /* Daemons. */
-    struct ps_account_limits user_limits;
-    struct ps_account_limits total_limits;
-    struct ps_map *users; /* struct output_user by uid. */
-    ps_conn_id relieved;  /* Connection closed to free memory; 0: none. */
     struct ps_driver_stats closed_stats; /* Sums over closed connections. */
 };
 
 struct dial {
-    struct ps_list_node node; /* In `dials`, or once it ended in ended_dials. */
+    struct ps_list_node node; /* In a list of struct driver_dials. */
     struct ps_driver *driver;
     struct ps_dial *dial; /* NULL: the dial failed at its start. */
     uint64_t target;

@@ -62,9 +62,9 @@ static int listen_free(const struct ps_driver *d, const char *host, int *ret_fd,
 
 void driver_liveness_close(struct ps_driver *d)
 {
-    ps_listener_close(d->liveness_listener);
-    d->liveness_listener = NULL;
-    d->liveness_host[0] = '\0';
+    ps_listener_close(d->liveness.listener);
+    d->liveness.listener = NULL;
+    d->liveness.host[0] = '\0';
 }
 
 const char *driver_liveness_address(struct ps_driver *d, int fd)
@@ -79,8 +79,8 @@ const char *driver_liveness_address(struct ps_driver *d, int fd)
         !host_of_socket(fd, host, sizeof(host), &v6)) {
         return NULL;
     }
-    if (d->liveness_listener != NULL && strcmp(host, d->liveness_host) == 0) {
-        return d->liveness_address;
+    if (d->liveness.listener != NULL && strcmp(host, d->liveness.host) == 0) {
+        return d->liveness.address;
     }
     driver_liveness_close(d);
     rc = listen_free(d, host, &sock, &port);
@@ -92,12 +92,12 @@ const char *driver_liveness_address(struct ps_driver *d, int fd)
         return NULL;
     }
     if (ps_listener_open(d->opt.loop, sock, refuse_caller, NULL,
-                         &d->liveness_listener) != 0) {
+                         &d->liveness.listener) != 0) {
         close(sock);
         return NULL;
     }
-    snprintf(d->liveness_host, sizeof(d->liveness_host), "%.200s", host);
-    snprintf(d->liveness_address, sizeof(d->liveness_address),
+    snprintf(d->liveness.host, sizeof(d->liveness.host), "%.200s", host);
+    snprintf(d->liveness.address, sizeof(d->liveness.address),
              v6 ? "[%.200s]:%u" : "%.200s:%u", host, (unsigned)port);
-    return d->liveness_address;
+    return d->liveness.address;
 }

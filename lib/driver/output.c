@@ -43,34 +43,36 @@ void driver_output_init(struct ps_driver *d)
     uint64_t total = opt->output_total != 0 ? opt->output_total
                                             : PS_OUTPUT_TOTAL_DEFAULT;
 
-    set_output_limit(&d->caller_limits,
+    set_output_limit(&d->output.caller_limits,
                      opt->output != 0 ? opt->output : PS_OUTPUT_DEFAULT,
                      "limits.output");
-    set_output_limit(&d->link_limits,
+    set_output_limit(&d->output.link_limits,
                      opt->link_output != 0 ? opt->link_output
                                            : PS_OUTPUT_LINK_DEFAULT,
                      "limits.link_output");
-    set_output_limit(&d->user_limits, ps_max_u64(total / USER_SHARE_DIV, 1),
+    set_output_limit(&d->output.user_limits,
+                     ps_max_u64(total / USER_SHARE_DIV, 1),
                      "a quarter of limits.output_total");
-    set_output_limit(&d->total_limits, total, "limits.output_total");
-    d->users = ps_map_new();
-    ps_account_init(&d->output, PS_ACCOUNT_DAEMON, "output", &d->total_limits);
+    set_output_limit(&d->output.total_limits, total, "limits.output_total");
+    d->output.users = ps_map_new();
+    ps_account_init(&d->output.total, PS_ACCOUNT_DAEMON, "output",
+                    &d->output.total_limits);
     if (opt->machine.account != NULL) {
-        ps_account_add_parent(&d->output, opt->machine.account);
+        ps_account_add_parent(&d->output.total, opt->machine.account);
     }
 }
 
 void driver_output_fini(struct ps_driver *d)
 {
-    assert(ps_map_count(d->users) == 0);
-    ps_map_free(d->users);
-    ps_account_fini(&d->output);
+    assert(ps_map_count(d->output.users) == 0);
+    ps_map_free(d->output.users);
+    ps_account_fini(&d->output.total);
 }
 
 static void attach_user(struct daemon_conn *c, uint64_t uid)
 {
     struct ps_driver *d = c->driver;
-    struct output_user *u = ps_map_get(d->users, uid);
+    struct output_user *u = ps_map_get(d->output.users, uid);
     char name[32] = "unknown (tools by TCP)";
 
     if (u == NULL) {
@@ -79,9 +81,10 @@ static void attach_user(struct daemon_conn *c, uint64_t uid)
         if (uid != UNKNOWN_UID) {
             snprintf(name, sizeof(name), "%" PRIu64, uid);
         }
-        ps_account_init(&u->account, PS_ACCOUNT_USER, name, &d->user_limits);
-        ps_account_add_parent(&u->account, &d->output);
-        ps_map_put(d->users, uid, u);
+        ps_account_init(&u->account, PS_ACCOUNT_USER, name,
+                        &d->output.user_limits);
+        ps_account_add_parent(&u->account, &d->output.total);
+        ps_map_put(d->output.users, uid, u);
     }
     u->connections++;
     c->user = u;
@@ -97,12 +100,12 @@ void driver_output_open(struct daemon_conn *c, const struct ps_event *ev)
      * hello. */
     ps_account_init(&c->account, local ? PS_ACCOUNT_SESSION : PS_ACCOUNT_PEER,
                     ps_conn_peer(c->conn),
-                    c->kind == PS_CONN_DIALLED ? &d->link_limits
-                                               : &d->caller_limits);
+                    c->kind == PS_CONN_DIALLED ? &d->output.link_limits
+                                               : &d->output.caller_limits);
     if (local) {
         attach_user(c, ev->open.uid);
     }
-    ps_account_add_parent(&c->account, &d->output);
+    ps_account_add_parent(&c->account, &d->output.total);
 }
 
 void driver_output_greeted(struct daemon_conn *c)
@@ -113,7 +116,7 @@ void driver_output_greeted(struct daemon_conn *c)
     if (ps_conn_peer_role(c->conn) == PS_ROLE_CTL) {
         attach_user(c, UNKNOWN_UID);
     } else {
-        c->account.limits = &c->driver->link_limits;
+        c->account.limits = &c->driver->output.link_limits;
     }
 }
 
@@ -124,7 +127,7 @@ void driver_output_closed(struct daemon_conn *c)
     ps_account_set_used(&c->account, PS_COST_OUTPUT, 0);
     ps_account_fini(&c->account);
     if (u != NULL && --u->connections == 0) {
-        (void)ps_map_remove(c->driver->users, u->uid);
+        (void)ps_map_remove(c->driver->output.users, u->uid);
         ps_account_fini(&u->account);
         ps_free(u);
     }
@@ -236,17 +239,18 @@ static bool refill_reserve(void)
 void driver_relieve(struct ps_driver *d)
 {
     if (!ps_alloc_is_starved() ||
-        (d->relieved != 0 && ps_map_get(d->conns, d->relieved) != NULL)) {
+        (d->output.relieved != 0 &&
+         ps_map_get(d->conns, d->output.relieved) != NULL)) {
         return;
     }
     if (ps_alloc_reserve(PS_RESERVE_BYTES)) {
-        d->relieved = 0;
+        d->output.relieved = 0;
         ps_log_of(LOG_MEMORY, PS_LOG_WARNING,
                   "memory was used up, and there is some again");
         return;
     }
-    d->relieved = evict_heaviest(d);
-    if (d->relieved == 0 && refill_reserve()) {
+    d->output.relieved = evict_heaviest(d);
+    if (d->output.relieved == 0 && refill_reserve()) {
         ps_log_of(LOG_MEMORY, PS_LOG_WARNING,
                   "memory is nearly used up, and no peer holds much of it");
     }

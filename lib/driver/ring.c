@@ -103,14 +103,15 @@ void driver_accept_ring(struct daemon_conn *c, const struct ps_msg *msg)
         ps_conn_close(c->conn, PS_E_PROTO, "l_ring without a descriptor");
         return;
     }
-    if (c->ring_memory != NULL || msg->l_ring.size != ps_ring_bytes()) {
+    if (c->worker.ring_memory != NULL || msg->l_ring.size != ps_ring_bytes()) {
         close(fd);
         ps_conn_close(c->conn, PS_E_PROTO,
-                      c->ring_memory != NULL ? "a second l_ring"
-                                             : "l_ring of another size");
+                      c->worker.ring_memory != NULL ? "a second l_ring"
+                                                    : "l_ring of another size");
         return;
     }
-    int rc = ps_local_map_shared(fd, msg->l_ring.size, &c->ring_memory, &why);
+    int rc = ps_local_map_shared(fd, msg->l_ring.size, &c->worker.ring_memory,
+                                 &why);
 
     if (rc != 0) {
         char text[PS_TEXT_MAX];
@@ -120,20 +121,20 @@ void driver_accept_ring(struct daemon_conn *c, const struct ps_msg *msg)
         no_memory(c, PS_EV_REGION, 0, msg->l_ring.size, rc, text);
         return;
     }
-    ps_ring_agent_init(&c->ring, c->ring_memory->data);
-    ps_list_push_back(&c->driver->ring_conns, &c->ring_conn);
+    ps_ring_agent_init(&c->worker.ring, c->worker.ring_memory->data);
+    ps_list_push_back(&c->driver->rings.conns, &c->worker.ring_conn);
 }
 
 void driver_drop_ring(struct daemon_conn *c)
 {
-    if (ps_list_linked(&c->ring_wake)) {
-        ps_list_remove(&c->ring_wake);
+    if (ps_list_linked(&c->worker.ring_wake)) {
+        ps_list_remove(&c->worker.ring_wake);
     }
-    if (ps_list_linked(&c->ring_conn)) {
-        ps_list_remove(&c->ring_conn);
+    if (ps_list_linked(&c->worker.ring_conn)) {
+        ps_list_remove(&c->worker.ring_conn);
     }
-    ps_buf_unref(c->ring_memory);
-    c->ring_memory = NULL;
+    ps_buf_unref(c->worker.ring_memory);
+    c->worker.ring_memory = NULL;
 }
 
 bool driver_ring_poll(struct daemon_conn *c, uint64_t frames)
@@ -149,7 +150,8 @@ bool driver_ring_poll(struct daemon_conn *c, uint64_t frames)
     /* Bounded, so that a worker that keeps its ring full does not starve
      * others. */
     while (count < PS_RING_OP_SLOTS &&
-           (rc = ps_ring_pop_ops(&c->ring, frames, ops, RING_BATCH_MAX)) > 0) {
+           (rc = ps_ring_pop_ops(&c->worker.ring, frames, ops,
+                                 RING_BATCH_MAX)) > 0) {
         count += (uint32_t)rc;
         ev.ops.count = (uint32_t)rc;
         driver_feed_at(c->driver, &ev, now);
@@ -163,13 +165,14 @@ bool driver_ring_poll(struct daemon_conn *c, uint64_t frames)
 
 bool driver_poll_rings(struct ps_driver *d)
 {
-    struct ps_list_node *n = ps_list_first(&d->ring_conns);
+    struct ps_list_node *n = ps_list_first(&d->rings.conns);
     bool any = false;
 
     while (n != NULL) {
-        struct daemon_conn *c = PS_CONTAINER(n, struct daemon_conn, ring_conn);
+        struct daemon_conn *c = PS_CONTAINER(n, struct daemon_conn,
+                                             worker.ring_conn);
 
-        n = ps_list_next(&d->ring_conns, n);
+        n = ps_list_next(&d->rings.conns, n);
         if (ps_conn_is_open(c->conn)) {
             any |= driver_ring_poll(c, ps_conn_frames(c->conn));
         }
@@ -179,26 +182,28 @@ bool driver_poll_rings(struct ps_driver *d)
 
 void driver_rings_wake(struct ps_driver *d)
 {
-    if (!d->rings_asleep) {
+    if (!d->rings.are_asleep) {
         return;
     }
-    d->rings_asleep = false;
-    PS_LIST_EACH(n, &d->ring_conns)
+    d->rings.are_asleep = false;
+    PS_LIST_EACH(n, &d->rings.conns)
     {
         ps_ring_agent_awake(
-            &PS_CONTAINER(n, struct daemon_conn, ring_conn)->ring);
+            &PS_CONTAINER(n, struct daemon_conn, worker.ring_conn)
+                 ->worker.ring);
     }
 }
 
 bool driver_rings_sleep(struct ps_driver *d)
 {
-    d->rings_asleep = true;
-    PS_LIST_EACH(n, &d->ring_conns)
+    d->rings.are_asleep = true;
+    PS_LIST_EACH(n, &d->rings.conns)
     {
-        struct daemon_conn *c = PS_CONTAINER(n, struct daemon_conn, ring_conn);
+        struct daemon_conn *c = PS_CONTAINER(n, struct daemon_conn,
+                                             worker.ring_conn);
 
         if (ps_conn_is_open(c->conn) &&
-            !ps_ring_agent_sleep(&c->ring, ps_conn_frames(c->conn))) {
+            !ps_ring_agent_sleep(&c->worker.ring, ps_conn_frames(c->conn))) {
             driver_rings_wake(d);
             return false;
         }
@@ -212,11 +217,12 @@ void driver_wake_ring_peers(struct ps_driver *d)
     const struct ps_conn_frame frame = {.msg = &wake, .pass_fd = -1};
     struct ps_list_node *n;
 
-    while ((n = ps_list_pop(&d->ring_wakes)) != NULL) {
-        struct daemon_conn *c = PS_CONTAINER(n, struct daemon_conn, ring_wake);
+    while ((n = ps_list_pop(&d->rings.wakes)) != NULL) {
+        struct daemon_conn *c = PS_CONTAINER(n, struct daemon_conn,
+                                             worker.ring_wake);
 
         /* On failure the connection is closing, which wakes the worker too. */
-        if (ps_ring_wake_worker(&c->ring) &&
+        if (ps_ring_wake_worker(&c->worker.ring) &&
             ps_conn_send(c->conn, &frame) == 0) {
             driver_mark_flush(c);
         }

@@ -45,11 +45,11 @@ void ps_driver_stats(const struct ps_driver *d, struct ps_driver_stats *ret)
         driver_add_stats(&s, c->conn);
     }
     s.connections = (uint32_t)ps_map_count(d->conns);
-    s.pre_handshake = d->pre_handshake_count;
-    s.paused = d->paused_count;
+    s.pre_handshake = d->pre_handshake.count;
+    s.paused = d->paused.count;
     s.computing = d->computing;
     s.queued = add_queued(d);
-    s.output = d->output.cost[PS_COST_OUTPUT].used;
+    s.output = d->output.total.cost[PS_COST_OUTPUT].used;
     *ret = s;
 }
 

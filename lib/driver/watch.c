@@ -34,7 +34,7 @@ static bool check_conn(struct daemon_conn *c)
 
 static void check_all(struct ps_loop_timer *t)
 {
-    struct ps_driver *d = PS_CONTAINER(t, struct ps_driver, watch_timer);
+    struct ps_driver *d = PS_CONTAINER(t, struct ps_driver, watch.timer);
     struct ps_map_cursor at = {0};
     struct daemon_conn *c;
     bool any = false;
@@ -42,7 +42,7 @@ static void check_all(struct ps_loop_timer *t)
     while (!d->is_closing && (c = ps_map_next(d->conns, &at)) != NULL) {
         any |= c->is_watched && check_conn(c);
     }
-    d->watch_is_set = any;
+    d->watch.is_set = any;
     if (any) {
         ps_loop_timer_set(d->opt.loop, t,
                           ps_loop_now(d->opt.loop) + WATCH_INTERVAL);
@@ -53,11 +53,11 @@ void driver_watch(struct daemon_conn *c)
 {
     struct ps_driver *d = c->driver;
 
-    if (d->watch_is_set || d->is_closing || !c->is_watched) {
+    if (d->watch.is_set || d->is_closing || !c->is_watched) {
         return;
     }
-    d->watch_is_set = true;
-    d->watch_timer.due = check_all;
-    ps_loop_timer_set(d->opt.loop, &d->watch_timer,
+    d->watch.is_set = true;
+    d->watch.timer.due = check_all;
+    ps_loop_timer_set(d->opt.loop, &d->watch.timer,
                       ps_loop_now(d->opt.loop) + WATCH_INTERVAL);
 }
