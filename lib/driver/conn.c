@@ -20,14 +20,6 @@ void driver_drop_payload(struct daemon_conn *c)
     c->payload = (struct ps_slice){0};
 }
 
-static void greeting_done(struct daemon_conn *c)
-{
-    if (ps_list_linked(&c->pre_handshake)) {
-        ps_list_remove(&c->pre_handshake);
-        c->driver->pre_handshake.count--;
-    }
-}
-
 static void on_first_frame(struct daemon_conn *c)
 {
     if (!c->is_greeted) {
@@ -157,7 +149,7 @@ static void on_frame(void *ctx, struct ps_conn *conn, const struct ps_msg *msg,
     struct daemon_conn *c = ctx;
 
     (void)conn;
-    greeting_done(c);
+    ps_pre_handshake_remove(&c->driver->pre_handshake, &c->pre_handshake);
     on_first_frame(c);
     if (c->kind == PS_CONN_LOCAL) {
         on_worker_frame(c, msg, len);
@@ -209,7 +201,7 @@ static void on_closed(void *ctx, struct ps_conn *conn, int rc)
     driver_add_stats(&d->closed_stats, conn);
     (void)ps_map_remove(d->conns, c->id);
     d->local_count -= c->kind == PS_CONN_LOCAL;
-    greeting_done(c);
+    ps_pre_handshake_remove(&d->pre_handshake, &c->pre_handshake);
     conn_resumed(c);
     if (ps_list_linked(&c->to_flush)) {
         ps_list_remove(&c->to_flush);
@@ -324,26 +316,6 @@ void driver_refuse(struct ps_driver *d, int fd, const char *peer,
               "connection refused peer=%s reason=\"%s\"", peer, why);
 }
 
-/* Evicts the oldest connection that has not completed its handshake. */
-static void evict_pre_handshake(struct ps_driver *d)
-{
-    PS_LIST_EACH(n, &d->pre_handshake.conns)
-    {
-        struct daemon_conn *c = PS_CONTAINER(n, struct daemon_conn,
-                                             pre_handshake);
-
-        if (d->pre_handshake.count < d->opt.pre_handshake_max) {
-            return;
-        }
-        if (ps_conn_is_open(c->conn)) {
-            /* It stays in the list until it is closed. */
-            ps_conn_close(c->conn, PS_E_FULL,
-                          "too many connections without a greeting");
-            return;
-        }
-    }
-}
-
 /* Reports that no connection was made of `fd`. */
 static void open_failed(struct ps_driver *d, const struct conn_opening *o,
                         struct ps_event *ev, int rc)
@@ -396,16 +368,6 @@ static int conn_open(struct daemon_conn *c, const struct conn_opening *o)
     return rc;
 }
 
-/* An accepted connection has to complete its handshake, or makes room. */
-static void await_handshake(struct daemon_conn *c)
-{
-    struct ps_driver *d = c->driver;
-
-    evict_pre_handshake(d);
-    ps_list_push_back(&d->pre_handshake.conns, &c->pre_handshake);
-    d->pre_handshake.count++;
-}
-
 void driver_open(struct ps_driver *d, const struct conn_opening *o,
                  struct ps_event *ev)
 {
@@ -431,7 +393,8 @@ void driver_open(struct ps_driver *d, const struct conn_opening *o,
         watch_process(c, o->fd);
     }
     if (c->kind != PS_CONN_DIALLED) {
-        await_handshake(c);
+        ps_pre_handshake_add(&d->pre_handshake, &c->pre_handshake, c->id,
+                             &d->fx);
     }
     ps_log(PS_LOG_DEBUG, "connection open peer=%s", o->peer);
     if (o->main != NULL) {

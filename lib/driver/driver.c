@@ -229,9 +229,6 @@ struct ps_driver *ps_driver_new(const struct ps_driver_options *opt)
     d->opt.connections_max = opt->connections_max != 0 ? opt->connections_max
                                                        : 4096;
     d->opt.local_max = opt->local_max != 0 ? opt->local_max : PS_LOCAL_MAX;
-    d->opt.pre_handshake_max = opt->pre_handshake_max != 0
-                                   ? opt->pre_handshake_max
-                                   : 64;
     d->opt.dial_timeout = opt->dial_timeout != 0 ? opt->dial_timeout
                                                  : PS_SECONDS(10);
     ps_multipath_init(&d->multipath, &(struct ps_multipath_options){
@@ -240,7 +237,9 @@ struct ps_driver *ps_driver_new(const struct ps_driver_options *opt)
     d->multipath.io_threads = count_io_threads(d);
     d->conns = ps_map_new();
     driver_output_init(d);
-    ps_list_init(&d->pre_handshake.conns);
+    ps_pre_handshake_init(&d->pre_handshake, opt->pre_handshake_max != 0
+                                                 ? opt->pre_handshake_max
+                                                 : 64);
     ps_list_init(&d->to_flush);
     ps_list_init(&d->paused.conns);
     ps_list_init(&d->rings.conns);

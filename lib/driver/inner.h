@@ -19,6 +19,7 @@
 #include "base/spin.h"
 #include "core/base/ledger.h"
 #include "core/link/multipath.h"
+#include "core/link/pre_handshake.h"
 #include "driver/driver.h"
 #include "net/loop.h"
 #include "proto/ring.h"
@@ -44,8 +45,7 @@ struct daemon_conn {
     ps_conn_id id;
     struct ps_conn *conn;
     enum ps_conn_kind kind;
-    /* In the list until its handshake is complete. */
-    struct ps_list_node pre_handshake;
+    struct ps_pre_handshake_conn pre_handshake;
     struct ps_list_node to_flush; /* In the list while new output is queued. */
     struct ps_list_node paused;
     struct ps_account account; /* Account of its queued output. */
@@ -63,11 +63,6 @@ struct daemon_conn {
         struct worker_conn worker; /* LOCAL */
         struct ps_path path;       /* Others: the place in a link. */
     };
-};
-
-struct driver_pre_handshake {
-    struct ps_list conns; /* Oldest first. */
-    uint32_t count;
 };
 
 /* Connections whose reading waits for memory. */
@@ -131,7 +126,7 @@ struct ps_driver {
     uint32_t local_count;
     uint32_t computing;
     struct ps_list to_flush;
-    struct driver_pre_handshake pre_handshake;
+    struct ps_pre_handshake pre_handshake;
     struct driver_paused paused;
     struct driver_rings rings;
     struct driver_dials dials;

@@ -489,6 +489,11 @@ static void pending_free(struct ps_sched_norm *n)
          "} else if (!link->is_ending) {",
          "    } else if (!link->is_ending && link->path_count > 2) {"),
     ],
+    "lets connections that send nothing keep others out": [
+        ("lib/core/link/pre_handshake.c",
+         "if (p->count >= p->max) {",
+         "    if (p->count > p->max) {"),
+    ],
     "acknowledges ahead what has not arrived": [
         ("lib/core/link/multipath.c",
          "choice.acks_ahead = msg->code != PS_MSG_ACK &&",

@@ -352,8 +352,8 @@ static void add_rival(struct world_options *o, struct ps_rng *r)
     }
 }
 
-/* Links of several connections, and queues in which acknowledgements are late.
- * Behind everything. */
+/* Links of several connections, queues in which acknowledgements are late, and
+ * listeners that are crowded. Behind everything. */
 static void add_connections(struct world_options *o, struct ps_rng *r)
 {
     static const uint64_t late[] = {1, 2000, 10000};
@@ -363,6 +363,9 @@ static void add_connections(struct world_options *o, struct ps_rng *r)
     }
     if (ps_rng_chance(r, 400)) {
         o->late_min = late[ps_rng_below(r, 3)];
+    }
+    if (ps_rng_chance(r, 200)) {
+        o->pre_handshake_max = 1 + (uint32_t)ps_rng_below(r, 3);
     }
 }
 

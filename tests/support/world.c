@@ -308,7 +308,7 @@ static void on_compute(struct world *w, struct wevent *e)
 static void dispatch_event(struct world *w, struct wevent *e)
 {
     struct ps_event ev = {.type = PS_EV_TICK};
-    const struct wconn *c;
+    struct wconn *c;
 
     switch (e->type) {
     case WE_TICK:

@@ -126,6 +126,8 @@ struct world_options {
     /* Queued bytes from which an acknowledgement behind them is sent ahead; 0:
      * the default. */
     uint64_t late_min;
+    /* Accepted connections before their handshake; 0: 64. */
+    uint32_t pre_handshake_max;
     bool unbatched; /* Small partitions are not batched. */
     bool story;     /* Keep the log for world_story. */
     bool trace;     /* Print everything to stderr. */

@@ -431,6 +431,21 @@ void check_rows(struct world *w, struct wworker *k, uint32_t key,
 /* The job is over: no daemon keeps state of it. */
 /* -------------------------------------------------------------------- links */
 
+void check_pre_handshake(struct world *w, const struct wnode *n)
+{
+    uint32_t count = 0;
+
+    PS_LIST_EACH(item, &n->pre_handshake.conns)
+    {
+        count +=
+            !PS_CONTAINER(item, struct ps_pre_handshake_conn, node)->is_evicted;
+    }
+    if (count > n->pre_handshake.max) {
+        world_fail(w, "%s keeps %u connections that have sent nothing", n->name,
+                   count);
+    }
+}
+
 void check_acked(struct world *w, ps_conn_id main, uint64_t ack)
 {
     struct wconn *c = world_conn(w, main / 2);

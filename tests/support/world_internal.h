@@ -3,6 +3,7 @@
 #pragma once
 
 #include "core/link/multipath.h"
+#include "core/link/pre_handshake.h"
 #include "support/world.h"
 
 #include "base/heap.h"
@@ -31,6 +32,7 @@ struct wnode {
     uint32_t incarnation; /* Incremented by each restart. */
     struct ps_machine machine;
     struct ps_multipath multipath; /* Links and their connections. */
+    struct ps_pre_handshake pre_handshake;
     struct ps_sched *sched;
     struct ps_server *server;
     struct ps_agent *agent;
@@ -64,7 +66,8 @@ struct wconn {
     /* Arrival time of the last handshake frame; later frames do not overtake
      * it. */
     ps_time fence[2];
-    struct ps_path path[2]; /* Not of a local connection. */
+    struct ps_path path[2];                     /* Not of a local connection. */
+    struct ps_pre_handshake_conn pre_handshake; /* At end 1. */
     struct wreception reception[2];
     /* Subflow: numbers that it has carried. Main connection: the highest
      * acknowledgement that has arrived. */
@@ -311,7 +314,7 @@ void world_forget_end(struct wconn *c, uint32_t end);
 void world_send(struct world *w, struct wnode *n, const struct ps_fx *f);
 void world_finish_conn(struct world *w, struct wnode *n, const struct ps_fx *f);
 /* Handle the events of connections. */
-void world_accepted(struct world *w, const struct wconn *c);
+void world_accepted(struct world *w, struct wconn *c);
 void world_connect(struct world *w, struct wevent *e);
 void world_kernel(struct world *w, struct wevent *e);
 void world_deliver(struct world *w, struct wevent *e);
@@ -369,6 +372,8 @@ void check_counts(struct world *w, const struct wworker *k, uint32_t key,
 void check_rows(struct world *w, struct wworker *k, uint32_t key,
                 uint64_t version, const uint32_t *row, uint32_t count,
                 const void *data);
+/* The oldest connections without a handshake have made room. */
+void check_pre_handshake(struct world *w, const struct wnode *n);
 /* An acknowledgement has arrived for the link with main connection `main`. */
 void check_acked(struct world *w, ps_conn_id main, uint64_t ack);
 /* This end of a subflow is closed: the effects that follow send what it has

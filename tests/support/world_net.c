@@ -106,12 +106,15 @@ struct wconn *world_conn_new(struct world *w, struct wnode *a, struct wnode *b)
     return c;
 }
 
-void world_accepted(struct world *w, const struct wconn *c)
+void world_accepted(struct world *w, struct wconn *c)
 {
     struct ps_event ev = {.type = PS_EV_OPEN, .conn = c->id * 2 + 1};
 
     ev.open.kind = PS_CONN_ACCEPTED;
     ev.open.peer = c->node[0]->name;
+    ps_pre_handshake_add(&c->node[1]->pre_handshake, &c->pre_handshake, ev.conn,
+                         &c->node[1]->fx);
+    check_pre_handshake(w, c->node[1]);
     world_step(w, c->node[1], &ev);
 }
 
@@ -424,6 +427,9 @@ static void finish_frame(struct world *w, struct wconn *c, uint32_t end,
     ev.msg.payload = r->len > 0 ? &r->payload : NULL;
     ev.msg.discard_reason = r->discard_reason;
     if (!is_local(c)) {
+        if (end == 1) {
+            ps_pre_handshake_remove(&n->pre_handshake, &c->pre_handshake);
+        }
         verdict = ps_path_receive(&c->path[end], msg, w->now, &n->fx);
     }
     switch (verdict) {
@@ -563,6 +569,9 @@ void world_forget_end(struct wconn *c, uint32_t end)
 {
     drop_reception(&c->reception[end]);
     ps_path_fini(&c->path[end]);
+    if (end == 1 && !is_local(c)) {
+        ps_pre_handshake_remove(&c->node[1]->pre_handshake, &c->pre_handshake);
+    }
     if (c->stalled_count[end] == 0) {
         return;
     }

@@ -218,6 +218,9 @@ static void begin_node(struct world *w, struct wnode *n)
             .connections = w->opt.connections > 1 ? w->opt.connections : 1,
             .payload_min = 200, /* Most partitions are small. */
             .late_min = w->opt.late_min});
+    ps_pre_handshake_init(&n->pre_handshake, w->opt.pre_handshake_max != 0
+                                                 ? w->opt.pre_handshake_max
+                                                 : 64);
     switch (n->role) {
     case PS_ROLE_SCHED:
         begin_sched(w, n);
