@@ -53,14 +53,12 @@ static int check_code(const struct ps_conn *c)
     if (reject && !c->dialled) {
         return PS_E_PERM;
     }
-    if (conn_shm_is_code(prefix->code) && !c->shm.is_used) {
+    if (!c->shm.is_used && conn_shm_is_code(prefix->code)) {
         return PS_E_PERM;
     }
-    for (unsigned role = 0; role < 32; role++) {
-        if ((c->peer_roles & 1u << role) == 0) {
-            continue;
-        }
-        rc = ps_frame_check(prefix, (enum ps_role)role, c->self);
+    for (uint32_t roles = c->peer_roles; roles != 0; roles &= roles - 1) {
+        rc = ps_frame_check(prefix, (enum ps_role)__builtin_ctz(roles),
+                            c->self);
         if (rc == 0) {
             return 0;
         }
@@ -243,10 +241,11 @@ static void header_done(struct ps_conn *c, const uint8_t *header)
     if (!fix_peer_role(c, &msg)) {
         return;
     }
-    if (!conn_shm_parse_refs(&c->shm, prefix, header + prefix->header_len)) {
+    if (prefix->ref_count > 0 &&
+        !conn_shm_parse_refs(&c->shm, prefix, header + prefix->header_len)) {
         ps_conn_close(c, PS_E_PROTO,
                       "payload is pointed at with another length");
-    } else if (conn_shm_is_code(msg.code)) {
+    } else if (c->shm.is_used && conn_shm_is_code(msg.code)) {
         accept_shm_msg(c, &msg);
     } else if (prefix->payload_len > 0) {
         begin_payload(c, &msg);

@@ -13,9 +13,7 @@
 #include <fcntl.h>
 
 /* Least payload sent by reference; below it, writing is cheaper. */
-#define REF_MIN       (8u * 1024u)
-/* A release is sent at the latest after this many bytes. */
-#define RELEASE_BYTES (512u * 1024u)
+#define REF_MIN (8u * 1024u)
 
 void conn_shm_init(struct conn_shm *s, int fd, struct ps_arenas *arenas,
                    struct ps_frame_writer *writer)
@@ -42,12 +40,6 @@ void conn_shm_fini(struct conn_shm *s)
 }
 
 /* Input */
-
-bool conn_shm_is_code(unsigned code)
-{
-    return code == PS_MSG_SHM_CAPS || code == PS_MSG_SHM_MAP ||
-           code == PS_MSG_SHM_UNMAP || code == PS_MSG_SHM_RELEASE;
-}
 
 /* Maps an arena whose descriptor came with the message. */
 static int map_peer_arena(struct conn_shm *s, struct ps_transport *t,
@@ -140,7 +132,7 @@ bool conn_shm_parse_refs(struct conn_shm *s,
         left -= ok ? s->refs[i].len : 0;
         at += PS_FIXED_SHM_REF_BYTES;
     }
-    return prefix->ref_count == 0 || (ok && left == 0);
+    return ok && left == 0;
 }
 
 int conn_shm_read(struct conn_shm *s, int fd, unsigned ref_count, void *dst,
@@ -169,11 +161,6 @@ static void send_shm_msg(struct conn_shm *s, const struct ps_msg *msg, int fd)
     (void)rc;
     f->pass_fd = fd;
     ps_frame_writer_push(s->writer, f, 0);
-}
-
-bool conn_shm_release_due(const struct conn_shm *s)
-{
-    return s->to_release_bytes >= RELEASE_BYTES;
 }
 
 bool conn_shm_send_release(struct conn_shm *s)
@@ -262,8 +249,7 @@ static bool send_arena(struct conn_shm *s, uint32_t arena)
 static bool can_refer(struct conn_shm *s, const struct ps_out_frame *f,
                       uint64_t payload_len)
 {
-    if (!conn_shm_can_refer(s) || payload_len < REF_MIN ||
-        f->slice_count > PS_FRAME_REFS_MAX) {
+    if (payload_len < REF_MIN || f->slice_count > PS_FRAME_REFS_MAX) {
         return false;
     }
     for (uint32_t i = 0; i < f->slice_count; i++) {

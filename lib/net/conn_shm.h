@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "net/shm_peer.h"
 #include "proto/frame.h"
+#include "proto/ps_msg.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -14,7 +15,6 @@
 struct ps_arenas;
 struct ps_frame_writer;
 struct ps_map;
-struct ps_msg;
 struct ps_out_frame;
 struct ps_transport;
 
@@ -57,13 +57,18 @@ static inline bool conn_shm_can_refer(const struct conn_shm *s)
 }
 
 /* True for messages about shared memory. */
-bool conn_shm_is_code(unsigned code);
+static inline bool conn_shm_is_code(unsigned code)
+{
+    return code == PS_MSG_SHM_CAPS || code == PS_MSG_SHM_MAP ||
+           code == PS_MSG_SHM_UNMAP || code == PS_MSG_SHM_RELEASE;
+}
+
 /* Handles one of them. Its descriptors come from `t`. Errors close the
  * connection, with the reason in *ret_why. */
 PS_MUST_USE int conn_shm_accept(struct conn_shm *s, struct ps_transport *t,
                                 const struct ps_msg *msg, const char **ret_why);
 
-/* Parses the references after a header. False: one is malformed, or their
+/* Parses the references after a header, of which there are some. False: one is malformed, or their
  * lengths do not match the payload's. */
 bool conn_shm_parse_refs(struct conn_shm *s,
                          const struct ps_frame_prefix *prefix,
@@ -73,8 +78,15 @@ bool conn_shm_parse_refs(struct conn_shm *s,
 PS_MUST_USE int conn_shm_read(struct conn_shm *s, int fd, unsigned ref_count,
                               void *dst, uint64_t len);
 
+/* A release is sent at the latest after this many bytes. */
+#define CONN_SHM_RELEASE_BYTES (512u * 1024u)
+
 /* True if enough is to release that it is reported before the next frame. */
-bool conn_shm_release_due(const struct conn_shm *s);
+static inline bool conn_shm_release_due(const struct conn_shm *s)
+{
+    return s->to_release_bytes >= CONN_SHM_RELEASE_BYTES;
+}
+
 /* Queues the report of released payloads; false: there are none. */
 bool conn_shm_send_release(struct conn_shm *s);
 /* Queues a message with this side's capabilities. */
@@ -82,6 +94,6 @@ void conn_shm_send_caps(struct conn_shm *s);
 /* Queues notices of freed arenas; true if there was any. */
 bool conn_shm_send_freed_arenas(struct conn_shm *s);
 /* Replaces the payload of a frame by references to its place, where that is
- * possible. The frame has space for PS_FRAME_REFS_MAX of them. */
+ * possible. Requires conn_shm_can_refer(). The frame has space for PS_FRAME_REFS_MAX of them. */
 void conn_shm_refer(struct conn_shm *s, struct ps_out_frame *f,
                     uint64_t payload_len);

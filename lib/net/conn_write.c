@@ -96,7 +96,9 @@ int ps_conn_send(struct ps_conn *c, const struct ps_conn_frame *frame)
     f->order = (uint8_t)order_of(frame);
     f->done = frame->done;
     f->ctx = frame->ctx;
-    conn_shm_refer(&c->shm, f, payload_len);
+    if (refs > 0) {
+        conn_shm_refer(&c->shm, f, payload_len);
+    }
 
     uint64_t queued = c->writer.queued + f->len + ps_out_frame_referenced(f);
 

@@ -212,7 +212,7 @@ const uint8_t *ps_frame_reader_header(struct ps_frame_reader *r)
     return NULL;
 }
 
-void ps_frame_reader_header_done(struct ps_frame_reader *r)
+void ps_frame_reader_free_header(struct ps_frame_reader *r)
 {
     ps_free(r->header);
     r->header = NULL;

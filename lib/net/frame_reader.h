@@ -78,7 +78,13 @@ PS_MUST_USE int ps_frame_reader_prefix(struct ps_frame_reader *r);
 /* Header and references of the parsed prefix, valid until
  * ps_frame_reader_header_done(); NULL: more bytes are needed. */
 const uint8_t *ps_frame_reader_header(struct ps_frame_reader *r);
-void ps_frame_reader_header_done(struct ps_frame_reader *r);
+void ps_frame_reader_free_header(struct ps_frame_reader *r);
+static inline void ps_frame_reader_header_done(struct ps_frame_reader *r)
+{
+    if (r->header != NULL) {
+        ps_frame_reader_free_header(r);
+    }
+}
 
 /* The payload follows. */
 void ps_frame_reader_begin_payload(struct ps_frame_reader *r);

@@ -13,16 +13,6 @@
  * connections get served in between. */
 #define UNRELEASED_MAX (4u * 1024u * 1024u)
 
-uint64_t ps_out_frame_referenced(const struct ps_out_frame *f)
-{
-    uint64_t sum = 0;
-
-    for (uint32_t i = 0; f->by_reference && i < f->slice_count; i++) {
-        sum += f->slices[i].len;
-    }
-    return sum;
-}
-
 static struct ps_out_frame *frame_of(struct ps_list_node *n)
 {
     return PS_CONTAINER(n, struct ps_out_frame, node);

@@ -69,7 +69,15 @@ PS_MUST_USE int ps_out_frame_new(const struct ps_frame_writer *w,
                                  size_t extra, void *scratch,
                                  struct ps_out_frame **ret_frame);
 /* Bytes of a payload sent by reference; 0: it is sent otherwise. */
-uint64_t ps_out_frame_referenced(const struct ps_out_frame *f);
+static inline uint64_t ps_out_frame_referenced(const struct ps_out_frame *f)
+{
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; f->by_reference && i < f->slice_count; i++) {
+        sum += f->slices[i].len;
+    }
+    return sum;
+}
 
 /* Queues a frame at the end; an urgent one before the first frame that has not
  * begun, where it replaces urgent frames that wait. `in_flight` bytes beyond

@@ -34,11 +34,6 @@ int ps_transport_pop_fd(struct ps_transport *t)
     return fd;
 }
 
-bool ps_transport_has_fd_before(const struct ps_transport *t, uint64_t position)
-{
-    return t->fd_count > 0 && t->fds[0].end <= position;
-}
-
 static ssize_t receive_message(int fd, struct msghdr *m)
 {
     ssize_t n;

@@ -71,8 +71,11 @@ static inline bool ps_transport_has(const struct ps_transport *t,
 /* Oldest descriptor, owned by the caller; -1: none. */
 int ps_transport_pop_fd(struct ps_transport *t);
 /* True if a descriptor waits that came with bytes before `position`. */
-bool ps_transport_has_fd_before(const struct ps_transport *t,
-                                uint64_t position);
+static inline bool ps_transport_has_fd_before(const struct ps_transport *t,
+                                              uint64_t position)
+{
+    return t->fd_count > 0 && t->fds[0].end <= position;
+}
 
 static inline size_t ps_transport_pending(const struct ps_transport *t)
 {
