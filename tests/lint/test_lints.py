@@ -282,7 +282,9 @@ static int take(int quarrel)
     /* Does it fit? */
     int told = take_all(PS_SHARD_MAX, "so many words", "anew");
 
-    return told + there; /* Move the near turn, for nobody. */
+    int made = told + list->there; /* Move the near turn, for nobody. */
+
+    return made + held(made);
 }
 
 static int take_all(const struct list *begin, int growing_up)
@@ -300,6 +302,8 @@ def test_a_quarrel_ends_with_a_grave(wish):
 
 def private_words_are_found(root):
     tree(root, {"lib/core/a.c": PRIVATE, "tests/a.py": PLAIN,
+                "lib/core/a.h": "struct a {\n    struct b *mine;\n    int heard[2];\n"
+                "};\nint f(int room);\n",
                 "conf/a.yaml": "a: 1 # So\n# much for that.\n",
                 "docs/a.md": "# What it is\n\nWhat to do? It is\namid.\n"})
     found = sorted(words.found_in(root))
@@ -308,6 +312,7 @@ def private_words_are_found(root):
         "docs/a.md: subject What",
         "docs/a.md: word amid",
         "lib/core/a.c: name PS_SHARD_MAX",
+        "lib/core/a.c: name held",
         "lib/core/a.c: name quarrel",
         "lib/core/a.c: name there",
         "lib/core/a.c: name told",
@@ -318,6 +323,8 @@ def private_words_are_found(root):
         "lib/core/a.c: word so many",
         "lib/core/a.c: word thrown",
         "lib/core/a.c: word whoever",
+        "lib/core/a.h: name heard",
+        "lib/core/a.h: name mine",
         "tests/a.py: question",
         "tests/a.py: subject Who",
         "tests/a.py: word thrown"], found

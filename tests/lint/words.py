@@ -53,8 +53,9 @@ PARTS = {
     "salt": "rng_key", "seat": "rank", "soon": "prefetch", "told": "notified",
     "untold": "not notified", "wild": "nonfinite_count", "wish": "request",
 }
-# Word -> term, as a whole identifier only, where the term belongs: longer names
-# can be clear.
+# Word -> term, as the whole name of a member or function only, where the term
+# belongs: longer names can be clear, and the few lines around a local variable
+# say what it is.
 WHOLE_IN = ("lib/core/", "lib/net/", "lib/driver/", "lib/client/",
             "daemons/common/")
 WHOLE = {
@@ -203,10 +204,10 @@ def found_in(root):
             if kind == "comment" and text.endswith("?"):
                 add(name, line, "question", f"state the answer: {text[-60:]}")
         names |= {Path(name).stem} if path.suffix in C + (".py",) else set()
+        text = bare(path.read_text()) if path.suffix in C else ""
         for identifier in sorted(names):
-            check_identifier(name, identifier, add)
+            check_identifier(name, identifier, text, add)
         if path.suffix in C:
-            text = bare(path.read_text())
             for match in STATIC.finditer(text):
                 add(name, text.count("\n", 0, match.start()) + 1,
                     f"static {match.group(1)}()",
@@ -214,7 +215,15 @@ def found_in(root):
     return found
 
 
-def check_identifier(name, identifier, add):
+def is_shared(text, identifier, header):
+    """True if a function or a member has that name."""
+    member = r"(?:->|\.)%s\b|\b%s\("
+    if header:
+        member += r"|^ +(?:\w+[ *]+)+%s(?:\[[^]]*\])?(?: : \d+)?;"
+    return re.search(member.replace("%s", identifier), text, re.M) is not None
+
+
+def check_identifier(name, identifier, text, add):
     parts = [p.lower() for p in
              re.findall(r"[A-Z]?[a-z]+|[A-Z]+", identifier)]
     of_tests = name.startswith(("tests/", "docs/"))
@@ -225,7 +234,7 @@ def check_identifier(name, identifier, add):
         if term:
             add(name, 1, f"name {identifier}", f"say {term}")
     if identifier in WHOLE and name.startswith(WHOLE_IN) \
-            and not name.endswith(".py"):
+            and is_shared(text, identifier, name.endswith(".h")):
         add(name, 1, f"name {identifier}", f"say {WHOLE[identifier]}")
 
 
