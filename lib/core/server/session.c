@@ -96,7 +96,8 @@ void ps_server_session_close_bad(struct ps_server_step *st,
         ps_effects_log(st->fx, PS_LOG_WARNING, "node %u cut off: %s",
                        c->session->agent_node, why);
     } else {
-        ps_effects_log(st->fx, PS_LOG_WARNING, "stranger cut off: %s", why);
+        ps_effects_log(st->fx, PS_LOG_WARNING,
+                       "connection closed before its handshake: %s", why);
     }
     ps_server_conn_close(st, c);
 }
