@@ -38,7 +38,7 @@ void ps_square_sum_flush_bins(struct ps_square_sum *s, struct ps_square_bins *b)
     memset(b, 0, sizeof(*b));
 }
 
-static inline void bin_float(uint64_t bin[256], uint64_t *wild, float x)
+static inline void bin_float(uint64_t bin[256], uint64_t *nonfinite, float x)
 {
     uint32_t bits;
 
@@ -48,13 +48,13 @@ static inline void bin_float(uint64_t bin[256], uint64_t *wild, float x)
     const uint64_t m = (bits & 0x7fffff) | (uint32_t)(e != 0) << 23;
 
     bin[e] += m * m;
-    *wild += e == 255;
+    *nonfinite += e == 255;
 }
 
 void ps_square_sum_add_floats(struct ps_square_sum *s, struct ps_square_bins *b,
                               const float *x, size_t count)
 {
-    uint64_t wild = 0;
+    uint64_t nonfinite = 0;
 
     while (count > 0) {
         size_t n = BIN_MAX - b->count;
@@ -68,17 +68,17 @@ void ps_square_sum_add_floats(struct ps_square_sum *s, struct ps_square_bins *b,
         /* Neighbours mostly have the same exponent: two rows of bins avoid a
          * dependency between consecutive additions. */
         for (; i + 2 <= n; i += 2) {
-            bin_float(b->bin[0], &wild, x[i]);
-            bin_float(b->bin[1], &wild, x[i + 1]);
+            bin_float(b->bin[0], &nonfinite, x[i]);
+            bin_float(b->bin[1], &nonfinite, x[i + 1]);
         }
         if (i < n) {
-            bin_float(b->bin[0], &wild, x[i]);
+            bin_float(b->bin[0], &nonfinite, x[i]);
         }
         b->count += (uint32_t)n;
         x += n;
         count -= n;
     }
-    s->nonfinite_count += wild;
+    s->nonfinite_count += nonfinite;
 }
 
 void ps_square_sum_add_doubles(struct ps_square_sum *s, const double *x,
@@ -147,7 +147,7 @@ uint32_t ps_square_sum_pack(const struct ps_square_sum *s, uint32_t *ret_first,
     return end - first;
 }
 
-void ps_square_sum_add_packed(struct ps_square_sum *s, uint64_t wild,
+void ps_square_sum_add_packed(struct ps_square_sum *s, uint64_t nonfinite,
                               uint32_t first, const uint32_t *digits,
                               uint32_t count)
 {
@@ -157,7 +157,7 @@ void ps_square_sum_add_packed(struct ps_square_sum *s, uint64_t wild,
     for (uint32_t i = 0; i < count; i++) {
         s->digit[first + i] += digits[i];
     }
-    s->nonfinite_count += wild;
+    s->nonfinite_count += nonfinite;
 }
 
 double ps_square_sum_value(struct ps_square_sum *s)

@@ -47,7 +47,7 @@ void ps_square_sum_normalize(struct ps_square_sum *s);
 uint32_t ps_square_sum_pack(const struct ps_square_sum *s, uint32_t *ret_first,
                             uint32_t digits[PS_SQUARE_SUM_DIGITS]);
 /* Adds packed digits; ignores them if they are out of range. */
-void ps_square_sum_add_packed(struct ps_square_sum *s, uint64_t wild,
+void ps_square_sum_add_packed(struct ps_square_sum *s, uint64_t nonfinite,
                               uint32_t first, const uint32_t *digits,
                               uint32_t count);
 

@@ -25,7 +25,7 @@
 #define BLOCK_BYTES   (16u * 1024)
 /* Block size for encoded sources, which need up to eight decoded blocks
  * besides. */
-#define CODED_BYTES   (4u * 1024)
+#define ENCODED_BYTES (4u * 1024)
 
 /* Jobs from this size on write a result that is not an operand with streaming
  * stores. That avoids reading the old bytes first, a third of the time for two
@@ -575,7 +575,7 @@ static int run_range(const struct ps_job *job, uint64_t from, uint64_t to,
                      struct norm_sums *measured)
 {
     _Alignas(64) char scratch[SCRATCH_BYTES];
-    _Alignas(64) char decoded[PS_CPU_GROUP_MAX * CODED_BYTES];
+    _Alignas(64) char decoded[PS_CPU_GROUP_MAX * ENCODED_BYTES];
     struct walk w = {.job = job,
                      .ops = ps_cpu_ops(),
                      .scratch = scratch,
@@ -600,7 +600,7 @@ static int run_range(const struct ps_job *job, uint64_t from, uint64_t to,
     w.size = ps_dtype_size(job->dtype);
     const bool decodes = is_encoded(job) || widens_sources(job);
 
-    w.block = decodes ? CODED_BYTES : BLOCK_BYTES;
+    w.block = decodes ? ENCODED_BYTES : BLOCK_BYTES;
     w.decoded = decodes ? decoded : NULL;
     while (w.block * depth > SCRATCH_BYTES) {
         w.block /= 2;
@@ -662,13 +662,13 @@ static double bytes_taken(const struct ps_job *job, const void *sum, size_t i)
 double ps_kernel_mean_square(const struct ps_job *job)
 {
     _Alignas(64) char scratch[SCRATCH_BYTES];
-    _Alignas(64) char decoded[PS_CPU_GROUP_MAX * CODED_BYTES];
+    _Alignas(64) char decoded[PS_CPU_GROUP_MAX * ENCODED_BYTES];
     struct walk w = {.job = job,
                      .ops = ps_cpu_ops(),
                      .size = ps_dtype_size(job->dtype),
                      .scratch = scratch,
                      .decoded = has_half_storage(job) ? decoded : NULL,
-                     .block = CODED_BYTES};
+                     .block = ENCODED_BYTES};
     const unsigned depth = tree_depth(job);
     double total = 0;
 

@@ -169,14 +169,14 @@ static struct ps_fx *append_effect(struct ps_effects *fx, enum ps_fx_type type)
 }
 
 void ps_effects_send(struct ps_effects *fx, ps_conn_id conn, uint64_t seq,
-                     uint64_t ack, struct ps_packet *parcel)
+                     uint64_t ack, struct ps_packet *packet)
 {
     struct ps_fx *f = append_effect(fx, PS_FX_SEND);
 
     f->send.conn = conn;
     f->send.seq = seq;
     f->send.ack = ack;
-    f->send.packet = parcel;
+    f->send.packet = packet;
 }
 
 void ps_effects_send_msg(struct ps_effects *fx, ps_conn_id conn,

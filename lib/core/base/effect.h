@@ -143,9 +143,9 @@ void ps_effects_fini(struct ps_effects *fx);
 /* Frees what the effects own and empties the list. */
 void ps_effects_clear(struct ps_effects *fx);
 
-/* Takes over one reference of `parcel`. */
+/* Takes over one reference of `packet`. */
 void ps_effects_send(struct ps_effects *fx, ps_conn_id conn, uint64_t seq,
-                     uint64_t ack, struct ps_packet *parcel);
+                     uint64_t ack, struct ps_packet *packet);
 /* Sends an unsequenced message without payload. */
 void ps_effects_send_msg(struct ps_effects *fx, ps_conn_id conn,
                          const struct ps_msg *msg);

@@ -37,9 +37,9 @@ bool ps_compression_applies(const struct ps_compression *c, uint8_t dtype,
 /* Value that identifies a key in the codec's random numbers: from the hash of
  * its name (base/name_hash.h), because key numbers depend on the order of
  * arrival. */
-static inline uint32_t ps_compression_rng_key(uint64_t label)
+static inline uint32_t ps_compression_rng_key(uint64_t name_hash)
 {
-    return (uint32_t)(label >> 32);
+    return (uint32_t)(name_hash >> 32);
 }
 
 /* Payload bytes of one part of a message, encoded or not. */

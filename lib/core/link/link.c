@@ -154,10 +154,10 @@ bool ps_link_is_resumable(const struct ps_link *l)
     return l->has_received;
 }
 
-void ps_link_send(struct ps_link *l, struct ps_packet *parcel, ps_time now,
+void ps_link_send(struct ps_link *l, struct ps_packet *packet, ps_time now,
                   struct ps_effects *fx)
 {
-    ps_window_push(&l->window, parcel, memory_of(l, parcel));
+    ps_window_push(&l->window, packet, memory_of(l, packet));
     charge_memory(l);
     pump_window(l, now, fx);
 }

@@ -56,10 +56,10 @@ ps_conn_id ps_link_conn(const struct ps_link *l); /* 0: none. */
  * welcome that restarted them, and would continue with old numbers. */
 bool ps_link_is_resumable(const struct ps_link *l);
 
-/* Sends `parcel` with the next number; takes over one reference. The packet
+/* Sends `packet` with the next number; takes over one reference. The packet
  * waits while there is no connection or PS_LINK_IN_FLIGHT_MAX packets are in
  * flight. */
-void ps_link_send(struct ps_link *l, struct ps_packet *parcel, ps_time now,
+void ps_link_send(struct ps_link *l, struct ps_packet *packet, ps_time now,
                   struct ps_effects *fx);
 /* The same, for a message without payload. */
 void ps_link_send_msg(struct ps_link *l, const struct ps_msg *msg, ps_time now,

@@ -221,12 +221,12 @@ static void on_reject(struct ps_uplink *up, const struct ps_uplink_call *call,
 {
     const bool at_hello = conn == up->dialer.pending_conn;
     const bool registered = up->node != 0;
-    const char *said = m->text != NULL ? m->text : "";
+    const char *reason = m->text != NULL ? m->text : "";
     char text[256];
     struct ps_str why;
 
     ps_str_init(&why, text, sizeof(text));
-    ps_str_add_escaped(&why, said, strlen(said), 200);
+    ps_str_add_escaped(&why, reason, strlen(reason), 200);
     ps_effects_log(call->fx, PS_LOG_WARNING,
                    "the scheduler rejected this daemon: %s", text);
     drop_conn(up, call, conn);

@@ -66,7 +66,7 @@ struct ps_uplink {
     ps_time next_costs_at;
 };
 
-/* What all calls of one step have in common. */
+/* Context that all calls of one step share. */
 struct ps_uplink_call {
     void *context; /* Handed to the operations. */
     ps_time now;

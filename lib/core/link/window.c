@@ -84,16 +84,16 @@ static void enlarge_ring(struct ps_window *w)
     w->capacity = capacity;
 }
 
-void ps_window_push(struct ps_window *w, struct ps_packet *parcel,
+void ps_window_push(struct ps_window *w, struct ps_packet *packet,
                     uint64_t memory)
 {
     if (w->count == w->capacity) {
         enlarge_ring(w);
     }
     *entry_at(w, w->first_unacked + w->count) = (struct ps_window_entry){
-        .packet = parcel, .memory = memory};
+        .packet = packet, .memory = memory};
     w->count++;
-    w->bytes += parcel->payload_len;
+    w->bytes += packet->payload_len;
     w->memory += memory;
 }
 
@@ -120,15 +120,15 @@ struct ps_window_entry *ps_window_get(struct ps_window *w, uint64_t seq)
 }
 
 void ps_window_replace(struct ps_window *w, uint64_t seq,
-                       struct ps_packet *parcel, uint64_t memory)
+                       struct ps_packet *packet, uint64_t memory)
 {
     struct ps_window_entry *e = entry_at(w, seq);
 
     w->bytes -= e->packet->payload_len;
-    w->bytes += parcel->payload_len;
+    w->bytes += packet->payload_len;
     w->memory += memory - e->memory;
     ps_packet_unref(e->packet);
-    e->packet = parcel;
+    e->packet = packet;
     e->memory = memory;
 }
 

@@ -44,7 +44,7 @@ void ps_window_fini(struct ps_window *w);
 void ps_window_reset(struct ps_window *w);
 
 /* Takes over one reference. */
-void ps_window_push(struct ps_window *w, struct ps_packet *parcel,
+void ps_window_push(struct ps_window *w, struct ps_packet *packet,
                     uint64_t memory);
 /* Removes all entries up to `ack`; true if there were any. Numbers that were
  * never sent are ignored, because the peer chooses `ack`. */
@@ -54,7 +54,7 @@ bool ps_window_ack(struct ps_window *w, uint64_t ack, ps_time now);
 struct ps_window_entry *ps_window_get(struct ps_window *w, uint64_t seq);
 /* Replaces the packet of an entry; takes over one reference. */
 void ps_window_replace(struct ps_window *w, uint64_t seq,
-                       struct ps_packet *parcel, uint64_t memory);
+                       struct ps_packet *packet, uint64_t memory);
 /* Marks all entries as not in flight; they are sent again from the first on. */
 void ps_window_rewind(struct ps_window *w);
 

@@ -82,7 +82,7 @@ int ps_tunings_check(const struct ps_rec_tuning *list, uint32_t count,
 }
 
 const struct ps_rec_tuning *ps_tunings_find(const struct ps_tunings *t,
-                                            uint64_t label)
+                                            uint64_t name_hash)
 {
     uint32_t low = 0;
     uint32_t high = t->count;
@@ -90,14 +90,14 @@ const struct ps_rec_tuning *ps_tunings_find(const struct ps_tunings *t,
     while (low < high) {
         const uint32_t mid = low + (high - low) / 2;
 
-        if (t->list[mid].name_hash < label) {
+        if (t->list[mid].name_hash < name_hash) {
             low = mid + 1;
         } else {
             high = mid;
         }
     }
-    return low < t->count && t->list[low].name_hash == label ? &t->list[low]
-                                                             : NULL;
+    return low < t->count && t->list[low].name_hash == name_hash ? &t->list[low]
+                                                                 : NULL;
 }
 
 /* ---------------------------------------------------------------- changes */

@@ -27,9 +27,9 @@ bool ps_tunings_equal(const struct ps_tunings *t,
 /* Returns 0, or PS_E_INVAL with the error text in `why`. */
 PS_MUST_USE int ps_tunings_check(const struct ps_rec_tuning *list,
                                  uint32_t count, char *why, size_t why_cap);
-/* Entry of the key with name hash `label`; NULL: none. */
+/* Entry of the key with name hash `name_hash`; NULL: none. */
 const struct ps_rec_tuning *ps_tunings_find(const struct ps_tunings *t,
-                                            uint64_t label);
+                                            uint64_t name_hash);
 
 /* Changes that are kept. Of more, the oldest with a later one of the same name
  * is dropped; steps of rounds between the two then use the later value. */

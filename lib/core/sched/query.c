@@ -410,7 +410,7 @@ void ps_sched_on_job_cancel(struct ps_sched_step *st, struct ps_sched_conn *c,
                             const struct ps_msg_job_cancel *m)
 {
     const char *name = ps_sched_text_or_empty(m->job);
-    const char *said = ps_sched_text_or_empty(m->reason);
+    const char *reason = ps_sched_text_or_empty(m->reason);
     struct ps_sched_job *j = ps_sched_find_open_job(st->s, name);
     char text[PS_TEXT_MAX + 1];
     struct ps_str why;
@@ -424,9 +424,9 @@ void ps_sched_on_job_cancel(struct ps_sched_step *st, struct ps_sched_conn *c,
     }
     ps_str_init(&why, text, sizeof(text));
     ps_str_add(&why, "cancelled by an operator");
-    if (said[0] != '\0') {
+    if (reason[0] != '\0') {
         ps_str_add(&why, ": ");
-        ps_str_add_escaped(&why, said, strlen(said), 256);
+        ps_str_add_escaped(&why, reason, strlen(reason), 256);
     }
     log_operator_action(st, c, j, "cancelled");
     ps_sched_job_fail(st, j, text);

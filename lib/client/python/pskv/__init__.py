@@ -7,7 +7,7 @@
     kv.init('fc1', weights)
     kv.set_optimizer('sgd', learning_rate=0.1, momentum=0.9,
                      rescale_grad=1 / (batch * kv.num_workers))
-    for batch in shard(kv.rank, kv.num_workers):
+    for batch in my_batches(kv.rank, kv.num_workers):
         kv.pushpull('fc1', gradient(batch), out=weights)
     kv.close()
 
