@@ -343,9 +343,9 @@ static void a_round_goes_on_at_once_without_its_server(void **state)
     }
 }
 
-/* Codes of a round that was under way go to the new owner as they are, and
- * what they had left over is in those of later rounds. */
-static void a_moved_partition_keeps_what_codes_left_over(void **state)
+/* Encoded contributions of a round in progress go to the new owner as they are,
+ * and their residuals are in those of later rounds. */
+static void a_moved_partition_keeps_its_residuals(void **state)
 {
     struct world_options o = four_workers();
     uint64_t value[2][2][7] = {0};
@@ -947,7 +947,7 @@ int main(void)
         cmocka_unit_test(with_policy_fail_everybody_hears_who),
         cmocka_unit_test(a_lost_server_moves_its_partitions),
         cmocka_unit_test(a_round_goes_on_at_once_without_its_server),
-        cmocka_unit_test(a_moved_partition_keeps_what_codes_left_over),
+        cmocka_unit_test(a_moved_partition_keeps_its_residuals),
         cmocka_unit_test(a_lost_server_with_weights_ends_the_job_in_words),
         cmocka_unit_test(a_lost_server_with_values_ends_an_async_job),
         cmocka_unit_test(rows_that_come_back_without_a_value_end_the_job),

@@ -446,8 +446,8 @@ bool ps_agent_residual_attach(struct ps_agent_step *st, struct ps_agent_part *p)
             p->key->residual_loss_noted = true;
             ps_effects_log_for(
                 st->fx, &p->key->job->account, PS_LOG_WARNING,
-                "what codes of key '%s' had left over is lost with "
-                "the agent before this one",
+                "the residuals of key '%s' are lost with the agent before "
+                "this one",
                 p->key->name);
         }
         if (p->encoding.record == NULL) {
