@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Acceptance of the operations of workers: the array that one names, its
- * validity in the state of its key, and the progress of an array that its worker
- * still copies. */
+ * validity in the state of its key, and the progress of an array that its
+ * worker still copies. */
 #include "core/agent/accept.h"
 
 #include "core/agent/inner.h"

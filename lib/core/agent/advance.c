@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* New versions of partitions, from a server or from a sum of this node: they end
- * an init, a round, or pulls. */
+/* New versions of partitions, from a server or from a sum of this node: they
+ * end an init, a round, or pulls. */
 #include "core/agent/advance.h"
 
 #include "base/alloc.h"

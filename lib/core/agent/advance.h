@@ -10,7 +10,8 @@ struct ps_agent_step;
 /* Handles a new version of the partition: ends its init, round or pulls. */
 void ps_agent_advance_part(struct ps_agent_step *st, struct ps_agent_part *p);
 /* Advances partitions of a complete round that are committed already: servers
- * may have merged pushes of the previous agent and reported that to this one. */
+ * may have merged pushes of the previous agent and reported that to this
+ * one. */
 void ps_agent_advance_committed(struct ps_agent_step *st,
                                 struct ps_agent_key *k);
 /* Launches the partition, and advances it if it has the version at once. */

@@ -299,7 +299,8 @@ static int agent_step(void *self, const struct ps_event *ev,
     return ps_uplink_is_name_lost(&a->uplink) ? PS_E_CONFIG : 0;
 }
 
-/* Allocates the payload of key_opened, the placement table. PS_E_INVAL if the message is unexpected. */
+/* Allocates the payload of key_opened, the placement table. PS_E_INVAL if the
+ * message is unexpected. */
 static int accept_placement_payload(const struct ps_agent *a, ps_conn_id conn,
                                     const struct ps_msg *m, uint64_t len,
                                     struct ps_slice *ret_slice)

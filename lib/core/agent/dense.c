@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Common parts of dense keys of all kinds: the size of an operation's array, and the
- * sums of partitions that leave for servers. */
+/* Common parts of dense keys of all kinds: the size of an operation's array,
+ * and the sums of partitions that leave for servers. */
 #include "core/agent/dense.h"
 
 #include "base/alloc.h"

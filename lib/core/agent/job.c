@@ -78,7 +78,7 @@ static void job_set_phase(struct ps_agent_job *j, uint8_t to)
     ps_state_change(&job_phases, &j->phase, to);
 }
 
-/* -------------------------------------------------------------- life, memory */
+/* ------------------------------------------------------------- life, memory */
 
 static struct ps_agent_job *job_new(struct ps_agent *a, uint64_t gen)
 {

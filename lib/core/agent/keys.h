@@ -25,7 +25,8 @@ enum ps_agent_part_state {
     PS_AGENT_PART_QUEUED,
     PS_AGENT_PART_COMPUTING,
     PS_AGENT_PART_SENT, /* Not committed yet. */
-    PS_AGENT_PART_BACKOFF, /* Refused for a passing reason; enqueued at resend_at. */
+    /* Refused for a transient reason; enqueued at resend_at. */
+    PS_AGENT_PART_BACKOFF,
 };
 
 enum ps_agent_encoding_state {

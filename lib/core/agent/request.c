@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Requests of workers that the scheduler answers: the optimizer of a job, a
- * change of it, and its compression. Each is an operation, which keeps a copy of
- * the message until the answer and sends it again on a new link. */
+ * change of it, and its compression. Each is an operation, which keeps a copy
+ * of the message until the answer and sends it again on a new link. */
 #include "core/agent/request.h"
 
 #include "base/alloc.h"

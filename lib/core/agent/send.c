@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sending of partitions. A partition leaves its queue when the link is up, the
- * job has credit there (rule C1), and the connection has few enough unsent bytes
- * that a more urgent partition could still overtake. Only then are the arrays of
- * several ranks summed; a sum is freed when its frame is acknowledged, because
- * it can be computed again. Small partitions of a job travel as one batch. */
+ * job has credit there (rule C1), and the connection has few enough unsent
+ * bytes that a more urgent partition could still overtake. Only then are the
+ * arrays of several ranks summed; a sum is freed when its frame is
+ * acknowledged, because it can be computed again. Small partitions of a job
+ * travel as one batch. */
 #include "core/agent/send.h"
 
 #include "base/alloc.h"

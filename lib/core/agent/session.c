@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sessions: one per training process, from l_hello to l_detach or to the end of
- * its socket, which counts as the death of the process. This file has what other
- * files need of a session: its states, its hello and welcome, its errors, and
- * the memory that it registers. */
+ * its socket, which counts as the death of the process. This file has what
+ * other files need of a session: its states, its hello and welcome, its errors,
+ * and the memory that it registers. */
 #include "core/agent/session.h"
 
 #include "base/alloc.h"
