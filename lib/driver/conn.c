@@ -104,7 +104,7 @@ static bool handle_memory_frame(struct daemon_conn *c, const struct ps_msg *msg)
 static void on_worker_frame(struct daemon_conn *c, const struct ps_msg *msg,
                             uint64_t len)
 {
-    if (c->worker.ring_memory != NULL) {
+    if (c->worker.ring.memory != NULL) {
         /* Operations that the worker pushed before it sent this. */
         (void)driver_ring_poll(c, ps_conn_frames(c->conn) - 1);
         if (!ps_conn_is_open(c->conn)) {
@@ -174,10 +174,10 @@ void driver_on_sent(void *ctx, struct ps_conn *conn, uint64_t queued)
 static void worker_closed(struct daemon_conn *c)
 {
     ps_process_close(c->worker.process);
-    if (c->worker.ring_memory != NULL) {
+    if (c->worker.ring.memory != NULL) {
         /* Operations that the worker pushed before it ended. */
         (void)driver_ring_poll(c, ps_conn_frames(c->conn));
-        driver_drop_ring(c);
+        ps_ring_conn_drop(&c->worker.ring);
     }
 }
 

@@ -162,7 +162,7 @@ static bool before_poll(void *ctx)
     struct ps_driver *d = ctx;
     bool more = true;
 
-    driver_rings_wake(d);
+    ps_ring_set_awake(&d->rings);
     for (int i = 0; i < ROUNDS_MAX && more; i++) {
         more = !d->is_closing && d->failure == 0 && before_poll_once(d);
     }
@@ -175,7 +175,7 @@ static bool before_poll(void *ctx)
         d->opt.on_failed(d->opt.ctx, d->failure);
         return false;
     }
-    more = more || busy_poll(d) || !driver_rings_sleep(d);
+    more = more || busy_poll(d) || !ps_ring_set_sleep(&d->rings);
     if (!more) {
         ps_loop_timer_set(d->opt.loop, &d->tick_timer, driver_deadline(d));
     }
@@ -242,8 +242,7 @@ struct ps_driver *ps_driver_new(const struct ps_driver_options *opt)
                                                  : 64);
     ps_list_init(&d->to_flush);
     ps_list_init(&d->paused.conns);
-    ps_list_init(&d->rings.conns);
-    ps_list_init(&d->rings.wakes);
+    ps_ring_set_init(&d->rings);
     ps_spin_init(&d->polling.spin, opt->busy_poll);
     ps_list_init(&d->dials.running);
     ps_list_init(&d->dials.ended);

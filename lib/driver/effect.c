@@ -171,12 +171,8 @@ static void send_op_done(struct ps_driver *d, const struct ps_fx *fx)
     if (c == NULL || !ps_conn_is_open(c->conn)) {
         return;
     }
-    if (c->worker.ring_memory != NULL &&
-        ps_ring_push_done(&c->worker.ring, fx->op_done.op_id,
-                          fx->op_done.version)) {
-        if (!ps_list_linked(&c->worker.ring_wake)) {
-            ps_list_push_back(&d->rings.wakes, &c->worker.ring_wake);
-        }
+    if (ps_ring_set_push_done(&d->rings, &c->worker.ring, fx->op_done.op_id,
+                              fx->op_done.version)) {
         return;
     }
     msg.l_done.op_id = fx->op_done.op_id;
@@ -196,11 +192,8 @@ static void send_op_progress(struct ps_driver *d, const struct ps_fx *fx)
         .op_id = fx->op_progress.op_id, .bytes = fx->op_progress.bytes_ready};
     struct daemon_conn *c = ps_map_get(d->conns, fx->op_progress.conn);
 
-    if (c != NULL && c->worker.ring_memory != NULL &&
-        ps_conn_is_open(c->conn) &&
-        ps_ring_push_progress(&c->worker.ring, &piece) &&
-        !ps_list_linked(&c->worker.ring_wake)) {
-        ps_list_push_back(&d->rings.wakes, &c->worker.ring_wake);
+    if (c != NULL && ps_conn_is_open(c->conn)) {
+        ps_ring_set_push_progress(&d->rings, &c->worker.ring, &piece);
     }
 }
 

@@ -7,7 +7,7 @@
  *     watch.c      connections that make no progress
  *     accept.c     connections from listeners and dials
  *     conn.c       one connection: open, frames, close
- *     ring.c       memory of workers: regions, rings of operations
+ *     ring.c       memory of workers: regions, operations of rings
  *     effect.c     steps of the machine, and their effects: sends, jobs, closes
  *     dial.c       connections and probes that the machine asks for
  *     output.c     memory of queued output, and its limits
@@ -22,7 +22,7 @@
 #include "core/link/pre_handshake.h"
 #include "driver/driver.h"
 #include "net/loop.h"
-#include "proto/ring.h"
+#include "net/ring_set.h"
 
 /* Refused connections, and the time they get to read the reason. */
 #define REFUSED_MAX  8u
@@ -33,11 +33,7 @@ struct output_user;
 /* State of a connection to a worker. */
 struct worker_conn {
     struct ps_process *process; /* Watch of its process; NULL: not watched. */
-    struct ps_buf *ring_memory; /* Mapping of its ring; NULL: no ring. */
-    struct ps_ring_agent ring;
-    struct ps_list_node ring_conn;
-    /* In the list while its ring has new completions. */
-    struct ps_list_node ring_wake;
+    struct ps_ring_conn ring;
 };
 
 struct daemon_conn {
@@ -70,12 +66,6 @@ struct driver_paused {
     struct ps_list conns;
     uint32_t count;
     bool has_stepped; /* Stepped since they were retried last. */
-};
-
-struct driver_rings {
-    struct ps_list conns; /* Connections with a ring. */
-    struct ps_list wakes; /* Those with new completions. */
-    bool are_asleep;      /* Workers have to wake the agent. */
 };
 
 struct driver_dials {
@@ -128,7 +118,7 @@ struct ps_driver {
     struct ps_list to_flush;
     struct ps_pre_handshake pre_handshake;
     struct driver_paused paused;
-    struct driver_rings rings;
+    struct ps_ring_set rings;
     struct driver_dials dials;
     struct ps_effects fx;
     /* Wakes the loop; before_poll() feeds the tick. */
@@ -254,10 +244,6 @@ void driver_accept_ring(struct daemon_conn *c, const struct ps_msg *msg);
  * `frames` + 1. True if there were any. */
 bool driver_ring_poll(struct daemon_conn *c, uint64_t frames);
 bool driver_poll_rings(struct ps_driver *d);
-void driver_drop_ring(struct daemon_conn *c);
-void driver_rings_wake(struct ps_driver *d);
-/* Marks the rings as asleep. False: one of them has an operation. */
-bool driver_rings_sleep(struct ps_driver *d);
 /* Wakes sleeping workers that have new completions. */
 void driver_wake_ring_peers(struct ps_driver *d);
 

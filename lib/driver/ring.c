@@ -96,45 +96,19 @@ void driver_accept_residuals(struct daemon_conn *c, const struct ps_msg *msg)
 
 void driver_accept_ring(struct daemon_conn *c, const struct ps_msg *msg)
 {
-    int fd = ps_conn_pop_fd(c->conn);
     const char *why;
+    int rc = ps_ring_set_accept(&c->driver->rings, &c->worker.ring, c->conn,
+                                msg->l_ring.size, &why);
 
-    if (fd < 0) {
-        ps_conn_close(c->conn, PS_E_PROTO, "l_ring without a descriptor");
-        return;
-    }
-    if (c->worker.ring_memory != NULL || msg->l_ring.size != ps_ring_bytes()) {
-        close(fd);
-        ps_conn_close(c->conn, PS_E_PROTO,
-                      c->worker.ring_memory != NULL ? "a second l_ring"
-                                                    : "l_ring of another size");
-        return;
-    }
-    int rc = ps_local_map_shared(fd, msg->l_ring.size, &c->worker.ring_memory,
-                                 &why);
-
-    if (rc != 0) {
+    if (rc == PS_E_PROTO) {
+        ps_conn_close(c->conn, rc, why);
+    } else if (rc != 0) {
         char text[PS_TEXT_MAX];
 
         /* Region 0 is none, so the machine ends the session. */
         snprintf(text, sizeof(text), "ring of operations: %s", why);
         no_memory(c, PS_EV_REGION, 0, msg->l_ring.size, rc, text);
-        return;
     }
-    ps_ring_agent_init(&c->worker.ring, c->worker.ring_memory->data);
-    ps_list_push_back(&c->driver->rings.conns, &c->worker.ring_conn);
-}
-
-void driver_drop_ring(struct daemon_conn *c)
-{
-    if (ps_list_linked(&c->worker.ring_wake)) {
-        ps_list_remove(&c->worker.ring_wake);
-    }
-    if (ps_list_linked(&c->worker.ring_conn)) {
-        ps_list_remove(&c->worker.ring_conn);
-    }
-    ps_buf_unref(c->worker.ring_memory);
-    c->worker.ring_memory = NULL;
 }
 
 bool driver_ring_poll(struct daemon_conn *c, uint64_t frames)
@@ -145,20 +119,16 @@ bool driver_ring_poll(struct daemon_conn *c, uint64_t frames)
      * operation. */
     ps_time now = ps_loop_now(c->driver->opt.loop);
     uint32_t count = 0;
-    int rc = 1;
+    int n;
 
     /* Bounded, so that a worker that keeps its ring full does not starve
      * others. */
     while (count < PS_RING_OP_SLOTS &&
-           (rc = ps_ring_pop_ops(&c->worker.ring, frames, ops,
-                                 RING_BATCH_MAX)) > 0) {
-        count += (uint32_t)rc;
-        ev.ops.count = (uint32_t)rc;
+           (n = ps_ring_conn_take(&c->worker.ring, frames, ops,
+                                  RING_BATCH_MAX)) > 0) {
+        count += (uint32_t)n;
+        ev.ops.count = (uint32_t)n;
         driver_feed_at(c->driver, &ev, now);
-    }
-    if (rc < 0) {
-        ps_conn_close(c->conn, rc, "an operation in the ring is malformed");
-        driver_drop_ring(c);
     }
     return count > 0;
 }
@@ -170,7 +140,7 @@ bool driver_poll_rings(struct ps_driver *d)
 
     while (n != NULL) {
         struct daemon_conn *c = PS_CONTAINER(n, struct daemon_conn,
-                                             worker.ring_conn);
+                                             worker.ring.node);
 
         n = ps_list_next(&d->rings.conns, n);
         if (ps_conn_is_open(c->conn)) {
@@ -180,51 +150,11 @@ bool driver_poll_rings(struct ps_driver *d)
     return any;
 }
 
-void driver_rings_wake(struct ps_driver *d)
-{
-    if (!d->rings.are_asleep) {
-        return;
-    }
-    d->rings.are_asleep = false;
-    PS_LIST_EACH(n, &d->rings.conns)
-    {
-        ps_ring_agent_awake(
-            &PS_CONTAINER(n, struct daemon_conn, worker.ring_conn)
-                 ->worker.ring);
-    }
-}
-
-bool driver_rings_sleep(struct ps_driver *d)
-{
-    d->rings.are_asleep = true;
-    PS_LIST_EACH(n, &d->rings.conns)
-    {
-        struct daemon_conn *c = PS_CONTAINER(n, struct daemon_conn,
-                                             worker.ring_conn);
-
-        if (ps_conn_is_open(c->conn) &&
-            !ps_ring_agent_sleep(&c->worker.ring, ps_conn_frames(c->conn))) {
-            driver_rings_wake(d);
-            return false;
-        }
-    }
-    return true;
-}
-
 void driver_wake_ring_peers(struct ps_driver *d)
 {
-    static const struct ps_msg wake = {.code = PS_MSG_L_WAKE};
-    const struct ps_conn_frame frame = {.msg = &wake, .pass_fd = -1};
-    struct ps_list_node *n;
+    struct ps_ring_conn *r;
 
-    while ((n = ps_list_pop(&d->rings.wakes)) != NULL) {
-        struct daemon_conn *c = PS_CONTAINER(n, struct daemon_conn,
-                                             worker.ring_wake);
-
-        /* On failure the connection is closing, which wakes the worker too. */
-        if (ps_ring_wake_worker(&c->worker.ring) &&
-            ps_conn_send(c->conn, &frame) == 0) {
-            driver_mark_flush(c);
-        }
+    while ((r = ps_ring_set_wake_next(&d->rings)) != NULL) {
+        driver_mark_flush(PS_CONTAINER(r, struct daemon_conn, worker.ring));
     }
 }
