@@ -98,23 +98,18 @@ static int earlier_failure(struct psc_client *c, struct key *k)
     return rc;
 }
 
-/* Rows of a call; NULL: the call is about the whole key. */
-struct rows {
-    const int64_t *row;
-    size_t count;
-};
-
 /* Arguments of a public call on a key. */
 struct op_call {
     enum op_kind kind;
     uint32_t key;
-    const struct rows *rows;
+    const struct psc_rows *rows; /* NULL: the whole key. */
     const void *src;
     void *out;
     const struct psc_op_options *options;
 };
 
-static int attach_rows(struct psc_op *op, const struct rows *r, const void *src)
+static int attach_rows(struct psc_op *op, const struct psc_rows *r,
+                       const void *src)
 {
     const struct key *k = op->key;
 
@@ -129,7 +124,7 @@ static int attach_rows(struct psc_op *op, const struct rows *r, const void *src)
                             "'%s' is given no memory for %zu rows", k->name,
                             r->count);
     }
-    return rows_block(op, r->row, r->count,
+    return rows_block(op, r->numbers, r->count,
                       op->kind == OP_PUSH_ROWS ? src : NULL);
 }
 
@@ -251,29 +246,27 @@ static int start(struct psc_client *c, const struct op_call *a,
     return rc;
 }
 
-int psc_push_rows_start(struct psc_client *c, uint32_t key, const int64_t *row,
-                        size_t count, const void *src,
+int psc_push_rows_start(struct psc_client *c, uint32_t key,
+                        const struct psc_rows *rows,
                         const struct psc_op_options *o, struct psc_op **ret_op)
 {
-    const struct rows rows = {row, count};
     const struct op_call a = {.kind = OP_PUSH_ROWS,
                               .key = key,
-                              .rows = &rows,
-                              .src = src,
+                              .rows = rows,
+                              .src = rows->src,
                               .options = o};
 
     return start(c, &a, ret_op);
 }
 
-int psc_pull_rows_start(struct psc_client *c, uint32_t key, const int64_t *row,
-                        size_t count, void *out, const struct psc_op_options *o,
-                        struct psc_op **ret_op)
+int psc_pull_rows_start(struct psc_client *c, uint32_t key,
+                        const struct psc_rows *rows,
+                        const struct psc_op_options *o, struct psc_op **ret_op)
 {
-    const struct rows rows = {row, count};
     const struct op_call a = {.kind = OP_PULL_ROWS,
                               .key = key,
-                              .rows = &rows,
-                              .out = out,
+                              .rows = rows,
+                              .out = rows->out,
                               .options = o};
 
     return start(c, &a, ret_op);

@@ -333,21 +333,27 @@ int psc_pushpull_start(struct psc_client *c, uint32_t key, const void *src,
 int psc_broadcast_start(struct psc_client *c, uint32_t key, const void *src,
                         void *out, const struct psc_op_options *o,
                         struct psc_op **ret_op);
-/* Rows key: contributes `count` rows, with their numbers in `row`, to the next
- * round; src holds them in the same order. Any order; duplicate rows are added.
- * All workers must take part, those without rows with count 0. Copied before
- * the call returns; ends when the round is merged. Rows without a contribution
- * are treated by an optimizer as its lazy_update says, psclient(3); without one
+/* Rows of a rows key: their numbers, in any order, and count x width elements
+ * in the same order. */
+struct psc_rows {
+    const int64_t *numbers;
+    size_t count;
+    const void *src; /* Of a push. */
+    void *out;       /* Of a pull. */
+};
+/* Rows key: contributes rows to the next round. Duplicate rows are added. All
+ * workers must take part, those without rows with count 0. Copied before the
+ * call returns; ends when the round is merged. Rows without a contribution are
+ * treated by an optimizer as its lazy_update says, psclient(3); without one
  * they are zero afterwards. */
-int psc_push_rows_start(struct psc_client *c, uint32_t key, const int64_t *row,
-                        size_t count, const void *src,
+int psc_push_rows_start(struct psc_client *c, uint32_t key,
+                        const struct psc_rows *rows,
                         const struct psc_op_options *o, struct psc_op **ret_op);
-/* Writes the rows with the numbers in `row`, in any order and possibly
- * repeated, to out, count x width elements, after all rounds this worker has
- * pushed to. `row` may be reused when the call returns. */
-int psc_pull_rows_start(struct psc_client *c, uint32_t key, const int64_t *row,
-                        size_t count, void *out, const struct psc_op_options *o,
-                        struct psc_op **ret_op);
+/* Writes the rows, possibly repeated, to out, after all rounds this worker has
+ * pushed to. `numbers` may be reused when the call returns. */
+int psc_pull_rows_start(struct psc_client *c, uint32_t key,
+                        const struct psc_rows *rows,
+                        const struct psc_op_options *o, struct psc_op **ret_op);
 /* Ends when every worker of the job has started its barrier. */
 int psc_barrier_start(struct psc_client *c, const struct psc_op_options *o,
                       struct psc_op **ret_op);
@@ -477,11 +483,16 @@ int psc_compression_set(struct psc_client *c, const char *name,
  * number of elements is started. `out` may be `src`. `name` is for errors and
  * comparison, at most 200 bytes; NULL: none. */
 
-/* Element type and dimensions; `ndim` 0 is one element. */
-struct psc_shape {
+/* Arrays of one rank in a collective. */
+struct psc_array {
     uint32_t dtype; /* enum psc_dtype */
-    uint32_t ndim;
+    uint32_t ndim;  /* 0: one element. */
     const uint64_t *dims;
+    const void *src;
+    void *out;
+    /* Bytes at out, of an allgather, reducescatter or alltoall; if they are too
+     * few, only this caller gets PSC_E_TOOBIG. */
+    size_t out_size;
 };
 
 /* All zero but `size`, or NULL, are the defaults. */
@@ -499,46 +510,47 @@ struct psc_coll_options {
 
 /* Every rank gets the sum, or other reduction, over all ranks. */
 int psc_allreduce_start(struct psc_client *c, const char *name,
-                        const struct psc_shape *shape, const void *src,
-                        void *out, const struct psc_coll_options *o,
+                        const struct psc_array *array,
+                        const struct psc_coll_options *o,
                         struct psc_op **ret_op);
-/* One array of a grouped allreduce. One operation for many arrays costs less
- * than one for each. The structs are copied, the arrays are not. */
+/* One array of a grouped allreduce. */
 struct psc_piece {
     const void *src;
     void *out;
     uint64_t count; /* Elements. */
 };
+struct psc_pieces {
+    uint32_t dtype; /* enum psc_dtype, of all. */
+    uint32_t count;
+    const struct psc_piece *pieces;
+};
+/* Allreduce of many arrays, which costs less than one for each. The structs are
+ * copied, the arrays are not. */
 int psc_allreduce_many_start(struct psc_client *c, const char *name,
-                             uint32_t dtype, const struct psc_piece *pieces,
-                             uint32_t count, const struct psc_coll_options *o,
+                             const struct psc_pieces *arrays,
+                             const struct psc_coll_options *o,
                              struct psc_op **ret_op);
 /* Every rank gets the root's array. Other ranks may pass NULL for src. */
 int psc_bcast_start(struct psc_client *c, const char *name,
-                    const struct psc_shape *shape, const void *src, void *out,
+                    const struct psc_array *array,
                     const struct psc_coll_options *o, struct psc_op **ret_op);
 /* Every rank gets the arrays of all ranks, concatenated by rank. Their first
- * dimensions may differ; psc_op_rows() returns them. `out` has space for
- * `out_size` bytes; if that is too little, only this caller gets
- * PSC_E_TOOBIG. */
+ * dimensions may differ; psc_op_rows() returns them. */
 int psc_allgather_start(struct psc_client *c, const char *name,
-                        const struct psc_shape *shape, const void *src,
-                        void *out, size_t out_size,
+                        const struct psc_array *array,
                         const struct psc_coll_options *o,
                         struct psc_op **ret_op);
 /* Each rank gets its share of the rows of the sum, or other reduction, over all
  * ranks: of n rows and W ranks n / W, the first n % W ranks one more. */
 int psc_reducescatter_start(struct psc_client *c, const char *name,
-                            const struct psc_shape *shape, const void *src,
-                            void *out, size_t out_size,
+                            const struct psc_array *array,
                             const struct psc_coll_options *o,
                             struct psc_op **ret_op);
 /* Sends splits[r] rows of src to rank r, in order; NULL: equal shares. The
  * result is the received rows, by rank; psc_op_rows() returns their number from
  * each. Rows of a rank travel to every node that has a rank of the job. */
 int psc_alltoall_start(struct psc_client *c, const char *name,
-                       const struct psc_shape *shape, const uint64_t *splits,
-                       const void *src, void *out, size_t out_size,
+                       const struct psc_array *array, const uint64_t *splits,
                        const struct psc_coll_options *o,
                        struct psc_op **ret_op);
 /* Rows from each rank of an allgather or alltoall; `count` is psc_size(). */

@@ -105,7 +105,7 @@ static void start(struct open *o)
 {
     const struct psc_coll_options opt = {.size = sizeof(opt), .root = o->root};
     uint64_t rows = rows_of(o, rank);
-    struct psc_shape shape = {.dtype = PSC_FLOAT64, .ndim = 1, .dims = &rows};
+    struct psc_array array = {.dtype = PSC_FLOAT64, .ndim = 1, .dims = &rows};
     uint64_t splits[64];
     struct psc_piece pieces[2];
     int rc = 0;
@@ -122,41 +122,42 @@ static void start(struct open *o)
     for (uint64_t i = 0; i < rows + 2; i++) {
         o->src[i] = value(o->mark, rank, i);
     }
+    array.src = o->src;
+    array.out = o->out;
+    array.out_size = (o->n + 1) * sizeof(double);
     switch (o->what) {
     case COLL_ALLREDUCE:
-        rc = psc_allreduce_start(client, "sum", &shape, o->src, o->out, &opt,
-                                 &o->op);
+        rc = psc_allreduce_start(client, "sum", &array, &opt, &o->op);
         break;
     case MANY:
         pieces[0] = (struct psc_piece){o->src, o->out, o->n / 2};
         pieces[1] = (struct psc_piece){o->src + o->n / 2, o->out + o->n / 2,
                                        o->n - o->n / 2};
-        rc = psc_allreduce_many_start(client, NULL, PSC_FLOAT64, pieces, 2,
-                                      &opt, &o->op);
+        rc = psc_allreduce_many_start(
+            client, NULL, &(struct psc_pieces){PSC_FLOAT64, 2, pieces}, &opt,
+            &o->op);
         break;
     case COLL_BCAST:
-        rc = psc_bcast_start(client, NULL, &shape, o->src, o->out, &opt,
-                             &o->op);
+        rc = psc_bcast_start(client, NULL, &array, &opt, &o->op);
         break;
     case COLL_ALLGATHER:
-        rc = psc_allgather_start(client, NULL, &shape, o->src, NULL, 0, &opt,
-                                 &o->op);
+        array.out = NULL;
+        rc = psc_allgather_start(client, NULL, &array, &opt, &o->op);
         break;
     case SCATTER:
-        rc = psc_reducescatter_start(client, NULL, &shape, o->src, o->out,
-                                     (o->n + 1) * sizeof(double), &opt, &o->op);
+        rc = psc_reducescatter_start(client, NULL, &array, &opt, &o->op);
         break;
     case COLL_ALLTOALL:
         for (uint32_t t = 0; t < size; t++) {
             splits[t] = split(o, rank, t);
         }
-        rc = psc_alltoall_start(client, NULL, &shape, splits, o->src, NULL, 0,
-                                &opt, &o->op);
+        array.out = NULL;
+        rc = psc_alltoall_start(client, NULL, &array, splits, &opt, &o->op);
         break;
     case COLL_MISMATCH:
-        shape.dims = &(uint64_t){1 + rank % 2};
-        rc = psc_allreduce_start(client, NULL, &shape, o->src, NULL, &opt,
-                                 &o->op);
+        array.dims = &(uint64_t){1 + rank % 2};
+        array.out = NULL;
+        rc = psc_allreduce_start(client, NULL, &array, &opt, &o->op);
         break;
     }
     need(rc, "start");
@@ -318,8 +319,10 @@ int main(int argc, char **argv)
         struct psc_op *op;
 
         need(psc_allreduce_start(client, NULL,
-                                 &(struct psc_shape){.dtype = PSC_FLOAT64},
-                                 &one, &out, NULL, &op),
+                                 &(struct psc_array){.dtype = PSC_FLOAT64,
+                                                     .src = &one,
+                                                     .out = &out},
+                                 NULL, &op),
              "start");
         need(psc_op_wait(op, PSC_WAIT_FOREVER), "wait");
         psc_op_free(op);

@@ -858,20 +858,22 @@ static void a_collective_does_not_overtake_another(void **state)
 {
     struct fixture *f = *state;
     const uint64_t rows = 4;
-    const struct psc_shape shape = {
-        .dtype = PSC_INT64, .ndim = 1, .dims = &rows};
     int64_t x[4] = {0};
     int64_t out[4];
+    const struct psc_array array = {.dtype = PSC_INT64,
+                                    .ndim = 1,
+                                    .dims = &rows,
+                                    .src = x,
+                                    .out = out,
+                                    .out_size = sizeof(out)};
     struct psc_op *all;
     struct psc_op *one;
     struct small s;
 
     small_keys = 0;
-    assert_int_equal(psc_alltoall_start(f->c, NULL, &shape, NULL, x, out,
-                                        sizeof(out), NULL, &all),
+    assert_int_equal(psc_alltoall_start(f->c, NULL, &array, NULL, NULL, &all),
                      0);
-    assert_int_equal(psc_bcast_start(f->c, NULL, &shape, NULL, out, NULL, &one),
-                     0);
+    assert_int_equal(psc_bcast_start(f->c, NULL, &array, NULL, &one), 0);
     answer_small_key(f, "meet");
     assert_int_equal(psc_op_test(one), PSC_E_AGAIN);
     s = take_small(f, 0);
@@ -914,17 +916,19 @@ static void rows_of_all_ranks_that_wrap_are_refused(void **state)
     struct fixture *f = *state;
     const int64_t rows[] = {4, INT64_MAX, INT64_MAX, 2};
     const uint64_t count = 4;
-    const struct psc_shape shape = {
-        .dtype = PSC_INT64, .ndim = 1, .dims = &count};
     int64_t x[4] = {0};
     int64_t out[4];
+    const struct psc_array array = {.dtype = PSC_INT64,
+                                    .ndim = 1,
+                                    .dims = &count,
+                                    .src = x,
+                                    .out = out,
+                                    .out_size = sizeof(out)};
     struct psc_op *op;
     struct small s;
 
     small_keys = 0;
-    assert_int_equal(
-        psc_allgather_start(f->c, NULL, &shape, x, out, sizeof(out), NULL, &op),
-        0);
+    assert_int_equal(psc_allgather_start(f->c, NULL, &array, NULL, &op), 0);
     answer_small_key(f, "meet");
     assert_int_equal(psc_op_test(op), PSC_E_AGAIN);
     s = take_small(f, 0);

@@ -175,28 +175,27 @@ static int collectives(struct psc_client *c)
     float x[COUNT] = {[COUNT - 1] = 5};
     float y[COUNT] = {0};
     uint64_t dims[] = {4, COUNT / 4};
-    const struct psc_shape shape = {
-        .dtype = PSC_FLOAT32, .ndim = 2, .dims = dims};
+    const struct psc_array array = {.dtype = PSC_FLOAT32,
+                                    .ndim = 2,
+                                    .dims = dims,
+                                    .src = x,
+                                    .out = y,
+                                    .out_size = sizeof(y)};
+    const struct psc_array view = {
+        .dtype = PSC_FLOAT32, .ndim = 2, .dims = dims, .src = x};
     const struct psc_piece pieces[] = {{x, y, 24}, {x + 24, y + 24, 1000}};
+    const struct psc_pieces group = {PSC_FLOAT32, 2, pieces};
     struct psc_op *ops[7] = {NULL};
     uint32_t key;
     int rc = psc_key(c, "w", PSC_FLOAT32, 1, (uint64_t[]){COUNT}, &key);
 
+    rc = rc != 0 ? rc : psc_allreduce_start(c, "a", &array, NULL, &ops[0]);
     rc = rc != 0 ? rc
-                 : psc_allreduce_start(c, "a", &shape, x, y, NULL, &ops[0]);
-    rc = rc != 0 ? rc
-                 : psc_allreduce_many_start(c, NULL, PSC_FLOAT32, pieces, 2,
-                                            NULL, &ops[1]);
-    rc = rc != 0 ? rc : psc_bcast_start(c, NULL, &shape, x, y, NULL, &ops[2]);
-    rc = rc != 0
-             ? rc
-             : psc_allgather_start(c, NULL, &shape, x, NULL, 0, NULL, &ops[3]);
-    rc = rc != 0 ? rc
-                 : psc_reducescatter_start(c, NULL, &shape, x, y, sizeof(y),
-                                           NULL, &ops[4]);
-    rc = rc != 0 ? rc
-                 : psc_alltoall_start(c, NULL, &shape, NULL, x, NULL, 0, NULL,
-                                      &ops[5]);
+                 : psc_allreduce_many_start(c, NULL, &group, NULL, &ops[1]);
+    rc = rc != 0 ? rc : psc_bcast_start(c, NULL, &array, NULL, &ops[2]);
+    rc = rc != 0 ? rc : psc_allgather_start(c, NULL, &view, NULL, &ops[3]);
+    rc = rc != 0 ? rc : psc_reducescatter_start(c, NULL, &array, NULL, &ops[4]);
+    rc = rc != 0 ? rc : psc_alltoall_start(c, NULL, &view, NULL, NULL, &ops[5]);
     rc = rc != 0 ? rc : psc_join_start(c, NULL, &ops[6]);
     if (psc_ops_wait(ops, 7, PSC_WAIT_FOREVER) != 0 && rc == 0) {
         rc = psc_ops_wait(ops, 7, 0);

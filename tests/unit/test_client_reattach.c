@@ -888,21 +888,20 @@ static void collectives(struct psc_client *c)
     float x[COUNT] = {[COUNT - 1] = 5};
     float y[3][COUNT] = {{0}};
     uint64_t dims[] = {4, COUNT / 4};
-    const struct psc_shape shape = {
-        .dtype = PSC_FLOAT32, .ndim = 2, .dims = dims};
+    const struct psc_array view = {
+        .dtype = PSC_FLOAT32, .ndim = 2, .dims = dims, .src = x};
+    struct psc_array arrays[2] = {view, view};
     struct psc_op *ops[4] = {NULL};
     const void *data;
     size_t bytes;
 
-    assert_int_equal(
-        psc_allreduce_start(c, "a", &shape, x, y[0], NULL, &ops[0]), 0);
-    assert_int_equal(psc_bcast_start(c, NULL, &shape, x, y[1], NULL, &ops[1]),
+    arrays[0].out = y[0];
+    arrays[1].out = y[1];
+    assert_int_equal(psc_allreduce_start(c, "a", &arrays[0], NULL, &ops[0]), 0);
+    assert_int_equal(psc_bcast_start(c, NULL, &arrays[1], NULL, &ops[1]), 0);
+    assert_int_equal(psc_alltoall_start(c, NULL, &view, NULL, NULL, &ops[2]),
                      0);
-    assert_int_equal(
-        psc_alltoall_start(c, NULL, &shape, NULL, x, NULL, 0, NULL, &ops[2]),
-        0);
-    assert_int_equal(
-        psc_allreduce_start(c, "v", &shape, x, NULL, NULL, &ops[3]), 0);
+    assert_int_equal(psc_allreduce_start(c, "v", &view, NULL, &ops[3]), 0);
     assert_int_equal(psc_ops_wait(ops, 4, PSC_WAIT_FOREVER), 0);
     for (size_t i = 2; i < 4; i++) {
         assert_int_equal(psc_op_view(ops[i], &data, &bytes), 0);

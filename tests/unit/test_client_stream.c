@@ -467,20 +467,19 @@ static int read_now(int fd)
 struct gather {
     float *given;
     float *out;
-    const struct psc_shape *shape;
+    const struct psc_array *array;
 };
 
 static int start_sum(struct psc_client *c, const struct gather *g,
                      struct psc_op **ret_op)
 {
-    return psc_allreduce_start(c, NULL, g->shape, g->given, g->out, NULL,
-                               ret_op);
+    return psc_allreduce_start(c, NULL, g->array, NULL, ret_op);
 }
 
 static int start_copy(struct psc_client *c, const struct gather *g,
                       struct psc_op **ret_op)
 {
-    return psc_bcast_start(c, NULL, g->shape, g->given, g->out, NULL, ret_op);
+    return psc_bcast_start(c, NULL, g->array, NULL, ret_op);
 }
 
 static int start_mean(struct psc_client *c, const struct gather *g,
@@ -488,7 +487,7 @@ static int start_mean(struct psc_client *c, const struct gather *g,
 {
     const struct psc_coll_options o = {.size = sizeof(o), .postscale = 0.5};
 
-    return psc_allreduce_start(c, NULL, g->shape, g->given, g->out, &o, ret_op);
+    return psc_allreduce_start(c, NULL, g->array, &o, ret_op);
 }
 
 /* How much of its result is there when the agent has told of 2 MiB. */
@@ -497,15 +496,16 @@ static void gather(int (*start)(struct psc_client *c, const struct gather *g,
                    bool in_pieces, float factor)
 {
     const uint64_t dims[] = {COUNT};
-    const struct psc_shape shape = {
-        .dtype = PSC_FLOAT32, .ndim = 1, .dims = dims};
-    struct gather g = {malloc(BYTES), calloc(1, BYTES), &shape};
+    struct psc_array array = {.dtype = PSC_FLOAT32, .ndim = 1, .dims = dims};
+    struct gather g = {malloc(BYTES), calloc(1, BYTES), &array};
     struct psc_options o;
     struct psc_client *c;
     struct psc_op *op;
     struct agent a;
 
     assert_true(g.given != NULL && g.out != NULL);
+    array.src = g.given;
+    array.out = g.out;
     for (size_t i = 0; i < COUNT; i++) {
         g.given[i] = (float)(i % 1000 + 1);
     }

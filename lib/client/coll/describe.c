@@ -50,7 +50,7 @@ static uint64_t hash_bytes(uint64_t h, const void *data, size_t size)
 
 static void append_shape(struct ps_str *s, const struct coll_request *a)
 {
-    const struct psc_shape *shape = a->shape;
+    const struct psc_array *shape = a->array;
     bool first_free = a->kind == COLL_ALLGATHER || a->kind == COLL_ALLTOALL;
 
     ps_str_addf(s, " %s [", ps_dtype_name(shape->dtype));

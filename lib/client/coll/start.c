@@ -38,7 +38,7 @@ static int check_options(struct psc_client *c, struct coll_request *a,
         return client_error(c, PSC_E_INVAL, "no such reduction as %u",
                             a->o.reduce);
     }
-    if (a->o.reduce == PSC_MEAN && a->shape->dtype == PSC_BOOL) {
+    if (a->o.reduce == PSC_MEAN && a->array->dtype == PSC_BOOL) {
         return client_error(c, PSC_E_INVAL, "bool has no mean");
     }
     if (a->o.root >= c->id.size) {
@@ -48,7 +48,7 @@ static int check_options(struct psc_client *c, struct coll_request *a,
     }
     if ((a->o.prescale != 1 || a->o.postscale != 1) &&
         (a->kind == COLL_BCAST || a->kind == COLL_ALLGATHER ||
-         a->kind == COLL_ALLTOALL || !ps_dtype_is_real(a->shape->dtype))) {
+         a->kind == COLL_ALLTOALL || !ps_dtype_is_real(a->array->dtype))) {
         return client_error(c, PSC_E_INVAL,
                             "only reductions of real numbers can be scaled");
     }
@@ -58,7 +58,7 @@ static int check_options(struct psc_client *c, struct coll_request *a,
 static int check_shape(struct psc_client *c, const struct coll_request *a,
                        uint64_t *ret_count)
 {
-    const struct psc_shape *s = a->shape;
+    const struct psc_array *s = a->array;
     size_t size = ps_dtype_size(s->dtype);
     uint64_t bytes;
 
@@ -115,7 +115,7 @@ static int copy_source(struct psc_client *c, struct coll *k,
     at = ps_shm_data(b);
     pthread_mutex_unlock(&c->lock);
     if (a->piece_count == 0) {
-        coll_copy_scaled(k, at, a->src, k->array.bytes, a->o.prescale);
+        coll_copy_scaled(k, at, a->array->src, k->array.bytes, a->o.prescale);
     }
     for (uint32_t i = 0; i < a->piece_count; i++) {
         size_t bytes = a->pieces[i].count * ps_dtype_size(k->array.dtype);
@@ -136,17 +136,17 @@ static int adopt_source(struct psc_client *c, struct coll *k,
     if (!contributes_array(c, a) || k->array.bytes == 0) {
         return 0;
     }
-    if (a->piece_count == 0 && a->src == NULL) {
+    if (a->piece_count == 0 && a->array->src == NULL) {
         return client_error(c, PSC_E_INVAL, "%s has no array",
                             coll_kind_name(k->kind));
     }
     if (a->piece_count == 0 && a->o.prescale == 1 &&
-        (uintptr_t)a->src % WORD_BYTES == 0) {
-        b = ps_shm_find(&c->shm, a->src, k->array.bytes);
+        (uintptr_t)a->array->src % WORD_BYTES == 0) {
+        b = ps_shm_find(&c->shm, a->array->src, k->array.bytes);
         if (b != NULL) {
             b->uses++;
             k->src.block = b;
-            k->src.offset = (size_t)((const uint8_t *)a->src -
+            k->src.offset = (size_t)((const uint8_t *)a->array->src -
                                      (const uint8_t *)ps_shm_data(b));
             return 0;
         }
@@ -157,7 +157,7 @@ static int adopt_source(struct psc_client *c, struct coll *k,
 static int fill_coll(struct psc_client *c, struct coll *k,
                      const struct coll_request *a)
 {
-    const struct psc_shape *s = a->shape;
+    const struct psc_array *s = a->array;
     uint64_t sent = 0;
     int rc = check_shape(c, a, &k->array.count);
 
@@ -173,8 +173,10 @@ static int fill_coll(struct psc_client *c, struct coll *k,
     for (uint32_t i = 1; i < s->ndim; i++) {
         k->array.row_bytes *= (size_t)s->dims[i];
     }
-    k->dst.out = a->out;
-    k->dst.out_size = a->out_size;
+    k->dst.out = s->out;
+    k->dst.out_size = a->kind == COLL_ALLREDUCE || a->kind == COLL_BCAST
+                          ? SIZE_MAX
+                          : s->out_size;
     k->dst.postscale = a->o.postscale;
     k->name = strdup(a->name);
     k->rows_by_rank = calloc(c->id.size, WORD_BYTES);
@@ -310,104 +312,86 @@ static int start_coll(struct psc_client *c, struct coll_request *a,
     return rc;
 }
 
-/* A request for a collective on one array. */
-static struct coll_request request_of(enum coll_kind kind, const char *name,
-                                      const struct psc_shape *shape,
-                                      const void *src, void *out,
-                                      size_t out_size)
-{
-    return (struct coll_request){.kind = kind,
-                                 .name = name,
-                                 .shape = shape,
-                                 .src = src,
-                                 .out = out,
-                                 .out_size = out_size};
-}
-
 int psc_allreduce_start(struct psc_client *c, const char *name,
-                        const struct psc_shape *shape, const void *src,
-                        void *out, const struct psc_coll_options *o,
+                        const struct psc_array *array,
+                        const struct psc_coll_options *o,
                         struct psc_op **ret_op)
 {
-    struct coll_request a = request_of(COLL_ALLREDUCE, name, shape, src, out,
-                                       SIZE_MAX);
+    struct coll_request a = {
+        .kind = COLL_ALLREDUCE, .name = name, .array = array};
 
     return start_coll(c, &a, o, ret_op);
 }
 
 int psc_allreduce_many_start(struct psc_client *c, const char *name,
-                             uint32_t dtype, const struct psc_piece *pieces,
-                             uint32_t count, const struct psc_coll_options *o,
+                             const struct psc_pieces *arrays,
+                             const struct psc_coll_options *o,
                              struct psc_op **ret_op)
 {
     uint64_t total = 0;
-    const struct psc_shape shape = {.dtype = dtype, .ndim = 1, .dims = &total};
+    const struct psc_array all = {
+        .dtype = arrays->dtype, .ndim = 1, .dims = &total};
     struct coll_request a = {.kind = COLL_ALLREDUCE,
                              .name = name,
-                             .shape = &shape,
-                             .pieces = pieces,
-                             .piece_count = count};
+                             .array = &all,
+                             .pieces = arrays->pieces,
+                             .piece_count = arrays->count};
 
-    for (uint32_t i = 0; i < count; i++) {
-        if (pieces[i].count > UINT64_MAX - total) {
+    for (uint32_t i = 0; i < arrays->count; i++) {
+        if (arrays->pieces[i].count > UINT64_MAX - total) {
             return PSC_E_TOOBIG;
         }
-        total += pieces[i].count;
+        total += arrays->pieces[i].count;
     }
-    return count == 0 ? PSC_E_INVAL : start_coll(c, &a, o, ret_op);
+    return arrays->count == 0 ? PSC_E_INVAL : start_coll(c, &a, o, ret_op);
 }
 
 int psc_bcast_start(struct psc_client *c, const char *name,
-                    const struct psc_shape *shape, const void *src, void *out,
+                    const struct psc_array *array,
                     const struct psc_coll_options *o, struct psc_op **ret_op)
 {
-    struct coll_request a = request_of(COLL_BCAST, name, shape, src, out,
-                                       SIZE_MAX);
+    struct coll_request a = {.kind = COLL_BCAST, .name = name, .array = array};
 
     return start_coll(c, &a, o, ret_op);
 }
 
 int psc_allgather_start(struct psc_client *c, const char *name,
-                        const struct psc_shape *shape, const void *src,
-                        void *out, size_t out_size,
+                        const struct psc_array *array,
                         const struct psc_coll_options *o,
                         struct psc_op **ret_op)
 {
-    struct coll_request a = request_of(COLL_ALLGATHER, name, shape, src, out,
-                                       out_size);
+    struct coll_request a = {
+        .kind = COLL_ALLGATHER, .name = name, .array = array};
 
     return start_coll(c, &a, o, ret_op);
 }
 
 int psc_reducescatter_start(struct psc_client *c, const char *name,
-                            const struct psc_shape *shape, const void *src,
-                            void *out, size_t out_size,
+                            const struct psc_array *array,
                             const struct psc_coll_options *o,
                             struct psc_op **ret_op)
 {
-    struct coll_request a = request_of(COLL_REDUCESCATTER, name, shape, src,
-                                       out, out_size);
+    struct coll_request a = {
+        .kind = COLL_REDUCESCATTER, .name = name, .array = array};
 
     return start_coll(c, &a, o, ret_op);
 }
 
 int psc_alltoall_start(struct psc_client *c, const char *name,
-                       const struct psc_shape *shape, const uint64_t *splits,
-                       const void *src, void *out, size_t out_size,
+                       const struct psc_array *array, const uint64_t *splits,
                        const struct psc_coll_options *o, struct psc_op **ret_op)
 {
-    struct coll_request a = request_of(COLL_ALLTOALL, name, shape, src, out,
-                                       out_size);
+    struct coll_request a = {
+        .kind = COLL_ALLTOALL, .name = name, .array = array, .splits = splits};
 
-    a.splits = splits;
     return start_coll(c, &a, o, ret_op);
 }
 
 int psc_join_start(struct psc_client *c, const struct psc_coll_options *o,
                    struct psc_op **ret_op)
 {
-    const struct psc_shape shape = {.dtype = PSC_FLOAT32, .ndim = 0};
-    struct coll_request a = {.kind = COLL_JOIN, .shape = &shape};
+    const struct psc_array none = {.dtype = PSC_FLOAT32, .ndim = 0};
+    struct coll_request a = {.kind = COLL_JOIN, .array = &none};
 
     return start_coll(c, &a, o, ret_op);
 }

@@ -118,12 +118,9 @@ struct coll {
 struct coll_request {
     enum coll_kind kind;
     const char *name;
-    const struct psc_shape *shape;
+    const struct psc_array *array;
     const struct psc_piece *pieces;
     uint32_t piece_count;
     const uint64_t *splits;
-    const void *src;
-    void *out;
-    size_t out_size;
     struct psc_coll_options o;
 };

@@ -27,10 +27,12 @@ def options(reduce: str = "sum", root: int = 0, prescale: float = 1,
                             root=root, prescale=prescale, postscale=postscale)
 
 
-def shape_of(dtype: int, dims: Dims) -> _lib.Shape:
-    """struct psc_shape"""
-    return _lib.Shape(dtype=dtype, ndim=len(dims),
-                      dims=(c_uint64 * len(dims))(*dims))
+def array_of(dtype: int, dims: Dims, src: Optional[int], out: Optional[int],
+             out_size: int = 0) -> _lib.Array:
+    """struct psc_array: dtype, dims, source and result with its bytes"""
+    return _lib.Array(dtype=dtype, ndim=len(dims),
+                      dims=(c_uint64 * len(dims))(*dims), src=src, out=out,
+                      out_size=out_size)
 
 
 def _name(name: Optional[str]) -> Optional[bytes]:
@@ -49,7 +51,7 @@ class Starter:
         """Allreduce. Returns error code and operation, as all below."""
         op = c_void_p()
         rc = self._lib.psc_allreduce_start(
-            self._client, _name(name), byref(shape_of(dtype, dims)), src, out,
+            self._client, _name(name), byref(array_of(dtype, dims, src, out)),
             byref(o), byref(op))
         return rc, op.value or 0
 
@@ -60,9 +62,9 @@ class Starter:
         op = c_void_p()
         table = (_lib.Piece * len(pieces))(*[_lib.Piece(*p)
                                               for p in pieces])
+        all_of = _lib.Pieces(dtype=dtype, count=len(pieces), pieces=table)
         rc = self._lib.psc_allreduce_many_start(
-            self._client, _name(name), dtype, table, len(pieces), byref(o),
-            byref(op))
+            self._client, _name(name), byref(all_of), byref(o), byref(op))
         return rc, op.value or 0
 
     def bcast(self, name: Optional[str], dtype: int, dims: Dims,
@@ -71,7 +73,7 @@ class Starter:
         """Broadcast of the root's array."""
         op = c_void_p()
         rc = self._lib.psc_bcast_start(
-            self._client, _name(name), byref(shape_of(dtype, dims)), src, out,
+            self._client, _name(name), byref(array_of(dtype, dims, src, out)),
             byref(o), byref(op))
         return rc, op.value or 0
 
@@ -81,8 +83,9 @@ class Starter:
         """Allgather or reduce-scatter, by `what`."""
         op = c_void_p()
         rc = getattr(self._lib, "psc_%s_start" % what)(
-            self._client, _name(name), byref(shape_of(dtype, dims)), src, out,
-            out_size, byref(o), byref(op))
+            self._client, _name(name),
+            byref(array_of(dtype, dims, src, out, out_size)), byref(o),
+            byref(op))
         return rc, op.value or 0
 
     def alltoall(self, name: Optional[str], dtype: int, dims: Dims,
@@ -95,8 +98,9 @@ class Starter:
         if splits is not None:
             table = (c_uint64 * len(splits))(*splits)
         rc = self._lib.psc_alltoall_start(
-            self._client, _name(name), byref(shape_of(dtype, dims)), table,
-            src, out, out_size, byref(o), byref(op))
+            self._client, _name(name),
+            byref(array_of(dtype, dims, src, out, out_size)), table, byref(o),
+            byref(op))
         return rc, op.value or 0
 
     def join(self, o: _lib.CollOptions) -> Tuple[int, int]:
@@ -376,4 +380,4 @@ def _array(dims: Tuple[int, ...], dtype: int, memory: Any, size: int) -> Any:
     return numpy.empty(dims, dtype=numpy_name(dtype))
 
 
-__all__ = ["Collectives", "Starter", "dtype_of", "options", "shape_of"]
+__all__ = ["Collectives", "Starter", "array_of", "dtype_of", "options"]

@@ -100,11 +100,12 @@ class Optimizer(Structure):
                 ("reserved", c_uint32)]
 
 
-class Shape(Structure):
-    """struct psc_shape"""
+class Array(Structure):
+    """struct psc_array"""
 
     _fields_ = [("dtype", c_uint32), ("ndim", c_uint32),
-                ("dims", POINTER(c_uint64))]
+                ("dims", POINTER(c_uint64)), ("src", c_void_p),
+                ("out", c_void_p), ("out_size", c_size_t)]
 
 
 class CollOptions(Structure):
@@ -128,6 +129,20 @@ class Piece(Structure):
     _fields_ = [("src", c_void_p), ("out", c_void_p), ("count", c_uint64)]
 
 
+class Pieces(Structure):
+    """struct psc_pieces"""
+
+    _fields_ = [("dtype", c_uint32), ("count", c_uint32),
+                ("pieces", POINTER(Piece))]
+
+
+class Rows(Structure):
+    """struct psc_rows"""
+
+    _fields_ = [("numbers", c_void_p), ("count", c_size_t), ("src", c_void_p),
+                ("out", c_void_p)]
+
+
 class Stats(Structure):
     """struct psc_stats"""
 
@@ -144,7 +159,7 @@ class Stats(Structure):
     ]
 
 
-_ROWS = [c_void_p, c_uint32, c_void_p, c_size_t, c_void_p, POINTER(OpOptions),
+_ROWS = [c_void_p, c_uint32, POINTER(Rows), POINTER(OpOptions),
          POINTER(c_void_p)]
 _OP = [c_void_p, c_uint32, c_void_p, POINTER(OpOptions), POINTER(c_void_p)]
 _OP_OUT = [c_void_p, c_uint32, c_void_p, c_void_p, POINTER(OpOptions),
@@ -168,8 +183,7 @@ KEY_KNOWN = 1
 KEY_OF_SUMS = 2
 TUNING_PLAIN = 1
 _COLL = [POINTER(CollOptions), POINTER(c_void_p)]
-_GATHER = [c_void_p, c_char_p, POINTER(Shape), c_void_p, c_void_p, c_size_t,
-           *_COLL]
+_ARRAY = [c_void_p, c_char_p, POINTER(Array), *_COLL]
 
 _FUNCTIONS = {
     "psc_options_init": (None, [POINTER(Options), c_size_t]),
@@ -210,17 +224,14 @@ _FUNCTIONS = {
     "psc_state_load": (c_int, [c_void_p, c_char_p]),
     "psc_set_start": (c_int, [c_void_p, c_char_p, c_double, c_uint64,
                               POINTER(OpOptions), POINTER(c_void_p)]),
-    "psc_allreduce_start": (c_int, [c_void_p, c_char_p, POINTER(Shape),
-                                    c_void_p, c_void_p, *_COLL]),
-    "psc_allreduce_many_start": (c_int, [c_void_p, c_char_p, c_uint32,
-                                         POINTER(Piece), c_uint32, *_COLL]),
-    "psc_bcast_start": (c_int, [c_void_p, c_char_p, POINTER(Shape), c_void_p,
-                                c_void_p, *_COLL]),
-    "psc_allgather_start": (c_int, _GATHER),
-    "psc_reducescatter_start": (c_int, _GATHER),
-    "psc_alltoall_start": (c_int, [c_void_p, c_char_p, POINTER(Shape),
-                                   POINTER(c_uint64), c_void_p, c_void_p,
-                                   c_size_t, *_COLL]),
+    "psc_allreduce_start": (c_int, _ARRAY),
+    "psc_allreduce_many_start": (c_int, [c_void_p, c_char_p, POINTER(Pieces),
+                                         *_COLL]),
+    "psc_bcast_start": (c_int, _ARRAY),
+    "psc_allgather_start": (c_int, _ARRAY),
+    "psc_reducescatter_start": (c_int, _ARRAY),
+    "psc_alltoall_start": (c_int, [c_void_p, c_char_p, POINTER(Array),
+                                   POINTER(c_uint64), *_COLL]),
     "psc_join_start": (c_int, [c_void_p, *_COLL]),
     "psc_op_rows": (c_int, [c_void_p, POINTER(c_uint64), c_uint32]),
     "psc_op_view": (c_int, [c_void_p, POINTER(c_void_p), POINTER(c_size_t)]),

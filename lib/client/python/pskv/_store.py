@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import weakref
-from ctypes import byref, c_int64, c_uint32, c_uint64, c_void_p
+from ctypes import addressof, byref, c_int64, c_uint32, c_uint64, c_void_p
 from typing import (Any, Callable, Dict, Generator, List, Mapping, Optional, Sequence,
                     Set, Tuple, Union)
 
@@ -560,9 +560,12 @@ class KVStore(Collectives):
         handle = Handle(self)
         o, _ = self._op_options([], priority, "sum", 0, True)
         op = c_void_p()
+        address = array.address if len(rows) > 0 else None
+        call = _lib.Rows(numbers=addressof(rows), count=len(rows),
+                         src=address if what == "push" else None,
+                         out=address if what == "pull" else None)
         self._check(getattr(self._lib, "psc_%s_rows_start" % what)(
-            self._open(), known.number, rows, len(rows),
-            array.address if len(rows) > 0 else None, byref(o), byref(op)))
+            self._open(), known.number, byref(call), byref(o), byref(op)))
         assert op.value is not None
         handle._ops.append(op.value)
         handle._held.append(array)
