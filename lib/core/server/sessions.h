@@ -28,7 +28,7 @@ struct ps_server_conn {
 
 /* An agent and the link to it. */
 struct ps_server_session {
-    struct ps_heap_item timer;     /* In `session_timers`. */
+    struct ps_heap_item timer;     /* In `timers`. */
     struct ps_list_node list_node; /* In `backlogged`. */
     uint32_t agent_node;
     uint64_t incarnation;
