@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Hello of an agent. A hello is not trusted: the scheduler decides which
  * process is an agent of a job, and which one is newer. The hello of a process
- * that it has not named yet is unverified (rule H10). An accepted hello makes the
+ * that it has not named yet is held (rule H10). An accepted hello makes the
  * connection carry the session's link, resumed or new. */
 #include "core/server/hello.h"
 

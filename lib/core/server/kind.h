@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Kinds of contributions, which are the parts of a push. contribution.c accepts
- * each in the same steps; a kind is a table of operations: dense parts (push.c),
- * rows (rows.c), pushes of async and ssp jobs (async.c). */
+ * each in the same steps; a kind is a table of operations: dense parts
+ * (push.c), rows (rows.c), pushes of async and ssp jobs (async.c). */
 #pragma once
 
 #include "base/buf.h"

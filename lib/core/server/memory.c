@@ -216,10 +216,10 @@ int ps_server_memory_alloc_payload(struct ps_server *s,
                                    const struct ps_msg *msg, uint64_t len,
                                    struct ps_buf **ret_buf)
 {
-    const bool gives = msg->code == PS_MSG_PUSH ||
-                       msg->code == PS_MSG_PUSH_ROWS;
+    const bool is_push = msg->code == PS_MSG_PUSH ||
+                         msg->code == PS_MSG_PUSH_ROWS;
 
-    if ((!gives || may_allocate(s, slot->job, msg, len)) &&
+    if ((!is_push || may_allocate(s, slot->job, msg, len)) &&
         ps_server_memory_alloc(slot->job, len, ret_buf) == 0) {
         slot->starved_since = 0;
         return 0;

@@ -39,7 +39,7 @@ static void publish_version(struct ps_server_step *st,
                             const struct ps_slice *code)
 {
     struct ps_open_round *open = part->open_round;
-    struct ps_bits has_value;
+    struct ps_bits up_to_date;
 
     if (value != NULL) {
         if (open->assign) {
@@ -68,11 +68,11 @@ static void publish_version(struct ps_server_step *st,
         ps_server_reply_part(st, &job->slots[i], part,
                              ps_bits_get(&open->needs_value, i), part->version);
     }
-    has_value = open->needs_value;
+    up_to_date = open->needs_value;
     open->needs_value = (struct ps_bits){0};
     ps_store_close_round(&job->store, part);
-    ps_server_pull_reply_waiting(st, job, part, &has_value);
-    ps_bits_fini(&has_value);
+    ps_server_pull_reply_waiting(st, job, part, &up_to_date);
+    ps_bits_fini(&up_to_date);
     ps_server_credit_mark_job(job);
 }
 

@@ -11,7 +11,7 @@
 void ps_server_pull_reply_waiting(struct ps_server_step *st,
                                   struct ps_server_job *job,
                                   struct ps_part *part,
-                                  const struct ps_bits *has_value)
+                                  const struct ps_bits *up_to_date)
 {
     struct ps_list_node *n = ps_list_first(&part->waiting_pulls);
 
@@ -23,7 +23,7 @@ void ps_server_pull_reply_waiting(struct ps_server_step *st,
         if (p->min_version > part->version) {
             continue;
         }
-        if (has_value == NULL || !ps_bits_get(has_value, p->slot)) {
+        if (up_to_date == NULL || !ps_bits_get(up_to_date, p->slot)) {
             ps_server_reply_part(st, &job->slots[p->slot], part, true,
                                  part->version);
         }

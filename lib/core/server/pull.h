@@ -6,9 +6,9 @@
 
 void ps_server_on_pull(struct ps_server_step *st, struct ps_server_conn *c,
                        const struct ps_msg *msg);
-/* Replies to pulls that the present version satisfies. `has_value`: slots that have
- * its value already; may be NULL. */
+/* Replies to pulls that the present version satisfies. `up_to_date`: slots that
+ * have its value already; may be NULL. */
 void ps_server_pull_reply_waiting(struct ps_server_step *st,
                                   struct ps_server_job *job,
                                   struct ps_part *part,
-                                  const struct ps_bits *has_value);
+                                  const struct ps_bits *up_to_date);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory taken back from a job whose reserved round is starved (rule Q3): values
- * are copied out of frames that they keep alive, then other open rounds of the
- * job are voided, and agents send their contributions again. */
+/* Memory taken back from a job whose reserved round is starved (rule Q3).
+ * Values are copied out of frames that they keep alive, then other open rounds
+ * of the job are voided, and agents send their contributions again. */
 #include "core/server/reclaim.h"
 
 #include "core/server/conflict.h"
