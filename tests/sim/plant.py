@@ -361,9 +361,9 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     ],
     "adds the norm of the last step to that of the next": [
         ("lib/core/sched/norm.c",
-         ".expected_keys = j->global_norm->expected_keys};",
-         """        .square_sum = j->global_norm->square_sum,
-        .expected_keys = j->global_norm->expected_keys};"""),
+         ".expected_keys = j->norms.global->expected_keys};",
+         """        .square_sum = j->norms.global->square_sum,
+        .expected_keys = j->norms.global->expected_keys};"""),
     ],
     "lets the norm of one job count in another": [
         ("lib/core/sched/norm.c",
@@ -373,13 +373,13 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
 static void pending_free(struct ps_sched_norm *n)
 {"""),
         ("lib/core/sched/norm.c",
-         """ps_square_sum_merge(&j->global_norm->square_sum, &n->pending->square_sum);""",
+         """ps_square_sum_merge(&j->norms.global->square_sum, &n->pending->square_sum);""",
          """    ps_square_sum_merge(&planted, &n->pending->square_sum);
-    j->global_norm->square_sum = planted;"""),
+    j->norms.global->square_sum = planted;"""),
         ("lib/core/sched/norm.c",
-         "*j->global_norm = (struct ps_sched_global_norm){",
+         "*j->norms.global = (struct ps_sched_global_norm){",
          """    memset(&planted, 0, sizeof(planted));
-    *j->global_norm = (struct ps_sched_global_norm){"""),
+    *j->norms.global = (struct ps_sched_global_norm){"""),
     ],
     "has one credit for all jobs of a link": [
         ("lib/core/server/credit.c",
