@@ -185,7 +185,7 @@ def test_ranks_that_ask_for_different_things(world):
             got = f(kv.rank + 1, 30000)
             odd = i % 3  # Whose neighbour on the node may be the other side.
             for again in range(1 + i % 2):
-                wrong([":w'"], lambda: kv.pushpull(
+                wrong(["'w'"], lambda: kv.pushpull(
                     'w', got, reduce='max' if kv.rank == odd else 'sum'))
             kv.pushpull('w', got)
             assert (got == 6).all(), got
