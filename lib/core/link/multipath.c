@@ -129,7 +129,7 @@ static void accept_ack(struct ps_multipath_link *link, uint64_t ack)
     }
 }
 
-/* --------------------------------------------------------------- life of it */
+/* --------------------------------------------------------------------- life */
 
 void ps_multipath_init(struct ps_multipath *mp,
                        const struct ps_multipath_options *opt)
@@ -265,7 +265,7 @@ bool ps_path_closed(struct ps_path *p, ps_time now, struct ps_effects *fx)
 
             if (one != p) {
                 ps_effects_abort(fx, one->id, PS_E_CLOSED,
-                                 "its link has lost the first one");
+                                 "its link has lost the main connection");
             }
         }
     } else if (!link->is_ending) {
@@ -372,7 +372,7 @@ static enum ps_path_verdict receive_on_subflow(struct ps_path *p,
     }
     if (msg->seq == 0) {
         ps_effects_abort(fx, p->id, PS_E_PROTO,
-                         "what is not sequenced came on a joined connection");
+                         "a frame without a number on a subflow");
         return PS_PATH_DROP;
     }
     accept_ack(link, msg->ack);
