@@ -149,8 +149,8 @@ static void io_thread_added(void *ctx, unsigned count)
 /* One loop is the daemon's own; the others are I/O threads. */
 static int make_io_pool(struct daemon *d)
 {
-    unsigned wanted = d->spec->loops == NULL ? 1
-                                             : d->spec->loops(d->config.values);
+    const struct ps_transport_options *t = daemon_transport_options(d);
+    unsigned wanted = t == NULL ? 1 : (unsigned)t->loops;
     unsigned most = wanted;
     struct ps_io_pool_options opt = {
         .loop = d->loop, .on_grown = io_thread_added, .ctx = d};

@@ -36,8 +36,9 @@ struct ps_daemon_spec {
     const struct ps_option_set *options;
     size_t values_size;
     size_t common; /* Offset of the struct within `values`. */
-    size_t listen; /* Offset, or PS_DAEMON_NONE; so is `scheduler`. */
+    size_t listen; /* Offset, or PS_DAEMON_NONE; so are those below. */
     size_t scheduler;
+    size_t transport;
     uint16_t port;       /* First port that listen.port: auto tries. */
     uint16_t port_count; /* Number of ports to try. */
 
@@ -54,13 +55,8 @@ struct ps_daemon_spec {
     /* Option that names the socket, if the daemon works without one: failing at
      * its default path only warns. NULL: the socket is required. */
     const char *socket_option;
-    /* Whether servers and agents of one host connect by net/shm_peer.h; NULL:
-     * no. */
-    bool (*same_host)(const void *values);
     /* Connections of a link; NULL: 1; 0: as many as I/O threads need. */
     uint32_t (*link_connections)(const void *values);
-    /* I/O threads, the loop's own included; NULL: 1; 0: by measured need. */
-    unsigned (*loops)(const void *values);
     /* Compute threads; 0: one for each processor. NULL: computes nothing. */
     unsigned (*threads)(const void *values);
     /* False if settings conflict, with a line "where: what; what to do" for

@@ -89,6 +89,16 @@ daemon_scheduler_options(const struct daemon *d)
                                 d->spec->scheduler);
 }
 
+/* NULL: the daemon moves no tensors. */
+static inline const struct ps_transport_options *
+daemon_transport_options(const struct daemon *d)
+{
+    return d->spec->transport == PS_DAEMON_NONE
+               ? NULL
+               : (const void *)((const char *)d->config.values +
+                                d->spec->transport);
+}
+
 /* config.c: functions that return int return an exit code. */
 
 /* Path of the configuration file without --config. */

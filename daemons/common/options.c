@@ -254,3 +254,72 @@ const struct ps_option ps_scheduler_rows[PS_SCHEDULER_ROWS] = {
      .offset = AT(retry_max),
      .help = "Longest wait between attempts; it doubles up to this."},
 };
+
+#undef AT
+#define AT(name) offsetof(struct ps_transport_options, name)
+
+const struct ps_option ps_transport_rows[PS_TRANSPORT_ROWS] = {
+    {.path = "network.loops",
+     .text = "1",
+     .type = PS_OPTION_INT,
+     .special = "auto",
+     .special_value = 0,
+     .min = 1,
+     .max = PS_IO_THREADS_MAX,
+     .offset = AT(loops),
+     .help = "Threads for network I/O: the first runs the event loop, the "
+             "others copy large payloads between memory and TCP connections, "
+             "for networks that one thread cannot fill; auto adds one when all "
+             "have been busy for three seconds, up to half of the processors."},
+    {.path = "network.same_host",
+     .text = "auto",
+     .type = PS_OPTION_ENUM,
+     .enum_names = "auto|off",
+     .offset = AT(same_host),
+     .help = "Servers and agents of the same user on one host connect over a "
+             "Unix socket, and payloads are copied from memory to memory; off: "
+             "they use TCP, like all others."},
+    {.path = "network.travel_together",
+     .text = "auto",
+     .type = PS_OPTION_ENUM,
+     .enum_names = "auto|off",
+     .offset = AT(travel_together),
+     .help = "Small partitions that are ready share a frame; off: each has "
+             "a frame of its own, to measure the difference."},
+};
+
+#undef AT
+#define AT(name) offsetof(struct ps_key_limits, name)
+
+const struct ps_option ps_key_limit_rows[PS_KEY_LIMIT_ROWS] = {
+    {.path = "limits.job.keys",
+     .text = "131072",
+     .type = PS_OPTION_U64,
+     .min = 1,
+     .max = PS_KEYS_MAX,
+     .offset = AT(job_keys),
+     .help = "Keys of one job."},
+    {.path = "limits.user.keys",
+     .text = "262144",
+     .type = PS_OPTION_U64,
+     .min = 1,
+     .max = 16 * PS_KEYS_MAX,
+     .offset = AT(user_keys),
+     .help = "Keys of all jobs of one user."},
+    {.path = "limits.job.partitions",
+     .text = "262144",
+     .type = PS_OPTION_U64,
+     .min = 1,
+     .max = PS_STORE_PARTS_MAX,
+     .offset = AT(job_partitions),
+     .help = "Partitions of all keys of one job: 256 GiB in pieces of 1 MiB."},
+    {.path = "limits.user.partitions",
+     .text = "524288",
+     .type = PS_OPTION_U64,
+     .min = 1,
+     .max = 16ll * PS_STORE_PARTS_MAX,
+     .offset = AT(user_partitions),
+     .help = "Partitions of all keys of all jobs of one user."},
+};
+
+#undef AT

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Options that daemons share, in three groups: for every daemon, for those that
- * listen on TCP, and for those that dial the scheduler. */
+/* Options that daemons share, in groups: for every daemon, for those that listen
+ * on TCP, for those that dial the scheduler, for those that move tensors, and
+ * for those that keep tables of keys. */
 #pragma once
 
 #include "base/time.h"
@@ -13,6 +14,8 @@
 #define PS_COMMON_ROWS    19
 #define PS_LISTEN_ROWS    4
 #define PS_SCHEDULER_ROWS 4
+#define PS_TRANSPORT_ROWS 3
+#define PS_KEY_LIMIT_ROWS 4
 
 enum ps_log_format {
     PS_LOG_FORMAT_AUTO,
@@ -62,6 +65,22 @@ struct ps_scheduler_options {
     ps_time retry_max;
 };
 extern const struct ps_option ps_scheduler_rows[PS_SCHEDULER_ROWS];
+
+struct ps_transport_options {
+    /* I/O threads, the loop's own included; 0: by measured need. */
+    int loops;
+    int same_host;       /* 0: auto, 1: off. */
+    int travel_together; /* 0: auto, 1: off. */
+};
+extern const struct ps_option ps_transport_rows[PS_TRANSPORT_ROWS];
+
+struct ps_key_limits {
+    uint64_t job_keys;
+    uint64_t user_keys;
+    uint64_t job_partitions;
+    uint64_t user_partitions;
+};
+extern const struct ps_option ps_key_limit_rows[PS_KEY_LIMIT_ROWS];
 
 /* Check of a node or cluster name in an option row; "" is valid. */
 bool ps_option_check_name(const char *value, struct ps_str *why);

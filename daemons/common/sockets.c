@@ -105,7 +105,9 @@ int daemon_sockets_open(struct daemon *d)
 
 bool daemon_uses_shm(const struct daemon *d)
 {
-    return d->spec->same_host != NULL && d->spec->same_host(d->config.values);
+    const struct ps_transport_options *t = daemon_transport_options(d);
+
+    return t != NULL && t->same_host == 0;
 }
 
 void daemon_listen_shm(struct daemon *d)

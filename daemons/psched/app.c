@@ -14,9 +14,10 @@ static void set_cost_limit(struct ps_account_limits *l, enum ps_cost cost,
     l->limit[cost] = (struct ps_account_limit){.max = max, .option = option};
 }
 
-static void set_limits(const struct psched_limits *l,
+static void set_limits(const struct psched_options *o,
                        struct ps_account_limits *limits)
 {
+    const struct ps_key_limits *l = &o->key_limits;
     struct ps_account_limits *job = &limits[PS_ACCOUNT_JOB];
     struct ps_account_limits *user = &limits[PS_ACCOUNT_USER];
 
@@ -26,7 +27,7 @@ static void set_limits(const struct psched_limits *l,
                    "limits.job.partitions");
     set_cost_limit(user, PS_COST_PARTITIONS, l->user_partitions,
                    "limits.user.partitions");
-    set_cost_limit(&limits[PS_ACCOUNT_DAEMON], PS_COST_MEMORY, l->daemon_memory,
+    set_cost_limit(&limits[PS_ACCOUNT_DAEMON], PS_COST_MEMORY, o->table_memory,
                    "limits.daemon.memory");
 }
 
@@ -50,7 +51,7 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
         .uid = facts->uid,
     };
 
-    set_limits(&o->limits, opt.limits);
+    set_limits(o, opt.limits);
     ps_str_copy(opt.name, sizeof(opt.name), facts->name);
     ps_str_copy(opt.cluster, sizeof(opt.cluster), facts->cluster);
     ps_str_copy(opt.control_path, sizeof(opt.control_path), facts->socket);
@@ -131,6 +132,7 @@ const struct ps_daemon_spec psched_spec = {
     .common = offsetof(struct psched_options, common),
     .listen = offsetof(struct psched_options, listen),
     .scheduler = PS_DAEMON_NONE,
+    .transport = PS_DAEMON_NONE,
     .port = 9091,
     .port_count = 1,
     .socket = socket_path,

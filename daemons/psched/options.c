@@ -106,39 +106,11 @@ static const struct ps_option rows[] = {
 };
 
 static const struct ps_option limits[] = {
-    {.path = "limits.job.keys",
-     .text = "131072",
-     .type = PS_OPTION_U64,
-     .min = 1,
-     .max = PS_KEYS_MAX,
-     .offset = AT(limits.job_keys),
-     .help = "Keys of one job."},
-    {.path = "limits.user.keys",
-     .text = "262144",
-     .type = PS_OPTION_U64,
-     .min = 1,
-     .max = 16 * PS_KEYS_MAX,
-     .offset = AT(limits.user_keys),
-     .help = "Keys of all jobs of one user."},
-    {.path = "limits.job.partitions",
-     .text = "262144",
-     .type = PS_OPTION_U64,
-     .min = 1,
-     .max = PS_STORE_PARTS_MAX,
-     .offset = AT(limits.job_partitions),
-     .help = "Partitions of all keys of one job: 256 GiB in pieces of 1 MiB."},
-    {.path = "limits.user.partitions",
-     .text = "524288",
-     .type = PS_OPTION_U64,
-     .min = 1,
-     .max = 16ll * PS_STORE_PARTS_MAX,
-     .offset = AT(limits.user_partitions),
-     .help = "Partitions of all keys of all jobs of one user."},
     {.path = "limits.daemon.memory",
      .text = "1GiB",
      .type = PS_OPTION_SIZE,
      .min = 1024 * 1024,
-     .offset = AT(limits.daemon_memory),
+     .offset = AT(table_memory),
      .help = "Memory for the tables of all keys of all jobs."},
 };
 
@@ -146,6 +118,7 @@ static const struct ps_option_table tables[] = {
     {ps_common_rows, PS_COMMON_ROWS, AT(common)},
     {ps_listen_rows, PS_LISTEN_ROWS, AT(listen)},
     {rows, PS_OPTION_COUNT(rows), 0},
+    {ps_key_limit_rows, PS_KEY_LIMIT_ROWS, AT(key_limits)},
     {limits, PS_OPTION_COUNT(limits), 0},
 };
 

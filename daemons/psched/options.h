@@ -15,13 +15,8 @@ struct psched_options {
     ps_time rejoin_grace;
     ps_time rejoin_timeout;
     uint64_t partition_bytes;
-    struct psched_limits {
-        uint64_t job_keys;
-        uint64_t user_keys;
-        uint64_t job_partitions;
-        uint64_t user_partitions;
-        uint64_t daemon_memory;
-    } limits;
+    struct ps_key_limits key_limits;
+    uint64_t table_memory;
     const char *socket; /* "": none. */
     unsigned mode;
 };

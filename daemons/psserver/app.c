@@ -29,7 +29,7 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
         .instance = facts->instance,
         .seed = facts->seed,
         .credit_window = o->window,
-        .unbatched = o->travel_together != 0,
+        .unbatched = o->transport.travel_together != 0,
         .dial_backoff_min = o->scheduler.retry_first,
         .dial_backoff_max = o->scheduler.retry_max,
         .link = facts->link,
@@ -190,20 +190,6 @@ static bool check_options(const void *values, const struct ps_options *o,
     return true;
 }
 
-static bool uses_shm(const void *values)
-{
-    const struct psserver_options *o = values;
-
-    return o->same_host == 0;
-}
-
-static unsigned io_threads(const void *values)
-{
-    const struct psserver_options *o = values;
-
-    return (unsigned)o->loops;
-}
-
 static unsigned compute_threads(const void *values)
 {
     const struct psserver_options *o = values;
@@ -220,12 +206,11 @@ const struct ps_daemon_spec psserver_spec = {
     .common = offsetof(struct psserver_options, common),
     .listen = offsetof(struct psserver_options, listen),
     .scheduler = offsetof(struct psserver_options, scheduler),
+    .transport = offsetof(struct psserver_options, transport),
     .port = 9092,
     .port_count = 64,
     .advertise = advertised_host,
     .check = check_options,
-    .same_host = uses_shm,
-    .loops = io_threads,
     .threads = compute_threads,
     .open = open_app,
     .close = close_app,

@@ -48,33 +48,6 @@ static const struct ps_option rows[] = {
      .offset = AT(link_linger),
      .help = "Time for which the state of a link is kept without a "
              "connection."},
-    {.path = "network.loops",
-     .text = "1",
-     .type = PS_OPTION_INT,
-     .special = "auto",
-     .special_value = 0,
-     .min = 1,
-     .max = PS_IO_THREADS_MAX,
-     .offset = AT(loops),
-     .help = "Threads for network I/O: the first runs the event loop, the "
-             "others copy large payloads between memory and TCP connections, "
-             "for networks that one thread cannot fill; auto adds one when all "
-             "have been busy for three seconds, up to half of the processors."},
-    {.path = "network.same_host",
-     .text = "auto",
-     .type = PS_OPTION_ENUM,
-     .enum_names = "auto|off",
-     .offset = AT(same_host),
-     .help = "Agents of the same user on this host connect over a Unix socket, "
-             "and payloads are copied from memory to memory; off: they use "
-             "TCP, like all others."},
-    {.path = "network.travel_together",
-     .text = "auto",
-     .type = PS_OPTION_ENUM,
-     .enum_names = "auto|off",
-     .offset = AT(travel_together),
-     .help = "Values of small partitions that are ready share a frame; off: "
-             "each has a frame of its own, to measure the difference."},
     {.path = "compute.threads",
      .text = "auto",
      .type = PS_OPTION_INT,
@@ -106,6 +79,7 @@ static const struct ps_option_table tables[] = {
     {ps_common_rows, PS_COMMON_ROWS, AT(common)},
     {ps_listen_rows, PS_LISTEN_ROWS, AT(listen)},
     {ps_scheduler_rows, PS_SCHEDULER_ROWS, AT(scheduler)},
+    {ps_transport_rows, PS_TRANSPORT_ROWS, AT(transport)},
     {rows, PS_OPTION_COUNT(rows), 0},
 };
 

@@ -8,14 +8,11 @@ struct psserver_options {
     struct ps_common_options common;
     struct ps_listen_options listen;
     struct ps_scheduler_options scheduler;
+    struct ps_transport_options transport;
     const char *advertise; /* "auto": chosen from the addresses. */
     const char *interface; /* "": none. */
     ps_time link_linger;
-    int same_host;       /* 0: auto, 1: off. */
-    int travel_together; /* 0: auto, 1: off. */
-    int threads;         /* Compute threads; 0: one for each processor. */
-    /* I/O threads, the loop's own included; 0: by measured need. */
-    int loops;
+    int threads; /* Compute threads; 0: one for each processor. */
     uint64_t memory;
     uint64_t window;
 };

@@ -87,11 +87,13 @@ static void set_limits(const struct psagent_options *o,
                    l->user_memory != 0 ? l->user_memory : o->memory / 5 * 4,
                    "limits.user.memory");
     set_cost_limit(daemon, PS_COST_MEMORY, o->memory, "local.memory");
-    set_cost_limit(job, PS_COST_KEYS, l->job_keys, "limits.job.keys");
-    set_cost_limit(user, PS_COST_KEYS, l->user_keys, "limits.user.keys");
-    set_cost_limit(job, PS_COST_PARTITIONS, l->job_partitions,
+    set_cost_limit(job, PS_COST_KEYS, o->key_limits.job_keys,
+                   "limits.job.keys");
+    set_cost_limit(user, PS_COST_KEYS, o->key_limits.user_keys,
+                   "limits.user.keys");
+    set_cost_limit(job, PS_COST_PARTITIONS, o->key_limits.job_partitions,
                    "limits.job.partitions");
-    set_cost_limit(user, PS_COST_PARTITIONS, l->user_partitions,
+    set_cost_limit(user, PS_COST_PARTITIONS, o->key_limits.user_partitions,
                    "limits.user.partitions");
     set_cost_limit(user, PS_COST_OPERATIONS, l->user_operations,
                    "limits.user.operations");
@@ -116,7 +118,7 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
         .dial_backoff_min = o->scheduler.retry_first,
         .dial_backoff_max = o->scheduler.retry_max,
         .unsent_max = o->hand_over,
-        .unbatched = o->travel_together != 0,
+        .unbatched = o->transport.travel_together != 0,
         .inline_sum_max = SUM_HERE_MAX,
         .ring_layout = ps_ring_layout(),
         .link = facts->link,
@@ -204,13 +206,6 @@ static const char *socket_path(const void *values, unsigned *ret_mode,
     return o->socket;
 }
 
-static bool uses_shm(const void *values)
-{
-    const struct psagent_options *o = values;
-
-    return o->same_host == 0;
-}
-
 static uint64_t liveness_port(const void *values)
 {
     const struct psagent_options *o = values;
@@ -223,13 +218,6 @@ static uint32_t subflow_option(const void *values)
     const struct psagent_options *o = values;
 
     return (uint32_t)o->connections;
-}
-
-static unsigned io_threads(const void *values)
-{
-    const struct psagent_options *o = values;
-
-    return (unsigned)o->loops;
 }
 
 static unsigned compute_threads(const void *values)
@@ -248,13 +236,12 @@ const struct ps_daemon_spec psagent_spec = {
     .common = offsetof(struct psagent_options, common),
     .listen = PS_DAEMON_NONE,
     .scheduler = offsetof(struct psagent_options, scheduler),
+    .transport = offsetof(struct psagent_options, transport),
     .port = 9156, /* Behind those of psserver. */
     .port_count = 64,
     .liveness_port = liveness_port,
     .socket = socket_path,
-    .same_host = uses_shm,
     .link_connections = subflow_option,
-    .loops = io_threads,
     .threads = compute_threads,
     .open = open_app,
     .close = close_app,

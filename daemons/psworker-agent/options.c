@@ -59,34 +59,6 @@ static const struct ps_option rows[] = {
      .help =
          "Share of local.memory that the jobs of one user may take; auto is "
          "four fifths of it."},
-    {.path = "limits.job.keys",
-     .text = "131072",
-     .type = PS_OPTION_U64,
-     .min = 1,
-     .max = PS_KEYS_MAX,
-     .offset = AT(limits.job_keys),
-     .help = "Keys of one job."},
-    {.path = "limits.user.keys",
-     .text = "262144",
-     .type = PS_OPTION_U64,
-     .min = 1,
-     .max = 16 * PS_KEYS_MAX,
-     .offset = AT(limits.user_keys),
-     .help = "Keys of all jobs of one user."},
-    {.path = "limits.job.partitions",
-     .text = "262144",
-     .type = PS_OPTION_U64,
-     .min = 1,
-     .max = PS_STORE_PARTS_MAX,
-     .offset = AT(limits.job_partitions),
-     .help = "Partitions of all keys of one job: 256 GiB in pieces of 1 MiB."},
-    {.path = "limits.user.partitions",
-     .text = "524288",
-     .type = PS_OPTION_U64,
-     .min = 1,
-     .max = 16ll * PS_STORE_PARTS_MAX,
-     .offset = AT(limits.user_partitions),
-     .help = "Partitions of all keys of all jobs of one user."},
     {.path = "limits.user.operations",
      .text = "4194304",
      .type = PS_OPTION_U64,
@@ -177,33 +149,6 @@ static const struct ps_option rows[] = {
      .offset = AT(memory),
      .help = "Memory for the results, tables and residuals of all jobs; as "
              "much again for sums in progress."},
-    {.path = "network.loops",
-     .text = "1",
-     .type = PS_OPTION_INT,
-     .special = "auto",
-     .special_value = 0,
-     .min = 1,
-     .max = PS_IO_THREADS_MAX,
-     .offset = AT(loops),
-     .help = "Threads for network I/O: the first runs the event loop, the "
-             "others copy large payloads between memory and TCP connections, "
-             "for networks that one thread cannot fill; auto adds one when all "
-             "have been busy for three seconds, up to half of the processors."},
-    {.path = "network.same_host",
-     .text = "auto",
-     .type = PS_OPTION_ENUM,
-     .enum_names = "auto|off",
-     .offset = AT(same_host),
-     .help = "Servers of the same user on this host are reached over a Unix "
-             "socket, and payloads are copied from memory to memory; off: over "
-             "TCP, like all others."},
-    {.path = "network.travel_together",
-     .text = "auto",
-     .type = PS_OPTION_ENUM,
-     .enum_names = "auto|off",
-     .offset = AT(travel_together),
-     .help = "Pushes of small partitions that are ready share a frame; off: "
-             "each has a frame of its own, to measure the difference."},
     {.path = "network.connections_per_server",
      .text = "auto",
      .type = PS_OPTION_U64,
@@ -230,6 +175,8 @@ static const struct ps_option rows[] = {
 static const struct ps_option_table tables[] = {
     {ps_common_rows, PS_COMMON_ROWS, AT(common)},
     {ps_scheduler_rows, PS_SCHEDULER_ROWS, AT(scheduler)},
+    {ps_transport_rows, PS_TRANSPORT_ROWS, AT(transport)},
+    {ps_key_limit_rows, PS_KEY_LIMIT_ROWS, AT(key_limits)},
     {rows, PS_OPTION_COUNT(rows), 0},
 };
 
