@@ -15,7 +15,7 @@ static const struct ps_option rows[] = {
      .text = "${RUNTIME_DIRECTORY:-/run/pskv}/psched.sock",
      .type = PS_OPTION_STRING,
      .max = PS_SOCKET_PATH_MAX,
-     .expand = true,
+     .form = PS_OPTION_EXPANDED,
      .offset = AT(socket),
      .help = "Unix socket for psctl, over which a job's owner, root and the "
              "user of this daemon may change jobs; over TCP psctl may only "

@@ -47,13 +47,13 @@ static void check_row(struct checker *c, const struct ps_option *row)
     if (row->max != 0 && row->max < row->min) {
         add_line(c, row, "range is empty", "");
     }
-    if (row->expand && row->type != PS_OPTION_STRING) {
+    if (row->form == PS_OPTION_EXPANDED && row->type != PS_OPTION_STRING) {
         add_line(c, row, "only a STRING expands", "");
     }
-    if (row->pairs && row->type != PS_OPTION_LIST) {
+    if (row->form == PS_OPTION_PAIRS && row->type != PS_OPTION_LIST) {
         add_line(c, row, "only a LIST takes pairs", "");
     }
-    if (row->percent && row->type != PS_OPTION_SIZE) {
+    if (row->form == PS_OPTION_PERCENT && row->type != PS_OPTION_SIZE) {
         add_line(c, row, "only a SIZE can be a share", "");
     }
 }

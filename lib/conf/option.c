@@ -245,7 +245,7 @@ static bool is_section(const struct ps_options *o, const char *path)
     return false;
 }
 
-/* Returns the row with `pairs` that has `path` as a member, and the member's
+/* Returns the row of PAIRS that has `path` as a member, and the member's
  * key. */
 static struct ps_option_slot *find_pairs(const struct ps_options *o,
                                          const char *path, const char **ret_key)
@@ -256,7 +256,7 @@ static struct ps_option_slot *find_pairs(const struct ps_options *o,
         const struct ps_option *row = o->slots[i].row;
         size_t len = strlen(row->path);
 
-        if (row->pairs && len == (size_t)(dot - path) &&
+        if (row->form == PS_OPTION_PAIRS && len == (size_t)(dot - path) &&
             strncmp(row->path, path, len) == 0) {
             *ret_key = dot + 1;
             return &o->slots[i];
@@ -281,7 +281,8 @@ static void apply_list(struct loader *l, struct ps_option_slot *s,
                        const struct ps_yaml_entry *e, const char *where)
 {
     bool fits = s->row->type == PS_OPTION_LIST &&
-                s->row->pairs == (e->kind == PS_YAML_EMPTY_MAP);
+                (s->row->form == PS_OPTION_PAIRS) ==
+                    (e->kind == PS_YAML_EMPTY_MAP);
 
     if (e->kind == PS_YAML_SCALAR && s->row->type == PS_OPTION_LIST) {
         if (e->is_null) {
@@ -289,8 +290,8 @@ static void apply_list(struct loader *l, struct ps_option_slot *s,
             return;
         }
         add_error(l, where, "%s takes a %s; write %s", s->row->path,
-                  s->row->pairs ? "map" : "list",
-                  s->row->pairs ? "{key: value}" : "[value]");
+                  s->row->form == PS_OPTION_PAIRS ? "map" : "list",
+                  s->row->form == PS_OPTION_PAIRS ? "{key: value}" : "[value]");
     } else if (!fits) {
         if (e->index == 0) {
             add_refusal(l, s->row, e, where);
@@ -652,14 +653,14 @@ static bool convert_list(struct ps_option_slot *s, void *member,
         return false;
     }
     for (size_t i = 0; i < s->item_count; i++) {
-        if (s->row->pairs && !check_pair(s->items[i], why)) {
+        if (s->row->form == PS_OPTION_PAIRS && !check_pair(s->items[i], why)) {
             return false;
         }
         if (!ps_value_check_text(s->row, s->items[i], why)) {
             return false;
         }
     }
-    if (s->row->pairs && s->origin != PS_OPTION_FROM_FILE &&
+    if (s->row->form == PS_OPTION_PAIRS && s->origin != PS_OPTION_FROM_FILE &&
         !check_repeats(s, why)) {
         return false;
     }
@@ -671,7 +672,7 @@ static bool convert_string(struct ps_option_slot *s,
                            const struct ps_value_context *ctx, void *member,
                            struct ps_str *why)
 {
-    if (s->row->expand && !s->expanded) {
+    if (s->row->form == PS_OPTION_EXPANDED && !s->expanded) {
         char *text = ps_value_expand(s->items[0], ctx, why);
 
         if (text == NULL) {

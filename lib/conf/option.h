@@ -57,6 +57,16 @@ enum ps_option_type {
     PS_OPTION_LIST,     /* struct ps_option_list */
 };
 
+/* Values that a row takes beside those of its type. */
+enum ps_option_form {
+    PS_OPTION_PLAIN,
+    PS_OPTION_PERCENT, /* SIZE: a percentage of the memory. */
+    /* STRING: $NAME, ${NAME} and ${NAME:-default} are replaced from the
+     * environment, for the directories that systemd passes. */
+    PS_OPTION_EXPANDED,
+    PS_OPTION_PAIRS, /* LIST: a map in the file gives "key=value" items. */
+};
+
 struct ps_option_list {
     const char *const *items;
     size_t count;
@@ -90,13 +100,8 @@ struct ps_option {
     int64_t max;
     size_t offset; /* Of the member in its struct. */
     enum ps_option_type type;
+    enum ps_option_form form;
     bool reloadable; /* A reload (SIGHUP) may change it. */
-    bool percent;    /* SIZE: may be a percentage of the memory. */
-    /* STRING: $NAME, ${NAME} and ${NAME:-default} are replaced from the
-     * environment, for the directories that systemd passes. */
-    bool expand;
-    /* LIST: a map in the file gives "key=value" items. */
-    bool pairs;
     struct ps_option_alias aliases[PS_OPTION_ALIASES_MAX];
     /* Checks a STRING or each item of a LIST. False: the value is refused, with
      * the reason and a correction added to `why`. NULL: no check. */

@@ -188,18 +188,19 @@ static void print_string(FILE *out, const struct ps_option *row,
 static void print_list(FILE *out, const struct ps_option *row,
                        char *const *items, size_t count)
 {
-    fputc(row->pairs ? '{' : '[', out);
+    fputc(row->form == PS_OPTION_PAIRS ? '{' : '[', out);
     for (size_t i = 0; i < count; i++) {
-        int key = row->pairs ? (int)strcspn(items[i], "=") : 0;
+        int key = row->form == PS_OPTION_PAIRS ? (int)strcspn(items[i], "=")
+                                               : 0;
 
         fputs(i == 0 ? "" : ", ", out);
-        if (row->pairs) {
+        if (row->form == PS_OPTION_PAIRS) {
             fprintf(out, "\"%.*s\": ", key, items[i]);
             key += items[i][key] == '=';
         }
         print_text(out, items[i] + key);
     }
-    fputc(row->pairs ? '}' : ']', out);
+    fputc(row->form == PS_OPTION_PAIRS ? '}' : ']', out);
 }
 
 static void print_value(FILE *out, const struct ps_option *row,
@@ -442,8 +443,9 @@ static void json_type(FILE *out, const struct ps_option *row)
         break;
     case PS_OPTION_SIZE:
         json_units(out, row,
-                   row->percent ? "B|KiB|MiB|GiB|TiB|kB|MB|GB|TB|%"
-                                : "B|KiB|MiB|GiB|TiB|kB|MB|GB|TB");
+                   row->form == PS_OPTION_PERCENT
+                       ? "B|KiB|MiB|GiB|TiB|kB|MB|GB|TB|%"
+                       : "B|KiB|MiB|GiB|TiB|kB|MB|GB|TB");
         break;
     case PS_OPTION_DURATION:
         json_units(out, row, "us|ms|s|m|h|d");
@@ -463,9 +465,10 @@ static void json_type(FILE *out, const struct ps_option *row)
         fputc(']', out);
         break;
     case PS_OPTION_LIST:
-        fputs(row->pairs ? "\"type\": [\"object\", \"null\"]"
-                         : "\"type\": [\"array\", \"null\"], "
-                           "\"items\": {\"type\": [\"string\", \"number\"]}",
+        fputs(row->form == PS_OPTION_PAIRS
+                  ? "\"type\": [\"object\", \"null\"]"
+                  : "\"type\": [\"array\", \"null\"], "
+                    "\"items\": {\"type\": [\"string\", \"number\"]}",
               out);
         break;
     }

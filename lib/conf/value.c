@@ -176,7 +176,7 @@ void ps_value_describe(const struct ps_option *row, struct ps_str *s)
     case PS_OPTION_SIZE:
         ps_str_add(s, "a size");
         add_range(row, s);
-        ps_str_add(s, row->percent
+        ps_str_add(s, row->form == PS_OPTION_PERCENT
                           ? " with its unit (B, KiB, MiB, GiB, TiB or %)"
                           : " with its unit (B, KiB, MiB, GiB or TiB)");
         break;
@@ -201,8 +201,8 @@ void ps_value_describe(const struct ps_option *row, struct ps_str *s)
         add_enum_names(s, row->enum_names);
         break;
     case PS_OPTION_LIST:
-        ps_str_add(s, row->pairs ? "a map" : "a list");
-        add_lengths(row, row->pairs ? "entries" : "items", s);
+        ps_str_add(s, row->form == PS_OPTION_PAIRS ? "a map" : "a list");
+        add_lengths(row, row->form == PS_OPTION_PAIRS ? "entries" : "items", s);
         break;
     }
     if (row->special != NULL) {
@@ -273,20 +273,19 @@ static bool is_in_row_range(const struct ps_option *row, int64_t n)
     return n >= row->min && (row->max == 0 || n <= row->max);
 }
 
+/* `share`: of the memory, in 1/100,000; UINT64_MAX: too large for that. */
 static bool parse_percent(const struct ps_option *row, const char *text,
-                          uint64_t whole, uint64_t thousandths, uint64_t memory,
-                          int64_t *ret, struct ps_str *why)
+                          uint64_t share, uint64_t memory, int64_t *ret,
+                          struct ps_str *why)
 {
-    uint64_t share = whole * 1000 + thousandths; /* In 1/100,000. */
-
-    if (!row->percent) {
+    if (row->form != PS_OPTION_PERCENT) {
         return add_wrong_value(row, text, "cannot be a share", why);
     }
     if (memory == 0) {
         return add_wrong_value(row, text,
                                "is a share of memory of unknown size", why);
     }
-    if (whole > 100 || share > 100000) {
+    if (share > 100000) {
         return add_wrong_value(row, text, "is more than all memory", why);
     }
     *ret = (int64_t)(memory / 100000 * share +
@@ -336,8 +335,9 @@ static bool parse_number(const struct ps_option *row, const char *text,
                                why);
     }
     if (row->type == PS_OPTION_SIZE && strcmp(p, "%") == 0) {
-        return parse_percent(row, text, whole, thousandths, ctx->memory, ret,
-                             why);
+        return parse_percent(
+            row, text, whole > 100 ? UINT64_MAX : whole * 1000 + thousandths,
+            ctx->memory, ret, why);
     }
     const struct unit *unit = find_unit(row->type, p);
 

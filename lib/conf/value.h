@@ -5,7 +5,7 @@
 #include "conf/option.h"
 
 struct ps_value_context {
-    char *const *env; /* For rows with `expand`; NULL: empty. */
+    char *const *env; /* For rows that are EXPANDED; NULL: empty. */
     uint64_t memory;  /* Bytes that 100 % stands for; 0: unknown. */
 };
 

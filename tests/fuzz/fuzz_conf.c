@@ -57,7 +57,7 @@ static const struct ps_option rows[] = {
      .text = "80%",
      AT(memory),
      .min = 4096,
-     .percent = true,
+     .form = PS_OPTION_PERCENT,
      .help = "Memory."},
     {.path = "shutdown.grace",
      .type = PS_OPTION_DURATION,
@@ -86,7 +86,7 @@ static const struct ps_option rows[] = {
      .type = PS_OPTION_STRING,
      .text = "${STATE:-/var/lib}/x",
      AT(path),
-     .expand = true,
+     .form = PS_OPTION_EXPANDED,
      .help = "Path."},
     {.path = "jobs.policy",
      .type = PS_OPTION_ENUM,
@@ -102,7 +102,7 @@ static const struct ps_option rows[] = {
     {.path = "run.env",
      .type = PS_OPTION_LIST,
      AT(env),
-     .pairs = true,
+     .form = PS_OPTION_PAIRS,
      .help = "Variables."},
 };
 
