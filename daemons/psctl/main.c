@@ -54,6 +54,11 @@ static const struct option options[] = {
     {NULL, 0, NULL, 0},
 };
 
+enum output_format {
+    FORMAT_TABLE,
+    FORMAT_JSON,
+};
+
 struct request {
     enum verb verb;
     const char *job; /* NULL: all jobs. */
@@ -64,7 +69,7 @@ struct request {
     char endpoint_buffer[300];
     ps_time timeout;
     ps_time after;
-    bool json;
+    enum output_format format;
     bool has_headings;
     bool dry_run;
     bool help;
@@ -184,8 +189,8 @@ static bool parse_option(struct request *q, int c)
         q->endpoint = optarg;
         return true;
     case 'w':
-        q->json = strcmp(optarg, "json") == 0;
-        if (!q->json && strcmp(optarg, "table") != 0) {
+        q->format = strcmp(optarg, "json") == 0 ? FORMAT_JSON : FORMAT_TABLE;
+        if (q->format == FORMAT_TABLE && strcmp(optarg, "table") != 0) {
             fprintf(stderr, "psctl: -w '%s': give table or json\n", optarg);
             return false;
         }
@@ -425,7 +430,7 @@ static int run_bench(const struct request *q, const struct report *r)
                                                        : PSC_DEFAULT_SOCKET;
     }
     o.timeout = q->timeout;
-    return bench_run(&o, q->json);
+    return bench_run(&o, q->format == FORMAT_JSON);
 }
 
 static int run_command(const struct request *q)
@@ -450,7 +455,7 @@ static int run_command(const struct request *q)
         if (q->verb == VERB_STATUS) {
             health_check(&report, q->after, &health);
         }
-        if (q->json) {
+        if (q->format == FORMAT_JSON) {
             show_json(q->verb, &report, &health);
         } else {
             show_table(q->verb, &report, &health, q->has_headings);
@@ -473,7 +478,7 @@ static int run_watch(const struct request *q)
         .tv_sec = (time_t)(q->watch / PS_SECONDS(1)),
         .tv_nsec = (long)(q->watch % PS_SECONDS(1)),
     };
-    bool clears = !q->json && isatty(STDOUT_FILENO) == 1;
+    bool clears = q->format != FORMAT_JSON && isatty(STDOUT_FILENO) == 1;
 
     for (;;) {
         int rc;
@@ -485,7 +490,7 @@ static int run_watch(const struct request *q)
         if (rc == EXIT_USAGE || rc == EXIT_NOJOB || ferror(stdout) != 0) {
             return rc;
         }
-        if (!clears && !q->json) {
+        if (!clears && q->format != FORMAT_JSON) {
             putchar('\n');
             fflush(stdout);
         }
