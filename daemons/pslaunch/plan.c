@@ -207,12 +207,12 @@ static const struct {
     const char *instead;
 } foreign_options[] = {
     {"np", "-n N"},
-    {"hostfile", "this host alone for now; an agent on each host, and "
+    {"hostfile", "this host only; else an agent on each host, and "
                  "--socket"},
-    {"H", "this host alone for now; an agent on each host, and --socket"},
-    {"host-file", "this host alone for now; an agent on each host, and "
+    {"H", "this host only; else an agent on each host, and --socket"},
+    {"host-file", "this host only; else an agent on each host, and "
                   "--socket"},
-    {"hosts", "this host alone for now; an agent on each host, and --socket"},
+    {"hosts", "this host only; else an agent on each host, and --socket"},
     {"nproc-per-node", "-n N"},
     {"nproc_per_node", "-n N"},
     {"nnodes", "--nodes N plays N nodes on this host"},

@@ -201,12 +201,14 @@ static struct stream *open_stream(int in, struct sink *sink, int file,
     return s;
 }
 
-static bool start_child(struct run *r, struct child *c, char *const *argv,
-                        char **env, const char *tag, int file, int keep)
+/* Starts a process of which `spawn` has all but the streams. `file`: log of its
+ * output, taken over; -1: none. */
+static bool start_child(struct run *r, struct child *c,
+                        const struct spawn *spawn, const char *tag, int file)
 {
     int out[2];
     int err[2];
-    struct spawn s = {.argv = argv, .env = env, .keep_open_fd = keep};
+    struct spawn s = *spawn;
 
     if (pipe2(out, O_CLOEXEC) != 0 || pipe2(err, O_CLOEXEC) != 0) {
         sink_print(&r->err, "pipe: %s", strerror(errno));
@@ -338,7 +340,10 @@ static bool start_daemon(struct run *r, const char *program, uint32_t number,
     c->is_daemon = true;
     snprintf(c->name, sizeof(c->name), "%s %u", program, number);
     snprintf(tag, sizeof(tag), "[%s %u] ", program, number);
-    ok = start_child(r, c, (char *const *)argv, NULL, tag, -1, ready[1]);
+    ok = start_child(
+        r, c,
+        &(struct spawn){.argv = (char *const *)argv, .keep_open_fd = ready[1]},
+        tag, -1);
     close(ready[1]);
     *ret_ready = ready[0];
     return ok;
@@ -510,8 +515,11 @@ static bool start_workers(struct run *r)
         if (r->plan->output == OUTPUT_TAGGED) {
             snprintf(tag, sizeof(tag), "[%u] ", rank);
         }
-        ok = start_child(r, c, r->plan->command, env, tag, open_log(r, rank),
-                         -1);
+        ok = start_child(r, c,
+                         &(struct spawn){.argv = r->plan->command,
+                                         .env = env,
+                                         .keep_open_fd = -1},
+                         tag, open_log(r, rank));
         plan_free_env(env);
         if (!ok) {
             return false;
