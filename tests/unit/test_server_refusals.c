@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Each reason for which a server refuses something for now has its own code, so
- * that logs name it. */
+/* Each reason for which a server refuses something temporarily has its own
+ * code, so that logs name it. */
 #include "server_world.h"
 
 #include "base/limits.h"
