@@ -408,10 +408,12 @@ static void decode_topk(const struct ps_codec *c, const uint8_t *code,
     }
 }
 
-static void decode_randomk(const struct ps_codec *c, uint64_t stream,
-                           const uint8_t *code, uint64_t count, uint64_t from,
+static void decode_randomk(const struct ps_codec *c,
+                           const struct ps_codec_data *data, uint64_t from,
                            size_t n, float *out)
 {
+    const uint8_t *code = data->code;
+    const uint64_t count = data->count;
     const uint64_t k = ps_codec_kept(c, count);
     uint64_t i = count == 0 ? 0 : from * k / count;
 
@@ -422,7 +424,7 @@ static void decode_randomk(const struct ps_codec *c, uint64_t stream,
         i--;
     }
     for (; i < k && stretch_of_index(i, k, count) < from + n; i++) {
-        uint64_t at = chosen_index(stream, i, k, count);
+        uint64_t at = chosen_index(data->stream, i, k, count);
 
         if (at >= from && at < from + n) {
             out[at - from] = read_float(code + 4 * i);
@@ -430,14 +432,13 @@ static void decode_randomk(const struct ps_codec *c, uint64_t stream,
     }
 }
 
-void ps_codec_decode(const struct ps_codec *c, uint64_t stream,
-                     const void *code, uint64_t count, uint64_t from, size_t n,
-                     float *out)
+void ps_codec_decode(const struct ps_codec *c, const struct ps_codec_data *data,
+                     uint64_t from, size_t n, float *out)
 {
     const struct ps_codec_ops *ops = ps_cpu_ops()->codec;
-    const uint8_t *in = code;
+    const uint8_t *in = data->code;
 
-    assert(from % 16 == 0 && from <= count && n <= count - from);
+    assert(from % 16 == 0 && from <= data->count && n <= data->count - from);
     switch (c->kind) {
     case PS_CODEC_NONE:
         memcpy(out, in + 4 * from, n * sizeof(*out));
@@ -455,21 +456,22 @@ void ps_codec_decode(const struct ps_codec *c, uint64_t stream,
         ops->of_bf16(in + 2 * from, n, out);
         return;
     case PS_CODEC_ONEBIT: {
-        float scale = c->scaling ? read_float(in + 4 * word_count(count, 32))
-                                 : 1;
+        float scale = c->scaling
+                          ? read_float(in + 4 * word_count(data->count, 32))
+                          : 1;
 
         ops->of_bits(in + from / 8, n, scale, -scale, out);
         return;
     }
     case PS_CODEC_TOPK:
-        decode_topk(c, in, count, from, n, out);
+        decode_topk(c, in, data->count, from, n, out);
         return;
     case PS_CODEC_RANDOMK:
-        decode_randomk(c, stream, in, count, from, n, out);
+        decode_randomk(c, data, from, n, out);
         return;
     case PS_CODEC_DITHER:
     case PS_CODEC_NATURAL: {
-        struct ps_codec_dither d = dither_of(c, stream, read_float(in));
+        struct ps_codec_dither d = dither_of(c, data->stream, read_float(in));
 
         ops->of_dither(&d, in + 4 + from * width_of(c) / 8, n, out);
         return;

@@ -101,8 +101,13 @@ PS_MUST_USE int ps_codec_check(const struct ps_codec *c, const void *code,
                                uint64_t len, uint64_t count, char *why,
                                size_t why_cap);
 
-/* Decodes elements [from, from + n) of checked encoded data of `count`
- * elements. `from` must be a multiple of 16. */
-void ps_codec_decode(const struct ps_codec *c, uint64_t stream,
-                     const void *code, uint64_t count, uint64_t from, size_t n,
-                     float *out);
+/* Encoded data that has been checked. */
+struct ps_codec_data {
+    uint64_t stream; /* Of random numbers, as for the encoder. */
+    const void *code;
+    uint64_t count; /* Elements. */
+};
+
+/* Decodes elements [from, from + n). `from` must be a multiple of 16. */
+void ps_codec_decode(const struct ps_codec *c, const struct ps_codec_data *data,
+                     uint64_t from, size_t n, float *out);

@@ -174,8 +174,10 @@ static const void *load_source(const struct walk *w, uint32_t i, uint64_t from,
             room, (const char *)job->src[i] + from * sizeof(uint16_t), count);
         return room;
     }
-    ps_codec_decode(&job->src_codec, job->src_rng_stream, job->src[i],
-                    job->count, from, count, room);
+    ps_codec_decode(
+        &job->src_codec,
+        &(struct ps_codec_data){job->src_rng_stream, job->src[i], job->count},
+        from, count, room);
     return room;
 }
 
@@ -561,8 +563,10 @@ static void run_encode(const struct ps_job *job)
     ps_codec_encode(&job->codec, job->rng_stream, job->residual, job->count,
                     job->dst);
     if (job->decoded != NULL) {
-        ps_codec_decode(&job->codec, job->rng_stream, job->dst, job->count, 0,
-                        job->count, job->decoded);
+        ps_codec_decode(
+            &job->codec,
+            &(struct ps_codec_data){job->rng_stream, job->dst, job->count}, 0,
+            job->count, job->decoded);
     }
 }
 

@@ -82,7 +82,8 @@ static void run_once(const struct ps_codec *c, bool decode)
         if (c->kind == PS_CODEC_NONE) {
             memcpy(out[i], vector[i], COUNT * sizeof(float));
         } else if (decode) {
-            ps_codec_decode(c, i, code[i], COUNT, 0, COUNT, out[i]);
+            ps_codec_decode(c, &(struct ps_codec_data){i, code[i], COUNT}, 0,
+                            COUNT, out[i]);
         } else {
             encode_part(c, i);
         }

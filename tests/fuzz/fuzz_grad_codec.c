@@ -41,11 +41,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         float *parts = malloc(count * sizeof(float));
 
         assert(size - HEAD == ps_codec_bytes(&c, count));
-        ps_codec_decode(&c, 7, code, count, 0, count, whole);
+        ps_codec_decode(&c, &(struct ps_codec_data){7, code, count}, 0, count,
+                        whole);
         for (uint64_t from = 0; from < count; from += 48) {
             uint64_t n = count - from < 48 ? count - from : 48;
 
-            ps_codec_decode(&c, 7, code, count, from, n, parts + from);
+            ps_codec_decode(&c, &(struct ps_codec_data){7, code, count}, from,
+                            n, parts + from);
         }
         for (uint64_t i = 0; i < count; i++) {
             assert(isnan(whole[i]) ? isnan(parts[i])

@@ -112,7 +112,7 @@ static void two_bits_are_the_classic_ones(void **state)
     assert_true(acc[0] >= 0 && acc[0] <= 0);
     assert_true(acc[3] >= 0.10000002384f && acc[3] <= 0.10000002384f);
     assert_int_equal(check(&c, code, 4, 4), 0);
-    ps_codec_decode(&c, 0, code, 4, 0, 4, out);
+    ps_codec_decode(&c, &(struct ps_codec_data){0, code, 4}, 0, 4, out);
     assert_memory_equal(out, ((float[]){0.5f, 0, -0.5f, 0.5f}), sizeof(out));
     free(code);
 }
@@ -236,7 +236,9 @@ static void each_variant_gives_the_same_bits(void **state)
                 uint8_t *code = encode(&codecs[c], 77 + c, acc, count);
 
                 assert_int_equal(check(&codecs[c], code, bytes, count), 0);
-                ps_codec_decode(&codecs[c], 77 + c, code, count, 0, count, out);
+                ps_codec_decode(&codecs[c],
+                                &(struct ps_codec_data){77 + c, code, count}, 0,
+                                count, out);
                 if (first == NULL) {
                     first = code;
                     memcpy(first_acc, acc, sizeof(acc));
@@ -269,7 +271,8 @@ static void the_residual_is_what_the_code_lacks(void **state)
         memcpy(acc, x, sizeof(acc));
         uint8_t *code = encode(&codecs[c], 9, acc, COUNT_MAX);
 
-        ps_codec_decode(&codecs[c], 9, code, COUNT_MAX, 0, COUNT_MAX, out);
+        ps_codec_decode(&codecs[c], &(struct ps_codec_data){9, code, COUNT_MAX},
+                        0, COUNT_MAX, out);
         for (uint64_t i = 0; i < COUNT_MAX; i++) {
             if (fabsf(acc[i] + out[i] - x[i]) > 1e-6f * (1 + fabsf(out[i]))) {
                 fail_msg("codec %zu, element %llu: %g + %g is not %g", c,
@@ -293,13 +296,15 @@ static void parts_of_a_code_decode_like_the_whole(void **state)
         fill(acc, COUNT_MAX);
         uint8_t *code = encode(&codecs[c], 9, acc, COUNT_MAX);
 
-        ps_codec_decode(&codecs[c], 9, code, COUNT_MAX, 0, COUNT_MAX, whole);
+        ps_codec_decode(&codecs[c], &(struct ps_codec_data){9, code, COUNT_MAX},
+                        0, COUNT_MAX, whole);
         for (uint64_t from = 0, step = 16; from < COUNT_MAX;
              from += step, step = (step * 3 % 1040 + 16) & ~15u) {
             uint64_t n = COUNT_MAX - from < step ? COUNT_MAX - from : step;
 
-            ps_codec_decode(&codecs[c], 9, code, COUNT_MAX, from, n,
-                            part + from);
+            ps_codec_decode(&codecs[c],
+                            &(struct ps_codec_data){9, code, COUNT_MAX}, from,
+                            n, part + from);
         }
         assert_memory_equal(part, whole, sizeof(whole));
         free(code);
@@ -361,7 +366,8 @@ static void randomk_takes_one_of_each_stretch(void **state)
     }
     uint8_t *code = encode(&c, one, x, COUNT_MAX);
 
-    ps_codec_decode(&c, one, code, COUNT_MAX, 0, COUNT_MAX, out);
+    ps_codec_decode(&c, &(struct ps_codec_data){one, code, COUNT_MAX}, 0,
+                    COUNT_MAX, out);
     for (unsigned i = 0; i < 50; i++) {
         float sum = 0;
 
@@ -402,7 +408,8 @@ static void dithering_is_fair(void **state)
                 &c[k], &(struct ps_codec_position){.round = t});
             uint8_t *code = encode(&c[k], stream, acc, 8);
 
-            ps_codec_decode(&c[k], stream, code, 8, 0, 8, out);
+            ps_codec_decode(&c[k], &(struct ps_codec_data){stream, code, 8}, 0,
+                            8, out);
             for (unsigned i = 0; i < 8; i++) {
                 sum[i] += (double)out[i];
             }
@@ -541,7 +548,9 @@ static void jobs_add_what_codes_stand_for(void **state)
             fill(acc, COUNT);
             codes[i] = encode(&codecs[c], 3, acc, COUNT);
             vectors[i] = plain[i];
-            ps_codec_decode(&codecs[c], 3, codes[i], COUNT, 0, COUNT, plain[i]);
+            ps_codec_decode(&codecs[c],
+                            &(struct ps_codec_data){3, codes[i], COUNT}, 0,
+                            COUNT, plain[i]);
         }
         for (uint32_t n = 1; n <= SOURCES; n++) {
             struct ps_job job = {.op = PS_JOB_SUM,
@@ -626,7 +635,8 @@ static void jobs_encode_sums(void **state)
             ps_codec_add_feedback(p, other_residual,
                                   moves ? other_moment : NULL, sum, COUNT);
             ps_codec_encode(p, round, other_residual, COUNT, other);
-            ps_codec_decode(p, round, other, COUNT, 0, COUNT, other_value);
+            ps_codec_decode(p, &(struct ps_codec_data){round, other, COUNT}, 0,
+                            COUNT, other_value);
             assert_memory_equal(code, other, ps_codec_bytes(p, COUNT));
             assert_memory_equal(residual, other_residual, sizeof(residual));
             assert_memory_equal(moment, other_moment, sizeof(moment));

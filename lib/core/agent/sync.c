@@ -178,14 +178,17 @@ static bool decode_value(const struct ps_agent_part *p,
                        sizeof(why)) != 0) {
         return false;
     }
-    ps_codec_decode(codec,
-                    ps_codec_rng_stream(
-                        codec,
-                        &(struct ps_codec_position){
-                            .key = ps_compression_rng_key(p->key->name_hash),
-                            .index = rec->index,
-                            .round = rec->round}),
-                    from, rec->count, 0, rec->count, (float *)(void *)at);
+    const struct ps_codec_position position = {
+        .key = ps_compression_rng_key(p->key->name_hash),
+        .index = rec->index,
+        .round = rec->round};
+
+    ps_codec_decode(
+        codec,
+        &(struct ps_codec_data){.stream = ps_codec_rng_stream(codec, &position),
+                                .code = from,
+                                .count = rec->count},
+        0, rec->count, (float *)(void *)at);
     return true;
 }
 
