@@ -82,7 +82,7 @@ static void send_urgent_ack(struct daemon_conn *c, uint64_t ack)
 /* Drops a message that cannot be sent now or later. On a link an empty message
  * takes its number, so that the following ones are accepted; a peer without a
  * link waits for it and is closed. */
-static void drop_parcel(struct daemon_conn *c, const struct ps_msg *msg, int rc)
+static void drop_packet(struct daemon_conn *c, const struct ps_msg *msg, int rc)
 {
     const struct ps_msg empty = {
         .code = PS_MSG_ACK, .seq = msg->seq, .ack = msg->ack};
@@ -152,7 +152,7 @@ static void send_packet(struct ps_driver *d, const struct ps_fx *fx)
     if (rc != 0) {
         /* Else the connection is closing, with its reason. */
         if (ps_conn_is_open(c->conn)) {
-            drop_parcel(c, &msg, rc);
+            drop_packet(c, &msg, rc);
         }
         return;
     }
