@@ -24,6 +24,7 @@ static void on_first_frame(struct daemon_conn *c)
 {
     if (!c->is_greeted) {
         c->is_greeted = true;
+        ps_pre_handshake_remove(&c->driver->pre_handshake, &c->pre_handshake);
         driver_output_greeted(c);
     }
 }
@@ -149,7 +150,6 @@ static void on_frame(void *ctx, struct ps_conn *conn, const struct ps_msg *msg,
     struct daemon_conn *c = ctx;
 
     (void)conn;
-    ps_pre_handshake_remove(&c->driver->pre_handshake, &c->pre_handshake);
     on_first_frame(c);
     if (c->kind == PS_CONN_LOCAL) {
         on_worker_frame(c, msg, len);

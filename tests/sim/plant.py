@@ -245,8 +245,8 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     ],
     "goes on with a partition while it is moved": [
         ("lib/core/server/merge.c",
-         "if (ps_server_migration_freezes(job, part)) {",
-         "    if (part->name_hash == 77 && ps_server_migration_freezes(job, part)) {"),
+         "ps_server_migration_freezes(job, part)) {",
+         "part->name_hash == 77 && ps_server_migration_freezes(job, part)) {"),
     ],
     "creates a partition again that has gone": [
         ("lib/core/server/migration.c",

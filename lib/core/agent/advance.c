@@ -110,7 +110,9 @@ void ps_agent_advance_part(struct ps_agent_step *st, struct ps_agent_part *p)
             return;
         }
         p->completed_round = k->round.number;
-        ps_agent_encode_discard(p);
+        if (ps_agent_key_has_codec(k)) {
+            ps_agent_encode_discard(p);
+        }
         assert(k->round.pending_parts > 0);
         if (--k->round.pending_parts == 0) {
             st->a->stats.rounds++;

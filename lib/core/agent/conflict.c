@@ -13,11 +13,6 @@
 #include "core/agent/op.h"
 #include "core/agent/send_queue.h"
 
-uint32_t ps_agent_conflict_retry(const struct ps_agent_key *k)
-{
-    return k->round.conflict != NULL ? k->round.conflict->retry : 0;
-}
-
 void ps_agent_conflict_clear(struct ps_agent_key *k)
 {
     if (k->round.conflict != NULL) {
@@ -113,7 +108,7 @@ void ps_agent_conflict_on_refuse(struct ps_agent_step *st,
                                  uint32_t attempt, const char *text)
 {
     if (ps_agent_round_is_open(k) && round == k->round.number &&
-        attempt > ps_agent_conflict_retry(k)) {
+        attempt > ps_agent_round_retry(k)) {
         abort_round(st, k, text);
     }
 }

@@ -9,9 +9,7 @@ struct ps_agent_key;
 struct ps_agent_op;
 struct ps_agent_step;
 
-/* Returns the number of the current attempt at the key's round. */
-uint32_t ps_agent_conflict_retry(const struct ps_agent_key *k);
-/* Frees the conflict of the last round: a new round begins. */
+/* Frees the conflict of the last round, if there is one: a new round begins. */
 void ps_agent_conflict_clear(struct ps_agent_key *k);
 /* If this rank has not yet been notified of the aborted attempt, fails its
  * operation with the conflict text and returns true. */

@@ -176,15 +176,17 @@ bool ps_agent_dense_start(struct ps_agent_step *st,
     const uint32_t locals = p->key->job->local_rank_count;
     struct ps_slice few[INLINE_SOURCES_MAX];
     struct ps_slice *slices = few;
+    const bool encodes = ps_agent_key_has_codec(p->key) &&
+                         ps_agent_encode_applies(p);
     uint32_t count;
     bool ok = true;
 
-    if (ps_agent_encode_applies(p) && ps_agent_encode_is_running(p)) {
+    if (encodes && ps_agent_encode_is_running(p)) {
         ps_agent_part_set_state(
             p, PS_AGENT_PART_COMPUTING); /* For the previous owner. */
         return true;
     }
-    if (ps_agent_encode_applies(p) && ps_agent_encode_is_ready(p)) {
+    if (encodes && ps_agent_encode_is_ready(p)) {
         ps_agent_send_dispatch(st, f, p, &p->encoding.data, 0);
         return true;
     }
@@ -192,7 +194,7 @@ bool ps_agent_dense_start(struct ps_agent_step *st,
         slices = ps_calloc(locals, sizeof(*slices));
     }
     count = ps_agent_contribution_sources(p, slices);
-    if (count > 0 && ps_agent_encode_applies(p)) {
+    if (count > 0 && encodes) {
         ok = ps_agent_encode_start(st, f, p, slices, count) == 0;
     } else if (count <= 1) {
         ps_agent_send_dispatch(st, f, p, count == 0 ? NULL : &slices[0], 0);

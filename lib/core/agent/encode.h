@@ -11,7 +11,8 @@ struct ps_agent_send_queue;
 struct ps_agent_step;
 struct ps_slice;
 
-/* Returns true if the partition's next contribution is sent encoded. */
+/* Returns true if the next contribution of a partition whose key has a codec is
+ * sent encoded. */
 bool ps_agent_encode_applies(const struct ps_agent_part *p);
 /* Starts to sum and encode the sources. PS_E_NOMEM: no change. */
 int ps_agent_encode_start(struct ps_agent_step *st,

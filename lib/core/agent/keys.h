@@ -237,6 +237,18 @@ static inline bool ps_agent_round_is_open(const struct ps_agent_key *k)
     return k->round.state != PS_AGENT_ROUND_IDLE;
 }
 
+/* Number of the current attempt at the key's round. */
+static inline uint32_t ps_agent_round_retry(const struct ps_agent_key *k)
+{
+    return k->round.conflict != NULL ? k->round.conflict->retry : 0;
+}
+
+/* Returns true if gradients of the key may be sent encoded. */
+static inline bool ps_agent_key_has_codec(const struct ps_agent_key *k)
+{
+    return k->compression.codec.kind != PS_CODEC_NONE;
+}
+
 static inline bool ps_agent_key_is_open(const struct ps_agent_key *k)
 {
     return k->opening.state == PS_AGENT_KEY_OPEN;

@@ -55,7 +55,9 @@ void ps_agent_op_free(struct ps_agent_op *op)
                           op->charged_bytes);
     }
     ps_buf_unref(op->array.buf);
-    ps_agent_rows_free(op->rows);
+    if (op->rows != NULL) {
+        ps_agent_rows_free(op->rows);
+    }
     ps_free(op->state_transfer);
     ps_msg_free(op->sched_request);
     if (a->spare_ops.count == SPARE_OPS_MAX) {

@@ -41,7 +41,7 @@ static void adopt_request(struct ps_agent_key *k, const struct ps_agent_op *op)
 
 static void open_round(struct ps_agent_key *k, const struct ps_agent_op *op)
 {
-    if (op->round != k->round.number) {
+    if (k->round.conflict != NULL && op->round != k->round.number) {
         ps_agent_conflict_clear(k);
     }
     ps_agent_round_set_state(k, PS_AGENT_ROUND_OPEN);
@@ -90,7 +90,7 @@ static bool fail_if_root_skips(struct ps_agent_step *st, struct ps_agent_key *k)
                         k->name, (unsigned long long)k->round.number,
                         k->round.root);
             ps_agent_conflict_on_refuse(st, k, k->round.number,
-                                        ps_agent_conflict_retry(k) + 1, text);
+                                        ps_agent_round_retry(k) + 1, text);
             return true;
         }
     }
@@ -182,7 +182,7 @@ static bool contribute_op(struct ps_agent_step *st, struct ps_agent_op *op)
     if (!check_op_round(st, op)) {
         return false;
     }
-    if (ps_agent_conflict_notify_op(st, op)) {
+    if (k->round.conflict != NULL && ps_agent_conflict_notify_op(st, op)) {
         return false;
     }
     if (!ps_agent_round_is_open(k)) {
@@ -227,7 +227,7 @@ void ps_agent_round_accept_op(struct ps_agent_step *st, struct ps_agent_op *op)
 {
     struct ps_agent_key *k = op->key;
 
-    if (ps_agent_reattach_accept_op(st, op)) {
+    if (k->prior_state != NULL && ps_agent_reattach_accept_op(st, op)) {
         return;
     }
     if (ps_agent_round_is_open(k) && op->round > k->round.number) {

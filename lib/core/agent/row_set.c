@@ -20,15 +20,13 @@
 
 void ps_agent_rows_free(struct ps_agent_rows *r)
 {
-    if (r != NULL) {
-        if (r->mapped_bytes > 0) {
-            ps_pool_unmap(r->numbers, r->mapped_bytes);
-        } else {
-            ps_free(r->numbers);
-        }
-        ps_free(r->requests);
-        ps_free(r);
+    if (r->mapped_bytes > 0) {
+        ps_pool_unmap(r->numbers, r->mapped_bytes);
+    } else {
+        ps_free(r->numbers);
     }
+    ps_free(r->requests);
+    ps_free(r);
 }
 
 uint64_t ps_agent_rows_memory(uint32_t count, uint32_t part_count)

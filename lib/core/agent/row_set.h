@@ -32,7 +32,7 @@ struct ps_agent_rows {
  * outside the key. PS_E_NOMEM. */
 int ps_agent_rows_new(const struct ps_slice *block, uint32_t count,
                       uint32_t limit, struct ps_agent_rows **ret_rows);
-void ps_agent_rows_free(struct ps_agent_rows *r); /* NULL: no-op. */
+void ps_agent_rows_free(struct ps_agent_rows *r);
 /* Returns the bytes that `count` rows of a key of `part_count` partitions take
  * at most. */
 uint64_t ps_agent_rows_memory(uint32_t count, uint32_t part_count);

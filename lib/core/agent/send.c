@@ -76,7 +76,7 @@ void ps_agent_send_dispatch(struct ps_agent_step *st,
         .rule = k->round.rule,
         .assign = k->round.op == PS_OP_BROADCAST || k->kind->is_collective,
         .needs_value = k->round.needs_value,
-        .retry = p->is_init ? 0 : ps_agent_conflict_retry(k),
+        .retry = p->is_init ? 0 : ps_agent_round_retry(k),
         .weight = k->round.op == PS_OP_BROADCAST ? 1 : k->round.weight,
         .has_name_hashes = !k->kind->is_collective &&
                            (item.part.round <= 1 ||

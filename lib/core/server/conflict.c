@@ -80,17 +80,6 @@ uint32_t ps_server_conflict_newer_retry(const struct ps_server_job *job,
     return part != NULL && part->retry > attempt ? part->retry : 0;
 }
 
-bool ps_server_conflict_is_redundant(const struct ps_part *part, uint64_t round,
-                                     uint32_t slot, uint32_t attempt)
-{
-    if (round != part->version + 1) {
-        return round <= part->version;
-    }
-    return attempt < part->retry ||
-           (attempt == part->retry && part->open_round != NULL &&
-            ps_round_has_contributed(&part->open_round->round, slot));
-}
-
 int ps_server_conflict_check_retry(struct ps_server_step *st,
                                    struct ps_server_job *job,
                                    struct ps_part *part, uint64_t round,

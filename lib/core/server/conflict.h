@@ -28,9 +28,6 @@ int ps_server_conflict_check_retry(struct ps_server_step *st,
 uint32_t ps_server_conflict_newer_retry(const struct ps_server_job *job,
                                         uint32_t key, uint32_t index,
                                         uint32_t attempt);
-/* True if the contribution is merged, waiting, or of an aborted attempt. */
-bool ps_server_conflict_is_redundant(const struct ps_part *part, uint64_t round,
-                                     uint32_t slot, uint32_t attempt);
 /* Aborts a complete broadcast round whose root skipped it. */
 void ps_server_conflict_no_root(struct ps_server_step *st,
                                 struct ps_server_job *job,

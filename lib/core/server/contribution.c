@@ -23,11 +23,21 @@
 
 /* ------------------------------------------------------------------- rounds */
 
+/* True if the contribution is merged, waiting, or of an aborted attempt. */
 static bool is_redundant(const struct ps_part *part,
                          const struct ps_server_contribution *in, uint32_t slot)
 {
-    return part != NULL && ps_server_conflict_is_redundant(
-                               part, in->rec.round, slot, in->push->retry);
+    const uint32_t retry = in->push->retry;
+
+    if (part == NULL) {
+        return false;
+    }
+    if (in->rec.round != part->version + 1) {
+        return in->rec.round <= part->version;
+    }
+    return retry < part->retry ||
+           (retry == part->retry && part->open_round != NULL &&
+            ps_round_has_contributed(&part->open_round->round, slot));
 }
 
 /* True if one more open round would exceed the limit. */
@@ -51,7 +61,9 @@ static int check_for_round(struct ps_server_step *st,
     struct ps_server_job *job = slot->job;
     bool conflict = false;
 
-    int rc = ps_server_migration_check_use(slot, &in->rec);
+    int rc = job->migrations != NULL
+                 ? ps_server_migration_check_use(slot, &in->rec)
+                 : 0;
 
     if (rc != 0) {
         return rc;
@@ -60,8 +72,10 @@ static int check_for_round(struct ps_server_step *st,
         ps_server_reply_part(st, slot, part, push->needs_value, part->version);
         return PS_CONTRIBUTION_KNOWN;
     }
-    rc = ps_server_conflict_check_retry(st, job, part, in->rec.round,
-                                        push->retry);
+    if (part != NULL && push->retry != part->retry) {
+        rc = ps_server_conflict_check_retry(st, job, part, in->rec.round,
+                                            push->retry);
+    }
     if (rc != 0) {
         return rc;
     }

@@ -303,7 +303,7 @@ void ps_server_merge_start(struct ps_server_step *st, struct ps_server_job *job,
     const struct ps_slice *first = ps_round_first_nonempty(&open->round);
     bool steps = job->has_optimizer && !open->assign;
 
-    if (ps_server_migration_freezes(job, part)) {
+    if (job->migrations != NULL && ps_server_migration_freezes(job, part)) {
         /* Merged here if the migration is aborted, else at the new owner. */
         return;
     }

@@ -29,7 +29,9 @@ void ps_server_pull_reply_waiting(struct ps_server_step *st,
         }
         ps_store_remove_pull(&job->store, p);
     }
-    ps_server_rows_reply_waiting(st, job, part);
+    if (!ps_list_empty(&part->waiting_row_pulls)) {
+        ps_server_rows_reply_waiting(st, job, part);
+    }
 }
 
 static int accept_pull_part(struct ps_server_step *st,
@@ -39,7 +41,9 @@ static int accept_pull_part(struct ps_server_step *st,
     struct ps_store *store = &slot->job->store;
     struct ps_part *part = ps_store_find(store, rec->key, rec->index);
 
-    int rc = ps_server_migration_check_use(slot, rec);
+    int rc = slot->job->migrations != NULL
+                 ? ps_server_migration_check_use(slot, rec)
+                 : 0;
     if (rc != 0) {
         return rc;
     }
