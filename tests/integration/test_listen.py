@@ -61,7 +61,7 @@ def test_socket_of_another_agent(trio):
 
 def test_folders_that_take_no_socket(tmp):
     for path, why in ((f"{tmp}/none/x.sock", "the folder does not exist"),
-                      ("/dev/null/x.sock", "is no folder"),
+                      ("/dev/null/x.sock", "is not a folder"),
                       ("/proc/self/x.sock", "folder")):
         code, said = agent(path)
         assert code == (NOPERM if "this user" in said else CANTCREAT), said

@@ -66,7 +66,7 @@ PLANTS = {
         place = ps_bits_next_clear(&r->contributed, 0);
         ps_bits_set(&r->contributed, place);
     }"""),
-        ("lib/core/server/conflict.c",
+        ("lib/core/server/contribution.c",
          "ps_round_has_contributed(&part->open_round->round, slot));",
          "            ps_round_is_complete(&part->open_round->round));"),
     ],
