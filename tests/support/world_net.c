@@ -527,10 +527,12 @@ static bool deliver_frame(struct world *w, struct wconn *c, uint32_t end,
     if (r.len > 0 && !begin_payload(w, c, end, &msg, &r)) {
         return false;
     }
-    if (w->opt.connections > 1 && r.len > 1 && ps_rng_chance(&w->rng, 500)) {
-        /* Sometimes longer than the link waits before it sends again. */
-        ps_time most = ps_rng_chance(&w->rng, 100) ? PS_MILLIS(150)
-                                                   : PS_MILLIS(2);
+    if (w->opt.connections > 1 && r.len > 1 && ps_rng_chance(&w->rng, 200)) {
+        /* Sometimes longer than the link waits before it sends again; seldom,
+         * because each halts its connection, and a link whose frames wait so
+         * for longer than that sends all of them again, for ever. */
+        ps_time most = ps_rng_chance(&w->rng, 20) ? PS_MILLIS(150)
+                                                  : PS_MILLIS(1);
         struct wevent *e = world_event(w, WE_RECEIVED,
                                        w->now + world_delay(w, 0, most));
 
