@@ -108,8 +108,8 @@ def draw(root):
     memory = Box("server", "memory of payloads", (15, 16, 17), reader.below())
     rounds = Box("server", "open rounds, a slot for each agent", (18,),
                  memory.below())
-    values = Box("server", "values", (19,), rounds.below())
-    replies = Box("server", "replies on link and connection", (20, 21, 22),
+    values = Box("server", "values", (19, 29, 31), rounds.below())
+    replies = Box("server", "replies on link and connection", (20, 21, 22, 30),
                   values.below())
     results = Box("agent", "results in an arena", (), replies.y + 18)
     progress = Box("worker", "ring of ends and reports", (23,), results.y - 8)

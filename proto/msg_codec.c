@@ -156,7 +156,8 @@ static void put_scalar(struct ps_field_out *out, enum ps_shape_type type,
 static void put_field(struct ps_field_out *out, const struct ps_shape_field *f,
                       const void *base, uint16_t version);
 
-/* Writes an array of the fields that the peer knows; newer fields come last. */
+/* Writes an array of the fields that the peer knows; newer fields come last.
+ * Fields at the end that have their default values are left out. */
 static void put_record(struct ps_field_out *out,
                        const struct ps_shape_record *r, const void *base,
                        uint16_t version)
@@ -165,6 +166,9 @@ static void put_record(struct ps_field_out *out,
 
     while (known < r->field_count && r->fields[known].since <= version) {
         known++;
+    }
+    while (known > 0 && is_default(&r->fields[known - 1], base)) {
+        known--;
     }
     ps_field_put_array(out, known, known);
     for (uint32_t i = 0; i < known; i++) {

@@ -7,6 +7,7 @@
  * wake-up, so there is only one. */
 #include "proto/ring.h"
 
+#include "base/fnv1a.h"
 #include "base/prefetch.h"
 #include "proto/ps_fixed.h"
 
@@ -60,10 +61,10 @@ uint32_t ps_ring_layout(void)
         PS_RING_DONE_SLOTS,
         PS_RING_PROGRESS_SLOTS,
     };
-    uint32_t hash = 2166136261u;
+    uint32_t hash = PS_FNV1A_32;
 
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
-        hash = (hash ^ parts[i]) * 16777619u;
+        hash = ps_fnv1a_32_add(hash, parts[i]);
     }
     return hash != 0 ? hash : 1;
 }

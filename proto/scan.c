@@ -29,26 +29,10 @@ static bool read_be(struct cursor *c, unsigned size, uint64_t *ret)
     return true;
 }
 
-static bool read_value_head(struct cursor *c, struct value_head *ret)
+/* Reads what follows a leading byte from 0xc0 to 0xdf: the size of the value is
+ * in its type or in the next bytes. */
+static bool read_sized_head(struct cursor *c, uint8_t b, struct value_head *ret)
 {
-    uint8_t b = *c->at++;
-
-    *ret = (struct value_head){0};
-    if (b <= 0x7f || b >= 0xe0) { /* fixint */
-        return true;
-    }
-    if (b <= 0x8f) { /* fixmap */
-        ret->children = 2 * (uint64_t)(b & 0x0f);
-        return true;
-    }
-    if (b <= 0x9f) { /* fixarray */
-        ret->children = b & 0x0f;
-        return true;
-    }
-    if (b <= 0xbf) { /* fixstr */
-        ret->body = b & 0x1f;
-        return true;
-    }
     switch (b) {
     case 0xc0: /* nil */
     case 0xc2: /* false */
@@ -91,6 +75,29 @@ static bool read_value_head(struct cursor *c, struct value_head *ret)
     default: /* 0xc1 is not assigned; the others are extensions. */
         return false;
     }
+}
+
+static bool read_value_head(struct cursor *c, struct value_head *ret)
+{
+    uint8_t b = *c->at++;
+
+    *ret = (struct value_head){0};
+    if (b <= 0x7f || b >= 0xe0) { /* fixint */
+        return true;
+    }
+    if (b <= 0x8f) { /* fixmap */
+        ret->children = 2 * (uint64_t)(b & 0x0f);
+        return true;
+    }
+    if (b <= 0x9f) { /* fixarray */
+        ret->children = b & 0x0f;
+        return true;
+    }
+    if (b <= 0xbf) { /* fixstr */
+        ret->body = b & 0x1f;
+        return true;
+    }
+    return read_sized_head(c, b, ret);
 }
 
 int ps_scan(const uint8_t *data, size_t len,

@@ -30,8 +30,8 @@ void daemon_config_path(const struct daemon *d, char *out, size_t cap)
 }
 
 /* True unless the address has a port, which another option sets, or the daemon
- * would listen off loopback without security.insecure: any peer that reaches
- * the port is trusted. */
+ * would listen off loopback with neither a certificate nor security.insecure:
+ * any peer that reaches the port is trusted. */
 static bool check_listen(const struct daemon *d, const struct ps_options *o,
                          struct ps_str *report)
 {
@@ -48,7 +48,8 @@ static bool check_listen(const struct daemon *d, const struct ps_options *o,
                     l->address, with_port.host, with_port.port);
         return false;
     }
-    if (l == NULL || l->insecure || strcmp(l->address, "localhost") == 0) {
+    if (l == NULL || l->insecure || daemon_tls_identity(d) != NULL ||
+        strcmp(l->address, "localhost") == 0) {
         return true;
     }
     kind = ps_addr_kind(l->address);
@@ -68,6 +69,7 @@ static bool check_listen(const struct daemon *d, const struct ps_options *o,
     ps_str_addf(report,
                 ": listen.address: %s can be reached from other hosts, and "
                 "connections are not encrypted; listen on 127.0.0.1, or set "
+                "security.tls.directory to the folder of a certificate, or "
                 "security.insecure to true\n",
                 l->address);
     return false;
@@ -107,7 +109,9 @@ int daemon_config_load(struct daemon *d)
     d->config.values = ps_calloc(1, d->spec->values_size);
     rc = load_options(d, NULL, d->config.values, &d->config.options, &report);
     if (rc == 0 && d->args.print == PS_PRINT_NOTHING) {
-        good = check_listen(d, d->config.options, &report);
+        good = daemon_tls_load(d, &report) == 0 &&
+               check_listen(d, d->config.options, &report);
+        good = daemon_http_check(d, d->config.options, &report) && good;
         if (d->spec->check != NULL) {
             good = d->spec->check(d->config.values, d->config.options,
                                   &report) &&
@@ -165,6 +169,7 @@ void daemon_config_reload(struct daemon *d)
         close(d->config.spare_fd);
     }
     int rc = load_options(d, before, values, &now, &report);
+    bool good = rc == 0 && daemon_tls_reload(d, values, now);
 
     d->config.spare_fd = open_spare_fd();
     if (rc == 0) {
@@ -192,9 +197,11 @@ void daemon_config_reload(struct daemon *d)
     }
     ps_free(values);
     ps_notify("READY=1\nSTATUS=%s",
-              rc == 0 ? "serving"
-                      : "serving with old options: the new ones could not be "
-                        "read, see the log");
+              good      ? "serving"
+              : rc == 0 ? "serving with old certificates: the new ones could "
+                          "not be used, see the log"
+                        : "serving with old options: the new ones could not "
+                          "be read, see the log");
 }
 
 /* Repeats a reload that failed because no descriptor was left. */

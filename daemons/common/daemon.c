@@ -10,12 +10,16 @@
 #include "base/log.h"
 #include "common/logsink.h"
 #include "common/notify.h"
+#include "common/private_memory.h"
 #include "driver/driver.h"
 #include "net/io_pool.h"
 #include "net/worker.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <uv.h>
 
 static void driver_closed(void *ctx)
@@ -46,7 +50,7 @@ static void grace_expired(struct ps_loop_timer *t)
 
     ps_log(PS_LOG_WARNING,
            "shutdown.grace is over, %" PRIu64 " things in progress are left",
-           d->spec->residue(d->app));
+           d->spec->residue(d->app.self));
     shut_down_machine(d);
 }
 
@@ -62,6 +66,7 @@ static void daemon_stop(void *ctx, int signum)
     d->is_stopping = true;
     ps_log(PS_LOG_NOTICE, "stopping signal %d", signum);
     ps_notify("STOPPING=1");
+    daemon_http_publish(d);
     if (d->spec->shutdown_last) {
         ps_driver_drain(d->driver);
     } else {
@@ -96,28 +101,34 @@ static void on_idle(void *ctx)
 {
     struct daemon *d = ctx;
 
-    daemon_upkeep(d);
-    if (!d->is_serving && (d->spec->ready == NULL || d->spec->ready(d->app))) {
+    if (ps_trim_is_burst_over(&d->upkeep.trim, ps_alloc_peak(),
+                              ps_alloc_bytes())) {
+        daemon_trim_memory(d);
+    }
+    if (!d->is_serving &&
+        (d->spec->ready == NULL || d->spec->ready(d->app.self))) {
         daemon_report_serving(d);
     }
-    if (d->is_stopping && d->spec->residue(d->app) == 0 &&
+    if (d->is_stopping && d->spec->residue(d->app.self) == 0 &&
         ps_driver_is_quiet(d->driver)) {
         shut_down_machine(d);
     }
 }
 
+static const struct {
+    int signum;
+    ps_loop_signal_cb cb;
+} signals[] = {{SIGTERM, daemon_stop},
+               {SIGINT, daemon_stop},
+               {SIGHUP, on_sighup},
+               {SIGUSR1, on_sigusr1}};
+
+#define SIGNALS (sizeof(signals) / sizeof(signals[0]))
+
 static int catch_signals(struct daemon *d)
 {
-    const struct {
-        int signum;
-        ps_loop_signal_cb cb;
-    } signals[] = {{SIGTERM, daemon_stop},
-                   {SIGINT, daemon_stop},
-                   {SIGHUP, on_sighup},
-                   {SIGUSR1, on_sigusr1}};
-
     (void)signal(SIGPIPE, SIG_IGN);
-    for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++) {
+    for (size_t i = 0; i < SIGNALS; i++) {
         int rc = ps_loop_signal(d->loop, signals[i].signum, signals[i].cb, d);
 
         if (rc != 0) {
@@ -125,6 +136,20 @@ static int catch_signals(struct daemon *d)
         }
     }
     return 0;
+}
+
+/* Frees the loop, with which its handlers go. A further signal must not end the
+ * process in place of its exit code, whichever thread it meets. */
+static void free_loop(struct daemon *d)
+{
+    sigset_t all;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, NULL);
+    ps_loop_free(d->loop);
+    for (size_t i = 0; i < SIGNALS; i++) {
+        (void)signal(signals[i].signum, SIG_IGN);
+    }
 }
 
 static int make_worker(struct daemon *d)
@@ -193,11 +218,11 @@ static void make_driver(struct daemon *d)
         .loop = d->loop,
         .worker = d->worker,
         .io_pool = d->io_pool,
-        .arenas = d->spec->arenas == NULL ? NULL : d->spec->arenas(d->app),
-        .machine = d->spec->machine(d->app),
+        .arenas = d->app.arenas,
+        .machine = d->app.machine,
         .self = d->spec->self,
         .scheduler = d->facts.scheduler[0] != '\0' ? d->facts.scheduler : NULL,
-        .limits = {.greeting_timeout = c->greeting,
+        .limits = {.handshake_timeout = c->handshake,
                    .header_timeout = c->header,
                    .stall_timeout = c->stall},
         .output = c->output,
@@ -213,18 +238,18 @@ static void make_driver(struct daemon *d)
         .busy_poll = c->spin,
         .connections_max = (uint32_t)c->connections,
         .pre_handshake_max = (uint32_t)c->pre_handshake,
+        .tls = daemon_tls_of_driver(d),
         .on_failed = machine_failed,
         .on_idle = on_idle,
         .ctx = d,
     };
 
     if (d->spec->socket != NULL) {
-        unsigned mode;
-
-        (void)d->spec->socket(d->config.values, &mode, &opt.local_max);
+        opt.local_max = d->spec->socket(d->config.values).max;
     }
     set_liveness_port(d, &opt);
     d->driver = ps_driver_new(&opt);
+    daemon_tls_report(d);
 }
 
 static int daemon_begin(struct daemon *d)
@@ -253,6 +278,10 @@ static int daemon_begin(struct daemon *d)
     if (rc != 0) {
         return ps_exit_refused("cannot start", "I/O threads", rc);
     }
+    rc = daemon_tls_start(d);
+    if (rc != 0) {
+        return ps_exit_refused("cannot start", "the thread for handshakes", rc);
+    }
     rc = d->spec->open(d->config.values, &d->facts, &d->app);
     if (rc != 0) {
         return ps_exit_refused("cannot start", d->spec->options->program, rc);
@@ -266,7 +295,8 @@ static int daemon_begin(struct daemon *d)
     if (rc != 0) {
         return ps_exit_refused("cannot", "accept connections", rc);
     }
-    return daemon_write_port_file(d);
+    code = daemon_http_open(d);
+    return code == PS_EXIT_OK ? daemon_write_port_file(d) : code;
 }
 
 static void daemon_run(struct daemon *d)
@@ -280,21 +310,42 @@ static void daemon_run(struct daemon *d)
               d->spec->ready == NULL ? "serving" : "waiting for the scheduler");
     d->grace_timer.due = grace_expired;
     daemon_upkeep_start(d);
+    daemon_metrics_file_start(d);
     ps_loop_run(d->loop);
     daemon_config_stop(d);
     daemon_upkeep_stop(d);
+    daemon_metrics_file_stop(d);
 }
 
 static void daemon_finish(struct daemon *d)
 {
+    daemon_http_close(d);
     daemon_sockets_close(d);
     ps_worker_free(d->worker); /* Its jobs end through the driver. */
     ps_driver_free(d->driver);
+    daemon_tls_stop(d);
     ps_io_pool_free(d->io_pool);
-    if (d->app != NULL) {
-        d->spec->close(d->app);
+    if (d->app.self != NULL) {
+        d->spec->close(d->app.self);
     }
-    ps_loop_free(d->loop);
+    free_loop(d);
+}
+
+static int hide_memory(const struct daemon *d)
+{
+    if (!daemon_common_options(d)->private_memory) {
+        return PS_EXIT_OK;
+    }
+    if (!ps_private_memory()) {
+        ps_log(PS_LOG_ERROR,
+               "security.private_memory: the system refuses it: %s",
+               strerror(errno));
+        return PS_EXIT_NOPERM;
+    }
+    ps_log(PS_LOG_NOTICE,
+           "security.private_memory: no core dumps; daemons of this host get "
+           "payloads through shared memory or the socket, not by address");
+    return PS_EXIT_OK;
 }
 
 static int daemon_serve(struct daemon *d)
@@ -306,7 +357,10 @@ static int daemon_serve(struct daemon *d)
     ps_notify_init();
     daemon_raise_descriptors(d);
     daemon_config_start(d);
-    d->exit_code = daemon_begin(d);
+    d->exit_code = hide_memory(d);
+    if (d->exit_code == PS_EXIT_OK) {
+        d->exit_code = daemon_begin(d);
+    }
     if (d->exit_code == PS_EXIT_OK) {
         daemon_run(d);
         ps_log(PS_LOG_NOTICE, "stopped");
@@ -345,6 +399,9 @@ int ps_daemon_main(const struct ps_daemon_spec *spec, int argc, char **argv)
     char path[512];
     int code;
 
+    /* Port files, sockets until their mode is set, and whatever a library
+     * writes belong to this user alone. */
+    (void)umask(0077);
     if (!ps_args_parse(&opt, argc, argv, &d.args)) {
         return PS_EXIT_USAGE;
     }
@@ -358,6 +415,7 @@ int ps_daemon_main(const struct ps_daemon_spec *spec, int argc, char **argv)
     } else {
         code = run_with_options(&d);
     }
+    daemon_tls_fini(&d);
     daemon_config_fini(&d);
     ps_args_fini(&d.args);
     return code;

@@ -4,12 +4,14 @@
 #pragma once
 
 #include "common/options.h"
+#include "core/base/facts.h"
 #include "core/link/link.h"
 #include "core/base/machine.h"
 
 #include <stddef.h>
 
 struct ps_arenas;
+struct ps_metrics;
 
 /* Input of an app that makes its machine. Borrowed for the app's life. */
 struct ps_daemon_facts {
@@ -24,10 +26,30 @@ struct ps_daemon_facts {
     uint64_t seed;
     uint64_t wall_ns; /* Nanoseconds since 1970. */
     ps_time now;
+    struct ps_facts process;
     struct ps_link_options link;
 };
 
+/* Unix socket of a daemon. */
+struct ps_daemon_socket {
+    const char *path;  /* "": none. */
+    const char *group; /* Name or number of its group; "": the process's. */
+    unsigned mode;
+    uint32_t max; /* Limit on connections. */
+    /* Options that set path and group, for messages. */
+    const char *path_option;
+    const char *group_option;
+    bool is_optional; /* Failing at the default path only warns. */
+};
+
 #define PS_DAEMON_NONE SIZE_MAX
+
+/* Result of open() of a daemon. */
+struct ps_daemon_app {
+    void *self; /* Argument of close(), ready(), residue() and dump(). */
+    struct ps_machine machine;
+    struct ps_arenas *arenas; /* Owned by `self`; NULL: none. */
+};
 
 /* Description of one daemon. `values` is the program's options struct. */
 struct ps_daemon_spec {
@@ -48,13 +70,8 @@ struct ps_daemon_spec {
     /* Port for liveness probes; PS_LISTEN_PORT_AUTO: one of `port_count`, or any
      * that is free. NULL: the daemon has none. */
     uint64_t (*liveness_port)(const void *values);
-    /* Path of the Unix socket, its mode and the limit on connections; NULL, or
-     * a result of "": none. */
-    const char *(*socket)(const void *values, unsigned *ret_mode,
-                          uint32_t *ret_max);
-    /* Option that names the socket, if the daemon works without one: failing at
-     * its default path only warns. NULL: the socket is required. */
-    const char *socket_option;
+    /* NULL: the daemon has no Unix socket. */
+    struct ps_daemon_socket (*socket)(const void *values);
     /* Connections of a link; NULL: 1; 0: as many as I/O threads need. */
     uint32_t (*link_connections)(const void *values);
     /* Compute threads; 0: one for each processor. NULL: computes nothing. */
@@ -66,13 +83,13 @@ struct ps_daemon_spec {
 
     PS_MUST_USE int (*open)(const void *values,
                             const struct ps_daemon_facts *facts,
-                            void **ret_app);
-    void (*close)(void *app);
-    struct ps_machine (*machine)(void *app);
-    struct ps_arenas *(*arenas)(void *app); /* May be NULL. */
-    bool (*ready)(const void *app);       /* Readiness; NULL: from the start. */
-    uint64_t (*residue)(const void *app); /* Number of items in progress. */
-    void (*dump)(const void *app);        /* Logs the state. */
+                            struct ps_daemon_app *ret_app);
+    void (*close)(void *self);
+    bool (*ready)(const void *self); /* Readiness; NULL: from the start. */
+    uint64_t (*residue)(const void *self); /* Number of items in progress. */
+    void (*dump)(const void *self);        /* Logs the state. */
+    /* Adds the metrics of the machine. */
+    void (*metrics)(const void *self, struct ps_metrics *m);
     /* True: PS_EV_SHUTDOWN, on which the machine closes all connections, comes
      * when nothing is in progress any more, and PS_EV_DRAIN with the signal.
      * False: PS_EV_SHUTDOWN comes with the signal. */

@@ -5,14 +5,21 @@
  *     config.c     options: load, reload, print
  *     sockets.c    listeners and the files that name them
  *     identity.c   name and addresses
+ *     tls.c        certificate: load, reload, warnings before its end
  *     status.c     readiness, watchdog, warnings, state in the log, memory
+ *     metrics_text.c  text of the metrics
+ *     metrics_file.c  the file of metrics.file
+ *     metrics_http.c  HTTP at the address of metrics.listen
  *     exit.c       exit codes */
 #pragma once
 
 #include "common/args.h"
 #include "common/daemon.h"
 #include "common/exit.h"
+#include "common/expiry.h"
 #include "common/trim.h"
+#include "crypto/identity.h"
+#include "driver/driver.h"
 #include "net/listen.h"
 #include "net/loop.h"
 
@@ -38,11 +45,37 @@ struct daemon_sockets {
     const char *local_path; /* Owned socket file: removed at the end. */
 };
 
+struct daemon_credentials {
+    struct ps_tls_context *context; /* NULL: no connection is encrypted. */
+    bool has_crl;                   /* With a list of revoked certificates. */
+};
+
+struct daemon_tls {
+    struct daemon_credentials credentials;
+    struct ps_tls_gate *gate; /* NULL: no connection is encrypted. */
+    struct ps_expiry expiry;
+    struct ps_loop_timer expiry_timer; /* Next look at the end. */
+};
+
 struct daemon_upkeep {
-    struct ps_loop_timer watchdog_timer;
-    struct ps_loop_timer trim_timer; /* Wakes the loop to trim memory. */
-    struct ps_loop_timer log_timer;  /* Wakes the loop to log summaries. */
+    ps_time beat; /* Interval of the next; PS_TIME_NEVER: nobody listens. */
+    struct ps_loop_timer beat_timer;
+    struct ps_loop_timer trim_timer; /* When memory may be trimmed. */
+    struct ps_loop_timer log_timer;  /* When a summary of lines is due. */
     struct ps_trim trim;
+};
+
+/* Text of all metrics of a daemon: 50 metrics with the longest names of
+ * cluster and node. */
+#define DAEMON_METRICS_TEXT_MAX   32768u
+#define DAEMON_METRICS_LABELS_MAX (2 * PS_NAME_MAX + 32)
+
+struct daemon_metrics_file;
+struct ps_http;
+
+struct daemon_metrics {
+    struct daemon_metrics_file *file; /* NULL: none. */
+    struct ps_http *http;             /* NULL: none. */
 };
 
 struct daemon {
@@ -50,13 +83,15 @@ struct daemon {
     struct ps_args args;
     struct daemon_config config;
     struct daemon_sockets sockets;
+    struct daemon_tls tls;
     struct daemon_upkeep upkeep;
+    struct daemon_metrics metrics;
     struct ps_daemon_facts facts;
     struct ps_loop *loop;
     struct ps_worker *worker;
     struct ps_io_pool *io_pool; /* NULL: all I/O is done on the loop thread. */
     struct ps_driver *driver;
-    void *app;
+    struct ps_daemon_app app;
     struct ps_loop_timer grace_timer;
     bool is_serving; /* Readiness has been reported. */
     bool is_stopping;
@@ -116,6 +151,25 @@ void daemon_config_start(struct daemon *d);
 void daemon_config_stop(struct daemon *d);
 void daemon_config_fini(struct daemon *d);
 
+/* tls.c */
+
+/* Loads the certificate, if the options name one. PS_E_CONFIG: lines in
+ * `report`. */
+PS_MUST_USE int daemon_tls_load(struct daemon *d, struct ps_str *report);
+/* Of the own certificate; NULL: there is none. */
+const struct ps_identity *daemon_tls_identity(const struct daemon *d);
+/* Starts the thread for handshakes, and the watch of the certificate's end. */
+PS_MUST_USE int daemon_tls_start(struct daemon *d);
+struct ps_driver_tls daemon_tls_of_driver(const struct daemon *d);
+/* Tells the machine when the certificate ends; heartbeats report it. */
+void daemon_tls_report(const struct daemon *d);
+/* Loads the certificate again, by other options. False: the old one stays. */
+bool daemon_tls_reload(struct daemon *d, const void *values,
+                       const struct ps_options *o);
+/* Requires that the driver is freed. */
+void daemon_tls_stop(struct daemon *d);
+void daemon_tls_fini(struct daemon *d);
+
 /* sockets.c */
 
 void daemon_raise_descriptors(const struct daemon *d);
@@ -147,5 +201,32 @@ void daemon_report_serving(struct daemon *d);
 /* Starts the watchdog and the timers of the work below. */
 void daemon_upkeep_start(struct daemon *d);
 void daemon_upkeep_stop(struct daemon *d);
-/* Trims memory, and logs summaries of skipped lines, where either is due. */
-void daemon_upkeep(struct daemon *d);
+/* Returns memory of a burst to the system, which the allocator would keep. To
+ * be called when ps_trim_is_burst_over(). */
+void daemon_trim_memory(struct daemon *d);
+
+/* metrics_text.c */
+
+/* Adds the metrics of connections and of the machine; on the loop thread. */
+void daemon_metrics_add(const struct daemon *d, struct ps_str *text);
+/* Adds those of the process; on any thread. */
+void daemon_metrics_add_process(const struct daemon *d, struct ps_str *text);
+
+/* metrics_file.c */
+
+/* Writes metrics.file, if it is set, and begins to write it at intervals. */
+void daemon_metrics_file_start(struct daemon *d);
+/* Removes the file: its figures are no longer true. If it is being written, the
+ * loop does so when that is over. */
+void daemon_metrics_file_stop(struct daemon *d);
+
+/* metrics_http.c */
+
+/* False if metrics.listen cannot be used, with a line in the report. */
+bool daemon_http_check(const struct daemon *d, const struct ps_options *o,
+                       struct ps_str *report);
+/* Listens at metrics.listen, if it is set. Returns an exit code. */
+int daemon_http_open(struct daemon *d);
+/* Replaces the metrics that requests get; also a sign of life of the loop. */
+void daemon_http_publish(struct daemon *d);
+void daemon_http_close(struct daemon *d);

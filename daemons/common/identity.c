@@ -3,6 +3,7 @@
  * dial. */
 #include "common/daemon_inner.h"
 
+#include "base/fnv1a.h"
 #include "base/log.h"
 #include "common/logsink.h"
 #include "net/addr.h"
@@ -10,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -25,30 +27,24 @@ static uint64_t random_instance(void)
     return n;
 }
 
-static uint32_t hash_text(const char *text)
-{
-    uint32_t h = 2166136261u; /* FNV-1a */
-
-    for (; *text != '\0'; text++) {
-        h = (h ^ (uint8_t)*text) * 16777619u;
-    }
-    return h;
-}
-
-/* Makes the node name: the same after a restart, and unique on the host by the
- * port or the path of the socket. */
+/* Makes the node name: that of the certificate or of the option, or one that is
+ * the same after a restart, and unique on the host by the port or the path of
+ * the socket. */
 static void make_name(struct daemon *d)
 {
     struct ps_daemon_facts *f = &d->facts;
+    const char *path = d->sockets.local_path;
 
-    if (daemon_common_options(d)->node[0] != '\0') {
+    if (daemon_tls_identity(d) != NULL) {
+        ps_str_copy(f->name, sizeof(f->name), daemon_tls_identity(d)->name);
+    } else if (daemon_common_options(d)->node[0] != '\0') {
         ps_str_copy(f->name, sizeof(f->name), daemon_common_options(d)->node);
     } else if (daemon_listen_options(d) != NULL) {
         snprintf(f->name, sizeof(f->name), "%.50s-%u", f->host,
                  (unsigned)d->sockets.listen_port);
     } else {
         snprintf(f->name, sizeof(f->name), "%.50s-%08x", f->host,
-                 (unsigned)hash_text(d->sockets.local_path));
+                 (unsigned)ps_fnv1a_32(PS_FNV1A_32, path, strlen(path)));
     }
 }
 
@@ -96,6 +92,20 @@ static int make_addresses(struct daemon *d)
     return PS_EXIT_OK;
 }
 
+static void set_process_facts(struct daemon *d)
+{
+    const struct ps_transport_options *t = daemon_transport_options(d);
+    struct ps_daemon_facts *f = &d->facts;
+    struct rlimit limit;
+
+    ps_str_copy(f->process.version, sizeof(f->process.version), PS_VERSION);
+    f->process.descriptors = getrlimit(RLIMIT_NOFILE, &limit) == 0
+                                 ? limit.rlim_cur
+                                 : 0;
+    f->process.wall_zero_ns = f->wall_ns - f->now;
+    f->process.avoids_shm = t != NULL && t->same_host != 0;
+}
+
 int daemon_make_facts(struct daemon *d)
 {
     const struct ps_common_options *c = daemon_common_options(d);
@@ -107,7 +117,9 @@ int daemon_make_facts(struct daemon *d)
     }
     f->host[sizeof(f->host) - 1] = '\0';
     make_name(d);
-    ps_str_copy(f->cluster, sizeof(f->cluster), c->cluster);
+    ps_str_copy(f->cluster, sizeof(f->cluster),
+                daemon_tls_identity(d) != NULL ? daemon_tls_identity(d)->cluster
+                                               : c->cluster);
     f->socket = d->sockets.local_path != NULL ? d->sockets.local_path : "";
     f->uid = (uint32_t)geteuid();
     clock_gettime(CLOCK_REALTIME, &wall);
@@ -118,6 +130,7 @@ int daemon_make_facts(struct daemon *d)
     f->link = (struct ps_link_options){.resend_timeout = c->resend_timeout,
                                        .resend_max = c->resend_max,
                                        .memory_max = c->link_output};
+    set_process_facts(d);
     ps_logsink_set_node(f->name);
     int code = make_addresses(d);
 

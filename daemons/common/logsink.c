@@ -4,6 +4,7 @@
 #include "common/logsink.h"
 
 #include "base/str.h"
+#include "common/explain.h"
 #include "common/loglimit.h"
 
 #include <stdio.h>
@@ -16,6 +17,8 @@ static struct {
     enum ps_log_format format;
     const char *program;
     const char *node;
+    void (*skipped)(void *ctx); /* NULL: none. */
+    void *skipped_ctx;
 } sink = {.program = "", .node = ""};
 
 static struct ps_loglimit loglimit;
@@ -82,6 +85,19 @@ static void add_json_string(struct ps_str *s, const char *text)
     ps_str_add(s, "\"");
 }
 
+/* Adds the code by which psctl explain finds a warning or error. */
+static void add_code(struct ps_str *s, enum ps_log_level level,
+                     const char *text)
+{
+    const struct ps_explanation *e = level <= PS_LOG_WARNING
+                                         ? ps_explain_line(text)
+                                         : NULL;
+
+    if (e != NULL && e->code[0] != '\0') {
+        ps_str_addf(s, ",\"code\":\"%s\"", e->code);
+    }
+}
+
 static void write_line(enum ps_log_level level, const char *text)
 {
     char line[6 * 2048];
@@ -101,6 +117,7 @@ static void write_line(enum ps_log_level level, const char *text)
         add_json_string(&s, sink.node);
         ps_str_add(&s, ",\"msg\":");
         add_json_string(&s, text);
+        add_code(&s, level, text);
         ps_str_add(&s, "}");
         break;
     case PS_LOG_FORMAT_AUTO:
@@ -132,7 +149,15 @@ static void write_entry(void *ctx, enum ps_log_level level, uint64_t kind,
     if (kind == 0 || level >= PS_LOG_DEBUG ||
         ps_loglimit_admit(&loglimit, kind, level, text, monotonic_now())) {
         write_line(level, text);
+    } else if (sink.skipped != NULL) {
+        sink.skipped(sink.skipped_ctx);
     }
+}
+
+void ps_logsink_on_skipped(void (*skipped)(void *ctx), void *ctx)
+{
+    sink.skipped = skipped;
+    sink.skipped_ctx = ctx;
 }
 
 void ps_logsink_write_summaries(bool all)

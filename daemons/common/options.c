@@ -6,9 +6,11 @@
 
 #include <string.h>
 
-#define MIB_BYTES (1024 * 1024)
-#define HOUR      (INT64_C(3600) * 1000000000)
-#define MSEC      INT64_C(1000000)
+#define MIB_BYTES       (1024 * 1024)
+#define HOUR            (INT64_C(3600) * 1000000000)
+#define MSEC            INT64_C(1000000)
+/* Room for the names of the files in a folder. */
+#define PS_TLS_PATH_MAX 4000
 
 bool ps_option_check_name(const char *value, struct ps_str *why)
 {
@@ -48,7 +50,8 @@ const struct ps_option ps_common_rows[PS_COMMON_ROWS] = {
      .max = PS_NAME_MAX,
      .check = ps_option_check_name,
      .offset = AT(cluster),
-     .help = "Name of the cluster; daemons of another cluster are rejected."},
+     .help = "Name of the cluster; daemons of another cluster are rejected. "
+             "With a certificate, its cluster is the default."},
     {.path = "node.name",
      .text = "",
      .type = PS_OPTION_STRING,
@@ -56,7 +59,8 @@ const struct ps_option ps_common_rows[PS_COMMON_ROWS] = {
      .check = ps_option_check_name,
      .offset = AT(node),
      .help = "Name of this daemon, unique for its role in the cluster and the "
-             "same after a restart; null makes one from the host's name."},
+             "same after a restart; null is that of the certificate, or one "
+             "made from the host's name."},
     {.path = "limits.connections",
      .text = "4096",
      .type = PS_OPTION_U64,
@@ -96,12 +100,12 @@ const struct ps_option ps_common_rows[PS_COMMON_ROWS] = {
              "quarter of it for one user's training processes, or for all "
              "tools by TCP; beyond it the connection that holds most is "
              "closed."},
-    {.path = "limits.greeting",
+    {.path = "limits.handshake",
      .text = "5s",
      .type = PS_OPTION_DURATION,
      .min = MSEC,
      .max = HOUR,
-     .offset = AT(greeting),
+     .offset = AT(handshake),
      .help = "Time for the handshake of a new connection."},
     {.path = "limits.header",
      .text = "10s",
@@ -178,6 +182,102 @@ const struct ps_option ps_common_rows[PS_COMMON_ROWS] = {
      .reloadable = true,
      .offset = AT(grace),
      .help = "Time for work in progress after SIGTERM."},
+    {.path = "security.private_memory",
+     .text = "false",
+     .type = PS_OPTION_BOOL,
+     .offset = AT(private_memory),
+     .help = "Write no core dump, and let no process without CAP_SYS_PTRACE "
+             "read this one's memory, not even one of the same user: payloads "
+             "to daemons of this host go through shared memory or the socket "
+             "then."},
+    {.path = "security.tls.enabled",
+     .text = "auto",
+     .type = PS_OPTION_ENUM,
+     .enum_names = "auto|on|off",
+     .offset = AT(tls.enabled),
+     .help = "Encrypt and authenticate TCP connections: auto does so with "
+             "other hosts, if there is a certificate; on also within this "
+             "host; off never. Unix sockets are never encrypted."},
+    {.path = "security.tls.directory",
+     .text = "",
+     .type = PS_OPTION_STRING,
+     .max = PS_TLS_PATH_MAX,
+     .form = PS_OPTION_EXPANDED,
+     .reloadable = true,
+     .offset = AT(tls.directory),
+     .help = "Folder with the certificates of this node, as psctl pki issue "
+             "writes it: ca.crt, crl.pem, and of this daemon ROLE.crt and "
+             "ROLE.key (ROLE is sched, server or agent)."},
+    {.path = "security.tls.ca",
+     .text = "",
+     .type = PS_OPTION_STRING,
+     .max = PS_TLS_PATH_MAX,
+     .form = PS_OPTION_EXPANDED,
+     .reloadable = true,
+     .offset = AT(tls.ca),
+     .help = "File with the certificates of the authorities whose members are "
+             "accepted, instead of ca.crt."},
+    {.path = "security.tls.cert",
+     .text = "",
+     .type = PS_OPTION_STRING,
+     .max = PS_TLS_PATH_MAX,
+     .form = PS_OPTION_EXPANDED,
+     .reloadable = true,
+     .offset = AT(tls.cert),
+     .help = "File with this daemon's certificate, instead of ROLE.crt; "
+             "certificates between it and the authority follow it."},
+    {.path = "security.tls.key",
+     .text = "",
+     .type = PS_OPTION_STRING,
+     .max = PS_TLS_PATH_MAX,
+     .form = PS_OPTION_EXPANDED,
+     .reloadable = true,
+     .offset = AT(tls.key),
+     .help = "File with the key of the certificate, instead of ROLE.key; no "
+             "other user may read it."},
+    {.path = "security.tls.crl",
+     .text = "",
+     .type = PS_OPTION_STRING,
+     .max = PS_TLS_PATH_MAX,
+     .form = PS_OPTION_EXPANDED,
+     .reloadable = true,
+     .offset = AT(tls.crl),
+     .help = "File with the list of revoked certificates, instead of "
+             "crl.pem."},
+    {.path = "security.tls.fd",
+     .text = "none",
+     .type = PS_OPTION_INT,
+     .special = "none",
+     .special_value = -1,
+     .max = 1048576,
+     .offset = AT(tls.fd),
+     .help = "Inherited descriptor from which key, certificate and authority "
+             "are read at the start, as one PEM text, instead of files; it "
+             "is closed then."},
+    {.path = "metrics.file",
+     .text = "",
+     .type = PS_OPTION_STRING,
+     .max = 4000,
+     .offset = AT(metrics_file),
+     .help = "File for this daemon's metrics in the text format of Prometheus, "
+             "as the textfile collector of node_exporter reads it; null: "
+             "none."},
+    {.path = "metrics.interval",
+     .text = "15s",
+     .type = PS_OPTION_DURATION,
+     .min = 100 * MSEC,
+     .max = HOUR,
+     .offset = AT(metrics_interval),
+     .help = "Time between two writes of metrics.file."},
+    {.path = "metrics.listen",
+     .text = "",
+     .type = PS_OPTION_STRING,
+     .max = PS_ADDRESS_MAX,
+     .offset = AT(metrics_listen),
+     .help = "Address and port, such as 127.0.0.1:9191, at which HTTP answers "
+             "GET /metrics, /healthz and /readyz; null: none. Every process "
+             "that reaches it may read. Port 0 is any free one, which the log "
+             "names."},
 };
 
 #undef AT
@@ -191,8 +291,8 @@ const struct ps_option ps_listen_rows[PS_LISTEN_ROWS] = {
      .max = PS_ADDRESS_MAX,
      .offset = AT(address),
      .help = "Address to accept connections on, or a name of this host; any "
-             "but loopback needs security.insecure. 0.0.0.0 is every address "
-             "of the host."},
+             "but loopback needs a certificate (security.tls.directory) or "
+             "security.insecure. 0.0.0.0 is every address of the host."},
     {.path = "listen.port",
      .text = "auto",
      .type = PS_OPTION_U64,
@@ -215,8 +315,9 @@ const struct ps_option ps_listen_rows[PS_LISTEN_ROWS] = {
      .text = "false",
      .type = PS_OPTION_BOOL,
      .offset = AT(insecure),
-     .help = "Accept connections from other hosts without encryption: every "
-             "host that reaches the port can then read and change every job."},
+     .help = "Accept connections from other hosts without encryption, if there "
+             "is no certificate: every host that reaches the port can then "
+             "read and change every job."},
 };
 
 #undef AT

@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 /* Number of rows in each group. */
-#define PS_COMMON_ROWS    19
+#define PS_COMMON_ROWS    30
 #define PS_LISTEN_ROWS    4
 #define PS_SCHEDULER_ROWS 4
 #define PS_TRANSPORT_ROWS 3
@@ -24,6 +24,23 @@ enum ps_log_format {
     PS_LOG_FORMAT_JSON,
 };
 
+enum ps_tls_enabled {
+    PS_TLS_AUTO, /* With credentials, on connections to other hosts. */
+    PS_TLS_ON,   /* On every TCP connection. */
+    PS_TLS_OFF,
+};
+
+/* Files: "" is that of the folder, if there is one. */
+struct ps_tls_options {
+    int enabled; /* enum ps_tls_enabled */
+    const char *directory;
+    const char *ca;
+    const char *cert;
+    const char *key;
+    const char *crl;
+    int fd; /* -1: none. */
+};
+
 struct ps_common_options {
     int log_level;  /* enum ps_log_level */
     int log_format; /* enum ps_log_format */
@@ -34,7 +51,7 @@ struct ps_common_options {
     uint64_t output;
     uint64_t link_output;
     uint64_t output_total;
-    ps_time greeting;
+    ps_time handshake;
     ps_time header;
     ps_time stall;
     int congestion_control;  /* 0: auto, 1: the system's default. */
@@ -44,6 +61,11 @@ struct ps_common_options {
     ps_time resend_timeout;
     ps_time resend_max;
     ps_time grace;
+    bool private_memory;
+    struct ps_tls_options tls;
+    const char *metrics_file;   /* "": none. */
+    const char *metrics_listen; /* "ADDRESS:PORT"; "": none. */
+    ps_time metrics_interval;
 };
 extern const struct ps_option ps_common_rows[PS_COMMON_ROWS];
 

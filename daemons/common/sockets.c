@@ -3,6 +3,8 @@
  * and the limit on descriptors. */
 #include "common/daemon_inner.h"
 
+#include "base/file_check.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "common/advice.h"
 #include "driver/driver.h"
@@ -11,8 +13,10 @@
 #include "net/shm_peer.h"
 
 #include <errno.h>
+#include <grp.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -37,33 +41,84 @@ void daemon_raise_descriptors(const struct daemon *d)
     }
 }
 
+/* Group of the socket. False, with a line in the log: there is no such group,
+ * or this process may not give files to it. */
+static bool find_group(const struct ps_daemon_socket *s, uint32_t *ret_gid)
+{
+    const char *name = s->group;
+    const struct group *g;
+
+    if (name[0] == '\0') {
+        *ret_gid = PS_LOCAL_OWN_GROUP;
+        return true;
+    }
+    if (strspn(name, "0123456789") == strlen(name) && strlen(name) < 10) {
+        *ret_gid = (uint32_t)strtoul(name, NULL, 10);
+    } else if ((g = getgrnam(name)) != NULL) {
+        *ret_gid = (uint32_t)g->gr_gid;
+    } else {
+        ps_log(PS_LOG_ERROR,
+               "%s: there is no group %s on this host; make it, or name "
+               "another",
+               s->group_option, name);
+        return false;
+    }
+    if (geteuid() == 0 || group_member(*ret_gid)) {
+        return true;
+    }
+    ps_log(PS_LOG_ERROR,
+           "%s: user %u is no member of group %s; add it (in a unit: "
+           "SupplementaryGroups=), or name another group",
+           s->group_option, (unsigned)geteuid(), name);
+    return false;
+}
+
+static bool check_folder(const struct ps_daemon_socket *s)
+{
+    char text[PS_SOCKET_PATH_MAX + 256];
+    struct ps_str why;
+
+    ps_str_init(&why, text, sizeof(text));
+    if (ps_file_check_folder(s->path, &why) == 0) {
+        return true;
+    }
+    text[strcspn(text, "\n")] = '\0';
+    ps_log(PS_LOG_ERROR, "%s: %s", s->path_option, text);
+    return false;
+}
+
 static int open_local(struct daemon *d)
 {
-    const char *option = d->spec->socket_option;
-    unsigned mode;
-    uint32_t max;
-    const char *path = d->spec->socket(d->config.values, &mode, &max);
+    const struct ps_daemon_socket s = d->spec->socket(d->config.values);
+    struct ps_local_options opt = {.mode = s.mode, .backlog = (int)s.max};
     const char *advice;
     int rc;
 
-    if (path[0] == '\0') {
+    if (s.path[0] == '\0') {
         return PS_EXIT_OK;
     }
-    rc = ps_local_listen(path, mode, (int)max, &d->sockets.local_fd);
+    if (!find_group(&s, &opt.gid) || !check_folder(&s)) {
+        return PS_EXIT_CONFIG;
+    }
+    rc = ps_local_listen(s.path, &opt, &d->sockets.local_fd);
     advice = ps_advice_local(rc, errno);
     if (rc == 0) {
-        d->sockets.local_path = path;
+        d->sockets.local_path = s.path;
         return PS_EXIT_OK;
     }
-    if (option != NULL && ps_options_origin(d->config.options, option) ==
-                              PS_OPTION_FROM_DEFAULT) {
+    if (s.is_optional && ps_options_origin(d->config.options, s.path_option) ==
+                             PS_OPTION_FROM_DEFAULT) {
         ps_log(PS_LOG_NOTICE,
                "no Unix socket at %s (%s): psctl cannot change jobs; %s sets "
                "its path",
-               path, advice, option);
+               s.path, advice, s.path_option);
         return PS_EXIT_OK;
     }
-    ps_log(PS_LOG_ERROR, "cannot listen on %s: %s", path, advice);
+    if (rc == PS_E_PERM && errno == EPERM && s.group[0] != '\0') {
+        advice = "the system forbids to change the socket's group; in a unit, "
+                 "SystemCallFilter=chown fchownat permits it";
+    }
+    ps_log(PS_LOG_ERROR, "cannot listen on %s: %s", s.path, advice);
     return rc == PS_E_PERM ? PS_EXIT_NOPERM : PS_EXIT_CANTCREAT;
 }
 

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "common/logsink.h"
 #include "common/notify.h"
+#include "crypto/tls_context.h"
 #include "driver/driver.h"
 #include "kernel/kernel.h"
 #include "net/io_pool.h"
@@ -19,6 +20,9 @@
 #include <unistd.h>
 #include <uv.h>
 
+/* Age that metrics by HTTP may have. */
+#define HTTP_BEAT PS_SECONDS(1)
+
 void daemon_print_version(const struct ps_daemon_spec *spec)
 {
     printf("%s %s\n", spec->options->program, PS_VERSION);
@@ -27,14 +31,21 @@ void daemon_print_version(const struct ps_daemon_spec *spec)
     printf("libuv %s\n", uv_version_string());
     printf("msgpack %s\n", msgpack_version());
     printf("kernel %s\n", ps_kernel_variant());
-    printf("tls none\n");
+    printf("tls %s\n", ps_tls_library());
 }
 
 static void warn_insecure(const struct daemon *d)
 {
     const struct ps_listen_options *l = daemon_listen_options(d);
 
-    if (l != NULL && l->insecure) {
+    if (l == NULL || !l->insecure) {
+        return;
+    }
+    if (daemon_tls_identity(d) != NULL) {
+        ps_log(PS_LOG_WARNING,
+               "security.insecure has no effect: there is a certificate, and "
+               "connections with other hosts are encrypted");
+    } else {
         ps_log(PS_LOG_WARNING,
                "security.insecure: connections on %s are not encrypted, and "
                "any peer that reaches the port is trusted",
@@ -91,7 +102,7 @@ void daemon_log_state(const struct daemon *d)
            s.pre_handshake, s.paused, s.computing, s.queued, s.bytes_in,
            s.bytes_out, s.copied, s.moved_by_pool, loop_count(d), s.reads,
            s.writes, s.refused, ps_alloc_live());
-    d->spec->dump(d->app);
+    d->spec->dump(d->app.self);
     ps_driver_dump(d->driver);
 }
 
@@ -101,6 +112,7 @@ void daemon_report_serving(struct daemon *d)
     ps_log(PS_LOG_NOTICE, "serving name %s%s%s", d->facts.name,
            d->facts.address[0] != '\0' ? " address " : "", d->facts.address);
     ps_notify("STATUS=serving");
+    daemon_http_publish(d);
     if (d->args.ready_fd >= 0) {
         ssize_t n = write(d->args.ready_fd, "\n", 1);
 
@@ -110,64 +122,71 @@ void daemon_report_serving(struct daemon *d)
     }
 }
 
-static void upkeep_timer_due(struct ps_loop_timer *t)
+/* Sets the time of the next summary of skipped lines. */
+static void set_log_timer(void *ctx)
 {
-    (void)t;
+    struct daemon *d = ctx;
+
+    ps_loop_timer_set(d->loop, &d->upkeep.log_timer, ps_logsink_deadline());
 }
 
-/* Logs the summaries of skipped lines. */
-static void log_skipped_lines(struct daemon *d)
+static void log_timer_due(struct ps_loop_timer *t)
 {
+    struct daemon *d = PS_CONTAINER(t, struct daemon, upkeep.log_timer);
+
     ps_logsink_write_summaries(false);
-    if (ps_loop_timer_at(&d->upkeep.log_timer) != ps_logsink_deadline()) {
-        ps_loop_timer_set(d->loop, &d->upkeep.log_timer, ps_logsink_deadline());
-    }
+    set_log_timer(d);
 }
 
-/* Returns memory of a burst to the system, which the allocator would keep. */
-static void trim_memory(struct daemon *d)
+void daemon_trim_memory(struct daemon *d)
 {
-    if (ps_trim_check(&d->upkeep.trim, ps_alloc_peak(), ps_alloc_bytes(),
+    if (ps_trim_check(&d->upkeep.trim, ps_alloc_take_peak(), ps_alloc_bytes(),
                       ps_loop_now(d->loop))) {
         (void)malloc_trim(0);
         ps_log(PS_LOG_DEBUG, "memory of a burst returned to the system");
     }
-    if (ps_loop_timer_at(&d->upkeep.trim_timer) !=
-        ps_trim_deadline(&d->upkeep.trim)) {
-        ps_loop_timer_set(d->loop, &d->upkeep.trim_timer,
-                          ps_trim_deadline(&d->upkeep.trim));
-    }
+    ps_loop_timer_set(d->loop, &d->upkeep.trim_timer,
+                      ps_trim_deadline(&d->upkeep.trim));
 }
 
-static void feed_watchdog(struct ps_loop_timer *t)
+static void trim_timer_due(struct ps_loop_timer *t)
 {
-    struct daemon *d = PS_CONTAINER(t, struct daemon, upkeep.watchdog_timer);
+    daemon_trim_memory(PS_CONTAINER(t, struct daemon, upkeep.trim_timer));
+}
 
-    ps_notify("WATCHDOG=1");
+/* Signs of life of the main loop, for the service manager and for HTTP. */
+static void beat_due(struct ps_loop_timer *t)
+{
+    struct daemon *d = PS_CONTAINER(t, struct daemon, upkeep.beat_timer);
+
+    if (ps_notify_watchdog() != PS_TIME_NEVER) {
+        ps_notify("WATCHDOG=1");
+    }
+    daemon_http_publish(d);
     ps_loop_timer_set(d->loop, t,
-                      ps_time_add(ps_loop_now(d->loop), ps_notify_watchdog()));
+                      ps_time_add(ps_loop_now(d->loop), d->upkeep.beat));
 }
 
 void daemon_upkeep_start(struct daemon *d)
 {
-    d->upkeep.trim_timer.due = upkeep_timer_due;
-    d->upkeep.log_timer.due = upkeep_timer_due;
-    d->upkeep.watchdog_timer.due = feed_watchdog;
-    if (ps_notify_watchdog() != PS_TIME_NEVER) {
-        feed_watchdog(&d->upkeep.watchdog_timer);
+    d->upkeep.trim_timer.due = trim_timer_due;
+    d->upkeep.log_timer.due = log_timer_due;
+    d->upkeep.beat_timer.due = beat_due;
+    d->upkeep.beat = ps_time_min(ps_notify_watchdog(), d->metrics.http != NULL
+                                                           ? HTTP_BEAT
+                                                           : PS_TIME_NEVER);
+    ps_logsink_on_skipped(set_log_timer, d);
+    set_log_timer(d);
+    if (d->upkeep.beat != PS_TIME_NEVER) {
+        beat_due(&d->upkeep.beat_timer);
     }
 }
 
 void daemon_upkeep_stop(struct daemon *d)
 {
-    ps_loop_timer_set(d->loop, &d->upkeep.watchdog_timer, PS_TIME_NEVER);
+    ps_logsink_on_skipped(NULL, NULL);
+    ps_loop_timer_set(d->loop, &d->upkeep.beat_timer, PS_TIME_NEVER);
     ps_loop_timer_set(d->loop, &d->upkeep.trim_timer, PS_TIME_NEVER);
     ps_loop_timer_set(d->loop, &d->upkeep.log_timer, PS_TIME_NEVER);
     ps_logsink_write_summaries(true);
-}
-
-void daemon_upkeep(struct daemon *d)
-{
-    trim_memory(d);
-    log_skipped_lines(d);
 }

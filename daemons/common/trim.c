@@ -2,15 +2,11 @@
 /* Compares the recent peak with an earlier one after a delay. */
 #include "common/trim.h"
 
-#include "base/num.h"
-
-/* Least difference that is worth returning. */
-#define LEAST      (4u * 1024u * 1024u)
 #define TRIM_DELAY PS_SECONDS(3)
 
 static bool is_far_below(uint64_t bytes, uint64_t high)
 {
-    return high >= LEAST && bytes <= high - LEAST;
+    return bytes + PS_TRIM_LEAST <= high;
 }
 
 bool ps_trim_check(struct ps_trim *t, uint64_t peak, uint64_t bytes,

@@ -6,10 +6,14 @@
  * earlier peak for a while. The end of a burst is detected within 4 s. */
 #pragma once
 
+#include "base/num.h"
 #include "base/time.h"
 
 #include <stdbool.h>
 #include <stdint.h>
+
+/* Least difference that is worth returning. */
+#define PS_TRIM_LEAST (4u * 1024u * 1024u)
 
 /* Zeroed at first. */
 struct ps_trim {
@@ -18,6 +22,16 @@ struct ps_trim {
     ps_time due_at;       /* Time at which a pending decision is made. */
     bool is_pending;      /* Use has fallen far below `high_water`. */
 };
+
+/* True if a burst has ended, so that ps_trim_check() makes a decision pending.
+ * Until then, and until the deadline of that decision, it need not be called:
+ * `peak` is the peak use since its last call. */
+static inline bool ps_trim_is_burst_over(const struct ps_trim *t, uint64_t peak,
+                                         uint64_t bytes)
+{
+    return !t->is_pending &&
+           bytes + PS_TRIM_LEAST <= ps_max_u64(t->high_water, peak);
+}
 
 /* Updates the state; `peak` is the peak use since the last call, `bytes` the
  * present use. True: return memory to the system. */

@@ -2,11 +2,23 @@
 /* Runs the scheduler machine: options and facts in, state to the log. */
 #include "psched/app.h"
 
+#include "base/alloc.h"
 #include "base/str.h"
+#include "common/metrics.h"
 #include "core/sched/sched.h"
 #include "psched/options.h"
+#include "psched/tokens.h"
 
+#include <errno.h>
 #include <inttypes.h>
+#include <pwd.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct app {
+    struct ps_sched *sched;
+    struct psched_tokens *tokens;
+};
 
 static void set_cost_limit(struct ps_account_limits *l, enum ps_cost cost,
                            uint64_t max, const char *option)
@@ -31,11 +43,33 @@ static void set_limits(const struct psched_options *o,
                    "limits.daemon.memory");
 }
 
+/* Finds the uid of a user by name or number. */
+static bool find_user(const char *text, uint32_t *ret_uid)
+{
+    const struct passwd *user = getpwnam(text);
+    unsigned long uid;
+    char *end;
+
+    if (user != NULL) {
+        *ret_uid = user->pw_uid;
+        return true;
+    }
+    errno = 0;
+    uid = strtoul(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 ||
+        uid >= UINT32_MAX) {
+        return false;
+    }
+    *ret_uid = (uint32_t)uid;
+    return true;
+}
+
 static int open_app(const void *values, const struct ps_daemon_facts *facts,
-                    void **ret_app)
+                    struct ps_daemon_app *ret_app)
 {
     const struct psched_options *o = values;
     struct ps_sched_options opt = {
+        .facts = facts->process,
         .instance = facts->instance,
         .generation_base = facts->wall_ns,
         .seed = facts->seed,
@@ -49,40 +83,65 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
         .link = facts->link,
         .link_linger = o->link_linger,
         .uid = facts->uid,
+        .wall_ns = facts->wall_ns,
+        .reading_needs_token = o->read == 1,
     };
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+    struct app *app;
 
+    for (size_t i = 0; i < o->operators.count; i++) {
+        /* Checked by check_options(). */
+        opt.operator_count += find_user(o->operators.items[i],
+                                        &opt.operators[opt.operator_count]);
+    }
+    ps_str_init(&why, text, sizeof(text));
+    app = ps_calloc(1, sizeof(*app));
+    app->tokens = psched_tokens_open(o->token_key, &why);
+    if (app->tokens == NULL) {
+        ps_log(PS_LOG_ERROR, "security.tokens.key: %s", text);
+        ps_free(app);
+        return PS_E_CONFIG;
+    }
+    opt.token_ops = psched_tokens_ops(app->tokens);
+    opt.tokens = psched_tokens_stored(app->tokens, &opt.token_count);
     set_limits(o, opt.limits);
     ps_str_copy(opt.name, sizeof(opt.name), facts->name);
     ps_str_copy(opt.cluster, sizeof(opt.cluster), facts->cluster);
     ps_str_copy(opt.control_path, sizeof(opt.control_path), facts->socket);
-    *ret_app = ps_sched_new(&opt, facts->now);
+    app->sched = ps_sched_new(&opt, facts->now);
+    *ret_app = (struct ps_daemon_app){.self = app,
+                                      .machine = ps_sched_machine(app->sched)};
     return 0;
 }
 
-static void close_app(void *app)
+static void close_app(void *arg)
 {
-    ps_sched_free(app);
+    struct app *app = arg;
+
+    ps_sched_free(app->sched);
+    psched_tokens_free(app->tokens);
+    ps_free(app);
 }
 
-static struct ps_machine app_machine(void *app)
+static uint64_t report_residue(const void *arg)
 {
-    return ps_sched_machine(app);
+    const struct app *app = arg;
+
+    return ps_sched_residue(app->sched);
 }
 
-static uint64_t report_residue(const void *app)
+static void log_state(const void *arg)
 {
-    return ps_sched_residue(app);
-}
-
-static void log_state(const void *app)
-{
+    const struct ps_sched *sched = ((const struct app *)arg)->sched;
     static const struct {
         enum ps_role role;
         const char *name;
     } roles[] = {{PS_ROLE_SERVER, "servers"}, {PS_ROLE_AGENT, "agents"}};
 
     ps_log(PS_LOG_NOTICE, "state epoch %u jobs %u residue %" PRIu64,
-           ps_sched_epoch(app), ps_sched_job_count(app), ps_sched_residue(app));
+           ps_sched_epoch(sched), ps_sched_job_count(sched),
+           ps_sched_residue(sched));
     for (int i = 0; i < 2; i++) {
         enum ps_role role = roles[i].role;
 
@@ -90,29 +149,86 @@ static void log_state(const void *app)
                "state %s joining %u active %u suspect %u "
                "gone %u",
                roles[i].name,
-               ps_sched_member_count(app, role, PS_NODE_STATE_JOINING),
-               ps_sched_member_count(app, role, PS_NODE_STATE_ACTIVE),
-               ps_sched_member_count(app, role, PS_NODE_STATE_SUSPECT),
-               ps_sched_member_count(app, role, PS_NODE_STATE_GONE));
+               ps_sched_member_count(sched, role, PS_NODE_STATE_JOINING),
+               ps_sched_member_count(sched, role, PS_NODE_STATE_ACTIVE),
+               ps_sched_member_count(sched, role, PS_NODE_STATE_SUSPECT),
+               ps_sched_member_count(sched, role, PS_NODE_STATE_GONE));
     }
 }
 
-static const char *socket_path(const void *values, unsigned *ret_mode,
-                               uint32_t *ret_max)
+static void add_members(const struct ps_sched *sched, enum ps_role role,
+                        const char *name, const char *help,
+                        struct ps_metrics *m)
+{
+    static const struct {
+        enum ps_node_state state;
+        const char *word;
+    } states[] = {{PS_NODE_STATE_JOINING, "joining"},
+                  {PS_NODE_STATE_ACTIVE, "active"},
+                  {PS_NODE_STATE_SUSPECT, "suspect"},
+                  {PS_NODE_STATE_GONE, "gone"}};
+
+    ps_metric_begin(m, name, PS_METRIC_GAUGE, help);
+    for (size_t i = 0; i < sizeof(states) / sizeof(states[0]); i++) {
+        ps_metric_sample(m, name, "state", states[i].word,
+                         ps_sched_member_count(sched, role, states[i].state));
+    }
+}
+
+static void add_metrics(const void *self, struct ps_metrics *m)
+{
+    const struct ps_sched *sched = ((const struct app *)self)->sched;
+
+    ps_metric_gauge(m, "epoch", "Epoch of the placement of keys.",
+                    ps_sched_epoch(sched));
+    ps_metric_gauge(m, "jobs", "Jobs that have not ended.",
+                    ps_sched_job_count(sched));
+    add_members(sched, PS_ROLE_SERVER, "servers", "Servers by state.", m);
+    add_members(sched, PS_ROLE_AGENT, "agents", "Agents by state.", m);
+}
+
+static struct ps_daemon_socket control_socket(const void *values)
 {
     const struct psched_options *o = values;
 
-    *ret_mode = o->mode;
-    *ret_max = PS_CONTROL_MAX;
-    return o->socket;
+    return (struct ps_daemon_socket){.path = o->socket,
+                                     .group = o->group,
+                                     .mode = o->mode,
+                                     .max = PS_CONTROL_MAX,
+                                     .path_option = "control.socket",
+                                     .group_option = "control.group",
+                                     .is_optional = true};
 }
 
-/* True if the three heartbeat times are in ascending order. */
+/* True if all operators are users of this host. */
+static bool check_operators(const struct psched_options *p,
+                            const struct ps_options *o, struct ps_str *report)
+{
+    for (size_t i = 0; i < p->operators.count; i++) {
+        uint32_t uid;
+
+        if (!find_user(p->operators.items[i], &uid)) {
+            ps_options_where(o, "control.operators", report);
+            ps_str_add(report, ": control.operators: this host has no user '");
+            ps_str_add_escaped(report, p->operators.items[i],
+                               strlen(p->operators.items[i]), 64);
+            ps_str_add(report, "'\n");
+            return false;
+        }
+    }
+    return true;
+}
+
+/* True if the operators exist and the three heartbeat times are in ascending
+ * order. */
 static bool check_options(const void *values, const struct ps_options *o,
                           struct ps_str *report)
 {
     const struct psched_options *p = values;
 
+    if (!check_operators(p, o, report)) {
+        return false;
+    }
     if (psched_heartbeat(p) < psched_suspect_after(p) &&
         psched_suspect_after(p) < psched_dead_after(p)) {
         return true;
@@ -135,13 +251,12 @@ const struct ps_daemon_spec psched_spec = {
     .transport = PS_DAEMON_NONE,
     .port = 9091,
     .port_count = 1,
-    .socket = socket_path,
-    .socket_option = "control.socket",
+    .socket = control_socket,
     .check = check_options,
     .open = open_app,
     .close = close_app,
-    .machine = app_machine,
     .residue = report_residue,
     .dump = log_state,
+    .metrics = add_metrics,
     .shutdown_last = true,
 };

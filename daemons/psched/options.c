@@ -5,10 +5,13 @@
 #include "base/limits.h"
 #include "base/num.h"
 
-#define MSEC       INT64_C(1000000)
-#define BEAT       PS_MILLIS(500)
-#define DAY        (INT64_C(86400) * 1000000000)
-#define AT(member) offsetof(struct psched_options, member)
+/* Room for what is added to the name of the key's file. */
+#define PS_TOKEN_KEY_PATH_MAX 4000
+
+#define MSEC                  INT64_C(1000000)
+#define BEAT                  PS_MILLIS(500)
+#define DAY                   (INT64_C(86400) * 1000000000)
+#define AT(member)            offsetof(struct psched_options, member)
 
 static const struct ps_option rows[] = {
     {.path = "control.socket",
@@ -19,13 +22,45 @@ static const struct ps_option rows[] = {
      .offset = AT(socket),
      .help = "Unix socket for psctl, over which a job's owner, root and the "
              "user of this daemon may change jobs; over TCP psctl may only "
-             "read. Empty is none."},
+             "read, without a token. Empty is none."},
     {.path = "control.mode",
      .text = "0666",
      .type = PS_OPTION_MODE,
      .offset = AT(mode),
      .help = "Permissions of the socket; they do not decide which user may "
              "change which job."},
+    {.path = "control.group",
+     .text = "",
+     .type = PS_OPTION_STRING,
+     .max = PS_NAME_MAX,
+     .check = ps_option_check_name,
+     .offset = AT(group),
+     .help = "Group of the socket, by name or number, of which the daemon's "
+             "user must be a member; null is the daemon's own."},
+    {.path = "control.operators",
+     .type = PS_OPTION_LIST,
+     .max = PS_OPERATORS_MAX,
+     .offset = AT(operators),
+     .help = "Users, by name or uid, who may change every job and manage all "
+             "tokens, as root and the user of this daemon may."},
+    {.path = "control.read",
+     .text = "all",
+     .type = PS_OPTION_ENUM,
+     .enum_names = "all|token",
+     .offset = AT(read),
+     .help =
+         "token: by TCP psctl may only read with a token that has the right "
+         "read; on the Unix socket every user may read."},
+    {.path = "security.tokens.key",
+     .text = "",
+     .type = PS_OPTION_STRING,
+     .max = PS_TOKEN_KEY_PATH_MAX,
+     .form = PS_OPTION_EXPANDED,
+     .offset = AT(token_key),
+     .help =
+         "File with the key that signs tokens, made at the first start with "
+         "mode 0600; a list of tokens lies beside it. Empty: a key of this "
+         "process, with which its tokens end."},
     {.path = "heartbeat.interval",
      .text = "auto",
      .type = PS_OPTION_DURATION,

@@ -19,6 +19,10 @@ struct psched_options {
     uint64_t table_memory;
     const char *socket; /* "": none. */
     unsigned mode;
+    const char *group; /* "": that of the process. */
+    struct ps_option_list operators;
+    int read;              /* 0: all, 1: token. */
+    const char *token_key; /* "": a key of the process. */
 };
 
 extern const struct ps_option_set psched_set;

@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+/* Migrations are of one job only. */
 static struct job_load *find_load(struct job_load *list, size_t count,
                                   const char *job, const char *server)
 {
@@ -27,8 +28,8 @@ static void set_fair_shares(struct job_load *list, size_t count)
     for (size_t first = 0; first < count; first = end) {
         double all = 0;
 
-        for (end = first;
-             end < count && strcmp(list[end].job, list[first].job) == 0;
+        for (end = first; end < count && list[end].uid == list[first].uid &&
+                          strcmp(list[end].job, list[first].job) == 0;
              end++) {
             all += (double)list[end].bytes;
         }
@@ -46,6 +47,8 @@ static size_t add_migration_targets(struct job_load *list, size_t count,
 
         if (find_load(list, count, row->job, row->to) == NULL) {
             list[count++] = (struct job_load){.job = row->job,
+                                              .uid = count > 0 ? list[0].uid
+                                                               : 0,
                                               .server = row->to};
         }
     }
@@ -64,6 +67,7 @@ struct job_load *make_job_loads(const struct report *r, size_t *ret_count)
         const struct ps_msg_share_row *row = &shares->row[i]->share_row;
 
         list[i] = (struct job_load){.job = row->job,
+                                    .uid = row->uid,
                                     .server = row->server,
                                     .bytes = row->bytes,
                                     .bytes_after = row->bytes};

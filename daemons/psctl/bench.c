@@ -470,11 +470,7 @@ static void print_json(const struct team *t, const struct bench_stats *f)
         (double)bytes_per_round(o) / f->median, "keys_per_s",
         o->keys / f->median);
 
-    if (root == NULL || json_dumpf(root, stdout, JSON_INDENT(2)) != 0) {
-        abort();
-    }
-    putchar('\n');
-    json_decref(root);
+    json_print(root);
 }
 
 static int report_round(const struct team *t, bool json)

@@ -124,6 +124,20 @@ static void check_reach(const struct ps_msg_node_row *n, struct health *h)
     ps_str_add(&s, "); see listen.address and advertise.address there");
 }
 
+static void check_certificate(const struct ps_msg_node_row *n, struct health *h)
+{
+    char scratch[8];
+    struct ps_str s;
+
+    if (!n->certificate_is_expiring || n->state == PS_NODE_STATE_GONE) {
+        return;
+    }
+    s = begin_problem(h, scratch, sizeof(scratch));
+    ps_str_addf(&s, "certificate of %s ", ps_role_name(n->role));
+    add_printable(&s, n->name, 64);
+    ps_str_add(&s, " ends soon; see psctl nodes, and renew it by psctl pki");
+}
+
 static void check_nodes(const struct report *r, struct health *h)
 {
     const struct rows *rows = &r->rows_of[PS_QUERY_NODES];
@@ -140,6 +154,7 @@ static void check_nodes(const struct report *r, struct health *h)
         }
         check_memory(n, h);
         check_reach(n, h);
+        check_certificate(n, h);
         if (n->state != PS_NODE_STATE_SUSPECT &&
             !(n->state == PS_NODE_STATE_GONE &&
               n->silent_ns < GONE_PROBLEM_MAX)) {
@@ -178,7 +193,7 @@ static void check_jobs(const struct report *r, struct health *h)
         }
         s = begin_problem(h, scratch, sizeof(scratch));
         ps_str_add(&s, "job ");
-        add_printable(&s, j->name, 64);
+        add_job_name(&s, r, j->name, j->uid);
         ps_str_addf(&s, " has lost %u of %u ranks: ", j->ranks_lost,
                     j->num_workers);
         for (uint32_t k = 0; k < shown; k++) {
@@ -207,7 +222,7 @@ static void check_stalls(const struct report *r, ps_time after,
         format_age(row->waited_ns, age, sizeof(age));
         s = begin_problem(h, scratch, sizeof(scratch));
         ps_str_add(&s, "job ");
-        add_printable(&s, row->job, 64);
+        add_job_name(&s, r, row->job, row->uid);
         ps_str_addf(&s, " has waited %s: ", age);
         add_printable(&s, row->what, 80);
         ps_str_add(&s, " waits for ");

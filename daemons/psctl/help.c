@@ -3,6 +3,8 @@
  * completion script. */
 #include "psctl/psctl.h"
 
+#include "psctl/pki.h"
+
 #include "base/nearest.h"
 
 #include <stdio.h>
@@ -16,13 +18,15 @@ struct flag {
     const char *help;
 };
 
-#define FLAGS_MAX 6
+#define FLAGS_MAX     9
+#define ARGUMENTS_MAX 7
 
 struct page {
     const char *verb;
-    const char *arguments[3]; /* After the verb; NULL ends the list. */
-    const char *summary;      /* Help of arguments[0]. */
-    const char *second;       /* Help of arguments[1]. */
+    /* After the verb; NULL ends the list. */
+    const char *arguments[ARGUMENTS_MAX + 1];
+    const char *summary;                   /* Help of arguments[0]. */
+    const char *others[ARGUMENTS_MAX - 1]; /* Help of the rest. */
     const char *text;
     struct flag flags[FLAGS_MAX];
 };
@@ -31,7 +35,7 @@ static const struct page pages[] = {
     {"status",
      {"", NULL},
      "one screen: members, jobs, what is wrong",
-     NULL,
+     {NULL},
      "Each line with an exclamation mark is something to look at; then the\n"
      "exit code is 3. Lost ranks, servers that are gone, jobs that wait for\n"
      "too long.\n",
@@ -40,7 +44,7 @@ static const struct page pages[] = {
     {"jobs",
      {"[list]", "cancel NAME", NULL},
      "jobs, also those that ended lately",
-     "end a job; its workers get an error that says so",
+     {"end a job; its workers get an error that says so"},
      "'cancel' ends a job: its workers get an error that says so. It is for\n"
      "the owner of the job, root and the user of psched, on psched's host.\n",
      {{"--watch[=TIME]", "again and again, 2s apart"},
@@ -48,42 +52,54 @@ static const struct page pages[] = {
     {"nodes",
      {"", NULL},
      "servers and agents, with totals and rates",
-     NULL,
+     {NULL},
      "Rates are means over the last seconds.\n",
      {{"--watch[=TIME]", "again and again, 2s apart"}}},
     {"keys",
      {"[JOB]", NULL},
      "keys, which server holds how much, and how even",
-     NULL,
+     {NULL},
      "100 % of even is what a server would hold if all held the same.\n",
      {{"--watch[=TIME]", "again and again, 2s apart"}}},
     {"stall",
      {"[JOB]", NULL},
      "what is waited for, since when, which ranks are missing",
-     NULL,
+     {NULL},
      "The exit code is 3 where a rank is lost or a wait is too long.\n",
      {{"--watch[=TIME]", "again and again, 2s apart"},
       {"--after TIME", "a shorter wait is work (default 10s)"}}},
     {"set",
-     {"JOB NAME=VALUE", NULL},
+     {"JOB NAME VALUE", "JOB weight N", NULL},
      "change a number of a job's optimizer",
-     NULL,
-     "NAME is learning_rate (lr), wd, rescale_grad or clip_gradient. It is\n"
-     "for the owner of the job, root and the user of psched, on psched's\n"
-     "host.\n",
-     {{"--round N", "the first round of each key that has the value; needed"}}},
+     {"change a job's share beside others, 1 to 1000"},
+     "NAME is learning_rate (lr), wd, rescale_grad or clip_gradient, also\n"
+     "NAME=VALUE. A weight holds at once, until the job ends. It is for the\n"
+     "owner of the job, root and the user of psched, on psched's host.\n",
+     {{"--round N",
+       "first round of each key with NAME's value; not of weight"}}},
     {"rebalance",
      {"JOB", NULL},
      "move partitions until servers are within 5 % of even",
-     NULL,
+     {NULL},
      "The job continues meanwhile. Only for the owner of the job, root and\n"
      "the user of psched, on psched's host.\n",
      {{"--off SERVER", "move all that the job has there to its others"},
       {"--dry-run", "say what, and do nothing"}}},
+    {"token",
+     {"list", "issue", "revoke NUMBER", NULL},
+     "tokens that you may revoke",
+     {"print a token: rights of yours that its holder has",
+      "end a token at once"},
+     "A token hands on rights of a user: train, read, operate, admin. It is\n"
+     "issued on psched's host, to that user and to operators. Write it to a\n"
+     "file of mode 600, and give that with --token or $PSKV_TOKEN_FILE.\n",
+     {{"--rights LIST", "of issue, needed: train,read,operate,admin"},
+      {"--job [USER/]NAME", "of issue: that job alone; else all of the user"},
+      {"--ttl TIME", "of issue: how long it is valid, default 1h"}}},
     {"bench",
      {"", NULL},
      "push and pull in a job of its own from this node",
-     NULL,
+     {NULL},
      "Says how long a round takes, in milliseconds, GB/s and keys a second.\n",
      {{"--size BYTES", "of all keys together, e.g. 64M (default)"},
       {"--keys N", "default 100"},
@@ -91,11 +107,83 @@ static const struct page pages[] = {
       {"--workers N", "processes, default 2"},
       {"--socket PATH", "this node's agent; else $PSKV_SOCKET, else "
                         "/run/pskv/agent.sock"}}},
-    {"help", {"[VERB]", NULL}, "this, or more about one verb", NULL, "", {{0}}},
+    {"pki",
+     {"init", "issue ROLE NAME", "renew ROLE NAME", "revoke NAME|SERIAL",
+      "code ROLE NAME", "serve", "show", NULL},
+     "make the authority that signs a cluster's certificates",
+     {"make key and certificate of sched, server, agent or ctl",
+      "replace a certificate before it ends", "refuse a member from now on",
+      "print a one-time code, with which a node enrols",
+      "exchange codes for certificates, until Ctrl-C",
+      "certificates, and when they end"},
+     "No scheduler takes part. 'issue' and 'renew' write ca.crt, crl.pem,\n"
+     "ROLE.crt and ROLE.key, which daemons read.\n"
+     "The exit code of 'show' is 3 if a certificate ends soon.\n",
+     {{"--cluster NAME", "of init: the cluster (default 'default')"},
+      {"--dir DIR", "the authority's folder (" PKI_DEFAULT_DIRECTORY ")"},
+      {"--out DIR", "the node's folder (" PKI_DEFAULT_OUTPUT ")"},
+      {"--host NAME", "name or address of the node's host; repeatable"},
+      {"--days N", "validity: 365, of an authority 3650"},
+      {"--owner USER", "to whom the node's files belong"},
+      {"--force", "replace files and certificates that exist"},
+      {"--ttl TIME", "of code: how long it is valid, default 1h"},
+      {"--listen HOST:PORT", "of serve (" PKI_DEFAULT_LISTEN ")"}}},
+    {"enroll",
+     {"", NULL},
+     "get a certificate for this node with a one-time code",
+     {NULL},
+     "Makes a key, sends its public part to 'psctl pki serve', whose "
+     "authority\n"
+     "the code names, and writes ca.crt, crl.pem, ROLE.crt and ROLE.key.\n",
+     {{"--server HOST:PORT", "where psctl pki serve listens; needed"},
+      {"--code CODE", "of psctl pki code; -: from standard input; needed"},
+      {"--directory DIR", "the node's folder, as --out"},
+      {"--owner USER", "to whom the node's files belong"},
+      {"--force", "replace files that exist"}}},
+    {"top",
+     {"", NULL},
+     "the cluster, its jobs and busiest members, again and again",
+     {NULL},
+     "On a terminal until q. Elsewhere, and with --batch, each output follows\n"
+     "the last one, separated by an empty line.\n",
+     {{"--batch", "(-b) no control of the terminal"},
+      {"--count N", "(-n N) end after N outputs"},
+      {"--sort KEY", "traffic (default), rounds, memory or name"},
+      {"--watch[=TIME]", "again and again, 2s apart"},
+      {"--after TIME", "a shorter wait is work (default 10s)"}}},
+    {"doctor",
+     {"", NULL},
+     "check the cluster and this host, and say what to do",
+     {NULL},
+     "Versions, clocks, certificates, members, memory and limits, jobs; this\n"
+     "host's agent, clock and kernel. The exit code is 3 if there is a "
+     "problem.\n",
+     {{"--after TIME", "a shorter wait is work (default 10s)"}}},
+    {"events",
+     {"", NULL},
+     "what happened lately to members and jobs",
+     {NULL},
+     "States of servers and agents, phases of jobs, ranks lost and taken\n"
+     "again, partitions moved, changes by users; the last 512.\n",
+     {{"--follow", "then print events as they happen"}}},
+    {"explain",
+     {"[CODE|MESSAGE]", NULL},
+     "cause and remedy of an error or of a line in a log",
+     {NULL},
+     "CODE is that of an entry, such as PSKV-0042, or the name or number of\n"
+     "an error, such as PSC_E_NOMEM or 2. A message is copied as it is, in\n"
+     "quotes. Without either: all codes. No scheduler takes part.\n",
+     {{0}}},
+    {"help",
+     {"[VERB]", NULL},
+     "this, or more about one verb",
+     {NULL},
+     "",
+     {{0}}},
     {"completion",
      {"bash", NULL},
      "a script for the shell",
-     NULL,
+     {NULL},
      "For this shell: source <(psctl completion bash)\n",
      {{0}}},
 };
@@ -105,16 +193,20 @@ static const char general_text[] =
     "                       the scheduler; else $PSKV_SCHED, else\n"
     "                       $DMLC_PS_ROOT_URI and $DMLC_PS_ROOT_PORT, else\n"
     "                       its socket in /run/pskv, else 127.0.0.1:9091\n"
-    "  -w, --write FORMAT   table (for people) or json (for programs)\n"
+    "  -w, --write FORMAT   table (for people), json (for programs) or jsonl\n"
+    "                       (the same on one line)\n"
     "      --timeout TIME   how long the scheduler may be silent, e.g. 500ms\n"
     "                       or 5s (default)\n"
     "      --no-headers     rows alone\n"
+    "      --token FILE     a token; else $PSKV_TOKEN_FILE, $PSKV_TOKEN_FD\n"
+    "      --tls FOLDER     a certificate for TCP (ctl.crt); else $PSKV_TLS\n"
     "  -h, --help   -V, --version\n";
 
 static const char exit_codes_text[] =
     "Exit codes: 0 done, and healthy; 1 refused or failed, with the reason;\n"
-    "2 wrong usage; 3 degraded (status) or stalled (stall); 4 no such job;\n"
-    "69 no scheduler there; 75 refused for now, or another protocol;\n"
+    "2 wrong usage; 3 degraded (status), stalled (stall) or ends soon (pki);\n"
+    "4 no such job; 69 no scheduler there; 75 refused for now, or another "
+    "protocol;\n"
     "77 not allowed.\n";
 
 static void print_usage_lines(const struct page *p, FILE *out)
@@ -170,7 +262,8 @@ void help_all(FILE *out)
             char left[64];
 
             snprintf(left, sizeof(left), "%s %s", p->verb, p->arguments[k]);
-            fprintf(out, "  %-20s %s\n", left, k == 0 ? p->summary : p->second);
+            fprintf(out, "  %-20s %s\n", left,
+                    k == 0 ? p->summary : p->others[k - 1]);
         }
     }
     fputs("\n", out);
@@ -239,7 +332,7 @@ void help_completion(void)
           "    local before=${COMP_WORDS[COMP_CWORD-1]}\n"
           "    local words\n"
           "    case $before in\n"
-          "    -w|--write) words='table json' ;;\n"
+          "    -w|--write) words='table json jsonl' ;;\n"
           "    help) words='",
           stdout);
     for (size_t i = 0; i < COUNT(pages); i++) {
@@ -254,7 +347,8 @@ void help_completion(void)
     for (size_t i = 0; i < COUNT(pages); i++) {
         printf("%s ", pages[i].verb);
     }
-    fputs("-e -w -h -V --endpoint --write --timeout --no-headers --help "
+    fputs("-e -w -h -V --endpoint --write --timeout --no-headers --token --tls "
+          "--help "
           "--version",
           stdout);
     for (size_t i = 0; i < COUNT(pages); i++) {

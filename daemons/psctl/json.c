@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +18,23 @@ static void put_value(json_t *o, const char *name, json_t *value)
     if (value == NULL || json_object_set_new(o, name, value) != 0) {
         abort(); /* Out of memory. */
     }
+}
+
+static size_t layout = JSON_INDENT(2);
+
+void json_use_lines(void)
+{
+    layout = JSON_COMPACT;
+}
+
+void json_print(json_t *o)
+{
+    if (o == NULL ||
+        json_dumpf(o, stdout, layout | JSON_REAL_PRECISION(13)) != 0) {
+        fputs("psctl: cannot write the answer\n", stderr);
+    }
+    putchar('\n');
+    json_decref(o);
 }
 
 /* Numbers saturate at the largest signed 64-bit integer. */
@@ -97,6 +115,13 @@ static json_t *node_of(const struct ps_msg *msg)
     put_count(o, "reserved", n->memory_reserved);
     put_count(o, "taken", n->memory_used);
     put_value(o, "full", json_boolean(n->memory_short));
+    put_count(o, "certificate_ends", n->certificate_ends);
+    put_value(o, "certificate_is_expiring",
+              json_boolean(n->certificate_is_expiring));
+    put_text(o, "version", n->version);
+    put_count(o, "descriptors", n->descriptors);
+    put_value(o, "clock_skew_s", json_real((double)n->clock_skew_ns / 1e9));
+    put_value(o, "avoids_shm", json_boolean(n->avoids_shm));
     put_value(o, "costs", costs_of(n));
     return o;
 }
@@ -113,6 +138,7 @@ static json_t *job_of(const struct ps_msg *msg)
     put_text(o, "phase", ps_job_phase_name(j->phase));
     put_text(o, "mode", ps_mode_name(j->mode));
     put_text(o, "on_loss", ps_loss_policy_name(j->on_loss));
+    put_count(o, "weight", j->weight);
     put_count(o, "num_workers", j->num_workers);
     put_count(o, "live", j->live_workers);
     put_count(o, "ranks_lost", j->ranks_lost);
@@ -142,6 +168,7 @@ static json_t *key_of(const struct ps_msg *msg)
     json_t *o = json_object();
 
     put_text(o, "job", k->job);
+    put_count(o, "uid", k->uid);
     put_count(o, "key", k->key);
     put_text(o, "kind", ps_key_kind_name(k->kind));
     put_text(o, "name", k->name);
@@ -180,6 +207,7 @@ static void put_loads(json_t *o, const struct report *r, bool moves)
         json_t *one = json_object();
 
         put_text(one, "job", l->job);
+        put_count(one, "uid", l->uid);
         put_text(one, "server", l->server);
         put_count(one, "bytes", l->bytes);
         put_value(one, "of_even", json_real(job_load_ratio(l, l->bytes)));
@@ -194,6 +222,30 @@ static void put_loads(json_t *o, const struct report *r, bool moves)
     put_value(o, "servers", list);
 }
 
+static json_t *token_of(const struct ps_msg *msg)
+{
+    const struct ps_msg_token_row *k = &msg->token_row;
+    json_t *o = json_object();
+    char text[64];
+    struct ps_str s;
+
+    ps_str_init(&s, text, sizeof(text));
+    ps_str_addf(&s, "%016" PRIx64, k->id);
+    put_text(o, "id", text);
+    put_count(o, "uid", k->uid);
+    put_text(o, "job", k->job);
+    ps_str_init(&s, text, sizeof(text));
+    token_add_rights(&s, k->rights);
+    put_text(o, "rights", text);
+    put_count(o, "issued_at", k->issued_at);
+    put_count(o, "not_after", k->not_after);
+    put_value(o, "revoked", json_boolean(k->is_revoked));
+    if (k->text[0] != '\0') {
+        put_text(o, "token", k->text);
+    }
+    return o;
+}
+
 static json_t *stall_of(const struct ps_msg *msg)
 {
     const struct ps_msg_stall_row *row = &msg->stall_row;
@@ -201,6 +253,7 @@ static json_t *stall_of(const struct ps_msg *msg)
     json_t *missing = json_array();
 
     put_text(o, "job", row->job);
+    put_count(o, "uid", row->uid);
     put_text(o, "what", row->what);
     put_seconds(o, "waited_s", row->waited_ns);
     put_count(o, "waits", row->waiting_ops);
@@ -215,6 +268,34 @@ static json_t *stall_of(const struct ps_msg *msg)
     put_value(o, "missing", missing);
     put_text(o, "also", row->other_causes);
     return o;
+}
+
+static json_t *event_of(const struct ps_msg *msg)
+{
+    const struct ps_msg_event_row *e = &msg->event_row;
+    json_t *o = json_object();
+
+    put_count(o, "number", e->number);
+    put_value(o, "at", json_real(event_time(e)));
+    put_text(o, "of", ps_event_kind_name(e->kind));
+    put_text(o, "name", e->name);
+    put_count(o, "uid", e->uid);
+    put_text(o, "what", e->what);
+    put_value(o, "bad", json_boolean(e->is_bad));
+    put_text(o, "detail", e->text);
+    return o;
+}
+
+void show_events_as_lines(const struct report *r)
+{
+    const struct rows *rows = &r->rows_of[PS_QUERY_EVENTS];
+
+    for (size_t i = 0; i < rows->count; i++) {
+        json_t *o = event_of(rows->row[i]);
+
+        put_value(o, "schema", json_integer(SCHEMA));
+        json_print(o);
+    }
 }
 
 static void put_rows(json_t *o, const char *name, const struct rows *rows,
@@ -242,8 +323,13 @@ static void put_health(json_t *o, const struct health *h)
 void show_json(enum verb verb, const struct report *r, const struct health *h)
 {
     const struct ps_msg_query_end *end = &r->end->query_end;
-    json_t *o = json_object();
+    json_t *o;
 
+    if (verb == VERB_EVENTS && layout == JSON_COMPACT) {
+        show_events_as_lines(r);
+        return;
+    }
+    o = json_object();
     put_value(o, "schema", json_integer(SCHEMA));
     put_text(o, "cluster", end->cluster);
     put_count(o, "epoch", end->epoch);
@@ -266,12 +352,14 @@ void show_json(enum verb verb, const struct report *r, const struct health *h)
                  migration_of);
         put_loads(o, r, !r->has_migrated);
     }
+    if (verb == VERB_TOKENS || verb == VERB_TOKEN_ISSUE) {
+        put_rows(o, "tokens", &r->rows_of[PS_QUERY_TOKENS], token_of);
+    }
+    if (verb == VERB_EVENTS) {
+        put_rows(o, "events", &r->rows_of[PS_QUERY_EVENTS], event_of);
+    }
     if (verb == VERB_STATUS || verb == VERB_STALL) {
         put_rows(o, "stalls", &r->rows_of[PS_QUERY_STALL], stall_of);
     }
-    if (json_dumpf(o, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) != 0) {
-        fputs("psctl: cannot write the answer\n", stderr);
-    }
-    putchar('\n');
-    json_decref(o);
+    json_print(o);
 }

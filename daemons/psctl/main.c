@@ -3,6 +3,9 @@
  * the command line, runs one verb, and maps the result to an exit code. */
 #include "psctl/psctl.h"
 
+#include "psctl/pki.h"
+
+#include "base/token_text.h"
 #include "base/variables.h"
 #include "client/psclient.h"
 
@@ -11,11 +14,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define DEFAULT_SOCKET "/run/pskv/psched.sock"
 #define WATCH_DEFAULT  PS_SECONDS(2)
+#define FOLLOW_PAUSE   PS_SECONDS(1)
+#define FRAMES_MAX     1000000000u
 
 enum {
     OPT_TIMEOUT = 256,
@@ -31,6 +35,23 @@ enum {
     OPT_DRY_RUN,
     OPT_OFF,
     OPT_WATCH,
+    OPT_CLUSTER,
+    OPT_DIR,
+    OPT_OUT,
+    OPT_HOST,
+    OPT_DAYS,
+    OPT_OWNER,
+    OPT_FORCE,
+    OPT_JOB,
+    OPT_RIGHTS,
+    OPT_TTL,
+    OPT_TOKEN,
+    OPT_TLS,
+    OPT_LISTEN,
+    OPT_SERVER,
+    OPT_CODE,
+    OPT_FOLLOW,
+    OPT_SORT,
 };
 
 static const struct option options[] = {
@@ -48,6 +69,26 @@ static const struct option options[] = {
     {"dry-run", no_argument, NULL, OPT_DRY_RUN},
     {"off", required_argument, NULL, OPT_OFF},
     {"watch", optional_argument, NULL, OPT_WATCH},
+    {"follow", no_argument, NULL, OPT_FOLLOW},
+    {"batch", no_argument, NULL, 'b'},
+    {"count", required_argument, NULL, 'n'},
+    {"sort", required_argument, NULL, OPT_SORT},
+    {"cluster", required_argument, NULL, OPT_CLUSTER},
+    {"dir", required_argument, NULL, OPT_DIR},
+    {"out", required_argument, NULL, OPT_OUT},
+    {"directory", required_argument, NULL, OPT_OUT},
+    {"listen", required_argument, NULL, OPT_LISTEN},
+    {"server", required_argument, NULL, OPT_SERVER},
+    {"code", required_argument, NULL, OPT_CODE},
+    {"host", required_argument, NULL, OPT_HOST},
+    {"days", required_argument, NULL, OPT_DAYS},
+    {"owner", required_argument, NULL, OPT_OWNER},
+    {"force", no_argument, NULL, OPT_FORCE},
+    {"job", required_argument, NULL, OPT_JOB},
+    {"rights", required_argument, NULL, OPT_RIGHTS},
+    {"ttl", required_argument, NULL, OPT_TTL},
+    {"token", required_argument, NULL, OPT_TOKEN},
+    {"tls", required_argument, NULL, OPT_TLS},
     {"no-headers", no_argument, NULL, OPT_NO_HEADERS},
     {"help", no_argument, NULL, 'h'},
     {"version", no_argument, NULL, 'V'},
@@ -61,10 +102,11 @@ enum output_format {
 
 struct request {
     enum verb verb;
-    const char *job; /* NULL: all jobs. */
+    const char *job; /* As the user names it; NULL: all jobs. */
     const char *reason;
     struct setting setting;
     struct bench_options bench;
+    struct pki_options pki;
     const char *endpoint;
     char endpoint_buffer[300];
     ps_time timeout;
@@ -73,8 +115,15 @@ struct request {
     bool has_headings;
     bool dry_run;
     bool help;
-    ps_time watch; /* Pause between two outputs; 0: one output only. */
+    ps_time watch;  /* Pause between two outputs; 0: one output only. */
+    ps_time follow; /* Pause between two looks for events; 0: one only. */
+    struct top_options top;
     const char *drain_server; /* NULL: balance all servers. */
+    struct token_request wanted;
+    uint64_t token_id;      /* To be revoked. */
+    const char *token_file; /* NULL: none, or by the environment. */
+    const char *tls;        /* Folder of a certificate; NULL: as above. */
+    char token[PS_TOKEN_TEXT_MAX + 1];
 };
 
 static bool parse_time(const char *text, const char *what, ps_time *ret)
@@ -157,26 +206,147 @@ static bool parse_size(const char *text, uint64_t *ret)
     return true;
 }
 
-static bool parse_setting(const char *text, struct setting *s)
+/* A weight holds at once. */
+static bool parse_weight(const char *value, struct setting *s)
 {
-    const char *equals = strchr(text, '=');
+    uint32_t weight = 0;
+
+    if (s->round != 0) {
+        fputs("psctl: set: a weight holds at once; leave --round out\n",
+              stderr);
+        return false;
+    }
+    if (!parse_count(value, "set: weight", PS_JOB_WEIGHT_MAX, &weight)) {
+        return false;
+    }
+    s->value = weight;
+    return true;
+}
+
+/* Parses "NAME=VALUE", or "NAME" if `value` is not NULL. */
+static bool parse_setting(const char *text, const char *value,
+                          struct setting *s)
+{
+    const size_t len = value != NULL ? strlen(text) : strcspn(text, "=");
     char *end = NULL;
 
-    if (equals != NULL && equals != text &&
-        (size_t)(equals - text) < sizeof(s->name)) {
-        memcpy(s->name, text, (size_t)(equals - text));
-        s->value = strtod(equals + 1, &end);
+    value = value == NULL && text[len] == '=' ? text + len + 1 : value;
+    if (value != NULL && len > 0 && len < sizeof(s->name)) {
+        memcpy(s->name, text, len);
+        s->value = strtod(value, &end);
     }
-    if (end == NULL || end == equals + 1 || *end != '\0') {
+    if (end == NULL || end == value || *end != '\0') {
         fprintf(stderr,
                 "psctl: set '%s': give a name and a number, such as "
                 "lr=0.05\n",
                 text);
         return false;
     }
+    if (strcmp(s->name, "weight") == 0) {
+        return parse_weight(value, s);
+    }
     if (s->round == 0) {
         fputs("psctl: set: give --round, the first round that has the value\n",
               stderr);
+        return false;
+    }
+    return true;
+}
+
+static bool parse_pki_option(struct pki_options *o, int c)
+{
+    switch (c) {
+    case OPT_CLUSTER:
+        o->cluster = optarg;
+        return true;
+    case OPT_DIR:
+        o->directory = optarg;
+        return true;
+    case OPT_OUT:
+        o->output = optarg;
+        return true;
+    case OPT_OWNER:
+        o->owner = optarg;
+        return true;
+    case OPT_FORCE:
+        o->force = true;
+        return true;
+    case OPT_LISTEN:
+        o->listen = optarg;
+        return true;
+    case OPT_SERVER:
+        o->server = optarg;
+        return true;
+    case OPT_CODE:
+        o->code = optarg;
+        return true;
+    case OPT_DAYS:
+        return parse_count(optarg, "--days", PKI_DAYS_MAX, &o->days);
+    case OPT_HOST:
+        if (o->host_count == PS_PKI_HOSTS_MAX || !ps_pki_is_host(optarg)) {
+            fprintf(
+                stderr,
+                "psctl: --host: give at most %u names of DNS or addresses\n",
+                PS_PKI_HOSTS_MAX);
+            return false;
+        }
+        o->hosts[o->host_count++] = optarg;
+        return true;
+    default:
+        return false;
+    }
+}
+
+static bool has_name_length(const char *name)
+{
+    return name[0] != '\0' && strlen(name) <= PS_NAME_MAX;
+}
+
+static bool parse_name(struct request *q, const char *name)
+{
+    const char *slash = strchr(name, '/');
+    bool has_user = slash != NULL && slash != name &&
+                    slash - name <= (ptrdiff_t)PS_NAME_MAX;
+
+    if (!has_name_length(name) && !(has_user && has_name_length(slash + 1))) {
+        fputs("psctl: the name of a job has 1 to 64 bytes\n", stderr);
+        return false;
+    }
+    q->job = name;
+    return true;
+}
+
+static bool parse_token_option(struct request *q, int c)
+{
+    switch (c) {
+    case OPT_JOB:
+        return parse_name(q, optarg);
+    case OPT_RIGHTS:
+        return token_rights_parse(optarg, &q->wanted.rights);
+    case OPT_TTL:
+        return parse_time(optarg, "--ttl", &q->wanted.valid);
+    case OPT_TOKEN:
+        q->token_file = optarg;
+        return true;
+    case OPT_TLS:
+        q->tls = optarg;
+        return true;
+    default:
+        return false;
+    }
+}
+
+static bool parse_format(struct request *q, const char *word)
+{
+    if (strcmp(word, "table") == 0) {
+        q->format = FORMAT_TABLE;
+        return true;
+    }
+    q->format = FORMAT_JSON;
+    if (strcmp(word, "jsonl") == 0) {
+        json_use_lines();
+    } else if (strcmp(word, "json") != 0) {
+        fprintf(stderr, "psctl: -w '%s': give table, json or jsonl\n", word);
         return false;
     }
     return true;
@@ -189,12 +359,7 @@ static bool parse_option(struct request *q, int c)
         q->endpoint = optarg;
         return true;
     case 'w':
-        q->format = strcmp(optarg, "json") == 0 ? FORMAT_JSON : FORMAT_TABLE;
-        if (q->format == FORMAT_TABLE && strcmp(optarg, "table") != 0) {
-            fprintf(stderr, "psctl: -w '%s': give table or json\n", optarg);
-            return false;
-        }
-        return true;
+        return parse_format(q, optarg);
     case OPT_TIMEOUT:
         return parse_time(optarg, "--timeout", &q->timeout);
     case OPT_AFTER:
@@ -231,66 +396,133 @@ static bool parse_option(struct request *q, int c)
     case OPT_WATCH:
         q->watch = WATCH_DEFAULT;
         return optarg == NULL || parse_time(optarg, "--watch", &q->watch);
+    case 'b':
+        q->top.batch = true;
+        return true;
+    case 'n':
+        return parse_count(optarg, "--count", FRAMES_MAX, &q->top.count);
+    case OPT_SORT:
+        return top_key_parse(optarg, &q->top.by);
+    case OPT_FOLLOW:
+        q->follow = FOLLOW_PAUSE;
+        return true;
     case OPT_NO_HEADERS:
         q->has_headings = false;
         return true;
     default:
-        return false;
+        return parse_pki_option(&q->pki, c) || parse_token_option(q, c);
     }
 }
 
-static bool parse_name(struct request *q, const char *name)
+struct verb_spec {
+    const char *name;
+    enum verb verb;
+    bool has_job;
+    bool has_watch;
+};
+
+/* Returns NULL if no verb has that name. */
+static const struct verb_spec *find_verb(const char *name)
 {
-    if (strlen(name) == 0 || strlen(name) > 64) {
-        fputs("psctl: the name of a job has 1 to 64 bytes\n", stderr);
+    static const struct verb_spec verbs[] = {
+        {"status", VERB_STATUS, false, true},
+        {"jobs", VERB_JOBS, false, true},
+        {"nodes", VERB_NODES, false, true},
+        {"keys", VERB_KEYS, true, true},
+        {"stall", VERB_STALL, true, true},
+        {"set", VERB_SET, true, false},
+        {"bench", VERB_BENCH, false, false},
+        {"rebalance", VERB_REBALANCE, true, false},
+        {"token", VERB_TOKENS, false, false},
+        {"events", VERB_EVENTS, false, false},
+        {"top", VERB_TOP, false, true},
+        {"doctor", VERB_DOCTOR, false, false},
+    };
+
+    for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++) {
+        if (strcmp(verbs[i].name, name) == 0) {
+            return &verbs[i];
+        }
+    }
+    return NULL;
+}
+
+/* Parses "token list", "token issue" and "token revoke ID". */
+static bool parse_token_words(struct request *q, int argc, char **argv)
+{
+    const char *what = argc > 1 ? argv[1] : "";
+
+    if (argc == 2 && strcmp(what, "list") == 0) {
+        return true;
+    }
+    if (argc == 2 && strcmp(what, "issue") == 0) {
+        q->verb = VERB_TOKEN_ISSUE;
+        if (q->wanted.rights == 0) {
+            fputs("psctl: token issue: give --rights, as in read,operate\n",
+                  stderr);
+        }
+        return q->wanted.rights != 0;
+    }
+    if (argc == 3 && strcmp(what, "revoke") == 0) {
+        q->verb = VERB_TOKEN_REVOKE;
+        return token_id_parse(argv[2], &q->token_id);
+    }
+    fputs("psctl: token: give list, issue, or revoke with a number\n", stderr);
+    return false;
+}
+
+/* Reads "USER/NAME", "USER/" or "NAME", where a slash ends the user: the job
+ * need not exist yet. */
+static bool parse_token_request(struct request *q)
+{
+    const char *slash = q->job != NULL ? strchr(q->job, '/') : NULL;
+
+    q->wanted.job = (struct job_name){.name = q->job != NULL ? q->job : ""};
+    if (slash == NULL) {
+        return true;
+    }
+    q->wanted.job.name = slash + 1;
+    q->wanted.job.has_owner = true;
+    if (!find_user(q->job, (size_t)(slash - q->job), &q->wanted.job.owner)) {
+        fprintf(stderr, "psctl: --job '%s': no such user\n", q->job);
         return false;
     }
-    q->job = name;
     return true;
 }
 
 /* Parses the verb and its arguments. */
 static bool parse_words(struct request *q, int argc, char **argv)
 {
-    static const struct {
-        const char *name;
-        enum verb verb;
-        bool job;
-    } verbs[] = {
-        {"status", VERB_STATUS, false}, {"jobs", VERB_JOBS, false},
-        {"nodes", VERB_NODES, false},   {"keys", VERB_KEYS, true},
-        {"stall", VERB_STALL, true},    {"set", VERB_SET, true},
-        {"bench", VERB_BENCH, false},   {"rebalance", VERB_REBALANCE, true},
-    };
-    size_t i = 0;
+    const struct verb_spec *spec;
 
     if (argc == 0) {
         fputs("psctl: say what you want to know\n\n", stderr);
         help_all(stderr);
         return false;
     }
-    while (i < sizeof(verbs) / sizeof(verbs[0]) &&
-           strcmp(verbs[i].name, argv[0]) != 0) {
-        i++;
-    }
-    if (i == sizeof(verbs) / sizeof(verbs[0])) {
+    spec = find_verb(argv[0]);
+    if (spec == NULL) {
         help_no_verb(argv[0]);
         return false;
     }
-    q->verb = verbs[i].verb;
-    if (q->watch != 0 && (q->verb == VERB_SET || q->verb == VERB_REBALANCE ||
-                          q->verb == VERB_BENCH || argc == 3)) {
-        fputs("psctl: --watch works with status, jobs, nodes, keys and stall "
-              "only\n",
+    q->verb = spec->verb;
+    if (q->watch != 0 && (!spec->has_watch || argc == 3)) {
+        fputs("psctl: --watch works with status, jobs, nodes, keys, stall and "
+              "top only\n",
               stderr);
         return false;
+    }
+    if (q->verb == VERB_TOKENS) {
+        return parse_token_words(q, argc, argv);
     }
     if (q->verb == VERB_JOBS && argc == 3 && strcmp(argv[1], "cancel") == 0) {
         q->verb = VERB_CANCEL;
         return parse_name(q, argv[2]);
     }
-    if (q->verb == VERB_SET && argc == 3) {
-        return parse_setting(argv[2], &q->setting) && parse_name(q, argv[1]);
+    if (q->verb == VERB_SET && (argc == 3 || argc == 4)) {
+        return parse_setting(argv[2], argc == 4 ? argv[3] : NULL,
+                             &q->setting) &&
+               parse_name(q, argv[1]);
     }
     if (q->verb == VERB_REBALANCE && argc != 2) {
         fputs("psctl: rebalance: give one job\n", stderr);
@@ -300,7 +532,7 @@ static bool parse_words(struct request *q, int argc, char **argv)
         (q->verb == VERB_JOBS && argc == 2 && strcmp(argv[1], "list") == 0)) {
         return true;
     }
-    if (verbs[i].job && q->verb != VERB_SET && argc == 2) {
+    if (spec->has_job && q->verb != VERB_SET && argc == 2) {
         return parse_name(q, argv[1]);
     }
     fprintf(stderr, "psctl: %s: too many or too few words; see psctl help %s\n",
@@ -352,34 +584,48 @@ static void warn_unknown_variables(void)
 
 static int run_query(struct wire *w, const struct request *q, struct report *r)
 {
-    static const enum ps_query status[] = {PS_QUERY_NODES, PS_QUERY_JOBS,
-                                           PS_QUERY_STALL};
-    int rc = 0;
+    struct job_name name;
+    const struct job_name *job = q->job != NULL ? &name : NULL;
+    int rc = job != NULL && q->verb != VERB_TOKEN_ISSUE
+                 ? job_name_parse(w, q->job, &name)
+                 : 0;
+
+    if (rc != 0) {
+        return rc;
+    }
 
     switch (q->verb) {
     case VERB_STATUS:
-        for (size_t i = 0; rc == 0 && i < 3; i++) {
-            rc = wire_query(w, status[i], NULL, r);
-        }
-        return rc;
+    case VERB_TOP:
+    case VERB_DOCTOR:
+        return wire_query_status(w, r);
     case VERB_JOBS:
         return wire_query(w, PS_QUERY_JOBS, NULL, r);
     case VERB_NODES:
     case VERB_BENCH:
         return wire_query(w, PS_QUERY_NODES, NULL, r);
     case VERB_KEYS:
-        rc = wire_query(w, PS_QUERY_KEYS, q->job, r);
-        return rc != 0 ? rc : wire_query(w, PS_QUERY_SHARES, q->job, r);
+        rc = wire_query(w, PS_QUERY_JOBS, NULL, r); /* For add_job_name(). */
+        rc = rc != 0 ? rc : wire_query(w, PS_QUERY_KEYS, job, r);
+        return rc != 0 ? rc : wire_query(w, PS_QUERY_SHARES, job, r);
     case VERB_REBALANCE:
-        rc = wire_rebalance(w, q->job, q->drain_server, q->dry_run, r);
+        rc = wire_rebalance(w, job, q->drain_server, q->dry_run, r);
         r->has_migrated = !q->dry_run;
-        return rc != 0 ? rc : wire_query(w, PS_QUERY_SHARES, q->job, r);
+        return rc != 0 ? rc : wire_query(w, PS_QUERY_SHARES, job, r);
     case VERB_STALL:
-        return wire_query(w, PS_QUERY_STALL, q->job, r);
+        return wire_query(w, PS_QUERY_STALL, job, r);
+    case VERB_EVENTS:
+        return wire_events(w, 0, r);
+    case VERB_TOKENS:
+        return wire_query(w, PS_QUERY_TOKENS, NULL, r);
+    case VERB_TOKEN_ISSUE:
+        return wire_token_issue(w, &q->wanted, r);
+    case VERB_TOKEN_REVOKE:
+        return wire_token_revoke(w, q->token_id, r);
     case VERB_CANCEL:
-        return wire_cancel(w, q->job, q->reason, r);
+        return wire_cancel(w, job, q->reason, r);
     case VERB_SET:
-        return wire_set(w, q->job, &q->setting, r);
+        return wire_set(w, job, &q->setting, r);
     }
     return EXIT_USAGE;
 }
@@ -435,15 +681,40 @@ static int run_bench(const struct request *q, const struct report *r)
 
 static int run_command(const struct request *q)
 {
+    const struct wire_target target = {
+        .endpoint = q->endpoint,
+        .token = q->token,
+        .tls = q->tls != NULL ? q->tls : getenv("PSKV_TLS"),
+        .silence = q->timeout};
     struct report report = {0};
     struct health health = {0};
+    struct wire *w;
     int rc = 0;
-    struct wire *w = wire_open(q->endpoint, q->timeout, &rc);
+
+    if (q->verb == VERB_EVENTS && q->follow != 0) {
+        return events_follow(&target, q->follow, q->format == FORMAT_JSON,
+                             q->has_headings);
+    }
+    if (q->verb == VERB_DOCTOR) {
+        return doctor_run(&target, q->after, q->format == FORMAT_JSON);
+    }
+    if (q->verb == VERB_TOP) {
+        struct top_options o = q->top;
+
+        o.pause = q->watch != 0 ? q->watch : WATCH_DEFAULT;
+        o.after = q->after;
+        o.json = q->format == FORMAT_JSON;
+        o.headings = q->has_headings;
+        return top_run(&target, &o);
+    }
+    w = wire_open(&target, &rc);
 
     if (w == NULL) {
         return rc;
     }
     if (q->verb == VERB_CANCEL || q->verb == VERB_SET ||
+        q->verb == VERB_TOKENS || q->verb == VERB_TOKEN_ISSUE ||
+        q->verb == VERB_TOKEN_REVOKE ||
         (q->verb == VERB_REBALANCE && !q->dry_run)) {
         w = wire_switch_to_local(w);
     }
@@ -474,10 +745,6 @@ static int run_command(const struct request *q)
  * last. */
 static int run_watch(const struct request *q)
 {
-    const struct timespec pause = {
-        .tv_sec = (time_t)(q->watch / PS_SECONDS(1)),
-        .tv_nsec = (long)(q->watch % PS_SECONDS(1)),
-    };
     bool clears = q->format != FORMAT_JSON && isatty(STDOUT_FILENO) == 1;
 
     for (;;) {
@@ -494,7 +761,7 @@ static int run_watch(const struct request *q)
             putchar('\n');
             fflush(stdout);
         }
-        nanosleep(&pause, NULL);
+        wait_for(q->watch);
     }
 }
 
@@ -532,6 +799,48 @@ static bool print_about(const struct request *q, int argc, char **argv,
     return false;
 }
 
+/* Reads the token that the option or the environment names. */
+static bool read_token(struct request *q)
+{
+    const char *file = getenv("PSKV_TOKEN_FILE");
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+
+    ps_str_init(&why, text, sizeof(text));
+    if (ps_token_text_read(q->token_file != NULL ? q->token_file : file,
+                           getenv("PSKV_TOKEN_FD"), q->token, &why) != 0) {
+        fprintf(stderr, "psctl: %s\n", text);
+        return false;
+    }
+    return true;
+}
+
+/* Runs verbs on certificates and errors, which need no scheduler. False: it is
+ * another verb. */
+static bool run_alone(struct request *q, int argc, char **argv, int *ret_exit)
+{
+    const char *verb = argc > 0 ? argv[0] : "";
+
+    if (strcmp(verb, "explain") == 0) {
+        *ret_exit = explain_run(argc - 1, argv + 1, q->format == FORMAT_JSON,
+                                q->has_headings);
+        return true;
+    }
+    q->pki.json = q->format == FORMAT_JSON;
+    q->pki.headings = q->has_headings;
+    q->pki.code_time = q->wanted.valid;
+    q->pki.timeout = q->timeout;
+    if (strcmp(verb, "pki") == 0) {
+        *ret_exit = pki_run(&q->pki, argc - 1, argv + 1);
+        return true;
+    }
+    if (strcmp(verb, "enroll") == 0) {
+        *ret_exit = pki_enroll(&q->pki, argc - 1);
+        return true;
+    }
+    return false;
+}
+
 int main(int argc, char **argv)
 {
     struct request q = {
@@ -539,13 +848,15 @@ int main(int argc, char **argv)
         .after = PS_SECONDS(10),
         .reason = "",
         .bench = {.size = 64u << 20, .keys = 100, .rounds = 50, .workers = 2},
-        .has_headings = true};
+        .pki = {.cluster = "default", .directory = PKI_DEFAULT_DIRECTORY},
+        .has_headings = true,
+        .wanted = {.valid = PS_SECONDS(3600)}};
     int c;
 
     /* Needed for printable characters of the terminal. */
     (void)setlocale(LC_CTYPE, "");
     opterr = 0;
-    while ((c = getopt_long(argc, argv, ":e:w:hV", options, NULL)) != -1) {
+    while ((c = getopt_long(argc, argv, ":e:w:hVbn:", options, NULL)) != -1) {
         if (c == 'h') {
             q.help = true;
             continue;
@@ -566,10 +877,17 @@ int main(int argc, char **argv)
     if (print_about(&q, argc - optind, argv + optind, &c)) {
         return c;
     }
+    if (run_alone(&q, argc - optind, argv + optind, &c)) {
+        return c;
+    }
     if (!parse_words(&q, argc - optind, argv + optind)) {
         return EXIT_USAGE;
     }
     warn_unknown_variables();
+    if ((q.verb == VERB_TOKEN_ISSUE && !parse_token_request(&q)) ||
+        !read_token(&q)) {
+        return EXIT_USAGE;
+    }
     choose_endpoint(&q);
-    return q.watch != 0 ? run_watch(&q) : run_command(&q);
+    return q.watch != 0 && q.verb != VERB_TOP ? run_watch(&q) : run_command(&q);
 }

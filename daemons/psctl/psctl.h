@@ -13,6 +13,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
+struct json_t;
+
 /* Exit codes; those from 64 on are shared by all programs of pskv. */
 enum {
     EXIT_HEALTHY = 0,
@@ -35,6 +37,12 @@ enum verb {
     VERB_STALL,
     VERB_BENCH,
     VERB_REBALANCE,
+    VERB_TOKENS,
+    VERB_TOKEN_ISSUE,
+    VERB_TOKEN_REVOKE,
+    VERB_EVENTS,
+    VERB_TOP,
+    VERB_DOCTOR,
 };
 
 struct rows {
@@ -43,7 +51,7 @@ struct rows {
     size_t capacity;
 };
 
-#define QUERY_KINDS 7 /* Number of values of enum ps_query. */
+#define QUERY_KINDS 9 /* Number of values of enum ps_query. */
 
 /* All answers to one verb. */
 struct report {
@@ -68,25 +76,44 @@ bool lookup_name(const char *host, const char *port, ps_time deadline,
 
 struct wire;
 
-/* Connects and completes the handshake. NULL after a message on standard
- * error, with the exit code in *ret_exit. `silence` limits the time without
- * an answer. */
-struct wire *wire_open(const char *endpoint, ps_time silence, int *ret_exit);
+/* A job as the user names it. */
+struct job_name {
+    const char *name;
+    bool has_owner; /* Of the user `owner`; else not stated. */
+    uint32_t owner;
+};
+
+/* Way to psched. The strings are borrowed. */
+struct wire_target {
+    const char *endpoint;
+    const char *token; /* "": none. */
+    /* Folder of a certificate, for connections by TCP; NULL: they are plain. */
+    const char *tls;
+    ps_time silence; /* Limit on the time without an answer. */
+};
+/* Connects and completes the handshake. NULL after a message on standard error,
+ * with the exit code in *ret_exit. */
+struct wire *wire_open(const struct wire_target *target, int *ret_exit);
 void wire_close(struct wire *w);
 /* Connection to the same psched by its Unix socket, if it has one on this host:
  * psched knows the user there. Takes over `w`; returns `w` if there is none. */
 struct wire *wire_switch_to_local(struct wire *w);
 /* True if a process listens at this path. */
 bool wire_is_listening(const char *path);
-/* Sends a query and collects the rows of the answer. Returns an exit code. */
-int wire_query(struct wire *w, enum ps_query what, const char *job,
+/* Sends a query and collects the rows of the answer; `job` NULL: of all jobs.
+ * Returns an exit code. */
+int wire_query(struct wire *w, enum ps_query what, const struct job_name *job,
                struct report *r);
+/* Asks for members, jobs and waits, as status and top show them. */
+int wire_query_status(struct wire *w, struct report *r);
+/* Collects the events after number `after`. */
+int wire_events(struct wire *w, uint64_t after, struct report *r);
 /* Requests migrations that balance the job's servers, or that drain the server
  * `off` (NULL: none); rows go to PS_QUERY_REBALANCE_PLAN. `dry`: plans only.
  * Else they are carried out, without the limit on silence. */
-int wire_rebalance(struct wire *w, const char *job, const char *off, bool dry,
-                   struct report *r);
-int wire_cancel(struct wire *w, const char *job, const char *reason,
+int wire_rebalance(struct wire *w, const struct job_name *job, const char *off,
+                   bool dry, struct report *r);
+int wire_cancel(struct wire *w, const struct job_name *job, const char *reason,
                 struct report *r);
 
 /* Change of an optimizer setting from a round on. */
@@ -95,8 +122,31 @@ struct setting {
     double value;
     uint64_t round;
 };
-int wire_set(struct wire *w, const char *job, const struct setting *s,
-             struct report *r);
+int wire_set(struct wire *w, const struct job_name *job,
+             const struct setting *s, struct report *r);
+/* Token that the user asks for. */
+struct token_request {
+    struct job_name job; /* name "": all jobs of the owner. */
+    uint32_t rights;
+    ps_time valid;
+};
+/* The token is the only row of PS_QUERY_TOKENS. */
+int wire_token_issue(struct wire *w, const struct token_request *wanted,
+                     struct report *r);
+int wire_token_revoke(struct wire *w, uint64_t id, struct report *r);
+
+/* --------------------------------------------------------------- job_name.c */
+
+/* Finds a user by the `len` bytes of a name or number. */
+bool find_user(const char *text, size_t len, uint32_t *ret_uid);
+/* Reads "NAME" or "USER/NAME", where USER is a name or a number, and NAME may
+ * have slashes itself: it is a job's whole name if there is such a job. Returns
+ * an exit code. */
+int job_name_parse(struct wire *w, const char *text, struct job_name *ret);
+/* Adds the name of a job, as USER/NAME if rows of a report have a job of that
+ * name of another user. */
+void add_job_name(struct ps_str *s, const struct report *r, const char *name,
+                  uint32_t uid);
 
 /* ----------------------------------------------------------------- health.c */
 
@@ -115,6 +165,51 @@ void health_check(const struct report *r, ps_time after, struct health *ret);
 bool stall_is_problem(const struct ps_msg_stall_row *s, ps_time after);
 /* Adds "rank 3 (n07, lost), rank 5 (n09)", escaped. */
 void describe_missing(const struct ps_msg_stall_row *s, struct ps_str *out);
+
+/* ----------------------------------------------------------------- doctor.c */
+
+/* Checks the cluster and this host. Returns an exit code. */
+int doctor_run(const struct wire_target *target, ps_time after, bool json);
+
+/* -------------------------------------------------------------------- top.c */
+
+enum top_key {
+    TOP_TRAFFIC, /* Bytes in and out per second. */
+    TOP_ROUNDS,
+    TOP_MEMORY,
+    TOP_NAME,
+};
+
+struct top_options {
+    bool batch;      /* Frame after frame, without control of a terminal. */
+    uint32_t count;  /* Frames; 0: until 'q' or a signal. */
+    ps_time pause;   /* Between two frames. */
+    ps_time after;   /* A shorter wait is no problem. */
+    enum top_key by; /* Order of the members. */
+    bool json;
+    bool headings;
+};
+
+bool top_key_parse(const char *word, enum top_key *ret);
+/* Shows the cluster again and again. Returns an exit code. */
+int top_run(const struct wire_target *target, const struct top_options *o);
+
+/* ----------------------------------------------------------------- events.c */
+
+void show_events(const struct report *r, bool headings);
+/* Prints events as they happen, until psched is gone. Returns an exit code. */
+int events_follow(const struct wire_target *target, ps_time pause, bool json,
+                  bool headings);
+/* Sleeps. */
+void wait_for(ps_time how_long);
+/* Seconds since 1970 of an event, as this host's clock has them. */
+double event_time(const struct ps_msg_event_row *e);
+
+/* ---------------------------------------------------------------- explain.c */
+
+/* Explains a code or message, given in words, or without any lists all codes.
+ * Returns an exit code. */
+int explain_run(int argc, char **argv, bool json, bool headings);
 
 /* ------------------------------------------------------------------- help.c */
 
@@ -160,6 +255,31 @@ void format_age(uint64_t ns, char *out, size_t cap);
 /* "10,412" */
 void format_count(uint64_t n, char *out, size_t cap);
 
+/* -------------------------------------------------------------------- tls.c */
+
+struct tls_relay;
+
+/* Encrypts the connection `fd` with the certificate in `folder`: *ret_fd is the
+ * plain end. Takes over `fd`. NULL with the reason; `fd` is still the
+ * caller's. */
+struct tls_relay *tls_open(const char *folder, int fd, ps_time silence,
+                           int *ret_fd, struct ps_str *why);
+/* After the end of file at the plain end: why the peer's bytes could not be
+ * read, such as its refusal. NULL: it closed the connection; so is `r`. */
+const char *tls_failure(struct tls_relay *r);
+/* Requires that the plain end is closed. NULL is allowed. */
+void tls_close(struct tls_relay *r);
+
+/* ------------------------------------------------------------------ token.c */
+
+/* Read "read,operate" or a token's number. False after a message. */
+bool token_rights_parse(const char *text, uint32_t *ret_rights);
+bool token_id_parse(const char *text, uint64_t *ret_id);
+void token_add_rights(struct ps_str *s, uint32_t rights);
+/* Adds "2026-01-31T12:00:00Z". */
+void token_add_time(struct ps_str *s, uint64_t seconds);
+void show_tokens(const struct rows *rows, bool headings);
+
 /* ------------------------------------------------------------------ bench.c */
 
 #define BENCH_WORKERS_MAX 64u
@@ -185,6 +305,7 @@ int bench_run(const struct bench_options *o, bool json);
 /* Load of one server of a job, before and after the migrations. */
 struct job_load {
     const char *job; /* Borrowed from the row, as is `server`. */
+    uint32_t uid;
     const char *server;
     uint64_t bytes;
     uint64_t bytes_after;
@@ -202,4 +323,14 @@ double job_load_ratio(const struct job_load *l, uint64_t bytes);
 
 void show_table(enum verb verb, const struct report *r, const struct health *h,
                 bool headings);
+/* Two lines about the cluster. */
+void show_summary(const struct report *r);
+/* The first `most` jobs that have not ended. */
+void show_open_jobs(const struct report *r, size_t most);
 void show_json(enum verb verb, const struct report *r, const struct health *h);
+/* Each event as an object on a line of its own. */
+void show_events_as_lines(const struct report *r);
+/* From now on, each answer is one line. */
+void json_use_lines(void);
+/* Prints and releases an answer; NULL: it could not be made. */
+void json_print(struct json_t *o);

@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
@@ -35,6 +36,17 @@ static void cell_count(struct table *t, uint64_t n)
     table_cell(t, "%s", text);
 }
 
+static void cell_job(struct table *t, const struct report *r, const char *name,
+                     uint32_t uid)
+{
+    char text[600];
+    struct ps_str s;
+
+    ps_str_init(&s, text, sizeof(text));
+    add_job_name(&s, r, name, uid);
+    table_cell(t, "%s", text);
+}
+
 static void cell_upper(struct table *t, const char *word)
 {
     char text[32];
@@ -55,11 +67,27 @@ static void print_table(struct table *t, bool headings)
 
 /* -------------------------------------------------------------------- nodes */
 
+/* Days until the certificate ends; "-": there is none. */
+static void cell_certificate(struct table *t, const struct ps_msg_node_row *n)
+{
+    const int64_t now = (int64_t)time(NULL);
+
+    if (n->certificate_ends == 0 || n->certificate_ends > INT64_MAX / 2) {
+        table_cell(t, "-");
+    } else if ((int64_t)n->certificate_ends <= now) {
+        table_cell(t, "ENDED");
+    } else {
+        table_cell(t, "%" PRId64 "d",
+                   ((int64_t)n->certificate_ends - now) / 86400);
+    }
+}
+
 static void show_nodes(const struct rows *rows, bool headings)
 {
     static const char *const names[] = {
-        "ROLE", "NAME", "STATE", "ADDRESS", ">HEARD", ">ROUNDS", ">/S",
-        ">IN",  ">/S",  ">OUT",  ">/S",     ">HELD",  ">RESENT", ">WAITING",
+        "ROLE",    "NAME",  "STATE",   "ADDRESS",  ">HEARD",
+        ">ROUNDS", ">/S",   ">IN",     ">/S",      ">OUT",
+        ">/S",     ">HELD", ">RESENT", ">WAITING", ">CERTIFICATE",
     };
     struct table t;
 
@@ -86,18 +114,20 @@ static void show_nodes(const struct rows *rows, bool headings)
         cell_bytes(&t, n->stored_bytes);
         cell_count(&t, n->resent);
         cell_count(&t, n->waiting_requests);
+        cell_certificate(&t, n);
     }
     print_table(&t, headings);
 }
 
 /* --------------------------------------------------------------------- jobs */
 
-static void show_jobs(const struct rows *rows, bool headings)
+static void show_jobs(const struct report *r, bool headings)
 {
+    const struct rows *rows = &r->rows_of[PS_QUERY_JOBS];
     static const char *const names[] = {
-        "JOB",   "PHASE",     "MODE",        ">WORKERS", ">NODES",
-        ">KEYS", ">HELD",     ">BARRIERS",   ">SKIPPED", ">AGE",
-        ">UID",  "OPTIMIZER", "COMPRESSION", "REASON",
+        "JOB",     "PHASE", "MODE",      ">WORKERS",    ">NODES",
+        ">KEYS",   ">HELD", ">BARRIERS", ">SKIPPED",    ">AGE",
+        ">WEIGHT", ">UID",  "OPTIMIZER", "COMPRESSION", "REASON",
     };
     struct table t;
 
@@ -105,7 +135,7 @@ static void show_jobs(const struct rows *rows, bool headings)
     for (size_t i = 0; i < rows->count; i++) {
         const struct ps_msg_job_row *j = &rows->row[i]->job_row;
 
-        table_text(&t, j->name);
+        cell_job(&t, r, j->name, j->uid);
         cell_upper(&t, ps_job_phase_name(j->phase));
         table_cell(&t, "%s", ps_mode_name(j->mode));
         table_cell(&t, "%u/%u", j->live_workers, j->num_workers);
@@ -115,6 +145,7 @@ static void show_jobs(const struct rows *rows, bool headings)
         cell_count(&t, j->barriers);
         cell_count(&t, j->skipped_steps);
         cell_age(&t, j->age_ns);
+        table_cell(&t, "%u", j->weight);
         table_cell(&t, "%u", j->uid);
         table_text(&t, j->optimizer);
         table_text(&t, j->compression);
@@ -143,7 +174,7 @@ static void show_loads(const struct report *r, bool headings, bool moves)
 
     table_init(&t, names, moves ? COUNT(names) : COUNT(names) - 2);
     for (size_t i = 0; i < count; i++) {
-        table_text(&t, list[i].job);
+        cell_job(&t, r, list[i].job, list[i].uid);
         table_text(&t, list[i].server);
         cell_bytes(&t, list[i].bytes);
         cell_share(&t, &list[i], list[i].bytes);
@@ -173,7 +204,7 @@ static void show_keys(const struct report *r, bool headings)
     for (size_t i = 0; i < rows->count; i++) {
         const struct ps_msg_key_row *k = &rows->row[i]->key_row;
 
-        table_text(&t, k->job);
+        cell_job(&t, r, k->job, k->uid);
         table_cell(&t, "%u", k->key);
         table_cell(&t, "%s", ps_key_kind_name(k->kind));
         table_text(&t, k->name);
@@ -239,8 +270,9 @@ static void show_migrations(const struct report *r, bool headings)
 
 /* -------------------------------------------------------------------- stall */
 
-static void show_stalls(const struct rows *rows, bool headings)
+static void show_stalls(const struct report *r, bool headings)
 {
+    const struct rows *rows = &r->rows_of[PS_QUERY_STALL];
     static const char *const names[] = {"JOB", ">WAITED", ">WAITS", "WHAT",
                                         "WAITS FOR"};
     struct table t;
@@ -257,7 +289,7 @@ static void show_stalls(const struct rows *rows, bool headings)
 
         ps_str_init(&s, missing, sizeof(missing));
         describe_missing(row, &s);
-        table_text(&t, row->job);
+        cell_job(&t, r, row->job, row->uid);
         cell_age(&t, row->waited_ns);
         table_cell(&t, "%u", row->waiting_ops);
         table_text(&t, row->what);
@@ -337,8 +369,9 @@ static void show_traffic(const struct totals *t)
     printf("now      %s rounds/s, %s/s in, %s/s out\n", rounds, in, out);
 }
 
-static void show_open_jobs(const struct rows *rows)
+void show_open_jobs(const struct report *r, size_t most)
 {
+    const struct rows *rows = &r->rows_of[PS_QUERY_JOBS];
     struct table t;
     static const char *const none[] = {"", "", "", ">", ">", ">", ">", ">", ""};
     size_t count = 0;
@@ -348,12 +381,12 @@ static void show_open_jobs(const struct rows *rows)
         const struct ps_msg_job_row *j = &rows->row[i]->job_row;
         char text[32];
 
-        if (!job_is_open(j)) {
+        if (!job_is_open(j) || count == most) {
             continue;
         }
         count++;
         table_cell(&t, "job    ");
-        table_text(&t, j->name);
+        cell_job(&t, r, j->name, j->uid);
         cell_upper(&t, ps_job_phase_name(j->phase));
         table_cell(&t, "%u/%u workers", j->live_workers, j->num_workers);
         table_cell(&t, "%u node%s", j->slots, plural(j->slots));
@@ -369,7 +402,7 @@ static void show_open_jobs(const struct rows *rows)
     table_fini(&t);
 }
 
-static void show_status(const struct report *r, const struct health *h)
+void show_summary(const struct report *r)
 {
     struct totals t = compute_totals(r);
     const struct ps_msg_query_end *end = &r->end->query_end;
@@ -385,7 +418,14 @@ static void show_status(const struct report *r, const struct health *h)
            name, up, end->epoch, t.agents, plural(t.agents), t.servers,
            plural(t.servers), t.jobs, plural(t.jobs));
     show_traffic(&t);
-    show_open_jobs(&r->rows_of[PS_QUERY_JOBS]);
+}
+
+static void show_status(const struct report *r, const struct health *h)
+{
+    struct totals t = compute_totals(r);
+
+    show_summary(r);
+    show_open_jobs(r, SIZE_MAX);
     if (t.ended + t.failed > 0) {
         printf("before   %zu job%s ended, %zu failed; see `psctl jobs`\n",
                t.ended, plural(t.ended), t.failed);
@@ -409,17 +449,31 @@ void show_table(enum verb verb, const struct report *r, const struct health *h,
         show_nodes(&r->rows_of[PS_QUERY_NODES], headings);
         break;
     case VERB_JOBS:
-        show_jobs(&r->rows_of[PS_QUERY_JOBS], headings);
+        show_jobs(r, headings);
         break;
     case VERB_KEYS:
         show_keys(r, headings);
         break;
     case VERB_STALL:
-        show_stalls(&r->rows_of[PS_QUERY_STALL], headings);
+        show_stalls(r, headings);
         break;
     case VERB_REBALANCE:
         show_migrations(r, headings);
         break;
+    case VERB_TOKENS:
+        show_tokens(&r->rows_of[PS_QUERY_TOKENS], headings);
+        break;
+    case VERB_TOKEN_ISSUE: /* The token alone, for a file. */
+        if (r->rows_of[PS_QUERY_TOKENS].count > 0) {
+            puts(r->rows_of[PS_QUERY_TOKENS].row[0]->token_row.text);
+        }
+        break;
+    case VERB_EVENTS:
+        show_events(r, headings);
+        break;
+    case VERB_TOP: /* Shown by functions of their own. */
+    case VERB_DOCTOR:
+    case VERB_TOKEN_REVOKE:
     case VERB_CANCEL:
     case VERB_SET:
     case VERB_BENCH:

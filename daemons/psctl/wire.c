@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blocking connection to psched: connect, handshake, then query after query.
- * Each wait is bounded by a limit on silence.
+/* Blocking connection to psched: connect, handshake, then query after query
+ * on a framed socket. Each wait is bounded by a limit on silence.
  *
  *     psctl            psched
  *     hello      -->
@@ -17,12 +17,11 @@
 
 #include "base/alloc.h"
 #include "base/limits.h"
+#include "client/sock.h"
 #include "net/addr.h"
 #include "proto/frame.h"
-#include "proto/msg_codec.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,16 +40,19 @@
 #define MIGRATION_SILENCE_MAX PS_SECONDS(3600)
 
 struct wire {
-    int fd;
-    const char *endpoint; /* For messages; borrowed. */
+    struct ps_sock *sock;    /* NULL: before the handshake. */
+    int fd;                  /* That of `sock`, if there is one. */
+    int tcp;                 /* Socket to psched by TCP; -1: none. */
+    struct tls_relay *relay; /* Between the two; NULL: they are the same. */
+    const char *endpoint;    /* For messages; borrowed. */
+    const char *token;       /* "": none; borrowed. */
+    const char *tls;         /* Folder; NULL: TCP is plain; borrowed. */
     ps_time silence_max;
     ps_time deadline;
     uint64_t instance; /* Instance of psched. */
     bool is_local;     /* Connected by Unix socket. */
     /* Path of psched's Unix socket; "": none. */
     char control[PS_SOCKET_PATH_MAX + 1];
-    struct ps_decoder *decoder;
-    uint8_t header[PS_HEADER_MAX];
 };
 
 static ps_time monotonic_now(void)
@@ -236,94 +238,89 @@ static int dial_endpoint(struct wire *w)
         error = connect_one(w, a->ai_family, a->ai_addr, a->ai_addrlen);
     }
     freeaddrinfo(list);
+    w->tcp = w->fd;
     return w->fd < 0 ? report_unreachable(w, strerror(error)) : 0;
 }
 
-static int send_message(struct wire *w, const struct ps_msg *msg)
+/* Puts TLS on a connection by TCP, if there is a certificate for it. */
+static int encrypt(struct wire *w)
 {
-    size_t cap = ps_msg_encoded_bound(msg);
-    uint8_t *frame = ps_alloc(cap);
-    size_t len = 0;
-    size_t done = 0;
-    int rc = ps_msg_encode(msg, PS_PROTOCOL, 0, frame, cap, &len);
-    int exit_code = 0;
+    char text[2 * PS_TEXT_MAX];
+    struct ps_str why;
 
-    if (rc != 0) {
-        fprintf(stderr, "psctl: cannot encode the request: %s\n",
-                ps_strerror(rc));
-        ps_free(frame);
-        return EXIT_USAGE;
+    if (w->is_local || w->tls == NULL) {
+        return 0;
     }
-    while (done < len && exit_code == 0) {
-        ssize_t n = send(w->fd, frame + done, len - done, MSG_NOSIGNAL);
-
-        if (n > 0) {
-            done += (size_t)n;
-        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            exit_code = wait_for_io(w, POLLOUT) == 0 ? 0 : no_answer(w);
-        } else if (errno != EINTR) {
-            exit_code = report_unreachable(w, strerror(errno));
-        }
-    }
-    ps_free(frame);
-    return exit_code;
-}
-
-static int read_exactly(struct wire *w, uint8_t *out, size_t len)
-{
-    while (len > 0) {
-        ssize_t n = recv(w->fd, out, len, 0);
-
-        if (n > 0) {
-            out += n;
-            len -= (size_t)n;
-            restart_deadline(w);
-        } else if (n == 0) {
-            return report_unreachable(w, "it closed the connection");
-        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            int error = wait_for_io(w, POLLIN);
-
-            if (error == ETIMEDOUT) {
-                return no_answer(w);
-            }
-            if (error != 0) {
-                return report_unreachable(w, strerror(error));
-            }
-        } else if (errno != EINTR) {
-            return report_unreachable(w, strerror(errno));
-        }
+    ps_str_init(&why, text, sizeof(text));
+    w->relay = tls_open(w->tls, w->tcp, w->silence_max, &w->fd, &why);
+    if (w->relay == NULL) {
+        fprintf(stderr, "psctl: psched at %s: %s\n", w->endpoint, text);
+        return EXIT_UNAVAILABLE;
     }
     return 0;
 }
 
-/* Receives one message, which borrows from the decoder until the next one. */
-static int receive_message(struct wire *w, struct ps_msg *ret_msg)
+/* Reports a failed read or write. Without a cause, the peer has sent
+ * descriptors. */
+static int connection_lost(const struct wire *w, int rc)
 {
-    uint8_t bytes[PS_FRAME_PREFIX];
-    struct ps_frame_prefix prefix;
-    int exit_code = read_exactly(w, bytes, sizeof(bytes));
-    int rc;
+    int error = ps_sock_errno(w->sock);
 
-    if (exit_code != 0) {
-        return exit_code;
-    }
-    rc = ps_frame_parse(bytes, &prefix);
-    if (rc == 0) {
-        rc = ps_frame_check(&prefix, PS_ROLE_SCHED, PS_ROLE_CTL);
-    }
-    if (rc == 0 &&
-        (prefix.header_len > sizeof(w->header) || prefix.payload_len != 0)) {
-        rc = PS_E_TOOBIG;
-    }
-    if (rc != 0) {
+    if (error == 0 && rc != PS_E_CLOSED) {
         return malformed_answer(w, ps_strerror(rc));
     }
-    exit_code = read_exactly(w, w->header, prefix.header_len);
-    if (exit_code != 0) {
-        return exit_code;
+    if (rc == PS_E_CLOSED && tls_failure(w->relay) != NULL) {
+        return report_unreachable(w, tls_failure(w->relay));
     }
-    rc = ps_msg_decode(w->decoder, prefix.code, w->header, prefix.header_len,
-                       ret_msg);
+    return report_unreachable(w, error != 0 ? strerror(error)
+                                            : "it closed the connection");
+}
+
+static int send_message(struct wire *w, const struct ps_msg *msg)
+{
+    int rc = ps_sock_put(w->sock, msg, -1);
+
+    if (rc != 0) {
+        fprintf(stderr, "psctl: cannot encode the request: %s\n",
+                ps_strerror(rc));
+        return EXIT_USAGE;
+    }
+    for (;;) {
+        rc = ps_sock_flush(w->sock);
+        if (rc != 0) {
+            return connection_lost(w, rc);
+        }
+        if (ps_sock_flushed(w->sock)) {
+            return 0;
+        }
+        if (wait_for_io(w, POLLOUT) != 0) {
+            return no_answer(w);
+        }
+    }
+}
+
+/* Receives one message, which borrows from the socket until the next one. */
+static int receive_message(struct wire *w, struct ps_msg *ret_msg)
+{
+    int fd; /* None comes with an answer of psched. */
+    int rc;
+
+    while ((rc = ps_sock_next(w->sock, ret_msg, &fd)) == PS_E_AGAIN) {
+        int error = 0;
+
+        rc = ps_sock_read(w->sock);
+        if (rc == 0) {
+            restart_deadline(w);
+        } else if (rc == PS_E_AGAIN) {
+            error = wait_for_io(w, POLLIN);
+        } else {
+            return connection_lost(w, rc);
+        }
+        if (error != 0) {
+            return error == ETIMEDOUT ? no_answer(w)
+                                      : report_unreachable(w, strerror(error));
+        }
+    }
     return rc != 0 ? malformed_answer(w, ps_strerror(rc)) : 0;
 }
 
@@ -339,11 +336,17 @@ static int handshake(struct wire *w)
                 .name = "psctl",
                 .cluster = "", /* Any cluster. */
                 .address = "",
+                .token = w->token,
             },
     };
     struct ps_msg answer;
     int exit_code;
+    int rc = ps_sock_adopt(w->fd, PS_ROLE_SCHED, PS_ROLE_CTL,
+                           PS_FRAME_PREFIX + PS_HEADER_MAX, &w->sock);
 
+    if (rc != 0) {
+        return report_unreachable(w, ps_strerror(rc));
+    }
     if (getrandom(&hello.hello.instance, sizeof(hello.hello.instance), 0) < 0) {
         hello.hello.instance = (uint64_t)getpid();
     }
@@ -377,8 +380,8 @@ static bool is_peer_on_host(const struct wire *w)
     char mine[64];
     char theirs[64];
 
-    if (getsockname(w->fd, (struct sockaddr *)&own, &own_len) != 0 ||
-        getpeername(w->fd, (struct sockaddr *)&peer, &peer_len) != 0 ||
+    if (getsockname(w->tcp, (struct sockaddr *)&own, &own_len) != 0 ||
+        getpeername(w->tcp, (struct sockaddr *)&peer, &peer_len) != 0 ||
         getnameinfo((struct sockaddr *)&own, own_len, mine, sizeof(mine), NULL,
                     0, NI_NUMERICHOST) != 0 ||
         getnameinfo((struct sockaddr *)&peer, peer_len, theirs, sizeof(theirs),
@@ -389,17 +392,16 @@ static bool is_peer_on_host(const struct wire *w)
            ps_addr_kind(theirs) == PS_ADDR_LOOPBACK;
 }
 
-static struct wire *wire_new(const char *endpoint, ps_time silence)
+static struct wire *wire_new(const struct wire_target *target)
 {
     struct wire *w = ps_calloc(1, sizeof(*w));
 
     w->fd = -1;
-    w->endpoint = endpoint;
-    w->silence_max = silence;
-    w->decoder = ps_decoder_new();
-    if (w->decoder == NULL) {
-        abort();
-    }
+    w->tcp = -1;
+    w->endpoint = target->endpoint;
+    w->token = target->token;
+    w->tls = target->tls;
+    w->silence_max = target->silence;
     restart_deadline(w);
     return w;
 }
@@ -413,7 +415,8 @@ struct wire *wire_switch_to_local(struct wire *w)
     if (w->is_local || w->control[0] == '\0' || !is_peer_on_host(w)) {
         return w;
     }
-    local = wire_new(w->endpoint, w->silence_max);
+    local = wire_new(&(struct wire_target){
+        .endpoint = w->endpoint, .token = w->token, .silence = w->silence_max});
     if (connect_path(local, w->control) == 0 && handshake(local) == 0 &&
         local->instance == w->instance) {
         wire_close(w);
@@ -423,11 +426,14 @@ struct wire *wire_switch_to_local(struct wire *w)
     return w;
 }
 
-struct wire *wire_open(const char *endpoint, ps_time silence, int *ret_exit)
+struct wire *wire_open(const struct wire_target *target, int *ret_exit)
 {
-    struct wire *w = wire_new(endpoint, silence);
+    struct wire *w = wire_new(target);
 
     *ret_exit = dial_endpoint(w);
+    if (*ret_exit == 0) {
+        *ret_exit = encrypt(w);
+    }
     if (*ret_exit == 0) {
         *ret_exit = handshake(w);
     }
@@ -455,10 +461,11 @@ void wire_close(struct wire *w)
     if (w == NULL) {
         return;
     }
-    if (w->fd >= 0) {
+    if (w->sock == NULL && w->fd >= 0) {
         close(w->fd);
     }
-    ps_decoder_free(w->decoder);
+    ps_sock_free(w->sock);
+    tls_close(w->relay);
     ps_free(w);
 }
 
@@ -481,6 +488,10 @@ static enum ps_msg_code row_code(enum ps_query what)
     case PS_QUERY_REBALANCE_PLAN:
     case PS_QUERY_REBALANCE:
         return PS_MSG_MIGRATION_ROW;
+    case PS_QUERY_TOKENS:
+        return PS_MSG_TOKEN_ROW;
+    case PS_QUERY_EVENTS:
+        return PS_MSG_EVENT_ROW;
     }
     return PS_MSG_QUERY_END;
 }
@@ -531,12 +542,15 @@ static int receive_rows(struct wire *w, enum ps_msg_code code,
     }
 }
 
-int wire_query(struct wire *w, enum ps_query what, const char *job,
+int wire_query(struct wire *w, enum ps_query what, const struct job_name *job,
                struct report *r)
 {
     const struct ps_msg query = {
         .code = PS_MSG_QUERY,
-        .query = {.what = (uint8_t)what, .job = job != NULL ? job : ""},
+        .query = {.what = (uint8_t)what,
+                  .job = job != NULL ? job->name : "",
+                  .has_owner = job != NULL && job->has_owner,
+                  .owner = job != NULL ? job->owner : 0},
     };
     int exit_code;
 
@@ -547,13 +561,42 @@ int wire_query(struct wire *w, enum ps_query what, const char *job,
                : receive_rows(w, row_code(what), &r->rows_of[what], r);
 }
 
-int wire_rebalance(struct wire *w, const char *job, const char *off, bool dry,
-                   struct report *r)
+int wire_query_status(struct wire *w, struct report *r)
+{
+    static const enum ps_query parts[] = {PS_QUERY_NODES, PS_QUERY_JOBS,
+                                          PS_QUERY_STALL};
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < sizeof(parts) / sizeof(parts[0]); i++) {
+        rc = wire_query(w, parts[i], NULL, r);
+    }
+    return rc;
+}
+
+int wire_events(struct wire *w, uint64_t after, struct report *r)
+{
+    const struct ps_msg query = {
+        .code = PS_MSG_QUERY,
+        .query = {.what = PS_QUERY_EVENTS, .job = "", .after_event = after},
+    };
+    int exit_code;
+
+    restart_deadline(w);
+    exit_code = send_message(w, &query);
+    return exit_code != 0 ? exit_code
+                          : receive_rows(w, PS_MSG_EVENT_ROW,
+                                         &r->rows_of[PS_QUERY_EVENTS], r);
+}
+
+int wire_rebalance(struct wire *w, const struct job_name *job, const char *off,
+                   bool dry, struct report *r)
 {
     const struct ps_msg query = {
         .code = PS_MSG_QUERY,
         .query = {.what = dry ? PS_QUERY_REBALANCE_PLAN : PS_QUERY_REBALANCE,
-                  .job = job,
+                  .job = job->name,
+                  .has_owner = job->has_owner,
+                  .owner = job->owner,
                   .drain_server = off != NULL ? off : ""},
     };
     const ps_time silence = w->silence_max;
@@ -573,12 +616,15 @@ int wire_rebalance(struct wire *w, const char *job, const char *off, bool dry,
     return exit_code;
 }
 
-int wire_cancel(struct wire *w, const char *job, const char *reason,
+int wire_cancel(struct wire *w, const struct job_name *job, const char *reason,
                 struct report *r)
 {
     const struct ps_msg cancel = {
         .code = PS_MSG_JOB_CANCEL,
-        .job_cancel = {.job = job, .reason = reason},
+        .job_cancel = {.job = job->name,
+                       .reason = reason,
+                       .has_owner = job->has_owner,
+                       .owner = job->owner},
     };
     int exit_code;
 
@@ -588,12 +634,14 @@ int wire_cancel(struct wire *w, const char *job, const char *reason,
                           : receive_rows(w, PS_MSG_QUERY_END, NULL, r);
 }
 
-int wire_set(struct wire *w, const char *job, const struct setting *s,
-             struct report *r)
+int wire_set(struct wire *w, const struct job_name *job,
+             const struct setting *s, struct report *r)
 {
     const struct ps_msg set = {
         .code = PS_MSG_JOB_SET,
-        .job_set = {.job = job,
+        .job_set = {.job = job->name,
+                    .has_owner = job->has_owner,
+                    .owner = job->owner,
                     .name = s->name,
                     .value = s->value,
                     .round = s->round},
@@ -602,6 +650,38 @@ int wire_set(struct wire *w, const char *job, const struct setting *s,
 
     restart_deadline(w);
     exit_code = send_message(w, &set);
+    return exit_code != 0 ? exit_code
+                          : receive_rows(w, PS_MSG_QUERY_END, NULL, r);
+}
+
+int wire_token_issue(struct wire *w, const struct token_request *wanted,
+                     struct report *r)
+{
+    const struct ps_msg issue = {
+        .code = PS_MSG_TOKEN_ISSUE,
+        .token_issue = {.job = wanted->job.name,
+                        .has_owner = wanted->job.has_owner,
+                        .owner = wanted->job.owner,
+                        .rights = wanted->rights,
+                        .valid_s = wanted->valid / PS_SECONDS(1)},
+    };
+    int exit_code;
+
+    restart_deadline(w);
+    exit_code = send_message(w, &issue);
+    return exit_code != 0 ? exit_code
+                          : receive_rows(w, PS_MSG_TOKEN_ROW,
+                                         &r->rows_of[PS_QUERY_TOKENS], r);
+}
+
+int wire_token_revoke(struct wire *w, uint64_t id, struct report *r)
+{
+    const struct ps_msg revoke = {.code = PS_MSG_TOKEN_REVOKE,
+                                  .token_revoke = {.id = id}};
+    int exit_code;
+
+    restart_deadline(w);
+    exit_code = send_message(w, &revoke);
     return exit_code != 0 ? exit_code
                           : receive_rows(w, PS_MSG_QUERY_END, NULL, r);
 }

@@ -5,11 +5,15 @@
  *     guard        subreaper above the supervisor, in a session of its own
  *     supervisor   runs the job (run.c), in a session of its own
  *
+ * On other hosts the same three run supervisor.c.
+ *
  * Guard and supervisor kill all their descendants when the process above is
  * gone, which a closing pipe shows. Orphans of a killed supervisor pass to the
  * guard. The front is no subreaper and kills nothing: it may have had children
  * before it became pslaunch (`sleep 9 & exec pslaunch`), and these stay. */
-#include "pslaunch.h"
+#include "pslaunch/folder.h"
+#include "pslaunch/job.h"
+#include "pslaunch/supervisor.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -22,14 +26,6 @@
 /* Read end of a pipe that closes when the process above is gone. */
 static int parent_pipe;
 
-static void kill_descendants(void)
-{
-    while (process_signal_all(SIGKILL) > 0) {
-        while (waitpid(-1, NULL, WNOHANG) > 0) {
-        }
-    }
-}
-
 /* Thread that blocks until the process above is gone, then kills all
  * descendants. */
 static void *watch_parent(void *unused)
@@ -39,7 +35,8 @@ static void *watch_parent(void *unused)
     (void)unused;
     while (read(parent_pipe, &byte, 1) < 0 && errno == EINTR) {
     }
-    kill_descendants();
+    process_kill_all();
+    folder_remove();
     _exit(EXIT_FAILED);
     return NULL;
 }
@@ -96,11 +93,7 @@ static int wait_for_child(pid_t below)
     sigset_t set;
     int status = 0;
 
-    sigemptyset(&set);
-    sigaddset(&set, SIGCHLD);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGHUP);
+    process_block_signals(&set);
     for (;;) {
         pid_t pid;
         int sig;
@@ -118,6 +111,19 @@ static int wait_for_child(pid_t below)
     }
 }
 
+/* Runs the job, or, without a plan, the supervisor of a host. */
+static int supervisor_main(const struct plan *p)
+{
+    int code;
+
+    if (!start_parent_watch()) {
+        return EXIT_FAILED;
+    }
+    code = p != NULL ? run_plan(p) : supervise();
+    folder_remove(); /* The guard may be gone. */
+    return code;
+}
+
 static int guard_main(const struct plan *p)
 {
     int above = parent_pipe;
@@ -129,32 +135,42 @@ static int guard_main(const struct plan *p)
     }
     if (supervisor == 0) {
         close(above);
-        return start_parent_watch() ? run_plan(p) : EXIT_FAILED;
+        return supervisor_main(p);
     }
     code = start_parent_watch() ? wait_for_child(supervisor) : EXIT_FAILED;
-    kill_descendants();
+    process_kill_all();
+    folder_remove();
     return code;
+}
+
+/* Starts guard and supervisor and waits for them. */
+static int front_main(const struct plan *p)
+{
+    sigset_t set;
+    pid_t pid;
+
+    if ((p == NULL || plan_needs_folder(p)) && !folder_make()) {
+        return EXIT_UNAVAILABLE;
+    }
+    process_block_signals(&set);
+    pid = fork_child();
+    if (pid < 0) {
+        return EXIT_FAILED;
+    }
+    return pid == 0 ? guard_main(p) : wait_for_child(pid);
 }
 
 int main(int argc, char **argv)
 {
     static struct plan plan; /* Static: used until the process ends. */
-    sigset_t set;
-    pid_t pid;
-    int rc = plan_parse(argc, argv, &plan);
+    int rc;
 
+    if (argc == 2 && strcmp(argv[1], "--supervise") == 0) {
+        return front_main(NULL);
+    }
+    rc = plan_parse(argc, argv, &plan);
     if (rc != 0) {
         return rc < 0 ? EXIT_OK : rc;
     }
-    sigemptyset(&set);
-    sigaddset(&set, SIGCHLD);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGHUP);
-    sigprocmask(SIG_BLOCK, &set, NULL);
-    pid = fork_child();
-    if (pid < 0) {
-        return EXIT_FAILED;
-    }
-    return pid == 0 ? guard_main(&plan) : wait_for_child(pid);
+    return front_main(&plan);
 }

@@ -7,7 +7,7 @@
  * pipes of its workers are not read, so workers wait for the reader as they
  * would without pslaunch; signals and exits are still handled. Lines of daemons
  * are dropped instead, because a daemon must not wait for a terminal. */
-#include "pslaunch.h"
+#include "pslaunch/output.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -139,15 +139,22 @@ static void emit_line(struct stream *s, const char *line, size_t len)
     append_tail(s, "\n", 1);
 }
 
-void stream_init(struct stream *s, int in, struct sink *sink, int file,
-                 const char *tag)
+struct stream *stream_new(int in, struct sink *sink, int file, const char *tag)
 {
-    memset(s, 0, sizeof(*s));
+    /* Fresh pages of the system: buffers that stay empty take no memory. */
+    struct stream *s = calloc(1, sizeof(*s));
+
+    if (s == NULL) {
+        abort();
+    }
     s->in = in;
     s->sink = sink;
     s->file = file;
     snprintf(s->tag, sizeof(s->tag), "%s", tag);
-    fcntl(in, F_SETFL, fcntl(in, F_GETFL) | O_NONBLOCK);
+    if (in >= 0) {
+        fcntl(in, F_SETFL, fcntl(in, F_GETFL) | O_NONBLOCK);
+    }
+    return s;
 }
 
 bool stream_is_blocked(const struct stream *s)
@@ -177,6 +184,22 @@ static void split_lines(struct stream *s)
     }
 }
 
+void stream_put(struct stream *s, const void *bytes, size_t len)
+{
+    const char *from = bytes;
+
+    while (len > 0) {
+        size_t n = sizeof(s->line) - s->len;
+
+        n = n < len ? n : len;
+        memcpy(s->line + s->len, from, n);
+        s->len += n;
+        from += n;
+        len -= n;
+        split_lines(s);
+    }
+}
+
 bool stream_read(struct stream *s)
 {
     while (!stream_is_blocked(s)) {
@@ -198,17 +221,24 @@ bool stream_read(struct stream *s)
 
 void stream_close(struct stream *s)
 {
-    if (s->in < 0) {
-        return;
-    }
     if (s->len > 0) {
         emit_line(s, s->line, s->len);
         s->len = 0;
     }
-    close(s->in);
-    s->in = -1;
+    if (s->in >= 0) {
+        close(s->in);
+        s->in = -1;
+    }
     if (s->file >= 0) {
         close(s->file);
         s->file = -1;
+    }
+}
+
+void stream_free(struct stream *s)
+{
+    if (s != NULL) {
+        stream_close(s);
+        free(s);
     }
 }

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Command line of pslaunch, and the environment of each worker. */
-#include "pslaunch.h"
+/* Command line of pslaunch. */
+#include "pslaunch/plan.h"
 
+#include "base/limits.h"
 #include "base/variables.h"
+#include "pslaunch/launcher.h"
 
 #include <getopt.h>
 #include <stdio.h>
@@ -12,24 +14,39 @@
 
 extern char **environ;
 
+static const char default_socket[] = "/run/pskv/agent.sock";
+
 static const char usage[] =
     "usage: pslaunch -n WORKERS [options] [--] COMMAND...\n"
     "\n"
-    "Starts COMMAND once for every worker of a training job on this host, "
-    "with\n"
-    "a psched, psservers and psworker-agents of its own unless an agent runs\n"
-    "here already, and ends everything it started.\n"
+    "Starts COMMAND once for every worker of a training job, with a psched,\n"
+    "psservers and psworker-agents of its own unless an agent runs here\n"
+    "already, and ends everything it started.\n"
     "\n"
     "  -n, --num-workers N      training processes\n"
     "  -s, --num-servers N      servers (default: N of -n; 0: none, one node)\n"
     "      --nodes N            agents, as if there were N nodes (default 1)\n"
-    "      --launcher local     the only one yet\n"
+    "  -H, --hostfile FILE      hosts, one a line (NAME [slots=N] [port=N])\n"
+    "      --hosts LIST         hosts, as in h1:4,h2:4 or n[01-04]:8\n"
+    "      --launcher NAME      local, ssh, mpi, slurm (default: ssh if hosts "
+    "are\n"
+    "                           named)\n"
+    "      --sync-dst-dir DIR   copy this folder to DIR on each host first\n"
+    "      --tls auto|on|off    encrypt connections of its own daemons "
+    "(default\n"
+    "                           auto: on several hosts, not within this one)\n"
+    "      --insecure-network   let daemons on hosts accept connections that\n"
+    "                           are neither encrypted nor authenticated\n"
     "      --name JOB           name of the job (default job-PID)\n"
-    "      --env NAME[=VALUE]   set or pass a variable (also --env-worker;\n"
-    "                           NAME:VALUE is understood)\n"
+    "      --env NAME[=VALUE]   set or pass a variable (NAME:VALUE is\n"
+    "                           understood)\n"
+    "      --env-worker NAME[=VALUE]    the same for workers alone\n"
+    "      --env-server NAME[=VALUE]    the same for servers alone\n"
     "      --on-loss wait|fail  when a worker dies (default fail)\n"
     "      --mode NAME          dist_sync, dist_async, dist_ssp\n"
     "      --placement balanced|mxnet\n"
+    "      --weight N           share beside other jobs, 1 to 1000 (default "
+    "100)\n"
     "      --socket PATH        use the agent behind this socket\n"
     "      --private            never use an agent that runs here already\n"
     "      --output tagged|plain    rank in front of each line (default "
@@ -40,19 +57,26 @@ static const char usage[] =
     "      --start-timeout TIME for the daemons to be ready (default 60s)\n"
     "      --keep-going         a failing worker does not end the others\n"
     "      --log-level LEVEL    of the daemons (default warning)\n"
-    "      --dry-run            print what would be started\n"
+    "      --dry-run            print what would be started, and where\n"
     "  -h, --help   -V, --version\n"
     "\n"
     "The exit code is that of the first worker that failed (128 + signal).\n";
 
 enum {
     OPT_NODES = 256,
+    OPT_HOSTS,
+    OPT_TLS,
+    OPT_INSECURE_NETWORK,
+    OPT_SYNC_DST_DIR,
     OPT_LAUNCHER,
     OPT_NAME,
     OPT_ENV,
+    OPT_ENV_WORKER,
+    OPT_ENV_SERVER,
     OPT_ON_LOSS,
     OPT_PLACEMENT,
     OPT_MODE,
+    OPT_WEIGHT,
     OPT_SOCKET,
     OPT_PRIVATE,
     OPT_OUTPUT,
@@ -68,13 +92,21 @@ static const struct option options[] = {
     {"num-workers", required_argument, NULL, 'n'},
     {"num-servers", required_argument, NULL, 's'},
     {"nodes", required_argument, NULL, OPT_NODES},
+    {"hostfile", required_argument, NULL, 'H'},
+    {"host-file", required_argument, NULL, 'H'},
+    {"hosts", required_argument, NULL, OPT_HOSTS},
+    {"tls", required_argument, NULL, OPT_TLS},
+    {"insecure-network", no_argument, NULL, OPT_INSECURE_NETWORK},
+    {"sync-dst-dir", required_argument, NULL, OPT_SYNC_DST_DIR},
     {"launcher", required_argument, NULL, OPT_LAUNCHER},
     {"name", required_argument, NULL, OPT_NAME},
     {"env", required_argument, NULL, OPT_ENV},
-    {"env-worker", required_argument, NULL, OPT_ENV},
+    {"env-worker", required_argument, NULL, OPT_ENV_WORKER},
+    {"env-server", required_argument, NULL, OPT_ENV_SERVER},
     {"on-loss", required_argument, NULL, OPT_ON_LOSS},
     {"placement", required_argument, NULL, OPT_PLACEMENT},
     {"mode", required_argument, NULL, OPT_MODE},
+    {"weight", required_argument, NULL, OPT_WEIGHT},
     {"socket", required_argument, NULL, OPT_SOCKET},
     {"private", no_argument, NULL, OPT_PRIVATE},
     {"output", required_argument, NULL, OPT_OUTPUT},
@@ -141,13 +173,14 @@ static bool parse_one_of(const char *text, const char *what, const char *first,
 
 /* Parses NAME=VALUE, NAME:VALUE of older scripts, or NAME alone, which passes
  * pslaunch's own value. */
-static bool add_env(struct plan *p, const char *text)
+static bool add_variable(struct variables *v, const char *option,
+                         const char *text)
 {
     size_t len = strcspn(text, "=:");
     char *copy;
 
     if (len == 0) {
-        fprintf(stderr, "pslaunch: --env '%s': give NAME=VALUE\n", text);
+        fprintf(stderr, "pslaunch: %s '%s': give NAME=VALUE\n", option, text);
         return false;
     }
     if (text[len] == '\0') {
@@ -162,12 +195,62 @@ static bool add_env(struct plan *p, const char *text)
     } else if (asprintf(&copy, "%.*s=%s", (int)len, text, text + len + 1) < 0) {
         return false;
     }
-    p->env = realloc(p->env, (p->env_count + 2) * sizeof(*p->env));
-    if (p->env == NULL) {
+    v->items = realloc(v->items, (v->count + 2) * sizeof(*v->items));
+    if (v->items == NULL) {
         return false;
     }
-    p->env[p->env_count++] = copy;
-    p->env[p->env_count] = NULL;
+    v->items[v->count++] = copy;
+    v->items[v->count] = NULL;
+    return true;
+}
+
+/* `what` names the option or variable. */
+static bool set_tls(struct plan *p, const char *what, const char *text)
+{
+    static const char *const names[] = {
+        [TLS_AUTO] = "auto", [TLS_ON] = "on", [TLS_OFF] = "off"};
+
+    for (int i = TLS_AUTO; i <= TLS_OFF; i++) {
+        if (strcmp(text, names[i]) == 0) {
+            p->tls = (enum tls_choice)i;
+            return true;
+        }
+    }
+    fprintf(stderr, "pslaunch: %s '%s': give auto, on or off\n", what, text);
+    return false;
+}
+
+static bool set_launcher(struct plan *p, const char *name)
+{
+    if (strcmp(name, "auto") == 0) {
+        p->launcher = NULL;
+        return true;
+    }
+    p->launcher = launcher_find(name);
+    if (p->launcher == NULL) {
+        fprintf(stderr, "pslaunch: --launcher '%s': give auto, %s\n", name,
+                launcher_names());
+        return false;
+    }
+    return true;
+}
+
+static bool set_hosts(struct plan *p, const char *option, const char *text)
+{
+    char error[HOSTS_TEXT_MAX];
+    int rc;
+
+    if (p->hosts.count > 0) {
+        fputs("pslaunch: give one list of hosts, by -H or by --hosts\n",
+              stderr);
+        return false;
+    }
+    rc = strcmp(option, "--hosts") == 0 ? hosts_parse(text, &p->hosts, error)
+                                        : hosts_read(text, &p->hosts, error);
+    if (rc != 0) {
+        fprintf(stderr, "pslaunch: %s: %s\n", option, error);
+        return false;
+    }
     return true;
 }
 
@@ -207,17 +290,9 @@ static const struct {
     const char *instead;
 } foreign_options[] = {
     {"np", "-n N"},
-    {"hostfile", "this host only; else an agent on each host, and "
-                 "--socket"},
-    {"H", "this host only; else an agent on each host, and --socket"},
-    {"host-file", "this host only; else an agent on each host, and "
-                  "--socket"},
-    {"hosts", "this host only; else an agent on each host, and --socket"},
     {"nproc-per-node", "-n N"},
     {"nproc_per_node", "-n N"},
-    {"nnodes", "--nodes N plays N nodes on this host"},
-    {"sync-dst-dir", "nothing is copied on one host"},
-    {"env-server", "servers read no variables of the job"},
+    {"nnodes", "--hosts h1,h2; --nodes N plays N nodes on this host"},
 };
 
 /* Reports an option that getopt_long() does not know or finds ambiguous. */
@@ -239,6 +314,30 @@ static void report_option_error(const char *word)
     fprintf(stderr, "pslaunch: no option %s, or its value is missing\n", word);
 }
 
+/* Options of places. */
+static bool parse_host_option(struct plan *p, int c)
+{
+    switch (c) {
+    case OPT_LAUNCHER:
+        return set_launcher(p, optarg);
+    case 'H':
+        return set_hosts(p, "-H", optarg);
+    case OPT_HOSTS:
+        return set_hosts(p, "--hosts", optarg);
+    case OPT_TLS:
+        return set_tls(p, "--tls", optarg);
+    case OPT_INSECURE_NETWORK:
+        p->network = NETWORK_INSECURE;
+        return true;
+    case OPT_SYNC_DST_DIR:
+        p->sync_dir = optarg;
+        return true;
+    default: /* report_option_error() has named it. */
+        fputs("pslaunch: --help lists the options\n", stderr);
+        return false;
+    }
+}
+
 static bool parse_option(struct plan *p, int c)
 {
     switch (c) {
@@ -248,8 +347,6 @@ static bool parse_option(struct plan *p, int c)
         return parse_count(optarg, "-s", 256, &p->servers);
     case OPT_NODES:
         return parse_count(optarg, "--nodes", 1024, &p->nodes);
-    case OPT_LAUNCHER:
-        return parse_one_of(optarg, "--launcher", "local", "auto");
     case OPT_NAME:
         if (strlen(optarg) == 0 || strlen(optarg) > 64) {
             fprintf(stderr, "pslaunch: --name: 1 to 64 bytes\n");
@@ -258,7 +355,11 @@ static bool parse_option(struct plan *p, int c)
         p->name = optarg;
         return true;
     case OPT_ENV:
-        return add_env(p, optarg);
+        return add_variable(&p->env, "--env", optarg);
+    case OPT_ENV_WORKER:
+        return add_variable(&p->worker_env, "--env-worker", optarg);
+    case OPT_ENV_SERVER:
+        return add_variable(&p->server_env, "--env-server", optarg);
     case OPT_ON_LOSS:
         p->on_loss = optarg;
         return parse_one_of(optarg, "--on-loss", "wait", "fail");
@@ -268,6 +369,8 @@ static bool parse_option(struct plan *p, int c)
     case OPT_MODE:
         p->mode = optarg;
         return check_mode(optarg);
+    case OPT_WEIGHT:
+        return parse_count(optarg, "--weight", PS_JOB_WEIGHT_MAX, &p->weight);
     case OPT_SOCKET:
         p->socket = optarg;
         return true;
@@ -293,9 +396,21 @@ static bool parse_option(struct plan *p, int c)
     case OPT_DRY_RUN:
         p->dry_run = true;
         return true;
-    default: /* report_option_error() has named it. */
-        fputs("pslaunch: --help lists the options\n", stderr);
-        return false;
+    default:
+        return parse_host_option(p, c);
+    }
+}
+
+/* Lets a shell split a command that is one quoted string. */
+static void split_command(struct plan *p)
+{
+    static char shell[] = "/bin/sh";
+    static char option[] = "-c";
+    static char *words[4] = {shell, option};
+
+    if (p->command[1] == NULL && strpbrk(p->command[0], " \t\n") != NULL) {
+        words[2] = p->command[0];
+        p->command = words;
     }
 }
 
@@ -324,12 +439,128 @@ static int check_plan(struct plan *p)
         fputs("pslaunch: no command to run; it goes last, behind --\n", stderr);
         return EXIT_USAGE;
     }
+    split_command(p);
+    return 0;
+}
+
+/* Takes the hosts of an allocation, unless the user names others. */
+static bool take_hosts_variable(struct plan *p)
+{
+    const char *name = p->launcher->hosts_variable;
+
+    return name == NULL || p->hosts.count > 0 || getenv(name) == NULL ||
+           set_hosts(p, "--hosts", getenv(name));
+}
+
+/* Chooses the launcher and the agent. */
+static int check_hosts(struct plan *p)
+{
+    if (p->launcher == NULL) {
+        p->launcher = p->hosts.count > 0 ? &launcher_ssh : &launcher_local;
+    }
+    if (p->hosts.count > 0 && p->nodes > 1) {
+        fputs("pslaunch: --nodes plays nodes on this host; with a list of "
+              "hosts, each is a node\n",
+              stderr);
+        return EXIT_USAGE;
+    }
+    if (!take_hosts_variable(p)) {
+        return EXIT_USAGE;
+    }
+    if ((p->hosts.count > 0) != p->launcher->uses_hosts) {
+        fprintf(stderr, "pslaunch: the launcher %s %s\n", p->launcher->name,
+                p->launcher->uses_hosts
+                    ? "needs hosts: -H FILE, or --hosts h1,h2"
+                    : "is for this host alone, without a list of hosts");
+        return EXIT_USAGE;
+    }
+    if (p->sync_dir != NULL && !p->launcher->uses_hosts) {
+        fputs("pslaunch: --sync-dst-dir: nothing is copied on one host\n",
+              stderr);
+        return EXIT_USAGE;
+    }
     if (p->private_trio) {
         p->socket = NULL;
+    } else if (p->socket == NULL && p->hosts.count == 0 && p->nodes == 1 &&
+               access(default_socket, W_OK) == 0) {
+        p->socket = default_socket;
     }
     if (p->socket != NULL && p->nodes > 1) {
         fputs("pslaunch: --socket is one node: --nodes needs daemons of our "
               "own\n",
+              stderr);
+        return EXIT_USAGE;
+    }
+    return 0;
+}
+
+/* Decides which host runs which process. */
+static int lay_out(struct plan *p)
+{
+    const struct layout_counts n = {
+        .workers = p->workers, .servers = p->servers, .nodes = p->nodes};
+    char error[HOSTS_TEXT_MAX];
+
+    if (p->hosts.count == 0) {
+        layout_local(&n, &p->layout);
+        return 0;
+    }
+    if (layout_hosts(&n, &p->hosts, &p->layout, error) != 0) {
+        fprintf(stderr, "pslaunch: %s\n", error);
+        return EXIT_USAGE;
+    }
+    if (p->servers == 0 && p->socket == NULL && p->layout.node_count > 1) {
+        fprintf(stderr,
+                "pslaunch: -s 0 starts no server, which needs one host for "
+                "all workers, not %u\n",
+                p->layout.node_count);
+        return EXIT_USAGE;
+    }
+    return 0;
+}
+
+/* Refuses options that contradict each other. */
+static int check_tls_options(const struct plan *p)
+{
+    if (p->tls == TLS_ON && p->network == NETWORK_INSECURE) {
+        fputs("pslaunch: --tls on encrypts what --insecure-network leaves "
+              "plain; give one of them\n",
+              stderr);
+        return EXIT_USAGE;
+    }
+    if (p->tls == TLS_ON && p->socket != NULL) {
+        fprintf(stderr,
+                "pslaunch: --tls is for daemons of its own, and the workers "
+                "would use the agent at %s; say --private\n",
+                p->socket);
+        return EXIT_USAGE;
+    }
+    return 0;
+}
+
+/* Chooses whether connections are encrypted. A job on several hosts without
+ * that demands a word of the user. */
+static int check_tls(struct plan *p)
+{
+    const char *given = getenv("PSKV_LAUNCH_TLS");
+    int rc = check_tls_options(p);
+
+    if (rc != 0 || p->socket != NULL) {
+        return rc;
+    }
+    if (p->network == NETWORK_INSECURE && p->launcher->uses_hosts) {
+        p->tls = TLS_OFF;
+    } else if (p->tls == TLS_UNSTATED && given != NULL &&
+               !set_tls(p, "PSKV_LAUNCH_TLS", given)) {
+        return EXIT_USAGE;
+    }
+    if (p->tls == TLS_OFF && p->launcher->uses_hosts &&
+        p->network == NETWORK_UNSTATED) {
+        fputs("pslaunch: without TLS the daemons of a job on several hosts "
+              "accept connections that are neither encrypted nor "
+              "authenticated: every host that reaches their ports can read "
+              "and change the job; leave --tls and PSKV_LAUNCH_TLS at auto, "
+              "or, on a network that you trust, say --insecure-network\n",
               stderr);
         return EXIT_USAGE;
     }
@@ -377,7 +608,7 @@ int plan_parse(int argc, char **argv, struct plan *ret_plan)
             report_option_error(word);
             return EXIT_USAGE;
         }
-        c = getopt_long(argc, argv, "+n:s:hV", options, NULL);
+        c = getopt_long(argc, argv, "+n:s:H:hV", options, NULL);
         if (c == -1) {
             break;
         }
@@ -397,152 +628,31 @@ int plan_parse(int argc, char **argv, struct plan *ret_plan)
         }
     }
     p->command = argv + optind;
-    if (p->socket == NULL && !p->private_trio &&
-        access("/run/pskv/agent.sock", W_OK) == 0 && p->nodes == 1) {
-        p->socket = "/run/pskv/agent.sock";
-    }
     warn_unknown_variables(environ);
-    warn_unknown_variables((char *const *)p->env);
-    return check_plan(p);
+    warn_unknown_variables(p->env.items);
+    warn_unknown_variables(p->worker_env.items);
+    c = check_plan(p);
+    if (c == 0) {
+        c = check_hosts(p);
+    }
+    if (c == 0) {
+        c = lay_out(p);
+    }
+    return c == 0 ? check_tls(p) : c;
 }
 
-uint32_t plan_node_of(const struct plan *p, uint32_t rank)
+bool plan_encrypts(const struct plan *p)
 {
-    return (uint32_t)((uint64_t)rank * p->nodes / p->workers);
+    return p->socket == NULL &&
+           (p->tls == TLS_ON || (p->tls != TLS_OFF && p->launcher->uses_hosts));
 }
 
-uint32_t plan_local_rank(const struct plan *p, uint32_t rank)
+void plan_node_name(const char *prefix, uint32_t number, char ret_name[16])
 {
-    uint32_t first = rank;
-
-    while (first > 0 && plan_node_of(p, first - 1) == plan_node_of(p, rank)) {
-        first--;
-    }
-    return rank - first;
+    snprintf(ret_name, 16, "%s%u", prefix, number % 1000000);
 }
 
-uint32_t plan_local_size(const struct plan *p, uint32_t node)
+bool plan_needs_folder(const struct plan *p)
 {
-    uint32_t n = 0;
-
-    for (uint32_t r = 0; r < p->workers; r++) {
-        n += plan_node_of(p, r) == node;
-    }
-    return n;
-}
-
-/* -------------------------------------------------------------- environment */
-
-struct env {
-    char **items;
-    size_t count;
-    size_t capacity;
-};
-
-static void env_put(struct env *e, char *item)
-{
-    size_t name = strcspn(item, "=") + 1;
-
-    for (size_t i = 0; i < e->count; i++) {
-        if (strncmp(e->items[i], item, name) == 0) {
-            free(e->items[i]);
-            e->items[i] = item;
-            return;
-        }
-    }
-    if (e->count + 1 >= e->capacity) {
-        e->capacity = e->capacity == 0 ? 128 : e->capacity * 2;
-        e->items = realloc(e->items, e->capacity * sizeof(*e->items));
-        if (e->items == NULL) {
-            abort();
-        }
-    }
-    e->items[e->count++] = item;
-    e->items[e->count] = NULL;
-}
-
-static void env_set(struct env *e, const char *name, const char *value)
-{
-    char *item;
-
-    if (asprintf(&item, "%s=%s", name, value) < 0) {
-        abort();
-    }
-    env_put(e, item);
-}
-
-static void env_number(struct env *e, const char *name, uint64_t value)
-{
-    char text[24];
-
-    snprintf(text, sizeof(text), "%llu", (unsigned long long)value);
-    env_set(e, name, text);
-}
-
-static void env_default(struct env *e, const char *name, const char *value)
-{
-    if (getenv(name) == NULL) {
-        env_set(e, name, value);
-    }
-}
-
-char **plan_worker_env(const struct plan *p, uint32_t rank, const char *socket,
-                       uint16_t sched_port)
-{
-    struct env e = {0};
-    uint32_t node = plan_node_of(p, rank);
-
-    for (char **item = environ; *item != NULL; item++) {
-        env_put(&e, strdup(*item));
-    }
-    /* Variables of torch, Open MPI and Horovod. */
-    env_number(&e, "RANK", rank);
-    env_number(&e, "WORLD_SIZE", p->workers);
-    env_number(&e, "LOCAL_RANK", plan_local_rank(p, rank));
-    env_number(&e, "LOCAL_WORLD_SIZE", plan_local_size(p, node));
-    env_number(&e, "GROUP_RANK", node);
-    env_default(&e, "MASTER_ADDR", "127.0.0.1");
-    env_default(&e, "MASTER_PORT", "29500");
-    /* Variables of MXNet. */
-    env_set(&e, "DMLC_ROLE", "worker");
-    env_number(&e, "DMLC_WORKER_ID", rank);
-    env_number(&e, "DMLC_RANK", rank);
-    env_number(&e, "DMLC_TASK_ID", rank);
-    env_number(&e, "DMLC_NUM_WORKER", p->workers);
-    env_number(&e, "DMLC_NUM_SERVER", p->servers);
-    env_set(&e, "DMLC_JOB_CLUSTER", "local");
-    if (sched_port != 0) {
-        env_set(&e, "DMLC_PS_ROOT_URI", "127.0.0.1");
-        env_number(&e, "DMLC_PS_ROOT_PORT", sched_port);
-    }
-    env_set(&e, "PSKV_LAUNCHER", "pslaunch");
-    /* Two ranks report long waits: one of them may be the missing rank. */
-    if (rank < 2 && isatty(STDERR_FILENO) == 1) {
-        env_default(&e, "PSKV_WAIT_NOTES", "30s");
-    }
-    env_set(&e, "PSKV_SOCKET", socket);
-    env_set(&e, "PSKV_JOB", p->name);
-    env_set(&e, "PSKV_ON_LOSS", p->on_loss);
-    if (p->placement != NULL) {
-        env_set(&e, "PSKV_PLACEMENT", p->placement);
-    }
-    if (p->mode != NULL) {
-        env_set(&e, "PSKV_MODE", p->mode);
-    }
-    env_default(&e, "PYTHONUNBUFFERED", "1");
-    if (p->workers > 1) {
-        env_default(&e, "OMP_NUM_THREADS", "1");
-    }
-    for (size_t i = 0; i < p->env_count; i++) {
-        env_put(&e, strdup(p->env[i]));
-    }
-    return e.items;
-}
-
-void plan_free_env(char **env)
-{
-    for (char **item = env; item != NULL && *item != NULL; item++) {
-        free(*item);
-    }
-    free(env);
+    return p->socket == NULL && !p->launcher->uses_hosts && !p->dry_run;
 }

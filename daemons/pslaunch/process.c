@@ -3,7 +3,7 @@
  * own and asks the kernel for SIGKILL when its parent dies; orphaned
  * descendants are reparented to this process, a subreaper, and found by walking
  * /proc. Names and process groups never matter. */
-#include "pslaunch.h"
+#include "pslaunch/process.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -13,6 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 extern char **environ;
@@ -22,34 +25,137 @@ void process_become_subreaper(void)
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
 }
 
-static void exec_child(const struct spawn *s, pid_t parent)
+void process_block_signals(sigset_t *ret_set)
 {
+    sigemptyset(ret_set);
+    sigaddset(ret_set, SIGCHLD);
+    sigaddset(ret_set, SIGINT);
+    sigaddset(ret_set, SIGTERM);
+    sigaddset(ret_set, SIGHUP);
+    sigprocmask(SIG_BLOCK, ret_set, NULL);
+}
+
+int process_open_signals(void)
+{
+    sigset_t set;
+
+    process_block_signals(&set);
+    signal(SIGPIPE, SIG_IGN);
+    return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+/* Pipes of a process before it is started. Even entries are for reading. */
+enum { PIPE_IN, PIPE_OUT, PIPE_ERR, PIPE_READY, PIPE_COUNT };
+
+struct pipes {
+    int fds[PIPE_COUNT][2];
+};
+
+void process_own_path(char *path, size_t cap)
+{
+    ssize_t n = readlink("/proc/self/exe", path, cap - 1);
+
+    path[n > 0 ? n : 0] = '\0';
+}
+
+/* Finds a program of pskv: in the folder of pslaunch if installed, in a sibling
+ * folder in a build tree, else by PATH. */
+static void find_program(const char *name, char *path, size_t cap)
+{
+    char self[512];
+    const char *given = getenv("PSKV_BINDIR");
+    struct stat st;
+    char *slash;
+
+    if (given != NULL) {
+        snprintf(path, cap, "%s/%s", given, name);
+        return;
+    }
+    process_own_path(self, sizeof(self));
+    slash = strrchr(self, '/');
+    if (slash != NULL) {
+        *slash = '\0';
+    }
+    snprintf(path, cap, "%s/%s", self, name);
+    if (access(path, X_OK) == 0 && stat(path, &st) == 0 &&
+        S_ISREG(st.st_mode)) {
+        return;
+    }
+    snprintf(path, cap, "%s/../%s/%s", self, name, name);
+    if (access(path, X_OK) != 0) {
+        snprintf(path, cap, "%s", name); /* Searched in PATH. */
+    }
+}
+
+/* Words of a daemon's command line that process_start() adds. */
+struct daemon_words {
+    char path[600];
+    char ready_fd[16];
+    char credential[40];
+};
+
+/* Returns a copy of the arguments with the daemon's path in front, and the
+ * descriptors behind it; NULL: no memory. The words are borrowed. */
+static char **daemon_argv(const struct spawn *s, int ready_fd,
+                          struct daemon_words *w)
+{
+    static char ready[] = "--ready-fd";
+    static char option[] = "-o";
+    size_t count = 0;
+    size_t n = 0;
+    char **words;
+
+    while (s->argv[count] != NULL) {
+        count++;
+    }
+    words = calloc(count + 5, sizeof(*words));
+    if (words == NULL) {
+        return NULL;
+    }
+    find_program(s->argv[0], w->path, sizeof(w->path));
+    snprintf(w->ready_fd, sizeof(w->ready_fd), "%d", ready_fd);
+    words[n++] = w->path;
+    words[n++] = ready;
+    words[n++] = w->ready_fd;
+    if (s->credential != 0) {
+        snprintf(w->credential, sizeof(w->credential), "security.tls.fd=%d",
+                 s->credential);
+        words[n++] = option;
+        words[n++] = w->credential;
+    }
+    memcpy(words + n, s->argv + 1, (count - 1) * sizeof(*words));
+    return words;
+}
+
+static void exec_child(const struct spawn *s, const struct pipes *p,
+                       pid_t parent)
+{
+    int in = p->fds[PIPE_IN][0];
     sigset_t none;
-    int null;
 
     setsid();
     prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
     if (getppid() != parent) {
         _exit(127); /* The parent died before the prctl(). */
     }
-    null = open("/dev/null", O_RDONLY);
-    if (null >= 0) {
-        dup2(null, STDIN_FILENO);
-        close(null);
+    if (in < 0) {
+        in = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    }
+    if (in >= 0) {
+        dup2(in, STDIN_FILENO);
     }
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     signal(SIGPIPE, SIG_DFL);
     signal(SIGINT, SIG_DFL);
     signal(SIGTERM, SIG_DFL);
-    if (s->out >= 0) {
-        dup2(s->out, STDOUT_FILENO);
+    dup2(p->fds[PIPE_OUT][1], STDOUT_FILENO);
+    dup2(p->fds[PIPE_ERR][1], STDERR_FILENO);
+    if (s->is_daemon) {
+        fcntl(p->fds[PIPE_READY][1], F_SETFD, 0);
     }
-    if (s->err >= 0) {
-        dup2(s->err, STDERR_FILENO);
-    }
-    if (s->keep_open_fd >= 0) {
-        fcntl(s->keep_open_fd, F_SETFD, 0);
+    if (s->credential != 0) {
+        fcntl(s->credential, F_SETFD, 0);
     }
     if (s->env != NULL) {
         environ = s->env;
@@ -60,15 +166,85 @@ static void exec_child(const struct spawn *s, pid_t parent)
     _exit(errno == ENOENT ? 127 : 126);
 }
 
-pid_t process_start(const struct spawn *s)
+static void close_pipes(struct pipes *p)
 {
-    pid_t parent = getpid();
-    pid_t pid = fork();
-
-    if (pid == 0) {
-        exec_child(s, parent);
+    for (int i = 0; i < PIPE_COUNT; i++) {
+        for (int k = 0; k < 2; k++) {
+            if (p->fds[i][k] >= 0) {
+                close(p->fds[i][k]);
+            }
+        }
     }
-    return pid;
+}
+
+static int open_pipes(const struct spawn *s, struct pipes *p)
+{
+    memset(p, 0xff, sizeof(*p)); /* -1 */
+    for (int i = 0; i < PIPE_COUNT; i++) {
+        if ((i == PIPE_IN && !s->has_input) ||
+            (i == PIPE_READY && !s->is_daemon)) {
+            continue;
+        }
+        if (pipe2(p->fds[i], O_CLOEXEC) != 0) {
+            int error = errno;
+
+            close_pipes(p);
+            return error;
+        }
+    }
+    return 0;
+}
+
+/* Returns this side's end of a pipe and leaves the other to close_pipes(). */
+static int take_end(struct pipes *p, int which, int end)
+{
+    int fd = p->fds[which][end];
+
+    p->fds[which][end] = -1;
+    return fd;
+}
+
+int process_start(const struct spawn *s, struct process *ret_process)
+{
+    struct spawn spawn = *s;
+    struct daemon_words words;
+    pid_t parent = getpid();
+    struct pipes p;
+    int error = open_pipes(s, &p);
+    pid_t pid;
+
+    if (error != 0) {
+        return error;
+    }
+    if (s->is_daemon) {
+        spawn.argv = daemon_argv(s, p.fds[PIPE_READY][1], &words);
+    }
+    pid = spawn.argv != NULL ? fork() : -1;
+    if (pid == 0) {
+        exec_child(&spawn, &p, parent);
+    }
+    error = errno;
+    if (pid > 0) {
+        *ret_process = (struct process){
+            .pid = pid,
+            .in = take_end(&p, PIPE_IN, 1),
+            .out = take_end(&p, PIPE_OUT, 0),
+            .err = take_end(&p, PIPE_ERR, 0),
+            .ready = take_end(&p, PIPE_READY, 0),
+        };
+    }
+    if (s->is_daemon) {
+        free((void *)spawn.argv);
+    }
+    close_pipes(&p);
+    return pid > 0 ? 0 : error;
+}
+
+void process_signal_group(pid_t pid, int sig)
+{
+    if (kill(-pid, sig) != 0) {
+        kill(pid, sig); /* It has not come to its setsid(). */
+    }
 }
 
 struct row {
@@ -157,4 +333,12 @@ size_t process_signal_all(int sig)
     }
     free(rows);
     return sent;
+}
+
+void process_kill_all(void)
+{
+    while (process_signal_all(SIGKILL) > 0) {
+        while (waitpid(-1, NULL, WNOHANG) > 0) {
+        }
+    }
 }

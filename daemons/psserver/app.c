@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/pool.h"
 #include "base/str.h"
+#include "common/metrics.h"
 #include "core/server/server.h"
 #include "net/addr.h"
 #include "net/arena.h"
@@ -21,11 +22,12 @@ struct app {
 };
 
 static int open_app(const void *values, const struct ps_daemon_facts *facts,
-                    void **ret_app)
+                    struct ps_daemon_app *ret_app)
 {
     const struct psserver_options *o = values;
     struct app *app = ps_calloc(1, sizeof(*app));
     struct ps_server_options opt = {
+        .facts = facts->process,
         .instance = facts->instance,
         .seed = facts->seed,
         .credit_window = o->window,
@@ -45,7 +47,9 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
         .budget = o->memory, .source = ps_arenas_lazy_source(app->arenas)});
     opt.pool = app->pool;
     app->server = ps_server_new(&opt, facts->now);
-    *ret_app = app;
+    *ret_app = (struct ps_daemon_app){.self = app,
+                                      .machine = ps_server_machine(app->server),
+                                      .arenas = app->arenas};
     return 0;
 }
 
@@ -57,20 +61,6 @@ static void close_app(void *self)
     ps_pool_free(app->pool);
     ps_arenas_free(app->arenas);
     ps_free(app);
-}
-
-static struct ps_machine app_machine(void *self)
-{
-    struct app *app = self;
-
-    return ps_server_machine(app->server);
-}
-
-static struct ps_arenas *app_arenas(void *self)
-{
-    struct app *app = self;
-
-    return app->arenas;
 }
 
 static bool app_is_ready(const void *self)
@@ -102,6 +92,34 @@ static void log_state(const void *self)
            s.resent, s.waiting_requests, s.refused_parts,
            ps_server_residue(app->server), ps_pool_used(app->pool),
            ps_pool_peak(app->pool));
+}
+
+static void add_metrics(const void *self, struct ps_metrics *m)
+{
+    const struct app *app = self;
+    struct ps_server_stats s;
+
+    ps_server_stats(app->server, &s);
+    ps_metric_counter(m, "rounds_total", "Committed rounds of partitions.",
+                      s.rounds);
+    ps_metric_counter(m, "push_bytes_total", "Tensor bytes received.",
+                      s.bytes_in);
+    ps_metric_counter(m, "pull_bytes_total", "Tensor bytes sent.", s.bytes_out);
+    ps_metric_gauge(m, "store_bytes", "Values and optimizer states.",
+                    s.stored_bytes);
+    ps_metric_gauge(m, "unmerged_bytes",
+                    "Contributions that wait for the others of their round.",
+                    s.unmerged_bytes);
+    ps_metric_counter(m, "resent_messages_total",
+                      "Messages that were sent again.", s.resent);
+    ps_metric_gauge(m, "waiting_requests", "Waiting pulls and open rounds.",
+                    s.waiting_requests);
+    ps_metric_counter(m, "refused_partitions_total",
+                      "Partitions refused for lack of memory.",
+                      s.refused_parts);
+    ps_metric_gauge(m, "tensor_memory_bytes",
+                    "Memory for values, states and payloads.",
+                    ps_pool_used(app->pool));
 }
 
 static bool advertised_host(const void *values, char *out, size_t cap)
@@ -169,8 +187,9 @@ static bool check_options(const void *values, const struct ps_options *o,
         ps_str_addf(report,
                     ": scheduler.address: %s is another host, and agents "
                     "would be told to reach this server at %s; set "
-                    "listen.address to an address of this host, and "
-                    "security.insecure to true\n",
+                    "listen.address to an address of this host, with a "
+                    "certificate (security.tls.directory) or "
+                    "security.insecure\n",
                     p->scheduler.address, host);
         return false;
     }
@@ -182,8 +201,9 @@ static bool check_options(const void *values, const struct ps_options *o,
         ps_options_where(o, path, report);
         ps_str_addf(report,
                     ": %s: agents are told to reach this server at %s, and it "
-                    "listens on %s alone; set listen.address to %s, and "
-                    "security.insecure to true\n",
+                    "listens on %s alone; set listen.address to %s, with a "
+                    "certificate (security.tls.directory) or "
+                    "security.insecure\n",
                     path, host, p->listen.address, host);
         return false;
     }
@@ -214,10 +234,9 @@ const struct ps_daemon_spec psserver_spec = {
     .threads = compute_threads,
     .open = open_app,
     .close = close_app,
-    .machine = app_machine,
-    .arenas = app_arenas,
     .ready = app_is_ready,
     .residue = report_residue,
     .dump = log_state,
+    .metrics = add_metrics,
     .shutdown_last = true,
 };

@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/pool.h"
 #include "base/str.h"
+#include "common/metrics.h"
 #include "core/agent/agent.h"
 #include "net/arena.h"
 #include "proto/ring.h"
@@ -108,11 +109,12 @@ static void set_limits(const struct psagent_options *o,
 }
 
 static int open_app(const void *values, const struct ps_daemon_facts *facts,
-                    void **ret_app)
+                    struct ps_daemon_app *ret_app)
 {
     const struct psagent_options *o = values;
     struct app *app = ps_calloc(1, sizeof(*app));
     struct ps_agent_options opt = {
+        .facts = facts->process,
         .instance = facts->instance,
         .seed = facts->seed,
         .dial_backoff_min = o->scheduler.retry_first,
@@ -139,7 +141,9 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
     opt.residual_segment_new = new_residual_segment;
     opt.residual_log_max = o->memory;
     app->agent = ps_agent_new(&opt, facts->now);
-    *ret_app = app;
+    *ret_app = (struct ps_daemon_app){.self = app,
+                                      .machine = ps_agent_machine(app->agent),
+                                      .arenas = app->arenas};
     return 0;
 }
 
@@ -151,20 +155,6 @@ static void close_app(void *self)
     ps_pool_free(app->scratch_pool);
     ps_arenas_free(app->arenas);
     ps_free(app);
-}
-
-static struct ps_machine app_machine(void *self)
-{
-    struct app *app = self;
-
-    return ps_agent_machine(app->agent);
-}
-
-static struct ps_arenas *app_arenas(void *self)
-{
-    struct app *app = self;
-
-    return app->arenas;
 }
 
 static bool app_is_ready(const void *self)
@@ -196,14 +186,42 @@ static void log_state(const void *self)
            ps_pool_used(app->scratch_pool));
 }
 
-static const char *socket_path(const void *values, unsigned *ret_mode,
-                               uint32_t *ret_max)
+static void add_metrics(const void *self, struct ps_metrics *m)
+{
+    const struct app *app = self;
+    struct ps_agent_stats s;
+
+    ps_agent_stats(app->agent, &s);
+    ps_metric_gauge(m, "sessions", "Training processes of this node.",
+                    s.sessions);
+    ps_metric_counter(m, "rounds_total", "Committed rounds of partitions.",
+                      s.rounds);
+    ps_metric_counter(m, "push_bytes_total", "Tensor bytes to servers.",
+                      s.bytes_out);
+    ps_metric_counter(m, "pull_bytes_total", "Tensor bytes from servers.",
+                      s.bytes_in);
+    ps_metric_counter(m, "summed_bytes_total", "Bytes read by local sums.",
+                      s.bytes_summed);
+    ps_metric_counter(m, "resent_messages_total",
+                      "Messages that were sent again.", s.resent);
+    ps_metric_gauge(m, "pending_operations",
+                    "Operations of training processes in progress.",
+                    s.pending_ops);
+    ps_metric_gauge(m, "sum_memory_bytes", "Memory for local sums.",
+                    ps_pool_used(app->scratch_pool));
+}
+
+static struct ps_daemon_socket client_socket(const void *values)
 {
     const struct psagent_options *o = values;
 
-    *ret_mode = o->mode;
-    *ret_max = (uint32_t)o->max_clients + PS_LOCAL_SPARE;
-    return o->socket;
+    return (struct ps_daemon_socket){.path = o->socket,
+                                     .group = o->group,
+                                     .mode = o->mode,
+                                     .max = (uint32_t)o->max_clients +
+                                            PS_LOCAL_SPARE,
+                                     .path_option = "client.socket",
+                                     .group_option = "client.group"};
 }
 
 static uint64_t liveness_port(const void *values)
@@ -240,14 +258,13 @@ const struct ps_daemon_spec psagent_spec = {
     .port = 9156, /* Behind those of psserver. */
     .port_count = 64,
     .liveness_port = liveness_port,
-    .socket = socket_path,
+    .socket = client_socket,
     .link_connections = subflow_option,
     .threads = compute_threads,
     .open = open_app,
     .close = close_app,
-    .machine = app_machine,
-    .arenas = app_arenas,
     .ready = app_is_ready,
     .residue = report_residue,
     .dump = log_state,
+    .metrics = add_metrics,
 };

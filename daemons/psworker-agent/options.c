@@ -33,6 +33,14 @@ static const struct ps_option rows[] = {
      .offset = AT(mode),
      .help = "Permissions of the socket, which decide which users may train "
              "here."},
+    {.path = "client.group",
+     .text = "",
+     .type = PS_OPTION_STRING,
+     .max = PS_NAME_MAX,
+     .check = ps_option_check_name,
+     .offset = AT(group),
+     .help = "Group of the socket, by name or number, of which the daemon's "
+             "user must be a member; null is the daemon's own."},
     {.path = "client.max_clients",
      .text = "256",
      .type = PS_OPTION_U64,

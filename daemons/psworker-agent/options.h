@@ -11,6 +11,7 @@ struct psagent_options {
     struct ps_key_limits key_limits;
     const char *socket;
     unsigned mode;
+    const char *group;      /* "": that of the process. */
     uint64_t liveness_port; /* Or PS_LISTEN_PORT_AUTO. */
     uint64_t max_clients;
     int threads; /* Compute threads; 0: one for each processor. */

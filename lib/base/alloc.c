@@ -217,7 +217,12 @@ uint64_t ps_alloc_bytes(void)
 
 uint64_t ps_alloc_peak(void)
 {
-    uint64_t most = thread_peak > 0 ? (uint64_t)thread_peak : 0;
+    return thread_peak > 0 ? (uint64_t)thread_peak : 0;
+}
+
+uint64_t ps_alloc_take_peak(void)
+{
+    uint64_t most = ps_alloc_peak();
 
     thread_peak = thread_bytes;
     return most;

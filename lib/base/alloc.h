@@ -21,10 +21,13 @@ char *ps_strdup(const char *s) __attribute__((malloc, returns_nonnull));
 void ps_free(void *p);
 /* Bytes that an allocation takes, the allocator's header included. NULL: 0. */
 size_t ps_alloc_size(const void *p);
-/* Bytes of all allocations of this thread, and their peak since the last call.
- * An estimate where threads free memory of other threads. */
+/* Bytes of all allocations of this thread, and their peak since the last
+ * ps_alloc_take_peak(). An estimate where threads free memory of other
+ * threads. */
 uint64_t ps_alloc_bytes(void);
 uint64_t ps_alloc_peak(void);
+/* Returns the peak, and begins another. */
+uint64_t ps_alloc_take_peak(void);
 /* Allocates a reserve of `size` bytes, of which a thirtieth is touched: the
  * first allocation that fails frees it and is tried again. The daemon then
  * frees memory by eviction and allocates a new reserve. False: no memory for

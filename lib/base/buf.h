@@ -13,7 +13,7 @@ struct ps_buf {
     uint32_t refs;
     /* Number that the owner of the memory assigns, such as an arena's. */
     uint32_t tag;
-    uint64_t offset; /* Of `data` from the beginning of that memory. */
+    uint64_t offset; /* Offset of `data` from the beginning of that memory. */
     /* Called at the last unref; also frees `b`. */
     void (*release)(struct ps_buf *b);
     void *ctx;

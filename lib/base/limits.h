@@ -2,10 +2,11 @@
 /* All fixed limits, with the reason of each and the effect of exceeding it. */
 #pragma once
 
-/* Header bytes of one frame: enough for a job_state of 1,024 slots and 4,096
- * ranks. Each message has its own maximum (ps_msg_header_max), mostly far
- * below; a longer header closes the connection before any of it is read. */
-#define PS_HEADER_MAX              (256u * 1024u)
+/* Header bytes of one frame: enough for a job_state of 1,024 slots, 4,096 ranks
+ * and 2,048 multipliers. Each message has its own maximum (ps_msg_header_max),
+ * mostly far below; a longer header closes the connection before any of it is
+ * read. */
+#define PS_HEADER_MAX              (384u * 1024u)
 /* Payload bytes of one frame: the largest partition. A longer payload closes
  * the connection. */
 #define PS_PAYLOAD_MAX             (64ull * 1024u * 1024u)
@@ -30,7 +31,17 @@
 /* Nanoseconds (7 days) that a job may take to become complete; a longer
  * time-out is refused, because waiting ranks hold slots of their nodes. */
 #define PS_START_TIMEOUT_MAX       (7ull * 86400u * 1000000000u)
+/* Weight of a job where it competes with others: that of a job that gives none,
+ * and the largest; a larger one is refused. */
+#define PS_JOB_WEIGHT_DEFAULT      100u
+#define PS_JOB_WEIGHT_MAX          1000u
 #define PS_SERVERS_MAX             256u
+/* Events that a server keeps of a job's recording, 56 bytes each; more replace
+ * the oldest. Some hundreds of rounds of a small model, a few of a large
+ * one. */
+#define PS_PROFILE_EVENTS_MAX      32768u
+/* Events in one message. */
+#define PS_PROFILE_READ_MAX        1024u
 /* Live jobs, groups of ranks included; further ones are refused. */
 #define PS_JOBS_MAX                1024u
 /* Lost ranks of one job that psctl status lists by number. */
@@ -118,6 +129,16 @@
 /* Of these, connections of one user, except root and the scheduler's own user:
  * one user cannot block the tools of others. */
 #define PS_CONTROL_USER_MAX        32u
+/* Users that control.operators names. */
+#define PS_OPERATORS_MAX           64u
+/* Tokens of all users that have not expired, and of one user, who cannot use up
+ * those of others; a check goes through the list. */
+#define PS_TOKENS_MAX              4096u
+#define PS_TOKENS_USER_MAX         256u
+/* Seconds: longer ones would outlive the reason for which they were issued. */
+#define PS_TOKEN_VALID_MAX         (366u * 86400u)
+/* Bytes of a token's text; it has fewer (crypto/token.h). */
+#define PS_TOKEN_TEXT_MAX          400u
 #define PS_TEXT_MAX                512u
 /* Push bytes of a job that an agent may send before the first credit of the
  * server; every server's window is at least this. */

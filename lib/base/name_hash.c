@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/name_hash.h"
 
+#include "base/fnv1a.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
@@ -33,27 +35,20 @@ static uint8_t kind_letter(enum ps_key_kind kind)
     }
 }
 
-static uint64_t add_byte(uint64_t h, uint8_t byte)
-{
-    return (h ^ byte) * 0x100000001b3u; /* FNV-1a. */
-}
-
 uint64_t ps_name_hash(enum ps_key_kind kind, const char *name)
 {
-    uint64_t h = add_byte(0xcbf29ce484222325u, kind_letter(kind));
+    uint64_t h = ps_fnv1a_64_add(PS_FNV1A_64, kind_letter(kind));
 
-    h = add_byte(h, ':');
-    for (const char *at = name; *at != '\0'; at++) {
-        h = add_byte(h, (uint8_t)*at);
-    }
+    h = ps_fnv1a_64_add(h, ':');
+    h = ps_fnv1a_64(h, name, strlen(name));
     h ^= h >> 32; /* The upper bits of FNV-1a are mixed better. */
     h &= ~(uint64_t)1;
     return (h != 0 ? h : 2) | (is_norm_exempt(name) ? 1u : 0u);
 }
 
-uint64_t ps_name_hash_slot(uint64_t seed, uint64_t label, uint32_t index)
+uint64_t ps_name_hash_slot(uint64_t seed, uint64_t name_hash, uint32_t index)
 {
-    uint64_t h = (label ^ seed) * 0x9e3779b97f4a7c15u;
+    uint64_t h = (name_hash ^ seed) * 0x9e3779b97f4a7c15u;
 
     h = (h ^ h >> 32 ^ index) * 0xd6e8feb86659fd93u;
     return h ^ h >> 32;

@@ -13,6 +13,6 @@
  * random numbers by it, and the residual log stores it. */
 uint64_t ps_name_hash(enum ps_key_kind kind, const char *name);
 
-/* Hash of one partition of the key with name hash `label`, for maps. The seed
+/* Hash of one partition of the key with name hash `name_hash`, for maps. The seed
  * keeps peers from choosing names with equal hashes. */
-uint64_t ps_name_hash_slot(uint64_t seed, uint64_t label, uint32_t index);
+uint64_t ps_name_hash_slot(uint64_t seed, uint64_t name_hash, uint32_t index);

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* From 2^-1088 to 2^1024, and 2^64 times that. */
+/* Digits for values from 2^-1088 to 2^1024, and for 2^64 of them. */
 #define PS_SQUARE_SUM_DIGITS 68u
 
 struct ps_square_sum {

@@ -12,8 +12,9 @@ const char *const ps_variables[] = {
     "PSKV_CLOSE_TIMEOUT",
     "PSKV_CONNECT_TIMEOUT",
     "PSKV_JOB",
-    "PSKV_LAUNCHER", /* Set by pslaunch, which has checked these names. */
-    "PSKV_LIBRARY",  /* Python: path of the library. */
+    "PSKV_LAUNCHER",   /* Set by pslaunch, which has checked these names. */
+    "PSKV_LAUNCH_TLS", /* pslaunch: --tls. */
+    "PSKV_LIBRARY",    /* Python: path of the library. */
     "PSKV_MODE",
     "PSKV_NUM_SERVERS",
     "PSKV_NUM_WORKERS",
@@ -26,9 +27,14 @@ const char *const ps_variables[] = {
     "PSKV_SCHED", /* psctl: address of the scheduler. */
     "PSKV_SOCKET",
     "PSKV_SPIN",
+    "PSKV_SSH", /* pslaunch: command in place of ssh. */
     "PSKV_STALENESS",
     "PSKV_START_TIMEOUT",
+    "PSKV_TLS", /* psctl: folder of a certificate. */
+    "PSKV_TOKEN_FD",
+    "PSKV_TOKEN_FILE",
     "PSKV_WAIT_NOTES",
+    "PSKV_WEIGHT",
     NULL,
 };
 

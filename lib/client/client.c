@@ -28,6 +28,7 @@
 #include <unistd.h>
 
 #include "base/str.h"
+#include "base/token_text.h"
 
 /* The agent names the missing ranks when start_timeout is over; this side gives
  * up only if the agent sends nothing for this much longer. */
@@ -157,6 +158,7 @@ static void free_client(struct psc_client *c, bool child)
     key_free_all(c);
     arena_free_all(c);
     free((char *)(uintptr_t)c->options.socket);
+    free((char *)(uintptr_t)c->options.token_file);
     free(c->optimizer);
     free((char *)(uintptr_t)c->options.job);
     ps_shm_fini(&c->shm);
@@ -184,11 +186,22 @@ static void free_client(struct psc_client *c, bool child)
 static int copy_options(struct psc_client *c, const struct psc_options *o,
                         char *err, size_t err_size)
 {
+    char text[256];
+    struct ps_str why;
+    int rc;
+
+    ps_str_init(&why, text, sizeof(text));
+    rc = ps_token_text_read(o->token_file, NULL, c->token, &why);
+    if (rc != 0) {
+        return client_open_error(err, err_size, rc, "%s", text);
+    }
     c->options = *o;
     c->options.socket = strdup(o->socket != NULL ? o->socket
                                                  : PSC_DEFAULT_SOCKET);
     c->options.job = strdup(o->job);
-    if (c->options.socket == NULL || c->options.job == NULL) {
+    c->options.token_file = strdup(o->token_file != NULL ? o->token_file : "");
+    if (c->options.socket == NULL || c->options.job == NULL ||
+        c->options.token_file == NULL) {
         return client_open_error(err, err_size, PSC_E_NOMEM, "%s",
                                  ps_strerror(PS_E_NOMEM));
     }
@@ -300,7 +313,7 @@ static void leave_locked(struct psc_client *c)
         }
     } while (lost && client_ms_until(deadline) > 0);
     client_fail(c, PSC_E_CLOSED, "this worker has left the job");
-    client_settle(c);
+    client_reap_ops(c);
 }
 
 int psc_leave(struct psc_client *c)
@@ -336,7 +349,7 @@ void psc_close(struct psc_client *c)
     free_client(c, false);
 }
 
-/* ------------------------------------------------------------------ asking */
+/* ------------------------------------------------------ identity, statistics */
 
 int psc_rank(const struct psc_client *c)
 {

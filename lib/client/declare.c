@@ -57,24 +57,26 @@ static int name_hash_of(struct psc_client *c, const struct psc_key_tuning *k,
     return rc;
 }
 
-/* Makes the tunings, sorted by name_hash; the caller frees them. */
-static int make_tunings(struct psc_client *c, const struct psc_optimizer *d,
+/* Makes the tunings, sorted by name_hash, for rounds from `round` on; the
+ * caller frees them. */
+static int make_tunings(struct psc_client *c, const struct psc_key_tuning *keys,
+                        uint32_t count, uint64_t round,
                         struct ps_rec_tuning **ret)
 {
     struct ps_rec_tuning *list;
 
-    if (d->key_count > TUNINGS_MAX) {
+    if (count > TUNINGS_MAX) {
         return client_error(c, PSC_E_INVAL,
                             "multipliers are given for %u keys, and there "
                             "may be at most %u that differ from 1",
-                            d->key_count, TUNINGS_MAX);
+                            count, TUNINGS_MAX);
     }
-    list = calloc(d->key_count + 1, sizeof(*list));
+    list = calloc(count + 1, sizeof(*list));
     if (list == NULL) {
         return client_error(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
     }
-    for (uint32_t i = 0; i < d->key_count; i++) {
-        const struct psc_key_tuning *k = &d->keys[i];
+    for (uint32_t i = 0; i < count; i++) {
+        const struct psc_key_tuning *k = &keys[i];
         int rc = name_hash_of(c, k, &list[i].name_hash);
 
         if (rc != 0) {
@@ -85,9 +87,10 @@ static int make_tunings(struct psc_client *c, const struct psc_optimizer *d,
         list[i].wd_mult = k->wd_mult;
         list[i].norm_exempt = (list[i].name_hash & 1) != 0 ||
                               (k->flags & PSC_TUNING_PLAIN) != 0;
+        list[i].round = round;
     }
-    if (d->key_count > 1) {
-        qsort(list, d->key_count, sizeof(*list), compare_name_hash);
+    if (count > 1) {
+        qsort(list, count, sizeof(*list), compare_name_hash);
     }
     *ret = list;
     return 0;
@@ -103,7 +106,7 @@ static int start_optimizer(struct psc_client *c, const struct psc_optimizer *d,
     int rc = copy_params(c, d->params, d->param_count, copies);
 
     if (rc == 0) {
-        rc = make_tunings(c, d, &tunings);
+        rc = make_tunings(c, d->keys, d->key_count, 0, &tunings);
     }
     if (rc != 0) {
         return rc;
@@ -196,22 +199,36 @@ static uint64_t newest_round(const struct psc_client *c)
     return newest;
 }
 
-static int start_change(struct psc_client *c, const char *name, double value,
-                        uint64_t round, const struct psc_op_options *o,
-                        struct psc_op **ret_op)
+/* The round from which a change holds: `round`, or for 0 the next one of this
+ * worker. PSC_E_INVAL: it has begun. */
+static int round_of_change(struct psc_client *c, const char *what,
+                           uint64_t round, uint64_t *ret)
 {
     const uint64_t newest = newest_round(c);
-    struct ps_msg m = {.code = PS_MSG_L_OPTIMIZER_CHANGE};
 
     if (round != 0 && round <= newest) {
         return client_error(c, PSC_E_INVAL,
                             "%s cannot change at round %" PRIu64
                             ": this worker has begun round %" PRIu64
                             " already; give a later one, or 0 for the next",
-                            name, round, newest);
+                            what, round, newest);
     }
-    m.l_optimizer_change = (struct ps_msg_l_optimizer_change){
-        .name = name, .value = value, .round = round != 0 ? round : newest + 1};
+    *ret = round != 0 ? round : newest + 1;
+    return 0;
+}
+
+static int start_change(struct psc_client *c, const char *name, double value,
+                        uint64_t round, const struct psc_op_options *o,
+                        struct psc_op **ret_op)
+{
+    struct ps_msg m = {.code = PS_MSG_L_OPTIMIZER_CHANGE};
+    int rc = round_of_change(c, name, round, &m.l_optimizer_change.round);
+
+    if (rc != 0) {
+        return rc;
+    }
+    m.l_optimizer_change.name = name;
+    m.l_optimizer_change.value = value;
     return op_start_plain(c, OP_CHANGE, &m, &m.l_optimizer_change.op_id, o,
                           ret_op);
 }
@@ -234,6 +251,49 @@ int psc_set(struct psc_client *c, const char *name, double value,
 {
     struct psc_op *op = NULL;
     int rc = psc_set_start(c, name, value, round, NULL, &op);
+
+    return op_finish(op, rc);
+}
+
+static int start_tuning(struct psc_client *c, const struct psc_key_tuning *keys,
+                        uint32_t key_count, uint64_t round,
+                        const struct psc_op_options *o, struct psc_op **ret_op)
+{
+    struct ps_rec_tuning *tunings = NULL;
+    struct ps_msg m = {.code = PS_MSG_L_OPTIMIZER_TUNE};
+    int rc = round_of_change(c, "multipliers", round, &round);
+
+    if (rc == 0) {
+        rc = make_tunings(c, keys, key_count, round, &tunings);
+    }
+    if (rc != 0) {
+        return rc;
+    }
+    m.l_optimizer_tune.tunings = tunings;
+    m.l_optimizer_tune.tunings_count = key_count;
+    rc = op_start_plain(c, OP_CHANGE, &m, &m.l_optimizer_tune.op_id, o, ret_op);
+    free(tunings);
+    return rc;
+}
+
+int psc_tune_start(struct psc_client *c, const struct psc_key_tuning *keys,
+                   uint32_t key_count, uint64_t round,
+                   const struct psc_op_options *o, struct psc_op **ret_op)
+{
+    int rc = client_enter(c);
+
+    if (rc == 0) {
+        rc = start_tuning(c, keys, key_count, round, o, ret_op);
+        client_leave(c);
+    }
+    return rc;
+}
+
+int psc_tune(struct psc_client *c, const struct psc_key_tuning *keys,
+             uint32_t key_count, uint64_t round)
+{
+    struct psc_op *op = NULL;
+    int rc = psc_tune_start(c, keys, key_count, round, NULL, &op);
 
     return op_finish(op, rc);
 }

@@ -3,7 +3,7 @@
 #include "client/op.h"
 #include "client/state.h"
 
-void client_settle(struct psc_client *c)
+void client_reap_ops(struct psc_client *c)
 {
     if (c->has_unended_ops) {
         c->has_unended_ops = false;
@@ -23,6 +23,6 @@ int client_enter(struct psc_client *c)
 
 void client_leave(struct psc_client *c)
 {
-    client_settle(c);
+    client_reap_ops(c);
     pthread_mutex_unlock(&c->lock);
 }

@@ -9,9 +9,9 @@ struct psc_client;
 /* Locks the client. PSC_E_FORKED in a forked child, where the mutex may be
  * locked for ever. */
 PS_MUST_USE int client_enter(struct psc_client *c);
-/* Settles and unlocks the client. */
+/* Calls client_reap_ops() and unlocks the client. */
 void client_leave(struct psc_client *c);
 /* Ends the operations of a client that has failed, and frees those on
  * deferred_free. Called before the mutex is released or a wait goes on, by a
  * caller that holds no operation without handle. Locked. */
-void client_settle(struct psc_client *c);
+void client_reap_ops(struct psc_client *c);

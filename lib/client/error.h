@@ -10,7 +10,7 @@ struct psc_client;
 /* Sets the detail and returns `rc`. Locked. */
 int client_error(struct psc_client *c, int rc, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* Fails the client: every operation ends with `rc`, in client_settle(). The
+/* Fails the client: every operation ends with `rc`, in client_reap_ops(). The
  * first failure stays. Locked. */
 void client_fail(struct psc_client *c, int rc, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));

@@ -10,22 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/fnv1a.h"
 #include "base/str.h"
-
-static uint64_t hash_bytes(uint64_t h, const void *data, size_t size)
-{
-    const uint8_t *p = data;
-
-    for (size_t i = 0; i < size; i++) {
-        h = (h ^ p[i]) * 1099511628211ull;
-    }
-    return h;
-}
 
 /* Writes "job/name"; with a hash in place of a name that is too long. */
 static void name_of_job(const char *job, const char *name, char *text)
 {
-    uint64_t h = 14695981039346656037ull;
+    uint64_t h = PS_FNV1A_64;
     struct ps_str s;
 
     ps_str_init(&s, text, PS_NAME_MAX + 1);
@@ -33,8 +24,8 @@ static void name_of_job(const char *job, const char *name, char *text)
         ps_str_addf(&s, "%s/%s", job, name);
         return;
     }
-    h = hash_bytes(h, job, strlen(job) + 1);
-    h = hash_bytes(h, name, strlen(name));
+    h = ps_fnv1a_64(h, job, strlen(job) + 1);
+    h = ps_fnv1a_64(h, name, strlen(name));
     ps_str_addf(&s, "%.20s/%.20s#%016llx", job, name, (unsigned long long)h);
 }
 
@@ -117,8 +108,8 @@ int psc_group_open(struct psc_client *c, const char *name,
         return rc;
     }
     if (ranks != NULL) {
-        group->id.group_hash = hash_bytes(14695981039346656037ull, ranks,
-                                          count * sizeof(*ranks));
+        group->id.group_hash = ps_fnv1a_64(PS_FNV1A_64, ranks,
+                                           count * sizeof(*ranks));
     }
     *ret_group = group;
     return 0;

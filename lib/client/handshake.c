@@ -72,7 +72,9 @@ void handshake_hello(const struct psc_client *c, struct ps_msg *ret_msg)
             .big_array_bound = o->big_array_bound,
             .partition_bytes = o->partition_bytes,
             .start_timeout_ns = PS_MILLIS(o->start_timeout_ms),
+            .weight = o->weight,
             .holds_segments = options_allow_reattach(o),
+            .token = c->token,
         }};
 }
 

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "base/dtype.h"
+#include "base/fnv1a.h"
 #include "base/num.h"
 
 #define DIMS_MAX      16u
@@ -26,11 +27,9 @@
 static struct key **bucket_of(const struct psc_client *c, enum ps_key_kind kind,
                               const char *name)
 {
-    uint32_t h = (2166136261u ^ kind) * 16777619u; /* FNV-1a. */
+    uint32_t h = ps_fnv1a_32_add(PS_FNV1A_32, kind);
 
-    for (; *name != '\0'; name++) {
-        h = (h ^ (uint8_t)*name) * 16777619u;
-    }
+    h = ps_fnv1a_32(h, name, strlen(name));
     return &c->keys.buckets[h & (c->keys.bucket_count - 1)];
 }
 

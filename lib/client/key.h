@@ -19,12 +19,12 @@ struct psc_op;
 struct key_request {
     enum ps_key_kind kind;
     const char *name;
-    int64_t mxnet_key; /* -1: none, the key is not an integer key. */
+    int64_t mxnet_key; /* Number of an integer key; -1: another kind. */
     uint32_t dtype;
     uint32_t ndim;
     const uint64_t *shape;
     uint32_t row_width; /* Elements of a row; 0: a dense key. */
-    uint8_t if_absent;  /* enum ps_find */
+    uint8_t if_absent;  /* enum ps_if_absent */
     uint64_t count;
     uint64_t bytes;
 };

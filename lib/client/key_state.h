@@ -24,7 +24,7 @@ struct key {
     /* Dimensions of `shape`, declared again to the next agent. */
     uint32_t ndim;
     uint64_t *shape;
-    uint8_t if_absent; /* enum ps_find */
+    uint8_t if_absent; /* enum ps_if_absent */
     /* No rounds: results arrive in the operation's block. */
     bool is_async;
     bool is_ready;

@@ -7,6 +7,7 @@
 #include "client/op.h"
 #include "client/op_copy.h"
 #include "client/op_queue.h"
+#include "client/profile_answer.h"
 #include "client/reattach.h"
 #include "client/state.h"
 
@@ -98,6 +99,9 @@ static void accept_message(struct psc_client *c, const struct ps_msg *m, int fd)
     case PS_MSG_L_KEY_INFO:
         accept_key_info(c, &m->l_key_info);
         break;
+    case PS_MSG_L_PROFILE_EVENTS:
+        profile_accept_events(c, &m->l_profile_events);
+        break;
     case PS_MSG_L_STALL_REPLY:
         accept_stall_answer(c, &m->l_stall_reply);
         break;
@@ -126,6 +130,8 @@ void client_accept_messages(struct psc_client *c)
             return;
         }
         if (rc != 0) {
+            /* PSC_E_PERM and PSC_E_TOOBIG would blame the program. */
+            rc = rc == PS_E_VERSION || rc == PS_E_NOMEM ? rc : PS_E_PROTO;
             client_fail(c, rc, "malformed frame from the agent: %s",
                         ps_strerror(rc));
             return;

@@ -40,6 +40,7 @@ static const struct {
     [OP_STATE] = {"copy of the optimizer's state", 0},
     [OP_CHANGE] = {"change of the optimizer", 0},
     [OP_COMPRESSION] = {"compression", 0},
+    [OP_PROFILE] = {"recording of the servers", 0},
     [OP_KEY] = {"declaration", 0},
     [OP_COLL] = {"collective", 0},
     [OP_SKIP] = {"pass", PS_OP_SKIP},
@@ -303,6 +304,7 @@ void op_free(struct psc_op *op)
         arena_drop(op->client, op->result.arena);
     }
     free(op->job_request);
+    free(op->profile);
     free(op->result.row_index);
     free(op->text);
     if (op->client->ops.spare_count == SPARE_OPS) {

@@ -38,6 +38,7 @@ static void assign_round(struct psc_op *op)
     case OP_CHANGE:
     case OP_STATE:
     case OP_COMPRESSION:
+    case OP_PROFILE:
     case OP_KEY:
     case OP_COLL:
         op->round = 0;

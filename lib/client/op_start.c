@@ -65,6 +65,7 @@ static bool contributes_array(const struct psc_op *op)
     case OP_CHANGE:
     case OP_STATE:
     case OP_COMPRESSION:
+    case OP_PROFILE:
     case OP_KEY:
     case OP_COLL:
     case OP_SKIP:

@@ -22,6 +22,7 @@ struct key;
 struct coll;
 struct arena;
 struct job_request;
+struct profile_answer;
 
 enum op_kind {
     OP_INIT,
@@ -36,6 +37,7 @@ enum op_kind {
     OP_CHANGE,
     OP_STATE,
     OP_COMPRESSION,
+    OP_PROFILE,
     OP_KEY,
     OP_COLL, /* Consists of sub-operations, see coll/; no key, never sent. */
     OP_SKIP, /* Round skipped by a joined rank, see coll/join_rounds.c. */
@@ -58,7 +60,7 @@ struct op_hooks {
     /* The operation is DONE, and its result in place. */
     void (*on_ended)(struct psc_op *op);
 
-    /* Of a sub-operation. True if its result is copied. */
+    /* For sub-operations: true if the result is copied. */
     bool (*wants_result)(const struct psc_op *op);
     /* True if the result may be copied while it arrives. */
     bool (*may_copy_progress)(const struct psc_op *op);
@@ -66,7 +68,7 @@ struct op_hooks {
      * ended. Not locked. */
     void (*copy_result)(struct psc_op *op, const void *from);
 
-    /* Of a collective, whose kind is OP_COLL. */
+    /* For collectives, whose kind is OP_COLL. */
     void (*name)(const struct psc_op *op, char *text, size_t size);
     /* Frees what it consists of. */
     void (*fini)(struct psc_op *op);
@@ -144,6 +146,7 @@ struct psc_op {
     struct op_source src;
     struct op_result result;
     struct job_request *job_request; /* Request of the job; NULL: none. */
+    struct profile_answer *profile;  /* Answer to it; NULL: none. */
     /* Collective that it is, or is a sub-operation of; NULL: none. Known to the
      * hooks only. */
     struct coll *coll;

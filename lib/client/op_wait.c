@@ -70,12 +70,24 @@ static struct psc_op *op_itself(void *arg)
     return arg;
 }
 
+/* Waits until `ready`, with notes about the operation that `first` returns if
+ * this client writes any. */
+static int wait_until_ready(struct psc_client *c, bool (*ready)(void *arg),
+                            uint32_t (*missing)(void *arg), void *arg,
+                            ps_time deadline,
+                            struct psc_op *(*first)(void *arg))
+{
+    return c->notes.every == PS_TIME_NEVER
+               ? client_wait_many(c, ready, missing, arg, deadline)
+               : wait_note_many(c, ready, missing, arg, deadline, first);
+}
+
 int op_wait_locked(struct psc_op *op, int timeout_ms)
 {
     struct psc_client *c = op->client;
     int limit = timeout_of(c, timeout_ms);
-    int rc = wait_note_many(c, is_op_done, one_op_missing, op,
-                            client_deadline(limit), op_itself);
+    int rc = wait_until_ready(c, is_op_done, one_op_missing, op,
+                              client_deadline(limit), op_itself);
 
     return rc == PS_E_TIMEOUT ? time_out_error(op, limit) : op_result(op);
 }
@@ -177,44 +189,45 @@ static struct psc_op *first_open_op(void *arg)
     return any;
 }
 
-static struct psc_op *first_collective_or_op(struct psc_op *const *ops,
-                                             size_t count)
+/* NULL: there is no operation. */
+static struct psc_client *client_of_ops(struct psc_op *const *ops, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         if (ops[i] != NULL) {
-            return ops[i];
+            return ops[i]->client;
         }
     }
     return NULL;
 }
 
+/* Waits until `ready`: 0, or an error that names an open operation. */
+static int wait_locked(struct psc_client *c, struct op_set *w,
+                       bool (*ready)(void *arg), uint32_t (*missing)(void *arg),
+                       int timeout_ms)
+{
+    const int limit = timeout_of(c, timeout_ms);
+    int rc = wait_until_ready(c, ready, missing, w, client_deadline(limit),
+                              first_open_op);
+
+    if (rc != PS_E_TIMEOUT) {
+        return 0;
+    }
+    rc = time_out_error(first_open_op(w), limit);
+    return rc != 0 ? rc : PSC_E_TIMEOUT;
+}
+
 int psc_ops_wait(struct psc_op *const *ops, size_t count, int timeout_ms)
 {
     struct op_set w = {.ops = ops, .count = count};
-    struct psc_op *first = first_collective_or_op(ops, count);
-    struct psc_client *c;
-    int limit;
-    int rc;
+    struct psc_client *c = client_of_ops(ops, count);
+    int rc = c != NULL ? client_enter(c) : 0;
 
-    if (first == NULL) {
-        return 0;
-    }
-    c = first->client;
-    rc = client_enter(c);
-    if (rc != 0) {
+    if (c == NULL || rc != 0) {
         return rc;
     }
-    limit = timeout_of(c, timeout_ms);
-    rc = wait_note_many(c, all_ops_done, ops_missing, &w,
-                        client_deadline(limit), first_open_op);
-    if (rc == PS_E_TIMEOUT) {
-        rc = time_out_error(ops[w.next], limit);
-        rc = rc != 0 ? rc : PSC_E_TIMEOUT;
-    } else {
-        rc = 0;
-        for (size_t i = 0; i < count && rc == 0; i++) {
-            rc = ops[i] != NULL ? op_result(ops[i]) : 0;
-        }
+    rc = wait_locked(c, &w, all_ops_done, ops_missing, timeout_ms);
+    for (size_t i = 0; i < count && rc == 0; i++) {
+        rc = ops[i] != NULL ? op_result(ops[i]) : 0;
     }
     client_leave(c);
     return rc;
@@ -224,26 +237,14 @@ int psc_ops_wait_any(struct psc_op *const *ops, size_t count, int timeout_ms,
                      size_t *ret_index)
 {
     struct op_set w = {.ops = ops, .count = count};
-    struct psc_op *first = first_collective_or_op(ops, count);
-    struct psc_client *c;
-    int limit;
-    int rc;
+    struct psc_client *c = client_of_ops(ops, count);
+    int rc = c != NULL ? client_enter(c) : PSC_E_INVAL;
 
-    if (first == NULL) {
-        return PSC_E_INVAL;
-    }
-    c = first->client;
-    rc = client_enter(c);
     if (rc != 0) {
         return rc;
     }
-    limit = timeout_of(c, timeout_ms);
-    rc = wait_note_many(c, any_op_done, one_op_missing, &w,
-                        client_deadline(limit), first_open_op);
-    if (rc == PS_E_TIMEOUT) {
-        rc = time_out_error(first, limit);
-        rc = rc != 0 ? rc : PSC_E_TIMEOUT;
-    } else {
+    rc = wait_locked(c, &w, any_op_done, one_op_missing, timeout_ms);
+    if (rc == 0) {
         *ret_index = w.next;
         rc = op_result(ops[w.next]);
     }

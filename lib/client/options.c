@@ -52,15 +52,9 @@ void psc_options_init(struct psc_options *o, size_t size)
  * socket. */
 #define SPIN_MAX_US 1000000
 
-int options_check(const struct psc_options *o, char *err, size_t size)
+/* Checks the numbers of ranks and servers, and the weight. */
+static int check_sizes(const struct psc_options *o, char *err, size_t size)
 {
-    size_t name = o->job != NULL ? strlen(o->job) : 0;
-
-    if (name == 0 || name > PS_NAME_MAX) {
-        return client_open_error(err, size, PSC_E_INVAL,
-                                 "the job's name must have 1 to %u bytes",
-                                 PS_NAME_MAX);
-    }
     if (o->num_workers == 0 || o->num_workers > PS_RANKS_MAX) {
         return client_open_error(err, size, PSC_E_INVAL,
                                  "num_workers is %u, but must be from 1 to %u",
@@ -78,6 +72,17 @@ int options_check(const struct psc_options *o, char *err, size_t size)
             "rank %d is out of range: the job has %u workers", o->rank,
             o->num_workers);
     }
+    if (o->weight > PS_JOB_WEIGHT_MAX) {
+        return client_open_error(err, size, PSC_E_INVAL,
+                                 "weight is %u, but must be from 1 to %u",
+                                 o->weight, PS_JOB_WEIGHT_MAX);
+    }
+    return 0;
+}
+
+/* Checks the mode, with the options that depend on it. */
+static int check_mode(const struct psc_options *o, char *err, size_t size)
+{
     if (o->mode > PSC_MODE_SSP || o->on_loss > PSC_ON_LOSS_FAIL ||
         o->placement > PSC_PLACEMENT_MXNET) {
         return client_open_error(err, size, PSC_E_INVAL,
@@ -99,6 +104,26 @@ int options_check(const struct psc_options *o, char *err, size_t size)
             err, size, PSC_E_INVAL,
             "an async or ssp job needs at least one server: servers "
             "apply its pushes");
+    }
+    return 0;
+}
+
+int options_check(const struct psc_options *o, char *err, size_t size)
+{
+    size_t name = o->job != NULL ? strlen(o->job) : 0;
+    int rc;
+
+    if (name == 0 || name > PS_NAME_MAX) {
+        return client_open_error(err, size, PSC_E_INVAL,
+                                 "the job's name must have 1 to %u bytes",
+                                 PS_NAME_MAX);
+    }
+    rc = check_sizes(o, err, size);
+    if (rc == 0) {
+        rc = check_mode(o, err, size);
+    }
+    if (rc != 0) {
+        return rc;
     }
     if ((o->flags & ~PSC_OPEN_QUIET) != 0) {
         return client_open_error(err, size, PSC_E_INVAL, "no such flags as %#x",
@@ -388,6 +413,10 @@ static void read_all(struct reader *r, struct psc_options *o)
     if (text != NULL) {
         o->job = text;
     }
+    text = variable_text("PSKV_TOKEN_FILE");
+    if (text != NULL) {
+        o->token_file = text;
+    }
     read_role(r);
     read_ranks(r, o);
     read_slice(r, o);
@@ -398,6 +427,7 @@ static void read_all(struct reader *r, struct psc_options *o)
               &o->mode);
     read_word(r, "PSKV_RULE", rules, 3, "none, accumulate or assign", &o->rule);
     read_u32(r, "PSKV_STALENESS", 0, UINT32_MAX, &o->staleness);
+    read_u32(r, "PSKV_WEIGHT", 1, PS_JOB_WEIGHT_MAX, &o->weight);
     read_word(r, "PSKV_ON_LOSS", losses, 2, "wait or fail", &o->on_loss);
     read_word(r, "PSKV_PLACEMENT", placements, 2, "balanced or mxnet",
               &o->placement);

@@ -129,7 +129,7 @@ void client_poll(struct psc_client *c)
     c->progress.has_reader = true;
     reader_poll_once(c);
     c->progress.has_reader = false;
-    client_settle(c);
+    client_reap_ops(c);
     arm_poll(c);
     client_changed(c);
 }
@@ -252,7 +252,7 @@ static int wait_as_reader(struct psc_client *c, uint32_t (*missing)(void *arg),
 leave:
     c->progress.has_reader = false;
     client_flush(c); /* Operations that completions have unblocked. */
-    client_settle(c);
+    client_reap_ops(c);
     client_changed(c);
     return rc;
 }
@@ -276,7 +276,7 @@ static int wait_until(struct psc_client *c, bool (*ready)(void *arg),
     while (!ready(arg)) {
         int rc;
 
-        client_settle(c);
+        client_reap_ops(c);
         if (c->rc != 0) {
             return c->rc;
         }

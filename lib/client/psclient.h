@@ -42,6 +42,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "psclient_profile.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -180,6 +182,8 @@ struct psc_options {
      * names the missing ranks; 0: 30 s if standard error is a terminal, else
      * never; < 0: never. */
     int32_t wait_notes_ms;
+    uint32_t weight;        /* Share among jobs of servers and links; 0: 100. */
+    const char *token_file; /* Token of the right train; NULL: none. */
 };
 
 /* A time-out does not query the agent about the missing ranks, which can take
@@ -405,6 +409,12 @@ int psc_optimizer_declare_start(struct psc_client *c,
 int psc_set_start(struct psc_client *c, const char *name, double value,
                   uint64_t round, const struct psc_op_options *o,
                   struct psc_op **ret_op);
+/* The same for multipliers of single keys, of an optimizer that has been
+ * declared: each key has the given ones in these rounds, others keep theirs. At
+ * most 2,048 keys of a job have multipliers. */
+int psc_tune_start(struct psc_client *c, const struct psc_key_tuning *keys,
+                   uint32_t key_count, uint64_t round,
+                   const struct psc_op_options *o, struct psc_op **ret_op);
 /* Declares the codec for gradients of float32 keys between agents and servers,
  * after the sum over the workers of a node; without one they are not
  * compressed. Once for a job, before its first key; every worker may declare
@@ -455,6 +465,8 @@ int psc_optimizer_declare(struct psc_client *c,
                           const struct psc_optimizer *declaration);
 int psc_set(struct psc_client *c, const char *name, double value,
             uint64_t round);
+int psc_tune(struct psc_client *c, const struct psc_key_tuning *keys,
+             uint32_t key_count, uint64_t round);
 /* Save writes the optimizer state of every key that this worker has declared to
  * a file, and load restores it: momenta, step counts, and for keys of 16-bit
  * types the float32 weights, which become the value. One worker of the job
@@ -495,6 +507,13 @@ struct psc_array {
     size_t out_size;
 };
 
+/* Ranks that have joined, see psc_join_start(), in a collective of others. */
+enum psc_joined {
+    PSC_JOINED_LEAVE = 0,  /* A mean is over the ranks that have not joined. */
+    PSC_JOINED_COUNT = 1,  /* A mean divides by all ranks. */
+    PSC_JOINED_REFUSE = 2, /* Fails with PSC_E_INVAL if ranks have joined. */
+};
+
 /* All zero but `size`, or NULL, are the defaults. */
 struct psc_coll_options {
     uint32_t size;    /* sizeof(struct psc_coll_options) */
@@ -506,6 +525,10 @@ struct psc_coll_options {
     double postscale; /* Factor of the result; 0: 1. Real types only. */
     psc_callback callback;
     void *user;
+    /* The caller's words for its array, compared and reported in place of type
+     * and shape, e.g. of an array that is sent as bytes. NULL: none. */
+    const char *array_words;
+    uint32_t joined; /* enum psc_joined */
 };
 
 /* Every rank gets the sum, or other reduction, over all ranks. */

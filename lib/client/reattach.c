@@ -7,7 +7,7 @@
  *     UP        the stream ends. Operations SENT are queued again as if they
  *               had not been sent; new operations queue behind them
  *     LOST      the socket is dialled, at growing intervals
- *     GREETING  connected: l_hello names the job and rank of this worker
+ *     HANDSHAKE connected: l_hello names the job and rank of this worker
  *     UP        l_welcome has arrived. Memory, job requests, keys and the
  *               barrier are sent again; the operations of a key leave when the
  *               agent has answered for it
@@ -200,13 +200,13 @@ static void drop_ring(struct psc_client *c)
 static const char *const link_names[] = {
     [LINK_UP] = "up",
     [LINK_LOST] = "lost",
-    [LINK_GREETING] = "greeting",
+    [LINK_HANDSHAKE] = "handshake",
 };
 
 static const uint32_t successors[] = {
     [LINK_UP] = PS_STATE_BIT(LINK_LOST),
-    [LINK_LOST] = PS_STATE_BIT(LINK_GREETING),
-    [LINK_GREETING] = PS_STATE_BIT(LINK_UP) | PS_STATE_BIT(LINK_LOST),
+    [LINK_LOST] = PS_STATE_BIT(LINK_HANDSHAKE),
+    [LINK_HANDSHAKE] = PS_STATE_BIT(LINK_UP) | PS_STATE_BIT(LINK_LOST),
 };
 
 /* The connection of a client to its agent. */
@@ -289,7 +289,7 @@ void reattach_dial(struct psc_client *c)
         rc = send_hello(c);
     }
     if (rc == 0) {
-        set_link(c, LINK_GREETING);
+        set_link(c, LINK_HANDSHAKE);
         client_flush(c);
         return;
     }
@@ -327,7 +327,7 @@ void reattach_welcome(struct psc_client *c, const struct ps_msg_l_welcome *m)
 {
     int rc;
 
-    if (c->reattach.link != LINK_GREETING || m->gen != c->id.gen ||
+    if (c->reattach.link != LINK_HANDSHAKE || m->gen != c->id.gen ||
         m->rank != c->id.rank || m->num_workers != c->id.size) {
         client_fail(c, PSC_E_PROTO,
                     "the agent on '%s' takes rank %u of %u for rank %u of %u "
@@ -362,7 +362,7 @@ bool reattach_explain(const struct psc_client *c, const struct key *k,
              c->options.socket, (unsigned long long)(lost_for / 1000),
              (unsigned long long)(lost_for % 1000 / 100),
              c->reattach.link == LINK_LOST ? "none is there: "
-             : c->reattach.link == LINK_GREETING
+             : c->reattach.link == LINK_HANDSHAKE
                  ? "one is there, and has not yet taken "
                    "this worker up"
                  : "one is there, and has not yet taken "

@@ -25,13 +25,13 @@
 #include "proto/frame.h"
 #include "proto/msg_codec.h"
 
-/* Larger than any frame that an agent sends to a worker; checked below. */
-#define RX_BYTES (64u * 1024)
+/* Larger than any frame that an agent sends to a worker. */
+#define AGENT_RX_BYTES (64u * 1024)
 /* Received descriptors whose messages are incomplete, and those of one read. */
-#define FDS_MAX  64u
-/* Limit of unsent bytes; at this size the agent has stopped reading for
+#define FDS_MAX        64u
+/* Limit of unsent bytes; at this size the peer has stopped reading for
  * good. */
-#define TX_MAX   (size_t)(256u * 1024 * 1024)
+#define TX_MAX         (size_t)(256u * 1024 * 1024)
 
 struct passed_fd {
     uint64_t stream_offset; /* Position of its frame in the stream. */
@@ -45,7 +45,10 @@ struct ps_sock {
     int kick_fd;    /* An eventfd in `epoll`; -1: not created. */
     int alarm_fd;   /* A timerfd in `epoll`; -1: not created. */
     bool polls_out; /* EPOLLOUT is set. */
-    bool reset;     /* The peer closed with bytes unread. */
+    int error;      /* Cause of a failed read or flush; ECONNRESET: the peer
+                       closed with bytes unread. */
+    enum ps_role peer;
+    enum ps_role self;
     struct ps_decoder *decoder;
 
     uint8_t *tx;
@@ -59,18 +62,19 @@ struct ps_sock {
 
     int rx_fds[FDS_MAX];
     size_t rx_fd_count;
+    size_t rx_cap;
     size_t rx_from;
     size_t rx_to;
     uint64_t frames;
     uint64_t sends;
     uint64_t receives;
-    uint8_t rx[RX_BYTES];
+    uint8_t rx[];
 };
 
 /* ------------------------------------------------------------------- forks */
 
 /* Open sockets of the process; a forked child closes its copies, because the
- * agent would not see the parent's end while they are open. Guarded by
+ * peer would not see the parent's end while they are open. Guarded by
  * open_lock. */
 static struct ps_list open_socks;
 static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -162,40 +166,48 @@ static int epoll_add(const struct ps_sock *s, int fd)
                : ps_err_from_errno(errno);
 }
 
-int ps_sock_open(const char *path, struct ps_sock **ret_sock, int *ret_errno)
+int ps_sock_adopt(int fd, enum ps_role peer, enum ps_role self, size_t rx_bytes,
+                  struct ps_sock **ret_sock)
 {
-    struct ps_sock *s = malloc(sizeof(*s));
+    struct ps_sock *s = malloc(sizeof(*s) + rx_bytes);
     int rc;
 
     if (s == NULL) {
         return PS_E_NOMEM;
     }
-    memset(s, 0, offsetof(struct ps_sock, rx));
-    s->fd = -1;
+    *s = (struct ps_sock){.fd = -1,
+                          .kick_fd = -1,
+                          .alarm_fd = -1,
+                          .peer = peer,
+                          .self = self,
+                          .rx_cap = rx_bytes};
     set_open(s, true);
-    s->epoll = -1;
-    s->kick_fd = -1;
-    s->alarm_fd = -1;
-    /* Blocking: waits for a full backlog, which is short. */
-    rc = connect_to(path, 0, &s->fd, ret_errno);
-    if (rc != 0) {
-        goto fail;
-    }
     s->decoder = ps_decoder_new();
-    if (s->decoder == NULL) {
-        rc = PS_E_NOMEM;
-        goto fail;
-    }
     s->epoll = epoll_create1(EPOLL_CLOEXEC);
-    rc = s->epoll < 0 ? ps_err_from_errno(errno) : epoll_add(s, s->fd);
-    if (rc != 0) {
-        goto fail;
+    rc = s->epoll < 0 ? ps_err_from_errno(errno) : epoll_add(s, fd);
+    if (rc != 0 || s->decoder == NULL) {
+        ps_sock_free(s);
+        return rc != 0 ? rc : PS_E_NOMEM;
     }
+    s->fd = fd;
     *ret_sock = s;
     return 0;
+}
 
-fail:
-    ps_sock_free(s);
+int ps_sock_open(const char *path, struct ps_sock **ret_sock, int *ret_errno)
+{
+    int fd = -1;
+    /* Blocking: waits for a full backlog, which is short. */
+    int rc = connect_to(path, 0, &fd, ret_errno);
+
+    if (rc != 0) {
+        return rc;
+    }
+    rc = ps_sock_adopt(fd, PS_ROLE_AGENT, PS_ROLE_WORKER, AGENT_RX_BYTES,
+                       ret_sock);
+    if (rc != 0) {
+        close(fd);
+    }
     return rc;
 }
 
@@ -223,7 +235,7 @@ void ps_sock_hang_up(struct ps_sock *s)
     s->rx_to = 0;
     s->frames = 0;
     s->polls_out = false;
-    s->reset = false;
+    s->error = 0;
     if (s->fd >= 0) {
         /* Explicitly: the epoll entry stays while a forked child has a copy. */
         (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, s->fd, &ignored);
@@ -472,6 +484,7 @@ int ps_sock_flush(struct ps_sock *s)
             if (errno == EAGAIN) {
                 return epoll_want_out(s, true);
             }
+            s->error = errno;
             return errno == EPIPE || errno == ECONNRESET
                        ? PS_E_CLOSED
                        : ps_err_from_errno(errno);
@@ -532,7 +545,7 @@ int ps_sock_read(struct ps_sock *s)
         s->rx_from = 0;
     }
     io.iov_base = s->rx + s->rx_to;
-    io.iov_len = RX_BYTES - s->rx_to;
+    io.iov_len = s->rx_cap - s->rx_to;
     assert(io.iov_len > 0); /* ps_sock_next refuses longer frames. */
     do {
         s->receives++;
@@ -541,11 +554,12 @@ int ps_sock_read(struct ps_sock *s)
     if (n == 0) {
         return PS_E_CLOSED;
     }
+    if (n < 0 && errno == EAGAIN) {
+        return PS_E_AGAIN;
+    }
     if (n < 0) {
-        s->reset = errno == ECONNRESET;
-        return errno == EAGAIN       ? PS_E_AGAIN
-               : errno == ECONNRESET ? PS_E_CLOSED
-                                     : ps_err_from_errno(errno);
+        s->error = errno;
+        return errno == ECONNRESET ? PS_E_CLOSED : ps_err_from_errno(errno);
     }
     s->rx_to += (size_t)n;
     return queue_fds(s, &h);
@@ -575,13 +589,13 @@ int ps_sock_next(struct ps_sock *s, struct ps_msg *ret_msg, int *ret_fd)
     }
     rc = ps_frame_parse(at, &p);
     if (rc == 0) {
-        rc = ps_frame_check(&p, PS_ROLE_AGENT, PS_ROLE_WORKER);
+        rc = ps_frame_check(&p, s->peer, s->self);
     }
-    if (rc == 0 && p.header_len > RX_BYTES - PS_FRAME_PREFIX) {
+    if (rc == 0 && p.header_len > s->rx_cap - PS_FRAME_PREFIX) {
         rc = PS_E_TOOBIG;
     }
     if (rc != 0) {
-        return rc == PS_E_VERSION ? rc : PS_E_PROTO;
+        return rc;
     }
     need = PS_FRAME_PREFIX + p.header_len;
     if (have < need) {
@@ -590,7 +604,7 @@ int ps_sock_next(struct ps_sock *s, struct ps_msg *ret_msg, int *ret_fd)
     rc = ps_msg_decode(s->decoder, p.code, at + PS_FRAME_PREFIX, p.header_len,
                        ret_msg);
     if (rc != 0) {
-        return rc == PS_E_NOMEM ? rc : PS_E_PROTO;
+        return rc;
     }
     s->rx_from += need;
     *ret_fd = -1;
@@ -658,7 +672,7 @@ int ps_sock_end(struct ps_sock *s, int timeout_ms)
         return PS_E_CLOSED;
     }
     /* Discards input: closing with bytes unread would look like a crash to the
-     * agent. */
+     * peer. */
     while (poll(&p, 1, timeout_ms) > 0) {
         s->rx_from = 0;
         s->rx_to = 0;
@@ -669,7 +683,12 @@ int ps_sock_end(struct ps_sock *s, int timeout_ms)
             break;
         }
     }
-    return s->reset ? PS_E_CLOSED : 0;
+    return s->error == ECONNRESET ? PS_E_CLOSED : 0;
+}
+
+int ps_sock_errno(const struct ps_sock *s)
+{
+    return s->error;
 }
 
 uint64_t ps_sock_frames(const struct ps_sock *s)

@@ -54,8 +54,8 @@
 /* State of the connection to the agent, see reattach.c. */
 enum link_state {
     LINK_UP,
-    LINK_LOST,     /* The socket is dialled again. */
-    LINK_GREETING, /* Connected; l_welcome has not arrived. */
+    LINK_LOST,      /* The socket is dialled again. */
+    LINK_HANDSHAKE, /* Connected; l_welcome has not arrived. */
 };
 
 /* Identity of this worker in its job. */
@@ -157,6 +157,7 @@ struct psc_client {
     const volatile uint8_t *fork_page;
     pthread_mutex_t lock;
     struct psc_options options; /* For groups; the client owns the strings. */
+    char token[PS_TOKEN_TEXT_MAX + 1]; /* "": none. */
     int32_t op_timeout_ms;
     int32_t close_timeout_ms;
     bool is_quiet; /* Set by PSC_OPEN_QUIET. */

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "base/fnv1a.h"
+
 #define WORD_BYTES  8u
 #define CHUNK_BYTES 65536u /* Stays in the cache for the checksum. */
 
@@ -14,7 +16,7 @@ static void add_to_checksum(struct state_stream *s, const uint8_t *data,
         uint64_t word;
 
         memcpy(&word, data + i, WORD_BYTES);
-        s->checksum = (s->checksum ^ word) * 0x100000001b3u;
+        s->checksum = ps_fnv1a_64_add(s->checksum, word);
         s->checksum ^= s->checksum >> 29;
     }
 }

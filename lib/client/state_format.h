@@ -15,7 +15,7 @@
  * start of the file. */
 struct state_stream {
     FILE *file;
-    uint64_t checksum; /* Of what was read or written. */
+    uint64_t checksum; /* Checksum of the bytes read or written so far. */
     bool has_failed;   /* A write failed, or the file ended too early. */
 };
 

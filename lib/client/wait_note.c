@@ -44,20 +44,14 @@ int wait_note_many(struct psc_client *c, bool (*ready)(void *arg),
                    uint32_t (*missing)(void *arg), void *arg, ps_time deadline,
                    struct psc_op *(*first)(void *arg))
 {
+    struct psc_op *op = first(arg);
+    ps_time now = client_now();
+    ps_time due = op == c->notes.op && now < c->notes.ended_at + SLICE
+                      ? c->notes.due
+                      : now + c->notes.every;
     char text[PSC_TEXT_MAX];
-    struct psc_op *op;
-    ps_time now;
-    ps_time due;
     int rc;
 
-    if (c->notes.every == PS_TIME_NEVER) {
-        return client_wait_many(c, ready, missing, arg, deadline);
-    }
-    op = first(arg);
-    now = client_now();
-    due = op == c->notes.op && now < c->notes.ended_at + SLICE
-              ? c->notes.due
-              : now + c->notes.every;
     for (;;) {
         rc = client_wait_many(c, ready, missing, arg,
                               ps_time_min(due, deadline));

@@ -98,7 +98,7 @@ struct ps_option {
      * list, of its length. max 0: no upper bound. */
     int64_t min;
     int64_t max;
-    size_t offset; /* Of the member in its struct. */
+    size_t offset; /* Offset of the member in its struct. */
     enum ps_option_type type;
     enum ps_option_form form;
     bool reloadable; /* A reload (SIGHUP) may change it. */

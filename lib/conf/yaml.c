@@ -5,12 +5,12 @@
 #include "conf/yaml.h"
 
 #include "base/alloc.h"
+#include "base/file_check.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <yaml.h>
 
@@ -447,7 +447,6 @@ int ps_yaml_read(const char *path, char **ret_text, size_t *ret_len,
                  struct ps_str *report)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    struct stat st;
     int rc;
 
     if (fd < 0 && errno == ENOENT) {
@@ -460,12 +459,10 @@ int ps_yaml_read(const char *path, char **ret_text, size_t *ret_len,
                     strerror(errno));
         return PS_E_IO;
     }
-    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) &&
-        (st.st_mode & S_IWOTH) != 0) {
-        ps_str_addf(report, "%s: everybody may write it; run chmod o-w on it\n",
-                    path);
+    rc = ps_file_check(fd, path, PS_FILE_TRUSTED, report);
+    if (rc != 0) {
         close(fd);
-        return PS_E_CONFIG;
+        return rc;
     }
     char *text = ps_alloc(PS_YAML_FILE_MAX + 1);
 

@@ -34,9 +34,9 @@ struct ps_yaml_entry {
     enum ps_yaml_kind kind;
     bool is_null; /* Plain null, ~ or no text. */
     unsigned index;
-    unsigned line; /* Of the value; the first line is 1. */
+    unsigned line; /* Line of the value; the first line is 1. */
     unsigned column;
-    unsigned key_line; /* Of the last key before the value. */
+    unsigned key_line; /* Line of the last key before the value. */
     unsigned key_column;
 };
 
@@ -52,7 +52,7 @@ struct ps_yaml {
 PS_MUST_USE int ps_yaml_parse(const char *name, const char *text, size_t len,
                               struct ps_yaml *ret_yaml, struct ps_str *report);
 /* Reads a whole file. PS_E_NOENT: it does not exist; PS_E_CONFIG: it is too
- * long or writable by others; PS_E_IO. Each adds a line to `report`. The caller
+ * long, or other users can write it; PS_E_IO. Each adds a line to `report`. The caller
  * frees the text with ps_free(). */
 PS_MUST_USE int ps_yaml_read(const char *path, char **ret_text, size_t *ret_len,
                              struct ps_str *report);

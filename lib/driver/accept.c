@@ -6,6 +6,8 @@
 #include "base/limits.h"
 #include "base/map.h"
 #include "base/num.h"
+#include "base/str.h"
+#include "crypto/tls_session.h"
 #include "net/addr.h"
 #include "net/local.h"
 #include "net/shm_peer.h"
@@ -51,6 +53,71 @@ static const char *refuse_beyond_limit(const struct ps_driver *d, int fd,
                : NULL;
 }
 
+/* ------------------------------------------------------- handshakes of TLS */
+
+static void accepting_done(struct ps_tls_handshake *tls, int rc,
+                           const char *why)
+{
+    struct accepting *a = tls->ctx;
+    struct ps_driver *d = a->driver;
+    struct ps_event ev = {.open = {.kind = PS_CONN_ACCEPTED}};
+    struct ps_peer_identity identity;
+    char text[PS_TLS_WHY_MAX];
+    struct ps_str s;
+
+    ps_list_remove(&a->node);
+    ps_str_init(&s, text, sizeof(text));
+    ps_str_add(&s, why);
+    if (rc == 0 && !d->is_closing) {
+        rc = driver_tls_check(d, &a->handshake, count_unserved(d->opt.self),
+                              &identity, &s);
+    }
+    if (d->is_closing || rc == PS_E_CLOSED) {
+        ps_tls_session_free(tls->session);
+        close(tls->fd);
+    } else if (rc != 0) {
+        driver_refuse_encrypted(d, tls->fd, tls->session, a->peer, text);
+    } else {
+        driver_open(
+            d,
+            &(struct conn_opening){.fd = tls->fd,
+                                   .peer_roles = count_unserved(d->opt.self),
+                                   .peer = a->peer,
+                                   .source = tls->source,
+                                   .session = tls->session,
+                                   .identity = &identity},
+            &ev);
+    }
+    ps_free(a);
+    driver_maybe_closed(d);
+}
+
+static void accept_encrypted(struct ps_driver *d, int fd, const char *peer,
+                             uint64_t source)
+{
+    struct accepting *a = ps_calloc(1, sizeof(*a));
+
+    a->driver = d;
+    ps_str_copy(a->peer, sizeof(a->peer), peer);
+    ps_list_push_back(&d->tls.accepting, &a->node);
+    driver_tls_begin(
+        d, &a->handshake,
+        &(struct ps_tls_handshake){
+            .fd = fd, .source = source, .done = accepting_done, .ctx = a});
+}
+
+void driver_cancel_accepting(struct ps_driver *d)
+{
+    PS_LIST_EACH(node, &d->tls.accepting)
+    {
+        ps_tls_gate_cancel(
+            d->opt.tls.gate,
+            &PS_CONTAINER(node, struct accepting, node)->handshake.tls);
+    }
+}
+
+/* ---------------------------------------------------------------- listeners */
+
 void ps_driver_accept(struct ps_driver *d, int fd)
 {
     struct ps_event ev = {.open = {.kind = PS_CONN_ACCEPTED}};
@@ -60,18 +127,22 @@ void ps_driver_accept(struct ps_driver *d, int fd)
 
     (void)getpeername(fd, (struct sockaddr *)&sa, &len);
     ps_addr_print((struct sockaddr *)&sa, peer, sizeof(peer));
+    const uint64_t source = ps_addr_source((struct sockaddr *)&sa);
     const char *why = refuse_beyond_limit(d, fd, false);
 
     if (d->is_closing) {
         close(fd);
     } else if (why != NULL) {
         driver_refuse(d, fd, peer, why);
+    } else if (driver_encrypts(d, fd)) {
+        accept_encrypted(d, fd, peer, source);
     } else {
         driver_open(
             d,
             &(struct conn_opening){.fd = fd,
                                    .peer_roles = count_unserved(d->opt.self),
-                                   .peer = peer},
+                                   .peer = peer,
+                                   .source = source},
             &ev);
     }
 }
@@ -134,7 +205,8 @@ void ps_driver_accept_local(struct ps_driver *d, int fd)
         d,
         &(struct conn_opening){.fd = fd,
                                .peer_roles = count_local_unserved(d->opt.self),
-                               .peer = peer},
+                               .peer = peer,
+                               .source = who.uid},
         &ev);
 }
 
@@ -162,6 +234,20 @@ static void report_probe(struct ps_driver *d, uint64_t target, int rc)
     driver_feed(d, &ev);
 }
 
+/* Closes the socket of a dial, if it has one. */
+static void close_dialled(const struct dial *dial)
+{
+    if (dial->fd >= 0) {
+        ps_tls_session_free(dial->handshake.tls.session);
+        close(dial->fd);
+    }
+}
+
+static const struct ps_peer_identity *identity_of(const struct dial *dial)
+{
+    return ps_peer_has_certificate(&dial->identity) ? &dial->identity : NULL;
+}
+
 /* Opens the subflow to which a dial has led, if its link has not ended. */
 static void subflow_dialled(struct ps_driver *d, const struct dial *dial)
 {
@@ -169,18 +255,19 @@ static void subflow_dialled(struct ps_driver *d, const struct dial *dial)
     struct daemon_conn *main = ps_map_get(d->conns, dial->subflow_of);
 
     if (main == NULL) {
-        if (dial->rc == 0) {
-            close(dial->fd);
-        }
+        close_dialled(dial);
     } else if (dial->rc != 0) {
         ps_path_dial_failed(&main->path, ps_loop_now(d->opt.loop));
     } else {
-        driver_open(d,
-                    &(struct conn_opening){.fd = dial->fd,
-                                           .peer_roles = 1u << PS_ROLE_SERVER,
-                                           .peer = dial->detail,
-                                           .main = &main->path},
-                    &ev);
+        driver_open(
+            d,
+            &(struct conn_opening){.fd = dial->fd,
+                                   .peer_roles = 1u << PS_ROLE_SERVER,
+                                   .peer = dial->detail,
+                                   .session = dial->handshake.tls.session,
+                                   .identity = identity_of(dial),
+                                   .main = &main->path},
+            &ev);
     }
 }
 
@@ -203,6 +290,8 @@ static void open_dialled(struct ps_driver *d, const struct dial *dial)
                                        .peer_roles = dial->peer_roles,
                                        .peer = dial->detail,
                                        .is_shm = dial->is_shm,
+                                       .session = dial->handshake.tls.session,
+                                       .identity = identity_of(dial),
                                        .address = dial->address},
                 &ev);
 }
@@ -210,8 +299,8 @@ static void open_dialled(struct ps_driver *d, const struct dial *dial)
 /* Reports the end of a dial. */
 static void report_dial(struct ps_driver *d, const struct dial *dial)
 {
-    if (dial->fd >= 0 && (d->is_closing || dial->is_probe)) {
-        close(dial->fd);
+    if (d->is_closing || dial->is_probe) {
+        close_dialled(dial);
     }
     if (d->is_closing) {
         return;
@@ -227,10 +316,9 @@ static void report_dial(struct ps_driver *d, const struct dial *dial)
     }
 }
 
-bool driver_report_dials(struct ps_driver *d)
+void driver_report_dials(struct ps_driver *d)
 {
     struct ps_list_node *n;
-    bool any = false;
 
     while ((n = ps_list_pop(&d->dials.ended)) != NULL) {
         struct dial *dial = PS_CONTAINER(n, struct dial, node);
@@ -238,8 +326,6 @@ bool driver_report_dials(struct ps_driver *d)
         report_dial(d, dial);
         ps_free(dial->detail);
         ps_free(dial);
-        any = true;
     }
     driver_maybe_closed(d);
-    return any;
 }

@@ -5,14 +5,19 @@
 #include "base/alloc.h"
 #include "base/map.h"
 #include "base/str.h"
+#include "crypto/tls_session.h"
 #include "net/arena.h"
 #include "net/process.h"
+#include "net/transport_tls.h"
 
 #include "proto/msg_codec.h"
 
 #include <assert.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+/* Room for a frame that refuses a connection. */
+#define REJECT_BYTES 1024u
 
 void driver_drop_payload(struct daemon_conn *c)
 {
@@ -22,10 +27,10 @@ void driver_drop_payload(struct daemon_conn *c)
 
 static void on_first_frame(struct daemon_conn *c)
 {
-    if (!c->is_greeted) {
-        c->is_greeted = true;
+    if (!c->is_handshake_done) {
+        c->is_handshake_done = true;
         ps_pre_handshake_remove(&c->driver->pre_handshake, &c->pre_handshake);
-        driver_output_greeted(c);
+        ps_output_on_hello(&c->output, ps_conn_peer_role(c->conn));
     }
 }
 
@@ -190,11 +195,13 @@ static void on_closed(void *ctx, struct ps_conn *conn, int rc)
     const enum ps_log_level level = rc == PS_E_CLOSED || d->is_closing
                                         ? PS_LOG_DEBUG
                                         : PS_LOG_WARNING;
+    char why[PS_CONN_REASON_MAX];
 
-    ps_account_count_line(&c->account, level);
-    ps_log_of(LOG_CLOSED + (uint64_t)-rc * 8 + c->kind * 2 + c->is_shm, level,
-              "connection closed peer=%s reason=\"%s\"", ps_conn_peer(conn),
-              ps_conn_reason(conn));
+    ps_account_count_line(&c->output.account, level);
+    ps_log_of(LOG_CLOSED + (uint64_t)-rc * 8 + c->kind * 2 +
+                  ps_list_linked(&c->shm),
+              level, "connection closed peer=%s reason=\"%s\"",
+              ps_conn_peer(conn), ps_conn_reason(conn));
     if (c->kind == PS_CONN_LOCAL) {
         worker_closed(c);
     }
@@ -206,14 +213,19 @@ static void on_closed(void *ctx, struct ps_conn *conn, int rc)
     if (ps_list_linked(&c->to_flush)) {
         ps_list_remove(&c->to_flush);
     }
+    if (ps_list_linked(&c->shm)) {
+        ps_list_remove(&c->shm);
+    }
     driver_drop_payload(c);
     bool is_known = c->kind == PS_CONN_LOCAL ||
                     ps_path_closed(&c->path, ps_loop_now(d->opt.loop), &d->fx);
 
-    driver_output_closed(c);
+    ps_output_remove(&c->output);
+    (void)ps_str_copy(why, sizeof(why), ps_conn_reason(conn));
     ps_conn_free(conn);
     ps_free(c);
     ev.closed.rc = rc;
+    ev.closed.why = why;
     if (is_known) {
         driver_feed(d, &ev);
     } else {
@@ -225,7 +237,7 @@ static void on_closed(void *ctx, struct ps_conn *conn, int rc)
 bool driver_is_open(const struct ps_driver *d)
 {
     return ps_map_count(d->conns) > 0 || !ps_list_empty(&d->dials.running) ||
-           !ps_list_empty(&d->dials.ended);
+           !ps_list_empty(&d->dials.ended) || !ps_list_empty(&d->tls.accepting);
 }
 
 void driver_maybe_closed(struct ps_driver *d)
@@ -295,19 +307,24 @@ void driver_close_refused(struct ps_driver *d)
     ps_loop_timer_set(d->opt.loop, &d->refused.timer, PS_TIME_NEVER);
 }
 
-void driver_refuse(struct ps_driver *d, int fd, const char *peer,
-                   const char *why)
+/* Frame with the reason; returns its length, 0: it does not fit. */
+static size_t encode_reject(int rc, const char *why, uint8_t *out, size_t cap)
 {
     const struct ps_msg reject = {.code = PS_MSG_REJECT,
-                                  .reject = {.error = PS_E_FULL, .text = why}};
-    uint8_t bytes[1024];
+                                  .reject = {.error = rc, .text = why}};
     size_t len;
 
-    if (ps_msg_encoded_bound(&reject) <= sizeof(bytes) &&
-        ps_msg_encode(&reject, PS_PROTOCOL_LEAST, 0, bytes, sizeof(bytes),
-                      &len) == 0) {
-        (void)send(fd, bytes, len, MSG_NOSIGNAL | MSG_DONTWAIT);
-    }
+    return ps_msg_encoded_bound(&reject) <= cap &&
+                   ps_msg_encode(&reject, PS_PROTOCOL_LEAST, 0, out, cap,
+                                 &len) == 0
+               ? len
+               : 0;
+}
+
+/* Closes, counts and logs what was refused. */
+static void refused(struct ps_driver *d, int fd, const char *peer,
+                    const char *why)
+{
     (void)shutdown(fd, SHUT_WR);
     close_later(d, fd);
     d->closed_stats.refused++;
@@ -316,16 +333,50 @@ void driver_refuse(struct ps_driver *d, int fd, const char *peer,
               "connection refused peer=%s reason=\"%s\"", peer, why);
 }
 
+void driver_refuse(struct ps_driver *d, int fd, const char *peer,
+                   const char *why)
+{
+    uint8_t bytes[REJECT_BYTES];
+    size_t len = encode_reject(PS_E_FULL, why, bytes, sizeof(bytes));
+
+    /* A peer that expects TLS could not read it. */
+    if (len > 0 && !driver_encrypts(d, fd)) {
+        (void)send(fd, bytes, len, MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+    refused(d, fd, peer, why);
+}
+
+void driver_refuse_encrypted(struct ps_driver *d, int fd,
+                             struct ps_tls_session *session, const char *peer,
+                             const char *why)
+{
+    uint8_t bytes[REJECT_BYTES];
+    size_t len = session == NULL
+                     ? 0
+                     : encode_reject(PS_E_PERM, why, bytes, sizeof(bytes));
+
+    if (len > 0) {
+        driver_tls_send(session, fd, bytes, len);
+    }
+    ps_tls_session_free(session);
+    refused(d, fd, peer, why);
+}
+
 /* Reports that no connection was made of `fd`. */
 static void open_failed(struct ps_driver *d, const struct conn_opening *o,
                         struct ps_event *ev, int rc)
 {
     struct ps_event failed = {.type = PS_EV_DIAL_FAILED};
 
+    if (o->session != NULL && ev->open.kind != PS_CONN_DIALLED) {
+        driver_refuse_encrypted(d, o->fd, o->session, o->peer, ps_strerror(rc));
+        return;
+    }
     if (ev->open.kind != PS_CONN_DIALLED) {
         driver_refuse(d, o->fd, o->peer, ps_strerror(rc));
         return;
     }
+    ps_tls_session_free(o->session);
     close(o->fd);
     if (o->main != NULL) {
         ps_path_dial_failed(o->main, ps_loop_now(d->opt.loop));
@@ -348,6 +399,8 @@ static int conn_open(struct daemon_conn *c, const struct conn_opening *o)
         .dialled = c->kind == PS_CONN_DIALLED,
         .local = c->kind == PS_CONN_LOCAL,
         .is_shm = o->is_shm,
+        .transport = o->session != NULL ? &ps_transport_tls : NULL,
+        .transport_ctx = o->session,
         .arenas = d->opt.arenas,
         .io_pool = d->opt.io_pool,
         .tcp = d->opt.self == PS_ROLE_SCHED ||
@@ -376,9 +429,10 @@ void driver_open(struct ps_driver *d, const struct conn_opening *o,
 
     c->driver = d;
     c->kind = ev->open.kind;
-    c->is_shm = o->is_shm;
     c->is_watched = c->kind == PS_CONN_DIALLED && !o->is_shm &&
                     o->peer_roles == 1u << PS_ROLE_SERVER;
+    ps_peer_identity_set(&c->identity, o->identity);
+    c->tls_generation = d->tls.generation;
     rc = conn_open(c, o);
     if (rc != 0) {
         ps_free(c);
@@ -387,29 +441,41 @@ void driver_open(struct ps_driver *d, const struct conn_opening *o,
     }
     c->id = ++d->last_id;
     ps_map_put(d->conns, c->id, c);
-    driver_output_open(c, ev);
+    if (o->session != NULL) {
+        driver_tls_watch(c);
+    }
+    if (o->is_shm) {
+        ps_list_push_back(&d->shm_conns, &c->shm);
+    }
+    ev->type = PS_EV_OPEN;
+    ev->conn = c->id;
+    ev->open.peer = ps_conn_peer(c->conn);
+    ev->open.identity = o->identity;
+    ps_output_add(&d->output, &c->output, ev);
     if (c->kind == PS_CONN_LOCAL) {
         d->local_count++;
         watch_process(c, o->fd);
     }
     if (c->kind != PS_CONN_DIALLED) {
-        ps_pre_handshake_add(&d->pre_handshake, &c->pre_handshake, c->id,
-                             &d->fx);
+        c->pre_handshake = (struct ps_pre_handshake_conn){.id = c->id,
+                                                          .source = o->source};
+        ps_pre_handshake_add(&d->pre_handshake, &c->pre_handshake, &d->fx);
     }
-    ps_log(PS_LOG_DEBUG, "connection open peer=%s", o->peer);
+    ps_log(PS_LOG_DEBUG, "connection open peer=%s cipher=%s", o->peer,
+           o->session != NULL ? ps_tls_session_cipher(o->session) : "none");
     if (o->main != NULL) {
         if (!ps_path_join(&c->path, c->id, o->main, &d->fx)) {
             ps_conn_close(c->conn, PS_E_CANCELED, "its link has ended");
         }
         driver_apply_effects(d);
+        ps_conn_read_early(c->conn);
         return;
     }
     if (c->kind != PS_CONN_LOCAL) {
         ps_path_open(&c->path, &d->multipath, c->id,
                      c->is_watched ? o->address : NULL);
+        c->path.peer = &c->identity;
     }
-    ev->type = PS_EV_OPEN;
-    ev->conn = c->id;
-    ev->open.peer = ps_conn_peer(c->conn);
     driver_feed(d, ev);
+    ps_conn_read_early(c->conn);
 }

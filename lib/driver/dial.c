@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Dials: connections and probes that the machine asks for, and subflows. A
- * server on this host is dialled by net/shm_peer.h, others by TCP. Results wait
- * in a list until driver_report_dials(), outside of the step that dialled. */
+ * server on this host is dialled by net/shm_peer.h, others by TCP, with a
+ * handshake of TLS where connections are encrypted. Results wait in a list
+ * until driver_report_dials(), outside of the step that dialled. */
 #include "driver/inner.h"
 
 #include "base/alloc.h"
 #include "base/map.h"
 #include "base/str.h"
+#include "crypto/tls_session.h"
 #include "net/dial.h"
 #include "net/shm_peer.h"
 
@@ -14,15 +16,86 @@
 #include <string.h>
 #include <unistd.h>
 
+static void dial_end(struct dial *dial)
+{
+    ps_list_remove(&dial->node);
+    ps_list_push_back(&dial->driver->dials.ended, &dial->node);
+}
+
+/* PS_E_PERM if a subflow has not led to the peer of its link. */
+static int check_subflow(const struct dial *dial, struct ps_str *why)
+{
+    const struct daemon_conn *main = ps_map_get(dial->driver->conns,
+                                                dial->subflow_of);
+
+    if (main == NULL || ps_peer_is_same(&main->identity, &dial->identity)) {
+        return 0;
+    }
+    ps_str_addf(why, "its certificate is of '%s', that of the link of '%s'",
+                dial->identity.name, main->identity.name);
+    return PS_E_PERM;
+}
+
+/* The machine reports a dial of its own that has failed. */
+static void log_subflow_failed(const struct dial *dial, const char *peer)
+{
+    if (dial->subflow_of != 0) {
+        ps_log_of(LOG_DIALS, PS_LOG_WARNING,
+                  "connection failed peer=%s reason=\"%s\"", peer,
+                  dial->detail);
+    }
+}
+
+static void handshake_done(struct ps_tls_handshake *tls, int rc,
+                           const char *why)
+{
+    struct dial *dial = tls->ctx;
+    char text[PS_TLS_WHY_MAX];
+    struct ps_str s;
+
+    ps_str_init(&s, text, sizeof(text));
+    ps_str_add(&s, why);
+    if (rc == 0) {
+        rc = driver_tls_check(dial->driver, &dial->handshake, dial->peer_roles,
+                              &dial->identity, &s);
+    }
+    if (rc == 0 && dial->subflow_of != 0) {
+        rc = check_subflow(dial, &s);
+    }
+    if (rc != 0) {
+        char *peer = dial->detail;
+
+        ps_tls_session_free(tls->session);
+        tls->session = NULL;
+        close(dial->fd);
+        dial->fd = -1;
+        dial->rc = rc;
+        dial->detail = ps_strdup(text);
+        log_subflow_failed(dial, peer);
+        ps_free(peer);
+    }
+    dial_end(dial);
+}
+
 static void dial_done(void *ctx, int fd, int rc, const char *detail)
 {
     struct dial *dial = ctx;
+    struct ps_driver *d = dial->driver;
 
+    dial->dial = NULL;
     dial->fd = fd;
     dial->rc = rc;
     dial->detail = ps_strdup(detail);
-    ps_list_remove(&dial->node);
-    ps_list_push_back(&dial->driver->dials.ended, &dial->node);
+    if (rc == 0 && !dial->is_probe && !d->is_closing &&
+        driver_encrypts(d, fd)) {
+        driver_tls_begin(d, &dial->handshake,
+                         &(struct ps_tls_handshake){.fd = fd,
+                                                    .dialled = true,
+                                                    .done = handshake_done,
+                                                    .ctx = dial});
+    } else {
+        dial_end(dial);
+    }
 }
 
 /* Connects to a server on this host. False: TCP is needed. */
@@ -94,6 +167,12 @@ void driver_cancel_dials(struct ps_driver *d)
 {
     PS_LIST_EACH(node, &d->dials.running)
     {
-        ps_dial_cancel(PS_CONTAINER(node, struct dial, node)->dial);
+        struct dial *dial = PS_CONTAINER(node, struct dial, node);
+
+        if (dial->dial != NULL) {
+            ps_dial_cancel(dial->dial);
+        } else {
+            ps_tls_gate_cancel(d->opt.tls.gate, &dial->handshake.tls);
+        }
     }
 }

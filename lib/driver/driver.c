@@ -35,7 +35,9 @@ static bool tick_if_due(struct ps_driver *d)
     if (driver_deadline(d) > now) {
         return false;
     }
-    ps_multipath_tick(&d->multipath, now, &d->fx);
+    if (d->multipath.deadline <= now) {
+        ps_multipath_tick(&d->multipath, now, &d->fx);
+    }
     driver_feed(d, &ev);
     return true;
 }
@@ -54,7 +56,9 @@ static bool flush_queued(struct ps_driver *d)
     while ((n = ps_list_pop(&now)) != NULL) {
         struct daemon_conn *c = PS_CONTAINER(n, struct daemon_conn, to_flush);
 
-        driver_watch(c);
+        if (c->is_watched) {
+            driver_watch(c);
+        }
         if (ps_conn_flush(c->conn) && ps_conn_is_open(c->conn)) {
             driver_on_sent(c, c->conn, ps_conn_queued(c->conn));
             any = true;
@@ -66,15 +70,15 @@ static bool flush_queued(struct ps_driver *d)
 /* Tells peers about freed arenas, whose memory they keep mapped until then. */
 static void report_freed_arenas(struct ps_driver *d)
 {
-    struct ps_map_cursor at = {0};
-    struct daemon_conn *c;
-
-    if (d->opt.arenas == NULL ||
+    if (d->opt.arenas == NULL || ps_list_empty(&d->shm_conns) ||
         d->arenas_freed == ps_arenas_freed_count(d->opt.arenas)) {
         return;
     }
     d->arenas_freed = ps_arenas_freed_count(d->opt.arenas);
-    while ((c = ps_map_next(d->conns, &at)) != NULL) {
+    PS_LIST_EACH(n, &d->shm_conns)
+    {
+        struct daemon_conn *c = PS_CONTAINER(n, struct daemon_conn, shm);
+
         if (ps_conn_send_freed_arenas(c->conn)) {
             driver_mark_flush(c);
         }
@@ -108,17 +112,21 @@ static bool resume_paused(struct ps_driver *d)
 
 static bool before_poll_once(struct ps_driver *d)
 {
-    bool any = driver_report_dials(d);
+    bool any = !ps_list_empty(&d->dials.ended);
 
+    if (any) {
+        driver_report_dials(d);
+    }
     driver_relieve(d);
-
-    any |= driver_poll_rings(d);
-    if (d->opt.worker != NULL) {
+    any |= d->source != NULL && d->source->poll(d);
+    if (d->computing > 0) {
         any |= ps_worker_run_small(d->opt.worker);
     }
     any |= tick_if_due(d);
     any |= resume_paused(d);
-    driver_wake_ring_peers(d);
+    if (d->source != NULL) {
+        d->source->wake_peers(d);
+    }
     report_freed_arenas(d);
     any |= flush_queued(d);
     return any;
@@ -162,12 +170,14 @@ static bool before_poll(void *ctx)
     struct ps_driver *d = ctx;
     bool more = true;
 
-    ps_ring_set_awake(&d->rings);
+    if (d->source != NULL) {
+        d->source->awake(d);
+    }
     for (int i = 0; i < ROUNDS_MAX && more; i++) {
         more = !d->is_closing && d->failure == 0 && before_poll_once(d);
     }
     if (d->is_closing) {
-        (void)driver_report_dials(d);
+        driver_report_dials(d);
         (void)flush_queued(d);
         return false;
     }
@@ -175,7 +185,7 @@ static bool before_poll(void *ctx)
         d->opt.on_failed(d->opt.ctx, d->failure);
         return false;
     }
-    more = more || busy_poll(d) || !ps_ring_set_sleep(&d->rings);
+    more = more || busy_poll(d) || (d->source != NULL && !d->source->sleep(d));
     if (!more) {
         ps_loop_timer_set(d->opt.loop, &d->tick_timer, driver_deadline(d));
     }
@@ -213,6 +223,8 @@ static void grace_expired(struct ps_loop_timer *t)
     d->closed = NULL;
     ps_loop_timer_set(d->opt.loop, &d->tick_timer, PS_TIME_NEVER);
     ps_loop_timer_set(d->opt.loop, &d->watch.timer, PS_TIME_NEVER);
+    ps_loop_timer_set(d->opt.loop, &d->tls.check_timer, PS_TIME_NEVER);
+    ps_loop_timer_set(d->opt.loop, &d->tls.expiry_timer, PS_TIME_NEVER);
     closed(d->opt.ctx);
 }
 
@@ -237,11 +249,13 @@ struct ps_driver *ps_driver_new(const struct ps_driver_options *opt)
     d->multipath.io_threads = count_io_threads(d);
     d->conns = ps_map_new();
     driver_output_init(d);
+    driver_tls_init(d);
     ps_pre_handshake_init(&d->pre_handshake, opt->pre_handshake_max != 0
                                                  ? opt->pre_handshake_max
                                                  : 64);
     ps_list_init(&d->to_flush);
     ps_list_init(&d->paused.conns);
+    ps_list_init(&d->shm_conns);
     ps_ring_set_init(&d->rings);
     ps_spin_init(&d->polling.spin, opt->busy_poll);
     ps_list_init(&d->dials.running);
@@ -270,6 +284,7 @@ void ps_driver_close(struct ps_driver *d, void (*closed)(void *ctx))
         ps_conn_finish(c->conn);
     }
     driver_cancel_dials(d);
+    driver_cancel_accepting(d);
     driver_close_refused(d);
     ps_loop_timer_set(d->opt.loop, &d->grace_timer,
                       ps_time_add(ps_loop_now(d->opt.loop), CLOSE_GRACE));
@@ -285,7 +300,8 @@ void ps_driver_free(struct ps_driver *d)
     ps_loop_set_hook(d->opt.loop, NULL, NULL);
     ps_effects_fini(&d->fx);
     ps_map_free(d->conns);
-    driver_output_fini(d);
+    ps_output_fini(&d->output);
+    driver_tls_fini(d);
     ps_free(d);
 }
 

@@ -15,7 +15,18 @@ struct ps_arenas;
 struct ps_driver;
 struct ps_loop;
 struct ps_io_pool;
+struct ps_tls_context;
+struct ps_tls_gate;
 struct ps_worker;
+
+/* TLS on TCP connections. */
+struct ps_driver_tls {
+    struct ps_tls_gate *gate;
+    /* Own certificate and authorities; the driver keeps a reference. NULL: no
+     * connection is encrypted. */
+    struct ps_tls_context *context;
+    bool on_loopback; /* Also on connections within this host. */
+};
 
 struct ps_driver_options {
     struct ps_loop *loop;       /* Borrowed, as are all pointers below. */
@@ -54,6 +65,7 @@ struct ps_driver_options {
      * 64. */
     uint32_t pre_handshake_max;
     ps_time dial_timeout; /* 0: 10 s. */
+    struct ps_driver_tls tls;
     /* Called when the machine has failed. */
     void (*on_failed)(void *ctx, int rc);
     /* Called before each wait, when all input has been handled. */
@@ -75,6 +87,14 @@ void ps_driver_accept(struct ps_driver *d, int fd);
 /* From the listener of net/shm_peer.h. */
 void ps_driver_accept_shm(struct ps_driver *d, int fd);
 void ps_driver_accept_local(struct ps_driver *d, int fd);
+
+/* Uses another context for new connections, and closes those whose peer it does
+ * not accept any more. Requires that the driver was made with one. */
+void ps_driver_set_tls(struct ps_driver *d, struct ps_tls_context *context);
+
+/* Feeds PS_EV_CERTIFICATE. */
+void ps_driver_report_certificate(struct ps_driver *d,
+                                  const struct ps_certificate_end *end);
 
 /* The I/O pool has one more thread. */
 void ps_driver_io_grown(struct ps_driver *d);

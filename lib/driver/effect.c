@@ -88,7 +88,7 @@ static void drop_packet(struct daemon_conn *c, const struct ps_msg *msg, int rc)
         .code = PS_MSG_ACK, .seq = msg->seq, .ack = msg->ack};
     const struct ps_conn_frame frame = {.msg = &empty, .pass_fd = -1};
 
-    ps_account_count_line(&c->account, PS_LOG_ERROR);
+    ps_account_count_line(&c->output.account, PS_LOG_ERROR);
     ps_log_of(LOG_NOT_SENT, PS_LOG_ERROR, "message not sent code %s reason %s",
               ps_msg_name(msg->code), ps_strerror(rc));
     if (msg->seq == 0) {
@@ -132,13 +132,11 @@ static void send_packet(struct ps_driver *d, const struct ps_fx *fx)
         assert(rc == 0);
         (void)rc;
     }
-    if (msg.code == PS_MSG_L_DONE && msg.l_done.error != 0 &&
-        driver_output_is_long(c)) {
-        msg.l_done.text = "others failed before it, and say why";
-    }
     struct ps_conn_frame frame = {.msg = &msg, .pass_fd = fd};
 
-    if (c->kind != PS_CONN_LOCAL) {
+    if (c->kind == PS_CONN_LOCAL) {
+        ps_output_shorten(&c->output, &msg);
+    } else {
         struct ps_path_choice choice = ps_path_choose(&c->path, &msg, p);
 
         if (choice.acks_ahead) {
@@ -237,6 +235,7 @@ static void close_conn(struct ps_driver *d, const struct ps_fx *fx)
         return;
     }
     ps_conn_finish(c->conn);
+    ps_output_finish(&c->output);
     if (c->kind != PS_CONN_LOCAL) {
         ps_path_finish(&c->path, &d->fx);
     }

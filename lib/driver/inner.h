@@ -10,25 +10,25 @@
  *     ring.c       memory of workers: regions, operations of rings
  *     effect.c     steps of the machine, and their effects: sends, jobs, closes
  *     dial.c       connections and probes that the machine asks for
- *     output.c     memory of queued output, and its limits
+ *     tls.c        handshakes of TLS, and certificates of peers
+ *     output.c     memory of queued output: reports, and closes for it
  *     stats.c      statistics
  *     liveness.c   port that shows that an agent lives */
 #pragma once
 
 #include "base/list.h"
 #include "base/spin.h"
-#include "core/base/ledger.h"
 #include "core/link/multipath.h"
+#include "core/link/output.h"
 #include "core/link/pre_handshake.h"
 #include "driver/driver.h"
 #include "net/loop.h"
 #include "net/ring_set.h"
+#include "net/tls_gate.h"
 
 /* Refused connections, and the time they get to read the reason. */
 #define REFUSED_MAX  8u
 #define REFUSED_TIME PS_MILLIS(500)
-
-struct output_user;
 
 /* State of a connection to a worker. */
 struct worker_conn {
@@ -44,20 +44,21 @@ struct daemon_conn {
     struct ps_pre_handshake_conn pre_handshake;
     struct ps_list_node to_flush; /* In the list while new output is queued. */
     struct ps_list_node paused;
-    struct ps_account account; /* Account of its queued output. */
-    /* Account of its user, for workers and tools; else NULL. */
-    struct output_user *user;
+    struct ps_list_node shm; /* In the list of same-host peers. */
+    struct ps_output_conn output;
+    struct ps_peer_identity identity; /* Of the peer's certificate. */
+    uint32_t tls_generation; /* That of the context which accepted it last. */
+    int64_t expires_at; /* Of its certificate, seconds since 1970; 0: none. */
     struct ps_slice payload; /* Payload being received; owned reference. */
     /* Why the payload being received is discarded; 0: it is kept. */
     int discard_reason;
-    bool is_shm;
-    bool is_greeted;
+    bool is_handshake_done;
     /* Dialled to a server by TCP: watched while it sends. Members detect loss
      * of the scheduler by missing replies to their pings. */
     bool is_watched;
     union {
         struct worker_conn worker; /* LOCAL */
-        struct ps_path path;       /* Others: the place in a link. */
+        struct ps_path path; /* Connections of daemons: the place in a link. */
     };
 };
 
@@ -70,7 +71,19 @@ struct driver_paused {
 
 struct driver_dials {
     struct ps_list running;
-    struct ps_list ended; /* Still to be reported. */
+    struct ps_list ended; /* Ended dials to be reported. */
+};
+
+/* Input that no descriptor reports: polled in each pass, and asleep while the
+ * loop waits. A daemon gets it from its first peer that uses it. */
+struct driver_source {
+    void (*awake)(struct ps_driver *d);
+    /* True if there was input. */
+    bool (*poll)(struct ps_driver *d);
+    /* Wakes sleeping peers for which there is new output. */
+    void (*wake_peers)(struct ps_driver *d);
+    /* From now on peers wake the loop. False: there is input. */
+    bool (*sleep)(struct ps_driver *d);
 };
 
 /* Refused sockets, with the reason sent, that are not closed yet. */
@@ -78,6 +91,28 @@ struct driver_refused {
     struct ps_loop_timer timer;
     int fds[REFUSED_MAX];
     uint32_t count;
+};
+
+/* One handshake of TLS. */
+struct driver_handshake {
+    struct ps_tls_handshake tls;
+    uint32_t generation; /* That of the context it began with. */
+};
+
+/* An accepted connection before the end of its handshake of TLS. */
+struct accepting {
+    struct ps_list_node node; /* In `tls.accepting`. */
+    struct ps_driver *driver;
+    struct driver_handshake handshake;
+    char peer[PS_CONN_PEER_MAX];
+};
+
+struct driver_tls {
+    struct ps_list accepting;
+    uint32_t generation;               /* Contexts there have been. */
+    struct ps_loop_timer check_timer;  /* More connections to be checked. */
+    struct ps_loop_timer expiry_timer; /* The next end of a certificate. */
+    int64_t expires_at;                /* That end; 0: none. */
 };
 
 struct driver_liveness {
@@ -97,17 +132,6 @@ struct driver_polling {
     bool was_fed;  /* Stepped since the last busy_poll(). */
 };
 
-/* Memory of queued output. */
-struct driver_output {
-    struct ps_account total;
-    struct ps_account_limits caller_limits; /* Workers and tools. */
-    struct ps_account_limits link_limits;   /* Daemons. */
-    struct ps_account_limits user_limits;
-    struct ps_account_limits total_limits;
-    struct ps_map *users; /* struct output_user by uid. */
-    ps_conn_id relieved;  /* Connection closed to free memory; 0: none. */
-};
-
 struct ps_driver {
     struct ps_driver_options opt;
     struct ps_multipath multipath; /* Links and their connections. */
@@ -118,7 +142,9 @@ struct ps_driver {
     struct ps_list to_flush;
     struct ps_pre_handshake pre_handshake;
     struct driver_paused paused;
+    struct ps_list shm_conns; /* Connections to same-host peers. */
     struct ps_ring_set rings;
+    const struct driver_source *source; /* NULL: no worker has had a ring. */
     struct driver_dials dials;
     struct ps_effects fx;
     /* Wakes the loop; before_poll() feeds the tick. */
@@ -126,9 +152,10 @@ struct ps_driver {
     struct ps_loop_timer grace_timer; /* Grace while closing. */
     struct driver_refused refused;
     struct driver_liveness liveness;
+    struct driver_tls tls;
     struct driver_watch watch;
     struct driver_polling polling;
-    struct driver_output output;
+    struct ps_output output;
     bool is_stepping;
     bool is_closing;
     int failure;
@@ -141,13 +168,15 @@ struct ps_driver {
 struct dial {
     struct ps_list_node node; /* In a list of struct driver_dials. */
     struct ps_driver *driver;
-    struct ps_dial *dial; /* NULL: the dial failed at its start. */
+    struct ps_dial *dial; /* NULL: not in progress. */
     uint64_t target;
     ps_conn_id subflow_of; /* Main connection of its link; 0: not a subflow. */
-    bool is_probe;         /* Only tests whether a process listens. */
-    bool is_shm;           /* To a server on this host, not by TCP. */
+    bool is_probe;         /* Only to test whether a process listens. */
+    bool is_shm;           /* Dials a server on this host, not by TCP. */
     uint32_t peer_roles;
     char address[PS_ADDRESS_MAX + 1];
+    struct driver_handshake handshake; /* In progress if `dial` is not. */
+    struct ps_peer_identity identity;  /* Of the peer's certificate. */
     /* The result: error, socket (-1: none), and name of the peer or text of the
      * error (NULL: only `rc`). */
     int rc;
@@ -160,6 +189,10 @@ struct conn_opening {
     uint32_t peer_roles;
     const char *peer;
     bool is_shm;
+    uint64_t source; /* Of one that was accepted: its host, or its user. */
+    /* Owned by the connection if it opens; NULL: it is not encrypted. */
+    struct ps_tls_session *session;
+    const struct ps_peer_identity *identity; /* NULL: no certificate. */
     /* Address of a server to dial subflows at; NULL: none can be dialled. */
     const char *address;
     /* Main connection of the link that it joins; NULL: none. */
@@ -193,20 +226,26 @@ void driver_open(struct ps_driver *d, const struct conn_opening *o,
  * the refusal. */
 void driver_refuse(struct ps_driver *d, int fd, const char *peer,
                    const char *why);
+/* The same after the handshake of TLS: `session` carries the reason, and is
+ * freed. */
+void driver_refuse_encrypted(struct ps_driver *d, int fd,
+                             struct ps_tls_session *session, const char *peer,
+                             const char *why);
 void driver_close_refused(struct ps_driver *d);
 void driver_drop_payload(struct daemon_conn *c);
 /* Handler of ps_conn_ops.sent: `queued` bytes of `conn` are left. */
 void driver_on_sent(void *ctx, struct ps_conn *conn, uint64_t queued);
 
-/* True if connections or dials are open. */
+/* True if connections, handshakes or dials are open. */
 bool driver_is_open(const struct ps_driver *d);
 /* Makes the end of a closing driver due once nothing is open. */
 void driver_maybe_closed(struct ps_driver *d);
 
 /* accept.c */
 
-/* Reports the dials that have ended; false: there are none. */
-bool driver_report_dials(struct ps_driver *d);
+/* Reports the dials that have ended. */
+void driver_report_dials(struct ps_driver *d);
+void driver_cancel_accepting(struct ps_driver *d);
 
 /* dial.c */
 
@@ -215,19 +254,33 @@ void driver_dial(struct ps_driver *d, const struct ps_fx *fx);
 void driver_probe(struct ps_driver *d, const struct ps_fx *fx);
 void driver_cancel_dials(struct ps_driver *d);
 
+/* tls.c */
+
+void driver_tls_init(struct ps_driver *d);
+void driver_tls_fini(struct ps_driver *d);
+/* True if a connection over this socket is to be encrypted. */
+bool driver_encrypts(const struct ps_driver *d, int fd);
+/* Begins a handshake on a connected socket; `done` runs later. */
+void driver_tls_begin(struct ps_driver *d, struct driver_handshake *h,
+                      const struct ps_tls_handshake *tls);
+/* Watches the end of the certificate of an encrypted connection. */
+void driver_tls_watch(struct daemon_conn *c);
+/* Checks the peer of a complete handshake: it must be of this cluster and have
+ * one of `roles`. PS_E_PERM adds the reason to `why`. */
+PS_MUST_USE int driver_tls_check(const struct ps_driver *d,
+                                 const struct driver_handshake *h,
+                                 uint32_t roles,
+                                 struct ps_peer_identity *ret_identity,
+                                 struct ps_str *why);
+/* Sends a message in the session of a connection that is not made. */
+void driver_tls_send(struct ps_tls_session *session, int fd, const void *bytes,
+                     size_t len);
+
 /* output.c */
 
 void driver_output_init(struct ps_driver *d);
-void driver_output_fini(struct ps_driver *d);
-/* Sets up the account; `ev` is the OPEN event. */
-void driver_output_open(struct daemon_conn *c, const struct ps_event *ev);
-void driver_output_greeted(struct daemon_conn *c);
-void driver_output_closed(struct daemon_conn *c);
-/* Adjusts the account to the queued output. May close this or another
- * connection. */
+/* Reports the queued output. May close this or another connection. */
 void driver_output_update(struct daemon_conn *c);
-/* True if queued output is large, and further error texts must be short. */
-bool driver_output_is_long(const struct daemon_conn *c);
 /* Closes the connection. A peer that dialled gets the reason, ahead of queued
  * output, if the socket accepts it. */
 void driver_reject(struct daemon_conn *c, int rc, const char *text);
@@ -243,13 +296,10 @@ void driver_accept_ring(struct daemon_conn *c, const struct ps_msg *msg);
 /* Handles the operations that the worker pushed before its frame number
  * `frames` + 1. True if there were any. */
 bool driver_ring_poll(struct daemon_conn *c, uint64_t frames);
-bool driver_poll_rings(struct ps_driver *d);
-/* Wakes sleeping workers that have new completions. */
-void driver_wake_ring_peers(struct ps_driver *d);
 
 /* watch.c */
 
-/* Starts the watch of a connection that is about to send. */
+/* Starts the watch of a watched connection that is about to send. */
 void driver_watch(struct daemon_conn *c);
 
 /* liveness.c */

@@ -94,23 +94,6 @@ void driver_accept_residuals(struct daemon_conn *c, const struct ps_msg *msg)
                       msg->l_residual_segment.size);
 }
 
-void driver_accept_ring(struct daemon_conn *c, const struct ps_msg *msg)
-{
-    const char *why;
-    int rc = ps_ring_set_accept(&c->driver->rings, &c->worker.ring, c->conn,
-                                msg->l_ring.size, &why);
-
-    if (rc == PS_E_PROTO) {
-        ps_conn_close(c->conn, rc, why);
-    } else if (rc != 0) {
-        char text[PS_TEXT_MAX];
-
-        /* Region 0 is none, so the machine ends the session. */
-        snprintf(text, sizeof(text), "ring of operations: %s", why);
-        no_memory(c, PS_EV_REGION, 0, msg->l_ring.size, rc, text);
-    }
-}
-
 bool driver_ring_poll(struct daemon_conn *c, uint64_t frames)
 {
     struct ps_msg_l_op ops[RING_BATCH_MAX];
@@ -133,7 +116,7 @@ bool driver_ring_poll(struct daemon_conn *c, uint64_t frames)
     return count > 0;
 }
 
-bool driver_poll_rings(struct ps_driver *d)
+static bool poll_rings(struct ps_driver *d)
 {
     struct ps_list_node *n = ps_list_first(&d->rings.conns);
     bool any = false;
@@ -150,11 +133,47 @@ bool driver_poll_rings(struct ps_driver *d)
     return any;
 }
 
-void driver_wake_ring_peers(struct ps_driver *d)
+static void wake_workers(struct ps_driver *d)
 {
     struct ps_ring_conn *r;
 
     while ((r = ps_ring_set_wake_next(&d->rings)) != NULL) {
         driver_mark_flush(PS_CONTAINER(r, struct daemon_conn, worker.ring));
+    }
+}
+
+static void set_awake(struct ps_driver *d)
+{
+    ps_ring_set_awake(&d->rings);
+}
+
+static bool set_sleep(struct ps_driver *d)
+{
+    return ps_ring_set_sleep(&d->rings);
+}
+
+static const struct driver_source ring_source = {
+    .awake = set_awake,
+    .poll = poll_rings,
+    .wake_peers = wake_workers,
+    .sleep = set_sleep,
+};
+
+void driver_accept_ring(struct daemon_conn *c, const struct ps_msg *msg)
+{
+    const char *why;
+    int rc = ps_ring_set_accept(&c->driver->rings, &c->worker.ring, c->conn,
+                                msg->l_ring.size, &why);
+
+    if (rc == PS_E_PROTO) {
+        ps_conn_close(c->conn, rc, why);
+    } else if (rc != 0) {
+        char text[PS_TEXT_MAX];
+
+        /* Region 0 is none, so the machine ends the session. */
+        snprintf(text, sizeof(text), "ring of operations: %s", why);
+        no_memory(c, PS_EV_REGION, 0, msg->l_ring.size, rc, text);
+    } else {
+        c->driver->source = &ring_source;
     }
 }

@@ -3,6 +3,7 @@
 #include "driver/inner.h"
 
 #include "base/map.h"
+#include "crypto/tls_session.h"
 
 void driver_add_stats(struct ps_driver_stats *sum, const struct ps_conn *conn)
 {
@@ -64,15 +65,17 @@ void ps_driver_dump(const struct ps_driver *d)
     const struct daemon_conn *c;
 
     while ((c = ps_map_next(d->conns, &at)) != NULL) {
+        const struct ps_tls_session *session = ps_conn_session(c->conn);
         struct ps_conn_stats s;
 
         ps_conn_stats(c->conn, &s);
         ps_log(PS_LOG_NOTICE,
-               "state connection peer=%s kind=%s greeted=%d paused=%d "
-               "queued=%llu in=%llu out=%llu",
+               "state connection peer=%s kind=%s handshake_done=%d paused=%d "
+               "queued=%llu in=%llu out=%llu cipher=%s",
                ps_conn_peer(c->conn), kinds[c->kind],
-               ps_conn_is_greeted(c->conn), ps_conn_is_paused(c->conn),
+               ps_conn_is_handshake_done(c->conn), ps_conn_is_paused(c->conn),
                (unsigned long long)ps_conn_queued(c->conn),
-               (unsigned long long)s.bytes_in, (unsigned long long)s.bytes_out);
+               (unsigned long long)s.bytes_in, (unsigned long long)s.bytes_out,
+               session != NULL ? ps_tls_session_cipher(session) : "none");
     }
 }

@@ -24,9 +24,10 @@ static bool check_conn(struct daemon_conn *c)
                                      .slows_on_loss = losses.slows_on_loss},
             ps_loop_now(d->opt.loop));
     }
-    ps_path_on_unacked(&c->path, unacked, &d->fx);
+    const bool stalled = ps_path_on_unacked(&c->path, unacked, &d->fx);
+
     driver_apply_effects(d);
-    if (unacked >= PS_PATH_UNACKED_MAX && c->path.state == PS_PATH_MAIN) {
+    if (stalled) {
         driver_feed(d, &ev);
     }
     return unacked > 0;
@@ -53,7 +54,7 @@ void driver_watch(struct daemon_conn *c)
 {
     struct ps_driver *d = c->driver;
 
-    if (d->watch.is_set || d->is_closing || !c->is_watched) {
+    if (d->watch.is_set || d->is_closing) {
         return;
     }
     d->watch.is_set = true;

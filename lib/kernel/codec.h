@@ -18,7 +18,7 @@
  *     onebit   32 bits a word: 1 x < 0; then a float, with scaling
  *              s = mean |x|, without it 1; +s, -s
  *     topk     k pairs of index (4 bytes, ascending) and float: the largest
- *              |x|; of equal ones the lower index first
+ *              |x|; of equal values the lower index first
  *     randomk  k floats: one random element of each of k equal ranges;
  *              both sides compute its index
  *     dither   a float, the norm u = max |x| or sqrt(sum x*x); then 2, 4 or 8
@@ -103,7 +103,7 @@ PS_MUST_USE int ps_codec_check(const struct ps_codec *c, const void *code,
 
 /* Encoded data that has been checked. */
 struct ps_codec_data {
-    uint64_t stream; /* Of random numbers, as for the encoder. */
+    uint64_t stream; /* Stream of random numbers, as for the encoder. */
     const void *code;
     uint64_t count; /* Elements. */
 };

@@ -275,10 +275,12 @@ unsigned ps_step_states(enum ps_step_kind kind)
     switch (kind) {
     case PS_STEP_KEEP:
     case PS_STEP_SIGNSGD:
+    case PS_STEP_SGLD:
     case PS_STEP_GRADIENT:
     case PS_STEP_ALONG:
         return 0;
     case PS_STEP_NAG:
+    case PS_STEP_NAG_LATE:
     case PS_STEP_ADAGRAD:
     case PS_STEP_RMSPROP:
     case PS_STEP_SIGNUM:
@@ -337,6 +339,61 @@ static const void *old_weights(const struct ps_job *job)
     return has_half_storage(job) ? job->master : job->weight;
 }
 
+/* True if the type, the fold and the encoding of the sources are ones that
+ * sums have. */
+static bool has_valid_sources(const struct ps_job *job)
+{
+    return ps_dtype_size(job->dtype) != 0 && job->src_count > 0 &&
+           job->src != NULL && job->count <= SIZE_MAX / 8 &&
+           (unsigned)job->fold < PS_FOLDS &&
+           (job->fold == PS_FOLD_SUM || job->divide_by <= 1) &&
+           (!is_encoded(job) ||
+            (job->dtype == PS_DTYPE_FLOAT32 &&
+             (unsigned)job->src_codec.kind < PS_CODEC_KINDS &&
+             job->count <= PS_CODEC_COUNT_MAX));
+}
+
+/* True if no array of the sources and the result is missing. */
+static bool has_arrays(const struct ps_job *job)
+{
+    if (job->count == 0) {
+        return true;
+    }
+    if (job->dst == NULL) {
+        return false;
+    }
+    for (uint32_t i = 0; i < job->src_count; i++) {
+        if (job->src[i] == NULL && job->op != PS_JOB_ENCODE_EACH) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool is_valid_encode_job(const struct ps_job *job)
+{
+    return job->dtype == PS_DTYPE_FLOAT32 &&
+           (unsigned)job->codec.kind < PS_CODEC_KINDS &&
+           job->count <= PS_CODEC_COUNT_MAX &&
+           (job->count == 0 || job->residual != NULL) &&
+           (job->codec.momentum > 0) == (job->moment != NULL);
+}
+
+static bool is_valid_sgd_job(const struct ps_job *job)
+{
+    return ps_dtype_is_float(job->dtype) &&
+           (job->count == 0 ||
+            (old_weights(job) != NULL &&
+             (job->sgd.momentum == 0 || job->state != NULL)));
+}
+
+static bool is_valid_step_job(const struct ps_job *job)
+{
+    return ps_dtype_is_float(job->dtype) &&
+           (unsigned)job->step.kind < PS_STEP_KINDS &&
+           (job->count == 0 || (old_weights(job) != NULL && has_states(job)));
+}
+
 static bool is_valid_job(const struct ps_job *job)
 {
     if (has_half_storage(job) && !is_valid_half_job(job)) {
@@ -346,44 +403,20 @@ static bool is_valid_job(const struct ps_job *job)
         (job->op != PS_JOB_STEP || !job->direction_only || job->rows != NULL)) {
         return false;
     }
-    if (ps_dtype_size(job->dtype) == 0 || job->src_count == 0 ||
-        job->src == NULL || job->count > SIZE_MAX / 8 ||
-        (unsigned)job->fold >= PS_FOLDS ||
-        (job->fold != PS_FOLD_SUM && job->divide_by > 1) ||
-        (is_encoded(job) && (job->dtype != PS_DTYPE_FLOAT32 ||
-                             (unsigned)job->src_codec.kind >= PS_CODEC_KINDS ||
-                             job->count > PS_CODEC_COUNT_MAX))) {
+    if (!has_valid_sources(job) || !has_arrays(job)) {
         return false;
-    }
-    if (job->count > 0) {
-        if (job->dst == NULL) {
-            return false;
-        }
-        for (uint32_t i = 0; i < job->src_count; i++) {
-            if (job->src[i] == NULL) {
-                return false;
-            }
-        }
     }
     switch (job->op) {
     case PS_JOB_SUM:
         return true;
+    case PS_JOB_ENCODE_EACH:
+        return job->decoded == NULL && is_valid_encode_job(job);
     case PS_JOB_ENCODE:
-        return job->dtype == PS_DTYPE_FLOAT32 &&
-               (unsigned)job->codec.kind < PS_CODEC_KINDS &&
-               job->count <= PS_CODEC_COUNT_MAX &&
-               (job->count == 0 || job->residual != NULL) &&
-               (job->codec.momentum > 0) == (job->moment != NULL);
+        return is_valid_encode_job(job);
     case PS_JOB_SGD:
-        return ps_dtype_is_float(job->dtype) &&
-               (job->count == 0 ||
-                (old_weights(job) != NULL &&
-                 (job->sgd.momentum == 0 || job->state != NULL)));
+        return is_valid_sgd_job(job);
     case PS_JOB_STEP:
-        return ps_dtype_is_float(job->dtype) &&
-               (unsigned)job->step.kind < PS_STEP_KINDS &&
-               (job->count == 0 ||
-                (old_weights(job) != NULL && has_states(job)));
+        return is_valid_step_job(job);
     }
     return false;
 }
@@ -477,6 +510,7 @@ static void other_step_block(const struct walk *w, const void *grad,
         .weight = source_at(old_weights(job), from * w->size),
         .grad = grad,
         .step = &job->step,
+        .first_index = job->step.first_index + from,
     };
 
     for (unsigned i = 0; i < PS_STATES_MAX; i++) {
@@ -485,10 +519,11 @@ static void other_step_block(const struct walk *w, const void *grad,
     w->ops->step[job->dtype](&s, count);
 }
 
-/* Copies the prior state to one that is not updated in place. */
+/* Copies the prior state to one that is not updated in place. A codec may lack
+ * the state; then `to` is NULL. */
 static void copy_prior(float *to, const float *old, uint64_t from, size_t count)
 {
-    if (old != NULL) {
+    if (to != NULL && old != NULL) {
         memcpy(to + from, old + from, count * sizeof(*to));
     }
 }
@@ -515,6 +550,7 @@ static void run_block(struct walk *w, uint64_t from, size_t count, bool stream)
     }
     switch (job->op) {
     case PS_JOB_SUM:
+    case PS_JOB_ENCODE_EACH: /* Never run by blocks. */
         break;
     case PS_JOB_SGD:
         step_block(w, sum, from, count, stream);
@@ -572,7 +608,51 @@ static void run_encode(const struct ps_job *job)
 
 bool ps_kernel_is_divisible(const struct ps_job *job)
 {
-    return job->op != PS_JOB_ENCODE;
+    return job->op != PS_JOB_ENCODE && job->op != PS_JOB_ENCODE_EACH;
+}
+
+static int run_range(const struct ps_job *job, uint64_t from, uint64_t to,
+                     struct norm_sums *measured);
+
+static const float *vector_at(const float *vectors, uint64_t offset)
+{
+    return vectors == NULL ? NULL : vectors + offset;
+}
+
+/* Encodes each source alone. */
+static int encode_each(const struct ps_job *job)
+{
+    char *dst = job->dst;
+
+    if (!is_valid_job(job)) {
+        return PS_E_INVAL;
+    }
+    for (uint32_t i = 0; i < job->src_count; i++) {
+        const uint64_t first = i * job->count;
+        struct ps_job one = *job;
+        int rc;
+
+        one.op = PS_JOB_ENCODE;
+        one.src = &job->src[i];
+        one.src_count = 1;
+        one.level = NULL;
+        one.dst = dst;
+        one.residual = job->residual + first;
+        one.prior_residual = vector_at(job->prior_residual, first);
+        one.moment = job->moment == NULL ? NULL : job->moment + first;
+        one.prior_moment = vector_at(job->prior_moment, first);
+        if (job->src[i] == NULL) {
+            copy_prior(one.residual, one.prior_residual, 0, job->count);
+            copy_prior(one.moment, one.prior_moment, 0, job->count);
+            continue;
+        }
+        rc = run_range(&one, 0, one.count, NULL);
+        if (rc != 0) {
+            return rc;
+        }
+        dst += ps_codec_bytes(&job->codec, job->count);
+    }
+    return 0;
 }
 
 static int run_range(const struct ps_job *job, uint64_t from, uint64_t to,
@@ -599,6 +679,9 @@ static int run_range(const struct ps_job *job, uint64_t from, uint64_t to,
     }
     if (from == to) {
         return 0;
+    }
+    if (job->op == PS_JOB_ENCODE_EACH) {
+        return encode_each(job);
     }
     w.fold = w.ops->fold[job->fold][job->dtype];
     w.size = ps_dtype_size(job->dtype);

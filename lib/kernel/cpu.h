@@ -42,6 +42,7 @@ struct ps_cpu_step {
     const void *grad;
     void *states[PS_STATES_MAX];
     const struct ps_step *step;
+    uint64_t first_index; /* Index in step->noise of the first element. */
 };
 
 /* dst = src[0] .. src[src_count-1], combined as a tree; src_count is

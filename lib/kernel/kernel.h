@@ -22,6 +22,7 @@
 #include "base/err.h"
 #include "base/square_sum.h"
 #include "kernel/codec.h"
+#include "kernel/normal.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -35,6 +36,11 @@ enum ps_job_op {
     PS_JOB_STEP, /* The same with the optimizer in `step`. */
     /* dst = encoded sum; see codec.h. Not divisible into ranges. */
     PS_JOB_ENCODE,
+    /* Encodes each source alone, with its part of residual and moment, which
+     * have `count` elements for each source; dst gets the codes one after the
+     * other. A source that is NULL has no code, and its part stays. `decoded`
+     * is NULL. */
+    PS_JOB_ENCODE_EACH,
 };
 
 /* Operation that joins two sources; "sum" stands for all of them in other
@@ -67,6 +73,10 @@ enum ps_step_kind {
     PS_STEP_KEEP, /* w' = w */
     /* x' = beta1*x - lr*(g' + wd*w);  w' = w + beta1*x' - lr*(g' + wd*w) */
     PS_STEP_NAG,
+    /* The same, with the decay of x by the new weight, as MXNet has it:
+     * m = beta1*x;  w' = w - m + (beta1+1)*(m - lr*(g' + wd*w))
+     * x' = m - lr*(g' + wd*w') */
+    PS_STEP_NAG_LATE,
     /* x' = beta1*x + (1-beta1)*G;  y' = beta2*y + (1-beta2)*G*G
      * w' = w - lr*x'/(sqrt(y') + epsilon) */
     PS_STEP_ADAM,
@@ -110,6 +120,9 @@ enum ps_step_kind {
     /* x' = x + k[0];  w' = w - lr*g'/sqrt(x' + epsilon)
      * A job by rows sets k[0] itself, to the mean of g'*g' over the row. */
     PS_STEP_GROUP_ADAGRAD,
+    /* w' = w - lr*(g' + wd*w) + k[0]*n, where n is the normal number of the
+     * element (normal.h) */
+    PS_STEP_SGLD,
     /* Stages of steps with norms of whole arrays, see direction_only:
      * d = g */
     PS_STEP_GRADIENT,
@@ -119,7 +132,7 @@ enum ps_step_kind {
     /* w' = w - lr*g */
     PS_STEP_ALONG,
 };
-#define PS_STEP_KINDS 20u
+#define PS_STEP_KINDS 22u
 #define PS_STATES_MAX 3u
 
 struct ps_step {
@@ -132,6 +145,8 @@ struct ps_step {
     double beta2;
     double epsilon;
     double k[3];
+    struct ps_normal_stream noise;
+    uint64_t first_index; /* Index in `noise` of the job's first element. */
 };
 
 /* Rows of one source. */

@@ -130,6 +130,7 @@ static int run_row(const struct ps_job *job, uint32_t row, uint64_t to)
     for (unsigned i = 0; i < PS_STATES_MAX; i++) {
         one.states[i] = dst_row(job->states[i], row * wide);
     }
+    one.step.first_index += (uint64_t)row * r->row_width;
     if (one.op == PS_JOB_STEP && one.step.kind == PS_STEP_GROUP_ADAGRAD) {
         if (!ps_dtype_is_float(one.dtype) || one.src_count == 0) {
             return PS_E_INVAL;

@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/state_table.h"
 #include "base/str.h"
+#include "net/transport_tls.h"
 #include "net/uverr.h"
 
 #include <assert.h>
@@ -101,8 +102,8 @@ static void conn_deadline_due(struct ps_loop_timer *t)
             ps_conn_close(c, PS_E_CLOSED, "closed by us");
         }
         break;
-    case CONN_DUE_GREETING:
-        ps_conn_close(c, PS_E_TIMEOUT, "no greeting in time");
+    case CONN_DUE_HANDSHAKE:
+        ps_conn_close(c, PS_E_TIMEOUT, "no handshake in time");
         break;
     case CONN_DUE_HEADER:
         ps_conn_close(c, PS_E_TIMEOUT, "header not complete in time");
@@ -192,14 +193,18 @@ static struct conn_io *conn_io_new(struct ps_conn *c, struct ps_io_pool *all)
     m->conn = c;
     m->pool = all;
     m->socket.fd = c->transport.fd;
+    if (!ps_transport_has(&c->transport, PS_TRANSPORT_IS_PLAIN)) {
+        m->in.transport = &c->transport;
+        m->out.transport = &c->transport;
+    }
     return m;
 }
 
 static struct ps_conn_limits limits_or_defaults(const struct ps_conn_limits *l)
 {
     return (struct ps_conn_limits){
-        .greeting_timeout = value_or_default(l->greeting_timeout,
-                                             PS_SECONDS(5)),
+        .handshake_timeout = value_or_default(l->handshake_timeout,
+                                              PS_SECONDS(5)),
         .header_timeout = value_or_default(l->header_timeout, PS_SECONDS(10)),
         .stall_timeout = value_or_default(l->stall_timeout, PS_SECONDS(60)),
         .linger_timeout = value_or_default(l->linger_timeout, PS_SECONDS(1)),
@@ -229,10 +234,10 @@ static void conn_init_transport(struct ps_conn *c,
         conn_tcp_init_unused(&c->tcp);
     }
     if (opt->is_shm) {
-        conn_shm_init(&c->shm, opt->fd, opt->arenas, &c->writer);
+        c->shm = conn_shm_new(opt->fd, opt->arenas, &c->writer);
     }
     if (opt->io_pool != NULL && conn_is_tcp(c) &&
-        ps_transport_has(&c->transport, PS_TRANSPORT_IS_PLAIN)) {
+        ps_transport_has(&c->transport, PS_TRANSPORT_IN_PLACE)) {
         c->io = conn_io_new(c, opt->io_pool);
     }
 }
@@ -258,11 +263,11 @@ int ps_conn_open(const struct ps_conn_options *opt, struct ps_conn **ret_conn)
     conn_init_transport(c, opt);
     set_socket_buffers(c, opt);
     ps_frame_reader_init(
-        &c->reader, ps_transport_has(&c->transport, PS_TRANSPORT_IS_PLAIN));
+        &c->reader, ps_transport_has(&c->transport, PS_TRANSPORT_IN_PLACE));
     ps_frame_writer_init(&c->writer, PS_PROTOCOL);
     conn_timers_init(&c->timers, conn_deadline_due);
-    c->timers.due[CONN_DUE_GREETING] = ps_loop_now(c->loop) +
-                                       c->limits.greeting_timeout;
+    c->timers.due[CONN_DUE_HANDSHAKE] = ps_loop_now(c->loop) +
+                                        c->limits.handshake_timeout;
     conn_arm(c);
     conn_update_poll(c);
     *ret_conn = c;
@@ -295,7 +300,8 @@ void conn_maybe_closed(struct ps_conn *c)
     ps_transport_fini(&c->transport);
     ps_frame_reader_fini(&c->reader);
     ps_frame_writer_fini(&c->writer);
-    conn_shm_fini(&c->shm);
+    conn_shm_free(c->shm);
+    c->shm = NULL;
     c->ops->closed(c->ctx, c, c->rc); /* Last: c may be freed in it. */
 }
 
@@ -346,7 +352,7 @@ void ps_conn_finish(struct ps_conn *c)
         return;
     }
     conn_set_state(c, CONN_FINISHING);
-    c->timers.due[CONN_DUE_GREETING] = PS_TIME_NEVER;
+    c->timers.due[CONN_DUE_HANDSHAKE] = PS_TIME_NEVER;
     c->timers.due[CONN_DUE_HEADER] = PS_TIME_NEVER;
     c->timers.due[CONN_DUE_PAYLOAD] = PS_TIME_NEVER;
     if (conn_pool_receives(c)) {
@@ -387,7 +393,8 @@ bool ps_conn_losses(const struct ps_conn *c, struct ps_conn_losses *ret_losses)
 
 bool ps_conn_send_freed_arenas(struct ps_conn *c)
 {
-    return c->state == CONN_OPEN && conn_shm_send_freed_arenas(&c->shm);
+    return c->state == CONN_OPEN && c->shm != NULL &&
+           conn_shm_send_freed_arenas(c->shm);
 }
 
 int ps_conn_pop_fd(struct ps_conn *c)
@@ -402,9 +409,9 @@ bool ps_conn_is_open(const struct ps_conn *c)
     return c->state == CONN_OPEN;
 }
 
-bool ps_conn_is_greeted(const struct ps_conn *c)
+bool ps_conn_is_handshake_done(const struct ps_conn *c)
 {
-    return c->is_greeted;
+    return c->is_handshake_done;
 }
 
 bool ps_conn_is_paused(const struct ps_conn *c)
@@ -414,12 +421,12 @@ bool ps_conn_is_paused(const struct ps_conn *c)
 
 bool ps_conn_refers_to_arenas(const struct ps_conn *c)
 {
-    return conn_shm_can_refer(&c->shm);
+    return c->shm != NULL && conn_shm_can_refer(c->shm);
 }
 
 enum ps_role ps_conn_peer_role(const struct ps_conn *c)
 {
-    assert(c->is_greeted);
+    assert(c->is_handshake_done);
     return (enum ps_role)__builtin_ctz(c->peer_roles);
 }
 
@@ -441,6 +448,11 @@ uint64_t ps_conn_memory(const struct ps_conn *c)
 const char *ps_conn_peer(const struct ps_conn *c)
 {
     return c->peer;
+}
+
+const struct ps_tls_session *ps_conn_session(const struct ps_conn *c)
+{
+    return ps_transport_session(&c->transport);
 }
 
 const char *ps_conn_reason(const struct ps_conn *c)

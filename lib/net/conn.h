@@ -37,10 +37,12 @@ struct ps_arenas;
 struct ps_loop;
 struct ps_io_pool;
 struct ps_conn;
+struct ps_tls_session;
 
-#define PS_CONN_PEER_MAX 320u
+#define PS_CONN_PEER_MAX   320u
+#define PS_CONN_REASON_MAX 160u
 /* Received descriptors that may wait for their message. */
-#define PS_CONN_FDS_MAX  PS_TRANSPORT_FDS_MAX
+#define PS_CONN_FDS_MAX    PS_TRANSPORT_FDS_MAX
 
 struct ps_conn_ops {
     /* A frame with `len` > 0 payload bytes begins. 0 with *ret_dst: payload is
@@ -60,9 +62,9 @@ struct ps_conn_ops {
 };
 
 struct ps_conn_limits {
-    ps_time greeting_timeout; /* To complete the handshake; 0: 5 s. */
-    ps_time
-        header_timeout; /* From a header's first byte to its last; 0: 10 s. */
+    ps_time handshake_timeout; /* To complete the handshake; 0: 5 s. */
+    /* From a header's first byte to its last; 0: 10 s. */
+    ps_time header_timeout;
     ps_time stall_timeout; /* Queued output without progress; 0: 60 s. */
     /* Wait for the peer to close after this side did; 0: 1 s. */
     ps_time linger_timeout;
@@ -129,6 +131,10 @@ bool ps_conn_flush(struct ps_conn *c);
  * input that has arrived. Not from a callback. */
 void ps_conn_resume(struct ps_conn *c);
 
+/* Handles input that the transport had before the connection was made, which
+ * came with its handshake. To be called once, not from a callback. */
+void ps_conn_read_early(struct ps_conn *c);
+
 /* Writes the queued output, then closes. Input is discarded, and no payload
  * memory is written any more. */
 void ps_conn_finish(struct ps_conn *c);
@@ -167,7 +173,7 @@ bool ps_conn_losses(const struct ps_conn *c, struct ps_conn_losses *ret_losses);
 
 /* Neither finishing nor closing. */
 bool ps_conn_is_open(const struct ps_conn *c);
-bool ps_conn_is_greeted(const struct ps_conn *c);
+bool ps_conn_is_handshake_done(const struct ps_conn *c);
 bool ps_conn_is_paused(const struct ps_conn *c);
 /* Large payloads are sent by reference: the peer reported that it can read
  * them. */
@@ -181,7 +187,9 @@ uint64_t ps_conn_memory(const struct ps_conn *c);
 /* Frames that have arrived, including the one being delivered. */
 uint64_t ps_conn_frames(const struct ps_conn *c);
 const char *ps_conn_peer(const struct ps_conn *c);
-/* Reason for closing; "" before. */
+/* NULL: the connection is not encrypted. */
+const struct ps_tls_session *ps_conn_session(const struct ps_conn *c);
+/* Reason for closing, of up to PS_CONN_REASON_MAX bytes; "" before. */
 const char *ps_conn_reason(const struct ps_conn *c);
 
 struct ps_conn_stats {

@@ -55,7 +55,7 @@ struct ps_conn {
     enum ps_role self;
     uint32_t peer_roles;
     bool dialled;
-    bool is_greeted;
+    bool is_handshake_done;
     bool peer_ended;
     uint8_t state;   /* enum conn_state. */
     uint8_t output;  /* enum conn_output. */
@@ -68,11 +68,11 @@ struct ps_conn {
     struct ps_frame_reader reader;
     struct ps_frame_writer writer;
     struct conn_timers timers;
-    struct conn_shm shm;
+    struct conn_shm *shm; /* NULL: the peer is none of the same host. */
     struct conn_tcp tcp;
     struct ps_conn_stats stats;
     char peer[PS_CONN_PEER_MAX];
-    char reason[160];
+    char reason[PS_CONN_REASON_MAX];
 };
 
 /* conn.c */

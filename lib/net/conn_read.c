@@ -5,6 +5,7 @@
 #include "net/conn_inner.h"
 
 #include "base/alloc.h"
+#include "base/num.h"
 #include "proto/msg_codec.h"
 
 #include <errno.h>
@@ -27,7 +28,7 @@ static void close_malformed(struct ps_conn *c, int rc, const char *what)
     ps_conn_close(c, rc, text);
 }
 
-static bool is_greeting_code(const struct ps_conn *c, unsigned code)
+static bool is_handshake_code(const struct ps_conn *c, unsigned code)
 {
     if (c->dialled) {
         return code == PS_MSG_WELCOME || code == PS_MSG_REJECT;
@@ -37,23 +38,30 @@ static bool is_greeting_code(const struct ps_conn *c, unsigned code)
                                                           : PS_MSG_HELLO);
 }
 
+/* True for messages between the connections themselves (rule S9). */
+static bool is_shm_code(unsigned code)
+{
+    return code == PS_MSG_SHM_CAPS || code == PS_MSG_SHM_MAP ||
+           code == PS_MSG_SHM_UNMAP || code == PS_MSG_SHM_RELEASE;
+}
+
 /* 0 if a frame with this code is allowed now from a role the peer can have. */
 static int check_code(const struct ps_conn *c)
 {
     const struct ps_frame_prefix *prefix = &c->reader.prefix;
     int rc = PS_E_PERM;
-    bool greeting = is_greeting_code(c, prefix->code);
+    bool is_handshake = is_handshake_code(c, prefix->code);
     bool reject = prefix->code == PS_MSG_REJECT;
 
     /* No frame before the handshake, and only one handshake. The dialling side
      * may be rejected later too. */
-    if (!c->is_greeted ? !greeting : greeting && !reject) {
+    if (!c->is_handshake_done ? !is_handshake : is_handshake && !reject) {
         return PS_E_PERM;
     }
     if (reject && !c->dialled) {
         return PS_E_PERM;
     }
-    if (!c->shm.is_used && conn_shm_is_code(prefix->code)) {
+    if (c->shm == NULL && is_shm_code(prefix->code)) {
         return PS_E_PERM;
     }
     for (uint32_t roles = c->peer_roles; roles != 0; roles &= roles - 1) {
@@ -71,13 +79,13 @@ static int check_code(const struct ps_conn *c)
  * closing. */
 static bool fix_peer_role(struct ps_conn *c, const struct ps_msg *msg)
 {
-    if (c->is_greeted || c->dialled || msg->code != PS_MSG_HELLO) {
+    if (c->is_handshake_done || c->dialled || msg->code != PS_MSG_HELLO) {
         return true;
     }
     uint32_t role = msg->hello.role < 32 ? 1u << msg->hello.role : 0;
 
     if ((c->peer_roles & role) == 0) {
-        ps_conn_close(c, PS_E_PERM, "greeting from a role that may not dial");
+        ps_conn_close(c, PS_E_PERM, "handshake from a role that may not dial");
         return false;
     }
     c->peer_roles = role;
@@ -101,21 +109,21 @@ static void check_stray_fds(struct ps_conn *c)
 /* Passes a complete frame to the user. */
 static void deliver_frame(struct ps_conn *c, const struct ps_msg *msg)
 {
-    bool first = !c->is_greeted;
+    bool first = !c->is_handshake_done;
 
     ps_frame_reader_begin_frame(&c->reader);
     c->timers.due[CONN_DUE_PAYLOAD] = PS_TIME_NEVER;
     c->stats.frames_in++;
     if (first) {
-        c->is_greeted = true;
-        c->timers.due[CONN_DUE_GREETING] = PS_TIME_NEVER;
+        c->is_handshake_done = true;
+        c->timers.due[CONN_DUE_HANDSHAKE] = PS_TIME_NEVER;
         ps_frame_reader_grow(&c->reader);
     }
     c->ops->frame(c->ctx, c, msg, c->reader.prefix.payload_len);
     ps_frame_reader_end_frame(&c->reader);
     check_stray_fds(c);
-    if (first && c->shm.is_used && c->dialled && c->state == CONN_OPEN) {
-        conn_shm_send_caps(&c->shm);
+    if (first && c->shm != NULL && c->dialled && c->state == CONN_OPEN) {
+        conn_shm_send_caps(c->shm);
         (void)ps_conn_flush(c);
     }
 }
@@ -129,11 +137,12 @@ static void payload_done(struct ps_conn *c)
     ps_msg_free(msg);
 }
 
-/* Reports released payloads to the peer, which can then free them. */
+/* Reports released payloads to a same-host peer, which can then free them. */
 static void maybe_send_release(struct ps_conn *c)
 {
-    if (c->state == CONN_OPEN && conn_shm_send_release(&c->shm) &&
-        ps_conn_flush(c) && c->state == CONN_OPEN) {
+    if (c->shm != NULL && c->state == CONN_OPEN &&
+        conn_shm_send_release(c->shm) && ps_conn_flush(c) &&
+        c->state == CONN_OPEN) {
         c->ops->sent(c->ctx, c, c->writer.queued);
     }
 }
@@ -149,8 +158,8 @@ static void consume_payload(struct ps_conn *c)
         c->stats.copied += ps_frame_reader_consume(r);
         return;
     }
-    int rc = conn_shm_read(&c->shm, c->transport.fd, r->prefix.ref_count,
-                           r->dst, len);
+    int rc = conn_shm_read(c->shm, c->transport.fd, r->prefix.ref_count, r->dst,
+                           len);
 
     if (rc != 0) {
         ps_conn_close(c, rc,
@@ -199,7 +208,7 @@ static void begin_payload(struct ps_conn *c, const struct ps_msg *msg)
 static void accept_shm_msg(struct ps_conn *c, const struct ps_msg *msg)
 {
     const char *why = "";
-    int rc = conn_shm_accept(&c->shm, &c->transport, msg, &why);
+    int rc = conn_shm_accept(c->shm, &c->transport, msg, &why);
 
     if (msg->code == PS_MSG_SHM_RELEASE) {
         /* Set again by the next flush. */
@@ -213,7 +222,7 @@ static void accept_shm_msg(struct ps_conn *c, const struct ps_msg *msg)
             c->ops->sent(c->ctx, c, c->writer.queued);
         }
     } else if (msg->code == PS_MSG_SHM_CAPS && !c->dialled) {
-        conn_shm_send_caps(&c->shm);
+        conn_shm_send_caps(c->shm);
         (void)ps_conn_flush(c);
     }
     check_stray_fds(c);
@@ -242,10 +251,10 @@ static void header_done(struct ps_conn *c, const uint8_t *header)
         return;
     }
     if (prefix->ref_count > 0 &&
-        !conn_shm_parse_refs(&c->shm, prefix, header + prefix->header_len)) {
+        !conn_shm_parse_refs(c->shm, prefix, header + prefix->header_len)) {
         ps_conn_close(c, PS_E_PROTO,
                       "payload is pointed at with another length");
-    } else if (c->shm.is_used && conn_shm_is_code(msg.code)) {
+    } else if (c->shm != NULL && is_shm_code(msg.code)) {
         accept_shm_msg(c, &msg);
     } else if (prefix->payload_len > 0) {
         begin_payload(c, &msg);
@@ -264,7 +273,7 @@ static bool parse_prefix(struct ps_conn *c)
     if (rc == PS_E_AGAIN) {
         return false;
     }
-    if (rc == 0 && prefix->ref_count > 0 && !c->shm.is_used) {
+    if (rc == 0 && prefix->ref_count > 0 && c->shm == NULL) {
         rc = PS_E_PROTO;
     }
     if (rc == 0) {
@@ -336,6 +345,8 @@ static int next_places(struct ps_conn *c, uint64_t most, struct iovec iov[2])
 
 static void parse_staged(struct ps_conn *c);
 
+static void receive_failed(struct ps_conn *c, int errnum);
+
 /* A receive task has ended: read all, or failed. */
 static void receive_task_done(struct ps_io_task *m)
 {
@@ -360,10 +371,13 @@ static void receive_task_done(struct ps_io_task *m)
         if (m->peer_ended) {
             peer_has_ended(c);
         } else if (m->error != 0) {
-            conn_fail(c, m->error);
+            receive_failed(c, m->error);
         } else {
             parse_staged(c);
         }
+    }
+    if (!conn_pool_receives(c) && ps_transport_pending(&c->transport) > 0) {
+        conn_readable(c); /* The loop does not see these bytes. */
     }
     conn_update_poll(c);
 }
@@ -394,7 +408,7 @@ static void parse_staged(struct ps_conn *c)
     bool more = true;
 
     while (more && c->state == CONN_OPEN && !conn_is_paused(c)) {
-        if (conn_shm_release_due(&c->shm)) {
+        if (c->shm != NULL && conn_shm_release_due(c->shm)) {
             maybe_send_release(c);
         } else if (r->phase == PS_FRAME_PAYLOAD) {
             more = parse_payload(c);
@@ -462,6 +476,8 @@ static void discard_payload(struct ps_conn *c)
 
 void conn_readable(struct ps_conn *c)
 {
+    const bool is_plain = ps_transport_has(&c->transport,
+                                           PS_TRANSPORT_IS_PLAIN);
     size_t budget = READ_BUDGET;
 
     while (c->state == CONN_OPEN && !conn_is_paused(c) &&
@@ -486,13 +502,15 @@ void conn_readable(struct ps_conn *c)
         count_received(c, (uint64_t)n);
         parse_staged(c);
         maybe_send_release(c);
-        if (ps_transport_pending(&c->transport) > 0) {
-            continue; /* The loop does not see these bytes. */
+        spent = (size_t)n + (c->stats.frames_in - before) * FRAME_COST;
+        if (!conn_pool_receives(c) && ps_transport_pending(&c->transport) > 0) {
+            /* The loop does not see these bytes, which are few. */
+            budget -= ps_min_u64(spent, budget);
+            continue;
         }
         /* A short read mostly means that the socket is empty. A Unix socket
          * also stops at a descriptor. */
-        spent = (size_t)n + (c->stats.frames_in - before) * FRAME_COST;
-        if ((size_t)n < wanted || spent >= budget) {
+        if (((size_t)n < wanted && is_plain) || spent >= budget) {
             return;
         }
         budget -= spent;
@@ -514,10 +532,18 @@ void ps_conn_resume(struct ps_conn *c)
     consume_payload(c);
     parse_staged(c);
     maybe_send_release(c);
-    if (ps_transport_pending(&c->transport) > 0) {
+    if (!conn_pool_receives(c) && ps_transport_pending(&c->transport) > 0) {
         conn_readable(c);
     }
     conn_update_poll(c);
+}
+
+void ps_conn_read_early(struct ps_conn *c)
+{
+    if (c->state == CONN_OPEN && ps_transport_pending(&c->transport) > 0) {
+        conn_readable(c); /* The loop does not see these bytes. */
+        conn_update_poll(c);
+    }
 }
 
 void ps_conn_peer_ended(struct ps_conn *c)

@@ -15,28 +15,32 @@
 /* Least payload sent by reference; below it, writing is cheaper. */
 #define REF_MIN (8u * 1024u)
 
-void conn_shm_init(struct conn_shm *s, int fd, struct ps_arenas *arenas,
-                   struct ps_frame_writer *writer)
+struct conn_shm *conn_shm_new(int fd, struct ps_arenas *arenas,
+                              struct ps_frame_writer *writer)
 {
-    s->is_used = true;
+    struct conn_shm *s = ps_calloc(1, sizeof(*s));
+
     s->process = ps_shm_peer_process(fd);
     s->arenas = arenas;
     s->writer = writer;
+    return s;
 }
 
-void conn_shm_fini(struct conn_shm *s)
+void conn_shm_free(struct conn_shm *s)
 {
     struct ps_map_cursor at = {0};
     struct ps_buf *b;
 
+    if (s == NULL) {
+        return;
+    }
     while (s->peer_arenas != NULL &&
            (b = ps_map_next(s->peer_arenas, &at)) != NULL) {
         ps_buf_unref(b);
     }
     ps_map_free(s->peer_arenas);
-    s->peer_arenas = NULL;
     ps_map_free(s->arenas_sent);
-    s->arenas_sent = NULL;
+    ps_free(s);
 }
 
 /* Input */

@@ -25,9 +25,7 @@ enum conn_shm_cap {
     CONN_SHM_MAPS_ARENAS = 4,
 };
 
-/* Zeroed at first. */
 struct conn_shm {
-    bool is_used; /* False: the peer is none of the same host. */
     /* Input. */
     uint32_t process; /* Process whose memory is readable here; 0: none. */
     /* Mapped arenas of the peer; NULL: none so far. */
@@ -47,23 +45,17 @@ struct conn_shm {
 };
 
 /* `fd` is the socket of the connection that `writer` belongs to. */
-void conn_shm_init(struct conn_shm *s, int fd, struct ps_arenas *arenas,
-                   struct ps_frame_writer *writer);
-void conn_shm_fini(struct conn_shm *s);
+struct conn_shm *conn_shm_new(int fd, struct ps_arenas *arenas,
+                              struct ps_frame_writer *writer);
+/* NULL is allowed. */
+void conn_shm_free(struct conn_shm *s);
 
 static inline bool conn_shm_can_refer(const struct conn_shm *s)
 {
     return (s->peer_caps & (CONN_SHM_READS_MEMORY | CONN_SHM_MAPS_ARENAS)) != 0;
 }
 
-/* True for messages about shared memory. */
-static inline bool conn_shm_is_code(unsigned code)
-{
-    return code == PS_MSG_SHM_CAPS || code == PS_MSG_SHM_MAP ||
-           code == PS_MSG_SHM_UNMAP || code == PS_MSG_SHM_RELEASE;
-}
-
-/* Handles one of them. Its descriptors come from `t`. Errors close the
+/* Handles a message about shared memory. Its descriptors come from `t`. Errors close the
  * connection, with the reason in *ret_why. */
 PS_MUST_USE int conn_shm_accept(struct conn_shm *s, struct ps_transport *t,
                                 const struct ps_msg *msg, const char **ret_why);

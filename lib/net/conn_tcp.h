@@ -17,7 +17,7 @@ struct conn_tcp {
     int fd;
     enum ps_tcp_kind kind;
     bool tunes_rcvbuf; /* The receive buffer is set by rcvbuf_tuner. */
-    /* Not far: takes turns by net/send_scheduler.h. */
+    /* Takes turns by net/send_scheduler.h, unless it is far. */
     bool is_scheduled;
     struct ps_rcvbuf_share rcvbuf;
     struct ps_send_slot send_slot;

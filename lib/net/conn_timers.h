@@ -5,11 +5,11 @@
 #include "net/loop.h"
 
 enum conn_deadline {
-    CONN_DUE_CLOSE,    /* To close, after the last write or its failure. */
-    CONN_DUE_GREETING, /* To complete the handshake. */
-    CONN_DUE_HEADER,   /* To complete a header. */
-    CONN_DUE_STALL,    /* To accept queued output. */
-    CONN_DUE_PAYLOAD,  /* To continue a payload. */
+    CONN_DUE_CLOSE,     /* To close, after the last write or its failure. */
+    CONN_DUE_HANDSHAKE, /* To complete the handshake. */
+    CONN_DUE_HEADER,    /* To complete a header. */
+    CONN_DUE_STALL,     /* To accept queued output. */
+    CONN_DUE_PAYLOAD,   /* To continue a payload. */
     CONN_DEADLINES,
 };
 

@@ -16,7 +16,7 @@
 
 /* Bytes written before other connections are served. */
 #define WRITE_BUDGET      (4u * 1024u * 1024u)
-#define UNGREETED_MAX     (256u * 1024u)
+#define PRE_HANDSHAKE_MAX (256u * 1024u)
 #define WRITE_ERROR_GRACE PS_MILLIS(50)
 /* Bytes of one send task, so that other sockets get served and sent frames are
  * released. */
@@ -57,22 +57,23 @@ static uint64_t output_max(const struct ps_conn *c)
 {
     /* The dialling side sends first: output before the answer comes from this
      * side only. */
-    return c->is_greeted ? c->limits.output_max
-                         : ps_min_u64(c->limits.output_max, UNGREETED_MAX);
+    return c->is_handshake_done
+               ? c->limits.output_max
+               : ps_min_u64(c->limits.output_max, PRE_HANDSHAKE_MAX);
 }
 
 static enum ps_frame_order order_of(const struct ps_conn_frame *frame)
 {
     if (frame->msg->code == PS_MSG_HELLO ||
         frame->msg->code == PS_MSG_WELCOME) {
-        return PS_FRAME_GREETING;
+        return PS_FRAME_HANDSHAKE;
     }
     return frame->is_urgent ? PS_FRAME_URGENT : PS_FRAME_IN_ORDER;
 }
 
 int ps_conn_send(struct ps_conn *c, const struct ps_conn_frame *frame)
 {
-    size_t refs = conn_shm_can_refer(&c->shm) && frame->slice_count > 0
+    size_t refs = frame->slice_count > 0 && ps_conn_refers_to_arenas(c)
                       ? PS_FRAME_REFS_MAX * PS_FIXED_SHM_REF_BYTES
                       : 0;
     uint64_t payload_len = 0;
@@ -97,7 +98,7 @@ int ps_conn_send(struct ps_conn *c, const struct ps_conn_frame *frame)
     f->done = frame->done;
     f->ctx = frame->ctx;
     if (refs > 0) {
-        conn_shm_refer(&c->shm, f, payload_len);
+        conn_shm_refer(c->shm, f, payload_len);
     }
 
     uint64_t queued = c->writer.queued + f->len + ps_out_frame_referenced(f);
@@ -241,12 +242,43 @@ static bool can_write(const struct ps_conn *c)
            !conn_pool_sends(c);
 }
 
+/* Bytes that the transport holds; 0 while an I/O thread writes, which alone may
+ * read the number then. */
+static size_t held_bytes(const struct ps_conn *c)
+{
+    return conn_pool_sends(c) ? 0 : c->transport.unsent;
+}
+
+/* Writes what the transport holds; false: some of it is left. */
+static bool write_held(struct ps_conn *c)
+{
+    if (held_bytes(c) == 0) {
+        return true;
+    }
+    if (c->output != CONN_WRITABLE) {
+        return false;
+    }
+    c->stats.writes++;
+    if (c->transport.ops->write(&c->transport, NULL, 0, -1) == 0 &&
+        c->transport.unsent == 0) {
+        return true;
+    }
+    if (errno == EAGAIN || errno == EWOULDBLOCK) {
+        set_output(c, CONN_BLOCKED);
+    } else {
+        write_failed(c, errno);
+    }
+    return false;
+}
+
 /* The `done` of a frame may close the connection or flush it in turn. */
 static uint64_t write_out(struct ps_conn *c)
 {
+    const bool is_plain = ps_transport_has(&c->transport,
+                                           PS_TRANSPORT_IS_PLAIN);
     uint64_t done = 0;
 
-    while (can_write(c)) {
+    while (write_held(c) && can_write(c)) {
         const bool scheduled = c->tcp.is_scheduled;
         struct iovec iov[PS_FRAME_IOV_MAX];
         uint64_t slot = scheduled ? conn_tcp_request_slot(&c->tcp) : UINT64_MAX;
@@ -285,10 +317,13 @@ static uint64_t write_out(struct ps_conn *c)
         }
         /* Socket full, or budget spent: the loop continues it. */
         if (c->output == CONN_WRITABLE &&
-            ((size_t)n < wanted ||
+            (((size_t)n < wanted && is_plain) ||
              (done >= WRITE_BUDGET && !ps_list_empty(&c->writer.out)))) {
             set_output(c, CONN_BLOCKED);
         }
+    }
+    if (held_bytes(c) > 0 && c->output == CONN_WRITABLE) {
+        set_output(c, CONN_BLOCKED); /* Though no frame may be left. */
     }
     c->stats.bytes_out += done;
     return done;
@@ -301,6 +336,7 @@ bool ps_conn_flush(struct ps_conn *c)
     }
     conn_tcp_check_distance(&c->tcp, c->stats.bytes_out);
 
+    const size_t unsent = held_bytes(c);
     uint64_t done = write_out(c);
 
     if (!conn_is_alive(c)) {
@@ -313,7 +349,8 @@ bool ps_conn_flush(struct ps_conn *c)
 
     if (!waits || c->output == CONN_FAILED) {
         due[CONN_DUE_STALL] = PS_TIME_NEVER;
-    } else if (done > 0 || due[CONN_DUE_STALL] == PS_TIME_NEVER) {
+    } else if (done > 0 || held_bytes(c) < unsent ||
+               due[CONN_DUE_STALL] == PS_TIME_NEVER) {
         due[CONN_DUE_STALL] = now + c->limits.stall_timeout;
     }
     if (c->state == CONN_FINISHING && ps_list_empty(&c->writer.out) &&
@@ -321,7 +358,7 @@ bool ps_conn_flush(struct ps_conn *c)
         /* Closing at once could make the kernel reset the connection and
          * discard bytes that the peer has not read. */
         set_output(c, CONN_SHUT);
-        (void)shutdown(c->transport.fd, SHUT_WR);
+        ps_transport_end(&c->transport);
         due[CONN_DUE_CLOSE] = now + c->limits.linger_timeout;
     }
     conn_arm(c);

@@ -97,7 +97,7 @@ static void push_urgent(struct ps_frame_writer *w, struct ps_out_frame *f,
             frame_done(w, other);
             continue;
         }
-        if (begun == 0 && other->order != PS_FRAME_GREETING) {
+        if (begun == 0 && other->order != PS_FRAME_HANDSHAKE) {
             ps_list_insert(n, &f->node);
             return;
         }

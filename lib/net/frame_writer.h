@@ -22,8 +22,8 @@ struct ps_msg;
 
 enum ps_frame_order {
     PS_FRAME_IN_ORDER,
-    PS_FRAME_GREETING, /* Handshake: no frame overtakes it. */
-    PS_FRAME_URGENT,   /* Goes ahead of all frames that have not begun. */
+    PS_FRAME_HANDSHAKE, /* Handshake: no frame overtakes it. */
+    PS_FRAME_URGENT,    /* Goes ahead of all frames that have not begun. */
 };
 
 struct ps_out_frame {

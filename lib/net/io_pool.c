@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "base/limits.h"
 #include "net/loop.h"
+#include "net/transport.h"
 #include "net/uverr.h"
 
 #include <assert.h>
@@ -95,17 +96,22 @@ static void task_wait_for_socket(struct ps_io_thread *mv, struct ps_io_task *m)
     }
 }
 
-/* Makes one system call for the task. */
+/* Makes one system call for the task; with a transport, a few. */
 static ssize_t task_syscall(struct ps_io_task *m)
 {
     struct msghdr h = {.msg_iov = m->iov, .msg_iovlen = m->count};
+    struct ps_transport *t = m->transport;
     ssize_t n;
 
+    m->syscalls++;
+    if (t != NULL) {
+        return m->is_send ? t->ops->write(t, m->iov, (int)m->count, -1)
+                          : t->ops->read(t, m->iov, (int)m->count);
+    }
     do {
         n = m->is_send ? sendmsg(m->socket->fd, &h, MSG_NOSIGNAL | MSG_DONTWAIT)
                        : recvmsg(m->socket->fd, &h, MSG_DONTWAIT);
     } while (n < 0 && errno == EINTR);
-    m->syscalls++;
     return n;
 }
 
@@ -155,7 +161,8 @@ static void task_continue(struct ps_io_thread *mv, struct ps_io_task *m)
     atomic_store_explicit(&m->progress_at, uv_hrtime(), memory_order_relaxed);
     if (m->bytes_done >= m->bytes_min) {
         thread_is_stopped(mv, m, 0);
-    } else if ((size_t)n < wanted) {
+    } else if (m->transport == NULL ? (size_t)n < wanted
+                                    : m->is_send && m->transport->unsent > 0) {
         task_wait_for_socket(mv, m); /* Socket empty, or full. */
     } else {
         ps_list_push_back(&mv->ready, &m->node);

@@ -19,6 +19,7 @@
 
 struct ps_loop;
 struct ps_io_thread;
+struct ps_transport;
 struct ps_io_pool;
 
 /* Non-blocking socket. Zeroed but for `fd` at first; embedded in the owner of
@@ -39,11 +40,13 @@ struct ps_io_socket {
 struct ps_io_task {
     struct iovec *iov; /* Modified by the task. */
     unsigned count;
-    bool is_send; /* From memory to the socket; false: to memory. */
+    bool is_send; /* Sends from memory; false: receives to memory. */
     /* Bytes that complete the task; a receive fills more of `iov` if
      * available. */
     uint64_t bytes_min;
     void (*done)(struct ps_io_task *m);
+    /* Reads and writes for a socket whose stream is not plain; NULL: it is. */
+    struct ps_transport *transport;
     /* Valid in `done`: */
     uint64_t bytes_done;
     uint32_t syscalls; /* System calls made. */
@@ -63,8 +66,8 @@ struct ps_io_pool_options {
     unsigned threads;        /* Threads at the start. */
     unsigned threads_max;    /* Limit on threads, below PS_IO_THREADS_MAX. */
     uint64_t task_bytes_min; /* Least bytes of a task; 0: 128 KiB. */
-    struct ps_autoscale
-        autoscale; /* When a thread is added; .period 0: the default. */
+    /* When a thread is added; .period 0: the default. */
+    struct ps_autoscale autoscale;
     /* Called when a thread was added. May be NULL. */
     void (*on_grown)(void *ctx, unsigned count);
     void *ctx;

@@ -110,22 +110,25 @@ static int bind_path(int fd, const struct sockaddr_un *sa)
                : ps_err_from_errno(errno);
 }
 
-static int bind_and_listen(int fd, const struct sockaddr_un *sa, unsigned mode,
-                           int backlog)
+static int bind_and_listen(int fd, const struct sockaddr_un *sa,
+                           const struct ps_local_options *opt)
 {
     int rc = bind_path(fd, sa);
 
-    /* No connection is possible before listen(), so the mode may follow the
-     * bind. */
-    if (rc == 0 &&
-        (chmod(sa->sun_path, (mode_t)mode) != 0 || listen(fd, backlog) != 0)) {
+    /* No connection is possible before listen(), so group and mode may follow
+     * the bind. */
+    if (rc == 0 && ((opt->gid != PS_LOCAL_OWN_GROUP &&
+                     chown(sa->sun_path, (uid_t)-1, (gid_t)opt->gid) != 0) ||
+                    chmod(sa->sun_path, (mode_t)opt->mode) != 0 ||
+                    listen(fd, opt->backlog) != 0)) {
         rc = ps_err_from_errno(errno);
         (void)unlink(sa->sun_path);
     }
     return rc;
 }
 
-int ps_local_listen(const char *path, unsigned mode, int backlog, int *ret_fd)
+int ps_local_listen(const char *path, const struct ps_local_options *opt,
+                    int *ret_fd)
 {
     struct sockaddr_un sa;
     int rc = fill_address(path, &sa);
@@ -140,7 +143,7 @@ int ps_local_listen(const char *path, unsigned mode, int backlog, int *ret_fd)
     }
     int lock = lock_folder(&sa);
 
-    rc = bind_and_listen(fd, &sa, mode, backlog);
+    rc = bind_and_listen(fd, &sa, opt);
 
     int errnum = errno;
 

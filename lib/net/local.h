@@ -9,11 +9,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Binds and listens on `path` with permission bits `mode`. A stale socket file
- * is replaced; of several concurrent callers, one succeeds. PS_E_EXIST: a
+/* Group of a socket file: that of this process. */
+#define PS_LOCAL_OWN_GROUP UINT32_MAX
+
+struct ps_local_options {
+    unsigned mode; /* Permission bits of the socket file. */
+    uint32_t gid;  /* Group of the socket file, or PS_LOCAL_OWN_GROUP. */
+    int backlog;
+};
+
+/* Binds and listens on `path`. A stale socket file is replaced; of several concurrent callers, one succeeds. PS_E_EXIST: a
  * process listens there, or the file is no socket; PS_E_TOOBIG: the path is
  * longer than the system allows; others, with errno: the system refuses it. */
-PS_MUST_USE int ps_local_listen(const char *path, unsigned mode, int backlog,
+PS_MUST_USE int ps_local_listen(const char *path,
+                                const struct ps_local_options *opt,
                                 int *ret_fd);
 /* Removes the socket file if no process listens on it. */
 void ps_local_remove(const char *path);

@@ -18,7 +18,7 @@ struct ps_conn;
 /* All rings of a loop. */
 struct ps_ring_set {
     struct ps_list conns; /* Connections with a ring. */
-    struct ps_list wakes; /* Those with new completions. */
+    struct ps_list wakes; /* Rings with new completions. */
     bool are_asleep;      /* Workers have to wake the agent. */
 };
 

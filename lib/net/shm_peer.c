@@ -38,24 +38,28 @@ static int fill_abstract_name(const char *address, struct sockaddr_un *sa,
     return 0;
 }
 
-static int open_socket(void)
+/* Makes a socket, and the name of the server in the abstract namespace. */
+static int open_socket(const char *address, struct sockaddr_un *sa,
+                       socklen_t *ret_len, int *ret_fd)
 {
-    return socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int rc = fill_abstract_name(address, sa, ret_len);
+
+    if (rc != 0) {
+        return rc;
+    }
+    *ret_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    return *ret_fd < 0 ? ps_err_from_errno(errno) : 0;
 }
 
 int ps_shm_listen(const char *address, int backlog, int *ret_fd)
 {
     struct sockaddr_un sa;
     socklen_t len;
-    int rc = fill_abstract_name(address, &sa, &len);
     int fd;
+    int rc = open_socket(address, &sa, &len, &fd);
 
     if (rc != 0) {
         return rc;
-    }
-    fd = open_socket();
-    if (fd < 0) {
-        return ps_err_from_errno(errno);
     }
     if (bind(fd, (struct sockaddr *)&sa, len) != 0 ||
         listen(fd, backlog) != 0) {
@@ -79,15 +83,11 @@ int ps_shm_dial(const char *address, int *ret_fd)
 {
     struct sockaddr_un sa;
     socklen_t len;
-    int rc = fill_abstract_name(address, &sa, &len);
     int fd;
+    int rc = open_socket(address, &sa, &len, &fd);
 
     if (rc != 0) {
         return rc;
-    }
-    fd = open_socket();
-    if (fd < 0) {
-        return ps_err_from_errno(errno);
     }
     /* Connects at once or not at all: a full backlog is a failure. */
     if (connect(fd, (struct sockaddr *)&sa, len) != 0) {

@@ -22,6 +22,15 @@ void ps_transport_fini(struct ps_transport *t)
     t->ctx = NULL;
 }
 
+void ps_transport_end(struct ps_transport *t)
+{
+    if (t->ops->end != NULL) {
+        t->ops->end(t);
+    } else {
+        (void)shutdown(t->fd, SHUT_WR);
+    }
+}
+
 int ps_transport_pop_fd(struct ps_transport *t)
 {
     if (t->fd_count == 0) {
@@ -161,13 +170,15 @@ static ssize_t unix_write(struct ps_transport *t, struct iovec *iov, int count,
 }
 
 const struct ps_transport_ops ps_transport_tcp = {
-    .flags = PS_TRANSPORT_IS_PLAIN | PS_TRANSPORT_IS_TCP,
+    .flags = PS_TRANSPORT_IS_PLAIN | PS_TRANSPORT_IS_TCP |
+             PS_TRANSPORT_IN_PLACE,
     .read = tcp_read,
     .write = tcp_write,
 };
 
 const struct ps_transport_ops ps_transport_unix = {
-    .flags = PS_TRANSPORT_IS_PLAIN | PS_TRANSPORT_PASSES_FDS,
+    .flags = PS_TRANSPORT_IS_PLAIN | PS_TRANSPORT_PASSES_FDS |
+             PS_TRANSPORT_IN_PLACE,
     .read = unix_read,
     .write = unix_write,
 };

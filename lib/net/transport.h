@@ -17,11 +17,13 @@ struct ps_transport;
 
 /* Abilities of a transport. */
 enum ps_transport_flag {
-    /* The stream has the bytes of the frames: a payload is read straight to its
-     * place, and an I/O thread may use the socket. */
+    /* The stream of the socket has the bytes of the frames. */
     PS_TRANSPORT_IS_PLAIN = 1,
     PS_TRANSPORT_PASSES_FDS = 2, /* Descriptors travel with bytes. */
     PS_TRANSPORT_IS_TCP = 4,     /* The socket is one of TCP. */
+    /* Payloads are read straight to their place; and one thread may read while
+     * another writes. */
+    PS_TRANSPORT_IN_PLACE = 8,
 };
 
 struct ps_transport_ops {
@@ -30,11 +32,15 @@ struct ps_transport_ops {
      * ECANCELED and `failure`. EAGAIN: neither socket nor transport has any. */
     ssize_t (*read)(struct ps_transport *t, struct iovec *iov, int count);
     /* Writes bytes; the descriptor `pass_fd` travels with the first, -1: none.
-     * -1 with errno as read. Bytes not accepted may be others next time. */
+     * -1 with errno as read. Bytes not accepted may be others next time; those
+     * accepted may wait in the transport, see `unsent`. */
     ssize_t (*write)(struct ps_transport *t, struct iovec *iov, int count,
                      int pass_fd);
     /* Bytes that the next read gets without the socket; NULL: none ever. */
     size_t (*pending)(const struct ps_transport *t);
+    /* Tells the peer that no output follows, and ends that of the socket; NULL:
+     * only the latter. */
+    void (*end)(struct ps_transport *t);
     /* Frees `ctx`; NULL: nothing to free. */
     void (*fini)(struct ps_transport *t);
 };
@@ -55,8 +61,11 @@ struct ps_transport {
     uint32_t fd_count;
     struct ps_arrived_fd fds[PS_TRANSPORT_FDS_MAX];
     uint64_t bytes_read;
-    int failure_rc;      /* Failure that is none of the system; 0: none. */
-    const char *failure; /* Its reason. */
+    /* Output that the transport holds until the socket accepts more. A write of
+     * nothing goes on with it; then 0: all of it has left. */
+    size_t unsent;
+    int failure_rc;      /* Error that has no errno; 0: none. */
+    const char *failure; /* Its text. */
 };
 
 /* Closes descriptors that nothing claimed, and frees the state. */
@@ -76,6 +85,9 @@ static inline bool ps_transport_has_fd_before(const struct ps_transport *t,
 {
     return t->fd_count > 0 && t->fds[0].end <= position;
 }
+
+/* Ends the output, which has all left. */
+void ps_transport_end(struct ps_transport *t);
 
 static inline size_t ps_transport_pending(const struct ps_transport *t)
 {

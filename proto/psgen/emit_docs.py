@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of docs/protocol.md."""
+"""The tables of docs/protocol-messages.md."""
 
 import sys
 
@@ -65,7 +65,7 @@ def fixed_values(f):
 
 
 def fixed_record(r):
-    out = [f"#### Record {r.name}", "",
+    out = [f"### Record {r.name}", "",
            f"{r.doc} {r.size} bytes.".strip(), "",
            "| offset | field | type | values | meaning |",
            "| --- | --- | --- | --- | --- |"]
@@ -78,7 +78,7 @@ def fixed_record(r):
 
 
 def tables(schema):
-    out = ["### Messages", "",
+    out = ["## Messages", "",
            "| code | message | from | to | payload | longest header |",
            "| --- | --- | --- | --- | --- | --- |"]
     from .emit_c import header_max
@@ -91,25 +91,26 @@ def tables(schema):
     out += ["", "Every message has these fields before its own:", ""]
     out += field_rows(schema.envelope, True)
     for m in schema.messages:
-        out += [f"#### Message {m.name}", ""]
+        out += [f"### Message {m.name}", ""]
         out += [m.doc, ""] if m.doc else []
         out += field_rows(m.fields, True) if m.fields else []
-    out += ["### Records", "",
-            "A record is an array of its fields in this order.", ""]
+    out += ["## Records", "",
+            "A record is an array of its fields in this order. Fields at "
+            "the end that have their default value are left out.", ""]
     for r in schema.records:
-        out += [f"#### Record {r.name}", ""]
+        out += [f"### Record {r.name}", ""]
         out += [r.doc, ""] if r.doc else []
         out += field_rows(r.fields, False)
     if schema.fixed:
-        out += ["### Fixed records", "",
+        out += ["## Fixed records", "",
                 "A fixed record lies in shared memory, in a payload or in "
                 "front of a frame: little-endian, each field at its offset. "
                 "Gaps are zeros, which readers ignore.", ""]
     for r in schema.fixed:
         out += fixed_record(r)
-    out += ["### Enums", ""]
+    out += ["## Enums", ""]
     for e in schema.enums:
-        out += [f"#### Enum {e.name}", ""]
+        out += [f"### Enum {e.name}", ""]
         out += [e.doc, ""] if e.doc else []
         out += ["| value | name | meaning |", "| --- | --- | --- |"]
         out += [f"| {v.value} | `{v.name}` | {cell(v.doc)}".rstrip() + " |"

@@ -370,6 +370,11 @@ class Reader:
         fields = self.fields("record", index, table, line, what, 0, 0)
         if not fields:
             self.fail(line, f"{what}: has no fields")
+        for before, after in zip(fields, fields[1:]):
+            if after.required and not before.required:
+                self.fail(after.line, f"{what}.{after.name}: fields with a "
+                                      "default come last, so that they can "
+                                      "be left out")
         self.records[name] = Record(name, fields,
                                     self.doc(table, line, what), line)
 
@@ -549,9 +554,6 @@ class Reader:
                           f"{self.protocol}")
         if since > 1 and "default" not in row:
             self.fail(at, f"{here}: a later field needs a default")
-        if id_least == 0 and since == 1 and "default" in row:
-            self.fail(at, f"{here}: fields of a record travel always; only "
-                          "later ones have a default")
         bound = 0
         if kind in BOUNDED:
             if "max" not in row:

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measure everything that docs/performance.md has a figure of, beside other
-systems, in one run on one machine."""
+"""Measure all rows of docs/figures.md, pskv beside other systems, in one run on
+one machine."""
 
 import argparse
 import json

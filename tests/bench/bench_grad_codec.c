@@ -9,11 +9,11 @@
  * With --json, a line for each cell, with the best variant of the processor. */
 #include "kernel/kernel.h"
 #include "kernel/codec.h"
+#include "measure.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define COUNT    ((size_t)1 << 18)
 #define PARTS    16u /* 16 MiB: beyond the nearest caches. */
@@ -40,22 +40,6 @@ static float *vector[PARTS];
 static float *residual[PARTS];
 static void *code[PARTS];
 static float *out[PARTS];
-
-static double now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    const double *x = a;
-    const double *y = b;
-
-    return (*x > *y) - (*x < *y);
-}
 
 static void encode_part(const struct ps_codec *c, unsigned i)
 {
@@ -96,14 +80,14 @@ static double rate(const struct ps_codec *c, bool decode, double limit)
     unsigned runs = 0;
 
     run_once(c, false);
-    double end = now() + limit;
-    while (runs < RUNS_MAX && (runs < 3 || now() < end)) {
-        double begin = now();
+    double end = measure_now() + limit;
+    while (runs < RUNS_MAX && (runs < 3 || measure_now() < end)) {
+        double begin = measure_now();
 
         run_once(c, decode);
-        seconds[runs++] = now() - begin;
+        seconds[runs++] = measure_now() - begin;
     }
-    qsort(seconds, runs, sizeof(seconds[0]), by_value);
+    measure_sort(seconds, runs);
     return PARTS * COUNT * sizeof(float) / seconds[runs / 2] / 1e9;
 }
 

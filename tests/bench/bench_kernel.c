@@ -6,12 +6,12 @@
  *
  * A cell is the median of as many runs as fit, at least three. */
 #include "kernel/kernel.h"
+#include "measure.h"
 
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define SOURCES_MAX 8u
 #define RUNS_MAX    2000u
@@ -38,22 +38,6 @@ static const struct row rows[] = {
 static float *src[SOURCES_MAX];
 static float *dst;
 static float *state;
-
-static double now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    const double *x = a;
-    const double *y = b;
-
-    return (*x > *y) - (*x < *y);
-}
 
 static void run_once(const struct row *row, size_t bytes)
 {
@@ -90,14 +74,14 @@ static double rate(const struct row *row, size_t bytes, double limit)
     unsigned runs = 0;
 
     run_once(row, bytes);
-    end = now() + limit;
-    while (runs < RUNS_MAX && (runs < 3 || now() < end)) {
-        double begin = now();
+    end = measure_now() + limit;
+    while (runs < RUNS_MAX && (runs < 3 || measure_now() < end)) {
+        double begin = measure_now();
 
         run_once(row, bytes);
-        seconds[runs++] = now() - begin;
+        seconds[runs++] = measure_now() - begin;
     }
-    qsort(seconds, runs, sizeof(seconds[0]), by_value);
+    measure_sort(seconds, runs);
     return (double)row->streams * (double)bytes / seconds[runs / 2] / 1e9;
 }
 

@@ -8,15 +8,14 @@
  * memcpy    threads copy one array of BYTES
  * loopback  BYTES through one TCP connection and, at the same time, back */
 #include "kernel/kernel.h"
+#include "measure.h"
 
-#include <arpa/inet.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #define SOURCES_MAX 64u
@@ -32,14 +31,6 @@ static float *src[SOURCES_MAX];
 static float *dst;
 static atomic_size_t next;
 static int ends[2];
-
-static double now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void give_up(const char *what)
 {
@@ -120,29 +111,6 @@ static void *loop_receive(void *end)
     return NULL;
 }
 
-static void connect_ends(void)
-{
-    struct sockaddr_in at = {.sin_family = AF_INET,
-                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof(at);
-    int listener = socket(AF_INET, SOCK_STREAM, 0);
-
-    if (listener < 0 || bind(listener, (struct sockaddr *)&at, len) != 0 ||
-        listen(listener, 1) != 0 ||
-        getsockname(listener, (struct sockaddr *)&at, &len) != 0) {
-        give_up("listen");
-    }
-    ends[0] = socket(AF_INET, SOCK_STREAM, 0);
-    if (ends[0] < 0 || connect(ends[0], (struct sockaddr *)&at, len) != 0) {
-        give_up("connect");
-    }
-    ends[1] = accept(listener, NULL, NULL);
-    if (ends[1] < 0) {
-        give_up("accept");
-    }
-    close(listener);
-}
-
 static void run_threads(void *(*const *work)(void *), void *const *argument,
                         unsigned count)
 {
@@ -158,29 +126,21 @@ static void run_threads(void *(*const *work)(void *), void *const *argument,
     }
 }
 
-static int by_value(const void *a, const void *b)
-{
-    const double *x = a;
-    const double *y = b;
-
-    return (*x > *y) - (*x < *y);
-}
-
 static void measure(const char *what, void *(*const *work)(void *),
                     void *const *argument, unsigned count, unsigned rounds)
 {
     double ms[ROUNDS_MAX];
 
     for (unsigned i = 0; i <= rounds; i++) {
-        double begin = now();
+        double begin = measure_now();
 
         atomic_store(&next, 0);
         run_threads(work, argument, count);
         if (i > 0) { /* The first touches memory. */
-            ms[i - 1] = (now() - begin) * 1e3;
+            ms[i - 1] = (measure_now() - begin) * 1e3;
         }
     }
-    qsort(ms, rounds, sizeof(ms[0]), by_value);
+    measure_sort(ms, rounds);
     printf("{\"what\": \"%s\", \"bytes\": %zu, \"sources\": %u, "
            "\"median_ms\": %.3f, \"min_ms\": %.3f, \"max_ms\": %.3f}\n",
            what, bytes, sources, ms[rounds / 2], ms[0], ms[rounds - 1]);
@@ -237,7 +197,9 @@ int main(int argc, char **argv)
         work[i] = copy_piece;
     }
     measure("memcpy", work, argument, threads, rounds);
-    connect_ends();
+    if (!measure_connect(ends)) {
+        return 1;
+    }
     work[0] = loop_send;
     work[1] = loop_receive;
     work[2] = loop_send;

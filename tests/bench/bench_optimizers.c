@@ -7,12 +7,12 @@
  *
  *     bench_optimizers [SECONDS-PER-LINE [VARIANT]] */
 #include "kernel/kernel.h"
+#include "measure.h"
 
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define COUNT    ((size_t)1 << 18)
 #define PARTS    16u
@@ -32,6 +32,9 @@ static const struct row rows[] = {
     {.what = "sgd", .op = PS_JOB_SGD},
     {.what = "sgd, momentum", .op = PS_JOB_SGD, .moving = true},
     {.what = "nag", .op = PS_JOB_STEP, .kind = PS_STEP_NAG},
+    {.what = "nag, decay after the step",
+     .op = PS_JOB_STEP,
+     .kind = PS_STEP_NAG_LATE},
     {.what = "adam", .op = PS_JOB_STEP, .kind = PS_STEP_ADAM},
     {.what = "adamw", .op = PS_JOB_STEP, .kind = PS_STEP_ADAMW},
     {.what = "adagrad", .op = PS_JOB_STEP, .kind = PS_STEP_ADAGRAD},
@@ -47,6 +50,7 @@ static const struct row rows[] = {
     {.what = "signum", .op = PS_JOB_STEP, .kind = PS_STEP_SIGNUM},
     {.what = "signsgd", .op = PS_JOB_STEP, .kind = PS_STEP_SIGNSGD},
     {.what = "dcasgd", .op = PS_JOB_STEP, .kind = PS_STEP_DCASGD},
+    {.what = "sgld", .op = PS_JOB_STEP, .kind = PS_STEP_SGLD},
     {.what = "test", .op = PS_JOB_STEP, .kind = PS_STEP_TEST},
     {.what = "gradient and norms",
      .op = PS_JOB_STEP,
@@ -75,22 +79,6 @@ static const struct row rows[] = {
 static float *weight[PARTS];
 static float *gradient[PARTS];
 static float *state[PS_STATES_MAX][PARTS];
-
-static double now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    const double *x = a;
-    const double *y = b;
-
-    return (*x > *y) - (*x < *y);
-}
 
 static unsigned states_of(const struct row *row)
 {
@@ -180,14 +168,14 @@ static void measure(const struct row *row, double limit)
 
     refill();
     run_once(row);
-    const double end = now() + limit;
-    while (runs < RUNS_MAX && (runs < 5 || now() < end)) {
-        const double begin = now();
+    const double end = measure_now() + limit;
+    while (runs < RUNS_MAX && (runs < 5 || measure_now() < end)) {
+        const double begin = measure_now();
 
         run_once(row);
-        seconds[runs++] = now() - begin;
+        seconds[runs++] = measure_now() - begin;
     }
-    qsort(seconds, runs, sizeof(seconds[0]), by_value);
+    measure_sort(seconds, runs);
     printf("{\"what\": \"%s\", \"median\": %.3f, \"least\": %.3f, "
            "\"most\": %.3f}\n",
            row->what, bytes / seconds[runs / 2] / 1e9,

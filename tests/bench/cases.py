@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of the table: what each measures, and what it is to reach."""
+"""The rows of the table: the measurements of each, and its goals."""
 
 import os
 import tempfile
@@ -13,12 +13,13 @@ from peers import Failed, Skipped, Systems
 from table import Book
 
 BIG = 400_000_000
-DISTURBED = 0.05  # Share of the machine from which a figure is not to quote.
+WARM_UP = 3  # Rounds of bench_pushpull before those measured.
+DISTURBED = 0.05  # Share of other processes that spoils a figure.
 
 
 @dataclass
 class Size:
-    """How much is measured: all of it, or as much as a first look needs."""
+    """Sizes and numbers of rounds of a run; a short run has smaller ones."""
 
     big: int = BIG
     rounds: int = 5
@@ -35,12 +36,13 @@ class Bench:
     systems: Systems
     size: Size
     book: Book
-    done: dict[str, Any]  # Launches that several rows look at.
+    done: dict[str, Any]  # Launches that several rows use.
 
     def attempt(self, row: int, name: str,
                 work: Callable[[], dict[str, Any]]) -> Optional[
                     dict[str, Any]]:
-        """A launch; one that failed or cannot be is named in the table."""
+        """Result of a launch, once for all rows; the table names a launch that
+        failed or was skipped, and the result is None."""
         if name in self.done:
             kept: Optional[dict[str, Any]] = self.done[name]
             return kept
@@ -148,7 +150,7 @@ def row_3(b: Bench) -> None:
 def hosts(b: Bench, row: int, names: list[str], of_limit: float,
           goals: dict[str, float],
           systems: Iterable[str] = net.SYSTEMS) -> None:
-    """Across hosts: net.py measures, the book takes its figures."""
+    """Figures of the cases of net.py, which runs them across hosts."""
     for name in names:
         case = net.CASES[name]
         if not b.size.growth:
@@ -194,8 +196,8 @@ def row_7(b: Bench) -> None:
 
 def row_8(b: Bench) -> None:
     for size in ("8x8", "4x4"):
-        # Packets go one by one in both, which costs the cores as much as the
-        # loss costs the links.
+        # Packets are sent one by one in both runs, so that the cores have the
+        # same work with and without loss.
         hosts(b, 8, [f"{size}-packets"], 0.0, {})
         hosts(b, 8, [f"{size}-loss"], 0.0, {"gloo": 0.60})
         with_loss = b.done[f"hosts {size}-loss"]["systems"].get("pskv")
@@ -263,7 +265,8 @@ def row_12(b: Bench) -> None:
 
 
 def row_13(b: Bench) -> None:
-    """Twice with another number of rounds: start and end drop out."""
+    """CPU time of a round: the difference of two runs with different numbers of
+    rounds, without start and end."""
     few, more = b.size.rounds, 3 * b.size.rounds
     per_round = {}
     for system, run in (
@@ -365,7 +368,7 @@ def speed(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def kernel(b: Bench, row: int, program: str, *words: str) -> None:
-    """GB/s of one core, and what a byte costs beside one that is copied."""
+    """GB/s of one core, and the cost of a byte relative to a copied one."""
     found = b.attempt(row, program,
                       lambda: b.systems.kernel(program, *words))
     if found is None:
@@ -414,6 +417,58 @@ def row_20(b: Bench) -> None:
     hosts(b, 20, ["far-small", "far-small-cubic"], 0.0, {}, ["pskv"])
 
 
+def tls_hosts(b: Bench, name: str, goal: float) -> None:
+    """Throughput across hosts with TLS, relative to the same without."""
+    case = net.CASES[name]
+    if not b.size.growth:
+        case = replace(case, iterations=3, size=case.size // 4)
+    peers.say(f"row 21: hosts {name}")
+    result = net.run_case(case, b.systems.build, net.OURS)
+    found = result["systems"]
+    gb = 2 * case.size * case.workers * (case.iterations + WARM_UP) / 1e9
+    for system, line in found.items():
+        b.book.figure(21, f"{result['title']}: {system}", "ms", spread(line),
+                      limit=result["limit_ms"])
+        b.book.figure(21, f"{result['title']}: {system}, CPU of the daemons "
+                      "for a GB", "s", {"value": line["cpu_s"] / gb})
+    if len(found) == 2:
+        b.book.goal(21, f"{result['title']}: throughput with TLS to that "
+                    "without", found["pskv"]["median_ms"] /
+                    found["pskv-tls"]["median_ms"], goal, at_least=True)
+    for kind in ("skipped", "failed"):
+        for system, why in result[kind].items():
+            b.book.note(21, f"{name}, {system}: {kind}: {why}",
+                        failed=kind == "failed")
+
+
+def row_21(b: Bench) -> None:
+    found = b.attempt(21, "bench_tls", lambda: b.systems.kernel(
+        "bench_tls", str(b.size.big), str(b.size.rounds)))
+    for way, line in (found or {}).items():
+        b.book.figure(21, f"one connection on the loopback, {way}", "GB/s",
+                      {"value": line["gb_s"]})
+        b.book.figure(21, f"one connection, {way}: CPU for a GB", "s",
+                      {"value": line["cpu_s_gb"], "least": line["cpu_least"],
+                       "most": line["cpu_most"]})
+    ours = {}
+    for how, env in (("plain", {}), ("TLS", {"PSKV_LAUNCH_TLS": "on"})):
+        line = b.attempt(
+            21, f"pskv view, 8+1, TCP, {how}",
+            lambda e=env: b.systems.ours(
+                8, 1, "bench_keys", "view",
+                f"1x{b.size.big}:{b.size.rounds}", env=e, by_tcp=True))
+        if line is not None:
+            ours[how] = median(line)
+            b.book.figure(21, f"8 x {b.size.big / 1e6:g} MB by TCP on the "
+                          f"loopback, {how}", "ms", ours[how])
+    if len(ours) == 2:
+        b.book.goal(21, "loopback: throughput with TLS to that without",
+                    ours["plain"]["value"] / ours["TLS"]["value"], 0.80,
+                    at_least=True)
+    tls_hosts(b, "8x8", 0.99)
+    tls_hosts(b, "1x1-fast", 0.95)
+
+
 ROWS: dict[int, tuple[str, str, Callable[[Bench], None]]] = {
     1: ("agent", "agent alone, shared arrays", row_1),
     2: ("private", "agent alone, private memory", row_2),
@@ -435,4 +490,5 @@ ROWS: dict[int, tuple[str, str, Callable[[Bench], None]]] = {
     18: ("codecs", "codecs on one core", row_18),
     19: ("together", "10,000 keys of 1 KiB, together and apart", row_19),
     20: ("far", "one host far from its server", row_20),
+    21: ("tls", "with TLS and without", row_21),
 }

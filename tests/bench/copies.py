@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a round costs in copies and system calls, as strace sees it.
+"""Copies and system calls of a round, counted by strace.
 
     copies.py BUILD_DIR [BYTES [WORKERS [SERVERS [ROUNDS]]]]
 
@@ -69,7 +69,7 @@ def measure(build, how, size, workers, servers, rounds):
              f"{build}/tests/bench/copies_worker", str(size), str(rounds),
              how], env=dict(os.environ, COPIES_DIR=folder),
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        # A pipe opens when the worker is at it: all workers have begun.
+        # A pipe opens when its worker opens it: all workers have begun.
         first = open(f"{folder}/begin-0", "w", encoding="ascii")
         pids = {"agent": find("psworker-agent", job.pid)[0],
                 "worker": find("copies_worker", job.pid)[0]}

@@ -5,7 +5,7 @@
     ddp.py [--build DIR] [--workers N] [--servers S] [--steps K] [--json FILE]
 
 A step is forward, backward and the sums of 161 gradients, 102 MB, in DDP's
-buckets; what computes them is as cheap as it can be, so the step is mostly
+buckets; their computation is as cheap as possible, so the step is mostly
 communication. Both systems run the same code in as many processes, one after
 the other and again, and the table has the medians of rank 0. 'pskv+hook' is
 the backend with pskv.torch's communication hook."""
@@ -24,7 +24,7 @@ SYSTEMS = ("gloo", "pskv", "pskv+hook")
 
 
 def resnet50():
-    """The sizes of its parameters, in order."""
+    """Sizes of the parameters of ResNet-50, in order."""
     shapes = [(64, 3, 7, 7), (64,), (64,)]
     width = 64
     for blocks, planes in ((3, 64), (4, 128), (6, 256), (3, 512)):
@@ -51,7 +51,7 @@ def worker(system, steps):
     dist.init_process_group(system.split("+")[0])
 
     class Cheap(torch.autograd.Function):
-        """One number from all parameters, gradients from nowhere."""
+        """A loss of all parameters whose gradients are given arrays."""
 
         @staticmethod
         def forward(ctx, gradients, *parameters):
@@ -83,7 +83,7 @@ def worker(system, steps):
         begin = time.perf_counter()
         ddp().backward()
         times.append(time.perf_counter() - begin)
-    # Gradients are added to what is there: nothing is allocated in a step.
+    # Gradients are added to existing arrays: a step allocates nothing.
     want = (steps + 3) * (dist.get_world_size() - 1) / 2
     assert all((p.grad == want).all() for p in model.parts)
     if dist.get_rank() == 0:

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "measure.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
+#include <unistd.h>
 
 #define STRIDE 997u /* A prime: meets every position within a vector. */
 
@@ -125,6 +128,35 @@ double measure_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+bool measure_connect(int ret_ends[2])
+{
+    struct sockaddr_in at = {.sin_family = AF_INET,
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof(at);
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+
+    ret_ends[0] = ret_ends[1] = -1;
+    if (listener >= 0 && bind(listener, (struct sockaddr *)&at, len) == 0 &&
+        listen(listener, 1) == 0 &&
+        getsockname(listener, (struct sockaddr *)&at, &len) == 0) {
+        ret_ends[0] = socket(AF_INET, SOCK_STREAM, 0);
+    }
+    if (ret_ends[0] >= 0 &&
+        connect(ret_ends[0], (struct sockaddr *)&at, len) == 0) {
+        ret_ends[1] = accept(listener, NULL, NULL);
+    }
+    if (ret_ends[1] < 0) {
+        perror("a connection over the loopback");
+        if (ret_ends[0] >= 0) {
+            close(ret_ends[0]);
+        }
+    }
+    if (listener >= 0) {
+        close(listener);
+    }
+    return ret_ends[1] >= 0;
+}
+
 static float number(size_t i, int rank, unsigned round)
 {
     return (float)((i + (size_t)rank + round) % 7);
@@ -173,12 +205,17 @@ static int by_value(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
+void measure_sort(double *values, size_t count)
+{
+    qsort(values, count, sizeof(values[0]), by_value);
+}
+
 void measure_print(const struct measure_size *size, const char *what, int ranks,
                    double *seconds, size_t wrong)
 {
     unsigned n = size->iterations;
 
-    qsort(seconds, n, sizeof(seconds[0]), by_value);
+    measure_sort(seconds, n);
     printf("{\"what\": \"%s\", \"bytes\": %zu, \"workers\": %d, "
            "\"iterations\": %u, \"median_ms\": %.6f, \"min_ms\": %.6f, "
            "\"max_ms\": %.6f, \"wrong\": %zu}\n",
@@ -192,7 +229,7 @@ void measure_print_set(const struct measure_set *set, const char *what,
 {
     unsigned n = set->iterations;
 
-    qsort(seconds, n, sizeof(seconds[0]), by_value);
+    measure_sort(seconds, n);
     printf("{\"what\": \"%s\", \"set\": \"%s\", \"keys\": %zu, "
            "\"bytes\": %zu, \"workers\": %d, \"iterations\": %u, "
            "\"median_ms\": %.6f, \"min_ms\": %.6f, \"max_ms\": %.6f, "

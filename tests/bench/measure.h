@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arguments, numbers, checks and the line printed for run.py, shared by the
- * programs that sum an array over processes, so that all do and count the
- * same. */
+/* Clock, median and connection of all benchmarks; arguments, numbers, checks and the line
+ * printed for run.py of the programs that sum an array over processes, so that
+ * all do and count the same. */
 #pragma once
 
 #include <stdbool.h>
@@ -18,7 +18,14 @@ struct measure_size {
 /* "BYTES:ITERATIONS"; says on stderr what is wrong with it. */
 bool measure_parse(const char *text, struct measure_size *ret_size);
 
+/* Seconds of the monotonic clock. */
 double measure_now(void);
+/* Sorts, the least first: the median is in the middle. */
+void measure_sort(double *values, size_t count);
+
+/* The two ends of a TCP connection over the loopback; the caller closes them.
+ * Says on stderr what failed. */
+bool measure_connect(int ret_ends[2]);
 
 /* Numbers whose sum over `ranks` processes is exact and known, and differs
  * from one round to the next at the places that measure_check() looks at. */

@@ -28,12 +28,14 @@ from pathlib import Path
 from typing import Any, Iterable, Optional
 
 import netns
+import peers
 
 HERE = Path(__file__).resolve().parent
 LIMIT_S = 240  # Of one launch.
 PATIENCE_S = 30  # Until a daemon serves.
 PYTHON = "/usr/bin/python3"
 SYSTEMS = ["pskv", "mpi", "mpi-ring", "gloo"]
+OURS = ["pskv", "pskv-tls"]
 MPI = ["--allow-run-as-root", "--mca", "plm_rsh_no_tree_spawn", "1",
        "--mca", "oob_tcp_if_include", f"{netns.NET}.0/24",
        "--mca", "btl_tcp_if_include", f"{netns.NET}.0/24",
@@ -54,7 +56,7 @@ class Case:
     size: int
     beside: bool = False
     loss: float = 0.0
-    packets: bool = False  # One by one, as where some are lost.
+    packets: bool = False  # Sent one by one, as with loss.
     iterations: int = 7
     round_trip_ms: float = 0.0  # Of the link between two hosts.
     # Of our daemons, as run_case() takes them.
@@ -99,7 +101,7 @@ def make_cases() -> dict[str, Case]:
         Case("8x8-packets", 8, 8, 200, 20_000_000, packets=True),
         Case("8x8-loss", 8, 8, 200, 20_000_000, loss=0.01),
     ]
-    # Of these the cores of a small machine have time for every packet.
+    # At these rates the cores of a small machine can handle every packet.
     four = [
         Case("4x4-packets", 4, 4, 100, 10_000_000, packets=True),
         Case("4x4-loss", 4, 4, 100, 10_000_000, loss=0.01),
@@ -116,17 +118,21 @@ def make_cases() -> dict[str, Case]:
         Case("far-small", 1, 1, 500, 4_000_000, loss=0.01, round_trip_ms=20,
              iterations=15),
     ]
-    # As where the system does not allow bbr.
+    fast = [
+        # A link that costs the cores of a small machine more than its rate.
+        Case("1x1-fast", 1, 1, 5000, 400_000_000, iterations=5),
+    ]
+    # As on a system that does not allow bbr.
     far.append(replace(far[-1], name="far-small-cubic",
                        options=("all:network.congestion_control=system",)))
-    return {case.name: case for case in eight + four + two + far}
+    return {case.name: case for case in eight + four + two + far + fast}
 
 
 CASES = make_cases()
 
 
 class Failed(Exception):
-    """A system did not come to its end."""
+    """A launch of a system that failed or exceeded its time limit."""
 
 
 def read_lines(output: str) -> list[dict[str, Any]]:
@@ -140,7 +146,7 @@ def read_lines(output: str) -> list[dict[str, Any]]:
 
 def run_all(commands: list[list[str]],
             envs: list[dict[str, str]]) -> dict[str, Any]:
-    """Processes of one job; the line that one of them prints."""
+    """Runs the processes of one job and returns the line that one prints."""
     processes = []
     with tempfile.TemporaryFile("w+") as out:
         for command, env in zip(commands, envs):
@@ -203,23 +209,31 @@ class Pskv:
         os.close(tell)
         self.ready.append((name, ready))
 
+    def security(self, role: str, name: str) -> list[str]:
+        """Options with which a daemon may listen on the network."""
+        del name
+        return [] if role == "agent" else ["security.insecure=true"]
+
     def start_all(self) -> None:
         case, top = self.case, self.top
-        insecure = "security.insecure=true"
-        # Two cores for many daemons: nobody is given up for being late.
+        # Two cores run many daemons: no late member may be GONE.
         self.start("psched", "sched", top.count,
-                   f"listen.address={top.address(top.count)}", insecure,
+                   f"listen.address={top.address(top.count)}",
+                   *self.security("sched", "sched"),
                    "heartbeat.suspect_after=20s", "heartbeat.dead_after=60s")
         self.await_ready()
         for i in range(case.servers):
             host = i + 1 if case.beside else case.workers + i + 1
             self.start("psserver", f"ps{i}", host,
-                       f"listen.address={top.address(host)}", insecure,
-                       "listen.port=9092", "store.memory=1GiB")
+                       f"listen.address={top.address(host)}",
+                       *self.security("server", f"ps{i}"),
+                       "listen.port=9092",
+                       f"store.memory={max(1024, case.size >> 18)}MiB")
         for i in range(case.workers):
             self.start("psworker-agent", f"node{i}", i + 1,
                        f"client.socket={self.folder}/node{i}.sock",
-                       "local.memory=1GiB")
+                       *self.security("agent", f"node{i}"),
+                       f"local.memory={max(1024, case.size >> 17)}MiB")
         self.await_ready()
 
     def await_ready(self) -> None:
@@ -246,7 +260,7 @@ class Pskv:
                     "PSKV_NUM_WORKERS": str(case.workers),
                     "PSKV_NUM_SERVERS": str(case.servers),
                     "PSKV_OP_TIMEOUT": "120s",
-                    # Limits of a worker, if the caller has some.
+                    # Variables of a worker, if the caller gives some.
                     **{k: v for k, v in os.environ.items()
                        if k == "PSKV_PARTITION_BYTES"}})
             line = run_all(
@@ -254,10 +268,12 @@ class Pskv:
                  [bench, "array", f"{case.size}:{case.iterations}"]
                  for i in range(case.workers)], envs)
             line["peak_bytes"] = self.peaks()
+            line["cpu_s"] = sum(peers.cpu_seconds(d.pid)
+                                for d in self.daemons)
         return line
 
     def peaks(self) -> dict[str, int]:
-        """The most memory that one daemon of each kind has had."""
+        """Peak memory of the largest daemon of each kind."""
         most: dict[str, int] = {}
         for daemon in self.daemons:
             status = Path(f"/proc/{daemon.pid}/status").read_text()
@@ -266,6 +282,25 @@ class Pskv:
             most[name] = max(most.get(name, 0),
                              int(fields["VmHWM"].split()[0]) * 1024)
         return most
+
+
+class PskvTls(Pskv):
+    """The same with TLS between the hosts."""
+
+    def psctl(self, *words: str) -> None:
+        program = self.build / "daemons" / "psctl" / "psctl"
+        done = subprocess.run([str(program), "pki", *words], check=False,
+                              capture_output=True, text=True)
+        if done.returncode != 0:
+            raise Failed(done.stderr)
+
+    def security(self, role: str, name: str) -> list[str]:
+        authority, files = self.folder / "pki", self.folder / f"{name}.tls"
+        if not authority.exists():
+            self.psctl("init", "--dir", str(authority), "--cluster", "bench")
+        self.psctl("issue", "--dir", str(authority), role, name, "--out",
+                   str(files))
+        return [f"security.tls.directory={files}"]
 
 
 def run_mpi(case: Case, top: netns.Topology, build: Path, folder: Path,
@@ -302,7 +337,7 @@ def run_gloo(case: Case, top: netns.Topology) -> dict[str, Any]:
 
 
 def missing(system: str, build: Path) -> Optional[str]:
-    """Why a system cannot be measured here."""
+    """Reason for which a system cannot be measured on this machine."""
     if system == "gloo":
         # Debian's, whatever other Python comes first in PATH.
         if subprocess.run([PYTHON, "-c", "import torch"], check=False,
@@ -322,6 +357,8 @@ def run_system(system: str, case: Case, top: netns.Topology, build: Path,
                folder: Path, options: list[str]) -> dict[str, Any]:
     if system == "pskv":
         return Pskv(case, top, build, folder, options).run()
+    if system == "pskv-tls":
+        return PskvTls(case, top, build, folder, options).run()
     if system == "gloo":
         return run_gloo(case, top)
     return run_mpi(case, top, build, folder,
@@ -331,9 +368,9 @@ def run_system(system: str, case: Case, top: netns.Topology, build: Path,
 def run_case(case: Case, build: Path, systems: Iterable[str] = SYSTEMS,
              options: Iterable[str] = (), keep: Optional[Path] = None
              ) -> dict[str, Any]:
-    """Measures one case; what the daemons of pskv are given with -o may be
-    added to as "PROGRAM:NAME=VALUE". What cannot be measured is named in
-    "skipped", what failed in "failed"."""
+    """Measures one case. `options` are further options of daemons, as
+    "PROGRAM:NAME=VALUE". "skipped" names the systems that cannot be measured
+    on this machine, "failed" those that failed."""
     result: dict[str, Any] = {
         "case": case.name, "title": case.title(), "workers": case.workers,
         "servers": case.servers, "beside": case.beside,
@@ -355,8 +392,8 @@ def run_case(case: Case, build: Path, systems: Iterable[str] = SYSTEMS,
                             [*case.options, *options])
                     except Failed as e:
                         result["failed"][system] = str(e)
-                    if keep is not None and system == "pskv":
-                        shutil.copytree(name, keep / case.name,
+                    if keep is not None and system in OURS:
+                        shutil.copytree(name, keep / case.name / system,
                                         dirs_exist_ok=True,
                                         ignore=shutil.ignore_patterns(
                                             "*.sock"))
@@ -370,7 +407,7 @@ def add_ratios(result: dict[str, Any]) -> None:
     ours = result["systems"].get("pskv")
     for name, line in result["systems"].items():
         line["of_limit"] = result["limit_ms"] / line["median_ms"]
-        if ours is not None and name != "pskv":
+        if ours is not None and name not in OURS:
             line["ratio"] = ours["median_ms"] / line["median_ms"]
 
 
@@ -398,7 +435,7 @@ def main() -> int:
     parser.add_argument("--case", action="append", choices=list(CASES),
                         help="may be given several times; default: all with "
                         "8 workers")
-    parser.add_argument("--systems", nargs="+", choices=SYSTEMS,
+    parser.add_argument("--systems", nargs="+", choices=[*SYSTEMS, *OURS[1:]],
                         default=SYSTEMS)
     parser.add_argument("--iterations", type=int, metavar="N")
     parser.add_argument("-o", "--option", action="append", default=[],

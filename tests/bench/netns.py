@@ -30,7 +30,7 @@ PACKET_TOOLS = {"iptables": "iptables", "ethtool": "ethtool"}
 
 
 class Missing(Exception):
-    """What this machine lacks for the measurement."""
+    """A program or permission that the measurement lacks on this machine."""
 
 
 def command(*words: str) -> None:
@@ -73,7 +73,7 @@ class Topology:
         return f"{NET}.{host}"
 
     def inside(self, host: int) -> list[str]:
-        """What to put before a command to run it on a host."""
+        """Prefix of a command that runs it on a host."""
         return ["ip", "netns", "exec", self.name(host)]
 
     def __enter__(self) -> "Topology":
@@ -115,7 +115,7 @@ class Topology:
             return
         for where, device in ((name, "eth0"), (switch, port)):
             if self.packets:
-                # Else a whole super-packet of 64 KiB is lost at once.
+                # Without this, one loss takes a super-packet of 64 KiB.
                 command("ip", "netns", "exec", where, "ethtool", "-K", device,
                         "tso", "off", "gso", "off", "gro", "off")
             fast = self.rate_mbit > 500
@@ -145,7 +145,7 @@ class Topology:
             text=True, check=False).stdout.strip()
 
     def remove(self) -> None:
-        """Whatever was made of it, with all that runs there."""
+        """Removes the hosts that exist, and ends the processes there."""
         for host in range(self.count, -1, -1):
             pids = subprocess.run(
                 ["ip", "netns", "pids", self.name(host)], text=True,
@@ -204,7 +204,7 @@ class LongLink(Topology):
 
 @contextlib.contextmanager
 def ended(processes: list["subprocess.Popen[Any]"]) -> Iterator[None]:
-    """Whatever happens, none of them is left."""
+    """Ends the processes at the end of the block, also after an error."""
     try:
         yield
     finally:

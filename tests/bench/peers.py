@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the systems that are measured are started, and what a start costs:
-time of a round, CPU seconds and the most memory of its processes."""
+"""Launches of the measured systems, and their costs: time of a round, CPU
+seconds and peak memory of the processes."""
 
 import json
 import os
@@ -20,21 +20,21 @@ from typing import Any, Optional
 HERE = Path(__file__).resolve().parent
 LIMIT_S = 240  # Of one launch.
 PYTHON = "/usr/bin/python3"  # Debian's, which has its PyTorch.
-# Ranks that wait give their core away: there may be more of them than cores.
+# Waiting ranks yield their core, because there may be fewer cores than ranks.
 MPIRUN = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--mca",
           "mpi_yield_when_idle", "1"]
 
 
 class Failed(Exception):
-    """A measurement that came to no figure."""
+    """A measurement that failed."""
 
 
 class Skipped(Exception):
-    """A measurement that this machine cannot make, and why."""
+    """A measurement that this machine cannot make, with the reason."""
 
 
 def processes_below(root: int) -> dict[int, str]:
-    """All that descend from a process, by number, with their names."""
+    """Descendants of a process: number and name of each."""
     parents: dict[int, int] = {}
     names: dict[int, str] = {}
     for entry in os.listdir("/proc"):
@@ -67,15 +67,15 @@ def peak_bytes(pid: int) -> int:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Of all threads, from the scheduler's account in nanoseconds: ticks would
-    show nothing of what is below 10 ms."""
+    """CPU seconds of all threads of a process, from schedstat in nanoseconds:
+    ticks would omit times below 10 ms."""
     tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
     return sum(int(t.read_text().split()[0]) for t in tasks) / 1e9
 
 
 class Peaks(threading.Thread):
-    """Looks at the processes of a launch until it is told to stop. What a
-    process has had at most never falls, so the last look counts."""
+    """Samples the peak memory of the processes of a launch until stopped. The
+    peak of a process never falls, so the last sample counts."""
 
     def __init__(self, root: int) -> None:
         super().__init__(daemon=True)
@@ -95,12 +95,12 @@ class Peaks(threading.Thread):
                     if called == name), default=0)
 
     def total(self) -> int:
-        """Pages that processes share are counted in each."""
+        """Sum of all peaks; shared pages count in each process."""
         return sum(peak for _, peak in self.most.values())
 
 
 def machine_seconds() -> tuple[float, float]:
-    """Of all processors together: busy and total, since boot."""
+    """Busy and total seconds of all processors since boot."""
     fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
     ticks = [int(x) for x in fields]
     hz = os.sysconf("SC_CLK_TCK")
@@ -113,7 +113,7 @@ def children_seconds() -> float:
 
 
 def stop(process: "subprocess.Popen[str]") -> str:
-    """A launcher that is asked to go takes its processes with it."""
+    """Ends a launcher, which ends its processes."""
     process.send_signal(signal.SIGTERM)
     try:
         return process.communicate(timeout=20)[0]
@@ -124,7 +124,7 @@ def stop(process: "subprocess.Popen[str]") -> str:
 
 def launch(command: list[str], env: Optional[dict[str, str]] = None,
            limit_s: float = LIMIT_S) -> dict[str, Any]:
-    """The lines of JSON that a command prints, and what it took."""
+    """Runs a command and returns its lines of JSON and its costs."""
     before = children_seconds()
     busy, total = machine_seconds()
     process = subprocess.Popen(
@@ -165,7 +165,7 @@ class Systems:
         return str(path)
 
     def kernel(self, program: str, *words: str) -> dict[str, Any]:
-        """GB/s on one core, by what is done."""
+        """GB/s on one core, by operation."""
         found = launch([self.tool("tests", "bench", program), *words])
         return {line["what"]: line for line in found["lines"]}
 
@@ -181,7 +181,7 @@ class Systems:
             with tempfile.TemporaryDirectory(prefix="pskv-bench-") as folder:
                 return self.ours(
                     workers, servers, program, *words,
-                    env={**(env or {}), **self.told(
+                    env={**(env or {}), **self.with_option(
                         Path(folder), "network.same_host=off")})
         return launch(
             [self.tool("daemons", "pslaunch", "pslaunch"), "--private", "-n",
@@ -189,12 +189,12 @@ class Systems:
              self.tool("tests", "bench", program), *words], env)
 
     def apart(self, folder: Path) -> dict[str, str]:
-        """Daemons that give every partition a frame of its own, for `env`."""
-        return self.told(folder, "network.travel_together=off")
+        """Variables for daemons that send each partition in its own frame."""
+        return self.with_option(folder, "network.travel_together=off")
 
-    def told(self, folder: Path, option: str) -> dict[str, str]:
-        """Servers and agents with an option, as pslaunch finds them by
-        `env`."""
+    def with_option(self, folder: Path, option: str) -> dict[str, str]:
+        """Variables with which pslaunch starts servers and agents with an
+        option."""
         for name in ("psched", "psserver", "psworker-agent"):
             program = shlex.quote(self.tool("daemons", name, name))
             more = "" if name == "psched" else f" -o {option}"
@@ -245,7 +245,7 @@ class Systems:
         return found
 
     def idle(self, workers: int, seconds: float) -> dict[str, float]:
-        """CPU seconds of each kind of process of a job that does nothing."""
+        """CPU seconds of each kind of process of an idle job."""
         process = subprocess.Popen(
             [self.tool("daemons", "pslaunch", "pslaunch"), "--private", "-n",
              str(workers), "-s", "1", "--", self.tool(

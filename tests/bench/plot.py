@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of what bench.py measured: plot.py JSON-FILE FOLDER"""
+"""Pictures of the results of bench.py: plot.py JSON-FILE FOLDER"""
 
 import json
 import sys
@@ -26,7 +26,7 @@ LOG_FROM = 30
 
 
 def system(name: str) -> str:
-    """What was measured, by the part of the name after the workload."""
+    """System of a figure, from the part of its name after the workload."""
     own = name.rsplit(": ", 1)[-1]
     # A ratio or a hook of ours names the peer that it runs beside.
     if own.startswith("pskv"):
@@ -108,7 +108,7 @@ def bars(plt: Any, figures: list[dict[str, Any]], title: str,
 
 def growth(plt: Any, points: list[dict[str, Any]], title: str,
            path: Path) -> None:
-    """Cost of one byte or key against how many there are, a panel each."""
+    """Cost of one byte or key against their number, one panel for each."""
     titles = list(dict.fromkeys(p["title"] for p in points))
     if not titles:
         return

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Write what bench.py measured into the documentation: figures.md and its
-pictures: record.py JSON-FILE DOCS-FOLDER"""
+"""Write the results of bench.py into figures.md and its pictures:
+record.py JSON-FILE DOCS-FOLDER"""
 
 import json
 import sys
@@ -13,7 +13,7 @@ from table import Book
 
 
 def page(book: Book, titles: dict[int, str], pictures: str) -> str:
-    """Markdown of all rows that have something to say."""
+    """Markdown of all rows that have figures."""
     reached = [g for g in book.goals if g["reached"]]
     missed = [g for g in book.goals if g["reached"] is False]
     out = ["<!-- SPDX-License-Identifier: Apache-2.0 -->", "# Figures", "",

@@ -3,8 +3,8 @@
 """Measure psc_pushpull beside Open MPI's Allreduce on this machine.
 
 Every worker gives one float32 array and gets the sum of all of them. Prints
-one table and writes everything that was measured, least and most included, to
-a JSON file. What is not built or not installed is left out and named.
+one table and writes all measurements, with least and most, to a JSON file.
+Systems that are not built or installed are named and left out.
 
   agent    --servers 0: the node's agent answers by itself
   server   --servers 1: the sum goes on to a server and comes back
@@ -34,7 +34,7 @@ LIMIT_S = 300  # Of one launch.
 MPIRUN = ["mpirun", "--oversubscribe", "--allow-run-as-root",
           "--mca", "mpi_yield_when_idle", "1"]
 
-# Of the table, in order: title, key of the system, what its line says.
+# Columns of the table in order: title, key of the system, field of its line.
 COLUMNS = [
     ("agent array", "agent", "array"),
     ("agent view", "agent", "view"),
@@ -55,7 +55,7 @@ def size_name(size: int) -> str:
 
 
 def machine() -> str:
-    """One line about where the figures come from."""
+    """One line about the machine."""
     cpu = "unknown processor"
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -68,7 +68,7 @@ def machine() -> str:
 
 
 def busy_seconds() -> tuple[float, float]:
-    """Of all processors together: busy and total, since boot."""
+    """Busy and total seconds of all processors since boot."""
     fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
     ticks = [int(x) for x in fields]
     hz = os.sysconf("SC_CLK_TCK")
@@ -82,14 +82,14 @@ def children_seconds() -> float:
 
 @dataclass
 class Launch:
-    """One start of one system: a line per size, or why there is none."""
+    """One start of one system: a line for each size, or the reason for none."""
 
     system: str
     workers: int
     command: list[str]
     lines: list[dict[str, Any]] = field(default_factory=list)
     failure: Optional[str] = None
-    others: float = 0.0  # Share of the machine that was not ours.
+    others: float = 0.0  # Share of the machine that other processes used.
 
     def run(self) -> None:
         busy, total = busy_seconds()
@@ -112,7 +112,7 @@ class Launch:
 
     @staticmethod
     def stop(process: "subprocess.Popen[str]") -> str:
-        """A launcher that is asked to go takes its processes with it."""
+        """Ends a launcher, which ends its processes."""
         process.send_signal(signal.SIGTERM)
         try:
             return process.communicate(timeout=10)[0]
@@ -150,7 +150,7 @@ class Bench:
         return str(path) if os.access(path, os.X_OK) else None
 
     def find_systems(self) -> dict[str, list[str]]:
-        """How to start each one; {n} stands for the number of workers."""
+        """Command of each system; {n} stands for the number of workers."""
         found: dict[str, list[str]] = {}
         allreduce = self.tool("tests", "bench", "mpi_allreduce")
         pushpull = self.tool("tests", "bench", "bench_pushpull")
@@ -241,7 +241,7 @@ class Bench:
 
 
 def number(value: Optional[float]) -> str:
-    """Three digits that mean something, never as a power of ten."""
+    """A number with three significant digits, never as a power of ten."""
     if value is None:
         return "-"
     if value <= 0:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was measured, as text and as JSON."""
+"""Results of a run, as text and as JSON."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from typing import Any, Optional
 
 
 def machine() -> str:
-    """One line about where the figures come from."""
+    """One line about the machine."""
     cpu = "unknown processor"
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -24,7 +24,7 @@ def machine() -> str:
 
 
 def number(value: Optional[float]) -> str:
-    """Three digits that mean something, never as a power of ten."""
+    """A number with three significant digits, never as a power of ten."""
     if value is None:
         return "-"
     if value <= 0:
@@ -45,7 +45,7 @@ class Book:
 
     @classmethod
     def of(cls, measured: dict[str, Any]) -> "Book":
-        """As write() wrote it."""
+        """The book that write() has written."""
         book = cls()
         book.figures = measured["figures"]
         book.goals = measured["goals"]
@@ -56,15 +56,15 @@ class Book:
         return book
 
     def drawn(self, row: int) -> bool:
-        """Is there anything to make a picture of?"""
+        """True if a row has figures for a picture."""
         return (any(f["row"] == row and f["value"] > 0 for f in self.figures)
                 or (row == 15 and bool(self.points)))
 
     def figure(self, row: int, name: str, unit: str,
                at: Optional[dict[str, Any]], limit: Optional[float] = None,
                peak: Optional[int] = None) -> None:
-        """`at` has "value", and "least" and "most" where there are several;
-        `limit` is what the machine allows, in the same unit."""
+        """Adds a figure. `at` has "value", and "least" and "most" of several;
+        `limit` is the maximum of the machine, in the same unit."""
         if at is not None:
             self.figures.append({"row": row, "name": name, "unit": unit,
                                  **at, "limit": limit, "peak_bytes": peak})

@@ -1,20 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Promises of a connection over each kind of socket: `conn_suite tcp` and
- * `conn_suite unix`, `conn_suite near` with payloads by reference,
- * `conn_suite loops` with I/O threads that move large payloads over TCP, and
- * `conn_suite cipher` with a transport that conceals the bytes. The other end
- * is a plain descriptor in the hands of the test, or a second connection. */
+ * `conn_suite unix`, `conn_suite shm` with payloads by reference,
+ * `conn_suite threads` with I/O threads that move large payloads over TCP,
+ * `conn_suite cipher` with a transport that conceals the bytes, and `conn_suite
+ * tls` and `conn_suite tls_threads` with TLS. The other end is a plain
+ * descriptor in the hands of the test, or a second connection. */
 #include "base/alloc.h"
 #include "base/pool.h"
+#include "crypto/tls_context.h"
+#include "crypto/tls_session.h"
 #include "net/arena.h"
 #include "net/conn.h"
 #include "net/listen.h"
 #include "net/loop.h"
 #include "net/io_pool.h"
 #include "net/shm_peer.h"
+#include "net/transport_tls.h"
 #include "proto/frame.h"
 #include "proto/msg_codec.h"
+#include "support/certs.h"
 #include "support/cipher_transport.h"
+#include "support/run_until.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -34,9 +40,11 @@
 
 #define MIB (1024u * 1024u)
 static bool over_tcp;
-static bool near;
+static bool by_shm;
 static bool ciphered;
-static bool loops;
+static bool by_threads;
+static bool by_tls;
+static char certs_dir[] = "/tmp/pskv-conn-XXXXXX";
 /* Options for the next world's I/O threads; .count_max 0: two threads. */
 static struct ps_io_pool_options wanted;
 
@@ -65,10 +73,10 @@ static void make_pair(int fd[2])
     }
 }
 
-/* One end with all that its callbacks saw. */
+/* One end, with a record of its callbacks. */
 struct end {
     struct ps_conn *conn;
-    uint8_t *payload; /* Where payloads go; NULL: not wanted. */
+    uint8_t *payload; /* Place of payloads; NULL: they are discarded. */
     size_t payload_cap;
     int header_rc;
     unsigned asked;
@@ -89,6 +97,8 @@ struct world {
     struct end a;
     struct end b;
     int fd; /* The raw peer's end; -1: b is a connection too. */
+    struct ps_tls_session *sessions[2]; /* TLS, after the handshake. */
+    struct ps_tls_session *raw; /* That of the raw peer, which owns it. */
     struct ps_arenas *arenas;
     struct ps_io_pool *io_pool;
 };
@@ -97,7 +107,7 @@ static void make_io_pool(struct world *w)
 {
     struct ps_io_pool_options opt = wanted;
 
-    if (!loops) {
+    if (!by_threads) {
         return;
     }
     if (opt.threads_max == 0) {
@@ -174,6 +184,54 @@ static void on_done(void *ctx)
     e->done++;
 }
 
+/* A daemon's side of TLS. */
+static struct ps_tls_session *new_session(bool dialled)
+{
+    struct ps_tls_context *c = certs_load(certs_dir,
+                                          dialled ? "agent" : "server");
+    struct ps_tls_session *s = ps_tls_session_new(c, dialled);
+
+    ps_tls_context_unref(c);
+    return s;
+}
+
+static void carry(struct ps_tls_session *from, struct ps_tls_session *to)
+{
+    size_t room;
+    size_t len;
+    void *place = ps_tls_session_place(to, &room);
+    const void *bytes = ps_tls_session_output(from, &len);
+
+    assert_true(len <= room);
+    if (len > 0) {
+        memcpy(place, bytes, len);
+    }
+    ps_tls_session_received(to, len);
+    ps_tls_session_sent(from, len);
+}
+
+/* Makes two sessions, and their handshake. */
+static void make_sessions(struct world *w)
+{
+    int rc[2] = {PS_E_AGAIN, PS_E_AGAIN};
+    char text[256];
+    struct ps_str why;
+
+    if (!by_tls) {
+        return;
+    }
+    ps_str_init(&why, text, sizeof(text));
+    w->sessions[0] = new_session(false);
+    w->sessions[1] = new_session(true);
+    while (rc[0] != 0 || rc[1] != 0) {
+        rc[1] = ps_tls_session_handshake(w->sessions[1], &why);
+        carry(w->sessions[1], w->sessions[0]);
+        rc[0] = ps_tls_session_handshake(w->sessions[0], &why);
+        carry(w->sessions[0], w->sessions[1]);
+        assert_true(rc[0] == 0 || rc[0] == PS_E_AGAIN);
+    }
+}
+
 static void open_end(struct world *w, struct end *e, int fd, bool server,
                      struct ps_conn_limits limits)
 {
@@ -184,9 +242,13 @@ static void open_end(struct world *w, struct end *e, int fd, bool server,
         .self = server ? PS_ROLE_SERVER : PS_ROLE_AGENT,
         .peer_roles = 1u << (server ? PS_ROLE_AGENT : PS_ROLE_SERVER),
         .dialled = !server,
-        .is_shm = near,
-        .transport = ciphered ? &cipher_transport : NULL,
-        .transport_ctx = ciphered ? cipher_new() : NULL,
+        .is_shm = by_shm,
+        .transport = by_tls     ? &ps_transport_tls
+                     : ciphered ? &cipher_transport
+                                : NULL,
+        .transport_ctx = by_tls     ? (void *)w->sessions[!server]
+                         : ciphered ? cipher_new()
+                                    : NULL,
         .arenas = w->arenas,
         .io_pool = w->io_pool,
         .limits = limits,
@@ -207,7 +269,9 @@ static void begin_world(struct world *w, struct ps_conn_limits limits)
     w->arenas = ps_arenas_new();
     make_io_pool(w);
     make_pair(fd);
+    make_sessions(w);
     open_end(w, &w->a, fd[0], true, limits);
+    w->raw = w->sessions[1];
     w->fd = fd[1];
     assert_int_equal(fcntl(w->fd, F_SETFL, O_NONBLOCK), 0);
 }
@@ -222,6 +286,7 @@ static void begin_both(struct world *w, struct ps_conn_limits limits)
     w->arenas = ps_arenas_new();
     make_io_pool(w);
     make_pair(fd);
+    make_sessions(w);
     open_end(w, &w->a, fd[0], true, limits);
     open_end(w, &w->b, fd[1], false, limits);
     w->fd = -1;
@@ -241,21 +306,12 @@ static void end(struct world *w)
     if (w->fd >= 0) {
         close(w->fd);
     }
+    ps_tls_session_free(w->raw);
     ps_io_pool_free(w->io_pool);
     ps_loop_free(w->loop);
     ps_arenas_free(w->arenas);
     assert_int_equal(ps_alloc_live(), 0);
 }
-
-/* The loop never waits in vain here: each condition must come true. */
-#define RUN_UNTIL(w, condition)                                                \
-    do {                                                                       \
-        while (!(condition)) {                                                 \
-            bool alive = ps_loop_step((w)->loop);                              \
-                                                                               \
-            assert_true(alive || (condition));                                 \
-        }                                                                      \
-    } while (0)
 
 static const struct ps_msg hello = {.code = PS_MSG_HELLO,
                                     .hello = {.protocol = 1,
@@ -283,7 +339,7 @@ static struct ps_msg push_msg(void)
     return m;
 }
 
-/* Append a frame; returns the new length. */
+/* Appends a frame; returns the new length. */
 static size_t append_frame(uint8_t *out, size_t at, size_t cap,
                            const struct ps_msg *msg, uint64_t payload_len)
 {
@@ -307,17 +363,56 @@ static void conceal(uint8_t *bytes, size_t len)
     }
 }
 
-static void send_bytes(struct world *w, const void *bytes, size_t len)
+/* Writes sealed bytes; false: some are left. */
+static bool put_sealed(struct world *w)
 {
+    size_t len;
+    const void *sealed;
+
+    while (sealed = ps_tls_session_output(w->raw, &len), len > 0) {
+        ssize_t n = write(w->fd, sealed, len);
+
+        if (n < 0) {
+            return false;
+        }
+        ps_tls_session_sent(w->raw, (size_t)n);
+    }
+    return true;
+}
+
+/* Writes some bytes of the raw peer; -1: none. */
+static ssize_t put_some(struct world *w, const void *bytes, size_t len)
+{
+    struct iovec iov = {(void *)(uintptr_t)bytes, len};
+
+    if (by_tls) {
+        ssize_t n = put_sealed(w) ? ps_tls_session_write(w->raw, &iov, 1) : -1;
+
+        (void)put_sealed(w);
+        return n;
+    }
     uint8_t *copy = malloc(len);
 
     memcpy(copy, bytes, len);
     conceal(copy, len);
-    assert_int_equal(write(w->fd, copy, len), len);
+    ssize_t n = write(w->fd, copy, len);
+
     free(copy);
+    return n;
 }
 
-static void greet(struct world *w)
+static void send_bytes(struct world *w, const void *bytes, size_t len)
+{
+    while (len > 0) {
+        ssize_t n = put_some(w, bytes, len);
+
+        assert_true(n > 0);
+        bytes = (const uint8_t *)bytes + n;
+        len -= (size_t)n;
+    }
+}
+
+static void handshake(struct world *w)
 {
     uint8_t bytes[512];
 
@@ -346,8 +441,8 @@ static int send_msg(struct end *e, const struct ps_msg *msg,
     return send_slices(e, msg, slice, slice != NULL);
 }
 
-/* Every way to cut three frames in two arrives the same. */
-static void frames_cut_anywhere(void **state)
+/* Three frames arrive the same for every cut in two. */
+static void frames_arrive_for_every_cut(void **state)
 {
     struct ps_msg push = push_msg();
     struct ps_msg ack = {.code = PS_MSG_ACK, .ack = 5};
@@ -379,7 +474,7 @@ static void frames_cut_anywhere(void **state)
     }
 }
 
-static void one_byte_at_a_time(void **state)
+static void frames_arrive_byte_by_byte(void **state)
 {
     struct ps_msg push = push_msg();
     uint8_t bytes[2048];
@@ -389,7 +484,7 @@ static void one_byte_at_a_time(void **state)
     begin_world(&w, (struct ps_conn_limits){0});
     w.a.payload_cap = 256;
     w.a.payload = calloc(1, 256);
-    greet(&w);
+    handshake(&w);
     size_t len = append_frame(bytes, 0, sizeof(bytes), &push, 256);
 
     for (size_t i = 0; i < len; i++) {
@@ -406,7 +501,7 @@ static void one_byte_at_a_time(void **state)
     end(&w);
 }
 
-static void both_greet(struct world *w)
+static void both_handshake(struct world *w)
 {
     assert_int_equal(send_msg(&w->b, &hello, NULL), 0);
     ps_conn_flush(w->b.conn);
@@ -416,14 +511,14 @@ static void both_greet(struct world *w)
     ps_conn_flush(w->a.conn);
     RUN_UNTIL(w, w->b.frames == 1);
     assert_int_equal(ps_conn_peer_role(w->b.conn), PS_ROLE_SERVER);
-    RUN_UNTIL(w, ps_conn_refers_to_arenas(w->a.conn) == near &&
-                     ps_conn_refers_to_arenas(w->b.conn) == near);
+    RUN_UNTIL(w, ps_conn_refers_to_arenas(w->a.conn) == by_shm &&
+                     ps_conn_refers_to_arenas(w->b.conn) == by_shm);
     w->a.frames = w->b.frames = 0;
     w->a.done = w->b.done = 0;
 }
 
-/* Large payloads go from the sender's memory to the receiver's; what is read
- * ahead is next to nothing. */
+/* Large payloads go from the sender's memory to the receiver's; almost nothing
+ * is read ahead. */
 static void large_payloads_are_not_copied(void **state)
 {
     const unsigned count = 24;
@@ -435,7 +530,7 @@ static void large_payloads_are_not_copied(void **state)
 
     (void)state;
     begin_both(&w, (struct ps_conn_limits){0});
-    both_greet(&w);
+    both_handshake(&w);
     w.a.payload_cap = 4 * MIB;
     w.a.payload = malloc(4 * MIB);
     for (size_t i = 0; i < buf->size; i++) {
@@ -452,8 +547,8 @@ static void large_payloads_are_not_copied(void **state)
     ps_conn_stats(w.a.conn, &s);
     assert_true(ciphered ? s.copied == count * buf->size
                          : s.copied * 1000 < count * buf->size);
-    assert_true(!loops || s.moved_by_pool > count * buf->size / 2);
-    if (near) {
+    assert_true(!by_threads || s.moved_by_pool > count * buf->size / 2);
+    if (by_shm) {
         assert_int_equal(s.by_reference, count * buf->size);
         assert_true(s.bytes_in < count * 1024);
     }
@@ -469,7 +564,7 @@ static void small_frames_travel_together(void **state)
 
     (void)state;
     begin_both(&w, (struct ps_conn_limits){0});
-    both_greet(&w);
+    both_handshake(&w);
     ps_conn_stats(w.b.conn, &s);
     uint64_t before = s.writes;
 
@@ -477,40 +572,39 @@ static void small_frames_travel_together(void **state)
         ack.ack = i;
         assert_int_equal(send_msg(&w.b, &ack, NULL), 0);
     }
-    assert_int_equal(ps_conn_flush(w.b.conn), !loops);
+    assert_int_equal(ps_conn_flush(w.b.conn), !by_threads);
     RUN_UNTIL(&w, w.a.frames == 1000 && w.b.done == 1000);
     assert_int_equal(w.a.acks, 500500);
     ps_conn_stats(w.b.conn, &s);
     assert_true(ciphered || s.writes - before <= 1 + 1000 / 128 + 1);
     ps_conn_stats(w.a.conn, &s);
-    assert_true(ciphered || s.reads <= 16);
+    assert_true(ciphered || by_tls || s.reads <= 16);
     end(&w);
 }
 
-/* A peer that sends nothing but small frames, as fast as it can, leaves the
- * loop to others after a few thousand of them. */
-static void small_frames_leave_others_their_turn(void **state)
+/* A peer that sends only small frames, as fast as it can, yields the loop to
+ * others after a few thousand of them. */
+static void small_frames_yield_the_loop_to_others(void **state)
 {
     struct ps_msg ack = {.code = PS_MSG_ACK, .ack = 1};
     uint8_t frame[64];
     const size_t len = append_frame(frame, 0, sizeof(frame), &ack, 0);
     const int room = 4 * MIB;
-    unsigned told = 0;
+    unsigned written = 0;
     struct world w;
 
     (void)state;
     begin_world(&w, (struct ps_conn_limits){0});
     (void)setsockopt(w.fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof(room));
-    greet(&w);
-    conceal(frame, len);
-    while (told < 200000 && write(w.fd, frame, len) == (ssize_t)len) {
-        told++;
+    handshake(&w);
+    while (written < 200000 && put_some(&w, frame, len) == (ssize_t)len) {
+        written++;
     }
     while (w.a.frames == 0) {
         (void)ps_loop_step(w.loop);
     }
     assert_in_range(w.a.frames, 1, 8192);
-    RUN_UNTIL(&w, w.a.frames == told);
+    RUN_UNTIL(&w, w.a.frames == written);
     end(&w);
 }
 
@@ -527,9 +621,9 @@ static void send_ahead(struct end *e, uint64_t ack)
     assert_int_equal(ps_conn_send(e->conn, &f), 0);
 }
 
-/* A greeting is first all the same. Of frames that want to be ahead the last
- * one counts, and what is under way is not cut in two. */
-static void some_frames_go_ahead(void **state)
+/* The handshake stays first. Of several urgent frames the last one replaces the
+ * others, and a frame that has begun is not interrupted. */
+static void urgent_frames_are_sent_first(void **state)
 {
     struct ps_msg push = push_msg();
     struct ps_buf *buf = ps_buf_new(8 * MIB);
@@ -549,7 +643,7 @@ static void some_frames_go_ahead(void **state)
     ps_conn_flush(w.a.conn);
     RUN_UNTIL(&w, w.b.frames == 2);
     assert_int_equal(w.b.before_ack, 1);
-    RUN_UNTIL(&w, ps_conn_refers_to_arenas(w.b.conn) == near);
+    RUN_UNTIL(&w, ps_conn_refers_to_arenas(w.b.conn) == by_shm);
 
     w.a.payload_cap = 8 * MIB;
     w.a.payload = calloc(1, 8 * MIB);
@@ -558,7 +652,7 @@ static void some_frames_go_ahead(void **state)
     assert_int_equal(send_msg(&w.b, &push, &slice), 0);
     send_ahead(&w.b, 1);
     send_ahead(&w.b, 2);
-    assert_int_equal(w.b.done, 1); /* The first one is not needed any more. */
+    assert_int_equal(w.b.done, 1); /* The first one has been replaced. */
     ps_conn_flush(w.b.conn);
     send_ahead(&w.b, 4);
     send_ahead(&w.b, 8);
@@ -589,7 +683,7 @@ static void long_headers_arrive(void **state)
     commit.commit.parts = parts;
     commit.commit.parts_count = PS_PARTS_MAX;
     begin_both(&w, (struct ps_conn_limits){0});
-    both_greet(&w);
+    both_handshake(&w);
     for (unsigned i = 0; i < 64; i++) {
         assert_int_equal(send_msg(&w.a, &commit, NULL), 0);
     }
@@ -609,7 +703,7 @@ static void unwanted_payload_is_skipped(void **state)
 
     (void)state;
     begin_both(&w, (struct ps_conn_limits){0});
-    both_greet(&w);
+    both_handshake(&w);
     assert_int_equal(send_msg(&w.b, &push, &slice), 0);
     assert_int_equal(send_msg(&w.b, &ack, NULL), 0);
     ps_conn_flush(w.b.conn);
@@ -620,9 +714,8 @@ static void unwanted_payload_is_skipped(void **state)
     end(&w);
 }
 
-/* Without memory the connection is read no further, and goes on later where
- * it stopped. */
-static void no_memory_pauses(void **state)
+/* Without memory reading pauses, and later continues at the same byte. */
+static void reading_pauses_without_memory(void **state)
 {
     struct ps_msg push = push_msg();
     struct ps_msg ack = {.code = PS_MSG_ACK, .ack = 9};
@@ -633,7 +726,7 @@ static void no_memory_pauses(void **state)
 
     (void)state;
     begin_both(&w, (struct ps_conn_limits){0});
-    both_greet(&w);
+    both_handshake(&w);
     memset(buf->data, 42, MIB);
     w.a.header_rc = PS_E_AGAIN;
     assert_int_equal(send_msg(&w.b, &push, &slice), 0);
@@ -658,8 +751,8 @@ static void no_memory_pauses(void **state)
     end(&w);
 }
 
-/* A small payload that lay in staging with the frames behind it. */
-static void resume_goes_on_with_what_is_there(void **state)
+/* A small payload in staging, with frames after it. */
+static void resume_continues_with_staged_bytes(void **state)
 {
     struct ps_msg push = push_msg();
     struct ps_msg ack = {.code = PS_MSG_ACK, .ack = 9};
@@ -668,7 +761,7 @@ static void resume_goes_on_with_what_is_there(void **state)
 
     (void)state;
     begin_world(&w, (struct ps_conn_limits){0});
-    greet(&w);
+    handshake(&w);
     size_t len = append_frame(bytes, 0, sizeof(bytes), &push, 64);
 
     len = append_frame(bytes, len, sizeof(bytes), &ack, 0);
@@ -691,7 +784,7 @@ static void expect_cut(struct world *w, int rc)
     RUN_UNTIL(w, w->a.closed);
     assert_int_equal(w->a.rc, rc);
     assert_true(w->a.reason[0] != '\0');
-    /* And the peer is told by the end of its stream. */
+    /* The peer sees the end of its stream. */
     char byte;
     ssize_t n = read(w->fd, &byte, 1);
 
@@ -709,7 +802,7 @@ static void prefix(uint8_t out[PS_FRAME_PREFIX], unsigned code,
     ps_frame_build(out, &p);
 }
 
-static void garbage_is_cut(void **state)
+static void bytes_of_another_protocol_close_the_connection(void **state)
 {
     static const char words[][32] = {
         "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -743,9 +836,8 @@ static void later_prefix_is_refused(void **state)
     end(&w);
 }
 
-/* Lengths are judged from the prefix alone, before anything behind it has
- * come. */
-static void lengths_are_judged_first(void **state)
+/* Lengths are checked when the prefix has arrived, before all later bytes. */
+static void lengths_are_checked_with_the_prefix(void **state)
 {
     struct {
         unsigned code;
@@ -771,7 +863,7 @@ static void lengths_are_judged_first(void **state)
         struct world w;
 
         begin_world(&w, (struct ps_conn_limits){0});
-        greet(&w);
+        handshake(&w);
         prefix(bytes, cases[i].code, cases[i].header_len, cases[i].payload_len);
         send_bytes(&w, bytes, sizeof(bytes));
         expect_cut(&w, cases[i].rc);
@@ -780,7 +872,7 @@ static void lengths_are_judged_first(void **state)
     }
 }
 
-static void bombs_are_cut(void **state)
+static void impossible_lengths_close_the_connection(void **state)
 {
     static const struct {
         size_t len;
@@ -800,7 +892,7 @@ static void bombs_are_cut(void **state)
         struct world w;
 
         begin_world(&w, (struct ps_conn_limits){0});
-        greet(&w);
+        handshake(&w);
         prefix(bytes, PS_MSG_PULL, (uint32_t)bombs[i].len, 0);
         memcpy(bytes + PS_FRAME_PREFIX, bombs[i].bytes, bombs[i].len);
         send_bytes(&w, bytes, PS_FRAME_PREFIX + bombs[i].len);
@@ -810,7 +902,7 @@ static void bombs_are_cut(void **state)
     }
 }
 
-static void nothing_comes_before_hello(void **state)
+static void frame_before_hello_closes_the_connection(void **state)
 {
     struct ps_msg push = push_msg();
     uint8_t bytes[1024];
@@ -824,20 +916,20 @@ static void nothing_comes_before_hello(void **state)
     end(&w);
 }
 
-static void hello_comes_once(void **state)
+static void second_hello_closes_the_connection(void **state)
 {
     uint8_t bytes[1024];
     struct world w;
 
     (void)state;
     begin_world(&w, (struct ps_conn_limits){0});
-    greet(&w);
+    handshake(&w);
     send_bytes(&w, bytes, append_frame(bytes, 0, sizeof(bytes), &hello, 0));
     expect_cut(&w, PS_E_PERM);
     end(&w);
 }
 
-static void role_must_be_one_that_dials(void **state)
+static void role_that_does_not_dial_is_refused(void **state)
 {
     struct ps_msg bad = hello;
     uint8_t bytes[1024];
@@ -851,31 +943,33 @@ static void role_must_be_one_that_dials(void **state)
     end(&w);
 }
 
-static void silence_is_cut(void **state)
+static void silence_before_the_handshake_closes_the_connection(void **state)
 {
     struct world w;
 
     (void)state;
-    begin_world(&w, (struct ps_conn_limits){.greeting_timeout = PS_MILLIS(20)});
+    begin_world(&w,
+                (struct ps_conn_limits){.handshake_timeout = PS_MILLIS(20)});
     expect_cut(&w, PS_E_TIMEOUT);
-    assert_string_equal(w.a.reason, "no greeting in time");
+    assert_string_equal(w.a.reason, "no handshake in time");
     end(&w);
 }
 
-/* Half a greeting does not buy more time. */
-static void slow_greeting_is_cut(void **state)
+/* Half a handshake does not extend the time limit. */
+static void slow_handshake_closes_the_connection(void **state)
 {
     uint8_t bytes[512];
     struct world w;
 
     (void)state;
-    begin_world(&w, (struct ps_conn_limits){.greeting_timeout = PS_MILLIS(20)});
+    begin_world(&w,
+                (struct ps_conn_limits){.handshake_timeout = PS_MILLIS(20)});
     send_bytes(&w, bytes, append_frame(bytes, 0, sizeof(bytes), &hello, 0) - 1);
     expect_cut(&w, PS_E_TIMEOUT);
     end(&w);
 }
 
-static void slow_header_is_cut(void **state)
+static void slow_header_closes_the_connection(void **state)
 {
     uint8_t bytes[1024];
     struct ps_msg push = push_msg();
@@ -883,7 +977,7 @@ static void slow_header_is_cut(void **state)
 
     (void)state;
     begin_world(&w, (struct ps_conn_limits){.header_timeout = PS_MILLIS(20)});
-    greet(&w);
+    handshake(&w);
     append_frame(bytes, 0, sizeof(bytes), &push, 64);
     send_bytes(&w, bytes, PS_FRAME_PREFIX + 3);
     expect_cut(&w, PS_E_TIMEOUT);
@@ -891,7 +985,7 @@ static void slow_header_is_cut(void **state)
     end(&w);
 }
 
-static void stopped_payload_is_cut(void **state)
+static void stalled_payload_closes_the_connection(void **state)
 {
     uint8_t bytes[1024];
     struct ps_msg push = push_msg();
@@ -899,7 +993,7 @@ static void stopped_payload_is_cut(void **state)
 
     (void)state;
     begin_world(&w, (struct ps_conn_limits){.stall_timeout = PS_MILLIS(20)});
-    greet(&w);
+    handshake(&w);
     send_bytes(&w, bytes, append_frame(bytes, 0, sizeof(bytes), &push, 64) - 1);
     expect_cut(&w, PS_E_TIMEOUT);
     assert_string_equal(w.a.reason, "payload stopped coming");
@@ -916,19 +1010,19 @@ static void wake_up(struct ps_loop_timer *t)
     ((struct wake *)(void *)t)->came = true;
 }
 
-/* A connection that says nothing after its greeting is nobody's fault. */
-static void idle_stays_open(void **state)
+/* A connection may be silent after its handshake. */
+static void idle_connection_stays_open(void **state)
 {
     struct ps_msg ack = {.code = PS_MSG_ACK, .ack = 1};
     uint8_t bytes[256];
     struct world w;
 
     (void)state;
-    /* A busy machine must have time for the greeting. */
-    begin_world(&w, (struct ps_conn_limits){.greeting_timeout = PS_MILLIS(500),
+    /* A busy machine must have time for the handshake. */
+    begin_world(&w, (struct ps_conn_limits){.handshake_timeout = PS_MILLIS(500),
                                             .header_timeout = PS_MILLIS(10),
                                             .stall_timeout = PS_MILLIS(10)});
-    greet(&w);
+    handshake(&w);
     /* Longer than all the limits. */
     struct wake wake = {.timer.due = wake_up};
 
@@ -941,7 +1035,7 @@ static void idle_stays_open(void **state)
     end(&w);
 }
 
-static void end_within_a_frame(void **state)
+static void end_within_a_frame_is_reported(void **state)
 {
     uint8_t bytes[1024];
     struct ps_msg push = push_msg();
@@ -953,7 +1047,7 @@ static void end_within_a_frame(void **state)
         struct world w;
 
         begin_world(&w, (struct ps_conn_limits){0});
-        greet(&w);
+        handshake(&w);
         send_bytes(&w, bytes, cuts[i]);
         assert_int_equal(shutdown(w.fd, SHUT_WR), 0);
         RUN_UNTIL(&w, w.a.closed);
@@ -973,7 +1067,7 @@ static void frames_before_the_end_arrive(void **state)
 
     (void)state;
     begin_world(&w, (struct ps_conn_limits){0});
-    greet(&w);
+    handshake(&w);
     for (int i = 0; i < 10; i++) {
         len = append_frame(bytes, len, sizeof(bytes), &ack, 0);
     }
@@ -986,7 +1080,7 @@ static void frames_before_the_end_arrive(void **state)
     end(&w);
 }
 
-static void never_reading_peer_is_cut(void **state)
+static void connection_of_a_peer_that_never_reads_is_closed(void **state)
 {
     struct ps_buf *buf = ps_buf_new(MIB);
     struct ps_slice slice = {.buf = buf, .offset = 0, .len = MIB};
@@ -999,7 +1093,7 @@ static void never_reading_peer_is_cut(void **state)
     value.value.parts = &one_part;
     value.value.parts_count = 1;
     begin_world(&w, (struct ps_conn_limits){.output_max = 8 * MIB});
-    greet(&w);
+    handshake(&w);
     while ((rc = send_msg(&w.a, &value, &slice)) == 0) {
         taken++;
         ps_conn_flush(w.a.conn);
@@ -1008,13 +1102,13 @@ static void never_reading_peer_is_cut(void **state)
     assert_int_equal(rc, PS_E_FULL);
     RUN_UNTIL(&w, w.a.closed);
     assert_int_equal(w.a.rc, PS_E_FULL);
-    assert_int_equal(w.a.done, taken); /* All given back, once. */
+    assert_int_equal(w.a.done, taken); /* All are released, once. */
     assert_int_equal(buf->refs, 1);
     ps_buf_unref(buf);
     end(&w);
 }
 
-static void peer_that_stops_reading_is_cut(void **state)
+static void connection_of_a_peer_that_stops_reading_is_closed(void **state)
 {
     struct ps_buf *buf = ps_buf_new(16 * MIB);
     struct ps_slice slice = {.buf = buf, .offset = 0, .len = 16 * MIB};
@@ -1025,7 +1119,7 @@ static void peer_that_stops_reading_is_cut(void **state)
     value.value.parts = &one_part;
     value.value.parts_count = 1;
     begin_world(&w, (struct ps_conn_limits){.stall_timeout = PS_MILLIS(20)});
-    greet(&w);
+    handshake(&w);
     assert_int_equal(send_msg(&w.a, &value, &slice), 0);
     ps_conn_flush(w.a.conn);
     RUN_UNTIL(&w, w.a.closed);
@@ -1036,8 +1130,8 @@ static void peer_that_stops_reading_is_cut(void **state)
     end(&w);
 }
 
-/* A peer cannot make us keep answers before its handshake. */
-static void little_is_kept_before_the_handshake(void **state)
+/* A peer cannot make this side queue replies before its handshake. */
+static void output_before_the_handshake_is_limited(void **state)
 {
     struct ps_msg reject = {.code = PS_MSG_REJECT,
                             .reject = {.error = 9, .text = "no"}};
@@ -1055,9 +1149,9 @@ static void little_is_kept_before_the_handshake(void **state)
     end(&w);
 }
 
-/* A reason written just before the end arrives, though the peer had sent more
- * than we read. */
-static void finish_writes_first(void **state)
+/* A reason written just before the close arrives, although the peer had sent
+ * more than was read. */
+static void finish_writes_queued_output(void **state)
 {
     struct ps_msg reject = {.code = PS_MSG_REJECT,
                             .reject = {.error = 9, .text = "no"}};
@@ -1066,7 +1160,7 @@ static void finish_writes_first(void **state)
 
     (void)state;
     begin_both(&w, (struct ps_conn_limits){0});
-    both_greet(&w);
+    both_handshake(&w);
     for (int i = 0; i < 100; i++) {
         assert_int_equal(send_msg(&w.b, &ack, NULL), 0);
     }
@@ -1083,20 +1177,20 @@ static void finish_writes_first(void **state)
     end(&w);
 }
 
-/* A peer that never closes its side is left after a while. */
-static void finish_does_not_wait_for_ever(void **state)
+/* A peer that never closes its side is dropped after a time limit. */
+static void finish_closes_after_a_time_limit(void **state)
 {
     struct world w;
 
     (void)state;
     begin_world(&w, (struct ps_conn_limits){.linger_timeout = PS_MILLIS(20)});
-    greet(&w);
+    handshake(&w);
     ps_conn_finish(w.a.conn);
     RUN_UNTIL(&w, w.a.closed);
     end(&w);
 }
 
-static void close_inside_a_callback(void **state)
+static void connection_may_be_closed_in_a_callback(void **state)
 {
     struct ps_msg ack = {.code = PS_MSG_ACK, .ack = 1};
     uint8_t bytes[1024];
@@ -1105,7 +1199,7 @@ static void close_inside_a_callback(void **state)
 
     (void)state;
     begin_world(&w, (struct ps_conn_limits){0});
-    greet(&w);
+    handshake(&w);
     for (int i = 0; i < 10; i++) {
         len = append_frame(bytes, len, sizeof(bytes), &ack, 0);
     }
@@ -1117,7 +1211,7 @@ static void close_inside_a_callback(void **state)
     end(&w);
 }
 
-static void close_gives_everything_back(void **state)
+static void close_frees_all_memory(void **state)
 {
     struct ps_buf *buf = ps_buf_new(16 * MIB);
     struct ps_slice slice = {.buf = buf, .offset = 0, .len = 16 * MIB};
@@ -1126,7 +1220,7 @@ static void close_gives_everything_back(void **state)
 
     (void)state;
     begin_both(&w, (struct ps_conn_limits){0});
-    both_greet(&w);
+    both_handshake(&w);
     w.a.payload_cap = 16 * MIB;
     w.a.payload = malloc(16 * MIB);
     for (int i = 0; i < 4; i++) {
@@ -1168,7 +1262,7 @@ static void point_at(uint64_t address, uint32_t piece_len, uint32_t len, int rc)
     begin_world(&w, (struct ps_conn_limits){0});
     w.a.payload_cap = 64 * 1024;
     w.a.payload = calloc(1, w.a.payload_cap);
-    greet(&w);
+    handshake(&w);
     send_bytes(&w, bytes,
                put_pointer(bytes, sizeof(bytes), len,
                            &(struct ps_fixed_shm_ref){.place = address,
@@ -1186,7 +1280,7 @@ static void point_at(uint64_t address, uint32_t piece_len, uint32_t len, int rc)
 }
 
 /* The peer is this process: references that it may send name our memory. */
-static void pointed_at_anywhere_is_cut_or_read(void **state)
+static void reference_to_any_address_is_read_or_refused(void **state)
 {
     const uint32_t len = 64 * 1024;
     uint8_t *good = malloc(len);
@@ -1207,13 +1301,13 @@ static void pointed_at_anywhere_is_cut_or_read(void **state)
     free(good);
 }
 
-static void pointing_needs_near(void **state)
+static void references_need_a_same_host_connection(void **state)
 {
     uint8_t byte[64] = {0};
 
     (void)state;
     point_at((uintptr_t)byte, sizeof(byte), sizeof(byte),
-             near ? 0 : PS_E_PROTO);
+             by_shm ? 0 : PS_E_PROTO);
 }
 
 /* A message about shared memory, and perhaps a descriptor beside it. */
@@ -1230,17 +1324,19 @@ static void tell_shm(struct world *w, const struct ps_msg *msg, int fd)
     assert_int_equal(
         ps_msg_encode(msg, PS_PROTOCOL, 0, bytes, sizeof(bytes), &iov.iov_len),
         0);
-    conceal(bytes, iov.iov_len);
-    if (fd >= 0) {
-        m.msg_control = control.bytes;
-        m.msg_controllen = sizeof(control.bytes);
-        struct cmsghdr *h = CMSG_FIRSTHDR(&m);
-
-        h->cmsg_level = SOL_SOCKET;
-        h->cmsg_type = SCM_RIGHTS;
-        h->cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(h), &fd, sizeof(int));
+    if (fd < 0) {
+        send_bytes(w, bytes, iov.iov_len);
+        return;
     }
+    conceal(bytes, iov.iov_len);
+    m.msg_control = control.bytes;
+    m.msg_controllen = sizeof(control.bytes);
+    struct cmsghdr *h = CMSG_FIRSTHDR(&m);
+
+    h->cmsg_level = SOL_SOCKET;
+    h->cmsg_type = SCM_RIGHTS;
+    h->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(h), &fd, sizeof(int));
     assert_int_equal(sendmsg(w->fd, &m, 0), iov.iov_len);
 }
 
@@ -1273,15 +1369,15 @@ static void tell_release(struct world *w, uint32_t payloads)
              -1);
 }
 
-/* Somebody who acknowledges payloads that were never pointed at. */
-static void receipts_are_held_to(void **state)
+/* A peer that releases payloads that were never sent by reference. */
+static void release_of_payloads_never_sent_is_refused(void **state)
 {
     struct world w;
 
     (void)state;
     for (uint32_t payloads = 0; payloads < 2; payloads++) {
         begin_world(&w, (struct ps_conn_limits){0});
-        greet(&w);
+        handshake(&w);
         tell_caps(&w, -1);
         tell_release(&w, payloads);
         RUN_UNTIL(&w, w.a.closed);
@@ -1292,7 +1388,7 @@ static void receipts_are_held_to(void **state)
 }
 
 /* Only on a same-host connection, and only after the handshake. */
-static void shared_memory_needs_near(void **state)
+static void shared_memory_needs_a_same_host_connection(void **state)
 {
     struct world w;
 
@@ -1302,13 +1398,13 @@ static void shared_memory_needs_near(void **state)
     expect_cut(&w, PS_E_PERM);
     end(&w);
     begin_world(&w, (struct ps_conn_limits){0});
-    greet(&w);
+    handshake(&w);
     tell_caps(&w, -1);
-    if (near) {
+    if (by_shm) {
         tell_caps(&w, -1);
     }
     RUN_UNTIL(&w, w.a.closed);
-    assert_int_equal(w.a.rc, near ? PS_E_PROTO : PS_E_PERM);
+    assert_int_equal(w.a.rc, by_shm ? PS_E_PROTO : PS_E_PERM);
     end(&w);
 }
 
@@ -1324,7 +1420,7 @@ static void referenced_memory_is_held_until_released(void **state)
     (void)state;
     memset(buf->data, 1, buf->size);
     begin_both(&w, (struct ps_conn_limits){0});
-    both_greet(&w);
+    both_handshake(&w);
     w.a.payload_cap = MIB;
     w.a.payload = malloc(MIB);
     w.a.header_rc = PS_E_AGAIN;
@@ -1340,7 +1436,7 @@ static void referenced_memory_is_held_until_released(void **state)
     assert_memory_equal(w.a.payload, buf->data, MIB);
     RUN_UNTIL(&w, w.b.done == 1);
     assert_int_equal(ps_conn_queued(w.b.conn), 0);
-    /* And when the connection ends, nobody can ask for it any more. */
+    /* After the end of the connection no peer can read it. */
     w.a.header_rc = PS_E_AGAIN;
     assert_int_equal(send_msg(&w.b, &push, &slice), 0);
     ps_conn_flush(w.b.conn);
@@ -1357,7 +1453,7 @@ static void referenced_memory_is_held_until_released(void **state)
 
 /* Memory of an arena is read through a mapping, also by a peer that may not
  * read the process; it is freed when the arena ends. */
-static void arenas_are_shown(void **state)
+static void arenas_are_mapped_by_the_peer(void **state)
 {
     struct ps_msg push = push_msg();
     struct ps_conn_stats s;
@@ -1365,7 +1461,7 @@ static void arenas_are_shown(void **state)
 
     (void)state;
     begin_both(&w, (struct ps_conn_limits){0});
-    both_greet(&w);
+    both_handshake(&w);
     w.a.payload_cap = MIB;
     w.a.payload = malloc(MIB);
     for (unsigned i = 1; i <= 3; i++) {
@@ -1374,7 +1470,7 @@ static void arenas_are_shown(void **state)
         struct ps_buf *before;
         struct ps_buf *buf;
 
-        /* Nobody is there the first time, and it lies elsewhere. */
+        /* Before any peer, memory is not in an arena. */
         assert_int_equal(ps_pool_get(pool, 2 * MIB, &before), 0);
         assert_int_equal(before->tag == 0, i == 1);
         ps_arenas_enable_sharing(w.arenas);
@@ -1437,7 +1533,7 @@ static void begin_shown(struct world *w, int seals)
     begin_world(w, (struct ps_conn_limits){0});
     w->a.payload_cap = 65536;
     w->a.payload = calloc(1, w->a.payload_cap);
-    greet(w);
+    handshake(w);
     tell_map(w, 7, fd);
     close(fd);
 }
@@ -1465,7 +1561,7 @@ static void point_into(uint32_t arena, uint64_t offset, int rc)
     end(&w);
 }
 
-static void pointed_into_an_arena(void **state)
+static void references_outside_an_arena_are_refused(void **state)
 {
     (void)state;
     point_into(7, 0, 0);
@@ -1485,7 +1581,7 @@ static void expect_reason(struct world *w, const char *reason)
     end(w);
 }
 
-static void arenas_are_held_to(void **state)
+static void malformed_arenas_are_refused(void **state)
 {
     struct world w;
     int fd;
@@ -1523,7 +1619,7 @@ static void arenas_are_held_to(void **state)
     close(fd);
 }
 
-/* ---------------------------------------------------------- only loops */
+/* ------------------------------------------------------- only I/O threads */
 
 static struct ps_msg value_msg(void)
 {
@@ -1541,7 +1637,7 @@ static void keep_payload(struct end *e, size_t len)
 }
 
 /* Both ways at once, with small frames in between. */
-static void threads_move_both_ways(void **state)
+static void io_threads_read_and_write_at_once(void **state)
 {
     const unsigned count = 20;
     const struct ps_msg ack = {.code = PS_MSG_ACK, .ack = 1};
@@ -1549,7 +1645,7 @@ static void threads_move_both_ways(void **state)
     struct ps_msg value = value_msg();
     struct ps_buf *up = ps_buf_new(MIB);
     struct ps_buf *down = ps_buf_new(3 * MIB);
-    /* They are looked at until the frames are out. */
+    /* The payloads are read until the frames are sent. */
     const struct ps_slice of_push = {.buf = up, .len = MIB};
     const struct ps_slice of_value = {.buf = down, .len = 3 * MIB};
     struct ps_conn_stats s;
@@ -1561,7 +1657,7 @@ static void threads_move_both_ways(void **state)
         up->data[i % MIB] = (uint8_t)(i % 241);
     }
     begin_both(&w, (struct ps_conn_limits){0});
-    both_greet(&w);
+    both_handshake(&w);
     keep_payload(&w.a, MIB);
     keep_payload(&w.b, 3 * MIB);
     for (unsigned i = 0; i < count; i++) {
@@ -1584,7 +1680,7 @@ static void threads_move_both_ways(void **state)
     end(&w);
 }
 
-/* A push of which the rest does not come. */
+/* A push whose rest never arrives. */
 static void tell_half(struct world *w)
 {
     struct ps_msg push = push_msg();
@@ -1597,26 +1693,26 @@ static void tell_half(struct world *w)
     RUN_UNTIL(w, w->a.asked == 1);
 }
 
-static void a_move_that_stops_is_cut(void **state)
+static void stalled_transfer_closes_the_connection(void **state)
 {
     struct world w;
 
     (void)state;
     begin_world(&w, (struct ps_conn_limits){.stall_timeout = PS_MILLIS(20)});
-    greet(&w);
+    handshake(&w);
     tell_half(&w);
     expect_cut(&w, PS_E_TIMEOUT);
     assert_string_equal(w.a.reason, "payload stopped coming");
     end(&w);
 }
 
-static void the_peer_ends_within_a_move(void **state)
+static void end_within_a_transfer_is_reported(void **state)
 {
     struct world w;
 
     (void)state;
     begin_world(&w, (struct ps_conn_limits){0});
-    greet(&w);
+    handshake(&w);
     tell_half(&w);
     assert_int_equal(shutdown(w.fd, SHUT_WR), 0);
     RUN_UNTIL(&w, w.a.closed);
@@ -1628,7 +1724,7 @@ static void the_peer_ends_within_a_move(void **state)
 
 /* Queued output leaves first, though an incoming payload never completes; then
  * the peer has a moment to close. */
-static void finish_within_moves(void **state)
+static void finish_during_a_transfer_writes_queued_output(void **state)
 {
     const size_t len = 8 * MIB;
     struct ps_msg value = value_msg();
@@ -1639,7 +1735,7 @@ static void finish_within_moves(void **state)
 
     (void)state;
     begin_world(&w, (struct ps_conn_limits){.linger_timeout = PS_MILLIS(20)});
-    greet(&w);
+    handshake(&w);
     tell_half(&w);
     assert_int_equal(
         send_msg(&w.a, &value, &(struct ps_slice){.buf = buf, .len = len}), 0);
@@ -1666,31 +1762,31 @@ static void finish_within_moves(void **state)
 /* After the close of a connection its owner may reuse the memory of a payload:
  * the rest of the peer's bytes is discarded, whichever thread would have read
  * it. */
-static void nothing_is_written_after_finish(void **state)
+static void no_payload_is_written_after_finish(void **state)
 {
     const size_t len = MIB / 2;
     struct ps_msg push = push_msg();
     uint8_t *bytes = malloc(MIB);
     uint8_t *before = malloc(len);
     size_t total;
-    size_t told;
+    size_t written;
     struct world w;
 
     (void)state;
     begin_world(&w, (struct ps_conn_limits){.linger_timeout = PS_SECONDS(5)});
-    greet(&w);
+    handshake(&w);
     keep_payload(&w.a, len);
     total = append_frame(bytes, 0, MIB, &push, len);
-    told = MIB / 8;
-    send_bytes(&w, bytes, told);
+    written = MIB / 8;
+    send_bytes(&w, bytes, written);
     RUN_UNTIL(&w, w.a.asked == 1);
     ps_conn_finish(w.a.conn);
     memset(w.a.payload, 0x55, len);
     memset(before, 0x55, len);
-    while (told < total) {
-        ssize_t n = write(w.fd, bytes + told, total - told);
+    while (written < total) {
+        ssize_t n = put_some(&w, bytes + written, total - written);
 
-        told += n > 0 ? (size_t)n : 0;
+        written += n > 0 ? (size_t)n : 0;
         if (n <= 0) {
             assert_true(n < 0 && errno == EAGAIN);
             (void)ps_loop_step(w.loop);
@@ -1714,8 +1810,8 @@ static void grown(void *ctx, unsigned count)
     *seen = count;
 }
 
-/* From none to as many as may be; connections that are open use them. */
-static void more_threads_where_needed(void **state)
+/* Threads are added up to the limit; open connections use them. */
+static void io_threads_are_added_under_load(void **state)
 {
     struct ps_msg push = push_msg();
     struct ps_buf *buf = ps_buf_new(MIB);
@@ -1735,7 +1831,7 @@ static void more_threads_where_needed(void **state)
     };
     begin_both(&w, (struct ps_conn_limits){0});
     memset(&wanted, 0, sizeof(wanted));
-    both_greet(&w);
+    both_handshake(&w);
     keep_payload(&w.a, MIB);
     while (seen < 3 || s.moved_by_pool < 8 * MIB) {
         assert_true(++sent < 100);
@@ -1751,78 +1847,114 @@ static void more_threads_where_needed(void **state)
     end(&w);
 }
 
+static int make_certificates(void **state)
+{
+    struct certs_authority *a;
+
+    (void)state;
+    if (by_tls) {
+        assert_non_null(mkdtemp(certs_dir));
+        a = certs_new("test authority");
+        certs_write(a, certs_dir);
+        certs_issue(a, &(struct certs_wish){.uri = "ps://c/server/s"},
+                    certs_dir, "server");
+        certs_issue(a, &(struct certs_wish){.uri = "ps://c/agent/a"}, certs_dir,
+                    "agent");
+        certs_free(a);
+    }
+    return 0;
+}
+
+static int remove_certificates(void **state)
+{
+    static const char *const files[] = {"ca", "server", "agent"};
+    char path[64];
+
+    (void)state;
+    for (size_t i = 0; by_tls && i < 3; i++) {
+        snprintf(path, sizeof(path), "%s/%s.crt", certs_dir, files[i]);
+        (void)remove(path);
+        snprintf(path, sizeof(path), "%s/%s.key", certs_dir, files[i]);
+        (void)remove(path);
+    }
+    return by_tls ? rmdir(certs_dir) : 0;
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(frames_cut_anywhere),
-        cmocka_unit_test(one_byte_at_a_time),
+        cmocka_unit_test(frames_arrive_for_every_cut),
+        cmocka_unit_test(frames_arrive_byte_by_byte),
         cmocka_unit_test(large_payloads_are_not_copied),
         cmocka_unit_test(small_frames_travel_together),
-        cmocka_unit_test(small_frames_leave_others_their_turn),
-        cmocka_unit_test(some_frames_go_ahead),
+        cmocka_unit_test(small_frames_yield_the_loop_to_others),
+        cmocka_unit_test(urgent_frames_are_sent_first),
         cmocka_unit_test(long_headers_arrive),
         cmocka_unit_test(unwanted_payload_is_skipped),
-        cmocka_unit_test(no_memory_pauses),
-        cmocka_unit_test(resume_goes_on_with_what_is_there),
-        cmocka_unit_test(garbage_is_cut),
+        cmocka_unit_test(reading_pauses_without_memory),
+        cmocka_unit_test(resume_continues_with_staged_bytes),
+        cmocka_unit_test(bytes_of_another_protocol_close_the_connection),
         cmocka_unit_test(later_prefix_is_refused),
-        cmocka_unit_test(lengths_are_judged_first),
-        cmocka_unit_test(bombs_are_cut),
-        cmocka_unit_test(nothing_comes_before_hello),
-        cmocka_unit_test(hello_comes_once),
-        cmocka_unit_test(role_must_be_one_that_dials),
-        cmocka_unit_test(silence_is_cut),
-        cmocka_unit_test(slow_greeting_is_cut),
-        cmocka_unit_test(slow_header_is_cut),
-        cmocka_unit_test(stopped_payload_is_cut),
-        cmocka_unit_test(idle_stays_open),
-        cmocka_unit_test(end_within_a_frame),
+        cmocka_unit_test(lengths_are_checked_with_the_prefix),
+        cmocka_unit_test(impossible_lengths_close_the_connection),
+        cmocka_unit_test(frame_before_hello_closes_the_connection),
+        cmocka_unit_test(second_hello_closes_the_connection),
+        cmocka_unit_test(role_that_does_not_dial_is_refused),
+        cmocka_unit_test(silence_before_the_handshake_closes_the_connection),
+        cmocka_unit_test(slow_handshake_closes_the_connection),
+        cmocka_unit_test(slow_header_closes_the_connection),
+        cmocka_unit_test(stalled_payload_closes_the_connection),
+        cmocka_unit_test(idle_connection_stays_open),
+        cmocka_unit_test(end_within_a_frame_is_reported),
         cmocka_unit_test(frames_before_the_end_arrive),
-        cmocka_unit_test(never_reading_peer_is_cut),
-        cmocka_unit_test(peer_that_stops_reading_is_cut),
-        cmocka_unit_test(little_is_kept_before_the_handshake),
-        cmocka_unit_test(finish_writes_first),
-        cmocka_unit_test(finish_does_not_wait_for_ever),
-        cmocka_unit_test(close_inside_a_callback),
-        cmocka_unit_test(close_gives_everything_back),
-        cmocka_unit_test(pointing_needs_near),
-        cmocka_unit_test(shared_memory_needs_near),
+        cmocka_unit_test(connection_of_a_peer_that_never_reads_is_closed),
+        cmocka_unit_test(connection_of_a_peer_that_stops_reading_is_closed),
+        cmocka_unit_test(output_before_the_handshake_is_limited),
+        cmocka_unit_test(finish_writes_queued_output),
+        cmocka_unit_test(finish_closes_after_a_time_limit),
+        cmocka_unit_test(connection_may_be_closed_in_a_callback),
+        cmocka_unit_test(close_frees_all_memory),
+        cmocka_unit_test(references_need_a_same_host_connection),
+        cmocka_unit_test(shared_memory_needs_a_same_host_connection),
     };
     const struct CMUnitTest near_tests[] = {
-        cmocka_unit_test(pointed_at_anywhere_is_cut_or_read),
-        cmocka_unit_test(receipts_are_held_to),
+        cmocka_unit_test(reference_to_any_address_is_read_or_refused),
+        cmocka_unit_test(release_of_payloads_never_sent_is_refused),
         cmocka_unit_test(referenced_memory_is_held_until_released),
-        cmocka_unit_test(arenas_are_shown),
-        cmocka_unit_test(pointed_into_an_arena),
-        cmocka_unit_test(arenas_are_held_to),
+        cmocka_unit_test(arenas_are_mapped_by_the_peer),
+        cmocka_unit_test(references_outside_an_arena_are_refused),
+        cmocka_unit_test(malformed_arenas_are_refused),
     };
     const struct CMUnitTest loops_tests[] = {
-        cmocka_unit_test(threads_move_both_ways),
-        cmocka_unit_test(a_move_that_stops_is_cut),
-        cmocka_unit_test(the_peer_ends_within_a_move),
-        cmocka_unit_test(finish_within_moves),
-        cmocka_unit_test(nothing_is_written_after_finish),
-        cmocka_unit_test(more_threads_where_needed),
+        cmocka_unit_test(io_threads_read_and_write_at_once),
+        cmocka_unit_test(stalled_transfer_closes_the_connection),
+        cmocka_unit_test(end_within_a_transfer_is_reported),
+        cmocka_unit_test(finish_during_a_transfer_writes_queued_output),
+        cmocka_unit_test(no_payload_is_written_after_finish),
+        cmocka_unit_test(io_threads_are_added_under_load),
     };
     struct CMUnitTest chosen[64];
     size_t count = sizeof(tests) / sizeof(tests[0]);
 
     if (argc != 2) {
-        fprintf(stderr, "usage: conn_suite tcp|cipher|unix|near|loops\n");
+        fprintf(stderr, "usage: conn_suite tcp|cipher|unix|shm|threads|tls|"
+                        "tls_threads\n");
         return 2;
     }
-    loops = strcmp(argv[1], "loops") == 0;
+    by_threads = strstr(argv[1], "threads") != NULL;
+    by_tls = strncmp(argv[1], "tls", 3) == 0;
     ciphered = strcmp(argv[1], "cipher") == 0;
-    over_tcp = loops || ciphered || strcmp(argv[1], "tcp") == 0;
-    near = strcmp(argv[1], "near") == 0;
+    over_tcp = by_threads || by_tls || ciphered || strcmp(argv[1], "tcp") == 0;
+    by_shm = strcmp(argv[1], "shm") == 0;
     memcpy(chosen, tests, sizeof(tests));
-    if (near) {
+    if (by_shm) {
         memcpy(chosen + count, near_tests, sizeof(near_tests));
         count += sizeof(near_tests) / sizeof(near_tests[0]);
     }
-    if (loops) {
+    if (by_threads) {
         memcpy(chosen + count, loops_tests, sizeof(loops_tests));
         count += sizeof(loops_tests) / sizeof(loops_tests[0]);
     }
-    return _cmocka_run_group_tests("conn", chosen, count, NULL, NULL);
+    return _cmocka_run_group_tests("conn", chosen, count, make_certificates,
+                                   remove_certificates);
 }

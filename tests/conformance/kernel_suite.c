@@ -22,13 +22,22 @@
 #include <cmocka.h>
 
 #define SOURCES_MAX 40u
-#define GUARD       64u /* Bytes around a result that nobody may touch. */
+#define GUARD       64u /* Bytes around a result that must not change. */
 #define ROUNDS      150u
 
-#define ELEM        float
-#define WRAP        float
-#define ELEM_FLOAT  1
-#define NAME(x)     x##_f32
+static double model_normal(const struct ps_normal_stream *stream,
+                           uint64_t index)
+{
+    double two[2];
+
+    ps_normal_pair(stream, index / 2, two);
+    return two[index % 2];
+}
+
+#define ELEM       float
+#define WRAP       float
+#define ELEM_FLOAT 1
+#define NAME(x)    x##_f32
 #include "kernel_model.inc"
 #undef ELEM
 #undef WRAP
@@ -509,7 +518,7 @@ static void fold_once(uint64_t seed, enum ps_dtype dtype, enum ps_fold fold)
     trial_fini(&t);
 }
 
-static void other_folds_are_the_models(void **state)
+static void other_reductions_match_the_model(void **state)
 {
     (void)state;
     for (uint64_t round = 1; round <= 16; round++) {
@@ -524,7 +533,7 @@ static void other_folds_are_the_models(void **state)
 
 /* -------------------------------------------------------------------- sums */
 
-static void sums_are_the_models(void **state)
+static void sums_match_the_model(void **state)
 {
     (void)state;
     random_jobs(PS_JOB_SUM, false);
@@ -536,7 +545,7 @@ static void sums_do_not_depend_on_ranges(void **state)
     random_jobs(PS_JOB_SUM, true);
 }
 
-static void steps_are_the_models(void **state)
+static void steps_match_the_model(void **state)
 {
     (void)state;
     random_jobs(PS_JOB_SGD, false);
@@ -613,7 +622,7 @@ static void subtrees_add_up_to_their_leaves(void **state)
     (void)state;
 }
 
-/* Long enough to be written around the caches, at odd addresses. */
+/* Long enough for streaming stores, at odd addresses. */
 static void long_results_have_the_same_bits(void **state)
 {
     const uint64_t count = (5u << 20) / 4 + 13;
@@ -691,6 +700,8 @@ static struct ps_step random_step(struct ps_rng *r, enum ps_step_kind kind)
         .epsilon = 1e-7,
         .k = {keeps ? 0.999 : between(r, 0.5, 2), between(r, 0.1, 1),
               between(r, 0.1, 1)},
+        .noise = {.key = ps_rng_next(r), .step = ps_rng_next(r)},
+        .first_index = ps_rng_next(r) >> 8,
     };
 }
 
@@ -755,7 +766,7 @@ static void step_once(uint64_t seed, enum ps_dtype dtype,
     trial_fini(&t);
 }
 
-static void every_optimizer_is_the_models(void **state)
+static void optimizers_match_the_model(void **state)
 {
     uint64_t nans = 0;
 
@@ -774,7 +785,73 @@ static void every_optimizer_is_the_models(void **state)
     }
 }
 
-static void a_step_needs_its_states_and_floats(void **state)
+/* Noise belongs to the index in the whole array, by rows as well, whatever part
+ * of the array a job has. */
+static void noise_does_not_depend_on_the_parts(void **state)
+{
+    enum { WIDTH = 3, ROWS = 700, COUNT = WIDTH * ROWS, CUT = 333 * WIDTH };
+    static float w[COUNT], g[COUNT], whole[COUNT], part[COUNT], row[COUNT];
+    static float zeros[WIDTH];
+    static uint32_t numbers[ROWS];
+    const void *src[1] = {g};
+    const struct ps_step step = {.kind = PS_STEP_SGLD,
+                                 .lr = 0.005,
+                                 .rescale = 1,
+                                 .k = {0.1},
+                                 .noise = {.key = 7, .step = 3},
+                                 .first_index = 1000001};
+    const struct ps_row_source source = {
+        .numbers = numbers, .count = ROWS, .data = g};
+    const struct ps_row_job rows = {.row_width = WIDTH,
+                                    .count = ROWS,
+                                    .numbers = numbers,
+                                    .all_rows = ROWS,
+                                    .leaf_count = 1,
+                                    .source_count = 1,
+                                    .source = &source,
+                                    .zeros = zeros};
+    struct ps_job job = {.op = PS_JOB_STEP,
+                         .dtype = PS_DTYPE_FLOAT32,
+                         .count = COUNT,
+                         .src = src,
+                         .src_count = 1,
+                         .weight = w,
+                         .dst = whole,
+                         .step = step};
+    struct ps_rng r;
+
+    (void)state;
+    ps_rng_init(&r, seed_of(1));
+    for (uint32_t i = 0; i < COUNT; i++) {
+        w[i] = (float)between(&r, -1, 1);
+        g[i] = (float)between(&r, -1, 1);
+    }
+    for (uint32_t i = 0; i < ROWS; i++) {
+        numbers[i] = i;
+    }
+    assert_int_equal(ps_kernel_run(&job), 0);
+
+    job.dst = part;
+    job.count = CUT;
+    assert_int_equal(ps_kernel_run(&job), 0);
+    src[0] = g + CUT;
+    job.weight = w + CUT;
+    job.dst = part + CUT;
+    job.count = COUNT - CUT;
+    job.step.first_index += CUT;
+    assert_int_equal(ps_kernel_run(&job), 0);
+    assert_memory_equal(part, whole, sizeof(whole));
+
+    memcpy(row, w, sizeof(row));
+    job.rows = &rows;
+    job.count = COUNT;
+    job.weight = job.dst = row;
+    job.step = step;
+    assert_int_equal(ps_kernel_run(&job), 0);
+    assert_memory_equal(row, whole, sizeof(whole));
+}
+
+static void step_without_states_or_floats_is_refused(void **state)
 {
     float w[1] = {1};
     float g[1] = {1};
@@ -807,9 +884,9 @@ static void a_step_needs_its_states_and_floats(void **state)
     assert_true(out[0] == 7);
 }
 
-/* The squares of what a job has put aside and of the weights, whole and in
- * ranges, are those of the numbers themselves. */
-static void what_is_put_aside_is_measured(void **state)
+/* The square sums of the stored gradient and of the weights, computed whole and
+ * in ranges, equal those of the numbers themselves. */
+static void square_sums_of_a_stored_gradient_are_exact(void **state)
 {
     enum { COUNT = 9000, CUT = 4096 };
     static uint16_t given[2][COUNT], out[COUNT];
@@ -879,7 +956,7 @@ static void what_is_put_aside_is_measured(void **state)
 }
 
 /* A step of weights of 16 bits is that of their masters, rounded. */
-static void half_steps_are_float_steps(void **state)
+static void steps_of_half_weights_match_their_masters(void **state)
 {
     static const enum ps_dtype halves[] = {PS_DTYPE_FLOAT16, PS_DTYPE_BFLOAT16};
     enum { COUNT = 5000 };
@@ -954,17 +1031,18 @@ static void half_steps_are_float_steps(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sums_are_the_models),
+        cmocka_unit_test(sums_match_the_model),
         cmocka_unit_test(sums_do_not_depend_on_ranges),
-        cmocka_unit_test(steps_are_the_models),
+        cmocka_unit_test(steps_match_the_model),
         cmocka_unit_test(steps_do_not_depend_on_ranges),
         cmocka_unit_test(subtrees_add_up_to_their_leaves),
         cmocka_unit_test(long_results_have_the_same_bits),
-        cmocka_unit_test(other_folds_are_the_models),
-        cmocka_unit_test(every_optimizer_is_the_models),
-        cmocka_unit_test(a_step_needs_its_states_and_floats),
-        cmocka_unit_test(what_is_put_aside_is_measured),
-        cmocka_unit_test(half_steps_are_float_steps),
+        cmocka_unit_test(other_reductions_match_the_model),
+        cmocka_unit_test(optimizers_match_the_model),
+        cmocka_unit_test(noise_does_not_depend_on_the_parts),
+        cmocka_unit_test(step_without_states_or_floats_is_refused),
+        cmocka_unit_test(square_sums_of_a_stored_gradient_are_exact),
+        cmocka_unit_test(steps_of_half_weights_match_their_masters),
     };
     int rc = PS_E_INVAL;
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The agent machine among peers that say anything: training processes on its
- * socket from the first hello on, a scheduler and servers. */
+/* The agent machine with peers that send arbitrary messages: training processes
+ * on its socket from the first hello on, a scheduler and servers. */
 #include "fuzz.h"
 #include "machine.h"
 
@@ -20,11 +20,11 @@ static struct ps_pool *results_new(void *ctx)
     return ps_pool_new(&(struct ps_pool_options){.budget = 8u << 20});
 }
 
-/* The first byte: a life may begin in the middle of a job of one worker, which
- * has a key and a region, without a server or with one; or of one that fails
- * when it loses a worker, so that arrays may grow, with a key of two parts; or
- * its key is one of rows; or of two workers that have pushed what has had no
- * init, so that sums are out. */
+/* The first byte chooses the start: a job of one worker with a key and a
+ * region, without a server or with one; a job that fails when it loses a
+ * worker, so that arrays may be streamed, with a key of two parts; a job with a
+ * rows key; or a job of two workers that have pushed without an init, so that
+ * sums are running. */
 #define WITHOUT_SERVERS 0xff
 #define WITH_A_SERVER   0xfe
 #define GROWS_WITHOUT   0xfd

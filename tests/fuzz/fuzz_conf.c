@@ -182,7 +182,7 @@ static void check_report(const struct ps_str *report)
     assert(strncmp(report->data, "f.yaml:", 7) == 0 ||
            strncmp(report->data, "command line: ", 14) == 0 ||
            strncmp(report->data, "environment ", 12) == 0 ||
-           /* One that names a variable with nonsense in it. */
+           /* A reference to a variable with invalid contents. */
            strncmp(report->data, "default: ", 9) == 0);
 }
 

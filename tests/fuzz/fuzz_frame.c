@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A stream of frames between two roles, taken as a receiver takes it: prefix,
- * judgement, header, payload, next. The first two bytes choose the roles. */
+/* A stream of frames between two roles, read as a receiver does: prefix, check,
+ * header, payload, next. The first two bytes choose the roles. */
 #include <assert.h>
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Codes from outside: what the check lets pass decodes within its bounds, the
- * same in parts as in a whole. The first bytes say how: kind, flags, levels,
- * k, and the number of elements. */
+/* Codes from peers: a code that passes the check decodes within its bounds, to
+ * the same bits in parts as in a whole. The first bytes have kind, flags,
+ * levels, k, and the number of elements. */
 #include "kernel/codec.h"
 
 #include <assert.h>

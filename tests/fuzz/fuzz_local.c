@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Bytes and descriptors on an agent's Unix socket, from the first hello on,
- * through the code that reads them in the daemon. The input is a row of
- * pieces: how many bytes (1), which descriptors go with them (1), the bytes.
- * Whatever comes, the connection ends, and no descriptor stays. */
+ * through the code that reads them in the daemon. The input is a list of
+ * pieces: number of bytes (1), kinds of their descriptors (1), the bytes. For
+ * any input the connection ends, and all descriptors are closed. */
 #include <assert.h>
 #include <fcntl.h>
 #include <stdbool.h>

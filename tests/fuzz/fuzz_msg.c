@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A code and a header, as they come from a peer: what decodes can be printed,
- * copied and sent on, and means the same at the other end. */
+/* A code and a header of a peer: a message that decodes can be printed, copied
+ * and encoded again, and decodes to the same at the other end. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>

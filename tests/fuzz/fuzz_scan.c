@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The scan stands guard for msgpack-c: what it lets pass, the library reads as
- * exactly one value, in memory that the limits bound. */
+/* The scan protects msgpack-c: bytes that pass it are exactly one value for the
+ * library, in memory bounded by the limits. */
 #include <assert.h>
 
 #include <msgpack.h>

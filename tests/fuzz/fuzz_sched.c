@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The scheduler machine among peers that say anything. */
+/* The scheduler machine with peers that send arbitrary messages. */
 #include "fuzz.h"
 #include "machine.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The server machine among peers that say anything. */
+/* The server machine with peers that send arbitrary messages. */
 #include "fuzz.h"
 #include "machine.h"
 
@@ -12,8 +12,8 @@ static void destroy(void *self)
     ps_server_free(self);
 }
 
-/* A life that begins so has a job, and an agent of it that is linked; or also a
- * partition with a value, of which rows may be pushed and pulled. */
+/* Starts: a job and a linked agent of it; or also a partition with a value,
+ * whose rows may be pushed and pulled. */
 #define WITH_A_JOB   255u
 #define WITH_A_VALUE 254u
 #define COUNT        64u

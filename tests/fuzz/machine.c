@@ -88,7 +88,8 @@ static uint64_t number(struct life *l)
     uint8_t b = next(l);
 
     if (b < 128) {
-        return b % 8; /* Mostly small ones, so that they meet. */
+        return b %
+               8; /* Mostly small numbers, so that messages refer to each other. */
     }
     return numbers[b % (sizeof(numbers) / sizeof(numbers[0]))];
 }
@@ -196,7 +197,7 @@ static void fill(struct life *l, const struct ps_shape_field *f, void *base,
     }
 }
 
-/* A message that somebody may send to this machine. */
+/* Makes a message that some peer may send to this machine. */
 static bool make(struct life *l, bool local, struct ps_msg *ret_msg)
 {
     uint8_t pick = next(l);
@@ -224,93 +225,68 @@ static bool make(struct life *l, bool local, struct ps_msg *ret_msg)
     return true;
 }
 
-/* Blocks of rows as long as the records say; false when there are none. The
- * sums may wrap, as those of a peer that lies. */
-static bool rows_len(const struct ps_msg *m, uint64_t *ret_len)
+/* The list that describes the payload; NULL: there is none. */
+static const struct ps_shape_field *payload_list(const struct ps_msg *m)
 {
-    const struct ps_rec_rows *rows;
-    bool rows_too = true;
-    bool data = true;
-    uint32_t count;
+    const struct ps_shape_msg *s = ps_shape_of(m->code);
 
-    switch (m->code) {
-    case PS_MSG_PUSH_ROWS:
-        rows = m->push_rows.parts;
-        count = m->push_rows.parts_count;
-        break;
-    case PS_MSG_PULL_ROWS:
-        rows = m->pull_rows.parts;
-        count = m->pull_rows.parts_count;
-        data = false;
-        break;
-    case PS_MSG_ROWS:
-        rows = m->rows.parts;
-        count = m->rows.parts_count;
-        rows_too = false;
-        break;
-    default:
-        return false;
-    }
-    *ret_len = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        if (rows_too) {
-            *ret_len += ps_round_up(rows[i].count * UINT64_C(4), 8);
-        }
-        if (data) {
-            *ret_len += ps_round_up((uint64_t)rows[i].count *
-                                        rows[i].row_width *
-                                        ps_dtype_size(rows[i].dtype),
-                                    8);
+    for (size_t i = 0; i < s->field_count; i++) {
+        const struct ps_shape_field *f = &s->fields[i];
+
+        if (s->payload == PS_PAYLOAD_TENSOR && strcmp(f->name, "parts") == 0) {
+            return f;
         }
     }
-    return true;
+    return NULL;
 }
 
-/* Payload as long as the parts say, mostly. */
+static bool lists_rows(const struct ps_shape_field *list)
+{
+    return list != NULL && strcmp(list->record->name, "rows") == 0;
+}
+
+static uint64_t part_len(const struct ps_rec_part *part)
+{
+    return part->count * (uint64_t)ps_dtype_size(part->dtype);
+}
+
+/* Numbers of rows, which ROWS leaves out, and data, which PULL_ROWS does. */
+static uint64_t rows_len(const struct ps_rec_rows *rows, enum ps_msg_code code)
+{
+    uint64_t len = 0;
+
+    if (code != PS_MSG_ROWS) {
+        len += ps_round_up(rows->count * UINT64_C(4), 8);
+    }
+    if (code != PS_MSG_PULL_ROWS) {
+        len += ps_round_up((uint64_t)rows->count * rows->row_width *
+                               ps_dtype_size(rows->dtype),
+                           8);
+    }
+    return len;
+}
+
+/* Payload as long as the records state, mostly. The sums may wrap, as those of
+ * a hostile peer. */
 static uint64_t payload_len(struct life *l, const struct ps_msg *m)
 {
-    const struct ps_rec_part *parts = NULL;
-    uint32_t count = 0;
+    const struct ps_shape_field *list = payload_list(m);
+    const bool rows = lists_rows(list);
     uint64_t total = 0;
 
-    if (rows_len(m, &total)) {
-        return next(l) % 16 == 0 ? total + 8 : total;
-    }
-    switch (m->code) {
-    case PS_MSG_STATE_PUT:
-        parts = m->state_put.parts;
-        count = m->state_put.parts_count;
-        break;
-    case PS_MSG_STATE:
-        parts = m->state.parts;
-        count = m->state.parts_count;
-        break;
-    case PS_MSG_PUSH:
-        parts = m->push.parts;
-        count = m->push.parts_count;
-        break;
-    case PS_MSG_INIT:
-        parts = m->init.parts;
-        count = m->init.parts_count;
-        break;
-    case PS_MSG_VALUE:
-        parts = m->value.parts;
-        count = m->value.parts_count;
-        break;
-    case PS_MSG_RESTORE:
-        parts = m->restore.parts;
-        count = m->restore.parts_count;
-        break;
-    case PS_MSG_KEY_OPENED:
+    if (m->code == PS_MSG_KEY_OPENED) {
         return ps_min_u64(m->key_opened.parts, 64) *
                PS_FIXED_PLACEMENT_PART_BYTES;
-    default:
+    }
+    if (list == NULL) {
         return 0;
     }
-    for (uint32_t i = 0; i < count; i++) {
-        total += parts[i].count * (uint64_t)ps_dtype_size(parts[i].dtype);
+    for (uint32_t i = 0; i < ps_shape_count(list, m); i++) {
+        const void *record = ps_shape_element(list, m, i);
+
+        total += rows ? rows_len(record, m->code) : part_len(record);
     }
-    return next(l) % 16 == 0 ? total + 4 : total;
+    return next(l) % 16 == 0 ? total + (rows ? 8 : 4) : total;
 }
 
 /* ------------------------------------------------------------------- driving */
@@ -434,7 +410,7 @@ static void message(struct life *l)
             assert(payload.buf != NULL && payload.len == len);
             assert(payload.offset + len <= payload.buf->size);
             memset(ps_slice_data(&payload), next(l), len);
-            if (rows_len(&m, &len)) {
+            if (lists_rows(payload_list(&m))) {
                 put_numbers(ps_slice_data(&payload), payload.len);
             }
         } else {
@@ -459,8 +435,8 @@ static void give_region(struct life *l, const struct conn *c, uint32_t number)
     ps_buf_unref(b);
 }
 
-/* As from a ring. Each but the first differs from the one before it in its
- * number and in one field, so that they are of one kind for a while. */
+/* Delivered as from a ring. Each but the first differs from the one before it
+ * in its number and in one field, so that their kind stays for a while. */
 static void operations(struct life *l, const struct conn *c, uint32_t count)
 {
     const struct ps_shape_msg *shape = ps_shape_of(PS_MSG_L_OP);

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes become the life of a machine: connections come and go, messages with
+/* Turns bytes into a run of a machine: connections come and go, messages with
  * any content arrive in any order, computations end late, time passes. The
- * checks: nothing aborts, leaks or grows without bound, whatever peers send.
- * Messages are made from the shapes of proto/shape.h, so a new message or field
- * is fuzzed from the day it exists. */
+ * checks: nothing aborts, leaks or grows without bound, for any input. Messages
+ * are made from the shapes of proto/shape.h, so a new message or field is
+ * fuzzed from the day it exists. */
 #pragma once
 
 #include "core/base/machine.h"
 
-/* One line of the start of a life, which brings the machine to where it has
- * work, so that chance need not: a message on this connection, which is opened
- * before the first one; without a message, a region. */
+/* One step of a start that gives the machine work, so that chance need not: a
+ * message on this connection, which is opened before the first one; without a
+ * message, a region. */
 struct fuzz_line {
     uint8_t conn;
     enum ps_conn_kind kind;

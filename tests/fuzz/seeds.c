@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writes the seed corpora of the protocol's fuzz targets from the samples of
- * all messages, and a few inputs that once hurt somebody.
+ * all messages, and a few inputs that once revealed bugs.
  *
- *     fuzz_seeds DIRECTORY     (tests/fuzz/corpus; its folders must exist)
- */
+ *   fuzz_seeds DIRECTORY     (tests/fuzz/corpus; its folders must exist) */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,7 +61,7 @@ static void write_sample(const struct ps_msg *msg)
                len - PS_FRAME_PREFIX);
 }
 
-/* Bytes that make msgpack-c reserve gigabytes, and their kin. */
+/* Bytes that make msgpack-c reserve gigabytes, and similar ones. */
 static const struct {
     const char *name;
     const char *bytes;

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What psgen makes of tests/golden/psgen/small.toml is what it made before.
 
-With --update the kept files are written anew; read the difference before you
+With --update the kept files are rewritten; read the difference before you
 commit it.
 """
 

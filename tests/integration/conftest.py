@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of real processes share. The build directory comes in
+"""Shared by the tests of real processes. The build directory comes in
 PSKV_BUILD_DIR; a factor for slow builds (sanitizers) in PSKV_TEST_SLOW."""
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 import trio as trio_module  # noqa: E402
+from sshd import Sshd  # noqa: E402
 
 
 @pytest.fixture
@@ -35,6 +37,17 @@ def trio(tmp):
     yield make
     for t in made:
         t.stop()
+
+
+@pytest.fixture
+def sshd(tmp):
+    """A daemon of ssh for HOSTS, whose home must be empty at the end."""
+    folder = tmp / "sshd"
+    folder.mkdir()
+    one = Sshd(folder, mark=f"mark-{uuid.uuid4().hex}")
+    yield one
+    one.close()
+    assert list(one.home.iterdir()) == []
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 
 BUILD = pathlib.Path(os.environ.get("PSKV_BUILD_DIR", "build"))
-# Generous: a test waits for an event, and this only ends one that hangs.
+# Generous: tests wait for events, and this limit only ends a hung test.
 PATIENCE = 30 * float(os.environ.get("PSKV_TEST_SLOW", "1"))
 
 
@@ -17,7 +17,7 @@ def path_of(name):
 
 
 def clean_env(**more):
-    """No variable of the caller may change what a daemon does."""
+    """Removes variables of the caller that would configure a daemon."""
     env = {"PATH": os.environ.get("PATH", "/usr/bin:/bin")}
     for name in ("ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS"):
         if name in os.environ:

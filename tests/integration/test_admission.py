@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs that do not fit into the memory of their servers, beside one that checks
-every sum: they are refused in words when they declare, and nothing stays of
-them."""
+"""Jobs that do not fit into the memory of their servers, beside one that
+checks every sum: their declarations are refused with a text, and nothing of
+them remains."""
 import os
 from pathlib import Path
 
@@ -13,7 +13,7 @@ FULL = -26
 
 
 class Bystander:
-    """A job of two ranks that checks each sum of what it does."""
+    """A job of two ranks that checks every sum."""
 
     def __init__(self, t):
         self.job = Job(t, 2, "bystander")
@@ -33,7 +33,7 @@ class Bystander:
 
 
 def row(t):
-    """What psctl says of the server."""
+    """The row of the server in psctl's output."""
     return next(n for n in t.ask("nodes")["nodes"] if n["role"] == "server")
 
 
@@ -63,7 +63,7 @@ def test_keys_beyond_the_store_are_refused(trio):
         assert "key 'w5' does not fit on server ps0: job big would need " \
             "8.0 MiB more there" in str(error)
         assert "of 48.0 MiB are free" in str(error)
-        # All that was taken is as good as ever.
+        # The whole memory is free again.
         keys = " ".join(str(number) for number in taken)
         job.say(lambda rank: f"rounds count 3 {rank} 0 {keys}")
         assert len({tuple(r) for r in job.hear()}) == 1
@@ -74,7 +74,7 @@ def test_keys_beyond_the_store_are_refused(trio):
     t.await_empty()
 
 
-def test_nothing_stays_of_jobs_that_do_not_fit(trio):
+def test_refused_jobs_leave_no_memory(trio):
     t = trio(servers=1, agents=1, server_options=["store.memory=32MiB"])
     bystander = Bystander(t)
     bystander.work(100)
@@ -100,7 +100,7 @@ def test_nothing_stays_of_jobs_that_do_not_fit(trio):
     t.await_empty()
 
 
-def test_tables_of_declarations_do_not_add_up(trio):
+def test_tables_of_refused_keys_are_freed(trio):
     """Some bytes that ask for 65,536 partitions each: 150 MiB of tables."""
     t = trio(servers=1, agents=1, options=["placement.partition_bytes=4KiB"],
              server_options=["store.memory=64GiB"],
@@ -128,7 +128,7 @@ def test_tables_of_declarations_do_not_add_up(trio):
     t.await_empty()
 
 
-def test_the_state_of_an_optimizer_must_fit(trio, tmp):
+def test_optimizer_without_memory_for_its_state_is_refused(trio, tmp):
     array = tmp / "array"
     array.write_bytes(bytes(8 * MIB))
     t = trio(servers=1, agents=1, server_options=["store.memory=32MiB"])
@@ -174,7 +174,7 @@ def memory_group():
 
 
 @pytest.mark.skipif(SLOW > 1, reason="a sanitizer needs more than the group has")
-def test_a_server_in_a_small_group_is_not_killed(tmp, memory_group):
+def test_server_respects_the_memory_limit_of_its_cgroup(tmp, memory_group):
     import trio as support
     group = memory_group(160 * MIB)
     enter = ["sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh"]

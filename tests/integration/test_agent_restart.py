@@ -48,16 +48,16 @@ def rounds(trio, name, kills, killing, optimizer=None):
 
 
 @pytest.mark.parametrize("optimizer", [None, "adam learning_rate=0.01"])
-def test_rounds_go_on_with_the_same_bits(trio, optimizer):
+def test_rounds_continue_with_the_same_bits(trio, optimizer):
     t = trio(servers=2, agents=2, options=PATIENT)
     kills = ["node0", "node1", "node1", "node0"]
     shaken = rounds(t, "shaken", kills, True, optimizer)
-    # An agent that comes and goes between two rounds is not missed.
+    # The death of an agent between two rounds is not noticed.
     assert t.sched.text().count("taken again") >= 2
     assert shaken == rounds(t, "still", kills, False, optimizer)
 
 
-def test_all_agents_at_once(trio):
+def test_rounds_survive_the_loss_of_all_agents(trio):
     t = trio(servers=2, agents=2, options=PATIENT)
     with Job(t, 4, **LIMIT) as job:
         k = job.key("w", "int64", 5000)
@@ -67,7 +67,7 @@ def test_all_agents_at_once(trio):
         for name in t.agent_names:
             t.launch(name).await_ready(harness.Deadline())
         assert len({words[-1] for words in job.hear()}) == 1
-        # And while nobody is in a call: those who leave say so to the next one.
+        # The same without a call in progress: departures reach the next agent.
         for name in t.agent_names:
             replace(t, name)
         job.tell("barrier")
@@ -75,7 +75,7 @@ def test_all_agents_at_once(trio):
     t.await_empty()
 
 
-def test_during_collectives(make_world):  # noqa: F811
+def test_collectives_survive_the_loss_of_an_agent(make_world):  # noqa: F811
     w = make_world(servers=2, agents=2, options=PATIENT)
     job = w.job(4)
     job.python(LOOP.replace("ROUNDS", "25").replace("FIRST", "2"),
@@ -109,7 +109,7 @@ MIXED = """
     """
 
 
-def test_groups_barriers_and_pulls(make_world):  # noqa: F811
+def test_groups_and_barriers_survive_a_lost_agent(make_world):  # noqa: F811
     w = make_world(servers=2, agents=2, options=PATIENT)
     job = w.job(4)
     job.python(MIXED, **LIMIT)
@@ -121,7 +121,7 @@ def test_groups_barriers_and_pulls(make_world):  # noqa: F811
     assert all(e.startswith("well ") for e in ends), ends
 
 
-def test_who_does_not_come_back_is_named(trio):
+def test_a_rank_that_does_not_return_is_named(trio):
     t = trio(servers=1, agents=2)
     job = Job(t, 2, PSKV_AGENT_RETRY="1s")
     k = job.key("w", "int64", 100)
@@ -136,7 +136,7 @@ def test_who_does_not_come_back_is_named(trio):
 
 
 def test_a_new_process_at_a_new_agent_is_refused(trio):
-    """Nobody knows in which rounds the dead one was."""
+    """No process knows the rounds of the dead worker."""
     t = trio(servers=1, agents=2, options=PATIENT)
     job = Job(t, 4, **LIMIT)
     k = job.key("w", "int64", 100)

@@ -13,7 +13,7 @@ import wire
 from trio import SLOW
 
 # Connects, forks a child that stays, and waits to be killed. The child is made
-# by a bare system call, of which no library hears.
+# by a bare system call, which no library intercepts.
 LEAVES_A_CHILD = """
 import ctypes, os, sys
 sys.path.insert(0, {support!r})
@@ -33,7 +33,7 @@ CLONE = {"x86_64": 56, "aarch64": 220}.get(os.uname().machine)
 
 @pytest.mark.skipif(CLONE is None or not hasattr(os, "pidfd_open"),
                     reason="no pidfd")
-def test_a_killed_process_whose_child_lives(trio):
+def test_killed_worker_is_lost_while_its_child_lives(trio):
     t = trio(servers=0, agents=1)
     text = LEAVES_A_CHILD.format(
         support=str(support.SOURCE / "tests/support"), path=t.socket(0),
@@ -54,7 +54,7 @@ def test_a_killed_process_whose_child_lives(trio):
             assert code == wire.MESSAGES["l_error"]["code"]
             assert b"rank 0" in header
             assert time.monotonic() - begun < 5 * SLOW
-            os.kill(child, 0)  # It is still there.
+            os.kill(child, 0)  # The child lives.
         finally:
             os.kill(child, signal.SIGKILL)
     other.close()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the client library promises to programs that are built already."""
+"""Binary compatibility of the client library with programs built before."""
 
 import ctypes
 import os
@@ -31,24 +31,26 @@ def dynamic(option):
 
 
 def header_functions():
-    text = re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.S)
+    text = "".join(path.read_text() for path in
+                   HEADER.parent.glob("psclient*.h"))
+    text = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
     return set(re.findall(r"\b(psc_\w+)\(", text))
 
 
-def test_only_what_the_header_declares_is_exported():
+def test_only_declared_functions_are_exported():
     exported = set(dynamic("--defined-only")) - {"PSC_0"}
     assert exported == {f"{name}@@PSC_0" for name in header_functions()}
 
 
 def test_the_library_cannot_print_or_exit():
-    """abort() is what a failed assertion and a daemon's allocation need; the
-    library calls neither of its own will (test_client_nomem)."""
+    """abort() serves failed assertions and allocations of daemons; the library
+    never calls either on purpose (test_client_nomem)."""
     used = {name.split("@")[0] for name in dynamic("--undefined-only")}
     assert not used & {"exit", "_exit", "printf", "puts", "signal",
                        "sigaction", "pthread_create", "uv_run", "getpwuid"}
 
 
-def test_it_names_itself():
+def test_library_has_its_soname():
     out = subprocess.run(["readelf", "-d", str(LIBRARY)], check=True,
                          capture_output=True, text=True).stdout
     assert re.search(r"SONAME.*\[libpsclient\.so\.0\]", out)
@@ -60,7 +62,7 @@ def constants():
             re.findall(r"\b(PSC_\w+)\s*=\s*(-?\d+)", text)}
 
 
-def test_python_has_the_same_numbers():
+def test_python_has_the_constants_of_the_header():
     c = constants()
     assert c["PSC_E_TIMEOUT"] == _errors.TIMEOUT
     assert c["PSC_E_PEERLOST"] == _errors.PEERLOST
@@ -78,7 +80,7 @@ def test_python_has_the_same_numbers():
                            ("sum", "mean", "min", "max", "product")}
 
 
-def test_python_calls_only_what_there_is():
+def test_python_calls_only_exported_functions():
     lib = _lib.load()
     assert set(_lib._FUNCTIONS) <= header_functions()
     room = ctypes.create_string_buffer(4096)
@@ -103,7 +105,7 @@ int main(void)
 @pytest.mark.parametrize("compiler,standard,suffix", [
     ("cc", "-std=c99", ".c"), ("cc", "-std=c11", ".c"),
     ("c++", "-std=c++11", ".cc"), ("c++", "-std=c++20", ".cc")])
-def test_programs_compile(tmp_path, compiler, standard, suffix):
+def test_c_and_cpp_programs_compile(tmp_path, compiler, standard, suffix):
     if shutil.which(compiler) is None:
         pytest.skip(f"no {compiler} here")
     source = tmp_path / f"program{suffix}"
@@ -136,7 +138,7 @@ def test_a_missing_library_is_named():
     assert "ImportError" in done.stderr and "/nowhere.so" in done.stderr
 
 
-def test_no_agent_is_an_error_with_its_socket(tmp_path):
+def test_error_without_an_agent_names_the_socket(tmp_path):
     path = tmp_path / "agent.sock"
     code = (f"import pskv\ntry:\n    pskv.create(socket={str(path)!r}, "
             "connect_timeout=0)\n"

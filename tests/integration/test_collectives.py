@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives: their values against NumPy, errors that name who differs,
-groups, and that nothing is left behind."""
+"""Collectives: values against NumPy, errors that name the differing ranks,
+groups, and that no state is left behind."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def everybody(world, shape, text, **more):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_values(world, shape):
+def test_collectives_have_the_values_of_numpy(world, shape):
     everybody(world, shape, """
         kv = pskv.create()
         r, n = kv.rank, kv.num_workers
@@ -61,14 +61,14 @@ def test_values(world, shape):
         assert (a == n * (n - 1) / 2).all()
         assert kv.stats()['bytes_copied'] - before == 4000  # The result.
 
-        # Many as one.
+        # Many arrays in one call.
         parts = [given(r, k) for k in (3, 1, 50000)]
         outs = [np.empty_like(p) for p in parts]
         kv.grouped_allreduce(parts, outs)
         for k, out in zip((3, 1, 50000), outs):
             assert np.allclose(out, total(k), rtol=1e-4, atol=1e-2)
 
-        # Any root; sizes that are no whole words.
+        # Every root; sizes that are no multiple of a word.
         for root in range(n):
             for count in (1, 3, 100001):
                 a = given(r, count)
@@ -84,7 +84,7 @@ def test_values(world, shape):
         want = np.concatenate([given(i, 3 + i, 1001) for i in range(n)])
         assert (got == want).all()
 
-        # Shares that come out even and not, and none for the last.
+        # Even and uneven shares, and none for the last rank.
         for rows in (2 * n, 2 * n + 1, 1):
             got = kv.reducescatter(given(r, rows, 11))
             sizes = [rows // n + (i < rows % n) for i in range(n)]
@@ -124,7 +124,7 @@ def test_values(world, shape):
     """)
 
 
-def test_alltoall_brings_a_node_its_own_rows_alone(world):
+def test_alltoall_sends_a_node_only_its_own_rows(world):
     """Bytes are counted by the agents; rows of odd sizes, in parts that begin
     in the middle of words, are the right ones."""
     everybody(world, (2, 4, 4), """
@@ -169,7 +169,7 @@ def test_alltoall_brings_a_node_its_own_rows_alone(world):
     assert max(came()) < least + (1 << 20), came()
 
 
-def test_bits_do_not_depend_on_who_is_first(world):
+def test_bits_do_not_depend_on_arrival_order(world):
     """Sums whose value depends on the order of additions, again and again,
     with ranks that come in every order."""
     outs = everybody(world, (2, 3, 6), """
@@ -194,13 +194,14 @@ def test_bits_do_not_depend_on_who_is_first(world):
 
 
 @pytest.mark.parametrize("servers, agents", [(0, 1), (2, 2)])
-def test_join(world, servers, agents):
-    """Ranks that have run out of data give zeros to what the others do."""
+def test_joined_ranks_contribute_zeros(world, servers, agents):
+    """Ranks without further data contribute zeros to collectives of the
+    others."""
     everybody(world, (servers, agents, 3), """
         kv = pskv.create()
         r, n = kv.rank, kv.num_workers
         for lives in range(2):
-            # Rank 1 has no turns, rank 0 four, rank 2 eight.
+            # Rank 1 has no rounds, rank 0 four, rank 2 eight.
             for turn in range({0: 4, 1: 0, 2: 8}[r]):
                 left = [i for i in range(n) if turn < (4, 0, 8)[i]]
                 a = np.full(70001, r + 1, 'float32')
@@ -240,8 +241,60 @@ def test_join(world, servers, agents):
     """)
 
 
+@pytest.mark.parametrize("servers, agents", [(0, 1), (2, 2)])
+def test_collectives_check_descriptions_of_arrays(world, servers, agents):
+    """Extra fields of requests by front ends that send bytes: different ones
+    are a mismatch; a mean may count joined ranks; a collective may refuse
+    them."""
+    everybody(world, (servers, agents, 3), """
+        from pskv._array import Array
+        from pskv._collective import options
+        kv = pskv.create()
+        r, n = kv.rank, kv.num_workers
+
+        def allreduce(a, **more):
+            kv._begin(kv._starter().allreduce(
+                'x', 1 if a.dtype == 'float64' else 0, a.shape,
+                a.ctypes.data, a.ctypes.data, options('mean', **more)),
+                [Array(a, True)]).wait()
+            return a
+
+        def gather(a, **more):
+            kv._begin(kv._starter().gather(
+                'allgather', 'y', 0, a.shape, a.ctypes.data, None, 0,
+                options(**more)), [Array(a, False)]).wait()
+
+        a = np.full(4, r, 'float32')
+        for words in (('int16 [3]', 'uint8 [6]'), ('z' * 999 + '0',
+                                                   'z' * 999 + '1')):
+            try:
+                allreduce(a, words=words[r == 1])
+                raise SystemExit('no error')
+            except pskv.Error as e:
+                assert 'rank 0, 2: ' in str(e) and 'rank 1: ' in str(e), e
+                assert words[0][:60] in str(e) and words[1][:60] in str(e), e
+        assert (allreduce(a, words='int16 [3]') == 1).all()
+        for turn in range(2):
+            if r == 1:
+                assert kv.join() != 1
+                continue
+            a = np.full(4, 3., 'float32')
+            assert (allreduce(a, joined=1) == 2).all()
+            assert (allreduce(np.full(4, 3., 'float32')) == 3).all()
+            try:
+                gather(a, joined=2)
+                raise SystemExit('no error')
+            except pskv.Error as e:
+                assert 'allgather is not supported with join: rank 1 has ' \\
+                    'joined' in str(e), e
+            assert kv.join() != 1
+        gather(a, joined=2)
+        kv.close()
+    """)
+
+
 @pytest.mark.parametrize("servers, agents", [(0, 1), (2, 3)])
-def test_who_differs_is_named_on_every_rank(world, servers, agents):
+def test_differing_ranks_are_named_on_every_rank(world, servers, agents):
     everybody(world, (servers, agents, 3), """
         kv = pskv.create()
         r = kv.rank
@@ -278,7 +331,7 @@ def test_who_differs_is_named_on_every_rank(world, servers, agents):
                    'times 2')
             expect(lambda: kv.grouped_allreduce(
                 [f(3), f(4)] if odd else [f(4), f(3)]))
-            # Nothing is broken by it.
+            # Later operations succeed.
             a = f(4) + 1
             kv.allreduce(a)
             assert (a == 3).all()
@@ -287,7 +340,7 @@ def test_who_differs_is_named_on_every_rank(world, servers, agents):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_least_greatest_product(world, shape):
+def test_minimum_maximum_and_product_match_numpy(world, shape):
     """Of every type, by keys and by collectives, NaN and all: the bits that
     NumPy gives. Where nodes are several their own results meet again."""
     everybody(world, shape, """
@@ -344,12 +397,12 @@ def test_least_greatest_product(world, shape):
         a = np.full(7, r + 1.0, 'float32')
         kv.allreduce(a, reduce='max', prescale=2, postscale=.5)
         assert (a == n).all()
-        # Another round of the same key may do something else.
+        # Another round of the same key may have another reduction.
         for reduce, total in (('sum', n), ('product', 1), ('mean', 1)):
             one = np.ones(1001, 'float32')
             kv.pushpull('float32 1001', one, reduce=reduce)
             assert (one == total).all()
-        # Those who have joined change nothing.
+        # Joined ranks change no result.
         if r == n - 1:
             kv.join()
         else:
@@ -365,7 +418,7 @@ def test_least_greatest_product(world, shape):
     """)
 
 
-def test_misuse_is_the_callers_alone(world):
+def test_misuse_is_an_error_of_its_caller_only(world):
     everybody(world, (1, 1, 2), """
         kv = pskv.create()
 
@@ -398,7 +451,7 @@ def test_misuse_is_the_callers_alone(world):
     """)
 
 
-def test_groups(world):
+def test_groups_work_beside_an_optimizer(world):
     """Subsets of the ranks, several at a time, beside keys with an optimizer
     on the servers."""
     everybody(world, (2, 2, 4), """
@@ -476,7 +529,7 @@ def test_a_late_rank_is_named(world):
     job.wait_all()
 
 
-def test_sizes_without_end_make_no_keys_without_end(world):
+def test_collectives_of_many_sizes_share_keys(world):
     """Every size once: after some, they share keys; and nothing stays."""
     job = world.start(2, 1).job(2)
     job.python("""
@@ -513,7 +566,7 @@ def test_sizes_without_end_make_no_keys_without_end(world):
         assert server.state()["residue"] == 0
 
 
-def test_without_numpy(world):
+def test_collectives_work_without_numpy(world):
     everybody(world, (1, 1, 2), """
         import array
         kv = pskv.create()
@@ -526,7 +579,7 @@ def test_without_numpy(world):
     """, numpy=False)
 
 
-def test_a_dead_worker_is_an_error_where_the_job_says_so(world):
+def test_dead_worker_fails_collectives_of_a_job_that_fails(world):
     job = world.start(1, 2).job(3)
     job.python("""
         kv = pskv.create(on_loss='fail')
@@ -538,16 +591,39 @@ def test_a_dead_worker_is_an_error_where_the_job_says_so(world):
             kv.allreduce(a)
         except pskv.PeerLost as e:
             assert 'rank 2' in str(e), str(e)
-            print('told')
+            print('refused')
         """)
     assert job.wait(2)[0] == -9
     for rank in range(2):
         code, out, err = job.wait(rank)
-        assert (code, out) == (0, "told\n"), err
+        assert (code, out) == (0, "refused\n"), err
 
 
-def test_an_optimizer_does_not_touch_them(world):
-    """What a collective sums is no gradient, integers included."""
+@pytest.mark.parametrize("servers, agents", [(0, 1), (1, 2)])
+def test_a_round_without_a_rank_that_has_left_is_an_error(world, servers,
+                                                          agents):
+    """A rank that waits for one that has closed its store gets an error that
+    names it, whatever the job does about deaths. Barriers go on."""
+    everybody(world, (servers, agents, 2), """
+    kv = pskv.create()
+    kv.allreduce(np.ones(3, "f4"))
+    if kv.rank == 0:
+        kv.barrier()
+        kv.barrier()
+        try:
+            kv.allreduce(np.ones(3, "f4"))
+        except pskv.JobFailed as e:
+            assert "rank 1 on " in str(e) and "has left job" in str(e), e
+        else:
+            raise AssertionError("no error")
+    else:
+        kv.barrier()
+        kv.close()
+    """)
+
+
+def test_collectives_bypass_the_optimizer(world):
+    """The sum of a collective is not a gradient, integers included."""
     everybody(world, (2, 2, 4), """
         kv = pskv.create()
         kv.set_optimizer('sgd', learning_rate=0.5, momentum=0.9)
@@ -562,4 +638,24 @@ def test_an_optimizer_does_not_touch_them(world):
             assert (b == 4 * np.arange(5) + 6).all()
         kv.pushpull('w', np.ones(70000, 'f'), out=w)
         assert (w == -1).all()
+        """)
+
+
+def test_compression_may_follow_collectives(world):
+    """Their keys are no keys of the job, and are never compressed."""
+    everybody(world, (2, 2, 4), """
+        kv = pskv.create()
+        assert kv.bcast_object('x' if kv.rank == 1 else None, 1) == 'x'
+        a = np.full(70000, .25, 'f')
+        kv.allreduce(a, name='a')
+        assert (a == 1).all()
+        kv.set_gradient_compression({'type': '2bit', 'threshold': .5})
+        kv.init('w', np.zeros(8, 'f'))
+        out = np.zeros(8, 'f')
+        kv.pushpull('w', np.full(8, .3, 'f'), out=out)
+        assert (out == 1).all(), out  # 0.6 a node: 0.5 each.
+        for name in ('a', 'b'):  # One from before, and one from after.
+            a = np.full(70000, .25, 'f')
+            kv.allreduce(a, name=name)
+            assert (a == 1).all()
         """)

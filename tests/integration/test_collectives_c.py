@@ -40,13 +40,13 @@ def all_end_well(processes):
 
 @pytest.mark.parametrize("servers, agents, workers",
                          [(0, 1, 3), (1, 1, 1), (2, 2, 4), (1, 3, 3)])
-def test_random_collectives(trio, servers, agents, workers):
+def test_random_collectives_match_the_model(trio, servers, agents, workers):
     t = trio(servers=servers, agents=agents)
     all_end_well(begin(t, workers, workers, 300))
     t.await_empty()
 
 
-def test_random_collectives_while_links_are_cut(trio):
+def test_random_collectives_match_the_model_while_links_are_cut(trio):
     t = trio(servers=2, agents=2,
              server_options=["advertise.address=127.0.0.2",
                              "network.same_host=off"],

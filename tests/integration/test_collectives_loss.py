@@ -35,7 +35,7 @@ LOOP = """
                 print('on the way', flush=True)
         print('well')
     except pskv.Error as e:
-        print('told:', e)
+        print('error:', e)
     """
 
 
@@ -67,11 +67,11 @@ def lose_server_after(make_world, rounds, first):
     w.trio.daemons["ps1"].stop(harness.Deadline(), kill=True)
     ends = [out.splitlines()[-1] for out in job.wait_all()]
     if "well" not in ends:
-        assert all(e.startswith("told:") and "lost" in e for e in ends), ends
+        assert all(e.startswith("error:") and "lost" in e for e in ends), ends
     else:
         assert set(ends) == {"well"}, ends
     return ends
 
 
-def test_server_dies_during_collectives(make_world):
+def test_collectives_survive_the_loss_of_a_server(make_world):
     lose_server_after(make_world, 14, 3)

@@ -42,6 +42,9 @@ CASES = [
     {"type": "topk", "k": 0.1, "both": 1},
     {"type": "randomk", "k": 0.2, "both": 1},
     {"type": "dithering", "both": 1, "min_bytes": 3700},
+    {"type": "2bit", "threshold": 0.3, "per_worker": 1},
+    {"type": "2bit", "momentum": 0.5, "per_worker": 1, "both": 1},
+    {"type": "1bit", "threshold": 0.1, "per_worker": 1, "min_bytes": 3700},
 ]
 
 WORKER = """
@@ -73,8 +76,9 @@ def pieces():
 def expected(number, case):
     """Values after each round, and bytes pushed by both nodes in all, and
     those of values to both."""
+    each = 2 if case.get("per_worker") else 1  # Encoders of a node.
     nodes = [[Node(case, b - a, rng_key("w"), i, slot)
-              for i, (a, b) in enumerate(pieces())] for slot in (0, 1)]
+              for i, (a, b) in enumerate(pieces())] for slot in range(2 * each)]
     back = [n.back() for n in nodes[0]]
     seen = []
     for step in range(ROUNDS):
@@ -82,16 +86,22 @@ def expected(number, case):
              .standard_normal(COUNT).astype("f") for rank in range(4)]
         w = np.empty(COUNT, "f")
         for i, (a, b) in enumerate(pieces()):
-            parts = [nodes[s][i].push(g[2 * s][a:b] + g[2 * s + 1][a:b])
-                     for s in (0, 1)]
+            if each == 2:
+                parts = [n[i].push(x[a:b]) for n, x in zip(nodes, g)]
+                parts = [parts[0] + parts[1], parts[2] + parts[3]]
+            else:
+                parts = [nodes[s][i].push(g[2 * s][a:b] + g[2 * s + 1][a:b])
+                         for s in (0, 1)]
             w[a:b] = parts[0] + parts[1]
             if step % MEAN == 0:
                 w[a:b] /= np.float32(4)
             if back[i].both:
                 w[a:b] = back[i].push(w[a:b])
         seen.append(w)
-    size = sum(n.bytes() for node in nodes for n in node)
-    values = size if back[0].both else 2 * 4 * COUNT
+    size = sum(n.bytes() // (each if n.plain else 1)
+               for node in nodes for n in node)
+    values = 2 * sum(n.bytes() for n in back) if back[0].both else \
+        2 * 4 * COUNT
     return np.stack(seen), size * ROUNDS, values * ROUNDS
 
 
@@ -140,7 +150,7 @@ def test_values_and_bytes_are_those_of_the_model(trio, tmp, servers):
     pushed = returned = 0
     for number, (case, seen) in enumerate(zip(CASES, results)):
         want, size, values = expected(number, case)
-        pushed += size + 4 * COUNT  # And the init, from one of them.
+        pushed += size + 4 * COUNT  # The init, from one agent.
         returned += values + 2 * 4 * COUNT
         for step in range(ROUNDS):
             bad = np.flatnonzero(seen[step] != want[step])
@@ -245,7 +255,7 @@ class Story:
             [count], "the loss to be noticed")
 
 
-def test_what_residuals_outlive(trio, tmp):
+def test_residuals_outlive_agents_and_workers(trio, tmp):
     """Residual and momentum are the node's: they outlive its workers, any
     server and any agent whose workers live."""
     t = trio(servers=2, agents=2)
@@ -258,7 +268,7 @@ def test_what_residuals_outlive(trio, tmp):
 
     with story.job:
         story.rounds(3)
-        for rank in (2, 3):  # Nobody of the node is left but its agent.
+        for rank in (2, 3):  # Only the agent of the node is left.
             story.job[rank].kill()
         story.await_live(2)
         for rank in (2, 3):

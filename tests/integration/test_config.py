@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configurations in which each value is fine and all together are not, and
-names that nobody reads: said before a daemon starts."""
+"""Configurations whose values are valid alone and contradict each other, and
+unknown names: reported before a daemon starts."""
 import subprocess
 
 import pytest
@@ -19,7 +19,7 @@ def check(program, *options, **env):
     return done.returncode, done.stderr
 
 
-# An address of documentation (RFC 5737): no host has it.
+# An address for documentation (RFC 5737), which no host has.
 ELSEWHERE = "192.0.2.7"
 
 
@@ -31,7 +31,7 @@ ELSEWHERE = "192.0.2.7"
     ((f"scheduler.address={ELSEWHERE}", "advertise.address=127.0.0.1",
       "listen.address=0.0.0.0", "security.insecure=true"), {}),
 ])
-def test_a_server_is_not_advertised_at_loopback_elsewhere(options, env):
+def test_loopback_address_is_not_advertised_to_other_hosts(options, env):
     code, err = check("psserver", *options, **env)
     assert code == 78
     for word in (ELSEWHERE, "another host", "listen.address",
@@ -45,7 +45,7 @@ def test_a_server_is_not_advertised_at_loopback_elsewhere(options, env):
     ((f"advertise.address={ELSEWHERE}",), {}, "command line"),
     ((), {"DMLC_NODE_HOST": ELSEWHERE}, "environment DMLC_NODE_HOST"),
 ])
-def test_an_advertised_address_is_listened_on(options, env, where):
+def test_advertised_address_without_a_listener_is_refused(options, env, where):
     code, err = check("psserver", *options, **env)
     assert code == 78
     assert err.startswith(f"{where}: advertise.address: ")
@@ -64,20 +64,20 @@ def test_an_advertised_address_is_listened_on(options, env, where):
     (f"scheduler.address={ELSEWHERE}", f"advertise.address={ELSEWHERE}",
      "listen.address=127.0.0.1"),
 ])
-def test_what_is_reachable_is_taken(options):
+def test_reachable_addresses_are_accepted(options):
     assert check("psserver", *options) == (0, "")
 
 
 # ----------------------------------------------------------------- values
 
-def test_a_variable_of_others_is_told_in_its_own_words():
+def test_invalid_variable_of_other_systems_is_reported_in_its_units():
     code, err = check("psserver", PS_VERBOSE="7")
     assert code == 78
     assert err == ("environment PS_VERBOSE: log.level: '7' is no value of "
                    "PS_VERBOSE; write 0 (info), 1 (debug), 2 (trace)\n")
 
 
-def test_sizes_may_be_in_the_units_of_psctl():
+def test_sizes_in_the_units_of_psctl_are_accepted():
     assert check("psserver", "store.memory=8GB") == (0, "")
     assert check("psserver", "store.memory=1.5TB", "flow.window=64MB",
                  "network.send_buffer=64kB") == (0, "")
@@ -91,18 +91,18 @@ def test_sizes_may_be_in_the_units_of_psctl():
 # ------------------------------------------------------------------ variables
 
 @pytest.mark.parametrize("program", ["psched", "psserver", "psworker-agent"])
-def test_a_variable_of_no_daemon_is_told(program):
+def test_unknown_variable_of_daemons_is_reported(program):
     code, err = check(program, PSD_LISTEN_PROT=1)
     assert code == 0
     assert err == ("environment PSD_LISTEN_PROT is not an option of any daemon and has no effect; did you mean PSD_LISTEN_PORT?\n")
-    # One of another daemon is in the environment of all.
+    # The variable of another daemon is in the environment of all.
     assert check(program, PSD_STORE_MEMORY="1GiB", PSD_LOCAL_MEMORY="1GiB",
                  PSD_PLACEMENT_PARTITION_BYTES="1MiB") == (0, "")
     code, err = check(program, PSD_XYZZY_XYZZY_XYZZY=1)
     assert code == 0 and "XYZZY" in err and "mean" not in err
 
 
-def test_a_variable_of_no_worker_is_told(trio):
+def test_unknown_variable_of_workers_is_reported(trio):
     """By the library, once; by pslaunch for all of its workers."""
     env = {"PSKV_NUM_WORKER": 4, "PSKV_SOCKET": "/nonexistent/agent.sock",
            "PSKV_CONNECT_TIMEOUT": "10ms"}

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several connections for one link, and several loops for them: what they
-share is complete and in its place whatever happens to each of them, bit for
-bit."""
+"""Several connections of one link, and several I/O threads: all data arrives
+complete and in its place, whatever happens to each connection."""
 import pytest
 import trio as support
 from proxy import Proxy
@@ -37,7 +36,7 @@ def open_job(t, partition):
 # each has a connection.
 @pytest.mark.parametrize("loops,asked,connections,partition",
                          [(1, 3, 3, 65536), (3, "auto", 2, 262144)])
-def test_cuts(trio, loops, asked, connections, partition):
+def test_cut_subflows_change_no_bit(trio, loops, asked, connections, partition):
     t = start(trio, asked, loops,
               server_options=["advertise.address=127.0.0.2",
                               f"network.loops={loops}",

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may change a job: its owner, root and psched's own user, over the Unix
-socket of psched. Over TCP everybody may look."""
+"""Permission to change a job: for its owner, root and psched's own user, over
+the Unix socket of psched. Over TCP every user may query."""
 import os
 import pwd
 import re
@@ -16,7 +16,7 @@ needs_root = pytest.mark.skipif(os.getuid() != 0,
                                 reason="only root can become another user")
 
 
-def as_nobody(*words, env=None):
+def as_other_user(*words, env=None):
     done = subprocess.run([support.program("psctl"), *words],
                           capture_output=True, text=True,
                           timeout=support.PATIENCE, check=False, user=NOBODY,
@@ -37,28 +37,28 @@ CHANGES = [("jobs", "cancel", "job"), ("--round", "9", "set", "job", "lr=1e9"),
 
 @needs_root
 @pytest.mark.parametrize("way", ["tcp", "found", "unix"])
-def test_a_stranger_changes_nothing(trio, way):
+def test_jobs_of_another_user_cannot_be_changed(trio, way):
     t = trio(servers=2, agents=1)
     if way != "tcp":
         readable(t.folder)
     endpoint = f"unix:{t.control}" if way == "unix" else t.endpoint
     with Job(t, 1) as job:
         for words in CHANGES:
-            code, _, err = as_nobody("-e", endpoint, *words)
+            code, _, err = as_other_user("-e", endpoint, *words)
             assert code == 77, (words, err)
             assert "not allowed: job 'job' belongs to user " \
                 f"{os.getuid()}" in err
             assert "as that user or root" in err
         for words in (("status",), ("jobs",), ("nodes",), ("keys",),
                       ("stall",), ("--dry-run", "rebalance", "job")):
-            code, _, err = as_nobody("-e", endpoint, *words)
+            code, _, err = as_other_user("-e", endpoint, *words)
             assert code == 0, (words, err)
         assert "job" in t.open_jobs()
         job[0].ask("barrier")
 
 
 @needs_root
-def test_the_owner_may(trio):
+def test_owner_may_change_a_job(trio):
     t = trio(servers=1, agents=1, agent_options=["client.mode=0666"])
     readable(t.folder)
     mine = Job(t, 1, "mine", open_now=False)
@@ -66,14 +66,14 @@ def test_the_owner_may(trio):
     try:
         mine.tell("open")
         theirs.tell("open")
-        assert as_nobody("-e", t.endpoint, "jobs", "cancel", "mine")[0] == 77
-        code, _, err = as_nobody("-e", t.endpoint, "jobs", "cancel", "theirs")
+        assert as_other_user("-e", t.endpoint, "jobs", "cancel", "mine")[0] == 77
+        code, _, err = as_other_user("-e", t.endpoint, "jobs", "cancel", "theirs")
         assert code == 0, err
         assert re.search(r"job theirs gen \d+ of uid "
                          rf"{NOBODY} cancelled by an operator at "
                          rf"local:uid={NOBODY},", t.sched.text())
         assert t.open_jobs() == ["mine"]
-        # Root may, whosever it is.
+        # Root may change jobs of all users.
         assert t.psctl("jobs", "cancel", "mine")[0] == 0
     finally:
         for w in list(mine) + list(theirs):
@@ -82,7 +82,7 @@ def test_the_owner_may(trio):
     t.await_empty()
 
 
-def test_tcp_is_for_looking(trio):
+def test_tcp_endpoint_is_read_only(trio):
     """Where no socket can be found, words say where to go."""
     t = trio(servers=1, agents=1, options=["control.socket="])
     with Job(t, 1) as job:
@@ -93,7 +93,7 @@ def test_tcp_is_for_looking(trio):
         job[0].ask("barrier")
 
 
-def test_endpoints(trio, tmp):
+def test_psctl_accepts_unix_and_tcp_endpoints(trio, tmp):
     t = trio(servers=1, agents=1)
     with Job(t, 1):
         code, out, err = t.psctl("jobs", endpoint=f"unix:{t.control}")
@@ -111,8 +111,8 @@ def test_endpoints(trio, tmp):
     assert code == 2 and "107" in err
 
 
-def test_members_do_not_come_by_the_socket(trio):
-    """It is for tools: a connection that greets as something else is cut."""
+def test_members_are_rejected_at_the_control_socket(trio):
+    """A connection whose hello has another role than a tool is closed."""
     t = trio(servers=1, agents=0)
     with wire.connect_unix(t.control) as s:
         s.sendall(wire.hello("agent"))
@@ -120,7 +120,7 @@ def test_members_do_not_come_by_the_socket(trio):
     assert t.psctl("nodes")[0] == 0
 
 
-def test_a_socket_that_cannot_be(tmp):
+def test_impossible_control_socket_is_an_error_or_a_warning(tmp):
     """Asked for: an error; by default: a warning, and no changes."""
     argv = [support.program("psched"), "-c", "/dev/null", "-o",
             "listen.port=0"]

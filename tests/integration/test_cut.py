@@ -84,20 +84,20 @@ def run(trio, sgd, loops=1, partition=65536):
         assert len({tuple(chunk[0]) for chunk in results}) == len(results)
 
 
-# Further loops move what is large.
+# Further loops transfer large payloads.
 @pytest.mark.parametrize("loops,partition", [(1, 65536), (3, 262144)])
-def test_sums(trio, loops, partition):
+def test_cut_links_change_no_sum(trio, loops, partition):
     run(trio, False, loops, partition)
 
 
 @pytest.mark.parametrize("loops,partition", [(1, 65536), (3, 262144)])
-def test_optimizer(trio, loops, partition):
+def test_cut_links_change_no_optimizer_step(trio, loops, partition):
     """Each step builds on the last: one contribution counted twice, or lost,
     would stay visible for ever."""
     run(trio, True, loops, partition)
 
 
-def test_scheduler(trio):
+def test_cut_links_to_the_scheduler_lose_no_member(trio):
     """Members lose the scheduler all the time, in the middle of registering
     keys and of barriers; they stay members, and ranks stay live."""
     proxies = []

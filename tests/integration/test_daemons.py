@@ -48,7 +48,7 @@ def test_help_and_version(name):
     ["--print-config=everything"], ["--ready-fd=99"], ["--ready-fd=x"],
     ["-c"], ["--sched", "no-port"],
 ])
-def test_wrong_usage(args):
+def test_wrong_usage_has_exit_code_2(args):
     code, out, err = programs.run("psserver", *args)
     assert code == 2 and out == ""
     assert err.startswith("psserver: ")
@@ -104,7 +104,7 @@ def test_effective_config_names_origins(tmp_path):
                  "PS_VERBOSE", "DMLC_PS_ROOT_URI", "PSD_FLOW_WINDOW",
                  "command line", "s.yaml:2"]:
         assert word in out, word
-    # And it can be read back.
+    # The output is read back.
     conf.write_text(out)
     assert programs.run("psserver", "-c", str(conf), "--check-config")[0] == 0
 
@@ -118,7 +118,7 @@ def test_effective_config_names_origins(tmp_path):
     ("a: &x [*x]\n", ["1:4"]),
     ("listen: [\n", ["2:1"]),
 ])
-def test_errors_have_their_place(tmp_path, text, words):
+def test_errors_have_their_line_and_column(tmp_path, text, words):
     conf = tmp_path / "bad.yaml"
     conf.write_text(text)
     for args in [["--check-config"], []]:
@@ -128,14 +128,14 @@ def test_errors_have_their_place(tmp_path, text, words):
             assert word in err, (word, err)
 
 
-def test_missing_file(tmp_path):
+def test_missing_file_is_an_error(tmp_path):
     code, _, err = programs.run("psched", "-c", str(tmp_path / "none.yaml"),
                                 "--check-config")
     assert code == 78
     assert "none.yaml" in err
 
 
-def test_file_that_others_may_write(tmp_path):
+def test_file_that_other_users_may_write_is_refused(tmp_path):
     conf = tmp_path / "open.yaml"
     conf.write_text("log: {level: debug}\n")
     conf.chmod(0o666)
@@ -146,7 +146,7 @@ def test_file_that_others_may_write(tmp_path):
 
 @pytest.mark.parametrize("name", ["psched", "psserver"])
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "10.1.2.3"])
-def test_off_loopback_takes_a_word(name, address):
+def test_address_off_loopback_needs_insecure(name, address):
     code, _, err = programs.run(name, "-o", f"listen.address={address}",
                                 "--check-config")
     assert code == 78
@@ -158,7 +158,7 @@ def test_off_loopback_takes_a_word(name, address):
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.9.9.9", "::1",
                                      "localhost"])
-def test_loopback_needs_no_word(address):
+def test_loopback_address_needs_no_option(address):
     assert programs.run("psched", "-o", f"listen.address={address}",
                         "--check-config") == (0, "", "")
 
@@ -167,7 +167,7 @@ def test_loopback_needs_no_word(address):
     ("10.1.2.3:9091", "10.1.2.3"), ("localhost:9091", "localhost"),
     ("[::1]:9091", "::1")])
 @pytest.mark.parametrize("insecure", ["false", "true"])
-def test_a_port_is_no_part_of_the_address(given, host, insecure):
+def test_address_with_a_port_is_refused(given, host, insecure):
     code, _, err = programs.run("psserver", "-o", f"listen.address={given}",
                                 "-o", f"security.insecure={insecure}",
                                 "--check-config")
@@ -187,7 +187,7 @@ def test_heartbeat_times_must_follow_each_other():
     ["interval=100ms"], ["interval=10s"], ["suspect_after=200ms"],
     ["dead_after=300ms"], ["interval=10ms", "dead_after=50ms"],
     ["suspect_after=500ms", "dead_after=600ms"]])
-def test_heartbeat_times_that_are_not_given_fit(given):
+def test_defaults_of_heartbeat_times_follow_those_given(given):
     options = [word for o in given for word in ("-o", f"heartbeat.{o}")]
     assert programs.run("psched", *options, "--check-config") == (0, "", "")
 
@@ -195,7 +195,7 @@ def test_heartbeat_times_that_are_not_given_fit(given):
 # ------------------------------------------------------------------ sockets
 
 
-def test_port_in_use(tmp_path):
+def test_port_in_use_is_an_error(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         code, _, err = programs.run("psched", "-o", f"listen.port={port}")
@@ -203,21 +203,21 @@ def test_port_in_use(tmp_path):
     assert f"127.0.0.1:{port}" in err
 
 
-def test_address_that_is_not_here():
+def test_address_of_another_host_is_an_error():
     code, _, err = programs.run("psched", "-o", "listen.address=192.0.2.1",
                                 "-o", "security.insecure=true")
     assert code == 78
     assert "192.0.2.1" in err
 
 
-def test_socket_folder_that_is_not_there(tmp_path):
+def test_missing_socket_folder_is_an_error(tmp_path):
     code, _, err = programs.run(
         "psworker-agent", "-o", f"client.socket={tmp_path}/no/agent.sock")
     assert code == 73
     assert "no/agent.sock" in err
 
 
-def test_port_file_that_cannot_be_written(tmp_path):
+def test_port_file_without_a_folder_is_an_error(tmp_path):
     code, _, err = programs.run("psched", "-o", "listen.port=0",
                                 f"--port-file={tmp_path}/no/port")
     assert code == 73
@@ -225,7 +225,7 @@ def test_port_file_that_cannot_be_written(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be nobody")
-def test_no_permission(tmp_path):
+def test_socket_folder_without_permission_is_an_error(tmp_path):
     tmp_path.chmod(0o755)
     folder = tmp_path / "closed"
     folder.mkdir(mode=0o700)
@@ -250,7 +250,7 @@ def test_psched_serves_and_ends(daemons):
     assert "stopped" in sched.log()
 
 
-def test_trio_in_any_order(daemons, tmp_path):
+def test_daemons_start_in_any_order(daemons, tmp_path):
     """Server and agent wait for a scheduler that comes last."""
     reserved = support.reserve_port()
     port = reserved.getsockname()[1]
@@ -270,7 +270,7 @@ def test_trio_in_any_order(daemons, tmp_path):
     reserved.close()
 
 
-def test_second_agent_on_one_socket(daemons, tmp_path):
+def test_second_agent_on_one_socket_is_refused(daemons, tmp_path):
     sched = daemons.psched()
     first = daemons.agent(sched.port)
     code, _, err = programs.run(
@@ -281,7 +281,7 @@ def test_second_agent_on_one_socket(daemons, tmp_path):
     assert first.socket.exists()
 
 
-def test_socket_left_by_a_killed_agent(daemons):
+def test_socket_of_a_killed_agent_is_replaced(daemons):
     sched = daemons.psched()
     first = daemons.agent(sched.port)
     first.process.kill()
@@ -293,7 +293,7 @@ def test_socket_left_by_a_killed_agent(daemons):
     assert second.stop() == 0
 
 
-def test_other_cluster_is_turned_away(daemons):
+def test_member_of_another_cluster_is_rejected(daemons):
     sched = daemons.psched("-o", "cluster.name=one")
     server = daemons.psserver(sched.port, "-o", "cluster.name=two",
                               ready=False)
@@ -302,7 +302,7 @@ def test_other_cluster_is_turned_away(daemons):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_reload_changes_the_level_alone(daemons, tmp_path, name):
+def test_reload_changes_only_the_log_level(daemons, tmp_path, name):
     conf = tmp_path / "d.yaml"
     conf.write_text("node: {name: first}\n")
     sched = daemons.psched() if name != "psched" else None
@@ -318,7 +318,7 @@ def test_reload_changes_the_level_alone(daemons, tmp_path, name):
     daemon.wait_log("options reloaded")
     log = daemon.log()
     assert "option changed log.level=debug" in log
-    assert "node.name" in log  # It says that this one needs a restart.
+    assert "node.name" in log  # The option that needs a restart.
     conf.write_text("log: {level: lout}\n")
     daemon.signal(signal.SIGHUP)
     daemon.wait_log("options not reloaded")
@@ -341,7 +341,7 @@ def test_state_dump(daemons, name):
     assert "residue" in daemon.log()
 
 
-def test_broken_pipe_is_nothing(daemons):
+def test_broken_pipe_does_not_end_a_daemon(daemons):
     sched = daemons.psched()
     sched.signal(signal.SIGPIPE)
     sched.signal(signal.SIGUSR1)
@@ -349,10 +349,19 @@ def test_broken_pipe_is_nothing(daemons):
     assert sched.stop() == 0
 
 
-def test_interrupt_ends_too(daemons):
+def test_interrupt_ends_a_daemon(daemons):
     sched = daemons.psched()
     sched.signal(signal.SIGINT)
     assert sched.wait() == 0
+
+
+def test_signals_during_the_end_do_not_change_the_exit_code(daemons):
+    """The signals continue until the process is gone, its last steps included."""
+    for _ in range(5):
+        sched = daemons.psched()
+        while sched.process.poll() is None:
+            sched.signal(signal.SIGTERM)
+        assert sched.wait() == 0
 
 
 def test_servers_keep_their_names(daemons):
@@ -396,7 +405,7 @@ def test_json_lines(daemons):
 
 
 def test_journal_prefix(daemons, tmp_path):
-    """Only where standard error is what JOURNAL_STREAM says."""
+    """Only if standard error is the stream that JOURNAL_STREAM names."""
     log = tmp_path / "j.log"
     log.touch()
     st = log.stat()
@@ -420,7 +429,7 @@ def test_journal_prefix(daemons, tmp_path):
 # ------------------------------------------------------------------ systemd
 
 
-def test_service_manager_is_told(daemons, tmp_path):
+def test_service_manager_is_notified(daemons, tmp_path):
     path = tmp_path / "notify"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
         s.bind(str(path))
@@ -465,7 +474,7 @@ def send_and_wait(port, data):
             return got
 
 
-def test_garbage_is_cut_with_one_line(daemons):
+def test_malformed_bytes_close_the_connection_with_one_line(daemons):
     sched = daemons.psched()
     send_and_wait(sched.port, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
     sched.wait_log("connection closed")
@@ -479,18 +488,18 @@ def test_garbage_is_cut_with_one_line(daemons):
     assert all("warning" in line and "reason=" in line for line in lines)
 
 
-def test_silent_connection_is_cut(daemons):
-    sched = daemons.psched("-o", "limits.greeting=50ms")
+def test_silent_connection_is_closed(daemons):
+    sched = daemons.psched("-o", "limits.handshake=50ms")
     assert send_and_wait(sched.port, b"PS") == b""
-    sched.wait_log("no greeting in time")
+    sched.wait_log("no handshake in time")
     assert sched.stop() == 0
 
 
-def test_too_many_connections(daemons):
+def test_connections_beyond_the_limit_are_rejected(daemons):
     sched = daemons.psched("-o", "limits.connections=2")
     with socket.create_connection(("127.0.0.1", sched.port)), \
             socket.create_connection(("127.0.0.1", sched.port)):
-        # It is told why.
+        # The rejected member gets the reason.
         assert b"too many connections" in send_and_wait(sched.port, b"")
         sched.wait_log("too many connections")
     assert sched.stop() == 0

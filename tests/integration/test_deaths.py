@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A daemon that is killed is found at once, long before its lease is over: its
-connection breaks, and nobody listens where it did."""
+"""The death of a killed daemon is detected at once, long before its lease
+ends: its connection breaks, and its port refuses connections."""
 import time
 
 import pytest
@@ -11,7 +11,7 @@ from trio import Job, WorkerError
 SOON = 5 * support.SLOW
 
 
-def test_server_killed_under_sums(trio):
+def test_killed_server_changes_no_sum(trio):
     """Another one takes over, to the same sums."""
     t = trio(servers=2, agents=2)
     with Job(t, 2) as job:
@@ -25,8 +25,8 @@ def test_server_killed_under_sums(trio):
     assert "its process has ended" in t.sched.text()
 
 
-def test_server_killed_under_an_optimizer(trio):
-    """Every worker hears of it."""
+def test_killed_server_with_an_optimizer_fails_the_job(trio):
+    """Every worker gets the error."""
     t = trio(servers=2, agents=2)
     with Job(t, 2) as job:
         path = t.folder / "zeros"
@@ -45,8 +45,8 @@ def test_server_killed_under_an_optimizer(trio):
         assert time.monotonic() - began < SOON
 
 
-def test_agent_killed(trio):
-    """Workers elsewhere hear which ranks were lost."""
+def test_killed_agent_fails_jobs_with_policy_fail(trio):
+    """Workers on other nodes get the lost ranks."""
     t = trio(servers=1, agents=2)
     with Job(t, 2, PSKV_ON_LOSS="fail", PSKV_AGENT_RETRY="0s") as job:
         k = job.key("w", "float32", 1000)
@@ -76,7 +76,7 @@ def test_liveness_ports_are_the_first_free_ones(trio):
 
 
 def test_a_stated_liveness_port_is_taken(trio):
-    """Without the port the agent works, and says what is missing."""
+    """Without the port the agent works, and logs that it is missing."""
     with support.reserve_port() as kept:
         port = kept.getsockname()[1]
         t = trio(servers=0, agents=2, agent_options=[f"listen.port={port}"])

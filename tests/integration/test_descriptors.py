@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Daemons that have all descriptors in use: who comes is told, those who are
-there go on, and a new configuration is read."""
+"""Daemons with all descriptors in use: new connections get the reason, present
+ones continue, and a new configuration is read."""
 import os
 import resource
 import signal
@@ -21,7 +21,7 @@ def limit(daemon, count):
 
 
 def refusal(sock):
-    """What a connection that is not let in is told; None: it is."""
+    """The reason that a refused connection gets; None: it is accepted."""
     sock.settimeout(30)
     code, header, _ = wire.read_frame(sock)
     if code == wire.MESSAGES["reject"]["code"]:
@@ -29,7 +29,7 @@ def refusal(sock):
     return None
 
 
-def test_who_comes_is_told(trio):
+def test_connections_without_descriptors_get_the_reason(trio):
     t = trio(servers=1, agents=1)
     agent = t.agents()[0]
     with Job(t, 2, "bystander") as job:
@@ -46,7 +46,7 @@ def test_who_comes_is_told(trio):
             text = refusal(sock)
         assert "descriptors" in text and "LimitNOFILE" in text
         agent.await_log("nearly all the descriptors")
-        # A new key of a job that is there still gets its memory.
+        # A new key of an open job still gets its memory.
         key = job.key("v", "float32", 500_000)
         job.tell(lambda rank: f"rounds count 5 {rank} 1000 {key}")
         for sock in crowd:
@@ -54,7 +54,7 @@ def test_who_comes_is_told(trio):
         wait_for(lambda: open_files(agent) < KEPT + 20, "free descriptors")
 
 
-def test_configuration_without_descriptors(tmp):
+def test_configuration_is_reloaded_without_descriptors(tmp):
     config = tmp / "psched.yaml"
     config.write_text("log:\n  level: info\n")
     daemon = Daemon("psched", [
@@ -63,13 +63,13 @@ def test_configuration_without_descriptors(tmp):
         "--port-file", str(tmp / "psched.port")], tmp)
     try:
         daemon.await_ready(Deadline())
-        # None but the one that is kept for this.
+        # Only the reserve descriptor is left.
         numbers = sorted(int(n) for n in os.listdir(f"/proc/{daemon.pid}/fd"))
         limit(daemon, numbers[-1] + 1)
         config.write_text("log:\n  level: debug\n")
         daemon.process.send_signal(signal.SIGHUP)
         daemon.await_log("option changed log.level=debug")
-        # Not even that one: it is tried again.
+        # No descriptor at all: the daemon tries again.
         limit(daemon, 3)
         config.write_text("log:\n  level: notice\n")
         daemon.process.send_signal(signal.SIGHUP)

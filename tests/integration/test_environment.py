@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Variables of other systems: a job started by DMLC_* alone, and what each
-name becomes."""
+"""Variables of other systems: a job started only by DMLC_*, and the meaning of
+each name."""
 import os
 import pathlib
 import re
@@ -61,7 +61,7 @@ def test_option_comes_from_variable(program, name, value, path, want):
     assert f"environment {name}" in origin
 
 
-def test_own_name_says_more():
+def test_variable_of_pskv_precedes_that_of_other_systems():
     got, origin = effective("psched", DMLC_PS_ROOT_PORT=9000,
                             PSD_LISTEN_PORT=9001)["listen.port"]
     assert got == "9001" and "PSD_LISTEN_PORT" in origin
@@ -128,7 +128,7 @@ def started(tmp):
 
 
 @pytest.mark.parametrize("by_role", [False, True])
-def test_start_by_hand(started, by_role):
+def test_daemons_start_by_variables_of_other_systems(started, by_role):
     """Scheduler, servers, agent and workers, by DMLC_* alone; the first two
     as programs, or as the script itself in another role."""
     script = [sys.executable, "-c", WORKER]
@@ -150,7 +150,7 @@ def test_start_by_hand(started, by_role):
     assert sorted(texts) == ["worker 0 2 2\n", "worker 1 2 2\n"]
 
 
-def test_what_has_no_effect_is_said(started):
+def test_variables_without_effect_are_reported(started):
     names = {"DMLC_ENABLE_RDMA", "DMLC_LOCAL", "DMLC_PS_VAN_TYPE",
              "DMLC_PS_WATER_MARK", "DMLC_USE_KUBERNETES", "PS_DROP_MSG",
              "PS_RESEND"}
@@ -176,7 +176,7 @@ def test_role_is_worker_in_a_training_process():
 
 
 def test_table_names_every_variable():
-    """What the programs read stands in docs/environment.md."""
+    """docs/environment.md has every variable that the programs read."""
     read = set()
     for folder in ("daemons", "lib"):
         for path in (ROOT / folder).rglob("*.[ch]"):
@@ -185,7 +185,7 @@ def test_table_names_every_variable():
                 r'[A-Z_]+|PS_(?:VERBOSE|RESEND\w*|HEART\w+|DROP_MSG)|PORT|RANK|'
                 r'WORLD_SIZE)"', path.read_text()))
     assert len(read) > 20
-    # Variables that pslaunch only sets for its workers are no input.
+    # Variables that pslaunch sets for its workers only are no input.
     read -= {"DMLC_JOB_CLUSTER"}
     missing = {n for n in read if n not in TABLE and
                n.replace("OMPI_COMM_WORLD_SIZE", "_SIZE") not in TABLE}

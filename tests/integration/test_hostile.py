@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Peers that send what nobody should: each is cut, with one line in the log;
-the daemon's memory stays what it was, and a job that runs meanwhile does not
-notice. On psched's and psserver's TCP ports and on the agent's Unix socket."""
+"""Peers that send invalid bytes: each is disconnected, with one line in the
+log; the daemon's memory stays the same, and a running job does not notice. On
+psched's and psserver's TCP ports and on the agent's Unix socket."""
 import fcntl
 import mmap
 import os
@@ -20,7 +20,7 @@ from trio import Job, PATIENCE, SLOW, wait_for
 from wire import MESSAGES, frame, header, message
 
 MIB = 1 << 20
-# Memory that all of them together may leave in a daemon.
+# Memory that all hostile peers together may leave in a daemon.
 RSS_GROWTH = 24 * MIB
 SANITIZED = SLOW > 1  # Address sanitizer keeps what was freed.
 
@@ -37,11 +37,11 @@ def place(tmp_path_factory):
     import tempfile
     folder = Path(tempfile.mkdtemp(prefix="pskv-test-"))
     t = support.Trio(folder / "trio", servers=1, agents=1,
-                     options=["limits.greeting=2s", "limits.header=2s",
+                     options=["limits.handshake=2s", "limits.header=2s",
                               "limits.output=1MiB"],
-                     server_options=["limits.greeting=2s", "limits.header=2s",
+                     server_options=["limits.handshake=2s", "limits.header=2s",
                                      "network.loops=3"],
-                     agent_options=["limits.greeting=2s", "limits.header=2s"])
+                     agent_options=["limits.handshake=2s", "limits.header=2s"])
     try:
         yield from bystander(t)
     finally:
@@ -74,7 +74,7 @@ class Place:
         self.before = {d.name: d.rss() for d in t.daemons.values()}
 
     def work(self):
-        """The job checks every sum of what it does."""
+        """The job checks every sum."""
         self.job.say(lambda rank: f"rounds count 20 {rank} 1000 {self.keys}")
 
     def rest(self):
@@ -91,7 +91,7 @@ class Place:
 
 
 class Watch:
-    """What a daemon says from now on."""
+    """The daemon's log from now on."""
 
     def __init__(self, daemon):
         self.daemon = daemon
@@ -121,12 +121,12 @@ class Watch:
         return lines[0]
 
 
-def await_handshakes(daemon, connect, greeting):
-    """Who has connected and never greeted is gone, and the log says so. They
-    are accepted one after the other: when who came last is greeted, the
-    daemon knows all of them."""
+def await_handshakes(daemon, connect, hello):
+    """Waits until connections without a hello are closed and logged. They are
+    accepted one after the other: when the last one has its answer, the daemon
+    has seen all of them."""
     with connect() as last:
-        last.sendall(greeting)
+        last.sendall(hello)
         wire.read_frame(last)
     wait_for(lambda: daemon.state()["pre_handshake"] == 0,
              "no connection before its handshake")
@@ -188,7 +188,7 @@ def prefix_bombs(code):
     }
 
 
-STRANGERS = {
+UNAUTHENTICATED = {
     "HTTP": b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
     "TLS": bytes.fromhex("16030100c8010000c40303") + bytes(190),
     "SSH": b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n",
@@ -199,7 +199,7 @@ STRANGERS = {
 
 
 def endpoint(place, name):
-    """(daemon, connect, good greeting, a message that is allowed next)"""
+    """(daemon, connect, valid hello, a message that is allowed next)"""
     t = place.trio
     if name == "psched":
         return (t.sched, lambda: wire.connect(t.port), wire.hello("ctl"),
@@ -216,12 +216,12 @@ ENDPOINTS = ("psched", "psserver", "agent")
 FIRST = {"psched": "hello", "psserver": "hello", "agent": "l_hello"}
 
 
-def throw(place, name, bomb, greet=False):
-    daemon, connect, greeting, _ = endpoint(place, name)
+def throw(place, name, bomb, ready=False):
+    daemon, connect, hello, _ = endpoint(place, name)
     sock = connect()
     try:
-        if greet:
-            sock.sendall(greeting)
+        if ready:
+            sock.sendall(hello)
             code, _, _ = wire.read_frame(sock)
             assert code in (MESSAGES["welcome"]["code"],
                             MESSAGES["l_welcome"]["code"]), code
@@ -238,40 +238,40 @@ def throw(place, name, bomb, greet=False):
     return line
 
 
-@pytest.mark.parametrize("bomb", STRANGERS)
+@pytest.mark.parametrize("bomb", UNAUTHENTICATED)
 @pytest.mark.parametrize("name", ENDPOINTS)
-def test_unauthenticated_connection(place, name, bomb):
-    throw(place, name, STRANGERS[bomb])
+def test_messages_before_the_handshake_close_the_connection(place, name, bomb):
+    throw(place, name, UNAUTHENTICATED[bomb])
 
 
-@pytest.mark.parametrize("greet", [False, True], ids=["first", "greeted"])
+@pytest.mark.parametrize("ready", [False, True], ids=["first", "ready"])
 @pytest.mark.parametrize("bomb", sorted(prefix_bombs(1)))
 @pytest.mark.parametrize("name", ENDPOINTS)
-def test_prefixes(place, name, bomb, greet):
-    verb = endpoint(place, name)[3] if greet else FIRST[name]
-    throw(place, name, prefix_bombs(MESSAGES[verb]["code"])[bomb], greet)
+def test_malformed_prefixes_close_the_connection(place, name, bomb, ready):
+    verb = endpoint(place, name)[3] if ready else FIRST[name]
+    throw(place, name, prefix_bombs(MESSAGES[verb]["code"])[bomb], ready)
 
 
-@pytest.mark.parametrize("greet", [False, True], ids=["first", "greeted"])
+@pytest.mark.parametrize("ready", [False, True], ids=["first", "ready"])
 @pytest.mark.parametrize("bomb", HEADERS)
 @pytest.mark.parametrize("name", ENDPOINTS)
-def test_headers(place, name, bomb, greet):
-    verb = endpoint(place, name)[3] if greet else FIRST[name]
-    throw(place, name, frame(MESSAGES[verb]["code"], HEADERS[bomb]), greet)
+def test_malformed_headers_close_the_connection(place, name, bomb, ready):
+    verb = endpoint(place, name)[3] if ready else FIRST[name]
+    throw(place, name, frame(MESSAGES[verb]["code"], HEADERS[bomb]), ready)
 
 
 @pytest.mark.parametrize("name", ENDPOINTS)
-def test_wrong_directions(place, name):
+def test_messages_in_the_wrong_direction_close_the_connection(place, name):
     """Each message that this daemon does not take, from this kind of peer."""
     role = {"psched": "ctl", "psserver": "agent", "agent": "worker"}[name]
     to = {"psched": "sched", "psserver": "server", "agent": "agent"}[name]
-    daemon, connect, greeting, _ = endpoint(place, name)
+    daemon, connect, hello, _ = endpoint(place, name)
     wrong = [m for m in MESSAGES.values()
              if role not in m["from"] or to not in m["to"]]
     assert len(wrong) > 20
     for m in wrong:
         sock = connect()
-        sock.sendall(greeting)
+        sock.sendall(hello)
         wire.read_frame(sock)
         watch = Watch(daemon)
         sock.sendall(frame(m["code"], b"\x80"))
@@ -282,7 +282,7 @@ def test_wrong_directions(place, name):
 
 
 @pytest.mark.parametrize("name", ENDPOINTS)
-def test_talking_before_the_greeting(place, name):
+def test_messages_before_hello_close_the_connection(place, name):
     daemon, connect, _, verb = endpoint(place, name)
     fields = {"query": dict(what=1),
               "pull": dict(gen=1, epoch=1, slot=0, parts=[]),
@@ -292,32 +292,33 @@ def test_talking_before_the_greeting(place, name):
 
 
 @pytest.mark.parametrize("name", ENDPOINTS)
-def test_greeting_twice(place, name):
-    greeting = endpoint(place, name)[2]
-    throw(place, name, greeting, greet=True)
+def test_second_hello_closes_the_connection(place, name):
+    hello = endpoint(place, name)[2]
+    throw(place, name, hello, ready=True)
 
 
 @pytest.mark.parametrize("name", ENDPOINTS)
-def test_closed_in_the_middle(place, name):
-    """At every byte of a greeting, with an end or a reset. Nobody is at
-    fault enough for more than a line; nothing stays."""
-    daemon, connect, greeting, _ = endpoint(place, name)
-    for i in range(0, len(greeting), 3):
+def test_close_within_a_frame_is_reported(place, name):
+    """Ends or resets the connection at every byte of a hello: one line in the
+    log at most, and no state remains."""
+    daemon, connect, hello, _ = endpoint(place, name)
+    for i in range(0, len(hello), 3):
         sock = connect()
-        sock.sendall(greeting[:i])
+        sock.sendall(hello[:i])
         if i % 2 and sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER,
                             struct.pack("ii", 1, 0))
         sock.close()
-    await_handshakes(daemon, connect, greeting)
+    await_handshakes(daemon, connect, hello)
     place.check()
 
 
 @pytest.mark.parametrize("name", ENDPOINTS)
-def test_silence(place, name):
-    """Who connects and says nothing, or stops in the middle, is cut too."""
-    daemon, connect, greeting, _ = endpoint(place, name)
-    for start in (b"", greeting[:1], greeting[:20]):
+def test_silent_connection_is_closed(place, name):
+    """A connection that sends nothing, or stops in the middle, is closed,
+    too."""
+    daemon, connect, hello, _ = endpoint(place, name)
+    for start in (b"", hello[:1], hello[:20]):
         watch = Watch(daemon)
         sock = connect()
         sock.sendall(start)
@@ -330,20 +331,20 @@ def test_silence(place, name):
 @pytest.mark.parametrize("name", ("psched", "psserver"))
 def test_many_connections_before_their_handshake(place, name):
     """They cannot keep others out."""
-    daemon, connect, greeting, _ = endpoint(place, name)
+    daemon, connect, hello, _ = endpoint(place, name)
     crowd = [connect() for _ in range(300)]
     sock = connect()
-    sock.sendall(greeting)
+    sock.sendall(hello)
     code, _, _ = wire.read_frame(sock)
     assert code == MESSAGES["welcome"]["code"]
     sock.close()
     place.check()
     for s in crowd:
         s.close()
-    await_handshakes(daemon, connect, greeting)
+    await_handshakes(daemon, connect, hello)
 
 
-def test_who_never_reads_is_cut(place):
+def test_a_peer_that_never_reads_is_cut(place):
     """Answers for a peer that takes none do not pile up."""
     t = place.trio
     sock = wire.connect(t.port)
@@ -388,7 +389,7 @@ def closing(*fds):
 
 
 class Local:
-    """A worker of its own job, greeted."""
+    """A worker of its own job, after the handshake."""
 
     count = 0
 
@@ -487,15 +488,15 @@ DESCRIPTORS = {
 
 
 @pytest.mark.parametrize("what", DESCRIPTORS)
-def test_descriptors(place, what):
+def test_invalid_descriptors_close_the_connection(place, what):
     offer(place, DESCRIPTORS[what])
 
 
-def test_regular_file(place, tmp):
+def test_region_of_a_regular_file_is_refused(place, tmp):
     offer(place, lambda: regular(tmp))
 
 
-def test_shrunken_after_the_fact(place):
+def test_region_truncated_on_its_way_is_refused(place):
     """Truncated when it is on its way: it was never sealed."""
     def make():
         fd = memfd(seals=GROW)
@@ -505,7 +506,7 @@ def test_shrunken_after_the_fact(place):
 
 
 @pytest.mark.parametrize("size", [0, 1 << 62, (1 << 64) - 1])
-def test_announced_sizes(place, size):
+def test_region_of_another_size_is_refused(place, size):
     offer(place, memfd, announced=size)
 
 
@@ -518,7 +519,7 @@ def test_region_without_a_descriptor(place):
     place.check()
 
 
-def test_descriptor_where_none_belongs(place):
+def test_descriptor_of_another_message_is_refused(place):
     for name, fields in (("l_key", dict(request=1, name="x", dtype=0,
                                         count=4, shape=[4])),
                          ("l_barrier", dict(op_id=1, number=1))):
@@ -542,7 +543,7 @@ def open_files(daemon):
             pass
 
 
-def test_descriptor_of_half_a_message(place):
+def test_descriptor_of_an_incomplete_message_is_closed(place):
     """It comes with the first bytes, and then the peer is gone."""
     for _ in range(20):
         local = Local(place)
@@ -570,7 +571,7 @@ def ready_to_push(place, count=1024):
     return local, info.get("key", 0)
 
 
-def test_a_good_worker_of_this_kind_is_served(place):
+def test_well_behaved_worker_is_served(place):
     """The next tests fail for the right reason."""
     local, key = ready_to_push(place)
     local.send(message("l_op", op_id=1, op=3, key=key, region=1, offset=64,
@@ -594,8 +595,9 @@ OPS = {
 
 
 @pytest.mark.parametrize("what", OPS)
-def test_operations(place, what):
-    """The worker is cut, or its operation fails; nobody else's does."""
+def test_malformed_operations_are_refused(place, what):
+    """The worker is disconnected, or its operation fails; no other operation
+    fails."""
     local, key = ready_to_push(place)
     fields = dict(op_id=1, op=3, key=key, round=1)
     fields.update(OPS[what])
@@ -619,7 +621,7 @@ def ring_bytes(place):
 
 
 def with_ring(place):
-    """A worker and its ring, both of which belong to nobody else."""
+    """A worker of its own with its ring."""
     local = Local(place)
     size = ring_bytes(place)
     fd = memfd(size)
@@ -629,7 +631,7 @@ def with_ring(place):
 
 @pytest.mark.parametrize("what", ["wrong size", "unsealed", "no descriptor",
                                   "a second one"])
-def test_rings_that_are_none(place, what):
+def test_malformed_rings_are_refused(place, what):
     size = ring_bytes(place)
     if what == "a second one":
         local, fd, ring = with_ring(place)
@@ -650,7 +652,7 @@ def test_rings_that_are_none(place, what):
 
 
 @pytest.mark.parametrize("byte", [0x7f, 0xff, 0x80])
-def test_counters_out_of_range(place, byte):
+def test_ring_counters_out_of_range_end_the_session(place, byte):
     local, fd, ring = with_ring(place)
     watch = Watch(local.daemon)
     ring[:192] = bytes([byte]) * 192
@@ -680,8 +682,8 @@ def test_operations_of_zeros_fail_alone(place):
     place.check()
 
 
-def test_a_ring_that_changes_all_the_time(place):
-    """What is read twice could differ: it is read once."""
+def test_fields_of_a_changing_ring_are_read_once(place):
+    """A field that is read twice could differ: each is read once."""
     local, fd, ring = with_ring(place)
     noise = random.Random(1)
     try:
@@ -693,7 +695,7 @@ def test_a_ring_that_changes_all_the_time(place):
             if turn % 10 == 0:
                 local.send(message("l_wake"))
     except OSError:
-        pass  # It was cut, as it may be at any time.
+        pass  # The connection may be closed at any time.
     ring.close()
     os.close(fd)
     local.close()

@@ -22,7 +22,7 @@ from wire import MESSAGES, message
 MIB = 1 << 20
 SANITIZED = SLOW > 1  # Address sanitizer keeps what was freed.
 SECONDS = 1.5
-# Of a daemon, by all of them together, when they have gone.
+# Growth of a daemon by all hostile peers, after their end.
 RSS_GROWTH = 96 * MIB
 LOG_GROWTH = MIB
 
@@ -53,7 +53,7 @@ class Place:
         self.rss = {d.name: d.rss() for d in t.daemons.values()}
 
     def attack(self, kind):
-        """What the peer says of itself, and the job's figures beside it."""
+        """The peer's own report, and the figures of the job beside it."""
         t = self.trio
         argv = [sys.executable, hostile_program, kind, "--socket",
                 t.socket(0), "--sched", str(t.port), "--server",
@@ -73,7 +73,7 @@ class Place:
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
-def test_beside_a_job(place, kind):
+def test_hostile_counts_do_not_disturb_a_job(place, kind):
     log = {d.name: d.log.stat().st_size for d in place.trio.daemons.values()}
     said, figures = place.attack(kind)
     assert said["sent"] > 0, said
@@ -88,7 +88,7 @@ def test_beside_a_job(place, kind):
 
 
 class Raw:
-    """A worker of a job of its own with a server, greeted."""
+    """A worker of its own job with a server, after the handshake."""
 
     def __init__(self, place, job):
         self.sock = wire.connect_unix(place.trio.socket(0), PATIENCE)
@@ -119,7 +119,7 @@ class Raw:
 
 
 @pytest.mark.parametrize("op", ["push_rows", "pull_rows"])
-def test_more_rows_than_the_key_has(place, op):
+def test_row_counts_beyond_the_key_are_refused(place, op):
     """With a region in which the numbers would lie: its pages do not exist."""
     raw = Raw(place, f"rows-{op}")
     info = raw.key("rows", 1 << 16, 1)
@@ -144,12 +144,12 @@ WRONG_KEYS = [
 
 
 @pytest.mark.parametrize("count,width,dtype", WRONG_KEYS)
-def test_keys_that_cannot_be(place, count, width, dtype):
+def test_impossible_keys_are_refused(place, count, width, dtype):
     raw = Raw(place, "keys")
     try:
         info = raw.key("x", count, width, dtype)
     except (EOFError, ConnectionError):
-        pass  # The type does not exist: no message at all.
+        pass  # The type does not exist: no message is sent.
     else:
         assert info["error"] < 0 and info["text"], info
         assert raw.key("good", 1024).get("error", 0) == 0

@@ -49,7 +49,7 @@ def installed(tmp_path_factory):
     return Installed(tmp_path_factory.mktemp("install"))
 
 
-def test_programs_look_for_the_library_where_it_is(installed):
+def test_installed_programs_find_the_library(installed):
     """Where the system's linker does not look, a program names the folder."""
     said = run("readelf", "-d", installed.at(installed.find("psctl"))).stdout
     paths = [line.partition("[")[2].rstrip("]") for line in said.split("\n")
@@ -63,13 +63,13 @@ def test_programs_look_for_the_library_where_it_is(installed):
 
 @pytest.mark.parametrize("name", ["psctl", "pslaunch", "psched", "psserver",
                                   "psworker-agent"])
-def test_programs_start(installed, name):
+def test_installed_programs_start(installed, name):
     done = installed.run(installed.at(installed.find(name)), "--version")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(name)
 
 
-def test_python_finds_the_library(installed):
+def test_installed_python_finds_the_library(installed):
     package = installed.at(installed.find("pskv"))
     done = run("/usr/bin/python3", "-B", "-c",
                "import pskv._lib; print(pskv._lib.load()._name)",
@@ -79,7 +79,7 @@ def test_python_finds_the_library(installed):
         Path(installed.at(installed.library)).resolve()
 
 
-def test_a_job_runs(installed):
+def test_installed_programs_run_a_job(installed):
     package = installed.at(installed.find("pskv"))
     done = installed.run(
         installed.at(installed.find("pslaunch")), "-n", "2", "-s", "1",

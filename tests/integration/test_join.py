@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""join and the rounds of keys: workers with other numbers of batches, against
-NumPy; who disagrees, who is missing, and what is lost meanwhile."""
+"""join and the rounds of keys: workers with different numbers of batches,
+against NumPy; conflicts, missing ranks, and losses meanwhile."""
 import pathlib
 
 import pytest
@@ -10,7 +10,7 @@ from proxy import Proxy
 
 from test_python_store import World, world  # noqa: F401  pylint: disable=unused-import
 
-# Every rank knows what all ranks do.
+# Every rank computes the batches of all ranks.
 HEAD = f"""
     sys.path.append({str(pathlib.Path(harness.__file__).parent)!r})
     kv = pskv.create()
@@ -53,7 +53,7 @@ def everybody(world, shape, text, **more):
 
 
 @pytest.mark.parametrize("shape", [(0, 1, 3), (1, 2, 3), (3, 2, 5)])
-def test_rounds_are_of_those_who_have_not_joined(world, shape):
+def test_rounds_cover_the_ranks_that_have_not_joined(world, shape):
     everybody(world, shape, """
     kinds = {'sum': 'f4', 'mean': 'f4', 'min': 'i8', 'max': 'f2',
              'product': 'f8', 'sums': 'u1'}
@@ -63,7 +63,7 @@ def test_rounds_are_of_those_who_have_not_joined(world, shape):
     kv.init('cast', np.zeros(9, 'i4'))
     turns = 0
     for epoch in range(3):
-        # Nobody has anything in the last one.
+        # No rank has a batch in the last round.
         counts = [(3 * i + 2 * epoch) % 5 * (epoch < 2) for i in range(n)]
         for turn in range(counts[r]):
             some = left(counts, turn)
@@ -73,7 +73,7 @@ def test_rounds_are_of_those_who_have_not_joined(world, shape):
                     .astype(dtype)
                 a = give(r)
                 if turn == counts[r] - 1 and k == 'sum':
-                    kv.push(k, a)  # The join goes behind it.
+                    kv.push(k, a)  # The join follows the push.
                     continue
                 if k == 'mean':
                     kv.pushpull(k, a * (r + 1), out=a, reduce='mean',
@@ -94,7 +94,7 @@ def test_rounds_are_of_those_who_have_not_joined(world, shape):
             assert (a == 100 * turns + some[-1]).all(), a
         joined(counts)
         turns = turns - counts[r] + max(counts)
-        # The value is that of the last round in which somebody gave.
+        # The value is that of the last round with a contribution.
         a = np.empty(70001, 'f4')
         kv.pull('sum', a)
         if epoch < 2:
@@ -108,7 +108,7 @@ def test_rounds_are_of_those_who_have_not_joined(world, shape):
     """)
 
 
-def test_optimizers_make_a_step_where_somebody_gave(world):
+def test_optimizers_step_on_rounds_with_a_contribution(world):
     everybody(world, (3, 2, 4), """
     def model(rounds, params, dtype, w):
         # Exact: numbers with few digits, in powers of two.
@@ -144,13 +144,13 @@ def test_optimizers_make_a_step_where_somebody_gave(world):
                 want = model(rounds[:number], params, dtype, begin)
                 assert (g == want).all(), (case, epoch, turn, g, want)
             joined(counts)
-            rounds.append([])  # The one in which all have passed.
+            rounds.append([])  # The round that all ranks skip.
             a = np.empty(20011, dtype)
             kv.pull('w', a)
             want = model(rounds, params, dtype, begin)
             assert (a == want).all(), (case, epoch, a, want)
 
-    # Steps by norms of whole arrays and of all keys: that round is none.
+    # Steps by norms of arrays and of all keys: that round is no step.
     for name, params in [('lamb', {}), ('sgd', {'clip_global_norm': 1.0})]:
         another(name)
         kv.set_optimizer(name, learning_rate=.125, **params)
@@ -177,7 +177,7 @@ def test_optimizers_make_a_step_where_somebody_gave(world):
     """)
 
 
-def test_rows_and_codes(world):
+def test_join_works_with_rows_and_codecs(world):
     """Empty rounds touch no row; residuals stay where a node gives nothing."""
     everybody(world, (2, 2, 3), """
     from grad_codec_model import Node, rng_key
@@ -259,7 +259,7 @@ def test_rows_and_codes(world):
 
 
 @pytest.mark.parametrize("shape", [(0, 1, 3), (2, 3, 3)])
-def test_mistakes_of_the_others_are_theirs(world, shape):
+def test_mistakes_during_a_join_are_errors_of_their_callers(world, shape):
     everybody(world, shape, """
     kv.init('w', np.zeros(5, 'f4'))
     if r == 1:
@@ -279,15 +279,15 @@ def test_mistakes_of_the_others_are_theirs(world, shape):
     w = np.ones(5, 'f4')
     kv.pushpull('w', w, out=w)
     assert (w == 3).all()
-    # A key that not all have declared.
+    # A key that some ranks have not declared.
     if r != 1:
         kv.init('mine', w)
     refused('rank 0, 2: join with 2 keys declared', kv.join)
     """)
 
 
-def test_who_is_missing_is_named(world):
-    """And who has joined is not."""
+def test_missing_ranks_are_named(world):
+    """And joined ranks are not named."""
     job = world.start(1, 2).job(3)
     job.python(HEAD + """
     kv.init('w', np.zeros(5, 'f4'))
@@ -323,7 +323,7 @@ def test_who_is_missing_is_named(world):
     job.wait_all()
 
 
-def test_without_rounds_there_is_nothing_to_pass(world):
+def test_join_of_an_async_job_skips_no_key(world):
     everybody(world, (2, 2, 3), """
     for mode, more in [('dist_async', {}), ('dist_ssp', {'staleness': 9})]:
         kv.close()
@@ -342,9 +342,9 @@ def test_without_rounds_there_is_nothing_to_pass(world):
     """)
 
 
-# ----------------------------------------------------------------- what is lost
+# ----------------------------------------------------------------------- losses
 
-# Ranks with other numbers of batches, some of whose values are on all servers.
+# Ranks with different numbers of batches; all servers have partitions.
 LOOP = HEAD + """
     kv.init('many', np.zeros(40000, 'i8'))
     keys = ['k%d' % i for i in range(9)]
@@ -370,7 +370,7 @@ LOOP = HEAD + """
             turns += max(counts)
         print('well')
     except pskv.Error as e:
-        print('told:', e)
+        print('error:', e)
 """
 
 
@@ -403,7 +403,7 @@ def ends(job):
     return [out.splitlines()[-1] for out in job.wait_all()]
 
 
-def test_connections_are_cut_meanwhile(make_world):
+def test_join_survives_cut_connections(make_world):
     w = make_world(servers=2, agents=2,
                    server_options=["advertise.address=127.0.0.2",
                                    "network.same_host=off"],
@@ -421,7 +421,7 @@ def test_connections_are_cut_meanwhile(make_world):
             p.close()
 
 
-def test_a_server_dies_meanwhile(make_world):
+def test_join_survives_the_loss_of_a_server(make_world):
     w = make_world(servers=3, agents=2, options=[
         "heartbeat.suspect_after=500ms", "heartbeat.dead_after=2s"])
     job = loop(w, 2, 10)
@@ -431,8 +431,8 @@ def test_a_server_dies_meanwhile(make_world):
 
 
 @pytest.mark.parametrize("what", ["agent", "worker"])
-def test_who_has_joined_dies(make_world, what):
-    """The others are told, and so are ranks whose agent is gone."""
+def test_death_of_a_joined_rank_fails_the_job(make_world, what):
+    """The other ranks get the error, and so do ranks whose agent is lost."""
     w = make_world(servers=2, agents=2, options=[
         "heartbeat.suspect_after=500ms", "heartbeat.dead_after=2s"])
     job = loop(w, 1, 40, workers=2, PSKV_ON_LOSS="fail")
@@ -443,4 +443,4 @@ def test_who_has_joined_dies(make_world, what):
         job.processes[0].kill()
     for rank in (0, 1) if what == "agent" else (1,):
         code, out, err = job.wait(rank)
-        assert code == 0 and out.splitlines()[-1].startswith("told:"), err
+        assert code == 0 and out.splitlines()[-1].startswith("error:"), err

@@ -21,7 +21,7 @@ def world(trio):
 
 @pytest.mark.parametrize("policy", ["wait", "fail"])
 @pytest.mark.parametrize("servers", [0, 2])
-def test_every_byte_comes(world, servers, policy):
+def test_large_arrays_arrive_complete(world, servers, policy):
     job = world.start(servers, 2 if servers > 0 else 1).job(2)
     job.python(f"""
         kv = pskv.create('dist_sync')
@@ -31,7 +31,7 @@ def test_every_byte_comes(world, servers, policy):
             mine = x + i * (kv.rank + 1)
             kv.pushpull('x', mine, out=out)
             assert (out == 2 * x + 3 * i).all(), i
-            # In place, and another array on its way meanwhile.
+            # In place, while another array is sent.
             y = np.full({COUNT}, kv.rank + i, 'float32')
             wait = kv.pushpull_async('y', y, out=out)
             kv.pushpull('x', mine)
@@ -46,7 +46,7 @@ def test_every_byte_comes(world, servers, policy):
     job.wait_all()
 
 
-def test_bits_do_not_depend_on_who_copies_when(world):
+def test_bits_do_not_depend_on_the_order_of_copies(world):
     """Sums of numbers whose order would show, of three workers: the same with
     arrays that are offered while they are copied, with arrays that are all
     there, and with memory that is not copied at all."""
@@ -97,7 +97,7 @@ def half(rounds):
 
 
 @pytest.mark.parametrize("servers", [0, 1])
-def test_half_a_gradient_ends_a_job_that_fails(world, servers):
+def test_death_within_a_gradient_ends_a_job_that_fails(world, servers):
     job = world.start(servers, 1).job(2)
     job.python(f"""
         kv = pskv.create('dist_sync')
@@ -119,7 +119,7 @@ def test_half_a_gradient_ends_a_job_that_fails(world, servers):
 
 
 @pytest.mark.parametrize("servers", [0, 1])
-def test_half_a_gradient_does_not_count_in_one_that_waits(world, servers):
+def test_part_of_a_gradient_does_not_count_in_a_waiting_job(world, servers):
     job = world.start(servers, 1).job(2)
     text = f"""
         kv = pskv.create('dist_sync')
@@ -137,7 +137,7 @@ def test_half_a_gradient_does_not_count_in_one_that_waits(world, servers):
 
 
 @pytest.mark.parametrize("servers", [0, 1])
-def test_a_worker_dies_during_a_large_array(world, servers):
+def test_worker_that_replaces_a_dead_one_continues_its_round(world, servers):
     """The worker that takes its place continues its round, and no rank ends
     early or with a part of a result."""
     job = world.start(servers, 1).job(2)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many of what is allowed once: one process, or one user, takes as much of a
-node as it can get. It is told which limit ends that, by name; what it took
+node as it can get. An error names the limit that ends that; what it took
 comes back when it has gone; and the job beside it, of another user where the
 test may have one, checks every sum."""
 import contextlib
@@ -34,7 +34,7 @@ class Place:
         folder.chmod(0o755)
         self.trio = support.Trio(folder / "trio", servers=1, agents=1,
                                  **options)
-        self.trio.options.append("limits.greeting=20s")
+        self.trio.options.append("limits.handshake=20s")
         self.trio.agent_options += ["client.mode=0666"]
         self.trio.start()
         (folder / "trio").chmod(0o755)
@@ -80,7 +80,8 @@ class Place:
         return text.count("\n"), size
 
     def check(self, growth=24 * MIB):
-        """All live, the job has made rounds, and what was taken is back."""
+        """All daemons live, the job has made rounds, and the resources are
+        released."""
         self.leave()
         self.rest()
         self.work()
@@ -163,7 +164,7 @@ def test_regions_that_operations_still_read(place):
             for i in range(1, 1100):
                 key = raw.key(i, 8).get("key", 0)
                 raw.region(i, 4096, fd)
-                # The other rank gives nothing, so the round stays open.
+                # The other rank contributes nothing, so the round stays open.
                 raw.say("l_op", op_id=i, op=1, key=key, region=i, round=1)
                 raw.say("l_region_gone", region=i)
             raise AssertionError("the regions of 1,099 open rounds")
@@ -229,7 +230,7 @@ def test_regions_of_a_user(tight):
     raws[2].region(1, 4096, fd)
     assert ("user 0 has 100 of 100 regions (limits.user.regions)"
             in raws[2].end())
-    # The others of this user go on, and what one gives back is free.
+    # Other sessions of this user continue, and freed memory is available.
     raws[0].say("l_region_gone", region=7)
     raws[1].region(51, 4096, fd)
     raws[1].say("l_barrier", op_id=2, number=2)
@@ -304,7 +305,7 @@ def test_partitions_of_a_job(place):
         assert info["error"] == -26
         assert ("262144 of 262144 partitions and needs 65536 more "
                 "(limits.job.partitions)") in info["text"]
-        # Refused keys are no load of the servers.
+        # Refused keys do not count as load of the servers.
         assert loads(place)[raw.job] == taken * 65536 * 4096
         grown = place.agent.rss() - place.rss["node0"]
         assert SANITIZED or grown < 96 * MIB, grown
@@ -317,7 +318,7 @@ def test_keys_of_a_job(tight):
             assert raw.key(i, 8).get("error", 0) == 0
         info = raw.key(51, 8)
         assert "50 of 50 keys (limits.job.keys)" in info["text"]
-        # A key that is there is found, and the session goes on.
+        # An existing key is found, and the session continues.
         assert raw.key(7, 8).get("error", 0) == 0
     tight.check()
 
@@ -354,7 +355,7 @@ def waiting(place, count, **hello):
     two.welcome()
     for i in range(count):
         key = one.key(i, 8).get("key", 0)
-        # The contribution of the other one.
+        # The contribution of the other rank.
         one.say("l_op", op_id=i, op=4, key=key, root=1, round=1)
     return one, two
 
@@ -386,8 +387,8 @@ def test_a_worker_that_asks_in_a_loop(place):
 
 
 def test_questions_of_a_session(tight):
-    """As many are asked as may be; the next is answered with what is known
-    here, and the limit."""
+    """As many queries are open as allowed; the next is answered from the
+    agent's own state, with the limit."""
     one, two = waiting(tight, 40)
     tight.trio.sched.process.send_signal(signal.SIGSTOP)
     try:
@@ -422,7 +423,7 @@ def test_declarations_while_the_scheduler_is_away(tight):
 
 
 def test_operations_of_a_user(tight):
-    """Its operation fails, and its session goes on."""
+    """Its operation fails, and its session continues."""
     one, two = waiting(tight, 40)
     key = one.key(0, 8).get("key", 0)
     for i in range(100, 200):
@@ -435,7 +436,7 @@ def test_operations_of_a_user(tight):
 
 # -------------------------------------------------------------------- status
 
-def test_status_shows_who_costs_what(tight):
+def test_status_shows_the_costs_of_peers(tight):
     with tight.raw().welcome() as raw:
         for i in range(1, 51):
             assert raw.key(i, 8).get("error", 0) == 0

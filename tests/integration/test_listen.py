@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Places where a daemon cannot listen: one line says what, where and what to
-do, and the exit code tells service managers whether trying again can help."""
+"""Addresses where a daemon cannot listen: one line has problem, place and
+remedy, and the exit code tells service managers whether a retry can help."""
 import subprocess
 
 import pytest
@@ -10,7 +10,7 @@ CONFIG, NOPERM, CANTCREAT, UNAVAILABLE = 78, 77, 73, 69
 
 
 def run(name, *options):
-    """(exit code, what it said)"""
+    """(exit code, standard error)"""
     argv = [program(name), "-c", "/dev/null", "--log-format", "text"]
     for option in options:
         argv += ["-o", option]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What peers can do to a log: neither fill it nor write lines of their own."""
+"""Peers can neither fill a log nor write lines of their own into it."""
 import re
 
 import pytest
@@ -27,13 +27,13 @@ def test_offences_are_counted(trio, who):
         assert wire.is_cut(sock)
         sock.close()
     # Everything is either written or in a count.
-    def told():
+    def is_counted():
         text = daemon.text()[since:]
         written = text.count("connection closed")
         more = sum(int(n) for n in
                    re.findall(r"\(and (\d+) more lines of this kind\)", text))
         return written + more == OFFENCES
-    wait_for(told, "the count of all lines", 20 * SLOW)
+    wait_for(is_counted, "the count of all lines", 20 * SLOW)
     assert len(daemon.text()) - since < MIB / 16
 
 

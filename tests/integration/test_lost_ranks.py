@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs that wait for ranks that are lost: who goes on meanwhile, who may take
-a rank again, and when nobody does."""
+"""Jobs that wait for lost ranks: the workers that continue meanwhile, the
+processes that may take a rank again, and the end if none does."""
 import pytest
 
 import trio as harness
@@ -25,7 +25,7 @@ def drop(*workers):
 
 
 def ones(t, job):
-    """A key of zeros, and what a push adds to it."""
+    """A key of zeros, and the array that a push adds to it."""
     k = job.key("w", "int64", 100)
     zero, one = t.folder / "zero", t.folder / "one"
     zero.write_bytes(bytes(800))
@@ -35,8 +35,8 @@ def ones(t, job):
 
 
 def test_an_async_job_goes_on_without_an_agent(trio):
-    """Processes of the lost agent's node end in words; others go on, and new
-    processes take their ranks at the agent that is started there."""
+    """Processes of the lost agent's node end with a text; others continue, and
+    new processes take their ranks at the agent that is started there."""
     t = trio(servers=1, agents=2)
     job = Job(t, 4, **ASYNC)
     k, one = ones(t, job)
@@ -66,7 +66,7 @@ def test_an_async_job_goes_on_without_an_agent(trio):
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_a_rank_that_nobody_takes_again_is_given_up(trio, mode):
+def test_a_lost_rank_without_a_successor_ends_the_job(trio, mode):
     t = trio(servers=1, agents=2, options=["registration.rejoin_timeout=2s"])
     env = ASYNC if mode == "async" else {}
     job = Job(t, 4, **env)

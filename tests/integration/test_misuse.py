@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program can do wrong with a store, one test each: it is told, in
+"""What a program can do wrong with a store, one test each: it gets an error, in
 words, and nobody else is; all go on with the job afterwards.
 
 Elsewhere: wrong numbers of an optimizer (test_optimizers), of compression and
@@ -35,7 +35,7 @@ kv.close()
 
 def job(world, before, misuse, after=GO_ON, end="w", want=6.0,
         **more):
-    """Everybody runs `before`, rank 1 alone `misuse`, everybody `after`."""
+    """All ranks run `before`, only rank 1 `misuse`, all ranks `after`."""
     world.start(2, 2)
     j = world.job(3)
     indented = textwrap.indent(textwrap.dedent(misuse), "    ")
@@ -75,8 +75,8 @@ def test_push_to_an_unknown_key_of_weights(world):
         """)
 
 
-def test_another_size(world):
-    """By who knows the key, and by who hears of it now."""
+def test_differing_size_is_refused(world):
+    """By a rank that knows the key, and by one that does not yet."""
     job(world, """
         kv.init('w', f(0))
         if kv.rank == 0:
@@ -97,7 +97,7 @@ assert (first == 3).all()
 """ + GO_ON)
 
 
-def test_another_type(world):
+def test_differing_type_is_refused(world):
     job(world, """
         kv.init('w', f(0))
         if kv.rank == 0:
@@ -119,7 +119,7 @@ assert (first == 3).all()
 """ + GO_ON)
 
 
-def test_mixed_types_of_keys(world):
+def test_mixed_kinds_of_keys_are_refused(world):
     job(world, WEIGHTS, """
         words = ['Mixed key types']
         wrong(words, lambda: kv.push(3, f(1)), TypeError)
@@ -140,6 +140,26 @@ def test_names_with_a_nul_character(world):
         """)
 
 
+def test_keys_without_elements(world):
+    """Rows of a push and arrays of collectives may be empty, keys may not."""
+    job(world, WEIGHTS, r"""
+        words = ["key 'none' has no elements"]
+        none = np.zeros((0, 2), 'f')
+        wrong(words, lambda: kv.init('none', none))
+        wrong(words, lambda: kv.push('none', none))
+        wrong(words, lambda: kv.pull('none', none))
+        wrong(words, lambda: kv.broadcast('none', none))
+        wrong(["10"], lambda: kv.push('w', none), ValueError)
+        """, """
+kv.barrier()
+for shape in ((0,), (0, 2), (2, 0)):
+    none = np.zeros(shape, 'f')
+    kv.allreduce(none)
+    kv.bcast(none, 1)
+    assert kv.allgather(none).size == 0
+""" + GO_ON)
+
+
 def test_a_second_different_optimizer(world):
     """The same again is no second one."""
     job(world, WEIGHTS + "kv.set_optimizer('sgd', learning_rate=.5)\n", """
@@ -158,8 +178,8 @@ def test_a_second_different_compression(world):
         """)
 
 
-def test_a_gradient_that_is_no_sum(world):
-    """All ask for it, all hear of it, and can go on."""
+def test_push_of_another_reduction_to_an_optimizer_is_refused(world):
+    """All ranks request it, all get the error, and can continue."""
     job(world, """
         kv.init('w', f(0))
         kv.set_optimizer('test')
@@ -168,7 +188,7 @@ def test_a_gradient_that_is_no_sum(world):
         """, "pass")
 
 
-def test_ranks_that_ask_for_different_things(world):
+def test_conflicting_requests_of_ranks_are_refused(world):
     """All ranks get the conflict, whichever was first on whichever server, and
     agree then; if two nodes differ, both get the requests of both."""
     job(world, """
@@ -192,7 +212,7 @@ def test_ranks_that_ask_for_different_things(world):
         """, "pass", end="s", PSKV_PARTITION_BYTES=4096)
 
 
-def test_a_mode_that_is_none(world):
+def test_unknown_mode_is_refused(world):
     job(world, WEIGHTS, """
         wrong(["no store 'dist_later'"], lambda: pskv.create('dist_later'),
               ValueError)

@@ -46,7 +46,7 @@ def spawn(t, rank, ranks, text, **more):
 
 
 def end(workers):
-    """What they print, by rank."""
+    """Their output, by rank."""
     said = [w.communicate(timeout=8 * harness.PATIENCE) for w in workers]
     assert [w.returncode for w in workers] == [0] * len(workers), \
         "".join(err for _, err in said)
@@ -72,7 +72,7 @@ for i in range(10_000):
         kv.pull('n', got)
         assert got[2] >> rank >= 1 and got[0] >= i + 1, (i, got)
 n, w = np.empty(3, 'int64'), np.empty(40_000, 'int64')
-kv.pull('n', n)  # A pull is behind what this rank has pushed.
+kv.pull('n', n)  # A pull follows the pushes of its rank.
 kv.pull('wide', w)
 kv.barrier()
 kv.pull('n', n)
@@ -122,7 +122,7 @@ kv.barrier()
 for _ in range(25):
     kv.push('w', np.ones(5, 'float32'))
 w = np.empty(5, 'float32')
-kv.pull('w', w)  # A pull is behind what this rank has pushed.
+kv.pull('w', w)  # A pull follows the pushes of its rank.
 kv.barrier()
 kv.pull('w', w)
 print(w.tolist())
@@ -185,7 +185,7 @@ wide = np.repeat(mine[:, None], 20_000, axis=1)
 lead = 0
 for c in range(1, ROUNDS + 1):
     if rank == 3:
-        # Asleep until nobody else can do more.
+        # Sleeps until no other rank can continue.
         while (done[:3] < min(c - 1 + STALENESS, ROUNDS)).any():
             time.sleep(0.001)
     begun[rank] = c
@@ -209,8 +209,8 @@ kv.close()
 
 
 def test_ssp(trio, tmp):
-    """Nobody runs more than the staleness ahead of a worker that sleeps, and
-    everybody so far."""
+    """Every worker runs up to the staleness ahead of one that sleeps, and none
+    further."""
     t = trio(servers=2, agents=2)
     clocks = tmp / "clocks"
     clocks.write_bytes(bytes(8 * 8))
@@ -331,7 +331,7 @@ if rank == 0:
 kv.barrier()
 kv.close()
 if SERVED:
-    # A mean of several rounds is one of all their samples.
+    # A mean over several rounds is the mean of all their samples.
     kv = pskv.create('dist_sync', job='step')
     kv.set_optimizer('sgd', learning_rate=1.0, accumulate=2)
     kv.init('w', np.zeros(4, 'f'))
@@ -485,7 +485,7 @@ kv.close()
 
 @pytest.mark.parametrize("what", MISUSE)
 def test_misuse_of_async(trio, what):
-    """Refused with a reason, and everybody goes on."""
+    """Refused with a reason, and all ranks continue."""
     t = trio(servers=1, agents=2)
     opening, text = MISUSE[what]
     run(t, 4, opening + text + AFTER)
@@ -494,7 +494,7 @@ def test_misuse_of_async(trio, what):
 @pytest.mark.parametrize("name", ["dist_sync", "dist_async"])
 @pytest.mark.parametrize("what", COMMON)
 def test_misuse(trio, name, what):
-    """One rank does it: it hears, and nobody else."""
+    """One rank does it: only this rank gets the error."""
     t = trio(servers=1, agents=2)
     text = COMMON[what].strip().replace("\n", "\n    ")
     run(t, 4, f"""

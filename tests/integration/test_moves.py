@@ -34,7 +34,7 @@ def open_job(t, optimizer, **env):
 
 
 def piece(job, keys, number, during=None):
-    """Some rounds of the job, and what is done meanwhile."""
+    """Some rounds of the job, during an action."""
     names = " ".join(str(k) for k in keys)
     job.say(lambda rank: f"rounds mixed 8 {number * 100 + rank} 20000 {names}")
     if during is not None:
@@ -91,7 +91,7 @@ def test_optimizer(trio):
         assert code == 0 and "are balanced" in out
         code, out, _ = t.psctl("--off", "ps2", "rebalance", "job")
         assert code == 0 and "all were moved" in out
-        # Nothing is lost with a server that was emptied.
+        # The loss of an emptied server loses no value.
         replace(t, "ps2")
         results.append(piece(job, keys, len(results)))
     assert results == expected(trio, adam, len(results))
@@ -132,7 +132,7 @@ def test_cut_connections(trio):
     assert results == expected(trio, sgd, len(results))
 
 
-def test_a_server_in_the_place_of_a_lost_one(trio):
+def test_server_that_replaces_a_lost_one_gets_partitions(trio):
     """It gets its share when the operator says so."""
     t = trio(servers=3, agents=2)
     job, keys = open_job(t, None)
@@ -153,7 +153,7 @@ def test_a_server_in_the_place_of_a_lost_one(trio):
     assert results == expected(trio, None, len(results))
 
 
-def test_jobs_that_stay_where_they_are(trio):
+def test_jobs_without_rounds_do_not_migrate(trio):
     t = trio(servers=2, agents=1)
     with Job(t, 1, "loose", PSKV_MODE="async") as job:
         job.key("k", "float32", 100)

@@ -69,7 +69,7 @@ def difference(a, b):
     ("module_dist.py", ["--samples", 2560]),
 ])
 def test_script_trains_as_in_one_process(tmp, workers, script, arguments):
-    """Same total batch, same weights, to what single precision leaves."""
+    """Same total batch, same weights within single precision."""
     script = EXAMPLES / script
     done = launch(workers, 2, "-m", "pskv.mxnet", script, "--kvstore",
                   "dist_sync", *arguments, "--save", tmp / "dist")
@@ -117,6 +117,139 @@ def test_values(tmp):
         """)
     assert done.returncode == 0, done.stderr
     assert "well 0" in done.stdout and "well 1" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["dist_async", "dist_async_device",
+                                  "dist_device_async"])
+def test_async_stores(tmp, name):
+    """Each push is a step of its own; a Trainer updates on the servers."""
+    done = python(tmp, 2, 1, f"""
+        from mxnet import autograd, gluon
+        kv = mx.kv.create({name!r})
+        assert isinstance(kv, pskv.mxnet.PSKV) and kv.type == {name!r}
+        assert type(mx.kv.create({name!r})) is type(kv)
+        net = gluon.nn.Dense(1, in_units=3, use_bias=False)
+        net.initialize(mx.init.Zero())
+        trainer = gluon.Trainer(net.collect_params(), 'sgd',
+                                {{'learning_rate': 1}}, kvstore=kv)
+        for step in range(5):
+            with autograd.record():
+                loss = net(mx.nd.ones((1, 3))).sum()
+            loss.backward()
+            trainer.step(1)
+        mx.nd.waitall()
+        kv._barrier()
+        w = mx.nd.zeros((1, 3))
+        kv.pull(0, out=w)
+        assert (w.asnumpy() == -10).all(), w
+        """)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_stores_of_a_process_are_apart(tmp):
+    """Each has keys and an optimizer of its own; so have the keys that a store
+    is given after a second optimizer."""
+    done = python(tmp, 2, 1, """
+        def of(kv, key, shape):
+            out = mx.nd.zeros(shape)
+            kv.pull(key, out=out)
+            return out.asnumpy()
+
+        a, b = mx.kv.create('dist_sync'), mx.kv.create('dist_sync')
+        c = mx.kv.create('dist_async')
+        assert a.rank == b.rank == c.rank
+        a.set_optimizer(mx.optimizer.SGD(learning_rate=1))
+        b.set_optimizer(mx.optimizer.SGD(learning_rate=2))
+        c.set_optimizer(mx.optimizer.SGD(learning_rate=3))
+        a.init(0, mx.nd.zeros((2,)))
+        b.init(0, mx.nd.zeros((3,)))
+        c.init('text', mx.nd.zeros((4,)))
+        a.push(0, mx.nd.ones((2,)))
+        b.push(0, mx.nd.ones((3,)))
+        c.push('text', mx.nd.ones((4,)))
+        assert (of(a, 0, (2,)) == -2).all()
+        assert (of(b, 0, (3,)) == -4).all()
+        mx.nd.waitall()
+        c._barrier()
+        assert (of(c, 'text', (4,)) == -6).all()
+        a.set_optimizer(mx.optimizer.SGD(learning_rate=5))
+        a.init(1, mx.nd.zeros((2,)))
+        a.push(1, mx.nd.ones((2,)))
+        assert (of(a, 1, (2,)) == -10).all() and (of(a, 0, (2,)) == -2).all()
+        try:
+            a.push(0, mx.nd.ones((2,)))
+            raise SystemExit('no error')
+        except ValueError as e:
+            assert 'second set_optimizer()' in str(e), e
+        a.init(0, mx.nd.ones((2,)))
+        a.push(0, mx.nd.ones((2,)))
+        assert (of(a, 0, (2,)) == -9).all()
+        """)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_trainers_of_a_process_are_apart(tmp):
+    """Two of them, with different optimizers, which take turns: as in one
+    process."""
+    done = python(tmp, 2, 2, """
+        from mxnet import autograd, gluon
+
+        def train(store, copies):
+            nets, trainers = [], []
+            for units, optimizer, numbers in (
+                    (1, 'sgd', {'learning_rate': .25, 'momentum': .5}),
+                    (4, 'adam', {'learning_rate': .125})):
+                nets.append(gluon.nn.Dense(units, in_units=3))
+                nets[-1].initialize(mx.init.One())
+                trainers.append(gluon.Trainer(
+                    nets[-1].collect_params(), optimizer, numbers,
+                    kvstore=store))
+            for step in range(5):
+                for net, trainer in zip(nets, trainers):
+                    with autograd.record():
+                        loss = net(mx.nd.ones((2, 3)) * (step + 1)).sum()
+                        loss = loss * copies
+                    loss.backward()
+                    trainer.step(1)
+            return [net.weight.data().asnumpy() for net in nets]
+
+        for got, want in zip(train('dist_sync', 1), train(None, 2)):
+            np.testing.assert_allclose(got, want, rtol=2e-5, atol=1e-5)
+        """)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_no_distributed_store_is_mxnets(tmp):
+    done = python(tmp, 1, 1, """
+        from mxnet.model import _create_kvstore
+        for name in 'dist_nosuch', 'p3store_dist':
+            for create in mx.kv.create, lambda n: _create_kvstore(n, 1, {}):
+                try:
+                    create(name)
+                except ValueError as e:
+                    assert repr(name) in str(e) and 'dist_async' in str(e), e
+                else:
+                    raise SystemExit(name)
+        assert mx.kv.create('LOCAL').type == 'local'
+        """)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_keys_share_arrays_in_place(tmp):
+    done = python(tmp, 2, 2, """
+        kv = mx.kv.create('dist_sync')
+        for n in 5, 100000:
+            keys = [n + i for i in range(4)]
+            kv.init(keys, [mx.nd.zeros((n,))] * 4)
+            for i in range(10):
+                a, b = mx.nd.ones((n,)), mx.nd.ones((n,)) * 3
+                kv.pushpull(keys, [a, a, b, [a, b]], out=[a, b, a, b])
+                # Results are written in the order of the keys.
+                assert (a.asnumpy() == 6).all() and (b.asnumpy() == 8).all()
+                kv.pushpull(keys, [a, a, a, a])
+                assert (a.asnumpy() == 12).all(), a
+        """)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 SPARSE = """
@@ -184,6 +317,13 @@ def test_rows(tmp):
         kv.push('r', [rows([1, 4]), rows([4, 9])] if kv.rank else rows([4]))
         kv.row_sparse_pull('r', out=out, row_ids=mx.nd.arange(10))
         assert out.asnumpy()[:, 0].tolist() == [0, 1, 0, 0, 3, 0, 0, 0, 0, 1]
+        none = mx.nd.sparse.zeros('row_sparse', (10, 2))
+        kv.push('r', [none, rows([2]), rows([])] if kv.rank else none)
+        kv.row_sparse_pull('r', out=out, row_ids=mx.nd.arange(10))
+        assert out.asnumpy()[:, 0].tolist() == [0, 0, 1] + [0] * 7, out
+        kv.push('r', none)
+        kv.row_sparse_pull('r', out=out, row_ids=mx.nd.arange(10))
+        assert (out.asnumpy() == 0).all(), out
         try:
             kv.pull('r', out=dense, ignore_sparse=False)
         except TypeError as e:
@@ -194,8 +334,8 @@ def test_rows(tmp):
     assert done.returncode == 0, done.stderr + done.stdout
 
 
-def test_what_is_wrong_is_said(tmp):
-    """Each error goes to its caller, who can go on."""
+def test_mistakes_are_named(tmp):
+    """Each error goes to its caller, which can continue."""
     done = python(tmp, 1, 1, """
         def refused(kind, words, call, *args, **more):
             try:
@@ -235,9 +375,13 @@ def test_what_is_wrong_is_said(tmp):
         refused(pskv.Error, 'optimizer', kv._send_command_to_servers, 0,
                 '{"wd": 0.5}')
         for head, word in ((2, 'outlive'), (4, 'set_gradient_compression'),
-                           (5, 'profiler'), (9, 'none of this number')):
+                           (9, 'none of this number')):
             refused(NotImplementedError, word, kv._send_command_to_servers,
                     head, '')
+        for body, word in (('', 'no command'), ('x:10', "no option 'x'")):
+            refused(ValueError, word, kv._send_command_to_servers, 5, body)
+        refused(ValueError, 'linear, power2, sqrt, lars', kv.set_optimizer,
+                mx.optimizer.LBSGD(warmup_strategy='cubic'))
         refused(ValueError, 'weight decay', kv.set_optimizer,
                 mx.optimizer.contrib.GroupAdaGrad(wd=0.1))
         kv._send_command_to_servers(3, '')
@@ -259,6 +403,159 @@ def test_commands_change_the_optimizer(tmp):
             kv.push('w', mx.nd.ones((3, 4)))
             kv.pull('w', out=w)
             assert (w.asnumpy() == want).all(), (w, want)
+        """)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+def test_compression_has_the_numbers_of_mxnet(tmp, nodes):
+    """2-bit codes and residuals of each worker, wherever it runs."""
+    script = tmp / "script.py"
+    script.write_text(textwrap.dedent("""
+        import numpy as np
+        import mxnet as mx
+        import pskv.mxnet
+        kv = mx.kv.create('dist_sync')
+        t = np.float32(0.5)
+        kv.set_gradient_compression({'type': '2bit', 'threshold': .5})
+        kv.init(3, mx.nd.zeros((50, 40)))
+        residual = np.zeros((3, 50, 40), 'f')
+        for step in range(12):
+            g = [np.random.RandomState(step + 100 * rank).normal(
+                size=(50, 40)).astype('f') for rank in range(3)]
+            out = mx.nd.zeros((50, 40))
+            kv.push(3, mx.nd.array(g[kv.rank]))
+            kv.pull(3, out=out)
+            residual += g
+            codes = np.where(residual >= t, t, np.where(residual <= -t, -t, 0))
+            residual -= codes.astype('f')
+            assert (out.asnumpy() == codes.sum(0)).all(), step
+        print('well', kv.rank)
+        """))
+    done = run(harness.program("pslaunch"), "-n", 3, "-s", 2, "--nodes", nodes,
+               "--", PYTHON, script)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("well") == 3
+
+
+def test_compression_may_be_that_of_nodes(tmp):
+    """'per_worker': 0 encodes the sum of a node's workers."""
+    done = python(tmp, 2, 1, """
+        kv = mx.kv.create('dist_sync')
+        t = np.float32(.5)
+        kv.set_gradient_compression({'type': '2bit', 'threshold': .5,
+                                     'per_worker': 0})
+        kv.init(3, mx.nd.zeros((50, 40)))
+        residual = np.zeros((50, 40), 'f')
+        for step in range(12):
+            g = [np.random.RandomState(step + 100 * rank).normal(
+                size=(50, 40)).astype('f') for rank in range(2)]
+            out = mx.nd.zeros((50, 40))
+            kv.push(3, mx.nd.array(g[kv.rank]))
+            kv.pull(3, out=out)
+            residual += g[0] + g[1]
+            code = np.where(residual >= t, t, np.where(residual <= -t, -t, 0))
+            residual -= code.astype('f')
+            assert (out.asnumpy() == code).all(), step
+        """)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+TRAINER = """
+from mxnet import autograd, gluon
+def train(kv, optimizer, numbers, change, copies=1):
+    net = gluon.nn.Dense(1, in_units=3, prefix='net_')
+    net.initialize(mx.init.One())
+    numbers = dict(numbers, rescale_grad=1.0)
+    trainer = gluon.Trainer(net.collect_params(), optimizer, numbers,
+                            kvstore=kv)
+    for step in range(9):
+        change(trainer, step)
+        with autograd.record():
+            loss = net(mx.nd.ones((2, 3)) * (step + 1)).sum() * copies
+        loss.backward()
+        trainer.step(1)
+    return [p.data().asnumpy() for p in net.collect_params().values()]
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_changes_of_the_optimizer_take_effect(tmp, workers):
+    """From the next step on, as with updates in the workers."""
+    done = python(tmp, workers, 2, TRAINER + textwrap.dedent("""
+        def change(trainer, step):
+            if step in (2, 3, 7):
+                trainer.set_learning_rate(1 / (step + 1))
+            if step == 4:
+                trainer.optimizer.wd = 0.5
+            if step == 5:
+                trainer.optimizer.rescale_grad = trainer._scale = 0.25
+            if step == 6:
+                trainer.optimizer.clip_gradient = 0.125
+            weight, bias = trainer._params
+            if step == 1:
+                weight.lr_mult = 0.5
+            if step == 4:
+                bias.lr_mult, weight.wd_mult = 0, 2
+            if step == 8:
+                bias.lr_mult = weight.lr_mult = 1
+
+        kv = mx.kv.create('dist_sync')
+        for got, want in zip(
+                train(kv, 'sgd', {'momentum': .5, 'learning_rate': 1}, change),
+                train(None, 'sgd', {'momentum': .5, 'learning_rate': 1}, change,
+                      copies=kv.num_workers)):
+            np.testing.assert_allclose(got, want, rtol=1e-5)
+        """))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_unsupported_optimizer_changes_are_reported(tmp):
+    done = python(tmp, 1, 1, TRAINER + textwrap.dedent("""
+        kv = mx.kv.create('dist_sync')
+
+        def momentum(trainer, step):
+            if step == 3:
+                trainer.optimizer.momentum = 0.75
+
+        try:
+            train(kv, 'sgd', {'momentum': .5}, momentum)
+        except ValueError as e:
+            assert isinstance(e, mx.MXNetError), type(e).__mro__
+            assert 'momentum' in str(e) and '0.75' in str(e), e
+        else:
+            raise SystemExit('not refused')
+        """))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_errors_are_mxnets(tmp):
+    """And of the class that they have without MXNet."""
+    done = python(tmp, 1, 1, """
+        def refused(kind, words, call, *args, **more):
+            try:
+                call(*args, **more)
+            except mx.MXNetError as e:
+                assert isinstance(e, kind) and words in str(e), e
+                assert type(e).__name__ == kind.__name__
+            else:
+                raise SystemExit('not refused: ' + words)
+        kv = mx.kv.create('dist_sync')
+        one = mx.nd.ones((2, 3))
+        kv.init('a', one)
+        refused(ValueError, 'of shape', kv.push, 'a', mx.nd.ones((4,)))
+        refused(ValueError, 'NUL', kv.init, 'a\\0b', one)
+        refused(TypeError, 'Mixed', kv.init, 3, one)
+        refused(pskv.Error, 'optimizer', kv._send_command_to_servers, 0,
+                '{"wd": 0.5}')
+        refused(ValueError, 'dist_nosuch', mx.kv.create, 'dist_nosuch')
+        refused(NotImplementedError, 'outlive', kv._send_command_to_servers,
+                2, '')
+        refused(ValueError, 'no option', mx.profiler.set_config,
+                profile_process='server', file='x')
+        kv.pull('nosuch', out=one)
+        mx.nd.waitall()
+        refused(pskv.Error, 'nosuch', kv.push, 'a', one)
         """)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -291,6 +588,200 @@ def test_group_adagrad_of_rows(tmp):
         kv.row_sparse_pull('w', out=got, row_ids=mx.nd.arange(50))
         np.testing.assert_allclose(got.asnumpy(), want.asnumpy(), rtol=1e-5,
                                    atol=1e-5)
+        """)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_group_adagrad_of_dense_arrays(tmp):
+    """Dense weights and gradients, those of several devices and row-sparse
+    ones, of a store and of Gluon's Trainer, against MXNet's own."""
+    done = python(tmp, 2, 2, """
+        from mxnet import autograd, gluon
+        kv = mx.kv.create('dist_sync')
+        numbers = dict(learning_rate=0.1, eps=1e-4, clip_gradient=1.5,
+                       rescale_grad=0.5)
+        optimizer = mx.optimizer.contrib.GroupAdaGrad(**numbers)
+        rng = np.random.RandomState(7)
+        first = mx.nd.array(rng.normal(size=(50, 6)))
+        early = mx.nd.ones((4, 4))
+        kv.init('early', early)
+        kv.set_optimizer(optimizer)
+        got = mx.nd.zeros((50, 6))
+        kv.broadcast('w', first, out=got)
+        assert np.array_equal(got.asnumpy(), first.asnumpy())
+        kv.init('v', first)
+        alone = mx.optimizer.get_updater(optimizer)
+        want = first.copy()
+        want_v = first.copy()
+        got_v = mx.nd.zeros((50, 6))
+        for step in range(12):
+            given = [mx.nd.array(rng.normal(size=(50, 6)) * 3)
+                     for _ in range(4)]
+            mine = given[2 * kv.rank:2 * kv.rank + 2]
+            if step % 3 == 0:
+                kv.push('w', mine)
+                kv.pull('w', out=got)
+                kv.pushpull('v', mine[0], out=got_v)
+            else:
+                if step % 3 == 1:
+                    mine[1] = mine[1].tostype('row_sparse')
+                kv.pushpull(['w', 'v'], [mine, [mine[0]]],
+                            out=[got, [got_v]])
+            alone('w', given[0] + given[1] + (given[2] + given[3]), want)
+            alone('v', given[0] + given[2], want_v)
+            np.testing.assert_allclose(got.asnumpy(), want.asnumpy(),
+                                       rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(got_v.asnumpy(), want_v.asnumpy(),
+                                       rtol=1e-5, atol=1e-5)
+
+        def refused(says, call, *arguments, **named):
+            try:
+                call(*arguments, **named)
+            except ValueError as e:
+                assert says in str(e), e
+            else:
+                raise AssertionError(says)
+
+        refused('after set_optimizer()', kv.push, 'early', early)
+        refused('two dimensions', kv.init, 'b', mx.nd.ones((3,)))
+        refused('replaces none', kv.broadcast, 'w', first, out=got)
+        refused('of shape', kv.push, 'w', early)
+
+        def train(store):
+            net = gluon.nn.Embedding(20, 4)
+            net.initialize(mx.init.Constant(0.5))
+            trainer = gluon.Trainer(
+                net.collect_params(), 'groupadagrad',
+                {'learning_rate': 0.1}, kvstore=store)
+            for step in range(5):
+                with autograd.record():
+                    loss = sum((net(mx.nd.array([step + i, 3])) ** 3).sum()
+                               for i in ([kv.rank] if store else [0, 1]))
+                loss.backward()
+                trainer.step(2)
+            return net.weight.data().asnumpy()
+
+        np.testing.assert_allclose(train('dist_sync'), train(None), rtol=1e-5)
+        """)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_langevin_dynamics(tmp):
+    """The drift of SGLD is that of MXNet's own optimizer, and the noise has
+    its mean and deviation. Two stores with one key and one seed have the same
+    noise, which the difference of their values does not show."""
+    done = python(tmp, 1, 2, """
+        import math
+        numbers = dict(learning_rate=.01, wd=.1, rescale_grad=.5,
+                       clip_gradient=.8)
+        rng = np.random.RandomState(3)
+        first = mx.nd.array(rng.randn(400, 100))
+        gradients = [mx.nd.array(rng.randn(400, 100)) for _ in range(12)]
+
+        def train(own, gradients):
+            optimizer = mx.optimizer.SGLD(**numbers)
+            w = first.copy()
+            if own:
+                updater = mx.optimizer.get_updater(optimizer)
+                for g in gradients:
+                    updater('w', g, w)
+                return w.asnumpy()
+            kv = mx.kv.create('dist_sync')
+            kv.init('w', w)
+            kv.set_optimizer(optimizer)
+            for g in gradients:
+                kv.push('w', g)
+            kv.pull('w', out=w)
+            return w.asnumpy()
+
+        zeros = [g * 0 for g in gradients]
+        drawn = mx.optimizer.optimizer.normal
+        mx.optimizer.optimizer.normal = lambda *_, **k: mx.nd.zeros(k['shape'])
+        still = train(True, zeros)
+        drift = train(True, gradients) - still
+        mx.optimizer.optimizer.normal = drawn
+        mine = train(False, zeros)
+        np.testing.assert_allclose(train(False, gradients) - mine, drift,
+                                   atol=2e-6)
+        for seen in mine, train(True, zeros):
+            noise = (seen - still) / math.sqrt(.01 * 12)
+            assert abs(noise.mean()) < 5 / 200
+            assert abs(noise.std() - 1) < .02
+        optimizer = mx.optimizer.SGLD(**numbers)
+        optimizer.seed = 1
+        kv = mx.kv.create('dist_sync')
+        kv.init('w', first)
+        kv.set_optimizer(optimizer)
+        kv.push('w', zeros[0])
+        other = mx.nd.zeros((400, 100))
+        kv.pull('w', out=other)
+        assert abs((other.asnumpy() - train(False, zeros[:1])).std() / .1 -
+                   math.sqrt(2)) < .03
+        """)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_keys_in_the_order_of_mxnet(tmp):
+    """Where MXNet's numbers depend on the order in which one process steps its
+    keys (docs/optimizers.md)."""
+    done = python(tmp, 1, 2, """
+        rng = np.random.RandomState(3)
+        keys = list(range(6))
+        first = [mx.nd.array(rng.randn(20, 10)) for _ in keys]
+        gradients = [[mx.nd.array(rng.randn(20, 10)) for _ in keys]
+                     for _ in range(8)]
+
+        def of_servers(make):
+            kv = mx.kv.create('dist_sync')
+            kv.set_optimizer(make())
+            kv.init(keys, first)
+            out = [w.copy() for w in first]
+            for g in gradients:
+                kv.pushpull(keys, g, out=out)
+            return [w.asnumpy() for w in out]
+
+        def of_mxnet(make, apart=False, together=False):
+            updaters = [mx.optimizer.get_updater(make())
+                        for _ in (keys if apart else keys[:1])]
+            out = [w.copy() for w in first]
+            for g in gradients:
+                if together:
+                    updaters[0](keys, g, out)
+                    continue
+                for k in keys:
+                    updaters[k % len(updaters)](k, g[k], out[k])
+            return [w.asnumpy() for w in out]
+
+        def equal(a, b):
+            np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-5)
+
+        def lars(correct):
+            return mx.optimizer.LARS(
+                momentum=.9, eta=.02, wd=.01, momentum_correction=correct,
+                lr_scheduler=mx.lr_scheduler.FactorScheduler(
+                    3, .5, base_lr=2))
+
+        # The first group of keys has the correction, all others have none.
+        corrected = of_servers(lambda: lars(True))
+        plain = of_servers(lambda: lars(False))
+        equal(of_mxnet(lambda: lars(False), together=True), plain)
+        equal(of_mxnet(lambda: lars(True), together=True),
+              corrected[:4] + plain[4:])
+        equal(of_mxnet(lambda: lars(True), apart=True), corrected)
+
+        # One product of the momentum for each key.
+        mine = of_servers(mx.optimizer.Nadam)
+        equal(of_mxnet(mx.optimizer.Nadam, apart=True), mine)
+
+        # The first key of a round has the rate of the round before.
+        def lbsgd():
+            return mx.optimizer.LBSGD(
+                momentum=.9, batch_scale=2, warmup_epochs=1,
+                updates_per_epoch=6,
+                lr_scheduler=mx.lr_scheduler.FactorScheduler(
+                    3, .5, base_lr=.1))
+
+        equal(of_mxnet(lbsgd)[1:], of_servers(lbsgd)[1:])
         """)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -330,11 +821,72 @@ def test_failure_reaches_the_script(trio, tmp):
     assert "told PeerLost" in out or "told JobFailed" in out, out + err
 
 
-def test_multipliers_of_keys(tmp):
+def test_profiler_has_a_timeline_of_each_server(tmp):
+    """As MXNet's tests/nightly/test_server_profiling.py, and what is in the
+    files."""
+    done = python(tmp, 2, 3, f"""
+        import json, os
+        os.chdir({str(tmp)!r})
+        kv = mx.kv.create('dist_sync')
+        mx.profiler.set_config(filename='s.json', profile_all=True,
+                               profile_process='server')
+        mx.profiler.set_config(filename='w%d.json' % kv.rank,
+                               profile_all=True, profile_process='worker')
+        mx.profiler.set_state(state='run', profile_process='server')
+        mx.profiler.set_state(state='run', profile_process='worker')
+        kv.init('99', mx.nd.ones((1200, 1200)))
+        kv.init('small"', mx.nd.ones((3,)))
+        kv.set_optimizer(mx.optimizer.create('sgd'))
+
+        def rounds(count, key='99', shape=(1200, 1200)):
+            for i in range(count):
+                kv.push(key, mx.nd.ones(shape))
+                out = mx.nd.zeros(shape)
+                kv.pull(key, out=out)
+                mx.nd.waitall()
+            kv._barrier()
+
+        rounds(4)
+        mx.profiler.pause(profile_process='server')
+        kv._barrier()
+        rounds(2, 'small"', (3,))
+        mx.profiler.resume('server')
+        kv._barrier()
+        rounds(3)
+        mx.profiler.dump(False, 'server')
+        rounds(1, 'small"', (3,))
+        mx.profiler.set_state('stop', 'server')
+        mx.profiler.set_state('stop')
+        seen = {{}}
+        for rank in range(3) if kv.rank == 0 else ():
+            with open('rank%d_s.json' % rank) as f:
+                events = json.load(f)['traceEvents']
+            names = [e['args']['name'] for e in events
+                     if e['name'] == 'process_name']
+            assert names[0].startswith('server %d (' % rank), names
+            for e in events:
+                if e['ph'] == 'X':
+                    assert e['dur'] >= 0 and e['ts'] >= 0 and \\
+                        e['pid'] == rank
+                    rounds_of = seen.setdefault(
+                        (e['name'], e['args']['key']), set())
+                    rounds_of.add(e['args']['round'])
+        if kv.rank == 0:
+            for kind in ('push', 'gather', 'step'):
+                assert seen[kind, '99'] == set(range(1, 8)), seen
+                assert seen[kind, 'small"'] == {{3}}, seen
+            assert not os.path.exists('rank3_s.json')
+        print('well')
+        """)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("well") == 2
+
+
+@pytest.mark.parametrize("keys", ["number", "name"])
+def test_multipliers_of_keys(tmp, keys):
     """By the number of Gluon's parameters and by Module's names; with names,
     what is no weight does not decay. As MXNet's own updater."""
-    done = python(tmp, 1, 1, """
-        import numpy as np
+    done = python(tmp, 1, 1, f"        key = {keys!r}" + """
         rng = np.random.RandomState(3)
         names = {0: 'fc_weight', 1: 'fc_bias', 2: 'out_weight'}
 
@@ -346,20 +898,43 @@ def test_multipliers_of_keys(tmp):
 
         opt, again = make(param_idx2name=names), make(param_idx2name=names)
         assert opt._get_wd(1) == 0 and opt._get_lrs([1, 2]) == [.1, .025]
+        key = (lambda i: names[i]) if key == 'name' else lambda i: i
         kv = mx.kv.create('dist_sync')
         updater = mx.optimizer.get_updater(again)
         ws = [mx.nd.array(rng.randn(40, 30)) for i in names]
         for i in names:
-            kv.init(i, ws[i])
+            kv.init(key(i), ws[i])
         kv.set_optimizer(opt)
         for step in range(5):
             for i in names:
                 g = mx.nd.array(rng.randn(40, 30))
-                kv.push(i, g)
+                kv.push(key(i), g)
                 updater(i, g, ws[i])
         for i in names:
             got = mx.nd.zeros((40, 30))
-            kv.pull(i, out=got)
+            kv.pull(key(i), out=got)
+            np.testing.assert_allclose(got.asnumpy(), ws[i].asnumpy(),
+                                       rtol=2e-5, atol=1e-5)
+
+        # Keys are names, as Module's are, and multipliers change.
+        opt, again = make(param_idx2name=names), make(param_idx2name=names)
+        kv = mx.kv.create('dist_sync')
+        updater = mx.optimizer.get_updater(again)
+        kv.set_optimizer(opt)
+        for i, name in names.items():
+            kv.init(name, ws[i])
+        for step in range(6):
+            if step == 3:
+                for o in opt, again:
+                    o.set_lr_mult({'fc_bias': 0, 'out_weight': 3})
+                    o.set_wd_mult({'fc_weight': 0})
+            for i, name in names.items():
+                g = mx.nd.array(rng.randn(40, 30))
+                kv.push(name, g)
+                updater(i, g, ws[i])
+        for i, name in names.items():
+            got = mx.nd.zeros((40, 30))
+            kv.pull(name, out=got)
             np.testing.assert_allclose(got.asnumpy(), ws[i].asnumpy(),
                                        rtol=2e-5, atol=1e-5)
         print('well')
@@ -369,7 +944,7 @@ def test_multipliers_of_keys(tmp):
 
 
 def test_trainer_saves_and_loads_states(tmp):
-    """A trainer of another job goes on as the first one did."""
+    """A trainer of another job continues as the first one did."""
     script = tmp / "script.py"
     script.write_text(textwrap.dedent("""
         import os
@@ -416,8 +991,7 @@ OPTIMIZERS = [
     f"SGD(learning_rate=.1, {COMMON})",
     f"SGD(momentum=.9, {COMMON}, lr_scheduler={S}FactorScheduler("
     "3, .5, base_lr=.2))",
-    # MXNet's kernel takes the new weight in the decay of the momentum.
-    "NAG(learning_rate=.1, momentum=.9, rescale_grad=.5, clip_gradient=.8)",
+    f"NAG(learning_rate=.1, momentum=.9, {COMMON})",
     f"Adam({COMMON}, lr_scheduler={S}CosineScheduler(9, base_lr=.2, "
     "warmup_steps=2))",
     f"AdaGrad(learning_rate=.1, {COMMON})",
@@ -438,6 +1012,15 @@ OPTIMIZERS = [
     f"LARS({COMMON}, momentum=.9, momentum_correction=False, lr_scheduler={S}"
     "FactorScheduler(3, .5, base_lr=2))",
     f"LARS({COMMON}, learning_rate=.1, param_idx2name={{0: 'a_bias'}})",
+    f"LBSGD(learning_rate=.05, {COMMON})",
+    f"LBSGD(learning_rate=.05, momentum=.9, batch_scale=3, warmup_epochs=2, "
+    f"updates_per_epoch=4, {COMMON})",
+    f"LBSGD(learning_rate=.05, batch_scale=2, warmup_epochs=4, "
+    f"updates_per_epoch=4, warmup_strategy='power2', begin_epoch=1, {COMMON})",
+    f"LBSGD(learning_rate=.05, batch_scale=4, warmup_epochs=2, "
+    f"updates_per_epoch=5, warmup_strategy='sqrt', {COMMON})",
+    f"LBSGD(learning_rate=.05, momentum=.9, batch_scale=2, "
+    f"warmup_strategy='lars', {COMMON})",
 ]
 
 

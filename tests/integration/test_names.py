@@ -23,7 +23,7 @@ def second(trio, name):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_the_second_waits_while_the_first_lives(trio, name):
+def test_member_with_a_taken_name_waits(trio, name):
     t = trio(servers=1, agents=1)
     with Job(t, 2) as job:
         k = job.key("w", "float32", 1000)
@@ -37,8 +37,8 @@ def test_the_second_waits_while_the_first_lives(trio, name):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_the_first_ends_when_it_has_lost_its_name(trio, name):
-    """It was not heard for a while, and the second was registered."""
+def test_member_that_lost_its_name_ends(trio, name):
+    """It was silent for a while, and the second process was registered."""
     t = trio(servers=1, agents=1, options=["heartbeat.interval=200ms",
                                            "heartbeat.suspect_after=500ms",
                                            "heartbeat.dead_after=120s"])

@@ -40,14 +40,14 @@ def run(case, folder):
 
 
 @pytest.mark.parametrize("kind", ["sums", "adam"])
-def test_loss(tmp, kind):
+def test_lost_packets_change_no_bit(tmp, kind):
     run(Case("loss", kind, lambda h: h.lose(h.all, 0.2),
              lambda h: h.lose(h.all, 0), LOSS_S, after=1.0,
              limit=support.PATIENCE, options=PATIENT), tmp)
 
 
 @pytest.mark.parametrize("kind", ["sums", "adam"])
-def test_link_down(tmp, kind):
+def test_interrupted_link_changes_no_bit(tmp, kind):
     run(Case("down", kind, lambda h: h.link("ps0", False),
              lambda h: h.link("ps0", True), DOWN_S, after=1.0,
              limit=support.PATIENCE, options=PATIENT), tmp)

@@ -83,6 +83,36 @@ def norm(x):
     return math.sqrt(np.sum(np.square(x.astype("f8"))))
 
 
+def name_hash(name):
+    """Of a key with a string for a name; see lib/base/name_hash.c."""
+    h = 0xcbf29ce484222325
+    for byte in b"s:" + name.encode():
+        h = (h ^ byte) * 0x100000001b3 % 2 ** 64
+    h = (h ^ h >> 32) & ~1
+    return h | name.endswith(("gamma", "beta", "bias"))
+
+
+def normals(name, seed, step, count):
+    """The noise of one step of a key: Philox4x32-10 and Box-Muller."""
+    low = np.uint64(0xffffffff)
+    half = np.uint64(32)
+    key = name_hash(name) ^ seed
+    pairs = np.arange((count + 1) // 2, dtype="u8")
+    c = [pairs & low, pairs >> half, np.full_like(pairs, step & 0xffffffff),
+         np.full_like(pairs, step >> 32)]
+    k = [key & 0xffffffff, key >> 32]
+    for _ in range(10):
+        p, q = np.uint64(0xd2511f53) * c[0], np.uint64(0xcd9e8d57) * c[2]
+        c = [(q >> half) ^ c[1] ^ np.uint64(k[0]), q & low,
+             (p >> half) ^ c[3] ^ np.uint64(k[1]), p & low]
+        k = [(k[0] + 0x9e3779b9) % 2 ** 32, (k[1] + 0xbb67ae85) % 2 ** 32]
+    m = ((c[0] << half | c[1]) >> np.uint64(11)).astype("f8") + 1
+    radius = np.sqrt(-2 * np.log(m * 2.0 ** -53))
+    angle = (c[2] << half | c[3]).astype("f8") * (2 * math.pi * 2.0 ** -64)
+    both = np.stack([radius * np.cos(angle), radius * np.sin(angle)], -1)
+    return both.reshape(-1)[:count].astype("f")
+
+
 class Reference:
     """One step after the other; a method for each optimizer."""
 
@@ -117,6 +147,13 @@ class Reference:
         self.a = self.p["momentum"] * self.a - step
         self.w = self.w + (self.p["momentum"] * self.a - step)
 
+    def nag_late(self, g, lr, t):
+        g, _ = self.grad(g)
+        mu = np.float32(self.p["momentum"])
+        m = mu * self.a
+        self.w = self.w - m + (mu + 1) * (m - lr * (g + self.wd * self.w))
+        self.a = m - lr * (g + self.wd * self.w)
+
     def adam(self, g, lr, t):
         _, g = self.grad(g)
         self.moments(g, 0.9, 0.999)
@@ -143,7 +180,7 @@ class Reference:
         self.a = 0.1 * np.square(g) + 0.9 * self.a
         if self.p.get("centered"):
             self.b = 0.1 * g + 0.9 * self.b
-            # With what is nearly 0 under the root as it is in the formula.
+            # A small difference under the root, as in the formula.
             self.c = 0.8 * self.c - lr * g / np.sqrt(
                 self.a - self.b * self.b + np.float32(self.p["epsilon"]))
             self.w = self.w + self.c
@@ -236,6 +273,30 @@ class Reference:
         self.a = mu * self.a - lr * ratio * (self.wd * self.w + g)
         self.w = self.w + self.a
 
+    def sgld(self, g, lr, t):
+        g, _ = self.grad(g)
+        noise = normals("w", self.p.get("seed", 0), t, COUNT)
+        self.w = self.w - np.float32(lr / 2) * (g + self.wd * self.w) + \
+            np.float32(math.sqrt(lr)) * noise
+
+    def lbsgd(self, g, lr, t):
+        """One round, of which every one in batch_scale is a step."""
+        k = self.p["batch_scale"]
+        self.b = self.b + g
+        if t % k:
+            return
+        g, self.b = self.b / np.float32(k), np.zeros_like(g)
+        way = t + self.p.get("begin_epoch", 0) * self.p["updates_per_epoch"]
+        way /= self.p["warmup_epochs"] * self.p["updates_per_epoch"]
+        strategy = self.p.get("warmup_strategy", 0)
+        if strategy == 3:
+            lr *= min(max(norm(self.w) / math.sqrt(
+                norm(g) ** 2 + COMMON["wd"] * norm(self.w) ** 2), .01), 100)
+        else:
+            lr *= k if way >= 1 else \
+                1 + (k - 1) * (way, way * way, math.sqrt(way))[strategy]
+        self.sgd(g, lr, t)
+
     def test(self, g, lr, t):
         self.w = self.w + COMMON["rescale_grad"] * g
 
@@ -254,11 +315,13 @@ COSINE = {"lr_scheduler": 4, "lr_scheduler_max_update": 18,
 
 TOLERANCE = 1e-6
 
-# Name, and what is given beside COMMON.
+# Name, and parameters besides COMMON.
 CASES = [
     ("sgd", {"learning_rate": 0.1, **COSINE}),
     ("sgd", {"learning_rate": 0.1, "momentum": 0.9, **FACTOR}),
     ("nag", {"learning_rate": 0.1, "momentum": 0.9, **POLY}),
+    ("nag", {"learning_rate": 0.1, "momentum": 0.9, "decay_after_step": 1,
+             **POLY}),
     ("adam", {"learning_rate": 0.01, **COSINE}),
     ("adam", {}),
     ("adamw", {"learning_rate": 0.01, **FACTOR}),
@@ -287,9 +350,19 @@ CASES = [
               **FACTOR}),
     ("lars", {"learning_rate": 2, "eta": 0.02, "eps": 1e-3, "momentum": 0.9,
               "momentum_correction": 0, **MULTI}),
+    ("sgld", {"learning_rate": 0.01, **FACTOR}),
+    ("sgld", {"learning_rate": 0.02, "seed": 10 ** 15}),
+    ("lbsgd", {"batch_scale": 3, "warmup_epochs": 2, "updates_per_epoch": 5,
+               "momentum": 0.9, **MULTI}),
+    ("lbsgd", {"batch_scale": 2, "warmup_epochs": 3, "updates_per_epoch": 4,
+               "warmup_strategy": 1, "begin_epoch": 1}),
+    ("lbsgd", {"batch_scale": 2, "warmup_epochs": 3, "updates_per_epoch": 4,
+               "warmup_strategy": 2}),
+    ("lbsgd", {"batch_scale": 4, "warmup_epochs": 9, "updates_per_epoch": 9,
+               "warmup_strategy": 3, "momentum": 0.5}),
     ("test", {}),
 ]
-DEFAULT_RATE = {"adam": 0.001, "lamb": 0.001}
+DEFAULT_RATE = {"adam": 0.001, "lamb": 0.001, "lbsgd": 0.01}
 
 
 def expected(name, given, seed):
@@ -299,7 +372,8 @@ def expected(name, given, seed):
     for step, lr in enumerate(rates(given, base)):
         g = [np.random.default_rng([seed, step, rank]).standard_normal(COUNT)
              .astype("f") for rank in (0, 1)]
-        getattr(r, name)(g[0] + g[1], lr, step + 1)
+        late = "_late" if given.get("decay_after_step") else ""
+        getattr(r, name + late)(g[0] + g[1], lr, step + 1)
         assert r.w.dtype == np.float32
         yield r.w
 
@@ -319,7 +393,7 @@ def spawn(t, job, rank, text, *arguments, workers=2):
 
 
 def finish(workers):
-    """What they wrote; they end well."""
+    """Their output; they must end without an error."""
     try:
         said = []
         for w in workers:
@@ -335,7 +409,7 @@ def finish(workers):
 
 
 def run(t, number, name, params, out):
-    """What both workers see after every step."""
+    """The values of both workers after every step."""
     finish([spawn(t, f"job{number}", rank, WORKER, name, repr(params), number,
                   out) for rank in (0, 1)])
     seen = [np.fromfile(out + str(rank), "f").reshape(STEPS, COUNT)
@@ -357,7 +431,7 @@ def test_every_optimizer_is_numpys_and_the_same_on_any_servers(trio, tmp):
         what = f"{name} {given}"
         assert seen[0].tobytes() == seen[1].tobytes(), what
         for step, w in enumerate(expected(name, given, number)):
-            # Relative to the number, or to its like where it passes zero.
+            # Relative to the number, or to a typical one near zero.
             size = np.maximum(np.abs(w), np.sqrt(np.mean(np.square(w))))
             error = np.max(np.abs(seen[0][step] - w) / size)
             worst[what] = max(worst.get(what, 0), error)
@@ -366,6 +440,83 @@ def test_every_optimizer_is_numpys_and_the_same_on_any_servers(trio, tmp):
     for what, error in worst.items():
         print(f"{error:.1e} {what}")
     assert not bad, bad
+
+
+LANGEVIN = """
+import os, sys
+import numpy as np
+os.environ['PSKV_PARTITION_BYTES'] = sys.argv[1]
+import pskv
+kv = pskv.create('dist_sync')
+kv.set_optimizer('sgld', learning_rate=.01, wd=.1, seed=3)
+w = np.random.default_rng(1).standard_normal((500, 9)).astype(sys.argv[2])
+by_rows = sys.argv[3] == 'rows'
+kv.broadcast('late', w * 0 + 1, w * 0)
+(kv.init_rows if by_rows else kv.init)('w', w)
+kv.init('v', w)
+late = np.empty_like(w)
+for step in range(5):
+    draw = np.random.default_rng([step, kv.rank])
+    g = draw.standard_normal(w.shape).astype(w.dtype)
+    if by_rows:
+        some = np.arange(kv.rank, 500, 2)
+        kv.push_rows('w', some, g[some])
+        kv.pull_rows('w', np.arange(500), w)
+    else:
+        mine = np.arange(500) % 2 == kv.rank
+        kv.pushpull('w', g * mine[:, None], out=w)
+    kv.pushpull('late', g, out=late)
+v = np.empty_like(w)
+kv.pushpull('v', w * 0, out=v)
+if kv.rank == 0:
+    np.stack([w, late, v]).tofile(sys.argv[4])
+kv.close()
+"""
+
+
+def test_noise_of_sgld_belongs_to_elements(trio, tmp):
+    """The same bits however a key is cut and spread, and by rows; other noise
+    for other keys; the stated mean and variance."""
+    trios = {n: trio(servers=n, agents=2) for n in (1, 3)}
+    for dtype in ("f4", "f2", "f8"):
+        seen = []
+        for n, cut, form in ((1, 1 << 20, "dense"), (3, 1 << 20, "dense"),
+                             (3, 4096, "dense"), (1, 4500, "dense"),
+                             (3, 4096, "rows"), (1, 1 << 20, "rows")):
+            out = tmp / f"{dtype}-{n}-{cut}-{form}"
+            finish([spawn(trios[n], out.name, rank, LANGEVIN, cut, dtype, form,
+                          out) for rank in (0, 1)])
+            seen.append(out.read_bytes())
+        assert all(s == seen[0] for s in seen), dtype
+    first = np.random.default_rng(1).standard_normal((500, 9))
+    v = np.frombuffer(seen[0], "f8").reshape(3, 500, 9)[2]
+    noise = (v - (1 - .01 / 2 * .1) * first) / .1
+    assert abs(np.mean(noise)) < 5 / math.sqrt(noise.size)
+    assert abs(np.var(noise) - 1) < 5 * math.sqrt(2 / noise.size)
+    of_v = normals("v", 3, 1, 4500)
+    np.testing.assert_allclose(noise.reshape(-1), of_v, atol=1e-5)
+    assert abs(np.mean(of_v * normals("w", 3, 1, 4500))) < 5 / math.sqrt(4500)
+
+
+def test_large_batches_of_means(trio):
+    """The mean of all contributions to a step, divided once."""
+    text = """
+import numpy as np, pskv
+kv = pskv.create('dist_sync')
+kv.set_optimizer('lbsgd', learning_rate=1, batch_scale=4, warmup_epochs=0)
+w = np.zeros(2000, 'f')
+kv.init('w', w)
+for step in range(8):
+    g = np.full(2000, 1 + step + 10 * kv.rank, 'f')
+    kv.pushpull('w', g, out=w, reduce='mean')
+    print(*set(w))
+kv.close()
+"""
+    t = trio(servers=2, agents=2)
+    said = finish([spawn(t, "means", rank, text) for rank in (0, 1)])
+    # The rate is 4, after the warm-up; the means are 7.5 and 11.5.
+    assert said[0] == said[1]
+    assert [float(x) for x in said[0].split()] == [0, 0, 0] + [-30] * 4 + [-76]
 
 
 def test_a_wrong_hyper_parameter_is_its_callers_alone(trio):
@@ -456,6 +607,81 @@ def test_keys_differ_and_numbers_change_at_a_round(trio, tmp):
         assert np.max(np.abs(got - want) / size) < TOLERANCE, step
     first = np.random.default_rng(7).standard_normal(5003).astype("f")
     assert got[3].tobytes() == first.tobytes()  # Its rate is 0.
+
+
+MULTIPLIED = """
+import numpy as np, pskv, sys
+kv = pskv.create('dist_sync')
+kv.set_optimizer('sgd', learning_rate=.25, wd=.5, lr_mult={'a': 2},
+                 wd_mult={'a': 0})
+keys = ['a', 'b']
+ws = [np.random.default_rng(7).standard_normal(5003).astype('f')
+      for k in keys]
+kv.init(keys, ws)
+for step in range(8):
+    if step == 2:
+        kv.set_multipliers(lr_mult={'b': 0})
+    if step == 3:
+        kv.set_multipliers({'b': .5}, {'a': 1, 'b': 2}, round=6)
+    if step == 6 and kv.rank == 1:
+        kv.set_multipliers({'b': 1, 'a': 0}, round=8)
+    kv.barrier()
+    g = np.random.default_rng([step, kv.rank]).standard_normal(5003)
+    kv.pushpull(keys, [g.astype('f')] * 2, out=ws)
+    np.stack(ws).tofile(sys.argv[1] + '%d-%d' % (kv.rank, step))
+def refused(lr_mult, round):
+    try:
+        kv.set_multipliers(lr_mult, round=round)
+    except pskv.Error as e:
+        print(e)
+    else:
+        print('done')
+if kv.rank == 0:
+    refused({'a': 1}, 99)
+kv.barrier()
+if kv.rank == 1:
+    refused({'a': 3}, 99)
+refused({'a': -1}, 100)
+refused({'a': 1}, 3)
+kv.close()
+"""
+
+
+def multiplied():
+    """The keys after each step."""
+    keys = [np.random.default_rng(7).standard_normal(5003).astype("f")
+            for _ in range(2)]
+    for step in range(8):
+        r = step + 1
+        raw = sum(np.random.default_rng([step, rank]).standard_normal(5003)
+                  .astype("f") for rank in (0, 1))
+        for i, (lr, wd) in enumerate([
+                (0 if r >= 8 else 2, 1 if r >= 6 else 0),
+                (1 if r >= 8 else .5 if r >= 6 else 0 if r >= 3 else 1,
+                 2 if r >= 6 else 1)]):
+            keys[i] = keys[i] - np.float32(.25 * lr) * (
+                raw + np.float32(.5 * wd) * keys[i])
+        yield np.stack(keys)
+
+
+def test_multipliers_of_keys_change_at_a_round(trio, tmp):
+    for servers in (1, 3):
+        t = trio(servers=servers, agents=2)
+        said = finish([spawn(t, "multiplied", rank, MULTIPLIED,
+                             tmp / f"{servers}-") for rank in (0, 1)])
+        lines = [text.splitlines() for text in said]
+        assert lines[0][0] == "done"
+        assert "a key of job multiplied has lr_mult 1 and wd_mult 1 from " \
+            "round 99 on, and now 3 and 1 are wanted" in lines[1][0]
+        for of_rank in lines:
+            assert "must be finite and not negative" in of_rank[1]
+            assert "multipliers cannot change at round 3" in of_rank[2]
+    for step, want in enumerate(multiplied()):
+        seen = [np.fromfile(tmp / f"{servers}-{rank}-{step}", "f")
+                for servers in (1, 3) for rank in (0, 1)]
+        assert all(s.tobytes() == seen[0].tobytes() for s in seen), step
+        np.testing.assert_allclose(seen[0].reshape(want.shape), want,
+                                   rtol=1e-5, atol=1e-5)
 
 
 def test_changes_that_make_no_sense_are_refused(trio):
@@ -588,7 +814,7 @@ def halves(kind):
     """Weights of which float32 masters are kept, whole and by rows."""
     first = to_half(kind, np.random.default_rng(1).standard_normal(5003))
     keys = {}
-    # Of one key, the value was replaced after a first step, in round 2.
+    # The value of one key was replaced in round 2, after its first step.
     for name, w, skipped in (("w", first, 0), ("late", first, 2), (
             "rows", to_half(kind, np.random.default_rng(2).standard_normal(
                 (50, 8))), 0)):
@@ -628,7 +854,7 @@ def test_half_weights_have_float32_masters(trio, tmp, kind):
     digits = 2.0 ** -10 if kind == "float16" else 2.0 ** -7
     for want in halves(kind):
         mine, got = got[:want.size], got[want.size:]
-        # Rounded alike, but for what float32 leaves between two numbers.
+        # Equal up to one unit in the last place of the type.
         assert np.all(np.abs(mine - want) <= digits * np.abs(want) + 1e-7)
         assert np.mean(mine == to_half(kind, want)) > .99
     assert got.size == 0
@@ -734,7 +960,7 @@ for step in range(9):
     if step in (0, 3, 4) and kv.rank == 1:
         gs[0][4000] = np.nan if step == 3 else np.inf
     if step == 5:
-        gs[2][7] = 4e4  # Two of them are more than float16 has.
+        gs[2][7] = 4e4  # The sum of two exceeds the range of float16.
     kv.pushpull(list(ws), gs, out=list(ws.values()))
     seen += [w.tobytes() for w in ws.values()]
 if kv.rank == 0:
@@ -822,12 +1048,12 @@ count = np.arange(7)
 kv.broadcast('count', count, count)  # Integers have no gradients...
 seen = []
 for step in range(8):
-    if step == 3:  # ...and a key that comes later takes part from now on.
+    if step == 3:  # ...and a later key takes part from now on.
         kv.barrier()
         ws['late'] = np.ones(50, 'f')
         kv.init('late', ws['late'])
     draw = np.random.default_rng([step, kv.rank])
-    size = .01 if step == 5 else 1  # Small enough to be left as it is.
+    size = .01 if step == 5 else 1  # Below the limit: not clipped.
     gs = [(size * draw.standard_normal(w.size)).astype(w.dtype)
           for w in ws.values()]
     if step == 6 and kv.rank == 1:
@@ -947,7 +1173,7 @@ for step in range(first, 6):
         kv.pushpull(k, draw.standard_normal(w.size).astype(w.dtype), out=w)
     some = np.arange(step, 40, 2 + kv.rank)
     if name == 'lamb':
-        continue  # It takes no rows.
+        continue  # This optimizer takes no rows.
     kv.push_rows('rows', some, draw.standard_normal((some.size, 5))
                  .astype('f'))
     rows = kv.row_sparse_pull('rows', np.arange(40))[1].reshape(40, 5)

@@ -27,7 +27,7 @@ def peak(daemon):
 
 
 def callers(t):
-    """(who, daemon, connect, greeting, question)"""
+    """(who, daemon, connect, hello, question)"""
     return {
         "psched": (t.sched, lambda: wire.connect(t.port), wire.hello("ctl"),
                    message("query", what=0)),
@@ -37,11 +37,11 @@ def callers(t):
     }
 
 
-def greet(connect, greeting):
-    """A connection that reads no more than the answer to its greeting."""
+def send_hello(connect, hello):
+    """A connection that reads only the reply to its hello."""
     sock = connect()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    sock.sendall(greeting)
+    sock.sendall(hello)
     wire.read_frame(sock)
     sock.setblocking(False)
     return sock
@@ -68,9 +68,9 @@ def ask_all(daemon, crowd, question, most):
 
 
 @pytest.mark.parametrize("who", ["psched", "agent"])
-def test_who_does_not_read_is_cut_off(trio, who):
+def test_a_peer_that_does_not_read_is_cut_off(trio, who):
     t = trio(servers=1, agents=1)
-    daemon, connect, greeting, question = callers(t)[who]
+    daemon, connect, hello, question = callers(t)[who]
     with Job(t, 2, "bystander", PSKV_OP_TIMEOUT="120s") as job:
         key = job.key("w", "float32", 50_000)
         job.tell(lambda rank: f"rounds count 5 {rank} 1000 {key}")
@@ -79,8 +79,8 @@ def test_who_does_not_read_is_cut_off(trio, who):
         crowd = []
         for i in range(CROWD):
             if who == "agent":
-                greeting = wire.l_hello(job=f"crowd{i}")
-            crowd.append(greet(connect, greeting))
+                hello = wire.l_hello(job=f"crowd{i}")
+            crowd.append(send_hello(connect, hello))
         ask_all(daemon, crowd, question, before + GROWTH)
         assert SANITIZED or peak(daemon) < before + GROWTH
         daemon.await_log("peer does not read")
@@ -93,12 +93,12 @@ def test_who_does_not_read_is_cut_off(trio, who):
 
 @pytest.mark.skipif(SANITIZED, reason="sanitizers need the address space")
 def test_memory_that_is_used_up(trio):
-    """Limits allow more than there is: who holds most is ended, not the
-    daemon."""
+    """Limits above the available memory: the connection that holds most is
+    closed, and the daemon lives."""
     t = trio(servers=1, agents=1,
              agent_options=["limits.output=1GiB", "limits.output_total=8GiB"])
     agent = t.agents()[0]
-    _, connect, greeting, question = callers(t)["agent"]
+    _, connect, hello, question = callers(t)["agent"]
     with Job(t, 2, "bystander", PSKV_OP_TIMEOUT="120s") as job:
         key = job.key("w", "float32", 50_000)
         job.tell(lambda rank: f"rounds count 5 {rank} 1000 {key}")
@@ -107,7 +107,7 @@ def test_memory_that_is_used_up(trio):
         most = size + 48 * MIB
         resource.prlimit(agent.pid, resource.RLIMIT_AS, (most, most))
         job.say(lambda rank: f"rounds count 30 {rank} 1000 {key}")
-        ask_all(agent, [greet(connect, greeting)], question, size + GROWTH)
+        ask_all(agent, [send_hello(connect, hello)], question, size + GROWTH)
         agent.await_log("this agent is out of memory, and this connection "
                         "holds most of it")
         assert agent.alive()

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A scheduler that is killed and restarted: while it is away training goes
-on; when it is back without its memory, every rank of every job hears why its
-job is over, and the cluster takes the next one as it is."""
+"""A scheduler that is killed and restarted: training continues while it is
+away; when it is back without its state, every rank of every job gets the
+reason for the job's end, and the cluster accepts the next job without a
+restart."""
 import random
 import signal
 
@@ -36,7 +37,7 @@ def await_members(trio):
 
 
 def expect_words(worker, job, seconds=WORDS_WITHIN):
-    """The answer to what was asked of the worker, and to what is asked now."""
+    """The answers to the worker's open command and to this one."""
     for again in (False, True):
         if again:
             worker.say("barrier")
@@ -66,7 +67,7 @@ def begin(trio, name, **env):
     return job, k
 
 
-def test_every_rank_hears_why_and_the_next_job_begins(trio):
+def test_ranks_get_the_cause_and_the_next_job_begins(trio):
     t = trio(servers=2, agents=2)
     job, k = begin(t, "x")
     other, _ = begin(t, "y", PSKV_ON_LOSS="fail")
@@ -81,7 +82,7 @@ def test_every_rank_hears_why_and_the_next_job_begins(trio):
     for rank in (0, 1, 2):
         expect_words(job[rank], "x")
     expect_words(other[0], "y")
-    # Of a process that was in no call the next one ends.
+    # A process without a call in progress gets the error in its next call.
     for worker, name in ((job[3], "x"), (other[1], "y"), (other[3], "y")):
         worker.say("barrier")
         expect_words(worker, name)
@@ -93,8 +94,8 @@ def test_every_rank_hears_why_and_the_next_job_begins(trio):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_members_register_in_any_order(trio, seed):
-    """Numbers of nodes that this scheduler gives mean nobody else to a server
-    that remembers numbers of the one before."""
+    """Node numbers of this scheduler differ from those of its predecessor,
+    which servers remember."""
     t = trio(servers=2, agents=2)
     chance = random.Random(seed)
     names = t.server_names + t.agent_names
@@ -176,7 +177,7 @@ def test_a_job_that_was_forming_forms_again(trio):
     t.await_empty()
 
 
-def test_an_optimizer_that_needs_norms_waits_and_ends_in_words(trio):
+def test_optimizer_with_norms_waits_and_ends_with_an_error(trio):
     """The scheduler adds up norms of keys; all else of a step is the
     servers'."""
     t = trio(servers=2, agents=2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""psctl against a real scheduler, and against strangers that answer badly."""
+"""psctl against a real scheduler, and against peers that answer badly."""
 import json
 import os
 import re
@@ -43,15 +43,23 @@ def test_help_names_every_verb():
     ("set", "job", "lr=1"), ("--round", "0", "set", "job", "lr=1"),
     ("--round", "5", "set", "job", "lr"), ("--round", "5", "set", "job"),
     ("--round", "5", "set", "job", "lr=x"), ("set",),
+    ("--round", "5", "set", "job", "lr", "x"), ("set", "job", "weight"),
+    ("set", "job", "lr", "1"), ("set", "job", "weight", "0"),
+    ("set", "job", "weight", "1001"), ("set", "job", "weight", "1.5"),
+    ("set", "job", "weight=much"), ("set", "job", "=1"), ("set", "job", "", "1"),
+    ("--round", "5", "set", "job", "weight", "9"),
+    ("set", "job", "weight", "9", "more"),
     ("keys", "a", "b"), ("rebalance",), ("--off", "", "rebalance", "a"),
-    ("--dry-run", "rebalance"), ("--dry-run", "rebalance", "a", "b"), ("-e", "nowhere", "status"), ("keys", "x" * 65)])
+    ("--dry-run", "rebalance"), ("--dry-run", "rebalance", "a", "b"), ("-e", "nowhere", "status"), ("keys", "x" * 65),
+    ("keys", "/" + "x" * 64), ("keys", "root/" + "x" * 65),
+    ("keys", "u" * 65 + "/x")])
 def test_wrong_usage_is_2(words):
     code, out, err = run(*words)
     assert code == 2
     assert out == "" and err.startswith("psctl: ")
 
 
-def test_nobody_there_is_69_with_the_address():
+def test_no_listener_is_69_with_the_address():
     with support.reserve_port() as nobody:
         port = nobody.getsockname()[1]
         code, out, err = run("-e", f"127.0.0.1:{port}", "status")
@@ -60,7 +68,7 @@ def test_nobody_there_is_69_with_the_address():
 
 
 # Resolution of names as on a host whose resolver is gone: packets go to a
-# socket that nobody reads.
+# socket without a reader.
 DEAF = """
 import socket, subprocess, sys
 folder, *command = sys.argv[1:]
@@ -111,7 +119,8 @@ def test_a_silent_peer_is_69_within_the_time():
 
 
 def answering(*answers):
-    """A listener that reads one frame before each answer. Its port."""
+    """A listener that reads one frame before each answer, and closes after an
+    empty one. Its port."""
     s = socket.socket()
     s.bind(("127.0.0.1", 0))
     s.listen(1)
@@ -124,6 +133,8 @@ def answering(*answers):
             for a in answers:
                 wire.read_frame(conn)
                 conn.sendall(a)
+                if not a:
+                    conn.close()
             conn.recv(1)
         except (OSError, EOFError):
             pass
@@ -149,7 +160,7 @@ END = wire.message("query_end", cluster="fake", epoch=3, uptime_ns=10**10)
     wire.frame(17, b"\x80"),
     wire.frame(250, b"\x80"),
 ])
-def test_nonsense_is_refused(answer):
+def test_malformed_replies_are_refused(answer):
     port = answering(answer)
     code, out, err = run("-e", f"127.0.0.1:{port}", "--timeout", "2s",
                          "status")
@@ -157,12 +168,35 @@ def test_nonsense_is_refused(answer):
     assert f"127.0.0.1:{port}" in err and err.count("\n") == 1
 
 
-def test_a_refusal_is_told_and_escaped():
+@pytest.mark.parametrize("answers, cause", [
+    ([b""], "it closed the connection"),
+    ([WELCOME, b""], "it closed the connection"),
+    ([WELCOME], "Connection reset by peer")])  # Most of the query is unread.
+def test_cause_of_a_lost_connection_is_printed(answers, cause):
+    port = answering(*answers)
+    code, out, err = run("-e", f"127.0.0.1:{port}", "jobs")
+    assert code == 69 and out == ""
+    assert f"cannot reach psched at 127.0.0.1:{port}: {cause};" in err
+
+
+def test_replies_may_exceed_the_input_buffer():
+    rows = [wire.message("job_row", gen=i, name=f"j{i}", uid=0, phase=2,
+                         mode=0, on_loss=0, num_workers=2, live_workers=2,
+                         slots=1, keys=0, bytes=0, barriers=0, age_ns=0,
+                         reason="r" * (i % 200)) for i in range(4000)]
+    port = answering(WELCOME, b"".join(rows) + END)
+    code, out, err = run("-e", f"127.0.0.1:{port}", "-w", "json", "jobs")
+    assert code == 0, err
+    assert [j["name"] for j in json.loads(out)["jobs"]] == \
+        [f"j{i}" for i in range(4000)]
+
+
+def test_rejection_is_printed_escaped():
     port = answering(wire.message("reject", error=-5,
                                   text="too old\x1b[31m\n"))
     code, out, err = run("-e", f"127.0.0.1:{port}", "status")
     assert code == 75 and out == ""
-    # The decoder has put marks in the place of what is not visible.
+    # The decoder has escaped invisible characters.
     assert "too old?[31m?\n" in err and "\x1b" not in err
 
 
@@ -196,7 +230,7 @@ def test_rows_in_pieces_and_unknown_rows():
     assert "rank 3 (n07, lost), rank 5 (n09)" in out and "41.0s" in out
 
 
-def test_the_sample_of_the_readme_is_what_is_printed():
+def test_the_sample_of_the_readme_is_printed():
     row = wire.message("stall_row", job="digits", what="key fc1.w round 812",
                        waited_ns=41_300_000_000, waiting_ops=6,
                        missing=[[3, 2, "n07"]])
@@ -209,7 +243,7 @@ def test_the_sample_of_the_readme_is_what_is_printed():
 
 @pytest.mark.parametrize("state,waited,code", [
     (1, 1, 0), (1, 9, 0), (1, 11, 3), (2, 1, 3), (0, 1, 3), (3, 1, 3)])
-def test_stall_is_told_by_the_exit_code(state, waited, code):
+def test_stall_has_an_exit_code(state, waited, code):
     row = wire.message("stall_row", job="j", what="round 3",
                        waited_ns=waited * 10**9, waiting_ops=1,
                        missing=[[0, state, "h"]])
@@ -257,7 +291,8 @@ def test_no_such_job_is_4(trio):
     for words in (("keys", "nope"), ("--dry-run", "rebalance", "nope"),
                   ("stall", "nope"),
                   ("jobs", "cancel", "nope"),
-                  ("--round", "9", "set", "nope", "lr=1")):
+                  ("--round", "9", "set", "nope", "lr=1"),
+                  ("set", "nope", "weight", "9")):
         code, out, err = t.psctl(*words)
         assert code == 4 and out == "" and "nope" in err
 
@@ -271,7 +306,7 @@ def test_a_lost_server_is_degraded(trio):
 
 
 def test_lost_ranks_are_degraded(trio):
-    """Also where nobody waits for them, since all are lost."""
+    """Also if no rank waits for them, because all are lost."""
     t = trio(servers=1, agents=2)
     job = Job(t, 4, "thin")
     assert t.psctl("status")[0] == 0
@@ -295,7 +330,7 @@ def test_lost_ranks_are_degraded(trio):
     t.await_empty()
 
 
-def test_a_job_is_seen(trio):
+def test_job_is_listed(trio):
     t = trio(servers=2, agents=2)
     with Job(t, 4, "seen") as job:
         w = job.key("fc1.weight", "float32", 1000)
@@ -323,7 +358,7 @@ def test_a_job_is_seen(trio):
     t.await_empty()
 
 
-def test_uneven_servers_are_seen_and_what_would_have_to_move(trio):
+def test_uneven_servers_and_the_plan_are_listed(trio):
     """By the classic formula keys 0, 3, 6... lie on the first of 3 servers."""
     t = trio(servers=3, agents=1)
     with Job(t, 1, "lean", PSKV_PLACEMENT="mxnet") as job:
@@ -481,7 +516,7 @@ def test_small_keys_that_travel_alone_are_the_same_sums(trio):
     assert code == 0, err
 
 
-def test_bench_without_an_agent_says_so(trio):
+def test_bench_without_an_agent_is_an_error(trio):
     t = trio(servers=1, agents=1)
     code, out, err = t.psctl("--socket", "/nonexistent/agent.sock", "bench",
                              timeout="300ms")

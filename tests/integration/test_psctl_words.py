@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What psctl says of itself, and how it shows what changes."""
+"""Help of psctl, and its display of changing values."""
 import json
 import os
 import pty
@@ -22,7 +22,7 @@ def run(*words, **env):
 
 
 VERBS = ["status", "jobs", "nodes", "keys", "stall", "set", "rebalance",
-         "bench", "help", "completion"]
+         "bench", "pki", "enroll", "help", "completion"]
 
 
 def test_bare_psctl_shows_how_it_is_used():
@@ -43,7 +43,7 @@ def test_each_verb_has_help(verb):
         assert re.search(rf"\b{number} [a-z]", out), number
 
 
-def test_help_of_all():
+def test_help_lists_all_verbs():
     code, out, _ = run("help")
     assert code == 0 and run("--help") == (0, out, "")
     assert max(map(len, out.splitlines())) <= 100
@@ -53,7 +53,7 @@ def test_help_of_all():
 @pytest.mark.parametrize("word, meant", [
     ("stats", "status"), ("node", "nodes"), ("stal", "stall"),
     ("stat", "status"), ("comp", "completion"), ("rebalence", "rebalance"), ("halp", "help")])
-def test_near_verbs_are_hinted(word, meant):
+def test_misspelt_verb_suggests_the_nearest(word, meant):
     code, out, err = run(word)
     assert code == 2 and out == ""
     assert err == f"psctl: no verb '{word}'; did you mean {meant}?\n"
@@ -72,7 +72,7 @@ def test_completion_is_a_script():
     assert run("completion", "fish")[0] == 2
 
 
-def test_watch(trio):
+def test_watch_repeats_the_output(trio):
     t = trio(servers=1, agents=1)
     p = subprocess.Popen(
         [support.program("psctl"), "-e", t.endpoint, "--watch=50ms",
@@ -92,7 +92,7 @@ def test_watch(trio):
 
 
 def on_terminal(argv, **env):
-    """What `argv` writes to a terminal that is its standard error."""
+    """Output of `argv` to a terminal that is its standard error."""
     master, slave = pty.openpty()
     p = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=slave,
                          env=support.clean_env(**env))
@@ -150,7 +150,7 @@ def test_nodes_have_rates(trio):
         support.wait_for(lambda: all(
             n["bytes_in_per_s"] == 0 for n in t.ask("nodes")["nodes"]),
             "rates that fall", step=0.2)
-        # Names of other alphabets, where the terminal shows them.
+        # Names in other alphabets, if the terminal can print them.
         argv = ("-e", t.endpoint, "keys")
         assert "größe " in run(*argv, LC_ALL="C.UTF-8")[1]
         assert "gr\\xc3\\xb6\\xc3\\x9fe " in run(*argv, LC_ALL="C")[1]

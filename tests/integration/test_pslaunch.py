@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""pslaunch: what workers find, what a failure looks like, and that nothing is
-left behind whatever dies. Where daemons do not matter, the workers are given a
-socket that nobody listens on."""
+"""pslaunch: environment of workers, reports of failures, and no process left
+behind, whichever dies. Where daemons do not matter, workers get a socket
+without a listener."""
 import array
 import fcntl
 import os
@@ -10,67 +10,15 @@ import signal
 import socket
 import subprocess
 import termios
-import threading
-import uuid
-from pathlib import Path
 
 import pytest
 import trio as support
+from launched import (FAMILY, SHELL, Running, argv, await_nothing, children_of,
+                      launch, marked, stat_of)
 from trio import SLOW, wait_for
 
 ALONE = ("--socket", "/nonexistent/agent.sock")
 PRIVATE = ("--private", "-s", "2", "--nodes", "2")
-
-
-def argv(*words):
-    return [support.program("pslaunch"), *words]
-
-
-def launch(*words, env=None, seconds=60):
-    done = subprocess.run(argv(*words), capture_output=True, text=True,
-                          stdin=subprocess.DEVNULL, timeout=seconds * SLOW,
-                          env=support.clean_env(**(env or {})), check=False)
-    return done.returncode, done.stdout, done.stderr
-
-
-# ------------------------------------------------------------------ processes
-
-def stat_of(pid):
-    """(state, parent) or None."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    words = text.rsplit(")", 1)[1].split()
-    return words[0], int(words[1])
-
-
-def marked(mark):
-    """Processes that carry the mark in environment or arguments and are not
-    zombies. The test itself carries neither."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            command = (entry / "cmdline").read_bytes()
-            text = (entry / "environ").read_bytes() + command
-        except OSError:
-            continue
-        stat = stat_of(entry.name)
-        if mark.encode() in text and stat and stat[0] != "Z":
-            found.append((int(entry.name), command))
-    return found
-
-
-def children_of(pid):
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            stat = stat_of(entry.name)
-            if stat and stat[1] == pid and stat[0] != "Z":
-                found.append(int(entry.name))
-    return found
 
 
 def own_processes(running):
@@ -81,70 +29,6 @@ def own_processes(running):
         assert len(below) == 1
         own += below
     return own
-
-
-def await_nothing(mark):
-    wait_for(lambda: not marked(mark), f"end of {marked(mark)}")
-
-
-class Running:
-    """pslaunch at work; its output is gathered aside."""
-
-    def __init__(self, *words, env=None):
-        self.mark = f"mark-{uuid.uuid4().hex}"
-        self.process = subprocess.Popen(
-            argv(*words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=support.clean_env(PSKV_MARK=self.mark, **(env or {})))
-        self.text = {"out": b"", "err": b""}
-        self.changed = threading.Condition()
-        for name, pipe in (("out", self.process.stdout),
-                           ("err", self.process.stderr)):
-            threading.Thread(target=self.gather, args=(name, pipe),
-                             daemon=True).start()
-
-    def gather(self, name, pipe):
-        while True:
-            data = os.read(pipe.fileno(), 65536)
-            with self.changed:
-                self.text[name] += data
-                self.changed.notify_all()
-            if not data:
-                return
-
-    def await_text(self, word, count=1, name="out"):
-        with self.changed:
-            assert self.changed.wait_for(
-                lambda: self.text[name].count(word) >= count, 60 * SLOW), \
-                self.text
-
-    def wait(self, seconds=30):
-        return self.process.wait(seconds * SLOW)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-        for pid, _ in marked(self.mark):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-
-
-# Two offspring in sessions of their own, one of which has lost the mark in
-# its environment and carries it in its name alone.
-FAMILY = """
-setsid bash -c 'exec -a "$PSKV_MARK" sleep 1000' &
-env -i setsid bash -c "exec -a $PSKV_MARK sleep 1000" &
-(setsid setsid sleep 1000 &)
-echo ready
-exec sleep 1000
-"""
-SHELL = ("bash", "-c")
 
 
 def polite(code, forever=False):
@@ -181,10 +65,29 @@ def test_wrong_usage_is_2(words):
 
 @pytest.mark.parametrize("words, want", [
     (("-np", "2", "true"), "no option -np here; instead: -n N"),
-    (("-n", "2", "--hostfile", "h", "true"), "no option --hostfile here"),
-    (("-n", "2", "-H", "a,b", "true"), "no option -H here; instead: this host"),
+    (("-n", "2", "-H", "a,b", "true"),
+     "-H: a,b: No such file or directory; a list such as h1:4,h2:4 goes with "
+     "--hosts"),
+    (("-n", "2", "--hosts", "a,,b", "true"), "--hosts: a host has no name"),
+    (("-n", "2", "--hosts", "a", "--launcher", "local", "true"),
+     "the launcher local is for this host alone"),
+    (("-n", "2", "--launcher", "ssh", "true"), "the launcher ssh needs hosts"),
+    (("-n", "2", "--hosts", "a", "--tls", "off", "true"),
+     "say --insecure-network"),
+    (("-n", "2", "--hosts", "a", "--tls", "on", "--insecure-network", "true"),
+     "--tls on encrypts what --insecure-network leaves plain"),
+    (("-n", "2", "--socket", "/x/agent.sock", "--tls", "on", "true"),
+     "would use the agent at /x/agent.sock; say --private"),
+    (("-n", "2", "--tls", "yes", "true"), "--tls 'yes': give auto, on or off"),
+    (("-n", "2", "--hosts", "a,b", "--nodes", "2", "true"),
+     "--nodes plays nodes on this host"),
+    (("-n", "4", "--hosts", "a:1,b:2", "true"), "slots for 3 workers"),
+    (("-n", "2", "-s", "0", "--hosts", "a,b", "--insecure-network", "true"),
+     "-s 0 starts no server, which needs one host for all workers, not 2"),
+    (("-n", "2", "--sync-dst-dir", "/tmp/x", "true"), "nothing is copied"),
+    (("-n", "2", "--launcher", "pigeon", "true"), "give auto, local, ssh, mpi, slurm"),
     (("-n", "2", "--bogus", "true"), "no option --bogus")])
-def test_wrong_usage_says_what_to_do(words, want):
+def test_wrong_usage_names_the_remedy(words, want):
     """Options of other launchers are named as they were written."""
     code, _, err = launch(*words)
     assert code == 2 and err.startswith("pslaunch: ") and want in err
@@ -194,6 +97,7 @@ def test_help_and_version():
     code, out, _ = launch("--help")
     assert code == 0
     for word in ("-n", "-s", "--nodes", "--env", "--output-dir", "--grace",
+                 "--hosts", "--hostfile", "--launcher",
                  "--on-loss", "--keep-going", "--dry-run"):
         assert word in out
     assert launch("--version")[1].startswith("pslaunch ")
@@ -205,6 +109,44 @@ def test_dry_run_starts_nothing(tmp):
                           "touch", str(touched))
     assert code == 0 and not touched.exists()
     assert "2 psserver" in out and out.count("touched") == 3
+
+
+def test_dry_run_shows_hosts_and_variables(tmp):
+    """Placement of launch.py: servers first, then workers, hosts in a cycle."""
+    hosts = tmp / "hosts"
+    hosts.write_text("h1\nh2:2222\nh3\nh4\nh5\n")
+    code, out, err = launch(
+        "-n", "3", "-s", "3", "-H", str(hosts), "--launcher", "ssh",
+        "--dry-run", "--sync-dst-dir", "/data/job", "--env", "A=one two",
+        "--env-server", "B:2", "--env-worker", "C=3",
+        "python3 train.py --kvstore dist_sync", env={"OMP_NUM_THREADS": "7",
+                                                     "UNRELATED": "x"})
+    assert code == 0, err
+    blocks = dict(block.split(":\n", 1) for block in out.split("\nhost ")[1:])
+    blocks = {host: text + "\n" for host, text in blocks.items()}
+    assert list(blocks) == ["h1", "h2", "h3", "h4", "h5"]
+    found = {host: [word for word in (
+        "psched", "psserver 0", "psserver 1", "psserver 2", "psworker-agent 0",
+        "psworker-agent 1", "psworker-agent 2", "rank 0", "rank 1", "rank 2")
+        if f"\n  {word}" in "\n" + text] for host, text in blocks.items()}
+    assert found == {"h1": ["psched", "psserver 0", "psworker-agent 0",
+                            "rank 2"],
+                     "h2": ["psserver 1"], "h3": ["psserver 2"],
+                     "h4": ["psworker-agent 1", "rank 0"],
+                     "h5": ["psworker-agent 2", "rank 1"]}
+    assert "ssh -T -o BatchMode=yes -p 2222 h2 'exec sh -c" in blocks["h2"]
+    assert "rsync" in blocks["h3"] and " h3:/data/job/" in blocks["h3"]
+    for line in ("    'A=one two'", "    B=2"):
+        assert f"{line}\n" in blocks["h2"]
+    assert "C=3" not in blocks["h2"] and "B=2" not in blocks["h4"]
+    for line in ("    RANK=0", "    WORLD_SIZE=3", "    LOCAL_WORLD_SIZE=1",
+                 "    GROUP_RANK=1", "    MASTER_ADDR=h4",
+                 "    DMLC_PS_ROOT_URI=h1", "    DMLC_JOB_CLUSTER=ssh",
+                 "    'A=one two'", "    C=3"):
+        assert f"{line}\n" in blocks["h4"], blocks["h4"]
+    assert "  rank 0 on node 1: /bin/sh -c 'python3 train.py --kvstore " \
+        "dist_sync'\n" in blocks["h4"]
+    assert "UNRELATED" not in out
 
 
 # --------------------------------------------------------------------- workers
@@ -257,6 +199,33 @@ def test_environment_of_workers():
         assert "MASTER_ADDR" in env and "MASTER_PORT" in env
 
 
+def test_jobs_have_ports_of_their_own_for_the_store_of_torch(tmp):
+    """Rank 0 can listen on the port of its job while nobody else is given it.
+    A port that is set is kept."""
+    fifo = tmp / "fifo"
+    os.mkfifo(fifo)
+    words = ("-n", "1", *ALONE, "--output", "plain", "sh", "-c")
+    with subprocess.Popen(
+            argv(*words, 'echo $MASTER_PORT; read x <"$FIFO"'), text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            env=support.clean_env(FIFO=fifo)) as first:
+        port = int(first.stdout.readline())
+        code, out, err = launch(*words, "echo $MASTER_PORT")
+        assert code == 0 and int(out) != port, err
+        with socket.socket() as s, pytest.raises(OSError):
+            s.bind(("127.0.0.1", port))
+        with socket.socket() as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            s.bind(("127.0.0.1", port))
+            s.listen()
+        fifo.write_text("go\n")
+    assert first.returncode == 0
+    for variable, want in ("MASTER_PORT", "12345"), ("MASTER_ADDR", "29500"):
+        code, out, _ = launch(*words, "echo $MASTER_PORT",
+                              env={variable: "12345"})
+        assert (code, out) == (0, want + "\n")
+
+
 def test_env_option_takes_one_word_and_keeps_it_whole():
     """Upstream's launcher took the command for more variables, and broke
     values with blanks or quotes."""
@@ -269,6 +238,34 @@ def test_env_option_takes_one_word_and_keeps_it_whole():
     assert "[0] B=old:style\n" in out
     assert "[0] PASSED=through\n" in out and "[0] C=\n" in out
     assert "NOT_SET" not in out
+
+
+def test_a_command_may_be_one_quoted_string():
+    """As for launch.py, a shell splits it."""
+    code, out, _ = launch("-n", "1", *ALONE, "--output", "plain",
+                          "echo  one 'two  three' $RANK")
+    assert (code, out) == (0, "one two  three 0\n")
+
+
+def test_variables_of_servers_and_workers_are_apart(tmp):
+    """--env is for both."""
+    seen = tmp / "seen"
+    folder = tmp / "bin"
+    folder.mkdir()
+    for name in ("psched", "psserver", "psworker-agent"):
+        script = folder / name
+        script.write_text(f"#!/bin/sh\necho {name} $A $B $C >>{seen}\n"
+                          f"exec {support.program(name)} \"$@\"\n")
+        script.chmod(0o755)
+    code, out, err = launch(
+        "-n", "1", "-s", "1", "--private", "--output", "plain", "--env", "A=1",
+        "--env-server", "B:2", "--env-worker", "C=3", *SHELL,
+        "echo worker $A $B $C", env={"PSKV_BINDIR": str(folder)})
+    assert code == 0, err
+    assert out == "worker 1 3\n"
+    assert sorted(line.strip() for line in
+                  seen.read_text().strip().split("\n")) == [
+        "psched", "psserver 1 2", "psworker-agent"]
 
 
 def test_standard_input_is_empty():
@@ -418,16 +415,16 @@ def test_killed_pslaunch_leaves_nothing(how, victim):
 
 @pytest.mark.parametrize("how", [ALONE, PRIVATE], ids=["alone", "private"])
 def test_all_three_killed_at_once(how):
-    """Nobody is left to look after grandchildren, but workers and daemons end
-    by themselves."""
+    """No process is left to end grandchildren, but workers and daemons end by
+    themselves."""
     with Running("-n", "4", *how, *SHELL, "echo ready; exec sleep 1000") as r:
         r.await_text(b"ready", 4)
         own = own_processes(r)
         count = 3 + 4 + (5 if how is PRIVATE else 0)
-        # One that is in exec has no command line for a moment.
+        # A process within exec has no command line for a moment.
         wait_for(lambda: len(marked(r.mark)) == count, "everybody")
         for pid in own:
-            os.kill(pid, signal.SIGSTOP)  # So that they die together.
+            os.kill(pid, signal.SIGSTOP)  # All die at the same time.
         for pid in own:
             os.kill(pid, signal.SIGKILL)
         r.wait()
@@ -442,8 +439,8 @@ def test_failing_rank_takes_the_family_along():
 
 
 def test_children_from_before_stay(tmp):
-    """What a script had started before it became pslaunch is not of the job,
-    nor are the orphans of that."""
+    """Children that a script had before it became pslaunch do not belong to
+    the job, nor do their orphans."""
     pids = tmp / "pids"
     done = subprocess.run(
         [*SHELL, 'sleep 1000 & echo $! >"$0"\n'
@@ -543,8 +540,8 @@ def test_a_running_agent_is_used(trio):
 
 
 def test_two_launchers_do_not_share_a_job(trio):
-    """The ranks of the second one hear where the job of that name runs, and
-    the first one goes on."""
+    """The ranks of the second job get the place where the job of that name
+    runs, and the first one continues."""
     t = trio(servers=1, agents=2)
     worker = str(support.BUILD / "tests/integration/integration_worker")
     with Running("-n", "2", "-s", "1", "--socket", t.socket(0), "--name",
@@ -612,7 +609,7 @@ def test_slow_reader_gets_everything():
     p = subprocess.Popen(argv("-n", "2", *ALONE, *SHELL, "seq 200000"),
                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                          env=support.clean_env())
-    # A pipe of small writes is full before it has all of its bytes.
+    # Small writes fill a pipe before its capacity in bytes is reached.
     before = [0]
 
     def full():
@@ -626,3 +623,18 @@ def test_slow_reader_gets_everything():
         own = [line for line in out.decode().split("\n")
                if line.startswith(f"[{rank}] ")]
         assert own == [f"[{rank}] {i}" for i in range(1, 200001)]
+
+
+# ------------------------------------------------------------------ supervisor
+
+@pytest.mark.parametrize("data", [
+    b"", b"x" * 64, b"\0" * 64, bytes(range(256)) * 16,
+    # A prefix of launch_finish, whose header is cut or none.
+    bytes([1, 129, 0, 0, 1, 0, 0, 0]) + bytes(8),
+    bytes([1, 129, 0, 0, 1, 0, 0, 0]) + bytes(8) + b"\xff"],
+    ids=["end", "letters", "zeros", "all", "cut", "header"])
+def test_a_supervisor_ends_at_bytes_that_are_no_message(tmp, data):
+    done = subprocess.run(
+        argv("--supervise"), input=data, capture_output=True, check=False,
+        timeout=30 * SLOW, env=support.clean_env(TMPDIR=tmp))
+    assert done.returncode == 0 and list(tmp.iterdir()) == []

@@ -19,12 +19,12 @@ EXAMPLE = harness.BUILD / "docs" / "examples" / "fashion_mnist"
 DATA = pathlib.Path("/usr/share/datasets/fashion-mnist")
 
 PRELUDE = """
-import os, sys
+import os, sys, time
 import numpy as np
 import pskv
 """
 PRELUDE_WITHOUT_NUMPY = """
-import os, sys
+import os, sys, time
 sys.modules['numpy'] = None  # Importing it fails.
 import pskv
 """
@@ -117,7 +117,7 @@ class World:
 # --------------------------------------------------------------- arithmetic
 
 
-def test_the_words_of_a_store(world):
+def test_store_has_the_interface_of_mxnet(world):
     job = world.start(2, 2).job(4)
     job.python("""
         kv = pskv.create('dist_sync')
@@ -150,6 +150,21 @@ def test_the_words_of_a_store(world):
         assert (a == np.arange(10) * 10).all() and (b == 6).all()
         kv.pushpull(5, np.full(4, r, 'float64'), out=b, reduce='mean')
         assert (b == 1.5).all(), b
+
+        # Keys that push and pull the same array.
+        for shared in np.zeros(300000, 'f'), kv.empty(300000):
+            kv.init([10, 11], [shared, shared[:150000]])
+            for i in range(3):
+                shared[...] = 1
+                if r == i:
+                    kv.pushpull([10, 11], [shared, shared[:150000]])
+                    assert (shared == 4).all(), shared
+                else:
+                    # The second round ends later than the first. A pause,
+                    # because no rank sees when another one has its result.
+                    kv.pushpull(10, np.ones(300000, 'f'))
+                    time.sleep(0.02)
+                    kv.pushpull(11, np.ones(150000, 'f'))
 
         # Memory shared with the agent.
         s = kv.empty((100, 1000), 'int32')
@@ -289,7 +304,7 @@ def test_the_optimizer_takes_the_same_steps_as_numpy(world):
         out = np.zeros(n, f)
         for step in range(5):
             grads = draw.standard_normal((3, n)).astype(f)
-            # Two workers on one agent, one on the other, added in that tree.
+            # Two workers on one agent, one on another: their tree of additions.
             g = (grads[0] + grads[1]) + grads[2]
             g = np.clip(g * f(1 / 3), f(-0.5), f(0.5))
             m = m * f(0.9) - w * (f(0.1) * f(0.01)) - g * f(0.1)
@@ -301,7 +316,7 @@ def test_the_optimizer_takes_the_same_steps_as_numpy(world):
     job.wait_all()
 
 
-def test_sums_do_not_depend_on_who_comes_first(world):
+def test_sums_do_not_depend_on_arrival_order(world):
     """Contributions whose sum depends on the order of the additions."""
     job = world.start(2, 2).job(4)
     job.python("""
@@ -326,7 +341,7 @@ def test_sums_do_not_depend_on_who_comes_first(world):
     job.wait_all()
 
 
-def test_without_servers_the_agent_answers(world):
+def test_store_works_without_servers(world):
     job = world.start(0, 1).job(3)
     job.python("""
         kv = pskv.create('dist_sync')
@@ -341,7 +356,7 @@ def test_without_servers_the_agent_answers(world):
     job.wait_all()
 
 
-def test_without_numpy(world):
+def test_store_works_without_numpy(world):
     job = world.start(1, 1).job(2)
     job.python("""
         import array
@@ -362,7 +377,7 @@ def test_without_numpy(world):
     job.wait_all()
 
 
-def test_await(world):
+def test_operations_can_be_awaited(world):
     job = world.start(1, 1).job(2)
     job.python("""
         import asyncio
@@ -420,7 +435,7 @@ def test_a_time_limit_names_the_missing_rank(world, how):
     job.wait_all()
 
 
-def test_workers_must_agree(world):
+def test_differing_declarations_of_workers_are_refused(world):
     world.start(1, 1)
     job = world.job(2)
     job.python("""
@@ -455,7 +470,7 @@ def test_workers_must_agree(world):
     assert "10" in outs and "11" in outs, outs
 
 
-def test_a_worker_with_another_idea_of_the_job_is_refused(world):
+def test_worker_with_another_size_of_the_job_is_refused(world):
     world.start(1, 1)
     first = world.job(2)
     first.python("pskv.create('dist_sync')", ranks=[0])
@@ -471,7 +486,7 @@ def test_a_worker_with_another_idea_of_the_job_is_refused(world):
     assert re.search(r"\b2\b.*\b3\b|\b3\b.*\b2\b", out), (out, err)
 
 
-def test_an_incomplete_job_says_who_is_missing(world):
+def test_an_incomplete_job_names_the_missing_ranks(world):
     job = world.start(1, 1).job(3)
     job.python("""
         try:
@@ -485,7 +500,7 @@ def test_an_incomplete_job_says_who_is_missing(world):
         assert re.search(r"\brank 1\b|missing:? ranks? 1", out), out
 
 
-def test_the_death_of_a_worker_fails_the_job_when_it_says_so(world):
+def test_dead_worker_fails_a_job_with_policy_fail(world):
     world.start(1, 2)
     job = world.job(4)
     other = world.job(2, name="bystander")
@@ -530,7 +545,7 @@ def test_the_death_of_a_worker_fails_the_job_when_it_says_so(world):
     other.wait_all()
 
 
-def test_a_worker_that_comes_back_goes_on(world):
+def test_returned_worker_continues(world):
     job = world.start(1, 1).job(2)
     text = """
         kv = pskv.create('dist_sync')
@@ -577,11 +592,11 @@ def test_ctrl_c_ends_a_wait(world):
     assert job.line(0) == "interrupted"
     job.processes[1].stdin.write("\n")
     job.processes[1].stdin.flush()
-    # The barrier that was broken off is counted, and so is the second.
+    # The interrupted barrier counts, and so does the second one.
     job.close()
 
 
-def test_a_program_that_just_ends_has_left_in_good_order(world):
+def test_end_of_a_program_is_a_departure(world):
     world.start(1, 1)
     job = world.job(2)
     job.python("""
@@ -609,7 +624,7 @@ def test_a_program_that_just_ends_has_left_in_good_order(world):
 @pytest.mark.skipif(not DATA.exists() or not EXAMPLE.exists(),
                     reason="no Fashion-MNIST or no example here")
 @pytest.mark.parametrize("servers,agents", [(2, 2), (1, 2), (2, 1)])
-def test_the_example_computes_what_it_computes_alone(world, servers, agents):
+def test_the_example_has_the_result_of_one_process(world, servers, agents):
     alone = subprocess.run(
         [str(EXAMPLE), "--alone", "--workers", "4", "--epochs", "1",
          "--checksum"], capture_output=True, text=True, check=True,

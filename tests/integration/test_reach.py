@@ -9,7 +9,7 @@ import trio as support
 import wire
 
 
-def test_a_server_at_a_wrong_address_is_seen(trio):
+def test_server_at_a_wrong_address_is_reported(trio):
     with support.reserve_port("127.0.0.1") as nobody:
         port = nobody.getsockname()[1]
         t = trio(servers=1, agents=1)

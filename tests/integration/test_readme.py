@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs that README.md shows do what it says."""
+"""The programs in README.md work as described."""
 import os
 import re
 import shutil
@@ -85,7 +85,7 @@ def test_python(tmp):
 
 
 def test_commands_exist():
-    """What the text says to type is there."""
+    """Every command in the text exists."""
     for word in re.findall(r"^    \./dev (\w+)", TEXT, re.M):
         assert f"cmd_{word}()" in (support.SOURCE / "dev").read_text()
     for name in re.findall(r"`(docs/[\w./]+)`", TEXT):

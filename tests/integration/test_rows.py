@@ -65,7 +65,7 @@ def start(t, rank, name="", params=None, steps=STEPS, **more):
 
 
 def run(t, *args, **more):
-    """What every rank has seen, which must be the same; as bytes."""
+    """The values of every rank, which must be equal; as bytes."""
     workers = [start(t, rank, *args, **more) for rank in range(RANKS)]
     errors = [w.communicate(timeout=4 * harness.PATIENCE)[1] for w in workers]
     assert [w.returncode for w in workers] == [0] * RANKS, "".join(errors)
@@ -156,13 +156,13 @@ CASES = [
     ("groupadagrad", {"learning_rate": .1, "clip_gradient": 1.5,
                       "rescale_grad": .5}),
     ("ftrl", {"learning_rate": .1, "wd": .01}),
-    # Has no step for rows: those nobody gave count as given zeros.
+    # This optimizer has no step for rows: missing rows count as zeros.
     ("nag", {"learning_rate": .1, "momentum": .9, "wd": .01}),
 ]
 
 
 @pytest.mark.parametrize("name,params", CASES)
-def test_rows_as_in_numpy(trio, name, params):
+def test_row_sums_match_numpy(trio, name, params):
     """20 pieces on 3 servers and 1, on one node and two: the same bits, and
     those of NumPy to what single precision leaves."""
     outs = [run(trio(servers=s, agents=1), name, params) for s in (1, 3)]
@@ -172,7 +172,7 @@ def test_rows_as_in_numpy(trio, name, params):
                                atol=2e-5)
 
 
-def test_two_nodes_as_one(trio):
+def test_rows_of_two_nodes_match_those_of_one(trio):
     """Rows of two nodes are merged on the servers: integers, so that the
     order cannot matter, and the agents take part with empty pushes."""
     got = np.frombuffer(run(trio(servers=2, agents=2)), "f")
@@ -180,7 +180,7 @@ def test_two_nodes_as_one(trio):
                                rtol=1e-5, atol=1e-5)
 
 
-def test_cuts_change_nothing(trio):
+def test_cut_connections_change_no_row(trio):
     """Connections are cut in the middle of pushes and pulls."""
     params = {"learning_rate": .1, "momentum": .9}
     calm = run(trio(servers=2, agents=2), "sgd", params, 60)
@@ -201,7 +201,7 @@ def test_cuts_change_nothing(trio):
             p.close()
 
 
-def test_misuse_is_said_to_its_caller(trio):
+def test_misuse_of_rows_is_an_error_of_its_caller(trio):
     text = """
 import numpy as np, pskv
 kv = pskv.create('dist_sync')

@@ -20,7 +20,7 @@ KEYS = (("fc1.weight", "float32", 400_000), ("fc1.bias", "float32", 128),
         ("fc2.weight", "float64", 70_000), ("count", "int64", 70_000))
 HERE = " server reached on this host address "
 BY_TCP = " server reached by TCP address "
-USER = 54321  # Nobody has it.
+USER = 54321  # No account has this number.
 LIBC = ctypes.CDLL(None, use_errno=True)
 PIDFD_GETFD = 438  # The same on every architecture.
 
@@ -142,7 +142,7 @@ def test_server_of_another_user(trio):
     assert text.count(BY_TCP) == 1 and HERE not in text
 
 
-def test_cuts(trio):
+def test_cut_connections_change_no_bit(trio):
     t = trio(servers=2, agents=2,
              agent_options=["scheduler.retry.first=10ms",
                             "scheduler.retry.max=100ms"])
@@ -171,7 +171,7 @@ def test_cuts(trio):
 def test_killed_agent_comes_back(trio):
     t = trio(servers=2, agents=1)
     before = results(t)
-    t.await_empty()  # Else its workers' leaving may die with the agent.
+    t.await_empty()  # Departures of workers must not be lost with the agent.
     t.agents()[0].stop(support.Deadline(), kill=True)
     t.launch("node0").await_ready(support.Deadline())
     assert results(t) == before
@@ -225,15 +225,15 @@ def victim(tmp_path_factory):
     t.stop()
 
 
-@pytest.mark.parametrize("greet", [False, True], ids=["first", "greeted"])
+@pytest.mark.parametrize("ready", [False, True], ids=["first", "ready"])
 @pytest.mark.parametrize("bomb", sorted(BOMBS))
-def test_hostile(victim, bomb, greet):
+def test_malformed_references_close_the_connection(victim, bomb, ready):
     """Each is cut with one line, and others do not notice."""
     t, named = victim
     server = t.servers()[0]
     since = len(server.text())
     s = raw_client(server)
-    if greet:
+    if ready:
         s.sendall(named.hello())
         code, _, _ = wire.read_frame(s)
         assert code == wire.MESSAGES["welcome"]["code"]
@@ -248,5 +248,5 @@ def test_hostile(victim, bomb, greet):
     assert server.alive()
 
 
-def test_victim_still_serves(victim):
+def test_server_serves_after_hostile_peers(victim):
     assert len(results(victim[0], 1)) == 1

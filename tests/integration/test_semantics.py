@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job may rely on, with real daemons: exact sums, the same bits for
-everybody, placement, the optimizer, several jobs at once, deaths."""
+"""Guarantees to a job, with real daemons: exact sums, the same bits for all
+workers, placement, the optimizer, several jobs at once, deaths."""
 import os
 import random
 import re
@@ -12,7 +12,7 @@ import pytest
 import trio as support
 from trio import Job, SLOW, Worker, WorkerError, wait_for
 
-# For tests of who dies; a slow build is not to be taken for dead.
+# For tests of deaths; members of a slow build must not be taken for dead.
 QUICK = [f"heartbeat.suspect_after={500 * SLOW:.0f}ms",
          f"heartbeat.dead_after={2000 * SLOW:.0f}ms"]
 DTYPES = ("float32", "float64", "int32", "int64")
@@ -69,7 +69,7 @@ def test_worked_numbers_of_the_formula():
         [205714, 205715, 205714, 205714, 205714, 205715, 205714]
 
 
-def test_counting(trio):
+def test_counted_rounds_have_exact_sums(trio):
     """7 workers, 7 servers, sizes around the bound: every element is exactly
     the sum in each of 50 rounds, and every key lies where the formula says."""
     t = trio(servers=7, agents=3)
@@ -143,7 +143,7 @@ def test_order_of_arrival_does_not_change_bits(trio):
     assert len(seen) == 1
 
 
-def test_the_sums_do_depend_on_order():
+def test_plain_sums_depend_on_the_order():
     """The test above would be worthless otherwise."""
     values_ = np.array([1e8, 1, -1e8, 3, -2e7, 0.125], np.float32)
     sums = set()
@@ -214,7 +214,7 @@ def test_example_gives_the_same_weights(tmp, trio):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["a.b/c weight".replace(" ", "_"), "#42"])
-def test_operations(trio, arrays, dtype, name):
+def test_operations_match_numpy(trio, arrays, dtype, name):
     """init, push, pull, pushpull, broadcast and barrier, each against NumPy."""
     t = trio(servers=2, agents=2)
     n, count = 4, 10_007
@@ -240,7 +240,7 @@ def test_operations(trio, arrays, dtype, name):
         job.tell(lambda rank: f"push {k} src={arrays.put(given[rank])}")
         job.tell(lambda rank: f"pull {k} out={outs[rank]}")
         all_equal(sum(given))
-        # A second init keeps what is there.
+        # A second init keeps the value.
         job.tell(f"init {k} src={arrays.put(first)}")
         job.tell(lambda rank: f"pull {k} out={outs[rank]}")
         all_equal(sum(given))
@@ -318,7 +318,7 @@ def sgd_model(w, grads, lr, momentum, wd, rescale, clip):
 @pytest.mark.parametrize("lr,momentum,wd,rescale,clip", [
     (0.1, 0, 0, 1, 0), (0.1, 0.9, 0, 1, 0), (0.05, 0.9, 0.01, 0.25, 0),
     (0.1, 0.5, 0.001, 1, 0.75)])
-def test_sgd(trio, arrays, lr, momentum, wd, rescale, clip):
+def test_sgd_matches_numpy(trio, arrays, lr, momentum, wd, rescale, clip):
     t = trio(servers=2, agents=2)
     n, count, steps = 3, 5003, 6
     rng = np.random.default_rng(5)
@@ -340,14 +340,14 @@ def test_sgd(trio, arrays, lr, momentum, wd, rescale, clip):
                          clip)
         np.testing.assert_allclose(np.fromfile(out, np.float32), want,
                                    rtol=2e-5, atol=2e-6)
-        # A broadcast sets the value; the optimizer has no say in it.
+        # A broadcast sets the value without the optimizer.
         job.tell(f"broadcast {k} root=1 src={arrays.put(w)}")
         job.tell(lambda rank: f"pull {k}" +
                  (f" out={out}" if rank == 0 else ""))
         np.testing.assert_array_equal(np.fromfile(out, np.float32), w)
 
 
-def test_sgd_by_hand(trio, arrays):
+def test_sgd_matches_a_worked_example(trio, arrays):
     """lr .1, momentum .9, gradient 1: -0.1, -0.29, -0.561, -0.9049."""
     t = trio(servers=1, agents=1)
     with Job(t, 1) as job:
@@ -362,7 +362,7 @@ def test_sgd_by_hand(trio, arrays):
                                                                     rel=1e-5)
 
 
-def test_one_node_without_servers(trio, arrays):
+def test_job_without_servers_runs_at_the_agent(trio, arrays):
     """The agent answers by itself."""
     t = trio(servers=0, agents=1)
     with Job(t, 3, servers=0) as job:
@@ -373,7 +373,7 @@ def test_one_node_without_servers(trio, arrays):
     t.await_empty()
 
 
-def test_mistakes_are_told(trio, arrays):
+def test_misuse_is_reported_to_the_caller(trio, arrays):
     t = trio(servers=1, agents=1)
     with Job(t, 2) as job:
         job.key("w", "float32", 10)
@@ -394,7 +394,7 @@ def test_mistakes_are_told(trio, arrays):
         stray.end()
 
 
-def test_incomplete_job_names_who_is_missing(trio):
+def test_incomplete_job_names_the_missing_ranks(trio):
     t = trio(servers=1, agents=1)
     job = Job(t, 3, open_now=False, PSKV_START_TIMEOUT="700ms")
     for rank in (0, 2):
@@ -411,7 +411,7 @@ def test_incomplete_job_names_who_is_missing(trio):
 
 # ----------------------------------------------------------------- several jobs
 
-def test_two_jobs_with_the_same_key_names(trio):
+def test_keys_of_two_jobs_are_separate(trio):
     """They never meet."""
     t = trio(servers=2, agents=2)
     with Job(t, 2, "one") as one, Job(t, 3, "two") as two:
@@ -468,9 +468,9 @@ def begin(job, keys, arrays, ranks):
             job[rank].ask(f"start op{k} pushpull {k} src={zeros}")
 
 
-def test_death_with_policy_fail(trio, arrays):
-    """Every waiting call of every worker names the rank, at once; a second
-    job on the same daemons goes on."""
+def test_dead_worker_fails_a_job_with_policy_fail(trio, arrays):
+    """Every waiting call of every worker names the rank, at once; a second job
+    on the same daemons continues."""
     t = trio(servers=2, agents=2)
     with Job(t, 3, "bystander") as other:
         ok = other.key("w", "float32", 1000)
@@ -493,9 +493,9 @@ def test_death_with_policy_fail(trio, arrays):
     t.await_empty()
 
 
-def test_death_with_policy_wait_and_return(trio, arrays):
-    """The time limit names the rank and that it is lost; a new process under
-    the same rank goes on where the old one was; the sums are exact."""
+def test_dead_worker_of_a_job_with_policy_wait_may_return(trio, arrays):
+    """The time-out names the rank as lost; a new process under the same rank
+    continues at the old one's round; the sums are exact."""
     t = trio(servers=2, agents=2)
     job = Job(t, 4, "patient", PSKV_ON_LOSS="wait")
     k = job.key("w", "float32", 1000)
@@ -541,7 +541,7 @@ def test_killed_agent_fails_its_ranks(trio, arrays):
             job[rank].ask(f"wait op{k}")
         assert e.value.code in (-18, -19)
         assert re.search(r"ranks? [23]", str(e.value)), str(e.value)
-    for rank in (2, 3):  # Their agent is gone; that is what they are told.
+    for rank in (2, 3):  # Their error names the lost agent.
         with pytest.raises(WorkerError) as e:
             job[rank].ask("barrier")
         assert e.value.code == -8
@@ -567,7 +567,7 @@ def test_killed_server_moves_its_keys(trio):
         assert job.tell(lambda rank: f"rounds count 20 {rank} 0 {k}") == before
 
 
-def test_workers_that_come_and_go(trio):
+def test_workers_may_die_before_and_after_the_start(trio):
     """Processes that die before, while and after the job forms."""
     t = trio(servers=1, agents=2)
     for i in range(10):
@@ -607,7 +607,7 @@ def refused(trio, servers):
     return str(e.value)
 
 
-def test_a_scheduler_that_ends_refuses_new_jobs(trio):
+def test_draining_scheduler_refuses_new_jobs(trio):
     t = drained(trio)
     job = Job(t, 2, "old")
     k = job.key("w", "float32", 1000)
@@ -616,14 +616,14 @@ def test_a_scheduler_that_ends_refuses_new_jobs(trio):
     t.sched.await_log("stopping signal")
     assert "the scheduler is shutting down" in refused(t, 1)
     assert t.ask("nodes")["nodes"][0]["draining"] is True
-    # The job that there is ends in its own time, and then the scheduler does.
+    # The scheduler ends after its last job.
     job.key("v", "float32", 1000)
     assert job.tell(lambda rank: f"rounds count 3 {rank} 0 {k}") == before
     job.close()
     assert t.sched.process.wait(support.PATIENCE) == 0
 
 
-def test_a_server_that_ends_is_for_no_new_job(trio):
+def test_draining_server_gets_no_new_job(trio):
     t = drained(trio)
     job = Job(t, 2, "old")
     k = job.key("w", "float32", 100_000)
@@ -640,7 +640,7 @@ def test_a_server_that_ends_is_for_no_new_job(trio):
     assert job.tell(lambda rank: f"rounds count 3 {rank} 0 {k}") == before
     job.close()
     assert server.process.wait(support.PATIENCE) == 0
-    # Another one takes its place, and jobs of two servers can be again.
+    # Another server replaces it, and jobs with two servers start again.
     t.launch("ps1").await_ready(support.Deadline())
     with Job(t, 1, "other", servers=2) as other:
         other.key("w", "float32", 1000)

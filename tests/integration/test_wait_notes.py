@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker that waits for others says for whom, where it is asked to; else
-what a program writes is its own."""
+"""A worker that waits names the missing ranks, if that is enabled; otherwise
+the library writes nothing."""
 import os
 import pty
 import select
@@ -50,7 +50,7 @@ class Listener(support.Worker):
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_a_worker_says_for_whom_it_waits(trio, tmp, terminal):
+def test_a_waiting_worker_names_the_missing_ranks(trio, tmp, terminal):
     t = trio(servers=1, agents=1)
     job = Job(t, 2, "slow", open_now=False)
     job[0].end()
@@ -77,8 +77,8 @@ def test_a_worker_says_for_whom_it_waits(trio, tmp, terminal):
     assert first.rest().count("\n") >= 2
 
 
-def test_nobody_else_says_anything(trio):
-    """Not with standard error in a file, not when it is told not to."""
+def test_no_notes_into_files_or_when_disabled(trio):
+    """Not if standard error is a file, and not if notes are disabled."""
     t = trio(servers=1, agents=1)
     for env in ({}, {"PSKV_WAIT_NOTES": "0"}, {"PSKV_WAIT_NOTES": "auto"}):
         w = Listener(t.socket(0), "quiet", 0, 2, PSKV_START_TIMEOUT="400ms",

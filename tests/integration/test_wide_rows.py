@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys of rows whose smallest piece comes near the size of a frame: such a key
-works, or its declaration is refused in words. Whatever it asks for, the link
-between agent and server goes on for other jobs."""
+"""Rows keys with rows of nearly the size of a frame: such a key works, or its
+declaration is refused with a text. In either case the link between agent and
+server keeps serving other jobs."""
 import pathlib
 import subprocess
 import sys

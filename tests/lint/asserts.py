@@ -26,15 +26,15 @@ import sys
 import tempfile
 from pathlib import Path
 
-FOLDERS = ("lib/core", "lib/net", "lib/driver", "daemons/common", "daemons/psched",
-           "daemons/psserver", "daemons/psworker-agent")
+FOLDERS = ("lib/core", "lib/crypto", "lib/net", "lib/driver", "daemons/common",
+           "daemons/psched", "daemons/psserver", "daemons/psworker-agent")
 OUTSIDE_TYPES = re.compile(
     r"struct (ps_msg\w*|ps_rec_\w+|ps_event|ps_fx|ps_place_request|\w*options)"
     r"\b|ps_slice \*payload")
 INTEGER = re.compile(r"\b(u?int(8|16|32|64)_t|unsigned|int|size_t|ssize_t"
                      r"|ps_time|ps_conn_id)$")
 STATES = re.compile(r"(->|\.)(state|phase|round_open|round_complete|is_encoding"
-                    r"|is_greeted|open|open_round|merge|rebalance|optimizer"
+                    r"|is_handshake_done|open|open_round|merge|rebalance|optimizer"
                     r"|compression)\b")
 CALL_RESULT = re.compile(r"\b(\w+) = (?!sizeof)(\(\w+\))?\w+\(")
 WORD = re.compile(r"[A-Za-z_]\w*")

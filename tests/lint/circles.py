@@ -28,8 +28,8 @@ from pathlib import Path
 
 import allow
 
-COMPONENTS = ("lib/base", "lib/conf", "lib/core", "lib/kernel", "lib/net",
-              "lib/driver", "lib/client", "daemons/common", "daemons/psctl",
+COMPONENTS = ("lib/base", "lib/conf", "lib/core", "lib/crypto", "lib/kernel",
+              "lib/net", "lib/driver", "lib/client", "daemons/common", "daemons/psctl",
               "daemons/pslaunch", "daemons/psched", "daemons/psserver",
               "daemons/psworker-agent", "proto", "lib/client/python")
 LARGEST = 3

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What documents name is there: commands with their options, options of
-daemons, variables, functions of the library, files.
+daemons, variables, functions of the library, files; pages and headings to which
+a link leads.
 
     documents.py ROOT PSCHED PSSERVER AGENT PSCTL PSLAUNCH [--self-test]
 
@@ -11,6 +12,7 @@ programs. A name of a document is
 - a word in backticks or, in manual pages, in emphasis,
 - a line of an indented or fenced block that begins with one of our programs.
 """
+import functools
 import os
 import re
 import shlex
@@ -22,8 +24,14 @@ DAEMONS = ("psched", "psserver", "psworker-agent")
 PROGRAMS = DAEMONS + ("psctl", "pslaunch")
 # Of what is neither in lib/ nor in daemons/.
 FOREIGN = {
-    "PSKV_BUILD_DIR", "PSKV_TEST_SLOW", "PSKV_TORCH_PYTHON",  # The tests'.
+    "PSKV_BUILD_DIR", "PSKV_TEST_SANDBOX", "PSKV_TEST_SLOW",
+    "PSKV_TORCH_PYTHON",
+    "PSKV_TORCH2_PYTHON",  # The tests'.
 }
+
+
+# A link to a page or a heading of this tree; its text may begin a line before.
+LINK = re.compile(r"\]\(((?!https?:|mailto:)[^()\s]+)\)")
 
 
 def ask(*argv):
@@ -37,6 +45,14 @@ def ask(*argv):
 def flags_of(text):
     return set(re.findall(r"(?<![\w-])(--[a-z][a-z-]*|-[a-zA-Z])(?![\w-])",
                           text))
+
+
+@functools.cache
+def anchors(path):
+    """Headings of a page in the form that links have."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.M | re.S)
+    return {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-")
+            for heading in re.findall(r"^#+ (.*)", text, re.M)}
 
 
 def option_paths(text):
@@ -84,7 +100,8 @@ class Facts:
             r"\bPS_[A-Z0-9_]+", "".join(
                 p.read_text() for folder in ("lib", "proto")
                 for p in sorted((root / folder).rglob("*.[ch]")))))
-        header = (root / "lib/client/psclient.h").read_text()
+        header = "".join(p.read_text() for p in sorted(
+            (root / "lib/client").glob("psclient*.h")))
         self.functions = set(re.findall(r"\bpsc_\w+", header))
         self.constants = set(re.findall(r"\bPSC_\w+", header))
 
@@ -196,8 +213,19 @@ class Lint:
                         Path(m[1]).name + ".*")):
                 self.say(where, f"there is no file {m[1]}")
 
+    def check_link(self, where, page, link):
+        """`page`: path of the document that has the link."""
+        target, _, heading = link.partition("#")
+        path = page.parent / target if target else page
+        self.checked += 1
+        if not path.exists():
+            self.say(where, f"there is no page {target}")
+        elif heading and heading not in anchors(path):
+            self.say(where, f"{path.name} has no heading for #{heading}")
+
     def check_text(self, name, text, manual):
         fenced = False
+        page = self.facts.root / name
         for number, line in enumerate(text.split("\n"), 1):
             where = f"{name}:{number}"
             if "not yet" in line:
@@ -208,6 +236,8 @@ class Lint:
             block = fenced or line.startswith(("    ", "\t"))
             for word in words_of(line, manual):
                 self.check_word(where, word)
+            for link in [] if block else LINK.findall(line):
+                self.check_link(where, page, link)
             plain = line.strip().removeprefix("$ ")
             plain = re.sub(r"^(?:[A-Z_]+=\S* )+", "", plain)
             if block and plain.split(" ")[0] in PROGRAMS and \
@@ -237,6 +267,9 @@ SAMPLES = [
     ("`psc_opn()`", "psclient.h has no psc_opn"),
     ("`lib/nothing.c`", "there is no file lib/nothing.c"),
     ("    $ pslaunch --bogus 3 -- x", "pslaunch has no --bogus"),
+    ("[a](docs/nothing.md)", "there is no page docs/nothing.md"),
+    ("[a](docs/protocol.md#nothing)",
+     "protocol.md has no heading for #nothing"),
 ]
 
 
@@ -251,7 +284,8 @@ def self_test(facts):
     assert len(lint.found) == 2, lint.found
     lint = Lint(facts)
     lint.check_text("x", "`listen.port`, `psctl keys x`, `PSKV_SOCKET`, "
-                    "`psctl -w json nodes`\n    psched -o listen.port=0\n"
+                    "`psctl -w json nodes`, [a](docs/protocol.md#frames)\n"
+                    "    psched -o listen.port=0\n"
                     "    pslaunch -n 4 -- python3 --what", False)
     assert lint.found == [] and lint.checked >= 8, lint.found
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fails when docs/features.md names a test that does not exist, or has a row
-with neither a test nor the words "not yet"."""
+"""Fails when docs/features.md names a test, or a suite of tests of another
+project, that does not exist, or has a row with neither a test nor the words
+"not yet"."""
 import re
 import sys
 from pathlib import Path
@@ -38,6 +39,11 @@ for number, line in enumerate(text.split("\n"), 1):
     for file, name in tests:
         if not exists(file, name):
             found.append(f"{where}: no test {name} in tests/{file}")
+    for suites in re.findall(r"`upstream/upstream\.py`(?: \(([^)]*)\))?",
+                             cells[1]):
+        for name in re.findall(r"`(\w+)`", suites) or ["?"]:
+            if not (root / f"tests/upstream/suite_{name}.py").is_file():
+                found.append(f"{where}: no suite {name} in tests/upstream")
     rest = re.sub(r"`[\w/]+\.\w+::\w+`", "", cells[1])
     if "::" in rest:
         found.append(f"{where}: cannot read '{rest}'")

@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 # Header folders that count as ours; everything else is a library or libc.
-OURS = ("base", "proto", "kernel", "core", "conf", "net", "driver", "client",
-        "common")
+OURS = ("base", "proto", "kernel", "crypto", "core", "conf", "net", "driver",
+        "client", "common")
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]')
 ROW = re.compile(r"^\|\s*`([^`]+)`\s*\|([^|]*)\|([^|]*)\|")
 

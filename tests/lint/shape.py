@@ -2,14 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fails on what is too large to be read at once, unless allow/shape.txt has it:
 a header of more than 400 lines, a struct of more than 30 members or 3 booleans,
-a function of more than 80 lines or 6 parameters.
+a function of more than 80 lines, 6 parameters or a cyclomatic complexity of 25.
 
     shape.py ROOT           the check
     shape.py ROOT --list    what is found, as lines of the allow-list
     shape.py ROOT --shrink  the check, with a list rid of what nothing needs
 
 A member of a struct or union without a name counts as one of the struct around
-it. Lines of a function are those from bracket to bracket."""
+it. Lines of a function are those from bracket to bracket. Its complexity is one,
+plus one for each `if`, `for`, `while`, `case`, `&&`, `||` and `?`; a switch that
+is a table, whose cases only return constants, counts as one."""
+import re
 import sys
 from pathlib import Path
 
@@ -25,6 +28,7 @@ RULES = {
                        "kinds of what differs"),
     "length": (80, 10, "divide the function"),
     "parameters": (6, 1, "take a struct of options"),
+    "complexity": (25, 5, "divide the function, or make a table of its cases"),
 }
 
 
@@ -101,9 +105,45 @@ def measure(body, name, line, found):
     return members, booleans
 
 
+BRANCHES = {"if", "for", "while", "case", "?"}
+# Tokens of a case that returns a constant.
+CONSTANT = re.compile(r'[A-Za-z_]\w*|\d[\w.]*|""|\'\'|[-:;]')
+
+
+def is_table(body):
+    """True if a body of a switch is labels and returns of constants."""
+    words = [t for t, _ in body]
+    returns = [i for i, word in enumerate(words) if word == "return"]
+    labels = sum(1 for word in words if word in ("case", "default"))
+    others = {"if", "for", "while", "goto", "break", "switch", "do"}
+    # A statement that is no return would add its semicolon.
+    return (labels > 0 and len(returns) == words.count(";")
+            and labels == words.count(":") and not others & set(words)
+            and all(CONSTANT.fullmatch(word) for word in words))
+
+
+def complexity(body):
+    """Cyclomatic complexity of the tokens of a function's body."""
+    count, i = 1, 0
+    while i < len(body):
+        token = body[i][0]
+        if token == "switch":
+            brace = closing(body, i + 1) + 1
+            end = closing(body, brace)
+            if is_table(body[brace + 1:end]):
+                count += 1
+                i = end
+        elif token in BRANCHES:
+            count += 1
+        elif token in ("&", "|") and body[i - 1][0] == token:
+            count += 1
+        i += 1
+    return count
+
+
 def functions(some):
-    """(name, line, lines or 0 of a prototype, parameters) of each function
-    that is declared or defined."""
+    """(name, line, lines or 0 of a prototype, parameters, complexity) of each
+    function that is declared or defined."""
     i = start = 0
     while i < len(some):
         token = some[i][0]
@@ -116,14 +156,14 @@ def functions(some):
             if one is not None:
                 yield (one[0], some[start][1],
                        some[min(end, len(some) - 1)][1] - some[i][1] + 1,
-                       one[1])
+                       one[1], complexity(some[i + 1:end]))
                 start = end + 1
             i = end + 1
             continue
         if token in (";", "}"):
             one = signature(some[start:i])
             if one is not None:
-                yield one[0], some[start][1], 0, one[1]
+                yield one[0], some[start][1], 0, one[1], 0
             start = i + 1
         i += 1
 
@@ -165,13 +205,14 @@ def measured(root):
             for thing, line, members, booleans in structs(some):
                 found[f"{name}: struct {thing} members"] = (members, line)
                 found[f"{name}: struct {thing} booleans"] = (booleans, line)
-            for thing, line, lines, parameters in functions(some):
+            for thing, line, lines, parameters, branches in functions(some):
                 if lines == 0:
                     declared[thing] = (name, line, parameters)
                     continue
                 defined.add(thing)
                 found[f"{name}: {thing} length"] = (lines, line)
                 found[f"{name}: {thing} parameters"] = (parameters, line)
+                found[f"{name}: {thing} complexity"] = (branches, line)
     for thing, (name, line, parameters) in declared.items():
         if thing not in defined:
             found[f"{name}: {thing} parameters"] = (parameters, line)

@@ -194,6 +194,50 @@ def large_shapes_are_found(root):
     assert shape.measured(root)["lib/net/a.c: struct wide booleans"][0] == 3
 
 
+BRANCHING = """
+int table(int x)
+{
+    switch (x) {
+%s
+    default:
+        return -1;
+    }
+}
+
+int decision(int x)
+{
+    switch (x) {
+%s
+    default:
+        return x > 0 ? x : -x; /* if (x) */
+    }
+}
+
+int condition(int x)
+{
+    for (int i = 0; i < x && (x & 1) != 0; i++) {
+        if (x == 0%s) {
+            return "if"[0];
+        }
+    }
+    return table(x) || *&x;
+}
+"""
+
+
+def complex_functions_are_found(root):
+    cases = "\n".join(f"    case {n}: return A_{n};" for n in range(40))
+    tree(root, {"lib/net/a.c": BRANCHING % (cases, cases, " || x" * 21)})
+    found = {entry: size for entry, (size, _, _) in
+             shape.too_large(root).items() if entry.endswith("complexity")}
+    assert found == {"lib/net/a.c: decision complexity": 42,
+                     "lib/net/a.c: condition complexity": 26}, found
+    assert shape.measured(root)["lib/net/a.c: table complexity"][0] == 2
+    tree(root, {"lib/net/a.c": BRANCHING % (cases, cases, " || x" * 20)})
+    assert list(shape.too_large(root)) == [
+        "lib/net/a.c: decision complexity"], shape.too_large(root)
+
+
 HIDDEN = """
 #define LEN_MASK 0xffu /* "c:comment" */
 static int read(struct frame *f, const struct rec *r, const char *key_name)
@@ -279,7 +323,7 @@ PRIVATE = """
  * thrown away; what remains is thrown_away(). */
 static int take(int quarrel)
 {
-    /* Does it fit? */
+    /* Told apart, it is told to end, told of it and greeted. Does it fit? */
     int told = take_all(PS_SHARD_MAX, "so many words", "anew");
 
     int made = told + list->there; /* Move the near turn, for nobody. */
@@ -297,11 +341,24 @@ PLAIN = """# Comment of
 NAMES = ("a thrown stone", "bereft")  # Whether?
 def test_a_quarrel_ends_with_a_grave(wish):
     pass
+def test_nobody_asks_for_who_is_gone(what):
+    pass
+def who_has():
+    pass
+"""
+MEMBERS = """class Memory:
+    offered = 1
+    def __init__(self, past: int) -> None:
+        asked = past
+        self._held = asked
+    def room(self) -> int:
+        return self.mine.count(there=self.gather())
 """
 
 
 def private_words_are_found(root):
     tree(root, {"lib/core/a.c": PRIVATE, "tests/a.py": PLAIN,
+                "lib/client/a.py": MEMBERS, "tests/b.py": MEMBERS,
                 "lib/core/a.h": "struct a {\n    struct b *mine;\n    int heard[2];\n"
                 "};\nint f(int room);\n",
                 "conf/a.yaml": "a: 1 # So\n# much for that.\n",
@@ -311,6 +368,10 @@ def private_words_are_found(root):
         "conf/a.yaml: word so much",
         "docs/a.md: subject What",
         "docs/a.md: word amid",
+        "lib/client/a.py: name held",
+        "lib/client/a.py: name mine",
+        "lib/client/a.py: name offered",
+        "lib/client/a.py: name room",
         "lib/core/a.c: name PS_SHARD_MAX",
         "lib/core/a.c: name held",
         "lib/core/a.c: name quarrel",
@@ -319,12 +380,16 @@ def private_words_are_found(root):
         "lib/core/a.c: question",
         "lib/core/a.c: static take()",
         "lib/core/a.c: subject Whoever",
+        "lib/core/a.c: word greeted",
         "lib/core/a.c: word makes no sense",
         "lib/core/a.c: word so many",
         "lib/core/a.c: word thrown",
+        "lib/core/a.c: word told",
         "lib/core/a.c: word whoever",
         "lib/core/a.h: name heard",
         "lib/core/a.h: name mine",
+        "tests/a.py: name test_nobody_asks_for_who_is_gone",
+        "tests/a.py: name who_has",
         "tests/a.py: question",
         "tests/a.py: subject Who",
         "tests/a.py: word thrown"], found

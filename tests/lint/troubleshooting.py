@@ -7,10 +7,19 @@ there.
     troubleshooting.py ROOT
 
 A text of the page stands in the first column of a table; "..." in it is what a
-format fills in."""
+format fills in. Each code of docs/troubleshooting-codes.txt is of an entry; new
+ones come from
+
+    python3 docs/explain.py number docs/troubleshooting.md \\
+        docs/troubleshooting-codes.txt"""
 import re
 import sys
 from pathlib import Path
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs"))
+
+import explain  # noqa: E402
 
 LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 # A conversion of printf, of Python's %, or a macro of inttypes.h between two
@@ -69,6 +78,15 @@ def main():
     for text in dict.fromkeys(wanted):
         if text not in told:
             found.append(f"docs/troubleshooting.md lacks: {text}")
+    # An entry without a code is explained by its text only, until a code is
+    # given; a code without its entry would explain nothing.
+    texts_told = {t.strip() for t in told}
+    for code, text in explain.read_codes(
+            root / "docs/troubleshooting-codes.txt").items():
+        if text is not None and text not in texts_told:
+            found.append(f"{code} is of no entry: '{text}'; change the line of "
+                         "docs/troubleshooting-codes.txt with the text, or "
+                         "write 'gone' there")
     print("\n".join(found))
     print(f"{len(told)} texts looked at, {len(found)} wrong")
     return 1 if found or len(told) < 100 else 0

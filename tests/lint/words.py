@@ -12,6 +12,7 @@ their number.
 Read are identifiers and names of files; comments, strings with spaces, and
 documents, which all count as prose; the terms of docs/glossary.md, which have
 to be in use; and the subject of the newest commit."""
+import ast
 import io
 import re
 import subprocess
@@ -31,6 +32,10 @@ SKIPPED = re.compile(r"tests/(lint|fuzz/corpus|golden)/|docs/pictures/"
                      r"|docs/figures\.md|docs/measurements")
 # Tests have sentences for names, in ordinary English.
 SENTENCE = 5
+# Words that stand for a noun of the glossary in such a sentence.
+PRONOUNS = {"anew", "anybody", "anyone", "everybody", "everyone", "nobody",
+            "somebody", "someone", "what", "whatever", "who", "whoever", "whom",
+            "whose"}
 COLUMNS = 100
 COLUMNS_STEP = 5
 
@@ -38,12 +43,16 @@ COLUMNS_STEP = 5
 PRIVATE = {
     "bereft": "residuals_lost", "bundle": "multipath", "bury": "deferred free",
     "coded": "encoded", "grave": "deferred free", "graves": "deferred free",
+    "greet": "hello", "greeted": "after its hello", "greeting": "hello",
+    "greets": "sends its hello",
     "hurry": "kick", "inflow": "rcvbuf_tuner", "mover": "io_pool",
     "outflow": "send_scheduler", "overtaken": "ended_early",
     "parcel": "packet", "quarrel": "conflict", "rootless": "conflict",
     "shard": "server", "strand": "subflow", "stranger": "pre_handshake",
     "thrown": "discarded",
 }
+# Names of torch, which tests import.
+OF_TORCH = {"Shard", "fully_shard"}
 # Word -> term, as a part of identifiers of programs only: prose and tests may
 # need the word.
 PARTS = {
@@ -71,6 +80,8 @@ WHOLE = {
     "spins": "busy_poll", "taken": "released", "tell": "notify",
     "there": "bytes_ready", "turn": "send_slot",
 }
+# Names of collectives, which interfaces for Python have to have.
+OF_INTERFACES = {"gather"}
 PHRASES = {
     "amid": "during", "anew": "again", "gives nobody up": "the exact rule",
     "gave nobody up": "the exact rule", "good-bye": "bye message",
@@ -79,6 +90,8 @@ PHRASES = {
     "make no sense": "are malformed", "so many": "the number",
     "so much": "the amount", "whoever": "the noun",
 }
+# Except in idioms: tell apart, tell one from another, tell to do.
+TOLD = re.compile(r"\btold\b(?! (?:apart|from|to)\b)")
 # Names of static functions without an object.
 STATICS = ("ask", "begin", "find", "finish", "made", "put", "settle", "step",
            "take", "tell")
@@ -176,6 +189,23 @@ def read(path):
     return read_hashed(text)
 
 
+def python_names(text):
+    """Names of functions and members of a Python source, without leading
+    underscores."""
+    names = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.Attribute):
+            names.add(node.attr)
+        elif isinstance(node, ast.ClassDef):
+            names |= {n.id for one in node.body for n in ast.walk(one)
+                      if isinstance(one, (ast.Assign, ast.AnnAssign))
+                      and isinstance(n, ast.Name)
+                      and isinstance(n.ctx, ast.Store)}
+    return {n.lstrip("_") for n in names} - OF_INTERFACES
+
+
 def word_pattern(words):
     return re.compile(r"\b(%s)\b" % "|".join(sorted(words)))
 
@@ -197,6 +227,9 @@ def found_in(root):
             for word in PROSE_WORDS.findall(text.lower()):
                 add(name, line, f"word {word}",
                     f"say {PRIVATE.get(word) or PHRASES[word]}")
+            if TOLD.search(text.lower()) and (kind != "string"
+                                              or path.suffix in C):
+                add(name, line, "word told", "say notified, or what is sent")
             subject = SUBJECT.search(text) if kind != "string" else None
             if subject:
                 add(name, line, f"subject {subject.group(1)}",
@@ -212,6 +245,10 @@ def found_in(root):
                 add(name, text.count("\n", 0, match.start()) + 1,
                     f"static {match.group(1)}()",
                     "add its object to the name")
+        if path.suffix == ".py" and name.startswith(WHOLE_IN):
+            for identifier in sorted(WHOLE.keys()
+                                     & python_names(path.read_text())):
+                add(name, 1, f"name {identifier}", f"say {WHOLE[identifier]}")
     return found
 
 
@@ -227,9 +264,13 @@ def check_identifier(name, identifier, text, add):
     parts = [p.lower() for p in
              re.findall(r"[A-Z]?[a-z]+|[A-Z]+", identifier)]
     of_tests = name.startswith(("tests/", "docs/"))
+    pronouns = PRONOUNS.intersection(parts)
+    if of_tests and len(parts) > 1 and pronouns:
+        add(name, 1, f"name {identifier}",
+            f"say the noun, not {min(pronouns)}")
     if of_tests and len(parts) >= SENTENCE:
         return
-    for part in parts:
+    for part in parts if identifier not in OF_TORCH else ():
         term = PRIVATE.get(part) or (None if of_tests else PARTS.get(part))
         if term:
             add(name, 1, f"name {identifier}", f"say {term}")

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Random clusters under random faults: every seed is run twice, once with a
- * network that does no harm and once with one that does, and both must end
- * with the same bits. Prints how to run a failing seed again.
+/* Random clusters under random faults: every seed is run twice, once without
+ * faults and once with them, and both runs must end with the same bits. Prints
+ * the command that runs a failing seed again.
  *
  *   sim_random [--seed N] [--count M] [--jobs J] [--trace | --trace-clean]
  *              [--shape] [--stop]
  *
- * --shape says what the seeds are, --stop ends the run at the first that
+ * --shape prints the clusters of the seeds, --stop ends the run at the first that
  * fails.
  */
 #include "support/world.h"
@@ -45,6 +45,12 @@ static const struct {
 } codecs[] = {
     {"2bit", {{.name = "threshold", .value = 1000}}, 1},
     {"1bit", {{.name = "threshold", .value = 0.25}}, 1},
+    {"2bit",
+     {{.name = "threshold", .value = 900},
+      {.name = "momentum", .value = 0.5},
+      {.name = "per_worker", .value = 1}},
+     3},
+    {"1bit", {{.name = "per_worker", .value = 1}}, 1},
     {"fp16", {{.name = "ef", .value = 1}}, 1},
     {"bf16",
      {{.name = "ef", .value = 1}, {.name = "momentum", .value = 0.5}},
@@ -131,8 +137,9 @@ static void add_rows(struct world_options *o, struct ps_rng *r)
     }
 }
 
-/* Features beside dense keys without a codec. Draws its random numbers last, so
- * that the rest of a seed's cluster stays. */
+/* Features beside dense keys without a codec. This function and the add_*()
+ * below draw their random numbers after all earlier draws, in the order in which
+ * they were written, so that a seed keeps the rest of its cluster. */
 static void add_features(struct world_options *o, struct ps_rng *r)
 {
     bool has_codec = ps_rng_chance(r, 400);
@@ -156,7 +163,7 @@ static void add_features(struct world_options *o, struct ps_rng *r)
     o->unbatched = ps_rng_chance(r, 150);
 }
 
-/* Pushes that are applied when they come; other features have rounds. */
+/* Async and ssp jobs, without the features that need rounds. */
 static void add_mode(struct world_options *o, struct ps_rng *r)
 {
     if (!ps_rng_chance(r, 250)) {
@@ -179,8 +186,7 @@ static void add_mode(struct world_options *o, struct ps_rng *r)
     }
 }
 
-/* Operations of servers on pushes beside sums and optimizers. Last of all, for
- * the same reason. */
+/* Uses of pushes other than sums and plain optimizer steps. */
 static void add_more(struct world_options *o, struct ps_rng *r)
 {
     static const enum ps_reduce folds[] = {PS_REDUCE_MIN, PS_REDUCE_MAX,
@@ -208,6 +214,9 @@ static void add_more(struct world_options *o, struct ps_rng *r)
     if (ps_rng_chance(r, 400)) {
         o->change_round = 1 + ps_rng_below(r, o->rounds);
     }
+    if (ps_rng_chance(r, 400)) {
+        o->tune_round = 1 + ps_rng_below(r, o->rounds);
+    }
     for (uint32_t i = 0; i < o->key_count; i++) {
         if (o->key[i].width == 0 && o->key[i].kind != PS_KEY_KIND_COLLECTIVE &&
             ps_rng_chance(r, 300)) {
@@ -217,8 +226,7 @@ static void add_more(struct world_options *o, struct ps_rng *r)
     }
 }
 
-/* Ranks that run out of data, and more rounds for that. Behind everything, as
- * before. */
+/* Ranks that run out of data, and more rounds for that. */
 static void add_epochs(struct world_options *o, struct ps_rng *r)
 {
     if (o->mode != PS_MODE_SYNC || !ps_rng_chance(r, 400)) {
@@ -231,7 +239,7 @@ static void add_epochs(struct world_options *o, struct ps_rng *r)
     }
 }
 
-/* Arrays that are offered while they are copied. Behind everything. */
+/* Arrays that are pushed while they are copied. */
 static void add_growth(struct world_options *o, struct ps_rng *r)
 {
     if (o->mode == PS_MODE_SYNC && ps_rng_chance(r, 250)) {
@@ -240,8 +248,7 @@ static void add_growth(struct world_options *o, struct ps_rng *r)
     }
 }
 
-/* Runs move little: with these the limits are where they get to. Behind
- * everything. */
+/* Credit so small that the few bytes of a run reach its limits. */
 static void add_limits(struct world_options *o, struct ps_rng *r)
 {
     static const uint64_t credits[] = {1, 4096, 8192, 32768};
@@ -319,7 +326,7 @@ static uint64_t need_of(const struct world_options *o)
 }
 
 /* Servers with the memory that the job was admitted with, and no more; rows are
- * also answered from that. Behind everything. */
+ * also answered from that. */
 static void add_memory(struct world_options *o, struct ps_rng *r)
 {
     if (!has_rows(o) && ps_rng_chance(r, 400)) {
@@ -328,7 +335,7 @@ static void add_memory(struct world_options *o, struct ps_rng *r)
 }
 
 /* A limit of the norm of all gradients together, which most rounds exceed, or
- * some. Behind everything. */
+ * some. */
 static void add_clip(struct world_options *o, struct ps_rng *r)
 {
     static const double limits[] = {1, 1e3, 3e6};
@@ -343,17 +350,19 @@ static void add_clip(struct world_options *o, struct ps_rng *r)
     }
 }
 
-/* A second job on the same agents and servers. Behind everything. */
+/* A second job on the same agents and servers. */
 static void add_rival(struct world_options *o, struct ps_rng *r)
 {
     if (ps_rng_chance(r, 200)) {
         o->jobs = 2;
+        o->weight = ps_rng_chance(r, 500) ? 1 + (uint32_t)ps_rng_below(r, 1000)
+                                          : 0;
         o->store_budget *= 2;
     }
 }
 
 /* Links of several connections, queues in which acknowledgements are late, and
- * listeners that are crowded. Behind everything. */
+ * listeners that are crowded. */
 static void add_connections(struct world_options *o, struct ps_rng *r)
 {
     static const uint64_t late[] = {1, 2000, 10000};
@@ -403,8 +412,7 @@ static struct world_options shape_of(uint64_t seed)
               ps_rng_chance(&r, 500);
     add_more(&o, &r);
     if (o.servers > 2 && ps_rng_chance(&r, 300)) {
-        o.servers_wanted = o.servers -
-                           1; /* One to take the place of another. */
+        o.servers_wanted = o.servers - 1; /* One server is a spare. */
     }
     add_epochs(&o, &r);
     add_growth(&o, &r);
@@ -414,6 +422,8 @@ static struct world_options shape_of(uint64_t seed)
     add_clip(&o, &r);
     add_rival(&o, &r);
     add_connections(&o, &r);
+    o.profile = ps_rng_chance(&r, 250);
+    o.tokens = ps_rng_chance(&r, 250);
     return o;
 }
 
@@ -432,10 +442,10 @@ static bool asks_alone(const struct world_options *o)
     return false;
 }
 
-/* Is there what a server that is lost takes along? Weights and states of an
- * optimizer, first values that nobody else has yet, rows, and what codes of
- * values have left over. */
-static bool is_on_servers_alone(const struct world_options *o)
+/* True if a server may hold state of which there is no copy: weights and states
+ * of an optimizer, initial values before their broadcast, rows, and residuals of
+ * encoded values. */
+static bool has_unique_server_state(const struct world_options *o)
 {
     return o->optimizer || o->init || has_rows(o) || compresses_both(o);
 }
@@ -453,13 +463,14 @@ static void add_faults(struct world_options *o)
     o->faults.worker_crash = ps_rng_chance(&r, 500) ? 4 : 0;
     o->faults.lose_server = o->servers > 1 && o->mode == PS_MODE_SYNC &&
                             ps_rng_chance(&r, o->compress.name ? 700 : 300);
-    if (is_on_servers_alone(o) && o->faults.lose_server) {
-        /* To end in words is what it is about, and not the bits. */
+    if (has_unique_server_state(o) && o->faults.lose_server) {
+        /* Less often: such jobs end with an error, so their bits cannot be
+         * compared. */
         o->faults.lose_server = ps_rng_chance(&r, 400);
     }
     if (o->mode != PS_MODE_SYNC && o->servers > 1 && ps_rng_chance(&r, 150)) {
-        /* Its values were nowhere else: every rank that uses them gets an
-         * error. */
+        /* The server had the only copy of its values: every rank that uses
+         * them gets an error. */
         o->faults.lose_server = true;
         o->faults.worker_crash = 0;
         o->on_loss = PS_LOSS_POLICY_FAIL;
@@ -471,17 +482,20 @@ static void add_faults(struct world_options *o)
     }
     if (o->mode == PS_MODE_SYNC && ps_rng_chance(&r, 350)) {
         o->faults.agent_crash = 2 + (uint32_t)ps_rng_below(&r, 20);
-        /* Whose process dies with its agent takes its job along. */
+        /* A worker that dies together with its agent fails the job. */
         o->faults.worker_crash = 0;
     }
     if (o->faults.agent_crash != 0 && o->mode == PS_MODE_SYNC &&
-        is_on_servers_alone(o)) {
-        /* That there was a first value is known to nobody when both go. */
+        has_unique_server_state(o)) {
+        /* If both are lost, no process knows that there was an initial
+         * value. */
         o->faults.lose_server = false;
     }
     if (o->streams) {
-        o->faults.worker_crash = 0; /* Its job would fail, */
-        o->faults.agent_crash = 0;  /* of these as well. */
+        /* The loss of a worker that still copies its array fails the job, and
+         * so does the loss of its agent. */
+        o->faults.worker_crash = 0;
+        o->faults.agent_crash = 0;
     }
     if (ps_rng_chance(&r, 300)) {
         o->faults.sleep = 1 + (uint32_t)ps_rng_below(&r, 8);
@@ -492,10 +506,10 @@ static void add_faults(struct world_options *o)
                         ps_rng_chance(&r, 250);
     o->faults.sched_crash = ps_rng_chance(&r, 150);
     if (o->faults.sched_crash && o->faults.lose_server) {
-        /* A job that begins again waits for as many servers as it asks for. */
+        /* A job that is opened again waits for its number of servers. */
         o->faults.server_back = true;
     }
-    /* Somebody must hear the member all the while. */
+    /* Some other member must hear the cut one all the time. */
     o->faults.part = !o->faults.isolate && !o->faults.sched_crash &&
                      !o->faults.lose_server && o->faults.agent_crash == 0 &&
                      o->faults.worker_crash == 0 && o->faults.sleep == 0 &&
@@ -505,10 +519,13 @@ static void add_faults(struct world_options *o)
     }
     if (o->faults.isolate || o->faults.part || o->faults.sched_crash ||
         ps_rng_chance(&r, 100)) {
-        /* So that the job is under way when leases have run out. */
+        /* Makes the job last until leases have expired. */
         o->think_time = PS_SECONDS(6) / o->rounds;
     }
     o->faults.until = PS_SECONDS(4);
+    if (ps_rng_chance(&r, 250)) {
+        o->faults.output = UINT64_C(10000) << ps_rng_below(&r, 3);
+    }
 }
 
 /* True if workers may end with an error. */
@@ -518,17 +535,18 @@ static bool may_fail(const struct world_options *o)
         return true;
     }
     if (o->faults.isolate) {
-        return asks_alone(o) || is_on_servers_alone(o);
+        return asks_alone(o) || has_unique_server_state(o);
     }
-    /* So may a value that only a server and an agent had, if both are lost. */
+    /* A value of which only a server and an agent had a copy is lost with
+     * both. */
     return o->faults.lose_server &&
            (o->mode != PS_MODE_SYNC || o->faults.agent_crash != 0 ||
-            asks_alone(o) || is_on_servers_alone(o));
+            asks_alone(o) || has_unique_server_state(o));
 }
 
 /* Results of a run. */
 struct outcome {
-    bool failed; /* A rank ended with an error, as it may. */
+    bool failed; /* A rank ended with an error that is allowed. */
     struct {
         uint64_t result;
         bool seen[WORLD_KEYS_MAX][64];
@@ -541,6 +559,7 @@ enum total {
     TOTAL_FAULTS,
     TOTAL_SUBFLOW_FRAMES,
     TOTAL_ACKS_AHEAD,
+    TOTAL_OUTPUT_CLOSES,
     TOTAL_FAILED,
     TOTALS
 };
@@ -553,7 +572,8 @@ struct totals {
  * scheduler. */
 #define SCHED_LIMIT PS_SECONDS(30)
 
-/* Whatever became of a job, the next one starts at once, and is well. */
+/* Runs another job after the first has ended or failed: it must start at once
+ * and succeed. */
 static bool run_again(struct world *w, const struct world_options *o)
 {
     bool ok = world_run_again(w, PS_SECONDS(30));
@@ -612,6 +632,7 @@ static bool run(const struct world_options *o, struct outcome *ret,
     t->sum[TOTAL_FAULTS] += world_fault_count(w);
     t->sum[TOTAL_SUBFLOW_FRAMES] += world_subflow_frames(w);
     t->sum[TOTAL_ACKS_AHEAD] += world_acks_ahead(w);
+    t->sum[TOTAL_OUTPUT_CLOSES] += world_output_closes(w);
     world_free(w);
     return ok;
 }
@@ -634,7 +655,7 @@ static bool same_job(const struct world_options *o, const struct outcome *a,
         }
     }
     if (b->failed) {
-        return true; /* It came to no last version. */
+        return true; /* There is no last version. */
     }
     if (a->job[j].result != b->job[j].result) {
         printf("seed %llu: the weights of job %u differ from those of the run "
@@ -705,26 +726,28 @@ static void print_shape(uint64_t seed)
            "%u keys, "
            "credit %u, window %u, mode %s, optimizer %d, norms %d, accumulate "
            "%u, clip %g, tuned %d, change "
-           "at %u, epochs %u, grows %d, init "
+           "at %u, tune at %u, profile %d, epochs %u, grows %d, init "
            "%d, connections %u, late %u, reduce %s, collect %d, rows %d, "
            "halves %u, compression "
            "%s, cut %u/s, partition %u/s, crash %u/s, agent %u/s, move %u/s, "
-           "sleep %u/s, lose server "
+           "sleep %u/s, output %u, lose server "
            "%d, isolate %d, part %d, end sched %d\n",
            (unsigned long long)seed, o.jobs == 0 ? 1 : o.jobs, o.servers,
            o.agents, o.workers, o.rounds, o.key_count,
            (unsigned)o.initial_credit, (unsigned)o.credit_window,
            ps_mode_name(o.mode), o.optimizer, o.norms, o.accumulate,
-           o.clip_norm, o.tuned, (unsigned)o.change_round, o.epochs, o.streams,
-           o.init, o.connections, (unsigned)o.late_min,
+           o.clip_norm, o.tuned, (unsigned)o.change_round,
+           (unsigned)o.tune_round, o.profile, o.epochs, o.streams, o.init,
+           o.connections, (unsigned)o.late_min,
            ps_reduce_name(o.fold != PS_REDUCE_SUM ? o.fold
                           : o.mean                ? PS_REDUCE_MEAN
                                                   : PS_REDUCE_SUM),
            o.collectives, has_rows(&o), halves(&o),
            o.compress.name == NULL ? "none" : o.compress.name, o.faults.cut,
            o.faults.partition, o.faults.worker_crash, o.faults.agent_crash,
-           o.faults.rebalance, o.faults.sleep, o.faults.lose_server,
-           o.faults.isolate, o.faults.part, o.faults.sched_crash);
+           o.faults.rebalance, o.faults.sleep, (unsigned)o.faults.output,
+           o.faults.lose_server, o.faults.isolate, o.faults.part,
+           o.faults.sched_crash);
 }
 
 /* Shared by all processes. */
@@ -836,12 +859,14 @@ int main(int argc, char **argv)
         }
     }
     printf("%llu seeds from %llu: %llu failed; %llu steps, %llu faults, %llu "
-           "frames on subflows, %llu acknowledgements ahead\n",
+           "frames on subflows, %llu acknowledgements ahead, %llu connections "
+           "closed for output\n",
            (unsigned long long)count, (unsigned long long)first,
            (unsigned long long)total.sum[TOTAL_FAILED],
            (unsigned long long)total.sum[TOTAL_STEPS],
            (unsigned long long)total.sum[TOTAL_FAULTS],
            (unsigned long long)total.sum[TOTAL_SUBFLOW_FRAMES],
-           (unsigned long long)total.sum[TOTAL_ACKS_AHEAD]);
+           (unsigned long long)total.sum[TOTAL_ACKS_AHEAD],
+           (unsigned long long)total.sum[TOTAL_OUTPUT_CLOSES]);
     return total.sum[TOTAL_FAILED] == 0 ? 0 : 1;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stories of a scheduler that dies and is restarted without its memory:
- * rounds go on meanwhile; then every rank hears why its job is over, and no
- * daemon keeps anything of it. */
+/* Stories of a scheduler that dies and is restarted without its memory: rounds
+ * continue meanwhile; then every rank gets an error that says why its job has
+ * ended, and no daemon keeps state of the job. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +16,7 @@
 #include <string.h>
 
 #define WORKERS 6u
-/* From the scheduler's return to the words. */
+/* Limit from the restart of the scheduler to the errors of all ranks. */
 #define WITHIN  PS_SECONDS(5)
 
 static struct world_options six_workers(uint64_t seed)
@@ -39,8 +39,8 @@ static struct world_options six_workers(uint64_t seed)
     return o;
 }
 
-/* The world goes on for so long. */
-static void go(struct world *w, ps_time span)
+/* Runs the world for a time. */
+static void run_for(struct world *w, ps_time span)
 {
     if (!world_run(w, world_now(w) + span)) {
         fail_msg("%s\n%s", world_error(w), world_story(w));
@@ -66,9 +66,9 @@ static void expect_words(struct world *w)
     }
 }
 
-/* They wait at a barrier or in a round for the last one, which is in no call:
- * all hear it. */
-static void all_ranks_hear_of_a_restart(void **state)
+/* All ranks but the last wait at a barrier or in a round; the last is in no
+ * call. All get the error. */
+static void restart_of_the_scheduler_reaches_all_ranks(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 8; seed++) {
@@ -78,17 +78,17 @@ static void all_ranks_hear_of_a_restart(void **state)
         o.barrier_every = seed % 4 < 2 ? 3 : 0;
         w = world_new(&o);
         world_hold_worker(w, WORKERS - 1, 4);
-        go(w, PS_SECONDS(1));
+        run_for(w, PS_SECONDS(1));
         world_kill_sched(w);
-        go(w, PS_SECONDS(2));
+        run_for(w, PS_SECONDS(2));
         world_restart_sched(w);
         expect_words(w);
         world_free(w);
     }
 }
 
-/* Members are cut off for a while, so that they come in another order. */
-static void members_come_back_in_any_order(void **state)
+/* Members are cut off for a while, so that they register in another order. */
+static void members_register_again_in_any_order(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 6; seed++) {
@@ -98,7 +98,7 @@ static void members_come_back_in_any_order(void **state)
         struct world *w = world_new(&o);
 
         world_hold_worker(w, WORKERS - 1, 4);
-        go(w, PS_SECONDS(1));
+        run_for(w, PS_SECONDS(1));
         world_kill_sched(w);
         for (uint64_t i = 0; i < 5; i++) {
             world_cut(w, "psched", names[(i * 3 + seed) % 5],
@@ -110,7 +110,7 @@ static void members_come_back_in_any_order(void **state)
     }
 }
 
-static void a_scheduler_and_a_server_die_together(void **state)
+static void loss_of_scheduler_and_server_reaches_all_ranks(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 6; seed++) {
@@ -118,11 +118,11 @@ static void a_scheduler_and_a_server_die_together(void **state)
         struct world *w = world_new(&o);
 
         world_hold_worker(w, WORKERS - 1, 4);
-        go(w, PS_SECONDS(1));
+        run_for(w, PS_SECONDS(1));
         world_kill_sched(w);
         world_kill_server(w, 1);
         world_release_worker(w, WORKERS - 1);
-        go(w, PS_SECONDS(1));
+        run_for(w, PS_SECONDS(1));
         world_restart_sched(w);
         expect_words(w);
         world_free(w);
@@ -131,7 +131,7 @@ static void a_scheduler_and_a_server_die_together(void **state)
 
 /* Operations that wait only for other ranks end before the scheduler is
  * back. */
-static void rounds_need_no_scheduler(void **state)
+static void rounds_end_without_a_scheduler(void **state)
 {
     struct world_options o = six_workers(2);
     struct world *w;
@@ -140,13 +140,13 @@ static void rounds_need_no_scheduler(void **state)
     (void)state;
     w = world_new(&o);
     world_hold_worker(w, WORKERS - 1, 4);
-    go(w, PS_SECONDS(1));
+    run_for(w, PS_SECONDS(1));
     assert_false(world_value(w, 0, 0, 10, &hash));
     world_kill_sched(w);
     world_release_worker(w, WORKERS - 1);
-    go(w, PS_SECONDS(2));
+    run_for(w, PS_SECONDS(2));
     assert_true(world_value(w, 0, 0, 10, &hash));
-    /* The workers have left; the next scheduler is told of none. */
+    /* The workers have left; the next scheduler gets no report of them. */
     world_restart_sched(w);
     if (!world_drain(w, PS_SECONDS(30))) {
         fail_msg("%s\n%s", world_error(w), world_story(w));
@@ -164,20 +164,20 @@ static struct world *world_that_opens(uint64_t seed)
     return world_new(&o);
 }
 
-/* Returns how many ranks are told that the job is over. */
+/* Returns the number of ranks that get an error. */
 static uint32_t restart_at(uint64_t seed, ps_time at)
 {
     struct world *w = world_that_opens(seed);
     uint32_t errors = 0;
     char text[512];
 
-    go(w, at);
+    run_for(w, at);
     world_kill_sched(w);
-    if (seed > 2) { /* Either agent comes first. */
+    if (seed > 2) { /* One agent, then the other registers first. */
         world_cut(w, "psched", seed == 3 ? "agent0" : "agent1", PS_MILLIS(200));
     }
     world_restart_sched(w);
-    go(w, WITHIN);
+    run_for(w, WITHIN);
     for (uint32_t i = 0; i < 4; i++) {
         if (!world_worker_done(w, i)) {
             fail_msg("restart at %.6f s: rank %u waits\n%s", (double)at / 1e9,
@@ -203,9 +203,9 @@ static uint32_t restart_at(uint64_t seed, ps_time at)
     return errors;
 }
 
-/* At each step from the first hello to the first rounds the job survives, or
- * all of its ranks hear why not. */
-static void a_job_that_opens_survives_or_ends_in_words(void **state)
+/* At each step from the first hello to the first rounds the job survives a
+ * restart, or all of its ranks get the error. */
+static void restart_during_opening_keeps_or_fails_the_job(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 4; seed++) {
@@ -216,7 +216,7 @@ static void a_job_that_opens_survives_or_ends_in_words(void **state)
 
         while (world_now(w) < PS_MILLIS(500) &&
                strstr(world_story(w), "connected") == NULL) {
-            go(w, PS_MICROS(1));
+            run_for(w, PS_MICROS(1));
             if (world_steps(w) != steps) {
                 steps = world_steps(w);
                 if (restart_at(seed, world_now(w)) == 0) {
@@ -235,11 +235,11 @@ static void a_job_that_opens_survives_or_ends_in_words(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_ranks_hear_of_a_restart),
-        cmocka_unit_test(members_come_back_in_any_order),
-        cmocka_unit_test(a_scheduler_and_a_server_die_together),
-        cmocka_unit_test(rounds_need_no_scheduler),
-        cmocka_unit_test(a_job_that_opens_survives_or_ends_in_words),
+        cmocka_unit_test(restart_of_the_scheduler_reaches_all_ranks),
+        cmocka_unit_test(members_register_again_in_any_order),
+        cmocka_unit_test(loss_of_scheduler_and_server_reaches_all_ranks),
+        cmocka_unit_test(rounds_end_without_a_scheduler),
+        cmocka_unit_test(restart_during_opening_keeps_or_fails_the_job),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

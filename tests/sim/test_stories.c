@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stories: one thing goes wrong at a known moment, and the cluster does what
- * docs/protocol.md says. Each reads as what it tells. */
+/* Stories: one thing fails at a known moment, and the cluster does what
+ * docs/protocol.md says. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -49,6 +49,17 @@ static void all_well(struct world *w, uint32_t workers)
     }
 }
 
+/* Runs the world to its end. The result is that of the first run, which
+ * `*first` keeps; 0: this is the first. */
+static void all_well_with_result(struct world *w, uint64_t *first)
+{
+    all_well(w, 4);
+    if (*first == 0) {
+        *first = world_result(w, 0);
+    }
+    assert_int_equal(world_result(w, 0), *first);
+}
+
 static void expect_in(const char *text, const char *part)
 {
     if (strstr(text, part) == NULL) {
@@ -56,7 +67,34 @@ static void expect_in(const char *text, const char *part)
     }
 }
 
-static void a_job_trains_and_leaves_nothing(void **state)
+/* The loss of server 1 ends all workers with an error that says `part`. */
+static void expect_server_loss_error(struct world *w, const char *part)
+{
+    char text[512];
+
+    world_kill_server(w, 1);
+    world_run(w, PS_SECONDS(5));
+    for (uint32_t i = 0; i < 4; i++) {
+        if (world_worker_error(w, i, text, sizeof(text)) == 0) {
+            fail_msg("rank %u has no error\n%s", i, world_story(w));
+        }
+        expect_in(text, part);
+    }
+}
+
+/* The job outlives the loss of server 1 while rank 3 waits with its push. */
+static void lose_server_in_round(struct world *w, uint64_t round)
+{
+    world_hold_worker(w, 3, round);
+    world_run(w, PS_SECONDS(1));
+    world_kill_server(w, 1);
+    world_run(w, PS_SECONDS(4));
+    world_release_worker(w, 3);
+    all_well(w, 4);
+    expect_in(world_story(w), "GONE");
+}
+
+static void job_trains_and_frees_its_memory(void **state)
 {
     struct world_options o = four_workers();
     struct world *w = world_new(&o);
@@ -101,11 +139,7 @@ static void another_network_gives_the_same_bits(void **state)
 
         o.seed = seed;
         w = world_new(&o);
-        all_well(w, 4);
-        if (seed == 1) {
-            first = world_result(w, 0);
-        }
-        assert_int_equal(world_result(w, 0), first);
+        all_well_with_result(w, &first);
         world_free(w);
     }
 }
@@ -121,16 +155,12 @@ static void one_and_three_servers_give_the_same_bits(void **state)
 
         o.servers = servers;
         w = world_new(&o);
-        all_well(w, 4);
-        if (servers == 1) {
-            first = world_result(w, 0);
-        }
-        assert_int_equal(world_result(w, 0), first);
+        all_well_with_result(w, &first);
         world_free(w);
     }
 }
 
-static void an_agent_alone_answers_by_itself(void **state)
+static void agent_without_servers_merges_rounds(void **state)
 {
     struct world_options o = four_workers();
     struct world *w;
@@ -144,7 +174,7 @@ static void an_agent_alone_answers_by_itself(void **state)
     world_free(w);
 }
 
-static void a_cut_link_goes_on_where_it_was(void **state)
+static void cut_link_resumes_with_its_messages(void **state)
 {
     struct world_options o = four_workers();
     struct world *w;
@@ -175,18 +205,15 @@ static void several_connections_give_the_same_bits(void **state)
 
         o.connections = connections;
         w = world_new(&o);
-        all_well(w, 4);
-        if (connections == 1) {
-            first = world_result(w, 0);
-        }
-        assert_int_equal(world_result(w, 0), first);
+        all_well_with_result(w, &first);
         assert_int_equal(world_subflow_frames(w) > 0, connections > 1);
         world_free(w);
     }
 }
 
-/* The checker requires that the first connection sends what the cut one had. */
-static void a_cut_subflow_leaves_its_frames_to_the_first(void **state)
+/* The checker requires that the main connection sends again what the cut one
+ * had. */
+static void frames_of_a_cut_subflow_are_resent_on_the_main(void **state)
 {
     struct world_options o = four_workers();
     struct world *w;
@@ -209,12 +236,12 @@ static void a_cut_subflow_leaves_its_frames_to_the_first(void **state)
     world_run(w, PS_MILLIS(1200));
     world_release_frames(w, "agent0", PS_MSG_VALUE);
     all_well(w, 4);
-    /* Others are dialled in place of the cut ones. */
+    /* New subflows are dialled in place of the cut ones. */
     assert_false(strstr(world_story(w), "connection lost"));
     world_free(w);
 }
 
-static void acknowledgements_overtake_data(void **state)
+static void acknowledgements_arrive_before_data(void **state)
 {
     struct world_options o = four_workers();
     struct world *w;
@@ -233,7 +260,7 @@ static void acknowledgements_overtake_data(void **state)
     world_free(w);
 }
 
-static void a_forgotten_link_offers_again_and_counts_once(void **state)
+static void repeated_pushes_on_a_new_link_count_once(void **state)
 {
     struct world_options o = four_workers();
     struct world *w;
@@ -250,7 +277,7 @@ static void a_forgotten_link_offers_again_and_counts_once(void **state)
     world_free(w);
 }
 
-static void a_lost_worker_is_named_and_comes_back(void **state)
+static void lost_worker_is_named_and_can_return(void **state)
 {
     struct world_options o = four_workers();
     struct world *w;
@@ -274,7 +301,7 @@ static void a_lost_worker_is_named_and_comes_back(void **state)
     world_free(w);
 }
 
-static void with_policy_fail_everybody_hears_who(void **state)
+static void policy_fail_names_the_lost_rank_to_every_rank(void **state)
 {
     struct world_options o = four_workers();
     struct world *w;
@@ -308,20 +335,14 @@ static void a_lost_server_moves_its_partitions(void **state)
     (void)state;
     o.story = true;
     w = world_new(&o);
-    world_hold_worker(w, 3, 3);
-    world_run(w, PS_SECONDS(1));
-    world_kill_server(w, 1);
-    world_run(w, PS_SECONDS(4));
-    world_release_worker(w, 3);
-    all_well(w, 4);
-    expect_in(world_story(w), "GONE");
+    lose_server_in_round(w, 3);
     world_free(w);
 }
 
-/* Partitions are with the other server, and the round has ended, in less than
- * 0.1 s: refusals of a server that is not told yet cost one RESEND_WAIT, and no
- * timer of half a second or more is in the way. */
-static void a_round_goes_on_at_once_without_its_server(void **state)
+/* The other server has the partitions, and the round ends, within 0.15 s:
+ * refusals by a server that has not received the map cost one RESEND_WAIT, and
+ * no timer of half a second or more delays the round. */
+static void round_continues_soon_after_the_loss_of_a_server(void **state)
 {
     struct world_options o = four_workers();
 
@@ -343,8 +364,8 @@ static void a_round_goes_on_at_once_without_its_server(void **state)
     }
 }
 
-/* Encoded contributions of a round in progress go to the new owner as they are,
- * and their residuals are in those of later rounds. */
+/* Encoded contributions of a round in progress go to the new owner unchanged,
+ * and later rounds include their residuals. */
 static void a_moved_partition_keeps_its_residuals(void **state)
 {
     struct world_options o = four_workers();
@@ -379,11 +400,10 @@ static void a_moved_partition_keeps_its_residuals(void **state)
     assert_memory_equal(value[0], value[1], sizeof(value[0]));
 }
 
-static void a_lost_server_with_weights_ends_the_job_in_words(void **state)
+static void loss_of_a_server_with_weights_fails_the_job(void **state)
 {
     struct world_options o = four_workers();
     struct world *w;
-    char text[512];
 
     (void)state;
     o.optimizer = true;
@@ -393,14 +413,7 @@ static void a_lost_server_with_weights_ends_the_job_in_words(void **state)
     w = world_new(&o);
     world_hold_worker(w, 3, 3);
     world_run(w, PS_SECONDS(1));
-    world_kill_server(w, 1);
-    world_run(w, PS_SECONDS(5));
-    for (uint32_t i = 0; i < 4; i++) {
-        if (world_worker_error(w, i, text, sizeof(text)) == 0) {
-            fail_msg("rank %u heard nothing\n%s", i, world_story(w));
-        }
-        expect_in(text, "server1");
-    }
+    expect_server_loss_error(w, "server1");
     if (!world_drain(w, PS_SECONDS(30))) {
         fail_msg("%s\n%s", world_error(w), world_story(w));
     }
@@ -408,11 +421,10 @@ static void a_lost_server_with_weights_ends_the_job_in_words(void **state)
 }
 
 /* Ranks that use nothing of the server wait for those that do. */
-static void a_lost_server_with_values_ends_an_async_job(void **state)
+static void loss_of_a_server_with_values_fails_an_async_job(void **state)
 {
     struct world_options o = four_workers();
     struct world *w;
-    char text[512];
 
     (void)state;
     o.mode = PS_MODE_ASYNC;
@@ -422,23 +434,16 @@ static void a_lost_server_with_values_ends_an_async_job(void **state)
     w = world_new(&o);
     world_hold_worker(w, 3, 3);
     world_run(w, PS_SECONDS(1));
-    world_kill_server(w, 1);
-    world_run(w, PS_SECONDS(5));
-    for (uint32_t i = 0; i < 4; i++) {
-        if (world_worker_error(w, i, text, sizeof(text)) == 0) {
-            fail_msg("rank %u heard nothing\n%s", i, world_story(w));
-        }
-        expect_in(text, "a server was lost with the value of");
-    }
+    expect_server_loss_error(w, "a server was lost with the value of");
     if (!world_drain(w, PS_SECONDS(30))) {
         fail_msg("%s\n%s", world_error(w), world_story(w));
     }
     world_free(w);
 }
 
-/* A partition of rows was moved away from a server, and comes back to it when
- * the other one is lost: its rows are gone, and everybody hears of that. */
-static void rows_that_come_back_without_a_value_end_the_job(void **state)
+/* A partition of rows migrates away from a server and comes back to it when the
+ * new owner is lost: its rows are lost, and every rank gets the error. */
+static void rows_lost_with_their_new_owner_fail_the_job(void **state)
 {
     struct world_options o = four_workers();
     struct world *w;
@@ -471,8 +476,8 @@ static void run_for(struct world *w, ps_time length)
     world_run(w, world_now(w) + length);
 }
 
-/* The worker asks, and hears within two seconds. */
-static void expect_why(struct world *w, uint32_t rank, const char *part)
+/* A stall query of the worker is answered within two seconds. */
+static void expect_stall_reply(struct world *w, uint32_t rank, const char *part)
 {
     world_query_stall(w, rank);
     run_for(w, PS_SECONDS(2));
@@ -481,7 +486,7 @@ static void expect_why(struct world *w, uint32_t rank, const char *part)
         strstr(world_stall_reply(w, rank), "every rank has done its part"));
 }
 
-/* All ranks have pushed, and rank 0, on agent0, waits. */
+/* All ranks but rank 3 have pushed; rank 0, on agent0, waits. */
 static struct world *all_have_pushed_but_one(struct world_options *o)
 {
     struct world *w = world_new(o);
@@ -491,7 +496,7 @@ static struct world *all_have_pushed_but_one(struct world_options *o)
     return w;
 }
 
-static void a_wait_names_the_connection_that_is_missing(void **state)
+static void stall_reply_names_the_missing_connection(void **state)
 {
     struct world_options o = four_workers();
     struct world *w = all_have_pushed_but_one(&o);
@@ -500,18 +505,18 @@ static void a_wait_names_the_connection_that_is_missing(void **state)
     world_cut(w, "agent1", "server1", PS_SECONDS(10));
     world_release_worker(w, 3);
     run_for(w, PS_SECONDS(1));
-    /* The other agent does not know by itself what that one lacks. */
-    expect_why(w, 0,
-               "; missing: a connection of agent agent1 to server "
-               "server1 at server1:1 (last tried ");
-    expect_why(w, 3,
-               "; missing: a connection of agent agent1 to server "
-               "server1 at server1:1 (last tried ");
+    /* agent0 learns only by a query that agent1 lacks a connection. */
+    expect_stall_reply(w, 0,
+                       "; missing: a connection of agent agent1 to server "
+                       "server1 at server1:1 (last tried ");
+    expect_stall_reply(w, 3,
+                       "; missing: a connection of agent agent1 to server "
+                       "server1 at server1:1 (last tried ");
     all_well(w, 4);
     world_free(w);
 }
 
-static void a_wait_names_the_server_that_is_not_heard(void **state)
+static void stall_reply_names_the_silent_server(void **state)
 {
     struct world_options o = four_workers();
     struct world *w;
@@ -522,8 +527,9 @@ static void a_wait_names_the_server_that_is_not_heard(void **state)
     world_stop_node(w, "server0", PS_MILLIS(1900));
     world_release_worker(w, 3);
     run_for(w, PS_MILLIS(1500));
-    expect_why(w, 0, "; missing: word of server server0, which agent agent");
-    expect_in(world_stall_reply(w, 0), " has not heard for 1.");
+    expect_stall_reply(
+        w, 0, "; missing: a message from server server0, which agent ");
+    expect_in(world_stall_reply(w, 0), " last heard 1.");
     all_well(w, 4);
     world_free(w);
 }
@@ -537,16 +543,15 @@ a_wait_names_the_agent_that_the_scheduler_does_not_hear(void **state)
     (void)state;
     world_cut(w, "psched", "agent1", PS_SECONDS(10));
     run_for(w, PS_SECONDS(5));
-    expect_why(w, 0,
-               "word of agent agent1, which the scheduler has not heard "
-               "for ");
+    expect_stall_reply(
+        w, 0, "a message from agent agent1, which the scheduler last heard ");
     world_release_worker(w, 3);
     all_well(w, 4);
     world_free(w);
 }
 
-/* All have pushed, and the answers are lost on their way. */
-static void a_wait_for_answers_names_servers_and_no_rank(void **state)
+/* All ranks have pushed, and the replies are held back by the network. */
+static void stall_reply_names_servers_that_owe_replies(void **state)
 {
     static const char *const servers[] = {"server0", "server1"};
     struct world_options o = four_workers();
@@ -559,16 +564,16 @@ static void a_wait_for_answers_names_servers_and_no_rank(void **state)
     }
     world_release_worker(w, 3);
     run_for(w, PS_SECONDS(1));
-    expect_why(w, 0, "; no rank is missing, awaited: server server");
+    expect_stall_reply(w, 0, "; no rank is missing, awaited: server server");
     world_release_frames(w, "agent0", PS_MSG_VALUE);
     world_release_frames(w, "agent0", PS_MSG_COMMIT);
     all_well(w, 4);
     world_free(w);
 }
 
-/* Another server has what it had; nothing waits for it any more, and nobody
- * dials it. */
-static void a_wait_does_not_name_a_server_that_is_gone(void **state)
+/* The other server takes the partitions over; no operation waits for the lost
+ * one, and no agent dials it. */
+static void stall_reply_does_not_name_a_gone_server(void **state)
 {
     struct world_options o = four_workers();
     struct world *w;
@@ -580,7 +585,7 @@ static void a_wait_does_not_name_a_server_that_is_gone(void **state)
     world_kill_server(w, 1);
     run_for(w, PS_SECONDS(1));
     told = strlen(world_story(w));
-    expect_why(w, 0, "rank 3");
+    expect_stall_reply(w, 0, "rank 3");
     assert_null(strstr(world_stall_reply(w, 0), "server1"));
     run_for(w, PS_SECONDS(20));
     assert_null(strstr(world_story(w) + told, "server1 at"));
@@ -590,9 +595,10 @@ static void a_wait_does_not_name_a_server_that_is_gone(void **state)
 }
 
 /* The network between the scheduler and a member is cut for much longer than a
- * lease; its links to others are well. Training goes on, also where a server
- * has state of which there is no other copy, and nobody is given up. */
-static void who_talks_with_others_is_not_given_up(void **state)
+ * lease; the member's links to others work. Training continues, even if a server
+ * has state of which there is no other copy, and no member is declared dead. */
+static void
+a_member_that_exchanges_data_with_others_is_not_given_up(void **state)
 {
     static const char *const names[] = {"server0", "server1", "agent0",
                                         "agent1"};
@@ -624,12 +630,12 @@ static void who_talks_with_others_is_not_given_up(void **state)
     }
 }
 
-/* A server is declared dead while it exchanges messages with agents. One of
- * them has restored the new owner, then gets a commit of the old one for a
- * round whose value it does not request, and another agent never gets it.
- * Messages of the old owner do not count any more: otherwise the value is lost,
- * which the agents could have made again. */
-static void what_an_old_owner_still_says_does_not_count(void **state)
+/* A server is declared dead while it exchanges messages with agents. One agent
+ * has sent its state to the new owner and then gets a commit of the old one for
+ * a round whose value it does not request; another agent never gets that commit.
+ * Agents ignore messages of the old owner: otherwise a value would be lost that
+ * they can still make again. */
+static void messages_of_an_old_owner_are_ignored(void **state)
 {
     struct world_options o = four_workers();
     struct world *w;
@@ -639,7 +645,7 @@ static void what_an_old_owner_still_says_does_not_count(void **state)
     o.key_count = 3;
     o.key[2] = (struct world_key){"one", 6000, PS_DTYPE_FLOAT32, 0,
                                   PS_KEY_KIND_STRING};
-    o.collectives = true; /* In round 3 rank 3 alone wants that one. */
+    o.collectives = true; /* In round 3 only rank 3 requests its value. */
     w = world_new(&o);
     world_hold_worker(w, 3, 3);
     world_run(w, PS_SECONDS(1));
@@ -673,9 +679,9 @@ static void what_an_old_owner_still_says_does_not_count(void **state)
     world_free(w);
 }
 
-/* A partition moves, both owners answer, and one answer is late: it does not
- * fall on the newer value that lies in its place meanwhile. */
-static void a_late_value_does_not_fall_on_a_newer_one(void **state)
+/* A partition migrates, both owners reply, and one reply is late: it must not
+ * overwrite the newer value that is in its place by then. */
+static void late_value_does_not_replace_a_newer_one(void **state)
 {
     (void)state;
     for (uint64_t seed = 60; seed < 80; seed++) {
@@ -692,7 +698,7 @@ static void a_late_value_does_not_fall_on_a_newer_one(void **state)
                                       PS_KEY_KIND_STRING};
         o.key[1] = (struct world_key){"b", 9000, PS_DTYPE_FLOAT32, 0,
                                       PS_KEY_KIND_STRING};
-        o.partition_bytes = 18000; /* They do not travel together. */
+        o.partition_bytes = 18000; /* Too large for a batch. */
         o.faults = (struct world_faults){.loss = 100,
                                          .duplicate = 100,
                                          .reorder = 100,
@@ -705,12 +711,11 @@ static void a_late_value_does_not_fall_on_a_newer_one(void **state)
     }
 }
 
-/* Nobody has pushed yet: what is lost is what init gave. */
-static void first_rows_that_are_lost_end_the_job(void **state)
+/* No rank has pushed yet: the initial rows are lost. */
+static void loss_of_initial_rows_fails_the_job(void **state)
 {
     struct world_options o = four_workers();
     struct world *w;
-    char text[512];
 
     (void)state;
     o.key[0].width = 50;
@@ -721,18 +726,11 @@ static void first_rows_that_are_lost_end_the_job(void **state)
         world_hold_worker(w, i, 1);
     }
     world_run(w, PS_SECONDS(1));
-    world_kill_server(w, 1);
-    world_run(w, PS_SECONDS(5));
-    for (uint32_t i = 0; i < 4; i++) {
-        if (world_worker_error(w, i, text, sizeof(text)) == 0) {
-            fail_msg("rank %u heard nothing\n%s", i, world_story(w));
-        }
-        expect_in(text, "lost");
-    }
+    expect_server_loss_error(w, "lost");
     world_free(w);
 }
 
-static void a_small_window_never_stops_everybody(void **state)
+static void a_small_window_never_stops_all_agents(void **state)
 {
     struct world_options o = four_workers();
     struct world *w;
@@ -751,11 +749,11 @@ static void a_small_window_never_stops_everybody(void **state)
     world_free(w);
 }
 
-/* Half of the partitions move at once while frames are lost, so that each agent
- * sends them in another order: with their windows used up, agents have given to
- * different rounds, each of which lacks the other one. Without the loss of a
- * server their orders are the same, and rounds end before windows do. */
-static void a_mass_move_leaves_agents_room_to_end_rounds(void **state)
+/* Half of the partitions move at once while frames are lost, so each agent sends
+ * them in another order: with their windows used up, the agents have contributed
+ * to different rounds, each of which lacks the other agent. Without the loss of
+ * a server their orders are the same, and rounds end before windows are full. */
+static void rounds_end_after_half_of_the_partitions_move(void **state)
 {
     static const char *const names[] = {"a", "b", "c", "d", "e", "f", "g", "h"};
 
@@ -820,7 +818,7 @@ static void ranks_without_data_skip_until_all_do(void **state)
 static void a_server_is_lost_while_ranks_have_joined(void **state)
 {
     (void)state;
-    /* Before, in and behind the round that all pass, which is the fifth. */
+    /* Before, in and after the round that all ranks skip, the fifth. */
     for (uint64_t round = 3; round <= 6; round++) {
         struct world_options o = four_workers();
         struct world *w;
@@ -829,13 +827,7 @@ static void a_server_is_lost_while_ranks_have_joined(void **state)
         o.epochs = 2;
         o.story = true;
         w = world_new(&o);
-        world_hold_worker(w, 3, round);
-        world_run(w, PS_SECONDS(1));
-        world_kill_server(w, 1);
-        world_run(w, PS_SECONDS(4));
-        world_release_worker(w, 3);
-        all_well(w, 4);
-        expect_in(world_story(w), "GONE");
+        lose_server_in_round(w, round);
         world_free(w);
     }
 }
@@ -864,10 +856,31 @@ static void a_partition_moves_while_ranks_have_joined(void **state)
     }
 }
 
-/* Partitions move to a server that is lost at once, and so come back; some of
- * the agents, or all, are cut from the scheduler meanwhile, and hear of no
- * change. */
-static void a_partition_moves_and_comes_back_unheard(void **state)
+/* One agent is cut off from the scheduler meanwhile, and hears of it later. */
+static void the_weight_changes_while_a_job_trains(void **state)
+{
+    struct world_options o = four_workers();
+    struct world *w;
+
+    (void)state;
+    o.story = true;
+    w = world_new(&o);
+    world_hold_worker(w, 3, 4);
+    world_run(w, PS_SECONDS(1));
+    world_cut(w, "psched", "agent0", PS_MILLIS(1400));
+    world_set_weight(w, 300);
+    world_run(w, PS_SECONDS(2));
+    expect_in(world_story(w), "weight 300, was 100");
+    world_set_weight(w, 1);
+    world_release_worker(w, 3);
+    all_well(w, 4);
+    expect_in(world_story(w), "weight 1, was 300");
+    world_free(w);
+}
+
+/* Partitions migrate to a server that is lost at once, and so come back; some or
+ * all agents are cut from the scheduler meanwhile and see neither change. */
+static void partition_returns_before_agents_get_its_placements(void **state)
 {
     (void)state;
     for (uint32_t unheard = 0; unheard < 4; unheard++) {
@@ -899,7 +912,8 @@ static void a_partition_moves_and_comes_back_unheard(void **state)
     }
 }
 
-/* All who are in the round hear of it, and those who broadcast hear who. */
+/* All ranks in the round get the error, and ranks that broadcast get the joined
+ * root's number. */
 static void a_root_that_has_joined_is_an_error(void **state)
 {
     (void)state;
@@ -933,40 +947,42 @@ static void a_root_that_has_joined_is_an_error(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_job_trains_and_leaves_nothing),
+        cmocka_unit_test(job_trains_and_frees_its_memory),
         cmocka_unit_test(the_same_seed_is_the_same_run),
         cmocka_unit_test(another_network_gives_the_same_bits),
         cmocka_unit_test(one_and_three_servers_give_the_same_bits),
-        cmocka_unit_test(an_agent_alone_answers_by_itself),
-        cmocka_unit_test(a_cut_link_goes_on_where_it_was),
+        cmocka_unit_test(agent_without_servers_merges_rounds),
+        cmocka_unit_test(cut_link_resumes_with_its_messages),
         cmocka_unit_test(several_connections_give_the_same_bits),
-        cmocka_unit_test(a_cut_subflow_leaves_its_frames_to_the_first),
-        cmocka_unit_test(acknowledgements_overtake_data),
-        cmocka_unit_test(a_forgotten_link_offers_again_and_counts_once),
-        cmocka_unit_test(a_lost_worker_is_named_and_comes_back),
-        cmocka_unit_test(with_policy_fail_everybody_hears_who),
+        cmocka_unit_test(frames_of_a_cut_subflow_are_resent_on_the_main),
+        cmocka_unit_test(acknowledgements_arrive_before_data),
+        cmocka_unit_test(repeated_pushes_on_a_new_link_count_once),
+        cmocka_unit_test(lost_worker_is_named_and_can_return),
+        cmocka_unit_test(policy_fail_names_the_lost_rank_to_every_rank),
         cmocka_unit_test(a_lost_server_moves_its_partitions),
-        cmocka_unit_test(a_round_goes_on_at_once_without_its_server),
+        cmocka_unit_test(round_continues_soon_after_the_loss_of_a_server),
         cmocka_unit_test(a_moved_partition_keeps_its_residuals),
-        cmocka_unit_test(a_lost_server_with_weights_ends_the_job_in_words),
-        cmocka_unit_test(a_lost_server_with_values_ends_an_async_job),
-        cmocka_unit_test(rows_that_come_back_without_a_value_end_the_job),
-        cmocka_unit_test(a_wait_names_the_connection_that_is_missing),
-        cmocka_unit_test(a_wait_names_the_server_that_is_not_heard),
+        cmocka_unit_test(loss_of_a_server_with_weights_fails_the_job),
+        cmocka_unit_test(loss_of_a_server_with_values_fails_an_async_job),
+        cmocka_unit_test(rows_lost_with_their_new_owner_fail_the_job),
+        cmocka_unit_test(stall_reply_names_the_missing_connection),
+        cmocka_unit_test(stall_reply_names_the_silent_server),
         cmocka_unit_test(
             a_wait_names_the_agent_that_the_scheduler_does_not_hear),
-        cmocka_unit_test(a_wait_for_answers_names_servers_and_no_rank),
-        cmocka_unit_test(a_wait_does_not_name_a_server_that_is_gone),
-        cmocka_unit_test(who_talks_with_others_is_not_given_up),
-        cmocka_unit_test(what_an_old_owner_still_says_does_not_count),
-        cmocka_unit_test(a_late_value_does_not_fall_on_a_newer_one),
-        cmocka_unit_test(first_rows_that_are_lost_end_the_job),
-        cmocka_unit_test(a_small_window_never_stops_everybody),
-        cmocka_unit_test(a_mass_move_leaves_agents_room_to_end_rounds),
+        cmocka_unit_test(stall_reply_names_servers_that_owe_replies),
+        cmocka_unit_test(stall_reply_does_not_name_a_gone_server),
+        cmocka_unit_test(
+            a_member_that_exchanges_data_with_others_is_not_given_up),
+        cmocka_unit_test(messages_of_an_old_owner_are_ignored),
+        cmocka_unit_test(late_value_does_not_replace_a_newer_one),
+        cmocka_unit_test(loss_of_initial_rows_fails_the_job),
+        cmocka_unit_test(a_small_window_never_stops_all_agents),
+        cmocka_unit_test(rounds_end_after_half_of_the_partitions_move),
         cmocka_unit_test(ranks_without_data_skip_until_all_do),
         cmocka_unit_test(a_server_is_lost_while_ranks_have_joined),
         cmocka_unit_test(a_partition_moves_while_ranks_have_joined),
-        cmocka_unit_test(a_partition_moves_and_comes_back_unheard),
+        cmocka_unit_test(partition_returns_before_agents_get_its_placements),
+        cmocka_unit_test(the_weight_changes_while_a_job_trains),
         cmocka_unit_test(a_root_that_has_joined_is_an_error),
     };
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A cluster on hosts of its own: each daemon in a network namespace, joined by
-one switch, and what breaks networks. Needs root, ip, iptables and ethtool.
+one switch, and faults of networks. Needs root, ip, iptables and ethtool.
 
     with Hosts(folder, servers=2, agents=2) as h:
         h.lose(h.all, 0.3)       # of the packets that these hosts receive
-        h.cut("sched", True)     # nothing comes or goes, and nobody is told
+        h.cut("sched", True)     # all packets are dropped without an error
         h.link("ps0", False)     # the cable is out
 """
 import contextlib
@@ -26,11 +26,11 @@ def run(words):
 
 
 class Hosts(support.Trio):
-    """A trio whose daemons are on hosts of their own; workers are on those of
-    their agents, as far as they need to be."""
+    """A trio whose daemons have one host each; workers run on the hosts of
+    their agents where they need the network."""
 
     def __init__(self, folder, servers=2, agents=2, **options):
-        # The real times: this is what is looked at.
+        # Default times: the test measures them.
         super().__init__(folder, servers=servers, agents=agents, **options)
         self.options = [o for o in self.options if o not in support.CALM]
         self.all = ["sched"] + self.server_names + self.agent_names
@@ -114,10 +114,10 @@ class Hosts(support.Trio):
             env=support.clean_env(), check=False)
         return done.returncode, done.stdout, done.stderr
 
-    # ------------------------------------------------------------ what breaks
+    # ----------------------------------------------------------------- faults
 
     def lose(self, names, share):
-        """That share of the packets that come in; 0: none."""
+        """Drops a share of the incoming packets of hosts; 0: none."""
         for name in names:
             if name in self.lossy:
                 run(self.inside(name) + ["iptables", "-F", "INPUT"])
@@ -130,7 +130,7 @@ class Hosts(support.Trio):
                 self.lossy.add(name)
 
     def cut(self, name, off):
-        """Everything that comes or goes is dropped silently."""
+        """Drops all packets of a host silently."""
         for chain in ("INPUT", "OUTPUT"):
             if off:
                 run(self.inside(name) + ["iptables", "-I", chain, "-j",
@@ -143,7 +143,7 @@ class Hosts(support.Trio):
              "eth0", "up" if up else "down"])
 
     def port_of_switch(self, name, up):
-        """The cable at its other end: the host sees that its link is gone."""
+        """Sets the link of a host up or down at the switch."""
         run(["ip", "-n", self.top.name(0), "link", "set",
              f"p{self.number[name]}", "up" if up else "down"])
 

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""How long the death of a daemon stays unnoticed: servers are killed under a
-job of sums, to the next round that another server makes, and agents under a
-job that ends, to the word at the workers elsewhere.
+"""Time until the death of a daemon is detected: of servers, until another
+server merges the next round of a job of sums; of agents, until the workers of
+a job on other nodes get the error.
 
     kills.py [--build DIR] [--count N] [--limit SECONDS]
 
@@ -23,8 +23,8 @@ sys.path.insert(0, str(HERE.parent / "support"))
 
 
 def cpu_wait(pids):
-    """Nanoseconds that each of these processes was runnable without a
-    processor, as far as they live."""
+    """Nanoseconds for which each live process was runnable without a
+    processor."""
     waits = {}
     for pid in pids:
         try:
@@ -72,7 +72,7 @@ def kill_servers(folder, count):
     import trio as support
     kills = []
     t = support.Trio(folder, servers=2, agents=2)
-    # The real times.
+    # Default times.
     t.options = [o for o in t.options if o not in support.CALM]
     t.start()
     try:
@@ -106,7 +106,7 @@ def kill_agents(folder, count):
             kill = Kill(t, "node1", job)
             try:
                 job[0].ask(f"rounds mixed 1000000 1 0 {key}")
-                raise AssertionError("nobody told rank 0")
+                raise AssertionError("rank 0 got no error")
             except support.WorkerError as e:
                 assert "rank 1" in str(e), e
             kill.noticed()

@@ -21,8 +21,14 @@ that right the peers have the least priority, and "foreign" matters more.
 
 What limits grant to any job (tables of partitions; the memory of kind "fills")
 a peer may have beside the 64 MiB. Kinds "fills" and "counts" also do honest
-work, many MiB of it at a time; that it is shared fairly is not a goal here, so
-their ratio is shown and is no miss.
+work, many MiB of it at a time, and kinds "rates", "pieces", "crashes", "nans"
+and "users" nothing else: memory of their arrays and, but for "users", their
+ratio are shown and are no miss.
+
+"users" are three peers of two users at the same time, "rates", "crashes" and
+"nans", beside a job of a third user that trains, with steps on the server, from
+the same start in each phase: after as many rounds alone, the values of all of
+them must have the same bits. Payloads travel by TCP with TLS.
 
 Prints a table: of each kind and daemon resident memory as the honest job alone
 needs it, at its most beside the peers, and 10 s after their end, and bytes of
@@ -43,14 +49,22 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 
+import dialers  # noqa: E402
 import hostile  # noqa: E402
 import trio as support  # noqa: E402
-from neighbour import Neighbour, die_with_parent, percentile  # noqa: E402
+from neighbour import (Neighbour, Trainer, die_with_parent,  # noqa: E402
+                       percentile)
 
 MIB = 1 << 20
 RSS_GOAL, RATIO_GOAL, LOG_GOAL, BACK_WITHIN = 64 * MIB, 1.25, MIB, 10
 PAUSE = 0.004  # Before each round.
 PHASES_MAX = 10
+# Of kinds at daemons that use TLS.
+TLS_RSS_GOAL, TLS_RATIO_GOAL = 40 * MIB, 1.1
+LIFE_GOAL = 7.0  # limits.handshake, and what a loaded machine adds.
+# Figures of a peer that are no counts: connections at a time, and seconds until
+# one of each kind was cut.
+MAXIMA = ("most", *dialers.KINDS)
 # Options of the servers for a kind; the others are as delivered.
 SERVER_OPTIONS = {"memory": ["store.memory=256MiB"],
                   "fills": ["store.memory=256MiB"]}
@@ -61,14 +75,16 @@ TABLES = {"node0": 262_144 * 208}
 # they come from.
 GRANTED = {"fills": {"ps0": 128 * MIB, "node0": (2 * 2 + 1) * 64 * MIB},
            "counts": TABLES, "declarations": TABLES}
-# Kinds that do work for which limits leave room, and share what there is.
-SHARING = ("fills", "counts")
+# Kinds whose work the limits allow, and which share the machine.
+SHARING = ("fills", "counts", *hostile.ALLOWED)
+# Kinds at daemons that use TLS.
+ENCRYPTED = (*hostile.ENCRYPTED, "users")
 NOBODY = 65534
 TICK = os.sysconf("SC_CLK_TCK")
 
 
 def prefer(pid, priority):
-    """All threads of a process; False: we may not."""
+    """Sets the policy of all threads of a process; False: not permitted."""
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
             os.sched_setscheduler(int(task), os.SCHED_RR,
@@ -79,7 +95,7 @@ def prefer(pid, priority):
 
 
 class Cpu:
-    """Seconds that processors were busy, and those of some processes."""
+    """Busy seconds of all processors, and of some processes."""
 
     def __init__(self, pids):
         self.pids = pids
@@ -102,12 +118,12 @@ class Cpu:
         return sum(map(int, text.rpartition(")")[2].split()[11:13])) / TICK
 
     def look(self):
-        """Before a process ends: what it has taken."""
+        """Records the CPU time of processes before they end."""
         for pid in self.pids:
             self.own[pid] = max(self.own[pid], self.of(pid))
 
     def foreign(self, others=0.0):
-        """Share of all processors since the beginning."""
+        """Share of all processors that other processes have used."""
         took = sum(self.of(pid) - own for pid, own in self.own.items())
         wall = (time.monotonic() - self.begun) * os.cpu_count()
         return max(0.0, self.all_busy() - self.busy - took - others) / wall
@@ -138,14 +154,61 @@ class Watch(threading.Thread):
         return self.most
 
 
+def issue(folder, cluster, role, name):
+    """Folder of a certificate of a cluster, whose authority is made first."""
+    ca = folder / f"{cluster}-ca"
+    out = folder / f"{cluster}-{name}"
+    commands = [["issue", role, name, "--out", str(out)]]
+    if not ca.exists():
+        commands.insert(0, ["init", "--cluster", cluster])
+    for words in commands:
+        subprocess.run([str(support.program("psctl")), "--dir", str(ca), "pki",
+                        *words], check=True, capture_output=True)
+    return out
+
+
+def encrypted(folder):
+    """Options of a daemon by its name: all its connections of TCP use TLS, and
+    payloads travel over them."""
+    roles = {"sched": "sched", "ps0": "server", "node0": "agent"}
+    folder.mkdir(mode=0o755)
+
+    def options(name):
+        files = issue(folder, "lab", roles[name], name)
+        same_host = [] if name == "sched" else ["network.same_host=off"]
+        return ["security.tls.enabled=on", f"security.tls.directory={files}",
+                *same_host]
+    return options
+
+
+def foreign_certificate(t, uid):
+    """One of another cluster, which a user may read."""
+    folder = t.folder.parent / f"{t.folder.name}-tls"
+    name = f"user{uid}"
+    out = folder / f"other-{name}"
+    if not out.exists():
+        issue(folder, "other", "agent", name)
+        if os.geteuid() == 0:
+            for path in [out, *out.iterdir()]:
+                os.chown(path, uid, uid)
+    return out
+
+
 def attack(t, kind, seconds, seed):
-    argv = [sys.executable, hostile.__file__, kind, "--socket", t.socket(0),
-            "--sched", str(t.port), "--server", str(t.servers()[0].port),
-            "--seconds", str(seconds), "--seed", str(seed)]
-    if os.geteuid() == 0:
-        argv += ["--uid", str(NOBODY)]  # Another user than the honest one.
-    return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True,
-                            preexec_fn=die_with_parent)
+    """The peers of the kind, most often one."""
+    peers = []
+    for one, number in hostile.TOGETHER.get(kind, ((kind, 0),)):
+        argv = [sys.executable, hostile.__file__, one, "--socket",
+                t.socket(0), "--sched", str(t.port), "--server",
+                str(t.servers()[0].port), "--seconds", str(seconds),
+                "--seed", str(seed)]
+        if kind in hostile.ENCRYPTED:
+            argv += ["--tls", str(foreign_certificate(t, NOBODY - number))]
+        if os.geteuid() == 0:  # Other users than the honest one.
+            argv += ["--uid", str(NOBODY - number)]
+        peers.append(subprocess.Popen(argv, stdout=subprocess.PIPE, text=True,
+                                      preexec_fn=die_with_parent))
+    return peers
 
 
 class Phases:
@@ -156,49 +219,59 @@ class Phases:
         self.alone, self.beside, self.foreign = [], [], ([], [])
         self.said = {}
         self.most = {}
+        self.same_bits = 0  # Hostile phases whose bits were those alone.
         self.ended = 0.0
 
-    def measure(self, times, peer, *args):
+    def measure(self, times, peers, *args):
         daemons = list(self.t.daemons.values())
         cpu = Cpu([os.getpid(), *self.job.pids(), *(d.pid for d in daemons)])
         before = os.times()
         watch = Watch(daemons)
         watch.start()
         times += self.job.rounds(*args, pause=PAUSE)
-        if peer is not None:
+        for peer in peers:
             said = peer.communicate(timeout=60 + args[0])[0]
             assert peer.returncode == 0, f"{self.kind}: the peer failed"
             self.ended = time.monotonic()
             for name, n in json.loads(said).items():
-                self.said[name] = self.said.get(name, 0) + n
+                join = max if name in MAXIMA else sum
+                self.said[name] = join((self.said.get(name, 0), n))
         after = os.times()
-        self.foreign[peer is not None].append(cpu.foreign(
+        self.foreign[bool(peers)].append(cpu.foreign(
             after.children_user + after.children_system -
             before.children_user - before.children_system))
         most = watch.stop()
-        if peer is not None:
+        if peers:
             self.most = {n: max(m, self.most.get(n, 0))
                          for n, m in most.items()}
 
     def pair(self, seconds, seed):
-        had = len(self.beside)
+        had, had_alone = len(self.beside), len(self.alone)
         self.measure(self.beside, attack(self.t, self.kind, seconds, seed),
                      seconds)
-        self.measure(self.alone, None, 10 * seconds, len(self.beside) - had)
+        rounds, bits = len(self.beside) - had, self.job.bits()
+        self.measure(self.alone, [], 10 * seconds, rounds)
+        alone = len(self.alone) - had_alone, self.job.bits()
+        if bits is not None:
+            assert alone == (rounds, bits), (
+                f"rounds and bits alone {alone}, beside {(rounds, bits)}")
+            self.same_bits += 1
 
 
 def measure(kind, seconds, folder):
     """Figures of one kind; the daemons and the job must live."""
     t = support.Trio(folder / kind, servers=1, agents=1,
                      server_options=SERVER_OPTIONS.get(kind, ()),
-                     agent_options=["client.mode=0666"])
+                     agent_options=["client.mode=0666"],
+                     daemon_options=encrypted(folder / f"{kind}-tls")
+                     if kind in ENCRYPTED else None)
     pairs = max(1, min(PHASES_MAX, int(seconds // 5)))
     job = None
     try:
         folder.chmod(0o755)
         t.start()
         (folder / kind).chmod(0o755)
-        job = Neighbour(t.socket(0))
+        job = (Trainer if kind == "users" else Neighbour)(t.socket(0))
         job.rounds(2, pause=PAUSE)
         daemons = list(t.daemons.values())
         for d in daemons:
@@ -223,6 +296,7 @@ def measure(kind, seconds, folder):
         return dict(
             kind=kind, peer=phases.said, beside=beside, alone=alone,
             ratio=beside / alone, rounds=len(phases.beside),
+            same_bits=phases.same_bits,
             foreign=[sum(f) / len(f) for f in phases.foreign],
             daemons={d.name: dict(
                 base=base[d.name], most=phases.most[d.name],
@@ -240,16 +314,24 @@ def measure(kind, seconds, folder):
 
 
 def missed(row):
+    is_encrypted = row["kind"] in hostile.ENCRYPTED
+    rss_goal = TLS_RSS_GOAL if is_encrypted else RSS_GOAL
+    ratio_goal = TLS_RATIO_GOAL if is_encrypted else RATIO_GOAL
     for name, d in row["daemons"].items():
         granted = GRANTED.get(row["kind"], {}).get(name, 0)
-        if d["most"] - d["base"] > RSS_GOAL + granted:
+        if row["kind"] not in (*hostile.KINDS, *hostile.ENCRYPTED):
+            granted = 512 * MIB  # Their arrays and results.
+        if d["most"] - d["base"] > rss_goal + granted:
             yield f"{name} +{(d['most'] - d['base']) / MIB:.0f} MiB"
         if d["left"] - d["base"] > RSS_GOAL / 4:
             yield f"{name} keeps {(d['left'] - d['base']) / MIB:.0f} MiB"
         if d["log"] > LOG_GOAL:
             yield f"{name} logs {d['log'] / MIB:.1f} MiB"
-    if row["ratio"] > RATIO_GOAL and row["kind"] not in SHARING:
+    if row["ratio"] > ratio_goal and row["kind"] not in SHARING:
         yield f"p99 x {row['ratio']:.2f}"
+    for kind in dialers.KINDS:
+        if row["peer"].get(kind, 0) > LIFE_GOAL:
+            yield f"{kind} lives {row['peer'][kind]:.1f} s"
 
 
 def show(row):
@@ -265,6 +347,11 @@ def show(row):
                   f"{row['peer']['sent']:>10}{row['peer']['cuts']:>7}"
                   f"{row['peer']['refused']:>9}", end="")
         print()
+    for name in MAXIMA:
+        if name in row["peer"]:
+            print(f"{row['kind']:<13}{name:<7}{row['peer'][name]:>8.1f}")
+    if row["same_bits"] > 0:
+        print(f"{row['kind']:<13}bits as alone in all {row['same_bits']} phases")
     print(f"{row['kind']:<13}missed: {', '.join(missed(row)) or 'nothing'}",
           flush=True)
 
@@ -272,10 +359,12 @@ def show(row):
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("seconds", nargs="?", type=float, default=600)
+    all_kinds = [*hostile.KINDS, *hostile.ALLOWED, *hostile.TOGETHER,
+                 *hostile.ENCRYPTED]
     p.add_argument("kinds", nargs="*", metavar="KIND",
-                   help="of " + ", ".join(hostile.KINDS))
+                   help="of " + ", ".join(all_kinds))
     args = p.parse_args()
-    kinds = args.kinds or list(hostile.KINDS)
+    kinds = args.kinds or all_kinds
     failed = 0
     print(f"{'':<13}{'':<7}{'resident MiB':>24}{'log':>8}{'':>8}"
           f"{'p99 of a round, ms':>23}{'foreign CPU':>13}{'peer':>10}\n"
@@ -284,7 +373,7 @@ def main():
           f"{'alone':>7}{'bes.':>6}{'sent':>10}{'cuts':>7}{'refused':>9}",
           flush=True)
     for kind in kinds:
-        if kind not in hostile.KINDS:
+        if kind not in all_kinds:
             p.error(f"no kind {kind}")
         folder = Path(tempfile.mkdtemp(prefix="pskv-soak-"))
         try:

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""What networks do to a job: loss, links that flap, links that are down, a
-scheduler that is cut off; and daemons that are killed.
+"""Faults under a job: packet loss, flapping links, interrupted links, an
+isolated scheduler, and killed daemons.
 
     network.py [--build DIR] [--only PART] [--short] [--keep]
 
@@ -9,7 +9,7 @@ Each case trains as long as the fault lasts and some rounds more, with sums and
 with Adam. It fails when a bit differs from those of an undisturbed run, when a
 member is taken for dead, or when a worker ends with an error. It prints how
 long the first round took after the network was whole again; for kills, the
-times to the word of it and to the next round. One JSON line a case."""
+times to the error text and to the next round. One JSON line a case."""
 import argparse
 import json
 import os
@@ -96,7 +96,7 @@ class Case:
         self.options = options
 
     def disturb(self, h):
-        """In a thread of its own."""
+        """Causes the fault; runs in its own thread."""
         until = time.monotonic() + self.seconds
         self.begin(h)
         if self.flap is None:
@@ -133,7 +133,7 @@ class Case:
                 done = len([t for t in training.ends if began < t < healed])
                 training.rounds_until(time.monotonic() + self.after)
                 second = time.monotonic()
-                # The next job does not wait for anything.
+                # The next job does not wait.
                 other = Training(h, "sums", name="other")
                 with other.job:
                     other.round()
@@ -169,7 +169,7 @@ def cases(short):
                        lambda h, name=name: h.link(name, False),
                        lambda h, name=name: h.link(name, True), flap_s,
                        flap=0.2)
-        # A host that nobody can reach for longer than dead_after is dead.
+        # A host that no other reaches for longer than dead_after is dead.
         patient = ["heartbeat.dead_after=60s"]
         for name in ("ps0", "node0"):
             yield Case(f"port-{name}", kind,
@@ -188,12 +188,12 @@ def cases(short):
             yield Case(f"sched-cut-{seconds}", kind,
                        lambda h: h.cut("sched", True),
                        lambda h: h.cut("sched", False), seconds)
-        # It does not hear one member, which others hear.
+        # The scheduler does not hear one member, which others hear.
         for name in ("ps0", "node0"):
             yield Case(f"sched-drop-{name}", kind,
                        lambda h, name=name: part(h, name, "-A"),
                        lambda h, name=name: part(h, name, "-D"), down_s)
-    # Between all agents and servers, while the scheduler hears everybody.
+    # Between all agents and servers, while the scheduler hears all members.
     for kind in ("sums", "adam"):
         yield Case(f"data-down-{down_s}", kind, data_down, data_up, down_s)
         yield Case(f"data-drop-{drop_s}", kind, data_drop, data_whole, drop_s)

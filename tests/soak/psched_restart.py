@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""psched that is killed and restarted, and cut off, under training and idle,
-with the leases that daemons have by default.
+"""psched is killed and restarted, and isolated, with training and idle jobs and
+the default leases of daemons.
 
     psched_restart.py [COUNT] [--seed N] [--limit SECONDS] [--part PART]
 
@@ -55,7 +55,7 @@ class Soak:
         self.trio.options = [o for o in self.trio.options
                              if o not in harness.CALM]
         self.trio.start()
-        self.words = []   # Seconds to the words, of each rank.
+        self.words = []   # Seconds to the error text, of each rank.
         self.starts = []  # To the first round of the next job.
         self.missed = []
         self.jobs = 0
@@ -103,7 +103,7 @@ class Soak:
         return job
 
     def await_words(self, job, since):
-        """Of all ranks at once; then what calls say that come later."""
+        """Error texts of all ranks at once, then those of later calls."""
         waiting = {}
         for w in job:
             if w.rank not in job.busy:
@@ -120,7 +120,7 @@ class Soak:
                 w = waiting[fd]
                 try:
                     w.hear(1)
-                    w.say("barrier")  # It had ended before; now it waits.
+                    w.say("barrier")  # Its operation had ended; now it waits.
                 except WorkerError as e:
                     del waiting[fd]
                     self.take_word(job, w, str(e), time.monotonic() - since)

@@ -33,7 +33,7 @@ static ssize_t cipher_read(struct ps_transport *t, struct iovec *iov, int count)
     struct cipher *c = t->ctx;
     size_t n;
 
-    (void)count; /* One place at a time. */
+    (void)count; /* Reads to one place at a time. */
     if (c->from == c->to) {
         ssize_t got = recv(t->fd, c->in, sizeof(c->in), 0);
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A transport that conceals the bytes of a TCP connection, in the way of one
- * that encrypts: it reads what the socket has to a buffer of its own, hands out
- * a part at a time, and writes from a buffer of its own. The cipher is none to
- * trust: each byte is changed by the same mask, so that a test can speak it
- * over a plain descriptor. */
+ * that encrypts: it reads the socket into a buffer of its own, returns a part
+ * at a time, and writes from a buffer of its own. The cipher is not secure:
+ * each byte is changed by the same mask, so that a test can use it over a plain
+ * descriptor. */
 #pragma once
 
 #include "net/transport.h"
@@ -12,7 +12,7 @@
 
 extern const struct ps_transport_ops cipher_transport;
 
-/* State of the transport of a new connection, which frees it. */
+/* Returns the state of a new connection's transport, which frees it. */
 void *cipher_new(void);
 /* Conceals bytes, or reveals them. */
 void cipher_apply(uint8_t *bytes, size_t len);

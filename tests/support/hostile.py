@@ -5,20 +5,24 @@ tool. One that is cut comes again. Run as a program, it is one such peer:
 
     hostile.py KIND --socket S --sched PORT --server PORT --seconds N [--uid U]
 
-It prints one line at its end: what it sent, and how often it was cut or told
-no. tests/integration/test_hostile_counts.py and tests/soak/neighbours.py run
-it beside jobs that check what they get."""
+It prints one line at its end: what it sent, and how often it was refused or its
+connection closed. tests/integration/test_hostile_counts.py and
+tests/soak/neighbours.py run it beside jobs that check their results."""
 import argparse
 import fcntl
 import json
+import math
 import os
 import random
 import select
 import socket
+import struct
 import sys
+import tempfile
 import time
 
 import wire
+from dialers import Dialers
 from wire import ENUMS, MESSAGES, frame, message
 
 SEALS = 1 | 2 | 4  # seal, shrink, grow
@@ -119,15 +123,16 @@ class Attack:
         self.peers = []
         self.jobs = 0
         self.sent = self.cuts = self.refused = 0
+        self.notes = {}
 
     def over(self):
         return time.monotonic() >= self.end
 
-    def worker(self, mute=False, greet=True, **hello):
+    def worker(self, mute=False, send_hello=True, **hello):
         sock = wire.connect_unix(self.where.socket)
         peer = Peer(sock, mute)
         self.peers.append(peer)
-        if greet:
+        if send_hello:
             self.jobs += 1
             fields = dict(job=f"evil{os.getpid()}-{self.jobs}", num_servers=1)
             fields.update(hello)
@@ -148,7 +153,7 @@ class Attack:
 
     def run(self, kind):
         """One life after the other until the time is up."""
-        life = KINDS[kind]
+        life = {**KINDS, **ALLOWED, **ENCRYPTED}[kind]
         while not self.over():
             try:
                 life(self)
@@ -158,7 +163,8 @@ class Attack:
             for peer in list(self.peers):
                 self.drop(peer)
         print(json.dumps(dict(sent=self.sent, cuts=self.cuts,
-                              refused=self.refused)), flush=True)
+                              refused=self.refused, **self.notes)),
+              flush=True)
 
 
 # -------------------------------------------------------------------- lives
@@ -246,7 +252,7 @@ def sessions(a):
         held = alive
 
 
-def greetings(a):
+def hellos(a):
     for node in range(1, 12):
         for incarnation in (1, 2, 1 << 32, U64):
             if a.over():
@@ -361,7 +367,7 @@ def counts(a):
                            steps=pick(LONG), region=1, offset=pick(LONG)))
         elif what == 4:
             w.send(message("l_barrier", op_id=rounds, number=pick(LONG)))
-        else:  # A push of what has had no init, then the init.
+        else:  # A push to a key without init, then the init.
             for r in ranks:
                 r.send(message("l_op", op_id=rounds, op=OP["push"], key=0,
                                region=1, round=1))
@@ -414,22 +420,129 @@ def tools(a):
         p.drain(0.002)
 
 
+class Program:
+    """A job of training processes that do what is allowed: two ranks of
+    integration_worker, which write nothing after the first answer."""
+
+    def __init__(self, a, *lines):
+        import trio  # Not everywhere where hostile peers run.
+        self.a = a
+        a.jobs += 1
+        self.ranks = [trio.Worker(a.where.socket,
+                                  f"evil{os.getpid()}-{a.jobs}", rank, 2,
+                                  PSKV_NUM_SERVERS=1, PSKV_ON_LOSS="fail")
+                      for rank in range(2)]
+        for line in ("open", *lines):
+            for w in self.ranks:
+                w.say(line)
+            for w in self.ranks:
+                w.hear()
+            a.sent += 2
+
+    def say(self, line):
+        for w in self.ranks:
+            w.say(line)
+        self.a.sent += 2
+
+    def hear(self):
+        for w in self.ranks:
+            w.hear()
+
+    def kill(self):
+        for w in self.ranks:
+            w.kill()
+            for pipe in (w.process.stdin, w.process.stdout):
+                pipe.close()
+
+
+ENDLESS = 1_000_000_000
+
+
+def rates(a):
+    """Large arrays, one round after the other, as fast as it goes."""
+    p = Program(a, *(f"key w{i} float32 4000000" for i in range(4)))
+    try:
+        p.say(f"rounds same {ENDLESS} 0 0 0 1 2 3")
+        while not a.over():
+            time.sleep(0.05)
+    finally:
+        p.kill()
+
+
+def pieces(a):
+    """The same with many small keys."""
+    p = Program(a, *(f"key w{i} float32 1000" for i in range(300)))
+    try:
+        p.say(f"rounds same {ENDLESS} 0 0 "
+              + " ".join(str(i) for i in range(300)))
+        while not a.over():
+            time.sleep(0.05)
+    finally:
+        p.kill()
+
+
+def crashes(a):
+    """Killed within a round, and started again."""
+    while not a.over():
+        p = Program(a, "key w float32 4000000")
+        p.say(f"rounds same {ENDLESS} 0 0 0")
+        time.sleep(a.random.uniform(0, 0.1))
+        p.kill()
+        a.cuts += 1
+
+
+def nans(a):
+    """Gradients that are not finite, at an optimizer that skips them."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, value in (("nan", math.nan), ("zero", 0)):
+            with open(os.path.join(folder, name), "wb") as f:
+                f.write(struct.pack("f", value) * 1_000_000)
+        p = Program(a, "key w float32 1000000",
+                    "sgd learning_rate=0.1 skip_nonfinite=1",
+                    f"init 0 src={folder}/zero")
+        try:
+            while not a.over():
+                p.say(f"pushpull 0 src={folder}/nan")
+                p.hear()
+        finally:
+            p.kill()
+
+
+def dialers(a):
+    """10,000 connections of a caller without a certificate of the cluster."""
+    d = Dialers([a.where.sched, a.where.server], a.where.tls,
+                a.where.connections, a.where.seed)
+    d.run(a.end - time.monotonic())
+    a.sent += d.begun
+    a.cuts += d.ended
+    a.notes.update(most=d.most, **d.longest)
+
+
 KINDS = {f.__name__: f for f in (
-    regions, space, queries, declarations, readers, sessions, greetings,
+    regions, space, queries, declarations, readers, sessions, hellos,
     offences, memory, fills, counts, names, tools)}
+# Jobs that do only what is allowed, for soaks.
+ALLOWED = {f.__name__: f for f in (rates, pieces, crashes, nans)}
+# At daemons that use TLS.
+ENCRYPTED = {f.__name__: f for f in (dialers,)}
+# Kinds that are several peers at the same time, with the user of each: three jobs
+# of two users, beside the job of a third.
+TOGETHER = {"users": (("rates", 0), ("crashes", 1), ("nans", 1))}
 
 
 def main():
     p = argparse.ArgumentParser()
-    p.add_argument("kind", choices=sorted(KINDS))
+    p.add_argument("kind", choices=sorted([*KINDS, *ALLOWED, *ENCRYPTED]))
     p.add_argument("--socket", required=True)
     p.add_argument("--sched", type=int, required=True)
     p.add_argument("--server", type=int, required=True)
     p.add_argument("--seconds", type=float, required=True)
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--uid", type=int)
+    p.add_argument("--tls", help="folder of a certificate of another cluster")
+    p.add_argument("--connections", type=int, default=10_000)
     where = p.parse_args()
-    os.nice(10)  # The daemon's work for it counts, not its own.
+    os.nice(10)  # Only the work of the daemon is measured.
     if where.uid is not None:
         os.setgid(where.uid)
         os.setuid(where.uid)

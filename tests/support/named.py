@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An agent that is only this: the scheduler knows it, it has the one worker of
-a job, and it says what tests want to servers of that job."""
+"""A minimal agent: the scheduler knows it, it has the only worker of a job,
+and it sends messages of tests to servers of that job."""
 import select
 import threading
 
@@ -22,12 +22,15 @@ class NamedAgent:
 
     INSTANCE = 0x1234567
 
-    def __init__(self, port, name="tester", job="named", servers=1):
-        self.sock = wire.connect(port)
+    def __init__(self, port, name="tester", job="named", servers=1,
+                 cluster="default", context=None):
+        """`context`: of TLS, with the certificate of that name."""
+        self.name, self.cluster, self.context = name, cluster, context
+        self.sock = self.connect(port)
         self.received = 0
         self.ended = threading.Event()
         self.sock.sendall(wire.hello("agent", name=name, session=7,
-                                     instance=self.INSTANCE))
+                                     cluster=cluster, instance=self.INSTANCE))
         welcome = self.await_message("welcome")
         self.node = welcome["node"]
         self.incarnation = welcome["incarnation"]
@@ -39,6 +42,10 @@ class NamedAgent:
             pass
         self.thread = threading.Thread(target=self.beat, daemon=True)
         self.thread.start()
+
+    def connect(self, port):
+        sock = wire.connect(port)
+        return sock if self.context is None else self.context.wrap_socket(sock)
 
     def await_message(self, name):
         while True:
@@ -62,9 +69,10 @@ class NamedAgent:
             self.ended.wait(0.1)
 
     def hello(self, **more):
-        """What makes a server welcome it."""
-        fields = dict(node=self.node, incarnation=self.incarnation,
-                      instance=self.INSTANCE, session=99)
+        """Makes a server welcome it."""
+        fields = dict(name=self.name, cluster=self.cluster, node=self.node,
+                      incarnation=self.incarnation, instance=self.INSTANCE,
+                      session=99)
         fields.update(more)
         return wire.hello("agent", **fields)
 

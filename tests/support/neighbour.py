@@ -17,6 +17,7 @@ import trio as support
 
 ROOT = Path(__file__).resolve().parents[2]
 FLOATS = 50_000
+SAMPLES = 4  # Of each rank, in a job that trains.
 
 RANK = f"""
 import json, sys, time
@@ -44,7 +45,7 @@ for line in sys.stdin:
         wanted = size * base + sum((number + r) % 64 for r in range(size))
         if not (out == wanted).all():
             raise SystemExit('wrong sum in round %d' % number)
-        # Rank 0 says when it is over, to all in the same round.
+        # Rank 0 ends the job, on all ranks in the same round.
         more = (kv.rank == 0 and time.monotonic() < end and
                 len(times) != most)
         kv.pushpull('go', np.full(1, more, 'f'), go)
@@ -52,6 +53,41 @@ for line in sys.stdin:
             break
     print(json.dumps([round(t * 1e6) for t in times]), flush=True)
 kv.close()
+"""
+
+# Each "run" is a job of its own that trains from the same start: steps of SGD on
+# the servers, whose bits depend on the order of additions.
+TRAINING = f"""
+import hashlib, json, sys, time
+import numpy as np, pskv
+for line in sys.stdin:
+    words = line.split()
+    if words[0] == 'end':
+        break
+    end, times = time.monotonic() + float(words[1]), []
+    most, pause = int(words[2]), float(words[3])
+    kv = pskv.create('dist_sync')
+    kv.set_optimizer('sgd', lr=1e-5, momentum=0.9)
+    random = np.random.default_rng(kv.rank)
+    x = random.standard_normal(({SAMPLES}, {FLOATS})).astype('f')
+    y = random.standard_normal({SAMPLES}).astype('f')
+    weights = np.ones({FLOATS}, 'f')
+    kv.init('w', weights)
+    bits, more = hashlib.blake2b(digest_size=8), np.ones(1, 'f')
+    while more[0] != 0:
+        time.sleep(pause)
+        gradient = (x @ weights - y) @ x
+        begun = time.perf_counter()
+        kv.pushpull('w', gradient, weights)
+        times.append(time.perf_counter() - begun)
+        bits.update(weights)
+        # Rank 0 ends the job, on all ranks in the same round.
+        more[0] = (kv.rank == 0 and time.monotonic() < end and
+                   len(times) != most)
+        kv.allreduce(more)
+    kv.close()
+    print(json.dumps([round(t * 1e6) for t in times]), flush=True)
+    print(bits.hexdigest(), flush=True)
 """
 
 
@@ -64,9 +100,11 @@ def die_with_parent():
 
 
 class Neighbour:
+    program = RANK
+
     def __init__(self, socket, name="neighbour", ranks=2, servers=1):
         self.ranks = [subprocess.Popen(
-            [sys.executable, "-c", RANK], stdin=subprocess.PIPE,
+            [sys.executable, "-c", self.program], stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, text=True, preexec_fn=die_with_parent,
             env=support.clean_env(
                 PYTHONPATH=ROOT / "lib" / "client" / "python",
@@ -90,6 +128,11 @@ class Neighbour:
         assert all(lines), "a rank of the neighbour has ended"
         return [max(ranks) / 1e3 for ranks in zip(*map(json.loads, lines))]
 
+    def bits(self):
+        """Of the values of all rounds of the last run, where the job trains;
+        else the sums were checked."""
+        return None
+
     def run(self, seconds):
         times = self.rounds(seconds)
         return dict(rounds=len(times), p50=percentile(times, 0.5),
@@ -109,6 +152,22 @@ class Neighbour:
         for p in self.ranks:
             p.kill()
             p.wait()
+
+
+class Trainer(Neighbour):
+    """Each rounds() trains again from the start; bits() are the same after as many rounds."""
+    program = TRAINING
+
+    def rounds(self, seconds, most=0, pause=0.0):
+        times = super().rounds(seconds, most, pause)
+        lines = {p.stdout.readline().strip() for p in self.ranks}
+        assert len(lines) == 1, f"ranks of one job have other bits: {lines}"
+        self.last, = lines
+        assert self.last, "a rank of the neighbour has ended"
+        return times
+
+    def bits(self):
+        return self.last
 
 
 def main():

@@ -26,7 +26,7 @@ class Side:
         self.other = None
         self.pair = None
         self.out = bytearray()  # To be written here.
-        self.ended = False      # Nothing more comes from here.
+        self.ended = False      # This side has ended.
 
 
 class Pair:

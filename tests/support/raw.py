@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training process that speaks to its agent by hand: it sends what no
-library would, as often as it likes, in the name of any user."""
+"""A training process that sends its agent hand-made messages: those that no
+library sends, any number, in the name of any user."""
 import fcntl
 import itertools
 import os
@@ -128,13 +128,13 @@ class Raw:
             select.select([self.sock], [], [], 0)[0])
 
     def key(self, number, count, dtype=0, **more):
-        """Declares a key and hears what comes of it."""
+        """Declares a key and returns the answer."""
         self.say("l_key", request=number, name=f"k{number}", dtype=dtype,
                  count=count, shape=[count], **more)
         return self.await_("l_key_info")
 
     def end(self):
-        """What the agent says before it hangs up; None: nothing."""
+        """The agent's last message before it closes; None: none."""
         try:
             while True:
                 self.hear()

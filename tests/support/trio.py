@@ -23,7 +23,7 @@ PATIENCE = 30 * SLOW
 
 # Busy machines must not make the scheduler give up members.
 CALM = ["heartbeat.suspect_after=10s", "heartbeat.dead_after=30s"]
-# A test that failed in the middle should not wait for its job.
+# A failed test must not wait for its job.
 BRIEF = ["shutdown.grace=3s"]
 
 
@@ -31,6 +31,16 @@ def program(name):
     path = BUILD / "daemons" / name / name
     assert path.exists(), f"{path} is not built"
     return str(path)
+
+
+def sandbox(name):
+    """Command before a daemon that runs it under the sandbox of its unit, if
+    PSKV_TEST_SANDBOX names the folder of the units."""
+    folder = os.environ.get("PSKV_TEST_SANDBOX")
+    if not folder:
+        return []
+    return ["/usr/bin/python3", str(SOURCE / "tests/support/sandbox.py"),
+            f"{folder}/{name}.service"]
 
 
 def clean_env(**more):
@@ -61,7 +71,7 @@ class Deadline:
 
 
 def reserve_port(address="127.0.0.1"):
-    """A socket that keeps a port for those who are told of it: they set
+    """A socket that keeps a port for the processes that are given it: they set
     SO_REUSEADDR and may listen there, but nobody is given the port by chance,
     be it for a connection that is made to the port itself."""
     s = socket.socket()
@@ -168,14 +178,13 @@ class Trio:
     def __init__(self, folder, servers=2, agents=1, options=(),
                  server_options=(), agent_options=(), order=None, level="info",
                  sched_ready=None, server_command=(), agent_command=(),
-                 owner=None):
+                 owner=None, daemon_options=None):
         self.folder = folder
         folder.mkdir()
         if owner is not None:
-            os.chown(folder, owner, owner)
-            folder.chmod(0o777)
+            folder.chmod(0o1777)  # As /tmp: both users make files there.
             folder.parent.chmod(0o755)
-        # Words before a daemon's own: who it is to run as.
+        # Command before that of a daemon, which sets its user.
         self.server_command = list(server_command)
         self.agent_command = list(agent_command)
         self.server_names = [f"ps{i}" for i in range(servers)]
@@ -183,15 +192,18 @@ class Trio:
         self.options = CALM + BRIEF + list(options)
         self.server_options = BRIEF + list(server_options)
         self.agent_options = BRIEF + list(agent_options)
+        # Options of one daemon, by its name ("sched", "ps0", "node0").
+        self.daemon_options = daemon_options or (lambda name: [])
         self.order = order
         self.level = level
-        # It is there before psched is, and when psched starts again.
+        # The address is known before psched starts, and when it restarts.
         self.reserved = reserve_port()
         self.port = self.reserved.getsockname()[1]
         self.daemons = {}
         # Called when psched serves; gives the address that members dial.
         self.sched_ready = sched_ready
         self.dialled = None
+        self.tools = None  # Where psctl reaches psched, if not by TCP.
 
     @property
     def sched(self):
@@ -219,15 +231,17 @@ class Trio:
         argv = ["-c", "/dev/null", "--log-level", self.level, "--log-format",
                 "text"]
         if name == "sched":
-            argv = [program("psched")] + argv
+            argv = sandbox("psched") + [program("psched")] + argv
             options = [f"listen.port={self.port}",
                        f"control.socket={self.control}"] + self.options
         elif name in self.server_names:
-            argv = self.server_command + [program("psserver")] + argv
+            argv = (self.server_command + sandbox("psserver") +
+                    [program("psserver")] + argv)
             options = ["listen.port=0", f"node.name={name}",
                        "scheduler.retry.max=1s"] + self.server_options
         else:
-            argv = self.agent_command + [program("psworker-agent")] + argv
+            argv = (self.agent_command + sandbox("psworker-agent") +
+                    [program("psworker-agent")] + argv)
             options = ["listen.port=0", f"node.name={name}",
                        "scheduler.retry.max=1s",
                        f"client.socket={self.folder}/{name}.sock",
@@ -236,7 +250,7 @@ class Trio:
             argv += ["--sched", self.dialled or self.endpoint]
         if name not in self.agent_names:
             argv += ["--port-file", str(self.folder / f"{name}.port")]
-        for option in options:
+        for option in options + self.daemon_options(name):
             argv += ["-o", option]
         self.daemons[name] = Daemon(name, argv, self.folder)
         return self.daemons[name]
@@ -271,7 +285,8 @@ class Trio:
     def psctl(self, *words, endpoint=None, timeout="20s"):
         """(exit code, standard output, standard error)"""
         done = subprocess.run(
-            [program("psctl"), "-e", endpoint or self.endpoint, "--timeout",
+            [program("psctl"), "-e", endpoint or self.tools or self.endpoint,
+             "--timeout",
              timeout, *words],
             capture_output=True, text=True, timeout=PATIENCE + 20,
             env=clean_env(), check=False)
@@ -308,7 +323,7 @@ class WorkerError(Exception):
 
 
 class Worker:
-    """A training process that does what it is told, one line at a time."""
+    """A training process that executes commands, one line each."""
 
     def __init__(self, socket_path, job, rank, size, user=None, **env):
         self.rank = rank

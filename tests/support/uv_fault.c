@@ -29,12 +29,12 @@
 
 /* Time limit of one run. */
 #define RUN_SECONDS 30
-/* Calls of one function that fail, at most: later ones are like them. */
+/* Limit on failing calls of one function: later calls are alike. */
 #define CALLS_MAX   12u
 #define ERRORS_MAX  3
 
-/* Names of functions, and errno values that they fail with. libuv's functions
- * return them with a minus. */
+/* Names of functions, and errno values of their failures. libuv's functions
+ * return these negated. */
 #define CALLS(X)                                                               \
     X(uv_loop_init, EMFILE, ENOMEM, 0)                                         \
     X(uv_async_init, EMFILE, 0, 0)                                             \
@@ -85,7 +85,7 @@ static const struct call_kind kinds[] = {CALLS(KIND)};
 static struct {
     atomic_bool is_counting;
     atomic_uint calls[CALL_COUNT];
-    enum call call; /* CALL_COUNT: none fails. */
+    enum call call; /* CALL_COUNT: no call fails. */
     unsigned nth;
     int error;
     char name[160]; /* For the message about a hang. */
@@ -104,6 +104,17 @@ static int next_error(enum call call)
     return call == run.call && number == run.nth ? run.error : 0;
 }
 
+/* Sets errno if this call has to fail. */
+static bool fails(enum call call)
+{
+    int error = next_error(call);
+
+    if (error != 0) {
+        errno = error;
+    }
+    return error != 0;
+}
+
 #define WRAP_UV(name, params, args)                                            \
     int __real_##name params;                                                  \
     int __wrap_##name params;                                                  \
@@ -119,13 +130,7 @@ static int next_error(enum call call)
     type __wrap_##symbol params;                                               \
     type __wrap_##symbol params                                                \
     {                                                                          \
-        int error = next_error(CALL_##name);                                   \
-                                                                               \
-        if (error != 0) {                                                      \
-            errno = error;                                                     \
-            return (type)-1;                                                   \
-        }                                                                      \
-        return __real_##symbol args;                                           \
+        return fails(CALL_##name) ? (type)-1 : __real_##symbol args;           \
     }
 
 #define WRAP(type, name, params, args) WRAP_AS(type, name, name, params, args)
@@ -186,16 +191,12 @@ int __real_epoll_ctl(int epoll, int op, int fd, struct epoll_event *ev);
 int __wrap_epoll_ctl(int epoll, int op, int fd, struct epoll_event *ev);
 int __wrap_epoll_ctl(int epoll, int op, int fd, struct epoll_event *ev)
 {
-    int error = op == EPOLL_CTL_DEL ? 0 : next_error(CALL_epoll_ctl);
-
-    if (error != 0) {
-        errno = error;
-        return -1;
-    }
-    return __real_epoll_ctl(epoll, op, fd, ev);
+    return op != EPOLL_CTL_DEL && fails(CALL_epoll_ctl)
+               ? -1
+               : __real_epoll_ctl(epoll, op, fd, ev);
 }
 
-/* glibc has names of their own for large files. */
+/* glibc has other names of these functions for large files. */
 #ifdef UV_FAULT_LARGE_FILES
 #define LARGE(name) name##64
 #else
@@ -210,27 +211,14 @@ int __wrap_epoll_ctl(int epoll, int op, int fd, struct epoll_event *ev)
     LARGER(WRAP_AS, type, name, LARGE(name), params, args)
 
 WRAP_LARGE(int, ftruncate, (int fd, off_t len), (fd, len))
-
-void *REAL(mmap)(void *at, size_t len, int prot, int flags, int fd, off_t from);
-void *WRAPPER(mmap)(void *at, size_t len, int prot, int flags, int fd,
-                    off_t from);
-void *WRAPPER(mmap)(void *at, size_t len, int prot, int flags, int fd,
-                    off_t from)
-{
-    int error = next_error(CALL_mmap);
-
-    if (error != 0) {
-        errno = error;
-        return MAP_FAILED;
-    }
-    return REAL(mmap)(at, len, prot, flags, fd, from);
-}
+WRAP_LARGE(void *, mmap,
+           (void *at, size_t len, int prot, int flags, int fd, off_t from),
+           (at, len, prot, flags, fd, from))
 
 int REAL(open)(const char *path, int flags, ...);
 int WRAPPER(open)(const char *path, int flags, ...);
 int WRAPPER(open)(const char *path, int flags, ...)
 {
-    int error = next_error(CALL_open);
     mode_t mode = 0;
     va_list ap;
 
@@ -239,29 +227,20 @@ int WRAPPER(open)(const char *path, int flags, ...)
         mode = va_arg(ap, mode_t);
         va_end(ap);
     }
-    if (error != 0) {
-        errno = error;
-        return -1;
-    }
-    return REAL(open)(path, flags, mode);
+    return fails(CALL_open) ? -1 : REAL(open)(path, flags, mode);
 }
 
 int REAL(fcntl)(int fd, int command, ...);
 int WRAPPER(fcntl)(int fd, int command, ...);
 int WRAPPER(fcntl)(int fd, int command, ...)
 {
-    int error = next_error(CALL_fcntl);
     va_list ap;
     long arg;
 
     va_start(ap, command);
     arg = va_arg(ap, long);
     va_end(ap);
-    if (error != 0) {
-        errno = error;
-        return -1;
-    }
-    return REAL(fcntl)(fd, command, arg);
+    return fails(CALL_fcntl) ? -1 : REAL(fcntl)(fd, command, arg);
 }
 
 void uv_fault_failed(struct uv_fault_outcome *o, int rc, const char *why)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Failures of libuv and of the system, on purpose: the n-th call of a function
+/* Injected failures of libuv and of the system: the n-th call of a function
  * that lib/net and lib/driver use fails with an error that it can have. The
  * linker puts these functions before the real ones (uv_fault_args of
- * tests/support/meson.build), so the code under test is as it is shipped.
+ * tests/support/meson.build), so the code under test is the shipped one.
  *
  * A scenario is a function that does something that can fail, and cleans up
  * after itself. uv_fault_run() runs it once without a failure, then once for
@@ -14,9 +14,9 @@
 
 /* Outcome of a scenario. */
 struct uv_fault_outcome {
-    bool is_done;  /* Did all that it does without a failure. */
-    int rc;        /* Else the error, */
-    char why[200]; /* and its reason in words. */
+    bool is_done;  /* The scenario succeeded. */
+    int rc;        /* Its error; 0: none. */
+    char why[200]; /* Text of the error. */
 };
 
 void uv_fault_failed(struct uv_fault_outcome *o, int rc, const char *why);
@@ -31,5 +31,5 @@ void uv_fault_hangs(void);
 
 typedef void (*uv_fault_scenario)(struct uv_fault_outcome *ret_outcome);
 
-/* `name` stands in the message about a violation, which fails the test. */
+/* A violation fails the test, with `name` in the message. */
 void uv_fault_run(const char *name, uv_fault_scenario scenario);

@@ -160,7 +160,7 @@ def connect_unix(path, seconds=30):
 
 
 def is_cut(sock, seconds=30):
-    """True when the peer hangs up within the time; what it says is read."""
+    """True if the peer closes within the time; its messages are read."""
     end = time.monotonic() + seconds
     while True:
         sock.settimeout(max(0.01, end - time.monotonic()))

@@ -12,16 +12,6 @@
 
 /* --------------------------------------------------------------- utilities */
 
-uint64_t world_hash(uint64_t h, const void *data, size_t len)
-{
-    const uint8_t *p = data;
-
-    for (size_t i = 0; i < len; i++) {
-        h = (h ^ p[i]) * 0x100000001b3u;
-    }
-    return h;
-}
-
 ps_time world_delay(struct world *w, ps_time least, ps_time spread)
 {
     return least + ps_rng_below(&w->rng, spread + 1);
@@ -244,7 +234,7 @@ static void deliver_local(struct world *w, struct wevent *e)
     if (e->msg == NULL && e->memory == NULL) {
         ev.type = PS_EV_OPEN;
         ev.open.kind = PS_CONN_LOCAL;
-        ev.open.uid = 1000;
+        ev.open.uid = worker_uid(w, c->worker);
         ev.open.pid = 100 + c->worker;
         ev.open.peer = "worker";
     } else if (e->msg == NULL) {
@@ -254,7 +244,7 @@ static void deliver_local(struct world *w, struct wevent *e)
         ev.region.region = (uint32_t)e->number;
         ev.region.buf = view;
     } else if (e->msg->code == PS_MSG_L_OP && e->msg->l_op.op_id % 2 != 0) {
-        ev.type = PS_EV_OPS; /* As if taken from a ring. */
+        ev.type = PS_EV_OPS; /* Delivered as from a ring. */
         ev.ops.op = &e->msg->l_op;
         ev.ops.count = 1;
     } else {
@@ -354,6 +344,9 @@ static void dispatch_event(struct world *w, struct wevent *e)
     case WE_KERNEL:
         world_kernel(w, e);
         break;
+    case WE_RESUME:
+        world_resume(w, e);
+        break;
     case WE_DELIVER:
         world_deliver(w, e);
         break;
@@ -406,6 +399,7 @@ static const struct wnode *node_of_event(struct world *w,
 
     switch (e->type) {
     case WE_KERNEL:
+    case WE_RESUME:
     case WE_DELIVER:
     case WE_RECEIVED:
     case WE_CLOSE:
@@ -699,6 +693,11 @@ uint64_t world_subflow_frames(const struct world *w)
 uint64_t world_acks_ahead(const struct world *w)
 {
     return w->acks_ahead;
+}
+
+uint64_t world_output_closes(const struct world *w)
+{
+    return w->output_closes;
 }
 
 void world_hold_worker(struct world *w, uint32_t rank, uint64_t round)

@@ -48,6 +48,9 @@ struct world_faults {
     bool part;
     bool sched_crash; /* The scheduler dies and is restarted. */
     uint32_t sleep;   /* Daemons stopped for a while, per second. */
+    /* Output in bytes that may wait for a daemon before its connection is
+     * closed; a quarter more may wait for all. 0: any amount. */
+    uint64_t output;
     /* Rebalance commands per second: drain a random server, or balance. */
     uint32_t rebalance;
     ps_time until; /* No fault is injected later. */
@@ -64,6 +67,9 @@ struct world_options {
     /* Jobs of the same options that run at the same time on the same agents and
      * servers, each with its own data; 0: one. */
     uint32_t jobs;
+    uint32_t weight; /* Of the first job; 0: the default, as of the others. */
+    /* Every other worker is of another user and has a token. */
+    bool tokens;
     uint32_t rounds;
     uint32_t barrier_every; /* Rounds between two barriers; 0: none. */
     /* Longest time for which a worker is busy between two rounds. */
@@ -80,6 +86,9 @@ struct world_options {
      * from round change_round on (0: never). */
     bool tuned;
     uint64_t change_round;
+    /* Every third key has other settings from this round on; 0: never. */
+    uint64_t tune_round;
+    bool profile; /* Workers record the servers and read the recordings. */
     bool mean;
     /* Reduction of dense keys, if not PS_REDUCE_SUM. */
     enum ps_reduce fold;
@@ -170,6 +179,8 @@ uint64_t world_fault_count(const struct world *w);
  * data. */
 uint64_t world_subflow_frames(const struct world *w);
 uint64_t world_acks_ahead(const struct world *w);
+/* Connections closed because too much output waited for them. */
+uint64_t world_output_closes(const struct world *w);
 
 /* Faults and commands of story tests. */
 void world_cut(struct world *w, const char *node_a, const char *node_b,
@@ -196,6 +207,7 @@ void world_kill_agent(struct world *w, uint32_t index);
 void world_restart_agent(struct world *w, uint32_t index);
 /* Commands of psctl. `off` NULL: balances the servers; else drains that one. */
 void world_rebalance(struct world *w, const char *off);
+void world_set_weight(struct world *w, uint32_t weight);
 /* Stops the worker before its push of this round, until it is released. */
 void world_hold_worker(struct world *w, uint32_t rank, uint64_t round);
 void world_release_worker(struct world *w, uint32_t rank);

@@ -3,7 +3,9 @@
 #include "support/world_internal.h"
 
 #include "base/alloc.h"
+#include "base/fnv1a.h"
 #include "core/codec/compression.h"
+#include "core/round/batch.h"
 #include "core/round/rows.h"
 #include "proto/ps_fixed.h"
 #include "support/world_data.h"
@@ -12,10 +14,10 @@
 
 static uint64_t part_id(uint64_t gen, uint32_t key, uint32_t index)
 {
-    uint64_t id = world_hash(0xcbf29ce484222325u, &gen, sizeof(gen));
+    uint64_t id = ps_fnv1a_64(PS_FNV1A_64, &gen, sizeof(gen));
 
-    id = world_hash(id, &key, sizeof(key));
-    return world_hash(id, &index, sizeof(index));
+    id = ps_fnv1a_64(id, &key, sizeof(key));
+    return ps_fnv1a_64(id, &index, sizeof(index));
 }
 
 /* ------------------------------------------------------------------- credit */
@@ -165,7 +167,7 @@ void check_before_death(struct world *w, const struct wnode *n)
     for (uint32_t i = 0; i < world_worker_count(w); i++) {
         const struct wworker *k = &w->worker[i];
 
-        /* All workers of a job know the same; some know nothing yet. */
+        /* All workers of a job have the same facts; some have none yet. */
         if (k->gen != 0 &&
             (k->rank == 0 || w->worker[i - k->rank].gen != k->gen)) {
             record_versions(w, n, k);
@@ -218,7 +220,7 @@ static void check_commit_is_merged(struct world *w, const struct wnode *agent,
     }
     if (committed > best) {
         world_fail(w,
-                   "%s was told that round %llu of key %u part %u is "
+                   "%s got a reply that round %llu of key %u part %u is "
                    "committed, the servers are at %llu",
                    agent->name, (unsigned long long)committed, key, index,
                    (unsigned long long)best);
@@ -257,7 +259,7 @@ static void check_placement(struct world *w, const struct ps_packet *p)
     }
     at = ps_slice_data(&p->slices[0]);
     for (uint32_t i = 0; i < m->parts; i++) {
-        uint64_t id = 0xcbf29ce484222325u;
+        uint64_t id = PS_FNV1A_64;
         uint64_t owner;
         void *old;
         struct ps_fixed_placement_part row;
@@ -267,10 +269,10 @@ static void check_placement(struct world *w, const struct ps_packet *p)
             world_fail(w, "key %u part %u: malformed placement", m->key, i);
             return;
         }
-        id = world_hash(id, &m->gen, sizeof(m->gen));
-        id = world_hash(id, &m->epoch, sizeof(m->epoch));
-        id = world_hash(id, &m->key, sizeof(m->key));
-        id = world_hash(id, &i, sizeof(i));
+        id = ps_fnv1a_64(id, &m->gen, sizeof(m->gen));
+        id = ps_fnv1a_64(id, &m->epoch, sizeof(m->epoch));
+        id = ps_fnv1a_64(id, &m->key, sizeof(m->key));
+        id = ps_fnv1a_64(id, &i, sizeof(i));
         owner = ((uint64_t)row.count << 32 | row.node) + 1;
         old = ps_map_get(w->owners, id);
         if (old == NULL) {
@@ -305,7 +307,7 @@ static void check_value_unchanged(struct world *w, uint32_t key,
     }
 }
 
-/* Version 0 is what rank 0 gave to init, unless a codec has encoded it. */
+/* Version 0 is the array of rank 0's init, unless a codec has encoded it. */
 static void check_first_value(struct world *w, const struct wworker *k,
                               uint32_t key, uint64_t version, const void *data,
                               size_t len)
@@ -329,7 +331,7 @@ static void check_first_value(struct world *w, const struct wworker *k,
 void check_value(struct world *w, struct wworker *k, uint32_t key,
                  uint64_t version, const void *data, size_t len)
 {
-    uint64_t h = world_hash(0xcbf29ce484222325u, data, len);
+    uint64_t h = ps_fnv1a_64(PS_FNV1A_64, data, len);
 
     if (version >= 255) {
         world_fail(w, "rank %u: version %llu of %s", k->rank,

@@ -117,7 +117,6 @@ enum {
     FAULT_SCHED,
 };
 
-/* Delivers a command of psctl. */
 static void send_to_sched(struct world *w, uint64_t conn,
                           const struct ps_msg *msg)
 {
@@ -129,7 +128,8 @@ static void send_to_sched(struct world *w, uint64_t conn,
     ps_msg_free(copy);
 }
 
-void world_rebalance(struct world *w, const char *off)
+/* Delivers a command of psctl. */
+static void send_command(struct world *w, const struct ps_msg *msg)
 {
     struct wconn *c = world_conn_new(w, &w->node[0], NULL);
     struct ps_event ev = {.type = PS_EV_OPEN, .conn = c->id * 2};
@@ -152,13 +152,25 @@ void world_rebalance(struct world *w, const char *off)
                                              .name = "psctl",
                                              .cluster = "default",
                                              .address = ""}});
-    send_to_sched(
-        w, c->id * 2,
-        &(struct ps_msg){.code = PS_MSG_QUERY,
-                         .query = {.what = PS_QUERY_REBALANCE,
-                                   .job = worker_job_name(w),
-                                   .drain_server = off != NULL ? off : ""}});
+    send_to_sched(w, c->id * 2, msg);
     world_close_conn(w, c, world_delay(w, PS_MILLIS(1), PS_MILLIS(50)));
+}
+
+void world_rebalance(struct world *w, const char *off)
+{
+    send_command(
+        w, &(struct ps_msg){.code = PS_MSG_QUERY,
+                            .query = {.what = PS_QUERY_REBALANCE,
+                                      .job = worker_job_name(w),
+                                      .drain_server = off != NULL ? off : ""}});
+}
+
+void world_set_weight(struct world *w, uint32_t weight)
+{
+    send_command(w, &(struct ps_msg){.code = PS_MSG_JOB_SET,
+                                     .job_set = {.job = worker_job_name(w),
+                                                 .name = "weight",
+                                                 .value = weight}});
 }
 
 static void lose_server(struct world *w)

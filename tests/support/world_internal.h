@@ -3,6 +3,7 @@
 #pragma once
 
 #include "core/link/multipath.h"
+#include "core/link/output.h"
 #include "core/link/pre_handshake.h"
 #include "support/world.h"
 
@@ -33,12 +34,14 @@ struct wnode {
     struct ps_machine machine;
     struct ps_multipath multipath; /* Links and their connections. */
     struct ps_pre_handshake pre_handshake;
+    struct ps_output output; /* Of connections of links. */
+    bool output_is_limited;  /* By the options, to little. */
     struct ps_sched *sched;
     struct ps_server *server;
     struct ps_agent *agent;
     struct ps_pool *pool; /* Server: all memory; agent: scratch memory. */
     struct ps_effects fx;
-    ps_time wakes_at; /* Later than now: the process is stopped until then. */
+    ps_time wakes_at; /* The process is stopped until then. */
     ps_time slept;    /* Length of the last stops, with little time between. */
     ps_time tick_at;  /* Time of the valid tick event; others are stale. */
     /* Server: credit of the jobs last pushed to, as seen after its last
@@ -46,6 +49,11 @@ struct wnode {
     struct wcredit credit[WORLD_CREDITS_MAX];
     uint32_t stalled; /* Connection ends whose reading waits for memory. */
     bool unstall_due; /* A retry of the stalled ends is queued. */
+};
+
+struct wframe_queue {
+    struct wframe **frame;
+    uint32_t count;
 };
 
 /* Frame whose payload is arriving. */
@@ -68,6 +76,9 @@ struct wconn {
     ps_time fence[2];
     struct ps_path path[2];                     /* Not of a local connection. */
     struct ps_pre_handshake_conn pre_handshake; /* At end 1. */
+    bool has_hello;                             /* Its hello has arrived. */
+    struct ps_output_conn output[2];            /* Not of a local connection. */
+    uint64_t output_counted[2];                 /* Bytes last reported. */
     struct wreception reception[2];
     /* Subflow: numbers that it has carried. Main connection: the highest
      * acknowledgement that has arrived. */
@@ -81,8 +92,11 @@ struct wconn {
     ps_time kernel_handshake[2]; /* When the kernel takes the handshake. */
     /* Received frames, by end, that wait because there is no memory for the
      * first of them. */
-    struct wframe **stalled[2];
-    uint32_t stalled_count[2];
+    struct wframe_queue stalled[2];
+    uint32_t unread[2]; /* Frames on their way to an end, or stalled there. */
+    /* Frames, by sending end, that the kernel takes after the other end has
+     * read some: WINDOW frames are unread. */
+    struct wframe_queue parked[2];
 };
 
 enum wevent_type {
@@ -90,6 +104,7 @@ enum wevent_type {
     WE_CONNECT,
     WE_PROBE,
     WE_KERNEL,
+    WE_RESUME, /* The kernel may take parked frames. */
     WE_DELIVER,
     WE_RECEIVED, /* The second half of a payload. */
     WE_UNSTALL,
@@ -130,6 +145,7 @@ struct wevent {
     uint64_t conn;
     uint32_t end; /* End of the connection concerned. */
     uint64_t number;
+    bool is_urgent;        /* WE_KERNEL: the frame goes ahead of parked ones. */
     ps_conn_id subflow_of; /* WE_CONNECT: as in the effect. */
     struct wframe *frame;
     struct ps_compute *compute;
@@ -148,10 +164,13 @@ enum wstage {
     WS_REJOIN,
     WS_OPTIMIZER,
     WS_CHANGE,
+    WS_TUNE,
+    WS_PROFILE,
     WS_INIT,
     WS_ROUND,
     WS_BARRIER,
     WS_FINAL,
+    WS_RECORDING,
     WS_DETACH,
     WS_DONE,
 };
@@ -257,6 +276,7 @@ struct world {
     uint64_t subflow_frames; /* Frames that subflows carried. */
     uint64_t acks_ahead;     /* Acknowledgements sent ahead of data. */
     uint64_t overtakes;      /* Frames that went ahead of queued ones. */
+    uint64_t output_closes;  /* Connections closed for queued output. */
     uint64_t trace_hash;
     char error[1024];
     char *story;
@@ -300,7 +320,6 @@ struct wnode *world_node_named(struct world *w, const char *name, size_t len);
 uint32_t world_node_index(const struct world *w, const struct wnode *n);
 bool world_is_faulty(const struct world *w);
 bool world_chance(struct world *w, uint32_t per_mille);
-uint64_t world_hash(uint64_t h, const void *data, size_t len);
 
 /* world_net.c */
 struct wconn *world_conn_new(struct world *w, struct wnode *a, struct wnode *b);
@@ -317,10 +336,22 @@ void world_finish_conn(struct world *w, struct wnode *n, const struct ps_fx *f);
 void world_accepted(struct world *w, struct wconn *c);
 void world_connect(struct world *w, struct wevent *e);
 void world_kernel(struct world *w, struct wevent *e);
+void world_resume(struct world *w, struct wevent *e);
 void world_deliver(struct world *w, struct wevent *e);
 void world_received(struct world *w, struct wevent *e);
 void world_unstall(struct world *w, struct wnode *n);
 void world_closed(struct world *w, struct wevent *e);
+
+/* world_output.c */
+void world_output_begin(struct world *w, struct wnode *n);
+void world_output_end(struct wnode *n);
+/* This end of a connection of a link is open. */
+void world_output_add(struct wconn *c, uint32_t end);
+/* The first frame has arrived at end 1. */
+void world_output_on_hello(struct wconn *c);
+/* The bytes queued at this end have changed. May close this or another
+ * connection of its node. */
+void world_output_update(struct world *w, struct wconn *c, uint32_t end);
 
 /* world_setup.c */
 void world_node_begin(struct world *w, struct wnode *n);
@@ -336,7 +367,14 @@ void world_sleep(struct world *w, struct wnode *n, ps_time length);
 void world_heal(struct world *w);
 
 /* world_worker.c */
+
+/* User of the jobs, and the text of a token of this user. */
+#define WORLD_OWNER 1000u
+#define WORLD_TOKEN "token"
+
 const char *worker_job_name(const struct world *w);
+/* User of the worker of this index. */
+uint32_t worker_uid(const struct world *w, uint32_t index);
 /* Starts an ended worker again for the next job. */
 void worker_restart(struct world *w, struct wworker *k);
 void worker_begin(struct world *w, struct wworker *k);

@@ -86,12 +86,20 @@ static bool is_tuned(const struct world *w, uint32_t i)
     return w->opt.tuned && i % 2 == 0;
 }
 
+/* Settings of the key have changed before or at this round. */
+static bool is_tuned_late(const struct world *w, uint32_t i, uint64_t round)
+{
+    return w->opt.tune_round != 0 && round >= w->opt.tune_round && i % 3 == 0;
+}
+
 static double rate_of(const struct world *w, uint32_t i, uint64_t round)
 {
     const bool changed = w->opt.change_round != 0 &&
                          round >= w->opt.change_round;
 
-    return (changed ? 0.5 : 0.0625) * (is_tuned(w, i) ? 3 : 1);
+    return (changed ? 0.5 : 0.0625) * (is_tuned_late(w, i, round) ? 2
+                                       : is_tuned(w, i)           ? 3
+                                                                  : 1);
 }
 
 /* Factor from the sum of contributions of this weight to the gradient. */
@@ -100,15 +108,15 @@ static double gradient_scale(const struct world *w, uint32_t weight)
     return (w->opt.mean ? 1.0 / weight : 1.0) / (w->opt.norms ? 1 : 64);
 }
 
-static double decay_of(const struct world *w, uint32_t i)
+static double decay_of(const struct world *w, uint32_t i, uint64_t round)
 {
-    return 0.001 * (is_tuned(w, i) ? 100 : 1);
+    return 0.001 * (is_tuned_late(w, i, round) ? 10 : is_tuned(w, i) ? 100 : 1);
 }
 
 /* LARS: factor of the key's rate; 1 for a bias by name unless its settings
  * differ. */
 static double lars_ratio(const struct world *w, const struct wmodel *m,
-                         uint32_t i, double scale)
+                         uint32_t i, uint64_t round, double scale)
 {
     double of_weights = 0;
     double of_gradient = 0;
@@ -122,7 +130,7 @@ static double lars_ratio(const struct world *w, const struct wmodel *m,
         return 1;
     }
     return 0.5 * sqrt(of_weights) /
-           (sqrt(of_gradient) + decay_of(w, i) * sqrt(of_weights));
+           (sqrt(of_gradient) + decay_of(w, i, round) * sqrt(of_weights));
 }
 
 static void step_sgd(const struct world *w, struct wmodel *m, uint32_t i,
@@ -130,11 +138,11 @@ static void step_sgd(const struct world *w, struct wmodel *m, uint32_t i,
 {
     const double scale = gradient_scale(w, m->weight) * m->clip_scale;
     const double rate = rate_of(w, i, round) *
-                        (w->opt.norms ? lars_ratio(w, m, i, scale) : 1);
+                        (w->opt.norms ? lars_ratio(w, m, i, round, scale) : 1);
 
     for (uint64_t j = 0; j < w->opt.key[i].count; j++) {
         const double gradient = m->sum[j] * scale +
-                                decay_of(w, i) * m->weights[j];
+                                decay_of(w, i, round) * m->weights[j];
 
         m->momentum[j] = 0.9 * m->momentum[j] - rate * gradient;
         m->weights[j] += m->momentum[j];
@@ -161,7 +169,7 @@ static void step_lamb(const struct world *w, struct wmodel *m, uint32_t i,
         m->squares[j] = 0.999 * m->squares[j] + 0.001 * gradient * gradient;
         m->along[j] = m->momentum[j] / first /
                           (sqrt(m->squares[j] / second) + 1e-6) +
-                      decay_of(w, i) * m->weights[j];
+                      decay_of(w, i, round) * m->weights[j];
         of_weights += m->weights[j] * m->weights[j];
         of_along += m->along[j] * m->along[j];
     }
@@ -195,7 +203,7 @@ static void model_step(const struct world *w, struct wmodel *m, uint32_t i,
     m->weight = 0;
 }
 
-/* Writes the sum of all contributions, whatever the job makes of it. */
+/* Writes the sum of all contributions, for any optimizer. */
 static void expect_sum(struct world *w, void *dst, uint32_t i, uint64_t round)
 {
     const bool mean = w->opt.mean;

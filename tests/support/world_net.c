@@ -4,6 +4,7 @@
 #include "support/world_internal.h"
 
 #include "base/alloc.h"
+#include "base/fnv1a.h"
 #include "proto/frame.h"
 #include "proto/msg_codec.h"
 
@@ -11,11 +12,44 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Frames on their way to one end of a TCP connection, or stalled there, at
+ * which the sender's kernel takes no more. */
+#define WINDOW          64u
+/* Unread frames of an end with which a payload may be slow. */
+#define SLOW_BEFORE_MAX 16u
+
 void world_frame_unref(struct wframe *f)
 {
     if (f != NULL && --f->refs == 0) {
         ps_free(f->bytes);
         ps_free(f);
+    }
+}
+
+static void queue_insert(struct wframe_queue *q, uint32_t at, struct wframe *f)
+{
+    q->frame = ps_realloc(q->frame, (q->count + 1) * sizeof(struct wframe *));
+    memmove(q->frame + at + 1, q->frame + at,
+            (q->count - at) * sizeof(struct wframe *));
+    q->frame[at] = f;
+    q->count++;
+    f->refs++;
+}
+
+/* Removes the first frame. The caller owns its reference. */
+static struct wframe *queue_pop(struct wframe_queue *q)
+{
+    struct wframe *f = q->frame[0];
+
+    q->count--;
+    memmove(q->frame, q->frame + 1, q->count * sizeof(struct wframe *));
+    return f;
+}
+
+static void queue_clear(struct wframe_queue *q)
+{
+    while (q->count > 0) {
+        world_frame_unref(queue_pop(q));
     }
 }
 
@@ -89,7 +123,9 @@ void world_conn_free(struct wconn *c)
 {
     for (uint32_t end = 0; end < 2; end++) {
         world_forget_end(c, end);
-        ps_free(c->stalled[end]);
+        queue_clear(&c->parked[end]);
+        ps_free(c->parked[end].frame);
+        ps_free(c->stalled[end].frame);
         ps_free(c->carried[end]);
     }
     ps_free(c);
@@ -112,7 +148,10 @@ void world_accepted(struct world *w, struct wconn *c)
 
     ev.open.kind = PS_CONN_ACCEPTED;
     ev.open.peer = c->node[0]->name;
-    ps_pre_handshake_add(&c->node[1]->pre_handshake, &c->pre_handshake, ev.conn,
+    world_output_add(c, 1);
+    c->pre_handshake.id = ev.conn;
+    c->pre_handshake.source = (uint64_t)(c->node[0] - w->node);
+    ps_pre_handshake_add(&c->node[1]->pre_handshake, &c->pre_handshake,
                          &c->node[1]->fx);
     check_pre_handshake(w, c->node[1]);
     world_step(w, c->node[1], &ev);
@@ -161,6 +200,7 @@ void world_connect(struct world *w, struct wevent *e)
     c = world_conn_new(w, e->node, to);
     c->open[0] = true;
     c->open[1] = true;
+    world_output_add(c, 0);
     ps_path_open(&c->path[1], &to->multipath, c->id * 2 + 1, NULL);
     if (world_is_asleep(w, to)) { /* The kernel accepts the connection. */
         struct wevent *open = world_event(w, WE_OPEN, to->wakes_at);
@@ -203,6 +243,7 @@ static void schedule_delivery(struct world *w, struct wconn *c, uint32_t to,
     e->end = to;
     e->frame = f;
     f->refs++;
+    c->unread[to]++;
 }
 
 static bool is_held(const struct world *w, const struct wconn *c, uint32_t from,
@@ -277,6 +318,8 @@ static void queue_frame(struct world *w, struct wconn *c, uint32_t end,
     e->conn = c->id;
     e->end = end;
     e->frame = frame;
+    e->is_urgent = is_urgent;
+    world_output_update(w, c, end);
 }
 
 /* Encodes `m` with the payload of `p` (NULL: none), and queues the frame. */
@@ -359,29 +402,69 @@ void world_send(struct world *w, struct wnode *n, const struct ps_fx *f)
     send_frame(w, c, end, &m, p, choice.is_urgent);
 }
 
+/* The kernel takes a frame of `end` from the process. */
+static void take_frame(struct world *w, struct wconn *c, uint32_t end,
+                       struct wframe *f)
+{
+    struct ps_event ev = {.type = PS_EV_SENT};
+
+    c->queued[end] -= f->len;
+    world_output_update(w, c, end);
+    if (is_local(c)) {
+        ps_time at = ps_max_u64(w->now +
+                                    world_delay(w, PS_MICROS(5), PS_MICROS(40)),
+                                c->local_last[end] + 1);
+
+        c->local_last[end] = at;
+        schedule_delivery(w, c, 1 - end, f, at);
+    } else {
+        transmit_frame(w, c, end, f);
+    }
+    ev.conn = c->id * 2 + end;
+    ev.sent.queued = c->queued[end];
+    if (is_local(c) || ps_path_sent(&c->path[end], c->queued[end], &ev)) {
+        world_step(w, c->node[end], &ev);
+    }
+}
+
 void world_kernel(struct world *w, struct wevent *e)
 {
     struct wconn *c = world_conn(w, e->conn);
-    struct ps_event ev = {.type = PS_EV_SENT};
+    struct wframe_queue *q;
 
     if (c == NULL || c->cut) {
         return;
     }
-    c->queued[e->end] -= e->frame->len;
-    if (is_local(c)) {
-        ps_time at = ps_max_u64(w->now +
-                                    world_delay(w, PS_MICROS(5), PS_MICROS(40)),
-                                c->local_last[e->end] + 1);
-
-        c->local_last[e->end] = at;
-        schedule_delivery(w, c, 1 - e->end, e->frame, at);
-    } else {
-        transmit_frame(w, c, e->end, e->frame);
+    q = &c->parked[e->end];
+    if (!is_local(c) && (q->count > 0 || c->unread[1 - e->end] >= WINDOW)) {
+        queue_insert(q, e->is_urgent ? 0 : q->count, e->frame);
+        return;
     }
-    ev.conn = c->id * 2 + e->end;
-    ev.sent.queued = c->queued[e->end];
-    if (is_local(c) || ps_path_sent(&c->path[e->end], c->queued[e->end], &ev)) {
-        world_step(w, c->node[e->end], &ev);
+    take_frame(w, c, e->end, e->frame);
+}
+
+void world_resume(struct world *w, struct wevent *e)
+{
+    struct wconn *c;
+
+    while ((c = world_conn(w, e->conn)) != NULL && !c->cut &&
+           c->parked[e->end].count > 0 && c->unread[1 - e->end] < WINDOW) {
+        struct wframe *f = queue_pop(&c->parked[e->end]);
+
+        take_frame(w, c, e->end, f);
+        world_frame_unref(f);
+    }
+}
+
+/* `end` has read a frame. */
+static void frame_read(struct world *w, struct wconn *c, uint32_t end)
+{
+    assert(c->unread[end] > 0);
+    if (c->unread[end]-- == WINDOW && c->parked[1 - end].count > 0) {
+        struct wevent *e = world_event(w, WE_RESUME, w->now + 1);
+
+        e->conn = c->id;
+        e->end = 1 - end;
     }
 }
 
@@ -429,6 +512,7 @@ static void finish_frame(struct world *w, struct wconn *c, uint32_t end,
     if (!is_local(c)) {
         if (end == 1) {
             ps_pre_handshake_remove(&n->pre_handshake, &c->pre_handshake);
+            world_output_on_hello(c);
         }
         verdict = ps_path_receive(&c->path[end], msg, w->now, &n->fx);
     }
@@ -501,8 +585,8 @@ static void trace_frame(struct world *w, const struct wconn *c, uint32_t end,
                 c->node[1 - end] == NULL ? "worker" : c->node[1 - end]->name,
                 line);
     }
-    w->trace_hash = world_hash(w->trace_hash, f->bytes, f->len);
-    w->trace_hash = world_hash(w->trace_hash, &w->now, sizeof(w->now));
+    w->trace_hash = ps_fnv1a_64(w->trace_hash, f->bytes, f->len);
+    w->trace_hash = ps_fnv1a_64(w->trace_hash, &w->now, sizeof(w->now));
 }
 
 /* Delivers a frame. A payload may arrive in two halves, with frames of other
@@ -527,12 +611,13 @@ static bool deliver_frame(struct world *w, struct wconn *c, uint32_t end,
     if (r.len > 0 && !begin_payload(w, c, end, &msg, &r)) {
         return false;
     }
-    if (w->opt.connections > 1 && r.len > 1 && ps_rng_chance(&w->rng, 200)) {
-        /* Sometimes longer than the link waits before it sends again; seldom,
-         * because each halts its connection, and a link whose frames wait so
-         * for longer than that sends all of them again, for ever. */
-        ps_time most = ps_rng_chance(&w->rng, 20) ? PS_MILLIS(150)
-                                                  : PS_MILLIS(1);
+    if (w->opt.connections > 1 && r.len > 1 && ps_rng_chance(&w->rng, 500)) {
+        /* Sometimes longer than the link waits before it sends again. With many
+         * frames behind it, all of them would be sent again, and their copies
+         * after them, faster than this connection delivers any. */
+        const bool is_slow = ps_rng_chance(&w->rng, 100) &&
+                             c->unread[end] < SLOW_BEFORE_MAX;
+        ps_time most = is_slow ? PS_MILLIS(150) : PS_MILLIS(2);
         struct wevent *e = world_event(w, WE_RECEIVED,
                                        w->now + world_delay(w, 0, most));
 
@@ -551,13 +636,8 @@ static bool deliver_frame(struct world *w, struct wconn *c, uint32_t end,
 
 static void stall_frame(struct wconn *c, uint32_t end, struct wframe *f)
 {
-    uint32_t count = c->stalled_count[end]++;
-
-    c->stalled[end] = ps_realloc(c->stalled[end],
-                                 (count + 1) * sizeof(*c->stalled[end]));
-    c->stalled[end][count] = f;
-    f->refs++;
-    c->node[end]->stalled += count == 0;
+    queue_insert(&c->stalled[end], c->stalled[end].count, f);
+    c->node[end]->stalled += c->stalled[end].count == 1;
 }
 
 static void drop_reception(struct wreception *r)
@@ -571,17 +651,14 @@ void world_forget_end(struct wconn *c, uint32_t end)
 {
     drop_reception(&c->reception[end]);
     ps_path_fini(&c->path[end]);
+    ps_output_remove(&c->output[end]);
     if (end == 1 && !is_local(c)) {
         ps_pre_handshake_remove(&c->node[1]->pre_handshake, &c->pre_handshake);
     }
-    if (c->stalled_count[end] == 0) {
-        return;
+    if (c->stalled[end].count > 0) {
+        queue_clear(&c->stalled[end]);
+        c->node[end]->stalled--;
     }
-    for (uint32_t i = 0; i < c->stalled_count[end]; i++) {
-        world_frame_unref(c->stalled[end][i]);
-    }
-    c->stalled_count[end] = 0;
-    c->node[end]->stalled--;
 }
 
 void world_deliver(struct world *w, struct wevent *e)
@@ -592,12 +669,18 @@ void world_deliver(struct world *w, struct wevent *e)
         return;
     }
     if (is_held(w, c, 1 - e->end, e->frame->bytes[3])) {
+        c->unread[e->end]--;
         schedule_delivery(w, c, e->end, e->frame, w->now + PS_MICROS(500));
         return;
     }
-    if (c->stalled_count[e->end] > 0 || c->reception[e->end].frame != NULL ||
+    if (c->stalled[e->end].count > 0 || c->reception[e->end].frame != NULL ||
         !deliver_frame(w, c, e->end, e->frame)) {
         stall_frame(c, e->end, e->frame);
+        return;
+    }
+    c = world_conn(w, e->conn);
+    if (c != NULL) {
+        frame_read(w, c, e->end);
     }
 }
 
@@ -606,19 +689,14 @@ static void unstall_end(struct world *w, struct wconn *c, uint32_t end)
 {
     uint64_t id = c->id;
 
-    while (c != NULL && !c->cut && c->open[end] && c->stalled_count[end] > 0 &&
+    while (c != NULL && !c->cut && c->open[end] && c->stalled[end].count > 0 &&
            c->reception[end].frame == NULL) {
-        struct wframe *f = c->stalled[end][0];
-        uint32_t left = c->stalled_count[end] - 1;
-
-        if (!deliver_frame(w, c, end, f)) {
+        if (!deliver_frame(w, c, end, c->stalled[end].frame[0])) {
             return;
         }
-        memmove(c->stalled[end], c->stalled[end] + 1,
-                left * sizeof(*c->stalled[end]));
-        c->stalled_count[end] = left;
-        c->node[end]->stalled -= left == 0;
-        world_frame_unref(f);
+        world_frame_unref(queue_pop(&c->stalled[end]));
+        c->node[end]->stalled -= c->stalled[end].count == 0;
+        frame_read(w, c, end);
         c = world_conn(w, id);
     }
 }
@@ -657,7 +735,7 @@ void world_unstall(struct world *w, struct wnode *n)
     n->unstall_due = false;
     while ((c = ps_map_next(w->conns, &cur)) != NULL) {
         for (uint32_t end = 0; end < 2; end++) {
-            if (c->node[end] == n && c->stalled_count[end] > 0 && count < 256) {
+            if (c->node[end] == n && c->stalled[end].count > 0 && count < 256) {
                 ids[count++] = c->id * 2 + end;
             }
         }

@@ -4,6 +4,7 @@
 #include "support/world_data.h"
 
 #include "base/alloc.h"
+#include "base/fnv1a.h"
 #include "base/str.h"
 #include "proto/msg_codec.h"
 
@@ -126,6 +127,27 @@ static const struct ps_link_options link_options = {
     .ack_delay = PS_MILLIS(5),
 };
 
+/* ------------------------------------------------------------------ tokens
+ *
+ * There is one, and it outlives schedulers. */
+
+static const struct ps_token_record token = {
+    .claims = {.id = 1,
+               .not_after = UINT64_MAX,
+               .uid = WORLD_OWNER,
+               .rights = PS_TOKEN_RIGHT_TRAIN,
+               .cluster = "default"}};
+
+static bool token_verify(void *arg, const char *text,
+                         struct ps_fixed_token_claims *ret_claims)
+{
+    (void)arg;
+    *ret_claims = token.claims;
+    return strcmp(text, WORLD_TOKEN) == 0;
+}
+
+static const struct ps_token_ops token_ops = {.verify = token_verify};
+
 static void begin_sched(struct world *w, struct wnode *n)
 {
     struct ps_sched_options o = {
@@ -142,6 +164,9 @@ static void begin_sched(struct world *w, struct wnode *n)
         .migration_chunk = 3000,  /* Most partitions need several chunks. */
         .link = link_options,
         .link_linger = PS_MILLIS(100),
+        .token_ops = &token_ops,
+        .tokens = &token,
+        .token_count = 1,
     };
 
     ps_str_copy(o.name, sizeof(o.name), n->name);
@@ -166,6 +191,9 @@ static void begin_server(struct world *w, struct wnode *n)
 
     n->pool = pool_new(w, w->opt.store_budget);
     o.pool = n->pool;
+    /* From a byte to the defaults, so that jobs wait for their turns. */
+    o.unsent_max = 1ull << (o.seed >> 32) % 22;
+    o.computing_max = 1ull << (o.seed >> 40) % 24;
     ps_str_copy(o.name, sizeof(o.name), n->name);
     ps_str_copy(o.cluster, sizeof(o.cluster), "default");
     ps_str_copy(o.sched_address, sizeof(o.sched_address), "psched:1");
@@ -234,6 +262,7 @@ static void begin_node(struct world *w, struct wnode *n)
         begin_agent(w, n);
         break;
     }
+    world_output_begin(w, n);
 }
 
 static void schedule_first_tick(struct world *w, struct wnode *n, ps_time at)
@@ -273,7 +302,7 @@ struct world *world_new(const struct world_options *opt)
     if (w->opt.credit_window == 0) {
         w->opt.credit_window = CREDIT_WINDOW;
     }
-    w->trace_hash = 0xcbf29ce484222325u;
+    w->trace_hash = PS_FNV1A_64;
     ps_rng_init(&w->rng, opt->seed);
     ps_heap_init(&w->events);
     w->conns = ps_map_new();
@@ -316,6 +345,7 @@ void world_node_end(struct wnode *n)
     }
     n->alive = false;
     n->incarnation++;
+    world_output_end(n);
     ps_sched_free(n->sched);
     ps_server_free(n->server);
     ps_agent_free(n->agent);

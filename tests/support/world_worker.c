@@ -6,6 +6,7 @@
 #include "support/world_internal.h"
 
 #include "base/alloc.h"
+#include "base/fnv1a.h"
 #include "base/name_hash.h"
 #include "base/str.h"
 #include "support/world_data.h"
@@ -275,6 +276,11 @@ static void send_op(struct world *w, struct wworker *k, uint32_t i,
     send_request(w, k, m.l_op.op_id, &m);
 }
 
+uint32_t worker_uid(const struct world *w, uint32_t index)
+{
+    return w->opt.tokens && index % 2 != 0 ? 2000 : WORLD_OWNER;
+}
+
 static void send_hello(struct world *w, struct wworker *k)
 {
     struct ps_msg m = {.code = PS_MSG_L_HELLO};
@@ -290,11 +296,13 @@ static void send_hello(struct world *w, struct wworker *k)
                                                           : PS_RULE_NONE;
     m.l_hello.staleness = w->opt.staleness;
     m.l_hello.on_loss = (uint8_t)w->opt.on_loss;
+    m.l_hello.weight = w->current_job == 0 ? w->opt.weight : 0;
     m.l_hello.placement = (uint8_t)w->opt.placement;
     m.l_hello.big_array_bound = w->opt.big_array_bound;
     m.l_hello.partition_bytes = w->opt.partition_bytes;
     m.l_hello.start_timeout_ns = 0;
     m.l_hello.gen = k->gen;
+    m.l_hello.token = worker_uid(w, k->index) != WORLD_OWNER ? WORLD_TOKEN : "";
     m.l_hello.holds_segments = true;
     for (uint32_t i = 0; k->gen != 0 && i < w->opt.key_count; i++) {
         m.l_hello.reattach_keys += k->key[i].is_open;
@@ -554,7 +562,7 @@ static void check_result(struct world *w, struct wworker *k, uint32_t i,
         return;
     }
     if (arena == NULL) {
-        world_fail(w, "rank %u was told of arena %u, which is not there",
+        world_fail(w, "rank %u got a view of arena %u, which is not there",
                    k->rank, k->key[i].arena);
         return;
     }
@@ -564,8 +572,8 @@ static void check_result(struct world *w, struct wworker *k, uint32_t i,
     k->key[i].read_incarnation = k->agent->incarnation;
     k->key[i].read_offset = k->key[i].offset[version & 1];
     k->key[i].read_version = version;
-    k->key[i].read_hash = world_hash(0, arena + k->key[i].offset[version & 1],
-                                     key_bytes(w, i));
+    k->key[i].read_hash = ps_fnv1a_64(0, arena + k->key[i].offset[version & 1],
+                                      key_bytes(w, i));
 }
 
 /* A value that was read may be read again until the rank pushes to the key, so
@@ -577,8 +585,9 @@ static void check_unchanged(struct world *w, struct wworker *k, uint32_t i)
     /* The memory of an agent that died since is not held by workers here. */
     if (k->key[i].read_arena != 0 && k->agent->alive &&
         k->key[i].read_incarnation == k->agent->incarnation &&
-        (arena == NULL || world_hash(0, arena + k->key[i].read_offset,
-                                     key_bytes(w, i)) != k->key[i].read_hash)) {
+        (arena == NULL ||
+         ps_fnv1a_64(0, arena + k->key[i].read_offset, key_bytes(w, i)) !=
+             k->key[i].read_hash)) {
         world_fail(w,
                    "rank %u: version %llu of %s is not any more what it read",
                    k->rank, (unsigned long long)k->key[i].read_version,
@@ -608,19 +617,28 @@ static void begin_rejoin(struct world *w, struct wworker *k)
     }
 }
 
-/* Tunings for every other key, sorted by name_hash. */
-static uint32_t fill_tunings(const struct world *w,
+static bool is_norm_exempt(const struct world *w, uint32_t i)
+{
+    const struct world_key *wk = &w->opt.key[i];
+
+    return !(w->opt.tuned && i % 2 == 0) &&
+           (ps_name_hash(wk->kind, wk->name) & 1) != 0;
+}
+
+/* Tunings like `like` for every n-th key, sorted by name_hash. */
+static uint32_t fill_tunings(const struct world *w, uint32_t n,
+                             const struct ps_rec_tuning *like,
                              struct ps_rec_tuning *tunings)
 {
     uint32_t count = 0;
 
-    for (uint32_t i = 0; i < w->opt.key_count; i += 2) {
+    for (uint32_t i = 0; i < w->opt.key_count; i += n) {
         const struct world_key *wk = &w->opt.key[i];
-        struct ps_rec_tuning t = {.name_hash = ps_name_hash(wk->kind, wk->name),
-                                  .lr_mult = 3,
-                                  .wd_mult = 100};
+        struct ps_rec_tuning t = *like;
         uint32_t at = count++;
 
+        t.name_hash = ps_name_hash(wk->kind, wk->name);
+        t.norm_exempt = is_norm_exempt(w, i);
         while (at > 0 && tunings[at - 1].name_hash > t.name_hash) {
             tunings[at] = tunings[at - 1];
             at--;
@@ -676,7 +694,9 @@ static void begin_optimizer(struct world *w, struct wworker *k)
     }
     if (w->opt.tuned) {
         m.l_optimizer.tunings = tunings;
-        m.l_optimizer.tunings_count = fill_tunings(w, tunings);
+        m.l_optimizer.tunings_count = fill_tunings(
+            w, 2, &(struct ps_rec_tuning){.lr_mult = 3, .wd_mult = 100},
+            tunings);
     }
     send_request(w, k, m.l_optimizer.op_id, &m);
 }
@@ -697,6 +717,60 @@ static void begin_change(struct world *w, struct wworker *k)
     m.l_optimizer_change.value = 0.5;
     m.l_optimizer_change.round = w->opt.change_round;
     send_request(w, k, m.l_optimizer_change.op_id, &m);
+}
+
+/* The same for settings of keys. */
+static void begin_tune(struct world *w, struct wworker *k)
+{
+    struct ps_rec_tuning tunings[WORLD_KEYS_MAX];
+    struct ps_msg m = {.code = PS_MSG_L_OPTIMIZER_TUNE};
+
+    k->stage = WS_TUNE;
+    if (w->opt.tune_round == 0) {
+        return;
+    }
+    m.l_optimizer_tune.op_id = new_op(w, k, 0, 0);
+    k->op_key[m.l_optimizer_tune.op_id % 64] = 0;
+    m.l_optimizer_tune.tunings = tunings;
+    m.l_optimizer_tune.tunings_count = fill_tunings(
+        w, 3,
+        &(struct ps_rec_tuning){
+            .lr_mult = 2, .wd_mult = 10, .round = w->opt.tune_round},
+        tunings);
+    send_request(w, k, m.l_optimizer_tune.op_id, &m);
+}
+
+/* Begins the recording; of the workers that do so, the first one counts. */
+static void begin_profile(struct world *w, struct wworker *k)
+{
+    struct ps_msg m = {.code = PS_MSG_L_PROFILE_SET};
+
+    k->stage = WS_PROFILE;
+    if (!w->opt.profile) {
+        return;
+    }
+    m.l_profile_set.op_id = new_op(w, k, 0, 0);
+    k->op_key[m.l_profile_set.op_id % 64] = 0;
+    m.l_profile_set.mode = PS_PROFILE_MODE_ON;
+    send_request(w, k, m.l_profile_set.op_id, &m);
+}
+
+/* Reads that of one server. A server that is lost takes it along. */
+static void read_recording(struct world *w, struct wworker *k)
+{
+    const uint32_t servers = w->opt.servers_wanted != 0 ? w->opt.servers_wanted
+                                                        : w->opt.servers;
+    struct ps_msg m = {.code = PS_MSG_L_PROFILE_GET};
+
+    k->stage = WS_RECORDING;
+    if (!w->opt.profile || w->opt.faults.lose_server ||
+        w->opt.faults.isolate != 0 || w->opt.faults.part != 0) {
+        return;
+    }
+    m.l_profile_get.op_id = new_op(w, k, 0, 0);
+    k->op_key[m.l_profile_get.op_id % 64] = 0;
+    m.l_profile_get.server = k->rank % servers;
+    send_request(w, k, m.l_profile_get.op_id, &m);
 }
 
 static void begin_init(struct world *w, struct wworker *k)
@@ -783,23 +857,23 @@ static void send_detach(struct world *w, struct wworker *k)
     struct ps_msg m = {.code = PS_MSG_L_DETACH};
 
     if (k->rank == 0) {
-        w->job[k->job].result = 0xcbf29ce484222325u;
+        w->job[k->job].result = PS_FNV1A_64;
         for (uint32_t i = 0; i < w->opt.key_count; i++) {
             if (is_async_job(w)) {
-                w->job[k->job].result = world_hash(
+                w->job[k->job].result = ps_fnv1a_64(
                     w->job[k->job].result,
                     k->key[i].memory->data + k->key[i].at, key_bytes(w, i));
                 continue;
             }
             if (is_rows_key(w, i)) {
-                w->job[k->job].result = world_hash(
+                w->job[k->job].result = ps_fnv1a_64(
                     w->job[k->job].result,
                     k->key[i].memory->data + 2 * place_bytes(w, i) +
                         row_numbers_bytes(k->key[i].pulled_rows),
                     key_bytes(w, i));
                 continue;
             }
-            w->job[k->job].result = world_hash(
+            w->job[k->job].result = ps_fnv1a_64(
                 w->job[k->job].result, k->key[i].final_value, key_bytes(w, i));
         }
     }
@@ -863,6 +937,12 @@ static void advance_stage(struct world *w, struct wworker *k)
             begin_change(w, k);
             break;
         case WS_CHANGE:
+            begin_tune(w, k);
+            break;
+        case WS_TUNE:
+            begin_profile(w, k);
+            break;
+        case WS_PROFILE:
             begin_init(w, k);
             break;
         case WS_INIT:
@@ -886,6 +966,9 @@ static void advance_stage(struct world *w, struct wworker *k)
             begin_round(w, k);
             break;
         case WS_FINAL:
+            read_recording(w, k);
+            break;
+        case WS_RECORDING:
             send_detach(w, k);
             return;
         case WS_START:
@@ -1043,6 +1126,11 @@ void worker_message(struct world *w, struct wworker *k,
         break;
     case PS_MSG_L_DONE:
         on_op_done(w, k, &msg->l_done);
+        break;
+    case PS_MSG_L_PROFILE_EVENTS:
+        on_op_done(w, k,
+                   &(struct ps_msg_l_done){.op_id = msg->l_profile_events.op_id,
+                                           .text = ""});
         break;
     case PS_MSG_L_STALL_REPLY:
         ps_str_copy(k->stall_reply, sizeof(k->stall_reply),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The agent machine on a bench, for test_agent*.c: told by hand what its
- * scheduler, its server and its workers say. Effects are kept for the test to
- * look at; computations run when the test says so. */
+/* The agent machine on a bench, for test_agent*.c: the test plays its
+ * scheduler, server and workers. Effects are kept for the test to inspect;
+ * computations run when the test asks for it. */
 #pragma once
 
 #include "base/pool.h"
@@ -21,7 +21,8 @@
 
 #define SCHED_CONN  1u
 #define SERVER_CONN 2u
-#define WORKER_CONN 10u /* Of local rank 0; + 1 for each more. */
+#define WORKER_CONN                                                            \
+    10u /* Connection of local rank 0; the next ranks have the next numbers. */
 #define AGENT_NODE  7u
 #define SERVER_NODE 9u
 #define GEN         77u
@@ -43,24 +44,26 @@ struct bench {
     uint32_t sent_count;
     struct ps_compute *computations[64];
     uint32_t computation_count;
-    uint32_t dialled_node;    /* Node of the last dial. */
-    uint64_t dial_targets[8]; /* Whole target of the last one, by node. */
-    uint64_t progress[8][64]; /* By worker: bytes that it heard of. */
+    uint32_t dialled_node;    /* Node that was dialled last. */
+    uint64_t dial_targets[8]; /* Target of the last dial, by node. */
+    /* Bytes of each progress report, by worker. */
+    uint64_t progress[8][64];
     uint32_t progress_count[8];
     uint32_t workers;
     uint64_t sched_seq;
     uint64_t server_seq;
     struct ps_buf *region[8];
-    bool uses_compression;   /* Keys that are opened travel in 2 bits of 2. */
-    bool fails_on_loss;      /* The job, when it loses a worker. */
-    bool is_async;           /* The job; pushes are added. */
-    uint64_t memory_max;     /* Of a user; 0: no limit. */
-    uint32_t row_width;      /* Of rows, in keys that are opened; 0: none. */
-    bool may_fail;           /* The daemon, */
-    int rc;                  /* for this reason. */
-    uint32_t sched_restarts; /* Of the scheduler. */
-    bool reattaches;         /* Workers had another agent. */
-    /* Rounds of each key that the workers completed with that agent. */
+    bool uses_compression; /* Keys are opened with codec 2bit, threshold 2. */
+    bool keys_are_reassigned; /* key_opened.is_reassigned. */
+    bool fails_on_loss;       /* The job's policy is fail. */
+    bool is_async;            /* The job is async, with rule accumulate. */
+    uint64_t memory_max;      /* Limit of a user; 0: none. */
+    uint32_t row_width;       /* Row width of keys that are opened; 0: dense. */
+    bool may_fail;            /* A step may fail. */
+    int rc;                   /* Result of the last step. */
+    uint32_t sched_restarts;  /* Restarts of the scheduler. */
+    bool reattaches;          /* Workers reattach. */
+    /* Rounds of each key that they completed before. */
     uint64_t pushed_rounds[8];
 };
 
@@ -143,7 +146,7 @@ static inline void drop_sent(struct bench *b)
     b->sent_count = 0;
 }
 
-/* The n-th message of a code that went to a connection; NULL: none. */
+/* Returns the n-th message of a code sent to a connection; NULL: none. */
 static inline const struct sent *
 find_sent(const struct bench *b, ps_conn_id conn, unsigned code, uint32_t n)
 {
@@ -300,10 +303,10 @@ static inline struct ps_pool *result_pool_new(void *ctx)
     return ps_pool_new(&(struct ps_pool_options){.budget = 0});
 }
 
-static uint64_t inline_sum_max; /* Of the next agent. */
+static uint64_t inline_sum_max; /* Options of the next agent. */
 static struct ps_account_limits agent_limits[PS_ACCOUNT_KIND_COUNT];
 
-/* Memory that outlives agents; each gets it under another number. */
+/* Memory that outlives agents; each agent gets it under another number. */
 static _Alignas(64) uint8_t segment_memory[1 << 20];
 
 static inline int residual_segment_new(void *ctx, size_t size,
@@ -376,7 +379,8 @@ static inline void end_bench(struct bench *b)
     ps_pool_free(b->scratch_pool);
 }
 
-/* A key of `parts` partitions of `each` floats on the server (or here). */
+/* Opens a key of `parts` partitions of `each` floats, on the server or on the
+ * agent. */
 static inline void open_key(struct bench *b, uint32_t key, uint32_t parts,
                             uint32_t each, uint32_t node)
 {
@@ -423,7 +427,8 @@ static inline void open_key(struct bench *b, uint32_t key, uint32_t parts,
                            .parts = parts,
                            .compression = b->uses_compression ? "2bit" : "",
                            .params = &threshold,
-                           .params_count = b->uses_compression ? 1 : 0}},
+                           .params_count = b->uses_compression ? 1 : 0,
+                           .is_reassigned = b->keys_are_reassigned}},
         &payload);
     ps_buf_unref(table);
 }
@@ -476,7 +481,7 @@ static inline void submit_skip(struct bench *b, uint32_t worker, uint32_t key,
                                    .round = round});
 }
 
-/* The server answers one part with a commit. */
+/* Delivers a commit of one part. */
 static inline void deliver_commit(struct bench *b, uint32_t key, uint32_t index,
                                   uint64_t round, uint32_t each,
                                   bool all_skipped)
@@ -497,7 +502,7 @@ static inline void deliver_commit(struct bench *b, uint32_t key, uint32_t index,
                 NULL);
 }
 
-/* The last l_done of a worker. */
+/* Returns the last l_done of a worker. */
 static inline const struct ps_msg_l_done *last_op_done(const struct bench *b,
                                                        uint32_t worker)
 {
@@ -508,7 +513,7 @@ static inline const struct ps_msg_l_done *last_op_done(const struct bench *b,
     return &find_sent(b, conn, PS_MSG_L_DONE, n - 1)->packet->msg->l_done;
 }
 
-/* The server answers one part with a value of all `v`. */
+/* Delivers a value of one part with all elements `v`. */
 static inline void deliver_value(struct bench *b, uint32_t key, uint32_t index,
                                  uint64_t round, uint32_t each, float v,
                                  uint64_t credit)

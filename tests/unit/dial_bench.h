@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A caller in virtual time: shared by the tests of a dialer and of an uplink,
- * which begin their struct bench with a struct dial_bench. */
+/* A dialling side in virtual time, for the tests of the dialer and of the
+ * uplink, whose struct bench begins with a struct dial_bench. */
 #pragma once
 
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The scheduler machine, driven by hand: peers say what the test says, and
- * keep what they hear. Time passes only in pass(), where every peer that is
- * connected pings, as daemons do. For the tests of this machine. */
+/* The scheduler machine, driven by hand: the test sends the messages of peers,
+ * which record the replies. Time passes only in pass(), where every connected
+ * peer pings, as daemons do. */
 #pragma once
 
 #include <setjmp.h>
@@ -23,7 +23,7 @@
 
 struct inbox_entry {
     struct ps_msg *msg;
-    struct ps_packet *packet; /* Its payload. */
+    struct ps_packet *packet; /* Payload of `msg`. */
 };
 
 struct peer {
@@ -35,11 +35,14 @@ struct peer {
     uint64_t sent;
     uint64_t received;
     uint32_t node;
-    bool deaf;       /* Acknowledges nothing. */
-    bool mute;       /* Does not ping. */
-    uint64_t memory; /* Of a server; 0: it does not say. */
+    bool deaf;                 /* Acknowledges nothing. */
+    bool mute;                 /* Does not ping. */
+    uint64_t certificate_ends; /* As its pings say. */
+    uint64_t memory;           /* Memory limit of a server; 0: not stated. */
     bool by_tcp;
     uint32_t uid;
+    const struct ps_peer_identity *identity; /* NULL: no certificate. */
+    const char *token;                       /* In the hello; NULL: none. */
     struct inbox_entry *inbox;
     uint32_t count;
 };
@@ -49,12 +52,12 @@ struct world {
     struct ps_machine machine;
     ps_time now;
     ps_conn_id conns;
-    uint64_t probed; /* Target of the last PS_FX_PROBE, */
-    char probed_address[PS_ADDRESS_MAX + 1]; /* and where that is. */
+    uint64_t probed; /* Target of the last PS_FX_PROBE. */
+    char probed_address[PS_ADDRESS_MAX + 1]; /* Its address. */
     uint32_t probes;
     struct peer peer[PEERS_MAX];
     uint32_t peers;
-    uint32_t placements_most; /* Told in one step. */
+    uint32_t placements_most; /* Most placements sent in one step. */
     char story[65536];
     size_t story_len;
 };
@@ -180,7 +183,7 @@ static inline void deliver_msg(struct world *w, struct peer *p,
     deliver_unsequenced(w, p, msg);
 }
 
-/* Let time pass; who is connected pings, unless it is mute. */
+/* Lets time pass; connected peers ping unless they are mute. */
 static inline void advance_time(struct world *w, ps_time how_long)
 {
     ps_time end = w->now + how_long;
@@ -202,16 +205,19 @@ static inline void advance_time(struct world *w, ps_time how_long)
             struct peer *p = &w->peer[i];
 
             if (p->conn != 0 && p->role != PS_ROLE_CTL && !p->mute) {
-                deliver_unsequenced(w, p,
-                                    (struct ps_msg){.code = PS_MSG_PING,
-                                                    .ping = {.rounds = 7}});
+                deliver_unsequenced(
+                    w, p,
+                    (struct ps_msg){
+                        .code = PS_MSG_PING,
+                        .ping = {.rounds = 7,
+                                 .certificate_ends = p->certificate_ends}});
             }
         }
         beat += next == beat ? BEAT : 0;
     }
 }
 
-/* Tools come by the Unix socket, unless the test has them come by TCP. */
+/* Tools connect by the Unix socket, or by TCP if the test says so. */
 static inline void open_peer_conn(struct world *w, struct peer *p)
 {
     bool local = p->role == PS_ROLE_CTL && !p->by_tcp;
@@ -222,6 +228,7 @@ static inline void open_peer_conn(struct world *w, struct peer *p)
                       .conn = p->conn,
                       .open = {.kind = local ? PS_CONN_LOCAL : PS_CONN_ACCEPTED,
                                .uid = p->uid,
+                               .identity = p->identity,
                                .peer = "test"}});
 }
 
@@ -240,6 +247,7 @@ static inline struct ps_msg make_hello(const struct peer *p)
             .received = p->received,
             .address = p->role == PS_ROLE_SERVER ? "10.0.0.1:9" : "",
             .memory_limit = p->memory,
+            .token = p->token,
         }};
 }
 
@@ -279,18 +287,26 @@ static inline void lose_conn(struct world *w, struct peer *p)
     feed_event(w, (struct ps_event){.type = PS_EV_CLOSED, .conn = conn});
 }
 
-/* Of the scheduler of the next worlds. */
+/* Options of the scheduler in the next worlds. */
 static struct ps_account_limits world_limits[PS_ACCOUNT_KIND_COUNT];
 static uint64_t world_link_memory;
+static const struct ps_token_ops *world_token_ops;
+static bool world_reading_needs_token;
 
 static inline struct world *world_new(void)
 {
     struct world *w = ps_calloc(1, sizeof(*w));
     struct ps_sched_options opt = {
+        .facts = {.version = "1.0", .wall_zero_ns = PS_SECONDS(1000)},
         .name = "sched",
         .cluster = "c",
         .instance = 1,
         .seed = 1,
+        .operators = {9},
+        .operator_count = 1,
+        .token_ops = world_token_ops,
+        .reading_needs_token = world_reading_needs_token,
+        .wall_ns = PS_SECONDS(1000000),
         .heartbeat = BEAT,
         .suspect_after = PS_MILLIS(500),
         .dead_after = PS_SECONDS(2),
@@ -320,7 +336,7 @@ static inline void world_free(struct world *w)
     ps_free(w);
 }
 
-/* The newest message of this kind; fails without one. */
+/* Returns the newest message of this code; fails without one. */
 static inline const struct ps_msg *find_msg(const struct peer *p,
                                             enum ps_msg_code code)
 {
@@ -390,7 +406,7 @@ last_job_state(const struct peer *p)
     return &last_msg(p, PS_MSG_JOB_STATE)->job_state;
 }
 
-/* The server says that it has what it was told last. */
+/* The server acknowledges the newest job_state. */
 static inline void deliver_job_ready(struct world *w, struct peer *server)
 {
     const struct ps_msg_job_state *js = last_job_state(server);
@@ -490,7 +506,7 @@ static inline void end_world(struct world *w)
     world_free(w);
 }
 
-/* All workers that are still there leave. */
+/* All remaining workers leave. */
 static inline void finish_job(struct job *j)
 {
     for (uint64_t i = 0; i < 4; i++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A server machine, a scheduler and some agents, for test_server.c. The two
- * ends of every conversation run the real link; what is between them is a
- * function call. Computations run when the test says so, or at once. */
+/* A server machine, a scheduler and some agents, for test_server*.c. Both ends
+ * of every connection run the real link; between them is a function call.
+ * Computations run when the test asks for it, or at once. */
 #pragma once
 
 #include "base/alloc.h"
@@ -27,18 +27,18 @@
 
 struct world;
 
-/* Replies that an agent has got for a key (of one partition). */
+/* Replies that an agent got for a key of one partition. */
 struct seen {
     uint64_t value_version;
     uint64_t commit_version;
     uint64_t clock;
-    bool all_skipped; /* All have, in the version last told. */
-    uint32_t values;  /* How often told. */
+    bool all_skipped; /* All ranks skipped, as of the last reply. */
+    uint32_t values;  /* Number of values received. */
     uint32_t commits;
     uint32_t refusals;
-    int error; /* Of the last refusal, */
-    uint32_t retry;
-    uint32_t conflict_slots[8]; /* and the slots that it names. */
+    int error;                  /* Error of the last refusal. */
+    uint32_t retry;             /* Its retry number. */
+    uint32_t conflict_slots[8]; /* Slots that it names. */
     uint32_t conflict_slot_count;
     bool assign;
     uint8_t bytes[256];
@@ -48,6 +48,7 @@ struct seen {
 struct agent {
     struct world *w;
     uint32_t index;
+    const char *name; /* As its hello says; NULL: "agent". */
     uint64_t incarnation;
     uint64_t instance;
     uint64_t session;
@@ -55,18 +56,19 @@ struct agent {
     struct ps_link *link;
     struct ps_rng rng;
     struct ps_effects out;
-    bool resumed;   /* By the last welcome. */
-    bool mute;      /* The server's frames do not arrive. */
-    int rejected;   /* Error of the last reject. */
-    uint64_t sent;  /* Push bytes of this session. */
-    uint32_t retry; /* At the rounds that it pushes. */
+    bool resumed; /* As the last welcome states. */
+    bool mute;    /* Frames of the server are dropped. */
+    int rejected; /* Error of the last reject. */
+    const struct ps_peer_identity *identity; /* NULL: no certificate. */
+    uint64_t sent;                           /* Push bytes of this session. */
+    uint32_t retry;                          /* Retry number of its pushes. */
     uint64_t credit;
     uint32_t value_frames;
     uint32_t credit_frames;
     uint32_t row_frames;
-    uint32_t states; /* Answers about an optimizer's state, and the last. */
-    int state_error;
-    char text[PS_TEXT_MAX]; /* Of the last refusal. */
+    uint32_t states;        /* Number of replies about optimizer state. */
+    int state_error;        /* Error of the last of them. */
+    char text[PS_TEXT_MAX]; /* Text of the last refusal. */
     struct seen seen[KEYS_MAX];
 };
 
@@ -77,7 +79,7 @@ struct world {
     struct ps_effects fx;
     ps_time now;
     ps_conn_id next_conn;
-    bool hold_compute; /* The test runs computations itself. */
+    bool hold_compute; /* The test ends computations. */
     struct ps_compute *computes[4096];
     uint32_t compute_count;
 
@@ -88,32 +90,35 @@ struct world {
     bool sched_silent; /* Dials fail. */
     uint32_t dials;
     uint32_t pings;
-    uint32_t epoch;    /* So says the last one. */
-    uint64_t restarts; /* Of the scheduler. */
-    bool refuses_name; /* It does, the name. */
-    bool may_fail;     /* The daemon, */
-    int rc;            /* for this reason. */
+    uint32_t ping_ack_count;
+    struct ps_msg_ping_ack last_ping_ack;
+    uint32_t epoch;    /* As the last ping states. */
+    uint64_t restarts; /* Restarts of the scheduler. */
+    bool refuses_name; /* The scheduler rejects the name. */
+    bool may_fail;     /* A step may fail. */
+    int rc;            /* Result of the last step. */
     uint32_t job_ready_count;
-    uint32_t norm_part_count; /* Messages of that kind, and the last one. */
-    struct ps_msg_norm_part last_norm_part; /* Without its digits: */
+    struct ps_msg *profile_events; /* The last ones; NULL: none. */
+    uint32_t norm_part_count;
+    struct ps_msg_norm_part last_norm_part; /* Without the digits. */
     double square;
     double weight_square;
     uint32_t value_lost_count;
-    struct ps_msg *last_chunk; /* The last one of a partition that moves, */
+    struct ps_msg *last_chunk; /* The last chunk of a migration. */
     uint8_t chunk_data[64];
     size_t chunk_len;
     uint32_t chunk_count;
-    struct ps_msg_part_ack last_part_ack; /* Without its text. */
+    struct ps_msg_part_ack last_part_ack; /* Without the text. */
     uint32_t part_ack_count;
     uint64_t ready_gen;
     uint32_t ready_version;
     uint64_t up_session;
     bool up_resumed;
-    bool draining;     /* So says the last ping, */
-    bool memory_short; /* and this. */
+    bool draining;     /* As the last ping states. */
+    bool memory_short; /* As the last ping states. */
 
     uint32_t closed_count;
-    char last_log[1024]; /* Last warning or error. */
+    char last_log[1024]; /* Text of the last warning or error. */
     uint32_t slots;
     uint64_t credit_first;
     struct agent agents[AGENTS_MAX];
@@ -129,7 +134,7 @@ static inline void world_event(struct world *w, const struct ps_event *ev)
 
 /* ------------------------------------------------------- towards a server */
 
-/* One frame as the driver would bring it: first the header, then the bytes. */
+/* Delivers a frame as a driver does: first the header, then the bytes. */
 static inline void world_frame(struct world *w, ps_conn_id conn,
                                const struct ps_msg *msg,
                                const struct ps_slice *in, uint64_t len)
@@ -145,7 +150,7 @@ static inline void world_frame(struct world *w, ps_conn_id conn,
     if (len > 0) {
         int rc = w->machine.ops->payload(w->machine.self, conn, msg, len, &got);
 
-        /* It is held back for others, as long as these say something. */
+        /* Pacing holds the frame back while other agents send. */
         for (int i = 0; rc == PS_E_AGAIN && i < 100; i++) {
             w->now = ps_time_add(w->now, PS_MILLIS(5));
             world_event(w,
@@ -166,7 +171,7 @@ static inline void world_frame(struct world *w, ps_conn_id conn,
     ps_buf_unref(got.buf);
 }
 
-/* The frames that an agent's link has given out go to the server. */
+/* Delivers the frames that an agent's link has sent to the server. */
 static inline void agent_flush(struct agent *a)
 {
     for (uint32_t i = 0; i < a->out.count; i++) {
@@ -202,7 +207,7 @@ static inline void agent_on_value(struct agent *a, const struct ps_msg_value *m,
                                   const struct ps_packet *p)
 {
     uint32_t slice = 0;
-    size_t at = 0; /* Parts that lie together come as one slice. */
+    size_t at = 0; /* Adjacent parts arrive as one slice. */
 
     a->value_frames++;
     for (uint32_t i = 0; i < m->parts_count; i++) {
@@ -381,6 +386,9 @@ static inline void sched_receive(struct world *w, const struct ps_msg *msg,
                     &(struct ps_msg){.code = PS_MSG_PONG,
                                      .ack = ps_link_received(w->sched)},
                     NULL, 0);
+    } else if (msg->code == PS_MSG_PING_ACK) {
+        w->ping_ack_count++;
+        w->last_ping_ack = msg->ping_ack;
     } else if (ps_link_receive(w->sched, msg, w->now, &w->sched_out)) {
         if (msg->code == PS_MSG_NORM_PART) {
             sched_on_norm_part(w, &msg->norm_part);
@@ -401,6 +409,11 @@ static inline void sched_receive(struct world *w, const struct ps_msg *msg,
             return;
         }
         if (msg->code == PS_MSG_COSTS) {
+            return;
+        }
+        if (msg->code == PS_MSG_PROFILE_EVENTS) {
+            ps_msg_free(w->profile_events);
+            w->profile_events = ps_msg_dup(msg);
             return;
         }
         assert_int_equal(msg->code, PS_MSG_JOB_READY);
@@ -515,7 +528,7 @@ static inline void world_apply_effect(struct world *w, struct ps_fx *f)
     case PS_FX_PROBE:
     case PS_FX_OP_DONE:
     case PS_FX_OP_PROGRESS:
-        assert_true(false); /* Servers know no workers. */
+        assert_true(false); /* Servers have no workers' connections. */
         break;
     case PS_FX_COMPUTE:
         for (uint32_t i = 0; i < f->compute->job.src_count; i++) {
@@ -535,7 +548,7 @@ static inline void world_apply_effect(struct world *w, struct ps_fx *f)
     }
 }
 
-/* One pass: what the machine wants done, then what the others say to that. */
+/* One pass: carries out the effects, then delivers the replies of the peers. */
 static inline bool world_run_once(struct world *w)
 {
     struct ps_effects fx = w->fx;
@@ -573,7 +586,7 @@ static inline void world_run_until_idle(struct world *w)
     }
 }
 
-/* Let time go by, with every tick that falls due. */
+/* Lets time pass, with every tick that is due. */
 static inline void world_run(struct world *w, ps_time span)
 {
     ps_time end = w->now + span;
@@ -609,10 +622,13 @@ struct job_options {
     uint64_t gen; /* 0: GEN. */
     uint32_t version;
     enum ps_job_phase phase;
-    const struct ps_rec_param *params; /* Not NULL: an optimizer, */
+    const struct ps_rec_param *params; /* NULL: no optimizer. */
     uint32_t params_count;
-    const char *optimizer;   /* sgd, where this is NULL. */
+    const char *optimizer;   /* NULL: sgd. */
     const char *compression; /* NULL: none. */
+    uint8_t profile_mode;
+    uint32_t profile_number;
+    bool without_names; /* As a scheduler that states no names. */
 };
 
 static inline void sched_send_job_state(struct world *w,
@@ -626,6 +642,7 @@ static inline void sched_send_job_state(struct world *w,
             .incarnation = w->agents[i].incarnation,
             .instance = w->agents[i].instance,
             .ranks = 1,
+            .name = opt->without_names ? "" : "agent",
         };
     }
     ps_link_send_msg(w->sched,
@@ -643,6 +660,8 @@ static inline void sched_send_job_state(struct world *w,
                                                         : opt->optimizer,
                                        .params = opt->params,
                                        .params_count = opt->params_count,
+                                       .profile_mode = opt->profile_mode,
+                                       .profile_number = opt->profile_number,
                                        .compression = opt->compression == NULL
                                                           ? ""
                                                           : opt->compression},
@@ -676,7 +695,7 @@ static inline struct ps_msg agent_hello_msg(const struct agent *a)
         .hello = {.protocol = PS_PROTOCOL,
                   .protocol_least = PS_PROTOCOL_LEAST,
                   .role = PS_ROLE_AGENT,
-                  .name = "agent",
+                  .name = a->name != NULL ? a->name : "agent",
                   .cluster = "test",
                   .instance = a->instance,
                   .node = NODE(a->index),
@@ -693,7 +712,9 @@ static inline void agent_open(struct agent *a)
                           .now = a->w->now,
                           .type = PS_EV_OPEN,
                           .conn = a->conn,
-                          .open = {.kind = PS_CONN_ACCEPTED, .peer = "test"},
+                          .open = {.kind = PS_CONN_ACCEPTED,
+                                   .identity = a->identity,
+                                   .peer = "test"},
                       });
     world_run_until_idle(a->w);
 }
@@ -715,7 +736,7 @@ static inline void agent_disconnect(struct agent *a)
     world_run_until_idle(a->w);
 }
 
-/* The same start, but it has forgotten the link. */
+/* The same process, without the state of the link. */
 static inline void agent_drop_link(struct agent *a)
 {
     a->session++;
@@ -752,11 +773,11 @@ struct push_options {
     const void *data;
     uint32_t weight; /* 0: 1 */
     enum ps_reduce reduce;
-    enum ps_rule rule; /* Not NONE: no round. */
+    enum ps_rule rule; /* NONE: a round. */
     uint64_t clock;
     bool assign;
     bool commit_only;
-    bool skips; /* All ranks of the slot. */
+    bool skips; /* All ranks of the slot skip. */
 };
 
 static inline void agent_push(struct agent *a, const struct push_options *o)
@@ -864,7 +885,7 @@ static inline void agent_restore(struct agent *a, uint32_t key,
     world_run_until_idle(a->w);
 }
 
-/* It knows that the version was made, and does not have it. */
+/* It knows the version to be committed, without its value. */
 static inline void agent_restore_committed(struct agent *a, uint32_t key,
                                            uint64_t version)
 {
@@ -901,7 +922,7 @@ static inline int64_t agent_i64(const struct agent *a, uint32_t key)
 
 /* ------------------------------------------------------------------- world */
 
-/* Memory from the pool is not clean: nobody may take it for zeros. */
+/* Fills memory of the pool, so that code that takes it for zeros fails. */
 static inline void world_fill_pool_memory(struct ps_pool *pool)
 {
     struct ps_buf *bufs[64];
@@ -920,15 +941,15 @@ struct world_options {
     uint64_t credit_window;
     uint64_t credit_first;             /* 0: PS_CREDIT_INITIAL. */
     uint64_t memory;                   /* 0: without limit. */
-    const struct ps_rec_param *params; /* Not NULL: an optimizer, */
+    const struct ps_rec_param *params; /* NULL: no optimizer. */
     uint32_t params_count;
-    const char *optimizer;        /* sgd, where this is NULL. */
+    const char *optimizer;        /* NULL: sgd. */
     const char *compression;      /* NULL: none. */
-    struct ps_pool_source source; /* Of the pool's memory. */
-    bool no_job;                  /* But another one, which has the agents. */
+    struct ps_pool_source source; /* Source of the pool's memory. */
+    bool no_job;                  /* Another job has the agents. */
 };
 
-/* A server that is registered, a running job, and all its agents there. */
+/* A registered server, a running job, and all its agents connected. */
 static inline struct world *world_new(const struct world_options *opt)
 {
     struct world *w = ps_calloc(1, sizeof(*w));
@@ -1007,6 +1028,7 @@ static inline void world_free(struct world *w)
     ps_server_free(w->server);
     ps_link_free(w->sched);
     ps_msg_free(w->last_chunk);
+    ps_msg_free(w->profile_events);
     for (uint32_t i = 0; i < AGENTS_MAX; i++) {
         ps_effects_fini(&w->agents[i].out);
         ps_link_free(w->agents[i].link);

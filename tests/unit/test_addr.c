@@ -37,7 +37,7 @@ static void addresses_are_read(void **state)
     }
 }
 
-static void nonsense_is_refused(void **state)
+static void malformed_addresses_are_refused(void **state)
 {
     static const char *const bad[] = {
         "",     ":",      "host",       "host:", ":1",   "::1:1",    "[::1]",
@@ -56,7 +56,7 @@ static void nonsense_is_refused(void **state)
     assert_false(ps_addr_format("host", 12345, text, 8));
 }
 
-static void kinds(void **state)
+static void addresses_have_a_kind(void **state)
 {
     static const struct {
         const char *host;
@@ -99,7 +99,7 @@ static void sockets_are_printed(void **state)
     assert_string_equal(text, "?:0");
 }
 
-static void way_to_a_peer(void **state)
+static void local_address_towards_a_peer_is_found(void **state)
 {
     struct ps_addr peer = {.host = "127.0.0.1", .port = 9};
     char text[PS_ADDRESS_MAX + 1];
@@ -116,10 +116,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(addresses_are_read),
-        cmocka_unit_test(nonsense_is_refused),
-        cmocka_unit_test(kinds),
+        cmocka_unit_test(malformed_addresses_are_refused),
+        cmocka_unit_test(addresses_have_a_kind),
         cmocka_unit_test(sockets_are_printed),
-        cmocka_unit_test(way_to_a_peer),
+        cmocka_unit_test(local_address_towards_a_peer_is_found),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

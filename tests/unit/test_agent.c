@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The agent machine, told by hand what its scheduler, its server and its
- * workers say. The simulator has whole clusters; here is what only a look at
- * the effects can show: where bytes lie, what goes first, what is held back. */
+/* The agent machine; the test plays scheduler, server and workers. The
+ * simulator has whole clusters; these tests check what only the effects show:
+ * places of bytes, the order of frames, and what waits. */
 #include "agent_world.h"
 
 /* -------------------------------------------------------------------- tests */
 
-/* A server whose value was on its way when a partition moved may send what the
- * workers read already: it has no place to go. */
-static void a_value_that_is_here_is_not_written_again(void **state)
+/* A value that was in flight when its partition moved may be older than the one
+ * that workers read already: its payload is discarded. */
+static void late_value_of_a_held_version_is_discarded(void **state)
 {
     struct ps_rec_part part = {
         .round = 1, .dtype = PS_DTYPE_FLOAT32, .count = 8192};
@@ -39,7 +39,7 @@ static void a_value_that_is_here_is_not_written_again(void **state)
     end_bench(&b);
 }
 
-static void one_worker_is_sent_from_where_it_wrote(void **state)
+static void push_of_one_worker_is_sent_from_its_region(void **state)
 {
     struct bench b;
     const struct sent *s;
@@ -68,7 +68,7 @@ static void one_worker_is_sent_from_where_it_wrote(void **state)
     end_bench(&b);
 }
 
-static void several_workers_are_summed_once_in_rank_order(void **state)
+static void contributions_are_summed_once_in_rank_order(void **state)
 {
     struct bench b;
     const struct sent *s;
@@ -83,7 +83,7 @@ static void several_workers_are_summed_once_in_rank_order(void **state)
     }
     submit_push(&b, 2, 0, 1, 0);
     submit_push(&b, 0, 0, 1, 0);
-    assert_int_equal(b.computation_count, 0); /* Rank 1 has not offered. */
+    assert_int_equal(b.computation_count, 0); /* Rank 1 has not contributed. */
     submit_push(&b, 1, 0, 1, 0);
     assert_int_equal(b.computation_count, 1);
     for (uint32_t w = 0; w < 3; w++) {
@@ -114,7 +114,7 @@ static void begin_growing(struct bench *b, uint32_t workers, uint32_t servers)
     }
 }
 
-static void what_is_copied_goes(void **state)
+static void copied_partitions_are_pushed(void **state)
 {
     const uint64_t each = 8192 * 4;
     struct bench b;
@@ -139,7 +139,7 @@ static void what_is_copied_goes(void **state)
     deliver_value(&b, 0, 2, 1, 8192, 5, 1u << 30);
     assert_int_equal(last_op_done(&b, 0)->error, 0);
     assert_int_equal(last_op_done(&b, 0)->version, 1);
-    /* A report that comes too late belongs to an operation that has ended. */
+    /* A late report is about an ended operation. */
     submit_progress(&b, 0, 0, 1, 3 * each);
     assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_DONE), 1);
     submit_push(&b, 0, 0, 2, 0);
@@ -147,9 +147,9 @@ static void what_is_copied_goes(void **state)
     end_bench(&b);
 }
 
-/* A partition goes with the last rank that has copied so far; one that has
- * given all of its array holds nobody back. */
-static void the_slowest_copy_says_what_goes(void **state)
+/* A partition leaves when the slowest rank has copied it; a rank whose array is
+ * complete delays nothing. */
+static void partitions_wait_for_the_slowest_copy(void **state)
 {
     const uint64_t each = 8192 * 4;
     struct bench b;
@@ -158,7 +158,7 @@ static void the_slowest_copy_says_what_goes(void **state)
     begin_growing(&b, 3, 0);
     submit_streaming_push(&b, 0, 0, 1, 3 * each);
     submit_streaming_push(&b, 1, 0, 1, 2 * each);
-    assert_int_equal(b.computation_count, 0); /* Rank 2 has not offered. */
+    assert_int_equal(b.computation_count, 0); /* Rank 2 has not contributed. */
     submit_push(&b, 2, 0, 1, 0);
     assert_int_equal(b.computation_count, 2);
     run_computations(&b);
@@ -172,9 +172,9 @@ static void the_slowest_copy_says_what_goes(void **state)
     end_bench(&b);
 }
 
-/* An init under way holds partitions up; when it is over, those go that are
- * there, and no others. */
-static void an_init_lets_go_what_is_copied(void **state)
+/* An unfinished init delays partitions; at its end exactly the copied ones
+ * leave. */
+static void end_of_an_init_releases_copied_partitions(void **state)
 {
     const uint64_t each = 8192 * 4;
     struct bench b;
@@ -187,6 +187,14 @@ static void an_init_lets_go_what_is_copied(void **state)
                          .l_op = {.op_id = 9, .op = PS_OP_INIT, .region = 1}},
         NULL);
     assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_INIT), 3);
+    for (uint32_t i = 0; i < 3; i++) {
+        const struct ps_msg_init *m =
+            &find_sent(&b, SERVER_CONN, PS_MSG_INIT, i)->packet->msg->init;
+        const uint32_t index = m->parts[0].index;
+
+        assert_int_equal(m->first_elems_count, index == 0 ? 0 : 1);
+        assert_true(index == 0 || m->first_elems[0] == index * 8192);
+    }
     submit_streaming_push(&b, 0, 0, 1, each);
     assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH), 0);
     for (uint32_t i = 0; i < 3; i++) {
@@ -198,14 +206,14 @@ static void an_init_lets_go_what_is_copied(void **state)
     end_bench(&b);
 }
 
-/* Half of a gradient never counts: jobs that go on without who gives it get
- * all of it at once. */
-static void only_jobs_that_fail_take_half_an_array(void **state)
+/* Half of a gradient never counts: in jobs that survive a worker, arrays are
+ * contributed when complete. */
+static void streaming_needs_a_job_that_fails_on_loss(void **state)
 {
     static const struct ps_msg_l_op senseless[] = {
         {.op = PS_OP_INIT, .region = 1},
         {.op = PS_OP_PULL, .region = 1},
-        {.op = PS_OP_PUSHPULL, .round = 1}, /* Of no array. */
+        {.op = PS_OP_PUSHPULL, .round = 1}, /* Without an array. */
         {.op = PS_OP_SKIP, .round = 1},
     };
     struct bench b;
@@ -223,7 +231,7 @@ static void only_jobs_that_fail_take_half_an_array(void **state)
                     last_op_done(&b, 0)->error == PS_E_INVAL);
     }
     end_bench(&b);
-    begin_bench(&b, 1, 1); /* It waits for workers that it loses. */
+    begin_bench(&b, 1, 1); /* The job's policy is wait. */
     open_key(&b, 0, 3, 8192, SERVER_NODE);
     feed_tick(&b);
     connect_server(&b, false, 0);
@@ -236,7 +244,7 @@ static void only_jobs_that_fail_take_half_an_array(void **state)
     end_bench(&b);
 }
 
-static void copies_that_cannot_be_end_the_session(void **state)
+static void impossible_copy_progress_ends_the_session(void **state)
 {
     const uint64_t all = (uint64_t)3 * 8192 * 4;
     const uint64_t bad[] = {0, 100, all + 1, UINT64_MAX};
@@ -247,10 +255,10 @@ static void copies_that_cannot_be_end_the_session(void **state)
         const struct sent *s;
 
         begin_growing(&b, 2, 0);
-        submit_progress(&b, 0, 0, 1, 5);     /* Of nothing, */
-        submit_progress(&b, 0, 12345, 1, 5); /* and of no key. */
+        submit_progress(&b, 0, 0, 1, 5);     /* Unknown operation, */
+        submit_progress(&b, 0, 12345, 1, 5); /* or key. */
         submit_streaming_push(&b, 0, 0, 1, 100);
-        submit_progress(&b, 1, 0, 1, 500); /* Of what another one gives. */
+        submit_progress(&b, 1, 0, 1, 500); /* Operation of another worker. */
         assert_null(find_sent(&b, WORKER_CONN, PS_MSG_L_ERROR, 0));
         submit_progress(&b, 0, 0, 1, bad[i]);
         s = find_sent(&b, WORKER_CONN, PS_MSG_L_ERROR, 0);
@@ -262,7 +270,7 @@ static void copies_that_cannot_be_end_the_session(void **state)
 }
 
 /* A worker that leaves or stops during a copy is named. */
-static void who_copies_is_waited_for(void **state)
+static void stall_query_names_a_worker_that_copies(void **state)
 {
     const struct sent *s;
     struct bench b;
@@ -292,7 +300,7 @@ static void who_copies_is_waited_for(void **state)
 }
 
 /* A round that fails during a copy is contributed again from its beginning. */
-static void a_round_that_fails_during_a_copy_comes_again(void **state)
+static void round_that_fails_during_a_copy_is_repeated(void **state)
 {
     const uint64_t each = 8192 * 4;
     struct bench b;
@@ -323,7 +331,7 @@ static void a_round_that_fails_during_a_copy_comes_again(void **state)
     end_bench(&b);
 }
 
-static void urgent_partitions_overtake(void **state)
+static void partitions_of_higher_priority_are_sent_first(void **state)
 {
     struct bench b;
     struct ps_event drained = {.type = PS_EV_SENT, .conn = SERVER_CONN};
@@ -336,7 +344,7 @@ static void urgent_partitions_overtake(void **state)
     connect_server(&b, false, 0);
     share_region(&b, 0, 6u << 20);
     submit_push(&b, 0, 0, 1, -5);
-    /* Two of them fill what the connection takes. */
+    /* Two of them fill the hand-over limit. */
     assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH), 2);
     submit_push(&b, 0, 1, 1, 7);
     feed_event(&b, drained);
@@ -348,7 +356,7 @@ static void urgent_partitions_overtake(void **state)
     end_bench(&b);
 }
 
-static void nothing_is_sent_beyond_the_credit(void **state)
+static void pushes_stop_at_the_credit(void **state)
 {
     struct bench b;
     struct ps_event drained = {.type = PS_EV_SENT, .conn = SERVER_CONN};
@@ -376,7 +384,7 @@ static void nothing_is_sent_beyond_the_credit(void **state)
     end_bench(&b);
 }
 
-static void small_keys_travel_together(void **state)
+static void partitions_of_small_keys_share_frames(void **state)
 {
     struct bench b;
 
@@ -415,8 +423,8 @@ static void operations(struct bench *b, ps_conn_id conn, uint32_t count)
     feed_event(b, ev);
 }
 
-/* As if each were a message: one that is wrong harms no other. */
-static void operations_come_together(void **state)
+/* Each operation is handled as a message: a malformed one affects no other. */
+static void malformed_operation_of_a_batch_fails_alone(void **state)
 {
     struct bench b;
     const struct sent *s;
@@ -462,7 +470,7 @@ static void check_sums(const struct sent *s, uint32_t *seen)
     uint32_t slice = 0;
     size_t at = 0;
 
-    /* Partitions that are summed one after the other lie together. */
+    /* Sums of successive partitions are adjacent. */
     assert_true(s->packet->slice_count <= 4);
     for (uint32_t i = 0; i < m->parts_count; i++, (*seen)++) {
         const float *sum =
@@ -484,8 +492,8 @@ static void check_sums(const struct sent *s, uint32_t *seen)
     assert_int_equal(slice, s->packet->slice_count);
 }
 
-/* At once and into one place, where a job for each would take longer. */
-static void small_keys_are_summed_together(void **state)
+/* Sums below a limit are computed within the event, into one block. */
+static void small_sums_share_one_block(void **state)
 {
     struct bench b;
     uint32_t seen = 0;
@@ -519,7 +527,7 @@ static void small_keys_are_summed_together(void **state)
         check_sums(find_sent(&b, SERVER_CONN, PS_MSG_PUSH, i), &seen);
     }
     assert_int_equal(seen, 600);
-    /* One that is larger is a job's; one without memory comes later. */
+    /* A larger sum is a compute job; one without memory is retried. */
     submit_push(&b, 0, 600, 1, 0);
     submit_push(&b, 1, 600, 1, 0);
     assert_int_equal(b.computation_count, 1);
@@ -549,8 +557,8 @@ static void init(struct bench *b, uint32_t worker, uint32_t key)
                 NULL);
 }
 
-/* The root's value must not wait for ever behind questions for it. */
-static void a_link_that_was_full_goes_on(void **state)
+/* Pulls for the value of an init, as many as a link takes, do not delay it. */
+static void full_link_continues_after_an_acknowledgement(void **state)
 {
     struct ps_msg ack = {.code = PS_MSG_ACK};
     struct ps_event ev = {.type = PS_EV_MSG, .conn = SERVER_CONN};
@@ -575,7 +583,7 @@ static void a_link_that_was_full_goes_on(void **state)
     init(&b, 0, 0);
     feed_tick(&b);
     assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_INIT), 0);
-    /* Nothing but an acknowledgement comes. */
+    /* Only an acknowledgement arrives. */
     ack.ack = PS_LINK_IN_FLIGHT_MAX;
     ev.msg.msg = &ack;
     feed_event(&b, ev);
@@ -584,7 +592,7 @@ static void a_link_that_was_full_goes_on(void **state)
     end_bench(&b);
 }
 
-static void a_forgotten_link_is_offered_everything_again(void **state)
+static void unanswered_pushes_are_repeated_on_a_new_link(void **state)
 {
     struct bench b;
     struct ps_event closed = {.type = PS_EV_CLOSED, .conn = SERVER_CONN};
@@ -613,7 +621,7 @@ static void a_forgotten_link_is_offered_everything_again(void **state)
     end_bench(&b);
 }
 
-/* The link is lost, and the server remembers nothing of it. */
+/* The link is replaced by a new session. */
 static void lose_link(struct bench *b)
 {
     struct ps_event closed = {.type = PS_EV_CLOSED, .conn = SERVER_CONN};
@@ -627,8 +635,8 @@ static void lose_link(struct bench *b)
     connect_server(b, false, 0);
 }
 
-/* A value comes while its partition is summed again, and the next round begins
- * before or after that sum is there: it is of arrays at another place. */
+/* A value arrives while its partition is summed again, and the next round, with
+ * arrays at another place, begins before or after the end of that sum. */
 static void overtake(bool before)
 {
     const size_t bytes = 2 * 8192 * 4;
@@ -675,15 +683,16 @@ static void overtake(bool before)
     end_bench(&b);
 }
 
-static void a_value_overtakes_what_is_summed_again(void **state)
+static void next_round_begins_beside_a_repeated_sum(void **state)
 {
     (void)state;
     overtake(true);
     overtake(false);
 }
 
-/* And where these are not all copied by then, the rest goes when it is. */
-static void what_is_summed_again_waits_for_the_copy(void **state)
+/* Partitions that are copied when the repeated sum ends leave then, others when
+ * they are copied. */
+static void copied_partitions_wait_for_a_repeated_sum(void **state)
 {
     const uint64_t each = 8192 * 4;
     struct bench b;
@@ -732,7 +741,8 @@ static void refuse(struct bench *b, uint32_t key, uint32_t index,
                 NULL);
 }
 
-/* One code was pushed for the partition, of 8192 elements with these bits. */
+/* Fails unless one code was pushed for the partition, of 8192 elements with
+ * these bits. */
 static const uint8_t *expect_code(const struct bench *b, uint32_t index,
                                   uint8_t byte)
 {
@@ -756,19 +766,25 @@ static const uint8_t *expect_code(const struct bench *b, uint32_t index,
     return code;
 }
 
-/* Gradients of 1 where 2 make a step: two rounds are one step, and a round
- * that fails between them is none. */
-static void a_round_that_fails_leaves_the_residual(void **state)
+/* A job with compression and a key of partitions with 8192 elements each. */
+static void begin_encoding(struct bench *b, uint32_t parts)
+{
+    begin_bench(b, 1, 1);
+    b->uses_compression = true;
+    open_key(b, 0, parts, 8192, SERVER_NODE);
+    feed_tick(b);
+    connect_server(b, false, 0);
+    share_region(b, 0, (uint64_t)parts * 8192 * 4);
+}
+
+/* Gradients of 1, threshold 2: two rounds make one code of 2, and a failed
+ * round between them changes nothing. */
+static void failed_round_keeps_the_residual(void **state)
 {
     struct bench b;
 
     (void)state;
-    begin_bench(&b, 1, 1);
-    b.uses_compression = true;
-    open_key(&b, 0, 2, 8192, SERVER_NODE);
-    feed_tick(&b);
-    connect_server(&b, false, 0);
-    share_region(&b, 0, 2 * 8192 * 4);
+    begin_encoding(&b, 2);
     submit_push(&b, 0, 0, 1, 0);
     run_computations(&b);
     feed_tick(&b);
@@ -795,7 +811,7 @@ static void a_round_that_fails_leaves_the_residual(void **state)
     end_bench(&b);
 }
 
-/* The server refuses a part that the agent pushed, as it came. */
+/* The server refuses a pushed part. */
 static void refuse_pushed(struct bench *b, const struct ps_rec_part *part)
 {
     deliver_msg(b, SERVER_CONN,
@@ -810,8 +826,8 @@ static void refuse_pushed(struct bench *b, const struct ps_rec_part *part)
                 NULL);
 }
 
-/* Two workers push two partitions; `ret_late` is what went of the second one,
- * and the first one is refused. */
+/* Two workers push two partitions; the first is refused, and `ret_late` is the
+ * push of the second. */
 static void begin_refused(struct bench *b, bool async,
                           struct ps_rec_part *ret_late)
 {
@@ -843,9 +859,9 @@ static void begin_refused(struct bench *b, bool async,
     drop_sent(b);
 }
 
-/* The rest of a round that was refused is refused, too, and that may come
- * after the operations that follow it. */
-static void a_late_refusal_says_nothing_of_an_init(void **state)
+/* The remaining parts of a refused round are refused too, possibly after the
+ * next operations have arrived. */
+static void late_refusal_of_a_push_does_not_fail_an_init(void **state)
 {
     struct ps_rec_part late;
     struct bench b;
@@ -866,7 +882,7 @@ static void a_late_refusal_says_nothing_of_an_init(void **state)
     end_bench(&b);
 }
 
-static void a_late_refusal_says_nothing_of_the_next_attempt(void **state)
+static void late_refusal_does_not_fail_the_next_attempt(void **state)
 {
     struct ps_rec_part late, again;
     struct bench b;
@@ -886,8 +902,8 @@ static void a_late_refusal_says_nothing_of_the_next_attempt(void **state)
     end_bench(&b);
 }
 
-/* The same of inits, */
-static void a_late_refusal_of_an_init_says_nothing_of_the_next(void **state)
+/* The same for inits. */
+static void late_refusal_of_an_init_does_not_fail_the_next(void **state)
 {
     struct ps_rec_part late, again;
     struct bench b;
@@ -915,22 +931,21 @@ static void a_late_refusal_of_an_init_says_nothing_of_the_next(void **state)
     end_bench(&b);
 }
 
-/* and of pushes without rounds. */
-static void a_late_refusal_says_nothing_of_the_next_push(void **state)
+/* The same for pushes without rounds. */
+static void late_refusal_does_not_fail_the_next_push(void **state)
 {
     struct ps_rec_part late;
     struct bench b;
 
     (void)state;
-    begin_refused(&b, true, &late); /* The other worker's goes now. */
+    begin_refused(&b, true, &late); /* The other worker's push leaves now. */
     refuse_pushed(&b, &late);
     assert_int_equal(count_sent(&b, WORKER_CONN + 1, PS_MSG_L_DONE), 0);
     end_bench(&b);
 }
 
-/* A part of an init may be stored all the same, and its init be
- * tried again. */
-static void an_init_that_was_refused_in_part_may_come_again(void **state)
+/* A repeated init leaves out the parts that a server has stored. */
+static void init_repeats_only_its_refused_parts(void **state)
 {
     (void)state;
     for (int async = 0; async < 2; async++) {
@@ -957,19 +972,15 @@ static void an_init_that_was_refused_in_part_may_come_again(void **state)
     }
 }
 
-/* A code that may be counted is what the node gives to that round. */
-static void a_code_that_was_sent_is_sent_again(void **state)
+/* A code that a server may have counted stays the node's contribution to that
+ * round. */
+static void sent_encoding_is_repeated_on_a_new_link(void **state)
 {
     struct bench b;
     const uint8_t *first;
 
     (void)state;
-    begin_bench(&b, 1, 1);
-    b.uses_compression = true;
-    open_key(&b, 0, 1, 8192, SERVER_NODE);
-    feed_tick(&b);
-    connect_server(&b, false, 0);
-    share_region(&b, 0, 8192 * 4);
+    begin_encoding(&b, 1);
     submit_push(&b, 0, 0, 1, 0);
     run_computations(&b);
     feed_tick(&b);
@@ -981,7 +992,7 @@ static void a_code_that_was_sent_is_sent_again(void **state)
     end_bench(&b);
 }
 
-/* A residual makes sense only where contributions are added. */
+/* Only sums have residuals. */
 static void sums_and_means_are_encoded(void **state)
 {
     (void)state;
@@ -991,12 +1002,7 @@ static void sums_and_means_are_encoded(void **state)
         const struct sent *s;
         struct bench b;
 
-        begin_bench(&b, 1, 1);
-        b.uses_compression = true;
-        open_key(&b, 0, 1, 8192, SERVER_NODE);
-        feed_tick(&b);
-        connect_server(&b, false, 0);
-        share_region(&b, 0, 8192 * 4);
+        begin_encoding(&b, 1);
         op.reduce = reduce;
         submit_op(&b, 0, op);
         run_computations(&b);
@@ -1009,7 +1015,7 @@ static void sums_and_means_are_encoded(void **state)
     }
 }
 
-static void a_placement_that_overtakes_the_answer_counts(void **state)
+static void placement_before_the_reply_is_kept(void **state)
 {
     struct ps_rec_server server = {.node = SERVER_NODE + 2,
                                    .name = "ps1",
@@ -1054,7 +1060,7 @@ static void a_placement_that_overtakes_the_answer_counts(void **state)
     end_bench(&b);
 }
 
-static void workers_that_disagree_hear_of_it(void **state)
+static void conflict_is_reported_to_its_local_ranks(void **state)
 {
     struct bench b;
     const struct sent *s;
@@ -1078,7 +1084,8 @@ static void workers_that_disagree_hear_of_it(void **state)
     assert_non_null(s);
     assert_int_equal(s->packet->msg->l_done.error, PS_E_MISMATCH);
     assert_non_null(strstr(s->packet->msg->l_done.text, "mean"));
-    /* So does the one that was first, and the server, for others wait there. */
+    /* So does the first rank; the server is notified, because other slots wait
+     * there. */
     s = find_sent(&b, WORKER_CONN, PS_MSG_L_DONE, 0);
     assert_non_null(s);
     assert_int_equal(s->packet->msg->l_done.error, PS_E_MISMATCH);
@@ -1110,7 +1117,7 @@ static void no_such_key(struct bench *b, uint64_t request)
 }
 
 /* The declaration that creates a key answers queries whether it exists. */
-static void a_declaration_overtakes_a_question(void **state)
+static void declaration_answers_queries_for_its_key(void **state)
 {
     static const enum ps_if_absent found[] = {
         PS_IF_ABSENT_FAIL, PS_IF_ABSENT_CREATE_UNLESS_OPTIMIZER,
@@ -1148,7 +1155,7 @@ static void a_declaration_overtakes_a_question(void **state)
     end_bench(&b);
 }
 
-static void senseless_operations_fail_alone(void **state)
+static void malformed_operations_fail_alone(void **state)
 {
     static const struct {
         uint32_t key;
@@ -1164,7 +1171,7 @@ static void senseless_operations_fail_alone(void **state)
         {0, 1, UINT64_MAX - 3, 1, 0, PS_E_INVAL}, /* Wraps. */
         {0, 1, 0, 2, 0, PS_E_INVAL},              /* Not its round. */
         {0, 1, 0, 0, 0, PS_E_INVAL},
-        {0, 0, 0, 1, 0, PS_E_INVAL}, /* Gives nothing. */
+        {0, 0, 0, 1, 0, PS_E_INVAL}, /* No contribution. */
         {0, 1, 0, 1, 99, PS_E_INVAL},
     };
     struct bench b;
@@ -1196,7 +1203,7 @@ static void senseless_operations_fail_alone(void **state)
     end_bench(&b);
 }
 
-static void who_passes_gives_nothing(void **state)
+static void skip_adds_no_contribution(void **state)
 {
     struct bench b;
     const struct sent *s;
@@ -1209,7 +1216,7 @@ static void who_passes_gives_nothing(void **state)
     connect_server(&b, false, 0);
     share_region(&b, 0, 8192 * 4);
     share_region(&b, 2, 8192 * 4);
-    /* A pass may be the first, and says nothing of what the round is. */
+    /* A skip may come first and does not fix the kind of the round. */
     submit_skip(&b, 1, 0, 1);
     for (uint32_t i = 0; i < 3; i += 2) {
         deliver_msg(&b, WORKER_CONN + i,
@@ -1230,7 +1237,7 @@ static void who_passes_gives_nothing(void **state)
     assert_int_equal(s->packet->msg->push.reduce, PS_REDUCE_MEAN);
     sum = (const float *)(const void *)ps_slice_data(&s->packet->slices[0]);
     assert_true(sum[0] == 1 + 3);
-    /* A mark that says that nobody gave anything is not believed. */
+    /* An all_skipped mark is ignored if a local rank contributed (rule R23). */
     deliver_commit(&b, 0, 0, 1, 8192, 1);
     deliver_value(&b, 0, 0, 1, 8192, 4, 0);
     for (uint32_t i = 0; i < 3; i++) {
@@ -1241,7 +1248,7 @@ static void who_passes_gives_nothing(void **state)
     end_bench(&b);
 }
 
-static void a_node_that_passes_hears_who_does(void **state)
+static void commit_of_a_skip_tells_whether_all_ranks_skipped(void **state)
 {
     struct bench b;
     const struct sent *s;
@@ -1266,8 +1273,8 @@ static void a_node_that_passes_hears_who_does(void **state)
         assert_false(s->packet->msg->push.needs_value);
         deliver_commit(&b, 0, 1, r, 8192, r > 1);
         assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_DONE), 0);
-        /* In the second round others have failed half way: there a server has
-         * counted something. */
+        /* The second round had failed half way on another node, and a server
+         * has counted a part. */
         deliver_commit(&b, 0, 0, r, 8192, r == 3);
         for (uint32_t i = 0; i < 2; i++) {
             assert_int_equal(last_op_done(&b, i)->error, 0);
@@ -1278,9 +1285,9 @@ static void a_node_that_passes_hears_who_does(void **state)
     end_bench(&b);
 }
 
-/* A value that stays is also that of the next version, for a worker that pulls
- * it and for another server. */
-static void a_value_that_stays_is_held(void **state)
+/* The value of a skipped round is also that of the next version, for pulls and
+ * for a new owner. */
+static void value_of_a_skipped_round_has_the_next_version(void **state)
 {
     struct bench b;
     const struct sent *s;
@@ -1314,7 +1321,7 @@ static void a_value_that_stays_is_held(void **state)
         NULL);
     assert_int_equal(last_op_done(&b, 0)->version, 2);
     assert_null(find_sent(&b, SERVER_CONN, PS_MSG_PULL, 0));
-    /* Another server is told of it. */
+    /* The new owner gets it. */
     deliver_msg(
         &b, SCHED_CONN,
         &(struct ps_msg){
@@ -1345,7 +1352,7 @@ static void a_value_that_stays_is_held(void **state)
     end_bench(&b);
 }
 
-static void what_a_pass_may_not_say(void **state)
+static void malformed_skip_is_refused(void **state)
 {
     static const struct ps_msg_l_op bad[] = {
         {.key = 9, .round = 1},
@@ -1373,7 +1380,7 @@ static void what_a_pass_may_not_say(void **state)
     end_bench(&b);
 }
 
-static void without_servers_a_value_stays(void **state)
+static void skipped_round_without_servers_keeps_the_value(void **state)
 {
     struct bench b;
     struct ps_buf *region;
@@ -1383,7 +1390,7 @@ static void without_servers_a_value_stays(void **state)
     open_key(&b, 0, 2, 8192, 0);
     share_region(&b, 0, 2 * 8192 * 4);
     region = b.region[0];
-    /* There is nothing yet. */
+    /* No value exists yet. */
     for (uint32_t i = 0; i < 2; i++) {
         submit_skip(&b, i, 0, 1);
     }
@@ -1399,7 +1406,7 @@ static void without_servers_a_value_stays(void **state)
         submit_skip(&b, i, 0, 3);
     }
     assert_int_equal(b.computation_count, 2);
-    /* It is copied from where version 2 lies to where 3 is to lie. */
+    /* It is copied from the place of version 2 to that of version 3. */
     assert_int_equal(b.computations[0]->job.src_count, 1);
     assert_memory_equal(b.computations[0]->job.src[0], region->data, 8192 * 4);
     run_computations(&b);
@@ -1472,9 +1479,10 @@ static void deliver_conflict(struct bench *b, uint64_t round, uint32_t retry)
                 NULL);
 }
 
-/* Where another retry came first, a server knows no side of the conflict. Each
- * partition is refused; together these are one conflict, of that round. */
-static void a_conflict_counts_once(void **state)
+/* If a higher retry number arrived first, the server does not know the
+ * conflicting sides. The refusals of all partitions are one conflict of that
+ * round. */
+static void refusals_of_one_conflict_count_once(void **state)
 {
     struct bench b;
 
@@ -1500,7 +1508,7 @@ static void a_conflict_counts_once(void **state)
     end_bench(&b);
 }
 
-static void without_servers_the_sum_goes_where_workers_read_it(void **state)
+static void round_without_servers_ends_at_the_agent(void **state)
 {
     struct bench b;
     const struct sent *info;
@@ -1525,7 +1533,7 @@ static void without_servers_the_sum_goes_where_workers_read_it(void **state)
 
 #define MIB_FLOATS (1024u * 1024u / 4u)
 
-static void workers_hear_how_far_a_result_is(void **state)
+static void progress_of_a_result_is_reported_to_workers(void **state)
 {
     struct bench b;
     struct ps_compute *last;
@@ -1538,7 +1546,7 @@ static void workers_hear_how_far_a_result_is(void **state)
     submit_push(&b, 0, 0, 1, 0);
     submit_push(&b, 1, 0, 1, 0);
     assert_int_equal(b.computation_count, 8);
-    /* The first one is late: nobody hears of what is behind it. */
+    /* The first part is late: no progress beyond it is reported. */
     last = b.computations[0];
     memmove(b.computations, b.computations + 1,
             4 * sizeof(struct ps_compute *));
@@ -1548,13 +1556,13 @@ static void workers_hear_how_far_a_result_is(void **state)
         assert_int_equal(b.progress_count[w], 2);
         assert_int_equal(b.progress[w][0], 5u << 20);
         assert_int_equal(b.progress[w][1], 7u << 20);
-        /* The rest is told by the end. */
+        /* The end reports the rest. */
         assert_int_equal(count_sent(&b, WORKER_CONN + w, PS_MSG_L_DONE), 1);
     }
     end_bench(&b);
 }
 
-static void who_asks_for_no_value_hears_of_no_pieces(void **state)
+static void push_without_a_pull_gets_no_progress(void **state)
 {
     struct bench b;
 
@@ -1577,8 +1585,8 @@ static void who_asks_for_no_value_hears_of_no_pieces(void **state)
     end_bench(&b);
 }
 
-/* Servers answer in any order. */
-static void pieces_of_a_server_come_in_order(void **state)
+/* Values arrive in any order; progress counts the bytes without a gap. */
+static void progress_follows_the_order_of_partitions(void **state)
 {
     struct bench b;
 
@@ -1601,7 +1609,7 @@ static void pieces_of_a_server_come_in_order(void **state)
     end_bench(&b);
 }
 
-static void a_job_that_is_over_leaves_nothing(void **state)
+static void ended_job_frees_its_memory(void **state)
 {
     struct bench b;
     struct ps_event closed = {.type = PS_EV_CLOSED};
@@ -1710,7 +1718,7 @@ static void start_other_job(struct bench *b, uint32_t floats)
 
 /* The next connection of the link does not repeat pushes of a job that is over,
  * and repeats those of others. */
-static void pushes_of_a_job_that_is_over_are_dropped(void **state)
+static void pushes_of_an_ended_job_are_dropped(void **state)
 {
     const struct ps_msg_job_state end = {.gen = GEN + 1,
                                          .version = 2,
@@ -1749,8 +1757,7 @@ static void pushes_of_a_job_that_is_over_are_dropped(void **state)
     end_bench(&b);
 }
 
-/* Two workers that had another agent; rank 1 has heard the end of round 5,
- * and rank 0 not. */
+/* Two reattached workers; rank 1 saw the end of round 5, rank 0 did not. */
 static void begin_resumed(struct bench *b)
 {
     memset(b, 0, sizeof(*b));
@@ -1765,7 +1772,7 @@ static void begin_resumed(struct bench *b)
     connect_server(b, false, 0);
 }
 
-static void ranks_go_on_at_a_new_agent(void **state)
+static void ranks_continue_at_a_new_agent(void **state)
 {
     const struct sent *s;
     struct bench b;
@@ -1779,7 +1786,7 @@ static void ranks_go_on_at_a_new_agent(void **state)
                      3);
     s = find_sent(&b, WORKER_CONN + 1, PS_MSG_L_KEY_INFO, 0);
     assert_int_equal(s->packet->msg->l_key_info.pushed_round, 5);
-    /* Round 5 is over: rank 0 gets its value, and gives nothing. */
+    /* Round 5 is over: rank 0 gets its value without a contribution. */
     submit_push(&b, 0, 0, 5, 0);
     submit_push(&b, 1, 0, 6, 0);
     feed_tick(&b);
@@ -1790,7 +1797,7 @@ static void ranks_go_on_at_a_new_agent(void **state)
     s = find_sent(&b, WORKER_CONN, PS_MSG_L_DONE, 0);
     assert_int_equal(s->packet->msg->l_done.version, 5);
     assert_null(find_sent(&b, WORKER_CONN + 1, PS_MSG_L_DONE, 0));
-    /* The next one is as any. */
+    /* The next round is an ordinary one. */
     submit_push(&b, 0, 0, 6, 0);
     run_computations(&b);
     feed_tick(&b);
@@ -1802,9 +1809,9 @@ static void ranks_go_on_at_a_new_agent(void **state)
     end_bench(&b);
 }
 
-/* The agent hears from a reattached rank first that a barrier is open at which
- * another rank waits; that rank's barrier ends then. */
-static void a_barrier_is_open_for_all_ranks_when_one_has_passed_it(void **state)
+/* A reattached rank reports that a barrier is open at which another rank waits;
+ * that rank's barrier ends. */
+static void barrier_passed_by_one_rank_ends_for_all(void **state)
 {
     struct ps_event closed = {.type = PS_EV_CLOSED, .conn = WORKER_CONN + 1};
     struct ps_rec_slot slot = {
@@ -1868,8 +1875,8 @@ static void a_barrier_is_open_for_all_ranks_when_one_has_passed_it(void **state)
     end_bench(&b);
 }
 
-/* The one that knows of the end comes last. */
-static void an_end_that_is_heard_of_late_counts(void **state)
+/* The rank that received the result is the last to report. */
+static void late_report_of_a_completed_round_ends_it(void **state)
 {
     const struct sent *s;
     struct bench b;
@@ -1880,7 +1887,7 @@ static void an_end_that_is_heard_of_late_counts(void **state)
     b.pushed_rounds[0] = 4;
     b.pushed_rounds[1] = 4;
     restart_bench(&b, 3, 1);
-    b.workers = 2; /* Rank 2 says nothing yet. */
+    b.workers = 2; /* Rank 2 has not reported yet. */
     open_key(&b, 0, 1, 16, SERVER_NODE);
     share_region(&b, 0, 64);
     share_region(&b, 1, 64);
@@ -1916,7 +1923,7 @@ static void an_end_that_is_heard_of_late_counts(void **state)
 
 /* The old agent's pushes are merged, and the new one gets the commit, before
  * the ranks here have contributed to that round again. */
-static void a_round_may_be_made_before_it_is_offered(void **state)
+static void operation_of_a_merged_round_ends_without_a_push(void **state)
 {
     struct bench b;
 
@@ -1948,8 +1955,9 @@ static void say_key(struct bench *b, uint32_t worker, uint64_t pushed)
                 NULL);
 }
 
-/* Rounds that no worker names. */
-static void rounds_that_cannot_be_end_the_session(void **state)
+/* Rounds that no correct worker reports: one rank's report twice, or ranks that
+ * differ by more than a round. */
+static void impossible_completed_rounds_end_the_session(void **state)
 {
     for (int i = 0; i < 3; i++) {
         const struct sent *s;
@@ -1965,7 +1973,8 @@ static void rounds_that_cannot_be_end_the_session(void **state)
         if (i == 0) {
             say_key(&b, 0, 7); /* Twice. */
         } else {
-            say_key(&b, 1, i == 1 ? 5 : 9); /* Nobody is so far apart. */
+            say_key(&b, 1,
+                    i == 1 ? 5 : 9); /* Ranks differ by one round at most. */
         }
         s = find_sent(&b, WORKER_CONN + (i > 0), PS_MSG_L_ERROR, 0);
         assert_non_null(s);
@@ -1974,7 +1983,8 @@ static void rounds_that_cannot_be_end_the_session(void **state)
     }
 }
 
-static void who_dies_before_it_has_said_its_rounds_is_untold(void **state)
+static void
+a_worker_that_dies_before_its_report_leaves_rounds_unknown(void **state)
 {
     for (int said = 0; said < 2; said++) {
         struct bench b;
@@ -1997,8 +2007,8 @@ static void who_dies_before_it_has_said_its_rounds_is_untold(void **state)
 
 /* ----------------------------------------------- what outlives an agent */
 
-/* One worker, whose keys have the codec 2bit, at a new agent: the worker has
- * completed `pushed` rounds. */
+/* One worker with keys of codec 2bit reattaches to a new agent after `pushed`
+ * rounds. */
 static void begin_with_residuals(struct bench *b, uint64_t pushed, size_t given)
 {
     struct ps_event ev = {.type = PS_EV_RESIDUAL_SEGMENT, .conn = WORKER_CONN};
@@ -2024,19 +2034,14 @@ static void run_code(struct bench *b, uint64_t round, uint8_t byte)
     (void)expect_code(b, 0, byte);
 }
 
-/* An agent that has encoded round 1, and has ended it or not. */
+/* Runs an agent that encodes round 1, and ends the round if asked. */
 static size_t leave_behind(bool ended)
 {
     struct bench b;
     size_t size;
 
     memset(segment_memory, 0, sizeof(segment_memory));
-    begin_bench(&b, 1, 1);
-    b.uses_compression = true;
-    open_key(&b, 0, 1, 8192, SERVER_NODE);
-    feed_tick(&b);
-    connect_server(&b, false, 0);
-    share_region(&b, 0, 8192 * 4);
+    begin_encoding(&b, 1);
     submit_push(&b, 0, 0, 1, 0);
     run_computations(&b);
     feed_tick(&b);
@@ -2050,7 +2055,7 @@ static size_t leave_behind(bool ended)
     return size;
 }
 
-static void what_codes_leave_over_outlives_the_agent(void **state)
+static void residuals_outlive_the_agent(void **state)
 {
     for (int ended = 0; ended < 2; ended++) {
         size_t size = leave_behind(ended != 0);
@@ -2072,8 +2077,8 @@ static void what_codes_leave_over_outlives_the_agent(void **state)
     }
 }
 
-/* A worker could write there what it likes. */
-static void memory_that_no_agent_made_is_refused(void **state)
+/* Any byte of the segment can be wrong, because workers can write it. */
+static void damaged_residual_segment_is_refused(void **state)
 {
     size_t size = leave_behind(true);
     uint8_t whole[256];
@@ -2115,8 +2120,8 @@ static void memory_that_no_agent_made_is_refused(void **state)
     }
 }
 
-/* The checked values count, whatever is written there later. */
-static void memory_that_is_checked_is_not_read_again(void **state)
+/* Validated copies count, not later writes of the worker. */
+static void residual_headers_are_read_once(void **state)
 {
     size_t size = leave_behind(true);
     struct bench b;
@@ -2132,9 +2137,9 @@ static void memory_that_is_checked_is_not_read_again(void **state)
     end_bench(&b);
 }
 
-/* An agent whose codec had other parameters has left a record of the same
- * partition, before. */
-static void of_several_records_the_last_encoded_counts(void **state)
+/* An earlier agent, with other codec parameters, left a record of the same
+ * partition. */
+static void newest_residual_record_of_a_partition_counts(void **state)
 {
     const size_t start = PS_FIXED_RESIDUAL_SEGMENT_BYTES;
     const size_t record = PS_FIXED_RESIDUAL_RECORD_BYTES +
@@ -2168,61 +2173,61 @@ static void of_several_records_the_last_encoded_counts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_value_that_is_here_is_not_written_again),
-        cmocka_unit_test(one_worker_is_sent_from_where_it_wrote),
-        cmocka_unit_test(several_workers_are_summed_once_in_rank_order),
-        cmocka_unit_test(what_is_copied_goes),
-        cmocka_unit_test(the_slowest_copy_says_what_goes),
-        cmocka_unit_test(an_init_lets_go_what_is_copied),
-        cmocka_unit_test(only_jobs_that_fail_take_half_an_array),
-        cmocka_unit_test(copies_that_cannot_be_end_the_session),
-        cmocka_unit_test(who_copies_is_waited_for),
-        cmocka_unit_test(a_round_that_fails_during_a_copy_comes_again),
-        cmocka_unit_test(urgent_partitions_overtake),
-        cmocka_unit_test(nothing_is_sent_beyond_the_credit),
-        cmocka_unit_test(small_keys_travel_together),
-        cmocka_unit_test(small_keys_are_summed_together),
-        cmocka_unit_test(operations_come_together),
-        cmocka_unit_test(a_link_that_was_full_goes_on),
-        cmocka_unit_test(a_forgotten_link_is_offered_everything_again),
-        cmocka_unit_test(a_value_overtakes_what_is_summed_again),
-        cmocka_unit_test(what_is_summed_again_waits_for_the_copy),
-        cmocka_unit_test(a_round_that_fails_leaves_the_residual),
-        cmocka_unit_test(a_late_refusal_says_nothing_of_an_init),
-        cmocka_unit_test(a_late_refusal_says_nothing_of_the_next_attempt),
-        cmocka_unit_test(a_late_refusal_of_an_init_says_nothing_of_the_next),
-        cmocka_unit_test(a_late_refusal_says_nothing_of_the_next_push),
-        cmocka_unit_test(an_init_that_was_refused_in_part_may_come_again),
-        cmocka_unit_test(a_code_that_was_sent_is_sent_again),
+        cmocka_unit_test(late_value_of_a_held_version_is_discarded),
+        cmocka_unit_test(push_of_one_worker_is_sent_from_its_region),
+        cmocka_unit_test(contributions_are_summed_once_in_rank_order),
+        cmocka_unit_test(copied_partitions_are_pushed),
+        cmocka_unit_test(partitions_wait_for_the_slowest_copy),
+        cmocka_unit_test(end_of_an_init_releases_copied_partitions),
+        cmocka_unit_test(streaming_needs_a_job_that_fails_on_loss),
+        cmocka_unit_test(impossible_copy_progress_ends_the_session),
+        cmocka_unit_test(stall_query_names_a_worker_that_copies),
+        cmocka_unit_test(round_that_fails_during_a_copy_is_repeated),
+        cmocka_unit_test(partitions_of_higher_priority_are_sent_first),
+        cmocka_unit_test(pushes_stop_at_the_credit),
+        cmocka_unit_test(partitions_of_small_keys_share_frames),
+        cmocka_unit_test(small_sums_share_one_block),
+        cmocka_unit_test(malformed_operation_of_a_batch_fails_alone),
+        cmocka_unit_test(full_link_continues_after_an_acknowledgement),
+        cmocka_unit_test(unanswered_pushes_are_repeated_on_a_new_link),
+        cmocka_unit_test(next_round_begins_beside_a_repeated_sum),
+        cmocka_unit_test(copied_partitions_wait_for_a_repeated_sum),
+        cmocka_unit_test(failed_round_keeps_the_residual),
+        cmocka_unit_test(late_refusal_of_a_push_does_not_fail_an_init),
+        cmocka_unit_test(late_refusal_does_not_fail_the_next_attempt),
+        cmocka_unit_test(late_refusal_of_an_init_does_not_fail_the_next),
+        cmocka_unit_test(late_refusal_does_not_fail_the_next_push),
+        cmocka_unit_test(init_repeats_only_its_refused_parts),
+        cmocka_unit_test(sent_encoding_is_repeated_on_a_new_link),
         cmocka_unit_test(sums_and_means_are_encoded),
-        cmocka_unit_test(a_placement_that_overtakes_the_answer_counts),
-        cmocka_unit_test(workers_that_disagree_hear_of_it),
-        cmocka_unit_test(a_declaration_overtakes_a_question),
-        cmocka_unit_test(senseless_operations_fail_alone),
-        cmocka_unit_test(who_passes_gives_nothing),
-        cmocka_unit_test(a_node_that_passes_hears_who_does),
-        cmocka_unit_test(a_value_that_stays_is_held),
-        cmocka_unit_test(what_a_pass_may_not_say),
-        cmocka_unit_test(without_servers_a_value_stays),
+        cmocka_unit_test(placement_before_the_reply_is_kept),
+        cmocka_unit_test(conflict_is_reported_to_its_local_ranks),
+        cmocka_unit_test(declaration_answers_queries_for_its_key),
+        cmocka_unit_test(malformed_operations_fail_alone),
+        cmocka_unit_test(skip_adds_no_contribution),
+        cmocka_unit_test(commit_of_a_skip_tells_whether_all_ranks_skipped),
+        cmocka_unit_test(value_of_a_skipped_round_has_the_next_version),
+        cmocka_unit_test(malformed_skip_is_refused),
+        cmocka_unit_test(skipped_round_without_servers_keeps_the_value),
         cmocka_unit_test(a_root_that_has_joined_is_named),
-        cmocka_unit_test(a_conflict_counts_once),
-        cmocka_unit_test(without_servers_the_sum_goes_where_workers_read_it),
-        cmocka_unit_test(ranks_go_on_at_a_new_agent),
+        cmocka_unit_test(refusals_of_one_conflict_count_once),
+        cmocka_unit_test(round_without_servers_ends_at_the_agent),
+        cmocka_unit_test(ranks_continue_at_a_new_agent),
+        cmocka_unit_test(barrier_passed_by_one_rank_ends_for_all),
+        cmocka_unit_test(late_report_of_a_completed_round_ends_it),
+        cmocka_unit_test(operation_of_a_merged_round_ends_without_a_push),
+        cmocka_unit_test(impossible_completed_rounds_end_the_session),
         cmocka_unit_test(
-            a_barrier_is_open_for_all_ranks_when_one_has_passed_it),
-        cmocka_unit_test(an_end_that_is_heard_of_late_counts),
-        cmocka_unit_test(a_round_may_be_made_before_it_is_offered),
-        cmocka_unit_test(rounds_that_cannot_be_end_the_session),
-        cmocka_unit_test(who_dies_before_it_has_said_its_rounds_is_untold),
-        cmocka_unit_test(workers_hear_how_far_a_result_is),
-        cmocka_unit_test(who_asks_for_no_value_hears_of_no_pieces),
-        cmocka_unit_test(pieces_of_a_server_come_in_order),
-        cmocka_unit_test(what_codes_leave_over_outlives_the_agent),
-        cmocka_unit_test(memory_that_no_agent_made_is_refused),
-        cmocka_unit_test(memory_that_is_checked_is_not_read_again),
-        cmocka_unit_test(of_several_records_the_last_encoded_counts),
-        cmocka_unit_test(a_job_that_is_over_leaves_nothing),
-        cmocka_unit_test(pushes_of_a_job_that_is_over_are_dropped),
+            a_worker_that_dies_before_its_report_leaves_rounds_unknown),
+        cmocka_unit_test(progress_of_a_result_is_reported_to_workers),
+        cmocka_unit_test(push_without_a_pull_gets_no_progress),
+        cmocka_unit_test(progress_follows_the_order_of_partitions),
+        cmocka_unit_test(residuals_outlive_the_agent),
+        cmocka_unit_test(damaged_residual_segment_is_refused),
+        cmocka_unit_test(residual_headers_are_read_once),
+        cmocka_unit_test(newest_residual_record_of_a_partition_counts),
+        cmocka_unit_test(ended_job_frees_its_memory),
+        cmocka_unit_test(pushes_of_an_ended_job_are_dropped),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Wrong counts, and operations in an order that no library has: a worker may
- * send any of them. Each is refused in words, and nothing is computed, copied
- * or allocated by a number that has not been checked. */
+/* Wrong counts, and operations in an order that the library never produces: a
+ * worker may send any of them. Each is refused with a text, and no number is
+ * used before it is checked. */
 #include "agent_world.h"
 
 #include "base/alloc.h"
@@ -15,7 +15,7 @@ static struct ps_msg_l_op rows_op(enum ps_op kind, uint32_t rows)
                                 .round = kind == PS_OP_PUSH_ROWS};
 }
 
-/* A key of 8 rows of `width`, and a region that says it has `size` bytes. */
+/* A key of 8 rows of `width`, and a region with a stated size of `size` bytes. */
 static void begin_rows(struct bench *b, uint32_t width, size_t size)
 {
     struct ps_event ev = {.type = PS_EV_REGION, .conn = WORKER_CONN};
@@ -34,7 +34,7 @@ static void begin_rows(struct bench *b, uint32_t width, size_t size)
     feed_event(b, ev);
 }
 
-static void rows_beyond_the_key_are_refused_unread(void **state)
+static void row_counts_beyond_the_key_are_refused(void **state)
 {
     static const uint32_t counts[] = {
         UINT32_MAX,     9,           1u << 10,   1u << 30,
@@ -64,9 +64,9 @@ static void rows_beyond_the_key_are_refused_unread(void **state)
     }
 }
 
-/* A block that says more than it has is not copied beyond where that shows,
- * and numbers that do not fit into the budget are not copied at all. */
-static void numbers_are_charged_and_looked_at_as_they_come(void **state)
+/* A block with fewer rows than stated is copied only up to the first invalid
+ * number, and numbers beyond the budget are not copied at all. */
+static void row_numbers_are_checked_while_they_are_copied(void **state)
 {
     struct ps_event ev = {.type = PS_EV_REGION, .conn = WORKER_CONN};
 
@@ -102,8 +102,8 @@ static void numbers_are_charged_and_looked_at_as_they_come(void **state)
     }
 }
 
-/* A question for each of 65,536 partitions takes a megabyte. */
-static void questions_without_memory_are_refused(void **state)
+/* Requests for 65,536 partitions take a megabyte. */
+static void row_pulls_without_memory_are_refused(void **state)
 {
     uint32_t refusals = 0;
     struct bench b;
@@ -125,7 +125,7 @@ static void questions_without_memory_are_refused(void **state)
     end_bench(&b);
 }
 
-static void no_key_is_larger_than_its_partitions_can_be(void **state)
+static void key_beyond_the_partition_limit_is_refused(void **state)
 {
     static const uint64_t counts[] = {UINT64_MAX, UINT64_MAX / 4,
                                       (UINT64_C(1) << 62), UINT64_C(1) << 50};
@@ -206,8 +206,8 @@ static uint32_t inits_of(const struct bench *b, uint32_t index)
     return n;
 }
 
-/* Two ranks have pushed without an init, the first sum was refused for that,
- * and the other sums are still out. */
+/* Two ranks pushed without an init; the first sum was refused for that, and the
+ * other sums still run. */
 static void begin_refused(struct bench *b)
 {
     open_key(b, 0, PARTS, EACH, SERVER_NODE);
@@ -227,7 +227,7 @@ static void begin_refused(struct bench *b)
     }
 }
 
-/* All partitions get their init, each once, and the round goes on. */
+/* All partitions get their init, each once, and the round continues. */
 static void expect_goes_on(struct bench *b)
 {
     run_computations(b);
@@ -266,7 +266,7 @@ static void an_init_waits_for_sums_of_a_failed_round(void **state)
 }
 
 /* Another node's init arrives first. */
-static void an_init_may_be_made_while_a_sum_is_out(void **state)
+static void value_of_another_node_ends_a_delayed_init(void **state)
 {
     struct bench b;
 
@@ -280,7 +280,7 @@ static void an_init_may_be_made_while_a_sum_is_out(void **state)
     }
     assert_int_equal(last_op_done(&b, 0)->op_id, 900);
     assert_int_equal(last_op_done(&b, 0)->error, 0);
-    /* The next round begins while sums of the failed one are out. */
+    /* The next round begins while sums of the failed one still run. */
     submit_push(&b, 0, 0, 1, 0);
     submit_push(&b, 1, 0, 1, 0);
     drop_sent(&b);
@@ -327,7 +327,7 @@ static void a_push_behind_an_init_waits_for_it(void **state)
 
 /* One rank that sends its next round twice while the last one is open does not
  * count for two. */
-static void no_rank_counts_twice(void **state)
+static void repeated_push_of_a_rank_counts_once(void **state)
 {
     struct ps_msg_l_op twice = pushpull_op(0, 2);
     struct bench b;
@@ -346,7 +346,7 @@ static void no_rank_counts_twice(void **state)
     submit_push(&b, 0, 0, 2, 0);
     twice.op_id = 77;
     submit_op(&b, 0, twice);
-    twice.round = 4; /* Neither of the next. */
+    twice.round = 4; /* And not for two of the next round. */
     twice.op_id = 78;
     submit_op(&b, 0, twice);
     drop_sent(&b);
@@ -364,8 +364,8 @@ static void no_rank_counts_twice(void **state)
     end_bench(&b);
 }
 
-/* No kernel can do what is asked for: the round ends in words, and the next one
- * goes. */
+/* The kernel refuses the job: the round fails with a text, and the next one
+ * succeeds. */
 static void a_sum_that_fails_ends_its_round(void **state)
 {
     (void)state;
@@ -399,7 +399,7 @@ static void a_sum_that_fails_ends_its_round(void **state)
             assert_non_null(
                 strstr(last_op_done(&b, w)->text, "could not be computed"));
         }
-        /* With other arrays; sums of the old ones are still out. */
+        /* With other arrays, while sums of the old ones still run. */
         for (uint32_t i = 0; i < PARTS * EACH; i++) {
             ((float *)(void *)b.region[0]->data)[i] = 5;
         }
@@ -423,8 +423,8 @@ static void a_sum_that_fails_ends_its_round(void **state)
     }
 }
 
-/* The partition has moved meanwhile, and waits in the queue of its new owner:
- * it leaves that queue with its round. */
+/* The partition has moved and waits in the queue of its new owner: it leaves
+ * that queue when its round fails. */
 static void a_sum_that_fails_after_its_partition_moved(void **state)
 {
     struct ps_event ev = {.type = PS_EV_COMPUTED};
@@ -499,7 +499,7 @@ static void an_async_init_waits_for_sums_that_failed(void **state)
     }
 }
 
-/* A former init was refused for one partition, and the others have values. */
+/* An earlier init was refused for one partition; the others have values. */
 static void an_async_init_in_part_waits_for_a_push(void **state)
 {
     struct bench b;
@@ -531,14 +531,14 @@ static void an_async_init_in_part_waits_for_a_push(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_beyond_the_key_are_refused_unread),
-        cmocka_unit_test(numbers_are_charged_and_looked_at_as_they_come),
-        cmocka_unit_test(questions_without_memory_are_refused),
-        cmocka_unit_test(no_key_is_larger_than_its_partitions_can_be),
+        cmocka_unit_test(row_counts_beyond_the_key_are_refused),
+        cmocka_unit_test(row_numbers_are_checked_while_they_are_copied),
+        cmocka_unit_test(row_pulls_without_memory_are_refused),
+        cmocka_unit_test(key_beyond_the_partition_limit_is_refused),
         cmocka_unit_test(an_init_waits_for_sums_of_a_failed_round),
-        cmocka_unit_test(an_init_may_be_made_while_a_sum_is_out),
+        cmocka_unit_test(value_of_another_node_ends_a_delayed_init),
         cmocka_unit_test(a_push_behind_an_init_waits_for_it),
-        cmocka_unit_test(no_rank_counts_twice),
+        cmocka_unit_test(repeated_push_of_a_rank_counts_once),
         cmocka_unit_test(a_sum_that_fails_ends_its_round),
         cmocka_unit_test(a_sum_that_fails_after_its_partition_moved),
         cmocka_unit_test(an_async_init_waits_for_sums_that_failed),

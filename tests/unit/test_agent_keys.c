@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The agent machine: many declarations at once are asked for a few at a time,
- * so that what other jobs say to the scheduler does not wait behind them. */
+/* The agent machine: of many declarations, a few at a time are open with the
+ * scheduler, so that messages of other jobs do not wait behind them. */
 #include "agent_world.h"
 
 #define MANY 1500u
@@ -20,7 +20,7 @@ static void declare(struct bench *b, uint32_t number)
                 NULL);
 }
 
-/* The scheduler answers the i-th question. */
+/* The scheduler answers the i-th key_open. */
 static void refuse(struct bench *b, uint32_t i)
 {
     const struct sent *s = find_sent(b, SCHED_CONN, PS_MSG_KEY_OPEN, i);
@@ -49,7 +49,7 @@ static void declare_as(struct bench *b, const char *name)
 }
 
 /* These names have the same FNV-1a hash. */
-static void keys_of_one_hash_are_told_apart(void **state)
+static void keys_with_equal_hashes_are_distinct(void **state)
 {
     const char *const names[] = {"7mohtcOFVz", "c1E51sSEyx"};
     struct bench b;
@@ -62,7 +62,7 @@ static void keys_of_one_hash_are_told_apart(void **state)
         declare_as(&b, names[1]);
         assert_int_equal(count_sent(&b, SCHED_CONN, PS_MSG_KEY_OPEN), 2);
         refuse(&b, first);
-        /* The other one is still known, and asked for once. */
+        /* The other key is still known and was requested once. */
         declare_as(&b, names[1 - first]);
         assert_int_equal(count_sent(&b, SCHED_CONN, PS_MSG_KEY_OPEN), 2);
         refuse(&b, 1 - first);
@@ -75,7 +75,7 @@ static void keys_of_one_hash_are_told_apart(void **state)
     }
 }
 
-static void declarations_go_a_few_at_a_time(void **state)
+static void concurrent_declarations_are_limited(void **state)
 {
     struct bench b;
 
@@ -87,7 +87,7 @@ static void declarations_go_a_few_at_a_time(void **state)
     }
     assert_int_equal(count_sent(&b, SCHED_CONN, PS_MSG_KEY_OPEN),
                      PS_KEY_OPENS_MAX);
-    /* In their order, each when another one is answered. */
+    /* In order, each when an earlier one is answered. */
     for (uint32_t i = 0; i < MANY; i++) {
         char name[16];
         uint32_t asked = i + PS_KEY_OPENS_MAX;
@@ -107,7 +107,7 @@ static void declarations_go_a_few_at_a_time(void **state)
 }
 
 /* Declarations of a worker that has left cost the scheduler nothing more. */
-static void nobody_asks_for_who_is_gone(void **state)
+static void declarations_of_departed_workers_are_dropped(void **state)
 {
     struct bench b;
 
@@ -126,9 +126,9 @@ static void nobody_asks_for_who_is_gone(void **state)
     end_bench(&b);
 }
 
-/* A server that had a partition, gave it away and got it back after a loss
- * takes nothing of it before an agent names the newer placement. */
-static void is_stated_after(int error)
+/* A server that gets a partition back after a loss refuses its pushes until an
+ * agent has sent a restore of the newer placement. */
+static void expect_report_after(int error)
 {
     struct ps_rec_part part = {.key = 0, .round = 1};
     const struct sent *s;
@@ -166,7 +166,7 @@ static void is_stated_after(int error)
     end_bench(&b);
 }
 
-static void a_key_that_moved_before_it_was_opened_is_stated(void **state)
+static void key_moved_before_opening_is_reported(void **state)
 {
     static const int passing[] = {
         PS_E_STALE,        PS_E_NOJOB,     PS_E_FUTURE,
@@ -176,8 +176,33 @@ static void a_key_that_moved_before_it_was_opened_is_stated(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(passing) / sizeof(passing[0]); i++) {
-        is_stated_after(passing[i]);
+        expect_report_after(passing[i]);
     }
+}
+
+/* An agent that opens a key after its partitions got another owner reports
+ * that it knows no version: the owner waits for the reports of all slots before
+ * it declares a version lost. */
+static void opening_a_reassigned_key_reports_its_state(void **state)
+{
+    const struct sent *s;
+    struct bench b;
+
+    (void)state;
+    begin_bench(&b, 1, 1);
+    b.keys_are_reassigned = true;
+    open_key(&b, 0, 2, 16, SERVER_NODE);
+    feed_tick(&b);
+    connect_server(&b, false, 0);
+    for (uint32_t i = 0; i < 2; i++) {
+        s = find_sent(&b, SERVER_CONN, PS_MSG_RESTORE, i);
+        assert_non_null(s);
+        assert_int_equal(s->packet->msg->restore.parts[0].index, i);
+        assert_int_equal(s->packet->msg->restore.epoch, 1);
+        assert_false(s->packet->msg->restore.has_value);
+        assert_false(s->packet->msg->restore.has_committed);
+    }
+    end_bench(&b);
 }
 
 /* A placement that names no parts, or has no table, opens nothing. */
@@ -208,7 +233,7 @@ static void a_placement_without_its_table_is_refused(void **state)
     }
 }
 
-/* The server answers a question about what an optimizer keeps: all `v`. */
+/* The server answers a request for optimizer state with all elements `v`. */
 static void answer_state(struct bench *b, uint32_t n, uint32_t index, float v)
 {
     const struct sent *s = find_sent(b, SERVER_CONN, PS_MSG_STATE_GET, n);
@@ -233,7 +258,7 @@ static void answer_state(struct bench *b, uint32_t n, uint32_t index, float v)
     ps_buf_unref(payload.buf);
 }
 
-static void a_state_is_there_when_all_its_parts_are(void **state)
+static void optimizer_state_ends_with_its_last_partition(void **state)
 {
     struct bench b;
 
@@ -263,12 +288,13 @@ static void a_state_is_there_when_all_its_parts_are(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(keys_of_one_hash_are_told_apart),
-        cmocka_unit_test(declarations_go_a_few_at_a_time),
-        cmocka_unit_test(nobody_asks_for_who_is_gone),
-        cmocka_unit_test(a_key_that_moved_before_it_was_opened_is_stated),
+        cmocka_unit_test(keys_with_equal_hashes_are_distinct),
+        cmocka_unit_test(concurrent_declarations_are_limited),
+        cmocka_unit_test(declarations_of_departed_workers_are_dropped),
+        cmocka_unit_test(key_moved_before_opening_is_reported),
+        cmocka_unit_test(opening_a_reassigned_key_reports_its_state),
         cmocka_unit_test(a_placement_without_its_table_is_refused),
-        cmocka_unit_test(a_state_is_there_when_all_its_parts_are),
+        cmocka_unit_test(optimizer_state_ends_with_its_last_partition),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

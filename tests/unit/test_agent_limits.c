@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Costs that the agent counts, to which account, and its reaction to a limit
- * that is reached. */
+/* Costs that the agent counts, the accounts that they are charged to, and the
+ * effect of reached limits. */
 #include "agent_world.h"
 
 #include "base/alloc.h"
@@ -44,7 +44,7 @@ static const struct ps_msg_l_key_info *last_info(const struct bench *b)
                 ->packet->msg->l_key_info;
 }
 
-/* Log lines counted in the account of this kind that caused most. */
+/* Returns the most log lines counted in an account of this kind. */
 static uint64_t lines_of(const struct bench *b, enum ps_account_kind kind)
 {
     uint64_t most = 0;
@@ -60,7 +60,7 @@ static uint64_t lines_of(const struct bench *b, enum ps_account_kind kind)
     return most;
 }
 
-static void who_causes_lines_of_the_log_is_known(void **state)
+static void log_lines_are_charged_to_session_job_and_user(void **state)
 {
     struct bench b;
 
@@ -120,8 +120,7 @@ static void a_key_that_is_refused_is_closed_at_the_scheduler(void **state)
     end_bench(&b);
 }
 
-static void
-what_cannot_fit_is_refused_before_the_scheduler_is_asked(void **state)
+static void keys_beyond_a_limit_are_not_declared(void **state)
 {
     struct bench b;
 
@@ -142,7 +141,7 @@ what_cannot_fit_is_refused_before_the_scheduler_is_asked(void **state)
     end_bench(&b);
 }
 
-static void a_region_counts_until_nothing_reads_it(void **state)
+static void region_is_charged_until_its_last_operation_ends(void **state)
 {
     struct bench b;
 
@@ -172,8 +171,8 @@ static void a_region_counts_until_nothing_reads_it(void **state)
     end_bench(&b);
 }
 
-/* In one go they would hold up everybody for milliseconds. */
-static void regions_of_a_session_leave_in_slices(void **state)
+/* Unmapping all at once would delay all workers for milliseconds. */
+static void regions_of_a_session_are_freed_in_slices(void **state)
 {
     enum { REGIONS = 1000 };
     struct ps_buf *buf = ps_buf_new(4096);
@@ -208,7 +207,7 @@ static void regions_of_a_session_leave_in_slices(void **state)
     ps_buf_unref(buf);
 }
 
-/* To unmap many results at once would hold up other jobs. */
+/* Unmapping many results at once would delay other jobs. */
 static void results_of_an_ended_job_are_freed_in_slices(void **state)
 {
     struct bench b;
@@ -237,7 +236,7 @@ static void results_of_an_ended_job_are_freed_in_slices(void **state)
         feed_tick(&b);
         turns++;
     }
-    assert_int_equal(turns, 3); /* One left with the job. */
+    assert_int_equal(turns, 3); /* One is left with the job. */
     end_bench(&b);
 }
 
@@ -264,7 +263,7 @@ static void answer_query(struct bench *b, uint32_t n)
         NULL);
 }
 
-static void an_operation_has_one_open_question_and_a_user_few(void **state)
+static void open_stall_queries_are_limited(void **state)
 {
     struct bench b;
 
@@ -295,7 +294,7 @@ static void an_operation_has_one_open_question_and_a_user_few(void **state)
     assert_non_null(strstr(find_sent(&b, WORKER_CONN, PS_MSG_L_STALL_REPLY, 0)
                                ->packet->msg->l_stall_reply.text,
                            "has 10 of 10 open queries (limits.test)"));
-    /* Each answer makes room for the next question, until all have one. */
+    /* Each answer lets the next query leave, until all are answered. */
     for (uint32_t i = 0; i < 10; i++) {
         answer_query(&b, i);
     }
@@ -305,7 +304,7 @@ static void an_operation_has_one_open_question_and_a_user_few(void **state)
     end_bench(&b);
 }
 
-static void an_agent_without_scheduler_answers_itself(void **state)
+static void stall_query_without_scheduler_is_answered(void **state)
 {
     struct bench b;
 
@@ -316,16 +315,20 @@ static void an_agent_without_scheduler_answers_itself(void **state)
     submit_op(&b, 0,
               (struct ps_msg_l_op){
                   .op_id = 5, .op = PS_OP_BROADCAST, .root = 1, .round = 1});
-    feed_event(&b, (struct ps_event){.type = PS_EV_CLOSED, .conn = SCHED_CONN});
+    feed_event(&b, (struct ps_event){
+                       .type = PS_EV_CLOSED,
+                       .conn = SCHED_CONN,
+                       .closed = {.rc = PS_E_PERM, .why = "it is refused"}});
     ask_why(&b, 5);
     assert_int_equal(count_sent(&b, SCHED_CONN, PS_MSG_STALL_QUERY), 0);
     assert_non_null(strstr(find_sent(&b, WORKER_CONN, PS_MSG_L_STALL_REPLY, 0)
                                ->packet->msg->l_stall_reply.text,
-                           "; the scheduler at psched:1 is not connected"));
+                           "; the scheduler at psched:1 is not connected and "
+                           "knows what else is missing: it is refused"));
     end_bench(&b);
 }
 
-static void a_process_that_asks_without_end_is_cut_off(void **state)
+static void process_beyond_the_query_rate_is_disconnected(void **state)
 {
     struct bench b;
 
@@ -336,7 +339,7 @@ static void a_process_that_asks_without_end_is_cut_off(void **state)
     submit_op(&b, 0,
               (struct ps_msg_l_op){
                   .op_id = 1, .op = PS_OP_BROADCAST, .root = 1, .round = 1});
-    /* The scheduler is away, and the library asks now and then. */
+    /* The scheduler is disconnected, and the library queries now and then. */
     for (uint32_t i = 0; i < 3 * PS_QUERIES_RATE_MAX; i++) {
         ask_why(&b, 1);
         b.now += PS_MILLIS(2);
@@ -351,8 +354,9 @@ static void a_process_that_asks_without_end_is_cut_off(void **state)
     end_bench(&b);
 }
 
-/* The last of many operations takes long to find: who asks for that pays. */
-static void a_search_among_many_operations_counts(void **state)
+/* The last of many operations takes long to find: its queries count more
+ * against the rate limit. */
+static void query_of_many_operations_counts_by_its_cost(void **state)
 {
     const uint32_t ops = 10000;
     uint32_t asked = 0;
@@ -364,7 +368,7 @@ static void a_search_among_many_operations_counts(void **state)
     open_key(&b, 0, 1, 256, SERVER_NODE);
     share_region(&b, 0, 1024);
     submit_push(&b, 0, 0, 1,
-                0); /* Operation 1; the other rank gives nothing. */
+                0); /* Operation 1; the other rank has not contributed. */
     for (uint32_t i = 2; i <= ops; i++) {
         submit_op(
             &b, 0,
@@ -382,7 +386,7 @@ static void a_search_among_many_operations_counts(void **state)
     end_bench(&b);
 }
 
-static void questions_of_a_dead_worker_are_forgotten(void **state)
+static void queries_of_a_dead_worker_are_dropped(void **state)
 {
     struct bench b;
 
@@ -410,7 +414,7 @@ static void questions_of_a_dead_worker_are_forgotten(void **state)
     end_bench(&b);
 }
 
-/* Memory of an agent with records of one label, of `different` partitions. */
+/* Memory of an agent with records of one name hash, of `different` partitions. */
 static struct ps_buf *make_piece(uint32_t records, uint32_t different)
 {
     const size_t each = PS_FIXED_RESIDUAL_RECORD_BYTES + 2 * 64;
@@ -451,8 +455,8 @@ static void lack_region(struct bench *b, uint32_t number, int rc)
     feed_event(b, ev);
 }
 
-/* Its operations are refused in words, the others go on. */
-static void a_region_without_room_costs_its_operations_alone(void **state)
+/* Its operations are refused with a text; others continue. */
+static void region_without_memory_fails_only_its_operations(void **state)
 {
     struct bench b;
 
@@ -481,7 +485,7 @@ static void a_region_without_room_costs_its_operations_alone(void **state)
     assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_DONE), 1);
     assert_int_equal(used(&b, PS_COST_OPERATIONS), 1);
 
-    /* It counts as a region, until it is given back. */
+    /* It counts as a region until it is released. */
     deliver_msg(&b, WORKER_CONN,
                 &(struct ps_msg){.code = PS_MSG_L_REGION_GONE,
                                  .l_region_gone = {.region = 2}},
@@ -496,7 +500,7 @@ static void a_region_without_room_costs_its_operations_alone(void **state)
     end_bench(&b);
 }
 
-static void what_is_no_memory_ends_its_session_in_words(void **state)
+static void an_invalid_descriptor_ends_its_session(void **state)
 {
     struct bench b;
 
@@ -511,8 +515,9 @@ static void what_is_no_memory_ends_its_session_in_words(void **state)
     end_bench(&b);
 }
 
-/* By lists of a label this took minutes, in which nobody was served. */
-static void records_of_one_label_are_found_at_once(void **state)
+/* A list for each name hash took minutes for records of one hash, without
+ * service for any worker. */
+static void residual_records_with_equal_hashes_are_read(void **state)
 {
     struct ps_buf *piece = make_piece(400000, 400000);
     struct bench b;
@@ -530,8 +535,8 @@ static void records_of_one_label_are_found_at_once(void **state)
     ps_buf_unref(piece);
 }
 
-/* Whether they are of one partition or of many: each takes a look. */
-static void records_without_end_end_their_session(void **state)
+/* Records of one partition and of many: each costs one look-up. */
+static void too_many_residual_records_end_the_session(void **state)
 {
     (void)state;
     no_limits();
@@ -550,7 +555,7 @@ static void records_without_end_end_their_session(void **state)
     }
 }
 
-static void records_count_as_memory_of_the_job(void **state)
+static void residual_records_are_charged_as_memory(void **state)
 {
     struct ps_buf *piece = make_piece(1000, 1000);
     struct bench b;
@@ -573,23 +578,22 @@ static void records_count_as_memory_of_the_job(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_causes_lines_of_the_log_is_known),
+        cmocka_unit_test(log_lines_are_charged_to_session_job_and_user),
         cmocka_unit_test(a_key_that_is_refused_is_closed_at_the_scheduler),
-        cmocka_unit_test(
-            what_cannot_fit_is_refused_before_the_scheduler_is_asked),
-        cmocka_unit_test(a_region_counts_until_nothing_reads_it),
-        cmocka_unit_test(regions_of_a_session_leave_in_slices),
+        cmocka_unit_test(keys_beyond_a_limit_are_not_declared),
+        cmocka_unit_test(region_is_charged_until_its_last_operation_ends),
+        cmocka_unit_test(regions_of_a_session_are_freed_in_slices),
         cmocka_unit_test(results_of_an_ended_job_are_freed_in_slices),
-        cmocka_unit_test(an_operation_has_one_open_question_and_a_user_few),
-        cmocka_unit_test(an_agent_without_scheduler_answers_itself),
-        cmocka_unit_test(a_process_that_asks_without_end_is_cut_off),
-        cmocka_unit_test(a_search_among_many_operations_counts),
-        cmocka_unit_test(questions_of_a_dead_worker_are_forgotten),
-        cmocka_unit_test(a_region_without_room_costs_its_operations_alone),
-        cmocka_unit_test(what_is_no_memory_ends_its_session_in_words),
-        cmocka_unit_test(records_of_one_label_are_found_at_once),
-        cmocka_unit_test(records_without_end_end_their_session),
-        cmocka_unit_test(records_count_as_memory_of_the_job),
+        cmocka_unit_test(open_stall_queries_are_limited),
+        cmocka_unit_test(stall_query_without_scheduler_is_answered),
+        cmocka_unit_test(process_beyond_the_query_rate_is_disconnected),
+        cmocka_unit_test(query_of_many_operations_counts_by_its_cost),
+        cmocka_unit_test(queries_of_a_dead_worker_are_dropped),
+        cmocka_unit_test(region_without_memory_fails_only_its_operations),
+        cmocka_unit_test(an_invalid_descriptor_ends_its_session),
+        cmocka_unit_test(residual_records_with_equal_hashes_are_read),
+        cmocka_unit_test(too_many_residual_records_end_the_session),
+        cmocka_unit_test(residual_records_are_charged_as_memory),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -39,7 +39,7 @@ static void wait_for_server(struct bench *b)
     assert_int_equal(count_sent(b, SERVER_CONN, PS_MSG_PUSH), 1);
 }
 
-static void what_is_stuck_goes_over_another_connection(void **state)
+static void a_stalled_link_moves_to_another_connection(void **state)
 {
     struct bench b;
     const struct sent *hello;
@@ -60,17 +60,17 @@ static void what_is_stuck_goes_over_another_connection(void **state)
     deliver_welcome(&b, SECOND_CONN, true, 0);
     feed_tick(&b);
     assert_int_equal(count_sent(&b, SECOND_CONN, PS_MSG_PUSH), 1);
-    /* Frames on the old connection are ignored, and its end does not end the
-     * link. */
+    /* Frames on the old connection are ignored, and its close does not affect
+     * the link. */
     feed_event(&b,
                (struct ps_event){.type = PS_EV_CLOSED, .conn = SERVER_CONN});
     assert_int_equal(run(&b, PS_SECONDS(3)), 0);
     end_bench(&b);
 }
 
-/* The scheduler does not hear the server: it is told when this agent has, and
- * the server is pinged, so that the next answer is newer. */
-static void a_witness_tells_when_it_has_heard_a_server(void **state)
+/* The scheduler does not hear the server: the agent reports when it last did,
+ * and pings the server, so that its next report is newer. */
+static void witness_reports_the_last_message_of_a_server(void **state)
 {
     struct ps_msg ask = {.code = PS_MSG_PING_REQ,
                          .ping_req = {.node = SERVER_NODE, .incarnation = 1}};
@@ -89,18 +89,66 @@ static void a_witness_tells_when_it_has_heard_a_server(void **state)
     assert_int_equal(ack->node, SERVER_NODE);
     assert_int_equal(ack->silent_ns, PS_MILLIS(300));
     assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PING), pings + 1);
-    ask.ping_req.incarnation = 2; /* Of that one nothing is known. */
+    ask.ping_req.incarnation = 2; /* Nothing is known of that member. */
     deliver_msg(&b, SCHED_CONN, &ask, NULL);
     ask.ping_req.node = 99;
     deliver_msg(&b, SCHED_CONN, &ask, NULL);
     assert_int_equal(count_sent(&b, SCHED_CONN, PS_MSG_PING_ACK), 1);
-    /* So do servers: */
+    /* Also after the connection has closed. */
+    feed_event(&b,
+               (struct ps_event){.type = PS_EV_CLOSED, .conn = SERVER_CONN});
+    ask.ping_req.node = SERVER_NODE;
+    ask.ping_req.incarnation = 1;
+    b.now += PS_MILLIS(100);
+    deliver_msg(&b, SCHED_CONN, &ask, NULL);
+    assert_int_equal(count_sent(&b, SCHED_CONN, PS_MSG_PING_ACK), 2);
+    ack = &find_sent(&b, SCHED_CONN, PS_MSG_PING_ACK, 1)->packet->msg->ping_ack;
+    assert_int_equal(ack->silent_ns, PS_MILLIS(400));
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PING), pings + 1);
+    end_bench(&b);
+}
+
+/* The address of a server leads to another member that has taken it. */
+static void a_server_is_recognised_by_its_certificate(void **state)
+{
+    static const struct ps_peer_identity other = {PS_ROLE_SERVER, "c", "ps1"};
+    static const struct ps_peer_identity right = {PS_ROLE_SERVER, "c", "ps0"};
+    struct ps_event ev = {.type = PS_EV_OPEN, .conn = SECOND_CONN};
+    struct bench b;
+
+    (void)state;
+    wait_for_server(&b);
+    feed_event(&b,
+               (struct ps_event){.type = PS_EV_CLOSED, .conn = SERVER_CONN});
+    assert_int_not_equal(run(&b, PS_SECONDS(1)), 0);
+    ev.open.kind = PS_CONN_DIALLED;
+    ev.open.target = b.dial_targets[SERVER_NODE % 8];
+    ev.open.peer = "test";
+    ev.open.identity = &other;
+    feed_event(&b, ev);
+    assert_null(find_sent(&b, SECOND_CONN, PS_MSG_HELLO, 0));
+    /* It is dialled again. */
+    assert_int_not_equal(run(&b, PS_SECONDS(3)), 0);
+    ev.conn = SECOND_CONN + 1;
+    ev.open.target = b.dial_targets[SERVER_NODE % 8];
+    ev.open.identity = &right;
+    feed_event(&b, ev);
+    assert_non_null(find_sent(&b, SECOND_CONN + 1, PS_MSG_HELLO, 0));
+    end_bench(&b);
+}
+
+static void agent_answers_the_ping_of_a_server(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    wait_for_server(&b);
     deliver_msg(&b, SERVER_CONN, &(struct ps_msg){.code = PS_MSG_PING}, NULL);
     assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PONG), 1);
     end_bench(&b);
 }
 
-static void a_server_that_is_heard_keeps_its_connection(void **state)
+static void connection_is_kept_when_the_server_answers(void **state)
 {
     struct bench b;
 
@@ -134,7 +182,7 @@ static void a_server_is_pinged_while_an_operation_waits(void **state)
     end_bench(&b);
 }
 
-static void a_server_that_is_gone_is_not_dialled(void **state)
+static void gone_server_is_not_dialled(void **state)
 {
     struct bench b;
 
@@ -147,13 +195,13 @@ static void a_server_that_is_gone_is_not_dialled(void **state)
                (struct ps_event){.type = PS_EV_CLOSED, .conn = SERVER_CONN});
     b.dialled_node = 0;
     assert_int_equal(run(&b, PS_SECONDS(3)), 0);
-    /* It comes back. */
+    /* The server returns. */
     deliver_map_epoch(&b, 3);
     assert_int_equal(run(&b, PS_MILLIS(100)), 1);
     end_bench(&b);
 }
 
-static void a_scheduler_that_does_not_answer_is_dialled(void **state)
+static void silent_scheduler_is_dialled_again(void **state)
 {
     struct bench b;
     bool dialled = false;
@@ -182,12 +230,14 @@ static void a_scheduler_that_does_not_answer_is_dialled(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_stuck_goes_over_another_connection),
-        cmocka_unit_test(a_witness_tells_when_it_has_heard_a_server),
-        cmocka_unit_test(a_server_that_is_heard_keeps_its_connection),
+        cmocka_unit_test(a_stalled_link_moves_to_another_connection),
+        cmocka_unit_test(witness_reports_the_last_message_of_a_server),
+        cmocka_unit_test(a_server_is_recognised_by_its_certificate),
+        cmocka_unit_test(agent_answers_the_ping_of_a_server),
+        cmocka_unit_test(connection_is_kept_when_the_server_answers),
         cmocka_unit_test(a_server_is_pinged_while_an_operation_waits),
-        cmocka_unit_test(a_server_that_is_gone_is_not_dialled),
-        cmocka_unit_test(a_scheduler_that_does_not_answer_is_dialled),
+        cmocka_unit_test(gone_server_is_not_dialled),
+        cmocka_unit_test(silent_scheduler_is_dialled_again),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

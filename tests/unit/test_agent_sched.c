@@ -2,7 +2,7 @@
 /* The agent machine and a scheduler that was restarted. */
 #include "agent_world.h"
 
-/* The scheduler's process is another one, which knows nothing. */
+/* Another process of the scheduler answers, without state. */
 static void restart_scheduler(struct bench *b)
 {
     struct ps_event closed = {.type = PS_EV_CLOSED, .conn = SCHED_CONN};
@@ -17,9 +17,9 @@ static void restart_scheduler(struct bench *b)
     deliver_welcome(b, SCHED_CONN, false, 0);
 }
 
-/* One worker waits for the other, which is in no call: both hear why, from the
- * answer to the first offer that comes. */
-static void a_scheduler_that_forgot_the_job_ends_it_in_words(void **state)
+/* One worker waits for the other, which is in no call: both get the reason that
+ * the first answer to an offer names. */
+static void job_unknown_to_the_scheduler_fails_with_a_reason(void **state)
 {
     const char *const text = "the scheduler was restarted and does not know "
                              "job 'job'; start the job again";
@@ -95,7 +95,7 @@ static void the_end_of_a_job_names_its_cause(void **state)
 
 /* Links keep no order: a state from before the end may come after it, while a
  * worker of the next job waits for its first state. */
-static void an_ended_job_does_not_come_back(void **state)
+static void late_state_of_an_ended_job_is_ignored(void **state)
 {
     struct ps_event closed = {.type = PS_EV_CLOSED, .conn = WORKER_CONN};
     struct bench b;
@@ -164,9 +164,9 @@ static void a_job_that_fails_before_it_has_slots_ends_its_sessions(void **state)
     end_bench(&b);
 }
 
-/* A job without a process here is offered by those that have gone, so that it
- * ends; of others that have gone another scheduler hears nothing. */
-static void who_has_gone_is_told_of_jobs_that_are_here(void **state)
+/* A job on this node without a live process is reported by its departures, so
+ * that it ends; other departures are not reported to a new scheduler. */
+static void departures_are_reported_for_jobs_on_the_node(void **state)
 {
     struct ps_event closed = {.type = PS_EV_CLOSED};
     const struct sent *s;
@@ -205,7 +205,7 @@ static void who_has_gone_is_told_of_jobs_that_are_here(void **state)
     end_bench(&b);
 }
 
-static void epochs_are_counted_from_the_start_of_the_scheduler(void **state)
+static void map_epoch_restarts_with_the_scheduler(void **state)
 {
     struct bench b;
 
@@ -222,7 +222,7 @@ static void epochs_are_counted_from_the_start_of_the_scheduler(void **state)
     end_bench(&b);
 }
 
-/* The scheduler is dialled until its answer to a hello counts. */
+/* The scheduler is dialled until it answers a hello. */
 static void refuse_name(struct bench *b)
 {
     static const struct ps_msg m = {
@@ -239,7 +239,7 @@ static void refuse_name(struct bench *b)
 }
 
 /* Another process was given the name while this one was not heard. */
-static void an_agent_that_lost_its_name_ends(void **state)
+static void agent_ends_when_it_lost_its_name(void **state)
 {
     struct ps_event closed = {.type = PS_EV_CLOSED, .conn = SCHED_CONN};
     struct bench b;
@@ -256,14 +256,14 @@ static void an_agent_that_lost_its_name_ends(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_scheduler_that_forgot_the_job_ends_it_in_words),
+        cmocka_unit_test(job_unknown_to_the_scheduler_fails_with_a_reason),
         cmocka_unit_test(the_end_of_a_job_names_its_cause),
-        cmocka_unit_test(an_ended_job_does_not_come_back),
+        cmocka_unit_test(late_state_of_an_ended_job_is_ignored),
         cmocka_unit_test(
             a_job_that_fails_before_it_has_slots_ends_its_sessions),
-        cmocka_unit_test(an_agent_that_lost_its_name_ends),
-        cmocka_unit_test(who_has_gone_is_told_of_jobs_that_are_here),
-        cmocka_unit_test(epochs_are_counted_from_the_start_of_the_scheduler),
+        cmocka_unit_test(agent_ends_when_it_lost_its_name),
+        cmocka_unit_test(departures_are_reported_for_jobs_on_the_node),
+        cmocka_unit_test(map_epoch_restarts_with_the_scheduler),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

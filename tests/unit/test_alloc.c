@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-static void count_follows_what_is_alive(void **state)
+static void count_follows_live_allocations(void **state)
 {
     size_t before = ps_alloc_live();
     char *a = ps_alloc(10);
@@ -35,7 +35,7 @@ static void count_follows_what_is_alive(void **state)
     assert_int_equal(ps_alloc_live(), before);
 }
 
-static void nothing_is_still_a_pointer(void **state)
+static void allocation_of_no_bytes_returns_a_pointer(void **state)
 {
     char *a = ps_alloc(0);
     char *b = ps_calloc(0, 8);
@@ -51,7 +51,7 @@ static void nothing_is_still_a_pointer(void **state)
 }
 
 /* The product of a hostile count must not wrap to something small. */
-static void too_much_ends_the_process(void **state)
+static void allocation_beyond_memory_ends_the_process(void **state)
 {
     pid_t pid = fork();
     int status;
@@ -68,7 +68,7 @@ static void too_much_ends_the_process(void **state)
     assert_int_equal(WTERMSIG(status), SIGABRT);
 }
 
-static void sizes_of_peers_are_tried(void **state)
+static void allocation_of_a_size_from_outside_may_fail(void **state)
 {
     size_t before = ps_alloc_live();
     unsigned char *a = ps_try_calloc(3, 5);
@@ -88,8 +88,8 @@ static void sizes_of_peers_are_tried(void **state)
     assert_int_equal(ps_alloc_live(), before);
 }
 
-/* The one that fails has what it asked for from the reserve. */
-static void reserve_serves_who_needs_it(void **state)
+/* The failing allocation gets its memory from the reserve. */
+static void the_reserve_serves_the_failing_allocation(void **state)
 {
     (void)state;
     assert_false(ps_alloc_use_reserve());
@@ -117,7 +117,7 @@ static void reserve_serves_who_needs_it(void **state)
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 /* These need all of the address space. */
-/* Where the system gives no more, what was freed is a reserve again. */
+/* Without memory of the system, freed memory becomes the reserve again. */
 static int use_up_memory(void)
 {
     static void *blocks[1 << 16];
@@ -139,7 +139,7 @@ static int use_up_memory(void)
     return ps_alloc_reserve(8 << 20) && !ps_alloc_is_starved() ? 0 : 3;
 }
 
-static void reserve_comes_back(void **state)
+static void reserve_is_refilled_after_its_use(void **state)
 {
     pid_t pid = fork();
     int status;
@@ -157,13 +157,13 @@ static void reserve_comes_back(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(count_follows_what_is_alive),
-        cmocka_unit_test(nothing_is_still_a_pointer),
-        cmocka_unit_test(too_much_ends_the_process),
-        cmocka_unit_test(sizes_of_peers_are_tried),
-        cmocka_unit_test(reserve_serves_who_needs_it),
+        cmocka_unit_test(count_follows_live_allocations),
+        cmocka_unit_test(allocation_of_no_bytes_returns_a_pointer),
+        cmocka_unit_test(allocation_beyond_memory_ends_the_process),
+        cmocka_unit_test(allocation_of_a_size_from_outside_may_fail),
+        cmocka_unit_test(the_reserve_serves_the_failing_allocation),
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-        cmocka_unit_test(reserve_comes_back),
+        cmocka_unit_test(reserve_is_refilled_after_its_use),
 #endif
     };
 

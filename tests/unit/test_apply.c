@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pushes without rounds, as the server machine takes them. */
+/* Pushes without rounds, at the server machine. */
 #include "server_world.h"
 
 #define COUNT 16u
@@ -59,7 +59,7 @@ static float pulled(struct agent *a)
     return first;
 }
 
-static void each_push_counts_once_whatever_comes_twice(void **state)
+static void repeated_pushes_count_once(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
     struct agent *a = &w->agents[0];
@@ -83,7 +83,7 @@ static void each_push_counts_once_whatever_comes_twice(void **state)
     world_free(w);
 }
 
-static void an_agent_started_again_counts_from_the_beginning(void **state)
+static void pushes_of_a_restarted_agent_count_from_zero(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
     struct agent *a = &w->agents[0];
@@ -101,7 +101,7 @@ static void an_agent_started_again_counts_from_the_beginning(void **state)
     world_free(w);
 }
 
-static void what_waits_is_added_together_and_assigned_in_order(void **state)
+static void waiting_pushes_are_summed_or_assigned_in_order(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 4});
     struct ps_server_stats stats;
@@ -113,7 +113,8 @@ static void what_waits_is_added_together_and_assigned_in_order(void **state)
         give(&w->agents[i], PS_RULE_ACCUMULATE, 1, (float)(i + 1));
         give(&w->agents[i], PS_RULE_ACCUMULATE, 1, 99); /* Known by now. */
     }
-    assert_int_equal(w->compute_count, 1); /* The first; the others wait. */
+    assert_int_equal(w->compute_count,
+                     1); /* The first push; the others wait. */
     world_computed(w, 0, 0);
     world_run_until_idle(w);
     assert_int_equal(w->compute_count, 1);
@@ -130,9 +131,9 @@ static void what_waits_is_added_together_and_assigned_in_order(void **state)
     world_free(w);
 }
 
-/* An answer is on its way, or being read, for as long as its frame is not
- * acknowledged. Pushes that are applied meanwhile must not show in it. */
-static void an_answer_keeps_the_value_it_was_made_of(void **state)
+/* A value is in flight until its frame is acknowledged. Pushes that are applied
+ * meanwhile must not change its bytes. */
+static void reply_keeps_the_value_of_its_version(void **state)
 {
     static const enum ps_rule rules[] = {PS_RULE_ASSIGN, PS_RULE_ACCUMULATE,
                                          PS_RULE_STEP};
@@ -177,7 +178,7 @@ static void tick(struct agent *a, uint64_t seq, uint64_t clock)
     agent_push(a, &o);
 }
 
-static void everybody_hears_when_the_slowest_goes_on(void **state)
+static void all_agents_get_the_raised_clock(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 3});
     struct agent *a = &w->agents[0];
@@ -188,7 +189,7 @@ static void everybody_hears_when_the_slowest_goes_on(void **state)
     init(a, 0);
     for (uint64_t i = 1; i <= 5; i++) {
         tick(a, i, i);
-        tick(b, i, i > 2 ? i - 2 : 0); /* A rank there is behind. */
+        tick(b, i, i > 2 ? i - 2 : 0); /* One of its ranks is behind. */
     }
     assert_int_equal(a->seen[1].clock, 0);
     tick(c, 1, 1);
@@ -214,11 +215,11 @@ static void everybody_hears_when_the_slowest_goes_on(void **state)
     assert_int_equal(c->seen[1].commit_version, 1);
     a->seen[1].clock = 0;
     assert_true(pulled(a) == 0);
-    assert_int_equal(a->seen[1].clock, 5); /* Values say it, too. */
+    assert_int_equal(a->seen[1].clock, 5); /* Values carry the clock, too. */
     world_free(w);
 }
 
-static void rounds_and_pushes_without_do_not_mix(void **state)
+static void key_with_rounds_refuses_pushes_without_rounds(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
     struct agent *a = &w->agents[0];
@@ -240,12 +241,12 @@ static void rounds_and_pushes_without_do_not_mix(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_push_counts_once_whatever_comes_twice),
-        cmocka_unit_test(an_agent_started_again_counts_from_the_beginning),
-        cmocka_unit_test(what_waits_is_added_together_and_assigned_in_order),
-        cmocka_unit_test(an_answer_keeps_the_value_it_was_made_of),
-        cmocka_unit_test(everybody_hears_when_the_slowest_goes_on),
-        cmocka_unit_test(rounds_and_pushes_without_do_not_mix),
+        cmocka_unit_test(repeated_pushes_count_once),
+        cmocka_unit_test(pushes_of_a_restarted_agent_count_from_zero),
+        cmocka_unit_test(waiting_pushes_are_summed_or_assigned_in_order),
+        cmocka_unit_test(reply_keeps_the_value_of_its_version),
+        cmocka_unit_test(all_agents_get_the_raised_clock),
+        cmocka_unit_test(key_with_rounds_refuses_pushes_without_rounds),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,8 +11,8 @@
 static const struct ps_autoscale rule = {
     .period = PS_SECONDS(1), .busy_percent = 60, .periods = 3};
 
-/* Seconds until one more is asked for when each of `count` is busy for
- * `percent` of the time; 0: never. */
+/* Returns the seconds until another thread is requested if each of `count` is
+ * busy for `percent` of the time; 0: never. */
 static unsigned seconds_until(struct ps_autoscale *g, ps_time *now,
                               uint64_t *busy, unsigned count, unsigned percent)
 {
@@ -26,7 +26,7 @@ static unsigned seconds_until(struct ps_autoscale *g, ps_time *now,
     return 0;
 }
 
-static void one_more_after_some_seconds_of_much_work(void **state)
+static void thread_is_added_after_seconds_of_load(void **state)
 {
     struct ps_autoscale g = rule;
     ps_time now = PS_SECONDS(100);
@@ -61,7 +61,7 @@ static void pauses_count_as_idle(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_more_after_some_seconds_of_much_work),
+        cmocka_unit_test(thread_is_added_after_seconds_of_load),
         cmocka_unit_test(pauses_count_as_idle),
     };
 

@@ -36,7 +36,7 @@ static uint32_t plan(struct job *j)
     return moved;
 }
 
-/* The books agree with the moves. Returns the bytes that move. */
+/* Checks that the result agrees with the moves. Returns the bytes that move. */
 static uint64_t check_books(const struct job *j, uint32_t moved)
 {
     uint64_t is[SERVERS] = {0};
@@ -72,7 +72,7 @@ static bool is_even(const struct job *j)
     return true;
 }
 
-static void what_is_even_stays(void **state)
+static void balanced_servers_keep_their_parts(void **state)
 {
     struct job j = {.servers = 3};
 
@@ -90,7 +90,7 @@ static void what_is_even_stays(void **state)
     assert_int_equal(plan(&j), 0);
 }
 
-static void one_server_gives_to_the_empty_ones(void **state)
+static void partitions_of_one_server_move_to_empty_ones(void **state)
 {
     struct job j = {.servers = 3};
 
@@ -98,7 +98,7 @@ static void one_server_gives_to_the_empty_ones(void **state)
     for (int i = 0; i < 300; i++) {
         add_part(&j, 1, 1000);
     }
-    /* No more than what even wants, less what need not be. */
+    /* No more than balance requires, less the tolerance. */
     uint32_t moved = plan(&j);
 
     assert_true(moved >= 190 && moved <= 200);
@@ -106,7 +106,7 @@ static void one_server_gives_to_the_empty_ones(void **state)
     assert_true(is_even(&j));
 }
 
-static void large_pieces_go_first(void **state)
+static void large_partitions_move_first(void **state)
 {
     struct job j = {.servers = 2};
 
@@ -115,13 +115,13 @@ static void large_pieces_go_first(void **state)
         add_part(&j, 0, 1);
     }
     add_part(&j, 0, 100);
-    /* One move does, instead of a hundred. */
+    /* One move suffices, instead of a hundred. */
     assert_int_equal(plan(&j), 1);
     assert_int_equal(j.piece[100].target, 1);
     check_books(&j, 1);
 }
 
-static void the_least_of_the_bytes_moves(void **state)
+static void plan_moves_the_least_bytes(void **state)
 {
     struct job j = {.servers = 4};
     struct ps_rng rng;
@@ -148,7 +148,7 @@ static void the_least_of_the_bytes_moves(void **state)
     assert_true(is_even(&j));
 }
 
-static void a_piece_that_nobody_can_cut_leaves_the_others_even(void **state)
+static void one_large_partition_leaves_other_servers_even(void **state)
 {
     struct job j = {.servers = 3};
 
@@ -163,16 +163,17 @@ static void a_piece_that_nobody_can_cut_leaves_the_others_even(void **state)
     assert_int_equal(j.piece[0].target, 0);
     assert_true(j.bytes[1] >= 95 && j.bytes[1] <= 105);
     assert_int_equal(j.bytes[0], 1000);
-    /* Two pieces that would only change places stay, too. */
+    /* Two parts that would only change places stay, too. */
     j = (struct job){.servers = 2};
     add_part(&j, 0, 10);
     add_part(&j, 1, 7);
     assert_int_equal(plan(&j), 0);
 }
 
-/* Whatever it is: books, an end, never less alike than before; and even, where
- * every piece is small beside what a server may be off. */
-static void anything_gets_no_worse(void **state)
+/* Random inputs: the result agrees with the moves, servers never differ more
+ * than before, and they are balanced if every part is small against the
+ * tolerance. */
+static void no_plan_increases_the_imbalance(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 300; seed++) {
@@ -214,12 +215,12 @@ static void anything_gets_no_worse(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_even_stays),
-        cmocka_unit_test(one_server_gives_to_the_empty_ones),
-        cmocka_unit_test(large_pieces_go_first),
-        cmocka_unit_test(the_least_of_the_bytes_moves),
-        cmocka_unit_test(a_piece_that_nobody_can_cut_leaves_the_others_even),
-        cmocka_unit_test(anything_gets_no_worse),
+        cmocka_unit_test(balanced_servers_keep_their_parts),
+        cmocka_unit_test(partitions_of_one_server_move_to_empty_ones),
+        cmocka_unit_test(large_partitions_move_first),
+        cmocka_unit_test(plan_moves_the_least_bytes),
+        cmocka_unit_test(one_large_partition_leaves_other_servers_even),
+        cmocka_unit_test(no_plan_increases_the_imbalance),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,7 +8,7 @@
 #include "base/rng.h"
 #include "core/sched/barrier.h"
 
-static void opens_when_the_last_rank_is_there(void **state)
+static void barrier_opens_when_the_last_rank_enters(void **state)
 {
     struct ps_barrier b;
 
@@ -29,7 +29,7 @@ static void opens_when_the_last_rank_is_there(void **state)
     ps_barrier_fini(&b);
 }
 
-static void one_rank_counts_once(void **state)
+static void rank_counts_once_in_a_barrier(void **state)
 {
     struct ps_barrier b;
 
@@ -45,7 +45,7 @@ static void one_rank_counts_once(void **state)
     ps_barrier_fini(&b);
 }
 
-static void a_rank_that_left_is_not_waited_for(void **state)
+static void barrier_does_not_wait_for_a_departed_rank(void **state)
 {
     struct ps_barrier b;
 
@@ -65,7 +65,7 @@ static void a_rank_that_left_is_not_waited_for(void **state)
 }
 
 /* Entries of 40 barriers by 5 ranks in any order, doubled, agree with sets. */
-static void any_order_agrees_with_sets(void **state)
+static void entries_in_any_order_agree_with_sets(void **state)
 {
     enum { RANKS = 5, NUMBERS = 40 };
 
@@ -99,10 +99,10 @@ static void any_order_agrees_with_sets(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(opens_when_the_last_rank_is_there),
-        cmocka_unit_test(one_rank_counts_once),
-        cmocka_unit_test(a_rank_that_left_is_not_waited_for),
-        cmocka_unit_test(any_order_agrees_with_sets),
+        cmocka_unit_test(barrier_opens_when_the_last_rank_enters),
+        cmocka_unit_test(rank_counts_once_in_a_barrier),
+        cmocka_unit_test(barrier_does_not_wait_for_a_departed_rank),
+        cmocka_unit_test(entries_in_any_order_agree_with_sets),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -53,7 +53,7 @@ static void adjacent_bytes_are_one_slice(void **state)
 
     (void)state;
     add(&g, 1, &(struct ps_slice){.buf = a, .offset = 0, .len = 8});
-    add(&g, 2, NULL); /* Has no bytes, so it parts none. */
+    add(&g, 2, NULL); /* Without bytes, so it separates no slices. */
     add(&g, 3, &(struct ps_slice){.buf = a, .offset = 8, .len = 16});
     assert_int_equal(g.slice_count, 1);
     assert_int_equal(g.slices[0].len, 24);

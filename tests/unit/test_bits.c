@@ -38,7 +38,7 @@ static void check_all(const struct ps_bits *b, const bool *bits)
 }
 
 /* Sizes around the word borders, filled at random and emptied again. */
-static void bits_do_as_an_array_of_bools_does(void **state)
+static void bits_agree_with_an_array_of_booleans(void **state)
 {
     (void)state;
     for (uint32_t size = 0; size <= SIZE_MAX_TRIED; size++) {
@@ -76,7 +76,7 @@ static void bits_do_as_an_array_of_bools_does(void **state)
     assert_int_equal(ps_alloc_live(), 0);
 }
 
-static void setting_twice_counts_once(void **state)
+static void bit_set_twice_counts_once(void **state)
 {
     struct ps_bits b;
 
@@ -93,7 +93,7 @@ static void setting_twice_counts_once(void **state)
     ps_bits_fini(&b);
 }
 
-static void fini_may_come_twice(void **state)
+static void bits_may_be_freed_twice(void **state)
 {
     struct ps_bits b;
 
@@ -107,9 +107,9 @@ static void fini_may_come_twice(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bits_do_as_an_array_of_bools_does),
-        cmocka_unit_test(setting_twice_counts_once),
-        cmocka_unit_test(fini_may_come_twice),
+        cmocka_unit_test(bits_agree_with_an_array_of_booleans),
+        cmocka_unit_test(bit_set_twice_counts_once),
+        cmocka_unit_test(bits_may_be_freed_twice),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

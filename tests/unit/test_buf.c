@@ -11,7 +11,7 @@
 
 #include "base/alloc.h"
 
-static void last_reference_frees(void **state)
+static void buffer_is_freed_with_its_last_reference(void **state)
 {
     struct ps_buf *b = ps_buf_new(1000);
 
@@ -28,7 +28,7 @@ static void last_reference_frees(void **state)
     assert_int_equal(ps_alloc_live(), 0);
 }
 
-static void every_size_is_aligned(void **state)
+static void buffers_of_every_size_are_aligned(void **state)
 {
     (void)state;
     for (size_t size = 0; size < 300; size++) {
@@ -46,7 +46,7 @@ static void count(void *ctx)
     ++*(int *)ctx;
 }
 
-static void owner_is_told_once(void **state)
+static void owner_of_a_buffer_is_notified_once(void **state)
 {
     uint8_t memory[16];
     int calls = 0;
@@ -80,9 +80,9 @@ static void slice_points_into_its_buffer(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(last_reference_frees),
-        cmocka_unit_test(every_size_is_aligned),
-        cmocka_unit_test(owner_is_told_once),
+        cmocka_unit_test(buffer_is_freed_with_its_last_reference),
+        cmocka_unit_test(buffers_of_every_size_are_aligned),
+        cmocka_unit_test(owner_of_a_buffer_is_notified_once),
         cmocka_unit_test(slice_points_into_its_buffer),
     };
 

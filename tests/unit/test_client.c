@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The client library against an agent played by the test. */
+/* The client library; the test plays the agent. */
 #include "client/psclient.h"
 
 #include <errno.h>
@@ -19,7 +19,7 @@
 #include "client/op.h"
 #include "client/state.h"
 #include "kernel/kernel.h"
-#include "test_client_peer.h"
+#include "test_client_fixture.h"
 
 /* err.def and psclient.h list the same. */
 #define PS_ERR(name, number, text)                                             \
@@ -39,78 +39,18 @@ _Static_assert((int)PSC_PLACEMENT_MXNET == (int)PS_PLACEMENT_MXNET &&
                    (int)PSC_PRODUCT == (int)PS_REDUCE_PRODUCT,
                "enums of the wire");
 
-#define N 1000
-
-struct fixture {
-    struct peer peer;
-    struct psc_client *c;
-    uint32_t key; /* 'w', N float32, number 40 on the wire. */
-    float *result[2];
-    bool closed; /* The test has closed the client. */
-};
-
-/* Operations go over the socket in the first run of the tests, by the ring in
- * the second. */
-static bool by_ring;
-
 static int set_up(void **state)
 {
     struct fixture *f = calloc(1, sizeof(*f));
-    void *data[2];
 
-    peer_start(&f->peer);
-    f->peer.accepts_ring = by_ring;
-    f->c = peer_open(&f->peer, 0);
-    f->key = peer_key(&f->peer, f->c, "w", PSC_FLOAT32, N, 40, data);
-    f->result[0] = data[0];
-    f->result[1] = data[1];
+    fixture_begin(f, 0);
     *state = f;
     return 0;
 }
 
-static int tear_down(void **state)
-{
-    struct fixture *f = *state;
-
-    if (!f->closed) {
-        if (f->peer.fd >= 0) {
-            peer_close(&f->peer, f->c);
-        } else {
-            psc_close(f->c);
-        }
-    }
-    peer_stop(&f->peer);
-    free(f);
-    return 0;
-}
-
-static const char *detail(struct fixture *f)
-{
-    static char text[PSC_TEXT_MAX];
-
-    assert_int_equal(psc_last_detail(f->c, text, sizeof(text)), 0);
-    return text;
-}
-
-#define assert_detail(f, part)                                                 \
-    do {                                                                       \
-        const char *text_ = detail(f);                                         \
-                                                                               \
-        if (strstr(text_, part) == NULL) {                                     \
-            fail_msg("'%s' does not say '%s'", text_, part);                   \
-        }                                                                      \
-    } while (0)
-
-static void fill(float *array, float value)
-{
-    for (size_t i = 0; i < N; i++) {
-        array[i] = value;
-    }
-}
-
 /* ---------------------------------------------------------------- opening */
 
-static void hello_says_all_options(void **state)
+static void hello_has_all_options(void **state)
 {
     struct peer p;
     struct peer_call call;
@@ -148,7 +88,7 @@ static void hello_says_all_options(void **state)
     peer_stop(&p);
 }
 
-static void a_refusal_is_told_word_for_word(void **state)
+static void text_of_a_rejection_is_reported_verbatim(void **state)
 {
     struct peer p;
     struct peer_call call;
@@ -171,7 +111,7 @@ static void a_refusal_is_told_word_for_word(void **state)
     peer_stop(&p);
 }
 
-static void no_agent_is_named_with_its_socket(void **state)
+static void error_without_an_agent_names_the_socket(void **state)
 {
     struct psc_options o;
     struct psc_client *c = NULL;
@@ -188,14 +128,14 @@ static void no_agent_is_named_with_its_socket(void **state)
     assert_null(c);
 }
 
-static void an_agent_that_comes_late_is_found(void **state)
+static void client_connects_to_an_agent_that_starts_late(void **state)
 {
     struct peer p;
     struct peer_call call;
 
     (void)state;
     peer_start(&p);
-    /* The socket's file is there, but nobody listens. */
+    /* The socket file exists, but no process listens. */
     close(p.listener);
     ps_decoder_free(p.decoder);
     peer_open_begin(&p, &call, 0, 0);
@@ -212,7 +152,7 @@ static void an_agent_that_comes_late_is_found(void **state)
     peer_stop(&p);
 }
 
-static void senseless_options_do_not_reach_the_agent(void **state)
+static void invalid_options_are_refused_by_the_client(void **state)
 {
     struct psc_options o;
     struct psc_client *c = NULL;
@@ -234,7 +174,7 @@ static void senseless_options_do_not_reach_the_agent(void **state)
 
 /* ------------------------------------------------------------------- keys */
 
-static void keys_are_asked_for_once(void **state)
+static void key_is_declared_once(void **state)
 {
     struct fixture *f = *state;
     struct peer_call call;
@@ -286,7 +226,7 @@ static void *declare_many(void *arg)
     return NULL;
 }
 
-static void many_keys_are_asked_for_at_once(void **state)
+static void keys_of_one_call_are_declared_together(void **state)
 {
     static const uint64_t n = 10;
     struct many m = {
@@ -302,7 +242,7 @@ static void many_keys_are_asked_for_at_once(void **state)
     pthread_t thread;
 
     assert_int_equal(pthread_create(&thread, NULL, declare_many, &m), 0);
-    /* All questions come before the first answer. */
+    /* All requests come before the first answer. */
     for (int i = 0; i < 3; i++) {
         asked[i] = peer_expect(&m.f->peer, PS_MSG_L_KEY).l_key;
         assert_int_equal(asked[i].kind, kinds[i]);
@@ -326,7 +266,7 @@ static void many_keys_are_asked_for_at_once(void **state)
     assert_int_equal(psc_keys(m.f->c, NULL, 0, NULL), 0);
 }
 
-static void a_refused_key_may_be_asked_for_again(void **state)
+static void refused_key_may_be_declared_again(void **state)
 {
     struct fixture *f = *state;
     struct peer_call call;
@@ -353,7 +293,7 @@ static void a_refused_key_may_be_asked_for_again(void **state)
     assert_int_equal(call.rc, 0);
 }
 
-static void many_keys_keep_their_names(void **state)
+static void keys_beyond_the_first_table_keep_their_names(void **state)
 {
     struct fixture *f = *state;
     uint32_t keys[300];
@@ -375,7 +315,7 @@ static void many_keys_keep_their_names(void **state)
     assert_true(peer_is_silent(&f->peer));
 }
 
-static void impossible_keys_are_refused_here(void **state)
+static void impossible_keys_are_refused_by_the_client(void **state)
 {
     struct fixture *f = *state;
     uint64_t huge[] = {UINT64_MAX, 2};
@@ -407,7 +347,7 @@ static void impossible_keys_are_refused_here(void **state)
 
 /* ------------------------------------------------------------- the data path */
 
-static void shared_memory_is_given_where_it_lies(void **state)
+static void array_in_a_region_is_pushed_without_a_copy(void **state)
 {
     struct fixture *f = *state;
     struct psc_stats stats = {.size = sizeof(stats)};
@@ -460,7 +400,7 @@ static void shared_memory_is_given_where_it_lies(void **state)
     assert_int_equal(psc_free(f->c, w), PSC_E_INVAL);
 }
 
-static void other_memory_is_copied_once_each_way(void **state)
+static void array_outside_a_region_is_copied_once_each_way(void **state)
 {
     struct fixture *f = *state;
     struct psc_stats stats = {.size = sizeof(stats)};
@@ -472,7 +412,8 @@ static void other_memory_is_copied_once_each_way(void **state)
     fill(given, 2);
     assert_int_equal(psc_pushpull_start(f->c, f->key, given, out, NULL, &op),
                      0);
-    fill(given, -1); /* Ours again as soon as the call is back. */
+    fill(given,
+         -1); /* The array may change as soon as the call has returned. */
     m = peer_expect_op(&f->peer, PS_OP_PUSHPULL);
     assert_float_equal(((const float *)peer_op_source(&f->peer, &m))[N - 1], 2,
                        0);
@@ -486,7 +427,7 @@ static void other_memory_is_copied_once_each_way(void **state)
     assert_int_equal(stats.bytes_copied, 2 * N * sizeof(float));
 }
 
-static void several_arrays_are_summed_as_the_tree_says(void **state)
+static void arrays_of_one_push_are_summed_in_tree_order(void **state)
 {
     struct fixture *f = *state;
     float parts[5][N];
@@ -505,7 +446,7 @@ static void several_arrays_are_summed_as_the_tree_says(void **state)
 
     for (size_t i = 0; i < 5; i++) {
         for (size_t j = 0; j < N; j++) {
-            /* The order of the additions decides the bits. */
+            /* The order of additions determines the bits. */
             parts[i][j] = (i % 2 == 0 ? 1e8f : -1e8f) + (float)(j * (i + 1));
         }
         srcs[i] = parts[i];
@@ -558,14 +499,14 @@ static void end_large(struct large *l)
     free(l->out);
 }
 
-static void a_result_is_copied_as_it_comes(void **state)
+static void result_is_copied_as_its_partitions_arrive(void **state)
 {
     struct fixture *f = *state;
     struct psc_stats stats = {.size = sizeof(stats)};
     struct large l;
 
     if (!by_ring) {
-        return; /* Frames tell of ends alone. */
+        return; /* Frames carry ends only. */
     }
     begin_large(f, &l);
     peer_progress(&f->peer, l.m.op_id, 2 * MIB);
@@ -584,13 +525,13 @@ static void a_result_is_copied_as_it_comes(void **state)
     assert_memory_equal(l.out, l.result[1], LARGE * sizeof(float));
     assert_int_equal(psc_get_stats(f->c, &stats), 0);
     assert_int_equal(stats.bytes_copied, 2 * LARGE * sizeof(float));
-    /* One that comes too late is about nobody. */
+    /* A late report is about no operation. */
     peer_progress(&f->peer, l.m.op_id, 5 * MIB);
     assert_int_equal(psc_dispatch(f->c), 0);
     end_large(&l);
 }
 
-static void an_operation_may_fail_in_the_middle_of_its_result(void **state)
+static void operation_may_fail_within_its_result(void **state)
 {
     struct fixture *f = *state;
     struct large l;
@@ -614,8 +555,8 @@ static void an_operation_may_fail_in_the_middle_of_its_result(void **state)
     end_large(&l);
 }
 
-/* The agent may read it once more until the round is over. */
-static void what_is_read_in_place_is_overwritten_at_the_end_alone(void **state)
+/* The agent may read the array again until the round is over. */
+static void source_in_place_is_overwritten_after_the_round(void **state)
 {
     struct fixture *f = *state;
     struct large l;
@@ -667,7 +608,7 @@ static void results_alternate_between_two_buffers(void **state)
     }
 }
 
-static void only_the_root_gives(void **state)
+static void init_of_another_rank_than_the_root_has_no_region(void **state)
 {
     struct fixture *f = *state;
     struct psc_op_options o = {.size = sizeof(o), .root = 0};
@@ -712,7 +653,7 @@ static void only_the_root_gives(void **state)
 
 /* ------------------------------------------------------------------- order */
 
-static void a_push_waits_for_what_is_before_it(void **state)
+static void a_push_waits_for_earlier_operations(void **state)
 {
     struct fixture *f = *state;
     float x[N] = {0};
@@ -729,13 +670,13 @@ static void a_push_waits_for_what_is_before_it(void **state)
     m = peer_expect_op(&f->peer, PS_OP_PUSH);
     n = peer_expect_op(&f->peer, PS_OP_PULL);
     assert_int_equal(m.round, 1);
-    assert_int_equal(n.round, 1); /* Goes out at once, and names the round. */
+    assert_int_equal(n.round, 1); /* Leaves at once, and names the round. */
     assert_true(n.op_id > m.op_id);
     assert_true(peer_is_silent(&f->peer));
 
     peer_done(&f->peer, m.op_id, 1);
     assert_int_equal(psc_op_wait(push[0], PSC_WAIT_FOREVER), 0);
-    assert_true(peer_is_silent(&f->peer)); /* The pull is open yet. */
+    assert_true(peer_is_silent(&f->peer)); /* The pull is still open. */
     peer_done(&f->peer, n.op_id, 1);
     assert_int_equal(psc_op_wait(pull[0], PSC_WAIT_FOREVER), 0);
 
@@ -780,7 +721,7 @@ static void keys_do_not_wait_for_each_other(void **state)
     psc_op_free(ops[1]);
 }
 
-static void a_worker_that_came_back_goes_on_with_its_round(void **state)
+static void rank_continues_with_the_round_of_its_former_worker(void **state)
 {
     struct fixture *f = *state;
     struct peer_call call;
@@ -800,8 +741,8 @@ static void a_worker_that_came_back_goes_on_with_its_round(void **state)
 
 /* ------------------------------------------------------------- collectives */
 
-/* One round of a small key: this rank's words, once the key is declared, and
- * where the sum goes. */
+/* One round of a small key: the entries of this rank, once the key is declared,
+ * and the place of the sum. */
 struct small {
     struct ps_msg_l_op op;
     const int64_t *given;
@@ -840,7 +781,7 @@ static struct small take_small(struct fixture *f, uint32_t key)
     return s;
 }
 
-/* All ranks ask for what this one asks for. */
+/* All ranks make the same request. */
 static void meet(struct fixture *f, const struct small *s, int64_t rows)
 {
     s->sum[0] = 4 * s->given[0];
@@ -851,10 +792,10 @@ static void meet(struct fixture *f, const struct small *s, int64_t rows)
     peer_done(&f->peer, s->op.op_id, s->op.round);
 }
 
-/* The alltoall has a round more before its data. A broadcast that meets in the
- * meantime must wait: where that round comes earlier, on another rank, the data
- * of the alltoall goes first. */
-static void a_collective_does_not_overtake_another(void **state)
+/* The alltoall has one more round before its data. A broadcast that agrees
+ * meanwhile must wait: on a rank where that round ends earlier, the data of the
+ * alltoall goes first. */
+static void collectives_send_their_data_in_order(void **state)
 {
     struct fixture *f = *state;
     const uint64_t rows = 4;
@@ -910,8 +851,8 @@ static void a_collective_does_not_overtake_another(void **state)
     psc_op_free(one);
 }
 
-/* Their sum is that of the four rows given here, once it has wrapped. */
-static void rows_of_all_ranks_that_wrap_are_refused(void **state)
+/* Their sum wraps to that of the four rows given here. */
+static void rows_with_an_overflowing_sum_are_refused(void **state)
 {
     struct fixture *f = *state;
     const int64_t rows[] = {4, INT64_MAX, INT64_MAX, 2};
@@ -943,7 +884,7 @@ static void rows_of_all_ranks_that_wrap_are_refused(void **state)
 
 /* ------------------------------------------------------------------- errors */
 
-static void a_failed_round_is_given_again(void **state)
+static void failed_round_is_contributed_to_again(void **state)
 {
     struct fixture *f = *state;
     float x[N] = {0};
@@ -966,7 +907,7 @@ static void a_failed_round_is_given_again(void **state)
     psc_op_free(op);
 }
 
-static void what_nobody_waited_for_is_told_by_the_next_call(void **state)
+static void the_next_call_returns_a_detached_error(void **state)
 {
     struct fixture *f = *state;
     float x[N] = {0};
@@ -981,7 +922,7 @@ static void what_nobody_waited_for_is_told_by_the_next_call(void **state)
                      PSC_E_MISMATCH);
     assert_detail(f, "an earlier operation on 'w' failed: sum here, mean "
                      "there");
-    /* Told once. */
+    /* Reported once. */
     assert_int_equal(psc_pull_start(f->c, f->key, x, NULL, &op), 0);
     m = peer_expect_op(&f->peer, PS_OP_PULL);
     peer_done(&f->peer, m.op_id, 0);
@@ -1024,7 +965,7 @@ static void because(struct fixture *f, uint64_t op_id, const char *text)
               -1);
 }
 
-static void a_time_limit_names_who_is_missing(void **state)
+static void a_time_limit_names_the_missing_ranks(void **state)
 {
     struct fixture *f = *state;
     float x[N] = {0};
@@ -1043,7 +984,7 @@ static void a_time_limit_names_who_is_missing(void **state)
     assert_detail(f, "push of 'w', round 1, is open for ");
     assert_detail(f, "s: waits for rank 3 (n07), lost for 41 s");
 
-    /* It is open still, and can be asked about and waited for. */
+    /* It is still open and can be queried and waited for. */
     pthread_create(&w.thread, NULL, why_main, &w);
     because(f, m.op_id, "rank 3 is back");
     pthread_join(w.thread, NULL);
@@ -1054,7 +995,7 @@ static void a_time_limit_names_who_is_missing(void **state)
     psc_op_free(w.op);
 }
 
-static void a_quiet_client_does_not_ask(void **state)
+static void quiet_client_sends_no_stall_query(void **state)
 {
     struct peer p;
     struct peer_call call;
@@ -1080,7 +1021,7 @@ static void a_quiet_client_does_not_ask(void **state)
     peer_stop(&p);
 }
 
-static void a_queued_operation_asks_for_the_one_before_it(void **state)
+static void stall_query_of_a_queued_operation_names_the_first(void **state)
 {
     struct fixture *f = *state;
     float x[N] = {0};
@@ -1105,7 +1046,7 @@ static void a_queued_operation_asks_for_the_one_before_it(void **state)
     psc_op_free(w.op);
 }
 
-static void the_failure_of_the_job_reaches_every_call(void **state)
+static void failure_of_the_job_reaches_every_call(void **state)
 {
     struct fixture *f = *state;
     float x[N] = {0};
@@ -1139,14 +1080,14 @@ static void the_failure_of_the_job_reaches_every_call(void **state)
     assert_int_equal(psc_dispatch(f->c), PSC_E_PEERLOST);
 }
 
-static void an_agent_that_hangs_up_is_noticed(void **state)
+static void closed_connection_ends_operations(void **state)
 {
     struct fixture *f = *state;
     float x[N] = {0};
     struct psc_op *op;
 
     peer_close_conn(&f->peer);
-    /* Writing to the dead socket raises no signal; reading tells. */
+    /* Writing to the dead socket raises no signal; reading reports the end. */
     assert_int_equal(psc_push_start(f->c, f->key, x, NULL, &op), 0);
     assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), PSC_E_CLOSED);
     assert_detail(f, "the agent closed the connection");
@@ -1171,7 +1112,7 @@ static void bytes_that_are_no_frame_end_the_client(void **state)
     expect_failure(f, "malformed frame from the agent");
 }
 
-static void a_frame_for_someone_else_ends_the_client(void **state)
+static void unexpected_message_ends_the_client(void **state)
 {
     struct fixture *f = *state;
 
@@ -1179,7 +1120,7 @@ static void a_frame_for_someone_else_ends_the_client(void **state)
     expect_failure(f, "malformed frame from the agent");
 }
 
-static void an_end_of_nothing_ends_the_client(void **state)
+static void end_of_an_unknown_operation_ends_the_client(void **state)
 {
     struct fixture *f = *state;
 
@@ -1187,7 +1128,7 @@ static void an_end_of_nothing_ends_the_client(void **state)
     expect_failure(f, "an operation that is not open");
 }
 
-static void an_old_version_ends_the_client(void **state)
+static void result_of_an_old_version_ends_the_client(void **state)
 {
     struct fixture *f = *state;
     float x[N] = {0};
@@ -1265,7 +1206,7 @@ static void results_outside_the_arena_are_refused(void **state)
 
 /* ----------------------------------------------------------------- handles */
 
-static void a_freed_operation_writes_no_more(void **state)
+static void freed_operation_does_not_write_its_result(void **state)
 {
     struct fixture *f = *state;
     float x[N] = {0};
@@ -1329,7 +1270,7 @@ static void callbacks_run_in_dispatch_alone(void **state)
     peer_done(&f->peer, m.op_id, 1);
     peer_done(&f->peer, n.op_id, 1);
     assert_int_equal(poll(&w, 1, PEER_LIMIT_MS), 1);
-    /* Somebody else reads the socket dry; the callback still waits. */
+    /* Another thread empties the socket; the callback is still due. */
     assert_int_equal(psc_op_wait(other, PSC_WAIT_FOREVER), 0);
     assert_int_equal(called.count, 0);
     assert_int_equal(poll(&w, 1, PEER_LIMIT_MS), 1);
@@ -1342,7 +1283,7 @@ static void callbacks_run_in_dispatch_alone(void **state)
 }
 
 /* This rank has passed six barriers in an earlier life. */
-static void barriers_are_counted(void **state)
+static void barriers_are_numbered_across_workers_of_a_rank(void **state)
 {
     struct fixture *f = *state;
     struct psc_op *op;
@@ -1358,8 +1299,8 @@ static void barriers_are_counted(void **state)
     }
 }
 
-/* The agent takes one of a rank at a time. */
-static void barriers_wait_for_each_other(void **state)
+/* The agent accepts one barrier of a rank at a time. */
+static void barriers_of_a_rank_are_sent_one_by_one(void **state)
 {
     struct fixture *f = *state;
     struct psc_op *ops[3];
@@ -1405,7 +1346,7 @@ static void *barrier_main(void *arg)
     return NULL;
 }
 
-static void a_barrier_given_up_is_waited_for_again(void **state)
+static void barrier_continues_after_an_interrupted_wait(void **state)
 {
     struct peer p;
     struct barrier_call b;
@@ -1437,7 +1378,7 @@ static void a_barrier_given_up_is_waited_for_again(void **state)
     peer_stop(&p);
 }
 
-static void an_optimizer_is_a_name_and_numbers(void **state)
+static void optimizer_is_declared_by_name_and_parameters(void **state)
 {
     struct fixture *f = *state;
     const struct psc_param params[] = {{"learning_rate", 0.1},
@@ -1460,8 +1401,8 @@ static void an_optimizer_is_a_name_and_numbers(void **state)
                      PSC_E_INVAL);
 }
 
-/* The agent is told no more than it can bear; the rest waits here. */
-static void many_operations_wait_their_turn(void **state)
+/* The agent gets SENT_MAX operations at most; the others wait here. */
+static void operations_beyond_the_limit_are_sent_later(void **state)
 {
     enum { COUNT = 33000, SENT = 32768 };
     struct fixture *f = *state;
@@ -1511,7 +1452,7 @@ static bool has_socket(void)
     return any;
 }
 
-static void a_forked_child_has_no_client(void **state)
+static void client_is_unusable_in_a_forked_child(void **state)
 {
     struct fixture *f = *state;
     float x[N] = {0};
@@ -1544,14 +1485,14 @@ static void a_forked_child_has_no_client(void **state)
     assert_true(pid > 0);
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_int_equal(status, 0);
-    /* The parent's has not noticed. */
+    /* The parent's socket is not affected. */
     assert_true(peer_is_silent(&f->peer));
     peer_done(&f->peer, m.op_id, 1);
     assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), 0);
     psc_op_free(op);
 }
 
-static void closing_waits_for_what_is_open(void **state)
+static void close_waits_for_open_operations(void **state)
 {
     struct fixture *f = *state;
     float x[N] = {0};
@@ -1578,7 +1519,7 @@ static void *leave_main(void *arg)
     return (void *)(intptr_t)psc_leave(arg);
 }
 
-static void memory_and_views_outlive_leaving(void **state)
+static void regions_and_views_outlive_the_departure(void **state)
 {
     struct fixture *f = *state;
     const void *view;
@@ -1624,7 +1565,7 @@ struct worker {
     int errors;
 };
 
-/* Round r gives r everywhere and gets 2 r back. */
+/* Round r contributes r everywhere and results in 2 r. */
 static void *work_main(void *arg)
 {
     struct worker *w = arg;
@@ -1689,7 +1630,7 @@ static void *wait_for_one(void *arg)
 
 /* A thread that waits for several operations sleeps until all have ended, but
  * not if another thread waits for one. */
-static void waiting_for_many_keeps_nobody(void **state)
+static void wait_for_several_operations_delays_no_other_thread(void **state)
 {
     struct fixture *f = *state;
 
@@ -1725,9 +1666,8 @@ static void *wait_for_three(void *arg)
     return psc_ops_wait(arg, 3, PSC_WAIT_FOREVER) == 0 ? arg : NULL;
 }
 
-/* Operations that go one after the other end so: each end has to be heard for
- * the next one to begin. */
-static void waiting_for_many_keeps_none_of_them(void **state)
+/* Operations on one key end in order: each must end before the next is sent. */
+static void wait_for_several_operations_of_one_key_ends(void **state)
 {
     struct fixture *f = *state;
     float x[N] = {0};
@@ -1753,7 +1693,7 @@ static void waiting_for_many_keeps_none_of_them(void **state)
     }
 }
 
-static void a_ring_that_lies_ends_the_client(void **state)
+static void ring_with_impossible_counters_ends_the_client(void **state)
 {
     struct fixture *f = *state;
     struct psc_op *op;
@@ -1771,7 +1711,7 @@ static void a_ring_that_lies_ends_the_client(void **state)
 }
 
 /* The library does not abort the program for a mistake of its own. */
-static void a_state_that_cannot_follow_fails_the_client(void **state)
+static void impossible_change_of_state_fails_the_client(void **state)
 {
     struct fixture *f = *state;
     struct psc_op *op;
@@ -1821,59 +1761,59 @@ operations_without_handle_are_freed_while_another_is_waited_for(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hello_says_all_options),
-        cmocka_unit_test(a_refusal_is_told_word_for_word),
-        cmocka_unit_test(no_agent_is_named_with_its_socket),
-        cmocka_unit_test(an_agent_that_comes_late_is_found),
-        cmocka_unit_test(senseless_options_do_not_reach_the_agent),
-        story(keys_are_asked_for_once),
-        story(many_keys_are_asked_for_at_once),
-        story(a_refused_key_may_be_asked_for_again),
-        story(many_keys_keep_their_names),
-        story(impossible_keys_are_refused_here),
-        story(shared_memory_is_given_where_it_lies),
-        story(other_memory_is_copied_once_each_way),
-        story(several_arrays_are_summed_as_the_tree_says),
-        story(a_result_is_copied_as_it_comes),
-        story(an_operation_may_fail_in_the_middle_of_its_result),
-        story(what_is_read_in_place_is_overwritten_at_the_end_alone),
+        cmocka_unit_test(hello_has_all_options),
+        cmocka_unit_test(text_of_a_rejection_is_reported_verbatim),
+        cmocka_unit_test(error_without_an_agent_names_the_socket),
+        cmocka_unit_test(client_connects_to_an_agent_that_starts_late),
+        cmocka_unit_test(invalid_options_are_refused_by_the_client),
+        story(key_is_declared_once),
+        story(keys_of_one_call_are_declared_together),
+        story(refused_key_may_be_declared_again),
+        story(keys_beyond_the_first_table_keep_their_names),
+        story(impossible_keys_are_refused_by_the_client),
+        story(array_in_a_region_is_pushed_without_a_copy),
+        story(array_outside_a_region_is_copied_once_each_way),
+        story(arrays_of_one_push_are_summed_in_tree_order),
+        story(result_is_copied_as_its_partitions_arrive),
+        story(operation_may_fail_within_its_result),
+        story(source_in_place_is_overwritten_after_the_round),
         story(results_alternate_between_two_buffers),
-        story(only_the_root_gives),
-        story(a_push_waits_for_what_is_before_it),
+        story(init_of_another_rank_than_the_root_has_no_region),
+        story(a_push_waits_for_earlier_operations),
         story(keys_do_not_wait_for_each_other),
-        story(a_worker_that_came_back_goes_on_with_its_round),
-        story(a_collective_does_not_overtake_another),
-        story(rows_of_all_ranks_that_wrap_are_refused),
-        story(a_failed_round_is_given_again),
-        story(what_nobody_waited_for_is_told_by_the_next_call),
-        story(a_time_limit_names_who_is_missing),
-        cmocka_unit_test(a_quiet_client_does_not_ask),
-        story(a_queued_operation_asks_for_the_one_before_it),
-        story(the_failure_of_the_job_reaches_every_call),
-        story(an_agent_that_hangs_up_is_noticed),
+        story(rank_continues_with_the_round_of_its_former_worker),
+        story(collectives_send_their_data_in_order),
+        story(rows_with_an_overflowing_sum_are_refused),
+        story(failed_round_is_contributed_to_again),
+        story(the_next_call_returns_a_detached_error),
+        story(a_time_limit_names_the_missing_ranks),
+        cmocka_unit_test(quiet_client_sends_no_stall_query),
+        story(stall_query_of_a_queued_operation_names_the_first),
+        story(failure_of_the_job_reaches_every_call),
+        story(closed_connection_ends_operations),
         story(bytes_that_are_no_frame_end_the_client),
-        story(a_frame_for_someone_else_ends_the_client),
-        story(an_end_of_nothing_ends_the_client),
-        story(an_old_version_ends_the_client),
+        story(unexpected_message_ends_the_client),
+        story(end_of_an_unknown_operation_ends_the_client),
+        story(result_of_an_old_version_ends_the_client),
         story(an_arena_that_could_shrink_is_refused),
         story(an_arena_of_another_size_is_refused),
         story(an_arena_without_descriptor_is_refused),
         story(results_outside_the_arena_are_refused),
-        story(a_freed_operation_writes_no_more),
+        story(freed_operation_does_not_write_its_result),
         story(callbacks_run_in_dispatch_alone),
-        story(barriers_are_counted),
-        story(barriers_wait_for_each_other),
-        cmocka_unit_test(a_barrier_given_up_is_waited_for_again),
-        story(an_optimizer_is_a_name_and_numbers),
-        story(many_operations_wait_their_turn),
-        story(a_forked_child_has_no_client),
-        story(closing_waits_for_what_is_open),
-        story(memory_and_views_outlive_leaving),
+        story(barriers_are_numbered_across_workers_of_a_rank),
+        story(barriers_of_a_rank_are_sent_one_by_one),
+        cmocka_unit_test(barrier_continues_after_an_interrupted_wait),
+        story(optimizer_is_declared_by_name_and_parameters),
+        story(operations_beyond_the_limit_are_sent_later),
+        story(client_is_unusable_in_a_forked_child),
+        story(close_waits_for_open_operations),
+        story(regions_and_views_outlive_the_departure),
         story(threads_share_a_client),
-        story(waiting_for_many_keeps_nobody),
-        story(waiting_for_many_keeps_none_of_them),
-        story(a_ring_that_lies_ends_the_client),
-        story(a_state_that_cannot_follow_fails_the_client),
+        story(wait_for_several_operations_delays_no_other_thread),
+        story(wait_for_several_operations_of_one_key_ends),
+        story(ring_with_impossible_counters_ends_the_client),
+        story(impossible_change_of_state_fails_the_client),
         story(operations_without_handle_are_freed_while_another_is_waited_for),
     };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An agent of a job of one worker on a thread of its own, with a server behind
- * it that outlives it: what is given is the sum. It dies where a test says, and
- * comes back without knowing anything. */
+/* An agent of a job of one worker on a thread of its own, with a server that
+ * outlives it: each contribution is the sum. It dies at a point that the test
+ * chooses, and another one starts without state. */
 #pragma once
 
 #include "test_client_peer.h"
@@ -10,9 +10,9 @@
 #define AGENT_NAME 64u
 
 enum agent_death_point {
-    AGENT_DIES_UNDONE,  /* It has read the message, and done nothing. */
-    AGENT_DIES_DONE,    /* The server knows, the worker does not. */
-    AGENT_DIES_REPLIED, /* Its answer is on the way. */
+    AGENT_DIES_UNDONE, /* The message is read and not handled. */
+    AGENT_DIES_DONE, /* The server has handled it, the worker has no answer. */
+    AGENT_DIES_REPLIED, /* The answer is in flight. */
     AGENT_DEATHS
 };
 
@@ -45,8 +45,8 @@ struct agent {
     pthread_t thread;
 };
 
-/* Of the agents that are started next: called when a result lies where it
- * belongs, before its end is told. */
+/* Hook of later agents, called when a result is in its place and its end is not
+ * reported yet. */
 static void (*agent_on_result)(struct agent *a, const struct ps_msg_l_op *m,
                                size_t bytes);
 
@@ -116,7 +116,7 @@ static inline void agent_reply_op(struct agent *a, const struct ps_msg_l_op *m)
     peer_done(&a->peer, m->op_id, k->version);
 }
 
-/* The half of a message that the others hear of. */
+/* The part of a message's handling that concerns server and scheduler. */
 static inline void agent_apply(struct agent *a, const struct ps_msg *m)
 {
     if (m->code == PS_MSG_L_OP) {
@@ -164,7 +164,7 @@ static inline void agent_reply(struct agent *a, const struct ps_msg *m)
     }
 }
 
-/* One life; false: it was the last. */
+/* Runs one agent until it dies; false: it was the last. */
 static inline bool agent_run_life(struct agent *a)
 {
     const struct agent_death *d = &a->deaths[a->died];
@@ -217,7 +217,8 @@ static inline void agent_start(struct agent *a, bool takes_ring,
     PEER_CHECK(pthread_create(&a->thread, NULL, agent_main, a) == 0);
 }
 
-/* The client has been closed; how often the agent died. */
+/* Ends the agents after the client has been closed; returns the number that
+ * died. */
 static inline unsigned agent_stop(struct agent *a)
 {
     struct sockaddr_un to = {.sun_family = AF_UNIX};

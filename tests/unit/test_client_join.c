@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* join and the rounds of keys: the client against an agent played by the
- * test, over the socket and by the ring. */
+/* join and the rounds of keys; the test plays the agent, over the socket and by
+ * the ring. */
 #include "client/psclient.h"
 
 #include <setjmp.h>
@@ -16,7 +16,7 @@
 #define N     10
 #define RANKS 4
 
-/* Key 40 and 41 on the wire are the program's, 50 is "meet". */
+/* Keys 40 and 41 on the wire are the program's, 50 is that of AGREE. */
 #define W     40u
 #define B     41u
 #define MEET  50u
@@ -26,7 +26,7 @@ struct fixture {
     struct psc_client *c;
     uint32_t w;
     uint32_t b;
-    int64_t *meet[2]; /* Where the sums of the ranks' words go. */
+    int64_t *meet[2]; /* Place of the sums of the ranks' entries. */
 };
 
 static bool by_ring;
@@ -50,25 +50,10 @@ static int tear_down(void **state)
 {
     struct fixture *f = *state;
 
-    if (f->peer.fd >= 0) {
-        peer_close(&f->peer, f->c);
-    } else {
-        psc_close(f->c);
-    }
-    peer_stop(&f->peer);
+    peer_end(&f->peer, f->c);
     free(f);
     return 0;
 }
-
-#define assert_detail(f, part)                                                 \
-    do {                                                                       \
-        char text_[PSC_TEXT_MAX];                                              \
-                                                                               \
-        assert_int_equal(psc_last_detail((f)->c, text_, sizeof(text_)), 0);    \
-        if (strstr(text_, part) == NULL) {                                     \
-            fail_msg("'%s' does not say '%s'", text_, part);                   \
-        }                                                                      \
-    } while (0)
 
 /* All ranks have joined; with the same keys, or one of them with others. */
 static void all_have_joined(struct fixture *f, const struct ps_msg_l_op *m,
@@ -103,7 +88,7 @@ static void pass_done(struct fixture *f, const struct ps_msg_l_op *m)
     assert_int_equal(psc_dispatch(f->c), 0);
 }
 
-static void everybody_passed(struct fixture *f, const struct ps_msg_l_op *m)
+static void complete_all_skipped(struct fixture *f, const struct ps_msg_l_op *m)
 {
     peer_send(&f->peer,
               &(struct ps_msg){.code = PS_MSG_L_DONE,
@@ -114,8 +99,8 @@ static void everybody_passed(struct fixture *f, const struct ps_msg_l_op *m)
     assert_int_equal(psc_dispatch(f->c), 0);
 }
 
-/* A join, the round of a few words by which the ranks learn who has joined, and
- * the passes of both keys. */
+/* A join, the round of AGREE in which the ranks learn which of them have
+ * joined, and the skips of both keys. */
 struct joined {
     struct psc_op *op;
     struct ps_msg_l_op meet;
@@ -177,7 +162,7 @@ static void expect_push(struct fixture *f, uint32_t key, uint32_t wire,
 
 /* ------------------------------------------------------------------ stories */
 
-static void a_joined_rank_passes_until_everybody_does(void **state)
+static void a_joined_rank_skips_until_all_have_joined(void **state)
 {
     struct fixture *f = *state;
     uint64_t last = 99;
@@ -195,14 +180,14 @@ static void a_joined_rank_passes_until_everybody_does(void **state)
         j.b = take_pass(f, B, n + 3);
         assert_true(peer_is_silent(&f->peer));
 
-        /* One key is over, then the meeting, then the other key. */
-        everybody_passed(f, &j.w);
+        /* One key ends, then AGREE, then the other key. */
+        complete_all_skipped(f, &j.w);
         all_have_joined(f, &j.meet, true);
         assert_int_equal(psc_op_test(j.op), PSC_E_AGAIN);
         pass_done(f, &j.b);
         j.b = take_pass(f, B, n + 4);
         assert_int_equal(psc_op_test(j.op), PSC_E_AGAIN);
-        everybody_passed(f, &j.b);
+        complete_all_skipped(f, &j.b);
         assert_int_equal(psc_op_wait(j.op, PSC_WAIT_FOREVER), 0);
         assert_int_equal(psc_op_version(j.op, &last), 0);
         assert_int_equal(last, 2);
@@ -214,13 +199,13 @@ static void a_joined_rank_passes_until_everybody_does(void **state)
     }
 }
 
-static void the_meeting_may_end_last(void **state)
+static void join_may_end_with_the_agreement_of_ranks(void **state)
 {
     struct fixture *f = *state;
     struct joined j = join(f, 1);
 
-    everybody_passed(f, &j.w);
-    everybody_passed(f, &j.b);
+    complete_all_skipped(f, &j.w);
+    complete_all_skipped(f, &j.b);
     assert_int_equal(psc_op_test(j.op), PSC_E_AGAIN);
     assert_true(peer_is_silent(&f->peer));
     all_have_joined(f, &j.meet, true);
@@ -229,7 +214,7 @@ static void the_meeting_may_end_last(void **state)
     expect_push(f, f->w, W, 2);
 }
 
-static void passes_go_behind_what_was_given(void **state)
+static void skips_follow_earlier_pushes(void **state)
 {
     struct fixture *f = *state;
     float x[N] = {0};
@@ -253,14 +238,14 @@ static void passes_go_behind_what_was_given(void **state)
     assert_true(peer_is_silent(&f->peer));
     pass_done(f, &push);
     w = take_pass(f, W, 3);
-    everybody_passed(f, &w);
-    everybody_passed(f, &b);
+    complete_all_skipped(f, &w);
+    complete_all_skipped(f, &b);
     all_have_joined(f, &meet, true);
     assert_int_equal(psc_op_wait(join_op, PSC_WAIT_FOREVER), 0);
     psc_op_free(join_op);
 }
 
-static void who_has_joined_gives_nothing(void **state)
+static void a_joined_rank_contributes_nothing(void **state)
 {
     struct fixture *f = *state;
     float x[N] = {0};
@@ -278,21 +263,21 @@ static void who_has_joined_gives_nothing(void **state)
     assert_null(op);
     assert_true(peer_is_silent(&f->peer));
 
-    /* Reading is not giving. */
+    /* A pull is not a contribution. */
     assert_int_equal(psc_pull_start(f->c, f->w, x, NULL, &op), 0);
     m = peer_expect_op(&f->peer, PS_OP_PULL);
     peer_done(&f->peer, m.op_id, 1);
     assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), 0);
     psc_op_free(op);
 
-    everybody_passed(f, &j.w);
-    everybody_passed(f, &j.b);
+    complete_all_skipped(f, &j.w);
+    complete_all_skipped(f, &j.b);
     all_have_joined(f, &j.meet, true);
     assert_int_equal(psc_op_wait(j.op, PSC_WAIT_FOREVER), 0);
     psc_op_free(j.op);
 }
 
-static void what_others_disagree_about_is_theirs(void **state)
+static void a_conflict_of_others_does_not_end_the_join(void **state)
 {
     struct fixture *f = *state;
     struct joined j = join(f, 1);
@@ -301,8 +286,8 @@ static void what_others_disagree_about_is_theirs(void **state)
     assert_int_equal(psc_dispatch(f->c), 0);
     j.w = take_pass(f, W, 1);
     assert_int_equal(psc_op_test(j.op), PSC_E_AGAIN);
-    everybody_passed(f, &j.w);
-    everybody_passed(f, &j.b);
+    complete_all_skipped(f, &j.w);
+    complete_all_skipped(f, &j.b);
     all_have_joined(f, &j.meet, true);
     assert_int_equal(psc_op_wait(j.op, PSC_WAIT_FOREVER), 0);
     psc_op_free(j.op);
@@ -316,7 +301,7 @@ static void a_key_without_a_value_has_no_rounds(void **state)
 
     peer_refuse(&f->peer, j.b.op_id, PS_E_NOKEY, "'b' was never initialised");
     assert_int_equal(psc_dispatch(f->c), 0);
-    everybody_passed(f, &j.w);
+    complete_all_skipped(f, &j.w);
     assert_int_equal(psc_op_test(j.op), PSC_E_AGAIN);
     assert_true(peer_is_silent(&f->peer));
     all_have_joined(f, &j.meet, true);
@@ -326,8 +311,8 @@ static void a_key_without_a_value_has_no_rounds(void **state)
     expect_push(f, f->w, W, 2);
 }
 
-/* The others wait for it: this rank must not seem to be well. */
-static void a_pass_that_fails_ends_the_client(void **state)
+/* Other ranks wait for the skip, so the client must fail visibly. */
+static void failed_skip_ends_the_client(void **state)
 {
     struct fixture *f = *state;
     float x[N] = {0};
@@ -360,12 +345,12 @@ static void a_failed_job_ends_the_join(void **state)
     psc_op_free(j.op);
 }
 
-static void an_agent_that_hangs_up_ends_the_passes(void **state)
+static void closed_connection_ends_the_join(void **state)
 {
     struct fixture *f = *state;
     struct joined j = join(f, 1);
 
-    /* Nothing is left but the passes. */
+    /* Only the skips are left. */
     all_have_joined(f, &j.meet, true);
     assert_int_equal(psc_op_test(j.op), PSC_E_AGAIN);
     peer_close_conn(&f->peer);
@@ -373,7 +358,7 @@ static void an_agent_that_hangs_up_ends_the_passes(void **state)
     psc_op_free(j.op);
 }
 
-static void ranks_with_other_keys_are_told(void **state)
+static void join_with_differing_keys_names_the_ranks(void **state)
 {
     struct fixture *f = *state;
     struct joined j = join(f, 1);
@@ -382,7 +367,7 @@ static void ranks_with_other_keys_are_told(void **state)
     char *say;
     size_t at;
 
-    everybody_passed(f, &j.w);
+    complete_all_skipped(f, &j.w);
     all_have_joined(f, &j.meet, false);
     assert_int_equal(psc_op_test(j.op), PSC_E_AGAIN);
     ask = peer_expect(&f->peer, PS_MSG_L_KEY);
@@ -413,7 +398,7 @@ static void ranks_with_other_keys_are_told(void **state)
     assert_true(peer_is_silent(&f->peer));
 }
 
-static void a_freed_join_goes_on(void **state)
+static void freed_join_continues(void **state)
 {
     struct fixture *f = *state;
     float x[N] = {0};
@@ -426,14 +411,14 @@ static void a_freed_join_goes_on(void **state)
     assert_int_equal(psc_push_start(f->c, f->w, x, NULL, &op), PSC_E_INVAL);
     all_have_joined(f, &j.meet, true);
     assert_int_equal(psc_dispatch(f->c), 0);
-    everybody_passed(f, &j.b);
-    everybody_passed(f, &j.w);
+    complete_all_skipped(f, &j.b);
+    complete_all_skipped(f, &j.w);
     expect_push(f, f->w, W, 3);
     expect_push(f, f->b, B, 2);
 }
 
-/* Of a time limit: the next call waits for the same join. */
-static void a_join_is_joined_once(void **state)
+/* After a time limit the next call waits for the same join. */
+static void second_join_waits_for_the_first(void **state)
 {
     struct fixture *f = *state;
     struct psc_op *op = NULL;
@@ -444,8 +429,8 @@ static void a_join_is_joined_once(void **state)
     psc_op_free(j.op);
     assert_int_equal(psc_join_start(f->c, NULL, &op), 0);
     assert_true(peer_is_silent(&f->peer));
-    everybody_passed(f, &j.w);
-    everybody_passed(f, &j.b);
+    complete_all_skipped(f, &j.w);
+    complete_all_skipped(f, &j.b);
     assert_int_equal(psc_op_test(op), PSC_E_AGAIN);
     all_have_joined(f, &j.meet, true);
     assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), 0);
@@ -467,8 +452,8 @@ static void *why_main(void *arg)
     return NULL;
 }
 
-/* With the meeting over, a pass is what the join waits for. */
-static void a_join_says_for_which_key_it_waits(void **state)
+/* After AGREE, the join waits for a skip. */
+static void stall_query_of_a_join_names_its_key(void **state)
 {
     struct fixture *f = *state;
     struct joined j = join(f, 1);
@@ -476,7 +461,7 @@ static void a_join_says_for_which_key_it_waits(void **state)
     struct ps_msg m;
 
     all_have_joined(f, &j.meet, true);
-    everybody_passed(f, &j.w);
+    complete_all_skipped(f, &j.w);
     assert_int_equal(pthread_create(&w.thread, NULL, why_main, &w), 0);
     m = peer_expect(&f->peer, PS_MSG_L_STALL_QUERY);
     assert_int_equal(m.l_stall_query.op_id, j.b.op_id);
@@ -490,7 +475,7 @@ static void a_join_says_for_which_key_it_waits(void **state)
     assert_int_equal(w.rc, 0);
     assert_non_null(strstr(w.text, "join is open for "));
     assert_non_null(strstr(w.text, "round 1 of 'b' waits for rank 3"));
-    everybody_passed(f, &j.b);
+    complete_all_skipped(f, &j.b);
     assert_int_equal(psc_op_wait(j.op, PSC_WAIT_FOREVER), 0);
     psc_op_free(j.op);
 }
@@ -502,19 +487,19 @@ static void a_join_says_for_which_key_it_waits(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        story(a_joined_rank_passes_until_everybody_does),
-        story(the_meeting_may_end_last),
-        story(passes_go_behind_what_was_given),
-        story(who_has_joined_gives_nothing),
-        story(what_others_disagree_about_is_theirs),
+        story(a_joined_rank_skips_until_all_have_joined),
+        story(join_may_end_with_the_agreement_of_ranks),
+        story(skips_follow_earlier_pushes),
+        story(a_joined_rank_contributes_nothing),
+        story(a_conflict_of_others_does_not_end_the_join),
         story(a_key_without_a_value_has_no_rounds),
-        story(a_pass_that_fails_ends_the_client),
+        story(failed_skip_ends_the_client),
         story(a_failed_job_ends_the_join),
-        story(an_agent_that_hangs_up_ends_the_passes),
-        story(ranks_with_other_keys_are_told),
-        story(a_freed_join_goes_on),
-        story(a_join_is_joined_once),
-        story(a_join_says_for_which_key_it_waits),
+        story(closed_connection_ends_the_join),
+        story(join_with_differing_keys_names_the_ranks),
+        story(freed_join_continues),
+        story(second_join_waits_for_the_first),
+        story(stall_query_of_a_join_names_its_key),
     };
 
     by_ring = argc > 1 && strcmp(argv[1], "ring") == 0;

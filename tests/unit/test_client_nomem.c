@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A life of a client in which the n-th allocation fails, for every n: calls
- * say that memory is gone, and nothing else happens to the process. */
+/* A client's life in which the n-th allocation fails, for every n: calls return
+ * PSC_E_NOMEM, and the process is unharmed. */
 #include "client/psclient.h"
 
 #include <errno.h>
@@ -66,7 +66,7 @@ struct served {
     uint64_t version;
 };
 
-/* An agent of one worker: what it gives is the sum. */
+/* An agent of one worker: its contribution is the sum. */
 static void *serve(void *arg)
 {
     struct peer *p = arg;
@@ -131,7 +131,7 @@ static void *serve(void *arg)
 
 #define COUNT 1024
 
-/* 0 when everything went well; else the first failure. */
+/* Returns 0 on success; else the first failure. */
 static int rounds(struct psc_client *c)
 {
     float x[COUNT];
@@ -240,7 +240,7 @@ static int life(unsigned long n, int (*work)(struct psc_client *c))
     n = fail_at;
     fail_at = 0;
     if (c == NULL) {
-        /* It may not have got as far as the socket. */
+        /* The client may have failed before it opened the socket. */
         struct sockaddr_un a = {.sun_family = AF_UNIX};
         int fd = socket(AF_UNIX, SOCK_STREAM, 0);
 
@@ -254,12 +254,13 @@ static int life(unsigned long n, int (*work)(struct psc_client *c))
         assert_int_equal(rc, 0); /* Nothing failed. */
         return 1;
     }
-    /* An allocation that was only for a text may be missed in silence. */
+    /* A failed allocation of a text has no other effect. */
     assert_true(rc == 0 || rc == PSC_E_NOMEM);
     return 0;
 }
 
-/* The agent dies at this message. True: an allocation was to fail, and did. */
+/* The agent dies at this message. True: the allocation that had to fail was
+ * reached. */
 static bool second_life(unsigned long n, unsigned at, bool by_ring)
 {
     const struct agent_death death = {at, AGENT_DIES_DONE};

@@ -18,7 +18,7 @@ static char err[PSC_TEXT_MAX];
 /* Reads with these variables alone; NAME=VALUE strings, NULL at the end. */
 static int read_with(const char *const *set)
 {
-    static char output[64]; /* How cmocka is to speak. */
+    static char output[64]; /* Output format of cmocka. */
     const char *kept = getenv("CMOCKA_MESSAGE_OUTPUT");
 
     if (kept != NULL && output[0] == '\0') {
@@ -38,7 +38,7 @@ static int read_with(const char *const *set)
 
 #define READ(...) read_with((const char *const[]){__VA_ARGS__, NULL})
 
-static void nothing_set_leaves_the_defaults(void **state)
+static void options_without_variables_are_the_defaults(void **state)
 {
     (void)state;
     assert_int_equal(read_with((const char *const[]){NULL}), 0);
@@ -52,7 +52,7 @@ static void nothing_set_leaves_the_defaults(void **state)
     assert_int_equal(o.agent_retry_ms, 60000);
 }
 
-static void spinning_is_a_number_or_auto(void **state)
+static void variable_of_polling_is_a_number_or_auto(void **state)
 {
     (void)state;
     assert_int_equal(READ("PSKV_SPIN=0"), 0);
@@ -61,7 +61,7 @@ static void spinning_is_a_number_or_auto(void **state)
     assert_int_equal(o.spin_us, 0);
 }
 
-static void own_names(void **state)
+static void variables_of_pskv_set_all_options(void **state)
 {
     (void)state;
     assert_int_equal(
@@ -71,7 +71,8 @@ static void own_names(void **state)
              "PSKV_PARTITION_BYTES=65536", "PSKV_BIG_ARRAY_BOUND=77",
              "MXNET_KVSTORE_BIGARRAY_BOUND=88", "PSKV_OP_TIMEOUT=250ms",
              "PSKV_START_TIMEOUT=2m", "PSKV_CLOSE_TIMEOUT=3", "PSKV_SPIN=40",
-             "PSKV_AGENT_RETRY=1.5s"),
+             "PSKV_AGENT_RETRY=1.5s", "PSKV_WEIGHT=250",
+             "PSKV_TOKEN_FILE=/x/token"),
         0);
     assert_int_equal(o.agent_retry_ms, 1500);
     assert_string_equal(o.socket, "/x/y.sock");
@@ -87,9 +88,11 @@ static void own_names(void **state)
     assert_int_equal(o.start_timeout_ms, 120000);
     assert_int_equal(o.close_timeout_ms, 3000);
     assert_int_equal(o.spin_us, 40);
+    assert_int_equal(o.weight, 250);
+    assert_string_equal(o.token_file, "/x/token");
 }
 
-static void names_of_older_systems(void **state)
+static void variables_of_older_systems_are_read(void **state)
 {
     (void)state;
     assert_int_equal(READ("DMLC_NUM_WORKER=4", "DMLC_NUM_SERVER=2",
@@ -113,25 +116,25 @@ static void names_of_older_systems(void **state)
     assert_int_equal(o.num_workers, 2);
 }
 
-static void the_first_complete_pair_wins(void **state)
+static void first_complete_pair_of_rank_and_size_counts(void **state)
 {
     (void)state;
-    /* A stray RANK has no say. */
+    /* A stray RANK is ignored. */
     assert_int_equal(READ("RANK=7", "SLURM_PROCID=1", "SLURM_NTASKS=2"), 0);
     assert_int_equal(o.rank, 1);
-    /* Nor has the launch of something else. */
+    /* So are the variables of another launcher. */
     assert_int_equal(READ("DMLC_NUM_WORKER=4", "RANK=0", "WORLD_SIZE=1",
                           "SLURM_PROCID=3", "SLURM_NTASKS=4"),
                      0);
     assert_int_equal(o.rank, 3);
     assert_int_equal(o.num_workers, 4);
-    /* Our own rank stands, whatever the launcher says. */
+    /* pskv's own rank takes precedence over the launcher's. */
     assert_int_equal(READ("PSKV_RANK=1", "RANK=0", "WORLD_SIZE=2"), 0);
     assert_int_equal(o.rank, 1);
     assert_int_equal(o.num_workers, 2);
 }
 
-static void nonsense_is_named(void **state)
+static void invalid_variables_are_named(void **state)
 {
     static const char *const bad[] = {
         "PSKV_RANK=one",
@@ -147,6 +150,8 @@ static void nonsense_is_named(void **state)
         "PSKV_PARTITION_BYTES=1",
         "PSKV_SPIN=often",
         "PSKV_SPIN=1000001",
+        "PSKV_WEIGHT=0",
+        "PSKV_WEIGHT=1001",
         "DMLC_NUM_WORKER=1.5",
     };
 
@@ -168,7 +173,7 @@ static void nonsense_is_named(void **state)
     assert_int_equal(psc_options_env(&o, NULL, 0), PSC_E_INVAL);
 }
 
-static void a_caller_of_another_age_is_served(void **state)
+static void options_of_other_sizes_are_accepted(void **state)
 {
     struct {
         struct psc_options known;
@@ -192,13 +197,13 @@ static void a_caller_of_another_age_is_served(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_set_leaves_the_defaults),
-        cmocka_unit_test(own_names),
-        cmocka_unit_test(spinning_is_a_number_or_auto),
-        cmocka_unit_test(names_of_older_systems),
-        cmocka_unit_test(the_first_complete_pair_wins),
-        cmocka_unit_test(nonsense_is_named),
-        cmocka_unit_test(a_caller_of_another_age_is_served),
+        cmocka_unit_test(options_without_variables_are_the_defaults),
+        cmocka_unit_test(variables_of_pskv_set_all_options),
+        cmocka_unit_test(variable_of_polling_is_a_number_or_auto),
+        cmocka_unit_test(variables_of_older_systems_are_read),
+        cmocka_unit_test(first_complete_pair_of_rank_and_size_counts),
+        cmocka_unit_test(invalid_variables_are_named),
+        cmocka_unit_test(options_of_other_sizes_are_accepted),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The agent's end of the socket, played by a test: it takes what the client
- * says, one message at a time, and says what the test wants. Blocking, with a
- * time limit, so that a client that says nothing fails the test. */
+/* The agent's end of the socket, played by a test: it receives the client's
+ * messages one at a time and sends those of the test. Blocking, with a time
+ * limit, so that a silent client fails the test. */
 #pragma once
 
 #include <errno.h>
@@ -40,7 +40,7 @@ struct peer {
     int arena_fd;
     size_t arena_size;
     size_t arena_used;
-    bool accepts_ring;                     /* Says so in its welcome. */
+    bool accepts_ring;                     /* Stated in its welcome. */
     int retry_ms;                          /* The client's agent_retry_ms. */
     void (*adjust)(struct psc_options *o); /* More of its options; or NULL. */
     void *ring_memory;
@@ -49,7 +49,7 @@ struct peer {
     struct ps_msg later; /* A frame that came after operations in the ring. */
 };
 
-/* cmocka's assertions work on the test's thread alone. */
+/* cmocka's assertions work on the test's thread only. */
 #define PEER_CHECK(what)                                                       \
     do {                                                                       \
         if (!(what)) {                                                         \
@@ -85,7 +85,7 @@ static inline void peer_close_conn(struct peer *p)
     }
 }
 
-/* Nothing of what the client has shared is left. */
+/* Releases everything that the client has shared. */
 static inline void peer_drop_shared(struct peer *p)
 {
     peer_close_conn(p);
@@ -199,7 +199,8 @@ static inline void peer_accept_ring(struct peer *p,
     p->fd_in = -1;
 }
 
-/* The next operation in the ring of a client that has sent `frames`. */
+/* Returns the next operation in the ring of a client that has sent `frames`
+ * frames. */
 static inline bool peer_ring_op(struct peer *p, uint64_t frames,
                                 struct ps_msg *ret_msg)
 {
@@ -213,7 +214,7 @@ static inline bool peer_ring_op(struct peer *p, uint64_t frames,
     return true;
 }
 
-/* The next frame; memory is taken at once. code 0: end of stream. */
+/* Reads the next frame; memory is mapped at once. code 0: end of stream. */
 static inline struct ps_msg peer_next_frame(struct peer *p)
 {
     struct ps_frame_prefix prefix;
@@ -343,7 +344,7 @@ static inline void peer_send_bytes(struct peer *p, const void *data, size_t len,
     }
     ssize_t n = sendmsg(p->fd, &h, MSG_NOSIGNAL);
 
-    /* A client may go at any time; the next read finds out. */
+    /* The client may close at any time; the next read notices that. */
     PEER_CHECK(n == (ssize_t)len || (n < 0 && errno == EPIPE));
 }
 
@@ -468,8 +469,8 @@ static inline void peer_open_begin(struct peer *p, struct peer_call *call,
     PEER_CHECK(pthread_create(&call->thread, NULL, peer_open_main, call) == 0);
 }
 
-/* The client has lost its agent, which this is, and finds the next one, which
- * this becomes; its l_hello. */
+/* Ends this agent and becomes the next one, which the client finds; returns its
+ * l_hello. */
 static inline struct ps_msg_l_hello peer_accept_reattach(struct peer *p)
 {
     struct ps_msg m;
@@ -583,7 +584,7 @@ static inline uint32_t peer_key(struct peer *p, struct psc_client *c,
     return call.key;
 }
 
-/* Ends the client while somebody takes its l_detach. */
+/* Ends the client while a thread answers its l_detach. */
 static inline void *peer_close_main(void *arg)
 {
     psc_close(arg);
@@ -599,3 +600,34 @@ static inline void peer_close(struct peer *p, struct psc_client *c)
     peer_close_conn(p);
     PEER_CHECK(pthread_join(t, NULL) == 0);
 }
+
+/* Ends the client, with or without an agent, and the peer. */
+static inline void peer_end(struct peer *p, struct psc_client *c)
+{
+    if (p->fd >= 0) {
+        peer_close(p, c);
+    } else {
+        psc_close(c);
+    }
+    peer_stop(p);
+}
+
+/* Text of the client's last error, until the next call. */
+static inline const char *peer_detail(struct psc_client *c)
+{
+    static char text[PSC_TEXT_MAX];
+
+    PEER_CHECK(psc_last_detail(c, text, sizeof(text)) == 0);
+    return text;
+}
+
+#define assert_text(text, part)                                                \
+    do {                                                                       \
+        const char *text_ = text;                                              \
+                                                                               \
+        if (strstr(text_, part) == NULL) {                                     \
+            fail_msg("'%s' does not say '%s'", text_, part);                   \
+        }                                                                      \
+    } while (0)
+
+#define assert_detail(f, part) assert_text(peer_detail((f)->c), part)

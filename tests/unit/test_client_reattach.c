@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A client that loses its agent and finds the next one, both played by the
- * test. */
+/* A client that loses its agent and finds the next one; the test plays both. */
 #include "client/psclient.h"
 
 #include <errno.h>
@@ -15,41 +14,15 @@
 
 #include "base/err.h"
 #include "test_client_agent.h"
+#include "test_client_fixture.h"
 
-#define N     1000
-#define LONG_ 60000 /* Of agent_retry_ms: it never ends in a test. */
-
-struct fixture {
-    struct peer peer;
-    struct psc_client *c;
-    uint32_t key; /* 'w', N float32, number 40 on the wire. */
-    float *result[2];
-    bool closed; /* The test has closed the client. */
-};
-
-/* As in test_client.c. */
-static bool by_ring;
-
-static void begin_fixture(struct fixture *f, int retry_ms)
-{
-    void *data[2];
-    void (*adjust)(struct psc_options * o) = f->peer.adjust;
-
-    peer_start(&f->peer);
-    f->peer.adjust = adjust;
-    f->peer.accepts_ring = by_ring;
-    f->peer.retry_ms = retry_ms;
-    f->c = peer_open(&f->peer, 0);
-    f->key = peer_key(&f->peer, f->c, "w", PSC_FLOAT32, N, 40, data);
-    f->result[0] = data[0];
-    f->result[1] = data[1];
-}
+#define LONG_ 60000 /* agent_retry_ms: never over within a test. */
 
 static int set_up(void **state)
 {
     struct fixture *f = calloc(1, sizeof(*f));
 
-    begin_fixture(f, LONG_);
+    fixture_begin(f, LONG_);
     *state = f;
     return 0;
 }
@@ -58,49 +31,9 @@ static int set_up_in_a_hurry(void **state)
 {
     struct fixture *f = calloc(1, sizeof(*f));
 
-    begin_fixture(f, 150);
+    fixture_begin(f, 150);
     *state = f;
     return 0;
-}
-
-static int tear_down(void **state)
-{
-    struct fixture *f = *state;
-
-    if (!f->closed) {
-        if (f->peer.fd >= 0) {
-            peer_close(&f->peer, f->c);
-        } else {
-            psc_close(f->c);
-        }
-    }
-    peer_stop(&f->peer);
-    free(f);
-    return 0;
-}
-
-static const char *detail(struct fixture *f)
-{
-    static char text[PSC_TEXT_MAX];
-
-    assert_int_equal(psc_last_detail(f->c, text, sizeof(text)), 0);
-    return text;
-}
-
-#define assert_text(text, part)                                                \
-    do {                                                                       \
-        const char *text_ = text;                                              \
-                                                                               \
-        if (strstr(text_, part) == NULL) {                                     \
-            fail_msg("'%s' does not say '%s'", text_, part);                   \
-        }                                                                      \
-    } while (0)
-
-static void fill(float *array, float value)
-{
-    for (size_t i = 0; i < N; i++) {
-        array[i] = value;
-    }
 }
 
 static unsigned resumes(struct fixture *f)
@@ -111,7 +44,7 @@ static unsigned resumes(struct fixture *f)
     return s.resumes;
 }
 
-/* The socket is there, and nobody listens. */
+/* The socket exists, and no process listens. */
 static void away(struct fixture *f)
 {
     close(f->peer.listener);
@@ -131,7 +64,7 @@ static void listen_again(struct fixture *f)
     assert_int_equal(listen(f->peer.listener, 8), 0);
 }
 
-/* The client makes progress in its calls alone; so somebody calls. */
+/* The client makes progress only in its calls, so a thread calls it. */
 static void *keep_calling(void *arg)
 {
     struct psc_op *op = arg;
@@ -148,7 +81,7 @@ static pthread_t waiter(struct psc_op *op)
     return t;
 }
 
-/* The next agent answers for 'w', which it calls 70. */
+/* The next agent answers the declaration of 'w' with number 70. */
 static void answer_w(struct fixture *f, uint64_t pushed)
 {
     struct ps_msg m = peer_expect(&f->peer, PS_MSG_L_KEY);
@@ -196,7 +129,7 @@ static void come_back_and_close(struct fixture *f)
 
 /* ------------------------------------------------------------------- going on */
 
-static void what_is_open_is_said_again_in_order(void **state)
+static void open_operations_are_sent_again_in_order(void **state)
 {
     struct fixture *f = *state;
     const struct psc_param rate = {"learning_rate", 0.5};
@@ -220,7 +153,7 @@ static void what_is_open_is_said_again_in_order(void **state)
     assert_int_equal(psc_op_wait(ops[0], PSC_WAIT_FOREVER), 0);
     psc_op_free(ops[0]);
 
-    /* Round 2, a pull behind it, and one round that waits. */
+    /* Round 2, a pull after it, and one round that waits. */
     fill(given, 2);
     assert_int_equal(psc_push_start(f->c, f->key, given, &first, &ops[0]), 0);
     assert_int_equal(psc_pull_start(f->c, f->key, out, NULL, &ops[1]), 0);
@@ -296,7 +229,7 @@ static void what_is_open_is_said_again_in_order(void **state)
     }
 }
 
-static void what_had_ended_is_not_said_again(void **state)
+static void ended_operations_are_not_sent_again(void **state)
 {
     struct fixture *f = *state;
     struct psc_op *ops[2];
@@ -310,7 +243,7 @@ static void what_had_ended_is_not_said_again(void **state)
                      0);
     assert_int_equal(psc_barrier_start(f->c, NULL, &ops[1]), 0);
     o = peer_expect_op(&f->peer, PS_OP_PUSHPULL);
-    /* Its last words, which nobody has read yet. */
+    /* Its last messages, not read yet. */
     fill(f->result[1], 4);
     peer_done(&f->peer, o.op_id, 1);
     peer_done(&f->peer, peer_expect(&f->peer, PS_MSG_L_BARRIER).l_barrier.op_id,
@@ -388,7 +321,7 @@ static void note_end(struct psc_op *op, int rc, void *user)
 }
 
 /* A loop that polls the descriptor and dispatches needs nothing else. */
-static void a_loop_is_woken_to_dial(void **state)
+static void descriptor_of_a_client_signals_a_due_dial(void **state)
 {
     struct fixture *f = *state;
     struct ended ended = {0};
@@ -405,7 +338,7 @@ static void a_loop_is_woken_to_dial(void **state)
     peer_expect_op(&f->peer, PS_OP_PUSH);
     away(f);
     for (int i = 0; i < 3;
-         i++) { /* That it closed the connection; two attempts. */
+         i++) { /* The close is noticed; two attempts to dial. */
         assert_int_equal(poll(&w, 1, PEER_LIMIT_MS), 1);
         assert_int_equal(psc_dispatch(f->c), 0);
     }
@@ -459,8 +392,8 @@ static void a_time_limit_holds_without_an_agent(void **state)
     peer_expect_op(&f->peer, PS_OP_PUSH);
     away(f);
     assert_int_equal(psc_op_wait(op, 30), PSC_E_TIMEOUT);
-    assert_text(detail(f), "push of 'w'");
-    assert_text(detail(f), "was lost");
+    assert_detail(f, "push of 'w'");
+    assert_detail(f, "was lost");
     /* Calls that need no agent still succeed. */
     assert_int_equal(psc_key(f->c, "w", PSC_FLOAT32, 1, (uint64_t[]){N}, &key),
                      0);
@@ -488,7 +421,7 @@ static void *ask_why_main(void *arg)
     return NULL;
 }
 
-static void a_question_under_way_is_answered_here(void **state)
+static void stall_query_without_an_agent_is_answered_by_the_client(void **state)
 {
     struct fixture *f = *state;
     struct psc_op *op;
@@ -507,7 +440,7 @@ static void a_question_under_way_is_answered_here(void **state)
 
 /* ------------------------------------------------------------- losing again */
 
-static void the_next_agent_may_be_lost_as_well(void **state)
+static void client_survives_the_loss_of_the_next_agent(void **state)
 {
     struct fixture *f = *state;
     struct psc_op *op;
@@ -521,7 +454,7 @@ static void the_next_agent_may_be_lost_as_well(void **state)
     peer_expect_op(&f->peer, PS_OP_PUSH);
     t = waiter(op);
     peer_drop_shared(&f->peer);
-    peer_accept(&f->peer); /* Says nothing. */
+    peer_accept(&f->peer); /* Sends nothing. */
     peer_accept_reattach(&f->peer);
     peer_accept_reattach(&f->peer); /* Between l_hello and l_welcome. */
     peer_welcome(&f->peer);
@@ -542,7 +475,7 @@ static void the_next_agent_may_be_lost_as_well(void **state)
     assert_int_equal(resumes(f), 3);
 }
 
-static void who_does_not_come_back_is_named(void **state)
+static void a_rank_that_does_not_return_is_named(void **state)
 {
     struct fixture *f = *state;
     struct psc_op *op;
@@ -551,9 +484,9 @@ static void who_does_not_come_back_is_named(void **state)
     away(f);
     assert_int_equal(psc_push_start(f->c, f->key, x, NULL, &op), 0);
     assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), PSC_E_CLOSED);
-    assert_text(detail(f), "the agent closed the connection");
-    assert_text(detail(f), f->peer.path);
-    assert_text(detail(f), "for 0.1 s: Connection refused");
+    assert_detail(f, "the agent closed the connection");
+    assert_detail(f, f->peer.path);
+    assert_detail(f, "for 0.1 s: Connection refused");
     psc_op_free(op);
     assert_int_equal(psc_push_start(f->c, f->key, x, NULL, NULL), PSC_E_CLOSED);
     assert_int_equal(psc_dispatch(f->c), PSC_E_CLOSED);
@@ -565,7 +498,7 @@ static void expect_end(struct fixture *f, int rc, const char *part)
     float x[N] = {0};
 
     assert_int_equal(psc_pull(f->c, f->key, x), rc);
-    assert_text(detail(f), part);
+    assert_detail(f, part);
 }
 
 static void *pull_main(void *arg)
@@ -577,7 +510,7 @@ static void *pull_main(void *arg)
     return NULL;
 }
 
-static void the_next_agent_may_refuse(void **state)
+static void refusal_of_the_next_agent_ends_the_client(void **state)
 {
     struct fixture *f = *state;
     pthread_t t;
@@ -595,7 +528,7 @@ static void the_next_agent_may_refuse(void **state)
     expect_end(f, PSC_E_PEERLOST, "rank 3 did not come back");
 }
 
-static void the_next_agent_may_not_know_a_key(void **state)
+static void refusal_of_a_key_by_the_next_agent_ends_the_client(void **state)
 {
     struct fixture *f = *state;
     struct ps_msg m;
@@ -618,7 +551,7 @@ static void the_next_agent_may_not_know_a_key(void **state)
     peer_close_conn(&f->peer);
 }
 
-static void another_rank_is_no_resume(void **state)
+static void welcome_with_another_rank_ends_the_client(void **state)
 {
     struct fixture *f = *state;
     pthread_t t;
@@ -639,7 +572,7 @@ static void another_rank_is_no_resume(void **state)
     peer_close_conn(&f->peer);
 }
 
-static void a_second_welcome_is_no_resume(void **state)
+static void second_welcome_ends_the_client(void **state)
 {
     struct fixture *f = *state;
 
@@ -648,7 +581,7 @@ static void a_second_welcome_is_no_resume(void **state)
     peer_close_conn(&f->peer);
 }
 
-static void an_answer_for_no_key_ends_the_client(void **state)
+static void reply_for_an_unknown_key_ends_the_client(void **state)
 {
     struct fixture *f = *state;
 
@@ -663,8 +596,8 @@ static void an_answer_for_no_key_ends_the_client(void **state)
 
 /* ------------------------------------------------------------------ leaving */
 
-/* The others would take it for lost, and wait. */
-static void who_leaves_says_so_to_the_next_agent(void **state)
+/* The other ranks would wait for a lost rank. */
+static void departure_is_reported_to_the_next_agent(void **state)
 {
     struct fixture *f = *state;
     float x[N] = {0};
@@ -695,12 +628,12 @@ static int set_up_to_leave_soon(void **state)
     struct fixture *f = calloc(1, sizeof(*f));
 
     f->peer.adjust = leave_soon;
-    begin_fixture(f, LONG_);
+    fixture_begin(f, LONG_);
     *state = f;
     return 0;
 }
 
-static void leaving_ends_without_an_agent(void **state)
+static void departure_ends_without_an_agent(void **state)
 {
     struct fixture *f = *state;
     struct psc_op *op;
@@ -710,7 +643,7 @@ static void leaving_ends_without_an_agent(void **state)
     away(f);
     assert_int_equal(psc_leave(f->c), 0);
     assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), PSC_E_CLOSED);
-    assert_text(detail(f), "left the job");
+    assert_detail(f, "left the job");
     psc_op_free(op);
     listen_again(f);
 }
@@ -733,7 +666,7 @@ static void never_retry(struct psc_options *o)
     o->agent_retry_ms = 0;
 }
 
-static void some_jobs_end_with_their_agent(void **state)
+static void jobs_without_reattach_end_with_their_agent(void **state)
 {
     void (*const adjusts[])(struct psc_options *) = {fail_at_once, be_async,
                                                      never_retry};
@@ -784,7 +717,7 @@ static void take_memory(struct fixture *f, uint32_t number, char fill)
     f->peer.fd_in = -1;
 }
 
-static void memory_of_the_agent_is_handed_on(void **state)
+static void residual_segments_are_sent_to_the_next_agent(void **state)
 {
     struct fixture *f = *state;
     struct psc_op *op;
@@ -822,7 +755,7 @@ static void memory_of_the_agent_is_handed_on(void **state)
     psc_op_free(op);
 }
 
-static void too_much_memory_is_refused(void **state)
+static void too_many_residual_segments_are_refused(void **state)
 {
     struct fixture *f = *state;
 
@@ -954,13 +887,13 @@ static void die_everywhere(void (*work)(struct psc_client *c))
     }
 }
 
-static void an_agent_may_die_at_every_message(void **state)
+static void agent_may_die_at_every_message(void **state)
 {
     (void)state;
     die_everywhere(rounds);
 }
 
-static void an_agent_may_die_at_every_message_of_collectives(void **state)
+static void agent_may_die_at_every_message_of_collectives(void **state)
 {
     (void)state;
     die_everywhere(collectives);
@@ -1023,28 +956,28 @@ static void threads_lose_their_agent_together(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        story(what_is_open_is_said_again_in_order),
-        story(what_had_ended_is_not_said_again),
+        story(open_operations_are_sent_again_in_order),
+        story(ended_operations_are_not_sent_again),
         story(views_outlive_their_agent),
-        story(a_loop_is_woken_to_dial),
+        story(descriptor_of_a_client_signals_a_due_dial),
         story(a_time_limit_holds_without_an_agent),
-        story(a_question_under_way_is_answered_here),
-        story(the_next_agent_may_be_lost_as_well),
-        cmocka_unit_test_setup_teardown(who_does_not_come_back_is_named,
+        story(stall_query_without_an_agent_is_answered_by_the_client),
+        story(client_survives_the_loss_of_the_next_agent),
+        cmocka_unit_test_setup_teardown(a_rank_that_does_not_return_is_named,
                                         set_up_in_a_hurry, tear_down),
-        story(the_next_agent_may_refuse),
-        story(the_next_agent_may_not_know_a_key),
-        story(another_rank_is_no_resume),
-        story(a_second_welcome_is_no_resume),
-        story(an_answer_for_no_key_ends_the_client),
-        story(who_leaves_says_so_to_the_next_agent),
-        cmocka_unit_test_setup_teardown(leaving_ends_without_an_agent,
+        story(refusal_of_the_next_agent_ends_the_client),
+        story(refusal_of_a_key_by_the_next_agent_ends_the_client),
+        story(welcome_with_another_rank_ends_the_client),
+        story(second_welcome_ends_the_client),
+        story(reply_for_an_unknown_key_ends_the_client),
+        story(departure_is_reported_to_the_next_agent),
+        cmocka_unit_test_setup_teardown(departure_ends_without_an_agent,
                                         set_up_to_leave_soon, tear_down),
-        cmocka_unit_test(some_jobs_end_with_their_agent),
-        story(memory_of_the_agent_is_handed_on),
-        story(too_much_memory_is_refused),
-        cmocka_unit_test(an_agent_may_die_at_every_message),
-        cmocka_unit_test(an_agent_may_die_at_every_message_of_collectives),
+        cmocka_unit_test(jobs_without_reattach_end_with_their_agent),
+        story(residual_segments_are_sent_to_the_next_agent),
+        story(too_many_residual_segments_are_refused),
+        cmocka_unit_test(agent_may_die_at_every_message),
+        cmocka_unit_test(agent_may_die_at_every_message_of_collectives),
         cmocka_unit_test(threads_lose_their_agent_together),
     };
 

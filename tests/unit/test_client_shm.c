@@ -80,7 +80,7 @@ static void thousands_of_small_arrays_need_one_descriptor(void **state)
     ps_shm_fini(&s);
 }
 
-static void large_arrays_need_few(void **state)
+static void many_large_arrays_need_few_descriptors(void **state)
 {
     struct ps_shm s;
     struct seen seen;
@@ -96,7 +96,7 @@ static void large_arrays_need_few(void **state)
     ps_shm_fini(&s);
 }
 
-static void what_is_freed_is_used_again(void **state)
+static void freed_blocks_are_used_again(void **state)
 {
     struct ps_shm s;
     struct seen seen;
@@ -121,7 +121,7 @@ static void what_is_freed_is_used_again(void **state)
     ps_shm_fini(&s);
 }
 
-static void empty_arenas_go_but_one(void **state)
+static void empty_arenas_but_one_are_freed(void **state)
 {
     struct ps_shm s;
     struct seen seen;
@@ -140,7 +140,7 @@ static void empty_arenas_go_but_one(void **state)
     ps_shm_fini(&s);
 }
 
-static void find_knows_what_is_whose(void **state)
+static void block_of_an_address_is_found(void **state)
 {
     struct ps_shm s;
     struct seen seen;
@@ -166,7 +166,7 @@ static void find_knows_what_is_whose(void **state)
     ps_shm_fini(&s);
 }
 
-static void an_arena_nobody_wants_is_undone(void **state)
+static void an_arena_that_the_hook_refuses_is_undone(void **state)
 {
     struct ps_shm s;
     struct seen seen;
@@ -184,7 +184,7 @@ static void an_arena_nobody_wants_is_undone(void **state)
 
 /* Random gets and puts; each piece is filled with its own byte and must still
  * hold it when it is freed. */
-static void pieces_never_overlap(void **state)
+static void blocks_never_overlap(void **state)
 {
     enum { LIVE = 200, STEPS = 20000 };
     struct ps_shm s;
@@ -218,7 +218,7 @@ static void pieces_never_overlap(void **state)
     ps_shm_fini(&s);
 }
 
-static void foreign_memory_is_checked(void **state)
+static void memory_of_another_process_is_checked(void **state)
 {
     int fd = memfd_create("x", MFD_ALLOW_SEALING);
     int ends[2];
@@ -244,13 +244,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(thousands_of_small_arrays_need_one_descriptor),
-        cmocka_unit_test(large_arrays_need_few),
-        cmocka_unit_test(what_is_freed_is_used_again),
-        cmocka_unit_test(empty_arenas_go_but_one),
-        cmocka_unit_test(find_knows_what_is_whose),
-        cmocka_unit_test(an_arena_nobody_wants_is_undone),
-        cmocka_unit_test(pieces_never_overlap),
-        cmocka_unit_test(foreign_memory_is_checked),
+        cmocka_unit_test(many_large_arrays_need_few_descriptors),
+        cmocka_unit_test(freed_blocks_are_used_again),
+        cmocka_unit_test(empty_arenas_but_one_are_freed),
+        cmocka_unit_test(block_of_an_address_is_found),
+        cmocka_unit_test(an_arena_that_the_hook_refuses_is_undone),
+        cmocka_unit_test(blocks_never_overlap),
+        cmocka_unit_test(memory_of_another_process_is_checked),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

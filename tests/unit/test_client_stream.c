@@ -23,8 +23,8 @@
 #define PAGE  4096u
 #define COUNT (BYTES / sizeof(float))
 
-/* The page that cannot be read, and the two pipes by which its reader says so
- * and hears that it can be now. */
+/* The page that cannot be read, and two pipes: one reports the access, the
+ * other lets the reader continue. */
 static struct {
     uint8_t *page;
     int met[2];
@@ -126,26 +126,11 @@ static int tear_down(void **state)
         close(stop.free_[i]);
     }
     psc_op_free(f->op);
-    if (f->peer.fd >= 0) {
-        peer_close(&f->peer, f->c);
-    } else {
-        psc_close(f->c);
-    }
-    peer_stop(&f->peer);
+    peer_end(&f->peer, f->c);
     munmap(f->given, BYTES + PAGE);
     free(f->out);
     free(f);
     return 0;
-}
-
-static void assert_detail(struct fixture *f, const char *part)
-{
-    char text[PSC_TEXT_MAX];
-
-    assert_int_equal(psc_last_detail(f->c, text, sizeof(text)), 0);
-    if (strstr(text, part) == NULL) {
-        fail_msg("'%s' does not say '%s'", text, part);
-    }
 }
 
 static void *start_main(void *arg)
@@ -207,7 +192,7 @@ static struct ps_msg_l_op take_half(struct fixture *f, enum ps_op kind)
     return m;
 }
 
-/* One that goes as it should, after whatever was before. */
+/* An ordinary round, after any earlier operation. */
 static void run_round(struct fixture *f, uint64_t round)
 {
     struct ps_msg_l_op m;
@@ -228,7 +213,7 @@ static void run_round(struct fixture *f, uint64_t round)
     assert_memory_equal(f->out, f->result[round & 1], BYTES);
 }
 
-static void the_agent_hears_of_each_piece(void **state)
+static void agent_gets_the_progress_of_each_piece(void **state)
 {
     struct fixture *f = *state;
     struct psc_stats stats = {.size = sizeof(stats)};
@@ -250,7 +235,7 @@ static void the_agent_hears_of_each_piece(void **state)
 }
 
 /* Results may come while the rest is copied: into the same array, too. */
-static void results_may_come_meanwhile(void **state)
+static void results_may_arrive_during_the_copy(void **state)
 {
     struct fixture *f = *state;
     float *own = f->out;
@@ -275,7 +260,7 @@ static void results_may_come_meanwhile(void **state)
     f->out = own;
 }
 
-static void an_operation_may_fail_meanwhile(void **state)
+static void operation_may_fail_during_its_copy(void **state)
 {
     struct fixture *f = *state;
     struct ps_msg_l_op m;
@@ -291,7 +276,7 @@ static void an_operation_may_fail_meanwhile(void **state)
     run_round(f, 1);
 }
 
-static void one_that_nobody_waits_for_may_fail_meanwhile(void **state)
+static void a_detached_operation_may_fail_during_its_copy(void **state)
 {
     struct fixture *f = *state;
     struct ps_msg_l_op m;
@@ -301,13 +286,14 @@ static void one_that_nobody_waits_for_may_fail_meanwhile(void **state)
     peer_refuse(&f->peer, m.op_id, PS_E_MISMATCH, "they disagree");
     assert_int_equal(psc_dispatch(f->c), 0);
     go_on(f);
-    push_main(f); /* It tells of the one before, and does nothing. */
+    push_main(
+        f); /* Returns the error of the earlier one, and starts nothing. */
     assert_int_equal(f->rc, PSC_E_MISMATCH);
     assert_detail(f, "they disagree");
     run_round(f, 1);
 }
 
-static void an_end_that_cannot_be_fails_the_client(void **state)
+static void end_of_an_operation_during_its_copy_fails_the_client(void **state)
 {
     struct fixture *f = *state;
     struct ps_msg_l_op m;
@@ -322,7 +308,7 @@ static void an_end_that_cannot_be_fails_the_client(void **state)
     peer_close_conn(&f->peer);
 }
 
-static void the_agent_may_hang_up_meanwhile(void **state)
+static void connection_may_close_during_the_copy(void **state)
 {
     struct fixture *f = *state;
 
@@ -357,8 +343,8 @@ static void let_key_go(struct fixture *f, const struct ps_msg_l_op *m,
     psc_op_free(op);
 }
 
-/* A push that waits for its turn is reported from then on. */
-static void a_turn_may_come_meanwhile(void **state)
+/* A queued push reports progress once it is sent. */
+static void queued_push_reports_progress_once_it_is_sent(void **state)
 {
     struct fixture *f = *state;
     struct ps_msg_l_op m;
@@ -379,8 +365,8 @@ static void a_turn_may_come_meanwhile(void **state)
     assert_memory_equal(f->out, f->result[0], BYTES);
 }
 
-/* And what is all there by then says nothing of it. */
-static void a_turn_may_come_later(void **state)
+/* A complete array needs no progress report. */
+static void queued_push_of_a_complete_array_reports_no_progress(void **state)
 {
     struct fixture *f = *state;
     struct ps_msg_l_op m;
@@ -396,8 +382,8 @@ static void a_turn_may_come_later(void **state)
     assert_int_equal(psc_op_wait(f->op, PSC_WAIT_FOREVER), 0);
 }
 
-/* A result that would fall on what is yet to be copied. */
-static void results_do_not_fall_on_what_is_given(void **state)
+/* A result that would overwrite elements that are not copied yet. */
+static void results_do_not_overwrite_uncopied_elements(void **state)
 {
     struct fixture *f = *state;
     float *own = f->out;
@@ -419,9 +405,9 @@ static void results_do_not_fall_on_what_is_given(void **state)
     free(copy);
 }
 
-/* Where a job goes on without a worker that dies, half of what it gives must
- * not be with the agent. */
-static void patient_jobs_give_it_all_at_once(void **state)
+/* In a job that survives the death of a worker, the agent must not have half of
+ * its array. */
+static void job_that_survives_losses_does_not_stream(void **state)
 {
     struct fixture *f = *state;
     struct ps_msg_l_op m;
@@ -448,14 +434,14 @@ static void tell_half(struct agent *a, const struct ps_msg_l_op *m,
     char byte;
 
     if (bytes < BYTES) {
-        return; /* The meeting before it. */
+        return; /* Its AGREE. */
     }
     peer_progress(&a->peer, m->op_id, 2 * MIB);
     PEER_CHECK(write(half_is_there[1], "", 1) == 1);
     PEER_CHECK(read(all_may_come[0], &byte, 1) == 1);
 }
 
-/* How many bytes there were: 0 or 1. */
+/* Returns the number of bytes read: 0 or 1. */
 static int read_now(int fd)
 {
     struct pollfd w = {.fd = fd, .events = POLLIN};
@@ -490,7 +476,8 @@ static int start_mean(struct psc_client *c, const struct gather *g,
     return psc_allreduce_start(c, NULL, g->array, &o, ret_op);
 }
 
-/* How much of its result is there when the agent has told of 2 MiB. */
+/* Returns the bytes of its result that are copied after a progress report of 2
+ * MiB. */
 static void gather(int (*start)(struct psc_client *c, const struct gather *g,
                                 struct psc_op **ret_op),
                    bool in_pieces, float factor)
@@ -542,7 +529,7 @@ static void gather(int (*start)(struct psc_client *c, const struct gather *g,
     free(g.out);
 }
 
-static void results_of_collectives_come_in_pieces(void **state)
+static void results_of_collectives_arrive_in_pieces(void **state)
 {
     (void)state;
     gather(start_sum, true, 1);
@@ -555,18 +542,19 @@ static void results_of_collectives_come_in_pieces(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        GROW(the_agent_hears_of_each_piece),
-        GROW(results_may_come_meanwhile),
-        GROW(an_operation_may_fail_meanwhile),
-        GROW(one_that_nobody_waits_for_may_fail_meanwhile),
-        GROW(an_end_that_cannot_be_fails_the_client),
-        GROW(the_agent_may_hang_up_meanwhile),
-        GROW(a_turn_may_come_meanwhile),
-        GROW(a_turn_may_come_later),
-        GROW(results_do_not_fall_on_what_is_given),
-        cmocka_unit_test(results_of_collectives_come_in_pieces),
-        cmocka_unit_test_setup_teardown(patient_jobs_give_it_all_at_once,
-                                        set_up_patient, tear_down),
+        GROW(agent_gets_the_progress_of_each_piece),
+        GROW(results_may_arrive_during_the_copy),
+        GROW(operation_may_fail_during_its_copy),
+        GROW(a_detached_operation_may_fail_during_its_copy),
+        GROW(end_of_an_operation_during_its_copy_fails_the_client),
+        GROW(connection_may_close_during_the_copy),
+        GROW(queued_push_reports_progress_once_it_is_sent),
+        GROW(queued_push_of_a_complete_array_reports_no_progress),
+        GROW(results_do_not_overwrite_uncopied_elements),
+        cmocka_unit_test(results_of_collectives_arrive_in_pieces),
+        cmocka_unit_test_setup_teardown(
+            job_that_survives_losses_does_not_stream, set_up_patient,
+            tear_down),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

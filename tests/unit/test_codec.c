@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The codec over every message of the protocol: round trips of all samples,
- * copies, and what strangers may do to the bytes. How versions live together
- * is in tests/golden/evolve. */
+ * copies, and hostile bytes. tests/golden/evolve tests different versions. */
 #include "proto/msg_codec.h"
 
 #include <setjmp.h>
@@ -151,7 +150,7 @@ static int tear_down(void **state)
 
 /* ------------------------------------------------------------ every sample */
 
-static void every_sample_survives_the_wire(void **state)
+static void samples_of_all_messages_are_decoded_unchanged(void **state)
 {
     unsigned codes = 0;
 
@@ -176,7 +175,7 @@ static void every_sample_survives_the_wire(void **state)
     assert_int_equal(codes, 0); /* No message lacks its samples. */
 }
 
-static void every_fixed_record_survives_its_bytes(void **state)
+static void fixed_records_are_decoded_unchanged(void **state)
 {
     (void)state;
     for (size_t i = 0; i < ps_fixed_samples_count(); i++) {
@@ -193,7 +192,7 @@ static void every_fixed_record_survives_its_bytes(void **state)
     }
 }
 
-static void defaults_do_not_travel(void **state)
+static void fields_with_their_default_are_not_sent(void **state)
 {
     const struct ps_msg ack = {.code = PS_MSG_ACK};
     struct frame f = encode(&ack);
@@ -201,6 +200,28 @@ static void defaults_do_not_travel(void **state)
     (void)state;
     assert_int_equal(f.len, PS_FRAME_PREFIX + 1);
     assert_int_equal(f.bytes[PS_FRAME_PREFIX], 0x80);
+    free(f.bytes);
+}
+
+/* Fields before the last one that differs from its default are sent. */
+static void records_end_at_the_last_field_that_is_no_default(void **state)
+{
+    struct ps_rec_part part = {.key = 1, .round = 2, .count = 3};
+    const struct ps_msg pull = {.code = PS_MSG_PULL,
+                                .pull = {.parts = &part, .parts_count = 1}};
+    struct frame f = encode(&pull);
+    const size_t least = f.len;
+
+    (void)state;
+    free(f.bytes);
+    part.attempt = 1;
+    f = encode(&pull);
+    assert_int_equal(f.len, least + 1);
+    free(f.bytes);
+    part.attempt = 0;
+    part.clock = 1;
+    f = encode(&pull);
+    assert_int_equal(f.len, least + 6);
     free(f.bytes);
 }
 
@@ -225,7 +246,7 @@ static void copies_are_one_allocation(void **state)
     ps_msg_free(NULL);
 }
 
-static void null_strings_travel_as_empty_ones(void **state)
+static void null_strings_are_encoded_as_empty(void **state)
 {
     struct ps_msg out = {.code = PS_MSG_REJECT, .reject.error = PS_E_REFUSED};
     struct ps_msg *copy = ps_msg_dup(&out);
@@ -240,9 +261,9 @@ static void null_strings_travel_as_empty_ones(void **state)
     ps_msg_free(copy);
 }
 
-/* A text names what peers have named: it is of one line where it arrives.
- * Names themselves travel as they are. */
-static void texts_are_visible(void **state)
+/* Texts contain names chosen by peers: they arrive as one line. Names
+ * themselves travel unchanged. */
+static void texts_are_printed_escaped(void **state)
 {
     struct ps_msg msg = {
         .code = PS_MSG_L_DONE,
@@ -381,7 +402,7 @@ static int try_encode(const struct ps_msg *msg, uint64_t payload_len)
     return rc;
 }
 
-static void encoder_refuses_what_a_peer_would(void **state)
+static void encoder_refuses_messages_that_a_peer_would_refuse(void **state)
 {
     static struct ps_rec_part parts[257];
     char name[66];
@@ -424,7 +445,7 @@ static void payload_length_stands_in_the_prefix(void **state)
     assert_int_equal(ps_frame_check(&prefix, PS_ROLE_AGENT, PS_ROLE_SERVER), 0);
 }
 
-/* -------------------------------------------------------- what strangers do */
+/* --------------------------------------------------------- malformed bytes */
 
 static void every_truncation_is_refused(void **state)
 {
@@ -443,8 +464,8 @@ static void every_truncation_is_refused(void **state)
     }
 }
 
-/* Bytes that still decode are a message like any other: it can be sent, and
- * means the same when it comes back. */
+/* Bytes that still decode are an ordinary message: it can be encoded, and
+ * decodes to the same message. */
 static void assert_good_or_refused(struct ps_decoder *d,
                                    struct ps_decoder *other, unsigned code,
                                    const uint8_t *header, size_t len)
@@ -464,7 +485,7 @@ static void assert_good_or_refused(struct ps_decoder *d,
     free(f.bytes);
 }
 
-static void no_corrupted_byte_does_harm(void **state)
+static void messages_with_a_corrupted_byte_are_decoded_or_refused(void **state)
 {
     static const uint8_t nasty[] = {
         0x00, 0x7f, 0x80, 0x8f, 0x90, 0x9f, 0xa0, 0xbf, 0xc0, 0xc1, 0xc3, 0xc6,
@@ -499,8 +520,7 @@ static void no_corrupted_byte_does_harm(void **state)
     ps_decoder_free(other);
 }
 
-/* Takes each field out of the map in turn, puts it there twice, and adds one
- * that nobody knows. */
+/* Removes each field from the map in turn, doubles it, and adds an unknown one. */
 static void fields_are_required_unique_or_skipped(void **state)
 {
     for (size_t i = PS_SAMPLE_TYPICAL; i < ps_samples_count(); i += 3) {
@@ -569,8 +589,9 @@ static void start_pull(struct hand *h)
     msgpack_pack_int(&h->pk, 11);
 }
 
-/* Fields of a part; the one at ALL_SKIPPED is a bool. */
-enum { DTYPE = 3, ALL_SKIPPED = 8, PART_FIELDS = 11 };
+/* Fields of a part, those without a default first; the one at ALL_SKIPPED is a
+ * bool. */
+enum { DTYPE = 3, REQUIRED_FIELDS = 5, ALL_SKIPPED = 9, PART_FIELDS = 11 };
 
 static void pack_part_field(struct hand *h, unsigned i, int value)
 {
@@ -599,14 +620,18 @@ static int pull_part(struct ps_decoder *d, unsigned count, int dtype)
         assert_int_equal(msg.pull.parts_count, 1);
         assert_int_equal(msg.pull.parts[0].count, 5);
         assert_int_equal(msg.pull.parts[0].dtype, dtype);
-        assert_true(msg.pull.parts[0].all_skipped);
+        assert_int_equal(msg.pull.parts[0].all_skipped, count > ALL_SKIPPED);
+        assert_int_equal(msg.pull.parts[0].clock, count >= PART_FIELDS ? 5 : 0);
     }
     return rc;
 }
 
-static void records_may_grow_but_not_shrink(void **state)
+static void records_may_grow_but_not_lack_required_fields(void **state)
 {
-    assert_int_equal(pull_part(*state, PART_FIELDS - 1, 0), PS_E_PROTO);
+    assert_int_equal(pull_part(*state, REQUIRED_FIELDS - 1, 0), PS_E_PROTO);
+    for (unsigned count = REQUIRED_FIELDS; count < PART_FIELDS; count++) {
+        assert_int_equal(pull_part(*state, count, 0), 0);
+    }
     assert_int_equal(pull_part(*state, PART_FIELDS, 0), 0);
     assert_int_equal(pull_part(*state, PART_FIELDS + 1, 0), 0);
     assert_int_equal(pull_part(*state, 200, 0), 0);
@@ -623,7 +648,7 @@ static void enums_are_closed_sets(void **state)
     assert_int_equal(pull_part(*state, PART_FIELDS, -1), PS_E_PROTO);
 }
 
-static void lists_have_a_longest(void **state)
+static void lists_longer_than_their_limit_are_refused(void **state)
 {
     struct ps_msg msg;
     struct hand h;
@@ -781,7 +806,7 @@ static void only_a_map_is_a_message(void **state)
         PS_E_PROTO);
 }
 
-static void bombs_are_refused_for_every_message(void **state)
+static void impossible_lengths_are_refused_for_every_message(void **state)
 {
     static const uint8_t five[] = {0xdd, 0x10, 0, 0, 0};
     static const uint8_t nine[] = {0x8a, 0xff, 0xff, 0xff, 0xdf,
@@ -842,30 +867,31 @@ static void headers_beyond_their_max_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(every_sample_survives_the_wire),
-        TEST(every_fixed_record_survives_its_bytes),
-        TEST(defaults_do_not_travel),
+        TEST(samples_of_all_messages_are_decoded_unchanged),
+        TEST(fixed_records_are_decoded_unchanged),
+        TEST(fields_with_their_default_are_not_sent),
+        TEST(records_end_at_the_last_field_that_is_no_default),
         TEST(copies_are_one_allocation),
-        TEST(null_strings_travel_as_empty_ones),
-        TEST(texts_are_visible),
+        TEST(null_strings_are_encoded_as_empty),
+        TEST(texts_are_printed_escaped),
         TEST(decoded_message_does_not_need_its_bytes),
         TEST(messages_print_as_one_line),
         TEST(enums_print_their_names),
         TEST(greatest_messages_print_in_bounds),
         TEST(encoder_keeps_within_its_memory),
-        TEST(encoder_refuses_what_a_peer_would),
+        TEST(encoder_refuses_messages_that_a_peer_would_refuse),
         TEST(payload_length_stands_in_the_prefix),
         TEST(every_truncation_is_refused),
-        TEST(no_corrupted_byte_does_harm),
+        TEST(messages_with_a_corrupted_byte_are_decoded_or_refused),
         TEST(fields_are_required_unique_or_skipped),
-        TEST(records_may_grow_but_not_shrink),
+        TEST(records_may_grow_but_not_lack_required_fields),
         TEST(enums_are_closed_sets),
-        TEST(lists_have_a_longest),
+        TEST(lists_longer_than_their_limit_are_refused),
         TEST(strings_are_bounded_and_without_nul),
         TEST(types_are_exact),
         TEST(ids_are_small_positive_integers),
         TEST(only_a_map_is_a_message),
-        TEST(bombs_are_refused_for_every_message),
+        TEST(impossible_lengths_are_refused_for_every_message),
         TEST(headers_beyond_their_max_are_refused),
     };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Declarations of compression: defaults, ranges, and words for what is wrong. */
+/* Declarations of compression: defaults, ranges, error texts. */
 #include "core/codec/compression.h"
 
 #include <math.h>
@@ -32,7 +32,7 @@ static void expect_refused(const char *name, const char *param, double value,
     assert_int_equal(c.min_bytes, 77);
 }
 
-static void each_has_its_defaults(void **state)
+static void codecs_have_their_defaults(void **state)
 {
     struct ps_compression c;
 
@@ -55,7 +55,7 @@ static void each_has_its_defaults(void **state)
     assert_int_equal(c.codec.levels, 7);
 }
 
-static void numbers_are_taken(void **state)
+static void numbers_of_a_declaration_are_kept(void **state)
 {
     const struct ps_rec_param p[] = {{.name = "natural", .value = 1},
                                      {.name = "levels", .value = 31},
@@ -79,7 +79,7 @@ static void numbers_are_taken(void **state)
     assert_false(ps_compression_applies(&c, PS_DTYPE_FLOAT32, UINT32_MAX));
 }
 
-static void nonsense_is_refused_in_words(void **state)
+static void malformed_declarations_are_refused_with_a_text(void **state)
 {
     const struct ps_rec_param twice[] = {{.name = "k", .value = 1},
                                          {.name = "k", .value = 2}};
@@ -108,9 +108,9 @@ static void nonsense_is_refused_in_words(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_has_its_defaults),
-        cmocka_unit_test(numbers_are_taken),
-        cmocka_unit_test(nonsense_is_refused_in_words),
+        cmocka_unit_test(codecs_have_their_defaults),
+        cmocka_unit_test(numbers_of_a_declaration_are_kept),
+        cmocka_unit_test(malformed_declarations_are_refused_with_a_text),
     };
 
     return cmocka_run_group_tests_name("compress", tests, NULL, NULL);

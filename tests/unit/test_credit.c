@@ -13,7 +13,7 @@
 #define FIRST  ((uint64_t)PS_CREDIT_INITIAL)
 #define WINDOW (4 * FIRST)
 
-static void first_credit_then_a_window(void **state)
+static void credit_grows_from_the_first_grant_to_a_window(void **state)
 {
     struct ps_credit f;
 
@@ -42,12 +42,12 @@ static void credit_never_falls(void **state)
     assert_int_equal(ps_credit_announce(&f, 10 * WINDOW), WINDOW);
     ps_credit_grant_extra(&f);
     assert_int_equal(ps_credit_announce(&f, WINDOW), WINDOW + WINDOW / 4);
-    /* A raise is caught up with, not added for ever. */
+    /* A raise is absorbed by later credit, not added for ever. */
     ps_credit_on_receive(&f, WINDOW + WINDOW / 4);
     assert_int_equal(ps_credit_announce(&f, 0), 2 * WINDOW + WINDOW / 4);
 }
 
-static void small_growth_waits_for_an_answer(void **state)
+static void small_growth_of_credit_waits_for_a_reply(void **state)
 {
     struct ps_credit f;
 
@@ -60,7 +60,7 @@ static void small_growth_waits_for_an_answer(void **state)
     assert_true(ps_credit_announce_due(&f, 0));
 }
 
-static void what_an_old_session_left_counts(void **state)
+static void bytes_of_an_old_session_count(void **state)
 {
     struct ps_credit f;
 
@@ -94,10 +94,10 @@ static void overrun_is_less_than_one_frame(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(first_credit_then_a_window),
+        cmocka_unit_test(credit_grows_from_the_first_grant_to_a_window),
         cmocka_unit_test(credit_never_falls),
-        cmocka_unit_test(small_growth_waits_for_an_answer),
-        cmocka_unit_test(what_an_old_session_left_counts),
+        cmocka_unit_test(small_growth_of_credit_waits_for_a_reply),
+        cmocka_unit_test(bytes_of_an_old_session_count),
         cmocka_unit_test(overrun_is_less_than_one_frame),
     };
 

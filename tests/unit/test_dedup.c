@@ -42,7 +42,7 @@ static void a_gap_holds_the_count_and_nothing_else(void **state)
     assert_int_equal(d.received, 4);
 }
 
-static void what_is_beyond_the_window_is_not_taken_in(void **state)
+static void numbers_beyond_the_window_are_not_recorded(void **state)
 {
     struct ps_dedup d;
 
@@ -90,7 +90,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_number_is_new_once),
         cmocka_unit_test(a_gap_holds_the_count_and_nothing_else),
-        cmocka_unit_test(what_is_beyond_the_window_is_not_taken_in),
+        cmocka_unit_test(numbers_beyond_the_window_are_not_recorded),
         cmocka_unit_test(random_orders_agree_with_an_array),
     };
 

@@ -9,8 +9,8 @@
 #include "base/rng.h"
 #include "core/sched/demand.h"
 
-/* Values of a key, as a server keeps them: each by itself, or all of them in
- * the frame that they came in. */
+/* Values of a key at a server: each in a buffer of its own, or all in the frame
+ * that carried them. */
 static void check_frame(uint32_t parts, uint64_t count)
 {
     const struct ps_demand_profile kind = {0};
@@ -28,7 +28,7 @@ static void check_frame(uint32_t parts, uint64_t count)
                 ps_pool_cost(parts * count * sizeof(float)));
 }
 
-static void a_frame_costs_no_more_than_its_values(void **state)
+static void demand_of_a_frame_is_at_most_its_values(void **state)
 {
     struct ps_rng r;
 
@@ -43,7 +43,7 @@ static void a_frame_costs_no_more_than_its_values(void **state)
     }
 }
 
-static void what_goes_leaves_nothing(void **state)
+static void a_removed_demand_leaves_nothing(void **state)
 {
     const struct ps_demand_profile kind = {
         .has_optimizer = true, .step_buffers = 3, .sum_buffers = 1};
@@ -61,8 +61,8 @@ static void what_goes_leaves_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_frame_costs_no_more_than_its_values),
-        cmocka_unit_test(what_goes_leaves_nothing),
+        cmocka_unit_test(demand_of_a_frame_is_at_most_its_values),
+        cmocka_unit_test(a_removed_demand_leaves_nothing),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -87,7 +87,7 @@ static ps_conn_id connect_it(struct bench *b)
     return conn;
 }
 
-static void dials_that_fail_back_off(void **state)
+static void failed_dials_back_off(void **state)
 {
     struct bench b;
 
@@ -102,8 +102,8 @@ static void dials_that_fail_back_off(void **state)
     end(&b);
 }
 
-/* Nothing answers: one more each half second, and never more than four. */
-static void dials_without_an_answer_have_others_beside(void **state)
+/* Without an answer: one more dial each half second, and never more than four. */
+static void unanswered_dials_run_in_parallel(void **state)
 {
     struct bench b;
 
@@ -120,7 +120,7 @@ static void dials_without_an_answer_have_others_beside(void **state)
     welcome(&b, open_conn(&b));
     dial_bench_run(&b.d, PS_SECONDS(5));
     assert_int_equal(b.d.dials, 5);
-    /* Those that come late are not needed. */
+    /* Late connections are not needed. */
     assert_int_equal(open_conn(&b), 0);
     assert_int_equal(b.d.closed, 1);
     end(&b);
@@ -152,7 +152,7 @@ static void the_newest_connection_carries_the_link(void **state)
     end(&b);
 }
 
-static void who_is_heard_again_keeps_the_link(void **state)
+static void connection_with_a_new_message_keeps_the_link(void **state)
 {
     struct bench b;
     ps_conn_id first;
@@ -196,7 +196,7 @@ static void a_new_connection_outlives_the_old_one(void **state)
 }
 
 /* A busy peer must not get ever more requests. */
-static void hellos_without_an_answer_are_sent_ever_more_rarely(void **state)
+static void unanswered_hellos_back_off(void **state)
 {
     struct bench b;
     uint32_t hellos = 0;
@@ -217,7 +217,7 @@ static void hellos_without_an_answer_are_sent_ever_more_rarely(void **state)
     end(&b);
 }
 
-static void dials_of_another_address_are_of_no_use(void **state)
+static void dials_of_a_former_address_are_abandoned(void **state)
 {
     struct bench b;
     uint64_t old;
@@ -237,7 +237,7 @@ static void dials_of_another_address_are_of_no_use(void **state)
     end(&b);
 }
 
-static void nobody_is_dialled_who_is_not_wanted(void **state)
+static void a_disabled_dialer_does_not_dial(void **state)
 {
     struct bench b;
 
@@ -256,14 +256,14 @@ static void nobody_is_dialled_who_is_not_wanted(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(dials_that_fail_back_off),
-        cmocka_unit_test(dials_without_an_answer_have_others_beside),
+        cmocka_unit_test(failed_dials_back_off),
+        cmocka_unit_test(unanswered_dials_run_in_parallel),
         cmocka_unit_test(the_newest_connection_carries_the_link),
-        cmocka_unit_test(who_is_heard_again_keeps_the_link),
+        cmocka_unit_test(connection_with_a_new_message_keeps_the_link),
         cmocka_unit_test(a_new_connection_outlives_the_old_one),
-        cmocka_unit_test(hellos_without_an_answer_are_sent_ever_more_rarely),
-        cmocka_unit_test(dials_of_another_address_are_of_no_use),
-        cmocka_unit_test(nobody_is_dialled_who_is_not_wanted),
+        cmocka_unit_test(unanswered_hellos_back_off),
+        cmocka_unit_test(dials_of_a_former_address_are_abandoned),
+        cmocka_unit_test(a_disabled_dialer_does_not_dial),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The driver with a small machine that writes down what it is told: a push is
- * summed with itself off the loop, and its sum goes back as a value. The other
- * ends are plain descriptors. */
+/* The driver with a small machine that records its events: a push is summed
+ * with itself off the loop, and the sum returns as a value. The other ends are
+ * plain descriptors. */
 #include "driver/driver.h"
 
 #include "base/alloc.h"
@@ -16,6 +16,7 @@
 #include "proto/frame.h"
 #include "proto/msg_codec.h"
 #include "proto/ring.h"
+#include "support/run_until.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -36,19 +37,19 @@
 struct echo {
     char story[STORY_MAX];
     struct ps_pool *pool;
-    struct ps_slice pushed; /* Of the push that is being summed. */
+    struct ps_slice pushed; /* Message of the push that is being summed. */
     struct ps_slice sum;
     struct ps_packet *value; /* The last one. */
     ps_conn_id to;
     ps_time deadline;
-    unsigned again; /* Times that memory is still refused. */
+    unsigned again; /* Number of allocations still to be refused. */
     unsigned sent;
     bool dial_bad;
     const char *dial;
-    bool greets; /* Whom it has dialled. */
+    bool sends_hello; /* On connections that it dialled. */
     bool keep_region;
     bool floods;   /* As many answers as a barrier's number. */
-    bool ends_ops; /* With these words, and not with an error. */
+    bool ends_ops; /* The operation succeeds with this text. */
     struct ps_buf *region;
     int fail;
 };
@@ -127,8 +128,8 @@ static void on_computed(struct echo *e, const struct ps_event *ev,
 /* So long that a frame with it takes about 500 bytes. */
 static char words[PS_TEXT_MAX + 1];
 
-/* A value that no frame can carry, with a number or without, and one behind it
- * that can be sent. */
+/* A value that no frame can carry, numbered or not, followed by one that can be
+ * sent. */
 static void too_large(ps_conn_id conn, uint64_t seq, struct ps_effects *fx)
 {
     static const struct ps_rec_part part = {.dtype = PS_DTYPE_INT32};
@@ -199,14 +200,18 @@ static void on_msg(struct echo *e, const struct ps_event *ev,
     }
 }
 
-static const struct ps_msg our_hello = {.code = PS_MSG_HELLO,
-                                        .hello = {.protocol = 1,
-                                                  .protocol_least = 1,
-                                                  .role = PS_ROLE_AGENT,
-                                                  .name = "a",
-                                                  .cluster = "c",
-                                                  .instance = 1,
-                                                  .session = 4}};
+static struct ps_msg hello_of(uint64_t session, uint64_t features)
+{
+    return (struct ps_msg){.code = PS_MSG_HELLO,
+                           .hello = {.protocol = 1,
+                                     .protocol_least = 1,
+                                     .role = PS_ROLE_AGENT,
+                                     .name = "a",
+                                     .cluster = "c",
+                                     .instance = 1,
+                                     .session = session,
+                                     .features = features}};
+}
 
 static void tell_unmapped(struct echo *e, const struct ps_event *ev)
 {
@@ -232,8 +237,10 @@ static int step_echo(void *self, const struct ps_event *ev,
     case PS_EV_OPEN:
         note(e, "open %llu %s\n", (unsigned long long)ev->conn,
              kinds[ev->open.kind]);
-        if (e->greets && ev->open.kind == PS_CONN_DIALLED) {
-            ps_effects_send_msg(fx, ev->conn, &our_hello);
+        if (e->sends_hello && ev->open.kind == PS_CONN_DIALLED) {
+            const struct ps_msg hello = hello_of(4, 0);
+
+            ps_effects_send_msg(fx, ev->conn, &hello);
         }
         break;
     case PS_EV_DIAL_FAILED:
@@ -258,6 +265,7 @@ static int step_echo(void *self, const struct ps_event *ev,
         break;
     case PS_EV_STALLED:
     case PS_EV_PROBED:
+    case PS_EV_CERTIFICATE:
         break;
     case PS_EV_CLOSED:
         note(e, "closed %llu %s\n", (unsigned long long)ev->conn,
@@ -350,7 +358,7 @@ static void one_more_loop(void *ctx, unsigned count)
     ps_driver_io_grown(w->driver);
 }
 
-/* Of begin_with(); what is zero is as always. */
+/* Options of begin_with(); 0: the default. */
 static struct ps_driver_options wanted;
 
 static void begin_with(struct world *w, enum ps_role self, unsigned loops_max)
@@ -399,15 +407,6 @@ static void begin_world(struct world *w, enum ps_role self)
     begin_with(w, self, 0);
 }
 
-#define RUN_UNTIL(w, condition)                                                \
-    do {                                                                       \
-        while (!(condition)) {                                                 \
-            bool alive = ps_loop_step((w)->loop);                              \
-                                                                               \
-            assert_true(alive || (condition));                                 \
-        }                                                                      \
-    } while (0)
-
 static void end(struct world *w)
 {
     ps_driver_close(w->driver, closed);
@@ -425,7 +424,7 @@ static void end(struct world *w)
     assert_int_equal(ps_alloc_live(), 0);
 }
 
-static bool told(const struct world *w, const char *text)
+static bool in_story(const struct world *w, const char *text)
 {
     return strstr(w->machine.story, text) != NULL;
 }
@@ -444,8 +443,7 @@ static int caller(struct world *w)
 {
     int fd[2];
 
-    /* An unnamed socket stands for TCP: the driver asks it for its name
-     * alone. */
+    /* An unnamed socket stands for TCP: the driver only asks for its name. */
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd), 0);
     ps_driver_accept(w->driver, fd[0]);
     return fd[1];
@@ -456,25 +454,17 @@ static void say(int fd, const void *bytes, size_t len)
     assert_int_equal(write(fd, bytes, len), len);
 }
 
-static void greet_as(int fd, uint64_t session, uint64_t features)
+static void handshake_as(int fd, uint64_t session, uint64_t features)
 {
-    struct ps_msg hello = {.code = PS_MSG_HELLO,
-                           .hello = {.protocol = 1,
-                                     .protocol_least = 1,
-                                     .role = PS_ROLE_AGENT,
-                                     .name = "a",
-                                     .cluster = "c",
-                                     .instance = 1,
-                                     .session = session,
-                                     .features = features}};
+    const struct ps_msg hello = hello_of(session, features);
     uint8_t bytes[1024];
 
     say(fd, bytes, append_frame(bytes, 0, &hello, 0));
 }
 
-static void greet(int fd)
+static void handshake(int fd)
 {
-    greet_as(fd, 0, 0);
+    handshake_as(fd, 0, 0);
 }
 
 static const struct ps_rec_part one = {.dtype = PS_DTYPE_INT32, .count = 4};
@@ -559,8 +549,8 @@ static void sums_and_answers(struct world *w, size_t len)
     uint64_t ack;
     int fd = caller(w);
 
-    greet(fd);
-    RUN_UNTIL(w, told(w, "open 1 accepted\n"));
+    handshake(fd);
+    RUN_UNTIL(w, in_story(w, "open 1 accepted\n"));
     free(await(w, fd, PS_MSG_WELCOME, &seq, &ack));
     push(fd, 1, len);
 
@@ -573,22 +563,22 @@ static void sums_and_answers(struct world *w, size_t len)
     }
     free(v);
     close(fd);
-    RUN_UNTIL(w, told(w, "closed 1 PS_E_CLOSED\n"));
+    RUN_UNTIL(w, in_story(w, "closed 1 PS_E_CLOSED\n"));
 }
 
 /* A deadline that is due waits until the ends of small jobs are fed. */
-static void small_push(void **state)
+static void small_push_is_read_and_computed(void **state)
 {
     struct world w;
 
     (void)state;
     begin_world(&w, PS_ROLE_SERVER);
     sums_and_answers(&w, 1024);
-    assert_true(told(&w, "push 1 of 1024\ncomputed 0\ntick\n"));
+    assert_true(in_story(&w, "push 1 of 1024\ncomputed 0\ntick\n"));
     end(&w);
 }
 
-static void large_push(void **state)
+static void large_push_is_read_and_computed(void **state)
 {
     struct ps_driver_stats s;
     struct world w;
@@ -596,7 +586,7 @@ static void large_push(void **state)
     (void)state;
     begin_world(&w, PS_ROLE_SERVER);
     sums_and_answers(&w, 64 * 1024); /* A socket takes it at once. */
-    assert_true(told(&w, "computed 0\n"));
+    assert_true(in_story(&w, "computed 0\n"));
     ps_driver_stats(w.driver, &s);
     assert_int_equal(s.connections, 0);
     assert_true(s.bytes_in > 64 * 1024);
@@ -604,9 +594,9 @@ static void large_push(void **state)
     end(&w);
 }
 
-/* A peer that is slow to take our values hears early what we have, and the
- * machine knows what has not gone to it yet. */
-static void acknowledgements_do_not_wait(void **state)
+/* A peer that reads slowly gets acknowledgements early, and the machine knows
+ * the bytes that are not sent yet. */
+static void acknowledgements_are_sent_before_queued_replies(void **state)
 {
     const unsigned count = 32;
     struct world w;
@@ -617,7 +607,7 @@ static void acknowledgements_do_not_wait(void **state)
     (void)state;
     begin_world(&w, PS_ROLE_SERVER);
     fd = caller(&w);
-    greet(fd);
+    handshake(fd);
     free(await(&w, fd, PS_MSG_WELCOME, &seq, &ack));
     assert_int_equal(fcntl(fd, F_SETFL, 0), 0);
     for (unsigned i = 1; i <= count; i++) {
@@ -625,7 +615,7 @@ static void acknowledgements_do_not_wait(void **state)
         RUN_UNTIL(&w, w.machine.sent == i);
     }
     assert_int_equal(w.machine.value->writers, 1);
-    /* The one before any value that is not with the system yet. */
+    /* The acknowledgement before all values that the kernel has not taken. */
     free(await(&w, fd, PS_MSG_ACK, &seq, &ack));
     assert_int_equal(seq, 0);
     assert_int_equal(ack, 6 + count - 1);
@@ -639,9 +629,9 @@ static void acknowledgements_do_not_wait(void **state)
     end(&w);
 }
 
-/* A message that cannot be sent gives its number to an empty one, so what is
- * behind it arrives; without a link the peer is cut. */
-static void what_no_frame_carries_holds_up_nothing(void **state)
+/* An empty message takes the number of one that cannot be sent, so that later
+ * ones are accepted; without a link the connection is closed. */
+static void a_message_that_no_frame_carries_delays_nothing(void **state)
 {
     struct ps_msg pull = {.code = PS_MSG_PULL,
                           .pull = {.parts = &one, .parts_count = 1}};
@@ -654,7 +644,7 @@ static void what_no_frame_carries_holds_up_nothing(void **state)
     (void)state;
     begin_world(&w, PS_ROLE_SERVER);
     fd = caller(&w);
-    greet(fd);
+    handshake(fd);
     free(await(&w, fd, PS_MSG_WELCOME, &seq, &ack));
     pull.pull.epoch = 41;
     say(fd, bytes, append_frame(bytes, 0, &pull, 0));
@@ -668,12 +658,12 @@ static void what_no_frame_carries_holds_up_nothing(void **state)
     pull.pull.epoch = 1;
     assert_int_equal(fcntl(fd, F_SETFL, 0), 0);
     say(fd, bytes, append_frame(bytes, 0, &pull, 0));
-    RUN_UNTIL(&w, told(&w, "closed 1 PS_E_TOOBIG\n"));
+    RUN_UNTIL(&w, in_story(&w, "closed 1 PS_E_TOOBIG\n"));
     close(fd);
     end(&w);
 }
 
-static void unwanted_payload(void **state)
+static void unwanted_payload_is_skipped(void **state)
 {
     struct world w;
     int fd;
@@ -681,16 +671,16 @@ static void unwanted_payload(void **state)
     (void)state;
     begin_world(&w, PS_ROLE_SERVER);
     fd = caller(&w);
-    greet(fd);
+    handshake(fd);
     push(fd, 0, 4096);
-    RUN_UNTIL(&w, told(&w, "push 1 without payload\n"));
+    RUN_UNTIL(&w, in_story(&w, "push 1 without payload\n"));
     close(fd);
     end(&w);
 }
 
-/* No memory: the connection waits, other events go on, and each of them is a
- * reason to ask again. */
-static void memory_comes_later(void **state)
+/* Without memory the connection waits, other events continue, and after each of
+ * them the machine is asked again. */
+static void payload_is_read_once_memory_is_free(void **state)
 {
     struct ps_driver_stats s;
     struct world w;
@@ -700,17 +690,17 @@ static void memory_comes_later(void **state)
     (void)state;
     begin_world(&w, PS_ROLE_SERVER);
     fd = caller(&w);
-    greet(fd);
+    handshake(fd);
     w.machine.again = 3;
     push(fd, 1, 4096);
     RUN_UNTIL(&w, (ps_driver_stats(w.driver, &s), s.paused == 1));
-    assert_false(told(&w, "push"));
+    assert_false(in_story(&w, "push"));
     other = caller(&w);
-    greet(other);
-    RUN_UNTIL(&w, told(&w, "push 1 of 4096\n"));
+    handshake(other);
+    RUN_UNTIL(&w, in_story(&w, "push 1 of 4096\n"));
     ps_driver_stats(w.driver, &s);
     assert_int_equal(s.paused, 0);
-    RUN_UNTIL(&w, told(&w, "computed"));
+    RUN_UNTIL(&w, in_story(&w, "computed"));
     close(fd);
     close(other);
     end(&w);
@@ -726,13 +716,13 @@ static void hangup_is_followed_by_closed(void **state)
     (void)state;
     begin_world(&w, PS_ROLE_SERVER);
     fd = caller(&w);
-    greet(fd);
+    handshake(fd);
     pull.pull.parts = &one;
     pull.pull.parts_count = 1;
     say(fd, bytes, append_frame(bytes, 0, &pull, 0));
     RUN_UNTIL(&w, recv(fd, bytes, sizeof(bytes), MSG_DONTWAIT) == 0);
     close(fd);
-    RUN_UNTIL(&w, told(&w, "closed 1 PS_E_CLOSED\n"));
+    RUN_UNTIL(&w, in_story(&w, "closed 1 PS_E_CLOSED\n"));
     end(&w);
 }
 
@@ -745,14 +735,14 @@ static void peers_before_their_handshake_make_room(void **state)
     (void)state;
     begin_world(&w, PS_ROLE_SERVER);
     fd[0] = caller(&w);
-    greet(fd[0]);
+    handshake(fd[0]);
     uint64_t n;
 
     free(await(&w, fd[0], PS_MSG_WELCOME, &n, &n));
     for (int i = 1; i < 6; i++) {
         fd[i] = caller(&w);
     }
-    RUN_UNTIL(&w, told(&w, "closed 2 PS_E_FULL\n"));
+    RUN_UNTIL(&w, in_story(&w, "closed 2 PS_E_FULL\n"));
     ps_driver_stats(w.driver, &s);
     assert_int_equal(s.pre_handshake, 4);
     assert_int_equal(s.connections, 5);
@@ -781,7 +771,7 @@ static void want_dial(struct world *w, const char *address)
     nudge(w);
 }
 
-static void dials(void **state)
+static void driver_dials_an_address(void **state)
 {
     char address[64];
     struct world w;
@@ -793,29 +783,29 @@ static void dials(void **state)
     assert_int_equal(ps_listen_tcp("127.0.0.1", 0, 4, &fd, &port), 0);
     snprintf(address, sizeof(address), "localhost:%u", (unsigned)port);
     want_dial(&w, address);
-    RUN_UNTIL(&w, told(&w, "open 1 dialled\n"));
+    RUN_UNTIL(&w, in_story(&w, "open 1 dialled\n"));
     close(fd);
     want_dial(&w, address);
-    RUN_UNTIL(&w, told(&w, "dial 3 failed PS_E_REFUSED\n") ||
-                      told(&w, "dial 3 failed PS_E_UNREACH\n"));
+    RUN_UNTIL(&w, in_story(&w, "dial 3 failed PS_E_REFUSED\n") ||
+                      in_story(&w, "dial 3 failed PS_E_UNREACH\n"));
     want_dial(&w, "nonsense");
-    RUN_UNTIL(&w, told(&w, "dial 3 failed PS_E_INVAL\n"));
+    RUN_UNTIL(&w, in_story(&w, "dial 3 failed PS_E_INVAL\n"));
     end(&w);
 }
 
 /* Ending with a dial under way. */
-static void close_ends_dials(void **state)
+static void close_ends_a_dial(void **state)
 {
     struct world w;
 
     (void)state;
     begin_world(&w, PS_ROLE_AGENT);
     want_dial(&w, "127.0.0.1:9");
-    while (!told(&w, "tick\n")) {
+    while (!in_story(&w, "tick\n")) {
         ps_loop_step(w.loop);
     }
     end(&w);
-    assert_false(told(&w, "dial 3"));
+    assert_false(in_story(&w, "dial 3"));
 }
 
 /* Of the driver's end. */
@@ -868,24 +858,24 @@ static void region_reaches_the_machine(void **state)
         fcntl(mem, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
     say(fd, bytes, append_frame(bytes, 0, &hello, 0));
     send_region(fd, bytes, append_frame(bytes, 0, &region, 0), mem);
-    RUN_UNTIL(&w, told(&w, "region 9 of 8192\n"));
+    RUN_UNTIL(&w, in_story(&w, "region 9 of 8192\n"));
     assert_int_equal(pwrite(mem, "x", 1, 100), 1);
     assert_int_equal(w.machine.region->data[100], 'x');
 
-    /* The size is what was said, not what is there. */
+    /* The stated size, not that of the file. */
     region.l_region.size = 4096;
     send_region(fd, bytes, append_frame(bytes, 0, &region, 0), mem);
-    RUN_UNTIL(&w,
-              told(&w, "unmapped 9 PS_E_INVAL memfd is not of the announced "
-                       "size\n"));
+    RUN_UNTIL(
+        &w, in_story(&w, "unmapped 9 PS_E_INVAL memfd is not of the announced "
+                         "size\n"));
     close(mem);
     close(fd);
     end(&w);
 }
 
-/* No more than the address space is there: the machine hears of it, and the
- * connection stays. */
-static void region_that_cannot_be_mapped_is_told_of(void **state)
+/* The region does not fit into the address space: the machine is notified, and
+ * the connection stays. */
+static void region_that_cannot_be_mapped_is_reported(void **state)
 {
     const uint64_t size = UINT64_C(1) << 50;
     struct ps_msg hello = {.code = PS_MSG_L_HELLO,
@@ -905,9 +895,10 @@ static void region_that_cannot_be_mapped_is_told_of(void **state)
         fcntl(mem, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
     say(fd, bytes, append_frame(bytes, 0, &hello, 0));
     send_region(fd, bytes, append_frame(bytes, 0, &region, 0), mem);
-    RUN_UNTIL(&w, told(&w, "unmapped 9 PS_E_NOMEM memfd cannot be mapped: "
+    RUN_UNTIL(&w,
+              in_story(&w, "unmapped 9 PS_E_NOMEM memfd cannot be mapped: "
                            "1024.0 TiB: Cannot allocate memory (errno 12); "));
-    assert_false(told(&w, "closed"));
+    assert_false(in_story(&w, "closed"));
     close(mem);
     close(fd);
     end(&w);
@@ -930,9 +921,9 @@ static int take_fd(int from)
     return fd;
 }
 
-/* Segments that one agent has left with a worker reach others by the next
- * one. */
-static void what_is_kept_goes_both_ways(void **state)
+/* Segments that one agent left with a worker reach other workers through the
+ * next agent. */
+static void residual_segments_are_passed_both_ways(void **state)
 {
     struct ps_msg hello = {.code = PS_MSG_L_HELLO,
                            .l_hello = {.protocol = 1, .job = "j"}};
@@ -953,7 +944,7 @@ static void what_is_kept_goes_both_ways(void **state)
 
     say(fd, bytes, append_frame(bytes, 0, &hello, 0));
     send_region(fd, bytes, append_frame(bytes, 0, &keep, 0), mine);
-    RUN_UNTIL(&w, told(&w, "keep 9 of 8192\n"));
+    RUN_UNTIL(&w, in_story(&w, "keep 9 of 8192\n"));
     ps_buf_unref(buf);
     ps_arenas_free(before); /* Its process is dead. */
     assert_int_equal(w.machine.region->data[100], 'x');
@@ -970,12 +961,12 @@ static void what_is_kept_goes_both_ways(void **state)
     assert_int_equal(ftruncate(other, 0), -1);
     close(other);
 
-    /* Memory that may go away is no memory to keep. */
+    /* Memory that may shrink is refused. */
     int loose = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
     assert_int_equal(ftruncate(loose, 8192), 0);
     send_region(fd, bytes, append_frame(bytes, 0, &keep, 0), loose);
-    RUN_UNTIL(&w, told(&w, "unmapped 9 PS_E_INVAL memfd is not sealed"));
+    RUN_UNTIL(&w, in_story(&w, "unmapped 9 PS_E_INVAL memfd is not sealed"));
     close(loose);
     close(fd);
     end(&w);
@@ -1016,7 +1007,7 @@ static void begin_ring(struct world *w, struct ringed *r)
     ps_ring_worker_init(&r->ring, r->memory);
 }
 
-/* The machine ends the session: the worker writes operations there. */
+/* The machine ends the session while the worker writes operations. */
 static void a_ring_that_cannot_be_mapped_is_named(void **state)
 {
     struct ps_msg hello = {.code = PS_MSG_L_HELLO,
@@ -1034,7 +1025,8 @@ static void a_ring_that_cannot_be_mapped_is_named(void **state)
     assert_int_equal(ftruncate(loose, (off_t)ps_ring_bytes()), 0);
     say(fd, bytes, append_frame(bytes, 0, &hello, 0));
     send_region(fd, bytes, append_frame(bytes, 0, &ring, 0), loose);
-    RUN_UNTIL(&w, told(&w, "unmapped 0 PS_E_INVAL ring of operations: memfd is "
+    RUN_UNTIL(&w,
+              in_story(&w, "unmapped 0 PS_E_INVAL ring of operations: memfd is "
                            "not sealed"));
     close(loose);
     close(fd);
@@ -1065,7 +1057,7 @@ static void say_wake(struct ringed *r)
     }
 }
 
-static void operations_come_by_the_ring(void **state)
+static void operations_of_the_ring_reach_the_machine(void **state)
 {
     struct ps_msg barrier = {.code = PS_MSG_L_BARRIER,
                              .l_barrier = {.op_id = 9, .number = 1}};
@@ -1079,15 +1071,16 @@ static void operations_come_by_the_ring(void **state)
     (void)state;
     begin_world(&w, PS_ROLE_AGENT);
     begin_ring(&w, &r);
-    /* Between the frames where they were put, however late they are seen. */
+    /* In order with the frames between which they were pushed, however late
+     * they are read. */
     ring_op(&r, 1, 1, 2);
     say(r.fd, bytes, append_frame(bytes, 0, &barrier, 0));
     ring_op(&r, 2, 1, 3);
     barrier.l_barrier.number = 2;
     say(r.fd, bytes, append_frame(bytes, 0, &barrier, 0));
     ring_op(&r, 3, 1, 4);
-    RUN_UNTIL(&w, told(&w, "op 3\n"));
-    assert_true(told(&w, "op 1\nbarrier 1\nop 2\nbarrier 2\nop 3\n"));
+    RUN_UNTIL(&w, in_story(&w, "op 3\n"));
+    assert_true(in_story(&w, "op 1\nbarrier 1\nop 2\nbarrier 2\nop 3\n"));
     for (uint64_t id = 1; id <= 3; id++) {
         assert_int_equal(ps_ring_pop_done(&r.ring, &done), 1);
         assert_int_equal(done.op_id, id);
@@ -1098,7 +1091,7 @@ static void operations_come_by_the_ring(void **state)
     assert_true(ps_ring_worker_sleep(&r.ring, 2, false));
     ring_op(&r, 4, 1, 4);
     say_wake(&r);
-    RUN_UNTIL(&w, told(&w, "op 4\n"));
+    RUN_UNTIL(&w, in_story(&w, "op 4\n"));
     ring_op(&r, 5, 1, 4);
     say_wake(&r);
     free(await(&w, r.fd, PS_MSG_L_WAKE, &seq, &ack));
@@ -1106,7 +1099,7 @@ static void operations_come_by_the_ring(void **state)
     assert_int_equal(ps_ring_pop_done(&r.ring, &done), 1);
     assert_int_equal(done.op_id, 5);
 
-    /* Errors have words, which a ring does not carry. */
+    /* Errors have a text, which a ring does not carry. */
     ring_op(&r, 6, 0, 4);
     say_wake(&r);
     free(await(&w, r.fd, PS_MSG_L_DONE, &seq, &ack));
@@ -1114,7 +1107,7 @@ static void operations_come_by_the_ring(void **state)
     end_ring(&w, &r);
 }
 
-static void what_a_worker_did_before_it_died_counts(void **state)
+static void operations_of_a_worker_count_before_its_death(void **state)
 {
     struct ringed r;
     struct world w;
@@ -1127,12 +1120,12 @@ static void what_a_worker_did_before_it_died_counts(void **state)
     }
     close(r.fd);
     r.fd = -1;
-    RUN_UNTIL(&w, told(&w, "closed 1 PS_E_CLOSED\n"));
-    assert_true(told(&w, "op 1\nop 2\nop 3\nclosed 1"));
+    RUN_UNTIL(&w, in_story(&w, "closed 1 PS_E_CLOSED\n"));
+    assert_true(in_story(&w, "op 1\nop 2\nop 3\nclosed 1"));
     end_ring(&w, &r);
 }
 
-static void more_operations_than_the_ring_holds(void **state)
+static void operations_beyond_the_ring_use_the_socket(void **state)
 {
     struct ps_msg op = {.code = PS_MSG_L_OP,
                         .l_op = {.op_id = PS_RING_OP_SLOTS + 1, .key = 1}};
@@ -1160,7 +1153,7 @@ static void more_operations_than_the_ring_holds(void **state)
     end_ring(&w, &r);
 }
 
-static void a_ring_that_lies_is_cut_off(void **state)
+static void ring_with_impossible_counters_ends_its_connection(void **state)
 {
     struct ringed r;
     struct world w;
@@ -1169,12 +1162,12 @@ static void a_ring_that_lies_is_cut_off(void **state)
     begin_world(&w, PS_ROLE_AGENT);
     begin_ring(&w, &r);
     memset(r.memory, 0x7f, 256); /* More than fit. */
-    RUN_UNTIL(&w, told(&w, "closed 1 PS_E_PROTO\n"));
-    assert_false(told(&w, "op 1"));
+    RUN_UNTIL(&w, in_story(&w, "closed 1 PS_E_PROTO\n"));
+    assert_false(in_story(&w, "op 1"));
     end_ring(&w, &r);
 }
 
-static void one_ring_of_the_right_size(void **state)
+static void second_ring_or_wrong_size_ends_the_connection(void **state)
 {
     struct ps_msg m = {.code = PS_MSG_L_RING,
                        .l_ring = {.size = ps_ring_bytes()}};
@@ -1190,12 +1183,12 @@ static void one_ring_of_the_right_size(void **state)
 
     munmap(data, ps_ring_bytes());
     send_region(r.fd, bytes, append_frame(bytes, 0, &m, 0), mem);
-    RUN_UNTIL(&w, told(&w, "closed 1 PS_E_PROTO\n"));
+    RUN_UNTIL(&w, in_story(&w, "closed 1 PS_E_PROTO\n"));
     close(mem);
     end_ring(&w, &r);
 }
 
-static void local_connections_are_counted(void **state)
+static void local_connections_are_limited(void **state)
 {
     struct ps_driver_stats s;
     struct world w;
@@ -1207,7 +1200,7 @@ static void local_connections_are_counted(void **state)
     for (int i = 0; i < 3; i++) {
         fd[i] = local_caller(&w);
     }
-    /* Told why, and closed at once. */
+    /* The reason is sent, and the connection closed at once. */
     uint64_t n;
 
     free(await(&w, fd[2], PS_MSG_REJECT, &n, &n));
@@ -1221,7 +1214,7 @@ static void local_connections_are_counted(void **state)
     end(&w);
 }
 
-/* Two workers of this user, whose answers stay here. */
+/* Two workers of this user, which do not read their answers. */
 static void begin_flood(struct world *w, uint64_t output, uint64_t total,
                         int fd[2])
 {
@@ -1253,11 +1246,11 @@ static void flood(struct world *w, int fd, uint64_t count)
 
     snprintf(line, sizeof(line), "barrier %llu\n", (unsigned long long)count);
     say(fd, bytes, append_frame(bytes, 0, &m, 0));
-    RUN_UNTIL(w, told(w, line));
+    RUN_UNTIL(w, in_story(w, line));
 }
 
 /* Memory counts, which is more than the bytes that are written. */
-static void who_does_not_read_is_cut(void **state)
+static void connection_beyond_its_output_limit_is_closed(void **state)
 {
     struct ps_driver_stats s;
     struct world w;
@@ -1270,7 +1263,7 @@ static void who_does_not_read_is_cut(void **state)
     assert_int_equal(s.connections, 2);
     assert_in_range(s.output, 60000, 100000);
     flood(&w, fd[0], 100);
-    RUN_UNTIL(&w, told(&w, "closed 1 PS_E_FULL\n"));
+    RUN_UNTIL(&w, in_story(&w, "closed 1 PS_E_FULL\n"));
     ps_driver_stats(w.driver, &s);
     assert_int_equal(s.connections, 1);
     assert_int_equal(s.output, 0);
@@ -1315,8 +1308,8 @@ static uint32_t count_texts(struct world *w, int fd, const char *text,
     return n;
 }
 
-/* As many as a training process may have, none of which it has read. */
-static void all_its_operations_fail_within_the_limit(void **state)
+/* PS_OPS_MAX failures of a training process that reads none of them. */
+static void failures_of_all_operations_fit_the_output_limit(void **state)
 {
     struct ps_driver_stats s;
     struct world w;
@@ -1333,7 +1326,7 @@ static void all_its_operations_fail_within_the_limit(void **state)
     assert_in_range(s.output, PS_OUTPUT_DEFAULT / 4, PS_OUTPUT_DEFAULT);
     worded = count_texts(&w, fd[0], words, PS_OPS_MAX);
     assert_in_range(worded, 1000, 20000);
-    /* It reads: the next one says why again. */
+    /* It reads: later failures have their text again. */
     flood(&w, fd[0], 1);
     assert_int_equal(count_texts(&w, fd[0], words, 1), 1);
     close(fd[0]);
@@ -1341,9 +1334,9 @@ static void all_its_operations_fail_within_the_limit(void **state)
     end(&w);
 }
 
-/* Where a user's share is used up, or the sum, the one that asks for the last
- * bytes may be innocent. */
-static void who_holds_most_is_cut(void **state)
+/* Where the user's or the total limit is reached, the connection that needs the
+ * last bytes may not be the cause. */
+static void heaviest_connection_is_closed_at_the_limit_of_a_user(void **state)
 {
     struct ps_driver_stats s;
     struct world w;
@@ -1356,7 +1349,7 @@ static void who_holds_most_is_cut(void **state)
     ps_driver_stats(w.driver, &s);
     assert_int_equal(s.connections, 2);
     flood(&w, fd[1], 40);
-    RUN_UNTIL(&w, told(&w, "closed 1 PS_E_FULL\n"));
+    RUN_UNTIL(&w, in_story(&w, "closed 1 PS_E_FULL\n"));
     ps_driver_stats(w.driver, &s);
     assert_int_equal(s.connections, 1);
     assert_in_range(s.output, 1, 60000);
@@ -1365,8 +1358,9 @@ static void who_holds_most_is_cut(void **state)
     end(&w);
 }
 
-/* An allocation fails: the one that holds most is told, and ends. */
-static void memory_that_is_used_up(void **state)
+/* An allocation fails: the connection that holds most gets the reason and is
+ * closed. */
+static void heaviest_connection_is_closed_when_memory_is_used_up(void **state)
 {
     struct ps_driver_stats s;
     struct world w;
@@ -1377,16 +1371,16 @@ static void memory_that_is_used_up(void **state)
     begin_flood(&w, 0, 0, fd);
     flood(&w, fd[0], 5000);
     flood(&w, fd[1], 10);
-    /* A moment of want ends nobody. */
+    /* A short shortage closes no connection. */
     ps_alloc_fail_at(5, 0);
     flood(&w, fd[1], 20);
     assert_false(ps_alloc_is_starved());
     ps_driver_stats(w.driver, &s);
     assert_int_equal(s.connections, 2);
-    /* Want that lasts until somebody is gone. */
+    /* A shortage that lasts until a connection is closed. */
     ps_alloc_fail_at(5, 1);
     flood(&w, fd[1], 30);
-    RUN_UNTIL(&w, told(&w, "closed 1 PS_E_NOMEM\n"));
+    RUN_UNTIL(&w, in_story(&w, "closed 1 PS_E_NOMEM\n"));
     RUN_UNTIL(&w, !ps_alloc_is_starved());
     /* A connection that holds little is not closed, however long it lasts. */
     ps_alloc_fail_at(5, 3);
@@ -1400,7 +1394,7 @@ static void memory_that_is_used_up(void **state)
     end(&w);
 }
 
-static void a_machine_that_cannot_go_on(void **state)
+static void failed_step_of_the_machine_ends_the_driver(void **state)
 {
     struct world w;
 
@@ -1418,8 +1412,8 @@ static void a_machine_that_cannot_go_on(void **state)
     end(&w);
 }
 
-/* Output that nobody reads does not hold up the end for long. */
-static void close_with_jobs_and_output(void **state)
+/* Unread output delays the end only briefly. */
+static void close_with_jobs_and_output_ends_soon(void **state)
 {
     struct world w;
     uint64_t n;
@@ -1428,11 +1422,11 @@ static void close_with_jobs_and_output(void **state)
     begin_world(&w, PS_ROLE_SERVER);
     int fd = caller(&w);
 
-    greet(fd);
+    handshake(fd);
     free(await(&w, fd, PS_MSG_WELCOME, &n, &n));
     push(fd, 1, 64 * 1024);
-    RUN_UNTIL(&w, told(&w, "push 1 of 65536\n"));
-    end(&w); /* Maybe before the job is done, maybe behind it. */
+    RUN_UNTIL(&w, in_story(&w, "push 1 of 65536\n"));
+    end(&w); /* Before or after the end of the job. */
     close(fd);
 }
 
@@ -1440,13 +1434,13 @@ static void close_with_jobs_and_output(void **state)
 
 #define LARGE (64u * 1024u)
 
-/* One more for the link of `session`. */
+/* Opens one more connection of the link of `session`. */
 static int joiner(struct world *w, uint64_t session)
 {
     int fd = caller(w);
     uint64_t n;
 
-    greet_as(fd, session, 1);
+    handshake_as(fd, session, 1);
     free(await(w, fd, PS_MSG_WELCOME, &n, &n));
     return fd;
 }
@@ -1479,7 +1473,7 @@ static void await_end(struct world *w, int fd)
     close(fd);
 }
 
-static void a_link_has_several_connections(void **state)
+static void connections_of_one_link_share_its_input(void **state)
 {
     struct world w;
     uint64_t seq;
@@ -1489,16 +1483,16 @@ static void a_link_has_several_connections(void **state)
     begin_world(&w, PS_ROLE_SERVER);
     int fd = caller(&w);
 
-    greet_as(fd, 9, 0);
+    handshake_as(fd, 9, 0);
     free(await(&w, fd, PS_MSG_WELCOME, &seq, &ack));
     int more = joiner(&w, 9);
 
-    assert_true(told(&w, "closed 2 "));
+    assert_true(in_story(&w, "closed 2 "));
     /* Input on either belongs to the first one, output is shared. */
     sum_through(&w, more, fd, 1);
     sum_through(&w, fd, more, 2);
     sum_through(&w, more, fd, 3);
-    assert_false(told(&w, "push 2 "));
+    assert_false(in_story(&w, "push 2 "));
 
     /* Its unsent output leaves on the first one after a cut. */
     assert_int_equal(fcntl(more, F_SETFL, 0), 0);
@@ -1509,7 +1503,7 @@ static void a_link_has_several_connections(void **state)
     free(await(&w, fd, PS_MSG_VALUE, &seq, &ack));
     assert_int_equal(seq, 8);
     close(fd);
-    RUN_UNTIL(&w, told(&w, "closed 1 "));
+    RUN_UNTIL(&w, in_story(&w, "closed 1 "));
     end(&w);
 }
 
@@ -1524,7 +1518,7 @@ static int accepted(struct world *w, int listener)
     return fd;
 }
 
-/* One connection for each further loop, when there is one more. */
+/* One connection for each I/O thread, after one was added. */
 static void links_have_connections_for_all_loops(void **state)
 {
     const size_t payload_len = 160 * 1024;
@@ -1545,7 +1539,7 @@ static void links_have_connections_for_all_loops(void **state)
     begin_with(&w, PS_ROLE_AGENT, 2);
     assert_int_equal(ps_listen_tcp("127.0.0.1", 0, 8, &listener, &port), 0);
     snprintf(address, sizeof(address), "127.0.0.1:%u", (unsigned)port);
-    w.machine.greets = true;
+    w.machine.sends_hello = true;
     want_dial(&w, address);
     int fd = accepted(&w, listener);
 
@@ -1556,7 +1550,7 @@ static void links_have_connections_for_all_loops(void **state)
     /* For a whole frame, so that writing does not wait for us. */
     assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof(room)),
                      0);
-    for (unsigned i = 0; i < 4 && !told(&w, "2 further loops\n"); i++) {
+    for (unsigned i = 0; i < 4 && !in_story(&w, "2 further loops\n"); i++) {
         struct ps_driver_stats s;
 
         say(fd, bytes,
@@ -1564,19 +1558,19 @@ static void links_have_connections_for_all_loops(void **state)
         RUN_UNTIL(&w, (ps_driver_stats(w.driver, &s),
                        s.moved_by_pool >= (i + 1) * (payload_len - 1024)));
     }
-    assert_true(told(&w, "2 further loops\n"));
+    assert_true(in_story(&w, "2 further loops\n"));
     int more = accepted(&w, listener);
 
     free(await(&w, more, PS_MSG_HELLO, &n, &n));
-    assert_false(told(&w, "open 2 "));
+    assert_false(in_story(&w, "open 2 "));
     close(more);
     close(fd);
     close(listener);
-    RUN_UNTIL(&w, told(&w, "closed 1 "));
+    RUN_UNTIL(&w, in_story(&w, "closed 1 "));
     end(&w);
 }
 
-static void who_joins_must_know_the_link(void **state)
+static void a_subflow_must_name_its_link(void **state)
 {
     struct world w;
     uint64_t n;
@@ -1585,21 +1579,21 @@ static void who_joins_must_know_the_link(void **state)
     begin_world(&w, PS_ROLE_SERVER);
     int fd = caller(&w);
 
-    greet_as(fd, 9, 0);
+    handshake_as(fd, 9, 0);
     free(await(&w, fd, PS_MSG_WELCOME, &n, &n));
     int one_more = caller(&w);
 
-    greet_as(one_more, 10, 1);
+    handshake_as(one_more, 10, 1);
     await_end(&w, one_more);
-    assert_true(told(&w, "closed 2 "));
+    assert_true(in_story(&w, "closed 2 "));
 
-    /* Nothing but what is numbered: the rest depends on order. */
+    /* Only numbered frames: the others depend on order. */
     int more = joiner(&w, 9);
 
     assert_int_equal(fcntl(more, F_SETFL, 0), 0);
     push_as(more, 1, LARGE, 0);
     await_end(&w, more);
-    assert_false(told(&w, "push "));
+    assert_false(in_story(&w, "push "));
 
     /* The maximum of subflows, and no more. */
     int others[PS_LINK_CONNECTIONS_MAX - 1];
@@ -1608,10 +1602,10 @@ static void who_joins_must_know_the_link(void **state)
         others[i] = joiner(&w, 9);
     }
     one_more = caller(&w);
-    greet_as(one_more, 9, 1);
+    handshake_as(one_more, 9, 1);
     await_end(&w, one_more);
 
-    /* They end with the first one. */
+    /* Subflows end with the main connection. */
     close(fd);
     for (unsigned i = 0; i < PS_LINK_CONNECTIONS_MAX - 1; i++) {
         await_end(&w, others[i]);
@@ -1622,35 +1616,35 @@ static void who_joins_must_know_the_link(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(small_push),
-        cmocka_unit_test(large_push),
-        cmocka_unit_test(acknowledgements_do_not_wait),
-        cmocka_unit_test(what_no_frame_carries_holds_up_nothing),
-        cmocka_unit_test(unwanted_payload),
-        cmocka_unit_test(memory_comes_later),
+        cmocka_unit_test(small_push_is_read_and_computed),
+        cmocka_unit_test(large_push_is_read_and_computed),
+        cmocka_unit_test(acknowledgements_are_sent_before_queued_replies),
+        cmocka_unit_test(a_message_that_no_frame_carries_delays_nothing),
+        cmocka_unit_test(unwanted_payload_is_skipped),
+        cmocka_unit_test(payload_is_read_once_memory_is_free),
         cmocka_unit_test(hangup_is_followed_by_closed),
         cmocka_unit_test(peers_before_their_handshake_make_room),
-        cmocka_unit_test(dials),
-        cmocka_unit_test(close_ends_dials),
+        cmocka_unit_test(driver_dials_an_address),
+        cmocka_unit_test(close_ends_a_dial),
         cmocka_unit_test(region_reaches_the_machine),
-        cmocka_unit_test(region_that_cannot_be_mapped_is_told_of),
-        cmocka_unit_test(what_is_kept_goes_both_ways),
-        cmocka_unit_test(operations_come_by_the_ring),
-        cmocka_unit_test(what_a_worker_did_before_it_died_counts),
-        cmocka_unit_test(more_operations_than_the_ring_holds),
-        cmocka_unit_test(a_ring_that_lies_is_cut_off),
-        cmocka_unit_test(one_ring_of_the_right_size),
-        cmocka_unit_test(local_connections_are_counted),
-        cmocka_unit_test(who_does_not_read_is_cut),
-        cmocka_unit_test(all_its_operations_fail_within_the_limit),
-        cmocka_unit_test(who_holds_most_is_cut),
-        cmocka_unit_test(memory_that_is_used_up),
-        cmocka_unit_test(a_machine_that_cannot_go_on),
+        cmocka_unit_test(region_that_cannot_be_mapped_is_reported),
+        cmocka_unit_test(residual_segments_are_passed_both_ways),
+        cmocka_unit_test(operations_of_the_ring_reach_the_machine),
+        cmocka_unit_test(operations_of_a_worker_count_before_its_death),
+        cmocka_unit_test(operations_beyond_the_ring_use_the_socket),
+        cmocka_unit_test(ring_with_impossible_counters_ends_its_connection),
+        cmocka_unit_test(second_ring_or_wrong_size_ends_the_connection),
+        cmocka_unit_test(local_connections_are_limited),
+        cmocka_unit_test(connection_beyond_its_output_limit_is_closed),
+        cmocka_unit_test(failures_of_all_operations_fit_the_output_limit),
+        cmocka_unit_test(heaviest_connection_is_closed_at_the_limit_of_a_user),
+        cmocka_unit_test(heaviest_connection_is_closed_when_memory_is_used_up),
+        cmocka_unit_test(failed_step_of_the_machine_ends_the_driver),
         cmocka_unit_test(a_ring_that_cannot_be_mapped_is_named),
-        cmocka_unit_test(close_with_jobs_and_output),
-        cmocka_unit_test(a_link_has_several_connections),
+        cmocka_unit_test(close_with_jobs_and_output_ends_soon),
+        cmocka_unit_test(connections_of_one_link_share_its_input),
         cmocka_unit_test(links_have_connections_for_all_loops),
-        cmocka_unit_test(who_joins_must_know_the_link),
+        cmocka_unit_test(a_subflow_must_name_its_link),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

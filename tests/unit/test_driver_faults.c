@@ -187,8 +187,8 @@ static size_t append_frame(uint8_t *out, size_t cap, const struct ps_msg *msg,
     return len;
 }
 
-/* The peers of the test write without failures of their own; that the driver
- * has closed its end is no surprise to them. */
+/* Writes of the peers do not fail on purpose; a closed end of the driver is
+ * expected. */
 static void say(int fd, const struct ps_msg *msg, size_t payload_len,
                 int pass_fd)
 {
@@ -251,8 +251,8 @@ static int make_memory(size_t size, void **ret_data)
 /* A training process: hello, a region, a ring and an operation in it. */
 static void start_client(struct world *w)
 {
-    const struct ps_msg greeting = {.code = PS_MSG_L_HELLO,
-                                    .l_hello = {.protocol = 1, .job = "j"}};
+    const struct ps_msg l_hello = {.code = PS_MSG_L_HELLO,
+                                   .l_hello = {.protocol = 1, .job = "j"}};
     const struct ps_msg region = {
         .code = PS_MSG_L_REGION,
         .l_region = {.region = 9, .size = REGION_SIZE}};
@@ -273,7 +273,7 @@ static void start_client(struct world *w)
     assert_true(ps_ring_push_op(&w->ring, &op, 3));
     w->client = fd[1];
     ps_driver_accept_local(w->driver, fd[0]);
-    say(w->client, &greeting, 0, -1);
+    say(w->client, &l_hello, 0, -1);
     say(w->client, &region, 0, memory);
     say(w->client, &ring, 0, ring_fd);
     close(memory);
@@ -428,7 +428,7 @@ static void start_and_stop(struct uv_fault_outcome *outcome)
     stop(&w);
 }
 
-static void an_agents_driver_starts_and_stops(void **state)
+static void driver_of_an_agent_handles_failed_calls(void **state)
 {
     (void)state;
     uv_fault_run("driver", start_and_stop);
@@ -437,7 +437,7 @@ static void an_agents_driver_starts_and_stops(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_agents_driver_starts_and_stops),
+        cmocka_unit_test(driver_of_an_agent_handles_failed_calls),
     };
 
     ps_log_level_set(PS_LOG_ERROR);

@@ -12,10 +12,10 @@
 
 #include "base/dtype.h"
 
-static void numbers_are_for_ever(void **state)
+static void numbers_of_errors_never_change(void **state)
 {
     (void)state;
-    /* They travel in messages: a change here breaks running clusters. */
+    /* Error codes travel in messages: a change here breaks running clusters. */
     assert_int_equal(PS_E_INVAL, -1);
     assert_int_equal(PS_E_PROTO, -4);
     assert_int_equal(PS_E_TIMEOUT, -6);
@@ -28,7 +28,7 @@ static void numbers_are_for_ever(void **state)
     assert_int_equal(PS_E_DISCARDED, -32);
 }
 
-static void every_code_has_name_and_text_of_its_own(void **state)
+static void errors_have_distinct_names_and_texts(void **state)
 {
     static const int codes[] = {
 #define PS_ERR(name, number, text) PS_E_##name,
@@ -53,7 +53,7 @@ static void every_code_has_name_and_text_of_its_own(void **state)
     assert_string_equal(ps_strerror(0), "success");
 }
 
-static void any_number_has_a_text(void **state)
+static void unknown_numbers_have_a_text(void **state)
 {
     (void)state;
     assert_string_equal(ps_strerror(1), "unknown error");
@@ -61,7 +61,7 @@ static void any_number_has_a_text(void **state)
     assert_string_equal(ps_err_name(7), "PS_E_UNKNOWN");
 }
 
-static void errno_finds_its_like(void **state)
+static void errno_maps_to_an_error(void **state)
 {
     (void)state;
     assert_int_equal(ps_err_from_errno(0), 0);
@@ -95,10 +95,10 @@ static void types_have_sizes_and_names(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_are_for_ever),
-        cmocka_unit_test(every_code_has_name_and_text_of_its_own),
-        cmocka_unit_test(any_number_has_a_text),
-        cmocka_unit_test(errno_finds_its_like),
+        cmocka_unit_test(numbers_of_errors_never_change),
+        cmocka_unit_test(errors_have_distinct_names_and_texts),
+        cmocka_unit_test(unknown_numbers_have_a_text),
+        cmocka_unit_test(errno_maps_to_an_error),
         cmocka_unit_test(types_have_sizes_and_names),
     };
 

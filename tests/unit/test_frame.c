@@ -44,7 +44,7 @@ static void put_start(uint8_t *bytes, char second, uint8_t version)
     bytes[2] = version;
 }
 
-static void lengths_use_all_their_bytes(void **state)
+static void lengths_of_the_prefix_use_all_their_bytes(void **state)
 {
     struct ps_frame_prefix out;
     uint8_t bytes[PS_FRAME_PREFIX];
@@ -83,7 +83,7 @@ static void last_bytes_are_references_and_zeros(void **state)
                      PS_E_PROTO);
 }
 
-static void foreign_bytes_are_refused(void **state)
+static void prefix_of_another_protocol_is_refused(void **state)
 {
     struct ps_frame_prefix out = {.code = 7};
     uint8_t bytes[PS_FRAME_PREFIX] = "GET / HTTP/1.1\r";
@@ -112,7 +112,7 @@ static int check(unsigned code, uint32_t header_len, uint32_t payload_len,
     return ps_frame_check(&p, from, to);
 }
 
-static void direction_is_checked(void **state)
+static void frame_in_the_wrong_direction_is_refused(void **state)
 {
     (void)state;
     assert_int_equal(check(PS_MSG_PUSH, 9, 64, PS_ROLE_AGENT, PS_ROLE_SERVER),
@@ -165,7 +165,7 @@ static void header_has_a_limit_for_each_message(void **state)
     }
 }
 
-static void payload_only_where_it_belongs(void **state)
+static void payload_of_a_message_without_one_is_refused(void **state)
 {
     (void)state;
     assert_int_equal(check(PS_MSG_PULL, 9, 1, PS_ROLE_AGENT, PS_ROLE_SERVER),
@@ -204,13 +204,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(prefix_has_these_bytes),
-        cmocka_unit_test(lengths_use_all_their_bytes),
+        cmocka_unit_test(lengths_of_the_prefix_use_all_their_bytes),
         cmocka_unit_test(last_bytes_are_references_and_zeros),
-        cmocka_unit_test(foreign_bytes_are_refused),
-        cmocka_unit_test(direction_is_checked),
+        cmocka_unit_test(prefix_of_another_protocol_is_refused),
+        cmocka_unit_test(frame_in_the_wrong_direction_is_refused),
         cmocka_unit_test(unknown_codes_are_refused),
         cmocka_unit_test(header_has_a_limit_for_each_message),
-        cmocka_unit_test(payload_only_where_it_belongs),
+        cmocka_unit_test(payload_of_a_message_without_one_is_refused),
         cmocka_unit_test(placement_is_rows_of_eight_bytes),
     };
 

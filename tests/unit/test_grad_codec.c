@@ -87,7 +87,7 @@ static int check(const struct ps_codec *c, const void *code, uint64_t len,
 }
 
 /* The vectors of the classic store's own packing. */
-static void two_bits_are_the_classic_ones(void **state)
+static void two_bit_codes_are_those_of_mxnet(void **state)
 {
     const struct ps_codec c = {
         .kind = PS_CODEC_2BIT, .threshold = 0.5f, .feedback = true};
@@ -117,7 +117,7 @@ static void two_bits_are_the_classic_ones(void **state)
     free(code);
 }
 
-static void lengths_are_the_tables(void **state)
+static void lengths_of_codes_are_those_of_the_table(void **state)
 {
     struct ps_codec c = {.kind = PS_CODEC_2BIT};
 
@@ -152,8 +152,8 @@ static void lengths_are_the_tables(void **state)
     assert_int_equal(ps_codec_bytes(&c, 17), 4 + 20);
 }
 
-/* Codes of a short vector, pinned: they are what other versions send. */
-static void codes_are_golden(void **state)
+/* Codes of a short vector, which other versions send, too. */
+static void codes_match_the_golden_bytes(void **state)
 {
     const float x[9] = {0.75f, -1.5f, 0.0f, 0.25f, -0.125f,
                         3.0f,  -2.0f, 0.5f, 1.0f};
@@ -180,7 +180,7 @@ static void codes_are_golden(void **state)
         {{.kind = PS_CODEC_TOPK, .k = 3},
          "\1\0\0\0\0\0\xc0\xbf\5\0\0\0\0\0\x40\x40\6\0\0\0\0\0\0\xc0",
          24},
-        /* The norm 3, and every value on a level of 3/6: no luck needed. */
+        /* Norm 3, and every value on a level of 3/6: rounding is not random. */
         {{.kind = PS_CODEC_NATURAL, .levels = 6}, "\0\0\x40\x40", 4},
     };
 
@@ -196,7 +196,7 @@ static void codes_are_golden(void **state)
     }
 }
 
-static void each_variant_gives_the_same_bits(void **state)
+static void all_variants_give_the_same_bits(void **state)
 {
     static float base[COUNT_MAX];
     static float moment[COUNT_MAX];
@@ -258,7 +258,7 @@ static void each_variant_gives_the_same_bits(void **state)
 }
 
 /* r + D(c) = x, but for one rounding. */
-static void the_residual_is_what_the_code_lacks(void **state)
+static void the_residual_is_the_error_of_the_code(void **state)
 {
     static float x[COUNT_MAX];
     static float acc[COUNT_MAX];
@@ -319,7 +319,7 @@ static int by_size(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-static void topk_keeps_the_largest(void **state)
+static void topk_keeps_the_largest_elements(void **state)
 {
     static float x[COUNT_MAX];
     static float sorted[COUNT_MAX];
@@ -341,7 +341,7 @@ static void topk_keeps_the_largest(void **state)
         assert_true(fabsf(v) >= least);
     }
     free(code);
-    /* Of equal ones those that come first. */
+    /* Of equal values, the first. */
     for (unsigned i = 0; i < 10; i++) {
         x[i] = i % 2 == 0 ? 1.0f : -1.0f;
     }
@@ -352,7 +352,7 @@ static void topk_keeps_the_largest(void **state)
     free(code);
 }
 
-static void randomk_takes_one_of_each_stretch(void **state)
+static void randomk_takes_one_element_of_each_stretch(void **state)
 {
     static float x[COUNT_MAX];
     static float out[COUNT_MAX];
@@ -377,7 +377,7 @@ static void randomk_takes_one_of_each_stretch(void **state)
         assert_true(sum >= 1 && sum <= 1);
     }
     free(code);
-    /* All slots choose the same, other rounds choose something else. */
+    /* All slots choose the same elements, other rounds others. */
     assert_true(one ==
                 ps_codec_rng_stream(&c, &(struct ps_codec_position){
                                             .key = 1, .round = 1, .slot = 2}));
@@ -387,7 +387,7 @@ static void randomk_takes_one_of_each_stretch(void **state)
 }
 
 /* Over many tries the mean of what is decoded is what was encoded. */
-static void dithering_is_fair(void **state)
+static void dithering_is_unbiased(void **state)
 {
     const struct ps_codec c[2] = {
         {.kind = PS_CODEC_DITHER, .levels = 4},
@@ -424,7 +424,7 @@ static void dithering_is_fair(void **state)
     }
 }
 
-static void residuals_never_stay_poisoned(void **state)
+static void residuals_recover_from_nonfinite_gradients(void **state)
 {
     (void)state;
     for (size_t c = 0; c < CODECS; c++) {
@@ -485,7 +485,7 @@ static float middle(float a, float b)
     return a + (b - a) / 2; /* Exact: halves have few bits. */
 }
 
-static void halves_round_to_nearest_even(void **state)
+static void half_floats_round_to_nearest_even(void **state)
 {
     (void)state;
     for (uint32_t h = 0; h < 0x10000; h++) {
@@ -530,7 +530,7 @@ static void halves_round_to_nearest_even(void **state)
 }
 
 /* Jobs: codes as sources of every op, in the tree's order and in ranges. */
-static void jobs_add_what_codes_stand_for(void **state)
+static void jobs_add_decoded_codes(void **state)
 {
     enum { SOURCES = 7, COUNT = 3000 };
     static float plain[SOURCES][COUNT];
@@ -641,7 +641,8 @@ static void jobs_encode_sums(void **state)
             assert_memory_equal(residual, other_residual, sizeof(residual));
             assert_memory_equal(moment, other_moment, sizeof(moment));
             assert_memory_equal(value, other_value, sizeof(value));
-            /* Not in place: what was is kept, and the next is the same. */
+            /* Not in place: the old residual is kept, and the result is the
+             * same. */
             memcpy(kept, before, sizeof(kept));
             job.residual = apart;
             job.prior_residual = before;
@@ -660,23 +661,68 @@ static void jobs_encode_sums(void **state)
     }
 }
 
+/* Each source has the code and the residual that it has alone; one that is
+ * missing keeps its residual. */
+static void jobs_encode_each_source(void **state)
+{
+    enum { COUNT = 1003, SOURCES = 3 };
+
+    static float given[SOURCES][COUNT];
+    static float before[SOURCES][COUNT];
+    static float after[SOURCES][COUNT];
+    static float alone[COUNT];
+    static uint8_t codes[SOURCES * 4 * COUNT];
+    static uint8_t other[4 * COUNT];
+    const struct ps_codec p = {
+        .kind = PS_CODEC_2BIT, .feedback = true, .threshold = 0.5f};
+    const uint64_t len = ps_codec_bytes(&p, COUNT);
+    const void *src[SOURCES] = {given[0], NULL, given[2]};
+    struct ps_job job = {.op = PS_JOB_ENCODE_EACH,
+                         .dtype = PS_DTYPE_FLOAT32,
+                         .count = COUNT,
+                         .src_count = SOURCES,
+                         .src = src,
+                         .dst = codes,
+                         .codec = p,
+                         .residual = after[0],
+                         .prior_residual = before[0]};
+
+    (void)state;
+    assert_false(ps_kernel_is_divisible(&job));
+    fill(before[0], COUNT);
+    fill(before[1], COUNT);
+    fill(before[2], COUNT);
+    fill(given[0], COUNT);
+    fill(given[2], COUNT);
+    assert_int_equal(ps_kernel_run(&job), 0);
+    assert_memory_equal(after[1], before[1], sizeof(before[1]));
+    for (unsigned i = 0; i < SOURCES; i += 2) {
+        memcpy(alone, before[i], sizeof(alone));
+        ps_codec_add_feedback(&p, alone, NULL, given[i], COUNT);
+        ps_codec_encode(&p, 0, alone, COUNT, other);
+        assert_memory_equal(codes + (i / 2) * len, other, len);
+        assert_memory_equal(after[i], alone, sizeof(alone));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(two_bits_are_the_classic_ones),
-        cmocka_unit_test(lengths_are_the_tables),
-        cmocka_unit_test(codes_are_golden),
-        cmocka_unit_test(each_variant_gives_the_same_bits),
-        cmocka_unit_test(the_residual_is_what_the_code_lacks),
+        cmocka_unit_test(two_bit_codes_are_those_of_mxnet),
+        cmocka_unit_test(lengths_of_codes_are_those_of_the_table),
+        cmocka_unit_test(codes_match_the_golden_bytes),
+        cmocka_unit_test(all_variants_give_the_same_bits),
+        cmocka_unit_test(the_residual_is_the_error_of_the_code),
         cmocka_unit_test(parts_of_a_code_decode_like_the_whole),
-        cmocka_unit_test(topk_keeps_the_largest),
-        cmocka_unit_test(randomk_takes_one_of_each_stretch),
-        cmocka_unit_test(dithering_is_fair),
-        cmocka_unit_test(residuals_never_stay_poisoned),
+        cmocka_unit_test(topk_keeps_the_largest_elements),
+        cmocka_unit_test(randomk_takes_one_element_of_each_stretch),
+        cmocka_unit_test(dithering_is_unbiased),
+        cmocka_unit_test(residuals_recover_from_nonfinite_gradients),
         cmocka_unit_test(hostile_codes_are_refused),
-        cmocka_unit_test(jobs_add_what_codes_stand_for),
+        cmocka_unit_test(jobs_add_decoded_codes),
         cmocka_unit_test(jobs_encode_sums),
-        cmocka_unit_test(halves_round_to_nearest_even),
+        cmocka_unit_test(jobs_encode_each_source),
+        cmocka_unit_test(half_floats_round_to_nearest_even),
     };
 
     return cmocka_run_group_tests_name("grad_codec", tests, NULL, NULL);

@@ -57,7 +57,7 @@ static void drain_and_compare(struct ps_heap *h, struct thing *things)
     assert_null(ps_heap_peek(h));
 }
 
-static void heap_orders_as_a_stable_sort_does(void **state)
+static void heap_agrees_with_a_stable_sort(void **state)
 {
     (void)state;
     for (uint64_t seed = 0; seed < 30; seed++) {
@@ -95,7 +95,7 @@ static void heap_orders_as_a_stable_sort_does(void **state)
     assert_int_equal(ps_alloc_live(), 0);
 }
 
-static void equal_keys_leave_in_the_order_they_came(void **state)
+static void equal_keys_leave_in_order_of_insertion(void **state)
 {
     struct thing things[100];
     struct ps_heap h;
@@ -117,8 +117,8 @@ static void equal_keys_leave_in_the_order_they_came(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(heap_orders_as_a_stable_sort_does),
-        cmocka_unit_test(equal_keys_leave_in_the_order_they_came),
+        cmocka_unit_test(heap_agrees_with_a_stable_sort),
+        cmocka_unit_test(equal_keys_leave_in_order_of_insertion),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

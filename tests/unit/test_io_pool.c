@@ -123,7 +123,7 @@ static void expect_moved(const struct one *in, const struct one *out)
     assert_memory_equal(in->bytes, out->bytes, in->len);
 }
 
-static void bytes_arrive(void **state)
+static void transfers_deliver_all_bytes(void **state)
 {
     struct ps_rng rng;
     unsigned moves = 0;
@@ -157,7 +157,7 @@ static void bytes_arrive(void **state)
 }
 
 /* Each ends once, complete or taken back, and its socket can be closed. */
-static void moves_are_taken_back(void **state)
+static void transfers_are_cancelled(void **state)
 {
     struct ps_rng rng;
     unsigned complete = 0;
@@ -216,7 +216,7 @@ static void moves_are_taken_back(void **state)
     assert_in_range(complete, 1, 20 * PAIRS - 1);
 }
 
-static void ends_and_errors_are_told(void **state)
+static void end_and_error_of_a_transfer_are_reported(void **state)
 {
     struct pair *p = &w.pairs[0];
 
@@ -239,9 +239,9 @@ static void ends_and_errors_are_told(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bytes_arrive),
-        cmocka_unit_test(moves_are_taken_back),
-        cmocka_unit_test(ends_and_errors_are_told),
+        cmocka_unit_test(transfers_deliver_all_bytes),
+        cmocka_unit_test(transfers_are_cancelled),
+        cmocka_unit_test(end_and_error_of_a_transfer_are_reported),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

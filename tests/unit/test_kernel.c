@@ -39,7 +39,7 @@ static float sum_of(const float *leaves, const uint8_t *levels, uint32_t n)
     return out;
 }
 
-static void leaves_meet_as_in_a_counter(void **state)
+static void sum_pairs_sources_as_a_binary_counter(void **state)
 {
     (void)state;
     /* (0+1)+(2+3): the ones vanish beside the big numbers... */
@@ -57,7 +57,7 @@ static void leaves_meet_as_in_a_counter(void **state)
                        0);
 }
 
-static void a_subtree_takes_the_place_of_its_leaves(void **state)
+static void subtree_counts_as_its_leaves(void **state)
 {
     (void)state;
     /* Ranks 0 and 1, then both of 2 and 3 at once, then 4: ((0+1)+(23))+4. */
@@ -71,7 +71,7 @@ static void a_subtree_takes_the_place_of_its_leaves(void **state)
                        1, 0);
 }
 
-static void numbers_that_are_none_propagate(void **state)
+static void nonfinite_numbers_propagate(void **state)
 {
     (void)state;
     assert_true(isnan(sum_of((float[]){1, NAN, 2}, NULL, 3)));
@@ -79,7 +79,7 @@ static void numbers_that_are_none_propagate(void **state)
     assert_true(isinf(sum_of((float[]){INFINITY, 1, 2}, NULL, 3)));
 }
 
-static void mean_divides_truly(void **state)
+static void mean_divides_instead_of_multiplying(void **state)
 {
     const float a[3] = {1, 2, -4};
     const float b[3] = {1, 3, 1};
@@ -318,7 +318,7 @@ static void half_trees_are_equal_in_every_variant(void **state)
 }
 
 /* Least and greatest are one of their operands. */
-static void least_and_greatest_by_hand(void **state)
+static void minimum_and_maximum_match_worked_examples(void **state)
 {
     const float a[6] = {1, 0.0f, -0.0f, NAN, 5, -INFINITY};
     const float b[6] = {2, -0.0f, 0.0f, 3, NAN, NAN};
@@ -361,7 +361,7 @@ static void least_and_greatest_by_hand(void **state)
     assert_memory_equal(out, ((int8_t[]){1, 100, 16}), 3);
 }
 
-static void momentum_gathers_speed(void **state)
+static void momentum_accumulates_over_steps(void **state)
 {
     const float want[] = {-0.1f, -0.29f, -0.561f, -0.9049f};
     const float gradient = 1;
@@ -387,7 +387,7 @@ static void momentum_gathers_speed(void **state)
     }
 }
 
-static void sgd_takes_mean_rescale_clip_and_decay(void **state)
+static void sgd_applies_mean_rescale_clip_and_decay(void **state)
 {
     const double a[2] = {30, -3};
     const double b[2] = {10, -1};
@@ -417,7 +417,7 @@ static void sgd_takes_mean_rescale_clip_and_decay(void **state)
     assert_true(weight[0] == 0.875 - 5);
 }
 
-static void nonsense_is_refused_untouched(void **state)
+static void invalid_jobs_leave_their_output_unchanged(void **state)
 {
     const float ones[32] = {1, 1, 1, 1};
     const void *src[80];
@@ -485,7 +485,7 @@ static void nonsense_is_refused_untouched(void **state)
     assert_true(out[0] == 2 && out[31] == 0);
 }
 
-static void nothing_to_do_is_fine(void **state)
+static void job_without_elements_succeeds(void **state)
 {
     const void *src[] = {NULL, NULL};
     struct ps_job job = {
@@ -534,7 +534,7 @@ static void copies_are_equal_at_every_alignment(void **state)
     free(to);
 }
 
-static void variants_go_by_name(void **state)
+static void variants_are_chosen_by_name(void **state)
 {
     const char *chosen = ps_kernel_variant();
 
@@ -550,21 +550,21 @@ static void variants_go_by_name(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(leaves_meet_as_in_a_counter),
+        cmocka_unit_test(sum_pairs_sources_as_a_binary_counter),
         cmocka_unit_test(small_integers_wrap_and_truncate),
         cmocka_unit_test(half_sums_round_at_every_step),
         cmocka_unit_test(half_trees_are_equal_in_every_variant),
-        cmocka_unit_test(a_subtree_takes_the_place_of_its_leaves),
-        cmocka_unit_test(numbers_that_are_none_propagate),
-        cmocka_unit_test(mean_divides_truly),
+        cmocka_unit_test(subtree_counts_as_its_leaves),
+        cmocka_unit_test(nonfinite_numbers_propagate),
+        cmocka_unit_test(mean_divides_instead_of_multiplying),
         cmocka_unit_test(integers_wrap_and_truncate),
-        cmocka_unit_test(least_and_greatest_by_hand),
-        cmocka_unit_test(momentum_gathers_speed),
-        cmocka_unit_test(sgd_takes_mean_rescale_clip_and_decay),
-        cmocka_unit_test(nonsense_is_refused_untouched),
-        cmocka_unit_test(nothing_to_do_is_fine),
+        cmocka_unit_test(minimum_and_maximum_match_worked_examples),
+        cmocka_unit_test(momentum_accumulates_over_steps),
+        cmocka_unit_test(sgd_applies_mean_rescale_clip_and_decay),
+        cmocka_unit_test(invalid_jobs_leave_their_output_unchanged),
+        cmocka_unit_test(job_without_elements_succeeds),
         cmocka_unit_test(copies_are_equal_at_every_alignment),
-        cmocka_unit_test(variants_go_by_name),
+        cmocka_unit_test(variants_are_chosen_by_name),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -168,7 +168,7 @@ static void amounts_that_wrap_are_refused(void **state)
     tree_fini(&t);
 }
 
-static void an_account_that_joins_brings_what_it_holds(void **state)
+static void account_moves_its_costs_to_its_new_parent(void **state)
 {
     struct ps_account job;
     struct tree t;
@@ -182,7 +182,7 @@ static void an_account_that_joins_brings_what_it_holds(void **state)
     assert_int_equal(used(&job), 4);
     assert_int_equal(used(&t.user[1]), 4);
     assert_int_equal(used(&t.daemon), 4);
-    ps_account_add_parent(&t.session[2], &job); /* Is there already. */
+    ps_account_add_parent(&t.session[2], &job); /* Already charged. */
     assert_int_equal(used(&job), 4);
     ps_account_refund(&t.session[2], PS_COST_REGIONS, 4);
     assert_int_equal(used(&job), 0);
@@ -289,7 +289,7 @@ int main(void)
         cmocka_unit_test(a_charge_counts_once_at_every_ancestor),
         cmocka_unit_test(a_refused_charge_leaves_nothing_behind),
         cmocka_unit_test(amounts_that_wrap_are_refused),
-        cmocka_unit_test(an_account_that_joins_brings_what_it_holds),
+        cmocka_unit_test(account_moves_its_costs_to_its_new_parent),
         cmocka_unit_test(measured_costs_ignore_limits_and_use_room),
         cmocka_unit_test(names_from_outside_are_escaped),
         cmocka_unit_test(status_shows_the_daemon_then_the_heaviest),

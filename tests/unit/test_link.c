@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two links and a channel between them that loses, doubles and reorders. */
+/* Two links and a channel between them that loses, duplicates and reorders
+ * frames. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -145,7 +146,7 @@ static void deliver(struct world *w, const struct frame *f)
     flush(w, f->to);
 }
 
-/* Handle whatever is next: a frame or a deadline. False: nothing is. */
+/* Handles the next frame or deadline. False: there is none. */
 static bool turn(struct world *w)
 {
     ps_time best = PS_TIME_NEVER;
@@ -237,7 +238,7 @@ static void run_one(uint64_t seed)
         }
         turn(&w);
     }
-    /* It comes to rest: everything acknowledged, nothing due. */
+    /* At the end everything is acknowledged and nothing is due. */
     while (turn(&w)) {
         assert_true(++turns < 10000000);
     }
@@ -250,7 +251,7 @@ static void run_one(uint64_t seed)
     world_fini(&w);
 }
 
-static void everything_arrives_once_whatever_the_channel_does(void **state)
+static void messages_arrive_once_over_a_faulty_channel(void **state)
 {
     const char *given = getenv("PS_TEST_SEED");
     size_t live = ps_alloc_live();
@@ -289,7 +290,7 @@ static bool receive(struct end *e, uint64_t seq, uint64_t ack, ps_time now)
     return ps_link_receive(e->link, &msg, now, &e->fx);
 }
 
-static void acknowledgements_ride_or_go_alone_after_a_while(void **state)
+static void acknowledgement_is_sent_alone_after_a_delay(void **state)
 {
     struct world w;
     struct end *e = &w.end[0];
@@ -330,7 +331,7 @@ static void acknowledgements_ride_or_go_alone_after_a_while(void **state)
     world_fini(&w);
 }
 
-static void a_session_is_resumable_once_the_peer_was_heard_in_it(void **state)
+static void session_is_resumable_after_its_first_message(void **state)
 {
     struct world w;
     struct end *e = &w.end[0];
@@ -351,7 +352,7 @@ static void a_session_is_resumable_once_the_peer_was_heard_in_it(void **state)
     world_fini(&w);
 }
 
-static void a_fresh_open_drops_what_was_kept(void **state)
+static void a_fresh_open_drops_kept_frames(void **state)
 {
     struct world w;
     struct end *e = &w.end[0];
@@ -382,9 +383,9 @@ static bool is_worker_two(void *ctx, const struct ps_msg *msg)
     return msg->worker_gone.worker == 2;
 }
 
-/* A payload that nobody needs any more is not sent again; its number is, so
- * that what is behind it arrives and all is acknowledged. */
-static void what_is_over_gives_its_number_away(void **state)
+/* A payload of an ended job is not sent again; an empty message takes its
+ * number, so that later ones are delivered and all are acknowledged. */
+static void payload_of_an_ended_job_keeps_its_sequence_number(void **state)
 {
     struct ps_slice slice = {.buf = ps_buf_new(64), .len = 64};
     struct world w;
@@ -470,12 +471,12 @@ static void memory_counts_until_it_is_acknowledged(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(acknowledgements_ride_or_go_alone_after_a_while),
-        cmocka_unit_test(a_session_is_resumable_once_the_peer_was_heard_in_it),
-        cmocka_unit_test(a_fresh_open_drops_what_was_kept),
-        cmocka_unit_test(what_is_over_gives_its_number_away),
+        cmocka_unit_test(acknowledgement_is_sent_alone_after_a_delay),
+        cmocka_unit_test(session_is_resumable_after_its_first_message),
+        cmocka_unit_test(a_fresh_open_drops_kept_frames),
+        cmocka_unit_test(payload_of_an_ended_job_keeps_its_sequence_number),
         cmocka_unit_test(memory_counts_until_it_is_acknowledged),
-        cmocka_unit_test(everything_arrives_once_whatever_the_channel_does),
+        cmocka_unit_test(messages_arrive_once_over_a_faulty_channel),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

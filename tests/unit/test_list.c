@@ -41,7 +41,7 @@ static void expect(const struct ps_list *l, const int *numbers, size_t count)
 
 /* Against an array of numbers: push at either end or before one, remove from
  * anywhere. */
-static void list_does_as_an_array_does(void **state)
+static void list_agrees_with_an_array(void **state)
 {
     struct thing things[ITEMS];
     int numbers[ITEMS] = {0};
@@ -110,7 +110,7 @@ static void pop_drains_in_order(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(list_does_as_an_array_does),
+        cmocka_unit_test(list_agrees_with_an_array),
         cmocka_unit_test(pop_drains_in_order),
     };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Unix sockets: the file, who calls, and descriptors from strangers. The
- * tricks are played on a connection as the agent has it. */
+/* Unix sockets: the file, peer credentials, and hostile descriptors, sent to a
+ * connection like that of an agent. */
 #include "net/local.h"
 
 #include "base/alloc.h"
@@ -28,6 +28,7 @@
 #include <cmocka.h>
 
 #include "dumps.h"
+#include "support/run_until.h"
 
 #define SIZE  (64u * 1024u)
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
@@ -86,7 +87,16 @@ static int dial(const char *path)
     return fd;
 }
 
-static void listens_with_its_mode_and_knows_who_calls(void **state)
+static int listen_at(const char *path, unsigned mode, int *ret_fd)
+{
+    return ps_local_listen(path,
+                           &(struct ps_local_options){.mode = mode,
+                                                      .gid = PS_LOCAL_OWN_GROUP,
+                                                      .backlog = 4},
+                           ret_fd);
+}
+
+static void socket_has_its_mode_and_reads_peer_credentials(void **state)
 {
     struct ps_local_peer peer;
     struct place p;
@@ -95,7 +105,7 @@ static void listens_with_its_mode_and_knows_who_calls(void **state)
 
     (void)state;
     place_init(&p);
-    assert_int_equal(ps_local_listen(p.path, 0640, 4, &fd), 0);
+    assert_int_equal(listen_at(p.path, 0640, &fd), 0);
     assert_int_equal(stat(p.path, &st), 0);
     assert_true(S_ISSOCK(st.st_mode));
     assert_int_equal(st.st_mode & 0777, 0640);
@@ -111,22 +121,22 @@ static void listens_with_its_mode_and_knows_who_calls(void **state)
     place_fini(&p);
 }
 
-static void replaces_a_file_that_nobody_listens_on(void **state)
+static void stale_socket_file_is_replaced(void **state)
 {
     struct place p;
     int fd;
 
     (void)state;
     place_init(&p);
-    assert_int_equal(ps_local_listen(p.path, 0600, 4, &fd), 0);
+    assert_int_equal(listen_at(p.path, 0600, &fd), 0);
     close(fd); /* The file stays, as after a crash. */
-    assert_int_equal(ps_local_listen(p.path, 0600, 4, &fd), 0);
+    assert_int_equal(listen_at(p.path, 0600, &fd), 0);
     close(dial(p.path));
     close(fd);
     place_fini(&p);
 }
 
-static void leaves_a_living_socket_alone(void **state)
+static void socket_of_a_live_process_is_kept(void **state)
 {
     struct place p;
     int fd;
@@ -134,15 +144,15 @@ static void leaves_a_living_socket_alone(void **state)
 
     (void)state;
     place_init(&p);
-    assert_int_equal(ps_local_listen(p.path, 0600, 4, &fd), 0);
-    assert_int_equal(ps_local_listen(p.path, 0600, 4, &other), PS_E_EXIST);
+    assert_int_equal(listen_at(p.path, 0600, &fd), 0);
+    assert_int_equal(listen_at(p.path, 0600, &other), PS_E_EXIST);
     close(dial(p.path));
     close(fd);
     place_fini(&p);
 }
 
-/* Listens when all others do, for as long as they need to look; the exit code
- * says whether it did. */
+/* Listens at the same time as the others, for as long as they check; the exit
+ * code tells whether it succeeded. */
 static void listen_at_once(const struct place *p, int start, int leave, int end)
 {
     char byte;
@@ -150,15 +160,15 @@ static void listen_at_once(const struct place *p, int start, int leave, int end)
     int rc;
 
     (void)read(start, &byte, 1); /* The test closes it. */
-    rc = ps_local_listen(p->path, 0600, 4, &fd);
+    rc = listen_at(p->path, 0600, &fd);
     (void)write(end, "x", 1);
     (void)read(leave, &byte, 1);
     _exit(rc == 0 ? 0 : rc == PS_E_EXIST ? 1 : 2);
 }
 
-/* Several that start at once all find the file of a dead one: one of them
- * listens, and the file is its. */
-static void one_of_many_listens(void **state)
+/* Several processes start at once and find a stale socket file: exactly one
+ * listens, and the file is its own. */
+static void one_of_several_processes_listens(void **state)
 {
     enum { ROUNDS = 50, MANY = 4 };
     struct place p;
@@ -173,7 +183,7 @@ static void one_of_many_listens(void **state)
         int fd;
 
         if (round == 0) {
-            assert_int_equal(ps_local_listen(p.path, 0600, 4, &fd), 0);
+            assert_int_equal(listen_at(p.path, 0600, &fd), 0);
             close(fd);
         }
         assert_int_equal(pipe(start), 0);
@@ -209,16 +219,15 @@ static void one_of_many_listens(void **state)
     place_fini(&p);
 }
 
-/* A listener that ends removes its file, unless another one listens there by
- * now. */
-static void removes_its_file_alone(void **state)
+/* A listener that ends removes its file, unless another process listens there. */
+static void socket_file_of_another_process_is_not_removed(void **state)
 {
     struct place p;
     int fd;
 
     (void)state;
     place_init(&p);
-    assert_int_equal(ps_local_listen(p.path, 0600, 4, &fd), 0);
+    assert_int_equal(listen_at(p.path, 0600, &fd), 0);
     ps_local_remove(p.path);
     close(dial(p.path));
     close(fd);
@@ -228,7 +237,7 @@ static void removes_its_file_alone(void **state)
     place_fini(&p);
 }
 
-static void leaves_other_files_alone(void **state)
+static void file_that_is_no_socket_is_kept(void **state)
 {
     struct place p;
     int other;
@@ -237,13 +246,13 @@ static void leaves_other_files_alone(void **state)
     place_init(&p);
     int fd = open(p.path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
 
-    assert_int_equal(ps_local_listen(p.path, 0600, 4, &other), PS_E_EXIST);
+    assert_int_equal(listen_at(p.path, 0600, &other), PS_E_EXIST);
     assert_int_equal(access(p.path, F_OK), 0);
     close(fd);
     place_fini(&p);
 }
 
-static void refuses_paths_that_cannot_be(void **state)
+static void impossible_socket_paths_are_refused(void **state)
 {
     char path[200];
     int fd;
@@ -252,15 +261,14 @@ static void refuses_paths_that_cannot_be(void **state)
     memset(path, 'x', sizeof(path));
     path[0] = '/';
     path[sizeof(path) - 1] = '\0';
-    assert_int_equal(ps_local_listen(path, 0600, 4, &fd), PS_E_TOOBIG);
-    assert_int_equal(ps_local_listen("", 0600, 4, &fd), PS_E_INVAL);
-    assert_int_equal(ps_local_listen("/nonexistent/sock", 0600, 4, &fd),
-                     PS_E_NOENT);
+    assert_int_equal(listen_at(path, 0600, &fd), PS_E_TOOBIG);
+    assert_int_equal(listen_at("", 0600, &fd), PS_E_INVAL);
+    assert_int_equal(listen_at("/nonexistent/sock", 0600, &fd), PS_E_NOENT);
 }
 
 /* ------------------------------------------------------------- regions */
 
-static void maps_a_sealed_memfd(void **state)
+static void sealed_memfd_is_mapped(void **state)
 {
     int fd = make_memfd(SIZE, SEALS);
     struct ps_buf *buf;
@@ -311,7 +319,7 @@ static void tensors_are_in_no_core_dump(void **state)
     ps_pool_free(pool);
 }
 
-static void refuses_what_could_fault(void **state)
+static void memory_that_could_fault_is_refused(void **state)
 {
     int pipes[2];
     int dir = open("/tmp", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -358,7 +366,7 @@ static void refuses_what_could_fault(void **state)
     fclose(plain);
 }
 
-static void refuses_huge_pages(void **state)
+static void memfd_of_huge_pages_is_refused(void **state)
 {
     int fd = memfd_create("huge",
                           MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
@@ -443,15 +451,6 @@ static const struct ps_msg region = {.code = PS_MSG_L_REGION,
 static const struct ps_msg bye = {.code = PS_MSG_L_STALL_QUERY,
                                   .l_stall_query = {.op_id = 3}};
 
-#define RUN_UNTIL(w, condition)                                                \
-    do {                                                                       \
-        while (!(condition)) {                                                 \
-            bool alive = ps_loop_step((w)->loop);                              \
-                                                                               \
-            assert_true(alive || (condition));                                 \
-        }                                                                      \
-    } while (0)
-
 static void begin_world(struct world *w)
 {
     struct ps_msg hello = {
@@ -482,7 +481,7 @@ static void begin_world(struct world *w)
     w->fds_before = open_fds();
 }
 
-/* Descriptors that came must be gone again. */
+/* Received descriptors must be closed again. */
 static void end(struct world *w)
 {
     unsigned conn = w->closed ? 1 : 0;
@@ -515,7 +514,7 @@ static void send_with(int to, const void *bytes, size_t len, const int *fds,
     assert_int_equal(sendmsg(to, &m, 0), len);
 }
 
-static void region_with_its_descriptor(void **state)
+static void region_arrives_with_its_descriptor(void **state)
 {
     uint8_t bytes[2048];
     struct world w;
@@ -550,7 +549,7 @@ static void expect_cut(struct world *w, const char *reason)
     assert_string_equal(w->reason, reason);
 }
 
-static void region_without_a_descriptor(void **state)
+static void region_without_a_descriptor_is_refused(void **state)
 {
     uint8_t bytes[1024];
     size_t len = append_frame(bytes, 0, &region);
@@ -563,7 +562,7 @@ static void region_without_a_descriptor(void **state)
     end(&w);
 }
 
-static void two_descriptors_for_one_region(void **state)
+static void second_descriptor_of_a_region_is_refused(void **state)
 {
     uint8_t bytes[1024];
     size_t len = append_frame(bytes, 0, &region);
@@ -580,7 +579,7 @@ static void two_descriptors_for_one_region(void **state)
     end(&w);
 }
 
-static void descriptor_for_another_message(void **state)
+static void descriptor_of_another_message_is_refused(void **state)
 {
     uint8_t bytes[1024];
     size_t len = append_frame(bytes, 0, &bye);
@@ -597,7 +596,7 @@ static void descriptor_for_another_message(void **state)
 }
 
 /* Descriptors sent ahead of the message that could use them. */
-static void descriptor_kept_for_later(void **state)
+static void descriptor_before_its_message_is_refused(void **state)
 {
     uint8_t bytes[1024];
     size_t len = append_frame(bytes, 0, &bye);
@@ -616,7 +615,7 @@ static void descriptor_kept_for_later(void **state)
     end(&w);
 }
 
-static void seventeen_descriptors(void **state)
+static void too_many_descriptors_of_one_frame_are_refused(void **state)
 {
     uint8_t bytes[1024];
     size_t len = append_frame(bytes, 0, &region);
@@ -637,8 +636,9 @@ static void seventeen_descriptors(void **state)
     end(&w);
 }
 
-/* One with every byte of a frame that never ends. */
-static void descriptors_pile_up(void **state)
+/* One descriptor with every byte of a frame that never ends. */
+static void
+too_many_descriptors_of_an_incomplete_frame_are_refused(void **state)
 {
     uint8_t bytes[1024];
     size_t len = append_frame(bytes, 0, &region);
@@ -659,7 +659,7 @@ static void descriptors_pile_up(void **state)
     end(&w);
 }
 
-static void peer_dies_with_descriptors_under_way(void **state)
+static void descriptors_of_an_incomplete_frame_are_closed(void **state)
 {
     uint8_t bytes[1024];
     size_t len = append_frame(bytes, 0, &region);
@@ -676,7 +676,7 @@ static void peer_dies_with_descriptors_under_way(void **state)
     end(&w);
 }
 
-static void pipe_as_a_region(void **state)
+static void region_that_is_a_pipe_is_refused(void **state)
 {
     uint8_t bytes[1024];
     size_t len = append_frame(bytes, 0, &region);
@@ -715,9 +715,9 @@ static int take_fd(int from, uint8_t *bytes, size_t cap, size_t *ret_len)
     return fd;
 }
 
-/* A worker gets an arena between other messages, with its own message, and
- * can read it and nothing else. */
-static void arena_goes_to_a_worker(void **state)
+/* A worker gets an arena with its message, between others, and can read this
+ * memory only. */
+static void arena_is_sent_to_a_worker(void **state)
 {
     struct ps_arenas *arenas = ps_arenas_new();
     struct ps_pool_options opt = {.source = ps_arenas_source(arenas)};
@@ -781,8 +781,8 @@ static void arena_goes_to_a_worker(void **state)
     end(&w);
 }
 
-/* Ranges come back together, and an arena that is empty goes. */
-static void arenas_are_used_again(void **state)
+/* Freed ranges merge, and an empty arena is freed. */
+static void freed_ranges_of_arenas_are_reused(void **state)
 {
     struct ps_arenas *arenas = ps_arenas_new();
     struct ps_pool_source s = ps_arenas_source(arenas);
@@ -835,8 +835,8 @@ static uint64_t arena_bytes(const struct ps_arenas *arenas, uint32_t last)
     return sum;
 }
 
-/* One user's piece that stays keeps little of what another took beside it. */
-static void burst_is_given_back(void **state)
+/* A block in use keeps little of the freed memory beside it. */
+static void memory_of_a_burst_is_returned(void **state)
 {
     enum { PIECES = 256 };
     const size_t size = 1024u * 1024;
@@ -867,7 +867,7 @@ static void burst_is_given_back(void **state)
     ps_arenas_free(arenas);
 }
 
-/* A process with the arena of one pool sees nothing of another. */
+/* The arena of one pool contains no memory of another pool. */
 static void pools_share_no_arena(void **state)
 {
     struct ps_arenas *arenas = ps_arenas_new();
@@ -897,30 +897,31 @@ static void pools_share_no_arena(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(burst_is_given_back),
+        cmocka_unit_test(memory_of_a_burst_is_returned),
         cmocka_unit_test(pools_share_no_arena),
-        cmocka_unit_test(listens_with_its_mode_and_knows_who_calls),
-        cmocka_unit_test(replaces_a_file_that_nobody_listens_on),
-        cmocka_unit_test(leaves_a_living_socket_alone),
-        cmocka_unit_test(one_of_many_listens),
-        cmocka_unit_test(removes_its_file_alone),
-        cmocka_unit_test(leaves_other_files_alone),
-        cmocka_unit_test(refuses_paths_that_cannot_be),
-        cmocka_unit_test(maps_a_sealed_memfd),
+        cmocka_unit_test(socket_has_its_mode_and_reads_peer_credentials),
+        cmocka_unit_test(stale_socket_file_is_replaced),
+        cmocka_unit_test(socket_of_a_live_process_is_kept),
+        cmocka_unit_test(one_of_several_processes_listens),
+        cmocka_unit_test(socket_file_of_another_process_is_not_removed),
+        cmocka_unit_test(file_that_is_no_socket_is_kept),
+        cmocka_unit_test(impossible_socket_paths_are_refused),
+        cmocka_unit_test(sealed_memfd_is_mapped),
         cmocka_unit_test(tensors_are_in_no_core_dump),
-        cmocka_unit_test(refuses_what_could_fault),
-        cmocka_unit_test(refuses_huge_pages),
-        cmocka_unit_test(region_with_its_descriptor),
-        cmocka_unit_test(region_without_a_descriptor),
-        cmocka_unit_test(two_descriptors_for_one_region),
-        cmocka_unit_test(descriptor_for_another_message),
-        cmocka_unit_test(descriptor_kept_for_later),
-        cmocka_unit_test(seventeen_descriptors),
-        cmocka_unit_test(descriptors_pile_up),
-        cmocka_unit_test(peer_dies_with_descriptors_under_way),
-        cmocka_unit_test(pipe_as_a_region),
-        cmocka_unit_test(arena_goes_to_a_worker),
-        cmocka_unit_test(arenas_are_used_again),
+        cmocka_unit_test(memory_that_could_fault_is_refused),
+        cmocka_unit_test(memfd_of_huge_pages_is_refused),
+        cmocka_unit_test(region_arrives_with_its_descriptor),
+        cmocka_unit_test(region_without_a_descriptor_is_refused),
+        cmocka_unit_test(second_descriptor_of_a_region_is_refused),
+        cmocka_unit_test(descriptor_of_another_message_is_refused),
+        cmocka_unit_test(descriptor_before_its_message_is_refused),
+        cmocka_unit_test(too_many_descriptors_of_one_frame_are_refused),
+        cmocka_unit_test(
+            too_many_descriptors_of_an_incomplete_frame_are_refused),
+        cmocka_unit_test(descriptors_of_an_incomplete_frame_are_closed),
+        cmocka_unit_test(region_that_is_a_pipe_is_refused),
+        cmocka_unit_test(arena_is_sent_to_a_worker),
+        cmocka_unit_test(freed_ranges_of_arenas_are_reused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -29,7 +29,7 @@ static void hear(void *ctx, enum ps_log_level level, uint64_t kind,
     strncpy(h->text, text, sizeof(h->text) - 1);
 }
 
-static void sink_hears_what_is_grave_enough(void **state)
+static void sink_gets_lines_of_its_level(void **state)
 {
     struct inbox_entry h = {0};
 
@@ -49,7 +49,7 @@ static void sink_hears_what_is_grave_enough(void **state)
     ps_log_set(NULL, NULL, PS_LOG_INFO);
 }
 
-/* A peer chose a name that looks like a line of its own. */
+/* The name of a peer contains a line break. */
 static void names_cannot_forge_lines(void **state)
 {
     struct inbox_entry h = {0};
@@ -78,7 +78,7 @@ static void long_lines_are_cut(void **state)
     ps_log_set(NULL, NULL, PS_LOG_INFO);
 }
 
-static void words_and_levels_match(void **state)
+static void level_words_and_levels_match(void **state)
 {
     (void)state;
     for (int i = PS_LOG_ERROR; i <= PS_LOG_TRACE; i++) {
@@ -94,10 +94,10 @@ static void words_and_levels_match(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sink_hears_what_is_grave_enough),
+        cmocka_unit_test(sink_gets_lines_of_its_level),
         cmocka_unit_test(names_cannot_forge_lines),
         cmocka_unit_test(long_lines_are_cut),
-        cmocka_unit_test(words_and_levels_match),
+        cmocka_unit_test(level_words_and_levels_match),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

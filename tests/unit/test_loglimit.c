@@ -37,7 +37,7 @@ static const char *count_at(ps_time now, bool all)
     return out;
 }
 
-static void few_lines_are_written(void **state)
+static void few_lines_are_all_written(void **state)
 {
     (void)state;
     for (unsigned i = 0; i < PS_LOG_BURST; i++) {
@@ -46,14 +46,14 @@ static void few_lines_are_written(void **state)
     assert_int_equal(ps_loglimit_deadline(&limit), PS_TIME_NEVER);
     assert_false(line(1, "cut", PS_SECONDS(5)));
     assert_true(line(2, "another", PS_SECONDS(5)));
-    /* It goes on where it is not more than one a second. */
+    /* Lines are written if there is at most one a second. */
     set_up(NULL);
     for (ps_time t = 1; t < 1000; t++) {
         assert_true(line(1, "cut", PS_SECONDS(t)));
     }
 }
 
-static void the_rest_is_counted(void **state)
+static void suppressed_lines_are_counted(void **state)
 {
     ps_time now = PS_SECONDS(5);
     unsigned written = 0;
@@ -81,7 +81,7 @@ static void the_rest_is_counted(void **state)
 }
 
 /* Ten minutes of a flood. */
-static void a_flood_is_told_less_and_less(void **state)
+static void counts_of_a_flood_are_written_ever_more_rarely(void **state)
 {
     unsigned written = 0;
 
@@ -93,13 +93,13 @@ static void a_flood_is_told_less_and_less(void **state)
         }
     }
     assert_in_range(written, PS_LOG_BURST + 70, PS_LOG_BURST + 90);
-    /* After a rest it counts as new. */
+    /* After a pause the kind counts as new. */
     (void)count_at(PS_SECONDS(620), false);
     assert_true(line(1, "cut", PS_SECONDS(900)));
     assert_true(line(1, "cut", PS_SECONDS(900)));
 }
 
-static void what_is_left_is_told_in_the_end(void **state)
+static void remaining_counts_are_written_at_the_end(void **state)
 {
     (void)state;
     for (unsigned i = 0; i < PS_LOG_BURST + 1; i++) {
@@ -110,13 +110,13 @@ static void what_is_left_is_told_in_the_end(void **state)
 }
 
 /* More kinds than there is memory for. */
-static void kinds_without_number(void **state)
+static void kinds_beyond_the_table_share_one_limit(void **state)
 {
     (void)state;
     for (uint64_t kind = 1; kind < 10000; kind++) {
         assert_true(line(kind, "once", 1));
     }
-    /* All places are taken by floods: those that come then share one. */
+    /* All entries are in use by floods: further kinds share one. */
     for (uint64_t kind = 1; kind <= PS_LOG_KINDS_MAX; kind++) {
         while (line(kind, "flood", 1)) {
         }
@@ -127,22 +127,23 @@ static void kinds_without_number(void **state)
         written += line(kind, "late", 1);
     }
     assert_int_equal(written, 0);
-    unsigned told = 0;
+    unsigned counted = 0;
 
     while (count_at(1, true)[0] != '\0') {
-        told++;
+        counted++;
     }
-    assert_int_equal(told, PS_LOG_KINDS_MAX);
+    assert_int_equal(counted, PS_LOG_KINDS_MAX);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(few_lines_are_written, set_up),
-        cmocka_unit_test_setup(the_rest_is_counted, set_up),
-        cmocka_unit_test_setup(a_flood_is_told_less_and_less, set_up),
-        cmocka_unit_test_setup(what_is_left_is_told_in_the_end, set_up),
-        cmocka_unit_test_setup(kinds_without_number, set_up),
+        cmocka_unit_test_setup(few_lines_are_all_written, set_up),
+        cmocka_unit_test_setup(suppressed_lines_are_counted, set_up),
+        cmocka_unit_test_setup(counts_of_a_flood_are_written_ever_more_rarely,
+                               set_up),
+        cmocka_unit_test_setup(remaining_counts_are_written_at_the_end, set_up),
+        cmocka_unit_test_setup(kinds_beyond_the_table_share_one_limit, set_up),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

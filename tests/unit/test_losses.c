@@ -33,7 +33,7 @@ static uint32_t seconds(struct ps_losses *l, unsigned count, uint64_t again,
     return l->subflows;
 }
 
-static void link_that_loses_nothing_keeps_one(void **state)
+static void link_without_losses_keeps_one_connection(void **state)
 {
     struct ps_losses l = {0};
 
@@ -42,7 +42,7 @@ static void link_that_loses_nothing_keeps_one(void **state)
     assert_int_equal(seconds(&l, 100, MEGABYTE / 4000, true), 0);
 }
 
-static void queue_that_overflows_once_is_no_loss(void **state)
+static void queue_that_overflows_once_adds_no_connection(void **state)
 {
     struct ps_losses l = {0};
 
@@ -53,7 +53,7 @@ static void queue_that_overflows_once_is_no_loss(void **state)
     }
 }
 
-static void losses_that_go_on_bring_more_by_steps(void **state)
+static void persistent_losses_add_connections_by_steps(void **state)
 {
     struct ps_losses l = {0};
 
@@ -67,7 +67,7 @@ static void losses_that_go_on_bring_more_by_steps(void **state)
                      PS_LINK_CONNECTIONS_MAX);
 }
 
-static void four_are_enough_where_losses_do_not_slow_down(void **state)
+static void connections_stop_at_four_if_losses_cost_no_rate(void **state)
 {
     struct ps_losses l = {0};
 
@@ -75,7 +75,7 @@ static void four_are_enough_where_losses_do_not_slow_down(void **state)
     assert_int_equal(seconds(&l, 20, MEGABYTE / 100, false), 4);
 }
 
-static void few_bytes_say_nothing(void **state)
+static void few_bytes_change_no_connections(void **state)
 {
     struct ps_losses l = {0};
 
@@ -93,12 +93,15 @@ static void few_bytes_say_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(link_that_loses_nothing_keeps_one, set_up),
-        cmocka_unit_test_setup(queue_that_overflows_once_is_no_loss, set_up),
-        cmocka_unit_test_setup(losses_that_go_on_bring_more_by_steps, set_up),
-        cmocka_unit_test_setup(four_are_enough_where_losses_do_not_slow_down,
+        cmocka_unit_test_setup(link_without_losses_keeps_one_connection,
                                set_up),
-        cmocka_unit_test_setup(few_bytes_say_nothing, set_up),
+        cmocka_unit_test_setup(queue_that_overflows_once_adds_no_connection,
+                               set_up),
+        cmocka_unit_test_setup(persistent_losses_add_connections_by_steps,
+                               set_up),
+        cmocka_unit_test_setup(connections_stop_at_four_if_losses_cost_no_rate,
+                               set_up),
+        cmocka_unit_test_setup(few_bytes_change_no_connections, set_up),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -19,7 +19,7 @@ static void expect(const struct ps_lr *lr, uint64_t n, double rate)
     }
 }
 
-static void constant_rates_stay(void **state)
+static void constant_schedule_keeps_the_rate(void **state)
 {
     const struct ps_lr lr = {.base_rate = 0.3};
 
@@ -28,7 +28,7 @@ static void constant_rates_stay(void **state)
     expect(&lr, UINT64_MAX, 0.3);
 }
 
-static void factors_come_after_each_step(void **state)
+static void factor_schedule_multiplies_after_each_step(void **state)
 {
     const struct ps_lr lr = {.kind = PS_LR_FACTOR,
                              .base_rate = 0.8,
@@ -46,7 +46,7 @@ static void factors_come_after_each_step(void **state)
     expect(&lr, 1000000, 0.15);
 }
 
-static void factors_come_after_listed_rounds(void **state)
+static void multifactor_schedule_multiplies_after_listed_rounds(void **state)
 {
     const struct ps_lr lr = {.kind = PS_LR_MULTIFACTOR,
                              .base_rate = 1,
@@ -62,7 +62,7 @@ static void factors_come_after_listed_rounds(void **state)
     expect(&lr, 99, 0.015625);
 }
 
-static void polynomials_end_at_the_final_rate(void **state)
+static void polynomial_schedule_ends_at_the_final_rate(void **state)
 {
     const struct ps_lr lr = {.kind = PS_LR_POLY,
                              .base_rate = 1,
@@ -77,7 +77,7 @@ static void polynomials_end_at_the_final_rate(void **state)
     expect(&lr, 11, 0.2);
 }
 
-static void cosines_end_at_the_final_rate(void **state)
+static void cosine_schedule_ends_at_the_final_rate(void **state)
 {
     const struct ps_lr lr = {.kind = PS_LR_COSINE,
                              .base_rate = 1,
@@ -92,7 +92,7 @@ static void cosines_end_at_the_final_rate(void **state)
     expect(&lr, 13, 0.5);
 }
 
-static void the_way_begins_after_the_warm_up(void **state)
+static void schedules_begin_after_the_warm_up(void **state)
 {
     struct ps_lr lr = {.kind = PS_LR_COSINE,
                        .base_rate = 1,
@@ -118,12 +118,12 @@ static void the_way_begins_after_the_warm_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(constant_rates_stay),
-        cmocka_unit_test(factors_come_after_each_step),
-        cmocka_unit_test(factors_come_after_listed_rounds),
-        cmocka_unit_test(polynomials_end_at_the_final_rate),
-        cmocka_unit_test(cosines_end_at_the_final_rate),
-        cmocka_unit_test(the_way_begins_after_the_warm_up),
+        cmocka_unit_test(constant_schedule_keeps_the_rate),
+        cmocka_unit_test(factor_schedule_multiplies_after_each_step),
+        cmocka_unit_test(multifactor_schedule_multiplies_after_listed_rounds),
+        cmocka_unit_test(polynomial_schedule_ends_at_the_final_rate),
+        cmocka_unit_test(cosine_schedule_ends_at_the_final_rate),
+        cmocka_unit_test(schedules_begin_after_the_warm_up),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

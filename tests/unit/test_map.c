@@ -92,7 +92,7 @@ static void map_keeps_the_order_of_insertion(void **state)
     assert_int_equal(ps_alloc_live(), 0);
 }
 
-static void walker_may_take_what_it_was_given(void **state)
+static void walker_may_remove_the_returned_entry(void **state)
 {
     struct reference r = {.count = 0};
     struct ps_map *m = ps_map_new();
@@ -144,7 +144,7 @@ static void walker_may_change_the_map(void **state)
     assert_int_equal(ps_alloc_live(), 0);
 }
 
-static void extreme_keys_are_keys(void **state)
+static void map_accepts_extreme_keys(void **state)
 {
     struct ps_map *m = ps_map_new();
 
@@ -163,9 +163,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(map_keeps_the_order_of_insertion),
-        cmocka_unit_test(walker_may_take_what_it_was_given),
+        cmocka_unit_test(walker_may_remove_the_returned_entry),
         cmocka_unit_test(walker_may_change_the_map),
-        cmocka_unit_test(extreme_keys_are_keys),
+        cmocka_unit_test(map_accepts_extreme_keys),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

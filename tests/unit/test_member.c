@@ -89,7 +89,7 @@ static void instances_that_were_replaced_are_known(void **state)
     ps_members_fini(&t);
 }
 
-static void the_end_of_a_worker_may_come_before_its_beginning(void **state)
+static void end_of_a_worker_may_arrive_before_its_start(void **state)
 {
     const struct ps_link_options opt = {0};
     struct ps_members t;
@@ -114,7 +114,7 @@ static void the_end_of_a_worker_may_come_before_its_beginning(void **state)
     assert_true(ps_link_receive(m->link, &msg, 0, &fx));
     assert_true(
         ps_member_has_pending_exit(m, 77)); /* It is what closed the gap. */
-    /* In order: nothing to remember, and the old one is forgotten. */
+    /* In order: nothing to remember, and the old entry is dropped. */
     msg.seq = 3;
     assert_true(ps_link_receive(m->link, &msg, 0, &fx));
     ps_member_add_pending_exit(m, 79, 3);
@@ -124,7 +124,7 @@ static void the_end_of_a_worker_may_come_before_its_beginning(void **state)
     ps_effects_fini(&fx);
 }
 
-static void rates_are_of_the_last_seconds(void **state)
+static void rates_cover_the_last_seconds(void **state)
 {
     struct ps_members t;
     struct ps_msg_ping ping = {.rounds = 10, .bytes_in = 1000};
@@ -134,7 +134,7 @@ static void rates_are_of_the_last_seconds(void **state)
     ps_members_init(&t);
     m = ps_members_add(&t, PS_ROLE_SERVER, "ps0");
     ps_member_record_ping(m, &ping, PS_SECONDS(10));
-    assert_int_equal(m->rates.rounds, 0); /* Of one ping nothing is known. */
+    assert_int_equal(m->rates.rounds, 0); /* One ping gives no rate. */
     ping = (struct ps_msg_ping){
         .rounds = 20, .bytes_in = 5000, .bytes_out = UINT64_MAX};
     ps_member_record_ping(m, &ping, PS_SECONDS(11));
@@ -156,11 +156,11 @@ static void rates_are_of_the_last_seconds(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rates_are_of_the_last_seconds),
+        cmocka_unit_test(rates_cover_the_last_seconds),
         cmocka_unit_test(members_are_sorted_and_numbered),
         cmocka_unit_test(states_are_logged),
         cmocka_unit_test(instances_that_were_replaced_are_known),
-        cmocka_unit_test(the_end_of_a_worker_may_come_before_its_beginning),
+        cmocka_unit_test(end_of_a_worker_may_arrive_before_its_start),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

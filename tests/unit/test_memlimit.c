@@ -160,7 +160,7 @@ static void broken_files_are_passed_over(void **state)
     assert_int_equal(ps_memory_limit(root), 0);
 }
 
-static void this_host_has_some(void **state)
+static void memory_limit_of_this_host_is_read(void **state)
 {
     (void)state;
     assert_true(ps_memory_limit("") > MIB);
@@ -180,7 +180,7 @@ int main(void)
         ON_HOST(more_than_the_host_has),
         ON_HOST(first_version),
         ON_HOST(broken_files_are_passed_over),
-        cmocka_unit_test(this_host_has_some),
+        cmocka_unit_test(memory_limit_of_this_host_is_read),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -116,7 +116,8 @@ static void large_frames_take_the_shortest_queue(void **state)
     assert_ptr_equal(send_value(&b, 1, LARGE), &b.more);
     b.more.queued = 2;
     assert_ptr_equal(send_value(&b, 2, LARGE), &b.main);
-    b.main.queued = 2; /* Of equal ones, that which was given less. */
+    b.main.queued =
+        2; /* Of equally long queues, the one with fewer sent bytes. */
     assert_ptr_equal(send_value(&b, 3, 2 * LARGE), &b.main);
     assert_ptr_equal(send_value(&b, 4, LARGE), &b.more);
     b.main.queued = 100;
@@ -126,7 +127,7 @@ static void large_frames_take_the_shortest_queue(void **state)
     end_bench(&b);
 }
 
-static void the_first_sends_what_a_closed_one_had(void **state)
+static void the_main_connection_sends_frames_of_a_closed_one(void **state)
 {
     struct bench b;
 
@@ -154,7 +155,7 @@ static void the_first_sends_what_a_closed_one_had(void **state)
     end_bench(&b);
 }
 
-static void all_end_with_the_first(void **state)
+static void subflows_end_with_the_main_connection(void **state)
 {
     struct bench b;
 
@@ -220,7 +221,7 @@ static void a_subflow_names_its_link(void **state)
     }
     ps_effects_clear(&b.fx);
     expect_refused(&b, &hello);
-    /* A link that is being closed takes none. */
+    /* A link that is being closed accepts none. */
     ps_path_fini(&others[0]);
     ps_path_finish(&b.main, &b.fx);
     assert_int_equal(b.fx.count, PS_LINK_CONNECTIONS_MAX - 2);
@@ -241,6 +242,41 @@ static uint32_t count_dials(struct bench *b)
     }
     ps_effects_clear(&b->fx);
     return dials;
+}
+
+/* The number of a link's session is no secret to other members, the key of a
+ * certificate is. */
+static void a_subflow_has_the_certificate_of_its_link(void **state)
+{
+    static const struct ps_peer_identity own = {PS_ROLE_AGENT, "c", "a1"};
+    static const struct ps_peer_identity same = {PS_ROLE_AGENT, "c", "a1"};
+    static const struct ps_peer_identity other = {PS_ROLE_AGENT, "c", "a2"};
+    const struct ps_peer_identity *const strangers[] = {&other, NULL};
+    struct ps_msg hello = hello_of(9, PS_FEATURE_SUBFLOW);
+    struct bench b;
+
+    (void)state;
+    join_two(&b);
+    b.main.peer = &own;
+    for (size_t i = 0; i < 2; i++) {
+        struct ps_path p;
+
+        ps_path_open(&p, &b.mp, 7, NULL);
+        p.peer = strangers[i];
+        assert_int_equal(receive(&b, &p, &hello), PS_PATH_DROP);
+        assert_int_equal(b.fx.count, 1);
+        assert_int_equal(b.fx.items[0].close.conn, 7);
+        assert_int_equal(b.fx.items[0].close.rc, PS_E_PERM);
+        ps_effects_clear(&b.fx);
+        ps_path_fini(&p);
+    }
+    struct ps_path p;
+
+    ps_path_open(&p, &b.mp, 8, NULL);
+    p.peer = &same;
+    assert_int_equal(receive(&b, &p, &hello), PS_PATH_JOINED);
+    ps_path_fini(&p);
+    end_bench(&b);
 }
 
 static void dialled_subflows_replace_failed_ones_later(void **state)
@@ -319,7 +355,7 @@ static void no_subflow_begins_while_memory_is_borrowed(void **state)
     end_bench(&b);
 }
 
-static void late_acknowledgements_go_ahead(void **state)
+static void late_acknowledgements_are_sent_first(void **state)
 {
     struct ps_msg value = {.code = PS_MSG_VALUE, .seq = 1, .ack = 5};
     struct bench b;
@@ -351,15 +387,58 @@ static void a_stalled_subflow_ends_while_the_first_works(void **state)
 
     (void)state;
     join_two(&b);
-    ps_path_on_unacked(&b.main, 1, &b.fx);
-    ps_path_on_unacked(&b.more, PS_PATH_UNACKED_MAX, &b.fx);
+    assert_false(ps_path_on_unacked(&b.main, 1, &b.fx));
+    assert_false(ps_path_on_unacked(&b.more, PS_PATH_UNACKED_MAX, &b.fx));
     assert_int_equal(b.fx.count, 0);
-    ps_path_on_unacked(&b.main, 0, &b.fx);
-    ps_path_on_unacked(&b.more, PS_PATH_UNACKED_MAX - 1, &b.fx);
+    assert_false(ps_path_on_unacked(&b.main, 0, &b.fx));
+    assert_false(ps_path_on_unacked(&b.more, PS_PATH_UNACKED_MAX - 1, &b.fx));
     assert_int_equal(b.fx.count, 0);
-    ps_path_on_unacked(&b.more, PS_PATH_UNACKED_MAX, &b.fx);
+    assert_false(ps_path_on_unacked(&b.more, PS_PATH_UNACKED_MAX, &b.fx));
     assert_int_equal(b.fx.items[0].close.conn, 2);
+    /* The machine knows the main connection only. */
+    assert_true(ps_path_on_unacked(&b.main, PS_PATH_UNACKED_MAX, &b.fx));
     end_bench(&b);
+}
+
+static void add_pre_handshake(struct ps_pre_handshake *p,
+                              struct ps_pre_handshake_conn *c, ps_conn_id id,
+                              uint64_t source, struct ps_effects *fx)
+{
+    *c = (struct ps_pre_handshake_conn){.id = id, .source = source};
+    ps_pre_handshake_add(p, c, fx);
+}
+
+/* A source with many connections closes its own ones only. */
+static void a_flood_of_one_source_closes_none_of_others(void **state)
+{
+    struct ps_pre_handshake_conn flood[40];
+    struct ps_pre_handshake_conn others[2];
+    struct ps_pre_handshake p;
+    struct ps_effects fx;
+
+    (void)state;
+    ps_effects_init(&fx);
+    ps_pre_handshake_init(&p, 8);
+    add_pre_handshake(&p, &others[0], 1, 1, &fx);
+    for (ps_conn_id i = 0; i < 40; i++) {
+        if (i == 20) { /* One of another source closes the oldest of all. */
+            add_pre_handshake(&p, &others[1], 2, 3, &fx);
+            assert_int_equal(fx.count, 1);
+            assert_int_equal(fx.items[0].close.conn, 1);
+            ps_pre_handshake_remove(&p, &others[0]);
+            ps_effects_clear(&fx);
+        }
+        add_pre_handshake(&p, &flood[i], 100 + i, 2, &fx);
+        assert_int_equal(fx.count, i >= 7);
+        if (i >= 7) {
+            assert_true(fx.items[0].close.conn >= 100);
+            ps_pre_handshake_remove(&p, &flood[fx.items[0].close.conn - 100]);
+            ps_effects_clear(&fx);
+        }
+    }
+    assert_true(ps_list_linked(&others[1].node));
+    assert_int_equal(p.count, 8);
+    ps_effects_fini(&fx);
 }
 
 static void the_oldest_without_a_handshake_makes_room(void **state)
@@ -371,13 +450,13 @@ static void the_oldest_without_a_handshake_makes_room(void **state)
     (void)state;
     ps_effects_init(&fx);
     ps_pre_handshake_init(&p, 2);
-    ps_pre_handshake_add(&p, &conn[0], 1, &fx);
-    ps_pre_handshake_add(&p, &conn[1], 2, &fx);
+    add_pre_handshake(&p, &conn[0], 1, 0, &fx);
+    add_pre_handshake(&p, &conn[1], 2, 0, &fx);
     assert_int_equal(fx.count, 0);
     ps_pre_handshake_remove(&p, &conn[0]); /* It has said hello. */
-    ps_pre_handshake_add(&p, &conn[2], 3, &fx);
+    add_pre_handshake(&p, &conn[2], 3, 0, &fx);
     assert_int_equal(fx.count, 0);
-    ps_pre_handshake_add(&p, &conn[3], 4, &fx);
+    add_pre_handshake(&p, &conn[3], 4, 0, &fx);
     assert_int_equal(fx.count, 1);
     assert_int_equal(fx.items[0].close.conn, 2);
     assert_int_equal(fx.items[0].close.rc, PS_E_FULL);
@@ -391,14 +470,16 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(large_frames_take_the_shortest_queue),
-        cmocka_unit_test(the_first_sends_what_a_closed_one_had),
-        cmocka_unit_test(all_end_with_the_first),
+        cmocka_unit_test(the_main_connection_sends_frames_of_a_closed_one),
+        cmocka_unit_test(subflows_end_with_the_main_connection),
         cmocka_unit_test(a_subflow_names_its_link),
+        cmocka_unit_test(a_subflow_has_the_certificate_of_its_link),
         cmocka_unit_test(dialled_subflows_replace_failed_ones_later),
         cmocka_unit_test(no_subflow_begins_while_memory_is_borrowed),
-        cmocka_unit_test(late_acknowledgements_go_ahead),
+        cmocka_unit_test(late_acknowledgements_are_sent_first),
         cmocka_unit_test(a_stalled_subflow_ends_while_the_first_works),
         cmocka_unit_test(the_oldest_without_a_handshake_makes_room),
+        cmocka_unit_test(a_flood_of_one_source_closes_none_of_others),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

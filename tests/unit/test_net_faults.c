@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Listener, dialler and connections over each failure of libuv and of the
- * system (support/uv_fault.h): two connections in one loop greet each other and
+ * system (support/uv_fault.h): two connections in one loop shake hands and
  * pass a payload in each direction. */
 #include "base/alloc.h"
 #include "base/str.h"
@@ -187,7 +187,7 @@ static void open_side(struct world *w, struct side *s, int fd)
     }
 }
 
-static void greet(struct world *w)
+static void handshake(struct world *w)
 {
     const struct ps_msg hello = {.code = PS_MSG_HELLO,
                                  .hello = {.protocol = 1,
@@ -220,7 +220,7 @@ static void dialled(void *ctx, int fd, int rc, const char *detail)
         world_failed(w, rc, detail);
     } else {
         open_side(w, &w->agent, fd);
-        greet(w);
+        handshake(w);
     }
 }
 
@@ -384,7 +384,7 @@ static void on_the_same_host(struct uv_fault_outcome *outcome)
             goto end;
         }
         open_side(&w, &w.agent, fd);
-        greet(&w);
+        handshake(&w);
         run_world(&w);
     }
 end:
@@ -441,6 +441,8 @@ static void beside_connections(struct uv_fault_outcome *outcome)
 {
     struct ps_worker *worker = NULL;
     struct ps_process *process = NULL;
+    const struct ps_local_options opt = {
+        .mode = 0600, .gid = PS_LOCAL_OWN_GROUP, .backlog = 4};
     struct world w;
     char path[64];
     int fd = -1;
@@ -456,7 +458,7 @@ static void beside_connections(struct uv_fault_outcome *outcome)
         is_fine(&w, ps_worker_new(&(struct ps_worker_options){.loop = w.loop,
                                                               .threads = 2},
                                   &worker)) &&
-        is_fine(&w, ps_local_listen(path, 0600, 4, &fd)) &&
+        is_fine(&w, ps_local_listen(path, &opt, &fd)) &&
         is_fine(&w, ps_process_watch(w.loop, pair[0], process_ended, &w,
                                      &process))) {
         run_sum(&w, worker);
@@ -481,7 +483,7 @@ static void deadline_came(struct ps_loop_timer *t)
     w->outcome->is_done = true;
 }
 
-/* The only thing that ends the loop's wait. */
+/* Only this ends the wait of the loop. */
 static void with_a_deadline(struct uv_fault_outcome *outcome)
 {
     struct world w;
@@ -497,31 +499,31 @@ static void with_a_deadline(struct uv_fault_outcome *outcome)
     end_world(&w);
 }
 
-static void deadline_faults(void **state)
+static void deadline_handles_failed_calls(void **state)
 {
     (void)state;
     uv_fault_run("deadline", with_a_deadline);
 }
 
-static void tcp_faults(void **state)
+static void tcp_handles_failed_calls(void **state)
 {
     (void)state;
     uv_fault_run("TCP", over_tcp);
 }
 
-static void io_thread_faults(void **state)
+static void io_threads_handle_failed_calls(void **state)
 {
     (void)state;
     uv_fault_run("I/O threads", with_io_threads);
 }
 
-static void same_host_faults(void **state)
+static void same_host_connection_handles_failed_calls(void **state)
 {
     (void)state;
     uv_fault_run("same host", on_the_same_host);
 }
 
-static void other_faults(void **state)
+static void other_objects_handle_failed_calls(void **state)
 {
     (void)state;
     uv_fault_run("daemon", beside_connections);
@@ -530,9 +532,11 @@ static void other_faults(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(deadline_faults),  cmocka_unit_test(tcp_faults),
-        cmocka_unit_test(io_thread_faults), cmocka_unit_test(same_host_faults),
-        cmocka_unit_test(other_faults),
+        cmocka_unit_test(deadline_handles_failed_calls),
+        cmocka_unit_test(tcp_handles_failed_calls),
+        cmocka_unit_test(io_threads_handle_failed_calls),
+        cmocka_unit_test(same_host_connection_handles_failed_calls),
+        cmocka_unit_test(other_objects_handle_failed_calls),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

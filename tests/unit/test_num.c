@@ -7,7 +7,7 @@
 
 #include "base/num.h"
 
-static void sums_that_do_not_fit_are_none(void **state)
+static void overflow_of_a_sum_is_reported(void **state)
 {
     const uint64_t n[] = {UINT64_MAX - 2, 7, 2, 9, 1, 0};
     uint64_t sum = 5;
@@ -28,7 +28,7 @@ static void sums_that_do_not_fit_are_none(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sums_that_do_not_fit_are_none),
+        cmocka_unit_test(overflow_of_a_sum_is_reported),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which declarations of an optimizer are taken, and what is said of others. */
+/* Valid declarations of optimizers, and the errors of invalid ones. */
 #include "core/optim/optim.h"
 
 #include <math.h>
@@ -77,7 +77,7 @@ static void every_parameter_reaches_its_place(void **state)
     assert_true(sgd.clip == 5);
 }
 
-static void nonsense_is_refused_in_words(void **state)
+static void malformed_declarations_are_refused_with_a_text(void **state)
 {
     const struct {
         struct ps_rec_param param;
@@ -104,7 +104,7 @@ static void nonsense_is_refused_in_words(void **state)
     }
 }
 
-static void a_parameter_stands_once_under_either_name(void **state)
+static void parameter_is_accepted_once_under_name_or_alias(void **state)
 {
     const struct ps_rec_param params[] = {
         {"lr", 0.1},
@@ -127,7 +127,7 @@ static void unknown_optimizers_are_named(void **state)
     assert_string_equal(
         why, "no optimizer is called ''; there is sgd, nag, adam, adamw, "
              "adagrad, rmsprop, adadelta, ftrl, adamax, nadam, ftml, signum, "
-             "signsgd, dcasgd, groupadagrad, lamb, lars, test");
+             "signsgd, dcasgd, groupadagrad, sgld, lamb, lars, lbsgd, test");
 }
 
 static bool near(double a, double b)
@@ -136,7 +136,7 @@ static bool near(double a, double b)
 }
 
 /* The norms that a step waits for, and the ratios from them. */
-static void norms_make_ratios(void **state)
+static void norms_give_trust_ratios(void **state)
 {
     static const struct ps_rec_param guard[] = {{"skip_nonfinite", 1}};
     static const struct ps_rec_param clip[] = {{"clip_global_norm", 3},
@@ -170,7 +170,8 @@ static void norms_make_ratios(void **state)
 
     assert_int_equal(ps_optim_parse("adam", clip, 2, &o), 0);
     assert_true(ps_optim_clips_global_norm(&o));
-    assert_true(ps_optim_apply_norms(&o, &wild, &at)); /* Not its business. */
+    assert_true(ps_optim_apply_norms(
+        &o, &wild, &at)); /* Not a parameter of this optimizer. */
     assert_true(at.grad_scale == 1);
     assert_true(ps_optim_apply_norms(&o, &norms, &at));
     assert_true(fabs(at.grad_scale - 1) < 1e-8);
@@ -214,7 +215,84 @@ static void norms_make_ratios(void **state)
     assert_int_equal(ps_optim_next_stage(&o, &at), PS_STAGE_DIRECTION);
 }
 
-static void each_has_the_parameters_it_has(void **state)
+/* The rate of lbsgd's third step, of four rounds each, where the warm-up takes
+ * two epochs of eight rounds. */
+static void large_batches_warm_up(void **state)
+{
+    static const double factor[] = {1 + 3 * 12.0 / 16, 1 + 3 * 144.0 / 256,
+                                    1 + 3 * 0.8660254037844386, 1};
+    struct ps_rec_param params[] = {
+        {"lr", 0.5},         {"batch_scale", 4},       {"warmup_epochs", 2},
+        {"rescale_grad", 2}, {"updates_per_epoch", 8}, {"warmup_strategy", 0},
+        {"begin_epoch", 0},
+    };
+    struct ps_optim_step_params at = {.round = 12,
+                                      .step_number = 3,
+                                      .lr_mult = 1,
+                                      .wd_mult = 1,
+                                      .trust_ratio = 1,
+                                      .grad_scale = 1};
+    struct ps_optim o;
+    struct ps_job job = {0};
+
+    (void)state;
+    for (unsigned i = 0; i < 4; i++) {
+        params[5].value = i;
+        job = step_job("lbsgd", params, 7, 3);
+        assert_int_equal(job.op, PS_JOB_SGD);
+        assert_true(near(job.sgd.lr, 0.5 * factor[i]));
+        assert_true(job.sgd.rescale == 0.5); /* A mean of four rounds. */
+        assert_int_equal(ps_optim_parse("lbsgd", params, 7, &o), 0);
+        assert_int_equal(ps_optim_rounds_per_step(&o), 4);
+        assert_true(ps_optim_needs_norms(&o) == (i == 3));
+    }
+    /* The mean of a job whose rounds are means. */
+    at.is_mean = true;
+    ps_optim_plan_step(&o, &at, &job);
+    assert_true(job.sgd.rescale == 2);
+    params[5].value = 1;
+    params[6].value = 1; /* 20 of 16 rounds. */
+    assert_true(step_job("lbsgd", params, 7, 3).sgd.lr == 2);
+    params[1].value = 3;
+    check_refused("lbsgd", params, 7, PS_E_INVAL, "multiple of batch_scale");
+    params[5].value = 4;
+    check_refused("lbsgd", params, 7, PS_E_INVAL, "3 (lars), not 4");
+    check_refused("lbsgd", &(struct ps_rec_param){"accumulate", 2}, 1,
+                  PS_E_INVAL, "no hyper-parameter 'accumulate'");
+}
+
+/* |w| / sqrt(|g|^2 + wd |w|^2) of the mean gradient, before it is rescaled. */
+static void large_batches_scale_by_norms(void **state)
+{
+    static const struct ps_rec_param params[] = {{"wd", 0.25},
+                                                 {"batch_scale", 2},
+                                                 {"rescale_grad", 8},
+                                                 {"warmup_strategy", 3}};
+    struct ps_optim_norms norms = {.square_sum = 36, .weight_square_sum = 64};
+    struct ps_optim_step_params at = {
+        .step_number = 1, .wd_mult = 0.5, .trust_ratio = 1, .grad_scale = 1};
+    struct ps_optim o;
+
+    (void)state;
+    assert_int_equal(ps_optim_parse("lbsgd", params, 4, &o), 0);
+    at.stage = ps_optim_first_stage(&o, &at);
+    assert_int_equal(at.stage, PS_STAGE_GRADIENT);
+    assert_true(ps_optim_needs_weight_norm(&o, &at));
+    assert_true(ps_optim_apply_norms(&o, &norms, &at));
+    assert_true(near(at.trust_ratio, sqrt(64.0 / (9 + 8))));
+    at.is_mean = true;
+    assert_true(ps_optim_apply_norms(&o, &norms, &at));
+    assert_true(near(at.trust_ratio, sqrt(64.0 / (36 + 8))));
+    norms.square_sum = 1e9;
+    assert_true(ps_optim_apply_norms(&o, &norms, &at));
+    assert_true(at.trust_ratio == 0.01);
+    at.wd_mult = norms.square_sum = 0;
+    assert_true(ps_optim_apply_norms(&o, &norms, &at));
+    assert_true(at.trust_ratio == 100);
+    assert_int_equal(ps_optim_next_stage(&o, &at), PS_STAGE_LAST);
+}
+
+static void optimizers_accept_exactly_their_parameters(void **state)
 {
     const struct ps_rec_param momentum = {"momentum", 0.5};
     const struct ps_rec_param half = {"centered", 0.5};
@@ -232,7 +310,7 @@ static void each_has_the_parameters_it_has(void **state)
     check_refused("test", &wd, 1, PS_E_INVAL, "it has rescale_grad");
 }
 
-static void schedules_that_make_no_sense_are_refused(void **state)
+static void malformed_schedules_are_refused(void **state)
 {
     const struct ps_rec_param kind[] = {{"lr_scheduler", 5}};
     const struct ps_rec_param factor[] = {{"lr_scheduler", 1}};
@@ -253,7 +331,7 @@ static void schedules_that_make_no_sense_are_refused(void **state)
     check_refused("adam", falling, 3, PS_E_INVAL, "to rise");
     check_refused("adam", gap, 3, PS_E_INVAL, "to rise");
     check_refused("ftrl", late, 3, PS_E_INVAL, "beyond");
-    check_refused("ftrl", part, 1, PS_E_INVAL, "whole number of rounds");
+    check_refused("ftrl", part, 1, PS_E_INVAL, "whole number from 0");
 }
 
 static void forms_and_states(void **state)
@@ -265,6 +343,7 @@ static void forms_and_states(void **state)
         unsigned states;
     } table[] = {
         {"nag", {"momentum", 0.9}, PS_STEP_NAG, 1},
+        {"nag", {"decay_after_step", 1}, PS_STEP_NAG_LATE, 1},
         {"adam", {"beta1", 0.8}, PS_STEP_ADAM, 2},
         {"adamw", {"beta1", 0.8}, PS_STEP_ADAMW, 2},
         {"adagrad", {"eps", 0.1}, PS_STEP_ADAGRAD, 1},
@@ -280,6 +359,7 @@ static void forms_and_states(void **state)
         {"signum", {"momentum", 0}, PS_STEP_SIGNSGD, 0},
         {"signsgd", {"wd", 0}, PS_STEP_SIGNSGD, 0},
         {"dcasgd", {"lamda", 1}, PS_STEP_DCASGD, 2},
+        {"sgld", {"seed", 1}, PS_STEP_SGLD, 0},
         {"groupadagrad", {"epsilon", 1}, PS_STEP_GROUP_ADAGRAD, 1},
         {"test", {"rescale_grad", 2}, PS_STEP_TEST, 1},
     };
@@ -322,9 +402,36 @@ static void numbers_of_a_step_depend_on_the_round(void **state)
         assert_true(near(s.k[0], 0.55 / (1 - product)));
         assert_true(near(s.k[1], 0.45 / (1 - product * 0.45)));
     }
-    /* However late the round and however slow the product falls, it ends. */
+    /* The product is computed in bounded time for any round and decay. */
     assert_true(
         isfinite(step_job("nadam", &steep, 1, UINT64_MAX - 1).step.k[1]));
+}
+
+/* Half the rate, its root for the noise, and what the noise is a function of. */
+static void noise_belongs_to_key_step_and_element(void **state)
+{
+    static const struct ps_rec_param params[] = {
+        {"lr", 0.25}, {"seed", 5}, {"begin_num_update", 10}};
+    struct ps_optim o;
+    struct ps_job job = {0};
+
+    (void)state;
+    assert_int_equal(ps_optim_parse("sgld", params, 3, &o), 0);
+    ps_optim_plan_step(&o,
+                       &(struct ps_optim_step_params){.round = 7,
+                                                      .step_number = 3,
+                                                      .name_hash = 6,
+                                                      .first_elem = 1000,
+                                                      .lr_mult = 4,
+                                                      .wd_mult = 1,
+                                                      .trust_ratio = 1,
+                                                      .grad_scale = 1},
+                       &job);
+    assert_true(job.step.lr == 0.5 && job.step.k[0] == 1);
+    assert_true(job.step.noise.key == (6 ^ 5) && job.step.noise.step == 13);
+    assert_true(job.step.first_index == 1000);
+    check_refused("sgld", &(struct ps_rec_param){"seed", 0.5}, 1, PS_E_INVAL,
+                  "seed of sgld must be a whole number");
 }
 
 static void keys_have_multipliers_and_a_first_step(void **state)
@@ -360,7 +467,7 @@ static void keys_have_multipliers_and_a_first_step(void **state)
     assert_true(job.step.lr == step_job("adam", NULL, 0, 3).step.lr);
 }
 
-static void changes_hold_from_their_round_on(void **state)
+static void changes_apply_from_their_round_on(void **state)
 {
     const double want[] = {0.5, 0.5, 0.25, 0.25, 2};
     struct ps_rec_change c = {.name = "lr", .value = 0.25, .round = 3};
@@ -407,16 +514,19 @@ static void changes_hold_from_their_round_on(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(noise_belongs_to_key_step_and_element),
         cmocka_unit_test(keys_have_multipliers_and_a_first_step),
-        cmocka_unit_test(changes_hold_from_their_round_on),
+        cmocka_unit_test(changes_apply_from_their_round_on),
         cmocka_unit_test(defaults_are_plain_sgd),
         cmocka_unit_test(every_parameter_reaches_its_place),
-        cmocka_unit_test(nonsense_is_refused_in_words),
-        cmocka_unit_test(a_parameter_stands_once_under_either_name),
+        cmocka_unit_test(malformed_declarations_are_refused_with_a_text),
+        cmocka_unit_test(parameter_is_accepted_once_under_name_or_alias),
         cmocka_unit_test(unknown_optimizers_are_named),
-        cmocka_unit_test(norms_make_ratios),
-        cmocka_unit_test(each_has_the_parameters_it_has),
-        cmocka_unit_test(schedules_that_make_no_sense_are_refused),
+        cmocka_unit_test(norms_give_trust_ratios),
+        cmocka_unit_test(large_batches_warm_up),
+        cmocka_unit_test(large_batches_scale_by_norms),
+        cmocka_unit_test(optimizers_accept_exactly_their_parameters),
+        cmocka_unit_test(malformed_schedules_are_refused),
         cmocka_unit_test(forms_and_states),
         cmocka_unit_test(numbers_of_a_step_depend_on_the_round),
     };

@@ -240,7 +240,7 @@ static int teardown(void **state)
     return ps_alloc_live() == 0 ? 0 : -1;
 }
 
-static void table_is_sound(void **state)
+static void option_table_is_valid(void **state)
 {
     (void)state;
     ps_str_init(&report, report_data, sizeof(report_data));
@@ -422,7 +422,7 @@ static void lists_on_the_command_line_have_commas(void **state)
                                      "pair; write key=value\n");
 }
 
-static void unknown_names_meet_their_neighbour(void **state)
+static void unknown_option_suggests_a_similar_name(void **state)
 {
     (void)state;
     expect_error("listen:\n  adress: x\n",
@@ -452,7 +452,7 @@ static void unknown_names_meet_their_neighbour(void **state)
                         "--print-config=defaults lists them\n");
 }
 
-static void wrong_shapes_are_refused(void **state)
+static void values_of_the_wrong_kind_are_refused(void **state)
 {
     (void)state;
     expect_error("listen: 5\n", "f.yaml:1:9: listen is a section; write its "
@@ -480,7 +480,7 @@ static void wrong_shapes_are_refused(void **state)
                  "f.yaml:1:13: run.env is not a list; write a map\n");
 }
 
-static void wrong_values_say_what_to_write(void **state)
+static void wrong_values_name_the_valid_ones(void **state)
 {
     static const struct {
         const char *text;
@@ -564,7 +564,7 @@ static void wrong_values_say_what_to_write(void **state)
     }
 }
 
-static void edges_of_ranges_are_inside(void **state)
+static void bounds_of_ranges_are_accepted(void **state)
 {
     static const char *const good[] = {
         "listen.port=0",      "listen.port=65535",    "limits.frame=4096B",
@@ -617,7 +617,7 @@ static void variables_are_expanded(void **state)
     assert_string_equal(v.address, "$HOME");
 }
 
-static void one_run_shows_all_errors(void **state)
+static void all_errors_are_reported_in_one_run(void **state)
 {
     static const char *const overrides[] = {"listen.prot=1", "store.threads=x"};
     char port[] = "PORT=y";
@@ -646,7 +646,7 @@ static void one_run_shows_all_errors(void **state)
         "write a whole number from 1 to 1024, or auto\n");
 }
 
-static void file_may_be_missing_only_where_it_may(void **state)
+static void missing_file_is_refused_unless_optional(void **state)
 {
     struct ps_option_input in = {.file = "/nonexistent/psched.yaml",
                                  .file_optional = true,
@@ -661,7 +661,7 @@ static void file_may_be_missing_only_where_it_may(void **state)
                                      "exist; create it or name another\n");
 }
 
-static void reload_keeps_what_cannot_change(void **state)
+static void reload_keeps_options_that_cannot_change(void **state)
 {
     char dir[] = "STATE_DIRECTORY=/a$b";
     char *const env[] = {dir, NULL};
@@ -702,7 +702,7 @@ static void note(void *ctx, const struct ps_option *row)
     ps_str_addf(ctx, "%s ", row->path);
 }
 
-static void compare_names_what_differs(void **state)
+static void compare_names_the_difference(void **state)
 {
     char data[128];
     struct ps_str s;
@@ -738,8 +738,8 @@ static FILE *open_print(void)
     return open_memstream(&printed, &printed_len);
 }
 
-/* Whatever was loaded, its print gives the same values again. */
-static void print_reads_back(void **state)
+/* The printed form of any loaded options loads to the same values. */
+static void printed_options_are_read_back(void **state)
 {
     static const char *const overrides[] = {
         "listen.address=\"q\\\xc3\xa4\xe2\x80\xa8:#\"",
@@ -754,10 +754,10 @@ static void print_reads_back(void **state)
     FILE *f;
 
     (void)state;
-    assert_int_equal(load(&(struct ps_option_input){.overrides = overrides,
-                                                    .override_count = 6,
-                                                    .memory = 1000000}),
-                     PS_E_CONFIG); /* A third of so little is too little. */
+    assert_int_equal(
+        load(&(struct ps_option_input){
+            .overrides = overrides, .override_count = 6, .memory = 1000000}),
+        PS_E_CONFIG); /* A third of so little memory is below the minimum. */
     assert_int_equal(load(&(struct ps_option_input){.overrides = overrides,
                                                     .override_count = 6,
                                                     .memory = 1000000000}),
@@ -848,7 +848,7 @@ static void print_shows_origins(void **state)
 }
 
 /* With and without the '#' before the names the sample gives the defaults. */
-static void sample_is_the_defaults(void **state)
+static void sample_file_has_the_defaults(void **state)
 {
     struct values other;
     struct ps_options *other_o = NULL;
@@ -920,7 +920,7 @@ static void schema_names_every_row(void **state)
     assert_null(strstr(printed, ",\n}"));
 }
 
-static void man_page_escapes_what_scdoc_takes(void **state)
+static void man_page_escapes_scdoc_markup(void **state)
 {
     FILE *f;
 
@@ -979,7 +979,7 @@ static void wrong_tables_are_found(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(table_is_sound, teardown),
+        cmocka_unit_test_teardown(option_table_is_valid, teardown),
         cmocka_unit_test_teardown(defaults_fill_the_struct, teardown),
         cmocka_unit_test_teardown(file_sets_every_type, teardown),
         cmocka_unit_test_teardown(empty_sections_and_lists_are_fine, teardown),
@@ -989,22 +989,25 @@ int main(void)
         cmocka_unit_test_teardown(wrong_variable_is_named, teardown),
         cmocka_unit_test_teardown(lists_on_the_command_line_have_commas,
                                   teardown),
-        cmocka_unit_test_teardown(unknown_names_meet_their_neighbour, teardown),
-        cmocka_unit_test_teardown(wrong_shapes_are_refused, teardown),
-        cmocka_unit_test_teardown(wrong_values_say_what_to_write, teardown),
-        cmocka_unit_test_teardown(edges_of_ranges_are_inside, teardown),
+        cmocka_unit_test_teardown(unknown_option_suggests_a_similar_name,
+                                  teardown),
+        cmocka_unit_test_teardown(values_of_the_wrong_kind_are_refused,
+                                  teardown),
+        cmocka_unit_test_teardown(wrong_values_name_the_valid_ones, teardown),
+        cmocka_unit_test_teardown(bounds_of_ranges_are_accepted, teardown),
         cmocka_unit_test_teardown(share_needs_the_size_of_memory, teardown),
         cmocka_unit_test_teardown(variables_are_expanded, teardown),
-        cmocka_unit_test_teardown(one_run_shows_all_errors, teardown),
-        cmocka_unit_test_teardown(file_may_be_missing_only_where_it_may,
+        cmocka_unit_test_teardown(all_errors_are_reported_in_one_run, teardown),
+        cmocka_unit_test_teardown(missing_file_is_refused_unless_optional,
                                   teardown),
-        cmocka_unit_test_teardown(reload_keeps_what_cannot_change, teardown),
-        cmocka_unit_test_teardown(compare_names_what_differs, teardown),
-        cmocka_unit_test_teardown(print_reads_back, teardown),
+        cmocka_unit_test_teardown(reload_keeps_options_that_cannot_change,
+                                  teardown),
+        cmocka_unit_test_teardown(compare_names_the_difference, teardown),
+        cmocka_unit_test_teardown(printed_options_are_read_back, teardown),
         cmocka_unit_test_teardown(print_shows_origins, teardown),
-        cmocka_unit_test_teardown(sample_is_the_defaults, teardown),
+        cmocka_unit_test_teardown(sample_file_has_the_defaults, teardown),
         cmocka_unit_test_teardown(schema_names_every_row, teardown),
-        cmocka_unit_test_teardown(man_page_escapes_what_scdoc_takes, teardown),
+        cmocka_unit_test_teardown(man_page_escapes_scdoc_markup, teardown),
         cmocka_unit_test_teardown(wrong_tables_are_found, teardown),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

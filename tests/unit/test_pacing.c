@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rates, and what follows from them. */
+/* Rates, and the limits derived from them. */
 #include "core/round/pacing.h"
 
 #include <setjmp.h>
@@ -19,7 +19,7 @@ static ps_time come(struct ps_rate_meter *r, ps_time now, unsigned count,
     return now;
 }
 
-static void a_steady_stream_has_its_rate(void **state)
+static void steady_stream_is_measured_at_its_rate(void **state)
 {
     struct ps_rate_meter r = {0};
 
@@ -28,7 +28,7 @@ static void a_steady_stream_has_its_rate(void **state)
     assert_int_equal(r.per_second, 25000000);
 }
 
-static void pauses_do_not_count(void **state)
+static void pauses_do_not_lower_the_rate(void **state)
 {
     struct ps_rate_meter r = {0};
     ps_time now = PS_SECONDS(1);
@@ -68,7 +68,7 @@ static void the_lead_grows_with_the_rate(void **state)
     assert_int_equal(ps_pacing_max_lead(&r), 4 * 1024 * 1024);
 }
 
-static void patience_covers_a_lead_of_everybody(void **state)
+static void time_limit_covers_the_lead_of_all_sources(void **state)
 {
     struct ps_rate_meter r = {.per_second = 25 * 1000 * 1000};
 
@@ -86,11 +86,11 @@ static void patience_covers_a_lead_of_everybody(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_steady_stream_has_its_rate),
-        cmocka_unit_test(pauses_do_not_count),
+        cmocka_unit_test(steady_stream_is_measured_at_its_rate),
+        cmocka_unit_test(pauses_do_not_lower_the_rate),
         cmocka_unit_test(a_rate_rises_faster_than_it_falls),
         cmocka_unit_test(the_lead_grows_with_the_rate),
-        cmocka_unit_test(patience_covers_a_lead_of_everybody),
+        cmocka_unit_test(time_limit_covers_the_lead_of_all_sources),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -155,7 +155,7 @@ static void balanced_servers_differ_by_less_than_five_percent(void **state)
     ps_free(t.parts);
 }
 
-static void equals_go_to_the_least_loaded_then_by_name(void **state)
+static void equal_keys_go_to_the_least_loaded_server_then_by_name(void **state)
 {
     const struct ps_place_request key = {.policy = PS_PLACEMENT_BALANCED,
                                          .count = 10,
@@ -175,8 +175,8 @@ static void equals_go_to_the_least_loaded_then_by_name(void **state)
     ps_free(t.parts);
 }
 
-/* Without a size each server gets as many pieces as every other. */
-static void pieces_by_themselves_are_even(void **state)
+/* Without a size each server gets the same number of pieces. */
+static void partitions_of_a_key_have_even_sizes(void **state)
 {
     const struct {
         uint64_t count;
@@ -248,8 +248,8 @@ static void too_many_parts_are_refused(void **state)
     ps_free(t.parts);
 }
 
-/* All rows of a part, with their numbers, and the state of an optimizer for
- * them fit in a frame, whatever the width, the type and the size asked for. */
+/* All rows of a partition, with their numbers and optimizer state, fit into a
+ * frame, for any width, type and requested size. */
 static void rows_of_a_part_fit_in_a_frame(void **state)
 {
     static const uint8_t dtypes[] = {PS_DTYPE_UINT8, PS_DTYPE_FLOAT16,
@@ -292,7 +292,7 @@ static void rows_of_a_part_fit_in_a_frame(void **state)
     ps_free(t.parts);
 }
 
-static void only_what_must_move_moves(void **state)
+static void only_partitions_of_a_lost_server_move(void **state)
 {
     struct ps_place_part before[64];
     struct table t;
@@ -420,7 +420,7 @@ static void make_bert_large(struct net *n)
     assert_int_equal(n->all, 335141888);
 }
 
-static void known_nets_are_spread_evenly(void **state)
+static void keys_of_known_models_are_spread_evenly(void **state)
 {
     static void (*const make[])(struct net * n) = {make_resnet50, make_vgg16,
                                                    make_bert_large};
@@ -467,13 +467,13 @@ int main(void)
         cmocka_unit_test(classic_small_keys_go_where_the_formula_says),
         cmocka_unit_test(classic_large_keys_are_cut_as_the_formula_says),
         cmocka_unit_test(balanced_servers_differ_by_less_than_five_percent),
-        cmocka_unit_test(equals_go_to_the_least_loaded_then_by_name),
-        cmocka_unit_test(pieces_by_themselves_are_even),
+        cmocka_unit_test(equal_keys_go_to_the_least_loaded_server_then_by_name),
+        cmocka_unit_test(partitions_of_a_key_have_even_sizes),
         cmocka_unit_test(without_servers_the_agent_has_all),
         cmocka_unit_test(too_many_parts_are_refused),
         cmocka_unit_test(rows_of_a_part_fit_in_a_frame),
-        cmocka_unit_test(only_what_must_move_moves),
-        cmocka_unit_test(known_nets_are_spread_evenly),
+        cmocka_unit_test(only_partitions_of_a_lost_server_move),
+        cmocka_unit_test(keys_of_known_models_are_spread_evenly),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -16,7 +16,7 @@
 
 #define MIB ((size_t)1024 * 1024)
 
-/* A source that counts, and fails when it is told to. */
+/* A source that counts, and fails on request. */
 struct source {
     size_t held;
     size_t limit; /* 0: none. */
@@ -68,7 +68,7 @@ static struct ps_buf *get(struct ps_pool *p, size_t size)
     return b;
 }
 
-/* Many buffers of all sizes at once: nobody else writes into mine. */
+/* Many buffers of all sizes at once: none overlap. */
 static void buffers_do_not_overlap(void **state)
 {
     struct ps_pool *p = ps_pool_new(&(struct ps_pool_options){.budget = 0});
@@ -107,7 +107,7 @@ static void buffers_do_not_overlap(void **state)
     assert_int_equal(ps_alloc_live(), 0);
 }
 
-static void waste_is_at_most_a_quarter(void **state)
+static void buffers_waste_at_most_a_quarter(void **state)
 {
     struct ps_pool *p = ps_pool_new(&(struct ps_pool_options){.budget = 0});
 
@@ -128,7 +128,7 @@ static void waste_is_at_most_a_quarter(void **state)
     ps_pool_free(p);
 }
 
-static void steady_state_takes_nothing_fresh(void **state)
+static void steady_use_takes_no_new_memory(void **state)
 {
     struct source s = {0};
     struct ps_pool *p = pool_on(&s, 0);
@@ -181,7 +181,7 @@ static void small_buffers_share_a_slab(void **state)
     ps_pool_free(p);
 }
 
-static void budget_is_a_limit_and_an_ordinary_error(void **state)
+static void allocation_beyond_the_budget_is_an_error(void **state)
 {
     struct ps_pool *p = ps_pool_new(&(struct ps_pool_options){.budget = MIB});
     struct ps_buf *a = get(p, MIB / 2);
@@ -218,7 +218,7 @@ static void absurd_sizes_are_refused(void **state)
 }
 
 /* Cached memory of one class must not starve another. */
-static void cached_memory_makes_room_for_another_class(void **state)
+static void cached_memory_is_freed_for_another_class(void **state)
 {
     struct source s = {.limit = 4 * MIB};
     struct ps_pool *p = pool_on(&s, 4 * MIB);
@@ -233,7 +233,7 @@ static void cached_memory_makes_room_for_another_class(void **state)
     }
     assert_int_equal(s.held, 4 * MIB);
     ps_buf_unref(get(p, 4 * MIB));
-    /* And so where the source alone sets the limit. */
+    /* The same if only the source sets the limit. */
     ps_pool_free(p);
     p = pool_on(&s, 0);
     ps_buf_unref(get(p, 3 * MIB));
@@ -242,7 +242,7 @@ static void cached_memory_makes_room_for_another_class(void **state)
     assert_int_equal(s.held, 0);
 }
 
-static void source_that_fails_leaves_no_trace(void **state)
+static void failed_source_leaves_the_pool_unchanged(void **state)
 {
     struct source s = {.limit = MIB};
     struct ps_pool *p = pool_on(&s, 0);
@@ -259,7 +259,7 @@ static void source_that_fails_leaves_no_trace(void **state)
     assert_int_equal(ps_alloc_live(), 0);
 }
 
-static void nth_get_fails_on_demand(void **state)
+static void injected_fault_fails_the_nth_allocation(void **state)
 {
     struct ps_pool *p = ps_pool_new(&(struct ps_pool_options){.budget = 0});
     struct ps_buf *b = NULL;
@@ -293,7 +293,7 @@ static void large_buffers_begin_at_a_huge_page(void **state)
 }
 
 /* A share counts until the last of its buffers is back, its owner gone or not. */
-static void shares_count_what_is_theirs(void **state)
+static void shares_of_a_pool_count_their_own_buffers(void **state)
 {
     struct ps_pool *p = ps_pool_new(
         &(struct ps_pool_options){.budget = 64 * 1024});
@@ -322,15 +322,15 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(buffers_do_not_overlap),
-        cmocka_unit_test(waste_is_at_most_a_quarter),
-        cmocka_unit_test(steady_state_takes_nothing_fresh),
+        cmocka_unit_test(buffers_waste_at_most_a_quarter),
+        cmocka_unit_test(steady_use_takes_no_new_memory),
         cmocka_unit_test(small_buffers_share_a_slab),
-        cmocka_unit_test(budget_is_a_limit_and_an_ordinary_error),
+        cmocka_unit_test(allocation_beyond_the_budget_is_an_error),
         cmocka_unit_test(absurd_sizes_are_refused),
-        cmocka_unit_test(cached_memory_makes_room_for_another_class),
-        cmocka_unit_test(source_that_fails_leaves_no_trace),
-        cmocka_unit_test(nth_get_fails_on_demand),
-        cmocka_unit_test(shares_count_what_is_theirs),
+        cmocka_unit_test(cached_memory_is_freed_for_another_class),
+        cmocka_unit_test(failed_source_leaves_the_pool_unchanged),
+        cmocka_unit_test(injected_fault_fails_the_nth_allocation),
+        cmocka_unit_test(shares_of_a_pool_count_their_own_buffers),
         cmocka_unit_test(large_buffers_begin_at_a_huge_page),
     };
 

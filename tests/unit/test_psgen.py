@@ -58,8 +58,8 @@ CASES = [
      "record point.colour: a later field needs a default"),
     ("{ name = \"x\", type = \"i32\" }",
      "{ name = \"x\", type = \"i32\", default = 1 }",
-     "record point.x: fields of a record travel always; only later ones "
-     "have a default"),
+     "record point.name: fields with a default come last, so that they can "
+     "be left out", "{ name = \"name\", type = \"str\", max = 8"),
     ("{ name = \"x\", type = \"i32\" }",
      "{ name = \"x\", type = \"i32\", since = 2, default = 1 }", None),
     # Bounds.

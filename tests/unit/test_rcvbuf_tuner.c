@@ -86,7 +86,7 @@ static void come(struct world *w, unsigned millis, uint64_t words)
     }
 }
 
-static void senders_share_what_the_link_carries(void **state)
+static void senders_share_the_rate_of_the_link(void **state)
 {
     struct world w;
 
@@ -101,7 +101,7 @@ static void senders_share_what_the_link_carries(void **state)
     end(&w);
 }
 
-static void words_make_no_sender(void **state)
+static void small_frames_make_no_sender(void **state)
 {
     struct world w;
 
@@ -126,8 +126,9 @@ static void a_sender_that_stopped_is_forgotten(void **state)
     end(&w);
 }
 
-/* A job that pauses: nothing but beats for long, and then all at once. */
-static void a_pause_leaves_a_sender(void **state)
+/* A job that pauses: only heartbeats for a long time, then data of all senders
+ * at once. */
+static void sender_is_kept_during_a_pause(void **state)
 {
     struct world w;
 
@@ -147,10 +148,10 @@ static void a_pause_leaves_a_sender(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(senders_share_what_the_link_carries),
-        cmocka_unit_test(words_make_no_sender),
+        cmocka_unit_test(senders_share_the_rate_of_the_link),
+        cmocka_unit_test(small_frames_make_no_sender),
         cmocka_unit_test(a_sender_that_stopped_is_forgotten),
-        cmocka_unit_test(a_pause_leaves_a_sender),
+        cmocka_unit_test(sender_is_kept_during_a_pause),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

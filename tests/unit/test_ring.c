@@ -87,7 +87,7 @@ static void expect_no_op(struct pair *p)
     assert_int_equal(ps_ring_pop_op(&p->agent, 0, &op), 0);
 }
 
-static void operations_come_as_they_were_put(void **state)
+static void operations_leave_the_ring_unchanged_and_in_order(void **state)
 {
     struct pair *p = *state;
 
@@ -105,7 +105,7 @@ static void operations_come_as_they_were_put(void **state)
 }
 
 /* A field of l_op that ring_op lacks would be lost. */
-static void every_field_of_an_operation_comes(void **state)
+static void all_fields_of_an_operation_are_kept(void **state)
 {
     struct pair *p = *state;
     unsigned samples = 0;
@@ -129,7 +129,7 @@ static void every_field_of_an_operation_comes(void **state)
     assert_int_equal(samples, 3);
 }
 
-static void operations_are_taken_together(void **state)
+static void operations_are_read_in_batches(void **state)
 {
     struct pair *p = *state;
     struct ps_msg_l_op ops[8];
@@ -157,7 +157,7 @@ static void operations_are_taken_together(void **state)
     assert_int_equal(ps_ring_pop_ops(&p->agent, 1, ops, 8), PS_E_PROTO);
 }
 
-static void ends_are_taken_together(void **state)
+static void ends_are_read_in_batches(void **state)
 {
     struct pair *p = *state;
     struct ps_msg_l_done dones[8];
@@ -175,7 +175,7 @@ static void ends_are_taken_together(void **state)
     assert_false(ps_ring_has_done(&p->worker));
 }
 
-static void a_full_ring_takes_no_more(void **state)
+static void full_ring_refuses_operations(void **state)
 {
     struct pair *p = *state;
     const struct ps_msg_l_op op = op_of(1);
@@ -213,7 +213,7 @@ static void expect_piece(struct pair *p, uint64_t op_id, uint64_t bytes)
     assert_int_equal(piece.bytes, bytes);
 }
 
-static void words_about_results_are_dropped_when_there_is_no_room(void **state)
+static void progress_is_dropped_when_its_ring_is_full(void **state)
 {
     struct pair *p = *state;
     struct ps_ring_progress piece = {1, 0};
@@ -234,7 +234,7 @@ static void words_about_results_are_dropped_when_there_is_no_room(void **state)
     assert_false(ps_ring_has_progress(&p->worker));
 }
 
-static void a_word_about_a_result_wakes_who_asks_for_it(void **state)
+static void progress_wakes_only_workers_that_ask_for_it(void **state)
 {
     struct pair *p = *state;
     const struct ps_ring_progress piece = {1, 1};
@@ -252,7 +252,7 @@ static void a_word_about_a_result_wakes_who_asks_for_it(void **state)
     assert_false(ps_ring_wake_worker(&p->agent));
 }
 
-static void counters_run_over(void **state)
+static void counters_of_the_ring_wrap(void **state)
 {
     struct pair *p = *state;
     uint32_t *counters[] = {&p->worker.ops_to,        &p->worker.dones_from,
@@ -261,8 +261,8 @@ static void counters_run_over(void **state)
     struct ps_msg_l_done done;
     uint32_t zero = 0;
 
-    /* As after four billion operations: all counters but those of others,
-     * which are as far once something is written. */
+    /* As after four billion operations: sets the counters of this side; those
+     * of the other side follow with its next write. */
     for (size_t i = 0; i < sizeof(counters) / sizeof(counters[0]); i++) {
         *counters[i] = zero - 2;
     }
@@ -306,7 +306,7 @@ static void an_operation_waits_for_the_frames_before_it(void **state)
     assert_int_equal(ps_ring_pop_op(&p->agent, 3, &op), 1);
 }
 
-static void who_sleeps_is_woken_once(void **state)
+static void waiting_side_is_woken_once(void **state)
 {
     struct pair *p = *state;
 
@@ -333,7 +333,7 @@ static void who_sleeps_is_woken_once(void **state)
     assert_false(ps_ring_wake_worker(&p->agent));
 }
 
-static void more_than_the_ring_holds_is_not_waited_for(void **state)
+static void wait_for_more_ends_than_slots_ends_at_a_full_ring(void **state)
 {
     struct pair *p = *state;
     bool woken = false;
@@ -347,8 +347,9 @@ static void more_than_the_ring_holds_is_not_waited_for(void **state)
     assert_true(woken);
 }
 
-/* Whatever the other side writes anywhere: an answer, and no access outside. */
-static void garbage_is_refused_or_taken_for_what_it_says(void **state)
+/* Arbitrary bytes anywhere in the ring: a result or an error, and no access
+ * outside. */
+static void arbitrary_ring_memory_is_refused_or_decoded(void **state)
 {
     struct pair *p = *state;
     struct ps_msg_l_done done;
@@ -410,7 +411,7 @@ static void garbage_is_refused_or_taken_for_what_it_says(void **state)
     assert_true(refused_done);
 }
 
-static void senseless_values_are_refused(void **state)
+static void operations_with_values_outside_enums_are_refused(void **state)
 {
     struct pair *p = *state;
     struct ps_msg_l_op op = op_of(1);
@@ -420,8 +421,8 @@ static void senseless_values_are_refused(void **state)
     assert_int_equal(ps_ring_pop_op(&p->agent, 0, &op), PS_E_PROTO);
 }
 
-/* A worker and an agent in threads of their own, with pipes for l_wake: a wake
- * that is lost leaves both asleep, and the test never ends. */
+/* A worker and an agent in threads of their own, with pipes for l_wake: a lost
+ * wake-up leaves both asleep, and the test times out. */
 #define ROUNDS 20000u
 
 struct two {
@@ -474,7 +475,7 @@ static void *agent_main(void *arg)
     return NULL;
 }
 
-static void threads_lose_no_wake(void **state)
+static void threads_on_both_sides_lose_no_wake(void **state)
 {
     struct two t = {.pair = *state};
     struct ps_ring_worker *r = &t.pair->worker;
@@ -514,7 +515,7 @@ static void threads_lose_no_wake(void **state)
     }
 }
 
-static void operations_fit(void **state)
+static void ring_layout_has_whole_pages(void **state)
 {
     (void)state;
     assert_int_not_equal(ps_ring_layout(), 0);
@@ -526,21 +527,21 @@ static void operations_fit(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        story(operations_come_as_they_were_put),
-        story(every_field_of_an_operation_comes),
-        story(operations_are_taken_together),
-        story(ends_are_taken_together),
-        story(a_full_ring_takes_no_more),
-        story(words_about_results_are_dropped_when_there_is_no_room),
-        story(a_word_about_a_result_wakes_who_asks_for_it),
-        story(counters_run_over),
+        story(operations_leave_the_ring_unchanged_and_in_order),
+        story(all_fields_of_an_operation_are_kept),
+        story(operations_are_read_in_batches),
+        story(ends_are_read_in_batches),
+        story(full_ring_refuses_operations),
+        story(progress_is_dropped_when_its_ring_is_full),
+        story(progress_wakes_only_workers_that_ask_for_it),
+        story(counters_of_the_ring_wrap),
         story(an_operation_waits_for_the_frames_before_it),
-        story(who_sleeps_is_woken_once),
-        story(more_than_the_ring_holds_is_not_waited_for),
-        story(garbage_is_refused_or_taken_for_what_it_says),
-        story(senseless_values_are_refused),
-        story(threads_lose_no_wake),
-        cmocka_unit_test(operations_fit),
+        story(waiting_side_is_woken_once),
+        story(wait_for_more_ends_than_slots_ends_at_a_full_ring),
+        story(arbitrary_ring_memory_is_refused_or_decoded),
+        story(operations_with_values_outside_enums_are_refused),
+        story(threads_on_both_sides_lose_no_wake),
+        cmocka_unit_test(ring_layout_has_whole_pages),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

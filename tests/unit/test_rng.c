@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 /* Output of the authors' C code for the state 1, 2, 3, 4. */
-static void numbers_are_those_of_the_paper(void **state)
+static void numbers_are_those_of_the_published_generator(void **state)
 {
     struct ps_rng r = {.s = {1, 2, 3, 4}};
 
@@ -20,7 +20,7 @@ static void numbers_are_those_of_the_paper(void **state)
     assert_int_equal(ps_rng_next(&r), 1215971899390074240);
 }
 
-static void seed_decides(void **state)
+static void sequence_depends_on_the_seed(void **state)
 {
     struct ps_rng a;
     struct ps_rng b;
@@ -40,7 +40,7 @@ static void seed_decides(void **state)
     assert_int_equal(same, 0);
 }
 
-static void below_is_even_and_below(void **state)
+static void numbers_below_a_bound_are_uniform(void **state)
 {
     uint64_t seen[7] = {0};
     struct ps_rng r;
@@ -64,7 +64,7 @@ static void below_is_even_and_below(void **state)
     }
 }
 
-static void chance_is_as_often_as_it_says(void **state)
+static void chance_has_its_frequency(void **state)
 {
     struct ps_rng r;
     int hits = 0;
@@ -82,10 +82,10 @@ static void chance_is_as_often_as_it_says(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_are_those_of_the_paper),
-        cmocka_unit_test(seed_decides),
-        cmocka_unit_test(below_is_even_and_below),
-        cmocka_unit_test(chance_is_as_often_as_it_says),
+        cmocka_unit_test(numbers_are_those_of_the_published_generator),
+        cmocka_unit_test(sequence_depends_on_the_seed),
+        cmocka_unit_test(numbers_below_a_bound_are_uniform),
+        cmocka_unit_test(chance_has_its_frequency),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Contributions to a round, and their sum by the kernel in the order of the
- * definition, whichever came first and whichever slots skip. */
+ * definition, for any order of arrival and any skips. */
 #include "core/round/round.h"
 
 #include "base/alloc.h"
@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-/* The definition, word for word: a binary counter over the places. */
+/* The definition of the order: a binary counter over the contributors. */
 struct term {
     bool given;
     float value;
@@ -128,7 +128,7 @@ static void check_order(const struct term *leaf, uint32_t count,
 
 static const float mixture[] = {1e8f, 1, -1e8f, 1e-8f, 3, -7e7f, 0.1f};
 
-static void every_choice_of_givers_up_to_nine_places(void **state)
+static void sums_of_all_subsets_of_nine_slots_match_the_tree(void **state)
 {
     size_t live = ps_alloc_live();
     struct term leaf[16];
@@ -148,7 +148,7 @@ static void every_choice_of_givers_up_to_nine_places(void **state)
     assert_int_equal(ps_alloc_live(), live);
 }
 
-static void many_places_at_random(void **state)
+static void sums_of_random_slots_match_the_tree(void **state)
 {
     struct term leaf[64];
 
@@ -169,8 +169,8 @@ static void many_places_at_random(void **state)
     }
 }
 
-/* The example of round.h, in numbers whose sum shows where the brackets are. */
-static void a_half_that_gives_nothing_moves_its_sibling_up(void **state)
+/* The example of round.h, with numbers whose sum depends on the order. */
+static void empty_subtree_is_replaced_by_its_sibling(void **state)
 {
     const float v[5] = {1e8f, 0, 1, -1e8f, 0.5f};
     volatile float inner = v[2] + v[3];
@@ -188,7 +188,7 @@ static void a_half_that_gives_nothing_moves_its_sibling_up(void **state)
     ps_round_fini(&r);
 }
 
-static void a_place_counts_once(void **state)
+static void slot_counts_once_in_a_round(void **state)
 {
     size_t live = ps_alloc_live();
     struct ps_slice s = slice_of(7);
@@ -221,10 +221,10 @@ static void a_place_counts_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_choice_of_givers_up_to_nine_places),
-        cmocka_unit_test(many_places_at_random),
-        cmocka_unit_test(a_half_that_gives_nothing_moves_its_sibling_up),
-        cmocka_unit_test(a_place_counts_once),
+        cmocka_unit_test(sums_of_all_subsets_of_nine_slots_match_the_tree),
+        cmocka_unit_test(sums_of_random_slots_match_the_tree),
+        cmocka_unit_test(empty_subtree_is_replaced_by_its_sibling),
+        cmocka_unit_test(slot_counts_once_in_a_round),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of several contributors: merged numbers, and sums by row in the order
- * of the tree over places, with what is missing left out. */
+/* Rows of several contributors: merged numbers, and sums by row in the order of
+ * the tree over contributors, without the missing ones. */
 #include "core/round/rows.h"
 
 #include "base/alloc.h"
@@ -16,7 +16,7 @@
 #define PLACES_MAX 40u
 
 /* The levels that core/round gives the same leaves. */
-static void levels_as_of_rounds(void **state)
+static void rows_have_the_levels_of_their_rounds(void **state)
 {
     struct ps_rng rng;
 
@@ -64,8 +64,8 @@ static void numbers_must_ascend(void **state)
     assert_int_equal(ps_rows_lower_bound((uint32_t[]){2, 4, 6}, 3, 7), 3);
 }
 
-/* Three places over 6 rows of 2: 0 gives rows 1 and 4, 1 nothing, 2 gives 0, 1
- * and 5. */
+/* Three contributors over 6 rows of 2: 0 contributes rows 1 and 4, 1 none, 2
+ * rows 0, 1 and 5. */
 static const uint32_t first[] = {1, 4};
 static const float first_data[] = {1e8f, 1, 2, 3};
 static const uint32_t third[] = {0, 1, 5};
@@ -115,7 +115,7 @@ static void rows_are_summed_alone(void **state)
     assert_int_equal(ps_alloc_live(), live);
 }
 
-static void rows_of_nobody_are_zero(void **state)
+static void rows_without_contribution_are_zero(void **state)
 {
     const float want[] = {7, 8, 0, 11, 0, 0, 0, 0, 2, 3, 11, 12};
     struct ps_compute *c = plan(6);
@@ -150,7 +150,7 @@ static void a_step_leaves_other_rows_alone(void **state)
     ps_compute_free(c);
 }
 
-static void jobs_that_make_no_sense_are_refused(void **state)
+static void malformed_row_jobs_are_refused(void **state)
 {
     struct ps_compute *c = plan(0);
     struct ps_row_job rows = *c->job.rows;
@@ -178,12 +178,12 @@ static void jobs_that_make_no_sense_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(levels_as_of_rounds),
+        cmocka_unit_test(rows_have_the_levels_of_their_rounds),
         cmocka_unit_test(numbers_must_ascend),
         cmocka_unit_test(rows_are_summed_alone),
-        cmocka_unit_test(rows_of_nobody_are_zero),
+        cmocka_unit_test(rows_without_contribution_are_zero),
         cmocka_unit_test(a_step_leaves_other_rows_alone),
-        cmocka_unit_test(jobs_that_make_no_sense_are_refused),
+        cmocka_unit_test(malformed_row_jobs_are_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

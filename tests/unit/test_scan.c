@@ -71,7 +71,7 @@ static const struct {
 #undef ROW
 };
 
-static void every_kind_of_value_passes(void **state)
+static void values_of_all_kinds_are_accepted(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof(whole) / sizeof(whole[0]); i++) {
@@ -80,7 +80,7 @@ static void every_kind_of_value_passes(void **state)
     }
 }
 
-static void no_value_passes_cut_or_with_more_behind(void **state)
+static void truncated_or_trailing_bytes_are_refused(void **state)
 {
     uint8_t more[32];
 
@@ -112,7 +112,7 @@ static void extensions_and_the_unused_byte_are_refused(void **state)
         PS_E_PROTO);
 }
 
-static void bombs_are_refused(void **state)
+static void impossible_lengths_are_refused(void **state)
 {
     (void)state;
     /* An array of 2^28, a map of 2^32-1 within a map. */
@@ -129,9 +129,9 @@ static void bombs_are_refused(void **state)
     assert_int_equal(scan(BYTES(0xc4, 2, 'a')), PS_E_PROTO);
 }
 
-/* Each count alone would fit in the bytes that are left, their sum does not:
- * known as soon as the second is read, which is value two of two allowed. */
-static void containers_share_the_bytes_that_are_left(void **state)
+/* Each count would fit into the remaining bytes, their sum does not: detected
+ * when the second is read, the second of two allowed values. */
+static void containers_share_the_remaining_bytes(void **state)
 {
     const struct ps_scan_limits two = {.depth_max = 4, .nodes_max = 2};
 
@@ -162,7 +162,7 @@ static void deep_nesting_is_refused_early(void **state)
     assert_int_equal(scan(deep, sizeof(deep)), PS_E_TOOBIG);
 }
 
-static void values_have_a_budget_over_the_whole(void **state)
+static void number_of_values_is_limited(void **state)
 {
     const struct ps_scan_limits few = {.depth_max = 4, .nodes_max = 5};
 
@@ -177,14 +177,14 @@ static void values_have_a_budget_over_the_whole(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_kind_of_value_passes),
-        cmocka_unit_test(no_value_passes_cut_or_with_more_behind),
+        cmocka_unit_test(values_of_all_kinds_are_accepted),
+        cmocka_unit_test(truncated_or_trailing_bytes_are_refused),
         cmocka_unit_test(extensions_and_the_unused_byte_are_refused),
-        cmocka_unit_test(bombs_are_refused),
-        cmocka_unit_test(containers_share_the_bytes_that_are_left),
+        cmocka_unit_test(impossible_lengths_are_refused),
+        cmocka_unit_test(containers_share_the_remaining_bytes),
         cmocka_unit_test(depth_is_counted_with_the_scalar),
         cmocka_unit_test(deep_nesting_is_refused_early),
-        cmocka_unit_test(values_have_a_budget_over_the_whole),
+        cmocka_unit_test(number_of_values_is_limited),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The scheduler machine: members, the start of jobs, losses, and whatever
- * strangers say. */
+/* The scheduler machine: members, the start of jobs, losses, and hostile
+ * messages. */
 #include "sched_world.h"
 
 /* ------------------------------------------------------------------ start */
 
-static void ranks_do_not_depend_on_who_started_first(void **state)
+static void ranks_do_not_depend_on_the_start_order(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 30; seed++) {
@@ -50,7 +50,7 @@ static void ranks_do_not_depend_on_who_started_first(void **state)
         }
         deliver_job_ready(w, p[0]);
         deliver_job_ready(w, p[1]);
-        /* 0 and 4 are asked for; the others go to aa, ab, ab, ac. */
+        /* 0 and 4 are requested; the others go to aa, ab, ab, ac. */
         const struct ps_msg_job_state *js = last_job_state(p[2]);
         const char *const agents[6] = {"aa", "aa", "ab", "ab", "ac", "ac"};
         const uint64_t workers[6] = {2, 1, 1, 2, 2, 1};
@@ -105,7 +105,7 @@ static void a_job_without_servers_runs_on_one_node(void **state)
     end_world(w);
 }
 
-static void a_job_that_is_not_complete_in_time_says_what_is_missing(void **s)
+static void incomplete_job_names_missing_ranks_and_servers(void **s)
 {
     struct world *w = world_new();
     struct peer *a = join_peer(w, PS_ROLE_AGENT, "a");
@@ -138,7 +138,7 @@ static void a_job_that_is_not_complete_in_time_says_what_is_missing(void **s)
     end_world(w);
 }
 
-static void missing_ranks_are_ranges_and_the_job_names_its_time(void **state)
+static void missing_ranks_are_named_as_ranges(void **state)
 {
     struct world *w = world_new();
     struct peer *a = join_peer(w, PS_ROLE_AGENT, "a");
@@ -170,7 +170,7 @@ static void servers_that_are_not_ready_fail_the_start(void **state)
     (void)state;
     deliver_msg(w, a, make_job_open(1, 1, 2, -1));
     deliver_job_ready(w, s);
-    /* A version that was never told counts for nothing. */
+    /* An acknowledgement of a version never sent is ignored. */
     deliver_msg(w, t,
                 (struct ps_msg){.code = PS_MSG_JOB_READY,
                                 .job_ready = {.gen = last_job_opened(a)->gen,
@@ -226,10 +226,14 @@ static void declarations_must_agree(void **state)
     deliver_msg(w, a, msg);
     assert_int_equal(last_job_opened(a)->error, PS_E_MISMATCH);
     msg = make_job_open(2, 4, 2, -1);
-    msg.job_open.uid = 8;
+    msg.job_open.weight = 300;
     deliver_msg(w, a, msg);
-    assert_int_equal(last_job_opened(a)->error, PS_E_PERM);
-    expect_substring(last_job_opened(a)->text, "uid 7");
+    assert_int_equal(last_job_opened(a)->error, PS_E_MISMATCH);
+    expect_substring(last_job_opened(a)->text,
+                     "weight 100, this worker says 300");
+    msg.job_open.weight = PS_JOB_WEIGHT_MAX + 1;
+    deliver_msg(w, a, msg);
+    assert_int_equal(last_job_opened(a)->error, PS_E_INVAL);
     deliver_msg(w, a, make_job_open(2, 4, 2, 1));
     assert_int_equal(last_job_opened(a)->error, PS_E_EXIST);
     deliver_msg(w, a, make_job_open(2, 4, 2, 4));
@@ -247,7 +251,7 @@ static void declarations_must_agree(void **state)
     end_world(w);
 }
 
-static void the_same_job_open_again_is_the_same_act(void **state)
+static void repeated_job_open_has_no_further_effect(void **state)
 {
     struct world *w = world_new();
     struct peer *a = join_peer(w, PS_ROLE_AGENT, "a");
@@ -269,7 +273,7 @@ static void the_same_job_open_again_is_the_same_act(void **state)
     deliver_worker_gone(w, a, gen, 1, true);
     deliver_worker_gone(w, a, gen, 2, true);
     assert_int_equal(last_job_state(a)->phase, PS_JOB_PHASE_ENDED);
-    /* Offered again after its end. */
+    /* Offered again after the end of the job. */
     struct ps_msg msg = make_job_open(2, 2, 0, -1);
 
     msg.job_open.gen = gen;
@@ -281,7 +285,7 @@ static void the_same_job_open_again_is_the_same_act(void **state)
     end_world(w);
 }
 
-static void an_end_that_overtakes_its_beginning_counts(void **state)
+static void worker_gone_before_its_job_open_counts(void **state)
 {
     struct world *w = world_new();
     struct peer *a = join_peer(w, PS_ROLE_AGENT, "a");
@@ -305,7 +309,7 @@ static void an_end_that_overtakes_its_beginning_counts(void **state)
 
 /* ----------------------------------------------------------------- losses */
 
-static void a_lost_rank_waits_to_be_taken_again(void **state)
+static void lost_rank_can_be_taken_by_a_new_worker(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
     uint32_t version = last_job_state(j.a[0])->version;
@@ -337,9 +341,8 @@ static void a_lost_rank_waits_to_be_taken_again(void **state)
     finish_job(&j);
 }
 
-/* The workers' agents dial while the scheduler is stopped, and are heard when
- * it runs again. */
-static void the_grace_does_not_end_while_the_scheduler_sleeps(void **state)
+/* Agents dial while the scheduler is stopped, and are read when it runs again. */
+static void suspension_of_the_scheduler_extends_the_grace(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
 
@@ -357,7 +360,7 @@ static void the_grace_does_not_end_while_the_scheduler_sleeps(void **state)
     finish_job(&j);
 }
 
-static void without_a_live_rank_a_job_ends_after_a_grace(void **state)
+static void job_without_a_live_rank_ends_after_a_grace(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
 
@@ -367,7 +370,7 @@ static void without_a_live_rank_a_job_ends_after_a_grace(void **state)
     }
     advance_time(j.w, PS_SECONDS(29));
     assert_int_equal(ps_sched_job_count(j.w->sched), 1);
-    /* Somebody comes back: no end. */
+    /* A worker returns: the job does not end. */
     deliver_msg(j.w, j.a[0], make_job_open(7, 4, 2, 0));
     assert_int_equal(last_job_opened(j.a[0])->error, 0);
     advance_time(j.w, PS_SECONDS(40));
@@ -405,7 +408,7 @@ static void policy_fail_names_rank_and_host(void **state)
 }
 
 /* A message that names an ended job is refused with the reason of that job. */
-static void ended_jobs_have_their_own_reasons(void **state)
+static void messages_of_an_ended_job_get_its_reason(void **state)
 {
     struct world *w = world_new();
     struct peer *a = join_peer(w, PS_ROLE_AGENT, "a");
@@ -495,7 +498,7 @@ static uint32_t count_gone(const struct world *w, enum ps_role role)
     return ps_sched_member_count(w->sched, role, PS_NODE_STATE_GONE);
 }
 
-static void who_is_gone_is_forgotten_unless_a_job_asks_for_him(void **state)
+static void gone_members_are_forgotten_unless_a_job_names_them(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
     struct peer *spare = join_peer(j.w, PS_ROLE_SERVER, "spare");
@@ -511,7 +514,7 @@ static void who_is_gone_is_forgotten_unless_a_job_asks_for_him(void **state)
     assert_int_equal(count_gone(j.w, PS_ROLE_SERVER), 0);
     assert_int_equal(count_gone(j.w, PS_ROLE_AGENT), 1);
     expect_substring(j.w->story, "server spare is forgotten");
-    /* It may come back; nobody else has had its number. */
+    /* It may return; no other member got its number. */
     connect_peer(j.w, spare);
     assert_int_not_equal(spare->node, node);
     deliver_worker_gone(j.w, j.a[0], j.gen, 1, true);
@@ -538,13 +541,13 @@ static void a_new_process_replaces_the_old_one(void **state)
     j.a[1]->mute = true;
     advance_time(j.w, PS_SECONDS(1));
     connect_peer(j.w, b);
-    assert_int_equal(j.a[1]->conn, 0); /* Hung up. */
+    assert_int_equal(j.a[1]->conn, 0); /* Closed. */
     assert_int_equal(b->node, node);
     assert_int_equal(last_msg(b, PS_MSG_WELCOME)->welcome.incarnation, 2);
     advance_time(j.w, PS_MILLIS(50));
     assert_int_equal(last_job_state(j.a[0])->ranks[3].state,
                      PS_RANK_STATE_LOST);
-    /* The old one is turned away. */
+    /* The old process is rejected. */
     connect_peer(j.w, j.a[1]);
     assert_int_equal(last_msg(j.a[1], PS_MSG_REJECT)->reject.error, PS_E_EXIST);
     expect_substring(last_msg(j.a[1], PS_MSG_REJECT)->reject.text, "'a1'");
@@ -567,7 +570,7 @@ static void a_new_process_replaces_the_old_one(void **state)
 
 /* ------------------------------------------------------------------ links */
 
-static void hellos_that_do_not_fit_are_refused(void **state)
+static void invalid_hellos_are_rejected(void **state)
 {
     struct world *w = world_new();
     struct peer *p = peer_new(w, PS_ROLE_SERVER, "s0");
@@ -619,7 +622,7 @@ static void hellos_that_do_not_fit_are_refused(void **state)
     end_world(w);
 }
 
-static void a_cut_link_goes_on_where_it_was(void **state)
+static void cut_link_resumes_with_its_messages(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
     struct peer *a = j.a[1];
@@ -637,7 +640,7 @@ static void a_cut_link_goes_on_where_it_was(void **state)
     connect_peer(j.w, a);
     assert_true(last_msg(a, PS_MSG_WELCOME)->welcome.resumed);
     assert_int_equal(last_msg(a, PS_MSG_WELCOME)->welcome.received, a->sent);
-    /* Messages that it missed come now. */
+    /* Missed messages arrive now. */
     assert_int_equal(last_job_state(a)->ranks[0].state, PS_RANK_STATE_LOST);
     assert_int_equal(
         ps_sched_member_count(j.w->sched, PS_ROLE_AGENT, PS_NODE_STATE_ACTIVE),
@@ -660,7 +663,7 @@ static void a_welcome_that_was_lost_is_not_resumed(void **state)
     world_free(w);
 }
 
-static void workers_not_named_again_on_a_fresh_link_are_lost(void **state)
+static void workers_not_reported_on_a_new_link_are_lost(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
     struct ps_msg msg = make_job_open(2, 4, 2, -1);
@@ -680,13 +683,13 @@ static void workers_not_named_again_on_a_fresh_link_are_lost(void **state)
                      PS_RANK_STATE_LOST);
     assert_int_equal(last_job_state(j.a[0])->ranks[3].state,
                      PS_RANK_STATE_LIVE);
-    /* Rank 2 is lost; it would never leave in good order. */
+    /* Rank 2 is lost and cannot detach any more. */
     deliver_msg(j.w, j.a[1], make_job_open(9, 4, 2, 2));
     deliver_worker_gone(j.w, j.a[1], j.gen, 9, true);
     finish_job(&j);
 }
 
-static void who_never_acknowledges_is_cut_off(void **state)
+static void member_without_acknowledgements_is_disconnected(void **state)
 {
     struct world *w = world_new();
     struct peer *a = join_peer(w, PS_ROLE_AGENT, "a");
@@ -717,8 +720,8 @@ static uint64_t waiting(const struct world *w)
     return ps_sched_account(w->sched)->cost[PS_COST_OUTPUT].used;
 }
 
-/* It need not ask: maps, states of jobs and placements are told. */
-static void what_a_member_does_not_acknowledge_is_bounded(void **state)
+/* Without requests, too: maps, job states and placements are sent to it. */
+static void unacknowledged_messages_of_a_member_are_bounded(void **state)
 {
     struct world *w;
     struct peer *a;
@@ -735,7 +738,7 @@ static void what_a_member_does_not_acknowledge_is_bounded(void **state)
     while (a->conn != 0) {
         assert_true(waiting(w) < 3 * (64u << 10));
         assert_true(told++ < 1000);
-        b->instance++; /* Started again: all are told of another map. */
+        b->instance++; /* Restarted: all members get another map. */
         lose_conn(w, b);
         drop_inbox(b);
         connect_peer(w, b);
@@ -744,12 +747,13 @@ static void what_a_member_does_not_acknowledge_is_bounded(void **state)
     }
     assert_true(told > 10);
     expect_substring(w->story, "node 1 cut off: it never acknowledges");
-    advance_time(w, PS_SECONDS(10)); /* The link of the other is gone, too. */
+    advance_time(
+        w, PS_SECONDS(10)); /* The link of the other member is lost, too. */
     assert_int_equal(waiting(w), 0);
     end_world(w);
 }
 
-static void who_slept_takes_nobody_for_dead(void **state)
+static void suspension_of_the_scheduler_ends_no_lease(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_FAIL);
 
@@ -765,7 +769,7 @@ static void who_slept_takes_nobody_for_dead(void **state)
     finish_job(&j);
 }
 
-static void shutdown_hangs_up(void **state)
+static void shutdown_closes_all_connections(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
 
@@ -779,7 +783,7 @@ static void shutdown_hangs_up(void **state)
 }
 
 /* Its rounds went with the old agent. */
-static void no_rank_comes_back_to_another_agent(void **state)
+static void rank_does_not_return_at_a_restarted_agent(void **state)
 {
     for (int keys = 0; keys < 2; keys++) {
         struct job j = start_job(PS_LOSS_POLICY_WAIT);
@@ -841,7 +845,7 @@ static void make_key(const struct job *j)
 }
 
 /* Its rounds are with the processes. */
-static void a_living_process_goes_on_at_a_new_agent(void **state)
+static void live_worker_reattaches_at_a_new_agent(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
     const struct ps_msg_job_state *js;
@@ -867,7 +871,7 @@ static void a_living_process_goes_on_at_a_new_agent(void **state)
     world_free(j.w);
 }
 
-static void a_resume_that_cannot_be_is_refused(void **state)
+static void invalid_reattach_is_refused(void **state)
 {
     const struct {
         int32_t rank;
@@ -897,7 +901,7 @@ static void a_resume_that_cannot_be_is_refused(void **state)
     assert_int_equal(last_job_opened(j.a[1])->error, 0);
     deliver_msg(j.w, j.a[1], resume_job(&j, 9, 2));
     assert_int_equal(last_job_opened(j.a[1])->error, PS_E_EXIST);
-    /* The agent lives: it knows this rank, and a process cannot say more. */
+    /* The agent lives and knows this rank, so a process may not reattach. */
     deliver_worker_gone(j.w, j.a[1], j.gen, 7, false);
     deliver_msg(j.w, j.a[1], resume_job(&j, 20, 2));
     assert_int_equal(last_job_opened(j.a[1])->error, PS_E_STALE);
@@ -907,8 +911,8 @@ static void a_resume_that_cannot_be_is_refused(void **state)
     world_free(j.w);
 }
 
-/* Nobody knows its rounds: not the agent, not a new process. */
-static void who_dies_in_the_middle_of_a_resume_ends_the_job(void **state)
+/* No process knows the rounds of the rank: neither the agent nor a new worker. */
+static void a_worker_that_dies_during_reattach_ends_the_job(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
 
@@ -930,14 +934,15 @@ static void who_dies_in_the_middle_of_a_resume_ends_the_job(void **state)
 }
 
 /* Waiting ranks get an error at last, because no worker has taken the rank. */
-static void a_rank_that_nobody_takes_again_ends_the_job(void **state)
+static void a_lost_rank_without_a_successor_ends_the_job(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
 
     (void)state;
     deliver_worker_gone(j.w, j.a[1], j.gen, 1, false);
     advance_time(j.w, PS_SECONDS(400));
-    /* Another one is lost, and the first one is back: its time is over. */
+    /* Another rank is lost and the first one has returned: the time limit of
+     * the first is cancelled. */
     deliver_worker_gone(j.w, j.a[1], j.gen, 2, false);
     deliver_msg(j.w, j.a[1], make_job_open(21, 4, 2, 2));
     assert_int_equal(last_job_opened(j.a[1])->error, 0);
@@ -985,7 +990,7 @@ static void a_draining_scheduler_takes_no_new_job(void **state)
     assert_int_equal(last_job_opened(j.a[0])->error, PS_E_REFUSED);
     assert_non_null(strstr(last_job_opened(j.a[0])->text, "is shutting down"));
     assert_int_equal(ps_sched_job_count(j.w->sched), 1);
-    /* The job that there is goes on, and its lost ranks may return. */
+    /* The present job continues, and its lost ranks may return. */
     deliver_worker_gone(j.w, j.a[0], j.gen, 1, false);
     deliver_msg(j.w, j.a[0], make_job_open(9, 4, 2, -1));
     assert_int_equal(last_job_opened(j.a[0])->error, 0);
@@ -1010,18 +1015,19 @@ static void a_draining_server_is_for_no_new_job(void **state)
     (void)state;
     drain(j.w, j.s[1], true);
     assert_non_null(strstr(j.w->story, "server s1 is shutting down"));
-    /* It would have had its servers but for that: it hears so at once. */
+    /* Only draining servers are missing: it is refused at once. */
     deliver_msg(j.w, a, job_named("two", 50, 2));
     assert_int_equal(last_job_opened(a)->error, PS_E_REFUSED);
     assert_non_null(
         strstr(last_job_opened(a)->text, "server s1 is shutting down"));
-    /* One server is there; it is not the one that ends. */
+    /* One server is available; it is not the draining one. */
     deliver_msg(j.w, a, job_named("one", 51, 1));
     assert_int_equal(last_job_opened(a)->error, 0);
     assert_int_equal(last_job_state(j.s[0])->phase, PS_JOB_PHASE_STARTING);
     assert_int_equal(last_job_state(j.s[0])->gen, last_job_opened(a)->gen);
     assert_int_equal(last_job_state(j.s[1])->gen, j.gen);
-    /* Three were never there: that job waits, and starts when there are. */
+    /* There were never three servers: that job waits, and starts when there
+     * are. */
     deliver_msg(j.w, a, job_named("three", 52, 3));
     assert_int_equal(last_job_opened(a)->error, 0);
     three = last_job_opened(a)->gen;
@@ -1033,7 +1039,7 @@ static void a_draining_server_is_for_no_new_job(void **state)
     world_free(j.w);
 }
 
-static void an_incomplete_job_names_who_drains(void **state)
+static void an_incomplete_job_names_draining_servers(void **state)
 {
     struct world *w = world_new();
     struct peer *a = join_peer(w, PS_ROLE_AGENT, "a");
@@ -1057,7 +1063,7 @@ static void an_incomplete_job_names_who_drains(void **state)
 
 /* ----------------------------------------------------------------- limits */
 
-static void limits_are_answers(void **state)
+static void requests_beyond_limits_get_an_error(void **state)
 {
     struct world *w = world_new();
     struct peer *a = join_peer(w, PS_ROLE_AGENT, "a");
@@ -1100,7 +1106,8 @@ static void limits_are_answers(void **state)
                     (i == PS_SERVERS_MAX));
     }
     advance_time(
-        w, PS_SECONDS(7)); /* Most members are silent: they have longer. */
+        w,
+        PS_SECONDS(7)); /* Most members are silent: their leases are longer. */
     connect_peer(w, p);
     assert_non_null(find_msg(p, PS_MSG_WELCOME));
     end_world(w);
@@ -1249,8 +1256,8 @@ static void run_random(uint64_t seed)
             }
         }
     }
-    /* Everybody goes: no job is left after the longest wait, which is that of
-     * a scheduler that hears nobody. */
+    /* All members end: no job is left after the longest wait, that of a
+     * scheduler that hears no member. */
     for (uint32_t k = 0; k < w->peers; k++) {
         if (w->peer[k].conn != 0) {
             lose_conn(w, &w->peer[k]);
@@ -1260,7 +1267,7 @@ static void run_random(uint64_t seed)
     end_world(w);
 }
 
-static void nothing_that_peers_say_does_harm(void **state)
+static void random_messages_do_no_harm(void **state)
 {
     const char *given = getenv("PS_TEST_SEED");
     size_t live = ps_alloc_live();
@@ -1329,43 +1336,42 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(groups_belong_to_the_owner_of_their_job),
-        cmocka_unit_test(ranks_do_not_depend_on_who_started_first),
+        cmocka_unit_test(ranks_do_not_depend_on_the_start_order),
         cmocka_unit_test(a_job_without_servers_runs_on_one_node),
-        cmocka_unit_test(
-            a_job_that_is_not_complete_in_time_says_what_is_missing),
-        cmocka_unit_test(missing_ranks_are_ranges_and_the_job_names_its_time),
+        cmocka_unit_test(incomplete_job_names_missing_ranks_and_servers),
+        cmocka_unit_test(missing_ranks_are_named_as_ranges),
         cmocka_unit_test(servers_that_are_not_ready_fail_the_start),
         cmocka_unit_test(jobs_wait_for_servers),
         cmocka_unit_test(declarations_must_agree),
-        cmocka_unit_test(the_same_job_open_again_is_the_same_act),
-        cmocka_unit_test(an_end_that_overtakes_its_beginning_counts),
-        cmocka_unit_test(a_lost_rank_waits_to_be_taken_again),
-        cmocka_unit_test(the_grace_does_not_end_while_the_scheduler_sleeps),
-        cmocka_unit_test(without_a_live_rank_a_job_ends_after_a_grace),
+        cmocka_unit_test(repeated_job_open_has_no_further_effect),
+        cmocka_unit_test(worker_gone_before_its_job_open_counts),
+        cmocka_unit_test(lost_rank_can_be_taken_by_a_new_worker),
+        cmocka_unit_test(suspension_of_the_scheduler_extends_the_grace),
+        cmocka_unit_test(job_without_a_live_rank_ends_after_a_grace),
         cmocka_unit_test(policy_fail_names_rank_and_host),
-        cmocka_unit_test(ended_jobs_have_their_own_reasons),
+        cmocka_unit_test(messages_of_an_ended_job_get_its_reason),
         cmocka_unit_test(a_silent_agent_loses_its_ranks),
-        cmocka_unit_test(who_is_gone_is_forgotten_unless_a_job_asks_for_him),
+        cmocka_unit_test(gone_members_are_forgotten_unless_a_job_names_them),
         cmocka_unit_test(a_new_process_replaces_the_old_one),
-        cmocka_unit_test(hellos_that_do_not_fit_are_refused),
-        cmocka_unit_test(a_cut_link_goes_on_where_it_was),
+        cmocka_unit_test(invalid_hellos_are_rejected),
+        cmocka_unit_test(cut_link_resumes_with_its_messages),
         cmocka_unit_test(a_welcome_that_was_lost_is_not_resumed),
-        cmocka_unit_test(workers_not_named_again_on_a_fresh_link_are_lost),
-        cmocka_unit_test(who_never_acknowledges_is_cut_off),
-        cmocka_unit_test(what_a_member_does_not_acknowledge_is_bounded),
-        cmocka_unit_test(who_slept_takes_nobody_for_dead),
-        cmocka_unit_test(shutdown_hangs_up),
-        cmocka_unit_test(no_rank_comes_back_to_another_agent),
-        cmocka_unit_test(a_living_process_goes_on_at_a_new_agent),
-        cmocka_unit_test(a_resume_that_cannot_be_is_refused),
-        cmocka_unit_test(who_dies_in_the_middle_of_a_resume_ends_the_job),
-        cmocka_unit_test(a_rank_that_nobody_takes_again_ends_the_job),
+        cmocka_unit_test(workers_not_reported_on_a_new_link_are_lost),
+        cmocka_unit_test(member_without_acknowledgements_is_disconnected),
+        cmocka_unit_test(unacknowledged_messages_of_a_member_are_bounded),
+        cmocka_unit_test(suspension_of_the_scheduler_ends_no_lease),
+        cmocka_unit_test(shutdown_closes_all_connections),
+        cmocka_unit_test(rank_does_not_return_at_a_restarted_agent),
+        cmocka_unit_test(live_worker_reattaches_at_a_new_agent),
+        cmocka_unit_test(invalid_reattach_is_refused),
+        cmocka_unit_test(a_worker_that_dies_during_reattach_ends_the_job),
+        cmocka_unit_test(a_lost_rank_without_a_successor_ends_the_job),
         cmocka_unit_test(policy_fail_ends_a_job_with_its_agent),
         cmocka_unit_test(a_draining_scheduler_takes_no_new_job),
         cmocka_unit_test(a_draining_server_is_for_no_new_job),
-        cmocka_unit_test(an_incomplete_job_names_who_drains),
-        cmocka_unit_test(limits_are_answers),
-        cmocka_unit_test(nothing_that_peers_say_does_harm),
+        cmocka_unit_test(an_incomplete_job_names_draining_servers),
+        cmocka_unit_test(requests_beyond_limits_get_an_error),
+        cmocka_unit_test(random_messages_do_no_harm),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

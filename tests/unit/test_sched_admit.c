@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The scheduler machine: which keys are taken, and that nothing stays of those
- * that are not. */
+/* The scheduler machine: admission of keys, and the release of refused ones. */
 #include "sched_world.h"
 
 static const struct ps_msg_key_opened *answer(const struct peer *p)
@@ -34,9 +33,9 @@ static void close_key(const struct job *j, uint32_t agent, uint32_t key,
 
 /* ----------------------------------------------------------------- undoing */
 
-/* Of a key that its agent had no memory for nothing stays: neither its name
- * nor its weight in the placement of the keys of others. */
-static void a_key_that_no_agent_takes_is_undone(void **state)
+/* Nothing remains of a key for which its agent had no memory: neither its name
+ * nor its weight in the placement of other keys. */
+static void key_that_its_agent_closes_is_removed(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
 
@@ -45,21 +44,21 @@ static void a_key_that_no_agent_takes_is_undone(void **state)
     assert_int_equal(answer(j.a[0])->error, 0);
     assert_int_equal(server_of(j.a[0]), j.s[0]->node);
     close_key(&j, 0, 0, 1);
-    /* The first server has nothing again. */
+    /* The first server is empty again. */
     open_key(j.w, j.a[1], j.gen, 1, "b", 10);
     assert_int_equal(answer(j.a[1])->error, 0);
     assert_int_equal(answer(j.a[1])->key, 1);
     assert_int_equal(server_of(j.a[1]), j.s[0]->node);
-    /* The name may mean another array now. */
+    /* The name is free for another array. */
     open_key(j.w, j.a[0], j.gen, 2, "huge", 20);
     assert_int_equal(answer(j.a[0])->error, 0);
     assert_int_equal(answer(j.a[0])->key, 2);
-    /* The job, two keys, two servers that have something of it. */
+    /* The job, two keys, and two servers with partitions of it. */
     assert_int_equal(ps_sched_residue(j.w->sched), 1 + 2 + 2);
     finish_job(&j);
 }
 
-static void a_key_that_another_agent_has_stays(void **state)
+static void key_that_another_agent_has_is_kept(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
 
@@ -69,7 +68,7 @@ static void a_key_that_another_agent_has_stays(void **state)
     close_key(&j, 0, 0, 1);
     open_key(j.w, j.a[0], j.gen, 2, "w", 101);
     assert_int_equal(answer(j.a[0])->error, PS_E_MISMATCH);
-    close_key(&j, 0, 0, 1); /* It has none that it could close. */
+    close_key(&j, 0, 0, 1); /* The agent has no such key to close. */
     open_key(j.w, j.a[0], j.gen, 3, "w", 100);
     assert_int_equal(answer(j.a[0])->key, 0);
     close_key(&j, 0, 0, 3);
@@ -82,7 +81,7 @@ static void a_key_that_another_agent_has_stays(void **state)
 }
 
 /* Links keep no order. */
-static void a_close_that_is_late_closes_nothing(void **state)
+static void late_close_of_a_key_is_ignored(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
 
@@ -133,14 +132,14 @@ static void keys_and_partitions_of_a_job_are_limited(void **state)
     assert_string_equal(answer(j.a[0])->text,
                         "key 'w4' is one too many: job train has 3 of 3 keys "
                         "(limits.job.keys)");
-    /* That there is one already costs nothing. */
+    /* A key that exists costs nothing more. */
     open_key(j.w, j.a[1], j.gen, 1, "w3", 1);
     assert_int_equal(answer(j.a[1])->error, 0);
     finish_job(&j);
     memset(world_limits, 0, sizeof(world_limits));
 }
 
-static void all_jobs_of_a_user_count(void **state)
+static void limits_of_a_user_cover_all_jobs(void **state)
 {
     struct job j;
     uint64_t gen;
@@ -176,9 +175,9 @@ static void all_jobs_of_a_user_count(void **state)
     memset(world_limits, 0, sizeof(world_limits));
 }
 
-/* A table of half a megabyte for which there is no memory costs the asker the
- * key, and nobody else anything. */
-static void a_table_without_memory_is_refused(void **state)
+/* Without memory for a table of half a megabyte the key is refused to its
+ * caller, without another effect. */
+static void key_without_memory_for_its_table_is_refused(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
     uint32_t refusals = 0;
@@ -243,8 +242,8 @@ static struct ps_msg set_optimizer(const struct job *j, uint64_t request,
         .optimizer_set = {.gen = j->gen, .request = request, .name = name}};
 }
 
-/* 1 MiB partitions, round about: two values each and a contribution of each
- * of two slots to two of them. */
+/* Partitions of about 1 MiB: two values each, and a contribution of each of two
+ * slots to two of them. */
 static void a_key_beyond_the_servers_memory_is_refused(void **state)
 {
     struct job j = running_with(12 * MIB + 64 * KIB);
@@ -262,7 +261,7 @@ static void a_key_beyond_the_servers_memory_is_refused(void **state)
         "key 'w2' does not fit on server s0: job train would need 2.0 "
         "MiB more there, for values, the optimizer's state and open "
         "rounds, and 62.0 KiB of 12.1 MiB are free; raise store.memory");
-    /* Nothing of it is left: the name is free, and so is the rest. */
+    /* Nothing of it is left: the name and the memory are free. */
     close_key(&j, 0, 1, 2);
     open_key(j.w, j.a[0], j.gen, 4, "w2", MIB / 2);
     assert_int_equal(answer(j.a[0])->error, 0);
@@ -293,8 +292,47 @@ static void an_optimizer_beyond_the_servers_memory_is_refused(void **state)
     finish_job(&j);
 }
 
-/* Servers free it when they hear of the failure; workers may take long to go. */
-static void a_failed_job_gives_its_memory_back_at_once(void **state)
+/* Keys of collectives may exist before it. */
+static void compression_beyond_the_servers_memory_is_refused(void **state)
+{
+    struct job j = running_with(14 * MIB + 64 * KIB);
+    static const struct ps_rec_param both = {"both", 1};
+    struct ps_msg set = {.code = PS_MSG_COMPRESSION_SET,
+                         .compression_set = {.gen = j.gen,
+                                             .request = 1,
+                                             .name = "fp16",
+                                             .params = &both,
+                                             .params_count = 1}};
+    const struct ps_msg_optimizer_done *d;
+
+    (void)state;
+    open_kind(j.w, j.a[0], j.gen,
+              &(struct ps_msg_key_open){.kind = PS_KEY_KIND_COLLECTIVE,
+                                        .request = 1,
+                                        .name = "sum",
+                                        .count = 2 * MIB});
+    assert_int_equal(answer(j.a[0])->error, 0); /* 8 MiB, and 4. */
+    deliver_msg(j.w, j.a[0], set);
+    d = &last_msg(j.a[0], PS_MSG_OPTIMIZER_DONE)->optimizer_done;
+    assert_int_equal(d->error, PS_E_FULL);
+    expect_substring(d->text, "compression fp16 does not fit on server s0: "
+                              "job train would need ");
+    /* One that keeps nothing on servers fits; nothing is left of it all. */
+    set.compression_set.params_count = 0;
+    set.compression_set.request = 2;
+    deliver_msg(j.w, j.a[0], set);
+    deliver_job_ready(j.w, j.s[0]);
+    deliver_job_ready(j.w, j.s[1]);
+    d = &last_msg(j.a[0], PS_MSG_OPTIMIZER_DONE)->optimizer_done;
+    assert_int_equal(d->error, 0);
+    close_key(&j, 0, 0, 1);
+    open_key(j.w, j.a[0], j.gen, 3, "w", 2 * MIB);
+    assert_int_equal(answer(j.a[0])->error, 0);
+    finish_job(&j);
+}
+
+/* Servers free the memory at the failure; workers may leave much later. */
+static void failed_job_frees_its_quota_at_once(void **state)
 {
     struct job j = running_with(12 * MIB);
     struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "ctl");
@@ -320,7 +358,7 @@ static void a_failed_job_gives_its_memory_back_at_once(void **state)
     finish_job(&j);
 }
 
-static void what_a_lost_server_held_must_fit_on_the_others(void **state)
+static void keys_of_a_lost_server_must_fit_on_the_others(void **state)
 {
     for (uint64_t memory = 16; memory <= 24; memory += 8) {
         struct job j = running_with(memory * MIB + 64 * KIB);
@@ -347,8 +385,8 @@ static void what_a_lost_server_held_must_fit_on_the_others(void **state)
     }
 }
 
-/* Servers hear what each job may count on, gathered. */
-static void servers_hear_what_jobs_need(void **state)
+/* Servers get the quotas of jobs, changes within a short time together. */
+static void servers_get_the_quotas_of_jobs(void **state)
 {
     struct job j = running_with(64 * MIB);
     const struct ps_msg_job_quota *r;
@@ -369,9 +407,8 @@ static void servers_hear_what_jobs_need(void **state)
     finish_job(&j);
 }
 
-/* Of large keys a server holds the value once, and 64 MiB of those that are
- * made meanwhile. */
-static void large_keys_need_their_values_once(void **state)
+/* Of large keys a server holds each value once, and 64 MiB of new ones. */
+static void quota_counts_values_of_large_keys_once(void **state)
 {
     struct job j = running_with(1124 * MIB);
 
@@ -381,8 +418,8 @@ static void large_keys_need_their_values_once(void **state)
     finish_job(&j);
 }
 
-/* A server that does not say what it has is given keys without limit. */
-static void a_server_of_unknown_memory_takes_all(void **state)
+/* A server without a stated limit gets keys without limit. */
+static void server_without_a_memory_limit_admits_all_keys(void **state)
 {
     struct job j = running_with(0);
 
@@ -443,19 +480,20 @@ static void a_full_server_is_named(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_key_that_no_agent_takes_is_undone),
-        cmocka_unit_test(a_key_that_another_agent_has_stays),
-        cmocka_unit_test(a_close_that_is_late_closes_nothing),
+        cmocka_unit_test(key_that_its_agent_closes_is_removed),
+        cmocka_unit_test(key_that_another_agent_has_is_kept),
+        cmocka_unit_test(late_close_of_a_key_is_ignored),
         cmocka_unit_test(keys_and_partitions_of_a_job_are_limited),
-        cmocka_unit_test(all_jobs_of_a_user_count),
-        cmocka_unit_test(a_table_without_memory_is_refused),
+        cmocka_unit_test(limits_of_a_user_cover_all_jobs),
+        cmocka_unit_test(key_without_memory_for_its_table_is_refused),
         cmocka_unit_test(a_key_beyond_the_servers_memory_is_refused),
         cmocka_unit_test(an_optimizer_beyond_the_servers_memory_is_refused),
-        cmocka_unit_test(a_failed_job_gives_its_memory_back_at_once),
-        cmocka_unit_test(what_a_lost_server_held_must_fit_on_the_others),
-        cmocka_unit_test(servers_hear_what_jobs_need),
-        cmocka_unit_test(large_keys_need_their_values_once),
-        cmocka_unit_test(a_server_of_unknown_memory_takes_all),
+        cmocka_unit_test(compression_beyond_the_servers_memory_is_refused),
+        cmocka_unit_test(failed_job_frees_its_quota_at_once),
+        cmocka_unit_test(keys_of_a_lost_server_must_fit_on_the_others),
+        cmocka_unit_test(servers_get_the_quotas_of_jobs),
+        cmocka_unit_test(quota_counts_values_of_large_keys_once),
+        cmocka_unit_test(server_without_a_memory_limit_admits_all_keys),
         cmocka_unit_test(a_full_server_is_named),
     };
 

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The scheduler machine: what is asked of it while a job runs. Keys and their
- * servers, optimizers, barriers, stalls, operators. */
+/* The scheduler machine: requests while a job runs. Keys and their servers,
+ * optimizers, barriers, stalls, operators. */
 #include "sched_world.h"
 
 #include "base/name_hash.h"
 #include "proto/ps_fixed.h"
+
+#include <math.h>
 
 /* ---------------------------------------------------------------- servers */
 
@@ -116,7 +118,7 @@ static void set_optimizer(struct job *j, int agent, uint64_t request,
                                                   .params_count = 2}});
 }
 
-/* How a key is asked for, and the error. */
+/* A declaration of a key, and the error. */
 static int find_key(struct job *j, const char *name, enum ps_if_absent find)
 {
     deliver_msg(j->w, j->a[0],
@@ -131,7 +133,7 @@ static int find_key(struct job *j, const char *name, enum ps_if_absent find)
     return placed(j->a[0]).m->error;
 }
 
-static void questions_make_no_keys(void **state)
+static void queries_create_no_keys(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
 
@@ -184,7 +186,7 @@ static void classic_placement_numbers_string_keys_in_order(void **state)
     end_world(w);
 }
 
-static void a_lost_server_moves_its_parts_and_no_others(void **state)
+static void only_partitions_of_a_lost_server_are_reassigned(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
     struct placed before;
@@ -210,7 +212,7 @@ static void a_lost_server_moves_its_parts_and_no_others(void **state)
         assert_int_equal(after.count[i], before.count[i]);
         assert_int_equal(after.node[i], j.s[0]->node);
     }
-    /* It comes back with what it had: told to forget it. */
+    /* It returns with the job's data: it gets the end of the job. */
     j.s[1]->mute = false;
     connect_peer(j.w, j.s[1]);
     drop_inbox(j.s[1]);
@@ -234,8 +236,8 @@ static void a_lost_server_moves_its_parts_and_no_others(void **state)
     finish_job(&j);
 }
 
-/* A label stands for its key at servers and in what codes leave over. */
-static void names_that_share_a_label_are_not_in_one_job(void **state)
+/* A name hash identifies its key at servers and in residuals. */
+static void key_with_the_name_hash_of_another_is_refused(void **state)
 {
     const char *const names[] = {"0TXHjEAhZdF", "SoTBqo6DJYH"};
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
@@ -248,7 +250,7 @@ static void names_that_share_a_label_are_not_in_one_job(void **state)
     open_key(j.w, j.a[0], j.gen, 2, names[1], 10);
     assert_int_equal(placed(j.a[0]).m->error, PS_E_EXIST);
     expect_substring(placed(j.a[0]).m->text,
-                     "key 'SoTBqo6DJYH' has the label of key "
+                     "key 'SoTBqo6DJYH' has the name hash of key "
                      "'0TXHjEAhZdF': give it another name");
     open_key(j.w, j.a[1], j.gen, 3, names[0], 10);
     assert_int_equal(placed(j.a[1]).m->error, 0);
@@ -256,8 +258,8 @@ static void names_that_share_a_label_are_not_in_one_job(void **state)
     finish_job(&j);
 }
 
-/* Heartbeats and other jobs are not held up by the placements of one. */
-static void placements_of_very_many_keys_are_told_in_slices(void **state)
+/* Placements of one job do not delay heartbeats and other jobs. */
+static void placements_of_many_keys_are_sent_in_slices(void **state)
 {
     const uint32_t keys = 3000;
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
@@ -346,7 +348,7 @@ static void a_lost_server_with_weights_fails_the_job(void **state)
     finish_job(&j);
 }
 
-static void the_last_server_takes_the_job_with_it(void **state)
+static void loss_of_the_last_server_fails_the_job(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
 
@@ -363,6 +365,149 @@ static void the_last_server_takes_the_job_with_it(void **state)
 }
 
 /* -------------------------------------------------------------- optimizer */
+
+static const struct ps_msg_optimizer_done *
+tune_key(struct job *j, int agent, double lr_mult, uint64_t round)
+{
+    struct ps_rec_tuning t = {
+        .name_hash = 42, .lr_mult = lr_mult, .wd_mult = 1, .round = round};
+    const struct ps_msg *done;
+
+    drop_inbox(j->a[agent]);
+    deliver_msg(j->w, j->a[agent],
+                (struct ps_msg){.code = PS_MSG_OPTIMIZER_TUNE,
+                                .optimizer_tune = {.gen = j->gen,
+                                                   .request = 9,
+                                                   .tunings = &t,
+                                                   .tunings_count = 1}});
+    done = find_msg(j->a[agent], PS_MSG_OPTIMIZER_DONE);
+    return done != NULL ? &done->optimizer_done : NULL;
+}
+
+static void multipliers_change_for_all_servers(void **state)
+{
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+    const struct ps_msg_optimizer_done *d;
+    const struct ps_msg_job_state *seen;
+
+    (void)state;
+    d = tune_key(&j, 0, 2, 5);
+    assert_int_equal(d->error, PS_E_INVAL);
+    expect_substring(d->text, "has no optimizer that could be changed");
+    set_optimizer(&j, 0, 2, "sgd", 0.1, 0.9, false);
+    deliver_job_ready(j.w, j.s[0]);
+    deliver_job_ready(j.w, j.s[1]);
+    d = tune_key(&j, 0, 2, 0);
+    expect_substring(d->text, "rounds count from 1");
+    d = tune_key(&j, 0, -2, 5);
+    expect_substring(d->text, "must be finite and not negative");
+    assert_null(tune_key(&j, 0, 2, 5));
+    deliver_job_ready(j.w, j.s[0]);
+    deliver_job_ready(j.w, j.s[1]);
+    assert_int_equal(
+        last_msg(j.a[0], PS_MSG_OPTIMIZER_DONE)->optimizer_done.error, 0);
+    seen = last_job_state(j.s[1]);
+    assert_int_equal(seen->tunings_count, 1);
+    assert_true(seen->tunings[0].lr_mult == 2);
+    assert_int_equal(seen->tunings[0].round, 5);
+    /* The same of another worker: answered at once. Another one: refused. */
+    assert_int_equal(tune_key(&j, 1, 2, 5)->error, 0);
+    d = tune_key(&j, 1, 3, 5);
+    assert_int_equal(d->error, PS_E_MISMATCH);
+    expect_substring(d->text, "has lr_mult 2 and wd_mult 1 from round 5 on, "
+                              "and now 3 and 1 are wanted");
+    /* The declaration is what it was. */
+    set_optimizer(&j, 1, 6, "sgd", 0.1, 0.9, false);
+    assert_int_equal(
+        last_msg(j.a[1], PS_MSG_OPTIMIZER_DONE)->optimizer_done.error, 0);
+    finish_job(&j);
+}
+
+static void set_profile(struct job *j, uint64_t request, uint8_t mode)
+{
+    deliver_msg(
+        j->w, j->a[0],
+        (struct ps_msg){
+            .code = PS_MSG_PROFILE_SET,
+            .profile_set = {.gen = j->gen, .request = request, .mode = mode}});
+}
+
+static void get_profile(struct job *j, uint64_t request, uint32_t server)
+{
+    deliver_msg(j->w, j->a[0],
+                (struct ps_msg){.code = PS_MSG_PROFILE_GET,
+                                .profile_get = {.gen = j->gen,
+                                                .request = request,
+                                                .server = server,
+                                                .first = 6}});
+}
+
+static void recordings_begin_and_end_on_all_servers(void **state)
+{
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+
+    (void)state;
+    set_profile(&j, 1, PS_PROFILE_MODE_PAUSED); /* Of nothing. */
+    assert_int_equal(last_job_state(j.s[0])->profile_mode, PS_PROFILE_MODE_OFF);
+    set_profile(&j, 2, PS_PROFILE_MODE_ON);
+    assert_int_equal(last_job_state(j.s[0])->profile_mode, PS_PROFILE_MODE_ON);
+    assert_int_equal(last_job_state(j.s[1])->profile_number, 1);
+    deliver_job_ready(j.w, j.s[0]);
+    drop_inbox(j.a[0]);
+    deliver_job_ready(j.w, j.s[1]);
+    assert_int_equal(
+        last_msg(j.a[0], PS_MSG_OPTIMIZER_DONE)->optimizer_done.request, 2);
+    set_profile(&j, 3, PS_PROFILE_MODE_PAUSED);
+    set_profile(&j, 4, PS_PROFILE_MODE_ON);
+    assert_int_equal(last_job_state(j.s[1])->profile_number, 1);
+    set_profile(&j, 5, PS_PROFILE_MODE_OFF);
+    set_profile(&j, 6, PS_PROFILE_MODE_ON);
+    assert_int_equal(last_job_state(j.s[1])->profile_number, 2);
+    finish_job(&j);
+}
+
+static void recordings_are_read_through_the_scheduler(void **state)
+{
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+    struct ps_rec_profile_event e = {.round = 3, .bytes = 12};
+    struct ps_msg answer = {.code = PS_MSG_PROFILE_EVENTS,
+                            .profile_events = {.gen = j.gen,
+                                               .request = 7,
+                                               .server = "s1",
+                                               .first = 6,
+                                               .count = 7,
+                                               .events = &e,
+                                               .events_count = 1}};
+    const struct ps_msg *m;
+
+    (void)state;
+    get_profile(&j, 6, 2);
+    expect_substring(
+        last_msg(j.a[0], PS_MSG_OPTIMIZER_DONE)->optimizer_done.text,
+        "has 2 servers, and none of rank 2");
+    get_profile(&j, 7, 1);
+    get_profile(&j, 7, 1); /* Again. */
+    m = last_msg(j.s[1], PS_MSG_PROFILE_GET);
+    assert_int_equal(m->profile_get.first, 6);
+    answer.profile_events.agent = m->profile_get.agent;
+    deliver_msg(j.w, j.s[0], answer); /* Not the one that was asked. */
+    assert_null(find_msg(j.a[0], PS_MSG_PROFILE_EVENTS));
+    deliver_msg(j.w, j.s[1], answer);
+    deliver_msg(j.w, j.s[1], answer);
+    assert_int_equal(count_msgs(j.a[0], PS_MSG_PROFILE_EVENTS), 1);
+    m = last_msg(j.a[0], PS_MSG_PROFILE_EVENTS);
+    assert_string_equal(m->profile_events.server, "s1");
+    assert_int_equal(m->profile_events.events[0].round, 3);
+    /* A lost server takes its recording along. */
+    get_profile(&j, 8, 1);
+    drop_inbox(j.a[0]);
+    lose_conn(j.w, j.s[1]);
+    advance_time(j.w, PS_SECONDS(3));
+    m = last_msg(j.a[0], PS_MSG_OPTIMIZER_DONE);
+    assert_int_equal(m->optimizer_done.request, 8);
+    expect_substring(m->optimizer_done.text, "its recording with it");
+    finish_job(&j);
+}
 
 static void an_optimizer_is_declared_once(void **state)
 {
@@ -389,7 +534,8 @@ static void an_optimizer_is_declared_once(void **state)
     assert_int_equal(d->request, 2);
     assert_int_equal(
         last_msg(j.a[1], PS_MSG_OPTIMIZER_DONE)->optimizer_done.error, 0);
-    /* Later: at once. Another one: refused, with both named. */
+    /* The same one later: answered at once. Another one: refused, with both
+     * named. */
     set_optimizer(&j, 1, 6, "sgd", 0.1, 0.9, false);
     d = &last_msg(j.a[1], PS_MSG_OPTIMIZER_DONE)->optimizer_done;
     assert_int_equal(d->request, 6);
@@ -400,6 +546,61 @@ static void an_optimizer_is_declared_once(void **state)
     assert_int_equal(d->error, PS_E_MISMATCH);
     expect_substring(d->text, "sgd(lr=0.1, momentum=0.9)");
     expect_substring(d->text, "sgd(lr=0.2, momentum=0.9)");
+    finish_job(&j);
+}
+
+static void set_compression(struct job *j, int agent, uint64_t request,
+                            const char *name)
+{
+    deliver_msg(j->w, j->a[agent],
+                (struct ps_msg){.code = PS_MSG_COMPRESSION_SET,
+                                .compression_set = {.gen = j->gen,
+                                                    .request = request,
+                                                    .name = name}});
+}
+
+static void open_sum(struct job *j, int agent, uint64_t request)
+{
+    open_kind(j->w, j->a[agent], j->gen,
+              &(struct ps_msg_key_open){.kind = PS_KEY_KIND_COLLECTIVE,
+                                        .request = request,
+                                        .name = "sum.float32.10",
+                                        .count = 10});
+}
+
+/* Keys of collectives may exist before; none of them is compressed. */
+static void compression_is_declared_before_keys_of_values(void **state)
+{
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+
+    (void)state;
+    open_sum(&j, 0, 1);
+    set_compression(&j, 0, 2, "2bit");
+    assert_string_equal(last_job_state(j.s[0])->compression, "2bit");
+    deliver_job_ready(j.w, j.s[0]);
+    deliver_job_ready(j.w, j.s[1]);
+    assert_int_equal(
+        last_msg(j.a[0], PS_MSG_OPTIMIZER_DONE)->optimizer_done.error, 0);
+    open_sum(&j, 1, 1);
+    assert_null(placed(j.a[1]).m->compression);
+    open_key(j.w, j.a[1], j.gen, 2, "w", 10);
+    assert_string_equal(placed(j.a[1]).m->compression, "2bit");
+    finish_job(&j);
+}
+
+static void compression_after_a_key_of_values_is_refused(void **state)
+{
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+    const struct ps_msg_optimizer_done *d;
+
+    (void)state;
+    open_sum(&j, 0, 1);
+    open_key(j.w, j.a[0], j.gen, 2, "w", 10);
+    set_compression(&j, 0, 3, "2bit");
+    d = &last_msg(j.a[0], PS_MSG_OPTIMIZER_DONE)->optimizer_done;
+    assert_int_equal(d->error, PS_E_INVAL);
+    assert_string_equal(d->text, "job train has 1 keys already; declare "
+                                 "compression before the first of them");
     finish_job(&j);
 }
 
@@ -423,7 +624,7 @@ static void say_squares(struct job *j, uint32_t server, uint32_t index,
                                               .weight_digits_count = 1}});
 }
 
-static void norms_are_of_all_partitions(void **state)
+static void norm_covers_all_partitions(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
     const struct ps_msg_norm_result *n;
@@ -470,8 +671,7 @@ static void norms_are_of_all_partitions(void **state)
         assert_int_equal(count_msgs(j.s[1], PS_MSG_NORM_RESULT), 2);
         n = &last_msg(j.s[1], PS_MSG_NORM_RESULT)->norm_result;
         assert_true(n->square_sum == total);
-        /* The former answer is still there, for a server that has not got
-         * it. */
+        /* The former result is kept for a server that lacks it. */
         say_squares(&j, 1, of[1], round - 1, 1, 1);
         if (round == 3) {
             assert_int_equal(count_msgs(j.s[1], PS_MSG_NORM_RESULT), 2);
@@ -495,7 +695,7 @@ static const struct ps_msg_norm_result *norms_of(const struct peer *p)
     return &last_msg(p, PS_MSG_NORM_RESULT)->norm_result;
 }
 
-static void the_norm_of_all_waits_for_every_key(void **state)
+static void global_norm_waits_for_every_key(void **state)
 {
     static const struct ps_rec_param params[] = {{"clip_global_norm", 1},
                                                  {"skip_nonfinite", 1}};
@@ -608,7 +808,7 @@ static void barriers_open_when_all_ranks_are_there(void **state)
         assert_int_equal(
             last_msg(j.a[i], PS_MSG_BARRIER_DONE)->barrier_done.number, 1);
     }
-    /* Asked again after a fresh link. */
+    /* Sent again on a fresh link. */
     drop_inbox(j.a[0]);
     deliver_barrier_enter(j.w, j.a[0], j.gen, 1, low, 2);
     assert_int_equal(last_msg(j.a[0], PS_MSG_BARRIER_DONE)->barrier_done.number,
@@ -696,7 +896,7 @@ static void missing_ranks_are_named_with_state_and_host(void **state)
     assert_int_equal(m->total, 3);
     assert_int_equal(m->missing[0].rank, 0);
     assert_int_equal(m->missing[2].rank, 3);
-    /* A report that comes later is of no other question. */
+    /* A late report does not count for another query. */
     query_stall(&j, 49, false, 19);
     report(&j, 0, NULL, 0);
     late = last_msg(j.a[1], PS_MSG_STALL_COLLECT)->stall_collect.request - 1;
@@ -709,20 +909,62 @@ static void missing_ranks_are_named_with_state_and_host(void **state)
     report(&j, 1, NULL, 0);
     assert_int_equal(last_msg(j.a[0], PS_MSG_STALL_REPLY)->stall_reply.request,
                      49);
-    /* A barrier is answered from the book. */
+    /* A barrier is answered from the scheduler's own state. */
     deliver_barrier_enter(j.w, j.a[0], j.gen, 1, (const uint32_t[]){0, 1}, 2);
     query_stall(&j, 46, true, 1);
     m = &last_msg(j.a[0], PS_MSG_STALL_REPLY)->stall_reply;
     assert_int_equal(m->request, 46);
     assert_int_equal(m->total, 2);
     assert_int_equal(m->missing[0].rank, 2);
-    /* Unknown jobs have nobody missing. */
+    /* An unknown job has no missing ranks. */
     j.gen++;
     query_stall(&j, 47, false, 1);
     assert_int_equal(last_msg(j.a[0], PS_MSG_STALL_REPLY)->stall_reply.total,
                      0);
     j.gen--;
     query_stall(&j, 48, false, 1); /* Parked when the job ends. */
+    finish_job(&j);
+}
+
+/* The scheduler asks every second for the longest wait and its ranks. */
+static void a_round_fails_that_needs_a_rank_that_has_left(void **state)
+{
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+    const uint32_t left = 3;
+    const uint32_t live = 2;
+
+    (void)state;
+    open_key(j.w, j.a[0], j.gen, 1, "w", 10);
+    open_key(j.w, j.a[1], j.gen, 1, "w", 10);
+    advance_time(j.w, PS_SECONDS(3));
+    assert_null(find_msg(j.a[0], PS_MSG_STALL_COLLECT));
+    deliver_worker_gone(j.w, j.a[1], j.gen, 2, true);
+    for (int turn = 0; turn < 3; turn++) {
+        advance_time(j.w, PS_MILLIS(1001));
+        assert_true(
+            last_msg(j.a[1], PS_MSG_STALL_COLLECT)->stall_collect.oldest);
+        report(&j, 0, NULL, 0);
+        report(&j, 1, NULL, 0);
+        assert_int_equal(
+            last_msg(j.a[1], PS_MSG_STALL_COLLECT)->stall_collect.round, 17);
+        report(&j, 0, NULL, 0);
+        if (turn == 0) {
+            report(&j, 1, &live, 1); /* It may come yet. */
+        } else if (turn == 1) {
+            advance_time(j.w, PS_SECONDS(1)); /* Silence proves nothing. */
+        } else {
+            assert_int_equal(
+                last_msg(j.a[0], PS_MSG_JOB_STATE)->job_state.phase,
+                PS_JOB_PHASE_RUNNING);
+            report(&j, 1, &left, 1);
+        }
+    }
+    assert_int_equal(last_msg(j.a[0], PS_MSG_JOB_STATE)->job_state.phase,
+                     PS_JOB_PHASE_FAILED);
+    assert_string_equal(last_msg(j.a[0], PS_MSG_JOB_STATE)->job_state.reason,
+                        "rank 3 on host-b has left job train in good order, "
+                        "and key w round 17 needs it: all ranks must make the "
+                        "same rounds, or call join()");
     finish_job(&j);
 }
 
@@ -735,8 +977,8 @@ static void send_query(struct world *w, struct peer *ctl, enum ps_query what,
                                 .query = {.what = (uint8_t)what, .job = job}});
 }
 
-/* Nobody is missing where the norm of all keys is waited for, but keys are. */
-static void keys_that_the_norm_of_all_needs_are_named(void **state)
+/* A round that waits for the norm of all keys lacks keys, not ranks. */
+static void keys_missing_in_the_global_norm_are_named(void **state)
 {
     static const struct ps_rec_param clip = {"clip_global_norm", 1};
     static const char *const names[] = {"w", "b", "c",       "sum",
@@ -811,7 +1053,7 @@ static void keys_that_the_norm_of_all_needs_are_named(void **state)
                                 "the norm of all keys");
         } else if (key == 7) {
             assert_string_equal(m->other_causes,
-                                ""); /* The answer is on its way. */
+                                ""); /* The answer is in flight. */
         }
     }
     finish_job(&j);
@@ -859,7 +1101,7 @@ static void operators_see_nodes_and_jobs(void **state)
     end_world(j.w);
 }
 
-static void rows_of_keys_come_as_the_connection_takes_them(void **state)
+static void key_rows_are_sent_as_the_connection_drains(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
     struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
@@ -885,7 +1127,8 @@ static void rows_of_keys_come_as_the_connection_takes_them(void **state)
     }
     assert_int_equal(count_msgs(ctl, PS_MSG_KEY_ROW), 1001);
     assert_string_equal(last_msg(ctl, PS_MSG_KEY_ROW)->key_row.name, "k999");
-    send_query(j.w, ctl, PS_QUERY_KEYS, ""); /* Breaks off in the middle. */
+    send_query(j.w, ctl, PS_QUERY_KEYS,
+               ""); /* The tool disconnects in the middle. */
     lose_conn(j.w, ctl);
     finish_job(&j);
 }
@@ -941,7 +1184,7 @@ static void take_more(const struct lean *l)
                                        .sent = {.queued = 0}});
 }
 
-static void operators_see_what_would_have_to_move(void **state)
+static void operators_see_the_plan_of_a_rebalance(void **state)
 {
     struct lean l = lean_new();
     const struct ps_msg_migration_row *row;
@@ -976,7 +1219,7 @@ static void operators_see_what_would_have_to_move(void **state)
     lean_finish(&l);
 }
 
-static void moves_of_a_job_that_ends_break_off(void **state)
+static void migrations_end_with_their_job(void **state)
 {
     struct lean l = lean_new();
     const struct ps_msg_query_end *end;
@@ -1007,8 +1250,8 @@ static void moves_of_a_job_that_ends_break_off(void **state)
     lean_finish(&l); /* And with the scheduler. */
 }
 
-/* A plan for very many partitions takes much memory. Where there is none, the
- * operator hears of it, and nothing is left of the plan. */
+/* A plan for very many partitions takes much memory. Without it the operator
+ * gets an error, and the plan is freed. */
 static void a_plan_without_memory_is_refused(void **state)
 {
     struct lean l = lean_new();
@@ -1048,10 +1291,10 @@ static void a_plan_without_memory_is_refused(void **state)
     lean_finish(&l);
 }
 
-/* The old owner of a partition that has moved in full, but not been taken,
- * dies with others: agents hear of the move and of what is lost in epochs of
- * their own, because of one epoch they believe the first that they hear. */
-static void a_move_that_a_death_ends_has_an_epoch_of_its_own(void **state)
+/* The old owner of a partition whose migration is complete but not acknowledged
+ * dies with other servers: agents get the migration and the losses in different
+ * epochs, because they accept only the first placement of an epoch. */
+static void migration_ended_by_a_loss_has_its_own_epoch(void **state)
 {
     static const uint64_t lens[1] = {100};
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
@@ -1110,8 +1353,7 @@ enum stage {
     STAGE_OVER
 };
 
-/* Brings the migration of the partition that `from` was asked for last to this
- * stage. */
+/* Advances the migration of the partition last read from `from` to this stage. */
 static void migrate(const struct job *j, struct peer *from, struct peer *to,
                     enum stage stage)
 {
@@ -1149,8 +1391,8 @@ static void migrate(const struct job *j, struct peer *from, struct peer *to,
     }
 }
 
-/* A server is lost at this stage of a migration from s1 to s0. Without a source
- * the partition is where all of it is; without a target it stays. */
+/* A server is lost at this stage of a migration from s1 to s0. Without the
+ * source the partition is where all of it is; without the target it stays. */
 static void lose_at(enum stage stage, bool loses_source)
 {
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
@@ -1215,7 +1457,7 @@ static void a_migration_ends_when_a_server_of_it_is_lost(void **state)
 }
 
 /* Moves of one key to different servers are different rows. */
-static void rows_of_a_plan_are_of_two_servers(void **state)
+static void plan_has_a_row_for_each_pair_of_servers(void **state)
 {
     struct world *w = world_new();
     struct peer *s[3];
@@ -1253,7 +1495,7 @@ static void rows_of_a_plan_are_of_two_servers(void **state)
     end_world(w);
 }
 
-static void bytes_count_where_they_have_moved(void **state)
+static void bytes_of_a_migrated_partition_count_at_its_owner(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
     struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
@@ -1281,9 +1523,9 @@ static void bytes_count_where_they_have_moved(void **state)
     finish_job(&j);
 }
 
-/* A server that was lost has dropped the job: the process that comes back gets
- * no partition of it, another process of that name does. */
-static void a_lost_server_is_no_spare_until_it_restarts(void **state)
+/* A lost server has dropped the job: the same process gets no partition of it,
+ * a new process of that name does. */
+static void lost_server_gets_no_partition_until_it_restarts(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
     struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
@@ -1306,7 +1548,7 @@ static void a_lost_server_is_no_spare_until_it_restarts(void **state)
     finish_job(&j);
 }
 
-static void operators_see_what_a_job_waits_for(void **state)
+static void operators_see_the_waits_of_a_job(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
     struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
@@ -1343,7 +1585,7 @@ static void operators_see_what_a_job_waits_for(void **state)
     finish_job(&j);
 }
 
-static void a_cancelled_job_leaves_nothing(void **state)
+static void cancelled_job_frees_its_memory(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
     struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
@@ -1370,13 +1612,13 @@ static void a_cancelled_job_leaves_nothing(void **state)
                                 .job_cancel = {.job = "train"}});
     assert_int_equal(last_msg(ctl, PS_MSG_QUERY_END)->query_end.error,
                      PS_E_NOJOB);
-    /* Agents that never say that the workers went do not keep it. */
+    /* The job ends even if agents never report the end of its workers. */
     advance_time(j.w, PS_SECONDS(31));
     assert_int_equal(last_job_state(j.s[1])->phase, PS_JOB_PHASE_ENDED);
     end_world(j.w);
 }
 
-/* Says `msg` as a tool of user `uid`, whose answer has this code. */
+/* Sends `msg` as a tool of user `uid`; the answer must have this code. */
 static void change_as(struct world *w, uint32_t uid, bool by_tcp, int rc,
                       struct ps_msg msg)
 {
@@ -1409,11 +1651,13 @@ static void jobs_are_changed_by_their_owners(void **state)
          .job_set = {.job = "train", .name = "lr", .value = 1, .round = 1}},
         {.code = PS_MSG_QUERY,
          .query = {.what = PS_QUERY_REBALANCE, .job = "train"}},
+        {.code = PS_MSG_JOB_SET,
+         .job_set = {.job = "train", .name = "weight", .value = 7}},
     };
     struct ps_msg *cancel = &changes[0];
 
     (void)state;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         change_as(j.w, 8, false, PS_E_PERM, changes[i]);
         change_as(j.w, 7, true, PS_E_PERM, changes[i]);
         change_as(j.w, 0, true, PS_E_PERM, changes[i]);
@@ -1430,8 +1674,78 @@ static void jobs_are_changed_by_their_owners(void **state)
     finish_job(&j);
 }
 
+/* Opens a job named "train" of one worker of user `uid`; its generation. */
+static uint64_t open_train(struct world *w, struct peer *agent, uint64_t worker,
+                           uint32_t uid)
+{
+    struct ps_msg msg = make_job_open(worker, 1, 0, -1);
+
+    msg.job_open.uid = uid;
+    deliver_msg(w, agent, msg);
+    assert_int_equal(last_job_opened(agent)->error, 0);
+    return last_job_opened(agent)->gen;
+}
+
+/* Cancels "train", of `owner` if that is not 0, as a tool of user `uid`; an
+ * error has `text`. */
+static void cancel_train(struct world *w, uint32_t uid, bool by_tcp,
+                         uint32_t owner, int rc, const char *text)
+{
+    struct peer *ctl = peer_new(w, PS_ROLE_CTL, "");
+
+    ctl->uid = uid;
+    ctl->by_tcp = by_tcp;
+    connect_peer(w, ctl);
+    deliver_msg(w, ctl,
+                (struct ps_msg){.code = PS_MSG_JOB_CANCEL,
+                                .job_cancel = {.job = "train",
+                                               .has_owner = owner != 0,
+                                               .owner = owner}});
+    assert_int_equal(last_msg(ctl, PS_MSG_QUERY_END)->query_end.error, rc);
+    if (rc != 0) {
+        expect_substring(last_msg(ctl, PS_MSG_QUERY_END)->query_end.text, text);
+    }
+    lose_conn(w, ctl);
+    drop_inbox(ctl);
+    ps_free(ctl->inbox);
+    *ctl = (struct peer){0};
+    w->peers--;
+}
+
+static void users_with_one_job_name_have_two_jobs(void **state)
+{
+    struct world *w = world_new();
+    struct peer *a = join_peer(w, PS_ROLE_AGENT, "a0");
+    uint64_t theirs;
+    uint64_t mine;
+
+    (void)state;
+    mine = open_train(w, a, 1, 7);
+    theirs = open_train(w, a, 2, 8);
+    assert_true(mine != theirs);
+    assert_int_equal(ps_sched_job_count(w->sched), 2);
+    /* Without the owner the name is of no use to others. */
+    cancel_train(w, 0, false, 0, PS_E_INVAL,
+                 "several users have a job 'train': 7, 8; name one of them, as "
+                 "in 8/train");
+    cancel_train(w, 7, true, 0, PS_E_INVAL, "several users");
+    cancel_train(w, 8, false, 7, PS_E_PERM,
+                 "not allowed: job 'train' belongs to user 7; ");
+    cancel_train(w, 8, false, 9, PS_E_NOJOB, "no job 'train' of uid 9 is");
+    /* The tool's own user is meant first. */
+    cancel_train(w, 8, false, 0, 0, NULL);
+    assert_int_equal(last_job_state(a)->gen, theirs);
+    assert_int_equal(last_job_state(a)->phase, PS_JOB_PHASE_FAILED);
+    cancel_train(w, 8, false, 0, PS_E_PERM, "belongs to user 7");
+    cancel_train(w, 0, false, 7, 0, NULL);
+    assert_int_equal(last_job_state(a)->gen, mine);
+    deliver_worker_gone(w, a, 0, 1, true);
+    deliver_worker_gone(w, a, 0, 2, true);
+    end_world(w);
+}
+
 /* The newest round of any server decides whether a change came in time. */
-static void an_operator_hears_that_a_change_is_late(void **state)
+static void late_change_is_reported_to_the_operator(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
     struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
@@ -1467,7 +1781,115 @@ static void an_operator_hears_that_a_change_is_late(void **state)
     finish_job(&j);
 }
 
-static void lost_ranks_are_in_the_row_of_their_job(void **state)
+static void set_weight(struct world *w, struct peer *ctl, double weight,
+                       uint64_t round)
+{
+    drop_inbox(ctl);
+    deliver_msg(w, ctl,
+                (struct ps_msg){.code = PS_MSG_JOB_SET,
+                                .job_set = {.job = "train",
+                                            .name = "weight",
+                                            .value = weight,
+                                            .round = round}});
+}
+
+static uint32_t shown_weight(struct world *w, struct peer *ctl)
+{
+    drop_inbox(ctl);
+    deliver_msg(w, ctl,
+                (struct ps_msg){.code = PS_MSG_QUERY,
+                                .query = {.what = PS_QUERY_JOBS}});
+    return last_msg(ctl, PS_MSG_JOB_ROW)->job_row.weight;
+}
+
+static void an_operator_changes_the_weight_of_a_job(void **state)
+{
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+    struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
+    uint32_t version = last_job_state(j.s[0])->version;
+    struct ps_msg msg;
+
+    (void)state;
+    set_weight(j.w, ctl, 300, 0);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(last_job_state(j.s[i])->weight, 300);
+        assert_int_equal(last_job_state(j.a[i])->weight, 300);
+        assert_int_equal(last_job_state(j.s[i])->version, version + 1);
+        assert_null(find_msg(ctl, PS_MSG_QUERY_END));
+        /* No round of a key is late for it. */
+        deliver_msg(j.w, j.s[i],
+                    (struct ps_msg){.code = PS_MSG_JOB_READY,
+                                    .job_ready = {.gen = j.gen,
+                                                  .version = version + 1,
+                                                  .round = 7}});
+    }
+    assert_int_equal(last_msg(ctl, PS_MSG_QUERY_END)->query_end.error, 0);
+    assert_int_equal(shown_weight(j.w, ctl), 300);
+    assert_non_null(strstr(j.w->story, "set to weight 300 by an operator at"));
+    /* That it has already. */
+    set_weight(j.w, ctl, 300, 0);
+    assert_int_equal(last_msg(ctl, PS_MSG_QUERY_END)->query_end.error, 0);
+    assert_int_equal(last_job_state(j.s[0])->version, version + 1);
+    /* A rank that comes back says the weight of the start. */
+    deliver_worker_gone(j.w, j.a[1], j.gen, 1, false);
+    msg = make_job_open(3, 4, 2, 2);
+    msg.job_open.weight = 300;
+    deliver_msg(j.w, j.a[1], msg);
+    assert_int_equal(last_job_opened(j.a[1])->error, PS_E_MISMATCH);
+    expect_substring(last_job_opened(j.a[1])->text,
+                     "weight 100, this worker says 300");
+    deliver_msg(j.w, j.a[1], make_job_open(3, 4, 2, 2));
+    assert_int_equal(last_job_opened(j.a[1])->error, 0);
+    advance_time(j.w, PS_MILLIS(50));
+    assert_int_equal(last_job_state(j.a[1])->weight, 300);
+    deliver_worker_gone(j.w, j.a[1], j.gen, 3, true);
+    finish_job(&j);
+}
+
+static void a_weight_is_a_number_that_holds_at_once(void **state)
+{
+    static const double wrong[] = {0,     -1, 0.5, 1.5, PS_JOB_WEIGHT_MAX + 1,
+                                   1e300, NAN};
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+    struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        set_weight(j.w, ctl, wrong[i], 0);
+        assert_int_equal(last_msg(ctl, PS_MSG_QUERY_END)->query_end.error,
+                         PS_E_INVAL);
+        expect_substring(last_msg(ctl, PS_MSG_QUERY_END)->query_end.text,
+                         "must be a whole number, 1 to 1000");
+    }
+    set_weight(j.w, ctl, 300, 5);
+    expect_substring(last_msg(ctl, PS_MSG_QUERY_END)->query_end.text,
+                     "holds at once");
+    assert_int_equal(shown_weight(j.w, ctl), PS_JOB_WEIGHT_DEFAULT);
+    assert_null(strstr(j.w->story, "by an operator"));
+    finish_job(&j);
+}
+
+static void the_weight_of_a_forming_job_is_that_of_its_start(void **state)
+{
+    struct world *w = world_new();
+    struct peer *a = join_peer(w, PS_ROLE_AGENT, "a");
+    struct peer *ctl = join_peer(w, PS_ROLE_CTL, "");
+
+    (void)state;
+    deliver_msg(w, a, make_job_open(1, 2, 0, -1));
+    set_weight(w, ctl, 500, 0);
+    assert_int_equal(last_msg(ctl, PS_MSG_QUERY_END)->query_end.error, 0);
+    assert_null(find_msg(a, PS_MSG_JOB_STATE));
+    assert_int_equal(shown_weight(w, ctl), 500);
+    deliver_msg(w, a, make_job_open(2, 2, 0, -1));
+    assert_int_equal(last_job_opened(a)->error, 0);
+    assert_int_equal(last_job_state(a)->weight, 500);
+    deliver_worker_gone(w, a, 0, 1, true);
+    deliver_worker_gone(w, a, 0, 2, true);
+    end_world(w);
+}
+
+static void lost_ranks_are_counted_in_the_job_row(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
     struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
@@ -1478,7 +1900,7 @@ static void lost_ranks_are_in_the_row_of_their_job(void **state)
     assert_int_equal(last_msg(ctl, PS_MSG_JOB_ROW)->job_row.ranks_lost, 0);
     deliver_worker_gone(j.w, j.a[0], j.gen, 2, false);
     deliver_worker_gone(j.w, j.a[1], j.gen, 1,
-                        true); /* It left: nobody has lost it. */
+                        true); /* It left: it is not lost. */
     send_query(j.w, ctl, PS_QUERY_JOBS, "");
     row = &last_msg(ctl, PS_MSG_JOB_ROW)->job_row;
     assert_int_equal(row->live_workers, 2);
@@ -1486,11 +1908,12 @@ static void lost_ranks_are_in_the_row_of_their_job(void **state)
     assert_int_equal(row->lost_ranks_count, 1);
     assert_int_equal(row->lost_ranks[0].rank, 1);
     assert_string_equal(row->lost_ranks[0].host, "host-a");
-    send_query(j.w, ctl, PS_QUERY_JOBS, ""); /* And from what is kept of it. */
+    send_query(j.w, ctl, PS_QUERY_JOBS,
+               ""); /* And in the history of the job. */
     finish_job(&j);
 }
 
-static void one_user_does_not_keep_others_away(void **state)
+static void control_connections_of_a_user_are_limited(void **state)
 {
     struct world *w = world_new();
     struct peer *p = peer_new(w, PS_ROLE_CTL, "");
@@ -1533,36 +1956,46 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keys_are_registered_once),
-        cmocka_unit_test(questions_make_no_keys),
+        cmocka_unit_test(queries_create_no_keys),
         cmocka_unit_test(classic_placement_numbers_string_keys_in_order),
-        cmocka_unit_test(a_lost_server_moves_its_parts_and_no_others),
-        cmocka_unit_test(names_that_share_a_label_are_not_in_one_job),
-        cmocka_unit_test(placements_of_very_many_keys_are_told_in_slices),
+        cmocka_unit_test(only_partitions_of_a_lost_server_are_reassigned),
+        cmocka_unit_test(key_with_the_name_hash_of_another_is_refused),
+        cmocka_unit_test(placements_of_many_keys_are_sent_in_slices),
         cmocka_unit_test(a_lost_server_with_weights_fails_the_job),
-        cmocka_unit_test(the_last_server_takes_the_job_with_it),
+        cmocka_unit_test(loss_of_the_last_server_fails_the_job),
+        cmocka_unit_test(multipliers_change_for_all_servers),
+        cmocka_unit_test(recordings_begin_and_end_on_all_servers),
+        cmocka_unit_test(recordings_are_read_through_the_scheduler),
         cmocka_unit_test(an_optimizer_is_declared_once),
-        cmocka_unit_test(norms_are_of_all_partitions),
-        cmocka_unit_test(the_norm_of_all_waits_for_every_key),
+        cmocka_unit_test(compression_is_declared_before_keys_of_values),
+        cmocka_unit_test(compression_after_a_key_of_values_is_refused),
+        cmocka_unit_test(norm_covers_all_partitions),
+        cmocka_unit_test(global_norm_waits_for_every_key),
         cmocka_unit_test(norms_need_rounds),
-        cmocka_unit_test(keys_that_the_norm_of_all_needs_are_named),
+        cmocka_unit_test(keys_missing_in_the_global_norm_are_named),
         cmocka_unit_test(barriers_open_when_all_ranks_are_there),
         cmocka_unit_test(missing_ranks_are_named_with_state_and_host),
+        cmocka_unit_test(a_round_fails_that_needs_a_rank_that_has_left),
         cmocka_unit_test(operators_see_nodes_and_jobs),
-        cmocka_unit_test(rows_of_keys_come_as_the_connection_takes_them),
-        cmocka_unit_test(operators_see_what_would_have_to_move),
-        cmocka_unit_test(moves_of_a_job_that_ends_break_off),
+        cmocka_unit_test(key_rows_are_sent_as_the_connection_drains),
+        cmocka_unit_test(operators_see_the_plan_of_a_rebalance),
+        cmocka_unit_test(migrations_end_with_their_job),
         cmocka_unit_test(a_plan_without_memory_is_refused),
-        cmocka_unit_test(a_move_that_a_death_ends_has_an_epoch_of_its_own),
+        cmocka_unit_test(migration_ended_by_a_loss_has_its_own_epoch),
         cmocka_unit_test(a_migration_ends_when_a_server_of_it_is_lost),
-        cmocka_unit_test(rows_of_a_plan_are_of_two_servers),
-        cmocka_unit_test(bytes_count_where_they_have_moved),
-        cmocka_unit_test(a_lost_server_is_no_spare_until_it_restarts),
-        cmocka_unit_test(operators_see_what_a_job_waits_for),
-        cmocka_unit_test(a_cancelled_job_leaves_nothing),
+        cmocka_unit_test(plan_has_a_row_for_each_pair_of_servers),
+        cmocka_unit_test(bytes_of_a_migrated_partition_count_at_its_owner),
+        cmocka_unit_test(lost_server_gets_no_partition_until_it_restarts),
+        cmocka_unit_test(operators_see_the_waits_of_a_job),
+        cmocka_unit_test(cancelled_job_frees_its_memory),
         cmocka_unit_test(jobs_are_changed_by_their_owners),
-        cmocka_unit_test(an_operator_hears_that_a_change_is_late),
-        cmocka_unit_test(lost_ranks_are_in_the_row_of_their_job),
-        cmocka_unit_test(one_user_does_not_keep_others_away),
+        cmocka_unit_test(users_with_one_job_name_have_two_jobs),
+        cmocka_unit_test(late_change_is_reported_to_the_operator),
+        cmocka_unit_test(an_operator_changes_the_weight_of_a_job),
+        cmocka_unit_test(a_weight_is_a_number_that_holds_at_once),
+        cmocka_unit_test(the_weight_of_a_forming_job_is_that_of_its_start),
+        cmocka_unit_test(lost_ranks_are_counted_in_the_job_row),
+        cmocka_unit_test(control_connections_of_a_user_are_limited),
         cmocka_unit_test(members_are_rejected_at_the_socket_of_tools),
     };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Leases of members: when silence counts as death, and when it is the
- * scheduler that cannot hear. */
+/* Leases of members: silence that counts as death, and silence because the
+ * scheduler is isolated. */
 #include "sched_world.h"
 
 static uint32_t in_state(const struct world *w, enum ps_node_state state)
@@ -27,7 +27,7 @@ static void all_are_well(const struct job *j)
     }
 }
 
-static void nobody_is_given_up_while_all_are_silent(void **state)
+static void no_lease_ends_while_all_members_are_silent(void **state)
 {
     const ps_time lengths[] = {PS_SECONDS(5), PS_SECONDS(20), PS_SECONDS(60)};
 
@@ -48,7 +48,7 @@ static void nobody_is_given_up_while_all_are_silent(void **state)
 }
 
 /* The smallest cluster with a network: one server and one agent. */
-static void two_that_are_silent_at_once_are_not_dead(void **state)
+static void two_members_silent_at_once_keep_their_leases(void **state)
 {
     struct world *w = world_new();
 
@@ -65,7 +65,7 @@ static void two_that_are_silent_at_once_are_not_dead(void **state)
     end_world(w);
 }
 
-static void one_of_two_that_is_silent_is_dead_in_time(void **state)
+static void one_silent_member_of_two_is_gone_in_time(void **state)
 {
     struct world *w = world_new();
     struct peer *s;
@@ -81,7 +81,7 @@ static void one_of_two_that_is_silent_is_dead_in_time(void **state)
     end_world(w);
 }
 
-/* How often the peer was asked of another one. */
+/* Returns the number of ping_req that the peer got about another one. */
 static uint32_t asked_of(const struct peer *p, const struct peer *other)
 {
     uint32_t n = 0;
@@ -104,9 +104,8 @@ static void hears(struct world *w, struct peer *witness, const struct peer *m,
                                                      .silent_ns = silence}});
 }
 
-/* Servers and agents alike: for as long as another one hears it, but not for
- * ever. */
-static void who_is_heard_by_others_is_not_given_up(void **state)
+/* For servers and agents: as long as a peer hears the member, up to a limit. */
+static void report_of_a_witness_extends_the_lease(void **state)
 {
     (void)state;
     for (uint32_t i = 0; i < 2; i++) {
@@ -135,9 +134,9 @@ static void who_is_heard_by_others_is_not_given_up(void **state)
     }
 }
 
-/* The lease begins with the last word that anybody has heard; a word about an
- * earlier process of the name says nothing. */
-static void who_is_heard_by_nobody_is_given_up_in_time(void **state)
+/* The lease begins with the last message that any witness heard; a report about
+ * an earlier process of the name is ignored. */
+static void lease_starts_at_the_last_report_of_a_witness(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
 
@@ -155,9 +154,29 @@ static void who_is_heard_by_nobody_is_given_up_in_time(void **state)
     finish_job(&j);
 }
 
-/* They come back one after the other, some with a connection of their own
- * only seconds later. */
-static void leases_begin_again_when_somebody_is_heard(void **state)
+/* Time begins at 1,000,000 s. A certificate that has not ended is no reason. */
+static void reason_of_a_loss_names_a_certificate_that_has_ended(void **state)
+{
+    (void)state;
+    for (int has_ended = 0; has_ended < 2; has_ended++) {
+        struct job j = start_job(PS_LOSS_POLICY_FAIL);
+        const char *reason;
+
+        j.a[1]->certificate_ends = has_ended ? 1000002 : 2000000;
+        advance_time(j.w, PS_SECONDS(1));
+        j.a[1]->mute = true;
+        advance_time(j.w, PS_SECONDS(20));
+        assert_int_equal(in_state(j.w, PS_NODE_STATE_GONE), 1);
+        reason = last_job_state(j.a[0])->reason;
+        expect_substring(reason, "agent a1 is gone: not heard for ");
+        assert_int_equal(
+            strstr(reason, "; its certificate has expired") != NULL, has_ended);
+        world_free(j.w);
+    }
+}
+
+/* Members return one after the other, some dial only seconds later. */
+static void leases_restart_when_a_member_is_heard(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_FAIL);
 
@@ -169,7 +188,7 @@ static void leases_begin_again_when_somebody_is_heard(void **state)
     advance_time(j.w, PS_SECONDS(1));
     expect_substring(j.w->story, "members can be reached again");
     assert_null(strstr(strstr(j.w->story, "can be reached again") + 1,
-                       "can be reached again")); /* Said once. */
+                       "can be reached again")); /* Logged once. */
     for (uint32_t i = 0; i < 2; i++) {
         advance_time(j.w, PS_SECONDS(4));
         lose_conn(j.w, j.a[i]);
@@ -182,9 +201,9 @@ static void leases_begin_again_when_somebody_is_heard(void **state)
     finish_job(&j);
 }
 
-/* A member that died while none was heard is found when the others are back;
+/* A member that died while none was heard is detected when the others are back;
  * further silences of others do not extend its lease. */
-static void silence_of_all_excuses_each_member_once(void **state)
+static void silence_of_all_members_extends_a_lease_once(void **state)
 {
     struct world *w = world_new();
     struct peer *a;
@@ -211,8 +230,9 @@ static void silence_of_all_excuses_each_member_once(void **state)
     end_world(w);
 }
 
-/* A part of the network: they have longer, and then they are given up. */
-static void most_members_have_a_grace(void **state)
+/* Part of the network is down: leases are longer, then the members are given
+ * up. */
+static void silence_of_most_members_extends_leases(void **state)
 {
     for (uint32_t back = 0; back < 2; back++) {
         struct job j = start_job(PS_LOSS_POLICY_WAIT);
@@ -238,8 +258,8 @@ static void most_members_have_a_grace(void **state)
     }
 }
 
-/* Half of them are not most of them: a host with a server and an agent. */
-static void half_of_the_members_have_no_grace(void **state)
+/* Half of the members are not most of them: a host with a server and an agent. */
+static void silence_of_half_of_the_members_extends_no_lease(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
 
@@ -252,7 +272,7 @@ static void half_of_the_members_have_no_grace(void **state)
     world_free(j.w);
 }
 
-static void silence_of_all_ends_some_day(void **state)
+static void silence_of_all_members_ends_leases_at_a_limit(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_FAIL);
 
@@ -268,7 +288,7 @@ static void silence_of_all_ends_some_day(void **state)
 
 /* Its process was stopped; meanwhile the members have cut their connections
  * and wait before they dial again. */
-static void who_slept_waits_for_members_to_dial(void **state)
+static void suspended_scheduler_waits_for_members_to_dial(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_FAIL);
 
@@ -289,9 +309,10 @@ static void who_slept_waits_for_members_to_dial(void **state)
     finish_job(&j);
 }
 
-/* An agent on a fresh link has some time to name its workers again. Neither
- * the scheduler's own sleep counts for that, nor that the agent is cut off. */
-static void workers_are_not_lost_while_nobody_can_name_them(void **state)
+/* An agent on a fresh link has some time to report its workers again. Neither
+ * the scheduler's own suspension counts for that, nor a time when the agent is
+ * disconnected. */
+static void workers_are_not_lost_while_their_agent_is_disconnected(void **state)
 {
     for (uint32_t sleeps = 0; sleeps < 2; sleeps++) {
         struct job j = start_job(PS_LOSS_POLICY_FAIL);
@@ -322,18 +343,20 @@ static void workers_are_not_lost_while_nobody_can_name_them(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nobody_is_given_up_while_all_are_silent),
-        cmocka_unit_test(two_that_are_silent_at_once_are_not_dead),
-        cmocka_unit_test(one_of_two_that_is_silent_is_dead_in_time),
-        cmocka_unit_test(who_is_heard_by_others_is_not_given_up),
-        cmocka_unit_test(who_is_heard_by_nobody_is_given_up_in_time),
-        cmocka_unit_test(leases_begin_again_when_somebody_is_heard),
-        cmocka_unit_test(silence_of_all_excuses_each_member_once),
-        cmocka_unit_test(most_members_have_a_grace),
-        cmocka_unit_test(half_of_the_members_have_no_grace),
-        cmocka_unit_test(silence_of_all_ends_some_day),
-        cmocka_unit_test(who_slept_waits_for_members_to_dial),
-        cmocka_unit_test(workers_are_not_lost_while_nobody_can_name_them),
+        cmocka_unit_test(no_lease_ends_while_all_members_are_silent),
+        cmocka_unit_test(reason_of_a_loss_names_a_certificate_that_has_ended),
+        cmocka_unit_test(two_members_silent_at_once_keep_their_leases),
+        cmocka_unit_test(one_silent_member_of_two_is_gone_in_time),
+        cmocka_unit_test(report_of_a_witness_extends_the_lease),
+        cmocka_unit_test(lease_starts_at_the_last_report_of_a_witness),
+        cmocka_unit_test(leases_restart_when_a_member_is_heard),
+        cmocka_unit_test(silence_of_all_members_extends_a_lease_once),
+        cmocka_unit_test(silence_of_most_members_extends_leases),
+        cmocka_unit_test(silence_of_half_of_the_members_extends_no_lease),
+        cmocka_unit_test(silence_of_all_members_ends_leases_at_a_limit),
+        cmocka_unit_test(suspended_scheduler_waits_for_members_to_dial),
+        cmocka_unit_test(
+            workers_are_not_lost_while_their_agent_is_disconnected),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -22,7 +22,7 @@ static uint32_t servers(const struct world *w, enum ps_node_state state)
     return ps_sched_member_count(w->sched, PS_ROLE_SERVER, state);
 }
 
-static void who_is_refused_where_it_listened_is_dead(void **state)
+static void a_refused_liveness_probe_means_death(void **state)
 {
     struct world *w = world_new();
     struct peer *s = join_peer(w, PS_ROLE_SERVER, "s0");
@@ -60,7 +60,7 @@ static void a_probe_from_before_the_loss_counts(void **state)
     end_world(w);
 }
 
-static void a_cut_alone_is_not_death(void **state)
+static void cut_without_a_refused_probe_ends_no_lease(void **state)
 {
     struct world *w = world_new();
     struct peer *s = join_peer(w, PS_ROLE_SERVER, "s0");
@@ -73,7 +73,7 @@ static void a_cut_alone_is_not_death(void **state)
         advance_time(w, PS_MILLIS(100));
     }
     connect_peer(w, s);
-    /* The answer to a probe from before comes late. */
+    /* A late result of an earlier probe. */
     probed(w, PS_E_REFUSED);
     assert_int_equal(servers(w, PS_NODE_STATE_ACTIVE), 1);
     advance_time(w, PS_SECONDS(5));
@@ -81,8 +81,8 @@ static void a_cut_alone_is_not_death(void **state)
     end_world(w);
 }
 
-/* A firewall refuses what the scheduler dials: that says nothing. */
-static void who_was_never_reached_has_its_lease(void **state)
+/* A firewall refuses the scheduler's connections: no evidence of death. */
+static void member_without_a_successful_probe_keeps_its_lease(void **state)
 {
     struct world *w = world_new();
     struct peer *s = join_peer(w, PS_ROLE_SERVER, "s0");
@@ -102,7 +102,7 @@ static void who_was_never_reached_has_its_lease(void **state)
 }
 
 /* The answer is of the process that was probed. */
-static void a_new_process_is_not_taken_for_the_old_one(void **state)
+static void late_probe_of_an_old_process_is_ignored(void **state)
 {
     struct world *w = world_new();
     struct peer *s = join_peer(w, PS_ROLE_SERVER, "s0");
@@ -123,7 +123,8 @@ static void a_new_process_is_not_taken_for_the_old_one(void **state)
     world_free(w);
 }
 
-/* Why the server cannot be reached; "": it can, or nothing is known. */
+/* Returns the reason why the server cannot be reached; "": it can be, or
+ * unknown. */
 static const char *reach_of(struct world *w, struct peer *ctl)
 {
     drop_inbox(ctl);
@@ -144,14 +145,14 @@ static const char *reach_of(struct world *w, struct peer *ctl)
     return "";
 }
 
-static void hello_anew(struct world *w, struct peer *s)
+static void send_new_hello(struct world *w, struct peer *s)
 {
     lose_conn(w, s);
     s->instance++;
     connect_peer(w, s);
 }
 
-static void servers_are_probed_where_they_say(void **state)
+static void servers_are_probed_at_their_advertised_address(void **state)
 {
     struct world *w = world_new();
     struct peer *s = peer_new(w, PS_ROLE_SERVER, "s0");
@@ -168,7 +169,7 @@ static void servers_are_probed_where_they_say(void **state)
     assert_string_equal(reach_of(w, ctl), "");
     probed(w, PS_E_UNREACH);
     assert_string_equal(reach_of(w, ctl), ps_strerror(PS_E_UNREACH));
-    /* Again, and a result of an earlier time counts no more. */
+    /* Again; an earlier result does not count any more. */
     advance_time(w, PS_SECONDS(9));
     assert_int_equal(w->probes, 1);
     advance_time(w, PS_SECONDS(2));
@@ -180,15 +181,15 @@ static void servers_are_probed_where_they_say(void **state)
     advance_time(w, PS_SECONDS(30));
     assert_int_equal(w->probes, 2);
     /* One for the loss and one for the new process, at once. */
-    hello_anew(w, s);
+    send_new_hello(w, s);
     assert_int_equal(w->probes, 4);
-    /* Trouble of the scheduler's own says nothing of a server. */
+    /* A failure on the scheduler's side is no evidence about a server. */
     probed(w, PS_E_FULL);
     assert_string_equal(reach_of(w, ctl), "");
-    /* Processes that are not reached: once a second, however often they say
+    /* Unreached processes are probed once a second, however often they send
      * hello. */
     for (int i = 0; i < 5; i++) {
-        hello_anew(w, s);
+        send_new_hello(w, s);
     }
     assert_int_equal(w->probes, 4);
     advance_time(w, PS_MILLIS(1100));
@@ -199,12 +200,12 @@ static void servers_are_probed_where_they_say(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(servers_are_probed_where_they_say),
-        cmocka_unit_test(who_is_refused_where_it_listened_is_dead),
+        cmocka_unit_test(servers_are_probed_at_their_advertised_address),
+        cmocka_unit_test(a_refused_liveness_probe_means_death),
         cmocka_unit_test(a_probe_from_before_the_loss_counts),
-        cmocka_unit_test(a_cut_alone_is_not_death),
-        cmocka_unit_test(who_was_never_reached_has_its_lease),
-        cmocka_unit_test(a_new_process_is_not_taken_for_the_old_one),
+        cmocka_unit_test(cut_without_a_refused_probe_ends_no_lease),
+        cmocka_unit_test(member_without_a_successful_probe_keeps_its_lease),
+        cmocka_unit_test(late_probe_of_an_old_process_is_ignored),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A scheduler that was restarted: what it says of jobs of the one before,
- * and that its numbers are none of those. */
+/* A restarted scheduler: its answers about jobs of its predecessor, and numbers
+ * that differ from the predecessor's. */
 #include "core/sched/member.h"
 
 #include "sched_world.h"
@@ -29,7 +29,7 @@ static struct world *world_from(uint64_t base)
     return w;
 }
 
-static void numbers_of_another_start_are_others(void **state)
+static void numbers_differ_between_starts_of_the_scheduler(void **state)
 {
     enum { STARTS = 50, MEMBERS = 4 };
     const uint64_t wall = UINT64_C(1795334851837003899);
@@ -38,7 +38,7 @@ static void numbers_of_another_start_are_others(void **state)
 
     (void)state;
     for (uint32_t i = 0; i < STARTS; i++) {
-        /* The shortest pause between two starts that there is. */
+        /* The shortest possible pause between two starts. */
         struct world *w = world_from(wall + i * PS_MILLIS(1));
 
         for (uint32_t k = 0; k < MEMBERS; k++) {
@@ -81,8 +81,9 @@ static struct ps_msg offer_again(uint64_t worker, uint64_t gen)
     return msg;
 }
 
-/* A worker that is offered again hears which job is not known, and why. */
-static void a_job_of_the_scheduler_before_is_refused_in_words(void **state)
+/* A worker that is offered again gets the name of the unknown job and the
+ * cause. */
+static void job_of_a_former_scheduler_is_refused_with_a_cause(void **state)
 {
     struct world *w = world_from(1000);
     struct peer *a = join_peer(w, PS_ROLE_AGENT, "a");
@@ -94,7 +95,7 @@ static void a_job_of_the_scheduler_before_is_refused_in_words(void **state)
     assert_string_equal(last_job_opened(a)->text,
                         "the scheduler was restarted and does not know job "
                         "'train' (generation 1000); start the job again");
-    /* Of its own generations none is lost by a restart. */
+    /* Generations of the present scheduler are not those of a restart. */
     deliver_msg(w, a, offer_again(1, 1001));
     assert_int_equal(last_job_opened(a)->error, PS_E_NOJOB);
     assert_string_equal(last_job_opened(a)->text,
@@ -105,7 +106,7 @@ static void a_job_of_the_scheduler_before_is_refused_in_words(void **state)
 
 /* Other messages of an agent or a server about such a job are answered with its
  * end and the cause. */
-static void all_that_names_such_a_job_hears_the_cause(void **state)
+static void messages_of_an_unknown_job_get_its_end_and_cause(void **state)
 {
     const char *const cause = "the scheduler was restarted and does not know "
                               "job generation 7; start the job again";
@@ -135,10 +136,10 @@ static void all_that_names_such_a_job_hears_the_cause(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_of_another_start_are_others),
+        cmocka_unit_test(numbers_differ_between_starts_of_the_scheduler),
         cmocka_unit_test(without_a_base_numbers_begin_at_one),
-        cmocka_unit_test(a_job_of_the_scheduler_before_is_refused_in_words),
-        cmocka_unit_test(all_that_names_such_a_job_hears_the_cause),
+        cmocka_unit_test(job_of_a_former_scheduler_is_refused_with_a_cause),
+        cmocka_unit_test(messages_of_an_unknown_job_get_its_end_and_cause),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

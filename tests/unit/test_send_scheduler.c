@@ -24,8 +24,8 @@ struct writer {
     struct ps_send_slot turn;
     struct world *w;
     uint64_t written;
-    bool stuck;  /* The system takes nothing. */
-    bool leaves; /* The first to have its turn takes the next one out. */
+    bool stuck;  /* The kernel accepts nothing. */
+    bool leaves; /* The first slot in turn removes the next one. */
     struct writer *other;
 };
 
@@ -85,7 +85,7 @@ static void run(struct world *w, ps_time until)
     w->now = until;
 }
 
-static void one_alone_writes_as_it_likes(void **state)
+static void single_connection_writes_without_limit(void **state)
 {
     struct world w;
     struct writer x[COUNT];
@@ -100,7 +100,7 @@ static void one_alone_writes_as_it_likes(void **state)
     assert_true(ps_send_scheduler_deadline(&w.f, w.now) == PS_TIME_NEVER);
 }
 
-static void they_keep_abreast(void **state)
+static void connections_of_one_rate_stay_level(void **state)
 {
     struct world w;
     struct writer x[COUNT];
@@ -109,7 +109,7 @@ static void they_keep_abreast(void **state)
     begin_world(&w, x);
     for (uint32_t i = 0; i < COUNT; i++) {
         try_to_write(&x[i]);
-        /* A piece, and then it is somebody else's turn. */
+        /* After one piece another slot has its turn. */
         assert_in_range(x[i].written, 1, LEAD / 2);
     }
     run(&w, w.now + PS_MILLIS(20));
@@ -119,7 +119,7 @@ static void they_keep_abreast(void **state)
     }
 }
 
-static void what_is_stuck_is_waited_for_a_while(void **state)
+static void stalled_connection_delays_others_briefly(void **state)
 {
     struct world w;
     struct writer x[COUNT];
@@ -138,8 +138,8 @@ static void what_is_stuck_is_waited_for_a_while(void **state)
     for (uint32_t i = 1; i < COUNT; i++) {
         assert_true(x[i].written > 4 * LEAD);
     }
-    /* It goes on where the others are, and they do not wait for what it
-     * missed. */
+    /* It continues at the progress of the others, which do not wait for its
+     * backlog. */
     run(&w, w.now + PS_SECONDS(1));
     uint64_t others = x[1].written;
 
@@ -150,7 +150,7 @@ static void what_is_stuck_is_waited_for_a_while(void **state)
     assert_true(x[1].written > others + 4 * LEAD);
 }
 
-static void one_may_leave_in_the_turn_of_another(void **state)
+static void connection_may_close_in_the_send_slot_of_another(void **state)
 {
     struct world w;
     struct writer x[COUNT];
@@ -170,7 +170,7 @@ static void one_may_leave_in_the_turn_of_another(void **state)
     assert_int_equal(w.f.count, COUNT - 1);
 }
 
-static void what_stays_unsent_fits_the_rate(void **state)
+static void unsent_bytes_follow_the_rate(void **state)
 {
     struct ps_send_scheduler f;
 
@@ -186,11 +186,11 @@ static void what_stays_unsent_fits_the_rate(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_alone_writes_as_it_likes),
-        cmocka_unit_test(they_keep_abreast),
-        cmocka_unit_test(what_is_stuck_is_waited_for_a_while),
-        cmocka_unit_test(one_may_leave_in_the_turn_of_another),
-        cmocka_unit_test(what_stays_unsent_fits_the_rate),
+        cmocka_unit_test(single_connection_writes_without_limit),
+        cmocka_unit_test(connections_of_one_rate_stay_level),
+        cmocka_unit_test(stalled_connection_delays_others_briefly),
+        cmocka_unit_test(connection_may_close_in_the_send_slot_of_another),
+        cmocka_unit_test(unsent_bytes_follow_the_rate),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The server machine, told as stories. */
+/* The server machine, as stories. */
 #include "server_world.h"
 
 /* ---------------------------------------------------------------- counting */
@@ -29,7 +29,87 @@ static void rounds_count_every_slot_once(void **state)
     world_free(w);
 }
 
-static void a_round_waits_for_the_last_and_says_commit(void **state)
+static void record(struct world *w, uint32_t version, uint8_t mode,
+                   uint32_t number)
+{
+    sched_send_job_state(w, &(struct job_options){.version = version,
+                                                  .phase = PS_JOB_PHASE_RUNNING,
+                                                  .profile_mode = mode,
+                                                  .profile_number = number});
+}
+
+static const struct ps_msg_profile_events *recording(struct world *w,
+                                                     uint64_t first)
+{
+    ps_link_send_msg(w->sched,
+                     &(struct ps_msg){.code = PS_MSG_PROFILE_GET,
+                                      .profile_get = {.gen = GEN,
+                                                      .request = 7,
+                                                      .first = first,
+                                                      .agent = NODE(0)}},
+                     w->now, &w->sched_out);
+    world_run_until_idle(w);
+    assert_non_null(w->profile_events);
+    assert_int_equal(w->profile_events->profile_events.request, 7);
+    assert_int_equal(w->profile_events->profile_events.agent, NODE(0));
+    return &w->profile_events->profile_events;
+}
+
+static void push_round(struct world *w, uint64_t round)
+{
+    agent_push_i64(&w->agents[0], 7, round, 1);
+    w->now += 10;
+    agent_push_i64(&w->agents[1], 7, round, 2);
+}
+
+/* Two contributions, the wait for the second one, the sum. */
+static void recording_keeps_the_last_events(void **state)
+{
+    static const uint8_t kinds[] = {PS_PROFILE_KIND_PUSH, PS_PROFILE_KIND_PUSH,
+                                    PS_PROFILE_KIND_GATHER,
+                                    PS_PROFILE_KIND_MERGE};
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    const struct ps_msg_profile_events *got;
+    uint64_t round = 0;
+
+    (void)state;
+    push_round(w, ++round);
+    assert_int_equal(recording(w, 0)->count, 0);
+    record(w, 10, PS_PROFILE_MODE_ON, 1);
+    push_round(w, ++round);
+    got = recording(w, 0);
+    assert_int_equal(got->count, 4);
+    assert_int_equal(got->events_count, 4);
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_int_equal(got->events[i].kind, kinds[i]);
+        assert_int_equal(got->events[i].round, 2);
+    }
+    assert_int_equal(got->events[1].slot, 1);
+    assert_int_equal(got->events[2].duration_ns, 10);
+    assert_int_equal(got->events[2].bytes, 16);
+    assert_int_equal(recording(w, 3)->first, 3);
+    assert_int_equal(recording(w, 9)->events_count, 0);
+    /* A pause, and what follows it. */
+    record(w, 11, PS_PROFILE_MODE_PAUSED, 1);
+    push_round(w, ++round);
+    assert_int_equal(recording(w, 0)->count, 4);
+    record(w, 12, PS_PROFILE_MODE_ON, 1);
+    while (round < PS_PROFILE_EVENTS_MAX / 4 + 10) {
+        push_round(w, ++round);
+    }
+    got = recording(w, 0);
+    assert_int_equal(got->count, 4 * (round - 2));
+    assert_int_equal(got->first, got->count - PS_PROFILE_EVENTS_MAX);
+    assert_int_equal(got->events_count, PS_PROFILE_READ_MAX);
+    got = recording(w, got->count - 1);
+    assert_int_equal(got->events_count, 1);
+    assert_int_equal(got->events[0].round, round);
+    record(w, 13, PS_PROFILE_MODE_ON, 2);
+    assert_int_equal(recording(w, 0)->count, 0);
+    world_free(w);
+}
+
+static void round_waits_for_the_last_slot_before_its_commit(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
     struct push_options o = {
@@ -55,7 +135,7 @@ static void a_round_waits_for_the_last_and_says_commit(void **state)
     world_free(w);
 }
 
-static void a_push_offered_again_on_a_fresh_link_counts_once(void **state)
+static void push_repeated_on_a_new_link_counts_once(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
     struct agent *a = &w->agents[0];
@@ -82,7 +162,7 @@ static void a_push_offered_again_on_a_fresh_link_counts_once(void **state)
     world_free(w);
 }
 
-static void a_resumed_link_brings_the_answer_that_was_lost(void **state)
+static void resumed_link_repeats_a_lost_reply(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
     struct agent *a = &w->agents[0];
@@ -101,8 +181,8 @@ static void a_resumed_link_brings_the_answer_that_was_lost(void **state)
     world_free(w);
 }
 
-/* The agent never saw that its link began afresh, so it cannot go on from
- * there. */
+/* The agent has not seen the welcome of the new session, so the link cannot be
+ * resumed. */
 static void a_link_is_not_resumed_when_its_welcome_was_lost(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 1});
@@ -123,7 +203,7 @@ static void a_link_is_not_resumed_when_its_welcome_was_lost(void **state)
     world_free(w);
 }
 
-static void while_it_computes_a_push_again_is_dropped(void **state)
+static void repeated_push_during_a_merge_is_dropped(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
     struct agent *a = &w->agents[0];
@@ -134,7 +214,7 @@ static void while_it_computes_a_push_again_is_dropped(void **state)
     agent_push_i64(&w->agents[1], 3, 1, 2);
     assert_int_equal(w->compute_count, 1);
     agent_push_i64(a, 3, 1, 40);
-    agent_push_i64(a, 3, 2, 1); /* Before its time. */
+    agent_push_i64(a, 3, 2, 1); /* A round too early. */
     assert_int_equal(a->seen[3].error, PS_E_FUTURE);
     assert_int_equal(w->compute_count, 1);
     world_computed(w, 0, 0);
@@ -146,7 +226,7 @@ static void while_it_computes_a_push_again_is_dropped(void **state)
 
 /* --------------------------------------------------------------- numbers */
 
-static void order_of_arrival_changes_no_bit(void **state)
+static void result_does_not_depend_on_arrival_order(void **state)
 {
     static const float v[4] = {1e8f, 1, -1e8f, 1e-8f};
     volatile float left = v[0] + v[1];
@@ -181,7 +261,7 @@ static void order_of_arrival_changes_no_bit(void **state)
     world_free(w);
 }
 
-static void sgd_with_momentum_steps_as_written(void **state)
+static void sgd_with_momentum_follows_its_formula(void **state)
 {
     static const struct ps_rec_param params[] = {
         {"learning_rate", 0.1}, {"momentum", 0.9},       {"wd", 0.01},
@@ -258,7 +338,7 @@ static void a_step_may_take_several_rounds(void **state)
         ps_server_stats(w->server, &stats);
         assert_int_equal(stats.stored_bytes, r % 3 == 0 ? 4 : 8);
     }
-    /* A mean is one of all that was given in these rounds. */
+    /* A mean is over all contributions to these rounds. */
     push_ranks(a, 7, 8, 3, PS_REDUCE_MEAN);
     push_ranks(b, 7, 8, 1, PS_REDUCE_MEAN);
     push_ranks(a, 8, 8, 1, PS_REDUCE_SUM); /* Not in the middle. */
@@ -276,7 +356,7 @@ static void a_step_may_take_several_rounds(void **state)
 
 static const struct ps_rec_param lars[] = {{"lr", 1}, {"eta", 0.5}};
 
-/* Two slots that have given 1 each to key 1, which is 2. */
+/* Two slots have contributed 1 each to key 1, whose value is 2. */
 static struct world *world_that_asks(void)
 {
     static const float first = 2;
@@ -310,7 +390,7 @@ static void a_step_waits_for_norms(void **state)
     assert_int_equal(w->last_norm_part.stage, PS_STAGE_GRADIENT);
     assert_true(w->square == 4 && w->weight_square == 4);
     assert_int_equal(a->seen[1].values, 0);
-    /* Nobody is held up by what has been added up already. */
+    /* Summed contributions use no credit. */
     assert_int_equal(ps_server_unmerged_bytes(w->server, GEN, 0), 0);
     assert_int_equal(ps_server_unmerged_bytes(w->server, GEN, 1), 0);
     push_ranks(a, 1, 1, 1, PS_REDUCE_SUM); /* Again: it counts once. */
@@ -336,7 +416,7 @@ static void a_step_waits_for_norms(void **state)
     world_free(w);
 }
 
-static void squares_are_said_again_to_who_has_forgotten(void **state)
+static void squares_are_sent_again_to_a_restarted_scheduler(void **state)
 {
     struct world *w = world_that_asks();
 
@@ -377,8 +457,8 @@ static void a_job_ends_while_it_waits_for_norms(void **state)
     world_free(w);
 }
 
-/* Its migration ends before the norms are known: nothing waits for them. */
-static void a_partition_goes_while_it_waits_for_norms(void **state)
+/* Its migration ends before the norms are known: no step waits for them. */
+static void migrated_partition_takes_no_step_with_late_norms(void **state)
 {
     struct world *w = world_that_asks();
     struct ps_msg msgs[] = {
@@ -413,7 +493,7 @@ static void an_optimizer_needs_a_value_and_floats(void **state)
     assert_int_equal(a->seen[0].error, PS_E_NOKEY);
     agent_push_i64(a, 1, 1, 1);
     assert_int_equal(a->seen[1].error, PS_E_UNSUPPORTED);
-    /* A broadcast takes no step, and gives the value. */
+    /* A broadcast is no step, and replaces the value. */
     agent_push(a, &(struct push_options){.key = 0,
                                          .round = 1,
                                          .count = 1,
@@ -426,7 +506,7 @@ static void an_optimizer_needs_a_value_and_floats(void **state)
     world_free(w);
 }
 
-static void a_mean_divides_by_the_ranks_that_gave(void **state)
+static void mean_divides_by_the_contributing_ranks(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 3});
 
@@ -442,12 +522,12 @@ static void a_mean_divides_by_the_ranks_that_gave(void **state)
                                       .reduce = PS_REDUCE_MEAN,
                                   });
     }
-    /* 34 by 1 + 3 ranks; the slot that gave nothing has no weight. */
+    /* 34 by 1 + 3 ranks; the slot that skipped has no weight. */
     assert_int_equal(agent_i64(&w->agents[1], 0), 8);
     world_free(w);
 }
 
-static void a_broadcast_is_a_round_with_one_giver(void **state)
+static void broadcast_takes_the_value_of_its_root(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 4});
 
@@ -469,7 +549,7 @@ static void a_broadcast_is_a_round_with_one_giver(void **state)
     world_free(w);
 }
 
-static void a_round_of_nothing_keeps_the_value(void **state)
+static void round_of_empty_contributions_keeps_the_value(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
 
@@ -496,8 +576,8 @@ static void a_round_of_nothing_keeps_the_value(void **state)
     world_free(w);
 }
 
-/* All slots: value 0 is a pass. Every order of arrival ends alike. */
-static void who_passes_is_not_in_the_result(void **state)
+/* All slots; value 0 is a skip. Every order of arrival has the same result. */
+static void skip_does_not_change_the_result(void **state)
 {
     static const uint8_t order[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
                                        {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
@@ -530,7 +610,7 @@ static void who_passes_is_not_in_the_result(void **state)
                                            .count = give != 0,
                                            .data = &give,
                                            .weight = who == 1 ? 4 : 1,
-                                           /* It may say anything. */
+                                           /* Its request is ignored. */
                                            .reduce = give != 0 ? cases[n].reduce
                                                                : PS_REDUCE_MAX,
                                            .skips = give == 0});
@@ -546,7 +626,7 @@ static void who_passes_is_not_in_the_result(void **state)
     }
 }
 
-static void a_round_that_all_pass_keeps_the_value(void **state)
+static void round_that_all_skip_keeps_the_value(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
     struct agent *a = &w->agents[0];
@@ -563,7 +643,7 @@ static void a_round_that_all_pass_keeps_the_value(void **state)
         assert_int_equal(w->agents[i].seen[2].commit_version, 2);
         assert_true(w->agents[i].seen[2].all_skipped);
     }
-    /* The answer was lost, and the pass comes again. */
+    /* The reply was lost, and the skip is sent again. */
     b->seen[2].all_skipped = false;
     agent_disconnect(b);
     agent_drop_link(b);
@@ -585,8 +665,8 @@ static void a_round_that_all_pass_keeps_the_value(void **state)
     world_free(w);
 }
 
-/* A key that nobody has given a value has rounds, too. */
-static void a_first_round_may_be_passed(void **state)
+/* A key without a value has rounds, too. */
+static void first_round_can_be_skipped_by_all(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
 
@@ -604,7 +684,7 @@ static void a_first_round_may_be_passed(void **state)
 }
 
 /* Adam counts its steps, and its first ones are larger for it. */
-static void a_round_that_all_pass_is_no_step(void **state)
+static void round_that_all_skip_is_no_optimizer_step(void **state)
 {
     static const struct ps_rec_param params[] = {{"lr", 1}};
     static const float first = 100;
@@ -639,7 +719,7 @@ static void a_round_that_all_pass_is_no_step(void **state)
     assert_memory_equal(weight[0], weight[1], sizeof(weight[0]));
 }
 
-static void a_round_that_all_pass_is_none_of_several(void **state)
+static void round_that_all_skip_is_not_accumulated(void **state)
 {
     static const struct ps_rec_param params[] = {{"lr", 1}, {"accumulate", 2}};
     static const float first = 100;
@@ -663,12 +743,12 @@ static void a_round_that_all_pass_is_none_of_several(void **state)
     world_free(w);
 }
 
-static void a_root_that_passes_ends_the_broadcast(void **state)
+static void skip_of_the_root_fails_the_broadcast(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 3});
 
     (void)state;
-    /* The second time another rank of its node is there for the value. */
+    /* The second time another rank of its node requests the value. */
     for (uint32_t attempt = 0; attempt < 2; attempt++) {
         for (uint32_t i = 0; i < 3; i++) {
             const bool passes = i == 1 && attempt == 0;
@@ -706,7 +786,7 @@ static void a_root_that_passes_ends_the_broadcast(void **state)
     world_free(w);
 }
 
-static void who_passes_takes_no_side(void **state)
+static void skip_is_no_side_of_a_conflict(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 4});
 
@@ -726,9 +806,8 @@ static void who_passes_takes_no_side(void **state)
     world_free(w);
 }
 
-/* One agent has heard that all have passed, the other one has not; their server
- * is gone. */
-static void a_takeover_keeps_that_all_have_passed(void **state)
+/* One agent knows that all skipped, the other does not; their server is lost. */
+static void takeover_keeps_that_all_ranks_skipped(void **state)
 {
     (void)state;
     for (uint32_t late = 0; late < 2; late++) {
@@ -765,7 +844,7 @@ static void a_takeover_keeps_that_all_have_passed(void **state)
     }
 }
 
-static void a_pass_with_a_payload_is_refused(void **state)
+static void skip_with_a_payload_is_refused(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 1});
 
@@ -783,7 +862,7 @@ static void a_pass_with_a_payload_is_refused(void **state)
     world_free(w);
 }
 
-static void every_element_type_adds_up(void **state)
+static void float64_and_int32_are_summed(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
     double f64 = 0.1;
@@ -815,7 +894,7 @@ static void every_element_type_adds_up(void **state)
 
 /* Many partitions in one frame; with a float of odd count before doubles, so
  * that these lie at odd addresses. */
-static void small_partitions_travel_together(void **state)
+static void small_partitions_share_frames(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
     struct ps_rec_part parts[64];
@@ -874,7 +953,7 @@ static void small_partitions_travel_together(void **state)
 }
 
 /* More answers at one moment than a frame may have parts or bytes. */
-static void answers_fill_frames_and_no_more(void **state)
+static void replies_fill_frames_up_to_their_limits(void **state)
 {
     const uint32_t count = PS_BATCH_PART_MAX / 4;
     struct world *w = world_new(&(struct world_options){.slots = 1});
@@ -929,7 +1008,7 @@ static void answers_fill_frames_and_no_more(void **state)
 
 /* ------------------------------------------------------------ pull, init */
 
-static void a_pull_waits_for_a_key_that_comes_later(void **state)
+static void pull_waits_for_the_init_of_its_key(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
     struct agent *a = &w->agents[0];
@@ -946,13 +1025,13 @@ static void a_pull_waits_for_a_key_that_comes_later(void **state)
     assert_int_equal(b->seen[5].values, 1);
     assert_true(agent_f32(b, 5) == 9);
 
-    /* The first one wins; a second hears that it is done. */
+    /* The first init counts; the second gets a commit. */
     agent_init(b, 5, 1, &(float){10});
     assert_int_equal(b->seen[5].commits, 1);
     agent_pull(a, 5, 0);
     assert_true(agent_f32(a, 5) == 9);
 
-    /* A newer version is waited for, and comes once. */
+    /* A pull waits for a newer version and is answered once. */
     agent_pull(a, 5, 1);
     assert_int_equal(a->seen[5].values, 1);
     agent_push_f32(a, 5, 1, 1);
@@ -968,7 +1047,7 @@ static void a_pull_waits_for_a_key_that_comes_later(void **state)
     world_free(w);
 }
 
-static void a_pull_keeps_the_newest_version_asked_for(void **state)
+static void pulls_wait_for_the_newest_requested_version(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 1});
     struct agent *a = &w->agents[0];
@@ -992,7 +1071,7 @@ static void a_pull_keeps_the_newest_version_asked_for(void **state)
     world_free(w);
 }
 
-static void an_agent_started_again_waits_for_nothing(void **state)
+static void pulls_of_a_restarted_agent_are_dropped(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
     struct agent *a = &w->agents[0];
@@ -1018,7 +1097,7 @@ static void an_agent_started_again_waits_for_nothing(void **state)
 /* -------------------------------------------------------------- takeover */
 
 /* One agent holds version 5, the other 6, to which the first contributed; the
- * second has pushed on. */
+ * second has pushed round 7. */
 static void takeover_event(struct world *w, uint32_t event)
 {
     switch (event) {
@@ -1040,7 +1119,7 @@ static void takeover_event(struct world *w, uint32_t event)
     }
 }
 
-static void a_takeover_ends_alike_in_every_order(void **state)
+static void takeover_does_not_depend_on_message_order(void **state)
 {
     uint32_t orders = 0;
 
@@ -1080,7 +1159,7 @@ static void a_takeover_ends_alike_in_every_order(void **state)
     assert_int_equal(orders, 120);
 }
 
-static void a_resumed_version_overtakes_what_is_computed(void **state)
+static void restored_version_replaces_a_pending_merge(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
     uint64_t version;
@@ -1103,9 +1182,9 @@ static void a_resumed_version_overtakes_what_is_computed(void **state)
     world_free(w);
 }
 
-/* A round of three in two partitions: whatever is seen first, all hear of it,
- * once for each attempt, and the next one is merged. */
-static void all_hear_of_a_disagreement_and_try_again(void **state)
+/* A round of three slots in two partitions: in any order of arrival, all get
+ * the conflict once for each attempt, and the next attempt is merged. */
+static void conflict_reaches_all_slots_once_an_attempt(void **state)
 {
     static const uint8_t order[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
                                        {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
@@ -1115,7 +1194,7 @@ static void all_hear_of_a_disagreement_and_try_again(void **state)
         struct world *w = world_new(&(struct world_options){.slots = 3});
 
         for (uint32_t i = 0; i < 3; i++) {
-            /* It has heard from another server before it comes here. */
+            /* It got the conflict from another server first. */
             const bool ahead = o % 2 == 1 && i == 2;
             struct agent *a = &w->agents[order[o][i]];
 
@@ -1155,7 +1234,7 @@ static void all_hear_of_a_disagreement_and_try_again(void **state)
     }
 }
 
-static void who_gives_up_ends_the_attempt_for_all(void **state)
+static void an_abort_ends_the_attempt_for_all(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
     struct agent *a = &w->agents[0];
@@ -1189,8 +1268,9 @@ static void who_gives_up_ends_the_attempt_for_all(void **state)
     world_free(w);
 }
 
-/* A version that was made and that nobody has: only when all have spoken. */
-static void what_nobody_has_any_more_is_lost(void **state)
+/* A committed version without a holder is lost only when all slots have
+ * reported. */
+static void version_is_lost_when_no_slot_reports_its_value(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
 
@@ -1206,7 +1286,7 @@ static void what_nobody_has_any_more_is_lost(void **state)
     world_free(w);
 }
 
-static void a_loss_found_without_a_scheduler_is_told_on_the_same_link(void **st)
+static void lost_value_is_reported_when_the_uplink_resumes(void **st)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
 
@@ -1221,7 +1301,7 @@ static void a_loss_found_without_a_scheduler_is_told_on_the_same_link(void **st)
     world_free(w);
 }
 
-static void no_takeover_of_an_optimizer(void **state)
+static void takeover_with_an_optimizer_is_refused(void **state)
 {
     static const struct ps_rec_param params[] = {{"lr", 0.1}};
     struct world *w = world_new(&(struct world_options){
@@ -1253,9 +1333,9 @@ static void push_part(struct agent *a, uint32_t key, uint64_t round,
                .key = key, .round = round, .count = PART / 4, .data = data});
 }
 
-/* Everybody sends in the same order: nobody runs further ahead than the
- * window and one frame. */
-static void nobody_runs_ahead_of_the_slowest(void **state)
+/* All agents send in the same order: none runs further ahead than the window
+ * and one frame. */
+static void lead_of_an_agent_is_limited_by_the_window(void **state)
 {
     const uint64_t window = 2 * FIRST;
     struct world *w = world_new(&(struct world_options){
@@ -1296,7 +1376,7 @@ static void push_far(struct agent *a, uint32_t key, uint64_t round,
                    .key = key, .round = round, .count = FAR / 4, .data = data});
 }
 
-/* Asks for room for the next part of an agent, and gives it back. */
+/* Requests memory for the next part of an agent, and releases it. */
 static int may_read(struct world *w, const struct agent *a, uint32_t slot)
 {
     struct ps_rec_part part = {.key = 100, .round = 1, .count = FAR / 4};
@@ -1318,7 +1398,7 @@ static int may_read(struct world *w, const struct agent *a, uint32_t slot)
 }
 
 /* A slot that is ahead leaves the link to the others, while they use it. */
-static void progress_is_equal_while_all_send(void **state)
+static void agent_ahead_of_the_others_is_paused(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 3});
     float *data = ps_calloc(FAR / 4, 4);
@@ -1331,14 +1411,14 @@ static void progress_is_equal_while_all_send(void **state)
     push_far(&w->agents[1], 0, 1, data);
     assert_int_equal(may_read(w, &w->agents[0], 0), PS_E_AGAIN);
     assert_int_equal(may_read(w, &w->agents[1], 1), 0);
-    /* The third has begun: both wait for it, and it for nobody. */
+    /* The third has begun: both wait for it, and it waits for none. */
     assert_int_equal(may_read(w, &w->agents[2], 2), 0);
     assert_int_equal(may_read(w, &w->agents[1], 1), PS_E_AGAIN);
     assert_int_equal(may_read(w, &w->agents[2], 2), 0);
     push_far(&w->agents[2], 0, 1, data); /* Round 0 is complete. */
     assert_int_equal(may_read(w, &w->agents[1], 1), 0);
     assert_int_equal(may_read(w, &w->agents[0], 0), PS_E_AGAIN);
-    /* Silence of the others ends it: the machine wants to be asked. */
+    /* Silence of the others ends the wait: the machine has a deadline. */
     for (int i = 0; i < 2; i++) {
         ps_time at = w->machine.ops->deadline(w->machine.self);
 
@@ -1427,7 +1507,7 @@ static void credit_story(uint64_t seed)
     world_free(w);
 }
 
-static void credit_never_stops_everybody(void **state)
+static void credit_never_stops_all_agents(void **state)
 {
     (void)state;
     for (uint64_t seed = 0; seed < 12; seed++) {
@@ -1435,7 +1515,7 @@ static void credit_never_stops_everybody(void **state)
     }
 }
 
-static void a_new_session_counts_from_nothing(void **state)
+static void credit_of_a_new_session_starts_at_zero(void **state)
 {
     struct world *w = world_new(&(struct world_options){
         .slots = 1, .credit_window = FIRST, .credit_first = FIRST});
@@ -1462,7 +1542,7 @@ static void a_new_session_counts_from_nothing(void **state)
     world_free(w);
 }
 
-static void more_than_the_credit_is_not_taken(void **state)
+static void push_beyond_the_credit_is_refused(void **state)
 {
     struct world *w = world_new(&(struct world_options){
         .slots = 2, .credit_window = PS_CREDIT_INITIAL});
@@ -1485,7 +1565,7 @@ static void more_than_the_credit_is_not_taken(void **state)
 
 /* ---------------------------------------------------------------- memory */
 
-static void a_result_without_memory_comes_later(void **state)
+static void merge_without_memory_is_retried(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
     struct ps_rec_part parts[2] = {
@@ -1521,7 +1601,7 @@ static void a_result_without_memory_comes_later(void **state)
     world_free(w);
 }
 
-static void a_frame_without_memory_is_asked_for_again(void **state)
+static void payload_without_memory_is_retried(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 1});
     struct agent *a = &w->agents[0];
@@ -1549,7 +1629,7 @@ static void a_frame_without_memory_is_asked_for_again(void **state)
     world_free(w);
 }
 
-static void a_job_that_ends_leaves_nothing(void **state)
+static void ended_job_frees_its_memory(void **state)
 {
     size_t live = ps_alloc_live();
     struct world *w = world_new(&(struct world_options){.slots = 2});
@@ -1563,7 +1643,7 @@ static void a_job_that_ends_leaves_nothing(void **state)
     agent_push_f32(&w->agents[0], 10, 1, 1); /* Half a round. */
     agent_pull(&w->agents[1], 11, 3);
     assert_int_equal(w->compute_count, 4);
-    world_computed(w, 0, 0); /* Its answers are gathered at this moment. */
+    world_computed(w, 0, 0); /* Its replies are in a batch now. */
     sched_end(w);
     assert_int_equal(ps_server_residue(w->server), 0);
     while (w->compute_count > 0) {
@@ -1582,7 +1662,7 @@ static void a_job_that_ends_leaves_nothing(void **state)
     assert_int_equal(ps_alloc_live(), live);
 }
 
-static void a_result_that_could_not_be_computed_is_refused(void **state)
+static void failed_merge_is_refused_to_all_slots(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
 
@@ -1600,7 +1680,7 @@ static void a_result_that_could_not_be_computed_is_refused(void **state)
 
 /* ---------------------------------------------------------- who may what */
 
-static void a_push_for_a_job_that_comes_later(void **state)
+static void push_before_its_job_is_refused_with_credit(void **state)
 {
     struct world *w = world_new(&(struct world_options){
         .slots = 1, .credit_first = FIRST, .no_job = true});
@@ -1608,7 +1688,7 @@ static void a_push_for_a_job_that_comes_later(void **state)
     float *data = part_data();
 
     (void)state;
-    /* All that is refused counts as sent, so it must give credit. */
+    /* Refused bytes count as sent, so they must raise the credit. */
     for (uint32_t i = 0; i < 3 * FIRST / PART; i++) {
         assert_true(a->sent < a->credit);
         push_part(a, 0, 1, data);
@@ -1623,7 +1703,7 @@ static void a_push_for_a_job_that_comes_later(void **state)
     world_free(w);
 }
 
-static void nonsense_is_refused_for_its_sender_alone(void **state)
+static void malformed_requests_fail_only_their_sender(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
     struct agent *a = &w->agents[0];
@@ -1673,7 +1753,7 @@ static void nonsense_is_refused_for_its_sender_alone(void **state)
     b->index = 1;
 
     assert_int_equal(w->closed_count, 0);
-    /* Of two that ask for different things both were told. */
+    /* Both sides of a conflict were refused. */
     assert_int_equal(a->seen[0].refusals, 3);
     a->retry = b->retry = 1;
     agent_push_f32(a, 0, 1, 1);
@@ -1728,7 +1808,70 @@ static void parts_and_payload_must_agree(void **state)
     world_free(w);
 }
 
-static void strangers_are_turned_away_in_words(void **state)
+/* Role, cluster and name are those of the certificate. */
+static void hello_that_the_certificate_contradicts_is_refused(void **state)
+{
+    static const struct {
+        struct ps_peer_identity identity;
+        const char *why; /* NULL: accepted. */
+    } cases[] = {
+        {{PS_ROLE_SERVER, "test", "agent"}, "of role server, not agent"},
+        {{PS_ROLE_AGENT, "test", "other"}, "of 'other', not 'agent'"},
+        {{PS_ROLE_AGENT, "other", "agent"}, "of cluster 'other', not 'test'"},
+        {{PS_ROLE_AGENT, "test", "agent"}, NULL},
+    };
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct agent *a = &w->agents[0];
+
+    (void)state;
+    sched_send_job_state(
+        w, &(struct job_options){.version = 1, .phase = PS_JOB_PHASE_RUNNING});
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        a->identity = &cases[i].identity;
+        agent_dial(a);
+        assert_int_equal(a->rejected, cases[i].why != NULL ? PS_E_PERM : 0);
+        assert_int_equal(a->conn == 0, cases[i].why != NULL);
+        assert_true(cases[i].why == NULL ||
+                    strstr(w->last_log, cases[i].why) != NULL);
+    }
+    world_free(w);
+}
+
+/* Node, incarnation and instance are not enough to resume the session of an
+ * agent with a certificate. Connections without one come from this host. */
+static void a_session_stays_with_its_certificate(void **state)
+{
+    static const struct ps_peer_identity own = {PS_ROLE_AGENT, "test", "agent"};
+    static const struct ps_peer_identity other = {PS_ROLE_AGENT, "test",
+                                                  "other"};
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct agent *a = &w->agents[0];
+
+    (void)state;
+    sched_send_job_state(
+        w, &(struct job_options){.version = 1, .phase = PS_JOB_PHASE_RUNNING});
+    agent_dial(a);
+    assert_true(a->conn != 0);
+    a->identity = &own;
+    agent_dial(a);
+    assert_true(a->conn != 0);
+
+    struct ps_msg hello = agent_hello_msg(a);
+
+    hello.hello.name = "other";
+    a->identity = &other;
+    agent_open(a);
+    world_frame(w, a->conn, &hello, NULL, 0);
+    world_run_until_idle(w);
+    assert_int_equal(a->rejected, PS_E_PERM);
+    assert_non_null(strstr(w->last_log, "its certificate is of 'other'"));
+    a->identity = &own;
+    agent_dial(a);
+    assert_int_equal(a->rejected, 0);
+    world_free(w);
+}
+
+static void invalid_hellos_are_rejected_with_a_reason(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
     struct agent *x = &w->agents[5];
@@ -1767,7 +1910,7 @@ static void strangers_are_turned_away_in_words(void **state)
         assert_int_equal(x->conn, 0);
         assert_int_equal(w->closed_count, i + 1);
     }
-    /* One that says nothing. */
+    /* A connection without a hello. */
     agent_open(x);
     world_run(w, PS_SECONDS(11));
     assert_int_equal(x->conn, 0);
@@ -1775,7 +1918,7 @@ static void strangers_are_turned_away_in_words(void **state)
     world_free(w);
 }
 
-static void hello_is_said_once_and_other_talk_is_cut(void **state)
+static void a_second_hello_or_a_late_one_closes_the_connection(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
     struct agent *a = &w->agents[0];
@@ -1811,7 +1954,7 @@ static void name_start(struct world *w, const struct agent *named,
     a->instance = instance;
 }
 
-static void a_newer_start_replaces_the_older(void **state)
+static void newer_incarnation_replaces_the_older(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
     struct agent *a = &w->agents[0];
@@ -1831,7 +1974,7 @@ static void a_newer_start_replaces_the_older(void **state)
     assert_int_equal(a->rejected, PS_E_STALE);
     assert_int_equal(a->conn, 0);
     assert_true(twin->conn != 0);
-    /* Somebody else who claims to be the same start. */
+    /* Another process that claims the same incarnation. */
     a->incarnation = 2;
     agent_dial(a);
     assert_int_equal(a->rejected, PS_E_EXIST);
@@ -1840,7 +1983,7 @@ static void a_newer_start_replaces_the_older(void **state)
 
 /* Contributions of the older process before the hello of the newer one do not
  * count: its workers have continued without it. */
-static void a_push_of_an_older_start_is_stale(void **state)
+static void push_of_an_older_incarnation_is_stale(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
     struct agent *a = &w->agents[0];
@@ -1858,8 +2001,8 @@ static void a_push_of_an_older_start_is_stale(void **state)
     world_free(w);
 }
 
-/* The agent asks again, and may ask for something else by then. */
-static void a_fresh_link_is_not_answered_for_the_last_one(void **state)
+/* The agent asks again, possibly for something else. */
+static void requests_of_the_former_link_are_not_answered(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
     struct agent *a = &w->agents[0];
@@ -1880,8 +2023,8 @@ static void a_fresh_link_is_not_answered_for_the_last_one(void **state)
     world_free(w);
 }
 
-/* A greeting may come before the scheduler's word on who greets. */
-static void a_start_that_is_not_named_yet_waits_for_its_welcome(void **state)
+/* A hello may arrive before the scheduler has named its agent. */
+static void hello_waits_until_the_scheduler_names_its_agent(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
     struct agent *a = &w->agents[0];
@@ -1908,7 +2051,7 @@ static void a_start_that_is_not_named_yet_waits_for_its_welcome(void **state)
 
 /* Any peer that opens a connection can send anything: a process that the
  * scheduler has not named replaces no agent, whatever numbers it sends. */
-static void a_start_that_nobody_has_named_replaces_nobody(void **state)
+static void an_unnamed_process_replaces_no_agent(void **state)
 {
     static const struct {
         uint32_t index;
@@ -1950,7 +2093,65 @@ static void a_start_that_nobody_has_named_replaces_nobody(void **state)
     world_free(w);
 }
 
-static void a_newer_connection_replaces_the_one_before(void **state)
+/* An agent that knows the numbers of another node, and has a certificate of its
+ * own name, does not act for that node (rule H9a). */
+static void a_node_has_the_name_that_the_scheduler_states(void **state)
+{
+    static const struct ps_peer_identity other = {PS_ROLE_AGENT, "test",
+                                                  "other"};
+    static const char *const why = "node 10 is 'agent', not 'other'";
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct agent *a = &w->agents[0];
+    struct agent *liar = &w->agents[6];
+
+    (void)state;
+    liar->index = a->index;
+    liar->name = "other";
+    liar->identity = &other;
+    liar->incarnation = a->incarnation;
+    liar->instance = a->instance;
+    agent_dial(liar); /* There is a session of the node. */
+    assert_int_equal(liar->rejected, PS_E_PERM);
+    assert_non_null(strstr(w->last_log, why));
+    assert_true(a->conn != 0);
+    w->last_log[0] = '\0';
+    liar->incarnation++;
+    agent_dial(liar); /* The scheduler names the process later. */
+    assert_true(liar->conn != 0);
+    name_start(w, liar, 2);
+    assert_int_equal(liar->rejected, PS_E_PERM);
+    assert_non_null(strstr(w->last_log, why));
+    w->last_log[0] = '\0';
+    agent_dial(liar); /* The scheduler has named the process. */
+    assert_int_equal(liar->rejected, PS_E_PERM);
+    assert_non_null(strstr(w->last_log, why));
+    a->incarnation++;
+    agent_drop_link(a);
+    agent_dial(a);
+    assert_int_equal(a->rejected, 0);
+    world_free(w);
+}
+
+/* An older scheduler states no names. */
+static void an_agent_without_a_stated_name_is_accepted(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct agent *a = &w->agents[0];
+
+    (void)state;
+    agent_disconnect(a);
+    agent_restart(a);
+    a->name = "any";
+    sched_send_job_state(w, &(struct job_options){.version = 2,
+                                                  .phase = PS_JOB_PHASE_RUNNING,
+                                                  .without_names = true});
+    agent_dial(a);
+    assert_int_equal(a->rejected, 0);
+    assert_true(a->conn != 0);
+    world_free(w);
+}
+
+static void newer_connection_replaces_the_older(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 1});
     struct agent *a = &w->agents[0];
@@ -1958,7 +2159,7 @@ static void a_newer_connection_replaces_the_one_before(void **state)
     (void)state;
     agent_push_f32(a, 0, 1, 1);
     assert_int_equal(a->seen[0].value_version, 1);
-    /* It noticed a cut that the server did not. */
+    /* The agent noticed a cut that the server did not. */
     ps_link_close(a->link);
     agent_dial(a);
     assert_true(a->resumed);
@@ -1968,7 +2169,7 @@ static void a_newer_connection_replaces_the_one_before(void **state)
     world_free(w);
 }
 
-static void a_link_is_kept_for_a_while_and_then_forgotten(void **state)
+static void disconnected_link_is_kept_for_30_seconds(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 1});
     struct agent *a = &w->agents[0];
@@ -2010,7 +2211,7 @@ static void the_scheduler_is_dialled_until_it_answers(void **state)
     world_free(w);
 }
 
-static void heartbeats_and_a_scheduler_that_falls_silent(void **state)
+static void scheduler_without_replies_is_dialled_again(void **state)
 {
     struct world *w = world_new(
         &(struct world_options){.slots = 0, .no_job = true});
@@ -2030,7 +2231,7 @@ static void heartbeats_and_a_scheduler_that_falls_silent(void **state)
     world_free(w);
 }
 
-static void a_scheduler_that_forgot_hears_of_our_jobs(void **state)
+static void jobs_are_reported_again_on_a_new_uplink(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 1});
 
@@ -2045,14 +2246,14 @@ static void a_scheduler_that_forgot_hears_of_our_jobs(void **state)
     assert_false(w->up_resumed);
     assert_int_equal(w->job_ready_count, 2);
     assert_int_equal(w->ready_gen, GEN);
-    /* Asked again, it says again what it has. */
+    /* On a new session it reports its jobs again. */
     sched_send_job_state(
         w, &(struct job_options){.version = 1, .phase = PS_JOB_PHASE_RUNNING});
     assert_int_equal(w->job_ready_count, 3);
     world_free(w);
 }
 
-static void a_server_that_drains_says_so(void **state)
+static void draining_is_reported_with_heartbeats(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
     uint32_t pings;
@@ -2072,7 +2273,33 @@ static void a_server_that_drains_says_so(void **state)
     world_free(w);
 }
 
-static void a_shutdown_hangs_up_on_everybody(void **state)
+/* Also after its connection has closed: the member may dial again and again. */
+static void witness_reports_the_last_message_of_an_agent(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 1});
+    struct agent *a = &w->agents[0];
+    struct ps_msg ask = {.code = PS_MSG_PING_REQ,
+                         .ping_req = {.node = agent_hello_msg(a).hello.node,
+                                      .incarnation = a->incarnation}};
+
+    (void)state;
+    agent_push_f32(a, 0, 1, 1);
+    w->now += PS_MILLIS(200);
+    agent_disconnect(a);
+    w->now += PS_MILLIS(100);
+    world_frame(w, w->sched_conn, &ask, NULL, 0);
+    world_run_until_idle(w);
+    assert_int_equal(w->ping_ack_count, 1);
+    assert_int_equal(w->last_ping_ack.node, ask.ping_req.node);
+    assert_int_equal(w->last_ping_ack.silent_ns, PS_MILLIS(300));
+    ask.ping_req.incarnation++; /* Nothing is known of that member. */
+    world_frame(w, w->sched_conn, &ask, NULL, 0);
+    world_run_until_idle(w);
+    assert_int_equal(w->ping_ack_count, 1);
+    world_free(w);
+}
+
+static void a_shutdown_closes_all_connections(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
 
@@ -2098,7 +2325,7 @@ static void tell_epoch(struct world *w, uint32_t epoch)
     assert_int_equal(w->epoch, epoch);
 }
 
-static void epochs_are_counted_from_the_start_of_the_scheduler(void **state)
+static void map_epoch_restarts_with_the_scheduler(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 1});
 
@@ -2114,9 +2341,9 @@ static void epochs_are_counted_from_the_start_of_the_scheduler(void **state)
     world_free(w);
 }
 
-/* A process that was restarted waits until the one before is dead to the
- * scheduler; two that have one name in their configuration never see that. */
-static void a_name_that_another_process_has_ends_the_server(void **state)
+/* A restarted process waits until the scheduler declares its predecessor dead;
+ * of two processes configured with one name, the second ends. */
+static void server_ends_when_its_name_stays_taken(void **state)
 {
     struct world *w = ps_calloc(1, sizeof(*w));
     struct ps_server_options so = {.name = "s0",
@@ -2148,7 +2375,7 @@ static void a_name_that_another_process_has_ends_the_server(void **state)
     world_free(w);
 }
 
-static void a_server_that_lost_its_name_ends(void **state)
+static void server_ends_when_it_lost_its_name(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 1});
 
@@ -2167,74 +2394,79 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rounds_count_every_slot_once),
-        cmocka_unit_test(a_round_waits_for_the_last_and_says_commit),
-        cmocka_unit_test(a_push_offered_again_on_a_fresh_link_counts_once),
-        cmocka_unit_test(a_resumed_link_brings_the_answer_that_was_lost),
+        cmocka_unit_test(recording_keeps_the_last_events),
+        cmocka_unit_test(round_waits_for_the_last_slot_before_its_commit),
+        cmocka_unit_test(push_repeated_on_a_new_link_counts_once),
+        cmocka_unit_test(resumed_link_repeats_a_lost_reply),
         cmocka_unit_test(a_link_is_not_resumed_when_its_welcome_was_lost),
-        cmocka_unit_test(while_it_computes_a_push_again_is_dropped),
-        cmocka_unit_test(order_of_arrival_changes_no_bit),
-        cmocka_unit_test(sgd_with_momentum_steps_as_written),
+        cmocka_unit_test(repeated_push_during_a_merge_is_dropped),
+        cmocka_unit_test(result_does_not_depend_on_arrival_order),
+        cmocka_unit_test(sgd_with_momentum_follows_its_formula),
         cmocka_unit_test(a_step_may_take_several_rounds),
         cmocka_unit_test(a_step_waits_for_norms),
-        cmocka_unit_test(squares_are_said_again_to_who_has_forgotten),
+        cmocka_unit_test(squares_are_sent_again_to_a_restarted_scheduler),
         cmocka_unit_test(a_job_ends_while_it_waits_for_norms),
-        cmocka_unit_test(a_partition_goes_while_it_waits_for_norms),
+        cmocka_unit_test(migrated_partition_takes_no_step_with_late_norms),
         cmocka_unit_test(an_optimizer_needs_a_value_and_floats),
-        cmocka_unit_test(a_mean_divides_by_the_ranks_that_gave),
-        cmocka_unit_test(a_broadcast_is_a_round_with_one_giver),
-        cmocka_unit_test(a_round_of_nothing_keeps_the_value),
-        cmocka_unit_test(who_passes_is_not_in_the_result),
-        cmocka_unit_test(a_round_that_all_pass_keeps_the_value),
-        cmocka_unit_test(a_first_round_may_be_passed),
-        cmocka_unit_test(a_round_that_all_pass_is_no_step),
-        cmocka_unit_test(a_round_that_all_pass_is_none_of_several),
-        cmocka_unit_test(a_root_that_passes_ends_the_broadcast),
-        cmocka_unit_test(who_passes_takes_no_side),
-        cmocka_unit_test(a_takeover_keeps_that_all_have_passed),
-        cmocka_unit_test(a_pass_with_a_payload_is_refused),
-        cmocka_unit_test(every_element_type_adds_up),
-        cmocka_unit_test(small_partitions_travel_together),
-        cmocka_unit_test(answers_fill_frames_and_no_more),
-        cmocka_unit_test(a_pull_waits_for_a_key_that_comes_later),
-        cmocka_unit_test(a_pull_keeps_the_newest_version_asked_for),
-        cmocka_unit_test(an_agent_started_again_waits_for_nothing),
-        cmocka_unit_test(a_takeover_ends_alike_in_every_order),
-        cmocka_unit_test(a_resumed_version_overtakes_what_is_computed),
-        cmocka_unit_test(all_hear_of_a_disagreement_and_try_again),
-        cmocka_unit_test(who_gives_up_ends_the_attempt_for_all),
-        cmocka_unit_test(what_nobody_has_any_more_is_lost),
-        cmocka_unit_test(
-            a_loss_found_without_a_scheduler_is_told_on_the_same_link),
-        cmocka_unit_test(no_takeover_of_an_optimizer),
-        cmocka_unit_test(progress_is_equal_while_all_send),
-        cmocka_unit_test(nobody_runs_ahead_of_the_slowest),
-        cmocka_unit_test(credit_never_stops_everybody),
-        cmocka_unit_test(a_new_session_counts_from_nothing),
-        cmocka_unit_test(more_than_the_credit_is_not_taken),
-        cmocka_unit_test(a_result_without_memory_comes_later),
-        cmocka_unit_test(a_frame_without_memory_is_asked_for_again),
-        cmocka_unit_test(a_job_that_ends_leaves_nothing),
-        cmocka_unit_test(a_result_that_could_not_be_computed_is_refused),
-        cmocka_unit_test(a_push_for_a_job_that_comes_later),
-        cmocka_unit_test(nonsense_is_refused_for_its_sender_alone),
+        cmocka_unit_test(mean_divides_by_the_contributing_ranks),
+        cmocka_unit_test(broadcast_takes_the_value_of_its_root),
+        cmocka_unit_test(round_of_empty_contributions_keeps_the_value),
+        cmocka_unit_test(skip_does_not_change_the_result),
+        cmocka_unit_test(round_that_all_skip_keeps_the_value),
+        cmocka_unit_test(first_round_can_be_skipped_by_all),
+        cmocka_unit_test(round_that_all_skip_is_no_optimizer_step),
+        cmocka_unit_test(round_that_all_skip_is_not_accumulated),
+        cmocka_unit_test(skip_of_the_root_fails_the_broadcast),
+        cmocka_unit_test(skip_is_no_side_of_a_conflict),
+        cmocka_unit_test(takeover_keeps_that_all_ranks_skipped),
+        cmocka_unit_test(skip_with_a_payload_is_refused),
+        cmocka_unit_test(float64_and_int32_are_summed),
+        cmocka_unit_test(small_partitions_share_frames),
+        cmocka_unit_test(replies_fill_frames_up_to_their_limits),
+        cmocka_unit_test(pull_waits_for_the_init_of_its_key),
+        cmocka_unit_test(pulls_wait_for_the_newest_requested_version),
+        cmocka_unit_test(pulls_of_a_restarted_agent_are_dropped),
+        cmocka_unit_test(takeover_does_not_depend_on_message_order),
+        cmocka_unit_test(restored_version_replaces_a_pending_merge),
+        cmocka_unit_test(conflict_reaches_all_slots_once_an_attempt),
+        cmocka_unit_test(an_abort_ends_the_attempt_for_all),
+        cmocka_unit_test(version_is_lost_when_no_slot_reports_its_value),
+        cmocka_unit_test(lost_value_is_reported_when_the_uplink_resumes),
+        cmocka_unit_test(takeover_with_an_optimizer_is_refused),
+        cmocka_unit_test(agent_ahead_of_the_others_is_paused),
+        cmocka_unit_test(lead_of_an_agent_is_limited_by_the_window),
+        cmocka_unit_test(credit_never_stops_all_agents),
+        cmocka_unit_test(credit_of_a_new_session_starts_at_zero),
+        cmocka_unit_test(push_beyond_the_credit_is_refused),
+        cmocka_unit_test(merge_without_memory_is_retried),
+        cmocka_unit_test(payload_without_memory_is_retried),
+        cmocka_unit_test(ended_job_frees_its_memory),
+        cmocka_unit_test(failed_merge_is_refused_to_all_slots),
+        cmocka_unit_test(push_before_its_job_is_refused_with_credit),
+        cmocka_unit_test(malformed_requests_fail_only_their_sender),
         cmocka_unit_test(parts_and_payload_must_agree),
-        cmocka_unit_test(strangers_are_turned_away_in_words),
-        cmocka_unit_test(hello_is_said_once_and_other_talk_is_cut),
-        cmocka_unit_test(a_newer_start_replaces_the_older),
-        cmocka_unit_test(a_push_of_an_older_start_is_stale),
-        cmocka_unit_test(a_fresh_link_is_not_answered_for_the_last_one),
-        cmocka_unit_test(a_start_that_is_not_named_yet_waits_for_its_welcome),
-        cmocka_unit_test(a_start_that_nobody_has_named_replaces_nobody),
-        cmocka_unit_test(a_newer_connection_replaces_the_one_before),
-        cmocka_unit_test(a_link_is_kept_for_a_while_and_then_forgotten),
+        cmocka_unit_test(hello_that_the_certificate_contradicts_is_refused),
+        cmocka_unit_test(a_session_stays_with_its_certificate),
+        cmocka_unit_test(invalid_hellos_are_rejected_with_a_reason),
+        cmocka_unit_test(a_second_hello_or_a_late_one_closes_the_connection),
+        cmocka_unit_test(newer_incarnation_replaces_the_older),
+        cmocka_unit_test(push_of_an_older_incarnation_is_stale),
+        cmocka_unit_test(requests_of_the_former_link_are_not_answered),
+        cmocka_unit_test(hello_waits_until_the_scheduler_names_its_agent),
+        cmocka_unit_test(a_node_has_the_name_that_the_scheduler_states),
+        cmocka_unit_test(an_agent_without_a_stated_name_is_accepted),
+        cmocka_unit_test(an_unnamed_process_replaces_no_agent),
+        cmocka_unit_test(newer_connection_replaces_the_older),
+        cmocka_unit_test(disconnected_link_is_kept_for_30_seconds),
         cmocka_unit_test(the_scheduler_is_dialled_until_it_answers),
-        cmocka_unit_test(heartbeats_and_a_scheduler_that_falls_silent),
-        cmocka_unit_test(a_scheduler_that_forgot_hears_of_our_jobs),
-        cmocka_unit_test(a_server_that_drains_says_so),
-        cmocka_unit_test(a_shutdown_hangs_up_on_everybody),
-        cmocka_unit_test(epochs_are_counted_from_the_start_of_the_scheduler),
-        cmocka_unit_test(a_name_that_another_process_has_ends_the_server),
-        cmocka_unit_test(a_server_that_lost_its_name_ends),
+        cmocka_unit_test(scheduler_without_replies_is_dialled_again),
+        cmocka_unit_test(jobs_are_reported_again_on_a_new_uplink),
+        cmocka_unit_test(draining_is_reported_with_heartbeats),
+        cmocka_unit_test(witness_reports_the_last_message_of_an_agent),
+        cmocka_unit_test(a_shutdown_closes_all_connections),
+        cmocka_unit_test(map_epoch_restarts_with_the_scheduler),
+        cmocka_unit_test(server_ends_when_its_name_stays_taken),
+        cmocka_unit_test(server_ends_when_it_lost_its_name),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Numbers that an agent may state and that nothing real has: rounds and steps
- * near the end of 64 bits, widths that change. Sums of them would overflow, or
- * a job's own key would become useless. */
+/* Numbers that an agent may state and that never occur: rounds and steps near
+ * the end of 64 bits, widths that change. Sums of them would overflow, or make
+ * a job's own key useless. */
 #include "server_world.h"
 
 static void put_steps(struct agent *a, uint32_t key, uint64_t steps)
@@ -21,7 +21,7 @@ static void put_steps(struct agent *a, uint32_t key, uint64_t steps)
     world_run_until_idle(a->w);
 }
 
-static void steps_stay_far_from_overflow(void **state)
+static void step_counts_near_overflow_are_refused(void **state)
 {
     static const struct ps_rec_param rate = {.name = "lr", .value = 0.5};
     static const uint64_t bad[] = {(uint64_t)INT64_MAX - 1, INT64_MAX,
@@ -39,12 +39,12 @@ static void steps_stay_far_from_overflow(void **state)
     }
     put_steps(a, 1, PS_ROUND_MAX);
     assert_int_equal(a->state_error, 0);
-    agent_push_f32(a, 1, 1, 1); /* A step behind it. */
+    agent_push_f32(a, 1, 1, 1); /* A step after it. */
     assert_int_equal(a->seen[1].refusals, 0);
     world_free(w);
 }
 
-static void no_version_is_near_overflow(void **state)
+static void versions_near_overflow_are_refused(void **state)
 {
     static const uint64_t bad[] = {UINT64_MAX, UINT64_MAX - 1, INT64_MAX,
                                    PS_ROUND_MAX + 1};
@@ -78,7 +78,7 @@ static void pull_rows(struct agent *a, uint32_t key, uint32_t width)
     world_run_until_idle(a->w);
 }
 
-static void a_question_for_rows_makes_no_key_of_rows(void **state)
+static void row_pull_does_not_make_a_rows_key(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 1});
     struct agent *a = &w->agents[0];
@@ -94,7 +94,7 @@ static void a_question_for_rows_makes_no_key_of_rows(void **state)
 }
 
 /* Of which not one row fits in a frame, or whose bytes wrap. */
-static void rows_of_no_width_cut_the_connection(void **state)
+static void impossible_row_width_closes_the_connection(void **state)
 {
     static const uint32_t widths[] = {0, 1u << 24, 1u << 30, UINT32_MAX};
 
@@ -130,7 +130,7 @@ static void put_chunk(void *ctx, void *data, size_t size, uint32_t tag)
 }
 
 /* The memory of a job returns to the system soon after its end. */
-static void the_memory_of_a_job_goes_back(void **state)
+static void memory_of_an_ended_job_returns_to_the_system(void **state)
 {
     const uint32_t count = 4u << 20;
     float *data = ps_calloc(count, sizeof(*data));
@@ -152,9 +152,8 @@ static void the_memory_of_a_job_goes_back(void **state)
     world_free(w);
 }
 
-/* A partition that no agent has named before, in a code that is not that of the
- * job. */
-static void a_foreign_code_of_an_unknown_partition_is_refused(void **state)
+/* An unknown partition, encoded with a codec that the job has not declared. */
+static void undeclared_codec_of_a_new_partition_is_refused(void **state)
 {
     struct world *w = world_new(
         &(struct world_options){.slots = 1, .compression = "2bit"});
@@ -182,7 +181,7 @@ static void a_foreign_code_of_an_unknown_partition_is_refused(void **state)
 }
 
 /* Rows have rounds, and the pushes that wait for such a partition have none. */
-static void rows_are_refused_where_pushes_are_applied_one_by_one(void **state)
+static void rows_are_refused_for_a_key_without_rounds(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
     struct agent *a = &w->agents[0];
@@ -247,13 +246,13 @@ static void pushes_without_rounds_follow_the_rule_of_the_job(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(steps_stay_far_from_overflow),
-        cmocka_unit_test(no_version_is_near_overflow),
-        cmocka_unit_test(a_question_for_rows_makes_no_key_of_rows),
-        cmocka_unit_test(rows_of_no_width_cut_the_connection),
-        cmocka_unit_test(the_memory_of_a_job_goes_back),
-        cmocka_unit_test(a_foreign_code_of_an_unknown_partition_is_refused),
-        cmocka_unit_test(rows_are_refused_where_pushes_are_applied_one_by_one),
+        cmocka_unit_test(step_counts_near_overflow_are_refused),
+        cmocka_unit_test(versions_near_overflow_are_refused),
+        cmocka_unit_test(row_pull_does_not_make_a_rows_key),
+        cmocka_unit_test(impossible_row_width_closes_the_connection),
+        cmocka_unit_test(memory_of_an_ended_job_returns_to_the_system),
+        cmocka_unit_test(undeclared_codec_of_a_new_partition_is_refused),
+        cmocka_unit_test(rows_are_refused_for_a_key_without_rounds),
         cmocka_unit_test(pushes_without_rounds_follow_the_rule_of_the_job),
     };
 

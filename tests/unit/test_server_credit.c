@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Credit at its limits: agents that send in orders of their own never all wait
- * for one another, and what was refused does not count for good. */
+/* Credit at its limits: agents that send in different orders never all wait for
+ * each other, and refused bytes do not count for ever. */
 #include "server_world.h"
 
 #include "base/alloc.h"
@@ -33,7 +33,7 @@ static bool send_one(struct sender *s, uint32_t bytes, const float *data)
     return true;
 }
 
-/* Both send all they may, in turns, until nothing goes any more. */
+/* Both send all that their credit allows, in turns, until neither can. */
 static void exchange(const uint32_t order[2][KEYS], uint32_t bytes,
                      bool commit_only)
 {
@@ -63,7 +63,7 @@ static void exchange(const uint32_t order[2][KEYS], uint32_t bytes,
     world_free(w);
 }
 
-static void frames_beyond_the_credit_do_not_stop_everybody(void **state)
+static void frames_beyond_the_credit_do_not_stop_all_agents(void **state)
 {
     const uint32_t order[2][KEYS] = {{0, 1, 2}, {1, 0, 2}};
 
@@ -74,7 +74,7 @@ static void frames_beyond_the_credit_do_not_stop_everybody(void **state)
     }
 }
 
-static void a_window_that_is_just_full_does_not_stop_everybody(void **state)
+static void a_full_window_does_not_stop_all_agents(void **state)
 {
     const uint32_t order[][2][KEYS] = {
         {{1, 2, 0}, {0, 1, 2}}, {{0, 1, 2}, {1, 2, 0}}, {{2, 1, 0}, {0, 1, 2}}};
@@ -87,9 +87,9 @@ static void a_window_that_is_just_full_does_not_stop_everybody(void **state)
     }
 }
 
-/* The server hears later than the agent that this was restarted: another
- * job names its new start already. */
-static void what_was_refused_is_no_debt(void **state)
+/* The server learns of the agent's restart for one job later than for another,
+ * which names the new incarnation already. */
+static void refused_bytes_do_not_use_up_credit(void **state)
 {
     struct world *w = world_new(&(struct world_options){
         .slots = 2, .credit_window = FIRST, .credit_first = FIRST});
@@ -118,8 +118,8 @@ static void what_was_refused_is_no_debt(void **state)
     world_free(w);
 }
 
-/* Credit is kept for pushes of jobs that are not known, too; where there are
- * very many, that of a known job stays. */
+/* Credit is counted for pushes of unknown jobs, too; if these are very many,
+ * the counts of a known job stay. */
 static void unknown_jobs_leave_the_credit_of_known_ones(void **state)
 {
     const uint32_t count = 8192;
@@ -160,10 +160,10 @@ static void unknown_jobs_leave_the_credit_of_known_ones(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(frames_beyond_the_credit_do_not_stop_everybody),
-        cmocka_unit_test(a_window_that_is_just_full_does_not_stop_everybody),
+        cmocka_unit_test(frames_beyond_the_credit_do_not_stop_all_agents),
+        cmocka_unit_test(a_full_window_does_not_stop_all_agents),
         cmocka_unit_test(unknown_jobs_leave_the_credit_of_known_ones),
-        cmocka_unit_test(what_was_refused_is_no_debt),
+        cmocka_unit_test(refused_bytes_do_not_use_up_credit),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

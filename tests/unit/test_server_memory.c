@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The server machine where memory is short: jobs that were admitted make their
- * rounds, whatever others do, and nobody waits behind one that finds none. */
+/* The server machine where memory is short: admitted jobs complete their
+ * rounds, whatever other jobs do, and none waits behind a frame without memory. */
 #include "server_world.h"
 
 #define KIB   UINT64_C(1024)
@@ -78,10 +78,10 @@ static bool push(struct agent *a, uint32_t key, uint64_t round)
     return false;
 }
 
-/* Eight slots, eight partitions of 16 KiB, and memory for what the job was
- * admitted with alone: each value twice, and two rounds of all slots. Agents
- * offer in different orders, and again what was refused. */
-static void rounds_are_made_with_the_memory_of_two(void **state)
+/* Eight slots, eight partitions of 16 KiB, and only the memory that the job was
+ * admitted with: each value twice, and two rounds of all slots. Agents
+ * contribute in different orders, and repeat refused parts. */
+static void rounds_complete_with_memory_for_two_rounds(void **state)
 {
     struct world *w = world_new(
         &(struct world_options){.slots = 8, .memory = 512 * KIB});
@@ -115,10 +115,10 @@ static void rounds_are_made_with_the_memory_of_two(void **state)
     world_free(w);
 }
 
-/* Nobody has completed a round of the job that came first, and its agents have
- * as much on the server as there is room: another job's frames on the same
- * links wait for nothing, and have the memory that it was admitted with. */
-static void a_job_without_memory_holds_up_no_other(void **state)
+/* No round of the first job is complete, and its agents have filled the free
+ * memory of the server: frames of another job on the same links do not wait,
+ * and find the memory that it was admitted with. */
+static void job_without_memory_delays_no_other_job(void **state)
 {
     struct world *w = world_new(
         &(struct world_options){.slots = 8, .memory = 640 * KIB});
@@ -136,7 +136,7 @@ static void a_job_without_memory_holds_up_no_other(void **state)
         }
     }
     assert_true(refused > 20);
-    /* Each agent's connection stood still once, for a moment. */
+    /* Each agent's connection paused once, briefly. */
     assert_true(w->now - began <= 7 * PS_MILLIS(10));
     assert_non_null(strstr(w->last_log, "job job: no memory for 16384 bytes"));
     for (uint64_t round = 1; round <= 10; round++) {
@@ -163,9 +163,9 @@ static void a_job_without_memory_holds_up_no_other(void **state)
     world_free(w);
 }
 
-/* One slot has filled the server with halves of rounds. The other one's half of
- * a round gets its memory from the rest of them, which are given again. */
-static void a_round_takes_memory_back_from_others(void **state)
+/* One slot has filled the server with halves of rounds. The other slot's half
+ * of a round gets its memory from the others, which are then sent again. */
+static void round_takes_memory_from_incomplete_rounds(void **state)
 {
     struct world *w = world_new(
         &(struct world_options){.slots = 2, .memory = 260 * KIB});
@@ -195,9 +195,28 @@ static void a_round_takes_memory_back_from_others(void **state)
     world_free(w);
 }
 
-/* Each frame gives a round of one key less than the one before, so a value of
- * each is left: five values keep five frames alive. */
-static void values_leave_their_frames_where_memory_is_short(void **state)
+/* One frame with the first keys, at most 5, of `data`. */
+static void push_keys(struct agent *a, uint32_t round, uint32_t count)
+{
+    struct ps_rec_part part[5];
+
+    for (uint32_t key = 0; key < count; key++) {
+        part[key] = (struct ps_rec_part){
+            .key = key, .round = round, .count = COUNT};
+    }
+    agent_send(a,
+               &(struct ps_msg){.code = PS_MSG_PUSH,
+                                .push = {.gen = GEN,
+                                         .incarnation = a->incarnation,
+                                         .weight = 1,
+                                         .parts = part,
+                                         .parts_count = count}},
+               data, count * COUNT * sizeof(float));
+}
+
+/* Each frame contributes to one key less than the frame before, so one value of
+ * each remains: five values keep five frames alive. */
+static void values_are_copied_from_frames_if_memory_is_short(void **state)
 {
     struct world *w = world_new(
         &(struct world_options){.slots = 1, .memory = 256 * KIB});
@@ -206,20 +225,7 @@ static void values_leave_their_frames_where_memory_is_short(void **state)
     (void)state;
     tell_room(w, GEN, 256 * KIB, 32 * KIB);
     for (uint32_t round = 1; round <= 5; round++) {
-        struct ps_rec_part part[5];
-
-        for (uint32_t key = 0; key < 5; key++) {
-            part[key] = (struct ps_rec_part){
-                .key = key, .round = round, .count = COUNT};
-        }
-        agent_send(a,
-                   &(struct ps_msg){.code = PS_MSG_PUSH,
-                                    .push = {.gen = GEN,
-                                             .incarnation = a->incarnation,
-                                             .weight = 1,
-                                             .parts = part,
-                                             .parts_count = 6 - round}},
-                   data, (6 - round) * COUNT * sizeof(float));
+        push_keys(a, round, 6 - round);
         world_run_until_idle(w);
     }
     assert_true(push(a, 5, 1));
@@ -247,9 +253,9 @@ static float value_of(struct world *w, uint32_t key, uint64_t *ret_version)
     return at[0];
 }
 
-/* The same, while the pool refuses one of the copies, the frame of which is
- * gone by then. */
-static void values_outlive_copies_that_find_no_memory(void **state)
+/* The same, while the pool refuses one of the copies, whose frame is freed by
+ * then. */
+static void values_survive_copies_without_memory(void **state)
 {
     (void)state;
     for (uint32_t refused = 1; refused <= 8; refused++) {
@@ -259,23 +265,12 @@ static void values_outlive_copies_that_find_no_memory(void **state)
 
         tell_room(w, GEN, 256 * KIB, 32 * KIB);
         for (uint32_t round = 1; round <= 5; round++) {
-            struct ps_rec_part part[5];
-
             for (uint32_t key = 0; key < 5; key++) {
-                part[key] = (struct ps_rec_part){
-                    .key = key, .round = round, .count = COUNT};
                 for (uint32_t i = 0; i < COUNT; i++) {
                     data[key * COUNT + i] = (float)(10 * round + key);
                 }
             }
-            agent_send(a,
-                       &(struct ps_msg){.code = PS_MSG_PUSH,
-                                        .push = {.gen = GEN,
-                                                 .incarnation = a->incarnation,
-                                                 .weight = 1,
-                                                 .parts = part,
-                                                 .parts_count = 6 - round}},
-                       data, (6 - round) * COUNT * sizeof(float));
+            push_keys(a, round, 6 - round);
             world_run_until_idle(w);
         }
         memset(data, 0, sizeof(data));
@@ -300,10 +295,10 @@ static void values_outlive_copies_that_find_no_memory(void **state)
     memset(data, 0, sizeof(data));
 }
 
-/* One slot has filled its window with a round that is not the next one, and the
- * other has credit for nothing but that round, which finds no memory. Whom the
- * next round lacks may send, though as much of it waits as of the other. */
-static void whom_the_next_round_lacks_has_credit(void **state)
+/* One slot has filled its window with a later round; the other has credit only
+ * for that round, which finds no memory. The slot that the next round lacks may
+ * send, although it has as many unmerged bytes as the other. */
+static void slot_that_the_next_round_lacks_has_credit(void **state)
 {
     const uint64_t cost = ps_pool_cost(PS_CREDIT_INITIAL);
     struct world *w = world_new(&(struct world_options){
@@ -341,8 +336,9 @@ static void whom_the_next_round_lacks_has_credit(void **state)
     world_free(w);
 }
 
-/* Values have taken all the memory there is: what has none then is told so. */
-static void what_can_never_have_memory_fails_in_words(void **state)
+/* Values take all the memory: parts that can never have any are refused with a
+ * text. */
+static void parts_that_can_never_have_memory_fail_with_a_text(void **state)
 {
     struct world *w = world_new(
         &(struct world_options){.slots = 2, .memory = 512 * KIB});
@@ -369,7 +365,7 @@ static void what_can_never_have_memory_fails_in_words(void **state)
 }
 
 /* The state of the second key finds no memory, and never will. */
-static void a_step_that_can_never_have_memory_fails_in_words(void **state)
+static void step_that_can_never_have_memory_fails_with_a_text(void **state)
 {
     const struct ps_rec_param params[] = {{.name = "lr", .value = 0.1},
                                           {.name = "momentum", .value = 0.9}};
@@ -412,7 +408,7 @@ static const struct ps_rec_cost *shown(struct world *w, const char *kind,
 }
 
 /* Partitions cost a place in a table each, also where they have no value. */
-static void a_job_is_shown_with_its_partitions(void **state)
+static void partitions_of_a_job_are_charged_and_reported(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
 
@@ -439,15 +435,15 @@ static void a_job_is_shown_with_its_partitions(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rounds_are_made_with_the_memory_of_two),
-        cmocka_unit_test(a_job_without_memory_holds_up_no_other),
-        cmocka_unit_test(a_job_is_shown_with_its_partitions),
-        cmocka_unit_test(a_round_takes_memory_back_from_others),
-        cmocka_unit_test(values_leave_their_frames_where_memory_is_short),
-        cmocka_unit_test(values_outlive_copies_that_find_no_memory),
-        cmocka_unit_test(whom_the_next_round_lacks_has_credit),
-        cmocka_unit_test(what_can_never_have_memory_fails_in_words),
-        cmocka_unit_test(a_step_that_can_never_have_memory_fails_in_words),
+        cmocka_unit_test(rounds_complete_with_memory_for_two_rounds),
+        cmocka_unit_test(job_without_memory_delays_no_other_job),
+        cmocka_unit_test(partitions_of_a_job_are_charged_and_reported),
+        cmocka_unit_test(round_takes_memory_from_incomplete_rounds),
+        cmocka_unit_test(values_are_copied_from_frames_if_memory_is_short),
+        cmocka_unit_test(values_survive_copies_without_memory),
+        cmocka_unit_test(slot_that_the_next_round_lacks_has_credit),
+        cmocka_unit_test(parts_that_can_never_have_memory_fail_with_a_text),
+        cmocka_unit_test(step_that_can_never_have_memory_fails_with_a_text),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Partitions that go from one server to another, told as stories: each server
- * is a world of its own, and the test is the scheduler between them. */
+/* Migrations of partitions, as stories: each server is a world of its own, and
+ * the test plays the scheduler between them. */
 #include "server_world.h"
 
 #include "core/server/store.h"
@@ -64,7 +64,7 @@ static void sched_part_end(struct world *w, uint64_t move, bool yours,
     assert_int_equal(w->last_part_ack.migration, move);
 }
 
-/* All that there is, in pieces of `most` bytes; how many it took. */
+/* Reads the whole partition in chunks of `most` bytes; returns their number. */
 static uint32_t carry(struct world *from, struct world *to, uint64_t move,
                       uint32_t most)
 {
@@ -110,7 +110,7 @@ static void push_both(struct world *w, uint64_t round, float a, float b)
 
 /* Contributions to the open round are not transferred: they are void at the old
  * owner, and the new one has the version before it. */
-static void the_owner_changes_in_the_middle_of_a_round(void **state)
+static void migration_voids_contributions_to_the_open_round(void **state)
 {
     struct world *from = server();
     struct world *to = server();
@@ -148,7 +148,7 @@ static void the_owner_changes_in_the_middle_of_a_round(void **state)
     world_free(to);
 }
 
-static void a_move_that_is_given_up_leaves_all_as_it_was(void **state)
+static void abandoned_migration_changes_no_value(void **state)
 {
     struct world *from = server();
     struct world *to = server();
@@ -164,11 +164,11 @@ static void a_move_that_is_given_up_leaves_all_as_it_was(void **state)
 
     sched_part_end(to, 1, false, 5);
     assert_int_equal(ps_pool_used(to->pool), 0);
-    /* Pushes that came meanwhile are merged now. */
+    /* Pushes that arrived meanwhile are merged now. */
     sched_part_end(from, 1, true, 5);
     assert_int_equal(from->agents[1].seen[KEY].value_version, 2);
     assert_true(agent_f32(&from->agents[1], KEY) == 30);
-    /* Said again, after a cut: nothing more happens. */
+    /* Repeated after a cut: no further effect. */
     sched_part_end(from, 1, true, 5);
     sched_part_end(to, 1, false, 5);
     push_both(from, 3, 1, 1);
@@ -177,7 +177,7 @@ static void a_move_that_is_given_up_leaves_all_as_it_was(void **state)
     world_free(to);
 }
 
-static void a_partition_comes_back(void **state)
+static void partition_migrates_back_to_its_first_owner(void **state)
 {
     struct world *from = server();
     struct world *to = server();
@@ -190,7 +190,7 @@ static void a_partition_comes_back(void **state)
     push_both(to, 2, 10, 20);
 
     assert_int_equal(carry(to, from, 2, 1024), 1);
-    /* Word of the first move that comes late changes nothing. */
+    /* A late message of the first migration changes nothing. */
     uint32_t pieces = from->chunk_count;
 
     sched_read(from, &(struct move_options){.move = 1, .most = 1024});
@@ -227,9 +227,9 @@ static void restore_at(struct agent *a, uint32_t epoch, uint64_t version,
     world_run_until_idle(a->w);
 }
 
-/* The new owner is lost at once: the old one is the owner again. Agents hear of
- * that before it hears of the end of the migration. */
-static void the_new_owner_is_lost_at_once(void **state)
+/* The new owner is lost at once: the old one is the owner again. Agents get
+ * that placement before the old owner gets the end of the migration. */
+static void old_owner_continues_when_the_new_one_is_lost(void **state)
 {
     struct world *from = server();
     struct world *to = server();
@@ -247,7 +247,8 @@ static void the_new_owner_is_lost_at_once(void **state)
     agent_push_f32(&a[0], KEY, 2, 10);
     assert_int_equal(a[0].seen[KEY].error, PS_E_STALE);
 
-    /* Agent 1 has not heard of epoch 5, and so of no change: it is asked. */
+    /* Agent 1 has not received epoch 5 and sees no change: it is asked for its
+     * state. */
     a[1].seen[KEY].error = 0;
     restore_at(&a[0], 6, 1, NULL);
     assert_int_equal(a[1].seen[KEY].error, PS_E_STALE);
@@ -262,6 +263,37 @@ static void the_new_owner_is_lost_at_once(void **state)
     push_both(from, 2, 10, 20);
     assert_int_equal(a[1].seen[KEY].value_version, 2);
     assert_true(agent_f32(&a[1], KEY) == 30);
+    world_free(from);
+    world_free(to);
+}
+
+/* The new owner knows where the partition begins in its array. */
+static void a_migrated_partition_keeps_its_place(void **state)
+{
+    struct world *from = server();
+    struct world *to = server();
+    const uint64_t hash = 6;
+    const uint64_t first = 70000;
+    const float zero = 0;
+    struct ps_rec_part part = {.key = KEY, .count = 1};
+
+    (void)state;
+    agent_send(&from->agents[0],
+               &(struct ps_msg){.code = PS_MSG_INIT,
+                                .init = {.gen = GEN,
+                                         .parts = &part,
+                                         .parts_count = 1,
+                                         .name_hashes = (uint64_t *)&hash,
+                                         .name_hashes_count = 1,
+                                         .first_elems = (uint64_t *)&first,
+                                         .first_elems_count = 1}},
+               &zero, sizeof(zero));
+    world_run_until_idle(from);
+    carry(from, to, 1, 1024);
+    assert_true(from->last_chunk->part_chunk.first_elem == first);
+    sched_part_end(to, 1, true, 5);
+    sched_read(to, &(struct move_options){.move = 2, .most = 1024});
+    assert_true(to->last_chunk->part_chunk.first_elem == first);
     world_free(from);
     world_free(to);
 }
@@ -292,7 +324,7 @@ static void a_piece_waits_for_the_end_of_a_merge(void **state)
     world_free(to);
 }
 
-static void memory_may_be_short(void **state)
+static void migration_continues_after_a_lack_of_memory(void **state)
 {
     struct world *from = server();
     struct world *to = server();
@@ -322,7 +354,7 @@ static void memory_may_be_short(void **state)
 }
 
 /* Each is refused without a trace, and a good one after it is taken. */
-static void pieces_that_make_no_sense_are_refused(void **state)
+static void malformed_pieces_are_refused(void **state)
 {
     static const struct {
         uint64_t lens[8];
@@ -370,7 +402,7 @@ static void pieces_that_make_no_sense_are_refused(void **state)
         sched_write(w, &m, data, bad[i].len);
         assert_int_equal(w->last_part_ack.error, PS_E_PROTO);
         assert_int_equal(w->last_part_ack.received_bytes, 0);
-        /* And nothing came that it could take for its own. */
+        /* And it received nothing that would be its own. */
         sched_part_end(w, move, true, 5);
         assert_int_equal(w->last_part_ack.error, PS_E_PROTO);
         sched_part_end(w, move, false, 5);
@@ -389,7 +421,8 @@ static void pieces_that_make_no_sense_are_refused(void **state)
                                          .version = 1}};
 
     sched_write(w, &good, &five, sizeof(five));
-    sched_write(w, &good, data, sizeof(five)); /* Again: it is there. */
+    sched_write(w, &good, data,
+                sizeof(five)); /* Again: the partition is there. */
     assert_int_equal(w->last_part_ack.received_bytes, 4);
     assert_int_equal(w->last_part_ack.error, 0);
     sched_part_end(w, move, true, 5);
@@ -398,7 +431,7 @@ static void pieces_that_make_no_sense_are_refused(void **state)
     world_free(w);
 }
 
-static void jobs_that_have_ended_have_no_moves(void **state)
+static void migrations_end_with_their_job(void **state)
 {
     struct world *from = server();
     struct world *to = server();
@@ -420,8 +453,8 @@ static void jobs_that_have_ended_have_no_moves(void **state)
     world_free(to);
 }
 
-/* Without rounds there is no point at which a partition stands still. */
-static void what_is_pushed_without_rounds_stays(void **state)
+/* Without rounds a partition is never at rest, so it cannot migrate. */
+static void partitions_without_rounds_do_not_migrate(void **state)
 {
     struct world *w = server();
     const float one = 1;
@@ -444,15 +477,16 @@ static void what_is_pushed_without_rounds_stays(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_owner_changes_in_the_middle_of_a_round),
-        cmocka_unit_test(a_move_that_is_given_up_leaves_all_as_it_was),
-        cmocka_unit_test(a_partition_comes_back),
-        cmocka_unit_test(the_new_owner_is_lost_at_once),
+        cmocka_unit_test(migration_voids_contributions_to_the_open_round),
+        cmocka_unit_test(abandoned_migration_changes_no_value),
+        cmocka_unit_test(partition_migrates_back_to_its_first_owner),
+        cmocka_unit_test(old_owner_continues_when_the_new_one_is_lost),
+        cmocka_unit_test(a_migrated_partition_keeps_its_place),
         cmocka_unit_test(a_piece_waits_for_the_end_of_a_merge),
-        cmocka_unit_test(memory_may_be_short),
-        cmocka_unit_test(pieces_that_make_no_sense_are_refused),
-        cmocka_unit_test(jobs_that_have_ended_have_no_moves),
-        cmocka_unit_test(what_is_pushed_without_rounds_stays),
+        cmocka_unit_test(migration_continues_after_a_lack_of_memory),
+        cmocka_unit_test(malformed_pieces_are_refused),
+        cmocka_unit_test(migrations_end_with_their_job),
+        cmocka_unit_test(partitions_without_rounds_do_not_migrate),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

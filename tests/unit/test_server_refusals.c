@@ -128,7 +128,7 @@ static void expect_refused(struct agent *a, uint32_t key, int error)
     a->seen[key].refusals = 0;
 }
 
-static void a_round_that_is_ahead_is_refused_as_such(void **state)
+static void requests_for_a_later_round_are_refused(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
     struct agent *a = &w->agents[0];
@@ -138,7 +138,7 @@ static void a_round_that_is_ahead_is_refused_as_such(void **state)
     expect_refused(a, 1, PS_E_FUTURE);
     agent_skip(a, 1, 2);
     expect_refused(a, 1, PS_E_FUTURE);
-    pull_rows(a, 2, 0, 1); /* Its init is not there yet. */
+    pull_rows(a, 2, 0, 1); /* Its init has not arrived yet. */
     expect_refused(a, 2, PS_E_FUTURE);
     agent_init(a, 2, COUNT, data);
     push_rows(a, 2, 2, 1);
@@ -147,7 +147,7 @@ static void a_round_that_is_ahead_is_refused_as_such(void **state)
 }
 
 /* All slots have agreed on an attempt that is being merged. */
-static void a_later_attempt_at_a_complete_round_is_ahead(void **state)
+static void later_attempt_at_a_complete_round_is_refused(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
     struct agent *a = &w->agents[0];
@@ -213,7 +213,7 @@ static void a_full_table_of_partitions_is_busy(void **state)
     world_free(w);
 }
 
-static void a_partition_that_has_gone_takes_nothing(void **state)
+static void migrated_partition_refuses_requests(void **state)
 {
     const struct ps_rec_part part = {.key = 1, .round = 2};
     struct world *w = world_new(&(struct world_options){.slots = 1});
@@ -254,8 +254,8 @@ static void a_partition_that_has_gone_takes_nothing(void **state)
     world_free(w);
 }
 
-/* The scheduler has told agents of the codec, and this server not yet. */
-static void a_code_before_the_codec_finds_no_configuration(void **state)
+/* Agents know the codec already, this server does not. */
+static void encoded_push_before_its_codec_is_refused(void **state)
 {
     const struct ps_rec_part part = {.key = 1,
                                      .round = 1,
@@ -285,7 +285,7 @@ static void send_without_copy(struct agent *a, const struct ps_msg *msg,
     expect_refused(a, 1, PS_E_NOMEM);
 }
 
-static void a_copy_that_finds_no_memory_says_so(void **state)
+static void request_without_memory_for_a_copy_is_refused(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
     struct agent *a = &w->agents[0];
@@ -307,7 +307,7 @@ static void a_copy_that_finds_no_memory_says_so(void **state)
     world_free(w);
 }
 
-static void rows_that_find_no_memory_say_so(void **state)
+static void rows_without_memory_are_refused(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 1});
     struct agent *a = &w->agents[0];
@@ -328,8 +328,8 @@ static void rows_that_find_no_memory_say_so(void **state)
     world_free(w);
 }
 
-/* A frame whose payload was judged superfluous when its header came, for a
- * reason that is over. */
+/* A frame whose payload was discarded at its header, for a reason that has
+ * passed. */
 static void frame_without_payload(struct agent *a, const struct ps_msg *msg,
                                   uint64_t len)
 {
@@ -345,7 +345,7 @@ static void frame_without_payload(struct agent *a, const struct ps_msg *msg,
     world_run_until_idle(a->w);
 }
 
-static void a_payload_that_was_discarded_is_to_be_sent_again(void **state)
+static void request_with_a_discarded_payload_is_refused(void **state)
 {
     const struct ps_rec_part part = {.key = 1, .round = 1, .count = 1};
     const struct ps_rec_rows rows = rows_record(2, 1, 1);
@@ -382,15 +382,15 @@ static void a_payload_that_was_discarded_is_to_be_sent_again(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_round_that_is_ahead_is_refused_as_such),
-        cmocka_unit_test(a_later_attempt_at_a_complete_round_is_ahead),
+        cmocka_unit_test(requests_for_a_later_round_are_refused),
+        cmocka_unit_test(later_attempt_at_a_complete_round_is_refused),
         cmocka_unit_test(a_full_table_of_rounds_or_pulls_is_busy),
         cmocka_unit_test(a_full_table_of_partitions_is_busy),
-        cmocka_unit_test(a_partition_that_has_gone_takes_nothing),
-        cmocka_unit_test(a_code_before_the_codec_finds_no_configuration),
-        cmocka_unit_test(a_copy_that_finds_no_memory_says_so),
-        cmocka_unit_test(rows_that_find_no_memory_say_so),
-        cmocka_unit_test(a_payload_that_was_discarded_is_to_be_sent_again),
+        cmocka_unit_test(migrated_partition_refuses_requests),
+        cmocka_unit_test(encoded_push_before_its_codec_is_refused),
+        cmocka_unit_test(request_without_memory_for_a_copy_is_refused),
+        cmocka_unit_test(rows_without_memory_are_refused),
+        cmocka_unit_test(request_with_a_discarded_payload_is_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-static void what_was_asked_for_is_done_always(void **state)
+static void a_requested_poll_is_always_done(void **state)
 {
     struct ps_spin s;
 
@@ -23,7 +23,7 @@ static void what_was_asked_for_is_done_always(void **state)
     assert_int_equal(ps_spin_budget(&s), 0);
 }
 
-/* Waits in which it looked, of `count` that end so. */
+/* Returns the number of waits with polling, of `count` that end so. */
 static unsigned looked(struct ps_spin *s, unsigned count, bool paid,
                        bool crowded)
 {
@@ -41,24 +41,24 @@ static unsigned looked(struct ps_spin *s, unsigned count, bool paid,
     return sum;
 }
 
-static void by_itself_it_does_what_pays(void **state)
+static void automatic_polling_follows_its_success(void **state)
 {
     struct ps_spin s;
 
     (void)state;
     ps_spin_init(&s, PS_SPIN_AUTO);
     assert_int_equal(looked(&s, 100, true, false), 100);
-    /* One wait in vain now and then does no harm. */
+    /* An occasional wait in vain has no effect. */
     assert_int_equal(looked(&s, 1, false, false), 1);
     assert_int_equal(looked(&s, 10, true, false), 10);
-    /* Only in vain: it stops soon, and tries again at times. */
+    /* Always in vain: polling stops soon, with occasional attempts. */
     assert_in_range(looked(&s, 3200, false, false), 100, 110);
-    /* It pays again: it is found out. */
+    /* It pays again: an attempt detects that. */
     assert_in_range(looked(&s, 200, true, false), 50, 199);
     assert_int_equal(looked(&s, 100, true, false), 100);
 }
 
-static void others_that_want_the_processor_end_it(void **state)
+static void polling_ends_when_other_threads_need_the_processor(void **state)
 {
     struct ps_spin s;
 
@@ -73,9 +73,9 @@ static void others_that_want_the_processor_end_it(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_was_asked_for_is_done_always),
-        cmocka_unit_test(by_itself_it_does_what_pays),
-        cmocka_unit_test(others_that_want_the_processor_end_it),
+        cmocka_unit_test(a_requested_poll_is_always_done),
+        cmocka_unit_test(automatic_polling_follows_its_success),
+        cmocka_unit_test(polling_ends_when_other_threads_need_the_processor),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -148,7 +148,7 @@ static void a_sum_is_exact_and_rounded_once(void **state)
     }
 }
 
-static void ties_go_to_the_even_one(void **state)
+static void ties_round_to_even(void **state)
 {
     /* 2^54 + 2, and with what is far below it. */
     const float tie[] = {0x1p27f, 1, 1, 0x1p-149f};
@@ -160,7 +160,7 @@ static void ties_go_to_the_even_one(void **state)
     assert_true(ps_square_sum_value(&s) == 0x1p54 + 4);
 }
 
-static void extremes_are_kept(void **state)
+static void extreme_squares_are_exact(void **state)
 {
     const float small = 0x1p-149f;
     const double tiny[] = {0x1p-537, -0x1p511, 0};
@@ -180,7 +180,7 @@ static void extremes_are_kept(void **state)
     assert_int_equal(s.nonfinite_count, 0);
 }
 
-static void what_is_not_finite_is_counted(void **state)
+static void numbers_that_are_not_finite_are_counted(void **state)
 {
     const float x[] = {1, NAN, 2, -INFINITY, INFINITY};
     const double y[] = {NAN, 3, INFINITY, 0x1p600};
@@ -195,7 +195,7 @@ static void what_is_not_finite_is_counted(void **state)
 }
 
 /* Through merges and through the form in which sums travel. */
-static void any_split_gives_the_same(void **state)
+static void square_sums_do_not_depend_on_the_split(void **state)
 {
     static float x[70001]; /* More than the bins take at once. */
     const size_t count = sizeof(x) / sizeof(x[0]);
@@ -237,7 +237,7 @@ static void any_split_gives_the_same(void **state)
     }
 }
 
-static void senseless_digits_add_nothing(void **state)
+static void invalid_digits_add_nothing(void **state)
 {
     const uint32_t digits[PS_SQUARE_SUM_DIGITS] = {1, 1};
     struct ps_square_sum s = {0};
@@ -256,11 +256,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_sum_is_exact_and_rounded_once),
-        cmocka_unit_test(ties_go_to_the_even_one),
-        cmocka_unit_test(extremes_are_kept),
-        cmocka_unit_test(what_is_not_finite_is_counted),
-        cmocka_unit_test(any_split_gives_the_same),
-        cmocka_unit_test(senseless_digits_add_nothing),
+        cmocka_unit_test(ties_round_to_even),
+        cmocka_unit_test(extreme_squares_are_exact),
+        cmocka_unit_test(numbers_that_are_not_finite_are_counted),
+        cmocka_unit_test(square_sums_do_not_depend_on_the_split),
+        cmocka_unit_test(invalid_digits_add_nothing),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -71,7 +71,7 @@ static bool read_image(const struct image *m, size_t len)
     return good;
 }
 
-static void what_was_written_is_read(void **state)
+static void a_written_file_is_read_back(void **state)
 {
     const struct image *m = *state;
     struct state_stream s = {.file = fmemopen(m->bytes, m->len, "rb")};
@@ -125,7 +125,7 @@ static void a_name_without_an_end_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(what_was_written_is_read, set_up,
+        cmocka_unit_test_setup_teardown(a_written_file_is_read_back, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(
             other_files_and_damaged_ones_are_refused, set_up, tear_down),

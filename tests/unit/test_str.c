@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-static void full_text_is_cut_and_says_so(void **state)
+static void long_text_is_cut_and_marked(void **state)
 {
     char data[8];
     struct ps_str s;
@@ -30,8 +30,8 @@ static void full_text_is_cut_and_says_so(void **state)
     assert_int_equal(s.len, 7);
 }
 
-/* Whatever the room, the text is a prefix of the whole. */
-static void every_room_holds_a_prefix(void **state)
+/* For every size of the buffer, the text is a prefix of the whole. */
+static void text_in_any_size_is_a_prefix(void **state)
 {
     static const char whole[] = "node 12 of 3-5,9 'a\\x0ab'";
     static const unsigned numbers[] = {3, 4, 5, 9};
@@ -57,7 +57,7 @@ static void every_room_holds_a_prefix(void **state)
     }
 }
 
-static void strangers_bytes_cannot_forge_a_line(void **state)
+static void bytes_of_peers_cannot_forge_a_line(void **state)
 {
     char data[128];
     struct ps_str s;
@@ -74,7 +74,7 @@ static void strangers_bytes_cannot_forge_a_line(void **state)
     assert_string_equal(data, "abcd");
 }
 
-static void what_is_not_visible_is_written_out(void **state)
+static void invisible_characters_are_escaped(void **state)
 {
     static const struct {
         const char *in;
@@ -104,7 +104,7 @@ static void what_is_not_visible_is_written_out(void **state)
     }
 }
 
-static void ranges_are_short(void **state)
+static void consecutive_numbers_are_printed_as_ranges(void **state)
 {
     static const unsigned some[] = {1, 2, 3, 7, 9, 10};
     char data[64];
@@ -147,11 +147,11 @@ static void a_name_is_one_printable_word(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(full_text_is_cut_and_says_so),
-        cmocka_unit_test(every_room_holds_a_prefix),
-        cmocka_unit_test(strangers_bytes_cannot_forge_a_line),
-        cmocka_unit_test(what_is_not_visible_is_written_out),
-        cmocka_unit_test(ranges_are_short),
+        cmocka_unit_test(long_text_is_cut_and_marked),
+        cmocka_unit_test(text_in_any_size_is_a_prefix),
+        cmocka_unit_test(bytes_of_peers_cannot_forge_a_line),
+        cmocka_unit_test(invisible_characters_are_escaped),
+        cmocka_unit_test(consecutive_numbers_are_printed_as_ranges),
         cmocka_unit_test(a_name_is_one_printable_word),
         cmocka_unit_test(copy_says_whether_it_fitted),
     };

@@ -10,8 +10,8 @@
 
 #define MIB (UINT64_C(1) << 20)
 
-/* Nothing is given back at rest, and nothing wakes the loop. */
-static void rest_is_no_burst(void **state)
+/* Without a burst no memory is returned and the loop is not woken. */
+static void idle_memory_is_no_burst(void **state)
 {
     struct ps_trim t = {0};
 
@@ -22,7 +22,7 @@ static void rest_is_no_burst(void **state)
     }
 }
 
-static void what_a_burst_leaves_is_given_back_once(void **state)
+static void memory_of_a_burst_is_returned_once(void **state)
 {
     struct ps_trim t = {0};
     ps_time now = PS_SECONDS(1);
@@ -42,7 +42,7 @@ static void what_a_burst_leaves_is_given_back_once(void **state)
 }
 
 /* Within one turn of the loop. */
-static void a_burst_that_nobody_saw(void **state)
+static void burst_within_one_turn_of_the_loop_is_returned(void **state)
 {
     struct ps_trim t = {0};
 
@@ -51,7 +51,7 @@ static void a_burst_that_nobody_saw(void **state)
     assert_true(ps_trim_check(&t, MIB, MIB, ps_trim_deadline(&t)));
 }
 
-/* Rounds take and free much, again and again. */
+/* Rounds allocate and free much memory, repeatedly. */
 static void rounds_keep_their_memory(void **state)
 {
     struct ps_trim t = {0};
@@ -70,13 +70,29 @@ static void rounds_keep_their_memory(void **state)
     assert_int_equal(trims, 1);
 }
 
+static void burst_is_over_once_use_is_far_below_its_peak(void **state)
+{
+    struct ps_trim t = {0};
+
+    (void)state;
+    assert_false(ps_trim_is_burst_over(&t, 10 * MIB, 9 * MIB));
+    assert_true(ps_trim_is_burst_over(&t, 13 * MIB, 9 * MIB));
+    assert_false(ps_trim_check(&t, 13 * MIB, 9 * MIB, 1));
+    /* A decision is pending. */
+    assert_false(ps_trim_is_burst_over(&t, 13 * MIB, 9 * MIB));
+    assert_true(ps_trim_check(&t, 9 * MIB, 9 * MIB, ps_trim_deadline(&t)));
+    assert_false(ps_trim_is_burst_over(&t, 9 * MIB, 9 * MIB));
+    assert_true(ps_trim_is_burst_over(&t, 9 * MIB, 5 * MIB));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rest_is_no_burst),
-        cmocka_unit_test(what_a_burst_leaves_is_given_back_once),
-        cmocka_unit_test(a_burst_that_nobody_saw),
+        cmocka_unit_test(idle_memory_is_no_burst),
+        cmocka_unit_test(memory_of_a_burst_is_returned_once),
+        cmocka_unit_test(burst_within_one_turn_of_the_loop_is_returned),
         cmocka_unit_test(rounds_keep_their_memory),
+        cmocka_unit_test(burst_is_over_once_use_is_far_below_its_peak),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Multipliers of keys are found by label; changes stay in order, and few. */
+/* Multipliers of keys are found by name hash; changes stay in order, and few. */
 #include "core/optim/tuning.h"
 
 #include "base/name_hash.h"
@@ -65,11 +65,11 @@ static void a_table_is_checked_and_searched(void **state)
     (void)state;
     assert_int_equal(ps_tunings_check(list, 3, why, sizeof(why)), 0);
     ps_tunings_set(&t, list, 3);
-    assert_null(ps_tunings_find(&t, 1));
-    assert_null(ps_tunings_find(&t, 8));
-    assert_null(ps_tunings_find(&t, 10));
+    assert_null(ps_tunings_find(&t, 1, 5));
+    assert_null(ps_tunings_find(&t, 8, 5));
+    assert_null(ps_tunings_find(&t, 10, 5));
     for (unsigned i = 0; i < 3; i++) {
-        assert_true(ps_tunings_find(&t, list[i].name_hash)->lr_mult ==
+        assert_true(ps_tunings_find(&t, list[i].name_hash, 1)->lr_mult ==
                     list[i].lr_mult);
     }
     assert_true(ps_tunings_equal(&t, list, 3));
@@ -86,6 +86,91 @@ static void a_table_is_checked_and_searched(void **state)
     assert_int_equal(
         ps_tunings_check(list, PS_TUNINGS_MAX + 1, why, sizeof(why)),
         PS_E_INVAL);
+    ps_tunings_fini(&t);
+}
+
+/* Adds one entry, with an lr_mult of `round`; true: the table has changed. */
+static bool add(struct ps_tunings *t, uint64_t name_hash, uint64_t round)
+{
+    const struct ps_rec_tuning new = {.name_hash = name_hash,
+                                      .lr_mult = (double)round,
+                                      .wd_mult = 1,
+                                      .round = round};
+    bool changed = false;
+    char why[200];
+
+    assert_int_equal(ps_tunings_add(t, &new, 1, &changed, why, sizeof(why)), 0);
+    return changed;
+}
+
+static double rate_at(const struct ps_tunings *t, uint64_t name_hash,
+                      uint64_t round)
+{
+    const struct ps_rec_tuning *found = ps_tunings_find(t, name_hash, round);
+
+    return found != NULL ? found->lr_mult : 1;
+}
+
+static void multipliers_change_at_their_rounds(void **state)
+{
+    struct ps_rec_tuning new = {
+        .name_hash = 7, .lr_mult = 4, .wd_mult = 1, .round = 4};
+    struct ps_tunings t = {0};
+    char why[200];
+
+    (void)state;
+    assert_true(add(&t, 7, 9));
+    assert_true(add(&t, 7, 4));
+    assert_true(add(&t, 3, 6));
+    assert_int_equal(ps_tunings_check(t.list, t.count, why, sizeof(why)), 0);
+    assert_true(rate_at(&t, 7, 3) == 1);
+    assert_true(rate_at(&t, 7, 4) == 4);
+    assert_true(rate_at(&t, 7, 8) == 4);
+    assert_true(rate_at(&t, 7, 9) == 9);
+    assert_true(rate_at(&t, 3, 9) == 6);
+    assert_true(rate_at(&t, 5, 9) == 1);
+    assert_false(add(&t, 7, 4)); /* Again. */
+    assert_int_equal(t.count, 3);
+    assert_null(ps_tunings_conflict(&t, &new));
+    new.wd_mult = 0;
+    assert_non_null(ps_tunings_conflict(&t, &new));
+    new.round = 5;
+    assert_null(ps_tunings_conflict(&t, &new));
+    ps_tunings_fini(&t);
+}
+
+static void the_oldest_replaced_multiplier_goes(void **state)
+{
+    struct ps_rec_tuning more = {.name_hash = 1, .lr_mult = 1, .wd_mult = 1};
+    struct ps_tunings t = {0};
+    bool changed = false;
+    char why[200];
+
+    (void)state;
+    for (unsigned i = 0; i < PS_TUNINGS_MAX / 2; i++) {
+        add(&t, 2 * i + 2, 0);
+        add(&t, 2 * i + 2, 5 + i);
+    }
+    assert_int_equal(t.count, PS_TUNINGS_MAX);
+    add(&t, 1, 3);
+    assert_int_equal(t.count, PS_TUNINGS_MAX);
+    assert_true(rate_at(&t, 2, 1) == 5); /* Early. */
+    assert_true(rate_at(&t, 4, 1) == 0);
+    assert_true(rate_at(&t, 1, 3) == 3);
+    /* As many keys as there may be, each with its newest entry. */
+    for (unsigned i = 0; i < PS_TUNINGS_MAX / 2 - 1; i++) {
+        add(&t, 2 * i + 3, 2);
+    }
+    assert_int_equal(t.count, PS_TUNINGS_MAX);
+    assert_int_equal(ps_tunings_check(t.list, t.count, why, sizeof(why)), 0);
+    assert_true(rate_at(&t, 6, 1) == 7);
+    add(&t, 6, 90);
+    assert_true(rate_at(&t, 6, 1) == 90);
+    more.name_hash = 100000;
+    assert_int_equal(ps_tunings_add(&t, &more, 1, &changed, why, sizeof(why)),
+                     PS_E_INVAL);
+    assert_non_null(strstr(why, "given for 2049 keys"));
+    assert_false(changed);
     ps_tunings_fini(&t);
 }
 
@@ -118,6 +203,8 @@ int main(void)
         cmocka_unit_test(hashes_of_names_never_change),
         cmocka_unit_test(kinds_have_names),
         cmocka_unit_test(a_table_is_checked_and_searched),
+        cmocka_unit_test(multipliers_change_at_their_rounds),
+        cmocka_unit_test(the_oldest_replaced_multiplier_goes),
         cmocka_unit_test(the_oldest_replaced_change_goes),
     };
 

@@ -165,7 +165,7 @@ static void end(struct bench *b)
     dial_bench_fini(&b->d);
 }
 
-/* The newest dial has led to a connection; 0: it was not needed. */
+/* Opens the connection of the newest dial; 0: it was not needed. */
 static ps_conn_id open_conn(struct bench *b)
 {
     const struct ps_uplink_call call = call_of(b);
@@ -219,12 +219,18 @@ static void pong(struct bench *b, ps_conn_id conn)
     (void)receive(b, conn, &(struct ps_msg){.code = PS_MSG_PONG});
 }
 
-static void lose_conn(struct bench *b, ps_conn_id conn)
+static void lose_conn_for(struct bench *b, ps_conn_id conn, int rc,
+                          const char *why)
 {
     const struct ps_uplink_call call = call_of(b);
 
-    ps_uplink_on_closed(&b->up, &call, conn, PS_E_CLOSED);
+    ps_uplink_on_closed(&b->up, &call, conn, rc, why);
     dial_bench_carry_out(&b->d);
+}
+
+static void lose_conn(struct bench *b, ps_conn_id conn)
+{
+    lose_conn_for(b, conn, PS_E_CLOSED, NULL);
 }
 
 static void send_barrier(struct bench *b)
@@ -270,7 +276,7 @@ static void a_welcome_registers_and_a_ping_follows(void **state)
     end(&b);
 }
 
-static void messages_wait_in_the_link_but_not_before_registration(void **state)
+static void messages_wait_in_the_link_after_registration(void **state)
 {
     struct bench b;
     uint64_t session;
@@ -297,7 +303,31 @@ static void messages_wait_in_the_link_but_not_before_registration(void **state)
     end(&b);
 }
 
-static void another_scheduler_process_is_told_from_the_same_one(void **state)
+/* For the members' workers, whose operations wait. */
+static void reason_of_a_failure_is_kept_until_the_welcome(void **state)
+{
+    static const char *const why = "it refuses this side: certificate expired";
+    struct bench b;
+    ps_conn_id conn;
+
+    (void)state;
+    begin_bench(&b);
+    conn = connect_it(&b);
+    assert_string_equal(b.up.failure, "");
+    lose_conn(&b, conn);
+    assert_string_equal(b.up.failure, ps_strerror(PS_E_CLOSED));
+    lose_conn_for(&b, dial(&b), PS_E_PERM, why);
+    assert_string_equal(b.up.failure, why);
+    lose_conn(&b, dial(&b)); /* Says less. */
+    assert_string_equal(b.up.failure, why);
+    reject(&b, dial(&b), PS_E_PERM);
+    assert_string_equal(b.up.failure, "not you");
+    welcome(&b, dial(&b), 1, true);
+    assert_string_equal(b.up.failure, "");
+    end(&b);
+}
+
+static void new_scheduler_process_is_distinguished(void **state)
 {
     struct bench b;
     ps_conn_id conn;
@@ -317,7 +347,7 @@ static void another_scheduler_process_is_told_from_the_same_one(void **state)
     end(&b);
 }
 
-static void only_new_messages_are_the_members(void **state)
+static void repeated_messages_do_not_reach_the_member(void **state)
 {
     const struct ps_msg map = {.code = PS_MSG_MAP, .seq = 1};
     struct bench b;
@@ -332,7 +362,7 @@ static void only_new_messages_are_the_members(void **state)
     end(&b);
 }
 
-static void nothing_counts_before_the_welcome(void **state)
+static void message_before_the_welcome_ends_the_connection(void **state)
 {
     const struct ps_msg map = {.code = PS_MSG_MAP, .seq = 1};
     struct bench b;
@@ -346,7 +376,7 @@ static void nothing_counts_before_the_welcome(void **state)
     end(&b);
 }
 
-static void a_protocol_that_is_not_spoken_ends_the_connection(void **state)
+static void unknown_protocol_version_ends_the_connection(void **state)
 {
     struct bench b;
 
@@ -362,7 +392,7 @@ static void a_protocol_that_is_not_spoken_ends_the_connection(void **state)
     end(&b);
 }
 
-static void a_hello_without_an_answer_is_given_up(void **state)
+static void unanswered_hello_ends_the_connection(void **state)
 {
     struct bench b;
 
@@ -440,7 +470,7 @@ static void a_stalled_connection_dials_in_parallel(void **state)
     (void)state;
     begin_bench(&b);
     conn = connect_it(&b);
-    ps_uplink_on_stalled(&b.up, conn + 1, b.d.now); /* Of somebody else. */
+    ps_uplink_on_stalled(&b.up, conn + 1, b.d.now); /* Of another member. */
     dial_bench_run(&b.d, 0);
     assert_int_equal(b.d.dials, 1);
     ps_uplink_on_stalled(&b.up, conn, b.d.now);
@@ -449,7 +479,7 @@ static void a_stalled_connection_dials_in_parallel(void **state)
     end(&b);
 }
 
-static void a_silent_scheduler_is_dropped(void **state)
+static void silent_scheduler_is_disconnected(void **state)
 {
     struct bench b;
 
@@ -465,7 +495,7 @@ static void a_silent_scheduler_is_dropped(void **state)
     end(&b);
 }
 
-static void who_was_registered_loses_its_name_at_once(void **state)
+static void a_registered_member_loses_its_name_at_once(void **state)
 {
     struct bench b;
 
@@ -523,7 +553,7 @@ static void a_final_reject_may_raise_the_back_off(void **state)
     assert_in_range(wait_after_reject(true), PS_SECONDS(2), PS_SECONDS(4));
 }
 
-static void a_scheduler_may_reject_later_too(void **state)
+static void reject_after_registration_ends_the_connection(void **state)
 {
     struct bench b;
 
@@ -562,7 +592,7 @@ static void a_closed_uplink_dials_no_more(void **state)
     end(&b);
 }
 
-static void a_ping_of_its_own_accord_needs_a_connection(void **state)
+static void requested_ping_needs_a_connection(void **state)
 {
     struct ps_uplink_call call;
     struct bench b;
@@ -591,23 +621,24 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_welcome_registers_and_a_ping_follows),
-        cmocka_unit_test(messages_wait_in_the_link_but_not_before_registration),
-        cmocka_unit_test(another_scheduler_process_is_told_from_the_same_one),
-        cmocka_unit_test(only_new_messages_are_the_members),
-        cmocka_unit_test(nothing_counts_before_the_welcome),
-        cmocka_unit_test(a_protocol_that_is_not_spoken_ends_the_connection),
-        cmocka_unit_test(a_hello_without_an_answer_is_given_up),
+        cmocka_unit_test(messages_wait_in_the_link_after_registration),
+        cmocka_unit_test(reason_of_a_failure_is_kept_until_the_welcome),
+        cmocka_unit_test(new_scheduler_process_is_distinguished),
+        cmocka_unit_test(repeated_messages_do_not_reach_the_member),
+        cmocka_unit_test(message_before_the_welcome_ends_the_connection),
+        cmocka_unit_test(unknown_protocol_version_ends_the_connection),
+        cmocka_unit_test(unanswered_hello_ends_the_connection),
         cmocka_unit_test(pings_keep_the_interval_of_the_welcome),
         cmocka_unit_test(costs_follow_a_ping_once_an_interval),
         cmocka_unit_test(a_ping_without_an_answer_dials_in_parallel),
         cmocka_unit_test(a_stalled_connection_dials_in_parallel),
-        cmocka_unit_test(a_silent_scheduler_is_dropped),
-        cmocka_unit_test(who_was_registered_loses_its_name_at_once),
+        cmocka_unit_test(silent_scheduler_is_disconnected),
+        cmocka_unit_test(a_registered_member_loses_its_name_at_once),
         cmocka_unit_test(a_name_is_claimed_for_a_while),
         cmocka_unit_test(a_final_reject_may_raise_the_back_off),
-        cmocka_unit_test(a_scheduler_may_reject_later_too),
+        cmocka_unit_test(reject_after_registration_ends_the_connection),
         cmocka_unit_test(a_closed_uplink_dials_no_more),
-        cmocka_unit_test(a_ping_of_its_own_accord_needs_a_connection),
+        cmocka_unit_test(requested_ping_needs_a_connection),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

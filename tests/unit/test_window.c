@@ -27,7 +27,7 @@ static void push(struct ps_window *w, uint32_t count)
     }
 }
 
-/* Take what may go; returns how many and the last number. */
+/* Sends what the window allows; returns the count and the last number. */
 static uint32_t pump(struct ps_window *w, ps_time now, uint64_t *ret_last)
 {
     uint32_t count = 0;
@@ -51,7 +51,7 @@ static uint32_t due(struct ps_window *w, ps_time now)
     return count;
 }
 
-static void parcels_beyond_the_window_wait_in_order(void **state)
+static void packets_beyond_the_window_wait_in_order(void **state)
 {
     struct ps_window w;
     uint64_t last = 0;
@@ -73,7 +73,7 @@ static void parcels_beyond_the_window_wait_in_order(void **state)
     ps_window_fini(&w);
 }
 
-static void acknowledgements_that_make_no_sense_are_ignored(void **state)
+static void invalid_acknowledgements_are_ignored(void **state)
 {
     struct ps_window w;
     uint64_t last;
@@ -120,7 +120,7 @@ static void retries_back_off_to_the_maximum(void **state)
     ps_window_fini(&w);
 }
 
-static void progress_puts_retries_off(void **state)
+static void progress_delays_retransmission(void **state)
 {
     struct ps_window w;
     uint64_t last;
@@ -141,8 +141,8 @@ static void progress_puts_retries_off(void **state)
     ps_window_fini(&w);
 }
 
-/* It waits from when it was last seen with a connection. */
-static void what_has_not_left_is_not_sent_again(void **state)
+/* The timeout counts from the last time with a connection. */
+static void frames_still_being_written_are_not_sent_again(void **state)
 {
     struct ps_window_entry *e;
     struct ps_window w;
@@ -165,7 +165,7 @@ static void what_has_not_left_is_not_sent_again(void **state)
     ps_window_fini(&w);
 }
 
-static void a_rewind_sends_everything_anew(void **state)
+static void rewind_sends_all_packets_again(void **state)
 {
     struct ps_window w;
     uint64_t last = 0;
@@ -180,7 +180,7 @@ static void a_rewind_sends_everything_anew(void **state)
     assert_true(w.deadline == PS_TIME_NEVER);
     assert_non_null(ps_window_next(&w, 0, &seq));
     assert_int_equal(seq, 3);
-    /* The peer had 4 all along: what was about to go is forgotten. */
+    /* The peer had all 4: frames about to be sent again are dropped. */
     assert_true(ps_window_ack(&w, 4, 0));
     assert_non_null(ps_window_next(&w, 0, &seq));
     assert_int_equal(seq, 5);
@@ -191,7 +191,7 @@ static void a_rewind_sends_everything_anew(void **state)
     ps_window_fini(&w);
 }
 
-static void nothing_is_left_behind(void **state)
+static void fini_frees_all_packets(void **state)
 {
     size_t live = ps_alloc_live();
     struct ps_window w;
@@ -209,13 +209,13 @@ static void nothing_is_left_behind(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parcels_beyond_the_window_wait_in_order),
-        cmocka_unit_test(acknowledgements_that_make_no_sense_are_ignored),
+        cmocka_unit_test(packets_beyond_the_window_wait_in_order),
+        cmocka_unit_test(invalid_acknowledgements_are_ignored),
         cmocka_unit_test(retries_back_off_to_the_maximum),
-        cmocka_unit_test(progress_puts_retries_off),
-        cmocka_unit_test(what_has_not_left_is_not_sent_again),
-        cmocka_unit_test(a_rewind_sends_everything_anew),
-        cmocka_unit_test(nothing_is_left_behind),
+        cmocka_unit_test(progress_delays_retransmission),
+        cmocka_unit_test(frames_still_being_written_are_not_sent_again),
+        cmocka_unit_test(rewind_sends_all_packets_again),
+        cmocka_unit_test(fini_frees_all_packets),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -20,7 +20,7 @@ struct job {
     const void *src[2];
     float *dst;
     unsigned *order;
-    unsigned place; /* When it was done, from 1. */
+    unsigned place; /* Order of completion, from 1. */
     int rc;
     struct ps_worker *resubmit;
 };
@@ -137,7 +137,7 @@ static void threads_share_one_job(void **state)
     end(&w);
 }
 
-static void many_jobs_all_end(void **state)
+static void all_submitted_jobs_end(void **state)
 {
     struct job jobs[64];
     struct world w;
@@ -156,7 +156,7 @@ static void many_jobs_all_end(void **state)
     end(&w);
 }
 
-static void small_jobs_run_in_order_and_not_inside(void **state)
+static void small_jobs_run_in_order_after_submission(void **state)
 {
     struct job jobs[8];
     struct world w;
@@ -179,7 +179,7 @@ static void small_jobs_run_in_order_and_not_inside(void **state)
 }
 
 /* Too large to be one of many on the loop, too small to wake a thread for. */
-static void one_alone_is_not_worth_a_thread(void **state)
+static void single_medium_job_wakes_no_thread(void **state)
 {
     struct job jobs[3];
     struct world w;
@@ -223,7 +223,7 @@ static void a_small_job_may_submit_another(void **state)
     end(&w);
 }
 
-static void refused_jobs_say_so(void **state)
+static void refused_job_returns_an_error(void **state)
 {
     struct job jobs[2];
     struct world w;
@@ -244,8 +244,8 @@ static void refused_jobs_say_so(void **state)
     end(&w);
 }
 
-/* Every task ends, whole or canceled, when the worker goes. */
-static void free_ends_what_is_left(void **state)
+/* Every task ends, complete or cancelled, when the worker is freed. */
+static void free_ends_remaining_tasks(void **state)
 {
     struct job jobs[40];
     struct world w;
@@ -274,12 +274,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(threads_share_one_job),
-        cmocka_unit_test(many_jobs_all_end),
-        cmocka_unit_test(small_jobs_run_in_order_and_not_inside),
-        cmocka_unit_test(one_alone_is_not_worth_a_thread),
+        cmocka_unit_test(all_submitted_jobs_end),
+        cmocka_unit_test(small_jobs_run_in_order_after_submission),
+        cmocka_unit_test(single_medium_job_wakes_no_thread),
         cmocka_unit_test(a_small_job_may_submit_another),
-        cmocka_unit_test(refused_jobs_say_so),
-        cmocka_unit_test(free_ends_what_is_left),
+        cmocka_unit_test(refused_job_returns_an_error),
+        cmocka_unit_test(free_ends_remaining_tasks),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -72,7 +72,7 @@ static void expect_error(const char *yaml, const char *error)
     expect_error_in(yaml, strlen(yaml), error);
 }
 
-static void values_keep_their_places(void **state)
+static void values_have_their_lines_and_columns(void **state)
 {
     (void)state;
     expect("listen:\n"
@@ -85,7 +85,7 @@ static void values_keep_their_places(void **state)
            "cluster.size=3@4:30\n");
 }
 
-static void lists_count_their_items(void **state)
+static void list_items_are_numbered(void **state)
 {
     (void)state;
     expect("allow: [10.0.0.0/8, \"::1\"]\n"
@@ -119,7 +119,7 @@ static void containers_in_lists_are_numbered(void **state)
            "after=1@6:8\n");
 }
 
-static void keys_remember_where_they_stood(void **state)
+static void keys_have_their_lines_and_columns(void **state)
 {
     static const char yaml[] = "a:\n  b:\n    c: 1\n";
     struct ps_yaml y;
@@ -135,7 +135,7 @@ static void keys_remember_where_they_stood(void **state)
     ps_yaml_fini(&y);
 }
 
-static void null_is_plain_only(void **state)
+static void null_is_recognised_without_quotes(void **state)
 {
     (void)state;
     expect("a: null\nb: ~\nc:\nd: 'null'\ne: \"\"\nf: Null\n",
@@ -147,7 +147,7 @@ static void null_is_plain_only(void **state)
            "f=(null)@6:4\n");
 }
 
-static void nothing_is_a_configuration(void **state)
+static void empty_file_is_a_configuration(void **state)
 {
     (void)state;
     expect("", "");
@@ -159,7 +159,7 @@ static void nothing_is_a_configuration(void **state)
            "a=1@1:4\n");
 }
 
-static void what_grows_or_confuses_is_refused(void **state)
+static void unsupported_syntax_is_refused(void **state)
 {
     (void)state;
     expect_error("a: &x 1\n",
@@ -201,7 +201,7 @@ static void repeated_keys_are_refused(void **state)
            "a.x=1@1:8\nb.x=1@2:8\nl.0.x=1@3:9\nl.1.x=2@3:17\n");
 }
 
-static void keys_are_words(void **state)
+static void keys_with_other_characters_are_refused(void **state)
 {
     char yaml[200];
 
@@ -220,7 +220,7 @@ static void keys_are_words(void **state)
                        "use up to 64 letters, digits, '_' and '-'\n");
 }
 
-static void syntax_errors_have_a_place(void **state)
+static void syntax_errors_have_their_line_and_column(void **state)
 {
     (void)state;
     expect_error("a: 1\n b: 2\n",
@@ -268,8 +268,8 @@ static double cpu_seconds(void)
 }
 
 /* A tree loader takes minutes for these. The bound is generous, because the
- * machine may be slow and a sanitizer may look on. */
-static void bombs_cost_little(void **state)
+ * machine may be slow or run a sanitizer. */
+static void hostile_files_are_refused_quickly(void **state)
 {
     static const char *const units[] = {
         "[",   "{",     "- ", "? ",  "a: [", "{a: ", "[{",     "\"",
@@ -350,7 +350,7 @@ static void write_file(const char *path, const char *text, size_t len)
     fclose(f);
 }
 
-static void files_are_read_with_care(void **state)
+static void unreadable_files_are_refused(void **state)
 {
     char path[64];
     char expected[256];
@@ -378,7 +378,9 @@ static void files_are_read_with_care(void **state)
     chmod(path, 0646);
     assert_int_equal(ps_yaml_read(path, &text, &len, &report), PS_E_CONFIG);
     snprintf(expected, sizeof(expected),
-             "%s: everybody may write it; run chmod o-w on it\n", path);
+             "%s: owner %u, mode 0646: other users can write it; run 'chmod "
+             "go-w %s'\n",
+             path, (unsigned)geteuid(), path);
     assert_string_equal(report_data, expected);
 
     chmod(path, 0644);
@@ -400,20 +402,20 @@ static void files_are_read_with_care(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values_keep_their_places),
-        cmocka_unit_test(lists_count_their_items),
+        cmocka_unit_test(values_have_their_lines_and_columns),
+        cmocka_unit_test(list_items_are_numbered),
         cmocka_unit_test(containers_in_lists_are_numbered),
-        cmocka_unit_test(keys_remember_where_they_stood),
-        cmocka_unit_test(null_is_plain_only),
-        cmocka_unit_test(nothing_is_a_configuration),
-        cmocka_unit_test(what_grows_or_confuses_is_refused),
+        cmocka_unit_test(keys_have_their_lines_and_columns),
+        cmocka_unit_test(null_is_recognised_without_quotes),
+        cmocka_unit_test(empty_file_is_a_configuration),
+        cmocka_unit_test(unsupported_syntax_is_refused),
         cmocka_unit_test(repeated_keys_are_refused),
-        cmocka_unit_test(keys_are_words),
-        cmocka_unit_test(syntax_errors_have_a_place),
+        cmocka_unit_test(keys_with_other_characters_are_refused),
+        cmocka_unit_test(syntax_errors_have_their_line_and_column),
         cmocka_unit_test(depth_has_a_limit),
-        cmocka_unit_test(bombs_cost_little),
+        cmocka_unit_test(hostile_files_are_refused_quickly),
         cmocka_unit_test(size_and_count_have_limits),
-        cmocka_unit_test(files_are_read_with_care),
+        cmocka_unit_test(unreadable_files_are_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

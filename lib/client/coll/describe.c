@@ -9,12 +9,15 @@
 #include <string.h>
 
 #include "base/dtype.h"
+#include "base/fnv1a.h"
 #include "base/name_hash.h"
 #include "base/str.h"
 #include "kernel/kernel.h"
 
 /* Sums of numbers of this many bits over all ranks fit in 64 bits. */
 #define HASH_BITS 48u
+/* Bytes of the caller's words for its array that are shown. */
+#define WORDS_MAX 64u
 
 static const char *const kind_names[] = {
     [COLL_ALLREDUCE] = "allreduce", [COLL_BCAST] = "broadcast",
@@ -36,16 +39,6 @@ void coll_name(const struct coll *k, char *text, size_t size)
     } else {
         snprintf(text, size, "%s of '%s'", coll_kind_name(k->kind), k->name);
     }
-}
-
-static uint64_t hash_bytes(uint64_t h, const void *data, size_t size)
-{
-    const uint8_t *p = data;
-
-    for (size_t i = 0; i < size; i++) {
-        h = (h ^ p[i]) * 1099511628211ull;
-    }
-    return h;
 }
 
 static void append_shape(struct ps_str *s, const struct coll_request *a)
@@ -82,6 +75,14 @@ static uint64_t append_keys(struct ps_str *s, const struct coll *k)
     return sum;
 }
 
+/* Words of which the description shows a part count by their hash. */
+static uint64_t words_hash(uint64_t h, const char *words)
+{
+    size_t len = strlen(words);
+
+    return len > WORDS_MAX ? ps_fnv1a_64(h, words, len) : h;
+}
+
 /* Describes this rank's request and hashes it. */
 void coll_describe(struct psc_client *c, struct coll *k,
                    const struct coll_request *a)
@@ -97,6 +98,8 @@ void coll_describe(struct psc_client *c, struct coll *k,
     }
     if (a->kind == COLL_JOIN) {
         more += append_keys(&s, k);
+    } else if (a->o.array_words != NULL) {
+        ps_str_addf(&s, " %.*s", (int)WORDS_MAX, a->o.array_words);
     } else {
         append_shape(&s, a);
     }
@@ -112,9 +115,12 @@ void coll_describe(struct psc_client *c, struct coll *k,
     if (a->o.postscale != 1) {
         ps_str_addf(&s, " times %g after", a->o.postscale);
     }
+    if (a->o.array_words != NULL) {
+        more = words_hash(more, a->o.array_words);
+    }
     for (uint32_t i = 0; i < a->piece_count; i++) {
-        more = hash_bytes(more, &a->pieces[i].count,
-                          sizeof(a->pieces[i].count));
+        more = ps_fnv1a_64(more, &a->pieces[i].count,
+                           sizeof(a->pieces[i].count));
     }
     if (a->piece_count > 0) {
         ps_str_addf(&s, " in %u arrays", a->piece_count);
@@ -122,9 +128,9 @@ void coll_describe(struct psc_client *c, struct coll *k,
     if (more != 0) {
         ps_str_addf(&s, " (%08x)", (unsigned)(more ^ more >> 32));
     }
-    k->hash = hash_bytes(14695981039346656037ull, k->description,
-                         sizeof(k->description));
-    k->hash = hash_bytes(k->hash, a->name, strlen(a->name));
+    k->hash = ps_fnv1a_64(PS_FNV1A_64, k->description, sizeof(k->description));
+    k->hash = ps_fnv1a_64(k->hash, a->name, strlen(a->name));
+    k->hash = ps_fnv1a_64_add(k->hash, a->o.joined);
     k->hash &= ((uint64_t)1 << HASH_BITS) - 1;
 }
 

@@ -37,18 +37,18 @@ void coll_start_shadow(struct coll *k)
         return;
     }
     if (!k->is_join) {
-        ps_fixed_put_coll_shadow(words + (size_t)c->id.rank *
-                                             PS_FIXED_COLL_SHADOW_BYTES,
-                                 &(struct ps_fixed_coll_shadow){
-                                     .present = 1,
-                                     .hash = (int64_t)k->hash,
-                                     .kind = (int64_t)k->kind,
-                                     .dtype = k->array.dtype,
-                                     .reduce = k->op->args.reduce,
-                                     .root = k->op->args.root,
-                                     .count = (int64_t)k->array.count,
-                                     .rows = (int64_t)k->array.rows,
-                                     .row_bytes = (int64_t)k->array.row_bytes});
+        ps_fixed_put_coll_shadow(
+            words + (size_t)c->id.rank * PS_FIXED_COLL_SHADOW_BYTES,
+            &(struct ps_fixed_coll_shadow){
+                .present = k->joined == PSC_JOINED_REFUSE ? 2 : 1,
+                .hash = (int64_t)k->hash,
+                .kind = (int64_t)k->kind,
+                .dtype = k->array.dtype,
+                .reduce = k->op->args.reduce,
+                .root = k->op->args.root,
+                .count = (int64_t)k->array.count,
+                .rows = (int64_t)k->array.rows,
+                .row_bytes = (int64_t)k->array.row_bytes});
     }
     coll_subop_start(part);
 }
@@ -151,6 +151,35 @@ static int read_shadow(const struct coll *k,
     return first.present != 0 ? 0 : PSC_E_PROTO;
 }
 
+static uint32_t first_joined(const struct coll *k)
+{
+    uint32_t r = 0;
+
+    while ((int64_t)k->rows_by_rank[r] >= 0) {
+        r++;
+    }
+    return r;
+}
+
+/* True, with the reason, if the collective ends here on all ranks. */
+static bool is_refused(const struct coll *k,
+                       const struct ps_fixed_coll_shadow *of, char *text,
+                       size_t size)
+{
+    if (of->present == 2) {
+        snprintf(text, size,
+                 "%s is not supported with join: rank %u has joined",
+                 coll_kind_name((enum coll_kind)of->kind), first_joined(k));
+        return true;
+    }
+    if (of->kind == COLL_BCAST && (int64_t)k->rows_by_rank[of->root] < 0) {
+        snprintf(text, size, "broadcast from rank %u, which has joined",
+                 (unsigned)of->root);
+        return true;
+    }
+    return false;
+}
+
 enum coll_stage coll_end_shadow(struct coll *k)
 {
     struct psc_client *c = k->op->client;
@@ -166,11 +195,8 @@ enum coll_stage coll_end_shadow(struct coll *k)
         coll_fail(k, PSC_E_PROTO, NULL);
         return COLL_NO_DATA;
     }
-    if (first.kind == COLL_BCAST && (int64_t)k->rows_by_rank[first.root] < 0) {
+    if (is_refused(k, &first, text, sizeof(text))) {
         if (!k->is_join) {
-            snprintf(text, sizeof(text),
-                     "broadcast from rank %u, which has joined",
-                     (unsigned)first.root);
             coll_fail(k, PSC_E_INVAL, text);
         }
         return COLL_NO_DATA;
@@ -187,7 +213,7 @@ enum coll_stage coll_end_shadow(struct coll *k)
         return COLL_NO_DATA;
     }
     if (!k->is_join && k->op->args.reduce == PSC_MEAN &&
-        ps_dtype_is_real(k->array.dtype)) {
+        k->joined == PSC_JOINED_LEAVE && ps_dtype_is_real(k->array.dtype)) {
         /* The mean is over the ranks that have not joined. */
         k->dst.postscale *= (double)c->id.size /
                             (double)(c->id.size - k->joined_count);

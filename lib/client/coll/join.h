@@ -7,7 +7,8 @@
 void coll_start_shadow(struct coll *k);
 /* Returns the stage that follows SHADOW. */
 enum coll_stage coll_end_shadow(struct coll *k);
-/* This rank's word in AGREE: negative, and greater the later it has joined. */
+/* Returns this rank's entry in AGREE: negative, and greater the later the rank
+ * has joined. */
 int64_t coll_join_entry(struct coll *k);
-/* All ranks have joined. */
+/* Ends the join: all ranks have joined. */
 void coll_end_join(struct coll *k);

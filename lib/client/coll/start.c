@@ -38,6 +38,10 @@ static int check_options(struct psc_client *c, struct coll_request *a,
         return client_error(c, PSC_E_INVAL, "no such reduction as %u",
                             a->o.reduce);
     }
+    if (a->o.joined > PSC_JOINED_REFUSE) {
+        return client_error(c, PSC_E_INVAL, "no such value of joined as %u",
+                            a->o.joined);
+    }
     if (a->o.reduce == PSC_MEAN && a->array->dtype == PSC_BOOL) {
         return client_error(c, PSC_E_INVAL, "bool has no mean");
     }
@@ -178,6 +182,7 @@ static int fill_coll(struct psc_client *c, struct coll *k,
                           ? SIZE_MAX
                           : s->out_size;
     k->dst.postscale = a->o.postscale;
+    k->joined = (enum psc_joined)a->o.joined;
     k->name = strdup(a->name);
     k->rows_by_rank = calloc(c->id.size, WORD_BYTES);
     if (k->name == NULL || k->rows_by_rank == NULL) {

@@ -36,7 +36,7 @@ enum coll_stage {
     COLL_MISMATCH,
     COLL_SPLITS,
     COLL_DATA,
-    COLL_NO_DATA, /* Ends without DATA. */
+    COLL_NO_DATA, /* The collective ends without DATA. */
 };
 
 /* This rank's array. */
@@ -98,7 +98,8 @@ struct coll {
     bool all_agree;       /* Every rank made the same request. */
     bool is_size_rounded; /* Key sizes are rounded up. */
     bool is_join; /* A join; `kind` is that of the collective it shadows. */
-    uint32_t joined_count; /* Ranks that have joined. */
+    uint32_t joined_count;  /* Ranks that have joined. */
+    enum psc_joined joined; /* Their part in it. */
     char *name;
     char description[DESCRIPTION_BYTES];
     uint64_t hash;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Acceptance of the operations of workers: the array that one names, its
+/* Acceptance of the operations of workers: the array of an operation, its
  * validity in the state of its key, and the progress of an array that its
  * worker still copies. */
 #include "core/agent/accept.h"

@@ -51,7 +51,7 @@ static void on_conn_open(struct ps_agent_step *st, const struct ps_event *ev)
         ps_agent_uplink_on_open(st, ev->conn, ev->open.liveness_address);
         return;
     }
-    ps_agent_server_on_open(st, ev->open.target, ev->conn);
+    ps_agent_server_on_open(st, ev);
 }
 
 static void on_dial_failed(struct ps_agent_step *st, const struct ps_event *ev)
@@ -90,7 +90,8 @@ static void on_conn_closed(struct ps_agent_step *st, const struct ps_event *ev)
         return;
     }
     if (ps_uplink_owns_conn(&st->a->uplink, ev->conn)) {
-        ps_uplink_on_closed(&st->a->uplink, &call, ev->conn, ev->closed.rc);
+        ps_uplink_on_closed(&st->a->uplink, &call, ev->conn, ev->closed.rc,
+                            ev->closed.why);
         return;
     }
     s = find_server_by_conn(st->a, ev->conn);
@@ -288,8 +289,13 @@ static int agent_step(void *self, const struct ps_event *ev,
     case PS_EV_SHUTDOWN:
         a->draining = true;
         break;
+    case PS_EV_CERTIFICATE:
+        a->certificate = ev->certificate;
+        break;
     }
-    ps_agent_session_send_deferred(&st);
+    if (a->deferred_session_count > 0) {
+        ps_agent_session_send_deferred(&st);
+    }
     if (a->draining_pools.count > 0 &&
         (a->draining_pools.next_reap_at <= st.now ||
          a->draining_pools.next_reap_at == PS_TIME_NEVER)) {

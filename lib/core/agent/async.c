@@ -55,7 +55,7 @@ static bool validate_async_op(struct ps_agent_step *st,
     }
     if (m->op == PS_OP_SKIP) {
         ps_agent_op_reject(st, s, m, PS_E_UNSUPPORTED,
-                           "'%s': only a round can be passed, and an async "
+                           "'%s': only a round can be skipped, and an async "
                            "or ssp job has none",
                            k->name);
         return false;
@@ -349,8 +349,8 @@ static int accept_async_value(struct ps_agent_step *st, struct ps_agent_part *p,
 
     ps_agent_async_raise_clock(p, rec->clock);
     if (rec->codec != PS_CODEC_NONE || p->requested_version == NO_VERSION) {
-        /* Only rounds are encoded; or a duplicate answer to a request that was
-         * sent again. */
+        /* Malformed, because only rounds are encoded; or a duplicate of an
+         * answer, after a request was sent again. */
         return 0;
     }
     PS_LIST_EACH(n, &k->pulls)

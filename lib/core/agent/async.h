@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kind.h: keys of async and ssp jobs, without rounds. */
+/* Keys of async and ssp jobs; kind.h has their operations. */
 #pragma once
 
 #include <stdint.h>

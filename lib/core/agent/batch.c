@@ -9,6 +9,18 @@
 
 #include <assert.h>
 
+/* Number of first_elems that are sent: none if all are 0. */
+static uint32_t first_elems_count(const struct ps_agent_batch *g)
+{
+    for (uint32_t i = 0; g->head.has_name_hashes && i < g->parts.part_count;
+         i++) {
+        if (g->first_elems[i] != 0) {
+            return g->parts.part_count;
+        }
+    }
+    return 0;
+}
+
 static void send_frame(struct ps_agent_step *st, struct ps_agent_server *s,
                        const struct ps_agent_batch *g)
 {
@@ -35,6 +47,8 @@ static void send_frame(struct ps_agent_step *st, struct ps_agent_server *s,
         m.init.parts_count = g->parts.part_count;
         m.init.name_hashes = g->name_hashes;
         m.init.name_hashes_count = h->has_name_hashes ? g->parts.part_count : 0;
+        m.init.first_elems = g->first_elems;
+        m.init.first_elems_count = first_elems_count(g);
     } else {
         m.push.gen = h->job->gen;
         m.push.epoch = a->servers.map_epoch;
@@ -50,6 +64,8 @@ static void send_frame(struct ps_agent_step *st, struct ps_agent_server *s,
         m.push.parts_count = g->parts.part_count;
         m.push.name_hashes = g->name_hashes;
         m.push.name_hashes_count = h->has_name_hashes ? g->parts.part_count : 0;
+        m.push.first_elems = g->first_elems;
+        m.push.first_elems_count = first_elems_count(g);
     }
     packet = ps_packet_new(&m, g->parts.slices, g->parts.slice_count);
     s->unsent += packet->payload_len;
@@ -70,6 +86,7 @@ void ps_agent_batch_send_alone(struct ps_agent_step *st,
                              .part_count = 1,
                              .slice_count = item->slice == NULL ? 0 : 1},
                    .name_hashes = &item->name_hash,
+                   .first_elems = &item->first_elem,
                    .row_parts = &item->rows});
 }
 
@@ -96,6 +113,7 @@ void ps_agent_batch_fini(struct ps_agent_batch *g)
     ps_batch_fini(&g->parts);
     ps_free(g->row_parts);
     ps_free(g->name_hashes);
+    ps_free(g->first_elems);
 }
 
 static bool is_same_head(const struct ps_agent_batch_head *g,
@@ -131,6 +149,7 @@ void ps_agent_batch_add(struct ps_agent_step *st, struct ps_agent_server *s,
     if (g->row_parts == NULL) {
         g->row_parts = ps_calloc(PS_PARTS_MAX, sizeof(*g->row_parts));
         g->name_hashes = ps_calloc(PS_PARTS_MAX, sizeof(*g->name_hashes));
+        g->first_elems = ps_calloc(PS_PARTS_MAX, sizeof(*g->first_elems));
     }
     if (ps_batch_is_empty(&g->parts)) {
         g->head = *h;
@@ -139,5 +158,6 @@ void ps_agent_batch_add(struct ps_agent_step *st, struct ps_agent_server *s,
 
     g->row_parts[place] = item->rows;
     g->name_hashes[place] = item->name_hash;
+    g->first_elems[place] = item->first_elem;
     st->a->must_flush = true;
 }

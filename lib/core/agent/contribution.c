@@ -39,7 +39,7 @@ void ps_agent_round_set_state(struct ps_agent_key *k,
     ps_state_change(&round_states, &k->round.state, (uint8_t)to);
 }
 
-/* -------------------------------------------------------------- questions */
+/* --------------------------------------------------------------- open round */
 
 uint64_t ps_agent_contribution_weight(const struct ps_agent_key *k)
 {
@@ -81,25 +81,31 @@ bool ps_agent_contribution_awaits_rank(const struct ps_agent_key *k,
            (op != NULL && op->round <= round && ps_agent_op_is_streaming(op));
 }
 
+bool ps_agent_contribution_source(const struct ps_agent_part *p, uint32_t local,
+                                  struct ps_slice *ret)
+{
+    const struct ps_agent_key *k = p->key;
+    const struct ps_agent_op *op = k->round.contribution[local];
+    size_t size = ps_dtype_size(k->dtype);
+
+    if (op == NULL || op->array.buf == NULL ||
+        (k->round.op == PS_OP_BROADCAST &&
+         k->job->local_ranks[local].rank != k->round.root)) {
+        return false;
+    }
+    *ret = (struct ps_slice){.buf = op->array.buf,
+                             .offset = op->array.offset + p->first_elem * size,
+                             .len = p->count * size};
+    return true;
+}
+
 uint32_t ps_agent_contribution_sources(const struct ps_agent_part *p,
                                        struct ps_slice *slices)
 {
-    const struct ps_agent_key *k = p->key;
-    size_t size = ps_dtype_size(k->dtype);
     uint32_t count = 0;
 
-    for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
-        const struct ps_agent_op *op = k->round.contribution[i];
-
-        if (op == NULL || op->array.buf == NULL ||
-            (k->round.op == PS_OP_BROADCAST &&
-             k->job->local_ranks[i].rank != k->round.root)) {
-            continue;
-        }
-        slices[count++] = (struct ps_slice){.buf = op->array.buf,
-                                            .offset = op->array.offset +
-                                                      p->first_elem * size,
-                                            .len = p->count * size};
+    for (uint32_t i = 0; i < p->key->job->local_rank_count; i++) {
+        count += ps_agent_contribution_source(p, i, &slices[count]);
     }
     return count;
 }

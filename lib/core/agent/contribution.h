@@ -19,6 +19,10 @@ bool ps_agent_contribution_is_ready(const struct ps_agent_part *p);
  * copying its contribution. */
 bool ps_agent_contribution_awaits_rank(const struct ps_agent_key *k,
                                        uint32_t local, uint64_t round);
+/* Writes the contribution of a local rank to a partition; returns false if it
+ * has none. */
+bool ps_agent_contribution_source(const struct ps_agent_part *p, uint32_t local,
+                                  struct ps_slice *ret);
 /* Writes this node's sources of a partition in rank order; returns their
  * number, at most one per local rank. */
 uint32_t ps_agent_contribution_sources(const struct ps_agent_part *p,

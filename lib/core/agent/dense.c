@@ -182,8 +182,8 @@ bool ps_agent_dense_start(struct ps_agent_step *st,
     bool ok = true;
 
     if (encodes && ps_agent_encode_is_running(p)) {
-        ps_agent_part_set_state(
-            p, PS_AGENT_PART_COMPUTING); /* For the previous owner. */
+        /* The encoding was started for the previous owner. */
+        ps_agent_part_set_state(p, PS_AGENT_PART_COMPUTING);
         return true;
     }
     if (encodes && ps_agent_encode_is_ready(p)) {

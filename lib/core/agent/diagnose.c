@@ -110,8 +110,8 @@ static void report_unheard(const struct ps_agent_step *st,
                         server_name_of(s));
         } else if (ps_dialer_is_connected(caller)) {
             ps_str_addf(t,
-                        "word of server %s, which agent %s has not heard for "
-                        "%.1f s",
+                        "a message from server %s, which agent %s last heard "
+                        "%.1f s ago",
                         server_name_of(s), agent,
                         (double)(st->now - caller->last_recv_at) / 1e9);
         } else {
@@ -243,6 +243,13 @@ static bool is_answered_here(const struct ps_agent_step *st,
            !ps_uplink_is_connected(&st->a->uplink);
 }
 
+static void add_uplink_failure(const struct ps_uplink *up, struct ps_str *text)
+{
+    if (up->failure[0] != '\0') {
+        ps_str_addf(text, ": %s", up->failure);
+    }
+}
+
 void ps_agent_diagnose_op(struct ps_agent_step *st, struct ps_agent_session *s,
                           uint64_t op_id)
 {
@@ -277,6 +284,7 @@ void ps_agent_diagnose_op(struct ps_agent_step *st, struct ps_agent_session *s,
                         "; the scheduler at %s is not connected and knows "
                         "what else is missing",
                         st->a->opt.sched_address);
+            add_uplink_failure(&st->a->uplink, &t);
         }
         send_stall_reply(st, s->conn, op_id, text);
         return;
@@ -392,8 +400,9 @@ void ps_agent_diagnose_fini(struct ps_agent *a)
 
 /* ----------------------------------------------------------------- reports */
 
-static const struct ps_agent_op *oldest_pending_op(const struct ps_agent_job *j,
-                                                   uint32_t *ret_waits)
+/* Returns the oldest operation of a key, and the number of all operations. */
+static const struct ps_agent_op *oldest_key_op(const struct ps_agent_job *j,
+                                               uint32_t *ret_waits)
 {
     const struct ps_agent_op *oldest = NULL;
 
@@ -410,7 +419,8 @@ static const struct ps_agent_op *oldest_pending_op(const struct ps_agent_job *j,
             const struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op,
                                                         session_node);
 
-            if (oldest == NULL || op->started_at < oldest->started_at) {
+            if (op->key != NULL &&
+                (oldest == NULL || op->started_at < oldest->started_at)) {
                 oldest = op;
             }
         }
@@ -432,7 +442,7 @@ void ps_agent_diagnose_on_collect(struct ps_agent_step *st,
     ps_str_init(&links, unheard, sizeof(unheard));
     r.stall_report.unheard = unheard;
     if (j != NULL) {
-        const struct ps_agent_op *op = oldest_pending_op(
+        const struct ps_agent_op *op = oldest_key_op(
             j, &r.stall_report.waiting_ops);
         const struct ps_agent_key *k = m->oldest ? (op == NULL ? NULL : op->key)
                                                  : ps_map_get(j->keys, m->key);
@@ -454,8 +464,8 @@ void ps_agent_diagnose_on_collect(struct ps_agent_step *st,
             report_unheard(st, k, &links);
         }
         if (m->oldest && op != NULL) {
-            r.stall_report.key = k == NULL ? "" : k->name;
-            r.stall_report.key_kind = k == NULL ? 0 : k->key_kind;
+            r.stall_report.key = k->name;
+            r.stall_report.key_kind = k->key_kind;
             r.stall_report.round = round;
             r.stall_report.waited_ns = st->now - op->started_at;
         }

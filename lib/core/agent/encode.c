@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Gradient encoding. One computation sums the contributions of this node,
- * encodes the sum and updates the residual; it runs only once per round. The
+ * encodes the sum and updates the residual, or does so with each contribution
+ * alone if the compression is per worker; it runs only once per round. The
  * encoded form is therefore kept until the round is over, and every resend, on
  * a new link or to another server, sends the same bytes. Residuals belong to
  * partitions, whichever server owns them. Two generations are kept while a
@@ -12,6 +13,7 @@
 
 #include "base/alloc.h"
 #include "base/state_table.h"
+#include "core/agent/contribution.h"
 #include "core/agent/inner.h"
 #include "core/agent/part.h"
 #include "core/agent/residual_log.h"
@@ -88,12 +90,12 @@ static void release_buffers(struct encode_buffers *m)
     ps_buf_unref(m->encoded);
 }
 
-/* Allocates a vector of the partition's length: zeros if there is no `old`
+/* Allocates a vector of residuals or moments: zeros if there is no `old`
  * vector to copy. */
 static int alloc_vector(struct ps_agent *a, const struct ps_agent_part *p,
                         const struct ps_buf *old, struct ps_buf **ret)
 {
-    const uint64_t bytes = ps_agent_part_bytes(p);
+    const uint64_t bytes = ps_agent_residual_elements(p) * sizeof(float);
     int rc = ps_pool_get(a->opt.scratch_pool, bytes, ret);
 
     if (rc == 0 && old == NULL) {
@@ -112,7 +114,8 @@ static void clear_vector(const struct ps_buf *buf, const struct ps_buf *old)
 /* Obtains the buffers of an encoding. *ret_again is true if an earlier agent
  * encoded this round and its residual is in the log. */
 static int obtain_buffers(struct ps_agent_step *st, struct ps_agent_part *p,
-                          struct encode_buffers *m, bool *ret_again)
+                          uint64_t encoded_bytes, struct encode_buffers *m,
+                          bool *ret_again)
 {
     const struct ps_codec *codec = &p->key->compression.codec;
     struct ps_agent *a = st->a;
@@ -134,8 +137,7 @@ static int obtain_buffers(struct ps_agent_step *st, struct ps_agent_part *p,
     }
     *ret_again = again;
     if (rc == 0) {
-        rc = ps_pool_get(a->opt.scratch_pool, ps_codec_bytes(codec, p->count),
-                         &m->encoded);
+        rc = ps_pool_get(a->opt.scratch_pool, encoded_bytes, &m->encoded);
     }
     if (rc != 0) {
         release_buffers(m);
@@ -155,6 +157,22 @@ static void hold_buffer(struct ps_compute *c, struct ps_buf *buf)
     }
 }
 
+/* Adds the contribution of each local rank, NULL for one without. */
+static void add_each_source(struct ps_compute *c, const struct ps_agent_part *p)
+{
+    for (uint32_t i = 0; i < p->key->job->local_rank_count; i++) {
+        struct ps_slice slice;
+
+        if (ps_agent_contribution_source(p, i, &slice)) {
+            ps_compute_add_src(c, &slice, 0);
+        } else {
+            c->src[c->job.src_count] = NULL;
+            c->level[c->job.src_count] = 0;
+            c->job.src_count++;
+        }
+    }
+}
+
 static struct ps_compute *make_encode_job(struct ps_agent *a,
                                           const struct ps_agent_part *p,
                                           const struct ps_slice *slices,
@@ -162,12 +180,17 @@ static struct ps_compute *make_encode_job(struct ps_agent *a,
                                           const struct encode_buffers *m)
 {
     const struct ps_codec *codec = &p->key->compression.codec;
-    struct ps_compute *c = ps_compute_new(++a->last.token, count, 5);
+    const bool each = p->key->compression.per_worker;
+    struct ps_compute *c = ps_compute_new(
+        ++a->last.token, each ? p->key->job->local_rank_count : count, 5);
 
-    c->job.op = PS_JOB_ENCODE;
+    c->job.op = each ? PS_JOB_ENCODE_EACH : PS_JOB_ENCODE;
     c->job.dtype = PS_DTYPE_FLOAT32;
     c->job.count = p->count;
-    for (uint32_t i = 0; i < count; i++) {
+    if (each) {
+        add_each_source(c, p);
+    }
+    for (uint32_t i = 0; !each && i < count; i++) {
         ps_compute_add_src(c, &slices[i], 0);
     }
     c->job.dst = m->encoded->data;
@@ -215,8 +238,11 @@ int ps_agent_encode_start(struct ps_agent_step *st,
     struct ps_agent *a = st->a;
     struct encode_buffers m = {0};
     struct ps_agent_computation *run;
+    const uint64_t encoded_bytes = ps_codec_bytes(&p->key->compression.codec,
+                                                  p->count) *
+                                   (p->key->compression.per_worker ? count : 1);
     bool again;
-    int rc = obtain_buffers(st, p, &m, &again);
+    int rc = obtain_buffers(st, p, encoded_bytes, &m, &again);
 
     assert(p->encoding.state == PS_AGENT_ENCODING_IDLE);
     if (rc != 0) {
@@ -239,9 +265,8 @@ int ps_agent_encode_start(struct ps_agent_step *st,
     run->token = c->token;
     run->part = p;
     run->send_queue = f;
-    run->dst = (struct ps_slice){
-        .buf = ps_buf_ref(m.encoded),
-        .len = ps_codec_bytes(&p->key->compression.codec, p->count)};
+    run->dst = (struct ps_slice){.buf = ps_buf_ref(m.encoded),
+                                 .len = encoded_bytes};
     run->bytes = run->dst.len;
     run->is_encode = true;
     run->version = (int64_t)p->key->round.number;

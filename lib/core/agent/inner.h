@@ -59,6 +59,7 @@
 #include "core/agent/servers.h"
 #include "core/agent/sessions.h"
 #include "core/base/ledger.h"
+#include "core/base/peer.h"
 #include "core/link/link.h"
 #include "core/link/uplink.h"
 
@@ -73,13 +74,13 @@ struct ps_agent_server_table {
     struct ps_map *by_node;
     struct ps_map *by_conn; /* Until the connection is closed. */
     uint32_t met;           /* Structs made for servers so far. */
-    uint32_t map_epoch;     /* Of the newest map. */
+    uint32_t map_epoch;     /* Epoch of the newest map. */
 };
 
-/* Numbers given last. */
+/* Last assigned numbers. */
 struct ps_agent_last_numbers {
     uint64_t worker;
-    uint64_t token; /* Of a computation. */
+    uint64_t token; /* Token of a computation. */
     uint64_t request;
 };
 
@@ -129,6 +130,7 @@ struct ps_agent {
     /* Port on which this agent only listens, for liveness probes; "": none. */
     char liveness_address[PS_ADDRESS_MAX + 1];
     bool draining;
+    struct ps_certificate_end certificate;
     struct ps_agent_server_table servers;
     struct ps_list sessions;
     struct ps_map *sessions_by_conn; /* struct ps_agent_session */

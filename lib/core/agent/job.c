@@ -39,20 +39,17 @@ static const char *const phase_names[] = {
 };
 
 static const uint32_t successors[] = {
-    /* States may be missed. Any: a scheduler that has restarted forms the job
-     * again. */
+    /* The agent may miss states. FORMING again: the scheduler was restarted. */
     [PS_JOB_PHASE_FORMING] = PS_STATE_BIT(PS_JOB_PHASE_FORMING) |
                              PS_STATE_BIT(PS_JOB_PHASE_STARTING) |
                              PS_STATE_BIT(PS_JOB_PHASE_RUNNING) |
                              PS_STATE_BIT(PS_JOB_PHASE_FAILED) |
                              PS_STATE_BIT(PS_JOB_PHASE_ENDED),
-    /* As above. */
     [PS_JOB_PHASE_STARTING] = PS_STATE_BIT(PS_JOB_PHASE_FORMING) |
                               PS_STATE_BIT(PS_JOB_PHASE_STARTING) |
                               PS_STATE_BIT(PS_JOB_PHASE_RUNNING) |
                               PS_STATE_BIT(PS_JOB_PHASE_FAILED) |
                               PS_STATE_BIT(PS_JOB_PHASE_ENDED),
-    /* As above. */
     [PS_JOB_PHASE_RUNNING] = PS_STATE_BIT(PS_JOB_PHASE_FORMING) |
                              PS_STATE_BIT(PS_JOB_PHASE_STARTING) |
                              PS_STATE_BIT(PS_JOB_PHASE_RUNNING) |
@@ -451,7 +448,7 @@ void ps_agent_job_on_state(struct ps_agent_step *st,
     }
     j->state_version = m->version;
     if (!ps_state_may_follow(&job_phases, j->phase, m->phase)) {
-        return; /* From before an error of the job. */
+        return; /* Sent before the job failed. */
     }
     if (m->phase == PS_JOB_PHASE_ENDED) {
         accept_job_end(st, j, m);
@@ -463,6 +460,7 @@ void ps_agent_job_on_state(struct ps_agent_step *st,
     j->config.mode = m->mode;
     j->config.rule = m->rule;
     j->config.staleness = m->staleness;
+    j->config.weight = m->weight;
     j->config.has_optimizer |= m->optimizer[0] != '\0';
     ps_str_copy(j->name, sizeof(j->name), m->name);
     ps_str_copy(j->end_reason, sizeof(j->end_reason), m->reason);

@@ -27,12 +27,14 @@ struct ps_agent_job_config {
     uint8_t mode;
     uint8_t rule;
     uint32_t staleness; /* ssp */
+    uint32_t weight;    /* Of its flows (core/round/fair). */
 };
 
 /* Keys that are not open. */
 struct ps_agent_openings {
-    struct ps_list keys; /* Those requested first, then the others. */
-    uint32_t in_flight;  /* Keys requested from the scheduler. */
+    /* Opening keys: those requested first, then the others. */
+    struct ps_list keys;
+    uint32_t in_flight; /* Keys requested from the scheduler. */
     /* First of `keys` that is not requested; NULL: none. */
     struct ps_list_node *next_unsent;
 };
@@ -44,7 +46,7 @@ struct ps_agent_barriers {
 
 struct ps_agent_job {
     uint64_t gen;
-    uint32_t state_version; /* Of the last job_state; 0: none yet. */
+    uint32_t state_version; /* Version of the last job_state; 0: none yet. */
     char name[PS_NAME_MAX + 1];
     uint8_t phase; /* enum ps_job_phase, as far as this agent knows. */
     char end_reason[PS_TEXT_MAX + 1];

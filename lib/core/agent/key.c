@@ -508,6 +508,9 @@ static void open_key(struct ps_agent_step *st, struct ps_agent_key *k,
         }
     }
     ps_agent_reattach_key_opened(st, k);
+    if (m->is_reassigned && k->prior_state == NULL) {
+        ps_agent_placement_report_all(st, k);
+    }
     answer_key_waiters(st, k, 0, "");
 }
 
@@ -566,6 +569,7 @@ static void orphan_computations(struct ps_agent *a,
         }
         if (run->send_queue != NULL) {
             run->send_queue->computing_bytes -= run->bytes;
+            ps_agent_send_queue_wake(run->send_queue);
             run->send_queue->server->computing--;
             run->send_queue->server->computing_bytes -= run->bytes;
         }

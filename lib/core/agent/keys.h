@@ -32,7 +32,7 @@ enum ps_agent_part_state {
 enum ps_agent_encoding_state {
     PS_AGENT_ENCODING_IDLE,
     PS_AGENT_ENCODING_RUNNING,   /* A computation makes `data`. */
-    PS_AGENT_ENCODING_CANCELLED, /* The same, and it is to be dropped. */
+    PS_AGENT_ENCODING_CANCELLED, /* The same; the result will be dropped. */
 };
 
 /* Encoded contribution of a partition, and its residuals: encode.c. Used only
@@ -44,7 +44,7 @@ struct ps_agent_encoding {
     struct ps_slice data; /* The encoded form; buf NULL: none. */
     /* Current residual, and the one before `data`; NULL: zeros. */
     struct ps_buf *residual[2];
-    struct ps_buf *moment[2]; /* As `residual`. */
+    struct ps_buf *moment[2]; /* Moments, as `residual`. */
     /* Log record with both vectors; NULL: they lie in the scratch pool. */
     struct ps_agent_residual_record *record;
     uint64_t round; /* Round of `data`. */
@@ -69,9 +69,9 @@ struct ps_agent_part {
     uint64_t first_elem; /* Element of the key. */
     uint32_t count;
     uint8_t state; /* enum ps_agent_part_state. */
-    /* Its server took it over from another one, or may have. */
+    /* The partition has moved to its present server, or may have. */
     bool owner_changed;
-    bool must_resend_state; /* Its server has to get our state again. */
+    bool must_resend_state; /* The restore to its owner is sent again. */
     bool is_init;           /* The queued or sent contribution is an init. */
     /* Newest version that is known to be committed; NO_VERSION. */
     int64_t committed_version;
@@ -98,7 +98,7 @@ struct ps_agent_prior_state {
 /* Conflicting requests of ranks in the last begun round of a key. */
 struct ps_agent_conflict {
     uint32_t retry;           /* Attempts with a lower number are over. */
-    uint32_t *notified_retry; /* By local rank: last abort it was told of. */
+    uint32_t *notified_retry; /* By local rank: last abort reported to it. */
     char text[PS_TEXT_MAX + 1];
 };
 
@@ -111,7 +111,8 @@ enum ps_agent_round_state {
 /* Last begun round of a key over the ranks of this node. Async: the push of
  * this node. */
 struct ps_agent_round {
-    /* Its number; pushed_round[] are this or one less. Async: pushes so far. */
+    /* Number of the round; pushed_round[] are this or one less. Async: pushes
+     * so far. */
     uint64_t number;
     uint64_t starts; /* Attempts at all rounds, failed ones included. */
     uint8_t state;   /* enum ps_agent_round_state. */
@@ -151,7 +152,7 @@ struct ps_agent_key_async {
 };
 
 enum ps_agent_key_state {
-    PS_AGENT_KEY_WAITING,   /* For its turn: few key_opens are in flight. */
+    PS_AGENT_KEY_WAITING,   /* PS_KEY_OPENS_MAX key_opens are in flight. */
     PS_AGENT_KEY_REQUESTED, /* key_open is sent and not answered. */
     PS_AGENT_KEY_OPEN,      /* key_opened has arrived. */
 };
@@ -170,7 +171,7 @@ struct ps_agent_key_opening {
 
 /* Costs of a key, charged to its job. */
 struct ps_agent_key_charge {
-    uint64_t bytes; /* Of memory. */
+    uint64_t bytes; /* Memory of the key's tables and results. */
     uint32_t parts;
 };
 
@@ -191,8 +192,9 @@ struct ps_agent_key {
     struct ps_agent_prior_state *prior_state;
     struct ps_list pulls;
     struct ps_list row_pulls;
-    struct ps_buf *results;    /* Both versions; NULL: rows or async key. */
-    uint64_t result_offset[2]; /* Of even versions, of odd ones. */
+    /* Memory of both versions; NULL: rows or async key. */
+    struct ps_buf *results;
+    uint64_t result_offset[2]; /* Offsets of even and odd versions. */
     uint64_t name_hash;
     struct ps_compression compression;
     struct ps_agent_init init;
@@ -220,7 +222,7 @@ struct ps_agent_computation {
     struct ps_slice dst;
     uint32_t row_count;    /* Rows key: rows in dst. */
     int64_t version;       /* Local: version made; encoding: its round. */
-    uint64_t round_starts; /* Of the round whose arrays it reads. */
+    uint64_t round_starts; /* `starts` of the round whose arrays it reads. */
     bool is_encode;
     uint64_t bytes;
 };

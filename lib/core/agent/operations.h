@@ -16,7 +16,7 @@ struct ps_agent_op {
     struct ps_agent_session *session; /* NULL: its worker has died. */
     struct ps_agent_key *key;         /* NULL: barrier or optimizer. */
     uint64_t id;
-    /* Or least version, barrier number, or number of sched_request. */
+    /* Round; or least version, barrier number, or number of sched_request. */
     uint64_t round;
     struct ps_slice array; /* buf NULL: the operation has no array. */
     uint64_t bytes_ready;  /* Bytes of `array` that the worker has copied. */

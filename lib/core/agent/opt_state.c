@@ -23,7 +23,7 @@ struct ps_agent_state_transfer {
     uint8_t buffer_index;
     bool is_put;
     uint64_t steps;
-    uint64_t version;            /* Of the last answer: steps * 8 + buffers. */
+    uint64_t version;            /* steps * 8 + buffers, of the last answer. */
     uint32_t pending_parts;      /* Partitions without an answer. */
     uint32_t requests_in_flight; /* Requests without an answer. */
     struct part_request requests[]; /* By index of the partition. */

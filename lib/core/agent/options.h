@@ -3,10 +3,12 @@
 #pragma once
 
 #include "base/pool.h"
+#include "core/base/facts.h"
 #include "core/base/ledger.h"
 #include "core/link/link.h"
 
 struct ps_agent_options {
+    struct ps_facts facts;
     char name[PS_NAME_MAX + 1];
     char cluster[PS_NAME_MAX + 1];
     char sched_address[PS_ADDRESS_MAX + 1];
@@ -25,8 +27,8 @@ struct ps_agent_options {
     /* Sums that read and write at most this many bytes are made within the
      * step, because a compute job takes longer than the sum. 0: none. */
     uint64_t inline_sum_max;
-    uint32_t
-        ring_layout; /* Of the driver's rings, sent in l_welcome; 0: none. */
+    /* Layout of the driver's rings, sent in l_welcome; 0: none. */
+    uint32_t ring_layout;
     struct ps_link_options link;
     struct ps_pool *scratch_pool; /* Scratch for local sums; not owned. */
     /* Returns a new pool of memory that workers map; a buffer's tag is its

@@ -123,6 +123,17 @@ void ps_agent_placement_send_state(struct ps_agent_step *st,
                  st->fx);
 }
 
+void ps_agent_placement_report_all(struct ps_agent_step *st,
+                                   struct ps_agent_key *k)
+{
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        if (k->parts[i].owner_node != 0) {
+            k->parts[i].owner_changed = true;
+            ps_agent_placement_send_state(st, &k->parts[i]);
+        }
+    }
+}
+
 static void change_part_owner(struct ps_agent_step *st, struct ps_agent_part *p,
                               uint32_t node)
 {

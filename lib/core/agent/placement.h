@@ -32,6 +32,10 @@ void ps_agent_placement_defer(struct ps_agent_job *j,
 void ps_agent_placement_apply_deferred(struct ps_agent_step *st,
                                        struct ps_agent_key *k);
 void ps_agent_placement_drop_deferred(struct ps_agent_job *j);
+/* Sends restore for each partition to its owner, which may have taken the
+ * partition over and wait for the report of this slot. */
+void ps_agent_placement_report_all(struct ps_agent_step *st,
+                                   struct ps_agent_key *k);
 /* Sends restore with the newest local version to the partition's owner. */
 void ps_agent_placement_send_state(struct ps_agent_step *st,
                                    struct ps_agent_part *p);

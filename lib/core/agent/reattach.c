@@ -63,10 +63,8 @@ static void send_state_if_reported(struct ps_agent_step *st,
             return;
         }
     }
-    for (uint32_t i = 0; ps_agent_key_is_open(k) && i < k->part_count; i++) {
-        if (k->parts[i].owner_node != 0) {
-            ps_agent_placement_send_state(st, &k->parts[i]);
-        }
+    if (ps_agent_key_is_open(k)) {
+        ps_agent_placement_report_all(st, k);
     }
 }
 

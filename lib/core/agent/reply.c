@@ -110,7 +110,9 @@ static void on_commit(struct ps_agent_step *st, const struct ps_agent_server *s,
         if (m->parts[i].all_skipped) {
             ps_agent_part_skip(p, m->parts[i].round);
         }
-        ps_agent_async_raise_clock(p, m->parts[i].clock);
+        if (m->parts[i].clock > 0) {
+            ps_agent_async_raise_clock(p, m->parts[i].clock);
+        }
         ps_agent_advance_part(st, p);
     }
 }
@@ -375,11 +377,59 @@ void ps_agent_reply_on_msg(struct ps_agent_step *st, struct ps_agent_server *s,
     }
 }
 
+/* Returns the bytes that the parts of a value announce; 0: an encoding among
+ * them is impossible. */
+static uint64_t value_payload_bytes(const struct ps_msg_value *m)
+{
+    uint64_t total = 0;
+
+    for (uint32_t i = 0; i < m->parts_count; i++) {
+        const struct ps_rec_part *rec = &m->parts[i];
+
+        if (rec->codec != PS_CODEC_NONE &&
+            (rec->dtype != PS_DTYPE_FLOAT32 ||
+             rec->encoded_bytes > 4 * (uint64_t)rec->count + 8)) {
+            return 0;
+        }
+        total += ps_part_payload_bytes(rec);
+    }
+    return total;
+}
+
+/* Takes memory for the payload of a value: where the partition's result lies,
+ * or a buffer if the payload is encoded or has several partitions. */
+static int place_value_payload(struct ps_agent *a, const struct ps_msg_value *m,
+                               uint64_t len, struct ps_slice *ret_slice)
+{
+    if (len == 0 || value_payload_bytes(m) != len) {
+        return PS_E_PROTO;
+    }
+    if (m->parts_count == 1 && m->parts[0].codec == PS_CODEC_NONE) {
+        const struct ps_rec_part *rec = &m->parts[0];
+        struct ps_agent_part *p = ps_agent_part_find(a, m->gen, rec);
+
+        return p == NULL || p->count != rec->count
+                   ? PS_E_STALE
+                   : p->key->kind->place_value(a, p, rec, len, ret_slice);
+    }
+    if (len > PS_PAYLOAD_MAX ||
+        (m->parts_count > 1 && len > PS_BATCH_FRAME_MAX + PS_BATCH_PART_MAX)) {
+        return PS_E_TOOBIG;
+    }
+    return ps_agent_server_alloc_payload(a, len, ret_slice);
+}
+
+static bool is_state_payload(const struct ps_msg_state *m, uint64_t len)
+{
+    return m->parts_count == 1 && m->parts->codec == PS_CODEC_NONE &&
+           ps_part_payload_bytes(m->parts) == len;
+}
+
 int ps_agent_reply_payload(struct ps_agent *a, struct ps_agent_server *s,
                            const struct ps_msg *m, uint64_t len,
                            struct ps_slice *ret_slice)
 {
-    uint64_t total = 0;
+    bool is_valid;
 
     if ((m->code != PS_MSG_VALUE && m->code != PS_MSG_ROWS &&
          m->code != PS_MSG_STATE) ||
@@ -387,46 +437,14 @@ int ps_agent_reply_payload(struct ps_agent *a, struct ps_agent_server *s,
         !ps_link_is_new(s->dialer.link, m->seq)) {
         return PS_E_INVAL;
     }
-    if (m->code == PS_MSG_ROWS) {
-        if (len == 0 || len > PS_PAYLOAD_MAX ||
-            ps_agent_rows_payload_bytes(&m->rows) != len) {
-            return PS_E_PROTO;
-        }
-        return ps_agent_server_alloc_payload(a, len, ret_slice);
+    if (m->code == PS_MSG_VALUE) {
+        return place_value_payload(a, &m->value, len, ret_slice);
     }
-    if (m->code == PS_MSG_STATE) {
-        if (len == 0 || len > PS_PAYLOAD_MAX || m->state.parts_count != 1 ||
-            m->state.parts->codec != PS_CODEC_NONE ||
-            ps_part_payload_bytes(m->state.parts) != len) {
-            return PS_E_PROTO;
-        }
-        return ps_agent_server_alloc_payload(a, len, ret_slice);
-    }
-    for (uint32_t i = 0; i < m->value.parts_count; i++) {
-        const struct ps_rec_part *rec = &m->value.parts[i];
-
-        if (rec->codec != PS_CODEC_NONE &&
-            (rec->dtype != PS_DTYPE_FLOAT32 ||
-             rec->encoded_bytes > 4 * (uint64_t)rec->count + 8)) {
-            return PS_E_PROTO;
-        }
-        total += ps_part_payload_bytes(rec);
-    }
-    if (total != len || len == 0) {
+    is_valid = m->code == PS_MSG_ROWS
+                   ? ps_agent_rows_payload_bytes(&m->rows) == len
+                   : is_state_payload(&m->state, len);
+    if (len == 0 || len > PS_PAYLOAD_MAX || !is_valid) {
         return PS_E_PROTO;
-    }
-    if (m->value.parts_count == 1 && m->value.parts[0].codec == PS_CODEC_NONE) {
-        const struct ps_rec_part *rec = &m->value.parts[0];
-        struct ps_agent_part *p = ps_agent_part_find(a, m->value.gen, rec);
-
-        return p == NULL || p->count != rec->count
-                   ? PS_E_STALE
-                   : p->key->kind->place_value(a, p, rec, len, ret_slice);
-    }
-    if (len > PS_PAYLOAD_MAX ||
-        (m->value.parts_count > 1 &&
-         len > PS_BATCH_FRAME_MAX + PS_BATCH_PART_MAX)) {
-        return PS_E_TOOBIG;
     }
     return ps_agent_server_alloc_payload(a, len, ret_slice);
 }

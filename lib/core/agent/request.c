@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Requests of workers that the scheduler answers: the optimizer of a job, a
- * change of it, and its compression. Each is an operation, which keeps a copy
+ * change of it, its compression, and recordings of its servers. Each is an operation, which keeps a copy
  * of the message until the answer and sends it again on a new link. */
 #include "core/agent/request.h"
 
@@ -77,26 +77,95 @@ void ps_agent_request_optimizer(struct ps_agent_step *st,
     send_request(st, s, op, &set);
 }
 
+/* Begins an operation about the job's servers. NULL: there are none, and the
+ * operation has failed with `why`. */
+static struct ps_agent_op *begin_for_servers(struct ps_agent_step *st,
+                                             struct ps_agent_session *s,
+                                             uint64_t op_id, const char *why)
+{
+    struct ps_agent_op *op = ps_agent_op_new(st, s, op_id);
+
+    if (s->job->config.num_servers == 0) {
+        ps_agent_op_end(st, op, 0, PS_E_UNSUPPORTED, why);
+        return NULL;
+    }
+    op->round = ++st->a->last.request;
+    return op;
+}
+
+static const char optimizer_without_servers[] =
+    "an optimizer runs on servers, and the job has none";
+
 void ps_agent_request_optimizer_change(
     struct ps_agent_step *st, struct ps_agent_session *s,
     const struct ps_msg_l_optimizer_change *m)
 {
-    struct ps_agent_job *j = s->job;
-    struct ps_agent_op *op = ps_agent_op_new(st, s, m->op_id);
-    struct ps_msg set = {.code = PS_MSG_OPTIMIZER_CHANGE};
+    struct ps_agent_op *op = begin_for_servers(st, s, m->op_id,
+                                               optimizer_without_servers);
 
-    if (j->config.num_servers == 0) {
-        ps_agent_op_end(st, op, 0, PS_E_UNSUPPORTED,
-                        "an optimizer runs on servers, and the job has none");
-        return;
+    if (op != NULL) {
+        send_request(st, s, op,
+                     &(struct ps_msg){.code = PS_MSG_OPTIMIZER_CHANGE,
+                                      .optimizer_change = {.gen = s->job->gen,
+                                                           .request = op->round,
+                                                           .name = m->name,
+                                                           .value = m->value,
+                                                           .round = m->round}});
     }
-    op->round = ++st->a->last.request;
-    set.optimizer_change.gen = j->gen;
-    set.optimizer_change.request = op->round;
-    set.optimizer_change.name = m->name;
-    set.optimizer_change.value = m->value;
-    set.optimizer_change.round = m->round;
-    send_request(st, s, op, &set);
+}
+
+void ps_agent_request_optimizer_tune(struct ps_agent_step *st,
+                                     struct ps_agent_session *s,
+                                     const struct ps_msg_l_optimizer_tune *m)
+{
+    struct ps_agent_op *op = begin_for_servers(st, s, m->op_id,
+                                               optimizer_without_servers);
+
+    if (op != NULL) {
+        send_request(st, s, op,
+                     &(struct ps_msg){.code = PS_MSG_OPTIMIZER_TUNE,
+                                      .optimizer_tune = {
+                                          .gen = s->job->gen,
+                                          .request = op->round,
+                                          .tunings = m->tunings,
+                                          .tunings_count = m->tunings_count}});
+    }
+}
+
+static const char recording_without_servers[] =
+    "what is recorded is what servers do, and the job has none";
+
+void ps_agent_request_profile_set(struct ps_agent_step *st,
+                                  struct ps_agent_session *s,
+                                  const struct ps_msg_l_profile_set *m)
+{
+    struct ps_agent_op *op = begin_for_servers(st, s, m->op_id,
+                                               recording_without_servers);
+
+    if (op != NULL) {
+        send_request(st, s, op,
+                     &(struct ps_msg){.code = PS_MSG_PROFILE_SET,
+                                      .profile_set = {.gen = s->job->gen,
+                                                      .request = op->round,
+                                                      .mode = m->mode}});
+    }
+}
+
+void ps_agent_request_profile_get(struct ps_agent_step *st,
+                                  struct ps_agent_session *s,
+                                  const struct ps_msg_l_profile_get *m)
+{
+    struct ps_agent_op *op = begin_for_servers(st, s, m->op_id,
+                                               recording_without_servers);
+
+    if (op != NULL) {
+        send_request(st, s, op,
+                     &(struct ps_msg){.code = PS_MSG_PROFILE_GET,
+                                      .profile_get = {.gen = s->job->gen,
+                                                      .request = op->round,
+                                                      .server = m->server,
+                                                      .first = m->first}});
+    }
 }
 
 void ps_agent_request_compression(struct ps_agent_step *st,
@@ -128,28 +197,60 @@ void ps_agent_request_compression(struct ps_agent_step *st,
     send_request(st, s, op, &set);
 }
 
-void ps_agent_request_on_done(struct ps_agent_step *st,
-                              const struct ps_msg_optimizer_done *m)
+/* Operation of that request; NULL: it has ended. */
+static struct ps_agent_op *find_request(const struct ps_agent_job *j,
+                                        uint64_t request)
 {
-    struct ps_agent_job *j = ps_agent_job_find(st->a, m->gen);
-
-    if (j == NULL) {
-        return;
-    }
     PS_LIST_EACH(n, &j->sched_ops)
     {
         struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
 
-        if (op->round == m->request) {
-            /* The job_state with the optimizer may arrive later. */
-            j->config.has_optimizer |= m->error == 0 &&
-                                       op->sched_request->code ==
-                                           PS_MSG_OPTIMIZER_SET;
-            ps_list_remove(n);
-            ps_agent_op_end(st, op, 0, m->error, m->text);
-            return;
+        if (op->round == request) {
+            return op;
         }
     }
+    return NULL;
+}
+
+void ps_agent_request_on_done(struct ps_agent_step *st,
+                              const struct ps_msg_optimizer_done *m)
+{
+    struct ps_agent_job *j = ps_agent_job_find(st->a, m->gen);
+    struct ps_agent_op *op = j != NULL ? find_request(j, m->request) : NULL;
+
+    if (op == NULL) {
+        return;
+    }
+    /* The job_state with the optimizer may arrive later. */
+    j->config.has_optimizer |= m->error == 0 &&
+                               op->sched_request->code == PS_MSG_OPTIMIZER_SET;
+    ps_list_remove(&op->node);
+    ps_agent_op_end(st, op, 0, m->error, m->text);
+}
+
+void ps_agent_request_on_profile_events(struct ps_agent_step *st,
+                                        const struct ps_msg_profile_events *m)
+{
+    struct ps_agent_job *j = ps_agent_job_find(st->a, m->gen);
+    struct ps_agent_op *op = j != NULL ? find_request(j, m->request) : NULL;
+
+    if (op == NULL || op->sched_request->code != PS_MSG_PROFILE_GET) {
+        return;
+    }
+    ps_list_remove(&op->node);
+    if (op->session != NULL && !op->session->is_closing) {
+        ps_effects_send_msg(
+            st->fx, op->session->conn,
+            &(struct ps_msg){
+                .code = PS_MSG_L_PROFILE_EVENTS,
+                .l_profile_events = {.op_id = op->id,
+                                     .server = m->server,
+                                     .first = m->first,
+                                     .count = m->count,
+                                     .events = m->events,
+                                     .events_count = m->events_count}});
+    }
+    ps_agent_op_free(op);
 }
 
 void ps_agent_request_resend(struct ps_agent_step *st, struct ps_agent_job *j)

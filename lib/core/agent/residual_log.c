@@ -17,6 +17,7 @@
 #include "core/agent/residual_log.h"
 
 #include "base/alloc.h"
+#include "base/fnv1a.h"
 #include "base/name_hash.h"
 #include "base/num.h"
 #include "core/agent/budget.h"
@@ -43,10 +44,7 @@ struct ps_agent_residual_record {
 
 static uint64_t hash_u64(uint64_t h, uint64_t v)
 {
-    for (unsigned i = 0; i < 8; i++) {
-        h = (h ^ (v >> 8 * i & 0xff)) * 0x100000001b3u;
-    }
-    return h;
+    return ps_fnv1a_64(h, &v, sizeof(v));
 }
 
 static uint64_t double_bits(double v)
@@ -59,7 +57,7 @@ static uint64_t double_bits(double v)
 
 static uint64_t hash_codec(const struct ps_codec *p)
 {
-    uint64_t h = 0xcbf29ce484222325u;
+    uint64_t h = PS_FNV1A_64;
 
     h = hash_u64(h, p->kind);
     h = hash_u64(h, (uint64_t)p->feedback | (uint64_t)p->scaling << 1 |
@@ -69,6 +67,13 @@ static uint64_t hash_codec(const struct ps_codec *p)
     h = hash_u64(h, double_bits(p->k));
     h = hash_u64(h, p->levels);
     return hash_u64(h, p->seed);
+}
+
+uint64_t ps_agent_residual_elements(const struct ps_agent_part *p)
+{
+    return p->count * (uint64_t)(p->key->compression.per_worker
+                                     ? p->key->job->local_rank_count
+                                     : 1);
 }
 
 static uint64_t vector_bytes(uint32_t count)
@@ -368,7 +373,7 @@ static struct ps_agent_residual_record *adopt_recovered(struct ps_agent_part *p)
     struct ps_agent_residual_record *q;
     unsigned last;
 
-    if (f == NULL || f->count != p->count ||
+    if (f == NULL || f->count != ps_agent_residual_elements(p) ||
         f->vector_count != record_vectors(codec) ||
         f->codec_hash != hash_codec(codec)) {
         return NULL;
@@ -391,7 +396,8 @@ append_record(struct ps_agent_step *st, const struct ps_agent_part *p)
 {
     struct ps_agent_job *j = p->key->job;
     const struct ps_codec *codec = &p->key->compression.codec;
-    const uint64_t bytes = record_bytes(p->count, record_vectors(codec));
+    const uint32_t count = (uint32_t)ps_agent_residual_elements(p);
+    const uint64_t bytes = record_bytes(count, record_vectors(codec));
     struct ps_agent_residual_segment *segment;
     struct ps_fixed_residual_segment *h;
 
@@ -421,11 +427,11 @@ append_record(struct ps_agent_step *st, const struct ps_agent_part *p)
                                      .name_hash = p->key->name_hash,
                                      .codec_hash = hash_codec(codec),
                                      .index = p->index,
-                                     .count = p->count,
+                                     .count = count,
                                      .vector_count = record_vectors(codec)});
 
     struct ps_agent_residual_record *q = record_new(
-        segment->buf, j->residual_log.tail_used, p->count, codec);
+        segment->buf, j->residual_log.tail_used, count, codec);
 
     j->residual_log.tail_used += bytes;
     j->residual_log.bytes += bytes;
@@ -438,6 +444,7 @@ bool ps_agent_residual_attach(struct ps_agent_step *st, struct ps_agent_part *p)
 {
     if (p->encoding.record == NULL && st->a->opt.residual_segment_new != NULL &&
         record_vectors(&p->key->compression.codec) > 0 &&
+        ps_agent_residual_elements(p) <= UINT32_MAX &&
         p->encoding.residual[0] == NULL && p->encoding.moment[0] == NULL) {
         p->encoding.record = adopt_recovered(p);
         if (p->encoding.record == NULL && p->key->prior_state != NULL &&

@@ -12,6 +12,9 @@ struct ps_agent_session;
 struct ps_agent_step;
 struct ps_buf;
 
+/* Elements of one vector of a partition: one residual for the node, or for each
+ * of its workers in the order of their ranks. */
+uint64_t ps_agent_residual_elements(const struct ps_agent_part *p);
 /* Returns true if the partition has a residual record in the log. Adopts the
  * record of an earlier agent, or appends a new one. */
 bool ps_agent_residual_attach(struct ps_agent_step *st,

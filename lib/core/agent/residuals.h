@@ -14,10 +14,10 @@ struct ps_agent_residual_segment {
 
 /* Residual record that an earlier agent left in a segment. */
 struct ps_agent_recovered_record {
-    struct ps_agent_recovered_record *hash_next; /* Same hash. */
+    struct ps_agent_recovered_record *hash_next; /* With the same hash. */
     struct ps_buf *segment;                      /* The job's reference. */
     uint64_t name_hash;
-    uint64_t offset; /* Of the record in `segment`. */
+    uint64_t offset; /* Offset of the record in `segment`. */
     uint64_t codec_hash;
     uint64_t round_tag;
     uint32_t part_index;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kind.h: rows keys (row-sparse). */
+/* Rows keys (row-sparse); kind.h has their operations. */
 #pragma once
 
 #include <stdint.h>

@@ -67,6 +67,7 @@ void ps_agent_send_dispatch(struct ps_agent_step *st,
     struct ps_agent_batch_item item = {
         .part = part_record(p, slice == NULL, slice == &p->encoding.data),
         .name_hash = k->name_hash,
+        .first_elem = p->first_elem,
         .slice = slice,
     };
     const struct ps_agent_batch_head head = {
@@ -138,6 +139,7 @@ void ps_agent_send_on_computed(struct ps_agent_step *st,
     /* The result is dropped if its key is gone or the owner changed. */
     if (p != NULL) {
         f->computing_bytes -= run->bytes;
+        ps_agent_send_queue_wake(f);
         f->server->computing--;
         f->server->computing_bytes -= run->bytes;
         f->server->needs_pump = true;
@@ -193,40 +195,34 @@ static bool has_send_capacity(const struct ps_agent *a,
 
     return ps_dialer_is_connected(&s->dialer) && s->unsent < most &&
            s->computing < COMPUTING_MAX &&
-           s->computing_bytes < COMPUTING_BYTES_MAX &&
+           s->computing_bytes < (ps_agent_server_is_shared(s)
+                                     ? SHARED_COMPUTING_BYTES_MAX
+                                     : COMPUTING_BYTES_MAX) &&
            ps_link_unacked(s->dialer.link) < PS_LINK_IN_FLIGHT_MAX;
 }
 
 /* Starts one partition of one job. Returns false if none could start. */
 static bool pump_one_part(struct ps_agent_step *st, struct ps_agent_server *s)
 {
-    PS_LIST_EACH(n, &s->send_queues)
-    {
-        struct ps_agent_send_queue *f = PS_CONTAINER(
-            n, struct ps_agent_send_queue, node);
-        struct ps_heap_item *item = ps_heap_peek(&f->heap);
-        struct ps_agent_part *p;
+    struct ps_agent_send_queue *f;
+    struct ps_agent_part *p = ps_agent_send_queue_next(s, &f);
 
-        if (item == NULL) {
-            continue;
-        }
-        p = PS_CONTAINER(item, struct ps_agent_part, queue_item);
-        if (!p->is_init && f->bytes_sent + f->computing_bytes >= f->credit) {
-            continue;
-        }
-        ps_heap_pop(&f->heap);
-        ps_agent_part_set_state(p, PS_AGENT_PART_IDLE);
-        if (!start_part(st, f, p)) {
-            ps_agent_send_enqueue(st, p);
-            st->a->scratch_retry_at = ps_time_add(st->now, SCRATCH_RETRY_WAIT);
-            return false;
-        }
-        /* Round robin: the queue of another job comes first next. */
-        ps_list_remove(&f->node);
-        ps_list_push_back(&s->send_queues, &f->node);
-        return true;
+    if (p == NULL) {
+        return false;
     }
-    return false;
+    const uint64_t used = f->bytes_sent + f->computing_bytes;
+    const uint64_t init_bytes = p->is_init ? ps_agent_part_bytes(p) : 0;
+
+    ps_heap_pop(&f->heap);
+    ps_agent_part_set_state(p, PS_AGENT_PART_IDLE);
+    if (!start_part(st, f, p)) {
+        ps_agent_send_enqueue(st, p);
+        st->a->scratch_retry_at = ps_time_add(st->now, SCRATCH_RETRY_WAIT);
+        return false;
+    }
+    ps_agent_send_queue_charge(f, f->bytes_sent + f->computing_bytes - used +
+                                      init_bytes);
+    return true;
 }
 
 static void pump_server(struct ps_agent_step *st, struct ps_agent_server *s)

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Send queues: order in which partitions go to a server. Each job has one queue
- * per server: higher priority first, FIFO among equals (rule C5). A queue also
+ * per server: higher priority first, FIFO among equals (rule C5). Between jobs
+ * the order is that of fair queueing by their weights, so a priority is one of
+ * its job only (rule C7). A server that one job uses has no turns. A queue also
  * has the job's credit at the server, and the time until which refused
  * partitions wait for its memory. */
 #include "core/agent/send_queue.h"
@@ -19,6 +21,44 @@ static uint64_t initial_credit(const struct ps_agent *a)
                                       : PS_CREDIT_INITIAL;
 }
 
+/* The only queue of the server; NULL: there are several, or none. */
+static struct ps_agent_send_queue *sole_queue(const struct ps_agent_server *s)
+{
+    struct ps_list_node *n = ps_list_first(&s->send_queues);
+
+    return n == NULL || ps_agent_server_is_shared(s)
+               ? NULL
+               : PS_CONTAINER(n, struct ps_agent_send_queue, node);
+}
+
+/* Adds the queue to those of its server. The second one begins the turns. */
+static void join_server(struct ps_agent_send_queue *f)
+{
+    struct ps_agent_server *s = f->server;
+    struct ps_agent_send_queue *first = sole_queue(s);
+
+    ps_list_push_back(&s->send_queues, &f->node);
+    if (first != NULL) {
+        ps_agent_send_queue_wake(first);
+    }
+    s->dialer.enabled = !s->removed;
+}
+
+/* Removes the queue from those of its server. The turns end when one is
+ * left. */
+static void leave_server(struct ps_agent_send_queue *f)
+{
+    struct ps_agent_server *s = f->server;
+    struct ps_agent_send_queue *last;
+
+    ps_fair_deactivate(&s->fair, &f->flow);
+    ps_list_remove(&f->node);
+    last = sole_queue(s);
+    if (last != NULL) {
+        ps_fair_deactivate(&s->fair, &last->flow);
+    }
+}
+
 struct ps_agent_send_queue *ps_agent_send_queue_get(struct ps_agent_step *st,
                                                     struct ps_agent_job *j,
                                                     uint32_t node)
@@ -31,8 +71,7 @@ struct ps_agent_send_queue *ps_agent_send_queue_get(struct ps_agent_step *st,
         f->server = ps_agent_server_get(st, node);
         f->credit = initial_credit(st->a);
         ps_heap_init(&f->heap);
-        ps_list_push_back(&f->server->send_queues, &f->node);
-        f->server->dialer.enabled = !f->server->removed;
+        join_server(f);
         ps_map_put(j->send_queues, node, f);
     }
     return f;
@@ -43,14 +82,70 @@ void ps_agent_send_queue_reset(const struct ps_agent *a,
 {
     f->bytes_sent = 0;
     f->credit = initial_credit(a);
+    ps_agent_send_queue_wake(f);
+}
+
+void ps_agent_send_queue_wake(struct ps_agent_send_queue *f)
+{
+    if (f->heap.count > 0 && ps_agent_server_is_shared(f->server)) {
+        ps_fair_activate(&f->server->fair, &f->flow);
+    }
 }
 
 void ps_agent_send_queue_free(struct ps_agent_send_queue *f)
 {
     assert(f->heap.count == 0);
-    ps_list_remove(&f->node);
+    leave_server(f);
     ps_heap_fini(&f->heap);
     ps_free(f);
+}
+
+/* The partition at the head of the queue; NULL: there is none, or credit is
+ * used up. An init needs no credit. */
+static struct ps_agent_part *head_part(const struct ps_agent_send_queue *f)
+{
+    struct ps_heap_item *item = ps_heap_peek(&f->heap);
+    struct ps_agent_part *p;
+
+    if (item == NULL) {
+        return NULL;
+    }
+    p = PS_CONTAINER(item, struct ps_agent_part, queue_item);
+    return p->is_init || f->bytes_sent + f->computing_bytes < f->credit ? p
+                                                                        : NULL;
+}
+
+struct ps_agent_part *
+ps_agent_send_queue_next(struct ps_agent_server *s,
+                         struct ps_agent_send_queue **ret_queue)
+{
+    struct ps_agent_send_queue *f = sole_queue(s);
+    struct ps_fair_flow *flow;
+    struct ps_agent_part *p;
+
+    if (f != NULL) {
+        *ret_queue = f;
+        return head_part(f);
+    }
+    while ((flow = ps_fair_next(&s->fair)) != NULL) {
+        f = PS_CONTAINER(flow, struct ps_agent_send_queue, flow);
+        p = head_part(f);
+        if (p != NULL) {
+            *ret_queue = f;
+            return p;
+        }
+        /* More partitions or credit make it active again. */
+        ps_fair_deactivate(&s->fair, flow);
+    }
+    return NULL;
+}
+
+void ps_agent_send_queue_charge(struct ps_agent_send_queue *f, uint64_t bytes)
+{
+    if (ps_agent_server_is_shared(f->server)) {
+        ps_fair_charge(&f->server->fair, &f->flow, f->job->config.weight,
+                       bytes);
+    }
 }
 
 void ps_agent_send_enqueue(struct ps_agent_step *st, struct ps_agent_part *p)
@@ -63,6 +158,7 @@ void ps_agent_send_enqueue(struct ps_agent_step *st, struct ps_agent_part *p)
            p->state != PS_AGENT_PART_COMPUTING);
     ps_agent_part_set_state(p, PS_AGENT_PART_QUEUED);
     ps_heap_push(&f->heap, &p->queue_item, (uint64_t)(INT32_MAX - priority));
+    ps_agent_send_queue_wake(f);
     f->server->needs_pump = true;
 }
 
@@ -88,6 +184,7 @@ void ps_agent_send_raise_credit(struct ps_agent_step *st,
 
     if (f != NULL && credit > f->credit) {
         f->credit = credit;
+        ps_agent_send_queue_wake(f);
     }
 }
 

@@ -7,6 +7,7 @@
 #include "base/str.h"
 #include "core/agent/batch.h"
 #include "core/agent/inner.h"
+#include "core/base/machine.h"
 
 #include <assert.h>
 
@@ -31,6 +32,7 @@ struct ps_agent_server *ps_agent_server_get(struct ps_agent_step *st,
         ps_str_addf(&name, "node %u", node);
         link.peer = s->peer;
         ps_list_init(&s->send_queues);
+        ps_fair_init(&s->fair);
         /* Target 0 is the scheduler. An earlier server may have had the same
          * number and dials in flight; first_generation tells them apart. */
         st->a->servers.met++;
@@ -53,6 +55,7 @@ struct ps_agent_server *ps_agent_server_get(struct ps_agent_step *st,
 void ps_agent_server_free(struct ps_agent_server *s)
 {
     assert(ps_list_empty(&s->send_queues));
+    ps_fair_fini(&s->fair);
     ps_dialer_fini(&s->dialer);
     ps_agent_batch_fini(&s->batch);
     ps_free(s);
@@ -170,15 +173,23 @@ void ps_agent_server_on_map(struct ps_agent_step *st,
 
 /* -------------------------------------------------------------- connections */
 
-void ps_agent_server_on_open(struct ps_agent_step *st, uint64_t target,
-                             ps_conn_id conn)
+void ps_agent_server_on_open(struct ps_agent_step *st,
+                             const struct ps_event *ev)
 {
+    const uint64_t target = ev->open.target;
+    const ps_conn_id conn = ev->conn;
     struct ps_agent_server *s = ps_map_get(st->a->servers.by_node,
                                            (uint32_t)target);
     const struct ps_msg_hello hello = ps_agent_hello(st->a);
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
 
+    ps_str_init(&why, text, sizeof(text));
     if (s == NULL) {
         ps_effects_close(st->fx, conn);
+    } else if (!ps_peer_check_name(ev->open.identity, s->name, &why)) {
+        ps_effects_close(st->fx, conn);
+        ps_agent_server_on_dial_failed(st, target, PS_E_PERM, text);
     } else if (ps_dialer_on_open(&s->dialer, target, conn, st->now, st->fx)) {
         ps_map_put(st->a->servers.by_conn, conn, s);
         ps_dialer_send_hello(&s->dialer, conn, &hello, st->fx);
@@ -265,12 +276,14 @@ void ps_agent_server_on_ping_req(struct ps_agent_step *st,
                                                  m->node);
 
     if (s == NULL || s->incarnation != m->incarnation ||
-        !ps_dialer_is_connected(&s->dialer)) {
+        s->dialer.last_recv_at == 0) {
         return;
     }
     ps_uplink_send_ping_ack(&st->a->uplink, m, st->now - s->dialer.last_recv_at,
                             st->fx);
-    send_ping(st, s);
+    if (ps_dialer_is_connected(&s->dialer)) {
+        send_ping(st, s);
+    }
 }
 
 void ps_agent_server_tick(struct ps_agent_step *st, struct ps_agent_server *s)

@@ -8,12 +8,13 @@
 struct ps_agent;
 struct ps_agent_server;
 struct ps_agent_step;
+struct ps_event;
 struct ps_msg_map;
 struct ps_msg_ping_req;
 struct ps_slice;
 
-void ps_agent_server_on_open(struct ps_agent_step *st, uint64_t target,
-                             ps_conn_id conn);
+void ps_agent_server_on_open(struct ps_agent_step *st,
+                             const struct ps_event *ev);
 void ps_agent_server_on_dial_failed(struct ps_agent_step *st, uint64_t target,
                                     int rc, const char *why);
 void ps_agent_server_on_closed(struct ps_agent_step *st,

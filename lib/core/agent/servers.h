@@ -5,20 +5,24 @@
 #include "core/agent/keys.h"
 #include "core/link/dialer.h"
 #include "core/round/batch.h"
+#include "core/round/fair.h"
 
 /* Wait before a request refused for a transient reason is sent again. */
-#define RESEND_WAIT         PS_MILLIS(50)
+#define RESEND_WAIT                PS_MILLIS(50)
 /* Longest wait for a server without memory; the wait doubles each time. */
-#define FULL_BACKOFF_MAX    PS_SECONDS(1)
+#define FULL_BACKOFF_MAX           PS_SECONDS(1)
 /* Wait before a sum is retried for which the scratch pool had no memory. */
-#define SCRATCH_RETRY_WAIT  PS_MILLIS(5)
+#define SCRATCH_RETRY_WAIT         PS_MILLIS(5)
 /* Most partitions being summed for one server at a time, so that an urgent
  * partition does not wait behind many that are summed already. */
-#define COMPUTING_MAX       1024u
+#define COMPUTING_MAX              1024u
 /* The same limit in bytes. */
-#define COMPUTING_BYTES_MAX (4u * 1024u * 1024u)
+#define COMPUTING_BYTES_MAX        (4u * 1024u * 1024u)
+/* The same while several jobs use the server: a sum of one job waits behind
+ * those that run, and a sum of this size keeps all threads busy. */
+#define SHARED_COMPUTING_BYTES_MAX (1024u * 1024u)
 /* Default of ps_agent_options.unsent_max, in bytes. */
-#define UNSENT_DEFAULT      (2u * 1024u * 1024u)
+#define UNSENT_DEFAULT             (2u * 1024u * 1024u)
 
 /* Fields of a message that its partitions share. */
 struct ps_agent_batch_head {
@@ -28,7 +32,7 @@ struct ps_agent_batch_head {
     uint8_t rule;
     bool assign;
     bool needs_value;
-    bool has_name_hashes; /* name_hashes are sent too. */
+    bool has_name_hashes; /* name_hashes and first_elems are sent too. */
     uint32_t retry;
     uint64_t weight;
 };
@@ -38,14 +42,16 @@ struct ps_agent_batch_item {
     struct ps_rec_part part;
     struct ps_rec_rows rows; /* PUSH_ROWS: used instead of `part`. */
     uint64_t name_hash;
+    uint64_t first_elem;
     const struct ps_slice *slice; /* NULL: an empty part. */
 };
 
 /* Small partitions of one job that travel in one frame to one server. */
 struct ps_agent_batch {
-    struct ps_agent_batch_head head; /* Of all parts. */
+    struct ps_agent_batch_head head; /* Fields of all parts. */
     struct ps_batch parts;
-    uint64_t *name_hashes;         /* Of the parts; NULL: none yet. */
+    uint64_t *name_hashes; /* Name hashes of the parts; NULL: none yet. */
+    uint64_t *first_elems; /* Their first elements; NULL: none yet. */
     struct ps_rec_rows *row_parts; /* PUSH_ROWS: used instead of `parts`. */
 };
 
@@ -65,12 +71,17 @@ struct ps_agent_server {
     uint64_t computing_bytes;
     bool needs_pump; /* Its queues may have something to send. */
     struct ps_list send_queues;
+    /* Turns of the jobs, over `send_queues`; empty while there is only one. */
+    struct ps_fair fair;
     struct ps_agent_batch batch;
 };
 
 /* Partitions of one job that wait to be sent to one server. */
 struct ps_agent_send_queue {
     struct ps_list_node node; /* In server->send_queues. */
+    /* In server->fair while other jobs use the server: active while the queue
+     * has partitions, unless credit is used up. */
+    struct ps_fair_flow flow;
     struct ps_agent_server *server;
     struct ps_agent_job *job;
     struct ps_heap heap;
@@ -81,3 +92,9 @@ struct ps_agent_send_queue {
     ps_time backoff_until;
     ps_time backoff; /* Last wait; 0: the server accepted something since. */
 };
+
+/* Returns true while several jobs use the server. */
+static inline bool ps_agent_server_is_shared(const struct ps_agent_server *s)
+{
+    return ps_list_first(&s->send_queues) != ps_list_last(&s->send_queues);
+}

@@ -151,6 +151,7 @@ void ps_agent_session_send_open(struct ps_agent_step *st,
                          .rule = h->rule,
                          .staleness = h->staleness,
                          .on_loss = h->on_loss,
+                         .weight = h->weight,
                          .placement = h->placement,
                          .big_array_bound = h->big_array_bound,
                          .partition_bytes = h->partition_bytes,
@@ -158,6 +159,7 @@ void ps_agent_session_send_open(struct ps_agent_step *st,
                          .host = st->a->opt.host,
                          .gen = s->gen,
                          .reattach = h->gen != 0,
+                         .token = h->token,
                          .reoffer = s->job_open == PS_AGENT_JOB_OPEN_AGAIN}});
 }
 
@@ -227,8 +229,7 @@ void ps_agent_session_send_deferred(struct ps_agent_step *st)
 {
     struct ps_agent *a = st->a;
 
-    if (a->deferred_session_count == 0 ||
-        ps_link_unacked(a->uplink.dialer.link) > 0) {
+    if (ps_link_unacked(a->uplink.dialer.link) > 0) {
         return;
     }
     PS_LIST_EACH(n, &a->sessions)

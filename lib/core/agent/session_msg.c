@@ -126,6 +126,12 @@ static const uint64_t *msg_op_id(const struct ps_msg *m)
         return &m->l_optimizer.op_id;
     case PS_MSG_L_OPTIMIZER_CHANGE:
         return &m->l_optimizer_change.op_id;
+    case PS_MSG_L_OPTIMIZER_TUNE:
+        return &m->l_optimizer_tune.op_id;
+    case PS_MSG_L_PROFILE_SET:
+        return &m->l_profile_set.op_id;
+    case PS_MSG_L_PROFILE_GET:
+        return &m->l_profile_get.op_id;
     case PS_MSG_L_OPTIMIZER_STATE:
         return &m->l_optimizer_state.op_id;
     case PS_MSG_L_COMPRESSION:
@@ -185,6 +191,15 @@ static void on_active_msg(struct ps_agent_step *st, struct ps_agent_session *s,
         break;
     case PS_MSG_L_OPTIMIZER_CHANGE:
         ps_agent_request_optimizer_change(st, s, &m->l_optimizer_change);
+        break;
+    case PS_MSG_L_OPTIMIZER_TUNE:
+        ps_agent_request_optimizer_tune(st, s, &m->l_optimizer_tune);
+        break;
+    case PS_MSG_L_PROFILE_SET:
+        ps_agent_request_profile_set(st, s, &m->l_profile_set);
+        break;
+    case PS_MSG_L_PROFILE_GET:
+        ps_agent_request_profile_get(st, s, &m->l_profile_get);
         break;
     case PS_MSG_L_COMPRESSION:
         ps_agent_request_compression(st, s, &m->l_compression);

@@ -21,6 +21,7 @@ static void fill_hello(void *context, struct ps_msg_hello *hello)
     const struct ps_agent_step *st = context;
 
     *hello = ps_agent_hello(st->a);
+    ps_facts_fill_hello(&st->a->opt.facts, st->now, hello);
 }
 
 static uint64_t stored_bytes(const struct ps_agent *a)
@@ -41,13 +42,16 @@ static void fill_ping(void *context, struct ps_msg_ping *ping)
     struct ps_agent_stats s;
 
     ps_agent_stats(a, &s);
-    *ping = (struct ps_msg_ping){.epoch = a->servers.map_epoch,
-                                 .rounds = s.rounds,
-                                 .bytes_in = s.bytes_in,
-                                 .bytes_out = s.bytes_out,
-                                 .stored_bytes = stored_bytes(a),
-                                 .resent = s.resent,
-                                 .waiting_requests = s.pending_ops};
+    *ping = (struct ps_msg_ping){
+        .epoch = a->servers.map_epoch,
+        .rounds = s.rounds,
+        .bytes_in = s.bytes_in,
+        .bytes_out = s.bytes_out,
+        .stored_bytes = stored_bytes(a),
+        .resent = s.resent,
+        .waiting_requests = s.pending_ops,
+        .certificate_ends = a->certificate.at,
+        .certificate_is_expiring = a->certificate.is_expiring};
 }
 
 /* A new scheduler counts map epochs from its own start and gives the servers
@@ -124,6 +128,9 @@ void ps_agent_uplink_on_msg(struct ps_agent_step *st, ps_conn_id conn,
         break;
     case PS_MSG_OPTIMIZER_DONE:
         ps_agent_request_on_done(st, &m->optimizer_done);
+        break;
+    case PS_MSG_PROFILE_EVENTS:
+        ps_agent_request_on_profile_events(st, &m->profile_events);
         break;
     case PS_MSG_PING_REQ:
         ps_agent_server_on_ping_req(st, &m->ping_req);

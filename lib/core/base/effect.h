@@ -102,7 +102,7 @@ struct ps_fx {
             /* Main connection of the link that gets one more connection; 0: the
              * dial is not for a subflow. */
             ps_conn_id subflow_of;
-            /* Of the connection attempt; 0: the driver's default. */
+            /* Time limit of the attempt; 0: the driver's default. */
             ps_time timeout;
             char address[PS_ADDRESS_MAX + 1];
         } dial; /* DIAL and PROBE. */

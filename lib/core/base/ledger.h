@@ -33,7 +33,7 @@ enum ps_cost {
     PS_COST_REGIONS,    /* Mappings. */
     PS_COST_SESSIONS,   /* Connections of training processes. */
     PS_COST_KEYS,       /* Declared keys of jobs that have not ended. */
-    PS_COST_PARTITIONS, /* Of these keys. */
+    PS_COST_PARTITIONS, /* Partitions of these keys. */
     PS_COST_OPERATIONS, /* Operations in progress. */
     PS_COST_QUERIES,    /* Unanswered queries. */
     /* Log lines caused so far. They are never refunded: an account keeps those

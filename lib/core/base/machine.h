@@ -7,6 +7,7 @@
 #include "base/time.h"
 #include "core/base/effect.h"
 #include "core/base/ledger.h"
+#include "core/base/peer.h"
 
 #include <stdbool.h>
 
@@ -28,6 +29,7 @@ enum ps_event_type {
     /* Agent: as REGION, for a residual segment of an earlier agent. */
     PS_EV_RESIDUAL_SEGMENT,
     PS_EV_OPS, /* Agent: operations that arrived through a shared ring. */
+    PS_EV_CERTIFICATE, /* The own certificate, or how soon it ends, changed. */
     /* The daemon ends when its work is done; accept no new work. */
     PS_EV_DRAIN,
     PS_EV_SHUTDOWN, /* The operator asks for an orderly shutdown. */
@@ -51,6 +53,8 @@ struct ps_event {
             uint32_t uid;    /* LOCAL: from SO_PEERCRED. */
             uint32_t pid;
             const char *peer; /* Name of the peer for messages; borrowed. */
+            /* From the peer's certificate; borrowed. NULL: it has none. */
+            const struct ps_peer_identity *identity;
             /* DIALLED to the scheduler: address at which a liveness probe
              * reaches this process. Borrowed; NULL: none. */
             const char *liveness_address;
@@ -73,7 +77,8 @@ struct ps_event {
             uint64_t queued; /* Bytes that the kernel has not taken yet. */
         } sent;
         struct {
-            int rc; /* PS_E_CLOSED, PS_E_PROTO, ... */
+            int rc;          /* PS_E_CLOSED, PS_E_PROTO, ... */
+            const char *why; /* Text, borrowed; NULL: only `rc`. */
         } closed;
         struct {
             uint64_t token;
@@ -94,6 +99,7 @@ struct ps_event {
             const struct ps_msg_l_op *op;
             uint32_t count;
         } ops;
+        struct ps_certificate_end certificate;
     };
 };
 

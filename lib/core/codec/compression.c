@@ -21,6 +21,7 @@ enum codec_param {
     MOMENTUM,
     MIN_BYTES,
     BOTH,
+    PER_WORKER,
     NUMBERS,
 };
 
@@ -49,6 +50,7 @@ static const struct {
     [MOMENTUM] = {"momentum", BELOW_ONE},
     [MIN_BYTES] = {"min_bytes", WHOLE},
     [BOTH] = {"both", SWITCH},
+    [PER_WORKER] = {"per_worker", SWITCH},
 };
 
 #define BIT(n) (1u << (n))
@@ -63,10 +65,14 @@ static const struct codec_spec {
 } codec_specs[] = {
     {"2bit",
      PS_CODEC_2BIT,
-     ALL | BIT(THRESHOLD),
+     ALL | BIT(THRESHOLD) | BIT(PER_WORKER),
      true,
      {[THRESHOLD] = 0.5, [EF] = 1}},
-    {"1bit", PS_CODEC_1BIT, ALL | BIT(THRESHOLD), false, {[EF] = 1}},
+    {"1bit",
+     PS_CODEC_1BIT,
+     ALL | BIT(THRESHOLD) | BIT(PER_WORKER),
+     false,
+     {[EF] = 1}},
     {"fp16", PS_CODEC_FP16, ALL | BIT(EF), false, {0}},
     {"bf16", PS_CODEC_BF16, ALL | BIT(EF), false, {0}},
     {"onebit",
@@ -97,12 +103,18 @@ static const char *text_or_empty(const char *s)
     return s == NULL ? "" : s;
 }
 
+/* Largest number up to which every whole one has a double. */
+#define WHOLE_MAX 0x1p53
+
+static bool is_whole_between(double v, double least, double most)
+{
+    return v >= least && v <= most && floor(v) == v;
+}
+
 /* Returns the text of the violated range; NULL: the value is valid. */
 static const char *range_violation(enum range range, double v)
 {
-    bool whole = v >= 0 && v <= 0x1p53 && floor(v) == v;
-
-    if (isnan(v) || isinf(v)) {
+    if (!isfinite(v)) {
         return "must be a number";
     }
     switch (range) {
@@ -113,13 +125,15 @@ static const char *range_violation(enum range range, double v)
     case BELOW_ONE:
         return v >= 0 && v < 1 ? NULL : "must be at least 0 and less than 1";
     case FRACTION_OR_COUNT:
-        return (v > 0 && v < 1) || (v >= 1 && whole)
+        return (v > 0 && v < 1) || is_whole_between(v, 1, WHOLE_MAX)
                    ? NULL
                    : "must be a share below 1 or a whole number";
     case WHOLE:
-        return whole ? NULL : "must be a whole number that is not negative";
+        return is_whole_between(v, 0, WHOLE_MAX)
+                   ? NULL
+                   : "must be a whole number that is not negative";
     case STEPS:
-        return whole && v >= 1 && v <= PS_CODEC_LEVELS_MAX
+        return is_whole_between(v, 1, PS_CODEC_LEVELS_MAX)
                    ? NULL
                    : "must be a whole number from 1 to 127";
     case SWITCH:
@@ -236,6 +250,7 @@ int ps_compression_parse(const char *name, const struct ps_rec_param *params,
                   .seed = (uint64_t)value[SEED]},
         .min_bytes = (uint64_t)value[MIN_BYTES],
         .bidirectional = value[BOTH] != 0,
+        .per_worker = value[PER_WORKER] != 0,
     };
     return 0;
 }

@@ -18,6 +18,7 @@ struct ps_compression {
     struct ps_codec codec; /* kind NONE: gradients are not encoded. */
     uint64_t min_bytes;    /* Partitions with fewer bytes are not encoded. */
     bool bidirectional;    /* Results are encoded, too. */
+    bool per_worker;       /* Each worker's gradient has a code of its own. */
 };
 
 /* Parses and checks a declaration. PS_E_UNSUPPORTED: there is no compression of
@@ -40,12 +41,4 @@ bool ps_compression_applies(const struct ps_compression *c, uint8_t dtype,
 static inline uint32_t ps_compression_rng_key(uint64_t name_hash)
 {
     return (uint32_t)(name_hash >> 32);
-}
-
-/* Payload bytes of one part of a message, encoded or not. */
-static inline uint64_t ps_part_payload_bytes(const struct ps_rec_part *rec)
-{
-    return rec->codec != PS_CODEC_NONE
-               ? rec->encoded_bytes
-               : rec->count * (uint64_t)ps_dtype_size(rec->dtype);
 }

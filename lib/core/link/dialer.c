@@ -94,6 +94,7 @@ void ps_dialer_reset(struct ps_dialer *c, ps_time now, struct ps_effects *fx)
     ps_dialer_drop_all(c, now, fx);
     ps_link_free(c->link);
     c->link = ps_link_new(&c->opt.link, c->rng);
+    c->last_recv_at = 0;
     draw_session(c);
     ps_dialer_dial_now(c, now);
 }

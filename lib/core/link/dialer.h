@@ -57,7 +57,7 @@ struct ps_dialer {
     ps_time next_dial_at;
     ps_time last_dial_at;  /* 0: never. */
     ps_time pending_since; /* Time when `pending_conn` was opened. */
-    ps_time last_recv_at;  /* Last arrival on `conn`. */
+    ps_time last_recv_at;  /* Last arrival on a `conn`; 0: none of the link. */
     int noted_error;       /* Error of the last failed dial that was logged. */
     ps_time noted_at;      /* Time of that log line. */
 };

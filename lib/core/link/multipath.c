@@ -1,21 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Choice of a connection, records of subflows, and their handshake: the side
  * that dialled the main connection dials the subflows, the other side joins
- * them to the link, and each may close at any time. Frames of the main
- * connection are not recorded: when it is closed, the link is resumed on
- * another one and sends them again. */
+ * them to the link, and each may close at any time. */
 #include "core/link/multipath.h"
 
 #include "base/alloc.h"
 #include "base/num.h"
-#include "base/state_table.h"
+#include "core/link/path_inner.h"
 
 #include <assert.h>
 
 #define PAYLOAD_MIN_DEFAULT (16u * 1024u)
 #define LATE_MIN_DEFAULT    (64u * 1024u)
-/* First wait before a subflow is dialled again; doubles with each failure. */
-#define DIAL_WAIT           PS_MILLIS(100)
 #define DIAL_WAIT_MAX       PS_SECONDS(5)
 
 struct ps_path_record {
@@ -23,59 +19,17 @@ struct ps_path_record {
     struct ps_packet *packet; /* Owned reference. */
 };
 
-struct ps_multipath_link {
-    struct ps_list_node node; /* In the links of `multipath`. */
-    struct ps_multipath *multipath;
-    struct ps_path *main;
-    struct ps_list paths; /* The main one first. */
-    uint32_t path_count;
-    uint64_t seq_max;  /* Highest number sent so far. */
-    uint64_t acked;    /* Highest number acknowledged by the peer. */
-    uint64_t ack;      /* Highest acknowledgement sent to the peer. */
-    uint64_t ack_sent; /* Latest acknowledgement that left without delay. */
-    /* Identity, from the hello of an accepted peer. */
-    uint32_t peer_node;
-    uint64_t instance;
-    uint64_t session;
-    bool is_welcomed; /* Handshake complete; the server allows subflows. */
-    bool is_ending;   /* The main connection was asked to close. */
-    bool is_multiple; /* Has subflows, or will have. */
-    /* Dialling side. */
-    char *address;           /* NULL: no subflows are dialled. */
-    struct ps_packet *hello; /* Owned reference; NULL: not sent yet. */
-    uint32_t dials;          /* Dials in progress. */
-    ps_time dial_at;         /* When to check whether subflows are missing. */
-    ps_time dial_wait;
-    struct ps_losses losses; /* Of all connections. */
-};
-
-static const char *const path_names[] = {
-    [PS_PATH_CLOSED] = "CLOSED",
-    [PS_PATH_MAIN] = "MAIN",
-    [PS_PATH_JOINING] = "JOINING",
-    [PS_PATH_READY] = "READY",
-};
-
-static const uint32_t path_successors[] = {
-    [PS_PATH_CLOSED] = 0,
-    /* READY: an accepted connection has joined another link. */
-    [PS_PATH_MAIN] = PS_STATE_BIT(PS_PATH_READY) | PS_STATE_BIT(PS_PATH_CLOSED),
-    [PS_PATH_JOINING] = PS_STATE_BIT(PS_PATH_READY) |
-                        PS_STATE_BIT(PS_PATH_CLOSED),
-    [PS_PATH_READY] = PS_STATE_BIT(PS_PATH_CLOSED),
-};
-
-/* A connection of a link, as its driver sees it. */
-static const struct ps_state_table path_states = {
-    .name = "path",
-    .states = path_names,
-    .count = sizeof(path_names) / sizeof(path_names[0]),
-    .allowed = path_successors,
-};
-
-static void path_set_state(struct ps_path *p, enum ps_path_state to)
+void ps_multipath_init(struct ps_multipath *mp,
+                       const struct ps_multipath_options *opt)
 {
-    ps_state_change(&path_states, &p->state, (uint8_t)to);
+    *mp = (struct ps_multipath){.opt = *opt, .deadline = PS_TIME_NEVER};
+    if (mp->opt.payload_min == 0) {
+        mp->opt.payload_min = PAYLOAD_MIN_DEFAULT;
+    }
+    if (mp->opt.late_min == 0) {
+        mp->opt.late_min = LATE_MIN_DEFAULT;
+    }
+    ps_list_init(&mp->links);
 }
 
 /* ------------------------------------------------------- records of a path */
@@ -112,47 +66,86 @@ static struct ps_path_record record_pop(struct ps_path *p)
     return r;
 }
 
-/* Releases everything up to `ack`. Any value is allowed: the peer chose it. */
-static void accept_ack(struct ps_multipath_link *link, uint64_t ack)
+/* ------------------------------------------------------------------- frames */
+
+/* Chooses by rule L17. */
+static struct ps_path *choose_path(struct ps_path_link *link,
+                                   const struct ps_msg *msg,
+                                   struct ps_packet *packet)
 {
-    if (ack <= link->acked || ack > link->seq_max) {
-        return;
-    }
-    link->acked = ack;
+    struct ps_path *best = link->main;
+
     PS_LIST_EACH(n, &link->paths)
     {
         struct ps_path *p = PS_CONTAINER(n, struct ps_path, node);
 
-        while (p->record_count > 0 && p->records[p->record_first].seq <= ack) {
+        if (p->state == PS_PATH_READY &&
+            (p->queued < best->queued ||
+             (p->queued == best->queued &&
+              p->payload_given < best->payload_given))) {
+            best = p;
+        }
+    }
+    if (best != link->main) {
+        record_push(best, msg->seq, packet);
+    }
+    return best;
+}
+
+/* Releases the records of acknowledged frames. */
+static void release_acked(struct ps_path_link *link)
+{
+    PS_LIST_EACH(n, &link->paths)
+    {
+        struct ps_path *p = PS_CONTAINER(n, struct ps_path, node);
+
+        while (p->record_count > 0 &&
+               p->records[p->record_first].seq <= link->acked) {
             ps_packet_unref(record_pop(p).packet);
         }
     }
 }
 
-/* --------------------------------------------------------------------- life */
-
-void ps_multipath_init(struct ps_multipath *mp,
-                       const struct ps_multipath_options *opt)
+/* Frames of several connections arrive in parallel: a late duplicate could
+ * write to memory of the machine while that holds the next payload. */
+static void replace_payload(struct ps_path *p, struct ps_slice *slice)
 {
-    *mp = (struct ps_multipath){.opt = *opt, .deadline = PS_TIME_NEVER};
-    if (mp->opt.payload_min == 0) {
-        mp->opt.payload_min = PAYLOAD_MIN_DEFAULT;
-    }
-    if (mp->opt.late_min == 0) {
-        mp->opt.late_min = LATE_MIN_DEFAULT;
-    }
-    ps_list_init(&mp->links);
+    const uint64_t len = slice->len;
+
+    (void)p;
+    ps_buf_unref(slice->buf);
+    *slice = (struct ps_slice){.buf = ps_buf_new(len), .len = len};
 }
 
-static void link_add_path(struct ps_multipath_link *link, struct ps_path *p)
+static uint64_t queued_on_all(const struct ps_path_link *link)
 {
-    p->link = link;
-    ps_list_push_back(&link->paths, &p->node);
-    link->path_count++;
+    uint64_t queued = 0;
+
+    PS_LIST_EACH(n, &link->paths)
+    {
+        queued += PS_CONTAINER(n, const struct ps_path, node)->queued;
+    }
+    return queued;
 }
 
-/* `p` has no link and no records any more. */
-static void path_leave(struct ps_path *p)
+const struct ps_path_kind ps_multipath_kind = {
+    .choose = choose_path,
+    .on_acked = release_acked,
+    .borrow = replace_payload,
+    .queued = queued_on_all,
+};
+
+void ps_multipath_resend(struct ps_path *p, struct ps_effects *fx)
+{
+    while (p->record_count > 0) {
+        struct ps_path_record lost = record_pop(p);
+
+        ps_effects_send(fx, p->link->main->id, lost.seq, p->link->ack,
+                        lost.packet);
+    }
+}
+
+void ps_multipath_drop_records(struct ps_path *p)
 {
     while (p->record_count > 0) {
         ps_packet_unref(record_pop(p).packet);
@@ -160,83 +153,12 @@ static void path_leave(struct ps_path *p)
     ps_free(p->records);
     p->records = NULL;
     p->record_capacity = 0;
-    ps_list_remove(&p->node);
-    p->link->path_count--;
-    p->link = NULL;
 }
 
-static void link_free(struct ps_multipath_link *link)
-{
-    assert(link->path_count == 0);
-    link->multipath->dialled_links -= link->address != NULL;
-    ps_list_remove(&link->node);
-    ps_packet_unref(link->hello);
-    ps_free(link->address);
-    ps_free(link);
-}
+/* ---------------------------------------------------------------- handshake */
 
-void ps_path_open(struct ps_path *p, struct ps_multipath *mp, ps_conn_id id,
-                  const char *address)
-{
-    struct ps_multipath_link *link = ps_calloc(1, sizeof(*link));
-
-    *p = (struct ps_path){.id = id};
-    p->state = PS_PATH_MAIN;
-    ps_list_init(&link->paths);
-    link_add_path(link, p);
-    link->main = p;
-    link->multipath = mp;
-    link->dial_at = PS_TIME_NEVER;
-    link->dial_wait = DIAL_WAIT;
-    if (address != NULL && mp->opt.connections != 1) {
-        link->address = ps_strdup(address);
-        link->is_multiple = mp->opt.connections > 1;
-    }
-    mp->dialled_links += link->address != NULL;
-    ps_list_push_front(&mp->links, &link->node);
-}
-
-void ps_path_fini(struct ps_path *p)
-{
-    struct ps_multipath_link *link = p->link;
-    struct ps_list_node *n;
-
-    if (link == NULL) {
-        return;
-    }
-    if (p->state != PS_PATH_MAIN) {
-        path_leave(p);
-        path_set_state(p, PS_PATH_CLOSED);
-        return;
-    }
-    while ((n = ps_list_first(&link->paths)) != NULL) {
-        struct ps_path *one = PS_CONTAINER(n, struct ps_path, node);
-
-        path_leave(one);
-        path_set_state(one, PS_PATH_CLOSED);
-    }
-    link_free(link);
-}
-
-void ps_path_finish(struct ps_path *p, struct ps_effects *fx)
-{
-    if (p->state != PS_PATH_MAIN || p->link->is_ending) {
-        return;
-    }
-    p->link->is_ending = true;
-    PS_LIST_EACH(n, &p->link->paths)
-    {
-        const struct ps_path *one = PS_CONTAINER(n, struct ps_path, node);
-
-        if (one != p) {
-            ps_effects_close(fx, one->id);
-        }
-    }
-}
-
-/* Checks at once, or after a wait, whether subflows are missing. */
-static void check_later(struct ps_multipath_link *link, bool failed,
-                        ps_time now)
+void ps_multipath_check_later(struct ps_path_link *link, bool failed,
+                              ps_time now)
 {
     if (link->address == NULL) {
         return;
@@ -250,48 +172,14 @@ static void check_later(struct ps_multipath_link *link, bool failed,
                                             link->dial_at);
 }
 
-bool ps_path_closed(struct ps_path *p, ps_time now, struct ps_effects *fx)
-{
-    struct ps_multipath_link *link = p->link;
-    bool is_main = p->state == PS_PATH_MAIN;
-
-    if (link == NULL) {
-        return false;
-    }
-    if (is_main) {
-        PS_LIST_EACH(n, &link->paths)
-        {
-            const struct ps_path *one = PS_CONTAINER(n, struct ps_path, node);
-
-            if (one != p) {
-                ps_effects_abort(fx, one->id, PS_E_CLOSED,
-                                 "its link has lost the main connection");
-            }
-        }
-    } else if (!link->is_ending) {
-        while (p->record_count > 0) {
-            struct ps_path_record lost = record_pop(p);
-
-            ps_effects_send(fx, link->main->id, lost.seq, link->ack,
-                            lost.packet);
-        }
-        check_later(link, true, now);
-    }
-    ps_path_fini(p);
-    return is_main;
-}
-
-/* ---------------------------------------------------------------- handshake */
-
 /* Link that a hello names; NULL: there is none, or it has the maximum of
  * connections. */
-static struct ps_multipath_link *find_link(const struct ps_multipath *mp,
-                                           const struct ps_msg_hello *m)
+static struct ps_path_link *find_link(const struct ps_multipath *mp,
+                                      const struct ps_msg_hello *m)
 {
     PS_LIST_EACH(n, &mp->links)
     {
-        struct ps_multipath_link *link = PS_CONTAINER(
-            n, struct ps_multipath_link, node);
+        struct ps_path_link *link = PS_CONTAINER(n, struct ps_path_link, node);
 
         if (link->is_welcomed && !link->is_ending &&
             link->session == m->session && link->instance == m->instance &&
@@ -302,10 +190,19 @@ static struct ps_multipath_link *find_link(const struct ps_multipath *mp,
     return NULL;
 }
 
-/* Server side: joins an accepted connection to its link (rule L16). */
-static enum ps_path_verdict accept_join(struct ps_path *p,
-                                        const struct ps_msg_hello *m,
-                                        struct ps_effects *fx)
+/* True if both connections lead to the same peer, as far as certificates
+ * prove. */
+static bool is_same_peer(const struct ps_path *a, const struct ps_path *b)
+{
+    static const struct ps_peer_identity none;
+
+    return ps_peer_is_same(a->peer != NULL ? a->peer : &none,
+                           b->peer != NULL ? b->peer : &none);
+}
+
+enum ps_path_verdict ps_multipath_accept_join(struct ps_path *p,
+                                              const struct ps_msg_hello *m,
+                                              struct ps_effects *fx)
 {
     const struct ps_msg welcome = {
         .code = PS_MSG_WELCOME,
@@ -316,23 +213,29 @@ static enum ps_path_verdict accept_join(struct ps_path *p,
                     .resumed = true,
                     .features = PS_FEATURE_SUBFLOW}};
     const struct ps_multipath *mp = p->link->multipath;
-    struct ps_multipath_link *link = NULL;
+    struct ps_path_link *link = NULL;
 
     if (mp->opt.self == PS_ROLE_SERVER && m->protocol >= PS_PROTOCOL_LEAST &&
         m->session != 0 && !p->link->is_welcomed) {
         link = find_link(mp, m);
+    }
+    if (link != NULL && !is_same_peer(p, link->main)) {
+        ps_effects_abort(fx, p->id, PS_E_PERM,
+                         "wants to join the link of another peer's "
+                         "certificate");
+        return PS_PATH_DROP;
     }
     if (link == NULL) {
         ps_effects_abort(fx, p->id, PS_E_STALE,
                          "wants to join a link that is not there");
         return PS_PATH_DROP;
     }
-    struct ps_multipath_link *own = p->link;
+    struct ps_path_link *own = p->link;
 
-    path_leave(p);
-    link_free(own);
-    link_add_path(link, p);
-    path_set_state(p, PS_PATH_READY);
+    ps_path_leave(p);
+    ps_path_link_free(own);
+    ps_path_join_link(link, p);
+    ps_path_set_state(p, PS_PATH_READY);
     p->payload_given = link->main->payload_given;
     ps_effects_send_msg(fx, p->id, &welcome);
     return PS_PATH_JOINED;
@@ -341,31 +244,29 @@ static enum ps_path_verdict accept_join(struct ps_path *p,
 bool ps_path_join(struct ps_path *p, ps_conn_id id, struct ps_path *main,
                   struct ps_effects *fx)
 {
-    struct ps_multipath_link *link = main->link;
+    struct ps_path_link *link = main->link;
     struct ps_msg hello;
 
     if (link == NULL || link->is_ending) {
         return false;
     }
     link->dials--;
-    *p = (struct ps_path){.id = id};
-    p->state = PS_PATH_JOINING;
-    link_add_path(link, p);
+    ps_path_init_subflow(p, id, link);
     hello = *link->hello->msg;
     hello.hello.features |= PS_FEATURE_SUBFLOW;
     ps_effects_send_msg(fx, id, &hello);
     return true;
 }
 
-static enum ps_path_verdict receive_on_subflow(struct ps_path *p,
-                                               const struct ps_msg *msg,
-                                               struct ps_effects *fx)
+enum ps_path_verdict ps_multipath_receive(struct ps_path *p,
+                                          const struct ps_msg *msg,
+                                          struct ps_effects *fx)
 {
-    struct ps_multipath_link *link = p->link;
+    struct ps_path_link *link = p->link;
 
     if (msg->code == PS_MSG_WELCOME && p->state == PS_PATH_JOINING) {
-        path_set_state(p, PS_PATH_READY);
-        link->dial_wait = DIAL_WAIT;
+        ps_path_set_state(p, PS_PATH_READY);
+        link->dial_wait = PS_PATH_DIAL_WAIT;
         /* Starts level with the others. */
         p->payload_given = link->main->payload_given;
         return PS_PATH_DROP;
@@ -375,152 +276,14 @@ static enum ps_path_verdict receive_on_subflow(struct ps_path *p,
                          "a frame without a number on a subflow");
         return PS_PATH_DROP;
     }
-    accept_ack(link, msg->ack);
+    ps_path_accept_ack(link, msg->ack);
     return PS_PATH_DELIVER;
-}
-
-enum ps_path_verdict ps_path_receive(struct ps_path *p,
-                                     const struct ps_msg *msg, ps_time now,
-                                     struct ps_effects *fx)
-{
-    struct ps_multipath_link *link = p->link;
-
-    p->borrows_payload = false;
-    if (link == NULL) {
-        return PS_PATH_DROP; /* The link has ended. */
-    }
-    if (p->state != PS_PATH_MAIN) {
-        return receive_on_subflow(p, msg, fx);
-    }
-    if (msg->code == PS_MSG_HELLO) {
-        if ((msg->hello.features & PS_FEATURE_SUBFLOW) != 0) {
-            return accept_join(p, &msg->hello, fx);
-        }
-        link->peer_node = msg->hello.node;
-        link->instance = msg->hello.instance;
-        link->session = msg->hello.session;
-    }
-    if (msg->code == PS_MSG_WELCOME && link->address != NULL &&
-        (msg->welcome.features & PS_FEATURE_SUBFLOW) != 0) {
-        link->is_welcomed = true;
-        check_later(link, false, now);
-    }
-    accept_ack(link, msg->ack);
-    return PS_PATH_DELIVER;
-}
-
-/* ------------------------------------------------------------------ sending */
-
-/* Chooses by rule L17. */
-static struct ps_path *choose_path(struct ps_multipath_link *link,
-                                   const struct ps_msg *msg,
-                                   struct ps_packet *packet)
-{
-    struct ps_path *best = link->main;
-    /* Also true of frames without a number. */
-    bool again = msg->seq <= link->seq_max;
-
-    link->seq_max = ps_max_u64(link->seq_max, msg->seq);
-    if (again || packet->payload_len < link->multipath->opt.payload_min) {
-        return best;
-    }
-    PS_LIST_EACH(n, &link->paths)
-    {
-        struct ps_path *p = PS_CONTAINER(n, struct ps_path, node);
-
-        if (p->state == PS_PATH_READY &&
-            (p->queued < best->queued ||
-             (p->queued == best->queued &&
-              p->payload_given < best->payload_given))) {
-            best = p;
-        }
-    }
-    best->payload_given += packet->payload_len;
-    if (best != link->main) {
-        record_push(best, msg->seq, packet);
-    }
-    return best;
-}
-
-struct ps_path_choice ps_path_choose(struct ps_path *main, struct ps_msg *msg,
-                                     struct ps_packet *packet)
-{
-    struct ps_multipath_link *link = main->link;
-    struct ps_path_choice choice = {.path = main};
-
-    if (main->state != PS_PATH_MAIN) {
-        return choice; /* Its own handshake. */
-    }
-    if (msg->code == PS_MSG_HELLO && link->address != NULL) {
-        ps_packet_unref(link->hello);
-        link->hello = ps_packet_ref(packet);
-    }
-    if (msg->code == PS_MSG_WELCOME &&
-        link->multipath->opt.self == PS_ROLE_SERVER) {
-        msg->welcome.features |= PS_FEATURE_SUBFLOW;
-        link->is_welcomed = true;
-    }
-    if (msg->ack != link->ack_sent) {
-        choice.acks_ahead = msg->code != PS_MSG_ACK && !main->by_reference &&
-                            main->queued >= link->multipath->opt.late_min;
-        link->ack_sent = msg->ack;
-        link->ack = ps_max_u64(link->ack, msg->ack);
-    }
-    choice.is_urgent = msg->code == PS_MSG_ACK && msg->seq == 0;
-    choice.path = choose_path(link, msg, packet);
-    return choice;
-}
-
-bool ps_path_sent(struct ps_path *p, uint64_t queued, struct ps_event *ev)
-{
-    const struct ps_multipath_link *link = p->link;
-
-    p->queued = queued;
-    if (link == NULL) {
-        return false;
-    }
-    *ev = (struct ps_event){.type = PS_EV_SENT, .conn = link->main->id};
-    PS_LIST_EACH(n, &link->paths)
-    {
-        ev->sent.queued += PS_CONTAINER(n, struct ps_path, node)->queued;
-    }
-    return true;
-}
-
-/* ---------------------------------------------------------------- receiving */
-
-ps_conn_id ps_path_machine_conn(const struct ps_path *p)
-{
-    return p->link != NULL ? p->link->main->id : 0;
-}
-
-int ps_path_payload(struct ps_path *p, const struct ps_machine *m,
-                    const struct ps_msg *msg, uint64_t len,
-                    struct ps_slice *ret_slice)
-{
-    const struct ps_multipath_link *link = p->link;
-    int rc;
-
-    if (link == NULL || (p->state != PS_PATH_MAIN && msg->seq == 0)) {
-        return PS_E_CANCELED;
-    }
-    rc = m->ops->payload(m->self, link->main->id, msg, len, ret_slice);
-    if (rc != 0 || ret_slice->buf->refs == 1) {
-        return rc;
-    }
-    if (link->is_multiple || link->path_count > 1) {
-        ps_buf_unref(ret_slice->buf);
-        *ret_slice = (struct ps_slice){.buf = ps_buf_new(len), .len = len};
-    } else {
-        p->borrows_payload = true;
-    }
-    return 0;
 }
 
 /* ----------------------------------------------------- number of connections */
 
 /* Number of connections that the link should have. */
-static uint32_t connections_wanted(const struct ps_multipath_link *link)
+static uint32_t connections_wanted(const struct ps_path_link *link)
 {
     const struct ps_multipath *mp = link->multipath;
     uint64_t each;
@@ -533,7 +296,7 @@ static uint32_t connections_wanted(const struct ps_multipath_link *link)
     return (uint32_t)ps_max_u64(ps_max_u64(1, each), link->losses.subflows);
 }
 
-static void dial_missing(struct ps_multipath_link *link, ps_time now,
+static void dial_missing(struct ps_path_link *link, ps_time now,
                          struct ps_effects *fx)
 {
     uint32_t wanted = connections_wanted(link);
@@ -542,10 +305,10 @@ static void dial_missing(struct ps_multipath_link *link, ps_time now,
     if (link->is_ending || link->path_count + link->dials >= wanted) {
         return;
     }
-    link->is_multiple = true;
+    link->kind = &ps_multipath_kind;
     if (link->main->borrows_payload) {
         /* No payload may be in memory of the machine when subflows begin. */
-        check_later(link, true, now);
+        ps_multipath_check_later(link, true, now);
         return;
     }
     while (link->path_count + link->dials < wanted) {
@@ -563,8 +326,7 @@ void ps_multipath_tick(struct ps_multipath *mp, ps_time now,
     mp->deadline = PS_TIME_NEVER;
     PS_LIST_EACH(n, &mp->links)
     {
-        struct ps_multipath_link *link = PS_CONTAINER(
-            n, struct ps_multipath_link, node);
+        struct ps_path_link *link = PS_CONTAINER(n, struct ps_path_link, node);
 
         if (link->dial_at <= now) {
             dial_missing(link, now, fx);
@@ -579,11 +341,10 @@ void ps_multipath_set_threads(struct ps_multipath *mp, uint32_t threads,
     mp->io_threads = threads;
     PS_LIST_EACH(n, &mp->links)
     {
-        struct ps_multipath_link *link = PS_CONTAINER(
-            n, struct ps_multipath_link, node);
+        struct ps_path_link *link = PS_CONTAINER(n, struct ps_path_link, node);
 
         if (link->is_welcomed && mp->opt.connections == 0) {
-            check_later(link, false, now);
+            ps_multipath_check_later(link, false, now);
         }
     }
 }
@@ -592,25 +353,28 @@ void ps_path_dial_failed(struct ps_path *main, ps_time now)
 {
     if (main->link != NULL) {
         main->link->dials--;
-        check_later(main->link, true, now);
+        ps_multipath_check_later(main->link, true, now);
     }
 }
 
-void ps_path_on_unacked(struct ps_path *p, ps_time time, struct ps_effects *fx)
+bool ps_path_on_unacked(struct ps_path *p, ps_time time, struct ps_effects *fx)
 {
     p->unacked_for = time;
-    if (ps_path_is_subflow(p) && time >= PS_PATH_UNACKED_MAX &&
-        p->link->main->unacked_for == 0) {
+    if (time < PS_PATH_UNACKED_MAX) {
+        return false;
+    }
+    if (ps_path_is_subflow(p) && p->link->main->unacked_for == 0) {
         /* The main connection works and takes over its frames. */
         ps_effects_abort(fx, p->id, PS_E_TIMEOUT,
                          "its host acknowledges nothing of what is sent");
     }
+    return p->state == PS_PATH_MAIN;
 }
 
 void ps_path_on_losses(struct ps_path *p, const struct ps_path_losses *counters,
                        ps_time now)
 {
-    struct ps_multipath_link *link = p->link;
+    struct ps_path_link *link = p->link;
     struct ps_path_losses old = p->losses;
 
     p->losses = *counters;
@@ -619,6 +383,6 @@ void ps_path_on_losses(struct ps_path *p, const struct ps_path_losses *counters,
         ps_losses_add(&link->losses, now, counters->sent - old.sent,
                       counters->retransmitted - old.retransmitted,
                       counters->slows_on_loss)) {
-        check_later(link, false, now);
+        ps_multipath_check_later(link, false, now);
     }
 }

@@ -114,6 +114,12 @@ void ps_uplink_close(struct ps_uplink *up, const struct ps_uplink_call *call)
 
 /* -------------------------------------------------------------- connections */
 
+/* Keeps the reason until the next welcome. */
+static void note_failure(struct ps_uplink *up, const char *why)
+{
+    (void)ps_str_copy(up->failure, sizeof(up->failure), why);
+}
+
 void ps_uplink_on_open(struct ps_uplink *up, const struct ps_uplink_call *call,
                        uint64_t target, ps_conn_id conn)
 {
@@ -130,10 +136,13 @@ void ps_uplink_on_dial_failed(struct ps_uplink *up,
                               const struct ps_uplink_call *call,
                               uint64_t target, int rc, const char *why)
 {
+    const char *text = why != NULL ? why : ps_strerror(rc);
+
     if (ps_dialer_on_dial_failed(&up->dialer, target, rc, call->now)) {
+        note_failure(up, text);
         ps_effects_log(call->fx, PS_LOG_WARNING,
                        "scheduler at %s cannot be reached: %s",
-                       up->dialer.address, why != NULL ? why : ps_strerror(rc));
+                       up->dialer.address, text);
     }
 }
 
@@ -146,12 +155,18 @@ void ps_uplink_on_stalled(struct ps_uplink *up, ps_conn_id conn, ps_time now)
 
 void ps_uplink_on_closed(struct ps_uplink *up,
                          const struct ps_uplink_call *call, ps_conn_id conn,
-                         int rc)
+                         int rc, const char *why)
 {
+    const char *text = why != NULL ? why : ps_strerror(rc);
+
+    /* Of a connection that its peer has closed, what came before says more. */
+    if (rc != PS_E_CLOSED || up->failure[0] == '\0') {
+        note_failure(up, text);
+    }
     if (ps_dialer_on_closed(&up->dialer, conn, call->now)) {
         ps_effects_log(call->fx, PS_LOG_INFO,
                        "scheduler at %s: connection lost: %s",
-                       up->dialer.address, ps_strerror(rc));
+                       up->dialer.address, text);
     }
     follow_dialer(up);
 }
@@ -198,6 +213,7 @@ static void on_welcome(struct ps_uplink *up, const struct ps_uplink_call *call,
         return;
     }
     follow_dialer(up);
+    note_failure(up, "");
     note_sched_instance(up, call, m->instance);
     up->node = m->node;
     up->incarnation = m->incarnation;
@@ -229,6 +245,7 @@ static void on_reject(struct ps_uplink *up, const struct ps_uplink_call *call,
     ps_str_add_escaped(&why, reason, strlen(reason), 200);
     ps_effects_log(call->fx, PS_LOG_WARNING,
                    "the scheduler rejected this daemon: %s", text);
+    note_failure(up, text);
     drop_conn(up, call, conn);
     if (m->error == PS_E_EXIST) {
         if (ps_name_claim_lost(&up->name_refused_since, registered,

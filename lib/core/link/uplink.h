@@ -18,8 +18,8 @@ enum ps_uplink_state {
     PS_UPLINK_UNREGISTERED, /* No welcome yet. */
     PS_UPLINK_CONNECTED,    /* A connection carries the link. */
     PS_UPLINK_DISCONNECTED, /* Registered; the link has no connection. */
-    PS_UPLINK_NAME_LOST,    /* Another process keeps the name: the end. */
-    PS_UPLINK_CLOSED,       /* Shut down; not dialled again. */
+    PS_UPLINK_NAME_LOST, /* Another process keeps the name: the daemon ends. */
+    PS_UPLINK_CLOSED,    /* Shut down; not dialled again. */
 };
 
 /* Operations of a member; `context` is that of the call. */
@@ -41,7 +41,7 @@ struct ps_uplink_ops {
 
 struct ps_uplink_options {
     const struct ps_uplink_ops *ops;
-    const char *address; /* Of the scheduler; copied. */
+    const char *address; /* Address of the scheduler; copied. */
     struct ps_dialer_options dialer;
     /* Parent of the link's account; its costs are sent to the scheduler. */
     struct ps_account *account;
@@ -50,20 +50,27 @@ struct ps_uplink_options {
     bool waits_after_reject;
 };
 
+/* Bytes of the text about a failure. */
+#define PS_UPLINK_FAILURE_MAX 159u
+
 struct ps_uplink {
     const struct ps_uplink_ops *ops;
     struct ps_dialer dialer;
     struct ps_account *account;
     uint8_t state; /* enum ps_uplink_state. */
     bool waits_after_reject;
-    uint64_t sched_instance; /* Of the last welcome; 0: none. */
-    uint32_t node;           /* The member's; 0: not registered yet. */
+    /* Scheduler process of the last welcome; 0: none. */
+    uint64_t sched_instance;
+    uint32_t node; /* Node number of the member; 0: not registered yet. */
     uint64_t incarnation;
     ps_time name_refused_since; /* First reject of the name; 0: none. */
     ps_time heartbeat_interval;
     ps_time next_ping_at;
     ps_time last_ping_at; /* 0: none on this connection. */
     ps_time next_costs_at;
+    /* Why the last dial or connection has failed; "": the link is connected, or
+     * has not failed yet. */
+    char failure[PS_UPLINK_FAILURE_MAX + 1];
 };
 
 /* Context that all calls of one step share. */
@@ -107,7 +114,7 @@ void ps_uplink_on_dial_failed(struct ps_uplink *up,
 void ps_uplink_on_stalled(struct ps_uplink *up, ps_conn_id conn, ps_time now);
 void ps_uplink_on_closed(struct ps_uplink *up,
                          const struct ps_uplink_call *call, ps_conn_id conn,
-                         int rc);
+                         int rc, const char *why);
 /* Handles a message on a connection of the uplink. True: it is new, and the
  * member's to handle. */
 PS_MUST_USE bool ps_uplink_on_msg(struct ps_uplink *up,

@@ -16,9 +16,19 @@ enum range {
     BELOW_ONE,    /* At least 0 and less than 1. */
     UP_TO_ONE,    /* More than 0 and at most 1. */
     SWITCH,       /* 0 or 1. */
-    ROUNDS,       /* A whole number, at least 0. */
+    WHOLE,        /* A whole number, at least 0. */
     COUNT,        /* A whole number, at least 1. */
     SCHEDULE,     /* One of enum ps_lr_kind. */
+    STRATEGY,     /* One of enum warmup_strategy. */
+};
+
+/* lbsgd: how the factor of the rate rises from 1 to batch_scale over the rounds
+ * of the warm-up, or that norms give it. */
+enum warmup_strategy {
+    WARMUP_LINEAR,
+    WARMUP_POWER2,
+    WARMUP_SQRT,
+    WARMUP_LARS,
 };
 
 struct row {
@@ -30,6 +40,7 @@ struct row {
 static const struct row param_specs[PS_OPTIM_PARAMS] = {
     [PS_OPTIM_LR] = {"learning_rate", "lr", NOT_NEGATIVE},
     [PS_OPTIM_MOMENTUM] = {"momentum", NULL, BELOW_ONE},
+    [PS_OPTIM_DECAY_AFTER] = {"decay_after_step", NULL, SWITCH},
     [PS_OPTIM_WD] = {"wd", NULL, NOT_NEGATIVE},
     [PS_OPTIM_RESCALE] = {"rescale_grad", "rescale", ANY},
     [PS_OPTIM_CLIP] = {"clip_gradient", "clip", ANY},
@@ -48,30 +59,36 @@ static const struct row param_specs[PS_OPTIM_PARAMS] = {
     [PS_OPTIM_WD_LH] = {"wd_lh", NULL, NOT_NEGATIVE},
     [PS_OPTIM_LAMDA] = {"lamda", "lambda", NOT_NEGATIVE},
     [PS_OPTIM_LAZY] = {"lazy_update", NULL, SWITCH},
-    [PS_OPTIM_BEGIN] = {"begin_num_update", NULL, ROUNDS},
+    [PS_OPTIM_BEGIN] = {"begin_num_update", NULL, WHOLE},
     [PS_OPTIM_ACCUMULATE] = {"accumulate", "accumulate_steps", COUNT},
     [PS_OPTIM_LOWER_BOUND] = {"lower_bound", NULL, NOT_NEGATIVE},
     [PS_OPTIM_UPPER_BOUND] = {"upper_bound", NULL, NOT_NEGATIVE},
     [PS_OPTIM_ETA] = {"eta", NULL, NOT_NEGATIVE},
     [PS_OPTIM_CORRECT_MOMENTUM] = {"momentum_correction", NULL, SWITCH},
+    [PS_OPTIM_BATCH_SCALE] = {"batch_scale", NULL, COUNT},
+    [PS_OPTIM_WARMUP_STRATEGY] = {"warmup_strategy", NULL, STRATEGY},
+    [PS_OPTIM_WARMUP_EPOCHS] = {"warmup_epochs", NULL, NOT_NEGATIVE},
+    [PS_OPTIM_UPDATES_PER_EPOCH] = {"updates_per_epoch", NULL, WHOLE},
+    [PS_OPTIM_BEGIN_EPOCH] = {"begin_epoch", NULL, WHOLE},
+    [PS_OPTIM_SEED] = {"seed", NULL, WHOLE},
     [PS_OPTIM_SKIP] = {"skip_nonfinite", NULL, SWITCH},
     [PS_OPTIM_CLIP_GLOBAL] = {"clip_global_norm", NULL, NOT_NEGATIVE},
     [PS_OPTIM_SCHEDULER] = {"lr_scheduler", NULL, SCHEDULE},
-    [PS_OPTIM_STEP] = {"lr_scheduler_step", NULL, ROUNDS},
-    [PS_OPTIM_STEP_1] = {"lr_scheduler_step_1", NULL, ROUNDS},
-    [PS_OPTIM_STEP_1 + 1] = {"lr_scheduler_step_2", NULL, ROUNDS},
-    [PS_OPTIM_STEP_1 + 2] = {"lr_scheduler_step_3", NULL, ROUNDS},
-    [PS_OPTIM_STEP_1 + 3] = {"lr_scheduler_step_4", NULL, ROUNDS},
-    [PS_OPTIM_STEP_1 + 4] = {"lr_scheduler_step_5", NULL, ROUNDS},
-    [PS_OPTIM_STEP_1 + 5] = {"lr_scheduler_step_6", NULL, ROUNDS},
-    [PS_OPTIM_STEP_1 + 6] = {"lr_scheduler_step_7", NULL, ROUNDS},
-    [PS_OPTIM_STEP_8] = {"lr_scheduler_step_8", NULL, ROUNDS},
+    [PS_OPTIM_STEP] = {"lr_scheduler_step", NULL, WHOLE},
+    [PS_OPTIM_STEP_1] = {"lr_scheduler_step_1", NULL, WHOLE},
+    [PS_OPTIM_STEP_1 + 1] = {"lr_scheduler_step_2", NULL, WHOLE},
+    [PS_OPTIM_STEP_1 + 2] = {"lr_scheduler_step_3", NULL, WHOLE},
+    [PS_OPTIM_STEP_1 + 3] = {"lr_scheduler_step_4", NULL, WHOLE},
+    [PS_OPTIM_STEP_1 + 4] = {"lr_scheduler_step_5", NULL, WHOLE},
+    [PS_OPTIM_STEP_1 + 5] = {"lr_scheduler_step_6", NULL, WHOLE},
+    [PS_OPTIM_STEP_1 + 6] = {"lr_scheduler_step_7", NULL, WHOLE},
+    [PS_OPTIM_STEP_8] = {"lr_scheduler_step_8", NULL, WHOLE},
     [PS_OPTIM_FACTOR] = {"lr_scheduler_factor", NULL, UP_TO_ONE},
     [PS_OPTIM_STOP_LR] = {"lr_scheduler_stop_lr", NULL, NOT_NEGATIVE},
-    [PS_OPTIM_MAX_UPDATE] = {"lr_scheduler_max_update", NULL, ROUNDS},
+    [PS_OPTIM_MAX_UPDATE] = {"lr_scheduler_max_update", NULL, WHOLE},
     [PS_OPTIM_POWER] = {"lr_scheduler_power", NULL, NOT_NEGATIVE},
     [PS_OPTIM_FINAL_LR] = {"lr_scheduler_final_lr", NULL, NOT_NEGATIVE},
-    [PS_OPTIM_WARMUP_STEPS] = {"lr_scheduler_warmup_steps", NULL, ROUNDS},
+    [PS_OPTIM_WARMUP_STEPS] = {"lr_scheduler_warmup_steps", NULL, WHOLE},
     [PS_OPTIM_WARMUP_BEGIN_LR] = {"lr_scheduler_warmup_begin_lr", NULL,
                                   NOT_NEGATIVE},
     [PS_OPTIM_WARMUP_CONSTANT] = {"lr_scheduler_warmup_constant", NULL, SWITCH},
@@ -80,8 +97,9 @@ static const struct row param_specs[PS_OPTIM_PARAMS] = {
 _Static_assert(PS_OPTIM_PARAMS <= 64, "they are a set in 64 bits");
 
 enum {
-    SGD = -1,  /* Has its own job operation instead of a step kind. */
-    LARS = -2, /* Uses SGD's operation with a scaled rate. */
+    SGD = -1,   /* Has its own job operation instead of a step kind. */
+    LARS = -2,  /* Uses SGD's operation with a scaled rate. */
+    LBSGD = -3, /* The same. */
 };
 
 struct param_default {
@@ -93,7 +111,7 @@ struct param_default {
 
 struct ps_optim_kind {
     const char *name;
-    int step; /* enum ps_step_kind of the plain form, or SGD or LARS. */
+    int step; /* enum ps_step_kind of the plain form, or SGD, LARS, LBSGD. */
     bool has_rate;
     bool is_bare; /* Has neither wd nor clip_gradient. */
     unsigned param_count;
@@ -107,8 +125,8 @@ static const struct ps_optim_kind optim_kinds[] = {
      PS_STEP_NAG,
      true,
      false,
-     2,
-     {{PS_OPTIM_LR, .01}, {PS_OPTIM_MOMENTUM, 0}}},
+     3,
+     {{PS_OPTIM_LR, .01}, {PS_OPTIM_MOMENTUM, 0}, {PS_OPTIM_DECAY_AFTER, 0}}},
     {"adam",
      PS_STEP_ADAM,
      true,
@@ -201,6 +219,12 @@ static const struct ps_optim_kind optim_kinds[] = {
      false,
      2,
      {{PS_OPTIM_LR, .01}, {PS_OPTIM_EPSILON, 1e-5}}},
+    {"sgld",
+     PS_STEP_SGLD,
+     true,
+     false,
+     2,
+     {{PS_OPTIM_LR, .01}, {PS_OPTIM_SEED, 0}}},
     {"lamb",
      PS_STEP_LAMB,
      true,
@@ -223,6 +247,18 @@ static const struct ps_optim_kind optim_kinds[] = {
       {PS_OPTIM_ETA, .001},
       {PS_OPTIM_EPSILON, 0},
       {PS_OPTIM_CORRECT_MOMENTUM, 1}}},
+    {"lbsgd",
+     LBSGD,
+     true,
+     false,
+     7,
+     {{PS_OPTIM_LR, .01},
+      {PS_OPTIM_MOMENTUM, 0},
+      {PS_OPTIM_BATCH_SCALE, 1},
+      {PS_OPTIM_WARMUP_STRATEGY, WARMUP_LINEAR},
+      {PS_OPTIM_WARMUP_EPOCHS, 5},
+      {PS_OPTIM_UPDATES_PER_EPOCH, 32},
+      {PS_OPTIM_BEGIN_EPOCH, 0}}},
     {"test", PS_STEP_TEST, false, true, 0, {{PS_OPTIM_LR, 0}}},
 };
 
@@ -252,9 +288,11 @@ static bool kind_has_param(const struct ps_optim_kind *kind, unsigned param)
     if (param == PS_OPTIM_LAZY) {
         return kind_has_row_step(kind);
     }
-    if (param == PS_OPTIM_RESCALE || param == PS_OPTIM_BEGIN ||
-        param == PS_OPTIM_ACCUMULATE) {
+    if (param == PS_OPTIM_RESCALE || param == PS_OPTIM_BEGIN) {
         return true;
+    }
+    if (param == PS_OPTIM_ACCUMULATE) {
+        return kind->step != LBSGD; /* It has batch_scale. */
     }
     if (param == PS_OPTIM_WD) {
         return !kind->is_bare && kind->step != PS_STEP_GROUP_ADAGRAD;
@@ -302,6 +340,11 @@ static const struct ps_optim_kind *find_kind(const char *name)
     return NULL;
 }
 
+static bool is_whole_between(double v, double least, double most)
+{
+    return v >= least && v <= most && floor(v) == v;
+}
+
 /* Returns the text of the violated range; NULL: the value is valid. */
 static const char *range_violation(enum range range, double v)
 {
@@ -319,19 +362,23 @@ static const char *range_violation(enum range range, double v)
         return v > 0 && v <= 1 ? NULL : "must be above 0 and at most 1";
     case SWITCH:
         return v == 0 || v == 1 ? NULL : "must be 0 or 1";
-    case ROUNDS:
-        return v >= 0 && v <= 1e15 && floor(v) == v
+    case WHOLE:
+        return is_whole_between(v, 0, 1e15)
                    ? NULL
-                   : "must be a whole number of rounds";
+                   : "must be a whole number from 0 to 1e15";
     case COUNT:
-        return v >= 1 && v <= 1e6 && floor(v) == v
+        return is_whole_between(v, 1, 1e6)
                    ? NULL
                    : "must be a whole number from 1 to 1000000";
     case SCHEDULE:
-        return v >= 0 && v <= PS_LR_COSINE && floor(v) == v
+        return is_whole_between(v, 0, PS_LR_COSINE)
                    ? NULL
                    : "must be 0 (constant), 1 (factor), 2 (multifactor), 3 "
                      "(poly) or 4 (cosine)";
+    case STRATEGY:
+        return is_whole_between(v, 0, WARMUP_LARS)
+                   ? NULL
+                   : "must be 0 (linear), 1 (power2), 2 (sqrt) or 3 (lars)";
     }
     return NULL;
 }
@@ -436,6 +483,29 @@ static int parse_schedule(struct ps_optim *o, struct ps_str *why)
     return 0;
 }
 
+/* Rounds of lbsgd before the first one of this job. */
+static double lbsgd_rounds_before(const struct ps_optim *o)
+{
+    return o->value[PS_OPTIM_BEGIN_EPOCH] *
+           o->value[PS_OPTIM_UPDATES_PER_EPOCH];
+}
+
+/* Fails if the numbers of lbsgd contradict each other. */
+static int check_batches(const struct ps_optim *o, struct ps_str *why)
+{
+    const uint64_t each = param_rounds(o, PS_OPTIM_BATCH_SCALE);
+
+    if (o->kind->step == LBSGD &&
+        (param_rounds(o, PS_OPTIM_BEGIN_EPOCH) % each) *
+                (param_rounds(o, PS_OPTIM_UPDATES_PER_EPOCH) % each) % each !=
+            0) {
+        ps_str_add(why, "lbsgd begins between two steps: begin_epoch times "
+                        "updates_per_epoch must be a multiple of batch_scale");
+        return PS_E_INVAL;
+    }
+    return 0;
+}
+
 static int parse_optim(const char *name, const struct ps_rec_param *params,
                        uint32_t count, struct ps_optim *o, struct ps_str *why)
 {
@@ -466,7 +536,9 @@ static int parse_optim(const char *name, const struct ps_rec_param *params,
             return rc;
         }
     }
-    return parse_schedule(o, why);
+    int rc = check_batches(o, why);
+
+    return rc != 0 ? rc : parse_schedule(o, why);
 }
 
 int ps_optim_check(const char *name, const struct ps_rec_param *params,
@@ -539,7 +611,7 @@ int ps_optim_check_change(const char *optimizer,
 /* True if the step is SGD's operation. */
 static bool is_sgd(const struct ps_optim *o)
 {
-    return o->kind->step == SGD || o->kind->step == LARS;
+    return o->kind->step < 0;
 }
 
 /* Step kind, resolved to the variant that the parameters select. Not for
@@ -547,6 +619,9 @@ static bool is_sgd(const struct ps_optim *o)
 static enum ps_step_kind step_kind(const struct ps_optim *o)
 {
     assert(!is_sgd(o));
+    if (o->kind->step == PS_STEP_NAG && o->value[PS_OPTIM_DECAY_AFTER] != 0) {
+        return PS_STEP_NAG_LATE;
+    }
     if (o->kind->step == PS_STEP_RMSPROP && o->value[PS_OPTIM_CENTERED] != 0) {
         return PS_STEP_RMSPROP_CENTERED;
     }
@@ -558,7 +633,8 @@ static enum ps_step_kind step_kind(const struct ps_optim *o)
 
 uint64_t ps_optim_rounds_per_step(const struct ps_optim *o)
 {
-    return param_rounds(o, PS_OPTIM_ACCUMULATE);
+    return param_rounds(o, o->kind->step == LBSGD ? PS_OPTIM_BATCH_SCALE
+                                                  : PS_OPTIM_ACCUMULATE);
 }
 
 unsigned ps_optim_state_count(const struct ps_optim *o)
@@ -645,39 +721,15 @@ static void fill_nadam(const struct ps_optim *o, uint64_t t,
     step->k[2] = bias_correction(step->beta2, t);
 }
 
-static void fill_step(const struct ps_optim *o, uint64_t t,
-                      struct ps_step *step)
+/* Numbers that are the same in all steps with one rate. */
+static void fill_constants(const struct ps_optim *o, struct ps_step *step)
 {
     const double *v = o->value;
 
     switch (step->kind) {
-    case PS_STEP_KEEP:
-    case PS_STEP_ADAGRAD:
-    case PS_STEP_TEST:
-    case PS_STEP_GROUP_ADAGRAD:
-    case PS_STEP_GRADIENT:
-    case PS_STEP_ALONG:
-        break;
-    case PS_STEP_LAMB:
-        step->k[0] = v[PS_OPTIM_CORRECT_BIAS] != 0
-                         ? bias_correction(step->beta1, t)
-                         : 1;
-        step->k[1] = v[PS_OPTIM_CORRECT_BIAS] != 0
-                         ? bias_correction(step->beta2, t)
-                         : 1;
-        break;
     case PS_STEP_NAG:
+    case PS_STEP_NAG_LATE:
         step->beta1 = v[PS_OPTIM_MOMENTUM];
-        break;
-    case PS_STEP_ADAM:
-        step->lr *= sqrt(bias_correction(step->beta2, t)) /
-                    bias_correction(step->beta1, t);
-        break;
-    case PS_STEP_ADAMW:
-        if (v[PS_OPTIM_CORRECT_BIAS] != 0) {
-            step->lr *= sqrt(bias_correction(step->beta2, t)) /
-                        bias_correction(step->beta1, t);
-        }
         break;
     case PS_STEP_RMSPROP:
     case PS_STEP_RMSPROP_CENTERED:
@@ -693,6 +745,51 @@ static void fill_step(const struct ps_optim *o, uint64_t t,
         step->k[0] = v[PS_OPTIM_LAMDA1];
         step->k[1] = v[PS_OPTIM_BETA];
         break;
+    case PS_STEP_SIGNUM:
+        step->beta1 = v[PS_OPTIM_MOMENTUM];
+        step->k[0] = 1 - step->lr * v[PS_OPTIM_WD_LH];
+        break;
+    case PS_STEP_SGLD:
+        step->k[0] = sqrt(step->lr);
+        step->lr /= 2;
+        break;
+    case PS_STEP_SIGNSGD:
+        step->k[0] = 1 - step->lr * step->wd;
+        break;
+    case PS_STEP_DCASGD:
+        step->beta1 = v[PS_OPTIM_MOMENTUM];
+        step->k[0] = v[PS_OPTIM_LAMDA];
+        break;
+    default:
+        break;
+    }
+}
+
+/* Numbers of step t. */
+static void fill_step(const struct ps_optim *o, uint64_t t,
+                      struct ps_step *step)
+{
+    const double *v = o->value;
+
+    switch (step->kind) {
+    case PS_STEP_LAMB:
+        step->k[0] = v[PS_OPTIM_CORRECT_BIAS] != 0
+                         ? bias_correction(step->beta1, t)
+                         : 1;
+        step->k[1] = v[PS_OPTIM_CORRECT_BIAS] != 0
+                         ? bias_correction(step->beta2, t)
+                         : 1;
+        break;
+    case PS_STEP_ADAM:
+        step->lr *= sqrt(bias_correction(step->beta2, t)) /
+                    bias_correction(step->beta1, t);
+        break;
+    case PS_STEP_ADAMW:
+        if (v[PS_OPTIM_CORRECT_BIAS] != 0) {
+            step->lr *= sqrt(bias_correction(step->beta2, t)) /
+                        bias_correction(step->beta1, t);
+        }
+        break;
     case PS_STEP_ADAMAX:
         step->lr /= bias_correction(step->beta1, t);
         break;
@@ -703,16 +800,8 @@ static void fill_step(const struct ps_optim *o, uint64_t t,
         step->k[0] = bias_correction(step->beta1, t) / step->lr;
         step->k[1] = bias_correction(step->beta2, t);
         break;
-    case PS_STEP_SIGNUM:
-        step->beta1 = v[PS_OPTIM_MOMENTUM];
-        step->k[0] = 1 - step->lr * v[PS_OPTIM_WD_LH];
-        break;
-    case PS_STEP_SIGNSGD:
-        step->k[0] = 1 - step->lr * step->wd;
-        break;
-    case PS_STEP_DCASGD:
-        step->beta1 = v[PS_OPTIM_MOMENTUM];
-        step->k[0] = v[PS_OPTIM_LAMDA];
+    default:
+        fill_constants(o, step);
         break;
     }
 }
@@ -736,10 +825,70 @@ static struct ps_optim optim_at_round(const struct ps_optim *o, uint64_t round)
     return now;
 }
 
+/* True if norms give the factor of lbsgd's rate. */
+static bool lbsgd_uses_norms(const struct ps_optim *o)
+{
+    return o->kind->step == LBSGD &&
+           o->value[PS_OPTIM_WARMUP_STRATEGY] == WARMUP_LARS;
+}
+
+/* Factor of lbsgd's rate after n rounds, without norms. */
+static double lbsgd_warmup(const struct ps_optim *o, double n)
+{
+    const double most = o->value[PS_OPTIM_BATCH_SCALE];
+    const double end = o->value[PS_OPTIM_WARMUP_EPOCHS] *
+                       o->value[PS_OPTIM_UPDATES_PER_EPOCH];
+    const double way = n / end;
+
+    if (n >= end) {
+        return most;
+    }
+    switch ((enum warmup_strategy)(int)o->value[PS_OPTIM_WARMUP_STRATEGY]) {
+    case WARMUP_LINEAR:
+        return 1 + (most - 1) * way;
+    case WARMUP_POWER2:
+        return 1 + (most - 1) * (way * way);
+    case WARMUP_SQRT:
+        return 1 + (most - 1) * sqrt(way);
+    case WARMUP_LARS:
+        break;
+    }
+    return 1;
+}
+
+/* Factor of the gradient: with lbsgd it is a mean over the rounds. */
+static double rescale_of_step(const struct ps_optim *o,
+                              const struct ps_optim_step_params *at)
+{
+    return o->kind->step == LBSGD && !at->is_mean
+               ? o->value[PS_OPTIM_RESCALE] / o->value[PS_OPTIM_BATCH_SCALE]
+               : o->value[PS_OPTIM_RESCALE];
+}
+
 static uint64_t step_number_of(const struct ps_optim *o,
                                const struct ps_optim_step_params *at)
 {
     return at->step_number + param_rounds(o, PS_OPTIM_BEGIN);
+}
+
+/* The rate, less the factors of the key. */
+static double rate_of_step(const struct ps_optim *o,
+                           const struct ps_optim_step_params *at)
+{
+    if (!o->kind->has_rate) {
+        return 0;
+    }
+    if (o->kind->step != LBSGD) {
+        return ps_lr_at(&o->lr, step_number_of(o, at));
+    }
+    /* Its schedule and its warm-up count rounds. */
+    const uint64_t rounds = at->step_number * ps_optim_rounds_per_step(o);
+    const double rate = ps_lr_at(&o->lr,
+                                 rounds + param_rounds(o, PS_OPTIM_BEGIN));
+
+    return lbsgd_uses_norms(o) ? rate
+                               : rate * lbsgd_warmup(o, lbsgd_rounds_before(o) +
+                                                            (double)rounds);
 }
 
 /* LARS: momentum, scaled by the ratio of this step's rate to the one before. */
@@ -780,9 +929,7 @@ static void plan_step(const struct ps_optim *o,
 {
     const double *v = o->value;
     const uint64_t t = step_number_of(o, at);
-    const double lr = o->kind->has_rate
-                          ? ps_lr_at(&o->lr, t) * at->lr_mult * at->trust_ratio
-                          : 0;
+    const double lr = rate_of_step(o, at) * at->lr_mult * at->trust_ratio;
     const double wd = v[PS_OPTIM_WD] * at->wd_mult;
 
     if (is_sgd(o) && at->stage == PS_STAGE_LAST) {
@@ -791,7 +938,7 @@ static void plan_step(const struct ps_optim *o,
             .lr = lr,
             .momentum = momentum_of_step(o, at),
             .wd = wd,
-            .rescale = v[PS_OPTIM_RESCALE] * at->grad_scale,
+            .rescale = rescale_of_step(o, at) * at->grad_scale,
             .clip = v[PS_OPTIM_CLIP],
         };
         return;
@@ -807,6 +954,9 @@ static void plan_step(const struct ps_optim *o,
         .beta1 = v[PS_OPTIM_BETA1],
         .beta2 = v[PS_OPTIM_BETA2],
         .epsilon = v[PS_OPTIM_EPSILON],
+        .noise = {.key = at->name_hash ^ param_rounds(o, PS_OPTIM_SEED),
+                  .step = t},
+        .first_index = at->first_elem,
     };
     if ((job->step.kind == PS_STEP_FTRL || job->step.kind == PS_STEP_FTML) &&
         lr < RATE_NEGLIGIBLE) {
@@ -835,7 +985,7 @@ enum ps_stage ps_optim_first_stage(const struct ps_optim *o,
                                    const struct ps_optim_step_params *at)
 {
     if (ps_optim_skips_nonfinite(o) || ps_optim_clips_global_norm(o) ||
-        (o->kind->step == LARS && !at->norm_exempt)) {
+        lbsgd_uses_norms(o) || (o->kind->step == LARS && !at->norm_exempt)) {
         return PS_STAGE_GRADIENT;
     }
     return o->kind->step == PS_STEP_LAMB ? PS_STAGE_DIRECTION : PS_STAGE_LAST;
@@ -852,16 +1002,18 @@ enum ps_stage ps_optim_next_stage(const struct ps_optim *o,
 bool ps_optim_needs_weight_norm(const struct ps_optim *o,
                                 const struct ps_optim_step_params *at)
 {
-    return at->stage == PS_STAGE_DIRECTION ||
+    return at->stage == PS_STAGE_DIRECTION || lbsgd_uses_norms(o) ||
            (o->kind->step == LARS && !at->norm_exempt);
 }
 
 /* Factor that limits the global norm of s g to clip_global. */
-static double global_clip_scale(const struct ps_optim *o, double all_square)
+static double global_clip_scale(const struct ps_optim *o,
+                                const struct ps_optim_step_params *at,
+                                double all_square)
 {
     const double most = o->value[PS_OPTIM_CLIP_GLOBAL];
     const double scale =
-        most / (fabs(o->value[PS_OPTIM_RESCALE]) * sqrt(all_square) + 1e-8);
+        most / (fabs(rescale_of_step(o, at)) * sqrt(all_square) + 1e-8);
 
     return most > 0 && scale < 1 ? scale : 1;
 }
@@ -881,6 +1033,22 @@ static double lars_ratio(const struct ps_optim *o,
     }
     return v[PS_OPTIM_ETA] * w /
            (g + v[PS_OPTIM_WD] * at->wd_mult * w + v[PS_OPTIM_EPSILON]);
+}
+
+/* |w| / sqrt(|g|^2 + wd |w|^2), between .01 and 100, with g before it is
+ * rescaled. */
+static double lbsgd_ratio(const struct ps_optim *o,
+                          const struct ps_optim_norms *norms,
+                          const struct ps_optim_step_params *at)
+{
+    const double scale = at->grad_scale *
+                         (at->is_mean ? 1 : 1 / o->value[PS_OPTIM_BATCH_SCALE]);
+    const double w = norms->weight_square_sum;
+    const double g = norms->square_sum * scale * scale;
+    const double ratio = sqrt(
+        w / (g + o->value[PS_OPTIM_WD] * at->wd_mult * w + 1e-18));
+
+    return ratio < .01 ? .01 : ratio > 100 ? 100 : ratio;
 }
 
 /* |w|, clamped to the bounds, / |u| */
@@ -910,9 +1078,11 @@ bool ps_optim_apply_norms(const struct ps_optim *o,
     } else if (norms->nonfinite_count > 0) {
         return !ps_optim_skips_nonfinite(o);
     } else {
-        at->grad_scale = global_clip_scale(&now, norms->global_square_sum);
+        at->grad_scale = global_clip_scale(&now, at, norms->global_square_sum);
         if (ps_optim_needs_weight_norm(o, at)) {
-            at->trust_ratio = lars_ratio(&now, norms, at);
+            at->trust_ratio = o->kind->step == LARS
+                                  ? lars_ratio(&now, norms, at)
+                                  : lbsgd_ratio(&now, norms, at);
         }
     }
     return true;

@@ -17,6 +17,7 @@
 enum ps_optim_param {
     PS_OPTIM_LR,
     PS_OPTIM_MOMENTUM,
+    PS_OPTIM_DECAY_AFTER,
     PS_OPTIM_WD,
     PS_OPTIM_RESCALE,
     PS_OPTIM_CLIP,
@@ -41,6 +42,12 @@ enum ps_optim_param {
     PS_OPTIM_UPPER_BOUND,
     PS_OPTIM_ETA,
     PS_OPTIM_CORRECT_MOMENTUM,
+    PS_OPTIM_BATCH_SCALE,
+    PS_OPTIM_WARMUP_STRATEGY,
+    PS_OPTIM_WARMUP_EPOCHS,
+    PS_OPTIM_UPDATES_PER_EPOCH,
+    PS_OPTIM_BEGIN_EPOCH,
+    PS_OPTIM_SEED,
     PS_OPTIM_SKIP,
     PS_OPTIM_CLIP_GLOBAL,
     PS_OPTIM_SCHEDULER, /* The rest belongs to the learning rate's schedule. */
@@ -116,9 +123,12 @@ bool ps_optim_state_is_weight(const struct ps_optim *o, unsigned i);
 struct ps_optim_step_params {
     uint64_t round;       /* Round whose hyper-parameter changes apply. */
     uint64_t step_number; /* Steps of the key up to this one; the first is 1. */
+    uint64_t name_hash;   /* Of the key, see base/name_hash.h. */
+    uint64_t first_elem;  /* Where the partition begins in its array. */
     double lr_mult;
     double wd_mult;
     bool norm_exempt; /* See base/name_hash.h. */
+    bool is_mean;     /* The gradient is a mean, over all rounds of the step. */
     enum ps_stage stage;
     /* Factor of the rate, from norms; 1 until they are known. */
     double trust_ratio;
@@ -129,9 +139,9 @@ struct ps_optim_step_params {
 /* Sums of squares over whole arrays. */
 struct ps_optim_norms {
     uint64_t nonfinite_count; /* Elements without a finite square. */
-    double square_sum;        /* Of the result of the stage. */
+    double square_sum;        /* Square sum of the stage's result. */
     double weight_square_sum;
-    double global_square_sum; /* Of the gradients of all keys. */
+    double global_square_sum; /* Square sum of the gradients of all keys. */
 };
 
 /* The first stage of a step, and the one after `at->stage`. A step without

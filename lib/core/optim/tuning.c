@@ -32,7 +32,8 @@ static bool tuning_equals(const struct ps_rec_tuning *a,
 {
     /* NaN cannot occur: the check refuses it. */
     return a->name_hash == b->name_hash && a->lr_mult == b->lr_mult &&
-           a->wd_mult == b->wd_mult && a->norm_exempt == b->norm_exempt;
+           a->wd_mult == b->wd_mult && a->norm_exempt == b->norm_exempt &&
+           a->round == b->round;
 }
 
 bool ps_tunings_equal(const struct ps_tunings *t,
@@ -49,6 +50,23 @@ bool ps_tunings_equal(const struct ps_tunings *t,
     return true;
 }
 
+static int refuse_key_count(uint32_t count, struct ps_str *why)
+{
+    ps_str_addf(why,
+                "multipliers are given for %u keys, and there may be at most "
+                "%u that differ from 1",
+                count, PS_TUNINGS_MAX);
+    return PS_E_INVAL;
+}
+
+/* True if the entry is behind (name_hash, round). */
+static bool is_behind(const struct ps_rec_tuning *t, uint64_t name_hash,
+                      uint64_t round)
+{
+    return t->name_hash != name_hash ? t->name_hash > name_hash
+                                     : t->round > round;
+}
+
 int ps_tunings_check(const struct ps_rec_tuning *list, uint32_t count,
                      char *why, size_t why_cap)
 {
@@ -56,11 +74,7 @@ int ps_tunings_check(const struct ps_rec_tuning *list, uint32_t count,
 
     ps_str_init(&s, why, why_cap);
     if (count > PS_TUNINGS_MAX) {
-        ps_str_addf(&s,
-                    "multipliers are given for %u keys, and there may be at "
-                    "most %u that differ from 1",
-                    count, PS_TUNINGS_MAX);
-        return PS_E_INVAL;
+        return refuse_key_count(count, &s);
     }
     for (uint32_t i = 0; i < count; i++) {
         const struct ps_rec_tuning *t = &list[i];
@@ -73,7 +87,7 @@ int ps_tunings_check(const struct ps_rec_tuning *list, uint32_t count,
                         t->lr_mult, t->wd_mult);
             return PS_E_INVAL;
         }
-        if (i > 0 && t->name_hash <= list[i - 1].name_hash) {
+        if (i > 0 && !is_behind(t, list[i - 1].name_hash, list[i - 1].round)) {
             ps_str_add(&s, "a key has multipliers twice");
             return PS_E_INVAL;
         }
@@ -81,8 +95,9 @@ int ps_tunings_check(const struct ps_rec_tuning *list, uint32_t count,
     return 0;
 }
 
-const struct ps_rec_tuning *ps_tunings_find(const struct ps_tunings *t,
-                                            uint64_t name_hash)
+/* Index of the first entry behind (name_hash, round). */
+static uint32_t index_behind(const struct ps_tunings *t, uint64_t name_hash,
+                             uint64_t round)
 {
     uint32_t low = 0;
     uint32_t high = t->count;
@@ -90,14 +105,126 @@ const struct ps_rec_tuning *ps_tunings_find(const struct ps_tunings *t,
     while (low < high) {
         const uint32_t mid = low + (high - low) / 2;
 
-        if (t->list[mid].name_hash < name_hash) {
-            low = mid + 1;
-        } else {
+        if (is_behind(&t->list[mid], name_hash, round)) {
             high = mid;
+        } else {
+            low = mid + 1;
         }
     }
-    return low < t->count && t->list[low].name_hash == name_hash ? &t->list[low]
-                                                                 : NULL;
+    return low;
+}
+
+const struct ps_rec_tuning *ps_tunings_find(const struct ps_tunings *t,
+                                            uint64_t name_hash, uint64_t round)
+{
+    const uint32_t behind = index_behind(t, name_hash, round);
+
+    return behind > 0 && t->list[behind - 1].name_hash == name_hash
+               ? &t->list[behind - 1]
+               : NULL;
+}
+
+const struct ps_rec_tuning *
+ps_tunings_conflict(const struct ps_tunings *t,
+                    const struct ps_rec_tuning *tuning)
+{
+    const struct ps_rec_tuning *had = ps_tunings_find(t, tuning->name_hash,
+                                                      tuning->round);
+
+    return had != NULL && had->round == tuning->round &&
+                   !tuning_equals(had, tuning)
+               ? had
+               : NULL;
+}
+
+static uint32_t key_count(const struct ps_tunings *t)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < t->count; i++) {
+        count += i == 0 || t->list[i].name_hash != t->list[i - 1].name_hash;
+    }
+    return count;
+}
+
+/* Of the list, keys that the table does not have. */
+static uint32_t new_key_count(const struct ps_tunings *t,
+                              const struct ps_rec_tuning *list, uint32_t count)
+{
+    uint32_t added = 0;
+
+    for (uint32_t i = 0; i < count; i++) {
+        added += (i == 0 || list[i].name_hash != list[i - 1].name_hash) &&
+                 ps_tunings_find(t, list[i].name_hash, UINT64_MAX) == NULL;
+    }
+    return added;
+}
+
+/* Removes the entry that has been replaced for longest; its successor takes its
+ * round. False: no key has two entries. */
+static bool drop_oldest_tuning(struct ps_tunings *t)
+{
+    uint32_t oldest = 0; /* The successor. */
+
+    for (uint32_t i = 1; i < t->count; i++) {
+        if (t->list[i].name_hash == t->list[i - 1].name_hash &&
+            (oldest == 0 || t->list[i].round < t->list[oldest].round)) {
+            oldest = i;
+        }
+    }
+    if (oldest == 0) {
+        return false;
+    }
+    t->list[oldest].round = t->list[oldest - 1].round;
+    t->count--;
+    memmove(&t->list[oldest - 1], &t->list[oldest],
+            (t->count - oldest + 1) * sizeof(*t->list));
+    return true;
+}
+
+static void add_tuning(struct ps_tunings *t, const struct ps_rec_tuning *new)
+{
+    if (t->count == PS_TUNINGS_MAX && !drop_oldest_tuning(t)) {
+        /* Every key has one entry, and there is none for a further key, so this
+         * one has one, too. */
+        struct ps_rec_tuning *only =
+            &t->list[index_behind(t, new->name_hash, UINT64_MAX) - 1];
+        const uint64_t since = only->round;
+
+        *only = *new;
+        only->round = since;
+        return;
+    }
+    const uint32_t at = index_behind(t, new->name_hash, new->round);
+
+    t->list = ps_realloc(t->list, (t->count + 1u) * sizeof(*t->list));
+    memmove(&t->list[at + 1], &t->list[at], (t->count - at) * sizeof(*t->list));
+    t->list[at] = *new;
+    t->count++;
+}
+
+int ps_tunings_add(struct ps_tunings *t, const struct ps_rec_tuning *list,
+                   uint32_t count, bool *ret_changed, char *why, size_t why_cap)
+{
+    const uint32_t keys = key_count(t) + new_key_count(t, list, count);
+    bool changed = false;
+    struct ps_str s;
+
+    ps_str_init(&s, why, why_cap);
+    if (keys > PS_TUNINGS_MAX) {
+        return refuse_key_count(keys, &s);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        const struct ps_rec_tuning *had = ps_tunings_find(t, list[i].name_hash,
+                                                          list[i].round);
+
+        if (had == NULL || had->round != list[i].round) {
+            add_tuning(t, &list[i]);
+            changed = true;
+        }
+    }
+    *ret_changed = changed;
+    return 0;
 }
 
 /* ---------------------------------------------------------------- changes */

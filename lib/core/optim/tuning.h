@@ -14,7 +14,8 @@
 #define PS_TUNINGS_MAX 2048u
 
 struct ps_tunings {
-    struct ps_rec_tuning *list; /* By ascending name_hash; owned memory. */
+    /* By ascending name_hash, and of one key by round; owned memory. */
+    struct ps_rec_tuning *list;
     uint32_t count;
 };
 
@@ -27,9 +28,23 @@ bool ps_tunings_equal(const struct ps_tunings *t,
 /* Returns 0, or PS_E_INVAL with the error text in `why`. */
 PS_MUST_USE int ps_tunings_check(const struct ps_rec_tuning *list,
                                  uint32_t count, char *why, size_t why_cap);
-/* Entry of the key with name hash `name_hash`; NULL: none. */
+/* Entry that holds for this round of the key with name hash `name_hash`; NULL:
+ * none. */
 const struct ps_rec_tuning *ps_tunings_find(const struct ps_tunings *t,
-                                            uint64_t name_hash);
+                                            uint64_t name_hash, uint64_t round);
+/* The entry that differs from `tuning` for the same key from the same round on;
+ * NULL: none. */
+const struct ps_rec_tuning *
+ps_tunings_conflict(const struct ps_tunings *t,
+                    const struct ps_rec_tuning *tuning);
+/* Adds entries that pass the check and conflict with none. Of too many, the
+ * oldest with a later one of the same key is dropped; steps of rounds between
+ * the two then use the later one. *ret_changed is false if the table had all of
+ * them. PS_E_INVAL: more than PS_TUNINGS_MAX keys; nothing changes, and `why`
+ * has the error text. */
+PS_MUST_USE int ps_tunings_add(struct ps_tunings *t,
+                               const struct ps_rec_tuning *list, uint32_t count,
+                               bool *ret_changed, char *why, size_t why_cap);
 
 /* Changes that are kept. Of more, the oldest with a later one of the same name
  * is dropped; steps of rounds between the two then use the later value. */

@@ -5,12 +5,19 @@
 
 #include <assert.h>
 
+#define FIRST_CAPACITY 4u
+
+/* Most batches have one partition or a few, so the memory grows with them. */
+static void grow(struct ps_batch *g)
+{
+    g->capacity = g->capacity == 0 ? FIRST_CAPACITY : 2 * g->capacity;
+    g->parts = ps_realloc(g->parts, g->capacity * sizeof(*g->parts));
+    g->slices = ps_realloc(g->slices, g->capacity * sizeof(*g->slices));
+}
+
 /* Appends the slice, or makes the last one longer. */
 static void add_slice(struct ps_batch *g, const struct ps_slice *slice)
 {
-    if (g->slices == NULL) {
-        g->slices = ps_calloc(PS_PARTS_MAX, sizeof(*g->slices));
-    }
     if (g->slice_count > 0 &&
         ps_slice_is_adjacent(&g->slices[g->slice_count - 1], slice)) {
         g->slices[g->slice_count - 1].len += slice->len;
@@ -25,8 +32,8 @@ uint32_t ps_batch_add(struct ps_batch *g, const struct ps_rec_part *part,
                       const struct ps_slice *slice)
 {
     assert(ps_batch_has_room(g, slice != NULL ? slice->len : 0));
-    if (g->parts == NULL) {
-        g->parts = ps_calloc(PS_PARTS_MAX, sizeof(*g->parts));
+    if (g->part_count == g->capacity) {
+        grow(g);
     }
     if (slice != NULL) {
         add_slice(g, slice);
@@ -52,4 +59,5 @@ void ps_batch_fini(struct ps_batch *g)
     ps_free(g->slices);
     g->parts = NULL;
     g->slices = NULL;
+    g->capacity = 0;
 }

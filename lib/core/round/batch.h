@@ -7,7 +7,9 @@
 #pragma once
 
 #include "base/buf.h"
+#include "base/dtype.h"
 #include "base/limits.h"
+#include "kernel/kernel.h"
 #include "proto/ps_msg.h"
 
 #include <stdbool.h>
@@ -15,8 +17,9 @@
 
 /* All zero: an empty batch. */
 struct ps_batch {
-    struct ps_rec_part *parts; /* Of PS_PARTS_MAX; NULL: none yet. */
-    struct ps_slice *slices;   /* Of PS_PARTS_MAX; NULL: none yet. */
+    struct ps_rec_part *parts; /* Of `capacity`. */
+    struct ps_slice *slices;   /* Of `capacity`. */
+    uint32_t capacity;         /* At most PS_PARTS_MAX. */
     uint32_t part_count;
     uint32_t slice_count;
     uint64_t payload_bytes;
@@ -40,3 +43,11 @@ uint32_t ps_batch_add(struct ps_batch *g, const struct ps_rec_part *part,
 void ps_batch_clear(struct ps_batch *g);
 /* Empties the batch and frees its memory. */
 void ps_batch_fini(struct ps_batch *g);
+
+/* Payload bytes of one part of a message, encoded or not. */
+static inline uint64_t ps_part_payload_bytes(const struct ps_rec_part *rec)
+{
+    return rec->codec != PS_CODEC_NONE
+               ? rec->encoded_bytes
+               : rec->count * (uint64_t)ps_dtype_size(rec->dtype);
+}

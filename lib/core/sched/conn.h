@@ -2,7 +2,9 @@
 /* Connections of members and of operators' tools, and messages on them. */
 #pragma once
 
+#include "core/base/peer.h"
 #include "core/sched/member.h"
+#include "proto/ps_fixed.h"
 
 struct ps_sched_step;
 
@@ -24,14 +26,17 @@ struct ps_sched_conn {
     char peer_text[64];
     bool is_local; /* Unix-socket connection, whose user is known. */
     uint32_t uid;  /* User of a local connection. */
+    struct ps_peer_identity identity;
+    /* CTL: signed, and counted at the hello; its id is 0: none. */
+    struct ps_fixed_token_claims token;
     /* CTL: the query in progress. */
     uint32_t open_stalls; /* Jobs whose stall query is unanswered. */
     bool lists_keys;      /* A key listing is in progress. */
     uint64_t list_gen;    /* Generation of the job being listed. */
     uint32_t list_next;   /* Number of the next key to list. */
     bool lists_all_jobs;  /* Continue with jobs of higher generation. */
-    struct ps_sched_rebalance_reply
-        *rebalance_reply; /* Owned; NULL: no rebalance reply in progress. */
+    /* Owned; NULL: no rebalance reply in progress. */
+    struct ps_sched_rebalance_reply *rebalance_reply;
 };
 
 /* Closes the connection. Its query, if any, has been dropped. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Jobs as operators see them, and the last ones that ended: psctl shows them,
- * and agents are told the reason of the end. */
+ * and agents get the reason of the end. */
 #pragma once
 
 #include "core/sched/job.h"
@@ -19,7 +19,7 @@ struct ps_sched_ended_job {
 
 struct ps_sched_history {
     struct ps_sched_ended_job jobs[PS_SCHED_HISTORY_MAX]; /* A ring. */
-    uint64_t ended_count;                                 /* All that ended. */
+    uint64_t ended_count; /* Jobs ended so far. */
 };
 
 /* Fills the row of the job; its strings are those of the job. */

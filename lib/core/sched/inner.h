@@ -7,12 +7,14 @@
  *     sched.c            connections, messages and time, for the files below
  *     membership.c       hello; members that fall silent, go and return
  *     query.c            queries of operators' tools
+ *     token_query.c      requests of tools about tokens
  *     rebalance.c        plans that balance or drain servers
  *     worker.c           workers that join and leave jobs, barriers
  *     loss.c             lost workers, agents and servers; fresh links
  *     lifecycle.c        phases of a job
  *     stall.c            stall queries
- *     optimizer.c        declarations of optimizers and compression
+ *     profile.c          recordings of what servers do
+ *     optimizer.c        declarations of optimizers and compression, changes
  *     migration.c        migrations of partitions
  *     rebalance_reply.c  rows of a plan, and its end, for operators
  *     key.c              keys and their placement
@@ -20,15 +22,19 @@
  *     admission.c        memory of servers reserved for jobs
  *     job_server.c       servers that jobs may get and have
  *     job_state.c        jobs by name, their state as sent to members
+ *     rights.c           rights of tools
+ *     token.c            tokens that were issued, and whether they count
  *     lease.c            verdicts on silent members
  *     witness.c          silence of a member as its peers see it
  *     probe.c            liveness and reach probes of members
  *     map.c              cluster map and its epochs
+ *     events.c           the last events of members and jobs, for operators
  *     conn.c             connections, messages on them
  *     account.c          costs of jobs and users
  *
  * The files below know nothing of struct ps_sched:
  *
+ *     event_ring.h       the last events
  *     history.c          jobs as operators see them, jobs that ended
  *     job.c              a job: workers, slots, servers, keys
  *     barrier.c          barriers of the ranks of a job
@@ -40,14 +46,21 @@
 
 #include "base/bits.h"
 #include "base/list.h"
+#include "core/base/peer.h"
+#include "core/sched/event_ring.h"
 #include "core/sched/history.h"
 #include "core/sched/job.h"
 #include "core/sched/member.h"
 #include "core/sched/options.h"
+#include "core/sched/token.h"
 
 /* Jobs of earlier schedulers that are remembered while their workers
  * reconnect. */
 #define PS_SCHED_EARLIER_JOBS 64u
+
+/* Bytes of the job's name that remain in a group's name that would be too long;
+ * psc_group_open() appends a hash. */
+#define PS_SCHED_GROUP_PREFIX 20u
 
 /* A job that an earlier scheduler had started. */
 struct ps_sched_earlier_job {
@@ -64,6 +77,7 @@ struct ps_sched {
     bool is_isolated;     /* No member is heard, and this was logged. */
     bool draining;        /* Accepts no new job. */
     bool ending;
+    struct ps_certificate_end certificate;
     struct ps_members members;
     struct ps_map *conns; /* By id. */
     struct ps_map *jobs;  /* By generation; jobs that have not ended. */
@@ -76,6 +90,8 @@ struct ps_sched {
     uint64_t last_collect_id;
     uint64_t last_migration_id; /* Number of the newest migration. */
     struct ps_sched_history history;
+    struct ps_sched_events events;
+    struct ps_sched_tokens tokens;
     struct ps_sched_earlier_job earlier_jobs[PS_SCHED_EARLIER_JOBS];
     uint32_t earlier_jobs_next;
 };

@@ -6,6 +6,7 @@
 #include "base/bits.h"
 #include "base/map.h"
 #include "base/state_table.h"
+#include "core/round/fair.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -65,20 +66,22 @@ static const char *text_or_empty(const char *s)
     return s != NULL ? s : "";
 }
 
-struct ps_sched_job *ps_sched_job_new(uint64_t gen, uint64_t label_seed,
+struct ps_sched_job *ps_sched_job_new(uint64_t gen, uint64_t hash_seed,
                                       const struct ps_msg_job_open *want,
                                       ps_time now)
 {
     struct ps_sched_job *j = ps_calloc(1, sizeof(*j));
 
     j->gen = gen;
-    j->keys.hash_seed = label_seed;
+    j->keys.hash_seed = hash_seed;
     j->phase = PS_JOB_PHASE_FORMING;
     j->opt.mode = want->mode;
     j->opt.rule = want->rule;
     j->opt.staleness = want->staleness;
     j->opt.on_loss = want->on_loss;
     j->opt.placement = want->placement;
+    j->opt.weight = ps_fair_weight(want->weight);
+    j->weight = j->opt.weight;
     ps_str_copy(j->name, sizeof(j->name), want->name);
     j->uid = want->uid;
     j->opt.num_workers = want->num_workers;
@@ -118,8 +121,10 @@ void ps_sched_job_free(struct ps_sched_job *j)
     ps_free(j->compression.name);
     ps_free(j->compression.params);
     ps_free(j->optimizer.params);
+    ps_tunings_fini(&j->optimizer.declared);
     ps_tunings_fini(&j->optimizer.tunings);
     ps_free(j->waiters.list);
+    ps_free(j->profile.reads);
     ps_free(j->agents);
     ps_free(j->servers.list);
     ps_free(j->servers.removed);
@@ -274,11 +279,14 @@ static void assign_slots(struct ps_sched_job *j)
 
         w->slot = ps_sched_job_slot_of(j, w->agent_node);
         if (w->slot == j->slot_count) {
-            j->slots[j->slot_count++] = (struct ps_sched_slot){
-                .agent_node = w->agent_node,
-                .incarnation = w->agent_incarnation,
-                .instance = w->agent_instance,
-                .first_unsent_key = UINT32_MAX};
+            struct ps_sched_slot *slot = &j->slots[j->slot_count++];
+
+            *slot = (struct ps_sched_slot){.agent_node = w->agent_node,
+                                           .incarnation = w->agent_incarnation,
+                                           .instance = w->agent_instance,
+                                           .first_unsent_key = UINT32_MAX};
+            ps_str_copy(slot->agent_name, sizeof(slot->agent_name),
+                        w->agent_name);
         }
         w->local_rank = j->slots[w->slot].ranks++;
     }
@@ -555,6 +563,7 @@ void ps_sched_job_set_optimizer(struct ps_sched_job *j,
     j->optimizer.name = ps_strdup(text_or_empty(m->name));
     j->optimizer.params = copy_params(m->params, m->params_count);
     j->optimizer.param_count = m->params_count;
+    ps_tunings_set(&j->optimizer.declared, m->tunings, m->tunings_count);
     ps_tunings_set(&j->optimizer.tunings, m->tunings, m->tunings_count);
 }
 

@@ -29,6 +29,7 @@ struct ps_sched_worker {
     uint64_t agent_incarnation;
     uint64_t agent_instance;
     uint64_t worker_id;     /* Number that the agent gave the worker. */
+    uint64_t token;         /* Number of its token; 0: it needs none. */
     int32_t requested_rank; /* Rank requested; -1: any. */
     uint8_t state;          /* enum ps_rank_state */
     bool confirmed;         /* Reported by the agent on its present link. */
@@ -41,6 +42,7 @@ struct ps_sched_worker {
 
 struct ps_sched_slot {
     uint32_t agent_node;
+    char agent_name[PS_NAME_MAX + 1];
     uint64_t incarnation;
     uint64_t instance;
     uint32_t ranks;
@@ -85,8 +87,8 @@ struct ps_sched_key {
     struct ps_place_part *parts;
     uint32_t part_count;
     struct ps_bits openers; /* Slots whose agents have the key open. */
-    struct ps_sched_reopening
-        *reopenings; /* Slots that opened the key more than once. */
+    /* Slots that opened the key more than once. */
+    struct ps_sched_reopening *reopenings;
     uint32_t reopening_count;
     char name[];
 };
@@ -97,12 +99,13 @@ struct ps_sched_removed_server {
     uint64_t incarnation;
 };
 
-/* Request about optimizer or compression that servers have not taken in. */
+/* Request about optimizer, compression or weight that servers have not taken
+ * in. */
 struct ps_sched_waiter {
     uint32_t agent_node;
     uint64_t request;
     ps_conn_id ctl_conn; /* Operator's connection; 0: an agent asked. */
-    uint64_t round;      /* Operator: first round of the change. */
+    uint64_t round;      /* Operator: first round of the change; 0: none. */
 };
 
 #define PS_COMPRESSION_TEXT_MAX 256u
@@ -114,6 +117,7 @@ struct ps_sched_job_options {
     uint32_t staleness; /* ssp: bound, in pushes. */
     uint8_t on_loss;
     uint8_t placement;
+    uint32_t weight; /* At the start; 1 to PS_JOB_WEIGHT_MAX. */
     uint32_t num_workers;
     uint32_t num_servers;
     uint64_t big_array_bound;
@@ -138,8 +142,8 @@ struct ps_sched_job_servers {
 };
 
 struct ps_sched_keys {
-    struct ps_map
-        *by_name_hash; /* By ps_name_hash_slot(); no two keys share one. */
+    /* By ps_name_hash_slot(); no two keys share one. */
+    struct ps_map *by_name_hash;
     uint64_t hash_seed;
     struct ps_sched_key **list; /* By number; NULL: key was removed. */
     uint32_t count;             /* Key numbers assigned so far. */
@@ -161,11 +165,26 @@ struct ps_sched_quota {
     uint64_t version; /* Version of the quotas last sent. */
 };
 
+/* A request for a recording, which a server has not answered. */
+struct ps_sched_profile_read {
+    uint32_t server_node;
+    struct ps_msg_profile_get message; /* To the server. */
+};
+
+/* Recording of what the job's servers do. */
+struct ps_sched_profile {
+    uint8_t mode;    /* enum ps_profile_mode */
+    uint32_t number; /* Of the recording; 0: none yet. */
+    struct ps_sched_profile_read *reads;
+    uint32_t read_count;
+};
+
 struct ps_sched_optimizer {
     char *name;                  /* NULL: none. */
     struct ps_rec_param *params; /* One block with the names. */
     uint32_t param_count;
-    struct ps_tunings tunings;
+    struct ps_tunings declared; /* Rows of the declaration. */
+    struct ps_tunings tunings;  /* With those that hold from a round on. */
     struct ps_changes changes;
 };
 
@@ -194,12 +213,14 @@ struct ps_sched_waiters {
 
 struct ps_sched_job {
     uint64_t gen;
-    uint32_t version; /* Version of job_state last published. */
-    uint8_t phase;    /* enum ps_job_phase */
+    uint32_t version;       /* Version of job_state last published. */
+    uint8_t phase;          /* enum ps_job_phase */
+    bool checks_left_ranks; /* ps_sched_stall_check_left() has been called. */
     bool reopened; /* Some workers were re-offered after a scheduler restart. */
     char name[PS_NAME_MAX + 1];
     uint32_t uid;
     struct ps_sched_job_options opt;
+    uint32_t weight; /* Now: that of `opt`, or as an operator has set it. */
     ps_time created_at;
     ps_time deadline; /* End of the start, or of a job without a live worker. */
     ps_time publish_at; /* When changed ranks are published; or never. */
@@ -219,12 +240,13 @@ struct ps_sched_job {
     struct ps_sched_job_norms norms;
     struct ps_sched_compression compression;
     struct ps_sched_waiters waiters;
+    struct ps_sched_profile profile;
     char reason[PS_TEXT_MAX + 1];
 };
 
 /* Makes a job in phase FORMING. `want` has been checked, and its
  * start_timeout_ns is not 0. */
-struct ps_sched_job *ps_sched_job_new(uint64_t gen, uint64_t label_seed,
+struct ps_sched_job *ps_sched_job_new(uint64_t gen, uint64_t hash_seed,
                                       const struct ps_msg_job_open *want,
                                       ps_time now);
 void ps_sched_job_free(struct ps_sched_job *j);

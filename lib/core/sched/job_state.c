@@ -20,13 +20,14 @@ struct ps_sched_job *ps_sched_find_job(const struct ps_sched *s, uint64_t gen)
 }
 
 struct ps_sched_job *ps_sched_find_open_job(const struct ps_sched *s,
-                                            const char *name)
+                                            uint32_t uid, const char *name)
 {
     struct ps_map_cursor cursor = {0};
     struct ps_sched_job *j;
 
     while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {
-        if (ps_sched_job_is_open(j) && strcmp(j->name, name) == 0) {
+        if (ps_sched_job_is_open(j) && j->uid == uid &&
+            strcmp(j->name, name) == 0) {
             return j;
         }
     }
@@ -108,6 +109,7 @@ static struct ps_packet *make_job_state(const struct ps_sched_job *j,
             /* Hidden from agents: with it, one could impersonate another at a
              * server. */
             .instance = with_ranks ? 0 : j->slots[i].instance,
+            .name = with_ranks ? "" : j->slots[i].agent_name,
         };
     }
     if (with_ranks && ps_sched_job_has_started(j)) {
@@ -137,6 +139,7 @@ static struct ps_packet *make_job_state(const struct ps_sched_job *j,
                     .rule = j->opt.rule,
                     .staleness = j->opt.staleness,
                     .on_loss = j->opt.on_loss,
+                    .weight = j->weight,
                     .num_workers = j->opt.num_workers,
                     .num_servers = j->opt.num_servers,
                     .slots = slots,
@@ -153,6 +156,8 @@ static struct ps_packet *make_job_state(const struct ps_sched_job *j,
                     .changes = j->optimizer.changes.list,
                     .changes_count = with_ranks ? 0
                                                 : j->optimizer.changes.count,
+                    .profile_mode = j->profile.mode,
+                    .profile_number = j->profile.number,
                     .compression = j->compression.name,
                     .compression_params = j->compression.params,
                     .compression_params_count = j->compression.param_count,

@@ -8,10 +8,10 @@
 struct ps_sched;
 struct ps_sched_step;
 
-/* NULL: no such job. By name, only an open job is found. */
+/* NULL: no such job. By owner and name, only an open job is found. */
 struct ps_sched_job *ps_sched_find_job(const struct ps_sched *s, uint64_t gen);
 struct ps_sched_job *ps_sched_find_open_job(const struct ps_sched *s,
-                                            const char *name);
+                                            uint32_t uid, const char *name);
 /* Error code for a generation without a job; the reason goes to `ret`. `name`:
  * name of the job as the peer gives it; NULL: unknown. */
 int ps_sched_job_end_reason(const struct ps_sched *s, uint64_t gen,

@@ -8,6 +8,7 @@
 #include "core/sched/account.h"
 #include "core/sched/admission.h"
 #include "core/sched/conn.h"
+#include "core/sched/events.h"
 #include "core/sched/inner.h"
 #include "core/sched/job_state.h"
 #include "core/sched/map.h"
@@ -30,6 +31,8 @@ static struct ps_packet *make_key_opened(const struct ps_sched *s,
                                          uint64_t request, struct ps_buf *buf)
 {
     const struct ps_slice slice = {.buf = buf, .len = buf->size};
+    /* Collectives are never encoded. */
+    const bool encodes = k->kind != PS_KEY_KIND_COLLECTIVE;
     struct ps_packet *p;
 
     for (uint32_t i = 0; i < k->part_count; i++) {
@@ -39,18 +42,20 @@ static struct ps_packet *make_key_opened(const struct ps_sched *s,
                                               .count = k->parts[i].count});
     }
     p = ps_packet_new(
-        &(struct ps_msg){.code = PS_MSG_KEY_OPENED,
-                         .key_opened =
-                             {
-                                 .gen = j->gen,
-                                 .request = request,
-                                 .key = k->number,
-                                 .epoch = s->epoch,
-                                 .parts = k->part_count,
-                                 .compression = j->compression.name,
-                                 .params = j->compression.params,
-                                 .params_count = j->compression.param_count,
-                             }},
+        &(struct ps_msg){
+            .code = PS_MSG_KEY_OPENED,
+            .key_opened =
+                {
+                    .gen = j->gen,
+                    .request = request,
+                    .key = k->number,
+                    .epoch = s->epoch,
+                    .parts = k->part_count,
+                    .compression = encodes ? j->compression.name : NULL,
+                    .params = j->compression.params,
+                    .params_count = encodes ? j->compression.param_count : 0,
+                    .is_reassigned = k->is_reassigned,
+                }},
         &slice, 1);
     ps_buf_unref(buf);
     return p;
@@ -232,7 +237,7 @@ static int check_new_key(const struct ps_sched_job *j,
     other = ps_sched_job_key_by_name_hash(j, m->kind, m->name);
     if (other != NULL) {
         append_key_name(why, m->name);
-        ps_str_add(why, " has the label of ");
+        ps_str_add(why, " has the name hash of ");
         append_key_name(why, other->name);
         ps_str_add(why, ": give it another name");
         return PS_E_EXIST;
@@ -510,6 +515,18 @@ void ps_sched_keys_send_placements(struct ps_sched_step *st,
     j->keys.send_at = done ? PS_TIME_NEVER : st->now + 1;
 }
 
+static void record_takeover(struct ps_sched_step *st,
+                            const struct ps_sched_job *j, uint32_t parts)
+{
+    char text[PS_SCHED_EVENT_TEXT + 1];
+    struct ps_str s;
+
+    ps_str_init(&s, text, sizeof(text));
+    ps_str_addf(&s, "%u partitions of a lost server", parts);
+    ps_sched_event_job(st, PS_EVENT_KIND_MIGRATION, j, "taken over", false,
+                       text);
+}
+
 int ps_sched_keys_reassign(struct ps_sched_step *st, struct ps_sched_job *j,
                            uint32_t gone, struct ps_str *why)
 {
@@ -545,6 +562,7 @@ int ps_sched_keys_reassign(struct ps_sched_step *st, struct ps_sched_job *j,
                        "job %s gen %" PRIu64
                        " %u partitions moved from node %u",
                        j->name, j->gen, parts, gone);
+    record_takeover(st, j, parts);
     return 0;
 }
 

@@ -11,6 +11,7 @@
  * or on the scheduler's: leases are longer (rule D10). */
 #include "core/sched/lease.h"
 
+#include "core/sched/events.h"
 #include "core/sched/inner.h"
 #include "core/sched/witness.h"
 
@@ -143,6 +144,7 @@ void ps_sched_lease_renew(struct ps_sched_step *st, struct ps_member *m)
             st->fx, PS_LOG_WARNING,
             "members can be reached again after %.1f s; all leases restart",
             (double)(st->now - s->last_recv_at) / 1e9);
+        ps_sched_event_own(st, "reached again", false, NULL);
         grant_grace_all(st);
     }
     s->last_recv_at = st->now;
@@ -155,7 +157,7 @@ bool ps_sched_lease_on_message(struct ps_sched_step *st, struct ps_member *m)
     if (m->state != PS_NODE_STATE_SUSPECT) {
         return false;
     }
-    ps_member_set_state(m, PS_NODE_STATE_ACTIVE, NULL, st->fx);
+    ps_sched_move_member(st, m, PS_NODE_STATE_ACTIVE, NULL);
     return true;
 }
 
@@ -179,6 +181,7 @@ struct ps_sched_lease ps_sched_lease_tick(struct ps_sched_step *st)
                        "no member can be reached: this scheduler considers "
                        "itself cut off, and declares no member dead for %u s",
                        (unsigned)(ISOLATION_MAX / PS_SECONDS(1)));
+        ps_sched_event_own(st, "cut off", true, "no member can be reached");
     }
     return current_lease(s, st->now);
 }
@@ -190,7 +193,7 @@ bool ps_sched_lease_check(struct ps_sched_step *st,
     ps_str_addf(why, "not heard for %.1f s",
                 (double)(st->now - m->last_recv_at) / 1e9);
     if (m->state == PS_NODE_STATE_ACTIVE && is_silent(st->s, m, st->now)) {
-        ps_member_set_state(m, PS_NODE_STATE_SUSPECT, why->data, st->fx);
+        ps_sched_move_member(st, m, PS_NODE_STATE_SUSPECT, why->data);
     }
     return lease_end(l, m) <= st->now;
 }

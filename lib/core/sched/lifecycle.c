@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "core/sched/account.h"
 #include "core/sched/admission.h"
+#include "core/sched/events.h"
 #include "core/sched/inner.h"
 #include "core/sched/job_server.h"
 #include "core/sched/job_state.h"
@@ -41,7 +42,7 @@ void ps_sched_job_try_start(struct ps_sched_step *st, struct ps_sched_job *j)
     while (j->servers.count < j->opt.num_servers) {
         ps_sched_job_add_server(j, ps_sched_job_next_server(s, j));
     }
-    ps_sched_job_set_phase(j, PS_JOB_PHASE_STARTING, st->fx);
+    ps_sched_move_job(st, j, PS_JOB_PHASE_STARTING);
     ps_sched_job_publish(st, j);
     ps_sched_job_try_run(st, j);
 }
@@ -63,7 +64,7 @@ void ps_sched_job_try_run(struct ps_sched_step *st, struct ps_sched_job *j)
         return;
     }
     j->deadline = PS_TIME_NEVER;
-    ps_sched_job_set_phase(j, PS_JOB_PHASE_RUNNING, st->fx);
+    ps_sched_move_job(st, j, PS_JOB_PHASE_RUNNING);
     ps_sched_job_publish(st, j);
     ps_sched_job_end_if_unused(st, j); /* Workers may have left meanwhile. */
 }
@@ -75,7 +76,7 @@ static void end_job(struct ps_sched_step *st, struct ps_sched_job *j)
     struct ps_sched *s = st->s;
 
     ps_sched_migrations_cancel(st, j, "the job has ended");
-    ps_sched_job_set_phase(j, PS_JOB_PHASE_ENDED, st->fx);
+    ps_sched_move_job(st, j, PS_JOB_PHASE_ENDED);
     ps_sched_job_publish(st, j);
     ps_sched_waiters_reply(st, j);
     ps_sched_stall_drop_job(st, j);
@@ -94,7 +95,7 @@ void ps_sched_job_fail(struct ps_sched_step *st, struct ps_sched_job *j,
         return;
     }
     ps_str_copy(j->reason, sizeof(j->reason), reason);
-    ps_sched_job_set_phase(j, PS_JOB_PHASE_FAILED, st->fx);
+    ps_sched_move_job(st, j, PS_JOB_PHASE_FAILED);
     ps_sched_migrations_cancel(st, j, reason);
     ps_sched_admission_release(st, j);
     /* Agents release the workers on this state. */

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "core/sched/conn.h"
+#include "core/sched/events.h"
 #include "core/sched/inner.h"
 #include "core/sched/job_server.h"
 #include "core/sched/job_state.h"
@@ -12,6 +13,7 @@
 #include "core/sched/lifecycle.h"
 #include "core/sched/migration.h"
 #include "core/sched/optimizer.h"
+#include "core/sched/profile.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -23,7 +25,9 @@ static bool loss_matches(const struct ps_sched_worker *w,
 {
     return w->state == PS_RANK_STATE_LIVE &&
            w->agent_node == which->agent_node &&
-           (which->all_workers || w->worker_id == which->worker) &&
+           (which->all_workers ||
+            (which->token != 0 ? w->token == which->token
+                               : w->worker_id == which->worker)) &&
            (!which->only_unconfirmed || !w->confirmed);
 }
 
@@ -74,6 +78,7 @@ void ps_sched_job_lose_workers(struct ps_sched_step *st, struct ps_sched_job *j,
                     why);
         ps_effects_log_for(st->fx, &j->account, PS_LOG_WARNING,
                            "job %s gen %" PRIu64 " %s", j->name, j->gen, text);
+        ps_sched_event_job(st, PS_EVENT_KIND_RANK, j, "lost", true, text);
         ps_sched_job_publish_later(st, j);
         if (j->opt.on_loss == PS_LOSS_POLICY_FAIL && ps_sched_job_is_open(j)) {
             ps_sched_job_fail(st, j, text);
@@ -120,6 +125,78 @@ void ps_sched_workers_drop_missing(struct ps_sched_step *st,
     }
 }
 
+/* First live worker whose token does not count any more; NULL: none. */
+static const struct ps_sched_worker *
+find_without_right(const struct ps_sched_step *st, const struct ps_sched_job *j,
+                   struct ps_str *why)
+{
+    uint64_t valid = 0; /* Most workers of a job have the same token. */
+
+    for (uint32_t i = 0; i < j->workers.count; i++) {
+        const struct ps_sched_worker *w = &j->workers.list[i];
+
+        if (w->state != PS_RANK_STATE_LIVE || w->token == 0 ||
+            w->token == valid) {
+            continue;
+        }
+        if (ps_sched_token_check_number(st, w->token, why) != 0) {
+            return w;
+        }
+        valid = w->token;
+    }
+    return NULL;
+}
+
+/* Drops workers with one token that has ended, of one agent. False: there are
+ * none. The job may be gone afterwards. */
+static bool drop_ended_token(struct ps_sched_step *st, struct ps_sched_job *j)
+{
+    const struct ps_sched_worker *w;
+    struct ps_sched_loss which = {0};
+    struct ps_member *agent;
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+
+    ps_str_init(&why, text, sizeof(text));
+    w = find_without_right(st, j, &why);
+    if (w == NULL) {
+        return false;
+    }
+    which.agent_node = w->agent_node;
+    which.token = w->token;
+    agent = ps_members_get(&st->s->members, w->agent_node);
+    for (uint32_t i = 0; i < j->workers.count; i++) {
+        w = &j->workers.list[i];
+        if (loss_matches(w, &which)) {
+            ps_sched_send_msg(st, agent,
+                              &(struct ps_msg){
+                                  .code = PS_MSG_JOB_OPENED,
+                                  .job_opened = {.worker = w->worker_id,
+                                                 .error = PS_E_PERM,
+                                                 .text = text,
+                                                 .gen = j->gen},
+                              });
+        }
+    }
+    ps_sched_job_lose_workers(st, j, &which, text);
+    return true;
+}
+
+void ps_sched_workers_drop_tokens(struct ps_sched_step *st)
+{
+    struct ps_map_cursor cursor = {0};
+    struct ps_sched_job *j;
+
+    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+        const uint64_t gen = j->gen;
+
+        while (j != NULL && drop_ended_token(st, j)) {
+            j = ps_sched_find_job(st->s, gen);
+        }
+    }
+    ps_sched_tokens_set_check_time(st);
+}
+
 /* ---------------------------------------------------------------- servers */
 
 /* Removes a lost server from the job. Its partitions go to the others, or to a
@@ -137,6 +214,7 @@ static void remove_server(struct ps_sched_step *st, struct ps_sched_job *j,
     ps_str_init(&reason, text, sizeof(text));
     ps_str_addf(&reason, "server %s was lost: %s", on->name, why);
     ps_sched_job_remove_server(st->s, j, on, server);
+    ps_sched_profile_server_lost(st, j, node);
     if (!ps_sched_job_is_open(j)) {
         return;
     }
@@ -230,6 +308,7 @@ static void send_job_states(struct ps_sched_step *st, struct ps_member *m)
         if (m->role == PS_ROLE_SERVER) {
             if (ps_sched_job_server_of(j, m->node) != NULL) {
                 ps_sched_job_send_state(st, j, m);
+                ps_sched_profile_resend(st, j, m);
                 j->quota.send_at = st->now;
             }
             continue;

@@ -12,7 +12,8 @@ struct ps_sched_step;
 struct ps_sched_loss {
     uint32_t agent_node;
     uint64_t worker;
-    bool all_workers;      /* All of the agent; false: only `worker`. */
+    uint64_t token;   /* Not 0: all of the agent that joined by this token. */
+    bool all_workers; /* All of the agent; else only `worker`. */
     bool only_unconfirmed; /* Only workers not confirmed on a fresh link. */
 };
 void ps_sched_job_lose_workers(struct ps_sched_step *st, struct ps_sched_job *j,
@@ -25,6 +26,9 @@ void ps_sched_jobs_lose_server(struct ps_sched_step *st,
 /* Loses the workers that an agent on a fresh link has not reported. */
 void ps_sched_workers_drop_missing(struct ps_sched_step *st,
                                    struct ps_member *agent);
+/* Loses the workers whose tokens have expired or were revoked, and has their
+ * agents end them with that reason. */
+void ps_sched_workers_drop_tokens(struct ps_sched_step *st);
 /* Sends a member on a fresh link all that it needs of its jobs; an agent has to
  * report its workers again. */
 void ps_sched_jobs_on_fresh_link(struct ps_sched_step *st, struct ps_member *m);

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "base/map.h"
+#include "core/base/facts.h"
 #include "core/link/link.h"
 
 #include <stdbool.h>
@@ -43,9 +44,10 @@ struct ps_member_rates {
 struct ps_member_probe {
     bool was_reached; /* A probe of this process has succeeded. */
     bool in_flight;   /* The latest probe has no result yet. */
-    uint32_t number;  /* Of the latest probe; other results are ignored. */
-    ps_time last_at;  /* Start of the latest probe; 0: none. */
-    ps_time due_at;   /* When the next probe is due; or never. */
+    /* Number of the latest probe; other results are ignored. */
+    uint32_t number;
+    ps_time last_at; /* Start of the latest probe; 0: none. */
+    ps_time due_at;  /* When the next probe is due; or never. */
     /* Server: error of the failed reach probe; 0: reached, or unknown. */
     int unreachable;
 };
@@ -56,6 +58,14 @@ struct ps_member_witness {
     /* When any witness last heard the member; 0: never. */
     ps_time last_heard_at;
     ps_time noted_at; /* last_recv_at of the silence that was logged. */
+};
+
+/* Facts that the member stated when it registered. */
+struct ps_member_facts {
+    char version[PS_VERSION_MAX + 1];
+    uint64_t descriptors;
+    int64_t clock_skew_ns; /* Its wall clock minus the scheduler's. */
+    bool avoids_shm;
 };
 
 struct ps_member {
@@ -87,6 +97,7 @@ struct ps_member {
     struct ps_msg_ping last_ping;
     struct ps_msg *last_costs; /* Latest costs message; NULL: none. */
     struct ps_member_rates rates;
+    struct ps_member_facts facts;
     struct ps_member_pending_exit *pending_exits;
     uint32_t pending_exit_count;
     uint32_t pending_exit_capacity;

@@ -9,12 +9,14 @@
 
 #include "base/alloc.h"
 #include "core/sched/conn.h"
+#include "core/sched/events.h"
 #include "core/sched/inner.h"
 #include "core/sched/lease.h"
 #include "core/sched/lifecycle.h"
 #include "core/sched/loss.h"
 #include "core/sched/map.h"
 #include "core/sched/probe.h"
+#include "core/sched/token.h"
 #include "core/sched/witness.h"
 
 #include <string.h>
@@ -53,7 +55,7 @@ static void member_set_gone(struct ps_sched_step *st, struct ps_member *m,
     ps_member_drop_link(m);
     m->confirm_at = PS_TIME_NEVER;
     m->forget_at = ps_time_add(st->now, GONE_RETENTION);
-    ps_member_set_state(m, PS_NODE_STATE_GONE, why, st->fx);
+    ps_sched_move_member(st, m, PS_NODE_STATE_GONE, why);
     if (m->role == PS_ROLE_SERVER) {
         ps_sched_begin_epoch(st);
         ps_sched_jobs_lose_server(st, m, why);
@@ -67,8 +69,7 @@ void ps_sched_member_on_closed(struct ps_sched_step *st, struct ps_member *m)
     ps_link_close(m->link);
     m->disconnected_at = st->now;
     if (m->state == PS_NODE_STATE_ACTIVE) {
-        ps_member_set_state(m, PS_NODE_STATE_SUSPECT, "connection lost",
-                            st->fx);
+        ps_sched_move_member(st, m, PS_NODE_STATE_SUSPECT, "connection lost");
     }
     ps_sched_probe_lost(st, m);
 }
@@ -95,8 +96,9 @@ bool ps_sched_member_is_backlogged(struct ps_sched_step *st,
         return false;
     }
     ps_effects_log(st->fx, PS_LOG_WARNING,
-                   "node %u cut off: it never acknowledges what it is told",
-                   m->node);
+                   "node %u cut off: it never acknowledges messages", m->node);
+    ps_sched_event_member(st, m, "cut off", true,
+                          "it never acknowledges messages");
     if (ps_member_is_connected(m)) {
         close_member_conn(st, m);
         ps_sched_member_on_closed(st, m);
@@ -160,8 +162,21 @@ static void remove_expired_members(struct ps_sched_step *st)
         } else {
             ps_effects_log(st->fx, PS_LOG_INFO, "%s %s is forgotten",
                            ps_role_name(m->role), m->name);
+            ps_sched_event_member(st, m, "forgotten", false, NULL);
             ps_members_remove(t, m);
         }
+    }
+}
+
+/* Adds that the member's certificate has ended, for which all peers refuse it,
+ * by what its last ping said. */
+static void add_certificate_end(const struct ps_sched_step *st,
+                                const struct ps_member *m, struct ps_str *why)
+{
+    const uint64_t end = m->last_ping.certificate_ends;
+
+    if (end != 0 && end <= ps_sched_wall_seconds(st)) {
+        ps_str_add(why, "; its certificate has expired");
     }
 }
 
@@ -172,11 +187,12 @@ static void check_leases(struct ps_sched_step *st)
 
     for (uint32_t i = 0; i < st->s->members.count; i++) {
         struct ps_member *m = st->s->members.sorted[i];
-        char text[64];
+        char text[96];
         struct ps_str why;
 
         ps_str_init(&why, text, sizeof(text));
         if (ps_sched_lease_check(st, &l, m, &why)) {
+            add_certificate_end(st, m, &why);
             member_set_gone(st, m, text);
         }
         ps_sched_witness_tick(st, m);
@@ -451,6 +467,20 @@ static void send_welcome(struct ps_sched_step *st,
                         &(struct ps_msg){.code = PS_MSG_WELCOME, .welcome = w});
 }
 
+static void record_facts(struct ps_sched_step *st, struct ps_member *member,
+                         const struct ps_msg_hello *m)
+{
+    const uint64_t own = ps_facts_wall_ns(&st->s->opt.facts, st->now);
+    struct ps_member_facts *f = &member->facts;
+
+    ps_str_copy(f->version, sizeof(f->version),
+                ps_sched_text_or_empty(m->version));
+    f->descriptors = m->descriptors;
+    f->clock_skew_ns = own != 0 && m->wall_ns != 0 ? (int64_t)(m->wall_ns - own)
+                                                   : 0;
+    f->avoids_shm = m->avoids_shm;
+}
+
 static void accept_member(struct ps_sched_step *st, struct ps_sched_conn *c,
                           struct ps_member *member,
                           const struct ps_msg_hello *m)
@@ -467,7 +497,7 @@ static void accept_member(struct ps_sched_step *st, struct ps_sched_conn *c,
     }
     if (member->state == PS_NODE_STATE_GONE) {
         member->forget_at = PS_TIME_NEVER;
-        ps_member_set_state(member, PS_NODE_STATE_JOINING, NULL, st->fx);
+        ps_sched_move_member(st, member, PS_NODE_STATE_JOINING, NULL);
     }
     new_server = member->role == PS_ROLE_SERVER &&
                  (member->state == PS_NODE_STATE_JOINING ||
@@ -477,11 +507,12 @@ static void accept_member(struct ps_sched_step *st, struct ps_sched_conn *c,
     }
     ps_str_copy(member->address, sizeof(member->address), address);
     member->memory_limit = m->memory_limit;
+    record_facts(st, member, m);
     resumed = attach_conn(st, c, member, m);
     send_welcome(st, c, member, resumed, m);
     ps_link_open(member->link, c->id, resumed, m->received, st->now, st->fx);
     if (member->state != PS_NODE_STATE_ACTIVE) {
-        ps_member_set_state(member, PS_NODE_STATE_ACTIVE, NULL, st->fx);
+        ps_sched_move_member(st, member, PS_NODE_STATE_ACTIVE, NULL);
     }
     if (new_server) {
         ps_sched_begin_epoch(st);
@@ -507,6 +538,10 @@ void ps_sched_on_hello(struct ps_sched_step *st, struct ps_sched_conn *c,
 
     ps_str_init(&why, text, sizeof(text));
     rc = check_hello(st->s, c->is_local, m, &why);
+    if (rc == 0 &&
+        !ps_peer_check_hello(&c->identity, st->s->opt.cluster, m, &why)) {
+        rc = PS_E_PERM;
+    }
     if (rc != 0) {
         reject_hello(st, c, rc, text);
         return;
@@ -519,6 +554,13 @@ void ps_sched_on_hello(struct ps_sched_step *st, struct ps_sched_conn *c,
         return;
     }
     if (m->role == PS_ROLE_CTL) {
+        const char *token = ps_sched_text_or_empty(m->token);
+
+        if (*token != '\0' &&
+            ps_sched_token_read(st, token, &c->token, &why) != 0) {
+            reject_hello(st, c, PS_E_PERM, text);
+            return;
+        }
         c->kind = PS_SCHED_CONN_CTL;
         send_welcome(st, c, NULL, false, m);
         return;

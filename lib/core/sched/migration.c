@@ -24,6 +24,7 @@
 #include "base/state_table.h"
 #include "core/sched/admission.h"
 #include "core/sched/conn.h"
+#include "core/sched/events.h"
 #include "core/sched/inner.h"
 #include "core/sched/job_state.h"
 #include "core/sched/key.h"
@@ -54,7 +55,7 @@ static const uint32_t successors[] = {
                     PS_STATE_BIT(MIG_ROLLED_BACK),
     [MIG_INSTALLING] = PS_STATE_BIT(MIG_COMMITTED) |
                        PS_STATE_BIT(MIG_ROLLED_BACK),
-    /* The ends are told, and then the migration is freed. */
+    /* Source and target are notified, then the migration is freed. */
     [MIG_COMMITTED] = 0,
     [MIG_ROLLED_BACK] = 0,
 };
@@ -184,6 +185,11 @@ static void finish_rebalance(struct ps_sched_step *st, struct ps_sched_job *j)
                        " rebalanced: %u partitions moved, "
                        "%u stayed",
                        j->name, j->gen, r->committed_count, r->failed_count);
+    ps_str_addf(&s, "%u partitions moved, %u stayed", r->committed_count,
+                r->failed_count);
+    ps_sched_event_job(st, PS_EVENT_KIND_MIGRATION, j, "rebalanced",
+                       r->failed_count > 0, text);
+    ps_str_init(&s, text, sizeof(text));
     if (r->failed_count > 0) {
         rc = PS_E_AGAIN;
         ps_str_addf(&s, "%u of %u partitions stayed where they were: %s",
@@ -399,8 +405,27 @@ static void lose_endpoint(struct ps_sched_step *st, struct ps_sched_job *j,
     advance_migration(st, j, mv);
 }
 
-void ps_sched_migrations_lose_server(struct ps_sched_step *st,
-                                     const struct ps_member *server)
+static void resend_migration(struct ps_sched_step *st, struct ps_sched_job *j,
+                             struct migration *mv, uint32_t node)
+{
+    if (mv->target.node == node && mv->state == MIG_WRITING) {
+        migration_set_state(mv, MIG_READING); /* The chunk was not stored. */
+    }
+    if (mv->source.node == node) {
+        mv->source.awaits_ack = false;
+    }
+    if (mv->target.node == node) {
+        mv->target.awaits_ack = false;
+    }
+    advance_migration(st, j, mv);
+}
+
+/* Calls `visit` for all migrations of all jobs that have begun. It may end
+ * them. */
+static void visit_migrations(struct ps_sched_step *st, uint32_t node,
+                             void (*visit)(struct ps_sched_step *st,
+                                           struct ps_sched_job *j,
+                                           struct migration *mv, uint32_t node))
 {
     struct ps_map_cursor cursor = {0};
     struct ps_sched_job *j;
@@ -413,45 +438,25 @@ void ps_sched_migrations_lose_server(struct ps_sched_step *st,
         while (n != NULL) {
             struct migration *mv = PS_CONTAINER(n, struct migration, list_node);
 
-            n = ps_list_next(&j->rebalance->migrations, n);
-            if (mv->state != MIG_QUEUED) {
-                lose_endpoint(st, j, mv, server->node);
+            if (mv->state == MIG_QUEUED) {
+                break; /* All behind it are queued, too. */
             }
+            n = ps_list_next(&j->rebalance->migrations, n);
+            visit(st, j, mv, node);
         }
     }
+}
+
+void ps_sched_migrations_lose_server(struct ps_sched_step *st,
+                                     const struct ps_member *server)
+{
+    visit_migrations(st, server->node, lose_endpoint);
 }
 
 void ps_sched_migrations_resend(struct ps_sched_step *st,
                                 const struct ps_member *server)
 {
-    struct ps_map_cursor cursor = {0};
-    struct ps_sched_job *j;
-
-    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
-        struct ps_list_node *n = j->rebalance != NULL
-                                     ? ps_list_first(&j->rebalance->migrations)
-                                     : NULL;
-
-        while (n != NULL) {
-            struct migration *mv = PS_CONTAINER(n, struct migration, list_node);
-
-            n = ps_list_next(&j->rebalance->migrations, n);
-            if (mv->state == MIG_QUEUED) {
-                break;
-            }
-            if (mv->target.node == server->node && mv->state == MIG_WRITING) {
-                migration_set_state(
-                    mv, MIG_READING); /* The chunk was not stored. */
-            }
-            if (mv->source.node == server->node) {
-                mv->source.awaits_ack = false;
-            }
-            if (mv->target.node == server->node) {
-                mv->target.awaits_ack = false;
-            }
-            advance_migration(st, j, mv);
-        }
-    }
+    visit_migrations(st, server->node, resend_migration);
 }
 
 static void forward_chunk(struct ps_sched_step *st, struct ps_sched_job *j,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Declarations of a job's optimizer and compression. Each is made once; every
  * worker that declares the same waits until all servers of the job have taken
- * it in. */
+ * it in. So does an operator who changes the optimizer, or the job's weight. */
 #include "core/sched/optimizer.h"
 
 #include "base/alloc.h"
@@ -17,9 +17,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void send_optimizer_done(struct ps_sched_step *st,
-                                struct ps_member *agent, uint64_t gen,
-                                uint64_t request, int rc, const char *text)
+void ps_sched_optimizer_done(struct ps_sched_step *st, struct ps_member *agent,
+                             uint64_t gen, uint64_t request, int rc,
+                             const char *text)
 {
     ps_sched_send_msg(st, agent,
                       &(struct ps_msg){
@@ -100,19 +100,12 @@ static bool compresses_values(const struct ps_sched_job *j)
            c.bidirectional;
 }
 
-static int check_optimizer(struct ps_sched_step *st,
-                           const struct ps_member *agent,
-                           const struct ps_sched_job *j,
+static int check_optimizer(const struct ps_sched_job *j,
                            const struct ps_msg_optimizer_set *m,
                            struct ps_str *why)
 {
     const char *name = ps_sched_text_or_empty(m->name);
 
-    int rc = ps_sched_job_check_agent(st->s, j, m->gen, agent, why);
-
-    if (rc != 0) {
-        return rc;
-    }
     if (j->optimizer.name == NULL) {
         if (j->opt.num_servers == 0) {
             ps_str_addf(why,
@@ -129,8 +122,8 @@ static int check_optimizer(struct ps_sched_step *st,
             return PS_E_UNSUPPORTED;
         }
         char text[256] = "";
-        rc = ps_optim_check(name, m->params, m->params_count, text,
-                            sizeof(text));
+        int rc = ps_optim_check(name, m->params, m->params_count, text,
+                                sizeof(text));
 
         if (rc == 0) {
             rc = ps_tunings_check(m->tunings, m->tunings_count, text,
@@ -163,7 +156,7 @@ static int check_optimizer(struct ps_sched_step *st,
         ps_str_add(why, "; all workers of a job must declare the same");
         return PS_E_MISMATCH;
     }
-    if (!ps_tunings_equal(&j->optimizer.tunings, m->tunings,
+    if (!ps_tunings_equal(&j->optimizer.declared, m->tunings,
                           m->tunings_count)) {
         ps_str_addf(why,
                     "job %s has other lr_mult or wd_mult of its keys than this "
@@ -175,7 +168,23 @@ static int check_optimizer(struct ps_sched_step *st,
     return 0;
 }
 
-/* Reserves memory for the optimizer state of all keys, present and future. */
+/* Reserves memory for all keys, present and future, of a job with `what`. */
+static int admit_profile(struct ps_sched_step *st, struct ps_sched_job *j,
+                         const struct ps_demand_profile *kind, const char *what,
+                         const char *name, struct ps_str *why)
+{
+    int rc;
+
+    ps_str_addf(why, "%s ", what);
+    ps_str_add_escaped(why, name, strlen(name), 32);
+    rc = ps_sched_admission_set_profile(st, j, kind, why);
+    if (rc == 0) {
+        why->len = 0;
+        why->data[0] = '\0';
+    }
+    return rc;
+}
+
 static int admit_optimizer(struct ps_sched_step *st, struct ps_sched_job *j,
                            const struct ps_msg_optimizer_set *m,
                            struct ps_str *why)
@@ -190,14 +199,25 @@ static int admit_optimizer(struct ps_sched_step *st, struct ps_sched_job *j,
         return rc;
     }
     ps_demand_profile_set(&kind, &o, &none);
-    ps_str_add(why, "optimizer ");
-    ps_str_add_escaped(why, name, strlen(name), 32);
-    rc = ps_sched_admission_set_profile(st, j, &kind, why);
-    if (rc == 0) {
-        why->len = 0;
-        why->data[0] = '\0';
+    return admit_profile(st, j, &kind, "optimizer", name, why);
+}
+
+struct ps_sched_job *ps_sched_optimizer_find_job(struct ps_sched_step *st,
+                                                 struct ps_member *agent,
+                                                 uint64_t gen, uint64_t request)
+{
+    struct ps_sched_job *j = ps_sched_find_job(st->s, gen);
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+
+    ps_str_init(&why, text, sizeof(text));
+    int rc = ps_sched_job_check_agent(st->s, j, gen, agent, &why);
+
+    if (rc != 0) {
+        ps_sched_optimizer_done(st, agent, gen, request, rc, text);
+        return NULL;
     }
-    return rc;
+    return j;
 }
 
 /* Adds a waiter; a repeated request waits once. False: the list is full. */
@@ -218,12 +238,12 @@ static bool add_waiter(struct ps_sched_job *j, const struct ps_sched_waiter *w)
     return true;
 }
 
-static void wait_for_servers(struct ps_sched_step *st, struct ps_sched_job *j,
-                             struct ps_member *agent, uint64_t request)
+void ps_sched_optimizer_await(struct ps_sched_step *st, struct ps_sched_job *j,
+                              struct ps_member *agent, uint64_t request)
 {
     if (!add_waiter(j, &(struct ps_sched_waiter){.agent_node = agent->node,
                                                  .request = request})) {
-        send_optimizer_done(
+        ps_sched_optimizer_done(
             st, agent, j->gen, request, PS_E_FULL,
             "too many requests for the job's optimizer wait for its servers");
         return;
@@ -231,27 +251,37 @@ static void wait_for_servers(struct ps_sched_step *st, struct ps_sched_job *j,
     ps_sched_waiters_reply(st, j);
 }
 
+/* Refuses a request with `rc` and the text, or awaits the servers. */
+static void finish_request(struct ps_sched_step *st, struct ps_sched_job *j,
+                           struct ps_member *agent, uint64_t request, int rc,
+                           const char *text)
+{
+    if (rc != 0) {
+        ps_sched_optimizer_done(st, agent, j->gen, request, rc, text);
+    } else {
+        ps_sched_optimizer_await(st, j, agent, request);
+    }
+}
+
 void ps_sched_on_optimizer_set(struct ps_sched_step *st,
                                struct ps_member *agent,
                                const struct ps_msg_optimizer_set *m)
 {
-    struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
+    struct ps_sched_job *j = ps_sched_optimizer_find_job(st, agent, m->gen,
+                                                         m->request);
     char text[PS_TEXT_MAX + 1];
     struct ps_str why;
     int rc;
 
-    ps_str_init(&why, text, sizeof(text));
-    rc = check_optimizer(st, agent, j, m, &why);
-    if (rc != 0) {
-        send_optimizer_done(st, agent, m->gen, m->request, rc, text);
+    if (j == NULL) {
         return;
     }
-    if (j->optimizer.name == NULL) {
+    ps_str_init(&why, text, sizeof(text));
+    rc = check_optimizer(j, m, &why);
+    if (rc == 0 && j->optimizer.name == NULL) {
         rc = admit_optimizer(st, j, m, &why);
-        if (rc != 0) {
-            send_optimizer_done(st, agent, m->gen, m->request, rc, text);
-            return;
-        }
+    }
+    if (rc == 0 && j->optimizer.name == NULL) {
         ps_sched_job_set_optimizer(j, m);
         ps_sched_norm_init(j);
         append_declaration(&why, j->optimizer.name, j->optimizer.params,
@@ -262,7 +292,7 @@ void ps_sched_on_optimizer_set(struct ps_sched_step *st,
         ps_sched_job_publish(st, j);
         j->waiters.version = j->version;
     }
-    wait_for_servers(st, j, agent, m->request);
+    finish_request(st, j, agent, m->request, rc, text);
 }
 
 /* ---------------------------------------------------------------- changes */
@@ -313,25 +343,131 @@ void ps_sched_on_optimizer_change(struct ps_sched_step *st,
                                   struct ps_member *agent,
                                   const struct ps_msg_optimizer_change *m)
 {
-    struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
+    struct ps_sched_job *j = ps_sched_optimizer_find_job(st, agent, m->gen,
+                                                         m->request);
     char text[PS_TEXT_MAX + 1];
     struct ps_str why;
 
+    if (j == NULL) {
+        return;
+    }
     ps_str_init(&why, text, sizeof(text));
-    int rc = ps_sched_job_check_agent(st->s, j, m->gen, agent, &why);
-
-    if (rc == 0) {
-        rc = add_change(st, j,
+    int rc = add_change(st, j,
                         (struct ps_rec_change){.name = m->name,
                                                .value = m->value,
                                                .round = m->round},
                         &why);
+
+    finish_request(st, j, agent, m->request, rc, text);
+}
+
+/* 0 if the settings can be added to those of the job. */
+static int check_tunings(const struct ps_sched_job *j,
+                         const struct ps_msg_optimizer_tune *m,
+                         struct ps_str *why)
+{
+    char text[256] = "";
+
+    if (j->optimizer.name == NULL) {
+        ps_str_addf(why, "job %s has no optimizer that could be changed",
+                    j->name);
+        return PS_E_INVAL;
     }
+    int rc = ps_tunings_check(m->tunings, m->tunings_count, text, sizeof(text));
+
     if (rc != 0) {
-        send_optimizer_done(st, agent, m->gen, m->request, rc, text);
+        ps_str_add(why, text);
+        return rc;
+    }
+    for (uint32_t i = 0; i < m->tunings_count; i++) {
+        const struct ps_rec_tuning *t = &m->tunings[i];
+        const struct ps_rec_tuning *had;
+
+        if (t->round == 0) {
+            ps_str_add(why, "multipliers change from a round on, and rounds "
+                            "count from 1");
+            return PS_E_INVAL;
+        }
+        had = ps_tunings_conflict(&j->optimizer.tunings, t);
+        if (had != NULL) {
+            ps_str_addf(why, "a key of job %s has lr_mult ", j->name);
+            append_number(why, had->lr_mult);
+            ps_str_add(why, " and wd_mult ");
+            append_number(why, had->wd_mult);
+            ps_str_addf(why, " from round %" PRIu64 " on, and now ", t->round);
+            append_number(why, t->lr_mult);
+            ps_str_add(why, " and ");
+            append_number(why, t->wd_mult);
+            ps_str_add(why, " are wanted; all workers must want the same");
+            return PS_E_MISMATCH;
+        }
+    }
+    return 0;
+}
+
+/* Adds settings of keys and publishes them. 0: added now or before. */
+static int add_tunings(struct ps_sched_step *st, struct ps_sched_job *j,
+                       const struct ps_msg_optimizer_tune *m,
+                       struct ps_str *why)
+{
+    char text[256] = "";
+    bool changed = false;
+    int rc = check_tunings(j, m, why);
+
+    if (rc != 0) {
+        return rc;
+    }
+    rc = ps_tunings_add(&j->optimizer.tunings, m->tunings, m->tunings_count,
+                        &changed, text, sizeof(text));
+    if (rc != 0) {
+        ps_str_add(why, text);
+        return rc;
+    }
+    if (changed) {
+        ps_effects_log_for(st->fx, &j->account, PS_LOG_INFO,
+                           "job %s gen %" PRIu64 " lr_mult, wd_mult of %u keys "
+                           "from round %" PRIu64,
+                           j->name, j->gen, m->tunings_count,
+                           m->tunings[0].round);
+        ps_sched_job_publish(st, j);
+        j->waiters.version = j->version;
+    }
+    return 0;
+}
+
+void ps_sched_on_optimizer_tune(struct ps_sched_step *st,
+                                struct ps_member *agent,
+                                const struct ps_msg_optimizer_tune *m)
+{
+    struct ps_sched_job *j = ps_sched_optimizer_find_job(st, agent, m->gen,
+                                                         m->request);
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+
+    if (j == NULL) {
         return;
     }
-    wait_for_servers(st, j, agent, m->request);
+    ps_str_init(&why, text, sizeof(text));
+    int rc = add_tunings(st, j, m, &why);
+
+    finish_request(st, j, agent, m->request, rc, text);
+}
+
+/* Answers an operator when all servers have the job's state; `round` is the
+ * first one that it concerns, 0: none. */
+static void await_for_operator(struct ps_sched_step *st,
+                               struct ps_sched_conn *c, struct ps_sched_job *j,
+                               uint64_t round)
+{
+    if (!add_waiter(
+            j, &(struct ps_sched_waiter){.ctl_conn = c->id, .round = round})) {
+        ps_sched_conn_end_query(
+            st, c, PS_E_FULL,
+            "too many requests for the job's optimizer wait "
+            "for its servers");
+        return;
+    }
+    ps_sched_waiters_reply(st, j);
 }
 
 void ps_sched_job_change_param(struct ps_sched_step *st,
@@ -350,17 +486,27 @@ void ps_sched_job_change_param(struct ps_sched_step *st,
 
     if (rc != 0) {
         ps_sched_conn_end_query(st, c, rc, text);
-        return;
+    } else {
+        await_for_operator(st, c, j, m->round);
     }
-    if (!add_waiter(j, &(struct ps_sched_waiter){.ctl_conn = c->id,
-                                                 .round = m->round})) {
-        ps_sched_conn_end_query(
-            st, c, PS_E_FULL,
-            "too many requests for the job's optimizer wait "
-            "for its servers");
-        return;
+}
+
+void ps_sched_job_change_weight(struct ps_sched_step *st,
+                                struct ps_sched_conn *c, struct ps_sched_job *j,
+                                uint32_t weight)
+{
+    if (j->weight != weight) {
+        ps_effects_log_for(st->fx, &j->account, PS_LOG_INFO,
+                           "job %s gen %" PRIu64 " weight %u, was %u", j->name,
+                           j->gen, weight, j->weight);
+        j->weight = weight;
+        /* Before the start, the first state has it. */
+        if (ps_sched_job_has_started(j)) {
+            ps_sched_job_publish(st, j);
+            j->waiters.version = j->version;
+        }
     }
-    ps_sched_waiters_reply(st, j);
+    await_for_operator(st, c, j, 0);
 }
 
 /* Replies to an operator; PS_E_STALE if a key had passed the round before. */
@@ -382,7 +528,7 @@ static void reply_to_operator(struct ps_sched_step *st,
             newest = j->servers.list[i].newest_round;
         }
     }
-    if (rc == 0 && newest >= w->round) {
+    if (rc == 0 && w->round != 0 && newest >= w->round) {
         ps_str_init(&late, text, sizeof(text));
         ps_str_addf(&late,
                     "a key was at round %" PRIu64 " already: keys beyond round "
@@ -396,20 +542,53 @@ static void reply_to_operator(struct ps_sched_step *st,
 
 /* ------------------------------------------------------------ compression */
 
-static int check_compression(struct ps_sched_step *st,
-                             const struct ps_member *agent,
-                             const struct ps_sched_job *j,
+/* Checks that the codes of all workers of a node fit into one message. */
+static int check_per_worker(const struct ps_sched_job *j,
+                            const struct ps_compression *c, struct ps_str *why)
+{
+    const uint64_t bytes = j->opt.placement == PS_PLACEMENT_MXNET
+                               ? PS_PAYLOAD_MAX
+                           : j->opt.partition_bytes != 0
+                               ? j->opt.partition_bytes
+                               : PS_PARTITION_BYTES_DEFAULT;
+    const uint64_t code = ps_codec_bytes(&c->codec, bytes / sizeof(float));
+
+    for (uint32_t i = 0; c->per_worker && i < j->slot_count; i++) {
+        if (j->slots[i].ranks > PS_PAYLOAD_MAX / code) {
+            ps_str_addf(why,
+                        "job %s has %u workers on one node, and the codes of "
+                        "at most %" PRIu64 " go into a message; declare "
+                        "per_worker 0 or lower partition_bytes",
+                        j->name, j->slots[i].ranks,
+                        (uint64_t)(PS_PAYLOAD_MAX / code));
+            return PS_E_UNSUPPORTED;
+        }
+    }
+    return 0;
+}
+
+/* Keys whose rounds could be compressed: those of collectives never are. */
+static uint32_t count_value_keys(const struct ps_sched_job *j)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < j->keys.count; i++) {
+        const struct ps_sched_key *k = j->keys.list[i];
+
+        n += k != NULL && k->kind != PS_KEY_KIND_COLLECTIVE;
+    }
+    return n;
+}
+
+static int check_compression(const struct ps_sched_job *j,
                              const struct ps_msg_compression_set *m,
                              struct ps_str *why)
 {
     const char *name = ps_sched_text_or_empty(m->name);
     struct ps_compression c;
     char text[256] = "";
-    int rc = ps_sched_job_check_agent(st->s, j, m->gen, agent, why);
+    int rc;
 
-    if (rc != 0) {
-        return rc;
-    }
     if (j->compression.name != NULL) {
         if (ps_sched_job_same_compression(j, name, m->params,
                                           m->params_count)) {
@@ -430,11 +609,13 @@ static int check_compression(struct ps_sched_step *st,
                     j->name);
         return PS_E_UNSUPPORTED;
     }
-    if (j->keys.open_count > 0) {
+    const uint32_t keys = count_value_keys(j);
+
+    if (keys > 0) {
         ps_str_addf(why,
                     "job %s has %u keys already; declare compression before "
                     "the first of them",
-                    j->name, j->keys.open_count);
+                    j->name, keys);
         return PS_E_INVAL;
     }
     if (*name == '\0') {
@@ -460,40 +641,46 @@ static int check_compression(struct ps_sched_step *st,
                     j->name);
         return PS_E_UNSUPPORTED;
     }
-    return 0;
+    return check_per_worker(j, &c, why);
 }
 
-/* Sets the profile of keys to come; none exists yet. */
-static void set_demand_profile(struct ps_sched_job *j,
-                               const struct ps_msg_compression_set *m)
+static int admit_compression(struct ps_sched_step *st, struct ps_sched_job *j,
+                             const struct ps_msg_compression_set *m,
+                             struct ps_str *why)
 {
+    const char *name = ps_sched_text_or_empty(m->name);
+    struct ps_demand_profile kind;
     struct ps_compression c;
-    char why[256];
+    char text[256];
+    int rc = ps_compression_parse(name, m->params, m->params_count, &c, text,
+                                  sizeof(text));
 
-    if (j->optimizer.name == NULL &&
-        ps_compression_parse(ps_sched_text_or_empty(m->name), m->params,
-                             m->params_count, &c, why, sizeof(why)) == 0) {
-        ps_demand_profile_set(&j->quota.profile, NULL, &c);
+    if (rc != 0 || j->optimizer.name != NULL) {
+        return rc; /* Beside an optimizer it needs no memory. */
     }
+    ps_demand_profile_set(&kind, NULL, &c);
+    return admit_profile(st, j, &kind, "compression", name, why);
 }
 
 void ps_sched_on_compression_set(struct ps_sched_step *st,
                                  struct ps_member *agent,
                                  const struct ps_msg_compression_set *m)
 {
-    struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
+    struct ps_sched_job *j = ps_sched_optimizer_find_job(st, agent, m->gen,
+                                                         m->request);
     char text[PS_TEXT_MAX + 1];
     struct ps_str why;
 
-    ps_str_init(&why, text, sizeof(text));
-    int rc = check_compression(st, agent, j, m, &why);
-
-    if (rc != 0) {
-        send_optimizer_done(st, agent, m->gen, m->request, rc, text);
+    if (j == NULL) {
         return;
     }
-    if (j->compression.name == NULL) {
-        set_demand_profile(j, m);
+    ps_str_init(&why, text, sizeof(text));
+    int rc = check_compression(j, m, &why);
+
+    if (rc == 0 && j->compression.name == NULL) {
+        rc = admit_compression(st, j, m, &why);
+    }
+    if (rc == 0 && j->compression.name == NULL) {
         ps_sched_job_set_compression(j, ps_sched_text_or_empty(m->name),
                                      m->params, m->params_count);
         append_declaration(&why, j->compression.name, j->compression.params,
@@ -505,7 +692,7 @@ void ps_sched_on_compression_set(struct ps_sched_step *st,
         ps_sched_job_publish(st, j);
         j->waiters.version = j->version;
     }
-    wait_for_servers(st, j, agent, m->request);
+    finish_request(st, j, agent, m->request, rc, text);
 }
 
 void ps_sched_waiters_reply(struct ps_sched_step *st, struct ps_sched_job *j)
@@ -525,9 +712,9 @@ void ps_sched_waiters_reply(struct ps_sched_step *st, struct ps_sched_job *j)
         if (w->ctl_conn != 0) {
             reply_to_operator(st, j, w, rc, text);
         } else {
-            send_optimizer_done(st,
-                                ps_members_get(&st->s->members, w->agent_node),
-                                j->gen, w->request, rc, text);
+            ps_sched_optimizer_done(
+                st, ps_members_get(&st->s->members, w->agent_node), j->gen,
+                w->request, rc, text);
         }
     }
     j->waiters.count = 0;

@@ -2,15 +2,27 @@
 /* Options of a scheduler. */
 #pragma once
 
+#include "core/base/facts.h"
 #include "core/base/ledger.h"
 #include "core/link/link.h"
+#include "core/sched/token_ops.h"
 
 struct ps_sched_options {
+    struct ps_facts facts;
     char name[PS_NAME_MAX + 1];
     char cluster[PS_NAME_MAX + 1];
     /* Unix socket, reported to tools that connect by TCP; "": none. */
     char control_path[PS_SOCKET_PATH_MAX + 1];
-    uint32_t uid;      /* User of the daemon; may change every job. */
+    uint32_t uid; /* User of the daemon; may change every job. */
+    /* Further users who may change every job. */
+    uint32_t operators[PS_OPERATORS_MAX];
+    uint32_t operator_count;
+    bool reading_needs_token;             /* Queries by TCP need a token. */
+    const struct ps_token_ops *token_ops; /* NULL: there are no tokens. */
+    /* Tokens issued by earlier schedulers; copied. */
+    const struct ps_token_record *tokens;
+    uint32_t token_count;
+    uint64_t wall_ns;  /* Nanoseconds since 1970 at the start. */
     uint64_t instance; /* Drawn by the driver at start; never 0. */
     /* Job generations and incarnations start above this, and node numbers
      * derive from it: wall-clock nanoseconds in the daemon, 0 in simulation,

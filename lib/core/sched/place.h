@@ -12,8 +12,8 @@
 /* Server of the job. An array of them is sorted by name. */
 struct ps_place_server {
     uint32_t node;
-    uint64_t bytes; /* Of this job's keys; placed partitions are added. */
-    uint64_t load;  /* Of all jobs; decides between equal `bytes`. */
+    uint64_t bytes; /* Bytes of this job's keys; placed partitions are added. */
+    uint64_t load;  /* Bytes of all jobs; decides between equal `bytes`. */
 };
 
 struct ps_place_part {

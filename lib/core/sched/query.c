@@ -6,13 +6,16 @@
 
 #include "base/alloc.h"
 #include "core/sched/conn.h"
+#include "core/sched/events.h"
 #include "core/sched/inner.h"
 #include "core/sched/job_state.h"
 #include "core/sched/lifecycle.h"
 #include "core/sched/optimizer.h"
 #include "core/sched/rebalance.h"
 #include "core/sched/rebalance_reply.h"
+#include "core/sched/rights.h"
 #include "core/sched/stall.h"
+#include "core/sched/token_query.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -48,6 +51,8 @@ static void send_member_row(struct ps_sched_step *st, struct ps_sched_conn *c,
                          .resent = p->resent,
                          .waiting_requests = p->waiting_requests,
                          .draining = p->draining,
+                         .certificate_ends = p->certificate_ends,
+                         .certificate_is_expiring = p->certificate_is_expiring,
                          .memory_limit = m->memory_limit,
                          .memory_reserved = m->reserved_bytes,
                          .memory_used = p->memory_used,
@@ -58,6 +63,10 @@ static void send_member_row(struct ps_sched_step *st, struct ps_sched_conn *c,
                          .rounds_rate = r.rounds,
                          .in_rate = r.bytes_in,
                          .out_rate = r.bytes_out,
+                         .version = m->facts.version,
+                         .descriptors = m->facts.descriptors,
+                         .clock_skew_ns = m->facts.clock_skew_ns,
+                         .avoids_shm = m->facts.avoids_shm,
                          .costs = tells ? m->last_costs->costs.costs : NULL,
                          .costs_count = tells ? m->last_costs->costs.costs_count
                                               : 0},
@@ -77,6 +86,10 @@ static void send_node_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
                          .name = s->opt.name,
                          .state = PS_NODE_STATE_ACTIVE,
                          .draining = s->draining,
+                         .version = s->opt.facts.version,
+                         .descriptors = s->opt.facts.descriptors,
+                         .certificate_ends = s->certificate.at,
+                         .certificate_is_expiring = s->certificate.is_expiring,
                          .costs = costs,
                          .costs_count = ps_ledger_records(&s->account, costs)},
         });
@@ -156,6 +169,7 @@ static void send_key_row(struct ps_sched_step *st, struct ps_sched_conn *c,
                         &(struct ps_msg){
                             .code = PS_MSG_KEY_ROW,
                             .key_row = {.job = j->name,
+                                        .uid = j->uid,
                                         .key = k->number,
                                         .kind = k->kind,
                                         .name = k->name,
@@ -254,6 +268,7 @@ static void send_share_rows(struct ps_sched_step *st, struct ps_sched_conn *c,
                 &(struct ps_msg){
                     .code = PS_MSG_SHARE_ROW,
                     .share_row = {.job = j->name,
+                                  .uid = j->uid,
                                   .server = j->servers.list[i].name,
                                   .bytes = j->servers.list[i].bytes},
                 });
@@ -263,17 +278,57 @@ static void send_share_rows(struct ps_sched_step *st, struct ps_sched_conn *c,
 
 /* ---------------------------------------------------------------- queries */
 
-static void reply_no_such_job(struct ps_sched_step *st, struct ps_sched_conn *c,
-                              const char *name)
+/* Open job that a tool names. Without an owner it is the job of the tool's own
+ * user if there is one, and else the only one of that name. NULL: the query was
+ * answered with the reason. */
+static struct ps_sched_job *find_named_job(struct ps_sched_step *st,
+                                           struct ps_sched_conn *c,
+                                           const struct ps_sched_job_name *n)
 {
+    struct ps_map_cursor cursor = {0};
+    struct ps_sched_job *found = NULL;
+    struct ps_sched_job *j;
     char text[PS_TEXT_MAX + 1];
+    struct ps_str owners;
     struct ps_str why;
+    char list[128];
+    uint32_t count = 0;
 
+    ps_str_init(&owners, list, sizeof(list));
+    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+        if (!ps_sched_job_is_open(j) || strcmp(j->name, n->name) != 0) {
+            continue;
+        }
+        if (n->has_owner ? j->uid == n->owner
+                         : c->is_local && c->uid == j->uid) {
+            return j;
+        }
+        ps_str_addf(&owners, "%s%u", count > 0 ? ", " : "", j->uid);
+        found = j;
+        count++;
+    }
+    if (!n->has_owner && count == 1) {
+        return found;
+    }
     ps_str_init(&why, text, sizeof(text));
+    if (!n->has_owner && count > 1) {
+        ps_str_addf(&why,
+                    "several users have a job '%s': %s; name one of them, as "
+                    "in %u/%s",
+                    n->name, list, found->uid, n->name);
+        ps_sched_conn_end_query(st, c, PS_E_INVAL, text);
+        return NULL;
+    }
     ps_str_add(&why, "no job '");
-    ps_str_add_escaped(&why, name, strlen(name), PS_NAME_MAX);
-    ps_str_add(&why, "' is there; psctl jobs lists them");
+    ps_str_add_escaped(&why, n->name, strlen(n->name), PS_NAME_MAX);
+    if (n->has_owner) {
+        ps_str_addf(&why, "' of uid %u", n->owner);
+    } else {
+        ps_str_add(&why, "'");
+    }
+    ps_str_add(&why, " is there; psctl jobs lists them");
     ps_sched_conn_end_query(st, c, PS_E_NOJOB, text);
+    return NULL;
 }
 
 static void start_key_listing(struct ps_sched_step *st, struct ps_sched_conn *c,
@@ -305,37 +360,66 @@ static void start_stall_query(struct ps_sched_step *st, struct ps_sched_conn *c,
     }
 }
 
-/* True: the user of the connection may change the job: its owner, root, or the
- * daemon's user, over the Unix socket. The user of a TCP connection is unknown,
- * so tools may only read there, in every configuration. False: the query was
- * answered with the reason. */
-static bool check_owner(struct ps_sched_step *st, struct ps_sched_conn *c,
-                        const struct ps_sched_job *j)
+static void refuse_query(struct ps_sched_step *st, struct ps_sched_conn *c,
+                         const char *text)
 {
-    const struct ps_sched_options *opt = &st->s->opt;
+    ps_effects_log(st->fx, PS_LOG_WARNING, "query refused for %s: %s",
+                   c->peer_text, text);
+    ps_sched_conn_end_query(st, c, PS_E_PERM, text);
+}
+
+/* True: the tool may change the job, or, with READ, read of it or of all jobs if
+ * NULL. False: the query was answered with the reason. */
+static bool check_right(struct ps_sched_step *st, struct ps_sched_conn *c,
+                        const struct ps_sched_job *j, enum ps_token_right right)
+{
     char text[PS_TEXT_MAX + 1];
     struct ps_str why;
 
-    if (c->is_local &&
-        (c->uid == j->uid || c->uid == 0 || c->uid == opt->uid)) {
+    ps_str_init(&why, text, sizeof(text));
+    ps_str_add(&why, "not allowed: ");
+    if (ps_sched_has_right(st, c, j, right, &why)) {
         return true;
     }
-    ps_str_init(&why, text, sizeof(text));
-    ps_str_addf(&why, "not allowed: job '%s' belongs to user %u; ", j->name,
-                j->uid);
-    if (opt->control_path[0] != '\0') {
-        ps_str_add(&why, "use psctl on the scheduler's host as that user or "
-                         "root");
-    } else {
-        ps_str_add(&why, "jobs can be changed over a Unix socket only, and "
-                         "this scheduler has none: set control.socket");
+    if (right == PS_TOKEN_RIGHT_READ) {
+        refuse_query(st, c, text);
+        return false;
     }
     ps_effects_log(st->fx, PS_LOG_WARNING,
-                   "job %s gen %" PRIu64 " of uid %u not changed for %s: "
-                   "not allowed",
-                   j->name, j->gen, j->uid, c->peer_text);
+                   "job %s gen %" PRIu64 " of uid %u not changed for %s: %s",
+                   j->name, j->gen, j->uid, c->peer_text, text);
     ps_sched_conn_end_query(st, c, PS_E_PERM, text);
     return false;
+}
+
+/* False: the query was answered with the reason, and the tool does not even
+ * learn whether the job exists. */
+static bool may_name(struct ps_sched_step *st, struct ps_sched_conn *c,
+                     struct ps_sched_job_name *n)
+{
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+
+    ps_str_init(&why, text, sizeof(text));
+    ps_str_add(&why, "not allowed: ");
+    if (ps_sched_may_name(st, c, n, &why)) {
+        return true;
+    }
+    refuse_query(st, c, text);
+    return false;
+}
+
+/* The job that a tool wants to change. NULL: the query was answered with the
+ * reason. */
+static struct ps_sched_job *find_job_to_change(struct ps_sched_step *st,
+                                               struct ps_sched_conn *c,
+                                               struct ps_sched_job_name n)
+{
+    struct ps_sched_job *j = may_name(st, c, &n) ? find_named_job(st, c, &n)
+                                                 : NULL;
+
+    return j != NULL && check_right(st, c, j, PS_TOKEN_RIGHT_OPERATE) ? j
+                                                                      : NULL;
 }
 
 /* Logs a change of a job by an operator. */
@@ -346,12 +430,38 @@ static void log_operator_action(struct ps_sched_step *st,
     ps_effects_log(st->fx, PS_LOG_WARNING,
                    "job %s gen %" PRIu64 " of uid %u %s by an operator at %s",
                    j->name, j->gen, j->uid, what, c->peer_text);
+    ps_sched_event_job(st, PS_EVENT_KIND_OPERATOR, j, what, false,
+                       c->peer_text);
+}
+
+/* Sends the plan for job `j`, and executes it if the tool asks for that. */
+static void start_rebalance_query(struct ps_sched_step *st,
+                                  struct ps_sched_conn *c,
+                                  const struct ps_msg_query *m,
+                                  struct ps_sched_job *j)
+{
+    const bool moves = m->what == PS_QUERY_REBALANCE;
+
+    if (j == NULL) {
+        ps_sched_conn_end_query(st, c, PS_E_INVAL, "name one job");
+        return;
+    }
+    if (moves) {
+        if (!check_right(st, c, j, PS_TOKEN_RIGHT_OPERATE)) {
+            return;
+        }
+        log_operator_action(st, c, j, "rebalanced");
+    }
+    ps_sched_rebalance_query(st, c, j, ps_sched_text_or_empty(m->drain_server),
+                             moves);
+    ps_sched_query_send_rows(st, c);
 }
 
 void ps_sched_on_query(struct ps_sched_step *st, struct ps_sched_conn *c,
                        const struct ps_msg_query *m)
 {
-    const char *name = ps_sched_text_or_empty(m->job);
+    struct ps_sched_job_name n = {ps_sched_text_or_empty(m->job), m->has_owner,
+                                  m->owner};
     struct ps_sched_job *j = NULL;
 
     if (c->lists_keys || c->open_stalls > 0 || c->rebalance_reply != NULL) {
@@ -359,12 +469,22 @@ void ps_sched_on_query(struct ps_sched_step *st, struct ps_sched_conn *c,
                                 "another query of this connection is not done");
         return;
     }
-    if (*name != '\0') {
-        j = ps_sched_find_open_job(st->s, name);
+    if (m->what == PS_QUERY_TOKENS) {
+        ps_sched_token_send_rows(st, c);
+        return;
+    }
+    if (!may_name(st, c, &n)) {
+        return;
+    }
+    if (*n.name != '\0') {
+        j = find_named_job(st, c, &n);
         if (j == NULL) {
-            reply_no_such_job(st, c, name);
             return;
         }
+    }
+    if (m->what != PS_QUERY_REBALANCE &&
+        !check_right(st, c, j, PS_TOKEN_RIGHT_READ)) {
+        return;
     }
     switch ((enum ps_query)m->what) {
     case PS_QUERY_NODES:
@@ -385,22 +505,15 @@ void ps_sched_on_query(struct ps_sched_step *st, struct ps_sched_conn *c,
         send_share_rows(st, c, j);
         ps_sched_conn_end_query(st, c, 0, NULL);
         return;
+    case PS_QUERY_EVENTS:
+        ps_sched_send_events(st, c, m->after_event);
+        ps_sched_conn_end_query(st, c, 0, NULL);
+        return;
     case PS_QUERY_REBALANCE_PLAN:
     case PS_QUERY_REBALANCE:
-        if (j == NULL) {
-            ps_sched_conn_end_query(st, c, PS_E_INVAL, "name one job");
-            return;
-        }
-        if (m->what == PS_QUERY_REBALANCE) {
-            if (!check_owner(st, c, j)) {
-                return;
-            }
-            log_operator_action(st, c, j, "rebalanced");
-        }
-        ps_sched_rebalance_query(st, c, j,
-                                 ps_sched_text_or_empty(m->drain_server),
-                                 m->what == PS_QUERY_REBALANCE);
-        ps_sched_query_send_rows(st, c);
+        start_rebalance_query(st, c, m, j);
+        return;
+    case PS_QUERY_TOKENS: /* Answered above. */
         return;
     }
     ps_sched_conn_end_query(st, c, PS_E_UNSUPPORTED, "no such query");
@@ -409,17 +522,15 @@ void ps_sched_on_query(struct ps_sched_step *st, struct ps_sched_conn *c,
 void ps_sched_on_job_cancel(struct ps_sched_step *st, struct ps_sched_conn *c,
                             const struct ps_msg_job_cancel *m)
 {
-    const char *name = ps_sched_text_or_empty(m->job);
     const char *reason = ps_sched_text_or_empty(m->reason);
-    struct ps_sched_job *j = ps_sched_find_open_job(st->s, name);
+    struct ps_sched_job *j = find_job_to_change(
+        st, c,
+        (struct ps_sched_job_name){ps_sched_text_or_empty(m->job), m->has_owner,
+                                   m->owner});
     char text[PS_TEXT_MAX + 1];
     struct ps_str why;
 
     if (j == NULL) {
-        reply_no_such_job(st, c, name);
-        return;
-    }
-    if (!check_owner(st, c, j)) {
         return;
     }
     ps_str_init(&why, text, sizeof(text));
@@ -433,17 +544,57 @@ void ps_sched_on_job_cancel(struct ps_sched_step *st, struct ps_sched_conn *c,
     ps_sched_conn_end_query(st, c, 0, NULL);
 }
 
+/* The weight that a setting names; 0: none, and the query was answered. */
+static uint32_t read_weight(struct ps_sched_step *st, struct ps_sched_conn *c,
+                            const struct ps_msg_job_set *m)
+{
+    const bool is_in_range = m->value >= 1 && m->value <= PS_JOB_WEIGHT_MAX;
+    const uint32_t weight = is_in_range ? (uint32_t)m->value : 0;
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+
+    if (m->round == 0 && is_in_range && m->value <= weight) {
+        return weight;
+    }
+    ps_str_init(&why, text, sizeof(text));
+    if (m->round != 0) {
+        ps_str_add(&why, "a weight holds at once, not from a round on");
+    } else {
+        ps_str_addf(&why, "weight is %g and must be a whole number, 1 to %u",
+                    m->value, PS_JOB_WEIGHT_MAX);
+    }
+    ps_sched_conn_end_query(st, c, PS_E_INVAL, text);
+    return 0;
+}
+
+static void set_weight(struct ps_sched_step *st, struct ps_sched_conn *c,
+                       struct ps_sched_job *j, const struct ps_msg_job_set *m)
+{
+    const uint32_t weight = read_weight(st, c, m);
+    char what[24];
+    struct ps_str s;
+
+    if (weight != 0) {
+        ps_str_init(&s, what, sizeof(what));
+        ps_str_addf(&s, "set to weight %u", weight);
+        log_operator_action(st, c, j, what);
+        ps_sched_job_change_weight(st, c, j, weight);
+    }
+}
+
 void ps_sched_on_job_set(struct ps_sched_step *st, struct ps_sched_conn *c,
                          const struct ps_msg_job_set *m)
 {
-    const char *name = ps_sched_text_or_empty(m->job);
-    struct ps_sched_job *j = ps_sched_find_open_job(st->s, name);
+    struct ps_sched_job *j = find_job_to_change(
+        st, c,
+        (struct ps_sched_job_name){ps_sched_text_or_empty(m->job), m->has_owner,
+                                   m->owner});
 
     if (j == NULL) {
-        reply_no_such_job(st, c, name);
         return;
     }
-    if (!check_owner(st, c, j)) {
+    if (strcmp(ps_sched_text_or_empty(m->name), "weight") == 0) {
+        set_weight(st, c, j, m);
         return;
     }
     log_operator_action(st, c, j, "changed");

@@ -6,17 +6,21 @@
 #include "base/alloc.h"
 #include "core/sched/account.h"
 #include "core/sched/conn.h"
+#include "core/sched/events.h"
 #include "core/sched/inner.h"
 #include "core/sched/key.h"
 #include "core/sched/lease.h"
 #include "core/sched/lifecycle.h"
+#include "core/sched/loss.h"
 #include "core/sched/membership.h"
 #include "core/sched/migration.h"
 #include "core/sched/norm.h"
 #include "core/sched/optimizer.h"
+#include "core/sched/profile.h"
 #include "core/sched/query.h"
 #include "core/sched/rebalance_reply.h"
 #include "core/sched/stall.h"
+#include "core/sched/token_query.h"
 #include "core/sched/witness.h"
 #include "core/sched/worker.h"
 
@@ -61,6 +65,9 @@ struct ps_sched *ps_sched_new(const struct ps_sched_options *opt, ps_time now)
     s->jobs = ps_map_new();
     ps_sched_account_init(s);
     ps_list_init(&s->stalls);
+    ps_sched_tokens_init(s);
+    ps_sched_event_own(&(struct ps_sched_step){.s = s, .now = now}, "started",
+                       false, NULL);
     return s;
 }
 
@@ -87,6 +94,8 @@ void ps_sched_free(struct ps_sched *s)
     }
     ps_map_free(s->conns);
     ps_map_free(s->jobs);
+    ps_sched_tokens_fini(s);
+    ps_sched_events_fini(&s->events);
     /* Before the account, which their links use. */
     ps_members_fini(&s->members);
     ps_sched_account_fini(s);
@@ -120,6 +129,7 @@ static void on_conn_open(struct ps_sched_step *st, const struct ps_event *ev)
     c->opened_at = st->now;
     c->is_local = ev->open.kind == PS_CONN_LOCAL;
     c->uid = ev->open.uid;
+    ps_peer_identity_set(&c->identity, ev->open.identity);
     ps_str_copy(c->peer_text, sizeof(c->peer_text),
                 ev->open.peer != NULL ? ev->open.peer : "?");
     ps_map_put(st->s->conns, c->id, c);
@@ -166,6 +176,7 @@ static void on_ping(struct ps_sched_step *st, struct ps_member *m,
     if (ping->draining && !m->last_ping.draining) {
         ps_effects_log(st->fx, PS_LOG_INFO, "%s %s is shutting down",
                        ps_role_name(m->role), m->name);
+        ps_sched_event_member(st, m, "draining", false, NULL);
     }
     ps_member_record_ping(m, ping, st->now);
     ps_effects_send_msg(st->fx, ps_link_conn(m->link),
@@ -176,6 +187,32 @@ static void on_ping(struct ps_sched_step *st, struct ps_member *m,
                         });
     if (returned) {
         ps_sched_jobs_try_start(st);
+    }
+}
+
+static void on_stall_report(struct ps_sched_step *st, struct ps_member *agent,
+                            const struct ps_msg_stall_report *m)
+{
+    char text[PS_TEXT_MAX + 1];
+    struct ps_sched_job *j;
+    struct ps_str why;
+
+    ps_str_init(&why, text, sizeof(text));
+    j = ps_sched_on_stall_report(st, agent, m, &why);
+    if (j != NULL) {
+        ps_sched_job_fail(st, j, text);
+    }
+}
+
+static void on_profile_msg(struct ps_sched_step *st, struct ps_member *m,
+                           const struct ps_msg *msg)
+{
+    if (msg->code == PS_MSG_PROFILE_SET) {
+        ps_sched_on_profile_set(st, m, &msg->profile_set);
+    } else if (msg->code == PS_MSG_PROFILE_GET) {
+        ps_sched_on_profile_get(st, m, &msg->profile_get);
+    } else if (msg->code == PS_MSG_PROFILE_EVENTS) {
+        ps_sched_on_profile_events(st, m, msg);
     }
 }
 
@@ -238,6 +275,9 @@ static void on_member_msg(struct ps_sched_step *st, struct ps_sched_conn *c,
     case PS_MSG_OPTIMIZER_CHANGE:
         ps_sched_on_optimizer_change(st, m, &msg->optimizer_change);
         break;
+    case PS_MSG_OPTIMIZER_TUNE:
+        ps_sched_on_optimizer_tune(st, m, &msg->optimizer_tune);
+        break;
     case PS_MSG_COMPRESSION_SET:
         ps_sched_on_compression_set(st, m, &msg->compression_set);
         break;
@@ -245,7 +285,7 @@ static void on_member_msg(struct ps_sched_step *st, struct ps_sched_conn *c,
         ps_sched_on_stall_query(st, m, &msg->stall_query);
         break;
     case PS_MSG_STALL_REPORT:
-        ps_sched_on_stall_report(st, m, &msg->stall_report);
+        on_stall_report(st, m, &msg->stall_report);
         break;
     case PS_MSG_PART_CHUNK:
         ps_sched_on_part_chunk(st, m, &msg->part_chunk, payload);
@@ -254,7 +294,7 @@ static void on_member_msg(struct ps_sched_step *st, struct ps_sched_conn *c,
         ps_sched_on_part_ack(st, m, &msg->part_ack);
         break;
     default:
-        break;
+        on_profile_msg(st, m, msg);
     }
 }
 
@@ -267,6 +307,10 @@ static void on_ctl_msg(struct ps_sched_step *st, struct ps_sched_conn *c,
         ps_sched_on_job_cancel(st, c, &msg->job_cancel);
     } else if (msg->code == PS_MSG_JOB_SET) {
         ps_sched_on_job_set(st, c, &msg->job_set);
+    } else if (msg->code == PS_MSG_TOKEN_ISSUE) {
+        ps_sched_on_token_issue(st, c, &msg->token_issue);
+    } else if (msg->code == PS_MSG_TOKEN_REVOKE) {
+        ps_sched_on_token_revoke(st, c, &msg->token_revoke);
     } else {
         reject_message(st, c, msg);
     }
@@ -341,12 +385,31 @@ static void extend_leases_if_late(struct ps_sched_step *st)
     }
 }
 
+static void stalls_tick(struct ps_sched_step *st)
+{
+    char text[PS_TEXT_MAX + 1];
+    struct ps_sched_job *j;
+    struct ps_str why;
+
+    for (;;) {
+        ps_str_init(&why, text, sizeof(text));
+        j = ps_sched_stalls_tick(st, &why);
+        if (j == NULL) {
+            return;
+        }
+        ps_sched_job_fail(st, j, text);
+    }
+}
+
 static void sched_tick(struct ps_sched_step *st)
 {
     conns_tick(st);
     ps_sched_members_tick(st);
+    if (st->s->tokens.check_at <= st->now) {
+        ps_sched_workers_drop_tokens(st);
+    }
     ps_sched_jobs_tick(st);
-    ps_sched_stalls_tick(st);
+    stalls_tick(st);
 }
 
 static ps_time compute_deadline(const struct ps_sched *s, ps_time now)
@@ -354,6 +417,7 @@ static ps_time compute_deadline(const struct ps_sched *s, ps_time now)
     ps_time due = conns_deadline(s);
 
     due = ps_time_min(due, ps_sched_members_deadline(s, now));
+    due = ps_time_min(due, s->tokens.check_at);
     due = ps_time_min(due, ps_sched_jobs_deadline(s));
     return ps_time_min(due, ps_sched_stalls_deadline(s));
 }
@@ -408,6 +472,9 @@ static int sched_step(void *self, const struct ps_event *ev,
         break;
     case PS_EV_SHUTDOWN:
         begin_shutdown(&st);
+        break;
+    case PS_EV_CERTIFICATE:
+        s->certificate = ev->certificate;
         break;
     case PS_EV_PROBED:
         ps_sched_on_probed(&st, ev->dial_failed.target, ev->dial_failed.rc);

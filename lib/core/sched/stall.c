@@ -4,7 +4,9 @@
  * job are asked, and the reply is sent when all have reported or after
  * REPORT_TIMEOUT; ranks of agents that have not reported then count as missing.
  * psctl does not know the round, so the longest wait of the job is found
- * first. */
+ * first. The scheduler itself asks in the same way, again and again, while some
+ * ranks of a job have left it and others have not: a round that needs a rank
+ * that has left can never be complete, so the job fails. */
 #include "core/sched/stall.h"
 
 #include "base/alloc.h"
@@ -17,27 +19,48 @@
 #include <string.h>
 
 #define REPORT_TIMEOUT    PS_SECONDS(1)
+/* Time between two checks for rounds that need a rank that has left. */
+#define CHECK_INTERVAL    PS_SECONDS(1)
 /* Stall queries in progress; a further one gets an empty reply. */
 #define STALLS_MAX        1024u
 /* Ranks in one reply. */
 #define MISSING_RANKS_MAX 256u
 
+struct stall;
+struct missing;
+
+/* Origin of a query. */
+struct asker_ops {
+    /* Sends the reply of a query, which is then freed. */
+    void (*reply)(struct ps_sched_step *st, const struct ps_sched_job *j,
+                  const struct stall *stall, const struct missing *m);
+    /* Ends the asker's request after the reply, or without one. */
+    void (*finish)(struct ps_sched_step *st, ps_conn_id conn);
+};
+
+enum stall_step {
+    STALL_PAUSED,      /* A check until its next turn. */
+    STALL_SEEKS_KEY,   /* Collects the longest wait of the job. */
+    STALL_SEEKS_RANKS, /* Collects the ranks that a round of a key misses. */
+};
+
 /* One stall query: collects from the job's agents which ranks are missing. */
 struct stall {
     struct ps_list_node node;
+    const struct asker_ops *asker; /* NULL: a check of the scheduler. */
     uint64_t collect_id; /* Request number of the current collection. */
     uint64_t gen;
     uint32_t asker_node; /* Agent that asked, with asker_request. */
     uint64_t asker_request;
-    ps_conn_id asker_conn; /* psctl connection that asked; 0: an agent did. */
-    bool seeks_oldest;     /* First phase for psctl: find the longest wait. */
+    ps_conn_id asker_conn; /* psctl connection that asked; 0: none. */
+    enum stall_step step;
     uint32_t key;
     uint64_t round;
     ps_time deadline;
     struct ps_bits pending_slots; /* Slots that have not reported. */
     struct ps_bits missing_ranks; /* Ranks reported as missing. */
     char unheard[320]; /* Servers that an agent does not hear, as text. */
-    /* Results of the first phase (seeks_oldest). */
+    /* Results of STALL_SEEKS_KEY. */
     char oldest_key[PS_KEY_NAME_MAX + 1];
     uint8_t oldest_key_kind; /* enum ps_key_kind */
     uint64_t oldest_wait;
@@ -114,8 +137,8 @@ static void append_silent(const struct ps_sched_step *st,
         if (m != NULL && m->state == PS_NODE_STATE_SUSPECT &&
             ps_bits_get(&stall->pending_slots, i)) {
             ps_str_addf(out,
-                        "%sword of agent %s, which the scheduler has not heard "
-                        "for %.1f s",
+                        "%sa message from agent %s, which the scheduler last "
+                        "heard %.1f s ago",
                         out->len > 0 ? "; " : "", m->name,
                         (double)(st->now - m->last_recv_at) / 1e9);
         }
@@ -146,7 +169,7 @@ static void list_missing_in_round(struct missing *out,
 
 /* ------------------------------------------------------------------ reply */
 
-static void send_stall_reply(struct ps_sched_step *st, struct ps_member *agent,
+static void send_agent_reply(struct ps_sched_step *st, struct ps_member *agent,
                              uint64_t gen, uint64_t request,
                              const struct missing *m)
 {
@@ -177,6 +200,7 @@ static void send_stall_row(struct ps_sched_step *st, ps_conn_id ctl,
                         &(struct ps_msg){
                             .code = PS_MSG_STALL_ROW,
                             .stall_row = {.job = j->name,
+                                          .uid = j->uid,
                                           .what = w->what,
                                           .waited_ns = w->waited,
                                           .waiting_ops = w->waiting_ops,
@@ -195,6 +219,46 @@ static void stall_free(struct ps_sched *s, struct stall *stall)
     ps_free(stall);
 }
 
+static void reply_to_agent(struct ps_sched_step *st,
+                           const struct ps_sched_job *j,
+                           const struct stall *stall, const struct missing *m)
+{
+    send_agent_reply(st, ps_members_get(&st->s->members, stall->asker_node),
+                     j->gen, stall->asker_request, m);
+}
+
+static void finish_agent(struct ps_sched_step *st, ps_conn_id conn)
+{
+    (void)st;
+    (void)conn;
+}
+
+static const struct asker_ops agent_asker = {reply_to_agent, finish_agent};
+
+static void describe_round(const struct stall *stall, struct ps_str *out)
+{
+    ps_str_add(out, stall->oldest_key_kind == PS_KEY_KIND_COLLECTIVE
+                        ? "collective key "
+                        : "key ");
+    ps_str_add_escaped(out, stall->oldest_key, strlen(stall->oldest_key), 256);
+    ps_str_addf(out, " round %" PRIu64, stall->round);
+}
+
+static void reply_to_ctl(struct ps_sched_step *st, const struct ps_sched_job *j,
+                         const struct stall *stall, const struct missing *m)
+{
+    char what[320];
+    struct ps_str text;
+
+    ps_str_init(&text, what, sizeof(what));
+    describe_round(stall, &text);
+    send_stall_row(st, stall->asker_conn, j,
+                   &(struct wait){.what = what,
+                                  .waited = stall->oldest_wait,
+                                  .waiting_ops = stall->waiting_ops},
+                   m);
+}
+
 /* Ends one job's share of a psctl query; the last share sends query_end. */
 static void finish_job_share(struct ps_sched_step *st, ps_conn_id ctl)
 {
@@ -206,13 +270,17 @@ static void finish_job_share(struct ps_sched_step *st, ps_conn_id ctl)
     }
 }
 
+static const struct asker_ops ctl_asker = {reply_to_ctl, finish_job_share};
+
 /* ---------------------------------------------------------------- collect */
 
-/* Asks all agents of the job; an agent without a link stays pending. */
-static void send_stall_collect(struct ps_sched_step *st,
-                               const struct ps_sched_job *j,
-                               struct stall *stall)
+/* Begins a step: asks all agents of the job. An agent without a link stays
+ * pending. */
+static void stall_collect(struct ps_sched_step *st,
+                          const struct ps_sched_job *j, struct stall *stall,
+                          enum stall_step step)
 {
+    stall->step = step;
     stall->collect_id = ++st->s->last_collect_id;
     stall->deadline = ps_time_add(st->now, REPORT_TIMEOUT);
     ps_bits_zero(&stall->missing_ranks);
@@ -221,27 +289,30 @@ static void send_stall_collect(struct ps_sched_step *st,
                                              j->slots[i].agent_node);
 
         ps_bits_set(&stall->pending_slots, i);
-        ps_sched_send_msg(st, m,
-                          &(struct ps_msg){
-                              .code = PS_MSG_STALL_COLLECT,
-                              .stall_collect = {.gen = j->gen,
-                                                .request = stall->collect_id,
-                                                .key = stall->key,
-                                                .round = stall->round,
-                                                .oldest = stall->seeks_oldest},
-                          });
+        ps_sched_send_msg(
+            st, m,
+            &(struct ps_msg){
+                .code = PS_MSG_STALL_COLLECT,
+                .stall_collect = {.gen = j->gen,
+                                  .request = stall->collect_id,
+                                  .key = stall->key,
+                                  .round = stall->round,
+                                  .oldest = stall->step == STALL_SEEKS_KEY},
+            });
     }
 }
 
 static struct stall *stall_new(struct ps_sched_step *st,
-                               const struct ps_sched_job *j)
+                               const struct ps_sched_job *j,
+                               const struct asker_ops *asker)
 {
     struct stall *stall;
 
-    if (st->s->stall_count >= STALLS_MAX) {
+    if (asker != NULL && st->s->stall_count >= STALLS_MAX) {
         return NULL;
     }
     stall = ps_calloc(1, sizeof(*stall));
+    stall->asker = asker;
     stall->gen = j->gen;
     ps_bits_init(&stall->pending_slots, j->slot_count);
     ps_bits_init(&stall->missing_ranks, j->opt.num_workers);
@@ -260,31 +331,31 @@ void ps_sched_on_stall_query(struct ps_sched_step *st, struct ps_member *agent,
     PS_LIST_EACH(n, &st->s->stalls)
     {
         stall = PS_CONTAINER(n, struct stall, node);
-        if (stall->asker_conn == 0 && stall->asker_node == agent->node &&
+        if (stall->asker == &agent_asker && stall->asker_node == agent->node &&
             stall->asker_request == m->request && stall->gen == m->gen) {
             /* Repeated on a fresh link; the first one will be answered. */
             return;
         }
     }
     if (j == NULL || !ps_sched_job_has_started(j)) {
-        send_stall_reply(st, agent, m->gen, m->request, &missing);
+        send_agent_reply(st, agent, m->gen, m->request, &missing);
         return;
     }
     if (m->barrier) {
         list_missing_at_barrier(&missing, j, m->round);
-        send_stall_reply(st, agent, m->gen, m->request, &missing);
+        send_agent_reply(st, agent, m->gen, m->request, &missing);
         return;
     }
-    stall = stall_new(st, j);
+    stall = stall_new(st, j, &agent_asker);
     if (stall == NULL) {
-        send_stall_reply(st, agent, m->gen, m->request, &missing);
+        send_agent_reply(st, agent, m->gen, m->request, &missing);
         return;
     }
     stall->asker_node = agent->node;
     stall->asker_request = m->request;
     stall->key = m->key;
     stall->round = m->round;
-    send_stall_collect(st, j, stall);
+    stall_collect(st, j, stall, STALL_SEEKS_RANKS);
 }
 
 /* Sends psctl the waits that the scheduler itself knows: start and barriers. */
@@ -340,69 +411,126 @@ void ps_sched_stall_query_job(struct ps_sched_step *st, struct ps_sched_job *j,
 
     send_known_stalls(st, j, ctl->id);
     if (ps_sched_job_has_started(j)) {
-        stall = stall_new(st, j);
+        stall = stall_new(st, j, &ctl_asker);
     }
     if (stall == NULL) {
         finish_job_share(st, ctl->id);
         return;
     }
     stall->asker_conn = ctl->id;
-    stall->seeks_oldest = true;
-    send_stall_collect(st, j, stall);
+    stall_collect(st, j, stall, STALL_SEEKS_KEY);
+}
+
+/* ------------------------------------------- rounds that need a rank that left
+ */
+
+void ps_sched_stall_check_left(struct ps_sched_step *st, struct ps_sched_job *j)
+{
+    struct stall *stall;
+
+    if (j->workers.live_count == 0 || j->checks_left_ranks) {
+        return;
+    }
+    j->checks_left_ranks = true;
+    stall = stall_new(st, j, NULL);
+    stall->deadline = ps_time_add(st->now, CHECK_INTERVAL);
+}
+
+/* Returns a rank that has left and is reported as missing in the round; NULL:
+ * none. An agent that was started later does not know the rank's rounds. */
+static const struct ps_sched_worker *
+find_missing_left(const struct ps_sched_job *j, const struct stall *stall)
+{
+    for (uint32_t i = 0; i < j->workers.count; i++) {
+        const struct ps_sched_worker *w = &j->workers.list[i];
+
+        if (w->state == PS_RANK_STATE_LEFT &&
+            ps_bits_get(&stall->missing_ranks, i) &&
+            w->agent_instance == j->slots[w->slot].instance) {
+            return w;
+        }
+    }
+    return NULL;
+}
+
+/* Pauses the check. Returns the job, with the reason, if it must fail: the round
+ * needs a rank that has left. */
+static struct ps_sched_job *finish_check(const struct ps_sched_step *st,
+                                         struct ps_sched_job *j,
+                                         struct stall *stall,
+                                         struct ps_str *why)
+{
+    const struct ps_sched_worker *w = find_missing_left(j, stall);
+
+    stall->step = STALL_PAUSED;
+    stall->deadline = ps_time_add(st->now, CHECK_INTERVAL);
+    if (w == NULL) {
+        return NULL;
+    }
+    ps_str_addf(why, "rank %u on %s has left job %s in good order, and ",
+                (unsigned)(w - j->workers.list), w->host, j->name);
+    describe_round(stall, why);
+    ps_str_add(why, " needs it: all ranks must make the same rounds, or call "
+                    "join()");
+    return j;
 }
 
 /* ---------------------------------------------------------------- reports */
 
-static void finish_stall(struct ps_sched_step *st, struct stall *stall)
+/* Replies to the asker and ends the query; `missing` may be empty. */
+static void stall_reply(struct ps_sched_step *st, const struct ps_sched_job *j,
+                        struct stall *stall, const struct missing *missing)
 {
-    const struct ps_sched_job *j = ps_sched_find_job(st->s, stall->gen);
+    const struct asker_ops *asker = stall->asker;
+    ps_conn_id conn = stall->asker_conn;
+
+    if (missing != NULL) {
+        asker->reply(st, j, stall, missing);
+    }
+    stall_free(st->s, stall);
+    asker->finish(st, conn);
+}
+
+/* Continues a query whose agents have reported, or whose time is up. Returns as
+ * finish_check(). */
+static struct ps_sched_job *finish_step(struct ps_sched_step *st,
+                                        struct stall *stall, struct ps_str *why)
+{
+    struct ps_sched_job *j = ps_sched_find_job(st->s, stall->gen);
     struct missing missing = {.count = 0};
-    ps_conn_id ctl = stall->asker_conn;
-    char what[320];
-    struct ps_str text;
+    const struct ps_sched_key *k;
 
     assert(j != NULL); /* The queries of a job are dropped with it. */
-    if (stall->seeks_oldest) {
-        const struct ps_sched_key *k = ps_sched_job_find_key(
-            j, stall->oldest_key_kind, stall->oldest_key);
-
+    if (stall->step == STALL_PAUSED) {
+        stall->oldest_key[0] = '\0';
+        stall->oldest_wait = 0;
+        stall_collect(st, j, stall, STALL_SEEKS_KEY);
+        return NULL;
+    }
+    if (stall->step == STALL_SEEKS_KEY) {
+        k = ps_sched_job_find_key(j, stall->oldest_key_kind, stall->oldest_key);
         if (k != NULL) {
-            stall->seeks_oldest = false;
             stall->key = k->number;
-            send_stall_collect(st, j, stall);
-            return;
+            stall_collect(st, j, stall, STALL_SEEKS_RANKS);
+            return NULL;
         }
-        stall_free(st->s, stall);
-        finish_job_share(st, ctl);
-        return;
     }
-    list_missing_in_round(&missing, st, j, stall);
-    if (ctl == 0) {
-        send_stall_reply(st, ps_members_get(&st->s->members, stall->asker_node),
-                         j->gen, stall->asker_request, &missing);
-        stall_free(st->s, stall);
-        return;
+    if (stall->asker == NULL) {
+        return finish_check(st, j, stall, why);
     }
-    ps_str_init(&text, what, sizeof(what));
-    ps_str_add(&text, stall->oldest_key_kind == PS_KEY_KIND_COLLECTIVE
-                          ? "collective key "
-                          : "key ");
-    ps_str_add_escaped(&text, stall->oldest_key, strlen(stall->oldest_key),
-                       256);
-    ps_str_addf(&text, " round %" PRIu64, stall->round);
-    send_stall_row(st, ctl, j,
-                   &(struct wait){.what = what,
-                                  .waited = stall->oldest_wait,
-                                  .waiting_ops = stall->waiting_ops},
-                   &missing);
-    stall_free(st->s, stall);
-    finish_job_share(st, ctl);
+    if (stall->step == STALL_SEEKS_RANKS) {
+        list_missing_in_round(&missing, st, j, stall);
+        stall_reply(st, j, stall, &missing);
+    } else {
+        stall_reply(st, j, stall, NULL);
+    }
+    return NULL;
 }
 
 static void merge_report(struct stall *stall, const struct ps_sched_job *j,
                          uint32_t agent, const struct ps_msg_stall_report *m)
 {
-    if (stall->seeks_oldest) {
+    if (stall->step == STALL_SEEKS_KEY) {
         stall->waiting_ops += m->waiting_ops;
         if (m->waiting_ops > 0 && ps_sched_text_or_empty(m->key)[0] != '\0' &&
             (m->waited_ns > stall->oldest_wait ||
@@ -431,14 +559,16 @@ static void merge_report(struct stall *stall, const struct ps_sched_job *j,
     }
 }
 
-void ps_sched_on_stall_report(struct ps_sched_step *st, struct ps_member *agent,
-                              const struct ps_msg_stall_report *m)
+struct ps_sched_job *
+ps_sched_on_stall_report(struct ps_sched_step *st, struct ps_member *agent,
+                         const struct ps_msg_stall_report *m,
+                         struct ps_str *why)
 {
     const struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
     uint32_t slot;
 
     if (j == NULL) {
-        return;
+        return NULL;
     }
     slot = ps_sched_job_slot_of(j, agent->node);
     PS_LIST_EACH(n, &st->s->stalls)
@@ -450,14 +580,13 @@ void ps_sched_on_stall_report(struct ps_sched_step *st, struct ps_member *agent,
         }
         if (slot == j->slot_count ||
             !ps_bits_clear(&stall->pending_slots, slot)) {
-            return;
+            return NULL;
         }
         merge_report(stall, j, agent->node, m);
-        if (stall->pending_slots.count == 0) {
-            finish_stall(st, stall);
-        }
-        return;
+        return stall->pending_slots.count == 0 ? finish_step(st, stall, why)
+                                               : NULL;
     }
+    return NULL;
 }
 
 /* ----------------------------------------------------------- end and time */
@@ -469,20 +598,16 @@ void ps_sched_stall_drop_job(struct ps_sched_step *st, struct ps_sched_job *j)
 
     while (n != NULL) {
         struct stall *stall = PS_CONTAINER(n, struct stall, node);
-        ps_conn_id ctl = stall->asker_conn;
 
         n = ps_list_next(&st->s->stalls, n);
         if (stall->gen != j->gen) {
             continue;
         }
-        if (ctl == 0) {
-            send_stall_reply(st,
-                             ps_members_get(&st->s->members, stall->asker_node),
-                             j->gen, stall->asker_request, &nothing);
-        }
-        stall_free(st->s, stall);
-        if (ctl != 0) {
-            finish_job_share(st, ctl);
+        if (stall->asker == NULL) {
+            stall_free(st->s, stall);
+        } else {
+            stall_reply(st, j, stall,
+                        stall->asker == &agent_asker ? &nothing : NULL);
         }
     }
 }
@@ -510,18 +635,30 @@ void ps_sched_stall_drop_ctl(struct ps_sched *s, ps_conn_id ctl)
     }
 }
 
-void ps_sched_stalls_tick(struct ps_sched_step *st)
+static struct stall *first_due(const struct ps_sched *s, ps_time now)
 {
-    struct ps_list_node *n = ps_list_first(&st->s->stalls);
-
-    while (n != NULL) {
+    PS_LIST_EACH(n, &s->stalls)
+    {
         struct stall *stall = PS_CONTAINER(n, struct stall, node);
 
-        n = ps_list_next(&st->s->stalls, n);
-        if (stall->deadline <= st->now) {
-            finish_stall(st, stall);
+        if (stall->deadline <= now) {
+            return stall;
         }
     }
+    return NULL;
+}
+
+struct ps_sched_job *ps_sched_stalls_tick(struct ps_sched_step *st,
+                                          struct ps_str *why)
+{
+    struct ps_sched_job *failed = NULL;
+    struct stall *stall;
+
+    /* One that ends may take others with it. */
+    while (failed == NULL && (stall = first_due(st->s, st->now)) != NULL) {
+        failed = finish_step(st, stall, why);
+    }
+    return failed;
 }
 
 ps_time ps_sched_stalls_deadline(const struct ps_sched *s)

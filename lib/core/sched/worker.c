@@ -3,13 +3,17 @@
 #include "core/sched/worker.h"
 
 #include "base/name_hash.h"
+#include "core/round/fair.h"
 #include "core/sched/account.h"
 #include "core/sched/conn.h"
+#include "core/sched/events.h"
 #include "core/sched/inner.h"
 #include "core/sched/job_server.h"
 #include "core/sched/job_state.h"
 #include "core/sched/lifecycle.h"
 #include "core/sched/loss.h"
+#include "core/sched/rights.h"
+#include "core/sched/stall.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -25,6 +29,12 @@ static void send_job_opened(struct ps_sched_step *st, struct ps_member *agent,
                           .job_opened = {.worker = worker, .gen = gen},
                       });
 }
+
+/* A worker that wants to take part in a job. */
+struct joining {
+    struct ps_msg_job_open m; /* `uid` is the owner of the job. */
+    uint64_t token;           /* Number of the worker's token; 0: none. */
+};
 
 static void send_job_refused(struct ps_sched_step *st, struct ps_member *agent,
                              const struct ps_msg_job_open *m, int rc,
@@ -69,6 +79,11 @@ static int check_job_open(const struct ps_msg_job_open *m, struct ps_str *why)
                     m->rank, m->num_workers - 1);
         return PS_E_INVAL;
     }
+    if (m->weight > PS_JOB_WEIGHT_MAX) {
+        ps_str_addf(why, "weight is %u and must be 1 to %u", m->weight,
+                    PS_JOB_WEIGHT_MAX);
+        return PS_E_INVAL;
+    }
     if (m->partition_bytes != 0 &&
         (m->partition_bytes < PS_PARTITION_BYTES_MIN ||
          m->partition_bytes > PS_PARTITION_BYTES_MAX)) {
@@ -80,8 +95,8 @@ static int check_job_open(const struct ps_msg_job_open *m, struct ps_str *why)
     return 0;
 }
 
-/* Checks that the worker has the options of the job; names the first that
- * differs. */
+/* Checks that the worker has the options that the job began with; names the
+ * first that differs. */
 static int check_same_options(const struct ps_sched_job *j,
                               const struct ps_msg_job_open *m,
                               uint32_t partition, struct ps_str *why)
@@ -96,6 +111,7 @@ static int check_same_options(const struct ps_sched_job *j,
         {"big_array_bound", j->opt.big_array_bound, m->big_array_bound},
         {"staleness", j->opt.staleness, m->staleness},
         {"partition_bytes", j->opt.partition_bytes, partition},
+        {"weight", j->opt.weight, ps_fair_weight(m->weight)},
     };
     const struct {
         const char *what;
@@ -206,6 +222,18 @@ static int add_worker(struct ps_sched_step *st, struct ps_sched_job *j,
     return 0;
 }
 
+static void record_return(struct ps_sched_step *st,
+                          const struct ps_sched_job *j,
+                          const struct ps_sched_worker *w)
+{
+    char text[PS_SCHED_EVENT_TEXT + 1];
+    struct ps_str s;
+
+    ps_str_init(&s, text, sizeof(text));
+    ps_str_addf(&s, "rank %d on %s", w->requested_rank, w->host);
+    ps_sched_event_job(st, PS_EVENT_KIND_RANK, j, "taken again", false, text);
+}
+
 /* Makes a rank LIVE again, with a new incarnation. */
 static void mark_rank_live(struct ps_sched_step *st, struct ps_sched_job *j,
                            struct ps_sched_worker *w)
@@ -223,6 +251,7 @@ static void mark_rank_live(struct ps_sched_step *st, struct ps_sched_job *j,
     ps_effects_log_for(st->fx, &j->account, PS_LOG_INFO,
                        "job %s gen %" PRIu64 " rank %d taken again on %s",
                        j->name, j->gen, w->requested_rank, w->host);
+    record_return(st, j, w);
     ps_sched_job_publish_later(st, j);
 }
 
@@ -394,9 +423,10 @@ static void accept_known_worker(struct ps_sched_step *st,
 
 /* Reattaches a process that survived its agent. */
 static void open_reattached(struct ps_sched_step *st, struct ps_member *agent,
-                            struct ps_sched_job *j,
-                            const struct ps_msg_job_open *m, struct ps_str *why)
+                            struct ps_sched_job *j, const struct joining *in,
+                            struct ps_str *why)
 {
+    const struct ps_msg_job_open *m = &in->m;
     int rc = check_reattach(j, agent, m, why);
     struct ps_sched_worker *w;
 
@@ -406,6 +436,7 @@ static void open_reattached(struct ps_sched_step *st, struct ps_member *agent,
     }
     w = &j->workers.list[m->rank];
     w->worker_id = m->worker;
+    w->token = in->token;
     w->agent_incarnation = agent->incarnation;
     w->agent_instance = agent->instance;
     mark_rank_live(st, j, w);
@@ -437,7 +468,7 @@ static void record_earlier_job(struct ps_sched_step *st,
                                const struct ps_msg_job_open *m, const char *why)
 {
     struct ps_sched *s = st->s;
-    struct ps_sched_job *j = ps_sched_find_open_job(s, m->name);
+    struct ps_sched_job *j = ps_sched_find_open_job(s, m->uid, m->name);
 
     if (m->gen > s->opt.generation_base ||
         !ps_str_is_name(m->name, PS_NAME_MAX)) {
@@ -450,16 +481,16 @@ static void record_earlier_job(struct ps_sched_step *st,
         b->uid = m->uid;
         ps_str_copy(b->name, sizeof(b->name), m->name);
     }
-    if (j != NULL && j->reopened && j->uid == m->uid &&
-        !ps_sched_job_has_started(j)) {
+    if (j != NULL && j->reopened && !ps_sched_job_has_started(j)) {
         ps_sched_job_fail(st, j, why);
     }
 }
 
 /* Handles a job_open with a generation, for a job that the agent knows. */
 static void open_known_job(struct ps_sched_step *st, struct ps_member *agent,
-                           const struct ps_msg_job_open *m, struct ps_str *why)
+                           const struct joining *in, struct ps_str *why)
 {
+    const struct ps_msg_job_open *m = &in->m;
     struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
     struct ps_sched_worker *w;
 
@@ -472,7 +503,7 @@ static void open_known_job(struct ps_sched_step *st, struct ps_member *agent,
     }
     w = ps_sched_job_find_worker(j, agent->node, agent->incarnation, m->worker);
     if (w == NULL && m->reattach) {
-        open_reattached(st, agent, j, m, why);
+        open_reattached(st, agent, j, in, why);
         return;
     }
     if (w == NULL) {
@@ -520,17 +551,13 @@ static int check_new_job(const struct ps_sched *s,
     return 0;
 }
 
-/* Bytes of the job's name that remain in a group's name that would be too long;
- * psc_group_open() appends a hash. */
-#define GROUP_PREFIX_LEN 20u
-
 /* Open parent job of a group of this name, of which the first `len` bytes are
  * the parent's: one of user `uid`, else of any user, else NULL. */
 static const struct ps_sched_job *find_parent_job(const struct ps_sched *s,
                                                   const char *name, size_t len,
                                                   uint32_t uid)
 {
-    bool cut = len == GROUP_PREFIX_LEN && strchr(name + len, '#') != NULL;
+    bool cut = len == PS_SCHED_GROUP_PREFIX && strchr(name + len, '#') != NULL;
     const struct ps_sched_job *other = NULL;
     struct ps_map_cursor cursor = {0};
     const struct ps_sched_job *j;
@@ -580,25 +607,30 @@ static int check_group(const struct ps_sched *s,
     return 0;
 }
 
-/* Open job of that name, or a new one; NULL with the reason. */
+static void record_forming(struct ps_sched_step *st,
+                           const struct ps_sched_job *j)
+{
+    char text[PS_SCHED_EVENT_TEXT + 1];
+    struct ps_str s;
+
+    ps_str_init(&s, text, sizeof(text));
+    ps_str_addf(&s, "%u workers, %u servers", j->opt.num_workers,
+                j->opt.num_servers);
+    ps_sched_event_job(st, PS_EVENT_KIND_JOB, j,
+                       ps_job_phase_name(PS_JOB_PHASE_FORMING), false, text);
+}
+
+/* Open job of that user and name, or a new one; NULL with the reason. */
 static struct ps_sched_job *find_or_make_job(struct ps_sched_step *st,
                                              const struct ps_msg_job_open *m,
                                              struct ps_str *why, int *ret_rc)
 {
     struct ps_sched *s = st->s;
-    struct ps_sched_job *j = ps_sched_find_open_job(s, m->name);
+    struct ps_sched_job *j = ps_sched_find_open_job(s, m->uid, m->name);
     uint32_t partition = m->partition_bytes != 0 ? m->partition_bytes
                                                  : s->opt.partition_bytes;
 
     if (j != NULL) {
-        if (j->uid != m->uid) {
-            ps_str_addf(why,
-                        "job %s belongs to uid %u, not to uid %u; choose "
-                        "another name",
-                        j->name, j->uid, m->uid);
-            *ret_rc = PS_E_PERM;
-            return NULL;
-        }
         *ret_rc = check_same_options(j, m, partition, why);
         return *ret_rc == 0 ? j : NULL;
     }
@@ -627,43 +659,34 @@ static struct ps_sched_job *find_or_make_job(struct ps_sched_step *st,
                        "servers %u",
                        j->name, j->gen, j->uid, j->opt.num_workers,
                        j->opt.num_servers);
+    record_forming(st, j);
     return j;
 }
 
-void ps_sched_on_job_open(struct ps_sched_step *st, struct ps_member *agent,
-                          const struct ps_msg_job_open *m)
+/* Handles a job_open without a generation. */
+static void open_job(struct ps_sched_step *st, struct ps_member *agent,
+                     const struct joining *in, struct ps_str *why)
 {
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str why;
+    const struct ps_msg_job_open *m = &in->m;
     struct ps_sched_job *j;
     struct ps_sched_worker *w;
-    int rc;
+    int rc = check_job_open(m, why);
 
-    ps_str_init(&why, text, sizeof(text));
-    if (ps_member_has_pending_exit(agent, m->worker)) {
-        send_job_refused(st, agent, m, PS_E_CLOSED, "this worker is gone");
-        return;
-    }
-    if (m->gen != 0) {
-        open_known_job(st, agent, m, &why);
-        return;
-    }
-    rc = check_job_open(m, &why);
     if (rc != 0) {
-        send_job_refused(st, agent, m, rc, text);
+        send_job_refused(st, agent, m, rc, why->data);
         return;
     }
     if (m->reoffer && find_earlier_job(st->s, m)) {
-        ps_str_addf(&why,
+        ps_str_addf(why,
                     "the scheduler was restarted and does not know job '%s'; "
                     "start the job again",
                     m->name);
-        send_job_refused(st, agent, m, PS_E_JOBFAILED, text);
+        send_job_refused(st, agent, m, PS_E_JOBFAILED, why->data);
         return;
     }
-    j = find_or_make_job(st, m, &why, &rc);
+    j = find_or_make_job(st, m, why, &rc);
     if (j == NULL) {
-        send_job_refused(st, agent, m, rc, text);
+        send_job_refused(st, agent, m, rc, why->data);
         return;
     }
     w = ps_sched_job_find_worker(j, agent->node, agent->incarnation, m->worker);
@@ -671,15 +694,47 @@ void ps_sched_on_job_open(struct ps_sched_step *st, struct ps_member *agent,
         accept_known_worker(st, j, agent, w, m);
         return;
     }
-    rc = ps_sched_job_has_started(j) ? reassign_lost_rank(st, j, agent, m, &why)
-                                     : add_worker(st, j, agent, m, &why);
+    rc = ps_sched_job_has_started(j) ? reassign_lost_rank(st, j, agent, m, why)
+                                     : add_worker(st, j, agent, m, why);
     if (rc != 0) {
-        send_job_refused(st, agent, m, rc, text);
+        send_job_refused(st, agent, m, rc, why->data);
         return;
     }
+    w = ps_sched_job_find_worker(j, agent->node, agent->incarnation, m->worker);
+    w->token = in->token;
     j->reopened |= m->reoffer;
     send_job_opened(st, agent, m->worker, j->gen);
     ps_sched_job_try_start(st, j);
+}
+
+void ps_sched_on_job_open(struct ps_sched_step *st, struct ps_member *agent,
+                          const struct ps_msg_job_open *m)
+{
+    const struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
+    struct joining in = {.m = *m};
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+    int rc;
+
+    ps_str_init(&why, text, sizeof(text));
+    if (ps_member_has_pending_exit(agent, m->worker)) {
+        send_job_refused(st, agent, m, PS_E_CLOSED, "this worker is gone");
+        return;
+    }
+    rc = ps_sched_check_join(
+        st, m, j != NULL ? j->name : ps_sched_text_or_empty(m->name), &in.m.uid,
+        &in.token, &why);
+    /* A job that is over is over for all its workers, with or without token. */
+    if (rc != 0 && (j != NULL || m->gen == 0)) {
+        send_job_refused(st, agent, m, rc, text);
+        return;
+    }
+    ps_str_init(&why, text, sizeof(text));
+    if (m->gen != 0) {
+        open_known_job(st, agent, &in, &why);
+    } else {
+        open_job(st, agent, &in, &why);
+    }
 }
 
 /* ------------------------------------------------------------ worker_gone */
@@ -696,6 +751,7 @@ static void worker_left(struct ps_sched_step *st, struct ps_sched_job *j,
         if (ps_barrier_leave(&j->barrier, rank, st->now)) {
             ps_sched_barrier_notify(st, j);
         }
+        ps_sched_stall_check_left(st, j);
     }
     ps_sched_job_end_if_unused(st, j);
 }

@@ -88,6 +88,7 @@ void ps_server_agent_on_msg(struct ps_server_step *st, ps_conn_id conn,
     bool fresh = ps_link_receive(c->session->link, msg, st->now, st->fx);
 
     ps_server_session_update_timer(st->s, c->session);
+    ps_server_session_pump(st, c->session); /* Frames were acknowledged. */
     if (fresh && payload != NULL && payload->buf != NULL) {
         st->s->bytes_in += payload->len;
     }
@@ -178,7 +179,8 @@ int ps_server_agent_payload(struct ps_server *s, ps_conn_id conn,
     if (rc != 0) {
         return rc;
     }
-    if (msg->code == PS_MSG_PUSH && ps_server_credit_is_ahead(slot)) {
+    if (msg->code == PS_MSG_PUSH && ps_server_credit_is_ahead(slot) &&
+        !ps_server_credit_shares_link(slot)) {
         return PS_E_AGAIN;
     }
     rc = ps_server_memory_alloc_payload(s, slot, msg, len, &buf);

@@ -96,8 +96,8 @@ static bool start_queued_pushes(struct ps_server_job *job, struct ps_part *part)
     if (part->open_round != NULL || n == NULL) {
         return false;
     }
-    struct ps_open_round *open = ps_store_open_round(&job->store, part,
-                                                     job->slot_count);
+    struct ps_open_round *open = ps_store_open_round(
+        &job->store, part, &ps_server_async_kind, job->slot_count);
 
     open->rule = PS_CONTAINER(n, struct ps_async_push, node)->rule;
     open->reduce = PS_REDUCE_SUM;

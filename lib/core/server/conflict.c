@@ -7,6 +7,7 @@
  * which servers receive contributions does not matter (rule R17). */
 #include "core/server/conflict.h"
 
+#include "core/server/credit.h"
 #include "core/server/grant.h"
 #include "core/server/inner.h"
 #include "core/server/merge_run.h"
@@ -14,8 +15,8 @@
 #include "core/server/reply.h"
 #include "core/server/session.h"
 
-/* Discards the open round and sends the refusal, with one part more, to its
- * contributors. */
+/* Discards the open round, adds its partition to the refusal, and sends that to
+ * the round's contributors. */
 static void void_round(struct ps_server_step *st, struct ps_server_job *job,
                        struct ps_part *part, int rc,
                        struct ps_server_refusal *refusal)
@@ -167,8 +168,9 @@ void ps_server_on_abort_round(struct ps_server_step *st,
             part = ps_store_find_or_add(store, rec->key, rec->index);
         }
         if (ps_server_conflict_check_retry(st, slot->job, part, rec->round,
-                                           m->retry) == 0) {
-            ps_server_grant_if_due(st, c->session, slot);
+                                           m->retry) == 0 &&
+            ps_server_credit_is_due(st->s, c->session, slot)) {
+            ps_server_grant_send(st, c->session, slot);
         }
     }
 }

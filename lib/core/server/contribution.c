@@ -15,6 +15,7 @@
 #include "core/server/kind.h"
 #include "core/server/merge.h"
 #include "core/server/migration.h"
+#include "core/server/profile.h"
 #include "core/server/push.h"
 #include "core/server/reclaim.h"
 #include "core/server/reply.h"
@@ -118,7 +119,9 @@ obtain_open_round(const struct ps_server_contribution *in, struct ps_part *part)
     struct ps_open_round *open = part->open_round;
 
     if (open == NULL) {
-        open = ps_store_open_round(&job->store, part, job->slot_count);
+        open = ps_store_open_round(&job->store, part, push->kind,
+                                   job->slot_count);
+        open->opened_at = job->server->now;
         job->incomplete_rounds++;
     }
     if (push->weight == 0) {
@@ -160,17 +163,26 @@ static bool take_for_round(const struct ps_server_contribution *in,
     for (uint32_t i = 0; i < job->slot_count; i++) {
         job->slots[i].contributed_rounds--;
     }
+    if (ps_server_job_is_recorded(job)) {
+        ps_server_profile_add(job, part,
+                              &(struct ps_server_profile_event){
+                                  .kind = PS_PROFILE_KIND_GATHER,
+                                  .round = in->rec.round,
+                                  .begun_at = open->opened_at,
+                                  .bytes = ps_round_bytes(&open->round)});
+    }
     return true;
 }
 
 /* --------------------------------------------------------------- acceptance */
 
-/* The merge, which the last contribution starts, needs the hash. */
-static void record_name_hash(struct ps_part *part,
-                             const struct ps_server_contribution *in)
+/* The merge, which the last contribution starts, needs them. */
+static void record_identity(struct ps_part *part,
+                            const struct ps_server_contribution *in)
 {
-    if (part != NULL && in->name_hash != 0) {
+    if (part != NULL) {
         part->name_hash = in->name_hash;
+        part->first_elem = in->first_elem;
     }
 }
 
@@ -185,7 +197,9 @@ static int accept_contribution(struct ps_server_step *st,
     struct ps_part *part = ps_store_find(store, in->rec.key, in->rec.index);
     struct ps_slice bytes = {0};
 
-    record_name_hash(part, in);
+    if (in->name_hash != 0) {
+        record_identity(part, in);
+    }
     if (in->rec.round == 0) {
         return PS_E_INVAL;
     }
@@ -205,7 +219,18 @@ static int accept_contribution(struct ps_server_step *st,
         }
     }
     part = ps_store_find_or_add(store, in->rec.key, in->rec.index);
-    record_name_hash(part, in);
+    if (in->name_hash != 0) {
+        record_identity(part, in);
+    }
+    if (ps_server_job_is_recorded(in->slot->job)) {
+        ps_server_profile_add(
+            in->slot->job, part,
+            &(struct ps_server_profile_event){.kind = PS_PROFILE_KIND_PUSH,
+                                              .slot = in->slot->index,
+                                              .round = in->rec.round,
+                                              .begun_at = in->push->begun_at,
+                                              .bytes = bytes.len});
+    }
     if (kind->take != NULL ? kind->take(st, in, part, &bytes)
                            : take_for_round(in, part, &bytes)) {
         ps_server_merge_start(st, in->slot->job, part);
@@ -376,10 +401,14 @@ void ps_server_on_push(struct ps_server_step *st, struct ps_server_conn *c,
                     rc);
         return;
     }
+    push.begun_at = slot->receiving_since != 0 ? slot->receiving_since
+                                               : st->now;
     ps_server_credit_mark_job(slot->job);
     if (push.kind->is_paced) {
         ps_server_credit_push_ended(slot, push.total_bytes);
     }
     accept_contributions(st, c, slot, &push, payload);
-    ps_server_grant_if_due(st, p, slot);
+    if (ps_server_credit_is_due(st->s, p, slot)) {
+        ps_server_grant_send(st, p, slot);
+    }
 }

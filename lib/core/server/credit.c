@@ -11,7 +11,10 @@
 
 /* Above the maximum of jobs: an agent may still push for jobs that have
  * ended. */
-#define CREDITS_MAX (4u * PS_JOBS_MAX)
+#define CREDITS_MAX        (4u * PS_JOBS_MAX)
+
+/* After its last contribution a job counts as user of a link for this time. */
+#define SHARED_LINK_MEMORY PS_SECONDS(1)
 
 /* Drops the credit of one job that is not known here. */
 static void evict_stale_credit(const struct ps_server *s,
@@ -87,6 +90,16 @@ uint64_t ps_server_credit_announce(struct ps_server *s,
     return ps_credit_announce(f, slot != NULL ? slot->unmerged_bytes : 0);
 }
 
+bool ps_server_credit_is_due(struct ps_server *s, struct ps_server_session *p,
+                             const struct ps_server_slot *slot)
+{
+    /* Otherwise the batched replies carry the credit at the next tick. */
+    return ps_batch_is_empty(&slot->value_batch) &&
+           ps_batch_is_empty(&slot->commit_batch) &&
+           ps_credit_announce_due(ps_server_credit_get(s, p, slot->job->gen),
+                                  slot->unmerged_bytes);
+}
+
 void ps_server_credit_push_begins(struct ps_server_slot *slot)
 {
     slot->receiving_since = slot->job->server->now;
@@ -143,9 +156,41 @@ bool ps_server_credit_is_ahead(const struct ps_server_slot *slot)
     return true;
 }
 
+bool ps_server_credit_shares_link(const struct ps_server_slot *slot)
+{
+    const struct ps_server *s = slot->job->server;
+    struct ps_map_cursor c = {0};
+    const struct ps_server_job *job;
+
+    while ((job = ps_map_next(s->jobs.by_gen, &c)) != NULL) {
+        const struct ps_server_slot *other =
+            job == slot->job ? NULL : slot_of_node(job, slot->agent_node);
+
+        if (other != NULL && other->last_push_at != 0 &&
+            s->now < ps_time_add(other->last_push_at, SHARED_LINK_MEMORY)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void ps_server_credit_mark_job(struct ps_server_job *job)
 {
     if (!ps_list_linked(&job->node)) {
         ps_list_push_back(&job->server->jobs.credit_check, &job->node);
     }
+}
+
+struct ps_server_job *ps_server_credit_next_waiting(struct ps_server *s)
+{
+    struct ps_list_node *n;
+
+    while ((n = ps_list_pop(&s->jobs.credit_check)) != NULL) {
+        struct ps_server_job *job = PS_CONTAINER(n, struct ps_server_job, node);
+
+        if (job->incomplete_rounds != 0 && job->merging_rounds == 0) {
+            return job;
+        }
+    }
+    return NULL;
 }

@@ -19,5 +19,15 @@ void ps_server_credit_push_ended(struct ps_server_slot *slot, uint64_t len);
 /* Pacing: true if the slot's push has to wait, because its unmerged bytes are
  * too far above the slowest slot's. Never true for all slots at once. */
 bool ps_server_credit_is_ahead(const struct ps_server_slot *slot);
-/* Schedules the job's check in ps_server_grant_unblock_jobs(). */
+/* True if contributions of another job have arrived from the slot's agent of
+ * late: a pause of the link for this slot would hold them up. */
+bool ps_server_credit_shares_link(const struct ps_server_slot *slot);
+/* True if the credit has to travel alone: it is due, and no batched reply will
+ * carry it. */
+bool ps_server_credit_is_due(struct ps_server *s, struct ps_server_session *p,
+                             const struct ps_server_slot *slot);
+/* The job may have become one that waits for a slot without credit. */
 void ps_server_credit_mark_job(struct ps_server_job *job);
+/* Takes the next marked job whose open rounds lack contributions while nothing
+ * is merged (rule C4); NULL: none. */
+struct ps_server_job *ps_server_credit_next_waiting(struct ps_server *s);

@@ -9,8 +9,9 @@
 #include "core/server/memory.h"
 #include "core/server/session.h"
 
-static void send_credit(struct ps_server_step *st, struct ps_server_session *p,
-                        const struct ps_server_slot *slot)
+void ps_server_grant_send(struct ps_server_step *st,
+                          struct ps_server_session *p,
+                          const struct ps_server_slot *slot)
 {
     uint64_t gen = slot->job->gen;
     struct ps_msg m = {
@@ -20,20 +21,6 @@ static void send_credit(struct ps_server_step *st, struct ps_server_session *p,
     };
 
     ps_server_session_send(st, p, ps_packet_new(&m, NULL, 0));
-}
-
-void ps_server_grant_if_due(struct ps_server_step *st,
-                            struct ps_server_session *p,
-                            const struct ps_server_slot *slot)
-{
-    struct ps_credit *f = ps_server_credit_get(st->s, p, slot->job->gen);
-
-    /* Otherwise the batched replies carry the credit at the next tick. */
-    if (ps_batch_is_empty(&slot->value_batch) &&
-        ps_batch_is_empty(&slot->commit_batch) &&
-        ps_credit_announce_due(f, slot->unmerged_bytes)) {
-        send_credit(st, p, slot);
-    }
 }
 
 /* Among slots with exhausted credit, returns the one with least unmerged bytes
@@ -76,29 +63,21 @@ static struct ps_server_slot *slot_to_unblock(struct ps_server_job *job)
     return slot != NULL ? slot : find_blocked_slot(job, NULL);
 }
 
-void ps_server_grant_unblock_jobs(struct ps_server_step *st)
+void ps_server_grant_unblock(struct ps_server_step *st,
+                             struct ps_server_job *job)
 {
-    struct ps_list_node *n;
+    struct ps_server_slot *slot = slot_to_unblock(job);
 
-    while ((n = ps_list_pop(&st->s->jobs.credit_check)) != NULL) {
-        struct ps_server_job *job = PS_CONTAINER(n, struct ps_server_job, node);
-
-        if (job->incomplete_rounds == 0 || job->merging_rounds != 0) {
-            continue;
-        }
-        struct ps_server_slot *slot = slot_to_unblock(job);
-
-        if (slot == NULL) {
-            continue;
-        }
-        struct ps_server_session *p = ps_server_slot_session(slot);
-        struct ps_credit *f = ps_server_credit_get(st->s, p, job->gen);
-
-        /* The regular credit suffices if it lets the slot send. */
-        (void)ps_credit_announce(f, slot->unmerged_bytes);
-        if (ps_credit_is_exhausted(f)) {
-            ps_credit_grant_extra(f);
-        }
-        send_credit(st, p, slot);
+    if (slot == NULL) {
+        return;
     }
+    struct ps_server_session *p = ps_server_slot_session(slot);
+    struct ps_credit *f = ps_server_credit_get(st->s, p, job->gen);
+
+    /* The regular credit suffices if it lets the slot send. */
+    (void)ps_credit_announce(f, slot->unmerged_bytes);
+    if (ps_credit_is_exhausted(f)) {
+        ps_credit_grant_extra(f);
+    }
+    ps_server_grant_send(st, p, slot);
 }

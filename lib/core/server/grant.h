@@ -4,11 +4,12 @@
 
 #include "core/server/jobs.h"
 
-/* After a push: sends the credit alone if it is due and no batched reply will
- * carry it. */
-void ps_server_grant_if_due(struct ps_server_step *st,
-                            struct ps_server_session *p,
-                            const struct ps_server_slot *slot);
-/* At the end of a step: where a marked job has open rounds and no merge, grants
- * credit to a slot that these lack and whose credit is exhausted. */
-void ps_server_grant_unblock_jobs(struct ps_server_step *st);
+/* Sends the credit alone, where ps_server_credit_is_due(). */
+void ps_server_grant_send(struct ps_server_step *st,
+                          struct ps_server_session *p,
+                          const struct ps_server_slot *slot);
+/* Grants credit to a slot that the job's open rounds lack and whose credit is
+ * exhausted. At the end of a step, for the jobs that
+ * ps_server_credit_next_waiting() returns. */
+void ps_server_grant_unblock(struct ps_server_step *st,
+                             struct ps_server_job *job);

@@ -9,6 +9,7 @@
 #include "core/server/credit.h"
 #include "core/server/inner.h"
 #include "core/server/job.h"
+#include "core/server/reply_queue.h"
 #include "core/server/reply.h"
 #include "core/server/session.h"
 
@@ -49,7 +50,10 @@ static bool check_hello(struct ps_server_step *st, struct ps_server_conn *c,
                         const struct ps_msg_hello *m)
 {
     const char *cluster = m->cluster != NULL ? m->cluster : "";
+    char text[PS_TEXT_MAX];
+    struct ps_str why;
 
+    ps_str_init(&why, text, sizeof(text));
     if (m->protocol < PS_PROTOCOL_LEAST || m->protocol_least > PS_PROTOCOL) {
         reject_hello(st, c, PS_E_VERSION,
                      "protocol %u to %u offered, this server supports %u to %u",
@@ -68,6 +72,9 @@ static bool check_hello(struct ps_server_step *st, struct ps_server_conn *c,
         reject_hello(st, c, PS_E_PERM, "only agents connect to servers");
     } else if (m->node == 0 || m->incarnation == 0) {
         reject_hello(st, c, PS_E_PERM, "the scheduler is to be asked first");
+    } else if (!ps_peer_check_hello(&c->identity, st->s->opt.cluster, m,
+                                    &why)) {
+        reject_hello(st, c, PS_E_PERM, "%s", text);
     } else {
         return true;
     }
@@ -111,21 +118,63 @@ static void await_verification(struct ps_server_step *st,
     ps_list_push_back(&st->s->sessions.unverified, &c->node);
 }
 
+/* True unless the session is that of another certificate (rule H12). */
+static bool is_of_session(const struct ps_server_conn *c,
+                          const struct ps_server_session *p)
+{
+    return !ps_peer_has_certificate(&c->identity) ||
+           !ps_peer_has_certificate(&p->identity) ||
+           ps_peer_is_same(&c->identity, &p->identity);
+}
+
+static struct ps_server_session *reject_other(struct ps_server_step *st,
+                                              struct ps_server_conn *c,
+                                              const struct ps_server_session *p)
+{
+    reject_hello(st, c, PS_E_PERM,
+                 "its certificate is of '%s', and node %u is '%s'",
+                 c->identity.name, p->agent_node, p->identity.name);
+    return NULL;
+}
+
+/* Rejects a hello with another name than that of its node (rule H9a). */
+static bool check_name(struct ps_server_step *st, struct ps_server_conn *c,
+                       const struct ps_msg_hello *m, const char *name)
+{
+    const char *theirs = m->name != NULL ? m->name : "";
+    char text[PS_NAME_MAX * 4 + 1];
+    struct ps_str s;
+
+    if (name[0] == '\0' || strcmp(theirs, name) == 0) {
+        return true;
+    }
+    ps_str_init(&s, text, sizeof(text));
+    ps_str_add_escaped(&s, theirs, strlen(theirs), PS_NAME_MAX);
+    reject_hello(st, c, PS_E_PERM, "node %u is '%s', not '%s'", m->node, name,
+                 text);
+    return false;
+}
+
 /* Returns the session for this hello; NULL: rejected or held. A hello is not
- * trusted: its node, incarnation and instance must be those of an agent that
- * the scheduler has named (rule H9). */
+ * trusted: its node, incarnation, instance and name must be those of an agent
+ * that the scheduler has named (rules H9 and H9a). */
 static struct ps_server_session *obtain_session(struct ps_server_step *st,
                                                 struct ps_server_conn *c,
                                                 const struct ps_msg_hello *m)
 {
     struct ps_server *s = st->s;
     struct ps_server_session *p = ps_map_get(s->sessions.by_node, m->node);
+    const struct ps_server_slot *slot;
 
     if (p != NULL && p->incarnation == m->incarnation &&
         p->instance == m->instance) {
-        return p;
+        if (!is_of_session(c, p)) {
+            return reject_other(st, c, p);
+        }
+        return check_name(st, c, m, p->name) ? p : NULL;
     }
-    if (!ps_server_job_names_agent(s, m)) {
+    slot = ps_server_job_slot_of(s, m);
+    if (slot == NULL) {
         if (p != NULL && p->incarnation > m->incarnation) {
             reject_hello(st, c, PS_E_STALE, "node %u was restarted since",
                          m->node);
@@ -135,6 +184,9 @@ static struct ps_server_session *obtain_session(struct ps_server_step *st,
         } else {
             await_verification(st, c, m);
         }
+        return NULL;
+    }
+    if (!check_name(st, c, m, slot->name)) {
         return NULL;
     }
     if (p != NULL) {
@@ -180,6 +232,9 @@ static void attach_conn(struct ps_server_step *st, struct ps_server_conn *c,
         ps_server_conn_close(st, p->conn);
     }
     ps_list_remove(&c->node);
+    if (!ps_peer_has_certificate(&p->identity)) {
+        p->identity = c->identity;
+    }
     c->session = p;
     p->conn = c;
     p->heard_at = st->now;
@@ -189,8 +244,10 @@ static void attach_conn(struct ps_server_step *st, struct ps_server_conn *c,
     if (!resumed) {
         p->session_id = m->session;
         ps_server_credit_drop_all(p);
+        ps_server_reply_queue_drop_all(&p->turns);
         drop_waits(s, p);
     }
+    p->turns.unsent = 0; /* Of the earlier connection. */
     ps_effects_log(st->fx, PS_LOG_INFO, "agent node %u incarnation %llu %s",
                    p->agent_node, (unsigned long long)p->incarnation,
                    resumed ? "resumed" : "connected");
@@ -210,6 +267,7 @@ static void attach_conn(struct ps_server_step *st, struct ps_server_conn *c,
             }});
     ps_link_open(p->link, c->id, resumed, m->received, st->now, st->fx);
     ps_server_session_update_timer(s, p);
+    ps_server_session_pump(st, p);
 }
 
 void ps_server_on_hello(struct ps_server_step *st, struct ps_server_conn *c,
@@ -234,7 +292,7 @@ void ps_server_hello_verify_all(struct ps_server_step *st)
     while (n != NULL) {
         struct ps_server_conn *c = PS_CONTAINER(n, struct ps_server_conn, node);
 
-        if (!ps_server_job_names_agent(st->s, &c->unverified_hello->hello)) {
+        if (ps_server_job_slot_of(st->s, &c->unverified_hello->hello) == NULL) {
             n = ps_list_next(unverified, n);
             continue;
         }

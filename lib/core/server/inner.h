@@ -27,14 +27,17 @@
  *     rows.c          rows keys: contributions, merge, pulls
  *     async.c         pushes of async and ssp jobs
  *     push.c          dense contributions
+ *     encoded.c       what encoded contributions have beside that
  *     migration.c     migrations and what they allow agents
  *
  *     grant.c         credit without a reply, slots that block their job
  *     reply.c         value, commit, refuse
  *     session.c       connections and sessions of agents
+ *     reply_queue.c   payloads of several jobs that take turns on one link
  *     memory.c        quotas, reserved rounds, refusals for memory
  *     credit.c        credit, pacing
  *     stats.c         figures of the machine, for pings and tests
+ *     profile.c       recordings of what the server does for a job
  *     job.c           look-ups of jobs and slots
  *     store.c         partitions of a job: versions, values, open rounds */
 #pragma once
@@ -48,7 +51,8 @@
 
 /* Memory of all jobs. */
 struct ps_server_memory {
-    ps_time read_retry_at;    /* For payloads that wait; or PS_TIME_NEVER. */
+    /* Next try of payloads that wait; or PS_TIME_NEVER. */
+    ps_time read_retry_at;
     ps_time trim_at;          /* PS_TIME_NEVER: nothing to trim. */
     ps_time last_shortage_at; /* An allocation failed; 0: never. */
 };
@@ -68,6 +72,7 @@ struct ps_server {
     bool draining; /* About to end; takes no new job. */
     bool ending;   /* Shutting down; accepts no connection. */
 
+    struct ps_certificate_end certificate;
     struct ps_account account;
     struct ps_account_limits account_limits; /* Limits of `account`. */
 

@@ -36,8 +36,8 @@ ps_server_slot_session(const struct ps_server_slot *slot)
     return p != NULL && p->incarnation == slot->incarnation ? p : NULL;
 }
 
-bool ps_server_job_names_agent(const struct ps_server *s,
-                               const struct ps_msg_hello *m)
+const struct ps_server_slot *ps_server_job_slot_of(const struct ps_server *s,
+                                                   const struct ps_msg_hello *m)
 {
     struct ps_map_cursor c = {0};
     const struct ps_server_job *job;
@@ -49,9 +49,9 @@ bool ps_server_job_names_agent(const struct ps_server *s,
             if (slot->agent_node == m->node &&
                 slot->incarnation == m->incarnation &&
                 slot->instance == m->instance) {
-                return true;
+                return slot;
             }
         }
     }
-    return false;
+    return NULL;
 }

@@ -11,9 +11,10 @@ struct ps_server_job *ps_server_job_find(const struct ps_server *s,
 int ps_server_job_find_slot(struct ps_server_job *job,
                             const struct ps_server_session *p, uint32_t slot,
                             struct ps_server_slot **ret_slot);
-/* True if the scheduler named this process as an agent of a job. */
-bool ps_server_job_names_agent(const struct ps_server *s,
-                               const struct ps_msg_hello *m);
+/* The slot in which the scheduler has named this process as an agent of a job;
+ * NULL: there is none. */
+const struct ps_server_slot *
+ps_server_job_slot_of(const struct ps_server *s, const struct ps_msg_hello *m);
 /* Session of the slot's agent; NULL: none with the slot's incarnation. */
 struct ps_server_session *
 ps_server_slot_session(const struct ps_server_slot *slot);

@@ -14,7 +14,10 @@
 #include "core/server/memory.h"
 #include "core/server/merge_run.h"
 #include "core/server/migration.h"
+#include "core/server/profile.h"
 #include "core/server/reply.h"
+#include "core/server/reply_queue.h"
+#include "core/server/session.h"
 
 #include <string.h>
 
@@ -40,10 +43,12 @@ static void job_free(struct ps_server *s, struct ps_server_job *job)
     if (ps_list_linked(&job->node)) {
         ps_list_remove(&job->node);
     }
+    ps_fair_deactivate(&s->merges.fair, &job->merge_flow);
     ps_server_migration_free_all(job);
     ps_store_fini(&job->store);
     ps_map_free(job->norm_waits);
     ps_tunings_fini(&job->tunings);
+    ps_server_profile_fini(&job->profile);
     ps_map_remove(s->jobs.by_gen, job->gen);
     ps_pool_share_unref(job->pool_share);
     ps_account_set_used(&job->account, PS_COST_PARTITIONS, 0);
@@ -94,10 +99,10 @@ static bool is_payload_of_job(void *ctx, const struct ps_msg *m)
 static void drop_unacked_values(struct ps_server_job *job)
 {
     for (uint32_t i = 0; i < job->slot_count; i++) {
-        const struct ps_server_session *p = ps_server_slot_session(
-            &job->slots[i]);
+        struct ps_server_session *p = ps_server_slot_session(&job->slots[i]);
 
         if (p != NULL) {
+            ps_server_reply_queue_drop(&p->turns, job->gen);
             ps_link_drop_payloads(p->link, is_payload_of_job, job);
         }
     }
@@ -153,7 +158,11 @@ static struct ps_server_job *job_new(struct ps_server *s,
     ps_account_init(&job->account, PS_ACCOUNT_JOB, job->name, NULL);
     ps_account_add_parent(&job->account, &s->account);
     job->norm_waits = ps_map_new();
+    ps_list_init(&job->waiting_merges);
     ps_map_put(s->jobs.by_gen, job->gen, job);
+    if (ps_map_count(s->jobs.by_gen) == 2) {
+        ps_server_session_begin_turns(s);
+    }
     return job;
 }
 
@@ -168,6 +177,7 @@ static void update_slot(struct ps_server_slot *slot,
     slot->agent_node = r->node;
     slot->incarnation = r->incarnation;
     slot->instance = r->instance;
+    ps_str_copy(slot->name, sizeof(slot->name), r->name != NULL ? r->name : "");
     ps_server_reply_drop(slot);
     ps_store_remove_slot_pulls(&slot->job->store, slot->index);
 }
@@ -279,10 +289,12 @@ void ps_server_on_job_state(struct ps_server_step *st,
                            job->slot_count);
     }
     job->version = m->version;
+    job->weight = m->weight;
     job->has_optimizer = *optimizer != '\0';
     job->optim = optim;
     ps_tunings_set(&job->tunings, m->tunings, m->tunings_count);
     job->compression = compress;
+    ps_server_profile_set(job, m->profile_mode, m->profile_number);
     for (uint32_t i = 0; i < job->slot_count; i++) {
         update_slot(&job->slots[i], &m->slots[i]);
     }

@@ -8,6 +8,7 @@
 #include "core/optim/optim.h"
 #include "core/round/batch.h"
 #include "core/round/credit.h"
+#include "core/round/fair.h"
 #include "core/round/pacing.h"
 #include "core/server/sessions.h"
 #include "core/server/store.h"
@@ -20,9 +21,11 @@ struct ps_server_slot {
     uint32_t agent_node;
     uint64_t incarnation;
     uint64_t instance;
+    char name[PS_NAME_MAX +
+              1];            /* Of the agent; "": the scheduler states none. */
     uint64_t unmerged_bytes; /* Push bytes received, not merged. */
-    ps_time receiving_since; /* A push arrives since then; 0: none. */
-    ps_time last_push_at;    /* A push had arrived; 0: none yet. */
+    ps_time receiving_since; /* Start of the push that arrives; 0: none does. */
+    ps_time last_push_at;    /* Arrival of the last push; 0: none yet. */
     ps_time starved_since;   /* 0: its payloads find memory. */
     /* Incomplete rounds of the job to which the slot has contributed. */
     uint32_t contributed_rounds;
@@ -33,9 +36,9 @@ struct ps_server_slot {
 
 /* Memory that the scheduler admitted a job with. */
 struct ps_server_quota {
-    uint64_t version; /* Of job_quota; 0: none yet. */
+    uint64_t version; /* Version of job_quota; 0: none yet. */
     uint64_t bytes;
-    uint64_t round_bytes; /* Of `bytes`, for the reserved round. */
+    uint64_t round_bytes; /* Part of `bytes` for the reserved round. */
 };
 
 /* The one round of a job that may allocate when memory is short. */
@@ -46,16 +49,29 @@ struct ps_server_reserved_round {
     ps_time chosen_at;
 };
 
+/* Recording of a job, see profile.c; all zero: none. */
+struct ps_server_profile {
+    uint8_t mode;    /* enum ps_profile_mode */
+    uint32_t number; /* Of the recording. */
+    ps_time begun_at;
+    /* Event n is at n modulo `capacity`; the last ones are kept. */
+    struct ps_rec_profile_event *events;
+    uint32_t capacity;
+    uint64_t count; /* Events so far. */
+};
+
 struct ps_server_job {
     struct ps_server *server;
     struct ps_list_node node; /* In `credit_check`. */
     uint64_t gen;
     uint32_t version;
+    uint32_t weight; /* Of its flows (core/round/fair). */
     char name[PS_NAME_MAX + 1];
     bool has_optimizer;
     struct ps_optim optim; /* If has_optimizer. */
     struct ps_tunings tunings;
-    uint64_t newest_version; /* Of all partitions, made or being made. */
+    /* Newest version of all partitions, made or being made. */
+    uint64_t newest_version;
     struct ps_compression compression;
     struct ps_server_slot *slots;
     uint32_t slot_count;
@@ -64,12 +80,16 @@ struct ps_server_job {
     struct ps_pool_share *pool_share; /* Pool bytes that the job uses. */
     struct ps_account account;        /* Updated before each cost report. */
     struct ps_server_reserved_round reserved_round;
-    ps_time next_shortage_log_at;   /* Limits the rate of shortage warnings. */
-    struct ps_map *migrations;      /* By partition; NULL: none yet. */
-    struct ps_map *norm_waits;      /* Staged merges that wait, by key. */
-    uint32_t incomplete_rounds;     /* Open rounds that lack a slot. */
-    uint32_t merging_rounds;        /* Complete rounds not in norm_waits. */
+    ps_time next_shortage_log_at; /* Limits the rate of shortage warnings. */
+    struct ps_map *migrations;    /* By partition; NULL: none yet. */
+    struct ps_map *norm_waits;    /* Staged merges that wait, by key. */
+    uint32_t incomplete_rounds;   /* Open rounds that lack a slot. */
+    uint32_t merging_rounds;      /* Complete rounds not in norm_waits. */
+    /* Computations that wait for their turn, and the job's turns. */
+    struct ps_list waiting_merges;
+    struct ps_fair_flow merge_flow;
     struct ps_rate_meter push_rate; /* Payload bytes of all slots. */
+    struct ps_server_profile profile;
     /* Version that no server or agent holds any more, if `known`. */
     struct {
         bool known;
@@ -78,6 +98,11 @@ struct ps_server_job {
         uint64_t version;
     } lost_value;
 };
+
+static inline bool ps_server_job_is_recorded(const struct ps_server_job *job)
+{
+    return job->profile.mode == PS_PROFILE_MODE_ON;
+}
 
 struct ps_server_jobs {
     struct ps_map *by_gen;

@@ -5,17 +5,20 @@
 #pragma once
 
 #include "base/buf.h"
+#include "base/time.h"
 #include "proto/ps_msg.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
+struct ps_compute;
 struct ps_open_round;
 struct ps_part;
 struct ps_server;
 struct ps_server_conn;
 struct ps_server_contribution_kind;
 struct ps_server_job;
+struct ps_server_merge;
 struct ps_server_session;
 struct ps_server_slot;
 struct ps_server_step;
@@ -25,9 +28,10 @@ struct ps_server_push {
     const struct ps_server_contribution_kind *kind;
     const struct ps_msg *msg;
     uint64_t gen;
-    uint64_t incarnation; /* Of the sender. */
+    uint64_t incarnation; /* Incarnation of the sender. */
     uint64_t weight;      /* 0: all ranks of the slot skip the round. */
-    uint64_t total_bytes; /* Of the payload. */
+    uint64_t total_bytes; /* Bytes of the payload. */
+    ps_time begun_at;     /* Arrival of its first byte. */
     uint32_t parts_count;
     uint32_t slot;
     uint32_t retry;
@@ -39,12 +43,13 @@ struct ps_server_push {
 
 struct ps_server_contribution {
     const struct ps_server_push *push;
-    struct ps_server_slot *slot;    /* Its sender. */
+    struct ps_server_slot *slot;    /* Slot of the sender. */
     struct ps_rec_part rec;         /* count: elements, or rows. */
     uint32_t row_width;             /* Rows: elements of a row. */
-    uint64_t name_hash;             /* Of the key; 0: not sent. */
+    uint64_t name_hash;             /* Name hash of the key; 0: not sent. */
+    uint64_t first_elem;            /* Sent with it. */
     const struct ps_slice *payload; /* NULL, or buf NULL: none. */
-    uint64_t offset;                /* Of its bytes in the payload. */
+    uint64_t offset;                /* Offset of its bytes in the payload. */
     uint64_t payload_bytes;
 };
 
@@ -57,7 +62,8 @@ struct ps_server_contribution_kind {
     bool is_paced;              /* Its arrival counts for pacing. */
     /* Sets all fields but `kind` and `msg`; false: the message is malformed. */
     bool (*read)(struct ps_server_push *push);
-    /* Sets rec, row_width, name_hash and payload_bytes of part `i`. */
+    /* Sets rec, row_width, name_hash, first_elem and payload_bytes of part
+     * `i`. */
     void (*read_part)(const struct ps_server_push *push, uint32_t i,
                       struct ps_server_contribution *ret);
     /* Keeps the bytes; the caller gets a reference. 0 or the refusal. */
@@ -78,6 +84,15 @@ struct ps_server_contribution_kind {
     /* Sets what the contribution states about the round. */
     void (*record)(const struct ps_server_contribution *in,
                    struct ps_open_round *open);
+
+    /* Kinds whose rounds are no sums of arrays; the others have NULL. */
+
+    /* True if the partition's complete round changes nothing. */
+    bool (*is_noop)(const struct ps_server_job *job,
+                    const struct ps_part *part);
+    /* Returns the computation that merges the round into run->result.
+     * PS_E_NOMEM: nothing has changed. */
+    int (*plan)(struct ps_server_merge *run, struct ps_compute **ret_compute);
 
     /* Kinds without rounds; the others have NULL. */
 

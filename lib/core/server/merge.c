@@ -13,15 +13,16 @@
 #include "core/server/credit.h"
 #include "core/server/inner.h"
 #include "core/server/job.h"
+#include "core/server/kind.h"
 #include "core/server/memory.h"
 #include "core/server/merge_run.h"
 #include "core/server/migration.h"
 #include "core/server/migration_out.h"
 #include "core/server/norm.h"
 #include "core/server/optimizer.h"
+#include "core/server/profile.h"
 #include "core/server/pull.h"
 #include "core/server/reply.h"
-#include "core/server/rows.h"
 
 #include <string.h>
 
@@ -71,7 +72,9 @@ static void publish_version(struct ps_server_step *st,
     up_to_date = open->needs_value;
     open->needs_value = (struct ps_bits){0};
     ps_store_close_round(&job->store, part);
-    ps_server_pull_reply_waiting(st, job, part, &up_to_date);
+    if (ps_part_is_awaited(part)) {
+        ps_server_pull_reply_waiting(st, job, part, &up_to_date);
+    }
     ps_bits_fini(&up_to_date);
     ps_server_credit_mark_job(job);
 }
@@ -201,8 +204,7 @@ static int prepare_result(struct ps_server_merge *run, bool steps)
 }
 
 /* PS_E_NOMEM: nothing has changed. */
-static int launch_rows_merge(struct ps_server_step *st,
-                             struct ps_server_merge *run)
+static int launch_plan(struct ps_server_step *st, struct ps_server_merge *run)
 {
     struct ps_server_job *job = run->job;
     struct ps_part *part = run->part;
@@ -213,7 +215,7 @@ static int launch_rows_merge(struct ps_server_step *st,
         rc = ps_server_optimizer_make_states(job, part);
     }
     if (rc == 0) {
-        rc = ps_server_rows_plan_merge(run, &c);
+        rc = part->open_round->kind->plan(run, &c);
     }
     if (rc != 0) {
         return rc;
@@ -249,8 +251,8 @@ static int launch_merge(struct ps_server_step *st, struct ps_server_merge *run)
     if (run->staged.is_begun) {
         return ps_server_norm_launch(st, run);
     }
-    if (ps_open_round_has_rows(open)) {
-        return launch_rows_merge(st, run);
+    if (open->kind->plan != NULL) {
+        return launch_plan(st, run);
     }
     run->accumulates = accumulates_round(job, part, steps);
     steps = steps && !run->accumulates;
@@ -315,12 +317,12 @@ void ps_server_merge_start(struct ps_server_step *st, struct ps_server_job *job,
         ps_server_conflict_no_root(st, job, part);
         return;
     }
-    if (ps_open_round_has_rows(open) ? ps_server_rows_is_noop(job, part)
-                                     : first == NULL) {
+    if (open->kind->is_noop != NULL ? open->kind->is_noop(job, part)
+                                    : first == NULL) {
         publish_version(st, job, part, NULL, NULL);
         return;
     }
-    if (!ps_open_round_has_rows(open) && !open->is_encoded &&
+    if (open->kind->plan == NULL && !open->is_encoded &&
         open->round.nonempty == 1 && !steps &&
         open->rule != PS_RULE_ACCUMULATE &&
         (open->reduce != PS_REDUCE_MEAN || open->round.weight <= 1)) {
@@ -330,7 +332,7 @@ void ps_server_merge_start(struct ps_server_step *st, struct ps_server_job *job,
         publish_version(st, job, part, &value, &(struct ps_slice){0});
         return;
     }
-    if (!ps_open_round_has_rows(open) && !open->is_encoded &&
+    if (open->kind->plan == NULL && !open->is_encoded &&
         open->round.nonempty == 1 && part->accumulated.buf == NULL &&
         accumulates_round(job, part, steps)) {
         ps_buf_ref(first->buf);
@@ -338,6 +340,16 @@ void ps_server_merge_start(struct ps_server_step *st, struct ps_server_job *job,
         return;
     }
     continue_merge(st, ps_server_merge_new(job, part));
+}
+
+/* The round of a partition has been merged, for which a migration may wait. */
+static void continue_migration(struct ps_server_step *st,
+                               struct ps_server_job *job,
+                               const struct ps_part *part)
+{
+    if (job->migrations != NULL) {
+        ps_server_migration_on_merged(st, job, part);
+    }
 }
 
 /* Publishes the round without a step or a new value; frees the run. */
@@ -351,7 +363,7 @@ static void skip_step(struct ps_server_step *st, struct ps_server_merge *run)
     part->step_offset--; /* No optimizer step. */
     job->newest_version = ps_max_u64(job->newest_version, part->version + 1);
     publish_version(st, job, part, NULL, NULL);
-    ps_server_migration_on_merged(st, job, part);
+    continue_migration(st, job, part);
 }
 
 /* Fails the round and refuses it to all slots. The cause is lack of memory,
@@ -383,16 +395,6 @@ static void fail_round(struct ps_server_step *st, struct ps_server_job *job,
     ps_server_refusal_send_to(st, job, NULL, &refusal);
 }
 
-static uint64_t contribution_bytes(const struct ps_round *round)
-{
-    uint64_t bytes = 0;
-
-    for (uint32_t i = 0; i < round->size; i++) {
-        bytes += round->contributions[i].len;
-    }
-    return bytes;
-}
-
 /* True: the run no longer waits. */
 static bool retry_starved(struct ps_server_step *st,
                           struct ps_server_merge *run)
@@ -414,7 +416,7 @@ static bool retry_starved(struct ps_server_step *st,
     ps_list_push_back(&s->merges.starved, &run->node);
     if (st->now < ps_time_add(run->starved_since, OUT_OF_MEMORY_AFTER) ||
         !ps_server_memory_is_exhausted(
-            s, contribution_bytes(&part->open_round->round) + len)) {
+            s, ps_round_bytes(&part->open_round->round) + len)) {
         return false;
     }
     ps_str_init(&why, text, sizeof(text));
@@ -449,10 +451,26 @@ void ps_server_merge_tick(struct ps_server_step *st)
     st->s->merges.starved_retry_at = ps_time_add(st->now, STARVED_WAIT);
 }
 
+static void record_computation(const struct ps_server_merge *run)
+{
+    struct ps_server_job *job = run->job;
+    struct ps_part *part = run->part;
+    const bool steps = job->has_optimizer && !part->open_round->assign &&
+                       ps_part_has_value(part) && !run->accumulates;
+
+    ps_server_profile_add(
+        job, part,
+        &(struct ps_server_profile_event){
+            .kind = steps ? PS_PROFILE_KIND_STEP : PS_PROFILE_KIND_MERGE,
+            .round = part->version + 1,
+            .begun_at = run->computing_since,
+            .bytes = part->count * (uint64_t)ps_dtype_size(part->dtype)});
+}
+
 void ps_server_merge_on_computed(struct ps_server_step *st, uint64_t token,
                                  int rc)
 {
-    struct ps_server_merge *run = ps_map_get(st->s->merges.by_token, token);
+    struct ps_server_merge *run = ps_server_merge_computed(st, token);
 
     if (run == NULL) {
         return; /* Its round was discarded. */
@@ -460,9 +478,13 @@ void ps_server_merge_on_computed(struct ps_server_step *st, uint64_t token,
     struct ps_server_job *job = run->job;
     struct ps_part *part = run->part;
 
+    if (ps_server_job_is_recorded(run->job)) {
+
+        record_computation(run);
+    }
     if (rc != 0) {
         fail_round(st, job, part, rc, "");
-        ps_server_migration_on_merged(st, job, part);
+        continue_migration(st, job, part);
         return;
     }
     if (run->staged.is_begun && !ps_server_norm_on_computed(st, run)) {
@@ -477,14 +499,14 @@ void ps_server_merge_on_computed(struct ps_server_step *st, uint64_t token,
     ps_server_merge_free(st->s, run);
     if (waits) {
         publish_accumulated(st, job, part, &value);
-        ps_server_migration_on_merged(st, job, part);
+        continue_migration(st, job, part);
         return;
     }
     if (job->has_optimizer && !part->open_round->assign) {
         ps_store_accumulate(&job->store, part, &(struct ps_slice){0}, 0, 0);
     }
     publish_version(st, job, part, &value, &code);
-    ps_server_migration_on_merged(st, job, part);
+    continue_migration(st, job, part);
 }
 
 void ps_server_on_norm_result(struct ps_server_step *st,

@@ -12,11 +12,13 @@ void ps_server_merge_init(struct ps_server *s)
 {
     s->merges.by_token = ps_map_new();
     ps_list_init(&s->merges.starved);
+    ps_fair_init(&s->merges.fair);
 }
 
 void ps_server_merge_fini(struct ps_server *s)
 {
     ps_map_free(s->merges.by_token);
+    ps_fair_fini(&s->merges.fair);
 }
 
 struct ps_server_merge *ps_server_merge_new(struct ps_server_job *job,
@@ -30,6 +32,108 @@ struct ps_server_merge *ps_server_merge_new(struct ps_server_job *job,
     job->merging_rounds++;
     return run;
 }
+
+/* ------------------------------------------------------------ computations */
+
+/* Bytes that the computation reads and writes. */
+static uint64_t compute_bytes(const struct ps_compute *c)
+{
+    return (c->job.src_count + 1) * c->job.count *
+           (uint64_t)ps_dtype_size(c->job.dtype);
+}
+
+static void run_computation(struct ps_server_step *st,
+                            struct ps_server_merge *run, struct ps_compute *c)
+{
+    run->computing_bytes = compute_bytes(c);
+    run->computing_since = st->now;
+    st->s->merges.computing_bytes += run->computing_bytes;
+    ps_effects_compute(st->fx, c);
+}
+
+/* Takes the first waiting computation of the job out of its queue. */
+static struct ps_server_merge *pop_waiting(struct ps_server_job *job)
+{
+    struct ps_list_node *n = ps_list_pop(&job->waiting_merges);
+
+    return n == NULL ? NULL : PS_CONTAINER(n, struct ps_server_merge, node);
+}
+
+/* True while computations wait for their turn. */
+static bool has_waiting(const struct ps_server_merges *m)
+{
+    return m->fair.active.count > 0;
+}
+
+/* Starts computations of jobs by turns, as long as few run. */
+static void start_waiting(struct ps_server_step *st)
+{
+    struct ps_server_merges *m = &st->s->merges;
+    struct ps_fair_flow *flow;
+
+    while (m->computing_bytes < st->s->opt.computing_max &&
+           (flow = ps_fair_next(&m->fair)) != NULL) {
+        struct ps_server_job *job = PS_CONTAINER(flow, struct ps_server_job,
+                                                 merge_flow);
+        struct ps_server_merge *run = pop_waiting(job);
+
+        if (run == NULL) {
+            ps_fair_deactivate(&m->fair, flow);
+            continue;
+        }
+        struct ps_compute *c = run->waiting;
+
+        run->waiting = NULL;
+        run_computation(st, run, c);
+        ps_fair_charge(&m->fair, flow, job->weight, run->computing_bytes);
+    }
+}
+
+/* The computation of the run has ended, or its end is of no interest. */
+static void forget_computation(struct ps_server *s, struct ps_server_merge *run)
+{
+    if (run->waiting != NULL) {
+        ps_list_remove(&run->node);
+        ps_compute_free(run->waiting);
+        run->waiting = NULL;
+    }
+    s->merges.computing_bytes -= run->computing_bytes;
+    run->computing_bytes = 0;
+}
+
+void ps_server_merge_submit(struct ps_server_step *st,
+                            struct ps_server_merge *run, struct ps_compute *c)
+{
+    struct ps_server_merges *m = &st->s->merges;
+
+    run->token = ++m->last_token;
+    c->token = run->token;
+    ps_map_put(m->by_token, run->token, run);
+    if (ps_map_count(st->s->jobs.by_gen) < 2 && !has_waiting(m)) {
+        run_computation(st, run, c); /* Nobody to share with. */
+        return;
+    }
+    run->waiting = c;
+    ps_list_push_back(&run->job->waiting_merges, &run->node);
+    ps_fair_activate(&m->fair, &run->job->merge_flow);
+    start_waiting(st);
+}
+
+struct ps_server_merge *ps_server_merge_computed(struct ps_server_step *st,
+                                                 uint64_t token)
+{
+    struct ps_server_merge *run = ps_map_get(st->s->merges.by_token, token);
+
+    if (run != NULL) {
+        forget_computation(st->s, run);
+    }
+    if (has_waiting(&st->s->merges)) {
+        start_waiting(st);
+    }
+    return run;
+}
+
+/* ---------------------------------------------------------- end of a merge */
 
 void ps_server_merge_await_norms(struct ps_server_merge *run)
 {
@@ -68,6 +172,7 @@ void ps_server_merge_free(struct ps_server *s, struct ps_server_merge *run)
 {
     struct ps_server_job *job = run->job;
 
+    forget_computation(s, run);
     if (run->token != 0) {
         ps_map_remove(s->merges.by_token, run->token);
     } else if (run->staged.awaits_norms) {
@@ -137,6 +242,37 @@ void ps_server_merge_discard(struct ps_server *s, struct ps_server_job *job,
     ps_server_credit_mark_job(job);
 }
 
+/* Codes of all contributions, if each worker has one of its own. */
+static uint64_t count_codes(const struct ps_open_round *open, uint64_t code_len)
+{
+    uint64_t codes = 0;
+
+    for (uint32_t i = 0; i < open->round.size; i++) {
+        codes += open->round.contributions[i].buf != NULL
+                     ? open->round.contributions[i].len / code_len
+                     : 0;
+    }
+    return codes;
+}
+
+/* Adds the codes of all workers in the order of their slots and ranks. All are
+ * leaves of one tree, so that the bits of the sum do not depend on how the
+ * workers are spread over nodes if their ranks ascend with the slots. */
+static void add_each_code(const struct ps_open_round *open, uint64_t code_len,
+                          struct ps_compute *c)
+{
+    for (uint32_t i = 0; i < open->round.size; i++) {
+        struct ps_slice one = open->round.contributions[i];
+        const uint64_t end = one.offset + one.len;
+
+        for (one.len = code_len; one.buf != NULL && one.offset < end;
+             one.offset += code_len) {
+            ps_compute_add_src(c, &one, 0);
+        }
+    }
+    c->job.level = NULL;
+}
+
 struct ps_compute *ps_server_merge_sum(struct ps_server_merge *run, bool steps)
 {
     struct ps_server_job *job = run->job;
@@ -145,8 +281,14 @@ struct ps_compute *ps_server_merge_sum(struct ps_server_merge *run, bool steps)
     const bool adds = open->rule == PS_RULE_ACCUMULATE;
     const bool takes = (steps || run->accumulates) &&
                        part->accumulated.buf != NULL;
+    const uint64_t code_len = open->is_encoded && job->compression.per_worker
+                                  ? ps_codec_bytes(&job->compression.codec,
+                                                   part->count)
+                                  : 0;
+    const uint64_t sources = code_len != 0 ? count_codes(open, code_len)
+                                           : open->round.nonempty;
     struct ps_compute *c = ps_compute_new(
-        0, open->round.nonempty + (adds || takes ? 1 : 0), 5 + PS_PART_STATES);
+        0, (uint32_t)sources + (adds || takes ? 1 : 0), 5 + PS_PART_STATES);
 
     c->job.op = PS_JOB_SUM;
     c->job.dtype = (enum ps_dtype)part->dtype;
@@ -156,7 +298,11 @@ struct ps_compute *ps_server_merge_sum(struct ps_server_merge *run, bool steps)
                            ? 1
                            : open->round.weight +
                                  (takes ? part->accumulated_weight : 0);
-    ps_round_add_sources(&open->round, c);
+    if (code_len != 0) {
+        add_each_code(open, code_len, c);
+    } else {
+        ps_round_add_sources(&open->round, c);
+    }
     if (open->is_encoded) {
         c->job.src_codec = job->compression.codec;
         c->job.src_rng_stream = ps_codec_rng_stream(
@@ -171,13 +317,4 @@ struct ps_compute *ps_server_merge_sum(struct ps_server_merge *run, bool steps)
         ps_compute_add_src(c, &part->accumulated, 0);
     }
     return c;
-}
-
-void ps_server_merge_submit(struct ps_server_step *st,
-                            struct ps_server_merge *run, struct ps_compute *c)
-{
-    run->token = ++st->s->merges.last_token;
-    c->token = run->token;
-    ps_map_put(st->s->merges.by_token, run->token, run);
-    ps_effects_compute(st->fx, c);
 }

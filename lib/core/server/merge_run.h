@@ -20,9 +20,14 @@ void ps_server_merge_discard(struct ps_server *s, struct ps_server_job *job,
  * gradient with them if `steps` or run->accumulates. The caller sets what is
  * done with the sum. */
 struct ps_compute *ps_server_merge_sum(struct ps_server_merge *run, bool steps);
-/* Hands the computation over under a new token of the run. */
+/* Hands the computation over under a new token of the run; while the server has
+ * several jobs, when it is the job's turn. */
 void ps_server_merge_submit(struct ps_server_step *st,
                             struct ps_server_merge *run, struct ps_compute *c);
+/* A computation has ended: starts those whose turn it is. Returns the run;
+ * NULL: its round was discarded. */
+struct ps_server_merge *ps_server_merge_computed(struct ps_server_step *st,
+                                                 uint64_t token);
 /* Puts the run, whose computation has ended, into job->norm_waits. */
 void ps_server_merge_await_norms(struct ps_server_merge *run);
 /* Takes the run out of job->norm_waits. */

@@ -10,14 +10,18 @@ struct ps_server_staged_step {
     bool awaits_norms; /* In job->norm_waits. */
     bool is_summed;    /* `work` has the contributions' sum. */
     struct ps_optim_step_params params;
-    struct ps_slice work;                 /* Gradient or direction, by stage. */
-    struct ps_buf *square_sums;           /* Of `work`, of the weights. */
-    struct ps_server_merge *next_waiting; /* Of the same key. */
+    struct ps_slice work;       /* Gradient or direction, by stage. */
+    struct ps_buf *square_sums; /* Square sums of `work` and of the weights. */
+    /* Next waiting merge of the same key. */
+    struct ps_server_merge *next_waiting;
 };
 
 /* Merge of a complete round, until its version is published. */
 struct ps_server_merge {
-    struct ps_list_node node; /* In `starved`. */
+    struct ps_list_node node;   /* In `starved`, or in job->waiting_merges. */
+    struct ps_compute *waiting; /* Computation that waits for its turn. */
+    uint64_t computing_bytes;   /* Cost of the one that runs; 0: none. */
+    ps_time computing_since;
     struct ps_server_job *job;
     struct ps_part *part;
     uint64_t token;          /* 0: waits for memory, or for norms. */
@@ -33,4 +37,6 @@ struct ps_server_merges {
     uint64_t last_token;
     struct ps_list starved; /* Runs that wait for memory. */
     ps_time starved_retry_at;
+    struct ps_fair fair;      /* Turns of jobs with waiting computations. */
+    uint64_t computing_bytes; /* Cost of the computations that run. */
 };

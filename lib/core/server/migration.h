@@ -16,7 +16,7 @@ enum {
 enum ps_server_migration_role { MIG_OUT, MIG_IN, MIG_AWAY, MIG_BACK };
 
 struct ps_server_migration {
-    uint64_t id; /* The scheduler's. */
+    uint64_t id; /* Number assigned by the scheduler. */
     uint32_t key;
     uint32_t index;
     enum ps_server_migration_role role;
@@ -24,7 +24,7 @@ struct ps_server_migration {
     bool read_pending;
     uint64_t offset;
     uint32_t max_bytes;
-    uint32_t away_epoch; /* Of the last migration away; 0: none. */
+    uint32_t away_epoch; /* Epoch of the last migration away; 0: none. */
     /* MIG_BACK: slots that have sent their state. */
     struct ps_bits reported;
     /* The fields below are of MIG_IN. */

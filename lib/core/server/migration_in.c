@@ -162,6 +162,7 @@ void ps_server_migration_install(struct ps_server_job *job,
     part->dtype = m->dtype;
     part->count = m->count;
     part->name_hash = m->name_hash;
+    part->first_elem = m->first_elem;
     part->step_offset = m->step_offset;
     part->version = m->version;
     slice = detach_buffer(mv, MIG_BUF_VALUE);

@@ -136,6 +136,7 @@ static void send_chunk(struct ps_server_step *st, struct ps_server_job *job,
         msg.part_chunk.dtype = part->dtype;
         msg.part_chunk.count = part->count;
         msg.part_chunk.name_hash = part->name_hash;
+        msg.part_chunk.first_elem = part->first_elem;
         msg.part_chunk.retry = part->retry;
         msg.part_chunk.all_skipped = part->all_skipped;
         msg.part_chunk.step_offset = part->step_offset;

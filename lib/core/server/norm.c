@@ -8,6 +8,7 @@
 #include "core/server/norm.h"
 
 #include "base/alloc.h"
+#include "core/server/credit.h"
 #include "core/server/grant.h"
 #include "core/server/inner.h"
 #include "core/server/job.h"
@@ -173,8 +174,8 @@ static void release_contributions(struct ps_server_step *st,
     for (uint32_t i = 0; i < job->slot_count; i++) {
         struct ps_server_session *p = ps_server_slot_session(&job->slots[i]);
 
-        if (p != NULL) {
-            ps_server_grant_if_due(st, p, &job->slots[i]);
+        if (p != NULL && ps_server_credit_is_due(st->s, p, &job->slots[i])) {
+            ps_server_grant_send(st, p, &job->slots[i]);
         }
     }
 }

@@ -54,9 +54,9 @@ static void send_state(struct ps_server_step *st, struct ps_server_session *p,
 
 /* Request for the state of one partition, or to load it. */
 struct state_request {
-    struct ps_server_session *session; /* Of its sender. */
+    struct ps_server_session *session; /* Session of the sender. */
     uint64_t gen;
-    uint64_t number; /* The sender's. */
+    uint64_t number; /* Request number, chosen by the sender. */
     uint32_t slot;
     const struct ps_rec_part *rec;
 };

@@ -88,15 +88,18 @@ struct ps_optim_step_params
 ps_server_optimizer_next_step(struct ps_server_job *job,
                               const struct ps_part *part)
 {
-    const struct ps_rec_tuning *t = ps_tunings_find(&job->tunings,
-                                                    part->name_hash);
+    const struct ps_rec_tuning *t = ps_tunings_find(
+        &job->tunings, part->name_hash, part->version + 1);
     /* The same on all servers, because every partition has the same rounds. */
     struct ps_optim_step_params at = {
         .round = part->version + 1,
         .step_number = (uint64_t)((int64_t)part->version + 1 +
                                   part->step_offset),
+        .name_hash = part->name_hash,
+        .first_elem = part->first_elem,
         .lr_mult = t != NULL ? t->lr_mult : 1,
         .wd_mult = t != NULL ? t->wd_mult : 1,
+        .is_mean = part->open_round->reduce == PS_REDUCE_MEAN,
         .norm_exempt = t != NULL ? t->norm_exempt : (part->name_hash & 1) != 0,
         .trust_ratio = 1,
         .grad_scale = 1,

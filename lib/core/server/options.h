@@ -3,9 +3,11 @@
 #pragma once
 
 #include "base/pool.h"
+#include "core/base/facts.h"
 #include "core/link/link.h"
 
 struct ps_server_options {
+    struct ps_facts facts;
     char name[PS_NAME_MAX + 1];
     char cluster[PS_NAME_MAX + 1];
     char address[PS_ADDRESS_MAX + 1];       /* Advertised to agents. */
@@ -17,8 +19,14 @@ struct ps_server_options {
     /* Credit before the first announcement, the same at all agents and servers;
      * 0: PS_CREDIT_INITIAL. */
     uint64_t initial_credit;
+    /* Unsent payload bytes at which those of several jobs take turns on a link;
+     * 0: 2 MiB. */
+    uint64_t unsent_max;
+    /* Bytes of running computations at which those of several jobs take turns;
+     * 0: 8 MiB. */
+    uint64_t computing_max;
     bool unbatched;           /* Small partitions travel alone. */
-    ps_time dial_backoff_min; /* Of dials to the scheduler. */
+    ps_time dial_backoff_min; /* Waits between dials to the scheduler. */
     ps_time dial_backoff_max;
     struct ps_link_options link;
     ps_time link_linger;

@@ -4,9 +4,26 @@
 
 #include "core/server/inner.h"
 #include "core/server/migration.h"
+#include "core/server/profile.h"
 #include "core/server/reply.h"
 #include "core/server/rows.h"
 #include "core/server/session.h"
+
+static void record_pull(struct ps_server_job *job, const struct ps_part *part,
+                        uint32_t slot, ps_time since)
+{
+    if (!ps_server_job_is_recorded(job)) {
+        return;
+    }
+    ps_server_profile_add(
+        job, part,
+        &(struct ps_server_profile_event){
+            .kind = PS_PROFILE_KIND_PULL,
+            .slot = slot,
+            .round = part->version,
+            .begun_at = since,
+            .bytes = part->count * (uint64_t)ps_dtype_size(part->dtype)});
+}
 
 void ps_server_pull_reply_waiting(struct ps_server_step *st,
                                   struct ps_server_job *job,
@@ -23,6 +40,7 @@ void ps_server_pull_reply_waiting(struct ps_server_step *st,
         if (p->min_version > part->version) {
             continue;
         }
+        record_pull(job, part, p->slot, p->since);
         if (up_to_date == NULL || !ps_bits_get(up_to_date, p->slot)) {
             ps_server_reply_part(st, &job->slots[p->slot], part, true,
                                  part->version);
@@ -49,6 +67,7 @@ static int accept_pull_part(struct ps_server_step *st,
     }
     if (part != NULL && ps_part_has_value(part) &&
         part->version >= rec->round) {
+        record_pull(slot->job, part, slot->index, st->now);
         ps_server_reply_part(st, slot, part, true, part->version);
         return 0;
     }
@@ -62,7 +81,7 @@ static int accept_pull_part(struct ps_server_step *st,
         ps_server_reply_part(st, slot, part, false, part->version);
     }
     part = ps_store_find_or_add(store, rec->key, rec->index);
-    ps_store_add_pull(store, part, slot->index, rec->round);
+    ps_store_add_pull(store, part, slot->index, rec->round, st->now);
     return 0;
 }
 

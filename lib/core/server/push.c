@@ -2,6 +2,8 @@
 /* Dense contributions: parts of arrays, plain or encoded, to rounds. */
 #include "core/server/push.h"
 
+#include "base/limits.h"
+#include "core/server/encoded.h"
 #include "core/server/inner.h"
 #include "core/server/kind.h"
 #include "core/server/memory.h"
@@ -17,11 +19,11 @@ bool ps_server_parts_bytes(const struct ps_rec_part *part, uint32_t count,
     uint64_t total = 0; /* 256 parts of 2^35 bytes do not overflow. */
 
     for (uint32_t i = 0; i < count; i++) {
-        /* Encoded elements are never much longer than plain ones. */
+        /* One code for each worker of a node, at most. */
         if (ps_dtype_size(part[i].dtype) == 0 ||
             (part[i].codec != PS_CODEC_NONE &&
              (part[i].dtype != PS_DTYPE_FLOAT32 || part[i].count == 0 ||
-              part[i].encoded_bytes > 4 * (uint64_t)part[i].count + 8))) {
+              part[i].encoded_bytes > PS_PAYLOAD_MAX))) {
             return false;
         }
         total += ps_part_payload_bytes(&part[i]);
@@ -84,13 +86,16 @@ void ps_server_dense_read_part(const struct ps_server_push *push, uint32_t i,
 
     ret->rec = m->parts[i];
     ret->name_hash = i < m->name_hashes_count ? m->name_hashes[i] : 0;
+    ret->first_elem = i < m->first_elems_count ? m->first_elems[i] : 0;
     ret->payload_bytes = ps_part_payload_bytes(&m->parts[i]);
 }
 
 /* Checks a skip against the partition. Rule R19: a skip asks for nothing that
  * could conflict with other slots. 0 or a PS_E_*. */
 static int check_skip(const struct ps_server_job *job,
-                      const struct ps_part *part, const struct ps_rec_part *rec)
+                      const struct ps_part *part,
+                      const struct ps_server_push *m,
+                      const struct ps_rec_part *rec)
 {
     if (rec->round > (part != NULL ? part->version : 0) + 1) {
         return PS_E_FUTURE;
@@ -102,9 +107,42 @@ static int check_skip(const struct ps_server_job *job,
     return ps_part_matches(part, rec->dtype, 0) && part->row_width == 0 &&
                    part->async_slots == NULL &&
                    (part->open_round == NULL ||
-                    !ps_open_round_has_rows(part->open_round))
+                    part->open_round->kind == m->kind)
                ? 0
                : PS_E_MISMATCH;
+}
+
+/* Checks a contribution to a round that is a step of the optimizer. 0 or a
+ * PS_E_*. */
+static int check_push_step(const struct ps_server_job *job,
+                           const struct ps_part *part,
+                           const struct ps_server_push *m,
+                           const struct ps_rec_part *rec)
+{
+    if (!ps_dtype_is_real(rec->dtype) || m->reduce > PS_REDUCE_MEAN ||
+        ps_optim_needs_rows(&job->optim)) {
+        return PS_E_UNSUPPORTED;
+    }
+    if (part != NULL && part->accumulated.buf != NULL &&
+        part->accumulated_reduce != m->reduce) {
+        return PS_E_MISMATCH;
+    }
+    return part == NULL || !ps_part_has_value(part) ? PS_E_NOKEY : 0;
+}
+
+/* True if an open round can take the contribution beside those it has. */
+static bool is_push_of_round(const struct ps_open_round *round,
+                             const struct ps_server_push *m,
+                             const struct ps_rec_part *rec)
+{
+    if (round->kind != m->kind ||
+        (round->has_request &&
+         (round->reduce != m->reduce || round->assign != m->assign))) {
+        return false;
+    }
+    return round->round.nonempty == 0 || rec->count == 0 ||
+           (round->is_encoded == (rec->codec != PS_CODEC_NONE) &&
+            round->rng_key == rec->rng_key);
 }
 
 /* Checks a contribution against the partition and its open round (rules R5 and
@@ -115,30 +153,17 @@ static int check_push_part(const struct ps_server_job *job,
                            const struct ps_rec_part *rec)
 {
     uint64_t version = part != NULL ? part->version : 0;
-    bool steps = job->has_optimizer && !m->assign;
+    int rc;
 
     if (rec->round > version + 1) {
         return PS_E_FUTURE;
     }
-    if (rec->codec != PS_CODEC_NONE) {
-        if (job->compression.codec.kind == PS_CODEC_NONE) {
-            return PS_E_UNCONFIGURED; /* job_state is still on its way here. */
-        }
-        if (rec->codec != job->compression.codec.kind || m->assign ||
-            m->reduce > PS_REDUCE_MEAN) {
-            return PS_E_MISMATCH;
-        }
+    rc = rec->codec != PS_CODEC_NONE ? ps_server_encoded_check(job, m, rec) : 0;
+    if (rc == 0 && job->has_optimizer && !m->assign) {
+        rc = check_push_step(job, part, m, rec);
     }
-    if (steps && (!ps_dtype_is_real(rec->dtype) || m->reduce > PS_REDUCE_MEAN ||
-                  ps_optim_needs_rows(&job->optim))) {
-        return PS_E_UNSUPPORTED;
-    }
-    if (steps && part != NULL && part->accumulated.buf != NULL &&
-        part->accumulated_reduce != m->reduce) {
-        return PS_E_MISMATCH;
-    }
-    if (steps && (part == NULL || !ps_part_has_value(part))) {
-        return PS_E_NOKEY;
+    if (rc != 0) {
+        return rc;
     }
     if (part == NULL) {
         return ps_map_count(job->store.parts) < PS_STORE_PARTS_MAX ? 0
@@ -148,44 +173,10 @@ static int check_push_part(const struct ps_server_job *job,
         part->row_width != 0 || part->async_slots != NULL) {
         return PS_E_MISMATCH;
     }
-    if (part->open_round != NULL &&
-        (ps_open_round_has_rows(part->open_round) ||
-         (part->open_round->has_request &&
-          (part->open_round->reduce != m->reduce ||
-           part->open_round->assign != m->assign)))) {
-        return PS_E_MISMATCH;
-    }
-    if (part->open_round != NULL && part->open_round->round.nonempty > 0 &&
-        rec->count > 0 &&
-        (part->open_round->is_encoded != (rec->codec != PS_CODEC_NONE) ||
-         part->open_round->rng_key != rec->rng_key)) {
-        return PS_E_MISMATCH;
-    }
-    return 0;
-}
-
-/* Checks that encoded bytes are complete and of the job's codec. */
-static int check_encoded(struct ps_server_step *st, struct ps_server_job *job,
-                         const struct ps_rec_part *rec,
-                         const struct ps_slice *bytes)
-{
-    char why[200];
-
-    if (rec->codec == PS_CODEC_NONE) {
-        return 0;
-    }
-    int rc = ps_codec_check(&job->compression.codec, ps_slice_data(bytes),
-                            bytes->len, rec->count, why, sizeof(why));
-
-    if (rc != 0) {
-        ps_effects_log_for(
-            st->fx, &job->account, PS_LOG_WARNING,
-            "job %s: a code of partition %u of key %u is broken: "
-            "%s",
-            job->name, rec->index, rec->key, why);
-        return PS_E_INVAL;
-    }
-    return 0;
+    return part->open_round == NULL ||
+                   is_push_of_round(part->open_round, m, rec)
+               ? 0
+               : PS_E_MISMATCH;
 }
 
 static int validate_dense(const struct ps_server_contribution *in,
@@ -196,7 +187,7 @@ static int validate_dense(const struct ps_server_contribution *in,
     const struct ps_server_job *job = in->slot->job;
 
     if (push->weight == 0) {
-        return check_skip(job, part, rec);
+        return check_skip(job, part, push, rec);
     }
     int rc = check_push_part(job, part, push, rec);
 
@@ -220,7 +211,9 @@ int ps_server_dense_retain(struct ps_server_step *st,
     if (rc != 0) {
         return rc;
     }
-    rc = check_encoded(st, job, &in->rec, &bytes);
+    if (in->rec.codec != PS_CODEC_NONE) {
+        rc = ps_server_encoded_verify(st, in, &bytes);
+    }
     if (rc != 0) {
         ps_buf_unref(bytes.buf);
         return rc;

@@ -45,7 +45,8 @@ static void send_values(struct ps_server_step *st, struct ps_server_slot *slot,
                   .parts_count = g->part_count},
     };
 
-    ps_server_session_send(st, p, ps_packet_new(&m, g->slices, g->slice_count));
+    ps_server_session_send_payload(
+        st, p, slot->job, ps_packet_new(&m, g->slices, g->slice_count));
 }
 
 static void send_commits(struct ps_server_step *st, struct ps_server_slot *slot,
@@ -239,14 +240,14 @@ void ps_server_refusal_add(struct ps_server_refusal *r,
 
 struct refusal_reason {
     int rc;
-    const char *text; /* Replaces the usual one; NULL: the usual one. */
-    uint32_t retry;   /* Of a conflict, or 0. */
-    /* Of a conflict: the other side. */
+    const char *text; /* Error text; NULL: that of `rc`. */
+    uint32_t retry;   /* Retry number after a conflict; 0: no conflict. */
+    /* Other side of a conflict; NULL: none. */
     const struct ps_server_conflict *side;
 };
 
-/* Refuses parts. Contributions to an aborted attempt hear of the conflicting
- * side (rule R15). */
+/* Refuses parts. The refusal of a contribution to an aborted attempt names the
+ * conflicting side (rule R15). */
 static void send_refusal(struct ps_server_step *st,
                          const struct ps_server_recipient *to,
                          const struct ps_server_parts *parts,

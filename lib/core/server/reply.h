@@ -44,7 +44,7 @@ struct ps_server_recipient {
 struct ps_server_refusal {
     struct ps_rec_part parts[PS_PARTS_MAX];
     int rcs[PS_PARTS_MAX];
-    /* Of a conflict: the least retry number that is valid now; else 0. */
+    /* After a conflict: the least valid retry number; else 0. */
     uint32_t retries[PS_PARTS_MAX];
     uint32_t count;
     /* Slots on the other side of a conflict, and their request. */

@@ -78,12 +78,13 @@ static int store_received_value(struct ps_server_job *job,
 
 /* -------------------------------------------------------------------- init */
 
+/* Accepts part `i` of the message. */
 static int accept_init_part(struct ps_server_step *st,
                             struct ps_server_slot *slot,
-                            const struct ps_rec_part *rec,
-                            const struct ps_slice *payload, uint64_t offset,
-                            uint64_t name_hash)
+                            const struct ps_msg_init *m, uint32_t i,
+                            const struct ps_slice *payload, uint64_t offset)
 {
+    const struct ps_rec_part *rec = &m->parts[i];
     struct ps_server_job *job = slot->job;
     struct ps_part *part = ps_store_find(&job->store, rec->key, rec->index);
 
@@ -104,7 +105,8 @@ static int accept_init_part(struct ps_server_step *st,
         }
         ps_server_pull_reply_waiting(st, job, part, NULL);
     }
-    part->name_hash = name_hash;
+    part->name_hash = i < m->name_hashes_count ? m->name_hashes[i] : 0;
+    part->first_elem = i < m->first_elems_count ? m->first_elems[i] : 0;
     ps_server_reply_part(st, slot, part, false, 0);
     return 0;
 }
@@ -134,8 +136,7 @@ void ps_server_on_init(struct ps_server_step *st, struct ps_server_conn *c,
     }
     for (uint32_t i = 0; i < m->parts_count; i++) {
         const struct ps_rec_part *rec = &m->parts[i];
-        uint64_t name_hash = i < m->name_hashes_count ? m->name_hashes[i] : 0;
-        int rc = accept_init_part(st, slot, rec, payload, offset, name_hash);
+        int rc = accept_init_part(st, slot, m, i, payload, offset);
 
         if (rc != 0) {
             ps_server_refusal_add(&refusal, rec, rc, 0);

@@ -171,9 +171,9 @@ static int validate_rows(const struct ps_server_contribution *in,
         return 0;
     }
     if (push->weight == 0) {
-        return ps_open_round_has_rows(open) ? 0 : PS_E_MISMATCH;
+        return open->kind == push->kind ? 0 : PS_E_MISMATCH;
     }
-    *ret_conflict = !ps_open_round_has_rows(open) ||
+    *ret_conflict = open->kind != push->kind ||
                     (open->has_request && open->reduce != push->reduce);
     return *ret_conflict ? PS_E_MISMATCH : 0;
 }
@@ -219,16 +219,6 @@ static void record_rows(const struct ps_server_contribution *in,
     open->row_counts[slot->index] = in->rec.count;
 }
 
-const struct ps_server_contribution_kind ps_server_rows_kind = {
-    .malformed_text = "a push of rows and its payload do not agree",
-    .read = read_rows,
-    .read_part = read_rows_part,
-    .retain = retain_rows,
-    .validate = validate_rows,
-    .declare = declare_rows,
-    .record = record_rows,
-};
-
 /* ------------------------------------------------------------------- merge */
 
 /* True if a round also changes rows without a gradient: without an optimizer
@@ -238,8 +228,9 @@ static bool updates_all_rows(const struct ps_server_job *job)
     return !job->has_optimizer || !ps_optim_is_lazy(&job->optim);
 }
 
-bool ps_server_rows_is_noop(const struct ps_server_job *job,
-                            const struct ps_part *part)
+/* True if the round has no rows, and rows without a gradient stay. */
+static bool rows_are_unchanged(const struct ps_server_job *job,
+                               const struct ps_part *part)
 {
     return part->open_round->round.nonempty == 0 && !updates_all_rows(job);
 }
@@ -268,8 +259,8 @@ static int prepare_result(struct ps_server_merge *run, bool keeps)
     return 0;
 }
 
-int ps_server_rows_plan_merge(struct ps_server_merge *run,
-                              struct ps_compute **ret_compute)
+static int plan_rows(struct ps_server_merge *run,
+                     struct ps_compute **ret_compute)
 {
     struct ps_server_job *job = run->job;
     struct ps_part *part = run->part;
@@ -313,6 +304,18 @@ int ps_server_rows_plan_merge(struct ps_server_merge *run,
     *ret_compute = c;
     return 0;
 }
+
+const struct ps_server_contribution_kind ps_server_rows_kind = {
+    .malformed_text = "a push of rows and its payload do not agree",
+    .read = read_rows,
+    .read_part = read_rows_part,
+    .retain = retain_rows,
+    .validate = validate_rows,
+    .declare = declare_rows,
+    .record = record_rows,
+    .is_noop = rows_are_unchanged,
+    .plan = plan_rows,
+};
 
 /* -------------------------------------------------------------------- pull */
 
@@ -363,7 +366,8 @@ static int send_rows(struct ps_server_step *st,
                    ps_slice_data(&part->value) + row[i] * bytes, bytes);
         }
     }
-    ps_server_session_send(st, p, ps_packet_new(&m, &slice, len > 0 ? 1 : 0));
+    ps_server_session_send_payload(st, p, slot->job,
+                                   ps_packet_new(&m, &slice, len > 0 ? 1 : 0));
     ps_buf_unref(slice.buf);
     return 0;
 }

@@ -5,8 +5,6 @@
 #include "core/server/kind.h"
 #include "core/server/merges.h"
 
-struct ps_compute;
-
 extern const struct ps_server_contribution_kind ps_server_rows_kind;
 
 /* Decides whether the payload of a pull_rows is received: 0, or the discard
@@ -22,11 +20,3 @@ void ps_server_on_pull_rows(struct ps_server_step *st, struct ps_server_conn *c,
 void ps_server_rows_reply_waiting(struct ps_server_step *st,
                                   struct ps_server_job *job,
                                   struct ps_part *part);
-/* Returns the computation that merges a round of rows into run->result.
- * PS_E_NOMEM: nothing has changed. */
-int ps_server_rows_plan_merge(struct ps_server_merge *run,
-                              struct ps_compute **ret_compute);
-/* True if the round changes no row: it has none, and rows without a gradient
- * stay. */
-bool ps_server_rows_is_noop(const struct ps_server_job *job,
-                            const struct ps_part *part);

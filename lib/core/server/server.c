@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/num.h"
 #include "core/server/agent_msg.h"
+#include "core/server/credit.h"
 #include "core/server/grant.h"
 #include "core/server/hello.h"
 #include "core/server/inner.h"
@@ -23,6 +24,10 @@
 #define DIAL_BACKOFF_MAX_DEFAULT PS_SECONDS(5)
 #define LINGER_DEFAULT           PS_SECONDS(60)
 #define CREDIT_WINDOW_DEFAULT    (32ull * 1024 * 1024)
+#define UNSENT_DEFAULT           (2ull * 1024 * 1024)
+/* Keeps all compute threads busy; one of another job waits behind that many
+ * bytes at most. */
+#define COMPUTING_DEFAULT        (8ull * 1024 * 1024)
 
 struct ps_server *ps_server_new(const struct ps_server_options *opt,
                                 ps_time now)
@@ -32,6 +37,12 @@ struct ps_server *ps_server_new(const struct ps_server_options *opt,
     s->opt = *opt;
     if (s->opt.credit_window == 0) {
         s->opt.credit_window = CREDIT_WINDOW_DEFAULT;
+    }
+    if (s->opt.unsent_max == 0) {
+        s->opt.unsent_max = UNSENT_DEFAULT;
+    }
+    if (s->opt.computing_max == 0) {
+        s->opt.computing_max = COMPUTING_DEFAULT;
     }
     if (s->opt.dial_backoff_min == 0) {
         s->opt.dial_backoff_min = DIAL_BACKOFF_MIN_DEFAULT;
@@ -105,13 +116,61 @@ static void begin_shutdown(struct ps_server_step *st)
     ps_uplink_close(&s->uplink, &call);
 }
 
+static void on_conn_open(struct ps_server_step *st, const struct ps_event *ev)
+{
+    const struct ps_uplink_call call = ps_server_uplink_call(st);
+
+    if (ev->open.kind == PS_CONN_DIALLED) {
+        ps_uplink_on_open(&st->s->uplink, &call, ev->open.target, ev->conn);
+    } else {
+        ps_server_session_on_open(st, ev);
+    }
+}
+
+static void on_dial_failed(struct ps_server_step *st, const struct ps_event *ev)
+{
+    const struct ps_uplink_call call = ps_server_uplink_call(st);
+
+    ps_uplink_on_dial_failed(&st->s->uplink, &call, ev->dial_failed.target,
+                             ev->dial_failed.rc, ev->dial_failed.why);
+}
+
+static void on_conn_closed(struct ps_server_step *st, const struct ps_event *ev)
+{
+    const struct ps_uplink_call call = ps_server_uplink_call(st);
+
+    if (ps_uplink_owns_conn(&st->s->uplink, ev->conn)) {
+        ps_uplink_on_closed(&st->s->uplink, &call, ev->conn, ev->closed.rc,
+                            ev->closed.why);
+    } else {
+        ps_server_session_on_closed(st, ev->conn);
+    }
+}
+
+static void on_msg(struct ps_server_step *st, const struct ps_event *ev)
+{
+    if (ps_uplink_owns_conn(&st->s->uplink, ev->conn)) {
+        ps_server_uplink_on_msg(st, ev->conn, ev->msg.msg, ev->msg.payload);
+    } else {
+        ps_server_agent_on_msg(st, ev->conn, ev->msg.msg, ev->msg.payload,
+                               ev->msg.discard_reason);
+    }
+}
+
+static void begin_draining(struct ps_server_step *st)
+{
+    const struct ps_uplink_call call = ps_server_uplink_call(st);
+
+    st->s->draining = true; /* The ping keeps new jobs away. */
+    ps_uplink_ping_now(&st->s->uplink, &call);
+}
+
 static int server_step(void *self, const struct ps_event *ev,
                        struct ps_effects *fx)
 {
     struct ps_server *s = self;
     struct ps_server_step st = {.s = s, .now = ev->now, .fx = fx};
-    const struct ps_uplink_call call = ps_server_uplink_call(&st);
-    const bool up = ps_uplink_owns_conn(&s->uplink, ev->conn);
+    struct ps_server_job *waiting;
 
     s->now = ev->now;
     switch (ev->type) {
@@ -119,53 +178,44 @@ static int server_step(void *self, const struct ps_event *ev,
         server_tick(&st);
         break;
     case PS_EV_OPEN:
-        if (ev->open.kind == PS_CONN_DIALLED) {
-            ps_uplink_on_open(&s->uplink, &call, ev->open.target, ev->conn);
-        } else {
-            ps_server_session_on_open(&st, ev->conn, ev->open.peer);
-        }
+        on_conn_open(&st, ev);
         break;
     case PS_EV_DIAL_FAILED:
-        ps_uplink_on_dial_failed(&s->uplink, &call, ev->dial_failed.target,
-                                 ev->dial_failed.rc, ev->dial_failed.why);
+        on_dial_failed(&st, ev);
         break;
     case PS_EV_MSG:
-        if (up) {
-            ps_server_uplink_on_msg(&st, ev->conn, ev->msg.msg,
-                                    ev->msg.payload);
-        } else {
-            ps_server_agent_on_msg(&st, ev->conn, ev->msg.msg, ev->msg.payload,
-                                   ev->msg.discard_reason);
-        }
+        on_msg(&st, ev);
         break;
     case PS_EV_STALLED:
         ps_uplink_on_stalled(&s->uplink, ev->conn, ev->now);
         break;
     case PS_EV_CLOSED:
-        if (up) {
-            ps_uplink_on_closed(&s->uplink, &call, ev->conn, ev->closed.rc);
-        } else {
-            ps_server_session_on_closed(&st, ev->conn);
-        }
+        on_conn_closed(&st, ev);
         break;
     case PS_EV_COMPUTED:
         ps_server_merge_on_computed(&st, ev->computed.token, ev->computed.rc);
         break;
     case PS_EV_DRAIN:
-        s->draining = true; /* The ping keeps new jobs away. */
-        ps_uplink_ping_now(&s->uplink, &call);
+        begin_draining(&st);
         break;
     case PS_EV_SHUTDOWN:
         begin_shutdown(&st);
         break;
+    case PS_EV_CERTIFICATE:
+        s->certificate = ev->certificate;
+        break;
     case PS_EV_SENT:
+        ps_server_session_on_sent(&st, ev->conn, ev->sent.queued);
+        break;
     case PS_EV_PROBED:
     case PS_EV_REGION:
     case PS_EV_RESIDUAL_SEGMENT:
     case PS_EV_OPS:
         break;
     }
-    ps_server_grant_unblock_jobs(&st);
+    while ((waiting = ps_server_credit_next_waiting(s)) != NULL) {
+        ps_server_grant_unblock(&st, waiting);
+    }
     return ps_uplink_is_name_lost(&s->uplink) ? PS_E_CONFIG : 0;
 }
 

@@ -10,8 +10,10 @@
 #include "core/server/session.h"
 
 #include "base/alloc.h"
+#include "base/str.h"
 #include "core/server/credit.h"
 #include "core/server/inner.h"
+#include "core/server/reply_queue.h"
 
 #include <stdio.h>
 
@@ -37,9 +39,11 @@ static void conn_free(struct ps_server *s, struct ps_server_conn *c)
     ps_free(c);
 }
 
-void ps_server_session_on_open(struct ps_server_step *st, ps_conn_id conn,
-                               const char *who)
+void ps_server_session_on_open(struct ps_server_step *st,
+                               const struct ps_event *ev)
 {
+    const char *who = ev->open.peer;
+    const ps_conn_id conn = ev->conn;
     struct ps_server *s = st->s;
 
     if (s->ending || ps_map_count(s->sessions.conns) >= PS_PEERS_MAX) {
@@ -53,6 +57,8 @@ void ps_server_session_on_open(struct ps_server_step *st, ps_conn_id conn,
 
     c->id = conn;
     c->listed_at = st->now;
+    ps_peer_identity_set(&c->identity, ev->open.identity);
+    ps_str_copy(c->peer_text, sizeof(c->peer_text), who != NULL ? who : "?");
     ps_map_put(s->sessions.conns, conn, c);
     ps_list_push_back(&s->sessions.handshaking, &c->node);
 }
@@ -97,7 +103,8 @@ void ps_server_session_close_bad(struct ps_server_step *st,
                        c->session->agent_node, why);
     } else {
         ps_effects_log(st->fx, PS_LOG_WARNING,
-                       "connection closed before its handshake: %s", why);
+                       "connection of %s closed before its handshake: %s",
+                       c->peer_text, why);
     }
     ps_server_conn_close(st, c);
 }
@@ -123,6 +130,7 @@ static void session_free(struct ps_server *s, struct ps_server_session *p)
         ps_heap_remove(&s->sessions.timers, &p->timer);
     }
     ps_map_remove(s->sessions.by_node, p->agent_node);
+    ps_server_reply_queue_drop_all(&p->turns);
     ps_link_free(p->link);
     ps_server_credit_drop_all(p);
     ps_map_free(p->credits);
@@ -207,6 +215,7 @@ struct ps_server_session *ps_server_session_new(struct ps_server *s,
     p->agent_node = m->node;
     p->incarnation = m->incarnation;
     p->instance = m->instance;
+    ps_str_copy(p->name, sizeof(p->name), m->name != NULL ? m->name : "");
     p->link = ps_link_new(&link, &s->rng);
     p->credits = ps_map_new();
     ps_map_put(s->sessions.by_node, p->agent_node, p);
@@ -218,19 +227,89 @@ static uint64_t unacked_max(const struct ps_server *s)
     return s->opt.link.memory_max != 0 ? s->opt.link.memory_max : UINT64_MAX;
 }
 
+/* Lists the session to be closed if its agent takes no replies. */
+static void check_backlog(struct ps_server *s, struct ps_server_session *p)
+{
+    if (!ps_list_linked(&p->list_node) &&
+        (ps_link_unacked(p->link) + p->turns.waiting > PS_BACKLOG_MAX ||
+         ps_link_memory(p->link) + p->turns.memory > unacked_max(s))) {
+        ps_list_push_back(&s->sessions.backlogged, &p->list_node);
+    }
+}
+
 void ps_server_session_send(struct ps_server_step *st,
                             struct ps_server_session *p,
                             struct ps_packet *packet)
 {
-    const struct ps_server *s = st->s;
-
     st->s->bytes_out += packet->payload_len;
     ps_link_send(p->link, packet, st->now, st->fx);
     ps_server_session_update_timer(st->s, p);
-    if (!ps_list_linked(&p->list_node) &&
-        (ps_link_unacked(p->link) > PS_BACKLOG_MAX ||
-         ps_link_memory(p->link) > unacked_max(s))) {
-        ps_list_push_back(&st->s->sessions.backlogged, &p->list_node);
+    check_backlog(st->s, p);
+}
+
+/* ------------------------------------------------------------ turns of jobs */
+
+/* A connection sends in the order of handing over, and the values of one job
+ * may need many times the length of a round of another. So while the server has
+ * several jobs, few bytes are handed over at a time. */
+static bool has_capacity(const struct ps_server *s,
+                         const struct ps_server_session *p)
+{
+    return p->conn != NULL && p->turns.unsent < s->opt.unsent_max &&
+           ps_link_unacked(p->link) < PS_LINK_IN_FLIGHT_MAX;
+}
+
+static void hand_over(struct ps_server_step *st, struct ps_server_session *p,
+                      struct ps_packet *packet)
+{
+    p->turns.unsent += packet->payload_len;
+    ps_server_session_send(st, p, packet);
+}
+
+void ps_server_session_pump(struct ps_server_step *st,
+                            struct ps_server_session *p)
+{
+    while (p->turns.waiting > 0 && has_capacity(st->s, p)) {
+        hand_over(st, p, ps_server_reply_queue_pop(&p->turns));
+    }
+}
+
+void ps_server_session_send_payload(struct ps_server_step *st,
+                                    struct ps_server_session *p,
+                                    const struct ps_server_job *job,
+                                    struct ps_packet *packet)
+{
+    if (p->turns.waiting == 0 && ps_map_count(st->s->jobs.by_gen) < 2) {
+        ps_server_session_send(st, p, packet);
+    } else if (p->turns.waiting == 0 && has_capacity(st->s, p)) {
+        hand_over(st, p, packet);
+    } else {
+        ps_server_reply_queue_push(&p->turns, job, packet);
+        ps_server_session_pump(st, p);
+        check_backlog(st->s, p);
+    }
+}
+
+void ps_server_session_on_sent(struct ps_server_step *st, ps_conn_id conn,
+                               uint64_t queued)
+{
+    struct ps_server *s = st->s;
+    const struct ps_server_conn *c;
+
+    c = ps_map_get(s->sessions.conns, conn);
+    if (c != NULL && c->session != NULL && c->session->conn == c) {
+        c->session->turns.unsent = queued;
+        ps_server_session_pump(st, c->session);
+    }
+}
+
+void ps_server_session_begin_turns(struct ps_server *s)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_server_session *p;
+
+    while ((p = ps_map_next(s->sessions.by_node, &c)) != NULL) {
+        p->turns.unsent = 0;
     }
 }
 
@@ -240,14 +319,16 @@ void ps_server_session_on_ping_req(struct ps_server_step *st,
     const struct ps_server_session *p = ps_map_get(st->s->sessions.by_node,
                                                    m->node);
 
-    if (p == NULL || p->incarnation != m->incarnation || p->conn == NULL) {
+    if (p == NULL || p->incarnation != m->incarnation) {
         return;
     }
     ps_uplink_send_ping_ack(&st->s->uplink, m, st->now - p->heard_at, st->fx);
-    ps_effects_send_msg(st->fx, p->conn->id,
-                        &(struct ps_msg){.code = PS_MSG_PING,
-                                         .ack = ps_link_received(p->link),
-                                         .ping = {.stamp = st->now}});
+    if (p->conn != NULL) {
+        ps_effects_send_msg(st->fx, p->conn->id,
+                            &(struct ps_msg){.code = PS_MSG_PING,
+                                             .ack = ps_link_received(p->link),
+                                             .ping = {.stamp = st->now}});
+    }
 }
 
 /* ------------------------------------------------------------------- time */

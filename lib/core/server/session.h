@@ -2,11 +2,12 @@
 /* Connections and sessions of agents. */
 #pragma once
 
+#include "core/base/machine.h"
 #include "core/server/sessions.h"
 
 void ps_server_session_init(struct ps_server *s);
-void ps_server_session_on_open(struct ps_server_step *st, ps_conn_id conn,
-                               const char *who);
+void ps_server_session_on_open(struct ps_server_step *st,
+                               const struct ps_event *ev);
 void ps_server_session_on_ping_req(struct ps_server_step *st,
                                    const struct ps_msg_ping_req *m);
 void ps_server_session_on_closed(struct ps_server_step *st, ps_conn_id conn);
@@ -36,3 +37,17 @@ void ps_server_session_close_all(struct ps_server_step *st);
 void ps_server_session_send(struct ps_server_step *st,
                             struct ps_server_session *p,
                             struct ps_packet *packet);
+/* The same for a reply with a payload of the job. While the server has several
+ * jobs, it waits for the job's turn. */
+void ps_server_session_send_payload(struct ps_server_step *st,
+                                    struct ps_server_session *p,
+                                    const struct ps_server_job *job,
+                                    struct ps_packet *packet);
+/* Sends the payloads whose turn it is, as many as the connection takes. */
+void ps_server_session_pump(struct ps_server_step *st,
+                            struct ps_server_session *p);
+/* The kernel took bytes of the connection; `queued` are left. */
+void ps_server_session_on_sent(struct ps_server_step *st, ps_conn_id conn,
+                               uint64_t queued);
+/* The server got its second job: unsent bytes count from now on. */
+void ps_server_session_begin_turns(struct ps_server *s);

@@ -5,8 +5,10 @@
 #include "base/heap.h"
 #include "base/list.h"
 #include "base/map.h"
+#include "core/base/peer.h"
 #include "core/base/effect.h"
 #include "core/link/link.h"
+#include "core/round/fair.h"
 
 struct ps_credit;
 struct ps_server;
@@ -24,6 +26,27 @@ struct ps_server_conn {
     struct ps_server_session *session; /* NULL: before the handshake. */
     struct ps_msg *unverified_hello;   /* Owned; NULL: none. */
     int discard_reason;                /* payload()'s error for this frame. */
+    struct ps_peer_identity identity;
+    char peer_text[64];
+};
+
+/* Payloads of one job that wait for their turn on a link. */
+struct ps_server_reply_queue {
+    struct ps_fair_flow flow; /* In turns->fair. */
+    uint64_t gen;
+    uint32_t weight;
+    struct ps_list replies; /* Those that wait, oldest first. */
+};
+
+/* Turns of the jobs whose payloads leave on one link. */
+struct ps_server_reply_turns {
+    struct ps_fair fair;
+    struct ps_map *queues; /* By generation; NULL: none yet. */
+    /* Payload bytes with the driver, not yet with the kernel; counted while
+     * the server has several jobs. */
+    uint64_t unsent;
+    uint32_t waiting; /* Replies in all queues. */
+    uint64_t memory;  /* Of their messages. */
 };
 
 /* An agent and the link to it. */
@@ -33,12 +56,16 @@ struct ps_server_session {
     uint32_t agent_node;
     uint64_t incarnation;
     uint64_t instance;
+    char name[PS_NAME_MAX + 1]; /* As the scheduler stated, or the hello. */
     uint64_t session_id;
+    /* Of the first certificate that its connections had. */
+    struct ps_peer_identity identity;
     struct ps_link *link;
     struct ps_server_conn *conn; /* NULL: disconnected. */
     ps_time heard_at;            /* Arrival of the last message. */
     ps_time disconnected_at;
     struct ps_map *credits; /* struct ps_credit by generation. */
+    struct ps_server_reply_turns turns;
 };
 
 struct ps_server_sessions {

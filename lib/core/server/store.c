@@ -195,12 +195,15 @@ void ps_store_set_state(struct ps_store *st, struct ps_part *part, unsigned i,
     }
 }
 
-struct ps_open_round *ps_store_open_round(struct ps_store *st,
-                                          struct ps_part *part, uint32_t slots)
+struct ps_open_round *
+ps_store_open_round(struct ps_store *st, struct ps_part *part,
+                    const struct ps_server_contribution_kind *kind,
+                    uint32_t slots)
 {
     struct ps_open_round *open = ps_calloc(1, sizeof(*open));
 
     assert(part->open_round == NULL);
+    open->kind = kind;
     ps_round_init(&open->round, slots);
     ps_bits_init(&open->needs_value, slots);
     part->open_round = open;
@@ -231,7 +234,7 @@ void ps_async_push_free(struct ps_async_push *a)
 }
 
 void ps_store_add_pull(struct ps_store *st, struct ps_part *part, uint32_t slot,
-                       uint64_t least)
+                       uint64_t least, ps_time now)
 {
     struct ps_waiting_pull *p;
 
@@ -246,6 +249,7 @@ void ps_store_add_pull(struct ps_store *st, struct ps_part *part, uint32_t slot,
     p = ps_calloc(1, sizeof(*p));
     p->slot = slot;
     p->min_version = least;
+    p->since = now;
     ps_list_push_back(&part->waiting_pulls, &p->node);
     st->waiting_pull_count++;
 }

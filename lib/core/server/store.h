@@ -6,35 +6,42 @@
 
 #include "base/list.h"
 #include "base/map.h"
+#include "base/time.h"
 #include "core/round/round.h"
 #include "kernel/kernel.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
+struct ps_server_contribution_kind;
+
 /* A pull of a slot whose version is not made yet. */
 struct ps_waiting_pull {
     struct ps_list_node node;
     uint32_t slot;
     uint64_t min_version; /* Least version that satisfies it. */
+    ps_time since;
 };
 
 /* Contributions to the version after the present one. */
 struct ps_open_round {
+    /* Kind of the contributions, the same for all. */
+    const struct ps_server_contribution_kind *kind;
     struct ps_round round;
     struct ps_bits needs_value; /* Slots that want the value. */
+    ps_time opened_at;
     /* A contribution that is not a skip has arrived; the first one sets
      * `reduce` and `assign`. */
     bool has_request;
     uint8_t reduce;   /* enum ps_reduce */
     bool is_encoded;  /* Contributions are encoded. */
-    uint32_t rng_key; /* Of the codec's random numbers. */
+    uint32_t rng_key; /* Key of the codec's random numbers. */
     bool assign;      /* The result replaces the value. */
     uint8_t *skips;   /* By slot, 1: skips. NULL: none. */
     /* enum ps_rule; not NONE: a sum of applying_pushes, which is no round. */
     uint8_t rule;
     uint64_t row_weight;  /* Rows: weight of all contributions. */
-    uint32_t *row_counts; /* Rows by slot; NULL: a dense round. */
+    uint32_t *row_counts; /* Rows by slot. */
 };
 
 /* A push of an async or ssp job, applied in order of arrival. */
@@ -51,10 +58,11 @@ struct ps_async_push {
 /* Pushes of one slot to one partition. A slot has at most one in flight, so two
  * numbers identify duplicates. */
 struct ps_async_slot {
-    uint64_t incarnation;  /* Of the agent that counts these. */
-    uint64_t received_seq; /* Last received. */
-    uint64_t applied_seq;  /* Last that is in the value. */
-    uint64_t clock;        /* ssp: as above, of the applied pushes. */
+    /* Incarnation of the agent that numbers these pushes. */
+    uint64_t incarnation;
+    uint64_t received_seq; /* Number of the last received push. */
+    uint64_t applied_seq;  /* Number of the last push in the value. */
+    uint64_t clock;        /* ssp: clock of the applied pushes. */
 };
 
 struct ps_part_reports {
@@ -76,26 +84,30 @@ struct ps_part {
     uint32_t count;     /* Elements; 0: not known yet. */
     uint32_t row_width; /* Elements of a row; 0: a dense key. */
     uint64_t version;
-    bool all_skipped;   /* All ranks skipped the last round. */
-    uint32_t retry;     /* Of the next round; a lower one is refused. */
-    uint64_t name_hash; /* base/name_hash.h; 0: not known. */
+    bool all_skipped; /* All ranks skipped the last round. */
+    /* Retry number of the next round; a lower one is refused. */
+    uint32_t retry;
+    uint64_t name_hash;  /* base/name_hash.h; 0: not known. */
+    uint64_t first_elem; /* Where it begins in the array of its key. */
     /* The optimizer's step count less the version: steps that were loaded, less
      * rounds without a step. */
     int64_t step_offset;
     /* Never written again, but in place by a rows key. buf NULL: none. */
     struct ps_slice value;
-    struct ps_slice encoded_value; /* Sent in its place; buf NULL: none. */
-    uint8_t codec;                 /* Of encoded_value. */
+    /* Encoded form, sent instead of the value; buf NULL: none. */
+    struct ps_slice encoded_value;
+    uint8_t codec; /* Codec of encoded_value. */
     /* Optimizer states, or without an optimizer the codec's residual at 0;
      * NULL: none. */
     struct ps_buf *states[PS_PART_STATES];
     /* Sum of gradients that wait for the optimizer step. */
     struct ps_slice accumulated; /* buf NULL: none. */
     uint64_t accumulated_rounds;
-    uint64_t accumulated_weight; /* Of the contributions in it. */
+    uint64_t accumulated_weight; /* Weight of the contributions in it. */
     uint8_t accumulated_reduce;
     struct ps_open_round *open_round; /* NULL: no contribution yet. */
-    void *merge;                      /* The owner's; NULL: no merge. */
+    /* Merge of the complete round, owned by its module; NULL: none. */
+    void *merge;
     /* Versions that slots know, after a change of the owner; NULL: none
      * reported. */
     struct ps_part_reports *reports;
@@ -104,7 +116,7 @@ struct ps_part {
     struct ps_async_slot *async_slots; /* By slot; NULL: no async push. */
     /* struct ps_async_push, in order of arrival. */
     struct ps_list queued_pushes;
-    struct ps_list applying_pushes; /* Those being applied now. */
+    struct ps_list applying_pushes; /* Pushes being applied now. */
     uint64_t clock;                 /* ssp: least of async_slots[]. */
 };
 
@@ -172,14 +184,11 @@ void ps_store_accumulate(struct ps_store *st, struct ps_part *part,
 void ps_store_set_state(struct ps_store *st, struct ps_part *part, unsigned i,
                         struct ps_buf *state);
 
-struct ps_open_round *ps_store_open_round(struct ps_store *st,
-                                          struct ps_part *part, uint32_t slots);
+struct ps_open_round *
+ps_store_open_round(struct ps_store *st, struct ps_part *part,
+                    const struct ps_server_contribution_kind *kind,
+                    uint32_t slots);
 void ps_store_close_round(struct ps_store *st, struct ps_part *part);
-/* True if the contributions are blocks of rows. */
-static inline bool ps_open_round_has_rows(const struct ps_open_round *open)
-{
-    return open->row_counts != NULL;
-}
 /* True if there are contributions and all are skips. */
 static inline bool ps_open_round_all_skip(const struct ps_open_round *open)
 {
@@ -195,10 +204,17 @@ void ps_store_remove_row_pull(struct ps_store *st,
 /* Frees a push that is in neither list. */
 void ps_async_push_free(struct ps_async_push *a);
 
+/* True if pulls wait for a version of the partition. */
+static inline bool ps_part_is_awaited(const struct ps_part *part)
+{
+    return !ps_list_empty(&part->waiting_pulls) ||
+           !ps_list_empty(&part->waiting_row_pulls);
+}
+
 /* Makes the slot wait for version `least`. It waits at most once for a
  * partition: for the newest version asked for. */
 void ps_store_add_pull(struct ps_store *st, struct ps_part *part, uint32_t slot,
-                       uint64_t least);
+                       uint64_t least, ps_time now);
 void ps_store_remove_pull(struct ps_store *st, struct ps_waiting_pull *p);
 /* Removes all waiting pulls of the slot. */
 void ps_store_remove_slot_pulls(struct ps_store *st, uint32_t slot);

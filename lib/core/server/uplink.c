@@ -13,6 +13,7 @@
 #include "core/server/migration_in.h"
 #include "core/server/migration_out.h"
 #include "core/server/norm.h"
+#include "core/server/profile.h"
 #include "core/server/restore.h"
 #include "core/server/session.h"
 #include "core/server/stats.h"
@@ -73,13 +74,15 @@ static void on_map(struct ps_server_step *st, uint32_t epoch)
 
 static void fill_hello(void *context, struct ps_msg_hello *hello)
 {
-    const struct ps_server *s = ((struct ps_server_step *)context)->s;
+    const struct ps_server_step *st = context;
+    const struct ps_server *s = st->s;
 
     hello->role = PS_ROLE_SERVER;
     hello->name = s->opt.name;
     hello->cluster = s->opt.cluster;
     hello->address = s->opt.address;
     hello->memory_limit = ps_pool_budget(s->opt.pool);
+    ps_facts_fill_hello(&s->opt.facts, st->now, hello);
 }
 
 static void fill_ping(void *context, struct ps_msg_ping *ping)
@@ -88,16 +91,19 @@ static void fill_ping(void *context, struct ps_msg_ping *ping)
     struct ps_server_stats stats;
 
     ps_server_stats(s, &stats);
-    *ping = (struct ps_msg_ping){.epoch = s->epoch,
-                                 .rounds = stats.rounds,
-                                 .bytes_in = stats.bytes_in,
-                                 .bytes_out = stats.bytes_out,
-                                 .stored_bytes = stats.stored_bytes,
-                                 .resent = stats.resent,
-                                 .waiting_requests = stats.waiting_requests,
-                                 .memory_used = ps_pool_used(s->opt.pool),
-                                 .memory_short = ps_server_memory_is_short(s),
-                                 .draining = s->draining};
+    *ping = (struct ps_msg_ping){
+        .epoch = s->epoch,
+        .rounds = stats.rounds,
+        .bytes_in = stats.bytes_in,
+        .bytes_out = stats.bytes_out,
+        .stored_bytes = stats.stored_bytes,
+        .resent = stats.resent,
+        .waiting_requests = stats.waiting_requests,
+        .memory_used = ps_pool_used(s->opt.pool),
+        .memory_short = ps_server_memory_is_short(s),
+        .draining = s->draining,
+        .certificate_ends = s->certificate.at,
+        .certificate_is_expiring = s->certificate.is_expiring};
 }
 
 /* A scheduler counts epochs from its own start. */
@@ -174,6 +180,9 @@ void ps_server_uplink_on_msg(struct ps_server_step *st, ps_conn_id conn,
         break;
     case PS_MSG_NORM_RESULT:
         ps_server_on_norm_result(st, &msg->norm_result);
+        break;
+    case PS_MSG_PROFILE_GET:
+        ps_server_on_profile_get(st, &msg->profile_get);
         break;
     case PS_MSG_PART_READ:
         ps_server_on_part_read(st, &msg->part_read);

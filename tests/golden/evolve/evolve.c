@@ -113,7 +113,7 @@ static void copies_hold_bytes_and_lists(void **state)
     ps_msg_free(copy);
 }
 
-static void older_peers_get_what_they_know(void **state)
+static void older_peers_get_the_fields_they_know(void **state)
 {
     struct ps_msg back = pass(*state, 1, &full);
 
@@ -302,7 +302,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_types_survive),
         cmocka_unit_test(copies_hold_bytes_and_lists),
-        cmocka_unit_test(older_peers_get_what_they_know),
+        cmocka_unit_test(older_peers_get_the_fields_they_know),
         cmocka_unit_test(defaults_are_left_out_and_put_back),
         cmocka_unit_test(newer_peers_are_understood),
         cmocka_unit_test(bytes_are_bounded),

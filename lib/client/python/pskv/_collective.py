@@ -17,14 +17,17 @@ _Store = TypeVar("_Store", bound="Collectives")
 
 
 def options(reduce: str = "sum", root: int = 0, prescale: float = 1,
-            postscale: float = 1, priority: int = 0) -> _lib.CollOptions:
+            postscale: float = 1, priority: int = 0, *,
+            words: Optional[str] = None, joined: int = 0) -> _lib.CollOptions:
     """struct psc_coll_options"""
     if reduce not in _lib.REDUCE:
         raise ValueError("no reduction %r; there are %s" %
                          (reduce, ", ".join(_lib.REDUCE)))
     return _lib.CollOptions(size=ctypes.sizeof(_lib.CollOptions),
                             priority=priority, reduce=_lib.REDUCE[reduce],
-                            root=root, prescale=prescale, postscale=postscale)
+                            root=root, prescale=prescale, postscale=postscale,
+                            array_words=None if words is None else
+                            words.encode(), joined=joined)
 
 
 def array_of(dtype: int, dims: Dims, src: Optional[int], out: Optional[int],
@@ -185,11 +188,11 @@ class Collectives:
         o.callback = self._callback
         return o
 
-    def _begin(self, started: Tuple[int, int], held: List[Array]) -> Any:
+    def _begin(self, started: Tuple[int, int], buffers: List[Array]) -> Any:
         handle = self._new_handle()
         self._check(started[0])
         handle._ops.append(started[1])
-        handle._held.extend(held)
+        handle._buffers.extend(buffers)
         return handle
 
     def allreduce_async(self, value: Any, out: Any = None, *,

@@ -19,6 +19,8 @@ ON_LOSS = {"wait": 0, "fail": 1}
 PLACEMENTS = {"balanced": 0, "mxnet": 1}
 MODES = {"sync": 0, "async": 1, "ssp": 2}
 RULES = {"none": 0, "accumulate": 2, "assign": 3}
+# enum psc_joined
+JOINED_LEAVE, JOINED_COUNT, JOINED_REFUSE = 0, 1, 2
 REDUCE = {"sum": 0, "mean": 1, "min": 2, "max": 3, "product": 4}
 
 Callback = CFUNCTYPE(None, c_void_p, c_int, c_void_p)
@@ -58,6 +60,8 @@ class Options(Structure):
         ("staleness", c_uint32),
         ("agent_retry_ms", c_int32),
         ("wait_notes_ms", c_int32),
+        ("weight", c_uint32),
+        ("token_file", c_char_p),
     ]
 
 
@@ -120,6 +124,8 @@ class CollOptions(Structure):
         ("postscale", c_double),
         ("callback", Callback),
         ("user", c_void_p),
+        ("array_words", c_char_p),
+        ("joined", c_uint32),
     ]
 
 
@@ -224,6 +230,12 @@ _FUNCTIONS = {
     "psc_state_load": (c_int, [c_void_p, c_char_p]),
     "psc_set_start": (c_int, [c_void_p, c_char_p, c_double, c_uint64,
                               POINTER(OpOptions), POINTER(c_void_p)]),
+    "psc_tune_start": (c_int, [c_void_p, POINTER(KeyTuning), c_uint32,
+                               c_uint64, POINTER(OpOptions),
+                               POINTER(c_void_p)]),
+    "psc_profile_start": (c_int, [c_void_p, c_uint32, POINTER(OpOptions),
+                                  POINTER(c_void_p)]),
+    "psc_profile_save": (c_int, [c_void_p, c_char_p]),
     "psc_allreduce_start": (c_int, _ARRAY),
     "psc_allreduce_many_start": (c_int, [c_void_p, c_char_p, POINTER(Pieces),
                                          *_COLL]),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import bisect
+import copy
 import ctypes
 import logging
 import os
@@ -62,7 +64,7 @@ class Handle:
     def __init__(self, store: "KVStore") -> None:
         self._store = store
         self._ops: List[int] = []
-        self._held: List[Array] = []
+        self._buffers: List[Array] = []
         # Results for several arrays: the library writes the first one, the
         # others are copied from it.
         self._copies: List[Tuple[Array, Array]] = []
@@ -135,9 +137,9 @@ class Handle:
         if self._store._alive():
             for op in ops:
                 self._store._lib.psc_op_free(op)
-        for array in self._held:
+        for array in self._buffers:
             array.release()
-        self._held = []
+        self._buffers = []
         self._copies = []
 
     def __del__(self) -> None:
@@ -172,6 +174,44 @@ class _KeyRequest:
         return self.given + self.wanted
 
 
+def _snapshot(array: Array) -> Array:
+    """A copy of an array, of the same type and shape."""
+    memory = (ctypes.c_char * array.nbytes)()
+    ctypes.memmove(memory, array.address, array.nbytes)
+    copy = Array(new_array(array.shape, array.dtype, memory), False)
+    array.release()
+    return copy
+
+
+def _read_before_written(requests: List[_KeyRequest]) -> None:
+    """Replaces sources that lie in a result of another key by copies: all
+    sources of a call count as read before its first result is written."""
+    results = sorted((a.address, a.address + a.nbytes, i)
+                     for i, r in enumerate(requests) for a in r.wanted)
+    if len(requests) == 1 or not results:
+        return
+    starts = [start for start, _, _ in results]
+    # Of each leading part of the list: the farthest end, its key, and the
+    # farthest end of another key.
+    farthest: List[Tuple[int, int, int]] = []
+    end, owner, other = 0, -1, 0
+    for _, e, i in results:
+        if i != owner and e > end:
+            end, owner, other = e, i, end
+        elif i != owner:
+            other = max(other, e)
+        else:
+            end = max(end, e)
+        farthest.append((end, owner, other))
+    for i, request in enumerate(requests):
+        for n, a in enumerate(request.given):
+            before = bisect.bisect_left(starts, a.address + a.nbytes)
+            if before > 0:
+                end, owner, other = farthest[before - 1]
+                if (other if owner == i else end) > a.address:
+                    request.given[n] = _snapshot(a)
+
+
 def _row_numbers(rows: Any) -> Any:
     """Row numbers as a ctypes array, from a list or a NumPy array."""
     if hasattr(rows, "astype") and hasattr(rows, "reshape"):
@@ -189,36 +229,60 @@ def _numbers(params: Mapping[str, Any]) -> Tuple[Any, int]:
         for k, v in numbers.items()]), len(numbers)
 
 
-def _tunings(lr_mult: Mapping[Key, float], wd_mult: Mapping[Key, float],
-             names: Mapping[Key, str], scales: bool) -> Any:
-    """An array of struct psc_key_tuning, for keys with a factor other than 1.
-    A factor of a key takes precedence over a factor of its name. `scales`:
-    the optimizer scales steps by norms, except for biases and the like,
-    which number keys are recognised as by their names."""
-    plain = {key for key, name in names.items() if scales and
-             not isinstance(key, str) and
-             name.endswith(("gamma", "beta", "bias"))}
-    keys: Dict[Key, Key] = {name: key for key, name in names.items()}
-    table: Dict[Key, List[float]] = {}
-    for place, factors in enumerate((lr_mult, wd_mult)):
-        for key in sorted(factors, key=lambda k: k not in keys):
-            factor = float(factors[key])
-            pair = table.setdefault(keys.get(key, key), [1.0, 1.0])
-            pair[place] = factor
-    for key in plain:
-        table.setdefault(key, [1.0, 1.0])
-    rows = []
-    for key, (lr, wd) in table.items():
-        if lr == 1 and wd == 1 and key not in plain:
-            continue
-        row = _lib.KeyTuning(lr_mult=lr, wd_mult=wd,
-                             flags=_lib.TUNING_PLAIN if key in plain else 0)
-        if isinstance(key, str):
-            row.name = _lib.encode(key, "key")
-        else:
-            row.number = int(key)
-        rows.append(row)
-    return (_lib.KeyTuning * len(rows))(*rows)
+class _Multipliers:
+    """Factors of the rate and decay of single keys, as this worker has last
+    given them. `scales`: the optimizer scales steps by norms, except for
+    biases and the like, which number keys are recognised as by their names."""
+
+    def __init__(self, names: Mapping[Key, str], scales: bool) -> None:
+        self._plain = {key for key, name in names.items() if scales and
+                       not isinstance(key, str) and
+                       name.endswith(("gamma", "beta", "bias"))}
+        self._numbers: Dict[Key, Key] = {
+            name: key for key, name in names.items() if key != name}
+        self._table: Dict[Key, Tuple[float, float]] = {
+            key: (1.0, 1.0) for key in self._plain}
+
+    def changed(self, lr_mult: Mapping[Key, float],
+                wd_mult: Mapping[Key, float]) -> \
+            Tuple["_Multipliers", List[Key]]:
+        """The same with these factors, and the keys that they are for. A factor
+        of a name is one of the key of that name, too, unless the key has its
+        own."""
+        after = copy.copy(self)
+        after._table = dict(self._table)
+        changed: Dict[Key, None] = {}
+        for place, factors in enumerate((lr_mult, wd_mult)):
+            own = {key: float(f) for key, f in factors.items()}
+            named = {self._numbers[key]: f for key, f in own.items()
+                     if key in self._numbers}
+            for key, factor in {**named, **own}.items():
+                lr, wd = after._table.get(key, (1.0, 1.0))
+                after._table[key] = (lr, factor) if place else (factor, wd)
+                changed[key] = None
+        return after, list(changed)
+
+    def rows(self, keys: Optional[List[Key]] = None) -> Any:
+        """An array of struct psc_key_tuning of these keys; None: of all with
+        another setting than is the default."""
+        if keys is None:
+            keys = [key for key, factors in self._table.items()
+                    if factors != (1, 1) or key in self._plain]
+        rows = []
+        for key in keys:
+            lr, wd = self._table[key]
+            row = _lib.KeyTuning(
+                lr_mult=lr, wd_mult=wd,
+                flags=_lib.TUNING_PLAIN if key in self._plain else 0)
+            if isinstance(key, str):
+                row.name = _lib.encode(key, "key")
+            else:
+                row.number = int(key)
+            rows.append(row)
+        return (_lib.KeyTuning * len(rows))(*rows)
+
+
+_PROFILE_MODES = {"stop": 0, "run": 1, "pause": 2}
 
 
 def _is_list(value: Any) -> bool:
@@ -253,6 +317,7 @@ class KVStore(Collectives):
         self._key_type: Optional[type] = None
         self._shared: Set[int] = set()  # Addresses of empty() arrays.
         self._garbage: List[int] = []
+        self._multipliers = _Multipliers({}, False)
         self._late_barrier: Optional[Handle] = None
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         self._waiters: List["asyncio.Future[None]"] = []
@@ -491,7 +556,7 @@ class KVStore(Collectives):
         if handle is not None:
             assert op.value is not None
             handle._ops.append(op.value)
-            handle._held.extend(arrays)
+            handle._buffers.extend(arrays)
             for other in request.wanted[1:]:
                 handle._copies.append((other, request.wanted[0]))
 
@@ -568,7 +633,7 @@ class KVStore(Collectives):
             self._open(), known.number, byref(call), byref(o), byref(op)))
         assert op.value is not None
         handle._ops.append(op.value)
-        handle._held.append(array)
+        handle._buffers.append(array)
         return handle
 
     def push_rows_async(self, key: Key, rows: Any, value: Any,
@@ -655,7 +720,8 @@ class KVStore(Collectives):
                  priority: int = 0, reduce: str = "sum",
                  samples: Optional[int] = None) -> None:
         """push() and pull() in one operation. Without `out` the result is
-        written to `value`."""
+        written to `value`. Keys may share arrays: all are read before the
+        first result is written."""
         self.pushpull_async(key, value, out, priority, reduce, samples).wait()
 
     def pushpull_async(self, key: Any, value: Any, out: Any = None,
@@ -664,7 +730,9 @@ class KVStore(Collectives):
         """pushpull() with a handle."""
         handle = Handle(self)
         wanted = value if out is None else out
-        for request in self._requests(key, value, wanted):
+        requests = self._requests(key, value, wanted)
+        _read_before_written(requests)
+        for request in requests:
             self._start(handle, "pushpull", request, priority, reduce, 0,
                         samples)
         return handle
@@ -680,7 +748,9 @@ class KVStore(Collectives):
         """broadcast() with a handle."""
         handle = Handle(self)
         wanted = value if out is None else out
-        for request in self._requests(key, value, wanted):
+        requests = self._requests(key, value, wanted)
+        _read_before_written(requests)
+        for request in requests:
             known = self._keys.get(request.key)
             if known is not None and known.valued:
                 self._start(handle, "broadcast", request, priority, root=root)
@@ -737,8 +807,9 @@ class KVStore(Collectives):
         if "lr" in params:
             params["learning_rate"] = params.pop("lr")
         numbers, count = _numbers(params)
-        tunings = _tunings(lr_mult or {}, wd_mult or {}, names or {},
-                           name == "lars")
+        multipliers, _ = _Multipliers(names or {}, name == "lars").changed(
+            lr_mult or {}, wd_mult or {})
+        tunings = multipliers.rows()
         declaration = _lib.Optimizer(
             size=ctypes.sizeof(_lib.Optimizer),
             name=_lib.encode(name, "optimizer"),
@@ -746,6 +817,26 @@ class KVStore(Collectives):
             key_count=len(tunings))
         self._started(lambda op: self._lib.psc_optimizer_declare_start(
             self._open(), byref(declaration), None, op))
+        self._multipliers = multipliers
+
+    def set_multipliers(self, lr_mult: Optional[Mapping[Key, float]] = None,
+                        wd_mult: Optional[Mapping[Key, float]] = None,
+                        round: int = 0) -> None:
+        # pylint: disable=redefined-builtin
+        """Changes factors of single keys, as set_optimizer() takes them, for
+        round `round` of each key and later ones; 0: the next round that this
+        worker begins. Other keys keep theirs, and a key keeps the one of its
+        two factors that is not given. Every worker may set the same. Waits
+        until the servers have them."""
+        if round < 0:
+            raise ValueError("rounds count from 1")
+        multipliers, keys = self._multipliers.changed(lr_mult or {},
+                                                      wd_mult or {})
+        rows = multipliers.rows(keys)
+        if keys:
+            self._started(lambda op: self._lib.psc_tune_start(
+                self._open(), rows, len(rows), round, None, op))
+            self._multipliers = multipliers
 
     def set_optimizer_param(self, name: str, value: float,
                             round: int = 0) -> None:
@@ -779,6 +870,22 @@ class KVStore(Collectives):
         # pylint: disable=redefined-builtin
         """set_optimizer_param('clip_gradient', ...); 0: no limit."""
         self.set_optimizer_param("clip_gradient", clip_gradient, round)
+
+    def profile_servers(self, mode: str = "run") -> None:
+        """Records what the job's servers do: 'run' begins a recording or
+        continues one that was paused, 'pause' interrupts it, 'stop' ends it.
+        For all servers and workers; waits until the servers do so."""
+        if mode not in _PROFILE_MODES:
+            raise ValueError("a recording has the modes %s, and not %r" %
+                             (", ".join(_PROFILE_MODES), mode))
+        self._started(lambda op: self._lib.psc_profile_start(
+            self._open(), _PROFILE_MODES[mode], None, op))
+
+    def save_server_profiles(self, fname: Any) -> None:
+        """Writes the last recording of each server to a file of its own, in
+        the format of Chrome's trace viewer: rank0_FNAME, rank1_FNAME and so
+        on, in the folder of FNAME. One worker suffices."""
+        self._states(self._lib.psc_profile_save, fname)
 
     def save_optimizer_states(self, fname: Any) -> None:
         """Saves the servers' optimizer state of every key that this worker has
@@ -818,7 +925,8 @@ class KVStore(Collectives):
         """Declares the codec for gradients of float32 keys, e.g. {'type':
         '2bit', 'threshold': .5}; docs/compression.md lists types and
         parameters. Before the first key; every worker may declare the same.
-        It cannot be undone."""
+        It cannot be undone. The sum of a node's workers is encoded; with
+        'per_worker': 1 (2bit, 1bit) the gradient of each worker."""
         params = dict(compression_params)
         name = params.pop("type", None)
         if not isinstance(name, str):
@@ -999,6 +1107,8 @@ def create(name: Optional[str] = None, *, socket: Optional[str] = None,
            big_array_bound: Optional[int] = None,
            partition_bytes: Optional[int] = None,
            staleness: Optional[int] = None,
+           weight: Optional[int] = None,
+           token_file: Optional[str] = None,
            connect_timeout: Optional[float] = None,
            start_timeout: Optional[float] = None,
            timeout: Optional[float] = None) -> KVStore:
@@ -1015,6 +1125,10 @@ def create(name: Optional[str] = None, *, socket: Optional[str] = None,
     "dist_sync".
     `rule` is the effect of a push in an async or ssp job without an optimizer:
     "accumulate" adds it to the value, "assign" replaces the value.
+    `weight`, 1 to 1000, is the share of the job where it competes with others
+    for a server or a link; 100 unless given.
+    `token_file` has a token with the right train (psctl token issue), by which
+    this process takes part in a job of the token's user.
     `timeout` is the limit in seconds of every call that waits; None: none."""
     if name is None:
         name = os.environ.get("PSKV_MODE") or "dist_sync"
@@ -1043,13 +1157,15 @@ def create(name: Optional[str] = None, *, socket: Optional[str] = None,
         o.socket = _encode(socket)
     if job is not None:
         o.job = _lib.encode(job, "job")
+    if token_file is not None:
+        o.token_file = _encode(token_file)
     if rank is not None:
         o.rank = rank
     for field, number in (("num_workers", num_workers),
                           ("num_servers", num_servers),
                           ("big_array_bound", big_array_bound),
                           ("partition_bytes", partition_bytes),
-                          ("staleness", staleness)):
+                          ("staleness", staleness), ("weight", weight)):
         if number is not None:
             if number < 0:
                 raise error(INVAL, "%s must not be negative" % field)
@@ -1057,6 +1173,7 @@ def create(name: Optional[str] = None, *, socket: Optional[str] = None,
     if kind in _ALONE:
         o.job = b"local-%d-%s" % (os.getpid(), os.urandom(4).hex().encode())
         o.rank, o.num_workers, o.num_servers = 0, 1, 0
+        o.token_file = None
     _tell_device(kind)
     if on_loss is not None:
         o.on_loss = _choose(_lib.ON_LOSS, on_loss, "policy")

@@ -7,18 +7,23 @@
     kv = mx.kv.create('dist_sync')
 
 Importing registers the names 'pskv', 'dist', 'dist_sync',
-'dist_sync_device', 'dist_device_sync' and 'dist_sync_mpi': scripts for
-gluon.Trainer and mx.mod.Module run unchanged. `python3 -m pskv.mxnet SCRIPT
-ARGUMENTS...` runs one without even that import.
+'dist_sync_device', 'dist_device_sync', 'dist_sync_mpi', 'dist_async',
+'dist_async_device' and 'dist_device_async': scripts for gluon.Trainer and
+mx.mod.Module run unchanged. `python3 -m pskv.mxnet SCRIPT ARGUMENTS...` runs
+one without even that import. Every other name with 'dist' is refused, because
+MXNet's own store would wait for MXNet's servers.
 
 A store is a subclass of MXNet's own, because Gluon requires that for sparse
-arrays. All stores of a process are one worker of one job."""
+arrays. Each store of a process has keys and an optimizer of its own: the first
+is in the job that the environment names, further ones are in jobs beside it.
+So is what a store is given after a second optimizer."""
 from __future__ import annotations
 
 import atexit
+import functools
 import json
 import types
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from .._role import take_role
 
@@ -31,24 +36,31 @@ from mxnet.kvstore import KVStoreBase  # noqa: E402
 from mxnet.kvstore.kvstore import KVStore as _Native  # noqa: E402
 
 from .. import _store  # noqa: E402
-from .._errors import INVAL, error  # noqa: E402
+from .._jobs import Place  # noqa: E402
+from . import _profiler  # noqa: E402
 from ._engine import Engine, program_failed  # noqa: E402
-from ._optimizer import declaration, multipliers  # noqa: E402
+from ._errors import mxnet_errors, translated  # noqa: E402
+from ._optimizer import CHANGES, Declared, declaration, \
+    multipliers  # noqa: E402
 
 __all__ = ["PSKV"]
 
 NAMES = ("dist", "dist_sync", "dist_sync_device", "dist_device_sync",
-         "dist_sync_mpi")
+         "dist_sync_mpi", "dist_async", "dist_async_device",
+         "dist_device_async")
 
 
 class _Worker:
-    """This process as a worker of the job."""
+    """This process as a worker of a job."""
 
     def __init__(self, name: str) -> None:
-        self.store = _store.create(name)
+        self.store = Place().join(name)
         self.engine = Engine(self.store)
         self.arrays: Dict[Any, "_Arrays"] = {}
         self.of_rows: Dict[Any, Any] = {}  # Shapes of row-sparse keys.
+        # Shapes of keys that are dense for MXNet, and by rows for servers.
+        self.by_rows: Dict[Any, Any] = {}
+        self.declared: Optional[Declared] = None
         atexit.register(self._end)
 
     def _end(self) -> None:
@@ -58,20 +70,6 @@ class _Worker:
         self.engine.stop(failed)
         # Operations left in the engine see the failure and end.
         mx.nd.waitall()
-
-
-_worker: Optional[_Worker] = None
-
-
-def _join(name: str) -> _Worker:
-    global _worker  # pylint: disable=global-statement
-    if _worker is None:
-        _worker = _Worker(name)
-    elif _worker.store.type != name:
-        raise error(INVAL, "this process is a worker of a job of type '%s' and"
-                    " cannot open a store '%s' besides" %
-                    (_worker.store.type, name))
-    return _worker
 
 
 class _Arrays:
@@ -102,7 +100,7 @@ class _Arrays:
                 (key, self.dtype, self.shape, np.dtype(value.dtype),
                  value.shape))
 
-    def room(self, count: int) -> None:
+    def reserve(self, count: int) -> None:
         """Extends the memory to `count` source arrays."""
         while len(self.given) < count:
             array, nd = self._new()
@@ -140,17 +138,28 @@ def _dense(key: Any, arrays: List[Any]) -> None:
                             (key, a.stype))
 
 
+def _all_rows(arrays: List[Any]) -> Any:
+    """Numbers and rows of dense or row-sparse arrays of two dimensions,
+    concatenated."""
+    parts = [(np.arange(a.shape[0]), a.asnumpy()) if a.stype == "default" else
+             (a.indices.asnumpy(), a.data.asnumpy()) for a in arrays]
+    return (np.concatenate([numbers for numbers, _ in parts]),
+            np.concatenate([rows for _, rows in parts]))
+
+
 def _rows_of(key: Any, arrays: List[Any]) -> Any:
     """Numbers and rows of row-sparse arrays, concatenated."""
     for a in arrays:
         if a.stype != "row_sparse":
             raise TypeError("key %r has rows, and the array is of type %s" %
                             (key, a.stype))
+    width = int(np.prod(arrays[0].shape[1:]))
     return (np.concatenate([a.indices.asnumpy() for a in arrays]),
-            np.concatenate([a.data.asnumpy().reshape(len(a.indices), -1)
+            np.concatenate([a.data.asnumpy().reshape(-1, width)
                             for a in arrays]))
 
 
+@mxnet_errors
 class PSKV(_Native):
     """A worker's view of the keys of its job, with MXNet's interface.
     Operations run in MXNet's engine: calls return at once, and reading an
@@ -162,10 +171,13 @@ class PSKV(_Native):
         self.handle = None  # No handle of the native library.
         self._updater = None
         self._is_p3 = False
-        self._worker = _join(self._name)
-        self._store = self._worker.store
-        self._engine = self._worker.engine
-        self._optimizer: Optional[Any] = None
+        self._worker = _Worker(self._name)
+        # Keys from before the present optimizer, with their workers.
+        self._earlier: Dict[Any, _Worker] = {}
+        self._compression: Any = None
+        self.server_profiler = _profiler.ServerProfiler(
+            lambda: self._worker.store)
+        _profiler.use(self)
 
     def __del__(self) -> None:
         pass
@@ -179,30 +191,62 @@ class PSKV(_Native):
 
     # -------------------------------------------------------------- values
 
+    def _of(self, key: Any) -> _Worker:
+        """The worker that has a key, or the present one."""
+        return self._earlier.get(key, self._worker)
+
+    def _to_push(self, key: Any) -> _Worker:
+        """The same for a push. ValueError: another optimizer came since."""
+        if key in self._earlier:
+            raise ValueError(
+                "key %r is from before the second set_optimizer(), and keeps "
+                "the optimizer of before; init() or broadcast() gives it the "
+                "present one" % (key,))
+        return self._worker
+
     def _arrays(self, key: Any, like: Any) -> _Arrays:
-        known = self._worker.arrays.get(key)
+        worker = self._of(key)
+        known = worker.arrays.get(key)
         if known is None:
-            known = _Arrays(self._store, like)
-            self._worker.arrays[key] = known
+            known = _Arrays(worker.store, like)
+            worker.arrays[key] = known
         return known
 
-    def _start(self, what: str, key: Any, given: List[Any],
-               wanted: List[Any], priority: int) -> None:
-        self._engine.check()
-        _dense(key, given)
-        _dense(key, wanted)
-        memory = self._arrays(key, (given or wanted)[0])
-        for a in given + wanted:
-            memory.like(key, a)
-        memory.room(len(given))
-        reads = memory.given_nd[:len(given)]
-        for a, to in zip(given, reads):
-            a.copyto(to)
-        src = memory.given[:len(given)]
-        writes = [memory.order]
-        if wanted:
-            writes.append(memory.result_nd)
-        store = self._store
+    def _start(self, what: str, calls: Sequence[Any], priority: int) -> None:
+        """Starts an operation on each key of `calls`, (key, arrays to read,
+        arrays to write). All arrays are read before the first is written."""
+        for key, given, wanted in calls:
+            worker = self._to_push(key) if given else self._of(key)
+            worker.engine.check()
+            _dense(key, given + wanted)
+            if given and worker.declared and worker.declared.needs_rows:
+                raise ValueError(
+                    "key %r: GroupAdaGrad steps the rows of arrays that init() "
+                    "or broadcast() has set after set_optimizer()" % (key,))
+            memory = self._arrays(key, (given or wanted)[0])
+            for a in given + wanted:
+                memory.like(key, a)
+        for key, given, wanted in calls:
+            memory = self._arrays(key, (given or wanted)[0])
+            memory.reserve(len(given))
+            reads = memory.given_nd[:len(given)]
+            for a, to in zip(given, reads):
+                a.copyto(to)
+            writes = [memory.order]
+            if wanted:
+                writes.append(memory.result_nd)
+            self._of(key).engine.push(
+                self._starter(what, key, memory, len(given), priority), reads,
+                writes, priority, "pskv_" + what)
+        for key, _, wanted in calls:
+            for a in wanted:
+                self._arrays(key, a).result_nd.copyto(a)
+
+    def _starter(self, what: str, key: Any, memory: _Arrays, count: int,
+                 priority: int) -> Callable[[], _store.Handle]:
+        """Function that starts the operation with `count` source arrays."""
+        store = self._of(key).store
+        src = memory.given[:count]
 
         def start() -> _store.Handle:
             if what == "push":
@@ -211,54 +255,100 @@ class PSKV(_Native):
                 return store.pull_async(key, memory.result, priority)
             return store.pushpull_async(key, src, memory.result, priority)
 
-        self._engine.push(start, reads, writes, priority, "pskv_" + what)
-        for a in wanted:
-            memory.result_nd.copyto(a)
+        return start
 
     def init(self, key: Any, value: Any) -> None:
         """Sets the first value of keys, that of rank 0. All workers call it
         and wait for each other."""
-        self._engine.check()
+        worker = self._worker
+        worker.engine.check()
         for k, values in _per_key(key, value):
+            self._earlier.pop(k, None)
             if values[0].stype == "row_sparse":
-                self._worker.of_rows[k] = values[0].shape
-                self._store.init_rows(k, values[0].asnumpy().reshape(
+                worker.of_rows[k] = values[0].shape
+                worker.store.init_rows(k, values[0].asnumpy().reshape(
                     values[0].shape[0], -1))
                 continue
             _dense(k, values)
+            if worker.declared and worker.declared.needs_rows:
+                self._init_by_rows(k, values[0])
+                continue
             self._arrays(k, values[0]).like(k, values[0])
-            self._store.init(k, values[0].asnumpy())
-        self._store.barrier()
+            worker.store.init(k, values[0].asnumpy())
+        worker.store.barrier()
+
+    def _init_by_rows(self, key: Any, value: Any) -> None:
+        """Sets the first value of a dense key that servers keep by rows."""
+        if len(value.shape) != 2:
+            raise ValueError("GroupAdaGrad steps arrays of two dimensions, and "
+                             "key %r has %d" % (key, len(value.shape)))
+        self._worker.by_rows[key] = value.shape
+        self._worker.store.init_rows(key, value.asnumpy())
+
+    def _push_by_rows(self, key: Any, values: List[Any], priority: int) -> None:
+        worker = self._to_push(key)
+        worker.engine.check()
+        for a in values:
+            if a.shape != worker.by_rows[key]:
+                raise ValueError("key %r is of shape %s, but the array of %s" %
+                                 (key, worker.by_rows[key], a.shape))
+        worker.store.push_rows(key, *_all_rows(values), priority)
+
+    def _pull_by_rows(self, key: Any, outs: List[Any], priority: int) -> None:
+        worker = self._of(key)
+        worker.engine.check()
+        _dense(key, outs)
+        shape = worker.by_rows[key]
+        value = np.empty(shape, outs[0].dtype)
+        worker.store.pull_rows(key, np.arange(shape[0]), value, priority)
+        for o in outs:
+            o[:] = value
 
     def broadcast(self, key: Any, value: Any, out: Any,
                   priority: int = 0) -> None:
         """Rank 0's `value` becomes the key's value and every worker's `out`.
         May be repeated."""
-        self._engine.check()
+        self._worker.engine.check()
         outs = dict(_per_key(key, out))
         for k, values in _per_key(key, value):
+            self._earlier.pop(k, None)
             _dense(k, values + outs[k])
+            declared = self._worker.declared
+            if declared and declared.needs_rows:
+                if k in self._worker.by_rows:
+                    raise ValueError("key %r has a value, and GroupAdaGrad "
+                                     "replaces none" % (k,))
+                self._init_by_rows(k, values[0])
+                self._pull_by_rows(k, outs[k], priority)
+                continue
             memory = self._arrays(k, values[0])
             for a in values + outs[k]:
                 memory.like(k, a)
             result = np.empty_like(values[0].asnumpy())
-            self._store.broadcast(k, values[0].asnumpy(), result, priority)
+            self._worker.store.broadcast(k, values[0].asnumpy(), result,
+                                         priority)
             for o in outs[k]:
                 o[:] = result
 
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
         """Contributes to the next round; arrays of several devices are summed.
         The call waits for row-sparse arrays: their rows are pushed to a
-        row-sparse key; for a dense key they are made dense."""
+        row-sparse key; for a dense key they are made dense. With GroupAdaGrad
+        it returns when the round is merged."""
+        self._apply_changes()
         for k, values in _per_key(key, value):
-            if k in self._worker.of_rows:
-                self._engine.check()
+            worker = self._to_push(k)
+            if k in worker.of_rows:
+                worker.engine.check()
                 rows, data = _rows_of(k, values)
-                self._store.push_rows(k, rows, data, priority)
+                worker.store.push_rows(k, rows, data, priority)
+                continue
+            if k in worker.by_rows:
+                self._push_by_rows(k, values, priority)
                 continue
             values = [v.tostype("default") if v.stype == "row_sparse" else v
                       for v in values]
-            self._start("push", k, values, [], priority)
+            self._start("push", [(k, values, [])], priority)
 
     def pull(self, key: Any, out: Any = None, priority: int = 0,
              ignore_sparse: bool = True) -> None:
@@ -266,20 +356,31 @@ class PSKV(_Native):
         if out is None:
             raise ValueError("pull needs arrays to write to")
         for k, outs in _per_key(key, out):
-            if k in self._worker.of_rows or outs[0].stype != "default":
+            if k in self._of(k).by_rows:
+                self._pull_by_rows(k, outs, priority)
+                continue
+            if k in self._of(k).of_rows or outs[0].stype != "default":
                 if ignore_sparse:
                     continue  # As MXNet's own store does.
                 raise TypeError("key %r has rows, which row_sparse_pull() "
                                 "pulls" % (k,))
-            self._start("pull", k, [], outs, priority)
+            self._start("pull", [(k, [], outs)], priority)
 
     def pushpull(self, key: Any, value: Any, out: Any = None,
                  priority: int = 0) -> None:
         """push() and pull(); without `out` the result is written to `value`.
-        """
+        Keys may share arrays: all are read before the first is written."""
+        self._apply_changes()
         outs = dict(_per_key(key, value if out is None else out))
-        for k, values in _per_key(key, value):
-            self._start("pushpull", k, values, outs[k], priority)
+        calls = list(_per_key(key, value))
+        by_rows = [k for k, _ in calls if k in self._of(k).by_rows]
+        for k, values in calls:
+            if k in by_rows:
+                self._push_by_rows(k, values, priority)
+        self._start("pushpull", [(k, values, outs[k]) for k, values in calls
+                                 if k not in by_rows], priority)
+        for k in by_rows:
+            self._pull_by_rows(k, outs[k], priority)
 
     def row_sparse_pull(self, key: Any, out: Any = None, priority: int = 0,
                         row_ids: Any = None) -> None:
@@ -287,10 +388,11 @@ class PSKV(_Native):
         exactly these rows afterwards. Returns when they are complete."""
         if out is None or row_ids is None:
             raise ValueError("row_sparse_pull needs arrays and numbers of rows")
-        self._engine.check()
         ids = _list(row_ids)
         for k, outs in _per_key(key, out):
-            shape = self._worker.of_rows.get(k)
+            worker = self._of(k)
+            worker.engine.check()
+            shape = worker.of_rows.get(k)
             if shape is None:
                 raise ValueError("key %r is not row-sparse: it was not "
                                  "initialised by a row_sparse array" % (k,))
@@ -299,7 +401,7 @@ class PSKV(_Native):
                                  len(outs))
             for i, o in enumerate(outs):
                 wanted = ids[i if len(ids) > 1 else 0]
-                numbers, rows = self._store.row_sparse_pull(
+                numbers, rows = worker.store.row_sparse_pull(
                     k, wanted.asnumpy(), priority)
                 rows = rows.reshape((len(numbers),) + tuple(shape[1:]))
                 with mx.autograd.pause():  # `o` may be in a graph.
@@ -316,21 +418,43 @@ class PSKV(_Native):
     def set_optimizer(self, optimizer: Any) -> None:
         """Declares the optimizer to the servers by name and parameters, with
         lr_mult and wd_mult of keys; _optimizer.py lists the supported ones.
-        Every worker may declare the same."""
-        self._engine.check()
+        Every worker may declare the same. Later changes of its lr, wd,
+        rescale_grad, clip_gradient and multipliers apply from this worker's
+        next round on. After a different one, keys that are initialised from then on
+        have the new one."""
+        self._worker.engine.check()
         name, numbers = declaration(optimizer)
+        declared = Declared(optimizer)
+        if self._worker.declared and not declared.equals(
+                self._worker.declared):
+            self._begin_again()
         lr, wd = multipliers(optimizer)
-        self._store.set_optimizer(name, lr_mult=lr, wd_mult=wd,
-                                  names=optimizer.idx2name, **numbers)
-        self._optimizer = optimizer
+        self._worker.store.set_optimizer(
+            name, lr_mult=lr, wd_mult=wd, names=optimizer.idx2name, **numbers)
+        self._worker.declared = declared
         # Gluon's Trainer reads it here after loading states.
         self._updater = types.SimpleNamespace(optimizer=optimizer)
 
     def set_gradient_compression(self, compression_params: Any) -> None:
         """Declares the codec to the servers by name and parameters: {'type':
         '2bit', 'threshold': 0.5}, or another type of docs/compression.md.
-        Before the first key."""
-        self._store.set_gradient_compression(compression_params)
+        Before the first key. As in MXNet, 2bit and 1bit have a residual for
+        each worker; with 'per_worker': 0 for each node."""
+        params = dict(compression_params)
+        if params.get("type") in ("2bit", "1bit"):
+            params.setdefault("per_worker", 1)
+        self._worker.store.set_gradient_compression(params)
+        self._compression = params
+
+    def _begin_again(self) -> None:
+        """Further keys are in another job."""
+        self._wait_all()
+        before = self._worker
+        self._worker = _Worker(self._name)
+        for key in (*before.arrays, *before.of_rows, *before.by_rows):
+            self._earlier.setdefault(key, before)
+        if self._compression is not None:
+            self._worker.store.set_gradient_compression(self._compression)
 
     def _set_updater(self, updater: Any) -> None:
         raise TypeError("servers run no code of workers; set_optimizer() "
@@ -340,39 +464,54 @@ class PSKV(_Native):
                               dump_optimizer: bool = False) -> None:
         """Saves the servers' optimizer state in pskv's own format. The script
         keeps the optimizer; the file contains no code. One worker suffices."""
-        self._settle()
-        self._store.save_optimizer_states(fname)
+        self._wait_all()
+        self._worker.store.save_optimizer_states(fname)
 
     def load_optimizer_states(self, fname: str) -> None:
         """Restores a file of save_optimizer_states(), after set_optimizer()
         and init of the keys."""
-        self._settle()
-        self._store.load_optimizer_states(fname)
+        self._wait_all()
+        self._worker.store.load_optimizer_states(fname)
 
-    def _settle(self) -> None:
+    def _apply_changes(self) -> None:
+        """Gives the servers changes of the optimizer since its declaration,
+        for the next round. All workers are expected to make the same."""
+        declared = self._worker.declared
+        if declared is None or not declared.has_changed():
+            return
+        self._wait_all()  # Rounds in MXNet's engine have begun before.
+        for name, value in declared.changes().items():
+            self._worker.store.set_optimizer_param(name, value)
+        self._worker.store.set_multipliers(*declared.changed_multipliers())
+        declared.accept()
+
+    def _wait_all(self) -> None:
         """Waits until all operations given to the engine are done."""
         mx.nd.waitall()
-        self._engine.check()
+        self._worker.engine.check()
 
     def _barrier(self) -> None:
-        self._engine.check()
-        self._store.barrier()
+        self._worker.engine.check()
+        self._worker.store.barrier()
 
     def _send_command_to_servers(self, head: int, body: Any) -> None:
         """MXNet's commands by number. With 0, the controller, servers accept
         changes of the optimizer as JSON, {"learning_rate": 0.05}, from
         "round" on if given; never a pickled object. 1 and 3 request
-        behaviour that this store has anyway."""
-        self._engine.check()
+        behaviour that this store has anyway. 5 is about the profiler."""
+        self._worker.engine.check()
         if head in (1, 3):
             return  # Masters in float32; synchronous mode.
+        if head == 5:
+            self.server_profiler.command(body)
+            return
         if head != 0:
             raise NotImplementedError("servers take no command %d: %s" % (
                 head, _REFUSED.get(head, "MXNet has none of this number")))
         numbers = _changes(body)
         since = numbers.pop("round", 0)
         for name, value in numbers.items():
-            self._store.set_optimizer_param(name, float(value), int(since))
+            self._worker.store.set_optimizer_param(name, float(value), int(since))
 
     @property
     def type(self) -> str:
@@ -382,21 +521,19 @@ class PSKV(_Native):
     @property
     def rank(self) -> int:
         """This worker's number, from 0."""
-        return self._store.rank
+        return self._worker.store.rank
 
     @property
     def num_workers(self) -> int:
         """Workers of the job."""
-        return self._store.num_workers
+        return self._worker.store.num_workers
 
 
 # Reasons for the refusal of the other commands.
 _REFUSED = {
     2: "they outlive jobs, and the job ends with its workers",
     4: "set_gradient_compression() declares it, before the first key",
-    5: "they have no profiler; psctl status and their logs say what they do",
 }
-_CHANGES = ("learning_rate", "wd", "rescale_grad", "clip_gradient")
 
 
 def _changes(body: Any) -> Dict[str, Any]:
@@ -410,11 +547,11 @@ def _changes(body: Any) -> Dict[str, Any]:
             "servers take no command 0 but JSON such as {\"learning_rate\": "
             "0.05}: they unpickle nothing; set_optimizer() declares an "
             "optimizer")
-    if not set(numbers) <= {*_CHANGES, "round"} or \
-            not set(numbers) & set(_CHANGES):
+    if not set(numbers) <= {*CHANGES, "round"} or \
+            not set(numbers) & set(CHANGES):
         raise ValueError("command 0 changes %s, with \"round\" from that round "
                          "on; this one has %s" % (
-                             ", ".join(_CHANGES),
+                             ", ".join(CHANGES),
                              ", ".join(sorted(map(str, numbers))) or "nothing"))
     for name, value in numbers.items():
         if isinstance(value, bool) or not isinstance(
@@ -424,11 +561,26 @@ def _changes(body: Any) -> Dict[str, Any]:
     return numbers
 
 
+_create = mx.kvstore.create
+
+
+@functools.wraps(_create)
+@translated
+def _create_known(name: str = "local") -> Any:
+    if isinstance(name, str) and "dist" in name.lower() and \
+            name.lower() not in KVStoreBase.kv_registry:
+        raise ValueError("no store %r; the distributed ones are %s" %
+                         (name, ", ".join(NAMES)))
+    return _create(name)
+
+
 def _register() -> None:
     """Registers the stores; MXNet finds them by class name."""
     KVStoreBase.register(PSKV)
     for name in NAMES:
         KVStoreBase.register(type(name, (PSKV,), {"_name": name}))
+    mx.kvstore.create = mx.kvstore.base.create = _create_known
+    _profiler.register()
 
 
 _register()

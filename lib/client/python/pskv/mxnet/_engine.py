@@ -1,54 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operations of a store as operations of MXNet's engine.
 
-The engine starts an operation when the arrays it reads are computed, and
-delays all readers of the arrays it writes until it has ended. An operation
-of the store is pushed to the engine as an asynchronous function of these
-arrays (MXEnginePushAsyncND of c_api.h): the engine calls it on one of its
-threads, it starts the operation and returns. When the operation has ended,
-the thread of this module notifies the engine."""
+The engine calls a function of a store's operation on one of its threads; it
+starts the operation and returns. When the operation has ended, the thread of
+this module notifies the engine."""
 from __future__ import annotations
 
-import ctypes
-import itertools
+import functools
 import os
 import select
 import sys
 import threading
-from ctypes import CFUNCTYPE, Structure, byref, c_char_p, c_int, c_void_p
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
-
-from mxnet.base import _LIB, NDArrayHandle, check_call
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 from .._errors import CLOSED, error
 from .._store import Handle, KVStore
-
-# void f(run context, CallbackOnComplete *, argument of the push)
-_Function = CFUNCTYPE(None, c_void_p, c_void_p, c_void_p)
-# void f(engine, its argument, error or NULL)
-_Callback = CFUNCTYPE(None, c_void_p, c_void_p, c_void_p)
-
-class _Context(Structure):
-    """Context of MXNet 1.9's base.h."""
-
-    _fields_ = [("dev_type", c_int), ("dev_id", c_int)]
-
-
-_CPU = _Context(1, 0)
-# FnProperty::kCPUPrioritized of engine.h: ahead of computations.
-_PRIORITIZED = c_int(3)
-
-
-class _OnComplete(Structure):
-    """CallbackOnComplete of MXNet 1.9's engine.h."""
-
-    _fields_ = [("callback", c_void_p), ("engine", c_void_p),
-                ("argument", c_void_p)]
-
-    def tell(self) -> None:
-        """Notifies the engine, which starts operations that wait for the
-        arrays."""
-        _Callback(self.callback)(self.engine, self.argument, None)
+from ._push import OnComplete, Pushes
 
 
 class Engine:
@@ -57,12 +24,10 @@ class Engine:
     def __init__(self, store: KVStore) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._numbers = itertools.count(1)
-        self._pushed: Dict[int, Callable[[], Handle]] = {}
-        self._running: List[Tuple[Handle, _OnComplete]] = []
+        self._pushes = Pushes()
+        self._running: List[Tuple[Handle, OnComplete]] = []
         self._failure: Optional[BaseException] = None
         self._stopped = False
-        self._function = _Function(self._start)
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC |
                                                      os.O_NONBLOCK)
         self._thread = threading.Thread(target=self._run, daemon=True,
@@ -73,14 +38,8 @@ class Engine:
              writes: Sequence[Any], priority: int, name: str) -> None:
         """Calls start() when `reads` are computed and `writes` are unused;
         `writes` count as computed when its handle has ended."""
-        number = next(self._numbers)
-        with self._lock:
-            self._pushed[number] = start
-        check_call(_LIB.MXEnginePushAsyncND(
-            self._function, c_void_p(number), None, byref(_CPU), _handles(reads),
-            c_int(len(reads)), _handles(writes), c_int(len(writes)),
-            byref(_PRIORITIZED), c_int(priority), c_char_p(name.encode()),
-            False))
+        self._pushes.push(functools.partial(self._start, start), reads, writes,
+                          priority, name)
 
     def check(self) -> None:
         """Raises the failure of an operation that has ended."""
@@ -110,12 +69,9 @@ class Engine:
         except BlockingIOError:
             pass  # Already woken.
 
-    def _start(self, _context: int, on_complete: int, number: int) -> None:
+    def _start(self, start: Callable[[], Handle], done: OnComplete) -> None:
         """Starts an operation; called by a thread of the engine."""
-        done = _OnComplete.from_buffer_copy(
-            ctypes.string_at(on_complete, ctypes.sizeof(_OnComplete)))
         with self._lock:
-            start = self._pushed.pop(number)
             failed = self._failure is not None
         if not failed:
             try:
@@ -126,7 +82,7 @@ class Engine:
                 return
             except BaseException as e:  # pylint: disable=broad-except
                 self._fail(e)
-        done.tell()
+        done.notify()
 
     def _run(self) -> None:
         """The store's thread: dispatches the store and notifies the engine."""
@@ -145,7 +101,7 @@ class Engine:
             left, self._running = self._running, []
         for handle, done in left:
             handle.drop()
-            done.tell()
+            done.notify()
 
     def _end_those_done(self) -> None:
         with self._lock:
@@ -162,13 +118,9 @@ class Engine:
                     handle.drop()
             except BaseException as e:  # pylint: disable=broad-except
                 self._fail(e)
-            done.tell()
+            done.notify()
         with self._lock:
             self._running = open_ones + self._running
-
-
-def _handles(arrays: Sequence[Any]) -> Any:
-    return (NDArrayHandle * len(arrays))(*[a.handle for a in arrays])
 
 
 def program_failed() -> bool:

@@ -2,6 +2,7 @@
 """MXNet's optimizer objects as names and parameters for the servers."""
 from __future__ import annotations
 
+import operator
 from typing import Any, Dict, Tuple
 
 import mxnet as mx
@@ -33,10 +34,18 @@ _RULES: Dict[str, Tuple[str, Dict[str, str]]] = {
                       "bias_correction": "correct_bias"}),
     "LARS": ("lars", {"momentum": "momentum", "eta": "eta", "eps": "epsilon",
                       "momentum_correction": "momentum_correction"}),
-    # Of mxnet.optimizer.contrib, for rows keys.
+    "SGLD": ("sgld", {}),
+    "LBSGD": ("lbsgd", {"momentum": "momentum", "batch_scale": "batch_scale",
+                        "warmup_strategy": "warmup_strategy",
+                        "warmup_epochs": "warmup_epochs",
+                        "updates_per_epoch": "updates_per_epoch",
+                        "init_updates": "begin_epoch"}),
+    # Of mxnet.optimizer.contrib.
     "GroupAdaGrad": ("groupadagrad", {"float_stable_eps": "epsilon"}),
     "Test": ("test", {}),
 }
+# Numbers of LBSGD's warm-ups.
+_STRATEGIES = {"linear": 0, "power2": 1, "sqrt": 2, "lars": 3}
 _WITHOUT_DECAY = {"groupadagrad", "test"}
 _WITHOUT_RATE = {"adadelta", "test"}
 
@@ -58,6 +67,10 @@ def declaration(optimizer: Any) -> Tuple[str, Dict[str, float]]:
     rule, attributes = _RULES[name]
     numbers: Dict[str, float] = {
         "rescale_grad": float(optimizer.rescale_grad)}
+    if rule == "sgld":
+        numbers["seed"] = float(getattr(optimizer, "seed", 0))
+    if rule == "nag":
+        numbers["decay_after_step"] = 1.0  # As MXNet does.
     if rule not in _WITHOUT_DECAY:
         numbers["wd"] = float(optimizer.wd)
     elif rule != "test" and optimizer.wd != 0:
@@ -68,6 +81,10 @@ def declaration(optimizer: Any) -> Tuple[str, Dict[str, float]]:
         numbers["begin_num_update"] = float(optimizer.begin_num_update)
     for attribute, parameter in attributes.items():
         value = getattr(optimizer, attribute)
+        if attribute == "warmup_strategy":
+            value = _strategy(value)
+        elif attribute == "init_updates" and value != 0:
+            value //= optimizer.updates_per_epoch
         if value is not None:
             numbers[parameter] = float(value)
     if rule not in _WITHOUT_RATE:
@@ -76,6 +93,13 @@ def declaration(optimizer: Any) -> Tuple[str, Dict[str, float]]:
         else:
             numbers.update(_schedule(optimizer.lr_scheduler))
     return rule, numbers
+
+
+def _strategy(name: str) -> int:
+    if name not in _STRATEGIES:
+        raise ValueError("LBSGD on servers warms up by %s, not %r" %
+                         (", ".join(_STRATEGIES), name))
+    return _STRATEGIES[name]
 
 
 def _schedule(s: Any) -> Dict[str, float]:
@@ -118,6 +142,76 @@ def _schedule(s: Any) -> Dict[str, float]:
             numbers["lr_scheduler_warmup_constant"] = 1
     numbers["learning_rate"] = float(rate)
     return {k: float(v) for k, v in numbers.items()}
+
+
+# Parameters that servers change while a job runs.
+CHANGES = ("learning_rate", "wd", "rescale_grad", "clip_gradient")
+
+
+class Declared:
+    """An optimizer as the servers have it, beside MXNet's object, which the
+    script may change."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self._optimizer = optimizer
+        _, attributes = _RULES[type(optimizer).__name__]
+        self._read = operator.attrgetter(
+            "lr", "wd", "rescale_grad", "clip_gradient", "lr_scheduler",
+            *attributes)
+        self._numbers: Dict[str, float] = {}
+        self.given = declaration(optimizer)
+        # Steps belong to whole rows: servers must have a key by rows.
+        self.needs_rows = self.given[0] == "groupadagrad"
+        self.tuned = multipliers(optimizer)
+        self.accept()
+
+    def accept(self) -> None:
+        """The servers have the present state."""
+        self._seen = self._state()
+        self._numbers = declaration(self._optimizer)[1]
+        self._multipliers = multipliers(self._optimizer)
+        self._scheduler = self._optimizer.lr_scheduler
+
+    def equals(self, other: "Declared") -> bool:
+        """True if servers have the same from another declaration."""
+        return (declaration(self._optimizer) == other.given and
+                multipliers(self._optimizer) == other.tuned)
+
+    def _state(self) -> Any:
+        o = self._optimizer
+        return (self._read(o), dict(o.lr_mult), dict(o.wd_mult),
+                [(p.lr_mult, p.wd_mult) for p in o.param_dict.values()])
+
+    def has_changed(self) -> bool:
+        """True if the object is no longer as the servers have it."""
+        return bool(self._state() != self._seen)
+
+    def changes(self) -> Dict[str, float]:
+        """New values of parameters. ValueError: something has changed that
+        servers cannot change."""
+        o = self._optimizer
+        if o.lr_scheduler is not self._scheduler:
+            raise ValueError("the schedule of an optimizer on servers cannot "
+                             "change after set_optimizer()")
+        numbers = dict(declaration(o)[1])
+        numbers.setdefault("clip_gradient", 0.0)
+        old = {"clip_gradient": 0.0, **self._numbers}
+        changed = {k: v for k, v in numbers.items() if old.get(k) != v}
+        for name in sorted(set(changed) - set(CHANGES)):
+            raise ValueError(
+                "%s of an optimizer on servers cannot change from %g to %g "
+                "after set_optimizer(); what can is %s" %
+                (name, old.get(name, 0), changed[name], ", ".join(CHANGES)))
+        return changed
+
+    def changed_multipliers(self) -> Tuple[Dict[Any, float], Dict[Any, float]]:
+        """New values of lr_mult and wd_mult, of the keys that have others."""
+        lr, wd = (
+            {key: now.get(key, 1.0) for key in {**now, **old}
+             if now.get(key, 1.0) != old.get(key, 1.0)}
+            for now, old in zip(multipliers(self._optimizer),
+                                self._multipliers))
+        return lr, wd
 
 
 def multipliers(optimizer: Any) -> Tuple[Dict[Any, float], Dict[Any, float]]:

@@ -1,20 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The backend 'pskv' of torch.distributed: a process group with its own job.
-One thread for each group waits for operations and completes their futures,
-so that communication continues while the program computes."""
+"""The backend 'pskv' of torch.distributed: a process group with its own job."""
 # torch passes arguments by name, used or not.
 # pylint: disable=unused-argument
 from __future__ import annotations
 
-import atexit
 import collections
-import ctypes
+import functools
 import os
-import queue
 import threading
 import uuid
-import weakref
-from ctypes import byref, c_void_p
 from datetime import timedelta
 from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
 
@@ -22,12 +16,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .. import _lib
-from .._collective import Starter, options
-from .._errors import AGAIN, TIMEOUT, Error, error
+from .. import _engine
+from .._collective import options
+from .._errors import TIMEOUT
 from .._store import KVStore, create
-from . import _tensor
-from ._pipe import Pipe
+from . import _sparse, _tensor
+from ._interface import Interface, seconds
+from ._meeting import Mail, MonitoredBarrier
+from ._pipe import Pipe, chain
 
 # Reductions of the library, and functions for the others, which are applied to
 # the gathered tensors of all ranks.
@@ -49,61 +45,22 @@ def _reduction(op: Any) -> Tuple[str, Optional[str]]:
     raise ValueError("pskv has no reduction %s" % op)
 
 
-class _Item:
-    """An open operation."""
+class Engine(_engine.Engine):
+    """Starts operations of a store and completes them as futures of torch."""
 
-    __slots__ = ("op", "future", "held", "finish", "value")
+    new_future = torch.futures.Future
 
-    def __init__(self, op: int, held: Any, finish: Optional[Callable[[], Any]],
-                 value: Any) -> None:
-        self.op = op
-        self.future: "torch.futures.Future[Any]" = torch.futures.Future()
-        self.held = held
-        self.finish = finish
-        self.value = value
-
-
-class Engine:
-    """Starts operations of a store and completes them on a thread."""
-
-    def __init__(self, kv: KVStore, timeout: Optional[float]) -> None:
-        self.kv = kv
-        self.size = kv.num_workers
-        self.rank = kv.rank
-        self.timeout = timeout
-        self._lib = kv._lib
-        self.starter = Starter(kv._lib, kv._open())
-        self._queue: "queue.SimpleQueue[Optional[_Item]]" = queue.SimpleQueue()
-        self._closed = False
-        self._lock = threading.Lock()
+    def __init__(self, kv: KVStore, timeout: Optional[float],
+                 store: Any = None) -> None:
+        """`store`: torch's, for the members of the group alone."""
+        super().__init__(kv, timeout)
+        self.store = store
         self._pipes: Dict[Tuple[int, int, int], Pipe] = {}
-        self._thread = threading.Thread(target=_work, daemon=True,
-                                        name="pskv",
-                                        args=(kv._lib, self._queue, timeout))
-        self._thread.start()
-        _engines.add(self)
 
-    def fail(self, rc: int) -> Error:
-        """The exception of a failed call."""
-        return _error(self._lib, self.kv._c, rc)
-
-    def run(self, started: Tuple[int, int], held: Any,
-            finish: Optional[Callable[[], Any]] = None,
-            value: Any = None) -> "torch.futures.Future[Any]":
-        """A future of a started operation, which keeps `held` alive."""
-        rc, op = started
-        if rc != 0:
-            raise self.fail(rc)
-        item = _Item(op, held, finish, value)
-        future = item.future
-        self._queue.put(item)
-        return future
-
-    def barrier(self) -> "torch.futures.Future[Any]":
-        """Starts a barrier."""
-        op = c_void_p()
-        rc = self._lib.psc_barrier_start(self.kv._open(), None, byref(op))
-        return self.run((rc, op.value or 0), None)
+    @staticmethod
+    def prepare_thread() -> None:
+        """Called by each thread that completes futures."""
+        torch.set_grad_enabled(False)  # Thread-local setting.
 
     def pipe(self, sender: int, receiver: int, tag: int) -> Pipe:
         """The pipe between two ranks, one of which is this one."""
@@ -118,83 +75,8 @@ class Engine:
             if found is None:
                 found = Pipe(open_engine, _bcast)
                 self._pipes[sender, receiver, tag] = found
+                self._parts.append(found)
             return found
-
-    def close(self) -> None:
-        """Leaves the job; open operations fail."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            pipes = list(self._pipes.values())
-        _engines.discard(self)
-        for pipe in pipes:
-            pipe.close()
-        if self.kv._alive() and not self.kv._left:
-            self._lib.psc_leave(self.kv._c)
-        self._queue.put(None)
-        if self._thread is not threading.current_thread() and \
-                os.getpid() == self.kv._pid:
-            self._thread.join()
-        self.kv.close()
-
-
-_engines: "weakref.WeakSet[Engine]" = weakref.WeakSet()
-
-
-def close_all() -> None:
-    """Closes all engines at exit: no thread may outlive the interpreter."""
-    for engine in list(_engines):
-        engine.close()
-
-
-atexit.register(close_all)
-
-
-def _error(lib: Any, client: Any, rc: int) -> Error:
-    text = ctypes.create_string_buffer(_lib.TEXT_MAX)
-    lib.psc_last_detail(client, text, len(text))
-    return error(rc, text.value.decode(errors="replace") or
-                 lib.psc_strerror(rc).decode())
-
-
-def _ended(lib: Any, op: int, timeout: Optional[float]) -> Optional[Error]:
-    limit = _lib.WAIT_FOREVER
-    if timeout is not None:
-        limit = min(int(timeout * 1000), 2**31 - 1)
-    rc = lib.psc_op_wait(op, limit)
-    if rc == 0:
-        return None
-    text = ctypes.create_string_buffer(_lib.TEXT_MAX)
-    # The reason why an open operation waits, or how an ended one ended.
-    lib.psc_op_why(op, text, len(text))
-    if rc == TIMEOUT and lib.psc_op_test(op) != AGAIN:
-        rc = lib.psc_op_test(op)
-        if rc == 0:
-            return None
-    return error(rc, text.value.decode(errors="replace"))
-
-
-def _work(lib: Any, items: "queue.SimpleQueue[Optional[_Item]]",
-          timeout: Optional[float]) -> None:
-    torch.set_grad_enabled(False)  # Thread-local setting.
-    while True:
-        item = items.get()
-        if item is None:
-            return
-        failure: Optional[BaseException] = _ended(lib, item.op, timeout)
-        value = item.value
-        if failure is None and item.finish is not None:
-            try:
-                value = item.finish()
-            except Exception as e:  # pylint: disable=broad-except
-                failure = e
-        lib.psc_op_free(item.op)
-        if failure is None:
-            item.future.set_result(value)
-        else:
-            item.future.set_exception(failure)
-        del item, value, failure
 
 
 def _bcast(e: Engine, tensor: Tensor, value: Any,
@@ -223,9 +105,11 @@ _RECENT = 64
 class Work(torch._C._distributed_c10d.Work):  # type: ignore[misc]
     """An open collective, to be waited for or converted to a future."""
 
-    def __init__(self, future: "torch.futures.Future[Any]") -> None:
+    def __init__(self, future: "torch.futures.Future[Any]",
+                 sender: int = -1) -> None:
         super().__init__()
         self._future = future
+        self._sender = sender
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Waits for the end. Raises the failure, or TimeoutError."""
@@ -233,8 +117,8 @@ class Work(torch._C._distributed_c10d.Work):  # type: ignore[misc]
             ended = threading.Event()
             self._future.add_done_callback(lambda _: ended.set())
             if not ended.wait(timeout.total_seconds()):
-                raise TimeoutError("a collective is still open after %g s" %
-                                   timeout.total_seconds())
+                raise _engine.failure_of(TIMEOUT, "a collective is still open",
+                                         timeout.total_seconds())
         self._future.wait()
         return True
 
@@ -242,9 +126,19 @@ class Work(torch._C._distributed_c10d.Work):  # type: ignore[misc]
         """As wait()."""
         self.wait()
 
+    def block_current_stream(self) -> None:
+        """As wait(): tensors are in the memory of the host."""
+        self.wait()
+
+    def source_rank(self) -> int:
+        """The sender of a message that has been received."""
+        return self._sender
+
+    _source_rank = source_rank
+
     def get_future(self) -> "torch.futures.Future[Any]":
-        """A future of the caller's result tensors."""
-        return self._future
+        """A future of the caller's result tensors. DDP's C++ code reads it."""
+        return _tensor.cxx_future(self._future)
 
     def result(self) -> Any:
         """The caller's result tensors, after the end."""
@@ -268,27 +162,51 @@ class Work(torch._C._distributed_c10d.Work):  # type: ignore[misc]
         return None
 
 
-class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
+def _list(tensors: Any) -> List[Tensor]:
+    return [tensors] if isinstance(tensors, Tensor) else tensors
+
+
+def _op_of(opts: Any, op: Any = None) -> Any:
+    """The reduction of torch's options, or one given alone."""
+    if op is not None:
+        return op
+    if opts is None:
+        return dist.ReduceOp.SUM
+    return getattr(opts, "reduceOp", opts)
+
+
+def _root_of(opts: Any, root: Optional[int]) -> int:
+    """The root of torch's options, or one given alone."""
+    if root is not None:
+        return root
+    return opts if isinstance(opts, int) else int(opts.rootRank)
+
+
+class ProcessGroup(Interface):
     """A process group of torch.distributed. Its collectives start in the same
     order on all ranks; if ranks make different requests, all get an error
     that lists each rank's request."""
 
     def __init__(self, engine: Engine) -> None:
-        super().__init__(engine.rank, engine.size)
-        self.engine = engine
+        super().__init__(engine)
         self._recent: Deque[Work] = collections.deque(maxlen=_RECENT)
-
-    def getBackendName(self) -> str:  # pylint: disable=invalid-name
-        """Name of the backend."""
-        return "pskv"
-
-    _get_backend_name = getBackendName
+        self._count = 0  # Collectives so far.
+        self._monitored: Optional[MonitoredBarrier] = None
+        self._mail: Optional[Mail] = None
+        if engine.store is not None:
+            self._monitored = MonitoredBarrier(engine.store, engine.rank,
+                                               engine.size)
+            self._mail = Mail(engine.store, engine.rank,
+                              lambda: engine.timeout)
+            engine.adopt(self._mail)
 
     # ------------------------------------------------------------- helpers
 
-    def _done(self, future: "torch.futures.Future[Any]") -> Any:
-        work = Work(future)
+    def _done(self, future: "torch.futures.Future[Any]",
+              sender: int = -1) -> Any:
+        work = Work(future, sender)
         self._recent.append(work)
+        self._count += 1
         return work
 
     def _sum(self, tensor: Tensor, op: Any, out: Optional[Tensor],
@@ -338,17 +256,22 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     # ------------------------------------------------------------- classic
 
-    def allreduce(self, tensors: Any, opts: Any = None) -> Any:
+    def allreduce(self, tensors: Any, opts: Any = None, op: Any = None,
+                  timeout: Any = None) -> Any:
         """Allreduce in place."""
-        tensors = [tensors] if isinstance(tensors, Tensor) else tensors
-        op = dist.ReduceOp.SUM if opts is None else \
-            getattr(opts, "reduceOp", opts)
-        return self._sum(tensors[0], op, tensors[0].detach(), tensors)
+        tensors = _list(tensors)
+        op = _op_of(opts, op)
+        if not tensors[0].is_sparse:
+            return self._sum(tensors[0], op, tensors[0].detach(), tensors)
+        if op != dist.ReduceOp.SUM:
+            raise RuntimeError("unsupported reduction operation (allreduce of "
+                               "sparse tensors only works with ReduceOp.SUM)")
+        return self._done(_sparse.start_sum(self.engine, tensors[0], tensors))
 
     def allreduce_coalesced(self, tensors: List[Tensor],
                             opts: Any = None) -> Any:
         """Allreduce of several tensors as one operation."""
-        op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
+        op = _op_of(opts)
         name, ours = _reduction(op)
         e = self.engine
         same = all(t.dtype == tensors[0].dtype for t in tensors)
@@ -373,7 +296,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             (srcs, outs), finish))
 
     def _all(self, works: Sequence[Any], value: Any) -> Any:
-        futures = [w.get_future() for w in works]
+        futures = [w._future for w in works]
         every = torch.futures.collect_all(futures)
 
         def then(f: Any) -> Any:
@@ -382,18 +305,22 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             return value
         return self._done(every.then(then))
 
-    def reduce(self, tensors: Any, opts: Any) -> Any:
+    def reduce(self, tensors: Any, opts: Any = None, op: Any = None,
+               timeout: Any = None, *, root: Optional[int] = None) -> Any:
         """Reduce; only the root's tensor is overwritten."""
-        tensor = tensors[0] if not isinstance(tensors, Tensor) else tensors
-        mine = opts.rootRank == self.engine.rank
-        return self._sum(tensor, opts.reduceOp,
-                         tensor.detach() if mine else None, [tensor])
+        tensor = _list(tensors)[0]
+        root = _root_of(opts, root)
+        if isinstance(opts, int):
+            opts = None
+        return self._sum(tensor, _op_of(opts, op), tensor.detach()
+                         if root == self.engine.rank else None, [tensor])
 
-    def broadcast(self, tensors: Any, opts: Any) -> Any:
+    def broadcast(self, tensors: Any, opts: Any = None, timeout: Any = None,
+                  *, root: Optional[int] = None) -> Any:
         """Broadcast in place."""
-        tensors = [tensors] if isinstance(tensors, Tensor) else tensors
-        root = opts if isinstance(opts, int) else opts.rootRank
-        return self._done(_bcast(self.engine, tensors[0], tensors, root))
+        tensors = _list(tensors)
+        return self._done(_bcast(self.engine, tensors[0], tensors,
+                                 _root_of(opts, root)))
 
     def _gather(self, tensor: Tensor, outs: Optional[Sequence[Tensor]],
                 value: Any) -> Any:
@@ -401,7 +328,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         e = self.engine
         raw = _tensor.Raw(tensor, max(1, tensor.numel() *
                                       tensor.element_size()))
-        room = raw.room(e.size)
+        room = raw.new_rows(e.size)
 
         def finish() -> Any:
             for r, out in enumerate(outs or ()):
@@ -432,6 +359,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._gather(tensor, outs, output)
 
     all_gather_single = _allgather_base
+    all_gather_into_tensor = _allgather_base
 
     def allgather_into_tensor_coalesced(self, outputs: List[Tensor],
                                         inputs: List[Tensor],
@@ -440,23 +368,40 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._all([self._allgather_base(o, t)
                           for o, t in zip(outputs, inputs)], outputs)
 
-    def gather(self, outputs: List[List[Tensor]], inputs: List[Tensor],
-               opts: Any) -> Any:
+    all_gather_single_coalesced = allgather_into_tensor_coalesced
+
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None,
+               timeout: Any = None, *, root: Optional[int] = None) -> Any:
         """Gathers the tensors of all ranks on the root."""
-        mine = opts.rootRank == self.engine.rank
+        mine = _root_of(opts, root) == self.engine.rank
+        if isinstance(inputs, Tensor):
+            outputs, inputs = [outputs], [inputs]
         return self._gather(inputs[0], outputs[0] if mine else None, outputs)
 
-    def scatter(self, outputs: List[Tensor], inputs: List[List[Tensor]],
-                opts: Any) -> Any:
+    def gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None,
+                      timeout: Any = None, *,
+                      root: Optional[int] = None) -> Any:
+        """Gathers into one tensor of the root."""
+        mine = _root_of(opts, root) == self.engine.rank
+        outs = list(output.detach().view(self.engine.size, -1).unbind(0)) \
+            if mine else None
+        return self._gather(tensor, outs, output)
+
+    gather_into_tensor = gather_single
+
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None,
+                timeout: Any = None, *, root: Optional[int] = None) -> Any:
         """Sends one tensor of the root to each rank."""
         e = self.engine
+        mine = _root_of(opts, root) == e.rank
+        if isinstance(outputs, Tensor):
+            outputs, inputs = [outputs], [inputs]
         out = outputs[0].detach()
         width = max(1, out.numel() * out.element_size())
-        mine = opts.rootRank == e.rank
         given = torch.stack([t.detach().reshape(-1) for t in inputs[0]]) \
             if mine else out.new_empty((0, out.numel()))
         raw = _tensor.Raw(given, width)
-        room = raw.room(1)
+        room = raw.new_rows(1)
 
         def finish() -> Any:
             raw.take(room, 0, out)
@@ -479,7 +424,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
                 f.value()
                 out.copy_(total[e.rank].view(out.shape))
                 return value
-            return self._done(work.get_future().then(own))
+            return self._done(work._future.then(own))
         src = _tensor.summable(given)
         number = _tensor.number_of(src.dtype)
         assert number is not None
@@ -493,21 +438,24 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             room.data_ptr(), room.numel() * room.element_size(),
             options(ours)), (src, room), finish))
 
-    def reduce_scatter(self, outputs: List[Tensor],
-                       inputs: List[List[Tensor]], opts: Any = None) -> Any:
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None,
+                       op: Any = None, timeout: Any = None) -> Any:
         """Reduces the i-th tensors of all ranks on rank i."""
-        op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
+        op = _op_of(opts, op)
+        if isinstance(outputs, Tensor):
+            outputs, inputs = [outputs], [inputs]
         given = torch.stack([t.detach().reshape(-1) for t in inputs[0]])
         return self._scatter_sum(given, op, outputs[0].detach(), outputs)
 
     def _reduce_scatter_base(self, output: Tensor, tensor: Tensor,
                              opts: Any = None) -> Any:
         """Reduce-scatter from one tensor."""
-        op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
+        op = _op_of(opts)
         given = tensor.detach().reshape(self.engine.size, -1)
         return self._scatter_sum(given, op, output.detach(), output)
 
     reduce_scatter_single = _reduce_scatter_base
+    reduce_scatter_tensor = _reduce_scatter_base
 
     def reduce_scatter_tensor_coalesced(self, outputs: List[Tensor],
                                         inputs: List[Tensor],
@@ -516,6 +464,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._all([self._reduce_scatter_base(o, t, opts)
                           for o, t in zip(outputs, inputs)], outputs)
 
+    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
+
     def _exchange(self, given: Tensor, width: int,
                   splits: Optional[Sequence[int]], outs: Sequence[Tensor],
                   value: Any) -> Any:
@@ -523,7 +473,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         e = self.engine
         raw = _tensor.Raw(given, width)
         rows = [o.numel() * o.element_size() // width for o in outs]
-        room = raw.room(sum(rows))
+        room = raw.new_rows(sum(rows))
 
         def finish() -> Any:
             at = 0
@@ -553,51 +503,63 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._exchange(tensor, max(1, _tensor.row_bytes(tensor)),
                               list(input_splits) or None, outs, output)
 
-    def barrier(self, opts: Any = None) -> Any:
-        """Starts a barrier."""
-        return self._done(self.engine.barrier())
+    all_to_all_single = alltoall_base
 
-    def monitored_barrier(self, *_: Any, **__: Any) -> None:
-        """Waits for a barrier; the error of a time-out names the missing
-        ranks."""
-        self.engine.barrier().wait()
+    def barrier(self, opts: Any = None, timeout: Any = None) -> Any:
+        """Starts a barrier."""
+        if timeout is None:
+            timeout = getattr(opts, "timeout", None)
+        return self._done(self.engine.barrier(seconds(timeout)))
+
+    def monitored_barrier(self, timeout: Any = None,
+                          wait_all_ranks: bool = False) -> None:
+        """Waits for all ranks. The error of rank 0 names the first missing
+        rank, or all of them; the other ranks fail then, too."""
+        if self._monitored is None:
+            self.engine.wait_barrier()
+            return
+        limit = seconds(timeout)
+        self._monitored.wait(self.engine.timeout if limit is None else limit,
+                             wait_all_ranks)
 
     def send(self, tensors: Any, dst: int, tag: int = 0) -> Any:
         """Sends to a rank; ends when that rank receives."""
         e = self.engine
-        return self._done(e.pipe(e.rank, dst, tag).move(tensors[0], tensors))
+        future = e.pipe(e.rank, dst, tag).move(tensors[0], tensors)
+        if self._mail is not None:
+            self._mail.sent(dst, tag, future)
+        return self._done(future)
 
     def recv(self, tensors: Any, src: int, tag: int = 0) -> Any:
         """Receives the next tensor that the rank sends with this tag."""
         e = self.engine
-        return self._done(e.pipe(src, e.rank, tag).move(tensors[0], tensors))
+        if self._mail is not None:
+            self._mail.received(src, tag)
+        return self._done(e.pipe(src, e.rank, tag).move(tensors[0], tensors),
+                          src)
 
-    def recv_anysource(self, *_: Any) -> Any:
-        """Unsupported: a pipe needs a known sender."""
-        raise NotImplementedError(
-            "the backend pskv receives from a rank that recv names, not from "
-            "any: name it")
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
+        """Receives the next tensor that any rank sends with this tag."""
+        e = self.engine
+        if self._mail is None:
+            raise RuntimeError("the group has no store to find a sender by")
+        future: "torch.futures.Future[Any]" = torch.futures.Future()
+        work = self._done(future)
+
+        def start(sender: int) -> None:
+            work._sender = sender
+            chain(e.pipe(sender, e.rank, tag).move(tensors[0], tensors),
+                  future)
+        self._mail.receive(tag, start, future.set_exception)
+        return work
+
+    recvAnysource = recv_anysource
 
     def _set_sequence_number_for_group(self) -> None:
         pass
 
     def _get_sequence_number_for_group(self) -> int:
-        return 0
-
-    # Interface of torch 2.
-
-    def _get_backend(self, device: Any) -> Any:
-        if torch.device(device).type == "cpu":
-            return self
-        return super()._get_backend(device)
-
-    def abort(self) -> None:
-        """Leaves the job; open operations fail."""
-        self.engine.close()
-
-    def shutdown(self) -> None:
-        """Leaves the job; open operations fail."""
-        self.engine.close()
+        return self._count
 
     def __del__(self) -> None:
         engine = self.__dict__.get("engine")
@@ -608,18 +570,20 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 def create_engine(store: Any, rank: int, size: int,
                   timeout: Any) -> Engine:
     """Joins the group's job. Rank 0 makes its name and passes it through
-    torch's store."""
+    torch's store. The store may be that of an earlier group of the same name:
+    each rank counts the groups that it has joined."""
+    turn = store.add("pskv.turns.%d" % rank, 1)
     if rank == 0:
         name = "%s-%s" % (os.environ.get("PSKV_JOB", "torch")[:40],
                           uuid.uuid4().hex[:12])
-        store.set("pskv", name)
+        store.set("pskv.job.%d" % turn, name)
     else:
-        name = store.get("pskv").decode()
+        name = store.get("pskv.job.%d" % turn).decode()
     limit = timeout.total_seconds() if isinstance(timeout, timedelta) else None
     kv = create("dist_sync", job=name, rank=rank, num_workers=size,
                 on_loss=None if "PSKV_ON_LOSS" in os.environ else "fail",
                 start_timeout=limit)
-    return Engine(kv, limit)
+    return Engine(kv, limit, dist.PrefixStore(name, store))
 
 
 def create_group(store: Any, rank: int, size: int,
@@ -636,3 +600,24 @@ def register() -> None:
         dist.Backend.register_backend("pskv", create_group, devices=["cpu"])
     except TypeError:  # torch 1.13 lacks `devices`.
         dist.Backend.register_backend("pskv", create_group)
+        _admit_monitored_barrier()
+
+
+def _admit_monitored_barrier() -> None:
+    """torch 1.13 refuses monitored_barrier() of any backend that is not called
+    gloo; with this, not of this one."""
+    c10d = dist.distributed_c10d
+    refusing = c10d.monitored_barrier
+
+    @functools.wraps(refusing)
+    def monitored_barrier(group: Any = None, timeout: Any = None,
+                          wait_all_ranks: bool = False) -> None:
+        if c10d._rank_not_in_group(group) or \
+                dist.get_backend(group) != "pskv":
+            refusing(group, timeout, wait_all_ranks)
+            return
+        if group is None:
+            group = c10d._get_default_group()
+        group.monitored_barrier(timeout, wait_all_ranks)
+
+    c10d.monitored_barrier = dist.monitored_barrier = monitored_barrier

@@ -51,9 +51,9 @@ def comm_hook(state: HookState,
 
     def finish() -> Any:
         return buffer if out is src else out.to(buffer.dtype)
-    return e.run(e.starter.allreduce(
+    return _tensor.cxx_future(e.run(e.starter.allreduce(
         None, number, src.shape, src.data_ptr(), out.data_ptr(),
-        options("mean", priority=-bucket.index())), (src, out), finish)
+        options("mean", priority=-bucket.index())), (src, out), finish))
 
 
 # torch reads these annotations and does not accept strings.

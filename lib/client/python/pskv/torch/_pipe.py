@@ -61,7 +61,7 @@ class Pipe:
             tensor, value, future = item
             if failure is None:
                 try:
-                    _chain(self._start(self._engine, tensor, value), future)
+                    chain(self._start(self._engine, tensor, value), future)
                 except Exception as e:  # pylint: disable=broad-except
                     future.set_exception(e)
             else:
@@ -80,7 +80,8 @@ class Pipe:
             engine.close()
 
 
-def _chain(inner: Any, outer: Any) -> None:
+def chain(inner: Any, outer: Any) -> None:
+    """Completes the outer future as the inner one."""
     def ended(f: Any) -> None:
         try:
             outer.set_result(f.value())

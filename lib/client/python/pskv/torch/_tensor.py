@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -90,7 +90,7 @@ class Raw:
         """The rows as bytes, padding included."""
         return _bytes(self.tensor).view(self.rows, -1)
 
-    def room(self, rows: int) -> torch.Tensor:
+    def new_rows(self, rows: int) -> torch.Tensor:
         """Memory for `rows` rows."""
         return torch.empty((max(rows, 1), max(self.words * 4, 1)),
                            dtype=torch.uint8)
@@ -123,3 +123,13 @@ def flat_of(tensors: Sequence[torch.Tensor]) -> Tuple[torch.Tensor, List[int]]:
     """All tensors as one flat tensor, and the number of elements of each."""
     counts = [t.numel() for t in tensors]
     return torch.cat([t.detach().reshape(-1) for t in tensors]), counts
+
+
+def _value_of(future: Any) -> Any:
+    return future.value()
+
+
+def cxx_future(future: Any) -> Any:
+    """The same for torch's C++ code: an exception of set_exception() is a value
+    there, which DDP takes for tensors; one of a continuation is a failure."""
+    return future.then(_value_of)

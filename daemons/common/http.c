@@ -1,0 +1,431 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The thread waits for libmicrohttpd's epoll and for the end. Each connection
+ * has one request and ten seconds in all, however its peer spends them; a few
+ * connections at a time are served, and others wait in the kernel's queue. */
+#include "common/http.h"
+
+#include "base/alloc.h"
+#include "base/time.h"
+#include "net/uverr.h"
+
+#include <uv.h>
+
+#ifdef PS_HAVE_HTTP
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <microhttpd.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define LIBRARY         "libmicrohttpd.so.12"
+#define CONNECTIONS_MAX 16
+/* Memory of a connection for the headers of request and answer. */
+#define HEADERS_MAX     8192
+#define CONNECTION_TIME PS_SECONDS(10)
+#define HEALTHY_TIME    PS_SECONDS(5)
+/* Pause after a connection could not be accepted, for lack of descriptors. */
+#define ACCEPT_PAUSE_MS 100
+
+struct open_connection {
+    int fd; /* -1: free. */
+    ps_time deadline;
+};
+
+struct ps_http {
+    struct ps_http_options opt;
+    struct MHD_Daemon *mhd;
+    uv_thread_t thread;
+    int wake; /* Eventfd that ends the thread. */
+    /* Private to the thread. */
+    struct open_connection connections[CONNECTIONS_MAX];
+    unsigned open_count;
+    unsigned accepted_count; /* Since the thread began. */
+    uv_mutex_t lock;         /* Guards the rest. */
+    ps_time published_at;    /* 0: never. */
+    const char *not_ready;
+    size_t len;
+    char text[PS_HTTP_TEXT_MAX];
+};
+
+/* ------------------------------------------------------------------ library */
+
+static struct {
+    void *handle;
+    __typeof__(MHD_add_response_header) *add_response_header;
+    __typeof__(MHD_create_response_from_buffer) *create_response_from_buffer;
+    __typeof__(MHD_destroy_response) *destroy_response;
+    __typeof__(MHD_get_connection_info) *get_connection_info;
+    __typeof__(MHD_get_daemon_info) *get_daemon_info;
+    __typeof__(MHD_get_timeout) *get_timeout;
+    __typeof__(MHD_queue_response) *queue_response;
+    __typeof__(MHD_run) *run;
+    __typeof__(MHD_start_daemon) *start_daemon;
+    __typeof__(MHD_stop_daemon) *stop_daemon;
+} mhd;
+
+bool ps_http_is_available(struct ps_str *why)
+{
+    const struct {
+        const char *name;
+        void *place;
+    } symbols[] = {
+        {"MHD_add_response_header", &mhd.add_response_header},
+        {"MHD_create_response_from_buffer", &mhd.create_response_from_buffer},
+        {"MHD_destroy_response", &mhd.destroy_response},
+        {"MHD_get_connection_info", &mhd.get_connection_info},
+        {"MHD_get_daemon_info", &mhd.get_daemon_info},
+        {"MHD_get_timeout", &mhd.get_timeout},
+        {"MHD_queue_response", &mhd.queue_response},
+        {"MHD_run", &mhd.run},
+        {"MHD_start_daemon", &mhd.start_daemon},
+        {"MHD_stop_daemon", &mhd.stop_daemon},
+    };
+    void *handle = mhd.handle;
+    bool good;
+
+    if (handle != NULL) {
+        return true;
+    }
+    handle = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
+    good = handle != NULL;
+    for (size_t i = 0; good && i < sizeof(symbols) / sizeof(symbols[0]); i++) {
+        void *symbol = dlsym(handle, symbols[i].name);
+
+        good = symbol != NULL;
+        memcpy(symbols[i].place, &symbol, sizeof(symbol));
+    }
+    if (!good) {
+        ps_str_addf(why,
+                    "cannot load libmicrohttpd (%s); install the package "
+                    "libmicrohttpd12, or use metrics.file",
+                    dlerror());
+        return false;
+    }
+    mhd.handle = handle;
+    return true;
+}
+
+/* ------------------------------------------------------------ on the thread */
+
+/* Further parameters of the library, which an answer at once does not need. */
+#define REST_OF_REQUEST                                                        \
+    const char *version, const char *body, size_t *body_len, void **request
+
+struct answer {
+    unsigned status;
+    const char *type;
+    size_t len;
+    char body[PS_HTTP_TEXT_MAX + 8192];
+};
+
+static enum MHD_Result send_answer(struct MHD_Connection *c,
+                                   const struct answer *a)
+{
+    struct MHD_Response *r = mhd.create_response_from_buffer(
+        a->len, (void *)(uintptr_t)a->body, MHD_RESPMEM_MUST_COPY);
+    enum MHD_Result done;
+
+    if (r == NULL) {
+        return MHD_NO;
+    }
+    (void)mhd.add_response_header(r, "Content-Type", a->type);
+    (void)mhd.add_response_header(r, "Cache-Control", "no-store");
+    (void)mhd.add_response_header(r, "Connection", "close");
+    if (a->status == MHD_HTTP_METHOD_NOT_ALLOWED) {
+        (void)mhd.add_response_header(r, "Allow", "GET");
+    }
+    done = mhd.queue_response(c, a->status, r);
+    mhd.destroy_response(r);
+    return done;
+}
+
+static void set_body(struct answer *a, unsigned status, const char *text)
+{
+    a->status = status;
+    a->len = (size_t)snprintf(a->body, sizeof(a->body), "%s\n", text);
+}
+
+/* Reason why the loop thread is not well; "": it is. Requires the lock. */
+static void find_fault(const struct ps_http *h, char *out, size_t cap)
+{
+    ps_time now = uv_hrtime();
+
+    out[0] = '\0';
+    if (h->published_at == 0) {
+        snprintf(out, cap, "the daemon starts");
+    } else if (now - h->published_at > HEALTHY_TIME) {
+        snprintf(out, cap, "the main loop has not run for %" PRIu64 " s",
+                 (now - h->published_at) / PS_SECONDS(1));
+    }
+}
+
+static void fill_metrics(const struct ps_http *h, struct answer *a)
+{
+    struct ps_str text;
+
+    a->status = MHD_HTTP_OK;
+    a->type = "text/plain; version=0.0.4; charset=utf-8";
+    ps_str_init(&text, a->body, sizeof(a->body));
+    ps_str_addf(&text, "%.*s", (int)h->len, h->text);
+    h->opt.add(h->opt.ctx, &text);
+    a->len = text.len;
+}
+
+static void fill_answer(struct ps_http *h, const char *path, struct answer *a)
+{
+    char fault[80];
+
+    a->type = "text/plain; charset=utf-8";
+    uv_mutex_lock(&h->lock);
+    find_fault(h, fault, sizeof(fault));
+    if (strcmp(path, "/metrics") == 0 && h->published_at != 0) {
+        fill_metrics(h, a);
+    } else if (strcmp(path, "/healthz") != 0 && strcmp(path, "/readyz") != 0 &&
+               strcmp(path, "/metrics") != 0) {
+        set_body(a, MHD_HTTP_NOT_FOUND,
+                 "not found; there are /metrics, /healthz and /readyz");
+    } else if (fault[0] != '\0') {
+        set_body(a, MHD_HTTP_SERVICE_UNAVAILABLE, fault);
+    } else if (strcmp(path, "/readyz") == 0 && h->not_ready != NULL) {
+        set_body(a, MHD_HTTP_SERVICE_UNAVAILABLE, h->not_ready);
+    } else {
+        set_body(a, MHD_HTTP_OK, "ok");
+    }
+    uv_mutex_unlock(&h->lock);
+}
+
+/* Escapes of a path stay: no path that is served has one. */
+static size_t keep_path(void *ctx, struct MHD_Connection *c, char *path)
+{
+    (void)ctx;
+    (void)c;
+    return strlen(path);
+}
+
+/* Called when the headers of a request are there. An answer at once means that
+ * no body is read, and that the connection ends with it. */
+static enum MHD_Result answer_request(void *ctx, struct MHD_Connection *c,
+                                      const char *path, const char *method,
+                                      REST_OF_REQUEST)
+{
+    static struct answer a; /* Of this thread, the only one that is here. */
+    struct ps_http *h = ctx;
+
+    (void)version;
+    (void)body;
+    (void)body_len;
+    (void)request;
+    if (strcmp(method, MHD_HTTP_METHOD_GET) != 0) {
+        a.type = "text/plain; charset=utf-8";
+        set_body(&a, MHD_HTTP_METHOD_NOT_ALLOWED, "use GET");
+    } else {
+        fill_answer(h, path, &a);
+    }
+    return send_answer(c, &a);
+}
+
+static void connection_changed(void *ctx, struct MHD_Connection *c,
+                               void **place,
+                               enum MHD_ConnectionNotificationCode change)
+{
+    struct ps_http *h = ctx;
+    struct open_connection *o = *place;
+
+    if (change == MHD_CONNECTION_NOTIFY_CLOSED) {
+        if (o != NULL) {
+            o->fd = -1;
+            h->open_count--;
+        }
+        return;
+    }
+    h->accepted_count++;
+    for (int i = 0; i < CONNECTIONS_MAX; i++) {
+        o = &h->connections[i];
+        if (o->fd < 0) {
+            o->fd = mhd.get_connection_info(c,
+                                            MHD_CONNECTION_INFO_CONNECTION_FD)
+                        ->connect_fd;
+            o->deadline = ps_time_add(uv_hrtime(), CONNECTION_TIME);
+            h->open_count++;
+            *place = o;
+            return;
+        }
+    }
+}
+
+/* The library closes a connection when it sees its end. */
+static void end_overdue(struct ps_http *h)
+{
+    ps_time now = uv_hrtime();
+
+    for (int i = 0; i < CONNECTIONS_MAX; i++) {
+        struct open_connection *o = &h->connections[i];
+
+        if (o->fd >= 0 && o->deadline <= now) {
+            (void)shutdown(o->fd, SHUT_RDWR);
+        }
+    }
+}
+
+/* Time until the library or a deadline needs another run, in milliseconds. */
+static int time_to_wait(const struct ps_http *h)
+{
+    MHD_UNSIGNED_LONG_LONG ms;
+
+    return mhd.get_timeout(h->mhd, &ms) == MHD_YES && ms < 1000 ? (int)ms
+                                                                : 1000;
+}
+
+/* Runs the library once; returns how long to wait before the next run, -1: until
+ * a connection comes. */
+static int http_run(struct ps_http *h, struct pollfd *wake, bool is_woken)
+{
+    const unsigned accepted = h->accepted_count;
+    const bool was_open = h->open_count > 0;
+
+    (void)mhd.run(h->mhd);
+    end_overdue(h);
+    if (h->open_count > 0) {
+        return time_to_wait(h);
+    }
+    if (was_open || accepted != h->accepted_count) {
+        return 0; /* At its limit the library listens again in its next run. */
+    }
+    if (is_woken) { /* No descriptor is left for the one that waits. */
+        (void)poll(wake, 1, ACCEPT_PAUSE_MS);
+    }
+    return -1;
+}
+
+static void http_main(void *arg)
+{
+    struct ps_http *h = arg;
+    int epoll = mhd.get_daemon_info(h->mhd, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd;
+    struct pollfd p[2] = {{.fd = h->wake, .events = POLLIN},
+                          {.fd = epoll, .events = POLLIN}};
+    int wait = 0;
+
+    for (;;) {
+        if (poll(p, 2, wait) >= 0) {
+            if (p[0].revents != 0) {
+                return;
+            }
+            wait = http_run(h, &p[0], p[1].revents != 0);
+        }
+    }
+}
+
+/* -------------------------------------------------------- on the loop thread */
+
+static int http_start(struct ps_http *h, int fd)
+{
+    h->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (h->wake < 0) {
+        return ps_err_from_errno(errno);
+    }
+    h->mhd = mhd.start_daemon(
+        MHD_USE_EPOLL, 0, NULL, NULL, answer_request, h,
+        MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
+        (unsigned)CONNECTIONS_MAX, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        (size_t)HEADERS_MAX, MHD_OPTION_CONNECTION_TIMEOUT,
+        (unsigned)(CONNECTION_TIME / PS_SECONDS(1)),
+        MHD_OPTION_NOTIFY_CONNECTION, connection_changed, h,
+        MHD_OPTION_UNESCAPE_CALLBACK, keep_path, NULL, MHD_OPTION_END);
+    if (h->mhd == NULL) {
+        return PS_E_SYS;
+    }
+    return ps_err_from_uv(uv_thread_create(&h->thread, http_main, h));
+}
+
+/* Requires that the thread does not run. */
+static void http_free(struct ps_http *h)
+{
+    if (h->mhd != NULL) {
+        mhd.stop_daemon(h->mhd);
+    }
+    if (h->wake >= 0) {
+        close(h->wake);
+    }
+    uv_mutex_destroy(&h->lock);
+    ps_free(h);
+}
+
+int ps_http_open(int fd, const struct ps_http_options *opt,
+                 struct ps_http **ret_http)
+{
+    struct ps_http *h = ps_calloc(1, sizeof(*h));
+    int rc;
+
+    h->opt = *opt;
+    for (int i = 0; i < CONNECTIONS_MAX; i++) {
+        h->connections[i].fd = -1;
+    }
+    uv_mutex_init(&h->lock);
+    rc = http_start(h, fd);
+    if (rc != 0) {
+        http_free(h);
+        return rc;
+    }
+    *ret_http = h;
+    return 0;
+}
+
+void ps_http_close(struct ps_http *h)
+{
+    const uint64_t one = 1;
+
+    if (h == NULL) {
+        return;
+    }
+    while (write(h->wake, &one, sizeof(one)) < 0 && errno == EINTR) {
+    }
+    uv_thread_join(&h->thread);
+    http_free(h);
+}
+
+void ps_http_publish(struct ps_http *h, const struct ps_http_snapshot *s)
+{
+    uv_mutex_lock(&h->lock);
+    memcpy(h->text, s->metrics, s->len);
+    h->len = s->len;
+    h->not_ready = s->not_ready;
+    h->published_at = uv_hrtime();
+    uv_mutex_unlock(&h->lock);
+}
+
+#else
+
+bool ps_http_is_available(struct ps_str *why)
+{
+    ps_str_add(why, "this build has no HTTP: libmicrohttpd was missing; build "
+                    "it with libmicrohttpd-dev, or use metrics.file");
+    return false;
+}
+
+int ps_http_open(int fd, const struct ps_http_options *opt,
+                 struct ps_http **ret_http)
+{
+    (void)fd;
+    (void)opt;
+    (void)ret_http;
+    return PS_E_UNSUPPORTED;
+}
+
+void ps_http_close(struct ps_http *h)
+{
+    (void)h;
+}
+
+void ps_http_publish(struct ps_http *h, const struct ps_http_snapshot *s)
+{
+    (void)h;
+    (void)s;
+}
+
+#endif

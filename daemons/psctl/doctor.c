@@ -1,0 +1,447 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* psctl doctor: checks the cluster, as its scheduler sees it, and this host;
+ * each finding says what to do. */
+#include "psctl/psctl.h"
+
+#include "base/alloc.h"
+#include "client/psclient.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/timex.h>
+#include <sys/un.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Tokens and certificates count in seconds, lines of logs are compared. */
+#define CLOCK_SKEW_MAX_S  2.0
+/* Share of a limit from which on it is near. */
+#define NEAR_LIMIT        0.9
+/* limits.connections with its default, and what a daemon has open besides. */
+#define DESCRIPTORS_LEAST 4160u
+/* Default of Linux; an agent may map half of it. */
+#define MAPPINGS_LEAST    65530u
+/* A member gone for longer is no problem any more. */
+#define GONE_MAX          PS_SECONDS(3600)
+
+enum level {
+    LEVEL_OK,
+    LEVEL_NOTE,
+    LEVEL_PROBLEM,
+};
+
+static const char *const level_names[] = {"ok", "note", "problem"};
+
+struct finding {
+    enum level level;
+    char text[600];
+    const char *action; /* "": none. */
+};
+
+struct doctor {
+    struct finding *list;
+    size_t count;
+    size_t problem_count;
+};
+
+/* Adds a finding, whose text the caller writes. */
+static struct ps_str begin_finding(struct doctor *d, enum level level,
+                                   const char *action)
+{
+    struct finding *f;
+    struct ps_str s;
+
+    d->list = ps_realloc(d->list, (d->count + 1) * sizeof(*d->list));
+    f = &d->list[d->count++];
+    f->level = level;
+    f->action = action;
+    d->problem_count += level == LEVEL_PROBLEM;
+    ps_str_init(&s, f->text, sizeof(f->text));
+    return s;
+}
+
+static void add_finding(struct doctor *d, enum level level, const char *action,
+                        const char *text)
+{
+    struct ps_str s = begin_finding(d, level, action);
+
+    ps_str_add(&s, text);
+}
+
+static struct ps_str begin_node(struct doctor *d, enum level level,
+                                const struct ps_msg_node_row *n,
+                                const char *action)
+{
+    struct ps_str s = begin_finding(d, level, action);
+
+    ps_str_addf(&s, "%s ", ps_role_name(n->role));
+    add_printable(&s, n->name, 64);
+    ps_str_add(&s, " ");
+    return s;
+}
+
+/* ------------------------------------------------------------------ members */
+
+static void check_state(struct doctor *d, const struct ps_msg_node_row *n)
+{
+    char age[32];
+    struct ps_str s;
+
+    format_age(n->silent_ns, age, sizeof(age));
+    if (n->state == PS_NODE_STATE_SUSPECT ||
+        (n->state == PS_NODE_STATE_GONE && n->silent_ns < GONE_MAX)) {
+        s = begin_node(d, LEVEL_PROBLEM, n,
+                       "its host, its log, and the network between it and "
+                       "psched; psctl events has the reason");
+        ps_str_addf(&s, "is %s, last heard %s ago",
+                    ps_node_state_name(n->state), age);
+    }
+    if (n->state == PS_NODE_STATE_ACTIVE && n->unreachable[0] != '\0') {
+        s = begin_node(d, LEVEL_PROBLEM, n,
+                       "listen.address and advertise.address there, and "
+                       "firewalls");
+        ps_str_add(&s, "cannot be dialled at ");
+        add_printable(&s, n->address, 80);
+        ps_str_add(&s, ": ");
+        add_printable(&s, n->unreachable, 80);
+    }
+    if (n->draining) {
+        s = begin_node(d, LEVEL_NOTE, n,
+                       "start it again if it shall take new jobs");
+        ps_str_add(&s, "is shutting down");
+    }
+}
+
+static void check_certificate(struct doctor *d, const struct ps_msg_node_row *n)
+{
+    double days = ((double)n->certificate_ends - (double)time(NULL)) / 86400;
+    struct ps_str s;
+
+    if (n->certificate_ends != 0 && n->certificate_is_expiring) {
+        s = begin_node(d, LEVEL_PROBLEM, n,
+                       "psctl pki renew, copy the files, systemctl reload");
+        ps_str_addf(&s, "has a certificate that ends in %.1f days", days);
+    }
+}
+
+/* Finds what is near the limit that its option sets. */
+static void check_costs(struct doctor *d, const struct ps_msg_node_row *n)
+{
+    for (uint32_t i = 0; i < n->costs_count; i++) {
+        const struct ps_rec_cost *c = &n->costs[i];
+        struct ps_str s;
+
+        if (c->limit == 0 || (double)c->used < NEAR_LIMIT * (double)c->limit) {
+            continue;
+        }
+        s = begin_node(d, LEVEL_PROBLEM, n,
+                       "raise the option there, or use less; psctl nodes -w "
+                       "json lists what takes it");
+        ps_str_addf(&s, "has %" PRIu64 " of %" PRIu64 " of limits.%s.%s",
+                    c->used, c->limit, c->kind, c->cost);
+        if (c->name[0] != '\0') {
+            ps_str_add(&s, " at ");
+            add_printable(&s, c->name, 64);
+        }
+    }
+}
+
+static void check_memory(struct doctor *d, const struct ps_msg_node_row *n)
+{
+    struct ps_str s;
+
+    if (n->memory_limit == 0 || n->state != PS_NODE_STATE_ACTIVE ||
+        (!n->memory_short &&
+         (double)n->memory_used < NEAR_LIMIT * (double)n->memory_limit)) {
+        return;
+    }
+    s = begin_node(d, LEVEL_PROBLEM, n,
+                   "raise store.memory, add servers and psctl rebalance, or "
+                   "end a job");
+    ps_str_addf(&s, "has taken %.0f %% of its memory, ",
+                100.0 * (double)n->memory_used / (double)n->memory_limit);
+    ps_str_add_size(&s, n->memory_used);
+    ps_str_add(&s, " of ");
+    ps_str_add_size(&s, n->memory_limit);
+}
+
+/* Checks what the member has stated when it registered. */
+static void check_facts(struct doctor *d, const struct ps_msg_node_row *n,
+                        const char *version)
+{
+    double skew = (double)n->clock_skew_ns / 1e9;
+    struct ps_str s;
+
+    if (n->state == PS_NODE_STATE_GONE) {
+        return;
+    }
+    if (n->version[0] != '\0' && strcmp(n->version, version) != 0) {
+        s = begin_node(d, LEVEL_PROBLEM, n,
+                       "install one version on all hosts, and restart");
+        ps_str_add(&s, "has version ");
+        add_printable(&s, n->version, 32);
+        ps_str_add(&s, ", psched has ");
+        add_printable(&s, version, 32);
+    }
+    if (fabs(skew) > CLOCK_SKEW_MAX_S) {
+        s = begin_node(d, LEVEL_PROBLEM, n,
+                       "synchronise the clocks of the hosts (chrony or "
+                       "systemd-timesyncd), and restart the daemon");
+        ps_str_addf(&s, "had a clock %.1f s %s psched's when it registered",
+                    fabs(skew), skew < 0 ? "behind" : "ahead of");
+    }
+    if (n->descriptors != 0 && n->descriptors < DESCRIPTORS_LEAST) {
+        s = begin_node(d, LEVEL_PROBLEM, n,
+                       "LimitNOFILE=65536 in its unit, or ulimit -n");
+        ps_str_addf(&s, "may open %" PRIu64 " descriptors, fewer than %u",
+                    n->descriptors, DESCRIPTORS_LEAST);
+    }
+    if (n->avoids_shm) {
+        s = begin_node(
+            d, LEVEL_NOTE, n,
+            "network.same_host: auto there, unless that is intended");
+        ps_str_add(&s, "uses TCP even within its host");
+    }
+}
+
+static void check_members(struct doctor *d, const struct rows *rows)
+{
+    const char *version = "";
+    size_t servers = 0;
+
+    for (size_t i = 0; i < rows->count; i++) {
+        const struct ps_msg_node_row *n = &rows->row[i]->node_row;
+
+        if (n->role == PS_ROLE_SCHED) {
+            version = n->version;
+        }
+        servers += n->role == PS_ROLE_SERVER &&
+                   n->state == PS_NODE_STATE_ACTIVE && !n->draining;
+    }
+    if (servers == 0) {
+        add_finding(d, LEVEL_PROBLEM,
+                    "start psserver, on this host or another one",
+                    "the cluster has no active server");
+    }
+    for (size_t i = 0; i < rows->count; i++) {
+        const struct ps_msg_node_row *n = &rows->row[i]->node_row;
+
+        check_state(d, n);
+        check_certificate(d, n);
+        check_memory(d, n);
+        check_costs(d, n);
+        check_facts(d, n, version);
+    }
+    if (version[0] != '\0' && strcmp(version, PSKV_VERSION) != 0) {
+        struct ps_str s = begin_finding(d, LEVEL_PROBLEM,
+                                        "install one version on all hosts");
+
+        ps_str_addf(&s, "psctl has version %s, psched has ", PSKV_VERSION);
+        add_printable(&s, version, 32);
+    }
+}
+
+/* --------------------------------------------------------------------- jobs */
+
+static void check_jobs(struct doctor *d, const struct report *r, ps_time after)
+{
+    const struct rows *jobs = &r->rows_of[PS_QUERY_JOBS];
+    const struct rows *stalls = &r->rows_of[PS_QUERY_STALL];
+
+    for (size_t i = 0; i < jobs->count; i++) {
+        const struct ps_msg_job_row *j = &jobs->row[i]->job_row;
+
+        if (job_is_open(j) && j->ranks_lost > 0) {
+            struct ps_str s = begin_finding(
+                d, LEVEL_PROBLEM,
+                "start these ranks again, or psctl jobs cancel; psctl status "
+                "names them");
+
+            ps_str_add(&s, "job ");
+            add_job_name(&s, r, j->name, j->uid);
+            ps_str_addf(&s, " has lost %u of %u ranks", j->ranks_lost,
+                        j->num_workers);
+        }
+    }
+    for (size_t i = 0; i < stalls->count; i++) {
+        const struct ps_msg_stall_row *row = &stalls->row[i]->stall_row;
+
+        if (stall_is_problem(row, after)) {
+            struct ps_str s = begin_finding(d, LEVEL_PROBLEM,
+                                            "look at what is missing");
+
+            ps_str_add(&s, "job ");
+            add_job_name(&s, r, row->job, row->uid);
+            ps_str_add(&s, ": ");
+            add_printable(&s, row->what, 80);
+            ps_str_add(&s, " waits for ");
+            describe_missing(row, &s);
+        }
+    }
+}
+
+/* ---------------------------------------------------------------- this host */
+
+static void check_agent(struct doctor *d)
+{
+    const char *own = getenv("PSKV_SOCKET");
+    struct sockaddr_un sa = {.sun_family = AF_UNIX};
+    struct ps_str s;
+    int error;
+    int fd;
+
+    if (own == NULL || own[0] == '\0') {
+        own = PSC_DEFAULT_SOCKET;
+    }
+    ps_str_copy(sa.sun_path, sizeof(sa.sun_path), own);
+    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    error = fd >= 0 &&
+                    connect(fd, (const struct sockaddr *)&sa, sizeof(sa)) != 0
+                ? errno
+                : 0;
+    if (fd >= 0) {
+        close(fd);
+    }
+    if (error == 0) {
+        s = begin_finding(d, LEVEL_OK, "");
+        ps_str_add(&s, "this host has an agent at ");
+    } else if (error == EACCES) {
+        s = begin_finding(d, LEVEL_PROBLEM,
+                          "client.mode and client.group of the agent, or the "
+                          "group pskv for this user");
+        ps_str_add(&s, "this user has no access to the agent's socket ");
+    } else {
+        s = begin_finding(d, LEVEL_NOTE,
+                          "start psworker-agent if processes train here, or "
+                          "set PSKV_SOCKET");
+        ps_str_add(&s, "this host has no agent at ");
+    }
+    add_printable(&s, own, 108);
+}
+
+static void check_clock(struct doctor *d)
+{
+    struct timex t = {.modes = 0};
+
+    if (adjtimex(&t) == TIME_ERROR || (t.status & STA_UNSYNC) != 0) {
+        add_finding(d, LEVEL_NOTE,
+                    "run chrony or systemd-timesyncd: certificates, tokens "
+                    "and logs need the time",
+                    "the clock of this host is not synchronised");
+    }
+}
+
+static void check_kernel(struct doctor *d)
+{
+    struct utsname name;
+    unsigned major = 0;
+    unsigned minor = 0;
+
+    if (uname(&name) != 0 ||
+        sscanf(name.release, "%u.%u", &major, &minor) != 2) {
+        return;
+    }
+    if (major < 6 || (major == 6 && minor < 15)) {
+        struct ps_str s = begin_finding(
+            d, LEVEL_NOTE,
+            "none is needed; docs/operating.md, Network timeouts, has the "
+            "difference");
+
+        ps_str_addf(&s,
+                    "Linux %u.%u of this host is older than 6.15: jobs go on "
+                    "later after the network was down",
+                    major, minor);
+    }
+}
+
+static void check_mappings(struct doctor *d)
+{
+    FILE *f = fopen("/proc/sys/vm/max_map_count", "re");
+    unsigned count = MAPPINGS_LEAST;
+
+    if (f == NULL) {
+        return;
+    }
+    if (fscanf(f, "%u", &count) == 1 && count < MAPPINGS_LEAST) {
+        struct ps_str s = begin_finding(d, LEVEL_PROBLEM,
+                                        "sysctl vm.max_map_count=262144");
+
+        ps_str_addf(&s,
+                    "a process of this host may map %u regions, fewer than %u",
+                    count, MAPPINGS_LEAST);
+    }
+    (void)fclose(f);
+}
+
+/* ------------------------------------------------------------------- output */
+
+static void print_findings(const struct doctor *d)
+{
+    for (size_t i = 0; i < d->count; i++) {
+        const struct finding *f = &d->list[i];
+
+        printf("%-7s  %s\n", level_names[f->level], f->text);
+        if (f->action[0] != '\0') {
+            printf("         what to do: %s\n", f->action);
+        }
+    }
+}
+
+static void print_objects(const struct doctor *d)
+{
+    json_t *list = json_array();
+    json_t *o = json_pack("{s:i, s:b, s:o}", "schema", 1, "healthy",
+                          d->problem_count == 0, "findings", list);
+
+    for (size_t i = 0; i < d->count; i++) {
+        const struct finding *f = &d->list[i];
+
+        json_array_append_new(list, json_pack("{s:s, s:s, s:s}", "level",
+                                              level_names[f->level], "text",
+                                              f->text, "action", f->action));
+    }
+    json_print(o);
+}
+
+int doctor_run(const struct wire_target *target, ps_time after, bool json)
+{
+    struct doctor d = {.count = 0};
+    struct report r = {0};
+    int rc = 0;
+    struct wire *w = wire_open(target, &rc);
+
+    if (w != NULL) {
+        rc = wire_query_status(w, &r);
+        wire_close(w);
+    }
+    if (rc == 0) {
+        struct ps_str s = begin_finding(&d, LEVEL_OK, "");
+
+        ps_str_addf(&s, "psched at %s answers", target->endpoint);
+        check_members(&d, &r.rows_of[PS_QUERY_NODES]);
+        check_jobs(&d, &r, after);
+    } else {
+        add_finding(&d, LEVEL_PROBLEM,
+                    "the message above; systemctl status psched on its host",
+                    "psched does not answer");
+    }
+    check_agent(&d);
+    check_clock(&d);
+    check_kernel(&d);
+    check_mappings(&d);
+    if (json) {
+        print_objects(&d);
+    } else {
+        print_findings(&d);
+    }
+    rc = rc == 0 && d.problem_count > 0 ? EXIT_DEGRADED : rc;
+    report_fini(&r);
+    ps_free(d.list);
+    return rc;
+}

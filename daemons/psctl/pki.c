@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `psctl pki`: makes an authority, and issues, renews and revokes certificates.
+ * Works on files alone; no daemon takes part, and no daemon has the authority's
+ * key. */
+#include "psctl/pki.h"
+#include "psctl/psctl.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <openssl/crypto.h>
+
+/* Parses ROLE and NAME of the arguments. */
+static bool parse_identity(const struct pki_store *s, char **words,
+                           struct ps_identity *ret)
+{
+    *ret = (struct ps_identity){0};
+    if (!pki_parse_role(words[0], &ret->role)) {
+        return false;
+    }
+    if (!ps_str_is_name(words[1], PS_NAME_MAX)) {
+        pki_error("a name is 1 to 64 printable ASCII characters without "
+                  "spaces");
+        return false;
+    }
+    ps_str_copy(ret->name, sizeof(ret->name), words[1]);
+    ps_str_copy(ret->cluster, sizeof(ret->cluster), s->info.identity.cluster);
+    return true;
+}
+
+/* Makes key and certificate, and writes them to the open folder. */
+static int issue_to_folder(struct pki_store *s, const struct pki_options *o,
+                           const struct ps_pki_request *q, int dir)
+{
+    char certificate[PS_PKI_PEM_BYTES];
+    char pem[PS_PKI_PEM_BYTES];
+    char why[256];
+    int64_t now = pki_now();
+    struct pki_record *r = NULL;
+    struct pki_node node = {.role = q->identity->role,
+                            .authority = s->certificate,
+                            .certificate = certificate,
+                            .key = pem};
+    EVP_PKEY *key = NULL;
+    struct ps_str text;
+    char *crl = NULL;
+    int exit_code = EXIT_FAILED;
+    X509 *x;
+
+    ps_str_init(&text, why, sizeof(why));
+    if (ps_pki_key_new(&key, &text) != 0) {
+        pki_error("%s", why);
+        return EXIT_FAILED;
+    }
+    x = pki_store_issue(s, q, key, now, &r);
+    if (x != NULL) {
+        ps_str_init(&text, certificate, sizeof(certificate));
+        ps_pki_add_certificate(&text, x);
+        ps_str_init(&text, pem, sizeof(pem));
+        ps_pki_add_key(&text, key);
+        exit_code = pki_read_file(s->dir, s->path, "crl.pem", &crl);
+        node.crl = crl != NULL ? crl : "";
+        if (exit_code == 0) {
+            exit_code = pki_node_write(o, dir, &node);
+        }
+        OPENSSL_cleanse(pem, sizeof(pem));
+        if (exit_code == 0) {
+            const struct ps_pki_info info = {.identity = *q->identity,
+                                             .serial = r->serial,
+                                             .period = r->period};
+
+            pki_node_print(&info, pki_node_folder(o));
+        }
+    }
+    ps_free(crl);
+    ps_pki_certificate_free(x);
+    ps_pki_key_free(key);
+    return exit_code;
+}
+
+/* --------------------------------------------------------------------- verbs */
+
+static int run_init(const struct pki_options *o)
+{
+    int exit_code = pki_store_create(o, pki_now());
+
+    if (exit_code == 0) {
+        printf("%s: authority of cluster %s; keep ca.key secret, and a copy of "
+               "the folder\n",
+               o->directory, o->cluster);
+    }
+    return exit_code;
+}
+
+/* False, after a message, if the member has a valid certificate. */
+static bool is_issuable(const struct pki_store *s, const struct pki_options *o,
+                        const struct ps_identity *id)
+{
+    const struct pki_record *present = pki_store_find(s, id->role, id->name);
+
+    if (o->force || present == NULL || present->revoked_at != 0 ||
+        present->period.not_after <= pki_now()) {
+        return true;
+    }
+    pki_error("%s %s has a certificate; renew makes its successor, --force "
+              "another one",
+              ps_role_name(id->role), id->name);
+    return false;
+}
+
+static int run_issue(struct pki_store *s, const struct pki_options *o,
+                     char **words)
+{
+    struct ps_identity id;
+    int64_t now = pki_now();
+    int exit_code;
+    int dir;
+
+    if (!parse_identity(s, words, &id)) {
+        return EXIT_USAGE;
+    }
+    if (!is_issuable(s, o, &id)) {
+        return EXIT_FAILED;
+    }
+    exit_code = pki_node_open(o, id.role, s->certificate, o->force, &dir);
+    if (exit_code == 0) {
+        const struct ps_pki_request q = {
+            .identity = &id,
+            .hosts = o->hosts,
+            .host_count = o->host_count,
+            .period = pki_validity(o->days, now),
+        };
+
+        exit_code = issue_to_folder(s, o, &q, dir);
+        close(dir);
+    }
+    return exit_code;
+}
+
+/* Hosts of the options, or else those of the former certificate. */
+static void choose_hosts(const struct pki_options *o,
+                         const struct pki_record *r, struct pki_hosts *ret)
+{
+    if (o->host_count == 0) {
+        pki_hosts_split(r->hosts, ret);
+        return;
+    }
+    *ret = (struct pki_hosts){.count = o->host_count};
+    memcpy(ret->list, o->hosts, sizeof(ret->list));
+}
+
+/* Fails if the folder has a certificate of another identity under the role's
+ * name. */
+static int check_former(const struct pki_options *o, int dir,
+                        const struct ps_identity *id)
+{
+    char name[32];
+    char why[256];
+    struct ps_pki_info info;
+    struct ps_str text;
+    char *pem;
+    X509 *x = NULL;
+    int exit_code;
+
+    snprintf(name, sizeof(name), "%s.crt", ps_role_name(id->role));
+    exit_code = pki_read_file(dir, pki_node_folder(o), name, &pem);
+    if (exit_code != 0 || pem == NULL) {
+        return exit_code;
+    }
+    ps_str_init(&text, why, sizeof(why));
+    if (ps_pki_read_certificate(pem, &x, &text) != 0 ||
+        ps_pki_describe(x, &info, &text) != 0 ||
+        strcmp(info.identity.cluster, id->cluster) != 0 ||
+        strcmp(info.identity.name, id->name) != 0) {
+        pki_error("%s/%s is not the certificate of %s %s; --force replaces it",
+                  pki_node_folder(o), name, ps_role_name(id->role), id->name);
+        exit_code = EXIT_FAILED;
+    }
+    ps_pki_certificate_free(x);
+    ps_free(pem);
+    return exit_code;
+}
+
+static int run_renew(struct pki_store *s, const struct pki_options *o,
+                     char **words)
+{
+    const struct pki_record *former;
+    struct ps_identity id;
+    struct pki_hosts hosts;
+    int64_t now = pki_now();
+    int exit_code;
+    int dir;
+
+    if (!parse_identity(s, words, &id)) {
+        return EXIT_USAGE;
+    }
+    former = pki_store_find(s, id.role, id.name);
+    if (former == NULL || former->revoked_at != 0) {
+        pki_error("%s %s has no certificate%s; issue makes one",
+                  ps_role_name(id.role), id.name,
+                  former == NULL ? "" : " that is not revoked");
+        return EXIT_FAILED;
+    }
+    exit_code = pki_node_open(o, id.role, s->certificate, true, &dir);
+    if (exit_code != 0) {
+        return exit_code;
+    }
+    exit_code = o->force ? 0 : check_former(o, dir, &id);
+    if (exit_code == 0) {
+        struct ps_pki_request q = {
+            .identity = &id,
+            .period = pki_validity(o->days, now),
+        };
+
+        choose_hosts(o, former, &hosts);
+        q.hosts = hosts.list;
+        q.host_count = hosts.count;
+        exit_code = issue_to_folder(s, o, &q, dir);
+        pki_hosts_fini(&hosts);
+    }
+    close(dir);
+    return exit_code;
+}
+
+static int run_code(struct pki_store *s, const struct pki_options *o,
+                    char **words)
+{
+    struct ps_identity id;
+
+    if (!parse_identity(s, words, &id)) {
+        return EXIT_USAGE;
+    }
+    return is_issuable(s, o, &id) ? pki_code_issue(s, o, &id) : EXIT_FAILED;
+}
+
+/* Writes the list of revoked certificates to a node's folder. */
+static int copy_crl(const struct pki_store *s, const struct pki_options *o)
+{
+    struct pki_owner owner;
+    char *crl = NULL;
+    int dir;
+    int exit_code = pki_find_owner(o->owner, &owner);
+
+    if (exit_code == 0) {
+        exit_code = pki_read_file(s->dir, s->path, "crl.pem", &crl);
+    }
+    if (exit_code == 0) {
+        exit_code = pki_open_folder(o->output, false, NULL, &dir);
+    }
+    if (exit_code == 0) {
+        const struct pki_file files[] = {
+            {"crl.pem", crl != NULL ? crl : "", 0644}, {NULL, NULL, 0}};
+
+        exit_code = pki_write_files(dir, o->output, files, &owner);
+        close(dir);
+    }
+    ps_free(crl);
+    return exit_code;
+}
+
+static int run_revoke(struct pki_store *s, const struct pki_options *o,
+                      const char *word)
+{
+    uint8_t serial[PS_PKI_SERIAL_BYTES];
+    bool by_serial = ps_pki_read_hex(word, sizeof(serial), serial);
+    int64_t now = pki_now();
+    size_t codes = 0;
+    size_t count = 0;
+    size_t known;
+    int exit_code = by_serial ? 0 : pki_code_drop(s, word, &codes);
+
+    if (exit_code != 0) {
+        return exit_code;
+    }
+    known = codes;
+    for (size_t i = 0; i < s->count; i++) {
+        struct pki_record *r = &s->records[i];
+
+        if (by_serial ? memcmp(r->serial.bytes, serial, sizeof(serial)) != 0
+                      : strcmp(r->name, word) != 0) {
+            continue;
+        }
+        known++;
+        if (r->revoked_at == 0) {
+            r->revoked_at = now;
+            count++;
+        }
+    }
+    if (known == 0) {
+        pki_error("no certificate has that %s; psctl pki show lists them",
+                  by_serial ? "serial" : "name");
+        return EXIT_FAILED;
+    }
+    exit_code = pki_store_save(s, now);
+    if (exit_code == 0 && o->output != NULL) {
+        exit_code = copy_crl(s, o);
+    }
+    if (exit_code == 0) {
+        if (codes > 0) {
+            printf("%zu code%s void\n", codes, plural(codes));
+        }
+        printf("%zu certificate%s revoked; copy %s/crl.pem to the folders of "
+               "all nodes\n",
+               count, plural(count), s->path);
+    }
+    return exit_code;
+}
+
+/* --------------------------------------------------------------- subcommands */
+
+static const struct subcommand {
+    const char *name;
+    int words;        /* After the name. */
+    const char *what; /* The words, for a message. */
+} subcommands[] = {
+    {"init", 0, "no further word"},  {"issue", 2, "ROLE NAME"},
+    {"renew", 2, "ROLE NAME"},       {"revoke", 1, "NAME or SERIAL"},
+    {"show", 0, "no further word"},  {"code", 2, "ROLE NAME"},
+    {"serve", 0, "no further word"},
+};
+
+static const struct subcommand *find_subcommand(const char *name)
+{
+    for (size_t i = 0; i < sizeof(subcommands) / sizeof(subcommands[0]); i++) {
+        if (strcmp(subcommands[i].name, name) == 0) {
+            return &subcommands[i];
+        }
+    }
+    return NULL;
+}
+
+static int run_with_store(const struct pki_options *o, const char *verb,
+                          char **words)
+{
+    struct pki_store s;
+    int exit_code = pki_store_open(o->directory, true, &s);
+
+    if (exit_code != 0) {
+        return exit_code;
+    }
+    if (strcmp(verb, "issue") == 0) {
+        exit_code = run_issue(&s, o, words);
+    } else if (strcmp(verb, "renew") == 0) {
+        exit_code = run_renew(&s, o, words);
+    } else if (strcmp(verb, "code") == 0) {
+        exit_code = run_code(&s, o, words);
+    } else {
+        exit_code = run_revoke(&s, o, words[0]);
+    }
+    pki_store_close(&s);
+    return exit_code;
+}
+
+int pki_run(const struct pki_options *o, int argc, char **argv)
+{
+    const struct subcommand *c = argc > 0 ? find_subcommand(argv[0]) : NULL;
+
+    if (c == NULL) {
+        fputs("psctl: pki: say what to do: init, issue, renew, revoke, code, "
+              "serve or show; see psctl help pki\n",
+              stderr);
+        return EXIT_USAGE;
+    }
+    if (argc != 1 + c->words) {
+        pki_error("%s: give %s; see psctl help pki", c->name, c->what);
+        return EXIT_USAGE;
+    }
+    (void)umask(0077);
+    if (strcmp(c->name, "init") == 0) {
+        return run_init(o);
+    }
+    if (strcmp(c->name, "show") == 0) {
+        return pki_show(o, pki_now());
+    }
+    if (strcmp(c->name, "serve") == 0) {
+        return pki_serve(o);
+    }
+    return run_with_store(o, c->name, argv + 1);
+}

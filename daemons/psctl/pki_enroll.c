@@ -1,0 +1,511 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `psctl enroll`: makes a key on this node, exchanges a one-time code for a
+ * certificate (pki_serve.c), and writes both to the node's folder. The key leaves
+ * the node at no time. Nothing is written before all is received and checked. */
+#include "psctl/pki.h"
+#include "psctl/pki_message.h"
+#include "psctl/psctl.h"
+
+#include "base/alloc.h"
+#include "crypto/enrolment_tls.h"
+#include "net/addr.h"
+
+#include <openssl/crypto.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Bytes of a code that is read from standard input, with its newline. */
+#define INPUT_BYTES (PS_ENROLMENT_CODE_TEXT + 2u)
+
+/* Connection to the authority. */
+struct dial {
+    const char *server;
+    int fd;
+    SSL_CTX *tls;
+    SSL *ssl;
+    struct ps_enrolment_peer peer;
+    ps_time timeout;
+    ps_time deadline;
+};
+
+static ps_time monotonic_now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return PS_SECONDS(t.tv_sec) + PS_NANOS(t.tv_nsec);
+}
+
+static void restart_deadline(struct dial *d)
+{
+    d->deadline = ps_time_add(monotonic_now(), d->timeout);
+}
+
+/* ------------------------------------------------------------------- connect */
+
+static int report_unreachable(const struct dial *d, const char *why)
+{
+    pki_error("cannot reach psctl pki serve at %s: %s", d->server, why);
+    return EXIT_UNAVAILABLE;
+}
+
+/* Waits for `events`. Returns 0 or an errno value. */
+static int wait_for_io(const struct dial *d, short events)
+{
+    for (;;) {
+        struct pollfd p = {.fd = d->fd, .events = events};
+        ps_time now = monotonic_now();
+        int n;
+
+        if (now >= d->deadline) {
+            return ETIMEDOUT;
+        }
+        n = poll(&p, 1, (int)((d->deadline - now) / 1000000u) + 1);
+        if (n > 0) {
+            return 0;
+        }
+        if (n < 0 && errno != EINTR) {
+            return errno;
+        }
+    }
+}
+
+/* Returns 0 or an errno value. */
+static int connect_one(struct dial *d, const struct addrinfo *a)
+{
+    socklen_t len = sizeof(int);
+    int error = 0;
+
+    d->fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (d->fd < 0) {
+        return errno;
+    }
+    if (connect(d->fd, a->ai_addr, a->ai_addrlen) != 0) {
+        error = errno;
+        if (error == EINPROGRESS) {
+            error = wait_for_io(d, POLLOUT);
+            if (error == 0) {
+                getsockopt(d->fd, SOL_SOCKET, SO_ERROR, &error, &len);
+            }
+        }
+    }
+    if (error != 0) {
+        close(d->fd);
+        d->fd = -1;
+    }
+    return error;
+}
+
+static int dial_server(struct dial *d)
+{
+    struct addrinfo *list = NULL;
+    struct ps_addr addr;
+    char port[8];
+    const char *why;
+    int error = EHOSTUNREACH;
+
+    if (ps_addr_parse(d->server, &addr) != 0 || addr.port == 0) {
+        pki_error("--server '%s': write HOST:PORT", d->server);
+        return EXIT_USAGE;
+    }
+    snprintf(port, sizeof(port), "%u", (unsigned)addr.port);
+    if (!lookup_name(addr.host, port, d->deadline, &list, &why)) {
+        return report_unreachable(d, why);
+    }
+    for (const struct addrinfo *a = list; a != NULL && d->fd < 0;
+         a = a->ai_next) {
+        error = connect_one(d, a);
+    }
+    freeaddrinfo(list);
+    return d->fd < 0 ? report_unreachable(d, strerror(error)) : 0;
+}
+
+/* ----------------------------------------------------------------------- TLS */
+
+/* Reports the failure of a call of OpenSSL. */
+static int report_tls(const struct dial *d, int kind)
+{
+    unsigned long error = ERR_peek_last_error();
+    const char *reason = error != 0 ? ERR_reason_error_string(error) : NULL;
+
+    if (d->peer.text[0] != '\0') {
+        pki_error("%s is not trusted: %s; nothing was sent to it", d->server,
+                  d->peer.text);
+        return EXIT_NOPERM;
+    }
+    if (kind == SSL_ERROR_SSL && reason != NULL &&
+        ERR_GET_REASON(error) != SSL_R_UNEXPECTED_EOF_WHILE_READING) {
+        pki_error("%s does not speak TLS as psctl pki serve does: %s",
+                  d->server, reason);
+        return EXIT_UNAVAILABLE;
+    }
+    pki_error("%s has closed the connection; after too many attempts from one "
+              "address it refuses that for seconds",
+              d->server);
+    return EXIT_TEMPFAIL;
+}
+
+/* After a call of OpenSSL: 0 if it is to be repeated, else an exit code. */
+static int continue_after(struct dial *d, int result)
+{
+    int kind = SSL_get_error(d->ssl, result);
+    int error;
+
+    if (kind != SSL_ERROR_WANT_READ && kind != SSL_ERROR_WANT_WRITE) {
+        return report_tls(d, kind);
+    }
+    error = wait_for_io(d, kind == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT);
+    if (error == ETIMEDOUT) {
+        pki_error("%s did not answer within %.1f s; raise --timeout", d->server,
+                  (double)d->timeout / 1e9);
+        return EXIT_UNAVAILABLE;
+    }
+    return error != 0 ? report_unreachable(d, strerror(error)) : 0;
+}
+
+static int begin_tls(struct dial *d)
+{
+    char why[256];
+    struct ps_str text;
+    int exit_code = 0;
+    int n;
+
+    ps_str_init(&text, why, sizeof(why));
+    if (ps_enrolment_tls_dialling(&d->peer, &d->tls, &text) != 0) {
+        pki_error("%s", why);
+        return EXIT_FAILED;
+    }
+    d->ssl = SSL_new(d->tls);
+    if (d->ssl == NULL || SSL_set_fd(d->ssl, d->fd) != 1) {
+        pki_error("OpenSSL cannot begin a connection");
+        return EXIT_FAILED;
+    }
+    while (exit_code == 0) {
+        ERR_clear_error();
+        n = SSL_connect(d->ssl);
+        if (n == 1) {
+            return 0;
+        }
+        exit_code = continue_after(d, n);
+    }
+    return exit_code;
+}
+
+static int send_bytes(struct dial *d, const uint8_t *bytes, size_t len)
+{
+    for (;;) {
+        int exit_code;
+        int n;
+
+        ERR_clear_error();
+        n = SSL_write(d->ssl, bytes, (int)len);
+        if (n > 0) {
+            return 0; /* OpenSSL writes all or nothing. */
+        }
+        exit_code = continue_after(d, n);
+        if (exit_code != 0) {
+            return exit_code;
+        }
+    }
+}
+
+/* Receives the answer into `bytes`, from which the message borrows nothing. */
+static int receive_answer(struct dial *d, struct ps_decoder *decoder,
+                          struct ps_msg *ret_msg)
+{
+    size_t capacity = pki_message_bytes(PS_MSG_ENROLLED);
+    uint8_t *bytes = ps_alloc(capacity);
+    size_t len = 0;
+    int exit_code = 0;
+    int rc = PS_E_AGAIN;
+
+    while (rc == PS_E_AGAIN && exit_code == 0 && len < capacity) {
+        int n;
+
+        ERR_clear_error();
+        n = SSL_read(d->ssl, bytes + len, (int)(capacity - len));
+        if (n <= 0) {
+            exit_code = continue_after(d, n);
+            continue;
+        }
+        len += (size_t)n;
+        rc = pki_message_read(decoder, PS_MSG_ENROLLED, bytes, len, ret_msg);
+    }
+    ps_free(bytes);
+    if (exit_code == 0 && rc != 0) {
+        pki_error("the answer of %s is malformed: %s", d->server,
+                  ps_strerror(rc));
+        exit_code = EXIT_FAILED;
+    }
+    return exit_code;
+}
+
+static void dial_close(struct dial *d)
+{
+    if (d->ssl != NULL) {
+        (void)SSL_shutdown(d->ssl);
+    }
+    SSL_free(d->ssl);
+    SSL_CTX_free(d->tls);
+    if (d->fd >= 0) {
+        close(d->fd);
+    }
+    ERR_clear_error();
+}
+
+/* ------------------------------------------------------------------- enrol */
+
+/* One run: its code, its key, and the folder of its files. */
+struct enrolment {
+    const struct pki_options *options;
+    struct ps_enrolment_code code;
+    int dir; /* Folder of the node. */
+    EVP_PKEY *key;
+    struct ps_decoder *decoder;
+};
+
+static int send_request(const struct enrolment *e, struct dial *d)
+{
+    char request[2048];
+    uint8_t frame[4096];
+    struct ps_msg msg = {
+        .code = PS_MSG_ENROL,
+        .enrol = {.protocol = PS_PROTOCOL,
+                  .id = e->code.id,
+                  .secret = {e->code.secret, sizeof(e->code.secret)},
+                  .request = request},
+    };
+    char why[256];
+    struct ps_str why_text;
+    struct ps_str text;
+    size_t len;
+    int exit_code;
+
+    ps_str_init(&text, request, sizeof(request));
+    ps_str_init(&why_text, why, sizeof(why));
+    if (ps_pki_add_csr(&text, e->key, &why_text) != 0 || text.truncated ||
+        ps_msg_encode(&msg, PS_PROTOCOL_LEAST, 0, frame, sizeof(frame), &len) !=
+            0) {
+        pki_error("cannot make the request: %s", why);
+        return EXIT_FAILED;
+    }
+    exit_code = send_bytes(d, frame, len);
+    OPENSSL_cleanse(frame, sizeof(frame));
+    return exit_code;
+}
+
+static int report_answer(const struct dial *d, const struct ps_msg_enrolled *a)
+{
+    char text[4 * PS_TEXT_MAX + 1];
+    struct ps_str s;
+
+    ps_str_init(&s, text, sizeof(text));
+    ps_str_add_visible(&s, a->text);
+    pki_error("%s: %s", d->server, text);
+    switch (a->error) {
+    case PS_E_PERM:
+        return EXIT_NOPERM;
+    case PS_E_VERSION:
+        return EXIT_TEMPFAIL;
+    default:
+        return EXIT_FAILED;
+    }
+}
+
+/* Checks what has been received, and writes it. */
+static int accept_answer(const struct enrolment *e, const struct dial *d,
+                         const struct ps_msg_enrolled *a)
+{
+    const struct ps_enrolment_answer answer = {.certificate = a->certificate,
+                                               .authority = a->authority,
+                                               .crl = a->crl};
+    char pem[PS_PKI_PEM_BYTES];
+    const struct pki_node node = {.role = e->code.role,
+                                  .authority = a->authority,
+                                  .certificate = a->certificate,
+                                  .key = pem,
+                                  .crl = a->crl};
+    struct ps_pki_info info;
+    char why[256];
+    struct ps_str text;
+    int exit_code;
+
+    ps_str_init(&text, why, sizeof(why));
+    if (ps_enrolment_check_answer(&e->code, e->key, &answer, pki_now(), &info,
+                                  &text) != 0) {
+        pki_error("the certificate from %s is refused: %s", d->server, why);
+        return EXIT_FAILED;
+    }
+    ps_str_init(&text, pem, sizeof(pem));
+    ps_pki_add_key(&text, e->key);
+    exit_code = pki_node_write(e->options, e->dir, &node);
+    OPENSSL_cleanse(pem, sizeof(pem));
+    if (exit_code == 0) {
+        pki_node_print(&info, pki_node_folder(e->options));
+    }
+    return exit_code;
+}
+
+static int run_connection(const struct enrolment *e)
+{
+    struct dial d = {.server = e->options->server,
+                     .fd = -1,
+                     .peer = {.now = pki_now()},
+                     .timeout = e->options->timeout};
+    struct ps_msg msg;
+    int exit_code;
+
+    memcpy(d.peer.fingerprint, e->code.fingerprint, sizeof(d.peer.fingerprint));
+    restart_deadline(&d);
+    exit_code = dial_server(&d);
+    if (exit_code == 0) {
+        restart_deadline(&d);
+        exit_code = begin_tls(&d);
+    }
+    if (exit_code == 0) {
+        restart_deadline(&d);
+        exit_code = send_request(e, &d);
+    }
+    if (exit_code == 0) {
+        exit_code = receive_answer(&d, e->decoder, &msg);
+    }
+    if (exit_code == 0) {
+        exit_code = msg.enrolled.error != 0
+                        ? report_answer(&d, &msg.enrolled)
+                        : accept_answer(e, &d, &msg.enrolled);
+    }
+    dial_close(&d);
+    return exit_code;
+}
+
+/* -------------------------------------------------------------------- folder */
+
+/* Fails if the folder has the certificate of another authority. */
+static int check_authority(const struct enrolment *e)
+{
+    const char *folder = pki_node_folder(e->options);
+    uint8_t fingerprint[PS_PKI_FINGERPRINT_BYTES];
+    char why[256];
+    struct ps_str text;
+    char *pem = NULL;
+    X509 *x = NULL;
+    int exit_code = pki_read_file(e->dir, folder, "ca.crt", &pem);
+
+    if (exit_code != 0 || pem == NULL) {
+        return exit_code;
+    }
+    ps_str_init(&text, why, sizeof(why));
+    if (ps_pki_read_certificate(pem, &x, &text) == 0) {
+        ps_pki_fingerprint(x, fingerprint);
+    }
+    if (x == NULL ||
+        memcmp(fingerprint, e->code.fingerprint, sizeof(fingerprint)) != 0) {
+        pki_error("%s/ca.crt is that of another authority; --force replaces it",
+                  folder);
+        exit_code = EXIT_FAILED;
+    }
+    ps_pki_certificate_free(x);
+    ps_free(pem);
+    return exit_code;
+}
+
+/* Opens the folder, and finds now what would fail after the code is used. */
+static int open_folder(struct enrolment *e)
+{
+    const struct pki_options *o = e->options;
+    int exit_code = pki_node_open(o, e->code.role, NULL, o->force, &e->dir);
+
+    if (exit_code == 0 &&
+        faccessat(e->dir, ".", W_OK | X_OK, AT_EACCESS) != 0) {
+        exit_code = pki_system_error("write to", pki_node_folder(o), "");
+    }
+    if (exit_code == 0 && !o->force) {
+        exit_code = check_authority(e);
+    }
+    return exit_code;
+}
+
+static int run_enrolment(struct enrolment *e)
+{
+    char why[256];
+    struct ps_str text;
+    int exit_code = open_folder(e);
+
+    if (exit_code != 0) {
+        return exit_code;
+    }
+    ps_str_init(&text, why, sizeof(why));
+    e->decoder = ps_decoder_new();
+    if (e->decoder == NULL || ps_pki_key_new(&e->key, &text) != 0) {
+        pki_error("%s", e->decoder != NULL ? why : strerror(ENOMEM));
+        return EXIT_FAILED;
+    }
+    return run_connection(e);
+}
+
+/* ------------------------------------------------------------------- command */
+
+/* Reads the code of the option, or the first line of standard input. */
+static bool read_code(const char *option, struct ps_enrolment_code *ret_code)
+{
+    char line[INPUT_BYTES];
+    bool is_good;
+
+    if (strcmp(option, "-") != 0) {
+        is_good = ps_enrolment_read_code(option, ret_code);
+    } else {
+        is_good = fgets(line, sizeof(line), stdin) != NULL;
+        if (is_good) {
+            line[strcspn(line, "\r\n")] = '\0';
+            is_good = ps_enrolment_read_code(line, ret_code);
+        }
+        OPENSSL_cleanse(line, sizeof(line));
+    }
+    if (!is_good) {
+        pki_error("--code: this is no code; psctl pki code prints one, of 113 "
+                  "characters or less");
+    }
+    return is_good;
+}
+
+int pki_enroll(const struct pki_options *o, int argc)
+{
+    struct enrolment e = {.options = o, .dir = -1};
+    const char *folder = pki_node_folder(o);
+    struct stat st;
+    bool is_new = stat(folder, &st) != 0;
+    int exit_code;
+
+    pki_set_verb("enroll");
+    if (argc != 0 || o->server == NULL || o->code == NULL) {
+        pki_error("give --server HOST:PORT and --code CODE; see psctl help "
+                  "enroll");
+        return EXIT_USAGE;
+    }
+    if (!read_code(o->code, &e.code)) {
+        return EXIT_USAGE;
+    }
+    (void)umask(0077);
+    (void)signal(SIGPIPE, SIG_IGN);
+    exit_code = run_enrolment(&e);
+    if (exit_code != 0 && is_new) {
+        (void)rmdir(folder); /* Unless it has files. */
+    }
+    if (e.dir >= 0) {
+        close(e.dir);
+    }
+    ps_decoder_free(e.decoder);
+    ps_pki_key_free(e.key);
+    OPENSSL_cleanse(&e.code, sizeof(e.code));
+    return exit_code;
+}

@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* psctl top: members and jobs, again and again. On a terminal each frame fills
+ * the screen, drawn with control sequences that all terminals know, and a key
+ * ends it; in batch mode frames follow each other. */
+#include "psctl/psctl.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <termios.h>
+#include <unistd.h>
+
+/* Lines beside tables of jobs and members: summary, empty lines, headings and
+ * one for the cursor. */
+#define OTHER_LINES    6u
+#define PROBLEMS_SHOWN 4u
+#define JOBS_SHOWN     8u
+
+#define ENTER_SCREEN   "\033[?1049h\033[?25l\033[?7l"
+#define LEAVE_SCREEN   "\033[?7h\033[?25h\033[?1049l"
+#define CLEAR_SCREEN   "\033[H\033[J"
+
+static volatile sig_atomic_t ended;
+
+static void end_by_signal(int signum)
+{
+    (void)signum;
+    ended = 1;
+}
+
+bool top_key_parse(const char *word, enum top_key *ret)
+{
+    static const char *const names[] = {[TOP_TRAFFIC] = "traffic",
+                                        [TOP_ROUNDS] = "rounds",
+                                        [TOP_MEMORY] = "memory",
+                                        [TOP_NAME] = "name"};
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (strcmp(names[i], word) == 0) {
+            *ret = (enum top_key)i;
+            return true;
+        }
+    }
+    fprintf(stderr,
+            "psctl: --sort '%s': give traffic, rounds, memory or name\n", word);
+    return false;
+}
+
+/* ------------------------------------------------------------------ members */
+
+static uint64_t weight_of(const struct ps_msg_node_row *n, enum top_key by)
+{
+    switch (by) {
+    case TOP_TRAFFIC:
+        return n->in_rate + n->out_rate;
+    case TOP_ROUNDS:
+        return n->rounds_rate;
+    case TOP_MEMORY:
+        return n->stored_bytes;
+    case TOP_NAME:
+        break;
+    }
+    return 0;
+}
+
+static enum top_key sort_key;
+
+/* The heaviest first; equal ones by role and name. */
+static int compare_nodes(const void *a, const void *b)
+{
+    const struct ps_msg_node_row *x = &(*(struct ps_msg *const *)a)->node_row;
+    const struct ps_msg_node_row *y = &(*(struct ps_msg *const *)b)->node_row;
+    uint64_t wx = weight_of(x, sort_key);
+    uint64_t wy = weight_of(y, sort_key);
+
+    if (wx != wy) {
+        return wx < wy ? 1 : -1;
+    }
+    return x->role != y->role ? (x->role < y->role ? -1 : 1)
+                              : strcmp(x->name, y->name);
+}
+
+static void cell_rate(struct table *t, uint64_t bytes)
+{
+    char text[32];
+
+    format_bytes(bytes, text, sizeof(text));
+    table_cell(t, "%s/s", text);
+}
+
+static void add_node(struct table *t, const struct ps_msg_node_row *n)
+{
+    char text[32];
+
+    table_text(t, n->name);
+    table_cell(t, "%s", ps_role_name(n->role));
+    table_cell(t, "%s%s", ps_node_state_name(n->state),
+               n->draining ? " draining" : "");
+    format_count(n->rounds_rate, text, sizeof(text));
+    table_cell(t, "%s", text);
+    cell_rate(t, n->in_rate);
+    cell_rate(t, n->out_rate);
+    format_bytes(n->stored_bytes, text, sizeof(text));
+    table_cell(t, "%s", text);
+    if (n->memory_limit > 0) {
+        table_cell(t, "%.0f %%",
+                   100.0 * (double)n->memory_used / (double)n->memory_limit);
+    } else {
+        table_cell(t, "-");
+    }
+    table_cell(t, "%u", n->waiting_requests);
+    format_age(n->silent_ns, text, sizeof(text));
+    table_cell(t, "%s", text);
+}
+
+static void show_members(struct report *r, size_t most,
+                         const struct top_options *o)
+{
+    static const char *const columns[] = {
+        "NAME",   "ROLE",    "STATE",   ">ROUNDS/S", ">IN/S",
+        ">OUT/S", ">STORED", ">MEMORY", ">WAITING",  ">HEARD"};
+    struct rows *rows = &r->rows_of[PS_QUERY_NODES];
+    struct table t;
+
+    sort_key = o->by;
+    if (rows->count > 0) {
+        qsort(rows->row, rows->count, sizeof(rows->row[0]), compare_nodes);
+    }
+    table_init(&t, columns, sizeof(columns) / sizeof(columns[0]));
+    for (size_t i = 0, shown = 0; i < rows->count && shown < most; i++) {
+        const struct ps_msg_node_row *n = &rows->row[i]->node_row;
+
+        if (n->role != PS_ROLE_SCHED) {
+            add_node(&t, n);
+            shown++;
+        }
+    }
+    table_print(&t, o->headings);
+    table_fini(&t);
+}
+
+/* ------------------------------------------------------------------- frames */
+
+static size_t terminal_lines(void)
+{
+    struct winsize size;
+
+    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 0
+               ? size.ws_row
+               : 24;
+}
+
+static void show_frame(struct report *r, const struct top_options *o)
+{
+    size_t lines = o->batch ? SIZE_MAX / 2 : terminal_lines();
+    size_t problems;
+    size_t jobs = 0;
+    struct health h;
+
+    health_check(r, o->after, &h);
+    if (o->json) {
+        show_json(VERB_STATUS, r, &h);
+        return;
+    }
+    for (size_t i = 0; i < r->rows_of[PS_QUERY_JOBS].count; i++) {
+        jobs += job_is_open(&r->rows_of[PS_QUERY_JOBS].row[i]->job_row);
+    }
+    problems = o->batch || h.count < PROBLEMS_SHOWN ? h.count : PROBLEMS_SHOWN;
+    jobs = o->batch || jobs < JOBS_SHOWN ? jobs : JOBS_SHOWN;
+    show_summary(r);
+    show_open_jobs(r, jobs);
+    for (size_t i = 0; i < problems; i++) {
+        printf("  ! %s\n", h.problems[i]);
+    }
+    putchar('\n');
+    lines -= lines > OTHER_LINES + problems + jobs
+                 ? OTHER_LINES + problems + jobs
+                 : lines - 1;
+    show_members(r, lines, o);
+}
+
+/* Returns an exit code. */
+static int make_frame(const struct wire_target *target,
+                      const struct top_options *o)
+{
+    struct report r = {0};
+    int rc = 0;
+    struct wire *w = wire_open(target, &rc);
+
+    if (w != NULL) {
+        rc = wire_query_status(w, &r);
+        wire_close(w);
+    }
+    if (rc == 0) {
+        fputs(o->batch ? "" : CLEAR_SCREEN, stdout);
+        show_frame(&r, o);
+    }
+    report_fini(&r);
+    return fflush(stdout) != 0 && rc == 0 ? EXIT_FAILED : rc;
+}
+
+/* Waits; true if a key or a signal ends the program. */
+static bool wait_for_key(ps_time how_long)
+{
+    struct pollfd p = {.fd = STDIN_FILENO, .events = POLLIN};
+    char key = 0;
+    int n = poll(&p, 1, (int)(how_long / PS_MILLIS(1)));
+
+    if (n > 0 && read(STDIN_FILENO, &key, 1) == 0) {
+        ended = 1; /* No terminal any more. */
+    }
+    return ended != 0 || key == 'q' || key == 'Q';
+}
+
+static int run_batch(const struct wire_target *target,
+                     const struct top_options *o)
+{
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && (o->count == 0 || i < o->count); i++) {
+        if (i > 0) {
+            wait_for(o->pause);
+            if (!o->json) {
+                putchar('\n');
+            }
+        }
+        rc = make_frame(target, o);
+    }
+    return rc;
+}
+
+/* psched may be gone for a while: the reason is on the screen. */
+static int run_screen(const struct wire_target *target,
+                      const struct top_options *o)
+{
+    struct sigaction by_signal = {.sa_handler = end_by_signal};
+    struct termios before;
+    struct termios raw;
+    int rc = 0;
+
+    if (tcgetattr(STDIN_FILENO, &before) != 0) {
+        return EXIT_FAILED;
+    }
+    raw = before;
+    raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
+    (void)sigaction(SIGINT, &by_signal, NULL);
+    (void)sigaction(SIGTERM, &by_signal, NULL);
+    (void)sigaction(SIGHUP, &by_signal, NULL);
+    (void)tcsetattr(STDIN_FILENO, TCSANOW, &raw);
+    fputs(ENTER_SCREEN CLEAR_SCREEN, stdout);
+    fflush(stdout);
+    for (uint32_t i = 0; o->count == 0 || i < o->count; i++) {
+        if (i > 0 && wait_for_key(o->pause)) {
+            break;
+        }
+        if (rc != 0) { /* Room for the next reason. */
+            fputs(CLEAR_SCREEN, stdout);
+            fflush(stdout);
+        }
+        rc = make_frame(target, o);
+        if (rc != 0 && rc != EXIT_UNAVAILABLE) {
+            break;
+        }
+    }
+    fputs(LEAVE_SCREEN, stdout);
+    fflush(stdout);
+    (void)tcsetattr(STDIN_FILENO, TCSANOW, &before);
+    return rc;
+}
+
+int top_run(const struct wire_target *target, const struct top_options *o)
+{
+    struct top_options used = *o;
+
+    used.batch = o->batch || o->json || isatty(STDOUT_FILENO) != 1 ||
+                 isatty(STDIN_FILENO) != 1;
+    return used.batch ? run_batch(target, &used) : run_screen(target, &used);
+}

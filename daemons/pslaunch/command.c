@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pslaunch/command.h"
+
+#include "pslaunch/process.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Script of the shell that starts a supervisor; $0 is the path here. */
+#define SCRIPT                                                                 \
+    "if test -x \"$0\"; then exec \"$0\" --supervise; "                        \
+    "else exec pslaunch --supervise; fi"
+
+void command_add(struct command *c, const char *word)
+{
+    char *copy = strdup(word);
+
+    if (copy == NULL) {
+        abort();
+    }
+    if (c->count < COMMAND_WORDS) {
+        c->argv[c->count++] = copy;
+    } else {
+        free(copy);
+    }
+}
+
+void command_addf(struct command *c, const char *fmt, ...)
+{
+    char word[8192];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(word, sizeof(word), fmt, ap);
+    va_end(ap);
+    command_add(c, word);
+}
+
+void command_add_words(struct command *c, const char *text)
+{
+    while (*(text += strspn(text, " ")) != '\0') {
+        size_t len = strcspn(text, " ");
+
+        command_addf(c, "%.*s", (int)len, text);
+        text += len;
+    }
+}
+
+void command_add_supervisor(struct command *c)
+{
+    char self[512];
+
+    process_own_path(self, sizeof(self));
+    command_add(c, "/bin/sh");
+    command_add(c, "-c");
+    command_add(c, SCRIPT);
+    command_add(c, self);
+}
+
+void command_add_supervisor_text(struct command *c)
+{
+    char self[512];
+    char quoted[4 * sizeof(self)];
+    size_t len = 0;
+
+    process_own_path(self, sizeof(self));
+    for (const char *p = self; *p != '\0'; p++) {
+        if (*p == '\'') { /* All shells read it so within quotes. */
+            memcpy(quoted + len, "'\\'", 3);
+            len += 3;
+        }
+        quoted[len++] = *p;
+    }
+    quoted[len] = '\0';
+    command_addf(c, "exec sh -c '" SCRIPT "' '%s'", quoted);
+}
+
+void command_print_word(const char *word)
+{
+    if (word[0] != '\0' &&
+        word[strcspn(word, " \t\n'\"\\$`|&;<>()*?[]#~!{}")] == '\0') {
+        printf(" %s", word);
+        return;
+    }
+    printf(" '");
+    for (const char *p = word; *p != '\0'; p++) {
+        if (*p == '\'') {
+            fputs("'\\''", stdout);
+        } else {
+            putchar(*p);
+        }
+    }
+    printf("'");
+}
+
+void command_print(const struct command *c)
+{
+    printf(" ");
+    for (uint32_t i = 0; i < c->count; i++) {
+        command_print_word(c->argv[i]);
+    }
+    printf("\n");
+}
+
+void command_fini(struct command *c)
+{
+    for (uint32_t i = 0; i < c->count; i++) {
+        free(c->argv[i]);
+    }
+    *c = (struct command){.count = 0};
+}

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Command lines that pslaunch makes. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define COMMAND_WORDS 48
+
+struct command {
+    char *argv[COMMAND_WORDS + 1]; /* NULL ends them. */
+    uint32_t count;
+};
+
+/* Adds a copy of a word. */
+void command_add(struct command *c, const char *word);
+void command_addf(struct command *c, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+/* Adds the words of a text, which spaces separate. */
+void command_add_words(struct command *c, const char *text);
+/* Adds the words that start a supervisor: the program at the same path as here,
+ * else the one of PATH there. */
+void command_add_supervisor(struct command *c);
+/* Adds the same as one word for the shell of another host. */
+void command_add_supervisor_text(struct command *c);
+/* Prints a space and a word as a shell reads it. */
+void command_print_word(const char *word);
+/* Prints the command as a line of a dry run. */
+void command_print(const struct command *c);
+void command_fini(struct command *c);

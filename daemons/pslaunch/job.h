@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A job that runs: its processes, the hosts where they are, and its output. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "pslaunch/authority.h"
+#include "pslaunch/output.h"
+#include "pslaunch/plan.h"
+#include "pslaunch/port.h"
+#include "pslaunch/process.h"
+
+/* Table of transitions: child.c. */
+enum child_state {
+    CHILD_STARTED,
+    CHILD_READY, /* A daemon. */
+    CHILD_ENDED,
+    CHILD_LOST, /* With the connection to its host. */
+};
+
+/* A daemon or worker. */
+struct child {
+    char name[32]; /* "rank 3", "psserver 1" */
+    uint32_t host;
+    bool is_daemon;
+    uint8_t state; /* enum child_state */
+    /* Of a daemon that has to get a certificate; 0: none, or it has it. */
+    uint8_t role;
+    char node[16]; /* Its name in the certificate. */
+    int status;    /* As waitpid() gives it. */
+    pid_t pid;     /* On this host, while it runs; else 0. */
+    int ready;     /* Pipe of a daemon on this host; -1: none. */
+    struct stream *out;
+    struct stream *err;
+};
+
+/* A host of the job; this one, if there is no list. */
+struct place {
+    char name[256];                 /* For messages and tags. */
+    char address[256];              /* Where daemons of this host listen. */
+    char dir[256];                  /* Folder of their sockets; "": none. */
+    char sched_port[PORT_TEXT_MAX]; /* For psched on this host. */
+    /* For the store of torch; "": as the environment says. */
+    char store_port[PORT_TEXT_MAX];
+};
+
+struct run {
+    const struct plan *plan;
+    struct child *child; /* Daemons, then workers. */
+    uint32_t child_count;
+    uint32_t workers_alive;
+    struct place *places; /* By index of the host. */
+    uint32_t place_count;
+    struct remote *remotes;      /* Of these hosts; NULL: the job is here. */
+    struct authority *authority; /* NULL: connections are not encrypted. */
+    int signals;                 /* signalfd */
+    uint32_t interrupt_count;
+    uint32_t interrupt_signal; /* Number of the first interrupting signal. */
+    struct sink out;
+    struct sink err;
+    const struct child *first_failed;
+    bool is_stopping;
+    bool has_lost_host;
+};
+
+/* ------------------------------------------------------------------ child.c */
+
+uint64_t now_ms(void);
+/* "was killed by signal 9 (Killed)", "exited with code 7" */
+void child_describe(const struct child *c, char *text, size_t cap);
+int child_exit_code(const struct child *c);
+/* The next child of the run, on a host, with its streams. `file`: log of its
+ * output, taken over; -1: none. */
+struct child *child_add(struct run *r, uint32_t host, bool is_daemon,
+                        const char *name, const char *tag, int file);
+/* The daemon is ready. */
+void child_on_ready(struct child *c);
+void child_on_ended(struct run *r, struct child *c, int status);
+void child_on_lost(struct run *r, struct child *c);
+/* Issues the one certificate of a daemon for its key, and appends it with the
+ * authority's to `pem` (AUTHORITY_TEXT_BYTES). False after a message. */
+bool child_certify(struct run *r, struct child *c, EVP_PKEY *key,
+                   struct ps_str *pem);
+bool children_any_alive(const struct run *r, bool daemons);
+
+/* ------------------------------------------------------------------- loop.c */
+
+/* Serves streams, sinks and signals until an event or the time limit. */
+void run_loop(struct run *r, uint64_t until_ms);
+
+/* ------------------------------------------------------------------ start.c */
+
+/* Starts the daemons and waits until they are ready. False after a message. */
+bool start_daemons(struct run *r);
+bool start_workers(struct run *r);
+
+/* ---------------------------------------------------------------- dry_run.c */
+
+/* Prints the processes of each host. */
+void print_plan(const struct plan *p);
+
+/* -------------------------------------------------------------------- run.c */
+
+/* Runs the job; returns the exit code. */
+int run_plan(const struct plan *p);

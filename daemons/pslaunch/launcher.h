@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Launchers: ways to start processes on hosts. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct child;
+struct plan;
+struct run;
+struct spawn;
+
+struct launcher {
+    const char *name;
+    bool uses_hosts; /* Of a list; else on this host alone. */
+    /* Variable with a list of hosts, if the user gives none; NULL: none. */
+    const char *hosts_variable;
+    /* Makes all hosts of a run ready to start processes. False after a
+     * message, or when the run was interrupted. */
+    bool (*open)(struct run *r);
+    /* Starts a process of the job on its host. False after a message. */
+    bool (*start)(struct run *r, struct child *c, const struct spawn *s);
+    /* Signals the process groups of all daemons or of all workers. */
+    void (*signal)(struct run *r, bool daemons, int sig);
+    /* Ends all processes that are left on the hosts. */
+    void (*close)(struct run *r);
+    /* Dry run: prints the command that reaches this host. NULL: there is
+     * none. */
+    void (*print)(const struct plan *p, uint32_t host);
+};
+
+extern const struct launcher launcher_local;
+extern const struct launcher launcher_ssh;
+extern const struct launcher launcher_mpi;
+extern const struct launcher launcher_slurm;
+
+/* NULL: there is none of this name. */
+const struct launcher *launcher_find(const char *name);
+/* Names of all, with ", " between them. */
+const char *launcher_names(void);

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The wait for whatever comes next: output, ends of processes, signals. */
+#include "pslaunch/job.h"
+
+#include "pslaunch/remote.h"
+#include "pslaunch/supervisor.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void reap_children(struct run *r)
+{
+    int status;
+    pid_t pid;
+
+    while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+        for (uint32_t i = 0; i < r->child_count; i++) {
+            if (r->child[i].pid == pid) {
+                child_on_ended(r, &r->child[i], status);
+            }
+        }
+        remote_on_exit(r, pid, status);
+    }
+}
+
+static void read_signals(struct run *r)
+{
+    struct signalfd_siginfo info;
+
+    while (read(r->signals, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
+        if (info.ssi_signo != SIGCHLD) {
+            r->interrupt_signal = r->interrupt_count == 0 ? info.ssi_signo
+                                                          : r->interrupt_signal;
+            r->interrupt_count++;
+        }
+    }
+    reap_children(r);
+}
+
+/* Reads the newline of a daemon that is ready, or the end of its pipe. */
+static void read_ready(struct child *c)
+{
+    char byte;
+    ssize_t n = read(c->ready, &byte, 1);
+
+    if (n < 0 && (errno == EINTR || errno == EAGAIN)) {
+        return;
+    }
+    if (n == 1 && c->state == CHILD_STARTED) {
+        child_on_ready(c);
+    }
+    close(c->ready);
+    c->ready = -1;
+}
+
+/* Arguments of poll(), and the owner of each descriptor. */
+struct watch {
+    struct pollfd *fds;
+    struct watch_owner {
+        struct stream *stream; /* NULL: none. */
+        struct child *ready;   /* NULL: none. */
+        uint32_t host;         /* Of a connection, from 1 on; 0: none. */
+    } * owners;
+    nfds_t count;
+};
+
+static void watch_add(struct watch *w, int fd, short events,
+                      struct watch_owner owner)
+{
+    w->owners[w->count] = owner;
+    w->fds[w->count++] = (struct pollfd){.fd = fd, .events = events};
+}
+
+static void watch_child(struct watch *w, struct child *c)
+{
+    struct stream *both[2] = {c->out, c->err};
+
+    for (int k = 0; k < 2; k++) {
+        if (both[k]->in >= 0 && !stream_is_blocked(both[k])) {
+            watch_add(w, both[k]->in, POLLIN,
+                      (struct watch_owner){.stream = both[k]});
+        }
+    }
+    if (c->ready >= 0) {
+        watch_add(w, c->ready, POLLIN, (struct watch_owner){.ready = c});
+    }
+}
+
+static void watch_remote(struct watch *w, const struct run *r, uint32_t host)
+{
+    struct remote *m = &r->remotes[host];
+
+    if (m->err != NULL && m->err->in >= 0) {
+        watch_add(w, m->err->in, POLLIN,
+                  (struct watch_owner){.stream = m->err});
+    }
+    if (m->state == REMOTE_OPENING || m->state == REMOTE_OPEN) {
+        struct watch_owner owner = {.host = host + 1};
+
+        watch_add(w, m->link.in, POLLIN, owner);
+        watch_add(w, link_has_output(&m->link) ? m->link.out : -1, POLLOUT,
+                  owner);
+    }
+}
+
+static void serve_remote(struct run *r, uint32_t host, short revents)
+{
+    const struct remote *m = &r->remotes[host];
+
+    if (m->state != REMOTE_OPENING && m->state != REMOTE_OPEN) {
+        return; /* Closed for what came before. */
+    }
+    if ((revents & POLLOUT) != 0) {
+        link_write(&r->remotes[host].link);
+    } else {
+        remote_read(r, host);
+    }
+}
+
+static void serve(struct run *r, const struct watch *w)
+{
+    if (w->fds[1].revents != 0) {
+        sink_write(&r->out);
+    }
+    if (w->fds[2].revents != 0) {
+        sink_write(&r->err);
+    }
+    for (nfds_t i = 3; i < w->count; i++) {
+        if (w->fds[i].revents == 0) {
+            continue;
+        }
+        if (w->owners[i].stream != NULL && !stream_read(w->owners[i].stream)) {
+            stream_close(w->owners[i].stream);
+        }
+        if (w->owners[i].ready != NULL) {
+            read_ready(w->owners[i].ready);
+        }
+        if (w->owners[i].host != 0) {
+            serve_remote(r, w->owners[i].host - 1, w->fds[i].revents);
+        }
+    }
+    if (w->fds[0].revents != 0) {
+        read_signals(r);
+    }
+}
+
+void run_loop(struct run *r, uint64_t until_ms)
+{
+    size_t most = 3 * ((size_t)r->child_count + r->place_count) + 3;
+    struct watch w = {
+        .fds = calloc(most, sizeof(*w.fds)),
+        .owners = calloc(most, sizeof(*w.owners)),
+    };
+    struct watch_owner none = {0};
+    uint64_t now = now_ms();
+
+    if (r->remotes != NULL && until_ms > now + BEAT_MS) {
+        until_ms = now + BEAT_MS;
+    }
+    if (w.fds == NULL || w.owners == NULL) {
+        abort();
+    }
+    watch_add(&w, r->signals, POLLIN, none);
+    watch_add(&w, sink_is_empty(&r->out) ? -1 : r->out.fd, POLLOUT, none);
+    watch_add(&w, sink_is_empty(&r->err) ? -1 : r->err.fd, POLLOUT, none);
+    for (uint32_t i = 0; i < r->child_count; i++) {
+        watch_child(&w, &r->child[i]);
+    }
+    for (uint32_t i = 0; r->remotes != NULL && i < r->place_count; i++) {
+        watch_remote(&w, r, i);
+    }
+    if (poll(w.fds, w.count, until_ms <= now ? 0 : (int)(until_ms - now)) > 0) {
+        serve(r, &w);
+    }
+    remotes_tick(r);
+    free(w.fds);
+    free(w.owners);
+}

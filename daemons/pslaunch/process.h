@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Child processes that cannot outlive this one. */
+#pragma once
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+struct spawn {
+    char *const *argv;
+    char **env; /* NULL: pslaunch's own. */
+    /* Finds argv[0] among the programs of pskv, and puts --ready-fd and a pipe
+     * behind it. */
+    bool is_daemon;
+    bool has_input; /* A pipe; else its standard input is empty. */
+    /* Of a daemon: descriptor of its key and certificate, which it gets as
+     * security.tls.fd; the caller's. 0: none. */
+    int credential;
+};
+
+/* A process, and this side of its pipes; -1: none. The caller owns these. */
+struct process {
+    pid_t pid;
+    int in;
+    int out;
+    int err;
+    int ready; /* Gives a newline when the daemon is ready. */
+};
+
+/* Starts a process in a session of its own that dies with its parent. Returns
+ * 0, or an errno value. */
+int process_start(const struct spawn *s, struct process *ret_process);
+/* Signals a process that process_start() has started, and its group. */
+void process_signal_group(pid_t pid, int sig);
+/* Signals all descendants of this process, found by walking /proc, orphans
+ * included. Returns the number of processes signalled. */
+size_t process_signal_all(int sig);
+/* Kills all descendants; returns when there is none. */
+void process_kill_all(void);
+/* Makes this process the parent of orphaned descendants. */
+void process_become_subreaper(void);
+/* Blocks SIGCHLD and the signals that end a run; they are in the set then. */
+void process_block_signals(sigset_t *ret_set);
+/* Blocks the same signals, and ignores SIGPIPE. Returns a signalfd of the
+ * blocked ones, which the caller owns, or -1 with errno. */
+int process_open_signals(void);
+/* Path of this program. */
+void process_own_path(char *path, size_t cap);

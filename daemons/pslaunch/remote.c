@@ -1,0 +1,450 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pslaunch/remote.h"
+
+#include "base/state_table.h"
+#include "crypto/pki.h"
+#include "pslaunch/supervisor.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* Output of the workers of one host that may be on its way. */
+#define CREDIT_MAX  262144u
+
+/* Longest command, and variables, of a process: those of launch_start. */
+#define STRINGS_MAX 65535u
+
+/* A host, for callbacks. */
+struct at_host {
+    struct run *run;
+    uint32_t host;
+};
+
+static const uint32_t remote_allowed[] = {
+    [REMOTE_NEW] = PS_STATE_BIT(REMOTE_PREPARING) |
+                   PS_STATE_BIT(REMOTE_PREPARED) | PS_STATE_BIT(REMOTE_CLOSED),
+    /* A program copies files there. */
+    [REMOTE_PREPARING] = PS_STATE_BIT(REMOTE_PREPARED) |
+                         PS_STATE_BIT(REMOTE_CLOSED),
+    [REMOTE_PREPARED] = PS_STATE_BIT(REMOTE_OPENING) |
+                        PS_STATE_BIT(REMOTE_CLOSED),
+    /* Its supervisor has not said hello. */
+    [REMOTE_OPENING] = PS_STATE_BIT(REMOTE_OPEN) | PS_STATE_BIT(REMOTE_CLOSED),
+    [REMOTE_OPEN] = PS_STATE_BIT(REMOTE_CLOSED),
+    [REMOTE_CLOSED] = 0,
+};
+static const char *const remote_names[] = {
+    [REMOTE_NEW] = "new",           [REMOTE_PREPARING] = "preparing",
+    [REMOTE_PREPARED] = "prepared", [REMOTE_OPENING] = "opening",
+    [REMOTE_OPEN] = "open",         [REMOTE_CLOSED] = "closed",
+};
+/* The connection of pslaunch to the supervisor of a host. */
+static const struct ps_state_table remote_states = {
+    .name = "remote",
+    .states = remote_names,
+    .count = sizeof(remote_allowed) / sizeof(remote_allowed[0]),
+    .allowed = remote_allowed,
+};
+
+static void remote_set_state(struct remote *m, enum remote_state to)
+{
+    ps_state_change(&remote_states, &m->state, (uint8_t)to);
+}
+
+/* ------------------------------------------------------------------ closing */
+
+/* Ends the connection, and with it all processes there. */
+static void close_host(struct run *r, uint32_t host)
+{
+    struct remote *m = &r->remotes[host];
+
+    if (m->state == REMOTE_CLOSED) {
+        return;
+    }
+    if (m->state == REMOTE_OPENING || m->state == REMOTE_OPEN) {
+        link_close(&m->link);
+    }
+    remote_set_state(m, REMOTE_CLOSED);
+    for (uint32_t i = 0; i < r->child_count; i++) {
+        if (r->child[i].host == host && r->child[i].state < CHILD_ENDED) {
+            child_on_lost(r, &r->child[i]);
+        }
+    }
+}
+
+static void lose_host(struct run *r, uint32_t host, const char *why)
+{
+    if (!r->is_stopping) {
+        sink_print(&r->err, "lost the host %s: %s", r->places[host].name, why);
+        r->has_lost_host = true;
+    }
+    close_host(r, host);
+}
+
+/* ------------------------------------------------------------------ opening */
+
+bool remote_spawn(struct run *r, uint32_t host, char *const *argv,
+                  const char *what, struct process *ret_process)
+{
+    struct remote *m = &r->remotes[host];
+    char tag[320];
+    int error = process_start(&(struct spawn){.argv = argv, .has_input = true},
+                              ret_process);
+
+    if (error != 0) {
+        sink_print(&r->err, "cannot start %s: %s", what, strerror(error));
+        return false;
+    }
+    snprintf(tag, sizeof(tag), "[%s %s] ", r->places[host].name, what);
+    stream_free(m->err);
+    m->err = stream_new(ret_process->err, &r->err, -1, tag);
+    m->err->is_lossy = true;
+    m->pid = ret_process->pid;
+    return true;
+}
+
+void remote_on_copying(struct run *r, uint32_t host)
+{
+    remote_set_state(&r->remotes[host], REMOTE_PREPARING);
+}
+
+void remote_on_prepared(struct run *r, uint32_t host)
+{
+    remote_set_state(&r->remotes[host], REMOTE_PREPARED);
+}
+
+void remote_open(struct run *r, uint32_t host, int in, int out)
+{
+    struct remote *m = &r->remotes[host];
+
+    link_open(&m->link, in, out);
+    remote_set_state(m, REMOTE_OPENING);
+    m->heard_ms = now_ms();
+}
+
+/* ----------------------------------------------------------------- messages */
+
+static void send_credit(struct remote *m, uint64_t bytes)
+{
+    /* A message of one number is never too long. */
+    (void)link_send(&m->link,
+                    &(struct ps_msg){.code = PS_MSG_LAUNCH_CREDIT,
+                                     .launch_credit = {.bytes = bytes}});
+}
+
+static bool on_hello(struct run *r, uint32_t host,
+                     const struct ps_msg_launch_hello *h)
+{
+    struct remote *m = &r->remotes[host];
+    struct place *at = &r->places[host];
+    const char *given = r->plan->hosts.hosts[host].address;
+    char *cwd = getcwd(NULL, 0);
+    const char *folder = r->plan->sync_dir != NULL ? r->plan->sync_dir : cwd;
+    int rc;
+
+    if (strcmp(h->version, PSKV_VERSION) != 0) {
+        sink_print(&r->err,
+                   "host %s has pslaunch %s, and this is " PSKV_VERSION
+                   "; install one version on all hosts",
+                   at->name, h->version);
+        free(cwd);
+        return false;
+    }
+    if (folder == NULL) {
+        sink_print(&r->err, "the present folder: %s", strerror(errno));
+        return false;
+    }
+    /* Without a connection by ssh, the name of the list has to do. */
+    snprintf(at->address, sizeof(at->address), "%s",
+             given != NULL           ? given
+             : h->address[0] != '\0' ? h->address
+                                     : at->name);
+    snprintf(at->dir, sizeof(at->dir), "%s", h->dir);
+    snprintf(at->sched_port, sizeof(at->sched_port), "%u", h->sched_port);
+    snprintf(at->store_port, sizeof(at->store_port), "%u", h->store_port);
+    remote_set_state(m, REMOTE_OPEN);
+    rc = link_send(&m->link,
+                   &(struct ps_msg){.code = PS_MSG_LAUNCH_SETUP,
+                                    .launch_setup = {.folder = folder}});
+    free(cwd);
+    send_credit(m, CREDIT_MAX);
+    return rc == 0;
+}
+
+/* The process that a message speaks of; NULL: there is none on this host. */
+static struct child *find_child(struct run *r, uint32_t host, uint32_t number)
+{
+    struct child *c = number < r->child_count ? &r->child[number] : NULL;
+
+    return c != NULL && c->host == host && c->state < CHILD_ENDED ? c : NULL;
+}
+
+static bool on_output(struct run *r, uint32_t host,
+                      const struct ps_msg_launch_output *m)
+{
+    struct child *c = m->process < r->child_count ? &r->child[m->process]
+                                                  : NULL;
+
+    if (c == NULL || c->host != host) {
+        return false;
+    }
+    stream_put(m->is_error ? c->err : c->out, m->bytes.data, m->bytes.len);
+    if (!c->is_daemon) {
+        r->remotes[host].owed += m->bytes.len;
+    }
+    return true;
+}
+
+/* The supervisor may ask once for each daemon of its host. */
+static bool on_certify(struct run *r, uint32_t host,
+                       const struct ps_msg_launch_certify *m)
+{
+    struct child *c = find_child(r, host, m->process);
+    char pem[AUTHORITY_TEXT_BYTES];
+    char text[256];
+    struct ps_str certificates;
+    struct ps_str why;
+    EVP_PKEY *key = NULL;
+    bool ok;
+
+    if (c == NULL || c->role == 0) {
+        return false;
+    }
+    ps_str_init(&certificates, pem, sizeof(pem));
+    ps_str_init(&why, text, sizeof(text));
+    if (ps_pki_read_csr(m->request, &key, &why) != 0) {
+        sink_print(&r->err, "no certificate for %s: %s", c->name, text);
+        return false;
+    }
+    ok = child_certify(r, c, key, &certificates) &&
+         link_send(&r->remotes[host].link,
+                   &(struct ps_msg){.code = PS_MSG_LAUNCH_CERTIFIED,
+                                    .launch_certified = {
+                                        .process = m->process,
+                                        .certificates = pem,
+                                    }}) == 0;
+    ps_pki_key_free(key);
+    return ok;
+}
+
+static bool on_open_message(struct run *r, uint32_t host,
+                            const struct ps_msg *msg)
+{
+    struct child *c;
+
+    switch ((int)msg->code) {
+    case PS_MSG_LAUNCH_READY:
+        c = find_child(r, host, msg->launch_ready.process);
+        if (c != NULL && c->state == CHILD_STARTED) {
+            child_on_ready(c);
+        }
+        return c != NULL;
+    case PS_MSG_LAUNCH_CERTIFY:
+        return on_certify(r, host, &msg->launch_certify);
+    case PS_MSG_LAUNCH_OUTPUT:
+        return on_output(r, host, &msg->launch_output);
+    case PS_MSG_LAUNCH_ENDED:
+        c = find_child(r, host, msg->launch_ended.process);
+        if (c != NULL) {
+            child_on_ended(r, c,
+                           W_EXITCODE(msg->launch_ended.exit_code,
+                                      msg->launch_ended.signal));
+        }
+        return c != NULL;
+    case PS_MSG_LAUNCH_FAILED:
+        sink_print(&r->err, "host %s: %s", r->places[host].name,
+                   msg->launch_failed.text);
+        return true;
+    case PS_MSG_LAUNCH_CREDIT: /* Shows life. */
+        return true;
+    default:
+        return false;
+    }
+}
+
+static bool on_message(void *ctx, const struct ps_msg *msg)
+{
+    struct at_host *at = ctx;
+    struct remote *m = &at->run->remotes[at->host];
+
+    m->heard_ms = now_ms();
+    if (m->state == REMOTE_OPENING) {
+        return msg->code == PS_MSG_LAUNCH_HELLO &&
+               on_hello(at->run, at->host, &msg->launch_hello);
+    }
+    return on_open_message(at->run, at->host, msg);
+}
+
+void remote_read(struct run *r, uint32_t host)
+{
+    struct at_host at = {.run = r, .host = host};
+    struct remote *m = &r->remotes[host];
+    bool was_open = m->state == REMOTE_OPEN;
+
+    if (!link_read(&m->link, on_message, &at)) {
+        lose_host(r, host,
+                  was_open ? "the connection to its supervisor has ended"
+                           : "its supervisor did not start");
+    }
+}
+
+void remote_on_exit(struct run *r, pid_t pid, int status)
+{
+    for (uint32_t i = 0; r->remotes != NULL && i < r->place_count; i++) {
+        struct remote *m = &r->remotes[i];
+
+        if (m->pid != pid) {
+            continue;
+        }
+        m->pid = 0;
+        if (m->state != REMOTE_PREPARING) {
+            continue; /* The link tells the rest. */
+        }
+        remote_set_state(m, REMOTE_PREPARED);
+        if (status != 0) {
+            char text[64];
+
+            snprintf(text, sizeof(text), "rsync ended with code %d",
+                     WIFEXITED(status) ? WEXITSTATUS(status)
+                                       : 128 + WTERMSIG(status));
+            lose_host(r, i, text);
+        }
+    }
+}
+
+void remotes_tick(struct run *r)
+{
+    uint64_t now = now_ms();
+    bool may_pay = !sink_is_full(&r->out) && !sink_is_full(&r->err);
+
+    for (uint32_t i = 0; r->remotes != NULL && i < r->place_count; i++) {
+        struct remote *m = &r->remotes[i];
+
+        if (m->state != REMOTE_OPEN) {
+            continue;
+        }
+        if (m->owed > 0 && may_pay) {
+            send_credit(m, m->owed);
+            m->owed = 0;
+        }
+        if (now - m->beat_ms >= BEAT_MS) {
+            m->beat_ms = now;
+            send_credit(m, 0);
+        }
+        if (now - m->heard_ms > LEASE_MS) {
+            lose_host(r, i, "it is silent");
+        }
+    }
+}
+
+bool remotes_are(const struct run *r, enum remote_state state)
+{
+    for (uint32_t i = 0; i < r->place_count; i++) {
+        if (r->remotes[i].state != state) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void remotes_finish(struct run *r)
+{
+    for (uint32_t i = 0; i < r->place_count; i++) {
+        struct remote *m = &r->remotes[i];
+
+        if (m->state == REMOTE_OPEN) {
+            (void)link_send(&m->link,
+                            &(struct ps_msg){.code = PS_MSG_LAUNCH_FINISH});
+        } else {
+            close_host(r, i);
+        }
+    }
+}
+
+void remotes_abandon(struct run *r)
+{
+    for (uint32_t i = 0; i < r->place_count; i++) {
+        close_host(r, i);
+    }
+}
+
+/* ---------------------------------------------------------------- processes */
+
+/* Puts strings in a row, each with its zero; returns the length, 0 if there is
+ * more than STRINGS_MAX. */
+static uint32_t join_strings(char *const *list, char *out)
+{
+    size_t len = 0;
+
+    for (char *const *s = list; s != NULL && *s != NULL; s++) {
+        size_t n = strlen(*s) + 1;
+
+        if (len + n > STRINGS_MAX) {
+            return 0;
+        }
+        memcpy(out + len, *s, n);
+        len += n;
+    }
+    return (uint32_t)len;
+}
+
+bool remote_start(struct run *r, struct child *c, const struct spawn *s)
+{
+    struct remote *m = &r->remotes[c->host];
+    char *words = malloc(2 * (size_t)STRINGS_MAX);
+    char *variables;
+    struct ps_msg msg = {.code = PS_MSG_LAUNCH_START};
+    bool ok;
+
+    if (words == NULL) {
+        abort();
+    }
+    variables = words + STRINGS_MAX;
+    msg.launch_start = (struct ps_msg_launch_start){
+        .process = (uint32_t)(c - r->child),
+        .is_daemon = s->is_daemon,
+        .is_certified = c->role != 0,
+        .words = {.data = (uint8_t *)words,
+                  .len = join_strings(s->argv, words)},
+        .variables = {.data = (uint8_t *)variables,
+                      .len = join_strings(s->env, variables)},
+    };
+    ok = msg.launch_start.words.len > 0 &&
+         (msg.launch_start.variables.len > 0 || s->env == NULL ||
+          s->env[0] == NULL);
+    if (!ok) {
+        sink_print(&r->err,
+                   "the command or the variables of %s have more than %u "
+                   "bytes",
+                   c->name, STRINGS_MAX);
+        child_on_lost(r, c);
+    } else if (m->state != REMOTE_OPEN) {
+        ok = false; /* Its loss is reported. */
+        child_on_lost(r, c);
+    } else {
+        ok = link_send(&m->link, &msg) == 0;
+    }
+    free(words);
+    return ok;
+}
+
+void remote_signal(struct run *r, bool daemons, int sig)
+{
+    for (uint32_t i = 0; i < r->place_count; i++) {
+        struct remote *m = &r->remotes[i];
+
+        if (m->state == REMOTE_OPEN) {
+            (void)link_send(&m->link,
+                            &(struct ps_msg){.code = PS_MSG_LAUNCH_SIGNAL,
+                                             .launch_signal = {
+                                                 .is_daemon = daemons,
+                                                 .signal = (uint8_t)sig,
+                                             }});
+        }
+    }
+}

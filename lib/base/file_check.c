@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/file_check.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* "PATH: owner 1000, mode 0664: " */
+static void add_facts(const char *path, const struct stat *st,
+                      struct ps_str *report)
+{
+    ps_str_addf(report, "%s: owner %u, mode %04o: ", path, (unsigned)st->st_uid,
+                (unsigned)st->st_mode & 07777u);
+}
+
+int ps_file_check(int fd, const char *path, enum ps_file_kind kind,
+                  struct ps_str *report)
+{
+    const unsigned self = (unsigned)geteuid();
+    struct stat st;
+
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        return 0;
+    }
+    if (st.st_uid != 0 && st.st_uid != self) {
+        add_facts(path, &st, report);
+        ps_str_addf(report, "user %u can change it; run 'chown %u %s'\n",
+                    (unsigned)st.st_uid, self, path);
+        return PS_E_CONFIG;
+    }
+    if ((st.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+        add_facts(path, &st, report);
+        ps_str_addf(report, "other users can write it; run 'chmod go-w %s'\n",
+                    path);
+        return PS_E_CONFIG;
+    }
+    const mode_t readers = st.st_uid == 0 ? S_IROTH : S_IRGRP | S_IROTH;
+
+    if (kind == PS_FILE_SECRET && (st.st_mode & readers) != 0) {
+        add_facts(path, &st, report);
+        ps_str_addf(report, "other users can read it; run 'chmod %s %s'\n",
+                    st.st_uid == 0 ? "o-r" : "go-r", path);
+        return PS_E_CONFIG;
+    }
+    return 0;
+}
+
+int ps_file_check_folder(const char *path, struct ps_str *report)
+{
+    const char *slash = strrchr(path, '/');
+    char *folder = ps_strdup(slash == NULL ? "." : path);
+    struct stat st;
+    int rc = 0;
+
+    if (slash != NULL) {
+        folder[slash == path ? 1 : slash - path] = '\0';
+    }
+    if (stat(folder, &st) != 0 || !S_ISDIR(st.st_mode)) {
+        ps_free(folder);
+        return 0;
+    }
+    if (st.st_uid != 0 && st.st_uid != geteuid()) {
+        add_facts(folder, &st, report);
+        ps_str_addf(report,
+                    "user %u can replace the socket; run 'chown %u %s', or "
+                    "choose another path\n",
+                    (unsigned)st.st_uid, (unsigned)geteuid(), folder);
+        rc = PS_E_CONFIG;
+    } else if ((st.st_mode & (S_IWGRP | S_IWOTH)) != 0 &&
+               (st.st_mode & S_ISVTX) == 0) {
+        add_facts(folder, &st, report);
+        ps_str_addf(report,
+                    "other users can replace the socket; run 'chmod go-w %s', "
+                    "or choose another path\n",
+                    folder);
+        rc = PS_E_CONFIG;
+    }
+    ps_free(folder);
+    return rc;
+}

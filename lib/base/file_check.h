@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Owner and permissions of files that a process trusts. Another user that can
+ * write the configuration of a daemon, or read its keys, controls the daemon, so
+ * such files are refused. Access control lists count, because the group bits of
+ * a mode are their mask. */
+#pragma once
+
+#include "base/err.h"
+#include "base/str.h"
+
+enum ps_file_kind {
+    PS_FILE_TRUSTED, /* Written by no other user, such as a configuration. */
+    PS_FILE_SECRET,  /* Also read by no other user, such as a private key. */
+};
+
+/* Checks the open file `fd`, named `path` in messages. The owner must be root or
+ * the user of this process, and neither its group nor others may write it. A
+ * secret file must not be readable for them either, except for the group of a
+ * file of root's: that is how a daemon without privileges gets a key that it
+ * cannot change. Pipes and devices pass: a process that opens one chose it.
+ * PS_E_CONFIG adds a line to `report`: path, owner, mode, and the command that
+ * corrects them. */
+PS_MUST_USE int ps_file_check(int fd, const char *path, enum ps_file_kind kind,
+                              struct ps_str *report);
+
+/* Checks the folder of the file `path`, in which a process is about to make a
+ * socket: users who can write in a folder without the sticky bit, and its owner
+ * in any case, can replace the socket by their own. The owner must be root or
+ * the user of this process. PS_E_CONFIG as above. A folder that cannot be
+ * inspected passes; making the socket fails there with a reason. */
+PS_MUST_USE int ps_file_check_folder(const char *path, struct ps_str *report);

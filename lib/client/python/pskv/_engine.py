@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Open collectives of a store and the threads that complete their futures, so
+that communication continues while the program computes."""
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import queue
+import threading
+import weakref
+from ctypes import byref, c_void_p
+from typing import Any, Callable, List, Optional, Tuple
+
+from . import _lib
+from ._collective import Starter
+from ._errors import AGAIN, CLOSED, JOBFAILED, PEERLOST, TIMEOUT, Error, error
+from ._store import KVStore
+
+
+class _Item:
+    """An open operation. `ended` gets its failure, or None, before its future
+    completes; True: it completes the future later."""
+
+    __slots__ = ("op", "future", "buffers", "finish", "value", "ended",
+                 "limit")
+
+    def __init__(self, op: int, buffers: Any,
+                 finish: Optional[Callable[[], Any]], value: Any, future: Any,
+                 ended: Optional[Callable[[Optional[BaseException]], bool]]
+                 ) -> None:
+        self.op = op
+        self.future = future
+        self.buffers = buffers
+        self.finish = finish
+        self.value = value
+        self.ended = ended
+        self.limit: Optional[float] = None  # Instead of the engine's.
+
+
+class _Closed:
+    """The starter of a closed engine."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise error(CLOSED, "[pskv] Connection closed by this rank: the "
+                    "process group has been destroyed")
+
+
+class Engine:
+    """Starts operations of a store and completes their futures, which have
+    set_result() and set_exception(), on threads."""
+
+    # Makes the future of an operation that is given none.
+    new_future: Any = None
+
+    @staticmethod
+    def prepare_thread() -> None:
+        """Called by each thread that completes futures."""
+
+    def __init__(self, kv: KVStore, timeout: Optional[float]) -> None:
+        self.kv = kv
+        self.size = kv.num_workers
+        self.rank = kv.rank
+        self.timeout = timeout
+        self._lib = kv._lib
+        self.starter: Any = Starter(kv._lib, kv._open())
+        self._closed = False
+        self._lock = threading.Lock()
+        self._parts: List[Any] = []
+        self._waiters = _Waiters(kv._lib, timeout, self.prepare_thread)
+        _engines.add(self)
+
+    def fail(self, rc: int) -> Error:
+        """The exception of a failed call."""
+        return _error(self._lib, self.kv._c, rc)
+
+    def run(self, started: Tuple[int, int], buffers: Any,
+            finish: Optional[Callable[[], Any]] = None,
+            value: Any = None, future: Optional[Any] = None,
+            ended: Optional[Callable[[Optional[BaseException]], bool]] = None,
+            limit: Optional[float] = None) -> Any:
+        """A future of a started operation, which keeps `buffers` alive.
+        `limit`: its own time limit."""
+        rc, op = started
+        if rc != 0:
+            raise self.fail(rc)
+        of = self.new_future() if future is None else future
+        item = _Item(op, buffers, finish, value, of, ended)
+        item.limit = limit
+        self._waiters.put(item)
+        return of
+
+    def _start_barrier(self) -> Tuple[int, int]:
+        op = c_void_p()
+        rc = self._lib.psc_barrier_start(self.kv._open(), None, byref(op))
+        return rc, op.value or 0
+
+    def barrier(self, limit: Optional[float] = None) -> Any:
+        """Starts a barrier, with its own time limit or the engine's."""
+        return self.run(self._start_barrier(), None, limit=limit)
+
+    def set_timeout(self, timeout: Optional[float]) -> None:
+        """Sets the time limit of operations, from now on."""
+        self.timeout = timeout
+        self._waiters.timeout = timeout
+
+    def wait_barrier(self) -> None:
+        """Waits for a barrier, on this thread: collectives that other ranks
+        start before theirs may need operations of this rank."""
+        rc, op = self._start_barrier()
+        if rc != 0:
+            raise self.fail(rc)
+        failure = _ended(self._lib, op, self.timeout)
+        self._lib.psc_op_free(op)
+        if failure is not None:
+            raise failure
+
+    def adopt(self, part: Any) -> None:
+        """Closes `part`, by its close(), when the engine is closed."""
+        with self._lock:
+            self._parts.append(part)
+
+    def close(self) -> None:
+        """Leaves the job; open operations fail."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self.starter = _Closed()
+            parts = list(self._parts)
+        _engines.discard(self)
+        for part in parts:
+            part.close()
+        if self.kv._alive() and not self.kv._left:
+            self._lib.psc_leave(self.kv._c)
+        self._waiters.close(os.getpid() == self.kv._pid)
+        self.kv.close()
+
+
+_engines: "weakref.WeakSet[Engine]" = weakref.WeakSet()
+
+
+def close_all() -> None:
+    """Closes all engines at exit: no thread may outlive the interpreter."""
+    for engine in list(_engines):
+        engine.close()
+
+
+atexit.register(close_all)
+
+
+def _error(lib: Any, client: Any, rc: int) -> Error:
+    text = ctypes.create_string_buffer(_lib.TEXT_MAX)
+    lib.psc_last_detail(client, text, len(text))
+    return failure_of(rc, text.value.decode(errors="replace") or
+                      lib.psc_strerror(rc).decode())
+
+
+def failure_of(rc: int, text: str, limit: Optional[float] = None) -> Error:
+    """The exception of a failure. Its text has the words of gloo that scripts
+    look for."""
+    if rc == TIMEOUT:
+        text = "[pskv] Timed out %s: %s" % (
+            "waiting" if limit is None else
+            "waiting %dms" % round(limit * 1000), text)
+    elif rc in (CLOSED, JOBFAILED, PEERLOST):
+        text = "[pskv] Connection closed by peer: %s" % text
+    return error(rc, text)
+
+
+def _ended(lib: Any, op: int, timeout: Optional[float]) -> Optional[Error]:
+    limit = _lib.WAIT_FOREVER
+    if timeout is not None:
+        limit = min(int(timeout * 1000), 2**31 - 1)
+    rc = lib.psc_op_wait(op, limit)
+    if rc == 0:
+        return None
+    text = ctypes.create_string_buffer(_lib.TEXT_MAX)
+    # The reason why an open operation waits, or how an ended one ended.
+    lib.psc_op_why(op, text, len(text))
+    if rc == TIMEOUT and lib.psc_op_test(op) != AGAIN:
+        rc = lib.psc_op_test(op)
+        if rc == 0:
+            return None
+    return failure_of(rc, text.value.decode(errors="replace"), timeout)
+
+
+# Seconds for which close() waits for each continuation of a future.
+_CONTINUATION_S = 5.0
+
+
+class _Waiters:
+    """Threads that wait for operations, in the order of their start, and
+    complete their futures. One at a time waits; before it completes a future
+    it passes the turn to another one, so that a continuation of the future
+    may wait for later operations."""
+
+    def __init__(self, lib: Any, timeout: Optional[float],
+                 prepare: Callable[[], None]) -> None:
+        self._lib = lib
+        self._prepare = prepare
+        self.timeout = timeout
+        self._items: "queue.SimpleQueue[Optional[_Item]]" = queue.SimpleQueue()
+        self._wait_lock = threading.Lock()  # Held by the thread that waits.
+        self._closed = False
+        self._threads: List[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._idle = 0  # Threads that want the turn.
+        self._pass_turn()
+
+    def put(self, item: _Item) -> None:
+        """Queues an operation."""
+        self._items.put(item)
+
+    def close(self, join: bool) -> None:
+        """Ends the threads after the operations queued before. `join`: waits
+        for them."""
+        self._items.put(None)
+        for thread in list(self._threads) if join else ():
+            if thread is not threading.current_thread():
+                thread.join(_CONTINUATION_S)
+
+    def _pass_turn(self) -> None:
+        """Makes sure that a thread takes the turn."""
+        with self._lock:
+            if self._idle == 0:
+                self._idle = 1
+                self._threads.append(threading.Thread(
+                    target=self._run, daemon=True, name="pskv"))
+                self._threads[-1].start()
+
+    def _run(self) -> None:
+        self._prepare()
+        while True:
+            with self._wait_lock:
+                with self._lock:
+                    self._idle -= 1
+                item = None if self._closed else self._items.get()
+                if item is None:
+                    self._closed = True
+                    return
+                failure, value = self._end(item)
+                if item.ended is not None and item.ended(failure):
+                    del item, value, failure
+                    with self._lock:
+                        self._idle += 1
+                    continue
+                self._pass_turn()
+            if failure is None:
+                item.future.set_result(value)
+            else:
+                item.future.set_exception(failure)
+            del item, value, failure
+            with self._lock:
+                self._idle += 1
+
+    def _end(self, item: _Item) -> Tuple[Optional[BaseException], Any]:
+        """Waits for the operation. Returns its failure, or its value."""
+        failure: Optional[BaseException] = _ended(
+            self._lib, item.op,
+            self.timeout if item.limit is None else item.limit)
+        value = item.value
+        if failure is None and item.finish is not None:
+            try:
+                value = item.finish()
+            except Exception as e:  # pylint: disable=broad-except
+                failure = e
+        self._lib.psc_op_free(item.op)
+        return failure, value

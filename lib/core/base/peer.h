@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Identity of a peer that its certificate proves. Role, cluster and name of a
+ * daemon come from there alone: a hello that claims another is refused. */
+#pragma once
+
+#include "base/limits.h"
+#include "base/str.h"
+#include "proto/ps_msg.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct ps_peer_identity {
+    uint8_t role; /* enum ps_role; 0: the peer has no certificate. */
+    char cluster[PS_NAME_MAX + 1];
+    char name[PS_NAME_MAX + 1]; /* Of a tool: its operator's. */
+};
+
+/* End of the own certificate, which heartbeats report. */
+struct ps_certificate_end {
+    uint64_t at; /* Seconds since 1970; 0: there is no certificate. */
+    bool is_expiring;
+};
+
+/* Stores the identity of an event, NULL: none. */
+void ps_peer_identity_set(struct ps_peer_identity *id,
+                          const struct ps_peer_identity *from);
+static inline bool ps_peer_has_certificate(const struct ps_peer_identity *id)
+{
+    return id->role != 0;
+}
+
+/* True if both certificates name the same peer, or neither peer has one. */
+bool ps_peer_is_same(const struct ps_peer_identity *a,
+                     const struct ps_peer_identity *b);
+/* True if a certificate is of `cluster`, and of one of `roles` (bits 1 << role);
+ * else `why` names the difference. */
+bool ps_peer_check_role(const struct ps_peer_identity *id, const char *cluster,
+                        uint32_t roles, struct ps_str *why);
+/* True if the peer that was dialled as `name` has a certificate of that name,
+ * or none (NULL). */
+bool ps_peer_check_name(const struct ps_peer_identity *id, const char *name,
+                        struct ps_str *why);
+/* True if a hello claims what the certificate proves, or there is none; else
+ * `why` names both. `cluster` is that of this daemon. */
+bool ps_peer_check_hello(const struct ps_peer_identity *id, const char *cluster,
+                         const struct ps_msg_hello *m, struct ps_str *why);

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/sched/events.h"
+
+#include "base/alloc.h"
+#include "core/sched/conn.h"
+#include "core/sched/inner.h"
+
+#include <string.h>
+
+void ps_sched_events_fini(struct ps_sched_events *e)
+{
+    ps_free(e->ring);
+}
+
+static struct ps_sched_event *add_event(struct ps_sched_step *st,
+                                        enum ps_event_kind kind,
+                                        const char *name, const char *what,
+                                        const char *text)
+{
+    struct ps_sched_events *e = &st->s->events;
+    struct ps_sched_event *one;
+
+    if (e->ring == NULL) {
+        e->ring = ps_calloc(PS_SCHED_EVENTS_MAX, sizeof(*e->ring));
+    }
+    one = &e->ring[e->count++ % PS_SCHED_EVENTS_MAX];
+    *one = (struct ps_sched_event){.at = st->now, .kind = (uint8_t)kind};
+    (void)ps_str_copy(one->name, sizeof(one->name), name);
+    (void)ps_str_copy(one->what, sizeof(one->what), what);
+    (void)ps_str_copy(one->text, sizeof(one->text),
+                      ps_sched_text_or_empty(text));
+    return one;
+}
+
+void ps_sched_event_own(struct ps_sched_step *st, const char *what, bool is_bad,
+                        const char *text)
+{
+    add_event(st, PS_EVENT_KIND_SCHED, st->s->opt.name, what, text)->is_bad =
+        is_bad;
+}
+
+void ps_sched_event_member(struct ps_sched_step *st, const struct ps_member *m,
+                           const char *what, bool is_bad, const char *text)
+{
+    add_event(st,
+              m->role == PS_ROLE_SERVER ? PS_EVENT_KIND_SERVER
+                                        : PS_EVENT_KIND_AGENT,
+              m->name, what, text)
+        ->is_bad = is_bad;
+}
+
+void ps_sched_event_job(struct ps_sched_step *st, enum ps_event_kind kind,
+                        const struct ps_sched_job *j, const char *what,
+                        bool is_bad, const char *text)
+{
+    struct ps_sched_event *one = add_event(st, kind, j->name, what, text);
+
+    one->is_bad = is_bad;
+    one->uid = j->uid;
+}
+
+void ps_sched_move_member(struct ps_sched_step *st, struct ps_member *m,
+                          enum ps_node_state to, const char *why)
+{
+    ps_member_set_state(m, to, why, st->fx);
+    ps_sched_event_member(
+        st, m, ps_node_state_name(to),
+        to == PS_NODE_STATE_GONE || to == PS_NODE_STATE_SUSPECT, why);
+}
+
+void ps_sched_move_job(struct ps_sched_step *st, struct ps_sched_job *j,
+                       enum ps_job_phase to)
+{
+    ps_sched_job_set_phase(j, to, st->fx);
+    ps_sched_event_job(st, PS_EVENT_KIND_JOB, j, ps_job_phase_name(to),
+                       to == PS_JOB_PHASE_FAILED,
+                       to == PS_JOB_PHASE_FAILED ? j->reason : NULL);
+}
+
+static void send_event(struct ps_sched_step *st, struct ps_sched_conn *c,
+                       uint64_t number)
+{
+    const struct ps_sched_event *e =
+        &st->s->events.ring[(number - 1) % PS_SCHED_EVENTS_MAX];
+
+    ps_effects_send_msg(st->fx, c->id,
+                        &(struct ps_msg){.code = PS_MSG_EVENT_ROW,
+                                         .event_row = {
+                                             .number = number,
+                                             .age_ns = st->now - e->at,
+                                             .kind = e->kind,
+                                             .name = e->name,
+                                             .uid = e->uid,
+                                             .what = e->what,
+                                             .is_bad = e->is_bad,
+                                             .text = e->text,
+                                         }});
+}
+
+void ps_sched_send_events(struct ps_sched_step *st, struct ps_sched_conn *c,
+                          uint64_t after)
+{
+    const uint64_t count = st->s->events.count;
+    const uint64_t dropped = count > PS_SCHED_EVENTS_MAX
+                                 ? count - PS_SCHED_EVENTS_MAX
+                                 : 0;
+
+    for (uint64_t i = after > dropped ? after : dropped; i < count; i++) {
+        send_event(st, c, i + 1);
+    }
+}

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Recordings of what the servers of a job do. The job's state turns them on and
+ * off; an agent that asks for events gets them from the server through the
+ * scheduler, because it has no link to a server that owns none of its keys. */
+#include "core/sched/profile.h"
+
+#include "base/alloc.h"
+#include "core/sched/conn.h"
+#include "core/sched/inner.h"
+#include "core/sched/job_state.h"
+#include "core/sched/optimizer.h"
+
+#include <string.h>
+
+/* Requests of one job that servers have not answered; further ones are
+ * refused. */
+#define READS_MAX 64u
+
+void ps_sched_on_profile_set(struct ps_sched_step *st, struct ps_member *agent,
+                             const struct ps_msg_profile_set *m)
+{
+    struct ps_sched_job *j = ps_sched_optimizer_find_job(st, agent, m->gen,
+                                                         m->request);
+
+    if (j == NULL) {
+        return;
+    }
+    struct ps_sched_profile *p = &j->profile;
+    /* Only what has begun can pause. */
+    const bool changes = m->mode != p->mode &&
+                         (m->mode != PS_PROFILE_MODE_PAUSED ||
+                          p->mode != PS_PROFILE_MODE_OFF);
+
+    if (changes) {
+        p->number += p->mode == PS_PROFILE_MODE_OFF;
+        p->mode = m->mode;
+        ps_effects_log_for(
+            st->fx, &j->account, PS_LOG_INFO, "job %s gen %llu profile %s",
+            j->name, (unsigned long long)j->gen, ps_profile_mode_name(m->mode));
+        ps_sched_job_publish(st, j);
+        j->waiters.version = j->version;
+    }
+    ps_sched_optimizer_await(st, j, agent, m->request);
+}
+
+/* ------------------------------------------------------------------ reading */
+
+static struct ps_sched_profile_read *
+find_read(struct ps_sched_job *j, uint32_t agent_node, uint64_t request)
+{
+    for (uint32_t i = 0; i < j->profile.read_count; i++) {
+        struct ps_sched_profile_read *r = &j->profile.reads[i];
+
+        if (r->message.agent == agent_node && r->message.request == request) {
+            return r;
+        }
+    }
+    return NULL;
+}
+
+static void remove_read(struct ps_sched_job *j, struct ps_sched_profile_read *r)
+{
+    *r = j->profile.reads[--j->profile.read_count];
+}
+
+/* Requests of agents that are gone. */
+static void remove_stale_reads(struct ps_sched_step *st, struct ps_sched_job *j)
+{
+    for (uint32_t i = j->profile.read_count; i-- > 0;) {
+        struct ps_sched_profile_read *r = &j->profile.reads[i];
+
+        if (ps_members_get(&st->s->members, r->message.agent) == NULL) {
+            remove_read(j, r);
+        }
+    }
+}
+
+/* Notes the request. 0, or a PS_E_*. */
+static int add_read(struct ps_sched_step *st, struct ps_sched_job *j,
+                    const struct ps_sched_profile_read *new, struct ps_str *why)
+{
+    struct ps_sched_profile *p = &j->profile;
+
+    if (find_read(j, new->message.agent, new->message.request) != NULL) {
+        return 0;
+    }
+    remove_stale_reads(st, j);
+    if (p->read_count == READS_MAX) {
+        ps_str_add(why, "too many requests for recordings wait for servers");
+        return PS_E_FULL;
+    }
+    if (p->reads == NULL) {
+        p->reads = ps_calloc(READS_MAX, sizeof(*p->reads));
+    }
+    p->reads[p->read_count++] = *new;
+    return 0;
+}
+
+static void send_get(struct ps_sched_step *st,
+                     const struct ps_sched_profile_read *r)
+{
+    ps_sched_send_msg(st, ps_members_get(&st->s->members, r->server_node),
+                      &(struct ps_msg){.code = PS_MSG_PROFILE_GET,
+                                       .profile_get = r->message});
+}
+
+static int forward_get(struct ps_sched_step *st, struct ps_member *agent,
+                       struct ps_sched_job *j,
+                       const struct ps_msg_profile_get *m, struct ps_str *why)
+{
+    struct ps_sched_profile_read r = {.message = *m};
+
+    if (m->server >= j->servers.count) {
+        ps_str_addf(why, "job %s has %u servers, and none of rank %u", j->name,
+                    j->servers.count, m->server);
+        return PS_E_NOENT;
+    }
+    r.server_node = j->servers.list[m->server].node;
+    r.message.agent = agent->node;
+    int rc = add_read(st, j, &r, why);
+
+    if (rc == 0) {
+        send_get(st, &r);
+    }
+    return rc;
+}
+
+void ps_sched_profile_resend(struct ps_sched_step *st, struct ps_sched_job *j,
+                             const struct ps_member *server)
+{
+    for (uint32_t i = 0; i < j->profile.read_count; i++) {
+        if (j->profile.reads[i].server_node == server->node) {
+            send_get(st, &j->profile.reads[i]);
+        }
+    }
+}
+
+void ps_sched_on_profile_get(struct ps_sched_step *st, struct ps_member *agent,
+                             const struct ps_msg_profile_get *m)
+{
+    struct ps_sched_job *j = ps_sched_optimizer_find_job(st, agent, m->gen,
+                                                         m->request);
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+
+    if (j == NULL) {
+        return;
+    }
+    ps_str_init(&why, text, sizeof(text));
+    int rc = forward_get(st, agent, j, m, &why);
+
+    if (rc != 0) {
+        ps_sched_optimizer_done(st, agent, m->gen, m->request, rc, text);
+    }
+}
+
+void ps_sched_on_profile_events(struct ps_sched_step *st,
+                                struct ps_member *server,
+                                const struct ps_msg *msg)
+{
+    const struct ps_msg_profile_events *m = &msg->profile_events;
+    struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
+    struct ps_sched_profile_read *r = j != NULL
+                                          ? find_read(j, m->agent, m->request)
+                                          : NULL;
+
+    if (r == NULL || r->server_node != server->node) {
+        return; /* Answered before, or nobody asks. */
+    }
+    remove_read(j, r);
+    ps_sched_send_msg(
+        st, ps_members_get(&st->s->members, m->agent),
+        &(struct ps_msg){.code = PS_MSG_PROFILE_EVENTS, .profile_events = *m});
+}
+
+void ps_sched_profile_server_lost(struct ps_sched_step *st,
+                                  struct ps_sched_job *j, uint32_t node)
+{
+    for (uint32_t i = j->profile.read_count; i-- > 0;) {
+        const struct ps_sched_profile_read r = j->profile.reads[i];
+        struct ps_member *agent = ps_members_get(&st->s->members,
+                                                 r.message.agent);
+
+        if (r.server_node != node) {
+            continue;
+        }
+        remove_read(j, &j->profile.reads[i]);
+        if (agent != NULL) {
+            ps_sched_optimizer_done(st, agent, j->gen, r.message.request,
+                                    PS_E_UNREACH,
+                                    "the server was lost, and its recording "
+                                    "with it");
+        }
+    }
+}

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "crypto/tls_record.h"
+
+#include "base/alloc.h"
+
+#include <openssl/core_names.h>
+#include <openssl/crypto.h>
+#include <openssl/err.h>
+#include <openssl/evp.h>
+#include <openssl/kdf.h>
+#include <openssl/params.h>
+#include <string.h>
+
+#define NONCE_BYTES 12u
+
+struct ps_tls_keys {
+    EVP_CIPHER_CTX *cipher;
+    bool seals;
+    uint8_t secret[PS_TLS_SECRET_MAX];
+    size_t secret_len;
+    uint8_t nonce[NONCE_BYTES]; /* Of record 0. */
+    uint64_t records;
+};
+
+/* HKDF-Expand-Label(secret, label, "", len). */
+static bool expand_label(const struct ps_tls_keys *k, const char *label,
+                         uint8_t *out, size_t len)
+{
+    EVP_KDF *kdf = EVP_KDF_fetch(NULL, OSSL_KDF_NAME_TLS1_3_KDF, NULL);
+    EVP_KDF_CTX *ctx = kdf == NULL ? NULL : EVP_KDF_CTX_new(kdf);
+    char digest[] = "SHA2-256";
+    char wide_digest[] = "SHA2-384";
+    char mode[] = "EXPAND_ONLY";
+    char prefix[] = "tls13 ";
+    OSSL_PARAM params[] = {
+        OSSL_PARAM_construct_utf8_string(
+            OSSL_KDF_PARAM_DIGEST, k->secret_len == 32 ? digest : wide_digest,
+            0),
+        OSSL_PARAM_construct_utf8_string(OSSL_KDF_PARAM_MODE, mode, 0),
+        OSSL_PARAM_construct_octet_string(
+            OSSL_KDF_PARAM_KEY, (void *)(uintptr_t)k->secret, k->secret_len),
+        OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_PREFIX, prefix,
+                                          strlen(prefix)),
+        OSSL_PARAM_construct_octet_string(
+            OSSL_KDF_PARAM_LABEL, (void *)(uintptr_t)label, strlen(label)),
+        OSSL_PARAM_construct_end()};
+    bool is_good = ctx != NULL && EVP_KDF_derive(ctx, out, len, params) == 1;
+
+    EVP_KDF_CTX_free(ctx);
+    EVP_KDF_free(kdf);
+    return is_good;
+}
+
+/* Derives key and nonce from the secret. */
+static bool keys_derive(struct ps_tls_keys *k)
+{
+    uint8_t key[32];
+    size_t len = k->secret_len == 32 ? 16 : 32;
+    bool is_good = expand_label(k, "key", key, len) &&
+                   expand_label(k, "iv", k->nonce, NONCE_BYTES) &&
+                   EVP_CipherInit_ex(k->cipher,
+                                     len == 16 ? EVP_aes_128_gcm()
+                                               : EVP_aes_256_gcm(),
+                                     NULL, key, NULL, k->seals) == 1;
+
+    OPENSSL_cleanse(key, sizeof(key));
+    k->records = 0;
+    return is_good;
+}
+
+struct ps_tls_keys *ps_tls_keys_new(const uint8_t *secret, size_t len,
+                                    bool seals)
+{
+    struct ps_tls_keys *k;
+
+    if (len != 32 && len != 48) {
+        return NULL;
+    }
+    k = ps_calloc(1, sizeof(*k));
+    k->seals = seals;
+    memcpy(k->secret, secret, len);
+    k->secret_len = len;
+    k->cipher = EVP_CIPHER_CTX_new();
+    if (k->cipher == NULL || !keys_derive(k)) {
+        ERR_clear_error();
+        ps_tls_keys_free(k);
+        return NULL;
+    }
+    return k;
+}
+
+void ps_tls_keys_free(struct ps_tls_keys *k)
+{
+    if (k != NULL) {
+        EVP_CIPHER_CTX_free(k->cipher);
+        OPENSSL_cleanse(k, sizeof(*k));
+        ps_free(k);
+    }
+}
+
+int ps_tls_keys_update(struct ps_tls_keys *k)
+{
+    uint8_t next[PS_TLS_SECRET_MAX];
+    bool is_good = expand_label(k, "traffic upd", next, k->secret_len);
+
+    if (is_good) {
+        memcpy(k->secret, next, k->secret_len);
+        is_good = keys_derive(k);
+    }
+    OPENSSL_cleanse(next, sizeof(next));
+    ERR_clear_error();
+    return is_good ? 0 : PS_E_BUG;
+}
+
+uint64_t ps_tls_keys_records(const struct ps_tls_keys *k)
+{
+    return k->records;
+}
+
+/* Begins the next record: its nonce, and its header, which is authenticated. */
+static bool record_begin(struct ps_tls_keys *k, const uint8_t *header)
+{
+    uint8_t nonce[NONCE_BYTES];
+    uint64_t n = k->records++;
+    int len;
+
+    memcpy(nonce, k->nonce, sizeof(nonce));
+    for (size_t i = 0; i < 8; i++) {
+        nonce[NONCE_BYTES - 1 - i] ^= (uint8_t)(n >> (8 * i));
+    }
+    return EVP_CipherInit_ex(k->cipher, NULL, NULL, NULL, nonce, -1) == 1 &&
+           EVP_CipherUpdate(k->cipher, NULL, &len, header, PS_TLS_HEADER) == 1;
+}
+
+size_t ps_tls_seal(struct ps_tls_keys *k, enum ps_tls_type type,
+                   const struct iovec *iov, size_t len, uint8_t *out)
+{
+    const size_t protected_len = len + 1 + PS_TLS_TAG;
+    const uint8_t type_byte = (uint8_t)type;
+    uint8_t *at = out + PS_TLS_HEADER;
+    int n;
+
+    out[0] = PS_TLS_DATA;
+    out[1] = 3;
+    out[2] = 3;
+    out[3] = (uint8_t)(protected_len >> 8);
+    out[4] = (uint8_t)protected_len;
+    if (!record_begin(k, out)) {
+        return 0;
+    }
+    for (size_t left = len; left > 0; iov++) {
+        size_t piece = iov->iov_len < left ? iov->iov_len : left;
+
+        if (EVP_CipherUpdate(k->cipher, at, &n, iov->iov_base, (int)piece) !=
+            1) {
+            return 0;
+        }
+        at += piece;
+        left -= piece;
+    }
+    if (EVP_CipherUpdate(k->cipher, at, &n, &type_byte, 1) != 1 ||
+        EVP_CipherFinal_ex(k->cipher, at + 1, &n) != 1 ||
+        EVP_CIPHER_CTX_ctrl(k->cipher, EVP_CTRL_AEAD_GET_TAG, PS_TLS_TAG,
+                            at + 1) != 1) {
+        return 0;
+    }
+    return PS_TLS_HEADER + protected_len;
+}
+
+int ps_tls_parse_header(const uint8_t *header, size_t *ret_content)
+{
+    size_t len = (size_t)header[3] << 8 | header[4];
+
+    if (header[0] != PS_TLS_DATA || header[1] != 3 || header[2] != 3 ||
+        len < 1 + PS_TLS_TAG || len > PS_TLS_CONTENT + 1 + PS_TLS_TAG) {
+        return PS_E_PROTO;
+    }
+    *ret_content = len - 1 - PS_TLS_TAG;
+    return 0;
+}
+
+int ps_tls_open(struct ps_tls_keys *k, const uint8_t *record, size_t content,
+                const struct iovec *iov, uint8_t *ret_type)
+{
+    const uint8_t *at = record + PS_TLS_HEADER;
+    uint8_t tag[PS_TLS_TAG];
+    uint8_t type;
+    int n;
+
+    if (!record_begin(k, record)) {
+        return PS_E_BUG;
+    }
+    for (size_t left = content; left > 0; iov++) {
+        size_t piece = iov->iov_len < left ? iov->iov_len : left;
+
+        if (EVP_CipherUpdate(k->cipher, iov->iov_base, &n, at, (int)piece) !=
+            1) {
+            return PS_E_BUG;
+        }
+        at += piece;
+        left -= piece;
+    }
+    memcpy(tag, at + 1, sizeof(tag));
+    if (EVP_CipherUpdate(k->cipher, &type, &n, at, 1) != 1 ||
+        EVP_CIPHER_CTX_ctrl(k->cipher, EVP_CTRL_AEAD_SET_TAG, PS_TLS_TAG,
+                            tag) != 1 ||
+        EVP_CipherFinal_ex(k->cipher, tag, &n) != 1 || type == 0) {
+        ERR_clear_error();
+        return PS_E_PROTO;
+    }
+    *ret_type = type;
+    return 0;
+}

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""psctl top, in batch mode and on a terminal."""
+import fcntl
+import json
+import os
+import pty
+import select
+import subprocess
+import termios
+
+import pytest
+import trio as support
+from trio import PATIENCE, Deadline, Job
+
+ENTER, LEAVE = b"\x1b[?1049h", b"\x1b[?1049l"
+
+
+def test_batch_prints_jobs_and_members(trio):
+    t = trio(servers=2, agents=1)
+    with Job(t, 2, "digits") as job:
+        key = job.key("w", "float32", 100000)
+        job.tell(f"rounds count 20 1 0 {key}")
+        code, out, err = t.psctl("top", "--batch", "-n", "2", "--watch=100ms")
+        assert code == 0, err
+        assert "\x1b" not in out
+        frames = out.split("cluster  ")[1:]
+        assert len(frames) == 2
+        for frame in frames:
+            lines = frame.splitlines()
+            assert any(line.split()[:3] == ["job", "digits", "RUNNING"]
+                       for line in lines), frame
+            table = next(i for i, line in enumerate(lines)
+                         if line.startswith("NAME "))
+            names = [line.split()[0] for line in lines[table + 1:] if line]
+            assert sorted(names) == ["node0", "ps0", "ps1"]
+    # Without a terminal it is the batch mode.
+    code, out, _ = t.psctl("top", "-n", "1")
+    assert code == 0 and "\x1b" not in out and out.count("cluster  ") == 1
+
+
+def test_order_of_members_is_chosen(trio):
+    t = trio(servers=2, agents=1)
+
+    def names(*words):
+        code, out, err = t.psctl("--no-headers", "-b", "-n", "1", *words, "top")
+        assert code == 0, err
+        table = out.split("\n\n", 1)[1]
+        return [line.split()[0] for line in table.splitlines()]
+
+    assert names("--sort", "name") == ["ps0", "ps1", "node0"]
+    with Job(t, 1) as job:
+        key = job.key("w", "float32", 100000)
+        job.tell(f"rounds count 3 1 0 {key}")
+        held = {n["name"]: n["stored"] for n in t.ask("nodes")["nodes"]}
+        by_memory = names("--sort", "memory")
+        assert held[by_memory[0]] == max(held.values())
+    code, _, err = t.psctl("--sort", "weight", "top")
+    assert code == 2 and "give traffic, rounds, memory or name" in err
+
+
+def test_json_is_that_of_status(trio):
+    t = trio(servers=1, agents=1)
+    code, out, _ = t.psctl("-w", "jsonl", "-n", "2", "--watch=50ms", "top")
+    assert code == 0
+    answers = [json.loads(line) for line in out.splitlines()]
+    assert len(answers) == 2
+    assert set(answers[0]) == set(t.ask("status"))
+
+
+def test_batch_ends_without_a_scheduler(trio):
+    t = trio(servers=0, agents=0)
+    t.sched.stop(Deadline(), kill=True)
+    code, out, err = t.psctl("-b", "top")
+    assert (code, out) == (69, "")
+    assert "cannot reach psched" in err
+
+
+class Screen:
+    """psctl top on a terminal of its own."""
+
+    def __init__(self, t, *words):
+        self.master, slave = pty.openpty()
+        self.process = subprocess.Popen(
+            [support.program("psctl"), "-e", t.endpoint, *words, "top"],
+            stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            env=support.clean_env(TERM="xterm"))
+        os.close(slave)
+        self.seen = b""
+
+    def read_until(self, what):
+        deadline = Deadline()
+        while what not in self.seen:
+            ready, _, _ = select.select([self.master], [], [],
+                                        deadline.left(what))
+            try:
+                self.seen += os.read(self.master, 65536) if ready else b""
+            except OSError:  # The program has ended.
+                break
+        assert what in self.seen, self.seen
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+        os.close(self.master)
+
+
+@pytest.mark.parametrize("key", [b"q", b"\x03"], ids=["q", "ctrl-c"])
+def test_terminal_is_left_as_it_was(trio, key):
+    t = trio(servers=1, agents=1)
+    screen = Screen(t, "--watch=50ms")
+    try:
+        screen.read_until(ENTER)
+        screen.read_until(b"node0")
+        first = len(screen.seen)
+        screen.read_until(b"ps0")
+        # Frame after frame, each from the upper left corner.
+        while screen.seen.count(b"\x1b[H\x1b[J") < 3:
+            screen.seen += os.read(screen.master, 65536)
+        assert len(screen.seen) > first
+        os.write(screen.master, key)
+        screen.read_until(LEAVE)
+        assert screen.process.wait(PATIENCE) == 0
+        assert screen.seen.rstrip().endswith(LEAVE)
+    finally:
+        screen.end()
+
+
+def test_terminal_waits_for_a_scheduler_that_is_gone(trio):
+    t = trio(servers=1, agents=0)
+    screen = Screen(t, "--watch=50ms")
+    try:
+        screen.read_until(b"ps0")
+        t.sched.stop(Deadline(), kill=True)
+        screen.read_until(b"cannot reach psched")
+        since = len(screen.seen)
+        t.launch("sched").await_ready(Deadline())
+        while b"NAME" not in screen.seen[since:]:
+            screen.seen += os.read(screen.master, 65536)
+        os.write(screen.master, b"q")
+        screen.read_until(LEAVE)
+    finally:
+        screen.end()
