@@ -160,7 +160,8 @@ void *ps_field_alloc(struct ps_field_in *in, size_t size)
         return NULL;
     }
     p = msgpack_zone_malloc(in->zone, size);
-    if (!expect_value(in, p != NULL, PS_E_NOMEM)) {
+    if (p == NULL) {
+        in->rc = PS_E_NOMEM;
         return NULL;
     }
     return memset(p, 0, size);

@@ -72,8 +72,10 @@ void ps_server_on_profile_get(struct ps_server_step *st,
     const struct ps_server_profile *p = job != NULL ? &job->profile : &none;
     const uint64_t oldest = p->count - ps_min_u64(p->count, p->capacity);
     const uint64_t first = ps_min_u64(ps_max_u64(m->first, oldest), p->count);
-    const uint32_t count = (uint32_t)ps_min_u64(p->count - first,
-                                                PS_PROFILE_READ_MAX);
+    const uint32_t count = p->capacity == 0
+                               ? 0
+                               : (uint32_t)ps_min_u64(p->count - first,
+                                                      PS_PROFILE_READ_MAX);
     struct ps_rec_profile_event *events = ps_calloc(count + 1u,
                                                     sizeof(*events));
 
