@@ -75,6 +75,8 @@ class Proxy:
         self.wake()
         self.thread.join(30)
         self.selector.close()
+        self.wake_read.close()
+        self.wake_write.close()
 
     # ------------------------------------------------------- in the thread
 
@@ -106,8 +108,6 @@ class Proxy:
         for pair in list(self.pairs):
             self.drop(pair, hard=True)
         self.listener.close()
-        self.wake_read.close()
-        self.wake_write.close()
 
     def accept(self):
         try:
