@@ -11,7 +11,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
 failed=0
-for unit in psched psserver psworker-agent; do
+for unit in psched psserver psserver@ psworker-agent; do
     # A program has to exist to be verified; this one always does.
     sed "s|^ExecStart=.*|ExecStart=/bin/true|" \
         "$folder/$unit.service" >"$scratch/$unit.service"
@@ -51,6 +51,13 @@ for unit in psched psserver psworker-agent; do
         fi
     done <"$scratch/points"
 done
+cp "$folder/psched.socket" "$scratch/"
+if ! "$analyze" verify --man=no "$scratch/psched.socket" \
+    >"$scratch/out" 2>&1 || [ -s "$scratch/out" ]; then
+    echo "psched.socket:"
+    cat "$scratch/out"
+    failed=1
+fi
 if command -v systemd-sysusers >/dev/null; then
     systemd-sysusers --dry-run "$folder/pskv.sysusers" >/dev/null || failed=1
 fi

@@ -42,7 +42,8 @@ struct daemon_sockets {
     int local_fd;
     int shm_fd;
     uint16_t listen_port;
-    const char *local_path; /* Owned socket file: removed at the end. */
+    const char *local_path; /* NULL: no Unix socket. */
+    bool owns_local_path;   /* The file is removed at the end. */
 };
 
 struct daemon_credentials {
@@ -173,7 +174,8 @@ void daemon_tls_fini(struct daemon *d);
 /* sockets.c */
 
 void daemon_raise_descriptors(const struct daemon *d);
-/* Binds the sockets that the options name. */
+/* Binds the sockets that the options name, but for those that the service
+ * manager passes. */
 int daemon_sockets_open(struct daemon *d);
 bool daemon_uses_shm(const struct daemon *d);
 /* Binds the socket for agents of this host. A failure is no error: they use TCP

@@ -6,6 +6,7 @@
 #include "base/file_check.h"
 #include "base/limits.h"
 #include "base/log.h"
+#include "common/activation.h"
 #include "common/advice.h"
 #include "driver/driver.h"
 #include "net/addr.h"
@@ -87,9 +88,28 @@ static bool check_folder(const struct ps_daemon_socket *s)
     return false;
 }
 
-static int open_local(struct daemon *d)
+/* Uses the Unix socket of the service manager, which decides on its mode and
+ * group. */
+static int adopt_local(struct daemon *d, const struct ps_daemon_socket *s,
+                       int fd)
 {
-    const struct ps_daemon_socket s = d->spec->socket(d->config.values);
+    if (!ps_local_is_at(fd, s->path)) {
+        ps_log(PS_LOG_ERROR,
+               "the Unix socket of the service manager is not at %s %s; make "
+               "ListenStream= of the socket unit and the option equal",
+               s->path_option, s->path);
+        return PS_EXIT_CONFIG;
+    }
+    if (!check_folder(s)) {
+        return PS_EXIT_CONFIG;
+    }
+    d->sockets.local_fd = fd;
+    d->sockets.local_path = s->path;
+    return PS_EXIT_OK;
+}
+
+static int open_local(struct daemon *d, struct ps_daemon_socket s)
+{
     struct ps_local_options opt = {.mode = s.mode, .backlog = (int)s.max};
     const char *advice;
     int rc;
@@ -104,6 +124,7 @@ static int open_local(struct daemon *d)
     advice = ps_advice_local(rc, errno);
     if (rc == 0) {
         d->sockets.local_path = s.path;
+        d->sockets.owns_local_path = true;
         return PS_EXIT_OK;
     }
     if (s.is_optional && ps_options_origin(d->config.options, s.path_option) ==
@@ -144,18 +165,59 @@ static int open_tcp(struct daemon *d, const struct ps_listen_options *l)
     return ps_exit_code(rc);
 }
 
+/* Uses the TCP socket of the service manager. Its address must be that of the
+ * options, which decides whether connections are encrypted. */
+static int adopt_tcp(struct daemon *d, const struct ps_listen_options *l,
+                     int fd)
+{
+    const bool any = l->port == (uint64_t)PS_LISTEN_PORT_AUTO;
+    int rc = ps_listen_adopt(fd, l->address, any ? 0 : (uint16_t)l->port,
+                             &d->sockets.listen_port);
+
+    if (rc == 0) {
+        d->sockets.listen_fd = fd;
+        return PS_EXIT_OK;
+    }
+    ps_log(PS_LOG_ERROR,
+           "the TCP socket of the service manager is not at listen.address %s "
+           "and listen.port; make ListenStream= of the socket unit and the "
+           "options equal",
+           l->address);
+    return PS_EXIT_CONFIG;
+}
+
 int daemon_sockets_open(struct daemon *d)
 {
     const struct ps_listen_options *l = daemon_listen_options(d);
+    struct ps_activation given;
+    char text[256];
+    struct ps_str why;
+    int code = PS_EXIT_OK;
 
-    if (l != NULL) {
-        int code = open_tcp(d, l);
-
-        if (code != PS_EXIT_OK) {
-            return code;
-        }
+    ps_str_init(&why, text, sizeof(text));
+    if (ps_activation_take(&given, &why) != 0) {
+        ps_log(PS_LOG_ERROR, "%s", text);
+        return PS_EXIT_CONFIG;
     }
-    return d->spec->socket != NULL ? open_local(d) : PS_EXIT_OK;
+    if ((given.tcp_fd >= 0 && l == NULL) ||
+        (given.local_fd >= 0 && d->spec->socket == NULL)) {
+        ps_log(PS_LOG_ERROR,
+               "the service manager passes a %s socket, and %s listens on "
+               "none; remove its ListenStream=",
+               l == NULL ? "TCP" : "Unix", d->spec->options->program);
+        return PS_EXIT_CONFIG;
+    }
+    if (l != NULL) {
+        code = given.tcp_fd >= 0 ? adopt_tcp(d, l, given.tcp_fd)
+                                 : open_tcp(d, l);
+    }
+    if (code == PS_EXIT_OK && d->spec->socket != NULL) {
+        const struct ps_daemon_socket s = d->spec->socket(d->config.values);
+
+        code = given.local_fd >= 0 ? adopt_local(d, &s, given.local_fd)
+                                   : open_local(d, s);
+    }
+    return code;
 }
 
 bool daemon_uses_shm(const struct daemon *d)
@@ -263,7 +325,7 @@ void daemon_sockets_close(struct daemon *d)
     if (d->sockets.local_fd >= 0) {
         close(d->sockets.local_fd);
     }
-    if (d->sockets.local_path != NULL) {
+    if (d->sockets.owns_local_path) {
         ps_local_remove(d->sockets.local_path);
     }
 }

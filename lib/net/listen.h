@@ -17,6 +17,11 @@ typedef void (*ps_listener_cb)(void *ctx, int fd);
 PS_MUST_USE int ps_listen_tcp(const char *host, uint16_t port, int backlog,
                               int *ret_fd, uint16_t *ret_port);
 
+/* The same for a socket that listens already, which stays the caller's.
+ * PS_E_INVAL: its address or port is another one. */
+PS_MUST_USE int ps_listen_adopt(int fd, const char *host, uint16_t port,
+                                uint16_t *ret_port);
+
 /* Accepts on `fd`; on success the listener owns it. */
 PS_MUST_USE int ps_listener_open(struct ps_loop *l, int fd,
                                  ps_listener_cb accepted, void *ctx,

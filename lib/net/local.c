@@ -157,6 +157,15 @@ int ps_local_listen(const char *path, const struct ps_local_options *opt,
     return 0;
 }
 
+bool ps_local_is_at(int fd, const char *path)
+{
+    struct sockaddr_un sa = {0};
+    socklen_t len = sizeof(sa);
+
+    return getsockname(fd, (struct sockaddr *)&sa, &len) == 0 &&
+           strncmp(sa.sun_path, path, sizeof(sa.sun_path)) == 0;
+}
+
 void ps_local_remove(const char *path)
 {
     struct sockaddr_un sa;

@@ -6,6 +6,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -24,6 +25,8 @@ struct ps_local_options {
 PS_MUST_USE int ps_local_listen(const char *path,
                                 const struct ps_local_options *opt,
                                 int *ret_fd);
+/* True if the socket is bound to `path`. */
+bool ps_local_is_at(int fd, const char *path);
 /* Removes the socket file if no process listens on it. */
 void ps_local_remove(const char *path);
 
