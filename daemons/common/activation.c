@@ -20,8 +20,7 @@ static int announced(void)
     const char *fds = getenv("LISTEN_FDS");
     long count = 0;
 
-    if (pid != NULL && fds != NULL &&
-        strtol(pid, NULL, 10) == (long)getpid()) {
+    if (pid != NULL && fds != NULL && strtol(pid, NULL, 10) == (long)getpid()) {
         count = strtol(fds, NULL, 10);
     }
     unsetenv("LISTEN_PID");
@@ -44,7 +43,8 @@ static int *place_of(struct ps_activation *a, int fd)
     int type = 0;
     int listens = 0;
 
-    if (!int_option(fd, SO_DOMAIN, &family) || !int_option(fd, SO_TYPE, &type) ||
+    if (!int_option(fd, SO_DOMAIN, &family) ||
+        !int_option(fd, SO_TYPE, &type) ||
         !int_option(fd, SO_ACCEPTCONN, &listens) || type != SOCK_STREAM ||
         listens == 0) {
         return NULL;
@@ -71,20 +71,22 @@ int ps_activation_take(struct ps_activation *ret_sockets, struct ps_str *why)
         int *place = place_of(ret_sockets, fd);
 
         if (place == NULL) {
-            ps_str_addf(why,
-                       "descriptor %d of the service manager is not a listening "
-                       "TCP or Unix socket (ListenStream=)",
-                       fd);
+            ps_str_addf(
+                why,
+                "descriptor %d of the service manager is not a listening "
+                "TCP or Unix socket (ListenStream=)",
+                fd);
             rc = PS_E_INVAL;
         } else if (*place >= 0) {
-            ps_str_addf(why,
-                       "the service manager passes more than one %s socket; one "
-                       "ListenStream= of each kind is possible",
-                       place == &ret_sockets->tcp_fd ? "TCP" : "Unix");
+            ps_str_addf(
+                why,
+                "the service manager passes more than one %s socket; one "
+                "ListenStream= of each kind is possible",
+                place == &ret_sockets->tcp_fd ? "TCP" : "Unix");
             rc = PS_E_INVAL;
         } else if (!prepare(fd)) {
             ps_str_addf(why, "descriptor %d of the service manager is not open",
-                       fd);
+                        fd);
             rc = PS_E_INVAL;
         } else {
             *place = fd;

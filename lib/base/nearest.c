@@ -8,9 +8,14 @@
 /* Shorter prefixes do not match. */
 #define PREFIX_MIN 3
 
+/* Rows of the table of distances between beginnings of both words: of the
+ * characters of `a` before the last two, before the last, and up to it. */
 size_t ps_edit_distance(const char *a, const char *b)
 {
-    size_t row[PS_NEAREST_MAX + 1];
+    size_t rows[3][PS_NEAREST_MAX + 1];
+    size_t *before = rows[0];
+    size_t *last = rows[1];
+    size_t *row = rows[2];
     size_t a_len = strlen(a);
     size_t b_len = strlen(b);
 
@@ -21,14 +26,21 @@ size_t ps_edit_distance(const char *a, const char *b)
         row[j] = j;
     }
     for (size_t i = 1; i <= a_len; i++) {
-        size_t diagonal = row[0];
+        size_t *unused = before;
 
+        before = last;
+        last = row;
+        row = unused;
         row[0] = i;
         for (size_t j = 1; j <= b_len; j++) {
-            size_t change = diagonal + (a[i - 1] != b[j - 1]);
+            size_t d = last[j - 1] + (a[i - 1] != b[j - 1]);
 
-            diagonal = row[j];
-            row[j] = ps_min_u64(change, ps_min_u64(row[j], row[j - 1]) + 1);
+            d = ps_min_u64(d, ps_min_u64(last[j], row[j - 1]) + 1);
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] &&
+                a[i - 2] == b[j - 1]) {
+                d = ps_min_u64(d, before[j - 2] + 1);
+            }
+            row[j] = d;
         }
     }
     return row[b_len];

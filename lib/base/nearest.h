@@ -7,7 +7,8 @@
 /* Longer words match nothing. */
 #define PS_NEAREST_MAX 128u
 
-/* Levenshtein distance in bytes: insertions, deletions and substitutions. */
+/* Optimal string alignment distance in bytes: insertions, deletions,
+ * substitutions, and exchanges of two neighbours. */
 size_t ps_edit_distance(const char *a, const char *b);
 /* Returns the word of the NULL-terminated `words` closest to `word`, within a
  * typing error, the first of several; else the only one that begins with

@@ -43,10 +43,8 @@ def options(text):
 
 
 def misspelled(name):
-    """Two letters in the middle change places, or the last one is missing;
-    short names have one letter more."""
-    if len(name) < 5:
-        return name + "s"
+    """Two letters in the middle change places; if they are the same, the last
+    one is missing."""
     i = len(name) // 2
     changed = name[:i - 1] + name[i] + name[i - 1] + name[i + 1:]
     return changed if changed != name else name[:-1]
