@@ -19,7 +19,7 @@ static const char *const passed[] = {
 
 /* Of these, they concern this host alone. */
 static const char *const kept[] = {
-    "PSKV_BINDIR", "PSKV_LAUNCHER", "PSKV_LAUNCH_TLS",
+    "PSKV_BINDIR", "PSKV_LAUNCHER", "PSKV_LAUNCH_TLS", "PSKV_MPIRUN",
     "PSKV_SSH",    "PSKV_TOKEN_FD", "PSKV_TOKEN_FILE",
 };
 

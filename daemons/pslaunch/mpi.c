@@ -7,47 +7,104 @@
 #include "pslaunch/remote.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-enum mpi_kind { MPI_UNKNOWN, MPI_OPEN, MPI_HYDRA };
+/* An implementation of MPI. */
+struct mpi_kind {
+    const char *versions[2]; /* Words of its --version; NULL: no second. */
+    /* Options for one process, which is given no more than its share of
+     * variables and cores; the last one takes the host. */
+    const char *options;
+};
 
-/* Kind of the mpirun in PATH, as it says itself. */
-static enum mpi_kind find_kind(void)
+static const struct mpi_kind kinds[] = {
+    /* Without --bind-to, all processes of the host would share one core. */
+    {{"Open MPI", "OpenRTE"}, "-n 1 --bind-to none --host"},
+    /* Without -genvnone, processes on all hosts would get all variables of
+     * this one, PATH and HOME among them. */
+    {{"HYDRA", NULL}, "-n 1 -genvnone -hosts"},
+};
+
+/* Names of mpirun. Where both implementations are installed, mpirun is the
+ * administrator's choice, and the others are there besides. */
+static const char *const programs[] = {
+    "mpirun",
+    "mpiexec.hydra",
+    "mpirun.mpich",
+    "mpirun.openmpi",
+};
+
+/* The mpirun in use; no kind: there is none. */
+struct mpi {
+    const char *program; /* With options, if the user gives some. */
+    const struct mpi_kind *kind;
+};
+
+static bool is_of_kind(const struct mpi_kind *kind, const char *line)
 {
-    static enum mpi_kind kind = MPI_UNKNOWN;
-    char line[256];
-    FILE *f = kind == MPI_UNKNOWN ? popen("mpirun --version 2>&1", "re") : NULL;
+    return strstr(line, kind->versions[0]) != NULL ||
+           (kind->versions[1] != NULL &&
+            strstr(line, kind->versions[1]) != NULL);
+}
 
+/* Kind of an mpirun, as it says itself; NULL: none that is known. */
+static const struct mpi_kind *read_kind(const char *program)
+{
+    const struct mpi_kind *found = NULL;
+    char command[1024];
+    char line[256];
+    FILE *f;
+
+    snprintf(command, sizeof(command), "%s --version 2>&1", program);
+    f = popen(command, "re");
     while (f != NULL && fgets(line, sizeof(line), f) != NULL) {
-        if (strstr(line, "Open MPI") != NULL ||
-            strstr(line, "OpenRTE") != NULL) {
-            kind = MPI_OPEN;
-        } else if (strstr(line, "HYDRA") != NULL) {
-            kind = MPI_HYDRA;
+        for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+            found = is_of_kind(&kinds[i], line) ? &kinds[i] : found;
         }
     }
     if (f != NULL) {
         pclose(f);
     }
-    return kind;
+    return found;
+}
+
+/* The user's mpirun: PSKV_MPIRUN, or the first of its names in PATH that is
+ * understood. */
+static const struct mpi *find_mpi(void)
+{
+    static struct mpi mpi;
+    const char *given = getenv("PSKV_MPIRUN");
+
+    if (mpi.program == NULL && given != NULL && given[0] != '\0') {
+        mpi = (struct mpi){.program = given, .kind = read_kind(given)};
+    }
+    for (size_t i = 0;
+         mpi.program == NULL && i < sizeof(programs) / sizeof(programs[0]);
+         i++) {
+        const struct mpi_kind *kind = read_kind(programs[i]);
+
+        if (kind != NULL) {
+            mpi = (struct mpi){.program = programs[i], .kind = kind};
+        }
+    }
+    return &mpi;
 }
 
 static void make_command(const struct plan *p, uint32_t host, struct command *c)
 {
-    command_add_words(c, "mpirun -n 1");
-    if (find_kind() == MPI_HYDRA) {
-        command_add(c, "-hosts");
-    } else {
-        /* Else all processes of the host would share one core. */
-        command_add_words(c, "--bind-to none --host");
-    }
+    const struct mpi *mpi = find_mpi();
+
+    command_add_words(c, mpi->program != NULL ? mpi->program : programs[0]);
+    command_add_words(c, mpi->kind != NULL ? mpi->kind->options
+                                           : kinds[0].options);
     command_add(c, p->hosts.hosts[host].name);
     command_add_supervisor(c);
 }
 
 static bool mpi_open(struct run *r)
 {
-    if (find_kind() == MPI_UNKNOWN) {
+    if (find_mpi()->kind == NULL) {
         sink_print(&r->err, "there is no mpirun of Open MPI or MPICH in PATH");
         return false;
     }

@@ -16,6 +16,7 @@ const char *const ps_variables[] = {
     "PSKV_LAUNCH_TLS", /* pslaunch: --tls. */
     "PSKV_LIBRARY",    /* Python: path of the library. */
     "PSKV_MODE",
+    "PSKV_MPIRUN", /* pslaunch: command in place of mpirun. */
     "PSKV_NUM_SERVERS",
     "PSKV_NUM_WORKERS",
     "PSKV_ON_LOSS",

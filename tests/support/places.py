@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Places where pslaunch starts supervisors on two hosts, by programs other than
+plain ssh: what all of them must do is in test_pslaunch_hosts.py."""
+import os
+import shutil
+import uuid
+
+from sshd import HOSTS, SSHD, Sshd
+
+
+def write_program(path, script):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+class Place:
+    """`words` are the options that name launcher and hosts, `names` the hosts in
+    tags of output, `env` the variables of pslaunch, beside PSKV_MARK=`mark`,
+    which all processes of the place have."""
+
+    names = HOSTS
+
+    def __init__(self, tmp):
+        self.tmp = tmp
+        self.mark = f"mark-{uuid.uuid4().hex}"
+        self.env = {}
+
+    @staticmethod
+    def missing():
+        """Reason why the place cannot be; None: it can."""
+
+    def close(self):
+        pass
+
+
+class Mpi(Place):
+    """An mpirun, the only one in PATH, that reaches two addresses by a real
+    sshd."""
+
+    words = ("--launcher", "mpi", "--hosts", ",".join(HOSTS))
+    program = ""
+
+    @classmethod
+    def missing(cls):
+        if SSHD is None:
+            return "there is no sshd"
+        if shutil.which(cls.program) is None:
+            return f"there is no {cls.program}"
+        return None
+
+    def __init__(self, tmp):
+        super().__init__(tmp)
+        folder = tmp / "sshd"
+        folder.mkdir()
+        self.sshd = Sshd(folder, mark=self.mark)
+        only = write_program(tmp / "only" / "mpirun",
+                             f'exec {shutil.which(self.program)} "$@"')
+        self.env["PATH"] = f"{only.parent}:{os.environ['PATH']}"
+
+    def close(self):
+        self.sshd.close()
+
+
+class OpenMpi(Mpi):
+    program = "mpirun.openmpi"
+
+    def __init__(self, tmp):
+        super().__init__(tmp)
+        # Open MPI refuses root otherwise.
+        self.env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1",
+                     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                     "OMPI_MCA_plm_rsh_agent": self.sshd.command,
+                     # Else one run removes a folder that the next has found.
+                     "OMPI_MCA_orte_tmpdir_base": str(self.sshd.home)}
+
+
+class Mpich(Mpi):
+    program = "mpirun.mpich"
+
+    def __init__(self, tmp):
+        super().__init__(tmp)
+        # Hydra takes no options with the program.
+        client = write_program(tmp / "only" / "client",
+                               f'exec {self.sshd.command} "$@"')
+        self.env |= {"HYDRA_LAUNCHER": "ssh",
+                     "HYDRA_LAUNCHER_EXEC": str(client),
+                     # The name of this host need not resolve.
+                     "HYDRA_IFACE": "lo"}
+
+
+PLACES = {"openmpi": OpenMpi, "mpich": Mpich}
