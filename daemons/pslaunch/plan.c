@@ -4,6 +4,8 @@
 
 #include "base/limits.h"
 #include "base/variables.h"
+#include "pslaunch/job_file.h"
+#include "pslaunch/job_options.h"
 #include "pslaunch/launcher.h"
 
 #include <getopt.h>
@@ -18,6 +20,7 @@ static const char default_socket[] = "/run/pskv/agent.sock";
 
 static const char usage[] =
     "usage: pslaunch -n WORKERS [options] [--] COMMAND...\n"
+    "       pslaunch JOB.yaml [options] [-- COMMAND...]\n"
     "\n"
     "Starts COMMAND once for every worker of a training job, with a psched,\n"
     "psservers and psworker-agents of its own unless an agent runs here\n"
@@ -58,6 +61,9 @@ static const char usage[] =
     "      --keep-going         a failing worker does not end the others\n"
     "      --log-level LEVEL    of the daemons (default warning)\n"
     "      --dry-run            print what would be started, and where\n"
+    "      --file FILE          job file in YAML; other options replace its "
+    "own\n"
+    "      --print-config=defaults|schema    print a job file of all defaults\n"
     "  -h, --help   -V, --version\n"
     "\n"
     "The exit code is that of the first worker that failed (128 + signal).\n";
@@ -86,7 +92,12 @@ enum {
     OPT_KEEP_GOING,
     OPT_LOG_LEVEL,
     OPT_DRY_RUN,
+    OPT_FILE,
+    OPT_PRINT_CONFIG,
 };
+
+/* The '+': the first word that is no option ends them. */
+static const char short_options[] = "+n:s:H:hV";
 
 static const struct option options[] = {
     {"num-workers", required_argument, NULL, 'n'},
@@ -116,6 +127,8 @@ static const struct option options[] = {
     {"keep-going", no_argument, NULL, OPT_KEEP_GOING},
     {"log-level", required_argument, NULL, OPT_LOG_LEVEL},
     {"dry-run", no_argument, NULL, OPT_DRY_RUN},
+    {"file", required_argument, NULL, OPT_FILE},
+    {"print-config", required_argument, NULL, OPT_PRINT_CONFIG},
     {"help", no_argument, NULL, 'h'},
     {"version", no_argument, NULL, 'V'},
     {NULL, 0, NULL, 0},
@@ -256,25 +269,8 @@ static bool set_hosts(struct plan *p, const char *option, const char *text)
 
 static bool check_mode(const char *name)
 {
-    static const char *const modes[] = {
-        "dist_sync",
-        "dist_async",
-        "dist_ssp",
-        "dist",
-        "sync",
-        "async",
-        "ssp",
-        "dist_sync_device",
-        "dist_device_sync",
-        "dist_async_device",
-        "dist_device_async",
-        "dist_sync_mpi",
-    };
-
-    for (size_t i = 0; i < sizeof(modes) / sizeof(modes[0]); i++) {
-        if (strcmp(name, modes[i]) == 0) {
-            return true;
-        }
+    if (job_is_mode(name)) {
+        return true;
     }
     fprintf(stderr,
             "pslaunch: --mode: %s is none of dist_sync, dist_async, dist_ssp "
@@ -331,6 +327,8 @@ static bool parse_host_option(struct plan *p, int c)
         return true;
     case OPT_SYNC_DST_DIR:
         p->sync_dir = optarg;
+        return true;
+    case OPT_FILE: /* It has been read before the options. */
         return true;
     default: /* report_option_error() has named it. */
         fputs("pslaunch: --help lists the options\n", stderr);
@@ -584,9 +582,87 @@ static void warn_unknown_variables(char *const *env)
     }
 }
 
+/* Job file of a command line: that of --file, or the first word that is no
+ * option, if it has the name of one. NULL: none. */
+static char *find_job_file(int argc, char **argv)
+{
+    char *found = NULL;
+    int c;
+
+    while ((c = getopt_long(argc, argv, short_options, options, NULL)) != -1 &&
+           c != '?') {
+        found = c == OPT_FILE ? optarg : found;
+    }
+    if (c == -1 && found == NULL && optind < argc &&
+        strcmp(argv[optind - 1], "--") != 0 && job_file_is_name(argv[optind])) {
+        found = argv[optind];
+    }
+    optind = 0; /* From the first word again. */
+    return found;
+}
+
+/* Prints what an option asks for in place of a job. Returns true if it is
+ * such an option, with the exit code; -1: success. */
+static bool print_instead(int option, int *ret_code)
+{
+    switch (option) {
+    case 'h':
+        fputs(usage, stdout);
+        break;
+    case 'V':
+        puts("pslaunch " PSKV_VERSION);
+        break;
+    case OPT_PRINT_CONFIG:
+        *ret_code = job_file_print(optarg) ? -1 : EXIT_USAGE;
+        return true;
+    default:
+        return false;
+    }
+    *ret_code = -1;
+    return true;
+}
+
+/* Reads the options up to the command; `file`: the job file among the words.
+ * Returns 0, an exit code, or -1. */
+static int parse_options(struct plan *p, int argc, char **argv,
+                         const char *file)
+{
+    int code = 0;
+
+    for (;;) {
+        const int at = optind > 0 ? optind : 1;
+        const char *word = at < argc ? argv[at] : "";
+        int c;
+
+        /* It would parse as -n with the value "p". */
+        if (strcmp(word, "-np") == 0) {
+            report_option_error(word);
+            return EXIT_USAGE;
+        }
+        c = getopt_long(argc, argv, short_options, options, NULL);
+        if (c == -1 && optind < argc && argv[optind] == file) {
+            optind++; /* Options may follow it. */
+            continue;
+        }
+        if (c == -1) {
+            return 0;
+        }
+        if (c == '?') {
+            report_option_error(word);
+        }
+        if (print_instead(c, &code)) {
+            return code;
+        }
+        if (!parse_option(p, c)) {
+            return EXIT_USAGE;
+        }
+    }
+}
+
 int plan_parse(int argc, char **argv, struct plan *ret_plan)
 {
     struct plan *p = ret_plan;
+    const char *file;
     int c;
 
     *p = (struct plan){.servers = UINT32_MAX,
@@ -600,38 +676,22 @@ int plan_parse(int argc, char **argv, struct plan *ret_plan)
     snprintf(p->name_buffer, sizeof(p->name_buffer), "job-%d", (int)getpid());
     p->name = p->name_buffer;
     opterr = 0; /* getopt's own texts would begin with the program's path. */
-    for (;;) {
-        const char *word = optind < argc ? argv[optind] : "";
-
-        /* It would parse as -n with the value "p". */
-        if (strcmp(word, "-np") == 0) {
-            report_option_error(word);
-            return EXIT_USAGE;
-        }
-        c = getopt_long(argc, argv, "+n:s:H:hV", options, NULL);
-        if (c == -1) {
-            break;
-        }
-        if (c == '?') {
-            report_option_error(word);
-        }
-        if (c == 'h') {
-            fputs(usage, stdout);
-            return -1;
-        }
-        if (c == 'V') {
-            puts("pslaunch " PSKV_VERSION);
-            return -1;
-        }
-        if (!parse_option(p, c)) {
-            return EXIT_USAGE;
-        }
+    file = find_job_file(argc, argv);
+    c = file != NULL ? job_file_read(file, p) : 0;
+    if (c == 0) {
+        c = parse_options(p, argc, argv, file);
+    }
+    if (c != 0) {
+        return c;
     }
     p->command = argv + optind;
+    c = job_file_complete(p);
     warn_unknown_variables(environ);
     warn_unknown_variables(p->env.items);
     warn_unknown_variables(p->worker_env.items);
-    c = check_plan(p);
+    if (c == 0) {
+        c = check_plan(p);
+    }
     if (c == 0) {
         c = check_hosts(p);
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The job of a command line. */
+/* The job of a command line and its job file. */
 #pragma once
 
 #include <stdbool.h>
@@ -16,6 +16,7 @@ enum {
     EXIT_USAGE = 2,
     EXIT_UNAVAILABLE = 69,
     EXIT_CANTCREAT = 73,
+    EXIT_CONFIG = 78,
 };
 
 enum output_style { OUTPUT_TAGGED, OUTPUT_PLAIN };

@@ -96,6 +96,8 @@ class Facts:
         self.variables = set(re.findall(r"\"([A-Z][A-Z0-9_]+)[\"=]", source))
         self.variables |= {"PSD_" + p.upper().replace(".", "_")
                            for p in self.all_paths} | FOREIGN
+        self.all_paths |= option_paths(
+            ask(programs["pslaunch"], "--print-config=defaults"))
         self.identifiers = set(re.findall(
             r"\bPS_[A-Z0-9_]+", "".join(
                 p.read_text() for folder in ("lib", "proto")

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The option tables of the three daemons have no mistakes, and options of
+/* The option tables of the three daemons and of jobs have no mistakes, and options of
  * psched that are `auto` take values which follow from those that are set. */
 #include "psched/options.h"
+#include "pslaunch/job_options.h"
 #include "psserver/options.h"
 #include "psworker-agent/options.h"
 
@@ -40,6 +41,12 @@ static void psagent_rows(void **state)
 {
     (void)state;
     check(&psagent_set);
+}
+
+static void job_rows(void **state)
+{
+    (void)state;
+    check(&job_set);
 }
 
 static void member_is_dead_after_two_seconds_by_default(void **state)
@@ -99,6 +106,7 @@ int main(void)
         cmocka_unit_test(psched_rows),
         cmocka_unit_test(psserver_rows),
         cmocka_unit_test(psagent_rows),
+        cmocka_unit_test(job_rows),
         cmocka_unit_test(member_is_dead_after_two_seconds_by_default),
         cmocka_unit_test(dead_after_follows_its_option),
         cmocka_unit_test(automatic_dead_after_is_twice_suspect_after),
