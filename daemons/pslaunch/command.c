@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pslaunch/command.h"
 
+#include "base/str.h"
 #include "pslaunch/process.h"
 
 #include <stdarg.h>
@@ -59,22 +60,38 @@ void command_add_supervisor(struct command *c)
     command_add(c, self);
 }
 
-void command_add_supervisor_text(struct command *c)
+/* Writes a word in quotes that all shells read alike. */
+static void quote(const char *word, char *quoted, size_t cap)
+{
+    struct ps_str s;
+
+    ps_str_init(&s, quoted, cap);
+    ps_str_add(&s, "'");
+    for (const char *p = word; *p != '\0'; p++) {
+        ps_str_addf(&s, *p == '\'' ? "'\\'%c" : "%c", *p);
+    }
+    ps_str_add(&s, "'");
+}
+
+void command_add_script_text(struct command *c, const char *script,
+                             const char *argument)
 {
     char self[512];
     char quoted[4 * sizeof(self)];
-    size_t len = 0;
+    char last[4 * 256] = "";
 
     process_own_path(self, sizeof(self));
-    for (const char *p = self; *p != '\0'; p++) {
-        if (*p == '\'') { /* All shells read it so within quotes. */
-            memcpy(quoted + len, "'\\'", 3);
-            len += 3;
-        }
-        quoted[len++] = *p;
+    quote(self, quoted, sizeof(quoted));
+    if (argument != NULL) {
+        quote(argument, last, sizeof(last));
     }
-    quoted[len] = '\0';
-    command_addf(c, "exec sh -c '" SCRIPT "' '%s'", quoted);
+    command_addf(c, "exec sh -c '%s' %s%s%s", script, quoted,
+                 argument != NULL ? " " : "", last);
+}
+
+void command_add_supervisor_text(struct command *c)
+{
+    command_add_script_text(c, SCRIPT, NULL);
 }
 
 void command_print_word(const char *word)

@@ -23,6 +23,11 @@ void command_add_words(struct command *c, const char *text);
 void command_add_supervisor(struct command *c);
 /* Adds the same as one word for the shell of another host. */
 void command_add_supervisor_text(struct command *c);
+/* Adds one word for the shell of another host, by which sh runs a script
+ * there; $0 is the path of this program here, and $1 the argument. The script
+ * has no single quotes. */
+void command_add_script_text(struct command *c, const char *script,
+                             const char *argument);
 /* Prints a space and a word as a shell reads it. */
 void command_print_word(const char *word);
 /* Prints the command as a line of a dry run. */

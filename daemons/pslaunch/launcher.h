@@ -33,6 +33,7 @@ extern const struct launcher launcher_local;
 extern const struct launcher launcher_ssh;
 extern const struct launcher launcher_mpi;
 extern const struct launcher launcher_slurm;
+extern const struct launcher launcher_systemd;
 
 /* NULL: there is none of this name. */
 const struct launcher *launcher_find(const char *name);

@@ -18,10 +18,8 @@ const char *ssh_program(void)
     return given != NULL && given[strspn(given, " ")] != '\0' ? given : "ssh";
 }
 
-static void make_command(const struct plan *p, uint32_t host, struct command *c)
+void ssh_add_host(struct command *c, const struct host *h)
 {
-    const struct host *h = &p->hosts.hosts[host];
-
     command_add_words(c, ssh_program());
     command_add_words(c, "-T -o BatchMode=yes");
     if (h->port != 0) {
@@ -29,6 +27,11 @@ static void make_command(const struct plan *p, uint32_t host, struct command *c)
         command_addf(c, "%u", h->port);
     }
     command_add(c, h->name);
+}
+
+static void make_command(const struct plan *p, uint32_t host, struct command *c)
+{
+    ssh_add_host(c, &p->hosts.hosts[host]);
     command_add_supervisor_text(c);
 }
 

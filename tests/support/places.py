@@ -5,6 +5,7 @@ import os
 import shutil
 import uuid
 
+import systemd_box
 from sshd import HOSTS, SSHD, Sshd
 
 
@@ -90,4 +91,28 @@ class Mpich(Mpi):
                      "HYDRA_IFACE": "lo"}
 
 
-PLACES = {"openmpi": OpenMpi, "mpich": Mpich}
+class Systemd(Place):
+    """Services of a systemd that was booted for the test, which a real sshd
+    reaches."""
+
+    words = ("--launcher", "systemd", "--hosts", ",".join(HOSTS))
+
+    @staticmethod
+    def missing():
+        return "there is no sshd" if SSHD is None else systemd_box.missing()
+
+    def __init__(self, tmp):
+        super().__init__(tmp)
+        folder = tmp / "sshd"
+        folder.mkdir()
+        self.box = systemd_box.Box(tmp)
+        self.sshd = Sshd(folder, mark=self.mark, enter=self.box.command,
+                         TWO='"-Etwo=2  x"')
+        self.env["PSKV_SSH"] = self.sshd.command
+
+    def close(self):
+        self.sshd.close()
+        self.box.close()
+
+
+PLACES = {"openmpi": OpenMpi, "mpich": Mpich, "systemd": Systemd}

@@ -16,9 +16,11 @@ HOSTS = ("127.0.0.2", "127.0.0.3")
 class Sshd:
     """One sshd that listens on the addresses, and the variable PSKV_SSH for a
     client that reaches it. `tmp`: folder for keys. Processes of its sessions
-    have `mark` in their environment, as PSKV_MARK, and further variables."""
+    have `mark` in their environment, as PSKV_MARK, and further variables.
+    `enter`: words in front of the command of each session."""
 
-    def __init__(self, tmp, mark, hosts=HOSTS, **variables):
+    def __init__(self, tmp, mark, hosts=HOSTS, enter=(), **variables):
+        self.enter = " ".join(enter)
         self.variables = "".join(f" {k}={v}" for k, v in variables.items())
         self.mark = mark
         # Sessions run no start-up files of the user, and their temporary files
@@ -54,7 +56,9 @@ class Sshd:
             "PasswordAuthentication no\nPermitRootLogin yes\n"
             f"MaxStartups 100\nSetEnv PSKV_MARK={self.mark} HOME={self.home} "
             f"TMPDIR={self.home} PATH={os.environ['PATH']}"
-            f"{self.variables}\n")
+            f"{self.variables}\n" + (
+                f"ForceCommand exec {self.enter} sh -c "
+                "\"$SSH_ORIGINAL_COMMAND\"\n" if self.enter else ""))
         key = (self.tmp / "host.pub").read_text()
         (self.tmp / "known_hosts").write_text("".join(
             f"[{h}]:{self.port} {key}" for h in self.hosts))
