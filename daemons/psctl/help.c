@@ -159,6 +159,14 @@ static const struct page pages[] = {
      "host's agent, clock and kernel. The exit code is 3 if there is a "
      "problem.\n",
      {{"--after TIME", "a shorter wait is work (default 10s)"}}},
+    {"log-level",
+     {"LEVEL", "MEMBER LEVEL", NULL},
+     "change what all members write to their logs, now",
+     {"the same for members of this name"},
+     "LEVEL is error, warning, notice, info, debug or trace. It holds until a\n"
+     "member starts again or reads its options again (SIGHUP). It is for\n"
+     "root, the user of psched and users of control.operators.\n",
+     {{0}}},
     {"events",
      {"", NULL},
      "what happened lately to members and jobs",

@@ -5,6 +5,7 @@
 
 #include "psctl/pki.h"
 
+#include "base/log.h"
 #include "base/token_text.h"
 #include "base/variables.h"
 #include "client/psclient.h"
@@ -118,6 +119,8 @@ struct request {
     ps_time watch;  /* Pause between two outputs; 0: one output only. */
     ps_time follow; /* Pause between two looks for events; 0: one only. */
     struct top_options top;
+    const char *member;       /* Whose log level changes; "": of all. */
+    unsigned log_level;       /* enum ps_verbosity */
     const char *drain_server; /* NULL: balance all servers. */
     struct token_request wanted;
     uint64_t token_id;      /* To be revoked. */
@@ -419,24 +422,30 @@ struct verb_spec {
     enum verb verb;
     bool has_job;
     bool has_watch;
+    /* Parses all words; NULL: parse_words() does. */
+    bool (*parse)(struct request *q, int argc, char **argv);
 };
+
+static bool parse_token_words(struct request *q, int argc, char **argv);
+static bool parse_log_level(struct request *q, int argc, char **argv);
 
 /* Returns NULL if no verb has that name. */
 static const struct verb_spec *find_verb(const char *name)
 {
     static const struct verb_spec verbs[] = {
-        {"status", VERB_STATUS, false, true},
-        {"jobs", VERB_JOBS, false, true},
-        {"nodes", VERB_NODES, false, true},
-        {"keys", VERB_KEYS, true, true},
-        {"stall", VERB_STALL, true, true},
-        {"set", VERB_SET, true, false},
-        {"bench", VERB_BENCH, false, false},
-        {"rebalance", VERB_REBALANCE, true, false},
-        {"token", VERB_TOKENS, false, false},
-        {"events", VERB_EVENTS, false, false},
-        {"top", VERB_TOP, false, true},
-        {"doctor", VERB_DOCTOR, false, false},
+        {"status", VERB_STATUS, false, true, NULL},
+        {"jobs", VERB_JOBS, false, true, NULL},
+        {"nodes", VERB_NODES, false, true, NULL},
+        {"keys", VERB_KEYS, true, true, NULL},
+        {"stall", VERB_STALL, true, true, NULL},
+        {"set", VERB_SET, true, false, NULL},
+        {"bench", VERB_BENCH, false, false, NULL},
+        {"rebalance", VERB_REBALANCE, true, false, NULL},
+        {"token", VERB_TOKENS, false, false, parse_token_words},
+        {"events", VERB_EVENTS, false, false, NULL},
+        {"top", VERB_TOP, false, true, NULL},
+        {"doctor", VERB_DOCTOR, false, false, NULL},
+        {"log-level", VERB_LOG_LEVEL, false, false, parse_log_level},
     };
 
     for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++) {
@@ -469,6 +478,34 @@ static bool parse_token_words(struct request *q, int argc, char **argv)
     }
     fputs("psctl: token: give list, issue, or revoke with a number\n", stderr);
     return false;
+}
+
+/* Parses "log-level [MEMBER] LEVEL". */
+static bool parse_log_level(struct request *q, int argc, char **argv)
+{
+    int level;
+
+    if (argc != 2 && argc != 3) {
+        fputs("psctl: log-level: give a level, or a member and a level\n",
+              stderr);
+        return false;
+    }
+    q->member = argc == 3 ? argv[1] : "";
+    if (argc == 3 && !has_name_length(q->member)) {
+        fputs("psctl: log-level: the name of a member has 1 to 64 bytes\n",
+              stderr);
+        return false;
+    }
+    level = ps_log_level_parse(argv[argc - 1]);
+    if (level < 0) {
+        fprintf(stderr,
+                "psctl: log-level '%s': give error, warning, notice, info, "
+                "debug or trace\n",
+                argv[argc - 1]);
+        return false;
+    }
+    q->log_level = (unsigned)level;
+    return true;
 }
 
 /* Reads "USER/NAME", "USER/" or "NAME", where a slash ends the user: the job
@@ -512,8 +549,8 @@ static bool parse_words(struct request *q, int argc, char **argv)
               stderr);
         return false;
     }
-    if (q->verb == VERB_TOKENS) {
-        return parse_token_words(q, argc, argv);
+    if (spec->parse != NULL) {
+        return spec->parse(q, argc, argv);
     }
     if (q->verb == VERB_JOBS && argc == 3 && strcmp(argv[1], "cancel") == 0) {
         q->verb = VERB_CANCEL;
@@ -626,6 +663,8 @@ static int run_query(struct wire *w, const struct request *q, struct report *r)
         return wire_cancel(w, job, q->reason, r);
     case VERB_SET:
         return wire_set(w, job, &q->setting, r);
+    case VERB_LOG_LEVEL:
+        return wire_log_level(w, q->member, q->log_level, r);
     }
     return EXIT_USAGE;
 }
@@ -714,7 +753,7 @@ static int run_command(const struct request *q)
     }
     if (q->verb == VERB_CANCEL || q->verb == VERB_SET ||
         q->verb == VERB_TOKENS || q->verb == VERB_TOKEN_ISSUE ||
-        q->verb == VERB_TOKEN_REVOKE ||
+        q->verb == VERB_TOKEN_REVOKE || q->verb == VERB_LOG_LEVEL ||
         (q->verb == VERB_REBALANCE && !q->dry_run)) {
         w = wire_switch_to_local(w);
     }

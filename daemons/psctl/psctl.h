@@ -43,6 +43,7 @@ enum verb {
     VERB_EVENTS,
     VERB_TOP,
     VERB_DOCTOR,
+    VERB_LOG_LEVEL,
 };
 
 struct rows {
@@ -124,6 +125,9 @@ struct setting {
 };
 int wire_set(struct wire *w, const struct job_name *job,
              const struct setting *s, struct report *r);
+/* Sets the level, enum ps_verbosity, of members with this name; "": of all. */
+int wire_log_level(struct wire *w, const char *member, unsigned level,
+                   struct report *r);
 /* Token that the user asks for. */
 struct token_request {
     struct job_name job; /* name "": all jobs of the owner. */

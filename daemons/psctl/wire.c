@@ -654,6 +654,20 @@ int wire_set(struct wire *w, const struct job_name *job,
                           : receive_rows(w, PS_MSG_QUERY_END, NULL, r);
 }
 
+int wire_log_level(struct wire *w, const char *member, unsigned level,
+                   struct report *r)
+{
+    const struct ps_msg set = {
+        .code = PS_MSG_LOG_LEVEL,
+        .log_level = {.member = member, .level = (uint8_t)level}};
+    int exit_code;
+
+    restart_deadline(w);
+    exit_code = send_message(w, &set);
+    return exit_code != 0 ? exit_code
+                          : receive_rows(w, PS_MSG_QUERY_END, NULL, r);
+}
+
 int wire_token_issue(struct wire *w, const struct token_request *wanted,
                      struct report *r)
 {

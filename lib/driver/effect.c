@@ -241,6 +241,17 @@ static void close_conn(struct ps_driver *d, const struct ps_fx *fx)
     }
 }
 
+/* The line that says so is written if either level has it. */
+static void change_log_level(enum ps_log_level to)
+{
+    const enum ps_log_level from = ps_log_level_get();
+
+    ps_log_level_set(to > from ? to : from);
+    ps_log(PS_LOG_NOTICE, "log level is %s, was %s", ps_log_level_name(to),
+           ps_log_level_name(from));
+    ps_log_level_set(to);
+}
+
 void driver_apply_effects(struct ps_driver *d)
 {
     for (uint32_t i = 0; i < d->fx.count; i++) {
@@ -271,6 +282,9 @@ void driver_apply_effects(struct ps_driver *d)
             break;
         case PS_FX_LOG:
             ps_log_of(fx->log.kind, fx->log.level, "%s", fx->log.text);
+            break;
+        case PS_FX_LOG_LEVEL:
+            change_log_level(fx->log_level);
             break;
         }
     }

@@ -51,6 +51,9 @@ def test_help_names_every_verb():
     ("set", "job", "weight", "9", "more"),
     ("keys", "a", "b"), ("rebalance",), ("--off", "", "rebalance", "a"),
     ("--dry-run", "rebalance"), ("--dry-run", "rebalance", "a", "b"), ("-e", "nowhere", "status"), ("keys", "x" * 65),
+    ("log-level",), ("log-level", "loud"), ("log-level", "ps0", "loud"),
+    ("log-level", "", "info"), ("log-level", "x" * 65, "info"),
+    ("log-level", "a", "b", "info"),
     ("keys", "/" + "x" * 64), ("keys", "root/" + "x" * 65),
     ("keys", "u" * 65 + "/x")])
 def test_wrong_usage_is_2(words):

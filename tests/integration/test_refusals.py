@@ -398,6 +398,7 @@ REQUESTS = {
     "job_set": {"job": "train", "name": "lr", "value": 1.0, "round": 1},
     "token_issue": {"rights": 2, "valid_s": 60},
     "token_revoke": {"id": 1},
+    "log_level": {"level": 3},
 }
 
 

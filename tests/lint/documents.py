@@ -84,7 +84,7 @@ class Facts:
         self.flags["pslaunch"] = flags_of(ask(programs["pslaunch"], "--help"))
         usage = ask(programs["psctl"], "--help")
         self.flags["psctl"] = flags_of(usage)
-        self.verbs = set(re.findall(r"^  ([a-z]+) ", usage, re.M))
+        self.verbs = set(re.findall(r"^  ([a-z-]+) ", usage, re.M))
         self.all_paths = set().union(*self.paths.values())
         self.sections = {p.rsplit(".", n)[0] for p in self.all_paths
                          for n in range(1, p.count(".") + 1)}

@@ -189,6 +189,8 @@ static void apply_effects(struct world *w, struct wnode *n)
         case PS_FX_LOG:
             append_story(w, n, f->log.text);
             break;
+        case PS_FX_LOG_LEVEL:
+            break;
         }
     }
     ps_effects_clear(&n->fx);

@@ -58,6 +58,7 @@ struct world {
     struct peer peer[PEERS_MAX];
     uint32_t peers;
     uint32_t placements_most; /* Most placements sent in one step. */
+    int log_level;            /* The last one that was set. */
     char story[65536];
     size_t story_len;
 };
@@ -138,6 +139,9 @@ static inline void feed_event(struct world *w, struct ps_event ev)
                 w->story_len += (size_t)sprintf(w->story + w->story_len, "%s\n",
                                                 f->log.text);
             }
+            break;
+        case PS_FX_LOG_LEVEL:
+            w->log_level = (int)f->log_level;
             break;
         case PS_FX_PROBE:
             w->probed = f->dial.target;

@@ -545,6 +545,8 @@ static inline void world_apply_effect(struct world *w, struct ps_fx *f)
             strncpy(w->last_log, f->log.text, sizeof(w->last_log) - 1);
         }
         break;
+    case PS_FX_LOG_LEVEL:
+        break; /* All lines are seen here. */
     }
 }
 

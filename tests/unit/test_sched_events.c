@@ -144,6 +144,77 @@ static void facts_of_members_are_in_their_rows(void **state)
     end_world(w);
 }
 
+/* The result of log_level. */
+static int set_log_level(struct world *w, struct peer *ctl, const char *member,
+                         enum ps_verbosity level)
+{
+    w->log_level = -1;
+    for (uint32_t i = 0; i < w->peers; i++) {
+        drop_inbox(&w->peer[i]);
+    }
+    deliver_msg(w, ctl,
+                (struct ps_msg){
+                    .code = PS_MSG_LOG_LEVEL,
+                    .log_level = {.member = member, .level = (uint8_t)level}});
+    return last_msg(ctl, PS_MSG_QUERY_END)->query_end.error;
+}
+
+static bool has_log_level(const struct peer *p, enum ps_verbosity level)
+{
+    const struct ps_msg *m = find_msg(p, PS_MSG_LOG_LEVEL);
+
+    return m != NULL && m->log_level.level == (uint8_t)level;
+}
+
+static void log_levels_reach_connected_members(void **state)
+{
+    struct world *w = world_new();
+    struct peer *s0 = join_peer(w, PS_ROLE_SERVER, "s0");
+    struct peer *s1 = join_peer(w, PS_ROLE_SERVER, "s1");
+    struct peer *a0 = join_peer(w, PS_ROLE_AGENT, "a0");
+    struct peer *ctl = join_peer(w, PS_ROLE_CTL, "");
+
+    (void)state;
+    assert_int_equal(set_log_level(w, ctl, "", PS_VERBOSITY_DEBUG), 0);
+    assert_true(has_log_level(s0, PS_VERBOSITY_DEBUG));
+    assert_true(has_log_level(s1, PS_VERBOSITY_DEBUG));
+    assert_true(has_log_level(a0, PS_VERBOSITY_DEBUG));
+    assert_int_equal(w->log_level, PS_VERBOSITY_DEBUG);
+    assert_int_equal(set_log_level(w, ctl, "s1", PS_VERBOSITY_ERROR), 0);
+    assert_true(has_log_level(s1, PS_VERBOSITY_ERROR));
+    assert_null(find_msg(s0, PS_MSG_LOG_LEVEL));
+    assert_null(find_msg(a0, PS_MSG_LOG_LEVEL));
+    assert_int_equal(w->log_level, -1);
+    assert_int_equal(set_log_level(w, ctl, "s2", PS_VERBOSITY_ERROR),
+                     PS_E_NOENT);
+    lose_conn(w, s1);
+    assert_int_equal(set_log_level(w, ctl, "s1", PS_VERBOSITY_ERROR),
+                     PS_E_UNREACH);
+    assert_int_equal(set_log_level(w, ctl, "", PS_VERBOSITY_INFO), 0);
+    assert_true(has_log_level(s0, PS_VERBOSITY_INFO));
+    end_world(w);
+}
+
+static void log_levels_are_for_operators(void **state)
+{
+    struct world *w = world_new();
+    struct peer *s0 = join_peer(w, PS_ROLE_SERVER, "s0");
+    struct peer *ctl;
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        ctl = peer_new(w, PS_ROLE_CTL, "");
+        ctl->by_tcp = i == 0;
+        ctl->uid = i == 1 ? 8 : 9; /* User 9 is an operator. */
+        connect_peer(w, ctl);
+        assert_int_equal(set_log_level(w, ctl, "", PS_VERBOSITY_DEBUG),
+                         i == 2 ? 0 : PS_E_PERM);
+        assert_int_equal(w->log_level, i == 2 ? PS_VERBOSITY_DEBUG : -1);
+        assert_int_equal(find_msg(s0, PS_MSG_LOG_LEVEL) != NULL, i == 2);
+    }
+    end_world(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -151,6 +222,8 @@ int main(void)
         cmocka_unit_test(the_first_event_is_the_start),
         cmocka_unit_test(the_oldest_events_make_room),
         cmocka_unit_test(facts_of_members_are_in_their_rows),
+        cmocka_unit_test(log_levels_reach_connected_members),
+        cmocka_unit_test(log_levels_are_for_operators),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

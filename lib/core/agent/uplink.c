@@ -135,6 +135,9 @@ void ps_agent_uplink_on_msg(struct ps_agent_step *st, ps_conn_id conn,
     case PS_MSG_PING_REQ:
         ps_agent_server_on_ping_req(st, &m->ping_req);
         break;
+    case PS_MSG_LOG_LEVEL:
+        ps_effects_log_level(st->fx, &m->log_level);
+        break;
     case PS_MSG_STALL_COLLECT:
         ps_agent_diagnose_on_collect(st, &m->stall_collect);
         break;

@@ -136,6 +136,7 @@ static void release_effect(struct ps_fx *f)
     case PS_FX_CLOSE:
     case PS_FX_OP_DONE:
     case PS_FX_OP_PROGRESS:
+    case PS_FX_LOG_LEVEL:
         break;
     }
 }
@@ -313,4 +314,17 @@ void ps_effects_log_for(struct ps_effects *fx, struct ps_account *account,
     va_start(ap, fmt);
     append_line(fx, level, fmt, ap);
     va_end(ap);
+}
+
+_Static_assert((int)PS_VERBOSITY_ERROR == (int)PS_LOG_ERROR &&
+                   (int)PS_VERBOSITY_TRACE == (int)PS_LOG_TRACE,
+               "levels of the log and of the protocol agree");
+
+void ps_effects_log_level(struct ps_effects *fx,
+                          const struct ps_msg_log_level *m)
+{
+    if (m->level <= PS_VERBOSITY_TRACE) {
+        append_effect(fx, PS_FX_LOG_LEVEL)->log_level =
+            (enum ps_log_level)m->level;
+    }
 }

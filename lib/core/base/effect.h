@@ -85,6 +85,7 @@ enum ps_fx_type {
     /* Report progress of a result to a worker; the driver may drop it. */
     PS_FX_OP_PROGRESS,
     PS_FX_LOG, /* Write a line to the log; in simulation also to the trace. */
+    PS_FX_LOG_LEVEL, /* Write lines up to another level from now on. */
 };
 
 struct ps_fx {
@@ -128,6 +129,7 @@ struct ps_fx {
             uint64_t kind; /* As in ps_log_of(): identifies the format. */
             char *text;
         } log;
+        enum ps_log_level log_level;
     };
 };
 
@@ -179,3 +181,6 @@ void ps_effects_log(struct ps_effects *fx, enum ps_log_level level,
 void ps_effects_log_for(struct ps_effects *fx, struct ps_account *account,
                         enum ps_log_level level, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
+/* Applies a log_level message; a level that does not exist has no effect. */
+void ps_effects_log_level(struct ps_effects *fx,
+                          const struct ps_msg_log_level *m);

@@ -8,6 +8,7 @@
  *     membership.c       hello; members that fall silent, go and return
  *     query.c            queries of operators' tools
  *     token_query.c      requests of tools about tokens
+ *     log_level.c        log levels of members, which tools change
  *     rebalance.c        plans that balance or drain servers
  *     worker.c           workers that join and leave jobs, barriers
  *     loss.c             lost workers, agents and servers; fresh links

@@ -154,9 +154,13 @@ bool ps_sched_has_right(const struct ps_sched_step *st,
                         "right read over TCP");
         return false;
     }
-    if (j != NULL) {
-        ps_str_addf(why, "job '%s' belongs to user %u; ", j->name, j->uid);
+    if (j == NULL) {
+        ps_str_add(why, "log levels are set by operators: psctl on the "
+                        "scheduler's host as root or a user of "
+                        "control.operators, or with a token of one (--token)");
+        return false;
     }
+    ps_str_addf(why, "job '%s' belongs to user %u; ", j->name, j->uid);
     add_remedy(st->s, why);
     return false;
 }

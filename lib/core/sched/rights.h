@@ -11,7 +11,7 @@ struct ps_sched_job;
 /* True: the user may do with every job what its owner may. */
 bool ps_sched_is_operator(const struct ps_sched *s, uint32_t uid);
 /* True: the tool may do to the job what needs the right `right`, READ or
- * OPERATE. Else `why` has the reason. `j` NULL, with READ only: all jobs. */
+ * OPERATE. Else `why` has the reason. `j` NULL: all jobs, and members. */
 bool ps_sched_has_right(const struct ps_sched_step *st,
                         const struct ps_sched_conn *c,
                         const struct ps_sched_job *j, enum ps_token_right right,

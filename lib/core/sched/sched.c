@@ -11,6 +11,7 @@
 #include "core/sched/key.h"
 #include "core/sched/lease.h"
 #include "core/sched/lifecycle.h"
+#include "core/sched/log_level.h"
 #include "core/sched/loss.h"
 #include "core/sched/membership.h"
 #include "core/sched/migration.h"
@@ -311,6 +312,8 @@ static void on_ctl_msg(struct ps_sched_step *st, struct ps_sched_conn *c,
         ps_sched_on_token_issue(st, c, &msg->token_issue);
     } else if (msg->code == PS_MSG_TOKEN_REVOKE) {
         ps_sched_on_token_revoke(st, c, &msg->token_revoke);
+    } else if (msg->code == PS_MSG_LOG_LEVEL) {
+        ps_sched_on_log_level(st, c, &msg->log_level);
     } else {
         reject_message(st, c, msg);
     }

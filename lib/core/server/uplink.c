@@ -184,6 +184,9 @@ void ps_server_uplink_on_msg(struct ps_server_step *st, ps_conn_id conn,
     case PS_MSG_PROFILE_GET:
         ps_server_on_profile_get(st, &msg->profile_get);
         break;
+    case PS_MSG_LOG_LEVEL:
+        ps_effects_log_level(st->fx, &msg->log_level);
+        break;
     case PS_MSG_PART_READ:
         ps_server_on_part_read(st, &msg->part_read);
         break;
