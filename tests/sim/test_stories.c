@@ -506,12 +506,13 @@ static void stall_reply_names_the_missing_connection(void **state)
     world_release_worker(w, 3);
     run_for(w, PS_SECONDS(1));
     /* agent0 learns only by a query that agent1 lacks a connection. */
-    expect_stall_reply(w, 0,
-                       "; missing: a connection of agent agent1 to server "
-                       "server1 at server1:1 (last tried ");
-    expect_stall_reply(w, 3,
-                       "; missing: a connection of agent agent1 to server "
-                       "server1 at server1:1 (last tried ");
+    for (uint32_t worker = 0; worker < 4; worker += 3) {
+        expect_stall_reply(w, worker, "; missing: rank 2 (");
+        expect_in(world_stall_reply(w, worker), ", rank 3 (");
+        expect_in(world_stall_reply(w, worker),
+                  "); and a connection of agent agent1 to server server1 at "
+                  "server1:1 (last tried ");
+    }
     all_well(w, 4);
     world_free(w);
 }

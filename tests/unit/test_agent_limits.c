@@ -304,6 +304,39 @@ static void open_stall_queries_are_limited(void **state)
     end_bench(&b);
 }
 
+/* The worker waits no longer than five seconds. */
+static void a_silent_scheduler_is_answered_for(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    no_limits();
+    begin_bench(&b, 2, 1);
+    open_key(&b, 0, 1, 256, SERVER_NODE);
+    submit_op(&b, 0,
+              (struct ps_msg_l_op){
+                  .op_id = 5, .op = PS_OP_BROADCAST, .root = 1, .round = 1});
+    ask_why(&b, 5);
+    assert_int_equal(count_sent(&b, SCHED_CONN, PS_MSG_STALL_QUERY), 1);
+    b.now += PS_MILLIS(2400);
+    feed_tick(&b);
+    assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_STALL_REPLY), 0);
+    assert_true(b.machine.ops->deadline(b.machine.self) <=
+                b.now + PS_MILLIS(100));
+    b.now += PS_MILLIS(100);
+    feed_tick(&b);
+    assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_STALL_REPLY), 1);
+    assert_non_null(strstr(find_sent(&b, WORKER_CONN, PS_MSG_L_STALL_REPLY, 0)
+                               ->packet->msg->l_stall_reply.text,
+                           "round 1 has waited 2.5 s; the scheduler at "
+                           "psched:1 "));
+    assert_int_equal(used(&b, PS_COST_QUERIES), 0);
+    answer_query(&b, 0); /* Too late. */
+    feed_tick(&b);
+    assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_STALL_REPLY), 1);
+    end_bench(&b);
+}
+
 static void stall_query_without_scheduler_is_answered(void **state)
 {
     struct bench b;
@@ -585,6 +618,7 @@ int main(void)
         cmocka_unit_test(regions_of_a_session_are_freed_in_slices),
         cmocka_unit_test(results_of_an_ended_job_are_freed_in_slices),
         cmocka_unit_test(open_stall_queries_are_limited),
+        cmocka_unit_test(a_silent_scheduler_is_answered_for),
         cmocka_unit_test(stall_query_without_scheduler_is_answered),
         cmocka_unit_test(process_beyond_the_query_rate_is_disconnected),
         cmocka_unit_test(query_of_many_operations_counts_by_its_cost),

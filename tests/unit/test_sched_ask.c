@@ -926,6 +926,58 @@ static void missing_ranks_are_named_with_state_and_host(void **state)
     finish_job(&j);
 }
 
+/* Reports that an agent has its ranks' contributions and, if `unheard` is not
+ * NULL, hears nothing of a server. */
+static void report_unheard(struct job *j, int agent, const char *unheard)
+{
+    uint64_t ask =
+        last_msg(j->a[agent], PS_MSG_STALL_COLLECT)->stall_collect.request;
+
+    deliver_msg(j->w, j->a[agent],
+                (struct ps_msg){.code = PS_MSG_STALL_REPORT,
+                                .stall_report = {.gen = j->gen,
+                                                 .request = ask,
+                                                 .unheard = unheard,
+                                                 .waiting_ops = 2,
+                                                 .key = "w"}});
+}
+
+/* One agent that a server does not hear from keeps its ranks from the round; a
+ * server that is silent to all does not. */
+static void ranks_that_are_cut_off_from_a_server_are_missing(void **state)
+{
+    static const char silent[] = "a message from server s0";
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+    const struct ps_msg_stall_reply *m;
+
+    (void)state;
+    query_stall(&j, 44, false, 17);
+    report_unheard(&j, 0, NULL);
+    report_unheard(&j, 1, silent);
+    m = &last_msg(j.a[0], PS_MSG_STALL_REPLY)->stall_reply;
+    assert_int_equal(m->request, 44);
+    assert_int_equal(m->total, 2);
+    assert_int_equal(m->missing[0].rank, 2);
+    assert_int_equal(m->missing[1].rank, 3);
+    assert_string_equal(m->other_causes, silent);
+    query_stall(&j, 45, false, 17);
+    report_unheard(&j, 0, silent);
+    report_unheard(&j, 1, silent);
+    m = &last_msg(j.a[0], PS_MSG_STALL_REPLY)->stall_reply;
+    assert_int_equal(m->request, 45);
+    assert_int_equal(m->total, 0);
+    assert_string_equal(m->other_causes, silent);
+    /* The other has not contributed, so it asks nothing of the server. */
+    query_stall(&j, 46, false, 17);
+    report(&j, 0, (const uint32_t[]){0, 1}, 2);
+    report_unheard(&j, 1, silent);
+    m = &last_msg(j.a[0], PS_MSG_STALL_REPLY)->stall_reply;
+    assert_int_equal(m->request, 46);
+    assert_int_equal(m->total, 2);
+    assert_int_equal(m->missing[0].rank, 0);
+    finish_job(&j);
+}
+
 /* The scheduler asks every second for the longest wait and its ranks. */
 static void a_round_fails_that_needs_a_rank_that_has_left(void **state)
 {
@@ -1975,6 +2027,7 @@ int main(void)
         cmocka_unit_test(keys_missing_in_the_global_norm_are_named),
         cmocka_unit_test(barriers_open_when_all_ranks_are_there),
         cmocka_unit_test(missing_ranks_are_named_with_state_and_host),
+        cmocka_unit_test(ranks_that_are_cut_off_from_a_server_are_missing),
         cmocka_unit_test(a_round_fails_that_needs_a_rank_that_has_left),
         cmocka_unit_test(operators_see_nodes_and_jobs),
         cmocka_unit_test(key_rows_are_sent_as_the_connection_drains),

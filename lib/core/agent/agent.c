@@ -198,6 +198,7 @@ static void on_tick(struct ps_agent_step *st)
         ps_agent_dense_release_arena(a);
     }
     ps_uplink_tick(&a->uplink, &call);
+    ps_agent_diagnose_tick(st);
     c = (struct ps_map_cursor){0};
     while ((s = ps_map_next(a->servers.by_node, &c)) != NULL) {
         ps_agent_server_tick(st, s);
@@ -225,7 +226,8 @@ static ps_time agent_deadline(const void *self)
     const struct ps_agent *a = self;
     struct ps_map_cursor c = {0};
     const struct ps_agent_server *s;
-    ps_time at = ps_uplink_deadline(&a->uplink);
+    ps_time at = ps_time_min(ps_uplink_deadline(&a->uplink),
+                             ps_agent_diagnose_deadline(a));
 
     if (a->must_flush) {
         return a->now;

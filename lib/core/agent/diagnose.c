@@ -250,6 +250,41 @@ static void add_uplink_failure(const struct ps_uplink *up, struct ps_str *text)
     }
 }
 
+/* Answers from this agent's own state. `asked_at`: when the scheduler was asked,
+ * which has not answered; PS_TIME_NEVER: it was not asked. */
+static void answer_here(struct ps_agent_step *st, struct ps_agent_session *s,
+                        const struct ps_agent_op *op, ps_time asked_at)
+{
+    char text[640];
+    char unheard[256];
+    struct ps_str t;
+    struct ps_str links;
+
+    ps_str_init(&t, text, sizeof(text));
+    ps_str_init(&links, unheard, sizeof(unheard));
+    describe_op(&t, op, st->now);
+    if (op->key != NULL) {
+        report_unheard(st, op->key, &links);
+    }
+    if (unheard[0] != '\0') {
+        ps_str_addf(&t, "; missing: %s", unheard);
+    }
+    if (!ps_uplink_is_connected(&st->a->uplink)) {
+        ps_str_addf(&t,
+                    "; the scheduler at %s is not connected and knows what "
+                    "else is missing",
+                    st->a->opt.sched_address);
+        add_uplink_failure(&st->a->uplink, &t);
+    } else if (asked_at != PS_TIME_NEVER) {
+        ps_str_addf(&t,
+                    "; the scheduler at %s has not answered for %.1f s and "
+                    "knows what else is missing",
+                    st->a->opt.sched_address,
+                    (double)(st->now - asked_at) / 1e9);
+    }
+    send_stall_reply(st, s->conn, op->id, text);
+}
+
 void ps_agent_diagnose_op(struct ps_agent_step *st, struct ps_agent_session *s,
                           uint64_t op_id)
 {
@@ -257,7 +292,6 @@ void ps_agent_diagnose_op(struct ps_agent_step *st, struct ps_agent_session *s,
     struct ps_agent_stall_query *q;
     struct ps_refusal refusal;
     char text[640];
-    char unheard[256];
     struct ps_str t;
     struct ps_str links;
 
@@ -269,26 +303,12 @@ void ps_agent_diagnose_op(struct ps_agent_step *st, struct ps_agent_session *s,
         send_stall_reply(st, s->conn, op_id, "it is done, or was never begun");
         return;
     }
-    ps_str_init(&t, text, sizeof(text));
-    describe_op(&t, op, st->now);
     if (is_answered_here(st, op)) {
-        ps_str_init(&links, unheard, sizeof(unheard));
-        if (op->key != NULL) {
-            report_unheard(st, op->key, &links);
-        }
-        if (unheard[0] != '\0') {
-            ps_str_addf(&t, "; missing: %s", unheard);
-        }
-        if (!ps_uplink_is_connected(&st->a->uplink)) {
-            ps_str_addf(&t,
-                        "; the scheduler at %s is not connected and knows "
-                        "what else is missing",
-                        st->a->opt.sched_address);
-            add_uplink_failure(&st->a->uplink, &t);
-        }
-        send_stall_reply(st, s->conn, op_id, text);
+        answer_here(st, s, op, PS_TIME_NEVER);
         return;
     }
+    ps_str_init(&t, text, sizeof(text));
+    describe_op(&t, op, st->now);
     if (ps_account_charge(&s->account, PS_COST_QUERIES, 1, &refusal) != 0) {
         ps_str_add(&t, "; the scheduler is not asked who is missing: ");
         ps_refusal_text(&refusal, &t);
@@ -301,6 +321,7 @@ void ps_agent_diagnose_op(struct ps_agent_step *st, struct ps_agent_session *s,
     q->session = s;
     q->user = ps_agent_user_get(st->a, s->uid);
     q->op_id = op_id;
+    q->asked_at = st->now;
     q->key = op->key == NULL ? 0 : op->key->number;
     q->round = awaited_round(op);
     q->is_barrier = op->is_barrier;
@@ -385,6 +406,50 @@ void ps_agent_diagnose_on_reply(struct ps_agent_step *st,
     send_stall_reply(st, q->session->conn, q->op_id, text);
     query_free(st->a, q);
     send_next_queries(st);
+}
+
+/* Time of the scheduler to answer. It asks other members for up to a second,
+ * and the worker waits for five. */
+#define ANSWER_TIMEOUT PS_MILLIS(2500)
+
+ps_time ps_agent_diagnose_deadline(const struct ps_agent *a)
+{
+    struct ps_map_cursor c = {0};
+    const struct ps_agent_stall_query *q;
+
+    while ((q = ps_map_next(a->stall_queries, &c)) != NULL) {
+        if (q->session != NULL) {
+            return ps_time_add(q->asked_at, ANSWER_TIMEOUT); /* The oldest. */
+        }
+    }
+    return PS_TIME_NEVER;
+}
+
+void ps_agent_diagnose_tick(struct ps_agent_step *st)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_agent_stall_query *q;
+
+    if (ps_agent_diagnose_deadline(st->a) > st->now) {
+        return;
+    }
+    while ((q = ps_map_next(st->a->stall_queries, &c)) != NULL) {
+        const struct ps_agent_op *op;
+
+        if (q->session == NULL ||
+            ps_time_add(q->asked_at, ANSWER_TIMEOUT) > st->now) {
+            continue;
+        }
+        op = find_session_op(q->session, q->op_id);
+        if (op != NULL) {
+            answer_here(st, q->session, op, q->asked_at);
+        }
+        if (q->is_sent) {
+            detach_query(q); /* Counts as sent until its reply arrives. */
+        } else {
+            query_free(st->a, q);
+        }
+    }
 }
 
 void ps_agent_diagnose_fini(struct ps_agent *a)

@@ -2,6 +2,8 @@
 /* Stall queries: the reason why an operation waits. */
 #pragma once
 
+#include "base/time.h"
+
 #include <stdint.h>
 
 struct ps_agent;
@@ -19,6 +21,9 @@ void ps_agent_diagnose_on_reply(struct ps_agent_step *st,
 void ps_agent_diagnose_on_collect(struct ps_agent_step *st,
                                   const struct ps_msg_stall_collect *m);
 void ps_agent_diagnose_resend(struct ps_agent_step *st);
+/* Answers queries to which the scheduler is silent; time of the next one. */
+void ps_agent_diagnose_tick(struct ps_agent_step *st);
+ps_time ps_agent_diagnose_deadline(const struct ps_agent *a);
 void ps_agent_diagnose_fini(struct ps_agent *a);
 /* Drops the queries of a session that is gone. */
 void ps_agent_diagnose_drop_session(struct ps_agent *a,

@@ -91,6 +91,7 @@ struct ps_agent_stall_query {
     struct ps_agent_user *user;       /* A reference. */
     bool is_sent;
     uint64_t op_id;
+    ps_time asked_at;
     uint32_t key;
     uint64_t round;
     bool is_barrier;

@@ -60,6 +60,9 @@ struct stall {
     struct ps_bits pending_slots; /* Slots that have not reported. */
     struct ps_bits missing_ranks; /* Ranks reported as missing. */
     char unheard[320]; /* Servers that an agent does not hear, as text. */
+    /* Slots that do not hear a server, and whether one hears all of its own. */
+    struct ps_bits unheard_slots;
+    bool is_heard;
     /* Results of STALL_SEEKS_KEY. */
     char oldest_key[PS_KEY_NAME_MAX + 1];
     uint8_t oldest_key_kind; /* enum ps_key_kind */
@@ -145,6 +148,14 @@ static void append_silent(const struct ps_sched_step *st,
     }
 }
 
+/* True: the slot is cut off from a server that others hear, so what its ranks
+ * have contributed may not have arrived. A server that no slot hears is missing
+ * itself. */
+static bool is_cut(const struct stall *stall, uint32_t slot)
+{
+    return stall->is_heard && ps_bits_get(&stall->unheard_slots, slot);
+}
+
 static void list_missing_in_round(struct missing *out,
                                   const struct ps_sched_step *st,
                                   const struct ps_sched_job *j,
@@ -160,8 +171,10 @@ static void list_missing_in_round(struct missing *out,
     }
     append_silent(st, j, stall, &also);
     for (uint32_t i = 0; i < j->workers.count; i++) {
+        const uint32_t slot = j->workers.list[i].slot;
+
         if (ps_bits_get(&stall->missing_ranks, i) ||
-            ps_bits_get(&stall->pending_slots, j->workers.list[i].slot)) {
+            ps_bits_get(&stall->pending_slots, slot) || is_cut(stall, slot)) {
             add_missing_rank(out, j, i);
         }
     }
@@ -216,6 +229,7 @@ static void stall_free(struct ps_sched *s, struct stall *stall)
     s->stall_count--;
     ps_bits_fini(&stall->pending_slots);
     ps_bits_fini(&stall->missing_ranks);
+    ps_bits_fini(&stall->unheard_slots);
     ps_free(stall);
 }
 
@@ -284,6 +298,8 @@ static void stall_collect(struct ps_sched_step *st,
     stall->collect_id = ++st->s->last_collect_id;
     stall->deadline = ps_time_add(st->now, REPORT_TIMEOUT);
     ps_bits_zero(&stall->missing_ranks);
+    ps_bits_zero(&stall->unheard_slots);
+    stall->is_heard = false;
     for (uint32_t i = 0; i < j->slot_count; i++) {
         struct ps_member *m = ps_members_get(&st->s->members,
                                              j->slots[i].agent_node);
@@ -316,6 +332,7 @@ static struct stall *stall_new(struct ps_sched_step *st,
     stall->gen = j->gen;
     ps_bits_init(&stall->pending_slots, j->slot_count);
     ps_bits_init(&stall->missing_ranks, j->opt.num_workers);
+    ps_bits_init(&stall->unheard_slots, j->slot_count);
     ps_list_push_back(&st->s->stalls, &stall->node);
     st->s->stall_count++;
     return stall;
@@ -527,8 +544,36 @@ static struct ps_sched_job *finish_step(struct ps_sched_step *st,
     return NULL;
 }
 
+/* Notes the ranks that an agent lacks, and the servers it does not hear. */
+static void merge_ranks(struct stall *stall, const struct ps_sched_job *j,
+                        const struct ps_member *agent,
+                        const struct ps_msg_stall_report *m)
+{
+    struct ps_str text;
+
+    if (ps_sched_text_or_empty(m->unheard)[0] != '\0') {
+        (void)ps_bits_set(&stall->unheard_slots,
+                          ps_sched_job_slot_of(j, agent->node));
+        if (stall->unheard[0] == '\0') { /* One agent's report suffices. */
+            ps_str_init(&text, stall->unheard, sizeof(stall->unheard));
+            ps_str_add_escaped(&text, m->unheard, strlen(m->unheard), 256);
+        }
+    } else if (m->ranks_count == 0) {
+        stall->is_heard = true; /* Its ranks have contributed. */
+    }
+    for (uint32_t i = 0; i < m->ranks_count; i++) {
+        uint32_t rank = m->ranks[i];
+
+        if (rank < j->opt.num_workers &&
+            j->workers.list[rank].agent_node == agent->node) {
+            ps_bits_set(&stall->missing_ranks, rank);
+        }
+    }
+}
+
 static void merge_report(struct stall *stall, const struct ps_sched_job *j,
-                         uint32_t agent, const struct ps_msg_stall_report *m)
+                         const struct ps_member *agent,
+                         const struct ps_msg_stall_report *m)
 {
     if (stall->step == STALL_SEEKS_KEY) {
         stall->waiting_ops += m->waiting_ops;
@@ -540,22 +585,8 @@ static void merge_report(struct stall *stall, const struct ps_sched_job *j,
             stall->round = m->round;
             stall->oldest_wait = m->waited_ns;
         }
-        return;
-    }
-    if (ps_sched_text_or_empty(m->unheard)[0] != '\0' &&
-        stall->unheard[0] == '\0') { /* One agent's report suffices. */
-        struct ps_str text;
-
-        ps_str_init(&text, stall->unheard, sizeof(stall->unheard));
-        ps_str_add_escaped(&text, m->unheard, strlen(m->unheard), 256);
-    }
-    for (uint32_t i = 0; i < m->ranks_count; i++) {
-        uint32_t rank = m->ranks[i];
-
-        if (rank < j->opt.num_workers &&
-            j->workers.list[rank].agent_node == agent) {
-            ps_bits_set(&stall->missing_ranks, rank);
-        }
+    } else {
+        merge_ranks(stall, j, agent, m);
     }
 }
 
@@ -582,7 +613,7 @@ ps_sched_on_stall_report(struct ps_sched_step *st, struct ps_member *agent,
             !ps_bits_clear(&stall->pending_slots, slot)) {
             return NULL;
         }
-        merge_report(stall, j, agent->node, m);
+        merge_report(stall, j, agent, m);
         return stall->pending_slots.count == 0 ? finish_step(st, stall, why)
                                                : NULL;
     }
