@@ -68,7 +68,7 @@ struct daemon_upkeep {
 
 /* Text of all metrics of a daemon: 50 metrics with the longest names of
  * cluster and node. */
-#define DAEMON_METRICS_TEXT_MAX   32768u
+#define DAEMON_METRICS_TEXT_MAX   65536u
 #define DAEMON_METRICS_LABELS_MAX (2 * PS_NAME_MAX + 32)
 
 struct daemon_metrics_file;

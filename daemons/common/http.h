@@ -18,7 +18,7 @@
 struct ps_http;
 
 /* Bytes of metrics in one answer. */
-#define PS_HTTP_TEXT_MAX 32768u
+#define PS_HTTP_TEXT_MAX 65536u
 
 struct ps_http_options {
     /* Adds metrics to those of the snapshot; runs on the server's thread. */

@@ -3,7 +3,9 @@
 
 #include <dirent.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -35,6 +37,51 @@ void ps_metric_sample(struct ps_metrics *m, const char *name, const char *label,
 {
     add_name(m, name, label, word);
     ps_str_addf(&m->text, "%" PRIu64 "\n", value);
+}
+
+/* Adds the value of a label. Bytes that are not printable ASCII are \xNN. */
+static void add_label_value(struct ps_str *text, const char *value)
+{
+    for (const char *c = value; *c != '\0'; c++) {
+        if (*c == '"' || *c == '\\') {
+            ps_str_addf(text, "\\%c", *c);
+        } else if (*c < ' ' || *c > '~') {
+            ps_str_addf(text, "\\\\x%02x", (unsigned char)*c);
+        } else {
+            ps_str_addf(text, "%c", *c);
+        }
+    }
+}
+
+/* Adds the shortest decimal number that is read as this one. */
+static void add_real(struct ps_str *text, double value)
+{
+    char digits[32];
+
+    if (!isfinite(value)) {
+        ps_str_add(text, isnan(value) ? "NaN" : value > 0 ? "+Inf" : "-Inf");
+        return;
+    }
+    snprintf(digits, sizeof(digits), "%.15g", value);
+    if (strtod(digits, NULL) != value) {
+        snprintf(digits, sizeof(digits), "%.17g", value);
+    }
+    ps_str_add(text, digits);
+}
+
+void ps_metric_real(struct ps_metrics *m, const char *name,
+                    const struct ps_metric_label *labels, size_t count,
+                    double value)
+{
+    ps_str_addf(&m->text, "%s%s{%s", m->prefix, name, m->labels);
+    for (size_t i = 0; i < count; i++) {
+        ps_str_addf(&m->text, ",%s=\"", labels[i].name);
+        add_label_value(&m->text, labels[i].value);
+        ps_str_add(&m->text, "\"");
+    }
+    ps_str_add(&m->text, "} ");
+    add_real(&m->text, value);
+    ps_str_add(&m->text, "\n");
 }
 
 void ps_metric_counter(struct ps_metrics *m, const char *name, const char *help,

@@ -7,6 +7,7 @@
 
 #include "base/str.h"
 
+#include <stddef.h>
 #include <stdint.h>
 
 enum ps_metric_type {
@@ -27,6 +28,15 @@ void ps_metric_begin(struct ps_metrics *m, const char *name,
  * has no quote and no backslash. */
 void ps_metric_sample(struct ps_metrics *m, const char *name, const char *label,
                       const char *word, uint64_t value);
+struct ps_metric_label {
+    const char *name;
+    const char *value; /* Any bytes. */
+};
+/* Adds a sample with several labels of its own; the value may be infinite or
+ * not a number. */
+void ps_metric_real(struct ps_metrics *m, const char *name,
+                    const struct ps_metric_label *labels, size_t count,
+                    double value);
 /* A metric with one sample. */
 void ps_metric_counter(struct ps_metrics *m, const char *name, const char *help,
                        uint64_t value);

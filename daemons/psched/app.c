@@ -7,6 +7,7 @@
 #include "common/metrics.h"
 #include "core/sched/sched.h"
 #include "psched/options.h"
+#include "psched/scalars.h"
 #include "psched/tokens.h"
 
 #include <errno.h>
@@ -185,6 +186,7 @@ static void add_metrics(const void *self, struct ps_metrics *m)
                     ps_sched_job_count(sched));
     add_members(sched, PS_ROLE_SERVER, "servers", "Servers by state.", m);
     add_members(sched, PS_ROLE_AGENT, "agents", "Agents by state.", m);
+    psched_add_scalars(sched, m);
 }
 
 static struct ps_daemon_socket control_socket(const void *values)

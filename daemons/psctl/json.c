@@ -7,6 +7,7 @@
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -126,6 +127,36 @@ static json_t *node_of(const struct ps_msg *msg)
     return o;
 }
 
+/* A number as JSON; one that JSON lacks as text. */
+static json_t *real_of(double value)
+{
+    return isfinite(value) ? json_real(value)
+           : isnan(value)  ? json_string("NaN")
+           : value > 0     ? json_string("Infinity")
+                           : json_string("-Infinity");
+}
+
+static json_t *scalars_of(const struct ps_msg_job_row *j)
+{
+    json_t *list = json_array();
+
+    for (uint32_t i = 0; i < j->scalars_count; i++) {
+        const struct ps_rec_job_scalar *s = &j->scalars[i];
+        json_t *one = json_object();
+
+        put_text(one, "name", s->name);
+        put_count(one, "ranks", s->ranks);
+        put_count(one, "nonfinite", s->nonfinite);
+        put_count(one, "step", s->step);
+        put_value(one, "min", real_of(s->min));
+        put_value(one, "mean", real_of(s->mean));
+        put_value(one, "max", real_of(s->max));
+        put_seconds(one, "age_s", s->age_ns);
+        json_array_append_new(list, one);
+    }
+    return list;
+}
+
 static json_t *job_of(const struct ps_msg *msg)
 {
     const struct ps_msg_job_row *j = &msg->job_row;
@@ -158,6 +189,7 @@ static json_t *job_of(const struct ps_msg *msg)
     put_seconds(o, "age_s", j->age_ns);
     put_text(o, "optimizer", j->optimizer);
     put_text(o, "compression", j->compression);
+    put_value(o, "scalars", scalars_of(j));
     put_text(o, "reason", j->reason);
     return o;
 }

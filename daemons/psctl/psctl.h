@@ -175,6 +175,12 @@ void describe_missing(const struct ps_msg_stall_row *s, struct ps_str *out);
 /* Checks the cluster and this host. Returns an exit code. */
 int doctor_run(const struct wire_target *target, ps_time after, bool json);
 
+/* ---------------------------------------------------------------- scalars.c */
+
+/* Shows the first `most` scalars of jobs that have not ended, with an empty line
+ * above. Returns the number of lines, 0 if there are none. */
+size_t show_scalars(const struct report *r, size_t most, bool headings);
+
 /* -------------------------------------------------------------------- top.c */
 
 enum top_key {

@@ -17,6 +17,7 @@
 #define OTHER_LINES    6u
 #define PROBLEMS_SHOWN 4u
 #define JOBS_SHOWN     8u
+#define SCALARS_SHOWN  8u
 
 #define ENTER_SCREEN   "\033[?1049h\033[?25l\033[?7l"
 #define LEAVE_SCREEN   "\033[?7h\033[?25h\033[?1049l"
@@ -156,6 +157,7 @@ static void show_frame(struct report *r, const struct top_options *o)
 {
     size_t lines = o->batch ? SIZE_MAX / 2 : terminal_lines();
     size_t problems;
+    size_t others;
     size_t jobs = 0;
     struct health h;
 
@@ -174,10 +176,10 @@ static void show_frame(struct report *r, const struct top_options *o)
     for (size_t i = 0; i < problems; i++) {
         printf("  ! %s\n", h.problems[i]);
     }
+    others = OTHER_LINES + problems + jobs +
+             show_scalars(r, o->batch ? SIZE_MAX : SCALARS_SHOWN, o->headings);
     putchar('\n');
-    lines -= lines > OTHER_LINES + problems + jobs
-                 ? OTHER_LINES + problems + jobs
-                 : lines - 1;
+    lines -= lines > others ? others : lines - 1;
     show_members(r, lines, o);
 }
 

@@ -42,6 +42,12 @@
 #define PS_PROFILE_EVENTS_MAX      32768u
 /* Events in one message. */
 #define PS_PROFILE_READ_MAX        1024u
+/* Names of the training scalars of one job; further ones are refused. Enough for
+ * curves that a person compares, and a page of metrics stays short. */
+#define PS_SCALARS_MAX             32u
+#define PS_SCALAR_NAME_MAX         63u
+/* Scalars in one report of an agent; further ones are in the next report. */
+#define PS_REPORT_MAX              2048u
 /* Live jobs, groups of ranks included; further ones are refused. */
 #define PS_JOBS_MAX                1024u
 /* Lost ranks of one job that psctl status lists by number. */

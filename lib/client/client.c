@@ -17,6 +17,7 @@
 #include "client/options.h"
 #include "client/progress.h"
 #include "client/reattach.h"
+#include "client/report.h"
 #include "client/send.h"
 #include "client/state.h"
 #include "client/wait_note.h"
@@ -160,6 +161,7 @@ static void free_client(struct psc_client *c, bool child)
     free((char *)(uintptr_t)c->options.socket);
     free((char *)(uintptr_t)c->options.token_file);
     free(c->optimizer);
+    report_free(c);
     free((char *)(uintptr_t)c->options.job);
     ps_shm_fini(&c->shm);
     if (c->ring.memory != NULL) {

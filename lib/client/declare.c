@@ -182,29 +182,12 @@ int psc_optimizer_set(struct psc_client *c, const char *name,
 
 /* ----------------------------------------------------------------- changes */
 
-/* Last round that this worker has begun, over all keys; no later round can end
- * without this worker. */
-static uint64_t newest_round(const struct psc_client *c)
-{
-    uint64_t newest = 0;
-
-    for (uint32_t i = 0; i < c->keys.count; i++) {
-        uint64_t round = key_rounds_begun(c->keys.by_number[i]);
-
-        if (key_is_internal(c->keys.by_number[i])) {
-            continue; /* Of a collective: optimizers do not apply. */
-        }
-        newest = round > newest ? round : newest;
-    }
-    return newest;
-}
-
 /* The round from which a change holds: `round`, or for 0 the next one of this
  * worker. PSC_E_INVAL: it has begun. */
 static int round_of_change(struct psc_client *c, const char *what,
                            uint64_t round, uint64_t *ret)
 {
-    const uint64_t newest = newest_round(c);
+    const uint64_t newest = key_newest_round(c);
 
     if (round != 0 && round <= newest) {
         return client_error(c, PSC_E_INVAL,

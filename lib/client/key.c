@@ -49,6 +49,21 @@ uint64_t key_rounds_begun(const struct key *k)
     return round;
 }
 
+uint64_t key_newest_round(const struct psc_client *c)
+{
+    uint64_t newest = 0;
+
+    for (uint32_t i = 0; i < c->keys.count; i++) {
+        uint64_t round = key_rounds_begun(c->keys.by_number[i]);
+
+        if (key_is_internal(c->keys.by_number[i])) {
+            continue; /* Of a collective: optimizers do not apply. */
+        }
+        newest = round > newest ? round : newest;
+    }
+    return newest;
+}
+
 struct key *key_by_name(const struct psc_client *c, enum ps_key_kind kind,
                         const char *name)
 {

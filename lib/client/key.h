@@ -38,6 +38,9 @@ struct key *key_by_name(const struct psc_client *c, enum ps_key_kind kind,
 bool key_is_internal(const struct key *k);
 /* Last round that this worker has begun, queued ones included. */
 uint64_t key_rounds_begun(const struct key *k);
+/* The same over all keys of the program; no later round can end without this
+ * worker. */
+uint64_t key_newest_round(const struct psc_client *c);
 /* The name of the program's key `name`; if that is NULL, of the key `number`,
  * whose digits go to `digits`. On failure sets the detail. */
 PS_MUST_USE int key_name_of(struct psc_client *c, const char *name,

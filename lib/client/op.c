@@ -41,6 +41,7 @@ static const struct {
     [OP_CHANGE] = {"change of the optimizer", 0},
     [OP_COMPRESSION] = {"compression", 0},
     [OP_PROFILE] = {"recording of the servers", 0},
+    [OP_REPORT] = {"report of scalars", 0},
     [OP_KEY] = {"declaration", 0},
     [OP_COLL] = {"collective", 0},
     [OP_SKIP] = {"pass", PS_OP_SKIP},

@@ -39,6 +39,7 @@ static void assign_round(struct psc_op *op)
     case OP_STATE:
     case OP_COMPRESSION:
     case OP_PROFILE:
+    case OP_REPORT:
     case OP_KEY:
     case OP_COLL:
         op->round = 0;

@@ -66,6 +66,7 @@ static bool contributes_array(const struct psc_op *op)
     case OP_STATE:
     case OP_COMPRESSION:
     case OP_PROFILE:
+    case OP_REPORT:
     case OP_KEY:
     case OP_COLL:
     case OP_SKIP:

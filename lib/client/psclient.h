@@ -43,6 +43,7 @@
 #include <stdint.h>
 
 #include "psclient_profile.h"
+#include "psclient_report.h"
 
 #ifdef __cplusplus
 extern "C" {

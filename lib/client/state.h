@@ -21,6 +21,7 @@
  *     arena.c       memory of the agent; memory.c: memory shared with it
  *     stall.c       why an operation is open; wait_note.c: lines about that
  *     declare.c     optimizer, compression; state_file.c: files of their state
+ *     report.c      training scalars
  *     group.c       clients for a subset of the ranks
  *     coll/         collectives, see coll/state.h
  *
@@ -123,6 +124,8 @@ struct wait_notes {
     const struct psc_op *op;
 };
 
+struct report_table;
+
 struct coll_table {
     /* Collectives that agree or wait for their turn. */
     struct ps_list order_queue;
@@ -181,6 +184,7 @@ struct psc_client {
     struct coll_table colls;
     struct wait_notes notes;
     struct stats stats;
+    struct report_table *reports; /* See report.c; NULL: none. */
     char *optimizer; /* Last declaration of this worker; NULL: none. */
 };
 

@@ -108,7 +108,7 @@ def test_page_and_rules_name_the_metrics_that_exist(trio, files):
     rows = set()
     for prefix, name, kind, text in re.findall(
             r"^\| (.+) \| `(\w+)` \| (\w+) \| (.+) \|$", page, re.M):
-        text = re.sub(r" Label: `\w+`\.$", "", text)
+        text = re.sub(r" Labels?: `.*\.$", "", text)
         for p in (PREFIXES.values() if prefix == "all" else
                   [word + "_" for word in re.findall(r"`(\w+)`", prefix)]):
             rows.add((p + name, kind, text))

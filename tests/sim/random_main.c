@@ -424,6 +424,7 @@ static struct world_options shape_of(uint64_t seed)
     add_connections(&o, &r);
     o.profile = ps_rng_chance(&r, 250);
     o.tokens = ps_rng_chance(&r, 250);
+    o.reports = ps_rng_chance(&r, 250);
     return o;
 }
 
@@ -722,32 +723,32 @@ static void print_shape(uint64_t seed)
     struct world_options o = shape_of(seed);
 
     add_faults(&o);
-    printf("seed %llu: %u jobs, %u servers, %u agents, %u workers, %u rounds, "
-           "%u keys, "
-           "credit %u, window %u, mode %s, optimizer %d, norms %d, accumulate "
-           "%u, clip %g, tuned %d, change "
-           "at %u, tune at %u, profile %d, epochs %u, grows %d, init "
-           "%d, connections %u, late %u, reduce %s, collect %d, rows %d, "
-           "halves %u, compression "
-           "%s, cut %u/s, partition %u/s, crash %u/s, agent %u/s, move %u/s, "
-           "sleep %u/s, output %u, lose server "
-           "%d, isolate %d, part %d, end sched %d\n",
-           (unsigned long long)seed, o.jobs == 0 ? 1 : o.jobs, o.servers,
-           o.agents, o.workers, o.rounds, o.key_count,
-           (unsigned)o.initial_credit, (unsigned)o.credit_window,
-           ps_mode_name(o.mode), o.optimizer, o.norms, o.accumulate,
-           o.clip_norm, o.tuned, (unsigned)o.change_round,
-           (unsigned)o.tune_round, o.profile, o.epochs, o.streams, o.init,
-           o.connections, (unsigned)o.late_min,
-           ps_reduce_name(o.fold != PS_REDUCE_SUM ? o.fold
-                          : o.mean                ? PS_REDUCE_MEAN
-                                                  : PS_REDUCE_SUM),
-           o.collectives, has_rows(&o), halves(&o),
-           o.compress.name == NULL ? "none" : o.compress.name, o.faults.cut,
-           o.faults.partition, o.faults.worker_crash, o.faults.agent_crash,
-           o.faults.rebalance, o.faults.sleep, (unsigned)o.faults.output,
-           o.faults.lose_server, o.faults.isolate, o.faults.part,
-           o.faults.sched_crash);
+    printf(
+        "seed %llu: %u jobs, %u servers, %u agents, %u workers, %u rounds, "
+        "%u keys, "
+        "credit %u, window %u, mode %s, optimizer %d, norms %d, accumulate "
+        "%u, clip %g, tuned %d, change "
+        "at %u, tune at %u, profile %d, reports %d, epochs %u, grows %d, init "
+        "%d, connections %u, late %u, reduce %s, collect %d, rows %d, "
+        "halves %u, compression "
+        "%s, cut %u/s, partition %u/s, crash %u/s, agent %u/s, move %u/s, "
+        "sleep %u/s, output %u, lose server "
+        "%d, isolate %d, part %d, end sched %d\n",
+        (unsigned long long)seed, o.jobs == 0 ? 1 : o.jobs, o.servers, o.agents,
+        o.workers, o.rounds, o.key_count, (unsigned)o.initial_credit,
+        (unsigned)o.credit_window, ps_mode_name(o.mode), o.optimizer, o.norms,
+        o.accumulate, o.clip_norm, o.tuned, (unsigned)o.change_round,
+        (unsigned)o.tune_round, o.profile, o.reports, o.epochs, o.streams,
+        o.init, o.connections, (unsigned)o.late_min,
+        ps_reduce_name(o.fold != PS_REDUCE_SUM ? o.fold
+                       : o.mean                ? PS_REDUCE_MEAN
+                                               : PS_REDUCE_SUM),
+        o.collectives, has_rows(&o), halves(&o),
+        o.compress.name == NULL ? "none" : o.compress.name, o.faults.cut,
+        o.faults.partition, o.faults.worker_crash, o.faults.agent_crash,
+        o.faults.rebalance, o.faults.sleep, (unsigned)o.faults.output,
+        o.faults.lose_server, o.faults.isolate, o.faults.part,
+        o.faults.sched_crash);
 }
 
 /* Shared by all processes. */

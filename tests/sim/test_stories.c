@@ -879,6 +879,38 @@ static void the_weight_changes_while_a_job_trains(void **state)
     world_free(w);
 }
 
+/* The scheduler has the last scalars of all ranks although links are cut, and an
+ * agent ends while it reports. */
+static void scalars_reach_the_scheduler_through_faults(void **state)
+{
+    struct world_options o = four_workers();
+    double sum = 0;
+    struct world *w;
+
+    (void)state;
+    o.reports = true;
+    o.rounds = 8;
+    w = world_new(&o);
+    world_hold_worker(w, 3, 4);
+    world_run(w, PS_MILLIS(900));
+    world_cut(w, "psched", "agent0", PS_MILLIS(1400));
+    world_run(w, PS_SECONDS(3));
+    assert_int_equal(world_scalar(w, "begun", &sum), 4);
+    assert_true(sum == 0 + 1 + 2 + 3);
+    world_hold_frames(w, "psched", "agent1", PS_MSG_REPORT_DONE);
+    world_release_worker(w, 3);
+    world_run(w, PS_SECONDS(6));
+    assert_int_equal(world_scalar(w, "ended", &sum), 4);
+    assert_int_equal(world_scalar(w, "round", &sum), 4);
+    assert_true(sum == 4 * 8);
+    world_kill_agent(w, 1);
+    world_run(w, PS_MILLIS(6500));
+    world_restart_agent(w, 1);
+    world_release_frames(w, "agent1", PS_MSG_REPORT_DONE);
+    all_well(w, 4);
+    world_free(w);
+}
+
 /* Partitions migrate to a server that is lost at once, and so come back; some or
  * all agents are cut from the scheduler meanwhile and see neither change. */
 static void partition_returns_before_agents_get_its_placements(void **state)
@@ -984,6 +1016,7 @@ int main(void)
         cmocka_unit_test(a_partition_moves_while_ranks_have_joined),
         cmocka_unit_test(partition_returns_before_agents_get_its_placements),
         cmocka_unit_test(the_weight_changes_while_a_job_trains),
+        cmocka_unit_test(scalars_reach_the_scheduler_through_faults),
         cmocka_unit_test(a_root_that_has_joined_is_an_error),
     };
 

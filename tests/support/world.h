@@ -88,6 +88,8 @@ struct world_options {
     uint64_t change_round;
     /* Every third key has other settings from this round on; 0: never. */
     uint64_t tune_round;
+    /* Workers report scalars before their first round and after the last. */
+    bool reports;
     bool profile; /* Workers record the servers and read the recordings. */
     bool mean;
     /* Reduction of dense keys, if not PS_REDUCE_SUM. */
@@ -181,6 +183,10 @@ uint64_t world_subflow_frames(const struct world *w);
 uint64_t world_acks_ahead(const struct world *w);
 /* Connections closed because too much output waited for them. */
 uint64_t world_output_closes(const struct world *w);
+
+/* Ranks that have reported the scalar to the scheduler, and the sum of their
+ * values; of all jobs. */
+uint32_t world_scalar(const struct world *w, const char *name, double *ret_sum);
 
 /* Faults and commands of story tests. */
 void world_cut(struct world *w, const char *node_a, const char *node_b,

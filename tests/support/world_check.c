@@ -527,3 +527,32 @@ void check_end(struct world *w)
         }
     }
 }
+
+/* ------------------------------------------------------------------ scalars */
+
+struct scalar_query {
+    const char *name;
+    uint32_t ranks;
+    double sum;
+};
+
+static void add_scalar(void *ctx, const struct ps_msg_job_row *job,
+                       const struct ps_rec_job_scalar *scalar)
+{
+    struct scalar_query *q = ctx;
+
+    (void)job;
+    if (strcmp(scalar->name, q->name) == 0) {
+        q->ranks += scalar->ranks;
+        q->sum += scalar->mean * scalar->ranks;
+    }
+}
+
+uint32_t world_scalar(const struct world *w, const char *name, double *ret_sum)
+{
+    struct scalar_query q = {.name = name};
+
+    ps_sched_each_scalar(w->node[0].sched, add_scalar, &q);
+    *ret_sum = q.sum;
+    return q.ranks;
+}

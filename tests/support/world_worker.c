@@ -755,6 +755,24 @@ static void begin_profile(struct world *w, struct wworker *k)
     send_request(w, k, m.l_profile_set.op_id, &m);
 }
 
+/* Reports that its rank is at the stage. */
+static void send_report(struct world *w, struct wworker *k, const char *stage)
+{
+    const struct ps_rec_scalar scalars[] = {
+        {.name = stage, .step = k->round, .value = k->rank},
+        {.name = "round", .step = k->round, .value = (double)k->round}};
+    struct ps_msg m = {.code = PS_MSG_L_REPORT};
+
+    if (!w->opt.reports) {
+        return;
+    }
+    m.l_report.op_id = new_op(w, k, 0, 0);
+    k->op_key[m.l_report.op_id % 64] = 0;
+    m.l_report.scalars = scalars;
+    m.l_report.scalars_count = 2;
+    send_request(w, k, m.l_report.op_id, &m);
+}
+
 /* Reads that of one server. A server that is lost takes it along. */
 static void read_recording(struct world *w, struct wworker *k)
 {
@@ -763,6 +781,7 @@ static void read_recording(struct world *w, struct wworker *k)
     struct ps_msg m = {.code = PS_MSG_L_PROFILE_GET};
 
     k->stage = WS_RECORDING;
+    send_report(w, k, "ended");
     if (!w->opt.profile || w->opt.faults.lose_server ||
         w->opt.faults.isolate != 0 || w->opt.faults.part != 0) {
         return;
@@ -776,6 +795,7 @@ static void read_recording(struct world *w, struct wworker *k)
 static void begin_init(struct world *w, struct wworker *k)
 {
     k->stage = WS_INIT;
+    send_report(w, k, "begun");
     if (!w->opt.init) {
         return;
     }

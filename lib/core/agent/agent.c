@@ -14,6 +14,7 @@
 #include "core/agent/inner.h"
 #include "core/agent/job.h"
 #include "core/agent/reply.h"
+#include "core/agent/report.h"
 #include "core/agent/resend.h"
 #include "core/agent/residual_log.h"
 #include "core/agent/send.h"
@@ -202,21 +203,24 @@ static void on_tick(struct ps_agent_step *st)
     c = (struct ps_map_cursor){0};
     while ((s = ps_map_next(a->servers.by_node, &c)) != NULL) {
         ps_agent_server_tick(st, s);
-        if (a->scratch_retry_at <= st->now) {
+        if (a->due.scratch_retry_at <= st->now) {
             s->needs_pump = true;
         }
     }
-    if (a->scratch_retry_at <= st->now) {
-        a->scratch_retry_at = PS_TIME_NEVER;
+    if (a->due.scratch_retry_at <= st->now) {
+        a->due.scratch_retry_at = PS_TIME_NEVER;
     }
-    if (a->resend_at <= st->now) {
+    if (a->due.resend_at <= st->now) {
         ps_agent_resend_refused(st);
+    }
+    if (a->due.report_at <= st->now) {
+        ps_agent_report_tick(st);
     }
     if (a->unmapping.next_at <= st->now) {
         ps_agent_unmap_regions(a);
     }
-    if (a->scratch_trim_at <= st->now) {
-        a->scratch_trim_at = PS_TIME_NEVER;
+    if (a->due.scratch_trim_at <= st->now) {
+        a->due.scratch_trim_at = PS_TIME_NEVER;
         ps_pool_trim(a->opt.scratch_pool);
     }
 }
@@ -235,10 +239,12 @@ static ps_time agent_deadline(const void *self)
     while ((s = ps_map_next(a->servers.by_node, &c)) != NULL) {
         at = ps_time_min(at, ps_agent_server_deadline(a, s));
     }
-    at = ps_time_min(ps_time_min(at, a->scratch_retry_at),
+    at = ps_time_min(ps_time_min(at, a->due.scratch_retry_at),
                      a->unmapping.next_at);
     at = ps_time_min(at, a->draining_pools.next_reap_at);
-    return ps_time_min(ps_time_min(at, a->resend_at), a->scratch_trim_at);
+    at = ps_time_min(at, a->due.report_at);
+    return ps_time_min(ps_time_min(at, a->due.resend_at),
+                       a->due.scratch_trim_at);
 }
 
 /* -------------------------------------------------------- machine interface */
@@ -380,9 +386,10 @@ struct ps_agent *ps_agent_new(const struct ps_agent_options *opt, ps_time now)
     a->draining_pools.next_reap_at = PS_TIME_NEVER;
     ps_agent_budget_init(a);
     ps_list_init(&a->sessions);
-    a->scratch_retry_at = PS_TIME_NEVER;
-    a->resend_at = PS_TIME_NEVER;
-    a->scratch_trim_at = PS_TIME_NEVER;
+    a->due.scratch_retry_at = PS_TIME_NEVER;
+    a->due.resend_at = PS_TIME_NEVER;
+    a->due.scratch_trim_at = PS_TIME_NEVER;
+    a->due.report_at = PS_TIME_NEVER;
     ps_agent_uplink_init(a, now);
     return a;
 }

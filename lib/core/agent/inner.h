@@ -39,6 +39,7 @@
  *
  *     diagnose.c      stall queries: the reason why an operation waits
  *     request.c       requests that the scheduler answers
+ *     report.c        training scalars, sent to the scheduler in batches
  *     barrier.c       barriers
  *     departed.c      workers that are gone
  *     session.c       training processes: hello, memory, errors
@@ -122,6 +123,14 @@ struct ps_agent_sum_arena {
     uint64_t used;
 };
 
+/* When something is due; PS_TIME_NEVER: */
+struct ps_agent_due {
+    ps_time scratch_retry_at; /* No sum lacks memory. */
+    ps_time resend_at;        /* Nothing was refused. */
+    ps_time scratch_trim_at;  /* No trim is due. */
+    ps_time report_at;        /* No scalar waits for its report. */
+};
+
 struct ps_agent {
     struct ps_agent_options opt;
     struct ps_rng rng;
@@ -150,9 +159,7 @@ struct ps_agent {
     uint64_t residual_bytes; /* Bytes used of the segments of all jobs. */
     bool must_flush;         /* Batches or the arena wait for the tick. */
     struct ps_agent_sum_arena sum_arena;
-    ps_time scratch_retry_at; /* PS_TIME_NEVER: no sum lacks memory. */
-    ps_time resend_at;        /* PS_TIME_NEVER: nothing was refused. */
-    ps_time scratch_trim_at;  /* PS_TIME_NEVER: no trim is due. */
+    struct ps_agent_due due;
     struct ps_agent_stats stats;
 };
 

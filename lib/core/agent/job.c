@@ -17,6 +17,7 @@
 #include "core/agent/op.h"
 #include "core/agent/placement.h"
 #include "core/agent/reattach.h"
+#include "core/agent/report.h"
 #include "core/agent/request.h"
 #include "core/agent/residual_log.h"
 #include "core/agent/send_queue.h"
@@ -137,6 +138,7 @@ void ps_agent_job_free(struct ps_agent_step *st, struct ps_agent *a,
     }
     ps_agent_op_free_list(&j->barriers.ops);
     ps_agent_op_free_list(&j->sched_ops);
+    ps_agent_report_free(j);
     c = (struct ps_map_cursor){0};
     while ((f = ps_map_next(j->send_queues, &c)) != NULL) {
         struct ps_agent_server *s = f->server;
@@ -160,8 +162,8 @@ void ps_agent_job_free(struct ps_agent_step *st, struct ps_agent *a,
     ps_agent_budget_charge_pool(
         j, &a->draining_pools.pools[a->draining_pools.count++]);
     ps_agent_job_reap_pools(a);
-    a->scratch_trim_at = st == NULL ? PS_TIME_NEVER
-                                    : ps_time_add(st->now, PS_TRIM_WAIT);
+    a->due.scratch_trim_at = st == NULL ? PS_TIME_NEVER
+                                        : ps_time_add(st->now, PS_TRIM_WAIT);
     ps_map_remove(a->jobs, j->gen);
     ps_agent_departed_drop_job(a, j->gen);
     ps_agent_budget_close_job(j);
@@ -530,6 +532,7 @@ void ps_agent_job_resend_all(struct ps_agent_step *st)
             }
         }
         ps_agent_request_resend(st, j);
+        ps_agent_report_resend(st, j);
         ps_agent_barrier_send(st, j);
     }
     ps_agent_departed_resend(st);

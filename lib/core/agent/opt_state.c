@@ -289,8 +289,8 @@ void ps_agent_opt_state_on_state(struct ps_agent_step *st,
     if (rc == PS_E_STALE) {
         q->request_id = 0; /* The partition migrates: retry later. */
         s->requests_in_flight--;
-        st->a->resend_at = ps_time_min(st->a->resend_at,
-                                       ps_time_add(st->now, RESEND_WAIT));
+        st->a->due.resend_at = ps_time_min(st->a->due.resend_at,
+                                           ps_time_add(st->now, RESEND_WAIT));
         return;
     }
     if (rc == 0) {

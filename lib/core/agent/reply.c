@@ -282,8 +282,8 @@ static void on_refuse(struct ps_agent_step *st, const struct ps_agent_server *s,
                     ps_agent_send_queue_get(st, p->key->job, p->owner_node));
                 continue;
             }
-            st->a->resend_at = ps_time_min(st->a->resend_at,
-                                           ps_time_add(st->now, RESEND_WAIT));
+            st->a->due.resend_at = ps_time_min(
+                st->a->due.resend_at, ps_time_add(st->now, RESEND_WAIT));
             continue;
         }
         if (m->retry == 0 && is_late_refusal(p, &m->parts[i])) {

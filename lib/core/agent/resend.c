@@ -62,7 +62,7 @@ void ps_agent_resend_refused(struct ps_agent_step *st)
     struct ps_map_cursor jc = {0};
     struct ps_agent_job *j;
 
-    st->a->resend_at = PS_TIME_NEVER;
+    st->a->due.resend_at = PS_TIME_NEVER;
     while ((j = ps_map_next(st->a->jobs, &jc)) != NULL) {
         struct ps_map_cursor kc = {0};
         struct ps_agent_key *k;

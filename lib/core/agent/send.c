@@ -217,7 +217,7 @@ static bool pump_one_part(struct ps_agent_step *st, struct ps_agent_server *s)
     ps_agent_part_set_state(p, PS_AGENT_PART_IDLE);
     if (!start_part(st, f, p)) {
         ps_agent_send_enqueue(st, p);
-        st->a->scratch_retry_at = ps_time_add(st->now, SCRATCH_RETRY_WAIT);
+        st->a->due.scratch_retry_at = ps_time_add(st->now, SCRATCH_RETRY_WAIT);
         return false;
     }
     ps_agent_send_queue_charge(f, f->bytes_sent + f->computing_bytes - used +

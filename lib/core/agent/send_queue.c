@@ -200,7 +200,7 @@ void ps_agent_send_end_backoff(struct ps_agent_step *st,
     if (f != NULL && f->backoff != 0) {
         f->backoff = 0;
         f->backoff_until = ps_time_min(f->backoff_until, retry_at);
-        st->a->resend_at = ps_time_min(st->a->resend_at, retry_at);
+        st->a->due.resend_at = ps_time_min(st->a->due.resend_at, retry_at);
     }
 }
 
@@ -212,7 +212,7 @@ void ps_agent_send_begin_backoff(struct ps_agent_step *st,
                                 FULL_BACKOFF_MAX);
         f->backoff_until = ps_time_add(st->now, f->backoff);
     }
-    st->a->resend_at = ps_time_min(st->a->resend_at, f->backoff_until);
+    st->a->due.resend_at = ps_time_min(st->a->due.resend_at, f->backoff_until);
 }
 
 bool ps_agent_send_is_backing_off(struct ps_agent_step *st,
@@ -224,6 +224,6 @@ bool ps_agent_send_is_backing_off(struct ps_agent_step *st,
     if (f == NULL || f->backoff_until <= st->now) {
         return false;
     }
-    st->a->resend_at = ps_time_min(st->a->resend_at, f->backoff_until);
+    st->a->due.resend_at = ps_time_min(st->a->due.resend_at, f->backoff_until);
     return true;
 }

@@ -16,6 +16,7 @@
 #include "core/agent/op.h"
 #include "core/agent/opt_state.h"
 #include "core/agent/prefetch.h"
+#include "core/agent/report.h"
 #include "core/agent/request.h"
 #include "core/agent/session.h"
 
@@ -136,6 +137,8 @@ static const uint64_t *msg_op_id(const struct ps_msg *m)
         return &m->l_optimizer_state.op_id;
     case PS_MSG_L_COMPRESSION:
         return &m->l_compression.op_id;
+    case PS_MSG_L_REPORT:
+        return &m->l_report.op_id;
     default:
         return NULL;
     }
@@ -206,6 +209,9 @@ static void on_active_msg(struct ps_agent_step *st, struct ps_agent_session *s,
         break;
     case PS_MSG_L_OPTIMIZER:
         ps_agent_request_optimizer(st, s, &m->l_optimizer);
+        break;
+    case PS_MSG_L_REPORT:
+        ps_agent_report_accept(st, s, &m->l_report);
         break;
     case PS_MSG_L_STALL_QUERY:
         ps_agent_diagnose_op(st, s, m->l_stall_query.op_id);

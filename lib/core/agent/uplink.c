@@ -13,6 +13,7 @@
 #include "core/agent/inspect.h"
 #include "core/agent/job.h"
 #include "core/agent/key.h"
+#include "core/agent/report.h"
 #include "core/agent/request.h"
 #include "core/agent/server.h"
 
@@ -131,6 +132,9 @@ void ps_agent_uplink_on_msg(struct ps_agent_step *st, ps_conn_id conn,
         break;
     case PS_MSG_PROFILE_EVENTS:
         ps_agent_request_on_profile_events(st, &m->profile_events);
+        break;
+    case PS_MSG_REPORT_DONE:
+        ps_agent_report_on_done(st, &m->report_done);
         break;
     case PS_MSG_PING_REQ:
         ps_agent_server_on_ping_req(st, &m->ping_req);

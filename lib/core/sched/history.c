@@ -50,6 +50,7 @@ void ps_sched_history_add(struct ps_sched_history *h,
         p->row.phase = PS_JOB_PHASE_FAILED;
     }
     p->created_at = j->created_at;
+    ps_sched_scalars_keep(j->observed.scalars, now, &p->scalars);
 }
 
 uint32_t ps_sched_history_count(const struct ps_sched_history *h)

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "core/sched/job.h"
+#include "core/sched/scalar.h"
 
 /* Ended jobs that are remembered. */
 #define PS_SCHED_HISTORY_MAX 16u
@@ -15,6 +16,7 @@ struct ps_sched_ended_job {
     char optimizer[33];
     char compression[PS_COMPRESSION_TEXT_MAX];
     char reason[PS_TEXT_MAX + 1];
+    struct ps_sched_last_scalars scalars;
 };
 
 struct ps_sched_history {

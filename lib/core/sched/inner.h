@@ -15,6 +15,7 @@
  *     lifecycle.c        phases of a job
  *     stall.c            stall queries
  *     profile.c          recordings of what servers do
+ *     report.c           training scalars that ranks report
  *     optimizer.c        declarations of optimizers and compression, changes
  *     migration.c        migrations of partitions
  *     rebalance_reply.c  rows of a plan, and its end, for operators
@@ -39,6 +40,7 @@
  *     history.c          jobs as operators see them, jobs that ended
  *     job.c              a job: workers, slots, servers, keys
  *     barrier.c          barriers of the ranks of a job
+ *     scalar.c           training scalars of a job
  *     demand.c           memory demand of a job on a server
  *     place.c            placement of the partitions of a key
  *     balance.c          partitions to move for balanced servers

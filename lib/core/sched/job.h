@@ -11,6 +11,7 @@
 #include "core/base/ledger.h"
 #include "core/sched/demand.h"
 #include "core/sched/place.h"
+#include "core/sched/scalar.h"
 #include "core/optim/tuning.h"
 
 #include <stdbool.h>
@@ -179,6 +180,12 @@ struct ps_sched_profile {
     uint32_t read_count;
 };
 
+/* Data about the training that operators and users look at. */
+struct ps_sched_observed {
+    struct ps_sched_profile profile;
+    struct ps_sched_scalars *scalars; /* See scalar.c; NULL: none. */
+};
+
 struct ps_sched_optimizer {
     char *name;                  /* NULL: none. */
     struct ps_rec_param *params; /* One block with the names. */
@@ -240,7 +247,7 @@ struct ps_sched_job {
     struct ps_sched_job_norms norms;
     struct ps_sched_compression compression;
     struct ps_sched_waiters waiters;
-    struct ps_sched_profile profile;
+    struct ps_sched_observed observed;
     char reason[PS_TEXT_MAX + 1];
 };
 

@@ -25,7 +25,7 @@ void ps_sched_on_profile_set(struct ps_sched_step *st, struct ps_member *agent,
     if (j == NULL) {
         return;
     }
-    struct ps_sched_profile *p = &j->profile;
+    struct ps_sched_profile *p = &j->observed.profile;
     /* Only what has begun can pause. */
     const bool changes = m->mode != p->mode &&
                          (m->mode != PS_PROFILE_MODE_PAUSED ||
@@ -48,8 +48,8 @@ void ps_sched_on_profile_set(struct ps_sched_step *st, struct ps_member *agent,
 static struct ps_sched_profile_read *
 find_read(struct ps_sched_job *j, uint32_t agent_node, uint64_t request)
 {
-    for (uint32_t i = 0; i < j->profile.read_count; i++) {
-        struct ps_sched_profile_read *r = &j->profile.reads[i];
+    for (uint32_t i = 0; i < j->observed.profile.read_count; i++) {
+        struct ps_sched_profile_read *r = &j->observed.profile.reads[i];
 
         if (r->message.agent == agent_node && r->message.request == request) {
             return r;
@@ -60,14 +60,14 @@ find_read(struct ps_sched_job *j, uint32_t agent_node, uint64_t request)
 
 static void remove_read(struct ps_sched_job *j, struct ps_sched_profile_read *r)
 {
-    *r = j->profile.reads[--j->profile.read_count];
+    *r = j->observed.profile.reads[--j->observed.profile.read_count];
 }
 
 /* Requests of agents that are gone. */
 static void remove_stale_reads(struct ps_sched_step *st, struct ps_sched_job *j)
 {
-    for (uint32_t i = j->profile.read_count; i-- > 0;) {
-        struct ps_sched_profile_read *r = &j->profile.reads[i];
+    for (uint32_t i = j->observed.profile.read_count; i-- > 0;) {
+        struct ps_sched_profile_read *r = &j->observed.profile.reads[i];
 
         if (ps_members_get(&st->s->members, r->message.agent) == NULL) {
             remove_read(j, r);
@@ -79,7 +79,7 @@ static void remove_stale_reads(struct ps_sched_step *st, struct ps_sched_job *j)
 static int add_read(struct ps_sched_step *st, struct ps_sched_job *j,
                     const struct ps_sched_profile_read *new, struct ps_str *why)
 {
-    struct ps_sched_profile *p = &j->profile;
+    struct ps_sched_profile *p = &j->observed.profile;
 
     if (find_read(j, new->message.agent, new->message.request) != NULL) {
         return 0;
@@ -128,9 +128,9 @@ static int forward_get(struct ps_sched_step *st, struct ps_member *agent,
 void ps_sched_profile_resend(struct ps_sched_step *st, struct ps_sched_job *j,
                              const struct ps_member *server)
 {
-    for (uint32_t i = 0; i < j->profile.read_count; i++) {
-        if (j->profile.reads[i].server_node == server->node) {
-            send_get(st, &j->profile.reads[i]);
+    for (uint32_t i = 0; i < j->observed.profile.read_count; i++) {
+        if (j->observed.profile.reads[i].server_node == server->node) {
+            send_get(st, &j->observed.profile.reads[i]);
         }
     }
 }
@@ -176,15 +176,15 @@ void ps_sched_on_profile_events(struct ps_sched_step *st,
 void ps_sched_profile_server_lost(struct ps_sched_step *st,
                                   struct ps_sched_job *j, uint32_t node)
 {
-    for (uint32_t i = j->profile.read_count; i-- > 0;) {
-        const struct ps_sched_profile_read r = j->profile.reads[i];
+    for (uint32_t i = j->observed.profile.read_count; i-- > 0;) {
+        const struct ps_sched_profile_read r = j->observed.profile.reads[i];
         struct ps_member *agent = ps_members_get(&st->s->members,
                                                  r.message.agent);
 
         if (r.server_node != node) {
             continue;
         }
-        remove_read(j, &j->profile.reads[i]);
+        remove_read(j, &j->observed.profile.reads[i]);
         if (agent != NULL) {
             ps_sched_optimizer_done(st, agent, j->gen, r.message.request,
                                     PS_E_UNREACH,

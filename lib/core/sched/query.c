@@ -124,6 +124,23 @@ list_lost_ranks(const struct ps_sched_job *j,
     return count;
 }
 
+/* Row of a job that has ended; `scalars` are written for it. */
+static struct ps_msg_job_row
+ended_job_row(const struct ps_sched_ended_job *p, ps_time now,
+              struct ps_rec_job_scalar scalars[PS_SCALARS_MAX])
+{
+    struct ps_msg_job_row row = p->row;
+
+    row.age_ns = now - p->created_at;
+    row.scalars = scalars;
+    row.scalars_count = p->scalars.count;
+    for (uint32_t i = 0; i < p->scalars.count; i++) {
+        scalars[i] = p->scalars.list[i];
+        scalars[i].age_ns += now - p->scalars.at;
+    }
+    return row;
+}
+
 static void send_job_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
 {
     const struct ps_sched *s = st->s;
@@ -131,13 +148,13 @@ static void send_job_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
     const struct ps_sched_job *j;
     struct ps_msg msg = {.code = PS_MSG_JOB_ROW};
     struct ps_rec_missing_rank lost[PS_LOST_SHOWN_MAX];
+    struct ps_rec_job_scalar scalars[PS_SCALARS_MAX];
 
     for (uint32_t i = 0; i < ps_sched_history_count(&s->history); i++) {
         const struct ps_sched_ended_job *p = ps_sched_history_get(&s->history,
                                                                   i);
 
-        msg.job_row = p->row;
-        msg.job_row.age_ns = st->now - p->created_at;
+        msg.job_row = ended_job_row(p, st->now, scalars);
         ps_effects_send_msg(st->fx, c->id, &msg);
     }
     while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {
@@ -149,6 +166,9 @@ static void send_job_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
         msg.job_row.lost_ranks_count = count < PS_LOST_SHOWN_MAX
                                            ? count
                                            : PS_LOST_SHOWN_MAX;
+        msg.job_row.scalars = scalars;
+        msg.job_row.scalars_count = ps_sched_scalars_rows(j->observed.scalars,
+                                                          st->now, scalars);
         ps_effects_send_msg(st->fx, c->id, &msg);
     }
 }

@@ -18,6 +18,7 @@
 #include "core/sched/norm.h"
 #include "core/sched/optimizer.h"
 #include "core/sched/profile.h"
+#include "core/sched/report.h"
 #include "core/sched/query.h"
 #include "core/sched/rebalance_reply.h"
 #include "core/sched/stall.h"
@@ -205,8 +206,8 @@ static void on_stall_report(struct ps_sched_step *st, struct ps_member *agent,
     }
 }
 
-static void on_profile_msg(struct ps_sched_step *st, struct ps_member *m,
-                           const struct ps_msg *msg)
+static void on_observing_msg(struct ps_sched_step *st, struct ps_member *m,
+                             const struct ps_msg *msg)
 {
     if (msg->code == PS_MSG_PROFILE_SET) {
         ps_sched_on_profile_set(st, m, &msg->profile_set);
@@ -214,6 +215,8 @@ static void on_profile_msg(struct ps_sched_step *st, struct ps_member *m,
         ps_sched_on_profile_get(st, m, &msg->profile_get);
     } else if (msg->code == PS_MSG_PROFILE_EVENTS) {
         ps_sched_on_profile_events(st, m, msg);
+    } else if (msg->code == PS_MSG_REPORT) {
+        ps_sched_on_report(st, m, &msg->report);
     }
 }
 
@@ -295,7 +298,7 @@ static void on_member_msg(struct ps_sched_step *st, struct ps_sched_conn *c,
         ps_sched_on_part_ack(st, m, &msg->part_ack);
         break;
     default:
-        on_profile_msg(st, m, msg);
+        on_observing_msg(st, m, msg);
     }
 }
 
@@ -544,6 +547,25 @@ uint32_t ps_sched_member_count(const struct ps_sched *s, enum ps_role role,
                                enum ps_node_state state)
 {
     return ps_members_count(&s->members, role, state);
+}
+
+void ps_sched_each_scalar(const struct ps_sched *s, ps_sched_scalar_cb each,
+                          void *ctx)
+{
+    struct ps_rec_job_scalar rows[PS_SCALARS_MAX];
+    struct ps_map_cursor cursor = {0};
+    const struct ps_sched_job *j;
+    struct ps_msg_job_row job;
+
+    while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {
+        uint32_t count = ps_sched_scalars_rows(j->observed.scalars,
+                                               s->last_recv_at, rows);
+
+        for (uint32_t i = 0; i < count; i++) {
+            ps_sched_job_fill_row(j, s->last_recv_at, &job);
+            each(ctx, &job, &rows[i]);
+        }
+    }
 }
 
 const struct ps_account *ps_sched_account(const struct ps_sched *s)

@@ -18,6 +18,11 @@ uint32_t ps_sched_epoch(const struct ps_sched *s);
 uint32_t ps_sched_job_count(const struct ps_sched *s);
 uint32_t ps_sched_member_count(const struct ps_sched *s, enum ps_role role,
                                enum ps_node_state state);
+/* Calls `each` for every scalar of every job that has not ended. */
+typedef void (*ps_sched_scalar_cb)(void *ctx, const struct ps_msg_job_row *job,
+                                   const struct ps_rec_job_scalar *scalar);
+void ps_sched_each_scalar(const struct ps_sched *s, ps_sched_scalar_cb each,
+                          void *ctx);
 /* Account of the scheduler, the parent of all others. */
 const struct ps_account *ps_sched_account(const struct ps_sched *s);
 /* Count of jobs, keys, waiters, open barriers, stall queries and servers with

@@ -87,6 +87,12 @@ class Param(Structure):
     _fields_ = [("name", c_char_p), ("value", c_double)]
 
 
+class Scalar(Structure):
+    """struct psc_scalar"""
+
+    _fields_ = [("name", c_char_p), ("value", c_double)]
+
+
 class KeyTuning(Structure):
     """struct psc_key_tuning"""
 
@@ -236,6 +242,9 @@ _FUNCTIONS = {
     "psc_profile_start": (c_int, [c_void_p, c_uint32, POINTER(OpOptions),
                                   POINTER(c_void_p)]),
     "psc_profile_save": (c_int, [c_void_p, c_char_p]),
+    "psc_report": (c_int, [c_void_p, c_char_p, c_double]),
+    "psc_report_many": (c_int, [c_void_p, c_uint64, POINTER(Scalar),
+                                c_uint32]),
     "psc_allreduce_start": (c_int, _ARRAY),
     "psc_allreduce_many_start": (c_int, [c_void_p, c_char_p, POINTER(Pieces),
                                          *_COLL]),

@@ -871,6 +871,38 @@ class KVStore(Collectives):
         """set_optimizer_param('clip_gradient', ...); 0: no limit."""
         self.set_optimizer_param("clip_gradient", clip_gradient, round)
 
+    def report(self, name: Optional[str] = None,
+               value: Optional[float] = None, /, *,
+               step: Optional[int] = None, **scalars: float) -> None:
+        """Reports numbers of the training, finite or not: report('loss', .3)
+        or report(step=7, loss=.3, accuracy=.9). `psctl top`, `psctl jobs` and
+        the metrics of psched show the last ones over all ranks. Without
+        `step`, the step is the last round that this worker has begun. Never
+        waits; a failure after the call is raised by the next one. A job has
+        at most 32 names of letters, digits and _ . / : -"""
+        numbers = dict(scalars)
+        if name is not None:
+            if value is None:
+                raise ValueError("report(%r) needs a value" % name)
+            numbers[name] = value
+        elif value is not None:
+            raise ValueError("a value to report needs a name")
+        for key, number in numbers.items():
+            _lib.encode(key, "scalar")
+            numbers[key] = float(number)
+        if step is None:
+            for key, number in numbers.items():
+                self._check(self._lib.psc_report(
+                    self._open(), key.encode(), number))
+        elif step < 0:
+            raise ValueError("steps count from 0")
+        else:
+            rows = (_lib.Scalar * len(numbers))(*[
+                _lib.Scalar(key.encode(), number)
+                for key, number in numbers.items()])
+            self._check(self._lib.psc_report_many(self._open(), step, rows,
+                                                  len(rows)))
+
     def profile_servers(self, mode: str = "run") -> None:
         """Records what the job's servers do: 'run' begins a recording or
         continues one that was paused, 'pause' interrupts it, 'stop' ends it.

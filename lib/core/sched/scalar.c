@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/sched/scalar.h"
+
+#include "base/alloc.h"
+#include "base/scalar_name.h"
+#include "base/str.h"
+
+#include <math.h>
+#include <string.h>
+
+struct last_value {
+    double value;
+    uint64_t step;
+    bool is_set;
+};
+
+struct scalar {
+    char name[PS_SCALAR_NAME_MAX + 1];
+    ps_time reported_at; /* By any rank. */
+    struct last_value *by_rank;
+};
+
+struct ps_sched_scalars {
+    uint32_t num_workers;
+    uint32_t count;
+    uint32_t newest; /* Index of the name that was set last. */
+    struct scalar list[PS_SCALARS_MAX];
+};
+
+/* The scalar of that name; NULL: there is none. Reports have the values of one
+ * name one behind the other. */
+static struct scalar *find_scalar(struct ps_sched_scalars *s, const char *name)
+{
+    for (uint32_t i = 0; i < s->count; i++) {
+        const uint32_t at = (s->newest + i) % s->count;
+
+        if (strcmp(s->list[at].name, name) == 0) {
+            s->newest = at;
+            return &s->list[at];
+        }
+    }
+    return NULL;
+}
+
+/* Makes room for one more name. */
+static int add_scalar(struct ps_sched_scalars **scalars,
+                      struct ps_account *account, uint32_t num_workers,
+                      const char *name, struct ps_str *why)
+{
+    struct ps_sched_scalars *s = *scalars;
+    const uint64_t bytes = num_workers * sizeof(struct last_value) +
+                           (s == NULL ? sizeof(*s) : 0);
+    struct ps_refusal refusal;
+    struct scalar *new;
+    int rc;
+
+    if (s != NULL && s->count == PS_SCALARS_MAX) {
+        ps_str_addf(why, "a job has at most %u scalars", PS_SCALARS_MAX);
+        return PS_E_FULL;
+    }
+    rc = ps_account_charge(account, PS_COST_MEMORY, bytes, &refusal);
+    if (rc != 0) {
+        ps_refusal_text(&refusal, why);
+        return rc;
+    }
+    if (s == NULL) {
+        s = ps_calloc(1, sizeof(*s));
+        s->num_workers = num_workers;
+        *scalars = s;
+    }
+    s->newest = s->count;
+    new = &s->list[s->count++];
+    new->by_rank = ps_calloc(num_workers, sizeof(*new->by_rank));
+    ps_str_copy(new->name, sizeof(new->name), name);
+    return 0;
+}
+
+int ps_sched_scalars_set(struct ps_sched_scalars **scalars,
+                         struct ps_account *account, uint32_t num_workers,
+                         const struct ps_rec_rank_scalar *r, ps_time now,
+                         struct ps_str *why)
+{
+    struct scalar *one = NULL;
+
+    if (!ps_scalar_name_is_valid(r->name)) {
+        ps_str_add(why, "a name has " PS_SCALAR_NAME_CHARACTERS);
+        return PS_E_INVAL;
+    }
+    if (*scalars != NULL) {
+        one = find_scalar(*scalars, r->name);
+    }
+    if (one == NULL) {
+        int rc = add_scalar(scalars, account, num_workers, r->name, why);
+
+        if (rc != 0) {
+            return rc;
+        }
+        one = &(*scalars)->list[(*scalars)->newest];
+    }
+    one->by_rank[r->rank] = (struct last_value){
+        .value = r->value, .step = r->step, .is_set = true};
+    one->reported_at = now;
+    return 0;
+}
+
+/* Mean of the values; the sum of `ranks` finite ones may overflow. */
+static double mean_of(const struct ps_sched_scalars *s,
+                      const struct scalar *one, double sum, uint32_t ranks)
+{
+    double mean = 0;
+
+    if (isfinite(sum)) {
+        return sum / ranks;
+    }
+    for (uint32_t i = 0; i < s->num_workers; i++) {
+        mean += one->by_rank[i].is_set ? one->by_rank[i].value / ranks : 0;
+    }
+    return mean;
+}
+
+/* A value that is not a number makes all three figures so. */
+static void fill_row(const struct ps_sched_scalars *s, const struct scalar *one,
+                     ps_time now, struct ps_rec_job_scalar *ret)
+{
+    double sum = 0;
+
+    *ret = (struct ps_rec_job_scalar){.name = one->name,
+                                      .min = INFINITY,
+                                      .max = -INFINITY,
+                                      .age_ns = now - one->reported_at};
+    for (uint32_t i = 0; i < s->num_workers; i++) {
+        const struct last_value *v = &one->by_rank[i];
+
+        if (!v->is_set) {
+            continue;
+        }
+        ret->ranks++;
+        ret->nonfinite += isfinite(v->value) ? 0 : 1;
+        ret->step = v->step > ret->step ? v->step : ret->step;
+        ret->min = v->value < ret->min || isnan(v->value) ? v->value : ret->min;
+        ret->max = v->value > ret->max || isnan(v->value) ? v->value : ret->max;
+        sum += v->value;
+    }
+    ret->mean = mean_of(s, one, sum, ret->ranks);
+}
+
+uint32_t ps_sched_scalars_rows(const struct ps_sched_scalars *s, ps_time now,
+                               struct ps_rec_job_scalar rows[PS_SCALARS_MAX])
+{
+    const uint32_t count = s != NULL ? s->count : 0;
+
+    for (uint32_t i = 0; i < count; i++) {
+        fill_row(s, &s->list[i], now, &rows[i]);
+    }
+    return count;
+}
+
+void ps_sched_scalars_keep(const struct ps_sched_scalars *s, ps_time now,
+                           struct ps_sched_last_scalars *ret)
+{
+    ret->at = now;
+    ret->count = ps_sched_scalars_rows(s, now, ret->list);
+    for (uint32_t i = 0; i < ret->count; i++) {
+        ps_str_copy(ret->names[i], sizeof(ret->names[i]), ret->list[i].name);
+        ret->list[i].name = ret->names[i];
+    }
+}
+
+void ps_sched_scalars_free(struct ps_sched_scalars *s)
+{
+    if (s == NULL) {
+        return;
+    }
+    for (uint32_t i = 0; i < s->count; i++) {
+        ps_free(s->list[i].by_rank);
+    }
+    ps_free(s);
+}
