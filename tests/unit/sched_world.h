@@ -18,7 +18,7 @@
 #include "base/str.h"
 #include "core/sched/sched.h"
 
-#define PEERS_MAX 16
+#define PEERS_MAX 256
 #define BEAT      PS_MILLIS(100)
 
 struct inbox_entry {

@@ -340,6 +340,54 @@ static void workers_are_not_lost_while_their_agent_is_disconnected(void **state)
     }
 }
 
+/* Enough that the next tick is not computed after each message. */
+static struct world *large_world(uint32_t agents)
+{
+    struct world *w = world_new();
+
+    for (uint32_t i = 0; i < agents; i++) {
+        char name[16];
+
+        snprintf(name, sizeof(name), "a%u", i);
+        join_peer(w, PS_ROLE_AGENT, name);
+    }
+    advance_time(w, PS_SECONDS(1));
+    assert_int_equal(in_state(w, PS_NODE_STATE_ACTIVE), agents);
+    return w;
+}
+
+static void silent_member_of_many_is_gone_in_time(void **state)
+{
+    struct world *w = large_world(200);
+
+    (void)state;
+    w->peer[77].mute = true;
+    advance_time(w, PS_MILLIS(1900));
+    assert_int_equal(in_state(w, PS_NODE_STATE_SUSPECT), 1);
+    advance_time(w, PS_MILLIS(200));
+    assert_int_equal(in_state(w, PS_NODE_STATE_GONE), 1);
+    assert_int_equal(in_state(w, PS_NODE_STATE_ACTIVE), 199);
+    end_world(w);
+}
+
+static void acknowledgements_to_many_members_leave_in_time(void **state)
+{
+    struct world *w = large_world(200);
+    uint32_t before[200];
+
+    (void)state;
+    for (uint32_t i = 0; i < 200; i++) {
+        before[i] = count_msgs(&w->peer[i], PS_MSG_ACK);
+        deliver_msg(w, &w->peer[i], (struct ps_msg){.code = PS_MSG_COSTS});
+        w->now += PS_MICROS(10);
+    }
+    advance_time(w, PS_MILLIS(21));
+    for (uint32_t i = 0; i < 200; i++) {
+        assert_int_equal(count_msgs(&w->peer[i], PS_MSG_ACK), before[i] + 1);
+    }
+    end_world(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -355,6 +403,8 @@ int main(void)
         cmocka_unit_test(silence_of_half_of_the_members_extends_no_lease),
         cmocka_unit_test(silence_of_all_members_ends_leases_at_a_limit),
         cmocka_unit_test(suspended_scheduler_waits_for_members_to_dial),
+        cmocka_unit_test(silent_member_of_many_is_gone_in_time),
+        cmocka_unit_test(acknowledgements_to_many_members_leave_in_time),
         cmocka_unit_test(
             workers_are_not_lost_while_their_agent_is_disconnected),
     };

@@ -75,7 +75,8 @@ struct ps_sched {
     struct ps_sched_options opt;
     struct ps_rng rng;
     ps_time started_at;
-    ps_time deadline;     /* Next tick, computed by the last step. */
+    ps_time deadline;     /* Next tick; see update_deadline(). */
+    ps_time deadline_at;  /* When it was last computed for all members. */
     ps_time last_recv_at; /* Last message of any member. */
     bool is_isolated;     /* No member is heard, and this was logged. */
     bool draining;        /* Accepts no new job. */

@@ -190,9 +190,15 @@ bool ps_sched_lease_check(struct ps_sched_step *st,
                           const struct ps_sched_lease *l, struct ps_member *m,
                           struct ps_str *why)
 {
+    const bool falls_silent = m->state == PS_NODE_STATE_ACTIVE &&
+                              is_silent(st->s, m, st->now);
+
+    if (!falls_silent && m->state != PS_NODE_STATE_SUSPECT) {
+        return false;
+    }
     ps_str_addf(why, "not heard for %.1f s",
                 (double)(st->now - m->last_recv_at) / 1e9);
-    if (m->state == PS_NODE_STATE_ACTIVE && is_silent(st->s, m, st->now)) {
+    if (falls_silent) {
         ps_sched_move_member(st, m, PS_NODE_STATE_SUSPECT, why->data);
     }
     return lease_end(l, m) <= st->now;

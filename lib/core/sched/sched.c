@@ -428,6 +428,28 @@ static ps_time compute_deadline(const struct ps_sched *s, ps_time now)
     return ps_time_min(due, ps_sched_stalls_deadline(s));
 }
 
+/* The deadline is computed from all members. In a large cluster that takes
+ * longer than a message, of which there are as many: so it is computed once in
+ * this time for each group of that many members. */
+#define DEADLINE_PAUSE PS_MICROS(300)
+#define DEADLINE_GROUP 64u
+
+/* Within the pause a tick is due at its end, for what this step may have made
+ * due: the shortest of those times, of an acknowledgement, is longer in a
+ * cluster of thousands. */
+static void update_deadline(struct ps_sched *s, ps_time now, bool is_tick)
+{
+    const ps_time end = ps_time_add(
+        s->deadline_at, s->members.count / DEADLINE_GROUP * DEADLINE_PAUSE);
+
+    if (!is_tick && now < end) {
+        s->deadline = ps_time_min(s->deadline, end);
+    } else {
+        s->deadline = compute_deadline(s, now);
+        s->deadline_at = now;
+    }
+}
+
 static void begin_shutdown(struct ps_sched_step *st)
 {
     struct ps_map_cursor cursor = {0};
@@ -493,7 +515,7 @@ static int sched_step(void *self, const struct ps_event *ev,
     case PS_EV_OPS:
         break;
     }
-    s->deadline = compute_deadline(s, st.now);
+    update_deadline(s, st.now, ev->type == PS_EV_TICK);
     return 0;
 }
 
