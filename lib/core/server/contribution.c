@@ -391,8 +391,7 @@ void ps_server_on_push(struct ps_server_step *st, struct ps_server_conn *c,
         ps_server_session_close_bad(st, c, push.kind->malformed_text);
         return;
     }
-    ps_credit_on_receive(ps_server_credit_get(st->s, p, push.gen),
-                         push.total_bytes);
+    ps_server_credit_on_receive(st->s, p, push.gen, push.total_bytes);
 
     int rc = check_push(st->s, c, &push, &slot);
 

@@ -51,6 +51,22 @@ struct ps_credit *ps_server_credit_get(struct ps_server *s,
     return f;
 }
 
+void ps_server_credit_on_receive(struct ps_server *s,
+                                 struct ps_server_session *p, uint64_t gen,
+                                 uint64_t len)
+{
+    struct ps_credit *f = ps_server_credit_get(s, p, gen);
+    struct ps_server_job *job;
+
+    ps_credit_on_receive(f, len);
+    if (ps_credit_is_exhausted(f)) {
+        job = ps_server_job_find(s, gen);
+        if (job != NULL) {
+            job->may_be_exhausted = true;
+        }
+    }
+}
+
 void ps_server_credit_drop_all(struct ps_server_session *p)
 {
     struct ps_map_cursor c = {0};

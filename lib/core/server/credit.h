@@ -4,6 +4,10 @@
 
 #include "core/server/jobs.h"
 
+/* Counts `len` bytes of a push of the job that have arrived on the link. */
+void ps_server_credit_on_receive(struct ps_server *s,
+                                 struct ps_server_session *p, uint64_t gen,
+                                 uint64_t len);
 /* Returns the job's credit on the session's link, created on first use. */
 struct ps_credit *ps_server_credit_get(struct ps_server *s,
                                        struct ps_server_session *p,

@@ -63,12 +63,32 @@ static struct ps_server_slot *slot_to_unblock(struct ps_server_job *job)
     return slot != NULL ? slot : find_blocked_slot(job, NULL);
 }
 
+static bool has_exhausted_slot(const struct ps_server_job *job)
+{
+    for (uint32_t i = 0; i < job->slot_count; i++) {
+        struct ps_server_session *p = ps_server_slot_session(&job->slots[i]);
+
+        if (p != NULL && ps_credit_is_exhausted(
+                             ps_server_credit_get(job->server, p, job->gen))) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void ps_server_grant_unblock(struct ps_server_step *st,
                              struct ps_server_job *job)
 {
-    struct ps_server_slot *slot = slot_to_unblock(job);
+    struct ps_server_slot *slot;
 
+    /* With many slots the search takes longer than a push, and most jobs never
+     * use up a credit. */
+    if (!job->may_be_exhausted) {
+        return;
+    }
+    slot = slot_to_unblock(job);
     if (slot == NULL) {
+        job->may_be_exhausted = has_exhausted_slot(job);
         return;
     }
     struct ps_server_session *p = ps_server_slot_session(slot);

@@ -298,6 +298,7 @@ void ps_server_on_job_state(struct ps_server_step *st,
     for (uint32_t i = 0; i < job->slot_count; i++) {
         update_slot(&job->slots[i], &m->slots[i]);
     }
+    job->may_be_exhausted = true;
     ps_server_credit_mark_job(job);
     ps_server_job_send_ready(st, job);
     ps_server_hello_verify_all(st);

@@ -67,6 +67,7 @@ struct ps_server_job {
     uint32_t version;
     uint32_t weight; /* Of its flows (core/round/fair). */
     char name[PS_NAME_MAX + 1];
+    bool may_be_exhausted; /* Some slot may have used up its credit. */
     bool has_optimizer;
     struct ps_optim optim; /* If has_optimizer. */
     struct ps_tunings tunings;
