@@ -11,9 +11,12 @@
 
 /* Size of the zone's first chunk, reused for each frame; most frames need no
  * other. */
-#define ZONE_BYTES (16u * 1024u)
+#define ZONE_BYTES  (16u * 1024u)
 
-#define BIT(id)    (UINT64_C(1) << (id))
+#define BIT(id)     (UINT64_C(1) << (id))
+
+/* Fields of every message that belong to the link: seq and ack. */
+#define LINK_FIELDS (BIT(1) | BIT(2))
 
 struct ps_decoder {
     msgpack_zone zone;
@@ -204,13 +207,55 @@ static void put_field(struct ps_field_out *out, const struct ps_shape_field *f,
     }
 }
 
+/* Ids of the fields to send. */
+static uint64_t sent_fields(const struct ps_shape_msg *shape,
+                            const struct ps_msg *msg, uint16_t version)
+{
+    uint64_t send = 0;
+
+    for (size_t i = 0; i < shape->field_count; i++) {
+        const struct ps_shape_field *f = &shape->fields[i];
+
+        if (f->since <= version && !is_default(f, msg)) {
+            send |= BIT(f->id);
+        }
+    }
+    return send;
+}
+
+/* Writes the fields of these ids. */
+static void put_fields(struct ps_field_out *out,
+                       const struct ps_shape_msg *shape,
+                       const struct ps_msg *msg, uint64_t ids, uint16_t version)
+{
+    for (size_t i = 0; i < shape->field_count && out->rc == 0; i++) {
+        const struct ps_shape_field *f = &shape->fields[i];
+
+        if ((ids & BIT(f->id)) != 0) {
+            ps_field_put_u64(out, f->id);
+            put_field(out, f, msg, version);
+        }
+    }
+}
+
+static void build_prefix(uint8_t *out, const struct ps_msg *msg,
+                         size_t header_len, uint64_t payload_len)
+{
+    ps_frame_build(out, &(struct ps_frame_prefix){
+                            .version = PS_FRAME_VERSION,
+                            .code = (uint8_t)msg->code,
+                            .header_len = (uint32_t)header_len,
+                            .payload_len = (uint32_t)payload_len,
+                        });
+}
+
 int ps_msg_encode(const struct ps_msg *msg, uint16_t version,
                   uint64_t payload_len, uint8_t *out, size_t cap,
                   size_t *ret_len)
 {
     const struct ps_shape_msg *shape = ps_shape_of(msg->code);
     struct ps_field_out header;
-    uint64_t send = 0; /* Ids of the fields to send. */
+    uint64_t send;
     int rc;
 
     assert(shape != NULL);
@@ -224,36 +269,55 @@ int ps_msg_encode(const struct ps_msg *msg, uint16_t version,
     if (rc != 0) {
         return rc; /* The receiver would close the connection. */
     }
-    for (size_t i = 0; i < shape->field_count; i++) {
-        const struct ps_shape_field *f = &shape->fields[i];
-
-        if (f->since <= version && !is_default(f, msg)) {
-            send |= BIT(f->id);
-        }
-    }
+    send = sent_fields(shape, msg, version);
     ps_field_out_init(&header, out + PS_FRAME_PREFIX, cap - PS_FRAME_PREFIX);
     ps_field_put_map(&header, (uint32_t)__builtin_popcountll(send));
-    for (size_t i = 0; i < shape->field_count && header.rc == 0; i++) {
-        const struct ps_shape_field *f = &shape->fields[i];
-
-        if ((send & BIT(f->id)) != 0) {
-            ps_field_put_u64(&header, f->id);
-            put_field(&header, f, msg, version);
-        }
-    }
+    put_fields(&header, shape, msg, send, version);
     if (header.rc != 0) {
         return header.rc;
     }
     /* Checked by the generator for the largest message. */
     assert(header.len <= shape->header_max);
-    ps_frame_build(out, &(struct ps_frame_prefix){
-                            .version = PS_FRAME_VERSION,
-                            .code = (uint8_t)msg->code,
-                            .header_len = (uint32_t)header.len,
-                            .payload_len = (uint32_t)payload_len,
-                        });
+    build_prefix(out, msg, header.len, payload_len);
     *ret_len = PS_FRAME_PREFIX + header.len;
     return 0;
+}
+
+int ps_msg_encode_body(const struct ps_msg *msg, uint16_t version,
+                       struct ps_msg_body *out, size_t cap)
+{
+    const struct ps_shape_msg *shape = ps_shape_of(msg->code);
+    struct ps_field_out body;
+    uint64_t send;
+
+    assert(shape != NULL);
+    send = sent_fields(shape, msg, version) & ~LINK_FIELDS;
+    ps_field_out_init(&body, out->bytes, cap);
+    put_fields(&body, shape, msg, send, version);
+    out->version = version;
+    out->field_count = (uint32_t)__builtin_popcountll(send);
+    out->len = body.len;
+    return body.rc;
+}
+
+size_t ps_msg_encode_front(const struct ps_msg *msg,
+                           const struct ps_msg_body *body,
+                           uint8_t out[PS_MSG_FRONT_MAX])
+{
+    const struct ps_shape_msg *shape = ps_shape_of(msg->code);
+    struct ps_field_out front;
+    uint64_t send;
+
+    assert(shape != NULL);
+    send = sent_fields(shape, msg, body->version) & LINK_FIELDS;
+    ps_field_out_init(&front, out + PS_FRAME_PREFIX,
+                      PS_MSG_FRONT_MAX - PS_FRAME_PREFIX);
+    ps_field_put_map(&front,
+                     (uint32_t)__builtin_popcountll(send) + body->field_count);
+    put_fields(&front, shape, msg, send, body->version);
+    assert(front.rc == 0 && front.len + body->len <= shape->header_max);
+    build_prefix(out, msg, front.len + body->len, 0);
+    return PS_FRAME_PREFIX + front.len;
 }
 
 /* ----------------------------------------------------------------- decode */

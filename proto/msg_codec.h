@@ -25,6 +25,27 @@ PS_MUST_USE int ps_msg_encode(const struct ps_msg *msg, uint16_t version,
                               uint64_t payload_len, uint8_t *out, size_t cap,
                               size_t *ret_len);
 
+/* Header of a message as several peers get it: its fields but for `seq` and
+ * `ack`, which differ between them. */
+struct ps_msg_body {
+    uint16_t version; /* Negotiated with these peers. */
+    uint32_t field_count;
+    size_t len;
+    uint8_t bytes[];
+};
+
+/* Writes the body into `out->bytes`, which has `cap` bytes. Errors as those of
+ * ps_msg_encode(). */
+PS_MUST_USE int ps_msg_encode_body(const struct ps_msg *msg, uint16_t version,
+                                   struct ps_msg_body *out, size_t cap);
+/* Bytes of what one peer gets before the body, at most. */
+#define PS_MSG_FRONT_MAX (PS_FRAME_PREFIX + 5u + 2u * 10u)
+/* Writes that: together with the body it is the same as ps_msg_encode()'s. The
+ * message has no payload. Returns its length. */
+size_t ps_msg_encode_front(const struct ps_msg *msg,
+                           const struct ps_msg_body *body,
+                           uint8_t out[PS_MSG_FRONT_MAX]);
+
 /* Memory of one decoded message. One decoder serves all connections of a
  * thread. */
 struct ps_decoder;

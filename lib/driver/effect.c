@@ -27,6 +27,10 @@ static void frame_written(void *ctx)
     ps_packet_unref(p);
 }
 
+/* Messages that are this large, and numbered, are encoded once for all peers
+ * that get them: the state of a job goes to all its agents in one step. */
+#define SHARED_MIN 4096u
+
 /* Queues packet `p`, whose reference it takes over; `frame` has the message,
  * descriptor and priority. */
 static int write_packet(struct daemon_conn *c, struct ps_conn_frame *frame,
@@ -38,6 +42,10 @@ static int write_packet(struct daemon_conn *c, struct ps_conn_frame *frame,
     bool numbered = frame->msg->seq != 0;
     bool keep = numbered || p->slice_count > 0;
 
+    if (numbered && p->slice_count == 0 && p->msg_size >= SHARED_MIN &&
+        frame->pass_fd < 0) {
+        frame->body = &p->body;
+    }
     if (keep) {
         frame->slices = p->slices;
         frame->slice_count = p->slice_count;

@@ -109,7 +109,11 @@ struct ps_conn_frame {
     const struct ps_slice *slices;
     uint32_t slice_count;
     uint64_t memory; /* Bytes that `done` releases, for ps_conn_memory(). */
-    int pass_fd;     /* Descriptor to pass along, duplicated; -1: none. */
+    /* Of a message without payload for several peers: its body, encoded by the
+     * first ps_conn_send() and kept until `done`, then freed with ps_free().
+     * NULL: the frame has the whole message. */
+    struct ps_msg_body **body;
+    int pass_fd; /* Descriptor to pass along, duplicated; -1: none. */
     /* Goes ahead of all frames that have not begun, except a handshake, and
      * replaces an urgent frame that waits. Has neither payload nor
      * descriptor. */

@@ -7,6 +7,7 @@
 #include "base/num.h"
 #include "base/state_table.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -86,8 +87,11 @@ int ps_conn_send(struct ps_conn *c, const struct ps_conn_frame *frame)
     for (uint32_t i = 0; i < frame->slice_count; i++) {
         payload_len += frame->slices[i].len;
     }
-    rc = ps_out_frame_new(&c->writer, frame->msg, payload_len, refs,
-                          ps_loop_scratch(c->loop), &f);
+    assert(frame->body == NULL || payload_len == 0);
+    rc = frame->body != NULL
+             ? ps_out_frame_new_shared(&c->writer, frame->msg, frame->body, &f)
+             : ps_out_frame_new(&c->writer, frame->msg, payload_len, refs,
+                                ps_loop_scratch(c->loop), &f);
     if (rc != 0) {
         return rc;
     }

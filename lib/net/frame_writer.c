@@ -81,6 +81,46 @@ int ps_out_frame_new(const struct ps_frame_writer *w, const struct ps_msg *msg,
     return 0;
 }
 
+static int encode_body(const struct ps_msg *msg, uint16_t version,
+                       struct ps_msg_body **ret_body)
+{
+    const size_t cap = ps_msg_encoded_bound(msg);
+    struct ps_msg_body *b = ps_alloc(sizeof(*b) + cap);
+    int rc = ps_msg_encode_body(msg, version, b, cap);
+
+    if (rc != 0) {
+        ps_free(b);
+        return rc;
+    }
+    *ret_body = ps_realloc(b, sizeof(*b) + b->len);
+    return 0;
+}
+
+int ps_out_frame_new_shared(const struct ps_frame_writer *w,
+                            const struct ps_msg *msg, struct ps_msg_body **body,
+                            struct ps_out_frame **ret_frame)
+{
+    struct ps_out_frame *f;
+    int rc = *body == NULL ? encode_body(msg, w->protocol, body) : 0;
+
+    if (rc != 0) {
+        return rc;
+    }
+    if ((*body)->version != w->protocol) {
+        return ps_out_frame_new(w, msg, 0, 0, NULL, ret_frame);
+    }
+    f = ps_alloc(sizeof(*f) + PS_MSG_FRONT_MAX);
+    *f = (struct ps_out_frame){
+        .header_len = (uint32_t)ps_msg_encode_front(msg, *body, f->header),
+        .body = *body,
+        .memory = ps_alloc_size(f),
+        .pass_fd = -1,
+    };
+    f->len = f->header_len + (*body)->len;
+    *ret_frame = f;
+    return 0;
+}
+
 /* Inserts an urgent frame before the first frame that has not begun; an urgent
  * frame that waits there is dropped. */
 static void push_urgent(struct ps_frame_writer *w, struct ps_out_frame *f,
@@ -130,6 +170,14 @@ static int add_frame(const struct ps_out_frame *f, uint64_t skip,
         skip = 0;
     } else {
         skip -= f->header_len;
+    }
+    if (f->body != NULL) { /* It has no payload. */
+        if (n < PS_FRAME_IOV_MAX) {
+            iov[n++] = (struct iovec){(uint8_t *)(uintptr_t)f->body->bytes +
+                                          skip,
+                                      f->body->len - skip};
+        }
+        return n;
     }
     if (f->by_reference) {
         return n;

@@ -16,6 +16,7 @@
 #include <sys/uio.h>
 
 struct ps_msg;
+struct ps_msg_body;
 
 /* Memory pieces written by one call. */
 #define PS_FRAME_IOV_MAX 128
@@ -31,7 +32,11 @@ struct ps_out_frame {
     const struct ps_slice *slices;
     uint32_t slice_count;
     uint32_t header_len;
-    uint64_t len;    /* Bytes to write: header, and payload or references. */
+    /* The rest of the header, which frames to several peers share; NULL:
+     * none. */
+    const struct ps_msg_body *body;
+    /* Bytes to write: header, body, and payload or references. */
+    uint64_t len;
     uint64_t memory; /* Bytes released with the frame. */
     int pass_fd;     /* -1: none, or sent already. */
     /* Payload is sent by reference. Placed without padding: thousands of frames
@@ -68,6 +73,12 @@ PS_MUST_USE int ps_out_frame_new(const struct ps_frame_writer *w,
                                  const struct ps_msg *msg, uint64_t payload_len,
                                  size_t extra, void *scratch,
                                  struct ps_out_frame **ret_frame);
+/* The same for a message without payload, of which others have the body;
+ * *body is encoded if it is NULL. */
+PS_MUST_USE int ps_out_frame_new_shared(const struct ps_frame_writer *w,
+                                        const struct ps_msg *msg,
+                                        struct ps_msg_body **body,
+                                        struct ps_out_frame **ret_frame);
 /* Bytes of a payload sent by reference; 0: it is sent otherwise. */
 static inline uint64_t ps_out_frame_referenced(const struct ps_out_frame *f)
 {

@@ -864,6 +864,36 @@ static void headers_beyond_their_max_are_refused(void **state)
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 
+/* Frames to several peers: what one gets and what all get are the whole. */
+static void front_and_body_are_the_encoded_message(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ps_samples_count(); i++) {
+        for (uint64_t link = 0; link < 3; link++) {
+            struct ps_msg msg = *ps_sample(i);
+            uint8_t front[PS_MSG_FRONT_MAX];
+            struct ps_msg_body *body;
+            struct frame whole;
+            size_t len;
+
+            msg.seq = link * UINT32_MAX;
+            msg.ack = link == 1 ? 0 : UINT64_MAX;
+            body = malloc(sizeof(*body) + ps_msg_encoded_bound(&msg));
+            assert_non_null(body);
+            assert_int_equal(ps_msg_encode_body(&msg, PS_PROTOCOL, body,
+                                                ps_msg_encoded_bound(&msg)),
+                             0);
+            len = ps_msg_encode_front(&msg, body, front);
+            whole = encode(&msg);
+            assert_int_equal(len + body->len, whole.len);
+            assert_memory_equal(front, whole.bytes, len);
+            assert_memory_equal(body->bytes, whole.bytes + len, body->len);
+            free(whole.bytes);
+            free(body);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -893,6 +923,7 @@ int main(void)
         TEST(only_a_map_is_a_message),
         TEST(impossible_lengths_are_refused_for_every_message),
         TEST(headers_beyond_their_max_are_refused),
+        cmocka_unit_test(front_and_body_are_the_encoded_message),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -22,6 +22,7 @@ struct ps_packet *ps_packet_new(const struct ps_msg *msg,
     p->writers = 0;
     p->slice_count = slice_count;
     p->payload_len = 0;
+    p->body = NULL;
     p->msg = ps_msg_dup_sized(msg, &p->msg_size);
     for (uint32_t i = 0; i < slice_count; i++) {
         p->slices[i] = slices[i];
@@ -52,12 +53,14 @@ void ps_packet_unref(struct ps_packet *p)
         ps_buf_unref(p->slices[i].buf);
     }
     ps_msg_free(p->msg);
+    ps_free(p->body);
     ps_free(p);
 }
 
 uint64_t ps_packet_memory(const struct ps_packet *p)
 {
-    uint64_t sum = ps_alloc_size(p) + ps_alloc_size(p->msg);
+    uint64_t sum = ps_alloc_size(p) + ps_alloc_size(p->msg) +
+                   ps_alloc_size(p->body);
 
     for (uint32_t i = 0; i < p->slice_count; i++) {
         const struct ps_buf *b = p->slices[i].buf;

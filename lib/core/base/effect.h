@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 struct ps_account;
+struct ps_msg_body;
 
 /* Number of a connection; the driver assigns it and never reuses it. 0:
  * none. */
@@ -32,6 +33,9 @@ struct ps_packet {
     uint64_t payload_len;
     size_t msg_size;
     struct ps_msg *msg; /* Owned copy. */
+    /* The message as it is sent to several peers; made and used by the driver,
+     * and owned. NULL: not made. */
+    struct ps_msg_body *body;
     /* Payload in order; each holds a reference on its buffer. */
     struct ps_slice slices[];
 };
