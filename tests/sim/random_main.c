@@ -267,7 +267,7 @@ static struct ps_demand need_cut_for(const struct world_options *o,
                                      const struct ps_demand_profile *kind,
                                      uint32_t servers)
 {
-    struct ps_place_server all[WORLD_NODES_MAX] = {{0}};
+    struct ps_place_server *all = ps_calloc(servers, sizeof(*all));
     struct ps_demand need = {0};
     struct ps_place_part *parts;
     uint32_t count;
@@ -284,6 +284,7 @@ static struct ps_demand need_cut_for(const struct world_options *o,
             all, servers, &parts, &count) != 0) {
         abort();
     }
+    ps_free(all);
     for (uint32_t n = 0; n < count; n++) {
         ps_demand_add(&need, kind, k->dtype, parts[n].count);
     }

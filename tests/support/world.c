@@ -94,6 +94,17 @@ uint32_t world_node_index(const struct world *w, const struct wnode *n)
     return (uint32_t)(n - w->node);
 }
 
+bool world_is_split(const struct world *w, uint64_t a, uint64_t b)
+{
+    return w->split[a * w->node_count + b];
+}
+
+void world_set_split(struct world *w, uint64_t a, uint64_t b, bool split)
+{
+    w->split[a * w->node_count + b] = split;
+    w->split[b * w->node_count + a] = split;
+}
+
 bool world_is_faulty(const struct world *w)
 {
     return w->now < w->opt.faults.until;
@@ -153,8 +164,18 @@ static void fx_probe(struct world *w, struct wnode *n, struct ps_fx *f)
     ps_str_copy(e->address, sizeof(e->address), f->dial.address);
 }
 
+void world_count_memory(struct world *w, const struct wnode *n, uint64_t before)
+{
+    if (n->role == PS_ROLE_SCHED) {
+        w->sched_bytes += ps_alloc_bytes() - before;
+        w->sched_peak = ps_max_u64(w->sched_peak, w->sched_bytes);
+    }
+}
+
 static void apply_effects(struct world *w, struct wnode *n)
 {
+    uint64_t before;
+
     ps_effects_op_done_as_msg(&n->fx);
     for (uint32_t i = 0; i < n->fx.count; i++) {
         struct ps_fx *f = &n->fx.items[i];
@@ -193,7 +214,9 @@ static void apply_effects(struct world *w, struct wnode *n)
             break;
         }
     }
+    before = ps_alloc_bytes();
     ps_effects_clear(&n->fx);
+    world_count_memory(w, n, before);
 }
 
 void world_apply(struct world *w, struct wnode *n)
@@ -204,15 +227,19 @@ void world_apply(struct world *w, struct wnode *n)
 
 void world_step(struct world *w, struct wnode *n, struct ps_event *ev)
 {
+    uint64_t before;
+
     ev->now = w->now;
     w->steps++;
     if (ev->type == PS_EV_TICK) {
         ps_multipath_tick(&n->multipath, w->now, &n->fx);
     }
     check_before(w, n, ev);
+    before = ps_alloc_bytes();
     if (n->machine.ops->step(n->machine.self, ev, &n->fx) < 0) {
         world_fail(w, "%s gave up", n->name);
     }
+    world_count_memory(w, n, before);
     check_step(w, n, ev);
     world_apply(w, n);
     if (n->stalled > 0 && !n->unstall_due) {
@@ -273,8 +300,8 @@ static void on_probe(struct world *w, struct wevent *e)
     struct ps_event ev = {.type = PS_EV_PROBED};
 
     ev.dial_failed.target = e->number;
-    if (to == NULL ||
-        w->split[world_node_index(w, e->node)][world_node_index(w, to)]) {
+    if (to == NULL || world_is_split(w, world_node_index(w, e->node),
+                                     world_node_index(w, to))) {
         ev.dial_failed.rc = PS_E_UNREACH;
     } else {
         ev.dial_failed.rc = to->alive ? 0 : PS_E_REFUSED;
@@ -387,8 +414,7 @@ static void dispatch_event(struct world *w, struct wevent *e)
         world_fault(w, e);
         break;
     case WE_HEAL:
-        w->split[e->conn][e->number] = false;
-        w->split[e->number][e->conn] = false;
+        world_set_split(w, e->conn, e->number, false);
         break;
     }
 }
@@ -697,6 +723,24 @@ uint64_t world_acks_ahead(const struct world *w)
     return w->acks_ahead;
 }
 
+uint32_t world_member_count(const struct world *w, enum ps_role role,
+                            enum ps_node_state state)
+{
+    return w->node[0].alive
+               ? ps_sched_member_count(w->node[0].sched, role, state)
+               : 0;
+}
+
+uint64_t world_sched_bytes(const struct world *w)
+{
+    return w->sched_bytes;
+}
+
+uint64_t world_sched_peak(const struct world *w)
+{
+    return w->sched_peak;
+}
+
 uint64_t world_output_closes(const struct world *w)
 {
     return w->output_closes;
@@ -718,6 +762,16 @@ void world_release_worker(struct world *w, uint32_t rank)
         e->number = rank;
         e->incarnation = k->incarnation;
     }
+}
+
+uint32_t world_held_count(const struct world *w)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < world_worker_count(w); i++) {
+        count += w->worker[i].is_held;
+    }
+    return count;
 }
 
 bool world_worker_done(const struct world *w, uint32_t rank)

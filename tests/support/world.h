@@ -13,10 +13,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#define WORLD_KEYS_MAX    8
-#define WORLD_WORKERS_MAX 64
-#define WORLD_JOBS_MAX    2
-#define WORLD_NODES_MAX   32
+#define WORLD_KEYS_MAX 8
+#define WORLD_JOBS_MAX 2
 
 struct world_key {
     const char *name;
@@ -140,12 +138,16 @@ struct world_options {
     /* Accepted connections before their handshake; 0: 64. */
     uint32_t pre_handshake_max;
     bool unbatched; /* Small partitions are not batched. */
-    bool story;     /* Keep the log for world_story. */
-    bool trace;     /* Print everything to stderr. */
+    /* Heartbeats, leases, retransmission and back-off as the daemons' defaults,
+     * in place of shorter times. */
+    bool default_times;
+    bool story; /* Keep the log for world_story. */
+    bool trace; /* Print everything to stderr. */
 };
 
 struct world;
 
+/* Any number of servers, agents and workers, as many as the machines allow. */
 struct world *world_new(const struct world_options *opt);
 void world_free(struct world *w);
 
@@ -181,6 +183,12 @@ uint64_t world_fault_count(const struct world *w);
  * data. */
 uint64_t world_subflow_frames(const struct world *w);
 uint64_t world_acks_ahead(const struct world *w);
+/* Members of a role that the scheduler has in a state. */
+uint32_t world_member_count(const struct world *w, enum ps_role role,
+                            enum ps_node_state state);
+/* Bytes of the scheduler's own memory: now, and at most. */
+uint64_t world_sched_bytes(const struct world *w);
+uint64_t world_sched_peak(const struct world *w);
 /* Connections closed because too much output waited for them. */
 uint64_t world_output_closes(const struct world *w);
 
@@ -217,6 +225,8 @@ void world_set_weight(struct world *w, uint32_t weight);
 /* Stops the worker before its push of this round, until it is released. */
 void world_hold_worker(struct world *w, uint32_t rank, uint64_t round);
 void world_release_worker(struct world *w, uint32_t rank);
+/* Workers that are stopped so. */
+uint32_t world_held_count(const struct world *w);
 bool world_worker_done(const struct world *w, uint32_t rank);
 int world_worker_error(const struct world *w, uint32_t rank, char *text,
                        size_t cap);

@@ -76,6 +76,9 @@ static void check_slot_credit(struct world *w, const struct wnode *server,
 
 static void check_credit(struct world *w, struct wnode *server)
 {
+    if (world_is_large(w)) {
+        return;
+    }
     for (uint32_t n = 0; n < WORLD_CREDITS_MAX; n++) {
         struct wcredit *job = &server->credit[n];
 
@@ -96,6 +99,7 @@ static struct wcredit *credit_of(struct world *w, struct wnode *server,
                                  uint64_t gen)
 {
     struct wcredit *job = &server->credit[WORLD_CREDITS_MAX - 1];
+    struct ps_server_slot_credit *oldest = server->credit[0].slot;
 
     for (uint32_t n = 0; n < WORLD_CREDITS_MAX; n++) {
         if (server->credit[n].gen == gen) {
@@ -104,7 +108,8 @@ static struct wcredit *credit_of(struct world *w, struct wnode *server,
     }
     memmove(&server->credit[0], &server->credit[1],
             (WORLD_CREDITS_MAX - 1) * sizeof(server->credit[0]));
-    *job = (struct wcredit){.gen = gen};
+    memset(oldest, 0, w->opt.agents * sizeof(*oldest));
+    *job = (struct wcredit){.gen = gen, .slot = oldest};
     for (uint32_t i = 0; i < w->opt.agents; i++) {
         (void)ps_server_peek_credit(server->server, gen, i, &job->slot[i]);
     }
@@ -203,14 +208,11 @@ static void check_commit_is_merged(struct world *w, const struct wnode *agent,
         committed == 0) {
         return;
     }
-    for (uint32_t i = 0; i < w->node_count; i++) {
-        const struct wnode *n = &w->node[i];
+    for (uint32_t i = 0; i < w->opt.servers; i++) {
+        const struct wnode *n = &w->node[1 + i];
         uint64_t version;
         const struct ps_slice *value;
 
-        if (n->role != PS_ROLE_SERVER) {
-            continue;
-        }
         if (!n->alive) {
             continue;
         }

@@ -275,8 +275,7 @@ struct tree {
     uint64_t round;
     size_t bytes;
     bool over_agents;
-    /* Not over_agents: the ranks of one agent to reduce. */
-    uint32_t rank[WORLD_WORKERS_MAX];
+    const uint32_t *rank; /* Not over_agents: the ranks of one agent. */
 };
 
 static uint32_t left_leaves(uint32_t n)
@@ -303,6 +302,35 @@ static void agent_range(const struct world *w, uint32_t agent,
     }
 }
 
+static bool reduce_tree(const struct tree *t, uint32_t from, uint32_t to,
+                        void *dst);
+
+/* Reduces the ranks of one agent. False: it has no contribution. */
+static bool reduce_agent(const struct tree *t, uint32_t agent, void *dst)
+{
+    uint32_t *ranks = ps_alloc(t->w->opt.workers * sizeof(*ranks));
+    struct tree local = *t;
+    uint32_t n = 0;
+    uint32_t from;
+    uint32_t to;
+    bool any;
+
+    local.over_agents = false;
+    local.rank = ranks;
+    agent_range(t->w, agent, &from, &to);
+    for (uint32_t rank = from; rank < to; rank++) {
+        /* Rows keys have a place for every rank, dense keys only for
+         * contributors. */
+        if (t->w->opt.key[t->key].width != 0 ||
+            !world_data_skips(t->w, t->key, rank, t->round)) {
+            ranks[n++] = rank;
+        }
+    }
+    any = reduce_tree(&local, 0, n, dst);
+    ps_free(ranks);
+    return any;
+}
+
 /* Reduces a subtree. False: it has no contribution. */
 static bool reduce_tree(const struct tree *t, uint32_t from, uint32_t to,
                         void *dst)
@@ -326,22 +354,7 @@ static bool reduce_tree(const struct tree *t, uint32_t from, uint32_t to,
         return true;
     }
     if (n == 1) {
-        struct tree local = *t;
-        uint32_t a;
-        uint32_t b;
-
-        local.over_agents = false;
-        agent_range(t->w, from, &a, &b);
-        n = 0;
-        for (uint32_t rank = a; rank < b; rank++) {
-            /* Rows keys have a place for every rank, dense keys only for
-             * contributors. */
-            if (t->w->opt.key[t->key].width != 0 ||
-                !world_data_skips(t->w, t->key, rank, t->round)) {
-                local.rank[n++] = rank;
-            }
-        }
-        return reduce_tree(&local, 0, n, dst);
+        return reduce_agent(t, from, dst);
     }
     if (!reduce_tree(t, from, from + left_leaves(n), dst)) {
         return reduce_tree(t, from + left_leaves(n), to, dst);

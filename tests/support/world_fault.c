@@ -67,12 +67,11 @@ static void fault_split(struct world *w, ps_time length)
     }
     a = world_node_index(w, c->node[0]);
     b = world_node_index(w, c->node[1]);
-    if (w->split[a][b]) {
+    if (world_is_split(w, a, b)) {
         return;
     }
     w->faults++;
-    w->split[a][b] = true;
-    w->split[b][a] = true;
+    world_set_split(w, a, b, true);
     world_close_conn(w, c, 0);
     e = world_event(w, WE_HEAL, w->now + length);
     e->conn = a;
@@ -136,8 +135,8 @@ static void send_command(struct world *w, const struct ps_msg *msg)
 
     c->open[0] = true;
     c->open[1] = true;
-    c->worker = WORLD_WORKERS_MAX; /* The answer is not read. */
-    ev.open.kind = PS_CONN_LOCAL;  /* A connection of the root user. */
+    c->worker = WORLD_NO_WORKER;  /* The answer is not read. */
+    ev.open.kind = PS_CONN_LOCAL; /* A connection of the root user. */
     ev.open.peer = "psctl";
     if (!w->node[0].alive || w->node[0].wakes_at > w->now) {
         world_close_conn(w, c, 0);
@@ -418,7 +417,8 @@ void world_fault(struct world *w, const struct wevent *e)
 
 void world_heal(struct world *w)
 {
-    memset(w->split, 0, sizeof(w->split));
+    memset(w->split, 0,
+           (size_t)w->node_count * w->node_count * sizeof(*w->split));
 }
 
 void world_cut(struct world *w, const char *node_a, const char *node_b,
@@ -430,8 +430,7 @@ void world_cut(struct world *w, const char *node_a, const char *node_b,
 
     assert(a != NULL && b != NULL);
     close_all_between(w, a, b);
-    w->split[world_node_index(w, a)][world_node_index(w, b)] = true;
-    w->split[world_node_index(w, b)][world_node_index(w, a)] = true;
+    world_set_split(w, world_node_index(w, a), world_node_index(w, b), true);
     e = world_event(w, WE_HEAL, w->now + for_how_long);
     e->conn = world_node_index(w, a);
     e->number = world_node_index(w, b);

@@ -18,11 +18,14 @@
 /* Jobs whose credit at a server is checked; another replaces the oldest. */
 #define WORLD_CREDITS_MAX 8
 
+/* Worker of a local connection that is a tool's. */
+#define WORLD_NO_WORKER   UINT32_MAX
+
 /* Credit of one job at one server. */
 struct wcredit {
     uint64_t gen;          /* 0: none. */
     uint64_t largest_part; /* Bytes of the largest partition received. */
-    struct ps_server_slot_credit slot[WORLD_NODES_MAX];
+    struct ps_server_slot_credit *slot; /* As many as agents. */
 };
 
 struct wnode {
@@ -67,8 +70,9 @@ struct wreception {
 struct wconn {
     uint64_t id;           /* Its ends have the ids id * 2 and id * 2 + 1. */
     struct wnode *node[2]; /* NULL at end 1 of a local connection. */
-    uint32_t worker;       /* Local connection: index of the worker. */
-    bool open[2];          /* Received OPEN and not CLOSED, by end. */
+    /* Local connection: index of the worker, or WORLD_NO_WORKER. */
+    uint32_t worker;
+    bool open[2]; /* Received OPEN and not CLOSED, by end. */
     bool cut;
     bool closing; /* One end has closed it. */
     /* Arrival time of the last handshake frame; later frames do not overtake
@@ -256,17 +260,18 @@ struct world {
     struct ps_rng rng;
     struct ps_heap events;
     struct ps_decoder *decoder;
-    struct wnode node[WORLD_NODES_MAX];
+    struct wnode *node; /* The scheduler, servers, agents. */
     uint32_t node_count;
-    struct wworker worker[WORLD_WORKERS_MAX];
-    struct ps_map *conns; /* By id: struct wconn. */
+    struct wworker *worker; /* As many as world_worker_count(). */
+    struct ps_map *conns;   /* By id: struct wconn. */
     uint64_t next_conn;
     struct ps_map *arenas; /* By tag: memory. */
     uint32_t last_arena;
     /* By tag: struct ps_buf, while an agent holds it. */
     struct ps_map *segments;
     uint32_t last_segment;
-    bool split[WORLD_NODES_MAX][WORLD_NODES_MAX];
+    /* By pair of nodes, see world_is_split(). */
+    bool *split;
     struct whold hold[WORLD_HOLDS_MAX];
     uint32_t hold_count;
     bool no_witness; /* Every ping_ack is lost. */
@@ -277,6 +282,8 @@ struct world {
     uint64_t acks_ahead;     /* Acknowledgements sent ahead of data. */
     uint64_t overtakes;      /* Frames that went ahead of queued ones. */
     uint64_t output_closes;  /* Connections closed for queued output. */
+    uint64_t sched_bytes;    /* Memory that the scheduler has allocated. */
+    uint64_t sched_peak;     /* The most of it. */
     uint64_t trace_hash;
     char error[1024];
     char *story;
@@ -297,11 +304,29 @@ static inline uint32_t world_job_count(const struct world *w)
     return w->opt.jobs == 0 ? 1 : w->opt.jobs;
 }
 
+/* Checks that look at each agent or connection after each step are left out:
+ * they would take most of the time. */
+static inline bool world_is_large(const struct world *w)
+{
+    return w->opt.agents > 64;
+}
+
+/* Worker at the other end of a local connection; NULL: a tool. */
+static inline struct wworker *world_conn_worker(struct world *w,
+                                                const struct wconn *c)
+{
+    return c->worker != WORLD_NO_WORKER ? &w->worker[c->worker] : NULL;
+}
+
 void world_fail(struct world *w, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 void world_step(struct world *w, struct wnode *n, struct ps_event *ev);
 /* Carries out what was appended to the node's effects without a step. */
 void world_apply(struct world *w, struct wnode *n);
+/* Counts what was allocated since ps_alloc_bytes() was `before`, if the node is
+ * the scheduler. */
+void world_count_memory(struct world *w, const struct wnode *n,
+                        uint64_t before);
 bool world_is_asleep(const struct world *w, const struct wnode *n);
 struct wevent *world_event(struct world *w, enum wevent_type type, ps_time at);
 struct wconn *world_conn(struct world *w, uint64_t id);
@@ -318,6 +343,9 @@ ps_time world_delay(struct world *w, ps_time least, ps_time spread);
 void world_event_free(struct wevent *e);
 struct wnode *world_node_named(struct world *w, const char *name, size_t len);
 uint32_t world_node_index(const struct world *w, const struct wnode *n);
+/* True: the nodes of these indices cannot connect. */
+bool world_is_split(const struct world *w, uint64_t a, uint64_t b);
+void world_set_split(struct world *w, uint64_t a, uint64_t b, bool split);
 bool world_is_faulty(const struct world *w);
 bool world_chance(struct world *w, uint32_t per_mille);
 

@@ -187,7 +187,8 @@ void world_connect(struct world *w, struct wevent *e)
     struct wconn *c;
 
     if (to == NULL || !to->alive ||
-        w->split[world_node_index(w, e->node)][world_node_index(w, to)]) {
+        world_is_split(w, world_node_index(w, e->node),
+                       world_node_index(w, to))) {
         if (e->subflow_of != 0) {
             subflow_dialled(w, e, NULL);
             return;
@@ -382,7 +383,7 @@ void world_send(struct world *w, struct wnode *n, const struct ps_fx *f)
     m.ack = f->send.ack;
     if (m.code == PS_MSG_L_RESIDUAL_SEGMENT && is_local(c)) {
         /* The worker holds the descriptor even if the agent dies. */
-        worker_accept_segment(w, &w->worker[c->worker % WORLD_WORKERS_MAX],
+        worker_accept_segment(w, world_conn_worker(w, c),
                               &m.l_residual_segment);
     }
     if (!is_local(c)) {
@@ -471,9 +472,12 @@ static void frame_read(struct world *w, struct wconn *c, uint32_t end)
 static void deliver_to_worker(struct world *w, struct wconn *c,
                               const struct ps_msg *msg)
 {
-    struct wworker *k = &w->worker[c->worker % WORLD_WORKERS_MAX];
+    struct wworker *k = world_conn_worker(w, c);
 
-    if (c->worker < WORLD_WORKERS_MAX && k->alive && k->conn == c->id) {
+    if (k == NULL) {
+        return;
+    }
+    if (k->alive && k->conn == c->id) {
         worker_message(w, k, msg);
     }
     if (msg->code == PS_MSG_L_DONE && w->opt.faults.agent_crash != 0 &&
@@ -773,9 +777,9 @@ void world_closed(struct world *w, struct wevent *e)
     c->cut = true;
     c->open[e->end] = false;
     if (c->node[e->end] == NULL) {
-        struct wworker *k = &w->worker[c->worker % WORLD_WORKERS_MAX];
+        struct wworker *k = world_conn_worker(w, c);
 
-        if (c->worker < WORLD_WORKERS_MAX && k->alive && k->conn == c->id) {
+        if (k != NULL && k->alive && k->conn == c->id) {
             worker_closed(w, k);
         }
     } else if (c->node[e->end]->alive) {

@@ -109,7 +109,6 @@ static struct wnode *node_new(struct world *w, enum ps_role role,
 {
     struct wnode *n = &w->node[w->node_count++];
 
-    assert(w->node_count <= WORLD_NODES_MAX);
     n->role = role;
     n->index = index;
     if (role == PS_ROLE_SCHED) {
@@ -148,8 +147,13 @@ static bool token_verify(void *arg, const char *text,
 
 static const struct ps_token_ops token_ops = {.verify = token_verify};
 
+/* Times of the daemons' options. */
+#define DIAL_BACKOFF_MIN PS_MILLIS(200)
+#define DIAL_BACKOFF_MAX PS_SECONDS(1)
+
 static void begin_sched(struct world *w, struct wnode *n)
 {
+    const uint64_t before = ps_alloc_bytes();
     struct ps_sched_options o = {
         .instance = 1 + ps_rng_next(&w->rng) / 2,
         .generation_base = w->now,
@@ -171,8 +175,17 @@ static void begin_sched(struct world *w, struct wnode *n)
 
     ps_str_copy(o.name, sizeof(o.name), n->name);
     ps_str_copy(o.cluster, sizeof(o.cluster), "default");
+    if (w->opt.default_times) {
+        o.heartbeat = PS_MILLIS(500);
+        o.suspect_after = PS_SECONDS(1);
+        o.dead_after = PS_SECONDS(2);
+        o.link = (struct ps_link_options){0};
+        o.link_linger = 0;
+    }
     n->sched = ps_sched_new(&o, w->now);
     n->machine = ps_sched_machine(n->sched);
+    w->sched_bytes = 0;
+    world_count_memory(w, n, before);
 }
 
 static void begin_server(struct world *w, struct wnode *n)
@@ -189,11 +202,21 @@ static void begin_server(struct world *w, struct wnode *n)
         .link_linger = PS_MILLIS(100),
     };
 
+    for (uint32_t i = 0; i < WORLD_CREDITS_MAX; i++) {
+        n->credit[i] = (struct wcredit){
+            .slot = ps_calloc(w->opt.agents, sizeof(*n->credit[i].slot))};
+    }
     n->pool = pool_new(w, w->opt.store_budget);
     o.pool = n->pool;
     /* From a byte to the defaults, so that jobs wait for their turns. */
     o.unsent_max = 1ull << (o.seed >> 32) % 22;
     o.computing_max = 1ull << (o.seed >> 40) % 24;
+    if (w->opt.default_times) {
+        o.dial_backoff_min = DIAL_BACKOFF_MIN;
+        o.dial_backoff_max = DIAL_BACKOFF_MAX;
+        o.link = (struct ps_link_options){0};
+        o.link_linger = 0;
+    }
     ps_str_copy(o.name, sizeof(o.name), n->name);
     ps_str_copy(o.cluster, sizeof(o.cluster), "default");
     ps_str_copy(o.sched_address, sizeof(o.sched_address), "psched:1");
@@ -221,6 +244,11 @@ static void begin_agent(struct world *w, struct wnode *n)
     o.alloc_ctx = w;
     o.residual_segment_new = segment_new;
     o.residual_segment_size = 32u << 10; /* Small, so that there are several. */
+    if (w->opt.default_times) {
+        o.dial_backoff_min = DIAL_BACKOFF_MIN;
+        o.dial_backoff_max = DIAL_BACKOFF_MAX;
+        o.link = (struct ps_link_options){0};
+    }
     ps_str_copy(o.name, sizeof(o.name), n->name);
     ps_str_copy(o.cluster, sizeof(o.cluster), "default");
     ps_str_copy(o.sched_address, sizeof(o.sched_address), "psched:1");
@@ -237,7 +265,6 @@ static void begin_node(struct world *w, struct wnode *n)
     n->slept = 0;
     n->stalled = 0;
     n->unstall_due = false;
-    memset(n->credit, 0, sizeof(n->credit));
     ps_effects_init(&n->fx);
     ps_multipath_init(
         &n->multipath,
@@ -291,6 +318,7 @@ static void schedule_first_ticks(struct world *w)
 
 struct world *world_new(const struct world_options *opt)
 {
+    const uint32_t nodes = 1 + opt->servers + opt->agents;
     struct world *w = ps_calloc(1, sizeof(*w));
 
     assert(opt->jobs <= WORLD_JOBS_MAX);
@@ -311,6 +339,8 @@ struct world *world_new(const struct world_options *opt)
     w->owners = ps_map_new();
     w->committed_at_death = ps_map_new();
     w->decoder = ps_decoder_new();
+    w->node = ps_calloc(nodes, sizeof(*w->node));
+    w->split = ps_calloc((size_t)nodes * nodes, sizeof(*w->split));
     begin_node(w, node_new(w, PS_ROLE_SCHED, 0));
     for (uint32_t i = 0; i < opt->servers; i++) {
         begin_node(w, node_new(w, PS_ROLE_SERVER, i));
@@ -319,7 +349,7 @@ struct world *world_new(const struct world_options *opt)
         begin_node(w, node_new(w, PS_ROLE_AGENT, i));
     }
     schedule_first_ticks(w);
-    assert(world_worker_count(w) <= WORLD_WORKERS_MAX);
+    w->worker = ps_calloc(world_worker_count(w), sizeof(*w->worker));
     for (uint32_t i = 0; i < world_worker_count(w); i++) {
         struct wworker *k = &w->worker[i];
         struct wevent *e;
@@ -355,6 +385,10 @@ void world_node_end(struct wnode *n)
     ps_effects_fini(&n->fx);
     ps_pool_free(n->pool);
     n->pool = NULL;
+    for (uint32_t i = 0; i < WORLD_CREDITS_MAX; i++) {
+        ps_free(n->credit[i].slot);
+        n->credit[i] = (struct wcredit){0};
+    }
 }
 
 void world_free(struct world *w)
@@ -396,6 +430,9 @@ void world_free(struct world *w)
     }
     ps_heap_fini(&w->events);
     ps_decoder_free(w->decoder);
+    ps_free(w->node);
+    ps_free(w->worker);
+    ps_free(w->split);
     ps_free(w->story);
     ps_free(w);
 }
