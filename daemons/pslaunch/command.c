@@ -49,15 +49,20 @@ void command_add_words(struct command *c, const char *text)
     }
 }
 
-void command_add_supervisor(struct command *c)
+void command_add_supervisor_after(struct command *c, const char *before)
 {
     char self[512];
 
     process_own_path(self, sizeof(self));
     command_add(c, "/bin/sh");
     command_add(c, "-c");
-    command_add(c, SCRIPT);
+    command_addf(c, "%s" SCRIPT, before);
     command_add(c, self);
+}
+
+void command_add_supervisor(struct command *c)
+{
+    command_add_supervisor_after(c, "");
 }
 
 /* Writes a word in quotes that all shells read alike. */

@@ -21,6 +21,8 @@ void command_add_words(struct command *c, const char *text);
 /* Adds the words that start a supervisor: the program at the same path as here,
  * else the one of PATH there. */
 void command_add_supervisor(struct command *c);
+/* The same, after the commands of a shell that `before` has. */
+void command_add_supervisor_after(struct command *c, const char *before);
 /* Adds the same as one word for the shell of another host. */
 void command_add_supervisor_text(struct command *c);
 /* Adds one word for the shell of another host, by which sh runs a script

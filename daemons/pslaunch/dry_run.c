@@ -138,6 +138,10 @@ static void print_host(const struct plan *p, uint32_t host)
 
 void print_plan(const struct plan *p)
 {
+    if (p->launcher->define != NULL) {
+        p->launcher->define(p, stdout);
+        return;
+    }
     printf("job %s: %u workers, %u psserver, launcher %s\n", p->name,
            p->workers, p->socket != NULL ? 0 : p->servers, p->launcher->name);
     if (p->socket == NULL) {

@@ -19,8 +19,8 @@ static const char *const passed[] = {
 
 /* Of these, they concern this host alone. */
 static const char *const kept[] = {
-    "PSKV_BINDIR", "PSKV_LAUNCHER", "PSKV_LAUNCH_TLS", "PSKV_MPIRUN",
-    "PSKV_SSH",    "PSKV_TOKEN_FD", "PSKV_TOKEN_FILE",
+    "PSKV_BINDIR", "PSKV_HOST_ADDRESS", "PSKV_LAUNCHER", "PSKV_LAUNCH_TLS",
+    "PSKV_MPIRUN", "PSKV_SSH",          "PSKV_TOKEN_FD", "PSKV_TOKEN_FILE",
 };
 
 static bool is_named(const char *item, const char *pattern)

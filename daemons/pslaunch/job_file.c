@@ -83,6 +83,17 @@ static void set_daemons(struct plan *p)
     }
 }
 
+static void set_container(struct plan *p)
+{
+    p->container = (struct container){
+        .image = text_or(job.container.image, NULL),
+        .space = text_or(job.container.space, NULL),
+        .queue = text_or(job.container.queue, NULL),
+        .cpus = (uint32_t)job.container.cpus,
+        .memory_mib = job.container.memory / (1024 * 1024),
+    };
+}
+
 /* Prints "FILE:LINE:COLUMN: PATH: reason". */
 static int refuse(const char *path, const char *why)
 {
@@ -132,6 +143,7 @@ int job_file_read(const char *path, struct plan *p)
     set_scaling(p);
     set_run(p);
     set_daemons(p);
+    set_container(p);
     return set_launcher(p);
 }
 

@@ -91,6 +91,15 @@ static bool check_hosts(const char *value, struct ps_str *why)
     return rc == 0;
 }
 
+static bool check_namespace(const char *value, struct ps_str *why)
+{
+    if (value[strspn(value, "abcdefghijklmnopqrstuvwxyz0123456789-")] == '\0') {
+        return true;
+    }
+    ps_str_add(why, "write small letters, digits and '-'");
+    return false;
+}
+
 static const struct ps_option rows[] = {
     {.path = "name",
      .type = PS_OPTION_STRING,
@@ -237,6 +246,33 @@ static const struct ps_option rows[] = {
      .offset = AT(daemons.insecure_network),
      .help = "True: daemons on several hosts accept connections that are "
              "neither encrypted nor authenticated."},
+    {.path = "container.image",
+     .type = PS_OPTION_STRING,
+     .offset = AT(container.image),
+     .help = "Image of containers, for the launchers k8s and yarn."},
+    {.path = "container.namespace",
+     .type = PS_OPTION_STRING,
+     .max = 63,
+     .check = check_namespace,
+     .offset = AT(container.space),
+     .help = "Namespace of pods, for the launcher k8s."},
+    {.path = "container.queue",
+     .type = PS_OPTION_STRING,
+     .offset = AT(container.queue),
+     .help = "Queue of the service, for the launcher yarn."},
+    {.path = "container.cpus",
+     .type = PS_OPTION_U64,
+     .text = "1",
+     .min = 1,
+     .max = 4096,
+     .offset = AT(container.cpus),
+     .help = "Cores of each container."},
+    {.path = "container.memory",
+     .type = PS_OPTION_SIZE,
+     .text = "2GiB",
+     .min = 1024 * 1024,
+     .offset = AT(container.memory),
+     .help = "Memory of each container."},
 };
 
 static const struct ps_option_table tables[] = {

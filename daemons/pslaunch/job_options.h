@@ -43,6 +43,13 @@ struct job_options {
         int tls; /* enum tls_choice, without its first. */
         bool insecure_network;
     } daemons;
+    struct {
+        const char *image;
+        const char *space; /* "namespace" */
+        const char *queue;
+        uint64_t cpus;
+        uint64_t memory; /* Bytes */
+    } container;
 };
 
 #define JOB_SERVERS_AUTO ((int64_t)UINT32_MAX)

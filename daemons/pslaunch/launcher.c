@@ -5,8 +5,8 @@
 #include <string.h>
 
 static const struct launcher *const launchers[] = {
-    &launcher_local, &launcher_ssh,     &launcher_mpi,
-    &launcher_slurm, &launcher_systemd,
+    &launcher_local,   &launcher_ssh, &launcher_mpi,  &launcher_slurm,
+    &launcher_systemd, &launcher_k8s, &launcher_yarn,
 };
 
 #define LAUNCHER_COUNT (sizeof(launchers) / sizeof(launchers[0]))

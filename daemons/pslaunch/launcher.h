@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 struct child;
 struct plan;
@@ -15,6 +16,17 @@ struct launcher {
     bool uses_hosts; /* Of a list; else on this host alone. */
     /* Variable with a list of hosts, if the user gives none; NULL: none. */
     const char *hosts_variable;
+    /* Folder of the processes on hosts; NULL: the present one. */
+    const char *folder;
+    /* Fills the list of hosts, in place of the user. False after a message.
+     * NULL: the user names hosts. */
+    bool (*make_hosts)(struct plan *p);
+    /* Prints the definition of the job for another system; NULL: there is
+     * none. */
+    void (*define)(const struct plan *p, FILE *out);
+    /* Hands the job to another system, which runs it; returns the exit code.
+     * NULL: pslaunch runs it, by the operations below. */
+    int (*submit)(const struct plan *p);
     /* Makes all hosts of a run ready to start processes. False after a
      * message, or when the run was interrupted. */
     bool (*open)(struct run *r);
@@ -34,6 +46,8 @@ extern const struct launcher launcher_ssh;
 extern const struct launcher launcher_mpi;
 extern const struct launcher launcher_slurm;
 extern const struct launcher launcher_systemd;
+extern const struct launcher launcher_k8s;
+extern const struct launcher launcher_yarn;
 
 /* NULL: there is none of this name. */
 const struct launcher *launcher_find(const char *name);

@@ -31,9 +31,13 @@ static const char usage[] =
     "      --nodes N            agents, as if there were N nodes (default 1)\n"
     "  -H, --hostfile FILE      hosts, one a line (NAME [slots=N] [port=N])\n"
     "      --hosts LIST         hosts, as in h1:4,h2:4 or n[01-04]:8\n"
-    "      --launcher NAME      local, ssh, mpi, slurm, systemd (default: ssh "
-    "if\n"
-    "                           hosts are named)\n"
+    "      --launcher NAME      local, ssh, mpi, slurm, systemd, k8s, yarn "
+    "(default:\n"
+    "                           ssh if hosts are named, else local)\n"
+    "      --image IMAGE        of containers (k8s, yarn)\n"
+    "      --namespace NAME     of pods (k8s)\n"
+    "      --queue NAME         of the service (yarn)\n"
+    "      --cpus N, --memory SIZE    of each container (default 1 and 2GiB)\n"
     "      --sync-dst-dir DIR   copy this folder to DIR on each host first\n"
     "      --tls auto|on|off    encrypt connections of its own daemons "
     "(default\n"
@@ -94,6 +98,11 @@ enum {
     OPT_DRY_RUN,
     OPT_FILE,
     OPT_PRINT_CONFIG,
+    OPT_IMAGE,
+    OPT_NAMESPACE,
+    OPT_QUEUE,
+    OPT_CPUS,
+    OPT_MEMORY,
 };
 
 /* The '+': the first word that is no option ends them. */
@@ -128,6 +137,11 @@ static const struct option options[] = {
     {"log-level", required_argument, NULL, OPT_LOG_LEVEL},
     {"dry-run", no_argument, NULL, OPT_DRY_RUN},
     {"file", required_argument, NULL, OPT_FILE},
+    {"image", required_argument, NULL, OPT_IMAGE},
+    {"namespace", required_argument, NULL, OPT_NAMESPACE},
+    {"queue", required_argument, NULL, OPT_QUEUE},
+    {"cpus", required_argument, NULL, OPT_CPUS},
+    {"memory", required_argument, NULL, OPT_MEMORY},
     {"print-config", required_argument, NULL, OPT_PRINT_CONFIG},
     {"help", no_argument, NULL, 'h'},
     {"version", no_argument, NULL, 'V'},
@@ -310,6 +324,57 @@ static void report_option_error(const char *word)
     fprintf(stderr, "pslaunch: no option %s, or its value is missing\n", word);
 }
 
+static bool parse_memory(const char *text, uint64_t *ret_mib)
+{
+    char *end;
+    unsigned long n = strtoul(text, &end, 10);
+
+    if (end != text && n > 0 && n < 1000000 &&
+        (strcmp(end, "MiB") == 0 || strcmp(end, "GiB") == 0)) {
+        *ret_mib = end[0] == 'G' ? (uint64_t)n * 1024 : n;
+        return true;
+    }
+    fprintf(stderr, "pslaunch: --memory '%s': give a size such as 4GiB\n",
+            text);
+    return false;
+}
+
+static bool parse_namespace(const char *text, const char **ret_space)
+{
+    if (text[0] != '\0' &&
+        text[strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789-")] == '\0') {
+        *ret_space = text;
+        return true;
+    }
+    fprintf(stderr,
+            "pslaunch: --namespace '%s': it has small letters, digits and "
+            "'-'\n",
+            text);
+    return false;
+}
+
+/* Options of containers. */
+static bool parse_container_option(struct plan *p, int c)
+{
+    switch (c) {
+    case OPT_IMAGE:
+        p->container.image = optarg;
+        return true;
+    case OPT_NAMESPACE:
+        return parse_namespace(optarg, &p->container.space);
+    case OPT_QUEUE:
+        p->container.queue = optarg;
+        return true;
+    case OPT_CPUS:
+        return parse_count(optarg, "--cpus", 4096, &p->container.cpus);
+    case OPT_MEMORY:
+        return parse_memory(optarg, &p->container.memory_mib);
+    default: /* report_option_error() has named it. */
+        fputs("pslaunch: --help lists the options\n", stderr);
+        return false;
+    }
+}
+
 /* Options of places. */
 static bool parse_host_option(struct plan *p, int c)
 {
@@ -330,9 +395,8 @@ static bool parse_host_option(struct plan *p, int c)
         return true;
     case OPT_FILE: /* It has been read before the options. */
         return true;
-    default: /* report_option_error() has named it. */
-        fputs("pslaunch: --help lists the options\n", stderr);
-        return false;
+    default:
+        return parse_container_option(p, c);
     }
 }
 
@@ -450,11 +514,27 @@ static bool take_hosts_variable(struct plan *p)
            set_hosts(p, "--hosts", getenv(name));
 }
 
+/* Lets the launcher fill the list of hosts. */
+static bool make_hosts(struct plan *p)
+{
+    if (p->hosts.count > 0 || p->sync_dir != NULL || p->socket != NULL) {
+        fprintf(stderr,
+                "pslaunch: the launcher %s takes neither hosts nor "
+                "--sync-dst-dir nor --socket: its hosts are containers\n",
+                p->launcher->name);
+        return false;
+    }
+    return p->launcher->make_hosts(p);
+}
+
 /* Chooses the launcher and the agent. */
 static int check_hosts(struct plan *p)
 {
     if (p->launcher == NULL) {
         p->launcher = p->hosts.count > 0 ? &launcher_ssh : &launcher_local;
+    }
+    if (p->launcher->make_hosts != NULL && !make_hosts(p)) {
+        return EXIT_USAGE;
     }
     if (p->hosts.count > 0 && p->nodes > 1) {
         fputs("pslaunch: --nodes plays nodes on this host; with a list of "
@@ -671,6 +751,7 @@ int plan_parse(int argc, char **argv, struct plan *ret_plan)
                        .placement = NULL,
                        .socket = NULL,
                        .log_level = "warning",
+                       .container = {.cpus = 1, .memory_mib = 2048},
                        .grace_ms = 10000,
                        .start_timeout_ms = 60000};
     snprintf(p->name_buffer, sizeof(p->name_buffer), "job-%d", (int)getpid());

@@ -38,6 +38,15 @@ struct variables {
     size_t count;
 };
 
+/* Containers in which other systems run the processes of a host. */
+struct container {
+    const char *image; /* NULL: none is named; so for both below. */
+    const char *space; /* Namespace. */
+    const char *queue;
+    uint32_t cpus;
+    uint64_t memory_mib;
+};
+
 struct plan {
     uint32_t workers;
     uint32_t servers;
@@ -48,6 +57,7 @@ struct plan {
     struct layout layout;
     enum network network;
     enum tls_choice tls;
+    struct container container;
     const char *sync_dir; /* Copy of this folder on each host; NULL: none. */
     const char *name;
     const char *on_loss;

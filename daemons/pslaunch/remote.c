@@ -3,6 +3,7 @@
 
 #include "base/state_table.h"
 #include "crypto/pki.h"
+#include "pslaunch/launcher.h"
 #include "pslaunch/supervisor.h"
 
 #include <errno.h>
@@ -144,7 +145,10 @@ static bool on_hello(struct run *r, uint32_t host,
     struct place *at = &r->places[host];
     const char *given = r->plan->hosts.hosts[host].address;
     char *cwd = getcwd(NULL, 0);
-    const char *folder = r->plan->sync_dir != NULL ? r->plan->sync_dir : cwd;
+    const char *folder = r->plan->sync_dir != NULL ? r->plan->sync_dir
+                         : r->plan->launcher->folder != NULL
+                             ? r->plan->launcher->folder
+                             : cwd;
     int rc;
 
     if (strcmp(h->version, PSKV_VERSION) != 0) {

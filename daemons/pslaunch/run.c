@@ -193,6 +193,9 @@ int run_plan(const struct plan *p)
         print_plan(p);
         return EXIT_OK;
     }
+    if (p->launcher->submit != NULL) {
+        return p->launcher->submit(p);
+    }
     if (!make_output_dir(p)) {
         return EXIT_CANTCREAT;
     }

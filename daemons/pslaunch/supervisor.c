@@ -122,14 +122,18 @@ static void report_failure(struct supervisor *s, const char *what,
 
 /* ------------------------------------------------------------------ opening */
 
-/* Address of this host as the user's ssh reaches it, from SSH_CONNECTION:
+/* Address of this host: that of PSKV_HOST_ADDRESS, which a definition of
+ * pslaunch sets, or the one that the user's ssh reaches, from SSH_CONNECTION:
  * "client port server port". */
 static void own_address(char *text, size_t cap)
 {
+    const char *given = getenv("PSKV_HOST_ADDRESS");
     const char *connection = getenv("SSH_CONNECTION");
     char server[256] = "";
 
-    if (connection != NULL) {
+    if (given != NULL) {
+        snprintf(server, sizeof(server), "%s", given);
+    } else if (connection != NULL) {
         (void)sscanf(connection, "%*s %*s %255s", server);
     }
     snprintf(text, cap, "%s", server);

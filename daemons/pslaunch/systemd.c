@@ -24,7 +24,7 @@
     "exec systemd-run $m --quiet --pipe --wait --collect "                     \
     "--service-type=exec --slice=pskv-jobs --description=\"$1\" "              \
     "-p TimeoutStopSec=2s "                                                    \
-    "$(env | sed -n \"s/^\\([A-Za-z_][A-Za-z_0-9]*\\)=.*/-E\\1/p\") "            \
+    "$(env | sed -n \"s/^\\([A-Za-z_][A-Za-z_0-9]*\\)=.*/-E\\1/p\") "          \
     "\"$p\" --supervise"
 
 static void make_command(const struct plan *p, uint32_t host, struct command *c)

@@ -2,9 +2,12 @@
 """Places where pslaunch starts supervisors on two hosts, by programs other than
 plain ssh: what all of them must do is in test_pslaunch_hosts.py."""
 import os
+import pathlib
 import shutil
+import sys
 import uuid
 
+import kubectl
 import systemd_box
 from sshd import HOSTS, SSHD, Sshd
 
@@ -115,4 +118,25 @@ class Systemd(Place):
         self.box.close()
 
 
-PLACES = {"openmpi": OpenMpi, "mpich": Mpich, "systemd": Systemd}
+class Pods(Place):
+    """Pods of tests/support/kubectl.py, which are processes of this host."""
+
+    words = ("--launcher", "k8s", "--nodes", "2", "--name", "job", "--image",
+             "none")
+    names = ("job-0", "job-1")
+
+    def __init__(self, tmp):
+        super().__init__(tmp)
+        (tmp / "pods").mkdir()
+        self.kubelet = kubectl.Kubelet(tmp / "pods", self.mark)
+        program = pathlib.Path(__file__).with_name("kubectl.py")
+        write_program(tmp / "only" / "kubectl",
+                      f'exec {sys.executable} {program} {tmp}/pods '
+                      f'{self.mark} "$@"')
+        self.env["PATH"] = f"{tmp}/only:{os.environ['PATH']}"
+
+    def close(self):
+        self.kubelet.close()
+
+
+PLACES = {"openmpi": OpenMpi, "mpich": Mpich, "systemd": Systemd, "pods": Pods}

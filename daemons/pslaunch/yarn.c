@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Launcher for YARN: the job as a service, with psched, the servers and the
+ * workers, each with an agent, as its components. The service framework starts
+ * them and pslaunch does not stay; `yarn app` shows, stops and removes them. It
+ * has no connection by which a supervisor could be told to end, or a daemon be
+ * given a certificate. */
+#include "base/str.h"
+#include "pslaunch/definition.h"
+#include "pslaunch/environment.h"
+#include "pslaunch/launcher.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* The framework replaces ${...} by its constants before a shell runs the
+ * command. */
+#define SCHED_PORT "9091"
+#define SCHED      "${PSCHED-0_IP}"
+#define NODE       " -o node.name=${COMPONENT_INSTANCE_NAME}"
+#define SOCKET     "/tmp/pskv-${CONTAINER_ID}.sock"
+
+#define LAUNCH_MAX 65536u
+
+/* Script of workers, in the folder where the framework puts files. A command
+ * would pass through two shells, with the words of the user in it. */
+#define SCRIPT     "pskv-worker.sh"
+
+/* A component, in the order of their starts. */
+struct component {
+    const char *name;
+    const char *after; /* NULL: the first. */
+    uint32_t count;
+    const char *launch; /* Command. */
+    const char *script; /* Contents of SCRIPT; NULL: there is none. */
+};
+
+static bool yarn_make_hosts(struct plan *p)
+{
+    if (p->network != NETWORK_INSECURE) {
+        fputs("pslaunch: the launcher yarn cannot give daemons certificates: "
+              "their connections are neither encrypted nor authenticated; on a "
+              "network that you trust, say --insecure-network\n",
+              stderr);
+        return false;
+    }
+    if (p->servers == 0) {
+        fputs("pslaunch: the launcher yarn needs servers: -s 1 or more\n",
+              stderr);
+        return false;
+    }
+    /* Each worker has a container. */
+    p->hosts.hosts = calloc(p->workers, sizeof(*p->hosts.hosts));
+    if (p->hosts.hosts == NULL) {
+        abort();
+    }
+    for (uint32_t i = 0; i < p->workers; i++) {
+        if (asprintf(&p->hosts.hosts[i].name, "worker-%u", i) < 0) {
+            abort();
+        }
+    }
+    p->hosts.count = p->workers;
+    return true;
+}
+
+/* Appends a word as a shell reads it. */
+static void add_word(struct ps_str *s, const char *word)
+{
+    ps_str_add(s, " '");
+    for (const char *p = word; *p != '\0'; p++) {
+        ps_str_addf(s, *p == '\'' ? "'\\'%c" : "%c", *p);
+    }
+    ps_str_add(s, "'");
+}
+
+static void add_daemon(const struct plan *p, const char *program,
+                       struct ps_str *s)
+{
+    ps_str_addf(s,
+                "%s -c /dev/null --log-level %s -o security.insecure=true "
+                "-o listen.address=0.0.0.0",
+                program, p->log_level);
+}
+
+static void add_psched(const struct plan *p, struct ps_str *s)
+{
+    ps_str_add(s, "exec ");
+    add_daemon(p, "psched", s);
+    ps_str_add(s, " -o listen.port=" SCHED_PORT);
+}
+
+static void add_member(const struct plan *p, const char *program,
+                       struct ps_str *s)
+{
+    add_daemon(p, program, s);
+    ps_str_add(s, " -o listen.port=0 --sched " SCHED ":" SCHED_PORT NODE);
+}
+
+static void add_worker(const struct plan *p, struct ps_str *s)
+{
+    static const char *const ranks[] = {"RANK", "GROUP_RANK", "DMLC_WORKER_ID",
+                                        "DMLC_RANK", "DMLC_TASK_ID"};
+
+    add_member(p, "psworker-agent", s);
+    ps_str_add(s, " -o client.socket=" SOCKET " &\nexport PSKV_SOCKET=" SOCKET
+                  " DMLC_PS_ROOT_URI=" SCHED);
+    for (size_t i = 0; i < sizeof(ranks) / sizeof(ranks[0]); i++) {
+        ps_str_addf(s, " %s=${COMPONENT_ID}", ranks[i]);
+    }
+    ps_str_add(s, "\nexec");
+    for (char **word = p->command; *word != NULL; word++) {
+        add_word(s, *word);
+    }
+}
+
+/* True for variables that the command of a worker sets, or that have no value
+ * before the containers have their hosts. */
+static bool is_set_later(const char *item)
+{
+    static const char *const names[] = {
+        "RANK=",        "GROUP_RANK=",  "DMLC_WORKER_ID=",
+        "DMLC_RANK=",   "PSKV_SOCKET=", "DMLC_TASK_ID=",
+        "MASTER_ADDR=", "MASTER_PORT=", "DMLC_PS_ROOT_URI=",
+    };
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (strncmp(item, names[i], strlen(names[i])) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void print_env(const struct env *e, FILE *out)
+{
+    const char *separator = "";
+
+    fputs("\"env\": {", out);
+    for (size_t i = 0; i < e->count; i++) {
+        char *name = strndup(e->items[i], strcspn(e->items[i], "="));
+
+        if (name == NULL) {
+            abort();
+        }
+        if (!is_set_later(e->items[i])) {
+            fprintf(out, "%s\n          ", separator);
+            definition_text(out, name);
+            fputs(": ", out);
+            definition_text(out, e->items[i] + strlen(name) + 1);
+            separator = ",";
+        }
+        free(name);
+    }
+    fputs("}", out);
+}
+
+static void print_configuration(const struct component *c,
+                                const struct env *env, FILE *out)
+{
+    fputs("      \"configuration\": {\n        ", out);
+    print_env(env, out);
+    if (c->script != NULL) {
+        fputs(",\n        \"files\": [{\"type\": \"TEMPLATE\", \"dest_file\": "
+              "\"" SCRIPT "\",\n          \"properties\": {\"content\": ",
+              out);
+        definition_text(out, c->script);
+        fputs("}}]", out);
+    }
+    fputs("},\n", out);
+}
+
+static void print_component(const struct plan *p, const struct component *c,
+                            const struct env *env, FILE *out)
+{
+    fprintf(out, "    {\n      \"name\": \"%s\",\n", c->name);
+    if (c->after != NULL) {
+        fprintf(out, "      \"dependencies\": [\"%s\"],\n", c->after);
+    }
+    fprintf(out,
+            "      \"number_of_containers\": %u,\n"
+            "      \"restart_policy\": \"NEVER\",\n"
+            "      \"launch_command\": ",
+            c->count);
+    definition_text(out, c->launch);
+    fputs(",\n", out);
+    if (p->container.image != NULL) {
+        fputs("      \"artifact\": {\"type\": \"DOCKER\", \"id\": ", out);
+        definition_text(out, p->container.image);
+        fputs("},\n", out);
+    }
+    if (env->count > 0) {
+        print_configuration(c, env, out);
+    }
+    fprintf(out,
+            "      \"resource\": {\"cpus\": %u, \"memory\": \"%llu\"}\n"
+            "    }",
+            p->container.cpus, (unsigned long long)p->container.memory_mib);
+}
+
+static void yarn_define(const struct plan *p, FILE *out)
+{
+    const struct places at = {
+        .socket = SOCKET, .sched_port = SCHED_PORT, .sched_host = SCHED};
+    char name[DEFINITION_NAME_MAX];
+    char *text = malloc(LAUNCH_MAX);
+    struct ps_str s;
+    struct env none = {0};
+    struct env env;
+
+    if (text == NULL) {
+        abort();
+    }
+    definition_name(p->name, name);
+    fprintf(out, "{\n  \"name\": \"%s\",\n  \"version\": \"1\",\n", name);
+    if (p->container.queue != NULL) {
+        fputs("  \"queue\": ", out);
+        definition_text(out, p->container.queue);
+        fputs(",\n", out);
+    }
+    fputs("  \"components\": [\n", out);
+    ps_str_init(&s, text, LAUNCH_MAX);
+    add_psched(p, &s);
+    print_component(
+        p, &(struct component){.name = "psched", .count = 1, .launch = text},
+        &none, out);
+    fputs(",\n", out);
+    ps_str_init(&s, text, LAUNCH_MAX);
+    ps_str_add(&s, "exec ");
+    add_member(p, "psserver", &s);
+    env_of_server(p, &env);
+    print_component(p,
+                    &(struct component){.name = "psserver",
+                                        .after = "psched",
+                                        .count = p->servers,
+                                        .launch = text},
+                    &env, out);
+    env_fini(&env);
+    fputs(",\n", out);
+    ps_str_init(&s, text, LAUNCH_MAX);
+    add_worker(p, &s);
+    env_of_worker(p, 0, &at, &env);
+    print_component(p,
+                    &(struct component){.name = "worker",
+                                        .after = "psserver",
+                                        .count = p->workers,
+                                        .launch = "exec /bin/sh conf/" SCRIPT,
+                                        .script = text},
+                    &env, out);
+    env_fini(&env);
+    fputs("\n  ]\n}\n", out);
+    free(text);
+}
+
+/* Writes the definition to a file and hands it to `yarn`. */
+static int yarn_submit(const struct plan *p)
+{
+    char name[DEFINITION_NAME_MAX];
+    char path[] = "/tmp/pskv-yarn-XXXXXX";
+    int fd = mkstemp(path);
+    FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
+    char line[256];
+    int status;
+
+    if (f == NULL) {
+        fprintf(stderr, "pslaunch: %s: %s\n", path, strerror(errno));
+        return EXIT_CANTCREAT;
+    }
+    yarn_define(p, f);
+    status = fclose(f);
+    definition_name(p->name, name);
+    snprintf(line, sizeof(line), "exec yarn app -launch %s %s", name, path);
+    status = status == 0 ? system(line) : -1;
+    unlink(path);
+    if (status != 0) {
+        fputs("pslaunch: yarn has not taken the job\n", stderr);
+        return EXIT_UNAVAILABLE;
+    }
+    fprintf(stderr,
+            "pslaunch: the job runs by itself; yarn app -status %s shows it, "
+            "and -stop and -destroy end it\n",
+            name);
+    return EXIT_OK;
+}
+
+const struct launcher launcher_yarn = {
+    .name = "yarn",
+    .uses_hosts = true,
+    .make_hosts = yarn_make_hosts,
+    .define = yarn_define,
+    .submit = yarn_submit,
+};
