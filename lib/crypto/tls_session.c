@@ -641,7 +641,7 @@ const void *ps_tls_session_output(const struct ps_tls_session *s,
                                   size_t *ret_len)
 {
     *ret_len = s->out.to - s->out.from;
-    return s->out.bytes + s->out.from;
+    return *ret_len > 0 ? s->out.bytes + s->out.from : NULL;
 }
 
 void ps_tls_session_sent(struct ps_tls_session *s, size_t n)

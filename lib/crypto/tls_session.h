@@ -69,7 +69,7 @@ size_t ps_tls_session_pending(const struct ps_tls_session *s);
 /* Why the last read failed. */
 const char *ps_tls_session_failure(const struct ps_tls_session *s);
 
-/* Output: bytes for the network. */
+/* Output: bytes for the network; NULL: there are none. */
 const void *ps_tls_session_output(const struct ps_tls_session *s,
                                   size_t *ret_len);
 void ps_tls_session_sent(struct ps_tls_session *s, size_t n);

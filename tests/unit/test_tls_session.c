@@ -271,6 +271,22 @@ static void handshake_completes_in_any_pieces(void **state)
     }
 }
 
+/* The sum of a null pointer and 0 is undefined in C. */
+static void session_without_output_has_no_place_of_it(void **state)
+{
+    struct pair p;
+    size_t len = 1;
+
+    (void)state;
+    good_pair(&p);
+    assert_null(ps_tls_session_output(p.dialled, &len));
+    assert_int_equal(len, 0);
+    exchange(p.dialled, p.accepted, 100, 100);
+    assert_null(ps_tls_session_output(p.dialled, &len));
+    assert_int_equal(len, 0);
+    end_pair(&p);
+}
+
 static void bytes_arrive_in_both_directions(void **state)
 {
     const size_t lens[] = {1, 100, 16383, 16384, 16385, 300000, 4 * MIB};
@@ -1135,6 +1151,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(handshake_gives_the_identities),
         cmocka_unit_test(handshake_completes_in_any_pieces),
+        cmocka_unit_test(session_without_output_has_no_place_of_it),
         cmocka_unit_test(bytes_arrive_in_both_directions),
         cmocka_unit_test(bytes_behind_the_handshake_are_kept),
         cmocka_unit_test(keys_change_after_many_records),
