@@ -252,6 +252,22 @@ struct ps_tls_session *ps_tls_session_new(struct ps_tls_context *c,
     return s;
 }
 
+struct ps_tls_session *ps_tls_session_of_secrets(const uint8_t *input,
+                                                 const uint8_t *output,
+                                                 size_t len)
+{
+    struct ps_tls_session *s = ps_calloc(1, sizeof(*s));
+
+    s->out.records_max = PS_TLS_RECORDS_MAX;
+    s->in.keys = ps_tls_keys_new(input, len, false);
+    s->out.keys = ps_tls_keys_new(output, len, true);
+    if (s->in.keys == NULL || s->out.keys == NULL) {
+        ps_tls_session_free(s);
+        return NULL;
+    }
+    return s;
+}
+
 void ps_tls_session_free(struct ps_tls_session *s)
 {
     if (s == NULL) {

@@ -80,6 +80,11 @@ ssize_t ps_tls_session_write(struct ps_tls_session *s, const struct iovec *iov,
 /* Adds the message that ends the output. */
 void ps_tls_session_end(struct ps_tls_session *s);
 
+/* For tests: a session after a handshake that made these secrets of its input
+ * and output, of `len` bytes each. NULL: OpenSSL failed. */
+struct ps_tls_session *ps_tls_session_of_secrets(const uint8_t *input,
+                                                 const uint8_t *output,
+                                                 size_t len);
 /* For tests: records after which the keys change. */
 void ps_tls_session_set_records_max(struct ps_tls_session *s, uint64_t records);
 /* For crypto/tls_context.c: takes note of a certificate that is refused; and
