@@ -3,11 +3,16 @@
 """Runs fuzz targets, each from where its last run ended: inputs are kept in a
 corpus outside the tree, executions are counted over all runs.
 
-    fuzz.py BUILD [SECONDS [TARGET...]]
-    fuzz.py BUILD --merge [TARGET...]
+    fuzz.py FOLDER BUILD [--plain] [--goal N] [SECONDS [TARGET...]]
+    fuzz.py FOLDER BUILD --merge [TARGET...]
+    fuzz.py FOLDER --table
 
---merge adds the fewest inputs to the corpus of the tree that reach what the
-saved ones reach. The end code is 1 if a target found something; its input lies in BUILD/fuzz."""
+BUILD has sanitizers; with --plain it has none, and its runs count apart. --goal
+leaves out targets that have this number of executions. --merge adds the fewest
+inputs to the corpus of the tree that reach what the saved ones reach. --table
+prints the sums over all runs, as docs/testing.md has them. The end code is 1 if
+a target found something; its input lies in FOLDER."""
+import argparse
 import json
 import re
 import subprocess
@@ -19,6 +24,11 @@ FIGURES = {"executions": r"stat::number_of_executed_units:\s*(\d+)",
            "memory": r"stat::peak_rss_mb:\s*(\d+)"}
 EDGES = re.compile(r"\bcov: (\d+)")
 FOUND = re.compile(r"^(?:SUMMARY: .*|.*Assertion .* failed.*)$", re.M)
+# The sums of runs without sanitizers, in the state of a target.
+PLAIN = "plain"
+HEAD = """\
+| target | executions with sanitizers | without | edges | peak memory | findings |
+| --- | --- | --- | --- | --- | --- |"""
 
 
 def read_figures(log):
@@ -31,25 +41,46 @@ def read_figures(log):
     return figures
 
 
-def add_run(total, figures, findings):
+def add_run(total, figures, findings, is_plain=False):
     """The sums over all runs of a target."""
-    return {"runs": total.get("runs", 0) + 1,
+    if is_plain:
+        return {**total, PLAIN: add_run(total.get(PLAIN, {}), figures,
+                                        findings)}
+    return {**total,
+            "runs": total.get("runs", 0) + 1,
             "executions": total.get("executions", 0) + figures["executions"],
             "edges": max(total.get("edges", 0), figures["edges"]),
             "memory": max(total.get("memory", 0), figures["memory"]),
             "findings": total.get("findings", 0) + findings}
 
 
+def table(totals):
+    """The sums as a table of Markdown. Compilers count edges in two ways: those
+    of the build with sanitizers are given, if there are any."""
+    lines = [HEAD]
+    for name in sorted(totals):
+        t = totals[name]
+        plain = t.get(PLAIN, {})
+        memory = f"{t.get('memory', 0)} MiB, {plain.get('memory', 0)} MiB"
+        findings = t.get("findings", 0) + plain.get("findings", 0)
+        lines.append(f"| `{name}` | {t.get('executions', 0):,} "
+                     f"| {plain.get('executions', 0):,} "
+                     f"| {t.get('edges', 0) or plain.get('edges', 0):,} "
+                     f"| {memory} | {findings} |")
+    return "\n".join(lines)
+
+
 class Soak:
-    def __init__(self, build):
-        self.programs = build / "tests/fuzz"
-        self.folder = build / "fuzz"
-        self.folder.mkdir(exist_ok=True)
+    def __init__(self, folder, build, is_plain):
+        self.is_plain = is_plain
+        self.programs = build and build / "tests/fuzz"
+        self.folder = folder
+        self.folder.mkdir(parents=True, exist_ok=True)
         self.state = self.folder / "state.json"
         self.totals = json.loads(self.state.read_text()) \
             if self.state.exists() else {}
-        words = build / "proto/messages.dict"
-        self.words = [f"-dict={words}"] if words.exists() else []
+        words = build and build / "proto/messages.dict"
+        self.words = [f"-dict={words}"] if words and words.exists() else []
 
     def corpus(self, name):
         path = self.folder / "corpus" / name
@@ -61,6 +92,11 @@ class Soak:
         new.write_text(json.dumps(self.totals, indent=1, sort_keys=True))
         new.replace(self.state)
 
+    def total(self, name):
+        """Of runs of this build."""
+        total = self.totals.get(name, {})
+        return total.get(PLAIN, {}) if self.is_plain else total
+
     def run(self, name, seconds):
         """True: nothing was found."""
         done = subprocess.run(
@@ -69,16 +105,17 @@ class Soak:
              f"-artifact_prefix={self.folder}/{name}-", *self.words,
              self.corpus(name), TREE / name],
             capture_output=True, text=True, errors="replace", check=False)
-        (self.folder / f"{name}.log").write_text(done.stderr)
+        log = f"{name}-plain.log" if self.is_plain else f"{name}.log"
+        (self.folder / log).write_text(done.stderr)
         figures = read_figures(done.stderr)
         if done.returncode != 0 and figures["executions"] == 0 and \
                 not FOUND.search(done.stderr):
             sys.exit(f"fuzz_{name} did not run:\n{done.stderr[-1000:]}")
         self.totals[name] = add_run(self.totals.get(name, {}), figures,
-                                    int(done.returncode != 0))
+                                    int(done.returncode != 0), self.is_plain)
         self.save()
-        t = self.totals[name]
-        print(f"{name:12} {figures['executions']:>12} {t['executions']:>14} "
+        t = self.total(name)
+        print(f"{name:16} {figures['executions']:>12} {t['executions']:>14} "
               f"{t['edges']:>7} {t['memory']:>6} MiB {t['findings']:>9}",
               flush=True)
         for line in FOUND.findall(done.stderr):
@@ -95,23 +132,33 @@ class Soak:
 
 
 def main():
-    soak = Soak(Path(sys.argv[1]).resolve())
-    words = sys.argv[2:]
-    merge = words[:1] == ["--merge"]
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("build", type=Path, nargs="?")
+    parser.add_argument("--plain", action="store_true")
+    parser.add_argument("--merge", action="store_true")
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--goal", type=float, default=float("inf"))
+    parser.add_argument("words", nargs="*")
+    o = parser.parse_intermixed_args()
+    soak = Soak(o.folder.resolve(), o.build and o.build.resolve(), o.plain)
+    if o.table:
+        print(table(soak.totals))
+        return
+    words = o.words
     seconds = 60
-    if merge:
-        words = words[1:]
-    elif words:
+    if words and not o.merge:
         seconds = int(words.pop(0))
     names = [w.removeprefix("fuzz_") for w in words] or \
         sorted(p.name for p in TREE.iterdir())
-    if merge:
+    if o.merge:
         for name in names:
             soak.merge(name)
         return
-    print(f"{'target':12} {'executions':>12} {'of all runs':>14} "
+    print(f"{'target':16} {'executions':>12} {'of all runs':>14} "
           f"{'edges':>7} {'memory':>10} {'findings':>9}")
-    good = [soak.run(name, seconds) for name in names]
+    good = [soak.run(name, seconds) for name in names
+            if soak.total(name).get("executions", 0) < o.goal]
     sys.exit(0 if all(good) else 1)
 
 
