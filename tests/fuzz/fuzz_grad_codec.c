@@ -21,13 +21,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     }
     const struct ps_codec c = {
-        .kind = (enum ps_codec_kind)(1 + data[0] % (PS_CODEC_KINDS - 1)),
+        .kind = data[0] == 255
+                    ? PS_CODEC_NONE
+                    : (enum ps_codec_kind)(1 + data[0] % (PS_CODEC_KINDS - 1)),
         .scaling = (data[1] & 1) != 0,
         .threshold = 0.5f,
         .levels = 1 + data[2] % PS_CODEC_NATURAL_LEVELS_MAX,
         .k = 1 + data[3],
     };
-    const uint64_t count = (uint64_t)data[4] << 8 | data[5];
+    const uint64_t count = data[0] == 254 ? PS_CODEC_COUNT_MAX + UINT64_C(1)
+                                          : (uint64_t)data[4] << 8 | data[5];
     /* Memory of exactly this length, so that a sanitizer sees the border. */
     uint8_t *code = malloc(size - HEAD + 1);
 

@@ -17,8 +17,10 @@
 #include "net/local.h"
 #include "net/loop.h"
 
-#define SIZE  4096
-#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+#define SIZE      4096
+/* More than an address space has. */
+#define HUGE_SIZE (UINT64_C(1) << 60)
+#define SEALS     (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 static bool closed;
 
@@ -81,7 +83,7 @@ static int make_fd(unsigned kind)
     case 2:
         return memfd(SIZE, F_SEAL_SHRINK);
     case 3:
-        return memfd(SIZE / 2, SEALS);
+        return memfd(HUGE_SIZE, SEALS);
     case 4:
         return open("/dev/null", O_RDWR | O_CLOEXEC);
     case 5:
@@ -90,6 +92,8 @@ static int make_fd(unsigned kind)
         assert(pipe2(pipes, O_CLOEXEC) == 0);
         close(pipes[1]);
         return pipes[0];
+    case 7:
+        return open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
     default:
         return -1;
     }
