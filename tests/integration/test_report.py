@@ -107,10 +107,12 @@ def test_metrics_have_minimum_mean_and_maximum(trio, job):
                 for f in parser.text_string_to_metric_families(page())
                 for s in f.samples if s.name == name}
 
-    wait_for(lambda: samples("psched_job_scalar").get(("loss", "max")) and
-             samples("psched_job_scalar")[("loss", "max")].value == 1.5,
-             "the scalars in the metrics")
-    found = samples("psched_job_scalar")
+    def complete():
+        found = samples("psched_job_scalar")
+        return ("loss", "max") in found and ("grad/norm", "max") in found and \
+            found[("loss", "max")].value == 1.5 and found
+
+    found = wait_for(complete, "the scalars in the metrics")
     assert found[("loss", "min")].value == 0.5
     assert found[("loss", "mean")].value == 1
     assert found[("loss", "mean")].labels["job"] == "digits"
