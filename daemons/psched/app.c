@@ -17,6 +17,7 @@
 #include <string.h>
 
 struct app {
+    struct ps_trace *trace;
     struct ps_sched *sched;
     struct psched_tokens *tokens;
 };
@@ -110,6 +111,8 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
     ps_str_copy(opt.name, sizeof(opt.name), facts->name);
     ps_str_copy(opt.cluster, sizeof(opt.cluster), facts->cluster);
     ps_str_copy(opt.control_path, sizeof(opt.control_path), facts->socket);
+    app->trace = ps_trace_new();
+    opt.trace = app->trace;
     app->sched = ps_sched_new(&opt, facts->now);
     *ret_app = (struct ps_daemon_app){.self = app,
                                       .machine = ps_sched_machine(app->sched)};
@@ -121,6 +124,7 @@ static void close_app(void *arg)
     struct app *app = arg;
 
     ps_sched_free(app->sched);
+    ps_trace_free(app->trace);
     psched_tokens_free(app->tokens);
     ps_free(app);
 }

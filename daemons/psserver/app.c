@@ -18,6 +18,7 @@
 struct app {
     struct ps_arenas *arenas; /* Shared with agents on this host. */
     struct ps_pool *pool;
+    struct ps_trace *trace;
     struct ps_server *server;
 };
 
@@ -46,6 +47,8 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
     app->pool = ps_pool_new(&(struct ps_pool_options){
         .budget = o->memory, .source = ps_arenas_lazy_source(app->arenas)});
     opt.pool = app->pool;
+    app->trace = ps_trace_new();
+    opt.trace = app->trace;
     app->server = ps_server_new(&opt, facts->now);
     *ret_app = (struct ps_daemon_app){.self = app,
                                       .machine = ps_server_machine(app->server),
@@ -58,6 +61,7 @@ static void close_app(void *self)
     struct app *app = self;
 
     ps_server_free(app->server);
+    ps_trace_free(app->trace);
     ps_pool_free(app->pool);
     ps_arenas_free(app->arenas);
     ps_free(app);

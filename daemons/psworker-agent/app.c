@@ -22,6 +22,7 @@ struct app {
     struct ps_pool *scratch_pool;
     struct ps_arenas *arenas;
     uint64_t memory; /* Limit of each pool. */
+    struct ps_trace *trace;
     struct ps_agent *agent;
 };
 
@@ -140,6 +141,8 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
     opt.alloc_ctx = app;
     opt.residual_segment_new = new_residual_segment;
     opt.residual_log_max = o->memory;
+    app->trace = ps_trace_new();
+    opt.trace = app->trace;
     app->agent = ps_agent_new(&opt, facts->now);
     *ret_app = (struct ps_daemon_app){.self = app,
                                       .machine = ps_agent_machine(app->agent),
@@ -152,6 +155,7 @@ static void close_app(void *self)
     struct app *app = self;
 
     ps_agent_free(app->agent);
+    ps_trace_free(app->trace);
     ps_pool_free(app->scratch_pool);
     ps_arenas_free(app->arenas);
     ps_free(app);

@@ -48,6 +48,11 @@
 #define PS_SCALAR_NAME_MAX         63u
 /* Scalars in one report of an agent; further ones are in the next report. */
 #define PS_REPORT_MAX              2048u
+/* Entries of a member's trace ring, 56 bytes each; more replace the oldest. Some
+ * tens of rounds of a model with a hundred keys, in less than a MiB. */
+#define PS_TRACE_ENTRIES           16384u
+/* Entries in one message. */
+#define PS_TRACE_READ_MAX          1024u
 /* Live jobs, groups of ranks included; further ones are refused. */
 #define PS_JOBS_MAX                1024u
 /* Lost ranks of one job that psctl status lists by number. */

@@ -399,6 +399,7 @@ REQUESTS = {
     "token_issue": {"rights": 2, "valid_s": 60},
     "token_revoke": {"id": 1},
     "log_level": {"level": 3},
+    "trace_get": {"job": "train", "first": 0},
 }
 
 

@@ -38,6 +38,7 @@ struct bench {
     struct ps_agent *agent;
     struct ps_machine machine;
     struct ps_pool *scratch_pool;
+    struct ps_trace *trace; /* The test's; NULL: none. */
     ps_time now;
     struct ps_effects fx;
     struct sent sent[SENT_MAX];
@@ -340,6 +341,7 @@ static inline void restart_bench(struct bench *b, uint32_t workers,
     b->workers = workers;
     b->scratch_pool = ps_pool_new(&(struct ps_pool_options){.budget = 0});
     o.scratch_pool = b->scratch_pool;
+    o.trace = b->trace;
     o.result_pool_new = result_pool_new;
     o.residual_segment_new = residual_segment_new;
     o.residual_segment_size = 64u << 10;

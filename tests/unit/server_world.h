@@ -74,6 +74,7 @@ struct agent {
 
 struct world {
     struct ps_pool *pool;
+    struct ps_trace *trace;
     struct ps_server *server;
     struct ps_machine machine;
     struct ps_effects fx;
@@ -973,6 +974,8 @@ static inline struct world *world_new(const struct world_options *opt)
     w->pool = ps_pool_new(&(struct ps_pool_options){.budget = opt->memory,
                                                     .source = opt->source});
     so.pool = w->pool;
+    w->trace = ps_trace_new();
+    so.trace = w->trace;
     world_fill_pool_memory(w->pool);
     ps_rng_init(&w->rng, 9);
     ps_effects_init(&w->fx);
@@ -1028,6 +1031,7 @@ static inline void world_free(struct world *w)
     ps_effects_fini(&w->fx);
     ps_effects_fini(&w->sched_out);
     ps_server_free(w->server);
+    ps_trace_free(w->trace);
     ps_link_free(w->sched);
     ps_msg_free(w->last_chunk);
     ps_msg_free(w->profile_events);

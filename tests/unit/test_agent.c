@@ -147,6 +147,41 @@ static void copied_partitions_are_pushed(void **state)
     end_bench(&b);
 }
 
+static void trace_has_the_way_of_a_push(void **state)
+{
+    static const uint8_t kinds[] = {PS_TRACE_KIND_SEND,  PS_TRACE_KIND_SEND,
+                                    PS_TRACE_KIND_SEND,  PS_TRACE_KIND_VALUE,
+                                    PS_TRACE_KIND_VALUE, PS_TRACE_KIND_VALUE,
+                                    PS_TRACE_KIND_OP};
+    struct bench b = {.trace = ps_trace_new(), .fails_on_loss = true};
+    const struct ps_trace_entry *e = b.trace->entries;
+
+    (void)state;
+    restart_bench(&b, 1, 1);
+    open_key(&b, 0, 3, 8192, SERVER_NODE);
+    feed_tick(&b);
+    connect_server(&b, false, 0);
+    share_region(&b, 0, (size_t)3 * 8192 * 4);
+    submit_push(&b, 0, 0, 1, 0);
+    b.now += 1000;
+    for (uint32_t i = 0; i < 3; i++) {
+        deliver_value(&b, 0, i, 1, 8192, 5, 1u << 30);
+    }
+    assert_int_equal(b.trace->count, 7);
+    for (uint32_t i = 0; i < 7; i++) {
+        assert_int_equal(e[i].kind, kinds[i]);
+        assert_int_equal(e[i].gen, GEN);
+        assert_int_equal(e[i].key, 0);
+        assert_int_equal(e[i].round, 1);
+        assert_int_equal(e[i].index, i < 6 ? i % 3 : 0);
+        assert_int_equal(e[i].peer, i < 6 ? SERVER_NODE : 0);
+        assert_int_equal(e[i].bytes, i < 6 ? 8192 * 4 : 3 * 8192 * 4);
+    }
+    assert_int_equal(e[6].ended_at - e[6].begun_at, 1000);
+    end_bench(&b);
+    ps_trace_free(b.trace);
+}
+
 /* A partition leaves when the slowest rank has copied it; a rank whose array is
  * complete delays nothing. */
 static void partitions_wait_for_the_slowest_copy(void **state)
@@ -2177,6 +2212,7 @@ int main(void)
         cmocka_unit_test(push_of_one_worker_is_sent_from_its_region),
         cmocka_unit_test(contributions_are_summed_once_in_rank_order),
         cmocka_unit_test(copied_partitions_are_pushed),
+        cmocka_unit_test(trace_has_the_way_of_a_push),
         cmocka_unit_test(partitions_wait_for_the_slowest_copy),
         cmocka_unit_test(end_of_an_init_releases_copied_partitions),
         cmocka_unit_test(streaming_needs_a_job_that_fails_on_loss),

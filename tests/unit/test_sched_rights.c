@@ -165,6 +165,7 @@ static const struct {
     {NEED_READ,
      {.code = PS_MSG_QUERY,
       .query = {.what = PS_QUERY_REBALANCE_PLAN, .job = "train"}}},
+    {NEED_READ, {.code = PS_MSG_TRACE_GET, .trace_get = {.job = "train"}}},
     {NEED_OPERATE,
      {.code = PS_MSG_QUERY,
       .query = {.what = PS_QUERY_REBALANCE, .job = "train"}}},
@@ -422,9 +423,18 @@ static bool set_job_name(struct ps_msg *msg, const char *name)
     case PS_MSG_JOB_SET:
         msg->job_set.job = name;
         return true;
+    case PS_MSG_TRACE_GET:
+        msg->trace_get.job = name;
+        return true;
     default:
         return false;
     }
+}
+
+/* Job that a request to read names; NULL: none. */
+static const char *job_to_read(const struct ps_msg *msg)
+{
+    return msg->code == PS_MSG_TRACE_GET ? msg->trace_get.job : msg->query.job;
 }
 
 /* The actor's token is for a job of this name. */
@@ -451,8 +461,8 @@ static void check_request(const struct actor *a, size_t request)
     if (requests[request].need == NEED_READ && a->state == VALID &&
         (!world_reading_needs_token ||
          /* One job, which the token is for. */
-         (msg.query.job != NULL && a->uid == 7 &&
-          strcmp(a->job, msg.query.job) == 0))) {
+         (job_to_read(&msg) != NULL && a->uid == 7 &&
+          strcmp(a->job, job_to_read(&msg)) == 0))) {
         refusal = NULL;
     }
     if (requests[request].need == NEED_OPERATE && world_reading_needs_token &&

@@ -109,6 +109,31 @@ static void recording_keeps_the_last_events(void **state)
     world_free(w);
 }
 
+/* Without a recording, too. */
+static void trace_has_every_round(void **state)
+{
+    static const uint8_t kinds[] = {PS_TRACE_KIND_PUSH, PS_TRACE_KIND_PUSH,
+                                    PS_TRACE_KIND_GATHER, PS_TRACE_KIND_MERGE};
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    const struct ps_trace_entry *e = w->trace->entries;
+
+    (void)state;
+    push_round(w, 1);
+    push_round(w, 2);
+    assert_int_equal(w->trace->count, 8);
+    for (uint32_t i = 0; i < 8; i++) {
+        assert_int_equal(e[i].kind, kinds[i % 4]);
+        assert_int_equal(e[i].gen, GEN);
+        assert_int_equal(e[i].key, 7);
+        assert_int_equal(e[i].round, 1 + i / 4);
+    }
+    assert_int_equal(e[0].peer, 0);
+    assert_int_equal(e[1].peer, 1);
+    assert_int_equal(e[2].ended_at - e[2].begun_at, 10);
+    assert_int_equal(e[2].bytes, 16);
+    world_free(w);
+}
+
 static void round_waits_for_the_last_slot_before_its_commit(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
@@ -2395,6 +2420,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rounds_count_every_slot_once),
         cmocka_unit_test(recording_keeps_the_last_events),
+        cmocka_unit_test(trace_has_every_round),
         cmocka_unit_test(round_waits_for_the_last_slot_before_its_commit),
         cmocka_unit_test(push_repeated_on_a_new_link_counts_once),
         cmocka_unit_test(resumed_link_repeats_a_lost_reply),

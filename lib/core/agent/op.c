@@ -84,9 +84,37 @@ void ps_agent_op_free_list(struct ps_list *list)
     }
 }
 
+/* Records an operation that has succeeded. */
+static void trace_op(const struct ps_agent_step *st,
+                     const struct ps_agent_op *op)
+{
+    const struct ps_agent_key *k = op->key;
+    const struct ps_agent_job *j = k != NULL             ? k->job
+                                   : op->session != NULL ? op->session->job
+                                                         : NULL;
+
+    if (j == NULL || op->local_rank >= j->local_rank_count) {
+        return;
+    }
+    ps_trace_add(
+        st->a->opt.trace,
+        &(struct ps_trace_entry){.begun_at = op->started_at,
+                                 .ended_at = st->now,
+                                 .gen = j->gen,
+                                 .round = op->round,
+                                 .bytes = op->array.len,
+                                 .key = k != NULL ? k->number : UINT32_MAX,
+                                 .peer = j->local_ranks[op->local_rank].rank,
+                                 .kind = PS_TRACE_KIND_OP,
+                                 .op = (uint8_t)op->kind});
+}
+
 void ps_agent_op_end(struct ps_agent_step *st, struct ps_agent_op *op,
                      uint64_t version, int error, const char *text)
 {
+    if (error == 0) {
+        trace_op(st, op);
+    }
     if (op->session != NULL && !op->session->is_closing && error == 0) {
         ps_effects_op_done(st->fx, op->session->conn, op->id, version);
     } else if (op->session != NULL && !op->session->is_closing) {

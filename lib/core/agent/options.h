@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/pool.h"
+#include "base/trace.h"
 #include "core/base/facts.h"
 #include "core/base/ledger.h"
 #include "core/link/link.h"
@@ -30,6 +31,7 @@ struct ps_agent_options {
     /* Layout of the driver's rings, sent in l_welcome; 0: none. */
     uint32_t ring_layout;
     struct ps_link_options link;
+    struct ps_trace *trace; /* Ring of what it does; not owned; NULL: none. */
     struct ps_pool *scratch_pool; /* Scratch for local sums; not owned. */
     /* Returns a new pool of memory that workers map; a buffer's tag is its
      * arena number. Each job has its own pool, which the agent frees, so that

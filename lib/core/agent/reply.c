@@ -64,6 +64,22 @@ static void prefetch_parts(const struct ps_agent *a, uint64_t gen,
     }
 }
 
+static void trace_value(const struct ps_agent_step *st,
+                        const struct ps_agent_server *s, uint64_t gen,
+                        const struct ps_rec_part *rec, uint64_t bytes)
+{
+    ps_trace_add(st->a->opt.trace,
+                 &(struct ps_trace_entry){.begun_at = st->now,
+                                          .ended_at = st->now,
+                                          .gen = gen,
+                                          .round = rec->round,
+                                          .bytes = bytes,
+                                          .key = rec->key,
+                                          .index = rec->index,
+                                          .peer = s->node,
+                                          .kind = PS_TRACE_KIND_VALUE});
+}
+
 static void on_value(struct ps_agent_step *st, struct ps_agent_server *s,
                      const struct ps_msg_value *m,
                      const struct ps_slice *payload)
@@ -82,6 +98,7 @@ static void on_value(struct ps_agent_step *st, struct ps_agent_server *s,
         struct ps_agent_part *p = ps_agent_part_find(st->a, m->gen, rec);
         size_t bytes = ps_part_payload_bytes(rec);
 
+        trace_value(st, s, m->gen, rec, bytes);
         if (p != NULL && p->count == rec->count && !is_previous_owner(s, p) &&
             p->key->kind->accept_value(st, p, rec,
                                        ps_slice_data(payload) + offset) != 0) {

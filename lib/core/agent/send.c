@@ -57,6 +57,22 @@ void ps_agent_send_fail_part(struct ps_agent_step *st, struct ps_agent_part *p,
     k->kind->fail_ops(st, k, error, text);
 }
 
+static void trace_send(const struct ps_agent_step *st,
+                       const struct ps_agent_send_queue *f,
+                       const struct ps_rec_part *part, uint64_t bytes)
+{
+    ps_trace_add(st->a->opt.trace,
+                 &(struct ps_trace_entry){.begun_at = st->now,
+                                          .ended_at = st->now,
+                                          .gen = f->job->gen,
+                                          .round = part->round,
+                                          .bytes = bytes,
+                                          .key = part->key,
+                                          .index = part->index,
+                                          .peer = f->server->node,
+                                          .kind = PS_TRACE_KIND_SEND});
+}
+
 void ps_agent_send_dispatch(struct ps_agent_step *st,
                             struct ps_agent_send_queue *f,
                             struct ps_agent_part *p,
@@ -98,6 +114,7 @@ void ps_agent_send_dispatch(struct ps_agent_step *st,
     p->encoding.was_sent = p->encoding.was_sent || slice == &p->encoding.data;
     if (!p->is_init) {
         f->bytes_sent += bytes;
+        trace_send(st, f, &item.part, bytes);
     }
     if (bytes > PS_BATCH_PART_MAX || st->a->opt.unbatched) {
         ps_agent_batch_send_alone(st, f->server, &head, &item);

@@ -5,6 +5,7 @@
  * its state again. */
 #include "core/agent/uplink.h"
 
+#include "base/alloc.h"
 #include "base/str.h"
 #include "core/agent/barrier.h"
 #include "core/agent/departed.h"
@@ -16,6 +17,7 @@
 #include "core/agent/report.h"
 #include "core/agent/request.h"
 #include "core/agent/server.h"
+#include "core/base/trace_read.h"
 
 static void fill_hello(void *context, struct ps_msg_hello *hello)
 {
@@ -102,6 +104,18 @@ void ps_agent_uplink_on_open(struct ps_agent_step *st, ps_conn_id conn,
     ps_uplink_on_open(&st->a->uplink, &call, 0, conn);
 }
 
+static void on_trace_get(struct ps_agent_step *st,
+                         const struct ps_msg_trace_get *m)
+{
+    struct ps_rec_trace_entry *list = ps_calloc(PS_TRACE_READ_MAX,
+                                                sizeof(*list));
+    struct ps_msg r = {.code = PS_MSG_TRACE_ENTRIES};
+
+    ps_trace_read(st->a->opt.trace, m, st->now, list, &r.trace_entries);
+    ps_agent_uplink_send_msg(st, &r);
+    ps_free(list);
+}
+
 void ps_agent_uplink_on_msg(struct ps_agent_step *st, ps_conn_id conn,
                             const struct ps_msg *m,
                             const struct ps_slice *payload)
@@ -141,6 +155,9 @@ void ps_agent_uplink_on_msg(struct ps_agent_step *st, ps_conn_id conn,
         break;
     case PS_MSG_LOG_LEVEL:
         ps_effects_log_level(st->fx, &m->log_level);
+        break;
+    case PS_MSG_TRACE_GET:
+        on_trace_get(st, &m->trace_get);
         break;
     case PS_MSG_STALL_COLLECT:
         ps_agent_diagnose_on_collect(st, &m->stall_collect);

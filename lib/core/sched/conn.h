@@ -37,6 +37,8 @@ struct ps_sched_conn {
     bool lists_all_jobs;  /* Continue with jobs of higher generation. */
     /* Owned; NULL: no rebalance reply in progress. */
     struct ps_sched_rebalance_reply *rebalance_reply;
+    /* Owned; NULL: no member is asked for its trace. */
+    struct ps_sched_trace_read *trace_read;
 };
 
 /* Closes the connection. Its query, if any, has been dropped. */

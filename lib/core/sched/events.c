@@ -72,6 +72,13 @@ void ps_sched_move_job(struct ps_sched_step *st, struct ps_sched_job *j,
                        enum ps_job_phase to)
 {
     ps_sched_job_set_phase(j, to, st->fx);
+    ps_trace_add(st->s->opt.trace,
+                 &(struct ps_trace_entry){.begun_at = st->now,
+                                          .ended_at = st->now,
+                                          .gen = j->gen,
+                                          .key = UINT32_MAX,
+                                          .peer = (uint32_t)to,
+                                          .kind = PS_TRACE_KIND_PHASE});
     ps_sched_event_job(st, PS_EVENT_KIND_JOB, j, ps_job_phase_name(to),
                        to == PS_JOB_PHASE_FAILED,
                        to == PS_JOB_PHASE_FAILED ? j->reason : NULL);

@@ -2,6 +2,7 @@
 /* Options of a scheduler. */
 #pragma once
 
+#include "base/trace.h"
 #include "core/base/facts.h"
 #include "core/base/ledger.h"
 #include "core/link/link.h"
@@ -44,6 +45,7 @@ struct ps_sched_options {
     uint32_t placements_sent_max;
     /* By kind of account; 0: no limit. */
     struct ps_account_limits limits[PS_ACCOUNT_KIND_COUNT];
+    struct ps_trace *trace; /* Ring of what it does; not owned; NULL: none. */
     struct ps_link_options link;
     ps_time link_linger; /* Lifetime of link state without a connection. */
 };

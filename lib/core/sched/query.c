@@ -429,17 +429,26 @@ static bool may_name(struct ps_sched_step *st, struct ps_sched_conn *c,
     return false;
 }
 
-/* The job that a tool wants to change. NULL: the query was answered with the
- * reason. */
-static struct ps_sched_job *find_job_to_change(struct ps_sched_step *st,
-                                               struct ps_sched_conn *c,
-                                               struct ps_sched_job_name n)
+struct ps_sched_job *ps_sched_query_job(struct ps_sched_step *st,
+                                        struct ps_sched_conn *c,
+                                        struct ps_sched_job_name n,
+                                        enum ps_token_right right)
 {
     struct ps_sched_job *j = may_name(st, c, &n) ? find_named_job(st, c, &n)
                                                  : NULL;
 
-    return j != NULL && check_right(st, c, j, PS_TOKEN_RIGHT_OPERATE) ? j
-                                                                      : NULL;
+    return j != NULL && check_right(st, c, j, right) ? j : NULL;
+}
+
+bool ps_sched_query_is_busy(struct ps_sched_step *st, struct ps_sched_conn *c)
+{
+    if (!c->lists_keys && c->open_stalls == 0 && c->rebalance_reply == NULL &&
+        c->trace_read == NULL) {
+        return false;
+    }
+    ps_sched_conn_end_query(st, c, PS_E_AGAIN,
+                            "another query of this connection is not done");
+    return true;
 }
 
 /* Logs a change of a job by an operator. */
@@ -484,9 +493,7 @@ void ps_sched_on_query(struct ps_sched_step *st, struct ps_sched_conn *c,
                                   m->owner};
     struct ps_sched_job *j = NULL;
 
-    if (c->lists_keys || c->open_stalls > 0 || c->rebalance_reply != NULL) {
-        ps_sched_conn_end_query(st, c, PS_E_AGAIN,
-                                "another query of this connection is not done");
+    if (ps_sched_query_is_busy(st, c)) {
         return;
     }
     if (m->what == PS_QUERY_TOKENS) {
@@ -543,10 +550,11 @@ void ps_sched_on_job_cancel(struct ps_sched_step *st, struct ps_sched_conn *c,
                             const struct ps_msg_job_cancel *m)
 {
     const char *reason = ps_sched_text_or_empty(m->reason);
-    struct ps_sched_job *j = find_job_to_change(
+    struct ps_sched_job *j = ps_sched_query_job(
         st, c,
         (struct ps_sched_job_name){ps_sched_text_or_empty(m->job), m->has_owner,
-                                   m->owner});
+                                   m->owner},
+        PS_TOKEN_RIGHT_OPERATE);
     char text[PS_TEXT_MAX + 1];
     struct ps_str why;
 
@@ -605,10 +613,11 @@ static void set_weight(struct ps_sched_step *st, struct ps_sched_conn *c,
 void ps_sched_on_job_set(struct ps_sched_step *st, struct ps_sched_conn *c,
                          const struct ps_msg_job_set *m)
 {
-    struct ps_sched_job *j = find_job_to_change(
+    struct ps_sched_job *j = ps_sched_query_job(
         st, c,
         (struct ps_sched_job_name){ps_sched_text_or_empty(m->job), m->has_owner,
-                                   m->owner});
+                                   m->owner},
+        PS_TOKEN_RIGHT_OPERATE);
 
     if (j == NULL) {
         return;

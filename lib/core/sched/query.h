@@ -2,10 +2,19 @@
 /* Queries of operators' tools. */
 #pragma once
 
-#include "core/base/effect.h"
+#include "core/sched/rights.h"
 
-struct ps_sched_conn;
 struct ps_sched_step;
+
+/* The open job that a tool names, for which it has the right. NULL: the request
+ * was answered with the reason. */
+struct ps_sched_job *ps_sched_query_job(struct ps_sched_step *st,
+                                        struct ps_sched_conn *c,
+                                        struct ps_sched_job_name n,
+                                        enum ps_token_right right);
+/* True: an earlier request of the connection is not done, and the new one was
+ * answered with that. */
+bool ps_sched_query_is_busy(struct ps_sched_step *st, struct ps_sched_conn *c);
 
 void ps_sched_on_query(struct ps_sched_step *st, struct ps_sched_conn *c,
                        const struct ps_msg_query *m);

@@ -23,6 +23,7 @@
 #include "core/sched/rebalance_reply.h"
 #include "core/sched/stall.h"
 #include "core/sched/token_query.h"
+#include "core/sched/trace.h"
 #include "core/sched/witness.h"
 #include "core/sched/worker.h"
 
@@ -85,6 +86,7 @@ void ps_sched_free(struct ps_sched *s)
     ps_sched_stalls_free(s);
     while ((conn = ps_map_next(s->conns, &c)) != NULL) {
         ps_sched_rebalance_drop_reply(conn);
+        ps_sched_trace_drop(conn);
         ps_free(conn);
     }
     c = (struct ps_map_cursor){0};
@@ -114,6 +116,7 @@ static void drop_query(struct ps_sched *s, struct ps_sched_conn *c)
         c->lists_keys = false;
     }
     ps_sched_rebalance_drop_reply(c);
+    ps_sched_trace_drop(c);
 }
 
 static void cut_conn(struct ps_sched_step *st, struct ps_sched_conn *c)
@@ -217,6 +220,8 @@ static void on_observing_msg(struct ps_sched_step *st, struct ps_member *m,
         ps_sched_on_profile_events(st, m, msg);
     } else if (msg->code == PS_MSG_REPORT) {
         ps_sched_on_report(st, m, &msg->report);
+    } else if (msg->code == PS_MSG_TRACE_ENTRIES) {
+        ps_sched_on_trace_entries(st, m, msg);
     }
 }
 
@@ -317,6 +322,8 @@ static void on_ctl_msg(struct ps_sched_step *st, struct ps_sched_conn *c,
         ps_sched_on_token_revoke(st, c, &msg->token_revoke);
     } else if (msg->code == PS_MSG_LOG_LEVEL) {
         ps_sched_on_log_level(st, c, &msg->log_level);
+    } else if (msg->code == PS_MSG_TRACE_GET) {
+        ps_sched_on_trace_get(st, c, &msg->trace_get);
     } else {
         reject_message(st, c, msg);
     }
@@ -362,6 +369,7 @@ static void conns_tick(struct ps_sched_step *st)
                            "connection from %s cut: no hello", c->peer_text);
             cut_conn(st, c);
         }
+        ps_sched_trace_tick(st, c);
     }
 }
 
@@ -375,6 +383,7 @@ static ps_time conns_deadline(const struct ps_sched *s)
         if (c->kind == PS_SCHED_CONN_HANDSHAKE) {
             due = ps_time_min(due, ps_time_add(c->opened_at, HELLO_TIMEOUT));
         }
+        due = ps_time_min(due, ps_sched_trace_deadline(c));
     }
     return due;
 }

@@ -829,6 +829,13 @@ void ps_sched_barrier_notify(struct ps_sched_step *st, struct ps_sched_job *j)
     ps_effects_log_for(st->fx, &j->account, PS_LOG_DEBUG,
                        "job %s gen %" PRIu64 " barrier %" PRIu64 " open",
                        j->name, j->gen, j->barrier.last_open);
+    ps_trace_add(st->s->opt.trace,
+                 &(struct ps_trace_entry){.begun_at = st->now,
+                                          .ended_at = st->now,
+                                          .gen = j->gen,
+                                          .round = j->barrier.last_open,
+                                          .key = UINT32_MAX,
+                                          .kind = PS_TRACE_KIND_BARRIER});
     for (uint32_t i = 0; i < j->slot_count; i++) {
         send_barrier_done(
             st, j, ps_members_get(&st->s->members, j->slots[i].agent_node));

@@ -163,14 +163,12 @@ static bool take_for_round(const struct ps_server_contribution *in,
     for (uint32_t i = 0; i < job->slot_count; i++) {
         job->slots[i].contributed_rounds--;
     }
-    if (ps_server_job_is_recorded(job)) {
-        ps_server_profile_add(job, part,
-                              &(struct ps_server_profile_event){
-                                  .kind = PS_PROFILE_KIND_GATHER,
-                                  .round = in->rec.round,
-                                  .begun_at = open->opened_at,
-                                  .bytes = ps_round_bytes(&open->round)});
-    }
+    ps_server_record(job, part,
+                     &(struct ps_server_profile_event){
+                         .kind = PS_PROFILE_KIND_GATHER,
+                         .round = in->rec.round,
+                         .begun_at = open->opened_at,
+                         .bytes = ps_round_bytes(&open->round)});
     return true;
 }
 
@@ -222,15 +220,13 @@ static int accept_contribution(struct ps_server_step *st,
     if (in->name_hash != 0) {
         record_identity(part, in);
     }
-    if (ps_server_job_is_recorded(in->slot->job)) {
-        ps_server_profile_add(
-            in->slot->job, part,
-            &(struct ps_server_profile_event){.kind = PS_PROFILE_KIND_PUSH,
-                                              .slot = in->slot->index,
-                                              .round = in->rec.round,
-                                              .begun_at = in->push->begun_at,
-                                              .bytes = bytes.len});
-    }
+    ps_server_record(
+        in->slot->job, part,
+        &(struct ps_server_profile_event){.kind = PS_PROFILE_KIND_PUSH,
+                                          .slot = in->slot->index,
+                                          .round = in->rec.round,
+                                          .begun_at = in->push->begun_at,
+                                          .bytes = bytes.len});
     if (kind->take != NULL ? kind->take(st, in, part, &bytes)
                            : take_for_round(in, part, &bytes)) {
         ps_server_merge_start(st, in->slot->job, part);

@@ -37,7 +37,7 @@
  *     memory.c        quotas, reserved rounds, refusals for memory
  *     credit.c        credit, pacing
  *     stats.c         figures of the machine, for pings and tests
- *     profile.c       recordings of what the server does for a job
+ *     profile.c       trace and recordings of what the server does
  *     job.c           look-ups of jobs and slots
  *     store.c         partitions of a job: versions, values, open rounds */
 #pragma once

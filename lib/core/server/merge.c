@@ -458,7 +458,7 @@ static void record_computation(const struct ps_server_merge *run)
     const bool steps = job->has_optimizer && !part->open_round->assign &&
                        ps_part_has_value(part) && !run->accumulates;
 
-    ps_server_profile_add(
+    ps_server_record(
         job, part,
         &(struct ps_server_profile_event){
             .kind = steps ? PS_PROFILE_KIND_STEP : PS_PROFILE_KIND_MERGE,
@@ -478,10 +478,7 @@ void ps_server_merge_on_computed(struct ps_server_step *st, uint64_t token,
     struct ps_server_job *job = run->job;
     struct ps_part *part = run->part;
 
-    if (ps_server_job_is_recorded(run->job)) {
-
-        record_computation(run);
-    }
+    record_computation(run);
     if (rc != 0) {
         fail_round(st, job, part, rc, "");
         continue_migration(st, job, part);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/pool.h"
+#include "base/trace.h"
 #include "core/base/facts.h"
 #include "core/link/link.h"
 
@@ -30,6 +31,7 @@ struct ps_server_options {
     ps_time dial_backoff_max;
     struct ps_link_options link;
     ps_time link_linger;
+    struct ps_trace *trace; /* Ring of what it does; not owned; NULL: none. */
     /* Tensor memory; not owned. The scheduler admits keys by its budget. */
     struct ps_pool *pool;
 };

@@ -9,8 +9,6 @@
 #include "core/server/inner.h"
 #include "core/server/job.h"
 
-#include <assert.h>
-
 #define CAPACITY_MIN 1024u
 
 void ps_server_profile_fini(struct ps_server_profile *p)
@@ -42,15 +40,13 @@ static void reserve_event(struct ps_server_profile *p)
     }
 }
 
-void ps_server_profile_add(struct ps_server_job *job,
-                           const struct ps_part *part,
-                           const struct ps_server_profile_event *e)
+static void add_event(struct ps_server_job *job, const struct ps_part *part,
+                      const struct ps_server_profile_event *e)
 {
     struct ps_server_profile *p = &job->profile;
     const ps_time now = job->server->now;
     const ps_time since = ps_max_u64(e->begun_at, p->begun_at);
 
-    assert(p->mode == PS_PROFILE_MODE_ON);
     reserve_event(p);
     p->events[p->count++ % p->capacity] = (struct ps_rec_profile_event){
         .kind = (uint8_t)e->kind,
@@ -62,6 +58,36 @@ void ps_server_profile_add(struct ps_server_job *job,
         .duration_ns = now - since,
         .bytes = e->bytes,
     };
+}
+
+_Static_assert((int)PS_PROFILE_KIND_PUSH == (int)PS_TRACE_KIND_PUSH &&
+                   (int)PS_PROFILE_KIND_GATHER == (int)PS_TRACE_KIND_GATHER &&
+                   (int)PS_PROFILE_KIND_MERGE == (int)PS_TRACE_KIND_MERGE &&
+                   (int)PS_PROFILE_KIND_STEP == (int)PS_TRACE_KIND_STEP &&
+                   (int)PS_PROFILE_KIND_PULL == (int)PS_TRACE_KIND_PULL,
+               "kinds of both have the same numbers");
+
+void ps_server_record(struct ps_server_job *job, const struct ps_part *part,
+                      const struct ps_server_profile_event *e)
+{
+    const ps_time now = job->server->now;
+    /* Its first byte is only known to have come after the event before. */
+    const bool is_arrival = e->kind == PS_PROFILE_KIND_PUSH;
+
+    ps_trace_add(
+        job->server->opt.trace,
+        &(struct ps_trace_entry){.begun_at = is_arrival ? now : e->begun_at,
+                                 .ended_at = now,
+                                 .gen = job->gen,
+                                 .round = e->round,
+                                 .bytes = e->bytes,
+                                 .key = part->key,
+                                 .index = part->index,
+                                 .peer = e->slot,
+                                 .kind = (uint8_t)e->kind});
+    if (ps_server_job_is_recorded(job)) {
+        add_event(job, part, e);
+    }
 }
 
 void ps_server_on_profile_get(struct ps_server_step *st,

@@ -25,9 +25,9 @@ struct ps_server_profile_event {
 void ps_server_profile_set(struct ps_server_job *job, uint8_t mode,
                            uint32_t number);
 void ps_server_profile_fini(struct ps_server_profile *p);
-/* Records an event of a job that ps_server_job_is_recorded(). */
-void ps_server_profile_add(struct ps_server_job *job,
-                           const struct ps_part *part,
-                           const struct ps_server_profile_event *e);
+/* Adds an event to the server's trace, and to the recording of the job if there
+ * is one. */
+void ps_server_record(struct ps_server_job *job, const struct ps_part *part,
+                      const struct ps_server_profile_event *e);
 void ps_server_on_profile_get(struct ps_server_step *st,
                               const struct ps_msg_profile_get *m);

@@ -12,10 +12,7 @@
 static void record_pull(struct ps_server_job *job, const struct ps_part *part,
                         uint32_t slot, ps_time since)
 {
-    if (!ps_server_job_is_recorded(job)) {
-        return;
-    }
-    ps_server_profile_add(
+    ps_server_record(
         job, part,
         &(struct ps_server_profile_event){
             .kind = PS_PROFILE_KIND_PULL,

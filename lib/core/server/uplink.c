@@ -4,7 +4,9 @@
  * without a scheduler, too. */
 #include "core/server/uplink.h"
 
+#include "base/alloc.h"
 #include "base/num.h"
+#include "core/base/trace_read.h"
 #include "core/server/inner.h"
 #include "core/server/job_state.h"
 #include "core/server/memory.h"
@@ -153,6 +155,18 @@ int ps_server_uplink_payload(struct ps_server *s, const struct ps_msg *msg,
     return 0;
 }
 
+static void on_trace_get(struct ps_server_step *st,
+                         const struct ps_msg_trace_get *m)
+{
+    struct ps_rec_trace_entry *list = ps_calloc(PS_TRACE_READ_MAX,
+                                                sizeof(*list));
+    struct ps_msg r = {.code = PS_MSG_TRACE_ENTRIES};
+
+    ps_trace_read(st->s->opt.trace, m, st->now, list, &r.trace_entries);
+    ps_server_uplink_send_msg(st, &r);
+    ps_free(list);
+}
+
 void ps_server_uplink_on_msg(struct ps_server_step *st, ps_conn_id conn,
                              const struct ps_msg *msg,
                              const struct ps_slice *payload)
@@ -186,6 +200,9 @@ void ps_server_uplink_on_msg(struct ps_server_step *st, ps_conn_id conn,
         break;
     case PS_MSG_LOG_LEVEL:
         ps_effects_log_level(st->fx, &msg->log_level);
+        break;
+    case PS_MSG_TRACE_GET:
+        on_trace_get(st, &msg->trace_get);
         break;
     case PS_MSG_PART_READ:
         ps_server_on_part_read(st, &msg->part_read);
