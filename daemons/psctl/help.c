@@ -167,6 +167,15 @@ static const struct page pages[] = {
      "member starts again or reads its options again (SIGHUP). It is for\n"
      "root, the user of psched and users of control.operators.\n",
      {{0}}},
+    {"trace",
+     {"JOB", NULL},
+     "what a job's members did lately, and for which rank others wait",
+     {NULL},
+     "Collects the last 16384 entries of each member, on all hosts, with "
+     "their\n"
+     "clocks compared. FILE is JSON for ui.perfetto.dev and chrome://tracing.\n"
+     "The exit code is 3 if a member did not answer.\n",
+     {{"--output FILE", "(-o FILE) write a timeline"}}},
     {"events",
      {"", NULL},
      "what happened lately to members and jobs",
@@ -347,7 +356,7 @@ void help_completion(void)
         printf("%s%s", i > 0 ? " " : "", pages[i].verb);
     }
     fputs("' ;;\n"
-          "    keys|stall|set|rebalance|cancel)\n"
+          "    keys|stall|set|rebalance|cancel|trace)\n"
           "        words=$(psctl --no-headers --timeout 1s jobs 2>/dev/null |\n"
           "                awk '{print $1}') ;;\n"
           "    *) words='",

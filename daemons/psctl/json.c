@@ -49,8 +49,7 @@ static void put_seconds(json_t *o, const char *name, uint64_t ns)
     put_value(o, name, json_real((double)ns / 1e9));
 }
 
-/* Text as JSON; escaped if it is not UTF-8. */
-static json_t *text_of(const char *text)
+json_t *json_text(const char *text)
 {
     json_t *value = json_string(text);
     char escaped[4096];
@@ -66,7 +65,7 @@ static json_t *text_of(const char *text)
 
 static void put_text(json_t *o, const char *name, const char *text)
 {
-    put_value(o, name, text_of(text));
+    put_value(o, name, json_text(text));
 }
 
 static json_t *costs_of(const struct ps_msg_node_row *n)
@@ -346,7 +345,7 @@ static void put_health(json_t *o, const struct health *h)
     json_t *list = json_array();
 
     for (size_t i = 0; i < h->count; i++) {
-        json_array_append_new(list, text_of(h->problems[i]));
+        json_array_append_new(list, json_text(h->problems[i]));
     }
     put_value(o, "healthy", json_boolean(h->count == 0));
     put_value(o, "problems", list);

@@ -90,6 +90,7 @@ static const struct option options[] = {
     {"ttl", required_argument, NULL, OPT_TTL},
     {"token", required_argument, NULL, OPT_TOKEN},
     {"tls", required_argument, NULL, OPT_TLS},
+    {"output", required_argument, NULL, 'o'},
     {"no-headers", no_argument, NULL, OPT_NO_HEADERS},
     {"help", no_argument, NULL, 'h'},
     {"version", no_argument, NULL, 'V'},
@@ -119,6 +120,7 @@ struct request {
     ps_time watch;  /* Pause between two outputs; 0: one output only. */
     ps_time follow; /* Pause between two looks for events; 0: one only. */
     struct top_options top;
+    const char *output;       /* File of a trace; NULL: none. */
     const char *member;       /* Whose log level changes; "": of all. */
     unsigned log_level;       /* enum ps_verbosity */
     const char *drain_server; /* NULL: balance all servers. */
@@ -406,6 +408,9 @@ static bool parse_option(struct request *q, int c)
         return parse_count(optarg, "--count", FRAMES_MAX, &q->top.count);
     case OPT_SORT:
         return top_key_parse(optarg, &q->top.by);
+    case 'o':
+        q->output = optarg;
+        return true;
     case OPT_FOLLOW:
         q->follow = FOLLOW_PAUSE;
         return true;
@@ -428,6 +433,7 @@ struct verb_spec {
 
 static bool parse_token_words(struct request *q, int argc, char **argv);
 static bool parse_log_level(struct request *q, int argc, char **argv);
+static bool parse_trace_words(struct request *q, int argc, char **argv);
 
 /* Returns NULL if no verb has that name. */
 static const struct verb_spec *find_verb(const char *name)
@@ -446,6 +452,7 @@ static const struct verb_spec *find_verb(const char *name)
         {"top", VERB_TOP, false, true, NULL},
         {"doctor", VERB_DOCTOR, false, false, NULL},
         {"log-level", VERB_LOG_LEVEL, false, false, parse_log_level},
+        {"trace", VERB_TRACE, true, false, parse_trace_words},
     };
 
     for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++) {
@@ -506,6 +513,15 @@ static bool parse_log_level(struct request *q, int argc, char **argv)
     }
     q->log_level = (unsigned)level;
     return true;
+}
+
+static bool parse_trace_words(struct request *q, int argc, char **argv)
+{
+    if (argc != 2) {
+        fputs("psctl: trace: give one job\n", stderr);
+        return false;
+    }
+    return parse_name(q, argv[1]);
 }
 
 /* Reads "USER/NAME", "USER/" or "NAME", where a slash ends the user: the job
@@ -665,6 +681,13 @@ static int run_query(struct wire *w, const struct request *q, struct report *r)
         return wire_set(w, job, &q->setting, r);
     case VERB_LOG_LEVEL:
         return wire_log_level(w, q->member, q->log_level, r);
+    case VERB_TRACE:
+        return trace_run(
+            w, job,
+            &(struct trace_options){.path = q->output,
+                                    .json = q->format == FORMAT_JSON,
+                                    .headings = q->has_headings},
+            r);
     }
     return EXIT_USAGE;
 }
@@ -761,7 +784,7 @@ static int run_command(const struct request *q)
     wire_close(w);
     if (rc == 0 && q->verb == VERB_BENCH) {
         rc = run_bench(q, &report);
-    } else if (rc == 0) {
+    } else if (rc == 0 && q->verb != VERB_TRACE) {
         if (q->verb == VERB_STATUS) {
             health_check(&report, q->after, &health);
         }
@@ -895,7 +918,7 @@ int main(int argc, char **argv)
     /* Needed for printable characters of the terminal. */
     (void)setlocale(LC_CTYPE, "");
     opterr = 0;
-    while ((c = getopt_long(argc, argv, ":e:w:hVbn:", options, NULL)) != -1) {
+    while ((c = getopt_long(argc, argv, ":e:w:hVbn:o:", options, NULL)) != -1) {
         if (c == 'h') {
             q.help = true;
             continue;

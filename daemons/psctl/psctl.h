@@ -44,6 +44,7 @@ enum verb {
     VERB_TOP,
     VERB_DOCTOR,
     VERB_LOG_LEVEL,
+    VERB_TRACE,
 };
 
 struct rows {
@@ -128,6 +129,10 @@ int wire_set(struct wire *w, const struct job_name *job,
 /* Sets the level, enum ps_verbosity, of members with this name; "": of all. */
 int wire_log_level(struct wire *w, const char *member, unsigned level,
                    struct report *r);
+/* Asks for the trace of a job's member, from entry `first` on: one row of
+ * trace_entries. */
+int wire_trace_get(struct wire *w, const struct job_name *job, uint32_t member,
+                   uint64_t first, struct rows *rows, struct report *r);
 /* Token that the user asks for. */
 struct token_request {
     struct job_name job; /* name "": all jobs of the owner. */
@@ -290,6 +295,19 @@ void token_add_rights(struct ps_str *s, uint32_t rights);
 void token_add_time(struct ps_str *s, uint64_t seconds);
 void show_tokens(const struct rows *rows, bool headings);
 
+/* ------------------------------------------------------------------ trace.c */
+
+struct trace_options {
+    const char *path; /* Of the file; NULL: none. */
+    bool json;
+    bool headings;
+};
+
+/* Collects the trace of a job, writes it, and shows ranks that others wait for.
+ * Returns an exit code. */
+int trace_run(struct wire *w, const struct job_name *job,
+              const struct trace_options *o, struct report *r);
+
 /* ------------------------------------------------------------------ bench.c */
 
 #define BENCH_WORKERS_MAX 64u
@@ -342,5 +360,7 @@ void show_json(enum verb verb, const struct report *r, const struct health *h);
 void show_events_as_lines(const struct report *r);
 /* From now on, each answer is one line. */
 void json_use_lines(void);
+/* Text as JSON; escaped if it is not UTF-8. */
+struct json_t *json_text(const char *text);
 /* Prints and releases an answer; NULL: it could not be made. */
 void json_print(struct json_t *o);

@@ -668,6 +668,23 @@ int wire_log_level(struct wire *w, const char *member, unsigned level,
                           : receive_rows(w, PS_MSG_QUERY_END, NULL, r);
 }
 
+int wire_trace_get(struct wire *w, const struct job_name *job, uint32_t member,
+                   uint64_t first, struct rows *rows, struct report *r)
+{
+    const struct ps_msg get = {.code = PS_MSG_TRACE_GET,
+                               .trace_get = {.job = job->name,
+                                             .has_owner = job->has_owner,
+                                             .owner = job->owner,
+                                             .member = member,
+                                             .first = first}};
+    int exit_code;
+
+    restart_deadline(w);
+    exit_code = send_message(w, &get);
+    return exit_code != 0 ? exit_code
+                          : receive_rows(w, PS_MSG_TRACE_ENTRIES, rows, r);
+}
+
 int wire_token_issue(struct wire *w, const struct token_request *wanted,
                      struct report *r)
 {

@@ -22,7 +22,7 @@ def run(*words, **env):
 
 
 VERBS = ["status", "jobs", "nodes", "keys", "stall", "set", "rebalance",
-         "bench", "pki", "enroll", "log-level", "help", "completion"]
+         "bench", "pki", "enroll", "log-level", "trace", "help", "completion"]
 
 
 def test_bare_psctl_shows_how_it_is_used():
