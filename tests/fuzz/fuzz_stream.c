@@ -274,7 +274,19 @@ static enum ps_role choose_role(struct run *r)
     return lowest_role(roles != 0 ? roles : r->sides->peer_roles);
 }
 
-/* A sample of some message, mostly one that may come from the peer. */
+/* The first sample of the message with this code; NULL: there is none. */
+static const struct ps_msg *sample_of(unsigned code, size_t kind)
+{
+    for (size_t i = kind; i < ps_samples_count(); i += 3) {
+        if ((unsigned)ps_sample(i)->code == code) {
+            return ps_sample(i);
+        }
+    }
+    return NULL;
+}
+
+/* A sample of some message, mostly one that may come from the peer. A byte names
+ * its code, or one below: an input keeps its meaning when messages are added. */
 static const struct ps_msg *choose_sample(struct run *r, enum ps_role from,
                                           enum ps_role to)
 {
@@ -282,15 +294,16 @@ static const struct ps_msg *choose_sample(struct run *r, enum ps_role from,
     const size_t kind = b < 8     ? PS_SAMPLE_GREATEST
                         : b < 128 ? PS_SAMPLE_TYPICAL
                                   : PS_SAMPLE_LEAST;
-    size_t at = (size_t)fuzz_byte(&r->in) % (ps_samples_count() / 3);
+    const bool is_any = b % 16 == 15;
 
-    for (size_t i = 0; i < ps_samples_count() / 3 && b % 16 != 15; i++) {
-        if (ps_msg_allowed((unsigned)ps_sample(at * 3)->code, from, to)) {
-            break;
+    for (unsigned code = fuzz_byte(&r->in); code > 0; code--) {
+        const struct ps_msg *msg = sample_of(code, kind);
+
+        if (msg != NULL && (is_any || ps_msg_allowed(code, from, to))) {
+            return msg;
         }
-        at = (at + 1) % (ps_samples_count() / 3);
     }
-    return ps_sample(at * 3 + kind);
+    return ps_sample(kind);
 }
 
 static size_t choose_payload(struct run *r, unsigned code)
