@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/sysinfo.h>
 
 #define PATH_CAP 1024
 
@@ -61,6 +62,18 @@ static uint64_t read_number(const char *root, const char *path)
     return n;
 }
 
+/* Memory of this host by the system call, which rounds down to pages. */
+static uint64_t system_memory(void)
+{
+    struct sysinfo info;
+    uint64_t n;
+
+    return sysinfo(&info) == 0 && info.totalram != 0 &&
+                   ps_mul_u64(info.totalram, info.mem_unit, &n)
+               ? n
+               : UINT64_MAX;
+}
+
 static uint64_t host_memory(const char *root)
 {
     FILE *f = open_below(root, "/proc/meminfo");
@@ -68,7 +81,8 @@ static uint64_t host_memory(const char *root)
     char line[128];
 
     if (f == NULL) {
-        return n;
+        /* ProcSubset=pid of the units hides it. */
+        return *root == '\0' ? system_memory() : n;
     }
     while (n == UINT64_MAX && fgets(line, sizeof(line), f) != NULL) {
         if (strncmp(line, "MemTotal:", 9) == 0 &&

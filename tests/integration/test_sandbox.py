@@ -2,6 +2,7 @@
 """The sandbox of the units, without systemd: it forbids what the units forbid,
 and daemons under it train. Other files of this folder run in it when
 PSKV_TEST_SANDBOX is set (docs/testing.md)."""
+import os
 import shutil
 import subprocess
 import sys
@@ -96,3 +97,19 @@ def test_daemons_train_in_the_sandbox(trio, monkeypatch):
         job.tell(lambda rank: f"rounds mixed 5 {rank} 20000 {key}")
     for a in t.agents():
         assert a.text().count(" server reached on this host ") == 2, a.text()
+
+
+# As ProcSubset=pid of the units does on a host without limits of cgroups; the
+# sandbox leaves mounts out.
+HIDE_HOST = ["unshare", "--mount", "sh", "-c",
+             "mount -t proc -o subset=pid proc /proc && "
+             'mount -t tmpfs none /sys/fs/cgroup && exec "$@"', "sh"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
+def test_daemons_know_the_memory_of_a_host_that_is_hidden(trio):
+    t = trio(servers=1, agents=1, server_command=HIDE_HOST,
+             agent_command=HIDE_HOST)
+    with Job(t, 1) as job:
+        k = job.key("w", "float32", 100)
+        job.tell(f"rounds count 2 1 0 {k}")
