@@ -17,13 +17,12 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Rounds of 2 s in which a pod looks for a supervisor, beside --start-timeout,
- * in which other pods may still be on their way; and once there was one. */
-#define ROUNDS_MORE  30u
-#define ROUNDS_AFTER 1u
+/* Seconds that a pod waits for its supervisor beyond --start-timeout, within
+ * which other pods may still be on their way. */
+#define WAIT_MORE 60u
 
 /* Number of the supervisor's process, in its pod. */
-#define NUMBER       "${TMPDIR:-/tmp}/pskv-supervisor"
+#define NUMBER    "${TMPDIR:-/tmp}/pskv-supervisor"
 
 /* Label of the pods of one run; "": none is made. */
 static char run_label[64];
@@ -58,18 +57,17 @@ static bool k8s_make_hosts(struct plan *p)
     return true;
 }
 
-/* Prints the words of the main process. */
+/* Prints the words of the main process, which ends with the supervisor. */
 static void print_main(const struct plan *p, FILE *out)
 {
-    const uint64_t rounds = p->start_timeout_ms / 2000 + ROUNDS_MORE;
+    const unsigned long long most = p->start_timeout_ms / 1000 + WAIT_MORE;
     char script[512];
 
     snprintf(script, sizeof(script),
-             "i=0; while test $i -lt %llu; do sleep 2; "
-             "if kill -0 \"$(cat \"" NUMBER "\" 2>/dev/null)\" 2>/dev/null; "
-             "then i=%llu; else i=$((i+1)); fi; done",
-             (unsigned long long)rounds,
-             (unsigned long long)(rounds - ROUNDS_AFTER));
+             "n=\"" NUMBER "\"; i=0; while test $i -lt %llu; do sleep 1; "
+             "i=$((i+1)); if test -s \"$n\"; then "
+             "kill -0 \"$(cat \"$n\")\" 2>/dev/null || exit 0; i=0; fi; done",
+             most);
     fputs("    command: [/bin/sh, -c, ", out);
     definition_text(out, script);
     fputs("]\n", out);
