@@ -6,7 +6,7 @@
 
 static const struct launcher *const launchers[] = {
     &launcher_local,   &launcher_ssh, &launcher_mpi,  &launcher_slurm,
-    &launcher_systemd, &launcher_k8s, &launcher_yarn,
+    &launcher_systemd, &launcher_k8s, &launcher_yarn, &launcher_sge,
 };
 
 #define LAUNCHER_COUNT (sizeof(launchers) / sizeof(launchers[0]))

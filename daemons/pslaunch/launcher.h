@@ -18,7 +18,7 @@ struct launcher {
     const char *hosts_variable;
     /* Folder of the processes on hosts; NULL: the present one. */
     const char *folder;
-    /* Fills the list of hosts, in place of the user. False after a message.
+    /* Fills the list of hosts, if the user names none. False after a message.
      * NULL: the user names hosts. */
     bool (*make_hosts)(struct plan *p);
     /* Prints the definition of the job for another system; NULL: there is
@@ -48,6 +48,7 @@ extern const struct launcher launcher_slurm;
 extern const struct launcher launcher_systemd;
 extern const struct launcher launcher_k8s;
 extern const struct launcher launcher_yarn;
+extern const struct launcher launcher_sge;
 
 /* NULL: there is none of this name. */
 const struct launcher *launcher_find(const char *name);

@@ -31,12 +31,13 @@ static const char usage[] =
     "      --nodes N            agents, as if there were N nodes (default 1)\n"
     "  -H, --hostfile FILE      hosts, one a line (NAME [slots=N] [port=N])\n"
     "      --hosts LIST         hosts, as in h1:4,h2:4 or n[01-04]:8\n"
-    "      --launcher NAME      local, ssh, mpi, slurm, systemd, k8s, yarn "
+    "      --launcher NAME      local, ssh, mpi, slurm, systemd, sge, k8s, "
+    "yarn "
     "(default:\n"
     "                           ssh if hosts are named, else local)\n"
     "      --image IMAGE        of containers (k8s, yarn)\n"
     "      --namespace NAME     of pods (k8s)\n"
-    "      --queue NAME         of the service (yarn)\n"
+    "      --queue NAME         of the service (yarn) or jobs (sge)\n"
     "      --cpus N, --memory SIZE    of each container (default 1 and 2GiB)\n"
     "      --sync-dst-dir DIR   copy this folder to DIR on each host first\n"
     "      --tls auto|on|off    encrypt connections of its own daemons "
@@ -517,14 +518,15 @@ static bool take_hosts_variable(struct plan *p)
 /* Lets the launcher fill the list of hosts. */
 static bool make_hosts(struct plan *p)
 {
-    if (p->hosts.count > 0 || p->sync_dir != NULL || p->socket != NULL) {
+    if (p->launcher->define != NULL &&
+        (p->hosts.count > 0 || p->sync_dir != NULL || p->socket != NULL)) {
         fprintf(stderr,
                 "pslaunch: the launcher %s takes neither hosts nor "
                 "--sync-dst-dir nor --socket: its hosts are containers\n",
                 p->launcher->name);
         return false;
     }
-    return p->launcher->make_hosts(p);
+    return p->hosts.count > 0 || p->launcher->make_hosts(p);
 }
 
 /* Chooses the launcher and the agent. */

@@ -7,6 +7,7 @@ import shutil
 import sys
 import uuid
 
+import gridengine
 import kubectl
 import systemd_box
 from sshd import HOSTS, SSHD, Sshd
@@ -139,4 +140,29 @@ class Pods(Place):
         self.kubelet.close()
 
 
-PLACES = {"openmpi": OpenMpi, "mpich": Mpich, "systemd": Systemd, "pods": Pods}
+class Sge(Place):
+    """A Grid Engine of one host with two names."""
+
+    names = gridengine.NAMES
+
+    @staticmethod
+    def missing():
+        return gridengine.missing()
+
+    def __init__(self, tmp):
+        super().__init__(tmp)
+        (tmp / "sge").mkdir()
+        self.engine = gridengine.GridEngine(tmp / "sge", self.mark)
+        # Else daemons of both would listen at one address.
+        (tmp / "hosts").write_text("".join(
+            f"{name} address={address}\n"
+            for name, address in zip(self.names, HOSTS)))
+        self.words = ("--launcher", "sge", "-H", str(tmp / "hosts"))
+        self.env = {name: str(value) for name, value in self.engine.env.items()
+                    if name.startswith("SGE_") or name == "PATH"}
+
+    def close(self):
+        self.engine.close()
+
+
+PLACES = {"openmpi": OpenMpi, "mpich": Mpich, "systemd": Systemd, "pods": Pods, "sge": Sge}
