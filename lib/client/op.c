@@ -420,10 +420,43 @@ void op_end_all(struct psc_client *c, int rc, const char *text)
     }
 }
 
-void op_cancel(struct psc_op *op)
+void op_drop(struct psc_op *op)
 {
     leave_queue(op);
     release_block(op);
     op_set_state(op, OP_DONE);
     op_free_later(op);
+}
+
+/* ------------------------------------------------------------ abandoned ones */
+
+static bool wants_no_result(const struct psc_op *op)
+{
+    (void)op;
+    return false;
+}
+
+static void abandoned_ended(struct psc_op *op)
+{
+    if (op->client->rc == 0) {
+        op->rc = PSC_E_CANCELED;
+        free(op->text);
+        op->text = NULL;
+    }
+    op_report(op);
+}
+
+static const struct op_hooks abandoned_hooks = {
+    .on_ended = abandoned_ended, .wants_result = wants_no_result};
+
+void op_abandon(struct psc_op *op)
+{
+    op->hooks = &abandoned_hooks;
+    op->result.out = NULL;
+    op->result.row_index_count = 0;
+}
+
+bool op_is_abandoned(const struct psc_op *op)
+{
+    return op->hooks == &abandoned_hooks;
 }

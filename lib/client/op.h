@@ -2,6 +2,7 @@
 /* Life of an operation, and the table of those of a client. Locked. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -33,7 +34,11 @@ void op_report(struct psc_op *op);
 /* Ends every operation that is QUEUED or SENT. */
 void op_end_all(struct psc_client *c, int rc, const char *text);
 /* Ends a QUEUED operation without a result; it joins deferred_free. */
-void op_cancel(struct psc_op *op);
+void op_drop(struct psc_op *op);
+/* A SENT pull whose result nobody wants: it ends with PSC_E_CANCELED however the
+ * agent ends it, and writes nothing. */
+void op_abandon(struct psc_op *op);
+bool op_is_abandoned(const struct psc_op *op);
 /* Removes the operation from all lists and frees it. Not while COPYING. */
 void op_free(struct psc_op *op);
 /* Puts an operation that is DONE, and that no handle shows, on

@@ -394,7 +394,9 @@ void op_requeue_all(struct psc_client *c)
          n = ps_list_prev(&c->ops.all, n)) {
         struct psc_op *op = PS_CONTAINER(n, struct psc_op, of_client);
 
-        if (op->state == OP_SENT && op->kind != OP_KEY) {
+        if (op->state == OP_SENT && op_is_abandoned(op)) {
+            op_end(op, PSC_E_CANCELED, NULL);
+        } else if (op->state == OP_SENT && op->kind != OP_KEY) {
             requeue(op);
         }
     }

@@ -54,8 +54,8 @@ enum op_state {
     OP_DONE,
 };
 
-/* Behaviour of an operation of a collective, which registers it; plain
- * operations have none. A member that is NULL: as a plain operation. Locked,
+/* Behaviour of an operation of a collective, which registers it, of a report,
+ * or of an abandoned pull; plain operations have none. A member that is NULL: as a plain operation. Locked,
  * unless stated otherwise. */
 struct op_hooks {
     /* The operation is DONE, and its result in place. */

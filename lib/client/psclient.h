@@ -42,6 +42,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "psclient_memory.h"
 #include "psclient_profile.h"
 #include "psclient_report.h"
 
@@ -223,15 +224,6 @@ int psc_size(const struct psc_client *c);
 int psc_local_rank(const struct psc_client *c);
 int psc_local_size(const struct psc_client *c);
 int psc_num_servers(const struct psc_client *c);
-
-/* ---------------------------------------------------------------- memory */
-
-/* Memory shared with the agent, aligned to 64 bytes, contents undefined.
- * Operations use arrays in it without a copy. psc_free() of memory that an open
- * operation uses returns PSC_E_AGAIN and frees nothing. Freeing NULL is
- * allowed. */
-int psc_alloc(struct psc_client *c, size_t size, void **ret_data);
-int psc_free(struct psc_client *c, void *data);
 
 /* ------------------------------------------------------------------ keys */
 
@@ -446,6 +438,11 @@ int psc_op_why(struct psc_op *op, char *text, size_t size);
 int psc_op_view(struct psc_op *op, const void **ret_data, size_t *ret_bytes);
 /* Round whose value the result is; of a join, the rank that joined last. */
 int psc_op_version(struct psc_op *op, uint64_t *ret_version);
+/* Ends an operation that was not sent, or a pull that waits: it ends with
+ * PSC_E_CANCELED, at once or soon, as if it had not been started. Its arrays are
+ * the caller's again when this returns. PSC_E_REFUSED: the agent has it, or it is
+ * a collective, and other ranks may count on it; PSC_E_NOENT: it has ended. */
+int psc_op_cancel(struct psc_op *op);
 /* Frees the handle; NULL is allowed. An open operation continues, but writes no
  * out. */
 void psc_op_free(struct psc_op *op);

@@ -16,7 +16,8 @@
  *     entry.c       every public call enters and leaves the client
  *     error.c       errors of calls, failure of the client
  *     op.c          life of an operation; op_queue.c: order; op_copy.c: arrays
- *                   and results; op_start.c, op_wait.c, op_call.c: public calls
+ *                   and results; op_start.c, op_wait.c, op_call.c, op_cancel.c:
+ *                   public calls
  *     key.c         names and shapes; key_open.c: public calls
  *     arena.c       memory of the agent; memory.c: memory shared with it
  *     stall.c       why an operation is open; wait_note.c: lines about that

@@ -145,7 +145,7 @@ void coll_skips_detach(struct coll *k)
         if (skip->state == OP_DONE) {
             k->join.skips[kept++] = skip;
         } else if (skip->state == OP_QUEUED && !skip->must_resend) {
-            op_cancel(skip);
+            op_drop(skip);
         } else {
             skip->coll = NULL; /* No join waits for it. */
             skip->hooks = &detached_skip_hooks;

@@ -223,6 +223,12 @@ void ps_agent_accept_op(struct ps_agent_step *st, struct ps_agent_session *s,
         accept_progress(st, s, k, m);
         return;
     }
+    if (m->op == PS_OP_CANCEL) {
+        if (k != NULL) {
+            ps_agent_pull_cancel(st, s, k, m->op_id);
+        }
+        return;
+    }
     if (k == NULL) {
         ps_agent_op_reject(st, s, m, PS_E_NOKEY,
                            "no key has the number %u: declare it", m->key);

@@ -139,6 +139,38 @@ void ps_agent_pull_accept_op(struct ps_agent_step *st, struct ps_agent_op *op)
     k->kind->advance(st, k);
 }
 
+/* Pull of that id in the list, which the worker has begun as such: a pushpull
+ * of a key without rounds waits there, too. */
+static struct ps_agent_op *find_pull(const struct ps_list *list,
+                                     const struct ps_agent_session *s,
+                                     uint64_t op_id)
+{
+    PS_LIST_EACH(n, list)
+    {
+        struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
+
+        if (op->session == s && op->id == op_id &&
+            (op->kind == PS_OP_PULL || op->kind == PS_OP_PULL_ROWS)) {
+            return op;
+        }
+    }
+    return NULL;
+}
+
+void ps_agent_pull_cancel(struct ps_agent_step *st, struct ps_agent_session *s,
+                          struct ps_agent_key *k, uint64_t op_id)
+{
+    struct ps_agent_op *op = find_pull(&k->pulls, s, op_id);
+
+    if (op == NULL) {
+        op = find_pull(&k->row_pulls, s, op_id);
+    }
+    if (op != NULL) {
+        ps_list_remove(&op->node);
+        ps_agent_op_end(st, op, 0, PS_E_CANCELED, "");
+    }
+}
+
 /* --------------------------------------------------------------------- init */
 
 static bool is_op_of_root(const struct ps_agent_op *op)

@@ -120,7 +120,9 @@ static const uint64_t *msg_op_id(const struct ps_msg *m)
 {
     switch (m->code) {
     case PS_MSG_L_OP:
-        return m->l_op.op != PS_OP_PROGRESS ? &m->l_op.op_id : NULL;
+        return m->l_op.op != PS_OP_PROGRESS && m->l_op.op != PS_OP_CANCEL
+                   ? &m->l_op.op_id
+                   : NULL;
     case PS_MSG_L_BARRIER:
         return &m->l_barrier.op_id;
     case PS_MSG_L_OPTIMIZER:

@@ -13,9 +13,9 @@
 
 Importing has no side effects: nothing is loaded or connected before create().
 """
-from ._errors import Error, JobFailed, PeerLost, Timeout
+from ._errors import Canceled, Error, JobFailed, PeerLost, Timeout
 from ._store import Handle, KVStore, create
 
 __version__ = "0.1.0"
-__all__ = ["Error", "Handle", "JobFailed", "KVStore", "PeerLost", "Timeout",
-           "create"]
+__all__ = ["Canceled", "Error", "Handle", "JobFailed", "KVStore", "PeerLost",
+           "Timeout", "create"]

@@ -9,7 +9,10 @@ from typing import List
 INVAL = -1
 NOMEM = -2
 TIMEOUT = -6
+CANCELED = -7
 CLOSED = -8
+REFUSED = -9
+NOENT = -12
 MISMATCH = -15
 PEERLOST = -18
 JOBFAILED = -19
@@ -54,7 +57,11 @@ class JobFailed(Error):
     """The job has ended."""
 
 
-_CLASSES = {TIMEOUT: Timeout, PEERLOST: PeerLost, JOBFAILED: JobFailed}
+class Canceled(Error):
+    """The operation was cancelled, by Handle.cancel()."""
+
+
+_CLASSES = {CANCELED: Canceled, TIMEOUT: Timeout, PEERLOST: PeerLost, JOBFAILED: JobFailed}
 
 
 def error(code: int, text: str) -> Error:

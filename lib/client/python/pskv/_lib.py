@@ -262,6 +262,7 @@ _FUNCTIONS = {
     "psc_op_test": (c_int, [c_void_p]),
     "psc_op_why": (c_int, [c_void_p, c_char_p, c_size_t]),
     "psc_op_version": (c_int, [c_void_p, POINTER(c_uint64)]),
+    "psc_op_cancel": (c_int, [c_void_p]),
     "psc_op_free": (None, [c_void_p]),
     "psc_fd": (c_int, [c_void_p]),
     "psc_dispatch": (c_int, [c_void_p]),

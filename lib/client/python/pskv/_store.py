@@ -21,7 +21,8 @@ from . import _lib
 from ._array import Array, dtype_name, dtype_of, dtype_size, new_array, \
     numpy_name
 from ._collective import Collectives
-from ._errors import AGAIN, CLOSED, INVAL, TIMEOUT, Error, error
+from ._errors import AGAIN, CLOSED, INVAL, NOENT, REFUSED, TIMEOUT, Error, \
+    error
 from ._role import take_role
 
 Key = Union[int, str]
@@ -92,6 +93,22 @@ class Handle:
         """Releases open operations; they write nothing any more."""
         self._finished = True
         self._free()
+
+    def cancel(self) -> bool:
+        """Cancels operations that no other rank can count on yet: those that
+        were not sent, and pulls that wait. wait() raises Canceled then. True
+        if none goes on: each is cancelled or has ended before."""
+        if self._finished:
+            return True
+        self._store._open()
+        left = False
+        for op in self._ops:
+            rc = self._store._lib.psc_op_cancel(op)
+            if rc == REFUSED:
+                left = True
+            elif rc != NOENT:
+                self._store._check(rc)
+        return not left
 
     def _await(self, timeout: Optional[float] = None) -> Optional[Error]:
         """Waits until all have ended and returns the first failure. The
