@@ -302,8 +302,8 @@ struct psc_op_options {
  * that forms a round waits until every earlier operation on the key has ended;
  * a pull does not.
  *
- * src lies in memory of psc_alloc() and must not change until the operation
- * ends; otherwise it is copied before the call returns. out is written before
+ * src lies in shared memory, see psclient_memory.h, and must not change until the
+ * operation ends; otherwise it is copied before the call returns. out is written before
  * the operation ends, possibly in part if it fails, and never after
  * psc_op_free(). With out NULL the result stays in the agent's memory, for
  * psc_op_view().
@@ -485,7 +485,7 @@ int psc_compression_set(struct psc_client *c, const char *name,
  * scale), all get PSC_E_MISMATCH, and the detail lists each rank's request. An
  * optimizer on the servers does not apply to collectives.
  *
- * Data is in row-major order. `src` lies in memory of psc_alloc(), aligned to 8
+ * Data is in row-major order. `src` lies in shared memory, aligned to 8
  * bytes, and must not change until the operation ends; otherwise it is copied
  * before the call returns. `out` is written before the operation ends; with
  * NULL the result stays in memory for psc_op_view(), valid until psc_op_free(),

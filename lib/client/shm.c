@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/shm.h"
+#include "client/shm_inner.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -27,19 +27,6 @@
 #define STEPS_MAX   8u
 /* Freed blocks of at least this size return their pages to the kernel. */
 #define REMOVE_MIN  (size_t)(1024u * 1024)
-
-struct ps_shm_arena {
-    uint8_t *data;
-    size_t size;
-    int fd; /* Kept for the next agent. */
-    uint32_t region;
-    uint32_t used;                /* Blocks in use. */
-    struct ps_shm_block **blocks; /* Sorted by offset, without gaps. */
-    size_t count;
-    size_t cap;
-    size_t first_free;  /* No block with a lower index is free. */
-    size_t search_hint; /* Index of the block found last. */
-};
 
 /* ------------------------------------------------------------ descriptors */
 
@@ -268,6 +255,7 @@ void ps_shm_fini(struct ps_shm *s)
     free(s->arenas);
     s->arenas = NULL;
     s->count = 0;
+    ps_shm_free_buffers(s);
 }
 
 static int reserve_arena(struct ps_shm *s)
@@ -313,19 +301,25 @@ static int map_arena(struct ps_shm_arena *a)
     return 0;
 }
 
-static int announce_arena(struct ps_shm *s, const struct ps_shm_arena *a)
+int ps_shm_announce(const struct ps_shm *s, uint32_t region, int fd,
+                    uint64_t size)
 {
-    int fd = fcntl(a->fd, F_DUPFD_CLOEXEC, 0);
+    int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     int rc;
 
-    if (fd < 0) {
+    if (copy < 0) {
         return ps_err_from_errno(errno);
     }
-    rc = s->hooks.on_made(s->hooks.ctx, a->region, fd, a->size);
+    rc = s->hooks.on_made(s->hooks.ctx, region, copy, size);
     if (rc != 0) {
-        close(fd);
+        close(copy);
     }
     return rc;
+}
+
+static int announce_arena(const struct ps_shm *s, const struct ps_shm_arena *a)
+{
+    return ps_shm_announce(s, a->region, a->fd, a->size);
 }
 
 int ps_shm_announce_all(struct ps_shm *s)
@@ -335,7 +329,7 @@ int ps_shm_announce_all(struct ps_shm *s)
     for (size_t i = 0; rc == 0 && i < s->count; i++) {
         rc = announce_arena(s, s->arenas[i]);
     }
-    return rc;
+    return rc != 0 ? rc : ps_shm_announce_buffers(s);
 }
 
 static int new_arena(struct ps_shm *s, size_t least,
@@ -498,7 +492,7 @@ struct ps_shm_block *ps_shm_find(const struct ps_shm *s, const void *data,
     size_t offset;
 
     if (a == NULL) {
-        return NULL;
+        return s->buffers == NULL ? NULL : ps_shm_find_buffer(s, data, size);
     }
     offset = (size_t)(at - a->data);
     b = a->blocks[block_index_of(a, offset)];

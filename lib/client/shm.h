@@ -31,6 +31,8 @@ struct ps_shm_hooks {
     void *ctx;
 };
 
+struct ps_shm_buffers;
+
 struct ps_shm {
     struct ps_shm_arena **arenas; /* Sorted by address. */
     size_t count;
@@ -38,6 +40,7 @@ struct ps_shm {
     size_t next_size; /* Size of the next arena, in bytes; grows. */
     uint32_t next_region;
     struct ps_shm_hooks hooks;
+    struct ps_shm_buffers *buffers; /* See shm_buffer.c; NULL: none. */
 };
 
 void ps_shm_init(struct ps_shm *s, const struct ps_shm_hooks *hooks);
@@ -53,6 +56,29 @@ void ps_shm_put(struct ps_shm *s, struct ps_shm_block *b);
 /* The used block that contains [data, data + size), or NULL. */
 struct ps_shm_block *ps_shm_find(const struct ps_shm *s, const void *data,
                                  size_t size);
+/* Memory of the caller at `data`, which lies in a file. */
+struct ps_shm_mapping {
+    void *data;
+    size_t size;
+    int fd;
+    uint64_t device; /* With `inode`: identity of the file. */
+    uint64_t inode;
+    uint64_t offset; /* Offset of `data` in the file. */
+    uint64_t file_size;
+};
+
+/* Registers memory of the caller. `m` NULL: operations copy it, and it is only
+ * noted. Owns the descriptor when it returns 0. PS_E_EXIST: it overlaps with
+ * other registered memory; PS_E_FULL: the limit of files. */
+PS_MUST_USE int ps_shm_register(struct ps_shm *s, void *data, size_t size,
+                                const struct ps_shm_mapping *m);
+/* Block of the registered memory that begins at `data`; NULL: none. Its arena is
+ * NULL if operations copy it. */
+struct ps_shm_block *ps_shm_registered(const struct ps_shm *s,
+                                       const void *data);
+/* Forgets the memory, which no operation uses. */
+void ps_shm_unregister(struct ps_shm *s, struct ps_shm_block *b);
+
 void *ps_shm_data(const struct ps_shm_block *b);
 uint32_t ps_shm_region(const struct ps_shm_block *b);
 

@@ -19,7 +19,8 @@
  *                   and results; op_start.c, op_wait.c, op_call.c, op_cancel.c:
  *                   public calls
  *     key.c         names and shapes; key_open.c: public calls
- *     arena.c       memory of the agent; memory.c: memory shared with it
+ *     arena.c       memory of the agent; memory.c: memory shared with it, that of
+ *                   the program included, which mapping.c looks up
  *     stall.c       why an operation is open; wait_note.c: lines about that
  *     declare.c     optimizer, compression; state_file.c: files of their state
  *     report.c      training scalars

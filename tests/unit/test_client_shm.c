@@ -240,6 +240,40 @@ static void memory_of_another_process_is_checked(void **state)
     close(fd);
 }
 
+/* Files are regions of the agent, of which it has a limit. */
+static void registered_files_are_limited(void **state)
+{
+    enum { FILES = 129 };
+    void *data[FILES];
+    struct seen seen;
+    struct ps_shm s;
+
+    (void)state;
+    init(&s, &seen);
+    for (uint64_t i = 0; i < FILES; i++) {
+        struct ps_shm_mapping m = {.size = 4096, .file_size = 4096};
+
+        assert_int_equal(ps_shm_make(4096, &data[i], &m.fd), 0);
+        m.data = data[i];
+        m.inode = 1 + i;
+        assert_int_equal(ps_shm_register(&s, m.data, 4096, &m),
+                         i + 1 < FILES ? 0 : PS_E_FULL);
+        if (i + 1 == FILES) {
+            close(m.fd);
+        }
+    }
+    assert_int_equal(seen.made, FILES - 1);
+    assert_null(ps_shm_registered(&s, data[FILES - 1]));
+    ps_shm_unregister(&s, ps_shm_registered(&s, data[7]));
+    assert_int_equal(seen.gone, 1);
+    assert_null(ps_shm_find(&s, data[7], 1));
+    assert_ptr_equal(ps_shm_data(ps_shm_find(&s, data[8], 1)), data[8]);
+    ps_shm_fini(&s);
+    for (size_t i = 0; i < FILES; i++) {
+        munmap(data[i], 4096);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -251,6 +285,7 @@ int main(void)
         cmocka_unit_test(an_arena_that_the_hook_refuses_is_undone),
         cmocka_unit_test(blocks_never_overlap),
         cmocka_unit_test(memory_of_another_process_is_checked),
+        cmocka_unit_test(registered_files_are_limited),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -14,8 +14,8 @@
 Importing has no side effects: nothing is loaded or connected before create().
 """
 from ._errors import Canceled, Error, JobFailed, PeerLost, Timeout
-from ._store import Handle, KVStore, create
+from ._store import Handle, KVStore, Registration, create
 
 __version__ = "0.1.0"
 __all__ = ["Canceled", "Error", "Handle", "JobFailed", "KVStore", "PeerLost",
-           "Timeout", "create"]
+           "Registration", "Timeout", "create"]

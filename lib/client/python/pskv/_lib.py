@@ -191,6 +191,7 @@ class KeySpec(Structure):
     ]
 
 
+BUF_KEEP_SEALS, BUF_MUST_SHARE = 1, 2
 KEY_KNOWN = 1
 KEY_OF_SUMS = 2
 TUNING_PLAIN = 1
@@ -211,6 +212,9 @@ _FUNCTIONS = {
     "psc_num_servers": (c_int, [c_void_p]),
     "psc_alloc": (c_int, [c_void_p, c_size_t, POINTER(c_void_p)]),
     "psc_free": (c_int, [c_void_p, c_void_p]),
+    "psc_buf_register": (c_int, [c_void_p, c_void_p, c_size_t, c_uint32,
+                                 POINTER(c_int)]),
+    "psc_buf_unregister": (c_int, [c_void_p, c_void_p]),
     "psc_keys": (c_int, [c_void_p, POINTER(KeySpec), c_size_t,
                          POINTER(c_uint32)]),
     "psc_key_rows": (c_int, [c_void_p, c_char_p, c_uint32, c_uint64, c_uint32,

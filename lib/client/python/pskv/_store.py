@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import weakref
-from ctypes import addressof, byref, c_int64, c_uint32, c_uint64, c_void_p
+from ctypes import addressof, byref, c_int, c_int64, c_uint32, c_uint64, c_void_p
 from typing import (Any, Callable, Dict, Generator, List, Mapping, Optional, Sequence,
                     Set, Tuple, Union)
 
@@ -162,6 +162,30 @@ class Handle:
     def __del__(self) -> None:
         if self.__dict__.get("_ops") and not sys.is_finalizing():
             self._free()
+
+
+class Registration:
+    """An array of KVStore.register(). `shared`: operations use it in place;
+    else `why` says why they copy it."""
+
+    def __init__(self, store: "KVStore", address: int,
+                 why: Optional[str]) -> None:
+        self._store = store
+        self._address = address
+        self.shared = why is None
+        self.why = why
+
+    def unregister(self) -> None:
+        """Forgets the array, which may be unmapped then. An Error if an open
+        operation uses it."""
+        self._store._unregister(self._address)
+
+    def __enter__(self) -> "Registration":
+        return self
+
+    def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
+        if kind is None:
+            self.unregister()
 
 
 class _Known:
@@ -333,6 +357,7 @@ class KVStore(Collectives):
         self._keys: Dict[Key, _Known] = {}
         self._key_type: Optional[type] = None
         self._shared: Set[int] = set()  # Addresses of empty() arrays.
+        self._registered: Dict[int, Array] = {}
         self._garbage: List[int] = []
         self._multipliers = _Multipliers({}, False)
         self._late_barrier: Optional[Handle] = None
@@ -1018,6 +1043,34 @@ class KVStore(Collectives):
         weakref.finalize(memory, self._drop, data.value).atexit = False
         return new_array(dims, number, memory)
 
+    def register(self, array: Any, *, must_share: bool = False,
+                 keep_seals: bool = False) -> "Registration":
+        """Registers a contiguous, writable array of the program, so that
+        operations use it, and views of it, without a copy if it lies in a
+        shared memfd: numpy.frombuffer(mmap.mmap(os.memfd_create(...), n)).
+        The memfd gets seals against changes of its size, unless
+        `keep_seals`. Other memory is copied, or an Error with `must_share`.
+        Arrays that are used in place must not change until their operations
+        have ended. The store keeps the array until unregister()."""
+        pinned = Array(array, True)
+        flags = (_lib.BUF_KEEP_SEALS if keep_seals else 0) | \
+            (_lib.BUF_MUST_SHARE if must_share else 0)
+        state = c_int()
+        self._check(self._lib.psc_buf_register(
+            self._open(), pinned.address, pinned.nbytes, flags, byref(state)))
+        self._registered[pinned.address] = pinned
+        why = None
+        if state.value == 0:
+            text = ctypes.create_string_buffer(_lib.TEXT_MAX)
+            self._lib.psc_last_detail(self._c, text, len(text))
+            why = text.value.decode(errors="replace")
+        return Registration(self, pinned.address, why)
+
+    def _unregister(self, address: int) -> None:
+        if address in self._registered and self._alive():
+            self._check(self._lib.psc_buf_unregister(self._c, address))
+            self._registered.pop(address).release()
+
     def _drop(self, address: int) -> None:
         """Notes the address only: finalizers may run inside any call."""
         self._garbage.append(address)
@@ -1042,6 +1095,8 @@ class KVStore(Collectives):
         c, self._c = self._c, None
         if c is not None and os.getpid() == self._pid:
             self._lib.psc_close(c)
+        while self._registered:
+            self._registered.popitem()[1].release()
 
     # ---------------------------------------------------------------- life
 
