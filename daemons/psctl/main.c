@@ -3,10 +3,12 @@
  * the command line, runs one verb, and maps the result to an exit code. */
 #include "psctl/psctl.h"
 
+#include "psctl/cluster.h"
+#include "psctl/completion.h"
+#include "psctl/help.h"
 #include "psctl/pki.h"
 
 #include "base/log.h"
-#include "base/token_text.h"
 #include "base/variables.h"
 #include "client/psclient.h"
 
@@ -17,10 +19,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define DEFAULT_SOCKET "/run/pskv/psched.sock"
-#define WATCH_DEFAULT  PS_SECONDS(2)
-#define FOLLOW_PAUSE   PS_SECONDS(1)
-#define FRAMES_MAX     1000000000u
+#define WATCH_DEFAULT PS_SECONDS(2)
+#define FOLLOW_PAUSE  PS_SECONDS(1)
+#define FRAMES_MAX    1000000000u
 
 enum {
     OPT_TIMEOUT = 256,
@@ -48,6 +49,7 @@ enum {
     OPT_TTL,
     OPT_TOKEN,
     OPT_TLS,
+    OPT_CONTEXT,
     OPT_LISTEN,
     OPT_SERVER,
     OPT_CODE,
@@ -91,6 +93,7 @@ static const struct option options[] = {
     {"token", required_argument, NULL, OPT_TOKEN},
     {"tls", required_argument, NULL, OPT_TLS},
     {"output", required_argument, NULL, 'o'},
+    {"context", required_argument, NULL, OPT_CONTEXT},
     {"no-headers", no_argument, NULL, OPT_NO_HEADERS},
     {"help", no_argument, NULL, 'h'},
     {"version", no_argument, NULL, 'V'},
@@ -109,8 +112,7 @@ struct request {
     struct setting setting;
     struct bench_options bench;
     struct pki_options pki;
-    const char *endpoint;
-    char endpoint_buffer[300];
+    struct cluster cluster;
     ps_time timeout;
     ps_time after;
     enum output_format format;
@@ -125,10 +127,7 @@ struct request {
     unsigned log_level;       /* enum ps_verbosity */
     const char *drain_server; /* NULL: balance all servers. */
     struct token_request wanted;
-    uint64_t token_id;      /* To be revoked. */
-    const char *token_file; /* NULL: none, or by the environment. */
-    const char *tls;        /* Folder of a certificate; NULL: as above. */
-    char token[PS_TOKEN_TEXT_MAX + 1];
+    uint64_t token_id; /* To be revoked. */
 };
 
 static bool parse_time(const char *text, const char *what, ps_time *ret)
@@ -331,10 +330,13 @@ static bool parse_token_option(struct request *q, int c)
     case OPT_TTL:
         return parse_time(optarg, "--ttl", &q->wanted.valid);
     case OPT_TOKEN:
-        q->token_file = optarg;
+        q->cluster.token_file = optarg;
         return true;
     case OPT_TLS:
-        q->tls = optarg;
+        q->cluster.tls = optarg;
+        return true;
+    case OPT_CONTEXT:
+        q->cluster.context_name = optarg;
         return true;
     default:
         return false;
@@ -361,7 +363,7 @@ static bool parse_option(struct request *q, int c)
 {
     switch (c) {
     case 'e':
-        q->endpoint = optarg;
+        q->cluster.endpoint = optarg;
         return true;
     case 'w':
         return parse_format(q, optarg);
@@ -593,31 +595,6 @@ static bool parse_words(struct request *q, int argc, char **argv)
     return false;
 }
 
-static void choose_endpoint(struct request *q)
-{
-    const char *own = getenv("PSKV_SCHED");
-    const char *host = getenv("DMLC_PS_ROOT_URI");
-    const char *port = getenv("DMLC_PS_ROOT_PORT");
-
-    if (q->endpoint != NULL) {
-        return;
-    }
-    if (own != NULL && own[0] != '\0') {
-        q->endpoint = own;
-        return;
-    }
-    q->endpoint = wire_is_listening(DEFAULT_SOCKET) ? "unix:" DEFAULT_SOCKET
-                                                    : "127.0.0.1:9091";
-    if (host != NULL && host[0] != '\0') {
-        bool v6 = strchr(host, ':') != NULL && host[0] != '[';
-
-        snprintf(q->endpoint_buffer, sizeof(q->endpoint_buffer),
-                 v6 ? "[%s]:%s" : "%s:%s", host,
-                 port != NULL && port[0] != '\0' ? port : "9091");
-        q->endpoint = q->endpoint_buffer;
-    }
-}
-
 /* Warns about misspelt variables, such as one meant to name psched's
  * address. */
 static void warn_unknown_variables(void)
@@ -743,11 +720,10 @@ static int run_bench(const struct request *q, const struct report *r)
 
 static int run_command(const struct request *q)
 {
-    const struct wire_target target = {
-        .endpoint = q->endpoint,
-        .token = q->token,
-        .tls = q->tls != NULL ? q->tls : getenv("PSKV_TLS"),
-        .silence = q->timeout};
+    const struct wire_target target = {.endpoint = q->cluster.endpoint,
+                                       .token = q->cluster.token,
+                                       .tls = q->cluster.tls,
+                                       .silence = q->timeout};
     struct report report = {0};
     struct health health = {0};
     struct wire *w;
@@ -850,10 +826,8 @@ static bool print_about(const struct request *q, int argc, char **argv,
         return true;
     }
     if (argc > 0 && strcmp(argv[0], "completion") == 0) {
-        if (argc == 2 && strcmp(argv[1], "bash") == 0) {
-            help_completion();
-        } else {
-            fputs("psctl: completion: there is one for bash\n", stderr);
+        if (argc != 2 || !completion_print_script(argv[1])) {
+            fputs("psctl: completion: give bash, zsh or fish\n", stderr);
             *ret_exit = EXIT_USAGE;
         }
         return true;
@@ -861,23 +835,7 @@ static bool print_about(const struct request *q, int argc, char **argv,
     return false;
 }
 
-/* Reads the token that the option or the environment names. */
-static bool read_token(struct request *q)
-{
-    const char *file = getenv("PSKV_TOKEN_FILE");
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str why;
-
-    ps_str_init(&why, text, sizeof(text));
-    if (ps_token_text_read(q->token_file != NULL ? q->token_file : file,
-                           getenv("PSKV_TOKEN_FD"), q->token, &why) != 0) {
-        fprintf(stderr, "psctl: %s\n", text);
-        return false;
-    }
-    return true;
-}
-
-/* Runs verbs on certificates and errors, which need no scheduler. False: it is
+/* Runs verbs on contexts, certificates and errors, which need no scheduler. False: it is
  * another verb. */
 static bool run_alone(struct request *q, int argc, char **argv, int *ret_exit)
 {
@@ -886,6 +844,16 @@ static bool run_alone(struct request *q, int argc, char **argv, int *ret_exit)
     if (strcmp(verb, "explain") == 0) {
         *ret_exit = explain_run(argc - 1, argv + 1, q->format == FORMAT_JSON,
                                 q->has_headings);
+        return true;
+    }
+    if (strcmp(verb, "context") == 0) {
+        const struct context_options o = {.endpoint = q->cluster.endpoint,
+                                          .tls = q->cluster.tls,
+                                          .token = q->cluster.token_file,
+                                          .json = q->format == FORMAT_JSON,
+                                          .headings = q->has_headings};
+
+        *ret_exit = context_run(&o, argc - 1, argv + 1);
         return true;
     }
     q->pki.json = q->format == FORMAT_JSON;
@@ -903,6 +871,36 @@ static bool run_alone(struct request *q, int argc, char **argv, int *ret_exit)
     return false;
 }
 
+/* Parses all options. False: the program ends, with *ret_exit. */
+static bool parse_options(struct request *q, int argc, char **argv,
+                          int *ret_exit)
+{
+    int c;
+
+    *ret_exit = EXIT_USAGE;
+    opterr = 0;
+    while ((c = getopt_long(argc, argv, ":e:w:hVbn:o:", options, NULL)) != -1) {
+        if (c == 'h') {
+            q->help = true;
+            continue;
+        }
+        if (c == 'V') {
+            printf("psctl %s\nprotocol %u\n", PSKV_VERSION, PS_PROTOCOL);
+            *ret_exit = EXIT_HEALTHY;
+            return false;
+        }
+        if (c == ':' || c == '?') {
+            fprintf(stderr, "psctl: %s: %s; see --help\n", argv[optind - 1],
+                    c == ':' ? "needs a value" : "no such option");
+            return false;
+        }
+        if (!parse_option(q, c)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 int main(int argc, char **argv)
 {
     struct request q = {
@@ -913,43 +911,32 @@ int main(int argc, char **argv)
         .pki = {.cluster = "default", .directory = PKI_DEFAULT_DIRECTORY},
         .has_headings = true,
         .wanted = {.valid = PS_SECONDS(3600)}};
-    int c;
+    int rc;
 
     /* Needed for printable characters of the terminal. */
     (void)setlocale(LC_CTYPE, "");
-    opterr = 0;
-    while ((c = getopt_long(argc, argv, ":e:w:hVbn:o:", options, NULL)) != -1) {
-        if (c == 'h') {
-            q.help = true;
-            continue;
-        }
-        if (c == 'V') {
-            printf("psctl %s\nprotocol %u\n", PSKV_VERSION, PS_PROTOCOL);
-            return EXIT_HEALTHY;
-        }
-        if (c == ':' || c == '?') {
-            fprintf(stderr, "psctl: %s: %s; see --help\n", argv[optind - 1],
-                    c == ':' ? "needs a value" : "no such option");
-            return EXIT_USAGE;
-        }
-        if (!parse_option(&q, c)) {
-            return EXIT_USAGE;
-        }
+    if (argc > 1 && strcmp(argv[1], "__complete") == 0) {
+        return completion_run(argc - 2, argv + 2);
     }
-    if (print_about(&q, argc - optind, argv + optind, &c)) {
-        return c;
+    if (!parse_options(&q, argc, argv, &rc)) {
+        return rc;
     }
-    if (run_alone(&q, argc - optind, argv + optind, &c)) {
-        return c;
+    if (print_about(&q, argc - optind, argv + optind, &rc)) {
+        return rc;
+    }
+    if (run_alone(&q, argc - optind, argv + optind, &rc)) {
+        return rc;
     }
     if (!parse_words(&q, argc - optind, argv + optind)) {
         return EXIT_USAGE;
     }
     warn_unknown_variables();
-    if ((q.verb == VERB_TOKEN_ISSUE && !parse_token_request(&q)) ||
-        !read_token(&q)) {
+    if (q.verb == VERB_TOKEN_ISSUE && !parse_token_request(&q)) {
         return EXIT_USAGE;
     }
-    choose_endpoint(&q);
+    rc = cluster_choose(&q.cluster);
+    if (rc != 0) {
+        return rc;
+    }
     return q.watch != 0 && q.verb != VERB_TOP ? run_watch(&q) : run_command(&q);
 }

@@ -25,6 +25,7 @@ enum {
     EXIT_UNAVAILABLE = 69,
     EXIT_TEMPFAIL = 75,
     EXIT_NOPERM = 77,
+    EXIT_CONFIG = 78,
 };
 
 enum verb {
@@ -225,17 +226,6 @@ double event_time(const struct ps_msg_event_row *e);
 /* Explains a code or message, given in words, or without any lists all codes.
  * Returns an exit code. */
 int explain_run(int argc, char **argv, bool json, bool headings);
-
-/* ------------------------------------------------------------------- help.c */
-
-void help_all(FILE *out);
-/* Prints the help of a verb on standard output. False, after a message: no such
- * verb. */
-bool help_verb(const char *verb);
-/* Reports an unknown verb on standard error, with the nearest one. */
-void help_no_verb(const char *verb);
-/* Prints a completion script for bash. */
-void help_completion(void);
 
 /* ------------------------------------------------------------------ table.c */
 

@@ -11,6 +11,7 @@ const char *const ps_variables[] = {
     "PSKV_BINDIR", /* Python: directory of psched and psserver. */
     "PSKV_CLOSE_TIMEOUT",
     "PSKV_CONNECT_TIMEOUT",
+    "PSKV_CONTEXT",      /* psctl: the context in use. */
     "PSKV_HOST_ADDRESS", /* pslaunch: address of a pod. */
     "PSKV_JOB",
     "PSKV_LAUNCHER",   /* Set by pslaunch, which has checked these names. */

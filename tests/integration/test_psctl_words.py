@@ -22,7 +22,8 @@ def run(*words, **env):
 
 
 VERBS = ["status", "jobs", "nodes", "keys", "stall", "set", "rebalance",
-         "bench", "pki", "enroll", "log-level", "trace", "help", "completion"]
+         "bench", "pki", "enroll", "log-level", "trace", "context", "help",
+         "completion"]
 
 
 def test_bare_psctl_shows_how_it_is_used():
@@ -58,18 +59,6 @@ def test_misspelt_verb_suggests_the_nearest(word, meant):
     assert code == 2 and out == ""
     assert err == f"psctl: no verb '{word}'; did you mean {meant}?\n"
     assert run("help", word)[0] == 2
-
-
-def test_completion_is_a_script():
-    code, out, _ = run("completion", "bash")
-    assert code == 0
-    subprocess.run(["bash", "-n"], input=out, text=True, check=True)
-    script = out + '\nCOMP_WORDS=(psctl st) COMP_CWORD=1; _psctl\n' \
-        'echo "${COMPREPLY[@]}"\n'
-    done = subprocess.run(["bash"], input=script, text=True, check=True,
-                          capture_output=True)
-    assert done.stdout == "status stall\n"
-    assert run("completion", "fish")[0] == 2
 
 
 def test_watch_repeats_the_output(trio):

@@ -44,10 +44,12 @@ def sandbox(name):
 
 
 def clean_env(**more):
-    """Nothing of ours: PSKV_*, PSD_*, DMLC_* would change what is tested."""
+    """Nothing of ours: PSKV_*, PSD_*, DMLC_* and contexts of psctl would change
+    what is tested."""
     keep = ("PATH", "HOME", "LANG", "TMPDIR", "ASAN_OPTIONS", "UBSAN_OPTIONS",
             "TSAN_OPTIONS", "LSAN_OPTIONS")
     env = {k: v for k, v in os.environ.items() if k in keep}
+    env["XDG_CONFIG_HOME"] = "/nonexistent"
     env.update({k: str(v) for k, v in more.items()})
     return env
 

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Verbs and options of psctl, as help and completion show them. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+
+/* Option of one verb, or of all. */
+struct flag {
+    /* "--dry-run", "--round N", "--watch[=TIME]", "-n, --count N". */
+    const char *name;
+    const char *help;
+};
+
+#define FLAGS_MAX     9
+#define ARGUMENTS_MAX 7
+
+struct page {
+    const char *verb;
+    /* After the verb, NULL ends the list: words in small letters are given as
+     * they are, those in capitals stand for a value, brackets mean that it may
+     * be left out. */
+    const char *arguments[ARGUMENTS_MAX + 1];
+    const char *summary;                   /* Help of arguments[0]. */
+    const char *others[ARGUMENTS_MAX - 1]; /* Help of the rest. */
+    const char *text;
+    struct flag flags[FLAGS_MAX]; /* A name that is NULL ends the list. */
+};
+
+extern const struct page help_pages[];
+extern const size_t help_page_count;
+extern const struct flag help_general[];
+extern const size_t help_general_count;
+
+/* Returns NULL if no verb has that name. */
+const struct page *help_find_page(const char *verb);
+
+void help_all(FILE *out);
+/* Prints the help of a verb on standard output. False, after a message: no such
+ * verb. */
+bool help_verb(const char *verb);
+/* Reports an unknown verb on standard error, with the nearest one. */
+void help_no_verb(const char *verb);

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Verbs of psctl with their words and options, from which help and completion
+ * are made. */
+#include "psctl/help.h"
+
+#include "psctl/pki.h"
+
+#include <stddef.h>
+
+#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
+
+const struct page help_pages[] = {
+    {"status",
+     {"", NULL},
+     "one screen: members, jobs, what is wrong",
+     {NULL},
+     "Each line with an exclamation mark is something to look at; then the\n"
+     "exit code is 3. Lost ranks, servers that are gone, jobs that wait for\n"
+     "too long.\n",
+     {{"--watch[=TIME]", "again and again, 2s apart"},
+      {"--after TIME", "a shorter wait is work (default 10s)"}}},
+    {"jobs",
+     {"[list]", "cancel NAME", NULL},
+     "jobs, also those that ended lately",
+     {"end a job; its workers get an error that says so"},
+     "'cancel' ends a job: its workers get an error that says so. It is for\n"
+     "the owner of the job, root and the user of psched, on psched's host.\n",
+     {{"--watch[=TIME]", "again and again, 2s apart"},
+      {"--reason TEXT", "of cancel, for the workers' error"}}},
+    {"nodes",
+     {"", NULL},
+     "servers and agents, with totals and rates",
+     {NULL},
+     "Rates are means over the last seconds.\n",
+     {{"--watch[=TIME]", "again and again, 2s apart"}}},
+    {"keys",
+     {"[JOB]", NULL},
+     "keys, which server holds how much, and how even",
+     {NULL},
+     "100 % of even is what a server would hold if all held the same.\n",
+     {{"--watch[=TIME]", "again and again, 2s apart"}}},
+    {"stall",
+     {"[JOB]", NULL},
+     "what is waited for, since when, which ranks are missing",
+     {NULL},
+     "The exit code is 3 where a rank is lost or a wait is too long.\n",
+     {{"--watch[=TIME]", "again and again, 2s apart"},
+      {"--after TIME", "a shorter wait is work (default 10s)"}}},
+    {"set",
+     {"JOB NAME VALUE", "JOB weight N", NULL},
+     "change a number of a job's optimizer",
+     {"change a job's share beside others, 1 to 1000"},
+     "NAME is learning_rate (lr), wd, rescale_grad or clip_gradient, also\n"
+     "NAME=VALUE. A weight holds at once, until the job ends. It is for the\n"
+     "owner of the job, root and the user of psched, on psched's host.\n",
+     {{"--round N",
+       "first round of each key with NAME's value; not of weight"}}},
+    {"rebalance",
+     {"JOB", NULL},
+     "move partitions until servers are within 5 % of even",
+     {NULL},
+     "The job continues meanwhile. Only for the owner of the job, root and\n"
+     "the user of psched, on psched's host.\n",
+     {{"--off SERVER", "move all that the job has there to its others"},
+      {"--dry-run", "say what, and do nothing"}}},
+    {"token",
+     {"list", "issue", "revoke NUMBER", NULL},
+     "tokens that you may revoke",
+     {"print a token: rights of yours that its holder has",
+      "end a token at once"},
+     "A token hands on rights of a user: train, read, operate, admin. It is\n"
+     "issued on psched's host, to that user and to operators. Write it to a\n"
+     "file of mode 600, and give that with --token or $PSKV_TOKEN_FILE.\n",
+     {{"--rights LIST", "of issue, needed: train,read,operate,admin"},
+      {"--job [USER/]NAME", "of issue: that job alone; else all of the user"},
+      {"--ttl TIME", "of issue: how long it is valid, default 1h"}}},
+    {"bench",
+     {"", NULL},
+     "push and pull in a job of its own from this node",
+     {NULL},
+     "Says how long a round takes, in milliseconds, GB/s and keys a second.\n",
+     {{"--size BYTES", "of all keys together, e.g. 64M (default)"},
+      {"--keys N", "default 100"},
+      {"--rounds N", "default 50"},
+      {"--workers N", "processes, default 2"},
+      {"--socket PATH", "this node's agent; else $PSKV_SOCKET, else "
+                        "/run/pskv/agent.sock"}}},
+    {"pki",
+     {"init", "issue ROLE NAME", "renew ROLE NAME", "revoke NAME|SERIAL",
+      "code ROLE NAME", "serve", "show", NULL},
+     "make the authority that signs a cluster's certificates",
+     {"make key and certificate of sched, server, agent or ctl",
+      "replace a certificate before it ends", "refuse a member from now on",
+      "print a one-time code, with which a node enrols",
+      "exchange codes for certificates, until Ctrl-C",
+      "certificates, and when they end"},
+     "No scheduler takes part. 'issue' and 'renew' write ca.crt, crl.pem,\n"
+     "ROLE.crt and ROLE.key, which daemons read.\n"
+     "The exit code of 'show' is 3 if a certificate ends soon.\n",
+     {{"--cluster NAME", "of init: the cluster (default 'default')"},
+      {"--dir DIR", "the authority's folder (" PKI_DEFAULT_DIRECTORY ")"},
+      {"--out DIR", "the node's folder (" PKI_DEFAULT_OUTPUT ")"},
+      {"--host NAME", "name or address of the node's host; repeatable"},
+      {"--days N", "validity: 365, of an authority 3650"},
+      {"--owner USER", "to whom the node's files belong"},
+      {"--force", "replace files and certificates that exist"},
+      {"--ttl TIME", "of code: how long it is valid, default 1h"},
+      {"--listen HOST:PORT", "of serve (" PKI_DEFAULT_LISTEN ")"}}},
+    {"enroll",
+     {"", NULL},
+     "get a certificate for this node with a one-time code",
+     {NULL},
+     "Makes a key, sends its public part to 'psctl pki serve', whose "
+     "authority\n"
+     "the code names, and writes ca.crt, crl.pem, ROLE.crt and ROLE.key.\n",
+     {{"--server HOST:PORT", "where psctl pki serve listens; needed"},
+      {"--code CODE", "of psctl pki code; -: from standard input; needed"},
+      {"--directory DIR", "the node's folder, as --out"},
+      {"--owner USER", "to whom the node's files belong"},
+      {"--force", "replace files that exist"}}},
+    {"top",
+     {"", NULL},
+     "the cluster, its jobs and busiest members, again and again",
+     {NULL},
+     "On a terminal until q. Elsewhere, and with --batch, each output follows\n"
+     "the last one, separated by an empty line.\n",
+     {{"-b, --batch", "no control of the terminal"},
+      {"-n, --count N", "end after N outputs"},
+      {"--sort KEY", "traffic (default), rounds, memory or name"},
+      {"--watch[=TIME]", "again and again, 2s apart"},
+      {"--after TIME", "a shorter wait is work (default 10s)"}}},
+    {"doctor",
+     {"", NULL},
+     "check the cluster and this host, and say what to do",
+     {NULL},
+     "Versions, clocks, certificates, members, memory and limits, jobs; this\n"
+     "host's agent, clock and kernel. The exit code is 3 if there is a "
+     "problem.\n",
+     {{"--after TIME", "a shorter wait is work (default 10s)"}}},
+    {"log-level",
+     {"LEVEL", "MEMBER LEVEL", NULL},
+     "change what all members write to their logs, now",
+     {"the same for members of this name"},
+     "LEVEL is error, warning, notice, info, debug or trace. It holds until a\n"
+     "member starts again or reads its options again (SIGHUP). It is for\n"
+     "root, the user of psched and users of control.operators.\n",
+     {{0}}},
+    {"trace",
+     {"JOB", NULL},
+     "what a job's members did lately, and for which rank others wait",
+     {NULL},
+     "Collects the last 16384 entries of each member, on all hosts, with "
+     "their\n"
+     "clocks compared. FILE is JSON for ui.perfetto.dev and chrome://tracing.\n"
+     "The exit code is 3 if a member did not answer.\n",
+     {{"-o, --output FILE", "write a timeline"}}},
+    {"events",
+     {"", NULL},
+     "what happened lately to members and jobs",
+     {NULL},
+     "States of servers and agents, phases of jobs, ranks lost and taken\n"
+     "again, partitions moved, changes by users; the last 512.\n",
+     {{"--follow", "then print events as they happen"}}},
+    {"explain",
+     {"[CODE|MESSAGE]", NULL},
+     "cause and remedy of an error or of a line in a log",
+     {NULL},
+     "CODE is that of an entry, such as PSKV-0042, or the name or number of\n"
+     "an error, such as PSC_E_NOMEM or 2. A message is copied as it is, in\n"
+     "quotes. Without either: all codes. No scheduler takes part.\n",
+     {{0}}},
+    {"help",
+     {"[VERB]", NULL},
+     "this, or more about one verb",
+     {NULL},
+     "",
+     {{0}}},
+    {"context",
+     {"[list]", "use NAME", "set NAME", "remove NAME", NULL},
+     "clusters that have a name",
+     {"the cluster of commands without -e; -: none",
+      "keep -e, --tls and --token under a name", "forget a name"},
+     "'set' changes the parts of a context that are given; an empty text\n"
+     "removes one. They are kept in pskv/contexts.json in $XDG_CONFIG_HOME,\n"
+     "else ~/.config. $PSKV_CONTEXT names one in place of 'use'. No scheduler\n"
+     "takes part.\n",
+     {{0}}},
+    {"completion",
+     {"bash", "zsh", "fish", NULL},
+     "a script that completes words in this shell",
+     {"the same for zsh", "the same for fish"},
+     "In bash: source <(psctl completion bash), in zsh, after compinit:\n"
+     "source <(psctl completion zsh), in fish: psctl completion fish | "
+     "source\n",
+     {{0}}},
+};
+
+const size_t help_page_count = COUNT(help_pages);
+
+/* Options of all verbs. */
+const struct flag help_general[] = {
+    {"-e, --endpoint HOST:PORT|unix:PATH",
+     "the scheduler; else that of --context, else\n"
+     "$PSKV_SCHED, else $DMLC_PS_ROOT_URI and\n"
+     "$DMLC_PS_ROOT_PORT, else the context in use, else\n"
+     "its socket in /run/pskv, else 127.0.0.1:9091"},
+    {"--context NAME", "a cluster of psctl context, without variables"},
+    {"-w, --write FORMAT", "table (for people), json (for programs) or jsonl\n"
+                           "(the same on one line)"},
+    {"--timeout TIME", "how long the scheduler may be silent, e.g. 500ms\n"
+                       "or 5s (default)"},
+    {"--no-headers", "rows alone"},
+    {"--token FILE", "a token; else $PSKV_TOKEN_FILE, $PSKV_TOKEN_FD"},
+    {"--tls FOLDER", "a certificate for TCP (ctl.crt); else $PSKV_TLS"},
+    {"-h, --help", "this, or help of the verb"},
+    {"-V, --version", "versions of psctl and of its protocol"},
+};
+
+const size_t help_general_count = COUNT(help_general);
