@@ -1,17 +1,25 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""docs/configuration.md: every option of the daemons in one table a section,
-from the sample configurations, which the daemons themselves write.
+"""Every option of the daemons, from the sample configurations, which the daemons
+themselves write.
 
-    reference.py ROOT [--check]
-
-With --check nothing is written, and the page must be current."""
+    reference.py ROOT                        docs/configuration.md, with one
+                                             table a section
+    reference.py ROOT --check                the page must be current
+    reference.py ROOT --man PAGE.in OUTPUT   pskv.yaml(5): @OPTIONS@ is replaced
+    reference.py ROOT --compare PAGE PSCHED PSSERVER AGENT
+                                             the page has the options of the
+                                             programs, each of its daemons
+"""
+import json
+import re
+import subprocess
 import sys
 from pathlib import Path
 
 sys.dont_write_bytecode = True  # The folder is of sources.
 
-from options import rows  # noqa: E402
+from options import escape, rows  # noqa: E402
 
 DAEMONS = ("psched", "psserver", "psworker-agent")
 HEAD = """<!-- SPDX-License-Identifier: Apache-2.0 -->
@@ -53,22 +61,71 @@ and `troubleshooting.md` the texts with which a limit refuses.
 RELOAD = " A reload changes it."
 
 
-def table(section, found):
-    """Rows of one section; daemons whose rows are equal share one."""
+def merge(section, found):
+    """(option, default, text, reload, daemons) of a section; daemons whose rows
+    are equal share one."""
     merged = {}
     for daemon in DAEMONS:
         for name, default, words in found[daemon]:
             if name.split(".")[0] == section:
                 merged.setdefault((name, default, words), []).append(daemon)
+    return [(name, default, words.removesuffix(RELOAD), words.endswith(RELOAD),
+             of) for (name, default, words), of in merged.items()]
+
+
+def table(section, found):
+    """Rows of one section."""
     lines = [f"\n## {section}\n", "| option | of | default | |",
              "| --- | --- | --- | --- |"]
-    for (name, default, words), of in merged.items():
-        reload = words.endswith(RELOAD)
-        text = words.removesuffix(RELOAD).replace("|", "\\|")
+    for name, default, words, reload, of in merge(section, found):
+        text = words.replace("|", "\\|")
         lines.append(
             f"| `{name}` | {'all' if len(of) == 3 else ', '.join(of)} | "
             f"`{default}` | {text}{' *reload*' if reload else ''} |")
     return "\n".join(lines) + "\n"
+
+
+def manual(sections, found):
+    """The same for a page of the manual."""
+    lines = []
+    for section in sections:
+        lines.append(f"## {section}\n")
+        for name, default, words, reload, of in merge(section, found):
+            lines.append(
+                f"*{escape(name)}* ({', '.join(of)}; default "
+                f"_{escape(default)}_)\n\t{escape(words)}"
+                f"{RELOAD if reload else ''}\n")
+    return "\n".join(lines)
+
+
+def paths_of_schema(schema, before=""):
+    for name, one in schema["properties"].items():
+        if "properties" in one:
+            yield from paths_of_schema(one, f"{before}{name}.")
+        else:
+            yield before + name
+
+
+def compare(page, programs):
+    """Sentences on options that only the page or only a program has."""
+    told = {d: set() for d in DAEMONS}
+    for name, of in re.findall(r"^\*([^*]+)\* \(([^;]+); default", page,
+                               re.M):
+        for daemon in of.split(", "):
+            told[daemon].add(name.replace("\\", ""))
+    found = []
+    for daemon, program in zip(DAEMONS, programs):
+        schema = json.loads(subprocess.run(
+            [program, "--print-config=schema"], check=True, text=True,
+            capture_output=True).stdout)
+        options = set(paths_of_schema(schema))
+        found += [f"{daemon} has {o}, the page has not"
+                  for o in sorted(options - told[daemon])]
+        found += [f"the page has {o}, {daemon} has not"
+                  for o in sorted(told[daemon] - options)]
+        if len(options) < 20:
+            found.append(f"{daemon}: only {len(options)} options are read")
+    return found
 
 
 def main():
@@ -77,6 +134,14 @@ def main():
              for d in DAEMONS}
     sections = dict.fromkeys(name.split(".")[0] for d in DAEMONS
                              for name, _, _ in found[d])
+    if "--man" in sys.argv:
+        template, output = map(Path, sys.argv[3:])
+        output.write_text(template.read_text().replace(
+            "@OPTIONS@", manual(sections, found)))
+        return
+    if "--compare" in sys.argv:
+        wrong = compare(Path(sys.argv[3]).read_text(), sys.argv[4:])
+        sys.exit("\n".join(wrong) if wrong else 0)
     text = HEAD + "".join(table(s, found) for s in sections)
     page = root / "docs/configuration.md"
     if "--check" not in sys.argv:
