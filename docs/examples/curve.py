@@ -6,9 +6,10 @@
 
 Lines such as "step 100 loss 2.31" or "epoch 3 loss 0.4 accuracy 0.86" have
 words with a number behind them; X and Y name two of these words. Both axes
-begin at zero. The first run is the baseline: a wide line below the others, so
+begin at zero, or with "accuracy:0.8" that of Y at 0.8. The first run is the baseline: a wide line below the others, so
 that curves that lie on it stay visible. FILE may be - for standard input."""
 import html
+import math
 import re
 import sys
 
@@ -19,11 +20,12 @@ STYLES = (("#7f7f7f", 6, ""), ("#1f77b4", 1.5, ""),
           ("#2ca02c", 1.5, ' stroke-dasharray="1.5 2.5"'))
 
 
-def ticks(high, count=8):
-    """Round numbers from 0 to `high`, at most `count` and one."""
+def ticks(high, low=0, count=8):
+    """Round numbers from `low` to `high`, at most `count` and one."""
     step = next(step for power in range(-9, 12) for digit in (1, 2, 5)
-                if high / (step := digit * 10.0 ** power) <= count)
-    return [step * i for i in range(int(high / step + 1e-9) + 1)]
+                if (high - low) / (step := digit * 10.0 ** power) <= count)
+    return [step * i for i in range(math.ceil(low / step - 1e-9),
+                                    int(high / step + 1e-9) + 1)]
 
 
 def read(name, x_name, y_name):
@@ -44,18 +46,22 @@ def main():
     if not 5 <= len(sys.argv) <= 4 + len(STYLES):
         sys.exit(__doc__)
     title, x_name, y_name = sys.argv[1:4]
+    y_name, _, low = y_name.partition(":")
+    y_low = float(low or 0)
     runs = []
     for word in sys.argv[4:]:
         label, _, name = word.rpartition("=")
         runs.append((label, read(name, x_name, y_name)))
     x_high = max(x for _, points in runs for x, _ in points)
-    y_high = max(y for _, points in runs for _, y in points) * 1.08
+    y_high = max(y for _, points in runs for _, y in points)
+    y_high += (y_high - y_low) * 0.08
 
     def px(x):
         return LEFT + x / x_high * (WIDTH - LEFT - RIGHT)
 
     def py(y):
-        return HEIGHT - BOTTOM - y / y_high * (HEIGHT - BOTTOM - TOP)
+        return HEIGHT - BOTTOM - max(y - y_low, 0) / (y_high - y_low) * (
+            HEIGHT - BOTTOM - TOP)
 
     out = ['<svg xmlns="http://www.w3.org/2000/svg" width="%dpt" '
            'height="%dpt" viewBox="0 0 %d %d" font-size="8" '
@@ -66,7 +72,7 @@ def main():
            (LEFT, html.escape(title))]
     grid = '<line x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f" stroke="#e6e6e6" ' \
            'stroke-width="0.8"/>'
-    for y in ticks(y_high):
+    for y in ticks(y_high, y_low):
         out.append(grid % (LEFT, WIDTH - RIGHT, py(y), py(y)))
         out.append('<text x="%d" y="%.1f" text-anchor="end">%g</text>' %
                    (LEFT - 6, py(y) + 3, round(y, 6)))

@@ -6,7 +6,9 @@ import os
 import pty
 import select
 import subprocess
+import sys
 import termios
+import xml.etree.ElementTree
 
 import pytest
 import trio as support
@@ -141,3 +143,16 @@ def test_terminal_waits_for_a_scheduler_that_is_gone(trio):
         screen.read_until(LEAVE)
     finally:
         screen.end()
+
+
+def test_picture_of_the_documents_is_drawn(trio):
+    """docs/pictures/draw.py has the lines of a real frame."""
+    sys.path.insert(0, str(support.SOURCE / "docs/pictures"))
+    import draw
+    t = trio(servers=1, agents=1)
+    lines = draw.capture_top(draw.Programs(support.BUILD), t.endpoint, 3)
+    assert any(line.split()[:2] == ["ps0", "server"] for line in lines), lines
+    picture = draw.draw_terminal(lines, "psctl top")
+    root = xml.etree.ElementTree.fromstring(picture)
+    words = [e.text for e in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"$ psctl top", "ps0", "node0", "NAME"} <= set(words), words
