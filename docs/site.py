@@ -26,7 +26,7 @@ MANUAL = ("psctl.1", "pslaunch.1", "psclient.3", "pskv.yaml.5", "pskv-errors.7",
 # Heading -> documents in their order; those of the root have capitals.
 PAGES = {
     "": ["README.md"],
-    "Guides": ["coming-from.md"],
+    "Guides": ["users-guide.md", "operators-guide.md", "coming-from.md"],
     "Training": ["python.md", "torch.md", "mxnet.md", "modes.md",
                  "optimizers.md", "compression.md", "rows.md", "collectives.md",
                  "types.md"],
