@@ -460,9 +460,10 @@ static void pending_free(struct ps_sched_norm *n)
     ],
     "server/grant: grants extra credit to slots that are not blocked": [
         ("lib/core/server/grant.c",
-         """if (p != NULL && ps_credit_is_exhausted(
-                         ps_server_credit_get(job->server, p, job->gen))) {""",
-         "        if (p != NULL) {"),
+         """if (is_exhausted(job, slot)) {
+            best = slot;""",
+         """        if (ps_server_slot_session(slot) != NULL) {
+            best = slot;"""),
         ("lib/core/server/grant.c",
          """if (ps_credit_is_exhausted(f)) {
         ps_credit_grant_extra(f);""",

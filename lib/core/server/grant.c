@@ -23,6 +23,16 @@ void ps_server_grant_send(struct ps_server_step *st,
     ps_server_session_send(st, p, ps_packet_new(&m, NULL, 0));
 }
 
+/* True if the slot's peer, which is connected, may send nothing more. */
+static bool is_exhausted(const struct ps_server_job *job,
+                         const struct ps_server_slot *slot)
+{
+    struct ps_server_session *p = ps_server_slot_session(slot);
+
+    return p != NULL && ps_credit_is_exhausted(
+                            ps_server_credit_get(job->server, p, job->gen));
+}
+
 /* Among slots with exhausted credit, returns the one with least unmerged bytes
  * that has not contributed to `open`; `open` NULL: to some open round. */
 static struct ps_server_slot *
@@ -36,15 +46,12 @@ find_blocked_slot(struct ps_server_job *job, const struct ps_open_round *open)
                               ? ps_round_has_contributed(&open->round, i)
                               : slot->contributed_rounds ==
                                     job->incomplete_rounds;
-        struct ps_server_session *p;
 
         if (gave ||
             (best != NULL && slot->unmerged_bytes >= best->unmerged_bytes)) {
             continue;
         }
-        p = ps_server_slot_session(slot);
-        if (p != NULL && ps_credit_is_exhausted(
-                             ps_server_credit_get(job->server, p, job->gen))) {
+        if (is_exhausted(job, slot)) {
             best = slot;
         }
     }
@@ -66,10 +73,7 @@ static struct ps_server_slot *slot_to_unblock(struct ps_server_job *job)
 static bool has_exhausted_slot(const struct ps_server_job *job)
 {
     for (uint32_t i = 0; i < job->slot_count; i++) {
-        struct ps_server_session *p = ps_server_slot_session(&job->slots[i]);
-
-        if (p != NULL && ps_credit_is_exhausted(
-                             ps_server_credit_get(job->server, p, job->gen))) {
+        if (is_exhausted(job, &job->slots[i])) {
             return true;
         }
     }
