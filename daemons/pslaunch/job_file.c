@@ -177,15 +177,15 @@ int job_file_complete(struct plan *p)
         return 0;
     }
     if (p->command[0] == NULL && job.command.count > 0) {
-        char **words = calloc(job.command.count + 1, sizeof(*words));
-
-        if (words == NULL) {
+        p->file_command = calloc(job.command.count + 1,
+                                 sizeof(*p->file_command));
+        if (p->file_command == NULL) {
             abort();
         }
         for (size_t i = 0; i < job.command.count; i++) {
-            words[i] = strdup(job.command.items[i]);
+            p->file_command[i] = strdup(job.command.items[i]);
         }
-        p->command = words;
+        p->command = p->file_command;
     }
     if (p->hosts.count > 0) {
         return 0;

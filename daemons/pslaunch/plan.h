@@ -77,7 +77,8 @@ struct plan {
     struct variables env; /* Of workers and servers. */
     struct variables worker_env;
     struct variables server_env;
-    char **command;
+    char **command;      /* A shell and the text that it splits, or words. */
+    char **file_command; /* Words of the job file; NULL: it has none. */
     char name_buffer[64];
 };
 
