@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A systemd booted from the files of this host, under a layer that takes all
 changes, with the network of this host. It needs root and systemd-nspawn."""
+import fcntl
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import tempfile
 
@@ -31,6 +33,9 @@ class Box:
         self.tmp = pathlib.Path(tempfile.mkdtemp(prefix="pskv-box-"))
         self.tree = self.tmp / "tree"
         self.process = None
+        # Two boxes at a time would have the same control groups.
+        self.lock = open("/run/lock/pskv-box", "wb")
+        fcntl.flock(self.lock, fcntl.LOCK_EX)
         try:
             self.mount()
             self.boot(shared)
@@ -62,14 +67,19 @@ class Box:
             preexec_fn=die_with_parent)
         wait_for(self.is_up, f"systemd, see {self.tmp}/nspawn.log", step=0.2)
 
-    @property
-    def command(self):
-        """Number 1 of the box is the first process of its namespace."""
+    def init(self):
+        """The first process of the namespace; None: not yet."""
         for pid in children_of(self.process.pid):
             status = pathlib.Path(f"/proc/{pid}/status").read_text()
             if status.split("NSpid:")[1].split("\n")[0].split()[-1:] == ["1"]:
-                return ["nsenter", "-t", str(pid), "-m", "-u", "-i", "-p", "-C"]
+                return pid
         return None
+
+    @property
+    def command(self):
+        pid = self.init()
+        return None if pid is None else \
+            ["nsenter", "-t", str(pid), "-m", "-u", "-i", "-p", "-C"]
 
     def run(self, *words):
         done = subprocess.run([*self.command, *words], capture_output=True,
@@ -84,9 +94,16 @@ class Box:
 
     def close(self):
         if self.process is not None:
-            self.process.kill()
-            self.process.wait()
+            # Its end is that of all processes of the box; without it they
+            # outlive systemd-nspawn.
+            pid = self.init()
+            if pid is not None:
+                os.kill(pid, signal.SIGKILL)
+            else:
+                self.process.kill()
+            self.process.wait(support.PATIENCE)
         for name in ("tree", "layer"):
             subprocess.run(["umount", "-l", self.tmp / name], check=False,
                            stderr=subprocess.DEVNULL)
         shutil.rmtree(self.tmp, ignore_errors=True)
+        self.lock.close()
