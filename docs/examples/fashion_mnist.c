@@ -50,8 +50,9 @@ static const float momentum = 0.9f;
 struct options {
     const char *data;
     unsigned epochs;
-    unsigned batch;   /* Of each worker. */
-    unsigned workers; /* --alone: as many shares, one after the other. */
+    unsigned batch;    /* Of each worker. */
+    unsigned pictures; /* Of an epoch at most; 0: all. */
+    unsigned workers;  /* --alone: as many shares, one after the other. */
     uint64_t seed;
     bool alone;
     bool checksum;
@@ -619,15 +620,18 @@ static void end_alone(struct trainer *t)
 static double train(struct trainer *t)
 {
     size_t whole = (size_t)t->o->batch * t->workers;
+    size_t used = t->o->pictures > 0 && t->o->pictures < t->train.count
+                      ? t->o->pictures
+                      : t->train.count;
     uint32_t *order = need(malloc(t->train.count * sizeof(*order)));
     double begun = seconds();
     double score = 0;
 
-    if (whole > t->train.count) {
+    if (whole > used) {
         die("a batch of %zu pictures is more than there are", whole);
     }
     for (unsigned epoch = 1; epoch <= t->o->epochs; epoch++) {
-        size_t steps = t->train.count / whole;
+        size_t steps = used / whole;
 
         shuffle(order, t->train.count, t->o->seed + epoch);
         t->net.loss = 0;
@@ -666,7 +670,8 @@ static void usage(FILE *to)
 {
     fputs("usage: fashion_mnist [--epochs N] [--batch N] [--data DIR] "
           "[--seed N]\n"
-          "                     [--checksum] [--alone [--workers N]]\n"
+          "                     [--pictures N] [--checksum] "
+          "[--alone [--workers N]]\n"
           "Trains a small net on Fashion-MNIST; a worker of a pskv job, or "
           "--alone.\n",
           to);
@@ -703,6 +708,7 @@ static void read_options(int argc, char **argv, struct options *o)
         {"data", required_argument, NULL, 'd'},
         {"epochs", required_argument, NULL, 'e'},
         {"help", no_argument, NULL, 'h'},
+        {"pictures", required_argument, NULL, 'p'},
         {"seed", required_argument, NULL, 's'},
         {"workers", required_argument, NULL, 'w'},
         {NULL, 0, NULL, 0},
@@ -729,6 +735,9 @@ static void read_options(int argc, char **argv, struct options *o)
         case 'h':
             usage(stdout);
             exit(0);
+        case 'p':
+            o->pictures = count(optarg, "pictures", 1000000);
+            break;
         case 's':
             o->seed = number(optarg, "seed", UINT64_MAX);
             break;
