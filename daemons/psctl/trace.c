@@ -20,6 +20,7 @@ void trace_fini(struct trace *t)
 {
     for (uint32_t i = 0; i < t->member_count; i++) {
         ps_free(t->members[i].entries);
+        ps_free(t->members[i].span_names);
     }
     ps_free(t->members);
     ps_free(t->key_names);
@@ -58,6 +59,22 @@ static void append_entries(struct trace_member *m,
         memcpy(m->entries + m->count, e->entries,
                e->entries_count * sizeof(m->entries[0]));
         m->count += e->entries_count;
+    }
+}
+
+/* Takes the names of spans; an answer has those of the ones before, and more. */
+static void take_span_names(struct trace_member *m,
+                            const struct ps_msg_trace_entries *e)
+{
+    if (e->span_names_count <= m->span_name_count) {
+        return;
+    }
+    m->span_names = ps_realloc(m->span_names,
+                               e->span_names_count * sizeof(m->span_names[0]));
+    while (m->span_name_count < e->span_names_count) {
+        ps_str_copy(m->span_names[m->span_name_count], sizeof(m->span_names[0]),
+                    e->span_names[m->span_name_count].name);
+        m->span_name_count++;
     }
 }
 
@@ -151,6 +168,7 @@ static int collect_member(struct reader *rd, struct trace *t, uint32_t member,
         } else if (rc == 0) {
             compare_clocks(m, e);
             append_entries(m, e);
+            take_span_names(m, e);
             next = e->next;
         }
     }

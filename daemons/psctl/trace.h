@@ -20,6 +20,8 @@ struct trace_member {
     struct ps_rec_trace_entry *entries; /* Owned. */
     uint32_t count;
     uint32_t capacity;
+    char (*span_names)[PS_SCALAR_NAME_MAX + 1]; /* Owned; of an agent. */
+    uint32_t span_name_count;
     bool is_missing; /* It did not answer. */
 };
 

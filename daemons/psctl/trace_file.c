@@ -52,7 +52,7 @@ struct drawing {
 
 /* ------------------------------------------------------------------- layout */
 
-/* Kind that shares its threads. */
+/* Kind with which it shares its threads. */
 static uint32_t track_kind(const struct ps_rec_trace_entry *e)
 {
     switch ((enum ps_trace_kind)e->kind) {
@@ -68,9 +68,17 @@ static uint32_t track_kind(const struct ps_rec_trace_entry *e)
     case PS_TRACE_KIND_SEND:
     case PS_TRACE_KIND_VALUE:
     case PS_TRACE_KIND_BARRIER:
+    case PS_TRACE_KIND_SPAN:
         break;
     }
     return e->kind;
+}
+
+/* Place of a track's kind among those of its member: the spans of a rank are
+ * above its operations. */
+static uint32_t track_order(const struct ps_rec_trace_entry *e)
+{
+    return e->kind == PS_TRACE_KIND_SPAN ? PS_TRACE_KIND_OP : track_kind(e);
 }
 
 static uint32_t track_peer(const struct ps_rec_trace_entry *e)
@@ -88,9 +96,12 @@ static int compare_tracks(const struct slice *a, const struct slice *b)
     int c = compare_numbers(a->member, b->member);
 
     c = c != 0 ? c
-               : compare_numbers(track_kind(a->entry), track_kind(b->entry));
+               : compare_numbers(track_order(a->entry), track_order(b->entry));
+    c = c != 0 ? c
+               : compare_numbers(track_peer(a->entry), track_peer(b->entry));
     return c != 0 ? c
-                  : compare_numbers(track_peer(a->entry), track_peer(b->entry));
+                  : compare_numbers(b->entry->kind == PS_TRACE_KIND_SPAN,
+                                    a->entry->kind == PS_TRACE_KIND_SPAN);
 }
 
 static int compare_slices(const void *left, const void *right)
@@ -254,6 +265,9 @@ static void name_track(const struct drawing *d, const struct track *t,
     case PS_TRACE_KIND_PHASE:
         ps_str_add(out, "job");
         return;
+    case PS_TRACE_KIND_SPAN:
+        ps_str_addf(out, "rank %" PRIu32 " spans", t->peer);
+        return;
     }
 }
 
@@ -293,7 +307,13 @@ static void put_names(struct drawing *d)
     }
 }
 
+static const char *span_name(const struct trace_member *m, uint32_t number)
+{
+    return number < m->span_name_count ? m->span_names[number] : "span";
+}
+
 static void put_slice_name(const struct drawing *d,
+                           const struct trace_member *m,
                            const struct ps_rec_trace_entry *e)
 {
     char buffer[32];
@@ -301,7 +321,9 @@ static void put_slice_name(const struct drawing *d,
     struct ps_str s;
 
     ps_str_init(&s, text, sizeof(text));
-    if (e->kind == PS_TRACE_KIND_PHASE) {
+    if (e->kind == PS_TRACE_KIND_SPAN) {
+        ps_str_add(&s, span_name(m, e->index));
+    } else if (e->kind == PS_TRACE_KIND_PHASE) {
         ps_str_add(&s, ps_job_phase_name(e->peer));
     } else if (e->kind == PS_TRACE_KIND_OP && e->key == UINT32_MAX) {
         ps_str_add(&s, "barrier");
@@ -323,10 +345,14 @@ static void put_slice(struct drawing *d, const struct slice *s)
 
     begin_event(d);
     fputs("{\"ph\":\"X\",\"name\":", d->out);
-    put_slice_name(d, e);
+    put_slice_name(d, &d->trace->members[s->member], e);
     fprintf(d->out, ",\"cat\":\"%s\"", ps_trace_kind_name(e->kind));
     put_place(d, s);
     put_time(d, "dur", s->end - s->begin);
+    if (e->kind == PS_TRACE_KIND_SPAN) {
+        fprintf(d->out, ",\"args\":{\"rank\":%" PRIu32 "}}", e->peer);
+        return;
+    }
     fprintf(d->out,
             ",\"args\":{\"round\":%" PRIu64 ",\"part\":%" PRIu32
             ",\"bytes\":%" PRIu64 "}}",

@@ -53,6 +53,17 @@
 #define PS_TRACE_ENTRIES           16384u
 /* Entries in one message. */
 #define PS_TRACE_READ_MAX          1024u
+/* Names of the spans of one worker; a further one is an error of its call. They
+ * are parts of a program, written by people. */
+#define PS_SPAN_NAMES_MAX          64u
+/* Names of the spans of a job on one node; of further ones, the spans have none.
+ * All workers of a node run the same program, as a rule. */
+#define PS_SPAN_NAMES_NODE_MAX     256u
+/* Spans in one message of a worker. */
+#define PS_SPANS_SEND_MAX          64u
+/* Spans that a worker keeps while its agent takes none; more replace the
+ * oldest. */
+#define PS_SPANS_KEPT_MAX          256u
 /* Live jobs, groups of ranks included; further ones are refused. */
 #define PS_JOBS_MAX                1024u
 /* Lost ranks of one job that psctl status lists by number. */

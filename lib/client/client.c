@@ -19,6 +19,7 @@
 #include "client/reattach.h"
 #include "client/report.h"
 #include "client/send.h"
+#include "client/span.h"
 #include "client/state.h"
 #include "client/wait_note.h"
 
@@ -106,6 +107,11 @@ static int new_client(struct psc_client **ret_client)
     if (c == NULL) {
         return PSC_E_NOMEM;
     }
+    c->spans = span_table_new();
+    if (c->spans == NULL) {
+        free(c);
+        return PSC_E_NOMEM;
+    }
     c->pid = getpid();
     c->fork_page = map_fork_page();
     c->progress.poll_fd = -1;
@@ -140,6 +146,7 @@ destroy_attr:
     pthread_condattr_destroy(&attr);
 free_client:
     unmap_fork_page(c->fork_page);
+    span_table_free(c->spans, false);
     free(c);
     return PSC_E_NOMEM;
 }
@@ -162,6 +169,7 @@ static void free_client(struct psc_client *c, bool child)
     free((char *)(uintptr_t)c->options.token_file);
     free(c->optimizer);
     report_free(c);
+    span_table_free(c->spans, child);
     free((char *)(uintptr_t)c->options.job);
     ps_shm_fini(&c->shm);
     if (c->ring.memory != NULL) {
@@ -307,6 +315,7 @@ static void leave_locked(struct psc_client *c)
             /* Open operations end here; the agent has their data. */
         }
         if (c->rc == 0 && c->reattach.link == LINK_UP) {
+            span_send_all(c);
             lost = send_bye(c) == PS_E_CLOSED && c->rc == 0 &&
                    reattach_is_possible(c);
         }

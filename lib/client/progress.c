@@ -8,6 +8,7 @@
 #include "client/op_copy.h"
 #include "client/reattach.h"
 #include "client/send.h"
+#include "client/span.h"
 #include "client/state.h"
 
 #include <errno.h>
@@ -236,6 +237,7 @@ static int wait_as_reader(struct psc_client *c, uint32_t (*missing)(void *arg),
             }
             goto leave;
         }
+        span_send_due(c);
         rc = reader_sleep(c,
                           c->progress.waiter_count > 0 || client_wants_kick(c)
                               ? 1

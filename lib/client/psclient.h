@@ -45,6 +45,7 @@
 #include "psclient_memory.h"
 #include "psclient_profile.h"
 #include "psclient_report.h"
+#include "psclient_span.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -24,6 +24,7 @@
  *     stall.c       why an operation is open; wait_note.c: lines about that
  *     declare.c     optimizer, compression; state_file.c: files of their state
  *     report.c      training scalars
+ *     span.c        spans of the program
  *     group.c       clients for a subset of the ranks
  *     coll/         collectives, see coll/state.h
  *
@@ -127,6 +128,7 @@ struct wait_notes {
 };
 
 struct report_table;
+struct span_table;
 
 struct coll_table {
     /* Collectives that agree or wait for their turn. */
@@ -187,6 +189,7 @@ struct psc_client {
     struct wait_notes notes;
     struct stats stats;
     struct report_table *reports; /* See report.c; NULL: none. */
+    struct span_table *spans;     /* See span.c. */
     char *optimizer; /* Last declaration of this worker; NULL: none. */
 };
 

@@ -13,6 +13,7 @@ from collections import defaultdict
 import pytest
 import trio as support
 import wire
+from test_python_store import Job as Programs
 from trio import Job
 
 NOBODY = pwd.getpwnam("nobody").pw_uid
@@ -130,6 +131,85 @@ def test_a_timeline_of_three_nodes(trio, tmp):
     assert len(data["otherData"]["clocks"]) == 6
     for c in data["otherData"]["clocks"]:  # One clock, in truth.
         assert abs(c["offset_ns"]) <= c["error_ns"] + 50_000_000
+    t.await_empty()
+
+
+SPANS = """
+    kv = pskv.create('dist_sync')
+    w = np.zeros(1000, 'f4')
+    kv.init('w', w)
+    for i in range(5):
+        with kv.span('step'):
+            with kv.span('forward'):
+                time.sleep(.002)
+            kv.pushpull('w', w + 1, out=w)
+    for name in ('not good', 'x' * 64, '', *('n%d' % i for i in range(63))):
+        try:
+            with kv.span(name):
+                pass
+        except pskv.Error as e:
+            print(e, flush=True)
+    with kv.span('n61'):
+        time.sleep(.03)  # So it leaves with all before it.
+    print('ready', flush=True)
+    sys.stdin.readline()
+    kv.close()
+"""
+
+
+def spans_of(t, path):
+    """Slices of ranks' spans by rank, and those of their operations."""
+    t.ask("trace", "digits", "-o", str(path))
+    _, by_phase, _ = check_file(path)
+    tracks = {(e["pid"], e["tid"]): e["args"]["name"] for e in by_phase["M"]
+              if e["name"] == "thread_name"}
+    spans, ops = defaultdict(list), defaultdict(list)
+    for e in by_phase["X"]:
+        track = tracks[e["pid"], e["tid"]]
+        if e["cat"] == "span":
+            assert track == f"rank {e['args']['rank']} spans"
+            spans[e["args"]["rank"]].append(e)
+        elif e["cat"] == "op":
+            ops[int(track.removeprefix("rank "))].append(e)
+    return spans, ops
+
+
+def is_within(inner, outer):
+    return outer["ts"] <= inner["ts"] and \
+        inner["ts"] + inner["dur"] <= outer["ts"] + outer["dur"]
+
+
+def test_spans_of_programs_are_beside_their_operations(trio, tmp):
+    t = trio(servers=1, agents=2)
+    job = Programs(t, "digits", 4)
+    try:
+        job.python(SPANS)
+        for rank in range(4):
+            for text in ("span 'not good': a name has 1 to 63 characters",
+                         "span 'xxx", "span '': a name has",
+                         "span 'n62': this worker has 64 others"):
+                assert text in job.line(rank)
+            assert job.line(rank) == "ready"
+        found = support.wait_for(
+            lambda: (s := spans_of(t, tmp / "trace.json")) and len(s[0]) == 4
+            and all(len(some) == 5 + 5 + 62 + 1 for some in s[0].values())
+            and s, "spans of 4 ranks")
+        for rank, spans in found[0].items():
+            named = defaultdict(list)
+            for e in spans:
+                named[e["name"]].append(e)
+            assert len(named["step"]) == len(named["forward"]) == 5
+            assert max(e["dur"] for e in named["n61"]) >= 30_000
+            rounds = [e for e in found[1][rank] if e["name"] == "pushpull w"]
+            assert len(rounds) == 5
+            for inner in named["forward"] + rounds:
+                assert any(is_within(inner, s) for s in named["step"])
+        for process in job.processes.values():
+            process.stdin.write("\n")
+            process.stdin.flush()
+        job.wait_all()
+    finally:
+        job.close()
     t.await_empty()
 
 

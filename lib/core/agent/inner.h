@@ -40,6 +40,7 @@
  *     diagnose.c      stall queries: the reason why an operation waits
  *     request.c       requests that the scheduler answers
  *     report.c        training scalars, sent to the scheduler in batches
+ *     span.c          spans of the workers' programs, for the trace
  *     barrier.c       barriers
  *     departed.c      workers that are gone
  *     session.c       training processes: hello, memory, errors

@@ -18,6 +18,7 @@
 #include "core/agent/placement.h"
 #include "core/agent/reattach.h"
 #include "core/agent/report.h"
+#include "core/agent/span.h"
 #include "core/agent/request.h"
 #include "core/agent/residual_log.h"
 #include "core/agent/send_queue.h"
@@ -139,6 +140,7 @@ void ps_agent_job_free(struct ps_agent_step *st, struct ps_agent *a,
     ps_agent_op_free_list(&j->barriers.ops);
     ps_agent_op_free_list(&j->sched_ops);
     ps_agent_report_free(j);
+    ps_agent_span_free(j);
     c = (struct ps_map_cursor){0};
     while ((f = ps_map_next(j->send_queues, &c)) != NULL) {
         struct ps_agent_server *s = f->server;

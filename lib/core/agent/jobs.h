@@ -14,6 +14,7 @@
 #define PS_AGENT_ENDED_JOBS 64u
 
 struct ps_agent_reports;
+struct ps_agent_span_names;
 
 struct ps_agent_rank {
     uint32_t rank;
@@ -71,7 +72,8 @@ struct ps_agent_job {
     struct ps_map *send_queues; /* By node. */
     struct ps_agent_barriers barriers;
     struct ps_list sched_ops; /* Operations with an open sched_request. */
-    struct ps_agent_reports *reports; /* See report.c; NULL: none. */
+    struct ps_agent_reports *reports;       /* See report.c; NULL: none. */
+    struct ps_agent_span_names *span_names; /* See span.c; NULL: none. */
     struct ps_agent_residual_log residual_log;
     uint64_t name_hash_seed;    /* For ps_name_hash_slot. */
     struct ps_agent_user *user; /* NULL: no session was assigned. */

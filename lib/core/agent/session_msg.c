@@ -19,6 +19,7 @@
 #include "core/agent/report.h"
 #include "core/agent/request.h"
 #include "core/agent/session.h"
+#include "core/agent/span.h"
 
 /* --------------------------------------------------------------------- end */
 
@@ -214,6 +215,9 @@ static void on_active_msg(struct ps_agent_step *st, struct ps_agent_session *s,
         break;
     case PS_MSG_L_REPORT:
         ps_agent_report_accept(st, s, &m->l_report);
+        break;
+    case PS_MSG_L_SPANS:
+        ps_agent_span_accept(st, s, &m->l_spans);
         break;
     case PS_MSG_L_STALL_QUERY:
         ps_agent_diagnose_op(st, s, m->l_stall_query.op_id);

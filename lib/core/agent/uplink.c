@@ -17,6 +17,7 @@
 #include "core/agent/report.h"
 #include "core/agent/request.h"
 #include "core/agent/server.h"
+#include "core/agent/span.h"
 #include "core/base/trace_read.h"
 
 static void fill_hello(void *context, struct ps_msg_hello *hello)
@@ -109,9 +110,15 @@ static void on_trace_get(struct ps_agent_step *st,
 {
     struct ps_rec_trace_entry *list = ps_calloc(PS_TRACE_READ_MAX,
                                                 sizeof(*list));
+    struct ps_rec_span_name names[PS_SPAN_NAMES_NODE_MAX];
+    const struct ps_agent_job *j = ps_agent_job_find(st->a, m->gen);
     struct ps_msg r = {.code = PS_MSG_TRACE_ENTRIES};
 
     ps_trace_read(st->a->opt.trace, m, st->now, list, &r.trace_entries);
+    if (j != NULL && r.trace_entries.entries_count > 0) {
+        r.trace_entries.span_names = names;
+        r.trace_entries.span_names_count = ps_agent_span_list(j, names);
+    }
     ps_agent_uplink_send_msg(st, &r);
     ps_free(list);
 }

@@ -93,6 +93,13 @@ class Scalar(Structure):
     _fields_ = [("name", c_char_p), ("value", c_double)]
 
 
+class Span(Structure):
+    """struct psc_span"""
+
+    _fields_ = [("begun_ns", c_uint64), ("name", c_uint32),
+                ("reserved", c_uint32)]
+
+
 class KeyTuning(Structure):
     """struct psc_key_tuning"""
 
@@ -249,6 +256,8 @@ _FUNCTIONS = {
     "psc_report": (c_int, [c_void_p, c_char_p, c_double]),
     "psc_report_many": (c_int, [c_void_p, c_uint64, POINTER(Scalar),
                                 c_uint32]),
+    "psc_span_begin": (c_int, [c_void_p, c_char_p, POINTER(Span)]),
+    "psc_span_end": (c_int, [c_void_p, POINTER(Span)]),
     "psc_allreduce_start": (c_int, _ARRAY),
     "psc_allreduce_many_start": (c_int, [c_void_p, c_char_p, POINTER(Pieces),
                                          *_COLL]),

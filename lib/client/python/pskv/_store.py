@@ -14,8 +14,8 @@ import threading
 import time
 import weakref
 from ctypes import addressof, byref, c_int, c_int64, c_uint32, c_uint64, c_void_p
-from typing import (Any, Callable, Dict, Generator, List, Mapping, Optional, Sequence,
-                    Set, Tuple, Union)
+from typing import (Any, Callable, ContextManager, Dict, Generator, List,
+                    Mapping, Optional, Sequence, Set, Tuple, Union)
 
 from . import _lib
 from ._array import Array, dtype_name, dtype_of, dtype_size, new_array, \
@@ -186,6 +186,27 @@ class Registration:
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
         if kind is None:
             self.unregister()
+
+
+class _Span:
+    """Context of KVStore.span()."""
+
+    __slots__ = ("_store", "_name", "_span")
+
+    def __init__(self, store: "KVStore", name: bytes) -> None:
+        self._store = store
+        self._name = name
+        self._span = _lib.Span()
+
+    def __enter__(self) -> None:
+        s = self._store
+        s._check(s._lib.psc_span_begin(s._open(), self._name,
+                                       byref(self._span)))
+
+    def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
+        # The store may be closed by now; an exception goes on.
+        if self._store._c is not None:
+            self._store._lib.psc_span_end(self._store._c, byref(self._span))
 
 
 class _Known:
@@ -944,6 +965,13 @@ class KVStore(Collectives):
                 for key, number in numbers.items()])
             self._check(self._lib.psc_report_many(self._open(), step, rows,
                                                   len(rows)))
+
+    def span(self, name: str) -> ContextManager[None]:
+        """A part of the program, as in `with kv.span("forward"):`. The
+        timeline of `psctl trace` shows it beside the operations of this rank.
+        Spans may be nested. A worker has at most 64 names of 1 to 63 letters,
+        digits and any of _ . / : -"""
+        return _Span(self, _lib.encode(name, "span"))
 
     def profile_servers(self, mode: str = "run") -> None:
         """Records what the job's servers do: 'run' begins a recording or
