@@ -5,14 +5,13 @@
 #include "base/alloc.h"
 #include "base/str.h"
 #include "common/metrics.h"
+#include "common/users.h"
 #include "core/sched/sched.h"
 #include "psched/options.h"
 #include "psched/scalars.h"
 #include "psched/tokens.h"
 
-#include <errno.h>
 #include <inttypes.h>
-#include <pwd.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,27 +44,6 @@ static void set_limits(const struct psched_options *o,
                    "limits.daemon.memory");
 }
 
-/* Finds the uid of a user by name or number. */
-static bool find_user(const char *text, uint32_t *ret_uid)
-{
-    const struct passwd *user = getpwnam(text);
-    unsigned long uid;
-    char *end;
-
-    if (user != NULL) {
-        *ret_uid = user->pw_uid;
-        return true;
-    }
-    errno = 0;
-    uid = strtoul(text, &end, 10);
-    if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 ||
-        uid >= UINT32_MAX) {
-        return false;
-    }
-    *ret_uid = (uint32_t)uid;
-    return true;
-}
-
 static int open_app(const void *values, const struct ps_daemon_facts *facts,
                     struct ps_daemon_app *ret_app)
 {
@@ -92,11 +70,9 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
     struct ps_str why;
     struct app *app;
 
-    for (size_t i = 0; i < o->operators.count; i++) {
-        /* Checked by check_options(). */
-        opt.operator_count += find_user(o->operators.items[i],
-                                        &opt.operators[opt.operator_count]);
-    }
+    /* Checked by check_options(). */
+    opt.operator_count = ps_users_find(&o->operators, opt.operators,
+                                       PS_OPERATORS_MAX);
     ps_str_init(&why, text, sizeof(text));
     app = ps_calloc(1, sizeof(*app));
     app->tokens = psched_tokens_open(o->token_key, &why);
@@ -206,25 +182,6 @@ static struct ps_daemon_socket control_socket(const void *values)
                                      .is_optional = true};
 }
 
-/* True if all operators are users of this host. */
-static bool check_operators(const struct psched_options *p,
-                            const struct ps_options *o, struct ps_str *report)
-{
-    for (size_t i = 0; i < p->operators.count; i++) {
-        uint32_t uid;
-
-        if (!find_user(p->operators.items[i], &uid)) {
-            ps_options_where(o, "control.operators", report);
-            ps_str_add(report, ": control.operators: this host has no user '");
-            ps_str_add_escaped(report, p->operators.items[i],
-                               strlen(p->operators.items[i]), 64);
-            ps_str_add(report, "'\n");
-            return false;
-        }
-    }
-    return true;
-}
-
 /* True if the operators exist and the three heartbeat times are in ascending
  * order. */
 static bool check_options(const void *values, const struct ps_options *o,
@@ -232,7 +189,7 @@ static bool check_options(const void *values, const struct ps_options *o,
 {
     const struct psched_options *p = values;
 
-    if (!check_operators(p, o, report)) {
+    if (!ps_users_check(&p->operators, "control.operators", o, report)) {
         return false;
     }
     if (psched_heartbeat(p) < psched_suspect_after(p) &&
