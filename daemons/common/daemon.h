@@ -7,6 +7,7 @@
 #include "core/base/facts.h"
 #include "core/link/link.h"
 #include "core/base/machine.h"
+#include "driver/driver.h"
 
 #include <stddef.h>
 
@@ -76,6 +77,9 @@ struct ps_daemon_spec {
     uint32_t (*link_connections)(const void *values);
     /* Compute threads; 0: one for each processor. NULL: computes nothing. */
     unsigned (*threads)(const void *values);
+    /* Start of supervisors. `facts` as for open(). NULL: none is started. */
+    struct ps_driver_launch (*launch)(const void *values,
+                                      const struct ps_daemon_facts *facts);
     /* False if settings conflict, with a line "where: what; what to do" for
      * each. May be NULL. */
     bool (*check)(const void *values, const struct ps_options *o,

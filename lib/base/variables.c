@@ -12,7 +12,7 @@ const char *const ps_variables[] = {
     "PSKV_CLOSE_TIMEOUT",
     "PSKV_CONNECT_TIMEOUT",
     "PSKV_CONTEXT",      /* psctl: the context in use. */
-    "PSKV_HOST_ADDRESS", /* pslaunch: address of a pod. */
+    "PSKV_HOST_ADDRESS", /* pslaunch: address of a pod, or its own. */
     "PSKV_JOB",
     "PSKV_LAUNCHER",   /* Set by pslaunch, which has checked these names. */
     "PSKV_LAUNCH_TLS", /* pslaunch: --tls. */

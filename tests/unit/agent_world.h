@@ -66,6 +66,10 @@ struct bench {
     bool reattaches;          /* Workers reattach. */
     /* Rounds of each key that they completed before. */
     uint64_t pushed_rounds[8];
+    struct ps_agent_launch_options launch;
+    bool sched_has_certificate;
+    struct ps_msg *order; /* Of the last supervisor. */
+    uint64_t launch_id;
 };
 
 static inline void collect_effects(struct bench *b)
@@ -91,6 +95,11 @@ static inline void collect_effects(struct bench *b)
         } else if (f->type == PS_FX_DIAL) {
             b->dialled_node = (uint32_t)f->dial.target;
             b->dial_targets[b->dialled_node % 8] = f->dial.target;
+        } else if (f->type == PS_FX_LAUNCH) {
+            ps_msg_free(b->order);
+            b->order = f->launch.order;
+            f->launch.order = NULL;
+            b->launch_id = f->launch.id;
         }
     }
     ps_effects_clear(&b->fx);
@@ -171,6 +180,9 @@ static inline uint32_t count_sent(const struct bench *b, ps_conn_id conn,
     return n;
 }
 
+static const struct ps_peer_identity sched_identity = {.role = PS_ROLE_SCHED,
+                                                       .name = "psched"};
+
 static inline void open_conn(struct bench *b, ps_conn_id conn,
                              enum ps_conn_kind kind, uint32_t node)
 {
@@ -180,6 +192,9 @@ static inline void open_conn(struct bench *b, ps_conn_id conn,
     ev.open.target = b->dial_targets[node % 8];
     ev.open.uid = 1000;
     ev.open.peer = "test";
+    if (conn == SCHED_CONN && b->sched_has_certificate) {
+        ev.open.identity = &sched_identity;
+    }
     feed_event(b, ev);
 }
 
@@ -342,6 +357,7 @@ static inline void restart_bench(struct bench *b, uint32_t workers,
     b->scratch_pool = ps_pool_new(&(struct ps_pool_options){.budget = 0});
     o.scratch_pool = b->scratch_pool;
     o.trace = b->trace;
+    o.launch = b->launch;
     o.result_pool_new = result_pool_new;
     o.residual_segment_new = residual_segment_new;
     o.residual_segment_size = 64u << 10;
@@ -372,6 +388,7 @@ static inline void end_bench(struct bench *b)
         ps_compute_free(b->computations[i]);
     }
     drop_sent(b);
+    ps_msg_free(b->order);
     ps_agent_free(b->agent);
     ps_effects_fini(&b->fx);
     for (int i = 0; i < 8; i++) {

@@ -106,7 +106,7 @@ static void invalid_claims_are_refused(void **state)
     (void)state;
     wrong[0].id = 0;
     wrong[1].rights = 0;
-    wrong[2].rights = 16;
+    wrong[2].rights = 32;
     wrong[3].not_after = wrong[3].issued_at;
     memset(wrong[4].cluster, 0, sizeof(wrong[4].cluster));
     memset(wrong[5].job, 'x', sizeof(wrong[5].job));
