@@ -128,6 +128,7 @@ struct request {
     const char *drain_server; /* NULL: balance all servers. */
     struct token_request wanted;
     uint64_t token_id; /* To be revoked. */
+    struct launch_order order;
 };
 
 static bool parse_time(const char *text, const char *what, ps_time *ret)
@@ -436,6 +437,7 @@ struct verb_spec {
 static bool parse_token_words(struct request *q, int argc, char **argv);
 static bool parse_log_level(struct request *q, int argc, char **argv);
 static bool parse_trace_words(struct request *q, int argc, char **argv);
+static bool parse_launch_words(struct request *q, int argc, char **argv);
 
 /* Returns NULL if no verb has that name. */
 static const struct verb_spec *find_verb(const char *name)
@@ -455,6 +457,8 @@ static const struct verb_spec *find_verb(const char *name)
         {"doctor", VERB_DOCTOR, false, false, NULL},
         {"log-level", VERB_LOG_LEVEL, false, false, parse_log_level},
         {"trace", VERB_TRACE, true, false, parse_trace_words},
+        /* For pslaunch alone. */
+        {"__launch", VERB_LAUNCH, false, false, parse_launch_words},
     };
 
     for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++) {
@@ -524,6 +528,12 @@ static bool parse_trace_words(struct request *q, int argc, char **argv)
         return false;
     }
     return parse_name(q, argv[1]);
+}
+
+static bool parse_launch_words(struct request *q, int argc, char **argv)
+{
+    (void)argv;
+    return argc == 1 && launch_order_read(&q->order);
 }
 
 /* Reads "USER/NAME", "USER/" or "NAME", where a slash ends the user: the job
@@ -612,6 +622,15 @@ static void warn_unknown_variables(void)
     }
 }
 
+static int query_keys(struct wire *w, const struct job_name *job,
+                      struct report *r)
+{
+    int rc = wire_query(w, PS_QUERY_JOBS, NULL, r); /* For add_job_name(). */
+
+    rc = rc != 0 ? rc : wire_query(w, PS_QUERY_KEYS, job, r);
+    return rc != 0 ? rc : wire_query(w, PS_QUERY_SHARES, job, r);
+}
+
 static int run_query(struct wire *w, const struct request *q, struct report *r)
 {
     struct job_name name;
@@ -635,9 +654,7 @@ static int run_query(struct wire *w, const struct request *q, struct report *r)
     case VERB_BENCH:
         return wire_query(w, PS_QUERY_NODES, NULL, r);
     case VERB_KEYS:
-        rc = wire_query(w, PS_QUERY_JOBS, NULL, r); /* For add_job_name(). */
-        rc = rc != 0 ? rc : wire_query(w, PS_QUERY_KEYS, job, r);
-        return rc != 0 ? rc : wire_query(w, PS_QUERY_SHARES, job, r);
+        return query_keys(w, job, r);
     case VERB_REBALANCE:
         rc = wire_rebalance(w, job, q->drain_server, q->dry_run, r);
         r->has_migrated = !q->dry_run;
@@ -665,6 +682,8 @@ static int run_query(struct wire *w, const struct request *q, struct report *r)
                                     .json = q->format == FORMAT_JSON,
                                     .headings = q->has_headings},
             r);
+    case VERB_LAUNCH:
+        return wire_launch(w, &q->order, r);
     }
     return EXIT_USAGE;
 }
@@ -753,7 +772,7 @@ static int run_command(const struct request *q)
     if (q->verb == VERB_CANCEL || q->verb == VERB_SET ||
         q->verb == VERB_TOKENS || q->verb == VERB_TOKEN_ISSUE ||
         q->verb == VERB_TOKEN_REVOKE || q->verb == VERB_LOG_LEVEL ||
-        (q->verb == VERB_REBALANCE && !q->dry_run)) {
+        q->verb == VERB_LAUNCH || (q->verb == VERB_REBALANCE && !q->dry_run)) {
         w = wire_switch_to_local(w);
     }
     rc = run_query(w, q, &report);
@@ -930,7 +949,9 @@ int main(int argc, char **argv)
     if (!parse_words(&q, argc - optind, argv + optind)) {
         return EXIT_USAGE;
     }
-    warn_unknown_variables();
+    if (q.verb != VERB_LAUNCH) { /* pslaunch has warned. */
+        warn_unknown_variables();
+    }
     if (q.verb == VERB_TOKEN_ISSUE && !parse_token_request(&q)) {
         return EXIT_USAGE;
     }

@@ -3,6 +3,7 @@
  * answers, and the two output formats. */
 #pragma once
 
+#include "base/limits.h"
 #include "base/str.h"
 #include "base/time.h"
 #include "proto/ps_msg.h"
@@ -46,6 +47,7 @@ enum verb {
     VERB_DOCTOR,
     VERB_LOG_LEVEL,
     VERB_TRACE,
+    VERB_LAUNCH,
 };
 
 struct rows {
@@ -130,6 +132,17 @@ int wire_set(struct wire *w, const struct job_name *job,
 /* Sets the level, enum ps_verbosity, of members with this name; "": of all. */
 int wire_log_level(struct wire *w, const char *member, unsigned level,
                    struct report *r);
+/* Order of pslaunch to the agent of a node. */
+struct launch_order {
+    char node[PS_NAME_MAX + 1];
+    char job[PS_NAME_MAX + 1];
+    char address[256]; /* "": the host of this process. */
+    uint16_t port;
+    uint32_t place;
+    uint8_t secret[PS_LAUNCH_SECRET_BYTES];
+};
+/* Gives the order, and waits until the supervisor has reached pslaunch. */
+int wire_launch(struct wire *w, const struct launch_order *o, struct report *r);
 /* Asks for the trace of a job's member, from entry `first` on: one row of
  * trace_entries. */
 int wire_trace_get(struct wire *w, const struct job_name *job, uint32_t member,
@@ -157,6 +170,11 @@ int job_name_parse(struct wire *w, const char *text, struct job_name *ret);
  * name of another user. */
 void add_job_name(struct ps_str *s, const struct report *r, const char *name,
                   uint32_t uid);
+
+/* ----------------------------------------------------------------- launch.c */
+
+/* Reads the order on standard input. False after a message. */
+bool launch_order_read(struct launch_order *ret_order);
 
 /* ----------------------------------------------------------------- health.c */
 

@@ -79,9 +79,11 @@ static void print_agent(const struct plan *p, uint32_t number)
 static void print_worker(const struct plan *p, uint32_t rank)
 {
     const struct places at = {
-        .socket = p->socket != NULL ? p->socket : "SOCKET OF THE AGENT",
+        .socket = p->launcher->has_agents ? NULL
+                  : p->socket != NULL     ? p->socket
+                                          : "SOCKET OF THE AGENT",
         .sched_host = p->hosts.count > 0 ? p->hosts.hosts[0].name : "127.0.0.1",
-        .sched_port = p->socket != NULL ? NULL : "PORT OF PSCHED",
+        .sched_port = plan_has_daemons(p) ? "PORT OF PSCHED" : NULL,
         .store_host =
             p->hosts.count > 0
                 ? p->hosts.hosts[p->layout.nodes[p->layout.ranks[0].node].host]
@@ -115,16 +117,16 @@ static void print_host(const struct plan *p, uint32_t host)
     }
     if (p->socket != NULL) {
         printf("  agent at %s\n", p->socket);
-    } else if (host == 0) {
+    } else if (plan_has_daemons(p) && host == 0) {
         printf("  psched");
         print_identity(p, PS_ROLE_SCHED, SCHED_NODE);
     }
-    for (uint32_t i = 0; p->socket == NULL && i < p->servers; i++) {
+    for (uint32_t i = 0; plan_has_daemons(p) && i < p->servers; i++) {
         if (l->server_hosts[i] == host) {
             print_psserver(p, i);
         }
     }
-    for (uint32_t i = 0; p->socket == NULL && i < l->node_count; i++) {
+    for (uint32_t i = 0; plan_has_daemons(p) && i < l->node_count; i++) {
         if (l->nodes[i].host == host) {
             print_agent(p, i);
         }
@@ -143,8 +145,8 @@ void print_plan(const struct plan *p)
         return;
     }
     printf("job %s: %u workers, %u psserver, launcher %s\n", p->name,
-           p->workers, p->socket != NULL ? 0 : p->servers, p->launcher->name);
-    if (p->socket == NULL) {
+           p->workers, plan_has_daemons(p) ? p->servers : 0, p->launcher->name);
+    if (plan_has_daemons(p)) {
         printf("connections between daemons: %s\n",
                plan_encrypts(p)
                    ? "TLS 1.3, by an authority of this job in memory"

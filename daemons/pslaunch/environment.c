@@ -19,8 +19,9 @@ static const char *const passed[] = {
 
 /* Of these, they concern this host alone. */
 static const char *const kept[] = {
-    "PSKV_BINDIR", "PSKV_HOST_ADDRESS", "PSKV_LAUNCHER", "PSKV_LAUNCH_TLS",
-    "PSKV_MPIRUN", "PSKV_SSH",          "PSKV_TOKEN_FD", "PSKV_TOKEN_FILE",
+    "PSKV_BINDIR",     "PSKV_HOST_ADDRESS", "PSKV_LAUNCHER",
+    "PSKV_LAUNCH_TLS", "PSKV_MPIRUN",       "PSKV_SOCKET",
+    "PSKV_SSH",        "PSKV_TOKEN_FD",     "PSKV_TOKEN_FILE",
 };
 
 static bool is_named(const char *item, const char *pattern)
@@ -167,7 +168,9 @@ void env_of_worker(const struct plan *p, uint32_t rank, const struct places *at,
     if (rank < 2 && isatty(STDERR_FILENO) == 1) {
         env_default(e, "PSKV_WAIT_NOTES", "30s");
     }
-    env_set(e, "PSKV_SOCKET", at->socket);
+    if (at->socket != NULL) {
+        env_set(e, "PSKV_SOCKET", at->socket);
+    }
     env_set(e, "PSKV_JOB", p->name);
     env_set(e, "PSKV_ON_LOSS", p->on_loss);
     if (p->placement != NULL) {

@@ -54,6 +54,7 @@ struct run {
     struct place *places; /* By index of the host. */
     uint32_t place_count;
     struct remote *remotes;      /* Of these hosts; NULL: the job is here. */
+    struct listener *listener;   /* Where supervisors connect; NULL: nowhere. */
     struct authority *authority; /* NULL: connections are not encrypted. */
     int signals;                 /* signalfd */
     uint32_t interrupt_count;

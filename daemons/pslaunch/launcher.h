@@ -14,6 +14,9 @@ struct spawn;
 struct launcher {
     const char *name;
     bool uses_hosts; /* Of a list; else on this host alone. */
+    /* Agents run on all hosts, and workers use them. Supervisors have
+     * PSKV_SOCKET of theirs. */
+    bool has_agents;
     /* Variable with a list of hosts, if the user gives none; NULL: none. */
     const char *hosts_variable;
     /* Folder of the processes on hosts; NULL: the present one. */
@@ -43,6 +46,7 @@ struct launcher {
 
 extern const struct launcher launcher_local;
 extern const struct launcher launcher_ssh;
+extern const struct launcher launcher_agent;
 extern const struct launcher launcher_mpi;
 extern const struct launcher launcher_slurm;
 extern const struct launcher launcher_systemd;

@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pslaunch/link.h"
 
+#include "pslaunch/secret.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
 #include <unistd.h>
 
 /* Bytes read at once. */
@@ -34,6 +38,53 @@ void link_open(struct link *l, int in, int out)
     set_nonblocking(out);
 }
 
+void link_open_tls(struct link *l, int fd, SSL *tls)
+{
+    link_open(l, fd, fd);
+    l->tls = tls;
+}
+
+bool link_is_cut(const struct link *l)
+{
+    return l->tls != NULL && l->in >= 0 && secret_is_cut(l->in);
+}
+
+/* Like read() and write(), with an errno value of -1. */
+static ssize_t tls_result(const struct link *l, int rc)
+{
+    if (rc > 0) {
+        return rc;
+    }
+    switch (SSL_get_error(l->tls, rc)) {
+    case SSL_ERROR_WANT_READ:
+    case SSL_ERROR_WANT_WRITE:
+        errno = EAGAIN;
+        return -1;
+    case SSL_ERROR_ZERO_RETURN:
+        return 0;
+    default:
+        ERR_clear_error();
+        errno = EPIPE;
+        return -1;
+    }
+}
+
+static ssize_t receive(struct link *l, void *bytes, size_t len)
+{
+    return l->tls != NULL ? tls_result(l, SSL_read(l->tls, bytes, (int)len))
+                          : read(l->in, bytes, len);
+}
+
+static ssize_t transmit(struct link *l, const void *bytes, size_t len)
+{
+    const size_t most = 1u << 20;
+
+    return l->tls != NULL
+               ? tls_result(l, SSL_write(l->tls, bytes,
+                                         (int)(len < most ? len : most)))
+               : write(l->out, bytes, len);
+}
+
 void link_close_output(struct link *l)
 {
     if (l->out >= 0 && l->out != l->in) {
@@ -46,6 +97,8 @@ void link_close_output(struct link *l)
 void link_close(struct link *l)
 {
     link_close_output(l);
+    SSL_free(l->tls);
+    l->tls = NULL;
     if (l->in >= 0) {
         close(l->in);
         l->in = -1;
@@ -71,8 +124,8 @@ size_t link_output_size(const struct link *l)
 void link_write(struct link *l)
 {
     while (link_has_output(l)) {
-        ssize_t n = write(l->out, l->output + l->output_offset,
-                          link_output_size(l));
+        ssize_t n = transmit(l, l->output + l->output_offset,
+                             link_output_size(l));
 
         if (n > 0) {
             l->output_offset += (size_t)n;
@@ -140,7 +193,7 @@ static bool handle_frames(struct link *l, link_message_cb cb, void *ctx)
     return ok;
 }
 
-bool link_read(struct link *l, link_message_cb cb, void *ctx)
+static bool read_once(struct link *l, link_message_cb cb, void *ctx)
 {
     ssize_t n;
 
@@ -148,10 +201,21 @@ bool link_read(struct link *l, link_message_cb cb, void *ctx)
         l->input_cap = 2 * (l->input_len + READ_SIZE);
         l->input = grow(l->input, l->input_cap);
     }
-    n = read(l->in, l->input + l->input_len, READ_SIZE);
+    n = receive(l, l->input + l->input_len, READ_SIZE);
     if (n < 0) {
         return errno == EINTR || errno == EAGAIN;
     }
     l->input_len += (size_t)n;
     return n > 0 && handle_frames(l, cb, ctx);
+}
+
+bool link_read(struct link *l, link_message_cb cb, void *ctx)
+{
+    bool ok;
+
+    do {
+        ok = read_once(l, cb, ctx);
+        /* Bytes that TLS has read ahead make no descriptor readable. */
+    } while (ok && l->tls != NULL && SSL_pending(l->tls) > 0);
+    return ok;
 }

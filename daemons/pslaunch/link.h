@@ -7,11 +7,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <openssl/types.h>
+
 #include "proto/msg_codec.h"
 
 struct link {
-    int in;  /* -1: closed. */
-    int out; /* -1: closed; may be the same as `in`. */
+    int in;   /* -1: closed. */
+    int out;  /* -1: closed; may be the same as `in`. */
+    SSL *tls; /* Of a socket; NULL: plain bytes. */
     struct ps_decoder *decoder;
     uint8_t *input; /* Bytes of a frame that is not complete. */
     size_t input_len;
@@ -28,6 +31,10 @@ typedef bool (*link_message_cb)(void *ctx, const struct ps_msg *msg);
 
 /* Takes over both descriptors. */
 void link_open(struct link *l, int in, int out);
+/* The same for a socket with TLS, whose handshake is done. */
+void link_open_tls(struct link *l, int fd, SSL *tls);
+/* True if the other host of a socket with TLS answers nothing any more. */
+bool link_is_cut(const struct link *l);
 /* Closes the descriptors and frees the buffers. */
 void link_close(struct link *l);
 /* Closes the direction of sending: the other side reads the end. */

@@ -2,6 +2,7 @@
 /* The wait for whatever comes next: output, ends of processes, signals. */
 #include "pslaunch/job.h"
 
+#include "pslaunch/listener.h"
 #include "pslaunch/remote.h"
 #include "pslaunch/supervisor.h"
 
@@ -65,6 +66,7 @@ struct watch {
         struct stream *stream; /* NULL: none. */
         struct child *ready;   /* NULL: none. */
         uint32_t host;         /* Of a connection, from 1 on; 0: none. */
+        bool is_listener;
     } * owners;
     nfds_t count;
 };
@@ -140,6 +142,9 @@ static void serve(struct run *r, const struct watch *w)
         if (w->owners[i].ready != NULL) {
             read_ready(w->owners[i].ready);
         }
+        if (w->owners[i].is_listener) {
+            listener_serve(r->listener);
+        }
         if (w->owners[i].host != 0) {
             serve_remote(r, w->owners[i].host - 1, w->fds[i].revents);
         }
@@ -151,7 +156,7 @@ static void serve(struct run *r, const struct watch *w)
 
 void run_loop(struct run *r, uint64_t until_ms)
 {
-    size_t most = 3 * ((size_t)r->child_count + r->place_count) + 3;
+    size_t most = 3 * ((size_t)r->child_count + r->place_count) + 4;
     struct watch w = {
         .fds = calloc(most, sizeof(*w.fds)),
         .owners = calloc(most, sizeof(*w.owners)),
@@ -159,8 +164,8 @@ void run_loop(struct run *r, uint64_t until_ms)
     struct watch_owner none = {0};
     uint64_t now = now_ms();
 
-    if (r->remotes != NULL && until_ms > now + BEAT_MS) {
-        until_ms = now + BEAT_MS;
+    if (r->remotes != NULL && until_ms > now + LOOK_MS) {
+        until_ms = now + LOOK_MS;
     }
     if (w.fds == NULL || w.owners == NULL) {
         abort();
@@ -168,6 +173,10 @@ void run_loop(struct run *r, uint64_t until_ms)
     watch_add(&w, r->signals, POLLIN, none);
     watch_add(&w, sink_is_empty(&r->out) ? -1 : r->out.fd, POLLOUT, none);
     watch_add(&w, sink_is_empty(&r->err) ? -1 : r->err.fd, POLLOUT, none);
+    if (r->listener != NULL) {
+        watch_add(&w, listener_fd(r->listener), POLLIN,
+                  (struct watch_owner){.is_listener = true});
+    }
     for (uint32_t i = 0; i < r->child_count; i++) {
         watch_child(&w, &r->child[i]);
     }

@@ -5,7 +5,8 @@
  *     guard        subreaper above the supervisor, in a session of its own
  *     supervisor   runs the job (run.c), in a session of its own
  *
- * On other hosts the same three run supervisor.c.
+ * On other hosts the same three run supervisor.c; where an agent has started
+ * them, a shim (shim.c) is above them.
  *
  * Guard and supervisor kill all their descendants when the process above is
  * gone, which a closing pipe shows. Orphans of a killed supervisor pass to the
@@ -13,6 +14,7 @@
  * before it became pslaunch (`sleep 9 & exec pslaunch`), and these stay. */
 #include "pslaunch/folder.h"
 #include "pslaunch/job.h"
+#include "pslaunch/shim.h"
 #include "pslaunch/supervisor.h"
 
 #include <errno.h>
@@ -165,6 +167,9 @@ int main(int argc, char **argv)
     static struct plan plan; /* Static: used until the process ends. */
     int rc;
 
+    if (argc == 3 && strcmp(argv[1], "--shim") == 0) {
+        return shim_main(argv[2], front_main);
+    }
     if (argc == 2 && strcmp(argv[1], "--supervise") == 0) {
         return front_main(NULL);
     }

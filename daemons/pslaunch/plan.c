@@ -31,10 +31,10 @@ static const char usage[] =
     "      --nodes N            agents, as if there were N nodes (default 1)\n"
     "  -H, --hostfile FILE      hosts, one a line (NAME [slots=N] [port=N])\n"
     "      --hosts LIST         hosts, as in h1:4,h2:4 or n[01-04]:8\n"
-    "      --launcher NAME      local, ssh, mpi, slurm, systemd, sge, k8s, "
-    "yarn "
-    "(default:\n"
-    "                           ssh if hosts are named, else local)\n"
+    "      --launcher NAME      local, ssh, agent, mpi, slurm, systemd, sge, "
+    "k8s,\n"
+    "                           yarn (default: ssh if hosts are named, else "
+    "local)\n"
     "      --image IMAGE        of containers (k8s, yarn)\n"
     "      --namespace NAME     of pods (k8s)\n"
     "      --queue NAME         of the service (yarn) or jobs (sge)\n"
@@ -529,6 +529,21 @@ static bool make_hosts(struct plan *p)
     return p->hosts.count > 0 || p->launcher->make_hosts(p);
 }
 
+/* Refuses options of daemons of its own where agents run. */
+static bool check_agents(const struct plan *p)
+{
+    if (!p->launcher->has_agents ||
+        (!p->private_trio && p->socket == NULL && p->sync_dir == NULL &&
+         p->tls != TLS_ON && p->network == NETWORK_UNSTATED)) {
+        return true;
+    }
+    fprintf(stderr,
+            "pslaunch: the launcher %s uses agents that run; leave --private, "
+            "--socket, --tls, --insecure-network and --sync-dst-dir out\n",
+            p->launcher->name);
+    return false;
+}
+
 /* Chooses the launcher and the agent. */
 static int check_hosts(struct plan *p)
 {
@@ -557,6 +572,9 @@ static int check_hosts(struct plan *p)
     if (p->sync_dir != NULL && !p->launcher->uses_hosts) {
         fputs("pslaunch: --sync-dst-dir: nothing is copied on one host\n",
               stderr);
+        return EXIT_USAGE;
+    }
+    if (!check_agents(p)) {
         return EXIT_USAGE;
     }
     if (p->private_trio) {
@@ -589,7 +607,7 @@ static int lay_out(struct plan *p)
         fprintf(stderr, "pslaunch: %s\n", error);
         return EXIT_USAGE;
     }
-    if (p->servers == 0 && p->socket == NULL && p->layout.node_count > 1) {
+    if (p->servers == 0 && plan_has_daemons(p) && p->layout.node_count > 1) {
         fprintf(stderr,
                 "pslaunch: -s 0 starts no server, which needs one host for "
                 "all workers, not %u\n",
@@ -625,7 +643,7 @@ static int check_tls(struct plan *p)
     const char *given = getenv("PSKV_LAUNCH_TLS");
     int rc = check_tls_options(p);
 
-    if (rc != 0 || p->socket != NULL) {
+    if (rc != 0 || !plan_has_daemons(p)) {
         return rc;
     }
     if (p->network == NETWORK_INSECURE && p->launcher->uses_hosts) {
@@ -784,9 +802,14 @@ int plan_parse(int argc, char **argv, struct plan *ret_plan)
     return c == 0 ? check_tls(p) : c;
 }
 
+bool plan_has_daemons(const struct plan *p)
+{
+    return p->socket == NULL && !p->launcher->has_agents;
+}
+
 bool plan_encrypts(const struct plan *p)
 {
-    return p->socket == NULL &&
+    return plan_has_daemons(p) &&
            (p->tls == TLS_ON || (p->tls != TLS_OFF && p->launcher->uses_hosts));
 }
 
@@ -797,5 +820,5 @@ void plan_node_name(const char *prefix, uint32_t number, char ret_name[16])
 
 bool plan_needs_folder(const struct plan *p)
 {
-    return p->socket == NULL && !p->launcher->uses_hosts && !p->dry_run;
+    return plan_has_daemons(p) && !p->launcher->uses_hosts && !p->dry_run;
 }

@@ -85,6 +85,8 @@ struct plan {
 /* Parses the command line. Returns 0, or an exit code after a message; -1: help
  * or version was printed. */
 int plan_parse(int argc, char **argv, struct plan *ret_plan);
+/* True if the job has daemons of its own. */
+bool plan_has_daemons(const struct plan *p);
 /* True if the job has daemons of its own whose connections are encrypted. */
 bool plan_encrypts(const struct plan *p);
 /* Names of nodes of the daemons; with a number for servers and agents. */

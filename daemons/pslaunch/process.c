@@ -60,7 +60,7 @@ void process_own_path(char *path, size_t cap)
 
 /* Finds a program of pskv: in the folder of pslaunch if installed, in a sibling
  * folder in a build tree, else by PATH. */
-static void find_program(const char *name, char *path, size_t cap)
+void process_find_program(const char *name, char *path, size_t cap)
 {
     char self[512];
     const char *given = getenv("PSKV_BINDIR");
@@ -112,7 +112,7 @@ static char **daemon_argv(const struct spawn *s, int ready_fd,
     if (words == NULL) {
         return NULL;
     }
-    find_program(s->argv[0], w->path, sizeof(w->path));
+    process_find_program(s->argv[0], w->path, sizeof(w->path));
     snprintf(w->ready_fd, sizeof(w->ready_fd), "%d", ready_fd);
     words[n++] = w->path;
     words[n++] = ready;

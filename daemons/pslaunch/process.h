@@ -45,5 +45,8 @@ void process_block_signals(sigset_t *ret_set);
 /* Blocks the same signals, and ignores SIGPIPE. Returns a signalfd of the
  * blocked ones, which the caller owns, or -1 with errno. */
 int process_open_signals(void);
+/* Writes the path of a program of pskv: beside pslaunch, in a build tree, or by
+ * PATH. */
+void process_find_program(const char *name, char *path, size_t cap);
 /* Path of this program. */
 void process_own_path(char *path, size_t cap);

@@ -128,6 +128,15 @@ void remote_open(struct run *r, uint32_t host, int in, int out)
     m->heard_ms = now_ms();
 }
 
+void remote_open_tls(struct run *r, uint32_t host, int fd, SSL *tls)
+{
+    struct remote *m = &r->remotes[host];
+
+    link_open_tls(&m->link, fd, tls);
+    remote_set_state(m, REMOTE_OPENING);
+    m->heard_ms = now_ms();
+}
+
 /* ----------------------------------------------------------------- messages */
 
 static void send_credit(struct remote *m, uint64_t bytes)
@@ -306,6 +315,9 @@ void remote_on_exit(struct run *r, pid_t pid, int status)
             continue;
         }
         m->pid = 0;
+        if (m->state == REMOTE_PREPARED && status != 0) {
+            lose_host(r, i, "its agent has started no supervisor");
+        }
         if (m->state != REMOTE_PREPARING) {
             continue; /* The link tells the rest. */
         }
@@ -342,6 +354,8 @@ void remotes_tick(struct run *r)
         }
         if (now - m->heard_ms > LEASE_MS) {
             lose_host(r, i, "it is silent");
+        } else if (link_is_cut(&m->link)) {
+            lose_host(r, i, "its host does not answer");
         }
     }
 }

@@ -217,8 +217,9 @@ int run_plan(const struct plan *p)
         return EXIT_FAILED;
     }
     started = (!p->launcher->uses_hosts || remotes_copy(&r)) &&
-              p->launcher->open(&r) && (p->socket != NULL || start_daemons(&r));
-    if (started && p->socket == NULL) {
+              p->launcher->open(&r) &&
+              (!plan_has_daemons(p) || start_daemons(&r));
+    if (started && plan_has_daemons(p)) {
         print_start(&r);
     }
     started = started && start_workers(&r);

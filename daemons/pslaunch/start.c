@@ -326,7 +326,7 @@ static struct places places_of(const struct run *r, uint32_t rank, char *socket,
     const struct place *store = &r->places[l->nodes[l->ranks[0].node].host];
     struct places at = {.socket = r->plan->socket};
 
-    if (r->plan->socket == NULL) {
+    if (plan_has_daemons(r->plan)) {
         agent_socket(r, l->ranks[rank].node, socket, cap);
         at.socket = socket;
         at.sched_host = sched->address;

@@ -27,12 +27,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -122,6 +124,29 @@ static void report_failure(struct supervisor *s, const char *what,
 
 /* ------------------------------------------------------------------ opening */
 
+/* Connection that supervisor_connect() has set; -1: none. */
+static int connected_fd = -1;
+static SSL *connected_tls;
+
+void supervisor_connect(int fd, SSL *tls)
+{
+    connected_fd = fd;
+    connected_tls = tls;
+}
+
+/* Address of this host that the connection to pslaunch has. */
+static void connected_address(char *text, size_t cap)
+{
+    struct sockaddr_storage sa = {0};
+    socklen_t len = sizeof(sa);
+
+    text[0] = '\0';
+    if (getsockname(connected_fd, (struct sockaddr *)&sa, &len) == 0) {
+        (void)getnameinfo((struct sockaddr *)&sa, len, text, (socklen_t)cap,
+                          NULL, 0, NI_NUMERICHOST);
+    }
+}
+
 /* Address of this host: that of PSKV_HOST_ADDRESS, which a definition of
  * pslaunch sets, or the one that the user's ssh reaches, from SSH_CONNECTION:
  * "client port server port". */
@@ -183,8 +208,13 @@ static bool open_supervisor(struct supervisor *s)
         return false;
     }
     remove_launcher_variables();
-    own_address(address, sizeof(address));
-    link_open(&s->link, STDIN_FILENO, STDOUT_FILENO);
+    if (connected_fd >= 0) {
+        connected_address(address, sizeof(address));
+        link_open_tls(&s->link, connected_fd, connected_tls);
+    } else {
+        own_address(address, sizeof(address));
+        link_open(&s->link, STDIN_FILENO, STDOUT_FILENO);
+    }
     send_msg(s, &(struct ps_msg){.code = PS_MSG_LAUNCH_HELLO,
                                  .launch_hello = {.version = PSKV_VERSION,
                                                   .address = address,
@@ -572,7 +602,7 @@ static void serve(struct supervisor *s)
         abort();
     }
     fill_poll(s, fds);
-    if (poll(fds, count, BEAT_MS) > 0) {
+    if (poll(fds, count, LOOK_MS) > 0) {
         serve_processes(s, fds);
         if (fds[0].revents != 0) {
             read_signals(s);
@@ -585,7 +615,8 @@ static void serve(struct supervisor *s)
         }
     }
     free(fds);
-    if (s->link.out < 0 || clock_ms() - s->heard_ms > LEASE_MS) {
+    if (s->link.out < 0 || clock_ms() - s->heard_ms > LEASE_MS ||
+        link_is_cut(&s->link)) {
         s->course = COURSE_OVER;
     }
 }

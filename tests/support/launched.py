@@ -70,11 +70,12 @@ def await_nothing(mark):
 class Running:
     """pslaunch at work; its output is gathered aside."""
 
-    def __init__(self, *words, env=None, mark=None):
+    def __init__(self, *words, env=None, mark=None, inside=()):
+        """`inside`: a command in front, such as that of a host."""
         self.mark = mark or f"mark-{uuid.uuid4().hex}"
         self.process = subprocess.Popen(
-            argv(*words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            [*inside, *argv(*words)], stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env=support.clean_env(PSKV_MARK=self.mark, **(env or {})))
         self.text = {"out": b"", "err": b""}
         self.changed = threading.Condition()
