@@ -136,12 +136,15 @@ static void take_spans(struct span_table *t,
                        struct ps_rec_span_name names[PS_SPANS_SEND_MAX],
                        struct ps_msg_l_spans *m)
 {
+    uint32_t names_count = 0;
+    uint32_t count = 0;
+
     pthread_mutex_lock(&t->lock);
-    while (t->count > 0 && m->spans_count < PS_SPANS_SEND_MAX) {
+    while (t->count > 0 && count < PS_SPANS_SEND_MAX) {
         const struct ended_span *e = &t->ended[t->first];
 
-        spans[m->spans_count++] = (struct ps_rec_span){
-            .name = index_of_name(names, &m->names_count, t->names[e->name]),
+        spans[count++] = (struct ps_rec_span){
+            .name = index_of_name(names, &names_count, t->names[e->name]),
             .begun_ns = e->begun_at,
             .duration_ns = e->ended_at - e->begun_at};
         t->first = (t->first + 1) % PS_SPANS_KEPT_MAX;
@@ -149,6 +152,10 @@ static void take_spans(struct span_table *t,
     }
     t->send_at = client_now() + SEND_INTERVAL;
     pthread_mutex_unlock(&t->lock);
+    *m = (struct ps_msg_l_spans){.names = names,
+                                 .names_count = names_count,
+                                 .spans = spans,
+                                 .spans_count = count};
 }
 
 /* False: all stay for later. */
@@ -156,8 +163,7 @@ static bool send_some(struct psc_client *c)
 {
     struct ps_rec_span spans[PS_SPANS_SEND_MAX];
     struct ps_rec_span_name names[PS_SPANS_SEND_MAX];
-    struct ps_msg m = {.code = PS_MSG_L_SPANS,
-                       .l_spans = {.names = names, .spans = spans}};
+    struct ps_msg m = {.code = PS_MSG_L_SPANS};
 
     /* Without limit they would queue for an agent that does not read. */
     if (c->rc != 0 || !c->id.is_welcomed || c->reattach.link != LINK_UP ||
