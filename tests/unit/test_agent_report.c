@@ -95,6 +95,22 @@ static void let_time_pass(struct bench *b, ps_time how_long)
     }
 }
 
+/* The timeline of a job has no reports. */
+static void reports_are_no_entries_of_the_trace(void **state)
+{
+    struct bench b = {.trace = ps_trace_new()};
+
+    (void)state;
+    restart_bench(&b, 1, 1);
+    submit_report(&b, 0, 1, "loss", 0.5);
+    answer_report(&b, &(struct ps_msg_report_done){
+                          .request = sent_report(&b, 0)->request});
+    assert_non_null(find_done(&b, 0, 1));
+    assert_int_equal(b.trace->count, 0);
+    end_bench(&b);
+    ps_trace_free(b.trace);
+}
+
 static void reports_of_ranks_travel_together(void **state)
 {
     const struct ps_msg_report *m;
@@ -285,6 +301,7 @@ static void open_reports_end_with_their_worker(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reports_are_no_entries_of_the_trace),
         cmocka_unit_test(reports_of_ranks_travel_together),
         cmocka_unit_test(reports_keep_an_interval),
         cmocka_unit_test(refused_names_are_errors_of_their_ranks),

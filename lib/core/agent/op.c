@@ -84,7 +84,7 @@ void ps_agent_op_free_list(struct ps_list *list)
     }
 }
 
-/* Records an operation that has succeeded. */
+/* Records an operation on a key, or a barrier, that has succeeded. */
 static void trace_op(const struct ps_agent_step *st,
                      const struct ps_agent_op *op)
 {
@@ -93,7 +93,8 @@ static void trace_op(const struct ps_agent_step *st,
                                    : op->session != NULL ? op->session->job
                                                          : NULL;
 
-    if (j == NULL || op->local_rank >= j->local_rank_count) {
+    if (j == NULL || op->local_rank >= j->local_rank_count ||
+        (k == NULL && !op->is_barrier)) {
         return;
     }
     ps_trace_add(
