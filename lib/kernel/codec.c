@@ -4,6 +4,7 @@
 #include "kernel/codec.h"
 
 #include "base/str.h"
+#include "kernel/codec_choice.h"
 #include "kernel/codec_ops.h"
 #include "kernel/cpu.h"
 
@@ -14,12 +15,6 @@
 static uint64_t word_count(uint64_t count, uint64_t each)
 {
     return count / each + (count % each > 0);
-}
-
-/* Bits of a dithered element: level and sign. */
-static unsigned width_of(const struct ps_codec *c)
-{
-    return c->levels <= 1 ? 2 : c->levels <= 7 ? 4 : 8;
 }
 
 uint64_t ps_codec_kept(const struct ps_codec *c, uint64_t count)
@@ -52,20 +47,12 @@ uint64_t ps_codec_bytes(const struct ps_codec *c, uint64_t count)
         return 4 * ps_codec_kept(c, count);
     case PS_CODEC_DITHER:
     case PS_CODEC_NATURAL:
-        return 4 + 4 * word_count(count, 32 / width_of(c));
+        return 4 + 4 * word_count(count, 32 / width_of(c->levels));
     }
     return 0;
 }
 
 /* ---------------------------------------------------------- random numbers */
-
-static uint64_t hash_u64(uint64_t x)
-{
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-}
 
 uint64_t ps_codec_rng_stream(const struct ps_codec *c,
                              const struct ps_codec_position *at)
@@ -78,23 +65,6 @@ uint64_t ps_codec_rng_stream(const struct ps_codec *c,
         x = hash_u64(x ^ at->slot);
     }
     return x;
-}
-
-/* First element of range `i` when `count` elements are divided into `k` ranges.
- * Both are below 2^32. */
-static uint64_t stretch_of_index(uint64_t i, uint64_t k, uint64_t count)
-{
-    return i * count / k;
-}
-
-/* Element that randomk chooses from range `i`. */
-static uint64_t chosen_index(uint64_t stream, uint64_t i, uint64_t k,
-                             uint64_t count)
-{
-    uint64_t first = stretch_of_index(i, k, count);
-    uint64_t len = stretch_of_index(i + 1, k, count) - first;
-
-    return first + (((hash_u64(stream + i) >> 32) * len) >> 32);
 }
 
 /* ---------------------------------------------------------------- encoding */
@@ -204,18 +174,6 @@ static void encode_randomk(const struct ps_codec *c, uint64_t stream,
     }
 }
 
-static struct ps_codec_dither dither_of(const struct ps_codec *c,
-                                        uint64_t stream, float norm)
-{
-    return (struct ps_codec_dither){
-        .norm = norm,
-        .levels = c->levels,
-        .width = width_of(c),
-        .natural = c->kind == PS_CODEC_NATURAL,
-        .stream = {(uint32_t)stream, (uint32_t)(stream >> 32)},
-    };
-}
-
 static void encode_dither(const struct ps_codec *c, uint64_t stream, float *acc,
                           uint64_t count, uint8_t *code)
 {
@@ -238,7 +196,8 @@ static void encode_dither(const struct ps_codec *c, uint64_t stream, float *acc,
         ops->clean(acc, count);
         return;
     }
-    struct ps_codec_dither d = dither_of(c, stream, norm);
+    struct ps_codec_dither d = dither_of(c->levels, c->kind == PS_CODEC_NATURAL,
+                                         stream, norm);
 
     if (len > 4) {
         memset(code + len - 4, 0, 4);
@@ -471,9 +430,11 @@ void ps_codec_decode(const struct ps_codec *c, const struct ps_codec_data *data,
         return;
     case PS_CODEC_DITHER:
     case PS_CODEC_NATURAL: {
-        struct ps_codec_dither d = dither_of(c, data->stream, read_float(in));
+        struct ps_codec_dither d = dither_of(c->levels,
+                                             c->kind == PS_CODEC_NATURAL,
+                                             data->stream, read_float(in));
 
-        ops->of_dither(&d, in + 4 + from * width_of(c) / 8, n, out);
+        ops->of_dither(&d, in + 4 + from * width_of(c->levels) / 8, n, out);
         return;
     }
     }

@@ -4,6 +4,8 @@
  * data begins and ends at a byte, with zero bits after the last element. */
 #pragma once
 
+#include "kernel/both.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -16,6 +18,26 @@ struct ps_codec_dither {
     bool natural;
     uint32_t stream[2];
 };
+
+/* Bits of a dithered element: level and sign. */
+PS_BOTH unsigned width_of(uint32_t levels)
+{
+    return levels <= 1 ? 2 : levels <= 7 ? 4 : 8;
+}
+
+PS_BOTH struct ps_codec_dither dither_of(uint32_t levels, bool is_natural,
+                                         uint64_t stream, float norm)
+{
+    struct ps_codec_dither d;
+
+    d.norm = norm;
+    d.levels = levels;
+    d.width = width_of(levels);
+    d.natural = is_natural;
+    d.stream[0] = (uint32_t)stream;
+    d.stream[1] = (uint32_t)(stream >> 32);
+    return d;
+}
 
 struct ps_codec_ops {
     void (*add)(float *acc, const float *sum, size_t n);

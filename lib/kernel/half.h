@@ -5,10 +5,12 @@
  * arithmetic, so that loops vectorize and all variants give the same bits. */
 #pragma once
 
+#include "kernel/both.h"
+
 #include <stdint.h>
 #include <string.h>
 
-static inline uint32_t ps_float_bits(float x)
+PS_BOTH uint32_t ps_float_bits(float x)
 {
     uint32_t u;
 
@@ -16,7 +18,7 @@ static inline uint32_t ps_float_bits(float x)
     return u;
 }
 
-static inline float ps_float_of_bits(uint32_t u)
+PS_BOTH float ps_float_of_bits(uint32_t u)
 {
     float x;
 
@@ -24,7 +26,7 @@ static inline float ps_float_of_bits(uint32_t u)
     return x;
 }
 
-static inline uint16_t ps_bf16_of_float(float x)
+PS_BOTH uint16_t ps_bf16_of_float(float x)
 {
     uint32_t u = ps_float_bits(x);
     uint32_t even = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
@@ -33,12 +35,12 @@ static inline uint16_t ps_bf16_of_float(float x)
     return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? nan : even);
 }
 
-static inline float ps_float_of_bf16(uint16_t h)
+PS_BOTH float ps_float_of_bf16(uint16_t h)
 {
     return ps_float_of_bits((uint32_t)h << 16);
 }
 
-static inline uint16_t ps_fp16_of_float(float x)
+PS_BOTH uint16_t ps_fp16_of_float(float x)
 {
     uint32_t u = ps_float_bits(x);
     uint32_t sign = (u >> 16) & 0x8000u;
@@ -55,7 +57,7 @@ static inline uint16_t ps_fp16_of_float(float x)
     return (uint16_t)(sign | h);
 }
 
-static inline float ps_float_of_fp16(uint16_t h)
+PS_BOTH float ps_float_of_fp16(uint16_t h)
 {
     uint32_t sign = ((uint32_t)h & 0x8000u) << 16;
     uint32_t a = (uint32_t)h & 0x7fffu;

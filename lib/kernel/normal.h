@@ -9,6 +9,8 @@
  * processor or on a library. Without branches, for the auto-vectorizer. */
 #pragma once
 
+#include "kernel/both.h"
+
 #include <stdint.h>
 #include <string.h>
 
@@ -19,8 +21,8 @@ struct ps_normal_stream {
 };
 
 /* Four words of the block `counter` of the generator with this key. */
-static inline void ps_philox(const uint32_t counter[4], const uint32_t key[2],
-                             uint32_t out[4])
+PS_BOTH void ps_philox(const uint32_t counter[4], const uint32_t key[2],
+                       uint32_t out[4])
 {
     uint32_t c0 = counter[0];
     uint32_t c1 = counter[1];
@@ -47,7 +49,7 @@ static inline void ps_philox(const uint32_t counter[4], const uint32_t key[2],
 }
 
 /* Natural logarithm of m / 2^53, for m from 1 to 2^53. */
-static inline double ps_log_of_fraction(uint64_t m)
+PS_BOTH double ps_log_of_fraction(uint64_t m)
 {
     double x = (double)m;
     uint64_t bits;
@@ -79,7 +81,7 @@ static inline double ps_log_of_fraction(uint64_t m)
 }
 
 /* Cosine and sine of 2 pi y / 2^64. */
-static inline void ps_turn(uint64_t y, double *ret_cos, double *ret_sin)
+PS_BOTH void ps_turn(uint64_t y, double *ret_cos, double *ret_sin)
 {
     /* The nearest quarter, and the angle from there, up to pi/4. */
     const uint64_t quarter = (y + ((uint64_t)1 << 61)) >> 62;
@@ -115,8 +117,8 @@ static inline void ps_turn(uint64_t y, double *ret_cos, double *ret_sin)
 }
 
 /* The normal numbers of indices 2 pair and 2 pair + 1. */
-static inline void ps_normal_pair(const struct ps_normal_stream *stream,
-                                  uint64_t pair, double ret[2])
+PS_BOTH void ps_normal_pair(const struct ps_normal_stream *stream,
+                            uint64_t pair, double ret[2])
 {
     const uint32_t counter[4] = {(uint32_t)pair, (uint32_t)(pair >> 32),
                                  (uint32_t)stream->step,
@@ -129,7 +131,7 @@ static inline void ps_normal_pair(const struct ps_normal_stream *stream,
 
     ps_philox(counter, key, word);
     const uint64_t m = ((uint64_t)word[0] << 32 | word[1]) >> 11;
-    const double radius = __builtin_sqrt(-2 * ps_log_of_fraction(m + 1));
+    const double radius = PS_ROOT_DOUBLE(-2 * ps_log_of_fraction(m + 1));
 
     ps_turn((uint64_t)word[2] << 32 | word[3], &along, &across);
     ret[0] = radius * along;
