@@ -619,31 +619,41 @@ static const float *vector_at(const float *vectors, uint64_t offset)
     return vectors == NULL ? NULL : vectors + offset;
 }
 
+void ps_kernel_job_of_source(const struct ps_job *job, uint32_t i, void *dst,
+                             struct ps_job *ret_one)
+{
+    const uint64_t first = i * job->count;
+
+    *ret_one = *job;
+    ret_one->op = PS_JOB_ENCODE;
+    ret_one->src = &job->src[i];
+    ret_one->src_count = 1;
+    ret_one->level = NULL;
+    ret_one->dst = dst;
+    ret_one->residual = job->residual + first;
+    ret_one->prior_residual = vector_at(job->prior_residual, first);
+    ret_one->moment = job->moment == NULL ? NULL : job->moment + first;
+    ret_one->prior_moment = vector_at(job->prior_moment, first);
+}
+
+void ps_kernel_keep_prior(const struct ps_job *one)
+{
+    copy_prior(one->residual, one->prior_residual, 0, one->count);
+    copy_prior(one->moment, one->prior_moment, 0, one->count);
+}
+
 /* Encodes each source alone. */
 static int encode_each(const struct ps_job *job)
 {
     char *dst = job->dst;
 
-    if (!is_valid_job(job)) {
-        return PS_E_INVAL;
-    }
     for (uint32_t i = 0; i < job->src_count; i++) {
-        const uint64_t first = i * job->count;
-        struct ps_job one = *job;
+        struct ps_job one;
         int rc;
 
-        one.op = PS_JOB_ENCODE;
-        one.src = &job->src[i];
-        one.src_count = 1;
-        one.level = NULL;
-        one.dst = dst;
-        one.residual = job->residual + first;
-        one.prior_residual = vector_at(job->prior_residual, first);
-        one.moment = job->moment == NULL ? NULL : job->moment + first;
-        one.prior_moment = vector_at(job->prior_moment, first);
+        ps_kernel_job_of_source(job, i, dst, &one);
         if (job->src[i] == NULL) {
-            copy_prior(one.residual, one.prior_residual, 0, job->count);
-            copy_prior(one.moment, one.prior_moment, 0, job->count);
+            ps_kernel_keep_prior(&one);
             continue;
         }
         rc = run_range(&one, 0, one.count, NULL);
@@ -651,6 +661,18 @@ static int encode_each(const struct ps_job *job)
             return rc;
         }
         dst += ps_codec_bytes(&job->codec, job->count);
+    }
+    return 0;
+}
+
+int ps_kernel_check_range(const struct ps_job *job, uint64_t from, uint64_t to)
+{
+    if (!is_valid_job(job) || from % 16 != 0 || from > to || to > job->count ||
+        tree_depth(job) > DEPTH_MAX) {
+        return PS_E_INVAL;
+    }
+    if (!ps_kernel_is_divisible(job) && (from != 0 || to != job->count)) {
+        return PS_E_INVAL;
     }
     return 0;
 }
@@ -664,22 +686,14 @@ static int run_range(const struct ps_job *job, uint64_t from, uint64_t to,
                      .ops = ps_cpu_ops(),
                      .scratch = scratch,
                      .measured = measured};
-    unsigned depth;
     bool stream;
+    int rc = ps_kernel_check_range(job, from, to);
 
-    if (!is_valid_job(job) || from % 16 != 0 || from > to || to > job->count) {
-        return PS_E_INVAL;
+    if (rc != 0 || from == to) {
+        return rc;
     }
-    depth = tree_depth(job);
-    if (depth > DEPTH_MAX) {
-        return PS_E_INVAL;
-    }
-    if (!ps_kernel_is_divisible(job) && (from != 0 || to != job->count)) {
-        return PS_E_INVAL;
-    }
-    if (from == to) {
-        return 0;
-    }
+    const unsigned depth = tree_depth(job);
+
     if (job->op == PS_JOB_ENCODE_EACH) {
         return encode_each(job);
     }

@@ -13,6 +13,16 @@ PS_MUST_USE int ps_kernel_run_rows(const struct ps_job *job, uint64_t from,
 #include <stddef.h>
 #include <stdint.h>
 
+/* 0 if elements [from, to) of a dense job may be computed, else PS_E_INVAL. */
+PS_MUST_USE int ps_kernel_check_range(const struct ps_job *job, uint64_t from,
+                                      uint64_t to);
+/* Sets *ret_one to the part of a PS_JOB_ENCODE_EACH that encodes source `i`
+ * into `dst`. */
+void ps_kernel_job_of_source(const struct ps_job *job, uint32_t i, void *dst,
+                             struct ps_job *ret_one);
+/* Results of an encoding job whose source is NULL. */
+void ps_kernel_keep_prior(const struct ps_job *one);
+
 #define PS_CPU_DTYPES    13 /* Size of tables indexed by enum ps_dtype. */
 
 /* Most sources that one call of a fold adds: a complete subtree of three

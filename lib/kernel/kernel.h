@@ -28,8 +28,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PS_KERNEL_ABI 1u
-
 enum ps_job_op {
     PS_JOB_SUM,  /* dst = sum / divide_by */
     PS_JOB_SGD,  /* dst = weight after one step with the gradient sum */

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Arithmetic in a module that is loaded at run time: the table that it exports,
+ * and a job in types of fixed width. device.h loads modules and gives them
+ * jobs; cuda/ is the one for GPUs. A module and its user may be of different
+ * builds: both compare PS_KERNEL_ABI, which grows with each change of this file
+ * and of the numbers of the enumerations that it names. */
+#pragma once
+
+#include <stdint.h>
+
+#define PS_KERNEL_ABI     1u
+#define PS_KERNEL_SYMBOL  "ps_kernel_plugin"
+
+/* Text of a reason, with its end. */
+#define PS_KERNEL_WHY_MAX 256u
+
+/* struct ps_codec, with lengths that belong to it. */
+struct ps_kernel_codec {
+    uint32_t kind; /* enum ps_codec_kind */
+    uint32_t feedback;
+    uint32_t scaling;
+    uint32_t l2;
+    float threshold;
+    float momentum;
+    double k;
+    uint64_t seed;
+    uint64_t stream;
+    uint64_t kept;  /* Elements that topk and randomk keep. */
+    uint64_t bytes; /* Of the encoded form. */
+    uint32_t levels;
+    uint32_t reserved;
+};
+
+/* struct ps_sgd */
+struct ps_kernel_sgd {
+    double lr;
+    double momentum;
+    double wd;
+    double rescale;
+    double clip;
+};
+
+/* struct ps_step */
+struct ps_kernel_step {
+    uint32_t kind; /* enum ps_step_kind */
+    uint32_t states;
+    double lr;
+    double wd;
+    double rescale;
+    double clip;
+    double beta1;
+    double beta2;
+    double epsilon;
+    double k[3];
+    uint64_t noise_key;
+    uint64_t noise_step;
+    uint64_t first_index;
+};
+
+/* Elements [from, to) of a struct ps_job that has been checked: dense, not
+ * PS_JOB_ENCODE_EACH, and whole if it encodes. `from` is a multiple of 16. All
+ * addresses are of the host's memory. */
+struct ps_kernel_job {
+    uint32_t op;            /* enum ps_job_op */
+    uint32_t dtype;         /* enum ps_dtype */
+    uint32_t fold;          /* enum ps_fold */
+    uint32_t storage_dtype; /* enum ps_dtype */
+    uint32_t src_is_float32;
+    uint32_t direction_only;
+    uint32_t src_count;
+    uint32_t reserved;
+    uint64_t count;
+    uint64_t from;
+    uint64_t to;
+    uint64_t divide_by;
+    const void *const *src;
+    const uint8_t *level;
+    void *dst;
+    const void *weight;
+    void *master;
+    void *state;
+    void *states[3];
+    /* Words of struct ps_square_sum, to which other threads add, too; or
+     * NULL. */
+    uint64_t *square_sum;
+    uint64_t *weight_square_sum;
+    struct ps_kernel_sgd sgd;
+    struct ps_kernel_step step;
+    struct ps_kernel_codec src_codec;
+    struct ps_kernel_codec codec;
+    float *residual;
+    float *moment;
+    const float *prior_residual;
+    const float *prior_moment;
+    float *decoded;
+};
+
+struct ps_kernel_options {
+    uint32_t size;   /* Of this struct. */
+    uint32_t device; /* Number of the device. */
+};
+
+/* Results are 0 or negative PS_E_*. `why` gets a text of at most `why_cap`
+ * bytes with its end. All but open() and close() may be called by any thread,
+ * several at a time. */
+struct ps_kernel_api {
+    uint32_t abi;  /* PS_KERNEL_ABI */
+    uint32_t size; /* Of this struct. */
+    const char *name;
+    /* Finds the driver and the device. */
+    int32_t (*open)(const struct ps_kernel_options *opt, void **ret_kernel,
+                    char *why, uint64_t why_cap);
+    /* NULL is allowed. */
+    void (*close)(void *kernel);
+    /* Computes a job; returns when the results are in the host's memory. On
+     * failure, elements below *ret_done have their results, and those from
+     * there on are as before; *ret_done is job->from or `to`, or a multiple of
+     * 16. PS_E_UNSUPPORTED: not a job for this module. PS_E_NOMEM: too little
+     * memory for now. Anything else: the device has failed. */
+    int32_t (*submit)(void *kernel, const struct ps_kernel_job *job,
+                      uint64_t *ret_done, char *why, uint64_t why_cap);
+    /* Memory of the host that the device reads and writes by itself. */
+    int32_t (*alloc)(void *kernel, uint64_t bytes, void **ret_memory);
+    void (*release)(void *kernel, void *memory);
+    /* Writes name, memory and libraries of the device, for a log. */
+    void (*describe)(void *kernel, char *text, uint64_t cap);
+};

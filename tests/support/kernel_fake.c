@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Modules of plugin.h that have a fault each, so that the loader and the change
+ * to the CPU are tested without a GPU. FAKE_* chooses the fault; without one,
+ * the module adds two arrays of floats, and has nothing else. */
+#include "kernel/plugin.h"
+
+#include "base/dtype.h"
+#include "base/err.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static int fake;
+
+static int32_t fake_open(const struct ps_kernel_options *opt, void **ret_kernel,
+                         char *why, uint64_t why_cap)
+{
+    (void)opt;
+    *ret_kernel = &fake;
+#if defined(FAKE_OPEN)
+    (void)snprintf(why, why_cap, "the fake has no device");
+    return PS_E_NOENT;
+#else
+    (void)why;
+    (void)why_cap;
+    return 0;
+#endif
+}
+
+static void fake_close(void *kernel)
+{
+    (void)kernel;
+}
+
+static int32_t fake_submit(void *kernel, const struct ps_kernel_job *job,
+                           uint64_t *ret_done, char *why, uint64_t why_cap)
+{
+    uint64_t to = job->to;
+
+    (void)kernel;
+    (void)why;
+    (void)why_cap;
+    *ret_done = job->from;
+    if (job->dtype != PS_DTYPE_FLOAT32 || job->op != 0 || job->src_count != 2) {
+        return PS_E_UNSUPPORTED;
+    }
+#if defined(FAKE_SUBMIT)
+    to = job->from + 16 < to ? job->from + 16 : to;
+#endif
+    for (uint64_t i = job->from; i < to; i++) {
+        ((float *)job->dst)[i] = ((const float *)job->src[0])[i] +
+                                 ((const float *)job->src[1])[i];
+    }
+    *ret_done = to;
+#if defined(FAKE_SUBMIT)
+    (void)snprintf(why, why_cap, "the fake is lost");
+    return PS_E_IO;
+#else
+    return 0;
+#endif
+}
+
+static int32_t fake_alloc(void *kernel, uint64_t bytes, void **ret_memory)
+{
+    (void)kernel;
+    (void)bytes;
+    (void)ret_memory;
+    return PS_E_NOMEM;
+}
+
+static void fake_release(void *kernel, void *memory)
+{
+    (void)kernel;
+    (void)memory;
+}
+
+static void fake_describe(void *kernel, char *text, uint64_t cap)
+{
+    (void)kernel;
+    (void)snprintf(text, cap, "fake");
+}
+
+__attribute__((
+    visibility("default"))) extern const struct ps_kernel_api ps_kernel_plugin;
+
+const struct ps_kernel_api ps_kernel_plugin = {
+#if defined(FAKE_ABI)
+    .abi = PS_KERNEL_ABI + 1,
+#else
+    .abi = PS_KERNEL_ABI,
+#endif
+    .size = sizeof(struct ps_kernel_api),
+    .name = "fake",
+    .open = fake_open,
+    .close = fake_close,
+    .submit = fake_submit,
+    .alloc = fake_alloc,
+    .release = fake_release,
+    .describe = fake_describe,
+};
