@@ -4,9 +4,9 @@
  * and aliasing that kernel.h allows. A random test prints its seed when it
  * fails; PS_TEST_SEED=<seed> runs it again. */
 #include "kernel/kernel.h"
-#include "kernel/half.h"
 
 #include "base/rng.h"
+#include "kernel/device.h"
 #include "kernel/half.h"
 
 #include <inttypes.h>
@@ -21,9 +21,38 @@
 
 #include <cmocka.h>
 
-#define SOURCES_MAX 40u
-#define GUARD       64u /* Bytes around a result that must not change. */
-#define ROUNDS      150u
+#define SOURCES_MAX   40u
+#define GUARD         64u /* Bytes around a result that must not change. */
+#define ROUNDS        150u
+/* A device's jobs have delays of their own, and its arithmetic is that of the
+ * CPU's source. */
+#define DEVICE_ROUNDS 30u
+
+/* The device that computes; NULL: the CPU. */
+static struct ps_device *device;
+
+static int run_range(const struct ps_job *job, uint64_t from, uint64_t to)
+{
+    if (device == NULL) {
+        return ps_kernel_run_range(job, from, to);
+    }
+    int rc = ps_device_run_range(device, job, from, to);
+
+    if (ps_device_failure(device) != NULL) {
+        fail_msg("the device has failed: %s", ps_device_failure(device));
+    }
+    return rc;
+}
+
+static int run(const struct ps_job *job)
+{
+    return run_range(job, 0, job->count);
+}
+
+static const char *variant(void)
+{
+    return device == NULL ? ps_kernel_variant() : "cuda";
+}
 
 static double model_normal(const struct ps_normal_stream *stream,
                            uint64_t index)
@@ -304,8 +333,7 @@ static void run_in_pieces(struct trial *t)
         unsigned piece = (first + i) % cuts;
 
         if (cut[piece] % 16 == 0) {
-            assert_int_equal(
-                ps_kernel_run_range(&t->job, cut[piece], cut[piece + 1]), 0);
+            assert_int_equal(run_range(&t->job, cut[piece], cut[piece + 1]), 0);
         } else {
             /* Only the empty piece at an odd end. */
             assert_int_equal(cut[piece], cut[piece + 1]);
@@ -323,8 +351,8 @@ static void check_trial(struct trial *t)
     if (!same) {
         print_error("differs from the model: %s %s, %u sources, %" PRIu64
                     " elements; PS_TEST_SEED=%" PRIu64 "\n",
-                    ps_kernel_variant(), ps_dtype_name(t->job.dtype),
-                    t->job.src_count, t->job.count, t->seed);
+                    variant(), ps_dtype_name(t->job.dtype), t->job.src_count,
+                    t->job.count, t->seed);
     }
     assert_true(same);
     assert_guards(t->dst, t->bytes);
@@ -333,7 +361,9 @@ static void check_trial(struct trial *t)
 
 static void random_jobs(enum ps_job_op op, bool pieces)
 {
-    for (uint64_t round = 1; round <= ROUNDS; round++) {
+    const uint64_t rounds = device == NULL ? ROUNDS : DEVICE_ROUNDS;
+
+    for (uint64_t round = 1; round <= rounds; round++) {
         for (size_t d = 0; d < sizeof(dtypes) / sizeof(dtypes[0]); d++) {
             struct trial t;
 
@@ -344,7 +374,7 @@ static void random_jobs(enum ps_job_op op, bool pieces)
             if (pieces) {
                 run_in_pieces(&t);
             } else {
-                assert_int_equal(ps_kernel_run(&t.job), 0);
+                assert_int_equal(run(&t.job), 0);
             }
             check_trial(&t);
             trial_fini(&t);
@@ -494,6 +524,23 @@ static void fill_bits(struct trial *t, void *buffer)
     }
 }
 
+/* Makes all NaNs alike where a device computes: their sign and payload are not
+ * specified, and a GPU has others than the model. */
+static void unify_nans(enum ps_dtype dtype, void *buffer, uint64_t count)
+{
+    const size_t size = ps_dtype_size(dtype);
+
+    for (uint64_t i = 0; i < count && device != NULL && ps_dtype_is_real(dtype);
+         i++) {
+        uint64_t bits = 0;
+
+        memcpy(&bits, (char *)buffer + i * size, size);
+        if (isnan(number_of(dtype, bits))) {
+            memset((char *)buffer + i * size, 0xff, size);
+        }
+    }
+}
+
 static void fold_once(uint64_t seed, enum ps_dtype dtype, enum ps_fold fold)
 {
     struct trial t;
@@ -512,7 +559,11 @@ static void fold_once(uint64_t seed, enum ps_dtype dtype, enum ps_fold fold)
     if (seed % 2 == 0) {
         run_in_pieces(&t);
     } else {
-        assert_int_equal(ps_kernel_run(&t.job), 0);
+        assert_int_equal(run(&t.job), 0);
+    }
+    if (fold == PS_FOLD_PRODUCT) {
+        unify_nans(dtype, t.dst, t.job.count);
+        unify_nans(dtype, t.want, t.job.count);
     }
     check_trial(&t);
     trial_fini(&t);
@@ -588,7 +639,7 @@ static void subtrees_add_up_to_their_leaves(void **state)
             }
             src[i] = leaves[i];
         }
-        assert_int_equal(ps_kernel_run(&job), 0);
+        assert_int_equal(run(&job), 0);
         for (uint32_t at = 0; at < n;) {
             unsigned level = (unsigned)ps_rng_below(&rng, 4);
 
@@ -598,7 +649,7 @@ static void subtrees_add_up_to_their_leaves(void **state)
             job.src = src + at;
             job.src_count = 1u << level;
             job.dst = parts[parts_count];
-            assert_int_equal(ps_kernel_run(&job), 0);
+            assert_int_equal(run(&job), 0);
             part_src[parts_count] = parts[parts_count];
             levels[parts_count++] = (uint8_t)level;
             at += 1u << level;
@@ -607,7 +658,7 @@ static void subtrees_add_up_to_their_leaves(void **state)
         job.level = levels;
         job.src_count = parts_count;
         job.dst = merged;
-        assert_int_equal(ps_kernel_run(&job), 0);
+        assert_int_equal(run(&job), 0);
         assert_memory_equal(whole, merged, sizeof(whole));
         for (size_t e = 0; e < 50; e++) {
             float in_row = leaves[0][e];
@@ -658,7 +709,7 @@ static void long_results_have_the_same_bits(void **state)
             fill(&t, t.state);
             memcpy(t.want_state, t.state, t.bytes);
             model_run(&t.job, t.want, t.want_state);
-            assert_int_equal(ps_kernel_run(&t.job), 0);
+            assert_int_equal(run(&t.job), 0);
             check_trial(&t);
         }
     }
@@ -749,7 +800,7 @@ static void step_once(uint64_t seed, enum ps_dtype dtype,
     if (pieces) {
         run_in_pieces(&t);
     } else {
-        assert_int_equal(ps_kernel_run(&t.job), 0);
+        assert_int_equal(run(&t.job), 0);
     }
     bool good = same(&t, t.dst, t.want, nans);
     for (unsigned i = 0; i < states; i++) {
@@ -759,8 +810,7 @@ static void step_once(uint64_t seed, enum ps_dtype dtype,
     if (!good) {
         fail_msg("kind %d differs from the model: %s %s, %" PRIu64
                  " elements; PS_TEST_SEED=%" PRIu64,
-                 (int)kind, ps_kernel_variant(), ps_dtype_name(dtype),
-                 t.job.count, seed);
+                 (int)kind, variant(), ps_dtype_name(dtype), t.job.count, seed);
     }
     assert_guards(t.dst, t.bytes);
     trial_fini(&t);
@@ -829,17 +879,17 @@ static void noise_does_not_depend_on_the_parts(void **state)
     for (uint32_t i = 0; i < ROWS; i++) {
         numbers[i] = i;
     }
-    assert_int_equal(ps_kernel_run(&job), 0);
+    assert_int_equal(run(&job), 0);
 
     job.dst = part;
     job.count = CUT;
-    assert_int_equal(ps_kernel_run(&job), 0);
+    assert_int_equal(run(&job), 0);
     src[0] = g + CUT;
     job.weight = w + CUT;
     job.dst = part + CUT;
     job.count = COUNT - CUT;
     job.step.first_index += CUT;
-    assert_int_equal(ps_kernel_run(&job), 0);
+    assert_int_equal(run(&job), 0);
     assert_memory_equal(part, whole, sizeof(whole));
 
     memcpy(row, w, sizeof(row));
@@ -847,7 +897,7 @@ static void noise_does_not_depend_on_the_parts(void **state)
     job.count = COUNT;
     job.weight = job.dst = row;
     job.step = step;
-    assert_int_equal(ps_kernel_run(&job), 0);
+    assert_int_equal(run(&job), 0);
     assert_memory_equal(row, whole, sizeof(whole));
 }
 
@@ -869,18 +919,18 @@ static void step_without_states_or_floats_is_refused(void **state)
     (void)state;
     job.dtype = PS_DTYPE_FLOAT32;
     job.states[0] = &s[0];
-    assert_int_equal(ps_kernel_run(&job), PS_E_INVAL);
+    assert_int_equal(run(&job), PS_E_INVAL);
     job.states[1] = &s[1];
-    assert_int_equal(ps_kernel_run(&job), 0);
+    assert_int_equal(run(&job), 0);
     out[0] = 7;
     job.weight = NULL;
-    assert_int_equal(ps_kernel_run(&job), PS_E_INVAL);
+    assert_int_equal(run(&job), PS_E_INVAL);
     job.weight = w;
     job.dtype = PS_DTYPE_INT32;
-    assert_int_equal(ps_kernel_run(&job), PS_E_INVAL);
+    assert_int_equal(run(&job), PS_E_INVAL);
     job.dtype = PS_DTYPE_FLOAT32;
     job.step.kind = (enum ps_step_kind)PS_STEP_KINDS;
-    assert_int_equal(ps_kernel_run(&job), PS_E_INVAL);
+    assert_int_equal(run(&job), PS_E_INVAL);
     assert_true(out[0] == 7);
 }
 
@@ -929,10 +979,9 @@ static void square_sums_of_a_stored_gradient_are_exact(void **state)
     for (unsigned pieces = 1; pieces <= 2; pieces++) {
         memset(got, 0, sizeof(got));
         if (pieces == 2) {
-            assert_int_equal(ps_kernel_run_range(&job, CUT, COUNT), 0);
+            assert_int_equal(run_range(&job, CUT, COUNT), 0);
         }
-        assert_int_equal(
-            ps_kernel_run_range(&job, 0, pieces == 2 ? CUT : COUNT), 0);
+        assert_int_equal(run_range(&job, 0, pieces == 2 ? CUT : COUNT), 0);
         ps_square_sum_normalize(&got[0]);
         ps_square_sum_normalize(&got[1]);
         assert_memory_equal(got, want, sizeof(want));
@@ -946,9 +995,9 @@ static void square_sums_of_a_stored_gradient_are_exact(void **state)
     job.direction_only = false;
     job.dst = out;
     job.step = (struct ps_step){.kind = PS_STEP_ALONG, .lr = 0.5};
-    assert_int_equal(ps_kernel_run(&job), PS_E_INVAL); /* These are none. */
+    assert_int_equal(run(&job), PS_E_INVAL); /* These are none. */
     job.square_sum = job.weight_square_sum = NULL;
-    assert_int_equal(ps_kernel_run(&job), 0);
+    assert_int_equal(run(&job), 0);
     for (unsigned i = 0; i < COUNT; i++) {
         assert_true(w[i] == kept[i] - 0.5F * along[i]);
         assert_int_equal(out[i], ps_fp16_of_float(w[i]));
@@ -1008,9 +1057,9 @@ static void steps_of_half_weights_match_their_masters(void **state)
         same.weight = want;
         same.states[0] = t[0];
         same.states[1] = t[1];
-        assert_int_equal(ps_kernel_run_range(&job, 0, 1600), 0);
-        assert_int_equal(ps_kernel_run_range(&job, 1600, COUNT), 0);
-        assert_int_equal(ps_kernel_run(&same), 0);
+        assert_int_equal(run_range(&job, 0, 1600), 0);
+        assert_int_equal(run_range(&job, 1600, COUNT), 0);
+        assert_int_equal(run(&same), 0);
         assert_memory_equal(master, want, sizeof(master));
         assert_memory_equal(s, t, sizeof(s));
         for (unsigned i = 0; i < COUNT; i++) {
@@ -1018,17 +1067,281 @@ static void steps_of_half_weights_match_their_masters(void **state)
                                             : ps_bf16_of_float(want[i]));
         }
         job.master = NULL;
-        assert_int_equal(ps_kernel_run(&job), PS_E_INVAL);
+        assert_int_equal(run(&job), PS_E_INVAL);
         job.master = master;
         job.dtype = PS_DTYPE_FLOAT64;
-        assert_int_equal(ps_kernel_run(&job), PS_E_INVAL);
+        assert_int_equal(run(&job), PS_E_INVAL);
         job.dtype = PS_DTYPE_FLOAT32;
         job.op = PS_JOB_SUM;
-        assert_int_equal(ps_kernel_run(&job), PS_E_INVAL);
+        assert_int_equal(run(&job), PS_E_INVAL);
     }
 }
 
-int main(int argc, char **argv)
+/* ------------------------------------------------------------------ codecs */
+
+static const struct ps_codec codecs[] = {
+    {.kind = PS_CODEC_NONE, .feedback = true},
+    {.kind = PS_CODEC_2BIT, .threshold = 0.5F, .feedback = true},
+    {.kind = PS_CODEC_1BIT, .threshold = 0.1F, .feedback = true},
+    {.kind = PS_CODEC_FP16, .feedback = true},
+    {.kind = PS_CODEC_BF16},
+    {.kind = PS_CODEC_ONEBIT, .feedback = true},
+    {.kind = PS_CODEC_ONEBIT, .scaling = true, .momentum = 0.9F},
+    {.kind = PS_CODEC_TOPK, .k = 0.1, .feedback = true},
+    {.kind = PS_CODEC_TOPK, .k = 3, .momentum = 0.5F, .feedback = true},
+    {.kind = PS_CODEC_RANDOMK, .k = 0.3, .seed = 3, .feedback = true},
+    {.kind = PS_CODEC_DITHER, .levels = 1, .seed = 4, .feedback = true},
+    {.kind = PS_CODEC_DITHER, .levels = 5, .seed = 5, .l2 = true},
+    {.kind = PS_CODEC_DITHER, .levels = 127, .seed = 6, .feedback = true},
+    {.kind = PS_CODEC_NATURAL, .levels = 4, .seed = 7, .l2 = true},
+    {.kind = PS_CODEC_NATURAL, .levels = 31, .seed = 8, .feedback = true},
+};
+#define CODECS      (sizeof(codecs) / sizeof(codecs[0]))
+#define CODEC_COUNT 5003u
+
+/* Arrays that a job that encodes writes. */
+struct codec_outputs {
+    float residual[3 * CODEC_COUNT];
+    float moment[3 * CODEC_COUNT];
+    float decoded[CODEC_COUNT];
+    uint8_t code[3 * 4 * CODEC_COUNT];
+};
+
+static void fill_outputs(struct codec_outputs *o, struct ps_rng *r)
+{
+    memset(o, 0xa5, sizeof(*o));
+    for (unsigned i = 0; i < 3 * CODEC_COUNT; i++) {
+        o->residual[i] = (float)between(r, -0.3, 0.3);
+        o->moment[i] = (float)between(r, -0.1, 0.1);
+    }
+}
+
+/* Numbers around the thresholds, zeros, equal magnitudes, and one infinity
+ * among the vectors of `turn` 3. */
+static void fill_gradient(float *g, uint32_t count, unsigned turn,
+                          struct ps_rng *r)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        g[i] = ps_rng_chance(r, 100)   ? 0
+               : ps_rng_chance(r, 200) ? 0.25F
+                                       : (float)between(r, -1, 1);
+    }
+    if (turn == 3 && count > 7) {
+        g[7] = INFINITY;
+    }
+}
+
+/* The portable loops are the model: unit tests compare them with the formulas.
+ */
+static void run_model(const struct ps_job *job)
+{
+    const char *now = ps_kernel_variant();
+
+    assert_int_equal(ps_kernel_force("portable"), 0);
+    assert_int_equal(ps_kernel_run(job), 0);
+    assert_int_equal(ps_kernel_force(now), 0);
+}
+
+static void set_outputs(struct ps_job *job, struct codec_outputs *o)
+{
+    job->dst = o->code;
+    job->residual = o->residual;
+    job->moment = job->codec.momentum > 0 ? o->moment : NULL;
+    job->decoded = job->op == PS_JOB_ENCODE ? o->decoded : NULL;
+}
+
+static void codecs_match_the_portable_loops(void **state)
+{
+    static const uint32_t counts[] = {1, 15, 33, 1024, CODEC_COUNT};
+    static float g[3][CODEC_COUNT];
+    static struct codec_outputs start, want, got;
+    const void *src[] = {g[0], g[1], g[2]};
+    struct ps_rng r;
+
+    (void)state;
+    ps_rng_init(&r, seed_of(1));
+    for (unsigned turn = 0; turn < 4 * CODECS; turn++) {
+        const uint32_t count = counts[ps_rng_below(&r, 5)];
+        const bool is_each = turn % 4 == 1;
+        struct ps_job job = {.op = is_each ? PS_JOB_ENCODE_EACH : PS_JOB_ENCODE,
+                             .dtype = PS_DTYPE_FLOAT32,
+                             .count = count,
+                             .src_count = 1 + turn % 3,
+                             .src = src,
+                             .divide_by = is_each ? 1 : turn % 3 + 1,
+                             .codec = codecs[turn / 4],
+                             .rng_stream = ps_rng_next(&r)};
+
+        for (unsigned i = 0; i < 3; i++) {
+            fill_gradient(g[i], count, turn % 4, &r);
+            src[i] = is_each && i == 1 ? NULL : g[i];
+        }
+        fill_outputs(&start, &r);
+        want = start;
+        got = start;
+        set_outputs(&job, &want);
+        run_model(&job);
+        set_outputs(&job, &got);
+        assert_int_equal(run(&job), 0);
+        /* Dithering with a norm that is not finite decodes to NaN. */
+        unify_nans(PS_DTYPE_FLOAT32, got.decoded, count);
+        unify_nans(PS_DTYPE_FLOAT32, want.decoded, count);
+        if (memcmp(&got, &want, sizeof(want)) != 0) {
+            fail_msg("codec %u differs: %s, turn %u, %u elements",
+                     (unsigned)job.codec.kind, variant(), turn, count);
+        }
+    }
+}
+
+/* Sums of encoded sources, whole and in ranges. */
+static void encoded_sources_match_the_portable_loops(void **state)
+{
+    static float g[CODEC_COUNT], want[CODEC_COUNT], got[CODEC_COUNT];
+    static struct codec_outputs encoded[3];
+    const void *src[] = {encoded[0].code, encoded[1].code, encoded[2].code};
+    struct ps_rng r;
+
+    (void)state;
+    ps_rng_init(&r, seed_of(2));
+    for (unsigned turn = 0; turn < 2 * CODECS; turn++) {
+        struct ps_job job = {.op = PS_JOB_ENCODE,
+                             .dtype = PS_DTYPE_FLOAT32,
+                             .count = CODEC_COUNT,
+                             .src_count = 1,
+                             .codec = codecs[turn / 2],
+                             .rng_stream = ps_rng_next(&r)};
+
+        for (unsigned i = 0; i < 3; i++) {
+            const void *one[] = {g};
+
+            fill_gradient(g, CODEC_COUNT, 0, &r);
+            fill_outputs(&encoded[i], &r);
+            job.src = one;
+            set_outputs(&job, &encoded[i]);
+            run_model(&job);
+        }
+        job = (struct ps_job){.dtype = PS_DTYPE_FLOAT32,
+                              .count = CODEC_COUNT,
+                              .src_count = turn % 2 == 0 ? 3 : 1,
+                              .src = src,
+                              .src_codec = job.codec,
+                              .src_rng_stream = job.rng_stream};
+        job.dst = want;
+        run_model(&job);
+        job.dst = got;
+        assert_int_equal(run(&job), 0);
+        assert_memory_equal(got, want, sizeof(want));
+        memset(got, 0, sizeof(got));
+        assert_int_equal(run_range(&job, 1616, CODEC_COUNT), 0);
+        assert_int_equal(run_range(&job, 0, 1616), 0);
+        assert_memory_equal(got, want, sizeof(want));
+    }
+}
+
+/* A sum of a type of 8 or 16 bits, divided in half of the turns, against the
+ * portable loops, which unit tests compare with the formulas. */
+static void sum_small_type(enum ps_dtype dtype, uint64_t seed)
+{
+    struct trial t;
+
+    trial_init(&t, seed, dtype, PS_JOB_SUM);
+    t.job.divide_by = seed % 2 == 0 ? 1 + seed : 0;
+    for (uint32_t i = 0; i < t.job.src_count; i++) {
+        uint8_t *bytes = (uint8_t *)(uintptr_t)t.src[i];
+
+        for (uint64_t e = 0; e < t.job.count; e++) {
+            const uint16_t half = ps_fp16_of_float((float)tricky(&t.rng));
+            const uint64_t bits = dtype == PS_DTYPE_FLOAT16 ? half
+                                  : dtype == PS_DTYPE_BFLOAT16
+                                      ? ps_bf16_of_float((float)tricky(&t.rng))
+                                  : dtype == PS_DTYPE_BOOL
+                                      ? ps_rng_below(&t.rng, 2)
+                                      : ps_rng_below(&t.rng, 256);
+
+            memcpy(bytes + e * t.size, &bits, t.size);
+        }
+    }
+    t.job.dst = t.want;
+    run_model(&t.job);
+    t.job.dst = t.dst;
+    run_in_pieces(&t);
+    unify_nans(dtype, t.dst, t.job.count);
+    unify_nans(dtype, t.want, t.job.count);
+    check_trial(&t);
+    trial_fini(&t);
+}
+
+static void sums_of_small_types_match_the_portable_loops(void **state)
+{
+    (void)state;
+    for (size_t d = 0; d < sizeof(all_dtypes) / sizeof(all_dtypes[0]); d++) {
+        for (uint64_t round = 1; round <= 8; round++) {
+            if (ps_dtype_size(all_dtypes[d]) < 4) {
+                sum_small_type(all_dtypes[d], seed_of(round));
+            }
+        }
+    }
+}
+
+/* More sources than the arguments of a kernel have room for. */
+static void very_many_sources_match_the_model(void **state)
+{
+    enum { SOURCES = 200, COUNT = 300 };
+    static double leaves[SOURCES][COUNT], want[COUNT], got[COUNT];
+    const void *src[SOURCES];
+    struct ps_rng r;
+    struct ps_job job = {.dtype = PS_DTYPE_FLOAT64,
+                         .count = COUNT,
+                         .src_count = SOURCES,
+                         .src = src};
+
+    (void)state;
+    ps_rng_init(&r, seed_of(3));
+    for (unsigned i = 0; i < SOURCES; i++) {
+        src[i] = leaves[i];
+        for (unsigned e = 0; e < COUNT; e++) {
+            leaves[i][e] = tricky(&r) * tricky(&r);
+        }
+    }
+    job.dst = want;
+    run_model(&job);
+    job.dst = got;
+    assert_int_equal(run(&job), 0);
+    assert_memory_equal(got, want, sizeof(want));
+}
+
+/* All of the above were jobs of the device, apart from those that are invalid
+ * and the copies and rows that belong to the CPU. */
+static void the_device_has_computed(void **state)
+{
+    struct ps_device_stats stats;
+
+    (void)state;
+    if (device == NULL) {
+        return;
+    }
+    ps_device_stats(device, &stats);
+    print_message("# device jobs computed %" PRIu64 " refused %" PRIu64 "\n",
+                  stats.computed, stats.refused);
+    assert_true(stats.computed > 10 * stats.refused);
+}
+
+/* Opens the device of the module. */
+static int open_device(const char *module)
+{
+    char why[256];
+    int rc = ps_device_open(module, 0, &device, why, sizeof(why));
+
+    if (rc != 0) {
+        printf("1..0 # SKIP %s\n", why);
+        return rc;
+    }
+    ps_device_describe(device, why, sizeof(why));
+    printf("# %s\n", why);
+    return 0;
+}
+
+static int run_all(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums_match_the_model),
@@ -1043,9 +1356,26 @@ int main(int argc, char **argv)
         cmocka_unit_test(step_without_states_or_floats_is_refused),
         cmocka_unit_test(square_sums_of_a_stored_gradient_are_exact),
         cmocka_unit_test(steps_of_half_weights_match_their_masters),
+        cmocka_unit_test(codecs_match_the_portable_loops),
+        cmocka_unit_test(encoded_sources_match_the_portable_loops),
+        cmocka_unit_test(sums_of_small_types_match_the_portable_loops),
+        cmocka_unit_test(very_many_sources_match_the_model),
+        cmocka_unit_test(the_device_has_computed),
     };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+/* kernel_suite VARIANT: of the CPU. kernel_suite cuda MODULE: the GPU, if there
+ * is one; kernel_suite emulated MODULE: the one of the emulated driver, which
+ * must be there. */
+int main(int argc, char **argv)
+{
     int rc = PS_E_INVAL;
 
+    if (argc == 3 && open_device(argv[2]) != 0) {
+        return strcmp(argv[1], "emulated") == 0 ? 1 : 0;
+    }
     if (argc == 2) {
         rc = ps_kernel_force(argv[1]);
     }
@@ -1053,9 +1383,11 @@ int main(int argc, char **argv)
         printf("1..0 # SKIP this processor has no %s\n", argv[1]);
         return 0;
     }
-    if (rc != 0) {
-        fprintf(stderr, "usage: kernel_suite VARIANT\n");
+    if (rc != 0 && device == NULL) {
+        fprintf(stderr, "usage: kernel_suite VARIANT [MODULE]\n");
         return 2;
     }
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    rc = run_all();
+    ps_device_close(device);
+    return rc;
 }
