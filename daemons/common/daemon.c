@@ -105,6 +105,7 @@ static void on_idle(void *ctx)
                               ps_alloc_bytes())) {
         daemon_trim_memory(d);
     }
+    daemon_compute_check(d);
     if (!d->is_serving &&
         (d->spec->ready == NULL || d->spec->ready(d->app.self))) {
         daemon_report_serving(d);
@@ -150,17 +151,6 @@ static void free_loop(struct daemon *d)
     for (size_t i = 0; i < SIGNALS; i++) {
         (void)signal(signals[i].signum, SIG_IGN);
     }
-}
-
-static int make_worker(struct daemon *d)
-{
-    struct ps_worker_options opt = {.loop = d->loop};
-
-    if (d->spec->threads == NULL) {
-        return 0;
-    }
-    opt.threads = d->spec->threads(d->config.values);
-    return ps_worker_new(&opt, &d->worker);
 }
 
 static void io_thread_added(void *ctx, unsigned count)
@@ -216,7 +206,7 @@ static void make_driver(struct daemon *d)
     const struct ps_common_options *c = daemon_common_options(d);
     struct ps_driver_options opt = {
         .loop = d->loop,
-        .worker = d->worker,
+        .worker = d->compute.worker,
         .io_pool = d->io_pool,
         .arenas = d->app.arenas,
         .machine = d->app.machine,
@@ -273,9 +263,9 @@ static int daemon_begin(struct daemon *d)
     if (code != PS_EXIT_OK) {
         return code;
     }
-    rc = make_worker(d);
-    if (rc != 0) {
-        return ps_exit_refused("cannot start", "compute threads", rc);
+    code = daemon_compute_start(d);
+    if (code != PS_EXIT_OK) {
+        return code;
     }
     rc = make_io_pool(d);
     if (rc != 0) {
@@ -324,7 +314,7 @@ static void daemon_finish(struct daemon *d)
 {
     daemon_http_close(d);
     daemon_sockets_close(d);
-    ps_worker_free(d->worker); /* Its jobs end through the driver. */
+    daemon_compute_stop(d); /* Its jobs end through the driver. */
     ps_driver_free(d->driver);
     daemon_tls_stop(d);
     ps_io_pool_free(d->io_pool);

@@ -43,6 +43,18 @@ struct ps_daemon_socket {
     bool is_optional; /* Failing at the default path only warns. */
 };
 
+/* Where compute threads compute. */
+enum ps_compute_device {
+    PS_COMPUTE_CPU,
+    PS_COMPUTE_AUTO, /* On a GPU if there is one. */
+    PS_COMPUTE_CUDA, /* On a GPU, or the daemon does not start. */
+};
+
+struct ps_daemon_device {
+    enum ps_compute_device device;
+    const char *module; /* Path; "auto": the installed one. */
+};
+
 #define PS_DAEMON_NONE SIZE_MAX
 
 /* Result of open() of a daemon. */
@@ -80,6 +92,8 @@ struct ps_daemon_spec {
     /* Start of supervisors. `facts` as for open(). NULL: none is started. */
     struct ps_driver_launch (*launch)(const void *values,
                                       const struct ps_daemon_facts *facts);
+    /* NULL: computes on the CPU. */
+    struct ps_daemon_device (*device)(const void *values);
     /* False if settings conflict, with a line "where: what; what to do" for
      * each. May be NULL. */
     bool (*check)(const void *values, const struct ps_options *o,

@@ -79,6 +79,14 @@ struct daemon_metrics {
     struct ps_http *http;             /* NULL: none. */
 };
 
+struct ps_device;
+
+struct daemon_compute {
+    struct ps_worker *worker; /* NULL: the daemon computes nothing. */
+    struct ps_device *device; /* NULL: the CPU alone. */
+    bool is_failure_logged;
+};
+
 struct daemon {
     const struct ps_daemon_spec *spec;
     struct ps_args args;
@@ -89,7 +97,7 @@ struct daemon {
     struct daemon_metrics metrics;
     struct ps_daemon_facts facts;
     struct ps_loop *loop;
-    struct ps_worker *worker;
+    struct daemon_compute compute;
     struct ps_io_pool *io_pool; /* NULL: all I/O is done on the loop thread. */
     struct ps_driver *driver;
     struct ps_daemon_app app;
@@ -134,6 +142,16 @@ daemon_transport_options(const struct daemon *d)
                : (const void *)((const char *)d->config.values +
                                 d->spec->transport);
 }
+
+/* compute.c */
+
+/* Opens the device that the options name, and starts the compute threads.
+ * Returns an exit code. */
+int daemon_compute_start(struct daemon *d);
+/* Logs that the device has failed, once. */
+void daemon_compute_check(struct daemon *d);
+/* Jobs in progress end inside. */
+void daemon_compute_stop(struct daemon *d);
 
 /* config.c: functions that return int return an exit code. */
 

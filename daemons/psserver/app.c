@@ -221,6 +221,14 @@ static unsigned compute_threads(const void *values)
     return (unsigned)o->threads;
 }
 
+static struct ps_daemon_device compute_device(const void *values)
+{
+    const struct psserver_options *o = values;
+
+    return (struct ps_daemon_device){
+        .device = (enum ps_compute_device)o->device, .module = o->gpu_module};
+}
+
 const struct ps_daemon_spec psserver_spec = {
     .summary = "A server: holds parameters, merges gradients, runs the "
                "optimizer.",
@@ -236,6 +244,7 @@ const struct ps_daemon_spec psserver_spec = {
     .advertise = advertised_host,
     .check = check_options,
     .threads = compute_threads,
+    .device = compute_device,
     .open = open_app,
     .close = close_app,
     .ready = app_is_ready,

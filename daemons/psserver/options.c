@@ -57,6 +57,22 @@ static const struct ps_option rows[] = {
      .max = 256,
      .offset = AT(threads),
      .help = "Threads that merge gradients; auto is one for each processor."},
+    {.path = "compute.device",
+     .text = "cpu",
+     .type = PS_OPTION_ENUM,
+     .enum_names = "cpu|auto|cuda",
+     .offset = AT(device),
+     .help = "Where large sums and optimizer steps are computed, with the same "
+             "bits: auto takes a GPU if there is one; with cuda, psserver does "
+             "not start without one."},
+    {.path = "compute.gpu_module",
+     .text = "auto",
+     .type = PS_OPTION_STRING,
+     .min = 1,
+     .max = 4095,
+     .offset = AT(gpu_module),
+     .help = "File of the module for GPUs, libpskv-cuda.so; auto is the "
+             "installed one."},
     {.path = "store.memory",
      .text = "80%",
      .type = PS_OPTION_SIZE,

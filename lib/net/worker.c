@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/num.h"
+#include "kernel/device.h"
 #include "net/loop.h"
 #include "net/uverr.h"
 
@@ -16,6 +17,8 @@
 #define INLINE_MAX_DEFAULT  (128u * 1024u)
 /* Bytes of one source in a piece: fits in the L2 cache with the sum. */
 #define PIECE_BYTES         (128u * 1024u)
+/* The same for a device, whose copies and launches have a cost each. */
+#define DEVICE_PIECE_BYTES  (4u * 1024u * 1024u)
 #define THREADS_MAX         256u
 /* A single-piece job up to this many times `inline_max` runs on the loop when
  * there is no other: waking a thread would take longer. */
@@ -23,6 +26,7 @@
 
 struct ps_worker {
     uint64_t inline_max;
+    struct ps_device *device;   /* NULL: none. */
     struct ps_list small_tasks; /* Private to the loop thread. */
     /* Jobs given to threads; private to the loop thread. */
     uint32_t is_threaded;
@@ -80,7 +84,9 @@ static void thread_main(void *arg)
 
         claim_piece(t, &from, &to);
         uv_mutex_unlock(&w->lock);
-        int rc = ps_kernel_run_range(t->job, from, to);
+        int rc = w->device == NULL
+                     ? ps_kernel_run_range(t->job, from, to)
+                     : ps_device_run_range(w->device, t->job, from, to);
 
         uv_mutex_lock(&w->lock);
         if (piece_done(w, t, rc)) {
@@ -164,6 +170,7 @@ int ps_worker_new(const struct ps_worker_options *opt,
     }
     w->async.data = w;
     uv_unref((uv_handle_t *)&w->async);
+    w->device = opt->device;
     w->inline_max = opt->inline_max != 0 ? opt->inline_max : INLINE_MAX_DEFAULT;
     ps_list_init(&w->small_tasks);
     ps_list_init(&w->pending_tasks);
@@ -217,6 +224,13 @@ static uint64_t job_bytes(const struct ps_job *job)
     return n;
 }
 
+static uint64_t piece_bytes(const struct ps_worker *w, const struct ps_job *job)
+{
+    return w->device != NULL && ps_device_accepts(w->device, job)
+               ? DEVICE_PIECE_BYTES
+               : PIECE_BYTES;
+}
+
 void ps_worker_submit(struct ps_worker *w, struct ps_worker_task *t)
 {
     const struct ps_job *job = t->job;
@@ -230,7 +244,8 @@ void ps_worker_submit(struct ps_worker *w, struct ps_worker_task *t)
         ps_list_push_back(&w->small_tasks, &t->node);
         return;
     }
-    t->step = ps_kernel_is_divisible(job) ? PIECE_BYTES / size : job->count;
+    t->step = ps_kernel_is_divisible(job) ? piece_bytes(w, job) / size
+                                          : job->count;
     bool several = job->count > t->step;
     uint64_t bytes = job_bytes(job);
 

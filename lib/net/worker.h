@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct ps_device;
 struct ps_loop;
 struct ps_worker;
 
@@ -33,6 +34,8 @@ struct ps_worker_options {
     /* Limit, in bytes read and written, for a job to run on the loop thread; 0:
      * 128 KiB. Eight times that for a job of one piece without others. */
     uint64_t inline_max;
+    /* Computes what the threads would; outlives the worker. NULL: none. */
+    struct ps_device *device;
 };
 
 PS_MUST_USE int ps_worker_new(const struct ps_worker_options *opt,

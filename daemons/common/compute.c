@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Compute threads of a daemon, and the device that computes for them. The
+ * device is optional: without it, and after it has failed, the CPU computes the
+ * same bits. */
+#include "common/daemon_inner.h"
+
+#include "base/log.h"
+#include "common/exit.h"
+#include "kernel/device.h"
+#include "kernel/plugin.h"
+#include "net/worker.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define AUTO_MODULE PS_MODULE_DIR "/libpskv-cuda.so"
+
+/* Opens the device that the options name, if there is one. */
+static int open_device(struct daemon *d)
+{
+    struct ps_daemon_device wanted;
+    char text[PS_KERNEL_WHY_MAX] = "";
+
+    if (d->spec->device == NULL) {
+        return PS_EXIT_OK;
+    }
+    wanted = d->spec->device(d->config.values);
+    if (wanted.device == PS_COMPUTE_CPU) {
+        return PS_EXIT_OK;
+    }
+    int rc = ps_device_open(strcmp(wanted.module, "auto") == 0 ? AUTO_MODULE
+                                                               : wanted.module,
+                            0, &d->compute.device, text, sizeof(text));
+
+    if (rc == 0) {
+        ps_device_describe(d->compute.device, text, sizeof(text));
+        ps_log(PS_LOG_INFO, "compute device cuda %s", text);
+        return PS_EXIT_OK;
+    }
+    if (wanted.device == PS_COMPUTE_AUTO) {
+        ps_log(PS_LOG_INFO, "compute device cpu: %s", text);
+        return PS_EXIT_OK;
+    }
+    ps_log(PS_LOG_ERROR,
+           "compute.device is cuda, and there is no GPU to use: %s", text);
+    return PS_EXIT_UNAVAILABLE;
+}
+
+int daemon_compute_start(struct daemon *d)
+{
+    struct ps_worker_options opt = {.loop = d->loop};
+
+    if (d->spec->threads == NULL) {
+        return PS_EXIT_OK;
+    }
+    int code = open_device(d);
+
+    if (code != PS_EXIT_OK) {
+        return code;
+    }
+    opt.threads = d->spec->threads(d->config.values);
+    opt.device = d->compute.device;
+    int rc = ps_worker_new(&opt, &d->compute.worker);
+
+    return rc == 0 ? PS_EXIT_OK
+                   : ps_exit_refused("cannot start", "compute threads", rc);
+}
+
+void daemon_compute_check(struct daemon *d)
+{
+    struct daemon_compute *c = &d->compute;
+    const char *why = c->device == NULL ? NULL : ps_device_failure(c->device);
+
+    if (why != NULL && !c->is_failure_logged) {
+        c->is_failure_logged = true;
+        ps_log(PS_LOG_WARNING,
+               "the GPU has failed, the CPU computes from now on: %s", why);
+    }
+}
+
+void daemon_compute_stop(struct daemon *d)
+{
+    struct ps_device_stats stats;
+
+    ps_worker_free(d->compute.worker);
+    if (d->compute.device != NULL) {
+        ps_device_stats(d->compute.device, &stats);
+        ps_log(PS_LOG_INFO,
+               "compute device cuda computed %" PRIu64 " refused %" PRIu64
+               " failed %" PRIu64,
+               stats.computed, stats.refused, stats.failed);
+        ps_device_close(d->compute.device);
+    }
+}

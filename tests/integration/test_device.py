@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server that computes on a GPU, here one of the emulated driver: the same
+bits as on the CPU, also if the device is lost on the way; and what a server
+without one does."""
+import os
+import pathlib
+
+import numpy as np
+import pytest
+
+from trio import Job
+
+MODULE = os.environ.get("PSKV_TEST_CUDA_MODULE", "")
+DRIVER = os.environ.get("PSKV_TEST_CUDA_DRIVER", "")
+CUBLAS = os.environ.get("PSKV_TEST_CUBLAS", "")
+
+needs_driver = pytest.mark.skipif(not (MODULE and DRIVER),
+                                  reason="built without the emulated driver")
+needs_module = pytest.mark.skipif(not MODULE, reason="built without the module")
+
+COUNT = 200_003
+
+
+def on_device(**more):
+    env = {"PSKV_CUDA_DRIVER": DRIVER, "PSKV_CUBLAS": CUBLAS, **more}
+    return {"server_command": ["env"] + [f"{k}={v}" for k, v in env.items()],
+            "server_options": ["compute.device=cuda",
+                               f"compute.gpu_module={MODULE}"]}
+
+
+def hash_of_training(trio, optimizer, **options):
+    """A hash of all results of some rounds, the same for each worker; and the
+    log of the server."""
+    t = trio(servers=1, agents=2, **options)
+    with Job(t, 4) as job:
+        if optimizer is not None:
+            job.tell(f"optimizer {optimizer}")
+        keys = [job.key("a", "float32", COUNT), job.key("b", "float64", COUNT)]
+        names = " ".join(str(k) for k in keys)
+        for k, dtype in zip(keys, ("float32", "float64")):
+            start = t.folder / dtype
+            np.linspace(-1, 1, COUNT).astype(dtype).tofile(start)
+            job.tell(f"init {k} src={start}")
+        results = job.tell(lambda rank: f"rounds mixed 4 {rank} 0 {names}")
+    assert len({r[0] for r in results}) == 1, results
+    server = t.servers()[0]
+    t.await_empty()
+    t.stop()
+    return results[0][0], server.text()
+
+
+def device_counts(log):
+    """Jobs that the device has computed, refused and failed at."""
+    words = log.split("compute device cuda computed ")[1].split()
+    return int(words[0]), int(words[2]), int(words[4])
+
+
+@needs_driver
+@pytest.mark.parametrize("optimizer", [
+    None, "sgd learning_rate=0.1 momentum=0.9 wd=0.01",
+    "adam learning_rate=0.01"])
+def test_bits_are_those_of_the_cpu(trio, optimizer):
+    want, _ = hash_of_training(trio, optimizer)
+    got, log = hash_of_training(trio, optimizer, **on_device())
+    assert got == want
+    computed, _, failed = device_counts(log)
+    assert computed > 0 and failed == 0
+
+
+@needs_driver
+def test_a_lost_device_changes_no_bit(trio):
+    want, _ = hash_of_training(trio, "adam learning_rate=0.01")
+    got, log = hash_of_training(trio, "adam learning_rate=0.01",
+                                **on_device(PSKV_EMU_FAIL="lost:30"))
+    assert got == want
+    assert "the GPU has failed, the CPU computes from now on: " in log
+    assert device_counts(log)[2] > 0
+
+
+@needs_module
+def test_auto_without_a_driver_takes_the_cpu(trio):
+    t = trio(servers=1, agents=1,
+             server_command=["env", "PSKV_CUDA_DRIVER=/nonexistent/libcuda.so"],
+             server_options=["compute.device=auto",
+                             f"compute.gpu_module={MODULE}"])
+    text = t.servers()[0].text()
+    assert text.count("compute device cpu: ") == 1
+    assert "no CUDA driver: /nonexistent/libcuda.so: " in text
+
+
+def test_cuda_without_a_module_ends_the_start(trio):
+    t = trio(servers=0, agents=1)
+    t.server_names = ["ps0"]
+    t.server_options += ["compute.device=cuda",
+                         "compute.gpu_module=/nonexistent/module.so"]
+    daemon = t.launch("ps0")
+    assert daemon.process.wait(30) == 69
+    assert "compute.device is cuda, and there is no GPU to use: " in \
+        daemon.text()
+    assert "/nonexistent/module.so: " in daemon.text()
+
+
+@needs_module
+@pytest.mark.parametrize("name", ["psserver", "module"])
+def test_no_library_of_cuda_is_linked(name):
+    import subprocess
+
+    from trio import program
+    path = MODULE if name == "module" else program(name)
+    needed = subprocess.run(["readelf", "-d", path], capture_output=True,
+                            text=True, check=True).stdout
+    assert "NEEDED" in needed or name == "module"
+    for word in ("libcuda", "libcublas", "libnv"):
+        assert word not in needed
+    assert pathlib.Path(path).exists()
