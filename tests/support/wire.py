@@ -18,6 +18,10 @@ ENUMS = {e["name"]: {v["name"]: v["value"] for v in e["values"]}
 PREFIX = struct.Struct("<2sBBIQ")
 
 
+class Binary(bytes):
+    """Value of a field of type "bin"."""
+
+
 def pack(value):
     """msgpack of the kinds that messages have."""
     if value is None:
@@ -37,6 +41,8 @@ def pack(value):
     if isinstance(value, str):
         value = value.encode()
         return b"\xdb" + struct.pack(">I", len(value)) + value
+    if isinstance(value, Binary):
+        return b"\xc6" + struct.pack(">I", len(value)) + bytes(value)
     if isinstance(value, (bytes, bytearray)):  # Raw bytes as a string.
         return b"\xdb" + struct.pack(">I", len(value)) + bytes(value)
     if isinstance(value, (list, tuple)):
@@ -58,9 +64,12 @@ def frame(code, header, payload=b"", version=1, header_len=None,
 
 
 def header(name, /, **fields):
-    ids = {f["name"]: f["id"] for f in MESSAGES[name]["fields"]}
+    known = {f["name"]: f for f in MESSAGES[name]["fields"]}
+    ids = {k: f["id"] for k, f in known.items()}
     ids.update(seq=1, ack=2)
-    return pack({ids[k]: v for k, v in fields.items()})
+    return pack({ids[k]: Binary(v) if isinstance(v, bytes) and
+                 known.get(k, {}).get("type") == "bin" else v
+                 for k, v in fields.items()})
 
 
 def message(name, /, payload=b"", **fields):
