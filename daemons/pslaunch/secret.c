@@ -159,6 +159,9 @@ SSL *secret_connect(int fd, uint32_t place,
         return NULL;
     }
     SSL_CTX_set_psk_client_callback(c, show_secret);
+    /* A server may choose a certificate in place of the key. With no authority
+     * to trust, none is accepted. */
+    SSL_CTX_set_verify(c, SSL_VERIFY_PEER, NULL);
     tls = SSL_new(c);
     SSL_CTX_free(c); /* The connection has a reference. */
     if (tls == NULL || SSL_set_fd(tls, fd) != 1 || SSL_connect(tls) != 1) {
