@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/cuda/plan.h"
 
+#include "base/dtype.h"
 #include "base/err.h"
 
 #include <stdlib.h>
@@ -23,26 +24,6 @@
 static uint64_t round_up(uint64_t bytes)
 {
     return (bytes + LINE - 1) / LINE * LINE;
-}
-
-static uint64_t element_size(uint32_t dtype)
-{
-    switch ((enum ps_dtype)dtype) {
-    case PS_DTYPE_UINT8:
-    case PS_DTYPE_INT8:
-    case PS_DTYPE_BOOL:
-        return 1;
-    case PS_DTYPE_FLOAT16:
-    case PS_DTYPE_BFLOAT16:
-        return 2;
-    case PS_DTYPE_FLOAT32:
-    case PS_DTYPE_INT32:
-        return 4;
-    case PS_DTYPE_FLOAT64:
-    case PS_DTYPE_INT64:
-        return 8;
-    }
-    return 0;
 }
 
 /* Sets how many partial sums are merged after each source, as the counter of
@@ -223,14 +204,14 @@ static bool is_supported(const struct ps_kernel_job *job)
     const bool is_copy = job->op == PS_JOB_SUM && job->src_count == 1 &&
                          job->divide_by <= 1 && !ps_cuda_decodes(job);
 
-    return !is_copy && element_size(job->dtype) != 0;
+    return !is_copy && ps_dtype_size(job->dtype) != 0;
 }
 
 int ps_cuda_plan_init(struct ps_cuda_plan *p, const struct ps_kernel_job *job)
 {
     *p = (struct ps_cuda_plan){
         .job = job,
-        .size = element_size(job->dtype),
+        .size = ps_dtype_size(job->dtype),
         .is_sum = job->op == PS_JOB_SUM,
         .encodes = job->op == PS_JOB_ENCODE,
     };
