@@ -66,6 +66,11 @@ int ps_device_open(const char *path, uint32_t number,
     int rc = PS_E_NOENT;
 
     ps_str_init(&text, why, why_cap);
+    if (strchr(path, '/') == NULL) {
+        ps_str_add_visible(&text, path);
+        ps_str_add(&text, " is no path; give the whole path of the module");
+        goto free_device;
+    }
     d->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (d->library == NULL) {
         ps_str_add_visible(&text, dlerror());

@@ -74,7 +74,15 @@ static void assert_refused(const char *name, int code, const char *text)
 
 static void modules_that_cannot_be_used_say_why(void **state)
 {
+    struct ps_device *d = NULL;
+    char why[256] = "";
+
     (void)state;
+    /* dlopen() would search folders for it. */
+    assert_int_equal(ps_device_open("libm.so.6", 0, &d, why, sizeof(why)),
+                     PS_E_NOENT);
+    assert_string_equal(why, "libm.so.6 is no path; give the whole path of the "
+                             "module");
     assert_refused("none", PS_E_NOENT, "kernel_fake_none.so: cannot open");
     assert_refused("symbol", PS_E_UNSUPPORTED, "has no symbol");
     assert_refused("abi", PS_E_VERSION, "its interface is version 2");
