@@ -23,7 +23,7 @@ enum { PLACES = 2 };
 
 static uint8_t secrets[PLACES][PS_LAUNCH_SECRET_BYTES] = {{1}, {2}};
 
-static const uint8_t *find(void *ctx, uint32_t place)
+static const uint8_t *find_secret(void *ctx, uint32_t place)
 {
     (void)ctx;
     return place < PLACES ? secrets[place] : NULL;
@@ -85,7 +85,7 @@ static bool connects(struct server *s, uint32_t place,
 static void hosts_connect_with_their_keys_alone(void **state)
 {
     static const uint8_t wrong[PS_LAUNCH_SECRET_BYTES] = {3};
-    struct server s = {.context = secret_server_new(find, NULL)};
+    struct server s = {.context = secret_server_new(find_secret, NULL)};
 
     (void)state;
     assert_non_null(s.context);
