@@ -1380,13 +1380,16 @@ static int run_all(void)
 
 /* kernel_suite VARIANT: of the CPU. kernel_suite cuda MODULE: the GPU, if there
  * is one; kernel_suite emulated MODULE: the one of the emulated driver, which
- * must be there. */
+ * must be there. A further argument is a pattern: only tests of such names. */
 int main(int argc, char **argv)
 {
     int rc = PS_E_INVAL;
 
-    if (argc == 3 && open_device(argv[2]) != 0) {
+    if (argc >= 3 && open_device(argv[2]) != 0) {
         return strcmp(argv[1], "emulated") == 0 ? 1 : 0;
+    }
+    if (argc == 4) {
+        cmocka_set_test_filter(argv[3]);
     }
     if (argc == 2) {
         rc = ps_kernel_force(argv[1]);
@@ -1396,7 +1399,7 @@ int main(int argc, char **argv)
         return 0;
     }
     if (rc != 0 && device == NULL) {
-        fprintf(stderr, "usage: kernel_suite VARIANT [MODULE]\n");
+        fprintf(stderr, "usage: kernel_suite VARIANT [MODULE [PATTERN]]\n");
         return 2;
     }
     rc = run_all();

@@ -599,23 +599,28 @@ def pattern_of(text):
         re.escape, re.findall(r"\w+|\S", text))))
 
 
-def check_plants(source):
+def check_plants(source, plants):
     """Exits, before a minute is spent, if a change fits no place any more."""
     unfit = [f"{name} no longer holds what is to be changed:\n{old}"
-             for changes in PLANTS.values() for name, old, _ in changes
+             for changes in plants.values() for name, old, _ in changes
              if len(pattern_of(old).findall(
                  (source / name).read_text())) != 1]
     if unfit:
         sys.exit("\n".join(unfit))
 
 
-def compile_planted(cc, source, build, scratch, changes, finder):
-    """The simulator with the changed files in front of the core's archive."""
-    objects = []
+def planted_texts(source, changes):
+    """The changed files of a bug: names and texts."""
     texts = {name: (source / name).read_text() for name, _, _ in changes}
     for name, old, new in changes:
         texts[name] = pattern_of(old).sub(lambda _, to=new: to, texts[name])
-    for name, text in texts.items():
+    return texts
+
+
+def compile_planted(cc, source, build, scratch, changes, finder):
+    """The simulator with the changed files in front of the core's archive."""
+    objects = []
+    for name, text in planted_texts(source, changes).items():
         planted = scratch / name.replace("/", "_")
         planted.write_text(text)
         obj = planted.with_suffix(".o")
@@ -654,7 +659,7 @@ def find_bug(program, by_test, seeds):
 
 def main():
     cc, source, build = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
-    check_plants(source)
+    check_plants(source, PLANTS)
     print("1.." + str(len(PLANTS)))
     bad = 0
     for number, (name, changes) in enumerate(PLANTS.items(), 1):
