@@ -94,6 +94,12 @@ void ps_buf_unref(struct ps_buf *b)
     }
     assert(b->refs > 0);
     if (--b->refs == 0) {
+        struct ps_buf_copy *copy = b->copy;
+
+        if (copy != NULL) {
+            b->copy = NULL;
+            copy->ops->free(copy);
+        }
         b->release(b);
     }
 }

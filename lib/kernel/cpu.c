@@ -559,8 +559,8 @@ static void run_block(struct walk *w, uint64_t from, size_t count, bool stream)
         other_step_block(w, sum, from, count);
         break;
     case PS_JOB_ENCODE:
-        copy_prior(job->residual, job->prior_residual, from, count);
-        copy_prior(job->moment, job->prior_moment, from, count);
+        copy_prior(job->residual, job->prior.residual, from, count);
+        copy_prior(job->moment, job->prior.moment, from, count);
         ps_codec_add_feedback(&job->codec, job->residual + from,
                               job->moment == NULL ? NULL : job->moment + from,
                               sum, count);
@@ -631,15 +631,15 @@ void ps_kernel_job_of_source(const struct ps_job *job, uint32_t i, void *dst,
     ret_one->level = NULL;
     ret_one->dst = dst;
     ret_one->residual = job->residual + first;
-    ret_one->prior_residual = vector_at(job->prior_residual, first);
+    ret_one->prior.residual = vector_at(job->prior.residual, first);
     ret_one->moment = job->moment == NULL ? NULL : job->moment + first;
-    ret_one->prior_moment = vector_at(job->prior_moment, first);
+    ret_one->prior.moment = vector_at(job->prior.moment, first);
 }
 
 void ps_kernel_keep_prior(const struct ps_job *one)
 {
-    copy_prior(one->residual, one->prior_residual, 0, one->count);
-    copy_prior(one->moment, one->prior_moment, 0, one->count);
+    copy_prior(one->residual, one->prior.residual, 0, one->count);
+    copy_prior(one->moment, one->prior.moment, 0, one->count);
 }
 
 /* Encodes each source alone. */

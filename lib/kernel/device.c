@@ -219,8 +219,8 @@ static struct ps_kernel_job plain_job(const struct ps_job *job, uint64_t from,
         .codec = codec_of(&job->codec, job->rng_stream, job->count),
         .residual = job->residual,
         .moment = job->moment,
-        .prior_residual = job->prior_residual,
-        .prior_moment = job->prior_moment,
+        .prior_residual = job->prior.residual,
+        .prior_moment = job->prior.moment,
         .decoded = job->decoded,
     };
 }

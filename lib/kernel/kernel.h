@@ -18,6 +18,7 @@
  * ((0+1)+(2+3))+((4+5)+6). */
 #pragma once
 
+#include "base/buf.h"
 #include "base/dtype.h"
 #include "base/err.h"
 #include "base/square_sum.h"
@@ -179,6 +180,23 @@ struct ps_row_job {
 void ps_row_levels(const uint32_t *place, uint32_t count, uint32_t places,
                    uint8_t *level);
 
+/* Arrays of a job that the next job on the same parameters uses again. */
+enum ps_kept {
+    PS_KEPT_WEIGHT, /* `master`, or `weight` without one. */
+    PS_KEPT_STATE_0,
+    PS_KEPT_STATE_1,
+    PS_KEPT_STATE_2,
+    PS_KEPT_RESIDUAL,
+    PS_KEPT_RESULT, /* `dst`, if it has new weights. */
+};
+#define PS_KEPT_COUNT 6u
+
+/* Arrays of an earlier round, which a job reads. */
+struct ps_job_prior {
+    const float *residual;
+    const float *moment;
+};
+
 struct ps_job {
     enum ps_job_op op;
     enum ps_dtype dtype;
@@ -225,9 +243,11 @@ struct ps_job {
     float *moment; /* NULL: no momentum. */
     /* Values of residual and moment before; NULL: they are updated in place. No
      * overlap. */
-    const float *prior_residual;
-    const float *prior_moment;
+    struct ps_job_prior prior;
     float *decoded; /* Decoded form of the result; NULL: not needed. */
+    /* Buffers of these arrays, of which a device may keep copies (device.h).
+     * NULL: it does not. */
+    struct ps_buf *kept[PS_KEPT_COUNT];
 };
 
 /* Number of states of an optimizer. */

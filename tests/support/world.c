@@ -316,7 +316,7 @@ static void on_compute(struct world *w, struct wevent *e)
     struct ps_event ev = {.type = PS_EV_COMPUTED};
 
     ev.computed.token = e->compute->token;
-    ev.computed.rc = ps_kernel_run(&e->compute->job);
+    ev.computed.rc = world_compute(w, e->node, &e->compute->job);
     /* As in the driver, the job is released before the machine gets the
      * event. */
     ps_compute_free(e->compute);

@@ -357,6 +357,9 @@ void world_frame_unref(struct wframe *f);
 /* Discards the frames that wait or arrive at this end, and its place in a
  * link. */
 void world_forget_end(struct wconn *c, uint32_t end);
+/* Runs a computation of the node. */
+int world_compute(const struct world *w, const struct wnode *n,
+                  const struct ps_job *job);
 /* Carry out PS_FX_SEND and PS_FX_CLOSE. */
 void world_send(struct world *w, struct wnode *n, const struct ps_fx *f);
 void world_finish_conn(struct world *w, struct wnode *n, const struct ps_fx *f);

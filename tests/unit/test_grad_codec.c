@@ -645,9 +645,9 @@ static void jobs_encode_sums(void **state)
              * same. */
             memcpy(kept, before, sizeof(kept));
             job.residual = apart;
-            job.prior_residual = before;
+            job.prior.residual = before;
             job.moment = moves ? moment_apart : NULL;
-            job.prior_moment = moves ? moment_before : NULL;
+            job.prior.moment = moves ? moment_before : NULL;
             assert_int_equal(ps_kernel_run(&job), 0);
             assert_memory_equal(apart, residual, sizeof(residual));
             assert_memory_equal(before, kept, sizeof(kept));
@@ -685,7 +685,7 @@ static void jobs_encode_each_source(void **state)
                          .dst = codes,
                          .codec = p,
                          .residual = after[0],
-                         .prior_residual = before[0]};
+                         .prior.residual = before[0]};
 
     (void)state;
     assert_false(ps_kernel_is_divisible(&job));

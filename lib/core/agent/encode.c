@@ -202,9 +202,9 @@ static struct ps_compute *make_encode_job(struct ps_agent *a,
                    .round = p->key->round.number,
                    .slot = p->key->job->slot});
     c->job.residual = as_floats(m->residual);
-    c->job.prior_residual = as_floats(p->encoding.residual[0]);
+    c->job.prior.residual = as_floats(p->encoding.residual[0]);
     c->job.moment = as_floats(m->moment);
-    c->job.prior_moment = as_floats(p->encoding.moment[0]);
+    c->job.prior.moment = as_floats(p->encoding.moment[0]);
     hold_buffer(c, m->encoded);
     hold_buffer(c, m->residual);
     hold_buffer(c, m->moment);

@@ -159,6 +159,7 @@ static void add_encode(struct ps_server_merge *run, struct ps_compute *c)
     c->job.decoded = c->job.dst;
     c->job.dst = ps_slice_data(&run->encoded);
     c->job.residual = (float *)(void *)part->states[0]->data;
+    c->job.kept[PS_KEPT_RESIDUAL] = part->states[0];
     ps_compute_pin(c, run->encoded.buf);
     ps_compute_pin(c, part->states[0]);
 }
@@ -266,6 +267,7 @@ static int launch_merge(struct ps_server_step *st, struct ps_server_merge *run)
     struct ps_compute *c = ps_server_merge_sum(run, steps);
 
     c->job.dst = ps_slice_data(&run->result);
+    c->job.kept[PS_KEPT_RESULT] = run->result.buf;
     ps_compute_pin(c, run->result.buf);
     if (steps) {
         const struct ps_optim_step_params at = ps_server_optimizer_next_step(
@@ -480,7 +482,10 @@ void ps_server_merge_on_computed(struct ps_server_step *st, uint64_t token,
 
     record_computation(run);
     if (rc != 0) {
-        fail_round(st, job, part, rc, "");
+        fail_round(st, job, part, rc,
+                   rc == PS_E_IO ? "the optimizer's states were on a device "
+                                   "that has failed"
+                                 : "");
         continue_migration(st, job, part);
         return;
     }

@@ -42,6 +42,17 @@ static void list_buffers(const struct ps_part *part,
     }
 }
 
+/* Makes the listed buffers current. */
+static int fetch_buffers(const struct ps_slice list[MIG_BUF_COUNT])
+{
+    int rc = 0;
+
+    for (unsigned i = 0; i < MIG_BUF_COUNT && rc == 0; i++) {
+        rc = list[i].buf != NULL ? ps_buf_fetch(list[i].buf) : 0;
+    }
+    return rc;
+}
+
 /* Fills `to` with bytes of the concatenated buffers from offset `at`. */
 static void copy_from_buffers(const struct ps_slice list[MIG_BUF_COUNT],
                               uint64_t at, struct ps_buf *to)
@@ -101,6 +112,11 @@ static void send_chunk(struct ps_server_step *st, struct ps_server_job *job,
         return;
     }
     list_buffers(part, list);
+    if (fetch_buffers(list) != 0) {
+        send_chunk_error(st, job, mv, PS_E_IO,
+                         "its states were on a device that has failed");
+        return;
+    }
     for (unsigned i = 0; i < MIG_BUF_COUNT; i++) {
         lens[i] = list[i].len;
         total += list[i].len;

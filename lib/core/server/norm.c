@@ -112,6 +112,7 @@ int ps_server_norm_launch(struct ps_server_step *st,
                                : ps_server_merge_sum(run, true);
 
     c->job.dst = ps_slice_data(last ? &run->result : &run->staged.work);
+    c->job.kept[PS_KEPT_RESULT] = last ? run->result.buf : NULL;
     ps_compute_pin(c, last ? run->result.buf : run->staged.work.buf);
     if (!last) {
         c->job.square_sum = &square_sums_of(run)[0];

@@ -167,8 +167,13 @@ void ps_server_on_state_get(struct ps_server_step *st, struct ps_server_conn *c,
         return;
     }
     if (m->which < state_buffer_count(job, part)) {
-        const struct ps_buf *state = part->states[state_index(job, m->which)];
+        struct ps_buf *state = part->states[state_index(job, m->which)];
 
+        if (ps_buf_fetch(state) != 0) {
+            send_state_error(st, &q, PS_E_IO,
+                             "the state was on a device that has failed");
+            return;
+        }
         /* A copy, because the next step writes the state in place. */
         if (ps_server_memory_alloc(job, state->size, &copy) != 0) {
             send_state_error(
@@ -221,6 +226,7 @@ static int store_state(struct ps_server_job *job, struct ps_part *part,
     }
     memcpy(part->states[place]->data, ps_slice_data(payload),
            part->states[place]->size);
+    ps_buf_invalidate_copy(part->states[place]);
     return place == PS_PART_MASTER ? make_value_from_master(job, part) : 0;
 }
 

@@ -58,6 +58,9 @@ int ps_server_optimizer_make_states(struct ps_server_job *job,
                        (half ? sizeof(float) : ps_dtype_size(part->dtype));
     int rc = prepare_master_weights(job, part);
 
+    if (rc == 0 && half && ps_server_optimizer_missing(job, part) > 0) {
+        rc = ps_buf_fetch(part->states[PS_PART_MASTER]);
+    }
     if (rc != 0) {
         return rc;
     }
@@ -118,9 +121,11 @@ void ps_server_optimizer_add_step(struct ps_server_merge *run,
 
     ps_optim_plan_step(&job->optim, at, &c->job);
     c->job.weight = ps_slice_data(&part->value);
+    c->job.kept[PS_KEPT_WEIGHT] = part->value.buf;
     ps_compute_pin(c, part->value.buf);
     for (unsigned i = 0; i < ps_optim_state_count(&job->optim); i++) {
         c->job.states[i] = part->states[i]->data;
+        c->job.kept[PS_KEPT_STATE_0 + i] = part->states[i];
         ps_compute_pin(c, part->states[i]);
     }
     c->job.state = c->job.states[0];
@@ -128,6 +133,7 @@ void ps_server_optimizer_add_step(struct ps_server_merge *run,
         c->job.storage_dtype = (enum ps_dtype)part->dtype;
         c->job.dtype = PS_DTYPE_FLOAT32;
         c->job.master = part->states[PS_PART_MASTER]->data;
+        c->job.kept[PS_KEPT_WEIGHT] = part->states[PS_PART_MASTER];
         ps_compute_pin(c, part->states[PS_PART_MASTER]);
     }
 }
