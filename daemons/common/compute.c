@@ -35,6 +35,9 @@ static int open_device(struct daemon *d)
     if (rc == 0) {
         ps_device_describe(d->compute.device, text, sizeof(text));
         ps_log(PS_LOG_INFO, "compute device cuda %s", text);
+        if (wanted.state == PS_COMPUTE_STATE_DEVICE) {
+            ps_device_let_states_stay(d->compute.device);
+        }
         return PS_EXIT_OK;
     }
     if (wanted.device == PS_COMPUTE_AUTO) {
@@ -80,15 +83,22 @@ void daemon_compute_check(struct daemon *d)
 
 void daemon_compute_stop(struct daemon *d)
 {
+    struct ps_kernel_stats memory;
     struct ps_device_stats stats;
 
     ps_worker_free(d->compute.worker);
     if (d->compute.device != NULL) {
         ps_device_stats(d->compute.device, &stats);
+        ps_device_memory(d->compute.device, &memory);
         ps_log(PS_LOG_INFO,
                "compute device cuda computed %" PRIu64 " refused %" PRIu64
-               " failed %" PRIu64,
-               stats.computed, stats.refused, stats.failed);
-        ps_device_close(d->compute.device);
+               " failed %" PRIu64 " up %" PRIu64 " down %" PRIu64,
+               stats.computed, stats.refused, stats.failed, memory.bytes_up,
+               memory.bytes_down);
     }
+}
+
+void daemon_compute_fini(struct daemon *d)
+{
+    ps_device_close(d->compute.device);
 }

@@ -321,6 +321,7 @@ static void daemon_finish(struct daemon *d)
     if (d->app.self != NULL) {
         d->spec->close(d->app.self);
     }
+    daemon_compute_fini(d);
     free_loop(d);
 }
 

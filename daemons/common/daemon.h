@@ -50,8 +50,15 @@ enum ps_compute_device {
     PS_COMPUTE_CUDA, /* On a GPU, or the daemon does not start. */
 };
 
+/* Where optimizer states are, with a GPU. */
+enum ps_compute_state {
+    PS_COMPUTE_STATE_MIRRORED, /* On the GPU and the host. */
+    PS_COMPUTE_STATE_DEVICE,   /* On the GPU alone. */
+};
+
 struct ps_daemon_device {
     enum ps_compute_device device;
+    enum ps_compute_state state;
     const char *module; /* Path; "auto": the installed one. */
 };
 

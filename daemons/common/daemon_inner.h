@@ -152,6 +152,8 @@ int daemon_compute_start(struct daemon *d);
 void daemon_compute_check(struct daemon *d);
 /* Jobs in progress end inside. */
 void daemon_compute_stop(struct daemon *d);
+/* Closes the device; no buffer may have a copy there. */
+void daemon_compute_fini(struct daemon *d);
 
 /* config.c: functions that return int return an exit code. */
 

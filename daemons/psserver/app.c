@@ -226,7 +226,9 @@ static struct ps_daemon_device compute_device(const void *values)
     const struct psserver_options *o = values;
 
     return (struct ps_daemon_device){
-        .device = (enum ps_compute_device)o->device, .module = o->gpu_module};
+        .device = (enum ps_compute_device)o->device,
+        .module = o->gpu_module,
+        .state = (enum ps_compute_state)o->state};
 }
 
 const struct ps_daemon_spec psserver_spec = {

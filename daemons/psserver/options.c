@@ -65,6 +65,14 @@ static const struct ps_option rows[] = {
      .help = "Where large sums and optimizer steps are computed, with the same "
              "bits: auto takes a GPU if there is one; with cuda, psserver does "
              "not start without one."},
+    {.path = "compute.state",
+     .text = "mirrored",
+     .type = PS_OPTION_ENUM,
+     .enum_names = "mirrored|device",
+     .offset = AT(state),
+     .help = "Optimizer states on a GPU: mirrored copies them to the host with "
+             "each step, so that a GPU that fails loses nothing; device leaves "
+             "them there, and such a failure ends the jobs."},
     {.path = "compute.gpu_module",
      .text = "auto",
      .type = PS_OPTION_STRING,

@@ -4,30 +4,16 @@
 #include "base/alloc.h"
 #include "base/str.h"
 #include "kernel/cpu.h"
-#include "kernel/plugin.h"
+#include "kernel/device_inner.h"
 
 #include <assert.h>
 #include <dlfcn.h>
-#include <stdatomic.h>
 #include <string.h>
 
+_Static_assert(PS_KERNEL_KEPT == PS_KEPT_RESULT, "plugin.h has no result");
 _Static_assert(sizeof(struct ps_square_sum) ==
                    (PS_SQUARE_SUM_DIGITS + 1) * sizeof(uint64_t),
                "plugin.h passes square sums as words");
-
-/* Failure of the device: the first thread that meets it writes the text. */
-enum failure { WORKS, FAILING, FAILED };
-
-struct ps_device {
-    void *library;
-    const struct ps_kernel_api *api;
-    void *kernel;
-    _Atomic(uint64_t) computed;
-    _Atomic(uint64_t) refused;
-    _Atomic(uint64_t) failed;
-    _Atomic(enum failure) failure;
-    char why[PS_KERNEL_WHY_MAX];
-};
 
 static int check_table(const struct ps_kernel_api *api, struct ps_str *why)
 {
@@ -105,6 +91,11 @@ void ps_device_close(struct ps_device *d)
     ps_free(d);
 }
 
+void ps_device_let_states_stay(struct ps_device *d)
+{
+    d->states_stay = true;
+}
+
 void ps_device_describe(const struct ps_device *d, char *text, size_t cap)
 {
     text[0] = '\0';
@@ -118,27 +109,34 @@ void ps_device_stats(const struct ps_device *d, struct ps_device_stats *ret)
     ret->failed = atomic_load(&d->failed);
 }
 
+void ps_device_memory(const struct ps_device *d, struct ps_kernel_stats *ret)
+{
+    *ret = (struct ps_kernel_stats){0};
+    d->api->stats(d->kernel, ret);
+}
+
 const char *ps_device_failure(const struct ps_device *d)
 {
-    return atomic_load(&d->failure) == FAILED ? d->why : NULL;
+    return atomic_load(&d->failure) == PS_DEVICE_FAILED ? d->why : NULL;
 }
 
 bool ps_device_accepts(const struct ps_device *d, const struct ps_job *job)
 {
-    return atomic_load(&d->failure) == WORKS && job->rows == NULL;
+    return atomic_load(&d->failure) == PS_DEVICE_WORKS && job->rows == NULL;
 }
 
 static void note_failure(struct ps_device *d, const char *why)
 {
-    enum failure expected = WORKS;
+    enum ps_device_failure expected = PS_DEVICE_WORKS;
 
     atomic_fetch_add(&d->failed, 1);
-    if (atomic_compare_exchange_strong(&d->failure, &expected, FAILING)) {
+    if (atomic_compare_exchange_strong(&d->failure, &expected,
+                                       PS_DEVICE_FAILING)) {
         struct ps_str text;
 
         ps_str_init(&text, d->why, sizeof(d->why));
         ps_str_add_visible(&text, why);
-        atomic_store(&d->failure, FAILED);
+        atomic_store(&d->failure, PS_DEVICE_FAILED);
     }
 }
 
@@ -219,19 +217,23 @@ static struct ps_kernel_job plain_job(const struct ps_job *job, uint64_t from,
         .codec = codec_of(&job->codec, job->rng_stream, job->count),
         .residual = job->residual,
         .moment = job->moment,
-        .prior_residual = job->prior.residual,
-        .prior_moment = job->prior.moment,
+        .prior.residual = job->prior.residual,
+        .prior.moment = job->prior.moment,
         .decoded = job->decoded,
     };
 }
 
 /* On the device as far as it can, the rest on the CPU. */
 static int run_checked(struct ps_device *d, const struct ps_job *job,
-                       uint64_t from, uint64_t to)
+                       struct ps_device_use *use, uint64_t from, uint64_t to)
 {
-    const struct ps_kernel_job plain = plain_job(job, from, to);
+    struct ps_kernel_job plain = plain_job(job, from, to);
     char why[PS_KERNEL_WHY_MAX] = "";
     uint64_t done = from;
+
+    if (use != NULL) {
+        ps_device_name_copies(use, job, plain.kept);
+    }
     int rc = d->api->submit(d->kernel, &plain, &done, why, sizeof(why));
 
     if (rc == 0) {
@@ -243,7 +245,7 @@ static int run_checked(struct ps_device *d, const struct ps_job *job,
     } else {
         note_failure(d, why);
     }
-    return ps_kernel_run_range(job, done, to);
+    return ps_device_run_on_cpu(d, job, use, done, to);
 }
 
 /* Encodes each source alone. */
@@ -260,17 +262,17 @@ static int run_each(struct ps_device *d, const struct ps_job *job)
             ps_kernel_keep_prior(&one);
             continue;
         }
-        rc = run_checked(d, &one, 0, one.count);
+        rc = run_checked(d, &one, NULL, 0, one.count);
         dst += ps_codec_bytes(&job->codec, job->count);
     }
     return rc;
 }
 
 int ps_device_run_range(struct ps_device *d, const struct ps_job *job,
-                        uint64_t from, uint64_t to)
+                        struct ps_device_use *use, uint64_t from, uint64_t to)
 {
     if (!ps_device_accepts(d, job)) {
-        return ps_kernel_run_range(job, from, to);
+        return ps_device_run_on_cpu(d, job, use, from, to);
     }
     int rc = ps_kernel_check_range(job, from, to);
 
@@ -280,5 +282,5 @@ int ps_device_run_range(struct ps_device *d, const struct ps_job *job,
     if (job->op == PS_JOB_ENCODE_EACH) {
         return run_each(d, job);
     }
-    return run_checked(d, job, from, to);
+    return run_checked(d, job, use, from, to);
 }

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#define PS_KERNEL_ABI     1u
+#define PS_KERNEL_ABI     2u
 #define PS_KERNEL_SYMBOL  "ps_kernel_plugin"
 
 /* Text of a reason, with its end. */
@@ -57,6 +57,23 @@ struct ps_kernel_step {
     uint64_t first_index;
 };
 
+/* struct ps_job_prior */
+struct ps_kernel_prior {
+    const float *residual;
+    const float *moment;
+};
+
+/* An array that stays in the device's memory, by device_alloc(). It is updated
+ * there as the host's would be. */
+struct ps_kernel_kept {
+    uint64_t address;    /* Of element 0; 0: the array is the host's alone. */
+    uint32_t is_current; /* The host's array is not read. */
+    uint32_t stays;      /* The host's array is not written. */
+};
+/* The arrays of enum ps_kept, but for the result, which is in place of the
+ * weights. */
+#define PS_KERNEL_KEPT 5u
+
 /* Elements [from, to) of a struct ps_job that has been checked: dense, not
  * PS_JOB_ENCODE_EACH, and whole if it encodes. `from` is a multiple of 16. All
  * addresses are of the host's memory. */
@@ -90,9 +107,19 @@ struct ps_kernel_job {
     struct ps_kernel_codec codec;
     float *residual;
     float *moment;
-    const float *prior_residual;
-    const float *prior_moment;
+    struct ps_kernel_prior prior;
     float *decoded;
+    struct ps_kernel_kept kept[PS_KERNEL_KEPT];
+};
+
+#define PS_KERNEL_DEVICE_MAX 128u
+
+struct ps_kernel_stats {
+    char device[PS_KERNEL_DEVICE_MAX]; /* Name of the device. */
+    uint64_t memory_total;             /* Bytes of the device's memory. */
+    uint64_t memory_held; /* Bytes of it that this module has allocated. */
+    uint64_t bytes_up;    /* Copied to the device, */
+    uint64_t bytes_down;  /* and from it. */
 };
 
 struct ps_kernel_options {
@@ -116,7 +143,8 @@ struct ps_kernel_api {
      * failure, elements below *ret_done have their results, and those from
      * there on are as before; *ret_done is job->from or `to`, or a multiple of
      * 16. PS_E_UNSUPPORTED: not a job for this module. PS_E_NOMEM: too little
-     * memory for now. Anything else: the device has failed. */
+     * memory for now. After these two, that holds for arrays that stay, too.
+     * Anything else: the device has failed. */
     int32_t (*submit)(void *kernel, const struct ps_kernel_job *job,
                       uint64_t *ret_done, char *why, uint64_t why_cap);
     /* Memory of the host that the device reads and writes by itself. */
@@ -124,4 +152,17 @@ struct ps_kernel_api {
     void (*release)(void *kernel, void *memory);
     /* Writes name, memory and libraries of the device, for a log. */
     void (*describe)(void *kernel, char *text, uint64_t cap);
+    /* Memory of the device, uninitialized. PS_E_NOMEM, or the device has
+     * failed. */
+    int32_t (*device_alloc)(void *kernel, uint64_t bytes,
+                            uint64_t *ret_address);
+    /* No job may use the memory; `bytes` as for device_alloc(). */
+    void (*device_free)(void *kernel, uint64_t address, uint64_t bytes);
+    /* Copy between the host and memory that no job uses; return when the bytes
+     * are there. */
+    int32_t (*upload)(void *kernel, uint64_t address, const void *from,
+                      uint64_t bytes);
+    int32_t (*download)(void *kernel, uint64_t address, void *to,
+                        uint64_t bytes);
+    void (*stats)(void *kernel, struct ps_kernel_stats *ret);
 };

@@ -7,7 +7,6 @@
 
 #include "base/alloc.h"
 #include "base/num.h"
-#include "kernel/device.h"
 #include "net/loop.h"
 #include "net/uverr.h"
 
@@ -84,9 +83,9 @@ static void thread_main(void *arg)
 
         claim_piece(t, &from, &to);
         uv_mutex_unlock(&w->lock);
-        int rc = w->device == NULL
-                     ? ps_kernel_run_range(t->job, from, to)
-                     : ps_device_run_range(w->device, t->job, from, to);
+        int rc = w->device == NULL ? ps_kernel_run_range(t->job, from, to)
+                                   : ps_device_run_range(w->device, t->job,
+                                                         &t->use, from, to);
 
         uv_mutex_lock(&w->lock);
         if (piece_done(w, t, rc)) {
@@ -112,6 +111,7 @@ static void complete_all(struct ps_list *tasks)
     while ((n = ps_list_pop(tasks)) != NULL) {
         struct ps_worker_task *t = PS_CONTAINER(n, struct ps_worker_task, node);
 
+        ps_device_end(t->job, &t->use, t->rc);
         t->done(t, t->rc);
     }
 }
@@ -231,27 +231,11 @@ static uint64_t piece_bytes(const struct ps_worker *w, const struct ps_job *job)
                : PIECE_BYTES;
 }
 
-void ps_worker_submit(struct ps_worker *w, struct ps_worker_task *t)
+static void submit_to_threads(struct ps_worker *w, struct ps_worker_task *t,
+                              bool several)
 {
-    const struct ps_job *job = t->job;
-    uint64_t size = ps_dtype_size(job->dtype);
-
-    t->node = (struct ps_list_node){0};
-    t->next = 0;
-    t->pieces = 0;
-    t->rc = 0;
-    if (size == 0) {
-        ps_list_push_back(&w->small_tasks, &t->node);
-        return;
-    }
-    t->step = ps_kernel_is_divisible(job) ? piece_bytes(w, job) / size
-                                          : job->count;
-    bool several = job->count > t->step;
-    uint64_t bytes = job_bytes(job);
-
-    if (bytes <= w->inline_max ||
-        (bytes / INLINE_ALONE_FACTOR <= w->inline_max && !several &&
-         w->is_threaded == 0 && ps_list_empty(&w->small_tasks))) {
+    t->rc = w->device == NULL ? 0 : ps_device_begin(w->device, t->job, &t->use);
+    if (t->rc != 0) {
         ps_list_push_back(&w->small_tasks, &t->node);
         return;
     }
@@ -264,6 +248,38 @@ void ps_worker_submit(struct ps_worker *w, struct ps_worker_task *t)
         uv_cond_signal(&w->wake);
     }
     uv_mutex_unlock(&w->lock);
+}
+
+void ps_worker_submit(struct ps_worker *w, struct ps_worker_task *t)
+{
+    const struct ps_job *job = t->job;
+    uint64_t size = ps_dtype_size(job->dtype);
+
+    t->node = (struct ps_list_node){0};
+    t->next = 0;
+    t->pieces = 0;
+    t->rc = 0;
+    t->use = (struct ps_device_use){0};
+    if (size == 0) {
+        ps_list_push_back(&w->small_tasks, &t->node);
+        return;
+    }
+    t->step = ps_kernel_is_divisible(job) ? piece_bytes(w, job) / size
+                                          : job->count;
+    bool several = job->count > t->step;
+    uint64_t bytes = job_bytes(job);
+
+    if (w->device != NULL && ps_device_has_copies(w->device, job)) {
+        submit_to_threads(w, t, several);
+        return;
+    }
+    if (bytes <= w->inline_max ||
+        (bytes / INLINE_ALONE_FACTOR <= w->inline_max && !several &&
+         w->is_threaded == 0 && ps_list_empty(&w->small_tasks))) {
+        ps_list_push_back(&w->small_tasks, &t->node);
+        return;
+    }
+    submit_to_threads(w, t, several);
 }
 
 bool ps_worker_run_small(struct ps_worker *w)
@@ -279,7 +295,8 @@ bool ps_worker_run_small(struct ps_worker *w)
     {
         struct ps_worker_task *t = PS_CONTAINER(n, struct ps_worker_task, node);
 
-        t->rc = ps_kernel_run(t->job);
+        t->rc = t->rc != 0 ? t->rc : ps_device_fetch(t->job);
+        t->rc = t->rc != 0 ? t->rc : ps_kernel_run(t->job);
     }
     complete_all(&now);
     return true;

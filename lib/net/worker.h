@@ -6,12 +6,12 @@
 
 #include "base/err.h"
 #include "base/list.h"
+#include "kernel/device.h"
 #include "kernel/kernel.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-struct ps_device;
 struct ps_loop;
 struct ps_worker;
 
@@ -26,6 +26,7 @@ struct ps_worker_task {
     uint64_t step;   /* Elements of a piece. */
     uint32_t pieces; /* Pieces taken and not finished. */
     int rc;
+    struct ps_device_use use;
 };
 
 struct ps_worker_options {

@@ -41,7 +41,7 @@ static int run_range(const struct ps_job *job, uint64_t from, uint64_t to)
     if (device == NULL) {
         return ps_kernel_run_range(job, from, to);
     }
-    int rc = ps_device_run_range(device, job, from, to);
+    int rc = ps_device_run_range(device, job, NULL, from, to);
 
     if (ps_device_failure(device) != NULL) {
         fail_msg("the device has failed: %s", ps_device_failure(device));

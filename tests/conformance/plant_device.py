@@ -27,17 +27,15 @@ BUGS = {
     "cuda/job: computes in a stream that waits for no event of the copies": (
         LONG, r"cuda_emu: race: .* of stream \d+ .* of stream \d+", [
             ("lib/kernel/cuda/job.c",
-             """copy_inputs(r, s);
-    return has_succeeded(""",
-             """copy_inputs(r, s);
-    static ps_cu_stream planted;
+             "ps_cuda_count_copies(r->c, bytes, 0);",
+             """static ps_cu_stream planted;
     if (planted == NULL) {
         (void)r->c->cu.stream_new(&planted, PS_CU_STREAM_INDEPENDENT);
-    }
-    return has_succeeded("""),
+    }"""),
             ("lib/kernel/cuda/job.c",
-             "to_device(s->device, s->host, p->in_end, s->stream)",
-             "to_device(s->device, s->host, p->in_end, planted)"),
+             """r->c->cu.to_device(to, s->host + at,
+                                                          bytes, s->stream)""",
+             "r->c->cu.to_device(to, s->host + at, bytes, planted)"),
         ]),
     "cuda/job: stores results before the device has computed them": (
         LONG, OTHER_BITS, [
@@ -48,11 +46,12 @@ BUGS = {
     "cuda/job: gives the device's memory back before the results are copied": (
         LONG, r"cuda_emu: .* of memory that \d+ queued operations? use", [
             ("lib/kernel/cuda/job.c",
-             "p->out_end - p->out_begin, s->stream));",
-             """p->out_end - p->out_begin, s->stream)) &&
+             "copy_to_host(r, s);\n}",
+             """copy_to_host(r, s) &&
            (s->device_size = 0,
             has_succeeded(r, "free", r->c->cu.free(s->device))) &&
-           (s->device = 0, true);"""),
+           (s->device = 0, true);
+}"""),
         ]),
     "cuda/job: fills pinned memory again that a piece still uses": (
         LONG, OTHER_BITS, [

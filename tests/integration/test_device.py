@@ -2,30 +2,20 @@
 """A server that computes on a GPU, here one of the emulated driver: the same
 bits as on the CPU, also if the device is lost on the way; and what a server
 without one does."""
-import os
 import subprocess
 
 import numpy as np
 import pytest
 
-from trio import BUILD, Job, program
-
-MODULE = os.environ.get("PSKV_TEST_CUDA_MODULE", "")
-DRIVER = os.environ.get("PSKV_TEST_CUDA_DRIVER", "")
-CUBLAS = os.environ.get("PSKV_TEST_CUBLAS", "")
+from emulated_gpu import DRIVER, MODULE
+from emulated_gpu import servers as on_device
+from trio import BUILD, Job, WorkerError, program
 
 needs_driver = pytest.mark.skipif(not (MODULE and DRIVER),
                                   reason="built without the emulated driver")
 needs_module = pytest.mark.skipif(not MODULE, reason="built without the module")
 
 COUNT = 200_003
-
-
-def on_device(**more):
-    env = {"PSKV_CUDA_DRIVER": DRIVER, "PSKV_CUBLAS": CUBLAS, **more}
-    return {"server_command": ["env"] + [f"{k}={v}" for k, v in env.items()],
-            "server_options": ["compute.device=cuda",
-                               f"compute.gpu_module={MODULE}"]}
 
 
 def hash_of_training(trio, optimizer, **options):
@@ -69,12 +59,63 @@ def test_bits_are_those_of_the_cpu(trio, optimizer):
 
 @needs_driver
 def test_a_lost_device_changes_no_bit(trio):
+    """Nor does one with little memory: copies of some arrays do not fit."""
     want, _ = hash_of_training(trio, "adam learning_rate=0.01")
     got, log = hash_of_training(trio, "adam learning_rate=0.01",
                                 **on_device(PSKV_EMU_FAIL="lost:30"))
     assert got == want
     assert "the GPU has failed, the CPU computes from now on: " in log
     assert device_counts(log)[2] > 0
+    got, log = hash_of_training(trio, "adam learning_rate=0.01",
+                                **on_device(PSKV_EMU_MEMORY="14M"))
+    assert got == want
+    computed, _, failed = device_counts(log)
+    assert computed > 0 and failed == 0
+
+
+def moved_training(trio, **options):
+    """Results of rounds before and after all partitions of a server have moved
+    to the other."""
+    t = trio(servers=2, agents=2, **options)
+    with Job(t, 4) as job:
+        keys = [job.key(name, "float32", COUNT) for name in "abcd"]
+        start = t.folder / "start"
+        np.linspace(-1, 1, COUNT).astype("f4").tofile(start)
+        for k in keys:
+            job.tell(f"init {k} src={start}")
+        job.tell("optimizer adam learning_rate=0.01")
+        names = " ".join(str(k) for k in keys)
+        before = job.tell(lambda rank: f"rounds mixed 2 {rank} 0 {names}")
+        moves = t.ask("--off", "ps1", "rebalance", "job")["moves"]
+        assert sum(m["parts"] for m in moves) > 0
+        after = job.tell(lambda rank: f"rounds mixed 2 {rank} 0 {names}")
+    t.await_empty()
+    t.stop()
+    return before + after
+
+
+@needs_driver
+def test_states_that_stay_move_with_their_partition(trio):
+    want = moved_training(trio)
+    assert moved_training(trio, **on_device("device")) == want
+
+
+@needs_driver
+def test_a_lost_device_loses_states_that_stay(trio):
+    """The job is told; the server goes on with others."""
+    t = trio(servers=1, agents=1, **on_device("device",
+                                              PSKV_EMU_FAIL="lost:40"))
+    with Job(t, 2) as job:
+        k = job.key("a", "float32", COUNT)
+        start = t.folder / "start"
+        np.zeros(COUNT, "f4").tofile(start)
+        job.tell(f"init {k} src={start}")
+        job.tell("optimizer adam learning_rate=0.01")
+        job.say(lambda rank: f"rounds mixed 40 {rank} 0 {k}")
+        for w in job:
+            with pytest.raises(WorkerError, match="on a device that has "
+                                                  "failed"):
+                w.hear()
 
 
 @needs_module

@@ -13,6 +13,7 @@ import sys
 
 import numpy as np
 import pytest
+import emulated_gpu
 import trio as harness
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -378,12 +379,12 @@ def expected(name, given, seed):
         yield r.w
 
 
-def spawn(t, job, rank, text, *arguments, workers=2):
+def spawn(t, job, rank, text, *arguments, workers=2, **more):
     env = harness.clean_env(
         PYTHONPATH=PACKAGE, PYTHONDONTWRITEBYTECODE=1,
         PSKV_LIBRARY=LIBRARY, PSKV_JOB=job,
-        PSKV_SOCKET=t.socket(rank), PSKV_PARTITION_BYTES=4096,
-        DMLC_NUM_WORKER=workers, DMLC_WORKER_ID=rank,
+        PSKV_SOCKET=t.socket(rank),
+        **{"PSKV_PARTITION_BYTES": 4096, **more}, DMLC_NUM_WORKER=workers, DMLC_WORKER_ID=rank,
         DMLC_NUM_SERVER=len(t.server_names), OMP_NUM_THREADS=1,
         OPENBLAS_NUM_THREADS=1)
     return subprocess.Popen(
@@ -1193,6 +1194,27 @@ def test_a_saved_state_goes_on_with_the_same_bits(trio, tmp, name):
                       tmp / f"{first}-") for rank in (0, 1)])
     seen = [(tmp / f"{first}-{rank}").read_bytes()
             for first in (0, 3) for rank in (0, 1)]
+    assert all(s == seen[0] for s in seen)
+
+
+@pytest.mark.skipif(not emulated_gpu.DRIVER,
+                    reason="built without the emulated driver")
+def test_a_state_of_a_gpu_goes_on_with_the_same_bits(trio, tmp):
+    """Saved where states stay on a GPU, loaded into another, and beside a run on
+    the CPU."""
+    text = SAVED.replace("5003", "150_003").replace("3001", "150_001")
+    device = emulated_gpu.servers("device")
+    for first, options, out in ((0, {}, "cpu"), (0, device, "gpu"),
+                                (3, device, "later")):
+        t = trio(servers=1, agents=2, **options)
+        finish([spawn(t, "saved", rank, text, "adam", first, tmp / "states",
+                      tmp / out, PSKV_PARTITION_BYTES=1 << 20)
+                for rank in (0, 1)])
+        t.stop()
+        log = t.servers()[0].text()
+        assert (options == {}) == ("compute device cuda" not in log)
+    seen = [(tmp / f"{out}{rank}").read_bytes()
+            for out in ("cpu", "gpu", "later") for rank in (0, 1)]
     assert all(s == seen[0] for s in seen)
 
 

@@ -80,6 +80,48 @@ static void fake_describe(void *kernel, char *text, uint64_t cap)
     (void)snprintf(text, cap, "fake");
 }
 
+static int32_t fake_device_alloc(void *kernel, uint64_t bytes,
+                                 uint64_t *ret_address)
+{
+    (void)kernel;
+    (void)bytes;
+    (void)ret_address;
+    return PS_E_NOMEM;
+}
+
+static void fake_device_free(void *kernel, uint64_t address, uint64_t bytes)
+{
+    (void)kernel;
+    (void)address;
+    (void)bytes;
+}
+
+static int32_t fake_upload(void *kernel, uint64_t address, const void *from,
+                           uint64_t bytes)
+{
+    (void)kernel;
+    (void)address;
+    (void)from;
+    (void)bytes;
+    return PS_E_IO;
+}
+
+static int32_t fake_download(void *kernel, uint64_t address, void *to,
+                             uint64_t bytes)
+{
+    (void)kernel;
+    (void)address;
+    (void)to;
+    (void)bytes;
+    return PS_E_IO;
+}
+
+static void fake_stats(void *kernel, struct ps_kernel_stats *ret)
+{
+    (void)kernel;
+    *ret = (struct ps_kernel_stats){0};
+}
+
 __attribute__((
     visibility("default"))) extern const struct ps_kernel_api ps_kernel_plugin;
 
@@ -97,4 +139,9 @@ const struct ps_kernel_api ps_kernel_plugin = {
     .alloc = fake_alloc,
     .release = fake_release,
     .describe = fake_describe,
+    .device_alloc = fake_device_alloc,
+    .device_free = fake_device_free,
+    .upload = fake_upload,
+    .download = fake_download,
+    .stats = fake_stats,
 };

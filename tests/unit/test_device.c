@@ -85,7 +85,7 @@ static void modules_that_cannot_be_used_say_why(void **state)
                              "module");
     assert_refused("none", PS_E_NOENT, "kernel_fake_none.so: cannot open");
     assert_refused("symbol", PS_E_UNSUPPORTED, "has no symbol");
-    assert_refused("abi", PS_E_VERSION, "its interface is version 2");
+    assert_refused("abi", PS_E_VERSION, "its interface is version 3");
     assert_refused("open", PS_E_NOENT, "the fake has no device");
 }
 
@@ -100,8 +100,8 @@ static void jobs_of_the_module_are_computed_there(void **state)
     ps_device_describe(d, text, sizeof(text));
     assert_string_equal(text, "fake");
     assert_true(ps_device_accepts(d, &job));
-    assert_int_equal(ps_device_run_range(d, &job, 0, 32), 0);
-    assert_int_equal(ps_device_run_range(d, &job, 32, COUNT), 0);
+    assert_int_equal(ps_device_run_range(d, &job, NULL, 0, 32), 0);
+    assert_int_equal(ps_device_run_range(d, &job, NULL, 32, COUNT), 0);
     assert_sum();
     ps_device_stats(d, &stats);
     assert_int_equal(stats.computed, 2);
@@ -119,7 +119,7 @@ static void jobs_that_the_module_lacks_run_on_the_cpu(void **state)
     job.src = three;
     job.src_count = 3;
     job.divide_by = 2;
-    assert_int_equal(ps_device_run_range(d, &job, 0, COUNT), 0);
+    assert_int_equal(ps_device_run_range(d, &job, NULL, 0, COUNT), 0);
     for (unsigned i = 0; i < COUNT; i++) {
         assert_true(out[i] == ((float)i + 1) / 2);
     }
@@ -135,9 +135,9 @@ static void an_invalid_job_is_refused(void **state)
     struct ps_job job = sum_of_two();
 
     (void)state;
-    assert_int_equal(ps_device_run_range(d, &job, 8, COUNT), PS_E_INVAL);
+    assert_int_equal(ps_device_run_range(d, &job, NULL, 8, COUNT), PS_E_INVAL);
     job.src_count = 0;
-    assert_int_equal(ps_device_run_range(d, &job, 0, COUNT), PS_E_INVAL);
+    assert_int_equal(ps_device_run_range(d, &job, NULL, 0, COUNT), PS_E_INVAL);
     assert_true(out[0] == -1);
     ps_device_close(d);
     ps_device_close(NULL);
@@ -152,12 +152,12 @@ static void a_device_that_fails_gets_no_more_jobs(void **state)
     struct ps_device_stats stats;
 
     (void)state;
-    assert_int_equal(ps_device_run_range(d, &job, 0, COUNT), 0);
+    assert_int_equal(ps_device_run_range(d, &job, NULL, 0, COUNT), 0);
     assert_sum();
     assert_string_equal(ps_device_failure(d), "the fake is lost");
     assert_false(ps_device_accepts(d, &job));
     job = sum_of_two();
-    assert_int_equal(ps_device_run_range(d, &job, 0, COUNT), 0);
+    assert_int_equal(ps_device_run_range(d, &job, NULL, 0, COUNT), 0);
     assert_sum();
     ps_device_stats(d, &stats);
     assert_int_equal(stats.failed, 1);

@@ -17,6 +17,7 @@ struct run {
     struct ps_cuda_plan plan;
     const char *call; /* The call that failed. */
     ps_cu_result error;
+    bool is_reserved; /* The arenas have been made. */
 };
 
 static bool has_succeeded(struct run *r, const char *call, ps_cu_result error)
@@ -37,7 +38,12 @@ static void *address_in(const struct ps_cuda_slot *s, uint64_t at)
 static void *address_of(const struct run *r, const struct ps_cuda_slot *s,
                         enum ps_cuda_array a)
 {
-    return ps_cuda_has(&r->plan, a) ? address_in(s, r->plan.spans[a].at) : NULL;
+    const struct ps_cuda_span *span = &r->plan.spans[a];
+
+    if (span->kept != 0) {
+        return (void *)(uintptr_t)(span->kept + s->first * span->each);
+    }
+    return ps_cuda_has(&r->plan, a) ? address_in(s, span->at) : NULL;
 }
 
 /* Address of source `i` in the type of the computation or of a source of 16
@@ -95,6 +101,57 @@ static void copy_inputs(const struct run *r, struct ps_cuda_slot *s)
                    s->count * span->each);
         }
     }
+}
+
+static bool copy_up(struct run *r, const struct ps_cuda_slot *s,
+                    ps_cu_address to, uint64_t at, uint64_t bytes)
+{
+    ps_cuda_count_copies(r->c, bytes, 0);
+    return bytes == 0 || has_succeeded(r, "copy to the device",
+                                       r->c->cu.to_device(to, s->host + at,
+                                                          bytes, s->stream));
+}
+
+static bool copy_down(struct run *r, const struct ps_cuda_slot *s, uint64_t at,
+                      ps_cu_address from, uint64_t bytes)
+{
+    ps_cuda_count_copies(r->c, 0, bytes);
+    return bytes == 0 || has_succeeded(r, "copy to the host",
+                                       r->c->cu.to_host(s->host + at, from,
+                                                        bytes, s->stream));
+}
+
+static bool copy_to_device(struct run *r, const struct ps_cuda_slot *s)
+{
+    bool is_good = copy_up(r, s, s->device, 0, r->plan.in_end);
+
+    for (unsigned a = 0; a < PS_CUDA_ARRAYS && is_good; a++) {
+        const struct ps_cuda_span *span = &r->plan.spans[a];
+
+        if (span->kept != 0 && span->from != NULL) {
+            is_good = copy_up(r, s, span->kept + s->first * span->each,
+                              span->at, s->count * span->each);
+        }
+    }
+    return is_good;
+}
+
+static bool copy_to_host(struct run *r, const struct ps_cuda_slot *s)
+{
+    const struct ps_cuda_plan *p = &r->plan;
+    bool is_good = copy_down(r, s, p->out_begin, s->device + p->out_begin,
+                             p->out_end - p->out_begin);
+
+    for (unsigned a = 0; a < PS_CUDA_ARRAYS && is_good; a++) {
+        const struct ps_cuda_span *span = &p->spans[a];
+
+        if (span->kept != 0 && span->to != NULL) {
+            is_good = copy_down(r, s, span->at,
+                                span->kept + s->first * span->each,
+                                s->count * span->each);
+        }
+    }
+    return is_good;
 }
 
 static void add_rows(const struct run *r, const struct ps_cuda_slot *s,
@@ -431,25 +488,13 @@ static bool start_piece(struct run *r, struct ps_cuda_slot *s, uint64_t first)
     const uint64_t left = r->job->to - first;
     void *sum;
 
-    if (!has_succeeded(r, "arena",
-                       ps_cuda_slot_reserve(r->c, s,
-                                            p->in_end > p->out_end ? p->in_end
-                                                                   : p->out_end,
-                                            p->end))) {
-        return false;
-    }
     s->first = first;
     s->count = left < p->count ? left : p->count;
     copy_inputs(r, s);
-    return has_succeeded(
-               r, "copy to the device",
-               r->c->cu.to_device(s->device, s->host, p->in_end, s->stream)) &&
+    return copy_to_device(r, s) &&
            (!ps_cuda_decodes(r->job) || decode_sources(r, s)) &&
            fold_sources(r, s, &sum) && run_operation(r, s, sum) &&
-           has_succeeded(r, "copy to the host",
-                         r->c->cu.to_host(
-                             s->host + p->out_begin, s->device + p->out_begin,
-                             p->out_end - p->out_begin, s->stream));
+           copy_to_host(r, s);
 }
 
 /* Waits for the slot's piece, if it has one, and stores its results. */
@@ -468,12 +513,31 @@ static bool finish_piece(struct run *r, struct ps_cuda_slot *s,
     return true;
 }
 
+/* Makes the arenas for all pieces, so that no memory is missing after the first
+ * kernel: a piece whose arrays stay cannot be computed again. */
+static bool reserve_arenas(struct run *r, struct ps_cuda_lane *lane)
+{
+    const uint64_t count = r->job->to - r->job->from;
+    bool is_good = true;
+
+    for (unsigned i = 0; i < PS_CUDA_SLOTS && is_good; i++) {
+        if (i == 0 || count > r->plan.count) {
+            is_good = has_succeeded(r, "arena",
+                                    ps_cuda_slot_reserve(r->c, &lane->slots[i],
+                                                         r->plan.host_end,
+                                                         r->plan.end));
+        }
+    }
+    r->is_reserved = is_good;
+    return is_good;
+}
+
 static void run_pieces(struct run *r, struct ps_cuda_lane *lane,
                        uint64_t *ret_done)
 {
     const struct ps_kernel_job *job = r->job;
     unsigned turn = 0;
-    bool is_good = true;
+    bool is_good = reserve_arenas(r, lane);
 
     for (uint64_t first = job->from; first < job->to && is_good;
          first += r->plan.count) {
@@ -512,7 +576,44 @@ int32_t ps_cuda_run(struct ps_cuda *c, const struct ps_kernel_job *job,
     if (r.error != 0) {
         (void)snprintf(why, why_cap, "%s: %s", r.call,
                        ps_cuda_error(c, r.error));
-        rc = r.error == PS_CU_OUT_OF_MEMORY ? PS_E_NOMEM : PS_E_IO;
+        rc = r.error == PS_CU_OUT_OF_MEMORY && !r.is_reserved ? PS_E_NOMEM
+                                                              : PS_E_IO;
     }
     return rc;
+}
+
+/* ---------------------------------------------------------- single copies */
+
+int32_t ps_cuda_upload(struct ps_cuda *c, uint64_t address, const void *from,
+                       uint64_t bytes)
+{
+    struct ps_cuda_lane *lane = ps_cuda_lane_get(c);
+
+    if (lane == NULL) {
+        return PS_E_NOMEM;
+    }
+    const ps_cu_stream stream = lane->slots[0].stream;
+    ps_cu_result error = c->cu.to_device(address, from, bytes, stream);
+
+    error = error == 0 ? c->cu.wait(stream) : error;
+    ps_cuda_count_copies(c, bytes, 0);
+    ps_cuda_lane_put(c, lane);
+    return ps_cuda_code(error);
+}
+
+int32_t ps_cuda_download(struct ps_cuda *c, uint64_t address, void *to,
+                         uint64_t bytes)
+{
+    struct ps_cuda_lane *lane = ps_cuda_lane_get(c);
+
+    if (lane == NULL) {
+        return PS_E_NOMEM;
+    }
+    const ps_cu_stream stream = lane->slots[0].stream;
+    ps_cu_result error = c->cu.to_host(to, address, bytes, stream);
+
+    error = error == 0 ? c->cu.wait(stream) : error;
+    ps_cuda_count_copies(c, 0, bytes);
+    ps_cuda_lane_put(c, lane);
+    return ps_cuda_code(error);
 }

@@ -112,9 +112,8 @@ static uint64_t arena_size(uint64_t bytes)
     return (bytes + ARENA_UNIT - 1) / ARENA_UNIT * ARENA_UNIT;
 }
 
-ps_cu_result ps_cuda_slot_reserve(const struct ps_cuda *c,
-                                  struct ps_cuda_slot *s, uint64_t host_bytes,
-                                  uint64_t device_bytes)
+ps_cu_result ps_cuda_slot_reserve(struct ps_cuda *c, struct ps_cuda_slot *s,
+                                  uint64_t host_bytes, uint64_t device_bytes)
 {
     ps_cu_result rc;
 
@@ -122,11 +121,11 @@ ps_cu_result ps_cuda_slot_reserve(const struct ps_cuda *c,
         const uint64_t size = arena_size(device_bytes);
 
         if (s->device != 0) {
-            (void)c->cu.free(s->device);
+            ps_cuda_free(c, s->device, s->device_size);
             s->device = 0;
             s->device_size = 0;
         }
-        rc = c->cu.alloc(&s->device, size);
+        rc = ps_cuda_alloc(c, size, &s->device);
         if (rc != 0) {
             return rc;
         }
@@ -198,6 +197,16 @@ static int refuse(const struct ps_cuda *c, const char *call, ps_cu_result error,
     return error == PS_CU_OUT_OF_MEMORY ? PS_E_NOMEM : PS_E_IO;
 }
 
+static void describe_device(struct ps_cuda *c)
+{
+    size_t memory = 0;
+
+    (void)snprintf(c->name, sizeof(c->name), "GPU");
+    (void)c->cu.device_name(c->name, (int)sizeof(c->name), c->device);
+    (void)c->cu.device_memory(&memory, c->device);
+    c->memory = memory;
+}
+
 static int find_device(struct ps_cuda *c, uint32_t number, char *why,
                        uint64_t why_cap)
 {
@@ -220,6 +229,7 @@ static int find_device(struct ps_cuda *c, uint32_t number, char *why,
         return refuse(c, "cuDeviceGet", rc, why, why_cap);
     }
     (void)c->cu.version(&c->version);
+    describe_device(c);
     return 0;
 }
 
@@ -378,24 +388,89 @@ static void release_pinned(void *kernel, void *memory)
 static void describe(void *kernel, char *text, uint64_t cap)
 {
     const struct ps_cuda *c = kernel;
-    char name[128] = "GPU";
     char blas[32] = "none";
-    size_t memory = 0;
     int major = 0;
     int minor = 0;
 
-    (void)c->cu.device_name(name, (int)sizeof(name), c->device);
-    (void)c->cu.device_memory(&memory, c->device);
     (void)c->cu.attribute(&major, PS_CU_CAPABILITY_MAJOR, c->device);
     (void)c->cu.attribute(&minor, PS_CU_CAPABILITY_MINOR, c->device);
     if (c->blas_version > 0) {
         (void)snprintf(blas, sizeof(blas), "%d", c->blas_version);
     }
     (void)snprintf(text, cap,
-                   "%s capability %d.%d memory %zuMiB driver %d.%d "
+                   "%s capability %d.%d memory %lluMiB driver %d.%d "
                    "cublas %s",
-                   name, major, minor, memory >> 20, c->version / 1000,
-                   c->version % 1000 / 10, blas);
+                   c->name, major, minor, (unsigned long long)c->memory >> 20,
+                   c->version / 1000, c->version % 1000 / 10, blas);
+}
+
+/* Makes the context current; false: the device has failed. */
+static bool enter(const struct ps_cuda *c)
+{
+    return c->cu.push(c->context) == 0;
+}
+
+static void leave(const struct ps_cuda *c)
+{
+    ps_cu_context old;
+
+    (void)c->cu.pop(&old);
+}
+
+static int32_t device_alloc(void *kernel, uint64_t bytes, uint64_t *ret_address)
+{
+    int32_t rc = PS_E_IO;
+
+    if (enter(kernel)) {
+        rc = ps_cuda_device_alloc(kernel, bytes, ret_address);
+        leave(kernel);
+    }
+    return rc;
+}
+
+static void device_free(void *kernel, uint64_t address, uint64_t bytes)
+{
+    if (enter(kernel)) {
+        ps_cuda_free(kernel, address, bytes);
+        leave(kernel);
+    }
+}
+
+static int32_t upload(void *kernel, uint64_t address, const void *from,
+                      uint64_t bytes)
+{
+    int32_t rc = PS_E_IO;
+
+    if (enter(kernel)) {
+        rc = ps_cuda_upload(kernel, address, from, bytes);
+        leave(kernel);
+    }
+    return rc;
+}
+
+static int32_t download(void *kernel, uint64_t address, void *to,
+                        uint64_t bytes)
+{
+    int32_t rc = PS_E_IO;
+
+    if (enter(kernel)) {
+        rc = ps_cuda_download(kernel, address, to, bytes);
+        leave(kernel);
+    }
+    return rc;
+}
+
+static void stats(void *kernel, struct ps_kernel_stats *ret)
+{
+    struct ps_cuda *c = kernel;
+
+    *ret = (struct ps_kernel_stats){
+        .memory_total = c->memory,
+        .memory_held = atomic_load(&c->memory_held),
+        .bytes_up = atomic_load(&c->bytes_up),
+        .bytes_down = atomic_load(&c->bytes_down),
+    };
+    memcpy(ret->device, c->name, sizeof(ret->device));
 }
 
 __attribute__((
@@ -411,4 +486,9 @@ const struct ps_kernel_api ps_kernel_plugin = {
     .alloc = alloc_pinned,
     .release = release_pinned,
     .describe = describe,
+    .device_alloc = device_alloc,
+    .device_free = device_free,
+    .upload = upload,
+    .download = download,
+    .stats = stats,
 };

@@ -12,6 +12,7 @@
 #include "kernel/plugin.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -47,13 +48,26 @@ struct ps_cuda {
     int version; /* Of the driver. */
     int blas_version;
     ps_cu_device device;
+    char name[PS_KERNEL_DEVICE_MAX]; /* Of the device. */
+    uint64_t memory;                 /* Bytes of the device. */
     ps_cu_context context;
     ps_cu_module module;
     ps_cu_function kernels[PS_CUDA_KERNEL_COUNT];
     unsigned blocks_max;
     pthread_mutex_t lock;
     struct ps_cuda_lane *idle; /* Guarded by the lock. */
+    /* As in struct ps_kernel_stats. */
+    _Atomic(uint64_t) memory_held;
+    _Atomic(uint64_t) bytes_up;
+    _Atomic(uint64_t) bytes_down;
 };
+
+/* Adds to the counters of copied bytes. */
+void ps_cuda_count_copies(struct ps_cuda *c, uint64_t up, uint64_t down);
+/* The driver's allocation of device memory and its end, counted. */
+ps_cu_result ps_cuda_alloc(struct ps_cuda *c, uint64_t bytes,
+                           ps_cu_address *ret_address);
+void ps_cuda_free(struct ps_cuda *c, ps_cu_address address, uint64_t bytes);
 
 /* The name of an error of the driver. */
 const char *ps_cuda_error(const struct ps_cuda *c, ps_cu_result error);
@@ -63,9 +77,8 @@ struct ps_cuda_lane *ps_cuda_lane_get(struct ps_cuda *c);
 void ps_cuda_lane_put(struct ps_cuda *c, struct ps_cuda_lane *lane);
 
 /* Makes the arenas at least that large; the slot is idle. */
-ps_cu_result ps_cuda_slot_reserve(const struct ps_cuda *c,
-                                  struct ps_cuda_slot *s, uint64_t host_bytes,
-                                  uint64_t device_bytes);
+ps_cu_result ps_cuda_slot_reserve(struct ps_cuda *c, struct ps_cuda_slot *s,
+                                  uint64_t host_bytes, uint64_t device_bytes);
 
 /* Starts a kernel for that many threads, or fewer that have more to do. */
 ps_cu_result ps_cuda_launch(const struct ps_cuda *c, struct ps_cuda_slot *s,
@@ -82,6 +95,18 @@ ps_cu_result ps_cuda_launch_block(const struct ps_cuda *c,
 /* submit() of plugin.h, with the context current (job.c). */
 int32_t ps_cuda_run(struct ps_cuda *c, const struct ps_kernel_job *job,
                     uint64_t *ret_done, char *why, uint64_t why_cap);
+
+/* 0, PS_E_NOMEM or PS_E_IO. */
+int32_t ps_cuda_code(ps_cu_result error);
+
+/* Members of the table for memory that stays (memory.c, job.c), with the
+ * driver's context current. */
+int32_t ps_cuda_device_alloc(struct ps_cuda *c, uint64_t bytes,
+                             uint64_t *ret_address);
+int32_t ps_cuda_upload(struct ps_cuda *c, uint64_t address, const void *from,
+                       uint64_t bytes);
+int32_t ps_cuda_download(struct ps_cuda *c, uint64_t address, void *to,
+                         uint64_t bytes);
 
 /* Starts the kernels that encode (codec.c); `k` has the addresses. */
 ps_cu_result ps_cuda_encode(const struct ps_cuda *c, struct ps_cuda_slot *s,

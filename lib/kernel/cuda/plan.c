@@ -64,6 +64,38 @@ static void add_whole(struct ps_cuda_plan *p, enum ps_cuda_array a,
     p->spans[a].to = to;
 }
 
+/* Makes a span use the array that stays on the device, if there is one. */
+static void keep_span(struct ps_cuda_plan *p, enum ps_cuda_array a, unsigned k)
+{
+    const struct ps_kernel_kept *kept = &p->job->kept[k];
+
+    if (kept->address == 0) {
+        return;
+    }
+    p->spans[a].kept = kept->address;
+    if (kept->is_current != 0) {
+        p->spans[a].from = NULL;
+    }
+    if (kept->stays != 0) {
+        p->spans[a].to = NULL;
+    }
+}
+
+static void add_states(struct ps_cuda_plan *p)
+{
+    const struct ps_kernel_job *job = p->job;
+
+    if (job->op == PS_JOB_SGD && job->sgd.momentum != 0) {
+        add_span(p, PS_CUDA_STATE_0, p->size, job->state, job->state);
+        keep_span(p, PS_CUDA_STATE_0, PS_KEPT_STATE_0);
+    }
+    for (unsigned i = 0; job->op == PS_JOB_STEP && i < job->step.states; i++) {
+        add_span(p, PS_CUDA_STATE_0 + i, p->size, job->states[i],
+                 job->states[i]);
+        keep_span(p, PS_CUDA_STATE_0 + i, PS_KEPT_STATE_0 + i);
+    }
+}
+
 static void add_update(struct ps_cuda_plan *p)
 {
     const struct ps_kernel_job *job = p->job;
@@ -72,20 +104,17 @@ static void add_update(struct ps_cuda_plan *p)
 
     if (job->direction_only != 0) {
         add_span(p, PS_CUDA_FIXED_WEIGHTS, p->size, weights, NULL);
+        keep_span(p, PS_CUDA_FIXED_WEIGHTS, PS_KEPT_WEIGHT);
         add_span(p, PS_CUDA_RESULT, p->size, NULL, job->dst);
     } else if (is_half) {
         add_span(p, PS_CUDA_WEIGHTS, p->size, weights, job->master);
+        keep_span(p, PS_CUDA_WEIGHTS, PS_KEPT_WEIGHT);
         add_span(p, PS_CUDA_HALF, sizeof(uint16_t), NULL, job->dst);
     } else {
         add_span(p, PS_CUDA_WEIGHTS, p->size, weights, job->dst);
+        keep_span(p, PS_CUDA_WEIGHTS, PS_KEPT_WEIGHT);
     }
-    if (job->op == PS_JOB_SGD && job->sgd.momentum != 0) {
-        add_span(p, PS_CUDA_STATE_0, p->size, job->state, job->state);
-    }
-    for (unsigned i = 0; job->op == PS_JOB_STEP && i < job->step.states; i++) {
-        add_span(p, PS_CUDA_STATE_0 + i, p->size, job->states[i],
-                 job->states[i]);
-    }
+    add_states(p);
     if (job->square_sum != NULL) {
         add_whole(p, PS_CUDA_SQUARES, SQUARES_BYTES, NULL);
     }
@@ -100,11 +129,12 @@ static void add_encoding(struct ps_cuda_plan *p)
     const uint64_t segments = job->count / PS_CUDA_SEGMENT + 1;
 
     add_span(p, PS_CUDA_RESIDUAL, sizeof(float),
-             job->prior_residual != NULL ? job->prior_residual : job->residual,
+             job->prior.residual != NULL ? job->prior.residual : job->residual,
              job->residual);
+    keep_span(p, PS_CUDA_RESIDUAL, PS_KEPT_RESIDUAL);
     if (job->moment != NULL) {
         add_span(p, PS_CUDA_MOMENT, sizeof(float),
-                 job->prior_moment != NULL ? job->prior_moment : job->moment,
+                 job->prior.moment != NULL ? job->prior.moment : job->moment,
                  job->moment);
     }
     add_whole(p, PS_CUDA_CODE, job->codec.bytes, job->dst);
@@ -177,6 +207,19 @@ static int choose_count(struct ps_cuda_plan *p)
     return whole + each * p->count <= PIECE_MAX ? 0 : PS_E_UNSUPPORTED;
 }
 
+/* Places what is copied of the arrays that stay. */
+static void place_kept(struct ps_cuda_plan *p)
+{
+    p->host_end = p->in_end > p->out_end ? p->in_end : p->out_end;
+    for (unsigned a = 0; a < PS_CUDA_ARRAYS; a++) {
+        if (p->spans[a].kept != 0 &&
+            (p->spans[a].from != NULL || p->spans[a].to != NULL)) {
+            p->spans[a].at = p->host_end;
+            p->host_end += span_bytes(p, a);
+        }
+    }
+}
+
 static void place_spans(struct ps_cuda_plan *p)
 {
     p->src_stride = round_up(p->src_size == 0 ? p->job->src_codec.bytes
@@ -191,12 +234,13 @@ static void place_spans(struct ps_cuda_plan *p)
         } else if (a == PS_CUDA_FLOATS) {
             p->out_end = p->end;
         }
-        p->end += span_bytes(p, a);
+        p->end += p->spans[a].kept == 0 ? span_bytes(p, a) : 0;
     }
     if (p->is_in_place) {
         p->out_begin = ps_cuda_source_at(p, 0);
         p->out_end = p->out_begin + p->src_stride;
     }
+    place_kept(p);
 }
 
 static bool is_supported(const struct ps_kernel_job *job)

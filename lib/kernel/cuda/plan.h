@@ -8,7 +8,9 @@
  *     outputs:            result, weights of 16 bits, code, decoded, squares
  *     neither:            decoded sources, sum, work, segments
  *
- * A plain sum is computed in place of the first source. */
+ * A plain sum is computed in place of the first source. Arrays that stay on the
+ * device are used where they are; only pinned memory has a place for them,
+ * after all others, for what of them is copied. */
 #pragma once
 
 #include "kernel/cuda/module.h"
@@ -41,11 +43,12 @@ enum ps_cuda_array {
 #define PS_CUDA_SQUARE_ROWS 128u
 
 struct ps_cuda_span {
-    uint64_t at;      /* Offset in the arenas. */
-    uint64_t each;    /* Bytes of an element of the job; */
-    uint64_t whole;   /* and bytes for any number of elements. */
-    const void *from; /* The job's array: NULL: not copied to the device, */
-    void *to;         /* and from it. */
+    uint64_t at;        /* Offset in the arenas. */
+    uint64_t each;      /* Bytes of an element of the job; */
+    uint64_t whole;     /* and bytes for any number of elements. */
+    const void *from;   /* The job's array: NULL: not copied to the device, */
+    void *to;           /* and from it. */
+    ps_cu_address kept; /* Of element 0, which stays; 0: in the arena. */
 };
 
 struct ps_cuda_plan {
@@ -63,7 +66,8 @@ struct ps_cuda_plan {
     uint64_t in_end;
     uint64_t out_begin;
     uint64_t out_end;
-    uint64_t end;
+    uint64_t end;      /* Of the device's arena, */
+    uint64_t host_end; /* and of the host's. */
 };
 
 /* 0, PS_E_NOMEM or PS_E_UNSUPPORTED. */
