@@ -26,9 +26,12 @@ class Size:
     many: int = 50
     growth: bool = True
     idle_s: float = 10.0
+    device: int = 256 << 20  # Of each array in a GPU's memory.
+    device_peers: bool = True
 
 
-QUICK = Size(big=40_000_000, rounds=3, many=10, growth=False, idle_s=3.0)
+QUICK = Size(big=40_000_000, rounds=3, many=10, growth=False, idle_s=3.0,
+             device=64 << 20)
 
 
 @dataclass
@@ -469,6 +472,71 @@ def row_21(b: Bench) -> None:
     tls_hosts(b, "1x1-fast", 0.95)
 
 
+# Kernels of the module, and what their share of the memory's bandwidth has to
+# be; names of two that do the same.
+DEVICE_GOALS = {f"sum of {n} float32": 0.85 for n in (2, 4, 8)}
+DEVICE_PAIRS = ("two in place", "scaling")
+
+
+def device_parts(b: Bench, found: dict[str, Any]) -> None:
+    """Memory, link, kernels and jobs of one GPU."""
+    specified = found.pop("memory, as specified")["median"]
+    copy = found.pop("copy on the device")
+    memory = specified or copy["median"]
+    b.book.figure(22, "memory: copy on the device", "GB/s", speed(copy),
+                  memory)
+    for what in ("to the device", "to the host"):
+        b.book.figure(22, f"link: {what}", "GB/s", speed(found.pop(what)))
+    both = found.pop("both ways at once")
+    pieces = found.pop("both ways, in pieces")
+    b.book.figure(22, "link: both ways at once", "GB/s", speed(both))
+    b.book.figure(22, "link: both ways, in pieces of 8 MiB", "GB/s",
+                  speed(pieces), both["median"])
+    b.book.goal(22, "pieces: share of the link", pieces["median"] /
+                both["median"], 0.90, at_least=True)
+    for what, line in found.items():
+        if what.startswith("job, "):
+            b.book.figure(22, what, "GB/s", speed(line))
+            continue
+        b.book.figure(22, f"in the GPU's memory: {what}", "GB/s", speed(line),
+                      memory)
+        if what in DEVICE_GOALS:
+            b.book.goal(22, f"{what}: share of the memory's bandwidth",
+                        line["median"] / memory, DEVICE_GOALS[what],
+                        at_least=True)
+    for what in DEVICE_PAIRS:
+        own, blas = (found.get(f"{what}, {how}")
+                     for how in ("own kernel", "cuBLAS"))
+        if own is not None and blas is not None:
+            b.book.ratio(22, f"{what}: own kernel to cuBLAS",
+                         {"value": own["median"]}, {"value": blas["median"]},
+                         None)
+
+
+def device_peers(b: Bench) -> None:
+    """Sums over processes, in the GPU's memory, of other systems. NCCL refuses
+    several processes on one GPU."""
+    words = f"{b.size.big}:{b.size.rounds}"
+    for backend, name in (("nccl", "NCCL"), ("gloo", "torch and gloo")):
+        for workers in (1, 2, 4, 8):
+            line = b.attempt(
+                22, f"{name}, {workers} processes", lambda s=backend, n=workers:
+                b.systems.device_allreduce(s, n, words))
+            b.book.figure(22, f"{workers} x {b.size.big / 1e6:g} MB: {name}",
+                          "ms", median(line))
+
+
+def row_22(b: Bench) -> None:
+    found = b.attempt(22, "bench_device", lambda: b.systems.device(
+        b.size.device, 0.04 * b.size.rounds))
+    if found is not None:
+        name = found.pop("device")["name"]
+        b.book.note(22, f"the GPU: {name}")
+        device_parts(b, found)
+        if b.size.device_peers:
+            device_peers(b)
+
+
 ROWS: dict[int, tuple[str, str, Callable[[Bench], None]]] = {
     1: ("agent", "agent alone, shared arrays", row_1),
     2: ("private", "agent alone, private memory", row_2),
@@ -491,4 +559,5 @@ ROWS: dict[int, tuple[str, str, Callable[[Bench], None]]] = {
     19: ("together", "10,000 keys of 1 KiB, together and apart", row_19),
     20: ("far", "one host far from its server", row_20),
     21: ("tls", "with TLS and without", row_21),
+    22: ("device", "on a GPU", row_22),
 }

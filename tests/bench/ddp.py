@@ -3,12 +3,14 @@
 """DistributedDataParallel over gloo and over pskv on the shapes of ResNet-50.
 
     ddp.py [--build DIR] [--workers N] [--servers S] [--steps K] [--json FILE]
+           [--device cpu|cuda] [--systems NAME,...]
 
 A step is forward, backward and the sums of 161 gradients, 102 MB, in DDP's
 buckets; their computation is as cheap as possible, so the step is mostly
 communication. Both systems run the same code in as many processes, one after
 the other and again, and the table has the medians of rank 0. 'pskv+hook' is
-the backend with pskv.torch's communication hook."""
+the backend with pskv.torch's communication hook. With cuda, the parameters are in
+the memory of GPUs; 'nccl' needs one for each process."""
 import argparse
 import json
 import os
@@ -40,7 +42,7 @@ def resnet50():
     return shapes + [(1000, 2048), (1000,)]
 
 
-def worker(system, steps):
+def worker(system, steps, device):
     import torch
     import torch.distributed as dist
     from torch import nn
@@ -49,6 +51,8 @@ def worker(system, steps):
         import pskv.torch
     torch.set_num_threads(1)
     dist.init_process_group(system.split("+")[0])
+    if device == "cuda":
+        torch.cuda.set_device(dist.get_rank() % torch.cuda.device_count())
 
     class Cheap(torch.autograd.Function):
         """A loss of all parameters whose gradients are given arrays."""
@@ -66,9 +70,10 @@ def worker(system, steps):
         def __init__(self):
             super().__init__()
             self.parts = nn.ParameterList(
-                [nn.Parameter(torch.zeros(s)) for s in resnet50()])
-            self.gradients = [torch.full(s, float(dist.get_rank()))
-                              for s in resnet50()]
+                [nn.Parameter(torch.zeros(s, device=device))
+                 for s in resnet50()])
+            self.gradients = [torch.full(s, float(dist.get_rank()),
+                                         device=device) for s in resnet50()]
 
         def forward(self):
             return Cheap.apply(self.gradients, *self.parts)
@@ -82,6 +87,8 @@ def worker(system, steps):
         dist.barrier()
         begin = time.perf_counter()
         ddp().backward()
+        if device == "cuda":
+            torch.cuda.synchronize()
         times.append(time.perf_counter() - begin)
     # Gradients are added to existing arrays: a step allocates nothing.
     want = (steps + 3) * (dist.get_world_size() - 1) / 2
@@ -104,8 +111,8 @@ def measure(options, system):
          str(options.workers), "-s", str(options.servers), "--private",
          "--env", f"PSKV_NUM_SERVERS={options.servers}", "--",
          options.python, __file__, "--worker", system, "--steps",
-         str(options.steps)], env=env, capture_output=True, text=True,
-        timeout=600, check=False)
+         str(options.steps), "--device", options.device], env=env,
+        capture_output=True, text=True, timeout=600, check=False)
     for line in done.stdout.splitlines():
         if "STEPS" in line:
             return json.loads(line.split("STEPS", 1)[1])
@@ -122,11 +129,12 @@ def main():
     p.add_argument("--steps", type=int, default=10)
     p.add_argument("--repeat", type=int, default=2)
     p.add_argument("--systems", default=",".join(SYSTEMS))
+    p.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     p.add_argument("--json", type=Path)
     p.add_argument("--worker", help=argparse.SUPPRESS)
     options = p.parse_args()
     if options.worker:
-        worker(options.worker, options.steps)
+        worker(options.worker, options.steps, options.device)
         return
     options.build = Path(options.build).resolve()
     times = {s: [] for s in options.systems.split(",")}

@@ -2,6 +2,7 @@
 """Launches of the measured systems, and their costs: time of a round, CPU
 seconds and peak memory of the processes."""
 
+import functools
 import json
 import os
 import resource
@@ -169,6 +170,31 @@ class Systems:
         found = launch([self.tool("tests", "bench", program), *words])
         return {line["what"]: line for line in found["lines"]}
 
+    def device(self, size: int, seconds: float) -> dict[str, Any]:
+        """GB/s of the GPU's memory, link and kernels, by operation."""
+        module = self.build / "lib" / "kernel" / "cuda" / "libpskv-cuda.so"
+        if not module.exists():
+            raise Skipped("built without the module for GPUs")
+        found = self.kernel("bench_device", str(module), str(size),
+                            str(seconds))
+        if "no GPU" in found:
+            raise Skipped(f"no GPU: {found['no GPU']['why']}")
+        return found
+
+    def device_allreduce(self, backend: str, workers: int,
+                         *words: str) -> dict[str, Any]:
+        """all_reduce of torch in the GPU's memory."""
+        python = self.gpu_python()
+        if backend == "nccl" and workers > gpus_of(python):
+            raise Skipped("NCCL needs a GPU for each process")
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        return launch(["sh", "-c", ranks_script(
+            f"{python} {HERE}/device_allreduce.py {backend}", workers,
+            f"tcp://127.0.0.1:{port} {' '.join(words)}")],
+            {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"})
+
     def limits(self, size: int, sources: int, rounds: int) -> dict[str, Any]:
         found = launch([self.tool("tests", "bench", "bench_limits"), str(size),
                         str(sources), str(os.cpu_count() or 1), str(rounds)])
@@ -214,20 +240,26 @@ class Systems:
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             port = s.getsockname()[1]
-        # One shell as the parent, so that it is one launch as the others are.
-        script = "; ".join(
-            [f'{PYTHON} {HERE}/gloo_allreduce.py {rank} {workers} '
-             f'tcp://127.0.0.1:{port} {" ".join(words)} & p{rank}=$!'
-             for rank in range(workers)] +
-            [f"wait $p{rank} || exit" for rank in range(workers)])
-        return launch(["sh", "-c", script], {"GLOO_SOCKET_IFNAME": "lo"})
+        return launch(["sh", "-c", ranks_script(
+            f"{PYTHON} {HERE}/gloo_allreduce.py", workers,
+            f"tcp://127.0.0.1:{port} {' '.join(words)}")],
+            {"GLOO_SOCKET_IFNAME": "lo"})
 
-    def ddp(self, workers: int, servers: int, systems: str,
-            folder: Path) -> dict[str, Any]:
-        check_torch()
+    def gpu_python(self) -> str:
+        found = python_with_gpu(self.build)
+        if found is None:
+            raise Skipped("no torch that has a GPU")
+        return found
+
+    def ddp(self, workers: int, servers: int, systems: str, folder: Path,
+            device: str = "cpu") -> dict[str, Any]:
+        if device == "cpu":
+            check_torch()
+        python = PYTHON if device == "cpu" else self.gpu_python()
         out = folder / "ddp.json"
         process = subprocess.Popen(
-            [PYTHON, str(HERE / "ddp.py"), "--build", str(self.build),
+            [python, str(HERE / "ddp.py"), "--build", str(self.build),
+             "--device", device,
              "--workers", str(workers), "--servers", str(servers), "--steps",
              "7", "--repeat", "1", "--systems", systems, "--json", str(out)],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -266,6 +298,34 @@ class Systems:
             return spent
         finally:
             stop(process)
+
+
+def ranks_script(program: str, ranks: int, words: str) -> str:
+    """A program as many times, with rank and number of ranks in front of its
+    words: one shell as the parent, so that it is one launch as others are."""
+    return "; ".join(
+        [f"{program} {rank} {ranks} {words} & p{rank}=$!"
+         for rank in range(ranks)] +
+        [f"wait $p{rank} || exit" for rank in range(ranks)])
+
+
+@functools.lru_cache(maxsize=None)
+def python_with_gpu(build: Path) -> Optional[str]:
+    """The first interpreter whose torch has a GPU."""
+    for python in (str(build / "torch2/bin/python"), "python3", PYTHON):
+        found = shutil.which(python)
+        if found is not None and subprocess.run(
+                [found, "-c", "import torch, sys; "
+                 "sys.exit(not torch.cuda.is_available())"],
+                check=False, capture_output=True).returncode == 0:
+            return found
+    return None
+
+
+def gpus_of(python: str) -> int:
+    return int(subprocess.run(
+        [python, "-c", "import torch; print(torch.cuda.device_count())"],
+        check=True, capture_output=True, text=True).stdout)
 
 
 def check_torch() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 SYSTEMS = {
     "Open MPI": (("Open MPI", "mpi"), "tab:orange"),
     "gloo": (("gloo",), "tab:green"),
+    "NVIDIA's": (("NCCL", "cuBLAS", "copy on"), "tab:olive"),
     "memcpy": (("memcpy",), "tab:gray"),
     "pskv": (("",), "tab:blue"),
 }
