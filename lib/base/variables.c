@@ -12,6 +12,8 @@ const char *const ps_variables[] = {
     "PSKV_CLOSE_TIMEOUT",
     "PSKV_CONNECT_TIMEOUT",
     "PSKV_CONTEXT",      /* psctl: the context in use. */
+    "PSKV_CUDA_DRIVER",  /* CUDA's driver, in place of libcuda.so.1. */
+    "PSKV_CUBLAS",       /* The same for cuBLAS. */
     "PSKV_HOST_ADDRESS", /* pslaunch: address of a pod, or its own. */
     "PSKV_JOB",
     "PSKV_LAUNCHER",   /* Set by pslaunch, which has checked these names. */
@@ -43,7 +45,7 @@ const char *const ps_variables[] = {
 
 /* Used by this project's tests. */
 static const char *const test_prefixes[] = {"PSKV_TEST_", "PSKV_BUILD_",
-                                            "PSKV_TORCH_"};
+                                            "PSKV_EMU_", "PSKV_TORCH_"};
 
 static int is_known_variable(const char *name)
 {
