@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/arena.h"
+#include "client/device/gpu.h"
 #include "client/error.h"
 #include "client/state.h"
 
@@ -77,6 +78,7 @@ static void unmap_arena(struct psc_client *c, size_t at)
 {
     struct arena *a = c->arenas.list[at];
 
+    gpu_forget(c, a->data);
     ps_shm_unmap_foreign(a->data, a->size);
     free(a);
     c->arenas.list[at] = c->arenas.list[--c->arenas.count];
@@ -93,8 +95,7 @@ void arena_drop(struct psc_client *c, struct arena *a)
     }
 }
 
-/* Arena of the current agent that contains `data`, or NULL. */
-static struct arena *arena_around(const struct psc_client *c, const void *data)
+struct arena *arena_around(const struct psc_client *c, const void *data)
 {
     for (size_t i = 0; i < c->arenas.count; i++) {
         struct arena *a = c->arenas.list[i];
@@ -130,6 +131,7 @@ void arena_lose_all(struct psc_client *c)
 void arena_free_all(struct psc_client *c)
 {
     for (size_t i = 0; i < c->arenas.count; i++) {
+        gpu_forget(c, c->arenas.list[i]->data);
         ps_shm_unmap_foreign(c->arenas.list[i]->data, c->arenas.list[i]->size);
         free(c->arenas.list[i]);
     }

@@ -16,6 +16,8 @@ const struct arena *arena_find(const struct psc_client *c, uint32_t number);
 /* Address of the bytes; NULL: outside of the arena, or no arena. */
 const uint8_t *arena_place(const struct arena *a, uint64_t offset,
                            uint64_t bytes);
+/* Arena of the current agent that contains `data`, or NULL. */
+struct arena *arena_around(const struct psc_client *c, const void *data);
 /* Agent lost: unmaps the arenas that back no open result. */
 void arena_lose_all(struct psc_client *c);
 /* Drops one use of a lost agent's arena; the last one unmaps it. */

@@ -7,6 +7,7 @@
  * listens yet, the client dials again until connect_timeout_ms. */
 #include "client/arena.h"
 #include "client/clock.h"
+#include "client/device/gpu.h"
 #include "client/entry.h"
 #include "client/error.h"
 #include "client/handshake.h"
@@ -157,6 +158,7 @@ static void free_client(struct psc_client *c, bool child)
 {
     struct ps_list_node *n;
 
+    gpu_end_all(c, child);
     while ((n = ps_list_first(&c->ops.all)) != NULL) {
         op_free(PS_CONTAINER(n, struct psc_op, of_client));
     }
@@ -171,6 +173,7 @@ static void free_client(struct psc_client *c, bool child)
     report_free(c);
     span_table_free(c->spans, child);
     free((char *)(uintptr_t)c->options.job);
+    gpu_free_all(c); /* Unpins what is unmapped next. */
     ps_shm_fini(&c->shm);
     if (c->ring.memory != NULL) {
         munmap(c->ring.memory, ps_ring_bytes());
@@ -276,7 +279,8 @@ static bool all_ops_ended(void *arg)
     /* Waits for a re-attach, so that the next agent gets the detach. Skips of a
      * failed join carry no data and do not count. */
     return c->ops.sent == c->colls.skips_detached &&
-           c->keys.unbound_count == 0 && c->reattach.link == LINK_UP;
+           c->keys.unbound_count == 0 && c->reattach.link == LINK_UP &&
+           gpu_is_idle(c);
 }
 
 /* PS_E_CLOSED: the agent was lost before it received the message. */

@@ -39,7 +39,8 @@ struct key {
     const uint8_t *data[2]; /* Results of even and odd versions. */
     uint64_t round;         /* Last round sent. */
     struct ps_list queue;
-    uint32_t ops_open;              /* Operations SENT or COPYING. */
+    /* Operations SENT or COPYING, and copies of ended ones to a GPU. */
+    uint32_t ops_open;
     struct ps_list_node of_stalled; /* Linked when SENT_MAX was reached. */
     struct ps_shm_block *spare;     /* Staging block for reuse; NULL: none. */
 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/memory.h"
+#include "client/device/gpu.h"
 #include "client/entry.h"
 #include "client/error.h"
 #include "client/mapping.h"
@@ -34,10 +35,16 @@ static void on_arena_freed(void *ctx, uint32_t region)
     }
 }
 
+static void on_arena_unmap(void *ctx, const void *data)
+{
+    gpu_forget(ctx, data);
+}
+
 void memory_init(struct psc_client *c)
 {
     ps_shm_init(&c->shm, &(struct ps_shm_hooks){.on_made = on_arena_made,
                                                 .on_freed = on_arena_freed,
+                                                .on_unmap = on_arena_unmap,
                                                 .ctx = c});
 }
 

@@ -8,6 +8,7 @@
 #include "client/arena.h"
 #include "client/clock.h"
 #include "client/error.h"
+#include "client/op_device.h"
 #include "client/state.h"
 
 #include <assert.h>
@@ -258,6 +259,17 @@ struct psc_op *op_new(struct psc_client *c, enum op_kind kind)
     return op;
 }
 
+void op_release_staging(struct psc_client *c, struct key *k,
+                        struct ps_shm_block *b)
+{
+    b->uses--;
+    if (k->spare == NULL) {
+        k->spare = b;
+    } else {
+        ps_shm_put(&c->shm, b);
+    }
+}
+
 static void release_block(struct psc_op *op)
 {
     struct ps_shm_block *b = op->src.block;
@@ -266,14 +278,12 @@ static void release_block(struct psc_op *op)
         return;
     }
     op->src.block = NULL;
-    b->uses--;
     if (!op->src.staged) {
-        return;
-    }
-    if (op->kind != OP_PUSH_ROWS && op->kind != OP_PULL_ROWS &&
-        op->key->spare == NULL) {
-        op->key->spare = b;
+        b->uses--;
+    } else if (op->kind != OP_PUSH_ROWS && op->kind != OP_PULL_ROWS) {
+        op_release_staging(op->client, op->key, b);
     } else {
+        b->uses--;
         ps_shm_put(&op->client->shm, b);
     }
 }
@@ -298,6 +308,9 @@ void op_free(struct psc_op *op)
     ps_list_remove(&op->of_client);
     if (op->hooks != NULL && op->hooks->fini != NULL) {
         op->hooks->fini(op);
+    }
+    if (op->device != NULL) {
+        op->device->ops->release(op);
     }
     release_block(op);
     op_release_number(op);

@@ -39,6 +39,9 @@ void op_drop(struct psc_op *op);
  * agent ends it, and writes nothing. */
 void op_abandon(struct psc_op *op);
 bool op_is_abandoned(const struct psc_op *op);
+/* Returns a staging block that an operation on the key has used. */
+void op_release_staging(struct psc_client *c, struct key *k,
+                        struct ps_shm_block *b);
 /* Removes the operation from all lists and frees it. Not while COPYING. */
 void op_free(struct psc_op *op);
 /* Puts an operation that is DONE, and that no handle shows, on

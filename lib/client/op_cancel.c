@@ -3,6 +3,7 @@
  * elsewhere and ends at once. A pull that the agent has is given up there and
  * here, whichever comes first, its end or its result. Everything else that the
  * agent has may count for other ranks already. */
+#include "client/device/gpu.h"
 #include "client/entry.h"
 #include "client/error.h"
 #include "client/op.h"
@@ -102,6 +103,9 @@ int psc_op_cancel(struct psc_op *op)
     }
     if (op->state != OP_DONE) {
         client_poll(c); /* It may have ended. */
+    }
+    if (op->src.streaming && op->device != NULL) {
+        gpu_drain(c); /* Its array is the caller's again afterwards. */
     }
     rc = cancel_op(op);
     client_leave(c);

@@ -4,6 +4,7 @@
 #include "client/op_copy.h"
 #include "client/error.h"
 #include "client/op.h"
+#include "client/op_device.h"
 #include "client/op_queue.h"
 #include "client/rows.h"
 #include "client/send.h"
@@ -65,11 +66,8 @@ static void copy_source(struct psc_op *op, const void *src)
     c->stats.bytes_copied += op->key->bytes;
 }
 
-/* Sums the arrays into the staging block; without the mutex. */
-static int sum_sources(struct psc_op *op, const void *const *srcs,
-                       uint32_t count)
+int op_sum_sources(struct psc_op *op, const void *const *srcs, uint32_t count)
 {
-    struct psc_client *c = op->client;
     const struct ps_job job = {.op = PS_JOB_SUM,
                                .dtype = (enum ps_dtype)op->key->dtype,
                                .fold = fold_of_reduce(op->args.reduce),
@@ -77,20 +75,25 @@ static int sum_sources(struct psc_op *op, const void *const *srcs,
                                .src_count = count,
                                .src = srcs,
                                .dst = ps_shm_data(op->src.block)};
+
+    return ps_kernel_run(&job);
+}
+
+/* The same without the mutex. */
+static int sum_unlocked(struct psc_op *op, const void *const *srcs,
+                        uint32_t count)
+{
+    struct psc_client *c = op->client;
     int rc;
 
     pthread_mutex_unlock(&c->lock);
-    rc = ps_kernel_run(&job);
+    rc = op_sum_sources(op, srcs, count);
     pthread_mutex_lock(&c->lock);
     c->stats.bytes_copied += op->key->bytes * count;
     return rc;
 }
 
-/* True if the agent may get the operation before its array is copied. Not in a
- * job that survives the death of a worker, which would leave the array
- * incomplete; not if early parts of the result would overwrite elements that
- * are not copied yet. */
-static bool may_stream(const struct psc_op *op, const void *src)
+bool op_may_stream(const struct psc_op *op, const void *src)
 {
     const struct psc_client *c = op->client;
     const uintptr_t from = (uintptr_t)src;
@@ -126,9 +129,9 @@ int op_attach_source(struct psc_op *op, const void *const *srcs, uint32_t count)
         return 0;
     }
     rc = op_alloc_staging(op);
-    op->src.streaming = rc == 0 && count == 1 && may_stream(op, srcs[0]);
+    op->src.streaming = rc == 0 && count == 1 && op_may_stream(op, srcs[0]);
     if (rc == 0 && count > 1) {
-        rc = sum_sources(op, srcs, count);
+        rc = sum_unlocked(op, srcs, count);
     } else if (rc == 0 && !op->src.streaming) {
         copy_source(op, srcs[0]);
     }
@@ -139,9 +142,7 @@ int op_attach_source(struct psc_op *op, const void *const *srcs, uint32_t count)
     return rc;
 }
 
-/* Reports bytes_ready to the agent. A queued operation reports it when it is
- * sent. */
-static void send_progress(struct psc_op *op)
+void op_send_progress(struct psc_op *op)
 {
     struct psc_client *c = op->client;
     const struct ps_msg m = {.code = PS_MSG_L_OP,
@@ -180,7 +181,7 @@ void op_stream(struct psc_op *op, const void *src)
         c->stats.bytes_copied += piece;
         op->src.bytes_ready += piece;
         op->src.streaming = op->src.bytes_ready < bytes;
-        send_progress(op);
+        op_send_progress(op);
     }
     op->src.streaming = false;
     if (op->state == OP_ENDING) {
@@ -199,7 +200,8 @@ static bool wants_result(const struct psc_op *op)
                      !op->detached;
 }
 
-static void copy_out(struct psc_op *op)
+/* PS_E_AGAIN: the operation ends later; another error: it has failed. */
+static int copy_out(struct psc_op *op)
 {
     struct psc_client *c = op->client;
     const void *from = op->key->is_async ? ps_shm_data(op->src.block)
@@ -207,6 +209,9 @@ static void copy_out(struct psc_op *op)
     size_t bytes = (op->hooks != NULL ? op->result.bytes : op->key->bytes) -
                    op->result.copied;
 
+    if (op->device != NULL) {
+        return op->device->ops->copy_result(op, from);
+    }
     op_set_state(op, OP_COPYING);
     pthread_mutex_unlock(&c->lock);
     if (op->hooks != NULL) {
@@ -217,6 +222,7 @@ static void copy_out(struct psc_op *op)
     }
     pthread_mutex_lock(&c->lock);
     c->stats.bytes_copied += bytes;
+    return 0;
 }
 
 void op_accept_progress(struct psc_op *op, uint64_t bytes)
@@ -233,6 +239,11 @@ void op_accept_progress(struct psc_op *op, uint64_t bytes)
         bytes = op->result.bytes; /* Rounded keys of collectives are longer. */
     }
     if (bytes <= from) {
+        return;
+    }
+    if (op->device != NULL) {
+        op->device->ops->copy_part(op, k->data[op->round & 1] + from, from,
+                                   bytes - from);
         return;
     }
     op_set_state(op, OP_COPYING);
@@ -274,6 +285,25 @@ static void copy_rows_out(struct psc_op *op)
     c->stats.bytes_pulled += op->result.row_index_count * bytes;
 }
 
+/* Ends an operation that has ended well at the agent, after copying its
+ * result. */
+static void end_with_result(struct psc_op *op)
+{
+    int rc = 0;
+
+    if (op_has_result(op->kind) && !op->key->is_async) {
+        op->result.data = op->key->data[op->version & 1];
+    }
+    if (wants_result(op)) {
+        rc = copy_out(op);
+    } else if (op->kind == OP_PULL_ROWS && !op->detached) {
+        copy_rows_out(op);
+    }
+    if (rc != PS_E_AGAIN) {
+        op_end(op, rc, rc != 0 ? op->client->detail : NULL);
+    }
+}
+
 void op_accept_done(struct psc_op *op, const struct ps_msg_l_done *m)
 {
     struct psc_client *c = op->client;
@@ -304,15 +334,7 @@ void op_accept_done(struct psc_op *op, const struct ps_msg_l_done *m)
                     (unsigned long long)op->round);
         return;
     } else {
-        if (op_has_result(op->kind) && !k->is_async) {
-            op->result.data = k->data[op->version & 1];
-        }
-        if (wants_result(op)) {
-            copy_out(op);
-        } else if (op->kind == OP_PULL_ROWS && !op->detached) {
-            copy_rows_out(op);
-        }
-        op_end(op, 0, NULL);
+        end_with_result(op);
     }
     if (k != NULL) {
         op_pump(c, k);

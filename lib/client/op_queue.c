@@ -134,6 +134,9 @@ void op_pump(struct psc_client *c, struct key *k)
             k->ops_open > 0) {
             return;
         }
+        if (op->src.streaming && op->src.is_held) {
+            return;
+        }
         if (c->ops.sent >= SENT_MAX) {
             if (!ps_list_linked(&k->of_stalled)) {
                 ps_list_push_back(&c->queues.stalled, &k->of_stalled);

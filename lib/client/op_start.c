@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Public calls that start operations. */
 #include "client/op_start.h"
+#include "client/device/staged.h"
 #include "client/entry.h"
 #include "client/error.h"
 #include "client/key.h"
@@ -152,6 +153,21 @@ static int check_call(struct psc_client *c, const struct op_call *a,
     return 0;
 }
 
+/* Attaches arrays in the memory of a GPU. */
+static int attach_device(struct psc_op *op, const struct op_call *a,
+                         const struct psc_op_options *o,
+                         const void *const *srcs, uint32_t src_count)
+{
+    if (a->rows != NULL || op->key->row_width != 0) {
+        return client_error(op->client, PSC_E_UNSUPPORTED,
+                            "'%s': rows lie in the memory of the host, not of "
+                            "a GPU",
+                            op->key->name);
+    }
+    return staged_attach(op, o->device, contributes_array(op) ? srcs : NULL,
+                         src_count);
+}
+
 /* Attaches the arrays or rows of the call. */
 static int attach_memory(struct psc_op *op, const struct op_call *a,
                          const void *const *srcs, uint32_t src_count)
@@ -188,6 +204,7 @@ static int start_locked(struct psc_client *c, const struct op_call *a,
     struct psc_op_options full = {0};
     struct key *k = key_of(c, a->key);
     const void *const *srcs = &a->src;
+    uint32_t src_count;
     struct psc_op *op;
     int rc;
 
@@ -215,7 +232,10 @@ static int start_locked(struct psc_client *c, const struct op_call *a,
     op->result.out = a->out;
     apply_options(op, &full, ret_op != NULL);
     srcs = full.src_count > 0 ? full.srcs : srcs;
-    rc = attach_memory(op, a, srcs, full.src_count > 0 ? full.src_count : 1);
+    src_count = full.src_count > 0 ? full.src_count : 1;
+    rc = full.device != NULL && (contributes_array(op) || a->out != NULL)
+             ? attach_device(op, a, &full, srcs, src_count)
+             : attach_memory(op, a, srcs, src_count);
     if (rc == 0) {
         rc = op_submit(op, NULL);
         if (rc != 0) {
@@ -230,7 +250,7 @@ static int start_locked(struct psc_client *c, const struct op_call *a,
     if (ret_op != NULL) {
         *ret_op = op;
     }
-    if (op->src.streaming) {
+    if (op->src.streaming && op->device == NULL) {
         op_stream(op, srcs[0]);
     }
     return 0;

@@ -23,6 +23,7 @@ struct coll;
 struct arena;
 struct job_request;
 struct profile_answer;
+struct op_device;
 
 enum op_kind {
     OP_INIT,
@@ -99,8 +100,11 @@ struct op_source {
     size_t offset;              /* In the block. */
     /* The block is a staging block and returns to the key. */
     bool staged;
-    /* The calling thread still copies into the block, without the mutex. */
+    /* The array is still copied into the block: by the calling thread, without
+     * the mutex, or from a GPU. */
     bool streaming;
+    /* The operation stays QUEUED until the block is complete. */
+    bool is_held;
     /* Rows key: rows in the block, each once, ascending. */
     uint32_t row_count;
     /* Streaming: bytes of the block that are complete. */
@@ -152,6 +156,8 @@ struct psc_op {
      * hooks only. */
     struct coll *coll;
     const struct op_hooks *hooks; /* NULL: a plain operation. */
+    /* Arrays in the memory of a GPU; NULL: in that of the host. */
+    const struct op_device *device;
     psc_callback callback;
     void *user;
     struct ps_list_node of_client; /* In `all` or `spare` of the table. */

@@ -2,6 +2,7 @@
 /* Public calls that wait for operations, show their results and free them. */
 #include "client/op_wait.h"
 #include "client/clock.h"
+#include "client/device/gpu.h"
 #include "client/entry.h"
 #include "client/error.h"
 #include "client/op.h"
@@ -362,6 +363,10 @@ void psc_op_free(struct psc_op *op)
     }
     while (op->state == OP_COPYING ||
            (op->kind == OP_COLL && op->hooks->is_copying(op))) {
+        if (!gpu_is_idle(c)) {
+            gpu_drain(c); /* It may be a copy to a GPU. */
+            continue;
+        }
         c->progress.waiter_count++;
         pthread_cond_wait(&c->progress.changed, &c->lock);
         c->progress.waiter_count--;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/progress.h"
 #include "client/clock.h"
+#include "client/device/gpu.h"
 #include "client/entry.h"
 #include "client/error.h"
 #include "client/messages.h"
@@ -20,9 +21,11 @@
 #include "base/prefetch.h"
 
 /* Completions taken from the ring at once. */
-#define ENDS_AHEAD 16
+#define ENDS_AHEAD  16
 /* Ring polls between two readings of the clock. */
-#define SPIN_LOOKS 50
+#define SPIN_LOOKS  50
+/* Time between two looks at the copies of a GPU, which fail without a kick. */
+#define GPU_LOOK_MS 100
 
 /* Prefetches the memory that these completions touch: thousands of open
  * operations do not stay in the cache. */
@@ -88,6 +91,7 @@ static void reader_poll_once(struct psc_client *c)
 {
     int rc;
 
+    gpu_poll(c);
     if (c->rc == 0 && c->reattach.link == LINK_LOST) {
         reattach_dial(c);
     }
@@ -128,6 +132,9 @@ void client_poll(struct psc_client *c)
         return; /* The reader handles all input. */
     }
     c->progress.has_reader = true;
+    if (c->gpus != NULL) {
+        ps_sock_unkick(c->sock); /* A copy has ended, see device/gpu.c. */
+    }
     reader_poll_once(c);
     c->progress.has_reader = false;
     client_reap_ops(c);
@@ -215,6 +222,19 @@ static int reader_sleep(struct psc_client *c, uint32_t count, ps_time deadline)
     return rc;
 }
 
+/* Sleeps as reader_sleep(). While a GPU copies, it also returns now and then. */
+static int sleep_until(struct psc_client *c, uint32_t count, ps_time deadline)
+{
+    ps_time look = ps_time_add(client_now(), PS_MILLIS(GPU_LOOK_MS));
+    int rc;
+
+    if (gpu_is_idle(c) || look >= deadline) {
+        return reader_sleep(c, count, deadline);
+    }
+    rc = reader_sleep(c, 1, look);
+    return rc == PS_E_TIMEOUT ? 0 : rc;
+}
+
 /* As the reader: flushes, waits, then takes one turn. */
 static int wait_as_reader(struct psc_client *c, uint32_t (*missing)(void *arg),
                           void *arg, ps_time deadline)
@@ -223,6 +243,7 @@ static int wait_as_reader(struct psc_client *c, uint32_t (*missing)(void *arg),
     int rc = 0;
 
     c->progress.has_reader = true;
+    gpu_poll(c);
     client_flush(c);
     if (c->rc == 0) {
         if (c->ring.memory != NULL && has_input(c)) {
@@ -238,11 +259,11 @@ static int wait_as_reader(struct psc_client *c, uint32_t (*missing)(void *arg),
             goto leave;
         }
         span_send_due(c);
-        rc = reader_sleep(c,
-                          c->progress.waiter_count > 0 || client_wants_kick(c)
-                              ? 1
-                              : missing(arg),
-                          deadline);
+        rc = sleep_until(c,
+                         c->progress.waiter_count > 0 || client_wants_kick(c)
+                             ? 1
+                             : missing(arg),
+                         deadline);
     }
     if (rc == 0) {
         reader_poll_once(c);

@@ -297,6 +297,7 @@ struct psc_op_options {
     const void *const *srcs;
     psc_callback callback;
     void *user;
+    const struct psc_device *device; /* Of src and out; NULL: the host. */
 };
 
 /* Operations on one key take effect in the order of their start. An operation
@@ -528,6 +529,7 @@ struct psc_coll_options {
      * and shape, e.g. of an array that is sent as bytes. NULL: none. */
     const char *array_words;
     uint32_t joined; /* enum psc_joined */
+    const struct psc_device *device; /* Of all arrays; NULL: the host. */
 };
 
 /* Every rank gets the sum, or other reduction, over all ranks. */

@@ -407,7 +407,7 @@ static void drop_pages(struct ps_shm_arena *a, size_t offset, size_t size)
     size_t from = ps_round_up(offset, page);
     size_t to = (offset + size) & ~(page - 1);
 
-    if (size >= REMOVE_MIN && to > from) {
+    if (size >= REMOVE_MIN && to > from && !a->keeps_pages) {
         madvise(a->data + from, to - from, MADV_REMOVE);
     }
 }
@@ -433,6 +433,9 @@ static void drop_empty(struct ps_shm *s, struct ps_shm_arena *a)
     memmove(s->arenas + at, s->arenas + at + 1,
             (s->count - at) * sizeof(struct ps_shm_arena *));
     s->hooks.on_freed(s->hooks.ctx, a->region);
+    if (s->hooks.on_unmap != NULL) {
+        s->hooks.on_unmap(s->hooks.ctx, a->data);
+    }
     free_arena(a);
 }
 
@@ -505,6 +508,17 @@ struct ps_shm_block *ps_shm_find(const struct ps_shm *s, const void *data,
 void *ps_shm_data(const struct ps_shm_block *b)
 {
     return b->arena->data + b->offset;
+}
+
+void *ps_shm_arena_data(const struct ps_shm_block *b, size_t *ret_size)
+{
+    *ret_size = b->arena->size;
+    return b->arena->data;
+}
+
+void ps_shm_keep_pages(const struct ps_shm_block *b)
+{
+    b->arena->keeps_pages = true;
 }
 
 uint32_t ps_shm_region(const struct ps_shm_block *b)

@@ -28,6 +28,8 @@ struct ps_shm_hooks {
      * undoes the arena. */
     int (*on_made)(void *ctx, uint32_t region, int fd, uint64_t size);
     void (*on_freed)(void *ctx, uint32_t region);
+    /* An arena at `data` is about to be unmapped. */
+    void (*on_unmap)(void *ctx, const void *data);
     void *ctx;
 };
 
@@ -80,6 +82,11 @@ struct ps_shm_block *ps_shm_registered(const struct ps_shm *s,
 void ps_shm_unregister(struct ps_shm *s, struct ps_shm_block *b);
 
 void *ps_shm_data(const struct ps_shm_block *b);
+/* The arena of a block that is not registered memory. */
+void *ps_shm_arena_data(const struct ps_shm_block *b, size_t *ret_size);
+/* From now on freed blocks of the arena keep their pages: a device uses them by
+ * their physical addresses. */
+void ps_shm_keep_pages(const struct ps_shm_block *b);
 uint32_t ps_shm_region(const struct ps_shm_block *b);
 
 /* Makes a sealed memfd of `size` bytes, zeroed and mapped read-write. The

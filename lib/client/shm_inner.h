@@ -2,6 +2,8 @@
 /* Arenas of shared memory, for shm.c and shm_buffer.c only. */
 #pragma once
 
+#include <stdbool.h>
+
 #include "client/shm.h"
 
 struct ps_shm_arena {
@@ -9,6 +11,7 @@ struct ps_shm_arena {
     size_t size;
     int fd; /* Kept for the next agent. */
     uint32_t region;
+    bool keeps_pages;             /* See ps_shm_keep_pages(). */
     uint32_t used;                /* Blocks in use. */
     struct ps_shm_block **blocks; /* Sorted by offset, without gaps. */
     size_t count;

@@ -52,6 +52,11 @@ static void ask_stall(struct psc_op *whole, struct stall_request *w)
     if (reattach_explain(c, op->key, w->text, sizeof(w->text))) {
         return;
     }
+    if (op->src.streaming && op->src.is_held) {
+        ps_str_copy(w->text, sizeof(w->text),
+                    "its array is being copied from the GPU");
+        return;
+    }
     if (w->id == 0) {
         ps_str_copy(w->text, sizeof(w->text),
                     "its result is being copied, or it is about to be sent");

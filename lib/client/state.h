@@ -26,6 +26,8 @@
  *     report.c      training scalars
  *     span.c        spans of the program
  *     group.c       clients for a subset of the ranks
+ *     device/       memory of GPUs: driver.c loads CUDA's driver; gpu.c has
+ *                   streams and copies; staged.c operations on keys
  *     coll/         collectives, see coll/state.h
  *
  * No file calls one that calls it: public calls, coll/, stall.c, progress.c,
@@ -129,6 +131,7 @@ struct wait_notes {
 
 struct report_table;
 struct span_table;
+struct gpu_table;
 
 struct coll_table {
     /* Collectives that agree or wait for their turn. */
@@ -186,6 +189,7 @@ struct psc_client {
     struct op_queues queues;
     struct key_table keys;
     struct coll_table colls;
+    struct gpu_table *gpus; /* See device/gpu.c; NULL: none. */
     struct wait_notes notes;
     struct stats stats;
     struct report_table *reports; /* See report.c; NULL: none. */
