@@ -28,6 +28,7 @@
 #include "client/coll/describe.h"
 #include "client/coll/join.h"
 #include "client/coll/join_rounds.h"
+#include "client/coll/staged.h"
 #include "client/coll/subop.h"
 #include "client/error.h"
 #include "client/op.h"
@@ -65,7 +66,9 @@ static void free_coll(struct psc_op *op)
         op_free(k->join.skips[i]);
     }
     order_leave(k);
+    coll_device_drop_source(k);
     coll_release_source(k);
+    coll_device_close(k);
     free(k->join.skips);
     free(k->subops.list);
     free(k->name);
@@ -227,6 +230,7 @@ static void coll_end(struct coll *k)
 
     order_leave(k);
     coll_skips_detach(k);
+    coll_device_drop_source(k);
     coll_release_source(k);
     op_end(op, k->rc, k->text);
 }
@@ -359,7 +363,8 @@ static void run_stages(struct coll *k)
     /* Sub-operations that end during the loops do not recurse into them. */
     k->subops.open++;
     while (k->rc == 0 && k->subops.open == 1 && !is_in_last_stage(k) &&
-           (k->stage != COLL_ORDER || is_first_in_order(k))) {
+           (k->stage != COLL_ORDER ||
+            (is_first_in_order(k) && !k->src.is_pending))) {
         enum coll_stage next = end_stage(k);
 
         if (k->rc == 0) {
@@ -392,7 +397,7 @@ static void run_order_queue(struct psc_client *c)
     while ((n = ps_list_first(&c->colls.order_queue)) != NULL) {
         struct coll *k = PS_CONTAINER(n, struct coll, of_order_queue);
 
-        if (k->stage != COLL_ORDER) {
+        if (k->stage != COLL_ORDER || k->src.is_pending) {
             break;
         }
         run_stages(k);

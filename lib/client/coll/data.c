@@ -3,6 +3,7 @@
  * that each of them carries, and its place in the result. */
 #include "client/coll/data.h"
 #include "client/coll/describe.h"
+#include "client/coll/staged.h"
 #include "client/coll/subop.h"
 #include "client/error.h"
 #include "client/state.h"
@@ -79,6 +80,7 @@ static int reduce_part(struct coll *k, const char *prefix, uint64_t from,
     }
     part->args.reduce = k->op->args.reduce;
     coll_subop_set_source(part, from * size);
+    coll_device_set(part);
     if (want) {
         part->result.out = k->dst.out != NULL ? k->dst.out + out_from
                                               : k->dst.result;
@@ -112,6 +114,7 @@ static int start_source_part(struct coll *k, const char *prefix, uint32_t root,
         return rc;
     }
     part->args.root = root;
+    coll_device_set(part);
     if (root == c->id.rank) {
         coll_subop_set_source(part, s->source_offset);
     }
@@ -228,15 +231,21 @@ static int start_reducescatter(struct coll *k)
 }
 
 /* Copies the rows that this rank sends to itself. */
-static void copy_own_rows(const struct coll *k, const struct source_range *s)
+static void copy_own_rows(struct coll *k, const struct source_range *s)
 {
     uint8_t *out = k->dst.out != NULL ? k->dst.out : k->dst.result;
 
-    if (k->rc == 0 && !k->op->detached && k->src.block != NULL && out != NULL) {
-        ps_kernel_copy(out + s->out_from,
-                       (const uint8_t *)ps_shm_data(k->src.block) +
-                           k->src.offset + s->source_offset,
-                       s->bytes);
+    const uint8_t *from;
+
+    if (k->rc != 0 || k->op->detached || k->src.block == NULL || out == NULL) {
+        return;
+    }
+    from = (const uint8_t *)ps_shm_data(k->src.block) + k->src.offset +
+           s->source_offset;
+    if (k->device != NULL && k->dst.out != NULL) {
+        coll_device_copy(k, out + s->out_from, from, s->bytes);
+    } else {
+        ps_kernel_copy(out + s->out_from, from, s->bytes);
     }
 }
 

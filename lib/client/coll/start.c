@@ -4,6 +4,7 @@
 #include "client/coll/coll.h"
 #include "client/coll/describe.h"
 #include "client/coll/join_rounds.h"
+#include "client/coll/staged.h"
 #include "client/coll/subop.h"
 #include "client/entry.h"
 #include "client/error.h"
@@ -144,6 +145,9 @@ static int adopt_source(struct psc_client *c, struct coll *k,
         return client_error(c, PSC_E_INVAL, "%s has no array",
                             coll_kind_name(k->kind));
     }
+    if (k->device != NULL) {
+        return coll_device_fetch(k, a);
+    }
     if (a->piece_count == 0 && a->o.prescale == 1 &&
         (uintptr_t)a->array->src % WORD_BYTES == 0) {
         b = ps_shm_find(&c->shm, a->array->src, k->array.bytes);
@@ -277,7 +281,9 @@ static int start_locked(struct psc_client *c, struct coll_request *a,
         goto free_op;
     }
     coll_describe(c, k, a);
-    rc = adopt_source(c, k, a);
+    rc = a->o.device != NULL && a->kind != COLL_JOIN ? coll_device_open(k, a)
+                                                     : 0;
+    rc = rc == 0 ? adopt_source(c, k, a) : rc;
     if (rc != 0) {
         goto free_op;
     }

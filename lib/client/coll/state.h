@@ -7,6 +7,7 @@
  *     data.c          data transfer of each kind
  *     join.c          joined ranks shadow the others' collectives
  *     join_rounds.c     and skip the rounds of keys
+ *     staged.c        arrays on a GPU
  *     subop.c         sub-operations: operations on keys, memory, results
  *
  * A file calls those below it. */
@@ -51,7 +52,8 @@ struct coll_array {
 struct coll_source {
     struct ps_shm_block *block; /* NULL: none. */
     size_t offset;
-    bool staged; /* The block was allocated for a copy. */
+    bool staged;     /* The block was allocated for a copy. */
+    bool is_pending; /* The array is still copied from a GPU. */
 };
 
 struct coll_dest {
@@ -87,6 +89,8 @@ struct coll_subops {
     uint32_t open;
 };
 
+struct coll_device;
+
 struct coll {
     struct psc_op *op;
     /* No sub-operation is open: starts the next stage. */
@@ -104,6 +108,7 @@ struct coll {
     char description[DESCRIPTION_BYTES];
     uint64_t hash;
     struct coll_array array;
+    struct coll_device *device; /* See staged.c; NULL: arrays of the host. */
     struct coll_source src;
     struct coll_dest dst;
     struct coll_join join;

@@ -144,8 +144,9 @@ static bool may_copy_progress(const struct psc_op *part)
 {
     const struct coll *k = part->coll;
 
-    return wants_result(part) && k->dst.out != NULL && k->dst.pieces == NULL &&
-           k->dst.postscale == 1 && part->result.from == 0;
+    return wants_result(part) && k->device == NULL && k->dst.out != NULL &&
+           k->dst.pieces == NULL && k->dst.postscale == 1 &&
+           part->result.from == 0;
 }
 
 static void copy_result(struct psc_op *part, const void *from)
