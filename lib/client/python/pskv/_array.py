@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays of the caller: the address of any object with the buffer protocol."""
+"""Arrays of the caller: the address of any object with the buffer protocol, or
+of an array of a GPU."""
 from __future__ import annotations
 
 import ctypes
 import struct
 from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_ssize_t, \
     c_void_p, py_object
-from typing import Any, Optional, Tuple
+from typing import Any, Optional, Sequence, Tuple
+
+from . import _gpu, _lib
 
 # Numbers of psclient.h, by kind and size of the element. NumPy has no
 # bfloat16: its bits are passed as uint16.
@@ -99,12 +102,21 @@ def _contiguous(obj: Any) -> Any:
 
 
 class Array:
-    """Memory of an object, which stays alive until release()."""
+    """Memory of an object, which stays alive until release(). `place`: the GPU
+    that it belongs to, or None. With an `entrance` an array may be on one."""
 
-    __slots__ = ("_view", "address", "count", "dtype", "nbytes", "shape")
+    __slots__ = ("_view", "_owner", "address", "count", "dtype", "nbytes",
+                 "place", "shape")
 
-    def __init__(self, obj: Any, writable: bool) -> None:
+    def __init__(self, obj: Any, writable: bool,
+                 entrance: Optional[_gpu.Entrance] = None) -> None:
         self._view: Optional[_PyBuffer] = None
+        self._owner: Any = None
+        self.place: Optional[_gpu.Place] = None
+        memory = _gpu.find(obj, writable, entrance)
+        if memory is not None:
+            self._use(memory, entrance)
+            return
         if hasattr(obj, "detach") and hasattr(obj, "numpy"):
             obj = obj.detach()  # A torch tensor: the same memory.
             if str(obj.dtype) == "torch.bfloat16":
@@ -135,13 +147,58 @@ class Array:
         self.shape: Tuple[int, ...] = tuple(view.shape[i]
                                             for i in range(view.ndim))
 
+    def _use(self, memory: _gpu.Memory,
+             entrance: Optional[_gpu.Entrance]) -> None:
+        """Becomes an array of a GPU."""
+        if entrance is None:
+            raise TypeError("an array in the memory of the host is wanted, not "
+                            "one of a GPU")
+        dtype = _DTYPES.get((memory.kind, memory.itemsize))
+        if dtype is None:
+            raise TypeError("elements of type '%s%d' are not supported; there "
+                            "are %s" % (memory.kind, memory.itemsize,
+                                        ", ".join(_NAMES)))
+        self._owner = memory.owner
+        self.address = memory.address
+        self.dtype = dtype
+        self.shape = memory.shape
+        self.count = 1
+        for n in memory.shape:
+            self.count *= n
+        self.nbytes = self.count * memory.itemsize
+        self.place = memory.place
+
     def release(self) -> None:
         """Releases the object."""
+        self._owner = None
         if self._view is not None:
             _release(byref(self._view))
             self._view = None
 
     __del__ = release
+
+
+def device_at(place: Optional[_gpu.Place]) -> Any:
+    """A pointer to struct psc_device, or None for the memory of the host."""
+    return None if place is None else devices_at([place])
+
+
+def devices_at(places: Sequence[_gpu.Place]) -> Any:
+    """An array of struct psc_device."""
+    return (_lib.Device * len(places))(*[_lib.Device(
+        size=ctypes.sizeof(_lib.Device), ordinal=place.ordinal,
+        stream=place.stream,
+        flags=_lib.DEVICE_COMPLETE if place.complete else 0)
+        for place in places])
+
+
+def device_of(arrays: Sequence[Array]) -> Any:
+    """The device of an operation on these arrays, as device_at()."""
+    places = {a.place for a in arrays}
+    if len(places) > 1:
+        raise ValueError("the arrays of one operation lie in the memory of the "
+                         "host, or on one GPU in the order of one stream")
+    return device_at(places.pop() if places else None)
 
 
 def new_array(shape: Tuple[int, ...], dtype: int, memory: Any) -> Any:

@@ -8,7 +8,7 @@ from ctypes import byref, c_size_t, c_uint32, c_uint64, c_void_p
 from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple, TypeVar
 
 from . import _lib
-from ._array import Array, dtype_of, dtype_size, new_array
+from ._array import Array, device_of, dtype_of, dtype_size, new_array
 from ._errors import error
 
 Dims = Sequence[int]
@@ -174,6 +174,8 @@ class Collectives:
 
         def _new_handle(self) -> Any: ...
 
+        def _entrance(self, ordinal: int) -> int: ...
+
         def _adopt(self: _Store, client: int, name: str) -> _Store: ...
 
         @property
@@ -188,6 +190,11 @@ class Collectives:
         o.callback = self._callback
         return o
 
+    def _on(self, arrays: List[Array], o: _lib.CollOptions) -> _lib.CollOptions:
+        """The options, for arrays that may lie on a GPU."""
+        o.device = device_of(arrays)
+        return o
+
     def _begin(self, started: Tuple[int, int], buffers: List[Array]) -> Any:
         handle = self._new_handle()
         self._check(started[0])
@@ -200,13 +207,14 @@ class Collectives:
                         prescale: float = 1, postscale: float = 1,
                         priority: int = 0) -> Any:
         """allreduce() with a handle."""
-        src = Array(value, out is None)
-        to = src if out is None else Array(out, True)
+        src = Array(value, out is None, self._entrance)
+        to = src if out is None else Array(out, True, self._entrance)
         if (to.dtype, to.count) != (src.dtype, src.count):
             raise ValueError("the result has another size or type")
         return self._begin(self._starter().allreduce(
             name, src.dtype, src.shape, src.address, to.address,
-            self._coll_options(reduce, 0, prescale, postscale, priority)), [src, to])
+            self._on([src, to], self._coll_options(
+                reduce, 0, prescale, postscale, priority))), [src, to])
 
     def allreduce(self, value: Any, out: Any = None, **more: Any) -> None:
         """Writes the sum (or mean, ...) over all ranks to `out`, or to `value`
@@ -220,8 +228,9 @@ class Collectives:
                                 postscale: float = 1,
                                 priority: int = 0) -> Any:
         """grouped_allreduce() with a handle."""
-        src = [Array(v, outs is None) for v in values]
-        to = src if outs is None else [Array(v, True) for v in outs]
+        src = [Array(v, outs is None, self._entrance) for v in values]
+        to = src if outs is None else [Array(v, True, self._entrance)
+                                       for v in outs]
         if not src or len(to) != len(src):
             raise ValueError("%d arrays, %d results" % (len(src), len(to)))
         for s, t in zip(src, to):
@@ -232,7 +241,8 @@ class Collectives:
         return self._begin(self._starter().allreduce_many(
             name, src[0].dtype, [(s.address, t.address, s.count)
                                  for s, t in zip(src, to)],
-            self._coll_options(reduce, 0, prescale, postscale, priority)), src + to)
+            self._on(src + to, self._coll_options(
+                reduce, 0, prescale, postscale, priority))), src + to)
 
     def grouped_allreduce(self, values: Sequence[Any],
                           outs: Optional[Sequence[Any]] = None,
@@ -243,10 +253,11 @@ class Collectives:
     def bcast_async(self, value: Any, root: int = 0, *,
                     name: Optional[str] = None, priority: int = 0) -> Any:
         """bcast() with a handle."""
-        array = Array(value, True)
+        array = Array(value, True, self._entrance)
         return self._begin(self._starter().bcast(
             name, array.dtype, array.shape, array.address, array.address,
-            self._coll_options(root=root, priority=priority)), [array])
+            self._on([array], self._coll_options(
+                root=root, priority=priority))), [array])
 
     def bcast(self, value: Any, root: int = 0, **more: Any) -> None:
         """Overwrites `value` by that of rank `root`. For arrays without a key;
@@ -272,10 +283,10 @@ class Collectives:
                   priority: int = 0) -> Any:
         """The arrays of all ranks, concatenated by rank; their first
         dimensions may differ."""
-        src = Array(value, False)
+        src = Array(value, False, self._entrance)
         handle = self._begin(self._starter().gather(
             "allgather", name, src.dtype, src.shape, src.address, None, 0,
-            self._coll_options(priority=priority)), [src])
+            self._on([src], self._coll_options(priority=priority))), [src])
         result = self._result(handle, src.dtype, src.shape)
         handle.wait()
         return result
@@ -285,10 +296,11 @@ class Collectives:
                       postscale: float = 1, priority: int = 0) -> Any:
         """This rank's rows of the sum over all ranks: equal shares, and one
         row more for each of the first ranks if they do not divide evenly."""
-        src = Array(value, False)
+        src = Array(value, False, self._entrance)
         handle = self._begin(self._starter().gather(
             "reducescatter", name, src.dtype, src.shape, src.address, None, 0,
-            self._coll_options(reduce, 0, prescale, postscale, priority)), [src])
+            self._on([src], self._coll_options(
+                reduce, 0, prescale, postscale, priority))), [src])
         result = self._result(handle, src.dtype, src.shape)
         handle.wait()
         return result
@@ -298,14 +310,14 @@ class Collectives:
                  priority: int = 0) -> Tuple[Any, List[int]]:
         """Sends splits[r] rows to rank r, or equal shares. Returns the
         received rows, by rank, and their number from each."""
-        src = Array(value, False)
+        src = Array(value, False, self._entrance)
         if splits is not None and len(splits) != self.num_workers:
             raise ValueError("%d splits for %d workers" %
                              (len(splits), self.num_workers))
         starter = self._starter()
         handle = self._begin(starter.alltoall(
             name, src.dtype, src.shape, splits, src.address, None, 0,
-            self._coll_options(priority=priority)), [src])
+            self._on([src], self._coll_options(priority=priority))), [src])
         op = handle._ops[0]
         result = self._result(handle, src.dtype, src.shape)
         rows = starter.rows(op, self.num_workers)

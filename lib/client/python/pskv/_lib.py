@@ -65,6 +65,17 @@ class Options(Structure):
     ]
 
 
+class Device(Structure):
+    """struct psc_device"""
+
+    _fields_ = [("size", c_uint32), ("ordinal", c_int32),
+                ("stream", c_void_p), ("flags", c_uint32),
+                ("reserved", c_uint32)]
+
+
+DEVICE_COMPLETE = 1
+
+
 class OpOptions(Structure):
     """struct psc_op_options"""
 
@@ -78,6 +89,7 @@ class OpOptions(Structure):
         ("srcs", POINTER(c_void_p)),
         ("callback", Callback),
         ("user", c_void_p),
+        ("device", POINTER(Device)),
     ]
 
 
@@ -139,6 +151,7 @@ class CollOptions(Structure):
         ("user", c_void_p),
         ("array_words", c_char_p),
         ("joined", c_uint32),
+        ("device", POINTER(Device)),
     ]
 
 
@@ -219,6 +232,7 @@ _FUNCTIONS = {
     "psc_num_servers": (c_int, [c_void_p]),
     "psc_alloc": (c_int, [c_void_p, c_size_t, POINTER(c_void_p)]),
     "psc_free": (c_int, [c_void_p, c_void_p]),
+    "psc_device_stream": (c_int, [c_void_p, c_int32, POINTER(c_void_p)]),
     "psc_buf_register": (c_int, [c_void_p, c_void_p, c_size_t, c_uint32,
                                  POINTER(c_int)]),
     "psc_buf_unregister": (c_int, [c_void_p, c_void_p]),

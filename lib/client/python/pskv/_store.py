@@ -7,7 +7,6 @@ import atexit
 import bisect
 import copy
 import ctypes
-import logging
 import os
 import sys
 import threading
@@ -18,8 +17,8 @@ from typing import (Any, Callable, ContextManager, Dict, Generator, List,
                     Mapping, Optional, Sequence, Set, Tuple, Union)
 
 from . import _lib
-from ._array import Array, dtype_name, dtype_of, dtype_size, new_array, \
-    numpy_name
+from ._array import Array, device_of, devices_at, dtype_name, dtype_of, \
+    dtype_size, new_array, numpy_name
 from ._collective import Collectives
 from ._errors import AGAIN, CLOSED, INVAL, NOENT, REFUSED, TIMEOUT, Error, \
     error
@@ -41,9 +40,6 @@ _NAMES = {
     "dist_ssp": "ssp", "local": "sync", "device": "sync",
 }
 _ALONE = {"local", "device"}
-_log = logging.getLogger("pskv")
-_warned: Set[str] = set()  # Names whose warning has been logged.
-
 
 # Flags of psc_keys() for an undeclared key, by operation.
 _NEW = {"pull": _lib.KEY_KNOWN, "push": _lib.KEY_OF_SUMS,
@@ -235,9 +231,22 @@ class _KeyRequest:
     def arrays(self) -> List[Array]:
         return self.given + self.wanted
 
+    def devices(self) -> Any:
+        """The array of struct psc_device of its sources, or None."""
+        first = device_of(self.given[:1] + self.wanted[:1])
+        places = [a.place for a in self.given if a.place is not None]
+        if len(places) < 2 and len(self.given) < 2:
+            return first
+        if len(places) not in (0, len(self.given)):
+            raise ValueError("some arrays of key %r lie in the memory of the "
+                             "host, and others on a GPU" % (self.key,))
+        return devices_at(places) if places else first
+
 
 def _snapshot(array: Array) -> Array:
     """A copy of an array, of the same type and shape."""
+    if array.place is not None:
+        raise ValueError("keys do not share arrays of a GPU")
     memory = (ctypes.c_char * array.nbytes)()
     ctypes.memmove(memory, array.address, array.nbytes)
     copy = Array(new_array(array.shape, array.dtype, memory), False)
@@ -382,6 +391,10 @@ class KVStore(Collectives):
         self._garbage: List[int] = []
         self._multipliers = _Multipliers({}, False)
         self._late_barrier: Optional[Handle] = None
+        # Pushes from GPUs, whose arrays live until they have ended, and the
+        # first failure of each key's.
+        self._sending: List[Tuple[Key, Handle]] = []
+        self._unsent: Dict[Key, Error] = {}
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         self._waiters: List["asyncio.Future[None]"] = []
         self._callback = _lib.Callback(_ignore)
@@ -566,10 +579,34 @@ class KVStore(Collectives):
                 request = by_key.setdefault(k, _KeyRequest(k))
                 arrays = request.wanted if writable else request.given
                 for o in objects:
-                    arrays.append(Array(o, writable))
+                    arrays.append(Array(o, writable, self._entrance))
         return list(by_key.values())
 
     # ---------------------------------------------------------- operations
+
+    def _entrance(self, ordinal: int) -> int:
+        """A stream of the client on a GPU."""
+        stream = c_void_p()
+        self._check(self._lib.psc_device_stream(self._open(), ordinal,
+                                                byref(stream)))
+        return stream.value or 0
+
+    def _end_sending(self, key: Key) -> None:
+        """Forgets pushes from GPUs that have ended; raises a failure of those
+        of the key, once."""
+        sending, self._sending = self._sending, []
+        for of, handle in sending:
+            if not handle.done():
+                self._sending.append((of, handle))
+                continue
+            try:
+                handle.wait()
+            except Error as e:
+                self._unsent.setdefault(of, e)
+        failure = self._unsent.pop(key, None)
+        if failure is not None:
+            raise error(failure.code, "an earlier operation on '%s' failed: %s"
+                        % (key, failure))
 
     def _op_options(self, given: List[Array], priority: int, reduce: str,
                     root: int, callback: bool, samples: Optional[int] = None
@@ -599,10 +636,14 @@ class KVStore(Collectives):
                samples: Optional[int] = None) -> None:
         """Starts one operation; without a handle it is detached."""
         self._collect()
+        if self._sending or self._unsent:
+            self._end_sending(request.key)
         arrays = request.arrays()
+        device = request.devices()
         known = self._known(request, arrays[0], _NEW.get(what, 0))
         o, srcs = self._op_options(request.given, priority, reduce, root,
                                    handle is not None, samples)
+        o.device = device
         src = request.given[0].address if request.given else None
         out = request.wanted[0].address if request.wanted else None
         op = c_void_p()
@@ -621,7 +662,12 @@ class KVStore(Collectives):
             handle._ops.append(op.value)
             handle._buffers.extend(arrays)
             for other in request.wanted[1:]:
-                handle._copies.append((other, request.wanted[0]))
+                if device is None and other.place is None:
+                    handle._copies.append((other, request.wanted[0]))
+                    continue
+                also = _KeyRequest(request.key)
+                also.wanted = [other]
+                self._start(handle, "pull", also, priority)
 
     def init(self, key: Any, value: Any) -> None:
         """Sets the first value of keys, that of rank 0. All workers call it;
@@ -752,6 +798,12 @@ class KVStore(Collectives):
         returned. The first push creates the key, unless the job has an
         optimizer."""
         for request in self._requests(key, value, None):
+            if request.given[0].place is not None:
+                handle = Handle(self)
+                self._start(handle, "push", request, priority, reduce, 0,
+                            samples)
+                self._sending.append((request.key, handle))
+                continue
             self._start(None, "push", request, priority, reduce, 0, samples)
             for array in request.arrays():
                 array.release()
@@ -1224,13 +1276,6 @@ def _choose(table: Dict[str, int], name: str, what: str) -> int:
     return table[name]
 
 
-def _tell_device(kind: str) -> None:
-    """Warns once per process: no accelerator kernel exists."""
-    if "device" in kind and "device" not in _warned:
-        _warned.add("device")
-        _log.warning("store %s: gradients are summed by the CPU", kind)
-
-
 def create(name: Optional[str] = None, *, socket: Optional[str] = None,
            job: Optional[str] = None, rank: Optional[int] = None,
            num_workers: Optional[int] = None,
@@ -1306,7 +1351,6 @@ def create(name: Optional[str] = None, *, socket: Optional[str] = None,
         o.job = b"local-%d-%s" % (os.getpid(), os.urandom(4).hex().encode())
         o.rank, o.num_workers, o.num_servers = 0, 1, 0
         o.token_file = None
-    _tell_device(kind)
     if on_loss is not None:
         o.on_loss = _choose(_lib.ON_LOSS, on_loss, "policy")
     if placement is not None:
