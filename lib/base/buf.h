@@ -32,6 +32,9 @@ struct ps_buf {
     /* Number that the owner of the memory assigns, such as an arena's. */
     uint32_t tag;
     uint64_t offset; /* Offset of `data` from the beginning of that memory. */
+    /* Memory of a GPU: its owner's record, and `data` is an address of the GPU,
+     * which only jobs use. NULL: memory of the host. */
+    void *device;
     /* Called at the last unref; also frees `b`. */
     void (*release)(struct ps_buf *b);
     void *ctx;

@@ -9,18 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct symbol {
-    const char *name;
-    size_t offset; /* Of the member that points to the function. */
-};
-
-static const struct symbol driver_symbols[] = {
+static const struct ps_cu_symbol driver_symbols[] = {
 #define SYMBOL(member, name, arguments) {name, offsetof(struct ps_cu, member)},
     PS_CU_CALLS(SYMBOL)
 #undef SYMBOL
 };
 
-static const struct symbol blas_symbols[] = {
+static const struct ps_cu_symbol blas_symbols[] = {
 #define SYMBOL(member, name, arguments)                                        \
     {name, offsetof(struct ps_cublas, member)},
     PS_CUBLAS_CALLS(SYMBOL)
@@ -29,9 +24,8 @@ static const struct symbol blas_symbols[] = {
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-/* Returns the name of a function that the library lacks; NULL: none. */
-static const char *find_symbols(void *library, void *table,
-                                const struct symbol *symbols, size_t count)
+const char *ps_cu_find_symbols(void *library, void *table,
+                               const struct ps_cu_symbol *symbols, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         void *found = dlsym(library, symbols[i].name);
@@ -54,8 +48,8 @@ int ps_cu_load(struct ps_cu *cu, char *why, uint64_t why_cap)
         (void)snprintf(why, why_cap, "no CUDA driver: %s", dlerror());
         return PS_E_NOENT;
     }
-    const char *missing = find_symbols(library, cu, driver_symbols,
-                                       COUNT(driver_symbols));
+    const char *missing = ps_cu_find_symbols(library, cu, driver_symbols,
+                                             COUNT(driver_symbols));
 
     if (missing != NULL) {
         (void)snprintf(why, why_cap, "the CUDA driver %s has no %s", path,
@@ -90,7 +84,7 @@ void ps_cublas_load(struct ps_cublas *blas)
     if (library == NULL) {
         return;
     }
-    if (find_symbols(library, blas, blas_symbols, COUNT(blas_symbols)) !=
+    if (ps_cu_find_symbols(library, blas, blas_symbols, COUNT(blas_symbols)) !=
         NULL) {
         dlclose(library);
         return;

@@ -92,6 +92,17 @@ struct ps_cublas {
 #undef MEMBER
 };
 
+/* A function of a library, and where its address goes. */
+struct ps_cu_symbol {
+    const char *name;
+    size_t offset; /* Of the member that points to the function. */
+};
+
+/* Fills in a table of functions. Returns the name of one that the library lacks;
+ * NULL: none. */
+const char *ps_cu_find_symbols(void *library, void *table,
+                               const struct ps_cu_symbol *symbols,
+                               size_t count);
 /* Loads the driver; on failure `why` has the reason. */
 int ps_cu_load(struct ps_cu *cu, char *why, uint64_t why_cap);
 /* Loads cuBLAS if there is one. */

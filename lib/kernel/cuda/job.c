@@ -230,14 +230,9 @@ static bool decode_sources(struct run *r, struct ps_cuda_slot *s)
     return true;
 }
 
-static enum ps_cuda_kernel fold_kernel(const struct ps_kernel_job *job)
+enum ps_cuda_kernel ps_cuda_fold_kernel(uint32_t dtype)
 {
-    if (ps_cuda_widens(job)) {
-        return job->storage_dtype == PS_DTYPE_FLOAT16
-                   ? PS_CUDA_ps_fold_f32_of_f16
-                   : PS_CUDA_ps_fold_f32_of_bf16;
-    }
-    switch ((enum ps_dtype)job->dtype) {
+    switch ((enum ps_dtype)dtype) {
     case PS_DTYPE_FLOAT32:
         return PS_CUDA_ps_fold_f32;
     case PS_DTYPE_FLOAT64:
@@ -258,6 +253,16 @@ static enum ps_cuda_kernel fold_kernel(const struct ps_kernel_job *job)
         break;
     }
     return PS_CUDA_ps_fold_bool;
+}
+
+static enum ps_cuda_kernel fold_kernel(const struct ps_kernel_job *job)
+{
+    if (ps_cuda_widens(job)) {
+        return job->storage_dtype == PS_DTYPE_FLOAT16
+                   ? PS_CUDA_ps_fold_f32_of_f16
+                   : PS_CUDA_ps_fold_f32_of_bf16;
+    }
+    return ps_cuda_fold_kernel(job->dtype);
 }
 
 /* Adds two sources with cuBLAS, which reads and writes as much as the fold.

@@ -92,6 +92,12 @@ ps_cu_result ps_cuda_launch_block(const struct ps_cuda *c,
                                   enum ps_cuda_kernel kernel,
                                   const void *argument, unsigned threads);
 
+/* The kernel that folds sources of this type into it. */
+enum ps_cuda_kernel ps_cuda_fold_kernel(uint32_t dtype);
+
+/* The table of plugin.h. */
+extern const struct ps_kernel_api ps_kernel_plugin;
+
 /* submit() of plugin.h, with the context current (job.c). */
 int32_t ps_cuda_run(struct ps_cuda *c, const struct ps_kernel_job *job,
                     uint64_t *ret_done, char *why, uint64_t why_cap);
