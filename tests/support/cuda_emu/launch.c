@@ -249,6 +249,10 @@ static void note_access(void *launch, const struct emu_window *window,
     emu_op_access(&l->op, &span, write);
     pthread_mutex_lock(&emu.lock);
     *(write ? &stats->kernel_written : &stats->kernel_read) += span.size;
+    if (!write && r->backing != NULL &&
+        emu_backing_device(r->backing) != l->op.stream->context->device) {
+        stats->peer_to_device += span.size;
+    }
     pthread_mutex_unlock(&emu.lock);
 }
 
