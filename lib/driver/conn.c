@@ -100,6 +100,15 @@ static bool handle_memory_frame(struct daemon_conn *c, const struct ps_msg *msg)
     case PS_MSG_L_RING:
         driver_accept_ring(c, msg);
         return true;
+    case PS_MSG_L_DEVICE:
+        driver_accept_device(c, msg);
+        return true;
+    case PS_MSG_L_DEVICE_EVENT:
+        driver_accept_device_event(c, msg);
+        return true;
+    case PS_MSG_L_DEVICE_OP:
+        driver_accept_device_op(c, msg);
+        return true;
     case PS_MSG_L_WAKE:
         return true; /* The loop is awake; before_poll() polls the rings. */
     default:
@@ -179,6 +188,7 @@ void driver_on_sent(void *ctx, struct ps_conn *conn, uint64_t queued)
 static void worker_closed(struct daemon_conn *c)
 {
     ps_process_close(c->worker.process);
+    driver_drop_device_events(c);
     if (c->worker.ring.memory != NULL) {
         /* Operations that the worker pushed before it ended. */
         (void)driver_ring_poll(c, ps_conn_frames(c->conn));

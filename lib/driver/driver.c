@@ -354,6 +354,7 @@ void ps_driver_free(struct ps_driver *d)
     }
     assert(ps_map_count(d->conns) == 0 && d->computing == 0);
     ps_loop_set_hook(d->opt.loop, NULL, NULL);
+    driver_device_fini(d);
     ps_effects_fini(&d->fx);
     ps_map_free(d->conns);
     ps_output_fini(&d->output);

@@ -15,6 +15,7 @@ struct ps_arenas;
 struct ps_driver;
 struct ps_loop;
 struct ps_io_pool;
+struct ps_share;
 struct ps_tls_context;
 struct ps_tls_gate;
 struct ps_worker;
@@ -41,6 +42,7 @@ struct ps_driver_options {
     /* Arenas whose descriptors go to workers and same-host peers; NULL:
      * none. */
     struct ps_arenas *arenas;
+    struct ps_share *share; /* Memory of GPUs; NULL: workers share none. */
     struct ps_machine machine;
     enum ps_role self;
     /* Address of the scheduler; all other dialled addresses are servers. NULL:

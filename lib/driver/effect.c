@@ -210,12 +210,24 @@ static void compute_done(struct ps_worker_task *task, int rc)
     struct ps_compute *compute = t->compute;
     struct ps_event ev = {.type = PS_EV_COMPUTED};
 
+    if (rc != 0 && t->task.run != NULL) {
+        driver_log_device_failure(d);
+    }
     ps_free(t);
     d->computing--;
     ev.computed.token = compute->token;
     ev.computed.rc = rc;
     driver_feed(d, &ev);
     ps_compute_free(compute);
+}
+
+static int run_on_device(struct ps_worker_task *task, uint64_t from,
+                         uint64_t to)
+{
+    const struct compute_task *t = PS_CONTAINER(task, struct compute_task,
+                                                task);
+
+    return driver_device_run(t->driver->opt.share, t->compute, from, to);
 }
 
 static void start_compute(struct ps_driver *d, struct ps_compute *c)
@@ -227,6 +239,10 @@ static void start_compute(struct ps_driver *d, struct ps_compute *c)
     t->compute = c;
     t->task.job = &c->job;
     t->task.done = compute_done;
+    if (driver_needs_device(c)) {
+        t->task.run = run_on_device;
+        t->task.run_step = driver_device_step(c);
+    }
     d->computing++;
     ps_worker_submit(d->opt.worker, &t->task);
 }

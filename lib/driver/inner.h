@@ -8,7 +8,9 @@
  *     accept.c     connections from listeners and dials
  *     conn.c       one connection: open, frames, close
  *     ring.c       memory of workers: regions, operations of rings
+ *     device.c     memory of workers on GPUs, operations that wait for events
  *     effect.c     steps of the machine, and their effects: sends, jobs, closes
+ *     device_job.c jobs that read or write memory of GPUs
  *     dial.c       connections and probes that the machine asks for
  *     launch.c     supervisors that the machine asks for
  *     tls.c        handshakes of TLS, and certificates of peers
@@ -35,6 +37,8 @@
 struct worker_conn {
     struct ps_process *process; /* Watch of its process; NULL: not watched. */
     struct ps_ring_conn ring;
+    struct ps_map *events; /* Its events of GPUs, by number; NULL: none. */
+    uint32_t waiting_ops;  /* Operations that wait for one of them. */
 };
 
 struct daemon_conn {
@@ -147,6 +151,11 @@ struct driver_watch {
     bool is_set;                /* The timer is armed. */
 };
 
+/* Work of GPUs that operations wait for. */
+struct driver_device {
+    struct ps_event_watch *watch; /* NULL: there was none yet. */
+};
+
 struct driver_polling {
     struct ps_spin spin;
     ps_time until; /* End of busy polling; 0: not polling. */
@@ -176,6 +185,7 @@ struct ps_driver {
     struct driver_liveness liveness;
     struct driver_tls tls;
     struct driver_watch watch;
+    struct driver_device device;
     struct driver_polling polling;
     struct ps_output output;
     bool is_stepping;
@@ -227,6 +237,7 @@ enum driver_log {
     LOG_DIALS,
     LOG_NOT_SENT,
     LOG_MEMORY,
+    LOG_DEVICE,
     LOG_CLOSED = 256, /* Plus a number from error and kind of peer. */
 };
 
@@ -327,6 +338,26 @@ void driver_accept_ring(struct daemon_conn *c, const struct ps_msg *msg);
 /* Handles the operations that the worker pushed before its frame number
  * `frames` + 1. True if there were any. */
 bool driver_ring_poll(struct daemon_conn *c, uint64_t frames);
+
+/* device.c */
+
+void driver_accept_device(struct daemon_conn *c, const struct ps_msg *msg);
+void driver_accept_device_event(struct daemon_conn *c,
+                                const struct ps_msg *msg);
+void driver_accept_device_op(struct daemon_conn *c, const struct ps_msg *msg);
+void driver_drop_device_events(struct daemon_conn *c);
+void driver_device_fini(struct ps_driver *d);
+
+/* device_job.c */
+
+/* True if the computation reads or writes memory of a GPU. */
+bool driver_needs_device(const struct ps_compute *c);
+/* Elements of its pieces. */
+uint64_t driver_device_step(const struct ps_compute *c);
+/* Runs a piece, on any thread. */
+int driver_device_run(struct ps_share *share, const struct ps_compute *c,
+                      uint64_t from, uint64_t to);
+void driver_log_device_failure(struct ps_driver *d);
 
 /* watch.c */
 

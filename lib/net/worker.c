@@ -65,6 +65,17 @@ static bool piece_done(struct ps_worker *w, struct ps_worker_task *t, int rc)
     return first;
 }
 
+static int run_piece(struct ps_worker *w, struct ps_worker_task *t,
+                     uint64_t from, uint64_t to)
+{
+    if (t->run != NULL) {
+        return t->run(t, from, to);
+    }
+    return w->device == NULL ? ps_kernel_run_range(t->job, from, to)
+                             : ps_device_run_range(w->device, t->job, &t->use,
+                                                   from, to);
+}
+
 static void thread_main(void *arg)
 {
     struct ps_worker *w = arg;
@@ -83,9 +94,7 @@ static void thread_main(void *arg)
 
         claim_piece(t, &from, &to);
         uv_mutex_unlock(&w->lock);
-        int rc = w->device == NULL ? ps_kernel_run_range(t->job, from, to)
-                                   : ps_device_run_range(w->device, t->job,
-                                                         &t->use, from, to);
+        int rc = run_piece(w, t, from, to);
 
         uv_mutex_lock(&w->lock);
         if (piece_done(w, t, rc)) {
@@ -231,10 +240,14 @@ static uint64_t piece_bytes(const struct ps_worker *w, const struct ps_job *job)
                : PIECE_BYTES;
 }
 
+/* Adds the task to those of the threads, or, if the device fails to begin, to
+ * the small ones, which end with the error. */
 static void submit_to_threads(struct ps_worker *w, struct ps_worker_task *t,
                               bool several)
 {
-    t->rc = w->device == NULL ? 0 : ps_device_begin(w->device, t->job, &t->use);
+    if (w->device != NULL && t->run == NULL) {
+        t->rc = ps_device_begin(w->device, t->job, &t->use);
+    }
     if (t->rc != 0) {
         ps_list_push_back(&w->small_tasks, &t->node);
         return;
@@ -248,6 +261,21 @@ static void submit_to_threads(struct ps_worker *w, struct ps_worker_task *t,
         uv_cond_signal(&w->wake);
     }
     uv_mutex_unlock(&w->lock);
+}
+
+/* Returns true if the loop's thread computes the task, between two frames. */
+static bool is_small(const struct ps_worker *w, const struct ps_worker_task *t)
+{
+    uint64_t bytes = job_bytes(t->job);
+
+    if (t->run != NULL ||
+        (w->device != NULL && ps_device_has_copies(w->device, t->job))) {
+        return false;
+    }
+    return bytes <= w->inline_max ||
+           (bytes / INLINE_ALONE_FACTOR <= w->inline_max &&
+            t->job->count <= t->step && w->is_threaded == 0 &&
+            ps_list_empty(&w->small_tasks));
 }
 
 void ps_worker_submit(struct ps_worker *w, struct ps_worker_task *t)
@@ -264,22 +292,14 @@ void ps_worker_submit(struct ps_worker *w, struct ps_worker_task *t)
         ps_list_push_back(&w->small_tasks, &t->node);
         return;
     }
-    t->step = ps_kernel_is_divisible(job) ? piece_bytes(w, job) / size
-                                          : job->count;
-    bool several = job->count > t->step;
-    uint64_t bytes = job_bytes(job);
-
-    if (w->device != NULL && ps_device_has_copies(w->device, job)) {
-        submit_to_threads(w, t, several);
-        return;
-    }
-    if (bytes <= w->inline_max ||
-        (bytes / INLINE_ALONE_FACTOR <= w->inline_max && !several &&
-         w->is_threaded == 0 && ps_list_empty(&w->small_tasks))) {
+    t->step = t->run != NULL                ? t->run_step
+              : ps_kernel_is_divisible(job) ? piece_bytes(w, job) / size
+                                            : job->count;
+    if (is_small(w, t)) {
         ps_list_push_back(&w->small_tasks, &t->node);
-        return;
+    } else {
+        submit_to_threads(w, t, job->count > t->step);
     }
-    submit_to_threads(w, t, several);
 }
 
 bool ps_worker_run_small(struct ps_worker *w)

@@ -20,6 +20,10 @@ struct ps_worker;
 struct ps_worker_task {
     const struct ps_job *job;
     void (*done)(struct ps_worker_task *t, int rc);
+    /* Runs elements [from, to) of the job, on a thread, in pieces of `run_step`
+     * elements; NULL: the kernel or the device does. */
+    int (*run)(struct ps_worker_task *t, uint64_t from, uint64_t to);
+    uint64_t run_step;
     /* Private to the module. */
     struct ps_list_node node;
     uint64_t next;   /* First element that no thread has taken. */

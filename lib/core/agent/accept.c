@@ -6,37 +6,21 @@
 
 #include "core/agent/inner.h"
 #include "core/agent/op.h"
+#include "core/agent/part.h"
 #include "core/agent/pull.h"
 #include "core/agent/round.h"
 #include "core/agent/session.h"
 
-static bool is_push_op(enum ps_op kind)
+/* Finds the memory that the operation names, of `bytes` bytes. False: the
+ * operation has been rejected. */
+static bool resolve_memory(struct ps_agent_step *st, struct ps_agent_session *s,
+                           const struct ps_agent_key *k,
+                           const struct ps_msg_l_op *m, size_t align,
+                           struct ps_slice *memory)
 {
-    return kind == PS_OP_PUSH || kind == PS_OP_PUSHPULL ||
-           kind == PS_OP_BROADCAST || kind == PS_OP_BROADCAST_SEND_ONLY ||
-           kind == PS_OP_PUSH_ROWS || kind == PS_OP_SKIP;
-}
+    struct ps_buf *region = ps_map_get(s->regions, m->region);
+    const uint64_t bytes = memory->len;
 
-/* Fills in the array that the operation names; buf NULL: it names none. False:
- * the operation has been rejected. */
-static bool resolve_op_array(struct ps_agent_step *st,
-                             struct ps_agent_session *s,
-                             const struct ps_agent_key *k,
-                             const struct ps_msg_l_op *m,
-                             struct ps_agent_op_input *in)
-{
-    struct ps_buf *region;
-    uint64_t bytes;
-
-    if (!k->kind->measure_array(st, s, k, m, in)) {
-        return false;
-    }
-    bytes = in->array.len;
-    if (m->region == 0) {
-        in->array.len = 0;
-        return true;
-    }
-    region = ps_map_get(s->regions, m->region);
     if (region == NULL) {
         const char *why;
         int rc = ps_agent_session_on_missing_region(s, m->region, &why);
@@ -52,14 +36,67 @@ static bool resolve_op_array(struct ps_agent_step *st,
             m->region, region->size);
         return false;
     }
-    if (((uintptr_t)region->data + m->offset) % in->align != 0) {
+    if (((uintptr_t)region->data + m->offset) % align != 0) {
         ps_agent_op_reject(st, s, m, PS_E_INVAL,
                            "'%s': the array is not aligned to %zu", k->name,
-                           in->align);
+                           align);
         return false;
     }
-    in->array.buf = region;
-    in->array.offset = m->offset;
+    memory->buf = region;
+    memory->offset = m->offset;
+    return true;
+}
+
+static bool is_push_op(enum ps_op kind)
+{
+    return kind == PS_OP_PUSH || kind == PS_OP_PUSHPULL ||
+           kind == PS_OP_BROADCAST || kind == PS_OP_BROADCAST_SEND_ONLY ||
+           kind == PS_OP_PUSH_ROWS || kind == PS_OP_SKIP;
+}
+
+/* Returns true if operations of this kind on the key use memory of a GPU. */
+static bool may_use_device(const struct ps_agent_key *k,
+                           const struct ps_msg_l_op *m)
+{
+    return k->kind->has_results && k->kind->has_rounds &&
+           (m->op == PS_OP_PUSH || m->op == PS_OP_PUSHPULL ||
+            m->op == PS_OP_BROADCAST || m->op == PS_OP_BROADCAST_SEND_ONLY) &&
+           !m->streaming;
+}
+
+static void reject_device(struct ps_agent_step *st, struct ps_agent_session *s,
+                          const struct ps_agent_key *k,
+                          const struct ps_msg_l_op *m)
+{
+    ps_agent_op_reject(st, s, m, PS_E_UNSUPPORTED,
+                       "'%s': memory of a GPU is for push, pushpull and "
+                       "broadcast of dense keys with rounds; copy it to memory "
+                       "of the host",
+                       k->name);
+}
+
+/* Fills in the array that the operation names; buf NULL: it names none. False:
+ * the operation has been rejected. */
+static bool resolve_op_array(struct ps_agent_step *st,
+                             struct ps_agent_session *s,
+                             const struct ps_agent_key *k,
+                             const struct ps_msg_l_op *m,
+                             struct ps_agent_op_input *in)
+{
+    if (!k->kind->measure_array(st, s, k, m, in)) {
+        return false;
+    }
+    if (m->region == 0) {
+        in->array.len = 0;
+        return true;
+    }
+    if (!resolve_memory(st, s, k, m, in->align, &in->array)) {
+        return false;
+    }
+    if (in->array.buf->device != NULL && !may_use_device(k, m)) {
+        reject_device(st, s, k, m);
+        return false;
+    }
     return true;
 }
 
@@ -212,12 +249,53 @@ static struct ps_agent_op *new_op(struct ps_agent_step *st,
     return op;
 }
 
+/* `out` has the memory of a GPU for the value; buf NULL: there is none. */
+static void accept_on_key(struct ps_agent_step *st, struct ps_agent_session *s,
+                          struct ps_agent_key *k, const struct ps_msg_l_op *m,
+                          const struct ps_slice *out)
+{
+    struct ps_agent_op_input in = {0};
+    struct ps_agent_op *op;
+
+    if (!resolve_op_array(st, s, k, m, &in) ||
+        !validate_op(st, s, k, m, &in.array) ||
+        (k->kind->validate_op != NULL &&
+         !k->kind->validate_op(st, s, k, m, &in.array)) ||
+        (k->kind->copy_input != NULL &&
+         !k->kind->copy_input(st, s, k, m, &in))) {
+        return;
+    }
+    op = new_op(st, s, k, m, &in);
+    op->out = *out;
+    if (out->buf != NULL) {
+        ps_buf_ref(out->buf);
+    }
+    if (op->kind == PS_OP_INIT) {
+        ps_agent_init_accept_op(st, op);
+    } else {
+        k->kind->accept_op(st, op);
+    }
+}
+
+/* The key of the operation; NULL: the operation has been rejected. */
+static struct ps_agent_key *key_of_op(struct ps_agent_step *st,
+                                      struct ps_agent_session *s,
+                                      const struct ps_msg_l_op *m)
+{
+    struct ps_agent_key *k = ps_map_get(s->job->keys, m->key);
+
+    if (k == NULL) {
+        ps_agent_op_reject(st, s, m, PS_E_NOKEY,
+                           "no key has the number %u: declare it", m->key);
+    }
+    return k;
+}
+
 void ps_agent_accept_op(struct ps_agent_step *st, struct ps_agent_session *s,
                         const struct ps_msg_l_op *m)
 {
+    static const struct ps_slice none;
     struct ps_agent_key *k = ps_map_get(s->job->keys, m->key);
-    struct ps_agent_op_input in = {0};
-    struct ps_agent_op *op;
 
     if (m->op == PS_OP_PROGRESS) {
         accept_progress(st, s, k, m);
@@ -229,23 +307,48 @@ void ps_agent_accept_op(struct ps_agent_step *st, struct ps_agent_session *s,
         }
         return;
     }
+    k = key_of_op(st, s, m);
+    if (k != NULL) {
+        accept_on_key(st, s, k, m, &none);
+    }
+}
+
+void ps_agent_accept_device_op(struct ps_agent_step *st,
+                               struct ps_agent_session *s,
+                               const struct ps_msg_l_device_op *d)
+{
+    struct ps_msg_l_op m = {.op_id = d->op_id,
+                            .op = d->op,
+                            .key = d->key,
+                            .region = d->out_region,
+                            .offset = d->out_offset,
+                            .round = d->round,
+                            .priority = d->priority,
+                            .reduce = d->reduce,
+                            .root = d->root,
+                            .samples = d->samples};
+    struct ps_agent_key *k = key_of_op(st, s, &m);
+    struct ps_slice out = {0};
+
     if (k == NULL) {
-        ps_agent_op_reject(st, s, m, PS_E_NOKEY,
-                           "no key has the number %u: declare it", m->key);
         return;
     }
-    if (!resolve_op_array(st, s, k, m, &in) ||
-        !validate_op(st, s, k, m, &in.array) ||
-        (k->kind->validate_op != NULL &&
-         !k->kind->validate_op(st, s, k, m, &in.array)) ||
-        (k->kind->copy_input != NULL &&
-         !k->kind->copy_input(st, s, k, m, &in))) {
+    if (!may_use_device(k, &m)) {
+        reject_device(st, s, k, &m);
         return;
     }
-    op = new_op(st, s, k, m, &in);
-    if (op->kind == PS_OP_INIT) {
-        ps_agent_init_accept_op(st, op);
-    } else {
-        k->kind->accept_op(st, op);
+    out.len = ps_agent_key_bytes(k);
+    if (d->out_region == 0) {
+        out.len = 0;
+    } else if (!resolve_memory(st, s, k, &m, ps_dtype_size(k->dtype), &out)) {
+        return;
+    } else if (out.buf->device == NULL) {
+        ps_agent_op_reject(st, s, &m, PS_E_INVAL,
+                           "'%s': the result goes to memory of the host",
+                           k->name);
+        return;
     }
+    m.region = d->region;
+    m.offset = d->offset;
+    accept_on_key(st, s, k, &m, &out);
 }

@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/str.h"
 #include "core/agent/contribution.h"
+#include "core/agent/deliver.h"
 #include "core/agent/encode.h"
 #include "core/agent/fail.h"
 #include "core/agent/inner.h"
@@ -50,7 +51,7 @@ static void report_progress(struct ps_agent_step *st, struct ps_agent_key *k)
 
         if (op != NULL && op->session != NULL && !op->session->is_closing &&
             (op->kind == PS_OP_PUSHPULL || op->kind == PS_OP_BROADCAST) &&
-            !op->send_only) {
+            !op->send_only && op->out.buf == NULL) {
             ps_effects_op_progress(st->fx, op->session->conn, op->id, bytes);
         }
     }
@@ -88,6 +89,27 @@ static void end_init_part(struct ps_agent_step *st, struct ps_agent_part *p)
     }
 }
 
+/* Ends the round if all of its value is in place. */
+static bool end_if_over(struct ps_agent_step *st, struct ps_agent_key *k)
+{
+    if (k->round.pending_parts > 0 || k->round.deliveries > 0) {
+        return false;
+    }
+    st->a->stats.rounds++;
+    k->kind->end_round(st, k);
+    return true;
+}
+
+void ps_agent_advance_on_delivered(struct ps_agent_step *st,
+                                   struct ps_agent_computation *run, int error)
+{
+    struct ps_agent_key *k = ps_agent_deliver_end(run, error);
+
+    if (k != NULL) {
+        (void)end_if_over(st, k);
+    }
+}
+
 void ps_agent_advance_part(struct ps_agent_step *st, struct ps_agent_part *p)
 {
     struct ps_agent_key *k = p->key;
@@ -114,9 +136,9 @@ void ps_agent_advance_part(struct ps_agent_step *st, struct ps_agent_part *p)
             ps_agent_encode_discard(p);
         }
         assert(k->round.pending_parts > 0);
-        if (--k->round.pending_parts == 0) {
-            st->a->stats.rounds++;
-            k->kind->end_round(st, k);
+        k->round.pending_parts--;
+        ps_agent_deliver_part(st, p);
+        if (end_if_over(st, k)) {
             return;
         }
         if (k->round.needs_value) {

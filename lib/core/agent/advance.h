@@ -16,6 +16,9 @@ void ps_agent_advance_committed(struct ps_agent_step *st,
                                 struct ps_agent_key *k);
 /* Launches the partition, and advances it if it has the version at once. */
 void ps_agent_advance_launch(struct ps_agent_step *st, struct ps_agent_part *p);
+/* A copy of a value to GPUs has ended. */
+void ps_agent_advance_on_delivered(struct ps_agent_step *st,
+                                   struct ps_agent_computation *run, int error);
 /* A sum into the results has ended. `error`: 0 or a PS_E_*. */
 void ps_agent_advance_on_computed(struct ps_agent_step *st,
                                   struct ps_agent_computation *run, int error);

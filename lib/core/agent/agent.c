@@ -142,7 +142,9 @@ static void on_computed(struct ps_agent_step *st, const struct ps_event *ev)
     if (run == NULL) {
         return;
     }
-    if (run->send_queue != NULL || run->part == NULL) {
+    if (run->is_delivery) {
+        ps_agent_advance_on_delivered(st, run, ev->computed.rc);
+    } else if (run->send_queue != NULL || run->part == NULL) {
         ps_agent_send_on_computed(st, run, ev->computed.rc);
     } else {
         ps_agent_advance_on_computed(st, run, ev->computed.rc);

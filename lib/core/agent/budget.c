@@ -256,5 +256,6 @@ int ps_agent_budget_charge_mapping(struct ps_agent_session *s,
     *ret_buf = ps_buf_wrap(buf->data, buf->size, release_mapping, h);
     (*ret_buf)->tag = buf->tag;
     (*ret_buf)->offset = buf->offset;
+    (*ret_buf)->device = buf->device;
     return 0;
 }

@@ -169,6 +169,16 @@ static int start_part_sum(struct ps_agent_step *st,
     return 0;
 }
 
+static bool reads_device(const struct ps_slice *slices, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (slices[i].buf->device != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
 bool ps_agent_dense_start(struct ps_agent_step *st,
                           struct ps_agent_send_queue *f,
                           struct ps_agent_part *p)
@@ -196,9 +206,10 @@ bool ps_agent_dense_start(struct ps_agent_step *st,
     count = ps_agent_contribution_sources(p, slices);
     if (count > 0 && encodes) {
         ok = ps_agent_encode_start(st, f, p, slices, count) == 0;
-    } else if (count <= 1) {
+    } else if (count <= 1 && !reads_device(slices, count)) {
         ps_agent_send_dispatch(st, f, p, count == 0 ? NULL : &slices[0], 0);
-    } else if (may_sum_inline(st->a, ps_agent_part_bytes(p), count)) {
+    } else if (may_sum_inline(st->a, ps_agent_part_bytes(p), count) &&
+               !reads_device(slices, count)) {
         ok = sum_inline(st, f, p, slices, count) == 0;
     } else {
         ok = start_part_sum(st, f, p, slices, count) == 0;

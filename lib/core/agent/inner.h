@@ -27,6 +27,7 @@
  *     placement.c     owners of partitions, takeover
  *
  *     dense.c         sums of dense partitions
+ *     deliver.c       copies of values into memory of GPUs
  *     send.c          partitions from the queue to the frame
  *     conflict.c      rounds aborted because of conflicting requests
  *     fail.c          failure of a key's operations

@@ -127,8 +127,10 @@ struct ps_agent_round {
     uint32_t launched_parts;  /* Partitions before this index were launched. */
     struct ps_agent_op **contribution;  /* By local rank; NULL: none yet. */
     struct ps_agent_conflict *conflict; /* NULL: none in this round. */
-    uint64_t *pushed_round;    /* By local rank: last round contributed to. */
-    uint32_t pending_parts;    /* Partitions that have not ended the round. */
+    uint64_t *pushed_round; /* By local rank: last round contributed to. */
+    uint32_t pending_parts; /* Partitions that have not ended the round. */
+    uint32_t
+        deliveries; /* Copies of parts of the value to GPUs, see deliver.c. */
     uint32_t completed_prefix; /* Partitions before this index have. */
     uint64_t reported_bytes;   /* Bytes of the result reported to workers. */
     uint64_t weight;           /* Contributing ranks; in a mean, samples. */
@@ -224,6 +226,7 @@ struct ps_agent_computation {
     int64_t version;       /* Local: version made; encoding: its round. */
     uint64_t round_starts; /* `starts` of the round whose arrays it reads. */
     bool is_encode;
+    bool is_delivery; /* Copy of a value to GPUs. */
     uint64_t bytes;
 };
 

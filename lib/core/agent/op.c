@@ -55,6 +55,7 @@ void ps_agent_op_free(struct ps_agent_op *op)
                           op->charged_bytes);
     }
     ps_buf_unref(op->array.buf);
+    ps_buf_unref(op->out.buf);
     if (op->rows != NULL) {
         ps_agent_rows_free(op->rows);
     }
@@ -116,15 +117,21 @@ void ps_agent_op_end(struct ps_agent_step *st, struct ps_agent_op *op,
     if (error == 0) {
         trace_op(st, op);
     }
-    if (op->session != NULL && !op->session->is_closing && error == 0) {
+    if (error == 0 && op->is_undelivered) {
+        text = "the copy to the GPU failed, see the agent's log";
+    }
+    if (op->session != NULL && !op->session->is_closing && error == 0 &&
+        !op->is_undelivered) {
         ps_effects_op_done(st->fx, op->session->conn, op->id, version);
     } else if (op->session != NULL && !op->session->is_closing) {
-        ps_effects_send_msg(st->fx, op->session->conn,
-                            &(struct ps_msg){.code = PS_MSG_L_DONE,
-                                             .l_done = {.op_id = op->id,
-                                                        .error = error,
-                                                        .version = version,
-                                                        .text = text}});
+        ps_effects_send_msg(
+            st->fx, op->session->conn,
+            &(struct ps_msg){.code = PS_MSG_L_DONE,
+                             .l_done = {.op_id = op->id,
+                                        .error = error,
+                                        .version = version,
+                                        .text = text,
+                                        .is_undelivered = op->is_undelivered}});
     }
     ps_agent_op_free(op);
 }

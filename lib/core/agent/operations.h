@@ -20,6 +20,9 @@ struct ps_agent_op {
     uint64_t round;
     struct ps_slice array; /* buf NULL: the operation has no array. */
     uint64_t bytes_ready;  /* Bytes of `array` that the worker has copied. */
+    /* Memory of a GPU that gets the value; buf NULL: none. */
+    struct ps_slice out;
+    bool is_undelivered; /* A part of the value could not be written there. */
     uint32_t local_rank;
     int32_t priority;
     uint32_t root;

@@ -116,7 +116,8 @@ static int resolve_state_array(struct ps_agent_session *s,
     }
     *ret_why = "the memory for a state lies in no region";
     if (m->offset > region->size || bytes > region->size - m->offset ||
-        ((uintptr_t)region->data + m->offset) % size != 0) {
+        ((uintptr_t)region->data + m->offset) % size != 0 ||
+        region->device != NULL) {
         return PS_E_INVAL;
     }
     *ret_slice = (struct ps_slice){

@@ -48,6 +48,7 @@ struct ps_agent_options {
     uint64_t inline_sum_max;
     /* Layout of the driver's rings, sent in l_welcome; 0: none. */
     uint32_t ring_layout;
+    bool takes_devices; /* The driver maps memory of GPUs. */
     struct ps_link_options link;
     struct ps_trace *trace; /* Ring of what it does; not owned; NULL: none. */
     struct ps_pool *scratch_pool; /* Scratch for local sums; not owned. */

@@ -125,6 +125,7 @@ void ps_agent_round_complete(struct ps_agent_step *st, struct ps_agent_key *k)
     }
     ps_agent_round_set_state(k, PS_AGENT_ROUND_COMPLETE);
     k->round.pending_parts = k->part_count;
+    k->round.deliveries = 0;
     k->round.completed_prefix = 0;
     k->round.launched_parts = 0;
     k->round.reported_bytes = 0;

@@ -257,15 +257,17 @@ void ps_agent_session_send_welcome(struct ps_agent_step *st,
     session_set_state(s, PS_AGENT_SESSION_ACTIVE);
     ps_effects_send_msg(
         st->fx, s->conn,
-        &(struct ps_msg){.code = PS_MSG_L_WELCOME,
-                         .l_welcome = {.gen = j->gen,
-                                       .rank = r->rank,
-                                       .num_workers = j->config.num_workers,
-                                       .local_rank = s->local_rank,
-                                       .local_size = j->local_rank_count,
-                                       .num_servers = j->config.num_servers,
-                                       .completed_barriers = passed,
-                                       .ring_layout = st->a->opt.ring_layout}});
+        &(struct ps_msg){
+            .code = PS_MSG_L_WELCOME,
+            .l_welcome = {.gen = j->gen,
+                          .rank = r->rank,
+                          .num_workers = j->config.num_workers,
+                          .local_rank = s->local_rank,
+                          .local_size = j->local_rank_count,
+                          .num_servers = j->config.num_servers,
+                          .completed_barriers = passed,
+                          .ring_layout = st->a->opt.ring_layout,
+                          .takes_devices = st->a->opt.takes_devices}});
 }
 
 /* ------------------------------------------------------------------- memory */

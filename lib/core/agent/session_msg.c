@@ -124,6 +124,8 @@ static const uint64_t *msg_op_id(const struct ps_msg *m)
         return m->l_op.op != PS_OP_PROGRESS && m->l_op.op != PS_OP_CANCEL
                    ? &m->l_op.op_id
                    : NULL;
+    case PS_MSG_L_DEVICE_OP:
+        return &m->l_device_op.op_id;
     case PS_MSG_L_BARRIER:
         return &m->l_barrier.op_id;
     case PS_MSG_L_OPTIMIZER:
@@ -188,6 +190,9 @@ static void on_active_msg(struct ps_agent_step *st, struct ps_agent_session *s,
         break;
     case PS_MSG_L_OP:
         ps_agent_accept_op(st, s, &m->l_op);
+        break;
+    case PS_MSG_L_DEVICE_OP:
+        ps_agent_accept_device_op(st, s, &m->l_device_op);
         break;
     case PS_MSG_L_BARRIER:
         ps_agent_barrier_enter(st, s, &m->l_barrier);

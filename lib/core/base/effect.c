@@ -95,6 +95,17 @@ void ps_compute_add_src(struct ps_compute *c, const struct ps_slice *slice,
     c->src[c->job.src_count] = ps_slice_data(slice);
     c->level[c->job.src_count] = level;
     c->job.src_count++;
+    c->reads_device = c->reads_device || slice->buf->device != NULL;
+    ps_compute_pin(c, slice->buf);
+}
+
+void ps_compute_add_out(struct ps_compute *c, const struct ps_slice *slice,
+                        uint32_t out_max)
+{
+    if (c->outs == NULL) {
+        c->outs = ps_calloc(out_max, sizeof(*c->outs));
+    }
+    c->outs[c->out_count++] = *slice;
     ps_compute_pin(c, slice->buf);
 }
 
@@ -114,6 +125,7 @@ void ps_compute_free(struct ps_compute *c)
     if (c->plan != NULL) {
         c->plan_free(c->plan);
     }
+    ps_free(c->outs);
     ps_free(c);
 }
 

@@ -60,6 +60,12 @@ struct ps_compute {
     uint8_t *level;
     struct ps_buf **pinned;
     uint32_t pinned_count;
+    /* Slices that get the bytes of `job.src[0]` instead of `job.dst`, in memory of
+     * GPUs. Their buffers are pinned. NULL: none. */
+    struct ps_slice *outs;
+    uint32_t out_count;
+    /* Some sources are memory of GPUs; `pinned` begins with their buffers. */
+    bool reads_device;
     /* Further memory that `job` points to, freed by plan_free; NULL: none. */
     void *plan;
     void (*plan_free)(void *plan);
@@ -72,6 +78,10 @@ struct ps_compute *ps_compute_new(uint64_t token, uint32_t src_max,
 /* Appends the bytes of `slice` as a source and pins its buffer. */
 void ps_compute_add_src(struct ps_compute *c, const struct ps_slice *slice,
                         uint8_t level);
+/* Appends a slice to `outs`, which has room for `out_max` in all, and pins its
+ * buffer. */
+void ps_compute_add_out(struct ps_compute *c, const struct ps_slice *slice,
+                        uint32_t out_max);
 /* References `b` until the computation is freed. */
 void ps_compute_pin(struct ps_compute *c, struct ps_buf *b);
 void ps_compute_free(struct ps_compute *c);
