@@ -8,12 +8,36 @@
 #include "common/exit.h"
 #include "kernel/device.h"
 #include "kernel/plugin.h"
+#include "kernel/share.h"
 #include "net/worker.h"
 
 #include <inttypes.h>
 #include <string.h>
 
 #define AUTO_MODULE PS_MODULE_DIR "/libpskv-cuda.so"
+
+_Static_assert(PS_SHARE_WHY_MAX == PS_KERNEL_WHY_MAX, "one size of texts");
+
+/* Opens the device, or all of them; `text` gets its description or the
+ * reason. */
+static int open_module(struct daemon *d, const char *path, char *text)
+{
+    int rc;
+
+    if (d->spec->shares_devices) {
+        rc = ps_share_open(path, &d->compute.share, text);
+        if (rc == 0) {
+            d->facts.share = d->compute.share;
+            ps_share_describe(d->compute.share, text, PS_SHARE_WHY_MAX);
+        }
+        return rc;
+    }
+    rc = ps_device_open(path, 0, &d->compute.device, text, PS_KERNEL_WHY_MAX);
+    if (rc == 0) {
+        ps_device_describe(d->compute.device, text, PS_KERNEL_WHY_MAX);
+    }
+    return rc;
+}
 
 /* Opens the device that the options name, if there is one. */
 static int open_device(struct daemon *d)
@@ -28,12 +52,11 @@ static int open_device(struct daemon *d)
     if (wanted.device == PS_COMPUTE_CPU) {
         return PS_EXIT_OK;
     }
-    int rc = ps_device_open(strcmp(wanted.module, "auto") == 0 ? AUTO_MODULE
-                                                               : wanted.module,
-                            0, &d->compute.device, text, sizeof(text));
+    int rc = open_module(
+        d, strcmp(wanted.module, "auto") == 0 ? AUTO_MODULE : wanted.module,
+        text);
 
     if (rc == 0) {
-        ps_device_describe(d->compute.device, text, sizeof(text));
         ps_log(PS_LOG_INFO, "compute device cuda %s", text);
         if (wanted.state == PS_COMPUTE_STATE_DEVICE) {
             ps_device_let_states_stay(d->compute.device);
@@ -100,5 +123,15 @@ void daemon_compute_stop(struct daemon *d)
 
 void daemon_compute_fini(struct daemon *d)
 {
+    struct ps_share_stats stats;
+
     ps_device_close(d->compute.device);
+    if (d->compute.share != NULL) {
+        ps_share_stats(d->compute.share, &stats);
+        ps_log(PS_LOG_INFO,
+               "memory of GPUs read %" PRIu64 " to host %" PRIu64
+               " to device %" PRIu64 " between %" PRIu64,
+               stats.folded, stats.to_host, stats.to_device, stats.between);
+        ps_share_close(d->compute.share);
+    }
 }

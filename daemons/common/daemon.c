@@ -209,6 +209,7 @@ static void make_driver(struct daemon *d)
         .worker = d->compute.worker,
         .io_pool = d->io_pool,
         .arenas = d->app.arenas,
+        .share = d->compute.share,
         .machine = d->app.machine,
         .self = d->spec->self,
         .scheduler = d->facts.scheduler[0] != '\0' ? d->facts.scheduler : NULL,

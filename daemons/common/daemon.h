@@ -13,6 +13,7 @@
 
 struct ps_arenas;
 struct ps_metrics;
+struct ps_share;
 
 /* Input of an app that makes its machine. Borrowed for the app's life. */
 struct ps_daemon_facts {
@@ -29,6 +30,7 @@ struct ps_daemon_facts {
     ps_time now;
     struct ps_facts process;
     struct ps_link_options link;
+    struct ps_share *share; /* Memory of GPUs that workers share; NULL: none. */
 };
 
 /* Unix socket of a daemon. */
@@ -99,6 +101,9 @@ struct ps_daemon_spec {
     /* Start of supervisors. `facts` as for open(). NULL: none is started. */
     struct ps_driver_launch (*launch)(const void *values,
                                       const struct ps_daemon_facts *facts);
+    /* The device option is for memory that processes of this host share with the
+     * daemon, on all GPUs; see facts->share. */
+    bool shares_devices;
     /* NULL: computes on the CPU. */
     struct ps_daemon_device (*device)(const void *values);
     /* False if settings conflict, with a line "where: what; what to do" for

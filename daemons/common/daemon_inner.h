@@ -80,10 +80,12 @@ struct daemon_metrics {
 };
 
 struct ps_device;
+struct ps_share;
 
 struct daemon_compute {
     struct ps_worker *worker; /* NULL: the daemon computes nothing. */
     struct ps_device *device; /* NULL: the CPU alone. */
+    struct ps_share *share;   /* Memory of GPUs; NULL: none. */
     bool is_failure_logged;
 };
 
@@ -152,7 +154,8 @@ int daemon_compute_start(struct daemon *d);
 void daemon_compute_check(struct daemon *d);
 /* Jobs in progress end inside. */
 void daemon_compute_stop(struct daemon *d);
-/* Closes the device; no buffer may have a copy there. */
+/* Closes the devices. No buffer may have a copy there, and what processes of
+ * this host share with the daemon is released. */
 void daemon_compute_fini(struct daemon *d);
 
 /* config.c: functions that return int return an exit code. */

@@ -12,6 +12,7 @@
 #include "net/arena.h"
 #include "proto/ring.h"
 #include "psworker-agent/options.h"
+#include "psworker-agent/pinned.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -26,6 +27,7 @@
 #define SUM_HERE_MAX (128u * 1024u)
 
 struct app {
+    struct ps_share *share; /* NULL: workers share no memory of GPUs. */
     struct ps_pool *scratch_pool;
     struct ps_arenas *arenas;
     uint64_t memory; /* Limit of each pool. */
@@ -38,7 +40,8 @@ static struct ps_pool *new_result_pool(void *ctx)
     const struct app *app = ctx;
 
     return ps_pool_new(&(struct ps_pool_options){
-        .budget = app->memory, .source = ps_arenas_source(app->arenas)});
+        .budget = app->memory,
+        .source = pinned_source(app->share, ps_arenas_source(app->arenas))});
 }
 
 static int new_residual_segment(void *ctx, size_t size, struct ps_buf **ret_buf)
@@ -160,6 +163,7 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
         .unbatched = o->transport.travel_together != 0,
         .inline_sum_max = SUM_HERE_MAX,
         .ring_layout = ps_ring_layout(),
+        .takes_devices = true,
         .link = facts->link,
     };
 
@@ -170,8 +174,11 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
     ps_str_copy(opt.sched_address, sizeof(opt.sched_address), facts->scheduler);
     ps_str_copy(opt.host, sizeof(opt.host), facts->host);
     app->arenas = ps_arenas_new();
+    app->share = facts->share;
     app->scratch_pool = ps_pool_new(&(struct ps_pool_options){
-        .budget = o->memory, .source = ps_arenas_lazy_source(app->arenas)});
+        .budget = o->memory,
+        .source = pinned_source(app->share,
+                                ps_arenas_lazy_source(app->arenas))});
     app->memory = o->memory;
     opt.scratch_pool = app->scratch_pool;
     opt.result_pool_new = new_result_pool;
@@ -334,6 +341,14 @@ static unsigned compute_threads(const void *values)
     return (unsigned)o->threads;
 }
 
+static struct ps_daemon_device compute_device(const void *values)
+{
+    const struct psagent_options *o = values;
+
+    return (struct ps_daemon_device){
+        .device = (enum ps_compute_device)o->device, .module = o->gpu_module};
+}
+
 const struct ps_daemon_spec psagent_spec = {
     .summary = "The agent of a node: training processes reach the service "
                "through it.",
@@ -350,6 +365,8 @@ const struct ps_daemon_spec psagent_spec = {
     .socket = client_socket,
     .link_connections = subflow_option,
     .threads = compute_threads,
+    .shares_devices = true,
+    .device = compute_device,
     .launch = launch,
     .check = check_options,
     .open = open_app,

@@ -149,6 +149,22 @@ static const struct ps_option rows[] = {
      .aliases = {{.name = "MXNET_KVSTORE_REDUCTION_NTHREADS"}},
      .help = "Threads that sum over local workers; auto is one for each "
              "processor."},
+    {.path = "compute.device",
+     .text = "cpu",
+     .type = PS_OPTION_ENUM,
+     .enum_names = "cpu|auto|cuda",
+     .offset = AT(device),
+     .help = "Whether gradients in memory of GPUs are summed there: auto takes "
+             "the GPUs if there are any; with cuda, psworker-agent does not "
+             "start without one. The bits are the same."},
+    {.path = "compute.gpu_module",
+     .text = "auto",
+     .type = PS_OPTION_STRING,
+     .min = 1,
+     .max = 4095,
+     .offset = AT(gpu_module),
+     .help = "File of the module for GPUs, libpskv-cuda.so; auto is the "
+             "installed one."},
     {.path = "local.memory",
      .text = "50%",
      .type = PS_OPTION_SIZE,
