@@ -8,6 +8,7 @@
 #include "client/arena.h"
 #include "client/clock.h"
 #include "client/device/gpu.h"
+#include "client/device/shared.h"
 #include "client/entry.h"
 #include "client/error.h"
 #include "client/handshake.h"
@@ -173,6 +174,7 @@ static void free_client(struct psc_client *c, bool child)
     report_free(c);
     span_table_free(c->spans, child);
     free((char *)(uintptr_t)c->options.job);
+    shared_free_all(c);
     gpu_free_all(c); /* Unpins what is unmapped next. */
     ps_shm_fini(&c->shm);
     if (c->ring.memory != NULL) {

@@ -109,6 +109,7 @@ void handshake_welcome(struct psc_client *c, const struct ps_msg_l_welcome *m)
     c->id.local_size = m->local_size;
     c->id.num_servers = m->num_servers;
     c->queues.barriers_sent = m->completed_barriers;
+    c->id.agent_takes_devices = m->takes_devices;
     c->id.is_welcomed = true;
     handshake_open_ring(c, m->ring_layout);
     client_changed(c);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/messages.h"
 #include "client/arena.h"
+#include "client/device/shared.h"
 #include "client/error.h"
 #include "client/handshake.h"
 #include "client/key.h"
@@ -104,6 +105,9 @@ static void accept_message(struct psc_client *c, const struct ps_msg *m, int fd)
         break;
     case PS_MSG_L_STALL_REPLY:
         accept_stall_answer(c, &m->l_stall_reply);
+        break;
+    case PS_MSG_L_DEVICE_INFO:
+        shared_accept_info(c, &m->l_device_info);
         break;
     case PS_MSG_L_WAKE:
         break; /* The reader polls the ring in any case. */

@@ -311,6 +311,7 @@ void op_accept_done(struct psc_op *op, const struct ps_msg_l_done *m)
 
     op->version = m->version;
     op->result.all_skipped = m->all_skipped;
+    op->result.is_undelivered = m->is_undelivered;
     if (m->error != 0) {
         /* A failed round had no contribution of this rank, so its number is
          * used again; so is that of a failed barrier. */

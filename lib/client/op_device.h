@@ -8,6 +8,7 @@
 
 #include "base/err.h"
 
+struct ps_msg_l_op;
 struct psc_op;
 
 struct op_device_ops {
@@ -23,6 +24,8 @@ struct op_device_ops {
     /* The operation is freed, or ends: no copy of it may be under way
      * afterwards. */
     void (*release)(struct psc_op *op);
+    /* Sends the operation; NULL: it is sent as `m`. */
+    int (*send)(struct psc_op *op, const struct ps_msg_l_op *m);
 };
 
 /* The first member of the state of each way. */

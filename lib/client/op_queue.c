@@ -4,6 +4,7 @@
 #include "client/op_queue.h"
 #include "client/error.h"
 #include "client/op.h"
+#include "client/op_device.h"
 #include "client/rows.h"
 #include "client/send.h"
 #include "client/state.h"
@@ -106,7 +107,9 @@ static int send_op(struct psc_op *op)
         .samples = op->args.samples,
         .streaming = op->src.streaming,
     };
-    if (!client_push_op(op->client, &m)) {
+    if (op->device != NULL && op->device->ops->send != NULL) {
+        rc = op->device->ops->send(op, &m);
+    } else if (!client_push_op(op->client, &m)) {
         rc = client_put(op->client,
                         &(struct ps_msg){.code = PS_MSG_L_OP, .l_op = m});
     }

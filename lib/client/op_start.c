@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Public calls that start operations. */
 #include "client/op_start.h"
+#include "client/device/shared.h"
 #include "client/device/staged.h"
 #include "client/entry.h"
 #include "client/error.h"
@@ -164,8 +165,14 @@ static int attach_device(struct psc_op *op, const struct op_call *a,
                             "a GPU",
                             op->key->name);
     }
-    return staged_attach(op, o->device, contributes_array(op) ? srcs : NULL,
-                         src_count);
+    if (!contributes_array(op)) {
+        srcs = NULL;
+    }
+    int rc = shared_attach(op, o->device, srcs, src_count);
+
+    return rc != PS_E_UNSUPPORTED
+               ? rc
+               : staged_attach(op, o->device, srcs, src_count);
 }
 
 /* Attaches the arrays or rows of the call. */

@@ -119,6 +119,8 @@ struct op_result {
     size_t copied; /* Bytes of `out` written so far. */
     /* `out` is written while the result arrives. */
     bool copies_progress;
+    /* The agent could not write it where the operation said. */
+    bool is_undelivered;
     /* OP_SKIP: every rank skipped its round. */
     bool all_skipped;
     /* Sub-operation: offset of the needed part of the result, and its bytes. */

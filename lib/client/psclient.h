@@ -528,7 +528,7 @@ struct psc_coll_options {
     /* The caller's words for its array, compared and reported in place of type
      * and shape, e.g. of an array that is sent as bytes. NULL: none. */
     const char *array_words;
-    uint32_t joined; /* enum psc_joined */
+    uint32_t joined;                 /* enum psc_joined */
     const struct psc_device *device; /* Of all arrays; NULL: the host. */
 };
 

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "psclient_device.h"
 #include "psclient_stream.h"
 
 #ifdef __cplusplus

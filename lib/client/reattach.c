@@ -18,6 +18,7 @@
 #include "client/reattach.h"
 #include "client/arena.h"
 #include "client/clock.h"
+#include "client/device/shared.h"
 #include "client/error.h"
 #include "client/handshake.h"
 #include "client/key.h"
@@ -311,6 +312,9 @@ static int resend_all(struct psc_client *c, uint32_t ring)
         rc = ps_shm_announce_all(&c->shm);
     }
     if (rc == 0) {
+        rc = shared_announce_all(c);
+    }
+    if (rc == 0) {
         handshake_open_ring(c, ring);
         rc = op_send_job_requests(c);
     }
@@ -337,6 +341,7 @@ void reattach_welcome(struct psc_client *c, const struct ps_msg_l_welcome *m)
                     (unsigned long long)m->gen);
         return;
     }
+    c->id.agent_takes_devices = m->takes_devices;
     set_link(c, LINK_UP);
     rc = resend_all(c, m->ring_layout);
     if (rc != 0) {

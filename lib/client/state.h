@@ -74,6 +74,7 @@ struct identity {
     uint32_t local_size;
     uint32_t num_servers;
     uint64_t group_hash; /* Hash of the ranks of a group. */
+    bool agent_takes_devices;
 };
 
 /* Threads that wait, and what wakes them. */
@@ -132,6 +133,7 @@ struct wait_notes {
 struct report_table;
 struct span_table;
 struct gpu_table;
+struct shared_table;
 
 struct coll_table {
     /* Collectives that agree or wait for their turn. */
@@ -189,7 +191,8 @@ struct psc_client {
     struct op_queues queues;
     struct key_table keys;
     struct coll_table colls;
-    struct gpu_table *gpus; /* See device/gpu.c; NULL: none. */
+    struct shared_table *shared; /* See device/shared.c; NULL: none. */
+    struct gpu_table *gpus;      /* See device/gpu.c; NULL: none. */
     struct wait_notes notes;
     struct stats stats;
     struct report_table *reports; /* See report.c; NULL: none. */
