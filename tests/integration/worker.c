@@ -17,6 +17,7 @@
  *     optimizer NAME NAME=VALUE...      ok
  *     compress TYPE NAME=VALUE...       ok
  *     rounds KIND COUNT SEED BUSY K...  ok HASH
+ *     device ORDINAL [inplace] [held]   ok
  *     leave                             ok
  *     close                             ok, and the end
  *
@@ -35,6 +36,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "device_memory.h"
+
 #define KEYS  4096
 #define OPS   256
 #define WORDS 400
@@ -46,6 +49,8 @@ struct key {
     uint64_t bytes;
     void *src; /* psc_alloc, made when first needed. */
     void *out;
+    void *device_src; /* The same in memory of a GPU, for `rounds`. */
+    void *device_out;
 };
 
 struct started {
@@ -60,6 +65,8 @@ struct started {
 };
 
 static struct psc_client *client;
+static struct device *device; /* Has the arrays of `rounds`; NULL: the host. */
+static bool is_in_place;      /* Results replace the arrays. */
 static struct key keys[KEYS];
 static uint32_t key_count;
 static struct started ops[OPS];
@@ -521,6 +528,35 @@ static bool check(const char *kind, const struct key *k, uint64_t round)
     return true;
 }
 
+static int start_round(struct key *k, int32_t priority, struct psc_op **ret_op)
+{
+    struct psc_op_options o = {.size = sizeof(o), .priority = priority};
+    struct psc_device where = {.size = sizeof(where),
+                               .ordinal = PSC_DEVICE_OF_POINTER};
+    int rc = 0;
+
+    if (device == NULL) {
+        return psc_pushpull_start(client, k->key, k->src, k->out, &o, ret_op);
+    }
+    if (k->device_src == NULL) {
+        rc = psc_alloc_device(client, device_ordinal(device), k->bytes,
+                              &k->device_src);
+        k->device_out = k->device_src;
+    }
+    if (rc == 0 && !is_in_place && k->device_out == k->device_src) {
+        rc = psc_alloc_device(client, device_ordinal(device), k->bytes,
+                              &k->device_out);
+    }
+    if (rc != 0) {
+        return rc;
+    }
+    device_put(device, k->device_src, k->src, k->bytes);
+    where.stream = device_stream(device);
+    o.device = &where;
+    return psc_pushpull_start(client, k->key, k->device_src, k->device_out, &o,
+                              ret_op);
+}
+
 static void do_rounds(char **words, int count)
 {
     const char *kind = words[0];
@@ -536,7 +572,6 @@ static void do_rounds(char **words, int count)
 
         for (int i = 0; i < n; i++) {
             struct key *k = key_at(words[4 + i]);
-            struct psc_op_options o = {.size = sizeof(o), .priority = -i};
 
             if (k->src == NULL) {
                 k->src = get_memory(k->bytes, false);
@@ -544,7 +579,7 @@ static void do_rounds(char **words, int count)
             }
             fill(kind, k, round);
             compute(&random, busy);
-            rc = psc_pushpull_start(client, k->key, k->src, k->out, &o, &op[i]);
+            rc = start_round(k, -i, &op[i]);
             if (rc != 0) {
                 answer_error(rc);
                 return;
@@ -559,6 +594,9 @@ static void do_rounds(char **words, int count)
             struct key *k = key_at(words[4 + i]);
 
             psc_op_free(op[i]);
+            if (device != NULL) {
+                device_get(device, k->out, k->device_out, k->bytes);
+            }
             hash = hash_of(hash, k->out, k->bytes);
             if (!check(kind, k, round)) {
                 return;
@@ -603,6 +641,13 @@ static void run(char **words, int count)
         do_declare(words[0], words[1], words + 2, count - 2);
     } else if (strcmp(words[0], "rounds") == 0 && count >= 6) {
         do_rounds(words + 1, count - 1);
+    } else if (strcmp(words[0], "device") == 0 && count >= 2) {
+        device = device_open(atoi(words[1]));
+        is_in_place = option(words, count, "inplace") != NULL;
+        if (option(words, count, "held") != NULL) {
+            device_hold(device);
+        }
+        answer("ok");
     } else if (strcmp(words[0], "leave") == 0) {
         rc = psc_leave(client);
         if (rc != 0) {
