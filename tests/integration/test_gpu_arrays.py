@@ -3,6 +3,7 @@
 arrays of the host, in the order of a stream of the program that goes on, and
 clear errors where the driver fails. The driver ends a process that breaks the
 order of its streams."""
+import importlib.util
 import os
 import pathlib
 
@@ -156,7 +157,7 @@ def test_the_order_is_that_of_a_stream_that_goes_on(trio, job, mode, on_loss):
             gradient = kind(cuda, np.zeros(2500000, 'i4'))
             weight = kind(cuda, np.zeros(2500000, 'i4'))
             kv.init(key, gradient)
-            for step in range(4):
+            for step in range(2):
                 # The stream stands still: all of this is still to come.
                 cuda.hold(cuda.stream)
                 gradient.fill(7 * step + 1)
@@ -207,6 +208,87 @@ def test_the_stream_does_not_wait_for_other_workers(trio, job):
     assert one.line(0) == "goes on"
     one.processes[1].stdin.write("\n")
     one.processes[1].stdin.flush()
+    one.wait_all()
+
+
+def test_results_that_cannot_be_pinned_are_copied_once_more(trio, job):
+    t = trio(servers=1, agents=1)
+    one = job(t, 1)
+    run(one, """
+        kv = pskv.create('dist_sync')
+        cuda = Cuda()
+        for kind in Interface, Packed:
+            value = np.arange(2500000, dtype='i4')
+            here = kind(cuda, value)
+            for out in here, kind(cuda, value):
+                kv.pushpull(kind.__name__, here, out=out)
+                assert (out.get() == value).all()
+                out.fill(0)
+                kv.pull(kind.__name__, out=out)
+                assert (out.get() == value).all()
+            kv.allreduce(here)
+            assert (here.get() == value).all()
+        kv.close()
+    """, PSKV_EMU_FAIL="register:2")
+    one.wait_all()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None,
+                    reason="without torch")
+def test_the_hook_of_ddp_is_in_order_with_the_current_stream(trio, job):
+    """With the parts of a CUDA tensor that the code uses: torch has no CUDA
+    here."""
+    t = trio(servers=1, agents=1)
+    one = job(t, 1)
+    run(one, """
+        import types
+        import torch
+        import pskv.torch
+        from pskv.torch._backend import Engine
+
+        cuda = Cuda()
+        torch.cuda.current_stream = lambda device: types.SimpleNamespace(
+            cuda_stream=cuda.stream)
+
+        class Tensor:
+            is_cuda, is_sparse, dtype = True, False, torch.float32
+            device = types.SimpleNamespace(type='cuda', index=0)
+
+            def __init__(self, value):
+                self.array = Interface(cuda, value)
+                self.shape = value.shape
+
+            def detach(self):
+                return self
+
+            contiguous = detach
+
+            def is_contiguous(self):
+                return True
+
+            def data_ptr(self):
+                return self.array.address
+
+            def element_size(self):
+                return 4
+
+        kv = pskv.create('dist_sync')
+        engine = Engine(kv, None)
+        tensor = Tensor(np.zeros(3000, 'f4'))
+        bucket = types.SimpleNamespace(buffer=lambda: tensor, index=lambda: 0)
+        for step in range(3):
+            cuda.hold(cuda.stream)
+            tensor.array.set(np.full(3000, step, 'f4'))
+            future = pskv.torch.comm_hook(
+                types.SimpleNamespace(engine=engine), bucket)
+            assert not future.done()
+            cuda.resume(cuda.stream)
+            assert future.wait() is tensor
+            assert (tensor.array.get() == step).all()
+        kv.allreduce(tensor, postscale=2)  # And without the engine.
+        assert (tensor.array.get() == 2 * step).all()
+        engine.close()
+    """)
     one.wait_all()
 
 

@@ -62,6 +62,20 @@ class Engine(_engine.Engine):
         """Called by each thread that completes futures."""
         torch.set_grad_enabled(False)  # Thread-local setting.
 
+    def run(self, started: Tuple[int, int], buffers: Any,
+            finish: Optional[Callable[[], Any]] = None,
+            value: Any = None, future: Optional[Any] = None,
+            ended: Optional[Callable[[Optional[BaseException]], bool]] = None,
+            limit: Optional[float] = None) -> Any:
+        """As that of the base, for tensors of one GPU, too."""
+        for device in _tensor.cuda_devices((buffers, value)):
+            future = _tensor.new_future((buffers, value)) if future is None \
+                else future
+            finish = None if finish is None else \
+                _tensor.beside(device, finish)
+        return super().run(started, buffers, finish, value, future, ended,
+                           limit)
+
     def pipe(self, sender: int, receiver: int, tag: int) -> Pipe:
         """The pipe between two ranks, one of which is this one."""
         def open_engine() -> "Engine":
@@ -94,7 +108,7 @@ def _bcast(e: Engine, tensor: Tensor, value: Any,
         raw.words = 0
     return e.run(e.starter.bcast(
         None, _tensor.WORD, [raw.words], raw.address, raw.address,
-        options(root=root)), raw, finish)
+        _tensor.placed(options(root=root), raw.place)), (raw, value), finish)
 
 
 # Works kept alive: torch's C++ code may use them while it holds only the C++
@@ -229,7 +243,8 @@ class ProcessGroup(Interface):
             return value
         return self._done(e.run(e.starter.allreduce(
             None, number, src.shape, src.data_ptr(),
-            None if to is None else to.data_ptr(), options(ours)),
+            None if to is None else to.data_ptr(),
+            _tensor.placed(options(ours), _tensor.place_of(src))),
             (src, to), finish, value))
 
     def _fold(self, src: Tensor, name: str, out: Optional[Tensor],
@@ -238,7 +253,8 @@ class ProcessGroup(Interface):
         reduced locally."""
         e = self.engine
         fold = _LOCAL[name]
-        every = torch.empty((e.size, *src.shape), dtype=src.dtype)
+        every = torch.empty((e.size, *src.shape), dtype=src.dtype,
+                            device=src.device)
         number = _tensor.number_of(src.dtype)
         assert number is not None
 
@@ -252,7 +268,7 @@ class ProcessGroup(Interface):
         return self._done(e.run(e.starter.gather(
             "allgather", name, number, [1, src.numel()], src.data_ptr(),
             every.data_ptr(), every.numel() * every.element_size(),
-            options()), src, finish))
+            _tensor.placed(options(), _tensor.place_of(src))), src, finish))
 
     # ------------------------------------------------------------- classic
 
@@ -292,7 +308,8 @@ class ProcessGroup(Interface):
         assert number is not None
         return self._done(e.run(e.starter.allreduce_many(
             name, number, [(s.data_ptr(), o.data_ptr(), s.numel())
-                           for s, o in zip(srcs, outs)], options(ours)),
+                           for s, o in zip(srcs, outs)],
+            _tensor.placed(options(ours), _tensor.place_of(srcs[0]))),
             (srcs, outs), finish))
 
     def _all(self, works: Sequence[Any], value: Any) -> Any:
@@ -337,7 +354,8 @@ class ProcessGroup(Interface):
         dims = [1, raw.words] if tensor.numel() > 0 else [0, raw.words]
         return self._done(e.run(e.starter.gather(
             "allgather", None, _tensor.WORD, dims, raw.address, room.data_ptr(),
-            room.numel(), options()), (raw, room), finish))
+            room.numel(), _tensor.placed(options(), raw.place)), (raw, room),
+            finish))
 
     def allgather(self, outputs: List[List[Tensor]], inputs: List[Tensor],
                   opts: Any = None) -> Any:
@@ -408,8 +426,8 @@ class ProcessGroup(Interface):
             return outputs
         return self._done(e.run(e.starter.alltoall(
             None, _tensor.WORD, raw.dims(), None if mine else [0] * e.size,
-            raw.address, room.data_ptr(), room.numel(), options()),
-            (raw, room), finish))
+            raw.address, room.data_ptr(), room.numel(),
+            _tensor.placed(options(), raw.place)), (raw, room), finish))
 
     def _scatter_sum(self, given: Tensor, op: Any, out: Tensor,
                      value: Any) -> Any:
@@ -428,7 +446,7 @@ class ProcessGroup(Interface):
         src = _tensor.summable(given)
         number = _tensor.number_of(src.dtype)
         assert number is not None
-        room = torch.empty(src.shape[1:], dtype=src.dtype)
+        room = torch.empty(src.shape[1:], dtype=src.dtype, device=src.device)
 
         def finish() -> Any:
             out.copy_(room.view(out.shape))
@@ -436,7 +454,8 @@ class ProcessGroup(Interface):
         return self._done(e.run(e.starter.gather(
             "reducescatter", name, number, src.shape, src.data_ptr(),
             room.data_ptr(), room.numel() * room.element_size(),
-            options(ours)), (src, room), finish))
+            _tensor.placed(options(ours), _tensor.place_of(src))),
+            (src, room), finish))
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None,
                        op: Any = None, timeout: Any = None) -> Any:
@@ -483,7 +502,8 @@ class ProcessGroup(Interface):
             return value
         return self._done(e.run(e.starter.alltoall(
             None, _tensor.WORD, raw.dims(), splits, raw.address, room.data_ptr(),
-            room.numel(), options()), (raw, room), finish))
+            room.numel(), _tensor.placed(options(), raw.place)), (raw, room),
+            finish))
 
     def alltoall(self, outputs: List[Tensor], inputs: List[Tensor],
                  opts: Any = None) -> Any:
@@ -597,7 +617,7 @@ def register() -> None:
     if hasattr(dist.Backend, "PSKV"):
         return
     try:
-        dist.Backend.register_backend("pskv", create_group, devices=["cpu"])
+        dist.Backend.register_backend("pskv", create_group, devices=["cpu", "cuda"])
     except TypeError:  # torch 1.13 lacks `devices`.
         dist.Backend.register_backend("pskv", create_group)
         _admit_monitored_barrier()

@@ -53,7 +53,8 @@ def comm_hook(state: HookState,
         return buffer if out is src else out.to(buffer.dtype)
     return _tensor.cxx_future(e.run(e.starter.allreduce(
         None, number, src.shape, src.data_ptr(), out.data_ptr(),
-        options("mean", priority=-bucket.index())), (src, out), finish))
+        _tensor.placed(options("mean", priority=-bucket.index()),
+                       _tensor.place_of(src))), (src, out), finish))
 
 
 # torch reads these annotations and does not accept strings.

@@ -12,6 +12,8 @@ from typing import Any, Callable, List, Optional, Tuple
 import torch
 from torch import Tensor
 
+from ._tensor import new_future
+
 _Move = Tuple[Tensor, Any, "torch.futures.Future[Any]"]
 
 
@@ -33,7 +35,7 @@ class Pipe:
     def move(self, tensor: Tensor, value: List[Tensor]) \
             -> "torch.futures.Future[Any]":
         """Queues a transfer; the future is the tensor."""
-        future: "torch.futures.Future[Any]" = torch.futures.Future()
+        future = new_future(tensor)
         with self._lock:
             if self._closed:
                 raise RuntimeError("the process group is closed")

@@ -194,7 +194,8 @@ class _Alltoall(torch.autograd.Function):  # type: ignore[misc]
                                        None).wait()
         if back.shape != ctx.shape:  # Rows that were not sent.
             more = torch.zeros((ctx.shape[0] - back.shape[0],
-                                *ctx.shape[1:]), dtype=back.dtype)
+                                *ctx.shape[1:]), dtype=back.dtype,
+                               device=back.device)
             back = torch.cat([back, more])
         return back, None, None, None
 

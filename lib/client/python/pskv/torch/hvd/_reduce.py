@@ -47,7 +47,7 @@ def allreduce_async(tensor: Tensor, average: Optional[bool] = None,
                     postscale_factor: float = 1.0,
                     process_set: ProcessSet = global_process_set) -> AnyHandle:
     """allreduce() with a handle."""
-    out = torch.empty(tensor.shape, dtype=tensor.dtype)
+    out = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
     return _into(tensor, out, name, chosen(op, average), prescale_factor,
                  postscale_factor, process_set)
 
@@ -153,7 +153,8 @@ def grouped_allreduce_async(tensors: Sequence[Tensor],
                             process_set: ProcessSet = global_process_set
                             ) -> AnyHandle:
     """grouped_allreduce() with a handle."""
-    outs = [torch.empty(t.shape, dtype=t.dtype) for t in tensors]
+    outs = [torch.empty(t.shape, dtype=t.dtype, device=t.device)
+            for t in tensors]
     return _group_into(tensors, outs, name, chosen(op, average),
                        prescale_factor, postscale_factor, process_set)
 

@@ -83,7 +83,7 @@ def _run(e: Engine, kind: str, name: Optional[str],
     """Starts a collective. `finish` makes its value from the operation. Both
     get the engine, which is another one where the ranks start in different
     orders."""
-    future: "torch.futures.Future[Any]" = torch.futures.Future()
+    future = _tensor.new_future(buffers)
     run(e, kind, name, start, buffers, finish, future)
     return Handle(future)
 
@@ -118,8 +118,15 @@ class _Sums:
         number = _tensor.number_of(dtype)
         assert number is not None
         self.number = number
+        # The operation may start later, on another thread.
+        self.place = _tensor.place_of(self.srcs[0])
         self.to = [o.detach() if o.is_contiguous() and o.dtype == dtype
                    else torch.empty_like(s) for s, o in zip(self.srcs, outs)]
+
+    @property
+    def tensors(self) -> List[Tensor]:
+        """The tensors that it holds."""
+        return self.srcs
 
     def finish(self) -> None:
         """Writes the results to the outputs."""
@@ -131,8 +138,8 @@ class _Sums:
 
     def options(self, words: str, joined: int) -> _lib.CollOptions:
         """struct psc_coll_options"""
-        return options(self.op.ours, 0, self.pre, self.post, words=words,
-                       joined=joined)
+        return _tensor.placed(options(self.op.ours, 0, self.pre, self.post,
+                                      words=words, joined=joined), self.place)
 
 
 def start_sum(process_set: ProcessSet, tensor: Tensor, out: Tensor,
@@ -179,9 +186,10 @@ def start_scatter(process_set: ProcessSet, tensor: Tensor,
     if op is Adasum:
         raise HorovodInternalError("reducescatter has no Adasum")
     rows = tensor.shape[0] // e.size + (e.rank < tensor.shape[0] % e.size)
-    out = torch.empty((rows, *tensor.shape[1:]), dtype=tensor.dtype)
+    out = torch.empty((rows, *tensor.shape[1:]), dtype=tensor.dtype,
+                      device=tensor.device)
     sums = _Sums(e, [tensor], [out], op, pre, post)
-    room = torch.empty(out.shape, dtype=sums.srcs[0].dtype)
+    room = torch.empty(out.shape, dtype=sums.srcs[0].dtype, device=out.device)
     sums.to = [room]
     words = words_of(tensor)
 
@@ -218,8 +226,9 @@ def start_broadcast(process_set: ProcessSet, tensor: Tensor, root: int,
         return tensor
     return _run(e, "broadcast", name, lambda e: e.starter.bcast(
         name, _tensor.WORD, [raw.words if width > 0 else 0], raw.address,
-        raw.address, options(root=position, words=words_of(to),
-                             joined=_lib.JOINED_REFUSE)), raw, finish)
+        raw.address, _tensor.placed(options(
+            root=position, words=words_of(to), joined=_lib.JOINED_REFUSE),
+            raw.place)), raw, finish)
 
 
 def _received(e: Engine, op: int, raw: _tensor.Raw,
@@ -227,7 +236,8 @@ def _received(e: Engine, op: int, raw: _tensor.Raw,
     """The rows that an ended operation has brought, and the number of them
     from each rank."""
     counts = e.starter.rows(op, e.size)
-    out = torch.empty((sum(counts), *tensor.shape[1:]), dtype=tensor.dtype)
+    out = torch.empty((sum(counts), *tensor.shape[1:]), dtype=tensor.dtype,
+                      device=tensor.device)
     address, size = e.starter.result(op)
     if out.numel() > 0:
         memory = (ctypes.c_uint8 * size).from_address(address)
@@ -246,8 +256,9 @@ def start_gather(process_set: ProcessSet, tensor: Tensor,
     raw = _tensor.Raw(tensor, max(_tensor.row_bytes(tensor), 1))
     return _run(e, "allgather", name, lambda e: e.starter.gather(
         "allgather", name, _tensor.WORD, [tensor.shape[0], raw.words],
-        raw.address, None, 0, options(words=words_of(tensor, True),
-                                      joined=_lib.JOINED_REFUSE)), raw,
+        raw.address, None, 0, _tensor.placed(options(
+            words=words_of(tensor, True), joined=_lib.JOINED_REFUSE),
+            raw.place)), raw,
         lambda e, op: _received(e, op, raw, tensor))
 
 
@@ -276,8 +287,9 @@ def start_exchange(process_set: ProcessSet, tensor: Tensor,
         return out, torch.tensor(counts, dtype=kind)
     return _run(e, "alltoall", name, lambda e: e.starter.alltoall(
         name, _tensor.WORD, [tensor.shape[0], raw.words], sends, raw.address,
-        None, 0, options(words=words_of(tensor, True),
-                         joined=_lib.JOINED_REFUSE)), raw, finish)
+        None, 0, _tensor.placed(options(
+            words=words_of(tensor, True), joined=_lib.JOINED_REFUSE),
+            raw.place)), raw, finish)
 
 
 def start_join(process_set: ProcessSet) -> Handle:
