@@ -28,6 +28,7 @@ class Size:
     idle_s: float = 10.0
     device: int = 256 << 20  # Of each array in a GPU's memory.
     device_peers: bool = True
+    device_workers: tuple[int, ...] = (1, 2, 4, 8)
 
 
 QUICK = Size(big=40_000_000, rounds=3, many=10, growth=False, idle_s=3.0,
@@ -513,17 +514,52 @@ def device_parts(b: Bench, found: dict[str, Any]) -> None:
                          None)
 
 
+def device_ours(b: Bench) -> None:
+    """psc_pushpull() of arrays in a GPU's memory: of psc_alloc_device(), which
+    the agent reads there, and of others."""
+    words = f"{b.size.big}:{b.size.rounds or 1}"
+    for workers in b.size.device_workers:
+        for servers in (0, 1):
+            where = "agent alone" if servers == 0 else "one server"
+            for kind in ("shared", "private"):
+                line = b.attempt(
+                    22, f"pskv, {kind}, {workers}+{servers}",
+                    lambda k=kind, n=workers, s=servers:
+                    b.systems.device_pushpull(n, s, k, words))
+                b.book.figure(22, f"{workers} x {b.size.big / 1e6:g} MB: "
+                              f"pskv, {where}, {kind} memory", "ms",
+                              median(line))
+
+
 def device_peers(b: Bench) -> None:
     """Sums over processes, in the GPU's memory, of other systems. NCCL refuses
     several processes on one GPU."""
     words = f"{b.size.big}:{b.size.rounds}"
     for backend, name in (("nccl", "NCCL"), ("gloo", "torch and gloo")):
-        for workers in (1, 2, 4, 8):
+        for workers in b.size.device_workers:
             line = b.attempt(
                 22, f"{name}, {workers} processes", lambda s=backend, n=workers:
                 b.systems.device_allreduce(s, n, words))
             b.book.figure(22, f"{workers} x {b.size.big / 1e6:g} MB: {name}",
                           "ms", median(line))
+
+
+def device_ddp(b: Bench, workers: int) -> None:
+    """A step of DDP on parameters in a GPU's memory."""
+    systems = ["gloo", "pskv", "pskv+hook"]
+    if workers <= b.systems.gpus():
+        systems.insert(0, "nccl")
+    with tempfile.TemporaryDirectory(prefix="pskv-bench-") as folder:
+        found = b.attempt(
+            22, f"DDP on a GPU, {workers} processes", lambda: b.systems.ddp(
+                workers, 0, ",".join(systems), Path(folder), "cuda"))
+    for system, line in (found or {}).items():
+        name = f"DDP, {workers} processes: {system}"
+        b.book.figure(22, name, "ms", spread(line))
+        for peer, goal in (("nccl", 1.05), ("gloo", 0.6)):
+            if system.startswith("pskv") and peer in found:
+                b.book.ratio(22, f"{name} to {peer}", spread(line),
+                             spread(found[peer]), goal)
 
 
 def row_22(b: Bench) -> None:
@@ -533,8 +569,11 @@ def row_22(b: Bench) -> None:
         name = found.pop("device")["name"]
         b.book.note(22, f"the GPU: {name}")
         device_parts(b, found)
+        device_ours(b)
         if b.size.device_peers:
             device_peers(b)
+            device_ddp(b, 1)
+            device_ddp(b, 2)
 
 
 ROWS: dict[int, tuple[str, str, Callable[[Bench], None]]] = {

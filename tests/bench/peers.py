@@ -170,6 +170,12 @@ class Systems:
         found = launch([self.tool("tests", "bench", program), *words])
         return {line["what"]: line for line in found["lines"]}
 
+    def module(self) -> str:
+        path = self.build / "lib" / "kernel" / "cuda" / "libpskv-cuda.so"
+        if not path.exists():
+            raise Skipped("built without the module for GPUs")
+        return str(path)
+
     def device(self, size: int, seconds: float) -> dict[str, Any]:
         """GB/s of the GPU's memory, link and kernels, by operation."""
         module = self.build / "lib" / "kernel" / "cuda" / "libpskv-cuda.so"
@@ -181,11 +187,18 @@ class Systems:
             raise Skipped(f"no GPU: {found['no GPU']['why']}")
         return found
 
+    def device_pushpull(self, workers: int, servers: int, *words: str) -> dict[
+            str, Any]:
+        """psc_pushpull() of arrays in a GPU's memory."""
+        return self.ours(workers, servers, "bench_device_pushpull", *words,
+                         options=("compute.device=cuda",
+                                  f"compute.gpu_module={self.module()}"))
+
     def device_allreduce(self, backend: str, workers: int,
                          *words: str) -> dict[str, Any]:
         """all_reduce of torch in the GPU's memory."""
         python = self.gpu_python()
-        if backend == "nccl" and workers > gpus_of(python):
+        if backend == "nccl" and workers > self.gpus():
             raise Skipped("NCCL needs a GPU for each process")
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
@@ -202,13 +215,16 @@ class Systems:
 
     def ours(self, workers: int, servers: int, program: str, *words: str,
              env: Optional[dict[str, str]] = None,
-             by_tcp: bool = False) -> dict[str, Any]:
+             by_tcp: bool = False, options: tuple[str, ...] = ()) -> dict[
+                 str, Any]:
         if by_tcp:
+            options += ("network.same_host=off",)
+        if options:
             with tempfile.TemporaryDirectory(prefix="pskv-bench-") as folder:
                 return self.ours(
                     workers, servers, program, *words,
-                    env={**(env or {}), **self.with_option(
-                        Path(folder), "network.same_host=off")})
+                    env={**(env or {}), **self.with_options(
+                        Path(folder), *options)})
         return launch(
             [self.tool("daemons", "pslaunch", "pslaunch"), "--private", "-n",
              str(workers), "-s", str(servers), "--",
@@ -216,14 +232,15 @@ class Systems:
 
     def apart(self, folder: Path) -> dict[str, str]:
         """Variables for daemons that send each partition in its own frame."""
-        return self.with_option(folder, "network.travel_together=off")
+        return self.with_options(folder, "network.travel_together=off")
 
-    def with_option(self, folder: Path, option: str) -> dict[str, str]:
-        """Variables with which pslaunch starts servers and agents with an
-        option."""
+    def with_options(self, folder: Path, *options: str) -> dict[str, str]:
+        """Variables with which pslaunch starts servers and agents with
+        options."""
+        words = "".join(f" -o {shlex.quote(option)}" for option in options)
         for name in ("psched", "psserver", "psworker-agent"):
             program = shlex.quote(self.tool("daemons", name, name))
-            more = "" if name == "psched" else f" -o {option}"
+            more = "" if name == "psched" else words
             script = folder / name
             script.write_text(f'#!/bin/sh\nexec {program} "$@"{more}\n')
             script.chmod(0o755)
@@ -250,6 +267,15 @@ class Systems:
         if found is None:
             raise Skipped("no torch that has a GPU")
         return found
+
+    def gpus(self) -> int:
+        """The number of GPUs that torch has."""
+        if python_with_gpu(self.build) is None:
+            return 0
+        return int(subprocess.run(
+            [self.gpu_python(), "-c",
+             "import torch; print(torch.cuda.device_count())"],
+            check=True, capture_output=True, text=True).stdout)
 
     def ddp(self, workers: int, servers: int, systems: str, folder: Path,
             device: str = "cpu") -> dict[str, Any]:
@@ -320,12 +346,6 @@ def python_with_gpu(build: Path) -> Optional[str]:
                 check=False, capture_output=True).returncode == 0:
             return found
     return None
-
-
-def gpus_of(python: str) -> int:
-    return int(subprocess.run(
-        [python, "-c", "import torch; print(torch.cuda.device_count())"],
-        check=True, capture_output=True, text=True).stdout)
 
 
 def check_torch() -> None:

@@ -18,8 +18,8 @@ from table import Book  # noqa: E402
 def text_of_row():
     book = Book()
     bench = Bench(peers.Systems(Path(sys.argv[1])),
-                  replace(QUICK, device=64 << 10, device_peers=False,
-                          rounds=0), book, {})
+                  replace(QUICK, big=64 << 10, device=64 << 10, rounds=0,
+                          device_peers=False, device_workers=(2,)), book, {})
     row_22(bench)
     assert not book.failed(), book.notes
     return book.text({22: "device"})
@@ -28,7 +28,8 @@ def text_of_row():
 text = text_of_row()
 for words in ("memory: copy on the device", "link: to the host",
               "in the GPU's memory: sum of 8 float32", "job, adam: GPU",
-              "two in place: own kernel to cuBLAS"):
+              "two in place: own kernel to cuBLAS",
+              "pskv, one server, shared memory"):
     assert words in text, text
 os.environ["PSKV_CUDA_DRIVER"] = "/nonexistent/libcuda.so"
 text = text_of_row()
