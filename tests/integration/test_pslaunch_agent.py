@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import systemd_box
 import trio as support
-from launched import FAMILY, SHELL, Running, children_of, launch, marked
+from launched import FAMILY, SHELL, STUBBORN, Running, children_of, launch, marked
 from places import Agents
 from trio import SLOW, wait_for
 
@@ -133,6 +133,18 @@ def test_killed_processes_of_an_agent_leave_nothing(place, victims):
         assert r.wait() == 69
         r.await_text(b"lost the host node1: the connection to its supervisor "
                      b"has ended", name="err")
+        assert_ends_in_time(place)
+
+
+def test_interrupt_twice_ends_ranks_at_once(place):
+    """Also those that ignore TERM."""
+    with Running("-n", "2", "-s", "1", *place.words, "--grace", "1000s", *SHELL,
+                 STUBBORN, mark=place.mark, env=place.env) as r:
+        r.await_text(b"ready", 2)
+        r.process.send_signal(signal.SIGINT)
+        r.await_text(b"asked", 2)
+        r.process.send_signal(signal.SIGINT)
+        assert r.wait() == 130
         assert_ends_in_time(place)
 
 

@@ -10,7 +10,7 @@ import time
 
 import pytest
 import trio as support
-from launched import FAMILY, SHELL, Running, argv, marked
+from launched import FAMILY, SHELL, STUBBORN, Running, argv, marked
 from sshd import HOSTS, SSHD
 from trio import SLOW, wait_for
 
@@ -251,8 +251,7 @@ print("asked")
 def test_interrupt_twice_ends_ranks_at_once(sshd):
     """Also those that ignore TERM."""
     with start(sshd, "-n", "2", "-s", "1", *SPREAD, "--grace", "1000s", *SHELL,
-               "trap 'echo asked' TERM; echo ready; "
-               "while :; do read -t 0.2 x <> <(:); done") as r:
+               STUBBORN) as r:
         r.await_text(b"ready", 2)
         r.process.send_signal(signal.SIGINT)
         r.await_text(b"asked", 2)

@@ -125,4 +125,10 @@ env -i setsid bash -c "exec -a $PSKV_MARK sleep 1000" &
 echo ready
 exec sleep 1000
 """
+# Ends by KILL alone.
+STUBBORN = """
+trap 'echo asked' TERM
+echo ready
+while :; do read -t 0.2 x <> <(:); done
+"""
 SHELL = ("bash", "-c")
