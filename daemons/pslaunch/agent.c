@@ -19,7 +19,6 @@
 #include "pslaunch/launcher.h"
 #include "pslaunch/remote.h"
 
-#include <openssl/ssl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,18 +27,6 @@
 
 /* Limit on the silence of psched: longer than it waits for an agent. */
 #define ORDER_TIMEOUT "30s"
-
-static void supervisor_connected(void *ctx, uint32_t place, int fd, SSL *tls)
-{
-    struct run *r = ctx;
-
-    if (r->remotes[place].state != REMOTE_PREPARED) {
-        SSL_free(tls); /* A second one, or of a host given up. */
-        close(fd);
-        return;
-    }
-    remote_open_tls(r, place, fd, tls);
-}
 
 static void make_command(struct command *c)
 {
@@ -103,7 +90,7 @@ static bool agent_open(struct run *r)
     bool ok = true;
 
     r->listener = listener_open(getenv("PSKV_HOST_ADDRESS"), r->place_count,
-                                supervisor_connected, r);
+                                remote_accept, r);
     for (uint32_t i = 0; r->listener != NULL && ok && i < r->place_count; i++) {
         ok = order_host(r, i);
     }
@@ -127,6 +114,7 @@ const struct launcher launcher_agent = {
     .name = "agent",
     .uses_hosts = true,
     .has_agents = true,
+    .refusal = "its agent has started no supervisor",
     .open = agent_open,
     .start = remote_start,
     .signal = remote_signal,

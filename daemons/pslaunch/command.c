@@ -14,6 +14,13 @@
     "if test -x \"$0\"; then exec \"$0\" --supervise; "                        \
     "else exec pslaunch --supervise; fi"
 
+/* The same for a task; $1 is the path of its order. Without the folder of the
+ * order the job has ended, and so does the shell. */
+#define TASK_SCRIPT                                                            \
+    "exec 2>>\"$1.$SGE_TASK_ID\"; "                                            \
+    "if test -x \"$0\"; then exec \"$0\" --join \"$1\"; "                      \
+    "else exec pslaunch --join \"$1\"; fi"
+
 void command_add(struct command *c, const char *word)
 {
     char *copy = strdup(word);
@@ -47,6 +54,18 @@ void command_add_words(struct command *c, const char *text)
         command_addf(c, "%.*s", (int)len, text);
         text += len;
     }
+}
+
+void command_add_task(struct command *c, const char *order)
+{
+    char self[512];
+
+    process_own_path(self, sizeof(self));
+    command_add(c, "/bin/sh");
+    command_add(c, "-c");
+    command_add(c, TASK_SCRIPT);
+    command_add(c, self);
+    command_add(c, order);
 }
 
 void command_add_supervisor_after(struct command *c, const char *before)

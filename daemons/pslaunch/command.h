@@ -23,7 +23,10 @@ void command_add_words(struct command *c, const char *text);
 void command_add_supervisor(struct command *c);
 /* The same, after the commands of a shell that `before` has. */
 void command_add_supervisor_after(struct command *c, const char *before);
-/* Adds the same as one word for the shell of another host. */
+/* Adds the words that start a task of an array job, whose supervisor connects to
+ * pslaunch as the file `order` says; what it reports goes to files beside. */
+void command_add_task(struct command *c, const char *order);
+/* Adds the same as command_add_supervisor(), as one word for the shell of another host. */
 void command_add_supervisor_text(struct command *c);
 /* Adds one word for the shell of another host, by which sh runs a script
  * there; $0 is the path of this program here, and $1 the argument. The script

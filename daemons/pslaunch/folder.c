@@ -8,14 +8,11 @@
 #include <string.h>
 #include <unistd.h>
 
-static char path[128];
+static char path[4096 + 16];
 
-bool folder_make(void)
+static bool make_below(const char *parent)
 {
-    const char *tmp = getenv("TMPDIR");
-
-    snprintf(path, sizeof(path), "%s/pskv-XXXXXX",
-             tmp != NULL && strlen(tmp) < 80 ? tmp : "/tmp");
+    snprintf(path, sizeof(path), "%s/pskv-XXXXXX", parent);
     if (mkdtemp(path) == NULL) {
         fprintf(stderr, "pslaunch: cannot make a folder %s: %s\n", path,
                 strerror(errno));
@@ -23,6 +20,24 @@ bool folder_make(void)
         return false;
     }
     return true;
+}
+
+bool folder_make(void)
+{
+    const char *tmp = getenv("TMPDIR");
+
+    return make_below(tmp != NULL && strlen(tmp) < 80 ? tmp : "/tmp");
+}
+
+bool folder_make_here(void)
+{
+    char here[4096];
+
+    if (getcwd(here, sizeof(here)) == NULL) {
+        perror("pslaunch: the present folder");
+        return false;
+    }
+    return make_below(here);
 }
 
 const char *folder_path(void)

@@ -17,6 +17,12 @@ struct launcher {
     /* Agents run on all hosts, and workers use them. Supervisors have
      * PSKV_SOCKET of theirs. */
     bool has_agents;
+    /* True if hosts read files of the job in the present folder; NULL: they do
+     * not. */
+    bool (*shares_folder)(void);
+    /* Reason for the loss of a host, if the program that has its supervisor
+     * started has failed; NULL: there is no such program. */
+    const char *refusal;
     /* Variable with a list of hosts, if the user gives none; NULL: none. */
     const char *hosts_variable;
     /* Folder of the processes on hosts; NULL: the present one. */

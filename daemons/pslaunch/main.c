@@ -6,7 +6,8 @@
  *     supervisor   runs the job (run.c), in a session of its own
  *
  * On other hosts the same three run supervisor.c; where an agent has started
- * them, a shim (shim.c) is above them.
+ * them, a shim (shim.c) is above them; in a task of an array job, the front
+ * connects to pslaunch first (join.c).
  *
  * Guard and supervisor kill all their descendants when the process above is
  * gone, which a closing pipe shows. Orphans of a killed supervisor pass to the
@@ -14,6 +15,7 @@
  * before it became pslaunch (`sleep 9 & exec pslaunch`), and these stay. */
 #include "pslaunch/folder.h"
 #include "pslaunch/job.h"
+#include "pslaunch/join.h"
 #include "pslaunch/shim.h"
 #include "pslaunch/supervisor.h"
 
@@ -151,7 +153,9 @@ static int front_main(const struct plan *p)
     sigset_t set;
     pid_t pid;
 
-    if ((p == NULL || plan_needs_folder(p)) && !folder_make()) {
+    if ((p == NULL || plan_needs_folder(p)) &&
+        !(p != NULL && plan_shares_folder(p) ? folder_make_here()
+                                             : folder_make())) {
         return EXIT_UNAVAILABLE;
     }
     process_block_signals(&set);
@@ -169,6 +173,9 @@ int main(int argc, char **argv)
 
     if (argc == 3 && strcmp(argv[1], "--shim") == 0) {
         return shim_main(argv[2], front_main);
+    }
+    if (argc == 3 && strcmp(argv[1], "--join") == 0) {
+        return join_main(argv[2], front_main);
     }
     if (argc == 2 && strcmp(argv[1], "--supervise") == 0) {
         return front_main(NULL);

@@ -526,7 +526,7 @@ static bool make_hosts(struct plan *p)
                 p->launcher->name);
         return false;
     }
-    return p->hosts.count > 0 || p->launcher->make_hosts(p);
+    return p->launcher->make_hosts(p);
 }
 
 /* Refuses options of daemons of its own where agents run. */
@@ -818,7 +818,13 @@ void plan_node_name(const char *prefix, uint32_t number, char ret_name[16])
     snprintf(ret_name, 16, "%s%u", prefix, number % 1000000);
 }
 
+bool plan_shares_folder(const struct plan *p)
+{
+    return p->launcher->shares_folder != NULL && p->launcher->shares_folder();
+}
+
 bool plan_needs_folder(const struct plan *p)
 {
-    return plan_has_daemons(p) && !p->launcher->uses_hosts && !p->dry_run;
+    return !p->dry_run && (plan_shares_folder(p) ||
+                           (plan_has_daemons(p) && !p->launcher->uses_hosts));
 }

@@ -94,5 +94,7 @@ bool plan_encrypts(const struct plan *p);
 #define SERVER_NODE "ps"
 #define AGENT_NODE  "node"
 void plan_node_name(const char *prefix, uint32_t number, char ret_name[16]);
-/* True if daemons of the job run on this host. */
+/* True if daemons of the job run on this host, or hosts read files of it. */
 bool plan_needs_folder(const struct plan *p);
+/* True if hosts read files of the job in the present folder. */
+bool plan_shares_folder(const struct plan *p);

@@ -7,6 +7,7 @@
 #include "pslaunch/supervisor.h"
 
 #include <errno.h>
+#include <openssl/ssl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,7 +79,7 @@ static void close_host(struct run *r, uint32_t host)
     }
 }
 
-static void lose_host(struct run *r, uint32_t host, const char *why)
+void remote_lose(struct run *r, uint32_t host, const char *why)
 {
     if (!r->is_stopping) {
         sink_print(&r->err, "lost the host %s: %s", r->places[host].name, why);
@@ -128,10 +129,16 @@ void remote_open(struct run *r, uint32_t host, int in, int out)
     m->heard_ms = now_ms();
 }
 
-void remote_open_tls(struct run *r, uint32_t host, int fd, SSL *tls)
+void remote_accept(void *run, uint32_t host, int fd, SSL *tls)
 {
+    struct run *r = run;
     struct remote *m = &r->remotes[host];
 
+    if (m->state != REMOTE_PREPARED) {
+        SSL_free(tls); /* A second one, or of a host given up. */
+        close(fd);
+        return;
+    }
     link_open_tls(&m->link, fd, tls);
     remote_set_state(m, REMOTE_OPENING);
     m->heard_ms = now_ms();
@@ -300,9 +307,9 @@ void remote_read(struct run *r, uint32_t host)
     bool was_open = m->state == REMOTE_OPEN;
 
     if (!link_read(&m->link, on_message, &at)) {
-        lose_host(r, host,
-                  was_open ? "the connection to its supervisor has ended"
-                           : "its supervisor did not start");
+        remote_lose(r, host,
+                    was_open ? "the connection to its supervisor has ended"
+                             : "its supervisor did not start");
     }
 }
 
@@ -316,7 +323,7 @@ void remote_on_exit(struct run *r, pid_t pid, int status)
         }
         m->pid = 0;
         if (m->state == REMOTE_PREPARED && status != 0) {
-            lose_host(r, i, "its agent has started no supervisor");
+            remote_lose(r, i, r->plan->launcher->refusal);
         }
         if (m->state != REMOTE_PREPARING) {
             continue; /* The link tells the rest. */
@@ -328,7 +335,7 @@ void remote_on_exit(struct run *r, pid_t pid, int status)
             snprintf(text, sizeof(text), "rsync ended with code %d",
                      WIFEXITED(status) ? WEXITSTATUS(status)
                                        : 128 + WTERMSIG(status));
-            lose_host(r, i, text);
+            remote_lose(r, i, text);
         }
     }
 }
@@ -353,9 +360,9 @@ void remotes_tick(struct run *r)
             send_credit(m, 0);
         }
         if (now - m->heard_ms > LEASE_MS) {
-            lose_host(r, i, "it is silent");
+            remote_lose(r, i, "it is silent");
         } else if (link_is_cut(&m->link)) {
-            lose_host(r, i, "its host does not answer");
+            remote_lose(r, i, "its host does not answer");
         }
     }
 }

@@ -41,8 +41,11 @@ void remote_on_copying(struct run *r, uint32_t host);
 void remote_on_prepared(struct run *r, uint32_t host);
 /* The connection is made: waits for hello. Takes over the descriptors. */
 void remote_open(struct run *r, uint32_t host, int in, int out);
-/* The same for a socket with TLS. */
-void remote_open_tls(struct run *r, uint32_t host, int fd, SSL *tls);
+/* The same for a supervisor that has connected to the listener of the run
+ * (listener_cb). */
+void remote_accept(void *run, uint32_t host, int fd, SSL *tls);
+/* The host takes part no more, for a reason that is reported. */
+void remote_lose(struct run *r, uint32_t host, const char *why);
 /* After poll() reported input. */
 void remote_read(struct run *r, uint32_t host);
 /* The program of `pid` has ended, if it is one of hosts. */

@@ -17,16 +17,14 @@
 #include "base/limits.h"
 #include "base/str.h"
 #include "pslaunch/cgroup.h"
+#include "pslaunch/join.h"
 #include "pslaunch/plan.h"
 #include "pslaunch/process.h"
-#include "pslaunch/secret.h"
-#include "pslaunch/supervisor.h"
 #include "pslaunch/user.h"
 #include "proto/msg_codec.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <netdb.h>
 #include <openssl/crypto.h>
 #include <poll.h>
 #include <stdio.h>
@@ -34,13 +32,8 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
-#include <sys/socket.h>
-#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-/* Limits on the connection to pslaunch, and on its handshake. */
-#define CONNECT_SECONDS 6
 
 static pid_t shim_pid;
 
@@ -102,65 +95,6 @@ static struct ps_msg *read_order(void)
 
 /* -------------------------------------------------------------------- child */
 
-static int connect_to(const struct ps_msg_launch_begin *m, struct ps_str *why)
-{
-    const struct timeval limit = {.tv_sec = CONNECT_SECONDS};
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
-    struct addrinfo *list = NULL;
-    char port[8];
-    int fd = -1;
-    int rc;
-
-    snprintf(port, sizeof(port), "%u", m->port);
-    rc = getaddrinfo(m->address, port, &hints, &list);
-    if (rc != 0) {
-        ps_str_addf(why, "pslaunch at %s: %s", m->address, gai_strerror(rc));
-        return -1;
-    }
-    for (const struct addrinfo *a = list; a != NULL && fd < 0; a = a->ai_next) {
-        fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        if (fd < 0) {
-            continue;
-        }
-        (void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
-        (void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
-        if (connect(fd, a->ai_addr, a->ai_addrlen) != 0) {
-            rc = errno;
-            close(fd);
-            fd = -1;
-        }
-    }
-    freeaddrinfo(list);
-    if (fd < 0) {
-        ps_str_addf(why,
-                    "pslaunch at %s port %u is not reached: %s; it states "
-                    "another address by PSKV_HOST_ADDRESS",
-                    m->address, m->port,
-                    strerror(rc == EINPROGRESS ? ETIMEDOUT : rc));
-    }
-    return fd;
-}
-
-/* Connects the supervisor that this process will be. */
-static bool connect_supervisor(const struct ps_msg_launch_begin *m,
-                               struct ps_str *why)
-{
-    int fd = connect_to(m, why);
-    SSL *tls;
-
-    if (fd < 0) {
-        return false;
-    }
-    tls = secret_connect(fd, m->place, m->secret.data, why);
-    if (tls == NULL) {
-        close(fd);
-        return false;
-    }
-    secret_watch(fd);
-    supervisor_connect(fd, tls);
-    return true;
-}
-
 /* The child: becomes the user, and the front of a supervisor. */
 static int be_front(struct ps_msg *order, const char *socket,
                     const struct cgroup *group, shim_run_cb run)
@@ -176,7 +110,9 @@ static int be_front(struct ps_msg *order, const char *socket,
     ok = user_become(order->launch_begin.uid, &why);
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
     ok = ok && getppid() == shim_pid &&
-         connect_supervisor(&order->launch_begin, &why);
+         join_pslaunch(order->launch_begin.address, order->launch_begin.port,
+                       order->launch_begin.place,
+                       order->launch_begin.secret.data, &why);
     OPENSSL_cleanse((void *)(uintptr_t)order->launch_begin.secret.data,
                     order->launch_begin.secret.len);
     ps_msg_free(order);

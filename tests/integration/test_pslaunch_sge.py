@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""pslaunch within a job of Grid Engine, and the commands that reach hosts. Runs
-from outside of jobs are in test_pslaunch_hosts.py."""
+"""pslaunch within a job of Grid Engine, and its array jobs. Runs of these are in
+test_pslaunch_hosts.py, too."""
+import signal
 import subprocess
 
 import pytest
 import trio as support
-from launched import SHELL, argv, await_nothing, launch
+from launched import (FAMILY, SHELL, STUBBORN, Running, argv, await_nothing,
+                      launch, marked)
 from places import Sge
-from trio import SLOW
+from trio import SLOW, wait_for
 
 
 @pytest.fixture
@@ -59,12 +61,109 @@ def test_hosts_are_those_of_the_job(tmp):
     assert code == 2 and "it is not understood" in err
 
 
-def test_outside_of_a_job_hosts_are_needed():
-    code, _, err = launch("-n", "1", "--launcher", "sge", "true")
-    assert code == 2 and "the launcher sge needs hosts" in err
-    code, out, err = launch("-n", "1", "-s", "1", "--launcher", "sge",
-                            "--hosts", "h1", "--queue", "long.q", "--dry-run",
-                            "true")
-    assert code == 0, err
-    assert "\n  qrsh -now no -pty no -N pskv -q long.q -l hostname=h1 " \
-        "'exec sh -c " in out
+def has_jobs(place):
+    return place.engine.run("qstat")[1] != ""
+
+
+def set_slots(place, count):
+    code, out = place.engine.run("qconf", "-rattr", "queue", "slots",
+                                 str(count), "main.q")
+    assert code == 0, out
+
+
+def start(place, tmp, *words, script=FAMILY):
+    return Running("-n", "2", "-s", "1", *place.words, *words, *SHELL, script,
+                   mark=place.mark, env=place.env, inside=("env", "-C", tmp))
+
+
+def await_end(place, tmp):
+    """Neither processes, nor tasks, nor files."""
+    await_nothing(place.mark)
+    wait_for(lambda: not has_jobs(place), "the end of the array job", step=0.2)
+    assert not list(tmp.glob("pskv-*"))
+
+
+def test_a_deleted_task_ends_the_job(place, tmp):
+    """By the command of Grid Engine, and with all that they have started."""
+    with start(place, tmp) as r:
+        r.await_text(b"ready", 2)
+        assert not list(tmp.glob("pskv-*"))  # All have connected.
+        job = place.engine.run("qstat")[1].split("\n")[2].split()[0]
+        assert place.engine.run("qdel", job, "-t", "2")[0] == 0
+        assert r.wait() == 69
+        r.await_text(b"lost the host task2: the connection to its supervisor "
+                     b"has ended", name="err")
+        await_end(place, tmp)
+
+
+def test_interrupt_twice_ends_ranks_at_once(place, tmp):
+    """Also those that ignore TERM."""
+    with start(place, tmp, "--grace", "1000s", script=STUBBORN) as r:
+        r.await_text(b"ready", 2)
+        r.process.send_signal(signal.SIGINT)
+        r.await_text(b"asked", 2)
+        r.process.send_signal(signal.SIGINT)
+        assert r.wait() == 130
+        await_end(place, tmp)
+
+
+def test_tasks_without_slots_are_named(place, tmp):
+    """They do not stay when time is up."""
+    set_slots(place, 1)
+    with start(place, tmp, "--start-timeout", "4s") as r:
+        r.await_text(b"at the same time: 2; qstat -j shows why", name="err")
+        assert r.wait() == 69
+        r.await_text(b"at the same time: 2; --nodes asks for fewer", name="err")
+        await_end(place, tmp)
+
+
+def test_keys_are_not_shown_and_late_tasks_end(place, tmp):
+    """A file of the user alone has the keys. A task that gets its slot after
+    the end of pslaunch does nothing."""
+    set_slots(place, 1)
+    with start(place, tmp) as r:
+        wait_for(lambda: list(tmp.glob("pskv-*/order")) and has_jobs(place),
+                 "the array job")
+        (order,) = tmp.glob("pskv-*/order")
+        assert order.stat().st_mode & 0o777 == 0o600
+        assert order.parent.stat().st_mode & 0o777 == 0o700
+        keys = order.read_text().split("\n")[1:3]
+        assert all(len(key) == 64 for key in keys) and keys[0] != keys[1]
+        shown = place.engine.run("qstat", "-j", "*")[1].encode()
+        assert str(order).encode() in shown
+        wait_for(lambda: marked(place.mark), "the first task")
+        shown += b"".join(command for _, command in marked(place.mark))
+        assert not any(key.encode() in shown for key in keys)
+        r.process.kill()
+        r.wait()
+        set_slots(place, 8)
+        await_end(place, tmp)
+
+
+def test_hosts_are_chosen_by_grid_engine():
+    """A task a worker, or as many as --nodes says."""
+    code, _, err = launch("-n", "1", "--launcher", "sge", "--hosts", "h1",
+                          "true")
+    assert code == 2 and "Grid Engine chooses the hosts" in err
+    for words, tasks in ((), 3), (("--nodes", "2"), 2):
+        code, out, err = launch("-n", "3", "-s", "1", "--launcher", "sge",
+                                *words, "--queue", "long.q", "--dry-run",
+                                "true")
+        assert code == 0, err
+        assert "\n  qsub -terse -N pskv -r n -j y -o /dev/null -t " \
+            f"1-{tasks} -q long.q -b y -shell no /bin/sh -c " in out
+        assert out.count("\nhost task") == tasks
+
+
+def test_tasks_say_why_they_cannot_connect(tmp):
+    order = tmp / "order"
+    for text, mode, want in (
+            (None, 0, "the job has ended, or this host has not the folder"),
+            ("127.0.0.1 1\n" + "00" * 32, 0o644, "not a file of this user alone"),
+            ("127.0.0.1 1\n", 0o600, "has no line for task 1"),
+            ("127.0.0.1 1\n" + "00" * 32, 0o600, "port 1 is not reached")):
+        if text is not None:
+            order.write_text(text)
+            order.chmod(mode)
+        code, _, err = launch("--join", str(order), env={"SGE_TASK_ID": "1"})
+        assert code == 69 and want in err, err

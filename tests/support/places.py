@@ -145,9 +145,11 @@ class Pods(Place):
 
 
 class Sge(Place):
-    """A Grid Engine of one host with two names."""
+    """An array job of a Grid Engine of one host."""
 
-    names = gridengine.NAMES
+    names = ("task1", "task2")
+    has_programs = False
+    words = ("--launcher", "sge", "--nodes", "2")
 
     @staticmethod
     def missing():
@@ -157,11 +159,6 @@ class Sge(Place):
         super().__init__(tmp)
         (tmp / "sge").mkdir()
         self.engine = gridengine.GridEngine(tmp / "sge", self.mark)
-        # Else daemons of both would listen at one address.
-        (tmp / "hosts").write_text("".join(
-            f"{name} address={address}\n"
-            for name, address in zip(self.names, HOSTS)))
-        self.words = ("--launcher", "sge", "-H", str(tmp / "hosts"))
         self.env = {name: str(value) for name, value in self.engine.env.items()
                     if name.startswith("SGE_") or name == "PATH"}
 
