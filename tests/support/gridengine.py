@@ -150,6 +150,9 @@ class GridEngine:
     def close(self):
         self.run("qdel", "-u", "*")
         for process in reversed(self.processes):
+            # Files of the master go away, so it need not write them.
+            if process.args == [PROGRAMS / "sge_qmaster"]:
+                process.kill()
             process.terminate()
             process.wait()
         shutil.rmtree(self.root, ignore_errors=True)
