@@ -5,6 +5,7 @@
 #include "common/daemon_inner.h"
 
 #include "base/log.h"
+#include "base/str.h"
 #include "common/exit.h"
 #include "kernel/device.h"
 #include "kernel/plugin.h"
@@ -39,6 +40,26 @@ static int open_module(struct daemon *d, const char *path, char *text)
     return rc;
 }
 
+static void update_figures(struct daemon_compute *c)
+{
+    struct ps_kernel_stats s;
+    struct ps_share_stats shared;
+
+    if (c->device != NULL) {
+        ps_device_memory(c->device, &s);
+        ps_str_copy(c->gpu.name, sizeof(c->gpu.name), s.device);
+        c->gpu.memory = s.memory_total;
+        c->gpu.memory_held = s.memory_held;
+        c->gpu.bytes_up = s.bytes_up;
+        c->gpu.bytes_down = s.bytes_down;
+    } else if (c->share != NULL) {
+        ps_share_describe(c->share, c->gpu.name, sizeof(c->gpu.name));
+        ps_share_stats(c->share, &shared);
+        c->gpu.bytes_up = shared.to_device;
+        c->gpu.bytes_down = shared.to_host;
+    }
+}
+
 /* Opens the device that the options name, if there is one. */
 static int open_device(struct daemon *d)
 {
@@ -58,6 +79,8 @@ static int open_device(struct daemon *d)
 
     if (rc == 0) {
         ps_log(PS_LOG_INFO, "compute device cuda %s", text);
+        update_figures(&d->compute);
+        d->facts.process.gpu = &d->compute.gpu;
         if (wanted.state == PS_COMPUTE_STATE_DEVICE) {
             ps_device_let_states_stay(d->compute.device);
         }
@@ -97,6 +120,7 @@ void daemon_compute_check(struct daemon *d)
     struct daemon_compute *c = &d->compute;
     const char *why = c->device == NULL ? NULL : ps_device_failure(c->device);
 
+    update_figures(c);
     if (why != NULL && !c->is_failure_logged) {
         c->is_failure_logged = true;
         ps_log(PS_LOG_WARNING,

@@ -86,6 +86,7 @@ struct daemon_compute {
     struct ps_worker *worker; /* NULL: the daemon computes nothing. */
     struct ps_device *device; /* NULL: the CPU alone. */
     struct ps_share *share;   /* Memory of GPUs; NULL: none. */
+    struct ps_gpu gpu;
     bool is_failure_logged;
 };
 
@@ -150,7 +151,7 @@ daemon_transport_options(const struct daemon *d)
 /* Opens the device that the options name, and starts the compute threads.
  * Returns an exit code. */
 int daemon_compute_start(struct daemon *d);
-/* Logs that the device has failed, once. */
+/* Logs that the device has failed, once, and brings its figures up to date. */
 void daemon_compute_check(struct daemon *d);
 /* Jobs in progress end inside. */
 void daemon_compute_stop(struct daemon *d);

@@ -122,6 +122,13 @@ static json_t *node_of(const struct ps_msg *msg)
     put_count(o, "descriptors", n->descriptors);
     put_value(o, "clock_skew_s", json_real((double)n->clock_skew_ns / 1e9));
     put_value(o, "avoids_shm", json_boolean(n->avoids_shm));
+    put_text(o, "gpu", n->gpu);
+    put_count(o, "gpu_memory", n->gpu_memory);
+    put_count(o, "gpu_held", n->gpu_held);
+    put_count(o, "gpu_up", n->gpu_up);
+    put_count(o, "gpu_down", n->gpu_down);
+    put_count(o, "gpu_up_per_s", n->gpu_up_rate);
+    put_count(o, "gpu_down_per_s", n->gpu_down_rate);
     put_value(o, "costs", costs_of(n));
     return o;
 }

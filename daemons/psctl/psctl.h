@@ -247,7 +247,7 @@ int explain_run(int argc, char **argv, bool json, bool headings);
 
 /* ------------------------------------------------------------------ table.c */
 
-#define TABLE_COLUMNS 16u
+#define TABLE_COLUMNS 20u
 
 struct table {
     size_t columns;

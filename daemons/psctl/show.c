@@ -82,16 +82,43 @@ static void cell_certificate(struct table *t, const struct ps_msg_node_row *n)
     }
 }
 
+/* The GPU on which the member computes. */
+static void add_gpu_cells(struct table *t, const struct ps_msg_node_row *n)
+{
+    if (n->gpu[0] == '\0') {
+        for (int i = 0; i < 4; i++) {
+            table_cell(t, "-");
+        }
+        return;
+    }
+    table_text(t, n->gpu);
+    cell_bytes(t, n->gpu_held);
+    cell_bytes(t, n->gpu_up_rate);
+    cell_bytes(t, n->gpu_down_rate);
+}
+
+static bool any_has_gpu(const struct rows *rows)
+{
+    bool has = false;
+
+    for (size_t i = 0; i < rows->count && !has; i++) {
+        has = rows->row[i]->node_row.gpu[0] != '\0';
+    }
+    return has;
+}
+
 static void show_nodes(const struct rows *rows, bool headings)
 {
+    const bool has_gpus = any_has_gpu(rows);
     static const char *const names[] = {
         "ROLE",    "NAME",  "STATE",   "ADDRESS",  ">HEARD",
         ">ROUNDS", ">/S",   ">IN",     ">/S",      ">OUT",
         ">/S",     ">HELD", ">RESENT", ">WAITING", ">CERTIFICATE",
+        "GPU",     ">HELD", ">UP/S",   ">DOWN/S",
     };
     struct table t;
 
-    table_init(&t, names, COUNT(names));
+    table_init(&t, names, has_gpus ? COUNT(names) : COUNT(names) - 4);
     for (size_t i = 0; i < rows->count; i++) {
         const struct ps_msg_node_row *n = &rows->row[i]->node_row;
 
@@ -115,6 +142,9 @@ static void show_nodes(const struct rows *rows, bool headings)
         cell_count(&t, n->resent);
         cell_count(&t, n->waiting_requests);
         cell_certificate(&t, n);
+        if (has_gpus) {
+            add_gpu_cells(&t, n);
+        }
     }
     print_table(&t, headings);
 }

@@ -9,7 +9,7 @@ import pytest
 
 from emulated_gpu import DRIVER, MODULE
 from emulated_gpu import servers as on_device
-from trio import BUILD, Job, WorkerError, program
+from trio import BUILD, Job, WorkerError, program, wait_for
 
 needs_driver = pytest.mark.skipif(not (MODULE and DRIVER),
                                   reason="built without the emulated driver")
@@ -73,6 +73,20 @@ def test_a_lost_device_changes_no_bit(trio):
     assert computed > 0 and failed == 0
 
 
+def await_gpu(t, server):
+    """Its heartbeats say what psctl shows of its GPU."""
+    def is_shown():
+        n, = [n for n in t.ask("nodes")["nodes"] if n["name"] == server]
+        return n["gpu_up"] > 0 and n["gpu_down"] > 0
+    wait_for(is_shown, "copies of the GPU")
+    n, = [n for n in t.ask("nodes")["nodes"] if n["name"] == server]
+    assert n["gpu"] and 0 < n["gpu_held"] < n["gpu_memory"]
+    heads, *rows = t.psctl("nodes")[1].splitlines()
+    assert heads.split()[-4:] == ["GPU", "HELD", "UP/S", "DOWN/S"]
+    assert [r.split()[-4:] for r in rows if r.startswith("agent")] == \
+        [["-"] * 4] * 2
+
+
 def moved_training(trio, **options):
     """Results of rounds before and after all partitions of a server have moved
     to the other."""
@@ -89,6 +103,8 @@ def moved_training(trio, **options):
         moves = t.ask("--off", "ps1", "rebalance", "job")["moves"]
         assert sum(m["parts"] for m in moves) > 0
         after = job.tell(lambda rank: f"rounds mixed 2 {rank} 0 {names}")
+        if options:
+            await_gpu(t, "ps0")
     t.await_empty()
     t.stop()
     return before + after

@@ -135,14 +135,19 @@ static void rates_cover_the_last_seconds(void **state)
     m = ps_members_add(&t, PS_ROLE_SERVER, "ps0");
     ps_member_record_ping(m, &ping, PS_SECONDS(10));
     assert_int_equal(m->rates.rounds, 0); /* One ping gives no rate. */
-    ping = (struct ps_msg_ping){
-        .rounds = 20, .bytes_in = 5000, .bytes_out = UINT64_MAX};
+    ping = (struct ps_msg_ping){.rounds = 20,
+                                .bytes_in = 5000,
+                                .bytes_out = UINT64_MAX,
+                                .gpu_up = 40,
+                                .gpu_down = 10};
     ps_member_record_ping(m, &ping, PS_SECONDS(11));
     assert_int_equal(m->rates.rounds, 0);
     assert_int_equal(m->last_ping.rounds, 20);
     ps_member_record_ping(m, &ping, PS_SECONDS(12));
     assert_int_equal(m->rates.rounds, 5);
     assert_int_equal(m->rates.bytes_in, 2000);
+    assert_int_equal(m->rates.gpu_up, 20);
+    assert_int_equal(m->rates.gpu_down, 5);
     assert_true(m->rates.bytes_out > UINT64_MAX / 3);
     ping.rounds = 3; /* It counts from the beginning. */
     ps_member_record_ping(m, &ping, PS_SECONDS(16));

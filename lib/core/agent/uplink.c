@@ -57,6 +57,7 @@ static void fill_ping(void *context, struct ps_msg_ping *ping)
         .waiting_requests = s.pending_ops,
         .certificate_ends = a->certificate.at,
         .certificate_is_expiring = a->certificate.is_expiring};
+    ps_facts_fill_ping(&a->opt.facts, ping);
 }
 
 /* A new scheduler counts map epochs from its own start and gives the servers

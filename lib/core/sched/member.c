@@ -205,10 +205,15 @@ void ps_member_record_ping(struct ps_member *m, const struct ps_msg_ping *ping,
                                  now - r->base_at);
         r->bytes_out = per_second(ping->bytes_out, r->base_bytes_out,
                                   now - r->base_at);
+        r->gpu_up = per_second(ping->gpu_up, r->base_gpu_up, now - r->base_at);
+        r->gpu_down = per_second(ping->gpu_down, r->base_gpu_down,
+                                 now - r->base_at);
     }
     r->base_rounds = ping->rounds;
     r->base_bytes_in = ping->bytes_in;
     r->base_bytes_out = ping->bytes_out;
+    r->base_gpu_up = ping->gpu_up;
+    r->base_gpu_down = ping->gpu_down;
     r->base_at = now;
 }
 

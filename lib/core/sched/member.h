@@ -31,12 +31,16 @@ struct ps_member_pending_exit {
 
 /* Rates of a member, from two pings at least PS_MEMBER_RATE_SPAN apart. */
 struct ps_member_rates {
-    uint64_t rounds; /* Per second, as the next two. */
+    uint64_t rounds; /* Per second, as the next four. */
     uint64_t bytes_in;
     uint64_t bytes_out;
+    uint64_t gpu_up;
+    uint64_t gpu_down;
     uint64_t base_rounds; /* Totals at base_at. */
     uint64_t base_bytes_in;
     uint64_t base_bytes_out;
+    uint64_t base_gpu_up;
+    uint64_t base_gpu_down;
     ps_time base_at; /* 0: no ping yet. */
 };
 
@@ -66,6 +70,8 @@ struct ps_member_facts {
     uint64_t descriptors;
     int64_t clock_skew_ns; /* Its wall clock minus the scheduler's. */
     bool avoids_shm;
+    char gpu[PS_GPU_NAME_MAX + 1]; /* "": none. */
+    uint64_t gpu_memory;
 };
 
 struct ps_member {

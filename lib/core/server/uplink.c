@@ -106,6 +106,7 @@ static void fill_ping(void *context, struct ps_msg_ping *ping)
         .draining = s->draining,
         .certificate_ends = s->certificate.at,
         .certificate_is_expiring = s->certificate.is_expiring};
+    ps_facts_fill_ping(&s->opt.facts, ping);
 }
 
 /* A scheduler counts epochs from its own start. */
