@@ -3,13 +3,12 @@
  * them: a line of JSON each, in GB/s, counting every array read and every array
  * written once (10^9 bytes). Sums are compared with those of the CPU.
  *
- *     bench_device MODULE [BYTES [SECONDS-PER-LINE]]
+ *     bench_device [BYTES [SECONDS-PER-LINE]]
  *
  * Without a GPU the only line has the reason. */
 #include "kernel/cuda/module.h"
 
 #include "base/rng.h"
-#include "kernel/device.h"
 #include "measure.h"
 
 #include <dlfcn.h>
@@ -32,7 +31,6 @@ extern const struct ps_kernel_api ps_kernel_plugin;
 
 static struct ps_cuda *c;
 static struct ps_cuda_slot *slots; /* Two, of one lane. */
-static struct ps_device *device;   /* The same, as psserver has it. */
 static uint64_t bytes = 256u << 20;
 static double limit = 0.2;
 static ps_cu_address src[SOURCES];
@@ -43,6 +41,13 @@ static ps_cu_result (*copy_on_device)(ps_cu_address to, ps_cu_address from,
                                       size_t bytes, ps_cu_stream s);
 static int (*scale)(ps_cublas_handle h, int n, const float *alpha, float *x,
                     int step);
+
+static const struct ps_step adam = {.kind = PS_STEP_ADAM,
+                                    .lr = 0.01,
+                                    .rescale = 1,
+                                    .beta1 = 0.9,
+                                    .beta2 = 0.999,
+                                    .epsilon = 1e-8};
 
 static void must(const char *call, int error)
 {
@@ -265,12 +270,7 @@ static void run_sgd(unsigned n)
 static void run_adam(unsigned n)
 {
     const struct ps_cuda_step k = {
-        .step = {.kind = PS_STEP_ADAM,
-                 .lr = 0.01,
-                 .rescale = 1,
-                 .beta1 = 0.9,
-                 .beta2 = 0.999,
-                 .epsilon = 1e-8},
+        .step = adam,
         .count = bytes / 4,
         .dst = address(dst),
         .weight = address(dst),
@@ -336,13 +336,66 @@ static void measure_kernels(void)
 /* ---------------------------------------------------------- jobs of psserver */
 
 enum job { SUM_4, SGD, MOMENTUM, ADAM };
+/* Of a job whose weights and states stay in the device's memory. */
+#define KEPT 8u
 
-static void run_job(unsigned kind, bool on_device)
+static enum ps_job_op op_of(unsigned kind)
+{
+    return kind == SUM_4 ? PS_JOB_SUM : kind == ADAM ? PS_JOB_STEP : PS_JOB_SGD;
+}
+
+static void keep_arrays(struct ps_kernel_job *job)
+{
+    job->kept[PS_KEPT_WEIGHT] = (struct ps_kernel_kept){.address = dst,
+                                                        .is_current = 1};
+    for (unsigned i = 0; i < 2; i++) {
+        job->kept[PS_KEPT_STATE_0 + i] = (struct ps_kernel_kept){
+            .address = src[1 + i], .is_current = 1, .stays = 1};
+    }
+}
+
+static void run_on_device(unsigned number)
+{
+    const unsigned kind = number % KEPT;
+    char why[PS_KERNEL_WHY_MAX] = "";
+    uint64_t done;
+    struct ps_kernel_job job = {
+        .op = (uint32_t)op_of(kind),
+        .dtype = PS_DTYPE_FLOAT32,
+        .storage_dtype = PS_DTYPE_FLOAT32,
+        .count = bytes / 4,
+        .to = bytes / 4,
+        .src = (const void *const *)array,
+        .src_count = kind == SUM_4 ? 4 : 1,
+        .dst = array[4],
+        .weight = array[5],
+        .state = array[6],
+        .states = {array[6], array[7]},
+        .sgd = {.lr = 0.1,
+                .momentum = kind == MOMENTUM ? 0.9 : 0,
+                .rescale = 1},
+        .step = {.kind = (uint32_t)adam.kind,
+                 .states = 2,
+                 .lr = adam.lr,
+                 .rescale = adam.rescale,
+                 .beta1 = adam.beta1,
+                 .beta2 = adam.beta2,
+                 .epsilon = adam.epsilon},
+    };
+
+    if (number >= KEPT) {
+        keep_arrays(&job);
+    }
+    if (ps_kernel_plugin.submit(c, &job, &done, why, sizeof(why)) != 0) {
+        fprintf(stderr, "bench_device: job %u: %s\n", kind, why);
+        exit(1);
+    }
+}
+
+static void run_on_cpu(unsigned kind)
 {
     const struct ps_job job = {
-        .op = kind == SUM_4  ? PS_JOB_SUM
-              : kind == ADAM ? PS_JOB_STEP
-                             : PS_JOB_SGD,
+        .op = op_of(kind),
         .dtype = PS_DTYPE_FLOAT32,
         .count = bytes / 4,
         .src = (const void *const *)array,
@@ -354,32 +407,13 @@ static void run_job(unsigned kind, bool on_device)
         .sgd = {.lr = 0.1,
                 .momentum = kind == MOMENTUM ? 0.9 : 0,
                 .rescale = 1},
-        .step = {.kind = PS_STEP_ADAM,
-                 .lr = 0.01,
-                 .rescale = 1,
-                 .beta1 = 0.9,
-                 .beta2 = 0.999,
-                 .epsilon = 1e-8},
+        .step = adam,
     };
-    const int rc = on_device ? ps_device_run_range(device, &job, NULL, 0,
-                                                   job.count)
-                             : ps_kernel_run(&job);
 
-    if (rc != 0 || (on_device && ps_device_failure(device) != NULL)) {
-        fprintf(stderr, "bench_device: job %u: %s\n", kind,
-                rc != 0 ? "refused" : ps_device_failure(device));
+    if (ps_kernel_run(&job) != 0) {
+        fprintf(stderr, "bench_device: the CPU refused job %u\n", kind);
         exit(1);
     }
-}
-
-static void run_on_device(unsigned kind)
-{
-    run_job(kind, true);
-}
-
-static void run_on_cpu(unsigned kind)
-{
-    run_job(kind, false);
 }
 
 static void measure_jobs(void)
@@ -387,19 +421,26 @@ static void measure_jobs(void)
     static const struct {
         const char *device;
         const char *cpu;
-        unsigned arrays; /* Read and written. */
+        const char *kept; /* NULL: it has nothing to keep. */
+        unsigned arrays;  /* Read and written. */
     } jobs[] = {
-        [SUM_4] = {"job, sum of 4: GPU", "job, sum of 4: a core", 5},
-        [SGD] = {"job, sgd: GPU", "job, sgd: a core", 3},
+        [SUM_4] = {"job, sum of 4: GPU", "job, sum of 4: a core", NULL, 5},
+        [SGD] = {"job, sgd: GPU", "job, sgd: a core",
+                 "job, sgd: GPU that keeps weights", 3},
         [MOMENTUM] = {"job, sgd, momentum: GPU", "job, sgd, momentum: a core",
+                      "job, sgd, momentum: GPU that keeps weights and state",
                       5},
-        [ADAM] = {"job, adam: GPU", "job, adam: a core", 7},
+        [ADAM] = {"job, adam: GPU", "job, adam: a core",
+                  "job, adam: GPU that keeps weights and states", 7},
     };
 
     for (unsigned i = 0; i < sizeof(jobs) / sizeof(jobs[0]); i++) {
         const double moved = jobs[i].arrays * (double)bytes;
 
         measure(jobs[i].device, run_on_device, i, moved, 1);
+        if (jobs[i].kept != NULL) {
+            measure(jobs[i].kept, run_on_device, KEPT + i, moved, 1);
+        }
         measure(jobs[i].cpu, run_on_cpu, i, moved, 1);
     }
 }
@@ -441,14 +482,13 @@ static void allocate(void)
 }
 
 /* False: there is no GPU, and the line has been printed. */
-static bool open_all(const char *module)
+static bool open_all(void)
 {
     const struct ps_kernel_options opt = {.size = sizeof(opt)};
     char why[PS_KERNEL_WHY_MAX] = "";
     void *kernel;
 
-    if (ps_device_open(module, 0, &device, why, sizeof(why)) != 0 ||
-        ps_kernel_plugin.open(&opt, &kernel, why, sizeof(why)) != 0) {
+    if (ps_kernel_plugin.open(&opt, &kernel, why, sizeof(why)) != 0) {
         for (char *p = why; *p != '\0'; p++) {
             *p = *p == '"' || *p == '\\' ? '\'' : *p;
         }
@@ -456,7 +496,7 @@ static bool open_all(const char *module)
         return false;
     }
     c = kernel;
-    ps_device_describe(device, why, sizeof(why));
+    ps_kernel_plugin.describe(c, why, sizeof(why));
     printf("{\"what\": \"device\", \"name\": \"%s\"}\n", why);
     must("cuCtxPushCurrent", c->cu.push(c->context));
     slots = ps_cuda_lane_get(c)->slots;
@@ -467,16 +507,11 @@ static bool open_all(const char *module)
 
 int main(int argc, char **argv)
 {
-    if (argc < 2) {
-        fprintf(stderr,
-                "usage: bench_device MODULE [BYTES [SECONDS-PER-LINE]]\n");
-        return 2;
+    if (argc > 1) {
+        bytes = strtoull(argv[1], NULL, 10) / 4096 * 4096;
     }
-    if (argc > 2) {
-        bytes = strtoull(argv[2], NULL, 10) / 4096 * 4096;
-    }
-    limit = argc > 3 ? atof(argv[3]) : limit;
-    if (!open_all(argv[1])) {
+    limit = argc > 2 ? atof(argv[2]) : limit;
+    if (!open_all()) {
         return 0;
     }
     allocate();

@@ -28,6 +28,7 @@ def text_of_row():
 text = text_of_row()
 for words in ("memory: copy on the device", "link: to the host",
               "in the GPU's memory: sum of 8 float32", "job, adam: GPU",
+              "job, adam: GPU that keeps weights and states",
               "two in place: own kernel to cuBLAS",
               "pskv, one server, shared memory"):
     assert words in text, text
