@@ -9,6 +9,7 @@ import pathlib
 
 import pytest
 
+from test_agent_restart import replace
 from test_python_store import Job
 
 DRIVER = os.environ.get("PSKV_TEST_CUDA_DRIVER", "")
@@ -230,6 +231,33 @@ def test_results_that_cannot_be_pinned_are_copied_once_more(trio, job):
             assert (here.get() == value).all()
         kv.close()
     """, PSKV_EMU_FAIL="register:2")
+    one.wait_all()
+
+
+def test_the_next_agent_takes_up_operations(trio, job):
+    """The memory of the lost one is unmapped while results are copied out of
+    it."""
+    t = trio(servers=1, agents=1, options=["registration.rejoin_grace=300s"])
+    one = job(t, 1)
+    run(one, """
+        kv = pskv.create('dist_sync')
+        cuda = Cuda()
+        keys = ['w%d' % i for i in range(8)]
+        arrays = [Interface(cuda, np.zeros(40000, 'i4')) for _ in keys]
+        for step in range(300):
+            for a in arrays:
+                a.fill(step)
+            handles = [kv.pushpull_async(k, a) for k, a in zip(keys, arrays)]
+            for h in handles:
+                h.wait()
+            if step == 20:
+                print('begun', flush=True)
+        assert all((a.get() == step).all() for a in arrays)
+        assert kv.stats()['resumes'] > 0
+        kv.close()
+    """, PSKV_AGENT_RETRY="120s")
+    assert one.line(0) == "begun"
+    replace(t, "node0")
     one.wait_all()
 
 
