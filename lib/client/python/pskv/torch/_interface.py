@@ -21,6 +21,11 @@ def seconds(timeout: Any) -> Optional[float]:
     return timeout.total_seconds()
 
 
+def _kinds() -> List[str]:
+    """Types of the devices whose tensors are taken."""
+    return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+
+
 class _Devices(List[torch.device]):
     """Devices of a group, and false: torch attaches its flight recorder to
     groups whose devices are true, and wants a backend in C++ of these."""
@@ -31,7 +36,7 @@ class _Devices(List[torch.device]):
 
 class Interface(dist.ProcessGroup):  # type: ignore[misc]
     """What torch 2 asks of a process group and of its backend, which are one
-    here. Tensors are in the memory of the host."""
+    here. Tensors are in the memory of the host or of a CUDA device."""
 
     supports_coalescing = False
     supports_reconfigure = False
@@ -77,13 +82,15 @@ class Interface(dist.ProcessGroup):  # type: ignore[misc]
 
     @property
     def _device_types(self) -> List[torch.device]:
-        return _Devices([torch.device("cpu")])
+        # The first is that of objects.
+        return _Devices([torch.device(kind) for kind in _kinds()])
 
     def _get_backend(self, device: Any) -> Any:
-        if torch.device(device).type == "cpu":
+        if torch.device(device).type in _kinds():
             return self
         raise RuntimeError("No backend type associated with device type %s: "
-                           "pskv takes tensors in the memory of the host" %
+                           "pskv takes tensors in the memory of the host, or "
+                           "on a CUDA device that torch can use" %
                            torch.device(device).type)
 
     get_backend = _get_backend
