@@ -64,6 +64,7 @@ static const char usage[] =
     "      --grace TIME         between TERM and KILL, e.g. 10s (default)\n"
     "      --start-timeout TIME for the daemons to be ready (default 60s)\n"
     "      --keep-going         a failing worker does not end the others\n"
+    "      --p3                 of launch.py: priorities always count here\n"
     "      --log-level LEVEL    of the daemons (default warning)\n"
     "      --dry-run            print what would be started, and where\n"
     "      --file FILE          job file in YAML; other options replace its "
@@ -95,6 +96,7 @@ enum {
     OPT_GRACE,
     OPT_START_TIMEOUT,
     OPT_KEEP_GOING,
+    OPT_P3,
     OPT_LOG_LEVEL,
     OPT_DRY_RUN,
     OPT_FILE,
@@ -135,6 +137,7 @@ static const struct option options[] = {
     {"grace", required_argument, NULL, OPT_GRACE},
     {"start-timeout", required_argument, NULL, OPT_START_TIMEOUT},
     {"keep-going", no_argument, NULL, OPT_KEEP_GOING},
+    {"p3", no_argument, NULL, OPT_P3},
     {"log-level", required_argument, NULL, OPT_LOG_LEVEL},
     {"dry-run", no_argument, NULL, OPT_DRY_RUN},
     {"file", required_argument, NULL, OPT_FILE},
@@ -452,6 +455,8 @@ static bool parse_option(struct plan *p, int c)
         return parse_time(optarg, "--start-timeout", &p->start_timeout_ms);
     case OPT_KEEP_GOING:
         p->keep_going = true;
+        return true;
+    case OPT_P3: /* Priorities always count. */
         return true;
     case OPT_LOG_LEVEL:
         p->log_level = optarg;

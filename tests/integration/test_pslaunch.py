@@ -247,6 +247,19 @@ def test_a_command_may_be_one_quoted_string():
     assert (code, out) == (0, "one two  three 0\n")
 
 
+def test_options_of_launch_py_before_a_command(tmp):
+    """All of them at once; those that change nothing here, too."""
+    hosts = tmp / "hosts"
+    hosts.write_text("172.30.0.172\n172.31.0.173\n")
+    code, out, err = launch(
+        "--num-workers", "2", "--num-servers=1", "--hostfile", str(hosts),
+        "--launcher=ssh", "--sync-dst-dir", "/tmp/mxnet", "--env-server",
+        "A:B", "--env-worker", "C:D", "--env", "HOME", "--p3", "--dry-run",
+        "python", "train.py", "--kv-store", "dist_sync")
+    assert code == 0, err
+    assert out.count(": python train.py --kv-store dist_sync\n") == 2
+
+
 def test_variables_of_servers_and_workers_are_apart(tmp):
     """--env is for both."""
     seen = tmp / "seen"
