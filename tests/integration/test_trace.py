@@ -445,3 +445,53 @@ def test_clocks_are_corrected(tmp):
     ranks = {r["rank"]: r for r in answer["ranks"]}
     assert ranks[1]["last"] == 10
     assert abs(ranks[1]["cost_s"] - 10 * 0.005) <= 10 * 0.001
+
+
+# Seconds by which the clocks of these are ahead, as those of hosts that were
+# booted at other times.
+AHEAD = {"node0": 100_000, "node1": 5_000, "node2": 259_200, "ps0": 7_000}
+IN_TIME = ["unshare", "--time", "--fork", "--kill-child"]
+
+
+@pytest.fixture
+def apart(tmp):
+    """The command that starts a daemon with the clock of its node."""
+    if subprocess.run([*IN_TIME, "--monotonic=1", "true"], capture_output=True,
+                      check=False).returncode != 0:
+        pytest.skip("no time namespaces here")
+    holders, cases = [], []
+    for name, seconds in AHEAD.items():
+        holder = subprocess.Popen(
+            [*IN_TIME, f"--monotonic={seconds}", "sh", "-c",
+             "echo $$; exec sleep infinity"], stdout=subprocess.PIPE, text=True)
+        holders.append(holder)
+        cases.append(f"*node.name={name}*) exec nsenter --time=/proc/"
+                     f"{int(holder.stdout.readline())}/ns/time \"$@\";;")
+    script = tmp / "enter"
+    script.write_text("#!/bin/sh\ncase \"$*\" in\n" + "\n".join(cases) +
+                      "\nesac\nexec \"$@\"\n")
+    script.chmod(0o755)
+    yield [str(script)]
+    for holder in holders:
+        holder.kill()
+        holder.communicate()
+
+
+def test_clocks_of_daemons_are_corrected(trio, tmp, apart):
+    """Each arrow goes by way of a server of another clock, within the errors
+    of both."""
+    t = trio(servers=2, agents=3, agent_command=apart, server_command=apart)
+    path = tmp / "trace.json"
+    with rounds(t, tmp, 10, slow=2):
+        answer = t.ask("trace", "job", "-o", str(path))
+    assert answer["slowest"] == 2
+    for m in answer["members"]:
+        error = abs(m["clock_s"] - AHEAD.get(m["name"], 0))
+        assert error <= m["clock_error_s"] + 1e-6, m
+    data, _, flows = check_file(path)
+    errors = [c["error_ns"] / 1000 for c in data["otherData"]["clocks"]]
+    assert len(flows) > 0
+    for f in flows.values():
+        error = errors[f["t"]["pid"] - 1] + errors[f["s"]["pid"] - 1] + 1
+        assert f["s"]["ts"] - error <= f["t"]["ts"] <= f["f"]["ts"] + error
+    t.await_empty()
