@@ -109,7 +109,7 @@ def number(value, unit):
             break
         value /= base
     mark = prefix + ("i" if prefix and base == 1024 else "")
-    return f"{value:.3g} {mark.replace('k', 'K') if base == 1024 else mark}" \
+    return f"{value:.4g} {mark.replace('k', 'K') if base == 1024 else mark}" \
         f"{text}".rstrip()
 
 
