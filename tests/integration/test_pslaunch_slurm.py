@@ -39,6 +39,13 @@ def start(slurm, *words):
         env={**slurm.env, "PSKV_MARK": slurm.mark})
 
 
+def assert_ends_in_time(slurm):
+    """All but salloc itself."""
+    begin = time.monotonic()
+    wait_for(lambda: not marked(slurm.mark), f"end of {marked(slurm.mark)}")
+    assert time.monotonic() - begin < 5 * SLOW
+
+
 @needs_slurm
 def test_workers_of_two_nodes_train_together(slurm):
     """No rank takes itself for the only one of srun."""
@@ -61,6 +68,7 @@ def test_the_first_failing_rank_is_named_last(slurm):
     out, err = p.communicate(timeout=60 * SLOW)
     assert p.returncode == 7, (out, err)
     assert "pslaunch: first to fail: rank 1 on n1 exited with code 7\n" in err
+    assert_ends_in_time(slurm)
 
 
 @needs_slurm
@@ -73,10 +81,27 @@ def test_the_end_of_pslaunch_leaves_nothing(slurm, how):
     front = children_of(p.pid)
     assert len(front) == 1
     os.kill(front[0], how)
-    begin = time.monotonic()
-    wait_for(lambda: not marked(slurm.mark), "the end of the job")
-    assert time.monotonic() - begin < 5 * SLOW
+    assert_ends_in_time(slurm)
     p.communicate(timeout=60 * SLOW)
+
+
+@needs_slurm
+def test_a_killed_connection_ends_the_job(slurm):
+    """The srun that is connected to the second node."""
+    p = start(slurm, "-n", "4", "-s", "2", *SHELL, FAMILY)
+    for _ in range(4):
+        assert "ready" in p.stdout.readline()
+    own = p.pid  # salloc, then three processes of pslaunch.
+    for _ in range(3):
+        (own,) = children_of(own)
+    programs = sorted(children_of(own))
+    assert len(programs) == 2
+    os.kill(programs[1], signal.SIGKILL)
+    assert_ends_in_time(slurm)
+    _, err = p.communicate(timeout=60 * SLOW)
+    assert p.returncode == 69, err
+    assert ("lost the host n2: the connection to its supervisor has "
+            "ended") in err
 
 
 def test_hosts_are_the_nodes_of_the_allocation():
