@@ -670,6 +670,38 @@ static int check_tls(struct plan *p)
     return 0;
 }
 
+/* Refuses to start as one of several tasks of another launcher: each would start
+ * a job of its own. A script of sbatch has SLURM_NTASKS, but is no task of
+ * srun. */
+static int check_alone(void)
+{
+    static const struct {
+        const char *launcher;
+        const char *size;
+    } others[] = {
+        {"mpirun", "OMPI_COMM_WORLD_SIZE"},
+        {"srun", "SLURM_STEP_NUM_TASKS"},
+        {"mpirun", "PMI_SIZE"},
+    };
+
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+        const char *text = getenv(others[i].size);
+        unsigned long n = text != NULL ? strtoul(text, NULL, 10) : 0;
+
+        if (n > 1) {
+            fprintf(stderr,
+                    "pslaunch: %s has started this %lu times (%s), and each "
+                    "would start a job of its own; start pslaunch once, or "
+                    "let %s start the workers themselves, which find their "
+                    "job; if %lu jobs are wanted, unset %s\n",
+                    others[i].launcher, n, others[i].size, others[i].launcher,
+                    n, others[i].size);
+            return EXIT_USAGE;
+        }
+    }
+    return 0;
+}
+
 /* Warns about variables in `env` that no worker reads. */
 static void warn_unknown_variables(char *const *env)
 {
@@ -795,6 +827,9 @@ int plan_parse(int argc, char **argv, struct plan *ret_plan)
     warn_unknown_variables(environ);
     warn_unknown_variables(p->env.items);
     warn_unknown_variables(p->worker_env.items);
+    if (c == 0) {
+        c = check_alone();
+    }
     if (c == 0) {
         c = check_plan(p);
     }

@@ -93,6 +93,17 @@ def test_wrong_usage_names_the_remedy(words, want):
     assert code == 2 and err.startswith("pslaunch: ") and want in err
 
 
+@pytest.mark.parametrize("size", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
+                                  "SLURM_STEP_NUM_TASKS"])
+def test_no_job_for_each_task_of_another_launcher(size):
+    """One task alone, and a script of sbatch, are well."""
+    code, out, err = launch("-n", "1", "--dry-run", "true", env={size: "4"})
+    assert code == 2 and out == ""
+    assert "started this 4 times" in err and f"unset {size}" in err
+    for alone in ({size: "1"}, {"SLURM_NTASKS": "4", "SLURM_PROCID": "0"}):
+        assert launch("-n", "1", "--dry-run", "true", env=alone)[0] == 0
+
+
 def test_help_and_version():
     code, out, _ = launch("--help")
     assert code == 0
