@@ -300,6 +300,9 @@ static const struct {
 static void read_launcher(struct reader *r, struct psc_options *o,
                           bool size_known, bool rank_known)
 {
+    const char *other = NULL; /* Size that differs from the stated one. */
+    char want[80];
+
     for (size_t i = 0; i < sizeof(launchers) / sizeof(launchers[0]); i++) {
         uint64_t rank;
         uint64_t size;
@@ -313,6 +316,7 @@ static void read_launcher(struct reader *r, struct psc_options *o,
             return;
         }
         if (size_known && size != o->num_workers) {
+            other = other == NULL && size > 1 ? launchers[i].size : other;
             continue; /* Set by another launch. */
         }
         if (!rank_known) {
@@ -320,6 +324,13 @@ static void read_launcher(struct reader *r, struct psc_options *o,
         }
         o->num_workers = (uint32_t)size;
         return;
+    }
+    /* Ranks by arrival would make several jobs of these processes. */
+    if (other != NULL && !rank_known) {
+        snprintf(want, sizeof(want),
+                 "%u, the stated number of workers; correct one, or unset it",
+                 o->num_workers);
+        refuse_option(r, other, variable_text(other), want);
     }
 }
 

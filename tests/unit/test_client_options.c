@@ -128,6 +128,18 @@ static void first_complete_pair_of_rank_and_size_counts(void **state)
                      0);
     assert_int_equal(o.rank, 3);
     assert_int_equal(o.num_workers, 4);
+    /* A job of another size, whose ranks would be those of arrival, is none of
+     * this launcher. */
+    assert_int_equal(READ("PSKV_NUM_WORKERS=2", "OMPI_COMM_WORLD_RANK=3",
+                          "OMPI_COMM_WORLD_SIZE=4"),
+                     PSC_E_INVAL);
+    assert_non_null(strstr(err, "OMPI_COMM_WORLD_SIZE is '4', but must be 2"));
+    assert_int_equal(READ("PSKV_NUM_WORKERS=2", "OMPI_COMM_WORLD_RANK=0",
+                          "OMPI_COMM_WORLD_SIZE=1"),
+                     0);
+    assert_int_equal(READ("PSKV_NUM_WORKERS=2", "PSKV_RANK=1",
+                          "OMPI_COMM_WORLD_RANK=3", "OMPI_COMM_WORLD_SIZE=4"),
+                     0);
     /* pskv's own rank takes precedence over the launcher's. */
     assert_int_equal(READ("PSKV_RANK=1", "RANK=0", "WORLD_SIZE=2"), 0);
     assert_int_equal(o.rank, 1);
