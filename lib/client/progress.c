@@ -91,7 +91,10 @@ static void reader_poll_once(struct psc_client *c)
 {
     int rc;
 
-    gpu_poll(c);
+    if (c->gpus != NULL) {
+        ps_sock_unkick(c->sock); /* The end of a copy kicks, too. */
+        gpu_poll(c);
+    }
     if (c->rc == 0 && c->reattach.link == LINK_LOST) {
         reattach_dial(c);
     }
@@ -132,9 +135,6 @@ void client_poll(struct psc_client *c)
         return; /* The reader handles all input. */
     }
     c->progress.has_reader = true;
-    if (c->gpus != NULL) {
-        ps_sock_unkick(c->sock); /* A copy has ended, see device/gpu.c. */
-    }
     reader_poll_once(c);
     c->progress.has_reader = false;
     client_reap_ops(c);
