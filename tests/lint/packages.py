@@ -25,6 +25,7 @@ found = [f"dev: PACKAGES_TEST lacks {package}, which has {tool}"
 version = re.search(r"^  version: '([^']+)'",
                     (root / "meson.build").read_text(), re.M).group(1)
 for path, pattern in {
+        "lib/client/psclient.h": r'^#define PSC_VERSION +"([^"]+)"',
         "lib/client/python/pskv/__init__.py": r'^__version__ = "([^"]+)"',
         "debian/changelog": r"\Apskv \(([^)]+)\)"}.items():
     stated = re.search(pattern, (root / path).read_text(), re.M)
