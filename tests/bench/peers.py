@@ -178,11 +178,7 @@ class Systems:
 
     def device(self, size: int, seconds: float) -> dict[str, Any]:
         """GB/s of the GPU's memory, link and kernels, by operation."""
-        module = self.build / "lib" / "kernel" / "cuda" / "libpskv-cuda.so"
-        if not module.exists():
-            raise Skipped("built without the module for GPUs")
-        found = self.kernel("bench_device", str(module), str(size),
-                            str(seconds))
+        found = self.kernel("bench_device", str(size), str(seconds))
         if "no GPU" in found:
             raise Skipped(f"no GPU: {found['no GPU']['why']}")
         return found
