@@ -71,9 +71,9 @@ static int run_piece(struct ps_worker *w, struct ps_worker_task *t,
     if (t->run != NULL) {
         return t->run(t, from, to);
     }
-    return w->device == NULL ? ps_kernel_run_range(t->job, from, to)
-                             : ps_device_run_range(w->device, t->job, &t->use,
-                                                   from, to);
+    return w->device == NULL
+               ? ps_kernel_run_range(t->job, from, to)
+               : ps_device_run_range(w->device, t->job, &t->use, from, to);
 }
 
 static void thread_main(void *arg)

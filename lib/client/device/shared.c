@@ -120,7 +120,8 @@ static const struct op_device_ops shared_ops = {.copy_part = copy_part,
 static struct shared_memory *taken_memory(const struct psc_op *op,
                                           const void *array)
 {
-    struct shared_memory *m = shared_memory_find(op->client, array, op->key->bytes);
+    struct shared_memory *m = shared_memory_find(op->client, array,
+                                                 op->key->bytes);
 
     return m != NULL && m->answer == ANSWER_TAKEN &&
                    (uintptr_t)array % ps_dtype_size(op->key->dtype) == 0

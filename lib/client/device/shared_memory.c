@@ -68,11 +68,11 @@ int shared_find_uuid(const struct shared_calls *calls, const struct gpu *g,
 /* Offers memory to the agent. */
 static int announce_memory(struct psc_client *c, struct shared_memory *m)
 {
-    struct ps_msg msg = {
-        .code = PS_MSG_L_DEVICE,
-        .l_device = {.region = m->region,
-                     .size = m->size,
-                     .uuid = {.data = m->uuid.bytes, .len = SHARED_UUID_BYTES}}};
+    struct ps_msg msg = {.code = PS_MSG_L_DEVICE,
+                         .l_device = {.region = m->region,
+                                      .size = m->size,
+                                      .uuid = {.data = m->uuid.bytes,
+                                               .len = SHARED_UUID_BYTES}}};
     int fd;
     int rc;
 
