@@ -243,12 +243,21 @@ static void place_spans(struct ps_cuda_plan *p)
     place_kept(p);
 }
 
+/* Of numbers that a later version adds, this one has no kernels. */
+static bool is_known(const struct ps_kernel_job *job)
+{
+    return (unsigned)job->fold < PS_FOLDS &&
+           (unsigned)job->codec.kind < PS_CODEC_KINDS &&
+           (unsigned)job->src_codec.kind < PS_CODEC_KINDS &&
+           (unsigned)job->step.kind < PS_STEP_KINDS;
+}
+
 static bool is_supported(const struct ps_kernel_job *job)
 {
     const bool is_copy = job->op == PS_JOB_SUM && job->src_count == 1 &&
                          job->divide_by <= 1 && !ps_cuda_decodes(job);
 
-    return !is_copy && ps_dtype_size(job->dtype) != 0;
+    return !is_copy && is_known(job) && ps_dtype_size(job->dtype) != 0;
 }
 
 int ps_cuda_plan_init(struct ps_cuda_plan *p, const struct ps_kernel_job *job)
