@@ -163,6 +163,21 @@ static json_t *scalars_of(const struct ps_msg_job_row *j)
     return list;
 }
 
+static json_t *settings_of(const struct ps_msg_job_row *j)
+{
+    json_t *list = json_array();
+
+    for (uint32_t i = 0; i < j->settings_count; i++) {
+        json_t *one = json_object();
+
+        put_text(one, "name", j->settings[i].name);
+        put_value(one, "value", real_of(j->settings[i].value));
+        put_count(one, "round", j->settings[i].round);
+        json_array_append_new(list, one);
+    }
+    return list;
+}
+
 static json_t *job_of(const struct ps_msg *msg)
 {
     const struct ps_msg_job_row *j = &msg->job_row;
@@ -195,6 +210,7 @@ static json_t *job_of(const struct ps_msg *msg)
     put_seconds(o, "age_s", j->age_ns);
     put_text(o, "optimizer", j->optimizer);
     put_text(o, "compression", j->compression);
+    put_value(o, "settings", settings_of(j));
     put_value(o, "scalars", scalars_of(j));
     put_text(o, "reason", j->reason);
     return o;
@@ -378,7 +394,7 @@ void show_json(enum verb verb, const struct report *r, const struct health *h)
     if (verb == VERB_STATUS || verb == VERB_NODES) {
         put_rows(o, "nodes", &r->rows_of[PS_QUERY_NODES], node_of);
     }
-    if (verb == VERB_STATUS || verb == VERB_JOBS) {
+    if (verb == VERB_STATUS || verb == VERB_JOBS || verb == VERB_GET) {
         put_rows(o, "jobs", &r->rows_of[PS_QUERY_JOBS], job_of);
     }
     if (verb == VERB_KEYS) {

@@ -448,6 +448,7 @@ static const struct verb_spec *find_verb(const char *name)
         {"nodes", VERB_NODES, false, true, NULL},
         {"keys", VERB_KEYS, true, true, NULL},
         {"stall", VERB_STALL, true, true, NULL},
+        {"get", VERB_GET, true, false, NULL},
         {"set", VERB_SET, true, false, NULL},
         {"bench", VERB_BENCH, false, false, NULL},
         {"rebalance", VERB_REBALANCE, true, false, NULL},
@@ -631,6 +632,19 @@ static int query_keys(struct wire *w, const struct job_name *job,
     return rc != 0 ? rc : wire_query(w, PS_QUERY_SHARES, job, r);
 }
 
+static int query_settings(struct wire *w, const struct job_name *job,
+                          struct report *r)
+{
+    int rc = wire_query(w, PS_QUERY_JOBS, NULL, r);
+
+    if (rc == 0 && settings_keep(r, job) == 0 && job != NULL) {
+        fprintf(stderr, "psctl: no job '%s' is open; see psctl jobs\n",
+                job->name);
+        return EXIT_NOJOB;
+    }
+    return rc;
+}
+
 static int run_query(struct wire *w, const struct request *q, struct report *r)
 {
     struct job_name name;
@@ -650,6 +664,8 @@ static int run_query(struct wire *w, const struct request *q, struct report *r)
         return wire_query_status(w, r);
     case VERB_JOBS:
         return wire_query(w, PS_QUERY_JOBS, NULL, r);
+    case VERB_GET:
+        return query_settings(w, job, r);
     case VERB_NODES:
     case VERB_BENCH:
         return wire_query(w, PS_QUERY_NODES, NULL, r);

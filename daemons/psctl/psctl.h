@@ -33,6 +33,7 @@ enum verb {
     VERB_STATUS,
     VERB_JOBS,
     VERB_CANCEL,
+    VERB_GET,
     VERB_SET,
     VERB_NODES,
     VERB_KEYS,
@@ -204,6 +205,13 @@ int doctor_run(const struct wire_target *target, ps_time after, bool json);
 /* Shows the first `most` scalars of jobs that have not ended, with an empty line
  * above. Returns the number of lines, 0 if there are none. */
 size_t show_scalars(const struct report *r, size_t most, bool headings);
+
+/* --------------------------------------------------------------- settings.c */
+
+/* Drops the rows of jobs that have ended, and of those with another name than
+ * `job` (NULL: any). Returns the number of the others. */
+size_t settings_keep(struct report *r, const struct job_name *job);
+void show_settings(const struct report *r, bool headings);
 
 /* -------------------------------------------------------------------- top.c */
 

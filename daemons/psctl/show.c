@@ -481,6 +481,9 @@ void show_table(enum verb verb, const struct report *r, const struct health *h,
     case VERB_JOBS:
         show_jobs(r, headings);
         break;
+    case VERB_GET:
+        show_settings(r, headings);
+        break;
     case VERB_KEYS:
         show_keys(r, headings);
         break;

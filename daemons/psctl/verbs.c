@@ -46,6 +46,13 @@ const struct page help_pages[] = {
      "The exit code is 3 where a rank is lost or a wait is too long.\n",
      {{"--watch[=TIME]", "again and again, 2s apart"},
       {"--after TIME", "a shorter wait is work (default 10s)"}}},
+    {"get",
+     {"[JOB]", NULL},
+     "weight of running jobs, and numbers of their optimizers",
+     {NULL},
+     "Numbers that a job has not declared have their defaults. One with a\n"
+     "round holds for each key from that round on.\n",
+     {{NULL, NULL}}},
     {"set",
      {"JOB NAME VALUE", "JOB weight N", NULL},
      "change a number of a job's optimizer",

@@ -68,6 +68,9 @@
 #define PS_JOBS_MAX                1024u
 /* Lost ranks of one job that psctl status lists by number. */
 #define PS_LOST_SHOWN_MAX          64u
+/* Of a job in the answer to psctl: 32 numbers that its optimizer was declared
+ * with, and 64 changes. */
+#define PS_SETTINGS_MAX            96u
 #define PS_KEYS_MAX                1000000u
 /* Key declarations of one job that an agent has open with the scheduler;
  * further ones wait. Messages of other jobs on that link wait behind these at

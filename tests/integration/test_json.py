@@ -138,6 +138,9 @@ def ask_about_a_lost_rank(check, t):
     """In a job that waits for another process."""
     job = Job(t, 2, "patient", PSKV_ON_LOSS="wait")
     job.key("w", "float32", 10)
+    job.tell("sgd learning_rate=0.1")
+    out = ask(check, t, "get", "get", "patient")
+    assert [row["name"] for row in out["jobs"]] == ["patient"]
     job[1].kill()
     wait_for(lambda: any(j["lost"] for j in t.ask("jobs")["jobs"]), "the loss")
     ask(check, t, "jobs", "jobs")

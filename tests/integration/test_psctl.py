@@ -26,8 +26,8 @@ def run(*words, env=None):
 def test_help_names_every_verb():
     code, out, err = run("--help")
     assert code == 0 and err == ""
-    for word in ("status", "jobs", "nodes", "keys", "stall", "cancel", "set",
-                 "bench", "rebalance", "--dry-run", "--off", "--timeout",
+    for word in ("status", "jobs", "nodes", "keys", "stall", "cancel", "get",
+                 "set", "bench", "rebalance", "--dry-run", "--off", "--timeout",
                  "--no-headers", "PSKV_SCHED"):
         assert word in out
     code, out, _ = run("--version")

@@ -148,6 +148,23 @@ ended_job_row(const struct ps_sched_ended_job *p, ps_time now,
     return row;
 }
 
+/* Lists what was declared of the optimizer, and its changes. */
+static uint32_t list_settings(const struct ps_sched_job *j,
+                              struct ps_rec_change list[PS_SETTINGS_MAX])
+{
+    const struct ps_sched_optimizer *o = &j->optimizer;
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < o->param_count && count < PS_SETTINGS_MAX; i++) {
+        list[count++] = (struct ps_rec_change){.name = o->params[i].name,
+                                               .value = o->params[i].value};
+    }
+    for (uint32_t i = 0; i < o->changes.count && count < PS_SETTINGS_MAX; i++) {
+        list[count++] = o->changes.list[i];
+    }
+    return count;
+}
+
 static void send_job_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
 {
     const struct ps_sched *s = st->s;
@@ -156,6 +173,7 @@ static void send_job_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
     struct ps_msg msg = {.code = PS_MSG_JOB_ROW};
     struct ps_rec_missing_rank lost[PS_LOST_SHOWN_MAX];
     struct ps_rec_job_scalar scalars[PS_SCALARS_MAX];
+    struct ps_rec_change settings[PS_SETTINGS_MAX];
 
     for (uint32_t i = 0; i < ps_sched_history_count(&s->history); i++) {
         const struct ps_sched_ended_job *p = ps_sched_history_get(&s->history,
@@ -176,6 +194,8 @@ static void send_job_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
         msg.job_row.scalars = scalars;
         msg.job_row.scalars_count = ps_sched_scalars_rows(j->observed.scalars,
                                                           st->now, scalars);
+        msg.job_row.settings = settings;
+        msg.job_row.settings_count = list_settings(j, settings);
         ps_effects_send_msg(st->fx, c->id, &msg);
     }
 }
