@@ -446,7 +446,7 @@ int psc_op_version(struct psc_op *op, uint64_t *ret_version);
  * a collective, and other ranks may count on it; PSC_E_NOENT: it has ended. */
 int psc_op_cancel(struct psc_op *op);
 /* Frees the handle; NULL is allowed. An open operation continues, but writes no
- * out. */
+ * out, unless that is memory of a GPU (psclient_stream.h). */
 void psc_op_free(struct psc_op *op);
 
 /* Blocking forms of the calls above, within op_timeout_ms. */

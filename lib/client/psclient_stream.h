@@ -30,7 +30,12 @@ struct psc_client;
  * The arrays are as the work that is in the stream now leaves them: they are
  * read and written after it. `src` must not change until the operation ends; an
  * operation that has no handle ends before a later pull of its key does. The
- * stream must exist until the operation ends, and goes on meanwhile. */
+ * stream must exist until the operation ends, and goes on meanwhile.
+ *
+ * An agent with `compute.device` reads and writes memory of the driver's
+ * cuMemAlloc() in place, after its first use, and that of psc_alloc_device(). It
+ * may write `out` until the operation ends, even if psc_op_free() has freed the
+ * handle. */
 struct psc_device {
     uint32_t size;   /* sizeof(struct psc_device) */
     int32_t ordinal; /* Number of CUDA in this process, or

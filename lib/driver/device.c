@@ -50,20 +50,25 @@ static void send_info(struct daemon_conn *c, uint32_t region, int error,
     }
 }
 
-/* Logs why memory of a worker is not used. */
-static void refuse_memory(struct daemon_conn *c, uint32_t region, int error,
+/* The log tells it, unless the agent has no GPU and nobody has asked for one:
+ * libraries offer memory of other allocators by themselves. */
+static void refuse_memory(struct daemon_conn *c,
+                          const struct ps_msg_l_device *m, int error,
                           const char *why)
 {
+    const bool is_logged = m->handle.len == 0 || c->driver->opt.share != NULL;
     char text[PS_TEXT_MAX];
     struct ps_str t;
 
     ps_str_init(&t, text, sizeof(text));
     ps_str_add(&t, "the agent cannot use memory of this GPU: ");
     ps_str_add_visible(&t, why);
-    ps_account_count_line(&c->output.account, PS_LOG_WARNING);
-    ps_log_of(LOG_DEVICE, PS_LOG_WARNING, "memory of a worker refused %s",
-              text);
-    send_info(c, region, error, text);
+    if (is_logged) {
+        ps_account_count_line(&c->output.account, PS_LOG_WARNING);
+        ps_log_of(LOG_DEVICE, PS_LOG_WARNING, "memory of a worker refused %s",
+                  text);
+    }
+    send_info(c, m->region, error, text);
 }
 
 /* Closes a connection whose message is malformed. */
@@ -111,7 +116,7 @@ void driver_accept_device(struct daemon_conn *c, const struct ps_msg *msg)
         return;
     }
     if (rc != 0) {
-        refuse_memory(c, m->region, rc, why);
+        refuse_memory(c, m, rc, why);
         return;
     }
     ev.region.region = m->region;

@@ -14,6 +14,8 @@
     X(find, "cuDeviceGet", (int *ret, int ordinal))                            \
     X(retain, "cuDevicePrimaryCtxRetain", (void **ret, int device))            \
     X(use, "cuCtxSetCurrent", (void *context))                                 \
+    X(alloc, "cuMemAlloc_v2", (unsigned long long *ret, size_t bytes))         \
+    X(free, "cuMemFree_v2", (unsigned long long at))                           \
     X(stream_new, "cuStreamCreate", (void **ret, unsigned flags))              \
     X(put, "cuMemcpyHtoDAsync_v2",                                             \
       (unsigned long long to, const void *from, size_t bytes, void *stream))   \
@@ -78,6 +80,19 @@ int device_ordinal(const struct device *d)
 void *device_stream(const struct device *d)
 {
     return d->stream;
+}
+
+void *device_alloc(const struct device *d, size_t bytes)
+{
+    unsigned long long at = 0;
+
+    check(d->alloc(&at, bytes), "cuMemAlloc");
+    return (void *)(uintptr_t)at;
+}
+
+void device_free(const struct device *d, void *data)
+{
+    check(d->free((uintptr_t)data), "cuMemFree");
 }
 
 void device_put(const struct device *d, void *to, const void *from,

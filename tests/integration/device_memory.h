@@ -11,6 +11,9 @@ struct device;
 struct device *device_open(int ordinal);
 int device_ordinal(const struct device *d);
 void *device_stream(const struct device *d);
+/* Memory that the library has not allocated. */
+void *device_alloc(const struct device *d, size_t bytes);
+void device_free(const struct device *d, void *data);
 /* Starts a copy to the GPU; `from` must stay. */
 void device_put(const struct device *d, void *to, const void *from,
                 size_t bytes);

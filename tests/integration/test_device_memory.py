@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from cuda_emu_stats import total
 from trio import Deadline, Job, WorkerError, wait_for
 
 MODULE = os.environ.get("PSKV_TEST_CUDA_MODULE", "")
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.skipif(not (MODULE and DRIVER),
                                 reason="built without the emulated driver")
 
 COUNT = 300_007
+SIZES = COUNT * 4, 5001 * 8, 17 * 4  # Bytes of each key.
 
 
 def driver(devices, **more):
@@ -32,14 +34,36 @@ def node(trio, devices, servers=1, device="cuda", **more):
                                f"compute.gpu_module={MODULE}"])
 
 
-def train(job, rounds=3):
-    """A hash of all results, the same for each worker."""
-    keys = [job.key("a", "float32", COUNT), job.key("b", "float64", 5001),
+def declare(job):
+    return [job.key("a", "float32", COUNT), job.key("b", "float64", 5001),
             job.key("c", "int32", 17)]
+
+
+def train(job, keys=None, rounds=3):
+    """A hash of all results, the same for each worker."""
+    keys = keys or declare(job)
     names = " ".join(str(k) for k in keys)
     results = job.tell(lambda rank: f"rounds mixed {rounds} {rank} 0 {names}")
     assert len({r[0] for r in results}) == 1, results
     return results[0][0]
+
+
+def train_in_place(job, folder, keys, sizes, rounds=3):
+    """Trains until the agent sums all rounds on GPUs: its answers for memory of
+    other allocators come in their own time, and it alone runs kernels, which
+    read whole packs of 16 bytes and count them in the folder."""
+    want = len(job.workers) * rounds * sum(
+        (size + 15) // 16 * 16 for size in sizes)
+    hashes = []
+
+    def is_in_place():
+        before = total(folder, "kernel_read")
+        hashes.append(train(job, keys, rounds))
+        return total(folder, "kernel_read") - before == want
+
+    wait_for(is_in_place, "rounds without copies")
+    assert len(set(hashes)) == 1
+    return hashes[0]
 
 
 def hash_on_host(t, workers):
@@ -65,7 +89,7 @@ def test_bits_are_those_of_the_cpu(trio, workers, devices, servers, place):
         assert train(job) == want
     t.await_empty()
     t.stop()
-    bytes_each = 3 * (COUNT * 4 + 5001 * 8 + 17 * 4)
+    bytes_each = 3 * sum(SIZES)
     read, to_host, to_device, between = counts(t.agents()[0])
     assert to_host == bytes_each
     assert to_device == devices * bytes_each
@@ -73,13 +97,62 @@ def test_bits_are_those_of_the_cpu(trio, workers, devices, servers, place):
     assert between >= (workers - devices) * bytes_each
 
 
-def test_a_worker_dies_while_its_gradient_is_made(trio):
-    t = node(trio, 1)
+@pytest.mark.parametrize("workers,devices,servers,place", [
+    (2, 1, 0, ""), (4, 2, 1, "inplace")])
+def test_memory_of_other_allocators_is_used_in_place(
+        trio, tmp_path, workers, devices, servers, place):
+    t = node(trio, devices, servers, PSKV_EMU_STATS=tmp_path)
+    want = hash_on_host(t, workers)
+    with Job(t, workers, **driver(devices)) as job:
+        job.tell(lambda rank: f"device {rank % devices} other {place}")
+        assert train_in_place(job, tmp_path, declare(job), SIZES) == want
+    t.await_empty()
+
+
+def mapped(agent):
+    """Memory of GPUs that the process maps."""
+    with open(f"/proc/{agent.process.pid}/maps", encoding="ascii") as maps:
+        return {line.split()[4] for line in maps if "memfd:cuda-emu " in line}
+
+
+def test_memory_that_is_made_again_at_its_address_is_offered_again(
+        trio, tmp_path):
+    t = node(trio, 1, PSKV_EMU_STATS=tmp_path)
+    want = hash_on_host(t, 2)
+    agent = t.agents()[0]
+    with Job(t, 2, PSKV_EMU_REUSE=1, **driver(1)) as job:
+        job.tell("device 0 other")
+        keys = declare(job)
+        assert train_in_place(job, tmp_path, keys, SIZES) == want
+        first = mapped(agent)
+        job.tell("again")
+        assert train_in_place(job, tmp_path, keys, SIZES) == want
+        wait_for(lambda: len(first - mapped(agent)) == 2 * len(keys),
+                 "the end of freed memory")
+    t.await_empty()
+
+
+def test_the_agent_keeps_a_bounded_number_of_allocations(trio):
+    t = node(trio, 1, PSKV_EMU_SEED=0)
+    with Job(t, 1, PSKV_EMU_SEED=0, **driver(1)) as job:
+        keys = [job.key(f"k{i}", "int32", 17) for i in range(300)]
+        job.tell("device 0 other")
+        for half in keys[:150], keys[150:], keys[:150]:
+            job.tell(f"rounds count 2 1 0 {' '.join(map(str, half))}")
+            assert len(mapped(t.agents()[0])) < 256 + 20
+        wait_for(lambda: len(mapped(t.agents()[0])) >= 256, "allocations")
+    t.await_empty()
+
+
+@pytest.mark.parametrize("place", ["", "other"])
+def test_a_worker_dies_while_its_gradient_is_made(trio, tmp_path, place):
+    t = node(trio, 1, PSKV_EMU_STATS=tmp_path)
     want = hash_on_host(t, 2)
     job = Job(t, 2, name="killed", PSKV_ON_LOSS="fail", **driver(1))
-    job[0].ask("device 0")
-    job[1].ask("device 0 held")
+    job.tell(f"device 0 {place}")
     key = job.key("a", "float32", COUNT)
+    train_in_place(job, tmp_path, [key], SIZES[:1], rounds=1)
+    job[1].ask(f"device 0 {place} held")
     job.say(f"rounds mixed 1 1 0 {key}")
     # Its operation is at the agent, and waits there for the stream.
     wait_for(lambda: t.ask("stall")["stalls"], "the open round")
@@ -93,11 +166,12 @@ def test_a_worker_dies_while_its_gradient_is_made(trio):
     t.await_empty()
 
 
-def test_memory_that_cannot_be_imported_is_copied(trio):
+@pytest.mark.parametrize("place", ["", "other"])
+def test_memory_that_cannot_be_imported_is_copied(trio, place):
     t = node(trio, 1, PSKV_EMU_FAIL="import:1")
     want = hash_on_host(t, 2)
     with Job(t, 2, **driver(1)) as job:
-        job.tell("device 0")
+        job.tell(f"device 0 {place}")
         assert train(job) == want
     assert "memory of a worker refused" in t.agents()[0].text()
     t.await_empty()
@@ -112,22 +186,29 @@ def test_a_sum_that_fails_is_made_of_copies(trio):
     t.await_empty()
 
 
-def test_an_agent_without_a_gpu_gets_copies(trio):
+@pytest.mark.parametrize("place", ["", "other"])
+def test_an_agent_without_a_gpu_gets_copies(trio, place):
+    """Of memory that the program has not offered, its log says nothing."""
     t = node(trio, 1, device="cpu")
     want = hash_on_host(t, 2)
     with Job(t, 2, **driver(1)) as job:
-        job.tell("device 0")
-        assert train(job) == want
-    assert "compute.device of the agent is cpu" in t.agents()[0].text()
+        job.tell(f"device 0 {place}")
+        keys = declare(job)
+        wait_for(lambda: train(job, keys) == want and
+                 "compute.device of the agent is cpu" in
+                 " ".join(job[0].ask("detail")), "the reason")
+    refused = "memory of a worker refused" in t.agents()[0].text()
+    assert refused == (place == "")
     t.await_empty()
 
 
-def test_the_next_agent_gets_the_memory(trio):
-    t = node(trio, 1)
+@pytest.mark.parametrize("place", ["", "other"])
+def test_the_next_agent_gets_the_memory(trio, tmp_path, place):
+    t = node(trio, 1, PSKV_EMU_STATS=tmp_path)
     with Job(t, 2, **driver(1)) as job:
-        job.tell("device 0")
+        job.tell(f"device 0 {place}")
         key = job.key("a", "float32", COUNT)
-        job.tell(f"rounds count 2 1 0 {key}")
+        train_in_place(job, tmp_path, [key], SIZES[:1])
         t.agents()[0].process.kill()
         t.agents()[0].process.wait()
         t.launch("node0").await_ready(Deadline())

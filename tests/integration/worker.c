@@ -17,7 +17,9 @@
  *     optimizer NAME NAME=VALUE...      ok
  *     compress TYPE NAME=VALUE...       ok
  *     rounds KIND COUNT SEED BUSY K...  ok HASH
- *     device ORDINAL [inplace] [held]   ok
+ *     device ORDINAL [inplace] [other] [held]   ok
+ *     again                             ok
+ *     detail                            ok TEXT
  *     leave                             ok
  *     close                             ok, and the end
  *
@@ -38,9 +40,11 @@
 
 #include "device_memory.h"
 
-#define KEYS  4096
-#define OPS   256
-#define WORDS 400
+#define KEYS   4096
+#define OPS    256
+#define WORDS  400
+/* Of an array in an allocation: a multiple of 8, but of no other power of two. */
+#define OFFSET 264u
 
 struct key {
     uint32_t key;
@@ -51,6 +55,7 @@ struct key {
     void *out;
     void *device_src; /* The same in memory of a GPU, for `rounds`. */
     void *device_out;
+    void *device_block; /* Has both, if their memory is not the library's. */
 };
 
 struct started {
@@ -67,6 +72,7 @@ struct started {
 static struct psc_client *client;
 static struct device *device; /* Has the arrays of `rounds`; NULL: the host. */
 static bool is_in_place;      /* Results replace the arrays. */
+static bool is_other;         /* Memory of the device is not the library's. */
 static struct key keys[KEYS];
 static uint32_t key_count;
 static struct started ops[OPS];
@@ -528,6 +534,35 @@ static bool check(const char *kind, const struct key *k, uint64_t round)
     return true;
 }
 
+/* Makes arrays in one allocation, not at its beginning. */
+static void make_other(struct key *k)
+{
+    const size_t room = (k->bytes + 7) / 8 * 8;
+
+    if (k->device_block == NULL) {
+        k->device_block = device_alloc(device, OFFSET + 2 * room);
+        k->device_src = (char *)k->device_block + OFFSET;
+        k->device_out = (char *)k->device_src + (is_in_place ? 0 : room);
+    }
+}
+
+/* Frees arrays and makes them again at the same addresses. */
+static void do_again(void)
+{
+    for (uint32_t i = 0; i < key_count; i++) {
+        struct key *k = &keys[i];
+        void *old = k->device_block;
+
+        device_free(device, old);
+        k->device_block = NULL;
+        make_other(k);
+        if (k->device_block != old) {
+            die("memory has another address");
+        }
+    }
+    answer("ok");
+}
+
 static int start_round(struct key *k, int32_t priority, struct psc_op **ret_op)
 {
     struct psc_op_options o = {.size = sizeof(o), .priority = priority};
@@ -538,7 +573,9 @@ static int start_round(struct key *k, int32_t priority, struct psc_op **ret_op)
     if (device == NULL) {
         return psc_pushpull_start(client, k->key, k->src, k->out, &o, ret_op);
     }
-    if (k->device_src == NULL) {
+    if (is_other) {
+        make_other(k);
+    } else if (k->device_src == NULL) {
         rc = psc_alloc_device(client, device_ordinal(device), k->bytes,
                               &k->device_src);
         k->device_out = k->device_src;
@@ -644,10 +681,16 @@ static void run(char **words, int count)
     } else if (strcmp(words[0], "device") == 0 && count >= 2) {
         device = device_open(atoi(words[1]));
         is_in_place = option(words, count, "inplace") != NULL;
+        is_other = option(words, count, "other") != NULL;
         if (option(words, count, "held") != NULL) {
             device_hold(device);
         }
         answer("ok");
+    } else if (strcmp(words[0], "again") == 0) {
+        do_again();
+    } else if (strcmp(words[0], "detail") == 0) {
+        psc_last_detail(client, detail, sizeof(detail));
+        answer("ok %s", detail);
     } else if (strcmp(words[0], "leave") == 0) {
         rc = psc_leave(client);
         if (rc != 0) {

@@ -7,8 +7,8 @@
  *     result     l_done: it lies in `out`. If the agent could not write it, it is
  *                copied from the agent's memory of the host, as staged.c does
  *
- * Memory is of psc_alloc_device(). An agent that does not take it leaves it to
- * staged.c. */
+ * Memory is of psc_alloc_device(), or of another allocator. Memory that the agent
+ * does not take is left to staged.c. */
 #include "client/device/shared.h"
 #include "client/device/shared_inner.h"
 #include "client/device/staged.h"
@@ -56,7 +56,7 @@ static int send_shared(struct psc_op *op, const struct ps_msg_l_op *m)
             .root = m->root,
             .samples = m->samples,
             .event = s->event->number,
-            .out_region = s->out != NULL ? s->out->region : 0,
+            .out_region = s->out != NULL && !op->detached ? s->out->region : 0,
             .out_offset = s->out_offset,
         }};
     int rc = shared_event_announce(op->client, s->event);
@@ -96,16 +96,19 @@ static int copy_result(struct psc_op *op, const void *data)
     return rc;
 }
 
+static void put_memory(struct shared_memory *m)
+{
+    if (m != NULL) {
+        m->uses--;
+    }
+}
+
 static void release(struct psc_op *op)
 {
     struct shared_op *s = state_of(op);
 
-    if (s->src != NULL) {
-        s->src->uses--;
-    }
-    if (s->out != NULL) {
-        s->out->uses--;
-    }
+    put_memory(s->src);
+    put_memory(s->out);
     shared_event_put(op->client, s->event);
     staged_close(&s->at);
     free(s);
@@ -116,25 +119,47 @@ static const struct op_device_ops shared_ops = {.copy_part = copy_part,
                                                 .release = release,
                                                 .send = send_shared};
 
-/* The memory of an array, if the agent has it. */
-static struct shared_memory *taken_memory(const struct psc_op *op,
-                                          const void *array)
+/* Uses the memory of an array, which may be NULL. False: the agent does not have
+ * it. */
+static bool take_memory(const struct psc_op *op, struct gpu *g,
+                        const void *array, struct shared_memory **ret_memory,
+                        uint64_t *ret_offset)
 {
-    struct shared_memory *m = shared_memory_find(op->client, array,
-                                                 op->key->bytes);
+    struct psc_client *c = op->client;
+    const size_t bytes = op->key->bytes;
+    struct shared_memory *m;
 
-    return m != NULL && m->answer == ANSWER_TAKEN &&
-                   (uintptr_t)array % ps_dtype_size(op->key->dtype) == 0
-               ? m
-               : NULL;
+    if (array == NULL) {
+        return true;
+    }
+    m = shared_memory_find(c, array, bytes);
+    if (m == NULL) {
+        m = shared_foreign_find(c, g, array, bytes);
+    }
+    if (m != NULL && m->answer == ANSWER_REFUSED) {
+        shared_explain(c, g, m->why);
+    }
+    if (m == NULL || m->answer != ANSWER_TAKEN ||
+        (uintptr_t)array % ps_dtype_size(op->key->dtype) != 0) {
+        return false;
+    }
+    m->uses++;
+    *ret_memory = m;
+    *ret_offset = (uintptr_t)array - m->at;
+    return true;
 }
 
 static bool may_share(const struct psc_op *op, uint32_t count)
 {
     return (op->kind == OP_PUSH || op->kind == OP_PUSHPULL ||
             op->kind == OP_BROADCAST) &&
-           !op->key->is_async && op->coll == NULL && count <= 1 &&
-           op->client->shared != NULL;
+           !op->key->is_async && op->coll == NULL && count <= 1;
+}
+
+static int untaken(const struct psc_op *op, int rc)
+{
+    return client_error(op->client, rc, "'%s' cannot be taken from the GPU: %s",
+                        op->key->name, gpu_why(op->client));
 }
 
 int shared_attach(struct psc_op *op, const struct psc_device *where,
@@ -149,36 +174,39 @@ int shared_attach(struct psc_op *op, const struct psc_device *where,
     struct gpu *g;
     int rc;
 
-    if (!may_share(op, count) || (src == NULL && out == NULL)) {
+    if (!may_share(op, count) ||
+        (src == NULL && (srcs != NULL || out == NULL))) {
         return PS_E_UNSUPPORTED;
-    }
-    s.src = src != NULL ? taken_memory(op, src) : NULL;
-    s.out = out != NULL ? taken_memory(op, out) : NULL;
-    if ((src != NULL && s.src == NULL) || (out != NULL && s.out == NULL)) {
-        return PS_E_UNSUPPORTED;
-    }
-    s.src_offset = s.src != NULL ? (uintptr_t)src - s.src->at : 0;
-    s.out_offset = s.out != NULL ? (uintptr_t)out - s.out->at : 0;
-    made = malloc(sizeof(*made));
-    if (made == NULL) {
-        return client_error(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
     }
     rc = gpu_find(c, where, src != NULL ? src : out, &g);
-    if (rc == 0) {
-        rc = shared_event_record(c, g, where->stream, &s.event);
-    }
     if (rc != 0) {
+        return untaken(op, rc);
+    }
+    if (shared_load(c, g) != 0) {
+        return PS_E_UNSUPPORTED;
+    }
+    if (!take_memory(op, g, src, &s.src, &s.src_offset) ||
+        !take_memory(op, g, out, &s.out, &s.out_offset)) {
+        rc = PS_E_UNSUPPORTED;
+        goto put;
+    }
+    made = malloc(sizeof(*made));
+    if (made == NULL) {
+        rc = client_error(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
+        goto put;
+    }
+    rc = shared_event_record(c, g, where->stream, &s.event);
+    if (rc != 0) {
+        rc = untaken(op, rc);
         free(made);
-        return client_error(c, rc, "'%s' cannot be taken from the GPU: %s",
-                            op->key->name, gpu_why(c));
+        goto put;
     }
     *made = s;
-    if (s.src != NULL) {
-        s.src->uses++;
-    }
-    if (s.out != NULL) {
-        s.out->uses++;
-    }
     op->device = &made->base;
     return 0;
+
+put:
+    put_memory(s.src);
+    put_memory(s.out);
+    return rc;
 }

@@ -65,7 +65,11 @@ struct gpu_handle {
        size_t count))                                                          \
     X(uuid, "cuDeviceGetUuid_v2", (struct gpu_uuid * ret, gpu_number d))       \
     X(export_event, "cuIpcGetEventHandle",                                     \
-      (struct gpu_handle * ret, gpu_event e))
+      (struct gpu_handle * ret, gpu_event e))                                  \
+    X(export_allocation, "cuIpcGetMemHandle",                                  \
+      (struct gpu_handle * ret, gpu_address at))                               \
+    X(attributes, "cuPointerGetAttributes",                                    \
+      (unsigned count, const int *attributes, void **values, gpu_address at))
 
 struct shared_calls {
 #define MEMBER(member, name, arguments) gpu_result(*member) arguments;
@@ -85,10 +89,13 @@ struct shared_memory {
     struct gpu_uuid uuid;
     gpu_address at;
     size_t size;
-    int fd;
+    int fd; /* -1: memory of another allocator, which has the next two. */
+    struct gpu_handle handle;
+    unsigned long long id; /* The driver uses no number twice. */
     uint32_t region;
     uint32_t uses; /* Open operations. */
     enum memory_answer answer;
+    int error;              /* Of a refusal. */
     char why[PSC_TEXT_MAX]; /* Of a refusal. */
 };
 
@@ -107,6 +114,10 @@ struct shared_table {
     struct shared_calls calls;
     bool is_loaded;
     struct shared_memory *memory;
+    struct shared_memory *foreign; /* The last one used is the first. */
+    uint32_t foreign_count;
+    bool
+        is_explained; /* The program has got the reason why arrays are copied. */
     struct shared_event *events;
     struct shared_event *spare_events;
     uint32_t last_event;
@@ -129,6 +140,24 @@ struct shared_memory *shared_memory_find(const struct psc_client *c,
                                          const void *data, size_t bytes);
 /* Frees memory that no operation uses. */
 void shared_memory_free(struct psc_client *c, struct shared_memory *m);
+/* Offers memory to the agent; the answer comes later. */
+PS_MUST_USE int shared_memory_announce(struct psc_client *c,
+                                       struct shared_memory *m);
+/* The agent unmaps memory that it has. */
+void shared_memory_withdraw(struct psc_client *c,
+                            const struct shared_memory *m);
+
+/* shared_foreign.c */
+
+/* The allocation of another allocator that contains the array, which is offered
+ * to the agent once. NULL: it is none that the agent can have. */
+struct shared_memory *shared_foreign_find(struct psc_client *c, struct gpu *g,
+                                          const void *data, size_t bytes);
+/* A new agent knows none; those that are freed are forgotten. */
+void shared_foreign_reset(struct psc_client *c);
+void shared_foreign_free(struct shared_table *t);
+/* Tells the program, once, that operations copy memory of the GPU. */
+void shared_explain(struct psc_client *c, const struct gpu *g, const char *why);
 
 /* shared_event.c */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of the driver's virtual-memory API, whose descriptor the agent gets. It
- * stays this process's own. */
+ * stays this process's own. And messages about all memory. */
 #include "client/device/shared_inner.h"
 #include "client/error.h"
 #include "client/send.h"
@@ -65,8 +65,7 @@ int shared_find_uuid(const struct shared_calls *calls, const struct gpu *g,
 
 /* ------------------------------------------------------------------ memory */
 
-/* Offers memory to the agent. */
-static int announce_memory(struct psc_client *c, struct shared_memory *m)
+int shared_memory_announce(struct psc_client *c, struct shared_memory *m)
 {
     struct ps_msg msg = {.code = PS_MSG_L_DEVICE,
                          .l_device = {.region = m->region,
@@ -77,14 +76,21 @@ static int announce_memory(struct psc_client *c, struct shared_memory *m)
     int rc;
 
     m->answer = ANSWER_NONE;
+    m->error = 0;
     if (!c->id.agent_takes_devices) {
         m->answer = ANSWER_REFUSED;
+        m->error = PS_E_UNSUPPORTED;
         ps_str_copy(m->why, sizeof(m->why),
                     "the agent is of a version that uses no memory of GPUs");
         return 0;
     }
     if (c->reattach.link != LINK_UP) {
         return 0; /* The next agent gets all of it offered. */
+    }
+    if (m->fd < 0) {
+        msg.l_device.handle = (struct ps_bytes){.data = m->handle.bytes,
+                                                .len = SHARED_HANDLE_BYTES};
+        return client_put(c, &msg);
     }
     fd = fcntl(m->fd, F_DUPFD_CLOEXEC, 0);
     if (fd < 0) {
@@ -165,7 +171,7 @@ static int make_memory(const struct shared_calls *calls,
 static void free_memory(const struct shared_calls *calls,
                         struct shared_memory *m)
 {
-    if (m->at != 0 && gpu_enter(m->gpu) == 0) {
+    if (m->fd >= 0 && gpu_enter(m->gpu) == 0) {
         (void)calls->unmap(m->at, m->size);
         (void)calls->unreserve(m->at, m->size);
         gpu_leave(m->gpu);
@@ -193,12 +199,11 @@ int shared_memory_new(struct psc_client *c, struct gpu *g, size_t size,
         gpu_leave(g);
     }
     if (rc != 0) {
-        m->at = 0;
         free_memory(&c->shared->calls, m);
         return client_error(c, rc, "no memory of %zu bytes on the GPU: %s",
                             size, gpu_why(c));
     }
-    rc = announce_memory(c, m);
+    rc = shared_memory_announce(c, m);
     if (rc != 0) {
         free_memory(&c->shared->calls, m);
         return client_error(c, rc,
@@ -225,16 +230,20 @@ static void unlink_memory(struct shared_table *t, const struct shared_memory *m)
     *link = m->next;
 }
 
-void shared_memory_free(struct psc_client *c, struct shared_memory *m)
+void shared_memory_withdraw(struct psc_client *c, const struct shared_memory *m)
 {
     const struct ps_msg gone = {.code = PS_MSG_L_REGION_GONE,
                                 .l_region_gone = {.region = m->region}};
 
-    gpu_drain(c);
     if (m->answer == ANSWER_TAKEN && client_send(c, &gone) != 0) {
-        /* The agent keeps a mapping without use. */
-        m->answer = ANSWER_NONE;
+        return; /* The client has failed: the agent drops all of it. */
     }
+}
+
+void shared_memory_free(struct psc_client *c, struct shared_memory *m)
+{
+    gpu_drain(c);
+    shared_memory_withdraw(c, m);
     unlink_memory(c->shared, m);
     free_memory(&c->shared->calls, m);
 }
@@ -256,35 +265,55 @@ struct shared_memory *shared_memory_find(const struct psc_client *c,
 
 /* --------------------------------------------------------------- the agent */
 
+static struct shared_memory *find_region(struct shared_memory *list,
+                                         uint32_t region)
+{
+    while (list != NULL && list->region != region) {
+        list = list->next;
+    }
+    return list;
+}
+
 void shared_accept_info(struct psc_client *c,
                         const struct ps_msg_l_device_info *m)
 {
-    struct shared_memory *x = c->shared != NULL ? c->shared->memory : NULL;
+    const struct shared_table *t = c->shared;
+    struct shared_memory *x = t != NULL ? find_region(t->memory, m->region)
+                                        : NULL;
 
-    while (x != NULL && x->region != m->region) {
-        x = x->next;
+    if (x == NULL && t != NULL) {
+        x = find_region(t->foreign, m->region);
     }
     if (x == NULL) {
         return; /* Freed meanwhile. */
     }
     x->answer = m->error == 0 ? ANSWER_TAKEN : ANSWER_REFUSED;
+    x->error = m->error;
     ps_str_copy(x->why, sizeof(x->why), m->text);
     client_changed(c);
 }
 
-int shared_announce_all(struct psc_client *c)
+static int announce_list(struct psc_client *c, struct shared_memory *list)
 {
     int rc = 0;
+
+    for (; list != NULL && rc == 0; list = list->next) {
+        rc = shared_memory_announce(c, list);
+    }
+    return rc;
+}
+
+int shared_announce_all(struct psc_client *c)
+{
+    int rc;
 
     if (c->shared == NULL) {
         return 0;
     }
     shared_events_forget(c);
-    for (struct shared_memory *m = c->shared->memory; m != NULL && rc == 0;
-         m = m->next) {
-        rc = announce_memory(c, m);
-    }
-    return rc;
+    shared_foreign_reset(c);
+    rc = announce_list(c, c->shared->memory);
+    return rc != 0 ? rc : announce_list(c, c->shared->foreign);
 }
 
 void shared_free_all(struct psc_client *c)
@@ -300,6 +329,7 @@ void shared_free_all(struct psc_client *c)
         t->memory = m->next;
         free_memory(&t->calls, m);
     }
+    shared_foreign_free(t);
     shared_events_free(c);
     free(t);
     c->shared = NULL;

@@ -224,7 +224,9 @@ static int import_opened(struct ps_cuda_share *s, const uint8_t *handle,
         return ps_cuda_share_fail(s, "cuIpcOpenMemHandle", error, why);
     }
     error = s->cu.range(&base, &bytes, m->at);
-    if (error != 0 || base != m->at || bytes < m->bytes) {
+    /* The driver may map a block that has other allocations, too. */
+    if (error != 0 || base > m->at || bytes < m->bytes ||
+        m->at - base > bytes - m->bytes) {
         (void)s->cu.close_memory(m->at);
         (void)snprintf(why, PS_SHARE_WHY_MAX,
                        "the memory is smaller than the worker says");

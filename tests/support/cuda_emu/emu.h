@@ -53,6 +53,7 @@ struct emu_state {
     size_t memory_max; /* Of each device, in bytes. */
     uint64_t seed;
     unsigned delay_us;
+    bool reuses_addresses;
     struct emu_clock host; /* Operations that the host has seen completed. */
     uint64_t timeline_base;
     struct pskv_emu_stats_file *stats;

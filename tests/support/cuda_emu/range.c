@@ -75,7 +75,8 @@ CUdeviceptr emu_address_take(size_t size, size_t alignment)
         return 0;
     }
     alignment = alignment < GAP ? GAP : alignment;
-    base = round_up(reserve.at, alignment);
+    base = round_up(emu.reuses_addresses ? reserve.begin : reserve.at,
+                    alignment);
     for (;;) {
         const struct taken *other;
 

@@ -134,6 +134,7 @@ static void configure(void)
     }
     emu.memory_max = number_from("PSKV_EMU_MEMORY", 1ull << 30);
     emu.seed = number_from("PSKV_EMU_SEED", 1);
+    emu.reuses_addresses = number_from("PSKV_EMU_REUSE", 0) != 0;
     emu.delay_us = (unsigned)number_from("PSKV_EMU_DELAY_US", 200);
     if (getenv("PSKV_EMU_FAIL") != NULL &&
         emu_fail_add(getenv("PSKV_EMU_FAIL")) != 0) {
