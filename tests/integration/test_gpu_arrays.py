@@ -10,6 +10,7 @@ import pathlib
 import pytest
 
 from test_agent_restart import replace
+from test_device_memory import node
 from test_python_store import Job
 
 DRIVER = os.environ.get("PSKV_TEST_CUDA_DRIVER", "")
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.skipif(not DRIVER,
 
 PRELUDE = f"""
         sys.path.insert(0, {str(SUPPORT)!r})
+        import cuda_emu_stats
         from cuda_arrays import Cuda, Interface, Packed, Unordered
 """
 
@@ -138,6 +140,50 @@ def test_collectives_have_the_bits_of_the_host(trio, job):
             assert np.allclose(a.get(), 2 * (value - kv.rank + i) + 1)
         kv.close()
     """)
+    one.wait_all()
+
+
+def test_the_agent_sums_arrays_where_they_are(trio, job, tmp_path):
+    """Those of other allocators when it has answered for them, and those of
+    alloc_device(), which are freed when no array refers to them. It alone runs
+    kernels."""
+    t = node(trio, 1, PSKV_EMU_STATS=tmp_path)
+    one = job(t, 2)
+    run(one, """
+        kv = pskv.create('dist_sync')
+        cuda = Cuda()
+        value = np.arange(5003, dtype='f4') + kv.rank
+        read = lambda: cuda_emu_stats.total(sys.argv[1], 'kernel_read')
+        for kind in Interface, Packed:
+            here, out = kind(cuda, value), kind(cuda, value)
+            in_place = np.zeros(1, 'f4')
+            while in_place[0] < kv.num_workers:
+                before = read()
+                kv.pushpull(kind.__name__, here, out=out)
+                in_place[0] = read() > before
+                assert (out.get() == 2 * np.arange(5003) + 1).all()
+                kv.pushpull('in place', in_place)
+        made = kv.alloc_device((2, 3), 'float16')
+        about = made.__cuda_array_interface__
+        assert about['shape'] == (2, 3) and about['typestr'] == '<f2'
+        array = Interface(cuda, np.full(6, 2, 'f2'), about['data'][0])
+        array.cuda.wait()
+        before = read()
+        kv.pushpull('made', made)
+        assert read() > before
+        assert (array.get() == 4).all()
+        assert len(kv._shared) == 1
+        del made
+        for wrong, kind in ((0,), ValueError), ((5, 'c8'), TypeError), \\
+                ((5, 'float32', 7), pskv.Error):
+            try:
+                kv.alloc_device(*wrong)
+                assert False, wrong
+            except kind:
+                pass
+        assert not kv._shared
+        kv.close()
+    """.replace("sys.argv[1]", repr(str(tmp_path))), PSKV_EMU_DEVICES=1)
     one.wait_all()
 
 

@@ -101,16 +101,19 @@ class Array:
     """An array of a GPU. What is done to it is enqueued in the device's
     stream."""
 
-    def __init__(self, cuda, like):
+    def __init__(self, cuda, like, address=None):
+        """In memory of its own, unless that at the address is given."""
         like = np.ascontiguousarray(like)
         self.cuda = cuda
         cuda.enter()
         self.shape = like.shape
         self.dtype = like.dtype
         self.nbytes = like.nbytes
-        address = c_ulonglong()
-        cuda.call("cuMemAlloc_v2", byref(address), c_size_t(self.nbytes))
-        self.address = address.value
+        if address is None:
+            made = c_ulonglong()
+            cuda.call("cuMemAlloc_v2", byref(made), c_size_t(self.nbytes))
+            address = made.value
+        self.address = address
         self.set(like)
 
     def set(self, value):

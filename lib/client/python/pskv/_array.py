@@ -50,6 +50,14 @@ def dtype_name(dtype: int) -> str:
     return next(name for name, n in _NAMES.items() if n == dtype)
 
 
+def typestr(dtype: int) -> str:
+    """Its name in the array interfaces of NumPy and CUDA."""
+    kind = next(kind for (kind, _), n in _DTYPES.items() if n == dtype)
+    size = _SIZES[dtype]
+    return "%s%s%d" % ("|" if size == 1 else "<", "b" if kind == "?" else kind,
+                       size)
+
+
 def numpy_name(dtype: int) -> str:
     """Name of the NumPy type that holds it."""
     name = dtype_name(dtype)

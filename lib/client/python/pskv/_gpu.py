@@ -116,6 +116,23 @@ def _of_dlpack(obj: Any, ordinal: int, writable: bool,
                   (obj, capsule))
 
 
+class DeviceArray:
+    """Memory of a GPU that KVStore.alloc_device() has made. CuPy, torch and
+    others make arrays of it, which keep it alive, by
+    `__cuda_array_interface__`."""
+
+    def __init__(self, address: int, shape: Tuple[int, ...], typestr: str
+                 ) -> None:
+        self._address = address
+        self._typestr = typestr
+        self.shape = shape
+
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        return {"shape": self.shape, "typestr": self._typestr,
+                "data": (self._address, False), "version": 3}
+
+
 def find(obj: Any, writable: bool,
          entrance: Optional[Entrance]) -> Optional[Memory]:
     """The memory of an array of a GPU, or None for any other object."""

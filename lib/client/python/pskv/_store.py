@@ -18,10 +18,11 @@ from typing import (Any, Callable, ContextManager, Dict, Generator, List,
 
 from . import _lib
 from ._array import Array, device_of, devices_at, dtype_name, dtype_of, \
-    dtype_size, new_array, numpy_name
+    dtype_size, new_array, numpy_name, typestr
 from ._collective import Collectives
 from ._errors import AGAIN, CLOSED, INVAL, NOENT, REFUSED, TIMEOUT, Error, \
     error
+from ._gpu import DeviceArray
 from ._role import take_role
 
 Key = Union[int, str]
@@ -46,6 +47,18 @@ _NEW = {"pull": _lib.KEY_KNOWN, "push": _lib.KEY_OF_SUMS,
         "pushpull": _lib.KEY_OF_SUMS}
 
 
+def _layout(shape: Shape, dtype: Any) -> Tuple[Tuple[int, ...], int, int]:
+    """Dimensions, number of the element type, and bytes of a new array."""
+    dims = (shape,) if isinstance(shape, int) else tuple(shape)
+    number = dtype_of(dtype)
+    size = dtype_size(number)
+    for d in dims:
+        size *= d
+    if size <= 0:
+        raise ValueError("the array would have no elements")
+    return dims, number, size
+
+
 def _milliseconds(seconds: Optional[float]) -> int:
     if seconds is None:
         return 0
@@ -56,7 +69,8 @@ def _milliseconds(seconds: Optional[float]) -> int:
 
 class Handle:
     """Open operations. wait() for them, await them, or drop() them: a dropped
-    or deleted handle writes nothing any more."""
+    or deleted handle writes nothing any more, except to arrays of a GPU, which
+    the store keeps until then."""
 
     def __init__(self, store: "KVStore") -> None:
         self._store = store
@@ -86,7 +100,8 @@ class Handle:
             raise self._error
 
     def drop(self) -> None:
-        """Releases open operations; they write nothing any more."""
+        """Releases open operations; they write nothing any more, except to
+        arrays of a GPU."""
         self._finished = True
         self._free()
 
@@ -147,13 +162,9 @@ class Handle:
 
     def _free(self) -> None:
         ops, self._ops = self._ops, []
-        if self._store._alive():
-            for op in ops:
-                self._store._lib.psc_op_free(op)
-        for array in self._buffers:
-            array.release()
-        self._buffers = []
+        arrays, self._buffers = self._buffers, []
         self._copies = []
+        self._store._release(ops, arrays)
 
     def __del__(self) -> None:
         if self.__dict__.get("_ops") and not sys.is_finalizing():
@@ -386,7 +397,8 @@ class KVStore(Collectives):
         self._left = False
         self._keys: Dict[Key, _Known] = {}
         self._key_type: Optional[type] = None
-        self._shared: Set[int] = set()  # Addresses of empty() arrays.
+        # Functions that free arrays of empty() and alloc_device(), by address.
+        self._shared: Dict[int, Any] = {}
         self._registered: Dict[int, Array] = {}
         self._garbage: List[int] = []
         self._multipliers = _Multipliers({}, False)
@@ -395,6 +407,8 @@ class KVStore(Collectives):
         # first failure of each key's.
         self._sending: List[Tuple[Key, Handle]] = []
         self._unsent: Dict[Key, Error] = {}
+        # Operations on arrays of GPUs whose handles are gone.
+        self._dropped: List[Tuple[List[int], List[Array]]] = []
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         self._waiters: List["asyncio.Future[None]"] = []
         self._callback = _lib.Callback(_ignore)
@@ -583,6 +597,19 @@ class KVStore(Collectives):
         return list(by_key.values())
 
     # ---------------------------------------------------------- operations
+
+    def _release(self, ops: List[int], arrays: List[Array]) -> None:
+        """Frees operations, and arrays that nothing writes any more: the agent
+        may write to a GPU until the operation ends."""
+        if self._alive():
+            if any(a.place is not None for a in arrays) and any(
+                    self._lib.psc_op_test(op) == AGAIN for op in ops):
+                self._dropped.append((ops, arrays))
+                return
+            for op in ops:
+                self._lib.psc_op_free(op)
+        for array in arrays:
+            array.release()
 
     def _entrance(self, ordinal: int) -> int:
         """A stream of the client on a GPU."""
@@ -1106,22 +1133,46 @@ class KVStore(Collectives):
     def empty(self, shape: Shape, dtype: Any = "float32") -> Any:
         """An array in memory shared with the agent, so that pushes need no
         copy. A NumPy array, or a memoryview without NumPy."""
-        dims = (shape,) if isinstance(shape, int) else tuple(shape)
-        number = dtype_of(dtype)
-        size = dtype_size(number)
-        for d in dims:
-            size *= d
-        if size <= 0:
-            raise ValueError("the array would have no elements")
+        dims, number, size = _layout(shape, dtype)
         self._collect()
         data = c_void_p()
         self._check(self._lib.psc_alloc(self._open(), size, byref(data)))
         assert data.value is not None
         memory = (ctypes.c_char * size).from_address(data.value)
-        self._shared.add(data.value)
-        # Keeps the store alive: its memory must outlive the array.
-        weakref.finalize(memory, self._drop, data.value).atexit = False
+        self._own(memory, data.value, self._lib.psc_free)
         return new_array(dims, number, memory)
+
+    def alloc_device(self, shape: Shape, dtype: Any = "float32",
+                     device: int = 0) -> DeviceArray:
+        """Memory of a GPU that the agent of the node reads and writes in place
+        (psc_alloc_device()). `shape` is a positive int or a sequence of them,
+        `dtype` as for empty(), 'bfloat16' as uint16, and `device` CUDA's
+        ordinal in this process. The contents are undefined.
+
+        The result is for other libraries: cupy.asarray(a), or
+        torch.as_tensor(a, device="cuda"), share the memory and keep `a` alive.
+        It is freed at a later call of the store, once nothing refers to it and
+        no operation uses it; work on it must have ended when the last
+        reference goes. It stays valid after close().
+
+        ValueError: no elements; TypeError: no such dtype; Error: no driver, no
+        such GPU, or not enough memory. An agent that cannot map it is no error:
+        operations copy."""
+        dims, number, size = _layout(shape, dtype)
+        self._collect()
+        data = c_void_p()
+        self._check(self._lib.psc_alloc_device(self._open(), device, size,
+                                               byref(data)))
+        assert data.value is not None
+        array = DeviceArray(data.value, dims, typestr(number))
+        self._own(array, data.value, self._lib.psc_free_device)
+        return array
+
+    def _own(self, memory: Any, address: int, free: Any) -> None:
+        """Memory of the client, which is freed with the object."""
+        self._shared[address] = free
+        # Keeps the store alive: its memory must outlive the array.
+        weakref.finalize(memory, self._drop, address).atexit = False
 
     def register(self, array: Any, *, must_share: bool = False,
                  keep_seals: bool = False) -> "Registration":
@@ -1159,15 +1210,18 @@ class KVStore(Collectives):
 
     def _collect(self) -> None:
         """Frees unreferenced arrays that no operation uses."""
-        if not self._garbage or not self._alive():
+        if not (self._garbage or self._dropped) or not self._alive():
             return
         with self._lock:
+            dropped, self._dropped = self._dropped, []
+            for ops, arrays in dropped:
+                self._release(ops, arrays)
             garbage, self._garbage = self._garbage, []
             for address in garbage:
-                if self._lib.psc_free(self._c, address) == AGAIN:
+                if self._shared[address](self._c, address) == AGAIN:
                     self._garbage.append(address)
                 else:
-                    self._shared.discard(address)
+                    del self._shared[address]
         if self._left and not self._shared:
             self._end()
 
@@ -1175,13 +1229,14 @@ class KVStore(Collectives):
         c, self._c = self._c, None
         if c is not None and os.getpid() == self._pid:
             self._lib.psc_close(c)
+        self._dropped = []
         while self._registered:
             self._registered.popitem()[1].release()
 
     # ---------------------------------------------------------------- life
 
     def close(self) -> None:
-        """Leaves the job. Arrays of empty() stay valid."""
+        """Leaves the job. Arrays of empty() and alloc_device() stay valid."""
         if self._left or not self._alive():
             return
         self._late_barrier = None
