@@ -4,19 +4,21 @@ arrays of the host, in the order of a stream of the program that goes on, and
 clear errors where the driver fails. The driver ends a process that breaks the
 order of its streams."""
 import importlib.util
-import os
 import pathlib
 
 import pytest
+
+import trio as support
 
 from test_agent_restart import replace
 from test_device_memory import node
 from test_python_store import Job
 
-DRIVER = os.environ.get("PSKV_TEST_CUDA_DRIVER", "")
+# Python has no sanitizer, so its driver is of the same build as its library.
+DRIVER = support.LIBRARY.parents[2] / "tests/support/cuda_emu/libcuda.so.1"
 SUPPORT = pathlib.Path(__file__).resolve().parents[1] / "support"
 
-pytestmark = pytest.mark.skipif(not DRIVER,
+pytestmark = pytest.mark.skipif(not DRIVER.exists(),
                                 reason="built without the emulated driver")
 
 PRELUDE = f"""

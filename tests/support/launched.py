@@ -64,7 +64,10 @@ def children_of(pid):
 
 
 def await_nothing(mark):
-    wait_for(lambda: not marked(mark), f"end of {marked(mark)}")
+    try:
+        wait_for(lambda: not marked(mark), "end of all processes")
+    except AssertionError as e:
+        raise AssertionError(f"{e}: {marked(mark)}") from e
 
 
 class Running:
