@@ -754,10 +754,11 @@ kv.close()
         assert (code, out, err) == (0, "", "")
         code, out, _ = t.psctl("--no-headers", "get", "live")
         assert code == 0 and [line.split() for line in out.splitlines()] == [
-            ["live", "weight", "100"], ["live", "lr", "1"],
+            ["live", "weight", "100", "-"],
+            ["live", "learning_rate", "1", "-"],
             ["live", "learning_rate", "0.5", "5"]]
         assert t.ask("get")["jobs"][0]["settings"] == [
-            {"name": "lr", "value": 1.0, "round": 0},
+            {"name": "learning_rate", "value": 1.0, "round": 0},
             {"name": "learning_rate", "value": 0.5, "round": 5}]
         assert t.psctl("get", "other")[0] == 4
         code, _, err = t.psctl("--round", "2", "set", "live", "wd=0")
