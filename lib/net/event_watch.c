@@ -9,8 +9,10 @@
 #include <time.h>
 #include <uv.h>
 
-/* Between two questions, in ns: less than a copy of a megabyte takes. */
-#define PAUSE_NS 20000
+/* Between two questions, in ns: at first less than a copy of a megabyte takes,
+ * and twice as long each time, because a backward pass takes milliseconds. */
+#define PAUSE_MIN_NS 20000
+#define PAUSE_MAX_NS 160000
 
 struct ps_event_watch {
     struct ps_share *share;
@@ -54,7 +56,7 @@ static bool ask_all(struct ps_event_watch *w, struct ps_list *waits,
 
 static void thread_main(void *arg)
 {
-    const struct timespec pause = {.tv_nsec = PAUSE_NS};
+    struct timespec pause = {.tv_nsec = PAUSE_MIN_NS};
     struct ps_event_watch *w = arg;
     struct ps_list waits;
     struct ps_list over;
@@ -72,8 +74,12 @@ static void thread_main(void *arg)
 
         const bool any = ask_all(w, &waits, &over);
 
-        if (!any) {
+        if (any) {
+            pause.tv_nsec = PAUSE_MIN_NS;
+        } else {
             (void)nanosleep(&pause, NULL);
+            pause.tv_nsec = pause.tv_nsec < PAUSE_MAX_NS ? 2 * pause.tv_nsec
+                                                         : PAUSE_MAX_NS;
         }
         uv_mutex_lock(&w->lock);
         if (any) {
