@@ -60,3 +60,18 @@ def pytest_runtest_makereport(item, call):
             text = log.read_text(errors="replace")
             if text:
                 report.sections.append((log.name, text[-4000:]))
+
+
+@pytest.fixture
+def job(trio):
+    """make(trio, workers, name): a job of Python's store, closed at the end."""
+    from test_python_store import Job  # A test module: not before its turn.
+    jobs = []
+
+    def make(t, workers, name="job"):
+        jobs.append(Job(t, name, workers))
+        return jobs[-1]
+
+    yield make
+    for one in jobs:
+        one.close()

@@ -1,21 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """Handle.cancel() in jobs of real daemons."""
-import pytest
-
-from test_python_store import Job
-
-
-@pytest.fixture
-def job(trio):
-    jobs = []
-
-    def make(t, workers, name="job"):
-        jobs.append(Job(t, name, workers))
-        return jobs[-1]
-
-    yield make
-    for one in jobs:
-        one.close()
 
 
 def test_sums_are_those_of_the_pushes_that_were_not_cancelled(trio, job):

@@ -12,7 +12,6 @@ import trio as support
 
 from test_agent_restart import replace
 from test_device_memory import node
-from test_python_store import Job
 
 # Python has no sanitizer, so its driver is of the same build as its library.
 DRIVER = support.LIBRARY.parents[2] / "tests/support/cuda_emu/libcuda.so.1"
@@ -26,19 +25,6 @@ PRELUDE = f"""
         import cuda_emu_stats
         from cuda_arrays import Cuda, Interface, Packed, Unordered
 """
-
-
-@pytest.fixture
-def job(trio):
-    jobs = []
-
-    def make(t, workers, name="job"):
-        jobs.append(Job(t, name, workers))
-        return jobs[-1]
-
-    yield make
-    for one in jobs:
-        one.close()
 
 
 def run(one, text, **env):

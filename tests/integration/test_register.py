@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """kv.register() in jobs of real daemons."""
-import pytest
 
-from test_python_store import Job
 
 PRELUDE = """
         import mmap
@@ -17,19 +15,6 @@ PRELUDE = """
         def copied():
             return kv.stats()['bytes_copied']
 """
-
-
-@pytest.fixture
-def job(trio):
-    jobs = []
-
-    def make(t, workers, name="job"):
-        jobs.append(Job(t, name, workers))
-        return jobs[-1]
-
-    yield make
-    for one in jobs:
-        one.close()
 
 
 def test_arrays_in_a_memfd_are_not_copied(trio, job):
