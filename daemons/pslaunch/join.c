@@ -148,12 +148,14 @@ static bool read_order(FILE *f, uint32_t task, char address[256],
 {
     char line[512];
     bool ok = fgets(line, sizeof(line), f) != NULL &&
-              sscanf(line, "%255s %u", address, ret_port) == 2;
+              sscanf(line, "%255s %u", address, ret_port) == 2 &&
+              *ret_port > 0 && *ret_port <= UINT16_MAX;
 
     for (uint32_t i = 0; ok && i < task; i++) {
         ok = fgets(line, sizeof(line), f) != NULL;
     }
-    ok = ok && parse_secret(line, secret);
+    ok = ok && strlen(line) >= 2 * (size_t)PS_LAUNCH_SECRET_BYTES &&
+         parse_secret(line, secret);
     OPENSSL_cleanse(line, sizeof(line));
     return ok;
 }
