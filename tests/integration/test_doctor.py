@@ -36,7 +36,9 @@ def test_a_healthy_cluster_has_no_problem(trio):
 
 
 def test_dead_and_slow_members_are_problems(trio):
-    t = trio(servers=1, agents=1, options=["heartbeat.suspect_after=500ms",
+    # The second agent stays: a scheduler that reaches no member at all considers
+    # itself cut off, and declares none of them dead.
+    t = trio(servers=1, agents=2, options=["heartbeat.suspect_after=500ms",
                                            "heartbeat.dead_after=60s"])
     t.daemons["node0"].process.send_signal(signal.SIGSTOP)
     t.daemons["ps0"].stop(Deadline(), kill=True)

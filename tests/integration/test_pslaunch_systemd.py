@@ -28,11 +28,17 @@ def test_a_supervisor_killed_at_once_leaves_nothing(place):
     with Running("-n", "4", "-s", "2", *place.words, *SHELL, FAMILY,
                  mark=place.mark, env=place.env) as r:
         r.await_text(b"ready", 4)
-        ranks = [pid for pid, command in marked(place.mark)
-                 if command.startswith(b"sleep\0")]
-        assert len(ranks) >= 4 and all(
-            "/pskv-jobs.slice/run-" in
-            pathlib.Path(f"/proc/{pid}/cgroup").read_text() for pid in ranks)
+        ranks = []
+
+        def all_run():
+            ranks[:] = [pid for pid, command in marked(place.mark)
+                        if command.startswith(b"sleep\0")]
+            return len(ranks) >= 4
+
+        wait_for(all_run, "the ranks")
+        assert all("/pskv-jobs.slice/run-" in
+                   pathlib.Path(f"/proc/{pid}/cgroup").read_text()
+                   for pid in ranks)
         own = [pid for pid, command in marked(place.mark)
                if command.endswith(b"--supervise\0")
                and b"systemd-run" not in command]
