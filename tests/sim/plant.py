@@ -564,6 +564,7 @@ static void pending_free(struct ps_sched_norm *n)
 
 # Bugs that random seeds reach too seldom, and the program that finds each.
 BY_TESTS = {
+    "agent/encode: compresses collectives": "unit/test_agent.c",
     "agent/reply: accepts replies of the previous owner": "sim/test_stories.c",
     "agent/sync: overwrites a result that may still be read":
         "unit/test_agent.c",

@@ -55,6 +55,7 @@ struct bench {
     uint64_t server_seq;
     struct ps_buf *region[8];
     bool uses_compression; /* Keys are opened with codec 2bit, threshold 2. */
+    uint8_t key_kind; /* ps_key_kind of the keys that are opened. */
     bool keys_are_reassigned; /* key_opened.is_reassigned. */
     bool fails_on_loss;       /* The job's policy is fail. */
     bool is_async;            /* The job is async, with rule accumulate. */
@@ -425,6 +426,7 @@ static inline void open_key(struct bench *b, uint32_t key, uint32_t parts,
                                        .dtype = PS_DTYPE_FLOAT32,
                                        .count = (uint64_t)parts * each,
                                        .mxnet_key = -1,
+                                       .kind = b->key_kind,
                                        .row_width = b->row_width,
                                        .reattached = b->reattaches,
                                        .pushed_round = b->pushed_rounds[w]}},

@@ -846,6 +846,30 @@ static void failed_round_keeps_the_residual(void **state)
     end_bench(&b);
 }
 
+/* The sums of collectives are exact, in a job with compression, too. */
+static void a_collective_is_not_encoded(void **state)
+{
+    const struct ps_rec_part *part;
+    struct bench b;
+
+    (void)state;
+    begin_bench(&b, 1, 1);
+    b.uses_compression = true;
+    b.key_kind = PS_KEY_KIND_COLLECTIVE;
+    open_key(&b, 0, 1, 8192, SERVER_NODE);
+    feed_tick(&b);
+    connect_server(&b, false, 0);
+    share_region(&b, 0, 8192 * 4);
+    submit_push(&b, 0, 0, 1, 0);
+    run_computations(&b);
+    feed_tick(&b);
+    part =
+        find_sent(&b, SERVER_CONN, PS_MSG_PUSH, 0)->packet->msg->push.parts;
+    assert_int_equal(part->codec, 0);
+    assert_int_equal(part->encoded_bytes, 0);
+    end_bench(&b);
+}
+
 /* The server refuses a pushed part. */
 static void refuse_pushed(struct bench *b, const struct ps_rec_part *part)
 {
@@ -2229,6 +2253,7 @@ int main(void)
         cmocka_unit_test(next_round_begins_beside_a_repeated_sum),
         cmocka_unit_test(copied_partitions_wait_for_a_repeated_sum),
         cmocka_unit_test(failed_round_keeps_the_residual),
+        cmocka_unit_test(a_collective_is_not_encoded),
         cmocka_unit_test(late_refusal_of_a_push_does_not_fail_an_init),
         cmocka_unit_test(late_refusal_does_not_fail_the_next_attempt),
         cmocka_unit_test(late_refusal_of_an_init_does_not_fail_the_next),
