@@ -21,17 +21,15 @@
 
 #include <cmocka.h>
 
+#include "support/sanitized.h"
+
 #define SOURCES_MAX   40u
 #define GUARD         64u /* Bytes around a result that must not change. */
 #define ROUNDS        150u
 /* A device's jobs have delays of their own, and its arithmetic is that of the
  * CPU's source. */
 #define DEVICE_ROUNDS 30u
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define DEVICE_LESS 4u
-#else
-#define DEVICE_LESS 1u
-#endif
+#define DEVICE_LESS   (PS_TEST_SANITIZED ? 4u : 1u)
 
 /* The device that computes; NULL: the CPU. */
 static struct ps_device *device;

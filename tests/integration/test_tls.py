@@ -477,6 +477,11 @@ def test_a_certificate_that_ends_soon_is_reported(trio, authority):
 
 # ------------------------------------------------------------------------- end
 
+# Factor of lives that a test waits for: daemons and jobs with sanitizers take
+# twice as long to start, not five times.
+BRIEF = min(support.SLOW, 2)
+
+
 def brief_trio(trio, authority, seconds, agents):
     """A trio whose last agent has a certificate of some seconds; and its
     end, as time.time()."""
@@ -523,9 +528,9 @@ def test_a_certificate_ends_in_the_middle_of_a_job(trio, authority):
     they have without."""
     expected = stay(trio(servers=1, agents=1, server_options=APART,
                          agent_options=APART))
-    t, end = brief_trio(trio, authority, 10 * support.SLOW, agents=2)
+    t, end = brief_trio(trio, authority, 10 * BRIEF, agents=2)
     job = Job(t, 2, "ends", servers=1, PSKV_ON_LOSS="fail",
-              PSKV_OP_TIMEOUT=f"{10 * support.SLOW:.0f}s")
+              PSKV_OP_TIMEOUT=f"{10 * BRIEF:.0f}s")
     key = job.key("k", "float32", 1000)
     assert job.tell(f"rounds count 2 1 0 {key}")
     assert time.time() < end, "this machine is too slow for this test"
@@ -552,7 +557,7 @@ def test_a_job_goes_on_with_a_successor_of_its_certificate(trio, authority):
     """The connection of the former one ends; that of its successor resumes."""
     expected = stay(trio(servers=1, agents=1, server_options=APART,
                          agent_options=APART))
-    t, end = brief_trio(trio, authority, 8 * support.SLOW, agents=1)
+    t, end = brief_trio(trio, authority, 8 * BRIEF, agents=1)
 
     def renew():
         folder = authority.folder("node0")

@@ -10,6 +10,7 @@
 
 #include "base/err.h"
 #include "base/time.h"
+#include "support/sanitized.h"
 #include "support/world.h"
 
 #include <stdio.h>
@@ -208,7 +209,7 @@ static uint32_t restart_at(uint64_t seed, ps_time at)
 static void restart_during_opening_keeps_or_fails_the_job(void **state)
 {
     (void)state;
-    for (uint64_t seed = 1; seed <= 4; seed++) {
+    for (uint64_t seed = 1; seed <= (PS_TEST_SANITIZED ? 1 : 4); seed++) {
         struct world *w = world_that_opens(seed);
         uint64_t steps = 0;
         uint32_t survived = 0;

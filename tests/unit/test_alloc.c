@@ -13,6 +13,8 @@
 
 #include <cmocka.h>
 
+#include "support/sanitized.h"
+
 static void count_follows_live_allocations(void **state)
 {
     size_t before = ps_alloc_live();
@@ -115,7 +117,7 @@ static void the_reserve_serves_the_failing_allocation(void **state)
     ps_free(b);
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !PS_TEST_SANITIZED
 /* These need all of the address space. */
 /* Without memory of the system, freed memory becomes the reserve again. */
 static int use_up_memory(void)
@@ -162,7 +164,7 @@ int main(void)
         cmocka_unit_test(allocation_beyond_memory_ends_the_process),
         cmocka_unit_test(allocation_of_a_size_from_outside_may_fail),
         cmocka_unit_test(the_reserve_serves_the_failing_allocation),
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !PS_TEST_SANITIZED
         cmocka_unit_test(reserve_is_refilled_after_its_use),
 #endif
     };

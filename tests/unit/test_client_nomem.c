@@ -15,12 +15,9 @@
 #include <cmocka.h>
 
 #include "test_client_agent.h"
+#include "support/sanitized.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define CAN_FAIL 0
-#else
-#define CAN_FAIL 1
-#endif
+#define CAN_FAIL (!PS_TEST_SANITIZED)
 
 /* Allocations of this thread until one fails; 0: none does. */
 static _Thread_local unsigned long fail_at;

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What tests do otherwise in a build with sanitizers. */
+#ifndef PS_TEST_SANITIZED_H
+#define PS_TEST_SANITIZED_H
+
+/* 1 under the address or thread sanitizer. They replace malloc(), need most of
+ * the address space, and make loops of allocations about ten times longer. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define PS_TEST_SANITIZED 1
+#else
+#define PS_TEST_SANITIZED 0
+#endif
+
+#endif
