@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What tests do otherwise in a build with sanitizers. */
+/* Differences of builds with sanitizers that tests take into account. */
 #ifndef PS_TEST_SANITIZED_H
 #define PS_TEST_SANITIZED_H
 
