@@ -55,7 +55,7 @@ struct bench {
     uint64_t server_seq;
     struct ps_buf *region[8];
     bool uses_compression; /* Keys are opened with codec 2bit, threshold 2. */
-    uint8_t key_kind; /* ps_key_kind of the keys that are opened. */
+    uint8_t key_kind;      /* ps_key_kind of the keys that are opened. */
     bool keys_are_reassigned; /* key_opened.is_reassigned. */
     bool fails_on_loss;       /* The job's policy is fail. */
     bool is_async;            /* The job is async, with rule accumulate. */

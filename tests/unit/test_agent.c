@@ -863,8 +863,7 @@ static void a_collective_is_not_encoded(void **state)
     submit_push(&b, 0, 0, 1, 0);
     run_computations(&b);
     feed_tick(&b);
-    part =
-        find_sent(&b, SERVER_CONN, PS_MSG_PUSH, 0)->packet->msg->push.parts;
+    part = find_sent(&b, SERVER_CONN, PS_MSG_PUSH, 0)->packet->msg->push.parts;
     assert_int_equal(part->codec, 0);
     assert_int_equal(part->encoded_bytes, 0);
     end_bench(&b);
