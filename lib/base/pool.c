@@ -10,6 +10,7 @@
 #include "base/alloc.h"
 #include "base/list.h"
 #include "base/num.h"
+#include "base/unmap.h"
 
 #include <assert.h>
 #include <string.h>
@@ -88,7 +89,7 @@ int ps_pool_map(size_t size, void **ret_data)
 
 void ps_pool_unmap(void *data, size_t size)
 {
-    munmap(data, size);
+    ps_unmap(data, size);
 }
 
 /* The default source. */

@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/list.h"
 #include "base/num.h"
+#include "base/unmap.h"
 #include "net/local.h"
 
 #include <assert.h>
@@ -169,8 +170,8 @@ static void arena_free(struct arena *a)
         drop_range(PS_CONTAINER(n, struct free_range, node));
     }
     ps_list_remove(&a->node);
-    munmap(a->data, a->size);
     close(a->fd);
+    ps_unmap(a->data, a->size);
     ps_free(a);
 }
 

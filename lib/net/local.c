@@ -4,6 +4,7 @@
 #include "net/local.h"
 
 #include "base/alloc.h"
+#include "base/unmap.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -232,7 +233,7 @@ static void unmap_region(void *ctx)
 {
     struct region *r = ctx;
 
-    munmap(r->data, r->size);
+    ps_unmap(r->data, r->size);
     ps_free(r);
 }
 

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/unmap.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define KIB   ((size_t)1024)
+#define MIB   (KIB * KIB)
+#define COUNT 2000u
+
+static void *map(size_t size)
+{
+    void *data = mmap(NULL, size, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    assert_ptr_not_equal(data, MAP_FAILED);
+    return data;
+}
+
+static bool is_mapped(void *page)
+{
+    unsigned char resident;
+
+    return mincore(page, 1, &resident) == 0 || errno != ENOMEM;
+}
+
+static void pause_shortly(void)
+{
+    (void)nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
+static void a_small_range_is_unmapped_at_once(void **state)
+{
+    char *data = map(64 * KIB);
+
+    (void)state;
+    ps_unmap(data, 64 * KIB);
+    assert_false(is_mapped(data));
+    assert_false(is_mapped(data + 60 * KIB));
+}
+
+/* Both ends and the middle of a range that is not a multiple of a piece. */
+static void a_large_range_is_unmapped_soon(void **state)
+{
+    size_t size = 50 * MIB + 4 * KIB;
+    int fd = memfd_create("test", MFD_CLOEXEC);
+    char *data;
+
+    (void)state;
+    assert_true(fd >= 0);
+    assert_int_equal(ftruncate(fd, (off_t)size), 0);
+    data = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    assert_ptr_not_equal(data, MAP_FAILED);
+    memset(data, 1, size);
+    close(fd);
+    ps_unmap(data, size);
+    while (is_mapped(data) || is_mapped(data + 25 * MIB) ||
+           is_mapped(data + size - 4 * KIB)) {
+        pause_shortly();
+    }
+}
+
+/* More than the ring has places, each with its own memory around it. */
+static void many_ranges_are_unmapped_and_nothing_else(void **state)
+{
+    static char *data[COUNT];
+    size_t size = 512 * KIB;
+
+    (void)state;
+    for (uint32_t i = 0; i < COUNT; i++) {
+        data[i] = map(size + 8 * KIB);
+        data[i][0] = (char)i;
+        data[i][4 * KIB] = 1;
+        data[i][size + 4 * KIB] = (char)i;
+    }
+    for (uint32_t i = 0; i < COUNT; i++) {
+        ps_unmap(data[i] + 4 * KIB, size);
+    }
+    for (uint32_t i = 0; i < COUNT; i++) {
+        while (is_mapped(data[i] + 4 * KIB) || is_mapped(data[i] + size)) {
+            pause_shortly();
+        }
+        assert_int_equal(data[i][0], (char)i);
+        assert_int_equal(data[i][size + 4 * KIB], (char)i);
+        ps_unmap(data[i], 4 * KIB);
+        ps_unmap(data[i] + size + 4 * KIB, 4 * KIB);
+    }
+}
+
+static void *unmap_some(void *arg)
+{
+    (void)arg;
+    for (uint32_t i = 0; i < 200; i++) {
+        char *data = map(MIB);
+
+        data[0] = 1;
+        ps_unmap(data, MIB);
+    }
+    return NULL;
+}
+
+static void several_threads_may_unmap(void **state)
+{
+    pthread_t threads[4];
+
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, unmap_some, NULL),
+                         0);
+    }
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_small_range_is_unmapped_at_once),
+        cmocka_unit_test(a_large_range_is_unmapped_soon),
+        cmocka_unit_test(many_ranges_are_unmapped_and_nothing_else),
+        cmocka_unit_test(several_threads_may_unmap),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
