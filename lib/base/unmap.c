@@ -17,8 +17,11 @@
 #define LEAST      ((size_t)256 * 1024)
 /* Bytes of one call: others that map memory wait for it. A multiple of the
  * largest page. */
-#define PIECE      ((size_t)8 * 1024 * 1024)
+#define PIECE      ((size_t)32 * 1024 * 1024)
 #define RANGES_MAX 256u
+/* Limit on the bytes of all ranges. More than that has hardly any pages, so its
+ * end is short, but its addresses may be needed. */
+#define BYTES_MAX  ((uint64_t)1 << 40)
 
 struct range {
     char *data;
@@ -32,10 +35,11 @@ static struct {
     struct range ranges[RANGES_MAX];
     uint32_t first;
     uint32_t count;
+    uint64_t bytes; /* Of the ranges, and of the one that the thread unmaps. */
     bool has_thread;
 } all = {.lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER};
 
-static void unmap(const struct range *r)
+static void unmap_in_pieces(const struct range *r)
 {
     for (size_t done = 0; done < r->size; done += PIECE) {
         munmap(r->data + done, ps_min_u64(PIECE, r->size - done));
@@ -55,8 +59,9 @@ static void *thread_main(void *arg)
         all.first = (all.first + 1) % RANGES_MAX;
         all.count--;
         pthread_mutex_unlock(&all.lock);
-        unmap(&r);
+        unmap_in_pieces(&r);
         pthread_mutex_lock(&all.lock);
+        all.bytes -= r.size;
     }
     return NULL;
 }
@@ -94,8 +99,10 @@ static bool enqueue(const struct range *r)
 
     pthread_mutex_lock(&all.lock);
     all.has_thread = all.has_thread || begin_thread();
-    taken = all.has_thread && all.count < RANGES_MAX;
+    taken = all.has_thread && all.count < RANGES_MAX &&
+            r->size <= BYTES_MAX - all.bytes;
     if (taken) {
+        all.bytes += r->size;
         all.ranges[(all.first + all.count++) % RANGES_MAX] = *r;
         pthread_cond_signal(&all.wake);
     }
@@ -108,6 +115,6 @@ void ps_unmap(void *data, size_t size)
     const struct range r = {.data = data, .size = size};
 
     if (size < LEAST || !enqueue(&r)) {
-        unmap(&r);
+        munmap(data, size);
     }
 }

@@ -201,6 +201,9 @@ def test_address_space_of_a_session(place):
 
 @pytest.mark.skipif(SANITIZED, reason="sanitizers need the address space")
 def test_a_region_for_which_the_agent_has_no_room(place):
+    # The agent unmaps regions soon, not at once.
+    wait_for(lambda: place.count_maps()[1] < place.maps[1] + 512 * MIB,
+             "the regions of former tests to be gone")
     limit = place.count_maps()[1] + 1024 * MIB
     before = resource.prlimit(place.agent.pid, resource.RLIMIT_AS,
                               (limit, resource.RLIM_INFINITY))

@@ -98,6 +98,21 @@ static void many_ranges_are_unmapped_and_nothing_else(void **state)
     }
 }
 
+/* Addresses without pages do not wait for the thread. */
+static void a_huge_range_is_unmapped_at_once(void **state)
+{
+    size_t size = MIB * MIB + MIB;
+    char *data = mmap(NULL, size, PROT_NONE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    (void)state;
+    if (data == MAP_FAILED) {
+        skip(); /* Under a sanitizer. */
+    }
+    ps_unmap(data, size);
+    assert_false(is_mapped(data));
+}
+
 static void *unmap_some(void *arg)
 {
     (void)arg;
@@ -129,6 +144,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_small_range_is_unmapped_at_once),
         cmocka_unit_test(a_large_range_is_unmapped_soon),
+        cmocka_unit_test(a_huge_range_is_unmapped_at_once),
         cmocka_unit_test(many_ranges_are_unmapped_and_nothing_else),
         cmocka_unit_test(several_threads_may_unmap),
     };
