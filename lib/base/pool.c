@@ -10,7 +10,6 @@
 #include "base/alloc.h"
 #include "base/list.h"
 #include "base/num.h"
-#include "base/unmap.h"
 
 #include <assert.h>
 #include <string.h>
@@ -89,7 +88,7 @@ int ps_pool_map(size_t size, void **ret_data)
 
 void ps_pool_unmap(void *data, size_t size)
 {
-    ps_unmap(data, size);
+    munmap(data, size);
 }
 
 /* The default source. */

@@ -7,8 +7,8 @@
 #include "base/alloc.h"
 #include "base/list.h"
 #include "base/num.h"
-#include "base/unmap.h"
 #include "net/local.h"
+#include "net/unmap.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -4,7 +4,7 @@
 #include "net/local.h"
 
 #include "base/alloc.h"
-#include "base/unmap.h"
+#include "net/unmap.h"
 
 #include <errno.h>
 #include <fcntl.h>

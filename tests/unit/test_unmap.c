@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/unmap.h"
+#include "net/unmap.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -8,9 +8,10 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -37,9 +38,33 @@ static bool is_mapped(void *page)
     return mincore(page, 1, &resident) == 0 || errno != ENOMEM;
 }
 
-static void pause_shortly(void)
+/* Maps memory whose end `watch` reports, at `at` if that is not NULL. */
+static char *map_watched(int watch, void *at, size_t size)
 {
-    (void)nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    int fd = memfd_create("test", MFD_CLOEXEC);
+    char path[64];
+    char *data;
+
+    assert_true(fd >= 0);
+    assert_int_equal(ftruncate(fd, (off_t)size), 0);
+    data = mmap(at, size, PROT_READ | PROT_WRITE,
+                MAP_SHARED | (at != NULL ? MAP_FIXED : 0), fd, 0);
+    assert_ptr_not_equal(data, MAP_FAILED);
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    assert_true(inotify_add_watch(watch, path, IN_DELETE_SELF) >= 0);
+    close(fd);
+    return data;
+}
+
+/* Returns when nothing holds as many of the watched memories any more. */
+static void await_ends(int watch, uint32_t count)
+{
+    while (count > 0) {
+        struct inotify_event e;
+
+        assert_int_equal(read(watch, &e, sizeof(e)), sizeof(e));
+        count -= (e.mask & IN_DELETE_SELF) != 0;
+    }
 }
 
 static void a_small_range_is_unmapped_at_once(void **state)
@@ -56,21 +81,17 @@ static void a_small_range_is_unmapped_at_once(void **state)
 static void a_large_range_is_unmapped_soon(void **state)
 {
     size_t size = 50 * MIB + 4 * KIB;
-    int fd = memfd_create("test", MFD_CLOEXEC);
-    char *data;
+    int watch = inotify_init1(IN_CLOEXEC);
+    char *data = map_watched(watch, NULL, size);
 
     (void)state;
-    assert_true(fd >= 0);
-    assert_int_equal(ftruncate(fd, (off_t)size), 0);
-    data = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    assert_ptr_not_equal(data, MAP_FAILED);
     memset(data, 1, size);
-    close(fd);
     ps_unmap(data, size);
-    while (is_mapped(data) || is_mapped(data + 25 * MIB) ||
-           is_mapped(data + size - 4 * KIB)) {
-        pause_shortly();
-    }
+    await_ends(watch, 1);
+    assert_false(is_mapped(data));
+    assert_false(is_mapped(data + 25 * MIB));
+    assert_false(is_mapped(data + size - 4 * KIB));
+    close(watch);
 }
 
 /* More than the ring has places, each with its own memory around it. */
@@ -78,10 +99,12 @@ static void many_ranges_are_unmapped_and_nothing_else(void **state)
 {
     static char *data[COUNT];
     size_t size = 512 * KIB;
+    int watch = inotify_init1(IN_CLOEXEC);
 
     (void)state;
     for (uint32_t i = 0; i < COUNT; i++) {
         data[i] = map(size + 8 * KIB);
+        (void)map_watched(watch, data[i] + 4 * KIB, size);
         data[i][0] = (char)i;
         data[i][4 * KIB] = 1;
         data[i][size + 4 * KIB] = (char)i;
@@ -89,10 +112,11 @@ static void many_ranges_are_unmapped_and_nothing_else(void **state)
     for (uint32_t i = 0; i < COUNT; i++) {
         ps_unmap(data[i] + 4 * KIB, size);
     }
+    await_ends(watch, COUNT);
+    close(watch);
     for (uint32_t i = 0; i < COUNT; i++) {
-        while (is_mapped(data[i] + 4 * KIB) || is_mapped(data[i] + size)) {
-            pause_shortly();
-        }
+        assert_false(is_mapped(data[i] + 4 * KIB));
+        assert_false(is_mapped(data[i] + size));
         assert_int_equal(data[i][0], (char)i);
         assert_int_equal(data[i][size + 4 * KIB], (char)i);
         ps_unmap(data[i], 4 * KIB);

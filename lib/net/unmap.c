@@ -2,7 +2,7 @@
 /* A ring of ranges and one thread, which begins with the first of them and lasts
  * as long as the process. A caller that finds the ring full does the work itself,
  * so callers cannot get ahead of the thread for long. */
-#include "base/unmap.h"
+#include "net/unmap.h"
 
 #include "base/num.h"
 
