@@ -8,7 +8,6 @@ import urllib.request
 
 import pytest
 
-from test_python_store import Job
 from trio import wait_for
 
 parser = pytest.importorskip("prometheus_client.parser")
@@ -29,19 +28,6 @@ REPORTER = """
 """
 
 
-@pytest.fixture
-def job(trio):
-    jobs = []
-
-    def make(t, workers, name="digits"):
-        jobs.append(Job(t, name, workers))
-        return jobs[-1]
-
-    yield make
-    for one in jobs:
-        one.close()
-
-
 def scalars(t, job="digits"):
     """Scalars of a job as psctl has them, by name."""
     for row in t.ask("jobs")["jobs"]:
@@ -58,7 +44,7 @@ def go_on(one):
 
 def reporting(trio, job, workers=2, agents=2, **more):
     t = trio(servers=1, agents=agents, **more)
-    one = job(t, workers)
+    one = job(t, workers, "digits")
     one.python(REPORTER)
     for rank in range(workers):
         assert one.line(rank) == "reported"
@@ -130,7 +116,7 @@ def test_metrics_have_minimum_mean_and_maximum(trio, job):
 def test_names_beyond_the_limit_are_errors(trio, job):
     """Also if each rank has few: the names of a job are counted."""
     t = trio(servers=1, agents=2)
-    one = job(t, 2)
+    one = job(t, 2, "digits")
     one.python("""
         kv = pskv.create('dist_sync')
         def fails(*args, **more):
@@ -171,7 +157,7 @@ def test_names_beyond_the_limit_are_errors(trio, job):
 
 def test_misuse_of_report(trio, job):
     t = trio(servers=1, agents=1)
-    one = job(t, 1)
+    one = job(t, 1, "digits")
     one.python("""
         kv = pskv.create('dist_sync')
         for args, more in ((('loss',), {}), ((None, 1), {}),
