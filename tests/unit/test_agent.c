@@ -801,15 +801,22 @@ static const uint8_t *expect_code(const struct bench *b, uint32_t index,
     return code;
 }
 
-/* A job with compression and a key of partitions with 8192 elements each. */
-static void begin_encoding(struct bench *b, uint32_t parts)
+/* A job with compression and a key of a kind, of partitions with 8192 elements
+ * each. */
+static void begin_encoding_of(struct bench *b, uint8_t kind, uint32_t parts)
 {
     begin_bench(b, 1, 1);
     b->uses_compression = true;
+    b->key_kind = kind;
     open_key(b, 0, parts, 8192, SERVER_NODE);
     feed_tick(b);
     connect_server(b, false, 0);
     share_region(b, 0, (uint64_t)parts * 8192 * 4);
+}
+
+static void begin_encoding(struct bench *b, uint32_t parts)
+{
+    begin_encoding_of(b, PS_KEY_KIND_STRING, parts);
 }
 
 /* Gradients of 1, threshold 2: two rounds make one code of 2, and a failed
@@ -853,13 +860,7 @@ static void a_collective_is_not_encoded(void **state)
     struct bench b;
 
     (void)state;
-    begin_bench(&b, 1, 1);
-    b.uses_compression = true;
-    b.key_kind = PS_KEY_KIND_COLLECTIVE;
-    open_key(&b, 0, 1, 8192, SERVER_NODE);
-    feed_tick(&b);
-    connect_server(&b, false, 0);
-    share_region(&b, 0, 8192 * 4);
+    begin_encoding_of(&b, PS_KEY_KIND_COLLECTIVE, 1);
     submit_push(&b, 0, 0, 1, 0);
     run_computations(&b);
     feed_tick(&b);
