@@ -466,11 +466,15 @@ def test_status_shows_the_costs_of_peers(tight):
     assert shown["job", "bystander", "memory"]["used"] > 200_000
     assert (shown["daemon", "ps0", "memory"]["used"] >=
             shown["job", "bystander", "memory"]["used"])
-    shown = {c: row for (kind, _, c), row in costs(tight, "sched").items()
-             if kind == "daemon"}
+
+    def sched():
+        return {c: row for (kind, _, c), row in costs(tight, "sched").items()
+                if kind == "daemon"}
+    # psched hears of the end of the job above from the agent, later.
+    wait_for(lambda: [sched()[c]["used"] for c in ("keys", "partitions")]
+             == [2, 2], "the bystander's keys alone on psched")
     # Of keys, their partitions and the table; and of messages to members.
-    assert shown["keys"]["used"] == 2 and shown["partitions"]["used"] == 2
-    assert shown["memory"]["used"] > 0 and shown["output"]["peak"] > 0
+    assert sched()["memory"]["used"] > 0 and sched()["output"]["peak"] > 0
     wait_for(lambda: job not in costs(tight, "agent"), "the job to be gone")
     wait_for(lambda: [r["used"] for (k, _, c), r in
                       costs(tight, "agent").items()
