@@ -2,6 +2,7 @@
 """Sums and table of the fuzz targets (tests/soak/fuzz.py)."""
 
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -46,7 +47,27 @@ class SoakFuzz(unittest.TestCase):
         self.assertEqual(text.splitlines()[2:], [
             "| `a` | 0 | 1,000 | 34 | 0 MiB, 40 MiB | 0 |",
             "| `b` | 1,234,567 | 0 | 34 | 40 MiB, 0 MiB | 1 |"])
-        self.assertIn(fuzz.HEAD, (ROOT / "docs/testing.md").read_text())
+
+    def test_the_document_has_the_sums_of_the_tree(self):
+        self.assertIn(fuzz.table(fuzz.read_totals(fuzz.SUMS)),
+                      (ROOT / "docs/testing.md").read_text())
+
+    def test_runs_go_on_from_the_sums_of_the_tree(self):
+        with tempfile.TemporaryDirectory() as folder:
+            sums = Path(folder, "sums.json")
+            fuzz.write_totals(sums, {"a": {"executions": 900, "edges": 40}})
+            for _ in range(2):
+                soak = fuzz.Soak(Path(folder, "runs"), None, False, sums)
+                plain = fuzz.Soak(Path(folder, "runs"), None, True, sums)
+                soak.add("a", fuzz.read_figures(LOG), 0)
+                plain.add("a", fuzz.read_figures(LOG), 0)
+            self.assertEqual(soak.total("a")["executions"], 2900)
+            self.assertEqual(soak.total("a")["edges"], 40)
+            self.assertEqual(plain.total("a")["executions"], 2000)
+            self.assertEqual(soak.left("a", 3000), 100)
+            self.assertEqual(plain.left("a", 2000), 0)
+            self.assertEqual(plain.left("b", 2000), 2000)
+            self.assertEqual(fuzz.read_totals(sums)["a"]["executions"], 900)
 
 
 if __name__ == "__main__":
