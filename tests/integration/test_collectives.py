@@ -509,12 +509,17 @@ def test_a_late_rank_is_named(world):
         a = np.ones(3, 'float32')
         if kv.rank == 0:
             handle = kv.allreduce_async(a, name='grad')
-            try:
-                handle.wait(timeout=0.2)
-            except pskv.Timeout as e:
-                assert 'grad' in str(e) and 'rank 1' in str(e), str(e)
-            else:
-                raise AssertionError('no time limit')
+            text = ''
+            for _ in range(100):
+                if 'rank 1' in text:
+                    break
+                try:  # Until its key is declared, it waits for that.
+                    handle.wait(timeout=0.2)
+                except pskv.Timeout as e:
+                    text = str(e)
+                else:
+                    raise AssertionError('no time limit')
+            assert 'grad' in text and 'rank 1' in text, text
             print('late', flush=True)
             handle.wait()
         else:
@@ -562,8 +567,10 @@ def test_collectives_of_many_sizes_share_keys(world):
         job.processes[rank].stdin.write("\n")
         job.processes[rank].stdin.flush()
     job.wait_all()
+    # Servers hear of the end of the job from psched.
     for server in job.trio.servers():
-        assert server.state()["residue"] == 0
+        harness.wait_for(lambda s=server: s.state()["residue"] == 0,
+                         f"nothing left on {server.name}")
 
 
 def test_collectives_work_without_numpy(world):
@@ -585,6 +592,7 @@ def test_dead_worker_fails_collectives_of_a_job_that_fails(world):
         kv = pskv.create(on_loss='fail')
         a = np.ones(3, 'float32')
         kv.allreduce(a)
+        kv.barrier()  # All have the sum.
         if kv.rank == 2:
             os.kill(os.getpid(), 9)
         try:
