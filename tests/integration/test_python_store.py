@@ -489,11 +489,19 @@ def test_worker_with_another_size_of_the_job_is_refused(world):
 def test_an_incomplete_job_names_the_missing_ranks(world):
     job = world.start(1, 1).job(3)
     job.python("""
+        print('ready', flush=True)
+        sys.stdin.readline()
         try:
-            pskv.create('dist_sync', start_timeout=1)
+            pskv.create('dist_sync', start_timeout=START_S)
         except pskv.Error as e:
             print(e)
-    """, ranks=[0, 2])
+    """.replace("START_S", str(harness.SLOW)), ranks=[0, 2])
+    # They come together, as neither waits for the start of the other.
+    for rank in (0, 2):
+        assert job.line(rank) == "ready"
+    for rank in (0, 2):
+        job.processes[rank].stdin.write("\n")
+        job.processes[rank].stdin.flush()
     for rank in (0, 2):
         _, out, _ = job.wait(rank)
         assert re.search(r"\b2\b", out) and re.search(r"\b3\b", out), out
