@@ -438,19 +438,21 @@ def test_a_service_that_is_killed_leaves_no_files_at_the_node(  # noqa: F811
         # The system accepts the connection, and nothing answers.
         done = pool.submit(enroll, service.address, code, node, "--timeout",
                            "60s")
-        support.wait_for(lambda: established(service.port),
-                         "the node has connected")
+        support.wait_for(lambda: has_bytes(service.port),
+                         "the node has sent its hello")
         service.end(signal.SIGKILL)
         status, out, err = done.result(support.PATIENCE)
     assert (status, out) == (75, "") and "has closed the connection" in err
     assert not node.exists()
 
 
-def established(port):
-    """True if this port has a connection, accepted or not."""
+def has_bytes(port):
+    """True if this port has a connection, accepted or not, with bytes that
+    nobody has read: the other side knows that it is connected."""
     for line in open("/proc/net/tcp", encoding="ascii"):
         fields = line.split()
-        if fields[1].endswith(f":{port:04X}") and fields[3] == "01":
+        if fields[1].endswith(f":{port:04X}") and fields[3] == "01" and \
+                not fields[4].endswith(":00000000"):
             return True
     return False
 
