@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 import trio as support
+import wire
 from trio import Deadline, Job, wait_for
 
 NOBODY = pwd.getpwnam("nobody").pw_uid
@@ -33,6 +34,10 @@ def test_level_of_one_member_changes(trio):
     change(t, "ps0", "error")
     ps0.await_log("log level is error, was info")
     ps0.process.send_signal(signal.SIGUSR1)  # Lines of the level notice.
+    # The signal came before this hello, and so does what it does.
+    with wire.connect(ps0.port, seconds=support.PATIENCE) as s:
+        s.sendall(wire.hello("agent"))
+        assert wire.is_cut(s, support.PATIENCE)
     change(t, "ps0", "notice")
     ps0.await_log("log level is notice, was error")
     assert " state rounds " not in ps0.text()
