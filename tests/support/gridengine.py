@@ -50,8 +50,6 @@ class GridEngine:
             PATH=f"{PROGRAMS}:{os.environ['PATH']}")
         self.host = socket.gethostname()
         self.write_files()
-        for s in reserved:
-            s.close()
         self.start("sge_qmaster")
         wait_for(lambda: self.run("qconf", "-sh")[0] == 0, "sge_qmaster",
                  step=0.2)
@@ -60,6 +58,8 @@ class GridEngine:
         wait_for(lambda: f"main.q@{self.host}" in self.run("qstat", "-f")[1]
                  and "lx-" in self.run("qhost")[1].splitlines()[-1],
                  "sge_execd", step=0.2)
+        for one in reserved:
+            one.close()
 
     def write_files(self):
         common = self.root / "default" / "common"

@@ -35,13 +35,13 @@ class Slurm:
                    f"--seed-file={self.tmp}/munged.seed",
                    f"--log-file={self.tmp}/munged.log")
         wait_for((self.tmp / "munge.sock").exists, "munged")
-        for s in reserved:
-            s.close()
         self.start("slurmctld", "-D", "-f", self.tmp / "slurm.conf")
         for node in ("n1", "n2"):
             self.start("slurmd", "-D", "-N", node, "-f",
                        self.tmp / "slurm.conf")
         wait_for(self.is_idle, "two nodes that are idle", step=0.2)
+        for s in reserved:
+            s.close()
 
     def write_files(self):
         name = socket.gethostname()
