@@ -70,7 +70,10 @@ class Box:
     def init(self):
         """The first process of the namespace; None: not yet."""
         for pid in children_of(self.process.pid):
-            status = pathlib.Path(f"/proc/{pid}/status").read_text()
+            try:
+                status = pathlib.Path(f"/proc/{pid}/status").read_text()
+            except OSError:  # It has ended: the one that starts the first.
+                continue
             if status.split("NSpid:")[1].split("\n")[0].split()[-1:] == ["1"]:
                 return pid
         return None
