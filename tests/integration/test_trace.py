@@ -23,7 +23,7 @@ FLOATS = 1000
 # base/limits.h, and bytes of the file for each entry: a slice and two ends.
 ENTRIES = 16384
 ENTRY_BYTES = 700
-SLOW_S = 0.03
+SLOW_S = 0.03 * support.SLOW
 
 
 def rounds(t, folder, count, slow=None, size=3):
