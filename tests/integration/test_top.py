@@ -12,7 +12,7 @@ import xml.etree.ElementTree
 
 import pytest
 import trio as support
-from trio import PATIENCE, Deadline, Job
+from trio import PATIENCE, Deadline, Job, wait_for
 
 ENTER, LEAVE = b"\x1b[?1049h", b"\x1b[?1049l"
 
@@ -53,9 +53,16 @@ def test_order_of_members_is_chosen(trio):
     with Job(t, 1) as job:
         key = job.key("w", "float32", 100000)
         job.tell(f"rounds count 3 1 0 {key}")
-        held = {n["name"]: n["stored"] for n in t.ask("nodes")["nodes"]}
+
+        def held():
+            return {n["name"]: n["stored"] for n in t.ask("nodes")["nodes"]}
+
+        # Each member says what it holds in heartbeats of its own.
+        wait_for(lambda: held()["ps0"] + held()["ps1"] == 400_000 and
+                 held()["node0"] > 0, "what all members hold")
         by_memory = names("--sort", "memory")
-        assert held[by_memory[0]] == max(held.values())
+        now = held()
+        assert now[by_memory[0]] == max(now.values())
     code, _, err = t.psctl("--sort", "weight", "top")
     assert code == 2 and "give traffic, rounds, memory or name" in err
 
@@ -150,7 +157,8 @@ def test_picture_of_the_documents_is_drawn(trio):
     sys.path.insert(0, str(support.SOURCE / "docs/pictures"))
     import draw
     t = trio(servers=1, agents=1)
-    lines = draw.capture_top(draw.Programs(support.BUILD), t.endpoint, 3)
+    lines = draw.capture_top(draw.Programs(support.BUILD), t.endpoint,
+                             3 * support.SLOW)
     assert any(line.split()[:2] == ["ps0", "server"] for line in lines), lines
     picture = draw.draw_terminal(lines, "psctl top")
     root = xml.etree.ElementTree.fromstring(picture)
