@@ -54,13 +54,14 @@ def said_of(name, tmp, option):
     for o in [option, *own]:
         argv += ["-o", o]
     deadline = support.Deadline()
-    with subprocess.Popen(argv, stderr=subprocess.STDOUT, text=True,
+    # Without a buffer: lines in one would be no reason for select to return.
+    with subprocess.Popen(argv, stderr=subprocess.STDOUT, bufsize=0,
                           stdout=subprocess.PIPE,
                           env=support.clean_env()) as p:
         try:
             while True:
                 select.select([p.stdout], [], [], deadline.left("a warning"))
-                line = p.stdout.readline()
+                line = p.stdout.readline().decode()
                 assert line, "it ended"
                 if " warning " in line:
                     return line
