@@ -75,7 +75,9 @@ def test_tools_show_the_last_values_over_all_ranks(trio, job):
     one.wait_all()
     # The last value of each rank outlives the job.
     wait_for(lambda: scalars(t)["loss"]["max"] == 0.25, "the last values")
-    assert [j["phase"] for j in t.ask("jobs")["jobs"]] == ["ended"]
+    # psched hears of the end of a rank later than of its values.
+    wait_for(lambda: [j["phase"] for j in t.ask("jobs")["jobs"]] == ["ended"],
+             "the end of the job")
     code, out, _ = t.psctl("top", "-b", "-n", "1")
     assert code == 0 and "SCALAR" not in out
 
@@ -96,6 +98,7 @@ def test_metrics_have_minimum_mean_and_maximum(trio, job):
     def complete():
         found = samples("psched_job_scalar")
         return ("loss", "max") in found and ("grad/norm", "max") in found and \
+            found[("loss", "min")].value == 0.5 and \
             found[("loss", "max")].value == 1.5 and found
 
     found = wait_for(complete, "the scalars in the metrics")
