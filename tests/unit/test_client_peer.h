@@ -345,7 +345,8 @@ static inline void peer_send_bytes(struct peer *p, const void *data, size_t len,
     ssize_t n = sendmsg(p->fd, &h, MSG_NOSIGNAL);
 
     /* The client may close at any time; the next read notices that. */
-    PEER_CHECK(n == (ssize_t)len || (n < 0 && errno == EPIPE));
+    PEER_CHECK(n == (ssize_t)len ||
+               (n < 0 && (errno == EPIPE || errno == ECONNRESET)));
 }
 
 static inline void peer_send(struct peer *p, const struct ps_msg *m, int fd)
