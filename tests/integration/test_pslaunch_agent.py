@@ -25,11 +25,14 @@ needs_root = pytest.mark.skipif(os.getuid() != 0,
                                 reason="only root can become another user")
 USER = pwd.getpwnam(Agents.USER) if os.getuid() == 0 else \
     pwd.getpwuid(os.getuid())
+# Jobs of other tests have their control groups in the same folder.
+JOB = f"job_{os.getpid()}"
 
 
 @pytest.fixture
 def place(tmp, request):
     one = Agents(tmp, getattr(request, "param", ()))
+    one.words += ("--name", JOB)
     yield one
     one.close()
 
@@ -57,16 +60,15 @@ def start_family(place):
 
 
 def assert_ends_in_time(place):
-    """Nothing of the job, and no process that the agents have started."""
+    """Nothing of the job, also not in its control groups, and no process that the
+    agents have started."""
     begin = time.monotonic()
     agents = [a for a in place.trio.agents() if a.alive()]
     wait_for(lambda: not marked(place.mark) and
-             not any(children_of(a.pid) for a in agents),
+             not any(children_of(a.pid) for a in agents) and
+             not members_of_groups(),
              f"end of {marked(place.mark)}")
     assert time.monotonic() - begin < 5 * SLOW
-    group = delegated_group()
-    assert group is None or not [g for g in group.glob("pskv-*") if
-                                 (g / "cgroup.procs").read_text()]
 
 
 def chain(agent):
@@ -87,6 +89,18 @@ def delegated_group():
            if line.startswith("0::")]
     path = Path(mounts[0] + own[0]) if mounts and own else None
     return path if path and os.access(path, os.W_OK) else None
+
+
+def members_of_groups():
+    """Processes in the control groups of jobs of this test."""
+    folder = delegated_group()
+    found = []
+    for group in folder.glob(f"pskv-{JOB}-*") if folder is not None else ():
+        try:
+            found += (group / "cgroup.procs").read_text().split()
+        except OSError:
+            pass  # It was removed.
+    return found
 
 
 @pytest.mark.parametrize("place", [
@@ -116,7 +130,7 @@ def test_processes_are_those_of_the_user(place):
     assert not {"XDG_CONFIG_HOME", "PSKV_TOKEN_FILE", "NOTIFY_SOCKET"} & names
     assert lines[6] == place.trio.socket(0)
     if delegated_group() is not None and not place.trio.agent_command:
-        assert "/pskv-job_" in lines[7], lines[7]
+        assert f"/pskv-{JOB}-" in lines[7], lines[7]
     assert_ends_in_time(place)
 
 
