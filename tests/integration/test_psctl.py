@@ -522,7 +522,7 @@ def test_small_keys_that_travel_alone_are_the_same_sums(trio):
 def test_bench_without_an_agent_is_an_error(trio):
     t = trio(servers=1, agents=1)
     code, out, err = t.psctl("--socket", "/nonexistent/agent.sock", "bench",
-                             timeout="300ms")
+                             timeout=f"{support.SLOW:.0f}s")
     assert code == 69 and out == ""
     assert "/nonexistent/agent.sock" in err
 
