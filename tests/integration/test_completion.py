@@ -100,18 +100,29 @@ def test_contexts_are_completed(tmp):
     assert set(candidates("--context=la", **env)) == {"--context=lab"}
 
 
+def await_word(word, *words, **env):
+    """Candidates with this word of the scheduler, whose answer psctl awaits for
+    1 s only."""
+    def find():
+        found = candidates(*words, **env)
+        return found if word in found else None
+
+    return support.wait_for(find, word)
+
+
 def test_jobs_and_servers_come_from_the_scheduler(trio, tmp):
     t = trio(servers=2, agents=1)
+    e = ("-e", t.endpoint)
     with Job(t, 1, "digits"):
         for words in (["keys"], ["stall"], ["jobs", "cancel"], ["rebalance"],
                       ["set"]):
-            assert set(candidates("-e", t.endpoint, *words, "d")) == {"digits"}
-        assert "digits" in candidates(f"--endpoint={t.endpoint}", "keys", "")
-        assert "digits" in candidates("keys", "", PSKV_SCHED=t.endpoint)
-        assert set(candidates("-e", t.endpoint, "rebalance", "digits", "--off",
+            assert set(await_word("digits", *e, *words, "d")) == {"digits"}
+        await_word("digits", f"--endpoint={t.endpoint}", "keys", "")
+        await_word("digits", "keys", "", PSKV_SCHED=t.endpoint)
+        assert set(await_word("ps0", *e, "rebalance", "digits", "--off",
                               "")) == {"ps0", "ps1"}
-        assert {"ps0", "ps1", "node0", "debug"} <= set(candidates(
-            "-e", t.endpoint, "log-level", ""))
+        assert {"ps0", "ps1", "node0", "debug"} <= set(
+            await_word("node0", *e, "log-level", ""))
     assert candidates("-e", "127.0.0.1:1", "keys", "") == {}
 
 
