@@ -149,6 +149,7 @@ def test_worker_that_replaces_a_dead_one_continues_its_round(world, servers):
         while out[0] < 50:
             i += 1
             if kv.rank == 0 and i == 10:
+                sys.stdin.readline()  # The other worker has been replaced.
                 x[:] = 100  # The last one.
             kv.pushpull('x', x, out=out)
             assert (out == x + 1 if kv.rank == 0 else out == out[0]).all()
@@ -162,4 +163,6 @@ def test_worker_that_replaces_a_dead_one_continues_its_round(world, servers):
     job.processes[1].kill()
     job.processes[1].wait()
     job.python(text, ranks=[1])
+    job.processes[0].stdin.write("\n")
+    job.processes[0].stdin.flush()
     job.wait_all()
