@@ -10,6 +10,8 @@ import trio as harness
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGE = str(ROOT / "lib" / "client" / "python")
+# Of an operation: a push of 80 MiB of rows takes long on a busy machine.
+LIMIT = int(harness.PATIENCE) + 90
 
 WIDE = """
 import numpy as np, pskv
@@ -49,10 +51,10 @@ kv.close()
 def run(t, job, text, **env):
     done = subprocess.run(
         [sys.executable, "-c", text], text=True, stderr=subprocess.PIPE,
-        check=False, timeout=2 * harness.PATIENCE, env=harness.clean_env(
+        check=False, timeout=2 * LIMIT, env=harness.clean_env(
             PYTHONPATH=PACKAGE, PSKV_LIBRARY=str(harness.LIBRARY),
             PYTHONDONTWRITEBYTECODE=1, PSKV_SOCKET=t.socket(0), PSKV_JOB=job,
-            PSKV_OP_TIMEOUT=f"{int(harness.PATIENCE)}s", DMLC_NUM_WORKER=1,
+            PSKV_OP_TIMEOUT=f"{LIMIT}s", DMLC_NUM_WORKER=1,
             DMLC_NUM_SERVER=1, **env))
     return done.returncode, done.stderr
 
