@@ -110,8 +110,9 @@ def test_interrupt_twice_ends_ranks_at_once(place, tmp):
 def test_tasks_without_slots_are_named(place, tmp):
     """They do not stay when time is up."""
     set_slots(place, 1)
-    with start(place, tmp, "--start-timeout", "4s") as r:
-        r.await_text(b"at the same time: 2; qstat -j shows why", name="err")
+    with start(place, tmp, "--start-timeout", f"{4 + 4 * SLOW:.0f}s") as r:
+        # After two seconds, when the first task may not have its slot either.
+        r.await_text(b"2; qstat -j shows why", name="err")
         assert r.wait() == 69
         r.await_text(b"at the same time: 2; --nodes asks for fewer", name="err")
         await_end(place, tmp)
