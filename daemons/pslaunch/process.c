@@ -247,11 +247,36 @@ void process_signal_group(pid_t pid, int sig)
     }
 }
 
+/* A process that has ended still leads from its children to its ancestors,
+ * until a process above reaps it and the children have another parent. */
 struct row {
     pid_t pid;
     pid_t parent;
+    bool has_ended;
     bool ours;
 };
+
+/* Reads a line of /proc/PID/stat. A process whose first thread has ended has
+ * the state of a zombie while others run. */
+static bool parse_row(const char *text, struct row *r)
+{
+    /* A process name may contain any character. */
+    const char *p = strrchr(text, ')');
+    long threads;
+    char state;
+    int parent;
+
+    if (p == NULL ||
+        sscanf(p + 1,
+               " %c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d "
+               "%*d %*d %ld",
+               &state, &parent, &threads) != 3) {
+        return false;
+    }
+    r->parent = parent;
+    r->has_ended = state == 'Z' && threads <= 1;
+    return true;
+}
 
 static struct row *read_processes(size_t *ret_count)
 {
@@ -263,11 +288,8 @@ static struct row *read_processes(size_t *ret_count)
     while (dir != NULL && (d = readdir(dir)) != NULL) {
         char path[300];
         char text[512];
-        const char *p;
         struct row r = {.pid = atoi(d->d_name)};
         struct row *more;
-        char state;
-        int parent;
         ssize_t n;
         int fd;
 
@@ -285,12 +307,9 @@ static struct row *read_processes(size_t *ret_count)
             continue;
         }
         text[n] = '\0';
-        p = strrchr(text, ')'); /* A process name may contain any character. */
-        if (p == NULL || sscanf(p + 1, " %c %d", &state, &parent) != 2 ||
-            state == 'Z') {
+        if (!parse_row(text, &r)) {
             continue;
         }
-        r.parent = parent;
         more = realloc(rows, (count + 1) * sizeof(*rows));
         if (more == NULL) {
             break;
@@ -327,7 +346,7 @@ size_t process_signal_all(int sig)
         }
     }
     for (size_t i = 0; i < count; i++) {
-        if (rows[i].ours && kill(rows[i].pid, sig) == 0) {
+        if (rows[i].ours && !rows[i].has_ended && kill(rows[i].pid, sig) == 0) {
             sent++;
         }
     }
@@ -337,7 +356,12 @@ size_t process_signal_all(int sig)
 
 void process_kill_all(void)
 {
-    while (process_signal_all(SIGKILL) > 0) {
+    /* A look at /proc is no snapshot: a process whose parent is reaped
+     * meanwhile has none in it. The next look finds it below this one. */
+    for (int empty = 0; empty < 2; empty++) {
+        if (process_signal_all(SIGKILL) > 0) {
+            empty = -1;
+        }
         while (waitpid(-1, NULL, WNOHANG) > 0) {
         }
     }

@@ -9,6 +9,7 @@ import select
 import signal
 import socket
 import subprocess
+import sys
 import termios
 
 import pytest
@@ -459,6 +460,33 @@ def test_failing_rank_takes_the_family_along():
     with Running("-n", "3", *ALONE, *SHELL,
                  "test $RANK = 1 && exit 3\n" + FAMILY) as r:
         assert r.wait() == 3
+        await_nothing(r.mark)
+
+
+# Its first thread ends, another one has a child.
+WITHOUT_MAIN = """
+import ctypes, subprocess, threading
+def state():
+    return open("/proc/self/stat").read().rsplit(")", 1)[1].split()[0]
+def run():
+    while state() != "Z":
+        pass
+    child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    print("ready", flush=True)
+    child.wait()
+threading.Thread(target=run).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_offspring_without_a_main_thread_ends(tmp):
+    """The system shows it as a zombie, though it runs."""
+    (tmp / "main").write_text(WITHOUT_MAIN)
+    with Running("-n", "1", *ALONE, *SHELL,
+                 f"read x < <(setsid {sys.executable} {tmp}/main); echo $x; "
+                 "exit 3") as r:
+        assert r.wait() == 3
+        r.await_text(b"ready")
         await_nothing(r.mark)
 
 
