@@ -29,9 +29,12 @@
 
 /* Read end of a pipe that closes when the process above is gone. */
 static int parent_pipe;
+/* Taken for good by the thread that ends this process. */
+static pthread_mutex_t end_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Thread that blocks until the process above is gone, then kills all
- * descendants. */
+ * descendants; not if the process ends already, when the leak sanitizer's may
+ * be among them. */
 static void *watch_parent(void *unused)
 {
     char byte;
@@ -39,6 +42,7 @@ static void *watch_parent(void *unused)
     (void)unused;
     while (read(parent_pipe, &byte, 1) < 0 && errno == EINTR) {
     }
+    pthread_mutex_lock(&end_lock);
     process_kill_all();
     folder_remove();
     _exit(EXIT_FAILED);
@@ -124,6 +128,7 @@ static int supervisor_main(const struct plan *p)
         return EXIT_FAILED;
     }
     code = p != NULL ? run_plan(p) : supervise();
+    pthread_mutex_lock(&end_lock);
     folder_remove(); /* The guard may be gone. */
     return code;
 }
@@ -142,6 +147,7 @@ static int guard_main(const struct plan *p)
         return supervisor_main(p);
     }
     code = start_parent_watch() ? wait_for_child(supervisor) : EXIT_FAILED;
+    pthread_mutex_lock(&end_lock);
     process_kill_all();
     folder_remove();
     return code;
