@@ -356,12 +356,13 @@ size_t process_signal_all(int sig)
 
 void process_kill_all(void)
 {
-    /* A look at /proc is no snapshot: a process whose parent is reaped
-     * meanwhile has none in it. The next look finds it below this one. */
-    for (int empty = 0; empty < 2; empty++) {
-        if (process_signal_all(SIGKILL) > 0) {
-            empty = -1;
-        }
+    /* Looks in a row that found none. A look at /proc is no snapshot: a process
+     * whose parent is reaped meanwhile has none in it. The next look finds it
+     * below this one. */
+    int empty = 0;
+
+    while (empty < 2) {
+        empty = process_signal_all(SIGKILL) > 0 ? 0 : empty + 1;
         while (waitpid(-1, NULL, WNOHANG) > 0) {
         }
     }
