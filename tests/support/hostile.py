@@ -11,12 +11,10 @@ tests/soak/neighbours.py run it beside jobs that check their results."""
 import argparse
 import fcntl
 import json
-import math
 import os
 import random
 import select
 import socket
-import struct
 import sys
 import tempfile
 import time
@@ -422,7 +420,7 @@ def tools(a):
 
 class Program:
     """A job of training processes that do what is allowed: two ranks of
-    integration_worker, which write nothing after the first answer."""
+    integration_worker."""
 
     def __init__(self, a, *lines):
         import trio  # Not everywhere where hostile peers run.
@@ -444,9 +442,19 @@ class Program:
             w.say(line)
         self.a.sent += 2
 
-    def hear(self):
-        for w in self.ranks:
-            w.hear()
+    def push_on(self, rounds, value, keys):
+        """Pushes and pulls arrays of the value as fast as it goes, until the
+        time is over; `sent` counts the rounds."""
+        line = f"rounds ={value} {rounds} 0 0 " + " ".join(map(str, keys))
+        try:
+            while not self.a.over():
+                for w in self.ranks:
+                    w.say(line)
+                for w in self.ranks:
+                    w.hear()
+                self.a.sent += rounds
+        finally:
+            self.kill()
 
     def kill(self):
         for w in self.ranks:
@@ -461,31 +469,20 @@ ENDLESS = 1_000_000_000
 def rates(a):
     """Large arrays, one round after the other, as fast as it goes."""
     p = Program(a, *(f"key w{i} float32 4000000" for i in range(4)))
-    try:
-        p.say(f"rounds same {ENDLESS} 0 0 0 1 2 3")
-        while not a.over():
-            time.sleep(0.05)
-    finally:
-        p.kill()
+    p.push_on(8, "1", range(4))
 
 
 def pieces(a):
     """The same with many small keys."""
     p = Program(a, *(f"key w{i} float32 1000" for i in range(300)))
-    try:
-        p.say(f"rounds same {ENDLESS} 0 0 "
-              + " ".join(str(i) for i in range(300)))
-        while not a.over():
-            time.sleep(0.05)
-    finally:
-        p.kill()
+    p.push_on(100, "1", range(300))
 
 
 def crashes(a):
     """Killed within a round, and started again."""
     while not a.over():
         p = Program(a, "key w float32 4000000")
-        p.say(f"rounds same {ENDLESS} 0 0 0")
+        p.say(f"rounds =1 {ENDLESS} 0 0 0")
         time.sleep(a.random.uniform(0, 0.1))
         p.kill()
         a.cuts += 1
@@ -494,18 +491,13 @@ def crashes(a):
 def nans(a):
     """Gradients that are not finite, at an optimizer that skips them."""
     with tempfile.TemporaryDirectory() as folder:
-        for name, value in (("nan", math.nan), ("zero", 0)):
-            with open(os.path.join(folder, name), "wb") as f:
-                f.write(struct.pack("f", value) * 1_000_000)
+        zero = os.path.join(folder, "zero")
+        with open(zero, "wb") as f:
+            f.write(bytes(4_000_000))
         p = Program(a, "key w float32 1000000",
                     "sgd learning_rate=0.1 skip_nonfinite=1",
-                    f"init 0 src={folder}/zero")
-        try:
-            while not a.over():
-                p.say(f"pushpull 0 src={folder}/nan")
-                p.hear()
-        finally:
-            p.kill()
+                    f"init 0 src={zero}")
+    p.push_on(50, "nan", range(1))
 
 
 def dialers(a):
