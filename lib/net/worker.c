@@ -19,8 +19,8 @@
 /* The same for a device, whose copies and launches have a cost each. */
 #define DEVICE_PIECE_BYTES  (4u * 1024u * 1024u)
 #define THREADS_MAX         256u
-/* A single-piece job up to this many times `inline_max` runs on the loop when
- * there is no other: waking a thread would take longer. */
+/* A job up to this many times `inline_max` runs on the loop when there is no
+ * other: waking a thread would take longer. */
 #define INLINE_ALONE_FACTOR 8u
 
 struct ps_worker {
@@ -274,8 +274,7 @@ static bool is_small(const struct ps_worker *w, const struct ps_worker_task *t)
     }
     return bytes <= w->inline_max ||
            (bytes / INLINE_ALONE_FACTOR <= w->inline_max &&
-            t->job->count <= t->step && w->is_threaded == 0 &&
-            ps_list_empty(&w->small_tasks));
+            w->is_threaded == 0 && ps_list_empty(&w->small_tasks));
 }
 
 void ps_worker_submit(struct ps_worker *w, struct ps_worker_task *t)
