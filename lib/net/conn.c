@@ -224,6 +224,7 @@ static void conn_init_transport(struct ps_conn *c,
     } else {
         c->transport.ops = &ps_transport_tcp;
     }
+    assert(c->transport.ops->read_turn > 0 && c->transport.ops->write_turn > 0);
     c->tcp.loop = opt->loop;
     c->tcp.fd = opt->fd;
     c->tcp.kind = opt->tcp;

@@ -12,10 +12,9 @@
 #include <stdio.h>
 #include <sys/socket.h>
 
-/* Bytes read from one connection before others are served. A frame counts as
- * FRAME_COST at least: small frames cost by number, and a peer that sends only
- * these would delay all others for many milliseconds. */
-#define READ_BUDGET      (1024u * 1024u)
+/* A frame counts as that many bytes at least of a turn to read: small frames
+ * cost by number, and a peer that sends only these would delay all others for
+ * many milliseconds. */
 #define FRAME_COST       512u
 /* Reads after the end of the peer's process. */
 #define PEER_ENDED_READS 64
@@ -478,12 +477,13 @@ void conn_readable(struct ps_conn *c)
 {
     const bool is_plain = ps_transport_has(&c->transport,
                                            PS_TRANSPORT_IS_PLAIN);
-    size_t budget = READ_BUDGET;
+    const size_t turn = c->transport.ops->read_turn;
+    size_t budget = turn;
 
     while (c->state == CONN_OPEN && !conn_is_paused(c) &&
            !conn_pool_receives(c)) {
         struct iovec iov[2];
-        int count = next_places(c, READ_BUDGET, iov);
+        int count = next_places(c, turn, iov);
         size_t wanted = iov[0].iov_len + (count == 2 ? iov[1].iov_len : 0);
         size_t first = iov[0].iov_len;
         uint64_t before = c->stats.frames_in;

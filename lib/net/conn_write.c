@@ -15,8 +15,6 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* Bytes written before other connections are served. */
-#define WRITE_BUDGET      (4u * 1024u * 1024u)
 #define PRE_HANDSHAKE_MAX (256u * 1024u)
 #define WRITE_ERROR_GRACE PS_MILLIS(50)
 /* Bytes of one send task, so that other sockets get served and sent frames are
@@ -280,14 +278,14 @@ static uint64_t write_out(struct ps_conn *c)
 {
     const bool is_plain = ps_transport_has(&c->transport,
                                            PS_TRANSPORT_IS_PLAIN);
+    const size_t turn = c->transport.ops->write_turn;
     uint64_t done = 0;
 
     while (write_held(c) && can_write(c)) {
         const bool scheduled = c->tcp.is_scheduled;
         struct iovec iov[PS_FRAME_IOV_MAX];
         uint64_t slot = scheduled ? conn_tcp_request_slot(&c->tcp) : UINT64_MAX;
-        uint64_t most = ps_min_u64(slot,
-                                   c->io != NULL ? IO_TASK_MAX : WRITE_BUDGET);
+        uint64_t most = ps_min_u64(slot, c->io != NULL ? IO_TASK_MAX : turn);
         int count = most > 0 ? ps_frame_writer_gather(&c->writer, most, iov)
                              : 0;
 
@@ -322,7 +320,7 @@ static uint64_t write_out(struct ps_conn *c)
         /* Socket full, or budget spent: the loop continues it. */
         if (c->output == CONN_WRITABLE &&
             (((size_t)n < wanted && is_plain) ||
-             (done >= WRITE_BUDGET && !ps_list_empty(&c->writer.out)))) {
+             (done >= turn && !ps_list_empty(&c->writer.out)))) {
             set_output(c, CONN_BLOCKED);
         }
     }

@@ -10,6 +10,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#define READ_TURN  (1024u * 1024u)
+#define WRITE_TURN (4u * 1024u * 1024u)
+
 void ps_transport_fini(struct ps_transport *t)
 {
     for (uint32_t i = 0; i < t->fd_count; i++) {
@@ -172,6 +175,8 @@ static ssize_t unix_write(struct ps_transport *t, struct iovec *iov, int count,
 const struct ps_transport_ops ps_transport_tcp = {
     .flags = PS_TRANSPORT_IS_PLAIN | PS_TRANSPORT_IS_TCP |
              PS_TRANSPORT_IN_PLACE,
+    .read_turn = READ_TURN,
+    .write_turn = WRITE_TURN,
     .read = tcp_read,
     .write = tcp_write,
 };
@@ -179,6 +184,8 @@ const struct ps_transport_ops ps_transport_tcp = {
 const struct ps_transport_ops ps_transport_unix = {
     .flags = PS_TRANSPORT_IS_PLAIN | PS_TRANSPORT_PASSES_FDS |
              PS_TRANSPORT_IN_PLACE,
+    .read_turn = READ_TURN,
+    .write_turn = WRITE_TURN,
     .read = unix_read,
     .write = unix_write,
 };

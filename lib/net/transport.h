@@ -28,6 +28,9 @@ enum ps_transport_flag {
 
 struct ps_transport_ops {
     unsigned flags; /* enum ps_transport_flag. */
+    /* Bytes that a connection reads and writes before others are served. */
+    size_t read_turn;
+    size_t write_turn;
     /* Reads bytes to up to `count` places. 0: end of the stream; -1: errno, or
      * ECANCELED and `failure`. EAGAIN: neither socket nor transport has any. */
     ssize_t (*read)(struct ps_transport *t, struct iovec *iov, int count);
