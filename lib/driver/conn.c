@@ -464,6 +464,7 @@ void driver_open(struct ps_driver *d, const struct conn_opening *o,
     ev->conn = c->id;
     ev->open.peer = ps_conn_peer(c->conn);
     ev->open.identity = o->identity;
+    ev->open.is_by_reference = o->is_shm;
     ps_output_add(&d->output, &c->output, ev);
     if (c->kind == PS_CONN_LOCAL) {
         d->local_count++;

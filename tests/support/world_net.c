@@ -147,6 +147,7 @@ void world_accepted(struct world *w, struct wconn *c)
     struct ps_event ev = {.type = PS_EV_OPEN, .conn = c->id * 2 + 1};
 
     ev.open.kind = PS_CONN_ACCEPTED;
+    ev.open.is_by_reference = c->id % 2 == 0;
     ev.open.peer = c->node[0]->name;
     world_output_add(c, 1);
     c->pre_handshake.id = ev.conn;
@@ -221,6 +222,7 @@ void world_connect(struct world *w, struct wevent *e)
     ev = (struct ps_event){.type = PS_EV_OPEN, .conn = c->id * 2};
     ev.open.kind = PS_CONN_DIALLED;
     ev.open.target = e->number;
+    ev.open.is_by_reference = c->id % 2 == 0;
     ev.open.peer = to->name;
     snprintf(pulse, sizeof(pulse), "%s:1", e->node->name);
     ev.open.liveness_address = e->node->role == PS_ROLE_AGENT ? pulse : NULL;

@@ -69,7 +69,8 @@ struct bench {
     uint64_t pushed_rounds[8];
     struct ps_agent_launch_options launch;
     bool sched_has_certificate;
-    struct ps_msg *order; /* Of the last supervisor. */
+    bool server_is_stream; /* Else its payloads go by reference. */
+    struct ps_msg *order;  /* Of the last supervisor. */
     uint64_t launch_id;
 };
 
@@ -193,6 +194,7 @@ static inline void open_conn(struct bench *b, ps_conn_id conn,
     ev.open.target = b->dial_targets[node % 8];
     ev.open.uid = 1000;
     ev.open.peer = "test";
+    ev.open.is_by_reference = conn == SERVER_CONN && !b->server_is_stream;
     if (conn == SCHED_CONN && b->sched_has_certificate) {
         ev.open.identity = &sched_identity;
     }

@@ -60,8 +60,9 @@ struct agent {
     bool mute;    /* Frames of the server are dropped. */
     int rejected; /* Error of the last reject. */
     const struct ps_peer_identity *identity; /* NULL: no certificate. */
-    uint64_t sent;                           /* Push bytes of this session. */
-    uint32_t retry;                          /* Retry number of its pushes. */
+    bool is_stream; /* Else payloads to it go by reference. */
+    uint64_t sent;  /* Push bytes of this session. */
+    uint32_t retry; /* Retry number of its pushes. */
     uint64_t credit;
     uint32_t value_frames;
     uint32_t credit_frames;
@@ -720,6 +721,7 @@ static inline void agent_open(struct agent *a)
                           .conn = a->conn,
                           .open = {.kind = PS_CONN_ACCEPTED,
                                    .identity = a->identity,
+                                   .is_by_reference = !a->is_stream,
                                    .peer = "test"},
                       });
     world_run_until_idle(a->w);

@@ -238,6 +238,31 @@ static void leave_unsent(struct bench *b, uint64_t bytes)
                                     .sent = {.queued = bytes}});
 }
 
+/* An encrypted partition takes long, and a small one of the other job would
+ * wait for all that were handed over. */
+static void stream_of_two_jobs_is_handed_one_partition(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    begin_two(&b, 4, SMALL, 0, 4, LARGE);
+    b.server_is_stream = true;
+    connect_server(&b, false, 0);
+    assert_true(pushed_bytes(&b, GEN) + pushed_bytes(&b, OTHER) <=
+                MIB + 64 * KIB);
+    for (unsigned i = 0; pushed_bytes(&b, OTHER) < 4 * MIB; i++) {
+        const uint64_t before = pushed_bytes(&b, OTHER);
+
+        assert_true(i < 8);
+        leave_unsent(&b, 64 * KIB);
+        assert_int_equal(pushed_bytes(&b, OTHER), before);
+        leave_unsent(&b, 64 * KIB - 1);
+        assert_true(pushed_bytes(&b, OTHER) <= before + MIB);
+    }
+    assert_int_equal(pushed_bytes(&b, GEN), 4 * 4 * SMALL);
+    end_bench(&b);
+}
+
 /* The partitions of a job alone wait without turns. */
 static void job_that_waits_has_turns_when_another_begins(void **state)
 {
@@ -379,6 +404,7 @@ int main(void)
         cmocka_unit_test(shares_of_a_link_follow_the_weights),
         cmocka_unit_test(partitions_follow_a_changed_weight),
         cmocka_unit_test(job_that_waits_for_credit_takes_no_turn_and_returns),
+        cmocka_unit_test(stream_of_two_jobs_is_handed_one_partition),
         cmocka_unit_test(job_that_waits_has_turns_when_another_begins),
         cmocka_unit_test(job_left_alone_keeps_no_debt),
         cmocka_unit_test(priority_orders_partitions_of_its_own_job_alone),

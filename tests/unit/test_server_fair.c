@@ -127,6 +127,33 @@ static void small_value_passes_values_of_another_job(void **state)
     world_free(w);
 }
 
+/* Connects the agent again, by a stream. */
+static void redial_by_stream(struct agent *a)
+{
+    agent_disconnect(a);
+    a->is_stream = true;
+    agent_dial(a);
+}
+
+/* An encrypted value takes long, and a small one of the other job would wait
+ * for all that were handed over. */
+static void one_value_at_a_time_goes_to_a_stream(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 1});
+
+    (void)state;
+    send_other_state(w, PS_JOB_PHASE_RUNNING, 0);
+    redial_by_stream(&w->agents[0]);
+    for (uint32_t key = 0; key < KEYS; key++) {
+        push(w, key, 1);
+    }
+    for (uint32_t seen = 1; seen <= KEYS; seen++) {
+        assert_int_equal(values_seen(w), seen);
+        drain_conn(w);
+    }
+    world_free(w);
+}
+
 /* The other job has three times the weight. */
 static void expect_a_quarter(struct world *w)
 {
@@ -295,6 +322,31 @@ static void computations_of_two_jobs_take_turns(void **state)
     world_free(w);
 }
 
+/* The loop needs processors to encrypt and decrypt meanwhile. */
+static void one_computation_at_a_time_runs_beside_streams(void **state)
+{
+    struct world *w = world_new(&(struct world_options){
+        .slots = 1, .params = &rate, .params_count = 1});
+
+    (void)state;
+    send_other_state(w, PS_JOB_PHASE_RUNNING, 0);
+    redial_by_stream(&w->agents[0]);
+    for (uint32_t key = 0; key < KEYS; key++) {
+        agent_init(&w->agents[0], key, COUNT, data);
+    }
+    w->hold_compute = true;
+    for (uint32_t key = 0; key < KEYS; key++) {
+        push(w, key, 1);
+    }
+    assert_int_equal(w->compute_count, 1);
+    world_computed(w, 0, 0);
+    world_run_until_idle(w);
+    assert_int_equal(w->compute_count, 1);
+    w->hold_compute = false;
+    world_run_until_idle(w);
+    world_free(w);
+}
+
 static void all_computations_of_a_job_alone_start_at_once(void **state)
 {
     struct world *w = world_new(&(struct world_options){
@@ -381,6 +433,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_of_a_job_alone_do_not_wait),
         cmocka_unit_test(small_value_passes_values_of_another_job),
+        cmocka_unit_test(one_value_at_a_time_goes_to_a_stream),
         cmocka_unit_test(values_share_a_link_by_weight),
         cmocka_unit_test(values_follow_a_changed_weight),
         cmocka_unit_test(acknowledgements_let_waiting_values_go),
@@ -388,6 +441,7 @@ int main(void)
         cmocka_unit_test(values_wait_for_a_resumed_connection),
         cmocka_unit_test(values_that_wait_end_with_the_session),
         cmocka_unit_test(computations_of_two_jobs_take_turns),
+        cmocka_unit_test(one_computation_at_a_time_runs_beside_streams),
         cmocka_unit_test(all_computations_of_a_job_alone_start_at_once),
         cmocka_unit_test(end_of_a_job_lets_computations_of_others_start),
         cmocka_unit_test(pacing_does_not_hold_up_another_job_on_the_link),

@@ -8,6 +8,7 @@
 #include "core/agent/send.h"
 
 #include "base/alloc.h"
+#include "base/num.h"
 #include "base/str.h"
 #include "core/agent/batch.h"
 #include "core/agent/conflict.h"
@@ -205,16 +206,24 @@ static bool start_part(struct ps_agent_step *st, struct ps_agent_send_queue *f,
     return k->kind->start_part(st, f, p);
 }
 
+static const struct ps_agent_queue_limits of_one_job = {
+    .computing = 4ull * 1024 * 1024, .unsent = UINT64_MAX};
+
 static bool has_send_capacity(const struct ps_agent *a,
                               const struct ps_agent_server *s)
 {
-    uint64_t most = a->opt.unsent_max == 0 ? UNSENT_DEFAULT : a->opt.unsent_max;
+    if (!ps_dialer_is_connected(&s->dialer)) {
+        return false;
+    }
+    const struct ps_agent_queue_limits *most = ps_agent_server_is_shared(s)
+                                                   ? s->shared_limits
+                                                   : &of_one_job;
+    uint64_t unsent = a->opt.unsent_max == 0 ? UNSENT_DEFAULT
+                                             : a->opt.unsent_max;
 
-    return ps_dialer_is_connected(&s->dialer) && s->unsent < most &&
+    return s->unsent < ps_min_u64(unsent, most->unsent) &&
            s->computing < COMPUTING_MAX &&
-           s->computing_bytes < (ps_agent_server_is_shared(s)
-                                     ? SHARED_COMPUTING_BYTES_MAX
-                                     : COMPUTING_BYTES_MAX) &&
+           s->computing_bytes < most->computing &&
            ps_link_unacked(s->dialer.link) < PS_LINK_IN_FLIGHT_MAX;
 }
 

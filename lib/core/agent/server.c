@@ -173,6 +173,16 @@ void ps_agent_server_on_map(struct ps_agent_step *st,
 
 /* -------------------------------------------------------------- connections */
 
+/* Limits of a server that several jobs use, by the kind of its link. A sum of
+ * one job waits behind those that run, and one of 1 MiB keeps all threads
+ * busy. */
+static const struct ps_agent_queue_limits of_jobs_by_reference = {
+    .computing = 1024ull * 1024, .unsent = UINT64_MAX};
+/* One partition of each: the loop takes about 0.5 ms to encrypt one, and a small
+ * round of another job waits behind all of them. */
+static const struct ps_agent_queue_limits of_jobs_by_stream = {
+    .computing = 64ull * 1024, .unsent = 64ull * 1024};
+
 void ps_agent_server_on_open(struct ps_agent_step *st,
                              const struct ps_event *ev)
 {
@@ -191,6 +201,8 @@ void ps_agent_server_on_open(struct ps_agent_step *st,
         ps_effects_close(st->fx, conn);
         ps_agent_server_on_dial_failed(st, target, PS_E_PERM, text);
     } else if (ps_dialer_on_open(&s->dialer, target, conn, st->now, st->fx)) {
+        s->shared_limits = ev->open.is_by_reference ? &of_jobs_by_reference
+                                                    : &of_jobs_by_stream;
         ps_map_put(st->a->servers.by_conn, conn, s);
         ps_dialer_send_hello(&s->dialer, conn, &hello, st->fx);
     }

@@ -8,21 +8,22 @@
 #include "core/round/fair.h"
 
 /* Wait before a request refused for a transient reason is sent again. */
-#define RESEND_WAIT                PS_MILLIS(50)
+#define RESEND_WAIT        PS_MILLIS(50)
 /* Longest wait for a server without memory; the wait doubles each time. */
-#define FULL_BACKOFF_MAX           PS_SECONDS(1)
+#define FULL_BACKOFF_MAX   PS_SECONDS(1)
 /* Wait before a sum is retried for which the scratch pool had no memory. */
-#define SCRATCH_RETRY_WAIT         PS_MILLIS(5)
+#define SCRATCH_RETRY_WAIT PS_MILLIS(5)
 /* Most partitions being summed for one server at a time, so that an urgent
  * partition does not wait behind many that are summed already. */
-#define COMPUTING_MAX              1024u
-/* The same limit in bytes. */
-#define COMPUTING_BYTES_MAX        (4u * 1024u * 1024u)
-/* The same while several jobs use the server: a sum of one job waits behind
- * those that run, and a sum of this size keeps all threads busy. */
-#define SHARED_COMPUTING_BYTES_MAX (1024u * 1024u)
+#define COMPUTING_MAX      1024u
 /* Default of ps_agent_options.unsent_max, in bytes. */
-#define UNSENT_DEFAULT             (2u * 1024u * 1024u)
+#define UNSENT_DEFAULT     (2u * 1024u * 1024u)
+
+/* Bytes for one server at which no further partition is started. */
+struct ps_agent_queue_limits {
+    uint64_t computing; /* Being summed or encoded. */
+    uint64_t unsent;    /* With the driver; beside ps_agent_options. */
+};
 
 /* Fields of a message that its partitions share. */
 struct ps_agent_batch_head {
@@ -71,6 +72,8 @@ struct ps_agent_server {
     uint64_t computing_bytes;
     bool needs_pump; /* Its queues may have something to send. */
     struct ps_list send_queues;
+    /* Those while several jobs use it; NULL: no link yet. */
+    const struct ps_agent_queue_limits *shared_limits;
     /* Turns of the jobs, over `send_queues`; empty while there is only one. */
     struct ps_fair fair;
     struct ps_agent_batch batch;

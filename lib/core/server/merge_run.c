@@ -5,6 +5,7 @@
 #include "core/server/merge_run.h"
 
 #include "base/alloc.h"
+#include "base/num.h"
 #include "core/server/credit.h"
 #include "core/server/inner.h"
 
@@ -65,13 +66,18 @@ static bool has_waiting(const struct ps_server_merges *m)
     return m->fair.active.count > 0;
 }
 
-/* Starts computations of jobs by turns, as long as few run. */
+/* Starts computations of jobs by turns, as long as few run: only one where the
+ * loop needs a processor for streams. */
 static void start_waiting(struct ps_server_step *st)
 {
     struct ps_server_merges *m = &st->s->merges;
+    uint64_t most = st->s->sessions.streams == 0
+                        ? st->s->opt.computing_max
+                        : ps_min_u64(st->s->opt.computing_max,
+                                     PS_STREAM_BYTES_MAX);
     struct ps_fair_flow *flow;
 
-    while (m->computing_bytes < st->s->opt.computing_max &&
+    while (m->computing_bytes < most &&
            (flow = ps_fair_next(&m->fair)) != NULL) {
         struct ps_server_job *job = PS_CONTAINER(flow, struct ps_server_job,
                                                  merge_flow);

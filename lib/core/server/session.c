@@ -10,6 +10,7 @@
 #include "core/server/session.h"
 
 #include "base/alloc.h"
+#include "base/num.h"
 #include "base/str.h"
 #include "core/server/credit.h"
 #include "core/server/inner.h"
@@ -35,6 +36,7 @@ static void conn_free(struct ps_server *s, struct ps_server_conn *c)
         ps_list_remove(&c->node);
     }
     ps_map_remove(s->sessions.conns, c->id);
+    s->sessions.streams -= !c->is_by_reference;
     ps_msg_free(c->unverified_hello);
     ps_free(c);
 }
@@ -58,6 +60,8 @@ void ps_server_session_on_open(struct ps_server_step *st,
     c->id = conn;
     c->listed_at = st->now;
     ps_peer_identity_set(&c->identity, ev->open.identity);
+    c->is_by_reference = ev->open.is_by_reference;
+    s->sessions.streams += !c->is_by_reference;
     ps_str_copy(c->peer_text, sizeof(c->peer_text), who != NULL ? who : "?");
     ps_map_put(s->sessions.conns, conn, c);
     ps_list_push_back(&s->sessions.handshaking, &c->node);
@@ -251,11 +255,16 @@ void ps_server_session_send(struct ps_server_step *st,
 
 /* A connection sends in the order of handing over, and the values of one job
  * may need many times the length of a round of another. So while the server has
- * several jobs, few bytes are handed over at a time. */
+ * several jobs, few bytes are handed over at a time; to a stream, one
+ * partition. */
 static bool has_capacity(const struct ps_server *s,
                          const struct ps_server_session *p)
 {
-    return p->conn != NULL && p->turns.unsent < s->opt.unsent_max &&
+    return p->conn != NULL &&
+           p->turns.unsent <
+               (p->conn->is_by_reference
+                    ? s->opt.unsent_max
+                    : ps_min_u64(s->opt.unsent_max, PS_STREAM_BYTES_MAX)) &&
            ps_link_unacked(p->link) < PS_LINK_IN_FLIGHT_MAX;
 }
 

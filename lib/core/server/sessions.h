@@ -10,6 +10,10 @@
 #include "core/link/link.h"
 #include "core/round/fair.h"
 
+/* Bytes of values unsent on a stream, and of running computations where there
+ * are streams, while the server has several jobs: one partition of each. */
+#define PS_STREAM_BYTES_MAX (64u * 1024u)
+
 struct ps_credit;
 struct ps_server;
 struct ps_server_job;
@@ -27,6 +31,7 @@ struct ps_server_conn {
     struct ps_msg *unverified_hello;   /* Owned; NULL: none. */
     int discard_reason;                /* payload()'s error for this frame. */
     struct ps_peer_identity identity;
+    bool is_by_reference; /* Payloads are sent by reference. */
     char peer_text[64];
 };
 
@@ -70,6 +75,7 @@ struct ps_server_session {
 
 struct ps_server_sessions {
     struct ps_map *conns; /* Accepted connections, by id. */
+    uint32_t streams;     /* Number of those that are not by reference. */
     struct ps_list handshaking;
     struct ps_list unverified; /* Connections whose hello is held. */
     struct ps_map *by_node;    /* Sessions, by agent node. */
