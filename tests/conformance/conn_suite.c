@@ -26,6 +26,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -59,6 +60,9 @@ static void tcp_pair(int fd[2])
     sa.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     fd[1] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_int_equal(connect(fd[1], (struct sockaddr *)&sa, sizeof(sa)), 0);
+    /* The peer's acknowledgement may arrive on another processor. */
+    assert_int_equal(
+        poll(&(struct pollfd){.fd = listener, .events = POLLIN}, 1, 5000), 1);
     fd[0] = accept(listener, NULL, NULL);
     assert_true(fd[0] >= 0);
     close(listener);
