@@ -504,8 +504,10 @@ static void fill(const char *kind, struct key *k, uint64_t round)
     uint64_t rank = (uint64_t)psc_rank(client);
 
     if (kind[0] == '=') {
+        const double value = atof(kind + 1);
+
         for (uint64_t i = 0; round == 1 && i < k->count; i++) {
-            store(k, k->src, i, atof(kind + 1));
+            store(k, k->src, i, value);
         }
         return;
     }
