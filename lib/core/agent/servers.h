@@ -72,7 +72,7 @@ struct ps_agent_server {
     uint64_t computing_bytes;
     bool needs_pump; /* Its queues may have something to send. */
     struct ps_list send_queues;
-    /* Those while several jobs use it; NULL: no link yet. */
+    /* Limits while several jobs use it; NULL: no link yet. */
     const struct ps_agent_queue_limits *shared_limits;
     /* Turns of the jobs, over `send_queues`; empty while there is only one. */
     struct ps_fair fair;

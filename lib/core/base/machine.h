@@ -59,8 +59,9 @@ struct ps_event {
             const char *peer; /* Name of the peer for messages; borrowed. */
             /* From the peer's certificate; borrowed. NULL: it has none. */
             const struct ps_peer_identity *identity;
-            /* Payloads travel by reference to memory of this host. Else each
-             * byte takes time of the loop. */
+            /* The link is within this host, where payloads travel by reference
+             * to shared memory if both may. Else each byte takes time of the
+             * loop. */
             bool is_by_reference;
             /* DIALLED to the scheduler: address at which a liveness probe
              * reaches this process. Borrowed; NULL: none. */

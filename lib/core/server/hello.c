@@ -236,6 +236,7 @@ static void attach_conn(struct ps_server_step *st, struct ps_server_conn *c,
         p->identity = c->identity;
     }
     c->session = p;
+    s->sessions.streams += !c->is_by_reference;
     p->conn = c;
     p->heard_at = st->now;
 

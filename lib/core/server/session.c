@@ -36,7 +36,7 @@ static void conn_free(struct ps_server *s, struct ps_server_conn *c)
         ps_list_remove(&c->node);
     }
     ps_map_remove(s->sessions.conns, c->id);
-    s->sessions.streams -= !c->is_by_reference;
+    s->sessions.streams -= c->session != NULL && !c->is_by_reference;
     ps_msg_free(c->unverified_hello);
     ps_free(c);
 }
@@ -61,7 +61,6 @@ void ps_server_session_on_open(struct ps_server_step *st,
     c->listed_at = st->now;
     ps_peer_identity_set(&c->identity, ev->open.identity);
     c->is_by_reference = ev->open.is_by_reference;
-    s->sessions.streams += !c->is_by_reference;
     ps_str_copy(c->peer_text, sizeof(c->peer_text), who != NULL ? who : "?");
     ps_map_put(s->sessions.conns, conn, c);
     ps_list_push_back(&s->sessions.handshaking, &c->node);

@@ -75,7 +75,7 @@ struct ps_server_session {
 
 struct ps_server_sessions {
     struct ps_map *conns; /* Accepted connections, by id. */
-    uint32_t streams;     /* Number of those that are not by reference. */
+    uint32_t streams;     /* Those of sessions that are not by reference. */
     struct ps_list handshaking;
     struct ps_list unverified; /* Connections whose hello is held. */
     struct ps_map *by_node;    /* Sessions, by agent node. */
