@@ -11,14 +11,12 @@
 #include <openssl/params.h>
 #include <string.h>
 
-#define NONCE_BYTES 12u
-
 struct ps_tls_keys {
     EVP_CIPHER_CTX *cipher;
     bool seals;
     uint8_t secret[PS_TLS_SECRET_MAX];
     size_t secret_len;
-    uint8_t nonce[NONCE_BYTES]; /* Of record 0. */
+    uint8_t nonce[PS_TLS_NONCE]; /* Of record 0. */
     uint64_t records;
 };
 
@@ -57,7 +55,7 @@ static bool keys_derive(struct ps_tls_keys *k)
     uint8_t key[32];
     size_t len = k->secret_len == 32 ? 16 : 32;
     bool is_good = expand_label(k, "key", key, len) &&
-                   expand_label(k, "iv", k->nonce, NONCE_BYTES) &&
+                   expand_label(k, "iv", k->nonce, PS_TLS_NONCE) &&
                    EVP_CipherInit_ex(k->cipher,
                                      len == 16 ? EVP_aes_128_gcm()
                                                : EVP_aes_256_gcm(),
@@ -117,16 +115,32 @@ uint64_t ps_tls_keys_records(const struct ps_tls_keys *k)
     return k->records;
 }
 
+int ps_tls_keys_material(const struct ps_tls_keys *k,
+                         struct ps_tls_material *ret_material)
+{
+    struct ps_tls_material *m = ret_material;
+
+    m->key_len = k->secret_len == 32 ? 16 : 32;
+    memcpy(m->nonce, k->nonce, PS_TLS_NONCE);
+    m->records = k->records;
+    return expand_label(k, "key", m->key, m->key_len) ? 0 : PS_E_BUG;
+}
+
+void ps_tls_material_erase(struct ps_tls_material *m)
+{
+    OPENSSL_cleanse(m, sizeof(*m));
+}
+
 /* Begins the next record: its nonce, and its header, which is authenticated. */
 static bool record_begin(struct ps_tls_keys *k, const uint8_t *header)
 {
-    uint8_t nonce[NONCE_BYTES];
+    uint8_t nonce[PS_TLS_NONCE];
     uint64_t n = k->records++;
     int len;
 
     memcpy(nonce, k->nonce, sizeof(nonce));
     for (size_t i = 0; i < 8; i++) {
-        nonce[NONCE_BYTES - 1 - i] ^= (uint8_t)(n >> (8 * i));
+        nonce[PS_TLS_NONCE - 1 - i] ^= (uint8_t)(n >> (8 * i));
     }
     return EVP_CipherInit_ex(k->cipher, NULL, NULL, NULL, nonce, -1) == 1 &&
            EVP_CipherUpdate(k->cipher, NULL, &len, header, PS_TLS_HEADER) == 1;

@@ -22,8 +22,13 @@ struct ps_tls_keys;
 /* Bytes that a record has besides its content: header, type, tag. */
 #define PS_TLS_OVERHEAD   (PS_TLS_HEADER + 1u + PS_TLS_TAG)
 #define PS_TLS_RECORD_MAX (PS_TLS_CONTENT + PS_TLS_OVERHEAD)
+#define PS_TLS_KEY_MAX    32u
+#define PS_TLS_NONCE      12u
 /* Bytes of a traffic secret. */
 #define PS_TLS_SECRET_MAX 48u
+
+/* Type of a handshake message. */
+#define PS_TLS_KEY_UPDATE 24u
 
 enum ps_tls_type {
     PS_TLS_ALERT = 21,
@@ -41,6 +46,20 @@ void ps_tls_keys_free(struct ps_tls_keys *k);
 PS_MUST_USE int ps_tls_keys_update(struct ps_tls_keys *k);
 /* Records under the present keys. */
 uint64_t ps_tls_keys_records(const struct ps_tls_keys *k);
+
+/* Keys and number with which another implementation goes on at the next
+ * record. */
+struct ps_tls_material {
+    uint8_t key[PS_TLS_KEY_MAX];
+    size_t key_len;
+    uint8_t nonce[PS_TLS_NONCE]; /* Of record 0. */
+    uint64_t records;
+};
+
+/* PS_E_BUG: OpenSSL failed. */
+PS_MUST_USE int ps_tls_keys_material(const struct ps_tls_keys *k,
+                                     struct ps_tls_material *ret_material);
+void ps_tls_material_erase(struct ps_tls_material *m);
 
 /* Seals `len` bytes, up to PS_TLS_CONTENT, from the places `iov` to `out`;
  * returns the length of the record. 0: OpenSSL failed. */

@@ -27,7 +27,6 @@
 #define EMPTY_MAX      32u
 /* Types of handshake messages after the handshake, and of alerts. */
 #define NEW_TICKET     4u
-#define KEY_UPDATE     24u
 #define KEY_UPDATE_LEN 5u
 #define CLOSE_NOTIFY   0u
 #define REFUSAL_BYTES  320u
@@ -455,7 +454,7 @@ static int accept_control(struct ps_tls_session *s, uint8_t type,
         return PS_E_PERM;
     }
     if (type == PS_TLS_HANDSHAKE && len == KEY_UPDATE_LEN &&
-        bytes[0] == KEY_UPDATE && bytes[1] == 0 && bytes[2] == 0 &&
+        bytes[0] == PS_TLS_KEY_UPDATE && bytes[1] == 0 && bytes[2] == 0 &&
         bytes[3] == 1 && bytes[4] <= 1) {
         if (bytes[4] == 1) {
             atomic_store_explicit(&s->update_wanted, true,
@@ -686,13 +685,20 @@ static bool seal_more(struct output *out, enum ps_tls_type type,
 /* Announces new keys, and uses them from here on. */
 static bool update_keys(struct output *out)
 {
-    uint8_t message[KEY_UPDATE_LEN] = {KEY_UPDATE, 0, 0, 1, 0};
+    uint8_t message[KEY_UPDATE_LEN] = {PS_TLS_KEY_UPDATE, 0, 0, 1, 0};
     const struct iovec iov = {message, sizeof(message)};
 
     return output_reserve(out, PS_TLS_OVERHEAD + KEY_UPDATE_LEN,
                           2 * BATCH_BYTES) &&
            seal_more(out, PS_TLS_HANDSHAKE, &iov, sizeof(message)) &&
            ps_tls_keys_update(out->keys) == 0;
+}
+
+bool ps_tls_session_update_due(struct ps_tls_session *s, uint64_t records)
+{
+    return records >= s->out.records_max ||
+           atomic_exchange_explicit(&s->update_wanted, false,
+                                    memory_order_relaxed);
 }
 
 ssize_t ps_tls_session_write(struct ps_tls_session *s, const struct iovec *iov,
@@ -706,9 +712,7 @@ ssize_t ps_tls_session_write(struct ps_tls_session *s, const struct iovec *iov,
         return PS_E_AGAIN;
     }
     (void)output_reserve(out, BATCH_BYTES, 2 * BATCH_BYTES);
-    if ((ps_tls_keys_records(out->keys) >= out->records_max ||
-         atomic_exchange_explicit(&s->update_wanted, false,
-                                  memory_order_relaxed)) &&
+    if (ps_tls_session_update_due(s, ps_tls_keys_records(out->keys)) &&
         !update_keys(out)) {
         return PS_E_BUG;
     }
@@ -752,6 +756,33 @@ void ps_tls_session_end(struct ps_tls_session *s)
         (void)seal_more(out, PS_TLS_ALERT, &iov, sizeof(alert));
         out->is_ended = true;
     }
+}
+
+int ps_tls_session_export(const struct ps_tls_session *s, bool of_output,
+                          struct ps_tls_material *ret_material)
+{
+    const struct input *in = &s->in;
+    bool holds = of_output ? s->out.to > s->out.from
+                           : in->to > in->from || in->plain_to > in->plain_from;
+
+    if (holds) {
+        return PS_E_AGAIN;
+    }
+    return ps_tls_keys_material(of_output ? s->out.keys : in->keys,
+                                ret_material);
+}
+
+int ps_tls_session_control(struct ps_tls_session *s, uint8_t type,
+                           const uint8_t *bytes, size_t len, bool *ret_update)
+{
+    *ret_update = type == PS_TLS_HANDSHAKE && len > 0 &&
+                  bytes[0] == PS_TLS_KEY_UPDATE;
+    return accept_control(s, type, bytes, len);
+}
+
+int ps_tls_session_update_output(struct ps_tls_session *s)
+{
+    return ps_tls_keys_update(s->out.keys);
 }
 
 void ps_tls_session_set_records_max(struct ps_tls_session *s, uint64_t records)

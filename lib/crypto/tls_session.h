@@ -17,6 +17,7 @@
 #include <sys/uio.h>
 
 struct ps_tls_context;
+struct ps_tls_material;
 struct ps_tls_session;
 struct ssl_st;
 struct x509_store_ctx_st;
@@ -79,6 +80,24 @@ ssize_t ps_tls_session_write(struct ps_tls_session *s, const struct iovec *iov,
                              int count);
 /* Adds the message that ends the output. */
 void ps_tls_session_end(struct ps_tls_session *s);
+
+/* The keys of a direction, for the kernel, which goes on from the next record:
+ * the session then neither seals nor opens. PS_E_AGAIN: it holds bytes of the
+ * direction, which have to leave first; PS_E_BUG: OpenSSL failed. */
+PS_MUST_USE int ps_tls_session_export(const struct ps_tls_session *s,
+                                      bool of_output,
+                                      struct ps_tls_material *ret_material);
+/* Handles a record without data that the kernel has opened. 0: reading goes on;
+ * PS_E_CLOSED, PS_E_PERM and PS_E_PROTO as ps_tls_session_read(). A KeyUpdate
+ * has changed the keys of the input: *ret_update. */
+PS_MUST_USE int ps_tls_session_control(struct ps_tls_session *s, uint8_t type,
+                                       const uint8_t *bytes, size_t len,
+                                       bool *ret_update);
+/* True if the keys of the output have to change: after this number of records,
+ * or once after the peer has asked. */
+bool ps_tls_session_update_due(struct ps_tls_session *s, uint64_t records);
+/* Changes the keys of the output, after its KeyUpdate. */
+PS_MUST_USE int ps_tls_session_update_output(struct ps_tls_session *s);
 
 /* For tests: a session after a handshake that made these secrets of its input
  * and output, of `len` bytes each. NULL: OpenSSL failed. */
