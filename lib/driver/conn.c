@@ -8,6 +8,7 @@
 #include "crypto/tls_session.h"
 #include "net/arena.h"
 #include "net/process.h"
+#include "net/transport_ktls.h"
 #include "net/transport_tls.h"
 
 #include "proto/msg_codec.h"
@@ -400,10 +401,25 @@ static void open_failed(struct ps_driver *d, const struct conn_opening *o,
     driver_feed(d, &failed);
 }
 
+/* Chooses the transport of a connection with TLS. */
+static void choose_transport(const struct ps_driver *d,
+                             const struct conn_opening *o,
+                             struct ps_conn_options *opt)
+{
+    if (o->session == NULL) {
+        return;
+    }
+    opt->transport = d->opt.tls.by_kernel ? &ps_transport_ktls
+                                          : &ps_transport_tls;
+    opt->transport_ctx = d->opt.tls.by_kernel
+                             ? (void *)ps_ktls_new(o->session, o->fd)
+                             : (void *)o->session;
+}
+
 static int conn_open(struct daemon_conn *c, const struct conn_opening *o)
 {
     const struct ps_driver *d = c->driver;
-    const struct ps_conn_options opt = {
+    struct ps_conn_options opt = {
         .loop = d->opt.loop,
         .fd = o->fd,
         .peer = o->peer,
@@ -412,8 +428,6 @@ static int conn_open(struct daemon_conn *c, const struct conn_opening *o)
         .dialled = c->kind == PS_CONN_DIALLED,
         .local = c->kind == PS_CONN_LOCAL,
         .is_shm = o->is_shm,
-        .transport = o->session != NULL ? &ps_transport_tls : NULL,
-        .transport_ctx = o->session,
         .arenas = d->opt.arenas,
         .io_pool = d->opt.io_pool,
         .tcp = d->opt.self == PS_ROLE_SCHED ||
@@ -426,8 +440,12 @@ static int conn_open(struct daemon_conn *c, const struct conn_opening *o)
         .ops = &conn_ops,
         .ctx = c,
     };
+    choose_transport(d, o, &opt);
     int rc = ps_conn_open(&opt, &c->conn);
 
+    if (rc != 0 && opt.transport == &ps_transport_ktls) {
+        ps_ktls_release(opt.transport_ctx);
+    }
     if (rc == 0 && o->is_shm && d->opt.arenas != NULL) {
         ps_arenas_enable_sharing(d->opt.arenas);
     }

@@ -27,6 +27,7 @@ struct ps_driver_tls {
      * connection is encrypted. */
     struct ps_tls_context *context;
     bool on_loopback; /* Also on connections within this host. */
+    bool by_kernel;   /* The kernel protects the records, if it can. */
 };
 
 /* Start of supervisors. */

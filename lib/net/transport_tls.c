@@ -127,8 +127,3 @@ const struct ps_transport_ops ps_transport_tls = {
     .end = tls_end,
     .fini = tls_fini,
 };
-
-struct ps_tls_session *ps_transport_session(const struct ps_transport *t)
-{
-    return t->ops == &ps_transport_tls ? t->ctx : NULL;
-}
