@@ -198,6 +198,14 @@ const struct ps_option ps_common_rows[PS_COMMON_ROWS] = {
      .help = "Encrypt and authenticate TCP connections: auto does so with "
              "other hosts, if there is a certificate; on also within this "
              "host; off never. Unix sockets are never encrypted."},
+    {.path = "security.tls.ktls",
+     .text = "auto",
+     .type = PS_OPTION_ENUM,
+     .enum_names = "auto|off",
+     .offset = AT(tls.ktls),
+     .help = "Protection of the records of encrypted connections: auto, by "
+             "the kernel if it can (kTLS, its module tls), else by this "
+             "process; off, always by this process."},
     {.path = "security.tls.directory",
      .text = "",
      .type = PS_OPTION_STRING,

@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 /* Number of rows in each group. */
-#define PS_COMMON_ROWS    30
+#define PS_COMMON_ROWS    31
 #define PS_LISTEN_ROWS    4
 #define PS_SCHEDULER_ROWS 4
 #define PS_TRANSPORT_ROWS 3
@@ -38,7 +38,8 @@ struct ps_tls_options {
     const char *cert;
     const char *key;
     const char *crl;
-    int fd; /* -1: none. */
+    int fd;   /* -1: none. */
+    int ktls; /* 0: auto, 1: off. */
 };
 
 struct ps_common_options {

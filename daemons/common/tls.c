@@ -10,6 +10,7 @@
 #include "base/str.h"
 #include "crypto/tls_context.h"
 #include "driver/driver.h"
+#include "net/ktls.h"
 #include "net/tls_gate.h"
 
 #include <errno.h>
@@ -374,6 +375,11 @@ int daemon_tls_start(struct daemon *d)
     }
     d->tls.expiry_timer.due = check_expiry;
     use_certificate(d, "loaded");
+    d->facts.process.ktls = c->tls.ktls == 0 && ps_ktls_is_available();
+    if (d->facts.process.ktls) {
+        ps_log(PS_LOG_INFO, "the kernel protects the records of connections "
+                            "(security.tls.ktls)");
+    }
     return ps_tls_gate_new(
         &(struct ps_tls_gate_options){
             .loop = d->loop,
@@ -387,7 +393,8 @@ struct ps_driver_tls daemon_tls_of_driver(const struct daemon *d)
     return (struct ps_driver_tls){
         .gate = d->tls.gate,
         .context = d->tls.credentials.context,
-        .on_loopback = daemon_common_options(d)->tls.enabled == PS_TLS_ON};
+        .on_loopback = daemon_common_options(d)->tls.enabled == PS_TLS_ON,
+        .by_kernel = d->facts.process.ktls};
 }
 
 void daemon_tls_stop(struct daemon *d)

@@ -122,6 +122,7 @@ static json_t *node_of(const struct ps_msg *msg)
     put_count(o, "descriptors", n->descriptors);
     put_value(o, "clock_skew_s", json_real((double)n->clock_skew_ns / 1e9));
     put_value(o, "avoids_shm", json_boolean(n->avoids_shm));
+    put_value(o, "ktls", json_boolean(n->ktls));
     put_text(o, "gpu", n->gpu);
     put_count(o, "gpu_memory", n->gpu_memory);
     put_count(o, "gpu_held", n->gpu_held);

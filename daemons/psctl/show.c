@@ -67,7 +67,8 @@ static void print_table(struct table *t, bool headings)
 
 /* -------------------------------------------------------------------- nodes */
 
-/* Days until the certificate ends; "-": there is none. */
+/* Days until the certificate ends, and whether the kernel protects what is sent
+ * with it; "-": there is none. */
 static void cell_certificate(struct table *t, const struct ps_msg_node_row *n)
 {
     const int64_t now = (int64_t)time(NULL);
@@ -77,8 +78,9 @@ static void cell_certificate(struct table *t, const struct ps_msg_node_row *n)
     } else if ((int64_t)n->certificate_ends <= now) {
         table_cell(t, "ENDED");
     } else {
-        table_cell(t, "%" PRId64 "d",
-                   ((int64_t)n->certificate_ends - now) / 86400);
+        table_cell(t, "%" PRId64 "d%s",
+                   ((int64_t)n->certificate_ends - now) / 86400,
+                   n->ktls ? "+kTLS" : "");
     }
 }
 

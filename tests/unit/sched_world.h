@@ -302,7 +302,9 @@ static inline struct world *world_new(void)
 {
     struct world *w = ps_calloc(1, sizeof(*w));
     struct ps_sched_options opt = {
-        .facts = {.version = "1.0", .wall_zero_ns = PS_SECONDS(1000)},
+        .facts = {.version = "1.0",
+                  .wall_zero_ns = PS_SECONDS(1000),
+                  .ktls = true},
         .name = "sched",
         .cluster = "c",
         .instance = 1,

@@ -127,6 +127,7 @@ static void facts_of_members_are_in_their_rows(void **state)
     /* The scheduler's clock is 1000 s after 1970 at time 0. */
     hello.hello.wall_ns = PS_SECONDS(1000) + w->now - PS_SECONDS(7);
     hello.hello.avoids_shm = true;
+    hello.hello.ktls = true;
     deliver_unsequenced(w, server, hello);
     drop_inbox(ctl);
     deliver_msg(w, ctl,
@@ -138,9 +139,11 @@ static void facts_of_members_are_in_their_rows(void **state)
     assert_int_equal(row->descriptors, 1024);
     assert_int_equal(row->clock_skew_ns, -(int64_t)PS_SECONDS(7));
     assert_true(row->avoids_shm);
+    assert_true(row->ktls);
     row = &ctl->inbox[0].msg->node_row;
     assert_int_equal(row->role, PS_ROLE_SCHED);
     assert_string_equal(row->version, "1.0");
+    assert_true(row->ktls);
     end_world(w);
 }
 

@@ -28,7 +28,8 @@ struct ps_facts {
     /* Nanoseconds since 1970 at time 0 of the machine's clock; 0: not
      * stated. */
     uint64_t wall_zero_ns;
-    bool avoids_shm;          /* Connects by TCP even within its host. */
+    bool avoids_shm; /* Connects by TCP even within its host. */
+    bool ktls;       /* The kernel protects the records of its connections. */
     const struct ps_gpu *gpu; /* Not owned; NULL: not stated. */
 };
 
@@ -45,6 +46,7 @@ static inline void ps_facts_fill_hello(const struct ps_facts *f, ps_time now,
     hello->descriptors = f->descriptors;
     hello->wall_ns = ps_facts_wall_ns(f, now);
     hello->avoids_shm = f->avoids_shm;
+    hello->ktls = f->ktls;
     hello->gpu = f->gpu != NULL ? f->gpu->name : "";
     hello->gpu_memory = f->gpu != NULL ? f->gpu->memory : 0;
 }

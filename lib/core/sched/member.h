@@ -70,6 +70,7 @@ struct ps_member_facts {
     uint64_t descriptors;
     int64_t clock_skew_ns; /* Its wall clock minus the scheduler's. */
     bool avoids_shm;
+    bool ktls;
     char gpu[PS_GPU_NAME_MAX + 1]; /* "": none. */
     uint64_t gpu_memory;
 };

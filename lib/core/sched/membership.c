@@ -479,6 +479,7 @@ static void record_facts(struct ps_sched_step *st, struct ps_member *member,
     f->clock_skew_ns = own != 0 && m->wall_ns != 0 ? (int64_t)(m->wall_ns - own)
                                                    : 0;
     f->avoids_shm = m->avoids_shm;
+    f->ktls = m->ktls;
     ps_str_copy(f->gpu, sizeof(f->gpu), ps_sched_text_or_empty(m->gpu));
     f->gpu_memory = m->gpu_memory;
 }
