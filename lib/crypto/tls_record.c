@@ -2,6 +2,7 @@
 #include "crypto/tls_record.h"
 
 #include "base/alloc.h"
+#include "crypto/gcm.h"
 
 #include <openssl/core_names.h>
 #include <openssl/crypto.h>
@@ -12,7 +13,8 @@
 #include <string.h>
 
 struct ps_tls_keys {
-    EVP_CIPHER_CTX *cipher;
+    const struct ps_gcm_ops *gcm;
+    void *cipher; /* Of `gcm`. */
     bool seals;
     uint8_t secret[PS_TLS_SECRET_MAX];
     size_t secret_len;
@@ -49,21 +51,29 @@ static bool expand_label(const struct ps_tls_keys *k, const char *label,
     return is_good;
 }
 
+static void close_cipher(struct ps_tls_keys *k)
+{
+    if (k->cipher != NULL) {
+        k->gcm->close(k->cipher);
+        k->cipher = NULL;
+    }
+}
+
 /* Derives key and nonce from the secret. */
 static bool keys_derive(struct ps_tls_keys *k)
 {
     uint8_t key[32];
     size_t len = k->secret_len == 32 ? 16 : 32;
     bool is_good = expand_label(k, "key", key, len) &&
-                   expand_label(k, "iv", k->nonce, PS_TLS_NONCE) &&
-                   EVP_CipherInit_ex(k->cipher,
-                                     len == 16 ? EVP_aes_128_gcm()
-                                               : EVP_aes_256_gcm(),
-                                     NULL, key, NULL, k->seals) == 1;
+                   expand_label(k, "iv", k->nonce, PS_TLS_NONCE);
 
+    close_cipher(k);
+    if (is_good) {
+        k->cipher = k->gcm->open(key, len, k->seals);
+    }
     OPENSSL_cleanse(key, sizeof(key));
     k->records = 0;
-    return is_good;
+    return k->cipher != NULL;
 }
 
 struct ps_tls_keys *ps_tls_keys_new(const uint8_t *secret, size_t len,
@@ -75,11 +85,11 @@ struct ps_tls_keys *ps_tls_keys_new(const uint8_t *secret, size_t len,
         return NULL;
     }
     k = ps_calloc(1, sizeof(*k));
+    k->gcm = ps_gcm_fastest();
     k->seals = seals;
     memcpy(k->secret, secret, len);
     k->secret_len = len;
-    k->cipher = EVP_CIPHER_CTX_new();
-    if (k->cipher == NULL || !keys_derive(k)) {
+    if (!keys_derive(k)) {
         ERR_clear_error();
         ps_tls_keys_free(k);
         return NULL;
@@ -90,7 +100,7 @@ struct ps_tls_keys *ps_tls_keys_new(const uint8_t *secret, size_t len,
 void ps_tls_keys_free(struct ps_tls_keys *k)
 {
     if (k != NULL) {
-        EVP_CIPHER_CTX_free(k->cipher);
+        close_cipher(k);
         OPENSSL_cleanse(k, sizeof(*k));
         ps_free(k);
     }
@@ -136,14 +146,12 @@ static bool record_begin(struct ps_tls_keys *k, const uint8_t *header)
 {
     uint8_t nonce[PS_TLS_NONCE];
     uint64_t n = k->records++;
-    int len;
 
     memcpy(nonce, k->nonce, sizeof(nonce));
     for (size_t i = 0; i < 8; i++) {
         nonce[PS_TLS_NONCE - 1 - i] ^= (uint8_t)(n >> (8 * i));
     }
-    return EVP_CipherInit_ex(k->cipher, NULL, NULL, NULL, nonce, -1) == 1 &&
-           EVP_CipherUpdate(k->cipher, NULL, &len, header, PS_TLS_HEADER) == 1;
+    return k->gcm->begin(k->cipher, nonce, header, PS_TLS_HEADER);
 }
 
 size_t ps_tls_seal(struct ps_tls_keys *k, enum ps_tls_type type,
@@ -152,7 +160,6 @@ size_t ps_tls_seal(struct ps_tls_keys *k, enum ps_tls_type type,
     const size_t protected_len = len + 1 + PS_TLS_TAG;
     const uint8_t type_byte = (uint8_t)type;
     uint8_t *at = out + PS_TLS_HEADER;
-    int n;
 
     out[0] = PS_TLS_DATA;
     out[1] = 3;
@@ -165,17 +172,14 @@ size_t ps_tls_seal(struct ps_tls_keys *k, enum ps_tls_type type,
     for (size_t left = len; left > 0; iov++) {
         size_t piece = iov->iov_len < left ? iov->iov_len : left;
 
-        if (EVP_CipherUpdate(k->cipher, at, &n, iov->iov_base, (int)piece) !=
-            1) {
+        if (!k->gcm->update(k->cipher, at, iov->iov_base, piece)) {
             return 0;
         }
         at += piece;
         left -= piece;
     }
-    if (EVP_CipherUpdate(k->cipher, at, &n, &type_byte, 1) != 1 ||
-        EVP_CipherFinal_ex(k->cipher, at + 1, &n) != 1 ||
-        EVP_CIPHER_CTX_ctrl(k->cipher, EVP_CTRL_AEAD_GET_TAG, PS_TLS_TAG,
-                            at + 1) != 1) {
+    if (!k->gcm->update(k->cipher, at, &type_byte, 1) ||
+        !k->gcm->finish(k->cipher, at + 1)) {
         return 0;
     }
     return PS_TLS_HEADER + protected_len;
@@ -199,7 +203,6 @@ int ps_tls_open(struct ps_tls_keys *k, const uint8_t *record, size_t content,
     const uint8_t *at = record + PS_TLS_HEADER;
     uint8_t tag[PS_TLS_TAG];
     uint8_t type;
-    int n;
 
     if (!record_begin(k, record)) {
         return PS_E_BUG;
@@ -207,19 +210,15 @@ int ps_tls_open(struct ps_tls_keys *k, const uint8_t *record, size_t content,
     for (size_t left = content; left > 0; iov++) {
         size_t piece = iov->iov_len < left ? iov->iov_len : left;
 
-        if (EVP_CipherUpdate(k->cipher, iov->iov_base, &n, at, (int)piece) !=
-            1) {
+        if (!k->gcm->update(k->cipher, iov->iov_base, at, piece)) {
             return PS_E_BUG;
         }
         at += piece;
         left -= piece;
     }
     memcpy(tag, at + 1, sizeof(tag));
-    if (EVP_CipherUpdate(k->cipher, &type, &n, at, 1) != 1 ||
-        EVP_CIPHER_CTX_ctrl(k->cipher, EVP_CTRL_AEAD_SET_TAG, PS_TLS_TAG,
-                            tag) != 1 ||
-        EVP_CipherFinal_ex(k->cipher, tag, &n) != 1 || type == 0) {
-        ERR_clear_error();
+    if (!k->gcm->update(k->cipher, &type, at, 1) ||
+        !k->gcm->finish(k->cipher, tag) || type == 0) {
         return PS_E_PROTO;
     }
     *ret_type = type;

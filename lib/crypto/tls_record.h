@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Protection of the records of one direction of a TLS 1.3 connection (RFC 8446,
- * section 5), with the keys that the handshake made. OpenSSL computes; but
+ * section 5), with the keys that the handshake made. crypto/gcm computes; but
  * unlike SSL_write() and SSL_read(), records are sealed from the memory where
  * the bytes lie, and opened to the memory where they belong, and each direction
  * is on its own, so that two threads can serve a connection. */
