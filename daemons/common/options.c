@@ -201,11 +201,11 @@ const struct ps_option ps_common_rows[PS_COMMON_ROWS] = {
     {.path = "security.tls.ktls",
      .text = "auto",
      .type = PS_OPTION_ENUM,
-     .enum_names = "auto|off",
+     .enum_names = "auto|on|off",
      .offset = AT(tls.ktls),
-     .help = "Protection of the records of encrypted connections: auto, by "
-             "the kernel if it can (kTLS, its module tls), else by this "
-             "process; off, always by this process."},
+     .help = "Protection of the records of encrypted connections by the "
+             "kernel (kTLS, its module tls): auto, if it can and this process "
+             "has no faster cipher; on, if it can; off, never."},
     {.path = "security.tls.directory",
      .text = "",
      .type = PS_OPTION_STRING,

@@ -30,6 +30,12 @@ enum ps_tls_enabled {
     PS_TLS_OFF,
 };
 
+enum ps_ktls_mode {
+    PS_KTLS_AUTO, /* Where the process has no faster cipher. */
+    PS_KTLS_ON,
+    PS_KTLS_OFF,
+};
+
 /* Files: "" is that of the folder, if there is one. */
 struct ps_tls_options {
     int enabled; /* enum ps_tls_enabled */
@@ -39,7 +45,7 @@ struct ps_tls_options {
     const char *key;
     const char *crl;
     int fd;   /* -1: none. */
-    int ktls; /* 0: auto, 1: off. */
+    int ktls; /* Of enum ps_ktls_mode. */
 };
 
 struct ps_common_options {

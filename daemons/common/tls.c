@@ -8,6 +8,7 @@
 #include "base/file_check.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "crypto/gcm.h"
 #include "crypto/tls_context.h"
 #include "driver/driver.h"
 #include "net/ktls.h"
@@ -366,6 +367,24 @@ static void use_certificate(struct daemon *d, const char *verb)
 
 /* --------------------------------------------------------------------- life */
 
+/* Chooses between the kernel and this process for the records. */
+static void choose_protection(struct daemon *d)
+{
+    const int mode = daemon_common_options(d)->tls.ktls;
+    const struct ps_gcm_ops *own = ps_gcm_fastest();
+    const bool is_wanted = mode == PS_KTLS_ON ||
+                           (mode == PS_KTLS_AUTO && own == &ps_gcm_openssl);
+
+    d->facts.process.ktls = is_wanted && ps_ktls_is_available();
+    if (mode == PS_KTLS_ON && !d->facts.process.ktls) {
+        ps_log(PS_LOG_WARNING,
+               "security.tls.ktls is on, and the kernel has no "
+               "TLS (modprobe tls); this process does its work");
+    }
+    ps_log(PS_LOG_INFO, "records of TLS are protected by %s",
+           d->facts.process.ktls ? "the kernel" : own->name);
+}
+
 int daemon_tls_start(struct daemon *d)
 {
     const struct ps_common_options *c = daemon_common_options(d);
@@ -375,11 +394,7 @@ int daemon_tls_start(struct daemon *d)
     }
     d->tls.expiry_timer.due = check_expiry;
     use_certificate(d, "loaded");
-    d->facts.process.ktls = c->tls.ktls == 0 && ps_ktls_is_available();
-    if (d->facts.process.ktls) {
-        ps_log(PS_LOG_INFO, "the kernel protects the records of connections "
-                            "(security.tls.ktls)");
-    }
+    choose_protection(d);
     return ps_tls_gate_new(
         &(struct ps_tls_gate_options){
             .loop = d->loop,

@@ -2,6 +2,7 @@
 """Daemons that encrypt and authenticate their TCP connections, with
 certificates of psctl pki."""
 import datetime
+import errno
 import json
 import re
 import shutil
@@ -106,12 +107,12 @@ def authority(tmp):
     return Authority(tmp / "pki")
 
 
-def tls_options(authority, name):
-    return ["security.tls.enabled=on",
+def tls_options(authority, name, ktls="auto"):
+    return ["security.tls.enabled=on", f"security.tls.ktls={ktls}",
             f"security.tls.directory={authority.folder(name)}"]
 
 
-def encrypted(trio, authority, agents=2, servers=2, **options):
+def encrypted(trio, authority, agents=2, servers=2, ktls="auto", **options):
     """A trio with TLS on loopback."""
     authority.issue("sched", "sched")
     for i in range(servers):
@@ -121,7 +122,7 @@ def encrypted(trio, authority, agents=2, servers=2, **options):
     options.setdefault("server_options", APART)
     options.setdefault("agent_options", APART)
     t = trio(servers=servers, agents=agents,
-             daemon_options=lambda name: tls_options(authority, name),
+             daemon_options=lambda name: tls_options(authority, name, ktls),
              **options)
     t.tools = f"unix:{t.control}"
     return t
@@ -193,6 +194,32 @@ def test_a_job_over_tls_has_the_bits_of_one_without(trio, authority, loops):
             daemon.text()[since:]
         assert "cipher=TLS_AES_" in text and "cipher=none" not in text, text
     t.await_empty()
+
+
+def kernel_has_tls():
+    tcp_ulp = 31
+    with socket.socket() as s:
+        try:
+            s.setsockopt(socket.IPPROTO_TCP, tcp_ulp, b"tls")
+        except OSError as e:
+            return e.errno != errno.ENOENT  # It wants a connection.
+    return True
+
+
+@pytest.mark.parametrize("mode", ["auto", "on", "off"])
+def test_the_kernel_protects_records_where_it_can(trio, authority, mode):
+    t = encrypted(trio, authority, servers=1, agents=1, ktls=mode)
+    train(t, pieces=1)
+    for daemon in t.daemons.values():
+        by = re.search("records of TLS are protected by (.*)", daemon.text())[1]
+        assert by == "the kernel" or by.startswith(("OpenSSL", "libIPSec_MB"))
+        node = next(n for n in t.ask("nodes")["nodes"]
+                    if n["name"] == daemon.name)
+        assert node["ktls"] == (by == "the kernel")
+        if mode != "auto":
+            assert node["ktls"] == (mode == "on" and kernel_has_tls())
+        warned = "security.tls.ktls is on" in daemon.text()
+        assert warned == (mode == "on" and not kernel_has_tls())
 
 
 def test_names_and_cluster_are_those_of_the_certificate(trio, authority):
