@@ -418,6 +418,39 @@ def test_certificates_are_exchanged_during_a_job(trio, authority):
         assert "connection closed peer=" not in daemon.text()
 
 
+def test_the_authority_is_exchanged_during_a_job(trio, authority, tmp):
+    """By the steps of docs/pki.md: the last one cuts connections with
+    certificates of the former authority, and their links resume."""
+    expected = train(trio(servers=2, agents=2, server_options=APART,
+                          agent_options=APART), pieces=4)
+    t = encrypted(trio, authority)
+    other = Authority(tmp / "other")
+    roles = {"sched": "sched", "ps0": "server", "ps1": "server",
+             "node0": "agent", "node1": "agent"}
+    issued = {name: other.issue(role, name) for name, role in roles.items()}
+
+    def exchange(piece):
+        for name, role in roles.items():
+            folder = authority.folder(name)
+            if piece == 0:
+                for file in ("ca.crt", "crl.pem"):
+                    with open(folder / file, "ab") as out:
+                        out.write((issued[name] / file).read_bytes())
+            elif piece == 1:
+                for file in (f"{role}.crt", f"{role}.key"):
+                    shutil.copy(issued[name] / file, folder)
+            elif piece == 2:
+                for file in ("ca.crt", "crl.pem"):
+                    shutil.copy(issued[name] / file, folder)
+            if piece < 3:
+                reload(t.daemons[name])
+
+    assert train(t, pieces=4, between=exchange) == expected
+    former = authority.issue("agent", "former")
+    refused_line(t.servers()[0], hello(t.servers()[0].port, former))
+    t.await_empty()
+
+
 def test_a_revoked_agent_is_cut_and_the_others_go_on(trio, authority):
     t = encrypted(trio, authority, servers=1, agents=2,
                   options=[f"heartbeat.suspect_after={500 * support.SLOW:.0f}ms",
