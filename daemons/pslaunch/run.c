@@ -104,6 +104,13 @@ static void print_first_failure(struct run *r)
     if (len > 400) {
         tail += len - 400;
         len = 400;
+        /* From the first whole line, if there is one. */
+        const char *end = memchr(tail, '\n', len - 1);
+
+        if (end != NULL) {
+            len -= (size_t)(end + 1 - tail);
+            tail = end + 1;
+        }
     }
     if (len > 0) { /* Cuts the final newline; sink_print() adds one. */
         sink_print(&r->err, "%s wrote last:\n%.*s", c->name, (int)len - 1,

@@ -344,6 +344,17 @@ def test_code_of_the_first_failing_rank(tmp):
     assert "broken gradient" in err
 
 
+def test_the_last_lines_of_the_failing_rank_are_whole():
+    script = "for i in $(seq 100); do echo this is line $i >&2; done; exit 7"
+    code, _, err = launch("-n", "1", *ALONE, *SHELL, script)
+    assert code == 7
+    last = err.split("rank 0 wrote last:\n")[1].split("pslaunch: ")[0]
+    lines = last.strip().split("\n")
+    assert len(lines) > 10
+    assert lines == [f"this is line {i}"
+                     for i in range(101 - len(lines), 101)]
+
+
 def test_a_signal_is_128_and_its_number():
     code, _, err = launch("-n", "2", *ALONE, *SHELL,
                           "test $RANK = 1 && kill -SEGV $$; exec sleep 1000")
