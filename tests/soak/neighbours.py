@@ -344,7 +344,7 @@ def show(row):
             print(f"{row['rounds']:>8}{row['alone']:>8.2f}"
                   f"{row['beside']:>8.2f}{row['ratio']:>7.2f}"
                   f"{quiet:>7.0%}{hostile_:>6.0%}"
-                  f"{row['peer']['sent']:>10}{row['peer']['cuts']:>7}"
+                  f"{row['peer']['sent']:>11}{row['peer']['cuts']:>9}"
                   f"{row['peer']['refused']:>9}", end="")
         print()
     for name in MAXIMA:
@@ -370,7 +370,7 @@ def main():
           f"{'p99 of a round, ms':>23}{'foreign CPU':>13}{'peer':>10}\n"
           f"{'kind':<13}{'daemon':<7}{'base':>8}{'most':>8}{'left':>8}"
           f"{'KiB':>8}{'rounds':>8}{'alone':>8}{'beside':>8}{'ratio':>7}"
-          f"{'alone':>7}{'bes.':>6}{'sent':>10}{'cuts':>7}{'refused':>9}",
+          f"{'alone':>7}{'bes.':>6}{'sent':>11}{'cuts':>9}{'refused':>9}",
           flush=True)
     for kind in kinds:
         if kind not in all_kinds:
