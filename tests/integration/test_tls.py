@@ -470,6 +470,8 @@ def test_a_revoked_agent_is_cut_and_the_others_go_on(trio, authority):
     wait_for(lambda: [n["state"] for n in t.ask("nodes")["nodes"]
                       if n["name"] == "node1"] == ["gone"],
              "the end of the revoked agent", seconds=60)
+    assert re.search("GONE role agent name node1 .*: not heard for .*; its "
+                     "certificate is revoked$", t.sched.text(), re.M)
 
 
 def test_a_reload_with_bad_files_changes_nothing(trio, authority):

@@ -175,6 +175,37 @@ static void reason_of_a_loss_names_a_certificate_that_has_ended(void **state)
     }
 }
 
+/* Until the member is accepted again. */
+static void reason_of_a_loss_names_a_refusal(void **state)
+{
+    (void)state;
+    for (int returns = 0; returns < 2; returns++) {
+        struct job j = start_job(PS_LOSS_POLICY_FAIL);
+        struct peer *a = j.a[1];
+        struct ps_event refused = {
+            .type = PS_EV_CLOSED,
+            .conn = a->conn,
+            .closed = {PS_E_PERM,
+                       "its certificate is revoked (ps://c/agent/a1)"}};
+
+        a->conn = 0;
+        feed_event(j.w, refused);
+        if (returns) {
+            connect_peer(j.w, a);
+            lose_conn(j.w, a);
+        }
+        advance_time(j.w, PS_SECONDS(20));
+        assert_int_equal(in_state(j.w, PS_NODE_STATE_GONE), 1);
+        const char *reason = last_job_state(j.a[0])->reason;
+
+        expect_substring(reason, "agent a1 is gone: not heard for ");
+        assert_int_equal(strstr(reason, "; its certificate is revoked") != NULL,
+                         !returns);
+        assert_null(strstr(reason, "ps://"));
+        world_free(j.w);
+    }
+}
+
 /* Members return one after the other, some dial only seconds later. */
 static void leases_restart_when_a_member_is_heard(void **state)
 {
@@ -393,6 +424,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_lease_ends_while_all_members_are_silent),
         cmocka_unit_test(reason_of_a_loss_names_a_certificate_that_has_ended),
+        cmocka_unit_test(reason_of_a_loss_names_a_refusal),
         cmocka_unit_test(two_members_silent_at_once_keep_their_leases),
         cmocka_unit_test(one_silent_member_of_two_is_gone_in_time),
         cmocka_unit_test(report_of_a_witness_extends_the_lease),

@@ -75,6 +75,9 @@ struct ps_member_facts {
     uint64_t gpu_memory;
 };
 
+/* Bytes of the text of a refusal. */
+#define PS_MEMBER_REFUSAL_MAX 63u
+
 struct ps_member {
     uint32_t node;
     uint8_t role;  /* enum ps_role */
@@ -103,6 +106,9 @@ struct ps_member {
     uint64_t reserved_bytes; /* Server: bytes reserved there by all jobs. */
     struct ps_msg_ping last_ping;
     struct ps_msg *last_costs; /* Latest costs message; NULL: none. */
+    /* Why the peer of its last connection was refused, as its certificate is
+     * revoked; "": it was not. */
+    char refusal[PS_MEMBER_REFUSAL_MAX + 1];
     struct ps_member_rates rates;
     struct ps_member_facts facts;
     struct ps_member_pending_exit *pending_exits;

@@ -64,6 +64,18 @@ static void member_set_gone(struct ps_sched_step *st, struct ps_member *m,
     }
 }
 
+void ps_sched_member_on_refused(struct ps_member *m, const char *why)
+{
+    struct ps_str text;
+    size_t len = 0;
+
+    while (why[len] != '\0' && strncmp(why + len, " (", 2) != 0) {
+        len++;
+    }
+    ps_str_init(&text, m->refusal, sizeof(m->refusal));
+    ps_str_addf(&text, "%.*s", (int)len, why);
+}
+
 void ps_sched_member_on_closed(struct ps_sched_step *st, struct ps_member *m)
 {
     ps_link_close(m->link);
@@ -168,14 +180,16 @@ static void remove_expired_members(struct ps_sched_step *st)
     }
 }
 
-/* Adds that the member's certificate has ended, for which all peers refuse it,
- * by what its last ping said. */
-static void add_certificate_end(const struct ps_sched_step *st,
-                                const struct ps_member *m, struct ps_str *why)
+/* Adds why all peers refuse the member: for what its last connection was closed,
+ * or because its certificate has ended, by what its last ping said. */
+static void add_refusal(const struct ps_sched_step *st,
+                        const struct ps_member *m, struct ps_str *why)
 {
     const uint64_t end = m->last_ping.certificate_ends;
 
-    if (end != 0 && end <= ps_sched_wall_seconds(st)) {
+    if (m->refusal[0] != '\0') {
+        ps_str_addf(why, "; %s", m->refusal);
+    } else if (end != 0 && end <= ps_sched_wall_seconds(st)) {
         ps_str_add(why, "; its certificate has expired");
     }
 }
@@ -187,12 +201,12 @@ static void check_leases(struct ps_sched_step *st)
 
     for (uint32_t i = 0; i < st->s->members.count; i++) {
         struct ps_member *m = st->s->members.sorted[i];
-        char text[96];
+        char text[160];
         struct ps_str why;
 
         ps_str_init(&why, text, sizeof(text));
         if (ps_sched_lease_check(st, &l, m, &why)) {
-            add_certificate_end(st, m, &why);
+            add_refusal(st, m, &why);
             member_set_gone(st, m, text);
         }
         ps_sched_witness_tick(st, m);
@@ -480,6 +494,7 @@ static void record_facts(struct ps_sched_step *st, struct ps_member *member,
                                                    : 0;
     f->avoids_shm = m->avoids_shm;
     f->ktls = m->ktls;
+    member->refusal[0] = '\0';
     ps_str_copy(f->gpu, sizeof(f->gpu), ps_sched_text_or_empty(m->gpu));
     f->gpu_memory = m->gpu_memory;
 }

@@ -15,6 +15,9 @@ void ps_sched_on_hello(struct ps_sched_step *st, struct ps_sched_conn *c,
 bool ps_sched_member_is_backlogged(struct ps_sched_step *st,
                                    struct ps_member *m);
 void ps_sched_member_on_closed(struct ps_sched_step *st, struct ps_member *m);
+/* The driver refuses the peer of its connection, which closes: for this reason,
+ * with the peer's name in parentheses. */
+void ps_sched_member_on_refused(struct ps_member *m, const char *why);
 /* A message of the member has arrived. */
 void ps_sched_member_on_message(struct ps_sched_step *st, struct ps_member *m);
 void ps_sched_on_probed(struct ps_sched_step *st, uint64_t target, int rc);

@@ -146,14 +146,17 @@ static void on_conn_open(struct ps_sched_step *st, const struct ps_event *ev)
     }
 }
 
-static void on_conn_closed(struct ps_sched_step *st, ps_conn_id id)
+static void on_conn_closed(struct ps_sched_step *st, const struct ps_event *ev)
 {
-    struct ps_sched_conn *c = ps_map_remove(st->s->conns, id);
+    struct ps_sched_conn *c = ps_map_remove(st->s->conns, ev->conn);
 
     if (c == NULL) {
         return;
     }
     if (c->kind == PS_SCHED_CONN_MEMBER) {
+        if (ev->closed.rc == PS_E_PERM && ev->closed.why != NULL) {
+            ps_sched_member_on_refused(c->member, ev->closed.why);
+        }
         ps_sched_member_on_closed(st, c->member);
     }
     drop_query(st->s, c);
@@ -511,7 +514,7 @@ static int sched_step(void *self, const struct ps_event *ev,
         }
         break;
     case PS_EV_CLOSED:
-        on_conn_closed(&st, ev->conn);
+        on_conn_closed(&st, ev);
         break;
     case PS_EV_DRAIN:
         s->draining = true;
