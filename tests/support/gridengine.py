@@ -64,7 +64,7 @@ class GridEngine:
     def write_files(self):
         common = self.root / "default" / "common"
         common.mkdir(parents=True)
-        for name in ("db", "qmaster", "execd"):
+        for name in ("db", "qmaster", "execd", "jobs"):
             (self.tmp / name).mkdir()
         arch = subprocess.run([SHARE / "util" / "arch"], check=True, text=True,
                               capture_output=True).stdout.strip()
@@ -116,7 +116,8 @@ class GridEngine:
                  "min_cpu_interval": "00:05:00", "processors": "UNDEFINED",
                  "qtype": "BATCH INTERACTIVE", "ckpt_list": "NONE",
                  "pe_list": "pskv", "rerun": "FALSE", "slots": 8,
-                 "tmpdir": "/tmp", "shell": "/bin/sh", "prolog": "NONE",
+                 # Another engine has jobs of the same numbers.
+                 "tmpdir": self.tmp / "jobs", "shell": "/bin/sh", "prolog": "NONE",
                  "epilog": "NONE", "shell_start_mode": "posix_compliant",
                  "starter_method": "NONE", "suspend_method": "NONE",
                  "resume_method": "NONE", "terminate_method": "NONE",
