@@ -12,6 +12,9 @@
 #include <openssl/params.h>
 #include <string.h>
 
+_Static_assert(PS_TLS_NONCE == PS_GCM_NONCE && PS_TLS_TAG == PS_GCM_TAG,
+               "records are messages of AES-GCM");
+
 struct ps_tls_keys {
     const struct ps_gcm_ops *gcm;
     void *cipher; /* Of `gcm`. */
@@ -51,6 +54,15 @@ static bool expand_label(const struct ps_tls_keys *k, const char *label,
     return is_good;
 }
 
+/* Derives the key of the cipher; returns its length, 0: OpenSSL failed. */
+static size_t derive_key(const struct ps_tls_keys *k,
+                         uint8_t key[PS_TLS_KEY_MAX])
+{
+    const size_t len = k->secret_len == 32 ? 16 : 32;
+
+    return expand_label(k, "key", key, len) ? len : 0;
+}
+
 static void close_cipher(struct ps_tls_keys *k)
 {
     if (k->cipher != NULL) {
@@ -62,13 +74,11 @@ static void close_cipher(struct ps_tls_keys *k)
 /* Derives key and nonce from the secret. */
 static bool keys_derive(struct ps_tls_keys *k)
 {
-    uint8_t key[32];
-    size_t len = k->secret_len == 32 ? 16 : 32;
-    bool is_good = expand_label(k, "key", key, len) &&
-                   expand_label(k, "iv", k->nonce, PS_TLS_NONCE);
+    uint8_t key[PS_TLS_KEY_MAX];
+    const size_t len = derive_key(k, key);
 
     close_cipher(k);
-    if (is_good) {
+    if (len > 0 && expand_label(k, "iv", k->nonce, PS_TLS_NONCE)) {
         k->cipher = k->gcm->open(key, len, k->seals);
     }
     OPENSSL_cleanse(key, sizeof(key));
@@ -130,10 +140,10 @@ int ps_tls_keys_material(const struct ps_tls_keys *k,
 {
     struct ps_tls_material *m = ret_material;
 
-    m->key_len = k->secret_len == 32 ? 16 : 32;
+    m->key_len = derive_key(k, m->key);
     memcpy(m->nonce, k->nonce, PS_TLS_NONCE);
     m->records = k->records;
-    return expand_label(k, "key", m->key, m->key_len) ? 0 : PS_E_BUG;
+    return m->key_len > 0 ? 0 : PS_E_BUG;
 }
 
 void ps_tls_material_erase(struct ps_tls_material *m)

@@ -17,8 +17,6 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* As of the session: it takes as long as a turn of the others. */
-#define TURN_BYTES  (64u * 1024u)
 /* Content of a record that is not data; longer ones are cut, and refused. */
 #define CONTROL_MAX 512u
 
@@ -35,6 +33,7 @@ struct ps_ktls {
     enum protection input;
     enum protection output;
     uint64_t records; /* By the kernel, under the present keys of the output. */
+    bool update_due;  /* Those have to change. */
 };
 
 static struct ps_tls_session *session_of(const struct ps_ktls *k)
@@ -155,6 +154,7 @@ static bool update_output(struct ps_ktls *k)
         return false;
     }
     k->records = 0;
+    k->update_due = false;
     if (ps_tls_session_update_output(session_of(k)) != 0 ||
         give_keys(k, true) != BY_KERNEL) {
         errno = EKEYEXPIRED; /* The link goes on with another connection. */
@@ -165,8 +165,10 @@ static bool update_output(struct ps_ktls *k)
 
 static ssize_t write_by_kernel(struct ps_ktls *k, struct iovec *iov, int count)
 {
-    if (ps_tls_session_update_due(session_of(k), k->records) &&
-        !update_output(k)) {
+    /* Kept: the announcement may find the socket full. */
+    k->update_due = k->update_due ||
+                    ps_tls_session_update_due(session_of(k), k->records);
+    if (k->update_due && !update_output(k)) {
         return -1;
     }
     ssize_t n = ps_ktls_send(k->session.fd, iov, count);
@@ -242,8 +244,8 @@ void ps_ktls_release(struct ps_ktls *k)
 
 const struct ps_transport_ops ps_transport_ktls = {
     .flags = PS_TRANSPORT_IS_TCP | PS_TRANSPORT_IN_PLACE,
-    .read_turn = TURN_BYTES,
-    .write_turn = TURN_BYTES,
+    .read_turn = PS_TRANSPORT_TLS_TURN,
+    .write_turn = PS_TRANSPORT_TLS_TURN,
     .read = ktls_read,
     .write = ktls_write,
     .pending = ktls_pending,

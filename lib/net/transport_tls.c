@@ -7,10 +7,6 @@
 #include <errno.h>
 #include <sys/socket.h>
 
-/* Takes as long as a turn of the others. A receiver then also decrypts what a
- * sender has just written, while it is in the cache. */
-#define TURN_BYTES (64u * 1024u)
-
 static ssize_t tls_failed(struct ps_transport *t, int rc, const char *text)
 {
     t->failure_rc = rc;
@@ -119,8 +115,8 @@ static void tls_fini(struct ps_transport *t)
 
 const struct ps_transport_ops ps_transport_tls = {
     .flags = PS_TRANSPORT_IS_TCP | PS_TRANSPORT_IN_PLACE,
-    .read_turn = TURN_BYTES,
-    .write_turn = TURN_BYTES,
+    .read_turn = PS_TRANSPORT_TLS_TURN,
+    .write_turn = PS_TRANSPORT_TLS_TURN,
     .read = tls_read,
     .write = tls_write,
     .pending = tls_pending,

@@ -8,6 +8,10 @@
 
 struct ps_tls_session;
 
+/* Bytes of a turn: it takes as long as one of the others. A receiver then also
+ * decrypts what a sender has just written, while it is in the cache. */
+#define PS_TRANSPORT_TLS_TURN (64u * 1024u)
+
 /* Its `ctx` is the session after its handshake, which it frees. */
 extern const struct ps_transport_ops ps_transport_tls;
 

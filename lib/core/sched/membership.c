@@ -66,12 +66,10 @@ static void member_set_gone(struct ps_sched_step *st, struct ps_member *m,
 
 void ps_sched_member_on_refused(struct ps_member *m, const char *why)
 {
+    const char *name = strstr(why, " (");
+    const size_t len = name != NULL ? (size_t)(name - why) : strlen(why);
     struct ps_str text;
-    size_t len = 0;
 
-    while (why[len] != '\0' && strncmp(why + len, " (", 2) != 0) {
-        len++;
-    }
     ps_str_init(&text, m->refusal, sizeof(m->refusal));
     ps_str_addf(&text, "%.*s", (int)len, why);
 }
