@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import List
+import warnings
+from typing import List, Set
 
 # Error codes of psclient.h.
 INVAL = -1
@@ -59,6 +60,18 @@ class JobFailed(Error):
 
 class Canceled(Error):
     """The operation was cancelled, by Handle.cancel()."""
+
+
+_warned: Set[str] = set()
+
+
+def warn_once(text: str) -> None:
+    """Warns of an argument that has no effect, once in a process, at the line
+    of the program that gave it."""
+    if text not in _warned:
+        _warned.add(text)
+        # This function, the one of ours with the argument, its caller.
+        warnings.warn(text, stacklevel=3)
 
 
 _CLASSES = {CANCELED: Canceled, TIMEOUT: Timeout, PEERLOST: PeerLost, JOBFAILED: JobFailed}

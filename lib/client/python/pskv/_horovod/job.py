@@ -3,6 +3,7 @@
 process has one, whichever interface it uses."""
 from __future__ import annotations
 
+import operator
 import os
 import threading
 import time
@@ -25,12 +26,30 @@ class _State:
     lock = threading.Lock()
 
 
+def _ranks_of(call: str, given: Any) -> List[int]:
+    """Ranks that a call was given. Horovod's take a communicator of mpi4py,
+    too."""
+    try:
+        ranks = list(given)
+    except TypeError:
+        raise ValueError(
+            "%s takes a list of ranks, not %r of type %s: pskv knows no "
+            "communicators of MPI" % (call, given, type(given).__name__)
+        ) from None
+    if not all(hasattr(r, "__index__") and not isinstance(r, bool)
+               for r in ranks):
+        raise ValueError("%s takes a list of ranks, which are whole numbers, "
+                         "not %r" % (call, ranks))
+    return [operator.index(r) for r in ranks]
+
+
 class ProcessSet:
     """A subset of the ranks, as a group. Registered on all ranks by
     add_process_set() or as an argument of init()."""
 
-    def __init__(self, ranks: Optional[Iterable[int]] = None) -> None:
-        self.ranks = None if ranks is None else sorted(set(ranks))
+    def __init__(self, ranks_or_comm: Optional[Iterable[int]] = None) -> None:
+        self.ranks = None if ranks_or_comm is None else \
+            sorted(set(_ranks_of("ProcessSet()", ranks_or_comm)))
         self.process_set_id: Optional[int] = None
         self._engine: Optional[Engine] = None
 
@@ -108,11 +127,17 @@ def join_job(kind: Type[Engine], comm: Optional[Sequence[int]],
         elif type(_State.engine) is not kind:
             raise ValueError("this process uses Horovod's interface of %s" %
                              type(_State.engine).__module__)
-    if comm is not None and list(comm) not in ([], list(range(size()))):
+    if comm is not None and _ranks_of("init(comm=...)", comm) not in (
+            [], list(range(size()))):
         raise ValueError("init() with some ranks, %s: a job has all %d; "
                          "process sets have some" % (list(comm), size()))
-    if process_sets is None or isinstance(process_sets, str):
-        return  # "dynamic": process sets can always be added.
+    if isinstance(process_sets, str):
+        if process_sets.lower() != "dynamic":
+            raise ValueError("init(process_sets=%r): a list of process sets, "
+                             "or 'dynamic'" % process_sets)
+        return  # Process sets can always be added.
+    if process_sets is None:
+        return
     for s in process_sets:
         add_process_set(s)
 
@@ -220,9 +245,11 @@ def is_homogeneous() -> bool:
     return len(set(counts.values())) == 1
 
 
-def add_process_set(ranks: Union[ProcessSet, Iterable[int]]) -> ProcessSet:
+def add_process_set(
+        process_set: Union[ProcessSet, Iterable[int]]) -> ProcessSet:
     """Registers a process set. All ranks call it with the same ranks."""
-    s = ranks if isinstance(ranks, ProcessSet) else ProcessSet(ranks)
+    s = process_set if isinstance(process_set, ProcessSet) else \
+        ProcessSet(process_set)
     if s.ranks is None or s.process_set_id is not None:
         raise ValueError("%r is there already" % s)
     if not s.ranks or s.ranks[0] < 0 or s.ranks[-1] >= size():

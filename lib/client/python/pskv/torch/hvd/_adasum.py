@@ -3,7 +3,7 @@
 where they are at right angles."""
 from __future__ import annotations
 
-from typing import Any, List, Optional
+from typing import Any, List, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -34,17 +34,18 @@ def adasum(tensors: List[Tensor]) -> Tensor:
 class _Adasum:
     """A handle: each rank combines the tensors of all."""
 
-    def __init__(self, handle: Handle, out: Tensor) -> None:
+    def __init__(self, handle: Handle, out: Tensor, post: float) -> None:
         self._handle: Optional[Handle] = handle
         self._out = out
+        self._post = post
 
     def wait(self) -> Tensor:
         """Waits for the result. Raises a failure."""
         if self._handle is not None:
             every = self._handle.wait()[0]
             self._handle = None
-            self._out.detach().copy_(adasum(list(every.double().unbind(
-                0))).view(self._out.shape))
+            total = adasum(list(every.double().unbind(0))) * self._post
+            self._out.detach().copy_(total.view(self._out.shape))
         return self._out
 
     def done(self) -> bool:
@@ -53,8 +54,9 @@ class _Adasum:
 
 
 def start_adasum(process_set: ProcessSet, tensor: Tensor, out: Tensor,
-                 name: Optional[str]) -> Any:
-    """Adasum of a tensor into `out`, which may be the same."""
+                 name: Optional[str], scales: Tuple[float, float]) -> Any:
+    """Adasum of a tensor into `out`, which may be the same. `scales`: factors
+    of each tensor before, and of the result."""
     size = process_set.size()
     if process_set is not global_process_set:
         raise NotImplementedError("Adasum does not support non-global process "
@@ -64,5 +66,7 @@ def start_adasum(process_set: ProcessSet, tensor: Tensor, out: Tensor,
                                   "is not supported yet.")
     if not tensor.dtype.is_floating_point:
         raise ValueError("Adasum of %s: it takes real numbers" % tensor.dtype)
-    return _Adasum(start_gather(process_set, tensor.detach().reshape(1, -1),
-                                name), out)
+    pre, post = scales
+    sent = tensor.detach().reshape(1, -1)
+    return _Adasum(start_gather(process_set, sent * pre if pre != 1 else sent,
+                                name), out, post)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..._horovod.job import ProcessSet, global_process_set, rank
-from ..._horovod.words import Average, ReduceOp
+from ..._horovod.words import Average, ReduceOp, Sum
 from ._reduce import allreduce, grouped_allreduce
 from ._start import Handle, start_broadcast, start_exchange, start_gather
 
@@ -159,6 +159,9 @@ def sparse_allreduce_async(tensor: Tensor, name: Optional[str],
                            ) -> Callable[[], Tensor]:
     """The mean or sum of sparse tensors, by an allgather of indices and
     values. Returns a function that waits for the result."""
+    if op not in (Average, Sum):
+        raise ValueError("sparse_allreduce_async of %s: it has Average and Sum"
+                         % op)
     indices = allgather_async(
         tensor._indices().transpose(0, 1).contiguous(),
         None if name is None else name + ".indices", process_set)

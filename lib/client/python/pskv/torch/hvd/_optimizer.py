@@ -10,6 +10,7 @@ from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 import torch
 from torch import Tensor
 
+from ..._errors import warn_once
 from ..._horovod.job import ProcessSet, global_process_set
 from ..._horovod.words import Adasum, Average, ReduceOp, Sum
 from .. import _tensor
@@ -172,10 +173,11 @@ class _Distributed:
                 self._pskv_sparse[p] = sparse_allreduce_async(
                     p.grad.coalesce(), name, self._pskv_op, self._pskv_set)
                 return
-            handle = allreduce_async_(p.grad.to_dense(), name=name,
-                                      op=self._pskv_op,
+            small, ctx = self._pskv_compression.compress(p.grad.to_dense())
+            handle = allreduce_async_(small, name=name, op=self._pskv_op,
                                       process_set=self._pskv_set)
-            self._pskv_sparse[p] = lambda: handle.wait().to_sparse()
+            self._pskv_sparse[p] = lambda: self._pskv_compression.decompress(
+                handle.wait(), ctx).to_sparse()
 
     def _start_ready(self, all_of_them: bool) -> None:
         while self._pskv_next < len(self._pskv_buckets):
@@ -409,8 +411,8 @@ def DistributedOptimizer(
         raise ValueError("gradient_predivide_factor not supported with op != "
                          "Average")
     if num_groups != 0:
-        warnings.warn("Parameter `num_groups` has been replaced by `groups` "
-                      "and will be removed in v0.23.0.", DeprecationWarning)
+        warn_once("Parameter `num_groups` has been replaced by `groups` and "
+                  "will be removed in v0.23.0.")
         groups = num_groups if groups is None else groups
     if backward_passes_per_step <= 0:
         raise ValueError("backward_passes_per_step must be > 0")
@@ -421,6 +423,12 @@ def DistributedOptimizer(
     methods: Any = _Distributed
     if op is Adasum:
         methods = _DistributedAdasum
+        for name, given in (("groups", groups is not None),
+                            ("sparse_as_dense", sparse_as_dense)):
+            if given:
+                warn_once("DistributedOptimizer(op=Adasum): %s has no effect: "
+                          "each step() sends the change of every parameter"
+                          % name)
         if process_set is not global_process_set:
             raise NotImplementedError("Adasum does not support non-global "
                                       "process sets yet.")

@@ -19,7 +19,7 @@ from ._start import (AnyHandle, Handles, start_join, start_scatter, start_sum,
 def _into(tensor: Tensor, out: Tensor, name: Optional[str], op: ReduceOp,
           pre: float, post: float, process_set: ProcessSet) -> AnyHandle:
     if op is Adasum:
-        return start_adasum(process_set, tensor, out, name)
+        return start_adasum(process_set, tensor, out, name, (pre, post))
     return start_sum(process_set, tensor, out.detach(), name, op, pre, post,
                      out)
 
@@ -113,7 +113,8 @@ def _group_into(tensors: Sequence[Tensor], outs: Sequence[Tensor],
     if not tensors:
         return Handles([])
     if op is Adasum:
-        return Handles([start_adasum(process_set, t, o, part_of(name, i))
+        return Handles([start_adasum(process_set, t, o, part_of(name, i),
+                                     (pre, post))
                         for i, (t, o) in enumerate(zip(tensors, outs))])
     groups = _by_type(tensors)
     parts = [start_sums(
