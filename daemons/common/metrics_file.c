@@ -5,6 +5,7 @@
 #include "common/daemon_inner.h"
 
 #include "base/alloc.h"
+#include "base/file_check.h"
 #include "base/log.h"
 #include "base/state_table.h"
 
@@ -58,19 +59,24 @@ static int write_file(const char *path, const struct ps_str *text)
 {
     char temp[4096];
     FILE *f;
-    bool good;
     int reason = 0;
+    int error;
 
     snprintf(temp, sizeof(temp), "%s.new", path);
     f = fopen(temp, "we");
     if (f == NULL) {
         return errno;
     }
-    good = fchmod(fileno(f), 0644) == 0;
-    good = fwrite(text->data, 1, text->len, f) == text->len && good;
-    good = fclose(f) == 0 && good;
-    if (!good || rename(temp, path) != 0) {
+    if (fchmod(fileno(f), 0644) != 0) {
         reason = errno;
+    }
+    (void)fwrite(text->data, 1, text->len, f);
+    error = ps_file_close(f);
+    reason = reason != 0 ? reason : error;
+    if (reason == 0 && rename(temp, path) != 0) {
+        reason = errno;
+    }
+    if (reason != 0) {
         (void)unlink(temp);
     }
     return reason;

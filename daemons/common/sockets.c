@@ -290,22 +290,25 @@ int daemon_write_port_file(const struct daemon *d)
 {
     char temp[4096];
     FILE *f;
-    bool good;
+    int error;
 
     if (d->args.port_file == NULL) {
         return PS_EXIT_OK;
     }
     snprintf(temp, sizeof(temp), "%s.new", d->args.port_file);
     f = fopen(temp, "we");
-    good = f != NULL;
-    if (good) {
-        good = fprintf(f, "%u\n", (unsigned)d->sockets.listen_port) > 0;
-        good = fclose(f) == 0 && good;
-        good = good && rename(temp, d->args.port_file) == 0;
+    error = f == NULL ? errno : 0;
+    if (f != NULL) {
+        fprintf(f, "%u\n", (unsigned)d->sockets.listen_port);
+        error = ps_file_close(f);
     }
-    if (!good) {
+    if (error == 0 && rename(temp, d->args.port_file) != 0) {
+        error = errno;
+    }
+    if (error != 0) {
+        (void)unlink(temp);
         ps_log(PS_LOG_ERROR, "cannot write %s: %s", d->args.port_file,
-               strerror(errno));
+               strerror(error));
         return PS_EXIT_CANTCREAT;
     }
     return PS_EXIT_OK;

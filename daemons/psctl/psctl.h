@@ -24,6 +24,7 @@ enum {
     EXIT_DEGRADED = 3,
     EXIT_NOJOB = 4,
     EXIT_UNAVAILABLE = 69,
+    EXIT_IOERR = 74,
     EXIT_TEMPFAIL = 75,
     EXIT_NOPERM = 77,
     EXIT_CONFIG = 78,

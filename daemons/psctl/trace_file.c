@@ -8,6 +8,7 @@
 #include "psctl/trace.h"
 
 #include "base/alloc.h"
+#include "base/file_check.h"
 #include "base/num.h"
 
 #include <errno.h>
@@ -491,7 +492,7 @@ int trace_file_write(const struct trace *t, const char *path,
                      struct trace_file_figures *ret)
 {
     struct drawing d = {.trace = t, .out = fopen(path, "we")};
-    bool is_written;
+    int error;
 
     if (d.out == NULL) {
         fprintf(stderr, "psctl: %s: %s\n", path, strerror(errno));
@@ -499,11 +500,10 @@ int trace_file_write(const struct trace *t, const char *path,
     }
     draw(&d);
     d.figures.bytes = (uint64_t)ftello(d.out);
-    is_written = ferror(d.out) == 0;
-    is_written = fclose(d.out) == 0 && is_written;
-    if (!is_written) {
-        fprintf(stderr, "psctl: %s: %s\n", path, strerror(errno));
-        return EXIT_FAILED;
+    error = ps_file_close(d.out);
+    if (error != 0) {
+        fprintf(stderr, "psctl: %s: %s\n", path, strerror(error));
+        return EXIT_IOERR;
     }
     *ret = d.figures;
     return 0;

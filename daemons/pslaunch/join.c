@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pslaunch/join.h"
 
+#include "base/file_check.h"
 #include "base/limits.h"
 #include "base/str.h"
 #include "pslaunch/listener.h"
@@ -90,7 +91,6 @@ bool join_write_order(const char *path, const char *address,
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
-    bool ok;
 
     if (f == NULL) {
         return false;
@@ -104,8 +104,8 @@ bool join_write_order(const char *path, const char *address,
         }
         fputc('\n', f);
     }
-    ok = ferror(f) == 0;
-    return fclose(f) == 0 && ok;
+    errno = ps_file_close(f);
+    return errno == 0;
 }
 
 static FILE *open_order(const char *path, struct ps_str *why)

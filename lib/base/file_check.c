@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 
+#include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -79,4 +80,20 @@ int ps_file_check_folder(const char *path, struct ps_str *report)
     }
     ps_free(folder);
     return rc;
+}
+
+int ps_file_close(FILE *f)
+{
+    const bool has_failed = ferror(f) != 0;
+    int error = 0;
+
+    /* The errno of an earlier write is lost; that of a full disk comes again. */
+    errno = 0;
+    if (fflush(f) != 0 || has_failed) {
+        error = errno != 0 ? errno : EIO;
+    }
+    if (fclose(f) != 0 && error == 0) {
+        error = errno;
+    }
+    return error;
 }

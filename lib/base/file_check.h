@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Owner and permissions of files that a process trusts. Another user that can
+/* Files of a process: owner and permissions of those that it trusts, and the
+ * end of those that it writes. Another user that can
  * write the configuration of a daemon, or read its keys, controls the daemon, so
  * such files are refused. Access control lists count, because the group bits of
  * a mode are their mask. */
@@ -7,6 +8,8 @@
 
 #include "base/err.h"
 #include "base/str.h"
+
+#include <stdio.h>
 
 enum ps_file_kind {
     PS_FILE_TRUSTED, /* Written by no other user, such as a configuration. */
@@ -29,3 +32,7 @@ PS_MUST_USE int ps_file_check(int fd, const char *path, enum ps_file_kind kind,
  * the user of this process. PS_E_CONFIG as above. A folder that cannot be
  * inspected passes; making the socket fails there with a reason. */
 PS_MUST_USE int ps_file_check_folder(const char *path, struct ps_str *report);
+
+/* Writes what is buffered and closes the file. Returns 0, or the errno value of
+ * a failure of any write so far: a full disk may show only here. */
+PS_MUST_USE int ps_file_close(FILE *f);

@@ -19,6 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file_check.h"
 #include "base/name_hash.h"
 #include "base/num.h"
 #include "base/str.h"
@@ -133,9 +134,8 @@ static int list_names(struct psc_client *c, struct profile_timeline *t)
     return rc;
 }
 
-static int fail_with_errno(struct psc_client *c, const char *path)
+static int fail_with_error(struct psc_client *c, const char *path, int error)
 {
-    const int error = errno;
     int rc = client_enter(c);
 
     if (rc == 0) {
@@ -154,6 +154,7 @@ static int write_file(struct psc_client *c, const struct profile_timeline *t,
     char *to = NULL;
     char *part = NULL;
     FILE *f = NULL;
+    int error;
     int rc = 0;
 
     if (asprintf(&to, "%.*srank%u_%s", (int)(base - path), path, t->rank,
@@ -166,16 +167,16 @@ static int write_file(struct psc_client *c, const struct profile_timeline *t,
     }
     f = fopen(part, "we");
     if (f == NULL) {
-        rc = fail_with_errno(c, to);
+        rc = fail_with_error(c, to, errno);
         goto free_paths;
     }
     profile_timeline_write(t, f);
-    if (fflush(f) != 0 || ferror(f) != 0) {
-        rc = fail_with_errno(c, to);
+    error = ps_file_close(f);
+    if (error == 0 && rename(part, to) != 0) {
+        error = errno;
     }
-    fclose(f);
-    if (rc == 0 && rename(part, to) != 0) {
-        rc = fail_with_errno(c, to);
+    if (error != 0) {
+        rc = fail_with_error(c, to, error);
     }
     if (rc != 0) {
         remove(part);

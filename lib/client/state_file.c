@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file_check.h"
 #include "base/num.h"
 
 #define BUFFER_NONE UINT8_MAX
@@ -228,12 +229,27 @@ static int save_keys(struct psc_client *c, struct key **keys, uint32_t count,
     return rc;
 }
 
+/* Returns 0, or the errno value of a failed write: the file is on the disk, or
+ * not complete. */
+static int finish_file(const struct state_stream *s)
+{
+    int error = s->error;
+    int closed;
+
+    if (error == 0 && (fflush(s->file) != 0 || fsync(fileno(s->file)) != 0)) {
+        error = errno;
+    }
+    closed = ps_file_close(s->file);
+    return error != 0 ? error : closed;
+}
+
 int psc_state_save(struct psc_client *c, const char *path)
 {
     struct state_stream s = {0};
     struct key **keys;
     uint32_t count;
     char *other = NULL;
+    int error;
     int rc = list_keys(c, &keys, &count);
 
     if (rc != 0) {
@@ -249,11 +265,10 @@ int psc_state_save(struct psc_client *c, const char *path)
         goto free_keys;
     }
     rc = save_keys(c, keys, count, &s);
-    if (rc == 0 &&
-        (s.has_failed || fflush(s.file) != 0 || fsync(fileno(s.file)) != 0)) {
-        rc = file_error(c, PSC_E_SYS, path, strerror(errno));
+    error = finish_file(&s);
+    if (rc == 0 && error != 0) {
+        rc = file_error(c, PSC_E_SYS, path, strerror(error));
     }
-    fclose(s.file);
     if (rc == 0 && rename(other, path) != 0) {
         rc = file_error(c, PSC_E_SYS, path, strerror(errno));
     }

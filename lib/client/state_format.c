@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/state_format.h"
 
+#include <errno.h>
 #include <string.h>
 
 #include "base/fnv1a.h"
@@ -26,6 +27,13 @@ static size_t chunk_of(size_t len)
     return len < CHUNK_BYTES ? len - len % WORD_BYTES : CHUNK_BYTES;
 }
 
+static void write_words(struct state_stream *s, const uint8_t *at, size_t len)
+{
+    s->has_failed = fwrite(at, 1, len, s->file) != len;
+    s->error = s->has_failed ? errno : 0;
+    add_to_checksum(s, at, len);
+}
+
 /* Writes the bytes, filled up to whole words. */
 static void put_bytes(struct state_stream *s, const void *data, size_t len)
 {
@@ -35,15 +43,13 @@ static void put_bytes(struct state_stream *s, const void *data, size_t len)
     while (len >= WORD_BYTES && !s->has_failed) {
         const size_t now = chunk_of(len);
 
-        s->has_failed = fwrite(at, 1, now, s->file) != now;
-        add_to_checksum(s, at, now);
+        write_words(s, at, now);
         at += now;
         len -= now;
     }
     if (len > 0 && !s->has_failed) {
         memcpy(tail, at, len);
-        s->has_failed = fwrite(tail, 1, WORD_BYTES, s->file) != WORD_BYTES;
-        add_to_checksum(s, tail, WORD_BYTES);
+        write_words(s, tail, WORD_BYTES);
     }
 }
 

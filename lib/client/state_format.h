@@ -17,6 +17,7 @@ struct state_stream {
     FILE *file;
     uint64_t checksum; /* Checksum of the bytes read or written so far. */
     bool has_failed;   /* A write failed, or the file ended too early. */
+    int error;         /* errno of the write that failed; 0: none. */
 };
 
 void state_put_start(struct state_stream *s,
