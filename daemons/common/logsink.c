@@ -7,8 +7,10 @@
 #include "common/explain.h"
 #include "common/loglimit.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -19,6 +21,10 @@ static struct {
     const char *node;
     void (*skipped)(void *ctx); /* NULL: none. */
     void *skipped_ctx;
+    /* Lines since the last that standard error has taken. */
+    uint64_t lost;
+    int lost_error; /* errno of the last of them. */
+    bool is_torn;   /* A part of a line was written. */
 } sink = {.program = "", .node = ""};
 
 static struct ps_loglimit loglimit;
@@ -98,9 +104,11 @@ static void add_code(struct ps_str *s, enum ps_log_level level,
     }
 }
 
-static void write_line(enum ps_log_level level, const char *text)
+/* Returns 0 or an errno value. */
+static int print_line(enum ps_log_level level, const char *text)
 {
     char line[6 * 2048];
+    ssize_t n;
     struct ps_str s;
 
     /* Reserves one byte for the newline. */
@@ -128,9 +136,35 @@ static void write_line(enum ps_log_level level, const char *text)
         break;
     }
     line[s.len] = '\n';
-    ssize_t n = write(STDERR_FILENO, line, s.len + 1);
+    n = write(STDERR_FILENO, line, s.len + 1);
+    sink.is_torn = n > 0 && (size_t)n < s.len + 1;
+    return n < 0 ? errno : sink.is_torn ? ENOSPC : 0;
+}
 
-    (void)n; /* There is no other place to report to. */
+/* There is no other place to report a loss to: the next line that is written
+ * has one with the number of those lost before it. */
+static void write_line(enum ps_log_level level, const char *text)
+{
+    char summary[128];
+    struct ps_str s;
+    int error;
+
+    if (sink.lost > 0) {
+        if (sink.is_torn && write(STDERR_FILENO, "\n", 1) == 1) {
+            sink.is_torn = false;
+        }
+        ps_str_init(&s, summary, sizeof(summary));
+        ps_str_addf(&s, "%llu lines of this log are lost: standard error: %s",
+                    (unsigned long long)sink.lost, strerror(sink.lost_error));
+        if (print_line(PS_LOG_WARNING, summary) == 0) {
+            sink.lost = 0;
+        }
+    }
+    error = print_line(level, text);
+    if (error != 0) {
+        sink.lost++;
+        sink.lost_error = error;
+    }
 }
 
 static ps_time monotonic_now(void)
