@@ -413,5 +413,5 @@ int ps_daemon_main(const struct ps_daemon_spec *spec, int argc, char **argv)
     daemon_tls_fini(&d);
     daemon_config_fini(&d);
     ps_args_fini(&d.args);
-    return code;
+    return ps_exit_with_output(spec->options->program, code);
 }

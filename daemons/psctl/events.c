@@ -3,6 +3,8 @@
  * happens. */
 #include "psctl/psctl.h"
 
+#include "common/exit.h"
+
 #include <stdio.h>
 #include <time.h>
 
@@ -71,7 +73,7 @@ int events_follow(const struct wire_target *target, ps_time pause, bool json,
     int rc = 0;
     struct wire *w = wire_open(target, &rc);
 
-    while (rc == 0 && ferror(stdout) == 0) {
+    while (rc == 0) {
         rc = wire_events(w, newest, &r);
         if (rc == 0 && newest_event(&r) > 0) {
             newest = newest_event(&r);
@@ -83,7 +85,9 @@ int events_follow(const struct wire_target *target, ps_time pause, bool json,
             headings = false;
             rows_clear(&r.rows_of[PS_QUERY_EVENTS]);
         }
-        fflush(stdout);
+        if (!ps_exit_flush() && rc == 0) {
+            rc = EXIT_IOERR;
+        }
         if (rc == 0) {
             wait_for(pause);
         }

@@ -31,7 +31,8 @@ void json_use_lines(void)
 void json_print(json_t *o)
 {
     if (o == NULL ||
-        json_dumpf(o, stdout, layout | JSON_REAL_PRECISION(13)) != 0) {
+        (json_dumpf(o, stdout, layout | JSON_REAL_PRECISION(13)) != 0 &&
+         ferror(stdout) == 0)) {
         fputs("psctl: cannot write the answer\n", stderr);
     }
     putchar('\n');

@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "base/variables.h"
+#include "common/exit.h"
 #include "client/psclient.h"
 
 #include <getopt.h>
@@ -807,11 +808,7 @@ static int run_command(const struct request *q)
         rc = exit_code_of_health(q, &report, &health);
     }
     report_fini(&report);
-    if (fflush(stdout) != 0) {
-        perror("psctl: standard output");
-        rc = rc == 0 ? EXIT_FAILED : rc;
-    }
-    return rc;
+    return !ps_exit_flush() && rc == 0 ? EXIT_IOERR : rc;
 }
 
 /* Repeats the command until a signal; on a terminal each output overwrites the
@@ -827,7 +824,7 @@ static int run_watch(const struct request *q)
             fputs("\033[H\033[2J", stdout);
         }
         rc = run_command(q);
-        if (rc == EXIT_USAGE || rc == EXIT_NOJOB || ferror(stdout) != 0) {
+        if (rc == EXIT_USAGE || rc == EXIT_NOJOB || !ps_exit_flush()) {
             return rc;
         }
         if (!clears && q->format != FORMAT_JSON) {
@@ -936,7 +933,7 @@ static bool parse_options(struct request *q, int argc, char **argv,
     return true;
 }
 
-int main(int argc, char **argv)
+static int run(int argc, char **argv)
 {
     struct request q = {
         .timeout = PS_SECONDS(5),
@@ -976,4 +973,9 @@ int main(int argc, char **argv)
         return rc;
     }
     return q.watch != 0 && q.verb != VERB_TOP ? run_watch(&q) : run_command(&q);
+}
+
+int main(int argc, char **argv)
+{
+    return ps_exit_with_output("psctl", run(argc, argv));
 }

@@ -225,8 +225,5 @@ int pki_show(const struct pki_options *o, int64_t now)
         problem |= is_problem(state_of_record(&s.records[i], now));
     }
     pki_store_close(&s);
-    if (fflush(stdout) != 0) {
-        return pki_system_error("write to", "standard output", "");
-    }
     return problem ? EXIT_DEGRADED : EXIT_HEALTHY;
 }

@@ -4,6 +4,8 @@
  * ends it; in batch mode frames follow each other. */
 #include "psctl/psctl.h"
 
+#include "common/exit.h"
+
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -200,7 +202,7 @@ static int make_frame(const struct wire_target *target,
         show_frame(&r, o);
     }
     report_fini(&r);
-    return fflush(stdout) != 0 && rc == 0 ? EXIT_FAILED : rc;
+    return !ps_exit_flush() && rc == 0 ? EXIT_IOERR : rc;
 }
 
 /* Waits; true if a key or a signal ends the program. */

@@ -13,6 +13,7 @@
  * gone, which a closing pipe shows. Orphans of a killed supervisor pass to the
  * guard. The front is no subreaper and kills nothing: it may have had children
  * before it became pslaunch (`sleep 9 & exec pslaunch`), and these stay. */
+#include "common/exit.h"
 #include "pslaunch/folder.h"
 #include "pslaunch/job.h"
 #include "pslaunch/join.h"
@@ -172,7 +173,7 @@ static int front_main(const struct plan *p)
     return pid == 0 ? guard_main(p) : wait_for_child(pid);
 }
 
-int main(int argc, char **argv)
+static int launch(int argc, char **argv)
 {
     static struct plan plan; /* Static: used until the process ends. */
     int rc;
@@ -191,4 +192,9 @@ int main(int argc, char **argv)
         return rc < 0 ? EXIT_OK : rc;
     }
     return front_main(&plan);
+}
+
+int main(int argc, char **argv)
+{
+    return ps_exit_with_output("pslaunch", launch(argc, argv));
 }
