@@ -69,14 +69,16 @@ int child_exit_code(const struct child *c)
 }
 
 struct child *child_add(struct run *r, uint32_t host, bool is_daemon,
-                        const char *name, const char *tag, int file)
+                        const char *name, const char *tag,
+                        struct log_file *file)
 {
     struct child *c = &r->child[r->child_count++];
 
-    *c = (struct child){.host = host, .is_daemon = is_daemon, .ready = -1};
+    *c = (struct child){
+        .host = host, .is_daemon = is_daemon, .ready = -1, .file = file};
     snprintf(c->name, sizeof(c->name), "%s", name);
     c->out = stream_new(-1, is_daemon ? &r->err : &r->out, file, tag);
-    c->err = stream_new(-1, &r->err, file >= 0 ? dup(file) : -1, tag);
+    c->err = stream_new(-1, &r->err, file, tag);
     c->out->is_lossy = is_daemon;
     c->err->is_lossy = is_daemon;
     r->workers_alive += !is_daemon;

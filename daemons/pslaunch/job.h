@@ -34,6 +34,7 @@ struct child {
     int ready;     /* Pipe of a daemon on this host; -1: none. */
     struct stream *out;
     struct stream *err;
+    struct log_file *file; /* Owned; NULL: none. */
 };
 
 /* A host of the job; this one, if there is no list. */
@@ -64,6 +65,7 @@ struct run {
     const struct child *first_failed;
     bool is_stopping;
     bool has_lost_host;
+    bool has_lost_output; /* A write of an output has failed. */
 };
 
 /* ------------------------------------------------------------------ child.c */
@@ -73,9 +75,10 @@ uint64_t now_ms(void);
 void child_describe(const struct child *c, char *text, size_t cap);
 int child_exit_code(const struct child *c);
 /* The next child of the run, on a host, with its streams. `file`: log of its
- * output, taken over; -1: none. */
+ * output, taken over; NULL: none. */
 struct child *child_add(struct run *r, uint32_t host, bool is_daemon,
-                        const char *name, const char *tag, int file);
+                        const char *name, const char *tag,
+                        struct log_file *file);
 /* The daemon is ready. */
 void child_on_ready(struct child *c);
 void child_on_ended(struct run *r, struct child *c, int status);
@@ -90,6 +93,8 @@ bool children_any_alive(const struct run *r, bool daemons);
 
 /* Serves streams, sinks and signals until an event or the time limit. */
 void run_loop(struct run *r, uint64_t until_ms);
+/* Prints once of each output that has failed the path and reason. */
+void outputs_report(struct run *r);
 
 /* ------------------------------------------------------------------ start.c */
 

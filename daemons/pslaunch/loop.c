@@ -10,6 +10,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -154,6 +155,33 @@ static void serve(struct run *r, const struct watch *w)
     }
 }
 
+/* A pipe without a reader is the reader's choice, and no failure. */
+static void report_failure(struct run *r, struct failure *f, const char *name)
+{
+    if (f->error == 0 || f->error == EPIPE || f->is_reported) {
+        return;
+    }
+    f->is_reported = true;
+    r->has_lost_output = true;
+    sink_print(&r->err,
+               "cannot write %s: %s; it has no more of the output, the job "
+               "goes on",
+               name, strerror(f->error));
+}
+
+void outputs_report(struct run *r)
+{
+    for (uint32_t i = 0; i < r->child_count; i++) {
+        struct log_file *file = r->child[i].file;
+
+        if (file != NULL) {
+            report_failure(r, &file->failure, file->path);
+        }
+    }
+    report_failure(r, &r->out.failure, "standard output");
+    report_failure(r, &r->err.failure, "standard error");
+}
+
 void run_loop(struct run *r, uint64_t until_ms)
 {
     size_t most = 3 * ((size_t)r->child_count + r->place_count) + 4;
@@ -187,6 +215,7 @@ void run_loop(struct run *r, uint64_t until_ms)
         serve(r, &w);
     }
     remotes_tick(r);
+    outputs_report(r);
     free(w.fds);
     free(w.owners);
 }

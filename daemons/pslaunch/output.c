@@ -35,7 +35,7 @@ bool sink_is_empty(const struct sink *k)
 
 static void sink_put(struct sink *k, const char *text, size_t len)
 {
-    if (k->is_broken || len == 0) {
+    if (k->failure.error != 0 || len == 0) {
         return;
     }
     if (k->read_offset > 0 && k->read_offset >= k->len / 2) {
@@ -65,7 +65,7 @@ void sink_write(struct sink *k)
     if (n >= 0) {
         k->read_offset += (size_t)n;
     } else if (errno != EINTR && errno != EAGAIN) {
-        k->is_broken = true; /* The job continues without a reader. */
+        k->failure.error = errno; /* The job continues without this output. */
         k->read_offset = k->len;
     }
 }
@@ -90,20 +90,28 @@ void sink_print(struct sink *k, const char *fmt, ...)
 
 /* ------------------------------------------------------------------ streams */
 
-/* Writes to a file of --output-dir; blocks on the disk. */
-static void file_put(int fd, const char *text, size_t len)
+/* Blocks on the disk. */
+static void file_put(struct log_file *f, const char *text, size_t len)
 {
-    while (len > 0) {
-        ssize_t n = write(fd, text, len);
+    while (f->fd >= 0 && f->failure.error == 0 && len > 0) {
+        ssize_t n = write(f->fd, text, len);
 
         if (n < 0 && errno != EINTR && errno != EAGAIN) {
-            return;
+            f->failure.error = errno;
         }
         if (n > 0) {
             text += n;
             len -= (size_t)n;
         }
     }
+}
+
+void log_file_close(struct log_file *f)
+{
+    if (f->fd >= 0 && close(f->fd) != 0 && f->failure.error == 0) {
+        f->failure.error = errno;
+    }
+    f->fd = -1;
 }
 
 static void append_tail(struct stream *s, const char *text, size_t len)
@@ -131,7 +139,7 @@ static void emit_line(struct stream *s, const char *line, size_t len)
         sink_put(s->sink, line, len);
         sink_put(s->sink, "\n", 1);
     }
-    if (s->file >= 0) {
+    if (s->file != NULL) {
         file_put(s->file, line, len);
         file_put(s->file, "\n", 1);
     }
@@ -139,7 +147,8 @@ static void emit_line(struct stream *s, const char *line, size_t len)
     append_tail(s, "\n", 1);
 }
 
-struct stream *stream_new(int in, struct sink *sink, int file, const char *tag)
+struct stream *stream_new(int in, struct sink *sink, struct log_file *file,
+                          const char *tag)
 {
     /* Fresh pages of the system: buffers that stay empty take no memory. */
     struct stream *s = calloc(1, sizeof(*s));
@@ -228,10 +237,6 @@ void stream_close(struct stream *s)
     if (s->in >= 0) {
         close(s->in);
         s->in = -1;
-    }
-    if (s->file >= 0) {
-        close(s->file);
-        s->file = -1;
     }
 }
 

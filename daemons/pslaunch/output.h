@@ -5,10 +5,17 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+/* First write of an output that failed. The output gets nothing more, so that
+ * it has no gap; the others go on. */
+struct failure {
+    int error; /* errno; 0: none has failed. */
+    bool is_reported;
+};
+
 /* Bytes waiting for pslaunch's standard output or error. */
 struct sink {
     int fd;
-    bool is_broken; /* The reader is gone; output is dropped. */
+    struct failure failure;
     /* Valid from `read_offset` to `len`; freed by the sink's owner. */
     char *bytes;
     size_t read_offset;
@@ -25,13 +32,23 @@ void sink_write(struct sink *k);
 void sink_print(struct sink *k, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* File of --output-dir: the lines of a process, without tags. */
+struct log_file {
+    int fd; /* -1: none. */
+    struct failure failure;
+    char path[600];
+};
+
+/* Closes the file, which may show that a write has failed. */
+void log_file_close(struct log_file *f);
+
 /* Line splitter of one output stream of one process. */
 struct stream {
     int in;            /* Read end of the pipe; -1: closed, or on a host. */
     bool is_lossy;     /* A full sink drops its lines instead of blocking it. */
     struct sink *sink; /* Sink of standard output or error; borrowed. */
-    int file;      /* Log file that gets the lines without tags; -1: none. */
-    char tag[320]; /* "[3] ", "[n02:3] "; "": none. */
+    struct log_file *file; /* Gets the lines, too; borrowed. */
+    char tag[320];         /* "[3] ", "[n02:3] "; "": none. */
     char line[65536];
     size_t len;
     char tail[2048]; /* Last bytes, for the closing message. */
@@ -39,7 +56,8 @@ struct stream {
 };
 
 /* `in` may be -1: stream_put() then brings the bytes. */
-struct stream *stream_new(int in, struct sink *sink, int file, const char *tag);
+struct stream *stream_new(int in, struct sink *sink, struct log_file *file,
+                          const char *tag);
 /* Frees the stream after its last line; NULL: no effect. */
 void stream_free(struct stream *s);
 /* True while its sink is full: it must not be read. */

@@ -16,6 +16,7 @@ enum {
     EXIT_USAGE = 2,
     EXIT_UNAVAILABLE = 69,
     EXIT_CANTCREAT = 73,
+    EXIT_IOERR = 74,
     EXIT_CONFIG = 78,
 };
 

@@ -104,7 +104,7 @@ bool remote_spawn(struct run *r, uint32_t host, char *const *argv,
     }
     snprintf(tag, sizeof(tag), "[%s %s] ", r->places[host].name, what);
     stream_free(m->err);
-    m->err = stream_new(ret_process->err, &r->err, -1, tag);
+    m->err = stream_new(ret_process->err, &r->err, NULL, tag);
     m->err->is_lossy = true;
     m->pid = ret_process->pid;
     return true;

@@ -74,11 +74,22 @@ static void drain_streams(struct run *r, uint64_t until_ms)
     }
 }
 
+/* Closes the files of --output-dir, after their last line. */
+static void close_files(struct run *r)
+{
+    for (uint32_t i = 0; i < r->child_count; i++) {
+        if (r->child[i].file != NULL) {
+            log_file_close(r->child[i].file);
+        }
+    }
+}
+
 static void free_run(struct run *r)
 {
     for (uint32_t i = 0; i < r->child_count; i++) {
         stream_free(r->child[i].out);
         stream_free(r->child[i].err);
+        free(r->child[i].file);
     }
     free(r->child);
     authority_free(r->authority);
@@ -139,8 +150,14 @@ static int end_job(struct run *r, bool started)
     }
     until = now_ms() + FLUSH_AFTER_INTERRUPT_MS;
     drain_streams(r, until);
+    close_files(r);
+    (void)flush_sinks(r, until);
+    outputs_report(r);
     print_first_failure(r);
     (void)flush_sinks(r, until);
+    if (code == EXIT_OK && r->has_lost_output) {
+        code = EXIT_IOERR;
+    }
     free_run(r);
     return code;
 }

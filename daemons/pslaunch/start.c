@@ -110,7 +110,7 @@ static bool start_daemon(struct run *r, uint32_t host, uint32_t number,
 
     snprintf(name, sizeof(name), "%s %u", w->argv[0], number);
     make_tag(r, host, name, tag, sizeof(tag));
-    c = child_add(r, host, true, name, tag, -1);
+    c = child_add(r, host, true, name, tag, NULL);
     if (plan_encrypts(r->plan)) {
         c->role = (uint8_t)w->role;
         snprintf(c->node, sizeof(c->node), "%s", w->node);
@@ -300,21 +300,27 @@ static const char *open_private_file(const char *path, int *ret_fd)
     return NULL;
 }
 
-static int open_log(struct run *r, uint32_t rank)
+static struct log_file *open_log(struct run *r, uint32_t rank)
 {
+    struct log_file *f;
     const char *why;
-    char path[600];
-    int fd = -1;
 
     if (r->plan->output_dir == NULL) {
-        return -1;
+        return NULL;
     }
-    snprintf(path, sizeof(path), "%s/rank-%u.log", r->plan->output_dir, rank);
-    why = open_private_file(path, &fd);
+    f = calloc(1, sizeof(*f));
+    if (f == NULL) {
+        abort();
+    }
+    f->fd = -1;
+    snprintf(f->path, sizeof(f->path), "%s/rank-%u.log", r->plan->output_dir,
+             rank);
+    why = open_private_file(f->path, &f->fd);
     if (why != NULL) {
-        sink_print(&r->err, "cannot write %s: %s", path, why);
+        sink_print(&r->err, "cannot write %s: %s", f->path, why);
+        r->has_lost_output = true;
     }
-    return fd;
+    return f;
 }
 
 /* Places for the variables of a worker. `socket` has `cap` bytes. */
