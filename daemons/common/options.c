@@ -195,9 +195,9 @@ const struct ps_option ps_common_rows[PS_COMMON_ROWS] = {
      .type = PS_OPTION_ENUM,
      .enum_names = "auto|on|off",
      .offset = AT(tls.enabled),
-     .help = "Encrypt and authenticate TCP connections: auto does so with "
-             "other hosts, if there is a certificate; on also within this "
-             "host; off never. Unix sockets are never encrypted."},
+     .help = "Encrypt and authenticate TCP connections, those over loopback "
+             "included: auto does so if there is a certificate; on demands "
+             "one; off never. Unix sockets are never encrypted."},
     {.path = "security.tls.ktls",
      .text = "auto",
      .type = PS_OPTION_ENUM,

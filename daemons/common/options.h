@@ -25,8 +25,8 @@ enum ps_log_format {
 };
 
 enum ps_tls_enabled {
-    PS_TLS_AUTO, /* With credentials, on connections to other hosts. */
-    PS_TLS_ON,   /* On every TCP connection. */
+    PS_TLS_AUTO, /* On every TCP connection, if there are credentials. */
+    PS_TLS_ON,   /* The same; without credentials there is no start. */
     PS_TLS_OFF,
 };
 

@@ -405,11 +405,9 @@ int daemon_tls_start(struct daemon *d)
 
 struct ps_driver_tls daemon_tls_of_driver(const struct daemon *d)
 {
-    return (struct ps_driver_tls){
-        .gate = d->tls.gate,
-        .context = d->tls.credentials.context,
-        .on_loopback = daemon_common_options(d)->tls.enabled == PS_TLS_ON,
-        .by_kernel = d->facts.process.ktls};
+    return (struct ps_driver_tls){.gate = d->tls.gate,
+                                  .context = d->tls.credentials.context,
+                                  .by_kernel = d->facts.process.ktls};
 }
 
 void daemon_tls_stop(struct daemon *d)

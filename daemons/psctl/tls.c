@@ -132,9 +132,9 @@ static bool make_handshake(struct tls_relay *r, int timeout_ms,
             }
         }
         if (error != 0) {
-            ps_str_add(why, "it closed the connection during the handshake of "
-                            "TLS; over loopback psched expects it only if "
-                            "security.tls.enabled is on");
+            ps_str_add(why,
+                       "it closed the connection during the handshake of "
+                       "TLS; if psched has no certificate, leave --tls out");
             return false;
         }
     }

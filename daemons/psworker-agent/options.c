@@ -195,8 +195,7 @@ static const struct ps_option rows[] = {
      .offset = AT(launch_insecure),
      .help = "Obey a psched without a certificate, too: any process that can "
              "listen at its address may then run programs as the users above. "
-             "For laboratories only; else psched has a certificate, and "
-             "security.tls.enabled is on where it is reached by loopback."},
+             "For laboratories only."},
     {.path = "network.connections_per_server",
      .text = "auto",
      .type = PS_OPTION_U64,

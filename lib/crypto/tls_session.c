@@ -284,6 +284,27 @@ void ps_tls_session_free(struct ps_tls_session *s)
 
 /* ---------------------------------------------------------------- handshake */
 
+static bool is_other_protocol(int reason)
+{
+    return reason == SSL_R_WRONG_VERSION_NUMBER ||
+           reason == SSL_R_HTTP_REQUEST ||
+           reason == SSL_R_HTTPS_PROXY_REQUEST ||
+           reason == SSL_R_PACKET_LENGTH_TOO_LONG ||
+           reason == SSL_R_RECORD_TOO_SMALL;
+}
+
+static int code_of_handshake_error(int reason)
+{
+    if (is_other_protocol(reason)) {
+        return PS_E_VERSION;
+    }
+    return reason == SSL_R_CERTIFICATE_VERIFY_FAILED ||
+                   reason == SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE ||
+                   reason > SSL_AD_REASON_OFFSET
+               ? PS_E_PERM
+               : PS_E_PROTO;
+}
+
 static void add_handshake_error(struct ps_tls_session *s, struct ps_str *why)
 {
     unsigned long code = ERR_peek_error();
@@ -296,11 +317,7 @@ static void add_handshake_error(struct ps_tls_session *s, struct ps_str *why)
                                               : "certificate is not valid");
     } else if (reason == SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE) {
         ps_str_add(why, "it has no certificate");
-    } else if (reason == SSL_R_WRONG_VERSION_NUMBER ||
-               reason == SSL_R_HTTP_REQUEST ||
-               reason == SSL_R_HTTPS_PROXY_REQUEST ||
-               reason == SSL_R_PACKET_LENGTH_TOO_LONG ||
-               reason == SSL_R_RECORD_TOO_SMALL) {
+    } else if (is_other_protocol(reason)) {
         ps_str_add(why, "it does not use TLS");
     } else if (reason == SSL_R_UNSUPPORTED_PROTOCOL ||
                reason == SSL_R_VERSION_TOO_LOW) {
@@ -367,13 +384,7 @@ int ps_tls_session_handshake(struct ps_tls_session *s, struct ps_str *why)
     } else if (SSL_get_error(s->ssl, n) == SSL_ERROR_WANT_READ) {
         rc = PS_E_AGAIN;
     } else {
-        int reason = ERR_GET_REASON(ERR_peek_error());
-
-        rc = reason == SSL_R_CERTIFICATE_VERIFY_FAILED ||
-                     reason == SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE ||
-                     reason > SSL_AD_REASON_OFFSET
-                 ? PS_E_PERM
-                 : PS_E_PROTO;
+        rc = code_of_handshake_error(ERR_GET_REASON(ERR_peek_error()));
         add_handshake_error(s, why);
     }
     ERR_clear_error();

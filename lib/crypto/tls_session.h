@@ -36,7 +36,8 @@ void ps_tls_session_free(struct ps_tls_session *s);
 
 /* Goes on with the handshake as far as the input allows. 0: it is complete, and
  * output may be left; PS_E_AGAIN: write the output, and add input; others: it
- * failed, `why` has the reason, and the output tells the peer. */
+ * failed, `why` has the reason, and the output tells the peer. PS_E_VERSION:
+ * the peer does not use TLS. */
 PS_MUST_USE int ps_tls_session_handshake(struct ps_tls_session *s,
                                          struct ps_str *why);
 /* True if the peer has sent anything. */

@@ -75,6 +75,8 @@ static void accepting_done(struct ps_tls_handshake *tls, int rc,
     if (d->is_closing || rc == PS_E_CLOSED) {
         ps_tls_session_free(tls->session);
         close(tls->fd);
+    } else if (rc == PS_E_VERSION) {
+        driver_refuse_plain(d, tls->fd, a->peer, text);
     } else if (rc != 0) {
         driver_refuse_encrypted(d, tls->fd, tls->session, a->peer, text);
     } else {

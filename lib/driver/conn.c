@@ -360,6 +360,22 @@ void driver_refuse(struct ps_driver *d, int fd, const char *peer,
     refused(d, fd, peer, why);
 }
 
+void driver_refuse_plain(struct ps_driver *d, int fd, const char *peer,
+                         const char *why)
+{
+    uint8_t bytes[REJECT_BYTES];
+    size_t len = encode_reject(PS_E_PERM,
+                               "connections here are encrypted: psctl needs "
+                               "--tls FOLDER, a daemon a certificate "
+                               "(security.tls.directory)",
+                               bytes, sizeof(bytes));
+
+    if (len > 0) {
+        (void)send(fd, bytes, len, MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+    refused(d, fd, peer, why);
+}
+
 void driver_refuse_encrypted(struct ps_driver *d, int fd,
                              struct ps_tls_session *session, const char *peer,
                              const char *why)

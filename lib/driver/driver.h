@@ -26,8 +26,7 @@ struct ps_driver_tls {
     /* Own certificate and authorities; the driver keeps a reference. NULL: no
      * connection is encrypted. */
     struct ps_tls_context *context;
-    bool on_loopback; /* Also on connections within this host. */
-    bool by_kernel;   /* The kernel protects the records, if it can. */
+    bool by_kernel; /* The kernel protects the records, if it can. */
 };
 
 /* Start of supervisors. */

@@ -259,6 +259,10 @@ void driver_open(struct ps_driver *d, const struct conn_opening *o,
  * the refusal. */
 void driver_refuse(struct ps_driver *d, int fd, const char *peer,
                    const char *why);
+/* The same for a peer that began without TLS where it is needed: the reason is
+ * sent as the peer speaks. */
+void driver_refuse_plain(struct ps_driver *d, int fd, const char *peer,
+                         const char *why);
 /* The same after the handshake of TLS: `session` carries the reason, and is
  * freed. */
 void driver_refuse_encrypted(struct ps_driver *d, int fd,

@@ -10,7 +10,6 @@
 #include "base/str.h"
 #include "crypto/tls_context.h"
 #include "crypto/tls_session.h"
-#include "net/addr.h"
 
 #include <string.h>
 #include <sys/socket.h>
@@ -33,10 +32,10 @@ bool driver_encrypts(const struct ps_driver *d, int fd)
     if (getpeername(fd, (struct sockaddr *)&peer, &len) != 0) {
         return true;
     }
-    /* Both ends of a connection within the host see a loopback address. */
-    return peer.ss_family != AF_UNIX &&
-           (d->opt.tls.on_loopback ||
-            !ps_addr_is_loopback((const struct sockaddr *)&peer));
+    /* Loopback is no exception: a tunnel or proxy on this host carries the
+     * connections of strangers. The kernel knows the user at the other end of a
+     * Unix socket. */
+    return peer.ss_family != AF_UNIX;
 }
 
 void driver_tls_begin(struct ps_driver *d, struct driver_handshake *h,

@@ -97,22 +97,6 @@ uint16_t ps_addr_port(const struct sockaddr *sa)
     return 0;
 }
 
-bool ps_addr_is_loopback(const struct sockaddr *sa)
-{
-    const struct in6_addr *v6;
-
-    if (sa->sa_family == AF_INET) {
-        return ntohl(((const struct sockaddr_in *)sa)->sin_addr.s_addr) >> 24 ==
-               IN_LOOPBACKNET;
-    }
-    if (sa->sa_family != AF_INET6) {
-        return false;
-    }
-    v6 = &((const struct sockaddr_in6 *)sa)->sin6_addr;
-    return IN6_IS_ADDR_LOOPBACK(v6) ||
-           (IN6_IS_ADDR_V4MAPPED(v6) && v6->s6_addr[12] == IN_LOOPBACKNET);
-}
-
 uint64_t ps_addr_source(const struct sockaddr *sa)
 {
     const struct in6_addr *v6;

@@ -26,9 +26,6 @@ bool ps_addr_format(const char *host, uint16_t port, char *out, size_t cap);
 void ps_addr_print(const struct sockaddr *sa, char *out, size_t cap);
 /* Port of a socket address; 0 for other families. */
 uint16_t ps_addr_port(const struct sockaddr *sa);
-/* True if it is an address of this host alone: 127/8, in IPv6 form too, or
- * ::1. */
-bool ps_addr_is_loopback(const struct sockaddr *sa);
 /* A number of the host, by which connections of one host are counted together:
  * of its IPv4 address, in IPv6 form too, or of the first 64 bits of its IPv6
  * address, of which a host can have all the others. 0 for other families. */

@@ -28,8 +28,9 @@ struct ps_tls_handshake {
     uint64_t source; /* Number of the peer's host, if it was not dialled. */
     /* On the loop, once, later. 0: `session` is the owner's, and no output of
      * the handshake is left. Else `why` has the reason; PS_E_CLOSED: the peer
-     * closed before it sent anything, as a probe does; PS_E_CANCELED. A reason
-     * that concerns the peer's certificate ends with its URI. */
+     * closed before it sent anything, as a probe does; PS_E_VERSION: it does
+     * not use TLS; PS_E_CANCELED. A reason that concerns the peer's
+     * certificate ends with its URI. */
     void (*done)(struct ps_tls_handshake *h, int rc, const char *why);
     void *ctx;
     struct ps_tls_session *session;

@@ -108,12 +108,12 @@ def authority(tmp):
 
 
 def tls_options(authority, name, ktls="auto"):
-    return ["security.tls.enabled=on", f"security.tls.ktls={ktls}",
+    return [f"security.tls.ktls={ktls}",
             f"security.tls.directory={authority.folder(name)}"]
 
 
 def encrypted(trio, authority, agents=2, servers=2, ktls="auto", **options):
-    """A trio with TLS on loopback."""
+    """A trio with certificates."""
     authority.issue("sched", "sched")
     for i in range(servers):
         authority.issue("server", f"ps{i}")
@@ -121,9 +121,9 @@ def encrypted(trio, authority, agents=2, servers=2, ktls="auto", **options):
         authority.issue("agent", f"node{i}")
     options.setdefault("server_options", APART)
     options.setdefault("agent_options", APART)
-    t = trio(servers=servers, agents=agents,
-             daemon_options=lambda name: tls_options(authority, name, ktls),
-             **options)
+    options.setdefault("daemon_options",
+                       lambda name: tls_options(authority, name, ktls))
+    t = trio(servers=servers, agents=agents, **options)
     t.tools = f"unix:{t.control}"
     return t
 
@@ -271,6 +271,46 @@ def test_other_peers_are_refused_with_peer_and_reason(trio, authority, tmp):
     assert train(t, pieces=1)
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
+def test_a_client_of_a_tunnel_to_loopback_is_no_member(trio, authority,
+                                                         address):
+    """A tunnel or proxy on a daemon's host connects from loopback for each of
+    its clients."""
+    t = encrypted(trio, authority, servers=1, agents=1,
+                  daemon_options=lambda name: tls_options(authority, name) + (
+                      [] if name.startswith("node")
+                      else [f"listen.address={address}"]))
+    hellos = [(t.sched, wire.hello(role, name="stranger", cluster="lab"))
+              for role in ("server", "agent", "ctl")]
+    hellos.append((t.servers()[0],
+                   wire.hello("agent", name="node0", cluster="lab")))
+    for daemon, hello_frame in hellos:
+        with wire.connect(daemon.port) as s:
+            peer = "%s:%d" % s.getsockname()
+            s.sendall(hello_frame)
+            code, data, _ = wire.read_frame(s)
+            assert code == wire.MESSAGES["reject"]["code"]
+            assert "connections here are encrypted" in \
+                fields_of("reject", data)["text"]
+            assert "does not use TLS" in refused_line(daemon, peer)
+    assert {n["name"] for n in t.ask("nodes")["nodes"]} == \
+        {"sched", "ps0", "node0"}
+
+
+def test_a_daemon_without_a_certificate_is_told_so(trio, authority, tmp):
+    t = encrypted(trio, authority, servers=1, agents=1)
+    agent = support.Daemon("plain", [
+        support.program("psworker-agent"), "-c", "/dev/null", "--log-format",
+        "text", "--sched", t.endpoint, "-o", "cluster.name=lab", "-o",
+        f"client.socket={tmp}/plain.sock"], tmp)
+    try:
+        agent.await_log("the scheduler rejected this daemon: connections here "
+                        "are encrypted: ")
+        assert "security.tls.directory" in agent.text()
+    finally:
+        agent.stop(support.Deadline())
+
+
 @pytest.mark.parametrize("role, reason", [
     ("agent", "its certificate is of role agent, not sched"),
     ("self", "its certificate is self-signed"),
@@ -380,7 +420,8 @@ def test_psctl_needs_a_certificate_over_tcp(trio, authority, tmp):
     code, _, err = psctl("--tls", operator, *tcp, "jobs", "cancel", "none")
     assert code == 4, err
     code, _, err = psctl(*tcp, "nodes")
-    assert code == 69 and "cannot reach psched" in err
+    assert code == 77 and "connections here are encrypted: psctl needs " \
+        "--tls FOLDER" in err
     foreign = Authority(tmp / "others").issue("ctl", "alice")
     code, _, err = psctl("--tls", foreign, *tcp, "nodes")
     assert code == 69 and "its certificate is of another authority" in err

@@ -236,7 +236,6 @@ static void side_turn(struct side *s)
 struct wish {
     const char *server; /* Files of its certificate; NULL: no TLS. */
     const char *agent;
-    bool plain_loopback;
     bool io_threads;
 };
 
@@ -270,9 +269,7 @@ static void begin_side(struct side *s, enum ps_role self, const char *file,
                             &s->gate),
             0);
         context = certs_load(dir, file);
-        opt.tls = (struct ps_driver_tls){.gate = s->gate,
-                                         .context = context,
-                                         .on_loopback = !wish->plain_loopback};
+        opt.tls = (struct ps_driver_tls){.gate = s->gate, .context = context};
     }
     s->driver = ps_driver_new(&opt);
     ps_tls_context_unref(context);
@@ -452,15 +449,6 @@ static void input_that_came_with_the_handshake_is_read(void **state)
     end(&w);
 }
 
-static void connections_within_the_host_are_plain_unless_asked(void **state)
-{
-    (void)state;
-    push_arrives(&(struct wish){.server = "server",
-                                .agent = "agent",
-                                .plain_loopback = true},
-                 "plain");
-}
-
 static void accepting_side_refuses_a_peer_by_its_certificate(void **state)
 {
     static const struct {
@@ -522,15 +510,16 @@ static void sides_without_tls_are_refused(void **state)
 
     (void)state;
     begin_world(&w, &(struct wish){.server = "server"});
-    RUN(&w, strstr(lines, "refused") != NULL && told(&w.agent, "closed"));
+    RUN(&w, strstr(lines, "refused") != NULL && told(&w.agent, "rejected"));
     assert_non_null(strstr(lines, "reason=\"it does not use TLS\""));
+    assert_true(told(&w.agent, "rejected connections here are encrypted"));
     assert_string_equal(w.server.story, "");
     end(&w);
 
     begin_world(&w, &(struct wish){.agent = "agent"});
     RUN(&w, told(&w.agent, "dial failed"));
     assert_true(told(&w.agent, "dial failed PS_E_REFUSED") ||
-                told(&w.agent, "dial failed PS_E_PROTO"));
+                told(&w.agent, "dial failed PS_E_VERSION"));
     end(&w);
 }
 
@@ -736,7 +725,6 @@ int main(void)
         cmocka_unit_test(frames_arrive_over_tls_with_the_name_of_the_peer),
         cmocka_unit_test(io_threads_move_payloads_over_tls),
         cmocka_unit_test(input_that_came_with_the_handshake_is_read),
-        cmocka_unit_test(connections_within_the_host_are_plain_unless_asked),
         cmocka_unit_test(accepting_side_refuses_a_peer_by_its_certificate),
         cmocka_unit_test(dialling_side_refuses_a_peer_that_is_no_server),
         cmocka_unit_test(sides_without_tls_are_refused),

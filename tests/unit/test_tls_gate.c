@@ -272,7 +272,7 @@ static void probe_is_no_failure_of_a_handshake(void **state)
     submit(&w, &s, fd[0], false);
     assert_int_equal(write(fd[1], bytes, sizeof(bytes)), sizeof(bytes));
     RUN_UNTIL(&w, s.is_done);
-    assert_int_equal(s.rc, PS_E_PROTO);
+    assert_int_equal(s.rc, PS_E_VERSION);
     assert_string_equal(s.why, "it does not use TLS");
     end_side(&s);
     close(fd[1]);

@@ -1139,7 +1139,7 @@ static void bytes_that_are_not_tls_are_refused(void **state)
         memcpy(ps_tls_session_place(s, &room), texts[i], 16);
         ps_tls_session_received(s, 16);
         assert_true(ps_tls_session_has_input(s));
-        assert_int_equal(ps_tls_session_handshake(s, &why), PS_E_PROTO);
+        assert_int_equal(ps_tls_session_handshake(s, &why), PS_E_VERSION);
         assert_string_equal(text, "it does not use TLS");
         ps_tls_session_free(s);
         ps_tls_context_unref(c);
