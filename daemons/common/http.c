@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The thread waits for libmicrohttpd's epoll and for the end. Each connection
- * has one request and ten seconds in all, however its peer spends them; a few
- * connections at a time are served, and others wait in the kernel's queue. */
+ * has one request, two seconds for its header, and ten seconds in all, however
+ * its peer spends them. A few connections at a time are served. The last place
+ * is for the next caller: with it the oldest unfinished request gives way, so
+ * that peers which hold connections open keep no scrape out. */
 #include "common/http.h"
 
 #include "base/alloc.h"
@@ -27,6 +29,7 @@
 #define CONNECTIONS_MAX 16
 /* Memory of a connection for the headers of request and answer. */
 #define HEADERS_MAX     8192
+#define HEADER_TIME     PS_SECONDS(2)
 #define CONNECTION_TIME PS_SECONDS(10)
 #define HEALTHY_TIME    PS_SECONDS(5)
 /* Pause after a connection could not be accepted, for lack of descriptors. */
@@ -34,7 +37,9 @@
 
 struct open_connection {
     int fd; /* -1: free. */
-    ps_time deadline;
+    ps_time begun_at;
+    bool has_request; /* Its header is complete. */
+    bool is_ended;    /* The library has yet to see its end. */
 };
 
 struct ps_http {
@@ -216,11 +221,17 @@ static enum MHD_Result answer_request(void *ctx, struct MHD_Connection *c,
 {
     static struct answer a; /* Of this thread, the only one that is here. */
     struct ps_http *h = ctx;
+    struct open_connection *o = mhd.get_connection_info(
+                                       c, MHD_CONNECTION_INFO_SOCKET_CONTEXT)
+                                    ->socket_context;
 
     (void)version;
     (void)body;
     (void)body_len;
     (void)request;
+    if (o != NULL) {
+        o->has_request = true;
+    }
     if (strcmp(method, MHD_HTTP_METHOD_GET) != 0) {
         a.type = "text/plain; charset=utf-8";
         set_body(&a, MHD_HTTP_METHOD_NOT_ALLOWED, "use GET");
@@ -248,10 +259,11 @@ static void connection_changed(void *ctx, struct MHD_Connection *c,
     for (int i = 0; i < CONNECTIONS_MAX; i++) {
         o = &h->connections[i];
         if (o->fd < 0) {
-            o->fd = mhd.get_connection_info(c,
-                                            MHD_CONNECTION_INFO_CONNECTION_FD)
-                        ->connect_fd;
-            o->deadline = ps_time_add(uv_hrtime(), CONNECTION_TIME);
+            *o = (struct open_connection){
+                .fd = mhd.get_connection_info(c,
+                                              MHD_CONNECTION_INFO_CONNECTION_FD)
+                          ->connect_fd,
+                .begun_at = uv_hrtime()};
             h->open_count++;
             *place = o;
             return;
@@ -260,16 +272,43 @@ static void connection_changed(void *ctx, struct MHD_Connection *c,
 }
 
 /* The library closes a connection when it sees its end. */
+static void end_connection(struct open_connection *o)
+{
+    (void)shutdown(o->fd, SHUT_RDWR);
+    o->is_ended = true;
+}
+
+/* True if `a` gives way before `b`: requests without a whole header first, and
+ * then the oldest. */
+static bool is_before(const struct open_connection *a,
+                      const struct open_connection *b)
+{
+    return a->has_request != b->has_request ? !a->has_request
+                                            : a->begun_at < b->begun_at;
+}
+
+/* Ends connections that are overdue, and one if all places are taken. */
 static void end_overdue(struct ps_http *h)
 {
     ps_time now = uv_hrtime();
+    struct open_connection *first = NULL;
+    bool has_room = h->open_count < CONNECTIONS_MAX;
 
     for (int i = 0; i < CONNECTIONS_MAX; i++) {
         struct open_connection *o = &h->connections[i];
+        const ps_time time = o->has_request ? CONNECTION_TIME : HEADER_TIME;
 
-        if (o->fd >= 0 && o->deadline <= now) {
-            (void)shutdown(o->fd, SHUT_RDWR);
+        if (o->fd < 0) {
+            continue;
         }
+        if (!o->is_ended && ps_time_add(o->begun_at, time) <= now) {
+            end_connection(o);
+        }
+        has_room = has_room || o->is_ended;
+        first = first == NULL || is_before(o, first) ? o : first;
+    }
+    if (!has_room) {
+        end_connection(first);
     }
 }
 
@@ -287,14 +326,14 @@ static int time_to_wait(const struct ps_http *h)
 static int http_run(struct ps_http *h, struct pollfd *wake, bool is_woken)
 {
     const unsigned accepted = h->accepted_count;
-    const bool was_open = h->open_count > 0;
+    const unsigned open = h->open_count;
 
     (void)mhd.run(h->mhd);
     end_overdue(h);
-    if (h->open_count > 0) {
+    if (h->open_count > 0 && open < CONNECTIONS_MAX) {
         return time_to_wait(h);
     }
-    if (was_open || accepted != h->accepted_count) {
+    if (open > 0 || accepted != h->accepted_count) {
         return 0; /* At its limit the library listens again in its next run. */
     }
     if (is_woken) { /* No descriptor is left for the one that waits. */
