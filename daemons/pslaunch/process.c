@@ -127,6 +127,29 @@ static char **daemon_argv(const struct spawn *s, int ready_fd,
     return words;
 }
 
+/* Says why a command has not started, and what to write if it is a file of the
+ * present folder that PATH does not have, or a script without permission. */
+static void report_exec_error(const char *name, int error)
+{
+    const size_t len = strlen(name);
+    const bool is_here = access(name, F_OK) == 0;
+
+    if (is_here && len > 3 && strcmp(name + len - 3, ".py") == 0) {
+        fprintf(stderr,
+                "pslaunch: cannot run %s: it is a Python script: write -- "
+                "python3 %s\n",
+                name, name);
+    } else if (is_here && error == ENOENT && strchr(name, '/') == NULL) {
+        fprintf(stderr,
+                "pslaunch: cannot run %s: it is in the present folder, which "
+                "PATH does not have: write -- ./%s\n",
+                name, name);
+    } else {
+        fprintf(stderr, "pslaunch: cannot run %s: %s\n", name, strerror(error));
+    }
+    errno = error;
+}
+
 static void exec_child(const struct spawn *s, const struct pipes *p,
                        pid_t parent)
 {
@@ -161,8 +184,7 @@ static void exec_child(const struct spawn *s, const struct pipes *p,
         environ = s->env;
     }
     execvp(s->argv[0], s->argv);
-    fprintf(stderr, "pslaunch: cannot run %s: %s\n", s->argv[0],
-            strerror(errno));
+    report_exec_error(s->argv[0], errno);
     _exit(errno == ENOENT ? 127 : 126);
 }
 
