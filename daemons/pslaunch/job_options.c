@@ -280,3 +280,147 @@ static const struct ps_option_table tables[] = {
 
 const struct ps_option_set job_set = {
     .program = "a job of pslaunch", .tables = tables, .table_count = 1};
+
+/* ------------------------------------------------- options of other launchers */
+
+static const struct {
+    const char *names; /* Separated by blanks; '-' also stands for '_'. */
+    const char *instead;
+} foreign_options[] = {
+    {"np num-proc n-proc nproc-per-node npernode ppn perhost ntasks "
+     "num-processes num-gpus",
+     "instead: -n N, the processes of the whole job"},
+    {"nnodes num-nodes num-machines",
+     "instead: --hosts h1,h2; --nodes N plays N nodes on this host"},
+    {"host", "instead: --hosts h1:4,h2:4"},
+    {"machinefile nodelist f w", "instead: -H FILE, or --hosts h1:4,h2:4"},
+    {"hostfile", "instead: --hostfile FILE"},
+    {"ntasks-per-node slots-per-host npersocket N",
+     "instead: the slots of each host, --hosts h1:4,h2:4"},
+    {"cluster", "instead: --launcher NAME"},
+    {"mpi", "instead: --launcher mpi"},
+    {"gloo jsrun", "leave it out: --launcher says how processes start, and the "
+                   "daemons carry the data"},
+    {"standalone", "leave it out: without hosts the job runs here"},
+    {"jobname job-name rdzv-id run-id J", "instead: --name JOB"},
+    {"node-rank machine-rank rdzv-backend rdzv-endpoint rdzv-conf master-addr "
+     "master-port local-addr main-process-ip main-process-port host-ip",
+     "leave it out: one pslaunch starts all hosts of --hosts, and ranks find "
+     "each other by it"},
+    {"x genv genvlist export", "instead: --env NAME, or --env NAME=VALUE"},
+    {"genvall envall", "instead: --env NAME for each variable; on this host "
+                       "processes have all of them"},
+    {"log-dir output-filename sge-log-dir outfile-pattern redirects tee r t",
+     "instead: --output-dir DIR"},
+    {"log-file", "instead: --output-dir DIR for ranks; daemons of a job log to "
+                 "standard error"},
+    {"tag-output prepend-rank l",
+     "leave it out: each line has its rank, unless "
+     "--output plain says otherwise"},
+    {"timestamp-output prefix-output-with-timestamp",
+     "leave it out: lines have ranks and no times"},
+    {"verbose v log-with-timestamp log-hide-timestamp log-without-timestamp",
+     "instead: --log-level info, for its daemons"},
+    {"check-build cb",
+     "instead: pslaunch --version; psched --version has what is built in"},
+    {"config-file",
+     "instead: --file JOB.yaml; pslaunch --print-config=defaults prints one"},
+    {"timeline-filename",
+     "instead: --env HOROVOD_TIMELINE=FILE, or psctl trace JOB"},
+    {"timeline-mark-cycles", "instead: --env HOROVOD_TIMELINE_MARK_CYCLES=1"},
+    {"stall-check-warning-time-seconds",
+     "instead: --env PSKV_WAIT_NOTES=30s, or psctl stall"},
+    {"no-stall-check", "instead: --env PSKV_WAIT_NOTES=0"},
+    {"stall-check-shutdown-time-seconds gloo-timeout-seconds",
+     "instead: --env PSKV_OP_TIMEOUT=60s"},
+    {"fusion-threshold-mb cycle-time-ms cache-capacity disable-cache",
+     "leave it out: small partitions share frames, and nothing waits for a "
+     "cycle"},
+    {"autotune autotune-log-file autotune-warmup-samples "
+     "autotune-steps-per-sample autotune-bayes-opt-max-samples "
+     "autotune-gaussian-process-noise no-autotune",
+     "leave it out: nothing has to be tuned"},
+    {"hierarchical-allreduce no-hierarchical-allreduce hierarchical-allgather "
+     "no-hierarchical-allgather torus-allreduce",
+     "leave it out: agents add up the ranks of a node in any case"},
+    {"num-nccl-streams thread-affinity tcp mpi-args mpi-threads-disable "
+     "binding-args",
+     "leave it out: no MPI and no NCCL carries the data"},
+    {"mca btl oob prefix",
+     "leave it out: no MPI carries the data; --launcher mpi starts by mpirun"},
+    {"network-interface network-interfaces iface",
+     "leave it out: an interface is advertise.interface of psserver, or the "
+     "addresses of --hosts"},
+    {"ssh-port ssh-identity-file p i",
+     "instead: Port and IdentityFile of the host in ~/.ssh/config"},
+    {"max-restarts elastic-timeout reset-limit min-np max-np min-num-proc "
+     "max-num-proc host-discovery-script blacklist-cooldown-range "
+     "cooldown-range local-num-attempt monitor-interval enable-recovery",
+     "the number of ranks is fixed, and none starts again; with --keep-going "
+     "--on-loss wait the others wait for a process that takes the rank"},
+    {"m module", "instead: -- python3 -m MODULE"},
+    {"no-python", "leave it out: the command is run as it is"},
+    {"run-path start-method role use-env local-ranks-filter logs-specs "
+     "event-log-handler signals-to-handle virtual-local-rank numa-binding",
+     "leave it out: it is of torchrun's own processes"},
+    {"wdir wd chdir preload-files files archives auto-file-cache",
+     "instead: cd before pslaunch; --sync-dst-dir DIR copies this folder to "
+     "hosts"},
+    {"bind-to map-by rank-by bynode byslot bycore report-bindings cpu-set numa",
+     "leave it out: ranks go to hosts in turn; taskset or numactl in front of "
+     "the command binds them"},
+    {"oversubscribe nooversubscribe allow-run-as-root",
+     "leave it out: nothing forbids it here"},
+    {"timeout time", "instead: timeout 1h pslaunch ..."},
+    {"display-map display-allocation", "instead: --dry-run"},
+    {"worker-cores server-cores cpus-per-task",
+     "instead: --cpus N, of each container"},
+    {"worker-memory server-memory mem",
+     "instead: --memory SIZE, of each container"},
+    {"kube-namespace", "instead: --namespace NAME"},
+    {"kube-worker-image kube-server-image", "instead: --image IMAGE"},
+    {"kube-worker-template kube-server-template yarn-app-classpath "
+     "yarn-app-dir hdfs-tempdir mesos-master ship-libcxx",
+     "leave it out: --dry-run --launcher k8s or yarn prints the definition, to "
+     "be changed and submitted"},
+    {"slurm-worker-nodes slurm-server-nodes partition gres gpus account "
+     "exclusive",
+     "instead: options of salloc or sbatch, and --launcher slurm within"},
+    {"duplicate-stdout-filters duplicate-stderr-filters stdin "
+     "merge-stderr-to-stdout",
+     "leave it out: standard input is empty, and the two outputs stay apart"},
+};
+
+/* True if `name` is one of the words in `names`. */
+static bool is_among(const char *names, const char *name, size_t len)
+{
+    while (*names != '\0') {
+        const size_t word = strcspn(names, " ");
+        size_t same = 0;
+
+        while (word == len && same < len &&
+               (names[same] == name[same] ||
+                (names[same] == '-' && name[same] == '_'))) {
+            same++;
+        }
+        if (word == len && same == len) {
+            return true;
+        }
+        names += word + strspn(names + word, " ");
+    }
+    return false;
+}
+
+const char *job_foreign_option(const char *word)
+{
+    const char *name = word + strspn(word, "-");
+    const size_t len = strcspn(name, "=");
+
+    for (size_t i = 0; i < sizeof(foreign_options) / sizeof(foreign_options[0]);
+         i++) {
+        if (is_among(foreign_options[i].names, name, len)) {
+            return foreign_options[i].instead;
+        }
+    }
+    return NULL;
+}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Options of a job file, which says in YAML what a command line says in
- * words. */
+ * words, and those of other launchers. */
 #pragma once
 
 #include <stdbool.h>
@@ -58,3 +58,8 @@ extern const struct ps_option_set job_set;
 
 /* True for a mode of training, and its names in other systems. */
 bool job_is_mode(const char *name);
+
+/* What to write in place of an option of launch.py, dmlc-submit, horovodrun,
+ * torchrun, mpirun or srun, as in "instead: -n N"; NULL: it is none of theirs.
+ * `word` has its dashes, and may have a value after '='. */
+const char *job_foreign_option(const char *word);

@@ -3,6 +3,8 @@
 #include "pslaunch/plan.h"
 
 #include "base/limits.h"
+#include "base/nearest.h"
+#include "base/str.h"
 #include "base/variables.h"
 #include "pslaunch/job_file.h"
 #include "pslaunch/job_options.h"
@@ -108,8 +110,9 @@ enum {
     OPT_MEMORY,
 };
 
-/* The '+': the first word that is no option ends them. */
-static const char short_options[] = "+n:s:H:hV";
+/* The '+': the first word that is no option ends them. The ':': a value that is
+ * missing is told from an option that is none. */
+static const char short_options[] = "+:n:s:H:hV";
 
 static const struct option options[] = {
     {"num-workers", required_argument, NULL, 'n'},
@@ -218,7 +221,11 @@ static bool add_variable(struct variables *v, const char *option,
         const char *value = getenv(text);
 
         if (value == NULL) {
-            return true; /* Unset here. */
+            fprintf(stderr,
+                    "pslaunch: %s %s: this variable is not set here; set it, "
+                    "give %s=VALUE, or leave it out\n",
+                    option, text, text);
+            return false;
         }
         if (asprintf(&copy, "%s=%s", text, value) < 0) {
             return false;
@@ -297,35 +304,84 @@ static bool check_mode(const char *name)
     return false;
 }
 
-/* Options of mpirun, horovodrun, torchrun and launch.py, with the replacement
- * here. */
-static const struct {
-    const char *name;
-    const char *instead;
-} foreign_options[] = {
-    {"np", "-n N"},
-    {"nproc-per-node", "-n N"},
-    {"nproc_per_node", "-n N"},
-    {"nnodes", "--hosts h1,h2; --nodes N plays N nodes on this host"},
-};
+/* Long options that begin with the name: "--hosts, --hostfile". Returns their
+ * number. */
+static uint32_t list_longer(const char *name, size_t len, struct ps_str *list)
+{
+    uint32_t count = 0;
 
-/* Reports an option that getopt_long() does not know or finds ambiguous. */
+    for (const struct option *o = options; o->name != NULL; o++) {
+        if (strncmp(o->name, name, len) == 0) {
+            ps_str_addf(list, "%s--%s", count == 0 ? "" : ", ", o->name);
+            count++;
+        }
+    }
+    return count;
+}
+
+/* The long option that `name` may be a misspelling of; NULL: none. */
+static const char *nearest_option(const char *name)
+{
+    const char *names[sizeof(options) / sizeof(options[0])];
+    size_t count = 0;
+
+    while (options[count].name != NULL) {
+        names[count] = options[count].name;
+        count++;
+    }
+    names[count] = NULL;
+    return ps_nearest(names, name);
+}
+
+/* Reports a word that getopt_long() does not take, with the option that the user
+ * may mean. */
 static void report_option_error(const char *word)
 {
     const char *name = word + strspn(word, "-");
-    size_t len = strcspn(name, "=");
+    const size_t len = strcspn(name, "=");
+    const int shown = (int)(len + (size_t)(name - word));
+    const char *instead = job_foreign_option(word);
+    char text[512];
+    struct ps_str list;
+    char *alone;
 
-    for (size_t i = 0; i < sizeof(foreign_options) / sizeof(foreign_options[0]);
-         i++) {
-        if (strlen(foreign_options[i].name) == len &&
-            strncmp(foreign_options[i].name, name, len) == 0) {
-            fprintf(stderr, "pslaunch: no option %.*s here; instead: %s\n",
-                    (int)(len + (size_t)(name - word)), word,
-                    foreign_options[i].instead);
-            return;
+    if (instead != NULL) {
+        fprintf(stderr, "pslaunch: no option %.*s here; %s\n", shown, word,
+                instead);
+        return;
+    }
+    ps_str_init(&list, text, sizeof(text));
+    if (len > 0 && list_longer(name, len, &list) > 1) {
+        fprintf(stderr, "pslaunch: %.*s is short for several options: %s\n",
+                shown, word, text);
+        return;
+    }
+    alone = strndup(name, len);
+    instead = alone != NULL ? nearest_option(alone) : NULL;
+    free(alone);
+    if (instead != NULL && len > 1) {
+        fprintf(stderr, "pslaunch: no option %.*s; did you mean --%s?\n", shown,
+                word, instead);
+        return;
+    }
+    fprintf(stderr, "pslaunch: no option %.*s; pslaunch --help lists all\n",
+            shown, word);
+}
+
+/* True for a long option with one dash, as of mpirun, which would be read as
+ * options of one letter: -np as -n with the value "p". */
+static bool is_long_with_one_dash(const char *word)
+{
+    if (word[0] != '-' || word[1] == '-' || word[1] == '\0' ||
+        word[2] == '\0') {
+        return false;
+    }
+    for (const struct option *o = options; o->name != NULL; o++) {
+        if (strcmp(o->name, word + 1) == 0) {
+            return true;
         }
     }
-    fprintf(stderr, "pslaunch: no option %s, or its value is missing\n", word);
+    return job_foreign_option(word) != NULL;
 }
 
 static bool parse_memory(const char *text, uint64_t *ret_mib)
@@ -373,8 +429,7 @@ static bool parse_container_option(struct plan *p, int c)
         return parse_count(optarg, "--cpus", 4096, &p->container.cpus);
     case OPT_MEMORY:
         return parse_memory(optarg, &p->container.memory_mib);
-    default: /* report_option_error() has named it. */
-        fputs("pslaunch: --help lists the options\n", stderr);
+    default:
         return false;
     }
 }
@@ -727,7 +782,7 @@ static char *find_job_file(int argc, char **argv)
     int c;
 
     while ((c = getopt_long(argc, argv, short_options, options, NULL)) != -1 &&
-           c != '?') {
+           c != '?' && c != ':') {
         found = c == OPT_FILE ? optarg : found;
     }
     if (c == -1 && found == NULL && optind < argc &&
@@ -771,8 +826,7 @@ static int parse_options(struct plan *p, int argc, char **argv,
         const char *word = at < argc ? argv[at] : "";
         int c;
 
-        /* It would parse as -n with the value "p". */
-        if (strcmp(word, "-np") == 0) {
+        if (is_long_with_one_dash(word)) {
             report_option_error(word);
             return EXIT_USAGE;
         }
@@ -784,8 +838,17 @@ static int parse_options(struct plan *p, int argc, char **argv,
         if (c == -1) {
             return 0;
         }
+        if (c == ':') {
+            fprintf(stderr, "pslaunch: %s needs a value\n", word);
+            return EXIT_USAGE;
+        }
+        if (c == '?' && optopt >= OPT_NODES) { /* It is known. */
+            fprintf(stderr, "pslaunch: %s: this option takes no value\n", word);
+            return EXIT_USAGE;
+        }
         if (c == '?') {
             report_option_error(word);
+            return EXIT_USAGE;
         }
         if (print_instead(c, &code)) {
             return code;

@@ -5,7 +5,9 @@ without a listener."""
 import array
 import fcntl
 import os
+import re
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -66,6 +68,24 @@ def test_wrong_usage_is_2(words):
 
 @pytest.mark.parametrize("words, want", [
     (("-np", "2", "true"), "no option -np here; instead: -n N"),
+    (("-n", "2", "-hostfile", "h", "true"),
+     "no option -hostfile here; instead: --hostfile FILE"),
+    (("-n", "2", "--launchr", "ssh", "true"),
+     "no option --launchr; did you mean --launcher?"),
+    (("-n", "2", "--envworker=A=1", "true"),
+     "no option --envworker; did you mean --env-worker?"),
+    (("-n", "2", "--out", "x", "true"),
+     "--out is short for several options: --output, --output-dir"),
+    (("-n", "2", "--grace"), "--grace needs a value"),
+    (("-n",), "-n needs a value"),
+    (("-n", "2", "--private=yes", "true"),
+     "--private=yes: this option takes no value"),
+    (("-n", "2", "--env", "NOT_SET", "true"),
+     "--env NOT_SET: this variable is not set here; set it, give "
+     "NOT_SET=VALUE, or leave it out"),
+    (("-n", "2", "--env-server", "NOT_SET", "true"),
+     "--env-server NOT_SET: this variable is not set here"),
+    (("-n", "2", "-Q", "true"), "no option -Q; pslaunch --help lists all"),
     (("-n", "2", "-H", "a,b", "true"),
      "-H: a,b: No such file or directory; a list such as h1:4,h2:4 goes with "
      "--hosts"),
@@ -87,11 +107,64 @@ def test_wrong_usage_is_2(words):
      "-s 0 starts no server, which needs one host for all workers, not 2"),
     (("-n", "2", "--sync-dst-dir", "/tmp/x", "true"), "nothing is copied"),
     (("-n", "2", "--launcher", "pigeon", "true"), "give auto, local, ssh, mpi, slurm"),
-    (("-n", "2", "--bogus", "true"), "no option --bogus")])
+    (("-n", "2", "--bogus", "true"), "no option --bogus")], ids=" ".join)
 def test_wrong_usage_names_the_remedy(words, want):
     """Options of other launchers are named as they were written."""
     code, _, err = launch(*words)
     assert code == 2 and err.startswith("pslaunch: ") and want in err
+
+
+# Long options of launchers that are not installed where tests run, and those of
+# one letter that all of them have.
+FOREIGN = """
+--cluster --worker-cores --worker-memory --server-cores --server-memory
+--jobname --log-file --host-ip --hdfs-tempdir --host-file --sge-log-dir
+--auto-file-cache --files --archives --yarn-app-classpath --yarn-app-dir
+--mesos-master --ship-libcxx --slurm-worker-nodes --slurm-server-nodes
+--kube-namespace --kube-worker-image --kube-server-image
+--kube-worker-template --kube-server-template --local-num-attempt
+-np --num-proc --check-build --disable-cache --start-timeout
+--network-interfaces --output-filename --verbose --config-file -p --ssh-port
+-i --ssh-identity-file --fusion-threshold-mb --cycle-time-ms --cache-capacity
+--hierarchical-allreduce --hierarchical-allgather --torus-allreduce --autotune
+--autotune-log-file --autotune-warmup-samples --autotune-steps-per-sample
+--autotune-bayes-opt-max-samples --autotune-gaussian-process-noise --min-np
+--max-np --slots-per-host --elastic-timeout --reset-limit
+--blacklist-cooldown-range --timeline-filename --timeline-mark-cycles
+--no-stall-check --stall-check-warning-time-seconds
+--stall-check-shutdown-time-seconds --mpi-threads-disable --mpi-args --tcp
+--binding-args --num-nccl-streams --thread-affinity --gloo-timeout-seconds
+--log-with-timestamp --host-discovery-script --gloo --mpi --jsrun
+--nnodes --nproc-per-node --nproc_per_node --rdzv-backend --rdzv-endpoint
+--rdzv-id --rdzv-conf --standalone --max-restarts --monitor-interval
+--start-method --role -m --module --no-python --run-path --log-dir -r
+--redirects -t --tee --node-rank --master-addr --master-port --local-addr
+-N --npernode --host -host --hostfile -hostfile -machinefile -x --mca -mca
+--wdir -wdir --oversubscribe --allow-run-as-root --tag-output
+--timestamp-output --report-bindings --map-by --bind-to --rank-by
+--display-map --timeout -ppn -genv -bind-to -iface -f -l
+--ntasks --ntasks-per-node --gres --partition --time --mem --cpus-per-task
+--nodelist --job-name
+""".split()
+
+
+def test_options_of_other_launchers_have_a_remedy():
+    """All that are known are taken, or refused with what to do instead. Those
+    of torchrun are as the installed one lists them."""
+    words = list(FOREIGN)
+    torchrun = shutil.which("torchrun")
+    if torchrun is not None:
+        done = subprocess.run([torchrun, "--help"], capture_output=True,
+                              text=True, check=False, timeout=60 * SLOW)
+        words += re.findall(r"^ *(--[a-z][-_a-z]+)", done.stdout, re.M)
+        assert "--rdzv_conf" in words, done
+    lost = []
+    for word in words:
+        _, _, err = launch("-n", "1", "--dry-run", word)
+        if f"no option {word} here; " not in err and \
+                f"{word} needs a value" not in err and err != "":
+            lost.append((word, err))
+    assert not lost
 
 
 @pytest.mark.parametrize("size", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
@@ -243,13 +316,12 @@ def test_env_option_takes_one_word_and_keeps_it_whole():
     values with blanks or quotes."""
     code, out, _ = launch(
         "-n", "1", *ALONE, "--env", "A=one two 'three' \"four\" $RANK",
-        "--env", "B:old:style", "--env", "PASSED", "--env", "NOT_SET",
+        "--env", "B:old:style", "--env", "PASSED",
         "--env-worker", "C=", "env", env={"PASSED": "through"})
     assert code == 0
     assert "[0] A=one two 'three' \"four\" $RANK\n" in out
     assert "[0] B=old:style\n" in out
     assert "[0] PASSED=through\n" in out and "[0] C=\n" in out
-    assert "NOT_SET" not in out
 
 
 def test_a_command_may_be_one_quoted_string():
@@ -365,6 +437,24 @@ def test_a_signal_is_128_and_its_number():
 def test_command_that_is_not_there():
     code, _, err = launch("-n", "2", *ALONE, "/no/such/program")
     assert code == 127 and "/no/such/program" in err
+
+
+def test_a_file_of_the_present_folder_that_is_no_command(tmp):
+    """Both are there, and the system says that they are not."""
+    (tmp / "train.py").write_text("print('hello')\n")
+    (tmp / "train").write_text("#!/bin/sh\necho hello\n")
+    (tmp / "train").chmod(0o755)
+    for words, code, want in (
+            (("train.py",), 127, "cannot run train.py: it is a Python script: "
+             "write -- python3 train.py"),
+            (("./train.py", "-v"), 126, "cannot run ./train.py: it is a Python "
+             "script: write -- python3 ./train.py"),
+            (("train",), 127, "cannot run train: it is in the present folder, "
+             "which PATH does not have: write -- ./train")):
+        done = subprocess.run(argv("-n", "1", *ALONE, *words), cwd=tmp,
+                              capture_output=True, text=True, check=False,
+                              timeout=60 * SLOW, env=support.clean_env())
+        assert done.returncode == code and want in done.stderr, done
 
 
 def test_keep_going():
