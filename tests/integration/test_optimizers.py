@@ -685,6 +685,33 @@ def test_multipliers_of_keys_change_at_a_round(trio, tmp):
                                    rtol=1e-5, atol=1e-5)
 
 
+REPLACED = """
+import sys
+import numpy as np, pskv
+kv = pskv.create('dist_sync')
+kv.set_optimizer('adam', learning_rate=.1, lr_scheduler=1, lr_scheduler_step=2,
+                 lr_scheduler_factor=.5)
+w, one = np.ones(40, 'f'), np.ones(40, 'f')
+kv.init('replaced', w)
+kv.init('not', w)
+for step in range(5):
+    for again in range(step):
+        kv.broadcast('replaced', w if kv.rank == 0 else w * 0)
+    kv.pushpull('replaced', one * (step + kv.rank), out=w)
+    other = np.zeros(40, 'f')
+    kv.pushpull('not', one * (step + kv.rank), out=other)
+    assert (w == other).all() and (w != 1).all(), (step, w, other)
+kv.close()
+"""
+
+
+def test_a_replaced_value_is_no_step(trio):
+    """A broadcast of the value that a key has changes nothing: moments and the
+    schedule count steps."""
+    t = trio(servers=2, agents=2)
+    finish([spawn(t, "replaced", rank, REPLACED) for rank in (0, 1)])
+
+
 def test_changes_that_make_no_sense_are_refused(trio):
     t = trio(servers=1, agents=2)
     text = """

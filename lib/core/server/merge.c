@@ -44,6 +44,7 @@ static void publish_version(struct ps_server_step *st,
 
     if (value != NULL) {
         if (open->assign) {
+            part->step_offset--; /* No optimizer step. */
             /* Master weights of the replaced value. */
             ps_store_set_state(&job->store, part, PS_PART_MASTER, NULL);
         }
