@@ -66,6 +66,24 @@ def test_pull_of_an_unknown_number(world):
         "wrong([\"key '7'\", 'not known'], lambda: kv.pull(7, f(0)))", end=3)
 
 
+def test_a_slip_of_a_name(world):
+    """The error names the key that was meant; so does a warning of a push, which
+    makes a new key. Names that differ in other ways are nobody's slip."""
+    job(world, "kv.init(['weight', 'layer1.bias'], [f(0), f(0)])\n", r"""
+        import warnings
+        wrong(["Did you mean 'weight'?"], lambda: kv.pull('wieght', f(0)))
+        for name, count in (('wieght', 1), ('layer1.bas', 1), ('weights', 0),
+                            ('layer2.bias', 0), ('layer12.bias', 0),
+                            ('height', 0)):
+            with warnings.catch_warnings(record=True) as seen:
+                warnings.simplefilter('always')
+                kv.push(name, f(1))
+                kv.push(name, f(1))
+            assert len(seen) == count, (name, seen)
+            assert all(repr(name) in str(w.message) for w in seen), seen
+        """, end="weight")
+
+
 def test_push_to_an_unknown_key_of_weights(world):
     """Without an optimizer a first push makes the key. With one it would be a
     step from nowhere."""

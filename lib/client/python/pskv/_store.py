@@ -7,10 +7,12 @@ import atexit
 import bisect
 import copy
 import ctypes
+import math
 import os
 import sys
 import threading
 import time
+import warnings
 import weakref
 from ctypes import addressof, byref, c_int, c_int64, c_uint32, c_uint64, c_void_p
 from typing import (Any, Callable, ContextManager, Dict, Generator, List,
@@ -20,8 +22,8 @@ from . import _lib
 from ._array import Array, device_of, devices_at, dtype_name, dtype_of, \
     dtype_size, new_array, numpy_name, typestr
 from ._collective import Collectives
-from ._errors import AGAIN, CLOSED, INVAL, NOENT, REFUSED, TIMEOUT, Error, \
-    error
+from ._errors import AGAIN, CLOSED, INVAL, NOENT, NOKEY, REFUSED, TIMEOUT, \
+    Error, error
 from ._gpu import DeviceArray
 from ._role import take_role
 
@@ -367,6 +369,21 @@ class _Multipliers:
 _PROFILE_MODES = {"stop": 0, "run": 1, "pause": 2}
 
 
+def _is_slip(a: Key, b: Key) -> bool:
+    """True of names such as 'wieght' and 'weight': they differ in the order of
+    letters, or one has one more within."""
+    if not isinstance(a, str) or not isinstance(b, str) or a == b:
+        return False
+    short, long = sorted((a, b), key=len)
+    if len(short) < 5 or any(c.isdigit() for c in set(long) ^ set(short)):
+        return False
+    if len(short) == len(long):
+        return not any(c.isdigit() for c in long) and \
+            sorted(short) == sorted(long)
+    return any(short == long[:i] + long[i + 1:]
+               for i in range(1, len(long) - 1) if not long[i].isdigit())
+
+
 def _is_list(value: Any) -> bool:
     return isinstance(value, (list, tuple))
 
@@ -458,13 +475,15 @@ class KVStore(Collectives):
             raise error(CLOSED, "the store is closed")
         return self._c
 
+    def _detail(self, rc: int) -> str:
+        text = ctypes.create_string_buffer(_lib.TEXT_MAX)
+        if self._c is not None:
+            self._lib.psc_last_detail(self._c, text, len(text))
+        return text.value.decode(errors="replace") or self._text(rc)
+
     def _check(self, rc: int) -> int:
         if rc < 0:
-            text = ctypes.create_string_buffer(_lib.TEXT_MAX)
-            if self._c is not None:
-                self._lib.psc_last_detail(self._c, text, len(text))
-            raise error(rc, text.value.decode(errors="replace") or
-                        self._text(rc))
+            raise error(rc, self._detail(rc))
         return rc
 
     def _c_op_test(self, c: int, op: int) -> int:
@@ -554,24 +573,48 @@ class KVStore(Collectives):
                 raise TypeError("Mixed key types are not allowed: %r" % (k,))
         return keys
 
-    def _known(self, request: _KeyRequest, like: Array, flags: int = 0) -> _Known:
+    def _declare(self, key: Key, dtype: int, shape: Sequence[int],
+                 flags: int = 0) -> _Known:
         """Returns the key; an undeclared one is declared, and created in the
         job if the flags allow it."""
-        known = self._keys.get(request.key)
-        if known is None:
-            number = c_uint32()
-            spec = _lib.KeySpec(
-                dtype=like.dtype, ndim=len(like.shape),
-                shape=(c_uint64 * len(like.shape))(*like.shape),
-                flags=flags)
-            if isinstance(request.key, str):
-                spec.name = _lib.encode(request.key, "key")
-            else:
-                spec.number = request.key
-            self._check(self._lib.psc_keys(self._open(), byref(spec), 1,
-                                           byref(number)))
-            known = _Known(number.value, like.dtype, like.count)
-            self._keys[request.key] = known
+        known = self._keys.get(key)
+        if known is not None:
+            return known
+        number = c_uint32()
+        spec = _lib.KeySpec(dtype=dtype, ndim=len(shape),
+                            shape=(c_uint64 * len(shape))(*shape), flags=flags)
+        if isinstance(key, str):
+            spec.name = _lib.encode(key, "key")
+        else:
+            spec.number = key
+        rc = self._lib.psc_keys(self._open(), byref(spec), 1, byref(number))
+        if rc == NOKEY:
+            meant = self._meant(key)
+            raise error(rc, "%s; init() or broadcast() gives one%s" % (
+                self._detail(rc),
+                "" if meant is None else ". Did you mean %r?" % meant))
+        self._check(rc)
+        count = math.prod(shape)
+        known = self._keys[key] = _Known(number.value, dtype, count)
+        return known
+
+    def _meant(self, key: Key) -> Optional[Key]:
+        """An existing key whose name is so similar that it was probably
+        meant."""
+        return next((known for known in self._keys if _is_slip(key, known)),
+                    None)
+
+    def _warn_of_slip(self, key: Key) -> None:
+        """Warns if a push creates a key that was probably not meant."""
+        meant = None if key in self._keys else self._meant(key)
+        if meant is not None:
+            warnings.warn("the push creates the key %r, beside %r; call init() "
+                          "first if you want both" % (key, meant),
+                          stacklevel=2)
+
+    def _known(self, request: _KeyRequest, like: Array, flags: int = 0) -> _Known:
+        """The key of a request whose arrays must fit it, as _declare()."""
+        known = self._declare(request.key, like.dtype, like.shape, flags)
         for array in request.arrays():
             if array.dtype != known.dtype or array.count != known.count:
                 raise ValueError(
@@ -667,6 +710,8 @@ class KVStore(Collectives):
             self._end_sending(request.key)
         arrays = request.arrays()
         device = request.devices()
+        if _NEW.get(what) == _lib.KEY_OF_SUMS:
+            self._warn_of_slip(request.key)
         known = self._known(request, arrays[0], _NEW.get(what, 0))
         o, srcs = self._op_options(request.given, priority, reduce, root,
                                    handle is not None, samples)
@@ -823,7 +868,7 @@ class KVStore(Collectives):
         `value` is a sum over that many. The next call on the key raises a
         failure. An array of empty() must not change until a pull() has
         returned. The first push creates the key, unless the job has an
-        optimizer."""
+        optimizer; a warning names an existing key that was probably meant."""
         for request in self._requests(key, value, None):
             if request.given[0].place is not None:
                 handle = Handle(self)
