@@ -1052,3 +1052,329 @@ def test_optimizer_has_the_numbers_of_mxnet(tmp, make):
         """))
     done = launch(1, 1, script, f"lambda: mx.optimizer.{make}")
     assert done.returncode == 0, done.stderr
+
+
+# Trains, saves, goes on; and from the file and the parameters in a new net.
+RESUME = """
+    import sys, warnings
+    from mxnet import autograd, gluon, nd
+    warnings.simplefilter('error')
+    kv0 = mx.kv.create('dist_sync')
+    rank, path = kv0.rank, {path!r}
+
+    def make(optimizer, numbers, on_servers):
+        net = gluon.nn.Dense(1, in_units=3)
+        net.initialize(mx.init.Constant(.5))
+        return net, gluon.Trainer(
+            net.collect_params(), optimizer, numbers,
+            kvstore=mx.kv.create('dist_sync'), update_on_kvstore=on_servers)
+
+    def steps(net, trainer, first, last, batch):
+        for i in range(first, last):
+            with autograd.record():
+                x = nd.ones((2, 3)) * (rank + 1 + i) / 4
+                loss = (net(x) ** 2).mean()
+            loss.backward()
+            trainer.step(batch(i))
+
+    def check(optimizer, numbers, on_servers, order, batch):
+        net, trainer = make(optimizer, numbers, on_servers)
+        steps(net, trainer, 0, 3, batch)
+        trainer.set_learning_rate(trainer.learning_rate / 2)
+        steps(net, trainer, 3, 4, batch)
+        mx.nd.waitall()
+        if rank == 0:
+            trainer.save_states(path)
+            net.save_parameters(path + '.net')
+        kv0._barrier()
+        steps(net, trainer, 4, 7, batch)
+        want = net.weight.data().asnumpy()
+        net, trainer = make(optimizer, numbers, on_servers)
+        for what in order.split():
+            if what == 'step':
+                steps(net, trainer, 0, 1, batch)
+            elif what == 'states':
+                trainer.load_states(path)
+            else:
+                net.load_parameters(path + '.net')
+        steps(net, trainer, 4, 7, batch)
+        got = net.weight.data().asnumpy()
+        assert (got == want).all(), (order, got, want)
+        kv0._barrier()
+    """
+
+
+@pytest.mark.parametrize("optimizer,numbers", [
+    ("sgd", {"learning_rate": .01, "momentum": .9, "wd": .01}),
+    ("adam", {"learning_rate": .01}),
+    ("nag", {"learning_rate": .01, "momentum": .9}),
+    ("ftrl", {"learning_rate": .1})])
+def test_trainer_goes_on_from_saved_states(tmp, optimizer, numbers):
+    """With the same bits: whatever the batch, in either order of the states
+    and the parameters, after a step, and with a rate that has changed."""
+    done = python(tmp, 2, 1, RESUME.format(path=str(tmp / "states")) + f"""
+    for order in ('net states', 'states net', 'step net states',
+                  'step states net'):
+        for batch in (lambda i: 2), (lambda i: 2 + i % 2):
+            check({optimizer!r}, {numbers!r}, True, order, batch)
+    check({optimizer!r}, {numbers!r}, False, 'net states', lambda i: 2 + i % 2)
+    print('well', rank)
+    """)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "well 0" in done.stdout and "well 1" in done.stdout
+
+
+def test_numbers_of_a_saved_optimizer(tmp):
+    """A file of save_states() has them, as in MXNet; what servers cannot
+    change is named in a warning."""
+    done = python(tmp, 1, 1, f"""
+        import warnings
+        def store(**numbers):
+            kv = mx.kv.create('dist_sync')
+            optimizer = mx.optimizer.SGD(**numbers)
+            kv.init(0, mx.nd.ones((2,)))
+            kv.set_optimizer(optimizer)
+            return kv, optimizer
+        path = {str(tmp / 'states')!r}
+        kv, optimizer = store(learning_rate=.5, momentum=.5)
+        optimizer.lr = .25
+        optimizer.wd = .125
+        optimizer.set_lr_mult({{0: 2}})
+        kv.push(0, mx.nd.ones((2,)))
+        kv.save_optimizer_states(path, dump_optimizer=True)
+        kv.save_optimizer_states(path + '2')
+        for name, want in (path, (.25, .125, 2)), (path + '2', (.5, 0, 1)):
+            kv, optimizer = store(learning_rate=.5, momentum=.75)
+            with warnings.catch_warnings(record=True) as seen:
+                warnings.simplefilter('always')
+                kv.load_optimizer_states(name)
+            assert (optimizer.lr, optimizer.wd,
+                    optimizer.lr_mult.get(0, 1)) == want
+            texts = [str(w.message) for w in seen]
+            assert len(texts) == (name == path), texts
+            assert all('momentum=0.5' in t and 'keeps 0.75' in t
+                       for t in texts), texts
+        """)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_module_goes_on_from_a_checkpoint(tmp):
+    done = python(tmp, 2, 1, f"""
+        import mxnet.io as io
+        path = {str(tmp / 'module')!r}
+        kv0 = mx.kv.create('dist_sync')
+        out = mx.sym.FullyConnected(mx.sym.var('data'), num_hidden=2, name='fc')
+        net = mx.sym.LinearRegressionOutput(out, name='lin')
+        shapes = dict(data_shapes=[('data', (4, 3))],
+                      label_shapes=[('lin_label', (4, 2))])
+
+        def ready(module, optimizer):
+            module.bind(**shapes)
+            module.init_params(mx.init.Constant(.5))
+            module.init_optimizer(
+                kvstore=mx.kv.create('dist_sync'), optimizer=optimizer,
+                optimizer_params=(('learning_rate', .125),))
+            return module
+
+        def steps(module, first, last):
+            for i in range(first, last):
+                data = mx.nd.ones((4, 3)) * (kv0.rank + i + 1) / 8
+                module.forward_backward(
+                    io.DataBatch([data], [mx.nd.ones((4, 2))]))
+                module.update()
+            return module.get_params()[0]['fc_weight'].asnumpy()
+
+        for optimizer in 'sgd', 'adam':
+            module = ready(mx.mod.Module(net, label_names=['lin_label']),
+                           optimizer)
+            steps(module, 0, 3)
+            if kv0.rank == 0:
+                module.save_checkpoint(path, 3, save_optimizer_states=True)
+            kv0._barrier()
+            want = steps(module, 3, 6)
+            module = ready(mx.mod.Module.load(
+                path, 3, load_optimizer_states=True,
+                label_names=['lin_label']), optimizer)
+            got = steps(module, 3, 6)
+            assert (got == want).all() and (got != .5).all(), (got, want)
+            kv0._barrier()
+        """)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("on_servers", [True, False])
+def test_trainers_share_a_parameter(tmp, on_servers):
+    """Each has its own momentum, and both step the same weight, as in one
+    process."""
+    done = python(tmp, 2, 1, f"""
+        from mxnet import autograd, gluon
+
+        def train(store, copies):
+            net = gluon.nn.Dense(1, in_units=3)
+            net.initialize(mx.init.One())
+            trainers = [gluon.Trainer(
+                {{n: p for n, p in net.collect_params().items()
+                  if name in n}}, optimizer, numbers, kvstore=store,
+                update_on_kvstore={on_servers} if store else None)
+                for name, optimizer, numbers in (
+                    ('', 'sgd', {{'learning_rate': .25, 'momentum': .5}}),
+                    ('weight', 'adam', {{'learning_rate': .125}}))]
+            for step in range(6):
+                with autograd.record():
+                    loss = net(mx.nd.ones((2, 3)) * (step + 1)).sum() * copies
+                loss.backward()
+                trainers[step % 4 // 2].step(8)
+            return net.weight.data().asnumpy()
+
+        got, want = train('dist_sync', 1), train(None, 2)
+        np.testing.assert_allclose(got, want, rtol=2e-5)
+        """)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_store_serves_one_trainer(tmp):
+    """Two Trainers number their parameters from 0."""
+    done = python(tmp, 1, 1, """
+        from mxnet import autograd, gluon
+        kv = mx.kv.create('dist_sync')
+        nets, trainers = [], []
+        for i in range(2):
+            nets.append(gluon.nn.Dense(1, in_units=3))
+            nets[-1].initialize(mx.init.One())
+            trainers.append(gluon.Trainer(nets[-1].collect_params(), 'sgd',
+                                          kvstore=kv))
+            with autograd.record():
+                loss = nets[-1](mx.nd.ones((2, 3))).sum()
+            loss.backward()
+            trainers[-1].step(1)
+        try:
+            trainers[0].step(1)
+        except mx.MXNetError as e:
+            assert 'create a store for each Trainer' in str(e), e
+        else:
+            raise SystemExit('not refused')
+        trainers[1].step(1)
+        """)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("make", [
+    "Adam(learning_rate=.1{})", "SGD(learning_rate=.1, momentum=.9, wd=.1{})",
+    "SGD(learning_rate=.1, wd=.1{})", "AdaGrad(learning_rate=.1)",
+    "Ftrl(learning_rate=.1)", "NAG(learning_rate=.1, momentum=.9)"])
+def test_gradients_of_rows_step_as_in_mxnet(tmp, make):
+    """lazy_update steps the rows of the gradient only, also of a dense
+    weight."""
+    done = python(tmp, 2, 1, f"""
+        from mxnet import autograd, gluon
+        rows = [[[1, 3], [2, 4], [3, 5]], [[3, 9], [4, 9], [1, 9]]]
+
+        def train(store, make, stype):
+            if stype == 'default':
+                net = gluon.nn.Embedding(12, 2, sparse_grad=True)
+            else:
+                net = gluon.contrib.nn.SparseEmbedding(12, 2)
+            net.initialize(mx.init.One())
+            trainer = gluon.Trainer(net.collect_params(), make(),
+                                    kvstore=store)
+            for step in range(3):
+                ids = rows[store.rank][step] if store.num_workers > 1 else \\
+                    rows[0][step] + rows[1][step]
+                with autograd.record():
+                    loss = (net(mx.nd.array(ids)) * 2).sum()
+                loss.backward()
+                trainer.step(1)
+            weight = net.weight
+            if stype != 'default':
+                return weight.row_sparse_data(mx.nd.arange(12)).asnumpy()
+            return weight.data().asnumpy()
+
+        for lazy in '', ', lazy_update=True', ', lazy_update=False':
+            make = lambda: eval('mx.optimizer.' + {make!r}.format(lazy))
+            for stype in 'default', 'row_sparse':
+                got = train(mx.kv.create('dist_sync'), make, stype)
+                want = train(mx.kv.create('local'), make, stype)
+                np.testing.assert_allclose(got, want, rtol=2e-6, atol=1e-6,
+                                           err_msg=stype + lazy)
+        """)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_lazy_update_without_effect_is_named(tmp):
+    """Once, where a server keeps no rows."""
+    done = python(tmp, 1, 1, """
+        import warnings
+        for name, optimizer, count in (
+                ('dist_sync', mx.optimizer.Adam(), 1),
+                ('dist_async', mx.optimizer.Adam(), 1),
+                ('dist_sync', mx.optimizer.SGD(momentum=.5), 1),
+                ('dist_sync', mx.optimizer.LARS(momentum=.5), 1),
+                ('dist_sync', mx.optimizer.SGD(), 0),
+                ('dist_sync', mx.optimizer.Adam(lazy_update=False), 0),
+                ('dist_sync', mx.optimizer.NAG(momentum=.5), 0)):
+            kv = mx.kv.create(name)
+            kv.set_optimizer(optimizer)
+            kv.init('w', mx.nd.ones((3, 2)))
+            with warnings.catch_warnings(record=True) as seen:
+                warnings.simplefilter('always')
+                for step in range(3):
+                    kv.push('w', mx.nd.ones((3, 2)).tostype('row_sparse'))
+            assert len(seen) == count, (name, optimizer, seen)
+            for w in seen:
+                assert "lazy_update has no effect on the dense key 'w'" in \\
+                    str(w.message), w
+        """)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_sums_of_rows_reach_arrays_of_rows(tmp):
+    """As of a Module that updates in the workers; a row_sparse key is left to
+    row_sparse_pull(), which a warning names."""
+    done = python(tmp, 2, 1, """
+        import warnings
+        kv = mx.kv.create('dist_sync')
+        kv.init('dense', mx.nd.zeros((4, 2)))
+        g = mx.nd.zeros((4, 2))
+        g[kv.rank] = 1
+        g = g.tostype('row_sparse')
+        kv.push('dense', g)
+        kv.pull('dense', out=g)
+        assert g.stype == 'row_sparse'
+        assert g.asnumpy().tolist() == [[1, 1], [1, 1], [0, 0], [0, 0]], g
+        kv.init('rows', mx.nd.ones((4, 2)).tostype('row_sparse'))
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter('always')
+            kv.pull('rows', out=g)
+            kv.pull('rows', out=g)
+        assert len(seen) == 1 and 'row_sparse_pull()' in str(seen[0].message)
+        whole = mx.nd.zeros((4, 2))
+        kv.pull('rows', out=whole)
+        assert (whole.asnumpy() == 1).all()
+        """)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_unknown_keys_are_refused(tmp):
+    """At the call, as by MXNet's local store; other keys go on."""
+    done = python(tmp, 2, 1, """
+        kv = mx.kv.create('dist_sync')
+        kv.init('weight', mx.nd.ones((2,)))
+        out = mx.nd.zeros((2,))
+        for call in (lambda: kv.push('wieght', out),
+                     lambda: kv.pushpull('wieght', out),
+                     lambda: kv.pushpull(['weight', 'wieght'], [out, out]),
+                     lambda: kv.pull('wieght', out=out),
+                     lambda: kv.push('bias', out)):
+            for again in range(2):
+                try:
+                    call()
+                except mx.MXNetError as e:
+                    assert 'no worker has declared it' in str(e), e
+                    assert ("Did you mean 'weight'?" in str(e)) == \\
+                        ("'wieght'" in str(e)), e
+                else:
+                    raise SystemExit('not refused')
+        kv.pushpull('weight', mx.nd.ones((2,)), out=out)
+        assert (out.asnumpy() == 2).all(), out
+        """)
+    assert done.returncode == 0, done.stdout + done.stderr

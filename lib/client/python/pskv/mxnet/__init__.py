@@ -23,7 +23,8 @@ import atexit
 import functools
 import json
 import types
-from typing import Any, Callable, Dict, List, Optional, Sequence
+import warnings
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 
 from .._role import take_role
 
@@ -36,8 +37,10 @@ from mxnet.kvstore import KVStoreBase  # noqa: E402
 from mxnet.kvstore.kvstore import KVStore as _Native  # noqa: E402
 
 from .. import _store  # noqa: E402
+from .._array import dtype_of  # noqa: E402
 from .._jobs import Place  # noqa: E402
-from . import _profiler  # noqa: E402
+from .._lib import KEY_KNOWN  # noqa: E402
+from . import _gluon, _profiler  # noqa: E402
 from ._engine import Engine, program_failed  # noqa: E402
 from ._errors import mxnet_errors, translated  # noqa: E402
 from ._optimizer import CHANGES, Declared, declaration, \
@@ -139,12 +142,12 @@ def _dense(key: Any, arrays: List[Any]) -> None:
 
 
 def _all_rows(arrays: List[Any]) -> Any:
-    """Numbers and rows of dense or row-sparse arrays of two dimensions,
-    concatenated."""
+    """Numbers and rows of dense or row-sparse arrays, concatenated."""
     parts = [(np.arange(a.shape[0]), a.asnumpy()) if a.stype == "default" else
              (a.indices.asnumpy(), a.data.asnumpy()) for a in arrays]
+    width = int(np.prod(arrays[0].shape[1:]))
     return (np.concatenate([numbers for numbers, _ in parts]),
-            np.concatenate([rows for _, rows in parts]))
+            np.concatenate([rows.reshape(-1, width) for _, rows in parts]))
 
 
 def _rows_of(key: Any, arrays: List[Any]) -> Any:
@@ -175,6 +178,7 @@ class PSKV(_Native):
         # Keys from before the present optimizer, with their workers.
         self._earlier: Dict[Any, _Worker] = {}
         self._compression: Any = None
+        self._warned: Set[str] = set()
         self.server_profiler = _profiler.ServerProfiler(
             lambda: self._worker.store)
         _profiler.use(self)
@@ -204,10 +208,15 @@ class PSKV(_Native):
                 "present one" % (key,))
         return self._worker
 
-    def _arrays(self, key: Any, like: Any) -> _Arrays:
+    def _arrays(self, key: Any, like: Any, is_new: bool = False) -> _Arrays:
+        """Memory of a key. An Error if it is not new and nobody has it."""
         worker = self._of(key)
         known = worker.arrays.get(key)
         if known is None:
+            if not is_new:
+                worker.store._key_list(key)
+                worker.store._declare(key, dtype_of(np.dtype(like.dtype)),
+                                      like.shape, KEY_KNOWN)
             known = _Arrays(worker.store, like)
             worker.arrays[key] = known
         return known
@@ -270,20 +279,30 @@ class PSKV(_Native):
                     values[0].shape[0], -1))
                 continue
             _dense(k, values)
-            if worker.declared and worker.declared.needs_rows:
+            if self._is_by_rows(k):
                 self._init_by_rows(k, values[0])
                 continue
-            self._arrays(k, values[0]).like(k, values[0])
+            self._arrays(k, values[0], True).like(k, values[0])
             worker.store.init(k, values[0].asnumpy())
         worker.store.barrier()
 
+    def _is_by_rows(self, key: Any) -> bool:
+        """True if servers are to keep a dense key by rows."""
+        declared, store = self._worker.declared, self._worker.store
+        if declared is None or not declared.is_by_rows(key):
+            return False
+        return declared.needs_rows or (key not in self._worker.arrays and
+                                       "async" not in self._name and
+                                       store.num_servers > 0)
+
     def _init_by_rows(self, key: Any, value: Any) -> None:
         """Sets the first value of a dense key that servers keep by rows."""
-        if len(value.shape) != 2:
+        if self._worker.declared.needs_rows and len(value.shape) != 2:
             raise ValueError("GroupAdaGrad steps arrays of two dimensions, and "
                              "key %r has %d" % (key, len(value.shape)))
         self._worker.by_rows[key] = value.shape
-        self._worker.store.init_rows(key, value.asnumpy())
+        self._worker.store.init_rows(
+            key, value.asnumpy().reshape(value.shape[0], -1))
 
     def _push_by_rows(self, key: Any, values: List[Any], priority: int) -> None:
         worker = self._to_push(key)
@@ -298,11 +317,11 @@ class PSKV(_Native):
         worker = self._of(key)
         worker.engine.check()
         _dense(key, outs)
-        shape = worker.by_rows[key]
-        value = np.empty(shape, outs[0].dtype)
+        shape = worker.by_rows.get(key) or worker.of_rows[key]
+        value = np.empty((shape[0], int(np.prod(shape[1:]))), outs[0].dtype)
         worker.store.pull_rows(key, np.arange(shape[0]), value, priority)
         for o in outs:
-            o[:] = value
+            o[:] = value.reshape(shape)
 
     def broadcast(self, key: Any, value: Any, out: Any,
                   priority: int = 0) -> None:
@@ -313,15 +332,16 @@ class PSKV(_Native):
         for k, values in _per_key(key, value):
             self._earlier.pop(k, None)
             _dense(k, values + outs[k])
-            declared = self._worker.declared
-            if declared and declared.needs_rows:
+            if self._is_by_rows(k):
                 if k in self._worker.by_rows:
-                    raise ValueError("key %r has a value, and GroupAdaGrad "
-                                     "replaces none" % (k,))
+                    raise ValueError(
+                        "key %r has a value, which cannot be replaced: servers "
+                        "keep it by rows, for GroupAdaGrad or lazy_update" %
+                        (k,))
                 self._init_by_rows(k, values[0])
                 self._pull_by_rows(k, outs[k], priority)
                 continue
-            memory = self._arrays(k, values[0])
+            memory = self._arrays(k, values[0], True)
             for a in values + outs[k]:
                 memory.like(k, a)
             result = np.empty_like(values[0].asnumpy())
@@ -346,25 +366,57 @@ class PSKV(_Native):
             if k in worker.by_rows:
                 self._push_by_rows(k, values, priority)
                 continue
+            if any(v.stype == "row_sparse" for v in values):
+                self._warn_of_lazy(k)
             values = [v.tostype("default") if v.stype == "row_sparse" else v
                       for v in values]
             self._start("push", [(k, values, [])], priority)
 
+    def _warn_of_lazy(self, key: Any) -> None:
+        """Warns if the optimizer is not lazy for rows of a key, which it is
+        in MXNet."""
+        declared = self._worker.declared
+        if declared and declared.is_lazy():
+            self._warn(
+                "lazy_update",
+                "lazy_update has no effect on the dense key %r: the %s of the "
+                "servers steps all its rows, not only those of the gradient. "
+                "It has one on row_sparse weights, and on gradients of rows "
+                "of gluon.Trainer with sgd or adam over dist_sync" %
+                (key, declared.given[0]))
+
+    def _warn(self, what: str, text: str) -> None:
+        """Warns once of something."""
+        if what not in self._warned:
+            self._warned.add(what)
+            warnings.warn(text, stacklevel=2)
+
     def pull(self, key: Any, out: Any = None, priority: int = 0,
              ignore_sparse: bool = True) -> None:
-        """The value after all rounds that this worker has pushed to."""
+        """The value after all rounds that this worker has pushed to. Arrays
+        that are row_sparse get it, too, unless the key is."""
         if out is None:
             raise ValueError("pull needs arrays to write to")
         for k, outs in _per_key(key, out):
-            if k in self._of(k).by_rows:
+            is_rows = k in self._of(k).of_rows
+            sparse = [o for o in outs if o.stype != "default"]
+            if is_rows and sparse:
+                if not ignore_sparse:
+                    raise TypeError("key %r has rows, which row_sparse_pull() "
+                                    "pulls" % (k,))
+                # As MXNet's own store does.
+                self._warn("pull", "pull() leaves row_sparse arrays of the "
+                           "row_sparse key %r as they are; row_sparse_pull(), "
+                           "or prepare() of a Module, fills them" % (k,))
+            elif is_rows or k in self._of(k).by_rows:
                 self._pull_by_rows(k, outs, priority)
-                continue
-            if k in self._of(k).of_rows or outs[0].stype != "default":
-                if ignore_sparse:
-                    continue  # As MXNet's own store does.
-                raise TypeError("key %r has rows, which row_sparse_pull() "
-                                "pulls" % (k,))
-            self._start("pull", [(k, [], outs)], priority)
+            else:
+                full = [mx.nd.empty(o.shape, o.ctx, o.dtype)
+                        if o.stype != "default" else o for o in outs]
+                self._start("pull", [(k, [], full)], priority)
+                for o, value in zip(outs, full):
+                    if value is not o:
+                        value.tostype(o.stype).copyto(o)
 
     def pushpull(self, key: Any, value: Any, out: Any = None,
                  priority: int = 0) -> None:
@@ -462,16 +514,22 @@ class PSKV(_Native):
 
     def save_optimizer_states(self, fname: str,
                               dump_optimizer: bool = False) -> None:
-        """Saves the servers' optimizer state in pskv's own format. The script
-        keeps the optimizer; the file contains no code. One worker suffices."""
+        """Saves the servers' optimizer state in pskv's own format, which has no
+        code: with `dump_optimizer` the optimizer's numbers, too. One worker
+        suffices."""
         self._wait_all()
         self._worker.store.save_optimizer_states(fname)
+        if dump_optimizer and self._worker.declared:
+            self._worker.declared.save(fname)
 
     def load_optimizer_states(self, fname: str) -> None:
         """Restores a file of save_optimizer_states(), after set_optimizer()
-        and init of the keys."""
+        and init of the keys. The optimizer's rates and multipliers become
+        those of the file if it has them."""
         self._wait_all()
         self._worker.store.load_optimizer_states(fname)
+        if self._worker.declared:
+            self._worker.declared.load(fname)
 
     def _apply_changes(self) -> None:
         """Gives the servers changes of the optimizer since its declaration,
@@ -580,6 +638,7 @@ def _register() -> None:
     for name in NAMES:
         KVStoreBase.register(type(name, (PSKV,), {"_name": name}))
     mx.kvstore.create = mx.kvstore.base.create = _create_known
+    _gluon.register(PSKV)
     _profiler.register()
 
 

@@ -2,7 +2,9 @@
 """MXNet's optimizer objects as names and parameters for the servers."""
 from __future__ import annotations
 
+import json
 import operator
+import warnings
 from typing import Any, Dict, Tuple
 
 import mxnet as mx
@@ -10,10 +12,10 @@ import mxnet as mx
 # Class in mxnet.optimizer: name of the optimizer, and its parameters by
 # attribute of the class.
 _RULES: Dict[str, Tuple[str, Dict[str, str]]] = {
-    "SGD": ("sgd", {"momentum": "momentum"}),
+    "SGD": ("sgd", {"momentum": "momentum", "lazy_update": "lazy_update"}),
     "NAG": ("nag", {"momentum": "momentum"}),
     "Adam": ("adam", {"beta1": "beta1", "beta2": "beta2",
-                      "epsilon": "epsilon"}),
+                      "epsilon": "epsilon", "lazy_update": "lazy_update"}),
     "AdaGrad": ("adagrad", {"float_stable_eps": "epsilon"}),
     "RMSProp": ("rmsprop", {"gamma1": "gamma1", "gamma2": "gamma2",
                             "epsilon": "epsilon", "centered": "centered",
@@ -147,6 +149,9 @@ def _schedule(s: Any) -> Dict[str, float]:
 # Parameters that servers change while a job runs.
 CHANGES = ("learning_rate", "wd", "rescale_grad", "clip_gradient")
 
+# Precedes the optimizer's numbers in a file of its state.
+_MARK = b"\npskv.mxnet optimizer "
+
 
 class Declared:
     """An optimizer as the servers have it, beside MXNet's object, which the
@@ -164,6 +169,23 @@ class Declared:
         self.needs_rows = self.given[0] == "groupadagrad"
         self.tuned = multipliers(optimizer)
         self.accept()
+
+    def is_by_rows(self, key: Any) -> bool:
+        """True of a dense key that servers must have by rows, because a
+        parameter of Gluon has gradients of rows, and the optimizer steps no
+        others."""
+        parameter = self._optimizer.param_dict.get(key)
+        return self.needs_rows or bool(
+            "lazy_update" in _RULES[type(self._optimizer).__name__][1] and
+            self._optimizer.lazy_update and
+            getattr(parameter, "_grad_stype", "default") == "row_sparse")
+
+    def is_lazy(self) -> bool:
+        """True if MXNet would step only the rows of a row_sparse gradient, and
+        the others have steps, too: of a momentum, moments or decay."""
+        return getattr(self._optimizer, "lazy_update", False) and not (
+            self.given[0] == "sgd" and self._optimizer.momentum == 0 and
+            self._optimizer.wd == 0)
 
     def accept(self) -> None:
         """The servers have the present state."""
@@ -203,6 +225,39 @@ class Declared:
                 "after set_optimizer(); what can is %s" %
                 (name, old.get(name, 0), changed[name], ", ".join(CHANGES)))
         return changed
+
+    def save(self, fname: Any) -> None:
+        """Appends the numbers to a file of the servers' state."""
+        o = self._optimizer
+        text = json.dumps({"numbers": declaration(o)[1],
+                           "lr_mult": list(o.lr_mult.items()),
+                           "wd_mult": list(o.wd_mult.items())})
+        with open(fname, "ab") as f:
+            f.write(_MARK + text.encode() + b"\n")
+
+    def load(self, fname: Any) -> None:
+        """Gives the object the numbers of such a file that servers change, as
+        MXNet's Trainer takes the optimizer of the file."""
+        with open(fname, "rb") as f:
+            _, mark, text = f.read().rpartition(_MARK)
+        if not mark:
+            return
+        saved = json.loads(text)
+        o = self._optimizer
+        o.lr_mult, o.wd_mult = dict(saved["lr_mult"]), dict(saved["wd_mult"])
+        now, then = declaration(o)[1], saved["numbers"]
+        differ = {k for k in {*now, *then} if now.get(k) != then.get(k)}
+        changes = set(CHANGES)
+        if "lr_scheduler" in now or "lr_scheduler" in then:
+            changes.discard("learning_rate")  # That of the schedule.
+        for name in differ & changes:
+            setattr(o, "lr" if name == "learning_rate" else name,
+                    then.get(name))
+        for name in sorted(differ - changes):
+            warnings.warn(
+                "%s has %s=%s; the optimizer on the servers keeps %s, as "
+                "set_optimizer() has declared it" %
+                (fname, name, then.get(name), now.get(name)))
 
     def changed_multipliers(self) -> Tuple[Dict[Any, float], Dict[Any, float]]:
         """New values of lr_mult and wd_mult, of the keys that have others."""
