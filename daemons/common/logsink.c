@@ -109,35 +109,35 @@ static int print_line(enum ps_log_level level, const char *text)
 {
     char line[6 * 2048];
     ssize_t n;
-    struct ps_str s;
+    struct ps_str entry;
 
     /* Reserves one byte for the newline. */
-    ps_str_init(&s, line, sizeof(line) - 1);
+    ps_str_init(&entry, line, sizeof(line) - 1);
     switch (sink.format) {
     case PS_LOG_FORMAT_JOURNAL:
-        ps_str_addf(&s, "<%d>%s", syslog_priority(level), text);
+        ps_str_addf(&entry, "<%d>%s", syslog_priority(level), text);
         break;
     case PS_LOG_FORMAT_JSON:
-        ps_str_add(&s, "{\"ts\":\"");
-        add_time(&s);
-        ps_str_addf(&s, "\",\"level\":\"%s\",\"program\":\"%s\",\"node\":",
+        ps_str_add(&entry, "{\"ts\":\"");
+        add_time(&entry);
+        ps_str_addf(&entry, "\",\"level\":\"%s\",\"program\":\"%s\",\"node\":",
                     ps_log_level_name(level), sink.program);
-        add_json_string(&s, sink.node);
-        ps_str_add(&s, ",\"msg\":");
-        add_json_string(&s, text);
-        add_code(&s, level, text);
-        ps_str_add(&s, "}");
+        add_json_string(&entry, sink.node);
+        ps_str_add(&entry, ",\"msg\":");
+        add_json_string(&entry, text);
+        add_code(&entry, level, text);
+        ps_str_add(&entry, "}");
         break;
     case PS_LOG_FORMAT_AUTO:
     case PS_LOG_FORMAT_TEXT:
-        add_time(&s);
-        ps_str_addf(&s, " %s %s: %s", ps_log_level_name(level), sink.program,
-                    text);
+        add_time(&entry);
+        ps_str_addf(&entry, " %s %s: %s", ps_log_level_name(level),
+                    sink.program, text);
         break;
     }
-    line[s.len] = '\n';
-    n = write(STDERR_FILENO, line, s.len + 1);
-    sink.is_torn = n > 0 && (size_t)n < s.len + 1;
+    line[entry.len] = '\n';
+    n = write(STDERR_FILENO, line, entry.len + 1);
+    sink.is_torn = n > 0 && (size_t)n < entry.len + 1;
     return n < 0 ? errno : sink.is_torn ? ENOSPC : 0;
 }
 

@@ -62,7 +62,9 @@ static int write_file(const char *path, const struct ps_str *text)
     int reason = 0;
     int error;
 
-    snprintf(temp, sizeof(temp), "%s.new", path);
+    if (snprintf(temp, sizeof(temp), "%s.new", path) >= (int)sizeof(temp)) {
+        return ENAMETOOLONG;
+    }
     f = fopen(temp, "we");
     if (f == NULL) {
         return errno;

@@ -289,14 +289,17 @@ int daemon_listeners_open(struct daemon *d)
 int daemon_write_port_file(const struct daemon *d)
 {
     char temp[4096];
-    FILE *f;
+    FILE *f = NULL;
     int error;
 
     if (d->args.port_file == NULL) {
         return PS_EXIT_OK;
     }
-    snprintf(temp, sizeof(temp), "%s.new", d->args.port_file);
-    f = fopen(temp, "we");
+    errno = ENAMETOOLONG;
+    if (snprintf(temp, sizeof(temp), "%s.new", d->args.port_file) <
+        (int)sizeof(temp)) {
+        f = fopen(temp, "we");
+    }
     error = f == NULL ? errno : 0;
     if (f != NULL) {
         fprintf(f, "%u\n", (unsigned)d->sockets.listen_port);

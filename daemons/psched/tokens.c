@@ -182,8 +182,9 @@ static bool tokens_save(void *arg, const struct ps_token_record *list,
         ps_fixed_put_token_claims(at, &list[i].claims);
         at[PS_FIXED_TOKEN_CLAIMS_BYTES] = list[i].is_revoked;
     }
-    snprintf(path, sizeof(path), "%s.new", t->path);
-    done = write_file(path, bytes, count * (size_t)RECORD_BYTES) &&
+    done = snprintf(path, sizeof(path), "%s.new", t->path) <
+               (int)sizeof(path) &&
+           write_file(path, bytes, count * (size_t)RECORD_BYTES) &&
            rename(path, t->path) == 0 && sync_folder_of(t->path);
     if (!done) {
         ps_log(PS_LOG_ERROR, "tokens not stored in %s: %s", t->path,
@@ -208,8 +209,10 @@ struct psched_tokens *psched_tokens_open(const char *path, struct ps_str *why)
         if (t->key == NULL) {
             ps_str_add(why, "OpenSSL cannot make an Ed25519 key");
         }
+    } else if (snprintf(t->path, sizeof(t->path), "%s.tokens", path) >=
+               (int)sizeof(t->path)) {
+        ps_str_addf(why, "%s.tokens: %s", path, strerror(ENAMETOOLONG));
     } else {
-        snprintf(t->path, sizeof(t->path), "%s.tokens", path);
         t->key = ps_token_key_open(path, why);
     }
     if (t->key == NULL || (path[0] != '\0' && !tokens_load(t, why))) {

@@ -22,11 +22,13 @@
 static bool write_file(const char *folder, const char *name, const char *text)
 {
     char path[600];
-    int fd;
+    int fd = -1;
     bool ok;
 
-    snprintf(path, sizeof(path), "%s/%s", folder, name);
-    fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (snprintf(path, sizeof(path), "%s/%s", folder, name) <
+        (int)sizeof(path)) {
+        fd = open(path, O_WRONLY | O_CLOEXEC);
+    }
     if (fd < 0) {
         return false;
     }
@@ -96,8 +98,10 @@ static void sweep(const char *parent)
         }
         pid = atoi(dash + 1);
         if (pid > 0 && kill(pid, 0) != 0 && errno == ESRCH) {
-            snprintf(path, sizeof(path), "%s/%s", parent, d->d_name);
-            (void)try_end(path);
+            if (snprintf(path, sizeof(path), "%s/%s", parent, d->d_name) <
+                (int)sizeof(path)) {
+                (void)try_end(path);
+            }
         }
     }
     if (dir != NULL) {
@@ -123,9 +127,9 @@ void cgroup_make(struct cgroup *g, const char *job)
         }
     }
     name[len] = '\0';
-    snprintf(g->path, sizeof(g->path), "%s/" PREFIX "%s-%d", parent, name,
-             (int)getpid());
-    if (mkdir(g->path, 0755) != 0) {
+    if (snprintf(g->path, sizeof(g->path), "%s/" PREFIX "%s-%d", parent, name,
+                 (int)getpid()) >= (int)sizeof(g->path) ||
+        mkdir(g->path, 0755) != 0) {
         g->path[0] = '\0';
     }
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pslaunch/command.h"
 
-#include "base/str.h"
 #include "pslaunch/process.h"
 
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,22 +28,27 @@ void command_add(struct command *c, const char *word)
     if (copy == NULL) {
         abort();
     }
-    if (c->count < COMMAND_WORDS) {
-        c->argv[c->count++] = copy;
-    } else {
-        free(copy);
+    c->argv = realloc((void *)c->argv,
+                      ((size_t)c->count + 2) * sizeof(*c->argv));
+    if (c->argv == NULL) {
+        abort();
     }
+    c->argv[c->count++] = copy;
+    c->argv[c->count] = NULL;
 }
 
 void command_addf(struct command *c, const char *fmt, ...)
 {
-    char word[8192];
+    char *word;
     va_list ap;
 
     va_start(ap, fmt);
-    vsnprintf(word, sizeof(word), fmt, ap);
+    if (vasprintf(&word, fmt, ap) < 0) {
+        abort();
+    }
     va_end(ap);
     command_add(c, word);
+    free(word);
 }
 
 void command_add_words(struct command *c, const char *text)
@@ -58,7 +63,7 @@ void command_add_words(struct command *c, const char *text)
 
 void command_add_task(struct command *c, const char *order)
 {
-    char self[512];
+    char self[PATH_MAX];
 
     process_own_path(self, sizeof(self));
     command_add(c, "/bin/sh");
@@ -70,7 +75,7 @@ void command_add_task(struct command *c, const char *order)
 
 void command_add_supervisor_after(struct command *c, const char *before)
 {
-    char self[512];
+    char self[PATH_MAX];
 
     process_own_path(self, sizeof(self));
     command_add(c, "/bin/sh");
@@ -84,33 +89,38 @@ void command_add_supervisor(struct command *c)
     command_add_supervisor_after(c, "");
 }
 
-/* Writes a word in quotes that all shells read alike. */
-static void quote(const char *word, char *quoted, size_t cap)
+void command_write_quoted(const char *word, FILE *out)
 {
-    struct ps_str s;
-
-    ps_str_init(&s, quoted, cap);
-    ps_str_add(&s, "'");
+    fputc('\'', out);
     for (const char *p = word; *p != '\0'; p++) {
-        ps_str_addf(&s, *p == '\'' ? "'\\'%c" : "%c", *p);
+        fprintf(out, *p == '\'' ? "'\\'%c" : "%c", *p);
     }
-    ps_str_add(&s, "'");
+    fputc('\'', out);
 }
 
 void command_add_script_text(struct command *c, const char *script,
                              const char *argument)
 {
-    char self[512];
-    char quoted[4 * sizeof(self)];
-    char last[4 * 256] = "";
+    char self[PATH_MAX];
+    char *text = NULL;
+    size_t len;
+    FILE *out = open_memstream(&text, &len);
 
-    process_own_path(self, sizeof(self));
-    quote(self, quoted, sizeof(quoted));
-    if (argument != NULL) {
-        quote(argument, last, sizeof(last));
+    if (out == NULL) {
+        abort();
     }
-    command_addf(c, "exec sh -c '%s' %s%s%s", script, quoted,
-                 argument != NULL ? " " : "", last);
+    process_own_path(self, sizeof(self));
+    fprintf(out, "exec sh -c '%s' ", script);
+    command_write_quoted(self, out);
+    if (argument != NULL) {
+        fputc(' ', out);
+        command_write_quoted(argument, out);
+    }
+    if (fclose(out) != 0) {
+        abort();
+    }
+    command_add(c, text);
+    free(text);
 }
 
 void command_add_supervisor_text(struct command *c)
@@ -125,15 +135,8 @@ void command_print_word(const char *word)
         printf(" %s", word);
         return;
     }
-    printf(" '");
-    for (const char *p = word; *p != '\0'; p++) {
-        if (*p == '\'') {
-            fputs("'\\''", stdout);
-        } else {
-            putchar(*p);
-        }
-    }
-    printf("'");
+    putchar(' ');
+    command_write_quoted(word, stdout);
 }
 
 void command_print(const struct command *c)
@@ -150,5 +153,6 @@ void command_fini(struct command *c)
     for (uint32_t i = 0; i < c->count; i++) {
         free(c->argv[i]);
     }
+    free((void *)c->argv);
     *c = (struct command){.count = 0};
 }

@@ -4,11 +4,10 @@
 
 #include <stddef.h>
 #include <stdint.h>
-
-#define COMMAND_WORDS 48
+#include <stdio.h>
 
 struct command {
-    char *argv[COMMAND_WORDS + 1]; /* NULL ends them. */
+    char **argv; /* NULL ends them. */
     uint32_t count;
 };
 
@@ -33,6 +32,8 @@ void command_add_supervisor_text(struct command *c);
  * has no single quotes. */
 void command_add_script_text(struct command *c, const char *script,
                              const char *argument);
+/* Writes a word in quotes that all shells read alike. */
+void command_write_quoted(const char *word, FILE *out);
 /* Prints a space and a word as a shell reads it. */
 void command_print_word(const char *word);
 /* Prints the command as a line of a dry run. */

@@ -36,15 +36,15 @@ static void print_identity(const struct plan *p, enum ps_role role,
                            const char *node)
 {
     struct ps_identity id = {.role = role};
-    char uri[PS_IDENTITY_URI_BYTES];
-    struct ps_str s;
+    char text[PS_IDENTITY_URI_BYTES];
+    struct ps_str where;
 
     if (plan_encrypts(p)) {
         ps_str_copy(id.cluster, sizeof(id.cluster), authority_cluster(p->name));
         ps_str_copy(id.name, sizeof(id.name), node);
-        ps_str_init(&s, uri, sizeof(uri));
-        ps_identity_add_uri(&s, &id);
-        printf(" with a certificate of %s", uri);
+        ps_str_init(&where, text, sizeof(text));
+        ps_identity_add_uri(&where, &id);
+        printf(" with a certificate of %s", text);
     }
     printf("\n");
 }

@@ -97,12 +97,12 @@ static void set_container(struct plan *p)
 /* Prints "FILE:LINE:COLUMN: PATH: reason". */
 static int refuse(const char *path, const char *why)
 {
-    char where[1024];
-    struct ps_str s;
+    char text[1024];
+    struct ps_str where;
 
-    ps_str_init(&s, where, sizeof(where));
-    ps_options_where(loaded, path, &s);
-    fprintf(stderr, "pslaunch: %s: %s: %s\n", where, path, why);
+    ps_str_init(&where, text, sizeof(text));
+    ps_options_where(loaded, path, &where);
+    fprintf(stderr, "pslaunch: %s: %s: %s\n", text, path, why);
     return EXIT_CONFIG;
 }
 

@@ -150,14 +150,16 @@ static void make_command(const struct plan *p, uint32_t host, struct command *c)
 static bool run_kubectl(const struct plan *p, const char *words,
                         void (*define)(const struct plan *p, FILE *out))
 {
-    char line[512];
+    char *line;
     FILE *f;
 
-    snprintf(line, sizeof(line),
-             "exec kubectl %s%s --request-timeout=30s %s >&2%s",
-             p->container.space != NULL ? "-n " : "", namespace_of(p), words,
-             define != NULL ? "" : " </dev/null");
+    if (asprintf(&line, "exec kubectl %s%s --request-timeout=30s %s >&2%s",
+                 p->container.space != NULL ? "-n " : "", namespace_of(p),
+                 words, define != NULL ? "" : " </dev/null") < 0) {
+        abort();
+    }
     f = popen(line, "we");
+    free(line);
     if (f == NULL) {
         return false;
     }

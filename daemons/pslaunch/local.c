@@ -52,7 +52,7 @@ static int open_credential(struct run *r, struct child *c)
         sink_print(&r->err, "no certificate for %s: %s", c->name, text);
         return -1;
     }
-    if (child_certify(r, c, key, &certificates)) {
+    if (child_certify(r, c, key, &certificates) && !certificates.truncated) {
         fd = credential_open(key, pem);
         if (fd < 0) {
             sink_print(&r->err, "no memory for the certificate of %s: %s",

@@ -52,12 +52,15 @@ static bool is_of_kind(const struct mpi_kind *kind, const char *line)
 static const struct mpi_kind *read_kind(const char *program)
 {
     const struct mpi_kind *found = NULL;
-    char command[1024];
+    char *command;
     char line[256];
     FILE *f;
 
-    snprintf(command, sizeof(command), "%s --version 2>&1", program);
+    if (asprintf(&command, "%s --version 2>&1", program) < 0) {
+        abort();
+    }
     f = popen(command, "re");
+    free(command);
     while (f != NULL && fgets(line, sizeof(line), f) != NULL) {
         for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
             found = is_of_kind(&kinds[i], line) ? &kinds[i] : found;

@@ -241,7 +241,7 @@ static bool on_certify(struct run *r, uint32_t host,
         sink_print(&r->err, "no certificate for %s: %s", c->name, text);
         return false;
     }
-    ok = child_certify(r, c, key, &certificates) &&
+    ok = child_certify(r, c, key, &certificates) && !certificates.truncated &&
          link_send(&r->remotes[host].link,
                    &(struct ps_msg){.code = PS_MSG_LAUNCH_CERTIFIED,
                                     .launch_certified = {

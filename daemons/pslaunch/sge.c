@@ -209,7 +209,7 @@ static bool submit(struct run *r)
 static void read_reports(struct run *r)
 {
     for (uint32_t i = 0; i < r->place_count; i++) {
-        char path[4300];
+        char *path;
         char text[400];
         ssize_t n;
         int fd;
@@ -217,8 +217,11 @@ static void read_reports(struct run *r)
         if (r->remotes[i].state != REMOTE_PREPARED) {
             continue;
         }
-        snprintf(path, sizeof(path), "%s.%u", order_path(), i + 1);
+        if (asprintf(&path, "%s.%u", order_path(), i + 1) < 0) {
+            abort();
+        }
         fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+        free(path);
         n = fd >= 0 ? read(fd, text, sizeof(text) - 1) : 0;
         if (fd >= 0) {
             close(fd);

@@ -31,6 +31,7 @@ struct words {
     uint32_t text_count;
     enum ps_role role;
     char node[16]; /* Name of the daemon's node. */
+    bool is_cut;   /* A text did not fit. */
 };
 
 static void words_add(struct words *w, const char *word)
@@ -43,7 +44,10 @@ static void words_option(struct words *w, const char *name, const char *value)
 {
     char *text = w->text[w->text_count++];
 
-    snprintf(text, sizeof(w->text[0]), "%s=%s", name, value);
+    if (snprintf(text, sizeof(w->text[0]), "%s=%s", name, value) >=
+        (int)sizeof(w->text[0])) {
+        w->is_cut = true;
+    }
     words_add(w, "-o");
     words_add(w, text);
 }
@@ -109,6 +113,11 @@ static bool start_daemon(struct run *r, uint32_t host, uint32_t number,
     struct child *c;
 
     snprintf(name, sizeof(name), "%s %u", w->argv[0], number);
+    if (w->is_cut) {
+        sink_print(&r->err, "an option of %s has more than %zu bytes", name,
+                   sizeof(w->text[0]) - 1);
+        return false;
+    }
     make_tag(r, host, name, tag, sizeof(tag));
     c = child_add(r, host, true, name, tag, NULL);
     if (plan_encrypts(r->plan)) {
@@ -161,7 +170,10 @@ static bool start_sched(struct run *r)
 
     words_begin(&w, r, "psched", PS_ROLE_SCHED);
     snprintf(w.node, sizeof(w.node), SCHED_NODE);
-    snprintf(control, sizeof(control), "%s/psched.sock", at->dir);
+    if (snprintf(control, sizeof(control), "%s/psched.sock", at->dir) >=
+        (int)sizeof(control)) {
+        w.is_cut = true;
+    }
     words_option(&w, "listen.port", at->sched_port);
     words_option(&w, "control.socket", control);
     words_listen(&w, r, at);

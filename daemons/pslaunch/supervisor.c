@@ -350,7 +350,7 @@ static bool ask_for_certificate(struct supervisor *s, const struct ps_msg *msg)
     ps_str_init(&request, pem, sizeof(pem));
     ps_str_init(&why, text, sizeof(text));
     if (ps_pki_key_new(&key, &why) != 0 ||
-        ps_pki_add_csr(&request, key, &why) != 0) {
+        ps_pki_add_csr(&request, key, &why) != 0 || request.truncated) {
         report(s, text);
         ps_pki_key_free(key);
         return true;

@@ -4,7 +4,8 @@
  * them and pslaunch does not stay; `yarn app` shows, stops and removes them. It
  * has no connection by which a supervisor could be told to end, or a daemon be
  * given a certificate. */
-#include "base/str.h"
+#include "base/file_check.h"
+#include "pslaunch/command.h"
 #include "pslaunch/definition.h"
 #include "pslaunch/environment.h"
 #include "pslaunch/launcher.h"
@@ -22,8 +23,6 @@
 #define SCHED      "${PSCHED-0_IP}"
 #define NODE       " -o node.name=${COMPONENT_INSTANCE_NAME}"
 #define SOCKET     "/tmp/pskv-${CONTAINER_ID}.sock"
-
-#define LAUNCH_MAX 65536u
 
 /* Script of workers, in the folder where the framework puts files. A command
  * would pass through two shells, with the words of the user in it. */
@@ -66,53 +65,43 @@ static bool yarn_make_hosts(struct plan *p)
     return true;
 }
 
-/* Appends a word as a shell reads it. */
-static void add_word(struct ps_str *s, const char *word)
+static void add_daemon(const struct plan *p, const char *program, FILE *s)
 {
-    ps_str_add(s, " '");
-    for (const char *p = word; *p != '\0'; p++) {
-        ps_str_addf(s, *p == '\'' ? "'\\'%c" : "%c", *p);
-    }
-    ps_str_add(s, "'");
+    fprintf(s,
+            "%s -c /dev/null --log-level %s -o security.insecure=true "
+            "-o listen.address=0.0.0.0",
+            program, p->log_level);
 }
 
-static void add_daemon(const struct plan *p, const char *program,
-                       struct ps_str *s)
+static void add_psched(const struct plan *p, FILE *s)
 {
-    ps_str_addf(s,
-                "%s -c /dev/null --log-level %s -o security.insecure=true "
-                "-o listen.address=0.0.0.0",
-                program, p->log_level);
-}
-
-static void add_psched(const struct plan *p, struct ps_str *s)
-{
-    ps_str_add(s, "exec ");
+    fputs("exec ", s);
     add_daemon(p, "psched", s);
-    ps_str_add(s, " -o listen.port=" SCHED_PORT);
+    fputs(" -o listen.port=" SCHED_PORT, s);
 }
 
-static void add_member(const struct plan *p, const char *program,
-                       struct ps_str *s)
+static void add_member(const struct plan *p, const char *program, FILE *s)
 {
     add_daemon(p, program, s);
-    ps_str_add(s, " -o listen.port=0 --sched " SCHED ":" SCHED_PORT NODE);
+    fputs(" -o listen.port=0 --sched " SCHED ":" SCHED_PORT NODE, s);
 }
 
-static void add_worker(const struct plan *p, struct ps_str *s)
+static void add_worker(const struct plan *p, FILE *s)
 {
     static const char *const ranks[] = {"RANK", "GROUP_RANK", "DMLC_WORKER_ID",
                                         "DMLC_RANK", "DMLC_TASK_ID"};
 
     add_member(p, "psworker-agent", s);
-    ps_str_add(s, " -o client.socket=" SOCKET " &\nexport PSKV_SOCKET=" SOCKET
-                  " DMLC_PS_ROOT_URI=" SCHED);
+    fputs(" -o client.socket=" SOCKET " &\nexport PSKV_SOCKET=" SOCKET
+          " DMLC_PS_ROOT_URI=" SCHED,
+          s);
     for (size_t i = 0; i < sizeof(ranks) / sizeof(ranks[0]); i++) {
-        ps_str_addf(s, " %s=${COMPONENT_ID}", ranks[i]);
+        fprintf(s, " %s=${COMPONENT_ID}", ranks[i]);
     }
-    ps_str_add(s, "\nexec");
+    fputs("\nexec", s);
     for (char **word = p->command; *word != NULL; word++) {
-        add_word(s, *word);
+        fputc(' ', s);
+        command_write_quoted(*word, s);
     }
 }
 
@@ -200,19 +189,35 @@ static void print_component(const struct plan *p, const struct component *c,
             p->container.cpus, (unsigned long long)p->container.memory_mib);
 }
 
+/* Begins a text, which end_text() returns and the caller frees. */
+static FILE *begin_text(char **text, size_t *len)
+{
+    FILE *s = open_memstream(text, len);
+
+    if (s == NULL) {
+        abort();
+    }
+    return s;
+}
+
+static void end_text(FILE *s)
+{
+    if (fclose(s) != 0) {
+        abort();
+    }
+}
+
 static void yarn_define(const struct plan *p, FILE *out)
 {
     const struct places at = {
         .socket = SOCKET, .sched_port = SCHED_PORT, .sched_host = SCHED};
     char name[DEFINITION_NAME_MAX];
-    char *text = malloc(LAUNCH_MAX);
-    struct ps_str s;
+    char *text;
+    size_t len;
+    FILE *s;
     struct env none = {0};
     struct env env;
 
-    if (text == NULL) {
-        abort();
-    }
     definition_name(p->name, name);
     fprintf(out, "{\n  \"name\": \"%s\",\n  \"version\": \"1\",\n", name);
     if (p->container.queue != NULL) {
@@ -221,15 +226,18 @@ static void yarn_define(const struct plan *p, FILE *out)
         fputs(",\n", out);
     }
     fputs("  \"components\": [\n", out);
-    ps_str_init(&s, text, LAUNCH_MAX);
-    add_psched(p, &s);
+    s = begin_text(&text, &len);
+    add_psched(p, s);
+    end_text(s);
     print_component(
         p, &(struct component){.name = "psched", .count = 1, .launch = text},
         &none, out);
+    free(text);
     fputs(",\n", out);
-    ps_str_init(&s, text, LAUNCH_MAX);
-    ps_str_add(&s, "exec ");
-    add_member(p, "psserver", &s);
+    s = begin_text(&text, &len);
+    fputs("exec ", s);
+    add_member(p, "psserver", s);
+    end_text(s);
     env_of_server(p, &env);
     print_component(p,
                     &(struct component){.name = "psserver",
@@ -238,9 +246,11 @@ static void yarn_define(const struct plan *p, FILE *out)
                                         .launch = text},
                     &env, out);
     env_fini(&env);
+    free(text);
     fputs(",\n", out);
-    ps_str_init(&s, text, LAUNCH_MAX);
-    add_worker(p, &s);
+    s = begin_text(&text, &len);
+    add_worker(p, s);
+    end_text(s);
     env_of_worker(p, 0, &at, &env);
     print_component(p,
                     &(struct component){.name = "worker",
@@ -261,18 +271,27 @@ static int yarn_submit(const struct plan *p)
     char path[] = "/tmp/pskv-yarn-XXXXXX";
     int fd = mkstemp(path);
     FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
-    char line[256];
+    char *line;
     int status;
+    int error;
 
     if (f == NULL) {
         fprintf(stderr, "pslaunch: %s: %s\n", path, strerror(errno));
         return EXIT_CANTCREAT;
     }
     yarn_define(p, f);
-    status = fclose(f);
+    error = ps_file_close(f);
+    if (error != 0) {
+        fprintf(stderr, "pslaunch: %s: %s\n", path, strerror(error));
+        unlink(path);
+        return EXIT_CANTCREAT;
+    }
     definition_name(p->name, name);
-    snprintf(line, sizeof(line), "exec yarn app -launch %s %s", name, path);
-    status = status == 0 ? system(line) : -1;
+    if (asprintf(&line, "exec yarn app -launch %s %s", name, path) < 0) {
+        abort();
+    }
+    status = system(line);
+    free(line);
     unlink(path);
     if (status != 0) {
         fputs("pslaunch: yarn has not taken the job\n", stderr);

@@ -7,6 +7,7 @@ import fcntl
 import os
 import re
 import select
+import shlex
 import shutil
 import signal
 import socket
@@ -194,6 +195,22 @@ def test_dry_run_starts_nothing(tmp):
                           "touch", str(touched))
     assert code == 0 and not touched.exists()
     assert "2 psserver" in out and out.count("touched") == 3
+
+
+def test_a_command_of_many_words_is_whole(tmp):
+    """Options of ssh that a user adds, and a folder with many quotes."""
+    options = " ".join(f"-o Option={i}" for i in range(100))
+    folder = "/" + 250 * "'"
+    code, out, err = launch(
+        "-n", "1", "--hosts", "a", "--sync-dst-dir", folder, "--dry-run",
+        "true", env={"PSKV_SSH": f"ssh {options}"})
+    assert code == 0, err
+    line = next(one for one in out.split("\n") if one.startswith("  ssh "))
+    words = shlex.split(line)
+    assert words[1:201] == options.split() and "--supervise" in words[-1]
+    copy = next(one for one in out.split("\n") if " rsync " in one)
+    assert any(word.endswith(f"a:{folder}/") or f"a:{folder}" in word
+               for word in shlex.split(copy)), shlex.split(copy)
 
 
 def test_dry_run_shows_hosts_and_variables(tmp):

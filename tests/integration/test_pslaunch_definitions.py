@@ -103,6 +103,19 @@ def test_the_service_of_yarn_has_the_parts_of_the_job():
         assert one["resource"] == {"cpus": 3, "memory": "512"}
 
 
+def test_a_long_command_is_whole():
+    """More than 64 KiB, as of a list of files."""
+    long = "'" + 100_000 * "x"
+    done = subprocess.run(
+        argv(*JOBS["yarn.json"], "--dry-run", *COMMAND, long, "end"),
+        capture_output=True, text=True, check=False,
+        env={"PATH": os.environ["PATH"]})
+    assert done.returncode == 0, done.stderr
+    text = json.loads(done.stdout)["components"][2]["configuration"]["files"][
+        0]["properties"]["content"]
+    assert text.endswith(f" ''\\''{100_000 * 'x'}' 'end'"), text[-200:]
+
+
 def test_the_script_of_a_worker_runs_its_command(tmp):
     """With the constants as the framework replaces them."""
     service = json.loads(define("yarn.json"))

@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 import allow
+import bounded
 import circles
 import rules
 import shape
@@ -354,6 +355,68 @@ MEMBERS = """class Memory:
     def room(self) -> int:
         return self.mine.count(there=self.gather())
 """
+
+
+def texts_that_may_be_cut_are_found(root):
+    tree(root, {
+        "daemons/x/a.c": """
+static int bad_path(const char *folder)
+{
+    char path[100];
+
+    snprintf(path, sizeof(path), "%s/x", folder);
+    return open(path, 0);
+}
+
+static int good_path(const char *folder)
+{
+    char path[100];
+    char number[16];
+
+    if (snprintf(path, sizeof(path), "%s/x", folder) >= 100) {
+        return -1;
+    }
+    snprintf(number, sizeof(number), "/proc/%d", 7);
+    return open(path, open(number, 0));
+}
+
+static void bad_text(const char *folder)
+{
+    char text[100];
+    struct ps_str s;
+
+    ps_str_init(&s, text, sizeof(text));
+    ps_str_add(&s, folder);
+    system(s.data);
+}
+
+static void good_text(const char *folder)
+{
+    char text[100];
+    struct ps_str s;
+    struct ps_str shown;
+
+    ps_str_init(&s, text, sizeof(text));
+    ps_str_init(&shown, other, sizeof(other));
+    ps_str_add(&s, folder);
+    if (!s.truncated) {
+        system(text);
+    }
+}
+""",
+        "daemons/pslaunch/b.c": """
+static void bad_command(struct ps_str *out)
+{
+    struct ps_str s;
+    struct ps_str why;
+
+    ps_str_init(&s, out, 100);
+    ps_str_init(&why, out, 100);
+}
+"""})
+    found = [line.split(": ")[0] for line in bounded.found_in(root)]
+    assert found == ["daemons/pslaunch/b.c:7", "daemons/x/a.c:6",
+                     "daemons/x/a.c:27"], bounded.found_in(root)
 
 
 def private_words_are_found(root):
