@@ -5,7 +5,6 @@ import os
 import pty
 import re
 import select
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -163,8 +162,7 @@ def test_bash(tmp):
 
 
 def test_fish(tmp):
-    if shutil.which("fish") is None:
-        pytest.skip("needs fish")
+    support.need_program("fish")
     (tmp / "somefile").touch()
 
     def fish(line):
@@ -210,8 +208,7 @@ class Zsh:
 
 
 def test_zsh(tmp):
-    if shutil.which("zsh") is None:
-        pytest.skip("needs zsh")
+    support.need_program("zsh")
     (tmp / "_psctl").write_text(script("zsh"))
     z = Zsh(tmp)
     try:

@@ -4,7 +4,6 @@ would do harm through it."""
 import ctypes
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -108,10 +107,18 @@ def test_metrics_are_those_of_the_file(trio, tmp):
             ("psserver_rounds_total", None)] == 7, "7 rounds")
         assert set(samples(get(server, "/metrics")[2])) == \
             set(samples(path.read_text()))
-    promtool = shutil.which("promtool")
-    if promtool is not None:
-        subprocess.run([promtool, "check", "metrics"], check=True, text=True,
-                       input=text, timeout=PATIENCE)
+
+
+def test_promtool_accepts_the_page(trio):
+    promtool = support.need_program("promtool", "prometheus")
+    t = start(trio)
+    with Job(t, 2) as job:
+        key = job.key("w", "float32", 1000)
+        job.tell(f"rounds count 7 1 0 {key}")
+        for daemon in t.daemons.values():
+            subprocess.run([promtool, "check", "metrics"], check=True,
+                           input=get(daemon, "/metrics")[2], text=True,
+                           timeout=PATIENCE)
 
 
 def test_ready_follows_the_registration(trio):

@@ -2,13 +2,12 @@
 """Training scalars, from kv.report() to psctl and the metrics of psched."""
 import json
 import re
-import shutil
 import subprocess
 import urllib.request
 
 import pytest
 
-from trio import wait_for
+from trio import need_program, wait_for
 
 parser = pytest.importorskip("prometheus_client.parser")
 
@@ -82,17 +81,18 @@ def test_tools_show_the_last_values_over_all_ranks(trio, job):
     assert code == 0 and "SCALAR" not in out
 
 
+def page(t):
+    where = re.search(r"metrics by HTTP address (\S+)", t.sched.text()).group(1)
+    with urllib.request.urlopen(f"http://{where}/metrics") as answer:
+        return answer.read().decode()
+
+
 def test_metrics_have_minimum_mean_and_maximum(trio, job):
     t, one = reporting(trio, job, options=[HTTP])
-    where = re.search(r"metrics by HTTP address (\S+)", t.sched.text()).group(1)
-
-    def page():
-        with urllib.request.urlopen(f"http://{where}/metrics") as answer:
-            return answer.read().decode()
 
     def samples(name):
         return {(s.labels["name"], s.labels.get("stat")): s
-                for f in parser.text_string_to_metric_families(page())
+                for f in parser.text_string_to_metric_families(page(t))
                 for s in f.samples if s.name == name}
 
     def complete():
@@ -107,11 +107,17 @@ def test_metrics_have_minimum_mean_and_maximum(trio, job):
     assert found[("loss", "mean")].labels["job"] == "digits"
     assert found[("grad/norm", "max")].value == float("inf")
     assert samples("psched_job_scalar_step")[("loss", None)].value == 5
-    assert "psched_job_scalars_omitted{" in page()
-    promtool = shutil.which("promtool")
-    if promtool is not None:
-        subprocess.run([promtool, "check", "metrics"], check=True, text=True,
-                       input=page(), capture_output=True)
+    assert "psched_job_scalars_omitted{" in page(t)
+    go_on(one)
+    one.wait_all()
+
+
+def test_promtool_accepts_metrics_of_scalars(trio, job):
+    promtool = need_program("promtool", "prometheus")
+    t, one = reporting(trio, job, options=[HTTP])
+    wait_for(lambda: "psched_job_scalar{" in page(t), "the scalars")
+    subprocess.run([promtool, "check", "metrics"], check=True, text=True,
+                   input=page(t), capture_output=True)
     go_on(one)
     one.wait_all()
 

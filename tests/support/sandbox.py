@@ -12,6 +12,7 @@ import ctypes
 import errno
 import os
 import resource
+import shutil
 import socket
 import subprocess
 import sys
@@ -22,7 +23,10 @@ try:
     import seccomp
     from seccomp import EQ, MASKED_EQ, NE, Arg
 except ImportError as e:
-    MISSING = str(e)
+    MISSING = f"{e} (package python3-seccomp; ./dev packages --all)"
+if shutil.which("systemd-analyze") is None:
+    MISSING = ("systemd-analyze is not installed (package systemd; "
+               "./dev packages --all)")
 
 # Actions of filters, of <linux/seccomp.h>, as systemd reports them.
 NAMESPACES = {"CLONE_NEWNS": 0x00020000, "CLONE_NEWCGROUP": 0x02000000,
@@ -174,7 +178,7 @@ def drop_capabilities(libc):
 
 def main():
     if MISSING is not None:
-        sys.exit(f"sandbox.py: {MISSING} (python3-seccomp)")
+        sys.exit(f"sandbox.py: {MISSING}")
     unit = read_unit(sys.argv[1])
     libc = ctypes.CDLL(None, use_errno=True)
     if unit.get("CapabilityBoundingSet", ["all"])[-1] == "":

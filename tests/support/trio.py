@@ -5,6 +5,7 @@ import ctypes
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -52,6 +53,16 @@ def clean_env(**more):
     env["XDG_CONFIG_HOME"] = "/nonexistent"
     env.update({k: str(v) for k, v in more.items()})
     return env
+
+
+def need_program(name, package=None):
+    """Path of a program, without which a test is skipped."""
+    import pytest  # Not for the soaks.
+    path = shutil.which(name)
+    if path is None:
+        pytest.skip(f"{name} is not installed (package {package or name}; "
+                    "./dev packages --all)")
+    return path
 
 
 PRCTL = ctypes.CDLL(None).prctl
