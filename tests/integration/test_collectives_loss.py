@@ -56,8 +56,8 @@ def make_world(trio):
 
 def lose_server_after(make_world, rounds, first):
     w = make_world(servers=3, agents=2, options=[
-        f"heartbeat.suspect_after={500 * harness.SLOW:.0f}ms",
-        f"heartbeat.dead_after={2000 * harness.SLOW:.0f}ms"])
+        f"heartbeat.suspect_after={harness.limit(500):.0f}ms",
+        f"heartbeat.dead_after={harness.limit(2000):.0f}ms"])
     job = w.job(4)
     text = LOOP.replace("ROUNDS", str(rounds)).replace("FIRST", str(first))
     job.python(text, PSKV_PARTITION_BYTES=4096, PSKV_OP_TIMEOUT="120s")

@@ -58,7 +58,7 @@ def test_cut_subflows_change_no_bit(trio, loops, asked, connections, partition):
             assert len(shares) == connections * AGENTS
             assert shares[0] > 100_000, shares
             proxy.cut_every(400_000, CUTS)
-            deadline = support.Deadline(120 * support.SLOW)
+            deadline = support.Deadline(support.limit(120))
             while proxy.cuts < CUTS:
                 deadline.left(f"{CUTS} cuts")
                 results.append(work(job, keys, len(results)))

@@ -61,7 +61,7 @@ def run(trio, sgd, loops=1, partition=65536):
                 "nothing goes through the proxies"
             for p in proxies:
                 p.cut_every(400_000, CUTS // len(proxies))
-            deadline = support.Deadline(240 * support.SLOW)
+            deadline = support.Deadline(support.limit(240))
             while sum(p.cuts for p in proxies) < CUTS:
                 deadline.left(f"{CUTS} cuts")
                 results.append(work(job, keys, len(results)))

@@ -8,7 +8,7 @@ import trio as support
 from trio import Job, WorkerError
 
 # Below any lease: here these last 30 s.
-SOON = 5 * support.SLOW
+SOON = support.limit(5)
 
 
 def test_killed_server_changes_no_sum(trio):

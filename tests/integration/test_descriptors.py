@@ -6,7 +6,7 @@ import resource
 import signal
 
 import wire
-from trio import Deadline, Daemon, Job, program, wait_for
+from trio import Deadline, Daemon, Job, PATIENCE, program, wait_for
 
 KEPT = 32
 
@@ -22,7 +22,7 @@ def limit(daemon, count):
 
 def refusal(sock):
     """The reason that a refused connection gets; None: it is accepted."""
-    sock.settimeout(30)
+    sock.settimeout(PATIENCE)
     code, header, _ = wire.read_frame(sock)
     if code == wire.MESSAGES["reject"]["code"]:
         return wire.unpack(header)[0][9]

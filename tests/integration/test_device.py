@@ -9,7 +9,7 @@ import pytest
 
 from emulated_gpu import DRIVER, MODULE
 from emulated_gpu import servers as on_device
-from trio import BUILD, Job, WorkerError, program, wait_for
+from trio import BUILD, Job, PATIENCE, WorkerError, program, wait_for
 
 needs_driver = pytest.mark.skipif(not (MODULE and DRIVER),
                                   reason="built without the emulated driver")
@@ -151,7 +151,7 @@ def test_cuda_without_a_module_ends_the_start(trio):
     t.server_options += ["compute.device=cuda",
                          "compute.gpu_module=/nonexistent/module.so"]
     daemon = t.launch("ps0")
-    assert daemon.process.wait(30) == 69
+    assert daemon.process.wait(PATIENCE) == 69
     assert "compute.device is cuda, and there is no GPU to use: " in \
         daemon.text()
     assert "/nonexistent/module.so: " in daemon.text()

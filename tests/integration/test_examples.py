@@ -20,7 +20,7 @@ def run(*command, **options):
     """What it prints, with the losses."""
     done = subprocess.run(
         [str(c) for c in command], capture_output=True, text=True,
-        timeout=120 * support.SLOW, check=False, **options)
+        timeout=support.limit(120), check=False, **options)
     assert done.returncode == 0, done.stderr
     losses = [float(x) for x in re.findall(r"step \d+ loss ([\d.]+)",
                                            done.stdout)]
@@ -59,7 +59,7 @@ def test_embedding_learns_and_two_runs_end_alike(tmp):
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / "curve.py"), "Words", "step", "loss",
          f"one process={tmp}/alone.txt", f"2 ranks={tmp}/pskv.txt"],
-        capture_output=True, text=True, timeout=60, check=True)
+        capture_output=True, text=True, timeout=support.limit(60), check=True)
     picture = xml.etree.ElementTree.fromstring(done.stdout)
     name = "{http://www.w3.org/2000/svg}"
     words = [t.text for t in picture.iter(name + "text")]

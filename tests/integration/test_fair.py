@@ -115,6 +115,7 @@ def test_pslaunch_passes_the_weight(trio):
         [str(support.BUILD / "daemons/pslaunch/pslaunch"), "--socket",
          t.socket(0), "-n", "1", "--output", "plain", "--weight", "250",
          "printenv", "PSKV_WEIGHT"],
-        capture_output=True, text=True, timeout=60, env=support.clean_env())
+        capture_output=True, text=True, timeout=support.limit(60),
+        env=support.clean_env())
     assert out.returncode == 0, out.stderr
     assert out.stdout == "250\n"

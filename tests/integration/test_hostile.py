@@ -16,7 +16,7 @@ import pytest
 import trio as support
 import wire
 from named import NamedAgent
-from trio import Job, PATIENCE, SLOW, wait_for
+from trio import Job, limit, PATIENCE, SLOW, wait_for
 from wire import MESSAGES, frame, header, message
 
 MIB = 1 << 20
@@ -357,7 +357,7 @@ def test_a_peer_that_never_reads_is_cut(place):
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     watch = Watch(t.sched)
     ask = message("query", what=0) * 200
-    deadline = support.Deadline(60 * SLOW)
+    deadline = support.Deadline(limit(60))
     try:
         while True:
             _, ready, _ = select.select([], [sock], [],

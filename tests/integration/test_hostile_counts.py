@@ -16,7 +16,7 @@ import wire
 from hostile import COUNTS, KINDS, OP, U32, __file__ as hostile_program
 from hostile import sealed
 from neighbour import Neighbour, die_with_parent
-from trio import Job, PATIENCE, SLOW, WorkerError, wait_for
+from trio import Job, limit, PATIENCE, SLOW, wait_for, WorkerError
 from wire import MESSAGES, message
 
 MIB = 1 << 20
@@ -78,7 +78,7 @@ def test_hostile_counts_do_not_disturb_a_job(place, kind):
     said, figures = place.attack(kind)
     assert said["sent"] > 0, said
     assert figures["rounds"] >= 3, figures
-    assert figures["p99"] < 5000 * SLOW, figures
+    assert figures["p99"] < limit(5000), figures
     for d in place.trio.daemons.values():
         assert d.alive(), d.text()[-4000:]
         assert d.log.stat().st_size - log[d.name] < LOG_GROWTH, d.name

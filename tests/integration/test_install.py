@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio as support
 
-READY = 60 * support.SLOW
+READY = support.limit(60)
 
 
 def run(*words, **env):

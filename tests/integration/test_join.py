@@ -11,8 +11,8 @@ from proxy import Proxy
 from test_python_store import World, world  # noqa: F401  pylint: disable=unused-import
 
 # Members of a slow build must not be taken for dead.
-QUICK = [f"heartbeat.suspect_after={500 * harness.SLOW:.0f}ms",
-         f"heartbeat.dead_after={2000 * harness.SLOW:.0f}ms"]
+QUICK = [f"heartbeat.suspect_after={harness.limit(500):.0f}ms",
+         f"heartbeat.dead_after={harness.limit(2000):.0f}ms"]
 
 # Every rank computes the batches of all ranks.
 HEAD = f"""

@@ -4,7 +4,7 @@ import re
 
 import pytest
 import wire
-from trio import Job, SLOW, wait_for
+from trio import Job, limit, SLOW, wait_for
 from wire import message
 
 MIB = 1 << 20
@@ -33,7 +33,7 @@ def test_offences_are_counted(trio, who):
         more = sum(int(n) for n in
                    re.findall(r"\(and (\d+) more lines of this kind\)", text))
         return written + more == OFFENCES
-    wait_for(is_counted, "the count of all lines", 20 * SLOW)
+    wait_for(is_counted, "the count of all lines", limit(20))
     assert len(daemon.text()) - since < MIB / 16
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import wire
-from trio import Deadline, Job, SLOW, wait_for
+from trio import Deadline, Job, limit, SLOW, wait_for
 from wire import message
 
 MIB = 1 << 20
@@ -51,7 +51,7 @@ def ask_all(daemon, crowd, question, most):
     """Until all of them are cut off."""
     asks = question * 200
     sent = dict.fromkeys(crowd, 0)
-    deadline = Deadline(90 * SLOW)
+    deadline = Deadline(limit(90))
     while sent:
         _, ready, _ = select.select([], list(sent), [],
                                     deadline.left("the cut"))
@@ -85,7 +85,7 @@ def test_a_peer_that_does_not_read_is_cut_off(trio, who):
         assert SANITIZED or peak(daemon) < before + GROWTH
         daemon.await_log("peer does not read")
         assert SANITIZED or wait_for(lambda: daemon.rss() < before + LEFT,
-                                     "memory that comes back", 10 * SLOW)
+                                     "memory that comes back", limit(10))
         results = job.hear()
         assert len({tuple(r) for r in results}) == 1
         assert daemon.alive()

@@ -42,7 +42,7 @@ def expect_words(worker, job, seconds=WORDS_WITHIN):
         if again:
             worker.say("barrier")
         with pytest.raises(WorkerError, match=SAYS % job):
-            worker.hear(seconds * 3 * harness.SLOW)
+            worker.hear(harness.limit(seconds * 3))
 
 
 def drop(job):
@@ -53,7 +53,7 @@ def drop(job):
 
 def train(trio, name, size=4, rounds=5):
     """A whole job, which is to begin at once."""
-    with Job(trio, size, name, PSKV_START_TIMEOUT=f"{int(10 * harness.SLOW)}s",
+    with Job(trio, size, name, PSKV_START_TIMEOUT=f"{int(harness.limit(10))}s",
              ) as job:
         k = job.key("w", "float32", 50000)
         job.tell(f"rounds count {rounds} 1 0 {k}")

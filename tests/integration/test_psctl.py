@@ -16,7 +16,8 @@ from trio import Job
 
 def run(*words, env=None):
     done = subprocess.run([support.program("psctl"), *words],
-                          capture_output=True, text=True, timeout=60,
+                          capture_output=True, text=True,
+                          timeout=support.limit(60),
                           env=support.clean_env(**(env or {})), check=False)
     return done.returncode, done.stdout, done.stderr
 
@@ -99,7 +100,8 @@ def test_a_silent_resolver_is_69_within_the_time(tmp):
         [*apart, sys.executable, "-c", DEAF, str(tmp),
          support.program("psctl"), "-e", "sched.example.org:9091",
          "--timeout", "300ms", "status"],
-        capture_output=True, text=True, timeout=60, env=support.clean_env(),
+        capture_output=True, text=True, timeout=support.limit(60),
+        env=support.clean_env(),
         check=False)  # The resolver alone would take two minutes.
     assert done.stdout == "ready\n", done.stderr
     assert done.returncode == 69
@@ -127,11 +129,11 @@ def answering(*answers):
     s = socket.socket()
     s.bind(("127.0.0.1", 0))
     s.listen(1)
-    s.settimeout(30)
+    s.settimeout(support.PATIENCE)
 
     def serve():
         conn, _ = s.accept()
-        conn.settimeout(30)
+        conn.settimeout(support.PATIENCE)
         try:
             for a in answers:
                 wire.read_frame(conn)

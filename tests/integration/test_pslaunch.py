@@ -19,7 +19,7 @@ import pytest
 import trio as support
 from launched import (FAMILY, SHELL, Running, argv, await_nothing, children_of,
                       launch, marked, stat_of)
-from trio import SLOW, wait_for
+from trio import limit, wait_for
 
 ALONE = ("--socket", "/nonexistent/agent.sock")
 PRIVATE = ("--private", "-s", "2", "--nodes", "2")
@@ -617,7 +617,7 @@ def test_children_from_before_stay(tmp):
          '(sleep 1000 & echo $! >>"$0"; exec sleep 0) & wait $!\n'
          'exec "$@"', str(pids), *argv("-n", "1", *ALONE, "true")],
         stdin=subprocess.DEVNULL, env=support.clean_env(), check=False,
-        timeout=60 * SLOW)
+        timeout=limit(60))
     before = [int(pid) for pid in pids.read_text().split()]
     try:
         assert done.returncode == 0
@@ -742,10 +742,10 @@ def test_reader_that_goes_away_ends_nothing_early():
                          stdin=subprocess.DEVNULL, stdout=w,
                          stderr=subprocess.PIPE, env=support.clean_env())
     os.close(w)
-    ready, _, _ = select.select([r], [], [], 30 * SLOW)
+    ready, _, _ = select.select([r], [], [], limit(30))
     assert ready
     os.close(r)
-    _, err = p.communicate(timeout=60 * SLOW)
+    _, err = p.communicate(timeout=limit(60))
     assert p.returncode == 6, err
 
 
@@ -761,7 +761,7 @@ def test_output_that_is_not_read_holds_up_no_end():
             wait_for(lambda pipe=pipe: waiting_in(pipe) >= 65536 - 4096,
                      "a full pipe")
         p.send_signal(signal.SIGTERM)
-        assert p.wait(30 * SLOW) == 143
+        assert p.wait(limit(30)) == 143
     finally:
         p.kill()
         p.wait()
@@ -789,7 +789,7 @@ def test_slow_reader_gets_everything():
         return before[-1] >= 16384 and before[-1] == before[-2]
 
     wait_for(full, "a full pipe", step=0.5)
-    out, _ = p.communicate(timeout=60 * SLOW)
+    out, _ = p.communicate(timeout=limit(60))
     assert p.returncode == 0
     for rank in range(2):
         own = [line for line in out.decode().split("\n")
@@ -808,5 +808,5 @@ def test_slow_reader_gets_everything():
 def test_a_supervisor_ends_at_bytes_that_are_no_message(tmp, data):
     done = subprocess.run(
         argv("--supervise"), input=data, capture_output=True, check=False,
-        timeout=30 * SLOW, env=support.clean_env(TMPDIR=tmp))
+        timeout=limit(30), env=support.clean_env(TMPDIR=tmp))
     assert done.returncode == 0 and list(tmp.iterdir()) == []

@@ -11,7 +11,7 @@ import pytest
 import trio as support
 from launched import FAMILY, SHELL, Running, argv, children_of, marked
 from places import PLACES
-from trio import SLOW, wait_for
+from trio import limit, wait_for
 
 WORKER = str(support.BUILD / "tests/integration/integration_worker")
 # Variables of launchers by which a rank would take itself for the only one.
@@ -32,7 +32,7 @@ def place(tmp, request):
 def run(place, *words):
     done = subprocess.run(
         argv(*words[:-3], *place.words, *words[-3:]), capture_output=True,
-        text=True, check=False, stdin=subprocess.DEVNULL, timeout=90 * SLOW,
+        text=True, check=False, stdin=subprocess.DEVNULL, timeout=limit(90),
         env=support.clean_env(PSKV_MARK=place.mark, UNRELATED="x",
                               **place.env))
     return done.returncode, done.stdout, done.stderr
@@ -41,7 +41,7 @@ def run(place, *words):
 def assert_ends_in_time(place):
     begin = time.monotonic()
     wait_for(lambda: not marked(place.mark), f"end of {marked(place.mark)}")
-    assert time.monotonic() - begin < 5 * SLOW
+    assert time.monotonic() - begin < limit(5)
 
 
 def start_family(place):

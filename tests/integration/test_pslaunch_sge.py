@@ -9,7 +9,7 @@ import trio as support
 from launched import (FAMILY, SHELL, STUBBORN, Running, argv, await_nothing,
                       launch, marked)
 from places import Sge
-from trio import SLOW, wait_for
+from trio import limit, wait_for
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_a_job_with_a_parallel_environment(place, tmp, how, want):
          "-o", str(tmp / "output"), "-pe", "pskv", "3", *argv(
              "-n", "3", "-s", "1", "--launcher", "sge", *SHELL, script)],
         cwd=tmp, env=place.engine.env, capture_output=True, text=True,
-        check=False, timeout=90 * SLOW, stdin=subprocess.DEVNULL)
+        check=False, timeout=limit(90), stdin=subprocess.DEVNULL)
     output = (tmp / "output").read_text()
     assert done.returncode == want, (done.stdout, done.stderr, output)
     for rank in range(3):
@@ -110,7 +110,7 @@ def test_interrupt_twice_ends_ranks_at_once(place, tmp):
 def test_tasks_without_slots_are_named(place, tmp):
     """They do not stay when time is up."""
     set_slots(place, 1)
-    with start(place, tmp, "--start-timeout", f"{4 + 4 * SLOW:.0f}s") as r:
+    with start(place, tmp, "--start-timeout", f"{4 + limit(4):.0f}s") as r:
         # After two seconds, when the first task may not have its slot either.
         r.await_text(b"2; qstat -j shows why", name="err")
         assert r.wait() == 69

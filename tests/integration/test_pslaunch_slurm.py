@@ -11,7 +11,7 @@ import pytest
 import trio as support
 from launched import FAMILY, SHELL, argv, children_of, launch, marked
 from slurm import MISSING, PROGRAMS, Slurm
-from trio import SLOW, wait_for
+from trio import limit, wait_for
 
 WORKER = str(support.BUILD / "tests/integration/integration_worker")
 needs_slurm = pytest.mark.skipif(MISSING, reason="there is no Slurm, or no root")
@@ -44,7 +44,7 @@ def assert_ends_in_time(slurm):
     """All but salloc itself."""
     begin = time.monotonic()
     wait_for(lambda: not marked(slurm.mark), f"end of {marked(slurm.mark)}")
-    assert time.monotonic() - begin < 5 * SLOW
+    assert time.monotonic() - begin < limit(5)
 
 
 @needs_slurm
@@ -53,7 +53,7 @@ def test_workers_of_two_nodes_train_together(slurm):
     script = (f"printf 'open\\nkey w float32 1000\\nrounds count 3 1 0 0\\n"
               f"close\\n' | {WORKER}; env | grep -c ^SLURM_ || true")
     p = start(slurm, "-n", "4", "-s", "2", *SHELL, script)
-    out, err = p.communicate(timeout=60 * SLOW)
+    out, err = p.communicate(timeout=limit(60))
     assert p.returncode == 0, (out, err)
     opened = sorted(line for line in out.split("\n")
                     if len(line.split()) == 6)
@@ -66,7 +66,7 @@ def test_workers_of_two_nodes_train_together(slurm):
 def test_the_first_failing_rank_is_named_last(slurm):
     p = start(slurm, "-n", "2", "-s", "1", *SHELL,
               "test $RANK != 1 && exec sleep 1000; exit 7")
-    out, err = p.communicate(timeout=60 * SLOW)
+    out, err = p.communicate(timeout=limit(60))
     assert p.returncode == 7, (out, err)
     assert "pslaunch: first to fail: rank 1 on n1 exited with code 7\n" in err
     assert_ends_in_time(slurm)
@@ -83,7 +83,7 @@ def test_the_end_of_pslaunch_leaves_nothing(slurm, how):
     assert len(front) == 1
     os.kill(front[0], how)
     assert_ends_in_time(slurm)
-    p.communicate(timeout=60 * SLOW)
+    p.communicate(timeout=limit(60))
 
 
 @needs_slurm
@@ -102,7 +102,7 @@ def test_a_killed_connection_ends_the_job(slurm):
                 Path(f"/proc/{p}/cmdline").read_bytes()]
     os.kill(second, signal.SIGKILL)
     assert_ends_in_time(slurm)
-    _, err = p.communicate(timeout=60 * SLOW)
+    _, err = p.communicate(timeout=limit(60))
     assert p.returncode == 69, err
     assert ("lost the host n2: the connection to its supervisor has "
             "ended") in err

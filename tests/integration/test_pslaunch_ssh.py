@@ -12,7 +12,7 @@ import pytest
 import trio as support
 from launched import FAMILY, SHELL, STUBBORN, Running, argv, marked
 from sshd import HOSTS, SSHD
-from trio import SLOW, wait_for
+from trio import limit, wait_for
 
 pytestmark = pytest.mark.skipif(SSHD is None or shutil.which("ssh") is None,
                                 reason="there is no sshd")
@@ -29,7 +29,7 @@ def start(sshd, *words, env=None):
 def run(sshd, *words, env=None, cwd=None):
     done = subprocess.run(
         argv(*words), capture_output=True, text=True, check=False, cwd=cwd,
-        stdin=subprocess.DEVNULL, timeout=60 * SLOW,
+        stdin=subprocess.DEVNULL, timeout=limit(60),
         env=support.clean_env(PSKV_SSH=sshd.command, PSKV_MARK=sshd.mark,
                               **(env or {})))
     return done.returncode, done.stdout, done.stderr
@@ -39,7 +39,7 @@ def assert_ends_in_time(mark):
     """Processes on the "hosts" carry the mark, too: sshd sets it."""
     begin = time.monotonic()
     wait_for(lambda: not marked(mark), f"end of {marked(mark)}")
-    assert time.monotonic() - begin < 5 * SLOW
+    assert time.monotonic() - begin < limit(5)
 
 
 # ------------------------------------------------------------------------ runs
@@ -169,7 +169,7 @@ def test_slow_reader_gets_everything_from_hosts(sshd):
     first = os.read(p.stdout.fileno(), 1)
     wait_for(lambda: len([c for _, c in marked(sshd.mark)
                           if c.startswith(b"seq")]) <= 2, "workers that wait")
-    out, _ = p.communicate(timeout=120 * SLOW)
+    out, _ = p.communicate(timeout=limit(120))
     assert p.returncode == 0
     text = (first + out).decode()
     for rank, host in ((0, 3), (1, 2)):

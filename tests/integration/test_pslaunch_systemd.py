@@ -9,7 +9,7 @@ import time
 import pytest
 from launched import FAMILY, SHELL, Running, launch, marked, stat_of
 from places import Systemd
-from trio import SLOW, wait_for
+from trio import limit, wait_for
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_a_supervisor_killed_at_once_leaves_nothing(place):
         assert r.wait() == 69
         begin = time.monotonic()
         wait_for(lambda: not marked(place.mark), "the end of the job")
-        assert time.monotonic() - begin < 5 * SLOW
+        assert time.monotonic() - begin < limit(5)
         wait_for(lambda: not place.box.run(
             "systemctl", "list-units", "--all", "--no-legend", "run-u*.service")[1],
             "no unit is left")

@@ -19,7 +19,7 @@ import pytest
 import trio as support
 from launched import SHELL, Running, argv, launch, marked
 from sshd import HOSTS, SSHD, Sshd
-from trio import SLOW, wait_for
+from trio import limit, SLOW, wait_for
 
 WORKER = str(support.BUILD / "tests/integration/integration_worker")
 DAEMONS = ("psched", "psserver", "psworker-agent")
@@ -380,7 +380,7 @@ def test_a_trusted_network_may_be_plain(sshd):
         argv("-n", "2", "-s", "1", "--hosts", ",".join(HOSTS),
              "--insecure-network", *SHELL, script),
         capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
-        timeout=60 * SLOW,
+        timeout=limit(60),
         env=support.clean_env(PSKV_SSH=sshd.command, PSKV_MARK=sshd.mark))
     assert done.returncode == 0, done.stderr
     assert "are not encrypted" in done.stderr
@@ -427,6 +427,6 @@ while True:
                     os.kill(pid, signal.SIGKILL)
         begin = time.monotonic()
         wait_for(lambda: not marked(sshd.mark), f"end of {marked(sshd.mark)}")
-        assert time.monotonic() - begin < 5 * SLOW
+        assert time.monotonic() - begin < limit(5)
         assert r.wait() == {"interrupt": 130, "kill": -signal.SIGKILL,
                             "cut": 69}[how]

@@ -21,7 +21,7 @@ def block(language):
 def start(servers, *command, **env):
     return subprocess.run(
         [support.program("pslaunch"), "--private", "-n", "4", "-s", servers,
-         *command], capture_output=True, text=True, timeout=120 * support.SLOW,
+         *command], capture_output=True, text=True, timeout=support.limit(120),
         env=support.clean_env(**env), check=False)
 
 
@@ -48,7 +48,8 @@ def build_c(tmp):
     subprocess.run(
         [*compiler.split(), "-Wall", "-Werror", "-o", str(tmp / "a.out"),
          str(source), f"-I{support.SOURCE}/lib/client", f"-L{library}",
-         "-lpsclient", f"-Wl,-rpath,{library}"], check=True, timeout=120)
+         "-lpsclient", f"-Wl,-rpath,{library}"], check=True,
+        timeout=support.limit(120))
     return str(tmp / "a.out")
 
 

@@ -150,7 +150,7 @@ def test_cut_connections_change_no_bit(trio):
     cuts = 0
     seen = []
     with job:
-        deadline = support.Deadline(120 * support.SLOW)
+        deadline = support.Deadline(support.limit(120))
         while cuts < CUTS:
             deadline.left(f"{CUTS} cuts")
             names = " ".join(str(k) for k in keys)
@@ -181,7 +181,7 @@ def test_killed_agent_comes_back(trio):
 def raw_client(server):
     s = socket.socket(socket.AF_UNIX)
     s.connect(f"\0pskv-server/127.0.0.1:{server.port}")
-    s.settimeout(20 * support.SLOW)
+    s.settimeout(support.limit(20))
     return s
 
 

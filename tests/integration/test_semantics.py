@@ -10,11 +10,11 @@ import threading
 import numpy as np
 import pytest
 import trio as support
-from trio import Job, SLOW, Worker, WorkerError, wait_for
+from trio import Job, limit, SLOW, wait_for, Worker, WorkerError
 
 # For tests of deaths; members of a slow build must not be taken for dead.
-QUICK = [f"heartbeat.suspect_after={500 * SLOW:.0f}ms",
-         f"heartbeat.dead_after={2000 * SLOW:.0f}ms"]
+QUICK = [f"heartbeat.suspect_after={limit(500):.0f}ms",
+         f"heartbeat.dead_after={limit(2000):.0f}ms"]
 DTYPES = ("float32", "float64", "int32", "int64")
 
 
@@ -94,7 +94,7 @@ def test_counted_rounds_have_exact_sums(trio):
             assert row["count"] == sizes[int(row["name"])]
         names = " ".join(str(k) for k in keys.values())
         job.say(lambda rank: f"rounds count {rounds} {rank} 1000 {names}")
-        results = [w.hear(300 * SLOW) for w in job]
+        results = [w.hear(limit(300)) for w in job]
         assert len({tuple(r) for r in results}) == 1
     t.await_empty()
 
@@ -178,7 +178,7 @@ def launched_example(tmp, servers):
     done = subprocess.run(
         [support.program("pslaunch"), "-n", "4", "-s", str(servers),
          "--nodes", "2", "--private", str(EXAMPLE), *WORDS],
-        capture_output=True, text=True, timeout=300 * SLOW,
+        capture_output=True, text=True, timeout=limit(300),
         env=support.clean_env(TMPDIR=str(tmp)), check=False)
     assert done.returncode == 0, done.stderr
     return checksum_of(done.stdout)
@@ -192,7 +192,7 @@ def example_on(t, ranks):
                               PSKV_JOB="example", RANK=rank, WORLD_SIZE=4,
                               PSKV_NUM_SERVERS=2, OMP_NUM_THREADS=1))
         for rank in ranks}
-    texts = {r: p.communicate(timeout=300 * SLOW)[0]
+    texts = {r: p.communicate(timeout=limit(300))[0]
              for r, p in running.items()}
     assert all(p.returncode == 0 for p in running.values()), texts
     return checksum_of("".join(texts.values()))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import trio as support
-from trio import Job, SLOW, WorkerError, wait_for
+from trio import Job, limit, wait_for, WorkerError
 
 TESTS = Path(__file__).resolve().parents[1]
 sys.path += [str(TESTS / "soak"), str(TESTS / "bench")]
@@ -192,7 +192,7 @@ def test_a_cut_between_a_node_and_a_server_is_named(cut_hosts, tmp):
 def test_a_worker_that_never_started_is_named(trio):
     t = trio(servers=1, agents=3)
     # psctl, which is slow under sanitizers, asks twice within this time.
-    job = Job(t, 3, open_now=False, PSKV_START_TIMEOUT=f"{3 * SLOW:g}s")
+    job = Job(t, 3, open_now=False, PSKV_START_TIMEOUT=f"{limit(3):g}s")
     for rank in (0, 1):
         job[rank].say("open")
     row = stall(t, [2], what="start")

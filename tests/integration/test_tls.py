@@ -494,8 +494,9 @@ def test_the_authority_is_exchanged_during_a_job(trio, authority, tmp):
 
 def test_a_revoked_agent_is_cut_and_the_others_go_on(trio, authority):
     t = encrypted(trio, authority, servers=1, agents=2,
-                  options=[f"heartbeat.suspect_after={500 * support.SLOW:.0f}ms",
-                           f"heartbeat.dead_after={2 * support.SLOW:.0f}s"])
+                  options=[
+                      f"heartbeat.suspect_after={support.limit(500):.0f}ms",
+                      f"heartbeat.dead_after={support.limit(2):.0f}s"])
     with Job(t, 1, "stays", servers=1) as job:
         key = job.key("k", "float32", 1000)
         assert job.tell(f"rounds count 2 1 0 {key}")
@@ -503,14 +504,14 @@ def test_a_revoked_agent_is_cut_and_the_others_go_on(trio, authority):
         t.sched.process.send_signal(signal.SIGHUP)
         wait_for(lambda: 'reason="its certificate is revoked '
                  '(ps://lab/agent/node1)"' in t.sched.text(),
-                 "the cut of the revoked agent", seconds=5)
+                 "the cut of the revoked agent", seconds=support.limit(5))
         # Its new connections are refused.
         t.sched.await_log("connection refused peer=127.0.0.1:")
         assert job.tell(f"rounds count 2 2 0 {key}")
     reload(t.servers()[0])
     wait_for(lambda: [n["state"] for n in t.ask("nodes")["nodes"]
                       if n["name"] == "node1"] == ["gone"],
-             "the end of the revoked agent", seconds=60)
+             "the end of the revoked agent", seconds=support.limit(60))
     assert re.search("GONE role agent name node1 .*: not heard for .*; its "
                      "certificate is revoked$", t.sched.text(), re.M)
 
@@ -599,8 +600,8 @@ def brief_trio(trio, authority, seconds, agents):
         shutil.copy(authority.folder("sched") / file, folder / file)
     t = trio(servers=1, agents=agents, server_options=APART,
              agent_options=APART,
-             options=[f"heartbeat.suspect_after={500 * support.SLOW:.0f}ms",
-                      f"heartbeat.dead_after={2 * support.SLOW:.0f}s"],
+             options=[f"heartbeat.suspect_after={support.limit(500):.0f}ms",
+                      f"heartbeat.dead_after={support.limit(2):.0f}s"],
              daemon_options=lambda n: tls_options(authority, n))
     t.tools = f"unix:{t.control}"
     return t, end
@@ -778,7 +779,7 @@ def test_callers_that_are_no_members_are_cut(trio, authority, tmp):
         said = json.loads(peer.communicate(timeout=support.PATIENCE)[0])
     assert peer.returncode == 0, said
     for kind in dialers.KINDS:
-        assert 0 < said[kind] < 3 * support.SLOW, said
+        assert 0 < said[kind] < support.limit(3), said
     for d in t.daemons.values():
         assert d.alive(), d.text()[-4000:]
         assert d.log.stat().st_size - log[d.name] < 64 << 10, d.name

@@ -158,7 +158,7 @@ def test_picture_of_the_documents_is_drawn(trio):
     import draw
     t = trio(servers=1, agents=1)
     lines = draw.capture_top(draw.Programs(support.BUILD), t.endpoint,
-                             3 * support.SLOW)
+                             support.limit(3))
     assert any(line.split()[:2] == ["ps0", "server"] for line in lines), lines
     picture = draw.draw_terminal(lines, "psctl top")
     root = xml.etree.ElementTree.fromstring(picture)

@@ -20,8 +20,9 @@ import ssl
 import struct
 import time
 
+from trio import PATIENCE
+
 KINDS = ("idle", "half", "drip", "mute", "bomb", "wrong")
-PATIENCE_S = 30
 # States of a socket in TCP_INFO.
 ESTABLISHED, SYN_SENT = 1, 2
 # Connections that may be begun in one turn, so that others are served.
@@ -164,10 +165,10 @@ class Dialers:
         return not all(self.longest.values())
 
     def run(self, seconds):
-        """Takes up to PATIENCE_S more, on a slow machine, for each kind."""
+        """Takes up to PATIENCE more, on a slow machine, for each kind."""
         end = time.monotonic() + seconds
         while (now := time.monotonic()) < end or (
-                self.is_incomplete() and now < end + PATIENCE_S):
+                self.is_incomplete() and now < end + PATIENCE):
             self.dial()
             readable = {key.data for key, _ in self.selector.select(0.05)}
             for c in list(self.open):

@@ -7,7 +7,7 @@ import shutil
 import socket
 import subprocess
 
-from trio import clean_env, die_with_parent, reserve_port, wait_for
+from trio import clean_env, die_with_parent, limit, reserve_port, wait_for
 
 PROGRAMS = pathlib.Path("/usr/lib/gridengine")
 SHARE = pathlib.Path("/usr/share/gridengine")
@@ -139,7 +139,7 @@ class GridEngine:
     def run(self, *words):
         done = subprocess.run(words, capture_output=True, text=True,
                               env=self.env, check=False,
-                              stdin=subprocess.DEVNULL, timeout=60)
+                              stdin=subprocess.DEVNULL, timeout=limit(60))
         return done.returncode, done.stdout + done.stderr
 
     def start(self, name):

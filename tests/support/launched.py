@@ -9,7 +9,7 @@ import uuid
 from pathlib import Path
 
 import trio as support
-from trio import SLOW, wait_for
+from trio import limit, wait_for
 
 
 def argv(*words):
@@ -18,7 +18,7 @@ def argv(*words):
 
 def launch(*words, env=None, seconds=60):
     done = subprocess.run(argv(*words), capture_output=True, text=True,
-                          stdin=subprocess.DEVNULL, timeout=seconds * SLOW,
+                          stdin=subprocess.DEVNULL, timeout=limit(seconds),
                           env=support.clean_env(**(env or {})), check=False)
     return done.returncode, done.stdout, done.stderr
 
@@ -99,11 +99,11 @@ class Running:
     def await_text(self, word, count=1, name="out"):
         with self.changed:
             assert self.changed.wait_for(
-                lambda: self.text[name].count(word) >= count, 60 * SLOW), \
+                lambda: self.text[name].count(word) >= count, limit(60)), \
                 self.text
 
     def wait(self, seconds=30):
-        return self.process.wait(seconds * SLOW)
+        return self.process.wait(limit(seconds))
 
     def __enter__(self):
         return self

@@ -15,6 +15,8 @@ import socket
 import struct
 import threading
 
+from trio import limit
+
 CHUNK = 65536
 
 
@@ -73,7 +75,7 @@ class Proxy:
     def close(self):
         self.closing = True
         self.wake()
-        self.thread.join(30)
+        self.thread.join(limit(30))
         self.selector.close()
         self.wake_read.close()
         self.wake_write.close()
@@ -115,7 +117,7 @@ class Proxy:
         except OSError:
             return
         try:
-            far = socket.create_connection(self.target, timeout=10)
+            far = socket.create_connection(self.target, timeout=limit(10))
         except OSError:
             sock.close()
             return

@@ -9,7 +9,7 @@ import signal
 import socket
 
 import wire
-from trio import PRCTL
+from trio import PATIENCE, PRCTL
 from wire import MESSAGES, message
 
 F_ADD_SEALS = 1033
@@ -56,7 +56,7 @@ def connect_as(path, uid):
 
 
 class Raw:
-    def __init__(self, path, uid=None, seconds=30, **hello):
+    def __init__(self, path, uid=None, seconds=PATIENCE, **hello):
         """Says hello and nothing else; fields of l_hello by name."""
         if uid is None:
             self.sock, self.process = wire.connect_unix(path), None

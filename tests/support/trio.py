@@ -20,7 +20,30 @@ LIBRARY = Path(os.environ.get("PSKV_TEST_LIBRARY") or
 SOURCE = Path(__file__).resolve().parents[2]
 # Sanitizers take their time.
 SLOW = float(os.environ.get("PSKV_TEST_SLOW", "1"))
-PATIENCE = 30 * SLOW
+# Seconds that measure_load() takes on a core without other work, or less.
+IDLE_S = 0.08
+
+
+def measure_load():
+    """How many times longer than there work takes here now, at least 1: on a
+    slower machine, and on one with more work than cores."""
+    begin = time.monotonic()
+    for _ in range(1_000_000):
+        pass
+    return max(1.0, (time.monotonic() - begin) / IDLE_S)
+
+
+LOAD = measure_load()
+
+
+def limit(seconds):
+    """Seconds after which a test may fail for what takes `seconds` at most on a
+    machine without other work. Every time limit of tests comes from here."""
+    return seconds * SLOW * LOAD
+
+
+# Generous: tests wait for events, and this limit only ends a hung test.
+PATIENCE = limit(30)
 
 # Busy machines must not make the scheduler give up members.
 CALM = ["heartbeat.suspect_after=10s", "heartbeat.dead_after=30s"]
@@ -74,12 +97,18 @@ def die_with_parent():
 
 
 class Deadline:
+    """`seconds` are of limit(). What is late has more time where the machine
+    has become slower since LOAD was measured."""
+
     def __init__(self, seconds=PATIENCE):
+        self.seconds = seconds
         self.end = time.monotonic() + seconds
 
     def left(self, what):
         left = self.end - time.monotonic()
-        assert left > 0, f"too late: {what}"
+        if left <= 0:
+            left += self.seconds * max(0, measure_load() / LOAD - 1)
+        assert left > 0, f"too late, after {self.seconds:.0f} s: {what}"
         return left
 
 

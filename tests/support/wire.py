@@ -8,6 +8,8 @@ import time
 import tomllib
 from pathlib import Path
 
+from trio import PATIENCE
+
 TABLE = tomllib.loads((Path(__file__).resolve().parents[2] / "proto" /
                        "messages.toml").read_text())
 MESSAGES = {m["name"]: m for m in TABLE["message"]}
@@ -155,20 +157,20 @@ def containers(data, at, n, is_map):
     return out, at
 
 
-def connect(port, address="127.0.0.1", seconds=30):
+def connect(port, address="127.0.0.1", seconds=PATIENCE):
     s = socket.create_connection((address, port), timeout=seconds)
     s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return s
 
 
-def connect_unix(path, seconds=30):
+def connect_unix(path, seconds=PATIENCE):
     s = socket.socket(socket.AF_UNIX)
     s.settimeout(seconds)
     s.connect(path)
     return s
 
 
-def is_cut(sock, seconds=30):
+def is_cut(sock, seconds=PATIENCE):
     """True if the peer closes within the time; its messages are read."""
     end = time.monotonic() + seconds
     while True:

@@ -23,8 +23,9 @@
 #include "proto/frame.h"
 #include "proto/msg_codec.h"
 #include "proto/ring.h"
+#include "support/sanitized.h"
 
-#define PEER_LIMIT_MS 20000
+#define PEER_LIMIT_MS ps_test_limit_ms(20000)
 #define PEER_REGIONS  64
 
 struct peer {

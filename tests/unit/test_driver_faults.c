@@ -15,6 +15,7 @@
 #include "proto/ring.h"
 #include "net/worker.h"
 #include "proto/msg_codec.h"
+#include "support/sanitized.h"
 #include "support/uv_fault.h"
 
 #include <errno.h>
@@ -34,7 +35,7 @@
 #define VALUE_BYTES (32u * 1024u)
 #define REGION_SIZE 8192u
 /* Time after which a run without progress has failed. */
-#define PATIENCE    PS_SECONDS(8)
+#define PATIENCE    PS_MILLIS(ps_test_limit_ms(8000))
 
 /* Steps of a run; it is complete when all are done. */
 enum { HAS_REGION = 1, HAS_OPS = 2, HAS_SUM = 4, HAS_ALL = 7 };

@@ -14,6 +14,7 @@
 #include "net/process.h"
 #include "net/shm_peer.h"
 #include "net/worker.h"
+#include "support/sanitized.h"
 #include "support/uv_fault.h"
 
 #include <setjmp.h>
@@ -31,7 +32,7 @@
 /* Above the least payload by reference, and of an I/O task. */
 #define PAYLOAD  (256u * 1024u)
 /* Time after which a run without progress has failed. */
-#define PATIENCE PS_SECONDS(5)
+#define PATIENCE PS_MILLIS(ps_test_limit_ms(5000))
 
 struct side {
     struct world *world;
