@@ -18,7 +18,7 @@ PYTHON = pathlib.Path(os.environ.get("PSKV_MXNET_PYTHON",
 
 pytestmark = pytest.mark.skipif(
     not PYTHON.exists(),
-    reason=f"no MXNet: {PYTHON} does not exist; ./dev test installs it")
+    reason=f"no MXNet: {PYTHON} does not exist; ./dev test --all installs it")
 
 # The largest difference of two files of parameters, relative to the largest
 # parameter of each array.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Definitions that pslaunch prints for Kubernetes and YARN: the golden files in
 tests/golden/launch, and Kubernetes's own schemas, if they are installed
-(./dev test does that). No cluster is here; runs with pods that are processes of
+(./dev test --all does that). No cluster is here; runs with pods that are processes of
 this host are in test_pslaunch_hosts.py."""
 import json
 import os

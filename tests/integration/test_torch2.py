@@ -23,7 +23,7 @@ FEATURES = re.findall(r"^@feature\ndef (\w+)", SCRIPT.read_text(), re.M) + [
 
 pytestmark = pytest.mark.skipif(
     not PYTHON.exists(),
-    reason=f"no torch 2: {PYTHON} does not exist; ./dev test installs it")
+    reason=f"no torch 2: {PYTHON} does not exist; ./dev test --all installs it")
 
 # Prints what the ranks of two runs have written.
 READ = """
