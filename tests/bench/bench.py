@@ -9,6 +9,7 @@ import os
 import sys
 from pathlib import Path
 
+import net
 import peers
 import plot
 from cases import QUICK, ROWS, Bench, Size
@@ -40,6 +41,10 @@ def main() -> int:
     wanted = set(options.row or []) | {
         row for row, (name, _, _) in ROWS.items()
         if name in (options.only or [])} or set(ROWS)
+    for peer, why in (("gloo", net.missing("gloo", build)),
+                      ("Open MPI", net.missing("mpi", build))):
+        if why is not None:
+            print(f"{peer} is not measured: {why}", flush=True)
     book = Book()
     bench = Bench(peers.Systems(build), QUICK if options.quick else Size(),
                   book, {})

@@ -347,7 +347,7 @@ def missing(system: str, build: Path) -> Optional[str]:
         if shutil.which("mpirun") is None:
             return "Open MPI is not installed"
         if not (build / "tests" / "bench" / "mpi_allreduce").exists():
-            return "mpi_allreduce is not built"
+            return "mpi_allreduce is not built (package libopenmpi-dev)"
     elif not (build / "tests" / "bench" / "bench_pushpull").exists():
         return "bench_pushpull is not built"
     return None

@@ -24,7 +24,7 @@ PAYLOAD_SHARE = 1448 / 1514
 ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 CONGESTION_CONTROL = "cubic"
-# Programs by the Debian package that has them: PACKAGES_TEST of ./dev.
+# Programs by the Debian package that has them (tests/support/packages.txt).
 TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux"}
 PACKET_TOOLS = {"iptables": "iptables", "ethtool": "ethtool"}
 
