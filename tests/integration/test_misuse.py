@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a program can do wrong with a store, one test each: it gets an error, in
-words, and nobody else is; all go on with the job afterwards.
+words, and nobody else is; all go on with the job afterwards. But where ranks
+contradict each other, all sides get it.
 
 Elsewhere: wrong numbers of an optimizer (test_optimizers), of compression and
 compression after the first key, beside weights or without servers
@@ -8,6 +9,9 @@ compression after the first key, beside weights or without servers
 collectives (test_collectives), numbers that are no keys (unit test client)."""
 import textwrap
 
+import pytest
+
+import trio as harness
 from test_python_store import world  # noqa: F401  pylint: disable=unused-import
 
 BEGIN = """
@@ -94,47 +98,25 @@ def test_push_to_an_unknown_key_of_weights(world):
 
 
 def test_differing_size_is_refused(world):
-    """By a rank that knows the key, and by one that does not yet."""
+    """By a rank that knows the key; of one that does not yet, all hear."""
     job(world, """
         kv.init('w', f(0))
-        if kv.rank == 0:
-            kv.push('first', f(1))
         """, """
         words = ['10', '11']
         wrong(words, lambda: kv.push('w', f(1, 11)), ValueError)
         wrong(words, lambda: kv.pull('w', f(1, 11)), ValueError)
-        wrong(words, lambda: kv.push('first', f(1, 11)))
-        wrong(words, lambda: kv.init('first', f(1, 11)))
-        wrong(words, lambda: kv.pull('first', f(1, 11)))
-        """, """
-if kv.rank != 0:
-    kv.push('first', f(1))
-first = f(0)
-kv.pull('first', first)
-assert (first == 3).all()
-""" + GO_ON)
+        """)
 
 
 def test_differing_type_is_refused(world):
     job(world, """
         kv.init('w', f(0))
-        if kv.rank == 0:
-            kv.push('first', f(1))
         """, """
         wide = np.zeros(10)
         words = ['float32', 'float64']
         wrong(words, lambda: kv.push('w', wide), ValueError)
         wrong(words, lambda: kv.pull('w', wide), ValueError)
-        wrong(words, lambda: kv.push('first', wide))
-        wrong(words, lambda: kv.init('first', wide))
-        wrong(words, lambda: kv.pull('first', wide))
-        """, """
-if kv.rank != 0:
-    kv.push('first', f(1))
-first = f(0)
-kv.pull('first', first)
-assert (first == 3).all()
-""" + GO_ON)
+        """)
 
 
 def test_mixed_kinds_of_keys_are_refused(world):
@@ -235,3 +217,190 @@ def test_unknown_mode_is_refused(world):
         wrong(["no store 'dist_later'"], lambda: pskv.create('dist_later'),
               ValueError)
         """)
+
+
+# Rank FIRST declares, and goes on; the other one when it is told to, otherwise.
+BOTH = """
+f = lambda value, n=4: np.full(n, value, 'float32')
+first = kv.rank == FIRST
+def heard(call):
+    try:
+        call()
+    except pskv.Error as e:
+        print(kv.rank, e, flush=True)
+        return True
+    return False
+if not first:
+    sys.stdin.readline()
+    begin()
+assert heard(mine if first else other)
+kv.barrier()
+# Once all declare the same, all go on. What was aborted meanwhile is heard of
+# with the next try.
+for _ in range(2):
+    if not heard(again):
+        break
+else:
+    raise AssertionError('refused again')
+kv.barrier()
+kv.close()
+"""
+
+
+def both_hear(world, first, nodes, story, seen, words, mode="dist_sync"):
+    """Rank `first` and then the other one declare what contradicts: both get
+    all `words`, in each order of arrival, on one node or two; then they agree."""
+    world.start(1, nodes)
+    j = world.job(2)
+    j.python(f"kv = pskv.create({mode!r})\nFIRST = {first}\n"
+             "begin = lambda: None\n"
+             f"{textwrap.dedent(story)}{BOTH}")
+    t = world.trio
+    harness.wait_for(lambda: seen(t), "what the first rank declares")
+    late = j.processes[1 - first]
+    late.stdin.write("\n")
+    late.stdin.flush()
+    for rank in (first, 1 - first):
+        code, out, err = j.wait(rank)
+        assert code == 0, (rank, out, err)
+        for word in words:
+            assert word in out.splitlines()[0], (rank, out)
+
+
+def a_key(name):
+    def is_there(t):
+        return any(k["name"] == name for k in t.ask("keys")["keys"])
+    return is_there
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("what, other, words", [
+    ("f(0)", "f(0, 2)", ["float32 with 4 elements", "with 2 elements"]),
+    ("f(0)", "np.zeros(4)", ["float32 with 4 elements", "float64 with 4"]),
+])
+def test_both_sides_hear_that_a_key_differs(world, first, nodes, what, other,
+                                            words):
+    """The first one waits in init() for the value of rank 0, or, as rank 0, in
+    pushpull()."""
+    both_hear(world, first, nodes, f"""
+        def mine():
+            kv.init('d', {what})
+            kv.pushpull('d', f(1), out=f(0))
+        def other():
+            kv.init('d', {other})
+        def again():
+            out = f(0)
+            kv.init('d', f(0))
+            kv.pushpull('d', f(1), out=out)
+            assert (out == 2).all(), out
+        """, a_key("d"), ["key 'd' is ", "for rank 0", "for rank 1"] + words)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_both_sides_hear_that_a_key_is_one_of_rows(world, first):
+    both_hear(world, first, 2, """
+        def mine():
+            kv.init_rows('d', np.zeros((4, 2), 'float32'))
+            while True:
+                kv.row_sparse_pull('d', [0])
+        def other():
+            kv.init('d', f(0, 8))
+        def again():
+            kv.init_rows('d', np.zeros((4, 2), 'float32'))
+        """, a_key("d"), ["float32 with 8 elements in rows of 2 for rank"])
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("first", [0, 1])
+def test_both_sides_hear_that_the_optimizer_differs(world, first, nodes):
+    both_hear(world, first, nodes, """
+        begin = lambda: None
+        def mine():
+            kv.set_optimizer('sgd', learning_rate=.5)
+            print('declared', file=sys.stderr, flush=True)
+            kv.init('w', f(0))
+            while True:
+                kv.pull('w', f(0))
+        def other():
+            kv.set_optimizer('adam')
+        def again():
+            kv.set_optimizer('sgd', learning_rate=.5)
+            kv.init('w', f(0))
+            kv.pushpull('w', f(1), out=f(0))
+        """, a_key("w"), ["optimizer sgd(", ", declared by rank %d on" % first,
+                          "rank %d on" % (1 - first), "declares adam("])
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_both_sides_hear_that_the_compression_differs(world, first):
+    both_hear(world, first, 2, """
+        def mine():
+            kv.set_gradient_compression({'type': 'fp16'})
+            kv.init('w', f(0))
+            while True:
+                kv.pull('w', f(0))
+        def other():
+            kv.set_gradient_compression({'type': '2bit'})
+        def again():
+            kv.set_gradient_compression({'type': 'fp16'})
+            kv.init('w', f(0))
+            kv.pushpull('w', f(1), out=f(0))
+        """, a_key("w"), ["compression fp16", "declared by rank %d on" % first,
+                          "declares 2bit"])
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("name, value, other, words", [
+    ("PSKV_MODE", "dist_sync", "dist_async", "has mode sync for rank"),
+    ("PSKV_NUM_WORKERS", "2", "3", "has num_workers 2 for rank"),
+    ("PSKV_NUM_SERVERS", "1", "0", "has num_servers 1 for rank"),
+    ("PSKV_ON_LOSS", "wait", "fail", "has on_loss wait for rank"),
+    ("PSKV_WEIGHT", "100", "300", "has weight 100 for rank"),
+])
+def test_both_sides_hear_that_options_differ(world, first, name, value, other,
+                                             words):
+    """The one that is there does not wait for the end of the start."""
+    world.start(1, 2)
+    j = world.job(2)
+    text = "kv = pskv.create()\n"
+    j.python(text, ranks=[first], **{name: value})
+    t = world.trio
+    harness.wait_for(lambda: t.ask("jobs")["jobs"], "the first worker")
+    j.python(text, ranks=[1 - first], **{name: other})
+    for rank in (0, 1):
+        code, _, err = j.wait(rank)
+        assert code != 0
+        assert words + f" {first} on" in err and "says" in err, err
+        assert "all workers of a job must say the same" in err, err
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_both_sides_hear_that_a_group_differs(world, first):
+    """Groups of other sizes under one name."""
+    world.start(1, 2)
+    j = world.job(3)
+    j.python(f"""
+        kv = pskv.create('dist_sync')
+        ranks = [0, 1] if kv.rank == {first} else [0, 1, 2]
+        if kv.rank < 2:
+            if kv.rank != {first}:
+                sys.stdin.readline()
+            try:
+                kv.group(ranks, name='g')
+            except pskv.Error as e:
+                print(e, flush=True)
+        kv.barrier()
+        kv.close()
+        """)
+    t = world.trio
+    harness.wait_for(lambda: any("/g" in job["name"]
+                                 for job in t.ask("jobs")["jobs"]),
+                     "the group of the first rank")
+    j.processes[1 - first].stdin.write("\n")
+    j.processes[1 - first].stdin.flush()
+    for rank in range(3):
+        code, out, err = j.wait(rank)
+        assert code == 0, (rank, out, err)
+        if rank < 2:
+            assert "num_workers 2 for rank" in out and "says 3" in out, out

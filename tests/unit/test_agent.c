@@ -2229,6 +2229,164 @@ static void newest_residual_record_of_a_partition_counts(void **state)
     end_bench(&b);
 }
 
+/* ------------------------------------------------------------ disagreements */
+
+static void deliver_disagreement(struct bench *b, const char *key,
+                                 uint32_t number, const char *text)
+{
+    deliver_msg(b, SCHED_CONN,
+                &(struct ps_msg){.code = PS_MSG_DISAGREEMENT,
+                                 .disagreement = {.gen = GEN,
+                                                  .number = number,
+                                                  .name = key,
+                                                  .text = text}},
+                NULL);
+}
+
+static void submit_init(struct bench *b, uint32_t worker, uint64_t id)
+{
+    submit_op(b, worker,
+              (struct ps_msg_l_op){.op_id = id,
+                                   .op = PS_OP_INIT,
+                                   .key = 0,
+                                   .region = worker == 0 ? 1 : 0});
+}
+
+static void expect_notice(const struct bench *b, uint32_t worker,
+                          const char *text)
+{
+    assert_int_equal(last_op_done(b, worker)->error, PS_E_MISMATCH);
+    assert_string_equal(last_op_done(b, worker)->text, text);
+}
+
+/* A rank that waits is notified at once, another one with its next operation, and
+ * each once: the following ones are accepted. */
+static void
+ranks_are_notified_once_that_a_key_was_declared_otherwise(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    begin_growing(&b, 2, 1);
+    submit_init(&b, 1, 7);
+    deliver_disagreement(&b, "0", 1, "both");
+    expect_notice(&b, 1, "both");
+    assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_DONE), 0);
+    submit_push(&b, 0, 0, 1, 0);
+    expect_notice(&b, 0, "both");
+    /* Other nodes may have contributed to the round. */
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_ABORT_ROUND), 3);
+    deliver_disagreement(&b, "0", 1, "both");
+    submit_push(&b, 0, 0, 1, 0);
+    assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_DONE), 1);
+    end_bench(&b);
+}
+
+/* All declare the same again before a rank was notified. */
+static void ranks_that_agree_again_are_not_notified(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    begin_growing(&b, 2, 1);
+    deliver_disagreement(&b, "0", 1, "both");
+    deliver_disagreement(&b, "0", 3, "");
+    deliver_disagreement(&b, "0", 2, "late");
+    submit_push(&b, 0, 0, 1, 0);
+    submit_push(&b, 1, 0, 1, 0);
+    assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_DONE), 0);
+    assert_int_equal(count_sent(&b, WORKER_CONN + 1, PS_MSG_L_DONE), 0);
+    run_computations(&b);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH), 3);
+    end_bench(&b);
+}
+
+/* A round that waits for a rank without the key is aborted for all nodes. */
+static void
+rounds_are_aborted_if_a_rank_declares_their_key_otherwise(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    begin_growing(&b, 2, 1);
+    submit_push(&b, 0, 0, 1, 0);
+    submit_push(&b, 1, 0, 1, 0);
+    run_computations(&b);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH), 3);
+    deliver_disagreement(&b, "0", 1, "both");
+    expect_notice(&b, 0, "both");
+    expect_notice(&b, 1, "both");
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_ABORT_ROUND), 3);
+    submit_push(&b, 0, 0, 1, 0);
+    submit_push(&b, 1, 0, 1, 0);
+    run_computations(&b);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH), 6);
+    assert_int_equal(
+        find_sent(&b, SERVER_CONN, PS_MSG_PUSH, 5)->packet->msg->push.retry, 1);
+    end_bench(&b);
+}
+
+static void declare_as(struct bench *b, uint32_t worker, uint64_t count)
+{
+    deliver_msg(b, WORKER_CONN + worker,
+                &(struct ps_msg){.code = PS_MSG_L_KEY,
+                                 .l_key = {.request = count,
+                                           .name = "0",
+                                           .dtype = PS_DTYPE_FLOAT32,
+                                           .count = count,
+                                           .mxnet_key = -1}},
+                NULL);
+}
+
+/* The agent finds that two of its ranks disagree, and tells the scheduler, for
+ * those of other nodes. */
+static void ranks_of_one_node_disagree(void **state)
+{
+    static const char text[] =
+        "key '0' is float32 with 24576 elements for rank 0, and float32 with 5 "
+        "elements for rank 2: all ranks must declare the same";
+    struct bench b;
+
+    (void)state;
+    begin_growing(&b, 3, 1);
+    submit_init(&b, 1, 7);
+    declare_as(&b, 2, 5);
+    assert_string_equal(find_sent(&b, WORKER_CONN + 2, PS_MSG_L_KEY_INFO, 1)
+                            ->packet->msg->l_key_info.text,
+                        text);
+    expect_notice(&b, 1, text);
+    assert_string_equal(find_sent(&b, SCHED_CONN, PS_MSG_DISAGREEMENT, 0)
+                            ->packet->msg->disagreement.text,
+                        text);
+    declare_as(&b, 2, 24576);
+    assert_string_equal(find_sent(&b, SCHED_CONN, PS_MSG_DISAGREEMENT, 1)
+                            ->packet->msg->disagreement.text,
+                        "");
+    submit_push(&b, 0, 0, 1, 0);
+    assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_DONE), 0);
+    end_bench(&b);
+}
+
+/* Optimizer and compression hold for all keys. */
+static void ranks_are_notified_once_that_the_optimizer_differs(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    begin_growing(&b, 2, 1);
+    submit_init(&b, 1, 7);
+    deliver_disagreement(&b, "", 1, "two optimizers");
+    expect_notice(&b, 1, "two optimizers");
+    submit_push(&b, 0, 0, 1, 0);
+    expect_notice(&b, 0, "two optimizers");
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_ABORT_ROUND), 0);
+    submit_push(&b, 0, 0, 1, 0);
+    submit_push(&b, 1, 0, 1, 0);
+    assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_DONE), 1);
+    assert_int_equal(count_sent(&b, WORKER_CONN + 1, PS_MSG_L_DONE), 1);
+    end_bench(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -2240,6 +2398,13 @@ int main(void)
         cmocka_unit_test(partitions_wait_for_the_slowest_copy),
         cmocka_unit_test(end_of_an_init_releases_copied_partitions),
         cmocka_unit_test(streaming_needs_a_job_that_fails_on_loss),
+        cmocka_unit_test(
+            ranks_are_notified_once_that_a_key_was_declared_otherwise),
+        cmocka_unit_test(ranks_that_agree_again_are_not_notified),
+        cmocka_unit_test(
+            rounds_are_aborted_if_a_rank_declares_their_key_otherwise),
+        cmocka_unit_test(ranks_of_one_node_disagree),
+        cmocka_unit_test(ranks_are_notified_once_that_the_optimizer_differs),
         cmocka_unit_test(impossible_copy_progress_ends_the_session),
         cmocka_unit_test(stall_query_names_a_worker_that_copies),
         cmocka_unit_test(round_that_fails_during_a_copy_is_repeated),

@@ -202,35 +202,202 @@ static void jobs_wait_for_servers(void **state)
 
 /* ----------------------------------------------------------- declarations */
 
-static void declarations_must_agree(void **state)
+/* Both the worker that is there and the one that joins get the error. */
+static void options_of_workers_must_agree(void **state)
+{
+    static const char *const words[] = {
+        "num_workers 4 for rank 1 on a, and a worker on b says 8",
+        "num_servers 2 for rank 1 on a, and a worker on b says 1",
+        "mode sync for rank 1 on a, and a worker on b says async",
+        "on_loss wait for rank 1 on a, and a worker on b says fail",
+        "partition_bytes 0 for rank 1 on a, and a worker on b says 8192",
+        "weight 100 for rank 1 on a, and a worker on b says 300"};
+
+    (void)state;
+    for (uint32_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        struct world *w = world_new();
+        struct peer *a = join_peer(w, PS_ROLE_AGENT, "a");
+        struct peer *b = join_peer(w, PS_ROLE_AGENT, "b");
+        struct ps_msg msg = make_job_open(2, i == 0 ? 8 : 4, i == 1 ? 1 : 2,
+                                          -1);
+
+        msg.job_open.mode = i == 2 ? PS_MODE_ASYNC : PS_MODE_SYNC;
+        msg.job_open.on_loss = i == 3 ? PS_LOSS_POLICY_FAIL
+                                      : PS_LOSS_POLICY_WAIT;
+        msg.job_open.partition_bytes = i == 4 ? 8192 : 0;
+        msg.job_open.weight = i == 5 ? 300 : 0;
+        deliver_msg(w, a, make_job_open(1, 4, 2, 1));
+        deliver_msg(w, b, msg);
+        assert_int_equal(last_job_opened(b)->error, PS_E_MISMATCH);
+        expect_substring(last_job_opened(b)->text, words[i]);
+        assert_int_equal(last_job_state(a)->phase, PS_JOB_PHASE_FAILED);
+        expect_substring(last_job_state(a)->reason, words[i]);
+        deliver_worker_gone(w, a, 0, 1, true);
+        end_world(w);
+    }
+}
+
+/* A job that runs has all its workers, and none waits for another one. */
+static void a_stray_worker_does_not_end_a_job_that_runs(void **state)
+{
+    struct job j = start_job(PS_LOSS_POLICY_FAIL);
+
+    (void)state;
+    deliver_msg(j.w, j.a[0], make_job_open(9, 8, 2, -1));
+    assert_int_equal(last_job_opened(j.a[0])->error, PS_E_MISMATCH);
+    assert_int_equal(last_job_state(j.a[0])->phase, PS_JOB_PHASE_RUNNING);
+    finish_job(&j);
+}
+
+static void opens_key_as(struct job *j, int agent, uint32_t rank,
+                         uint64_t request, uint64_t count)
+{
+    open_kind(
+        j->w, j->a[agent], j->gen,
+        &(struct ps_msg_key_open){
+            .request = request, .name = "w", .count = count, .rank = rank});
+}
+
+static const struct ps_msg_disagreement *last_disagreement(const struct peer *p)
+{
+    return &last_msg(p, PS_MSG_DISAGREEMENT)->disagreement;
+}
+
+static void agents_hear_that_a_key_was_declared_otherwise(void **state)
+{
+    static const char text[] =
+        "key 'w' is float32 with 4 elements for rank 3 on host-b, and float32 "
+        "with 2 elements for rank 0 on host-a: all ranks must declare the same";
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+    const struct ps_msg_disagreement *m;
+
+    (void)state;
+    opens_key_as(&j, 1, 3, 1, 4);
+    opens_key_as(&j, 0, 0, 2, 2);
+    assert_int_equal(last_msg(j.a[0], PS_MSG_KEY_OPENED)->key_opened.error,
+                     PS_E_MISMATCH);
+    assert_string_equal(last_msg(j.a[0], PS_MSG_KEY_OPENED)->key_opened.text,
+                        text);
+    assert_null(find_msg(j.a[0], PS_MSG_DISAGREEMENT));
+    m = last_disagreement(j.a[1]);
+    assert_string_equal(m->name, "w");
+    assert_string_equal(m->text, text);
+    assert_int_equal(m->number, 1);
+    /* The same again is nothing new. */
+    opens_key_as(&j, 0, 0, 3, 2);
+    assert_int_equal(last_disagreement(j.a[1])->number, 1);
+    /* The rank declares what the others have. */
+    opens_key_as(&j, 0, 0, 4, 4);
+    assert_int_equal(last_msg(j.a[0], PS_MSG_KEY_OPENED)->key_opened.error, 0);
+    assert_int_equal(last_disagreement(j.a[1])->number, 2);
+    assert_string_equal(last_disagreement(j.a[1])->text, "");
+    assert_null(find_msg(j.a[0], PS_MSG_DISAGREEMENT));
+    finish_job(&j);
+}
+
+/* An agent whose own ranks disagree reports it; agents that have the key open
+ * now or later hear it. */
+static void an_agent_reports_that_its_ranks_disagree(void **state)
+{
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+    struct ps_msg msg = {
+        .code = PS_MSG_DISAGREEMENT,
+        .disagreement = {.gen = j.gen, .name = "w", .text = "0 and 1"}};
+
+    (void)state;
+    opens_key_as(&j, 0, 0, 1, 4);
+    deliver_msg(j.w, j.a[0], msg);
+    assert_null(find_msg(j.a[0], PS_MSG_DISAGREEMENT));
+    assert_null(find_msg(j.a[1], PS_MSG_DISAGREEMENT));
+    opens_key_as(&j, 1, 2, 1, 4);
+    assert_string_equal(last_disagreement(j.a[1])->text, "0 and 1");
+    msg.disagreement.text = "";
+    deliver_msg(j.w, j.a[0], msg);
+    assert_string_equal(last_disagreement(j.a[1])->text, "");
+    assert_null(find_msg(j.a[0], PS_MSG_DISAGREEMENT));
+    /* Of a key that there is not, or of another one's job. */
+    msg.disagreement.text = "x";
+    msg.disagreement.name = "v";
+    deliver_msg(j.w, j.a[0], msg);
+    msg.disagreement.gen++;
+    deliver_msg(j.w, j.a[0], msg);
+    assert_string_equal(last_disagreement(j.a[1])->text, "");
+    finish_job(&j);
+}
+
+/* Optimizer and compression hold for the whole job: all agents hear it, that of
+ * the refused rank too, which may have others. */
+static void agents_hear_that_an_optimizer_was_declared_otherwise(void **state)
+{
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+    struct ps_rec_param p = {.name = "lr", .value = 0.5};
+    struct ps_msg msg = {.code = PS_MSG_OPTIMIZER_SET,
+                         .optimizer_set = {.gen = j.gen,
+                                           .request = 1,
+                                           .name = "sgd",
+                                           .params = &p,
+                                           .params_count = 1,
+                                           .rank = 2}};
+
+    (void)state;
+    deliver_msg(j.w, j.a[1], msg);
+    p.value = 0.25;
+    msg.optimizer_set.rank = 0;
+    deliver_msg(j.w, j.a[0], msg);
+    assert_int_equal(
+        last_msg(j.a[0], PS_MSG_OPTIMIZER_DONE)->optimizer_done.error,
+        PS_E_MISMATCH);
+    for (int i = 0; i < 2; i++) {
+        assert_string_equal(last_disagreement(j.a[i])->name, "");
+        expect_substring(last_disagreement(j.a[i])->text,
+                         "sgd(lr=0.5), declared by rank 2 on host-b, and rank "
+                         "0 on host-a declares sgd(lr=0.25)");
+    }
+    p.value = 0.5;
+    deliver_msg(j.w, j.a[0], msg);
+    for (int i = 0; i < 2; i++) {
+        assert_string_equal(last_disagreement(j.a[i])->text, "");
+        assert_int_equal(last_disagreement(j.a[i])->number, 2);
+    }
+    finish_job(&j);
+}
+
+static void agents_hear_that_a_compression_was_declared_otherwise(void **state)
+{
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+    struct ps_msg msg = {
+        .code = PS_MSG_COMPRESSION_SET,
+        .compression_set = {
+            .gen = j.gen, .request = 1, .name = "fp16", .rank = 2}};
+
+    (void)state;
+    deliver_msg(j.w, j.a[1], msg);
+    msg.compression_set.name = "bf16";
+    msg.compression_set.rank = 0;
+    deliver_msg(j.w, j.a[0], msg);
+    expect_substring(last_disagreement(j.a[1])->text,
+                     "fp16(), declared by rank 2 on host-b, and rank 0 on "
+                     "host-a declares bf16()");
+    finish_job(&j);
+    /* Too late for it: the ranks that have keys go on without it. */
+    j = start_job(PS_LOSS_POLICY_WAIT);
+    opens_key_as(&j, 1, 2, 1, 4);
+    msg.compression_set.gen = j.gen;
+    deliver_msg(j.w, j.a[0], msg);
+    expect_substring(last_disagreement(j.a[1])->text,
+                     "rank 0 on host-a declares compression and job train has "
+                     "1 keys already");
+    finish_job(&j);
+}
+
+static void job_open_must_make_sense(void **state)
 {
     struct world *w = world_new();
     struct peer *a = join_peer(w, PS_ROLE_AGENT, "a");
-    struct ps_msg msg;
+    struct ps_msg msg = make_job_open(2, 4, 2, -1);
 
     (void)state;
     deliver_msg(w, a, make_job_open(1, 4, 2, 1));
-    msg = make_job_open(2, 8, 2, -1);
-    deliver_msg(w, a, msg);
-    assert_int_equal(last_job_opened(a)->error, PS_E_MISMATCH);
-    expect_substring(last_job_opened(a)->text, "num_workers 4");
-    expect_substring(last_job_opened(a)->text, "says 8");
-    msg = make_job_open(2, 4, 2, -1);
-    msg.job_open.on_loss = PS_LOSS_POLICY_FAIL;
-    deliver_msg(w, a, msg);
-    assert_int_equal(last_job_opened(a)->error, PS_E_MISMATCH);
-    expect_substring(last_job_opened(a)->text,
-                     "on_loss wait, this worker says fail");
-    msg = make_job_open(2, 4, 2, -1);
-    msg.job_open.partition_bytes = 8192;
-    deliver_msg(w, a, msg);
-    assert_int_equal(last_job_opened(a)->error, PS_E_MISMATCH);
-    msg = make_job_open(2, 4, 2, -1);
-    msg.job_open.weight = 300;
-    deliver_msg(w, a, msg);
-    assert_int_equal(last_job_opened(a)->error, PS_E_MISMATCH);
-    expect_substring(last_job_opened(a)->text,
-                     "weight 100, this worker says 300");
     msg.job_open.weight = PS_JOB_WEIGHT_MAX + 1;
     deliver_msg(w, a, msg);
     assert_int_equal(last_job_opened(a)->error, PS_E_INVAL);
@@ -1342,7 +1509,13 @@ int main(void)
         cmocka_unit_test(missing_ranks_are_named_as_ranges),
         cmocka_unit_test(servers_that_are_not_ready_fail_the_start),
         cmocka_unit_test(jobs_wait_for_servers),
-        cmocka_unit_test(declarations_must_agree),
+        cmocka_unit_test(options_of_workers_must_agree),
+        cmocka_unit_test(a_stray_worker_does_not_end_a_job_that_runs),
+        cmocka_unit_test(agents_hear_that_a_key_was_declared_otherwise),
+        cmocka_unit_test(an_agent_reports_that_its_ranks_disagree),
+        cmocka_unit_test(agents_hear_that_an_optimizer_was_declared_otherwise),
+        cmocka_unit_test(agents_hear_that_a_compression_was_declared_otherwise),
+        cmocka_unit_test(job_open_must_make_sense),
         cmocka_unit_test(repeated_job_open_has_no_further_effect),
         cmocka_unit_test(worker_gone_before_its_job_open_counts),
         cmocka_unit_test(lost_rank_can_be_taken_by_a_new_worker),

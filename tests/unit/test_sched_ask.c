@@ -599,8 +599,8 @@ static void compression_after_a_key_of_values_is_refused(void **state)
     set_compression(&j, 0, 3, "2bit");
     d = &last_msg(j.a[0], PS_MSG_OPTIMIZER_DONE)->optimizer_done;
     assert_int_equal(d->error, PS_E_INVAL);
-    assert_string_equal(d->text, "job train has 1 keys already; declare "
-                                 "compression before the first of them");
+    expect_substring(d->text, "job train has 1 keys already; declare "
+                              "compression before the first of them");
     finish_job(&j);
 }
 
@@ -1889,7 +1889,8 @@ static void an_operator_changes_the_weight_of_a_job(void **state)
     deliver_msg(j.w, j.a[1], msg);
     assert_int_equal(last_job_opened(j.a[1])->error, PS_E_MISMATCH);
     expect_substring(last_job_opened(j.a[1])->text,
-                     "weight 100, this worker says 300");
+                     "weight 100 for rank 0 on host-a, and rank 2 on "
+                     "a1 says 300");
     deliver_msg(j.w, j.a[1], make_job_open(3, 4, 2, 2));
     assert_int_equal(last_job_opened(j.a[1])->error, 0);
     advance_time(j.w, PS_MILLIS(50));

@@ -4,6 +4,7 @@
  * worker still copies. */
 #include "core/agent/accept.h"
 
+#include "core/agent/conflict.h"
 #include "core/agent/inner.h"
 #include "core/agent/op.h"
 #include "core/agent/part.h"
@@ -257,7 +258,8 @@ static void accept_on_key(struct ps_agent_step *st, struct ps_agent_session *s,
     struct ps_agent_op_input in = {0};
     struct ps_agent_op *op;
 
-    if (!resolve_op_array(st, s, k, m, &in) ||
+    if (ps_agent_disagreement_reject_op(st, s, k, m) ||
+        !resolve_op_array(st, s, k, m, &in) ||
         !validate_op(st, s, k, m, &in.array) ||
         (k->kind->validate_op != NULL &&
          !k->kind->validate_op(st, s, k, m, &in.array)) ||

@@ -2,7 +2,11 @@
 /* Conflicts: ranks ask for different reductions or roots in one round. The
  * attempt is aborted and each local rank is notified of it once: contributors
  * at once, other ranks when they contribute. Later contributions belong to the
- * next retry, whose number tells servers the attempts apart (rule R16). */
+ * next retry, whose number tells servers the attempts apart (rule R16).
+ *
+ * Disagreements: ranks declare a key, or the optimizer or compression of the
+ * job, differently. The rank that was refused gets the error as the answer; its
+ * peers get it where they wait, or with their next operation (rule K19). */
 #include "core/agent/conflict.h"
 
 #include "base/alloc.h"
@@ -12,6 +16,8 @@
 #include "core/agent/inner.h"
 #include "core/agent/op.h"
 #include "core/agent/send_queue.h"
+
+#include <string.h>
 
 void ps_agent_conflict_clear(struct ps_agent_key *k)
 {
@@ -61,6 +67,7 @@ bool ps_agent_conflict_notify_op(struct ps_agent_step *st,
     }
     /* One retry for each operation, so that all ranks count alike. */
     q->notified_retry[op->local_rank]++;
+    (void)ps_agent_disagreement_take_notice(k, op->local_rank);
     ps_agent_op_end(st, op, 0, PS_E_MISMATCH, q->text);
     return true;
 }
@@ -127,4 +134,232 @@ void ps_agent_conflict_resend(struct ps_agent_step *st, struct ps_agent_key *k,
             send_abort_round(st, k, p);
         }
     }
+}
+
+/* ----------------------------------------------------------- disagreements */
+
+void ps_agent_disagreement_free(struct ps_agent_disagreement *d)
+{
+    if (d != NULL) {
+        ps_free(d->notice);
+        ps_free(d);
+    }
+}
+
+static struct ps_agent_disagreement *
+get_disagreement(struct ps_agent_disagreement **at,
+                 const struct ps_agent_job *j)
+{
+    if (*at == NULL) {
+        *at = ps_calloc(1, sizeof(**at));
+        (*at)->notice = ps_calloc(j->local_rank_count, sizeof(*(*at)->notice));
+    }
+    return *at;
+}
+
+static void mark_due(const struct ps_agent_job *j,
+                     struct ps_agent_disagreement *d, const char *text)
+{
+    ps_str_copy(d->text, sizeof(d->text), text);
+    for (uint32_t i = 0; i < j->local_rank_count; i++) {
+        if (d->notice[i] == PS_AGENT_NOTICE_DONE) {
+            d->notice[i] = PS_AGENT_NOTICE_DUE;
+        }
+    }
+}
+
+static void mark_done(const struct ps_agent_job *j,
+                      struct ps_agent_disagreement *d)
+{
+    for (uint32_t i = 0; i < j->local_rank_count; i++) {
+        if (d->notice[i] == PS_AGENT_NOTICE_DUE) {
+            d->notice[i] = PS_AGENT_NOTICE_DONE;
+        }
+    }
+}
+
+static void mark_list_done(const struct ps_list *list,
+                           struct ps_agent_disagreement *d)
+{
+    PS_LIST_EACH(n, list)
+    {
+        const struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op,
+                                                    node);
+
+        if (d->notice[op->local_rank] == PS_AGENT_NOTICE_DUE) {
+            d->notice[op->local_rank] = PS_AGENT_NOTICE_DONE;
+        }
+    }
+}
+
+/* True: a round that waits for a rank without the key can be aborted for all
+ * slots, and retried. */
+static bool can_abort_rounds(const struct ps_agent_key *k)
+{
+    return k->kind->has_rounds && k->kind->has_results;
+}
+
+/* Ends the operations that wait for a rank that has declared the key
+ * otherwise. */
+static void end_waiting_ops(struct ps_agent_step *st, struct ps_agent_key *k,
+                            struct ps_agent_disagreement *d)
+{
+    mark_list_done(&k->init.ops, d);
+    mark_list_done(&k->pulls, d);
+    mark_list_done(&k->row_pulls, d);
+    if (can_abort_rounds(k) && ps_agent_round_is_open(k)) {
+        for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
+            if (k->round.contribution[i] != NULL &&
+                d->notice[i] == PS_AGENT_NOTICE_DUE) {
+                d->notice[i] = PS_AGENT_NOTICE_DONE;
+            }
+        }
+        abort_round(st, k, d->text);
+        ps_agent_conflict_resend(st, k, 0);
+        return;
+    }
+    ps_agent_fail_inits(st, k, PS_E_MISMATCH, d->text);
+    ps_agent_fail_list(st, &k->pulls, PS_E_MISMATCH, d->text);
+    ps_agent_fail_list(st, &k->row_pulls, PS_E_MISMATCH, d->text);
+}
+
+/* Ends the inits of all keys: the root's array may never come. Rounds that have
+ * begun go on, because a rank that was refused may take part in them. */
+static void end_inits_of_job(struct ps_agent_step *st,
+                             const struct ps_agent_job *j)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_agent_key *k;
+
+    while ((k = ps_map_next(j->keys, &c)) != NULL) {
+        if (!k->kind->is_collective && !ps_list_empty(&k->init.ops)) {
+            mark_list_done(&k->init.ops, j->disagreement);
+            ps_agent_fail_inits(st, k, PS_E_MISMATCH, j->disagreement->text);
+        }
+    }
+}
+
+void ps_agent_disagreement_on_msg(struct ps_agent_step *st,
+                                  struct ps_agent_job *j,
+                                  struct ps_agent_key *k,
+                                  const struct ps_msg_disagreement *m)
+{
+    struct ps_agent_disagreement *d = get_disagreement(
+        k != NULL ? &k->disagreement : &j->disagreement, j);
+
+    if (m->number <= d->number) {
+        return; /* Links keep no order. */
+    }
+    d->number = m->number;
+    d->is_elsewhere = *m->text != '\0';
+    if (!d->is_elsewhere) {
+        if (k == NULL || d->refused_count == 0) {
+            mark_done(j, d);
+        }
+        return;
+    }
+    mark_due(j, d, m->text);
+    if (k == NULL) {
+        end_inits_of_job(st, j);
+    } else if (ps_agent_key_is_open(k)) {
+        end_waiting_ops(st, k, d);
+    }
+}
+
+static void report_to_scheduler(struct ps_agent_step *st,
+                                const struct ps_agent_key *k, const char *text)
+{
+    ps_agent_uplink_send_msg(
+        st, &(struct ps_msg){.code = PS_MSG_DISAGREEMENT,
+                             .disagreement = {.gen = k->job->gen,
+                                              .kind = k->key_kind,
+                                              .name = k->name,
+                                              .text = text}});
+}
+
+void ps_agent_disagreement_refuse_key(struct ps_agent_step *st,
+                                      struct ps_agent_session *s,
+                                      struct ps_agent_key *k, const char *text)
+{
+    struct ps_agent_disagreement *d = get_disagreement(&k->disagreement,
+                                                       k->job);
+
+    if (d->notice[s->local_rank] != PS_AGENT_NOTICE_REFUSED) {
+        d->notice[s->local_rank] = PS_AGENT_NOTICE_REFUSED;
+        d->refused_count++;
+    } else if (strcmp(d->text, text) == 0) {
+        return;
+    }
+    mark_due(k->job, d, text);
+    report_to_scheduler(st, k, text);
+    if (ps_agent_key_is_open(k)) {
+        end_waiting_ops(st, k, d);
+    }
+}
+
+void ps_agent_disagreement_accept_key(struct ps_agent_step *st,
+                                      const struct ps_agent_session *s,
+                                      struct ps_agent_key *k)
+{
+    struct ps_agent_disagreement *d = k->disagreement;
+
+    if (d == NULL || d->notice[s->local_rank] != PS_AGENT_NOTICE_REFUSED) {
+        return;
+    }
+    d->notice[s->local_rank] = PS_AGENT_NOTICE_DONE;
+    d->refused_count--;
+    if (d->refused_count == 0) {
+        report_to_scheduler(st, k, "");
+    }
+    if (d->refused_count == 0 && !d->is_elsewhere) {
+        mark_done(k->job, d);
+    }
+}
+
+void ps_agent_disagreement_answer(struct ps_agent_job *j, uint32_t local_rank,
+                                  bool is_refused)
+{
+    if (is_refused) {
+        get_disagreement(&j->disagreement, j)->notice[local_rank] =
+            PS_AGENT_NOTICE_REFUSED;
+    } else if (j->disagreement != NULL &&
+               j->disagreement->notice[local_rank] == PS_AGENT_NOTICE_REFUSED) {
+        j->disagreement->notice[local_rank] = PS_AGENT_NOTICE_DONE;
+    }
+}
+
+static const char *take_notice(struct ps_agent_disagreement *d,
+                               uint32_t local_rank)
+{
+    if (d == NULL || d->notice[local_rank] != PS_AGENT_NOTICE_DUE) {
+        return NULL;
+    }
+    d->notice[local_rank] = PS_AGENT_NOTICE_DONE;
+    return d->text;
+}
+
+const char *ps_agent_disagreement_take_notice(struct ps_agent_key *k,
+                                              uint32_t local_rank)
+{
+    return take_notice(k->disagreement, local_rank);
+}
+
+bool ps_agent_disagreement_reject_op(struct ps_agent_step *st,
+                                     struct ps_agent_session *s,
+                                     struct ps_agent_key *k,
+                                     const struct ps_msg_l_op *m)
+{
+    const bool is_aborted_instead = can_abort_rounds(k) &&
+                                    m->op != PS_OP_INIT && m->op != PS_OP_PULL;
+    const char *text = k->kind->is_collective
+                           ? NULL
+                           : take_notice(k->job->disagreement, s->local_rank);
+
+    if (text == NULL && !is_aborted_instead) {
+        text = take_notice(k->disagreement, s->local_rank);
+    }
+    if (text != NULL) {
+        ps_agent_op_reject(st, s, m, PS_E_MISMATCH, "%s", text);
+    }
+    return text != NULL;
 }

@@ -1,13 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rounds aborted because of conflicting requests. */
+/* Rounds aborted because of conflicting requests, and declarations of ranks
+ * that contradict each other. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
+struct ps_agent_disagreement;
+struct ps_agent_job;
 struct ps_agent_key;
 struct ps_agent_op;
+struct ps_agent_session;
 struct ps_agent_step;
+struct ps_msg_disagreement;
+struct ps_msg_l_op;
 
 /* Frees the conflict of the last round, if there is one: a new round begins. */
 void ps_agent_conflict_clear(struct ps_agent_key *k);
@@ -26,3 +32,33 @@ void ps_agent_conflict_on_refuse(struct ps_agent_step *st,
 /* Resends abort_round to `node` (0: all owners), which may have lost it. */
 void ps_agent_conflict_resend(struct ps_agent_step *st, struct ps_agent_key *k,
                               uint32_t node);
+
+void ps_agent_disagreement_free(struct ps_agent_disagreement *d);
+/* Message of the scheduler about the key; `k` NULL: about the whole job. */
+void ps_agent_disagreement_on_msg(struct ps_agent_step *st,
+                                  struct ps_agent_job *j,
+                                  struct ps_agent_key *k,
+                                  const struct ps_msg_disagreement *m);
+/* The declaration of the session's rank contradicts that of another local
+ * rank. */
+void ps_agent_disagreement_refuse_key(struct ps_agent_step *st,
+                                      struct ps_agent_session *s,
+                                      struct ps_agent_key *k, const char *text);
+/* The session's rank declares the key as the others do. */
+void ps_agent_disagreement_accept_key(struct ps_agent_step *st,
+                                      const struct ps_agent_session *s,
+                                      struct ps_agent_key *k);
+/* The scheduler has refused or accepted what the local rank declares for the
+ * whole job. */
+void ps_agent_disagreement_answer(struct ps_agent_job *j, uint32_t local_rank,
+                                  bool is_refused);
+/* Rejects the operation, and returns true, if its rank has not been notified of
+ * a disagreement. Not for contributions to rounds that can be aborted. */
+bool ps_agent_disagreement_reject_op(struct ps_agent_step *st,
+                                     struct ps_agent_session *s,
+                                     struct ps_agent_key *k,
+                                     const struct ps_msg_l_op *m);
+/* Text with which the round is aborted that the rank contributes to; NULL: it
+ * has been notified, or there is no disagreement about the key. */
+const char *ps_agent_disagreement_take_notice(struct ps_agent_key *k,
+                                              uint32_t local_rank);

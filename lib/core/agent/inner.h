@@ -24,6 +24,7 @@
  *     pull.c          pull and init
  *     advance.c       new versions: end of rounds and inits
  *     launch.c        partitions of a complete round or init
+ *     request.c       requests that the scheduler answers
  *     placement.c     owners of partitions, takeover
  *
  *     dense.c         sums of dense partitions
@@ -39,7 +40,6 @@
  *     batch.c         frames with one partition or many small ones
  *
  *     diagnose.c      stall queries: the reason why an operation waits
- *     request.c       requests that the scheduler answers
  *     report.c        training scalars, sent to the scheduler in batches
  *     span.c          spans of the workers' programs, for the trace
  *     barrier.c       barriers

@@ -10,6 +10,7 @@
 #include "core/agent/barrier.h"
 #include "core/agent/batch.h"
 #include "core/agent/budget.h"
+#include "core/agent/conflict.h"
 #include "core/agent/departed.h"
 #include "core/agent/diagnose.h"
 #include "core/agent/inner.h"
@@ -139,6 +140,7 @@ void ps_agent_job_free(struct ps_agent_step *st, struct ps_agent *a,
     }
     ps_agent_op_free_list(&j->barriers.ops);
     ps_agent_op_free_list(&j->sched_ops);
+    ps_agent_disagreement_free(j->disagreement);
     ps_agent_report_free(j);
     ps_agent_span_free(j);
     c = (struct ps_map_cursor){0};

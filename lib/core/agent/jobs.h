@@ -72,6 +72,8 @@ struct ps_agent_job {
     struct ps_map *send_queues; /* By node. */
     struct ps_agent_barriers barriers;
     struct ps_list sched_ops; /* Operations with an open sched_request. */
+    /* About optimizer or compression; NULL: there was none. */
+    struct ps_agent_disagreement *disagreement;
     struct ps_agent_reports *reports;       /* See report.c; NULL: none. */
     struct ps_agent_span_names *span_names; /* See span.c; NULL: none. */
     struct ps_agent_residual_log residual_log;

@@ -121,21 +121,28 @@ static void send_key_info(struct ps_agent_step *st,
     ps_effects_send_msg(st->fx, s->conn, &m);
 }
 
+static uint32_t rank_of(const struct ps_agent_job *j, uint32_t local_rank)
+{
+    return j->local_ranks[local_rank].rank;
+}
+
 void ps_agent_key_send_open(struct ps_agent_step *st, struct ps_agent_key *k)
 {
     ps_agent_uplink_send_msg(
-        st, &(struct ps_msg){.code = PS_MSG_KEY_OPEN,
-                             .key_open = {.gen = k->job->gen,
-                                          .request = k->opening.request,
-                                          .kind = k->key_kind,
-                                          .name = k->name,
-                                          .dtype = k->dtype,
-                                          .count = k->count,
-                                          .shape = k->opening.shape,
-                                          .shape_count = k->opening.shape_count,
-                                          .mxnet_key = k->opening.mxnet_key,
-                                          .row_width = k->row_width,
-                                          .if_absent = k->opening.if_absent}});
+        st,
+        &(struct ps_msg){.code = PS_MSG_KEY_OPEN,
+                         .key_open = {.gen = k->job->gen,
+                                      .request = k->opening.request,
+                                      .kind = k->key_kind,
+                                      .name = k->name,
+                                      .dtype = k->dtype,
+                                      .count = k->count,
+                                      .shape = k->opening.shape,
+                                      .shape_count = k->opening.shape_count,
+                                      .mxnet_key = k->opening.mxnet_key,
+                                      .row_width = k->row_width,
+                                      .rank = rank_of(k->job, k->declared_by),
+                                      .if_absent = k->opening.if_absent}});
 }
 
 /* Collective keys have rounds in any mode. */
@@ -153,13 +160,15 @@ kind_of_declaration(const struct ps_agent_job *j, const struct ps_msg_l_key *m)
 }
 
 static struct ps_agent_key *key_new(struct ps_agent_step *st,
-                                    struct ps_agent_job *j,
+                                    const struct ps_agent_session *s,
                                     const struct ps_agent_key_kind *kind,
                                     const struct ps_msg_l_key *m)
 {
     struct ps_agent_key *k = ps_calloc(1, sizeof(*k));
+    struct ps_agent_job *j = s->job;
 
     k->job = j;
+    k->declared_by = s->local_rank;
     k->key_kind = m->kind;
     ps_str_copy(k->name, sizeof(k->name), m->name);
     k->name_hash = ps_name_hash(k->key_kind, k->name);
@@ -311,28 +320,38 @@ static void send_key_opens(struct ps_agent_step *st, struct ps_agent_job *j)
     }
 }
 
+/* Appends "float32 with 4 elements for rank 1 on HOST". */
+static void append_declaration(struct ps_str *why, uint8_t dtype,
+                               uint64_t count, uint32_t row_width,
+                               uint32_t rank)
+{
+    ps_str_addf(why, "%s with %llu elements", ps_dtype_name(dtype),
+                (unsigned long long)count);
+    if (row_width != 0) {
+        ps_str_addf(why, " in rows of %u", row_width);
+    }
+    ps_str_addf(why, " for rank %u", rank);
+}
+
 /* False: another worker declared another key of that name; `why` tells. */
-static bool is_same_declaration(const struct ps_agent_key *k,
+static bool is_same_declaration(const struct ps_agent_session *s,
+                                const struct ps_agent_key *k,
                                 const struct ps_msg_l_key *m,
                                 struct ps_str *why)
 {
-    if (k->dtype != m->dtype || k->count != m->count) {
-        ps_str_addf(why,
-                    "key '%s' was declared as %llu of %s and now as %llu of "
-                    "%s: all workers must agree",
-                    k->name, (unsigned long long)k->count,
-                    ps_dtype_name(k->dtype), (unsigned long long)m->count,
-                    ps_dtype_name(m->dtype));
-        return false;
+    if (k->dtype == m->dtype && k->count == m->count &&
+        k->row_width == m->row_width) {
+        return true;
     }
-    if (k->row_width != m->row_width) {
-        ps_str_addf(why,
-                    "key '%s' was declared with rows of %u elements and now "
-                    "with %u (0: not a key of rows): all workers must agree",
-                    k->name, k->row_width, m->row_width);
-        return false;
-    }
-    return true;
+    append_key_name(why, k->name);
+    ps_str_add(why, " is ");
+    append_declaration(why, k->dtype, k->count, k->row_width,
+                       rank_of(k->job, k->declared_by));
+    ps_str_add(why, ", and ");
+    append_declaration(why, m->dtype, m->count, m->row_width,
+                       rank_of(k->job, s->local_rank));
+    ps_str_add(why, ": all ranks must declare the same");
+    return false;
 }
 
 void ps_agent_key_on_declare(struct ps_agent_step *st,
@@ -358,9 +377,13 @@ void ps_agent_key_on_declare(struct ps_agent_step *st,
         return;
     }
     k = find_key_by_name(j, m->kind, m->name);
-    if (k != NULL && !is_same_declaration(k, m, &t)) {
+    if (k != NULL && !is_same_declaration(s, k, m, &t)) {
         send_key_info(st, &waiter, NULL, PS_E_MISMATCH, text);
+        ps_agent_disagreement_refuse_key(st, s, k, text);
         return;
+    }
+    if (k != NULL) {
+        ps_agent_disagreement_accept_key(st, s, k);
     }
     if (j->config.mode != PS_MODE_SYNC && m->row_width != 0) {
         send_key_info(
@@ -388,7 +411,7 @@ void ps_agent_key_on_declare(struct ps_agent_step *st,
                           text);
             return;
         }
-        k = key_new(st, j, kind, m);
+        k = key_new(st, s, kind, m);
         k->charge.bytes = charged;
         if (m->reattached &&
             !ps_agent_reattach_key(st, s, k, m->pushed_round)) {
@@ -405,6 +428,24 @@ void ps_agent_key_on_declare(struct ps_agent_step *st,
     }
     add_key_waiter(k, &waiter);
     send_key_opens(st, j);
+}
+
+void ps_agent_key_on_disagreement(struct ps_agent_step *st,
+                                  const struct ps_msg_disagreement *m)
+{
+    struct ps_agent_job *j = ps_agent_job_find(st->a, m->gen);
+    struct ps_agent_key *k = NULL;
+
+    if (j == NULL || !j->ranks_assigned) {
+        return;
+    }
+    if (*m->name != '\0') {
+        k = find_key_by_name(j, m->kind, m->name);
+        if (k == NULL) {
+            return; /* Refused, or not declared here. */
+        }
+    }
+    ps_agent_disagreement_on_msg(st, j, k, m);
 }
 
 static void answer_key_waiters(struct ps_agent_step *st, struct ps_agent_key *k,
@@ -622,6 +663,7 @@ void ps_agent_key_free(struct ps_agent_step *st, struct ps_agent *a,
     ps_buf_unref(k->results);
     ps_free(k->parts);
     ps_agent_conflict_clear(k);
+    ps_agent_disagreement_free(k->disagreement);
     ps_agent_reattach_free(k);
     ps_free(k->round.pushed_round);
     ps_free(k->async.applied_round);

@@ -7,6 +7,7 @@ struct ps_agent_key;
 struct ps_agent_key_waiter;
 struct ps_agent_session;
 struct ps_agent_step;
+struct ps_msg_disagreement;
 struct ps_msg_key_opened;
 struct ps_msg_l_key;
 struct ps_slice;
@@ -18,6 +19,8 @@ void ps_agent_key_on_declare(struct ps_agent_step *st,
 void ps_agent_key_on_opened(struct ps_agent_step *st,
                             const struct ps_msg_key_opened *m,
                             const struct ps_slice *payload);
+void ps_agent_key_on_disagreement(struct ps_agent_step *st,
+                                  const struct ps_msg_disagreement *m);
 void ps_agent_key_send_open(struct ps_agent_step *st, struct ps_agent_key *k);
 void ps_agent_key_free(struct ps_agent_step *st, struct ps_agent *a,
                        struct ps_agent_key *k);

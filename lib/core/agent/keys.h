@@ -102,6 +102,23 @@ struct ps_agent_conflict {
     char text[PS_TEXT_MAX + 1];
 };
 
+enum ps_agent_notice_state {
+    PS_AGENT_NOTICE_DONE,
+    PS_AGENT_NOTICE_DUE,     /* Its next operation ends with the text. */
+    PS_AGENT_NOTICE_REFUSED, /* Its own declaration was refused, with the text. */
+};
+
+/* Declarations of ranks that contradict each other, of a key or of the whole
+ * job: each rank that was not refused is notified once, unless they agree
+ * before. */
+struct ps_agent_disagreement {
+    uint32_t number;        /* Newest message of the scheduler. */
+    bool is_elsewhere;      /* As the scheduler knows it. */
+    uint32_t refused_count; /* Local ranks that are REFUSED. */
+    uint8_t *notice;        /* enum ps_agent_notice_state by local rank. */
+    char text[PS_TEXT_MAX + 1];
+};
+
 enum ps_agent_round_state {
     PS_AGENT_ROUND_IDLE,
     PS_AGENT_ROUND_OPEN,     /* A local rank has contributed. */
@@ -204,6 +221,8 @@ struct ps_agent_key {
     struct ps_agent_key_async async;
     bool residual_loss_noted; /* The loss of a residual has been logged. */
     char name[PS_KEY_NAME_MAX + 1];
+    uint32_t declared_by; /* Local rank that was the first. */
+    struct ps_agent_disagreement *disagreement; /* NULL: there was none. */
     uint32_t placement_epoch;
     struct ps_agent_key_opening opening;
     struct ps_agent_key_charge charge;

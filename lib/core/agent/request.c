@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/str.h"
+#include "core/agent/conflict.h"
 #include "core/agent/inner.h"
 #include "core/agent/op.h"
 
@@ -68,6 +69,7 @@ void ps_agent_request_optimizer(struct ps_agent_step *st,
     }
     op->round = ++st->a->last.request;
     set.optimizer_set.gen = j->gen;
+    set.optimizer_set.rank = j->local_ranks[s->local_rank].rank;
     set.optimizer_set.request = op->round;
     set.optimizer_set.name = m->name;
     set.optimizer_set.params = m->params;
@@ -190,6 +192,7 @@ void ps_agent_request_compression(struct ps_agent_step *st,
     }
     op->round = ++st->a->last.request;
     set.compression_set.gen = j->gen;
+    set.compression_set.rank = j->local_ranks[s->local_rank].rank;
     set.compression_set.request = op->round;
     set.compression_set.name = m->name;
     set.compression_set.params = m->params;
@@ -224,6 +227,10 @@ void ps_agent_request_on_done(struct ps_agent_step *st,
     /* The job_state with the optimizer may arrive later. */
     j->config.has_optimizer |= m->error == 0 &&
                                op->sched_request->code == PS_MSG_OPTIMIZER_SET;
+    if (op->sched_request->code == PS_MSG_OPTIMIZER_SET ||
+        op->sched_request->code == PS_MSG_COMPRESSION_SET) {
+        ps_agent_disagreement_answer(j, op->local_rank, m->error != 0);
+    }
     ps_list_remove(&op->node);
     ps_agent_op_end(st, op, 0, m->error, m->text);
 }

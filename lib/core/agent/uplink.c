@@ -147,6 +147,9 @@ void ps_agent_uplink_on_msg(struct ps_agent_step *st, ps_conn_id conn,
     case PS_MSG_KEY_OPENED:
         ps_agent_key_on_opened(st, &m->key_opened, payload);
         break;
+    case PS_MSG_DISAGREEMENT:
+        ps_agent_key_on_disagreement(st, &m->disagreement);
+        break;
     case PS_MSG_BARRIER_DONE:
         ps_agent_barrier_on_done(st, &m->barrier_done);
         break;

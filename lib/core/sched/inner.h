@@ -22,6 +22,7 @@
  *     migration.c        migrations of partitions
  *     rebalance_reply.c  rows of a plan, and its end, for operators
  *     key.c              keys and their placement
+ *     disagreement.c     declarations of ranks that contradict each other
  *     norm.c             norm allreduce over the partitions of a key
  *     admission.c        memory of servers reserved for jobs
  *     job_server.c       servers that jobs may get and have

@@ -99,9 +99,18 @@ struct ps_sched_job *ps_sched_job_new(uint64_t gen, uint64_t hash_seed,
     return j;
 }
 
+static void disagreement_free(struct ps_sched_disagreement *d)
+{
+    if (d != NULL) {
+        ps_bits_fini(&d->refused);
+        ps_free(d);
+    }
+}
+
 static void key_free(struct ps_sched_key *k)
 {
     if (k != NULL) {
+        disagreement_free(k->disagreement);
         ps_bits_fini(&k->openers);
         ps_free(k->reopenings);
         ps_free(k->parts);
@@ -130,6 +139,7 @@ void ps_sched_job_free(struct ps_sched_job *j)
     ps_free(j->servers.list);
     ps_free(j->servers.removed);
     ps_free(j->slots);
+    disagreement_free(j->workers.disagreement);
     ps_free(j->workers.list);
     ps_free(j);
 }
@@ -425,6 +435,7 @@ struct ps_sched_key *ps_sched_job_add_key(struct ps_sched_job *j,
     k->dtype = m->dtype;
     k->count = m->count;
     k->row_width = m->row_width;
+    k->declared_by = m->rank;
     k->parts = parts;
     k->part_count = part_count;
     memcpy(k->name, m->name, len + 1);
@@ -564,6 +575,7 @@ void ps_sched_job_set_optimizer(struct ps_sched_job *j,
     j->optimizer.name = ps_strdup(text_or_empty(m->name));
     j->optimizer.params = copy_params(m->params, m->params_count);
     j->optimizer.param_count = m->params_count;
+    j->optimizer.declared_by = m->rank;
     ps_tunings_set(&j->optimizer.declared, m->tunings, m->tunings_count);
     ps_tunings_set(&j->optimizer.tunings, m->tunings, m->tunings_count);
 }
@@ -576,14 +588,14 @@ bool ps_sched_job_same_optimizer(const struct ps_sched_job *j,
            params_equal(j->optimizer.params, m->params, m->params_count);
 }
 
-void ps_sched_job_set_compression(struct ps_sched_job *j, const char *name,
-                                  const struct ps_rec_param *params,
-                                  uint32_t count)
+void ps_sched_job_set_compression(struct ps_sched_job *j,
+                                  const struct ps_msg_compression_set *m)
 {
     assert(j->compression.name == NULL);
-    j->compression.name = ps_strdup(name);
-    j->compression.params = copy_params(params, count);
-    j->compression.param_count = count;
+    j->compression.name = ps_strdup(text_or_empty(m->name));
+    j->compression.params = copy_params(m->params, m->params_count);
+    j->compression.param_count = m->params_count;
+    j->compression.declared_by = m->rank;
 }
 
 bool ps_sched_job_same_compression(const struct ps_sched_job *j,

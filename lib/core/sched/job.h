@@ -70,6 +70,15 @@ struct ps_sched_reopening {
     uint64_t request;
 };
 
+/* Declarations of ranks that contradict each other; see disagreement.c. */
+struct ps_sched_disagreement {
+    uint32_t number; /* Number of the newest message about it. */
+    /* Slots, of a key, or ranks that were refused and have not declared since
+     * what the others have. */
+    struct ps_bits refused;
+    char text[PS_TEXT_MAX + 1]; /* Both declarations; "": all agree. */
+};
+
 struct ps_sched_user;
 struct ps_sched_norm;        /* Norms of one key; norm.c. */
 struct ps_sched_global_norm; /* Norm of all keys; norm.c. */
@@ -87,6 +96,8 @@ struct ps_sched_key {
     uint32_t row_width; /* Elements of one row; 0: a dense key. */
     struct ps_place_part *parts;
     uint32_t part_count;
+    uint32_t declared_by; /* Rank; UINT32_MAX: not stated. */
+    struct ps_sched_disagreement *disagreement; /* NULL: there was none. */
     struct ps_bits openers; /* Slots whose agents have the key open. */
     /* Slots that opened the key more than once. */
     struct ps_sched_reopening *reopenings;
@@ -133,6 +144,8 @@ struct ps_sched_workers {
     uint32_t live_count; /* Workers in state LIVE. */
     /* When the first of the LOST ranks was lost; or never. */
     ps_time lost_since;
+    /* About optimizer or compression; NULL: there was none. */
+    struct ps_sched_disagreement *disagreement;
 };
 
 struct ps_sched_job_servers {
@@ -188,6 +201,7 @@ struct ps_sched_observed {
 
 struct ps_sched_optimizer {
     char *name;                  /* NULL: none. */
+    uint32_t declared_by;        /* Rank; UINT32_MAX: not stated. */
     struct ps_rec_param *params; /* One block with the names. */
     uint32_t param_count;
     struct ps_tunings declared; /* Rows of the declaration. */
@@ -204,7 +218,8 @@ struct ps_sched_job_norms {
 };
 
 struct ps_sched_compression {
-    char *name; /* NULL: none; only set while there is no key. */
+    char *name;           /* NULL: none; only set while there is no key. */
+    uint32_t declared_by; /* Rank; UINT32_MAX: not stated. */
     struct ps_rec_param *params; /* One block with the names. */
     uint32_t param_count;
     /* Declaration as text, for operators. */
@@ -326,9 +341,8 @@ bool ps_sched_key_is_on(const struct ps_sched_key *k, uint32_t node);
 
 void ps_sched_job_set_optimizer(struct ps_sched_job *j,
                                 const struct ps_msg_optimizer_set *m);
-void ps_sched_job_set_compression(struct ps_sched_job *j, const char *name,
-                                  const struct ps_rec_param *params,
-                                  uint32_t count);
+void ps_sched_job_set_compression(struct ps_sched_job *j,
+                                  const struct ps_msg_compression_set *m);
 /* True: the same name, and the same parameters in any order. */
 bool ps_sched_job_same_optimizer(const struct ps_sched_job *j,
                                  const struct ps_msg_optimizer_set *m);

@@ -8,6 +8,7 @@
 #include "core/sched/account.h"
 #include "core/sched/admission.h"
 #include "core/sched/conn.h"
+#include "core/sched/disagreement.h"
 #include "core/sched/events.h"
 #include "core/sched/inner.h"
 #include "core/sched/job_state.h"
@@ -293,7 +294,21 @@ static int check_new_key(const struct ps_sched_job *j,
     return 0;
 }
 
-static int check_same_shape(const struct ps_sched_key *k,
+/* Appends "float32 with 4 elements for rank 1 on HOST". */
+static void append_shape(struct ps_str *why, const struct ps_sched_job *j,
+                         const struct ps_msg_key_open *m)
+{
+    ps_str_addf(why, "%s with %" PRIu64 " elements", ps_dtype_name(m->dtype),
+                m->count);
+    if (m->row_width != 0) {
+        ps_str_addf(why, " in rows of %u", m->row_width);
+    }
+    ps_str_add(why, " for ");
+    ps_sched_add_rank_text(j, m->rank, why);
+}
+
+static int check_same_shape(const struct ps_sched_job *j,
+                            const struct ps_sched_key *k,
                             const struct ps_msg_key_open *m, struct ps_str *why)
 {
     if (k->dtype == m->dtype && k->count == m->count &&
@@ -301,18 +316,15 @@ static int check_same_shape(const struct ps_sched_key *k,
         return 0;
     }
     append_key_name(why, m->name);
-    if (k->row_width != m->row_width) {
-        ps_str_addf(why,
-                    " was opened with rows of %u elements, this opening says "
-                    "%u (0: not a key of rows)",
-                    k->row_width, m->row_width);
-        return PS_E_MISMATCH;
-    }
-    ps_str_addf(why,
-                " was opened as %s with %" PRIu64
-                " elements, this opening says %s with %" PRIu64,
-                ps_dtype_name(k->dtype), k->count, ps_dtype_name(m->dtype),
-                m->count);
+    ps_str_add(why, " is ");
+    append_shape(why, j,
+                 &(struct ps_msg_key_open){.dtype = k->dtype,
+                                           .count = k->count,
+                                           .row_width = k->row_width,
+                                           .rank = k->declared_by});
+    ps_str_add(why, ", and ");
+    append_shape(why, j, m);
+    ps_str_add(why, ": all ranks must declare the same");
     return PS_E_MISMATCH;
 }
 
@@ -366,7 +378,11 @@ void ps_sched_on_key_open(struct ps_sched_step *st, struct ps_member *agent,
     }
     k = ps_sched_job_find_key(j, m->kind, ps_sched_text_or_empty(m->name));
     if (k != NULL) {
-        rc = check_same_shape(k, m, &why);
+        rc = check_same_shape(j, k, m, &why);
+        if (rc != 0) {
+            ps_sched_key_disagreement_begin(
+                st, j, k, ps_sched_job_slot_of(j, agent->node), text);
+        }
     } else if (m->if_absent == PS_IF_ABSENT_FAIL ||
                (m->if_absent == PS_IF_ABSENT_CREATE_UNLESS_OPTIMIZER &&
                 j->optimizer.name != NULL)) {
@@ -399,6 +415,8 @@ void ps_sched_on_key_open(struct ps_sched_step *st, struct ps_member *agent,
     ps_sched_key_add_opener(j, k, ps_sched_job_slot_of(j, agent->node),
                             m->request);
     ps_sched_send(st, agent, make_key_opened(st->s, j, k, m->request, table));
+    ps_sched_key_disagreement_opened(st, j, k,
+                                     ps_sched_job_slot_of(j, agent->node));
 }
 
 void ps_sched_on_key_close(struct ps_sched_step *st,

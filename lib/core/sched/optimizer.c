@@ -9,6 +9,7 @@
 #include "core/optim/optim.h"
 #include "core/sched/admission.h"
 #include "core/sched/conn.h"
+#include "core/sched/disagreement.h"
 #include "core/sched/inner.h"
 #include "core/sched/job_state.h"
 #include "core/sched/norm.h"
@@ -100,6 +101,20 @@ static bool compresses_values(const struct ps_sched_job *j)
            c.bidirectional;
 }
 
+static const char all_must_agree[] =
+    "; all ranks of a job must declare the same";
+
+/* Appends ", declared by rank 1 on HOST, and rank 0 on HOST declares ". */
+static void append_declarers(struct ps_str *why, const struct ps_sched_job *j,
+                             uint32_t first, uint32_t second)
+{
+    ps_str_add(why, ", declared by ");
+    ps_sched_add_rank_text(j, first, why);
+    ps_str_add(why, ", and ");
+    ps_sched_add_rank_text(j, second, why);
+    ps_str_add(why, " declares ");
+}
+
 static int check_optimizer(const struct ps_sched_job *j,
                            const struct ps_msg_optimizer_set *m,
                            struct ps_str *why)
@@ -151,18 +166,21 @@ static int check_optimizer(const struct ps_sched_job *j,
         ps_str_addf(why, "job %s has optimizer ", j->name);
         append_declaration(why, j->optimizer.name, j->optimizer.params,
                            j->optimizer.param_count);
-        ps_str_add(why, ", this worker declares ");
+        append_declarers(why, j, j->optimizer.declared_by, m->rank);
         append_declaration(why, name, m->params, m->params_count);
-        ps_str_add(why, "; all workers of a job must declare the same");
+        ps_str_add(why, all_must_agree);
         return PS_E_MISMATCH;
     }
     if (!ps_tunings_equal(&j->optimizer.declared, m->tunings,
                           m->tunings_count)) {
         ps_str_addf(why,
-                    "job %s has other lr_mult or wd_mult of its keys than this "
-                    "worker declares; all workers of a job must declare the "
-                    "same",
+                    "job %s has other lr_mult or wd_mult of its keys, declared "
+                    "by ",
                     j->name);
+        ps_sched_add_rank_text(j, j->optimizer.declared_by, why);
+        ps_str_add(why, ", than ");
+        ps_sched_add_rank_text(j, m->rank, why);
+        ps_str_add(why, all_must_agree);
         return PS_E_MISMATCH;
     }
     return 0;
@@ -251,6 +269,17 @@ void ps_sched_optimizer_await(struct ps_sched_step *st, struct ps_sched_job *j,
     ps_sched_waiters_reply(st, j);
 }
 
+/* Ends or begins a disagreement about what ranks declare for the whole job. */
+static void note_declaration(struct ps_sched_step *st, struct ps_sched_job *j,
+                             uint32_t rank, int rc, const char *text)
+{
+    if (rc == PS_E_MISMATCH) {
+        ps_sched_job_disagreement_begin(st, j, rank, text);
+    } else if (rc == 0) {
+        ps_sched_job_disagreement_end(st, j, rank);
+    }
+}
+
 /* Refuses a request with `rc` and the text, or awaits the servers. */
 static void finish_request(struct ps_sched_step *st, struct ps_sched_job *j,
                            struct ps_member *agent, uint64_t request, int rc,
@@ -292,6 +321,7 @@ void ps_sched_on_optimizer_set(struct ps_sched_step *st,
         ps_sched_job_publish(st, j);
         j->waiters.version = j->version;
     }
+    note_declaration(st, j, m->rank, rc, text);
     finish_request(st, j, agent, m->request, rc, text);
 }
 
@@ -597,9 +627,9 @@ static int check_compression(const struct ps_sched_job *j,
         ps_str_addf(why, "job %s has compression ", j->name);
         append_declaration(why, j->compression.name, j->compression.params,
                            j->compression.param_count);
-        ps_str_add(why, ", this worker declares ");
+        append_declarers(why, j, j->compression.declared_by, m->rank);
         append_declaration(why, name, m->params, m->params_count);
-        ps_str_add(why, "; all workers of a job must declare the same");
+        ps_str_add(why, all_must_agree);
         return PS_E_MISMATCH;
     }
     if (j->opt.num_servers == 0) {
@@ -612,9 +642,10 @@ static int check_compression(const struct ps_sched_job *j,
     const uint32_t keys = count_value_keys(j);
 
     if (keys > 0) {
+        ps_sched_add_rank_text(j, m->rank, why);
         ps_str_addf(why,
-                    "job %s has %u keys already; declare compression before "
-                    "the first of them",
+                    " declares compression and job %s has %u keys already; "
+                    "declare compression before the first of them on all ranks",
                     j->name, keys);
         return PS_E_INVAL;
     }
@@ -681,8 +712,7 @@ void ps_sched_on_compression_set(struct ps_sched_step *st,
         rc = admit_compression(st, j, m, &why);
     }
     if (rc == 0 && j->compression.name == NULL) {
-        ps_sched_job_set_compression(j, ps_sched_text_or_empty(m->name),
-                                     m->params, m->params_count);
+        ps_sched_job_set_compression(j, m);
         append_declaration(&why, j->compression.name, j->compression.params,
                            j->compression.param_count);
         ps_str_copy(j->compression.text, sizeof(j->compression.text), text);
@@ -692,6 +722,10 @@ void ps_sched_on_compression_set(struct ps_sched_step *st,
         ps_sched_job_publish(st, j);
         j->waiters.version = j->version;
     }
+    /* Too late: the ranks of the keys go on without it. */
+    note_declaration(
+        st, j, m->rank,
+        rc == PS_E_INVAL && count_value_keys(j) > 0 ? PS_E_MISMATCH : rc, text);
     finish_request(st, j, agent, m->request, rc, text);
 }
 

@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "core/sched/account.h"
 #include "core/sched/conn.h"
+#include "core/sched/disagreement.h"
 #include "core/sched/events.h"
 #include "core/sched/inner.h"
 #include "core/sched/key.h"
@@ -233,6 +234,37 @@ static void on_observing_msg(struct ps_sched_step *st, struct ps_member *m,
     }
 }
 
+/* Declarations of keys, optimizers and compression. False: another message. */
+static bool on_declaration(struct ps_sched_step *st, struct ps_member *m,
+                           const struct ps_msg *msg)
+{
+    switch ((int)msg->code) {
+    case PS_MSG_KEY_OPEN:
+        ps_sched_on_key_open(st, m, &msg->key_open);
+        return true;
+    case PS_MSG_KEY_CLOSE:
+        ps_sched_on_key_close(st, m, &msg->key_close);
+        return true;
+    case PS_MSG_DISAGREEMENT:
+        ps_sched_on_disagreement(st, m, &msg->disagreement);
+        return true;
+    case PS_MSG_OPTIMIZER_SET:
+        ps_sched_on_optimizer_set(st, m, &msg->optimizer_set);
+        return true;
+    case PS_MSG_OPTIMIZER_CHANGE:
+        ps_sched_on_optimizer_change(st, m, &msg->optimizer_change);
+        return true;
+    case PS_MSG_OPTIMIZER_TUNE:
+        ps_sched_on_optimizer_tune(st, m, &msg->optimizer_tune);
+        return true;
+    case PS_MSG_COMPRESSION_SET:
+        ps_sched_on_compression_set(st, m, &msg->compression_set);
+        return true;
+    default:
+        return false;
+    }
+}
+
 static void on_member_msg(struct ps_sched_step *st, struct ps_sched_conn *c,
                           const struct ps_msg *msg,
                           const struct ps_slice *payload)
@@ -248,7 +280,7 @@ static void on_member_msg(struct ps_sched_step *st, struct ps_sched_conn *c,
     if (!ps_link_receive(m->link, msg, st->now, st->fx)) {
         return;
     }
-    if (ps_sched_member_is_backlogged(st, m)) {
+    if (ps_sched_member_is_backlogged(st, m) || on_declaration(st, m, msg)) {
         return;
     }
     switch ((int)msg->code) {
@@ -277,26 +309,8 @@ static void on_member_msg(struct ps_sched_step *st, struct ps_sched_conn *c,
     case PS_MSG_WORKER_GONE:
         ps_sched_on_worker_gone(st, m, msg->seq, &msg->worker_gone);
         break;
-    case PS_MSG_KEY_OPEN:
-        ps_sched_on_key_open(st, m, &msg->key_open);
-        break;
-    case PS_MSG_KEY_CLOSE:
-        ps_sched_on_key_close(st, m, &msg->key_close);
-        break;
     case PS_MSG_BARRIER_ENTER:
         ps_sched_on_barrier_enter(st, m, &msg->barrier_enter);
-        break;
-    case PS_MSG_OPTIMIZER_SET:
-        ps_sched_on_optimizer_set(st, m, &msg->optimizer_set);
-        break;
-    case PS_MSG_OPTIMIZER_CHANGE:
-        ps_sched_on_optimizer_change(st, m, &msg->optimizer_change);
-        break;
-    case PS_MSG_OPTIMIZER_TUNE:
-        ps_sched_on_optimizer_tune(st, m, &msg->optimizer_tune);
-        break;
-    case PS_MSG_COMPRESSION_SET:
-        ps_sched_on_compression_set(st, m, &msg->compression_set);
         break;
     case PS_MSG_STALL_QUERY:
         ps_sched_on_stall_query(st, m, &msg->stall_query);

@@ -16,6 +16,7 @@
 #include "core/sched/stall.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 /* --------------------------------------------------------------- job_open */
@@ -95,9 +96,41 @@ static int check_job_open(const struct ps_msg_job_open *m, struct ps_str *why)
     return 0;
 }
 
+static void append_worker(struct ps_str *why, int32_t rank, const char *host)
+{
+    if (rank >= 0) {
+        ps_str_addf(why, "rank %d on %s", rank, host);
+    } else {
+        ps_str_addf(why, "a worker on %s", host);
+    }
+}
+
+/* Writes which worker has which value of an option. */
+static void describe_difference(struct ps_str *why,
+                                const struct ps_sched_job *j,
+                                const struct ps_member *agent,
+                                const struct ps_msg_job_open *m,
+                                const char *option, const char *values[2])
+{
+    const struct ps_sched_worker *first = &j->workers.list[0];
+    const char *host = ps_str_is_name(m->host, PS_NAME_MAX) ? m->host
+                                                            : agent->name;
+
+    ps_str_addf(why, "job %s has %s %s", j->name, option, values[0]);
+    if (j->workers.count > 0) {
+        ps_str_add(why, " for ");
+        append_worker(why, first->requested_rank, first->host);
+    }
+    ps_str_add(why, ", and ");
+    append_worker(why, m->rank, host);
+    ps_str_addf(why, " says %s; all workers of a job must say the same",
+                values[1]);
+}
+
 /* Checks that the worker has the options that the job began with; names the
  * first that differs. */
 static int check_same_options(const struct ps_sched_job *j,
+                              const struct ps_member *agent,
                               const struct ps_msg_job_open *m,
                               uint32_t partition, struct ps_str *why)
 {
@@ -128,21 +161,22 @@ static int check_same_options(const struct ps_sched_job *j,
 
     for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
         if (fields[i].current != fields[i].says) {
-            ps_str_addf(why,
-                        "job %s has %s %" PRIu64 ", this worker says %" PRIu64
-                        "; all workers of a job must say the same",
-                        j->name, fields[i].what, fields[i].current,
-                        fields[i].says);
+            char numbers[2][24];
+
+            snprintf(numbers[0], sizeof(numbers[0]), "%" PRIu64,
+                     fields[i].current);
+            snprintf(numbers[1], sizeof(numbers[1]), "%" PRIu64,
+                     fields[i].says);
+            describe_difference(why, j, agent, m, fields[i].what,
+                                (const char *[2]){numbers[0], numbers[1]});
             return PS_E_MISMATCH;
         }
     }
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         if (strcmp(words[i].current, words[i].says) != 0) {
-            ps_str_addf(why,
-                        "job %s has %s %s, this worker says %s; all workers "
-                        "of a job must say the same",
-                        j->name, words[i].what, words[i].current,
-                        words[i].says);
+            describe_difference(
+                why, j, agent, m, words[i].what,
+                (const char *[2]){words[i].current, words[i].says});
             return PS_E_MISMATCH;
         }
     }
@@ -622,6 +656,7 @@ static void record_forming(struct ps_sched_step *st,
 
 /* Open job of that user and name, or a new one; NULL with the reason. */
 static struct ps_sched_job *find_or_make_job(struct ps_sched_step *st,
+                                             const struct ps_member *agent,
                                              const struct ps_msg_job_open *m,
                                              struct ps_str *why, int *ret_rc)
 {
@@ -631,7 +666,11 @@ static struct ps_sched_job *find_or_make_job(struct ps_sched_step *st,
                                                  : s->opt.partition_bytes;
 
     if (j != NULL) {
-        *ret_rc = check_same_options(j, m, partition, why);
+        *ret_rc = check_same_options(j, agent, m, partition, why);
+        if (*ret_rc != 0 && !ps_sched_job_has_started(j)) {
+            /* Its workers wait for this one, too. */
+            ps_sched_job_fail(st, j, why->data);
+        }
         return *ret_rc == 0 ? j : NULL;
     }
     *ret_rc = check_group(s, m, why);
@@ -684,7 +723,7 @@ static void open_job(struct ps_sched_step *st, struct ps_member *agent,
         send_job_refused(st, agent, m, PS_E_JOBFAILED, why->data);
         return;
     }
-    j = find_or_make_job(st, m, why, &rc);
+    j = find_or_make_job(st, agent, m, why, &rc);
     if (j == NULL) {
         send_job_refused(st, agent, m, rc, why->data);
         return;
@@ -698,6 +737,9 @@ static void open_job(struct ps_sched_step *st, struct ps_member *agent,
                                      : add_worker(st, j, agent, m, why);
     if (rc != 0) {
         send_job_refused(st, agent, m, rc, why->data);
+        if (rc == PS_E_MISMATCH) {
+            ps_sched_job_fail(st, j, why->data);
+        }
         return;
     }
     w = ps_sched_job_find_worker(j, agent->node, agent->incarnation, m->worker);
