@@ -27,7 +27,7 @@ void psc_options_init(struct psc_options *o, size_t size)
         .num_workers = 1,
         .num_servers = 1,
         .mode = PSC_MODE_SYNC,
-        .on_loss = PSC_ON_LOSS_WAIT,
+        .on_loss = PSC_ON_LOSS_FAIL,
         .placement = PSC_PLACEMENT_BALANCED,
         .partition_bytes = 0,
         .big_array_bound = 1000000,

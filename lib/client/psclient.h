@@ -128,7 +128,7 @@ enum psc_rule {
 /* Reaction of the job to the death of a worker. */
 enum psc_on_loss {
     PSC_ON_LOSS_WAIT = 0, /* Wait until it returns under its rank. */
-    PSC_ON_LOSS_FAIL = 1, /* Every call of every worker fails. */
+    PSC_ON_LOSS_FAIL = 1, /* Every call of every worker fails: the default. */
 };
 
 enum psc_placement {

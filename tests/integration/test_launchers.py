@@ -169,6 +169,27 @@ def test_store_script(launchers, name):
         [f"result {r} of 2: [11. 11. 11.]" for r in range(RANKS)]
 
 
+POLICY = """
+import json, subprocess, sys
+import pskv
+
+kv = pskv.create('dist_sync')
+rows = json.loads(subprocess.check_output(sys.argv[1:]))['jobs']
+print('result', *[j['on_loss'] for j in rows], flush=True)
+kv.barrier()
+kv.close()
+"""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_job_fails_when_it_loses_a_rank_however_it_is_started(launchers,
+                                                                name):
+    ask = [harness.program("psctl"), "-e", f"127.0.0.1:{launchers.trio.port}",
+           "-w", "json", "jobs"]
+    assert getattr(launchers, name)(
+        [sys.executable, "-c", POLICY, *ask]) == ["result fail"] * RANKS
+
+
 @needs_torch
 @pytest.mark.parametrize("name", NAMES)
 def test_group_has_the_ranks_of_the_launcher(launchers, tmp, name):

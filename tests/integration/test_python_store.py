@@ -47,7 +47,8 @@ class Job:
             PSKV_JOB=self.job, PSKV_SOCKET=self.trio.socket(agent),
             DMLC_NUM_WORKER=self.workers,
             DMLC_NUM_SERVER=len(self.trio.server_names), DMLC_WORKER_ID=rank,
-            OMP_NUM_THREADS=1, OPENBLAS_NUM_THREADS=1, **more)
+            OMP_NUM_THREADS=1, OPENBLAS_NUM_THREADS=1,
+            **{"PSKV_ON_LOSS": "wait", **more})
         self.processes[rank] = subprocess.Popen(
             command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True)

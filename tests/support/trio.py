@@ -447,6 +447,8 @@ class Job:
         agents = len(trio.agent_names)
         env.setdefault("PSKV_NUM_SERVERS",
                        len(trio.server_names) if servers is None else servers)
+        # Most of these jobs live through losses; the default is fail.
+        env.setdefault("PSKV_ON_LOSS", "wait")
         self.env = env
         self.user = user
         self.trio = trio

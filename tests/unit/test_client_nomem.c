@@ -269,6 +269,7 @@ static bool second_life(unsigned long n, unsigned at, bool by_ring)
     agent_start(&a, by_ring, &death, 1);
     psc_options_init(&o, sizeof(o));
     o.socket = a.peer.path;
+    o.on_loss = PSC_ON_LOSS_WAIT;
     o.agent_retry_ms = PEER_LIMIT_MS;
     fail_at = n;
     rc = psc_open(&o, &c, NULL, 0);

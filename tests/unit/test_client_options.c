@@ -50,6 +50,7 @@ static void options_without_variables_are_the_defaults(void **state)
     assert_int_equal(o.op_timeout_ms, 0);
     assert_int_equal(o.spin_us, 0);
     assert_int_equal(o.agent_retry_ms, 60000);
+    assert_int_equal(o.on_loss, PSC_ON_LOSS_FAIL);
 }
 
 static void variable_of_polling_is_a_number_or_auto(void **state)
@@ -67,7 +68,7 @@ static void variables_of_pskv_set_all_options(void **state)
     assert_int_equal(
         READ("PSKV_SOCKET=/x/y.sock", "PSKV_JOB=fashion", "PSKV_RANK=3",
              "PSKV_NUM_WORKERS=8", "PSKV_NUM_SERVERS=0", "PSKV_MODE=sync",
-             "PSKV_ON_LOSS=fail", "PSKV_PLACEMENT=mxnet",
+             "PSKV_ON_LOSS=wait", "PSKV_PLACEMENT=mxnet",
              "PSKV_PARTITION_BYTES=65536", "PSKV_BIG_ARRAY_BOUND=77",
              "MXNET_KVSTORE_BIGARRAY_BOUND=88", "PSKV_OP_TIMEOUT=250ms",
              "PSKV_START_TIMEOUT=2m", "PSKV_CLOSE_TIMEOUT=3", "PSKV_SPIN=40",
@@ -80,7 +81,7 @@ static void variables_of_pskv_set_all_options(void **state)
     assert_int_equal(o.rank, 3);
     assert_int_equal(o.num_workers, 8);
     assert_int_equal(o.num_servers, 0);
-    assert_int_equal(o.on_loss, PSC_ON_LOSS_FAIL);
+    assert_int_equal(o.on_loss, PSC_ON_LOSS_WAIT);
     assert_int_equal(o.placement, PSC_PLACEMENT_MXNET);
     assert_int_equal(o.partition_bytes, 65536);
     assert_int_equal(o.big_array_bound, 77);

@@ -464,6 +464,7 @@ static inline void peer_open_begin(struct peer *p, struct peer_call *call,
     call->options.rank = 2;
     call->options.op_timeout_ms = op_timeout_ms;
     call->options.flags = flags;
+    call->options.on_loss = PSC_ON_LOSS_WAIT;
     call->options.agent_retry_ms = p->retry_ms;
     if (p->adjust != NULL) {
         p->adjust(&call->options);

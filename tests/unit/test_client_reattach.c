@@ -858,6 +858,7 @@ static bool life(const struct agent_death *deaths, unsigned count,
     agent_start(&a, by_ring, deaths, count);
     psc_options_init(&o, sizeof(o));
     o.socket = a.peer.path;
+    o.on_loss = PSC_ON_LOSS_WAIT;
     o.agent_retry_ms = LONG_;
     assert_int_equal(psc_open(&o, &c, NULL, 0), 0);
     work(c);

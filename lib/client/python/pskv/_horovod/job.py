@@ -104,8 +104,7 @@ def _join_job() -> Any:
     until = time.monotonic() + _REINIT_S
     while True:
         try:
-            return create("dist_sync", on_loss=None
-                          if "PSKV_ON_LOSS" in os.environ else "fail")
+            return create("dist_sync")
         except Error as e:
             if "has left job" not in str(e) or not _State.was_open or \
                     time.monotonic() > until:

@@ -601,7 +601,6 @@ def create_engine(store: Any, rank: int, size: int,
         name = store.get("pskv.job.%d" % turn).decode()
     limit = timeout.total_seconds() if isinstance(timeout, timedelta) else None
     kv = create("dist_sync", job=name, rank=rank, num_workers=size,
-                on_loss=None if "PSKV_ON_LOSS" in os.environ else "fail",
                 start_timeout=limit)
     return Engine(kv, limit, dist.PrefixStore(name, store))
 
