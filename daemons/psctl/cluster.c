@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEFAULT_SOCKET "/run/pskv/psched.sock"
-
 /* Address by variables; NULL: they have none. */
 static const char *endpoint_of_variables(struct cluster *c)
 {
@@ -75,8 +73,7 @@ int cluster_choose(struct cluster *c)
         c->endpoint = c->context.endpoint;
     }
     if (c->endpoint == NULL) {
-        c->endpoint = wire_is_listening(DEFAULT_SOCKET) ? "unix:" DEFAULT_SOCKET
-                                                        : "127.0.0.1:9091";
+        c->endpoint = wire_default_endpoint();
     }
     if (c->tls == NULL && !by_name) {
         c->tls = getenv("PSKV_TLS");

@@ -16,12 +16,14 @@
 #include "psctl/psctl.h"
 
 #include "base/alloc.h"
+#include "base/file_check.h"
 #include "base/limits.h"
 #include "client/sock.h"
 #include "net/addr.h"
 #include "proto/frame.h"
 
 #include <errno.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,6 +33,8 @@
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
+
+#define DEFAULT_SOCKET        "/run/pskv/psched.sock"
 
 /* Limit on rows of one answer: the keys of a job, on a few servers each.
  * Protects the machine's memory. */
@@ -201,6 +205,8 @@ static int connect_path(struct wire *w, const char *path)
 
 static int dial_path(struct wire *w, const char *path)
 {
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
     int error;
 
     if (path[0] == '\0' || strlen(path) > PS_SOCKET_PATH_MAX) {
@@ -209,7 +215,15 @@ static int dial_path(struct wire *w, const char *path)
         return EXIT_USAGE;
     }
     error = connect_path(w, path);
-    return error != 0 ? report_unreachable(w, strerror(error)) : 0;
+    if (error == 0) {
+        return 0;
+    }
+    ps_str_init(&why, text, sizeof(text));
+    ps_str_add(&why, strerror(error));
+    if (error == EACCES) {
+        ps_file_add_group(path, &why);
+    }
+    return report_unreachable(w, text);
 }
 
 static int dial_endpoint(struct wire *w)
@@ -444,16 +458,35 @@ struct wire *wire_open(const struct wire_target *target, int *ret_exit)
     return w;
 }
 
-bool wire_is_listening(const char *path)
+/* errno value of a connection; 0: psched listens there. */
+static int probe(const char *path)
 {
+    struct sockaddr_in loopback = {.sin_family = AF_INET,
+                                   .sin_port = htons(9091)};
     struct wire w = {.fd = -1, .silence_max = PS_SECONDS(1)};
+    int error;
 
+    loopback.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     restart_deadline(&w);
-    if (connect_path(&w, path) != 0) {
-        return false;
+    error = path != NULL
+                ? connect_path(&w, path)
+                : connect_one(&w, AF_INET, (const struct sockaddr *)&loopback,
+                              sizeof(loopback));
+    if (error == 0) {
+        close(w.fd);
     }
-    close(w.fd);
-    return true;
+    return error;
+}
+
+const char *wire_default_endpoint(void)
+{
+    const int error = probe(DEFAULT_SOCKET);
+
+    /* A socket that this user may not use is named, unless psched also listens
+     * by TCP. */
+    return error == 0 || (error == EACCES && probe(NULL) != 0)
+               ? "unix:" DEFAULT_SOCKET
+               : "127.0.0.1:9091";
 }
 
 void wire_close(struct wire *w)

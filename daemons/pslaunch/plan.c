@@ -2,6 +2,7 @@
 /* Command line of pslaunch. */
 #include "pslaunch/plan.h"
 
+#include "base/file_check.h"
 #include "base/limits.h"
 #include "base/nearest.h"
 #include "base/str.h"
@@ -10,6 +11,7 @@
 #include "pslaunch/job_options.h"
 #include "pslaunch/launcher.h"
 
+#include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -604,6 +606,24 @@ static bool check_agents(const struct plan *p)
     return false;
 }
 
+/* Takes the agent of this host, if it is for this user. */
+static void find_agent(struct plan *p)
+{
+    char text[256];
+    struct ps_str why;
+
+    if (access(default_socket, W_OK) == 0) {
+        p->socket = default_socket;
+    } else if (errno == EACCES) {
+        ps_str_init(&why, text, sizeof(text));
+        ps_file_add_group(default_socket, &why);
+        fprintf(stderr,
+                "pslaunch: this user may not use the agent at %s, and the job "
+                "gets daemons of its own%s\n",
+                default_socket, text);
+    }
+}
+
 /* Chooses the launcher and the agent. */
 static int check_hosts(struct plan *p)
 {
@@ -639,9 +659,8 @@ static int check_hosts(struct plan *p)
     }
     if (p->private_trio) {
         p->socket = NULL;
-    } else if (p->socket == NULL && p->hosts.count == 0 && p->nodes == 1 &&
-               access(default_socket, W_OK) == 0) {
-        p->socket = default_socket;
+    } else if (p->socket == NULL && p->hosts.count == 0 && p->nodes == 1) {
+        find_agent(p);
     }
     if (p->socket != NULL && p->nodes > 1) {
         fputs("pslaunch: --socket is one node: --nodes needs daemons of our "

@@ -2,8 +2,10 @@
 #include "base/file_check.h"
 
 #include "base/alloc.h"
+#include "base/limits.h"
 
 #include <errno.h>
+#include <grp.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -96,4 +98,38 @@ int ps_file_close(FILE *f)
         error = errno;
     }
     return error;
+}
+
+void ps_file_add_group(const char *path, struct ps_str *out)
+{
+    char folder[PS_SOCKET_PATH_MAX + 1];
+    char buffer[1024];
+    struct group group;
+    struct group *found = NULL;
+    struct stat st;
+    char *slash;
+
+    if (!ps_str_copy(folder, sizeof(folder), path)) {
+        return;
+    }
+    slash = strrchr(folder, '/');
+    if (slash != NULL) {
+        slash[slash == folder ? 1 : 0] = '\0';
+    }
+    if (stat(path, &st) != 0 && stat(folder, &st) != 0) {
+        return;
+    }
+    if ((st.st_mode & (S_IWGRP | S_IXGRP)) == 0) {
+        ps_str_addf(out, "; it is for user %u alone", (unsigned)st.st_uid);
+    } else if (getgrgid_r(st.st_gid, &group, buffer, sizeof(buffer), &found) ==
+                   0 &&
+               found != NULL) {
+        ps_str_addf(out,
+                    "; it is for members of group %s: an administrator adds "
+                    "a user by 'usermod -aG %s USER', for the next login",
+                    group.gr_name, group.gr_name);
+    } else {
+        ps_str_addf(out, "; it is for members of group %u",
+                    (unsigned)st.st_gid);
+    }
 }

@@ -36,3 +36,8 @@ PS_MUST_USE int ps_file_check_folder(const char *path, struct ps_str *report);
 /* Writes what is buffered and closes the file. Returns 0, or the errno value of
  * a failure of any write so far: a full disk may show only here. */
 PS_MUST_USE int ps_file_close(FILE *f);
+
+/* Appends for whom the socket `path` is that this process may not use, and how a
+ * user becomes one of them: "; it is for members of group pskv: ...". Appends
+ * nothing if neither the socket nor its folder can be inspected. */
+void ps_file_add_group(const char *path, struct ps_str *out);

@@ -11,21 +11,30 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/file_check.h"
+#include "base/limits.h"
+#include "base/str.h"
+
 /* Interval between dials of a socket that does not exist yet. */
 #define CONNECT_RETRY_MS 50
 
-/* The remedy for an agent's socket that cannot be opened. */
-static const char *socket_advice(int errnum)
+/* Appends the remedy for an agent's socket that cannot be opened. */
+static void add_socket_advice(int errnum, const char *path, struct ps_str *out)
 {
     switch (errnum) {
     case ENOENT:
     case ECONNREFUSED:
-        return "; start psworker-agent on this node, start this program by "
-               "pslaunch, or name another socket (PSKV_SOCKET)";
+        ps_str_add(out,
+                   "; start psworker-agent on this node, start this program by "
+                   "pslaunch, or name another socket (PSKV_SOCKET)");
+        break;
     case EACCES:
-        return "; this user has no access to it (client.mode of the agent)";
+        ps_str_add(
+            out, "; this user has no access to it (client.mode of the agent)");
+        ps_file_add_group(path, out);
+        break;
     default:
-        return "";
+        break;
     }
 }
 
@@ -34,6 +43,8 @@ int handshake_connect(struct psc_client *c, const struct psc_options *o,
 {
     ps_time deadline = client_deadline(o->connect_timeout_ms);
     const char *path = o->socket != NULL ? o->socket : PSC_DEFAULT_SOCKET;
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str advice;
 
     for (;;) {
         int errnum = 0;
@@ -43,10 +54,11 @@ int handshake_connect(struct psc_client *c, const struct psc_options *o,
             return 0;
         }
         if (rc != PS_E_UNREACH || client_ms_until(deadline) == 0) {
+            ps_str_init(&advice, text, sizeof(text));
+            add_socket_advice(errnum, path, &advice);
             return client_open_error(
                 err, err_size, rc, "no agent on the socket '%s': %s%s", path,
-                errnum != 0 ? strerror(errnum) : ps_strerror(rc),
-                socket_advice(errnum));
+                errnum != 0 ? strerror(errnum) : ps_strerror(rc), text);
         }
         poll(NULL, 0, CONNECT_RETRY_MS);
     }

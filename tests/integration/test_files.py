@@ -10,6 +10,7 @@ import subprocess
 
 import pytest
 import trio as support
+from test_optimizers import LIBRARY, PACKAGE
 from trio import Job
 
 CONFIG = 78
@@ -96,6 +97,63 @@ def test_group_that_does_not_exist_is_refused(tmp):
     assert code == CONFIG
     assert ("client.group: there is no group no-such-group on this host; make "
             "it, or name another") in said
+
+
+# Daemons of other users, in the place where the packages put them: /run of a
+# name space of its own. The socket is one without a listener, which is more
+# than a user outside of its group gets to know.
+OUTSIDE = """
+mount -t tmpfs -o mode=755 none /run && mkdir -m 750 /run/pskv || exit 99
+/usr/bin/python3 -c "
+import socket
+for name in ('agent', 'psched'):
+    socket.socket(socket.AF_UNIX).bind('/run/pskv/' + name + '.sock')"
+chgrp -R games /run/pskv && chmod 660 /run/pskv/*.sock
+mkdir -m 1777 /run/tmp; export TMPDIR=/run/tmp
+exec setpriv --reuid=nobody --regid=nogroup --clear-groups "$@"
+"""
+REMEDY = ("; it is for members of group games: an administrator adds a user by "
+          "'usermod -aG games USER', for the next login")
+
+
+def outside(*words):
+    needs_root()
+    done = subprocess.run(
+        ["unshare", "--mount", "--propagation", "private", "/bin/sh", "-c",
+         OUTSIDE, "-", *words], capture_output=True, text=True, check=False,
+        timeout=support.PATIENCE, env=support.clean_env())
+    if done.returncode == 99 or "unshare: " in done.stderr:
+        pytest.skip(f"no name space for mounts here: {done.stderr}")
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_tools_name_the_group_of_a_socket_of_others():
+    code, _, err = outside(support.program("psctl"), "status")
+    assert code == 69
+    assert err.startswith(
+        "psctl: cannot reach psched at unix:/run/pskv/psched.sock: Permission "
+        f"denied{REMEDY}; "), err
+
+
+def test_pslaunch_names_an_agent_that_it_may_not_use():
+    """The job has daemons of its own, as without that agent, but not in
+    silence, unless they were asked for."""
+    command = (support.program("pslaunch"), "-n", "1", "-s", "1")
+    code, out, err = outside(*command, "--", "sh", "-c", "echo $PSKV_SOCKET")
+    assert code == 0 and "/run/pskv" not in out, err
+    assert ("pslaunch: this user may not use the agent at /run/pskv/agent.sock,"
+            f" and the job gets daemons of its own{REMEDY}\n") in err
+    code, _, err = outside(*command, "--private", "true")
+    assert code == 0 and "may not use" not in err
+
+
+def test_the_library_names_the_group_of_an_agent_of_others():
+    text = ("import pskv\ntry:\n    pskv.create('dist_sync')\n"
+            "except pskv.Error as e:\n    print(e)\n")
+    _, out, err = outside(
+        "env", f"PYTHONPATH={PACKAGE}", f"PSKV_LIBRARY={LIBRARY}",
+        "PSKV_CONNECT_TIMEOUT=0", "/usr/bin/python3", "-B", "-c", text)
+    assert f"client.mode of the agent){REMEDY}" in out, (out, err)
 
 
 def test_group_of_others_is_refused(tmp):
