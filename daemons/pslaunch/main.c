@@ -10,7 +10,8 @@
  * connects to pslaunch first (join.c).
  *
  * Guard and supervisor kill all their descendants when the process above is
- * gone, which a closing pipe shows. Orphans of a killed supervisor pass to the
+ * gone, which a closing pipe shows. A program of the job may stop them all
+ * (SIGSTOP): each continues when the one above dies, and is continued by it. Orphans of a killed supervisor pass to the
  * guard. The front is no subreaper and kills nothing: it may have had children
  * before it became pslaunch (`sleep 9 & exec pslaunch`), and these stay. */
 #include "common/exit.h"
@@ -25,6 +26,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -67,6 +69,13 @@ static bool start_parent_watch(void)
     return ok;
 }
 
+/* Continues this process when the one above dies: if a program of the job has
+ * stopped it, it could not see the pipe close. */
+static void continue_after_parent(void)
+{
+    (void)prctl(PR_SET_PDEATHSIG, SIGCONT, 0, 0, 0);
+}
+
 /* Forks a process whose life is tied to the caller's. Returns its pid to the
  * caller, 0 in the new process, and -1 after a message. */
 static pid_t fork_child(void)
@@ -88,6 +97,7 @@ static pid_t fork_child(void)
     if (pid == 0) {
         close(pipes[1]);
         parent_pipe = pipes[0];
+        continue_after_parent();
         setsid(); /* Ctrl-C reaches it through the process above only. */
         process_become_subreaper();
         return 0;
@@ -96,7 +106,9 @@ static pid_t fork_child(void)
     return pid;
 }
 
-/* Forwards signals to `below` until it has ended; returns its exit code. */
+/* Forwards signals to `below` until it has ended; returns its exit code. It is
+ * never meant to be stopped, and continues when a program of the job has stopped
+ * it. */
 static int wait_for_child(pid_t below)
 {
     sigset_t set;
@@ -107,8 +119,10 @@ static int wait_for_child(pid_t below)
         pid_t pid;
         int sig;
 
-        while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
-            if (pid == below) {
+        while ((pid = waitpid(-1, &status, WNOHANG | WUNTRACED)) > 0) {
+            if (pid == below && WIFSTOPPED(status)) {
+                kill(below, SIGCONT);
+            } else if (pid == below) {
                 return WIFEXITED(status) ? WEXITSTATUS(status)
                                          : 128 + WTERMSIG(status);
             }
@@ -166,6 +180,9 @@ static int front_main(const struct plan *p)
         return EXIT_UNAVAILABLE;
     }
     process_block_signals(&set);
+    if (p == NULL) {
+        continue_after_parent(); /* That of sshd, mpirun, ... */
+    }
     pid = fork_child();
     if (pid < 0) {
         return EXIT_FAILED;

@@ -556,6 +556,39 @@ def test_killed_pslaunch_leaves_nothing(how, victim):
         await_nothing(r.mark)
 
 
+# A rank that stops processes above it: those of the list, 1 the supervisor, 2
+# the guard, 3 the front; then it starts a family that would outlive it.
+STOPPER = """
+p=$PPID
+for i in 1 2 3; do
+  above[$i]=$p
+  p=$(sed 's/.*) . //' /proc/$p/stat | cut -d' ' -f1)
+done
+for i in $STOP; do kill -STOP ${above[$i]}; done
+""" + FAMILY
+
+
+@pytest.mark.parametrize("stopped", ["1", "2", "1 2", "3 2 1", "1 2 3"])
+@pytest.mark.parametrize("how", ["kill", "interrupt"])
+def test_stopped_pslaunch_ends_its_processes(stopped, how):
+    """A rank that stops the processes above it outlives none of them."""
+    with Running("-n", "1", *ALONE, *SHELL, STOPPER,
+                 env={"STOP": stopped}) as r:
+        front = r.process.pid
+        wait_for(lambda: len(marked(r.mark)) >= 3 + 4, "the whole family")
+        if "3" in stopped:
+            wait_for(lambda: stat_of(front)[0] == "T", "the front stopped")
+        if how == "kill":
+            r.process.kill()
+            assert r.wait() == -signal.SIGKILL
+        else:
+            r.process.send_signal(signal.SIGINT)
+            if "3" in stopped:  # As `fg` does.
+                r.process.send_signal(signal.SIGCONT)
+            assert r.wait() == 130
+        await_nothing(r.mark)
+
+
 @pytest.mark.parametrize("how", [ALONE, PRIVATE], ids=["alone", "private"])
 def test_all_three_killed_at_once(how):
     """No process is left to end grandchildren, but workers and daemons end by

@@ -10,7 +10,8 @@ import time
 
 import pytest
 import trio as support
-from launched import FAMILY, SHELL, STUBBORN, Running, argv, marked
+from launched import (FAMILY, SHELL, STUBBORN, Running, argv, marked,
+                      stat_of)
 from sshd import HOSTS, SSHD
 from trio import limit, wait_for
 
@@ -269,6 +270,31 @@ def test_interrupt_leaves_no_family(sshd):
 
 def test_killed_pslaunch_leaves_nothing_on_hosts(sshd):
     with start_family(sshd) as r:
+        r.process.kill()
+        assert r.wait() == -signal.SIGKILL
+        assert_ends_in_time(sshd.mark)
+
+
+@pytest.mark.parametrize("stopped", [(2,), (1, 2), (0, 1, 2), (2, 1, 0)],
+                         ids=str)
+def test_a_stopped_supervisor_ends_its_processes(sshd, stopped):
+    """Processes of pslaunch on a host, which a rank there stops: 0 the front, 1
+    the guard, 2 the supervisor. They end when pslaunch does."""
+    with start_family(sshd) as r:
+        own = {pid for pid, command in on_hosts(sshd)
+               if b"--supervise" in command and b"sh\0" not in command}
+        assert len(own) == 6
+        fronts = [pid for pid in own if stat_of(pid)[1] not in own]
+        for front in fronts:
+            chain = [front]
+            while len(chain) < 3:
+                chain += [pid for pid in own if stat_of(pid)[1] == chain[-1]]
+            for i in stopped:
+                os.kill(chain[i], signal.SIGSTOP)
+        if 0 in stopped:
+            for front in fronts:
+                wait_for(lambda front=front: stat_of(front)[0] == "T",
+                         "the front stopped")
         r.process.kill()
         assert r.wait() == -signal.SIGKILL
         assert_ends_in_time(sshd.mark)
