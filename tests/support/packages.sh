@@ -8,27 +8,32 @@ say() {
 }
 
 # Shows lines that begin with "[" as progress: in place on a terminal, and one
-# every ten seconds elsewhere. Other lines stay.
+# every ten seconds elsewhere, also where none comes. Other lines stay.
 show_progress() {
-    local line next=$((SECONDS + 10)) in_place='' last=''
-    while IFS= read -r line; do
+    local line shown=$SECONDS in_place='' last='' rc
+    while IFS= read -r -t 10 line || {
+        rc=$?
+        line=''
+        [ "$rc" -gt 128 ]
+    }; do
         case $line in
         '['*)
             last=$line
             if [ -t 2 ]; then
                 in_place=$'\n'
                 printf '\r\033[K%.79s' "$line" >&2
-            elif [ "$SECONDS" -ge "$next" ]; then
-                next=$((SECONDS + 10)) last=''
-                printf '%.100s\n' "$line" >&2
             fi
             ;;
-        'ninja: Entering '* | 'ninja: no work '*) ;;
+        '' | 'ninja: Entering '* | 'ninja: no work '*) ;;
         *)
             printf '%s%s\n' "$in_place" "$line" >&2
             in_place=''
             ;;
         esac
+        if [ ! -t 2 ] && [ -n "$last" ] && ((SECONDS - shown >= 10)); then
+            shown=$SECONDS
+            printf '%.100s\n' "$last" >&2
+        fi
     done
     if [ -t 2 ]; then
         printf '%s' "$in_place" >&2
@@ -78,8 +83,8 @@ missing_of() {
 # Number and size of what apt would fetch; nothing if it does not know, as before
 # the first update.
 apt_plan() {
-    apt-get install --print-uris -y -qq --no-install-recommends \
-        -o Debug::NoLocking=1 "$@" 2>/dev/null |
+    { apt-get install --print-uris -y -qq --no-install-recommends \
+        -o Debug::NoLocking=1 "$@" 2>/dev/null || true; } |
         awk '{ n++; size += $3 }
             END { if (n) printf ", %d with what they depend on, %.0f MB", n, size / 1e6 }'
 }

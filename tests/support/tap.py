@@ -11,7 +11,7 @@ import sys
 import pytest
 
 import sandbox
-from trio import Deadline, limit
+from trio import Deadline, PATIENCE, limit
 
 CASE_S = 300
 
@@ -50,8 +50,8 @@ class Tap:
         signal.signal(signal.SIGALRM, end_test)
         signal.setitimer(signal.ITIMER_REAL, deadline.seconds)
         # For one that does not come back from a call of C.
-        faulthandler.dump_traceback_later(4 * deadline.seconds, exit=True,
-                                          file=self.err)
+        faulthandler.dump_traceback_later(
+            4 * deadline.seconds + PATIENCE, exit=True, file=self.err)
         yield
         faulthandler.cancel_dump_traceback_later()
         signal.setitimer(signal.ITIMER_REAL, 0)
