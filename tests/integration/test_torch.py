@@ -18,6 +18,8 @@ TORCH2 = pathlib.Path(os.environ.get("PSKV_TORCH2_PYTHON",
 PYTHONS = [PYTHON] + [str(TORCH2)] * TORCH2.exists()
 EXAMPLES = ROOT / "docs" / "examples" / "torch"
 
+each_torch = pytest.mark.parametrize("python", PYTHONS,
+                                     ids=["torch", "torch2"][:len(PYTHONS)])
 pytestmark = pytest.mark.skipif(
     subprocess.run([PYTHON, "-c", "import torch.distributed"],
                    capture_output=True, check=False).returncode != 0,
@@ -46,9 +48,9 @@ class TorchJob(Job):
             timeout=6 * harness.PATIENCE)
         return self.processes[rank].returncode, out, err
 
-    def launch(self, command):
+    def launch(self, command, python=PYTHON):
         for rank in range(self.workers):
-            self.start(rank, [PYTHON, *map(str, command)], RANK=rank,
+            self.start(rank, [python, *map(str, command)], RANK=rank,
                        WORLD_SIZE=self.workers, MASTER_ADDR="127.0.0.1",
                        MASTER_PORT=self.port, LOCAL_RANK=rank,
                        PSKV_NUM_SERVERS=len(self.trio.server_names))
@@ -1185,6 +1187,279 @@ except RuntimeError as e:
     assert job.wait(1)[0] == -9
     code, out, err = job.wait(0)
     assert (code, out) == (0, "told\n"), err
+
+
+@each_torch
+def test_a_gradient_in_flight_has_one_owner(world, python):
+    """Parameters in several optimizers, tied weights, an optimizer wrapped
+    twice, reductions of p.grad beside it, of one tensor twice: the results are
+    those of one operation behind the other."""
+    torch_job(world, 1, 2, 2).launch(["-c", OWNERS], python)
+
+
+OWNERS = """
+import torch, torch.distributed as dist, torch.nn as nn
+import pskv.torch
+hvd = pskv.torch
+
+hvd.init()
+r, n = hvd.rank(), hvd.size()
+SGD = torch.optim.SGD
+
+
+def own(step, rank=None):  # A gradient of whole numbers, large ones.
+    g = torch.Generator().manual_seed(100 * step + (r if rank is None else rank))
+    return torch.randint(-1000, 1000, (200, 200), generator=g).float() * n
+
+
+def mean(step):
+    return sum(own(step, k) for k in range(n)) / n
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        for name in 'abc':
+            setattr(self, name, nn.Parameter(torch.ones(200, 200)))
+
+    def loss(self, step, names='abc'):
+        return sum((getattr(self, p) * own(step + i)).sum()
+                   for i, p in enumerate(names))
+
+
+def same(got, want):
+    assert torch.equal(got, want), (got - want).abs().max()
+
+
+def refused(words, call):
+    try:
+        call()
+    except ValueError as e:
+        assert words in str(e), e
+    else:
+        assert False, words
+
+
+# Three optimizers, of which the last two share with the first.
+for op, factor, compression in ((hvd.Average, 1, hvd.Compression.none),
+                                (hvd.Sum, n, hvd.Compression.none)):
+    net = Net()
+    made = [hvd.DistributedOptimizer(
+        SGD(some, lr=0.0), op=op, compression=compression) for some in
+        (net.parameters(), [net.a], [net.b, net.c])]
+    for step in range(8):
+        for o in made:
+            o.zero_grad()
+        net.loss(10 * step).backward()
+        for o in made[step % 3:] + made[:step % 3]:
+            o.synchronize()
+        for i, p in enumerate(net.parameters()):
+            same(p.grad, factor * mean(10 * step + i))
+    del made, o
+
+# Tied weights: a in two optimizers, which step in turn.
+net = Net()
+one, two = [hvd.DistributedOptimizer(SGD(some, lr=1.0)) for some in
+            ([net.a, net.b], [net.a, net.c])]
+want = {p: torch.ones(200, 200) for p in 'abc'}
+for step in range(6):
+    for o, names in (one, 'ab'), (two, 'ac'):
+        o.zero_grad()
+        net.loss(10 * step, names).backward()
+        o.step()
+        for i, p in enumerate(names):
+            want[p] -= mean(10 * step + i)
+for p in 'abc':
+    same(getattr(net, p).detach(), want[p])
+
+# In one backward, and both step.
+for step in range(6):
+    one.zero_grad()
+    two.zero_grad()
+    net.loss(10 * step).backward()
+    one.step()
+    two.step()
+    for i, p in enumerate('abc'):
+        want[p] -= (2 if p == 'a' else 1) * mean(10 * step + i)
+for p in 'abc':
+    same(getattr(net, p).detach(), want[p])
+del one, two, o
+
+# Wrapped twice, while the first one lives and after it.
+net = Net()
+plain = SGD(net.parameters(), lr=1.0)
+first = hvd.DistributedOptimizer(plain)
+second = hvd.DistributedOptimizer(plain)
+net.loss(1).backward()
+second.step()
+first.zero_grad()
+for i, p in enumerate('abc'):
+    same(getattr(net, p).detach(), 1 - mean(1 + i))
+refused('a DistributedOptimizer already',
+        lambda: hvd.DistributedOptimizer(first))
+refused("'allreduce.noname.0.0' is in another DistributedOptimizer, too, which "
+        "sums its gradient in another way: op=Sum, and Average there",
+        lambda: hvd.DistributedOptimizer(plain, op=hvd.Sum))
+refused('backward_passes_per_step=2, and 1 there',
+        lambda: hvd.DistributedOptimizer(plain, backward_passes_per_step=2))
+del first, second
+only = hvd.DistributedOptimizer(plain, op=hvd.Sum)
+only.zero_grad()
+net.loss(2).backward()
+only.synchronize()
+for i, p in enumerate(net.parameters()):
+    same(p.grad, n * mean(2 + i))
+
+# Reductions beside the optimizer's.
+net = Net()
+o = hvd.DistributedOptimizer(SGD(net.parameters(), lr=0.0))
+for step in range(8):
+    o.zero_grad()
+    net.loss(10 * step).backward()
+    handles = [hvd.allreduce_async_(p.grad) for p in net.parameters()]
+    if step % 2:
+        o.synchronize()
+    for h in handles:
+        h.wait()
+    if not step % 2:
+        o.synchronize()
+    for i, p in enumerate(net.parameters()):
+        same(p.grad, mean(10 * step + i))
+
+# Parameters that come later, by a group and because they are not frozen.
+net = Net()
+net.c.requires_grad_(False)
+o = hvd.DistributedOptimizer(SGD([net.a, net.c], lr=1.0))
+o.add_param_group({'params': [net.b], 'lr': 1.0})
+o.step()
+net.c.requires_grad_(True)
+for step in range(3):
+    o.zero_grad()
+    net.loss(10 * step).backward()
+    o.step()
+for i, p in enumerate(net.parameters()):
+    same(p.detach(), 1 - sum(mean(10 * step + i) for step in range(3)))
+
+# One tensor in several operations.
+for step in range(8):
+    t = own(step)
+    h = hvd.allreduce_async_(t), hvd.allreduce_async_(t, op=hvd.Sum), \
+        hvd.allreduce_async_(t[3:60])
+    u = hvd.broadcast_async_(t, 1)
+    v = hvd.allgather_async(t)
+    for one in (*h, u, v):
+        hvd.synchronize(one)
+    same(t, n * mean(step))
+    same(hvd.synchronize(v), torch.cat([t] * n))
+hvd.shutdown()
+
+dist.init_process_group('pskv')
+for step in range(8):
+    t = own(step)
+    works = [dist.all_reduce(t, async_op=True),
+             dist.all_reduce(t, async_op=True),
+             dist.all_reduce(t.t(), dist.ReduceOp.MAX, async_op=True),
+             dist.broadcast(t[:7], 1, async_op=True)]
+    rows = [torch.empty_like(t) for _ in range(n)]
+    works.append(dist.all_gather(rows, t, async_op=True))
+    works.append(dist.all_reduce(rows[0], async_op=True))
+    for w in works:
+        w.wait()
+    same(t, n * n * mean(step))
+    same(rows[0], n * t)
+    same(rows[1], t)
+
+
+def twice(state, bucket):
+    pskv.torch.comm_hook(state, bucket)
+    return pskv.torch.comm_hook(state, bucket)
+
+
+twice.__annotations__.update(pskv.torch.comm_hook.__annotations__)
+net = Net()
+net.forward = net.loss
+ddp = nn.parallel.DistributedDataParallel(net)
+ddp.register_comm_hook(pskv.torch.HookState(), twice)
+for step in range(4):
+    net.zero_grad()
+    ddp(10 * step).backward()
+    for i, p in enumerate(net.parameters()):
+        same(p.grad, mean(10 * step + i))
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@each_torch
+@pytest.mark.parametrize("way, code", [("end", 0), ("error", 1), ("exit", 3),
+                                       ("signal", 4)])
+def test_a_process_ends_whose_tensors_remain(world, python, way, code):
+    """Something of torch in C++ keeps gradients in memory of the agent, and
+    results, when the interpreter ends."""
+    job = torch_job(world, 0, 1, 1)
+    job.start(0, [python, "-c", REMAINS, way])
+    ended, out, err = job.wait(0)
+    assert (ended, out) == (code, "too often\ntoo often\nlast line\n"), err
+
+
+REMAINS = """
+import os, signal, sys, torch, torch.nn as nn
+import pskv.torch as hvd
+
+hvd.init()
+net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+table = nn.Embedding(5, 3, sparse=True)
+o = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=.1))
+sparse = hvd.DistributedOptimizer(torch.optim.SparseAdam(table.parameters()))
+kept = [hvd.allgather(torch.ones(3, 3)), hvd.alltoall(torch.ones(3, 3)),
+        hvd.broadcast_object({'a': torch.ones(3)}, 0),
+        hvd.allgather_object([torch.ones(3)])]
+table(torch.arange(3)).sum().backward()
+sparse.step()
+x = torch.ones(4, 3)
+# The last backward fails: torch keeps its graph.
+for turn in range(3):
+    try:
+        (net(x) ** 2).mean().backward()
+    except AssertionError as e:
+        assert 'more than backward_passes_per_step' in str(e), e
+        print('too often', flush=True)
+print('last line', flush=True)
+if sys.argv[1] == 'error':
+    raise RuntimeError('the end')
+if sys.argv[1] == 'exit':
+    sys.exit(3)
+if sys.argv[1] == 'signal':
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(4))
+    os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+@each_torch
+def test_groups_can_be_made_again(world, python):
+    """The world and groups in it, at once behind their end, though one rank is
+    behind the others."""
+    torch_job(world, 1, 2, 3).launch(["-c", AGAIN], python)
+
+
+AGAIN = """
+import datetime, torch, torch.distributed as dist
+import pskv.torch
+
+for turn in range(4):
+    dist.init_process_group('pskv', timeout=datetime.timedelta(seconds=120))
+    r, n = dist.get_rank(), dist.get_world_size()
+    pair = dist.new_group([0, 2])
+    t = torch.ones(3)
+    dist.all_reduce(t)
+    assert t.tolist() == 3 * [n], t
+    if r != 1:
+        dist.all_reduce(t, group=pair)
+        assert t.tolist() == 3 * [2 * n], t
+    if r == turn % n:  # The others are about to make the next world.
+        torch.randn(1500, 1500) @ torch.randn(1500, 1500)
+    dist.destroy_process_group()
+"""
 
 
 @pytest.mark.skipif(not pathlib.Path(DATA).exists(), reason="no data set")

@@ -4,13 +4,14 @@ that communication continues while the program computes."""
 from __future__ import annotations
 
 import atexit
+import bisect
 import ctypes
 import os
 import queue
 import threading
 import weakref
 from ctypes import byref, c_void_p
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, Iterable, List, Optional, Tuple
 
 from . import _lib
 from ._collective import Starter
@@ -36,6 +37,52 @@ class _Item:
         self.value = value
         self.ended = ended
         self.limit: Optional[float] = None  # Instead of the engine's.
+
+
+class InFlight:
+    """Memory that open operations read or write. What would read memory that
+    another one is to write, or write what another one reads, waits for it: a
+    result has one owner."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # (first byte, number, end, is written, future), by the first byte.
+        self._spans: List[Tuple[int, int, int, bool, Any]] = []
+        self._count = 0
+        self._longest = 0
+
+    def others(self, spans: Iterable[Tuple[int, int, bool]]) -> List[Any]:
+        """Futures of open operations that an operation on (first byte, end, is
+        written) must wait for."""
+        with self._lock:
+            return [] if not self._spans else [
+                future for low, high, writes in spans
+                for _, _, end, written, future in self._spans[
+                    bisect.bisect_left(self._spans, (low - self._longest,)):
+                    bisect.bisect_left(self._spans, (high,))]
+                if end > low and (writes or written)]
+
+    def add(self, spans: Iterable[Tuple[int, int, bool]], future: Any) -> None:
+        """Notes the memory of an operation until its future completes."""
+        with self._lock:
+            new = []
+            for low, high, writes in spans:
+                self._count += 1
+                new.append((low, self._count, high, writes, future))
+                bisect.insort(self._spans, new[-1])
+                self._longest = max(self._longest, high - low)
+        future.add_done_callback(lambda _: self._remove(new))
+
+    def _remove(self, items: List[Tuple[int, int, int, bool, Any]]) -> None:
+        with self._lock:
+            for item in items:
+                at = bisect.bisect_left(self._spans, item[:2])
+                del self._spans[at]
+            if not self._spans:
+                self._longest = 0
+
+
+in_flight = InFlight()
 
 
 class _Closed:

@@ -76,6 +76,15 @@ class Engine(_engine.Engine):
         return super().run(started, buffers, finish, value, future, ended,
                            limit)
 
+    def close(self) -> None:
+        """Leaves the job, and lets memory go that no tensor uses."""
+        super().close()
+        _tensor.sweep()
+
+    def settle(self, writes: Any, reads: Any = ()) -> Any:
+        """As that of the tensors, within the time limit of the engine."""
+        return _tensor.settle(writes, reads, self.timeout)
+
     def pipe(self, sender: int, receiver: int, tag: int) -> Pipe:
         """The pipe between two ranks, one of which is this one."""
         def open_engine() -> "Engine":
@@ -97,6 +106,7 @@ def _bcast(e: Engine, tensor: Tensor, value: Any,
            root: int = 0) -> "torch.futures.Future[Any]":
     """Broadcasts the root's `tensor`; returns a future of `value`."""
     tensor = tensor.detach()
+    spans = e.settle((), [tensor]) if root == e.rank else e.settle([tensor])
     raw = _tensor.Raw(tensor, max(1, tensor.numel() * tensor.element_size()))
     direct = raw.tensor.data_ptr() == tensor.data_ptr()
 
@@ -106,9 +116,9 @@ def _bcast(e: Engine, tensor: Tensor, value: Any,
         return value
     if tensor.numel() == 0:
         raw.words = 0
-    return e.run(e.starter.bcast(
+    return _tensor.track(spans, e.run(e.starter.bcast(
         None, _tensor.WORD, [raw.words], raw.address, raw.address,
-        _tensor.placed(options(root=root), raw.place)), (raw, value), finish)
+        _tensor.placed(options(root=root), raw.place)), (raw, value), finish))
 
 
 # Works kept alive: torch's C++ code may use them while it holds only the C++
@@ -217,7 +227,10 @@ class ProcessGroup(Interface):
     # ------------------------------------------------------------- helpers
 
     def _done(self, future: "torch.futures.Future[Any]",
-              sender: int = -1) -> Any:
+              sender: int = -1, spans: Any = ()) -> Any:
+        """A work of an operation that uses memory, after settle()."""
+        if spans:
+            _tensor.track(spans, future)
         work = Work(future, sender)
         self._recent.append(work)
         self._count += 1
@@ -228,10 +241,11 @@ class ProcessGroup(Interface):
         """Allreduce of `tensor` into `out`, which may be the same."""
         e = self.engine
         name, ours = _reduction(op)
+        spans = e.settle([out], [tensor])
         src = _tensor.summable(tensor)
         number = _tensor.number_of(src.dtype)
         if ours is None:
-            return self._fold(src, name, out, value)
+            return self._fold(src, name, out, value, spans)
         assert number is not None
         to = out
         if out is None or not out.is_contiguous() or out.dtype != src.dtype:
@@ -245,10 +259,12 @@ class ProcessGroup(Interface):
             None, number, src.shape, src.data_ptr(),
             None if to is None else to.data_ptr(),
             _tensor.placed(options(ours), _tensor.place_of(src))),
-            (src, to), finish, value))
+            (src, to), finish, value), spans=spans)
 
+    # The arguments are those of _sum().
+    # pylint: disable-next=too-many-arguments,too-many-positional-arguments
     def _fold(self, src: Tensor, name: str, out: Optional[Tensor],
-              value: Any) -> Any:
+              value: Any, spans: Any) -> Any:
         """Reductions that the library lacks: all tensors are gathered and
         reduced locally."""
         e = self.engine
@@ -268,7 +284,8 @@ class ProcessGroup(Interface):
         return self._done(e.run(e.starter.gather(
             "allgather", name, number, [1, src.numel()], src.data_ptr(),
             every.data_ptr(), every.numel() * every.element_size(),
-            _tensor.placed(options(), _tensor.place_of(src))), src, finish))
+            _tensor.placed(options(), _tensor.place_of(src))), src, finish),
+            spans=spans)
 
     # ------------------------------------------------------------- classic
 
@@ -295,6 +312,7 @@ class ProcessGroup(Interface):
                 _tensor.number_of(tensors[0].dtype) is None:
             works = [self._sum(t, op, t.detach(), t) for t in tensors]
             return self._all(works, tensors)
+        spans = e.settle(tensors)
         srcs = [_tensor.summable(t) for t in tensors]
         outs = [t if t.is_contiguous() else torch.empty_like(s)
                 for t, s in zip(tensors, srcs)]
@@ -310,7 +328,7 @@ class ProcessGroup(Interface):
             name, number, [(s.data_ptr(), o.data_ptr(), s.numel())
                            for s, o in zip(srcs, outs)],
             _tensor.placed(options(ours), _tensor.place_of(srcs[0]))),
-            (srcs, outs), finish))
+            (srcs, outs), finish), spans=spans)
 
     def _all(self, works: Sequence[Any], value: Any) -> Any:
         futures = [w._future for w in works]
@@ -343,6 +361,7 @@ class ProcessGroup(Interface):
                 value: Any) -> Any:
         """Allgather into `outs`, by rank; None: discards the result."""
         e = self.engine
+        spans = e.settle(outs or (), [tensor])
         raw = _tensor.Raw(tensor, max(1, tensor.numel() *
                                       tensor.element_size()))
         room = raw.new_rows(e.size)
@@ -355,7 +374,7 @@ class ProcessGroup(Interface):
         return self._done(e.run(e.starter.gather(
             "allgather", None, _tensor.WORD, dims, raw.address, room.data_ptr(),
             room.numel(), _tensor.placed(options(), raw.place)), (raw, room),
-            finish))
+            finish), spans=spans)
 
     def allgather(self, outputs: List[List[Tensor]], inputs: List[Tensor],
                   opts: Any = None) -> Any:
@@ -416,6 +435,7 @@ class ProcessGroup(Interface):
             outputs, inputs = [outputs], [inputs]
         out = outputs[0].detach()
         width = max(1, out.numel() * out.element_size())
+        spans = e.settle([out], inputs[0] if mine else ())
         given = torch.stack([t.detach().reshape(-1) for t in inputs[0]]) \
             if mine else out.new_empty((0, out.numel()))
         raw = _tensor.Raw(given, width)
@@ -427,7 +447,8 @@ class ProcessGroup(Interface):
         return self._done(e.run(e.starter.alltoall(
             None, _tensor.WORD, raw.dims(), None if mine else [0] * e.size,
             raw.address, room.data_ptr(), room.numel(),
-            _tensor.placed(options(), raw.place)), (raw, room), finish))
+            _tensor.placed(options(), raw.place)), (raw, room), finish),
+            spans=spans)
 
     def _scatter_sum(self, given: Tensor, op: Any, out: Tensor,
                      value: Any) -> Any:
@@ -443,6 +464,7 @@ class ProcessGroup(Interface):
                 out.copy_(total[e.rank].view(out.shape))
                 return value
             return self._done(work._future.then(own))
+        spans = e.settle([out], [given])
         src = _tensor.summable(given)
         number = _tensor.number_of(src.dtype)
         assert number is not None
@@ -455,7 +477,7 @@ class ProcessGroup(Interface):
             "reducescatter", name, number, src.shape, src.data_ptr(),
             room.data_ptr(), room.numel() * room.element_size(),
             _tensor.placed(options(ours), _tensor.place_of(src))),
-            (src, room), finish))
+            (src, room), finish), spans=spans)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None,
                        op: Any = None, timeout: Any = None) -> Any:
@@ -463,6 +485,7 @@ class ProcessGroup(Interface):
         op = _op_of(opts, op)
         if isinstance(outputs, Tensor):
             outputs, inputs = [outputs], [inputs]
+        self.engine.settle((), inputs[0])
         given = torch.stack([t.detach().reshape(-1) for t in inputs[0]])
         return self._scatter_sum(given, op, outputs[0].detach(), outputs)
 
@@ -490,6 +513,7 @@ class ProcessGroup(Interface):
                   value: Any) -> Any:
         """Alltoall with rows of `width` bytes; `outs` by rank."""
         e = self.engine
+        spans = e.settle(outs, [given])
         raw = _tensor.Raw(given, width)
         rows = [o.numel() * o.element_size() // width for o in outs]
         room = raw.new_rows(sum(rows))
@@ -503,11 +527,12 @@ class ProcessGroup(Interface):
         return self._done(e.run(e.starter.alltoall(
             None, _tensor.WORD, raw.dims(), splits, raw.address, room.data_ptr(),
             room.numel(), _tensor.placed(options(), raw.place)), (raw, room),
-            finish))
+            finish), spans=spans)
 
     def alltoall(self, outputs: List[Tensor], inputs: List[Tensor],
                  opts: Any = None) -> Any:
         """Sends inputs[i] to rank i."""
+        self.engine.settle((), inputs)
         flat, counts = _tensor.flat_of(inputs)
         return self._exchange(flat, flat.element_size(), counts,
                               [o.detach() for o in outputs], outputs)

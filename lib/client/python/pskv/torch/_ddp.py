@@ -42,6 +42,7 @@ def comm_hook(state: HookState,
     memory, which saves one copy against the backend."""
     e = state.engine
     buffer = bucket.buffer()
+    spans = e.settle([buffer])
     src = _tensor.summable(buffer)
     number = _tensor.number_of(src.dtype)
     assert number is not None
@@ -51,10 +52,10 @@ def comm_hook(state: HookState,
 
     def finish() -> Any:
         return buffer if out is src else out.to(buffer.dtype)
-    return _tensor.cxx_future(e.run(e.starter.allreduce(
+    return _tensor.cxx_future(_tensor.track(spans, e.run(e.starter.allreduce(
         None, number, src.shape, src.data_ptr(), out.data_ptr(),
         _tensor.placed(options("mean", priority=-bucket.index()),
-                       _tensor.place_of(src))), (src, out), finish))
+                       _tensor.place_of(src))), (src, out), finish)))
 
 
 # torch reads these annotations and does not accept strings.

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
+import threading
+from typing import (Any, Callable, Dict, Iterable, List, Optional, Sequence, Set,
+                    Tuple)
 
 import torch
 
-from .. import _array, _gpu, _lib
+from .. import _array, _engine, _gpu, _lib
+from .._errors import TIMEOUT
 
 # Element type in which sums are made, without loss of range or precision.
 _WIDER: Dict[torch.dtype, torch.dtype] = {
@@ -95,13 +98,118 @@ def beside(device: torch.device,
     return run
 
 
+# ----------------------------------------------------------------- memory
+# torch may let the last reference to a tensor go after the interpreter has
+# ended, where nothing of Python can run: torch 1 would wait for its lock. What
+# ends a tensor over memory of ours is therefore a function in C, which notes it.
+
+
+class _Lent(ctypes.Structure):
+    """DLPack's DLManagedTensor of one dimension. sem_post() as its deleter
+    counts in the first word, which torch does not read again."""
+
+    _fields_ = [("tensor", _gpu._Tensor), ("context", ctypes.c_void_p),
+                ("deleter", ctypes.c_void_p), ("size", ctypes.c_int64)]
+
+
+_libc = ctypes.CDLL(None)
+_libc.malloc.restype = ctypes.c_void_p
+_libc.malloc.argtypes = [ctypes.c_size_t]
+_libc.free.argtypes = [ctypes.c_void_p]
+_libc.free.restype = None
+_capsule = ctypes.pythonapi.PyCapsule_New
+_capsule.restype = ctypes.py_object
+_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+_KIND = b"dltensor"  # torch compares it with the capsule's name.
+_HOST = 1  # DLPack's device of the host, and code of unsigned numbers.
+# Structures, which outlive the interpreter, and what owns their memory.
+_lent: List[Tuple[int, Any]] = []
+
+
+def sweep() -> None:
+    """Lets the owners of memory go whose tensors are gone."""
+    for item in list(_lent):
+        if _Lent.from_address(item[0]).tensor.data:
+            _lent.remove(item)
+            _libc.free(item[0])
+
+
+def over(address: int, size: int, owner: Any) -> torch.Tensor:
+    """A tensor of bytes over memory that lasts as long as `owner`, which a
+    later call lets go when nothing of torch refers to it."""
+    sweep()
+    at = _libc.malloc(ctypes.sizeof(_Lent))
+    if not at:
+        raise MemoryError()
+    lent = _Lent.from_address(at)
+    lent.size = size
+    lent.context = None
+    lent.deleter = ctypes.cast(_libc.sem_post, ctypes.c_void_p)
+    lent.tensor = _gpu._Tensor(
+        data=address, device_type=_HOST, ndim=1, code=_HOST, bits=8, lanes=1,
+        shape=ctypes.cast(at + _Lent.size.offset,
+                          ctypes.POINTER(ctypes.c_int64)))
+    tensor: torch.Tensor = torch.utils.dlpack.from_dlpack(
+        _capsule(at, _KIND, None))
+    lent.tensor.data = None  # The count of the semaphore, from now on.
+    _lent.append((at, owner))
+    return tensor
+
+
+def shared(kv: Any, count: int, dtype: torch.dtype) -> torch.Tensor:
+    """Elements in memory that the agent of a store reads, zeros."""
+    item = torch.empty(0, dtype=dtype).element_size()
+    size = max(count * item, 1)
+    # Whole words: views in any type need their alignment.
+    owner = _array.Array(kv.empty((size + 7) // 8, "int64"), True)
+    flat = over(owner.address, owner.nbytes, owner).view(dtype)[:count]
+    return flat.zero_()
+
+
+# -------------------------------------------------------- results in flight
+
+
+def _spans(tensors: Iterable[Any], written: bool) \
+        -> List[Tuple[int, int, bool]]:
+    """Memory of dense tensors: first byte, end, `written`."""
+    found = []
+    for t in tensors:
+        if t is None or t.layout != torch.strided or t.numel() == 0:
+            continue
+        last = sum((n - 1) * step for n, step in zip(t.shape, t.stride()))
+        found.append((t.data_ptr(), t.data_ptr() +
+                      (last + 1) * t.element_size(), written))
+    return found
+
+
+def settle(writes: Iterable[Any], reads: Iterable[Any] = (),
+           limit: Optional[float] = None) -> List[Tuple[int, int, bool]]:
+    """Waits until no open operation writes to tensors that are to be read, or
+    uses those that are to be written. Returns the memory, for track()."""
+    spans = _spans(writes, True) + _spans(reads, False)
+    for future in _engine.in_flight.others(spans):
+        ended = threading.Event()
+        future.add_done_callback(lambda _, e=ended: e.set())
+        if not ended.wait(limit):
+            raise _engine.failure_of(
+                TIMEOUT, "another operation on the same tensor has not ended",
+                limit)
+    return spans
+
+
+def track(spans: List[Tuple[int, int, bool]], future: Any) -> Any:
+    """Notes that an operation uses memory. Returns its future."""
+    _engine.in_flight.add(spans, future)
+    return future
+
+
 # --------------------------------------------------------------- contents
 
 
 def summable(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor, or a contiguous copy in a type that can be summed."""
     check(tensor)
-    tensor = tensor.detach()
+    tensor = _plain(tensor.detach())
     if tensor.dtype not in _KNOWN:
         if tensor.dtype not in _WIDER:
             raise TypeError("sums of %s are not supported" % tensor.dtype)
@@ -117,6 +225,13 @@ def row_bytes(tensor: torch.Tensor) -> int:
     return int(size)
 
 
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a copy of a view that says that its elements are to be
+    conjugated or negated."""
+    return tensor if tensor.is_quantized else \
+        tensor.resolve_conj().resolve_neg()
+
+
 class Raw:
     """Rows of raw bytes to be transferred, padded to whole words."""
 
@@ -125,7 +240,7 @@ class Raw:
         check(tensor)
         self.width = width
         self.words = (width + 3) // 4
-        source = tensor.detach().contiguous()
+        source = _plain(tensor.detach()).contiguous()
         self.place = place_of(source)
         self.rows = source.numel() * source.element_size() // width \
             if width > 0 else 0
@@ -165,7 +280,7 @@ class Raw:
             return
         rows = to.numel() * to.element_size() // self.width
         data = room[start:start + rows, :self.width].contiguous().view(-1)
-        if to.is_contiguous():
+        if to.is_contiguous() and _plain(to) is to:
             _bytes(to).copy_(data)
         else:
             copy = torch.empty(to.shape, dtype=to.dtype, device=to.device)
@@ -174,15 +289,13 @@ class Raw:
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor's memory as bytes."""
+    """The memory of a contiguous tensor as bytes."""
     size = tensor.numel() * tensor.element_size()
     if size == 0:
         return torch.empty(0, dtype=torch.uint8, device=tensor.device)
-    if tensor.device.type == "cuda":
-        return tensor.reshape(-1).view(torch.uint8)
-    memory = (ctypes.c_uint8 * size).from_address(tensor.data_ptr())
-    # torch keeps `memory` alive, but not `tensor`: callers do.
-    return torch.frombuffer(memory, dtype=torch.uint8)
+    if tensor.is_quantized:
+        return over(tensor.data_ptr(), size, tensor)
+    return tensor.reshape(-1).view(torch.uint8)
 
 
 def flat_of(tensors: Sequence[torch.Tensor]) -> Tuple[torch.Tensor, List[int]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
+from typing import (Any, Dict, Iterable, List, Optional, Sequence, Set, Tuple,
+                    Union)
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from ..._errors import warn_once
 from ..._horovod.job import ProcessSet, global_process_set
 from ..._horovod.words import Adasum, Average, ReduceOp, Sum
 from .. import _tensor
+from .._tensor import settle
 from ._compression import Compression
 from ._move import sparse_allreduce_async
 from ._reduce import allreduce_async_
@@ -23,30 +25,179 @@ from ._start import start_sum
 _BUCKET = 16 << 20
 
 
-class _Bucket:
-    """Gradients of some parameters, contiguous."""
+TOO_OFTEN = (
+    "Gradients were computed more than backward_passes_per_step times before "
+    "call to step(). Increase backward_passes_per_step to accumulate gradients "
+    "locally.")
 
-    def __init__(self, params: List[Tensor], engine: Any) -> None:
+
+class _Rules:
+    """How gradients are summed."""
+
+    def __init__(self, op: ReduceOp, compression: Any, predivide: float,
+                 process_set: ProcessSet) -> None:
+        self.op = op
+        self.compression = compression
+        self.predivide = predivide
+        self.process_set = process_set
+
+    def difference(self, other: "_Rules") -> Optional[str]:
+        """What differs, in words, or None."""
+        for name, mine, its in (
+                ("op", self.op, other.op),
+                ("compression", self.compression, other.compression),
+                ("gradient_predivide_factor", self.predivide, other.predivide),
+                ("process_set", self.process_set, other.process_set)):
+            if mine is not its and mine != its:
+                return "%s=%s, and %s there" % (
+                    name, getattr(mine, "__name__", mine),
+                    getattr(its, "__name__", its))
+        return None
+
+
+class _Bucket:
+    """Gradients of some parameters, contiguous, which are sent together. It is
+    the one owner of each of them: optimizers that share a parameter share its
+    bucket, and its sum counts for all of them."""
+
+    def __init__(self, params: List[Tensor], rules: _Rules, passes: int,
+                 place: Tuple[int, int]) -> None:
+        """`place`: number of an optimizer, and of the first parameter in it."""
         self.params = params
-        self.place(engine)
-        self.waits = set(params)  # Parameters whose gradients are incomplete.
+        self.rules = rules
+        self.passes = passes
+        self.number, self.first = place
+        self.users: "weakref.WeakSet[_Distributed]" = weakref.WeakSet()
+        # Users that have not used the sum yet that another one has waited for.
+        self.owed: "weakref.WeakSet[_Distributed]" = weakref.WeakSet()
         self.handle: Any = None
         # The tensor sent, and the context to decompress it.
         self.sent: Any = None
+        self.place()
+        self._forget_passes()
+        for p in params:
+            if p.grad is not None:
+                settle([p.grad])
+                self.views[p].copy_(p.grad)
+            p.grad = self.views[p]
+            _buckets[id(p)] = self
+        self._hooks = [self._hook(p) for p in params]
 
-    def place(self, engine: Any) -> None:
-        """Gives the gradients memory that the agent of an engine reads."""
-        count = sum(p.numel() for p in self.params)
-        dtype = self.params[0].dtype
-        size = count * self.params[0].element_size()
-        memory = engine.kv.empty((size + 7) // 8, "int64")
-        self.flat = torch.from_numpy(memory).view(dtype)[:count]
-        self.flat.zero_()
+    def place(self) -> None:
+        """Gives the gradients memory that the agent reads."""
+        self.engine = self.rules.process_set.engine()
+        self.flat = _tensor.shared(self.engine.kv,
+                                   sum(p.numel() for p in self.params),
+                                   self.params[0].dtype)
         self.views: Dict[Tensor, Tensor] = {}
         at = 0
         for p in self.params:
             self.views[p] = self.flat[at:at + p.numel()].view(p.shape)
             at += p.numel()
+
+    def _hook(self, p: Tensor) -> Any:
+        """What keeps a function registered that runs behind each backward."""
+        bucket = weakref.ref(self)
+
+        def on_gradient(*_: Any) -> None:
+            found = bucket()
+            if found is not None and _buckets.get(id(p)) is found:
+                found.on_gradient(p)
+        accumulator = p.expand_as(p).grad_fn.next_functions[0][0]
+        accumulator.register_hook(on_gradient)
+        return accumulator
+
+    def _forget_passes(self) -> None:
+        self.passed = dict.fromkeys(self.params, 0)
+        self.waits = set(self.params)  # Those with incomplete gradients.
+
+    def on_gradient(self, p: Tensor) -> None:
+        """Runs after backward has added to p.grad."""
+        if self.handle is not None or self.passed[p] >= self.passes:
+            raise AssertionError(TOO_OFTEN)
+        self.owed.clear()
+        self.passed[p] += 1
+        if self.passed[p] == self.passes:
+            self.waits.discard(p)
+            for user in list(self.users):
+                user._start_ready(False)
+
+    def start(self) -> None:
+        """Sends the gradients."""
+        rules = self.rules
+        with torch.no_grad():
+            # Another operation may be writing to them.
+            settle([self.flat, *[p.grad for p in self.params]])
+            for p, view in self.views.items():
+                # The gradient was replaced by another tensor, or by None.
+                if p.grad is None:
+                    view.zero_()
+                elif p.grad.data_ptr() != view.data_ptr():
+                    view.copy_(p.grad)
+                p.grad = view
+            small, ctx = rules.compression.compress(self.flat)
+        self.sent = (small, ctx)
+        pre, post = 1.0, 1.0
+        if rules.predivide != 1:
+            pre, post = 1 / rules.predivide, rules.predivide
+        self.handle = start_sum(
+            rules.process_set, small, small,
+            "gradients.%d.%d" % (self.number, self.first), rules.op, pre, post,
+            None)
+
+    def finish(self, user: Optional["_Distributed"]) -> None:
+        """Waits for the sum, which all users get."""
+        if self.handle is None:
+            return
+        self.handle.wait()
+        small, ctx = self.sent
+        if small is not self.flat:
+            self.flat.copy_(self.rules.compression.decompress(small, ctx))
+        self.sent = self.handle = None
+        self._forget_passes()
+        self.owed = weakref.WeakSet(self.users)
+        self.owed.discard(user)  # type: ignore[arg-type]
+
+    def zero(self) -> None:
+        """Zeroes the gradients in place."""
+        settle([self.flat])
+        self.flat.zero_()
+        self.owed.clear()
+        for p, view in self.views.items():
+            p.grad = view
+
+    def restart(self, number: int) -> None:
+        """Forgets a sum that has failed. After a new init() gradients are in
+        memory that the agent reads."""
+        self.sent = self.handle = None
+        self.owed.clear()
+        self._forget_passes()
+        if self.engine is not self.rules.process_set.engine():
+            self.number = number
+            self.place()
+
+    def split(self, inside: Set[Tensor]) -> List["_Bucket"]:
+        """Two buckets instead of this one, for its users: of the parameters
+        that are `inside`, and of the others."""
+        self.finish(None)
+        parts = []
+        for some in ([p for p in self.params if p in inside],
+                     [p for p in self.params if p not in inside]):
+            part = _Bucket(some, self.rules, self.passes, (
+                self.number, self.first + [p is some[0] for p in self.params].index(True)))
+            part.users.update(self.users)
+            part.passed = {p: self.passed[p] for p in some}
+            part.waits &= self.waits
+            parts.append(part)
+        for user in self.users:
+            at = user._pskv_buckets.index(self)
+            user._pskv_buckets[at:at + 1] = parts
+        return parts
+
+
+# The bucket of each parameter, by id(): buckets keep their parameters.
+_buckets: "weakref.WeakValueDictionary[int, _Bucket]" = \
+    weakref.WeakValueDictionary()
 
 
 Groups = Union[int, Sequence[Sequence[Tensor]]]
@@ -57,59 +208,104 @@ class _Distributed:
 
     param_groups: List[Dict[str, Any]]
 
-    def _begin(self, names: Dict[Tensor, str], compression: Any, passes: int,
-               op: ReduceOp, predivide: float, groups: Optional[Groups],
-               sparse_as_dense: bool, process_set: ProcessSet) -> None:
-        self._pskv_op = op
-        self._pskv_compression = compression
+    def _begin(self, names: Dict[Tensor, str], passes: int, rules: _Rules,
+               groups: Optional[Groups], sparse_as_dense: bool) -> None:
+        self._pskv_rules = rules
         self._pskv_passes = passes
-        self._pskv_predivide = predivide
-        self._pskv_set = process_set
         self._pskv_dense = sparse_as_dense
         self._parameter_names = names
         self._pskv_buckets: List[_Bucket] = []
-        self._pskv_bucket_of: Dict[Tensor, _Bucket] = {}
         self._pskv_sparse: Dict[Tensor, Any] = {}  # Waits for the result.
-        self._pskv_passed: Dict[Tensor, int] = {}
-        # Next bucket; buckets start in the same order on all ranks.
-        self._pskv_next = 0
+        self._pskv_passed: Dict[Tensor, int] = {}  # Of those.
         self._pskv_synchronized = False
         self._pskv_skip = False
         self._pskv_hooks: List[Any] = []
-        if not process_set.included():
+        self._pskv_known: Set[Tensor] = set()
+        if not rules.process_set.included():
             return  # Steps alone.
-        self._pskv_engine = process_set.engine()
+        self._pskv_engine = rules.process_set.engine()
         self._pskv_number = _next_number(self._pskv_engine)
+        self._adopt(groups)
+
+    def _adopt(self, groups: Optional[Groups] = None) -> None:
+        """Takes the parameters over that it has not yet: all of them at first,
+        then those that add_param_group() or requires_grad has added."""
         params = [p for group in self.param_groups for p in group["params"]
-                  if p.requires_grad]
+                  if p.requires_grad and p not in self._pskv_known]
+        if not params or not self._pskv_rules.process_set.included():
+            return
         if isinstance(self, torch.optim.SparseAdam):
             for p in params:
                 _tensor.check(p)
+                self._pskv_known.add(p)
                 self._pskv_sparse[p] = None
                 self._pskv_passed[p] = 0
-        else:
-            for some in _grouped(params, groups):
-                self._make_buckets(some, groups is None)
-        for p in params:
-            self._add_hook(p)
+                self._add_sparse_hook(p)
+            return
+        new = set(params) - self._share(params)
+        for some in _grouped([p for p in params if p in new], groups):
+            self._make_buckets(some, groups is None)
+
+    def _share(self, params: List[Tensor]) -> Set[Tensor]:
+        """Uses the buckets of other optimizers for the parameters that they
+        have. Returns these."""
+        wanted = set(params)
+        others = [(p, _buckets.get(id(p))) for p in params]
+        found: Set[Tensor] = set()
+        # In the order of the parameters, which is that of all ranks.
+        for p, bucket in others:
+            if bucket is None or not bucket.users or p in found:
+                continue
+            self._check_rules(bucket, p)
+            shared = [q for q in bucket.params if q in wanted]
+            if len(shared) < len(bucket.params):
+                bucket = bucket.split(set(shared))[0]
+            bucket.users.add(self)
+            self._pskv_buckets.append(bucket)
+            self._pskv_known.update(shared)
+            found.update(shared)
+        return found
+
+    def _check_rules(self, bucket: _Bucket, p: Tensor) -> None:
+        differs = self._pskv_rules.difference(bucket.rules)
+        if differs is None and bucket.passes != self._pskv_passes:
+            differs = "backward_passes_per_step=%d, and %d there" % (
+                self._pskv_passes, bucket.passes)
+        if differs is not None:
+            raise ValueError(
+                "parameter %r is in another DistributedOptimizer, too, which "
+                "sums its gradient in another way: %s. A gradient has one sum: "
+                "use the same arguments for both, or del the other optimizer"
+                % (self._name_of(p), differs))
+
+    def _name_of(self, p: Tensor) -> str:
+        """Name of a parameter; of one that was added later, its place."""
+        name = self._parameter_names.get(p)
+        if name is None:
+            name = self._parameter_names[p] = "allreduce.noname.%d.%d" % next(
+                (i, j) for i, group in enumerate(self.param_groups)
+                for j, q in enumerate(group["params"]) if q is p)
+        return name
+
+    def add_param_group(self, param_group: Dict[str, Any]) -> None:
+        """Adds parameters, whose gradients are sent like those of the
+        others. All ranks add the same ones."""
+        super().add_param_group(param_group)  # type: ignore[misc]
+        self._adopt()
 
     def _pskv_restart(self) -> None:
         """Forgets collectives that have failed. After a new init() gradients
         are in memory that the agent reads."""
-        if not self._pskv_set.included():
+        if not self._pskv_rules.process_set.included():
             return
-        engine = self._pskv_set.engine()
-        for bucket in self._pskv_buckets:
-            bucket.sent = bucket.handle = None
-            bucket.waits = set(bucket.params)
-            if engine is not self._pskv_engine:
-                bucket.place(engine)
+        engine = self._pskv_rules.process_set.engine()
         if engine is not self._pskv_engine:
             self._pskv_engine = engine
             self._pskv_number = _next_number(engine)
+        for bucket in self._pskv_buckets:
+            bucket.restart(self._pskv_number)
         self._pskv_sparse = dict.fromkeys(self._pskv_sparse)
         self._pskv_passed = dict.fromkeys(self._pskv_passed, 0)
-        self._pskv_next = 0
         self._pskv_synchronized = False
         self.zero_grad()
 
@@ -130,84 +326,62 @@ class _Distributed:
             self._add_bucket(some)
 
     def _add_bucket(self, params: List[Tensor]) -> None:
-        bucket = _Bucket(params, self._pskv_engine)
+        bucket = _Bucket(params, self._pskv_rules, self._pskv_passes, (
+            self._pskv_number, len(self._pskv_known)))
+        bucket.users.add(self)
         self._pskv_buckets.append(bucket)
-        for p in params:
-            self._pskv_bucket_of[p] = bucket
-            self._pskv_passed[p] = 0
-            if p.grad is not None:
-                bucket.views[p].copy_(p.grad)
-            p.grad = bucket.views[p]
+        self._pskv_known.update(params)
 
-    def _add_hook(self, p: Tensor) -> None:
+    def _add_sparse_hook(self, p: Tensor) -> None:
+        optimizer = weakref.ref(self)
+
+        def on_gradient(*_: Any) -> None:
+            found = optimizer()
+            if found is not None:
+                found._on_sparse(p)
         accumulator = p.expand_as(p).grad_fn.next_functions[0][0]
         self._pskv_hooks.append(accumulator)
-        accumulator.register_hook(lambda *_: self._on_gradient(p))
+        accumulator.register_hook(on_gradient)
 
-    def _on_gradient(self, p: Tensor) -> None:
-        """Runs after backward has added to p.grad."""
-        bucket = self._pskv_bucket_of.get(p)
-        started = self._pskv_sparse[p] if bucket is None else bucket.handle
-        if started is not None or \
+    def _on_sparse(self, p: Tensor) -> None:
+        """Runs after backward has added to a sparse p.grad."""
+        if self._pskv_sparse[p] is not None or \
                 self._pskv_passed[p] >= self._pskv_passes:
-            raise AssertionError(
-                "Gradients were computed more than backward_passes_per_step "
-                "times before call to step(). Increase "
-                "backward_passes_per_step to accumulate gradients locally.")
+            raise AssertionError(TOO_OFTEN)
         self._pskv_passed[p] += 1
         if self._pskv_passed[p] == self._pskv_passes:
-            if bucket is None:
-                self._start_sparse(p)
-                return
-            bucket.waits.discard(p)
-            self._start_ready(False)
+            self._start_sparse(p)
 
     def _start_sparse(self, p: Tensor) -> None:
         """Sends the gradient of a parameter whose optimizer takes sparse
         ones."""
-        name = self._parameter_names[p]
+        name = self._name_of(p)
+        rules = self._pskv_rules
         with torch.no_grad():
             if p.grad is None:
                 p.grad = torch.zeros_like(p).to_sparse()
             if not self._pskv_dense:
                 self._pskv_sparse[p] = sparse_allreduce_async(
-                    p.grad.coalesce(), name, self._pskv_op, self._pskv_set)
+                    p.grad.coalesce(), name, rules.op, rules.process_set)
                 return
-            small, ctx = self._pskv_compression.compress(p.grad.to_dense())
-            handle = allreduce_async_(small, name=name, op=self._pskv_op,
-                                      process_set=self._pskv_set)
-            self._pskv_sparse[p] = lambda: self._pskv_compression.decompress(
+            small, ctx = rules.compression.compress(p.grad.to_dense())
+            handle = allreduce_async_(small, name=name, op=rules.op,
+                                      process_set=rules.process_set)
+            self._pskv_sparse[p] = lambda: rules.compression.decompress(
                 handle.wait(), ctx).to_sparse()
 
     def _start_ready(self, all_of_them: bool) -> None:
-        while self._pskv_next < len(self._pskv_buckets):
-            bucket = self._pskv_buckets[self._pskv_next]
+        """Starts buckets, in the same order on all ranks."""
+        for bucket in self._pskv_buckets:
+            if bucket.handle is not None or self in bucket.owed:
+                continue
             if bucket.waits and not all_of_them:
                 return
-            self._pskv_next += 1
-            self._start(bucket)
-
-    def _start(self, bucket: _Bucket) -> None:
-        with torch.no_grad():
-            for p, view in bucket.views.items():
-                # The gradient was replaced by another tensor, or by None.
-                if p.grad is None:
-                    view.zero_()
-                elif p.grad.data_ptr() != view.data_ptr():
-                    view.copy_(p.grad)
-                p.grad = view
-            small, ctx = self._pskv_compression.compress(bucket.flat)
-        bucket.sent = (small, ctx)
-        pre, post = 1.0, 1.0
-        if self._pskv_predivide != 1:
-            pre, post = 1 / self._pskv_predivide, self._pskv_predivide
-        name = "gradients.%d.%d" % (self._pskv_number,
-                                    self._pskv_buckets.index(bucket))
-        bucket.handle = start_sum(self._pskv_set, small, small, name,
-                                  self._pskv_op, pre, post, None)
+            bucket.start()
 
     def synchronize(self) -> None:
         """Waits until all gradients are the mean (or sum) over all ranks."""
+        self._adopt()
         self._start_ready(True)
         for p, wait in self._pskv_sparse.items():
             if wait is None:
@@ -216,22 +390,18 @@ class _Distributed:
             p.grad = self._pskv_sparse[p]()
             self._pskv_sparse[p] = None
         for bucket in self._pskv_buckets:
-            assert bucket.handle is not None
-            bucket.handle.wait()
-        for bucket in self._pskv_buckets:
-            small, ctx = bucket.sent
-            if small is not bucket.flat:
-                bucket.flat.copy_(self._pskv_compression.decompress(small,
-                                                                    ctx))
-            bucket.sent = bucket.handle = None
-            bucket.waits = set(bucket.params)
+            if self in bucket.owed:
+                bucket.owed.discard(self)
+            else:
+                bucket.finish(self)
         self._pskv_passed = dict.fromkeys(self._pskv_passed, 0)
-        self._pskv_next = 0
         self._pskv_synchronized = True
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Sets the number of backward passes summed before sending."""
         self._pskv_passes = passes
+        for bucket in self._pskv_buckets:
+            bucket.passes = passes
 
     def skip_synchronize(self) -> "_Skip":
         """Context for optimizer.step() after an explicit synchronize()."""
@@ -254,15 +424,14 @@ class _Distributed:
         if not self._pskv_buckets and not self._pskv_sparse:
             super().zero_grad(set_to_none)  # type: ignore[misc]
             return
-        if self._pskv_next > 0 or any(self._pskv_sparse.values()):
+        if any(b.handle for b in self._pskv_buckets) or \
+                any(self._pskv_sparse.values()):
             raise AssertionError(
                 "optimizer.zero_grad() was called after loss.backward() but "
                 "before optimizer.step() or optimizer.synchronize(). This is "
                 "prohibited as it can cause a race condition.")
         for bucket in self._pskv_buckets:
-            bucket.flat.zero_()
-            for p, view in bucket.views.items():
-                p.grad = view
+            bucket.zero()
         for p in self._pskv_sparse:
             p.grad = None
 
@@ -355,11 +524,13 @@ class _DistributedAdasum:
 
     param_groups: List[Dict[str, Any]]
 
-    def _begin(self, names: Dict[Tensor, str], compression: Any, passes: int,
+    def _begin(self, names: Dict[Tensor, str], passes: int, rules: _Rules,
                *_: Any) -> None:
         self._parameter_names = names
-        self._pskv_compression = compression
+        self._pskv_compression = rules.compression
         self.set_backward_passes_per_step(passes)
+
+    _name_of = _Distributed._name_of
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Sets the number of backward passes summed before a step."""
@@ -385,7 +556,7 @@ class _DistributedAdasum:
             for p, old in zip(params, before):
                 small, ctx = self._pskv_compression.compress(p - old)
                 sent.append((allreduce_async_(
-                    small, name=self._parameter_names[p], op=Adasum), ctx))
+                    small, name=self._name_of(p), op=Adasum), ctx))
             for p, old, (handle, ctx) in zip(params, before, sent):
                 p.copy_(old + self._pskv_compression.decompress(handle.wait(),
                                                                 ctx))
@@ -407,6 +578,8 @@ def DistributedOptimizer(
     are sent while backward continues with other layers. `groups`: numbers of
     groups of gradients that are sent together, or the groups. A rank outside
     `process_set` steps alone."""
+    if isinstance(optimizer, (_Distributed, _DistributedAdasum)):
+        raise ValueError("the optimizer is a DistributedOptimizer already")
     if gradient_predivide_factor != 1 and op is not Average:
         raise ValueError("gradient_predivide_factor not supported with op != "
                          "Average")
@@ -438,8 +611,8 @@ def DistributedOptimizer(
     # Without the wrapper that schedulers have set on the old `step`.
     new.__dict__.update((k, v) for k, v in optimizer.__dict__.items()
                         if k != "step")
-    new._begin(names, compression, backward_passes_per_step, op,
-               gradient_predivide_factor, groups, sparse_as_dense,
-               process_set)
+    new._begin(names, backward_passes_per_step, _Rules(
+        op, compression, gradient_predivide_factor, process_set), groups,
+        sparse_as_dense)
     assert isinstance(new, torch.optim.Optimizer)
     return new

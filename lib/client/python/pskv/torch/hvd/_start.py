@@ -2,7 +2,6 @@
 """Starting of collectives. Each call returns a handle at once."""
 from __future__ import annotations
 
-import ctypes
 from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 
 import torch
@@ -77,15 +76,19 @@ def words_of(tensor: Tensor, free_rows: bool = False) -> str:
     return words_of_array(str(tensor.dtype)[6:], tensor.shape, free_rows)
 
 
-def _run(e: Engine, kind: str, name: Optional[str],
-         start: Callable[[Engine], Tuple[int, int]], buffers: Any,
-         finish: Callable[[Engine, int], Any]) -> Handle:
-    """Starts a collective. `finish` makes its value from the operation. Both
-    get the engine, which is another one where the ranks start in different
-    orders."""
+# Collectives to start: (kind, name).
+_What = Tuple[str, Optional[str]]
+
+
+def _run(e: Engine, what: _What, start: Callable[[Engine], Tuple[int, int]],
+         buffers: Any, finish: Callable[[Engine, int], Any],
+         spans: List[Tuple[int, int, bool]]) -> Handle:
+    """Starts a collective that uses memory, after settle(). `finish` makes its
+    value from the operation. Both get the engine, which is another one where
+    the ranks start in different orders."""
     future = _tensor.new_future(buffers)
-    run(e, kind, name, start, buffers, finish, future)
-    return Handle(future)
+    run(e, *what, start, buffers, finish, future)
+    return Handle(_tensor.track(spans, future))
 
 
 # ---------------------------------------------------------------- reductions
@@ -147,16 +150,17 @@ def start_sum(process_set: ProcessSet, tensor: Tensor, out: Tensor,
               value: Any) -> AnyHandle:
     """Allreduce of a tensor into `out`, which may be the same."""
     e = process_set.engine()
+    spans = _tensor.settle([out], [tensor])
     sums = _Sums(e, [tensor], [out], op, pre, post)
     words = words_of(tensor)
 
     def finish(_e: Engine, _op: int) -> Any:
         sums.finish()
         return value
-    return _run(e, "allreduce", name, lambda e: e.starter.allreduce(
+    return _run(e, ("allreduce", name), lambda e: e.starter.allreduce(
         name, sums.number, sums.srcs[0].shape, sums.srcs[0].data_ptr(),
         sums.to[0].data_ptr(), sums.options(words, _lib.JOINED_COUNT)),
-        sums, finish)
+        sums, finish, spans)
 
 
 def start_sums(process_set: ProcessSet, tensors: Sequence[Tensor],
@@ -164,16 +168,17 @@ def start_sums(process_set: ProcessSet, tensors: Sequence[Tensor],
                pre: float, post: float) -> AnyHandle:
     """Allreduce of several tensors of one type as one operation."""
     e = process_set.engine()
+    spans = _tensor.settle(outs, tensors)
     sums = _Sums(e, tensors, outs, op, pre, post)
     words = "; ".join(words_of(t) for t in tensors)
 
     def finish(_e: Engine, _op: int) -> Any:
         sums.finish()
         return list(outs)
-    return _run(e, "grouped allreduce", name, lambda e: e.starter.allreduce_many(
+    return _run(e, ("grouped allreduce", name), lambda e: e.starter.allreduce_many(
         name, sums.number, [(s.data_ptr(), t.data_ptr(), s.numel())
                             for s, t in zip(sums.srcs, sums.to)],
-        sums.options(words, _lib.JOINED_COUNT)), sums, finish)
+        sums.options(words, _lib.JOINED_COUNT)), sums, finish, spans)
 
 
 def start_scatter(process_set: ProcessSet, tensor: Tensor,
@@ -188,6 +193,7 @@ def start_scatter(process_set: ProcessSet, tensor: Tensor,
     rows = tensor.shape[0] // e.size + (e.rank < tensor.shape[0] % e.size)
     out = torch.empty((rows, *tensor.shape[1:]), dtype=tensor.dtype,
                       device=tensor.device)
+    spans = _tensor.settle((), [tensor])
     sums = _Sums(e, [tensor], [out], op, pre, post)
     room = torch.empty(out.shape, dtype=sums.srcs[0].dtype, device=out.device)
     sums.to = [room]
@@ -196,11 +202,11 @@ def start_scatter(process_set: ProcessSet, tensor: Tensor,
     def finish(_e: Engine, _op: int) -> Any:
         sums.finish()
         return out
-    return _run(e, "reducescatter", name, lambda e: e.starter.gather(
+    return _run(e, ("reducescatter", name), lambda e: e.starter.gather(
         "reducescatter", name, sums.number, sums.srcs[0].shape,
         sums.srcs[0].data_ptr(), room.data_ptr(),
         room.numel() * room.element_size(),
-        sums.options(words, _lib.JOINED_REFUSE)), sums, finish)
+        sums.options(words, _lib.JOINED_REFUSE)), sums, finish, spans)
 
 
 # ----------------------------------------------------------------- transfers
@@ -216,6 +222,7 @@ def start_broadcast(process_set: ProcessSet, tensor: Tensor, root: int,
                          (root, e.size))
     to = tensor.detach()
     _tensor.check(to)
+    spans = _tensor.settle([to])
     width = to.numel() * to.element_size()
     raw = _tensor.Raw(to, max(width, 1))
     direct = raw.tensor.data_ptr() == to.data_ptr()
@@ -224,11 +231,11 @@ def start_broadcast(process_set: ProcessSet, tensor: Tensor, root: int,
         if not direct:
             raw.take(raw.bytes(), 0, to)
         return tensor
-    return _run(e, "broadcast", name, lambda e: e.starter.bcast(
+    return _run(e, ("broadcast", name), lambda e: e.starter.bcast(
         name, _tensor.WORD, [raw.words if width > 0 else 0], raw.address,
         raw.address, _tensor.placed(options(
             root=position, words=words_of(to), joined=_lib.JOINED_REFUSE),
-            raw.place)), raw, finish)
+            raw.place)), raw, finish, spans)
 
 
 def _received(e: Engine, op: int, raw: _tensor.Raw,
@@ -240,9 +247,8 @@ def _received(e: Engine, op: int, raw: _tensor.Raw,
                       device=tensor.device)
     address, size = e.starter.result(op)
     if out.numel() > 0:
-        memory = (ctypes.c_uint8 * size).from_address(address)
-        raw.take(torch.frombuffer(memory, dtype=torch.uint8).view(
-            sum(counts), -1), 0, out)
+        raw.take(_tensor.over(address, size, None).view(sum(counts), -1), 0,
+                 out)
     return out, counts
 
 
@@ -253,13 +259,14 @@ def start_gather(process_set: ProcessSet, tensor: Tensor,
     tensor = tensor.detach()
     if tensor.dim() == 0:
         tensor = tensor.reshape(1)
+    spans = _tensor.settle((), [tensor])
     raw = _tensor.Raw(tensor, max(_tensor.row_bytes(tensor), 1))
-    return _run(e, "allgather", name, lambda e: e.starter.gather(
+    return _run(e, ("allgather", name), lambda e: e.starter.gather(
         "allgather", name, _tensor.WORD, [tensor.shape[0], raw.words],
         raw.address, None, 0, _tensor.placed(options(
             words=words_of(tensor, True), joined=_lib.JOINED_REFUSE),
             raw.place)), raw,
-        lambda e, op: _received(e, op, raw, tensor))
+        lambda e, op: _received(e, op, raw, tensor), spans)
 
 
 def _splits(tensor: Tensor, splits: Optional[Any], size: int) -> List[int]:
@@ -280,20 +287,21 @@ def start_exchange(process_set: ProcessSet, tensor: Tensor,
     sends = _splits(tensor, splits, e.size)
     kind = splits.dtype if isinstance(splits, Tensor) else torch.int32
     tensor = tensor.detach()[:sum(sends)]
+    spans = _tensor.settle((), [tensor])
     raw = _tensor.Raw(tensor, max(_tensor.row_bytes(tensor), 1))
 
     def finish(e: Engine, op: int) -> Any:
         out, counts = _received(e, op, raw, tensor)
         return out, torch.tensor(counts, dtype=kind)
-    return _run(e, "alltoall", name, lambda e: e.starter.alltoall(
+    return _run(e, ("alltoall", name), lambda e: e.starter.alltoall(
         name, _tensor.WORD, [tensor.shape[0], raw.words], sends, raw.address,
         None, 0, _tensor.placed(options(
             words=words_of(tensor, True), joined=_lib.JOINED_REFUSE),
-            raw.place)), raw, finish)
+            raw.place)), raw, finish, spans)
 
 
 def start_join(process_set: ProcessSet) -> Handle:
     """Join. The value is the rank that joined last."""
     e = process_set.engine()
-    return _run(e, "join", None, lambda e: e.starter.join(options()), None,
-                lambda e, op: e.starter.last(op))
+    return _run(e, ("join", None), lambda e: e.starter.join(options()), None,
+                lambda e, op: e.starter.last(op), [])

@@ -38,7 +38,8 @@ def _load(data: Tensor) -> Any:
 def _saved(obj: Any) -> Tensor:
     buffer = io.BytesIO()
     torch.save(obj, buffer)
-    return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
+    # A copy in memory of torch's own.
+    return torch.frombuffer(buffer.getbuffer(), dtype=torch.uint8).clone()
 
 
 def broadcast_object(obj: Any = None, root_rank: int = 0,
