@@ -1393,7 +1393,7 @@ dist.destroy_process_group()
 @each_torch
 @pytest.mark.parametrize("way, code", [("end", 0), ("error", 1), ("exit", 3),
                                        ("signal", 4)])
-def test_a_process_ends_whose_tensors_remain(world, python, way, code):
+def test_a_process_ends_with_tensors_left(world, python, way, code):
     """Something of torch in C++ keeps gradients in memory of the agent, and
     results, when the interpreter ends."""
     job = torch_job(world, 0, 1, 1)

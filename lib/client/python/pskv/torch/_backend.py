@@ -81,9 +81,9 @@ class Engine(_engine.Engine):
         super().close()
         _tensor.sweep()
 
-    def settle(self, writes: Any, reads: Any = ()) -> Any:
+    def acquire(self, writes: Any, reads: Any = ()) -> Any:
         """As that of the tensors, within the time limit of the engine."""
-        return _tensor.settle(writes, reads, self.timeout)
+        return _tensor.acquire(writes, reads, self.timeout)
 
     def pipe(self, sender: int, receiver: int, tag: int) -> Pipe:
         """The pipe between two ranks, one of which is this one."""
@@ -106,7 +106,7 @@ def _bcast(e: Engine, tensor: Tensor, value: Any,
            root: int = 0) -> "torch.futures.Future[Any]":
     """Broadcasts the root's `tensor`; returns a future of `value`."""
     tensor = tensor.detach()
-    spans = e.settle((), [tensor]) if root == e.rank else e.settle([tensor])
+    spans = e.acquire((), [tensor]) if root == e.rank else e.acquire([tensor])
     raw = _tensor.Raw(tensor, max(1, tensor.numel() * tensor.element_size()))
     direct = raw.tensor.data_ptr() == tensor.data_ptr()
 
@@ -228,7 +228,7 @@ class ProcessGroup(Interface):
 
     def _done(self, future: "torch.futures.Future[Any]",
               sender: int = -1, spans: Any = ()) -> Any:
-        """A work of an operation that uses memory, after settle()."""
+        """A work of an operation that uses memory, after acquire()."""
         if spans:
             _tensor.track(spans, future)
         work = Work(future, sender)
@@ -241,7 +241,7 @@ class ProcessGroup(Interface):
         """Allreduce of `tensor` into `out`, which may be the same."""
         e = self.engine
         name, ours = _reduction(op)
-        spans = e.settle([out], [tensor])
+        spans = e.acquire([out], [tensor])
         src = _tensor.summable(tensor)
         number = _tensor.number_of(src.dtype)
         if ours is None:
@@ -312,7 +312,7 @@ class ProcessGroup(Interface):
                 _tensor.number_of(tensors[0].dtype) is None:
             works = [self._sum(t, op, t.detach(), t) for t in tensors]
             return self._all(works, tensors)
-        spans = e.settle(tensors)
+        spans = e.acquire(tensors)
         srcs = [_tensor.summable(t) for t in tensors]
         outs = [t if t.is_contiguous() else torch.empty_like(s)
                 for t, s in zip(tensors, srcs)]
@@ -361,7 +361,7 @@ class ProcessGroup(Interface):
                 value: Any) -> Any:
         """Allgather into `outs`, by rank; None: discards the result."""
         e = self.engine
-        spans = e.settle(outs or (), [tensor])
+        spans = e.acquire(outs or (), [tensor])
         raw = _tensor.Raw(tensor, max(1, tensor.numel() *
                                       tensor.element_size()))
         room = raw.new_rows(e.size)
@@ -435,7 +435,7 @@ class ProcessGroup(Interface):
             outputs, inputs = [outputs], [inputs]
         out = outputs[0].detach()
         width = max(1, out.numel() * out.element_size())
-        spans = e.settle([out], inputs[0] if mine else ())
+        spans = e.acquire([out], inputs[0] if mine else ())
         given = torch.stack([t.detach().reshape(-1) for t in inputs[0]]) \
             if mine else out.new_empty((0, out.numel()))
         raw = _tensor.Raw(given, width)
@@ -464,7 +464,7 @@ class ProcessGroup(Interface):
                 out.copy_(total[e.rank].view(out.shape))
                 return value
             return self._done(work._future.then(own))
-        spans = e.settle([out], [given])
+        spans = e.acquire([out], [given])
         src = _tensor.summable(given)
         number = _tensor.number_of(src.dtype)
         assert number is not None
@@ -485,7 +485,7 @@ class ProcessGroup(Interface):
         op = _op_of(opts, op)
         if isinstance(outputs, Tensor):
             outputs, inputs = [outputs], [inputs]
-        self.engine.settle((), inputs[0])
+        self.engine.acquire((), inputs[0])
         given = torch.stack([t.detach().reshape(-1) for t in inputs[0]])
         return self._scatter_sum(given, op, outputs[0].detach(), outputs)
 
@@ -513,7 +513,7 @@ class ProcessGroup(Interface):
                   value: Any) -> Any:
         """Alltoall with rows of `width` bytes; `outs` by rank."""
         e = self.engine
-        spans = e.settle(outs, [given])
+        spans = e.acquire(outs, [given])
         raw = _tensor.Raw(given, width)
         rows = [o.numel() * o.element_size() // width for o in outs]
         room = raw.new_rows(sum(rows))
@@ -532,7 +532,7 @@ class ProcessGroup(Interface):
     def alltoall(self, outputs: List[Tensor], inputs: List[Tensor],
                  opts: Any = None) -> Any:
         """Sends inputs[i] to rank i."""
-        self.engine.settle((), inputs)
+        self.engine.acquire((), inputs)
         flat, counts = _tensor.flat_of(inputs)
         return self._exchange(flat, flat.element_size(), counts,
                               [o.detach() for o in outputs], outputs)
@@ -645,6 +645,7 @@ def register() -> None:
     except TypeError:  # torch 1.13 lacks `devices`.
         dist.Backend.register_backend("pskv", create_group)
         _admit_monitored_barrier()
+        _end_groups_of_torch_1()
 
 
 def _admit_monitored_barrier() -> None:
@@ -665,3 +666,40 @@ def _admit_monitored_barrier() -> None:
         group.monitored_barrier(timeout, wait_all_ranks)
 
     c10d.monitored_barrier = dist.monitored_barrier = monitored_barrier
+
+
+# Stores of torch 1, by address: a server of a store that ended with its group
+# would cut ranks off that are about to make the next group.
+_stores: Dict[Tuple[Optional[str], Optional[str]], Any] = {}
+
+
+def _end_groups_of_torch_1() -> None:
+    """torch 1 forgets groups without ending them, and counts the ranks of a
+    group in the store under a number that begins again behind
+    destroy_process_group(): with this, groups end, and their ranks meet in
+    their job."""
+    c10d = dist.distributed_c10d
+    forgetting, counting = c10d.destroy_process_group, c10d._store_based_barrier
+
+    @functools.wraps(forgetting)
+    def destroy_process_group(group: Any = None) -> None:
+        every = group is None or group is dist.group.WORLD
+        ended = list(c10d._pg_map) if every else [group]
+        forgetting(group)
+        for one in ended:
+            if isinstance(one, ProcessGroup):
+                one.shutdown()
+
+    @functools.wraps(counting)
+    def store_based_barrier(rank: int, store: Any, timeout: Any) -> None:
+        world = c10d._get_default_group()
+        if not isinstance(world, ProcessGroup):
+            counting(rank, store, timeout)
+            return
+        _stores[os.environ.get("MASTER_ADDR"),
+                os.environ.get("MASTER_PORT")] = store
+        world.engine.wait_barrier()
+
+    c10d.destroy_process_group = destroy_process_group
+    dist.destroy_process_group = destroy_process_group
+    c10d._store_based_barrier = store_based_barrier

@@ -42,7 +42,7 @@ def comm_hook(state: HookState,
     memory, which saves one copy against the backend."""
     e = state.engine
     buffer = bucket.buffer()
-    spans = e.settle([buffer])
+    spans = e.acquire([buffer])
     src = _tensor.summable(buffer)
     number = _tensor.number_of(src.dtype)
     assert number is not None

@@ -100,8 +100,8 @@ def beside(device: torch.device,
 
 # ----------------------------------------------------------------- memory
 # torch may let the last reference to a tensor go after the interpreter has
-# ended, where nothing of Python can run: torch 1 would wait for its lock. What
-# ends a tensor over memory of ours is therefore a function in C, which notes it.
+# ended, where nothing of Python can run: torch 1 would wait for its lock. A
+# function in C therefore ends a tensor over memory of ours, and notes it.
 
 
 class _Lent(ctypes.Structure):
@@ -182,7 +182,7 @@ def _spans(tensors: Iterable[Any], written: bool) \
     return found
 
 
-def settle(writes: Iterable[Any], reads: Iterable[Any] = (),
+def acquire(writes: Iterable[Any], reads: Iterable[Any] = (),
            limit: Optional[float] = None) -> List[Tuple[int, int, bool]]:
     """Waits until no open operation writes to tensors that are to be read, or
     uses those that are to be written. Returns the memory, for track()."""

@@ -15,7 +15,7 @@ from ..._errors import warn_once
 from ..._horovod.job import ProcessSet, global_process_set
 from ..._horovod.words import Adasum, Average, ReduceOp, Sum
 from .. import _tensor
-from .._tensor import settle
+from .._tensor import acquire
 from ._compression import Compression
 from ._move import sparse_allreduce_async
 from ._reduce import allreduce_async_
@@ -60,12 +60,12 @@ class _Bucket:
     the one owner of each of them: optimizers that share a parameter share its
     bucket, and its sum counts for all of them."""
 
-    def __init__(self, params: List[Tensor], rules: _Rules, passes: int,
+    def __init__(self, params: List[Tensor], rules: _Rules, repeats: int,
                  place: Tuple[int, int]) -> None:
         """`place`: number of an optimizer, and of the first parameter in it."""
         self.params = params
         self.rules = rules
-        self.passes = passes
+        self.repeats = repeats
         self.number, self.first = place
         self.users: "weakref.WeakSet[_Distributed]" = weakref.WeakSet()
         # Users that have not used the sum yet that another one has waited for.
@@ -77,7 +77,7 @@ class _Bucket:
         self._forget_passes()
         for p in params:
             if p.grad is not None:
-                settle([p.grad])
+                acquire([p.grad])
                 self.views[p].copy_(p.grad)
             p.grad = self.views[p]
             _buckets[id(p)] = self
@@ -113,11 +113,11 @@ class _Bucket:
 
     def on_gradient(self, p: Tensor) -> None:
         """Runs after backward has added to p.grad."""
-        if self.handle is not None or self.passed[p] >= self.passes:
+        if self.handle is not None or self.passed[p] >= self.repeats:
             raise AssertionError(TOO_OFTEN)
         self.owed.clear()
         self.passed[p] += 1
-        if self.passed[p] == self.passes:
+        if self.passed[p] == self.repeats:
             self.waits.discard(p)
             for user in list(self.users):
                 user._start_ready(False)
@@ -127,7 +127,7 @@ class _Bucket:
         rules = self.rules
         with torch.no_grad():
             # Another operation may be writing to them.
-            settle([self.flat, *[p.grad for p in self.params]])
+            acquire([self.flat, *[p.grad for p in self.params]])
             for p, view in self.views.items():
                 # The gradient was replaced by another tensor, or by None.
                 if p.grad is None:
@@ -160,7 +160,7 @@ class _Bucket:
 
     def zero(self) -> None:
         """Zeroes the gradients in place."""
-        settle([self.flat])
+        acquire([self.flat])
         self.flat.zero_()
         self.owed.clear()
         for p, view in self.views.items():
@@ -183,7 +183,7 @@ class _Bucket:
         parts = []
         for some in ([p for p in self.params if p in inside],
                      [p for p in self.params if p not in inside]):
-            part = _Bucket(some, self.rules, self.passes, (
+            part = _Bucket(some, self.rules, self.repeats, (
                 self.number, self.first + [p is some[0] for p in self.params].index(True)))
             part.users.update(self.users)
             part.passed = {p: self.passed[p] for p in some}
@@ -268,9 +268,9 @@ class _Distributed:
 
     def _check_rules(self, bucket: _Bucket, p: Tensor) -> None:
         differs = self._pskv_rules.difference(bucket.rules)
-        if differs is None and bucket.passes != self._pskv_passes:
+        if differs is None and bucket.repeats != self._pskv_passes:
             differs = "backward_passes_per_step=%d, and %d there" % (
-                self._pskv_passes, bucket.passes)
+                self._pskv_passes, bucket.repeats)
         if differs is not None:
             raise ValueError(
                 "parameter %r is in another DistributedOptimizer, too, which "
@@ -401,7 +401,7 @@ class _Distributed:
         """Sets the number of backward passes summed before sending."""
         self._pskv_passes = passes
         for bucket in self._pskv_buckets:
-            bucket.passes = passes
+            bucket.repeats = passes
 
     def skip_synchronize(self) -> "_Skip":
         """Context for optimizer.step() after an explicit synchronize()."""

@@ -83,7 +83,7 @@ _What = Tuple[str, Optional[str]]
 def _run(e: Engine, what: _What, start: Callable[[Engine], Tuple[int, int]],
          buffers: Any, finish: Callable[[Engine, int], Any],
          spans: List[Tuple[int, int, bool]]) -> Handle:
-    """Starts a collective that uses memory, after settle(). `finish` makes its
+    """Starts a collective that uses memory, after acquire(). `finish` makes its
     value from the operation. Both get the engine, which is another one where
     the ranks start in different orders."""
     future = _tensor.new_future(buffers)
@@ -150,7 +150,7 @@ def start_sum(process_set: ProcessSet, tensor: Tensor, out: Tensor,
               value: Any) -> AnyHandle:
     """Allreduce of a tensor into `out`, which may be the same."""
     e = process_set.engine()
-    spans = _tensor.settle([out], [tensor])
+    spans = _tensor.acquire([out], [tensor])
     sums = _Sums(e, [tensor], [out], op, pre, post)
     words = words_of(tensor)
 
@@ -168,7 +168,7 @@ def start_sums(process_set: ProcessSet, tensors: Sequence[Tensor],
                pre: float, post: float) -> AnyHandle:
     """Allreduce of several tensors of one type as one operation."""
     e = process_set.engine()
-    spans = _tensor.settle(outs, tensors)
+    spans = _tensor.acquire(outs, tensors)
     sums = _Sums(e, tensors, outs, op, pre, post)
     words = "; ".join(words_of(t) for t in tensors)
 
@@ -193,7 +193,7 @@ def start_scatter(process_set: ProcessSet, tensor: Tensor,
     rows = tensor.shape[0] // e.size + (e.rank < tensor.shape[0] % e.size)
     out = torch.empty((rows, *tensor.shape[1:]), dtype=tensor.dtype,
                       device=tensor.device)
-    spans = _tensor.settle((), [tensor])
+    spans = _tensor.acquire((), [tensor])
     sums = _Sums(e, [tensor], [out], op, pre, post)
     room = torch.empty(out.shape, dtype=sums.srcs[0].dtype, device=out.device)
     sums.to = [room]
@@ -222,7 +222,7 @@ def start_broadcast(process_set: ProcessSet, tensor: Tensor, root: int,
                          (root, e.size))
     to = tensor.detach()
     _tensor.check(to)
-    spans = _tensor.settle([to])
+    spans = _tensor.acquire([to])
     width = to.numel() * to.element_size()
     raw = _tensor.Raw(to, max(width, 1))
     direct = raw.tensor.data_ptr() == to.data_ptr()
@@ -259,7 +259,7 @@ def start_gather(process_set: ProcessSet, tensor: Tensor,
     tensor = tensor.detach()
     if tensor.dim() == 0:
         tensor = tensor.reshape(1)
-    spans = _tensor.settle((), [tensor])
+    spans = _tensor.acquire((), [tensor])
     raw = _tensor.Raw(tensor, max(_tensor.row_bytes(tensor), 1))
     return _run(e, ("allgather", name), lambda e: e.starter.gather(
         "allgather", name, _tensor.WORD, [tensor.shape[0], raw.words],
@@ -287,7 +287,7 @@ def start_exchange(process_set: ProcessSet, tensor: Tensor,
     sends = _splits(tensor, splits, e.size)
     kind = splits.dtype if isinstance(splits, Tensor) else torch.int32
     tensor = tensor.detach()[:sum(sends)]
-    spans = _tensor.settle((), [tensor])
+    spans = _tensor.acquire((), [tensor])
     raw = _tensor.Raw(tensor, max(_tensor.row_bytes(tensor), 1))
 
     def finish(e: Engine, op: int) -> Any:
