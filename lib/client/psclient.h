@@ -525,8 +525,8 @@ struct psc_coll_options {
     double postscale; /* Factor of the result; 0: 1. Real types only. */
     psc_callback callback;
     void *user;
-    /* The caller's words for its array, compared and reported in place of type
-     * and shape, e.g. of an array that is sent as bytes. NULL: none. */
+    /* Words compared and reported in place of type and shape; those behind a
+     * line feed are reported in place of the others. NULL: none. */
     const char *array_words;
     uint32_t joined;                 /* enum psc_joined */
     const struct psc_device *device; /* Of all arrays; NULL: the host. */

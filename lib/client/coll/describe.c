@@ -75,17 +75,18 @@ static uint64_t append_keys(struct ps_str *s, const struct coll *k)
     return sum;
 }
 
-/* Words of which the description shows a part count by their hash. */
-static uint64_t words_hash(uint64_t h, const char *words)
+/* Appends the caller's words for its array, up to a line feed. Words of which
+ * the description shows a part count by their hash. */
+static uint64_t append_words(struct ps_str *s, const char *words, uint64_t h)
 {
-    size_t len = strlen(words);
+    size_t len = strcspn(words, "\n");
 
+    ps_str_addf(s, " %.*s", (int)(len < WORDS_MAX ? len : WORDS_MAX), words);
     return len > WORDS_MAX ? ps_fnv1a_64(h, words, len) : h;
 }
 
-/* Describes this rank's request and hashes it. */
-void coll_describe(struct psc_client *c, struct coll *k,
-                   const struct coll_request *a)
+static void describe(const struct psc_client *c, struct coll *k,
+                     const struct coll_request *a, const char *words)
 {
     bool sums = a->kind == COLL_ALLREDUCE || a->kind == COLL_REDUCESCATTER;
     uint64_t more = c->id.group_hash;
@@ -98,8 +99,8 @@ void coll_describe(struct psc_client *c, struct coll *k,
     }
     if (a->kind == COLL_JOIN) {
         more += append_keys(&s, k);
-    } else if (a->o.array_words != NULL) {
-        ps_str_addf(&s, " %.*s", (int)WORDS_MAX, a->o.array_words);
+    } else if (words != NULL) {
+        more = append_words(&s, words, more);
     } else {
         append_shape(&s, a);
     }
@@ -115,9 +116,6 @@ void coll_describe(struct psc_client *c, struct coll *k,
     if (a->o.postscale != 1) {
         ps_str_addf(&s, " times %g after", a->o.postscale);
     }
-    if (a->o.array_words != NULL) {
-        more = words_hash(more, a->o.array_words);
-    }
     for (uint32_t i = 0; i < a->piece_count; i++) {
         more = ps_fnv1a_64(more, &a->pieces[i].count,
                            sizeof(a->pieces[i].count));
@@ -128,10 +126,23 @@ void coll_describe(struct psc_client *c, struct coll *k,
     if (more != 0) {
         ps_str_addf(&s, " (%08x)", (unsigned)(more ^ more >> 32));
     }
+}
+
+/* Describes this rank's request and hashes it. */
+void coll_describe(struct psc_client *c, struct coll *k,
+                   const struct coll_request *a)
+{
+    const char *words = a->o.array_words;
+    const char *shown = words != NULL ? strchr(words, '\n') : NULL;
+
+    describe(c, k, a, words);
     k->hash = ps_fnv1a_64(PS_FNV1A_64, k->description, sizeof(k->description));
     k->hash = ps_fnv1a_64(k->hash, a->name, strlen(a->name));
     k->hash = ps_fnv1a_64_add(k->hash, a->o.joined);
     k->hash &= ((uint64_t)1 << HASH_BITS) - 1;
+    if (shown != NULL) {
+        describe(c, k, a, shown + 1);
+    }
 }
 
 /* ----------------------------------------------------------------- MISMATCH */

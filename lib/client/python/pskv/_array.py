@@ -141,6 +141,11 @@ class Array:
                 raise TypeError("an array to write to must be contiguous and "
                                 "writable: %s" % e) from e
             _get(_contiguous(obj), byref(view), _CONTIGUOUS)
+        except TypeError as e:
+            raise TypeError(
+                "an array is wanted, of NumPy, torch or any other with the "
+                "buffer protocol, not %.60r of type %s" %
+                (obj, type(obj).__name__)) from e
         dtype = _kind(view.format or b"B", view.itemsize)
         if dtype is None:
             letter = (view.format or b"B").decode()

@@ -117,6 +117,12 @@ class Engine:
         self._waiters = _Waiters(kv._lib, timeout, self.prepare_thread)
         _engines.add(self)
 
+    def __reduce__(self) -> Any:
+        raise TypeError("a connection to a job of pskv, as a process group or "
+                        "a state of its hook has one, cannot be copied, "
+                        "pickled or sent to another process: each process "
+                        "makes its own")
+
     def fail(self, rc: int) -> Error:
         """The exception of a failed call."""
         return _error(self._lib, self.kv._c, rc)

@@ -430,11 +430,16 @@ class KVStore(Collectives):
         self._waiters: List["asyncio.Future[None]"] = []
         self._callback = _lib.Callback(_ignore)
         self._c: Optional[int] = client
+        self._job = None if options is None else options.job
         if options is not None:
             self._c = self._connect(options)
         _stores.add(self)
 
     # ------------------------------------------------------------- library
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a KVStore cannot be copied, pickled or sent to "
+                        "another process: each process calls pskv.create()")
 
     def _connect(self, options: _lib.Options) -> int:
         """Opens the client on another thread, so that Ctrl-C ends the wait."""
@@ -451,8 +456,14 @@ class KVStore(Collectives):
         while thread.is_alive():
             thread.join(_SLICE_MS / 1000)
         if result[0] != 0:
-            raise error(result[0], err.value.decode(errors="replace") or
-                        self._text(result[0]))
+            text = err.value.decode(errors="replace") or self._text(result[0])
+            if " is taken by a worker" in text and any(
+                    s._job == options.job and not s._left and s._alive() and
+                    text.startswith("rank %d of" % s.rank) for s in _stores):
+                text = "this process is %s already: a process has one store " \
+                    "of a job: use that one, or close() it" % \
+                    text.split(" is taken")[0]
+            raise error(result[0], text)
         assert client.value is not None
         return client.value
 
