@@ -18,7 +18,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Connections before the end of their handshake; one more closes the oldest. */
+/* Connections before the end of their handshake; one more closes the oldest of
+ * the address that has most of them, so that a flood closes only its own. */
 #define PENDING_MAX 64u
 
 /* Number of the listener among the events. */
@@ -27,6 +28,8 @@
 struct pending {
     int fd; /* -1: none. */
     SSL *tls;
+    struct in6_addr source;
+    uint64_t number; /* Connections before it. */
 };
 
 struct listener {
@@ -37,7 +40,7 @@ struct listener {
     uint8_t (*secrets)[PS_LAUNCH_SECRET_BYTES];
     SSL_CTX *server;
     struct pending pending[PENDING_MAX];
-    uint32_t next; /* The oldest one, or a free place. */
+    uint64_t accepted;
     listener_cb connected;
     void *ctx;
 };
@@ -168,18 +171,71 @@ static void continue_handshake(struct listener *l, uint32_t number)
     }
 }
 
+/* Address of a peer; that of IPv4 as IPv6 writes it. */
+static struct in6_addr source_of(const struct sockaddr_storage *sa)
+{
+    struct in6_addr source = {.s6_addr = {[10] = 0xff, [11] = 0xff}};
+
+    if (sa->ss_family == AF_INET6) {
+        return ((const struct sockaddr_in6 *)sa)->sin6_addr;
+    }
+    memcpy(source.s6_addr + 12, &((const struct sockaddr_in *)sa)->sin_addr, 4);
+    return source;
+}
+
+static uint32_t count_of_source(const struct listener *l,
+                                const struct in6_addr *source)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < PENDING_MAX; i++) {
+        count += l->pending[i].fd >= 0 &&
+                 memcmp(&l->pending[i].source, source, sizeof(*source)) == 0;
+    }
+    return count;
+}
+
+/* A free place, or that of the connection that gives way. */
+static uint32_t choose_place(const struct listener *l)
+{
+    uint32_t chosen = 0;
+    uint32_t most = 0;
+
+    for (uint32_t i = 0; i < PENDING_MAX; i++) {
+        const struct pending *p = &l->pending[i];
+        uint32_t count;
+
+        if (p->fd < 0) {
+            return i;
+        }
+        count = count_of_source(l, &p->source);
+        if (count > most ||
+            (count == most && p->number < l->pending[chosen].number)) {
+            most = count;
+            chosen = i;
+        }
+    }
+    return chosen;
+}
+
 static void accept_peers(struct listener *l)
 {
+    struct sockaddr_storage sa;
+    socklen_t len = sizeof(sa);
     int fd;
 
-    while ((fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >=
-           0) {
-        const uint32_t number = l->next++ % PENDING_MAX;
+    while ((fd = accept4(l->fd, (struct sockaddr *)&sa, &len,
+                         SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
+        const uint32_t number = choose_place(l);
         struct pending *p = &l->pending[number];
 
         drop(p);
         secret_watch(fd);
-        *p = (struct pending){.fd = fd, .tls = secret_accept(l->server, fd)};
+        *p = (struct pending){.fd = fd,
+                              .tls = secret_accept(l->server, fd),
+                              .source = source_of(&sa),
+                              .number = l->accepted++};
+        len = sizeof(sa);
         if (p->tls == NULL || !watch(l, fd, number, EPOLLIN)) {
             drop(p);
         }

@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Both ends of the connection from an agent's supervisor to pslaunch have to
  * know the key of the host: no certificate stands in for it. */
+#include "pslaunch/listener.h"
 #include "pslaunch/secret.h"
 #include "support/certs.h"
 
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
 #include <openssl/ssl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -123,11 +128,83 @@ static void a_server_with_a_certificate_is_refused(void **state)
     certs_free(a);
 }
 
+static void never_connected(void *ctx, uint32_t place, int fd, SSL *tls)
+{
+    (void)ctx;
+    (void)place;
+    (void)fd;
+    (void)tls;
+    fail();
+}
+
+/* A connection to the listener from an address of this host. */
+static int connect_from(const char *address, uint16_t port)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port)};
+    struct sockaddr_in from = {.sin_family = AF_INET};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+    assert_true(fd >= 0);
+    assert_int_equal(inet_pton(AF_INET, "127.0.0.1", &to.sin_addr), 1);
+    assert_int_equal(inet_pton(AF_INET, address, &from.sin_addr), 1);
+    assert_int_equal(bind(fd, (struct sockaddr *)&from, sizeof(from)), 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof(to)), 0);
+    return fd;
+}
+
+static void serve_all(struct listener *l)
+{
+    struct pollfd p = {.fd = listener_fd(l), .events = POLLIN};
+
+    while (poll(&p, 1, 0) > 0) {
+        listener_serve(l);
+    }
+}
+
+static bool is_closed(int fd)
+{
+    char byte;
+
+    return recv(fd, &byte, 1, MSG_DONTWAIT) >= 0 || errno != EAGAIN;
+}
+
+/* Of 300 connections of one address, the listener keeps those that have places;
+ * two of another address, which came first, stay. */
+static void a_flood_of_one_address_closes_only_its_own(void **state)
+{
+    struct listener *l = listener_open("127.0.0.1", 1, never_connected, NULL);
+    int others[2];
+    int flood[300];
+    int kept = 0;
+
+    (void)state;
+    assert_non_null(l);
+    for (int i = 0; i < 2; i++) {
+        others[i] = connect_from("127.0.0.2", listener_port(l));
+        serve_all(l);
+    }
+    for (int i = 0; i < 300; i++) {
+        flood[i] = connect_from("127.0.0.3", listener_port(l));
+        serve_all(l);
+    }
+    for (int i = 0; i < 300; i++) {
+        kept += !is_closed(flood[i]);
+        close(flood[i]);
+    }
+    assert_int_equal(kept, 62);
+    for (int i = 0; i < 2; i++) {
+        assert_false(is_closed(others[i]));
+        close(others[i]);
+    }
+    listener_close(l);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hosts_connect_with_their_keys_alone),
         cmocka_unit_test(a_server_with_a_certificate_is_refused),
+        cmocka_unit_test(a_flood_of_one_address_closes_only_its_own),
     };
 
     (void)signal(SIGPIPE, SIG_IGN);
