@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pslaunch/remote.h"
 
+#include "base/limits.h"
 #include "base/state_table.h"
+#include "base/str.h"
 #include "crypto/pki.h"
 #include "pslaunch/launcher.h"
 #include "pslaunch/supervisor.h"
@@ -79,10 +81,23 @@ static void close_host(struct run *r, uint32_t host)
     }
 }
 
+/* Prints a line about a host that ends with a text of that host, of which only
+ * what is visible reaches the terminal. */
+static void print_of_host(struct run *r, uint32_t host, const char *before,
+                          const char *text)
+{
+    char shown[4 * PS_TEXT_MAX + 1];
+    struct ps_str entry;
+
+    ps_str_init(&entry, shown, sizeof(shown));
+    ps_str_add_visible(&entry, text);
+    sink_print(&r->err, "%s %s: %s", before, r->places[host].name, shown);
+}
+
 void remote_lose(struct run *r, uint32_t host, const char *why)
 {
     if (!r->is_stopping) {
-        sink_print(&r->err, "lost the host %s: %s", r->places[host].name, why);
+        print_of_host(r, host, "lost the host", why);
         r->has_lost_host = true;
     }
     close_host(r, host);
@@ -154,6 +169,18 @@ static void send_credit(struct remote *m, uint64_t bytes)
                                      .launch_credit = {.bytes = bytes}});
 }
 
+/* True if address and folder may go into command lines and messages. */
+static bool is_place(const struct ps_msg_launch_hello *h)
+{
+    size_t step = 1;
+
+    for (const char *p = h->dir; *p != '\0' && step > 0; p += step) {
+        step = ps_str_visible(p, strlen(p));
+    }
+    return step > 0 &&
+           (h->address[0] == '\0' || ps_str_is_name(h->address, 255));
+}
+
 static bool on_hello(struct run *r, uint32_t host,
                      const struct ps_msg_launch_hello *h)
 {
@@ -168,10 +195,19 @@ static bool on_hello(struct run *r, uint32_t host,
     int rc;
 
     if (strcmp(h->version, PSKV_VERSION) != 0) {
+        char shown[4 * PS_TEXT_MAX + 1];
+        struct ps_str entry;
+
+        ps_str_init(&entry, shown, sizeof(shown));
+        ps_str_add_visible(&entry, h->version);
         sink_print(&r->err,
                    "host %s has pslaunch %s, and this is " PSKV_VERSION
                    "; install one version on all hosts",
-                   at->name, h->version);
+                   at->name, shown);
+        free(cwd);
+        return false;
+    }
+    if (!is_place(h)) {
         free(cwd);
         return false;
     }
@@ -277,8 +313,7 @@ static bool on_open_message(struct run *r, uint32_t host,
         }
         return c != NULL;
     case PS_MSG_LAUNCH_FAILED:
-        sink_print(&r->err, "host %s: %s", r->places[host].name,
-                   msg->launch_failed.text);
+        print_of_host(r, host, "host", msg->launch_failed.text);
         return true;
     case PS_MSG_LAUNCH_CREDIT: /* Shows life. */
         return true;
