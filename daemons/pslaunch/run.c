@@ -11,6 +11,7 @@
  * Its own daemons live in a temporary folder under $TMPDIR. */
 #include "pslaunch/job.h"
 
+#include "base/str.h"
 #include "pslaunch/launcher.h"
 #include "pslaunch/remote.h"
 
@@ -22,21 +23,82 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* Time after a request to end that is not yet worth a word. */
+#define NOTE_AFTER_MS            1000u
+/* Processes that a note names. */
+#define NAMED_MAX                8u
+
 /* Limit on flushing output to a slow reader after an interrupt. */
 #define FLUSH_AFTER_INTERRUPT_MS 1000u
 
 /* ------------------------------------------------------------------- ending */
 
+/* "rank 0, rank 3 and 5 more": the children of a group that have not ended. */
+static void list_alive(const struct run *r, bool daemons, struct ps_str *list)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < r->child_count; i++) {
+        const struct child *c = &r->child[i];
+
+        if (c->is_daemon != daemons || c->state >= CHILD_ENDED) {
+            continue;
+        }
+        if (count < NAMED_MAX) {
+            ps_str_addf(list, "%s%s", count > 0 ? ", " : "", c->name);
+        }
+        count++;
+    }
+    if (count > NAMED_MAX) {
+        ps_str_addf(list, " and %u more", count - NAMED_MAX);
+    }
+}
+
+static void print_waiting(struct run *r, bool daemons, uint64_t left_ms)
+{
+    char text[512];
+    struct ps_str list;
+
+    ps_str_init(&list, text, sizeof(text));
+    list_alive(r, daemons, &list);
+    sink_print(&r->err, "waiting for the end of %s; KILL comes in %.0f s%s",
+               text, (double)left_ms / 1000,
+               r->interrupt_count > 0 ? ", or at once at another Ctrl-C (INT "
+                                        "or TERM)"
+                                      : "");
+}
+
+static void print_killed(struct run *r, bool daemons)
+{
+    char text[512];
+    struct ps_str list;
+
+    ps_str_init(&list, text, sizeof(text));
+    list_alive(r, daemons, &list);
+    sink_print(&r->err,
+               "killed %s, which had not ended %.1f s after TERM (--grace)",
+               text, (double)r->plan->grace_ms / 1000);
+}
+
 /* Ends a group of children: TERM, grace, KILL. A second interrupt ends the
  * grace. */
 static void stop_group(struct run *r, bool daemons)
 {
-    uint64_t end = now_ms() + r->plan->grace_ms;
+    const uint64_t begin = now_ms();
+    const uint64_t end = begin + r->plan->grace_ms;
+    uint64_t note = begin + NOTE_AFTER_MS;
 
     r->plan->launcher->signal(r, daemons, SIGTERM);
     while (children_any_alive(r, daemons) && now_ms() < end &&
            r->interrupt_count < 2) {
-        run_loop(r, end);
+        if (now_ms() >= note) {
+            print_waiting(r, daemons, end - now_ms());
+            note = UINT64_MAX;
+        }
+        run_loop(r, note < end ? note : end);
+    }
+    if (children_any_alive(r, daemons) && r->interrupt_count < 2) {
+        print_killed(r, daemons);
     }
     r->plan->launcher->signal(r, daemons, SIGKILL);
     while (children_any_alive(r, daemons)) {
@@ -209,8 +271,9 @@ static void print_start(struct run *r)
 
 int run_plan(const struct plan *p)
 {
-    struct run r = {
-        .plan = p, .out = {.fd = STDOUT_FILENO}, .err = {.fd = STDERR_FILENO}};
+    struct run r = {.plan = p,
+                    .out = {.fd = STDOUT_FILENO},
+                    .err = {.fd = STDERR_FILENO}};
     bool started;
 
     if (p->dry_run) {
