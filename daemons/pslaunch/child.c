@@ -49,13 +49,19 @@ uint64_t now_ms(void)
 
 void child_describe(const struct child *c, char *text, size_t cap)
 {
+    const char *memory = c->lacked_memory
+                             ? ", by the kernel for lack of memory, which "
+                               "dmesg on that host tells"
+                             : "";
+
     if (c->state == CHILD_LOST) {
         snprintf(text, cap, "was lost with the connection to its host");
     } else if (WIFSIGNALED(c->status)) {
-        snprintf(text, cap, "was killed by signal %d (%s)", WTERMSIG(c->status),
-                 strsignal(WTERMSIG(c->status)));
+        snprintf(text, cap, "was killed by signal %d (%s)%s",
+                 WTERMSIG(c->status), strsignal(WTERMSIG(c->status)), memory);
     } else {
-        snprintf(text, cap, "exited with code %d", WEXITSTATUS(c->status));
+        snprintf(text, cap, "exited with code %d%s", WEXITSTATUS(c->status),
+                 memory);
     }
 }
 
@@ -122,7 +128,7 @@ void child_on_ready(struct child *c)
 
 void child_on_ended(struct run *r, struct child *c, int status)
 {
-    char text[96];
+    char text[CHILD_TEXT_MAX];
 
     child_set_state(c, CHILD_ENDED);
     c->status = status;

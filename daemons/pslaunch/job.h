@@ -25,7 +25,8 @@ struct child {
     char name[32]; /* "rank 3", "psserver 1" */
     uint32_t host;
     bool is_daemon;
-    uint8_t state; /* enum child_state */
+    bool lacked_memory; /* The kernel has killed it for that, most likely. */
+    uint8_t state;      /* enum child_state */
     /* Of a daemon that has to get a certificate; 0: none, or it has it. */
     uint8_t role;
     char node[16]; /* Its name in the certificate. */
@@ -58,6 +59,7 @@ struct run {
     struct listener *listener;   /* Where supervisors connect; NULL: nowhere. */
     struct authority *authority; /* NULL: connections are not encrypted. */
     int signals;                 /* signalfd */
+    uint64_t oom_seen;           /* Of process_lacked_memory(). */
     uint32_t interrupt_count;
     uint32_t interrupt_signal; /* Number of the first interrupting signal. */
     struct sink out;
@@ -71,6 +73,7 @@ struct run {
 /* ------------------------------------------------------------------ child.c */
 
 uint64_t now_ms(void);
+#define CHILD_TEXT_MAX 256u
 /* "was killed by signal 9 (Killed)", "exited with code 7" */
 void child_describe(const struct child *c, char *text, size_t cap);
 int child_exit_code(const struct child *c);

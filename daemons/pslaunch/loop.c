@@ -23,6 +23,8 @@ static void reap_children(struct run *r)
     while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
         for (uint32_t i = 0; i < r->child_count; i++) {
             if (r->child[i].pid == pid) {
+                r->child[i].lacked_memory = process_lacked_memory(status,
+                                                                  &r->oom_seen);
                 child_on_ended(r, &r->child[i], status);
             }
         }

@@ -376,6 +376,34 @@ size_t process_signal_all(int sig)
     return sent;
 }
 
+uint64_t process_oom_kills(void)
+{
+    FILE *f = fopen("/proc/vmstat", "re");
+    unsigned long long count = 0;
+    char line[128];
+
+    while (f != NULL && fgets(line, sizeof(line), f) != NULL &&
+           sscanf(line, "oom_kill %llu", &count) != 1) {
+    }
+    if (f != NULL) {
+        (void)fclose(f);
+    }
+    return count;
+}
+
+bool process_lacked_memory(int status, uint64_t *seen)
+{
+    const bool was_killed =
+        (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) ||
+        (WIFEXITED(status) && WEXITSTATUS(status) == 128 + SIGKILL);
+
+    if (!was_killed || process_oom_kills() <= *seen) {
+        return false;
+    }
+    ++*seen;
+    return true;
+}
+
 void process_kill_all(void)
 {
     /* Looks in a row that found none. A look at /proc is no snapshot: a process

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 struct spawn {
@@ -40,6 +41,13 @@ size_t process_signal_all(int sig);
 void process_kill_all(void);
 /* Makes this process the parent of orphaned descendants. */
 void process_become_subreaper(void);
+/* Processes of this host that the kernel has killed for lack of memory, of the
+ * host or of a control group, since its start. 0: unknown. */
+uint64_t process_oom_kills(void);
+/* True if a process with this status (of waitpid()) was killed, itself or as the
+ * child of a shell, and the kernel has killed one more for lack of memory than
+ * *seen, which is counted there. */
+bool process_lacked_memory(int status, uint64_t *seen);
 /* Blocks SIGCHLD and the signals that end a run; they are in the set then. */
 void process_block_signals(sigset_t *ret_set);
 /* Blocks the same signals, and ignores SIGPIPE. Returns a signalfd of the

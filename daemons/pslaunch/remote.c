@@ -307,6 +307,7 @@ static bool on_open_message(struct run *r, uint32_t host,
     case PS_MSG_LAUNCH_ENDED:
         c = find_child(r, host, msg->launch_ended.process);
         if (c != NULL) {
+            c->lacked_memory = msg->launch_ended.lacked_memory;
             child_on_ended(r, c,
                            W_EXITCODE(msg->launch_ended.exit_code,
                                       msg->launch_ended.signal));

@@ -164,7 +164,7 @@ static void free_run(struct run *r)
 static void print_first_failure(struct run *r)
 {
     const struct child *c = r->first_failed;
-    char text[96];
+    char text[CHILD_TEXT_MAX];
     const char *tail;
     size_t len;
 
@@ -272,6 +272,7 @@ static void print_start(struct run *r)
 int run_plan(const struct plan *p)
 {
     struct run r = {.plan = p,
+                    .oom_seen = process_oom_kills(),
                     .out = {.fd = STDOUT_FILENO},
                     .err = {.fd = STDERR_FILENO}};
     bool started;

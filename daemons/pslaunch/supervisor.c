@@ -77,7 +77,8 @@ struct supervisor {
     uint32_t waiting_count;
     uint64_t credit; /* Bytes of output that workers may still send. */
     uint64_t heard_ms;
-    int signals; /* signalfd */
+    uint64_t oom_seen; /* Of process_lacked_memory(). */
+    int signals;       /* signalfd */
     enum course course;
 };
 
@@ -478,6 +479,8 @@ static void on_ended(struct supervisor *s, struct job_process *p, int status)
                                      .process = p->number,
                                      .exit_code = (uint8_t)WEXITSTATUS(status),
                                      .signal = (uint8_t)WTERMSIG(status),
+                                     .lacked_memory = process_lacked_memory(
+                                         status, &s->oom_seen),
                                  }});
 }
 
@@ -636,6 +639,7 @@ static bool is_drained(const struct supervisor *s)
 int supervise(void)
 {
     struct supervisor s = {
+        .oom_seen = process_oom_kills(),
         .processes = calloc(PROCESSES_MAX, sizeof(struct job_process)),
         .waiting = calloc(PROCESSES_MAX, sizeof(struct waiting))};
 

@@ -14,9 +14,11 @@ import socket
 import subprocess
 import sys
 import termios
+from pathlib import Path
 
 import pytest
 import trio as support
+import wire
 from launched import (FAMILY, SHELL, Running, argv, await_nothing, children_of,
                       launch, marked, stat_of)
 from trio import limit, wait_for
@@ -556,6 +558,76 @@ def test_killed_pslaunch_leaves_nothing(how, victim):
         await_nothing(r.mark)
 
 
+def test_the_wait_for_ranks_that_ignore_a_request(tmp):
+    """Nobody wonders for ten seconds what Ctrl-C is doing."""
+    with Running("-n", "10", *ALONE, "--grace", "4s", *polite(0, True),
+                 env={"MEET": str(tmp)}) as r:
+        r.await_text(b"ready", 10)
+        r.process.send_signal(signal.SIGINT)
+        assert r.wait() == 130
+        names = b", ".join(b"rank %d" % i for i in range(8)) + b" and 2 more"
+        r.await_text(b"pslaunch: waiting for the end of " + names + b"; KILL "
+                     b"comes in 3 s, or at once at another Ctrl-C (INT or "
+                     b"TERM)\n", name="err")
+        r.await_text(b"pslaunch: killed " + names + b", which had not ended "
+                     b"4.0 s after TERM (--grace)\n", name="err")
+        await_nothing(r.mark)
+
+
+def test_the_wait_for_others_after_a_failure(tmp):
+    """The same words, but nobody has pressed Ctrl-C."""
+    with Running("-n", "2", *ALONE, "--grace", "4s", *SHELL,
+                 "test $RANK = 0 && exec \"$@\"; "
+                 "until test -e $MEET/ready-0; do :; done; exit 7",
+                 "bash", *polite(0, True), env={"MEET": str(tmp)}) as r:
+        assert r.wait() == 7
+        r.await_text(b"pslaunch: waiting for the end of rank 0; KILL comes in "
+                     b"3 s\n", name="err")
+        r.await_text(b"pslaunch: killed rank 0, which", name="err")
+
+
+@pytest.fixture(name="tight")
+def tight_group():
+    """A control group with 64 MiB of memory, as the command that enters it."""
+    name = f"pskv-test-{os.getpid()}"
+    for parent, limit, tasks in (
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "cgroup.procs"),
+            ("/sys/fs/cgroup", "memory.max", "cgroup.procs")):
+        folder = Path(parent) / name
+        try:
+            folder.mkdir()
+            (folder / limit).write_text(str(64 << 20))
+        except OSError:
+            if folder.is_dir():
+                folder.rmdir()
+            continue
+        yield f"echo $$ >{folder / tasks}"
+        wait_for(lambda folder=folder: (folder / tasks).read_text() == "",
+                 "an empty control group")
+        folder.rmdir()
+        return
+    pytest.skip("no control group with a limit of memory can be made here")
+
+
+GREEDY = ("python3 -S -c \"x = [bytearray(b'x' * (1 << 20)) for _ in "
+          "range(1000)]\"")
+
+
+@pytest.mark.parametrize("how, words", [
+    ("exec ", "was killed by signal 9 (Killed)"),
+    ("", "exited with code 137")], ids=["rank", "child"])
+def test_a_rank_killed_for_lack_of_memory(tight, how, words):
+    """One that is killed later by its user is not said to be."""
+    code, _, err = launch(
+        "-n", "2", *ALONE, *SHELL,
+        f"test $RANK = 0 && exec sleep 1000; {tight}; {how}{GREEDY}; exit $?")
+    assert code == 137, err
+    assert (f"{words}, by the kernel for lack of memory, which dmesg on that "
+            "host tells") in err
+    code, _, err = launch("-n", "1", *ALONE, *SHELL, "kill -KILL $$")
+    assert code == 137 and "was killed by signal 9 (Killed)\n" in err
+
+
 # A rank that stops processes above it: those of the list, 1 the supervisor, 2
 # the guard, 3 the front; then it starts a family that would outlive it.
 STOPPER = """
@@ -831,6 +903,32 @@ def test_slow_reader_gets_everything():
 
 
 # ------------------------------------------------------------------ supervisor
+
+EVIL = "\x1b]0;title\x07\nrm -rf"
+SHOWN = r"\x1b]0;title\x07\x0arm -rf"
+
+
+@pytest.mark.parametrize("hello, then, want", [
+    ({"version": EVIL}, b"", f"host h1 has pslaunch {SHOWN}, and this is "),
+    ({}, wire.message("launch_failed", text=EVIL),
+     "host h1: ?]0;title??rm -rf\n"),
+    ({"dir": "/tmp/" + EVIL}, b"", "lost the host h1: "),
+    ({"address": "h1 -o x"}, b"", "lost the host h1: ")],
+    ids=["version", "failed", "dir", "address"])
+def test_texts_of_a_host_reach_no_terminal_as_they_are(tmp, hello, then, want):
+    """A program in place of ssh plays a host that is not to be trusted."""
+    version = launch("--version")[1].split()[1]
+    fields = {"version": version, "address": "", "dir": "/tmp",
+              "sched_port": 1, "store_port": 2, **hello}
+    (tmp / "said").write_bytes(wire.message("launch_hello", **fields) + then)
+    fake = tmp / "fake"
+    fake.write_text(f"#!/bin/sh\ncat {tmp}/said\nexec cat >/dev/null\n")
+    fake.chmod(0o755)
+    code, _, err = launch("-n", "1", "-s", "1", "--hosts", "h1",
+                          "--start-timeout", "3s", "true",
+                          env={"PSKV_SSH": fake})
+    assert code == 69 and want in err, err
+    assert "\x1b" not in err and "\nrm" not in err
 
 @pytest.mark.parametrize("data", [
     b"", b"x" * 64, b"\0" * 64, bytes(range(256)) * 16,
