@@ -158,7 +158,7 @@ def test_options_of_other_launchers_have_a_remedy():
     torchrun = shutil.which("torchrun")
     if torchrun is not None:
         done = subprocess.run([torchrun, "--help"], capture_output=True,
-                              text=True, check=False, timeout=60 * SLOW)
+                              text=True, check=False, timeout=limit(60))
         words += re.findall(r"^ *(--[a-z][-_a-z]+)", done.stdout, re.M)
         assert "--rdzv_conf" in words, done
     lost = []
@@ -472,7 +472,7 @@ def test_a_file_of_the_present_folder_that_is_no_command(tmp):
              "which PATH does not have: write -- ./train")):
         done = subprocess.run(argv("-n", "1", *ALONE, *words), cwd=tmp,
                               capture_output=True, text=True, check=False,
-                              timeout=60 * SLOW, env=support.clean_env())
+                              timeout=limit(60), env=support.clean_env())
         assert done.returncode == code and want in done.stderr, done
 
 
