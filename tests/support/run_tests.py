@@ -174,6 +174,13 @@ def listed(build):
         capture_output=True, text=True).stdout)
 
 
+def rest(build):
+    """Names of tests that the last run has left out, or skipped in part."""
+    whole = {name_of(run) for run in runs(build / "meson-logs/testlog.json")
+             if all(what != "skipped" for what, _, _ in cases(run))}
+    return [t["name"] for t in listed(build) if t["name"] not in whole]
+
+
 def is_apart(test):
     return any(s.split(":")[-1] in APART for s in test["suite"])
 
@@ -197,9 +204,7 @@ def main(words):
     left_out = 0
     if mode == "--rest":
         before = [build / "meson-logs" / "testlog.json"]
-        passed = {name_of(r) for r in runs(before[0])
-                  if all(what == "passed" for what, _, _ in cases(r))}
-        words = [t["name"] for t in listed(build) if t["name"] not in passed]
+        words = rest(build)
         log = "testlog-rest"
     elif not mode and not words:
         left_out = sum(map(is_apart, listed(build)))

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 from pathlib import Path
 
 sys.dont_write_bytecode = True
@@ -79,6 +80,17 @@ class Counts(unittest.TestCase):
             "torch", "SKIP", "1..0 # SKIP no torch\n")))
         self.assertEqual(counts, (0, 0, 1))
         self.assertIn("torch: no torch\n", said)
+
+
+    def test_tests_left_out_or_skipped_are_the_rest(self):
+        self.log("build", "testlog.json", ("heap", "ERROR", "not ok 1 - a\n"),
+                 ("shells", "OK", "ok 1 - zsh # SKIP no zsh\n"),
+                 ("layers", "OK", ""))
+        names = ("heap", "shells", "layers", "torch")
+        with unittest.mock.patch.object(
+                run_tests, "listed", lambda _: [{"name": n} for n in names]):
+            self.assertEqual(run_tests.rest(Path(self.folder.name) / "build"),
+                             ["shells", "torch"])
 
 
 class Limits(unittest.TestCase):
