@@ -44,6 +44,7 @@ unshare --mount --propagation private \
 mapfile -t pip < <(env | grep '^PIP_' | grep -v '^PIP_FIND_LINKS=' || true)
 pip+=(PIP_CERT=/etc/ssl/registry.crt)
 cp /etc/resolv.conf "$root/etc/"
+echo "127.0.0.1 localhost" >"$root/etc/hosts"
 grep -lsE '^Acquire' /etc/apt/apt.conf.d/* |
     xargs -r cp -t "$root/etc/apt/apt.conf.d"
 if [ -f /etc/pip.conf ]; then

@@ -52,6 +52,10 @@ def cases(run):
                     if reason.upper().startswith("SKIP") else "passed")
             found.append((what, f"{name}: {case[2].strip()}",
                           reason[4:].strip()))
+        elif line.startswith("# ") and found and found[-1][0] == "failed":
+            # cmocka's message and place follow the line.
+            what, case, said = found[-1]
+            found[-1] = what, case, f"{said} {line[2:]}"[:300]
     if not found and run["result"] == "SKIP":
         reason = (run.get("stdout") or "").strip() or (
             run.get("stderr") or "").strip() or "no reason"
@@ -85,7 +89,7 @@ def count(logs):
         for what, name, reason in cases(run):
             counts[what] += 1
             if what == "failed":
-                print(f"failed: {folder}: {name} {reason}".rstrip())
+                print(f"failed: {folder}: {name}: {reason}".rstrip(": "))
             elif what == "skipped":
                 skips.setdefault(reason or "no reason", []).append(
                     f"{folder}: {name}")

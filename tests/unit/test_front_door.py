@@ -54,17 +54,17 @@ class Counts(unittest.TestCase):
 
     def test_tests_inside_a_program_count(self):
         counts, said = self.count(self.log("build", "testlog.json", (
-            "heap", "ERROR", "1..3\nok 1 - a\nnot ok 2 - b\n"
+            "heap", "ERROR", "1..3\nok 1 - a\nnot ok 2 - b\n# 1 != 2\n"
             "ok 3 - c # SKIP no GPU\n"), ("layers", "OK", "fine\n")))
         self.assertEqual(counts, (2, 1, 1))
-        self.assertIn("failed: build: heap: b\n", said)
+        self.assertIn("failed: build: heap: b: 1 != 2\n", said)
         self.assertIn("skipped: build: heap: c: no GPU\n", said)
 
     def test_a_program_that_ended_at_its_limit_has_failed(self):
         counts, said = self.count(self.log("build", "testlog.json", (
             "heap", "TIMEOUT", "1..2\nok 1 - a\n"), ("wire", "TIMEOUT", "")))
         self.assertEqual(counts, (1, 2, 0))
-        self.assertIn("failed: build: wire timeout\n", said)
+        self.assertIn("failed: build: wire: timeout\n", said)
 
     def test_a_later_run_replaces_an_earlier_one_of_the_same_folder(self):
         first = self.log("build", "testlog.json", (
