@@ -55,7 +55,7 @@ def cases(run):
         elif line.startswith("# ") and found and found[-1][0] == "failed":
             # cmocka's message and place follow the line.
             what, case, said = found[-1]
-            found[-1] = what, case, f"{said} {line[2:]}"[:300]
+            found[-1] = what, case, f"{said} {line[2:]}".strip()[:300]
     if not found and run["result"] == "SKIP":
         reason = (run.get("stdout") or "").strip() or (
             run.get("stderr") or "").strip() or "no reason"
