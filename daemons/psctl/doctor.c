@@ -260,8 +260,10 @@ static void check_jobs(struct doctor *d, const struct report *r, ps_time after)
         if (job_is_open(j) && j->ranks_lost > 0) {
             struct ps_str s = begin_finding(
                 d, LEVEL_PROBLEM,
-                "start these ranks again, or psctl jobs cancel; psctl status "
-                "names them");
+                "psctl jobs cancel, and start all ranks again from a "
+                "checkpoint; a rank that is started alone goes on only if it "
+                "begins with the round in which it ended (psctl stall); psctl "
+                "status names them");
 
             ps_str_add(&s, "job ");
             add_job_name(&s, r, j->name, j->uid);

@@ -4,6 +4,7 @@ processes that may take a rank again, and the end if none does."""
 import pytest
 
 import trio as harness
+from test_python_store import world  # noqa: F401  pylint: disable=unused-import
 from trio import Job, WorkerError
 
 ASYNC = {"PSKV_MODE": "async", "PSKV_RULE": "accumulate",
@@ -80,3 +81,45 @@ def test_a_lost_rank_without_a_successor_ends_the_job(trio, mode):
     with Job(t, 4, "next") as job:
         job.tell("barrier")
     t.await_empty()
+
+
+# Rank 1 ends between two keys in its step 5, if it has not been started again.
+STEPS = """
+kv = pskv.create('dist_sync')
+f = lambda: np.ones(4, 'float32')
+kv.init('a', f())
+kv.init('b', f())
+try:
+    for step in range(1, 9):
+        kv.pushpull('a', f(), out=f())
+        if kv.rank == 1 and step == 5 and len(sys.argv) == 1:
+            os.kill(os.getpid(), 9)
+        kv.pushpull('b', f(), out=f())
+except pskv.Error as e:
+    print(e)
+"""
+
+
+def test_a_rank_that_is_started_again_within_a_step_is_refused_in_words(
+        world):  # noqa: F811
+    """It begins at the first key, whose round waits for the others, and these
+    wait for its round of the second key: all ranks get both."""
+    world.start(1, 2)
+    j = world.job(4)
+    j.python(STEPS, PSKV_ON_LOSS="wait")
+    j.processes[1].wait(timeout=6 * harness.PATIENCE)
+    t = world.trio
+
+    # The others wait in the round that it has not reached.
+    def wait_in_b():
+        return any("b" in row["what"].split()
+                   for row in t.ask("stall")["stalls"])
+    harness.wait_for(wait_in_b, "ranks that wait for rank 1")
+    j.python(STEPS.replace("len(sys.argv) == 1", "False"), ranks=[1],
+             PSKV_ON_LOSS="wait")
+    for rank in (1, 0, 2, 3):
+        code, out, err = j.wait(rank)
+        assert code == 0, (rank, out, err)
+        assert ("rank 1 was started again and begins with round 6 of 'a', and "
+                "the others wait for its round 5 of 'b', in which its "
+                "predecessor ended: start all ranks again") in out, (rank, out)

@@ -98,7 +98,7 @@ static void send_abort_round(struct ps_agent_step *st,
         st->now, st->fx);
 }
 
-void ps_agent_conflict_begin(struct ps_agent_step *st, struct ps_agent_op *op,
+void ps_agent_conflict_abort(struct ps_agent_step *st, struct ps_agent_op *op,
                              const char *text)
 {
     struct ps_agent_key *k = op->key;
@@ -107,6 +107,14 @@ void ps_agent_conflict_begin(struct ps_agent_step *st, struct ps_agent_op *op,
     k->round.conflict->notified_retry[op->local_rank] =
         k->round.conflict->retry;
     ps_agent_op_end(st, op, 0, PS_E_MISMATCH, text);
+}
+
+void ps_agent_conflict_begin(struct ps_agent_step *st, struct ps_agent_op *op,
+                             const char *text)
+{
+    struct ps_agent_key *k = op->key;
+
+    ps_agent_conflict_abort(st, op, text);
     ps_agent_conflict_resend(st, k, 0);
 }
 
@@ -215,7 +223,6 @@ static void end_waiting_ops(struct ps_agent_step *st, struct ps_agent_key *k,
             }
         }
         abort_round(st, k, d->text);
-        ps_agent_conflict_resend(st, k, 0);
         return;
     }
     ps_agent_fail_inits(st, k, PS_E_MISMATCH, d->text);
@@ -362,4 +369,57 @@ bool ps_agent_disagreement_reject_op(struct ps_agent_step *st,
         ps_agent_op_reject(st, s, m, PS_E_MISMATCH, "%s", text);
     }
     return text != NULL;
+}
+
+/* --------------------------------------------------------------- successors */
+
+/* Key whose open round waits for the local rank; NULL: there is none. */
+static struct ps_agent_key *find_awaiting_key(const struct ps_agent_job *j,
+                                              uint32_t local_rank)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_agent_key *k;
+
+    while ((k = ps_map_next(j->keys, &c)) != NULL) {
+        if (can_abort_rounds(k) && !k->kind->is_collective &&
+            k->round.state == PS_AGENT_ROUND_OPEN &&
+            k->round.contribution[local_rank] == NULL &&
+            k->round.number == k->round.pushed_round[local_rank] + 1) {
+            return k;
+        }
+    }
+    return NULL;
+}
+
+bool ps_agent_conflict_refuse_successor(struct ps_agent_step *st,
+                                        struct ps_agent_op *op)
+{
+    const struct ps_agent_key *k = op->key;
+    const struct ps_agent_rank *r = &k->job->local_ranks[op->local_rank];
+    struct ps_agent_session *s = op->session;
+    struct ps_agent_key *awaiting;
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str t;
+
+    if (!r->is_resuming || s == NULL || k->kind->is_collective ||
+        ps_agent_round_is_open(k)) {
+        return false;
+    }
+    awaiting = find_awaiting_key(k->job, op->local_rank);
+    if (awaiting == NULL || awaiting == k) {
+        return false;
+    }
+    ps_str_init(&t, text, sizeof(text));
+    ps_str_addf(&t,
+                "rank %u was started again and begins with round %llu of "
+                "'%.64s', and the others wait for its round %llu of '%.64s', "
+                "in which its predecessor ended: start all ranks again, from a "
+                "checkpoint",
+                r->rank, (unsigned long long)op->round, k->name,
+                (unsigned long long)awaiting->round.number, awaiting->name);
+    ps_effects_log_for(st->fx, &k->job->account, PS_LOG_NOTICE, "job %s %s",
+                       k->job->name, text);
+    ps_agent_op_end(st, op, 0, PS_E_MISMATCH, text);
+    ps_agent_disagreement_refuse_key(st, s, awaiting, text);
+    return true;
 }

@@ -24,6 +24,10 @@ bool ps_agent_conflict_notify_op(struct ps_agent_step *st,
 /* Aborts the attempt: `op` conflicts with the local ranks before it. */
 void ps_agent_conflict_begin(struct ps_agent_step *st, struct ps_agent_op *op,
                              const char *text);
+/* The same without notice to the servers: other nodes get the text from the
+ * scheduler, and servers learn of the abort by the next attempt. */
+void ps_agent_conflict_abort(struct ps_agent_step *st, struct ps_agent_op *op,
+                             const char *text);
 /* Aborts the open attempt if a server refused one of its parts because of a
  * conflict with other slots: `attempt` is above the current retry number. */
 void ps_agent_conflict_on_refuse(struct ps_agent_step *st,
@@ -58,6 +62,11 @@ bool ps_agent_disagreement_reject_op(struct ps_agent_step *st,
                                      struct ps_agent_session *s,
                                      struct ps_agent_key *k,
                                      const struct ps_msg_l_op *m);
+/* Refuses the contribution of a process that was started again if it begins a
+ * round while a round of another key waits for it, in which its predecessor
+ * ended: both would wait for ever. All ranks get the text. */
+bool ps_agent_conflict_refuse_successor(struct ps_agent_step *st,
+                                        struct ps_agent_op *op);
 /* Text with which the round is aborted that the rank contributes to; NULL: it
  * has been notified, or there is no disagreement about the key. */
 const char *ps_agent_disagreement_take_notice(struct ps_agent_key *k,

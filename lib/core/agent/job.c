@@ -314,6 +314,9 @@ static void assign_sessions(struct ps_agent_step *st, struct ps_agent_job *j,
         s->local_rank = at;
         j->session_count++;
         j->local_ranks[at].session = s;
+        j->local_ranks[at].is_resuming = j->local_ranks[at].had_process &&
+                                         s->hello->l_hello.gen == 0;
+        j->local_ranks[at].had_process = true;
         ps_agent_budget_assign_job(s, j);
         ps_agent_reattach_session(st, s);
         ps_agent_session_send_welcome(st, s);

@@ -19,7 +19,9 @@ struct ps_agent_span_names;
 struct ps_agent_rank {
     uint32_t rank;
     struct ps_agent_session *session; /* NULL: none now. */
-    uint64_t entered_barriers;        /* Number of the last barrier entered. */
+    bool had_process;                 /* A process has had the rank here. */
+    bool is_resuming; /* Its process is a later one, and has ended no round. */
+    uint64_t entered_barriers; /* Number of the last barrier entered. */
 };
 
 /* Contents of job_state, other than ranks. */

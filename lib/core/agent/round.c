@@ -181,7 +181,7 @@ static bool contribute_op(struct ps_agent_step *st, struct ps_agent_op *op)
     struct ps_agent_key *k = op->key;
     const char *disagreement;
 
-    if (!check_op_round(st, op)) {
+    if (!check_op_round(st, op) || ps_agent_conflict_refuse_successor(st, op)) {
         return false;
     }
     if (k->round.conflict != NULL && ps_agent_conflict_notify_op(st, op)) {
@@ -192,7 +192,7 @@ static bool contribute_op(struct ps_agent_step *st, struct ps_agent_op *op)
         open_round(k, op);
     }
     if (disagreement != NULL) {
-        ps_agent_conflict_begin(st, op, disagreement);
+        ps_agent_conflict_abort(st, op, disagreement);
         return false;
     }
     if (!op_matches_round(k, op)) {
@@ -280,6 +280,8 @@ void ps_agent_round_end(struct ps_agent_step *st, struct ps_agent_key *k)
         struct ps_agent_op *op = k->round.contribution[i];
 
         k->round.contribution[i] = NULL;
+        k->job->local_ranks[i].is_resuming &= op == NULL ||
+                                              k->kind->is_collective;
         if (op != NULL && skipped) {
             ps_agent_op_end_skipped(st, op, round);
         } else if (op != NULL) {

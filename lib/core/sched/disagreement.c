@@ -141,7 +141,7 @@ void ps_sched_on_disagreement(struct ps_sched_step *st, struct ps_member *agent,
         ps_sched_key_disagreement_opened(st, j, k, slot);
         return;
     }
-    ps_str_add_escaped(&why, text, strlen(text), PS_TEXT_MAX);
+    ps_str_add_visible(&why, text);
     ps_sched_key_disagreement_begin(st, j, k, slot, why_text);
 }
 
