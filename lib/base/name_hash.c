@@ -2,6 +2,7 @@
 #include "base/name_hash.h"
 
 #include "base/fnv1a.h"
+#include "base/str.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -52,4 +53,50 @@ uint64_t ps_name_hash_slot(uint64_t seed, uint64_t name_hash, uint32_t index)
 
     h = (h ^ h >> 32 ^ index) * 0xd6e8feb86659fd93u;
     return h ^ h >> 32;
+}
+
+/* "%.20s/%.9s#" and two hashes of 16 digits fill PS_NAME_MAX but for one. */
+#define GROUP_JOB_BYTES  20
+#define GROUP_NAME_BYTES 9
+#define HASH_DIGITS      16u
+
+static uint64_t text_hash(const char *text)
+{
+    return ps_fnv1a_64(PS_FNV1A_64, text, strlen(text));
+}
+
+void ps_group_name(const char *job, const char *name,
+                   char ret_text[PS_NAME_MAX + 1])
+{
+    struct ps_str s;
+
+    ps_str_init(&s, ret_text, PS_NAME_MAX + 1);
+    if (strlen(job) + 1 + strlen(name) <= PS_NAME_MAX) {
+        ps_str_addf(&s, "%s/%s", job, name);
+        return;
+    }
+    ps_str_addf(&s, "%.*s/%.*s#%016llx%016llx", GROUP_JOB_BYTES, job,
+                GROUP_NAME_BYTES, name, (unsigned long long)text_hash(job),
+                (unsigned long long)text_hash(name));
+}
+
+bool ps_group_name_is_of(const char *name, const char *job)
+{
+    const size_t name_len = strlen(name);
+    const size_t job_len = strlen(job);
+    char hash[HASH_DIGITS + 2];
+    struct ps_str s;
+
+    if (strncmp(name, job, job_len) == 0 && name[job_len] == '/') {
+        return true;
+    }
+    if (job_len <= GROUP_JOB_BYTES ||
+        name_len <= GROUP_JOB_BYTES + 1 + 2 * HASH_DIGITS + 1 ||
+        strncmp(name, job, GROUP_JOB_BYTES) != 0 ||
+        name[GROUP_JOB_BYTES] != '/') {
+        return false;
+    }
+    ps_str_init(&s, hash, sizeof(hash));
+    ps_str_addf(&s, "#%016llx", (unsigned long long)text_hash(job));
+    return strncmp(name + name_len - 2 * HASH_DIGITS - 1, hash, s.len) == 0;
 }

@@ -6,28 +6,11 @@
 #include "client/error.h"
 #include "client/state.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/fnv1a.h"
-#include "base/str.h"
-
-/* Writes "job/name"; with a hash in place of a name that is too long. */
-static void name_of_job(const char *job, const char *name, char *text)
-{
-    uint64_t h = PS_FNV1A_64;
-    struct ps_str s;
-
-    ps_str_init(&s, text, PS_NAME_MAX + 1);
-    if (strlen(job) + 1 + strlen(name) <= PS_NAME_MAX) {
-        ps_str_addf(&s, "%s/%s", job, name);
-        return;
-    }
-    h = ps_fnv1a_64(h, job, strlen(job) + 1);
-    h = ps_fnv1a_64(h, name, strlen(name));
-    ps_str_addf(&s, "%.20s/%.20s#%016llx", job, name, (unsigned long long)h);
-}
+#include "base/name_hash.h"
 
 static int check_group(struct psc_client *c, const char *name,
                        const uint32_t *ranks, uint32_t count, int32_t *ret_rank)
@@ -79,7 +62,7 @@ int psc_group_open(struct psc_client *c, const char *name,
     struct psc_options o;
     struct psc_client *group;
     int32_t rank = PSC_RANK_ANY;
-    int rc = client_enter(c);
+    int rc = client_enter_with(c, ret_group, "ret_group");
 
     if (rc != 0) {
         return rc;
@@ -91,7 +74,7 @@ int psc_group_open(struct psc_client *c, const char *name,
     if (rc != 0) {
         return rc;
     }
-    name_of_job(o.job, name, job);
+    ps_group_name(o.job, name, job);
     o.job = job;
     o.mode = PSC_MODE_SYNC;
     o.rule = PSC_RULE_NONE;

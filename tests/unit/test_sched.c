@@ -3,6 +3,8 @@
  * messages. */
 #include "sched_world.h"
 
+#include "base/name_hash.h"
+
 /* ------------------------------------------------------------------ start */
 
 static void ranks_do_not_depend_on_the_start_order(void **state)
@@ -93,6 +95,12 @@ static void a_job_without_servers_runs_on_one_node(void **state)
     deliver_msg(w, a, make_job_open(1, 2, 0, -1));
     deliver_msg(w, b, make_job_open(1, 2, 0, -1));
     assert_int_equal(last_job_opened(b)->error, PS_E_MISMATCH);
+    /* The first worker would wait for that one. */
+    assert_int_equal(last_job_state(a)->phase, PS_JOB_PHASE_FAILED);
+    expect_substring(last_job_state(a)->reason,
+                     "no servers, so all its workers must be on a");
+    deliver_worker_gone(w, a, 0, 1, true);
+    deliver_msg(w, a, make_job_open(1, 2, 0, -1));
     deliver_msg(w, a, make_job_open(2, 2, 0, -1));
     assert_int_equal(last_job_state(a)->phase, PS_JOB_PHASE_RUNNING);
     open_key(w, a, last_job_opened(a)->gen, 5, "x", 100);
@@ -210,7 +218,7 @@ static void options_of_workers_must_agree(void **state)
         "num_servers 2 for rank 1 on a, and a worker on b says 1",
         "mode sync for rank 1 on a, and a worker on b says async",
         "on_loss wait for rank 1 on a, and a worker on b says fail",
-        "partition_bytes 0 for rank 1 on a, and a worker on b says 8192",
+        "partition_bytes 1048576 for rank 1 on a, and a worker on b says 8192",
         "weight 100 for rank 1 on a, and a worker on b says 300"};
 
     (void)state;
@@ -1470,6 +1478,7 @@ static int open_named(struct world *w, struct peer *a, const char *name,
 
 static void groups_belong_to_the_owner_of_their_job(void **state)
 {
+    char group[PS_NAME_MAX + 1];
     static const char *const cut = "a-name-of-thirty-one-characters";
     struct world *w = world_new();
     struct peer *a = join_peer(w, PS_ROLE_AGENT, "a0");
@@ -1488,11 +1497,13 @@ static void groups_belong_to_the_owner_of_their_job(void **state)
     msg = make_job_open(2, 2, 0, -1);
     msg.job_open.name = cut;
     deliver_msg(w, a, msg);
-    assert_int_equal(
-        open_named(w, a, "a-name-of-thirty-one/g#0123456789abcdef", 7), 0);
-    assert_int_equal(
-        open_named(w, a, "a-name-of-thirty-one/g#0123456789abcdef", 8),
-        PS_E_PERM);
+    ps_group_name(cut, "a-group-of-the-job-of-31-characters", group);
+    assert_int_equal(open_named(w, a, group, 7), 0);
+    assert_int_equal(open_named(w, a, group, 8), PS_E_PERM);
+    /* Of a job that begins alike, and that there is not. */
+    ps_group_name("a-name-of-thirty-one-and-of-others",
+                  "a-group-of-the-job-of-31-characters", group);
+    assert_int_equal(open_named(w, a, group, 7), PS_E_INVAL);
     assert_int_equal(open_named(w, a, "a-name-of-thirty-one/g", 7), PS_E_INVAL);
     deliver_worker_gone(w, a, 0, 1, true);
     deliver_worker_gone(w, a, 0, 2, true);

@@ -3,6 +3,8 @@
  * and token. */
 #include "sched_world.h"
 
+#include "base/name_hash.h"
+
 #include <inttypes.h>
 
 #define ALL_RIGHTS 15u
@@ -811,6 +813,9 @@ static void workers_need_a_token_with_the_right_train(void **state)
 static void token_of_a_job_is_for_its_groups_too(void **state)
 {
     static const char *const cut = "a-name-of-thirty-one-characters";
+    struct ps_msg other = make_job_open(7, 2, 0, -1);
+    char group[PS_NAME_MAX + 1];
+    char nested[PS_NAME_MAX + 1];
     struct world *w = world_new();
     struct peer *a = join_peer(w, PS_ROLE_AGENT, "a0");
     struct ps_msg wish = make_issue(7, PS_TOKEN_RIGHT_TRAIN, "train", 60);
@@ -819,19 +824,29 @@ static void token_of_a_job_is_for_its_groups_too(void **state)
     char cut_text[32];
 
     (void)state;
+    other.job_open.name = "a-name-of-thirty-one-characters-and-more";
     (void)issue(w, &wish, text);
     (void)issue(w, &cut_wish, cut_text);
     assert_int_equal(open_by_token(w, a, 1, "train", text), 0);
     assert_int_equal(open_by_token(w, a, 2, "train/g", text), 0);
     assert_int_equal(open_by_token(w, a, 3, "trainer", text), PS_E_PERM);
     assert_int_equal(open_by_token(w, a, 4, cut, cut_text), 0);
-    assert_int_equal(open_by_token(w, a, 5,
-                                   "a-name-of-thirty-one/g#0123456789abcdef",
-                                   cut_text),
-                     0);
-    assert_int_equal(open_by_token(w, a, 6, "a-name-of-thirty-one/g", cut_text),
+    ps_group_name(cut, "a-group-of-the-job-of-31-characters", group);
+    assert_int_equal(strlen(group), PS_NAME_MAX - 1);
+    assert_int_equal(open_by_token(w, a, 5, group, cut_text), 0);
+    ps_group_name(group, "a-group-of-that-group", nested);
+    assert_int_equal(open_by_token(w, a, 6, nested, cut_text), 0);
+    /* Another job of the user begins with the same bytes. */
+    deliver_msg(w, a, other);
+    assert_int_equal(last_job_opened(a)->error, 0);
+    ps_group_name(other.job_open.name, "a-group-of-the-job-of-31-characters",
+                  group);
+    assert_int_equal(open_by_token(w, a, 8, group, cut_text), PS_E_PERM);
+    ps_group_name(group, "a-group-of-that-group", nested);
+    assert_int_equal(open_by_token(w, a, 8, nested, cut_text), PS_E_PERM);
+    assert_int_equal(open_by_token(w, a, 8, "a-name-of-thirty-one/g", cut_text),
                      PS_E_PERM);
-    for (uint64_t i = 1; i <= 6; i++) {
+    for (uint64_t i = 1; i <= 8; i++) {
         deliver_worker_gone(w, a, 0, i, true);
     }
     end_world(w);

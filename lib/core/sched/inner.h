@@ -64,10 +64,6 @@
  * reconnect. */
 #define PS_SCHED_EARLIER_JOBS 64u
 
-/* Bytes of the job's name that remain in a group's name that would be too long;
- * psc_group_open() appends a hash. */
-#define PS_SCHED_GROUP_PREFIX 20u
-
 /* A job that an earlier scheduler had started. */
 struct ps_sched_earlier_job {
     uint32_t uid;

@@ -3,6 +3,7 @@
  * and only what its rights and its job say. */
 #include "core/sched/rights.h"
 
+#include "base/name_hash.h"
 #include "core/sched/inner.h"
 #include "core/sched/token.h"
 
@@ -73,25 +74,36 @@ static bool token_covers(const struct ps_sched_step *st,
     return false;
 }
 
+/* Groups of groups that are followed to the job of a token. */
+#define GROUP_DEPTH_MAX 8
+
 /* True: a job of this name is the token's job, or a group of it, "job/group"
- * (rule J2). A group with a long name has the first bytes of its job's only. */
-static bool token_covers_name(const struct ps_fixed_token_claims *t,
+ * (rule J2), or a group of such a group. */
+static bool token_covers_name(const struct ps_sched *s,
+                              const struct ps_fixed_token_claims *t,
                               const char *name)
 {
     const char *job = (const char *)t->job;
-    const size_t len = strlen(job);
-    const char *slash = strchr(name, '/');
 
-    if (len == 0 || strcmp(name, job) == 0) {
+    if (*job == '\0') {
         return true;
     }
-    if (strncmp(name, job, len) == 0 && name[len] == '/') {
-        return true;
+    for (uint32_t i = 0; name != NULL && i < GROUP_DEPTH_MAX; i++) {
+        struct ps_map_cursor cursor = {0};
+        const struct ps_sched_job *j;
+        const char *parent = NULL;
+
+        if (strcmp(name, job) == 0 || ps_group_name_is_of(name, job)) {
+            return true;
+        }
+        while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {
+            if (j->uid == t->uid && ps_group_name_is_of(name, j->name)) {
+                parent = j->name;
+            }
+        }
+        name = parent;
     }
-    return len > PS_SCHED_GROUP_PREFIX && slash != NULL &&
-           slash - name == PS_SCHED_GROUP_PREFIX &&
-           strchr(slash, '#') != NULL &&
-           strncmp(name, job, PS_SCHED_GROUP_PREFIX) == 0;
+    return false;
 }
 
 int ps_sched_check_join(const struct ps_sched_step *st,
@@ -111,7 +123,7 @@ int ps_sched_check_join(const struct ps_sched_step *st,
         !token_has_right(st, &t, PS_TOKEN_RIGHT_TRAIN, why)) {
         return PS_E_PERM;
     }
-    if (!token_covers_name(&t, name)) {
+    if (!token_covers_name(st->s, &t, name)) {
         ps_str_addf(why, "token %016" PRIx64 " is for job '%s' of user %u only",
                     t.id, (const char *)t.job, t.uid);
         return PS_E_PERM;
@@ -207,7 +219,7 @@ bool ps_sched_may_launch(const struct ps_sched_step *st,
     if (!token_has_right(st, t, PS_TOKEN_RIGHT_LAUNCH, why)) {
         return false;
     }
-    if (!token_covers_name(t, job)) {
+    if (!token_covers_name(st->s, t, job)) {
         ps_str_addf(why, "token %016" PRIx64 " is for job '%s' of user %u only",
                     t->id, (const char *)t->job, t->uid);
         return false;

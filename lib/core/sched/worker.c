@@ -585,20 +585,20 @@ static int check_new_job(const struct ps_sched *s,
     return 0;
 }
 
-/* Open parent job of a group of this name, of which the first `len` bytes are
- * the parent's: one of user `uid`, else of any user, else NULL. */
-static const struct ps_sched_job *find_parent_job(const struct ps_sched *s,
-                                                  const char *name, size_t len,
-                                                  uint32_t uid)
+/* Open parent job of a group of this name: one of user `uid`, else of any user,
+ * else NULL. */
+static const struct ps_sched_job *
+find_parent_job(const struct ps_sched *s, const char *name, uint32_t uid)
 {
-    bool cut = len == PS_SCHED_GROUP_PREFIX && strchr(name + len, '#') != NULL;
+    const size_t len = (size_t)(strrchr(name, '/') - name);
     const struct ps_sched_job *other = NULL;
     struct ps_map_cursor cursor = {0};
     const struct ps_sched_job *j;
 
     while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {
-        if (!ps_sched_job_is_open(j) || strncmp(j->name, name, len) != 0 ||
-            (j->name[len] != '\0' && !cut)) {
+        /* The parent of a group of a group is the latter. */
+        if (!ps_sched_job_is_open(j) || strlen(j->name) < len ||
+            !ps_group_name_is_of(name, j->name)) {
             continue;
         }
         if (j->uid == uid) {
@@ -623,7 +623,7 @@ static int check_group(const struct ps_sched *s,
         return 0;
     }
     len = (size_t)(slash - m->name);
-    parent = find_parent_job(s, m->name, len, m->uid);
+    parent = find_parent_job(s, m->name, m->uid);
     if (parent == NULL) {
         ps_str_addf(why,
                     "job %s is a group of job %.*s, and there is no such job; "
