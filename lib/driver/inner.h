@@ -136,6 +136,7 @@ struct driver_tls {
     struct ps_list accepting;
     uint32_t generation;               /* Contexts there have been. */
     struct ps_loop_timer check_timer;  /* More connections to be checked. */
+    struct ps_map_cursor checked_to;   /* They follow this one. */
     struct ps_loop_timer expiry_timer; /* The next end of a certificate. */
     int64_t expires_at;                /* That end; 0: none. */
 };

@@ -133,22 +133,21 @@ static void check_conn(struct daemon_conn *c)
 static void check_conns(struct ps_loop_timer *t)
 {
     struct ps_driver *d = PS_CONTAINER(t, struct ps_driver, tls.check_timer);
-    struct ps_map_cursor at = {0};
     struct daemon_conn *c;
     unsigned checked = 0;
 
     if (d->is_closing) {
         return;
     }
-    while ((c = ps_map_next(d->conns, &at)) != NULL) {
+    while ((c = ps_map_next(d->conns, &d->tls.checked_to)) != NULL) {
         if (c->tls_generation == d->tls.generation) {
             continue;
         }
-        if (checked++ == CHECKS_MAX) {
+        check_conn(c);
+        if (++checked == CHECKS_MAX) {
             ps_loop_timer_set(d->opt.loop, t, ps_loop_now(d->opt.loop));
             return;
         }
-        check_conn(c);
     }
 }
 
@@ -157,6 +156,7 @@ void ps_driver_set_tls(struct ps_driver *d, struct ps_tls_context *context)
     ps_tls_context_unref(d->opt.tls.context);
     d->opt.tls.context = ps_tls_context_ref(context);
     d->tls.generation++;
+    d->tls.checked_to = (struct ps_map_cursor){0};
     ps_loop_timer_set(d->opt.loop, &d->tls.check_timer,
                       ps_loop_now(d->opt.loop));
 }
