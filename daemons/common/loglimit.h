@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rate limit of log lines by kind: the first PS_LOG_BURST are written at once,
+/* Rate limit of log lines by kind, which stands for a format and the user or host
+ * that causes the line: the first PS_LOG_BURST are written at once,
  * then one a second, later one in eight seconds, each with the number of lines
  * skipped. Lines that a peer can cause without limit must neither fill a disk
  * nor hide other events. Memory is fixed: beyond PS_LOG_KINDS_MAX kinds at a

@@ -129,10 +129,10 @@
  * jobs, dials and descriptors from workers. */
 #define PS_DESCRIPTORS_RESERVED    32u
 /* Lines of one kind that the log writes before it only counts them, so that the
- * loss of many ranks or nodes is logged one by one; and the number of kinds
- * that it distinguishes. */
+ * loss of many ranks or nodes is logged one by one; and the number of kinds,
+ * a format for each user or host, that it distinguishes (100 KiB). */
 #define PS_LOG_BURST               100u
-#define PS_LOG_KINDS_MAX           64u
+#define PS_LOG_KINDS_MAX           256u
 /* Stall queries of one user that an agent has open with the scheduler; further
  * ones wait, so that they do not delay other messages of that link. */
 #define PS_QUERIES_SENT_MAX        4u

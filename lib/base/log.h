@@ -16,8 +16,9 @@ enum ps_log_level {
     PS_LOG_TRACE,
 };
 
-/* `kind`: lines of one kind differ only in the peers that they name, so a sink
- * may count most of them instead of writing them. 0: always written. */
+/* `kind`: lines of one kind have one format and are caused by one user or host,
+ * so a sink may count most of them instead of writing them. 0: always
+ * written. */
 typedef void (*ps_log_sink)(void *ctx, enum ps_log_level level, uint64_t kind,
                             const char *text);
 

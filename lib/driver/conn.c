@@ -209,8 +209,9 @@ static void on_closed(void *ctx, struct ps_conn *conn, int rc)
     char why[PS_CONN_REASON_MAX];
 
     ps_account_count_line(&c->output.account, level);
-    ps_log_of(LOG_CLOSED + (uint64_t)-rc * 8 + c->kind * 2 +
-                  ps_list_linked(&c->shm),
+    ps_log_of(driver_log_kind(LOG_CLOSED + (uint64_t)-rc * 8 + c->kind * 2 +
+                                  ps_list_linked(&c->shm),
+                              c->log_source),
               level, "connection closed peer=%s reason=\"%s\"",
               ps_conn_peer(conn), ps_conn_reason(conn));
     if (c->kind == PS_CONN_LOCAL) {
@@ -234,6 +235,7 @@ static void on_closed(void *ctx, struct ps_conn *conn, int rc)
     ps_output_remove(&c->output);
     (void)ps_str_copy(why, sizeof(why), ps_conn_reason(conn));
     ps_conn_free(conn);
+    d->fx.closed_source = c->log_source;
     ps_free(c);
     ev.closed.rc = rc;
     ev.closed.why = why;
@@ -241,6 +243,7 @@ static void on_closed(void *ctx, struct ps_conn *conn, int rc)
         driver_feed(d, &ev);
     } else {
         driver_apply_effects(d);
+        d->fx.closed_source = 0;
     }
     driver_maybe_closed(d);
 }
@@ -504,6 +507,7 @@ void driver_open(struct ps_driver *d, const struct conn_opening *o,
         d->local_count++;
         watch_process(c, o->fd);
     }
+    c->log_source = o->source;
     if (c->kind != PS_CONN_DIALLED) {
         c->pre_handshake = (struct ps_pre_handshake_conn){.id = c->id,
                                                           .source = o->source};

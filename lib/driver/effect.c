@@ -5,6 +5,7 @@
 #include "driver/inner.h"
 
 #include "base/alloc.h"
+#include "base/fnv1a.h"
 #include "base/map.h"
 #include "net/arena.h"
 #include "net/worker.h"
@@ -276,6 +277,21 @@ static void change_log_level(enum ps_log_level to)
     ps_log_level_set(to);
 }
 
+uint64_t driver_log_kind(uint64_t kind, uint64_t source)
+{
+    return source == 0 ? kind : kind ^ ps_fnv1a_64_add(PS_FNV1A_64, source);
+}
+
+/* Host or user whose event is handled; 0: none. */
+static uint64_t source_of_cause(const struct ps_driver *d)
+{
+    const struct daemon_conn *c = ps_map_get(d->conns, d->fx.cause);
+
+    const uint64_t source = c != NULL ? c->log_source : d->fx.closed_source;
+
+    return source;
+}
+
 void driver_apply_effects(struct ps_driver *d)
 {
     for (uint32_t i = 0; i < d->fx.count; i++) {
@@ -305,7 +321,8 @@ void driver_apply_effects(struct ps_driver *d)
             send_op_progress(d, fx);
             break;
         case PS_FX_LOG:
-            ps_log_of(fx->log.kind, fx->log.level, "%s", fx->log.text);
+            ps_log_of(driver_log_kind(fx->log.kind, source_of_cause(d)),
+                      fx->log.level, "%s", fx->log.text);
             break;
         case PS_FX_LOG_LEVEL:
             change_log_level(fx->log_level);
@@ -328,8 +345,11 @@ void driver_feed_at(struct ps_driver *d, struct ps_event *ev, ps_time now)
     assert(!d->is_stepping);
     d->is_stepping = true;
     ev->now = now;
+    d->fx.cause = ev->conn;
     rc = d->opt.machine.ops->step(d->opt.machine.self, ev, &d->fx);
     driver_apply_effects(d);
+    d->fx.cause = 0;
+    d->fx.closed_source = 0;
     d->is_stepping = false;
     d->paused.has_stepped = true;
     d->polling.was_fed = true;

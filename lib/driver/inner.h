@@ -47,6 +47,7 @@ struct daemon_conn {
     struct ps_conn *conn;
     enum ps_conn_kind kind;
     struct ps_pre_handshake_conn pre_handshake;
+    uint64_t log_source; /* Its host, or its user, if it was accepted. */
     struct ps_list_node to_flush; /* In the list while new output is queued. */
     struct ps_list_node paused;
     struct ps_list_node shm; /* In the list of same-host peers. */
@@ -248,6 +249,9 @@ enum driver_log {
 void driver_feed(struct ps_driver *d, struct ps_event *ev);
 void driver_feed_at(struct ps_driver *d, struct ps_event *ev, ps_time now);
 void driver_apply_effects(struct ps_driver *d);
+/* Kind of a log line that `source` causes, a host or user, so that the lines of
+ * one do not hide those of another; 0: none. */
+uint64_t driver_log_kind(uint64_t kind, uint64_t source);
 /* Marks new output, which before_poll() writes. */
 void driver_mark_flush(struct daemon_conn *c);
 

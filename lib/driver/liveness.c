@@ -21,7 +21,9 @@
 static void refuse_caller(void *ctx, int fd)
 {
     (void)ctx;
-    close(fd);
+    if (fd >= 0) {
+        close(fd);
+    }
 }
 
 /* Local numeric address of `fd`, without port. */

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Peers can neither fill a log nor write lines of their own into it."""
 import re
+import socket
 
 import pytest
 import wire
@@ -35,6 +36,30 @@ def test_offences_are_counted(trio, who):
         return written + more == OFFENCES
     wait_for(is_counted, "the count of all lines", limit(20))
     assert len(daemon.text()) - since < MIB / 16
+
+
+def connect_from(address, port):
+    return socket.create_connection(("127.0.0.1", port), timeout=60,
+                                    source_address=(address, 0))
+
+
+def test_a_flood_does_not_hide_the_lines_of_another_host(trio):
+    """The log limits the lines of each kind and peer."""
+    t = trio(servers=1, agents=1)
+    bad = b"PS" + bytes([1, 250]) + bytes(12)
+    since = len(t.sched.text())
+    for address in ["127.0.0.1"] * 300 + ["127.0.0.9"]:
+        sock = connect_from(address, t.port)
+        sock.sendall(bad)
+        assert wire.is_cut(sock)
+        sock.close()
+    wait_for(lambda: " more lines of this kind)" in t.sched.text()[since:],
+             "the count of lines of the flood")
+    text = t.sched.text()[since:]
+    assert "connection closed peer=127.0.0.9:" in text
+    # It is the line itself, and not a last one in place of a count.
+    line = next(part for part in text.splitlines() if "127.0.0.9:" in part)
+    assert "more lines" not in line, line
 
 
 def test_names_do_not_write_lines(trio):

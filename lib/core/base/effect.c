@@ -4,6 +4,7 @@
 #include "core/base/effect.h"
 
 #include "base/alloc.h"
+#include "base/fnv1a.h"
 #include "base/str.h"
 #include "core/base/ledger.h"
 
@@ -295,8 +296,21 @@ void ps_effects_compute(struct ps_effects *fx, struct ps_compute *c)
     append_effect(fx, PS_FX_COMPUTE)->compute = c;
 }
 
-static void append_line(struct ps_effects *fx, enum ps_log_level level,
-                        const char *fmt, va_list ap)
+/* Hash of the user whose account counts the line; 0: none. */
+static uint64_t user_hash(const struct ps_account *account)
+{
+    for (uint32_t i = 0; i < account->chain_count; i++) {
+        const struct ps_account *a = account->chain[i];
+
+        if (a->kind == PS_ACCOUNT_USER) {
+            return ps_fnv1a_64(PS_FNV1A_64, a->name, strlen(a->name));
+        }
+    }
+    return 0;
+}
+
+static void append_line(struct ps_effects *fx, uint64_t user,
+                        enum ps_log_level level, const char *fmt, va_list ap)
 {
     char text[1024];
     char line[1024];
@@ -307,7 +321,7 @@ static void append_line(struct ps_effects *fx, enum ps_log_level level,
     ps_str_addv(&s, fmt, ap);
     f = append_effect(fx, PS_FX_LOG);
     f->log.level = level;
-    f->log.kind = (uintptr_t)fmt;
+    f->log.kind = (uintptr_t)fmt ^ user;
     ps_str_init(&s, line, sizeof(line));
     ps_str_add_visible(&s, text);
     f->log.text = ps_strdup(line);
@@ -319,7 +333,7 @@ void ps_effects_log(struct ps_effects *fx, enum ps_log_level level,
     va_list ap;
 
     va_start(ap, fmt);
-    append_line(fx, level, fmt, ap);
+    append_line(fx, 0, level, fmt, ap);
     va_end(ap);
 }
 
@@ -330,7 +344,7 @@ void ps_effects_log_for(struct ps_effects *fx, struct ps_account *account,
 
     ps_account_count_line(account, level);
     va_start(ap, fmt);
-    append_line(fx, level, fmt, ap);
+    append_line(fx, user_hash(account), level, fmt, ap);
     va_end(ap);
 }
 

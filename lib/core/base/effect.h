@@ -143,7 +143,7 @@ struct ps_fx {
         } op_progress;
         struct {
             enum ps_log_level level;
-            uint64_t kind; /* As in ps_log_of(): identifies the format. */
+            uint64_t kind; /* As in ps_log_of(): format and user. */
             char *text;
         } log;
         enum ps_log_level log_level;
@@ -158,6 +158,11 @@ struct ps_effects {
     struct ps_fx *items;
     uint32_t count;
     uint32_t capacity;
+    /* Connection of the event in progress, and, of one that is closed, the host
+     * or user: log lines of different ones are of different kinds. The driver
+     * sets both. 0: none. */
+    ps_conn_id cause;
+    uint64_t closed_source;
 };
 
 void ps_effects_init(struct ps_effects *fx);
@@ -198,7 +203,8 @@ void ps_effects_compute(struct ps_effects *fx, struct ps_compute *c);
 /* Appends one log line; unprintable characters are escaped. */
 void ps_effects_log(struct ps_effects *fx, enum ps_log_level level,
                     const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-/* The same for a line that a peer causes; counted in its account. */
+/* The same for a line that a peer causes; counted in its account. Lines of
+ * different users are of different kinds: none hides those of another one. */
 void ps_effects_log_for(struct ps_effects *fx, struct ps_account *account,
                         enum ps_log_level level, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
