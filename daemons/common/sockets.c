@@ -23,22 +23,27 @@
 #include <unistd.h>
 
 /* Raises the limit on descriptors to the hard limit: each agent takes one at
- * least. */
+ * least, and so does each worker of an agent. */
 void daemon_raise_descriptors(const struct daemon *d)
 {
+    const bool listens = daemon_listen_options(d) != NULL;
+    const uint64_t connections = listens
+                                     ? daemon_common_options(d)->connections
+                                     : d->spec->socket(d->config.values).max;
+    const uint64_t wanted = connections + 2 * PS_DESCRIPTORS_RESERVED;
     struct rlimit lim;
-    uint64_t wanted = daemon_common_options(d)->connections + 64;
 
     if (getrlimit(RLIMIT_NOFILE, &lim) != 0) {
         return;
     }
     lim.rlim_cur = lim.rlim_max;
     (void)setrlimit(RLIMIT_NOFILE, &lim);
-    if (daemon_listen_options(d) != NULL && lim.rlim_max < wanted) {
+    if (lim.rlim_max < wanted) {
         ps_log(PS_LOG_WARNING,
-               "descriptors limit %" PRIu64 " less than limits.connections "
-               "needs %" PRIu64 "; raise LimitNOFILE",
-               (uint64_t)lim.rlim_max, wanted);
+               "descriptors limit %" PRIu64 " less than %s needs %" PRIu64
+               "; raise LimitNOFILE",
+               (uint64_t)lim.rlim_max,
+               listens ? "limits.connections" : "client.max_clients", wanted);
     }
 }
 
@@ -243,25 +248,44 @@ void daemon_listen_shm(struct daemon *d)
     }
 }
 
+/* True: a caller was turned away, because no descriptor was free for it. */
+static bool is_turned_away(int fd)
+{
+    static const char kind[] = "no descriptor";
+
+    if (fd < 0) {
+        ps_log_of((uintptr_t)kind, PS_LOG_WARNING,
+                  "connection refused reason=\"this daemon has all descriptors "
+                  "open that it may have (LimitNOFILE)\"");
+    }
+    return fd < 0;
+}
+
 static void accepted_tcp(void *ctx, int fd)
 {
     struct daemon *d = ctx;
 
-    ps_driver_accept(d->driver, fd);
+    if (!is_turned_away(fd)) {
+        ps_driver_accept(d->driver, fd);
+    }
 }
 
 static void accepted_shm(void *ctx, int fd)
 {
     struct daemon *d = ctx;
 
-    ps_driver_accept_shm(d->driver, fd);
+    if (!is_turned_away(fd)) {
+        ps_driver_accept_shm(d->driver, fd);
+    }
 }
 
 static void accepted_local(void *ctx, int fd)
 {
     struct daemon *d = ctx;
 
-    ps_driver_accept_local(d->driver, fd);
+    if (!is_turned_away(fd)) {
+        ps_driver_accept_local(d->driver, fd);
+    }
 }
 
 int daemon_listeners_open(struct daemon *d)

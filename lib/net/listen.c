@@ -28,7 +28,6 @@ struct ps_listener {
     int fd;
     int reserve_fd;
     bool is_closing;
-    uint64_t refused;
     ps_listener_cb accepted;
     void *ctx;
 };
@@ -158,9 +157,11 @@ static void refuse_one(struct ps_listener *s)
     fd = accept4(s->fd, NULL, NULL, SOCK_CLOEXEC);
     if (fd >= 0) {
         close(fd);
-        s->refused++;
     }
     s->reserve_fd = open_reserve_fd();
+    if (fd >= 0) {
+        s->accepted(s->ctx, -1);
+    }
 }
 
 static void accept_ready(uv_poll_t *handle, int status, int events)
@@ -223,9 +224,4 @@ void ps_listener_close(struct ps_listener *s)
         close(s->fd);
     }
     close(s->reserve_fd);
-}
-
-uint64_t ps_listener_refused(const struct ps_listener *s)
-{
-    return s->refused;
 }

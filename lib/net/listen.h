@@ -9,7 +9,8 @@
 struct ps_loop;
 struct ps_listener;
 
-/* `fd` is connected, non-blocking, and owned by the callee. */
+/* `fd` is connected, non-blocking, and owned by the callee; -1: a caller was
+ * turned away, because no descriptor was left. */
 typedef void (*ps_listener_cb)(void *ctx, int fd);
 
 /* Listens on a numeric address, a name or "localhost". Port 0: any free one.
@@ -29,5 +30,3 @@ PS_MUST_USE int ps_listener_open(struct ps_loop *l, int fd,
 /* Closes the socket; the memory is freed when the loop has released it. NULL is
  * allowed. */
 void ps_listener_close(struct ps_listener *s);
-/* Connections refused because no descriptor was left. */
-uint64_t ps_listener_refused(const struct ps_listener *s);

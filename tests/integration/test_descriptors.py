@@ -54,6 +54,13 @@ def test_connections_without_descriptors_get_the_reason(trio):
         wait_for(lambda: open_files(agent) < KEPT + 20, "free descriptors")
 
 
+def test_few_descriptors_are_named_at_the_start(trio):
+    few = ["prlimit", "--nofile=80:80"]
+    t = trio(servers=1, agents=1, agent_command=few)
+    t.agents()[0].await_log("descriptors limit 80 less than client.max_clients "
+                            "needs")
+
+
 def test_configuration_is_reloaded_without_descriptors(tmp):
     config = tmp / "psched.yaml"
     config.write_text("log:\n  level: info\n")
@@ -65,6 +72,11 @@ def test_configuration_is_reloaded_without_descriptors(tmp):
         daemon.await_ready(Deadline())
         # Only the reserve descriptor is left.
         numbers = sorted(int(n) for n in os.listdir(f"/proc/{daemon.pid}/fd"))
+        free = next(n for n in range(1000) if n not in numbers)
+        limit(daemon, free)
+        with wire.connect(int((tmp / "psched.port").read_text())) as sock:
+            assert wire.is_cut(sock)
+        daemon.await_log("has all descriptors open that it may have")
         limit(daemon, numbers[-1] + 1)
         config.write_text("log:\n  level: debug\n")
         daemon.process.send_signal(signal.SIGHUP)

@@ -225,6 +225,9 @@ static void server_accepted(void *ctx, int fd)
         .value = {.gen = 1, .parts = &part, .parts_count = 1}};
     struct world *w = ctx;
 
+    if (fd < 0) {
+        return; /* No descriptor was left for it. */
+    }
     if (w->server >= 0) {
         close(fd);
         return;

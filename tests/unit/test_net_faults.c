@@ -205,6 +205,9 @@ static void accepted(void *ctx, int fd)
 {
     struct world *w = ctx;
 
+    if (fd < 0) {
+        return;
+    }
     if (w->server.conn != NULL || w->is_over) {
         close(fd);
     } else {
