@@ -13,6 +13,7 @@
 #include "conf/yaml.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -764,6 +765,28 @@ static void restore_not_reloadable(struct loader *l, void *values)
     }
 }
 
+/* Lowers shares of the memory to what the process may use, with a warning: the
+ * kernel ends a process that uses more than its control group may. */
+static void limit_memory(struct loader *l, void *values)
+{
+    const uint64_t max = l->input->memory;
+
+    for (size_t i = 0; max != 0 && i < l->options->count; i++) {
+        const struct ps_option_slot *s = &l->options->slots[i];
+        uint64_t *bytes = (void *)((char *)values + s->offset);
+
+        if (s->row->form != PS_OPTION_PERCENT || *bytes <= max) {
+            continue;
+        }
+        ps_str_addf(l->report,
+                    "%s: %s: %s is more than the %" PRIu64 " MiB that this "
+                    "process may use (memory of the host, or the limit of its "
+                    "control group), and %" PRIu64 " MiB count\n",
+                    s->where, s->row->path, s->items[0], max >> 20, max >> 20);
+        *bytes = max;
+    }
+}
+
 static struct ps_options *options_new(const struct ps_option_set *set)
 {
     struct ps_options *o = ps_calloc(1, sizeof(*o));
@@ -804,6 +827,7 @@ int ps_options_load(const struct ps_option_set *set,
     }
     if (!l.failed) {
         restore_not_reloadable(&l, values);
+        limit_memory(&l, values);
     }
     if (l.failed) {
         rc = PS_E_CONFIG;

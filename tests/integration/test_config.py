@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Configurations whose values are valid alone and contradict each other, and
 unknown names: reported before a daemon starts."""
+import re
 import subprocess
 
 import pytest
@@ -78,11 +79,17 @@ def test_invalid_variable_of_other_systems_is_reported_in_its_units():
 
 
 def test_sizes_in_the_units_of_psctl_are_accepted():
-    assert check("psserver", "store.memory=8GB") == (0, "")
-    assert check("psserver", "store.memory=1.5TB", "flow.window=64MB",
+    assert check("psserver", "store.memory=64MB") == (0, "")
+    assert check("psserver", "store.memory=0.05GB", "flow.window=64MB",
                  "network.send_buffer=64kB") == (0, "")
     code, err = check("psserver", "store.memory=15MB")
     assert code == 78 and "out of range" in err  # 16 MiB is the least.
+    code, err = check("psserver", "store.memory=1000TB")
+    assert code == 0
+    assert re.fullmatch(
+        r".*store\.memory: 1000TB is more than the \d+ MiB that this process may "
+        r"use \(memory of the host, or the limit of its control group\), and "
+        r"\d+ MiB count\n", err), err
     assert check("psserver", "limits.output=8gb")[0] == 78
     assert check("psserver", "shutdown.grace=8GB")[0] == 78
     assert check("psserver", "shutdown.grace=8")[0] == 78
