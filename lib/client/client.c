@@ -232,6 +232,10 @@ int psc_open(const struct psc_options *o, struct psc_client **ret_client,
 
     /* Callers built with an older header have fewer fields. */
     psc_options_init(&full, sizeof(full));
+    if (o == NULL || ret_client == NULL) {
+        return client_open_error(err, err_size, PSC_E_INVAL,
+                                 "no options, or no place for the client");
+    }
     if (o->size < offsetof(struct psc_options, connect_timeout_ms) ||
         o->size > sizeof(full)) {
         return client_open_error(
@@ -370,27 +374,37 @@ void psc_close(struct psc_client *c)
 
 int psc_rank(const struct psc_client *c)
 {
-    return client_is_own_process(c) ? (int)c->id.rank : PSC_E_FORKED;
+    return c == NULL                  ? PSC_E_INVAL
+           : client_is_own_process(c) ? (int)c->id.rank
+                                      : PSC_E_FORKED;
 }
 
 int psc_size(const struct psc_client *c)
 {
-    return client_is_own_process(c) ? (int)c->id.size : PSC_E_FORKED;
+    return c == NULL                  ? PSC_E_INVAL
+           : client_is_own_process(c) ? (int)c->id.size
+                                      : PSC_E_FORKED;
 }
 
 int psc_local_rank(const struct psc_client *c)
 {
-    return client_is_own_process(c) ? (int)c->id.local_rank : PSC_E_FORKED;
+    return c == NULL                  ? PSC_E_INVAL
+           : client_is_own_process(c) ? (int)c->id.local_rank
+                                      : PSC_E_FORKED;
 }
 
 int psc_local_size(const struct psc_client *c)
 {
-    return client_is_own_process(c) ? (int)c->id.local_size : PSC_E_FORKED;
+    return c == NULL                  ? PSC_E_INVAL
+           : client_is_own_process(c) ? (int)c->id.local_size
+                                      : PSC_E_FORKED;
 }
 
 int psc_num_servers(const struct psc_client *c)
 {
-    return client_is_own_process(c) ? (int)c->id.num_servers : PSC_E_FORKED;
+    return c == NULL                  ? PSC_E_INVAL
+           : client_is_own_process(c) ? (int)c->id.num_servers
+                                      : PSC_E_FORKED;
 }
 
 const char *psc_strerror(int rc)
@@ -405,7 +419,7 @@ const char *psc_version(void)
 
 int psc_last_detail(struct psc_client *c, char *text, size_t size)
 {
-    int rc = client_enter(c);
+    int rc = client_enter_with(c, text, "text");
 
     if (rc != 0) {
         return rc;
@@ -417,8 +431,8 @@ int psc_last_detail(struct psc_client *c, char *text, size_t size)
 
 int psc_get_stats(struct psc_client *c, struct psc_stats *ret_stats)
 {
-    struct psc_stats s = {.size = ret_stats->size};
-    int rc = client_enter(c);
+    struct psc_stats s = {.size = ret_stats != NULL ? ret_stats->size : 0};
+    int rc = client_enter_with(c, ret_stats, "ret_stats");
 
     if (rc != 0) {
         return rc;

@@ -26,6 +26,9 @@ static int copy_params(struct psc_client *c, const struct psc_param *params,
                             count, PARAMS_MAX);
     }
     for (uint32_t i = 0; i < count; i++) {
+        if (params == NULL || params[i].name == NULL) {
+            return client_error(c, PSC_E_INVAL, "parameter %u has no name", i);
+        }
         copies[i] = (struct ps_rec_param){.name = params[i].name,
                                           .value = params[i].value};
     }
@@ -65,6 +68,9 @@ static int make_tunings(struct psc_client *c, const struct psc_key_tuning *keys,
 {
     struct ps_rec_tuning *list;
 
+    if (keys == NULL && count > 0) {
+        return client_error(c, PSC_E_INVAL, "keys: NULL is no argument");
+    }
     if (count > TUNINGS_MAX) {
         return client_error(c, PSC_E_INVAL,
                             "multipliers are given for %u keys, and there "
@@ -103,7 +109,9 @@ static int start_optimizer(struct psc_client *c, const struct psc_optimizer *d,
     struct ps_rec_param copies[PARAMS_MAX];
     struct ps_rec_tuning *tunings = NULL;
     struct ps_msg m = {.code = PS_MSG_L_OPTIMIZER};
-    int rc = copy_params(c, d->params, d->param_count, copies);
+    int rc = d->name == NULL
+                 ? client_error(c, PSC_E_INVAL, "an optimizer has a name")
+                 : copy_params(c, d->params, d->param_count, copies);
 
     if (rc == 0) {
         rc = make_tunings(c, d->keys, d->key_count, 0, &tunings);
@@ -131,7 +139,7 @@ int psc_optimizer_declare_start(struct psc_client *c,
                                 struct psc_op **ret_op)
 {
     struct psc_optimizer d = {0};
-    int rc = client_enter(c);
+    int rc = client_enter_with(c, declaration, "declaration");
 
     if (rc != 0) {
         return rc;
@@ -220,7 +228,7 @@ int psc_set_start(struct psc_client *c, const char *name, double value,
                   uint64_t round, const struct psc_op_options *o,
                   struct psc_op **ret_op)
 {
-    int rc = client_enter(c);
+    int rc = client_enter_with(c, name, "name");
 
     if (rc == 0) {
         rc = start_change(c, name, value, round, o, ret_op);
@@ -290,7 +298,7 @@ int psc_compression_start(struct psc_client *c, const char *name,
 {
     struct ps_rec_param copies[PARAMS_MAX];
     struct ps_msg m = {.code = PS_MSG_L_COMPRESSION};
-    int rc = client_enter(c);
+    int rc = client_enter_with(c, name, "name");
 
     if (rc != 0) {
         return rc;

@@ -120,6 +120,12 @@ static int make_request(struct psc_client *c, const struct psc_key_spec *spec,
         .shape = spec->shape,
         .row_width = spec->width,
         .if_absent = if_absent_of(spec->flags)};
+    if (spec->shape == NULL && spec->ndim > 0) {
+        return client_error(c, PSC_E_INVAL,
+                            "a key of %u dimensions has no "
+                            "shape",
+                            spec->ndim);
+    }
     if ((spec->flags & ~(PSC_KEY_KNOWN | PSC_KEY_OF_SUMS)) != 0) {
         return client_error(c, PSC_E_INVAL, "no such flags of a key as %u",
                             spec->flags);
@@ -185,7 +191,10 @@ int psc_keys(struct psc_client *c, const struct psc_key_spec *specs,
         rc = client_error(c, PSC_E_NOMEM, "%s", ps_strerror(PSC_E_NOMEM));
         goto leave;
     }
-    rc = declare_keys(c, specs, count, keys);
+    rc = (specs == NULL || ret_keys == NULL) && count > 0
+             ? client_error(c, PSC_E_INVAL,
+                            "specs, ret_keys: NULL is no argument")
+             : declare_keys(c, specs, count, keys);
     for (int i = 0;
          rc == PSC_E_NOKEY && creates_all(specs, count) && i < QUESTIONS_MAX;
          i++) {
@@ -209,6 +218,10 @@ int psc_key(struct psc_client *c, const char *name, uint32_t dtype,
     const struct psc_key_spec spec = {
         .name = name, .dtype = dtype, .ndim = ndim, .shape = shape};
 
+    /* Without a name it would be the key with the number 0. */
+    if (name == NULL) {
+        return client_enter_with(c, name, "name");
+    }
     return psc_keys(c, &spec, 1, ret_key);
 }
 
@@ -239,6 +252,10 @@ int psc_key_rows(struct psc_client *c, const char *name, uint32_t dtype,
 {
     struct psc_key_spec spec = {.name = name, .dtype = dtype, .width = width};
 
+    /* Without a name it would be the key with the number 0. */
+    if (name == NULL) {
+        return client_enter_with(c, name, "name");
+    }
     return declare_rows_key(c, &spec, rows, ret_key);
 }
 
@@ -254,7 +271,8 @@ int psc_key_rows_int(struct psc_client *c, int64_t number, uint32_t dtype,
 int psc_key_info(struct psc_client *c, uint32_t key, uint64_t *ret_count,
                  uint64_t *ret_bytes)
 {
-    int rc = client_enter(c);
+    int rc = client_enter_with(c, ret_count != NULL ? ret_bytes : NULL,
+                               "ret_count, ret_bytes");
     const struct key *k;
 
     if (rc != 0) {

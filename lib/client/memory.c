@@ -51,7 +51,7 @@ void memory_init(struct psc_client *c)
 int psc_alloc(struct psc_client *c, size_t size, void **ret_data)
 {
     struct ps_shm_block *b;
-    int rc = client_enter(c);
+    int rc = client_enter_with(c, ret_data, "ret_data");
 
     if (rc != 0) {
         return rc;

@@ -95,7 +95,7 @@ static int cancel_op(struct psc_op *op)
 
 int psc_op_cancel(struct psc_op *op)
 {
-    struct psc_client *c = op->client;
+    struct psc_client *c = op != NULL ? op->client : NULL;
     int rc = client_enter(c);
 
     if (rc != 0) {

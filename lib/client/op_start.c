@@ -282,9 +282,12 @@ int psc_push_rows_start(struct psc_client *c, uint32_t key,
     const struct op_call a = {.kind = OP_PUSH_ROWS,
                               .key = key,
                               .rows = rows,
-                              .src = rows->src,
+                              .src = rows != NULL ? rows->src : NULL,
                               .options = o};
 
+    if (rows == NULL) {
+        return client_enter_with(c, rows, "rows");
+    }
     return start(c, &a, ret_op);
 }
 
@@ -295,9 +298,12 @@ int psc_pull_rows_start(struct psc_client *c, uint32_t key,
     const struct op_call a = {.kind = OP_PULL_ROWS,
                               .key = key,
                               .rows = rows,
-                              .out = rows->out,
+                              .out = rows != NULL ? rows->out : NULL,
                               .options = o};
 
+    if (rows == NULL) {
+        return client_enter_with(c, rows, "rows");
+    }
     return start(c, &a, ret_op);
 }
 

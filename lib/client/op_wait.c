@@ -95,7 +95,7 @@ int op_wait_locked(struct psc_op *op, int timeout_ms)
 
 int psc_op_wait(struct psc_op *op, int timeout_ms)
 {
-    struct psc_client *c = op->client;
+    struct psc_client *c = op != NULL ? op->client : NULL;
     int rc = client_enter(c);
 
     if (rc == 0) {
@@ -107,7 +107,7 @@ int psc_op_wait(struct psc_op *op, int timeout_ms)
 
 int psc_op_test(struct psc_op *op)
 {
-    struct psc_client *c = op->client;
+    struct psc_client *c = op != NULL ? op->client : NULL;
     int rc = client_enter(c);
 
     if (rc != 0) {
@@ -193,7 +193,7 @@ static struct psc_op *first_open_op(void *arg)
 /* NULL: there is no operation. */
 static struct psc_client *client_of_ops(struct psc_op *const *ops, size_t count)
 {
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count && ops != NULL; i++) {
         if (ops[i] != NULL) {
             return ops[i]->client;
         }
@@ -221,7 +221,9 @@ int psc_ops_wait(struct psc_op *const *ops, size_t count, int timeout_ms)
 {
     struct op_set w = {.ops = ops, .count = count};
     struct psc_client *c = client_of_ops(ops, count);
-    int rc = c != NULL ? client_enter(c) : 0;
+    int rc = c != NULL                  ? client_enter(c)
+             : ops == NULL && count > 0 ? PSC_E_INVAL
+                                        : 0;
 
     if (c == NULL || rc != 0) {
         return rc;
@@ -239,7 +241,7 @@ int psc_ops_wait_any(struct psc_op *const *ops, size_t count, int timeout_ms,
 {
     struct op_set w = {.ops = ops, .count = count};
     struct psc_client *c = client_of_ops(ops, count);
-    int rc = c != NULL ? client_enter(c) : PSC_E_INVAL;
+    int rc = client_enter_with(c, ret_index, "ret_index");
 
     if (rc != 0) {
         return rc;
@@ -255,8 +257,8 @@ int psc_ops_wait_any(struct psc_op *const *ops, size_t count, int timeout_ms,
 
 int psc_op_why(struct psc_op *op, char *text, size_t size)
 {
-    struct psc_client *c = op->client;
-    int rc = client_enter(c);
+    struct psc_client *c = op != NULL ? op->client : NULL;
+    int rc = client_enter_with(c, text, "text");
 
     if (rc != 0) {
         return rc;
@@ -300,8 +302,8 @@ static int check_result(const struct psc_op *op)
 
 int psc_op_view(struct psc_op *op, const void **ret_data, size_t *ret_bytes)
 {
-    struct psc_client *c = op->client;
-    int rc = client_enter(c);
+    struct psc_client *c = op != NULL ? op->client : NULL;
+    int rc = client_enter_with(c, ret_data, "ret_data");
 
     if (rc != 0) {
         return rc;
@@ -336,8 +338,8 @@ int psc_op_view(struct psc_op *op, const void **ret_data, size_t *ret_bytes)
 
 int psc_op_version(struct psc_op *op, uint64_t *ret_version)
 {
-    struct psc_client *c = op->client;
-    int rc = client_enter(c);
+    struct psc_client *c = op != NULL ? op->client : NULL;
+    int rc = client_enter_with(c, ret_version, "ret_version");
 
     if (rc != 0) {
         return rc;

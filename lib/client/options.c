@@ -38,6 +38,9 @@ void psc_options_init(struct psc_options *o, size_t size)
         .agent_retry_ms = 60000,
     };
 
+    if (o == NULL) {
+        return;
+    }
     /* A caller built with a later header has more fields: zero is the default
      * of every field that this library does not know. */
     if (size > sizeof(*o)) {
@@ -485,6 +488,9 @@ int psc_options_env(struct psc_options *o, char *err, size_t err_size)
     struct reader r = {.err = err, .err_size = err_size};
     struct psc_options read;
 
+    if (o == NULL) {
+        return PSC_E_INVAL;
+    }
     psc_options_init(&read, sizeof(read));
     memcpy(&read, o, ps_min_u64(o->size, sizeof(read)));
     warn_unknown_variables();

@@ -190,8 +190,14 @@ free_paths:
 
 int psc_profile_save(struct psc_client *c, const char *path)
 {
-    const uint32_t servers = c->id.num_servers;
-    int rc = 0;
+    uint32_t servers;
+    int rc = client_enter_with(c, path, "path");
+
+    if (rc != 0) {
+        return rc;
+    }
+    servers = c->id.num_servers;
+    client_leave(c);
 
     for (uint32_t i = 0; rc == 0 && (i < servers || i == 0); i++) {
         struct profile_timeline t = {.rank = i};

@@ -145,12 +145,12 @@ static int check_names(struct psc_client *c, const struct psc_scalar *scalars,
     for (uint32_t i = 0; i < count; i++) {
         const char *name = scalars[i].name;
 
-        if (!ps_scalar_name_is_valid(name)) {
+        if (name == NULL || !ps_scalar_name_is_valid(name)) {
             t->count = known;
             return client_error(c, PSC_E_INVAL,
                                 "scalar '%.80s': a name has 1 to %u "
                                 "characters: %s",
-                                name, PS_SCALAR_NAME_MAX,
+                                name != NULL ? name : "", PS_SCALAR_NAME_MAX,
                                 PS_SCALAR_NAME_CHARACTERS);
         }
         if (obtain_scalar(t, name) == NULL) {
@@ -205,7 +205,7 @@ static int report_locked(struct psc_client *c, uint64_t step,
 int psc_report_many(struct psc_client *c, uint64_t step,
                     const struct psc_scalar *scalars, uint32_t count)
 {
-    int rc = client_enter(c);
+    int rc = client_enter_with(c, scalars, "scalars");
 
     if (rc == 0) {
         rc = report_locked(c, step, scalars, count);
@@ -217,7 +217,7 @@ int psc_report_many(struct psc_client *c, uint64_t step,
 int psc_report(struct psc_client *c, const char *name, double value)
 {
     const struct psc_scalar one = {.name = name, .value = value};
-    int rc = client_enter(c);
+    int rc = client_enter_with(c, name, "name");
 
     if (rc == 0) {
         rc = report_locked(c, key_newest_round(c), &one, 1);

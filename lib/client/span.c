@@ -219,9 +219,13 @@ static bool add_span(struct span_table *t, const struct ended_span *e)
 int psc_span_begin(struct psc_client *c, const char *name,
                    struct psc_span *ret_span)
 {
-    struct span_table *t = c->spans;
+    struct span_table *t;
     uint32_t number;
 
+    if (c == NULL || name == NULL || ret_span == NULL) {
+        return PSC_E_INVAL;
+    }
+    t = c->spans;
     *ret_span = (struct psc_span){.name = 0}; /* psc_span_end() refuses it. */
     if (!client_is_own_process(c)) {
         return PSC_E_FORKED;
@@ -255,10 +259,15 @@ static int refuse_end(struct psc_client *c)
 
 int psc_span_end(struct psc_client *c, struct psc_span *span)
 {
-    struct span_table *t = c->spans;
-    const uint32_t number = span->name;
+    struct span_table *t;
+    uint32_t number;
     const ps_time now = client_now();
 
+    if (c == NULL || span == NULL) {
+        return PSC_E_INVAL;
+    }
+    t = c->spans;
+    number = span->name;
     if (!client_is_own_process(c)) {
         return PSC_E_FORKED;
     }

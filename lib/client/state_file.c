@@ -250,7 +250,8 @@ int psc_state_save(struct psc_client *c, const char *path)
     uint32_t count;
     char *other = NULL;
     int error;
-    int rc = list_keys(c, &keys, &count);
+    int rc = path == NULL ? client_enter_with(c, path, "path")
+                          : list_keys(c, &keys, &count);
 
     if (rc != 0) {
         return rc;
@@ -395,7 +396,8 @@ int psc_state_load(struct psc_client *c, const char *path)
     FILE *file;
     struct key **keys;
     uint32_t count;
-    int rc = list_keys(c, &keys, &count);
+    int rc = path == NULL ? client_enter_with(c, path, "path")
+                          : list_keys(c, &keys, &count);
 
     if (rc != 0) {
         return rc;

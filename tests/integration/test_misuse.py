@@ -7,12 +7,13 @@ Elsewhere: wrong numbers of an optimizer (test_optimizers), of compression and
 compression after the first key, beside weights or without servers
 (test_compression), what a mode refuses (test_modes), rows (test_rows),
 collectives (test_collectives), numbers that are no keys (unit test client)."""
+import sys
 import textwrap
 
 import pytest
 
 import trio as harness
-from test_python_store import world  # noqa: F401  pylint: disable=unused-import
+from test_python_store import PRELUDE, world  # noqa: F401  pylint: disable=unused-import
 
 BEGIN = """
 kv = pskv.create('dist_sync', on_loss='fail')
@@ -404,3 +405,48 @@ def test_both_sides_hear_that_a_group_differs(world, first):
         assert code == 0, (rank, out, err)
         if rank < 2:
             assert "num_workers 2 for rank" in out and "says 3" in out, out
+
+
+# Calls each function of the header with NULL in place of each pointer, the
+# others pointing to zeros. The name of a call that does not return is the last.
+NULLS = r"""
+import ctypes, re
+kv = pskv.create()
+lib = ctypes.CDLL(os.environ['PSKV_LIBRARY'])
+client = ctypes.c_void_p(kv._open())
+text = re.sub(r'/\*.*?\*/', '', open(sys.argv[1]).read(), flags=re.S)
+calls = re.findall(r'^(?:int|void|const char \*)\s*(psc_\w+)\(([^;{}]*)\);',
+                   text, flags=re.S | re.M)
+assert len(calls) > 60, len(calls)
+zeros = ctypes.create_string_buffer(4096)
+def arguments(params, missing):
+    for i, p in enumerate(params):
+        if '*' not in p:
+            yield ctypes.c_double(1) if 'double' in p else ctypes.c_int64(1)
+        elif i == missing or 'struct psc_op *' in p and '**' not in p:
+            yield None
+        else:
+            yield client if 'psc_client *' in p and '**' not in p else zeros
+for name, params in calls:
+    params = [p.strip() for p in params.split(',')]
+    if name in ('psc_version', 'psc_strerror'):
+        continue
+    f = getattr(lib, name)
+    for i, p in enumerate(params):
+        if '*' in p and not (name == 'psc_close' and i != 0):
+            print(name, p, flush=True)
+            ctypes.memset(zeros, 0, len(zeros))
+            f(*arguments(params, i))
+kv.barrier()
+kv.close()
+print('all')
+"""
+
+
+def test_null_in_place_of_an_argument_is_an_error(world):
+    world.start(1, 1)
+    j = world.job(1)
+    header = harness.BUILD.parent / "lib/client/psclient.h"
+    j.start(0, [sys.executable, "-c", PRELUDE + NULLS, str(header)])
+    code, out, err = j.wait(0)
+    assert code == 0, (code, out.splitlines()[-1:], err)

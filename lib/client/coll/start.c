@@ -331,6 +331,9 @@ int psc_allreduce_start(struct psc_client *c, const char *name,
     struct coll_request a = {
         .kind = COLL_ALLREDUCE, .name = name, .array = array};
 
+    if (array == NULL) {
+        return client_enter_with(c, array, "array");
+    }
     return start_coll(c, &a, o, ret_op);
 }
 
@@ -340,14 +343,16 @@ int psc_allreduce_many_start(struct psc_client *c, const char *name,
                              struct psc_op **ret_op)
 {
     uint64_t total = 0;
-    const struct psc_array all = {
-        .dtype = arrays->dtype, .ndim = 1, .dims = &total};
-    struct coll_request a = {.kind = COLL_ALLREDUCE,
-                             .name = name,
-                             .array = &all,
-                             .pieces = arrays->pieces,
-                             .piece_count = arrays->count};
+    struct psc_array all = {.ndim = 1, .dims = &total};
+    struct coll_request a = {
+        .kind = COLL_ALLREDUCE, .name = name, .array = &all};
 
+    if (arrays == NULL || (arrays->pieces == NULL && arrays->count > 0)) {
+        return client_enter_with(c, NULL, "arrays");
+    }
+    all.dtype = arrays->dtype;
+    a.pieces = arrays->pieces;
+    a.piece_count = arrays->count;
     for (uint32_t i = 0; i < arrays->count; i++) {
         if (arrays->pieces[i].count > UINT64_MAX - total) {
             return PSC_E_TOOBIG;
@@ -363,6 +368,9 @@ int psc_bcast_start(struct psc_client *c, const char *name,
 {
     struct coll_request a = {.kind = COLL_BCAST, .name = name, .array = array};
 
+    if (array == NULL) {
+        return client_enter_with(c, array, "array");
+    }
     return start_coll(c, &a, o, ret_op);
 }
 
@@ -374,6 +382,9 @@ int psc_allgather_start(struct psc_client *c, const char *name,
     struct coll_request a = {
         .kind = COLL_ALLGATHER, .name = name, .array = array};
 
+    if (array == NULL) {
+        return client_enter_with(c, array, "array");
+    }
     return start_coll(c, &a, o, ret_op);
 }
 
@@ -385,6 +396,9 @@ int psc_reducescatter_start(struct psc_client *c, const char *name,
     struct coll_request a = {
         .kind = COLL_REDUCESCATTER, .name = name, .array = array};
 
+    if (array == NULL) {
+        return client_enter_with(c, array, "array");
+    }
     return start_coll(c, &a, o, ret_op);
 }
 
@@ -395,6 +409,9 @@ int psc_alltoall_start(struct psc_client *c, const char *name,
     struct coll_request a = {
         .kind = COLL_ALLTOALL, .name = name, .array = array, .splits = splits};
 
+    if (array == NULL) {
+        return client_enter_with(c, array, "array");
+    }
     return start_coll(c, &a, o, ret_op);
 }
 
@@ -409,8 +426,8 @@ int psc_join_start(struct psc_client *c, const struct psc_coll_options *o,
 
 int psc_op_rows(struct psc_op *op, uint64_t *rows, uint32_t count)
 {
-    struct psc_client *c = op->client;
-    int rc = client_enter(c);
+    struct psc_client *c = op != NULL ? op->client : NULL;
+    int rc = client_enter_with(c, rows, "rows");
 
     if (rc != 0) {
         return rc;
