@@ -153,6 +153,42 @@ bool ps_msg_allowed(unsigned code, enum ps_role from, enum ps_role to)
            (shape->to & (1u << to)) != 0;
 }
 
+enum ps_authority ps_msg_authority(unsigned code, enum ps_role from)
+{
+    const struct ps_shape_msg *shape = ps_shape_of(code);
+
+    return shape != NULL && (unsigned)from < PS_SHAPE_ROLES
+               ? (enum ps_authority)shape->authority[from]
+               : PS_AUTHORITY_NONE;
+}
+
+/* Field of a type at this offset of the message. */
+#define FIELD_AT(type, msg, offset)                                            \
+    (*(const type *)(const void *)((const uint8_t *)(msg) + (offset)))
+
+bool ps_msg_subject(const struct ps_msg *msg, struct ps_msg_subject *ret)
+{
+    const struct ps_shape_msg *shape = ps_shape_of(msg->code);
+
+    if (shape == NULL || shape->subject.gen == 0) {
+        return false;
+    }
+    const struct ps_shape_subject *at = &shape->subject;
+
+    *ret = (struct ps_msg_subject){
+        .gen = FIELD_AT(uint64_t, msg, at->gen),
+        .slot = at->slot != 0 ? FIELD_AT(uint32_t, msg, at->slot) : UINT32_MAX,
+        .part_count = at->parts != 0 ? FIELD_AT(uint32_t, msg, at->count)
+                      : at->key != 0 ? 1
+                                     : 0,
+        .parts = at->parts != 0 ? FIELD_AT(const uint8_t *, msg, at->parts)
+                                : (const uint8_t *)msg,
+        .part_size = at->size,
+        .key_at = at->key,
+        .index_at = at->index};
+    return true;
+}
+
 uint32_t ps_msg_header_max(unsigned code)
 {
     const struct ps_shape_msg *shape = ps_shape_of(code);

@@ -68,12 +68,29 @@ struct ps_shape_record {
     size_t size; /* Bytes of its struct. */
 };
 
+/* Offsets of the fields that name what a message is about; 0: there is none. */
+struct ps_shape_subject {
+    uint16_t gen;
+    uint16_t slot;
+    uint16_t
+        parts; /* List of records; 0: `key` and `index` are the message's. */
+    uint16_t count;
+    uint16_t size; /* Bytes of a record. */
+    uint16_t key;
+    uint16_t index;
+};
+
+/* Roles are smaller. */
+#define PS_SHAPE_ROLES 8u
+
 struct ps_shape_msg {
     const char *name;
     const struct ps_shape_field *fields; /* Envelope fields first. */
     size_t field_count;
     uint32_t from; /* Bits 1 << role. */
     uint32_t to;
+    uint8_t authority[PS_SHAPE_ROLES]; /* enum ps_authority, by sender. */
+    struct ps_shape_subject subject;
     enum ps_payload_kind payload;
     uint32_t header_max; /* Bytes, with reserve for fields of later versions. */
     /* msgpack values in the header, with the same reserve. */

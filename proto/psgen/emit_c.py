@@ -3,7 +3,7 @@
 
 import textwrap
 
-from .schema import INTEGERS, header_bound, node_bound
+from .schema import AUTHORITIES, INTEGERS, header_bound, node_bound
 
 BANNER = "/* Made by psgen from {path}; edit that. */"
 C_TYPES = {
@@ -104,6 +104,11 @@ def header(schema):
     ]
     for e in schema.enums:
         out += enum_header(e)
+    out += ["/* Whose right a message needs. */", "enum ps_authority {"]
+    for name, text in AUTHORITIES.items():
+        out += comment(text, 4)
+        out.append(f"    PS_AUTHORITY_{name.upper()},")
+    out += ["};", ""]
     out += ["enum ps_payload_kind {", "    PS_PAYLOAD_NONE,",
             "    PS_PAYLOAD_TENSOR,", "    PS_PAYLOAD_PLACEMENT,", "};", "",
             "struct ps_bytes {", "    const uint8_t *data;",
@@ -141,6 +146,35 @@ const char *ps_msg_name(unsigned code);
 enum ps_payload_kind ps_msg_payload(unsigned code);
 /* May `from` send this to `to`? No, for unknown codes. */
 bool ps_msg_allowed(unsigned code, enum ps_role from, enum ps_role to);
+/* Whose right the message needs when `from` sends it; PS_AUTHORITY_NONE for
+ * unknown codes. */
+enum ps_authority ps_msg_authority(unsigned code, enum ps_role from);
+
+/* What a message names: a job, a slot in it, partitions. */
+struct ps_msg_subject {
+    uint64_t gen;
+    uint32_t slot; /* UINT32_MAX: the message has no such field. */
+    uint32_t part_count;
+    const uint8_t *parts; /* The first of them. */
+    size_t part_size;
+    size_t key_at; /* Offsets of its fields. */
+    size_t index_at;
+};
+/* False: the message names no job. */
+bool ps_msg_subject(const struct ps_msg *msg, struct ps_msg_subject *ret);
+static inline uint32_t ps_msg_subject_key(const struct ps_msg_subject *s,
+                                          uint32_t i)
+{
+    return *(const uint32_t *)(const void *)(s->parts + i * s->part_size +
+                                             s->key_at);
+}
+static inline uint32_t ps_msg_subject_index(const struct ps_msg_subject *s,
+                                            uint32_t i)
+{
+    return *(const uint32_t *)(const void *)(s->parts + i * s->part_size +
+                                             s->index_at);
+}
+
 /* Longest header of this message that is read; 0 for unknown codes. */
 uint32_t ps_msg_header_max(unsigned code);
 
@@ -271,12 +305,33 @@ def source(schema):
             *([f"        .fields = fields_{m.name},"] if fields else []),
             f"        .field_count = {len(fields)},",
             *bits("from", m.senders), *bits("to", m.receivers),
+            *(f"        .authority[PS_ROLE_{role.upper()}] = "
+              f"PS_AUTHORITY_{name.upper()},"
+              for role, name in m.authority.items()),
+            *subject(m),
             f"        .payload = PS_PAYLOAD_{m.payload.upper()},",
             f"        .header_max = {header_max(schema, m)},",
             f"        .nodes_max = {nodes_max(schema, m)},",
             "    },"]
     out += ["};", "", *SOURCE_END.strip("\n").split("\n")]
     return "\n".join(out) + "\n"
+
+
+def subject(m):
+    """Where a message has its job, slot and partitions."""
+    def at(name):
+        return f"offsetof(struct ps_msg, {m.name}.{name})"
+
+    rows = [f".{key} = {at(key)}," for key in ("gen", "slot") if m.field(key)]
+    if m.parts:
+        kind = f"struct ps_rec_{m.parts.record.name}"
+        rows += [f".parts = {at('parts')},", f".count = {at('parts_count')},",
+                 f".size = sizeof({kind}),",
+                 f".key = offsetof({kind}, key),",
+                 f".index = offsetof({kind}, index),"]
+    elif m.field("key") and m.field("index"):
+        rows += [f".key = {at('key')},", f".index = {at('index')},"]
+    return [f"        .subject{row}" for row in rows]
 
 
 def bits(key, roles):

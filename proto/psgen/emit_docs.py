@@ -3,6 +3,8 @@
 
 import sys
 
+from .schema import AUTHORITIES
+
 BEGIN = "<!-- generated -->"
 END = "<!-- /generated -->"
 
@@ -51,6 +53,13 @@ def field_rows(fields, with_id):
     return [*out, ""]
 
 
+def authority(m):
+    """One word, or one for each sender."""
+    if len(set(m.authority.values())) == 1:
+        return next(iter(m.authority.values()))
+    return ", ".join(f"{role}: {name}" for role, name in m.authority.items())
+
+
 def fixed_values(f):
     """Which values of a fixed field are accepted."""
     if f.const is not None:
@@ -79,15 +88,21 @@ def fixed_record(r):
 
 def tables(schema):
     out = ["## Messages", "",
-           "| code | message | from | to | payload | longest header |",
-           "| --- | --- | --- | --- | --- | --- |"]
+           "| code | message | from | to | authority | payload "
+           "| longest header |",
+           "| --- | --- | --- | --- | --- | --- | --- |"]
     from .emit_c import header_max
     for m in schema.messages:
         out.append(
             f"| {m.code} | [{m.name}](#message-{m.name}) | "
             f"{', '.join(m.senders)} | {', '.join(m.receivers)} | "
+            f"{authority(m)} | "
             f"{'' if m.payload == 'none' else m.payload + ' '}| "
             f"{header_max(schema, m)} |")
+    out += ["", "The authority of a message is whose right its receiver "
+            "demands before it changes anything:", "",
+            "| authority | meaning |", "| --- | --- |"]
+    out += [f"| {name} | {text} |" for name, text in AUTHORITIES.items()]
     out += ["", "Every message has these fields before its own:", ""]
     out += field_rows(schema.envelope, True)
     for m in schema.messages:

@@ -27,6 +27,18 @@ FIXED_BYTES = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "i32": 4, "i64": 8,
                "f64": 8, "bool": 1, "bytes": 1}
 BOUNDED = ["str", "bin", "list"]
 PAYLOADS = ["none", "tensor", "placement"]
+# Whose right a message needs: name -> meaning.
+AUTHORITIES = {
+    "none": "Nothing changes: the receiver only shows what it says.",
+    "session": "It is about the sender's own connection or session alone.",
+    "user": "The rights of a user or token are looked up for the object.",
+    "scheduler": "The scheduler of this cluster.",
+    "owner": "The owner of each partition that it names.",
+    "member": "A member of the job that it names, and of the slot.",
+    "addressee": "The addressee of the open request that it answers.",
+}
+# Fields by which a message names its object, with their types.
+SUBJECT = {"gen": "u64", "slot": "u32", "key": "u32", "index": "u32"}
 
 ID_MAX = 63  # One bit each in the decoder's mask of fields seen.
 ENVELOPE_ID_MAX = 7  # Below the messages' own fields.
@@ -139,6 +151,17 @@ class Message:
     fields: list[Field]  # Without the envelope's.
     doc: str
     line: int
+    authority: dict[str, str]  # By role of the sender.
+
+    def field(self, name):
+        return next((f for f in self.fields if f.name == name), None)
+
+    @property
+    def parts(self):
+        """The list of partitions that it names; None: there is none."""
+        f = self.field("parts")
+        names = [g.name for g in f.record.fields] if f and f.record else []
+        return f if {"key", "index"} <= set(names) else None
 
 
 @dataclass
@@ -448,8 +471,9 @@ class Reader:
         for index, table in enumerate(self.data.get("message", [])):
             line = self.lines.section("message", index)
             self.take(table, line, "message",
-                      "name code from to payload doc fields reserved".split(),
-                      ["name", "code", "from", "to", "fields"])
+                      "name code from to authority payload doc fields "
+                      "reserved".split(),
+                      ["name", "code", "from", "to", "authority", "fields"])
             name = self.name(table, line, "message", names)
             what = f"message {name}"
             code = self.integer(table, "code", line, what, 1, 255)
@@ -470,8 +494,9 @@ class Reader:
                 payload,
                 self.fields("message", index, table, line, what,
                             ENVELOPE_ID_MAX + 1, ID_MAX),
-                self.doc(table, line, what), line,
+                self.doc(table, line, what), line, {},
             )
+            message.authority = self.authority(table, line, what, message)
             shared = {f.name for f in schema.envelope}
             if message.fields and name in shared:
                 # Both would be members of struct ps_msg.
@@ -496,6 +521,45 @@ class Reader:
             schema.messages.append(message)
         if not schema.messages:
             self.fail(1, "the schema has no messages")
+
+    def authority(self, table, line, what, message):
+        """Whose right each sender needs; the message must name that object."""
+        names, line = table["authority"], line.of("authority")
+        if isinstance(names, str):
+            names = [names] * len(message.senders)
+        if not isinstance(names, list) or len(names) != len(message.senders):
+            self.fail(line, f"{what}: 'authority' must have one for each of "
+                            "'from'")
+        has = {f.name for f in message.fields}
+        named = {"gen", "slot"} | ({"key", "index"} & has
+                                   if {"key", "index"} <= has else set())
+        fields = [f for f in message.fields if f.name in named]
+        if message.parts:
+            fields += [f for f in message.parts.record.fields
+                       if f.name in ("key", "index")]
+        for f in fields:
+            if f.type != SUBJECT[f.name]:
+                self.fail(f.line, f"{what}.{f.name}: must be "
+                                  f"{SUBJECT[f.name]}, which names its object")
+        for role, name in zip(message.senders, names):
+            if name not in AUTHORITIES:
+                self.fail(line, f"{what}: 'authority' must be one of "
+                                + ", ".join(AUTHORITIES))
+            needs = {"owner": {"gen"}, "member": {"gen"}}.get(name, set())
+            if name == "member" and "server" in message.receivers and \
+                    "sched" not in message.receivers:
+                needs = needs | {"slot"}
+            if name == "owner" and message.parts is None:
+                needs = needs | {"key", "index"}
+            if not needs <= has:
+                self.fail(line, f"{what}: authority {name} needs the fields "
+                                + ", ".join(sorted(needs)))
+            if role == "sched" and name not in ("scheduler", "session") and \
+                    {"server", "agent"} & set(message.receivers) and \
+                    "ctl" not in message.receivers:
+                self.fail(line, f"{what}: members take only the scheduler's "
+                                "own from it: authority scheduler or session")
+        return dict(zip(message.senders, names))
 
     def roles(self, table, key, line, what):
         names, line = table[key], line.of(key)

@@ -136,6 +136,25 @@ CASES = [
      "message everything: 'from' names 'agent' twice"),
     ("payload = \"tensor\"", "payload = \"tenser\"",
      "message everything: payload must be one of none, tensor, placement"),
+    # Whose right a message needs.
+    ("authority = \"scheduler\"\n", "",
+     "message: 'authority' is missing", "[[message]]\nname = \"seq\""),
+    ("authority = \"scheduler\"", "authority = \"sched\"",
+     "message seq: 'authority' must be one of none, session, user, scheduler, "
+     "owner, member, addressee"),
+    ("authority = \"scheduler\"", "authority = \"user\"",
+     "message seq: members take only the scheduler's own from it: authority "
+     "scheduler or session"),
+    ("authority = [\"user\", \"scheduler\"]", "authority = [\"user\"]",
+     "message everything: 'authority' must have one for each of 'from'"),
+    ("authority = [\"user\", \"scheduler\"]",
+     "authority = [\"owner\", \"scheduler\"]",
+     "message everything: authority owner needs the fields gen, index, key"),
+    ("authority = [\"user\", \"scheduler\"]",
+     "authority = [\"member\", \"scheduler\"]",
+     "message everything: authority member needs the fields gen"),
+    ("name = \"b\", type = \"u16\"", "name = \"gen\", type = \"u16\"",
+     "message everything.gen: must be u64, which names its object"),
     # Words nobody knows: a slip must not be taken for nothing.
     ("type = \"u16\" }", "type = \"u16\", sinse = 2 }",
      "message everything: field: unknown key 'sinse'"),
@@ -186,7 +205,7 @@ CASES = [
      "message everything.points: 'of' must be an integer type or a record"),
     # TOML itself.
     ("{ id = 11,", "{ id = 11",
-     "Unclosed inline table (at line 105, column 13)"),
+     "Unclosed inline table (at line 107, column 13)"),
 ]
 
 
