@@ -128,6 +128,10 @@
 /* Descriptors that connections may not use: for configuration files, memory of
  * jobs, dials and descriptors from workers. */
 #define PS_DESCRIPTORS_RESERVED    32u
+/* Frames about what is not the peer's own that one connection may bring before
+ * it is closed. No honest peer sends one; a few show in the log and in figures
+ * what a dishonest one tries. */
+#define PS_MISUSE_MAX              16u
 /* Lines of one kind that the log writes before it only counts them, so that the
  * loss of many ranks or nodes is logged one by one; and the number of kinds,
  * a format for each user or host, that it distinguishes (100 KiB). */

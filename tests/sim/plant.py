@@ -316,9 +316,9 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "    const struct ps_agent_key *k = p->key;\n\n    if (v < 0) {"),
     ],
     "agent/reply: accepts replies of the previous owner": [
-        ("lib/core/agent/reply.c",
-         "return p->owner_changed && p->owner_node != s->node;",
-         "return p->owner_changed && p->owner_node == UINT32_MAX && s != NULL;"),
+        ("lib/core/agent/part.c",
+         "return p != NULL && p->owner_node == server->node ? p : NULL;",
+         "return server != NULL ? p : NULL;"),
     ],
     "sched/lease: does not extend leases after a pause of its own": [
         ("lib/core/sched/lease.c",

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The agent machine and its links: when it dials, and when it does not. */
+/* The agent machine and its links: when it dials and when it does not, and what
+ * a server may tell it. */
 #include "agent_world.h"
 
 #define SECOND_CONN 77u
@@ -227,6 +228,273 @@ static void silent_scheduler_is_dialled_again(void **state)
     end_bench(&b);
 }
 
+/* -------------------------------------------------------- a server that lies */
+
+#define LIAR_NODE (SERVER_NODE + 1)
+#define LIAR_CONN (SERVER_CONN + 1)
+#define LIE       666.0f
+
+static uint64_t refused(const struct bench *b)
+{
+    struct ps_agent_stats s;
+
+    ps_agent_stats(b->agent, &s);
+    return s.refused_frames;
+}
+
+/* Two servers with a link to the agent. ps0 owns both partitions of key 0, ps1
+ * owns key 1 alone. A round of both keys is open. */
+static void meet_liar(struct bench *b)
+{
+    const struct ps_rec_server servers[] = {
+        {.node = SERVER_NODE,
+         .name = "ps0",
+         .incarnation = 1,
+         .address = "ps0:1",
+         .state = PS_NODE_STATE_ACTIVE},
+        {.node = LIAR_NODE,
+         .name = "ps1",
+         .incarnation = 1,
+         .address = "ps1:1",
+         .state = PS_NODE_STATE_ACTIVE},
+    };
+
+    begin_bench(b, 1, 2);
+    deliver_msg(
+        b, SCHED_CONN,
+        &(struct ps_msg){
+            .code = PS_MSG_MAP,
+            .map = {.epoch = 2, .servers = servers, .servers_count = 2}},
+        NULL);
+    open_key(b, 0, 2, 16, SERVER_NODE);
+    open_key(b, 1, 1, 16, LIAR_NODE);
+    share_region(b, 0, 256);
+    feed_tick(b);
+    connect_server(b, false, 0);
+    submit_push(b, 0, 1, 1, 0);
+    feed_tick(b);
+    open_conn(b, LIAR_CONN, PS_CONN_DIALLED, LIAR_NODE);
+    deliver_welcome(b, LIAR_CONN, false, 0);
+    submit_push(b, 0, 0, 1, 0);
+    (void)run(b, PS_MILLIS(1));
+    assert_int_equal(count_sent(b, LIAR_CONN, PS_MSG_PUSH), 1);
+    assert_int_not_equal(count_sent(b, SERVER_CONN, PS_MSG_PUSH), 0);
+}
+
+/* Sends a message of ps1; with `len`, a payload of that many bytes, all floats
+ * of which are LIE. Returns what the agent said to the payload. */
+static int lie(struct bench *b, struct ps_msg m, uint64_t len)
+{
+    struct ps_slice at = {.buf = NULL};
+    int rc = 0;
+
+    if (len > 0) {
+        rc = b->machine.ops->payload(b->machine.self, LIAR_CONN, &m, len, &at);
+    }
+    for (uint64_t i = 0; at.buf != NULL && i < len / 4; i++) {
+        ((float *)(void *)ps_slice_data(&at))[i] = LIE;
+    }
+    deliver_msg(b, LIAR_CONN, &m, len > 0 ? &at : NULL);
+    ps_buf_unref(at.buf);
+    return rc;
+}
+
+static struct ps_rec_part part_of(uint32_t key, uint32_t index, uint64_t round)
+{
+    return (struct ps_rec_part){.key = key,
+                                .index = index,
+                                .round = round,
+                                .dtype = PS_DTYPE_FLOAT32,
+                                .count = 16};
+}
+
+/* The round of key 0 ends with the owner's value, and no earlier. */
+static void end_honest_round(struct bench *b)
+{
+    assert_int_equal(count_sent(b, WORKER_CONN, PS_MSG_L_DONE), 0);
+    deliver_value(b, 0, 0, 1, 16, 3, 0);
+    assert_int_equal(count_sent(b, WORKER_CONN, PS_MSG_L_DONE), 0);
+    deliver_value(b, 0, 1, 1, 16, 4, 0);
+    assert_int_equal(count_sent(b, WORKER_CONN, PS_MSG_L_DONE), 1);
+    assert_int_equal(last_op_done(b, 0)->error, 0);
+    assert_int_equal(last_op_done(b, 0)->version, 1);
+}
+
+/* No memory is lent for a value of another server's partition, and a value of
+ * its own is refused with it. */
+static void values_of_other_owners_are_refused(void **state)
+{
+    struct ps_rec_part parts[2] = {part_of(1, 0, 1), part_of(0, 1, 1)};
+    struct ps_msg m = {.code = PS_MSG_VALUE,
+                       .value = {.gen = GEN, .parts = parts}};
+    struct bench b;
+
+    (void)state;
+    meet_liar(&b);
+    m.value.parts_count = 2;
+    assert_int_equal(lie(&b, m, 128), PS_E_PERM);
+    m.value.parts = &parts[1];
+    m.value.parts_count = 1;
+    assert_int_equal(lie(&b, m, 64), PS_E_PERM);
+    parts[1].round = 1000000;
+    m.value.parts = parts;
+    m.value.parts_count = 2;
+    assert_int_equal(lie(&b, m, 128), PS_E_PERM);
+    assert_int_equal(refused(&b), 3);
+    end_honest_round(&b);
+    /* Its own partition is its own. */
+    m.value.parts_count = 1;
+    assert_int_equal(lie(&b, m, 64), 0);
+    assert_int_equal(refused(&b), 3);
+    assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_DONE), 2);
+    end_bench(&b);
+}
+
+/* The owner itself cannot write a version that is not due (rule R14), in a frame
+ * of several partitions as in a frame of one. */
+static void values_that_are_not_due_are_ignored(void **state)
+{
+    struct ps_rec_part parts[2] = {part_of(0, 0, 2), part_of(0, 1, 1000000)};
+    struct ps_msg m = {.code = PS_MSG_VALUE,
+                       .value = {.gen = GEN, .parts = parts, .parts_count = 2}};
+    struct ps_slice at;
+    struct bench b;
+
+    (void)state;
+    meet_liar(&b);
+    end_honest_round(&b);
+    submit_push(&b, 0, 0, 2, 0);
+    feed_tick(&b);
+    m.seq = b.server_seq + 1;
+    assert_int_equal(
+        b.machine.ops->payload(b.machine.self, SERVER_CONN, &m, 128, &at), 0);
+    memset(ps_slice_data(&at), 0, 128);
+    deliver_msg(&b, SERVER_CONN, &m, &at);
+    ps_buf_unref(at.buf);
+    assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_DONE), 1);
+    deliver_value(&b, 0, 1, 2, 16, 5, 0);
+    assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_DONE), 2);
+    assert_int_equal(last_op_done(&b, 0)->version, 2);
+    end_bench(&b);
+}
+
+static void other_messages_about_partitions_of_others_are_refused(void **state)
+{
+    struct ps_rec_part part = part_of(0, 0, 1);
+    struct ps_rec_rows rows = {.key = 0,
+                               .index = 1,
+                               .round = 1,
+                               .dtype = PS_DTYPE_FLOAT32,
+                               .row_width = 4,
+                               .count = 4};
+    const struct ps_msg lies[] = {
+        {.code = PS_MSG_COMMIT,
+         .commit = {.gen = GEN, .parts = &part, .parts_count = 1}},
+        {.code = PS_MSG_REFUSE,
+         .refuse = {.gen = GEN,
+                    .error = PS_E_JOBFAILED,
+                    .text = "a lie",
+                    .parts = &part,
+                    .parts_count = 1}},
+        {.code = PS_MSG_REFUSE,
+         .refuse = {.gen = GEN,
+                    .error = PS_E_MISMATCH,
+                    .text = "",
+                    .retry = 7,
+                    .parts = &part,
+                    .parts_count = 1}},
+        {.code = PS_MSG_STATE,
+         .state = {.gen = GEN,
+                   .request = 1,
+                   .text = "",
+                   .parts = &part,
+                   .parts_count = 1}},
+        {.code = PS_MSG_ROWS,
+         .rows = {.gen = GEN, .request = 1, .parts = &rows, .parts_count = 1}},
+    };
+    const uint32_t count = sizeof(lies) / sizeof(lies[0]);
+    struct bench b;
+
+    (void)state;
+    meet_liar(&b);
+    for (uint32_t i = 0; i < count; i++) {
+        const bool has_payload = lies[i].code == PS_MSG_STATE ||
+                                 lies[i].code == PS_MSG_ROWS;
+
+        assert_int_equal(lie(&b, lies[i], has_payload ? 64 : 0),
+                         has_payload ? PS_E_PERM : 0);
+        assert_int_equal(refused(&b), i + 1);
+    }
+    end_honest_round(&b);
+    end_bench(&b);
+}
+
+/* The connection ends at the 16th such message, and is dialled again later. */
+static void server_that_goes_on_lying_is_cut_off(void **state)
+{
+    const struct ps_rec_part part = part_of(0, 0, 1);
+    const struct ps_msg m = {
+        .code = PS_MSG_COMMIT,
+        .commit = {.gen = GEN, .parts = &part, .parts_count = 1}};
+    struct bench b;
+
+    (void)state;
+    meet_liar(&b);
+    for (uint32_t i = 0; i < PS_MISUSE_MAX + 5; i++) {
+        (void)lie(&b, m, 0);
+    }
+    assert_int_equal(refused(&b), PS_MISUSE_MAX);
+    b.dialled_node = 0;
+    end_honest_round(&b);
+    while (b.dialled_node != LIAR_NODE) {
+        b.now = b.machine.ops->deadline(b.machine.self);
+        assert_true(b.now < PS_SECONDS(5));
+        feed_tick(&b);
+    }
+    open_conn(&b, LIAR_CONN + 100, PS_CONN_DIALLED, LIAR_NODE);
+    assert_non_null(find_sent(&b, LIAR_CONN + 100, PS_MSG_HELLO, 0));
+    end_bench(&b);
+}
+
+/* A server is the owner of the partition until the scheduler gives that to
+ * another one, while a value of the former is being read into the results. */
+static void results_are_recalled_from_a_previous_owner(void **state)
+{
+    const uint32_t record[4] = {LIAR_NODE, 16, SERVER_NODE, 16};
+    struct ps_rec_part part = part_of(0, 0, 1);
+    struct ps_msg m = {.code = PS_MSG_VALUE,
+                       .value = {.gen = GEN, .parts = &part, .parts_count = 1}};
+    struct ps_buf *table = ps_buf_new(16);
+    struct ps_slice payload = {.buf = table, .len = table->size};
+    struct ps_slice at;
+    struct bench b;
+
+    (void)state;
+    memcpy(table->data, record, 16);
+    meet_liar(&b);
+    m.seq = b.server_seq + 1;
+    assert_int_equal(
+        b.machine.ops->payload(b.machine.self, SERVER_CONN, &m, 64, &at), 0);
+    deliver_msg(&b, SCHED_CONN,
+                &(struct ps_msg){.code = PS_MSG_KEY_OPENED,
+                                 .key_opened = {.gen = GEN,
+                                                .text = "",
+                                                .key = 0,
+                                                .epoch = 3,
+                                                .parts = 2,
+                                                .compression = ""}},
+                &payload);
+    /* Closed: the rest of the value is not read. */
+    b.dialled_node = 0;
+    assert_int_not_equal(run(&b, PS_SECONDS(1)), 0);
+    deliver_msg(&b, SERVER_CONN, &m, &at);
+    ps_buf_unref(at.buf);
+    ps_buf_unref(table);
+    assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_DONE), 0);
+    assert_int_equal(refused(&b), 0);
+    end_bench(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -238,6 +506,11 @@ int main(void)
         cmocka_unit_test(a_server_is_pinged_while_an_operation_waits),
         cmocka_unit_test(gone_server_is_not_dialled),
         cmocka_unit_test(silent_scheduler_is_dialled_again),
+        cmocka_unit_test(values_of_other_owners_are_refused),
+        cmocka_unit_test(values_that_are_not_due_are_ignored),
+        cmocka_unit_test(other_messages_about_partitions_of_others_are_refused),
+        cmocka_unit_test(server_that_goes_on_lying_is_cut_off),
+        cmocka_unit_test(results_are_recalled_from_a_previous_owner),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -47,3 +47,34 @@ bool ps_agent_peek(const struct ps_agent *a, uint64_t gen, uint32_t key,
     *ret_committed = (uint64_t)k->parts[index].committed_version;
     return true;
 }
+
+bool ps_agent_peek_part(const struct ps_agent *a, uint64_t gen, uint32_t key,
+                        uint32_t index, struct ps_agent_part_facts *ret)
+{
+    const struct ps_agent_server *s;
+    const struct ps_agent_job *j = ps_agent_job_find(a, gen);
+    const struct ps_agent_key *k = j == NULL ? NULL : ps_map_get(j->keys, key);
+
+    if (k == NULL || index >= k->part_count) {
+        return false;
+    }
+    s = ps_map_get(a->servers.by_node, k->parts[index].owner_node);
+    if (s == NULL) {
+        return false;
+    }
+    *ret = (struct ps_agent_part_facts){
+        .count = k->parts[index].count, .dtype = k->dtype, .owner = s->name};
+    return true;
+}
+
+bool ps_agent_peek_slot(const struct ps_agent *a, uint64_t gen,
+                        uint32_t *ret_slot)
+{
+    const struct ps_agent_job *j = ps_agent_job_find(a, gen);
+
+    if (j == NULL || !j->ranks_assigned) {
+        return false;
+    }
+    *ret_slot = j->slot;
+    return true;
+}

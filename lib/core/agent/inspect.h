@@ -17,3 +17,15 @@ void ps_agent_stats(const struct ps_agent *a, struct ps_agent_stats *ret);
  * committed. Returns false if none is known. */
 bool ps_agent_peek(const struct ps_agent *a, uint64_t gen, uint32_t key,
                    uint32_t index, uint64_t *ret_committed);
+/* For checkers: a partition, and the name of the server that owns it. Returns
+ * false if it is not known, or belongs to no server. */
+struct ps_agent_part_facts {
+    uint32_t count;
+    uint8_t dtype;
+    const char *owner;
+};
+bool ps_agent_peek_part(const struct ps_agent *a, uint64_t gen, uint32_t key,
+                        uint32_t index, struct ps_agent_part_facts *ret);
+/* For checkers: slot of this agent in a job. Returns false if it knows none. */
+bool ps_agent_peek_slot(const struct ps_agent *a, uint64_t gen,
+                        uint32_t *ret_slot);

@@ -81,6 +81,9 @@ struct ps_agent_part {
     int64_t skipped_version;
     /* Rows key: newest version that its server reported; NO_VERSION. */
     int64_t server_version;
+    /* Version that a frame of the owner is being read into the results of;
+     * NO_VERSION: none, unless the frame was cut off. */
+    int64_t lent_version;
     uint64_t completed_round; /* Last round that is over for it. */
     /* Least version of the open pull; NO_VERSION: none is open. */
     int64_t requested_version;

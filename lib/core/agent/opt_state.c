@@ -266,6 +266,7 @@ static int copy_state_part(const struct ps_agent_op *op,
 }
 
 void ps_agent_opt_state_on_state(struct ps_agent_step *st,
+                                 const struct ps_agent_server *server,
                                  const struct ps_msg_state *m,
                                  const struct ps_slice *payload)
 {
@@ -279,8 +280,10 @@ void ps_agent_opt_state_on_state(struct ps_agent_step *st,
                                        : find_transfer_op(k, m->parts->index,
                                                           m->request);
 
-    if (op == NULL) {
-        return; /* The operation has ended, or the answer is a duplicate. */
+    if (op == NULL || k->parts[m->parts->index].owner_node != server->node) {
+        /* The operation has ended, the answer is a duplicate, or the request
+         * went to the partition's next owner since. */
+        return;
     }
     struct ps_agent_state_transfer *s = op->state_transfer;
     struct part_request *q = &s->requests[m->parts->index];

@@ -6,6 +6,7 @@
 
 struct ps_agent_key;
 struct ps_agent_part;
+struct ps_agent_server;
 struct ps_agent_session;
 struct ps_agent_step;
 struct ps_msg_l_optimizer_state;
@@ -16,6 +17,7 @@ void ps_agent_opt_state_accept_op(struct ps_agent_step *st,
                                   struct ps_agent_session *s,
                                   const struct ps_msg_l_optimizer_state *m);
 void ps_agent_opt_state_on_state(struct ps_agent_step *st,
+                                 const struct ps_agent_server *server,
                                  const struct ps_msg_state *m,
                                  const struct ps_slice *payload);
 /* Resends the unanswered requests to a server that may have lost them. */

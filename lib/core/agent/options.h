@@ -75,6 +75,8 @@ struct ps_agent_stats {
     uint64_t bytes_out;
     uint64_t bytes_summed; /* Bytes read by local sums. */
     uint64_t resent;
+    /* Frames of servers about partitions that the sender never owned. */
+    uint64_t refused_frames;
     uint32_t sessions;
     uint32_t pending_ops; /* Unfinished local operations. */
 };

@@ -91,6 +91,16 @@ struct ps_agent_part *ps_agent_part_find(const struct ps_agent *a, uint64_t gen,
     return p != NULL && rec->dtype == p->key->dtype ? p : NULL;
 }
 
+struct ps_agent_part *
+ps_agent_part_find_owned(const struct ps_agent *a,
+                         const struct ps_agent_server *server, uint64_t gen,
+                         const struct ps_rec_part *rec)
+{
+    struct ps_agent_part *p = ps_agent_part_find(a, gen, rec);
+
+    return p != NULL && p->owner_node == server->node ? p : NULL;
+}
+
 void ps_agent_part_skip(struct ps_agent_part *p, uint64_t version)
 {
     struct ps_agent_key *k = p->key;

@@ -72,6 +72,7 @@ int ps_agent_placement_build(struct ps_agent_key *k,
         p->skipped_version = NO_VERSION;
         p->server_version = NO_VERSION;
         p->requested_version = NO_VERSION;
+        p->lent_version = NO_VERSION;
         first += p->count;
     }
     return 0;
@@ -134,6 +135,19 @@ void ps_agent_placement_report_all(struct ps_agent_step *st,
     }
 }
 
+/* Rule A5: ends a frame of the owner that is being read into the results. A
+ * previous owner could otherwise change a value that workers read. */
+static void recall_results(struct ps_agent_step *st, struct ps_agent_part *p)
+{
+    struct ps_agent_server *s = ps_map_get(st->a->servers.by_node,
+                                           p->owner_node);
+
+    if (p->lent_version != NO_VERSION && s != NULL) {
+        ps_dialer_drop_all(&s->dialer, st->now, st->fx);
+    }
+    p->lent_version = NO_VERSION;
+}
+
 static void change_part_owner(struct ps_agent_step *st, struct ps_agent_part *p,
                               uint32_t node)
 {
@@ -142,6 +156,7 @@ static void change_part_owner(struct ps_agent_step *st, struct ps_agent_part *p,
 
     open = k->kind->on_owner_lost(st, p, open);
     ps_agent_send_dequeue(st, p);
+    recall_results(st, p);
     p->owner_node = node;
     p->requested_version = NO_VERSION;
     p->owner_changed = true;

@@ -44,14 +44,84 @@ static void on_welcome(struct ps_agent_step *st, struct ps_agent_server *s,
     s->needs_pump = true;
 }
 
-/* Rule V3: returns true for a message of a previous owner. The new owner was
- * already given our state; accepting more from the old one would make them
- * disagree. */
-static bool is_previous_owner(const struct ps_agent_server *s,
-                              const struct ps_agent_part *p)
+/* --------------------------------------------------------------- authority */
+
+/* Returns true if the server may have owned a partition that has moved: its
+ * message crossed with the news of the next owner. Rule M8: a server asks for
+ * the state of a partition that came back to it, also agents that have opened
+ * the key since. */
+static bool may_be_previous_owner(const struct ps_agent_server *s,
+                                  const struct ps_agent_part *p, unsigned code)
 {
-    return p->owner_changed && p->owner_node != s->node;
+    return p->owner_changed &&
+           (code == PS_MSG_REFUSE ||
+            ps_map_get(p->key->job->send_queues, s->node) != NULL);
 }
+
+/* Rule A3: a partition of the message that its sender neither owns nor may have
+ * owned; NULL: there is none, or none that this agent knows. No honest server
+ * names one. */
+static const struct ps_agent_part *
+find_foreign_part(const struct ps_agent *a, const struct ps_agent_server *s,
+                  const struct ps_msg *m)
+{
+    const struct ps_agent_key *k = NULL;
+    const struct ps_agent_job *j;
+    struct ps_msg_subject about;
+
+    if (ps_msg_authority(m->code, PS_ROLE_SERVER) != PS_AUTHORITY_OWNER ||
+        !ps_msg_subject(m, &about) ||
+        (j = ps_agent_job_find(a, about.gen)) == NULL) {
+        return NULL;
+    }
+    for (uint32_t i = 0; i < about.part_count; i++) {
+        const uint32_t number = ps_msg_subject_key(&about, i);
+        const uint32_t index = ps_msg_subject_index(&about, i);
+
+        if (k == NULL || k->number != number) {
+            k = ps_map_get(j->keys, number);
+        }
+        if (k != NULL && index < k->part_count &&
+            k->parts[index].owner_node != s->node &&
+            !may_be_previous_owner(s, &k->parts[index], m->code)) {
+            return &k->parts[index];
+        }
+    }
+    return NULL;
+}
+
+/* Refuses the whole message if a part of it is not its sender's. */
+static bool check_authority(struct ps_agent_step *st, struct ps_agent_server *s,
+                            const struct ps_msg *m)
+{
+    const struct ps_agent_part *p = find_foreign_part(st->a, s, m);
+    const struct ps_agent_server *owner;
+    char text[PS_TEXT_MAX + 1];
+    char who[PS_NAME_MAX + 16];
+    struct ps_str t;
+
+    if (p == NULL) {
+        return true;
+    }
+    owner = ps_map_get(st->a->servers.by_node, p->owner_node);
+    st->a->stats.refused_frames++;
+    ps_str_init(&t, text, sizeof(text));
+    ps_str_addf(&t,
+                "sent a message (%s) about partition %u of '%s' of job %s, "
+                "which belongs to %s%s",
+                ps_msg_name(m->code), p->index, p->key->name, p->key->job->name,
+                owner == NULL ? "this agent" : "server ",
+                owner == NULL ? "" : owner->name);
+    ps_str_init(&t, who, sizeof(who));
+    ps_str_addf(&t, "server %s", s->name);
+    if (ps_misuse_add(&s->misuse, st->now, st->fx, who, text)) {
+        ps_dialer_drop_all(&s->dialer, st->now, st->fx);
+        ps_dialer_max_backoff(&s->dialer, st->now);
+    }
+    return false;
+}
+
+/* ------------------------------------------------------------------ values */
 
 /* Prefetches the next PREFETCH_OPS parts when `i` begins a batch of them. */
 static void prefetch_parts(const struct ps_agent *a, uint64_t gen,
@@ -95,11 +165,15 @@ static void on_value(struct ps_agent_step *st, struct ps_agent_server *s,
         const struct ps_rec_part *rec = &m->parts[i];
 
         prefetch_parts(st->a, m->gen, m->parts, i, m->parts_count);
-        struct ps_agent_part *p = ps_agent_part_find(st->a, m->gen, rec);
+        struct ps_agent_part *p = ps_agent_part_find_owned(st->a, s, m->gen,
+                                                           rec);
         size_t bytes = ps_part_payload_bytes(rec);
 
         trace_value(st, s, m->gen, rec, bytes);
-        if (p != NULL && p->count == rec->count && !is_previous_owner(s, p) &&
+        if (p != NULL && p->lent_version == (int64_t)rec->round) {
+            p->lent_version = NO_VERSION;
+        }
+        if (p != NULL && p->count == rec->count &&
             p->key->kind->accept_value(st, p, rec,
                                        ps_slice_data(payload) + offset) != 0) {
             ps_agent_server_note(st, s, "sent a value that is a broken code");
@@ -115,10 +189,10 @@ static void on_commit(struct ps_agent_step *st, const struct ps_agent_server *s,
 {
     for (uint32_t i = 0; i < m->parts_count; i++) {
         prefetch_parts(st->a, m->gen, m->parts, i, m->parts_count);
-        struct ps_agent_part *p = ps_agent_part_find(st->a, m->gen,
-                                                     &m->parts[i]);
+        struct ps_agent_part *p = ps_agent_part_find_owned(st->a, s, m->gen,
+                                                           &m->parts[i]);
 
-        if (p == NULL || is_previous_owner(s, p)) {
+        if (p == NULL) {
             continue;
         }
         if ((int64_t)m->parts[i].round > p->committed_version) {
@@ -356,7 +430,8 @@ void ps_agent_reply_on_msg(struct ps_agent_step *st, struct ps_agent_server *s,
         return;
     }
     ps_agent_server_on_recv(st, s);
-    if (!ps_link_receive(c->link, m, st->now, st->fx)) {
+    if (!ps_link_receive(c->link, m, st->now, st->fx) ||
+        !check_authority(st, s, m)) {
         return;
     }
     switch (m->code) {
@@ -366,10 +441,10 @@ void ps_agent_reply_on_msg(struct ps_agent_step *st, struct ps_agent_server *s,
         on_value(st, s, &m->value, payload);
         break;
     case PS_MSG_ROWS:
-        ps_agent_rows_on_rows(st, &m->rows, payload);
+        ps_agent_rows_on_rows(st, s, &m->rows, payload);
         break;
     case PS_MSG_STATE:
-        ps_agent_opt_state_on_state(st, &m->state, payload);
+        ps_agent_opt_state_on_state(st, s, &m->state, payload);
         break;
     case PS_MSG_COMMIT:
         ps_agent_send_raise_credit(st, s, m->commit.gen, m->commit.credit);
@@ -415,19 +490,27 @@ static uint64_t value_payload_bytes(const struct ps_msg_value *m)
 
 /* Takes memory for the payload of a value: where the partition's result lies,
  * or a buffer if the payload is encoded or has several partitions. */
-static int place_value_payload(struct ps_agent *a, const struct ps_msg_value *m,
-                               uint64_t len, struct ps_slice *ret_slice)
+static int place_value_payload(struct ps_agent *a,
+                               const struct ps_agent_server *s,
+                               const struct ps_msg_value *m, uint64_t len,
+                               struct ps_slice *ret_slice)
 {
     if (len == 0 || value_payload_bytes(m) != len) {
         return PS_E_PROTO;
     }
     if (m->parts_count == 1 && m->parts[0].codec == PS_CODEC_NONE) {
         const struct ps_rec_part *rec = &m->parts[0];
-        struct ps_agent_part *p = ps_agent_part_find(a, m->gen, rec);
+        struct ps_agent_part *p = ps_agent_part_find_owned(a, s, m->gen, rec);
 
-        return p == NULL || p->count != rec->count
-                   ? PS_E_STALE
-                   : p->key->kind->place_value(a, p, rec, len, ret_slice);
+        if (p == NULL || p->count != rec->count) {
+            return PS_E_STALE;
+        }
+        int rc = p->key->kind->place_value(a, p, rec, len, ret_slice);
+
+        if (rc == 0 && ret_slice->buf == p->key->results) {
+            p->lent_version = (int64_t)rec->round;
+        }
+        return rc;
     }
     if (len > PS_PAYLOAD_MAX ||
         (m->parts_count > 1 && len > PS_BATCH_FRAME_MAX + PS_BATCH_PART_MAX)) {
@@ -454,8 +537,11 @@ int ps_agent_reply_payload(struct ps_agent *a, struct ps_agent_server *s,
         !ps_link_is_new(s->dialer.link, m->seq)) {
         return PS_E_INVAL;
     }
+    if (find_foreign_part(a, s, m) != NULL) {
+        return PS_E_PERM; /* The message is refused when it is complete. */
+    }
     if (m->code == PS_MSG_VALUE) {
-        return place_value_payload(a, &m->value, len, ret_slice);
+        return place_value_payload(a, s, &m->value, len, ret_slice);
     }
     is_valid = m->code == PS_MSG_ROWS
                    ? ps_agent_rows_payload_bytes(&m->rows) == len

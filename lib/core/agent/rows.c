@@ -332,6 +332,7 @@ find_row_request(const struct ps_agent_key *k, uint64_t request,
 }
 
 void ps_agent_rows_on_rows(struct ps_agent_step *st,
+                           const struct ps_agent_server *s,
                            const struct ps_msg_rows *m,
                            const struct ps_slice *payload)
 {
@@ -342,8 +343,8 @@ void ps_agent_rows_on_rows(struct ps_agent_step *st,
     if (m->parts_count != 1) {
         return;
     }
-    struct ps_agent_part *p = ps_agent_part_find(
-        st->a, m->gen,
+    struct ps_agent_part *p = ps_agent_part_find_owned(
+        st->a, s, m->gen,
         &(struct ps_rec_part){
             .key = rec->key, .index = rec->index, .dtype = rec->dtype});
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "core/agent/keys.h"
+#include "core/base/peer.h"
 #include "core/link/dialer.h"
 #include "core/round/batch.h"
 #include "core/round/fair.h"
@@ -72,6 +73,7 @@ struct ps_agent_server {
     uint64_t computing_bytes;
     bool needs_pump; /* Its queues may have something to send. */
     struct ps_list send_queues;
+    struct ps_misuse misuse;
     /* Limits while several jobs use it; NULL: no link yet. */
     const struct ps_agent_queue_limits *shared_limits;
     /* Turns of the jobs, over `send_queues`; empty while there is only one. */

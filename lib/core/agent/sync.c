@@ -195,10 +195,17 @@ static bool decode_value(const struct ps_agent_part *p,
 static int accept_sync_value(struct ps_agent_step *st, struct ps_agent_part *p,
                              const struct ps_rec_part *rec, const uint8_t *from)
 {
+    if (rec->round > INT64_MAX) {
+        return 0;
+    }
     if ((int64_t)rec->round > p->local_version) {
         uint8_t *at = p->key->results->data + result_offset(p, rec->round);
         const size_t bytes = ps_part_payload_bytes(rec);
 
+        /* A value in its place was checked before that was lent. */
+        if (from != at && !may_write_version(p, (int64_t)rec->round)) {
+            return 0;
+        }
         if (rec->codec != PS_CODEC_NONE) {
             if (!decode_value(p, rec, from, at)) {
                 return PS_E_PROTO;

@@ -1,7 +1,47 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/base/peer.h"
 
+#include "core/base/effect.h"
+
+#include <inttypes.h>
 #include <string.h>
+
+/* Time between two lines about one peer: a peer that sends without end must not
+ * fill the log. */
+#define MISUSE_NOTE_INTERVAL PS_SECONDS(60)
+
+/* True, and notes the time, if a line is due. */
+static bool is_note_due(ps_time *noted_at, ps_time now)
+{
+    if (*noted_at != 0 && now < ps_time_add(*noted_at, MISUSE_NOTE_INTERVAL)) {
+        return false;
+    }
+    *noted_at = now;
+    return true;
+}
+
+bool ps_misuse_add(struct ps_misuse *u, ps_time now, struct ps_effects *fx,
+                   const char *who, const char *what)
+{
+    u->frames++;
+    u->of_link++;
+    if (is_note_due(&u->noted_at, now)) {
+        ps_effects_log(fx, PS_LOG_WARNING,
+                       "%s %s; refused, %" PRIu64 " of its messages so far",
+                       who, what, u->frames);
+    }
+    if (u->of_link < PS_MISUSE_MAX) {
+        return false;
+    }
+    u->of_link = 0;
+    if (is_note_due(&u->closing_noted_at, now)) {
+        ps_effects_log(fx, PS_LOG_WARNING,
+                       "connection of %s is closed: it sent %u messages about "
+                       "what is not its own",
+                       who, PS_MISUSE_MAX);
+    }
+    return true;
+}
 
 void ps_peer_identity_set(struct ps_peer_identity *id,
                           const struct ps_peer_identity *from)

@@ -3,12 +3,16 @@
  * daemon come from there alone: a hello that claims another is refused. */
 #pragma once
 
+#include "base/err.h"
 #include "base/limits.h"
 #include "base/str.h"
+#include "base/time.h"
 #include "proto/ps_msg.h"
 
 #include <stdbool.h>
 #include <stdint.h>
+
+struct ps_effects;
 
 struct ps_peer_identity {
     uint8_t role; /* enum ps_role; 0: the peer has no certificate. */
@@ -22,6 +26,22 @@ struct ps_certificate_end {
     bool is_expiring;
 };
 
+/* Frames of one peer that were refused because they are about what is not the
+ * peer's own (rule A2). */
+struct ps_misuse {
+    uint64_t frames;  /* All of them. */
+    uint32_t of_link; /* Since its connection was last closed for them. */
+    ps_time noted_at; /* Last line in the log; 0: none. */
+    ps_time closing_noted_at;
+};
+
+/* Counts a refused frame. Logs a warning, "WHO WHAT", for each peer at most once
+ * a minute. Returns true if the connection has brought PS_MISUSE_MAX of them:
+ * the caller closes it. That is logged as often at most, and counts from 0
+ * again. */
+PS_MUST_USE bool ps_misuse_add(struct ps_misuse *u, ps_time now,
+                               struct ps_effects *fx, const char *who,
+                               const char *what);
 /* Stores the identity of an event, NULL: none. */
 void ps_peer_identity_set(struct ps_peer_identity *id,
                           const struct ps_peer_identity *from);
