@@ -121,6 +121,9 @@ static void add_metrics(const void *self, struct ps_metrics *m)
     ps_metric_counter(m, "refused_partitions_total",
                       "Partitions refused for lack of memory.",
                       s.refused_parts);
+    ps_metric_counter(m, "refused_frames_total",
+                      "Messages of peers about what is not their own.",
+                      s.refused_frames);
     ps_metric_gauge(m, "tensor_memory_bytes",
                     "Memory for values, states and payloads.",
                     ps_pool_used(app->pool));

@@ -1733,6 +1733,7 @@ static void malformed_requests_fail_only_their_sender(void **state)
     struct world *w = world_new(&(struct world_options){.slots = 2});
     struct agent *a = &w->agents[0];
     struct agent *b = &w->agents[1];
+    struct ps_server_stats stats;
     float two[2] = {1, 1};
 
     (void)state;
@@ -1771,11 +1772,13 @@ static void malformed_requests_fail_only_their_sender(void **state)
     /* Another one's slot, and one that is not there. */
     b->index = 0;
     agent_push_f32(b, 3, 1, 1);
-    assert_int_equal(b->seen[3].error, PS_E_PERM);
     b->index = 7;
     agent_push_f32(b, 3, 1, 1);
-    assert_int_equal(b->seen[3].error, PS_E_INVAL);
     b->index = 1;
+    ps_server_stats(w->server, &stats);
+    assert_int_equal(stats.refused_frames, 2);
+    assert_int_equal(b->seen[3].refusals, 0);
+    assert_int_equal(b->seen[3].value_version, 0);
 
     assert_int_equal(w->closed_count, 0);
     /* Both sides of a conflict were refused. */
@@ -1893,6 +1896,97 @@ static void a_session_stays_with_its_certificate(void **state)
     a->identity = &own;
     agent_dial(a);
     assert_int_equal(a->rejected, 0);
+    world_free(w);
+}
+
+/* Messages for slot 0 from an agent that has another one. */
+static const struct ps_rec_part of_lies_part = {
+    .key = 0, .round = 1, .dtype = PS_DTYPE_FLOAT32, .count = 1};
+static const struct ps_rec_part of_lies_bare = {.key = 0, .round = 1};
+static const struct ps_rec_rows of_lies_rows = {.key = 0,
+                                                .round = 1,
+                                                .dtype = PS_DTYPE_FLOAT32,
+                                                .row_width = 1,
+                                                .count = 1};
+static const float lied = 666;
+static const uint64_t lied_row[2] = {0, 0};
+static const struct {
+    struct ps_msg msg;
+    const void *data;
+    size_t len;
+} lies_of_agents[] = {
+    {{.code = PS_MSG_PUSH,
+      .push =
+          {.gen = GEN, .weight = 1, .parts = &of_lies_part, .parts_count = 1}},
+     &lied,
+     4},
+    {{.code = PS_MSG_INIT,
+      .init = {.gen = GEN, .parts = &of_lies_part, .parts_count = 1}},
+     &lied,
+     4},
+    {{.code = PS_MSG_RESTORE,
+      .restore = {.gen = GEN,
+                  .has_value = true,
+                  .parts = &of_lies_part,
+                  .parts_count = 1}},
+     &lied,
+     4},
+    {{.code = PS_MSG_STATE_PUT,
+      .state_put = {.gen = GEN, .parts = &of_lies_part, .parts_count = 1}},
+     &lied,
+     4},
+    {{.code = PS_MSG_PUSH_ROWS,
+      .push_rows =
+          {.gen = GEN, .weight = 1, .parts = &of_lies_rows, .parts_count = 1}},
+     lied_row,
+     16},
+    {{.code = PS_MSG_PULL_ROWS,
+      .pull_rows = {.gen = GEN, .parts = &of_lies_rows, .parts_count = 1}},
+     lied_row,
+     8},
+    {{.code = PS_MSG_PULL,
+      .pull = {.gen = GEN, .parts = &of_lies_bare, .parts_count = 1}},
+     NULL,
+     0},
+    {{.code = PS_MSG_ABORT_ROUND,
+      .abort_round =
+          {.gen = GEN, .retry = 9, .parts = &of_lies_bare, .parts_count = 1}},
+     NULL,
+     0},
+    {{.code = PS_MSG_STATE_GET,
+      .state_get = {.gen = GEN, .parts = &of_lies_bare, .parts_count = 1}},
+     NULL,
+     0},
+};
+
+/* Messages of an agent for the slot of another one (rule A4). */
+static void messages_for_slots_of_others_are_refused(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct agent *a = &w->agents[0];
+    struct agent *liar = &w->agents[1];
+    const uint32_t count = sizeof(lies_of_agents) / sizeof(lies_of_agents[0]);
+    struct ps_server_stats stats;
+
+    (void)state;
+    agent_push_f32(a, 0, 1, 1);
+    for (uint32_t i = 0; i < PS_MISUSE_MAX; i++) {
+        assert_int_not_equal(liar->conn, 0);
+        agent_send(liar, &lies_of_agents[i % count].msg,
+                   lies_of_agents[i % count].data,
+                   lies_of_agents[i % count].len);
+        world_run_until_idle(w);
+        ps_server_stats(w->server, &stats);
+        assert_int_equal(stats.refused_frames, i + 1);
+    }
+    assert_int_equal(liar->conn, 0);
+    assert_non_null(strstr(w->last_log, " is closed: it sent 16 messages about "
+                                        "what is not its own"));
+    assert_int_equal(a->seen[0].refusals, 0);
+    agent_dial(liar);
+    agent_push_f32(liar, 0, 1, 2);
+    assert_true(agent_f32(a, 0) == 3);
+    assert_true(agent_f32(liar, 0) == 3);
     world_free(w);
 }
 
@@ -2473,6 +2567,7 @@ int main(void)
         cmocka_unit_test(parts_and_payload_must_agree),
         cmocka_unit_test(hello_that_the_certificate_contradicts_is_refused),
         cmocka_unit_test(a_session_stays_with_its_certificate),
+        cmocka_unit_test(messages_for_slots_of_others_are_refused),
         cmocka_unit_test(invalid_hellos_are_rejected_with_a_reason),
         cmocka_unit_test(a_second_hello_or_a_late_one_closes_the_connection),
         cmocka_unit_test(newer_incarnation_replaces_the_older),

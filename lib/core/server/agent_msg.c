@@ -16,6 +16,59 @@
 #include "core/server/rows.h"
 #include "core/server/session.h"
 
+/* --------------------------------------------------------------- authority */
+
+/* Rule A4: 0 if the message names a slot of this agent, or a job that is not
+ * known here; that one may be on its way. Slots belong to their nodes for as
+ * long as the job lives, so no honest agent names another's. */
+static int check_slot(const struct ps_server *s,
+                      const struct ps_server_session *p,
+                      const struct ps_msg *msg, struct ps_msg_subject *ret)
+{
+    struct ps_server_job *job;
+    struct ps_server_slot *slot;
+    int rc;
+
+    if (ps_msg_authority(msg->code, PS_ROLE_AGENT) != PS_AUTHORITY_MEMBER ||
+        !ps_msg_subject(msg, ret)) {
+        return 0;
+    }
+    job = ps_server_job_find(s, ret->gen);
+    rc = job != NULL ? ps_server_job_find_slot(job, p, ret->slot, &slot) : 0;
+    return rc == PS_E_STALE ? 0 : rc;
+}
+
+/* Refuses a message about what is not the sender's, without an answer. */
+static bool check_authority(struct ps_server_step *st, struct ps_server_conn *c,
+                            const struct ps_msg *msg)
+{
+    struct ps_server_session *p = c->session;
+    struct ps_msg_subject about;
+    int rc = check_slot(st->s, p, msg, &about);
+    char text[PS_TEXT_MAX + 1];
+    char who[PS_NAME_MAX + 32];
+    struct ps_str t;
+
+    if (rc == 0) {
+        return true;
+    }
+    st->s->sessions.refused_frames++;
+    ps_str_init(&t, text, sizeof(text));
+    ps_str_addf(&t,
+                "sent a message (%s) for slot %u of job %s, which is not its "
+                "own",
+                ps_msg_name(msg->code), about.slot,
+                ps_server_job_find(st->s, about.gen)->name);
+    ps_str_init(&t, who, sizeof(who));
+    ps_str_addf(&t, "agent %s (node %u)", p->name, p->agent_node);
+    if (ps_misuse_add(&p->misuse, st->now, st->fx, who, text)) {
+        ps_server_conn_close(st, c);
+    }
+    return false;
+}
+
+/* ---------------------------------------------------------------- messages */
+
 static void on_session_msg(struct ps_server_step *st, struct ps_server_conn *c,
                            const struct ps_msg *msg,
                            const struct ps_slice *payload)
@@ -92,7 +145,7 @@ void ps_server_agent_on_msg(struct ps_server_step *st, ps_conn_id conn,
     if (fresh && payload != NULL && payload->buf != NULL) {
         st->s->bytes_in += payload->len;
     }
-    if (fresh) {
+    if (fresh && check_authority(st, c, msg)) {
         on_session_msg(st, c, msg, payload);
     }
     c = ps_map_get(st->s->sessions.conns, conn);
@@ -173,9 +226,14 @@ int ps_server_agent_payload(struct ps_server *s, ps_conn_id conn,
     if (c == NULL || c->session == NULL) {
         return PS_E_CLOSED;
     }
-    int rc = len <= PS_PAYLOAD_MAX
+    struct ps_msg_subject about;
+    int rc = check_slot(s, c->session, msg, &about);
+
+    if (rc == 0) {
+        rc = len <= PS_PAYLOAD_MAX
                  ? check_payload(s, c->session, msg, len, &slot)
                  : PS_E_PROTO;
+    }
     if (rc != 0) {
         return rc;
     }

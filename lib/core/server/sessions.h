@@ -69,6 +69,7 @@ struct ps_server_session {
     struct ps_server_conn *conn; /* NULL: disconnected. */
     ps_time heard_at;            /* Arrival of the last message. */
     ps_time disconnected_at;
+    struct ps_misuse misuse;
     struct ps_map *credits; /* struct ps_credit by generation. */
     struct ps_server_reply_turns turns;
 };
@@ -82,4 +83,5 @@ struct ps_server_sessions {
     struct ps_heap timers;
     struct ps_list backlogged; /* Sessions to be closed. */
     uint64_t resent;           /* Frames sent again by freed links. */
+    uint64_t refused_frames;   /* About slots that are not the sender's. */
 };

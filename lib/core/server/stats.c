@@ -36,6 +36,7 @@ void ps_server_stats(const struct ps_server *s, struct ps_server_stats *ret)
         .bytes_out = s->bytes_out,
         .resent = s->sessions.resent + ps_link_resent(s->uplink.dialer.link),
         .refused_parts = s->replies.refused_parts,
+        .refused_frames = s->sessions.refused_frames,
     };
     while ((job = ps_map_next(s->jobs.by_gen, &c)) != NULL) {
         ret->stored_bytes += job->store.stored_bytes;

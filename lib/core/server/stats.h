@@ -24,6 +24,7 @@ struct ps_server_stats {
     uint64_t resent;
     uint32_t waiting_requests; /* Waiting pulls and open rounds. */
     uint64_t refused_parts;
+    uint64_t refused_frames; /* About slots that are not the sender's. */
 };
 void ps_server_stats(const struct ps_server *s, struct ps_server_stats *ret);
 
