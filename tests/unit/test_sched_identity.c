@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The scheduler machine: a hello against the certificate of its peer. */
+/* The scheduler machine: a hello against the certificate of its peer, and
+ * messages against what their sender has a part in. */
 #include "sched_world.h"
+
+#include "proto/ps_fixed.h"
 
 static void expect(const struct ps_peer_identity *identity, enum ps_role role,
                    const char *reason)
@@ -61,9 +64,112 @@ static void servers_learn_the_names_of_agents(void **state)
     finish_job(&j);
 }
 
+/* Generation of the first job of a scheduler. */
+#define FIRST_GEN 1u
+
+static const struct ps_rec_param lr = {.name = "lr", .value = 1};
+static const uint32_t rank = 0;
+static const struct ps_msg of_agent[] = {
+    {.code = PS_MSG_KEY_OPEN,
+     .key_open = {.gen = FIRST_GEN, .request = 1, .name = "mine", .count = 1}},
+    {.code = PS_MSG_KEY_CLOSE, .key_close = {.gen = FIRST_GEN, .request = 1}},
+    {.code = PS_MSG_BARRIER_ENTER,
+     .barrier_enter =
+         {.gen = FIRST_GEN, .number = 1, .ranks = &rank, .ranks_count = 1}},
+    {.code = PS_MSG_OPTIMIZER_SET,
+     .optimizer_set =
+         {.gen = FIRST_GEN, .name = "sgd", .params = &lr, .params_count = 1}},
+    {.code = PS_MSG_OPTIMIZER_CHANGE,
+     .optimizer_change = {.gen = FIRST_GEN, .name = "lr", .value = 9}},
+    {.code = PS_MSG_OPTIMIZER_TUNE, .optimizer_tune = {.gen = FIRST_GEN}},
+    {.code = PS_MSG_COMPRESSION_SET,
+     .compression_set = {.gen = FIRST_GEN, .name = "2bit"}},
+    {.code = PS_MSG_PROFILE_SET,
+     .profile_set = {.gen = FIRST_GEN, .mode = PS_PROFILE_MODE_ON}},
+    {.code = PS_MSG_PROFILE_GET, .profile_get = {.gen = FIRST_GEN}},
+    {.code = PS_MSG_REPORT, .report = {.gen = FIRST_GEN}},
+    {.code = PS_MSG_STALL_QUERY, .stall_query = {.gen = FIRST_GEN}},
+    {.code = PS_MSG_STALL_REPORT, .stall_report = {.gen = FIRST_GEN}},
+};
+static const struct ps_msg of_server[] = {
+    {.code = PS_MSG_JOB_READY,
+     .job_ready = {.gen = FIRST_GEN, .version = 1, .round = 9}},
+    {.code = PS_MSG_NORM_PART, .norm_part = {.gen = FIRST_GEN, .round = 1}},
+    {.code = PS_MSG_VALUE_LOST, .value_lost = {.gen = FIRST_GEN, .version = 1}},
+};
+
+/* Messages about a job, from members of the right role that have no part in
+ * it (rule A6). */
+static void messages_about_jobs_of_others_are_refused(void **state)
+{
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+    struct peer *agent = join_peer(j.w, PS_ROLE_AGENT, "a9");
+    struct peer *server = join_peer(j.w, PS_ROLE_SERVER, "s9");
+    const uint32_t from_agent = sizeof(of_agent) / sizeof(of_agent[0]);
+    const uint32_t from_server = sizeof(of_server) / sizeof(of_server[0]);
+
+    (void)state;
+    assert_int_equal(j.gen, FIRST_GEN);
+    open_key(j.w, j.a[0], j.gen, 5, "theirs", 4);
+    drop_inbox(j.s[0]);
+    drop_inbox(j.a[0]);
+    for (uint32_t i = 0; i < from_agent; i++) {
+        deliver_msg(j.w, agent, of_agent[i]);
+        assert_int_equal(ps_sched_refused_frames(j.w->sched), i + 1);
+    }
+    for (uint32_t i = 0; i < from_server; i++) {
+        deliver_msg(j.w, server, of_server[i]);
+        assert_int_equal(ps_sched_refused_frames(j.w->sched),
+                         from_agent + i + 1);
+    }
+    expect_substring(j.w->story, "agent a9 sent a message (key_open) about job "
+                                 "train, which is not its own");
+    expect_substring(j.w->story, "server s9 sent a message (job_ready)");
+    /* The job has seen nothing of it. */
+    assert_null(find_msg(j.a[0], PS_MSG_STALL_COLLECT));
+    assert_null(find_msg(j.s[0], PS_MSG_JOB_STATE));
+    assert_null(find_msg(j.a[0], PS_MSG_JOB_STATE));
+    /* Each of the two connections ends at PS_MISUSE_MAX. */
+    for (uint32_t i = from_agent; i < PS_MISUSE_MAX; i++) {
+        assert_int_not_equal(agent->conn, 0);
+        deliver_msg(j.w, agent, of_agent[1]);
+    }
+    assert_int_equal(agent->conn, 0);
+    assert_int_not_equal(server->conn, 0);
+    finish_job(&j);
+}
+
+/* A server of the job that does not own the partition cannot fail the job. */
+static void messages_about_partitions_of_others_are_refused(void **state)
+{
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+    struct ps_fixed_placement_part row;
+    const struct inbox_entry *opened;
+
+    (void)state;
+    open_key(j.w, j.a[0], j.gen, 5, "one", 4);
+    opened = &j.a[0]->inbox[j.a[0]->count - 1];
+    assert_int_equal(opened->msg->code, PS_MSG_KEY_OPENED);
+    assert_true(ps_fixed_get_placement_part(
+        ps_slice_data(&opened->packet->slices[0]), &row));
+
+    struct peer *other = j.s[0]->node == row.node ? j.s[1] : j.s[0];
+    const struct ps_msg m = {.code = PS_MSG_VALUE_LOST,
+                             .value_lost = {.gen = j.gen,
+                                            .key = opened->msg->key_opened.key,
+                                            .version = 1}};
+
+    deliver_msg(j.w, other, m);
+    assert_int_equal(ps_sched_refused_frames(j.w->sched), 1);
+    assert_int_equal(last_job_state(j.a[0])->phase, PS_JOB_PHASE_RUNNING);
+    finish_job(&j);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(messages_about_jobs_of_others_are_refused),
+        cmocka_unit_test(messages_about_partitions_of_others_are_refused),
         cmocka_unit_test(servers_learn_the_names_of_agents),
         cmocka_unit_test(hello_agrees_with_the_certificate),
     };

@@ -88,6 +88,7 @@ struct ps_sched {
     struct ps_account account;
     uint64_t last_gen; /* Generation of the newest job. */
     uint32_t epoch;
+    uint64_t refused_frames; /* Of members, about what is not their own. */
     struct ps_list stalls;
     uint32_t stall_count;
     uint64_t last_collect_id;

@@ -144,20 +144,42 @@ void ps_sched_on_launch_order(struct ps_sched_step *st, struct ps_sched_conn *c,
     }
 }
 
-void ps_sched_on_launch_begun(struct ps_sched_step *st,
-                              const struct ps_member *member,
-                              const struct ps_msg_launch_begun *m)
+/* Connection of the tool that waits for the answer; NULL: none does. */
+static struct ps_sched_conn *find_orderer(const struct ps_sched *s,
+                                          uint64_t request)
 {
     struct ps_map_cursor cursor = {0};
     struct ps_sched_conn *c;
 
-    while ((c = ps_map_next(st->s->conns, &cursor)) != NULL) {
-        if (c->launch != NULL && c->launch->request == m->request &&
-            c->launch->node == member->node) {
-            ps_sched_launch_drop(c);
-            ps_sched_conn_end_query(st, c, m->error, m->text);
-            return;
+    while ((c = ps_map_next(s->conns, &cursor)) != NULL) {
+        if (c->launch != NULL && c->launch->request == request) {
+            return c;
         }
+    }
+    return NULL;
+}
+
+int ps_sched_launch_check_answer(const struct ps_sched *s,
+                                 const struct ps_member *member,
+                                 const struct ps_msg *msg)
+{
+    const struct ps_sched_conn *c = find_orderer(s, msg->launch_begun.request);
+
+    if (c == NULL) {
+        return PS_E_NOENT;
+    }
+    return c->launch->node == member->node ? 0 : PS_E_PERM;
+}
+
+void ps_sched_on_launch_begun(struct ps_sched_step *st,
+                              const struct ps_member *member,
+                              const struct ps_msg_launch_begun *m)
+{
+    struct ps_sched_conn *c = find_orderer(st->s, m->request);
+
+    if (c != NULL && c->launch->node == member->node) {
+        ps_sched_launch_drop(c);
+        ps_sched_conn_end_query(st, c, m->error, m->text);
     }
 }
 

@@ -164,9 +164,10 @@ void ps_sched_on_value_lost(struct ps_sched_step *st, struct ps_member *server,
     char text[PS_TEXT_MAX + 1];
     struct ps_str why;
 
-    if (j == NULL || ps_sched_job_server_of(j, server->node) == NULL ||
-        m->key >= j->keys.count || j->keys.list[m->key] == NULL) {
-        return;
+    if (j == NULL || m->key >= j->keys.count || j->keys.list[m->key] == NULL ||
+        m->index >= j->keys.list[m->key]->part_count ||
+        j->keys.list[m->key]->parts[m->index].node != server->node) {
+        return; /* The partition has moved: its next owner counts reports. */
     }
     ps_str_init(&why, text, sizeof(text));
     if (j->opt.mode == PS_MODE_SYNC) {

@@ -58,7 +58,7 @@ void ps_members_set_base(struct ps_members *t, uint64_t base)
 static void member_free(struct ps_member *m)
 {
     ps_member_drop_link(m);
-    ps_free(m->pending_exits);
+    ps_free(m->pending_exits.list);
     ps_msg_free(m->last_costs);
     ps_free(m);
 }
@@ -261,7 +261,7 @@ void ps_member_drop_link(struct ps_member *m)
     m->link = NULL;
     m->session = 0;
     m->disconnected_at = PS_TIME_NEVER;
-    m->pending_exit_count = 0;
+    m->pending_exits.count = 0;
 }
 
 /* Drops ends before which all messages have arrived: so have the
@@ -271,12 +271,12 @@ static void prune_pending_exits(struct ps_member *m)
     uint64_t received = ps_link_received(m->link);
     uint32_t kept = 0;
 
-    for (uint32_t i = 0; i < m->pending_exit_count; i++) {
-        if (m->pending_exits[i].seq > received) {
-            m->pending_exits[kept++] = m->pending_exits[i];
+    for (uint32_t i = 0; i < m->pending_exits.count; i++) {
+        if (m->pending_exits.list[i].seq > received) {
+            m->pending_exits.list[kept++] = m->pending_exits.list[i];
         }
     }
-    m->pending_exit_count = kept;
+    m->pending_exits.count = kept;
 }
 
 void ps_member_add_pending_exit(struct ps_member *m, uint64_t worker,
@@ -286,21 +286,21 @@ void ps_member_add_pending_exit(struct ps_member *m, uint64_t worker,
     if (seq <= ps_link_received(m->link)) {
         return;
     }
-    if (m->pending_exit_count == m->pending_exit_capacity) {
-        m->pending_exit_capacity = m->pending_exit_capacity * 2 + 8;
-        m->pending_exits = ps_realloc(m->pending_exits,
-                                      m->pending_exit_capacity *
-                                          sizeof(*m->pending_exits));
+    if (m->pending_exits.count == m->pending_exits.capacity) {
+        m->pending_exits.capacity = m->pending_exits.capacity * 2 + 8;
+        m->pending_exits.list = ps_realloc(m->pending_exits.list,
+                                           m->pending_exits.capacity *
+                                               sizeof(*m->pending_exits.list));
     }
-    m->pending_exits[m->pending_exit_count++] = (struct ps_member_pending_exit){
-        .worker = worker, .seq = seq};
+    m->pending_exits.list[m->pending_exits.count++] =
+        (struct ps_member_pending_exit){.worker = worker, .seq = seq};
 }
 
 bool ps_member_has_pending_exit(struct ps_member *m, uint64_t worker)
 {
     /* No pruning here: the registration itself may just have closed the gap. */
-    for (uint32_t i = 0; i < m->pending_exit_count; i++) {
-        if (m->pending_exits[i].worker == worker) {
+    for (uint32_t i = 0; i < m->pending_exits.count; i++) {
+        if (m->pending_exits.list[i].worker == worker) {
             return true;
         }
     }

@@ -9,6 +9,7 @@
 
 #include "base/map.h"
 #include "core/base/facts.h"
+#include "core/base/peer.h"
 #include "core/link/link.h"
 
 #include <stdbool.h>
@@ -25,6 +26,12 @@
 struct ps_member_pending_exit {
     uint64_t worker;
     uint64_t seq; /* Link sequence number of the end. */
+};
+
+struct ps_member_pending_exits {
+    struct ps_member_pending_exit *list;
+    uint32_t count;
+    uint32_t capacity;
 };
 
 #define PS_MEMBER_RATE_SPAN PS_SECONDS(2)
@@ -111,9 +118,8 @@ struct ps_member {
     char refusal[PS_MEMBER_REFUSAL_MAX + 1];
     struct ps_member_rates rates;
     struct ps_member_facts facts;
-    struct ps_member_pending_exit *pending_exits;
-    uint32_t pending_exit_count;
-    uint32_t pending_exit_capacity;
+    struct ps_member_pending_exits pending_exits;
+    struct ps_misuse misuse;
 };
 
 struct ps_members {

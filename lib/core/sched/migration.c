@@ -483,6 +483,28 @@ static void forward_chunk(struct ps_sched_step *st, struct ps_sched_job *j,
                   ps_packet_new(&msg, payload, payload != NULL ? 1 : 0));
 }
 
+int ps_sched_migration_check_answer(const struct ps_sched *s,
+                                    const struct ps_member *server,
+                                    const struct ps_msg *msg)
+{
+    const bool is_chunk = msg->code == PS_MSG_PART_CHUNK;
+    const struct migration *mv = find_migration(
+        ps_sched_find_job(s,
+                          is_chunk ? msg->part_chunk.gen : msg->part_ack.gen),
+        is_chunk ? msg->part_chunk.migration : msg->part_ack.migration);
+
+    if (mv == NULL) {
+        return PS_E_NOENT;
+    }
+    if (mv->source.node == server->node) {
+        return mv->source.awaits_ack ? 0 : PS_E_NOENT;
+    }
+    if (mv->target.node != server->node || is_chunk) {
+        return PS_E_PERM;
+    }
+    return mv->target.awaits_ack ? 0 : PS_E_NOENT;
+}
+
 void ps_sched_on_part_chunk(struct ps_sched_step *st,
                             const struct ps_member *server,
                             const struct ps_msg_part_chunk *m,

@@ -33,6 +33,12 @@ void ps_sched_migrations_lose_server(struct ps_sched_step *st,
 /* Repeats pending requests to a server on a fresh link. */
 void ps_sched_migrations_resend(struct ps_sched_step *st,
                                 const struct ps_member *server);
+/* Of a part_chunk or part_ack of this server: 0 if the scheduler waits for it;
+ * PS_E_NOENT: it waits for none, as the migration is over, or the answer came
+ * before; PS_E_PERM: the migration is one of other servers. */
+int ps_sched_migration_check_answer(const struct ps_sched *s,
+                                    const struct ps_member *server,
+                                    const struct ps_msg *msg);
 void ps_sched_on_part_chunk(struct ps_sched_step *st,
                             const struct ps_member *server,
                             const struct ps_msg_part_chunk *m,

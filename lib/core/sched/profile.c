@@ -154,6 +154,22 @@ void ps_sched_on_profile_get(struct ps_sched_step *st, struct ps_member *agent,
     }
 }
 
+int ps_sched_profile_check_answer(const struct ps_sched *s,
+                                  const struct ps_member *server,
+                                  const struct ps_msg *msg)
+{
+    const struct ps_msg_profile_events *m = &msg->profile_events;
+    struct ps_sched_job *j = ps_sched_find_job(s, m->gen);
+    const struct ps_sched_profile_read *r = j != NULL ? find_read(j, m->agent,
+                                                                  m->request)
+                                                      : NULL;
+
+    if (r == NULL) {
+        return PS_E_NOENT;
+    }
+    return r->server_node == server->node ? 0 : PS_E_PERM;
+}
+
 void ps_sched_on_profile_events(struct ps_sched_step *st,
                                 struct ps_member *server,
                                 const struct ps_msg *msg)

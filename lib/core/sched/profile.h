@@ -5,12 +5,17 @@
 #include "core/sched/job.h"
 #include "core/sched/member.h"
 
+struct ps_sched;
 struct ps_sched_step;
 
 void ps_sched_on_profile_set(struct ps_sched_step *st, struct ps_member *agent,
                              const struct ps_msg_profile_set *m);
 void ps_sched_on_profile_get(struct ps_sched_step *st, struct ps_member *agent,
                              const struct ps_msg_profile_get *m);
+/* As ps_sched_migration_check_answer(), of profile_events. */
+int ps_sched_profile_check_answer(const struct ps_sched *s,
+                                  const struct ps_member *server,
+                                  const struct ps_msg *msg);
 void ps_sched_on_profile_events(struct ps_sched_step *st,
                                 struct ps_member *server,
                                 const struct ps_msg *msg);

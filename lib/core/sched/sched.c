@@ -9,6 +9,7 @@
 #include "core/sched/disagreement.h"
 #include "core/sched/events.h"
 #include "core/sched/inner.h"
+#include "core/sched/job_state.h"
 #include "core/sched/key.h"
 #include "core/sched/lease.h"
 #include "core/sched/lifecycle.h"
@@ -180,6 +181,143 @@ static void reject_message(struct ps_sched_step *st, struct ps_sched_conn *c,
     }
 }
 
+/* --------------------------------------------------------------- authority */
+
+/* By message: whether the scheduler waits for this answer of the member. A
+ * message that answers and has no row is refused. */
+static const struct {
+    enum ps_msg_code code;
+    int (*check)(const struct ps_sched *s, const struct ps_member *m,
+                 const struct ps_msg *msg);
+} answers[] = {
+    {PS_MSG_PART_CHUNK, ps_sched_migration_check_answer},
+    {PS_MSG_PART_ACK, ps_sched_migration_check_answer},
+    {PS_MSG_PROFILE_EVENTS, ps_sched_profile_check_answer},
+    {PS_MSG_STALL_REPORT, ps_sched_stall_check_answer},
+    {PS_MSG_TRACE_ENTRIES, ps_sched_trace_check_answer},
+    {PS_MSG_LAUNCH_BEGUN, ps_sched_launch_check_answer},
+    {PS_MSG_PING_ACK, ps_sched_witness_check_answer},
+};
+
+static int check_answer(const struct ps_sched *s, const struct ps_member *m,
+                        const struct ps_msg *msg)
+{
+    for (size_t i = 0; i < sizeof(answers) / sizeof(answers[0]); i++) {
+        if (answers[i].code == msg->code) {
+            return answers[i].check(s, m, msg);
+        }
+    }
+    return PS_E_PERM;
+}
+
+/* True if the member is or was one of the job. */
+static bool is_of_job(const struct ps_sched_job *j, const struct ps_member *m)
+{
+    if (m->role == PS_ROLE_AGENT) {
+        return ps_sched_job_slot_of(j, m->node) < j->slot_count;
+    }
+    for (uint32_t i = 0; i < j->servers.removed_count; i++) {
+        if (j->servers.removed[i].node == m->node) {
+            return true;
+        }
+    }
+    return ps_sched_job_server_of(j, m->node) != NULL;
+}
+
+/* True if the member owns the partition, or may have until it moved. */
+static bool may_have_owned(const struct ps_sched_job *j,
+                           const struct ps_member *m, uint32_t key,
+                           uint32_t index)
+{
+    const struct ps_sched_key *k = key < j->keys.count ? j->keys.list[key]
+                                                       : NULL;
+
+    return k == NULL || index >= k->part_count ||
+           k->parts[index].node == m->node ||
+           (k->is_reassigned && is_of_job(j, m));
+}
+
+/* Rule A6: 0 if the member may send this; PS_E_NOENT: what the message is about
+ * has ended meanwhile; PS_E_PERM: it is another's, and no honest member sends
+ * it. A job that is not known or has not begun is left to the handlers, which
+ * answer. */
+static int check_authority(const struct ps_sched *s, const struct ps_member *m,
+                           const struct ps_msg *msg)
+{
+    const enum ps_authority needs = ps_msg_authority(msg->code, m->role);
+    struct ps_msg_subject about;
+    const struct ps_sched_job *j;
+
+    if (needs == PS_AUTHORITY_ADDRESSEE) {
+        return check_answer(s, m, msg);
+    }
+    if ((needs != PS_AUTHORITY_MEMBER && needs != PS_AUTHORITY_OWNER) ||
+        !ps_msg_subject(msg, &about)) {
+        return 0;
+    }
+    j = ps_sched_find_job(s, about.gen);
+    if (j == NULL || !ps_sched_job_has_started(j)) {
+        return 0;
+    }
+    if (needs == PS_AUTHORITY_MEMBER) {
+        return is_of_job(j, m) ? 0 : PS_E_PERM;
+    }
+    for (uint32_t i = 0; i < about.part_count; i++) {
+        if (!may_have_owned(j, m, ps_msg_subject_key(&about, i),
+                            ps_msg_subject_index(&about, i))) {
+            return PS_E_PERM;
+        }
+    }
+    return 0;
+}
+
+/* Counts and logs a message about what is not the sender's. */
+static void refuse_message(struct ps_sched_step *st, struct ps_sched_conn *c,
+                           const struct ps_msg *msg)
+{
+    struct ps_member *m = c->member;
+    const struct ps_sched_job *j = NULL;
+    struct ps_msg_subject about;
+    char text[PS_TEXT_MAX + 1];
+    char who[PS_NAME_MAX + 16];
+    struct ps_str t;
+
+    if (ps_msg_subject(msg, &about)) {
+        j = ps_sched_find_job(st->s, about.gen);
+    }
+    st->s->refused_frames++;
+    ps_str_init(&t, text, sizeof(text));
+    if (j != NULL) {
+        ps_str_addf(&t,
+                    "sent a message (%s) about job %s, which is not its own",
+                    ps_msg_name(msg->code), j->name);
+    } else {
+        ps_str_addf(&t,
+                    "sent a message (%s) that answers a request to another "
+                    "member",
+                    ps_msg_name(msg->code));
+    }
+    ps_str_init(&t, who, sizeof(who));
+    ps_str_addf(&t, "%s %s", ps_role_name(m->role), m->name);
+    if (ps_misuse_add(&m->misuse, st->now, st->fx, who, text)) {
+        cut_conn(st, c);
+        ps_sched_member_on_closed(st, m);
+    }
+}
+
+static bool has_authority(struct ps_sched_step *st, struct ps_sched_conn *c,
+                          const struct ps_msg *msg)
+{
+    int rc = check_authority(st->s, c->member, msg);
+
+    if (rc == PS_E_PERM) {
+        refuse_message(st, c, msg);
+    }
+    return rc == 0;
+}
+
+/* ---------------------------------------------------------------- handlers */
+
 static void on_ping(struct ps_sched_step *st, struct ps_member *m,
                     const struct ps_msg_ping *ping)
 {
@@ -280,7 +418,8 @@ static void on_member_msg(struct ps_sched_step *st, struct ps_sched_conn *c,
     if (!ps_link_receive(m->link, msg, st->now, st->fx)) {
         return;
     }
-    if (ps_sched_member_is_backlogged(st, m) || on_declaration(st, m, msg)) {
+    if (ps_sched_member_is_backlogged(st, m) || !has_authority(st, c, msg) ||
+        on_declaration(st, m, msg)) {
         return;
     }
     switch ((int)msg->code) {
@@ -577,6 +716,11 @@ static int sched_payload(void *self, ps_conn_id conn, const struct ps_msg *msg,
     if (!ps_link_is_new(c->member->link, msg->seq)) {
         return PS_E_EXIST;
     }
+    int rc = check_authority(s, c->member, msg);
+
+    if (rc != 0) {
+        return rc;
+    }
     *ret_slice = (struct ps_slice){.buf = ps_buf_new(len), .len = len};
     return 0;
 }
@@ -595,6 +739,11 @@ struct ps_machine ps_sched_machine(struct ps_sched *s)
 uint32_t ps_sched_epoch(const struct ps_sched *s)
 {
     return s->epoch;
+}
+
+uint64_t ps_sched_refused_frames(const struct ps_sched *s)
+{
+    return s->refused_frames;
 }
 
 uint32_t ps_sched_job_count(const struct ps_sched *s)

@@ -14,6 +14,8 @@ struct ps_machine ps_sched_machine(struct ps_sched *s);
 
 /* For checkers and the daemon's state dump. */
 uint32_t ps_sched_epoch(const struct ps_sched *s);
+/* Messages of members about what is not their own. */
+uint64_t ps_sched_refused_frames(const struct ps_sched *s);
 /* Jobs that have not ended. */
 uint32_t ps_sched_job_count(const struct ps_sched *s);
 uint32_t ps_sched_member_count(const struct ps_sched *s, enum ps_role role,

@@ -18,6 +18,10 @@ struct ps_sched_job *
 ps_sched_on_stall_report(struct ps_sched_step *st, struct ps_member *agent,
                          const struct ps_msg_stall_report *m,
                          struct ps_str *why);
+/* As ps_sched_migration_check_answer(), of a stall_report. */
+int ps_sched_stall_check_answer(const struct ps_sched *s,
+                                const struct ps_member *agent,
+                                const struct ps_msg *msg);
 /* Sends psctl the stall rows of one job, then decrements open_stalls. */
 void ps_sched_stall_query_job(struct ps_sched_step *st, struct ps_sched_job *j,
                               struct ps_sched_conn *ctl);

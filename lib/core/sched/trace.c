@@ -133,26 +133,36 @@ void ps_sched_on_trace_get(struct ps_sched_step *st, struct ps_sched_conn *c,
 }
 
 static struct ps_sched_conn *find_asker(const struct ps_sched *s,
-                                        uint64_t request, uint32_t node)
+                                        uint64_t request)
 {
     struct ps_map_cursor cursor = {0};
     struct ps_sched_conn *c;
 
     while ((c = ps_map_next(s->conns, &cursor)) != NULL) {
-        if (c->trace_read != NULL && c->trace_read->request == request &&
-            c->trace_read->node == node) {
+        if (c->trace_read != NULL && c->trace_read->request == request) {
             return c;
         }
     }
     return NULL;
 }
 
+int ps_sched_trace_check_answer(const struct ps_sched *s,
+                                const struct ps_member *member,
+                                const struct ps_msg *msg)
+{
+    const struct ps_sched_conn *c = find_asker(s, msg->trace_entries.request);
+
+    if (c == NULL) {
+        return PS_E_NOENT;
+    }
+    return c->trace_read->node == member->node ? 0 : PS_E_PERM;
+}
+
 void ps_sched_on_trace_entries(struct ps_sched_step *st,
                                const struct ps_member *member,
                                const struct ps_msg *msg)
 {
-    struct ps_sched_conn *c = find_asker(st->s, msg->trace_entries.request,
-                                         member->node);
+    struct ps_sched_conn *c = find_asker(st->s, msg->trace_entries.request);
     const struct ps_sched_job *j =
         c != NULL ? ps_sched_find_job(st->s, c->trace_read->gen) : NULL;
     struct ps_msg out = {.code = PS_MSG_TRACE_ENTRIES,

@@ -7,11 +7,16 @@
 struct ps_member;
 struct ps_msg;
 struct ps_msg_trace_get;
+struct ps_sched;
 struct ps_sched_conn;
 struct ps_sched_step;
 
 void ps_sched_on_trace_get(struct ps_sched_step *st, struct ps_sched_conn *c,
                            const struct ps_msg_trace_get *m);
+/* As ps_sched_migration_check_answer(), of trace_entries. */
+int ps_sched_trace_check_answer(const struct ps_sched *s,
+                                const struct ps_member *member,
+                                const struct ps_msg *msg);
 /* Passes the answer on to the tool that asked. */
 void ps_sched_on_trace_entries(struct ps_sched_step *st,
                                const struct ps_member *member,

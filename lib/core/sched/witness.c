@@ -79,6 +79,38 @@ void ps_sched_witness_tick(struct ps_sched_step *st, struct ps_member *m)
     }
 }
 
+/* True if one of them is a server, and the other an agent, of a job. */
+static bool exchange_data(const struct ps_sched *s, const struct ps_member *a,
+                          const struct ps_member *b)
+{
+    const uint32_t server = a->role == PS_ROLE_SERVER ? a->node : b->node;
+    const uint32_t agent = a->role == PS_ROLE_SERVER ? b->node : a->node;
+    struct ps_map_cursor cursor = {0};
+    struct ps_sched_job *j;
+
+    while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {
+        if (ps_sched_job_has_started(j) &&
+            ps_sched_job_server_of(j, server) != NULL &&
+            ps_sched_job_slot_of(j, agent) < j->slot_count) {
+            return true;
+        }
+    }
+    return false;
+}
+
+int ps_sched_witness_check_answer(const struct ps_sched *s,
+                                  const struct ps_member *witness,
+                                  const struct ps_msg *msg)
+{
+    const struct ps_member *m = ps_members_get(&s->members, msg->ping_ack.node);
+
+    return m != NULL && m->role != witness->role &&
+                   m->state == PS_NODE_STATE_SUSPECT &&
+                   exchange_data(s, m, witness)
+               ? 0
+               : PS_E_NOENT;
+}
+
 void ps_sched_on_ping_ack(struct ps_sched_step *st,
                           const struct ps_member *witness,
                           const struct ps_msg_ping_ack *ack)
