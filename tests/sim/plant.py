@@ -320,6 +320,50 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "return p != NULL && p->owner_node == server->node ? p : NULL;",
          "return server != NULL ? p : NULL;"),
     ],
+    "agent/reply: accepts messages of every server": [
+        ("lib/core/agent/part.c",
+         "return p != NULL && p->owner_node == server->node ? p : NULL;",
+         "return server != NULL ? p : NULL;"),
+        ("lib/core/agent/reply.c",
+         "k->parts[index].owner_node != s->node &&",
+         "k->parts[index].owner_node == UINT32_MAX &&"),
+    ],
+    "agent/reply: lends memory for a value before its sender is checked": [
+        ("lib/core/agent/reply.c",
+         "if (find_foreign_part(a, s, m) != NULL) {",
+         "    if (find_foreign_part(a, s, m) != NULL && len == 0) {"),
+        ("lib/core/agent/reply.c",
+         "struct ps_agent_part *p = ps_agent_part_find_owned(a, s, m->gen, rec);",
+         "        struct ps_agent_part *p = ps_agent_part_find(a, m->gen, rec);"),
+    ],
+    "server/agent_msg: accepts messages for every slot": [
+        ("lib/core/server/agent_msg.c",
+         "return rc == PS_E_STALE ? 0 : rc;",
+         "    return rc == PS_E_STALE || rc == PS_E_PERM ? 0 : rc;"),
+        ("lib/core/server/job.c",
+         "if (job->slots[slot].agent_node != p->agent_node) {",
+         "    if (job->slots[slot].agent_node == UINT32_MAX) {"),
+        ("lib/core/server/job.c",
+         "if (job->slots[slot].incarnation != p->incarnation) {",
+         "    if (job->slots[slot].agent_node == p->agent_node &&"
+         " job->slots[slot].incarnation != p->incarnation) {"),
+    ],
+    "sched/sched: believes a server about partitions of others": [
+        ("lib/core/sched/sched.c",
+         "k->parts[index].node == m->node ||",
+         "           m != NULL || k->parts[index].node == m->node ||"),
+        ("lib/core/sched/lifecycle.c",
+         "j->keys.list[m->key]->parts[m->index].node != server->node) {",
+         "        server == NULL) {"),
+    ],
+    "sched/worker: lets an agent enter barriers for ranks of others": [
+        ("lib/core/sched/worker.c",
+         """if (rank < j->opt.num_workers &&
+            j->workers.list[rank].agent_node == agent->node) {
+            opens""",
+         """        if (rank < j->opt.num_workers && agent != NULL) {
+            opens"""),
+    ],
     "sched/lease: does not extend leases after a pause of its own": [
         ("lib/core/sched/lease.c",
          "if (late <= s->opt.suspect_after / 2) {",

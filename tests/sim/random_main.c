@@ -528,6 +528,7 @@ static void add_faults(struct world_options *o)
     if (ps_rng_chance(&r, 250)) {
         o->faults.output = UINT64_C(10000) << ps_rng_below(&r, 3);
     }
+    o->faults.lies = ps_rng_chance(&r, 250);
 }
 
 /* True if workers may end with an error. */
@@ -562,6 +563,7 @@ enum total {
     TOTAL_SUBFLOW_FRAMES,
     TOTAL_ACKS_AHEAD,
     TOTAL_OUTPUT_CLOSES,
+    TOTAL_LIES,
     TOTAL_FAILED,
     TOTALS
 };
@@ -635,6 +637,7 @@ static bool run(const struct world_options *o, struct outcome *ret,
     t->sum[TOTAL_SUBFLOW_FRAMES] += world_subflow_frames(w);
     t->sum[TOTAL_ACKS_AHEAD] += world_acks_ahead(w);
     t->sum[TOTAL_OUTPUT_CLOSES] += world_output_closes(w);
+    t->sum[TOTAL_LIES] += world_lies(w);
     world_free(w);
     return ok;
 }
@@ -734,7 +737,7 @@ static void print_shape(uint64_t seed)
         "halves %u, compression "
         "%s, cut %u/s, partition %u/s, crash %u/s, agent %u/s, move %u/s, "
         "sleep %u/s, output %u, lose server "
-        "%d, isolate %d, part %d, end sched %d\n",
+        "%d, isolate %d, part %d, end sched %d, lies %d\n",
         (unsigned long long)seed, o.jobs == 0 ? 1 : o.jobs, o.servers, o.agents,
         o.workers, o.rounds, o.key_count, (unsigned)o.initial_credit,
         (unsigned)o.credit_window, ps_mode_name(o.mode), o.optimizer, o.norms,
@@ -749,7 +752,7 @@ static void print_shape(uint64_t seed)
         o.faults.partition, o.faults.worker_crash, o.faults.agent_crash,
         o.faults.rebalance, o.faults.sleep, (unsigned)o.faults.output,
         o.faults.lose_server, o.faults.isolate, o.faults.part,
-        o.faults.sched_crash);
+        o.faults.sched_crash, o.faults.lies);
 }
 
 /* Shared by all processes. */
@@ -862,13 +865,14 @@ int main(int argc, char **argv)
     }
     printf("%llu seeds from %llu: %llu failed; %llu steps, %llu faults, %llu "
            "frames on subflows, %llu acknowledgements ahead, %llu connections "
-           "closed for output\n",
+           "closed for output, %llu lies\n",
            (unsigned long long)count, (unsigned long long)first,
            (unsigned long long)total.sum[TOTAL_FAILED],
            (unsigned long long)total.sum[TOTAL_STEPS],
            (unsigned long long)total.sum[TOTAL_FAULTS],
            (unsigned long long)total.sum[TOTAL_SUBFLOW_FRAMES],
            (unsigned long long)total.sum[TOTAL_ACKS_AHEAD],
-           (unsigned long long)total.sum[TOTAL_OUTPUT_CLOSES]);
+           (unsigned long long)total.sum[TOTAL_OUTPUT_CLOSES],
+           (unsigned long long)total.sum[TOTAL_LIES]);
     return total.sum[TOTAL_FAILED] == 0 ? 0 : 1;
 }

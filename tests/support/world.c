@@ -743,6 +743,11 @@ uint64_t world_sched_peak(const struct world *w)
     return w->sched_peak;
 }
 
+uint64_t world_lies(const struct world *w)
+{
+    return w->lies;
+}
+
 uint64_t world_output_closes(const struct world *w)
 {
     return w->output_closes;

@@ -49,6 +49,7 @@ struct world_faults {
     /* Output in bytes that may wait for a daemon before its connection is
      * closed; a quarter more may wait for all. 0: any amount. */
     uint64_t output;
+    bool lies; /* Daemons lie about what is not theirs. */
     /* Rebalance commands per second: drain a random server, or balance. */
     uint32_t rebalance;
     ps_time until; /* No fault is injected later. */
@@ -192,6 +193,8 @@ uint64_t world_sched_peak(const struct world *w);
 /* Connections closed because too much output waited for them. */
 uint64_t world_output_closes(const struct world *w);
 
+/* Messages in which daemons have lied. */
+uint64_t world_lies(const struct world *w);
 /* Ranks that have reported the scalar to the scheduler, and the sum of their
  * values; of all jobs. */
 uint32_t world_scalar(const struct world *w, const char *name, double *ret_sum);

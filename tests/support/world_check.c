@@ -490,6 +490,28 @@ void check_resent(struct world *w, const struct wconn *c, uint32_t end,
     }
 }
 
+/* A daemon refuses no message of an honest one for lack of authority. */
+static void check_refused(struct world *w, const struct wnode *n)
+{
+    struct ps_agent_stats agent = {0};
+    struct ps_server_stats server = {0};
+    uint64_t refused = 0;
+
+    if (n->role == PS_ROLE_SCHED) {
+        refused = ps_sched_refused_frames(n->sched);
+    } else if (n->role == PS_ROLE_SERVER) {
+        ps_server_stats(n->server, &server);
+        refused = server.refused_frames;
+    } else if (n->role == PS_ROLE_AGENT) {
+        ps_agent_stats(n->agent, &agent);
+        refused = agent.refused_frames;
+    }
+    if (refused > 0 && w->lies == 0) {
+        world_fail(w, "%s refused %llu messages of honest peers", n->name,
+                   (unsigned long long)refused);
+    }
+}
+
 void check_end(struct world *w)
 {
     if (ps_map_count(w->segments) != 0) {
@@ -504,6 +526,7 @@ void check_end(struct world *w)
         if (!n->alive) {
             continue;
         }
+        check_refused(w, n);
         switch (n->role) {
         case PS_ROLE_SCHED:
             left = ps_sched_residue(n->sched);

@@ -280,6 +280,7 @@ struct world {
     uint64_t faults;
     uint64_t subflow_frames; /* Frames that subflows carried. */
     uint64_t acks_ahead;     /* Acknowledgements sent ahead of data. */
+    uint64_t lies;           /* Messages of peers that lie. */
     uint64_t overtakes;      /* Frames that went ahead of queued ones. */
     uint64_t output_closes;  /* Connections closed for queued output. */
     uint64_t sched_bytes;    /* Memory that the scheduler has allocated. */
@@ -396,6 +397,11 @@ void world_fault(struct world *w, const struct wevent *e);
 void world_lose_agent(struct world *w, uint32_t victim);
 void world_sleep(struct world *w, struct wnode *n, ps_time length);
 void world_heal(struct world *w);
+
+/* world_lie.c */
+/* A frame has arrived at this end. By chance, another one follows in which its
+ * sender lies. May end the connection. */
+void world_lie(struct world *w, const struct wconn *c, uint32_t end);
 
 /* world_worker.c */
 

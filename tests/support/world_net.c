@@ -688,6 +688,10 @@ void world_deliver(struct world *w, struct wevent *e)
     if (c != NULL) {
         frame_read(w, c, e->end);
     }
+    if (c != NULL && !is_local(c) && !c->cut && c->open[0] && c->open[1] &&
+        c->reception[e->end].frame == NULL && c->has_hello) {
+        world_lie(w, c, e->end);
+    }
 }
 
 /* Retries stalled frames after a step of the machine, as the driver does. */
