@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every message that exists, from every peer that may not send it, to every
 port of the network: refused, with one line in the log that names the peer and
-the reason.
+the reason. And every message that changes something of a job, from a peer that
+may send it and has no part in that job: refused, counted, one line in the log.
 
 The messages are those of proto/messages.toml, and their bytes those of
 tests/golden/wire, so a new message is in the tables without a change here. One
@@ -15,11 +16,14 @@ import itertools
 import re
 import socket
 import ssl
+import struct
+import threading
 from pathlib import Path
 
 import pytest
 import trio as support
 import wire
+from named import AgentLink, NamedAgent, NamedServer
 from test_enroll import Service
 from test_pki import Authority as PkiAuthority
 from test_tls import APART, Authority, self_signed, tls_options
@@ -515,3 +519,275 @@ def test_every_message_has_a_frame():
         assert code == MESSAGES[name]["code"]
         assert data == frame(code, data[wire.PREFIX.size:]), name
         assert length == len(data) - wire.PREFIX.size
+
+
+# ------------------------------------------------ refused for lack of authority
+#
+# The second matrix: peers of the right role, with a valid certificate, that have
+# no part in the object of their message. Each message is sent MISUSE_MAX times
+# on a connection: the connection outlives all but the last of them, so each is
+# refused and counted; the log has one line about the peer, and the job that the
+# messages are about checks every sum.
+
+MISUSE_MAX = 16
+DATA = struct.pack("<16f", *[666.0] * 16)
+PART = [0, 0, 1, 0, 16]
+FAR_PART = [0, 0, 1000000, 0, 16]
+ROWS_PART = [0, 0, 1, 0, 4, 4]
+BARE_PART = [0, 0, 1, 0, 0]
+
+
+def authority_of(name, role):
+    m = MESSAGES[name]
+    given = m["authority"]
+    if isinstance(given, list):
+        given = given[m["from"].index(role)]
+    return given
+
+
+def lies(victim):
+    """By message: (fields, payload) that a peer without authority sends."""
+    gen = {"gen": victim}
+    own = dict(gen, epoch=1, slot=0)
+    return {
+        # server -> agent
+        "value": [(dict(gen, epoch=1, credit=0, parts=[PART]), DATA),
+                  (dict(gen, epoch=1, credit=0, parts=[PART, FAR_PART]),
+                   DATA * 2)],
+        "commit": [(dict(gen, epoch=1, credit=0, parts=[FAR_PART]), b"")],
+        "refuse": [(dict(gen, epoch=1, credit=0, error=-20, text="a lie",
+                         parts=[PART]), b"")],
+        "rows": [(dict(gen, epoch=1, request=1, parts=[ROWS_PART]), DATA)],
+        "state": [(dict(gen, request=1, error=0, text="", steps=9, buffers=1,
+                        parts=[PART]), DATA)],
+        # agent -> server
+        "init": [(dict(own, parts=[PART]), DATA)],
+        "push": [(dict(own, incarnation=1, weight=1, reduce=0, assign=False,
+                       needs_value=True, parts=[PART]), DATA),
+                 (dict(own, slot=7, incarnation=1, weight=1, reduce=0,
+                       assign=True, needs_value=True, parts=[PART]), DATA)],
+        "pull": [(dict(own, parts=[BARE_PART]), b"")],
+        "abort_round": [(dict(own, retry=3, parts=[BARE_PART]), b"")],
+        "push_rows": [(dict(own, incarnation=1, weight=1, reduce=0,
+                            parts=[[0, 0, 1, 0, 1, 1]]), bytes(16))],
+        "pull_rows": [(dict(own, request=1, parts=[[0, 0, 1, 0, 1, 1]]),
+                       bytes(8))],
+        "state_get": [(dict(gen, slot=0, request=1, which=0,
+                            parts=[BARE_PART]), b"")],
+        "state_put": [(dict(gen, slot=0, request=1, which=0, steps=1,
+                            parts=[PART]), DATA)],
+        "restore": [(dict(own, has_value=True, parts=[PART]), DATA)],
+        # agent -> sched
+        "key_open": [(dict(gen, request=1, name="mine", dtype=0, count=9,
+                           shape=[9], mxnet_key=-1), b"")],
+        "key_close": [(dict(gen, key=0, request=1), b"")],
+        "barrier_enter": [(dict(gen, number=1, ranks=[0]), b"")],
+        "optimizer_set": [(dict(gen, request=1, name="sgd",
+                                params=[["lr", 1.0]]), b"")],
+        "optimizer_change": [(dict(gen, request=1, name="lr", value=9.0,
+                                   round=0), b"")],
+        "optimizer_tune": [(dict(gen, request=1, tunings=[]), b"")],
+        "profile_set": [(dict(gen, request=1, mode=1), b"")],
+        "profile_get": [(dict(gen, request=1, server=0, first=0), b"")],
+        "compression_set": [(dict(gen, request=1, name="2bit", params=[]),
+                             b"")],
+        "report": [(dict(gen, request=1, scalars=[]), b"")],
+        "stall_query": [(dict(gen, request=1, key=0, round=1, barrier=False),
+                         b"")],
+        "stall_report": [(dict(gen, request=1, ranks=[0]), b"")],
+        "disagreement": [(dict(gen, kind=0, name="w", text="a lie"), b"")],
+        # server -> sched
+        "job_ready": [(dict(gen, version=1, round=99), b"")],
+        "norm_part": [(dict(gen, key=0, index=0, round=1, stage=0,
+                            nonfinite_count=0, first_digit=0, digits=[1],
+                            weight_first_digit=0, weight_digits=[]), b"")],
+        "value_lost": [(dict(gen, key=0, index=0, version=1), b"")],
+    }
+
+
+# Answers to requests that are not open: dropped, since an honest member may be
+# late. A unit test has the open ones.
+ANSWERS = {"part_chunk", "part_ack", "profile_events", "trace_entries",
+           "launch_begun", "ping_ack"}
+
+
+def with_all_fields(name, fields):
+    """Required fields that a test does not care about."""
+    empty = {"str": "", "bin": b"", "list": [], "bool": False, "f64": 0.0}
+    for f in MESSAGES[name]["fields"]:
+        if "default" not in f and f["name"] not in fields:
+            fields[f["name"]] = empty.get(f["type"], 0)
+    return fields
+
+
+def test_messages_that_need_authority_are_known():
+    """A message that needs an owner or a member has a row of `lies`, and one
+    that answers is named."""
+    needs = {n for n, m in MESSAGES.items() for r in m["from"]
+             if authority_of(n, r) in ("owner", "member")}
+    assert needs <= set(lies(1)), needs - set(lies(1))
+    assert {n for n, m in MESSAGES.items() for r in m["from"]
+            if authority_of(n, r) == "addressee"} - {"stall_report"} == ANSWERS
+
+
+class Victim:
+    """A job of one rank on ps0 that checks every sum."""
+
+    def __init__(self, t):
+        self.t = t
+        self.job = Job(t, 1, "train", servers=1)
+        self.key = self.job.key("w", "float32", 16)
+        self.check()
+        [row] = [r for r in t.ask("jobs")["jobs"] if r["name"] == "train"]
+        self.gen = row["gen"]
+        self.row = self.facts()
+
+    def check(self):
+        self.job.tell(f"rounds count 3 1 0 {self.key}")
+
+    def facts(self):
+        [row] = [r for r in self.t.ask("jobs")["jobs"] if r["name"] == "train"]
+        return {k: row[k] for k in ("phase", "keys", "bytes", "barriers",
+                                    "optimizer", "compression")
+                if k in row}
+
+    def end(self):
+        self.check()
+        assert self.facts() == self.row
+        self.job.tell("barrier")
+        self.job.close()
+
+
+def try_lies(name, variants, connect, between):
+    """Sends each variant MISUSE_MAX times on a connection of its own. Returns
+    the number of tries."""
+    for fields, payload in variants:
+        link = connect()
+        for _ in range(MISUSE_MAX - 1):
+            assert link.say(name, payload,
+                            **with_all_fields(name, dict(fields))), name
+        assert link.answers(), f"{name}: cut before the limit"
+        between()
+        link.say(name, payload, **with_all_fields(name, dict(fields)))
+        assert link.closed.wait(support.PATIENCE), f"{name}: not cut"
+    return len(variants) * MISUSE_MAX
+
+
+def server_context(authority, name):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    folder = authority.folder(name)
+    context.load_cert_chain(folder / "server.crt", folder / "server.key")
+    return context
+
+
+def expect_one_line(daemon, peer, closed):
+    """One line about the refused messages of the peer, however many kinds and
+    connections there were within a minute."""
+    wait_for(lambda: daemon.text().count(closed) > 0, f"'{closed}'")
+    lines = [row for row in daemon.text().split("\n")
+             if peer in row and "sent a message (" in row]
+    assert 1 <= len(lines) <= 3, lines  # At most one in a minute.
+    return lines[0]
+
+
+def test_lies_of_a_server_to_an_agent(clusters, authority):
+    """A server that owns no partition of the job, linked with its agent by a
+    job of its own."""
+    t = clusters(agents=1)
+    victim = Victim(t)
+    context = context_of(authority, "server")
+    liar = NamedServer(t.port, "raws", cluster="lab", own=context,
+                       accepts=server_context(authority, "raws"))
+    small = Job(t, 1, "small", servers=1)
+    key = small.key("s", "float32", 4)
+    small.say(f"rounds count 1 1 0 {key}")
+    assert liar.gens.get(timeout=support.PATIENCE) != victim.gen
+    agent = t.daemons["node0"]
+    names = [n for n, m in MESSAGES.items() if "server" in m["from"] and
+             "agent" in m["to"] and authority_of(n, "server") == "owner"]
+    assert set(names) == {"value", "commit", "refuse", "rows", "state"}
+    table = lies(victim.gen)
+    tries = sum(try_lies(n, table[n], liar.link, victim.check)
+                for n in names)
+    line = expect_one_line(agent, "server raws",
+                           "connection of server raws is closed")
+    assert "which belongs to server ps0" in line and "job train" in line, line
+    victim.end()
+    for w in small:
+        w.kill()
+    liar.close()
+    print(f"server to agent: {len(names)} messages, {tries} tries, "
+          "none accepted")
+
+
+def test_lies_of_an_agent_to_a_server(clusters, authority):
+    """An agent that has a slot in a job of its own on the same server."""
+    t = clusters(agents=1)
+    victim = Victim(t)
+    context = context_of(authority, "agent")
+    liar = NamedAgent(t.port, "raw", cluster="lab", context=context)
+    server = t.daemons["ps0"]
+
+    def connect():
+        sock = context.wrap_socket(wire.connect(server.port))
+        sock.sendall(liar.hello(session=next(CALLERS) + 1000))
+        code, _, _ = wire.read_frame(sock)
+        assert CODES[code] == "welcome", CODES[code]
+        link = AgentLink(sock)
+        threading.Thread(target=link.read, daemon=True).start()
+        return link
+
+    names = [n for n, m in MESSAGES.items() if "agent" in m["from"] and
+             "server" in m["to"] and "sched" not in m["to"] and
+             authority_of(n, "agent") == "member"]
+    assert len(names) == 9, names
+    table = lies(victim.gen)
+    tries = sum(try_lies(n, table[n], connect, victim.check) for n in names)
+    line = expect_one_line(server, "agent raw (node ",
+                           f"connection of agent raw (node {liar.node}) is "
+                           "closed")
+    assert "of job train, which is not its own" in line, line
+    victim.end()
+    liar.close()
+    print(f"agent to server: {len(names)} messages, {tries} tries, "
+          "none accepted")
+
+
+@pytest.mark.parametrize("role", ["agent", "server"])
+def test_lies_of_members_to_the_scheduler(clusters, authority, role):
+    """A member of the cluster that has no part in the job."""
+    t = clusters(agents=1)
+    victim = Victim(t)
+    context = context_of(authority, role)
+
+    def connect():
+        sock = context.wrap_socket(wire.connect(t.port))
+        sock.sendall(hello(role, session=next(CALLERS) + 1000))
+        code, _, _ = wire.read_frame(sock)
+        assert CODES[code] == "welcome", CODES[code]
+        link = AgentLink(sock)
+        threading.Thread(target=link.read, daemon=True).start()
+        return link
+
+    names = [n for n, m in MESSAGES.items() if role in m["from"] and
+             "sched" in m["to"] and
+             authority_of(n, role) in ("owner", "member") or
+             n == "stall_report" and role == "agent"]
+    table = lies(victim.gen)
+    tries = sum(try_lies(n, table[n], connect, victim.check) for n in names)
+    # Answers that nobody waits for change nothing, and are no offence.
+    late = [n for n in ANSWERS if role in MESSAGES[n]["from"] and
+            MESSAGES[n].get("payload", "none") == "none"]
+    link = connect()
+    for name in late:
+        for _ in range(MISUSE_MAX + 1):
+            assert link.say(name, **with_all_fields(
+                name, {"gen": victim.gen} if name in (
+                    "part_ack", "profile_events") else {}))
+    assert link.answers()
+    line = expect_one_line(t.sched, f"{role} {OWN[role]}",
+                           f"connection of {role} {OWN[role]} is closed")
+    assert "about job train, which is not its own" in line, line
+    victim.end()
+    print(f"{role} to scheduler: {len(names)} messages, {tries} tries, none "
+          f"accepted; {len(late)} late answers ignored")
