@@ -334,10 +334,9 @@ class PSKV(_Native):
             _dense(k, values + outs[k])
             if self._is_by_rows(k):
                 if k in self._worker.by_rows:
-                    raise ValueError(
-                        "key %r has a value, which cannot be replaced: servers "
-                        "keep it by rows, for GroupAdaGrad or lazy_update" %
-                        (k,))
+                    raise ValueError("key %r has rows for GroupAdaGrad or "
+                                     "lazy_update, and broadcast() replaces "
+                                     "none" % (k,))
                 self._init_by_rows(k, values[0])
                 self._pull_by_rows(k, outs[k], priority)
                 continue
@@ -399,11 +398,10 @@ class PSKV(_Native):
             raise ValueError("pull needs arrays to write to")
         for k, outs in _per_key(key, out):
             is_rows = k in self._of(k).of_rows
-            sparse = [o for o in outs if o.stype != "default"]
-            if is_rows and sparse:
-                if not ignore_sparse:
-                    raise TypeError("key %r has rows, which row_sparse_pull() "
-                                    "pulls" % (k,))
+            if is_rows and not ignore_sparse:
+                raise TypeError("key %r has rows, which row_sparse_pull() "
+                                "pulls" % (k,))
+            if is_rows and any(o.stype != "default" for o in outs):
                 # As MXNet's own store does.
                 self._warn("pull", "pull() leaves row_sparse arrays of the "
                            "row_sparse key %r as they are; row_sparse_pull(), "
