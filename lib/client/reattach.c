@@ -334,11 +334,11 @@ void reattach_welcome(struct psc_client *c, const struct ps_msg_l_welcome *m)
     if (c->reattach.link != LINK_HANDSHAKE || m->gen != c->id.gen ||
         m->rank != c->id.rank || m->num_workers != c->id.size) {
         client_fail(c, PSC_E_PROTO,
-                    "the agent on '%s' takes rank %u of %u for rank %u of %u "
-                    "(job generation %llu for %llu): start the job again",
+                    "the agent on '%s' takes rank %u of %u for rank %u of %u%s"
+                    ": start the job again",
                     c->options.socket, c->id.rank, c->id.size, m->rank,
-                    m->num_workers, (unsigned long long)c->id.gen,
-                    (unsigned long long)m->gen);
+                    m->num_workers,
+                    m->gen != c->id.gen ? " of another job" : "");
         return;
     }
     c->id.agent_takes_devices = m->takes_devices;

@@ -94,13 +94,12 @@ static void job_of_a_former_scheduler_is_refused_with_a_cause(void **state)
     assert_int_equal(last_job_opened(a)->gen, 1000);
     assert_string_equal(last_job_opened(a)->text,
                         "the scheduler was restarted and does not know job "
-                        "'train' (generation 1000); start the job again");
+                        "'train'; start the job again");
     /* Generations of the present scheduler are not those of a restart. */
     deliver_msg(w, a, offer_again(1, 1001));
     assert_int_equal(last_job_opened(a)->error, PS_E_NOJOB);
     assert_string_equal(last_job_opened(a)->text,
-                        "job 'train' (generation 1001) ended long ago; start "
-                        "the job again");
+                        "job 'train' ended long ago; start the job again");
     end_world(w);
 }
 
@@ -109,7 +108,7 @@ static void job_of_a_former_scheduler_is_refused_with_a_cause(void **state)
 static void messages_of_an_unknown_job_get_its_end_and_cause(void **state)
 {
     const char *const cause = "the scheduler was restarted and does not know "
-                              "job generation 7; start the job again";
+                              "this job; start the job again";
     struct world *w = world_from(1000);
     struct peer *a = join_peer(w, PS_ROLE_AGENT, "a");
     struct peer *s = join_peer(w, PS_ROLE_SERVER, "s");

@@ -34,13 +34,13 @@ struct ps_sched_job *ps_sched_find_open_job(const struct ps_sched *s,
     return NULL;
 }
 
-/* Appends "job 'x' (generation 7)"; an invalid name is left out. */
-static void append_job_name(struct ps_str *out, uint64_t gen, const char *name)
+/* Appends "job 'x'"; an invalid name is left out. */
+static void append_job_name(struct ps_str *out, const char *name)
 {
     if (ps_str_is_name(name, PS_NAME_MAX)) {
-        ps_str_addf(out, "job '%s' (generation %" PRIu64 ")", name, gen);
+        ps_str_addf(out, "job '%s'", name);
     } else {
-        ps_str_addf(out, "job generation %" PRIu64, gen);
+        ps_str_add(out, "this job");
     }
 }
 
@@ -62,11 +62,11 @@ int ps_sched_job_end_reason(const struct ps_sched *s, uint64_t gen,
      * are not. */
     if (gen <= s->opt.generation_base) {
         ps_str_add(ret, "the scheduler was restarted and does not know ");
-        append_job_name(ret, gen, name);
+        append_job_name(ret, name);
         ps_str_add(ret, "; start the job again");
         return PS_E_JOBFAILED;
     }
-    append_job_name(ret, gen, name);
+    append_job_name(ret, name);
     ps_str_add(ret, " ended long ago; start the job again");
     return PS_E_NOJOB;
 }
