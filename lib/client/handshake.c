@@ -6,6 +6,7 @@
 #include "client/state.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -38,6 +39,22 @@ static void add_socket_advice(int errnum, const char *path, struct ps_str *out)
     }
 }
 
+/* True if no agent can come to listen at this path: its folder is not there.
+ * An agent that is started makes the folder first. */
+static bool has_no_folder(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char folder[PATH_MAX];
+
+    if (path[0] == '@' || slash == NULL || slash == path ||
+        (size_t)(slash - path) >= sizeof(folder)) {
+        return false;
+    }
+    memcpy(folder, path, (size_t)(slash - path));
+    folder[slash - path] = '\0';
+    return access(folder, F_OK) != 0 && errno == ENOENT;
+}
+
 int handshake_connect(struct psc_client *c, const struct psc_options *o,
                       char *err, size_t err_size)
 {
@@ -53,7 +70,8 @@ int handshake_connect(struct psc_client *c, const struct psc_options *o,
         if (rc == 0) {
             return 0;
         }
-        if (rc != PS_E_UNREACH || client_ms_until(deadline) == 0) {
+        if (rc != PS_E_UNREACH || client_ms_until(deadline) == 0 ||
+            has_no_folder(path)) {
             ps_str_init(&advice, text, sizeof(text));
             add_socket_advice(errnum, path, &advice);
             return client_open_error(

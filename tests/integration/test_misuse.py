@@ -71,6 +71,55 @@ def test_pull_of_an_unknown_number(world):
         "wrong([\"key '7'\", 'not known'], lambda: kv.pull(7, f(0)))", end=3)
 
 
+def test_values_that_are_no_arrays_or_numbers(world):
+    """The error has the type and value that the program has given."""
+    job(world, WEIGHTS, r"""
+        for thing in 1.5, 3, 'abc', {}, None:
+            name = type(thing).__name__
+            words = ['an array is wanted', 'not ' + (
+                'None' if thing is None else 'the %s %r' % (name, thing))]
+            for call in (lambda: kv.init('new', thing),
+                         lambda: kv.push('w', thing),
+                         lambda: kv.push_async('w', thing),
+                         lambda: kv.pushpull('w', thing),
+                         lambda: kv.broadcast('w', thing),
+                         lambda: kv.init_rows('new', thing)):
+                wrong(words[:1], call, TypeError)
+            wrong(words, lambda: kv.push('w', thing), TypeError)
+        wrong(['the float 2.0'], lambda: kv.allreduce(2.0), TypeError)
+        for thing, name in ((np.zeros(2, 'complex64'), 'complex64'),
+                            (np.zeros(2, '>f4'), '>f4'),
+                            (np.array(['a']), '<U1'),
+                            (np.array([None]), 'object')):
+            wrong(['of type ' + name], lambda: kv.push('w', thing), TypeError)
+        wrong(["learning_rate is a number, not 'a'"],
+              lambda: kv.set_optimizer('sgd', learning_rate='a'), TypeError)
+        wrong(["loss is a number, not 'a'"], lambda: kv.report('loss', 'a'),
+              TypeError)
+        wrong(["priority is a whole number, not 'a'"],
+              lambda: kv.push('w', f(1), priority='a'), TypeError)
+        wrong(["samples is a whole number, not 1.5"],
+              lambda: kv.push('w', f(1), reduce='mean', samples=1.5),
+              TypeError)
+        wrong(["a rank is a whole number from 0 on, not 'a'"],
+              lambda: kv.group(['a']), TypeError)
+        """)
+
+
+def test_a_store_belongs_to_its_process(world):
+    """Copies are refused, and a second one of the same rank."""
+    job(world, WEIGHTS, r"""
+        import copy, pickle
+        handle = kv.pull_async('w', f(0))
+        for what, words in (kv, 'a store belongs'), (handle, 'a handle belongs'):
+            wrong([words], lambda: pickle.dumps(what), TypeError)
+            wrong([words], lambda: copy.deepcopy([what]), TypeError)
+        handle.wait()
+        wrong(['this process has a store of this job already, as rank 1'],
+              lambda: pskv.create('dist_sync', on_loss='fail'))
+        """)
+
+
 def test_a_slip_of_a_name(world):
     """The error names the key that was meant; so does a warning of a push, which
     makes a new key. Names that differ in other ways are nobody's slip."""

@@ -1376,3 +1376,25 @@ def test_unknown_keys_are_refused(tmp):
         assert (out.asnumpy() == 2).all(), out
         """)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("code,end", [
+    (1, "raise RuntimeError('over')"), (3, "sys.exit(3)"), (0, ""),
+    (143, "os.kill(os.getpid(), signal.SIGTERM); signal.pause()")])
+def test_a_script_ends_with_open_operations(tmp, code, end):
+    """And with arrays in memory of the store that MXNet refers to."""
+    done = python(tmp, 2, 1, f"""
+        import os, signal, sys
+        kv = mx.kv.create('dist_sync')
+        g = mx.nd.ones((1000,))
+        kv.init('w', g)
+        kv.pushpull('w', g)
+        keep = [kv, g, kv._worker.arrays['w'].result_nd[2:5]]
+        if kv.rank == 0:
+            kv.pushpull('w', g)
+            keep.append(g * 2)
+            print('open', flush=True)
+            {end}
+        """)
+    assert "open" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == code, done.stdout + done.stderr

@@ -650,3 +650,59 @@ def test_the_example_has_the_result_of_one_process(world, servers, agents):
     assert float(line.group(1)) >= 0.83
     assert re.search(r"^done: 4 workers  234 rounds  [\d.]+ rounds/s  "
                      r"[\d.]+ MB moved  accuracy 0\.8", outs[0], re.M), outs[0]
+
+
+@pytest.mark.parametrize("name,folder,words", [
+    ("dist_sync", "missing/", []),
+    ("local", "missing/", ["pslaunch -n 1 -- python3 SCRIPT"]),
+    ("local", "", ["pslaunch -n 1 -- python3 SCRIPT"])])
+def test_an_agent_that_cannot_come_is_not_waited_for(tmp, name, folder, words):
+    """Nothing can listen in a folder that does not exist, and nobody starts an
+    agent for a store of one process."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(f"""
+            import pskv
+            try:
+                pskv.create({name!r}, rank=0, num_workers=1)
+            except pskv.Error as e:
+                print(e)
+            """)],
+        env=harness.clean_env(
+            PYTHONPATH=PACKAGE, PSKV_LIBRARY=harness.LIBRARY,
+            PSKV_SOCKET=tmp / f"{folder}agent.sock",
+            PSKV_CONNECT_TIMEOUT="3600s"),
+        stdout=subprocess.PIPE, text=True, timeout=harness.PATIENCE, check=True)
+    for word in ["no agent on the socket", "agent.sock", *words]:
+        assert word in done.stdout, done.stdout
+
+
+ENDS = {
+    "exception": (1, "raise RuntimeError('over')"),
+    "exit": (3, "sys.exit(3)"),
+    "end": (0, ""),
+    "signal": (-15, "os.kill(os.getpid(), signal.SIGTERM)\nsignal.pause()"),
+    "thread": (0, "t = threading.Thread(target=lambda: 1 / 0)\n"
+               "t.start()\nt.join()"),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_program_ends_with_open_operations(world, how):
+    """And with arrays of the store that are referred to until the end."""
+    code, end = ENDS[how]
+    job = world.start(1, 1).job(2)
+    job.python("""
+import os, signal, sys, threading
+kv = pskv.create('dist_sync')
+keep = [kv, kv.empty(1000), kv.empty((3, 3), 'int64')]
+kv.pushpull('w', keep[1])
+if kv.rank == 1:
+    sys.stdin.readline()  # Until rank 0 has ended.
+    os._exit(0)
+keep += [kv.pushpull_async('w', keep[1]), kv.barrier_async(),
+         kv.allreduce_async(keep[2]), keep[1][2:5]]
+print('open', flush=True)
+""" + end + "\n")
+    got, out, err = job.wait(0)
+    assert got == code, (got, out, err)
+    assert "open" in out, (out, err)

@@ -109,6 +109,17 @@ def _contiguous(obj: Any) -> Any:
     return copy.cast(view.format.lstrip("@=<"), list(view.shape))
 
 
+def _check_is_array(obj: Any) -> None:
+    try:
+        memoryview(obj).release()
+    except TypeError:
+        raise TypeError(
+            "an array is wanted, as of NumPy or with the buffer protocol, not "
+            "the %s %.60r" % (type(obj).__name__, obj)) from None
+    except (BufferError, ValueError):
+        pass  # An array that must be copied, or of an unknown type.
+
+
 class Array:
     """Memory of an object, which stays alive until release(). `place`: the GPU
     that it belongs to, or None. With an `entrance` an array may be on one."""
@@ -133,6 +144,7 @@ class Array:
             else:
                 obj = obj.numpy()
         view = _PyBuffer()
+        _check_is_array(obj)
         try:
             _get(obj, byref(view), _CONTIGUOUS | (_WRITABLE if writable
                                                   else 0))
@@ -148,10 +160,10 @@ class Array:
                 (obj, type(obj).__name__)) from e
         dtype = _kind(view.format or b"B", view.itemsize)
         if dtype is None:
-            letter = (view.format or b"B").decode()
+            name = getattr(obj, "dtype", (view.format or b"B").decode())
             _release(byref(view))
-            raise TypeError("elements of format '%s' are not supported; there "
-                            "are %s" % (letter, ", ".join(_NAMES)))
+            raise TypeError("elements of type %s are not supported; there are "
+                            "%s" % (name, ", ".join(_NAMES)))
         self._view = view
         self.address: int = view.buf or 0
         self.dtype: int = dtype

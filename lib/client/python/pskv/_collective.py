@@ -375,6 +375,10 @@ class Collectives:
                 str(r) for r in members)
         table = None
         if members is not None:
+            for r in members:
+                if not hasattr(r, "__index__") or r < 0:
+                    raise TypeError("a rank is a whole number from 0 on, not "
+                                    "%r" % (r,))
             table = (c_uint32 * len(members))(*members)
         group = c_void_p()
         self._check(self._lib.psc_group_open(

@@ -8,6 +8,7 @@ import bisect
 import copy
 import ctypes
 import math
+import operator
 import os
 import sys
 import threading
@@ -86,6 +87,10 @@ class Handle:
         self._error: Optional[Error] = None
         self._finished = False
 
+    def __reduce__(self) -> Any:
+        raise TypeError("a handle belongs to its store and cannot be copied or "
+                        "pickled; wait() for it")
+
     def done(self) -> bool:
         """True if wait() would return at once."""
         if self._finished:
@@ -99,7 +104,7 @@ class Handle:
         if not self._finished:
             self._finish(self._await(timeout))
         if self._error is not None:
-            raise self._error
+            raise self._error.with_traceback(None)
 
     def drop(self) -> None:
         """Releases open operations; they write nothing any more, except to
@@ -305,9 +310,18 @@ def _row_numbers(rows: Any) -> Any:
     return (c_int64 * len(numbers))(*numbers)
 
 
+def _number(value: Any, name: str, kind: Any = float) -> Any:
+    """The value as a number, whose name the error has."""
+    try:
+        return kind(value) if kind is float else operator.index(value)
+    except (TypeError, ValueError):
+        raise TypeError("%s is a %snumber, not %r" % (
+            name, "" if kind is float else "whole ", value)) from None
+
+
 def _numbers(params: Mapping[str, Any]) -> Tuple[Any, int]:
     """An array of struct psc_param."""
-    numbers = {k: float(v) for k, v in params.items() if v is not None}
+    numbers = {k: _number(v, k) for k, v in params.items() if v is not None}
     return (_lib.Param * len(numbers))(*[
         _lib.Param(_lib.encode(k, "parameter"), v)
         for k, v in numbers.items()]), len(numbers)
@@ -430,8 +444,9 @@ class KVStore(Collectives):
         self._waiters: List["asyncio.Future[None]"] = []
         self._callback = _lib.Callback(_ignore)
         self._c: Optional[int] = client
-        self._job = None if options is None else options.job
+        self._job: Optional[bytes] = None
         if options is not None:
+            self._job = options.job
             self._c = self._connect(options)
         _stores.add(self)
 
@@ -466,6 +481,11 @@ class KVStore(Collectives):
             raise error(result[0], text)
         assert client.value is not None
         return client.value
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a store belongs to its process and cannot be copied, "
+                        "pickled or given to another one, as a worker of a "
+                        "data loader; make it where it is used, by create()")
 
     def _new_handle(self) -> Handle:
         self._collect()
@@ -650,6 +670,11 @@ class KVStore(Collectives):
                     arrays.append(Array(o, writable, self._entrance))
         return list(by_key.values())
 
+    def _given(self, key: Any, given: Any) -> List[_KeyRequest]:
+        if given is None:
+            raise TypeError("key %r: an array is wanted, not None" % (key,))
+        return self._requests(key, given, None)
+
     # ---------------------------------------------------------- operations
 
     def _release(self, ops: List[int], arrays: List[Array]) -> None:
@@ -693,13 +718,14 @@ class KVStore(Collectives):
                     root: int, callback: bool, samples: Optional[int] = None
                     ) -> Tuple[_lib.OpOptions, Any]:
         o = _lib.OpOptions(size=ctypes.sizeof(_lib.OpOptions),
-                           priority=priority, root=root)
+                           priority=_number(priority, "priority", int),
+                           root=_number(root, "root", int))
         if reduce not in _lib.REDUCE:
             raise ValueError("no reduction %r; there are %s" %
                              (reduce, ", ".join(_lib.REDUCE)))
         o.reduce = _lib.REDUCE[reduce]
         if samples is not None:
-            if not 0 < samples < 1 << 32:
+            if not 0 < _number(samples, "samples", int) < 1 << 32:
                 raise ValueError("samples must be a number from 1 on")
             o.samples = samples
         srcs = None
@@ -756,7 +782,7 @@ class KVStore(Collectives):
         """Sets the first value of keys, that of rank 0. All workers call it;
         an existing value stays."""
         handle = Handle(self)
-        for request in self._requests(key, value, None):
+        for request in self._given(key, value):
             self._start(handle, "init", request, 0)
         handle.wait()
         for k in self._key_list(key):
@@ -880,7 +906,7 @@ class KVStore(Collectives):
         failure. An array of empty() must not change until a pull() has
         returned. The first push creates the key, unless the job has an
         optimizer; a warning names an existing key that was probably meant."""
-        for request in self._requests(key, value, None):
+        for request in self._given(key, value):
             if request.given[0].place is not None:
                 handle = Handle(self)
                 self._start(handle, "push", request, priority, reduce, 0,
@@ -896,7 +922,7 @@ class KVStore(Collectives):
                    samples: Optional[int] = None) -> Handle:
         """push() with a handle that ends when the rounds are merged."""
         handle = Handle(self)
-        for request in self._requests(key, value, None):
+        for request in self._given(key, value):
             self._start(handle, "push", request, priority, reduce, 0, samples)
         return handle
 
@@ -928,6 +954,8 @@ class KVStore(Collectives):
         """pushpull() with a handle."""
         handle = Handle(self)
         wanted = value if out is None else out
+        if value is None:
+            raise TypeError("key %r: an array is wanted, not None" % (key,))
         requests = self._requests(key, value, wanted)
         _read_before_written(requests)
         for request in requests:
@@ -946,6 +974,8 @@ class KVStore(Collectives):
         """broadcast() with a handle."""
         handle = Handle(self)
         wanted = value if out is None else out
+        if value is None:
+            raise TypeError("key %r: an array is wanted, not None" % (key,))
         requests = self._requests(key, value, wanted)
         _read_before_written(requests)
         for request in requests:
@@ -1087,7 +1117,7 @@ class KVStore(Collectives):
             raise ValueError("a value to report needs a name")
         for key, number in numbers.items():
             _lib.encode(key, "scalar")
-            numbers[key] = float(number)
+            numbers[key] = _number(number, key)
         if step is None:
             for key, number in numbers.items():
                 self._check(self._lib.psc_report(
@@ -1475,4 +1505,25 @@ def create(name: Optional[str] = None, *, socket: Optional[str] = None,
     elif o.op_timeout_ms > 0:
         timeout = o.op_timeout_ms / 1000  # From PSKV_OP_TIMEOUT.
     o.flags = _lib.OPEN_QUIET
-    return KVStore(kind, lib, o, timeout)
+    if kind in _ALONE and connect_timeout is None:
+        o.connect_timeout_ms = 0  # Nobody starts an agent beside it.
+    try:
+        return KVStore(kind, lib, o, timeout)
+    except Error as e:
+        raise error(e.code, _explained(str(e), kind, o)) from None
+
+
+def _explained(text: str, kind: str, o: _lib.Options) -> str:
+    """Why create() failed, in the words of its caller."""
+    if kind in _ALONE and text.startswith("no agent "):
+        return (
+            "%s. A store '%s' is a job of one process, which an agent keeps, "
+            "too: pslaunch -n 1 -- python3 SCRIPT" % (text, kind))
+    own = [s for s in _stores if s._alive() and s._job == o.job and
+           o.rank in (_lib.RANK_ANY, s.rank)]
+    if own and "is taken by a worker" in text:
+        return (
+            "this process has a store of this job already, as rank %d: use "
+            "it, or close() it first; another store needs another job (job=)" %
+            own[0].rank)
+    return text

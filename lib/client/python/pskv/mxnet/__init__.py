@@ -186,6 +186,9 @@ class PSKV(_Native):
     def __del__(self) -> None:
         pass
 
+    def __reduce__(self) -> Any:
+        return self._worker.store.__reduce__()
+
     @staticmethod
     def is_capable(capability: str) -> bool:
         """True for 'optimizer': servers run optimizers."""

@@ -44,7 +44,7 @@ class Engine:
     def check(self) -> None:
         """Raises the failure of an operation that has ended."""
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.with_traceback(None)
 
     def stop(self, failed: bool) -> None:
         """Stops the thread. After a failure open operations are dropped,

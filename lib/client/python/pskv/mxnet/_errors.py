@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import traceback
 from typing import Any, Callable, Dict
 
 from mxnet.base import MXNetError
@@ -20,7 +21,11 @@ def _as_mxnet(e: Exception) -> Exception:
     new: Exception = _classes[kind].__new__(_classes[kind], *e.args)
     new.args = e.args
     new.__dict__.update(e.__dict__)
-    return new.with_traceback(e.__traceback__)
+    # Of an error that is raised on purpose the call in the script matters, and
+    # not the way through this package; of a mistake of the package it does.
+    frames = traceback.extract_tb(e.__traceback__)
+    on_purpose = frames and (frames[-1].line or "").startswith("raise ")
+    return new if on_purpose else new.with_traceback(e.__traceback__)
 
 
 def translated(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -38,16 +43,23 @@ def translated(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+# Methods that scripts call, beside those without underscores.
+_CALLED = {"__init__", "__reduce__", "_barrier", "_send_command_to_servers",
+           "_set_updater"}
+
+
 def mxnet_errors(kind: Any) -> Any:
     """Class decorator: exceptions of the methods are both of their own class
     and MXNetError, as those of MXNet's own stores."""
     for name, member in list(vars(kind).items()):
+        if name.startswith("_") and name not in _CALLED:
+            continue
         if isinstance(member, staticmethod):
             setattr(kind, name, staticmethod(translated(member.__func__)))
         elif isinstance(member, property):
             setattr(kind, name, property(translated(member.fget),
                                          doc=member.__doc__))
-        elif callable(member) and name != "__del__":
+        elif callable(member):
             setattr(kind, name, translated(member))
     return kind
 
