@@ -87,9 +87,9 @@ def splits_of(rows: int, splits: Optional[Any], size: int) -> List[int]:
     return sends
 
 
-def split_list(items: Sequence[Any], count: int) -> List[Sequence[Any]]:
-    """`count` parts of a list, in order; the first are one item longer if they
+def split_list(l: Sequence[Any], n: int) -> List[Sequence[Any]]:
+    """`n` parts of a list `l`, in order; the first are one item longer if they
     do not divide evenly."""
-    short, longer = divmod(len(items), count)
-    ends = [short * i + min(i, longer) for i in range(count + 1)]
-    return [items[a:b] for a, b in zip(ends, ends[1:])]
+    short, longer = divmod(len(l), n)
+    ends = [short * i + min(i, longer) for i in range(n + 1)]
+    return [l[a:b] for a, b in zip(ends, ends[1:])]

@@ -131,11 +131,16 @@ def _per_key(key: Any, value: Any) -> Any:
     return grouped.items()
 
 
-def _dense(key: Any, arrays: List[Any]) -> None:
+def _ndarrays(key: Any, arrays: List[Any]) -> None:
     for a in arrays:
         if not isinstance(a, mx.nd.NDArray):
             raise TypeError("key %r: NDArrays are wanted, not %s" %
                             (key, type(a).__name__))
+
+
+def _dense(key: Any, arrays: List[Any]) -> None:
+    _ndarrays(key, arrays)
+    for a in arrays:
         if a.stype != "default":
             raise TypeError("key %r is dense, and the array of type %s" %
                             (key, a.stype))
@@ -152,6 +157,7 @@ def _all_rows(arrays: List[Any]) -> Any:
 
 def _rows_of(key: Any, arrays: List[Any]) -> Any:
     """Numbers and rows of row-sparse arrays, concatenated."""
+    _ndarrays(key, arrays)
     for a in arrays:
         if a.stype != "row_sparse":
             raise TypeError("key %r has rows, and the array is of type %s" %
@@ -275,6 +281,7 @@ class PSKV(_Native):
         worker = self._worker
         worker.engine.check()
         for k, values in _per_key(key, value):
+            _ndarrays(k, values)
             self._earlier.pop(k, None)
             if values[0].stype == "row_sparse":
                 worker.of_rows[k] = values[0].shape
@@ -359,6 +366,7 @@ class PSKV(_Native):
         it returns when the round is merged."""
         self._apply_changes()
         for k, values in _per_key(key, value):
+            _ndarrays(k, values)
             worker = self._to_push(k)
             if k in worker.of_rows:
                 worker.engine.check()
@@ -400,6 +408,7 @@ class PSKV(_Native):
         if out is None:
             raise ValueError("pull needs arrays to write to")
         for k, outs in _per_key(key, out):
+            _ndarrays(k, outs)
             is_rows = k in self._of(k).of_rows
             if is_rows and not ignore_sparse:
                 raise TypeError("key %r has rows, which row_sparse_pull() "

@@ -78,6 +78,14 @@ def register(kind: type) -> None:
         if on_servers(trainer):
             trainer._kvstore._trainer = weakref.ref(trainer)
 
+    def update(original: Any, trainer: Any, ignore_stale_grad: bool) -> None:
+        if ignore_stale_grad and on_servers(trainer):
+            trainer._kvstore._warn(
+                "ignore_stale_grad", "ignore_stale_grad has no effect with "
+                "update_on_kvstore: servers step every parameter in each step, "
+                "because all workers take part in it")
+        original(trainer, ignore_stale_grad)
+
     def set_data(original: Any, parameter: Any, data: Any) -> None:
         # MXNet would refuse it when servers have the parameter.
         if on_servers(parameter._trainer) and parameter._data is not None \
@@ -87,4 +95,5 @@ def register(kind: type) -> None:
 
     _replace(gluon.Trainer, "_check_and_rescale_grad", rescale)
     _replace(gluon.Trainer, "_init_kvstore", init_kvstore)
+    _replace(gluon.Trainer, "_update", update)
     _replace(gluon.Parameter, "set_data", set_data)

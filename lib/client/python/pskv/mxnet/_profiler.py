@@ -7,8 +7,9 @@ Rank 0 writes the files, one for each server: servers write none for users."""
 from __future__ import annotations
 
 import functools
+import warnings
 import weakref
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Optional, Set
 
 import mxnet as mx
 
@@ -19,6 +20,8 @@ _OPTIONS = {
     "filename", "profile_all", "profile_symbolic", "profile_imperative",
     "profile_memory", "profile_api", "continuous_dump", "dump_period",
     "aggregate_stats", "profile_process"}
+# Those that have an effect, and the one that asks for everything.
+_ACT = {"filename", "profile_all", "profile_process"}
 
 
 class ServerProfiler:
@@ -28,11 +31,18 @@ class ServerProfiler:
         self._store = store
         self._filename = "profile.json"
         self._begun = False
+        self._warned: Set[str] = set()
 
     def set_config(self, **options: Any) -> None:
-        """As mx.profiler.set_config(); `filename` matters."""
+        """As mx.profiler.set_config(). `filename` matters; a warning names
+        others once."""
         for name in sorted(set(options) - _OPTIONS):
             raise ValueError("the profiler has no option %r" % name)
+        for name in sorted(set(options) - _ACT):
+            if name not in self._warned:
+                self._warned.add(name)
+                warnings.warn("recordings of servers have everything, whatever "
+                              "%s is" % name)
         self._filename = str(options.get("filename", self._filename))
 
     def set_state(self, state: str) -> None:

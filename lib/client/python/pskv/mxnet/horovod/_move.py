@@ -57,7 +57,8 @@ def _reduce(kind: str, arrays: Sequence[Any], outs: Sequence[Any],
     """Allreduce of arrays into `outs`, which may be the same."""
     # pylint: disable=too-many-arguments
     reduction = chosen(op, average)
-    assert reduction != Adasum
+    assert reduction != Adasum, "Adasum is not there for MXNet, as in " \
+        "Horovod; use Average, Sum, Min, Max or Product"
     e = process_set.engine()
     groups = _by_type(arrays)
     for dtype, group in groups.items():
@@ -70,6 +71,12 @@ def _reduce(kind: str, arrays: Sequence[Any], outs: Sequence[Any],
             for i, room in zip(group, rooms):
                 room.write(outs[i])
                 room.leave()
+
+
+def _check_arrays(arrays: Sequence[Any]) -> None:
+    for a in arrays:
+        assert isinstance(a, mx.nd.NDArray), \
+            "an NDArray is wanted, not %s" % type(a).__name__
 
 
 def _like(array: Any) -> Any:
@@ -236,7 +243,7 @@ def allgather(tensor: Any, name: Optional[str] = None, priority: int = 0,
               process_set: ProcessSet = global_process_set) -> Any:
     """The arrays of all ranks, concatenated by rank; their first dimensions
     may differ."""
-    assert isinstance(tensor, mx.nd.NDArray)
+    _check_arrays([tensor])
     return _start_gather(tensor, name, priority, process_set).array()
 
 
@@ -245,7 +252,7 @@ def grouped_allgather(tensors: Sequence[Any], name: Optional[str] = None,
                       priority: int = 0,
                       process_set: ProcessSet = global_process_set) -> Any:
     """allgather() of each array."""
-    assert all(isinstance(t, mx.nd.NDArray) for t in tensors)
+    _check_arrays(tensors)
     started = [_start_gather(t, part_of(name, i), priority, process_set)
                for i, t in enumerate(tensors)]
     return [s.array() for s in started]
@@ -257,7 +264,7 @@ def alltoall(tensor: Any, splits: Any = None, name: Optional[str] = None,
              process_set: ProcessSet = global_process_set) -> Any:
     """Sends splits[r] rows to rank r, or equal shares. Returns the received
     rows, by rank, and with splits the number from each."""
-    assert isinstance(tensor, mx.nd.NDArray)
+    _check_arrays([tensor])
     e = process_set.engine()
     if len(tensor.shape) == 0:
         raise ValueError("alltoall of an array without a first dimension")
@@ -333,8 +340,8 @@ def grouped_reducescatter(tensors: Sequence[Any], op: int = Average,
                           prescale_factor: float = 1.0,
                           postscale_factor: float = 1.0) -> Any:
     """reducescatter() of each array."""
-    assert all(isinstance(t, mx.nd.NDArray) for t in tensors)
-    assert op in (Average, Sum)
+    _check_arrays(tensors)
+    assert op in (Average, Sum), "reducescatter has Average and Sum"
     if any(len(t.shape) == 0 for t in tensors):
         raise ValueError("reducescatter does not support scalar inputs")
     started = [_start_scatter(
