@@ -59,6 +59,8 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
         .start_timeout = o->start_timeout,
         .rejoin_grace = o->rejoin_grace,
         .rejoin_timeout = o->rejoin_timeout,
+        .diverged_after = o->diverged_after == 0 ? PS_TIME_NEVER
+                                                 : o->diverged_after,
         .partition_bytes = (uint32_t)o->partition_bytes,
         .link = facts->link,
         .link_linger = o->link_linger,
@@ -164,6 +166,8 @@ static void add_metrics(const void *self, struct ps_metrics *m)
                     ps_sched_epoch(sched));
     ps_metric_gauge(m, "jobs", "Jobs that have not ended.",
                     ps_sched_job_count(sched));
+    ps_metric_gauge(m, "jobs_diverged", "Jobs whose ranks wait for each other.",
+                    ps_sched_diverged_count(sched));
     add_members(sched, PS_ROLE_SERVER, "servers", "Servers by state.", m);
     add_members(sched, PS_ROLE_AGENT, "agents", "Agents by state.", m);
     ps_metric_counter(m, "refused_frames_total",

@@ -127,6 +127,17 @@ static const struct ps_option rows[] = {
      .offset = AT(rejoin_timeout),
      .help = "A job that waits for lost ranks ends if no process takes one of "
              "them again within this time."},
+    {.path = "failure.diverged_after",
+     .text = "30s",
+     .type = PS_OPTION_DURATION,
+     .special = "null",
+     .special_value = 0,
+     .min = MSEC,
+     .max = 366 * DAY,
+     .offset = AT(diverged_after),
+     .help = "A job ends if its ranks have waited for each other for this "
+             "time, so that none of them can go on; null: it is only shown as "
+             "DIVERGED."},
     {.path = "placement.partition_bytes",
      .text = "auto",
      .type = PS_OPTION_SIZE,

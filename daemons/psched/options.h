@@ -14,6 +14,7 @@ struct psched_options {
     ps_time start_timeout;
     ps_time rejoin_grace;
     ps_time rejoin_timeout;
+    ps_time diverged_after; /* 0: never. */
     uint64_t partition_bytes;
     struct ps_key_limits key_limits;
     uint64_t table_memory;

@@ -249,6 +249,25 @@ static void check_members(struct doctor *d, const struct rows *rows)
 
 /* --------------------------------------------------------------------- jobs */
 
+static void check_standstill(struct doctor *d, const struct report *r,
+                             const struct ps_msg_job_row *j)
+{
+    struct ps_str s;
+    bool is_ring = strncmp(j->standstill, "DIVERGED", 8) == 0;
+
+    if (!job_is_open(j) || j->standstill[0] == '\0') {
+        return;
+    }
+    s = begin_finding(d, LEVEL_PROBLEM,
+                      is_ring ? "all ranks must make the same calls in the "
+                                "same order; psctl stall shows their processes"
+                              : "start more servers, or ask for fewer");
+    ps_str_add(&s, "job ");
+    add_job_name(&s, r, j->name, j->uid);
+    ps_str_add(&s, is_ring ? " is " : " ");
+    add_printable(&s, j->standstill, 512);
+}
+
 static void check_jobs(struct doctor *d, const struct report *r, ps_time after)
 {
     const struct rows *jobs = &r->rows_of[PS_QUERY_JOBS];
@@ -270,11 +289,12 @@ static void check_jobs(struct doctor *d, const struct report *r, ps_time after)
             ps_str_addf(&s, " has lost %u of %u ranks", j->ranks_lost,
                         j->num_workers);
         }
+        check_standstill(d, r, j);
     }
     for (size_t i = 0; i < stalls->count; i++) {
         const struct ps_msg_stall_row *row = &stalls->row[i]->stall_row;
 
-        if (stall_is_problem(row, after)) {
+        if (stall_is_problem(row, after) && row->ring_count == 0) {
             struct ps_str s = begin_finding(d, LEVEL_PROBLEM,
                                             "look at what is missing");
 

@@ -36,42 +36,58 @@ bool stall_is_problem(const struct ps_msg_stall_row *s, ps_time after)
             return true;
         }
     }
-    return s->waited_ns >= after;
+    return s->ring_count > 0 || s->waited_ns >= after;
 }
 
-/* Adds "rank 3 (n07)", or "rank 3 (n07, lost)" with its state, to a list. */
+/* Adds "rank 3 on n07 (lost)", or "rank 3 on n07 (pid 4711, in barrier 2)", to a
+ * list. */
 static void add_rank(const struct ps_rec_missing_rank *w, bool state,
                      uint32_t i, struct ps_str *out)
 {
+    const char *node = w->node[0] != '\0' ? w->node : w->host;
+
     ps_str_addf(out, "%srank %u", i == 0 ? "" : ", ", w->rank);
-    ps_str_add(out, " (");
-    add_printable(out, w->host, 64);
-    if (state) {
-        ps_str_addf(out, "%s%s", w->host[0] == '\0' ? "" : ", ",
-                    ps_rank_state_name(w->state));
+    if (node[0] != '\0') {
+        ps_str_add(out, " on ");
+        add_printable(out, node, 64);
     }
-    ps_str_add(out, ")");
+    if (state && w->state != PS_RANK_STATE_LIVE) {
+        ps_str_addf(out, " (%s)", ps_rank_state_name(w->state));
+    } else if (w->pid != 0) {
+        ps_str_addf(out, " (pid %u, ", w->pid);
+        add_printable(out, w->does, 160);
+        ps_str_add(out, ")");
+    }
+}
+
+static void add_ranks(const struct ps_rec_missing_rank *list, uint32_t count,
+                      struct ps_str *out)
+{
+    enum { SHOWN = 8 };
+
+    for (uint32_t i = 0; i < count; i++) {
+        if (i == SHOWN) {
+            ps_str_addf(out, " and %u more", count - i);
+            return;
+        }
+        add_rank(&list[i], true, i, out);
+    }
 }
 
 void describe_missing(const struct ps_msg_stall_row *s, struct ps_str *out)
 {
-    enum { SHOWN = 8 };
-
+    if (s->ring_count > 0) {
+        ps_str_add(out, "each other: ");
+        add_ranks(s->ring, s->ring_count, out);
+        return;
+    }
     if (s->other_causes[0] != '\0') {
         add_printable(out, s->other_causes, 512);
         ps_str_add(out, s->missing_count > 0 ? "; " : "");
     } else if (s->missing_count == 0) {
         ps_str_add(out, "nobody: servers or the network");
     }
-    for (uint32_t i = 0; i < s->missing_count; i++) {
-        const struct ps_rec_missing_rank *w = &s->missing[i];
-
-        if (i == SHOWN) {
-            ps_str_addf(out, " and %u more", s->missing_count - i);
-            return;
-        }
-        add_rank(w, w->state != PS_RANK_STATE_LIVE, i, out);
-    }
+    add_ranks(s->missing, s->missing_count, out);
 }
 
 static struct ps_str begin_problem(struct health *h, char *scratch, size_t cap)
@@ -174,8 +190,25 @@ static void check_nodes(const struct report *r, struct health *h)
     }
 }
 
-/* Reports jobs with lost ranks, which may train on without them or stall
- * without a visible wait. */
+/* Reports why a job cannot go on, or begin. */
+static void check_standstill(const struct report *r,
+                             const struct ps_msg_job_row *j, struct health *h)
+{
+    char scratch[8];
+    struct ps_str s;
+
+    if (!job_is_open(j) || j->standstill[0] == '\0') {
+        return;
+    }
+    s = begin_problem(h, scratch, sizeof(scratch));
+    ps_str_add(&s, "job ");
+    add_job_name(&s, r, j->name, j->uid);
+    ps_str_add(&s, strncmp(j->standstill, "DIVERGED", 8) == 0 ? " is " : " ");
+    add_printable(&s, j->standstill, 512);
+}
+
+/* Reports jobs that stand still; and those with lost ranks, which may train on
+ * without them or stall without a visible wait. */
 static void check_jobs(const struct report *r, struct health *h)
 {
     enum { SHOWN = 8 };
@@ -188,6 +221,7 @@ static void check_jobs(const struct report *r, struct health *h)
                                                      : SHOWN;
         struct ps_str s;
 
+        check_standstill(r, j, h);
         if (!job_is_open(j) || j->ranks_lost == 0) {
             continue;
         }
@@ -216,8 +250,8 @@ static void check_stalls(const struct report *r, ps_time after,
         struct ps_str s;
         char age[32];
 
-        if (!stall_is_problem(row, after)) {
-            continue;
+        if (!stall_is_problem(row, after) || row->ring_count > 0) {
+            continue; /* A ring is in the row of its job. */
         }
         format_age(row->waited_ns, age, sizeof(age));
         s = begin_problem(h, scratch, sizeof(scratch));

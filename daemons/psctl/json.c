@@ -201,6 +201,7 @@ static json_t *job_of(const struct ps_msg *msg)
 
         put_count(one, "rank", j->lost_ranks[i].rank);
         put_text(one, "host", j->lost_ranks[i].host);
+        put_text(one, "node", j->lost_ranks[i].node);
         json_array_append_new(lost, one);
     }
     put_value(o, "lost", lost);
@@ -215,6 +216,7 @@ static json_t *job_of(const struct ps_msg *msg)
     put_value(o, "settings", settings_of(j));
     put_value(o, "scalars", scalars_of(j));
     put_text(o, "reason", j->reason);
+    put_text(o, "standstill", j->standstill);
     return o;
 }
 
@@ -302,27 +304,38 @@ static json_t *token_of(const struct ps_msg *msg)
     return o;
 }
 
+static json_t *ranks_of(const struct ps_rec_missing_rank *list, uint32_t count)
+{
+    json_t *all = json_array();
+
+    for (uint32_t i = 0; i < count; i++) {
+        json_t *one = json_object();
+
+        put_count(one, "rank", list[i].rank);
+        put_text(one, "state", ps_rank_state_name(list[i].state));
+        put_text(one, "host", list[i].host);
+        put_text(one, "node", list[i].node);
+        put_count(one, "pid", list[i].pid);
+        put_text(one, "does", list[i].does);
+        json_array_append_new(all, one);
+    }
+    return all;
+}
+
 static json_t *stall_of(const struct ps_msg *msg)
 {
     const struct ps_msg_stall_row *row = &msg->stall_row;
     json_t *o = json_object();
-    json_t *missing = json_array();
 
     put_text(o, "job", row->job);
     put_count(o, "uid", row->uid);
     put_text(o, "what", row->what);
     put_seconds(o, "waited_s", row->waited_ns);
     put_count(o, "waits", row->waiting_ops);
-    for (uint32_t i = 0; i < row->missing_count; i++) {
-        json_t *one = json_object();
-
-        put_count(one, "rank", row->missing[i].rank);
-        put_text(one, "state", ps_rank_state_name(row->missing[i].state));
-        put_text(one, "host", row->missing[i].host);
-        json_array_append_new(missing, one);
-    }
-    put_value(o, "missing", missing);
+    put_value(o, "missing", ranks_of(row->missing, row->missing_count));
     put_text(o, "also", row->other_causes);
+    put_value(o, "diverged", json_boolean(row->ring_count > 0));
+    put_value(o, "ring", ranks_of(row->ring, row->ring_count));
     return o;
 }
 

@@ -324,7 +324,7 @@ static void show_stalls(const struct report *r, bool headings)
         cell_job(&t, r, row->job, row->uid);
         cell_age(&t, row->waited_ns);
         table_cell(&t, "%u", row->waiting_ops);
-        table_text(&t, row->what);
+        table_text(&t, row->ring_count > 0 ? "DIVERGED" : row->what);
         table_cell(&t, "%s", missing);
     }
     print_table(&t, headings);

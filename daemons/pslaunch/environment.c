@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 extern char **environ;
 
@@ -164,10 +163,6 @@ void env_of_worker(const struct plan *p, uint32_t rank, const struct places *at,
     env_add_ranks(e, p, rank, at);
     env_add_dmlc(e, p, rank, at);
     env_set(e, "PSKV_LAUNCHER", "pslaunch");
-    /* Two ranks report long waits: one of them may be the missing rank. */
-    if (rank < 2 && isatty(STDERR_FILENO) == 1) {
-        env_default(e, "PSKV_WAIT_NOTES", "30s");
-    }
     if (at->socket != NULL) {
         env_set(e, "PSKV_SOCKET", at->socket);
     }

@@ -149,6 +149,8 @@
 /* Bytes of a name of a node, job or cluster, and of a key. */
 #define PS_NAME_MAX                64u
 #define PS_KEY_NAME_MAX            254u
+/* Round of an operation that waits for the init of its key (open_wait). */
+#define PS_WAITS_FOR_INIT          UINT64_MAX
 #define PS_ADDRESS_MAX             255u
 /* Bytes of a Unix socket's path (limit of the system). */
 #define PS_SOCKET_PATH_MAX         107u

@@ -22,8 +22,10 @@
 #include "client/report.h"
 #include "client/send.h"
 #include "client/span.h"
+#include "client/stall.h"
 #include "client/state.h"
 #include "client/wait_note.h"
+#include "client/waiting.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,6 +54,17 @@ static bool has_been_welcomed(void *arg)
     return ((struct psc_client *)arg)->id.is_welcomed;
 }
 
+static void describe_start(struct psc_client *c, void *arg,
+                           unsigned long long seconds, char *text, size_t size)
+{
+    char why[PSC_TEXT_MAX];
+
+    (void)arg;
+    start_explain(c, why, sizeof(why));
+    snprintf(text, size, "has waited %llu s for its start: %.*s", seconds,
+             (int)(size > 100 ? size - 100 : 0), why);
+}
+
 static int send_hello(struct psc_client *c, const struct psc_options *o,
                       char *err, size_t err_size)
 {
@@ -62,9 +75,10 @@ static int send_hello(struct psc_client *c, const struct psc_options *o,
     rc = client_send(c, &m);
 
     if (rc == 0) {
-        rc = wait_note_start(c, has_been_welcomed,
-                             ps_time_add(client_deadline(o->start_timeout_ms),
-                                         PS_MILLIS(START_SLACK_MS)));
+        rc = wait_note_text(c, has_been_welcomed, c,
+                            ps_time_add(client_deadline(o->start_timeout_ms),
+                                        PS_MILLIS(START_SLACK_MS)),
+                            describe_start);
     }
     if (rc == PS_E_TIMEOUT) {
         return client_open_error(err, err_size, rc,
@@ -124,6 +138,7 @@ static int new_client(struct psc_client **ret_client)
     ps_list_init(&c->queues.stalled);
     ps_list_init(&c->queues.barriers);
     ps_list_init(&c->progress.stall_requests);
+    ps_list_init(&c->progress.waiting);
     ps_list_init(&c->ops.deferred_free);
     ps_list_init(&c->colls.order_queue);
     ps_list_init(&c->queues.job_requests);
@@ -159,6 +174,7 @@ static void free_client(struct psc_client *c, bool child)
 {
     struct ps_list_node *n;
 
+    waiting_remove_client(c);
     gpu_end_all(c, child);
     while ((n = ps_list_first(&c->ops.all)) != NULL) {
         op_free(PS_CONTAINER(n, struct psc_op, of_client));
@@ -260,10 +276,10 @@ int psc_open(const struct psc_options *o, struct psc_client **ret_client,
     c->is_quiet = (full.flags & PSC_OPEN_QUIET) != 0;
     rc = copy_options(c, &full, err, err_size);
     if (rc == 0) {
-        wait_note_init(c);
         rc = handshake_connect(c, &full, err, err_size);
     }
     if (rc == 0) {
+        waiting_add_client(c);
         pthread_mutex_lock(&c->lock);
         rc = send_hello(c, &full, err, err_size);
         pthread_mutex_unlock(&c->lock);

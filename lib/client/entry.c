@@ -3,6 +3,7 @@
 #include "client/error.h"
 #include "client/op.h"
 #include "client/state.h"
+#include "client/waiting.h"
 
 void client_reap_ops(struct psc_client *c)
 {
@@ -21,6 +22,7 @@ int client_enter(struct psc_client *c)
     if (!client_is_own_process(c)) {
         return PSC_E_FORKED;
     }
+    waiting_note_caller();
     pthread_mutex_lock(&c->lock);
     return 0;
 }

@@ -4,6 +4,7 @@
 #include "client/error.h"
 #include "client/options.h"
 #include "client/state.h"
+#include "client/waiting.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -105,6 +106,7 @@ void handshake_hello(const struct psc_client *c, struct ps_msg *ret_msg)
             .weight = o->weight,
             .holds_segments = options_allow_reattach(o),
             .token = c->token,
+            .process = waiting_process(),
         }};
 }
 
@@ -140,6 +142,7 @@ void handshake_welcome(struct psc_client *c, const struct ps_msg_l_welcome *m)
     c->id.num_servers = m->num_servers;
     c->queues.barriers_sent = m->completed_barriers;
     c->id.agent_takes_devices = m->takes_devices;
+    ps_str_copy(c->id.node, sizeof(c->id.node), m->node != NULL ? m->node : "");
     c->id.is_welcomed = true;
     handshake_open_ring(c, m->ring_layout);
     client_changed(c);

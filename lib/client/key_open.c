@@ -8,6 +8,7 @@
 #include "client/reattach.h"
 #include "client/send.h"
 #include "client/state.h"
+#include "client/wait_note.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,6 +64,20 @@ static bool keys_are_answered(void *arg)
     return d->next == d->count;
 }
 
+static void describe_declaration(struct psc_client *c, void *arg,
+                                 unsigned long long seconds, char *text,
+                                 size_t size)
+{
+    const struct declarations *d = arg;
+
+    if (!reattach_explain(c, NULL, text, size)) {
+        snprintf(text, size,
+                 "the declaration of key '%s' has waited %llu s for its place "
+                 "on the servers",
+                 d->keys[d->next]->name, seconds);
+    }
+}
+
 /* Waits until all are answered; returns the first failure. */
 static int key_open_finish(struct psc_client *c, struct key **keys,
                            size_t count)
@@ -72,9 +87,10 @@ static int key_open_finish(struct psc_client *c, struct key **keys,
     int rc;
 
     client_flush(c);
-    rc = client_wait(
+    rc = wait_note_text(
         c, keys_are_answered, &d,
-        client_deadline(c->op_timeout_ms > 0 ? c->op_timeout_ms : -1));
+        client_deadline(c->op_timeout_ms > 0 ? c->op_timeout_ms : -1),
+        describe_declaration);
     if (rc == PS_E_TIMEOUT && reattach_explain(c, NULL, why, sizeof(why))) {
         return client_error(c, rc, "key '%s': %s", keys[d.next]->name, why);
     }

@@ -11,6 +11,7 @@
 #include "client/profile_answer.h"
 #include "client/reattach.h"
 #include "client/state.h"
+#include "client/waiting.h"
 
 #include "base/str.h"
 
@@ -105,6 +106,9 @@ static void accept_message(struct psc_client *c, const struct ps_msg *m, int fd)
         break;
     case PS_MSG_L_STALL_REPLY:
         accept_stall_answer(c, &m->l_stall_reply);
+        break;
+    case PS_MSG_L_WAIT_QUERY:
+        waiting_answer(c, &m->l_wait_query);
         break;
     case PS_MSG_L_DEVICE_INFO:
         shared_accept_info(c, &m->l_device_info);

@@ -62,6 +62,24 @@ void op_name(const struct psc_op *op, char *text, size_t size)
     }
 }
 
+void op_label(const struct psc_op *op, char *text, size_t size)
+{
+    unsigned long long round = op->round;
+
+    if (op->kind == OP_COLL) {
+        op->hooks->name(op, text, size);
+    } else if (op->kind == OP_BARRIER) {
+        snprintf(text, size, "barrier %llu", round);
+    } else if (op->key == NULL) {
+        snprintf(text, size, "%s", kinds[op->kind].name);
+    } else if (op_is_round(op->kind) && op->state != OP_QUEUED) {
+        snprintf(text, size, "%s of %s round %llu", kinds[op->kind].name,
+                 op->key->name, round);
+    } else {
+        snprintf(text, size, "%s of %s", kinds[op->kind].name, op->key->name);
+    }
+}
+
 enum ps_op op_wire_kind(enum op_kind kind)
 {
     return kinds[kind].wire;

@@ -12,6 +12,8 @@
 
 /* Writes "pushpull of 'fc1.weight'", with the round if it has one. */
 void op_name(const struct psc_op *op, char *text, size_t size);
+/* Writes "pushpull of fc1.weight round 3", "barrier 2", for lists. */
+void op_label(const struct psc_op *op, char *text, size_t size);
 enum ps_op op_wire_kind(enum op_kind kind);
 /* A new operation, or NULL without memory. */
 struct psc_op *op_new(struct psc_client *c, enum op_kind kind);

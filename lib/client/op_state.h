@@ -131,6 +131,13 @@ struct op_result {
     size_t row_index_count;
 };
 
+/* A wait that takes long, see wait_note.c. */
+struct wait_note {
+    ps_time began;
+    ps_time due;      /* Time of its next line; 0: there was no wait. */
+    ps_time ended_at; /* End of its last slice. */
+};
+
 struct psc_op {
     struct psc_client *client;
     struct key *key; /* NULL: a barrier or a request of the job. */
@@ -149,6 +156,7 @@ struct psc_op {
     uint64_t round;
     uint64_t version;
     ps_time started;
+    struct wait_note note;
     struct op_args args;
     struct op_source src;
     struct op_result result;

@@ -10,6 +10,7 @@
 #include "client/stall.h"
 #include "client/state.h"
 #include "client/wait_note.h"
+#include "client/waiting.h"
 
 #include <stdio.h>
 
@@ -71,26 +72,56 @@ static struct psc_op *op_itself(void *arg)
     return arg;
 }
 
-/* Waits until `ready`, with notes about the operation that `first` returns if
- * this client writes any. */
-static int wait_until_ready(struct psc_client *c, bool (*ready)(void *arg),
-                            uint32_t (*missing)(void *arg), void *arg,
-                            ps_time deadline,
-                            struct psc_op *(*first)(void *arg))
+/* A call that waits. */
+struct wait_call {
+    bool (*ready)(void *arg);
+    uint32_t (*missing)(void *arg);
+    struct psc_op *(*first)(void *arg);
+    void *arg;
+};
+
+/* Waits, with notes about the first open operation if that takes long.
+ * `is_limited`: the program does something else at the end of the time. */
+static int wait_until_ready(struct psc_client *c, const struct wait_call *call,
+                            ps_time deadline, bool is_limited)
 {
-    return c->notes.every == PS_TIME_NEVER
-               ? client_wait_many(c, ready, missing, arg, deadline)
-               : wait_note_many(c, ready, missing, arg, deadline, first);
+    struct waiting w = {.is_limited = is_limited,
+                        .is_over = call->ready,
+                        .first = call->first,
+                        .arg = call->arg};
+    int rc;
+
+    if (call->ready(call->arg)) {
+        return client_wait_many(c, call->ready, call->missing, call->arg,
+                                deadline);
+    }
+    waiting_begin(c, &w);
+    rc = c->options.wait_notes_ms < 0
+             ? client_wait_many(c, call->ready, call->missing, call->arg,
+                                deadline)
+             : wait_note_many(c, call->ready, call->missing, call->arg,
+                              deadline, call->first);
+    waiting_end(&w);
+    return rc;
+}
+
+static int wait_for_op(struct psc_op *op, int limit, bool is_limited)
+{
+    int rc = wait_until_ready(op->client,
+                              &(struct wait_call){.ready = is_op_done,
+                                                  .missing = one_op_missing,
+                                                  .first = op_itself,
+                                                  .arg = op},
+                              client_deadline(limit), is_limited);
+
+    return rc == PS_E_TIMEOUT ? time_out_error(op, limit) : op_result(op);
 }
 
 int op_wait_locked(struct psc_op *op, int timeout_ms)
 {
-    struct psc_client *c = op->client;
-    int limit = timeout_of(c, timeout_ms);
-    int rc = wait_until_ready(c, is_op_done, one_op_missing, op,
-                              client_deadline(limit), op_itself);
+    const int limit = timeout_of(op->client, timeout_ms);
 
-    return rc == PS_E_TIMEOUT ? time_out_error(op, limit) : op_result(op);
+    return wait_for_op(op, limit, limit >= 0);
 }
 
 int psc_op_wait(struct psc_op *op, int timeout_ms)
@@ -100,6 +131,18 @@ int psc_op_wait(struct psc_op *op, int timeout_ms)
 
     if (rc == 0) {
         rc = op_wait_locked(op, timeout_ms);
+        client_leave(c);
+    }
+    return rc;
+}
+
+int psc_op_wait_slice(struct psc_op *op, int timeout_ms)
+{
+    struct psc_client *c = op->client;
+    int rc = client_enter(c);
+
+    if (rc == 0) {
+        rc = wait_for_op(op, timeout_ms, false);
         client_leave(c);
     }
     return rc;
@@ -207,8 +250,12 @@ static int wait_locked(struct psc_client *c, struct op_set *w,
                        int timeout_ms)
 {
     const int limit = timeout_of(c, timeout_ms);
-    int rc = wait_until_ready(c, ready, missing, w, client_deadline(limit),
-                              first_open_op);
+    int rc = wait_until_ready(c,
+                              &(struct wait_call){.ready = ready,
+                                                  .missing = missing,
+                                                  .first = first_open_op,
+                                                  .arg = w},
+                              client_deadline(limit), limit >= 0);
 
     if (rc != PS_E_TIMEOUT) {
         return 0;

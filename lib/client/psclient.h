@@ -181,9 +181,8 @@ struct psc_options {
      * the socket and re-attaches to it; 0: the client fails at once. Only in a
      * sync job with servers and PSC_ON_LOSS_WAIT. */
     int32_t agent_retry_ms;
-    /* Interval at which a waiting call writes a line to standard error that
-     * names the missing ranks; 0: 30 s if standard error is a terminal, else
-     * never; < 0: never. */
+    /* Time after which a waiting call names the missing ranks on standard error,
+     * then at twice, ... of it; 0: 30 s, and 8 min from rank 2 on; < 0: never. */
     int32_t wait_notes_ms;
     uint32_t weight;        /* Share among jobs of servers and links; 0: 100. */
     const char *token_file; /* Token of the right train; NULL: none. */
@@ -422,11 +421,12 @@ int psc_compression_start(struct psc_client *c, const char *name,
 /* Waits until the operation has ended and returns its result. PSC_E_TIMEOUT: it
  * is still open; the detail names the missing ranks. */
 int psc_op_wait(struct psc_op *op, int timeout_ms);
-/* Result of the operation; PSC_E_AGAIN while it is open. Reads the socket,
- * never waits. */
+/* As psc_op_wait(), for a caller that at PSC_E_TIMEOUT waits again or gives up:
+ * the wait counts as one without a limit (DIVERGED, docs/modes.md). */
+int psc_op_wait_slice(struct psc_op *op, int timeout_ms);
+/* Its result, without a wait; PSC_E_AGAIN: it is open. Reads the socket. */
 int psc_op_test(struct psc_op *op);
-/* Waits for all operations; returns the first failure in the order of the
- * array, or 0. NULL entries are skipped. */
+/* Waits for all but NULL; returns the first failure in their order, or 0. */
 int psc_ops_wait(struct psc_op *const *ops, size_t count, int timeout_ms);
 /* Waits until one operation has ended and returns its index in the array. */
 int psc_ops_wait_any(struct psc_op *const *ops, size_t count, int timeout_ms,

@@ -38,14 +38,41 @@ static uint64_t reserved_number(const struct psc_op *op)
 }
 
 /* Queries the agent; `text` is its answer, or why there is none. */
+static void ask_agent(struct psc_client *c, struct stall_request *w)
+{
+    struct ps_msg m = {.code = PS_MSG_L_STALL_QUERY,
+                       .l_stall_query = {.op_id = w->id}};
+    int rc;
+
+    ps_list_push_back(&c->progress.stall_requests, &w->node);
+    rc = client_send(c, &m);
+    if (rc == 0) {
+        rc = client_wait(c, is_stall_answered, w,
+                         client_deadline(STALL_QUERY_MS));
+    }
+    ps_list_remove(&w->node);
+    if (rc != 0) {
+        ps_str_copy(w->text, sizeof(w->text),
+                    rc == PS_E_TIMEOUT ? "the agent does not say why"
+                    : c->rc != 0       ? c->text
+                                       : ps_strerror(rc));
+    }
+}
+
+void start_explain(struct psc_client *c, char *text, size_t size)
+{
+    struct stall_request w = {0};
+
+    ask_agent(c, &w);
+    ps_str_copy(text, size, w.text);
+}
+
 static void ask_stall(struct psc_op *whole, struct stall_request *w)
 {
     const struct psc_op *op = whole->kind == OP_COLL
                                   ? whole->hooks->waits_for(whole)
                                   : whole;
     struct psc_client *c = op->client;
-    struct ps_msg m = {.code = PS_MSG_L_STALL_QUERY};
-    int rc = 0;
 
     *w = (struct stall_request){
         .id = op->state == OP_SENT ? op->id : reserved_number(op)};
@@ -62,20 +89,7 @@ static void ask_stall(struct psc_op *whole, struct stall_request *w)
                     "its result is being copied, or it is about to be sent");
         return;
     }
-    m.l_stall_query.op_id = w->id;
-    ps_list_push_back(&c->progress.stall_requests, &w->node);
-    rc = client_send(c, &m);
-    if (rc == 0) {
-        rc = client_wait(c, is_stall_answered, w,
-                         client_deadline(STALL_QUERY_MS));
-    }
-    ps_list_remove(&w->node);
-    if (rc != 0) {
-        ps_str_copy(w->text, sizeof(w->text),
-                    rc == PS_E_TIMEOUT ? "the agent does not say why"
-                    : c->rc != 0       ? c->text
-                                       : ps_strerror(rc));
-    }
+    ask_agent(c, w);
 }
 
 void op_explain(struct psc_op *op, char *text, size_t size)

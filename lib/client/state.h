@@ -21,7 +21,8 @@
  *     key.c         names and shapes; key_open.c: public calls
  *     arena.c       memory of the agent; memory.c: memory shared with it, that of
  *                   the program included, which mapping.c looks up
- *     stall.c       why an operation is open; wait_note.c: lines about that
+ *     stall.c       why an operation is open; wait_note.c: lines about that;
+ *                   waiting.c: whether the process can go on without its end
  *     declare.c     optimizer, compression; state_file.c: files of their state
  *     report.c      training scalars
  *     span.c        spans of the program
@@ -73,7 +74,8 @@ struct identity {
     uint32_t local_rank;
     uint32_t local_size;
     uint32_t num_servers;
-    uint64_t group_hash; /* Hash of the ranks of a group. */
+    uint64_t group_hash;        /* Hash of the ranks of a group. */
+    char node[PS_NAME_MAX + 1]; /* Name of the agent; "": not known. */
     bool agent_takes_devices;
 };
 
@@ -90,6 +92,7 @@ struct progress {
     int event_fd; /* Readable while callbacks are due. */
     struct ps_list callbacks;
     struct ps_list stall_requests;
+    struct ps_list waiting; /* struct waiting */
 };
 
 /* Ring of operations and completions in shared memory. */
@@ -119,15 +122,6 @@ struct reattach {
     char lost_text[64]; /* Reason why the last attempt failed. */
     struct residual_segment *segments;
     uint32_t segment_count;
-};
-
-/* Lines about waits that take long. */
-struct wait_notes {
-    ps_time every;    /* PS_TIME_NEVER: none. */
-    ps_time due;      /* Time of the next line. */
-    ps_time ended_at; /* Time at which the last wait ended. */
-    /* Operation of the last wait; compared, never dereferenced. */
-    const struct psc_op *op;
 };
 
 struct report_table;
@@ -164,6 +158,7 @@ struct stall_request {
 };
 
 struct psc_client {
+    struct ps_list_node of_process; /* In the list of waiting.c. */
     pid_t pid;
     /* Page that fork() clears in a child; NULL: getpid() is compared. */
     const volatile uint8_t *fork_page;
@@ -193,7 +188,6 @@ struct psc_client {
     struct coll_table colls;
     struct shared_table *shared; /* See device/shared.c; NULL: none. */
     struct gpu_table *gpus;      /* See device/gpu.c; NULL: none. */
-    struct wait_notes notes;
     struct stats stats;
     struct report_table *reports; /* See report.c; NULL: none. */
     struct span_table *spans;     /* See span.c. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lines on standard error about long waits. A worker that waits for another one
- * looks the same as one that computes, so on a terminal a line names the ranks
- * that are missing. Elsewhere lines are written only on request, because the
- * library must not mix into a program's log. */
+ * looks the same as one that computes, so a line names the ranks that are
+ * missing: the first when a wait has lasted for the interval of the options,
+ * the next ones whenever it has lasted twice as long as at the line before. */
 #include "client/wait_note.h"
 #include "client/clock.h"
 #include "client/progress.h"
@@ -10,20 +10,33 @@
 #include "client/state.h"
 
 #include <stdio.h>
-#include <unistd.h>
 
-#define NOTE_MS 30000
+#define NOTE_MS       30000
+/* Of ranks that hear of a long wait later, because two lines of a job suffice
+ * and any of their two ranks may be the missing one. */
+#define LATER_NOTE_MS (16 * NOTE_MS)
+#define EARLY_RANKS   2u
 /* Bindings that wait in slices call again within this time. */
-#define SLICE   PS_SECONDS(1)
+#define SLICE         PS_SECONDS(1)
 
-void wait_note_init(struct psc_client *c)
+/* Time of a wait before its first line. */
+static ps_time first_note_after(const struct psc_client *c)
 {
     int32_t ms = c->options.wait_notes_ms;
 
-    if (ms == 0 && isatty(STDERR_FILENO) == 1) {
-        ms = NOTE_MS;
+    if (ms < 0) {
+        return PS_TIME_NEVER;
     }
-    c->notes.every = ms > 0 ? PS_MILLIS(ms) : PS_TIME_NEVER;
+    if (ms == 0) {
+        ms = c->id.is_welcomed && c->id.rank >= EARLY_RANKS ? LATER_NOTE_MS
+                                                            : NOTE_MS;
+    }
+    return PS_MILLIS(ms);
+}
+
+static ps_time twice_as_long(ps_time began, ps_time now)
+{
+    return ps_time_add(now, now - began);
 }
 
 /* Writes the line with one call, so that lines of several workers do not
@@ -31,27 +44,36 @@ void wait_note_init(struct psc_client *c)
 static void print_wait_note(const struct psc_client *c, const char *text)
 {
     char who[32] = "a worker";
+    bool has_node = c->id.node[0] != '\0';
 
     if (c->id.is_welcomed) {
         snprintf(who, sizeof(who), "rank %u", c->id.rank);
     } else if (c->options.rank >= 0) {
         snprintf(who, sizeof(who), "rank %d", c->options.rank);
     }
-    fprintf(stderr, "pskv: job %s, %s: %s\n", c->options.job, who, text);
+    fprintf(stderr,
+            "pskv: job %s, %s%s%s: %s; 'psctl stall' shows the waits of all "
+            "ranks\n",
+            c->options.job, who, has_node ? " on " : "", c->id.node, text);
 }
 
 int wait_note_many(struct psc_client *c, bool (*ready)(void *arg),
                    uint32_t (*missing)(void *arg), void *arg, ps_time deadline,
                    struct psc_op *(*first)(void *arg))
 {
-    struct psc_op *op = first(arg);
+    const struct wait_note *note = &first(arg)->note;
     ps_time now = client_now();
-    ps_time due = op == c->notes.op && now < c->notes.ended_at + SLICE
-                      ? c->notes.due
-                      : now + c->notes.every;
+    ps_time began = now;
+    ps_time due;
     char text[PSC_TEXT_MAX];
     int rc;
 
+    if (note->due != 0 && now < note->ended_at + SLICE) {
+        began = note->began;
+        due = note->due;
+    } else {
+        due = ps_time_add(now, first_note_after(c));
+    }
     for (;;) {
         rc = client_wait_many(c, ready, missing, arg,
                               ps_time_min(due, deadline));
@@ -67,39 +89,32 @@ int wait_note_many(struct psc_client *c, bool (*ready)(void *arg),
             if (open->state != OP_DONE) {
                 print_wait_note(c, text);
             }
-            due = now + c->notes.every;
+            due = twice_as_long(began, now);
         }
     }
-    c->notes.op = rc == PS_E_TIMEOUT ? op : NULL;
-    c->notes.due = due;
-    c->notes.ended_at = now;
+    if (rc == PS_E_TIMEOUT) { /* Perhaps a slice: the next one goes on. */
+        first(arg)->note = (struct wait_note){
+            .began = began, .due = due, .ended_at = now};
+    }
     return rc;
 }
 
-int wait_note_start(struct psc_client *c, bool (*ready)(void *arg),
-                    ps_time deadline)
+int wait_note_text(struct psc_client *c, bool (*ready)(void *arg), void *arg,
+                   ps_time deadline, wait_note_describe describe)
 {
-    const ps_time begin = client_now();
+    const ps_time began = client_now();
+    ps_time due = ps_time_add(began, first_note_after(c));
     char text[PSC_TEXT_MAX];
 
     for (;;) {
-        ps_time due = c->notes.every == PS_TIME_NEVER
-                          ? PS_TIME_NEVER
-                          : client_now() + c->notes.every;
-        int rc = client_wait(c, ready, c, ps_time_min(due, deadline));
+        int rc = client_wait(c, ready, arg, ps_time_min(due, deadline));
         ps_time now = client_now();
 
         if (rc != PS_E_TIMEOUT || now >= deadline) {
             return rc;
         }
-        snprintf(text, sizeof(text),
-                 "the job has not begun for %llu s: not all of its %u "
-                 "worker%s and %u server%s are there; 'psctl jobs' says how "
-                 "many are",
-                 (unsigned long long)((now - begin) / PS_SECONDS(1)),
-                 c->options.num_workers, c->options.num_workers == 1 ? "" : "s",
-                 c->options.num_servers,
-                 c->options.num_servers == 1 ? "" : "s");
+        describe(c, arg, (now - began) / PS_SECONDS(1), text, sizeof(text));
         print_wait_note(c, text);
+        due = twice_as_long(began, now);
     }
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/time.h"
@@ -10,14 +11,16 @@
 struct psc_client;
 struct psc_op;
 
-/* Sets the interval of the notes from the options. */
-void wait_note_init(struct psc_client *c);
-/* For a client that writes wait notes: waits as client_wait_many() does and
- * writes them about the operation that `first` returns, the first one that has
- * not ended. Slices of one wait count together. */
+/* As client_wait_many(), with notes about the operation that `first` returns,
+ * the first one that has not ended. Slices of one wait count together. */
 int wait_note_many(struct psc_client *c, bool (*ready)(void *arg),
                    uint32_t (*missing)(void *arg), void *arg, ps_time deadline,
                    struct psc_op *(*first)(void *arg));
-/* Waits for the start of the job, with wait notes. */
-int wait_note_start(struct psc_client *c, bool (*ready)(void *arg),
-                    ps_time deadline);
+
+/* Describes a wait that has lasted for these seconds. */
+typedef void (*wait_note_describe)(struct psc_client *c, void *arg,
+                                   unsigned long long seconds, char *text,
+                                   size_t size);
+/* As client_wait(), with notes of that text. */
+int wait_note_text(struct psc_client *c, bool (*ready)(void *arg), void *arg,
+                   ps_time deadline, wait_note_describe describe);

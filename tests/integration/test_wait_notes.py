@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker that waits names the missing ranks, if that is enabled; otherwise
-the library writes nothing."""
+"""A worker that waits names the missing ranks wherever its standard error goes,
+after 30 s and then at growing intervals."""
 import os
 import pty
+import re
 import select
-import subprocess
 
 import pytest
 import trio as support
@@ -60,13 +60,13 @@ def test_a_waiting_worker_names_the_missing_ranks(trio, tmp, terminal):
     zeros = tmp / "zeros"
     zeros.write_bytes(bytes(64))
     first.say("open")
-    first.await_word("pskv: job slow, rank 0: the job has not begun for")
-    first.await_word("2 workers")
+    first.await_word("pskv: job slow, rank 0: has waited 0 s for its start: "
+                     "the job has not begun; missing: rank 1")
     job[1].ask("open")
     first.hear()
     job.key("w", "float32", 16)
     first.say(f"pushpull {first.keys.get('w', 0)} src={zeros}")
-    first.await_word("pskv: job slow, rank 0: ")
+    first.await_word("pskv: job slow, rank 0 on node0: ")
     first.await_word("is open for")
     first.await_word("rank 1")
     assert "'w'" in first.said
@@ -77,8 +77,58 @@ def test_a_waiting_worker_names_the_missing_ranks(trio, tmp, terminal):
     assert first.rest().count("\n") >= 2
 
 
-def test_no_notes_into_files_or_when_disabled(trio):
-    """Not if standard error is a file, and not if notes are disabled."""
+def waiting_pair(t, name, **env):
+    """A job whose rank 0 waits for rank 1 in a pushpull of `w`."""
+    job = Job(t, 2, name, open_now=False)
+    job[0].end()
+    job.workers[0] = Listener(t.socket(0), name, 0, 2, **env)
+    job.tell("open")
+    job.key("w", "float32", 16)
+    return job
+
+
+def test_notes_come_at_growing_intervals(trio, tmp):
+    """Each line comes when the wait has lasted twice as long as at the line
+    before."""
+    t = trio(servers=1, agents=1)
+    zeros = tmp / "zeros"
+    zeros.write_bytes(bytes(64))
+    job = waiting_pair(t, "grow", PSKV_WAIT_NOTES="200ms")
+    first = job[0]
+    first.say(f"pushpull 0 src={zeros}")
+    times = []
+    while len(times) < 4:
+        first.await_word("\n")
+        line, first.said = first.said.split("\n", 1)
+        assert line.startswith("pskv: job grow, rank 0 on node0: pushpull of 'w'")
+        assert line.endswith("'psctl stall' shows the waits of all ranks")
+        times.append(float(re.search(r"is open for ([\d.]+) s", line)[1]))
+    for earlier, later in zip(times, times[1:]):
+        assert later >= 2 * earlier - 0.2, times
+    job[1].ask(f"pushpull 0 src={zeros}")
+    first.hear()
+    job.tell("close")
+    job[1].end()
+    first.rest()
+
+
+def test_first_note_goes_to_a_file_after_half_a_minute(trio, tmp):
+    """Without any option, and where standard error is no terminal."""
+    t = trio(servers=1, agents=1)
+    zeros = tmp / "zeros"
+    zeros.write_bytes(bytes(64))
+    job = waiting_pair(t, "file")
+    job[0].say(f"pushpull 0 src={zeros}")
+    job[0].await_word("rank 1")
+    assert 30 <= float(re.search(r"is open for ([\d.]+) s", job[0].said)[1])
+    job[1].ask(f"pushpull 0 src={zeros}")
+    job[0].hear()
+    job.tell("close")
+    job[1].end()
+    assert job[0].rest().count("\n") == 1
+
+
+def test_no_notes_before_their_time_or_when_disabled(trio):
     t = trio(servers=1, agents=1)
     for env in ({}, {"PSKV_WAIT_NOTES": "0"}, {"PSKV_WAIT_NOTES": "auto"}):
         w = Listener(t.socket(0), "quiet", 0, 2, PSKV_START_TIMEOUT="400ms",
@@ -87,20 +137,3 @@ def test_no_notes_into_files_or_when_disabled(trio):
             w.ask("open")
         assert "rank 1" in str(e.value)
         assert w.rest() == ""
-
-
-def test_pslaunch_on_a_terminal_asks_two_workers():
-    master, slave = pty.openpty()
-    argv = [support.program("pslaunch"), "-n", "3", "-s", "0", "--", "sh",
-            "-c", "echo $RANK=$PSKV_WAIT_NOTES"]
-
-    def out(stderr):
-        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=stderr,
-                              text=True, check=True, env=support.clean_env(),
-                              timeout=support.PATIENCE)
-        return sorted(line.split()[-1] for line in done.stdout.splitlines())
-
-    assert out(slave) == ["0=30s", "1=30s", "2="]
-    assert out(subprocess.PIPE) == ["0=", "1=", "2="]
-    os.close(master)
-    os.close(slave)

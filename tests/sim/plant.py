@@ -21,6 +21,11 @@ NO_REWIND = ("lib/core/agent/residual_log.c",
 
 # "<module>: <its bug>" -> [(file, correct text, text with the bug)]
 PLANTS = {
+    "sched/diverged: believes that each operation waits for a rank": [
+        ("lib/core/sched/diverged.c",
+         "if (!of->is_blocked[n]) {",
+         "if (false) {"),
+    ],
     "agent/reattach: sends operations of completed rounds to servers again": [
         ("lib/core/agent/reattach.c",
          "op->round > op->key->prior_state->max_completed",

@@ -277,6 +277,48 @@ static void repeated_pushes_on_a_new_link_count_once(void **state)
     world_free(w);
 }
 
+static void ranks_that_diverge_are_named(void **state)
+{
+    struct world_options o = four_workers();
+    struct world *w;
+
+    (void)state;
+    o.story = true;
+    o.diverge_round = 2;
+    w = world_new(&o);
+    world_run(w, PS_SECONDS(4));
+    expect_in(world_story(w),
+              "DIVERGED: rank 0 is in a barrier, ranks 1-3 in a "
+              "round");
+    assert_false(world_worker_done(w, 0));
+    world_run(w, PS_SECONDS(40));
+    expect_in(world_story(w), "no rank has gone on for 30");
+    for (uint32_t rank = 0; rank < 4; rank++) {
+        assert_true(world_worker_done(w, rank));
+    }
+    world_free(w);
+}
+
+/* A rank that is busy, for however long, is no part of a ring. */
+static void a_busy_rank_is_no_ring(void **state)
+{
+    struct world_options o = four_workers();
+    struct world *w;
+
+    (void)state;
+    o.story = true;
+    o.barrier_every = 0;
+    o.diverge_round = 3;
+    w = world_new(&o);
+    world_hold_worker(w, 3, 2);
+    world_run(w, PS_SECONDS(60));
+    assert_null(strstr(world_story(w), "DIVERGED"));
+    world_release_worker(w, 3);
+    world_run(w, PS_SECONDS(20));
+    expect_in(world_story(w), "DIVERGED");
+    world_free(w);
+}
+
 static void lost_worker_is_named_and_can_return(void **state)
 {
     struct world_options o = four_workers();
@@ -293,7 +335,7 @@ static void lost_worker_is_named_and_can_return(void **state)
     world_query_stall(w, 0);
     world_run(w, PS_SECONDS(3));
     expect_in(world_stall_reply(w, 0), "rank 3");
-    expect_in(world_stall_reply(w, 0), "host1");
+    expect_in(world_stall_reply(w, 0), "on agent1");
     expect_in(world_stall_reply(w, 0), "round 3");
     world_hold_worker(w, 3, 0);
     world_restart_worker(w, 3);
@@ -319,7 +361,7 @@ static void policy_fail_names_the_lost_rank_to_every_rank(void **state)
         assert_true(world_worker_done(w, i));
         assert_int_not_equal(world_worker_error(w, i, text, sizeof(text)), 0);
         expect_in(text, "rank 3");
-        expect_in(text, "host1");
+        expect_in(text, "on agent1");
     }
     if (!world_drain(w, PS_SECONDS(30))) {
         fail_msg("%s\n%s", world_error(w), world_story(w));
@@ -507,10 +549,10 @@ static void stall_reply_names_the_missing_connection(void **state)
     run_for(w, PS_SECONDS(1));
     /* agent0 learns only by a query that agent1 lacks a connection. */
     for (uint32_t worker = 0; worker < 4; worker += 3) {
-        expect_stall_reply(w, worker, "; missing: rank 2 (");
-        expect_in(world_stall_reply(w, worker), ", rank 3 (");
+        expect_stall_reply(w, worker, "; missing: rank 2 on agent1");
+        expect_in(world_stall_reply(w, worker), ", rank 3 on agent1");
         expect_in(world_stall_reply(w, worker),
-                  "); and a connection of agent agent1 to server server1 at "
+                  "; and a connection of agent agent1 to server server1 at "
                   "server1:1 (last tried ");
     }
     all_well(w, 4);
@@ -988,6 +1030,8 @@ int main(void)
         cmocka_unit_test(frames_of_a_cut_subflow_are_resent_on_the_main),
         cmocka_unit_test(acknowledgements_arrive_before_data),
         cmocka_unit_test(repeated_pushes_on_a_new_link_count_once),
+        cmocka_unit_test(ranks_that_diverge_are_named),
+        cmocka_unit_test(a_busy_rank_is_no_ring),
         cmocka_unit_test(lost_worker_is_named_and_can_return),
         cmocka_unit_test(policy_fail_names_the_lost_rank_to_every_rank),
         cmocka_unit_test(a_lost_server_moves_its_partitions),

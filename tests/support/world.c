@@ -209,6 +209,11 @@ static void apply_effects(struct world *w, struct wnode *n)
             break; /* Simulated workers do not copy partial results. */
         case PS_FX_LOG:
             append_story(w, n, f->log.text);
+            if (w->opt.diverge_round == 0 &&
+                strstr(f->log.text, "DIVERGED") != NULL) {
+                world_fail(w, "no rank diverges, and psched says: %s",
+                           f->log.text);
+            }
             break;
         case PS_FX_LOG_LEVEL:
             break;

@@ -71,6 +71,9 @@ struct world_options {
     bool tokens;
     uint32_t rounds;
     uint32_t barrier_every; /* Rounds between two barriers; 0: none. */
+    /* Rank 0 enters a barrier of its own before this round; 0: never. In any
+     * other world a job that psched calls DIVERGED is an error. */
+    uint32_t diverge_round;
     /* Longest time for which a worker is busy between two rounds. */
     ps_time think_time;
     uint32_t key_count;

@@ -304,6 +304,7 @@ static void send_hello(struct world *w, struct wworker *k)
     m.l_hello.gen = k->gen;
     m.l_hello.token = worker_uid(w, k->index) != WORLD_OWNER ? WORLD_TOKEN : "";
     m.l_hello.holds_segments = true;
+    m.l_hello.process = ((uint64_t)k->incarnation + 1) << 32 | (k->index + 1);
     for (uint32_t i = 0; k->gen != 0 && i < w->opt.key_count; i++) {
         m.l_hello.reattach_keys += k->key[i].is_open;
     }
@@ -976,6 +977,11 @@ static void advance_stage(struct world *w, struct wworker *k)
                 begin_final(w, k);
                 break;
             }
+            if (w->opt.diverge_round == k->round + 1 && k->rank == 0 &&
+                k->stage != WS_BARRIER) {
+                begin_barrier(w, k);
+                break;
+            }
             if (k->hold_round != 0 && k->round + 1 == k->hold_round) {
                 k->is_held = true;
                 return;
@@ -1122,6 +1128,37 @@ static void on_op_done(struct world *w, struct wworker *k,
     }
 }
 
+static bool is_copying(const struct world *w, const struct wworker *k)
+{
+    for (uint32_t i = 0; i < w->opt.key_count; i++) {
+        if (k->key[i].streaming_op != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Answers as the library does in a wait without a limit of time. Nobody reads
+ * the socket of a worker that is busy. */
+static void answer_wait_query(struct world *w, struct wworker *k,
+                              uint64_t request)
+{
+    struct ps_msg m = {.code = PS_MSG_L_WAIT_STATE};
+
+    if (k->waiting == 0 || k->is_thinking || k->is_held || k->agent_lost) {
+        return;
+    }
+    m.l_wait_state.request = request;
+    m.l_wait_state.still = k->stage == WS_KEYS || is_copying(w, k)
+                               ? PS_STILLNESS_MOVING
+                               : PS_STILLNESS_STILL;
+    m.l_wait_state.moves = k->next_op;
+    m.l_wait_state.ops = k->waiting;
+    m.l_wait_state.does = k->stage == WS_BARRIER ? "in a barrier"
+                                                 : "in a round";
+    world_local_send(w, k, &m);
+}
+
 void worker_message(struct world *w, struct wworker *k,
                     const struct ps_msg *msg)
 {
@@ -1155,6 +1192,9 @@ void worker_message(struct world *w, struct wworker *k,
     case PS_MSG_L_STALL_REPLY:
         ps_str_copy(k->stall_reply, sizeof(k->stall_reply),
                     msg->l_stall_reply.text);
+        return;
+    case PS_MSG_L_WAIT_QUERY:
+        answer_wait_query(w, k, msg->l_wait_query.request);
         return;
     case PS_MSG_L_ARENA:
         return;

@@ -884,6 +884,7 @@ static void missing_ranks_are_named_with_state_and_host(void **state)
     assert_int_equal(m->missing[0].rank, 3);
     assert_int_equal(m->missing[0].state, PS_RANK_STATE_LOST);
     assert_string_equal(m->missing[0].host, "host-b");
+    assert_string_equal(m->missing[0].node, "a1");
     /* An agent that does not report: a second, then all its ranks. */
     query_stall(&j, 45, false, 18);
     report(&j, 0, (const uint32_t[]){0}, 1);
@@ -909,9 +910,11 @@ static void missing_ranks_are_named_with_state_and_host(void **state)
     report(&j, 1, NULL, 0);
     assert_int_equal(last_msg(j.a[0], PS_MSG_STALL_REPLY)->stall_reply.request,
                      49);
-    /* A barrier is answered from the scheduler's own state. */
+    /* At a barrier, agents only add what the processes do. */
     deliver_barrier_enter(j.w, j.a[0], j.gen, 1, (const uint32_t[]){0, 1}, 2);
     query_stall(&j, 46, true, 1);
+    report(&j, 0, NULL, 0);
+    report(&j, 1, NULL, 0);
     m = &last_msg(j.a[0], PS_MSG_STALL_REPLY)->stall_reply;
     assert_int_equal(m->request, 46);
     assert_int_equal(m->total, 2);
@@ -1014,7 +1017,7 @@ static void a_round_fails_that_needs_a_rank_that_has_left(void **state)
     assert_int_equal(last_msg(j.a[0], PS_MSG_JOB_STATE)->job_state.phase,
                      PS_JOB_PHASE_FAILED);
     assert_string_equal(last_msg(j.a[0], PS_MSG_JOB_STATE)->job_state.reason,
-                        "rank 3 on host-b has left job train in good order, "
+                        "rank 3 on a1 has left job train in good order, "
                         "and key w round 17 needs it: all ranks must make the "
                         "same rounds, or call join()");
     finish_job(&j);
@@ -1600,6 +1603,210 @@ static void lost_server_gets_no_partition_until_it_restarts(void **state)
     finish_job(&j);
 }
 
+static const struct ps_msg *nth_msg(const struct peer *p, enum ps_msg_code code,
+                                    uint32_t n)
+{
+    for (uint32_t i = 0; i < p->count; i++) {
+        if (p->inbox[i].msg->code == code && n-- == 0) {
+            return p->inbox[i].msg;
+        }
+    }
+    fail_msg("%s has too few of %s", p->name, ps_msg_name(code));
+    return NULL;
+}
+
+/* ------------------------------------------------- ranks that wait for each
+ * other */
+
+/* Reports of both agents of a job of four ranks: 0 and 1 are in barrier 1, 2 and
+ * 3 in round 17 of the key. */
+struct standstill {
+    uint8_t still; /* Of all ranks. */
+    uint64_t moves;
+    uint64_t round;      /* Of the key that ranks 2 and 3 wait for. */
+    bool none_is_behind; /* No rank lacks that round. */
+};
+
+static void report_waits(struct job *j, const struct standstill *s)
+{
+    for (uint32_t agent = 0; agent < 2; agent++) {
+        const struct ps_msg_wait_collect *c =
+            &last_msg(j->a[agent], PS_MSG_WAIT_COLLECT)->wait_collect;
+        struct ps_rec_rank_wait ranks[2];
+        struct ps_rec_open_wait waits[2];
+        uint32_t behind = agent == 0 && !s->none_is_behind ? 0 : UINT32_MAX;
+
+        for (uint32_t i = 0; i < 2; i++) {
+            ranks[i] = (struct ps_rec_rank_wait){
+                .rank = 2 * agent + i,
+                .pid = 100 + 2 * agent + i,
+                .process = 7 + 2 * agent + i,
+                .still = s->still,
+                .moves = s->moves,
+                .ops = 1,
+                .does = agent == 0 ? "in barrier 1"
+                                   : "in pushpull of w round 17"};
+            waits[i] = (struct ps_rec_open_wait){
+                .rank = 2 * agent + i,
+                .key = agent == 0 ? UINT32_MAX : 0,
+                .round = agent == 0 ? 1 : s->round};
+        }
+        deliver_msg(
+            j->w, j->a[agent],
+            (struct ps_msg){.code = PS_MSG_WAIT_REPORT,
+                            .wait_report = {.gen = j->gen,
+                                            .request = c->request,
+                                            .ranks = ranks,
+                                            .ranks_count = 2,
+                                            .waits = waits,
+                                            .waits_count = 2,
+                                            .behind = &behind,
+                                            .behind_count = c->keys_count}});
+    }
+}
+
+/* One look: both questions get the answers, the second one `second`. */
+static void look(struct job *j, const struct standstill *first,
+                 const struct standstill *second)
+{
+    uint64_t before =
+        last_msg(j->a[0], PS_MSG_WAIT_COLLECT)->wait_collect.request;
+    const struct ps_msg_wait_collect *c;
+
+    report_waits(j, first);
+    c = &last_msg(j->a[0], PS_MSG_WAIT_COLLECT)->wait_collect;
+    if (c->request != before) {
+        assert_int_equal(c->keys_count, 1);
+        assert_int_equal(c->keys[0], 0);
+        assert_int_equal(c->rounds[0], first->round);
+        report_waits(j, second);
+    }
+}
+
+static const char *standstill_of(struct job *j, struct peer *ctl)
+{
+    send_query(j->w, ctl, PS_QUERY_JOBS, "");
+    return last_msg(ctl, PS_MSG_JOB_ROW)->job_row.standstill;
+}
+
+/* Begins a job whose ranks 0 and 1 are in a barrier, and the first look. */
+static struct job start_standstill(void)
+{
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+
+    open_key(j.w, j.a[0], j.gen, 1, "w", 10);
+    deliver_barrier_enter(j.w, j.a[0], j.gen, 1, (const uint32_t[]){0, 1}, 2);
+    deliver_msg(
+        j.w, j.a[0],
+        (struct ps_msg){.code = PS_MSG_JOB_STILL, .job_still = {.gen = j.gen}});
+    return j;
+}
+
+static const struct standstill ring = {
+    .still = PS_STILLNESS_STILL, .moves = 5, .round = 17};
+
+static void ranks_that_wait_for_each_other_fail(void **state)
+{
+    struct job j = start_standstill();
+    struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
+    const struct ps_msg_stall_row *row;
+
+    (void)state;
+    look(&j, &ring, &ring);
+    assert_string_equal(standstill_of(&j, ctl),
+                        "DIVERGED: ranks 0-1 are in barrier 1, ranks 2-3 in "
+                        "pushpull of w round 17");
+    assert_int_equal(ps_sched_diverged_count(j.w->sched), 1);
+    send_query(j.w, ctl, PS_QUERY_STALL, "");
+    row = &nth_msg(ctl, PS_MSG_STALL_ROW, 0)->stall_row;
+    assert_int_equal(row->ring_count, 4);
+    assert_string_equal(row->ring[3].node, "a1");
+    assert_int_equal(row->ring[3].pid, 103);
+    assert_string_equal(row->ring[3].does, "in pushpull of w round 17");
+    for (int second = 1; second < 31; second++) {
+        assert_int_equal(last_job_state(j.a[0])->phase, PS_JOB_PHASE_RUNNING);
+        advance_time(j.w, PS_SECONDS(1));
+        look(&j, &ring, &ring);
+        advance_time(j.w, PS_MILLIS(1));
+    }
+    assert_int_equal(last_job_state(j.a[0])->phase, PS_JOB_PHASE_FAILED);
+    expect_substring(last_job_state(j.a[0])->reason,
+                     "pushpull of w round 17; no rank has gone on for 30 s: "
+                     "all ranks must make the same calls in the same order");
+    finish_job(&j);
+}
+
+/* One answer that differs, and there is no ring. */
+static void a_ring_needs_every_rank_to_stand_still(void **state)
+{
+    static const struct standstill others[] = {
+        {.still = PS_STILLNESS_MOVING, .moves = 5, .round = 17},
+        {.still = PS_STILLNESS_STILL, .moves = 6, .round = 17},
+        {.still = PS_STILLNESS_STILL, .moves = 5, .round = 18},
+        {.still = PS_STILLNESS_STILL, .moves = 5, .round = 0},
+        {.still = PS_STILLNESS_STILL,
+         .moves = 5,
+         .round = 17,
+         .none_is_behind = true},
+        {.still = PS_STILLNESS_QUIET, .moves = 5, .round = 17},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+        struct job j = start_standstill();
+        struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
+
+        look(&j, &ring, &others[i]);
+        assert_string_equal(standstill_of(&j, ctl), "");
+        assert_int_equal(ps_sched_diverged_count(j.w->sched), 0);
+        finish_job(&j);
+    }
+}
+
+/* A rank that moves ends what was a ring, and its time begins again. */
+static void a_rank_that_goes_on_ends_the_ring(void **state)
+{
+    static const struct standstill moved = {
+        .still = PS_STILLNESS_STILL, .moves = 6, .round = 17};
+    struct job j = start_standstill();
+    struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
+
+    (void)state;
+    look(&j, &ring, &ring);
+    assert_string_not_equal(standstill_of(&j, ctl), "");
+    for (int second = 1; second < 29; second++) {
+        advance_time(j.w, PS_SECONDS(1));
+        look(&j, &ring, &ring);
+    }
+    for (int second = 29; second < 58; second++) {
+        advance_time(j.w, PS_SECONDS(1));
+        look(&j, &moved, &moved);
+        advance_time(j.w, PS_MILLIS(1));
+        assert_int_equal(last_job_state(j.a[0])->phase, PS_JOB_PHASE_RUNNING);
+    }
+    finish_job(&j);
+}
+
+/* A quiet process could call the library for the first time. */
+static void quiet_ranks_fail_only_after_the_whole_time(void **state)
+{
+    static const struct standstill quiet = {
+        .still = PS_STILLNESS_QUIET, .moves = 5, .round = 17};
+    struct job j = start_standstill();
+    struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
+
+    (void)state;
+    look(&j, &quiet, &quiet);
+    for (int second = 1; second < 31; second++) {
+        assert_string_equal(standstill_of(&j, ctl), "");
+        advance_time(j.w, PS_SECONDS(1));
+        look(&j, &quiet, &quiet);
+        advance_time(j.w, PS_MILLIS(1));
+    }
+    assert_int_equal(last_job_state(j.a[0])->phase, PS_JOB_PHASE_FAILED);
+    finish_job(&j);
+}
+
 static void operators_see_the_waits_of_a_job(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
@@ -1611,10 +1818,6 @@ static void operators_see_the_waits_of_a_job(void **state)
     deliver_barrier_enter(j.w, j.a[0], j.gen, 1, (const uint32_t[]){0}, 1);
     advance_time(j.w, PS_SECONDS(1));
     send_query(j.w, ctl, PS_QUERY_STALL, "");
-    row = &last_msg(ctl, PS_MSG_STALL_ROW)->stall_row;
-    assert_string_equal(row->what, "barrier 1");
-    assert_int_equal(row->missing_count, 3);
-    assert_int_equal(row->waited_ns, PS_SECONDS(1));
     assert_true(last_msg(j.a[0], PS_MSG_STALL_COLLECT)->stall_collect.oldest);
     report(&j, 0, NULL, 0);
     report(&j, 1, NULL, 0); /* Waits longest, for round 17 of w. */
@@ -1624,6 +1827,10 @@ static void operators_see_the_waits_of_a_job(void **state)
     report(&j, 0, (const uint32_t[]){1}, 1);
     assert_null(find_msg(ctl, PS_MSG_QUERY_END));
     advance_time(j.w, PS_MILLIS(1100));
+    row = &nth_msg(ctl, PS_MSG_STALL_ROW, 0)->stall_row;
+    assert_string_equal(row->what, "barrier 1");
+    assert_int_equal(row->missing_count, 3);
+    assert_int_equal(row->waited_ns, PS_MILLIS(2000));
     row = &last_msg(ctl, PS_MSG_STALL_ROW)->stall_row;
     assert_string_equal(row->what, "key w round 17");
     assert_int_equal(row->waiting_ops, 4);
@@ -2041,6 +2248,10 @@ int main(void)
         cmocka_unit_test(bytes_of_a_migrated_partition_count_at_its_owner),
         cmocka_unit_test(lost_server_gets_no_partition_until_it_restarts),
         cmocka_unit_test(operators_see_the_waits_of_a_job),
+        cmocka_unit_test(ranks_that_wait_for_each_other_fail),
+        cmocka_unit_test(a_ring_needs_every_rank_to_stand_still),
+        cmocka_unit_test(a_rank_that_goes_on_ends_the_ring),
+        cmocka_unit_test(quiet_ranks_fail_only_after_the_whole_time),
         cmocka_unit_test(cancelled_job_frees_its_memory),
         cmocka_unit_test(jobs_are_changed_by_their_owners),
         cmocka_unit_test(users_with_one_job_name_have_two_jobs),

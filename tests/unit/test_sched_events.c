@@ -60,10 +60,10 @@ static void events_tell_the_story_of_members_and_jobs(void **state)
     lose_conn(j.w, j.a[1]);
     advance_time(j.w, PS_SECONDS(3));
     query_events(j.w, ctl, 8);
-    expect_events(ctl, "rank train lost!: rank 1 on host-a was lost: killed\n"
+    expect_events(ctl, "rank train lost!: rank 1 on a0 was lost: killed\n"
                        "agent a1 suspect!: connection lost\n"
                        "agent a1 gone!: not heard for 2.0 s\n"
-                       "rank train lost!: ranks 2-3 on host-b were lost: agent "
+                       "rank train lost!: ranks 2-3 on a1 were lost: agent "
                        "a1 is gone: not heard for 2.0 s\n");
     last = &last_msg(ctl, PS_MSG_EVENT_ROW)->event_row;
     assert_true(last->age_ns > PS_MILLIS(500) && last->age_ns < PS_SECONDS(3));

@@ -23,6 +23,7 @@
 #include "core/agent/session_msg.h"
 #include "core/agent/supervisor.h"
 #include "core/agent/uplink.h"
+#include "core/agent/waits.h"
 #include "proto/ps_fixed.h"
 
 #include <assert.h>
@@ -204,6 +205,7 @@ static void on_tick(struct ps_agent_step *st)
     }
     ps_uplink_tick(&a->uplink, &call);
     ps_agent_diagnose_tick(st);
+    ps_agent_waits_tick(st);
     c = (struct ps_map_cursor){0};
     while ((s = ps_map_next(a->servers.by_node, &c)) != NULL) {
         ps_agent_server_tick(st, s);
@@ -247,6 +249,7 @@ static ps_time agent_deadline(const void *self)
                      a->unmapping.next_at);
     at = ps_time_min(at, a->draining_pools.next_reap_at);
     at = ps_time_min(at, a->due.report_at);
+    at = ps_time_min(at, ps_agent_waits_deadline(a));
     return ps_time_min(ps_time_min(at, a->due.resend_at),
                        a->due.scratch_trim_at);
 }
@@ -397,6 +400,8 @@ struct ps_agent *ps_agent_new(const struct ps_agent_options *opt, ps_time now)
     a->draining_pools.next_reap_at = PS_TIME_NEVER;
     ps_agent_budget_init(a);
     ps_list_init(&a->sessions);
+    ps_list_init(&a->waits.collects);
+    a->waits.check_at = PS_TIME_NEVER;
     a->due.scratch_retry_at = PS_TIME_NEVER;
     a->due.resend_at = PS_TIME_NEVER;
     a->due.scratch_trim_at = PS_TIME_NEVER;
@@ -445,6 +450,7 @@ void ps_agent_free(struct ps_agent *a)
     }
     ps_map_free(a->unmapping.regions);
     ps_agent_diagnose_fini(a);
+    ps_agent_waits_fini(a);
     ps_agent_supervisor_free_all(a);
     while (a->spare_ops.count > 0) {
         ps_free(a->spare_ops.ops[--a->spare_ops.count]);

@@ -10,6 +10,7 @@
 #include "core/agent/contribution.h"
 #include "core/agent/inner.h"
 #include "core/agent/session.h"
+#include "core/agent/waits.h"
 
 #include <string.h>
 
@@ -285,12 +286,61 @@ static void answer_here(struct ps_agent_step *st, struct ps_agent_session *s,
     send_stall_reply(st, s->conn, op->id, text);
 }
 
+/* A query to the scheduler; `text` describes what is awaited. NULL: there is
+ * none, and the worker has its reply. */
+static struct ps_agent_stall_query *query_new(struct ps_agent_step *st,
+                                              struct ps_agent_session *s,
+                                              uint64_t op_id,
+                                              struct ps_str *text)
+{
+    struct ps_agent_stall_query *q;
+    struct ps_refusal refusal;
+
+    if (ps_account_charge(&s->account, PS_COST_QUERIES, 1, &refusal) != 0) {
+        ps_str_add(text, "; the scheduler is not asked who is missing: ");
+        ps_refusal_text(&refusal, text);
+        send_stall_reply(st, s->conn, op_id, text->data);
+        return NULL;
+    }
+    q = ps_calloc(1, sizeof(*q));
+    q->request = ++st->a->last.request;
+    q->gen = s->gen;
+    q->session = s;
+    q->user = ps_agent_user_get(st->a, s->uid);
+    q->op_id = op_id;
+    q->asked_at = st->now;
+    ps_str_copy(q->local_text, sizeof(q->local_text), text->data);
+    ps_list_push_back(&s->stall_queries, &q->node);
+    ps_map_put(st->a->stall_queries, q->request, q);
+    return q;
+}
+
+void ps_agent_diagnose_start(struct ps_agent_step *st,
+                             struct ps_agent_session *s)
+{
+    char text[256];
+    struct ps_str t;
+
+    if (!check_query_rate(st, s) || has_query_of_op(s, 0)) {
+        return;
+    }
+    ps_str_init(&t, text, sizeof(text));
+    ps_str_add(&t, "the job has not begun");
+    if (s->gen == 0 || !ps_uplink_is_connected(&st->a->uplink)) {
+        ps_str_addf(&t, "; the scheduler at %s does not answer",
+                    st->a->opt.sched_address);
+        add_uplink_failure(&st->a->uplink, &t);
+        send_stall_reply(st, s->conn, 0, text);
+    } else if (query_new(st, s, 0, &t) != NULL) {
+        send_next_queries(st);
+    }
+}
+
 void ps_agent_diagnose_op(struct ps_agent_step *st, struct ps_agent_session *s,
                           uint64_t op_id)
 {
     const struct ps_agent_op *op;
     struct ps_agent_stall_query *q;
-    struct ps_refusal refusal;
     char text[640];
     struct ps_str t;
     struct ps_str links;
@@ -309,29 +359,17 @@ void ps_agent_diagnose_op(struct ps_agent_step *st, struct ps_agent_session *s,
     }
     ps_str_init(&t, text, sizeof(text));
     describe_op(&t, op, st->now);
-    if (ps_account_charge(&s->account, PS_COST_QUERIES, 1, &refusal) != 0) {
-        ps_str_add(&t, "; the scheduler is not asked who is missing: ");
-        ps_refusal_text(&refusal, &t);
-        send_stall_reply(st, s->conn, op_id, text);
+    q = query_new(st, s, op_id, &t);
+    if (q == NULL) {
         return;
     }
-    q = ps_calloc(1, sizeof(*q));
-    q->request = ++st->a->last.request;
-    q->gen = s->gen;
-    q->session = s;
-    q->user = ps_agent_user_get(st->a, s->uid);
-    q->op_id = op_id;
-    q->asked_at = st->now;
     q->key = op->key == NULL ? 0 : op->key->number;
     q->round = awaited_round(op);
     q->is_barrier = op->is_barrier;
-    ps_str_copy(q->local_text, sizeof(q->local_text), text);
     if (op->key != NULL) {
         ps_str_init(&links, q->awaited, sizeof(q->awaited));
         add_awaited(&links, op->key);
     }
-    ps_list_push_back(&s->stall_queries, &q->node);
-    ps_map_put(st->a->stall_queries, q->request, q);
     send_next_queries(st);
 }
 
@@ -368,6 +406,39 @@ void ps_agent_diagnose_drop_session(struct ps_agent *a,
     }
 }
 
+/* "rank 3 on n2 (lost)", "rank 3 on n2 (pid 4711, in barrier 2)". */
+static void add_missing_rank(const struct ps_rec_missing_rank *w,
+                             struct ps_str *t)
+{
+    ps_str_addf(t, "rank %u on ", w->rank);
+    ps_str_add_escaped(t, *w->node != '\0' ? w->node : w->host,
+                       strlen(*w->node != '\0' ? w->node : w->host),
+                       PS_NAME_MAX);
+    if (w->state != PS_RANK_STATE_LIVE) {
+        ps_str_addf(t, " (%s)", ps_rank_state_name(w->state));
+    } else if (w->pid != 0) {
+        ps_str_addf(t, " (pid %u, ", w->pid);
+        ps_str_add_escaped(t, w->does, strlen(w->does), PS_DOES_MAX);
+        ps_str_add(t, ")");
+    }
+}
+
+/* Appends how to see where the first missing rank is that is in no call. */
+static void add_remedy(const struct ps_msg_stall_reply *m, struct ps_str *t)
+{
+    for (uint32_t i = 0; i < m->missing_count; i++) {
+        const struct ps_rec_missing_rank *w = &m->missing[i];
+
+        if (w->pid != 0 && strcmp(w->does, PS_AGENT_IN_NO_CALL) == 0) {
+            ps_str_addf(t, "; 'py-spy dump --pid %u' or 'gdb -p %u' on ",
+                        w->pid, w->pid);
+            ps_str_add_escaped(t, w->node, strlen(w->node), PS_NAME_MAX);
+            ps_str_add(t, " shows where it is");
+            return;
+        }
+    }
+}
+
 void ps_agent_diagnose_on_reply(struct ps_agent_step *st,
                                 const struct ps_msg_stall_reply *m)
 {
@@ -390,11 +461,7 @@ void ps_agent_diagnose_on_reply(struct ps_agent_step *st,
         const struct ps_rec_missing_rank *w = &m->missing[i];
 
         ps_str_add(&t, i == 0 ? "; missing: " : ", ");
-        ps_str_addf(&t, "rank %u (", w->rank);
-        ps_str_add_escaped(&t, w->host, strlen(w->host), PS_NAME_MAX);
-        ps_str_addf(
-            &t, "%s%s)", w->state == PS_RANK_STATE_LIVE ? "" : ", ",
-            w->state == PS_RANK_STATE_LIVE ? "" : ps_rank_state_name(w->state));
+        add_missing_rank(w, &t);
     }
     if (m->other_causes != NULL && m->other_causes[0] != '\0') {
         ps_str_add(&t, m->missing_count == 0 ? "; missing: " : "; and ");
@@ -403,6 +470,7 @@ void ps_agent_diagnose_on_reply(struct ps_agent_step *st,
         ps_str_addf(&t, "; no rank is missing%s%s",
                     q->awaited[0] == '\0' ? "" : ", awaited: ", q->awaited);
     }
+    add_remedy(m, &t);
     send_stall_reply(st, q->session->conn, q->op_id, text);
     query_free(st->a, q);
     send_next_queries(st);
@@ -465,6 +533,9 @@ void ps_agent_diagnose_fini(struct ps_agent *a)
 
 /* ----------------------------------------------------------------- reports */
 
+/* Ranks whose state one report has. */
+#define STATES_MAX 512u
+
 /* Returns the oldest operation of a key, and the number of all operations. */
 static const struct ps_agent_op *oldest_key_op(const struct ps_agent_job *j,
                                                uint32_t *ret_waits)
@@ -493,6 +564,48 @@ static const struct ps_agent_op *oldest_key_op(const struct ps_agent_job *j,
     return oldest;
 }
 
+/* Processes of the first of the ranks that are behind. */
+struct states {
+    struct ps_rec_rank_wait list[STATES_MAX];
+    char texts[STATES_MAX][PS_DOES_MAX + 1];
+};
+
+static void add_state(const struct ps_agent *a, const struct ps_agent_rank *r,
+                      struct states *states, struct ps_msg_stall_report *m)
+{
+    if (r->session != NULL && m->states_count < STATES_MAX) {
+        ps_agent_waits_describe(a, r->session, &states->list[m->states_count],
+                                states->texts[m->states_count]);
+        m->states_count++;
+    }
+}
+
+/* True: the local rank has not done its part of the round or barrier. */
+static bool is_behind(const struct ps_agent_job *j, uint32_t local,
+                      const struct ps_agent_key *k, uint64_t round,
+                      const struct ps_msg_stall_collect *m)
+{
+    if (m->barrier) {
+        return j->local_ranks[local].entered_barriers < round;
+    }
+    /* A key that is not open here has no rounds here. */
+    return k == NULL ? !m->oldest
+                     : ps_agent_contribution_awaits_rank(k, local, round);
+}
+
+/* The key that the collection is about; NULL: a barrier, or none is open. */
+static const struct ps_agent_key *
+key_of_collect(const struct ps_agent_job *j, const struct ps_agent_op *oldest,
+               const struct ps_msg_stall_collect *m)
+{
+    if (m->barrier) {
+        return NULL;
+    }
+    return !m->oldest       ? ps_map_get(j->keys, m->key)
+           : oldest == NULL ? NULL
+                            : oldest->key;
+}
+
 void ps_agent_diagnose_on_collect(struct ps_agent_step *st,
                                   const struct ps_msg_stall_collect *m)
 {
@@ -500,28 +613,25 @@ void ps_agent_diagnose_on_collect(struct ps_agent_step *st,
     struct ps_msg r = {
         .code = PS_MSG_STALL_REPORT,
         .stall_report = {.gen = m->gen, .request = m->request, .key = ""}};
+    struct states *states = ps_calloc(1, sizeof(*states));
     uint32_t *ranks = NULL;
     char unheard[256];
     struct ps_str links;
 
     ps_str_init(&links, unheard, sizeof(unheard));
     r.stall_report.unheard = unheard;
+    r.stall_report.states = states->list;
     if (j != NULL) {
         const struct ps_agent_op *op = oldest_key_op(
             j, &r.stall_report.waiting_ops);
-        const struct ps_agent_key *k = m->oldest ? (op == NULL ? NULL : op->key)
-                                                 : ps_map_get(j->keys, m->key);
+        const struct ps_agent_key *k = key_of_collect(j, op, m);
         uint64_t round = m->oldest ? (op == NULL ? 0 : op->round) : m->round;
 
         ranks = ps_calloc(j->local_rank_count + 1, sizeof(*ranks));
         for (uint32_t i = 0; i < j->local_rank_count; i++) {
-            /* A key that is not open here has no rounds here. */
-            bool behind = k == NULL
-                              ? !m->oldest
-                              : ps_agent_contribution_awaits_rank(k, i, round);
-
-            if (behind) {
+            if (is_behind(j, i, k, round, m)) {
                 ranks[r.stall_report.ranks_count++] = j->local_ranks[i].rank;
+                add_state(st->a, &j->local_ranks[i], states, &r.stall_report);
             }
         }
         r.stall_report.ranks = ranks;
@@ -537,4 +647,5 @@ void ps_agent_diagnose_on_collect(struct ps_agent_step *st,
     }
     ps_agent_uplink_send_msg(st, &r);
     ps_free(ranks);
+    ps_free(states);
 }

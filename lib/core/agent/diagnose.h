@@ -14,6 +14,9 @@ struct ps_msg_stall_reply;
 
 void ps_agent_diagnose_op(struct ps_agent_step *st, struct ps_agent_session *s,
                           uint64_t op_id);
+/* Answers, as to operation 0, what the start of the session's job waits for. */
+void ps_agent_diagnose_start(struct ps_agent_step *st,
+                             struct ps_agent_session *s);
 void ps_agent_diagnose_on_reply(struct ps_agent_step *st,
                                 const struct ps_msg_stall_reply *m);
 /* Reports to the scheduler which local ranks and servers an operation of the

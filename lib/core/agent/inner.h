@@ -40,6 +40,7 @@
  *     batch.c         frames with one partition or many small ones
  *
  *     diagnose.c      stall queries: the reason why an operation waits
+ *     waits.c         standstills: what processes wait for, for the scheduler
  *     report.c        training scalars, sent to the scheduler in batches
  *     span.c          spans of the workers' programs, for the trace
  *     barrier.c       barriers
@@ -117,6 +118,7 @@ struct ps_agent_departed_workers {
 
 /* Ended operations kept for reuse, a stack. */
 struct ps_agent_spare_ops {
+    uint32_t in_use; /* Operations of all sessions. */
     struct ps_agent_op **ops;
     uint32_t count;
     uint32_t capacity;
@@ -134,6 +136,13 @@ struct ps_agent_due {
     ps_time resend_at;        /* Nothing was refused. */
     ps_time scratch_trim_at;  /* No trim is due. */
     ps_time report_at;        /* No scalar waits for its report. */
+};
+
+/* See waits.c. */
+struct ps_agent_waits {
+    struct ps_list collects; /* struct ps_agent_wait_collect */
+    uint32_t collect_count;
+    ps_time check_at; /* When the first job is looked at; or never. */
 };
 
 struct ps_agent {
@@ -155,13 +164,13 @@ struct ps_agent {
     struct ps_map *stall_queries; /* By request. */
     struct ps_map *users;         /* By uid. */
     struct ps_map *supervisors;   /* struct ps_agent_supervisor */
+    struct ps_agent_waits waits;
     struct ps_account account;
     struct ps_agent_last_numbers last;
     struct ps_agent_draining_pools draining_pools;
     struct ps_agent_unmapping unmapping;
     struct ps_agent_departed_workers departed;
     uint32_t deferred_session_count; /* Sessions whose job_open waits. */
-    uint32_t op_count;               /* Operations of all sessions. */
     struct ps_agent_spare_ops spare_ops;
     uint64_t residual_bytes; /* Bytes used of the segments of all jobs. */
     bool must_flush;         /* Batches or the arena wait for the tick. */
@@ -174,6 +183,18 @@ static inline struct ps_agent_job *ps_agent_job_find(const struct ps_agent *a,
                                                      uint64_t gen)
 {
     return ps_map_get(a->jobs, gen);
+}
+
+/* An operation of the job begins or ends. */
+static inline void ps_agent_note_move(struct ps_agent_step *st,
+                                      struct ps_agent_job *j)
+{
+    j->standstill.moved_at = st->now;
+    if (j->standstill.check_at == PS_TIME_NEVER) {
+        j->standstill.check_at = ps_time_add(st->now, PS_AGENT_STILL);
+        st->a->waits.check_at = ps_time_min(st->a->waits.check_at,
+                                            j->standstill.check_at);
+    }
 }
 
 /* Hello of this agent, on connections to the scheduler and to servers. */

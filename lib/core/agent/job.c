@@ -25,6 +25,7 @@
 #include "core/agent/send_queue.h"
 #include "core/agent/server.h"
 #include "core/agent/session.h"
+#include "core/agent/waits.h"
 
 #include <string.h>
 
@@ -85,6 +86,7 @@ static struct ps_agent_job *job_new(struct ps_agent *a, uint64_t gen)
     struct ps_agent_job *j = ps_calloc(1, sizeof(*j));
 
     j->gen = gen;
+    j->standstill.check_at = PS_TIME_NEVER;
     j->result_pool = a->opt.result_pool_new(a->opt.alloc_ctx);
     j->keys = ps_map_new();
     j->keys_by_name = ps_map_new();
@@ -544,4 +546,5 @@ void ps_agent_job_resend_all(struct ps_agent_step *st)
     }
     ps_agent_departed_resend(st);
     ps_agent_diagnose_resend(st);
+    ps_agent_waits_resend(st);
 }

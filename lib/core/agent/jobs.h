@@ -49,6 +49,15 @@ struct ps_agent_barriers {
     uint64_t completed; /* Number of the last one that is open. */
 };
 
+/* Time without the begin or end of an operation after which a job with open ones
+ * stands still. */
+#define PS_AGENT_STILL PS_SECONDS(1)
+
+struct ps_agent_standstill {
+    ps_time moved_at; /* When an operation began or ended last. */
+    ps_time check_at; /* PS_TIME_NEVER: it has not moved since the check. */
+};
+
 struct ps_agent_job {
     uint64_t gen;
     uint32_t state_version; /* Version of the last job_state; 0: none yet. */
@@ -73,6 +82,7 @@ struct ps_agent_job {
     struct ps_agent_openings openings;
     struct ps_map *send_queues; /* By node. */
     struct ps_agent_barriers barriers;
+    struct ps_agent_standstill standstill;
     struct ps_list sched_ops; /* Operations with an open sched_request. */
     /* About optimizer or compression; NULL: there was none. */
     struct ps_agent_disagreement *disagreement;

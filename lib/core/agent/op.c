@@ -24,8 +24,9 @@ struct ps_agent_op *ps_agent_op_new(struct ps_agent_step *st,
     op->started_at = st->now;
     ps_list_push_back(&s->ops, &op->session_node);
     s->op_count++;
+    ps_agent_note_move(st, s->job);
     ps_account_charge_unchecked(&s->account, PS_COST_OPERATIONS, 1);
-    a->op_count++;
+    a->spare_ops.in_use++;
     return op;
 }
 
@@ -33,7 +34,7 @@ void ps_agent_op_detach(struct ps_agent_op *op)
 {
     ps_list_remove(&op->session_node);
     op->session->op_count--;
-    op->agent->op_count--;
+    op->agent->spare_ops.in_use--;
     ps_account_refund(&op->session->account, PS_COST_OPERATIONS, 1);
     op->session = NULL;
 }
@@ -114,6 +115,9 @@ static void trace_op(const struct ps_agent_step *st,
 void ps_agent_op_end(struct ps_agent_step *st, struct ps_agent_op *op,
                      uint64_t version, int error, const char *text)
 {
+    if (op->session != NULL) {
+        ps_agent_note_move(st, op->session->job);
+    }
     if (error == 0) {
         trace_op(st, op);
     }

@@ -252,7 +252,7 @@ void ps_agent_server_on_recv(struct ps_agent_step *st,
 static bool needs_ping(const struct ps_agent *a,
                        const struct ps_agent_server *s)
 {
-    return a->op_count > 0 && ps_dialer_is_connected(&s->dialer) &&
+    return a->spare_ops.in_use > 0 && ps_dialer_is_connected(&s->dialer) &&
            !ps_list_empty(&s->send_queues);
 }
 

@@ -72,6 +72,7 @@ void ps_agent_session_on_open(struct ps_agent_step *st,
     s->conn = ev->conn;
     s->uid = ev->open.uid;
     s->worker = ++a->last.worker;
+    s->pid = ev->open.pid;
     if (ps_agent_budget_open_session(a, s, ev->open.pid, &why) != 0) {
         char text[PS_TEXT_MAX + 1];
         struct ps_str t;
@@ -267,7 +268,8 @@ void ps_agent_session_send_welcome(struct ps_agent_step *st,
                           .num_servers = j->config.num_servers,
                           .completed_barriers = passed,
                           .ring_layout = st->a->opt.ring_layout,
-                          .takes_devices = st->a->opt.takes_devices}});
+                          .takes_devices = st->a->opt.takes_devices,
+                          .node = st->a->opt.name}});
 }
 
 /* ------------------------------------------------------------------- memory */

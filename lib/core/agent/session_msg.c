@@ -20,6 +20,7 @@
 #include "core/agent/request.h"
 #include "core/agent/session.h"
 #include "core/agent/span.h"
+#include "core/agent/waits.h"
 
 /* --------------------------------------------------------------------- end */
 
@@ -224,6 +225,9 @@ static void on_active_msg(struct ps_agent_step *st, struct ps_agent_session *s,
     case PS_MSG_L_SPANS:
         ps_agent_span_accept(st, s, &m->l_spans);
         break;
+    case PS_MSG_L_WAIT_STATE:
+        ps_agent_waits_on_state(st, s, &m->l_wait_state);
+        break;
     case PS_MSG_L_STALL_QUERY:
         ps_agent_diagnose_op(st, s, m->l_stall_query.op_id);
         break;
@@ -271,6 +275,11 @@ void ps_agent_session_on_msg(struct ps_agent_step *st,
         return;
     default:
         break;
+    }
+    if (s->state == PS_AGENT_SESSION_OPENING &&
+        m->code == PS_MSG_L_STALL_QUERY) {
+        ps_agent_diagnose_start(st, s);
+        return;
     }
     if (s->state != PS_AGENT_SESSION_ACTIVE) {
         ps_agent_session_end(st, s, PS_E_PROTO,

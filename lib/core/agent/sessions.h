@@ -31,6 +31,30 @@ struct ps_agent_mapping {
     struct ps_buf *buf;
 };
 
+/* Bytes of a text about the calls in which a process is. */
+#define PS_DOES_MAX         160u
+/* That of a process without an open operation. */
+#define PS_AGENT_IN_NO_CALL "in no call"
+
+/* Last answer of the process of a session to l_wait_query. */
+struct ps_agent_wait_state {
+    uint64_t sent;  /* Number of the last question; 0: none yet. */
+    uint64_t query; /* Number of the last one that was answered. */
+    ps_time at;     /* When it was. */
+    uint64_t moves;
+    uint32_t ops;
+    uint8_t still; /* enum ps_stillness */
+    char does[PS_DOES_MAX + 1];
+};
+
+/* A wait_collect whose report waits for answers of processes. */
+struct ps_agent_wait_collect {
+    struct ps_list_node node;
+    uint64_t query;
+    ps_time deadline;
+    struct ps_msg *message;
+};
+
 enum ps_agent_session_state {
     PS_AGENT_SESSION_NEW,     /* No l_hello yet. */
     PS_AGENT_SESSION_OPENING, /* Waits for its job to run. */
@@ -49,6 +73,7 @@ struct ps_agent_session {
     ps_conn_id conn;
     uint64_t worker;
     uint32_t uid;
+    uint32_t pid;         /* 0: not known. */
     uint8_t state;        /* enum ps_agent_session_state. */
     struct ps_msg *hello; /* Own copy of l_hello. */
     uint64_t gen;         /* 0: job_open is not answered. */
@@ -69,6 +94,7 @@ struct ps_agent_session {
     struct ps_list stall_queries; /* struct ps_agent_stall_query */
     uint32_t query_rate_count;    /* Queries since query_rate_since. */
     ps_time query_rate_since;     /* Begin of the current second. */
+    struct ps_agent_wait_state wait;
     struct ps_agent_user *user;
     struct ps_account account;
 };

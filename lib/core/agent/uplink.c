@@ -19,6 +19,7 @@
 #include "core/agent/server.h"
 #include "core/agent/span.h"
 #include "core/agent/supervisor.h"
+#include "core/agent/waits.h"
 #include "core/base/trace_read.h"
 
 static void fill_hello(void *context, struct ps_msg_hello *hello)
@@ -173,6 +174,9 @@ void ps_agent_uplink_on_msg(struct ps_agent_step *st, ps_conn_id conn,
         break;
     case PS_MSG_LAUNCH_BEGIN:
         ps_agent_supervisor_on_begin(st, &m->launch_begin);
+        break;
+    case PS_MSG_WAIT_COLLECT:
+        ps_agent_waits_on_collect(st, &m->wait_collect);
         break;
     case PS_MSG_STALL_COLLECT:
         ps_agent_diagnose_on_collect(st, &m->stall_collect);

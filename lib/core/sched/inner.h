@@ -16,6 +16,7 @@
  *     loss.c             lost workers, agents and servers; fresh links
  *     lifecycle.c        phases of a job
  *     stall.c            stall queries
+ *     diverged.c         ranks that wait for each other
  *     profile.c          recordings of what servers do
  *     report.c           training scalars that ranks report
  *     optimizer.c        declarations of optimizers and compression, changes
@@ -64,6 +65,9 @@
  * reconnect. */
 #define PS_SCHED_EARLIER_JOBS 64u
 
+/* Bytes of a text about the calls in which a process is. */
+#define PS_SCHED_DOES_MAX 160u
+
 /* A job that an earlier scheduler had started. */
 struct ps_sched_earlier_job {
     uint32_t uid;
@@ -89,6 +93,7 @@ struct ps_sched {
     uint64_t last_gen; /* Generation of the newest job. */
     uint32_t epoch;
     uint64_t refused_frames; /* Of members, about what is not their own. */
+    struct ps_list watches; /* See diverged.c. */
     struct ps_list stalls;
     uint32_t stall_count;
     uint64_t last_collect_id;

@@ -46,6 +46,26 @@ uint32_t ps_sched_count_servers(const struct ps_sched *s,
     return active - *ret_draining;
 }
 
+void ps_sched_describe_servers(const struct ps_sched *s,
+                               const struct ps_sched_job *j, struct ps_str *out)
+{
+    const char *name = "";
+    uint32_t draining;
+    uint32_t active = ps_sched_count_servers(s, &draining, &name);
+
+    if (j->phase != PS_JOB_PHASE_FORMING || active >= j->opt.num_servers) {
+        return;
+    }
+    ps_str_addf(out, "needs %u server%s, %u %s here", j->opt.num_servers,
+                j->opt.num_servers == 1 ? "" : "s", active,
+                active == 1 ? "is" : "are");
+    if (draining > 0) {
+        ps_str_addf(out, ", and %s is shutting down", name);
+    }
+    ps_str_addf(out, ": start more, or ask for fewer (%s)",
+                "PSKV_NUM_SERVERS, pslaunch -s");
+}
+
 struct ps_member *ps_sched_job_next_server(const struct ps_sched *s,
                                            const struct ps_sched_job *j)
 {

@@ -11,6 +11,11 @@ struct ps_sched;
  * are draining, *ret_name: name of one of them. */
 uint32_t ps_sched_count_servers(const struct ps_sched *s,
                                 uint32_t *ret_draining, const char **ret_name);
+/* Appends "needs 4 servers, 2 are here", and what to do, if a job that forms
+ * lacks servers. */
+void ps_sched_describe_servers(const struct ps_sched *s,
+                               const struct ps_sched_job *j,
+                               struct ps_str *out);
 /* Server that the job would get next: the one with fewest bytes, then by name;
  * NULL: none is usable. */
 struct ps_member *ps_sched_job_next_server(const struct ps_sched *s,

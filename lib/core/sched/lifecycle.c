@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "core/sched/account.h"
 #include "core/sched/admission.h"
+#include "core/sched/diverged.h"
 #include "core/sched/events.h"
 #include "core/sched/inner.h"
 #include "core/sched/job_server.h"
@@ -80,6 +81,7 @@ static void end_job(struct ps_sched_step *st, struct ps_sched_job *j)
     ps_sched_job_publish(st, j);
     ps_sched_waiters_reply(st, j);
     ps_sched_stall_drop_job(st, j);
+    ps_sched_diverged_drop_job(st->s, j->gen);
     ps_sched_history_add(&s->history, j, st->now);
     ps_sched_job_release_servers(s, j);
     ps_map_remove(s->jobs, j->gen);
@@ -103,6 +105,7 @@ void ps_sched_job_fail(struct ps_sched_step *st, struct ps_sched_job *j,
     ps_sched_job_publish(st, j);
     ps_sched_waiters_reply(st, j);
     ps_sched_stall_drop_job(st, j);
+    ps_sched_diverged_drop_job(st->s, j->gen);
     ps_sched_job_end_if_unused(st, j);
 }
 
@@ -277,7 +280,7 @@ static void fail_for_lost_ranks(struct ps_sched_step *st,
 
         if (w->state == PS_RANK_STATE_LOST &&
             w->lost_at == j->workers.lost_since) {
-            host = count == 0 ? w->host : host;
+            host = count == 0 ? w->agent_name : host;
             ranks[count++] = i;
         }
     }

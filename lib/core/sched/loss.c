@@ -74,8 +74,8 @@ void ps_sched_job_lose_workers(struct ps_sched_step *st, struct ps_sched_job *j,
         ps_str_add(&reason, count == 1 ? "rank " : "ranks ");
         ps_str_add_ranges(&reason, ranks, count);
         ps_str_addf(&reason, " on %s %s lost: %s",
-                    j->workers.list[ranks[0]].host, count == 1 ? "was" : "were",
-                    why);
+                    j->workers.list[ranks[0]].agent_name,
+                    count == 1 ? "was" : "were", why);
         ps_effects_log_for(st->fx, &j->account, PS_LOG_WARNING,
                            "job %s gen %" PRIu64 " %s", j->name, j->gen, text);
         ps_sched_event_job(st, PS_EVENT_KIND_RANK, j, "lost", true, text);

@@ -6,8 +6,10 @@
 
 #include "base/alloc.h"
 #include "core/sched/conn.h"
+#include "core/sched/diverged.h"
 #include "core/sched/events.h"
 #include "core/sched/inner.h"
+#include "core/sched/job_server.h"
 #include "core/sched/job_state.h"
 #include "core/sched/lifecycle.h"
 #include "core/sched/optimizer.h"
@@ -126,6 +128,8 @@ list_lost_ranks(const struct ps_sched_job *j,
                 .rank = i,
                 .state = PS_RANK_STATE_LOST,
                 .host = j->workers.list[i].host,
+                .node = j->workers.list[i].agent_name,
+                .does = "",
             };
         }
         count++;
@@ -167,6 +171,15 @@ static uint32_t list_settings(const struct ps_sched_job *j,
     return count;
 }
 
+/* Why the job cannot go on, or begin; "": it can. */
+static const char *describe_standstill(const struct ps_sched *s,
+                                       const struct ps_sched_job *j,
+                                       struct ps_str *text)
+{
+    ps_sched_describe_servers(s, j, text);
+    return text->len > 0 ? text->data : ps_sched_diverged_text(s, j->gen);
+}
+
 static void send_job_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
 {
     const struct ps_sched *s = st->s;
@@ -176,6 +189,8 @@ static void send_job_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
     struct ps_rec_missing_rank lost[PS_LOST_SHOWN_MAX];
     struct ps_rec_job_scalar scalars[PS_SCALARS_MAX];
     struct ps_rec_change settings[PS_SETTINGS_MAX];
+    struct ps_str standstill;
+    char text[256];
 
     for (uint32_t i = 0; i < ps_sched_history_count(&s->history); i++) {
         const struct ps_sched_ended_job *p = ps_sched_history_get(&s->history,
@@ -196,6 +211,8 @@ static void send_job_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
         msg.job_row.scalars = scalars;
         msg.job_row.scalars_count = ps_sched_scalars_rows(j->observed.scalars,
                                                           st->now, scalars);
+        ps_str_init(&standstill, text, sizeof(text));
+        msg.job_row.standstill = describe_standstill(s, j, &standstill);
         msg.job_row.settings = settings;
         msg.job_row.settings_count = list_settings(j, settings);
         ps_effects_send_msg(st->fx, c->id, &msg);

@@ -7,6 +7,7 @@
 #include "core/sched/account.h"
 #include "core/sched/conn.h"
 #include "core/sched/disagreement.h"
+#include "core/sched/diverged.h"
 #include "core/sched/events.h"
 #include "core/sched/inner.h"
 #include "core/sched/job_state.h"
@@ -52,6 +53,7 @@ struct ps_sched *ps_sched_new(const struct ps_sched_options *opt, ps_time now)
     o->start_timeout = value_or_default(o->start_timeout, PS_SECONDS(120));
     o->rejoin_grace = value_or_default(o->rejoin_grace, PS_SECONDS(60));
     o->rejoin_timeout = value_or_default(o->rejoin_timeout, PS_SECONDS(3600));
+    o->diverged_after = value_or_default(o->diverged_after, PS_SECONDS(30));
     o->link_linger = value_or_default(o->link_linger, PS_SECONDS(10));
     if (o->placements_sent_max == 0) {
         o->placements_sent_max = PS_PLACEMENTS_SENT_MAX;
@@ -70,6 +72,7 @@ struct ps_sched *ps_sched_new(const struct ps_sched_options *opt, ps_time now)
     s->conns = ps_map_new();
     s->jobs = ps_map_new();
     ps_sched_account_init(s);
+    ps_list_init(&s->watches);
     ps_list_init(&s->stalls);
     ps_sched_tokens_init(s);
     ps_sched_event_own(&(struct ps_sched_step){.s = s, .now = now}, "started",
@@ -86,6 +89,7 @@ void ps_sched_free(struct ps_sched *s)
     if (s == NULL) {
         return;
     }
+    ps_sched_diverged_free(s);
     ps_sched_stalls_free(s);
     while ((conn = ps_map_next(s->conns, &c)) != NULL) {
         ps_sched_rebalance_drop_reply(conn);
@@ -194,6 +198,7 @@ static const struct {
     {PS_MSG_PART_ACK, ps_sched_migration_check_answer},
     {PS_MSG_PROFILE_EVENTS, ps_sched_profile_check_answer},
     {PS_MSG_STALL_REPORT, ps_sched_stall_check_answer},
+    {PS_MSG_WAIT_REPORT, ps_sched_diverged_check_answer},
     {PS_MSG_TRACE_ENTRIES, ps_sched_trace_check_answer},
     {PS_MSG_LAUNCH_BEGUN, ps_sched_launch_check_answer},
     {PS_MSG_PING_ACK, ps_sched_witness_check_answer},
@@ -363,6 +368,10 @@ static void on_observing_msg(struct ps_sched_step *st, struct ps_member *m,
         ps_sched_on_profile_get(st, m, &msg->profile_get);
     } else if (msg->code == PS_MSG_PROFILE_EVENTS) {
         ps_sched_on_profile_events(st, m, msg);
+    } else if (msg->code == PS_MSG_JOB_STILL) {
+        ps_sched_on_job_still(st, m, &msg->job_still);
+    } else if (msg->code == PS_MSG_WAIT_REPORT) {
+        ps_sched_on_wait_report(st, m, &msg->wait_report);
     } else if (msg->code == PS_MSG_REPORT) {
         ps_sched_on_report(st, m, &msg->report);
     } else if (msg->code == PS_MSG_TRACE_ENTRIES) {
@@ -575,6 +584,9 @@ static void stalls_tick(struct ps_sched_step *st)
         ps_str_init(&why, text, sizeof(text));
         j = ps_sched_stalls_tick(st, &why);
         if (j == NULL) {
+            j = ps_sched_diverged_tick(st, &why);
+        }
+        if (j == NULL) {
             return;
         }
         ps_sched_job_fail(st, j, text);
@@ -599,6 +611,7 @@ static ps_time compute_deadline(const struct ps_sched *s, ps_time now)
     due = ps_time_min(due, ps_sched_members_deadline(s, now));
     due = ps_time_min(due, s->tokens.check_at);
     due = ps_time_min(due, ps_sched_jobs_deadline(s));
+    due = ps_time_min(due, ps_sched_diverged_deadline(s));
     return ps_time_min(due, ps_sched_stalls_deadline(s));
 }
 
@@ -779,6 +792,11 @@ void ps_sched_each_scalar(const struct ps_sched *s, ps_sched_scalar_cb each,
 const struct ps_account *ps_sched_account(const struct ps_sched *s)
 {
     return &s->account;
+}
+
+uint32_t ps_sched_diverged_count(const struct ps_sched *s)
+{
+    return ps_sched_diverged_jobs(s);
 }
 
 uint64_t ps_sched_residue(const struct ps_sched *s)

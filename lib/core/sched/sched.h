@@ -18,6 +18,8 @@ uint32_t ps_sched_epoch(const struct ps_sched *s);
 uint64_t ps_sched_refused_frames(const struct ps_sched *s);
 /* Jobs that have not ended. */
 uint32_t ps_sched_job_count(const struct ps_sched *s);
+/* Jobs whose ranks wait for each other. */
+uint32_t ps_sched_diverged_count(const struct ps_sched *s);
 uint32_t ps_sched_member_count(const struct ps_sched *s, enum ps_role role,
                                enum ps_node_state state);
 /* Calls `each` for every scalar of every job that has not ended. */

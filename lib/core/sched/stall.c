@@ -11,7 +11,9 @@
 
 #include "base/alloc.h"
 #include "core/sched/conn.h"
+#include "core/sched/diverged.h"
 #include "core/sched/inner.h"
+#include "core/sched/job_server.h"
 #include "core/sched/job_state.h"
 #include "core/sched/norm.h"
 
@@ -33,7 +35,7 @@ struct missing;
 struct asker_ops {
     /* Sends the reply of a query, which is then freed. */
     void (*reply)(struct ps_sched_step *st, const struct ps_sched_job *j,
-                  const struct stall *stall, const struct missing *m);
+                  const struct stall *stall, struct missing *m);
     /* Ends the asker's request after the reply, or without one. */
     void (*finish)(struct ps_sched_step *st, ps_conn_id conn);
 };
@@ -42,6 +44,16 @@ enum stall_step {
     STALL_PAUSED,      /* A check until its next turn. */
     STALL_SEEKS_KEY,   /* Collects the longest wait of the job. */
     STALL_SEEKS_RANKS, /* Collects the ranks that a round of a key misses. */
+};
+
+/* Processes of missing ranks, as their agents describe them. */
+struct rank_states {
+    struct rank_state {
+        uint32_t rank;
+        uint32_t pid;
+        char does[PS_SCHED_DOES_MAX + 1];
+    } * list; /* MISSING_RANKS_MAX of them; NULL: none yet. */
+    uint32_t count;
 };
 
 /* One stall query: collects from the job's agents which ranks are missing. */
@@ -54,9 +66,11 @@ struct stall {
     uint64_t asker_request;
     ps_conn_id asker_conn; /* psctl connection that asked; 0: none. */
     enum stall_step step;
+    bool is_barrier; /* `round` is the number of a barrier. */
     uint32_t key;
     uint64_t round;
     ps_time deadline;
+    struct rank_states states;
     struct ps_bits pending_slots; /* Slots that have not reported. */
     struct ps_bits missing_ranks; /* Ranks reported as missing. */
     char unheard[320]; /* Servers that an agent does not hear, as text. */
@@ -78,27 +92,39 @@ struct missing {
 };
 
 static void add_missing_rank(struct missing *out, const struct ps_sched_job *j,
-                             uint32_t rank)
+                             const struct stall *stall, uint32_t rank)
 {
     const struct ps_sched_worker *w = &j->workers.list[rank];
+    struct ps_rec_missing_rank *one;
 
     if (w->state == PS_RANK_STATE_LEFT) {
         return;
     }
-    if (out->count < MISSING_RANKS_MAX) {
-        out->list[out->count++] = (struct ps_rec_missing_rank){
-            .rank = rank, .state = w->state, .host = w->host};
-    }
     out->total++;
+    if (out->count == MISSING_RANKS_MAX) {
+        return;
+    }
+    one = &out->list[out->count++];
+    *one = (struct ps_rec_missing_rank){.rank = rank,
+                                        .state = w->state,
+                                        .host = w->host,
+                                        .node = w->agent_name,
+                                        .does = ""};
+    for (uint32_t i = 0; i < stall->states.count; i++) {
+        if (stall->states.list[i].rank == rank) {
+            one->pid = stall->states.list[i].pid;
+            one->does = stall->states.list[i].does;
+        }
+    }
 }
 
 static void list_missing_at_barrier(struct missing *out,
                                     const struct ps_sched_job *j,
-                                    uint64_t number)
+                                    const struct stall *stall)
 {
     for (uint32_t i = 0; i < j->workers.count; i++) {
-        if (ps_barrier_is_missing(&j->barrier, i, number)) {
-            add_missing_rank(out, j, i);
+        if (ps_barrier_is_missing(&j->barrier, i, stall->round)) {
+            add_missing_rank(out, j, stall, i);
         }
     }
 }
@@ -175,9 +201,37 @@ static void list_missing_in_round(struct missing *out,
 
         if (ps_bits_get(&stall->missing_ranks, i) ||
             ps_bits_get(&stall->pending_slots, slot) || is_cut(stall, slot)) {
-            add_missing_rank(out, j, i);
+            add_missing_rank(out, j, stall, i);
         }
     }
+}
+
+/* Ranks and servers that a job needs to begin. */
+static void list_missing_at_start(struct missing *out, const struct ps_sched *s,
+                                  const struct ps_sched_job *j)
+{
+    unsigned *ranks = ps_alloc(j->opt.num_workers * sizeof(*ranks));
+    char text[256];
+    struct ps_str servers;
+
+    ps_str_init(&servers, text, sizeof(text));
+    ps_sched_describe_servers(s, j, &servers);
+    if (text[0] != '\0') {
+        ps_str_init(&servers, out->other_causes, sizeof(out->other_causes));
+        ps_str_addf(&servers, "servers: the job %s", text);
+    }
+    out->total = ps_sched_job_missing_ranks(j, ranks);
+    while (out->count < out->total && out->count < MISSING_RANKS_MAX) {
+        out->list[out->count] = (struct ps_rec_missing_rank){
+            .rank = ranks[out->count],
+            .state = PS_RANK_STATE_ABSENT,
+            .host = "",
+            .node = "",
+            .does = "",
+        };
+        out->count++;
+    }
+    ps_free(ranks);
 }
 
 /* ------------------------------------------------------------------ reply */
@@ -230,13 +284,19 @@ static void stall_free(struct ps_sched *s, struct stall *stall)
     ps_bits_fini(&stall->pending_slots);
     ps_bits_fini(&stall->missing_ranks);
     ps_bits_fini(&stall->unheard_slots);
+    ps_free(stall->states.list);
     ps_free(stall);
 }
 
 static void reply_to_agent(struct ps_sched_step *st,
                            const struct ps_sched_job *j,
-                           const struct stall *stall, const struct missing *m)
+                           const struct stall *stall, struct missing *m)
 {
+    const char *ring = ps_sched_diverged_text(st->s, j->gen);
+
+    if (ring[0] != '\0') {
+        (void)ps_str_copy(m->other_causes, sizeof(m->other_causes), ring);
+    }
     send_agent_reply(st, ps_members_get(&st->s->members, stall->asker_node),
                      j->gen, stall->asker_request, m);
 }
@@ -259,7 +319,7 @@ static void describe_round(const struct stall *stall, struct ps_str *out)
 }
 
 static void reply_to_ctl(struct ps_sched_step *st, const struct ps_sched_job *j,
-                         const struct stall *stall, const struct missing *m)
+                         const struct stall *stall, struct missing *m)
 {
     char what[320];
     struct ps_str text;
@@ -271,6 +331,28 @@ static void reply_to_ctl(struct ps_sched_step *st, const struct ps_sched_job *j,
                                   .waited = stall->oldest_wait,
                                   .waiting_ops = stall->waiting_ops},
                    m);
+}
+
+/* The barrier may have opened in the meantime. */
+static void reply_barrier_to_ctl(struct ps_sched_step *st,
+                                 const struct ps_sched_job *j,
+                                 const struct stall *stall, struct missing *m)
+{
+    const uint32_t live = j->workers.live_count;
+    char what[64];
+    struct ps_str text;
+
+    if (m->total == 0) {
+        return;
+    }
+    ps_str_init(&text, what, sizeof(what));
+    ps_str_addf(&text, "barrier %" PRIu64, stall->round);
+    send_stall_row(
+        st, stall->asker_conn, j,
+        &(struct wait){.what = what,
+                       .waited = st->now - j->barrier.waiting_since,
+                       .waiting_ops = live > m->total ? live - m->total : 0},
+        m);
 }
 
 /* Ends one job's share of a psctl query; the last share sends query_end. */
@@ -285,6 +367,8 @@ static void finish_job_share(struct ps_sched_step *st, ps_conn_id ctl)
 }
 
 static const struct asker_ops ctl_asker = {reply_to_ctl, finish_job_share};
+static const struct asker_ops ctl_barrier_asker = {reply_barrier_to_ctl,
+                                                   finish_job_share};
 
 /* ---------------------------------------------------------------- collect */
 
@@ -300,6 +384,7 @@ static void stall_collect(struct ps_sched_step *st,
     ps_bits_zero(&stall->missing_ranks);
     ps_bits_zero(&stall->unheard_slots);
     stall->is_heard = false;
+    stall->states.count = 0;
     for (uint32_t i = 0; i < j->slot_count; i++) {
         struct ps_member *m = ps_members_get(&st->s->members,
                                              j->slots[i].agent_node);
@@ -313,7 +398,8 @@ static void stall_collect(struct ps_sched_step *st,
                                   .request = stall->collect_id,
                                   .key = stall->key,
                                   .round = stall->round,
-                                  .oldest = stall->step == STALL_SEEKS_KEY},
+                                  .oldest = stall->step == STALL_SEEKS_KEY,
+                                  .barrier = stall->is_barrier},
             });
     }
 }
@@ -355,11 +441,9 @@ void ps_sched_on_stall_query(struct ps_sched_step *st, struct ps_member *agent,
         }
     }
     if (j == NULL || !ps_sched_job_has_started(j)) {
-        send_agent_reply(st, agent, m->gen, m->request, &missing);
-        return;
-    }
-    if (m->barrier) {
-        list_missing_at_barrier(&missing, j, m->round);
+        if (j != NULL) {
+            list_missing_at_start(&missing, st->s, j);
+        }
         send_agent_reply(st, agent, m->gen, m->request, &missing);
         return;
     }
@@ -372,70 +456,59 @@ void ps_sched_on_stall_query(struct ps_sched_step *st, struct ps_member *agent,
     stall->asker_request = m->request;
     stall->key = m->key;
     stall->round = m->round;
+    stall->is_barrier = m->barrier;
     stall_collect(st, j, stall, STALL_SEEKS_RANKS);
 }
 
-/* Sends psctl the waits that the scheduler itself knows: start and barriers. */
-static void send_known_stalls(struct ps_sched_step *st,
-                              const struct ps_sched_job *j, ps_conn_id ctl)
+/* Sends psctl what a job that has not begun waits for. */
+static void send_start_row(struct ps_sched_step *st,
+                           const struct ps_sched_job *j, ps_conn_id ctl)
 {
     struct missing missing = {.count = 0};
-    char what[64];
-    struct ps_str text;
 
-    if (!ps_sched_job_has_started(j)) {
-        unsigned *ranks = ps_alloc(j->opt.num_workers * sizeof(*ranks));
+    list_missing_at_start(&missing, st->s, j);
+    send_stall_row(
+        st, ctl, j,
+        &(struct wait){.what = missing.total > 0 ? "start" : "start: servers",
+                       .waited = st->now - j->created_at,
+                       .waiting_ops = j->workers.count},
+        &missing);
+}
 
-        missing.total = ps_sched_job_missing_ranks(j, ranks);
-        while (missing.count < missing.total &&
-               missing.count < MISSING_RANKS_MAX) {
-            missing.list[missing.count] = (struct ps_rec_missing_rank){
-                .rank = ranks[missing.count],
-                .state = PS_RANK_STATE_ABSENT,
-            };
-            missing.count++;
-        }
-        ps_free(ranks);
-        send_stall_row(st, ctl, j,
-                       &(struct wait){.what = missing.total > 0
-                                                  ? "start"
-                                                  : "start: servers",
-                                      .waited = st->now - j->created_at,
-                                      .waiting_ops = j->workers.count},
-                       &missing);
-    } else if (ps_barrier_is_waiting(&j->barrier)) {
-        uint64_t number = j->barrier.last_open + 1;
+/* Asks the agents for psctl who is missing. */
+static bool ask_for_ctl(struct ps_sched_step *st, const struct ps_sched_job *j,
+                        ps_conn_id ctl, const struct asker_ops *asker)
+{
+    struct stall *stall = stall_new(st, j, asker);
 
-        list_missing_at_barrier(&missing, j, number);
-        ps_str_init(&text, what, sizeof(what));
-        ps_str_addf(&text, "barrier %" PRIu64, number);
-        send_stall_row(
-            st, ctl, j,
-            &(struct wait){.what = what,
-                           .waited = st->now - j->barrier.waiting_since,
-                           .waiting_ops = j->workers.live_count > missing.total
-                                              ? j->workers.live_count -
-                                                    missing.total
-                                              : 0},
-            &missing);
+    if (stall == NULL) {
+        return false;
     }
+    stall->asker_conn = ctl;
+    stall->is_barrier = asker == &ctl_barrier_asker;
+    stall->round = j->barrier.last_open + 1;
+    stall_collect(st, j, stall,
+                  stall->is_barrier ? STALL_SEEKS_RANKS : STALL_SEEKS_KEY);
+    return true;
 }
 
 void ps_sched_stall_query_job(struct ps_sched_step *st, struct ps_sched_job *j,
                               struct ps_sched_conn *ctl)
 {
-    struct stall *stall = NULL;
-
-    send_known_stalls(st, j, ctl->id);
-    if (ps_sched_job_has_started(j)) {
-        stall = stall_new(st, j, &ctl_asker);
-    }
-    if (stall == NULL) {
+    if (!ps_sched_job_has_started(j)) {
+        send_start_row(st, j, ctl->id);
         finish_job_share(st, ctl->id);
         return;
     }
-    stall->asker_conn = ctl->id;
-    stall_collect(st, j, stall, STALL_SEEKS_KEY);
+    ps_sched_diverged_send_row(st, j, ctl->id);
+    ctl->open_stalls++;
+    if (!ps_barrier_is_waiting(&j->barrier) ||
+        !ask_for_ctl(st, j, ctl->id, &ctl_barrier_asker)) {
+        ctl->open_stalls--;
+    }
+    if (!ask_for_ctl(st, j, ctl->id, &ctl_asker)) {
+        finish_job_share(st, ctl->id);
+    }
 }
 
 /* ------------------------------------------- rounds that need a rank that left
@@ -485,7 +558,7 @@ static struct ps_sched_job *finish_check(const struct ps_sched_step *st,
         return NULL;
     }
     ps_str_addf(why, "rank %u on %s has left job %s in good order, and ",
-                (unsigned)(w - j->workers.list), w->host, j->name);
+                (unsigned)(w - j->workers.list), w->agent_name, j->name);
     describe_round(stall, why);
     ps_str_add(why, " needs it: all ranks must make the same rounds, or call "
                     "join()");
@@ -496,7 +569,7 @@ static struct ps_sched_job *finish_check(const struct ps_sched_step *st,
 
 /* Replies to the asker and ends the query; `missing` may be empty. */
 static void stall_reply(struct ps_sched_step *st, const struct ps_sched_job *j,
-                        struct stall *stall, const struct missing *missing)
+                        struct stall *stall, struct missing *missing)
 {
     const struct asker_ops *asker = stall->asker;
     ps_conn_id conn = stall->asker_conn;
@@ -536,12 +609,41 @@ static struct ps_sched_job *finish_step(struct ps_sched_step *st,
         return finish_check(st, j, stall, why);
     }
     if (stall->step == STALL_SEEKS_RANKS) {
-        list_missing_in_round(&missing, st, j, stall);
+        if (stall->is_barrier) {
+            list_missing_at_barrier(&missing, j, stall);
+        } else {
+            list_missing_in_round(&missing, st, j, stall);
+        }
         stall_reply(st, j, stall, &missing);
     } else {
         stall_reply(st, j, stall, NULL);
     }
     return NULL;
+}
+
+static void merge_states(struct stall *stall, const struct ps_sched_job *j,
+                         const struct ps_member *agent,
+                         const struct ps_msg_stall_report *m)
+{
+    struct rank_states *all = &stall->states;
+
+    if (all->list == NULL) {
+        all->list = ps_calloc(MISSING_RANKS_MAX, sizeof(*all->list));
+    }
+    for (uint32_t i = 0; i < m->states_count && all->count < MISSING_RANKS_MAX;
+         i++) {
+        const struct ps_rec_rank_wait *w = &m->states[i];
+        struct rank_state *to = &all->list[all->count];
+
+        if (w->rank < j->opt.num_workers &&
+            j->workers.list[w->rank].agent_node == agent->node) {
+            to->rank = w->rank;
+            to->pid = w->pid;
+            (void)ps_str_copy(to->does, sizeof(to->does),
+                              ps_sched_text_or_empty(w->does));
+            all->count++;
+        }
+    }
 }
 
 /* Notes the ranks that an agent lacks, and the servers it does not hear. */
@@ -587,6 +689,7 @@ static void merge_report(struct stall *stall, const struct ps_sched_job *j,
         }
     } else {
         merge_ranks(stall, j, agent, m);
+        merge_states(stall, j, agent, m);
     }
 }
 
@@ -637,7 +740,7 @@ ps_sched_on_stall_report(struct ps_sched_step *st, struct ps_member *agent,
 
 void ps_sched_stall_drop_job(struct ps_sched_step *st, struct ps_sched_job *j)
 {
-    const struct missing nothing = {.count = 0};
+    struct missing nothing = {.count = 0};
     struct ps_list_node *n = ps_list_first(&st->s->stalls);
 
     while (n != NULL) {

@@ -225,14 +225,14 @@ static int add_worker(struct ps_sched_step *st, struct ps_sched_job *j,
         const struct ps_sched_worker *other = &j->workers.list[i];
 
         if (m->rank >= 0 && other->requested_rank == m->rank) {
-            append_taken(why, j, m->rank, other->host);
+            append_taken(why, j, m->rank, other->agent_name);
             return PS_E_EXIST;
         }
         if (j->opt.num_servers == 0 && other->agent_node != agent->node) {
             ps_str_addf(why,
                         "job %s has no servers, so all its workers must be on "
                         "%s; ask for at least one server",
-                        j->name, other->host);
+                        j->name, other->agent_name);
             return PS_E_MISMATCH;
         }
     }
@@ -264,7 +264,7 @@ static void record_return(struct ps_sched_step *st,
     struct ps_str s;
 
     ps_str_init(&s, text, sizeof(text));
-    ps_str_addf(&s, "rank %d on %s", w->requested_rank, w->host);
+    ps_str_addf(&s, "rank %d on %s", w->requested_rank, w->agent_name);
     ps_sched_event_job(st, PS_EVENT_KIND_RANK, j, "taken again", false, text);
 }
 
@@ -284,7 +284,7 @@ static void mark_rank_live(struct ps_sched_step *st, struct ps_sched_job *j,
     }
     ps_effects_log_for(st->fx, &j->account, PS_LOG_INFO,
                        "job %s gen %" PRIu64 " rank %d taken again on %s",
-                       j->name, j->gen, w->requested_rank, w->host);
+                       j->name, j->gen, w->requested_rank, w->agent_name);
     record_return(st, j, w);
     ps_sched_job_publish_later(st, j);
 }
@@ -323,7 +323,7 @@ static int reassign_lost_rank(struct ps_sched_step *st, struct ps_sched_job *j,
     if (m->rank >= 0) {
         w = &j->workers.list[m->rank];
         if (w->state == PS_RANK_STATE_LIVE) {
-            append_taken(why, j, m->rank, w->host);
+            append_taken(why, j, m->rank, w->agent_name);
             return PS_E_EXIST;
         }
         if (w->state == PS_RANK_STATE_LEFT) {
@@ -334,7 +334,7 @@ static int reassign_lost_rank(struct ps_sched_step *st, struct ps_sched_job *j,
         if (w->agent_node != agent->node) {
             ps_str_addf(why,
                         "rank %d of job %s was on %s; start it there again",
-                        m->rank, j->name, w->host);
+                        m->rank, j->name, w->agent_name);
             return PS_E_REFUSED;
         }
     } else {
@@ -411,7 +411,7 @@ static int check_reattach(const struct ps_sched_job *j,
     w = &j->workers.list[m->rank];
     if (w->agent_node != agent->node) {
         ps_str_addf(why, "rank %d of job %s is on %s, not on %s", m->rank,
-                    j->name, w->host, agent->name);
+                    j->name, w->agent_name, agent->name);
         return PS_E_REFUSED;
     }
     if (w->state != PS_RANK_STATE_LOST) {

@@ -163,7 +163,7 @@ class Engine:
         rc, op = self._start_barrier()
         if rc != 0:
             raise self.fail(rc)
-        failure = _ended(self._lib, op, self.timeout)
+        failure = _ended(self._lib, op, self.timeout, True)
         self._lib.psc_op_free(op)
         if failure is not None:
             raise failure
@@ -221,11 +221,14 @@ def failure_of(rc: int, text: str, limit: Optional[float] = None) -> Error:
     return error(rc, text)
 
 
-def _ended(lib: Any, op: int, timeout: Optional[float]) -> Optional[Error]:
+def _ended(lib: Any, op: int, timeout: Optional[float],
+           is_guard: bool) -> Optional[Error]:
+    """`is_guard`: the time limit is that of the group, which only guards
+    against a wait without end."""
     limit = _lib.WAIT_FOREVER
     if timeout is not None:
         limit = min(int(timeout * 1000), 2**31 - 1)
-    rc = lib.psc_op_wait(op, limit)
+    rc = (lib.psc_op_wait_slice if is_guard else lib.psc_op_wait)(op, limit)
     if rc == 0:
         return None
     text = ctypes.create_string_buffer(_lib.TEXT_MAX)
@@ -311,7 +314,8 @@ class _Waiters:
         """Waits for the operation. Returns its failure, or its value."""
         failure: Optional[BaseException] = _ended(
             self._lib, item.op,
-            self.timeout if item.limit is None else item.limit)
+            self.timeout if item.limit is None else item.limit,
+            item.limit is None)
         value = item.value
         if failure is None and item.finish is not None:
             try:

@@ -289,6 +289,7 @@ _FUNCTIONS = {
     "psc_group_open": (c_int, [c_void_p, c_char_p, POINTER(c_uint32),
                                c_uint32, POINTER(c_void_p)]),
     "psc_op_wait": (c_int, [c_void_p, c_int]),
+    "psc_op_wait_slice": (c_int, [c_void_p, c_int]),
     "psc_op_test": (c_int, [c_void_p]),
     "psc_op_why": (c_int, [c_void_p, c_char_p, c_size_t]),
     "psc_op_version": (c_int, [c_void_p, POINTER(c_uint64)]),

@@ -529,11 +529,12 @@ class KVStore(Collectives):
     def _wait(self, op: int, deadline: Optional[float]) -> None:
         while True:
             self._open()
-            left = _SLICE_MS
-            if deadline is not None:
+            if deadline is None:
+                rc = self._lib.psc_op_wait_slice(op, _SLICE_MS)
+            else:
                 left = int((deadline - time.monotonic()) * 1000)
                 left = max(0, min(left, _SLICE_MS))
-            rc = self._lib.psc_op_wait(op, left)
+                rc = self._lib.psc_op_wait(op, left)
             if rc != TIMEOUT:
                 self._check(rc)
                 return

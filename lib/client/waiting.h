@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Threads that wait in calls of this library, and whether the process can go on
+ * without an operation that ends (rules T6 to T12 of docs/protocol.md). */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/list.h"
+
+struct ps_msg_l_wait_query;
+struct psc_client;
+struct psc_op;
+
+/* A thread that waits for operations, on its stack. */
+struct waiting {
+    struct ps_list_node node;
+    pid_t tid;
+    bool is_limited; /* The wait ends at a time that the program gave. */
+    bool (*is_over)(void *arg);
+    struct psc_op *(*first)(void *arg); /* An operation that it waits for. */
+    void *arg;
+};
+
+/* Adds the client to those of this process, and removes it. Not locked. */
+void waiting_add_client(struct psc_client *c);
+void waiting_remove_client(struct psc_client *c);
+/* Number that this process has drawn. */
+uint64_t waiting_process(void);
+/* Notes once in the life of a thread that it calls this library. */
+void waiting_note_caller(void);
+/* Between these the thread waits. `w` has all but node and tid. Locked. */
+void waiting_begin(struct psc_client *c, struct waiting *w);
+void waiting_end(struct waiting *w);
+/* Answers the agent. Locked. */
+void waiting_answer(struct psc_client *c, const struct ps_msg_l_wait_query *m);
