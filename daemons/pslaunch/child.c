@@ -91,6 +91,24 @@ struct child *child_add(struct run *r, uint32_t host, bool is_daemon,
     return c;
 }
 
+/* A worker that has failed, in a job whose others wait for it. */
+static void print_remedy(struct run *r, const struct child *c)
+{
+    const struct plan *p = r->plan;
+    char text[96];
+
+    if (r->is_stopping || !p->keep_going || strcmp(p->on_loss, "wait") != 0) {
+        return;
+    }
+    child_describe(c, text, sizeof(text));
+    sink_print(&r->err,
+               "%s %s; the others wait for it, and nothing starts it again: "
+               "start it by hand with the environment of another rank of its "
+               "node and its own PSKV_RANK, or end the job with Ctrl-C or "
+               "psctl jobs cancel %s",
+               c->name, text, p->name);
+}
+
 /* A worker fails the job, unless it ends by its end. */
 static void count_end(struct run *r, const struct child *c)
 {
@@ -98,6 +116,9 @@ static void count_end(struct run *r, const struct child *c)
         return;
     }
     r->workers_alive--;
+    if (c->status != 0 || c->state == CHILD_LOST) {
+        print_remedy(r, c);
+    }
     if ((c->status != 0 || c->state == CHILD_LOST) && r->first_failed == NULL &&
         !r->is_stopping) {
         r->first_failed = c;

@@ -804,6 +804,20 @@ def test_a_dead_worker_fails_the_job_for_all(tmp):
         assert len(lines) == 1 and "rank 1" in lines[0], (out, err)
 
 
+def test_the_remedy_of_a_lost_rank_is_named(tmp):
+    """With --on-loss wait the others wait, and a line says what to do."""
+    worker = str(support.BUILD / "tests/integration/integration_worker")
+    code, _, err = launch(
+        "-n", "2", *PRIVATE, "--keep-going", "--on-loss", "wait", *SHELL,
+        f"if test $RANK = 1; then printf 'open\\nbarrier\\n' | {worker}; "
+        f"kill -9 $$; fi; printf 'open\\nbarrier\\n' | {worker}")
+    assert code == 137, err
+    lines = [line for line in err.split("\n") if "rank 1 on" in line and
+             "was killed by signal 9" in line and "the others wait" in line]
+    assert len(lines) == 1, err
+    assert "start it by hand" in lines[0] and "its own PSKV_RANK" in lines[0]
+
+
 def test_a_running_agent_is_used(trio):
     t = trio(servers=1, agents=1)
     worker = str(support.BUILD / "tests/integration/integration_worker")
