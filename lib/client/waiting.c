@@ -207,10 +207,15 @@ static bool read_task(int task, const char *tid, const char *file, char *text,
                       size_t size)
 {
     char path[64];
+    struct ps_str name;
     ssize_t n;
     int fd;
 
-    snprintf(path, sizeof(path), "%s/%s", tid, file);
+    ps_str_init(&name, path, sizeof(path));
+    ps_str_addf(&name, "%s/%s", tid, file);
+    if (name.truncated) {
+        return false;
+    }
     fd = openat(task, path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
         return false;
@@ -244,7 +249,7 @@ static bool is_private_memory(uint64_t address)
     return is_private;
 }
 
-/* What can end the sleep of a thread. */
+/* Ends of the sleep of a thread. */
 enum sleep {
     SLEEP_LIMITED, /* Time, or it is not known. */
     SLEEP_OUTSIDE, /* Something outside of the process. */

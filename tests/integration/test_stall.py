@@ -19,7 +19,7 @@ sys.path += [str(TESTS / "soak"), str(TESTS / "bench")]
 import hosts  # noqa: E402
 import netns  # noqa: E402
 
-RANK = re.compile(r"\brank (\d+) \(")
+RANK = re.compile(r"\brank (\d+) on ")
 FLOATS = 1000
 
 

@@ -314,7 +314,7 @@ static void a_busy_rank_is_no_ring(void **state)
     world_run(w, PS_SECONDS(60));
     assert_null(strstr(world_story(w), "DIVERGED"));
     world_release_worker(w, 3);
-    world_run(w, PS_SECONDS(20));
+    world_run(w, PS_SECONDS(64));
     expect_in(world_story(w), "DIVERGED");
     world_free(w);
 }

@@ -608,7 +608,7 @@ static void messages_of_an_ended_job_get_its_reason(void **state)
     open_key(w, a, gen[0], 1, "w", 10);
     m = &last_msg(a, PS_MSG_KEY_OPENED)->key_opened;
     assert_int_equal(m->error, PS_E_JOBFAILED);
-    expect_substring(m->text, "rank 1 on h was lost");
+    expect_substring(m->text, "rank 1 on a was lost");
     open_key(w, a, gen[1], 2, "w", 10);
     m = &last_msg(a, PS_MSG_KEY_OPENED)->key_opened;
     assert_int_equal(m->error, PS_E_NOJOB);
