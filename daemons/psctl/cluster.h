@@ -15,6 +15,7 @@ struct cluster {
     struct context context;
     char endpoint_buffer[300];
     char token[PS_TOKEN_TEXT_MAX + 1];
+    bool insecure; /* The token may travel over plain TCP. */
 };
 
 /* Chooses address, certificate and token, and reads the token. Options come

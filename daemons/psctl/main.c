@@ -50,6 +50,7 @@ enum {
     OPT_TTL,
     OPT_TOKEN,
     OPT_TLS,
+    OPT_INSECURE,
     OPT_CONTEXT,
     OPT_LISTEN,
     OPT_SERVER,
@@ -93,6 +94,7 @@ static const struct option options[] = {
     {"ttl", required_argument, NULL, OPT_TTL},
     {"token", required_argument, NULL, OPT_TOKEN},
     {"tls", required_argument, NULL, OPT_TLS},
+    {"insecure", no_argument, NULL, OPT_INSECURE},
     {"output", required_argument, NULL, 'o'},
     {"context", required_argument, NULL, OPT_CONTEXT},
     {"no-headers", no_argument, NULL, OPT_NO_HEADERS},
@@ -336,6 +338,9 @@ static bool parse_token_option(struct request *q, int c)
         return true;
     case OPT_TLS:
         q->cluster.tls = optarg;
+        return true;
+    case OPT_INSECURE:
+        q->cluster.insecure = true;
         return true;
     case OPT_CONTEXT:
         q->cluster.context_name = optarg;
@@ -759,7 +764,8 @@ static int run_command(const struct request *q)
     const struct wire_target target = {.endpoint = q->cluster.endpoint,
                                        .token = q->cluster.token,
                                        .tls = q->cluster.tls,
-                                       .silence = q->timeout};
+                                       .silence = q->timeout,
+                                       .insecure = q->cluster.insecure};
     struct report report = {0};
     struct health health = {0};
     struct wire *w;

@@ -97,6 +97,7 @@ struct wire_target {
     /* Folder of a certificate, for connections by TCP; NULL: they are plain. */
     const char *tls;
     ps_time silence; /* Limit on the time without an answer. */
+    bool insecure;   /* The token may travel over plain TCP. */
 };
 /* Connects and completes the handshake. NULL after a message on standard error,
  * with the exit code in *ret_exit. */

@@ -219,6 +219,7 @@ const struct flag help_general[] = {
     {"--no-headers", "rows alone"},
     {"--token FILE", "a token; else $PSKV_TOKEN_FILE, $PSKV_TOKEN_FD"},
     {"--tls FOLDER", "a certificate for TCP (ctl.crt); else $PSKV_TLS"},
+    {"--insecure", "send the token over plain TCP to another host, too"},
     {"-h, --help", "this, or help of the verb"},
     {"-V, --version", "versions of psctl and of its protocol"},
 };

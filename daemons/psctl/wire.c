@@ -55,6 +55,7 @@ struct wire {
     ps_time deadline;
     uint64_t instance; /* Instance of psched. */
     bool is_local;     /* Connected by Unix socket. */
+    bool insecure;     /* The token may travel over plain TCP. */
     /* Path of psched's Unix socket; "": none. */
     char control[PS_SOCKET_PATH_MAX + 1];
 };
@@ -256,6 +257,43 @@ static int dial_endpoint(struct wire *w)
     return w->fd < 0 ? report_unreachable(w, strerror(error)) : 0;
 }
 
+/* Writes the numeric address of one end of the TCP connection; "": unknown. */
+static void print_end(const struct wire *w,
+                      int (*get_name)(int fd, struct sockaddr *sa,
+                                      socklen_t *len),
+                      char *out, socklen_t cap)
+{
+    struct sockaddr_storage sa = {0};
+    socklen_t len = sizeof(sa);
+
+    out[0] = '\0';
+    if (get_name(w->tcp, (struct sockaddr *)&sa, &len) == 0 &&
+        getnameinfo((struct sockaddr *)&sa, len, out, cap, NULL, 0,
+                    NI_NUMERICHOST) != 0) {
+        out[0] = '\0';
+    }
+}
+
+/* A token is worth its rights to each listener and on the whole way there. */
+static int check_token(const struct wire *w)
+{
+    char peer[64];
+
+    if (w->token[0] == '\0' || w->is_local || w->tls != NULL || w->insecure) {
+        return 0;
+    }
+    print_end(w, getpeername, peer, sizeof(peer));
+    if (ps_addr_kind(peer) == PS_ADDR_LOOPBACK) {
+        return 0;
+    }
+    fprintf(stderr,
+            "psctl: psched at %s: the token is not sent over plain TCP, which "
+            "others can read; give --tls FOLDER, or --insecure on a network "
+            "that you trust\n",
+            w->endpoint);
+    return EXIT_NOPERM;
+}
+
 /* Puts TLS on a connection by TCP, if there is a certificate for it. */
 static int encrypt(struct wire *w)
 {
@@ -387,19 +425,12 @@ static int handshake(struct wire *w)
 /* True if the TCP peer is on this host. */
 static bool is_peer_on_host(const struct wire *w)
 {
-    struct sockaddr_storage own = {0};
-    struct sockaddr_storage peer = {0};
-    socklen_t own_len = sizeof(own);
-    socklen_t peer_len = sizeof(peer);
     char mine[64];
     char theirs[64];
 
-    if (getsockname(w->tcp, (struct sockaddr *)&own, &own_len) != 0 ||
-        getpeername(w->tcp, (struct sockaddr *)&peer, &peer_len) != 0 ||
-        getnameinfo((struct sockaddr *)&own, own_len, mine, sizeof(mine), NULL,
-                    0, NI_NUMERICHOST) != 0 ||
-        getnameinfo((struct sockaddr *)&peer, peer_len, theirs, sizeof(theirs),
-                    NULL, 0, NI_NUMERICHOST) != 0) {
+    print_end(w, getsockname, mine, sizeof(mine));
+    print_end(w, getpeername, theirs, sizeof(theirs));
+    if (mine[0] == '\0' || theirs[0] == '\0') {
         return false;
     }
     return strcmp(mine, theirs) == 0 ||
@@ -415,6 +446,7 @@ static struct wire *wire_new(const struct wire_target *target)
     w->endpoint = target->endpoint;
     w->token = target->token;
     w->tls = target->tls;
+    w->insecure = target->insecure;
     w->silence_max = target->silence;
     restart_deadline(w);
     return w;
@@ -445,6 +477,9 @@ struct wire *wire_open(const struct wire_target *target, int *ret_exit)
     struct wire *w = wire_new(target);
 
     *ret_exit = dial_endpoint(w);
+    if (*ret_exit == 0) {
+        *ret_exit = check_token(w);
+    }
     if (*ret_exit == 0) {
         *ret_exit = encrypt(w);
     }

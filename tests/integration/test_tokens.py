@@ -5,6 +5,7 @@ import os
 import pwd
 import re
 import subprocess
+import sys
 
 import pytest
 import trio as support
@@ -420,3 +421,43 @@ def test_wrong_words_about_tokens_are_refused(words, complaint):
                           timeout=support.PATIENCE, check=False,
                           env=support.clean_env())
     assert done.returncode == 2 and complaint in done.stderr, done.stderr
+
+
+# A listener at an address of the network that is not psched, and psctl.
+THIEF = """
+import socket, subprocess, sys
+psctl, path = sys.argv[1:]
+for words in (("addr", "add", "10.9.9.1/32", "dev", "lo"),
+              ("link", "set", "lo", "up")):
+    subprocess.run(["ip", *words], check=True)
+token = open(path, "rb").read().strip()
+for address, words in (("10.9.9.1", ()), ("10.9.9.1", ("--insecure",)),
+                       ("127.0.0.1", ())):
+    with socket.create_server((address, 0)) as s:
+        p = subprocess.Popen([psctl, "-e", "%s:%d" % s.getsockname(),
+                              "--token", path, "--timeout", "5s", *words,
+                              "nodes"], stderr=subprocess.PIPE, text=True)
+        s.settimeout(60)
+        c, _ = s.accept()
+        c.settimeout(60)
+        data = c.recv(65536)
+        c.close()
+        err = p.communicate()[1]
+        print(address, *words, p.returncode, token in data,
+              "--tls FOLDER" in err, flush=True)
+"""
+
+
+def test_no_token_leaves_for_another_host_over_plain_tcp(tmp):
+    apart = ["unshare", "--map-root-user", "--net"]
+    if subprocess.run([*apart, "ip", "link", "set", "lo", "up"], check=False,
+                      capture_output=True).returncode != 0:
+        pytest.skip("needs namespaces")
+    path = token_file(tmp, "pskv1.token-of-a-test")
+    done = subprocess.run(
+        [*apart, sys.executable, "-c", THIEF, support.program("psctl"), path],
+        capture_output=True, text=True, timeout=support.PATIENCE, check=False,
+        env=support.clean_env())
+    assert done.stdout.splitlines() == [
+        "10.9.9.1 77 False True", "10.9.9.1 --insecure 69 True False",
+        "127.0.0.1 69 True False"], done.stdout + done.stderr
