@@ -48,14 +48,50 @@ static void add_openssl_error(struct ps_str *why)
     ERR_clear_error();
 }
 
-static void add_verify_error(struct ps_str *why, long error)
+static void add_time(struct ps_str *why, const struct tm *tm)
+{
+    char date[32] = "";
+
+    (void)strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%SZ", tm);
+    ps_str_add(why, date);
+}
+
+void ps_tls_add_clock(struct ps_str *why)
+{
+    const time_t now = time(NULL);
+    struct tm tm = {0};
+
+    (void)gmtime_r(&now, &tm);
+    ps_str_add(why, "this host's clock has ");
+    add_time(why, &tm);
+}
+
+/* Adds a time of validity, which the clock has passed or not reached yet:
+ * either the certificate is wrong, or the clock. */
+static void add_validity(struct ps_str *why, const char *verb,
+                         const ASN1_TIME *at)
+{
+    struct tm tm = {0};
+
+    if (at != NULL && ASN1_TIME_to_tm(at, &tm) == 1) {
+        ps_str_addf(why, ": it %s ", verb);
+        add_time(why, &tm);
+        ps_str_add(why, ", and ");
+        ps_tls_add_clock(why);
+        ps_str_add(why, "; is the clock right?");
+    }
+}
+
+static void add_verify_error(struct ps_str *why, const X509 *x, long error)
 {
     switch (error) {
     case X509_V_ERR_CERT_HAS_EXPIRED:
         ps_str_add(why, "certificate has expired");
+        add_validity(why, "ended", X509_get0_notAfter(x));
         return;
     case X509_V_ERR_CERT_NOT_YET_VALID:
         ps_str_add(why, "certificate is not valid yet");
+        add_validity(why, "begins", X509_get0_notBefore(x));
         return;
     case X509_V_ERR_CERT_REVOKED:
         ps_str_add(why, "certificate is revoked");
@@ -92,7 +128,7 @@ static void read_authority(const X509_NAME *name,
 }
 
 /* Adds the error of the certificate of an intermediate authority. */
-static void add_authority_error(struct ps_str *why, long error,
+static void add_authority_error(struct ps_str *why, const X509 *x, long error,
                                 const char *authority)
 {
     switch (error) {
@@ -101,13 +137,49 @@ static void add_authority_error(struct ps_str *why, long error,
         return;
     case X509_V_ERR_CERT_HAS_EXPIRED:
         ps_str_addf(why, "authority '%s' has expired", authority);
+        add_validity(why, "ended", X509_get0_notAfter(x));
         return;
     case X509_V_ERR_CERT_NOT_YET_VALID:
         ps_str_addf(why, "authority '%s' is not valid yet", authority);
+        add_validity(why, "begins", X509_get0_notBefore(x));
         return;
     default:
-        add_verify_error(why, error);
+        add_verify_error(why, x, error);
         return;
+    }
+}
+
+/* Adds the error of an authority's list. False: it is another error. */
+static bool add_list_error(struct ps_str *why, const X509_STORE_CTX *v,
+                           long error, const char *authority)
+{
+    const X509_CRL *crl = X509_STORE_CTX_get0_current_crl(v);
+
+    switch (error) {
+    case X509_V_ERR_UNABLE_TO_GET_CRL:
+        ps_str_addf(why,
+                    "authority '%s' has no list of revoked certificates here "
+                    "(security.tls.crl)",
+                    authority);
+        return true;
+    case X509_V_ERR_CRL_HAS_EXPIRED:
+        ps_str_addf(why,
+                    "authority '%s' has a list of revoked certificates that "
+                    "has expired",
+                    authority);
+        add_validity(why, "ended",
+                     crl != NULL ? X509_CRL_get0_nextUpdate(crl) : NULL);
+        return true;
+    case X509_V_ERR_CRL_NOT_YET_VALID:
+        ps_str_addf(why,
+                    "authority '%s' has a list of revoked certificates that "
+                    "is not valid yet",
+                    authority);
+        add_validity(why, "begins",
+                     crl != NULL ? X509_CRL_get0_lastUpdate(crl) : NULL);
+        return true;
+    default:
+        return false;
     }
 }
 
@@ -119,25 +191,19 @@ void ps_tls_add_refusal(struct ps_str *why, const X509_STORE_CTX *v)
     char subject[AUTHORITY_TEXT_BYTES];
 
     if (x == NULL) {
-        add_verify_error(why, error);
+        ps_str_addf(why, "certificate is not valid: %s",
+                    X509_verify_cert_error_string(error));
         return;
     }
     read_authority(X509_get_issuer_name(x), issuer);
     read_authority(X509_get_subject_name(x), subject);
-    if (error == X509_V_ERR_UNABLE_TO_GET_CRL) {
-        ps_str_addf(why,
-                    "authority '%s' has no list of revoked certificates here "
-                    "(security.tls.crl)",
-                    issuer);
-    } else if (error == X509_V_ERR_CRL_HAS_EXPIRED) {
-        ps_str_addf(why,
-                    "authority '%s' has a list of revoked certificates that "
-                    "has expired",
-                    issuer);
-    } else if (X509_STORE_CTX_get_error_depth(v) > 0) {
-        add_authority_error(why, error, subject);
+    if (add_list_error(why, v, error, issuer)) {
+        return;
+    }
+    if (X509_STORE_CTX_get_error_depth(v) > 0) {
+        add_authority_error(why, x, error, subject);
     } else {
-        add_verify_error(why, error);
+        add_verify_error(why, x, error);
     }
 }
 
@@ -449,16 +515,15 @@ static void add_list(struct ps_str *s, const X509_CRL *crl)
     ASN1_INTEGER *number = X509_CRL_get_ext_d2i(crl, NID_crl_number, NULL,
                                                 NULL);
     char *text = number != NULL ? i2s_ASN1_INTEGER(NULL, number) : NULL;
-    char date[32] = "";
     struct tm tm;
 
-    if (ASN1_TIME_to_tm(X509_CRL_get0_lastUpdate(crl), &tm) == 1) {
-        (void)strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%SZ", &tm);
-    }
     if (text != NULL) {
         ps_str_addf(s, "number %s ", text);
     }
-    ps_str_addf(s, "of %s", date);
+    ps_str_add(s, "of ");
+    if (ASN1_TIME_to_tm(X509_CRL_get0_lastUpdate(crl), &tm) == 1) {
+        add_time(s, &tm);
+    }
     OPENSSL_free(text);
     ASN1_INTEGER_free(number);
 }
@@ -546,8 +611,8 @@ static int check_own(struct ps_tls_context *c, const char *name,
     }
     c->expires_at = ps_tls_expires_at(own);
     if (c->expires_at <= (int64_t)time(NULL)) {
-        add_verify_error(why, X509_V_ERR_CERT_HAS_EXPIRED);
-        ps_str_add(why, "; issue another one");
+        add_verify_error(why, own, X509_V_ERR_CERT_HAS_EXPIRED);
+        ps_str_add(why, " If it is, issue another one");
         return PS_E_CONFIG;
     }
     SSL_CTX_get0_chain_certs(c->ssl, &chain);

@@ -72,6 +72,8 @@ int64_t ps_tls_expires_at(const struct x509_st *certificate);
 /* Adds the reason for which a chain of certificates was refused, to be read
  * behind "its ". */
 void ps_tls_add_refusal(struct ps_str *why, const struct x509_store_ctx_st *v);
+/* Adds "this host's clock has 2026-01-31T12:00:00Z". */
+void ps_tls_add_clock(struct ps_str *why);
 
 /* Name and version of the library, for reports. */
 const char *ps_tls_library(void);

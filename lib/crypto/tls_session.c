@@ -45,7 +45,7 @@ struct input {
     bool has_any; /* The peer has sent something. */
     int rc;       /* Why nothing more is opened; 0: it is. */
     unsigned empty_records;
-    char failure[128];
+    char failure[192];
 };
 
 struct output {
@@ -305,6 +305,20 @@ static int code_of_handshake_error(int reason)
                : PS_E_PROTO;
 }
 
+/* Adds why the peer has refused this side, as far as it says. Its clock or this
+ * host's may be the reason, and only one of the two sides has both times. */
+static void add_alert(struct ps_str *why, int alert)
+{
+    ps_str_addf(why, "it refuses this side: %s",
+                SSL_alert_desc_string_long(alert));
+    if (alert == SSL_AD_BAD_CERTIFICATE ||
+        alert == SSL_AD_CERTIFICATE_EXPIRED) {
+        ps_str_add(why, "; ");
+        ps_tls_add_clock(why);
+        ps_str_add(why, "; is the clock right, here and there?");
+    }
+}
+
 static void add_handshake_error(struct ps_tls_session *s, struct ps_str *why)
 {
     unsigned long code = ERR_peek_error();
@@ -323,8 +337,7 @@ static void add_handshake_error(struct ps_tls_session *s, struct ps_str *why)
                reason == SSL_R_VERSION_TOO_LOW) {
         ps_str_add(why, "it does not use TLS 1.3");
     } else if (reason > SSL_AD_REASON_OFFSET) {
-        ps_str_addf(why, "it refuses this side: %s",
-                    SSL_alert_desc_string_long(reason - SSL_AD_REASON_OFFSET));
+        add_alert(why, reason - SSL_AD_REASON_OFFSET);
     } else {
         ps_str_addf(why, "handshake of TLS failed: %s",
                     text != NULL ? text : "no reason given");
@@ -460,8 +473,10 @@ static int accept_control(struct ps_tls_session *s, uint8_t type,
         if (bytes[1] == CLOSE_NOTIFY) {
             return PS_E_CLOSED;
         }
-        snprintf(in->failure, sizeof(in->failure), "it refuses this side: %s",
-                 SSL_alert_desc_string_long(bytes[1]));
+        struct ps_str why;
+
+        ps_str_init(&why, in->failure, sizeof(in->failure));
+        add_alert(&why, bytes[1]);
         return PS_E_PERM;
     }
     if (type == PS_TLS_HANDSHAKE && len == KEY_UPDATE_LEN &&

@@ -7,6 +7,7 @@
 #include "crypto/tls_session.h"
 #include "support/certs.h"
 
+#include <fnmatch.h>
 #include <openssl/ssl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -503,6 +504,17 @@ static void records_without_data_are_limited(void **state)
     end_pair(&p);
 }
 
+/* Times of validity, as they are in texts, with the clock of this host. */
+#define AT  "20[0-9][0-9]-*T*:*:*Z"
+#define NOW "this host's clock has " AT "; is the clock right[?]"
+
+static void expect_form(const char *text, const char *form)
+{
+    if (fnmatch(form, text, 0) != 0) {
+        fail_msg("'%s' is not of the form '%s'", text, form);
+    }
+}
+
 static void issue_bad(const struct certs_wish *wish)
 {
     certs_issue(authority, wish, dir, "bad");
@@ -516,7 +528,7 @@ static void refuse(struct ps_tls_context *dials, struct ps_tls_context *accepts,
     struct iovec iov = {bytes, sizeof(bytes)};
 
     begin_pair(&p, dials, accepts, SIZE_MAX);
-    assert_string_equal(p.reasons[1], reason);
+    expect_form(p.reasons[1], reason);
     assert_int_not_equal(p.rc[1], 0);
     /* The dialling side learns it with the first bytes after its handshake. */
     assert_int_equal(p.rc[0], 0);
@@ -586,6 +598,32 @@ static void revoked_certificate_is_refused(void **state)
     ps_tls_context_unref(p.contexts[1]);
     /* A new one. */
     refuse(load("agent"), with_crl, "its certificate is revoked");
+}
+
+/* A clock that is behind: to the accepting side the list is of the future. The
+ * dialling side hears of a bad certificate alone. */
+static void list_of_the_future_names_both_times(void **state)
+{
+    struct ps_tls_context *c = NULL;
+    struct pair p;
+    char text[512];
+    char bytes[8];
+    struct iovec iov = {bytes, sizeof(bytes)};
+
+    (void)state;
+    certs_list(authority, 0, 3600, dir);
+    assert_int_equal(load_from(dir, "server", true, &c, text, sizeof(text)), 0);
+    begin_pair(&p, load("agent"), c, SIZE_MAX);
+    expect_form(p.reasons[1],
+                "its authority '*' has a list of revoked "
+                "certificates that is not valid yet: it begins " AT
+                ", and " NOW);
+    assert_int_equal(ps_tls_session_read(p.dialled, &iov, 1), PS_E_PERM);
+    expect_form(
+        ps_tls_session_failure(p.dialled),
+        "it refuses this side: bad certificate; this host's clock has " AT
+        "; is the clock right, here and there[?]");
+    end_pair(&p);
 }
 
 /* Lists of an authority and of one below it, each with one revoked number. */
@@ -779,7 +817,8 @@ static void certificate_that_peers_would_refuse_is_not_loaded(void **state)
     expect_no_context("bad", "certificate is self-signed");
     issue_bad(&(struct certs_wish){
         .uri = "ps://c/agent/a1", .ends = -60, .serial = 12});
-    expect_no_context("bad", "certificate has expired");
+    expect_no_context("bad", "certificate has expired: it ended ");
+    expect_no_context("bad", "; is the clock right? If it is, issue another");
 }
 
 static void key_that_others_can_read_is_refused(void **state)
@@ -1059,7 +1098,7 @@ static void expect_refusal_of(SSL_CTX *ctx, const char *reason)
         (void)BIO_write(in, bytes, (int)len);
         ps_tls_session_sent(s, len);
     }
-    assert_string_equal(text, reason);
+    expect_form(text, reason);
     SSL_free(ssl);
     SSL_CTX_free(ctx);
     ps_tls_session_free(s);
@@ -1086,10 +1125,12 @@ static void invalid_certificates_of_a_peer_are_refused(void **state)
     (void)state;
     issue_bad(&(struct certs_wish){
         .uri = "ps://c/agent/a1", .ends = -60, .serial = 20});
-    expect_refusal_of(bad_client(), "its certificate has expired");
+    expect_refusal_of(bad_client(),
+                      "its certificate has expired: it ended " AT ", and " NOW);
     issue_bad(&(struct certs_wish){
         .uri = "ps://c/agent/a1", .begins = 3600, .serial = 21});
-    expect_refusal_of(bad_client(), "its certificate is not valid yet");
+    expect_refusal_of(bad_client(), "its certificate is not valid yet: it "
+                                    "begins " AT ", and " NOW);
     issue_bad(&(struct certs_wish){
         .uri = "ps://c/agent/a1", .self_signed = 1, .serial = 22});
     expect_refusal_of(bad_client(), "its certificate is self-signed");
@@ -1161,6 +1202,7 @@ int main(void)
         cmocka_unit_test(end_of_the_output_is_told),
         cmocka_unit_test(records_without_data_are_limited),
         cmocka_unit_test(server_of_another_authority_is_refused),
+        cmocka_unit_test(list_of_the_future_names_both_times),
         cmocka_unit_test(revoked_certificate_is_refused),
         cmocka_unit_test(lists_of_all_authorities_of_a_chain_count),
         cmocka_unit_test(an_older_list_replaces_no_newer_one),
