@@ -371,6 +371,7 @@ static int run_with_options(struct daemon *d)
         return daemon_config_print(
             d); /* Independent of the configuration file. */
     }
+    daemon_choose_runtime();
     int code = daemon_config_load(d);
 
     if (code != PS_EXIT_OK || d->args.check) {

@@ -198,6 +198,9 @@ void daemon_tls_fini(struct daemon *d);
 /* sockets.c */
 
 void daemon_raise_descriptors(const struct daemon *d);
+/* Chooses the folder that the defaults of options for Unix sockets name; before
+ * the options are read. */
+void daemon_choose_runtime(void);
 /* Binds the sockets that the options name, but for those that the service
  * manager passes. */
 int daemon_sockets_open(struct daemon *d);

@@ -6,6 +6,7 @@
 #include "base/file_check.h"
 #include "base/limits.h"
 #include "base/log.h"
+#include "base/variables.h"
 #include "common/activation.h"
 #include "common/advice.h"
 #include "driver/driver.h"
@@ -20,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Raises the limit on descriptors to the hard limit: each agent takes one at
@@ -79,6 +81,31 @@ static bool find_group(const struct ps_daemon_socket *s, uint32_t *ret_gid)
     return false;
 }
 
+/* A user who starts a daemon by hand has neither a folder of the service manager
+ * nor the right to write /run/pskv. */
+void daemon_choose_runtime(void)
+{
+    char folder[PS_SOCKET_PATH_MAX + 1];
+
+    if (getenv("RUNTIME_DIRECTORY") == NULL && geteuid() != 0 &&
+        access("/run/pskv", W_OK) != 0 &&
+        ps_runtime_folder(folder, sizeof(folder))) {
+        (void)setenv("RUNTIME_DIRECTORY", folder, 1);
+    }
+}
+
+/* Makes the folder of the user's own daemons, if the socket is to be there. */
+static void make_folder(const char *path)
+{
+    char folder[PS_SOCKET_PATH_MAX + 1];
+
+    if (ps_runtime_folder(folder, sizeof(folder)) &&
+        strncmp(path, folder, strlen(folder)) == 0 &&
+        path[strlen(folder)] == '/') {
+        (void)mkdir(folder, 0700); /* Errors are those of the socket. */
+    }
+}
+
 static bool check_folder(const struct ps_daemon_socket *s)
 {
     char text[PS_SOCKET_PATH_MAX + 256];
@@ -122,6 +149,7 @@ static int open_local(struct daemon *d, struct ps_daemon_socket s)
     if (s.path[0] == '\0') {
         return PS_EXIT_OK;
     }
+    make_folder(s.path);
     if (!find_group(&s, &opt.gid) || !check_folder(&s)) {
         return PS_EXIT_CONFIG;
     }

@@ -20,9 +20,11 @@ static const struct ps_option rows[] = {
      .max = PS_SOCKET_PATH_MAX,
      .form = PS_OPTION_EXPANDED,
      .offset = AT(socket),
-     .help = "Unix socket for psctl, over which a job's owner, root and the "
-             "user of this daemon may change jobs; over TCP psctl may only "
-             "read, without a token. Empty is none."},
+     .help =
+         "Unix socket for psctl, over which a job's owner, root and the "
+         "user of this daemon may change jobs; over TCP psctl may only "
+         "read, without a token. Empty is none. Of a user who may not write "
+         "/run/pskv: in $XDG_RUNTIME_DIR/pskv, where psctl looks first."},
     {.path = "control.mode",
      .text = "0666",
      .type = PS_OPTION_MODE,

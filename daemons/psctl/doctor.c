@@ -4,7 +4,7 @@
 #include "psctl/psctl.h"
 
 #include "base/alloc.h"
-#include "client/psclient.h"
+#include "base/variables.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -313,13 +313,15 @@ static void check_jobs(struct doctor *d, const struct report *r, ps_time after)
 static void check_agent(struct doctor *d)
 {
     const char *own = getenv("PSKV_SOCKET");
+    char place[PS_SOCKET_PATH_MAX + 1];
     struct sockaddr_un sa = {.sun_family = AF_UNIX};
     struct ps_str s;
     int error;
     int fd;
 
     if (own == NULL || own[0] == '\0') {
-        own = PSC_DEFAULT_SOCKET;
+        ps_runtime_socket("agent.sock", place, sizeof(place));
+        own = place;
     }
     ps_str_copy(sa.sun_path, sizeof(sa.sun_path), own);
     fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);

@@ -11,7 +11,6 @@
 #include "base/log.h"
 #include "base/variables.h"
 #include "common/exit.h"
-#include "client/psclient.h"
 
 #include <getopt.h>
 #include <locale.h>
@@ -732,6 +731,7 @@ static int run_bench(const struct request *q, const struct report *r)
 {
     const struct rows *nodes = &r->rows_of[PS_QUERY_NODES];
     const char *socket = getenv("PSKV_SOCKET");
+    char own[PS_SOCKET_PATH_MAX + 1];
     struct bench_options o = q->bench;
 
     if (o.size / o.keys < sizeof(float)) {
@@ -752,8 +752,8 @@ static int run_bench(const struct request *q, const struct report *r)
         return EXIT_DEGRADED;
     }
     if (o.socket == NULL) {
-        o.socket = socket != NULL && socket[0] != '\0' ? socket
-                                                       : PSC_DEFAULT_SOCKET;
+        ps_runtime_socket("agent.sock", own, sizeof(own));
+        o.socket = socket != NULL && socket[0] != '\0' ? socket : own;
     }
     o.timeout = q->timeout;
     return bench_run(&o, q->format == FORMAT_JSON);

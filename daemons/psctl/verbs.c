@@ -90,8 +90,8 @@ const struct page help_pages[] = {
       {"--keys N", "default 100"},
       {"--rounds N", "default 50"},
       {"--workers N", "processes, default 2"},
-      {"--socket PATH", "this node's agent; else $PSKV_SOCKET, else "
-                        "/run/pskv/agent.sock"}}},
+      {"--socket PATH", "this node's agent; else $PSKV_SOCKET, else its\n"
+                        "socket in $XDG_RUNTIME_DIR/pskv or /run/pskv"}}},
     {"pki",
      {"init", "issue ROLE NAME", "renew ROLE NAME", "revoke NAME|SERIAL",
       "code ROLE NAME", "serve", "show", NULL},
@@ -210,7 +210,8 @@ const struct flag help_general[] = {
      "the scheduler; else that of --context, else\n"
      "$PSKV_SCHED, else $DMLC_PS_ROOT_URI and\n"
      "$DMLC_PS_ROOT_PORT, else the context in use, else\n"
-     "its socket in /run/pskv, else 127.0.0.1:9091"},
+     "its socket in $XDG_RUNTIME_DIR/pskv or /run/pskv,\n"
+     "else 127.0.0.1:9091"},
     {"--context NAME", "a cluster of psctl context, without variables"},
     {"-w, --write FORMAT", "table (for people), json (for programs) or jsonl\n"
                            "(the same on one line)"},

@@ -18,6 +18,7 @@
 #include "base/alloc.h"
 #include "base/file_check.h"
 #include "base/limits.h"
+#include "base/variables.h"
 #include "client/sock.h"
 #include "net/addr.h"
 #include "proto/frame.h"
@@ -34,7 +35,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define DEFAULT_SOCKET        "/run/pskv/psched.sock"
 
 /* Limit on rows of one answer: the keys of a job, on a few servers each.
  * Protects the machine's memory. */
@@ -515,12 +515,16 @@ static int probe(const char *path)
 
 const char *wire_default_endpoint(void)
 {
-    const int error = probe(DEFAULT_SOCKET);
+    static char endpoint[PS_SOCKET_PATH_MAX + sizeof("unix:")] = "unix:";
+    char *path = endpoint + strlen("unix:");
+    int error;
 
+    ps_runtime_socket("psched.sock", path, PS_SOCKET_PATH_MAX + 1);
+    error = probe(path);
     /* A socket that this user may not use is named, unless psched also listens
      * by TCP. */
     return error == 0 || (error == EACCES && probe(NULL) != 0)
-               ? "unix:" DEFAULT_SOCKET
+               ? endpoint
                : "127.0.0.1:9091";
 }
 

@@ -20,7 +20,8 @@
 
 extern char **environ;
 
-static const char default_socket[] = "/run/pskv/agent.sock";
+/* Of an agent that runs here already. */
+static char default_socket[PS_SOCKET_PATH_MAX + 1];
 
 static const char usage[] =
     "usage: pslaunch -n WORKERS [options] [--] COMMAND...\n"
@@ -657,6 +658,7 @@ static int check_hosts(struct plan *p)
     if (!check_agents(p)) {
         return EXIT_USAGE;
     }
+    ps_runtime_socket("agent.sock", default_socket, sizeof(default_socket));
     if (p->private_trio) {
         p->socket = NULL;
     } else if (p->socket == NULL && p->hosts.count == 0 && p->nodes == 1) {

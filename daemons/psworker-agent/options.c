@@ -26,7 +26,9 @@ static const struct ps_option rows[] = {
      .max = PS_SOCKET_PATH_MAX,
      .form = PS_OPTION_EXPANDED,
      .offset = AT(socket),
-     .help = "Unix socket for training processes."},
+     .help = "Unix socket for training processes; of a user who may not write "
+             "/run/pskv: in $XDG_RUNTIME_DIR/pskv, where that user's processes "
+             "look first."},
     {.path = "client.mode",
      .text = "0660",
      .type = PS_OPTION_MODE,

@@ -3,7 +3,10 @@
 
 #include "base/nearest.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 const char *const ps_variables[] = {
     "PSKV_AGENT_RETRY",
@@ -83,4 +86,28 @@ const char *ps_variables_unknown(char *const *env, size_t *cursor,
         }
     }
     return NULL;
+}
+
+bool ps_runtime_folder(char *out, size_t cap)
+{
+    const char *runtime = getenv("XDG_RUNTIME_DIR");
+    int n = runtime != NULL && runtime[0] == '/'
+                ? snprintf(out, cap, "%s/pskv", runtime)
+                : -1;
+
+    return n > 0 && (size_t)n < cap;
+}
+
+void ps_runtime_socket(const char *name, char *out, size_t cap)
+{
+    const size_t len = ps_runtime_folder(out, cap) ? strlen(out) : cap;
+
+    if (len < cap) {
+        int n = snprintf(out + len, cap - len, "/%s", name);
+
+        if (n > 0 && (size_t)n < cap - len && access(out, F_OK) == 0) {
+            return;
+        }
+    }
+    (void)snprintf(out, cap, "/run/pskv/%s", name);
 }

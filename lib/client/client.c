@@ -227,12 +227,10 @@ static int copy_options(struct psc_client *c, const struct psc_options *o,
         return client_open_error(err, err_size, rc, "%s", text);
     }
     c->options = *o;
-    c->options.socket = strdup(o->socket != NULL ? o->socket
-                                                 : PSC_DEFAULT_SOCKET);
+    c->options.socket = NULL; /* Known with the connection. */
     c->options.job = strdup(o->job);
     c->options.token_file = strdup(o->token_file != NULL ? o->token_file : "");
-    if (c->options.socket == NULL || c->options.job == NULL ||
-        c->options.token_file == NULL) {
+    if (c->options.job == NULL || c->options.token_file == NULL) {
         return client_open_error(err, err_size, PSC_E_NOMEM, "%s",
                                  ps_strerror(PS_E_NOMEM));
     }

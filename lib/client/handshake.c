@@ -6,6 +6,9 @@
 #include "client/state.h"
 #include "client/waiting.h"
 
+#include "base/limits.h"
+#include "base/variables.h"
+
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>
@@ -60,16 +63,28 @@ int handshake_connect(struct psc_client *c, const struct psc_options *o,
                       char *err, size_t err_size)
 {
     ps_time deadline = client_deadline(o->connect_timeout_ms);
-    const char *path = o->socket != NULL ? o->socket : PSC_DEFAULT_SOCKET;
+    const bool searches = options_have_default_socket(o);
+    char place[PS_SOCKET_PATH_MAX + 1];
+    const char *path = o->socket;
     char text[PS_TEXT_MAX + 1];
     struct ps_str advice;
 
     for (;;) {
         int errnum = 0;
-        int rc = ps_sock_open(path, &c->sock, &errnum);
+        int rc;
+
+        if (searches) {
+            ps_runtime_socket("agent.sock", place, sizeof(place));
+            path = place;
+        }
+        rc = ps_sock_open(path, &c->sock, &errnum);
 
         if (rc == 0) {
-            return 0;
+            c->options.socket = strdup(path);
+            return c->options.socket != NULL
+                       ? 0
+                       : client_open_error(err, err_size, PSC_E_NOMEM, "%s",
+                                           ps_strerror(PS_E_NOMEM));
         }
         if (rc != PS_E_UNREACH || client_ms_until(deadline) == 0 ||
             has_no_folder(path)) {

@@ -17,12 +17,20 @@
 #include "base/num.h"
 #include "base/variables.h"
 
+/* One object: a caller that names the same path means it. */
+static const char default_socket[] = PSC_DEFAULT_SOCKET;
+
+bool options_have_default_socket(const struct psc_options *o)
+{
+    return o->socket == NULL || o->socket == default_socket;
+}
+
 void psc_options_init(struct psc_options *o, size_t size)
 {
     const struct psc_options defaults = {
         .size = (uint32_t)ps_min_u64(size, sizeof(*o)),
         .rank = PSC_RANK_ANY,
-        .socket = PSC_DEFAULT_SOCKET,
+        .socket = default_socket,
         .job = "default",
         .num_workers = 1,
         .num_servers = 1,

@@ -18,6 +18,9 @@ LIBRARY = str(harness.LIBRARY)
 TABLE = (ROOT / "docs" / "environment.md").read_text()
 
 
+NOBODY = 65534
+
+
 def effective(program, **env):
     """Options of a daemon as {path: (value, where it came from)}."""
     out = subprocess.run(
@@ -95,6 +98,30 @@ class Started:
         self.tmp = tmp
         self.port = port
         self.all = []
+        # Of an ordinary user; None: that of the test.
+        self.runtime = None
+        self.account = {}
+
+    def as_user(self):
+        """From here on: without a folder of a service manager, and not as root,
+        who may write anywhere."""
+        self.runtime = self.tmp / "runtime"
+        self.runtime.mkdir(mode=0o700)
+        if os.getuid() == 0:
+            self.tmp.chmod(0o755)
+            self.tmp.parent.chmod(0o755)
+            os.chown(self.runtime, NOBODY, NOBODY)
+            self.account = {"user": NOBODY, "group": NOBODY,
+                            "extra_groups": [], "cwd": "/"}
+
+    def environment(self, **env):
+        folder = {"RUNTIME_DIRECTORY": self.tmp} if self.runtime is None \
+            else {"XDG_RUNTIME_DIR": self.runtime}
+        return harness.clean_env(
+            PYTHONPATH=PACKAGE, PSKV_LIBRARY=LIBRARY,
+            PYTHONDONTWRITEBYTECODE=1, DMLC_PS_ROOT_URI="127.0.0.1",
+            DMLC_PS_ROOT_PORT=self.port, DMLC_NUM_SERVER=2, DMLC_NUM_WORKER=2,
+            **folder, **env)
 
     def start(self, name, command, **env):
         programs = [str(harness.BUILD / "daemons" / p)
@@ -102,12 +129,9 @@ class Started:
         log = open(self.tmp / f"{name}{len(self.all)}.log", "wb")
         process = subprocess.Popen(
             command, stdout=log, stderr=subprocess.STDOUT,
-            preexec_fn=harness.die_with_parent, env=harness.clean_env(
-                PYTHONPATH=PACKAGE, PSKV_LIBRARY=LIBRARY,
-                PYTHONDONTWRITEBYTECODE=1, RUNTIME_DIRECTORY=self.tmp,
-                DMLC_PS_ROOT_URI="127.0.0.1", DMLC_PS_ROOT_PORT=self.port,
-                DMLC_NUM_SERVER=2, DMLC_NUM_WORKER=2,
-                **env) | {"PATH": ":".join(programs + [os.environ["PATH"]])})
+            preexec_fn=harness.die_with_parent, **self.account,
+            env=self.environment(**env) | {
+                "PATH": ":".join(programs + [os.environ["PATH"]])})
         process.log = log.name
         log.close()
         self.all.append(process)
@@ -140,14 +164,38 @@ def test_daemons_start_by_variables_of_other_systems(started, by_role):
             started.start(name, [harness.program(name)], DMLC_ROLE=role)
     started.start("agent", [harness.program("psworker-agent")])
     socket = str(started.tmp / "agent.sock")
-    workers = [started.start("worker", script, DMLC_ROLE="worker",
-                             PSKV_SOCKET=socket) for _ in range(2)]
+    await_workers([started.start("worker", script, DMLC_ROLE="worker",
+                                 PSKV_SOCKET=socket) for _ in range(2)])
+
+
+def await_workers(workers):
     texts = []
     for worker in workers:
         code = worker.wait(timeout=2 * harness.PATIENCE)
         texts.append(pathlib.Path(worker.log).read_text())
         assert code == 0, texts
     assert sorted(texts) == ["worker 0 2 2\n", "worker 1 2 2\n"]
+
+
+def test_an_ordinary_user_starts_all_by_hand(started):
+    """As docs/environment.md says, without an option: the daemons listen in the
+    user's own folder, where workers and psctl look."""
+    started.as_user()
+    script = [sys.executable, "-c", WORKER]
+    for name in ("psched", "psserver", "psserver", "psworker-agent"):
+        started.start(name, [harness.program(name)])
+    await_workers([started.start("worker", script, DMLC_ROLE="worker")
+                   for _ in range(2)])
+    sockets = started.runtime / "pskv"
+    assert {p.name for p in sockets.iterdir()} == {"agent.sock", "psched.sock"}
+    assert sockets.stat().st_mode & 0o777 == 0o700
+    env = started.environment()
+    del env["DMLC_PS_ROOT_URI"]
+    done = subprocess.run([harness.program("psctl"), "doctor"], env=env,
+                          capture_output=True, text=True, check=False,
+                          timeout=harness.PATIENCE, **started.account)
+    assert f"this host has an agent at {sockets}/agent.sock" in done.stdout, \
+        done.stdout + done.stderr
 
 
 def test_variables_without_effect_are_reported(started):
