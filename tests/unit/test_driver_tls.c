@@ -636,8 +636,7 @@ static void connection_ends_with_the_certificate_of_its_peer(void **state)
     RUN(&w, strstr(lines, "connection refused") != NULL);
     assert_non_null(
         strstr(lines, "reason=\"its certificate has expired: it ended 20"));
-    assert_non_null(
-        strstr(lines, "; is the clock right? (ps://c/agent/a)\""));
+    assert_non_null(strstr(lines, "; is the clock right? (ps://c/agent/a)\""));
     end(&w);
 }
 
