@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import trio as support
+from trio import Job
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "docs"))
@@ -89,6 +90,29 @@ def test_a_real_message_is_explained(trio):
                 if "security.insecure: " in x)
     code, out, _ = psctl("explain", line)
     assert code == 0 and "A reminder at each start." in out
+
+
+def test_marked_lines_of_status_and_findings_are_explained(trio):
+    """Of a cluster whose only server was killed, with a job that waits for a
+    lost rank."""
+    t = trio(servers=1, agents=1)
+    job = Job(t, 2)
+    job[1].kill()
+    job[0].ask("start b barrier")
+    support.wait_for(lambda: "has lost 1 of 2 ranks" in t.psctl("status")[1],
+                     "the lost rank in psctl status")
+    t.daemons["ps0"].process.kill()
+    support.wait_for(lambda: "no active server" in t.psctl("status")[1],
+                     "the lost server in psctl status")
+    lines = [x for x in t.psctl("status")[1].splitlines()
+             if x.lstrip().startswith("!")]
+    lines += [x for x in t.psctl("doctor")[1].splitlines()
+              if x.startswith(("problem", "note", "ok"))]
+    assert len(lines) >= 4, lines
+    for line in lines:
+        code, out, err = psctl("explain", line)
+        assert code == 0 and "what to do" in out, line + err
+    job[0].kill()
 
 
 def test_lines_of_json_have_the_code(tmp_path):

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The texts of docs/troubleshooting.md are texts of the programs, and every
-code, every limit that a refusal can name, and every advice about listening is
-there.
+code, every limit that a refusal can name, every advice about listening, every
+warning and error of a log, and every line that psctl status marks or psctl
+doctor finds is there.
 
     troubleshooting.py ROOT
 
@@ -44,6 +45,72 @@ def fragments(text):
     return [f for f in text.split("...") if f.strip(" ;:,.()'\"/")]
 
 
+WARNING = re.compile(r'PS_LOG_(?:WARNING|ERROR),\s*"((?:[^"\\]|\\.)*)"')
+# Letters of a text of its own; one with less is another text behind a name.
+OWN_LEAST = 10
+
+
+def without_comments(path):
+    text = re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.S)
+    text = MACRO.sub("...", text)
+    return re.sub(r'(?<!\\)"\s*"', "", text)
+
+
+def filled(text):
+    """As a program prints it."""
+    return FILLED.sub("...", text).replace('\\"', '"').replace("%%", "%") \
+        .replace("...", "x17")
+
+
+def lines_of_logs(text):
+    """Warnings and errors whose text stands in the call."""
+    return [filled(m[1]) for m in WARNING.finditer(text)]
+
+
+def lines_of_psctl(text):
+    """Texts of health.c and doctor.c: what is added behind each begin_...()."""
+    parts = re.split(r"= (?:begin_(?:problem|finding|node)\()", text)
+    for part in parts[1:]:
+        line = ""
+        for m in re.finditer(
+                r"(?:ps_str_add\w*|add_\w+|describe_\w+)"
+                r'\(((?:[^;"]|"(?:[^"\\]|\\.)*")*?)\);',
+                part.split("\n}\n")[0], re.S):
+            literal = LITERAL.search(m[1])
+            line += filled(literal[1]) if literal else "x17"
+        yield line
+    # The action of an add_finding(), and its text.
+    for m in re.finditer(r"\badd_finding\(d, \w+,\s*" + LITERAL.pattern +
+                         r",\s*" + LITERAL.pattern, text):
+        yield filled(m[2])
+
+
+def explains(entry, line):
+    """True if `psctl explain` finds the entry by the line."""
+    at = 0
+    for part in entry.split("..."):
+        found_at = line.find(part, at)
+        if found_at < 0:
+            return False
+        at = found_at + len(part)
+    return len(entry.replace("...", "")) >= OWN_LEAST
+
+
+def unexplained(root, told):
+    lines = [line for folder in ("lib", "daemons")
+             for p in sorted((root / folder).rglob("*.c"))
+             for line in lines_of_logs(without_comments(p))]
+    for name in ("health", "doctor"):
+        lines += lines_of_psctl(
+            without_comments(root / f"daemons/psctl/{name}.c"))
+    assert len(lines) > 90, "the calls have another form"
+    for line in dict.fromkeys(lines):
+        if len(re.sub(r"x17|\W", "", line)) >= OWN_LEAST and \
+                not any(explains(t, line) for t in told):
+            yield "docs/troubleshooting.md does not explain: " + \
+                line.replace("x17", "...")
+
+
 def main():
     root = Path(sys.argv[1])
     page = (root / "docs/troubleshooting.md").read_text()
@@ -78,6 +145,7 @@ def main():
     for text in dict.fromkeys(wanted):
         if text not in told:
             found.append(f"docs/troubleshooting.md lacks: {text}")
+    found += unexplained(root, told)
     # An entry without a code is explained by its text only, until a code is
     # given; a code without its entry would explain nothing.
     texts_told = {t.strip() for t in told}
