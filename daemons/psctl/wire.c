@@ -35,7 +35,6 @@
 #include <time.h>
 #include <unistd.h>
 
-
 /* Limit on rows of one answer: the keys of a job, on a few servers each.
  * Protects the machine's memory. */
 #define ROWS_MAX              (8u * PS_KEYS_MAX)
