@@ -57,7 +57,7 @@ def legend(plt: Any, axes: Any, figures: list[dict[str, Any]]) -> None:
                             label="least to most of all rounds"))
     if any(f["limit"] for f in figures):
         marks.append(Line2D([], [], color="tab:red", linewidth=2,
-                            label="what memory or links allow"))
+                            label="measured limit of memory or links"))
     axes.legend(handles=marks, loc="upper center", ncol=len(marks),
                 bbox_to_anchor=(0.4, -40 / axes.bbox.height))
 

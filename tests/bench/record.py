@@ -21,7 +21,7 @@ def page(book: Book, titles: dict[int, str], pictures: str) -> str:
            f"{book.machine}. Written by `tests/bench/record.py`; what each "
            "row is and how it is measured stands in "
            "[performance.md](performance.md).", "",
-           "Median (least .. most); share of what memory or links allow; "
+           "Median (least .. most); share of the measured limit of memory or links; "
            "most memory of all processes.", "",
            f"Of {len(reached) + len(missed)} goals {len(reached)} are "
            "reached. Not reached:", ""]

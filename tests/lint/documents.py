@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What documents name is there: commands with their options, options of
-daemons, variables, functions of the library, files; pages and headings to which
-a link leads.
+daemons and their defaults, variables, functions of the library, files, packages;
+pages and headings to which a link leads.
 
     documents.py ROOT PSCHED PSSERVER AGENT PSCTL PSLAUNCH [--self-test]
 
@@ -73,6 +73,27 @@ def option_paths(text):
     return paths
 
 
+# A default behind the name of an option: `metrics.interval` (15 s).
+DEFAULT = re.compile(r"`([a-z_]+(?:\.[a-z_]+)+)`(?: of \w+)? "
+                     r"\((?:default )?(\d+) ?([a-zA-Z]*|%)(?: of [\w ]+)?[,;)]")
+# A package of ours, or one of Debian with the version of its interface.
+PACKAGE = re.compile(r"`(pskv-[a-z]+|python3-pskv|libpsclient(?:-dev|\d+)|"
+                     r"lib[a-z-]+[a-z]\d+)`")
+
+
+def defaults_of(text):
+    """Path -> value of a sample file."""
+    values = {}
+    sections = []
+    for line in text.splitlines():
+        m = re.match(r"( *)#?([a-z_]+):(?: \"?([^\"#]*)\"?)?$", line)
+        if m is not None:
+            sections[len(m[1]) // 2:] = [m[2]]
+            if m[3]:
+                values[".".join(sections)] = m[3].strip()
+    return values
+
+
 class Facts:
     """What the programs, the sources and the tree have."""
 
@@ -80,9 +101,12 @@ class Facts:
         self.root = root
         self.paths = {}
         self.flags = {}
+        self.defaults = {}
+        self.packages = (root / "debian/control").read_text()
         for name in DAEMONS:
-            self.paths[name] = option_paths(
-                ask(programs[name], "--print-config=defaults"))
+            sample = ask(programs[name], "--print-config=defaults")
+            self.paths[name] = option_paths(sample)
+            self.defaults |= defaults_of(sample)
             self.flags[name] = flags_of(ask(programs[name], "--help"))
         self.flags["pslaunch"] = flags_of(ask(programs["pslaunch"], "--help"))
         usage = ask(programs["psctl"], "--help")
@@ -218,6 +242,20 @@ class Lint:
                         Path(m[1]).name + ".*")):
                 self.say(where, f"there is no file {m[1]}")
 
+    def check_default(self, where, path, stated):
+        """`auto` stands for a value that the page may explain."""
+        value = self.facts.defaults.get(path)
+        if value not in (None, "auto"):
+            self.checked += 1
+            if value.replace(" ", "") != stated:
+                self.say(where, f"{path} is {value} by default, not {stated}")
+
+    def check_package(self, where, name):
+        self.checked += 1
+        if not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])",
+                         self.facts.packages):
+            self.say(where, f"debian/control has no package {name}")
+
     def check_link(self, where, page, link):
         """`page`: path of the document that has the link."""
         target, _, heading = link.partition("#")
@@ -241,6 +279,10 @@ class Lint:
             block = fenced or line.startswith(("    ", "\t"))
             for word in words_of(line, manual):
                 self.check_word(where, word)
+            for path, number, unit in DEFAULT.findall(line):
+                self.check_default(where, path, number + unit)
+            for package in PACKAGE.findall(line):
+                self.check_package(where, package)
             for link in [] if block else LINK.findall(line):
                 self.check_link(where, page, link)
             plain = line.strip().removeprefix("$ ")
@@ -272,6 +314,9 @@ SAMPLES = [
     ("`psc_opn()`", "psclient.h has no psc_opn"),
     ("`lib/nothing.c`", "there is no file lib/nothing.c"),
     ("    $ pslaunch --bogus 3 -- x", "pslaunch has no --bogus"),
+    ("`shutdown.grace` (31 s)", "shutdown.grace is 30s by default, not 31s"),
+    ("`pskv-daemon`", "debian/control has no package pskv-daemon"),
+    ("`libmicrohttpd10`", "debian/control has no package libmicrohttpd10"),
     ("[a](docs/nothing.md)", "there is no page docs/nothing.md"),
     ("[a](docs/protocol.md#nothing)",
      "protocol.md has no heading for #nothing"),
