@@ -91,7 +91,31 @@ static void print_general(FILE *out)
     }
 }
 
-void help_all(FILE *out)
+void help_short(FILE *out)
+{
+    static const char *const titles[HELP_GROUPS] = {
+        [HELP_LOOK] = "look at a cluster",
+        [HELP_CHECK] = "find out what is wrong",
+        [HELP_CHANGE] = "change a job or a log",
+        [HELP_SET_UP] = "set up"};
+
+    fputs(
+        "usage: psctl [OPTION]... VERB     psctl help VERB: its options; help "
+        "all: all\n",
+        out);
+    for (size_t g = 0; g < HELP_GROUPS; g++) {
+        fprintf(out, "%s\n", titles[g]);
+        for (size_t i = 0; i < help_page_count; i++) {
+            if (help_pages[i].group == (enum help_group)g) {
+                fprintf(out, "  %-11s %s\n", help_pages[i].verb,
+                        help_pages[i].summary);
+            }
+        }
+    }
+}
+
+/* All verbs with their words, and all options. */
+static void help_all(FILE *out)
 {
     fputs("usage: psctl [OPTION]... VERB\n\n", out);
     for (size_t i = 0; i < help_page_count; i++) {
@@ -125,6 +149,10 @@ bool help_verb(const char *verb)
 {
     const struct page *p = help_find_page(verb);
 
+    if (strcmp(verb, "all") == 0) {
+        help_all(stdout);
+        return true;
+    }
     if (p == NULL) {
         help_no_verb(verb);
         return false;

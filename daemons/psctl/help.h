@@ -16,8 +16,19 @@ struct flag {
 #define FLAGS_MAX     9
 #define ARGUMENTS_MAX 7
 
+/* Verbs of one kind, under a title. */
+enum help_group {
+    HELP_LOOK,
+    HELP_CHECK,
+    HELP_CHANGE,
+    HELP_SET_UP,
+    HELP_GROUPS,
+    HELP_NONE = HELP_GROUPS, /* Named in the first line alone. */
+};
+
 struct page {
     const char *verb;
+    enum help_group group;
     /* After the verb, NULL ends the list: words in small letters are given as
      * they are, those in capitals stand for a value, brackets mean that it may
      * be left out. */
@@ -36,8 +47,9 @@ extern const size_t help_general_count;
 /* Returns NULL if no verb has that name. */
 const struct page *help_find_page(const char *verb);
 
-void help_all(FILE *out);
-/* Prints the help of a verb on standard output. False, after a message: no such
+/* One screen: each verb in one line. */
+void help_short(FILE *out);
+/* Prints the help of a verb, or of "all", on standard output. False, after a message: no such
  * verb. */
 bool help_verb(const char *verb);
 /* Reports an unknown verb on standard error, with the nearest one. */

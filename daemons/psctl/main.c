@@ -568,7 +568,7 @@ static bool parse_words(struct request *q, int argc, char **argv)
 
     if (argc == 0) {
         fputs("psctl: say what you want to know\n\n", stderr);
-        help_all(stderr);
+        help_short(stderr);
         return false;
     }
     spec = find_verb(argv[0]);
@@ -857,7 +857,7 @@ static bool print_about(const struct request *q, int argc, char **argv,
     }
     if (q->help || help) {
         if (argc == 0 || verb == NULL) {
-            help_all(stdout);
+            help_short(stdout);
         } else if (!help_verb(verb)) {
             *ret_exit = EXIT_USAGE;
         }

@@ -25,7 +25,7 @@ def run(*words, env=None):
 # ------------------------------------------------------------------ no cluster
 
 def test_help_names_every_verb():
-    code, out, err = run("--help")
+    code, out, err = run("help", "all")
     assert code == 0 and err == ""
     for word in ("status", "jobs", "nodes", "keys", "stall", "cancel", "get",
                  "set", "bench", "rebalance", "--dry-run", "--off", "--timeout",

@@ -47,7 +47,13 @@ def test_each_verb_has_help(verb):
 def test_help_lists_all_verbs():
     code, out, _ = run("help")
     assert code == 0 and run("--help") == (0, out, "")
-    assert max(map(len, out.splitlines())) <= 100
+    listed = re.findall(r"^  ([a-z-]+) ", out, re.M)
+    every = set(re.findall(r"^  ([a-z-]+) ", run("help", "all")[1], re.M))
+    assert set(listed) | {"help"} == every and set(VERBS) <= every
+    assert len(listed) == len(set(listed))
+    # One screen.
+    assert len(out.splitlines()) <= 25
+    assert max(map(len, out.splitlines())) <= 80
     assert run("help", "a", "b")[0] == 2
 
 

@@ -109,7 +109,7 @@ class Facts:
             self.defaults |= defaults_of(sample)
             self.flags[name] = flags_of(ask(programs[name], "--help"))
         self.flags["pslaunch"] = flags_of(ask(programs["pslaunch"], "--help"))
-        usage = ask(programs["psctl"], "--help")
+        usage = ask(programs["psctl"], "help", "all")
         self.flags["psctl"] = flags_of(usage)
         self.verbs = set(re.findall(r"^  ([a-z-]+) ", usage, re.M))
         self.all_paths = set().union(*self.paths.values())
@@ -345,6 +345,7 @@ def main():
     programs = dict(zip(PROGRAMS, sys.argv[2:7]))
     facts = Facts(root, programs)
     facts.help = {name: ask(programs[name], "--help") for name in PROGRAMS}
+    facts.help["psctl"] = ask(programs["psctl"], "help", "all")
     self_test(facts)
     lint = Lint(facts)
     for path, manual in documents(root):
