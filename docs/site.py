@@ -225,6 +225,18 @@ def manual_sources(root, folder):
         yield name, source.read_text()
 
 
+ACRONYMS = {"CPU", "GPU", "GPUS", "MPI", "PKI", "SSH", "TLS", "YAML"}
+
+
+def title_of(head):
+    """Of a section of the manual, whose heading has small letters only here.
+    mandoc makes a link of its first word."""
+    words = html.unescape(re.sub(r"<[^>]*>", "", head)).split()
+    small = [w if w in ACRONYMS else w.lower() for w in words]
+    return " ".join([words[0] if words[0] in ACRONYMS
+                     else words[0].capitalize(), *small[1:]])
+
+
 def render_manual(name, text):
     """A page of the manual: headings in Markdown, so that the table of contents
     has them, and between them what mandoc makes."""
@@ -248,7 +260,7 @@ def render_manual(name, text):
         body = re.sub(r'<a class="permalink"[^>]*>(.*?)</a>', r"\1", body,
                       flags=re.S)
         body = re.sub(r"<(/?)h2", r"<\1h3", body)
-        title = html.unescape(head).capitalize()
+        title = title_of(head)
         body = re.sub(r"<pre>.*?</pre>", lambda m: re.sub(
             r"\n\s*<br/>\s*?\n", "\n", m[0]), body, flags=re.S)
         # Without empty lines it is one block for the renderer.
@@ -320,6 +332,9 @@ def check(root):
               for n in sorted(documents - set(listed))]
     found += [f"docs/site.py: PAGES has {n}, which does not exist"
               for n in sorted(set(listed) - documents)]
+    if title_of('<a href="#EXIT">EXIT</a> STATUS OF PKI') != \
+            "Exit status of PKI":
+        found.append("docs/site.py: headings of the manual are cut")
     count = 0
     for name in sorted(documents - set(MANUAL)):
         path = source_of(root, name)

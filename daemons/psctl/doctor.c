@@ -27,8 +27,6 @@
 #define DESCRIPTORS_LEAST 4160u
 /* Default of Linux; an agent may map half of it. */
 #define MAPPINGS_LEAST    65530u
-/* A member gone for longer is no problem any more. */
-#define GONE_MAX          PS_SECONDS(3600)
 
 enum level {
     LEVEL_OK,
@@ -94,8 +92,7 @@ static void check_state(struct doctor *d, const struct ps_msg_node_row *n)
     struct ps_str s;
 
     format_age(n->silent_ns, age, sizeof(age));
-    if (n->state == PS_NODE_STATE_SUSPECT ||
-        (n->state == PS_NODE_STATE_GONE && n->silent_ns < GONE_MAX)) {
+    if (is_missed(n)) {
         s = begin_node(d, LEVEL_PROBLEM, n,
                        "its host, its log, and the network between it and "
                        "psched; psctl events has the reason");
@@ -111,7 +108,7 @@ static void check_state(struct doctor *d, const struct ps_msg_node_row *n)
         ps_str_add(&s, ": ");
         add_printable(&s, n->unreachable, 80);
     }
-    if (n->draining) {
+    if (n->draining && n->state != PS_NODE_STATE_GONE) {
         s = begin_node(d, LEVEL_NOTE, n,
                        "start it again if it shall take new jobs");
         ps_str_add(&s, "is shutting down");
@@ -310,7 +307,10 @@ static void check_jobs(struct doctor *d, const struct report *r, ps_time after)
 
 /* ---------------------------------------------------------------- this host */
 
-static void check_agent(struct doctor *d)
+/* Looks for the agent of this host's cluster, or for that of PSKV_SOCKET. Jobs
+ * of another cluster, such as the daemons of one job, have agents elsewhere.
+ * NULL: no scheduler answers at the endpoint. */
+static void check_agent(struct doctor *d, const char *endpoint)
 {
     const char *own = getenv("PSKV_SOCKET");
     char place[PS_SOCKET_PATH_MAX + 1];
@@ -320,6 +320,10 @@ static void check_agent(struct doctor *d)
     int fd;
 
     if (own == NULL || own[0] == '\0') {
+        if (endpoint != NULL &&
+            strcmp(endpoint, wire_default_endpoint()) != 0) {
+            return;
+        }
         ps_runtime_socket("agent.sock", place, sizeof(place));
         own = place;
     }
@@ -455,7 +459,7 @@ int doctor_run(const struct wire_target *target, ps_time after, bool json)
                     "the message above; systemctl status psched on its host",
                     "psched does not answer");
     }
-    check_agent(&d);
+    check_agent(&d, rc == 0 ? target->endpoint : NULL);
     check_clock(&d);
     check_kernel(&d);
     check_mappings(&d);

@@ -154,6 +154,13 @@ static void check_certificate(const struct ps_msg_node_row *n, struct health *h)
     ps_str_add(&s, " ends soon; see psctl nodes, and renew it by psctl pki");
 }
 
+bool is_missed(const struct ps_msg_node_row *n)
+{
+    return n->state == PS_NODE_STATE_SUSPECT ||
+           (n->state == PS_NODE_STATE_GONE && !n->draining &&
+            n->silent_ns < GONE_PROBLEM_MAX);
+}
+
 static void check_nodes(const struct report *r, struct health *h)
 {
     const struct rows *rows = &r->rows_of[PS_QUERY_NODES];
@@ -171,9 +178,7 @@ static void check_nodes(const struct report *r, struct health *h)
         check_memory(n, h);
         check_reach(n, h);
         check_certificate(n, h);
-        if (n->state != PS_NODE_STATE_SUSPECT &&
-            !(n->state == PS_NODE_STATE_GONE &&
-              n->silent_ns < GONE_PROBLEM_MAX)) {
+        if (!is_missed(n)) {
             continue;
         }
         s = begin_problem(h, scratch, sizeof(scratch));

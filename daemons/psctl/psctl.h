@@ -196,6 +196,9 @@ struct health {
  * `after` are normal. */
 void health_check(const struct report *r, ps_time after, struct health *ret);
 bool stall_is_problem(const struct ps_msg_stall_row *s, ps_time after);
+/* True if the member is silent, or gone within the last hour, but not if it was
+ * stopped in good order. */
+bool is_missed(const struct ps_msg_node_row *n);
 /* Adds "rank 3 (n07, lost), rank 5 (n09)", escaped. */
 void describe_missing(const struct ps_msg_stall_row *s, struct ps_str *out);
 
@@ -220,10 +223,10 @@ void show_settings(const struct report *r, bool headings);
 /* -------------------------------------------------------------------- top.c */
 
 enum top_key {
+    TOP_NAME,    /* By role and name: rows stay where they are. */
     TOP_TRAFFIC, /* Bytes in and out per second. */
     TOP_ROUNDS,
     TOP_MEMORY,
-    TOP_NAME,
 };
 
 struct top_options {

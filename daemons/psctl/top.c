@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* psctl top: members and jobs, again and again. On a terminal each frame fills
- * the screen, drawn with control sequences that all terminals know, and a key
- * ends it; in batch mode frames follow each other. */
+ * the screen, drawn with control sequences that all terminals know, its lines
+ * cut at the edge, and keys change the order or end it; in batch mode frames
+ * follow each other. */
 #include "psctl/psctl.h"
 
 #include "common/exit.h"
@@ -13,16 +14,17 @@
 #include <sys/ioctl.h>
 #include <termios.h>
 #include <unistd.h>
+#include <wchar.h>
 
 /* Lines beside tables of jobs and members: summary, empty lines, headings and
- * one for the cursor. */
+ * the keys. */
 #define OTHER_LINES    6u
 #define PROBLEMS_SHOWN 4u
 #define JOBS_SHOWN     8u
 #define SCALARS_SHOWN  8u
 
-#define ENTER_SCREEN   "\033[?1049h\033[?25l\033[?7l"
-#define LEAVE_SCREEN   "\033[?7h\033[?25h\033[?1049l"
+#define ENTER_SCREEN   "\033[?1049h\033[?25l"
+#define LEAVE_SCREEN   "\033[?25h\033[?1049l"
 #define CLEAR_SCREEN   "\033[H\033[J"
 
 static volatile sig_atomic_t ended;
@@ -146,18 +148,45 @@ static void show_members(struct report *r, size_t most,
 
 /* ------------------------------------------------------------------- frames */
 
-static size_t terminal_lines(void)
+static struct winsize terminal_size(void)
 {
-    struct winsize size;
+    struct winsize size = {.ws_row = 0};
 
-    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 0
-               ? size.ws_row
-               : 24;
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_row == 0 ||
+        size.ws_col == 0) {
+        return (struct winsize){.ws_row = 24, .ws_col = 80};
+    }
+    return size;
+}
+
+/* Prints lines, each as far as the terminal is wide. */
+static void print_cut(const char *text)
+{
+    const size_t width = terminal_size().ws_col;
+    size_t column = 0;
+    mbstate_t state = {0};
+
+    while (*text != '\0') {
+        wchar_t c = 0;
+        size_t n = mbrtowc(&c, text, MB_CUR_MAX, &state);
+        int columns = n < (size_t)-2 ? wcwidth(c) : 1;
+
+        if (n == 0 || n >= (size_t)-2) {
+            n = 1;
+            state = (mbstate_t){0};
+        }
+        column += columns > 0 ? (size_t)columns : 0;
+        if (*text == '\n' || column <= width) {
+            (void)fwrite(text, 1, n, stdout);
+        }
+        column = *text == '\n' ? 0 : column;
+        text += n;
+    }
 }
 
 static void show_frame(struct report *r, const struct top_options *o)
 {
-    size_t lines = o->batch ? SIZE_MAX / 2 : terminal_lines();
+    size_t lines = o->batch ? SIZE_MAX / 2 : terminal_size().ws_row;
     size_t problems;
     size_t others;
     size_t jobs = 0;
@@ -185,6 +214,28 @@ static void show_frame(struct report *r, const struct top_options *o)
     show_members(r, lines, o);
 }
 
+/* Shows a frame on the terminal, and the keys below it. */
+static void show_screen(struct report *r, const struct top_options *o)
+{
+    FILE *terminal = stdout;
+    char *text = NULL;
+    size_t len = 0;
+    FILE *memory = open_memstream(&text, &len);
+
+    fputs(CLEAR_SCREEN, stdout);
+    if (memory == NULL) {
+        show_frame(r, o);
+        return;
+    }
+    stdout = memory; /* Tables are printed there. */
+    show_frame(r, o);
+    fputs("order: n name, t traffic, r rounds, m memory; q ends", stdout);
+    stdout = terminal;
+    (void)fclose(memory);
+    print_cut(text);
+    free(text);
+}
+
 /* Returns an exit code. */
 static int make_frame(const struct wire_target *target,
                       const struct top_options *o)
@@ -198,22 +249,29 @@ static int make_frame(const struct wire_target *target,
         wire_close(w);
     }
     if (rc == 0) {
-        fputs(o->batch ? "" : CLEAR_SCREEN, stdout);
-        show_frame(&r, o);
+        (o->batch ? show_frame : show_screen)(&r, o);
     }
     report_fini(&r);
     return !ps_exit_flush() && rc == 0 ? EXIT_IOERR : rc;
 }
 
-/* Waits; true if a key or a signal ends the program. */
-static bool wait_for_key(ps_time how_long)
+/* Waits; true if a key or a signal ends the program. Another key changes the
+ * order. */
+static bool wait_for_key(ps_time how_long, enum top_key *by)
 {
+    static const char keys[] = {[TOP_TRAFFIC] = 't',
+                                [TOP_ROUNDS] = 'r',
+                                [TOP_MEMORY] = 'm',
+                                [TOP_NAME] = 'n'};
     struct pollfd p = {.fd = STDIN_FILENO, .events = POLLIN};
     char key = 0;
     int n = poll(&p, 1, (int)(how_long / PS_MILLIS(1)));
 
     if (n > 0 && read(STDIN_FILENO, &key, 1) == 0) {
         ended = 1; /* No terminal any more. */
+    }
+    for (size_t i = 0; i < sizeof(keys); i++) {
+        *by = key == keys[i] ? (enum top_key)i : *by;
     }
     return ended != 0 || key == 'q' || key == 'Q';
 }
@@ -240,6 +298,7 @@ static int run_screen(const struct wire_target *target,
                       const struct top_options *o)
 {
     struct sigaction by_signal = {.sa_handler = end_by_signal};
+    struct top_options now = *o;
     struct termios before;
     struct termios raw;
     int rc = 0;
@@ -256,14 +315,14 @@ static int run_screen(const struct wire_target *target,
     fputs(ENTER_SCREEN CLEAR_SCREEN, stdout);
     fflush(stdout);
     for (uint32_t i = 0; o->count == 0 || i < o->count; i++) {
-        if (i > 0 && wait_for_key(o->pause)) {
+        if (i > 0 && wait_for_key(o->pause, &now.by)) {
             break;
         }
         if (rc != 0) { /* Room for the next reason. */
             fputs(CLEAR_SCREEN, stdout);
             fflush(stdout);
         }
-        rc = make_frame(target, o);
+        rc = make_frame(target, &now);
         if (rc != 0 && rc != EXIT_UNAVAILABLE) {
             break;
         }

@@ -132,7 +132,7 @@ const struct page help_pages[] = {
      "Makes a key, sends its public part to 'psctl pki serve', whose "
      "authority\n"
      "the code names, and writes ca.crt, crl.pem, ROLE.crt and ROLE.key.\n",
-     {{"--server HOST:PORT", "where psctl pki serve listens; needed"},
+     {{"--server HOST[:PORT]", "where psctl pki serve listens; needed"},
       {"--code CODE", "of psctl pki code; -: from standard input; needed"},
       {"--directory DIR", "the node's folder, as --out"},
       {"--owner USER", "to whom the node's files belong"},
@@ -142,11 +142,12 @@ const struct page help_pages[] = {
      {"", NULL},
      "the cluster, its jobs and busiest members, again and again",
      {NULL},
-     "On a terminal until q. Elsewhere, and with --batch, each output follows\n"
+     "On a terminal until q; n, t, r, m change the order. Elsewhere, and with "
+     "--batch, each output follows\n"
      "the last one, separated by an empty line.\n",
      {{"-b, --batch", "no control of the terminal"},
       {"-n, --count N", "end after N outputs"},
-      {"--sort KEY", "traffic (default), rounds, memory or name"},
+      {"--sort KEY", "name (default), traffic, rounds or memory"},
       {"--watch[=TIME]", "again and again, 2s apart"},
       {"--after TIME", "a shorter wait is work (default 10s)"}}},
     {"doctor",

@@ -93,3 +93,28 @@ def test_without_a_scheduler_this_host_is_checked(trio):
     assert "cannot reach psched" in err
     assert "problem  psched does not answer" in out
     assert "this host has " in out
+
+
+def test_a_server_that_was_stopped_in_good_order_is_no_problem(trio):
+    """One that was killed is."""
+    t = trio(servers=3, agents=1)
+
+    def state(name):
+        return next(n["state"] for n in t.ask("nodes")["nodes"]
+                    if n["name"] == name)
+
+    t.daemons["ps2"].stop(Deadline())
+    wait_for(lambda: state("ps2") == "gone", "the end of ps2")
+    assert t.psctl("status")[0] == 0, t.psctl("status")[1]
+    assert problems(t) == []
+    t.daemons["ps1"].stop(Deadline(), kill=True)
+    wait_for(lambda: state("ps1") == "gone", "the loss of ps1")
+    code, out, _ = t.psctl("status")
+    assert code == 3 and "! server ps1 is gone" in out.lower(), out
+    assert problems(t) and "ps2" not in " ".join(problems(t))
+
+
+def test_an_agent_of_this_host_is_looked_for_in_its_own_cluster(trio):
+    """Not beside the cluster of one job, which -e names."""
+    t = trio(servers=1, agents=1)
+    assert "this host has" not in t.psctl("doctor")[1]

@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import select
+import struct
 import subprocess
 import sys
 import termios
@@ -87,8 +88,10 @@ def test_batch_ends_without_a_scheduler(trio):
 class Screen:
     """psctl top on a terminal of its own."""
 
-    def __init__(self, t, *words):
+    def __init__(self, t, *words, columns=80):
         self.master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ,
+                    struct.pack("HHHH", 24, columns, 0, 0))
         self.process = subprocess.Popen(
             [support.program("psctl"), "-e", t.endpoint, *words, "top"],
             stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
@@ -131,6 +134,29 @@ def test_terminal_is_left_as_it_was(trio, key):
         screen.read_until(LEAVE)
         assert screen.process.wait(PATIENCE) == 0
         assert screen.seen.rstrip().endswith(LEAVE)
+    finally:
+        screen.end()
+
+
+def test_lines_are_cut_at_the_edge_and_keys_are_shown(trio):
+    """At 60 columns no line is longer, and none is overwritten at its end."""
+    t = trio(servers=2, agents=1)
+    screen = Screen(t, "--watch=50ms", columns=60)
+    try:
+        screen.read_until(b"q ends")
+        frame = screen.seen.decode().split("\x1b[H\x1b[J")[-1]
+        frame = frame.split("q ends")[0]
+        lines = frame.split("\r\n")
+        assert max(map(len, lines)) <= 60 and len(lines) > 5, frame
+        _, whole, _ = t.psctl("-b", "-n", "1", "top")
+        heading = next(x for x in whole.splitlines() if x.startswith("NAME "))
+        assert len(heading) > 60
+        assert any(line == heading[:60] for line in lines), frame
+        assert b"\x1b[?7l" not in screen.seen
+        order = [x.split()[0] for x in lines if x.startswith(("ps", "node"))]
+        assert order == ["ps0", "ps1", "node0"]
+        os.write(screen.master, b"mq")
+        assert screen.process.wait(PATIENCE) == 0
     finally:
         screen.end()
 
