@@ -75,6 +75,21 @@ static bool check_listen(const struct daemon *d, const struct ps_options *o,
     return false;
 }
 
+void daemon_config_print_valid(const struct daemon *d)
+{
+    char path[512];
+    const char *file = d->args.config;
+    bool is_there = true;
+
+    if (file == NULL) {
+        daemon_config_path(d, path, sizeof(path));
+        file = path;
+        is_there = access(path, F_OK) == 0;
+    }
+    printf("%s: the configuration is valid: %s%s\n", d->spec->options->program,
+           is_there ? "" : "defaults, without ", file);
+}
+
 /* Loads the options into `values`; the report has errors and warnings. */
 static int load_options(const struct daemon *d,
                         const struct ps_options *previous, void *values,

@@ -374,6 +374,9 @@ static int run_with_options(struct daemon *d)
     daemon_choose_runtime();
     int code = daemon_config_load(d);
 
+    if (code == PS_EXIT_OK && d->args.check) {
+        daemon_config_print_valid(d);
+    }
     if (code != PS_EXIT_OK || d->args.check) {
         return code;
     }

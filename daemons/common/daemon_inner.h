@@ -171,6 +171,8 @@ int daemon_config_load(struct daemon *d);
 void daemon_config_reload(struct daemon *d);
 /* Prints what --print-config and its relatives ask for. */
 int daemon_config_print(const struct daemon *d);
+/* Answer of --check-config where nothing is wrong. */
+void daemon_config_print_valid(const struct daemon *d);
 /* Prepares reloads, and ends them. */
 void daemon_config_start(struct daemon *d);
 void daemon_config_stop(struct daemon *d);

@@ -27,6 +27,7 @@
 /* Certificates may be used on hosts whose clocks are behind. */
 #define PKI_CLOCK_MARGIN      INT64_C(300)
 /* Every address, on the port behind those of the daemons. */
+#define PKI_DEFAULT_PORT      9220u
 #define PKI_DEFAULT_LISTEN    "[::]:9220"
 #define PKI_DEFAULT_LISTEN_V4 "0.0.0.0:9220"
 

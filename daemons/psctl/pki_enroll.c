@@ -106,6 +106,24 @@ static int connect_one(struct dial *d, const struct addrinfo *a)
     return error;
 }
 
+/* Reads HOST, HOST:PORT or [V6]; the port is that of psctl pki serve if there is
+ * none. */
+static bool parse_server(const char *text, struct ps_addr *ret)
+{
+    const size_t len = strlen(text);
+    const bool has_port = strchr(text, ':') != NULL &&
+                          (len == 0 || text[len - 1] != ']');
+    char full[PS_ADDRESS_MAX + 16];
+    struct ps_str s;
+
+    ps_str_init(&s, full, sizeof(full));
+    ps_str_add(&s, text);
+    if (!has_port) {
+        ps_str_addf(&s, ":%u", PKI_DEFAULT_PORT);
+    }
+    return ps_addr_parse(full, ret) == 0 && ret->port != 0;
+}
+
 static int dial_server(struct dial *d)
 {
     struct addrinfo *list = NULL;
@@ -114,8 +132,8 @@ static int dial_server(struct dial *d)
     const char *why;
     int error = EHOSTUNREACH;
 
-    if (ps_addr_parse(d->server, &addr) != 0 || addr.port == 0) {
-        pki_error("--server '%s': write HOST:PORT", d->server);
+    if (!parse_server(d->server, &addr)) {
+        pki_error("--server '%s': write HOST or HOST:PORT", d->server);
         return EXIT_USAGE;
     }
     snprintf(port, sizeof(port), "%u", (unsigned)addr.port);

@@ -18,6 +18,23 @@ static void add_facts(const char *path, const struct stat *st,
                 (unsigned)st->st_mode & 07777u);
 }
 
+/* Adds who should own it. Root, who may check the files of any daemon, does not
+ * know whose these are: a key that is given to root is lost to its daemon. */
+static void add_owner_advice(const char *path, const struct stat *st,
+                             struct ps_str *report)
+{
+    const unsigned self = (unsigned)geteuid();
+
+    if (self == 0) {
+        ps_str_addf(report,
+                    "run this as user %u if the daemon is that user's, else "
+                    "run 'chown 0 %s'",
+                    (unsigned)st->st_uid, path);
+    } else {
+        ps_str_addf(report, "run 'chown %u %s'", self, path);
+    }
+}
+
 int ps_file_check(int fd, const char *path, enum ps_file_kind kind,
                   struct ps_str *report)
 {
@@ -29,8 +46,9 @@ int ps_file_check(int fd, const char *path, enum ps_file_kind kind,
     }
     if (st.st_uid != 0 && st.st_uid != self) {
         add_facts(path, &st, report);
-        ps_str_addf(report, "user %u can change it; run 'chown %u %s'\n",
-                    (unsigned)st.st_uid, self, path);
+        ps_str_addf(report, "user %u can change it; ", (unsigned)st.st_uid);
+        add_owner_advice(path, &st, report);
+        ps_str_add(report, "\n");
         return PS_E_CONFIG;
     }
     if ((st.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
@@ -66,10 +84,10 @@ int ps_file_check_folder(const char *path, struct ps_str *report)
     }
     if (st.st_uid != 0 && st.st_uid != geteuid()) {
         add_facts(folder, &st, report);
-        ps_str_addf(report,
-                    "user %u can replace the socket; run 'chown %u %s', or "
-                    "choose another path\n",
-                    (unsigned)st.st_uid, (unsigned)geteuid(), folder);
+        ps_str_addf(report, "user %u can replace the socket; ",
+                    (unsigned)st.st_uid);
+        add_owner_advice(folder, &st, report);
+        ps_str_add(report, ", or choose another path\n");
         rc = PS_E_CONFIG;
     } else if ((st.st_mode & (S_IWGRP | S_IWOTH)) != 0 &&
                (st.st_mode & S_ISVTX) == 0) {

@@ -175,7 +175,7 @@ def test_file_of_another_user_is_refused(user):
     user.write({"schema": 1, "contexts": {}})
     os.chown(user.file, pwd.getpwnam("nobody").pw_uid, -1)
     code, _, err = user.run("status")
-    assert code == 78 and "can change it; run 'chown" in err
+    assert code == 78 and "else run 'chown 0 " in err
 
 
 def test_context_leads_to_its_cluster(user, trio):

@@ -59,7 +59,8 @@ def test_configuration_of_another_user_is_refused(tmp):
     path.chmod(0o644)
     code, said = run("psserver", config=path)
     assert code == CONFIG
-    assert f"user {USER} can change it; run 'chown 0 {path}'" in said
+    assert (f"user {USER} can change it; run this as user {USER} if the daemon "
+            f"is that user's, else run 'chown 0 {path}'") in said
 
 
 @pytest.mark.parametrize("name, option", [

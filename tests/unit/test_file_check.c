@@ -107,8 +107,8 @@ static void file_of_another_user_is_refused(void **state)
     assert_int_equal(fchown(fd, 4321, (gid_t)-1), 0);
     assert_int_equal(check(PS_FILE_TRUSTED, 0644), PS_E_CONFIG);
     snprintf(expected, sizeof(expected),
-             "%s: owner 4321, mode 0644: user 4321 can change it; run 'chown 0 "
-             "%s'\n",
+             "%s: owner 4321, mode 0644: user 4321 can change it; run this as "
+             "user 4321 if the daemon is that user's, else run 'chown 0 %s'\n",
              path, path);
     assert_string_equal(report_text, expected);
 }
@@ -175,10 +175,12 @@ static void folder_of_another_user_is_refused(void **state)
     }
     assert_int_equal(chown(folder, 4321, (gid_t)-1), 0);
     assert_int_equal(check_folder(path, 0755), PS_E_CONFIG);
-    snprintf(expected, sizeof(expected),
-             "%s: owner 4321, mode 0755: user 4321 can replace the socket; run "
-             "'chown 0 %s', or choose another path\n",
-             folder, folder);
+    snprintf(
+        expected, sizeof(expected),
+        "%s: owner 4321, mode 0755: user 4321 can replace the socket; run "
+        "this as user 4321 if the daemon is that user's, else run 'chown 0 "
+        "%s', or choose another path\n",
+        folder, folder);
     assert_string_equal(report_text, expected);
     assert_int_equal(check_folder(path, 01777), PS_E_CONFIG);
     assert_int_equal(seteuid(4321), 0);

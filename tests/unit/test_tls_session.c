@@ -850,7 +850,9 @@ static void files_that_others_can_write_are_refused(void **state)
     }
     if (geteuid() == 0) {
         assert_int_equal(chown(path, 4321, (gid_t)-1), 0);
-        expect_no_context("agent", "user 4321 can change it; run 'chown 0");
+        expect_no_context("agent", "user 4321 can change it; run this as "
+                                   "user 4321 if the daemon is that user's, "
+                                   "else run 'chown 0");
         assert_int_equal(chown(path, 0, (gid_t)-1), 0);
     }
     ps_tls_context_unref(load("agent"));
