@@ -66,7 +66,7 @@
 #define PS_SCHED_EARLIER_JOBS 64u
 
 /* Bytes of a text about the calls in which a process is. */
-#define PS_SCHED_DOES_MAX 160u
+#define PS_SCHED_DOES_MAX     160u
 
 /* A job that an earlier scheduler had started. */
 struct ps_sched_earlier_job {
@@ -93,7 +93,7 @@ struct ps_sched {
     uint64_t last_gen; /* Generation of the newest job. */
     uint32_t epoch;
     uint64_t refused_frames; /* Of members, about what is not their own. */
-    struct ps_list watches; /* See diverged.c. */
+    struct ps_list watches;  /* See diverged.c. */
     struct ps_list stalls;
     uint32_t stall_count;
     uint64_t last_collect_id;
