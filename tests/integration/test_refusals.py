@@ -595,6 +595,8 @@ def lies(victim):
         "stall_query": [(dict(gen, request=1, key=0, round=1, barrier=False),
                          b"")],
         "stall_report": [(dict(gen, request=1, ranks=[0]), b"")],
+        "wait_report": [(dict(gen, request=1), b"")],
+        "job_still": [(gen, b"")],
         "disagreement": [(dict(gen, kind=0, name="w", text="a lie"), b"")],
         # server -> sched
         "job_ready": [(dict(gen, version=1, round=99), b"")],
@@ -605,6 +607,8 @@ def lies(victim):
     }
 
 
+# Answers of the agents of a job, which others cannot give.
+REPORTS = {"stall_report", "wait_report"}
 # Answers to requests that are not open: dropped, since an honest member may be
 # late. A unit test has the open ones.
 ANSWERS = {"part_chunk", "part_ack", "profile_events", "trace_entries",
@@ -627,7 +631,7 @@ def test_messages_that_need_authority_are_known():
              if authority_of(n, r) in ("owner", "member")}
     assert needs <= set(lies(1)), needs - set(lies(1))
     assert {n for n, m in MESSAGES.items() for r in m["from"]
-            if authority_of(n, r) == "addressee"} - {"stall_report"} == ANSWERS
+            if authority_of(n, r) == "addressee"} - REPORTS == ANSWERS
 
 
 class Victim:
@@ -772,7 +776,7 @@ def test_lies_of_members_to_the_scheduler(clusters, authority, role):
     names = [n for n, m in MESSAGES.items() if role in m["from"] and
              "sched" in m["to"] and
              authority_of(n, role) in ("owner", "member") or
-             n == "stall_report" and role == "agent"]
+             n in REPORTS and role == "agent"]
     table = lies(victim.gen)
     tries = sum(try_lies(n, table[n], connect, victim.check) for n in names)
     # Answers that nobody waits for change nothing, and are no offence.
