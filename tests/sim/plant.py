@@ -361,14 +361,6 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "j->keys.list[m->key]->parts[m->index].node != server->node) {",
          "        server == NULL) {"),
     ],
-    "sched/worker: lets an agent enter barriers for ranks of others": [
-        ("lib/core/sched/worker.c",
-         """if (rank < j->opt.num_workers &&
-            j->workers.list[rank].agent_node == agent->node) {
-            opens""",
-         """        if (rank < j->opt.num_workers && agent != NULL) {
-            opens"""),
-    ],
     "sched/lease: does not extend leases after a pause of its own": [
         ("lib/core/sched/lease.c",
          "if (late <= s->opt.suspect_after / 2) {",
@@ -615,6 +607,10 @@ static void pending_free(struct ps_sched_norm *n)
 BY_TESTS = {
     "agent/encode: compresses collectives": "unit/test_agent.c",
     "agent/reply: accepts replies of the previous owner": "sim/test_stories.c",
+    "agent/reply: lends memory for a value before its sender is checked":
+        "unit/test_agent_links.c",
+    "sched/sched: believes a server about partitions of others":
+        "unit/test_sched_identity.c",
     "agent/sync: overwrites a result that may still be read":
         "unit/test_agent.c",
     "server/credit: announces no credit for a refused push":
