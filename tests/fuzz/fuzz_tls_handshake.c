@@ -115,7 +115,7 @@ static void side_run(struct side *s)
     ps_str_init(&why, s->why, sizeof(s->why));
     s->rc = ps_tls_session_handshake(s->session, &why);
     assert(s->rc == 0 || s->rc == PS_E_AGAIN || s->rc == PS_E_PROTO ||
-           s->rc == PS_E_PERM);
+           s->rc == PS_E_PERM || s->rc == PS_E_VERSION);
     assert((s->rc == 0 || s->rc == PS_E_AGAIN) == (s->why[0] == '\0'));
 }
 
