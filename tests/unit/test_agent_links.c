@@ -202,6 +202,44 @@ static void gone_server_is_not_dialled(void **state)
     end_bench(&b);
 }
 
+/* Other servers have taken over its partitions; it would refuse an agent whose
+ * jobs it does not know. */
+static void a_server_without_partitions_is_dialled_once(void **state)
+{
+    struct ps_buf *table = ps_buf_new(PS_FIXED_PLACEMENT_PART_BYTES);
+    const struct ps_slice payload = {.buf = table, .len = table->size};
+    struct bench b;
+
+    (void)state;
+    wait_for_server(&b);
+    deliver_msg(&b, SCHED_CONN,
+                &(struct ps_msg){.code = PS_MSG_MAP, .map = {.epoch = 2}},
+                NULL);
+    feed_event(&b,
+               (struct ps_event){.type = PS_EV_CLOSED, .conn = SERVER_CONN});
+    ps_fixed_put_placement_part(
+        table->data, &(struct ps_fixed_placement_part){.node = SERVER_NODE + 1,
+                                                       .count = 16});
+    deliver_msg(&b, SCHED_CONN,
+                &(struct ps_msg){.code = PS_MSG_KEY_OPENED,
+                                 .key_opened = {.gen = GEN,
+                                                .epoch = 2,
+                                                .parts = 1,
+                                                .compression = "",
+                                                .is_reassigned = true}},
+                &payload);
+    ps_buf_unref(table);
+    /* The server returns. */
+    b.dialled_node = 0;
+    deliver_map_epoch(&b, 3);
+    (void)run(&b, PS_MILLIS(100));
+    open_conn(&b, SECOND_CONN, PS_CONN_DIALLED, SERVER_NODE);
+    feed_event(&b,
+               (struct ps_event){.type = PS_EV_CLOSED, .conn = SECOND_CONN});
+    assert_int_equal(run(&b, PS_SECONDS(10)), 0);
+    end_bench(&b);
+}
+
 static void silent_scheduler_is_dialled_again(void **state)
 {
     struct bench b;
@@ -505,6 +543,7 @@ int main(void)
         cmocka_unit_test(connection_is_kept_when_the_server_answers),
         cmocka_unit_test(a_server_is_pinged_while_an_operation_waits),
         cmocka_unit_test(gone_server_is_not_dialled),
+        cmocka_unit_test(a_server_without_partitions_is_dialled_once),
         cmocka_unit_test(silent_scheduler_is_dialled_again),
         cmocka_unit_test(values_of_other_owners_are_refused),
         cmocka_unit_test(values_that_are_not_due_are_ignored),

@@ -73,6 +73,9 @@ struct ps_agent_send_queue *ps_agent_send_queue_get(struct ps_agent_step *st,
         ps_heap_init(&f->heap);
         join_server(f);
         ps_map_put(j->send_queues, node, f);
+    } else if (!f->server->dialer.enabled && !f->server->removed) {
+        f->server->dialer.enabled = true; /* It had no partition meanwhile. */
+        ps_dialer_dial_now(&f->server->dialer, st->now);
     }
     return f;
 }

@@ -222,11 +222,41 @@ void ps_agent_server_on_dial_failed(struct ps_agent_step *st, uint64_t target,
     }
 }
 
+/* Returns true if a key of this node has a partition on the server. */
+static bool has_partitions(const struct ps_agent_server *s)
+{
+    PS_LIST_EACH(n, &s->send_queues)
+    {
+        const struct ps_agent_send_queue *f = PS_CONTAINER(
+            n, struct ps_agent_send_queue, node);
+        struct ps_map_cursor c = {0};
+        const struct ps_agent_key *k;
+
+        while ((k = ps_map_next(f->job->keys, &c)) != NULL) {
+            for (uint32_t i = 0; i < k->part_count; i++) {
+                if (k->parts[i].owner_node == s->node) {
+                    return true;
+                }
+            }
+        }
+    }
+    return false;
+}
+
 void ps_agent_server_on_closed(struct ps_agent_step *st,
                                struct ps_agent_server *s, ps_conn_id conn)
 {
     if (ps_dialer_on_closed(&s->dialer, conn, st->now)) {
         ps_agent_server_note(st, s, "connection lost");
+    }
+    if (s->dialer.enabled && !ps_dialer_is_connected(&s->dialer) &&
+        !has_partitions(s)) {
+        /* A server that was restarted, and whose partitions others have taken
+         * over, does not know the jobs here, and would refuse each dial. */
+        s->dialer.enabled = false;
+        ps_agent_server_note(st, s,
+                             "has no partition of a job here; it is "
+                             "dialled when one is placed there");
     }
 }
 
