@@ -1462,6 +1462,120 @@ for turn in range(4):
 """
 
 
+@each_torch
+def test_errors_have_the_words_of_the_program(world, python):
+    """Its types, shapes, calls and ranks, not those of what is sent; and what
+    gloo takes is taken."""
+    torch_job(world, 1, 2, 3).launch(["-c", WORDS], python)
+
+
+WORDS = """
+import copy, datetime, pickle, torch, torch.distributed as dist
+import pskv, pskv.torch
+hvd = pskv.torch
+
+dist.init_process_group('pskv')
+r, n = dist.get_rank(), dist.get_world_size()
+R = dist.ReduceOp
+
+
+def wants(words, call, error=Exception):
+    try:
+        call()
+    except error as e:
+        assert words in str(e), (words, str(e))
+    else:
+        assert False, 'no error: ' + words
+
+
+def f(*dims):
+    return torch.ones(*dims)
+
+
+# Contradictions, at every rank.
+z = f(3, 4) if r == 0 else torch.tensor(0.)
+wants('rank 0: allgather float32 [3, 4]; rank 1, 2: allgather float32 []',
+      lambda: dist.all_gather([z.clone() for _ in range(n)], z))
+wants("rank 0: allreduce 'reduce to rank 0' float32 [2] sum; rank 1, 2: "
+      "allreduce float32 [2] sum",
+      lambda: dist.all_reduce(f(2)) if r else dist.reduce(f(2), 0))
+wants('rank 0: allreduce float16 [2] sum; rank 1, 2: allreduce int8 [2] sum',
+      lambda: dist.all_reduce(f(2).char() if r else f(2).half()))
+wants('rank 0, 2: broadcast float64 [2] from rank 0; rank 1: broadcast '
+      'float64 [2] from rank 1', lambda: dist.broadcast(f(2).double(), r % 2))
+wants("rank 0: allgather 'gather to rank 0' float32 [5]; rank 1, 2: allgather "
+      "'gather to rank 1' float32 [5]", lambda: dist.gather(
+          f(5), [f(5)] * n if r < 2 else None, dst=min(r, 1)))
+if r != 1:
+    wants('rank 2 sends float32 [3]; rank 0 receives float32 [2, 2]',
+          lambda: dist.send(f(3), 0, tag=4) if r == 2 else
+          dist.recv(f(2, 2), 2, tag=4))
+# Other shapes of as many elements.
+outs = [f(4) for _ in range(n)]
+dist.all_gather(outs, f(2, 2) * r if r else f(4) * r)
+assert [o.tolist() for o in outs] == [[float(k)] * 4 for k in range(n)]
+
+# Errors of one rank.
+wants('all_gather: expected 3 output tensors, one for each rank, got 2',
+      lambda: dist.all_gather([f(1)] * 2, f(1)), ValueError)
+wants('all_gather: output tensor 1 is float32 [2], the other tensor is float32 '
+      '[1]', lambda: dist.all_gather([f(1), f(2), f(1)], f(1)), ValueError)
+wants('BAND of tensors of float16 is not supported',
+      lambda: dist.all_reduce(f(2).half(), R.BAND), TypeError)
+if hasattr(torch, 'uint64'):
+    wants('MIN of tensors of uint64 is not supported; there are float32',
+          lambda: dist.all_reduce(torch.ones(2).to(torch.uint64), R.MIN))
+wants('cannot be copied, pickled or sent to another process',
+      lambda: copy.deepcopy(pskv.torch.HookState()), TypeError)
+premul = getattr(dist, '_make_nccl_premul_sum', None)
+if premul is not None:
+    wants('pskv has no reduction ReduceOp.PREMUL_SUM; it has SUM, AVG',
+          lambda: dist.all_reduce(f(2), premul(2.0)), ValueError)
+
+# A time limit of one call.
+if r == 0:
+    wants('waiting 500ms', lambda: dist.group.WORLD.allreduce(
+        [f(2)], timeout=datetime.timedelta(seconds=0.5)).wait())
+dist.barrier()
+if r != 0:
+    dist.all_reduce(f(2))  # Which rank 0 has begun.
+
+# As gloo: parts of different sizes, and types of torch 2.
+dist.barrier()
+parts = [torch.full((2 + k,), float(r + 1)) for k in range(n)]
+out = torch.zeros(2 + r)
+dist.reduce_scatter(out, parts)
+assert out.tolist() == [6.0] * (2 + r), out
+if hasattr(torch, 'uint16'):
+    for kind in torch.uint16, torch.uint32:
+        t = torch.tensor([5 + r]).to(kind)
+        dist.all_reduce(t, R.MIN)
+        assert t.item() == 5 and t.dtype == kind, t
+    from torch.distributed.distributed_c10d import _coalescing_manager
+    a, b = f(2), f(3) * r
+    with _coalescing_manager(device=torch.device('cpu'), async_ops=True) as cm:
+        dist.all_reduce(a)
+        dist.broadcast(b, 1)
+    cm.wait()
+    assert a.tolist() == [3.0] * 2 and b.tolist() == [1.0] * 3, (a, b)
+    dist.group.WORLD._wait_for_pending_works()
+    dist.destroy_process_group()
+    wants('the ranks of a job of pskv are fixed', lambda:
+          dist.init_process_group('pskv', enable_reconfigure=True),
+          NotImplementedError)
+else:
+    dist.destroy_process_group()
+
+hvd.init()
+wants('Average of tensors of bool is not supported',
+      lambda: hvd.allreduce(torch.tensor([True])), TypeError)
+wants('a KVStore cannot be copied', lambda: pickle.dumps(
+    hvd.global_process_set.engine().kv), TypeError)
+wants('this process is rank %d of job' % r, lambda: pskv.create('dist_sync'))
+hvd.shutdown()
+"""
+
+
 @pytest.mark.skipif(not pathlib.Path(DATA).exists(), reason="no data set")
 def test_a_horovod_script_with_another_import(world, tmp):
     text = (EXAMPLES / "horovod_mnist.py").read_text()

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import tomllib
 
 import pytest
 
@@ -33,11 +34,12 @@ print(json.dumps([[torch.load(f"{sys.argv[1]}.{b}.{r}") for r in range(%d)]
 """ % RANKS
 
 
-def run(*command):
+def run(*command, folders=()):
     return subprocess.run(
         [str(c) for c in command], text=True, check=False,
         env=harness.clean_env(
-            PYTHONPATH=ROOT / "lib" / "client" / "python",
+            PYTHONPATH=os.pathsep.join(map(str, [
+                ROOT / "lib" / "client" / "python", *folders])),
             PYTHONDONTWRITEBYTECODE=1, PSKV_LIBRARY=harness.LIBRARY,
             OMP_NUM_THREADS=1, GLOO_SOCKET_IFNAME="lo"),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -66,6 +68,31 @@ def test_feature_as_with_gloo(results, feature):
         assert not isinstance(g, str), f"gloo: {g}"
         assert not isinstance(o, str), f"pskv: {o}"
     assert ours == gloo
+
+
+def test_a_script_without_an_import_of_pskv(tmp):
+    """torch finds the backend by the entry point of an installed wheel."""
+    about = tmp / "pskv-0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: pskv\nVersion: 0\n")
+    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "entry-points"]["torch.backends"]
+    (about / "entry_points.txt").write_text("[torch.backends]\n" + "".join(
+        f"{name} = {place}\n" for name, place in points.items()))
+    script = tmp / "script.py"
+    script.write_text("""
+import sys, torch, torch.distributed as dist
+assert 'pskv.torch' not in sys.modules
+dist.init_process_group('pskv')
+t = torch.ones(2)
+dist.all_reduce(t)
+assert t.tolist() == [2.0, 2.0], t
+dist.destroy_process_group()
+""")
+    done = run(harness.program("pslaunch"), "-n", 2, "-s", 1, "--", PYTHON,
+               script, folders=[tmp])
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("client", ["accelerate", "transformers"])

@@ -2,7 +2,7 @@
 """Runs the tries of a table of signatures with the interpreter that has the
 package:
 
-    try.py compare PSKV.MODULE {"name": [["parameter", acts], ...], ...} ORDER
+    try.py compare PSKV.MODULE {"name": [["parameter", acts], ...], ...} NAMES
     try.py refused|warns SETUP [["words", "call"], ...]
 
 The first prints what is not here, or has its parameters in another order. The
@@ -16,7 +16,7 @@ import warnings
 from walk import find, parameters_of
 
 
-def compare_one(ours, name, wanted, order):
+def compare_one(ours, name, wanted, same_names):
     """What differs, in words, or None."""
     try:
         thing = find(f"{ours}.{name}")
@@ -28,7 +28,7 @@ def compare_one(ours, name, wanted, order):
         own = next(c for c in kind.__mro__ if method in vars(c))
         if not own.__module__.startswith("pskv."):
             return f"is inherited from {own.__module__}.{own.__qualname__}"
-    if not callable(thing):
+    if not callable(thing) or not same_names:
         return None
     have = parameters_of(thing.__init__ if isinstance(thing, type) and
                          "__init__" in vars(thing) else thing)
@@ -37,15 +37,15 @@ def compare_one(ours, name, wanted, order):
     missing = [p for p in acting if p not in have]
     if missing and not takes_any:
         return f"has no {missing}, but {have}"
-    if order and [p for p in have if p in acting] != \
+    if [p for p in have if p in acting] != \
             [p for p in acting if p in have]:
         return f"has {have}, in another order than {acting}"
     return None
 
 
-def compare(ours, names, order):
+def compare(ours, names, same_names):
     for name, wanted in names.items():
-        differs = compare_one(ours, name, wanted, order)
+        differs = compare_one(ours, name, wanted, same_names)
         if differs:
             print(f"{ours}.{name} {differs}")
 

@@ -475,9 +475,9 @@ class KVStore(Collectives):
             if " is taken by a worker" in text and any(
                     s._job == options.job and not s._left and s._alive() and
                     text.startswith("rank %d of" % s.rank) for s in _stores):
-                text = "this process is %s already: a process has one store " \
-                    "of a job: use that one, or close() it" % \
-                    text.split(" is taken")[0]
+                text = ("this process is %s already: a process has one store "
+                        "of a job: use that one, or close() it" %
+                        text.split(" is taken")[0])
             raise error(result[0], text)
         assert client.value is not None
         return client.value

@@ -5,7 +5,7 @@ before init().
 
     import pskv.torch as hvd     # Horovod's interface"""
 from . import hvd
-from ._backend import ProcessGroup, register
+from ._backend import ProcessGroup, Work, register
 from ._ddp import HookState, comm_hook
 from .hvd import *  # pylint: disable=wildcard-import
 

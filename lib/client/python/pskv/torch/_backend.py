@@ -18,10 +18,11 @@ from torch import Tensor
 
 from .. import _engine
 from .._collective import options
-from .._errors import TIMEOUT
+from .._errors import TIMEOUT, warn_once
+from .._horovod.words import words_of
 from .._store import KVStore, create
 from . import _sparse, _tensor
-from ._interface import Interface, seconds
+from ._interface import Interface, refuse, seconds
 from ._meeting import Mail, MonitoredBarrier
 from ._pipe import Pipe, chain
 
@@ -42,7 +43,65 @@ def _reduction(op: Any) -> Tuple[str, Optional[str]]:
     for name in _LOCAL:
         if op == getattr(dist.ReduceOp, name):
             return name, None
-    raise ValueError("pskv has no reduction %s" % op)
+    kinds = getattr(dist.ReduceOp, "RedOpType", dist.ReduceOp)
+    name = next((n for n in dir(kinds) if n.isupper() and
+                 op == getattr(kinds, n)), repr(op))
+    raise ValueError("pskv has no reduction ReduceOp.%s; it has %s" % (
+        name, ", ".join([n for n, _ in _OWN] + list(_LOCAL))))
+
+
+def _words(tensors: Sequence[Tensor], compared: Any) -> str:
+    """What ranks compare of a request that is sent as bytes, and what its
+    error says: type and shape of the program's tensors."""
+    first = tensors[0]
+    text = words_of(_tensor.name_of(first.dtype), first.shape)
+    if len(tensors) > 1:
+        text += " and %d more" % (len(tensors) - 1)
+    return "%s\n%s" % (compared, text)
+
+
+def _check_parts(call: str, what: str, parts: Sequence[Tensor], size: int,
+                 like: Tensor, same_count: bool = True) -> None:
+    """Raises if a call has not one tensor for each rank, of the type and, with
+    `same_count`, the number of elements of its other tensor."""
+    if len(parts) != size:
+        raise ValueError("%s: expected %d %s tensors, one for each rank, got "
+                         "%d" % (call, size, what, len(parts)))
+    for r, part in enumerate(parts):
+        if part.dtype != like.dtype or (same_count and
+                                        part.numel() != like.numel()):
+            raise ValueError(
+                "%s: %s tensor %d is %s, the other tensor is %s" % (
+                    call, what, r,
+                    words_of(_tensor.name_of(part.dtype), part.shape),
+                    words_of(_tensor.name_of(like.dtype), like.shape)))
+
+
+class _Limit(threading.local):
+    """The time limit of the call that is being made; None: the engine's."""
+
+    seconds: Optional[float] = None
+
+
+_limit = _Limit()
+
+
+def _timed(method: Any) -> Any:
+    """The method of a process group with the time limit of its own that torch
+    gives by name, among the options, or behind them."""
+    @functools.wraps(method)
+    def run(self: Any, *args: Any, **more: Any) -> Any:
+        given = [a for a in args if isinstance(a, timedelta)]
+        opts = [a for a in (*args, more.get("opts")) if hasattr(a, "timeout")]
+        limit = seconds(next(iter([
+            *given, *[t for t in (more.pop("timeout", None),) if t is not None],
+            *[a.timeout for a in opts]]), None))
+        before, _limit.seconds = _limit.seconds, limit
+        try:
+            return method(self, *[a for a in args if not isinstance(a, timedelta)], **more)
+        finally:
+            _limit.seconds = before
+    return run
 
 
 class Engine(_engine.Engine):
@@ -67,7 +126,9 @@ class Engine(_engine.Engine):
             value: Any = None, future: Optional[Any] = None,
             ended: Optional[Callable[[Optional[BaseException]], bool]] = None,
             limit: Optional[float] = None) -> Any:
-        """As that of the base, for tensors of one GPU, too."""
+        """As that of the base, for tensors of one GPU, too, within the time
+        limit of the call that is being made."""
+        limit = _limit.seconds if limit is None else limit
         for device in _tensor.cuda_devices((buffers, value)):
             future = _tensor.new_future((buffers, value)) if future is None \
                 else future
@@ -96,15 +157,16 @@ class Engine(_engine.Engine):
                 raise RuntimeError("the process group is closed")
             found = self._pipes.get((sender, receiver, tag))
             if found is None:
-                found = Pipe(open_engine, _bcast)
+                found = Pipe(open_engine, _bcast, (sender, receiver))
                 self._pipes[sender, receiver, tag] = found
                 self._parts.append(found)
             return found
 
 
-def _bcast(e: Engine, tensor: Tensor, value: Any,
-           root: int = 0) -> "torch.futures.Future[Any]":
+def _bcast(e: Engine, tensor: Tensor, value: Any, root: int = 0,
+           name: Optional[str] = None) -> "torch.futures.Future[Any]":
     """Broadcasts the root's `tensor`; returns a future of `value`."""
+    words = _words([tensor], tensor.numel() * tensor.element_size())
     tensor = tensor.detach()
     spans = e.acquire((), [tensor]) if root == e.rank else e.acquire([tensor])
     raw = _tensor.Raw(tensor, max(1, tensor.numel() * tensor.element_size()))
@@ -117,8 +179,9 @@ def _bcast(e: Engine, tensor: Tensor, value: Any,
     if tensor.numel() == 0:
         raw.words = 0
     return _tensor.track(spans, e.run(e.starter.bcast(
-        None, _tensor.WORD, [raw.words], raw.address, raw.address,
-        _tensor.placed(options(root=root), raw.place)), (raw, value), finish))
+        name, _tensor.WORD, [raw.words], raw.address, raw.address,
+        _tensor.placed(options(root=root, words=words), raw.place)),
+        (raw, value), finish))
 
 
 # Works kept alive: torch's C++ code may use them while it holds only the C++
@@ -134,6 +197,11 @@ class Work(torch._C._distributed_c10d.Work):  # type: ignore[misc]
         super().__init__()
         self._future = future
         self._sender = sender
+
+    get_future_result = refuse(
+        "Work.get_future_result", "get_future() has the result or the failure")
+    _get_duration = refuse(
+        "Work._get_duration", "psctl trace shows how long operations take")
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Waits for the end. Raises the failure, or TimeoutError."""
@@ -190,6 +258,14 @@ def _list(tensors: Any) -> List[Tensor]:
     return [tensors] if isinstance(tensors, Tensor) else tensors
 
 
+def _one(call: str, things: Any) -> Any:
+    """The only one of a list: torch 1 has lists of tensors on several GPUs."""
+    if len(things) != 1:
+        raise ValueError("%s: a rank of pskv has one tensor in a collective, "
+                         "not %d" % (call, len(things)))
+    return things[0]
+
+
 def _op_of(opts: Any, op: Any = None) -> Any:
     """The reduction of torch's options, or one given alone."""
     if op is not None:
@@ -215,6 +291,8 @@ class ProcessGroup(Interface):
         super().__init__(engine)
         self._recent: Deque[Work] = collections.deque(maxlen=_RECENT)
         self._count = 0  # Collectives so far.
+        # Works between _start_coalescing() and _end_coalescing().
+        self._coalesced: Optional[List[Work]] = None
         self._monitored: Optional[MonitoredBarrier] = None
         self._mail: Optional[Mail] = None
         if engine.store is not None:
@@ -234,15 +312,35 @@ class ProcessGroup(Interface):
         work = Work(future, sender)
         self._recent.append(work)
         self._count += 1
+        if self._coalesced is not None:
+            self._coalesced.append(work)
         return work
 
+    def _start_coalescing(self, device: Any = None) -> None:
+        """Collects the works of what follows: each operation starts at its
+        call."""
+        if device is not None:
+            self._get_backend(device)
+        self._coalesced = []
+
+    def _end_coalescing(self, device: Any = None) -> Any:
+        """One work for those since _start_coalescing(), or None."""
+        works, self._coalesced = self._coalesced, None
+        return self._all(works, []) if works else None
+
+    def _wait_for_pending_works(self) -> None:
+        """Waits for the operations that are open, which may fail."""
+        for work in list(self._recent):
+            work.exception()
+
     def _sum(self, tensor: Tensor, op: Any, out: Optional[Tensor],
-             value: Any) -> Any:
-        """Allreduce of `tensor` into `out`, which may be the same."""
+             value: Any, call: Optional[str] = None) -> Any:
+        """Allreduce of `tensor` into `out`, which may be the same. `call`: what
+        the program wrote, if it is not all_reduce()."""
         e = self.engine
         name, ours = _reduction(op)
         spans = e.acquire([out], [tensor])
-        src = _tensor.summable(tensor)
+        src = _tensor.summable(tensor, name)
         number = _tensor.number_of(src.dtype)
         if ours is None:
             return self._fold(src, name, out, value, spans)
@@ -256,10 +354,12 @@ class ProcessGroup(Interface):
                 out.copy_(to)
             return value
         return self._done(e.run(e.starter.allreduce(
-            None, number, src.shape, src.data_ptr(),
+            call, number, src.shape, src.data_ptr(),
             None if to is None else to.data_ptr(),
-            _tensor.placed(options(ours), _tensor.place_of(src))),
-            (src, to), finish, value), spans=spans)
+            _tensor.placed(options(ours, words=_words([tensor], words_of(
+                _tensor.name_of(tensor.dtype), tensor.shape))),
+                _tensor.place_of(src))), (src, to), finish, value),
+            spans=spans)
 
     # The arguments are those of _sum().
     # pylint: disable-next=too-many-arguments,too-many-positional-arguments
@@ -289,10 +389,12 @@ class ProcessGroup(Interface):
 
     # ------------------------------------------------------------- classic
 
+    @_timed
     def allreduce(self, tensors: Any, opts: Any = None, op: Any = None,
                   timeout: Any = None) -> Any:
         """Allreduce in place."""
         tensors = _list(tensors)
+        _one("all_reduce", tensors)
         op = _op_of(opts, op)
         if not tensors[0].is_sparse:
             return self._sum(tensors[0], op, tensors[0].detach(), tensors)
@@ -301,6 +403,7 @@ class ProcessGroup(Interface):
                                "sparse tensors only works with ReduceOp.SUM)")
         return self._done(_sparse.start_sum(self.engine, tensors[0], tensors))
 
+    @_timed
     def allreduce_coalesced(self, tensors: List[Tensor],
                             opts: Any = None) -> Any:
         """Allreduce of several tensors as one operation."""
@@ -313,7 +416,7 @@ class ProcessGroup(Interface):
             works = [self._sum(t, op, t.detach(), t) for t in tensors]
             return self._all(works, tensors)
         spans = e.acquire(tensors)
-        srcs = [_tensor.summable(t) for t in tensors]
+        srcs = [_tensor.summable(t, name) for t in tensors]
         outs = [t if t.is_contiguous() else torch.empty_like(s)
                 for t, s in zip(tensors, srcs)]
 
@@ -340,26 +443,32 @@ class ProcessGroup(Interface):
             return value
         return self._done(every.then(then))
 
+    @_timed
     def reduce(self, tensors: Any, opts: Any = None, op: Any = None,
                timeout: Any = None, *, root: Optional[int] = None) -> Any:
         """Reduce; only the root's tensor is overwritten."""
-        tensor = _list(tensors)[0]
+        tensor = _one("reduce", _list(tensors))
         root = _root_of(opts, root)
         if isinstance(opts, int):
             opts = None
         return self._sum(tensor, _op_of(opts, op), tensor.detach()
-                         if root == self.engine.rank else None, [tensor])
+                         if root == self.engine.rank else None, [tensor],
+                         "reduce to rank %d" % root)
 
+    @_timed
     def broadcast(self, tensors: Any, opts: Any = None, timeout: Any = None,
                   *, root: Optional[int] = None) -> Any:
         """Broadcast in place."""
         tensors = _list(tensors)
-        return self._done(_bcast(self.engine, tensors[0], tensors,
+        return self._done(_bcast(self.engine, _one("broadcast", tensors), tensors,
                                  _root_of(opts, root)))
 
     def _gather(self, tensor: Tensor, outs: Optional[Sequence[Tensor]],
-                value: Any) -> Any:
-        """Allgather into `outs`, by rank; None: discards the result."""
+                value: Any, call: str = "all_gather") -> Any:
+        """Allgather into `outs`, by rank; None: discards the result. `call`:
+        what the program wrote."""
+        if outs is not None:
+            _check_parts(call, "output", outs, self.engine.size, tensor)
         e = self.engine
         spans = e.acquire(outs or (), [tensor])
         raw = _tensor.Raw(tensor, max(1, tensor.numel() *
@@ -371,22 +480,27 @@ class ProcessGroup(Interface):
                 raw.take(room, r, out.detach())
             return value
         dims = [1, raw.words] if tensor.numel() > 0 else [0, raw.words]
+        words = _words([tensor], tensor.numel() * tensor.element_size())
         return self._done(e.run(e.starter.gather(
-            "allgather", None, _tensor.WORD, dims, raw.address, room.data_ptr(),
-            room.numel(), _tensor.placed(options(), raw.place)), (raw, room),
+            "allgather", None if call == "all_gather" else call, _tensor.WORD,
+            dims, raw.address, room.data_ptr(), room.numel(),
+            _tensor.placed(options(words=words), raw.place)), (raw, room),
             finish), spans=spans)
 
+    @_timed
     def allgather(self, outputs: List[List[Tensor]], inputs: List[Tensor],
                   opts: Any = None) -> Any:
         """Gathers the tensors of all ranks on every rank."""
-        return self._gather(inputs[0], outputs[0], outputs)
+        return self._gather(_one("all_gather", inputs), outputs[0], outputs)
 
+    @_timed
     def allgather_coalesced(self, outputs: List[List[Tensor]],
                             inputs: List[Tensor], opts: Any = None) -> Any:
         """Gathers several tensors; outputs[rank][i]."""
         return self._all([self._gather(t, [o[i] for o in outputs], None)
                           for i, t in enumerate(inputs)], outputs)
 
+    @_timed
     def _allgather_base(self, output: Tensor, tensor: Tensor,
                         opts: Any = None) -> Any:
         """Gathers into one tensor."""
@@ -398,6 +512,7 @@ class ProcessGroup(Interface):
     all_gather_single = _allgather_base
     all_gather_into_tensor = _allgather_base
 
+    @_timed
     def allgather_into_tensor_coalesced(self, outputs: List[Tensor],
                                         inputs: List[Tensor],
                                         opts: Any = None) -> Any:
@@ -407,33 +522,41 @@ class ProcessGroup(Interface):
 
     all_gather_single_coalesced = allgather_into_tensor_coalesced
 
+    @_timed
     def gather(self, outputs: Any, inputs: Any, opts: Any = None,
                timeout: Any = None, *, root: Optional[int] = None) -> Any:
         """Gathers the tensors of all ranks on the root."""
-        mine = _root_of(opts, root) == self.engine.rank
+        root = _root_of(opts, root)
         if isinstance(inputs, Tensor):
             outputs, inputs = [outputs], [inputs]
-        return self._gather(inputs[0], outputs[0] if mine else None, outputs)
+        return self._gather(inputs[0], outputs[0] if root == self.engine.rank
+                            else None, outputs, "gather to rank %d" % root)
 
+    @_timed
     def gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None,
                       timeout: Any = None, *,
                       root: Optional[int] = None) -> Any:
         """Gathers into one tensor of the root."""
-        mine = _root_of(opts, root) == self.engine.rank
+        root = _root_of(opts, root)
         outs = list(output.detach().view(self.engine.size, -1).unbind(0)) \
-            if mine else None
-        return self._gather(tensor, outs, output)
+            if root == self.engine.rank else None
+        return self._gather(tensor, outs, output, "gather to rank %d" % root)
 
     gather_into_tensor = gather_single
 
+    @_timed
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None,
                 timeout: Any = None, *, root: Optional[int] = None) -> Any:
         """Sends one tensor of the root to each rank."""
         e = self.engine
-        mine = _root_of(opts, root) == e.rank
+        root = _root_of(opts, root)
+        mine = root == e.rank
         if isinstance(outputs, Tensor):
             outputs, inputs = [outputs], [inputs]
         out = outputs[0].detach()
+        call = "scatter from rank %d" % root
+        if mine:
+            _check_parts(call, "input", inputs[0], e.size, out)
         width = max(1, out.numel() * out.element_size())
         spans = e.acquire([out], inputs[0] if mine else ())
         given = torch.stack([t.detach().reshape(-1) for t in inputs[0]]) \
@@ -444,11 +567,12 @@ class ProcessGroup(Interface):
         def finish() -> Any:
             raw.take(room, 0, out)
             return outputs
+        words = _words([out], out.numel() * out.element_size())
         return self._done(e.run(e.starter.alltoall(
-            None, _tensor.WORD, raw.dims(), None if mine else [0] * e.size,
+            call, _tensor.WORD, raw.dims(), None if mine else [0] * e.size,
             raw.address, room.data_ptr(), room.numel(),
-            _tensor.placed(options(), raw.place)), (raw, room), finish),
-            spans=spans)
+            _tensor.placed(options(words=words), raw.place)), (raw, room),
+            finish), spans=spans)
 
     def _scatter_sum(self, given: Tensor, op: Any, out: Tensor,
                      value: Any) -> Any:
@@ -465,7 +589,7 @@ class ProcessGroup(Interface):
                 return value
             return self._done(work._future.then(own))
         spans = e.acquire([out], [given])
-        src = _tensor.summable(given)
+        src = _tensor.summable(given, name)
         number = _tensor.number_of(src.dtype)
         assert number is not None
         room = torch.empty(src.shape[1:], dtype=src.dtype, device=src.device)
@@ -479,16 +603,42 @@ class ProcessGroup(Interface):
             _tensor.placed(options(ours), _tensor.place_of(src))),
             (src, room), finish), spans=spans)
 
+    @_timed
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None,
                        op: Any = None, timeout: Any = None) -> Any:
         """Reduces the i-th tensors of all ranks on rank i."""
         op = _op_of(opts, op)
         if isinstance(outputs, Tensor):
             outputs, inputs = [outputs], [inputs]
-        self.engine.acquire((), inputs[0])
-        given = torch.stack([t.detach().reshape(-1) for t in inputs[0]])
-        return self._scatter_sum(given, op, outputs[0].detach(), outputs)
+        e = self.engine
+        out = _one("reduce_scatter", outputs).detach()
+        parts = inputs[0]
+        _check_parts("reduce_scatter", "input", parts, e.size, out, False)
+        if parts[e.rank].numel() != out.numel():
+            raise ValueError("reduce_scatter: the output has %d elements, "
+                             "input tensor %d of this rank has %d" % (
+                                 out.numel(), e.rank, parts[e.rank].numel()))
+        e.acquire((), parts)
+        if any(t.numel() != out.numel() for t in parts):
+            return self._scatter_parts(parts, op, out, outputs)
+        given = torch.stack([t.detach().reshape(-1) for t in parts])
+        return self._scatter_sum(given, op, out, outputs)
 
+    def _scatter_parts(self, parts: Sequence[Tensor], op: Any, out: Tensor,
+                       value: Any) -> Any:
+        """Reduce-scatter of parts of different sizes."""
+        flat, counts = _tensor.flat_of(parts)
+        total = torch.empty_like(flat)
+        at = sum(counts[:self.engine.rank])
+        work = self._sum(flat, op, total, None, "reduce_scatter")
+
+        def own(f: Any) -> Any:
+            f.value()
+            out.copy_(total[at:at + out.numel()].view(out.shape))
+            return value
+        return self._done(work._future.then(own))
+
+    @_timed
     def _reduce_scatter_base(self, output: Tensor, tensor: Tensor,
                              opts: Any = None) -> Any:
         """Reduce-scatter from one tensor."""
@@ -499,6 +649,7 @@ class ProcessGroup(Interface):
     reduce_scatter_single = _reduce_scatter_base
     reduce_scatter_tensor = _reduce_scatter_base
 
+    @_timed
     def reduce_scatter_tensor_coalesced(self, outputs: List[Tensor],
                                         inputs: List[Tensor],
                                         opts: Any = None) -> Any:
@@ -529,19 +680,28 @@ class ProcessGroup(Interface):
             room.numel(), _tensor.placed(options(), raw.place)), (raw, room),
             finish), spans=spans)
 
+    @_timed
     def alltoall(self, outputs: List[Tensor], inputs: List[Tensor],
                  opts: Any = None) -> Any:
         """Sends inputs[i] to rank i."""
+        for what, parts in ("input", inputs), ("output", outputs):
+            _check_parts("all_to_all", what, parts, self.engine.size,
+                         inputs[0], False)
         self.engine.acquire((), inputs)
         flat, counts = _tensor.flat_of(inputs)
         return self._exchange(flat, flat.element_size(), counts,
                               [o.detach() for o in outputs], outputs)
 
+    @_timed
     def alltoall_base(self, output: Tensor, tensor: Tensor,
                       output_splits: List[int], input_splits: List[int],
                       opts: Any = None) -> Any:
         """Sends rows of one tensor to each rank."""
         size = self.engine.size
+        if output.dtype != tensor.dtype:
+            raise ValueError("all_to_all_single: the output is %s, the input "
+                             "is %s" % (_tensor.name_of(output.dtype),
+                                        _tensor.name_of(tensor.dtype)))
         out = output.detach()
         outs = list(out.split(list(output_splits))) if output_splits else \
             list(out.chunk(size))
@@ -636,12 +796,27 @@ def create_group(store: Any, rank: int, size: int,
     return ProcessGroup(create_engine(store, rank, size, timeout))
 
 
+def create_group_of_options(opts: Any, pg_options: Any) -> ProcessGroup:
+    """Constructor that torch 2 calls."""
+    if getattr(opts, "enable_reconfigure", False):
+        raise NotImplementedError(
+            "init_process_group('pskv', enable_reconfigure=True): the ranks of "
+            "a job of pskv are fixed; leave enable_reconfigure out")
+    kind = torch._C._distributed_c10d.Backend.Options
+    if pg_options is not None and type(pg_options) is not kind:
+        warn_once("pg_options of type %s have no effect with the backend pskv"
+                  % type(pg_options).__name__)
+    return create_group(opts.store, opts.group_rank, opts.group_size,
+                        opts.timeout)
+
+
 def register() -> None:
     """Registers the backend, once."""
     if hasattr(dist.Backend, "PSKV"):
         return
     try:
-        dist.Backend.register_backend("pskv", create_group, devices=["cpu", "cuda"])
+        dist.Backend.register_backend("pskv", create_group_of_options, True,
+                                      ["cpu", "cuda"])
     except TypeError:  # torch 1.13 lacks `devices`.
         dist.Backend.register_backend("pskv", create_group)
         _admit_monitored_barrier()

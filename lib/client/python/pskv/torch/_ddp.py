@@ -43,7 +43,7 @@ def comm_hook(state: HookState,
     e = state.engine
     buffer = bucket.buffer()
     spans = e.acquire([buffer])
-    src = _tensor.summable(buffer)
+    src = _tensor.summable(buffer, "AVG")
     number = _tensor.number_of(src.dtype)
     assert number is not None
     out = None if src.data_ptr() != buffer.data_ptr() else src

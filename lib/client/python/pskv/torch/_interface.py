@@ -26,6 +26,17 @@ def _kinds() -> List[str]:
     return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 
 
+def refuse(call: str, instead: str) -> Any:
+    """A method of torch that pskv has not, which says so."""
+    def refused(self: Any, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError("%s() is not in the backend pskv: %s" %
+                                  (call, instead))
+    return refused
+
+
+_NO_HOOKS = "it calls no hooks; a wrapper of the function that is called can"
+
+
 class _Devices(List[torch.device]):
     """Devices of a group, and false: torch attaches its flight recorder to
     groups whose devices are true, and wants a backend in C++ of these."""
@@ -152,6 +163,33 @@ class Interface(dist.ProcessGroup):  # type: ignore[misc]
         group.setGroupDesc(group_desc or "%s:split:%d" % (
             self._pskv_text, self._splits))
         return group
+
+    register_pre_hook = refuse("ProcessGroup.register_pre_hook", _NO_HOOKS)
+    unregister_pre_hook = refuse("ProcessGroup.unregister_pre_hook", _NO_HOOKS)
+    register_post_hook = refuse(
+        "ProcessGroup.register_post_hook",
+        _NO_HOOKS + ", and work.get_future().then() at the end")
+    unregister_post_hook = refuse("ProcessGroup.unregister_post_hook",
+                                  _NO_HOOKS)
+    register_abort_hook = refuse(
+        "ProcessGroup.register_abort_hook",
+        "operations fail with an error when a rank is lost")
+    unregister_abort_hook = refuse("ProcessGroup.unregister_abort_hook",
+                                   _NO_HOOKS)
+    _register_on_completion_hook = refuse(
+        "ProcessGroup._register_on_completion_hook",
+        "work.get_future().then() runs at the end of an operation")
+    new_window = refuse("ProcessGroup.new_window",
+                        "it has no windows (supports_window is False)")
+    get_reconfigure_handle = refuse(
+        "ProcessGroup.get_reconfigure_handle", "the ranks of a job are fixed "
+        "(supports_reconfigure is False)")
+    reconfigure = refuse("ProcessGroup.reconfigure", "the ranks of a job are "
+                         "fixed (supports_reconfigure is False)")
+    merge_remote_group = refuse("ProcessGroup.merge_remote_group",
+                                "new_group() makes groups of a job")
+    supports_abort_hooks = False
+    supports_completion_hooks = False
 
     def abort(self) -> None:
         """Leaves the job; open operations fail."""

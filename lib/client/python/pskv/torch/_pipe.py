@@ -6,12 +6,14 @@ error on both."""
 from __future__ import annotations
 
 import queue
+import re
 import threading
 from typing import Any, Callable, List, Optional, Tuple
 
 import torch
 from torch import Tensor
 
+from .._errors import MISMATCH, Error, error
 from ._tensor import new_future
 
 _Move = Tuple[Tensor, Any, "torch.futures.Future[Any]"]
@@ -22,9 +24,12 @@ class Pipe:
     and both may send before they receive."""
 
     def __init__(self, open_engine: Callable[[], Any],
-                 start: Callable[[Any, Tensor, Any], Any]) -> None:
+                 start: Callable[[Any, Tensor, Any], Any],
+                 ranks: Tuple[int, int]) -> None:
+        """`ranks`: sender and receiver."""
         self._open = open_engine
         self._start = start
+        self._ranks = ranks
         self._moves: "queue.SimpleQueue[Optional[_Move]]" = queue.SimpleQueue()
         self._engine: Any = None
         self._closed = False
@@ -63,12 +68,24 @@ class Pipe:
             tensor, value, future = item
             if failure is None:
                 try:
-                    chain(self._start(self._engine, tensor, value), future)
+                    chain(self._start(self._engine, tensor, value), future,
+                          self._reworded)
                 except Exception as e:  # pylint: disable=broad-except
                     future.set_exception(e)
             else:
                 future.set_exception(failure)
             del item, tensor, value, future
+
+    def _reworded(self, failure: Exception) -> Exception:
+        """A failure in the words of the program, which sends and receives."""
+        if not isinstance(failure, Error) or failure.code != MISMATCH:
+            return failure
+        text = re.sub(r"broadcast ([^;]*) from rank 0( \([0-9a-f]{8}\))?",
+                      r"\1", str(failure))
+        for place, what in enumerate(("sends", "receives")):
+            text = re.sub(r"\brank %d:" % place, "rank %d %s" % (
+                self._ranks[place], what), text)
+        return error(MISMATCH, text)
 
     def close(self) -> None:
         """Closes the pipe; open transfers fail."""
@@ -82,11 +99,16 @@ class Pipe:
             engine.close()
 
 
-def chain(inner: Any, outer: Any) -> None:
-    """Completes the outer future as the inner one."""
+def _same(failure: Exception) -> Exception:
+    return failure
+
+
+def chain(inner: Any, outer: Any,
+          reworded: Callable[[Exception], Exception] = _same) -> None:
+    """Completes the outer future as the inner one, with other words."""
     def ended(f: Any) -> None:
         try:
             outer.set_result(f.value())
         except Exception as e:  # pylint: disable=broad-except
-            outer.set_exception(e)
+            outer.set_exception(reworded(e))
     inner.add_done_callback(ended)

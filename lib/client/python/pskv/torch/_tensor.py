@@ -16,7 +16,11 @@ from .._errors import TIMEOUT
 _WIDER: Dict[torch.dtype, torch.dtype] = {
     torch.float16: torch.float32, torch.bfloat16: torch.float32,
     torch.uint8: torch.int32, torch.int8: torch.int32,
-    torch.int16: torch.int32, torch.bool: torch.int32}
+    torch.int16: torch.int32, torch.bool: torch.int32,
+    # Of torch 2.
+    **{getattr(torch, name): wider for name, wider in (
+        ("uint16", torch.int32), ("uint32", torch.int64))
+       if hasattr(torch, name)}}
 
 # Element types that are summed unchanged: the library's number of each.
 _KNOWN: Dict[torch.dtype, int] = {
@@ -206,14 +210,31 @@ def track(spans: List[Tuple[int, int, bool]], future: Any) -> Any:
 # --------------------------------------------------------------- contents
 
 
-def summable(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, or a contiguous copy in a type that can be summed."""
+def name_of(dtype: torch.dtype) -> str:
+    """The name of a type, without torch's."""
+    return str(dtype).split(".", 1)[-1]
+
+
+def summable(tensor: torch.Tensor, reduction: str) -> torch.Tensor:
+    """The tensor, or a contiguous copy in a type that can be summed. Raises for
+    a `reduction` of torch or Horovod that its type has not."""
     check(tensor)
     tensor = _plain(tensor.detach())
-    if tensor.dtype not in _KNOWN:
-        if tensor.dtype not in _WIDER:
-            raise TypeError("sums of %s are not supported" % tensor.dtype)
-        tensor = tensor.to(_WIDER[tensor.dtype])
+    kind = tensor.dtype
+    if kind not in _KNOWN and kind not in _WIDER:
+        raise TypeError("%s of tensors of %s is not supported; there are %s" % (
+            reduction, name_of(kind),
+            ", ".join(map(name_of, [*_KNOWN, *_WIDER]))))
+    if reduction in ("BAND", "BOR", "BXOR") and kind.is_floating_point:
+        raise TypeError("%s of tensors of %s is not supported: bits are those "
+                        "of whole numbers and of bool" %
+                        (reduction, name_of(kind)))
+    if reduction in ("AVG", "Average") and kind == torch.bool:
+        raise TypeError("%s of tensors of bool is not supported: a mean of "
+                        "them is no bool; use .float(), or MIN, MAX" %
+                        reduction)
+    if kind not in _KNOWN:
+        tensor = tensor.to(_WIDER[kind])
     return tensor.contiguous()
 
 

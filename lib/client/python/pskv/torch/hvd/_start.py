@@ -106,7 +106,7 @@ class _Sums:
                  outs: Sequence[Tensor], op: ReduceOp, pre: float,
                  post: float) -> None:
         self.outs = outs
-        self.srcs = [_tensor.summable(t) for t in tensors]
+        self.srcs = [_tensor.summable(t, str(op)) for t in tensors]
         self.op = op
         self.after = 1.0  # Factor that this rank applies to the result.
         dtype = self.srcs[0].dtype
