@@ -2,6 +2,7 @@
 /* Output as one JSON object, "schema" first. Field names are stable within a
  * schema; new ones may be added. */
 #include "psctl/psctl.h"
+#include "psctl/cluster.h"
 
 #include "base/alloc.h"
 
@@ -389,6 +390,24 @@ static void put_health(json_t *o, const struct health *h)
     put_value(o, "problems", list);
 }
 
+static void put_private_jobs(json_t *o)
+{
+    struct private_job jobs[PRIVATE_MAX];
+    const size_t count = cluster_list_private(jobs, PRIVATE_MAX);
+    json_t *list = json_array();
+
+    for (size_t i = 0; i < count; i++) {
+        json_t *one = json_object();
+
+        put_text(one, "name", jobs[i].name);
+        put_text(one, "endpoint", jobs[i].endpoint);
+        if (json_array_append_new(list, one) != 0) {
+            abort(); /* Out of memory. */
+        }
+    }
+    put_value(o, "private_jobs", list);
+}
+
 void show_json(enum verb verb, const struct report *r, const struct health *h)
 {
     const struct ps_msg_query_end *end = &r->end->query_end;
@@ -429,6 +448,9 @@ void show_json(enum verb verb, const struct report *r, const struct health *h)
     }
     if (verb == VERB_STATUS || verb == VERB_STALL) {
         put_rows(o, "stalls", &r->rows_of[PS_QUERY_STALL], stall_of);
+    }
+    if (verb == VERB_STATUS) {
+        put_private_jobs(o);
     }
     json_print(o);
 }

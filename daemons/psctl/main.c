@@ -759,6 +759,16 @@ static int run_bench(const struct request *q, const struct report *r)
     return bench_run(&o, q->format == FORMAT_JSON);
 }
 
+/* Names the private jobs of this user where no psched is reached; returns the
+ * exit code. */
+static int report_private(const struct request *q, int rc)
+{
+    if (rc == EXIT_UNAVAILABLE && q->verb == VERB_STATUS) {
+        cluster_show_private(stderr);
+    }
+    return rc;
+}
+
 static int run_command(const struct request *q)
 {
     const struct wire_target target = {.endpoint = q->cluster.endpoint,
@@ -790,7 +800,7 @@ static int run_command(const struct request *q)
     w = wire_open(&target, &rc);
 
     if (w == NULL) {
-        return rc;
+        return report_private(q, rc);
     }
     if (q->verb == VERB_CANCEL || q->verb == VERB_SET ||
         q->verb == VERB_TOKENS || q->verb == VERB_TOKEN_ISSUE ||

@@ -106,6 +106,8 @@ void wire_close(struct wire *w);
 /* Connection to the same psched by its Unix socket, if it has one on this host:
  * psched knows the user there. Takes over `w`; returns `w` if there is none. */
 struct wire *wire_switch_to_local(struct wire *w);
+/* True if a process listens at this path. */
+bool wire_is_listening(const char *path);
 /* Endpoint without an option, variable or context: the Unix socket of this host,
  * if psched listens there, or if only the user's permission is missing; else its
  * port. */

@@ -512,6 +512,11 @@ static int probe(const char *path)
     return error;
 }
 
+bool wire_is_listening(const char *path)
+{
+    return probe(path) == 0;
+}
+
 const char *wire_default_endpoint(void)
 {
     static char endpoint[PS_SOCKET_PATH_MAX + sizeof("unix:")] = "unix:";

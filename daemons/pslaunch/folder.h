@@ -11,7 +11,10 @@
  * message. */
 bool folder_make(void);
 bool folder_make_here(void);
+/* Makes a name for the socket of psched in the folder, $XDG_RUNTIME_DIR/pskv/jobs/
+ * JOB, by which psctl finds the job. Without $XDG_RUNTIME_DIR it has none. */
+void folder_publish(const char *job);
 /* "": there is none. */
 const char *folder_path(void);
-/* Removes the folder with its files. */
+/* Removes the folder with its files, and the name of folder_publish(). */
 void folder_remove(void);

@@ -179,6 +179,9 @@ static int front_main(const struct plan *p)
                                              : folder_make())) {
         return EXIT_UNAVAILABLE;
     }
+    if (p != NULL && plan_needs_folder(p) && !plan_shares_folder(p)) {
+        folder_publish(p->name);
+    }
     process_block_signals(&set);
     if (p == NULL) {
         continue_after_parent(); /* That of sshd, mpirun, ... */

@@ -4,6 +4,7 @@ behind, whichever dies. Where daemons do not matter, workers get a socket
 without a listener."""
 import array
 import fcntl
+import json
 import os
 import re
 import select
@@ -788,6 +789,60 @@ def test_a_named_job_of_one_host_says_so():
     code, _, err = launch("-n", "1", "-s", "1", "--name", "named", "--private",
                           "true")
     assert code == 0 and "on this host only" not in err
+
+
+def test_private_jobs_are_found(tmp):
+    """By name, while they run: a second one of the same name has a suffix, and
+    a name that a killed job has left is taken again."""
+    env = {"XDG_RUNTIME_DIR": str(tmp)}
+    jobs = tmp / "pskv/jobs"
+    words = ("-n", "1", "-s", "1", "--private", "--name", "my job", *SHELL,
+             "echo ready; exec sleep 1000")
+
+    def status(*more):
+        done = subprocess.run(
+            [support.program("psctl"), *more, "status"], capture_output=True,
+            text=True, check=False, timeout=limit(60),
+            env=support.clean_env(PSKV_SCHED="127.0.0.1:1", **env))
+        return done.returncode, done.stdout, done.stderr
+
+    with Running(*words, env=env) as one:
+        one.await_text(b"ready")
+        two = Running(*words, env=env)
+        two.await_text(b"ready")
+        assert len(list(jobs.iterdir())) == 2
+        assert jobs.stat().st_mode & 0o77 == 0
+        code, _, err = status()
+        assert code == 69, err
+        lines = [line for line in err.split("\n") if "private  " in line]
+        first = f"psctl -e unix:{jobs}/my_job status"
+        assert len(lines) == 2 and any(line.endswith(first) for line in lines)
+        code, out, err = status("-e", f"unix:{jobs}/my_job", "-w", "json")
+        assert code == 0, err
+        listed = {(j["name"], j["endpoint"])
+                  for j in json.loads(out)["private_jobs"]}
+        assert ("my_job", f"unix:{jobs}/my_job") in listed and len(listed) == 2
+        code, out, err = status("-e", f"unix:{jobs}/my_job")
+        assert code == 0 and out.count("private  job my_job") == 2, out
+        own = own_processes(one)
+        for pid in own:
+            os.kill(pid, signal.SIGSTOP)
+        for pid in own:
+            os.kill(pid, signal.SIGKILL)
+        one.wait()
+        await_nothing(one.mark)
+        with two:
+            two.process.send_signal(signal.SIGTERM)
+            assert two.wait() == 143
+        assert [p.is_symlink() for p in jobs.iterdir()] == [True]
+        assert "private" not in status()[2]
+    with Running(*words, env=env) as three:
+        three.await_text(b"ready")
+        assert [p.name for p in jobs.iterdir()] == ["my_job"]
+        assert "private  job my_job " in status()[2]
+        three.process.send_signal(signal.SIGTERM)
+        assert three.wait() == 143
+    assert not list(jobs.iterdir())
 
 
 def test_a_dead_worker_fails_the_job_for_all(tmp):
