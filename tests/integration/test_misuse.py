@@ -111,11 +111,11 @@ def test_a_store_belongs_to_its_process(world):
     job(world, WEIGHTS, r"""
         import copy, pickle
         handle = kv.pull_async('w', f(0))
-        for what, words in (kv, 'a store belongs'), (handle, 'a handle belongs'):
+        for what, words in (kv, 'a KVStore cannot be copied'), (handle, 'a handle belongs'):
             wrong([words], lambda: pickle.dumps(what), TypeError)
             wrong([words], lambda: copy.deepcopy([what]), TypeError)
         handle.wait()
-        wrong(['this process has a store of this job already, as rank 1'],
+        wrong(['this process is rank 1 of job'],
               lambda: pskv.create('dist_sync', on_loss='fail'))
         """)
 

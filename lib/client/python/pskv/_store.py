@@ -482,11 +482,6 @@ class KVStore(Collectives):
         assert client.value is not None
         return client.value
 
-    def __reduce__(self) -> Any:
-        raise TypeError("a store belongs to its process and cannot be copied, "
-                        "pickled or given to another one, as a worker of a "
-                        "data loader; make it where it is used, by create()")
-
     def _new_handle(self) -> Handle:
         self._collect()
         return Handle(self)
@@ -1520,11 +1515,4 @@ def _explained(text: str, kind: str, o: _lib.Options) -> str:
         return (
             "%s. A store '%s' is a job of one process, which an agent keeps, "
             "too: pslaunch -n 1 -- python3 SCRIPT" % (text, kind))
-    own = [s for s in _stores if s._alive() and s._job == o.job and
-           o.rank in (_lib.RANK_ANY, s.rank)]
-    if own and "is taken by a worker" in text:
-        return (
-            "this process has a store of this job already, as rank %d: use "
-            "it, or close() it first; another store needs another job (job=)" %
-            own[0].rank)
     return text
