@@ -194,7 +194,7 @@ static int load_text(const char *text)
     return load(&(struct ps_option_input){.file = "f.yaml",
                                           .text = text,
                                           .text_len = strlen(text),
-                                          .memory = 1000000000});
+                                          .memory = 4000000000});
 }
 
 static void load_good(const char *text)
@@ -217,7 +217,7 @@ static int load_override(const char *text)
     const char *const overrides[] = {text};
 
     return load(&(struct ps_option_input){
-        .overrides = overrides, .override_count = 1, .memory = 1000000000});
+        .overrides = overrides, .override_count = 1, .memory = 4000000000});
 }
 
 static void expect_where(const char *path, enum ps_option_origin from,
@@ -259,7 +259,7 @@ static void defaults_fill_the_struct(void **state)
     assert_string_equal(v.address, "127.0.0.1");
     assert_int_equal(v.port, 9091); /* The program's, not the row's. */
     assert_int_equal(v.allow.count, 0);
-    assert_int_equal(v.memory, 800000000);
+    assert_int_equal(v.memory, 3200000000);
     assert_int_equal(v.threads, 0);
     assert_int_equal(v.grace, PS_SECONDS(30));
     assert_int_equal(v.rate, 200);
@@ -579,9 +579,9 @@ static void bounds_of_ranges_are_accepted(void **state)
     }
     assert_int_equal(v.frame, 4224);
     assert_int_equal(load_override("store.memory=100%"), 0);
-    assert_int_equal(v.memory, 1000000000);
+    assert_int_equal(v.memory, 4000000000);
     assert_int_equal(load_override("store.memory=12.5%"), 0);
-    assert_int_equal(v.memory, 125000000);
+    assert_int_equal(v.memory, 500000000);
 }
 
 static void share_needs_the_size_of_memory(void **state)
