@@ -225,7 +225,8 @@ class Trio:
         folder.mkdir()
         if owner is not None:
             folder.chmod(0o1777)  # As /tmp: both users make files there.
-            folder.parent.chmod(0o755)
+            parent = folder.parent
+            parent.chmod(parent.stat().st_mode | 0o055)
         # Command before that of a daemon, which sets its user.
         self.server_command = list(server_command)
         self.agent_command = list(agent_command)
