@@ -5,7 +5,6 @@
 
 #include "base/str.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,47 +53,6 @@ static bool read_token(struct cluster *c, bool by_name)
         return false;
     }
     return true;
-}
-
-size_t cluster_list_private(struct private_job *list, size_t max)
-{
-    const char *run = getenv("XDG_RUNTIME_DIR");
-    char folder[sizeof(list->endpoint)];
-    size_t count = 0;
-    struct dirent *d;
-    DIR *dir = NULL;
-
-    if (run != NULL && snprintf(folder, sizeof(folder), "%s/pskv/jobs", run) <
-                           (int)sizeof(folder)) {
-        dir = opendir(folder);
-    }
-    while (dir != NULL && count < max && (d = readdir(dir)) != NULL) {
-        struct private_job *job = &list[count];
-
-        if (d->d_name[0] != '.' &&
-            snprintf(job->endpoint, sizeof(job->endpoint), "unix:%s/%s", folder,
-                     d->d_name) < (int)sizeof(job->endpoint) &&
-            wire_is_listening(job->endpoint + 5)) {
-            ps_str_copy(job->name, sizeof(job->name), d->d_name);
-            count++;
-        }
-    }
-    if (dir != NULL) {
-        closedir(dir);
-    }
-    return count;
-}
-
-void cluster_show_private(FILE *out)
-{
-    struct private_job jobs[PRIVATE_MAX];
-    const size_t count = cluster_list_private(jobs, PRIVATE_MAX);
-
-    for (size_t i = 0; i < count; i++) {
-        fprintf(out,
-                "private  job %s has daemons of its own: psctl -e %s status\n",
-                jobs[i].name, jobs[i].endpoint);
-    }
 }
 
 int cluster_choose(struct cluster *c)

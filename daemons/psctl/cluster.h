@@ -6,8 +6,6 @@
 
 #include "base/token_text.h"
 
-#include <stdio.h>
-
 struct cluster {
     /* As options have them, NULL: not given; then as they are chosen. */
     const char *endpoint;
@@ -19,20 +17,6 @@ struct cluster {
     char token[PS_TOKEN_TEXT_MAX + 1];
     bool insecure; /* The token may travel over plain TCP. */
 };
-
-/* Private jobs that are listed. */
-#define PRIVATE_MAX 32u
-
-/* A job of pslaunch with daemons of its own on this host. */
-struct private_job {
-    char name[256];
-    char endpoint[256]; /* "unix:PATH", of its psched. */
-};
-
-/* Lists those of this user that run; their number is at most `max`. */
-size_t cluster_list_private(struct private_job *list, size_t max);
-/* Prints them with the command that shows each. */
-void cluster_show_private(FILE *out);
 
 /* Chooses address, certificate and token, and reads the token. Options come
  * first. A context that the user names replaces all variables; else these come

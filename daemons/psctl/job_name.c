@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Names of jobs as users write and read them: the name, and that of the owner
- * where two users have a job of one name. */
+ * where two users have a job of one name; and jobs that have daemons of their
+ * own. */
 #include "psctl/psctl.h"
 
+#include "base/str.h"
+
+#include <dirent.h>
 #include <errno.h>
 #include <pwd.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -104,4 +109,45 @@ void add_job_name(struct ps_str *s, const struct report *r, const char *name,
         ps_str_add(s, "/");
     }
     add_printable(s, name, 64);
+}
+
+size_t list_private_jobs(struct private_job list[PRIVATE_MAX])
+{
+    const char *run = getenv("XDG_RUNTIME_DIR");
+    char folder[sizeof(list->endpoint)];
+    size_t count = 0;
+    struct dirent *d;
+    DIR *dir = NULL;
+
+    if (run != NULL && snprintf(folder, sizeof(folder), "%s/pskv/jobs", run) <
+                           (int)sizeof(folder)) {
+        dir = opendir(folder);
+    }
+    while (dir != NULL && count < PRIVATE_MAX && (d = readdir(dir)) != NULL) {
+        struct private_job *job = &list[count];
+
+        if (d->d_name[0] != '.' &&
+            snprintf(job->endpoint, sizeof(job->endpoint), "unix:%s/%s", folder,
+                     d->d_name) < (int)sizeof(job->endpoint) &&
+            wire_is_listening(job->endpoint + 5)) {
+            ps_str_copy(job->name, sizeof(job->name), d->d_name);
+            count++;
+        }
+    }
+    if (dir != NULL) {
+        closedir(dir);
+    }
+    return count;
+}
+
+void show_private_jobs(FILE *out)
+{
+    struct private_job jobs[PRIVATE_MAX];
+    const size_t count = list_private_jobs(jobs);
+
+    for (size_t i = 0; i < count; i++) {
+        fprintf(out,
+                "private  job %s has daemons of its own: psctl -e %s status\n",
+                jobs[i].name, jobs[i].endpoint);
+    }
 }

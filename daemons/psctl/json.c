@@ -2,7 +2,6 @@
 /* Output as one JSON object, "schema" first. Field names are stable within a
  * schema; new ones may be added. */
 #include "psctl/psctl.h"
-#include "psctl/cluster.h"
 
 #include "base/alloc.h"
 
@@ -393,7 +392,7 @@ static void put_health(json_t *o, const struct health *h)
 static void put_private_jobs(json_t *o)
 {
     struct private_job jobs[PRIVATE_MAX];
-    const size_t count = cluster_list_private(jobs, PRIVATE_MAX);
+    const size_t count = list_private_jobs(jobs);
     json_t *list = json_array();
 
     for (size_t i = 0; i < count; i++) {

@@ -764,7 +764,7 @@ static int run_bench(const struct request *q, const struct report *r)
 static int report_private(const struct request *q, int rc)
 {
     if (rc == EXIT_UNAVAILABLE && q->verb == VERB_STATUS) {
-        cluster_show_private(stderr);
+        show_private_jobs(stderr);
     }
     return rc;
 }

@@ -178,6 +178,15 @@ int job_name_parse(struct wire *w, const char *text, struct job_name *ret);
 void add_job_name(struct ps_str *s, const struct report *r, const char *name,
                   uint32_t uid);
 
+#define PRIVATE_MAX 32u
+/* A job of this user with daemons of its own on this host. */
+struct private_job {
+    char name[256];
+    char endpoint[256]; /* "unix:PATH", of its psched. */
+};
+size_t list_private_jobs(struct private_job list[PRIVATE_MAX]);
+void show_private_jobs(FILE *out); /* With the command that shows each. */
+
 /* ----------------------------------------------------------------- launch.c */
 
 /* Reads the order on standard input. False after a message. */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Output for users: one screen for status, a table for every other verb. */
 #include "psctl/psctl.h"
-#include "psctl/cluster.h"
 
 #include "base/alloc.h"
 
@@ -477,7 +476,7 @@ void show_table(enum verb verb, const struct report *r, const struct health *h,
     switch (verb) {
     case VERB_STATUS:
         show_status(r, h);
-        cluster_show_private(stdout);
+        show_private_jobs(stdout);
         break;
     case VERB_NODES:
         show_nodes(&r->rows_of[PS_QUERY_NODES], headings);
