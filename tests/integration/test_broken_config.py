@@ -134,4 +134,5 @@ def test_sample_passes_also_with_every_option_in_it(tmp, daemon):
     for text in (sample(daemon),
                  re.sub(r"(?m)^( *)#([a-z_]+): ", r"\1\2: ", sample(daemon))):
         path.write_text(text)
-        assert check(daemon, path) == (0, "")
+        assert check(daemon, path) == (
+            0, f"{daemon}: the configuration is valid: {path}\n")

@@ -25,7 +25,8 @@ def candidates(*words, **env):
 
 
 def usage(*words):
-    return subprocess.run([PSCTL, *words, "--help"], capture_output=True,
+    words = [*words, "--help"] if words else ["help", "all"]
+    return subprocess.run([PSCTL, *words], capture_output=True,
                           text=True, check=True,
                           timeout=support.PATIENCE).stdout
 
@@ -36,7 +37,7 @@ def test_verbs_are_those_of_help():
     assert candidates("sta") == {
         "status": "one screen: members, jobs, what is wrong",
         "stall": "what is waited for, since when, which ranks are missing"}
-    assert set(candidates("help", "")) == verbs
+    assert set(candidates("help", "")) == verbs | {"all"}
     assert candidates("no-such-verb", "") == {}
 
 
