@@ -210,7 +210,7 @@ bool stall_is_problem(const struct ps_msg_stall_row *s, ps_time after);
 /* True if the member is silent, or gone within the last hour, but not if it was
  * stopped in good order. */
 bool is_missed(const struct ps_msg_node_row *n);
-/* Adds "rank 3 (n07, lost), rank 5 (n09)", escaped. */
+/* Adds "rank 3 on n07 (lost), rank 5 on n09", escaped. */
 void describe_missing(const struct ps_msg_stall_row *s, struct ps_str *out);
 
 /* ----------------------------------------------------------------- doctor.c */

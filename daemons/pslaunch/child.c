@@ -102,11 +102,12 @@ static void print_remedy(struct run *r, const struct child *c)
     }
     child_describe(c, text, sizeof(text));
     sink_print(&r->err,
-               "%s %s; the others wait for it, and nothing starts it again: "
+               "%s on %s %s; the others wait for it, and nothing starts it "
+               "again: "
                "start it by hand with the environment of another rank of its "
                "node and its own PSKV_RANK, or end the job with Ctrl-C or "
                "psctl jobs cancel %s",
-               c->name, text, p->name);
+               c->name, r->places[c->host].name, text, p->name);
 }
 
 /* A worker fails the job, unless it ends by its end. */

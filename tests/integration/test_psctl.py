@@ -232,7 +232,7 @@ def test_rows_in_pieces_and_unknown_rows():
     port = answering(WELCOME, extra + row + END)
     code, out, _ = run("-e", f"127.0.0.1:{port}", "stall")
     assert code == 3
-    assert "rank 3 (n07, lost), rank 5 (n09)" in out and "41.0s" in out
+    assert "rank 3 on n07 (lost), rank 5 on n09" in out and "41.0s" in out
 
 
 def test_the_sample_of_the_readme_is_printed():
