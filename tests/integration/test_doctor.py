@@ -39,7 +39,11 @@ def test_dead_and_slow_members_are_problems(trio):
     # The second agent stays: a scheduler that reaches no member at all considers
     # itself cut off, and declares none of them dead.
     t = trio(servers=1, agents=2, options=["heartbeat.suspect_after=500ms",
-                                           "heartbeat.dead_after=60s"])
+                                           "heartbeat.dead_after=60s"],
+             level="debug")
+    # Only then a refused connection proves that its process has ended.
+    wait_for(lambda: "server ps0 reached at" in
+             (t.folder / "sched.log").read_text(), "the probe of ps0")
     t.daemons["node0"].process.send_signal(signal.SIGSTOP)
     t.daemons["ps0"].stop(Deadline(), kill=True)
 

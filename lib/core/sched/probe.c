@@ -83,10 +83,8 @@ static void on_reach_result(struct ps_sched_step *st, struct ps_member *m,
         return;
     }
     if (rc == 0) {
-        if (p->unreachable != 0) {
-            ps_effects_log(st->fx, PS_LOG_INFO, "server %s reached at %s",
-                           m->name, m->address);
-        }
+        ps_effects_log(st->fx, p->unreachable != 0 ? PS_LOG_INFO : PS_LOG_DEBUG,
+                       "server %s reached at %s", m->name, m->address);
         p->unreachable = 0;
         return;
     }
