@@ -11,9 +11,10 @@
  *
  * Guard and supervisor kill all their descendants when the process above is
  * gone, which a closing pipe shows. A program of the job may stop them all
- * (SIGSTOP): each continues when the one above dies, and is continued by it. Orphans of a killed supervisor pass to the
- * guard. The front is no subreaper and kills nothing: it may have had children
- * before it became pslaunch (`sleep 9 & exec pslaunch`), and these stay. */
+ * (SIGSTOP): each continues when the one above dies, and is continued by it.
+ * Orphans of a killed supervisor pass to the guard. The front is no subreaper
+ * and kills nothing: it may have had children before it became pslaunch
+ * (`sleep 9 & exec pslaunch`), and these stay. */
 #include "common/exit.h"
 #include "pslaunch/folder.h"
 #include "pslaunch/job.h"
@@ -70,10 +71,15 @@ static bool start_parent_watch(void)
 }
 
 /* Continues this process when the one above dies: if a program of the job has
- * stopped it, it could not see the pipe close. */
+ * stopped it, it could not see the pipe close. A process that dies with the one
+ * above, as below an agent's shim, needs no more. */
 static void continue_after_parent(void)
 {
-    (void)prctl(PR_SET_PDEATHSIG, SIGCONT, 0, 0, 0);
+    int sig = 0;
+
+    if (prctl(PR_GET_PDEATHSIG, &sig, 0, 0, 0) == 0 && sig == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGCONT, 0, 0, 0);
+    }
 }
 
 /* Forks a process whose life is tied to the caller's. Returns its pid to the

@@ -19,7 +19,7 @@ sys.path += [str(TESTS / "soak"), str(TESTS / "bench")]
 import hosts  # noqa: E402
 import netns  # noqa: E402
 
-RANK = re.compile(r"\brank (\d+) on ")
+RANK = re.compile(r"\brank (\d+) (?:on |\(absent)")
 FLOATS = 1000
 
 
