@@ -138,7 +138,7 @@ int psc_op_wait(struct psc_op *op, int timeout_ms)
 
 int psc_op_wait_slice(struct psc_op *op, int timeout_ms)
 {
-    struct psc_client *c = op->client;
+    struct psc_client *c = op != NULL ? op->client : NULL;
     int rc = client_enter(c);
 
     if (rc == 0) {

@@ -314,6 +314,8 @@ def test_the_hook_of_ddp_is_in_order_with_the_current_stream(trio, job):
 
         class Tensor:
             is_cuda, is_sparse, dtype = True, False, torch.float32
+            layout = torch.strided
+            is_quantized = False
             device = types.SimpleNamespace(type='cuda', index=0)
 
             def __init__(self, value):
@@ -323,7 +325,7 @@ def test_the_hook_of_ddp_is_in_order_with_the_current_stream(trio, job):
             def detach(self):
                 return self
 
-            contiguous = detach
+            contiguous = resolve_conj = resolve_neg = detach
 
             def is_contiguous(self):
                 return True
@@ -333,6 +335,12 @@ def test_the_hook_of_ddp_is_in_order_with_the_current_stream(trio, job):
 
             def element_size(self):
                 return 4
+
+            def numel(self):
+                return self.shape[0]
+
+            def stride(self):
+                return (1,)
 
         kv = pskv.create('dist_sync')
         engine = Engine(kv, None)

@@ -466,10 +466,6 @@ refused(ValueError, 'float64', push, 'k', np.ones(3, 'float64'))
     "mixed keys": """
 refused(Exception, 'key', kv.init, 7, np.ones(3, 'f'))
 """,
-    "second optimizer": """
-refused(pskv.Error, 'adam', kv.set_optimizer, 'adam')
-kv.set_optimizer('sgd', learning_rate=1.0)
-""",
 }
 AFTER = """
 kv.barrier()
@@ -517,16 +513,18 @@ refused(pskv.Error, 'ssp jobs only', pskv.create, 'dist_async',
 refused(pskv.Error, 'at least one server', pskv.create, 'dist_async',
         rule='assign', num_servers=0)
 """)
-    # The second to come says something else, and the first goes on with
-    # another.
-    first = spawn(t, 0, 2, "pskv.create('dist_ssp', rule='assign', "
-                  "staleness=7).close()")
-    t.sched.await_log("joined, 1 of 2")
-    second = spawn(t, 1, 2, """
-refused(pskv.Error, 'rule', pskv.create, 'dist_ssp', rule='accumulate',
-        staleness=7)
-refused(pskv.Error, 'staleness 7', pskv.create, 'dist_ssp', rule='assign',
-        staleness=8)
+
+
+@pytest.mark.parametrize("other, words", [
+    ("rule='accumulate', staleness=7", "rule assign"),
+    ("rule='assign', staleness=8", "staleness 7")])
+def test_ranks_that_contradict_each_other_at_open(trio, other, words):
+    """Both are refused with both options, and go on with the same."""
+    t = trio(servers=1, agents=1)
+    source = f"""
+refused(pskv.Error, {words!r}, pskv.create, 'dist_ssp', %s)
 pskv.create('dist_ssp', rule='assign', staleness=7).close()
-""")
-    end([first, second])
+"""
+    first = spawn(t, 0, 2, source % "rule='assign', staleness=7")
+    t.sched.await_log("joined, 1 of 2")
+    end([first, spawn(t, 1, 2, source % other)])

@@ -851,8 +851,8 @@ def halves(kind):
     """Weights of which float32 masters are kept, whole and by rows."""
     first = to_half(kind, np.random.default_rng(1).standard_normal(5003))
     keys = {}
-    # The value of one key was replaced in round 2, after its first step.
-    for name, w, skipped in (("w", first, 0), ("late", first, 2), (
+    # One key had a step before its value was replaced, which is no step.
+    for name, w, skipped in (("w", first, 0), ("late", first, 1), (
             "rows", to_half(kind, np.random.default_rng(2).standard_normal(
                 (50, 8))), 0)):
         keys[name] = [w, np.zeros_like(w), np.zeros_like(w), skipped]

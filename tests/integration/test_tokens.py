@@ -260,6 +260,7 @@ def shared(trio, tmp):
             """Of root, or of nobody with a token, of job "job"."""
             if token is not None:
                 env.update(user=NOBODY, PSKV_TOKEN_FILE=token)
+            env.setdefault("PSKV_ON_LOSS", "wait")
             return Worker(self.trio.socket(0), "job", rank, size,
                           PSKV_NUM_SERVERS=1, **env)
 

@@ -15,6 +15,7 @@ class Listener(support.Worker):
     """A worker whose standard error is kept: of a pipe, or of a terminal."""
 
     def __init__(self, *args, terminal=False, **env):
+        env.setdefault("PSKV_ON_LOSS", "wait")  # As the others of its Job.
         self.err, end = pty.openpty() if terminal else os.pipe()
         before = os.dup(2)
         os.dup2(end, 2)

@@ -722,10 +722,7 @@ void ps_sched_on_compression_set(struct ps_sched_step *st,
         ps_sched_job_publish(st, j);
         j->waiters.version = j->version;
     }
-    /* Too late: the ranks of the keys go on without it. */
-    note_declaration(
-        st, j, m->rank,
-        rc == PS_E_INVAL && count_value_keys(j) > 0 ? PS_E_MISMATCH : rc, text);
+    note_declaration(st, j, m->rank, rc, text);
     finish_request(st, j, agent, m->request, rc, text);
 }
 
