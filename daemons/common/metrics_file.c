@@ -72,7 +72,10 @@ static int write_file(const char *path, const struct ps_str *text)
     if (fchmod(fileno(f), 0644) != 0) {
         reason = errno;
     }
-    (void)fwrite(text->data, 1, text->len, f);
+    /* More than the buffer of the file is written at once. */
+    if (fwrite(text->data, 1, text->len, f) != text->len && reason == 0) {
+        reason = errno;
+    }
     error = ps_file_close(f);
     reason = reason != 0 ? reason : error;
     if (reason == 0 && rename(temp, path) != 0) {

@@ -3,6 +3,7 @@
 and no other ones."""
 import json
 import re
+import socket
 import subprocess
 import sys
 
@@ -191,6 +192,19 @@ def ask_about_events(check, t):
         check.object("events", "event", event)
 
 
+def ask_about_private_jobs(check, t, folder):
+    (folder / "pskv/jobs").mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as s:
+        s.bind(str(folder / "pskv/jobs/mine"))
+        s.listen()
+        done = subprocess.run(
+            [support.program("psctl"), "-e", t.endpoint, "-w", "json",
+             "status"], check=False, capture_output=True, text=True,
+            env=support.clean_env(XDG_RUNTIME_DIR=folder))
+    assert done.returncode in (0, 3), done.stderr
+    check.answer("status", done.stdout)
+
+
 def ask_alone(check, t, folder):
     """Verbs that need no scheduler, or not its answer."""
     check.answer("doctor", run("-e", t.endpoint, "doctor"), False)
@@ -226,6 +240,7 @@ def test_answers_have_the_fields_of_the_page(trio, tmp):
     code, out, _ = t.psctl("-w", "json", "-n", "1", "top")
     assert code in (0, 3)
     check.answer("status", out)
+    ask_about_private_jobs(check, t, tmp)
     ask_alone(check, t, tmp)
     unseen = {(n, f) for n in TABLES for f in TABLES[n]} - check.seen
     assert not unseen, f"no answer has {sorted(unseen)}"
