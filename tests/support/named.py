@@ -105,7 +105,7 @@ class AgentLink:
         names = {m["code"]: n for n, m in MESSAGES.items()}
         try:
             while True:
-                code, data, _ = wire.read_frame(self.sock)
+                code, data, _ = self.read_frame()
                 fields = fields_of(names[code], data)
                 self.received = max(self.received, fields.get("seq", 0))
                 if names[code] == "pong":
@@ -114,6 +114,14 @@ class AgentLink:
                     self.send(message("ack", ack=self.received))
         except (OSError, EOFError, ValueError, struct.error):
             self.closed.set()
+
+    def read_frame(self):
+        """One thread at a time uses a socket of TLS."""
+        pending = getattr(self.sock, "pending", int)
+        while not pending() and not select.select([self.sock], [], [], 60)[0]:
+            pass
+        with self.lock:
+            return wire.read_frame(self.sock)
 
     def send(self, data):
         with self.lock:
