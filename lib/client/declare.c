@@ -109,9 +109,12 @@ static int start_optimizer(struct psc_client *c, const struct psc_optimizer *d,
     struct ps_rec_param copies[PARAMS_MAX];
     struct ps_rec_tuning *tunings = NULL;
     struct ps_msg m = {.code = PS_MSG_L_OPTIMIZER};
-    int rc = d->name == NULL
-                 ? client_error(c, PSC_E_INVAL, "an optimizer has a name")
-                 : copy_params(c, d->params, d->param_count, copies);
+    int rc;
+
+    if (d->name == NULL) {
+        return client_error(c, PSC_E_INVAL, "an optimizer has a name");
+    }
+    rc = copy_params(c, d->params, d->param_count, copies);
 
     if (rc == 0) {
         rc = make_tunings(c, d->keys, d->key_count, 0, &tunings);

@@ -246,13 +246,16 @@ static int finish_file(const struct state_stream *s)
 int psc_state_save(struct psc_client *c, const char *path)
 {
     struct state_stream s = {0};
-    struct key **keys;
+    struct key **keys = NULL;
     uint32_t count;
     char *other = NULL;
     int error;
-    int rc = path == NULL ? client_enter_with(c, path, "path")
-                          : list_keys(c, &keys, &count);
+    int rc;
 
+    if (path == NULL) {
+        return client_enter_with(c, path, "path");
+    }
+    rc = list_keys(c, &keys, &count);
     if (rc != 0) {
         return rc;
     }
@@ -394,11 +397,14 @@ static int load_pass(struct psc_client *c, const char *path, FILE *file,
 int psc_state_load(struct psc_client *c, const char *path)
 {
     FILE *file;
-    struct key **keys;
+    struct key **keys = NULL;
     uint32_t count;
-    int rc = path == NULL ? client_enter_with(c, path, "path")
-                          : list_keys(c, &keys, &count);
+    int rc;
 
+    if (path == NULL) {
+        return client_enter_with(c, path, "path");
+    }
+    rc = list_keys(c, &keys, &count);
     if (rc != 0) {
         return rc;
     }
