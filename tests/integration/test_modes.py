@@ -466,6 +466,10 @@ refused(ValueError, 'float64', push, 'k', np.ones(3, 'float64'))
     "mixed keys": """
 refused(Exception, 'key', kv.init, 7, np.ones(3, 'f'))
 """,
+    "second optimizer": """
+refused(pskv.Error, 'adam', kv.set_optimizer, 'adam')
+kv.set_optimizer('sgd', learning_rate=1.0)
+""",
 }
 AFTER = """
 kv.barrier()

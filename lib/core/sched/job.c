@@ -127,6 +127,8 @@ void ps_sched_job_free(struct ps_sched_job *j)
     ps_map_free(j->keys.by_name_hash);
     ps_barrier_fini(&j->barrier);
     ps_free(j->optimizer.name);
+    ps_bits_fini(&j->optimizer.agreed);
+    ps_bits_fini(&j->compression.agreed);
     ps_free(j->compression.name);
     ps_free(j->compression.params);
     ps_free(j->optimizer.params);
@@ -576,6 +578,7 @@ void ps_sched_job_set_optimizer(struct ps_sched_job *j,
     j->optimizer.params = copy_params(m->params, m->params_count);
     j->optimizer.param_count = m->params_count;
     j->optimizer.declared_by = m->rank;
+    ps_bits_init(&j->optimizer.agreed, j->opt.num_workers);
     ps_tunings_set(&j->optimizer.declared, m->tunings, m->tunings_count);
     ps_tunings_set(&j->optimizer.tunings, m->tunings, m->tunings_count);
 }
@@ -596,6 +599,7 @@ void ps_sched_job_set_compression(struct ps_sched_job *j,
     j->compression.params = copy_params(m->params, m->params_count);
     j->compression.param_count = m->params_count;
     j->compression.declared_by = m->rank;
+    ps_bits_init(&j->compression.agreed, j->opt.num_workers);
 }
 
 bool ps_sched_job_same_compression(const struct ps_sched_job *j,

@@ -202,6 +202,7 @@ struct ps_sched_observed {
 struct ps_sched_optimizer {
     char *name;                  /* NULL: none. */
     uint32_t declared_by;        /* Rank; UINT32_MAX: not stated. */
+    struct ps_bits agreed;       /* Ranks that have declared it. */
     struct ps_rec_param *params; /* One block with the names. */
     uint32_t param_count;
     struct ps_tunings declared; /* Rows of the declaration. */
@@ -218,8 +219,9 @@ struct ps_sched_job_norms {
 };
 
 struct ps_sched_compression {
-    char *name;           /* NULL: none; only set while there is no key. */
-    uint32_t declared_by; /* Rank; UINT32_MAX: not stated. */
+    char *name;            /* NULL: none; only set while there is no key. */
+    uint32_t declared_by;  /* Rank; UINT32_MAX: not stated. */
+    struct ps_bits agreed; /* Ranks that have declared it. */
     struct ps_rec_param *params; /* One block with the names. */
     uint32_t param_count;
     /* Declaration as text, for operators. */

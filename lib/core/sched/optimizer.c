@@ -110,6 +110,10 @@ static void append_declarers(struct ps_str *why, const struct ps_sched_job *j,
 {
     ps_str_add(why, ", declared by ");
     ps_sched_add_rank_text(j, first, why);
+    if (first == second) {
+        ps_str_add(why, ", which now declares ");
+        return;
+    }
     ps_str_add(why, ", and ");
     ps_sched_add_rank_text(j, second, why);
     ps_str_add(why, " declares ");
@@ -269,14 +273,23 @@ void ps_sched_optimizer_await(struct ps_sched_step *st, struct ps_sched_job *j,
     ps_sched_waiters_reply(st, j);
 }
 
-/* Ends or begins a disagreement about what ranks declare for the whole job. */
+/* Ends or begins a disagreement about what ranks declare for the whole job. A
+ * rank that has declared what holds and now declares something else is refused
+ * alone: no other rank waits for it to agree. */
 static void note_declaration(struct ps_sched_step *st, struct ps_sched_job *j,
-                             uint32_t rank, int rc, const char *text)
+                             struct ps_bits *agreed, uint32_t rank, int rc,
+                             const char *text)
 {
-    if (rc == PS_E_MISMATCH) {
-        ps_sched_job_disagreement_begin(st, j, rank, text);
-    } else if (rc == 0) {
+    const bool is_known = rank < agreed->size;
+
+    if (rc == 0) {
+        if (is_known) {
+            (void)ps_bits_set(agreed, rank);
+        }
         ps_sched_job_disagreement_end(st, j, rank);
+    } else if (rc == PS_E_MISMATCH &&
+               !(is_known && ps_bits_get(agreed, rank))) {
+        ps_sched_job_disagreement_begin(st, j, rank, text);
     }
 }
 
@@ -321,7 +334,7 @@ void ps_sched_on_optimizer_set(struct ps_sched_step *st,
         ps_sched_job_publish(st, j);
         j->waiters.version = j->version;
     }
-    note_declaration(st, j, m->rank, rc, text);
+    note_declaration(st, j, &j->optimizer.agreed, m->rank, rc, text);
     finish_request(st, j, agent, m->request, rc, text);
 }
 
@@ -722,7 +735,7 @@ void ps_sched_on_compression_set(struct ps_sched_step *st,
         ps_sched_job_publish(st, j);
         j->waiters.version = j->version;
     }
-    note_declaration(st, j, m->rank, rc, text);
+    note_declaration(st, j, &j->compression.agreed, m->rank, rc, text);
     finish_request(st, j, agent, m->request, rc, text);
 }
 
