@@ -154,7 +154,7 @@ void ps_agent_advance_committed(struct ps_agent_step *st,
     uint64_t round = k->round.number;
 
     for (uint32_t i = 0;
-         k->prior_state != NULL && i < k->part_count &&
+         ps_agent_round_may_be_committed(k) && i < k->part_count &&
          k->round.state == PS_AGENT_ROUND_COMPLETE && k->round.number == round;
          i++) {
         struct ps_agent_part *p = &k->parts[i];

@@ -270,6 +270,14 @@ static inline uint32_t ps_agent_round_retry(const struct ps_agent_key *k)
     return k->round.conflict != NULL ? k->round.conflict->retry : 0;
 }
 
+/* True if servers may have committed a round before it is complete here: the
+ * prior process of the agent had pushed it, or an attempt was aborted here of
+ * which servers had all contributions. */
+static inline bool ps_agent_round_may_be_committed(const struct ps_agent_key *k)
+{
+    return k->prior_state != NULL || k->round.conflict != NULL;
+}
+
 /* Returns true if gradients of the key may be sent encoded. */
 static inline bool ps_agent_key_has_codec(const struct ps_agent_key *k)
 {

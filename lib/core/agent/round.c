@@ -109,7 +109,7 @@ void ps_agent_round_launch_ready(struct ps_agent_step *st,
              * runs; its end launches the partition. */
             continue;
         }
-        if (k->prior_state != NULL &&
+        if (ps_agent_round_may_be_committed(k) &&
             p->committed_version >= (int64_t)k->round.number) {
             continue;
         }
