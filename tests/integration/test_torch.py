@@ -42,6 +42,10 @@ class TorchJob(Job):
         self.reserved = harness.reserve_port()
         self.port = self.reserved.getsockname()[1]
 
+    def start(self, rank, command, **more):
+        """With the default: a lost rank ends the job."""
+        super().start(rank, command, **{"PSKV_ON_LOSS": "fail", **more})
+
     def wait(self, rank):
         """Training takes longer than an operation, on a busy machine."""
         out, err = self.processes[rank].communicate(
