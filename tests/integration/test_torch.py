@@ -1470,10 +1470,10 @@ for turn in range(4):
 def test_errors_have_the_words_of_the_program(world, python):
     """Its types, shapes, calls and ranks, not those of what is sent; and what
     gloo takes is taken."""
-    torch_job(world, 1, 2, 3).launch(["-c", WORDS], python)
+    torch_job(world, 1, 2, 3).launch(["-c", ERRORS_IN_WORDS], python)
 
 
-WORDS = """
+ERRORS_IN_WORDS = """
 import copy, datetime, pickle, torch, torch.distributed as dist
 import pskv, pskv.torch
 hvd = pskv.torch
