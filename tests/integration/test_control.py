@@ -28,7 +28,7 @@ def as_other_user(*words, env=None):
 def readable(folder):
     """By users other than the test's."""
     folder.chmod(0o755)
-    folder.parent.chmod(0o755)
+    support.let_others_read(folder.parent)
 
 
 CHANGES = [("jobs", "cancel", "job"), ("--round", "9", "set", "job", "lr=1e9"),

@@ -109,7 +109,7 @@ class Started:
         self.runtime.mkdir(mode=0o700)
         if os.getuid() == 0:
             self.tmp.chmod(0o755)
-            self.tmp.parent.chmod(0o755)
+            harness.let_others_read(self.tmp.parent)
             os.chown(self.runtime, NOBODY, NOBODY)
             self.account = {"user": NOBODY, "group": NOBODY,
                             "extra_groups": [], "cwd": "/"}

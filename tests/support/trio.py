@@ -213,6 +213,11 @@ class Daemon:
         return self.process.returncode
 
 
+def let_others_read(folder):
+    """Adds permissions, and takes none, as of /tmp."""
+    folder.chmod(folder.stat().st_mode | 0o055)
+
+
 class Trio:
     """psched, some psservers and some agents. `order` permutes who starts
     first: a list of names such as "ps1", "sched", "node0"."""
@@ -225,8 +230,7 @@ class Trio:
         folder.mkdir()
         if owner is not None:
             folder.chmod(0o1777)  # As /tmp: both users make files there.
-            parent = folder.parent
-            parent.chmod(parent.stat().st_mode | 0o055)
+            let_others_read(folder.parent)
         # Command before that of a daemon, which sets its user.
         self.server_command = list(server_command)
         self.agent_command = list(agent_command)
