@@ -48,8 +48,7 @@ def start(t, tmp, ranks, *words, **env):
                 stderr=out, preexec_fn=support.die_with_parent,
                 env=support.clean_env(
                     PYTHONPATH=support.SOURCE / "lib/client/python",
-                    PSKV_LIBRARY=support.BUILD /
-                    "lib/client/libpsclient.so",
+                    PSKV_LIBRARY=support.LIBRARY,
                     PYTHONDONTWRITEBYTECODE=1, OMP_NUM_THREADS=1,
                     PSKV_SOCKET=t.socket(rank * len(t.agent_names) // ranks),
                     PSKV_RANK=rank, PSKV_NUM_WORKERS=ranks,
@@ -77,6 +76,8 @@ def test_a_ring_is_named_and_ends_the_job(trio, tmp, name):
     made = start(t, tmp, ranks, "ring", name, PSKV_JOB=name)
 
     def shown():
+        assert all(process.poll() is None for process, _ in made), \
+            end(made)[1]
         rows = [r for r in t.ask("stall")["stalls"] if r["diverged"]]
         return rows[0] if rows else None
 
