@@ -10,7 +10,11 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 root=$(realpath -m "$1")/root
 shift
-mirror=${PSKV_DEBIAN_MIRROR:-http://deb.debian.org/debian}
+# That of this machine, or another one.
+# shellcheck disable=SC2016 # apt expands.
+mirror=${PSKV_DEBIAN_MIRROR:-$(apt-get indextargets \
+    --format '$(CODENAME) $(REPO_URI)' 'Created-By: Packages' |
+    sed -n 's/^bookworm //p' | head -n 1)}
 
 skip() {
     echo "no minbase Debian: $*"
@@ -34,6 +38,7 @@ inside() {
 unshare --mount --pid --fork true 2>/dev/null ||
     skip "there are no name spaces of mounts and processes"
 command -v debootstrap >/dev/null || skip "debootstrap is not installed"
+[ -n "$mirror" ] || skip "apt knows no mirror of bookworm; PSKV_DEBIAN_MIRROR names one"
 rm -rf --one-file-system "$root"
 mkdir -p "$root"
 # It leaves /proc mounted.
