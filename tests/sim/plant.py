@@ -262,7 +262,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
         ("lib/core/server/migration.c",
          "begin_return(st, slot, mv);",
          """        (void)begin_return;
-        ps_server_migration_free(slot->job, mv);"""),
+        ps_server_migration_end(mv);"""),
     ],
     "server/restore: accepts a restore before the end of the migration": [
         ("lib/core/server/restore.c",

@@ -431,6 +431,46 @@ static void malformed_pieces_are_refused(void **state)
     world_free(w);
 }
 
+/* Messages of a link may overtake each other: a part_read or a part_chunk that
+ * comes after the end of its migration must not begin it again. */
+static void late_messages_of_a_migration_change_nothing(void **state)
+{
+    struct world *from = server();
+    struct world *to = server();
+
+    (void)state;
+    push_both(from, 1, 2, 3);
+    carry(from, to, 1, 1024);
+    sched_part_end(from, 1, true, 5); /* Given up: the partition stays. */
+    sched_part_end(to, 1, false, 5);
+    uint32_t chunks = from->chunk_count;
+
+    sched_read(from, &(struct move_options){.move = 1, .most = 1024});
+    assert_int_equal(from->chunk_count, chunks);
+    sched_write(to, from->last_chunk, from->chunk_data, from->chunk_len);
+    push_both(from, 2, 20, 30);
+    assert_true(agent_f32(&from->agents[0], KEY) == 50);
+    push_both(to, 1, 4, 5); /* Its own since the loss of the other, say. */
+    assert_int_equal(to->agents[0].seen[KEY].error, 0);
+
+    /* The end can overtake all messages of its migration. */
+    chunks = from->chunk_count;
+    sched_part_end(from, 2, true, 5);
+    sched_read(from, &(struct move_options){.move = 2, .most = 1024});
+    assert_int_equal(from->chunk_count, chunks);
+    push_both(from, 3, 200, 300);
+    assert_true(agent_f32(&from->agents[0], KEY) == 500);
+
+    /* The next migration is not touched by this. */
+    carry(from, to, 3, 1024);
+    sched_part_end(to, 3, true, 6);
+    sched_part_end(from, 3, false, 6);
+    agent_pull(&to->agents[0], KEY, 3);
+    assert_true(agent_f32(&to->agents[0], KEY) == 500);
+    world_free(from);
+    world_free(to);
+}
+
 static void migrations_end_with_their_job(void **state)
 {
     struct world *from = server();
@@ -485,6 +525,7 @@ int main(void)
         cmocka_unit_test(a_piece_waits_for_the_end_of_a_merge),
         cmocka_unit_test(migration_continues_after_a_lack_of_memory),
         cmocka_unit_test(malformed_pieces_are_refused),
+        cmocka_unit_test(late_messages_of_a_migration_change_nothing),
         cmocka_unit_test(migrations_end_with_their_job),
         cmocka_unit_test(partitions_without_rounds_do_not_migrate),
     };

@@ -15,6 +15,9 @@
  *               because the new one was lost. An agent that has not heard of
  *               the placement in between sees no change of owner. So every slot
  *               is asked for its state, and is refused until it has sent it.
+ *     MIG_ENDED None. Messages of a link may overtake each other: a part_read
+ *               or part_chunk that comes after the end of its migration must
+ *               not begin it again, because nothing would end it.
  *
  * The files migration_out.c, migration_in.c and migration_end.c have what the
  * scheduler asks of a server in these roles.
@@ -54,13 +57,12 @@ void ps_server_migration_drop_buffers(struct ps_server_migration *mv)
     mv->received_bytes = 0;
 }
 
-void ps_server_migration_free(struct ps_server_job *job,
-                              struct ps_server_migration *mv)
+void ps_server_migration_end(struct ps_server_migration *mv)
 {
-    (void)ps_map_remove(job->migrations, part_id(mv->key, mv->index));
     ps_server_migration_drop_buffers(mv);
     ps_bits_fini(&mv->reported);
-    ps_free(mv);
+    mv->role = MIG_ENDED;
+    mv->away_epoch = 0;
 }
 
 void ps_server_migration_free_all(struct ps_server_job *job)
@@ -70,7 +72,8 @@ void ps_server_migration_free_all(struct ps_server_job *job)
 
     while (job->migrations != NULL &&
            (mv = ps_map_next(job->migrations, &c)) != NULL) {
-        ps_server_migration_free(job, mv);
+        ps_server_migration_end(mv);
+        ps_free(mv);
     }
     ps_map_free(job->migrations);
     job->migrations = NULL;
@@ -107,6 +110,22 @@ ps_server_migration_obtain(struct ps_server_job *job, uint64_t number,
     return mv->role == kind ? mv : NULL;
 }
 
+struct ps_server_migration *
+ps_server_migration_find_ending(struct ps_server_job *job, uint64_t number,
+                                uint32_t key, uint32_t index)
+{
+    struct ps_server_migration *mv = ps_server_migration_find(job, key, index);
+
+    if (mv == NULL) {
+        return ps_server_migration_obtain(job, number, key, index, MIG_ENDED);
+    }
+    /* The former migration is over, and no message of this one has come. */
+    if (number > mv->id && mv->role != MIG_OUT && mv->role != MIG_IN) {
+        mv->id = number;
+    }
+    return mv->id == number ? mv : NULL;
+}
+
 /* ------------------------------------------------------- messages of agents */
 
 bool ps_server_migration_freezes(const struct ps_server_job *job,
@@ -124,7 +143,7 @@ bool ps_server_migration_involves(const struct ps_server_job *job,
     const struct ps_server_migration *mv = ps_server_migration_find(
         job, rec->key, rec->index);
 
-    return mv != NULL && mv->role != MIG_BACK;
+    return mv != NULL && mv->role != MIG_BACK && mv->role != MIG_ENDED;
 }
 
 int ps_server_migration_check_use(const struct ps_server_slot *slot,
@@ -133,7 +152,7 @@ int ps_server_migration_check_use(const struct ps_server_slot *slot,
     const struct ps_server_migration *mv = ps_server_migration_find(
         slot->job, rec->key, rec->index);
 
-    if (mv == NULL || mv->role == MIG_OUT ||
+    if (mv == NULL || mv->role == MIG_OUT || mv->role == MIG_ENDED ||
         (mv->role == MIG_BACK && ps_bits_get(&mv->reported, slot->index))) {
         return 0;
     }
@@ -173,7 +192,7 @@ int ps_server_migration_check_restore(struct ps_server_step *st,
     struct ps_server_migration *mv = ps_server_migration_find(
         slot->job, rec->key, rec->index);
 
-    if (mv == NULL) {
+    if (mv == NULL || mv->role == MIG_ENDED) {
         return 0;
     }
     if ((mv->role != MIG_AWAY && mv->role != MIG_BACK) ||
@@ -195,7 +214,7 @@ void ps_server_migration_on_restored(const struct ps_server_slot *slot,
     if (mv != NULL && mv->role == MIG_BACK) {
         ps_bits_set(&mv->reported, slot->index);
         if (ps_bits_full(&mv->reported)) {
-            ps_server_migration_free(slot->job, mv);
+            ps_server_migration_end(mv);
         }
     }
 }

@@ -13,7 +13,13 @@ enum {
     MIG_BUF_COUNT = MIG_BUF_STATES + PS_PART_STATES
 };
 
-enum ps_server_migration_role { MIG_OUT, MIG_IN, MIG_AWAY, MIG_BACK };
+enum ps_server_migration_role {
+    MIG_ENDED,
+    MIG_OUT,
+    MIG_IN,
+    MIG_AWAY,
+    MIG_BACK
+};
 
 struct ps_server_migration {
     uint64_t id; /* Number assigned by the scheduler. */
@@ -37,15 +43,22 @@ struct ps_server_migration {
 struct ps_server_migration *
 ps_server_migration_find(const struct ps_server_job *job, uint32_t key,
                          uint32_t index);
-/* Finds or adds the migration that a message names. NULL: it is over, or this
+/* Finds or adds the migration that a message names, and gives this server the
+ * role in it, if it is newer than what is known. NULL: it is over, or this
  * server has another role in it. */
 struct ps_server_migration *
 ps_server_migration_obtain(struct ps_server_job *job, uint64_t number,
                            uint32_t key, uint32_t index,
                            enum ps_server_migration_role role);
+/* Finds the migration that ends. One of which no other message has come is
+ * recorded as over. NULL: it has ended before. */
+struct ps_server_migration *
+ps_server_migration_find_ending(struct ps_server_job *job, uint64_t number,
+                                uint32_t key, uint32_t index);
 void ps_server_migration_drop_buffers(struct ps_server_migration *mv);
-void ps_server_migration_free(struct ps_server_job *job,
-                              struct ps_server_migration *mv);
+/* The partition is as if it had never migrated; the number stays, so that late
+ * messages of the migration change nothing. */
+void ps_server_migration_end(struct ps_server_migration *mv);
 void ps_server_migration_free_all(struct ps_server_job *job);
 /* True if the partition migrates away: its complete rounds wait. */
 bool ps_server_migration_freezes(const struct ps_server_job *job,

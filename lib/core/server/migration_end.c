@@ -74,7 +74,7 @@ static void unfreeze_part(struct ps_server_step *st, struct ps_server_job *job,
 {
     struct ps_part *part = ps_store_find(&job->store, mv->key, mv->index);
 
-    ps_server_migration_free(job, mv);
+    ps_server_migration_end(mv);
     if (part != NULL && part->open_round != NULL && part->merge == NULL &&
         ps_round_is_complete(&part->open_round->round)) {
         ps_server_merge_start(st, job, part);
@@ -94,10 +94,11 @@ static int end_as_owner(struct ps_server_step *st, struct ps_server_job *job,
         }
         discard_part(st, job, mv->key, mv->index);
         ps_server_migration_install(job, mv);
-        ps_server_migration_free(job, mv);
+        ps_server_migration_end(mv);
         return 0;
     case MIG_AWAY:
     case MIG_BACK:
+    case MIG_ENDED:
         break;
     }
     return 0;
@@ -117,11 +118,12 @@ static void end_as_non_owner(struct ps_server_step *st,
         ps_server_migration_drop_buffers(mv);
         mv->role = MIG_AWAY;
         if (mv->away_epoch == 0) {
-            ps_server_migration_free(job, mv); /* It was never here. */
+            ps_server_migration_end(mv); /* It was never here. */
         }
         break;
     case MIG_AWAY:
     case MIG_BACK:
+    case MIG_ENDED:
         break;
     }
 }
@@ -131,10 +133,12 @@ void ps_server_on_part_end(struct ps_server_step *st,
 {
     struct ps_server_job *job = ps_server_job_find(st->s, m->gen);
     struct ps_server_migration *mv =
-        job != NULL ? ps_server_migration_find(job, m->key, m->index) : NULL;
+        job != NULL ? ps_server_migration_find_ending(job, m->migration, m->key,
+                                                      m->index)
+                    : NULL;
     int rc = 0;
 
-    if (mv != NULL && mv->id == m->migration) {
+    if (mv != NULL) {
         if (m->is_owner) {
             rc = end_as_owner(st, job, mv);
         } else {
