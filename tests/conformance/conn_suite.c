@@ -601,6 +601,8 @@ static void payloads_arrive_whole_under_changing_keys(void **state)
         assert_non_null(strstr(w.a.reason, "cannot change the keys"));
         RUN_UNTIL(&w, w.b.closed);
         assert_int_equal(w.b.rc, PS_E_CLOSED);
+    } else {
+        RUN_UNTIL(&w, w.b.done == count); /* No thread reads it any more. */
     }
     ps_buf_unref(buf);
     end(&w);
@@ -758,7 +760,7 @@ static void unwanted_payload_is_skipped(void **state)
     assert_int_equal(send_msg(&w.b, &push, &slice), 0);
     assert_int_equal(send_msg(&w.b, &ack, NULL), 0);
     ps_conn_flush(w.b.conn);
-    RUN_UNTIL(&w, w.a.frames == 2);
+    RUN_UNTIL(&w, w.a.frames == 2 && w.b.done == 2);
     assert_int_equal(w.a.acks, 9);
     assert_int_equal(w.a.asked, 1);
     ps_buf_unref(buf);
@@ -796,7 +798,7 @@ static void reading_pauses_without_memory(void **state)
     w.a.payload = malloc(MIB);
     ps_conn_resume(w.a.conn);
     assert_false(ps_conn_is_paused(w.a.conn));
-    RUN_UNTIL(&w, w.a.frames == 2);
+    RUN_UNTIL(&w, w.a.frames == 2 && w.b.done == 2);
     assert_memory_equal(w.a.payload, buf->data, MIB);
     ps_buf_unref(buf);
     end(&w);
