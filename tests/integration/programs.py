@@ -7,7 +7,7 @@ import select
 import signal
 import subprocess
 
-from trio import PATIENCE
+from trio import PATIENCE, crash_of
 
 BUILD = pathlib.Path(os.environ.get("PSKV_BUILD_DIR", "build"))
 
@@ -105,6 +105,7 @@ class Daemon:
             self.process.kill()
             self.process.wait()
         os.close(self.ready_fd)
+        return crash_of(self.name, self.process.returncode, self.log())
 
 
 class Daemons:
@@ -135,5 +136,5 @@ class Daemons:
         return daemon
 
     def close(self):
-        for daemon in reversed(self.all):
-            daemon.close()
+        crashes = [daemon.close() for daemon in reversed(self.all)]
+        assert not any(crashes), "\n".join(crashes)

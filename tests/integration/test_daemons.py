@@ -357,6 +357,17 @@ def test_interrupt_ends_a_daemon(daemons):
     assert sched.wait() == 0
 
 
+def test_the_crash_of_a_daemon_fails_the_test(tmp):
+    """Though the test itself has seen nothing of it. A sanitizer makes a report
+    and an exit code of the signal."""
+    t = support.Trio(tmp / "trio", servers=0, agents=0)
+    t.start()
+    t.sched.process.send_signal(signal.SIGSEGV)
+    t.sched.process.wait(support.PATIENCE)
+    with pytest.raises(AssertionError, match="sched ended with (signal|code) "):
+        t.stop()
+
+
 def test_signals_during_the_end_do_not_change_the_exit_code(daemons):
     """The signals continue until the process is gone, its last steps included."""
     for _ in range(5):

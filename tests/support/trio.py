@@ -4,6 +4,7 @@ deadlines, never with pauses, and ended."""
 import ctypes
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -133,6 +134,27 @@ def wait_for(question, what, seconds=PATIENCE, step=0.02):
         select.select([], [], [], step)
 
 
+# Exit codes after a report: of the thread sanitizer, and of leaks. The others
+# abort.
+SANITIZER_CODES = (66, 23)
+REPORT = re.compile(r"^.*(WARNING: ThreadSanitizer|ERROR: \w+Sanitizer|"
+                    r"Sanitizer:DEADLYSIGNAL|: runtime error: )", re.M)
+
+
+def crash_of(name, code, text):
+    """How a daemon ended, and the report of its sanitizer in its log, if by a
+    fault of its own: tests send no other signals than these, and no daemon has
+    these exit codes otherwise. Else ""."""
+    if code in (None, -signal.SIGKILL, -signal.SIGTERM) or (
+            code >= 0 and code not in SANITIZER_CODES):
+        return ""
+    how = (f"signal {-code} ({signal.Signals(-code).name})" if code < 0
+           else f"code {code} of a sanitizer")
+    begin = REPORT.search(text)
+    return (f"{name} ended with {how}:\n" +
+            (text[begin.start():][:20000] if begin else text[-3000:]))
+
+
 class Daemon:
     def __init__(self, name, argv, folder):
         self.name = name
@@ -167,6 +189,9 @@ class Daemon:
 
     def alive(self):
         return self.process.poll() is None
+
+    def crash(self):
+        return crash_of(self.name, self.process.poll(), self.text())
 
     def await_log(self, word, seconds=PATIENCE, since=0):
         return wait_for(lambda: word in self.text()[since:],
@@ -299,6 +324,8 @@ class Trio:
             argv += ["--port-file", str(self.folder / f"{name}.port")]
         for option in options + self.daemon_options(name):
             argv += ["-o", option]
+        if name in self.daemons:  # Its log is overwritten.
+            assert not self.daemons[name].crash(), self.daemons[name].crash()
         self.daemons[name] = Daemon(name, argv, self.folder)
         return self.daemons[name]
 
@@ -323,10 +350,13 @@ class Trio:
         for d in reversed(alive):
             d.process.send_signal(signal.SIGTERM)
         bad = [f"{d.name} ended with {d.process.returncode}:\n"
-               f"{d.text()[-3000:]}" for d in alive if d.await_end(deadline)]
+               f"{d.text()[-3000:]}" for d in alive
+               if d.await_end(deadline) and not d.crash()]
         for d in self.daemons.values():
             d.stop(deadline)
         self.reserved.close()
+        # Also those that a test has seen end.
+        bad += [d.crash() for d in self.daemons.values() if d.crash()]
         assert not bad, "\n".join(bad)
 
     def psctl(self, *words, endpoint=None, timeout="20s"):
