@@ -404,7 +404,19 @@ static bool has_question(const struct watch_job *of, uint32_t key,
     return false;
 }
 
-/* Collects the rounds to ask about. False: an operation waits for no rank. */
+/* True: a process may still take the place of a rank, and make an init. */
+static bool has_vacant_rank(const struct ps_sched_job *j)
+{
+    for (uint32_t i = 0; i < j->workers.count; i++) {
+        if (j->workers.list[i].state == PS_RANK_STATE_LOST) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Collects the rounds to ask about. False: an operation waits for no rank that
+ * is live. */
 static bool make_questions(const struct ps_sched *s, struct watch_job *of)
 {
     const struct ps_sched_job *j = ps_sched_find_job(s, of->gen);
@@ -415,8 +427,10 @@ static bool make_questions(const struct ps_sched *s, struct watch_job *of)
     for (uint32_t i = 0; i < of->wait_count; i++) {
         const struct ps_rec_open_wait *o = &of->waits[i];
 
-        if (o->round == 0 || (o->key == UINT32_MAX &&
-                              !is_blocked_at_barrier(j, o->rank, o->round))) {
+        if (o->round == 0 ||
+            (o->round == PS_WAITS_FOR_INIT && has_vacant_rank(j)) ||
+            (o->key == UINT32_MAX &&
+             !is_blocked_at_barrier(j, o->rank, o->round))) {
             return false;
         }
         if (o->key == UINT32_MAX || has_question(of, o->key, o->round)) {
