@@ -2274,7 +2274,6 @@ ranks_are_notified_once_that_a_key_was_declared_otherwise(void **state)
     assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_DONE), 0);
     submit_push(&b, 0, 0, 1, 0);
     expect_notice(&b, 0, "both");
-    /* Other nodes get the text from the scheduler, not from the server. */
     assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_ABORT_ROUND), 0);
     deliver_disagreement(&b, "0", 1, "both");
     submit_push(&b, 0, 0, 1, 0);
@@ -2301,8 +2300,9 @@ static void ranks_that_agree_again_are_not_notified(void **state)
     end_bench(&b);
 }
 
-/* A round that waits for a rank without the key is aborted; the server learns it
- * by the number of the next attempt. */
+/* A round that waits for a rank without the key is aborted by the servers, which
+ * know whether all slots have contributed: then the attempt counts, and the ranks
+ * are notified with their next operation. */
 static void
 rounds_are_aborted_if_a_rank_declares_their_key_otherwise(void **state)
 {
@@ -2315,15 +2315,40 @@ rounds_are_aborted_if_a_rank_declares_their_key_otherwise(void **state)
     run_computations(&b);
     assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH), 3);
     deliver_disagreement(&b, "0", 1, "both");
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_ABORT_ROUND), 3);
+    assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_DONE), 0);
+    deliver_conflict(&b, 1, 1);
     expect_notice(&b, 0, "both");
     expect_notice(&b, 1, "both");
-    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_ABORT_ROUND), 0);
     submit_push(&b, 0, 0, 1, 0);
     submit_push(&b, 1, 0, 1, 0);
     run_computations(&b);
     assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH), 6);
     assert_int_equal(
         find_sent(&b, SERVER_CONN, PS_MSG_PUSH, 5)->packet->msg->push.retry, 1);
+    end_bench(&b);
+}
+
+/* Nothing of a round that waits for a rank of this node has left it. */
+static void
+rounds_of_one_node_end_if_a_rank_declares_their_key_otherwise(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    begin_growing(&b, 2, 1);
+    submit_push(&b, 0, 0, 1, 0);
+    deliver_disagreement(&b, "0", 1, "both");
+    expect_notice(&b, 0, "both");
+    submit_push(&b, 1, 0, 1, 0);
+    expect_notice(&b, 1, "both");
+    submit_push(&b, 0, 0, 1, 0);
+    submit_push(&b, 1, 0, 1, 0);
+    run_computations(&b);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH), 3);
+    assert_int_equal(
+        find_sent(&b, SERVER_CONN, PS_MSG_PUSH, 2)->packet->msg->push.retry, 0);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_ABORT_ROUND), 0);
     end_bench(&b);
 }
 
@@ -2404,6 +2429,8 @@ int main(void)
         cmocka_unit_test(ranks_that_agree_again_are_not_notified),
         cmocka_unit_test(
             rounds_are_aborted_if_a_rank_declares_their_key_otherwise),
+        cmocka_unit_test(
+            rounds_of_one_node_end_if_a_rank_declares_their_key_otherwise),
         cmocka_unit_test(ranks_of_one_node_disagree),
         cmocka_unit_test(ranks_are_notified_once_that_the_optimizer_differs),
         cmocka_unit_test(impossible_copy_progress_ends_the_session),

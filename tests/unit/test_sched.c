@@ -310,7 +310,8 @@ static void an_agent_reports_that_its_ranks_disagree(void **state)
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
     struct ps_msg msg = {
         .code = PS_MSG_DISAGREEMENT,
-        .disagreement = {.gen = j.gen, .name = "w", .text = "0 and 1"}};
+        .disagreement = {
+            .gen = j.gen, .number = 1, .name = "w", .text = "0 and 1"}};
 
     (void)state;
     opens_key_as(&j, 0, 0, 1, 4);
@@ -320,9 +321,15 @@ static void an_agent_reports_that_its_ranks_disagree(void **state)
     opens_key_as(&j, 1, 2, 1, 4);
     assert_string_equal(last_disagreement(j.a[1])->text, "0 and 1");
     msg.disagreement.text = "";
+    msg.disagreement.number = 3;
     deliver_msg(j.w, j.a[0], msg);
     assert_string_equal(last_disagreement(j.a[1])->text, "");
     assert_null(find_msg(j.a[0], PS_MSG_DISAGREEMENT));
+    msg.disagreement.text = "late";
+    msg.disagreement.number = 2;
+    deliver_msg(j.w, j.a[0], msg);
+    assert_string_equal(last_disagreement(j.a[1])->text, "");
+    msg.disagreement.number = 4;
     /* Of a key that there is not, or of another one's job. */
     msg.disagreement.text = "x";
     msg.disagreement.name = "v";

@@ -28,8 +28,20 @@ void ps_agent_conflict_clear(struct ps_agent_key *k)
     }
 }
 
+/* Marks local ranks that are still to be notified. */
+static void mark_done(const struct ps_agent_job *j,
+                      struct ps_agent_disagreement *d)
+{
+    for (uint32_t i = 0; i < j->local_rank_count; i++) {
+        if (d->notice[i] == PS_AGENT_NOTICE_DUE) {
+            d->notice[i] = PS_AGENT_NOTICE_DONE;
+        }
+    }
+}
+
 /* Aborts the attempt: raises the retry number, marks contributors as notified
- * and fails the open operations of the key. */
+ * and fails the open operations of the key. Each local rank is notified of it,
+ * and of a disagreement no more. */
 static void abort_round(struct ps_agent_step *st, struct ps_agent_key *k,
                         const char *text)
 {
@@ -49,8 +61,16 @@ static void abort_round(struct ps_agent_step *st, struct ps_agent_key *k,
         }
     }
     for (uint32_t i = 0; i < k->part_count; i++) {
+        struct ps_agent_part *p = &k->parts[i];
+
         /* No server merges a push of an aborted attempt. */
-        ps_agent_encode_refused(&k->parts[i], k->round.number);
+        ps_agent_encode_refused(p, k->round.number);
+        if (p->completed_round == k->round.number) {
+            p->completed_round--; /* Its value counts in the next attempt. */
+        }
+    }
+    if (k->disagreement != NULL) {
+        mark_done(k->job, k->disagreement);
     }
     ps_agent_fail_key(st, k, PS_E_MISMATCH, text);
 }
@@ -67,7 +87,6 @@ bool ps_agent_conflict_notify_op(struct ps_agent_step *st,
     }
     /* One retry for each operation, so that all ranks count alike. */
     q->notified_retry[op->local_rank]++;
-    (void)ps_agent_disagreement_take_notice(k, op->local_rank);
     ps_agent_op_end(st, op, 0, PS_E_MISMATCH, q->text);
     return true;
 }
@@ -75,9 +94,9 @@ bool ps_agent_conflict_notify_op(struct ps_agent_step *st,
 /* Rule R18: tells the partition's owner to abort the attempt for all slots,
  * because contributions of other nodes wait there. */
 static void send_abort_round(struct ps_agent_step *st,
-                             const struct ps_agent_key *k,
-                             const struct ps_agent_part *p)
+                             const struct ps_agent_part *p, uint32_t retry)
 {
+    const struct ps_agent_key *k = p->key;
     const struct ps_agent_send_queue *f = ps_agent_send_queue_get(
         st, k->job, p->owner_node);
     const struct ps_rec_part rec = {.key = k->number,
@@ -92,13 +111,13 @@ static void send_abort_round(struct ps_agent_step *st,
                          .abort_round = {.gen = k->job->gen,
                                          .epoch = st->a->servers.map_epoch,
                                          .slot = k->job->slot,
-                                         .retry = k->round.conflict->retry,
+                                         .retry = retry,
                                          .parts = &rec,
                                          .parts_count = 1}},
         st->now, st->fx);
 }
 
-void ps_agent_conflict_abort(struct ps_agent_step *st, struct ps_agent_op *op,
+void ps_agent_conflict_begin(struct ps_agent_step *st, struct ps_agent_op *op,
                              const char *text)
 {
     struct ps_agent_key *k = op->key;
@@ -107,14 +126,6 @@ void ps_agent_conflict_abort(struct ps_agent_step *st, struct ps_agent_op *op,
     k->round.conflict->notified_retry[op->local_rank] =
         k->round.conflict->retry;
     ps_agent_op_end(st, op, 0, PS_E_MISMATCH, text);
-}
-
-void ps_agent_conflict_begin(struct ps_agent_step *st, struct ps_agent_op *op,
-                             const char *text)
-{
-    struct ps_agent_key *k = op->key;
-
-    ps_agent_conflict_abort(st, op, text);
     ps_agent_conflict_resend(st, k, 0);
 }
 
@@ -122,24 +133,41 @@ void ps_agent_conflict_on_refuse(struct ps_agent_step *st,
                                  struct ps_agent_key *k, uint64_t round,
                                  uint32_t attempt, const char *text)
 {
+    const struct ps_agent_disagreement *d = k->disagreement;
+
     if (ps_agent_round_is_open(k) && round == k->round.number &&
         attempt > ps_agent_round_retry(k)) {
-        abort_round(st, k, text);
+        abort_round(st, k,
+                    d != NULL && d->asked_round == round ? d->text : text);
     }
+}
+
+/* Retry number of the next attempt at the open round, of which servers have to
+ * learn; 0: they need not, or pushes tell them. */
+static uint32_t announced_retry(const struct ps_agent_key *k)
+{
+    const struct ps_agent_disagreement *d = k->disagreement;
+
+    if (k->round.state != PS_AGENT_ROUND_COMPLETE) {
+        return ps_agent_round_retry(k);
+    }
+    return d != NULL && d->asked_round == k->round.number &&
+                   d->asked_retry > ps_agent_round_retry(k)
+               ? d->asked_retry
+               : 0;
 }
 
 void ps_agent_conflict_resend(struct ps_agent_step *st, struct ps_agent_key *k,
                               uint32_t node)
 {
-    for (uint32_t i = 0;
-         k->round.conflict != NULL &&
-         k->round.state != PS_AGENT_ROUND_COMPLETE && i < k->part_count;
-         i++) {
+    const uint32_t retry = announced_retry(k);
+
+    for (uint32_t i = 0; retry != 0 && i < k->part_count; i++) {
         const struct ps_agent_part *p = &k->parts[i];
 
         if (p->owner_node != 0 && (node == 0 || p->owner_node == node) &&
             p->committed_version < (int64_t)k->round.number) {
-            send_abort_round(st, k, p);
+            send_abort_round(st, p, retry);
         }
     }
 }
@@ -176,16 +204,6 @@ static void mark_due(const struct ps_agent_job *j,
     }
 }
 
-static void mark_done(const struct ps_agent_job *j,
-                      struct ps_agent_disagreement *d)
-{
-    for (uint32_t i = 0; i < j->local_rank_count; i++) {
-        if (d->notice[i] == PS_AGENT_NOTICE_DUE) {
-            d->notice[i] = PS_AGENT_NOTICE_DONE;
-        }
-    }
-}
-
 static void mark_list_done(const struct ps_list *list,
                            struct ps_agent_disagreement *d)
 {
@@ -200,11 +218,37 @@ static void mark_list_done(const struct ps_list *list,
     }
 }
 
-/* True: a round that waits for a rank without the key can be aborted for all
- * slots, and retried. */
-static bool can_abort_rounds(const struct ps_agent_key *k)
+/* Ends the attempt at the open round, which waits for a rank that has declared
+ * the key otherwise, and the pulls that wait for it. */
+static void end_attempt(struct ps_agent_step *st, struct ps_agent_key *k,
+                        struct ps_agent_disagreement *d)
 {
-    return k->kind->has_rounds && k->kind->has_results;
+    for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
+        const struct ps_agent_op *op = k->round.contribution[i];
+
+        if (op != NULL && op->session == NULL) {
+            return; /* Its process has ended, and would not retry. */
+        }
+    }
+    if (k->round.state == PS_AGENT_ROUND_COMPLETE) {
+        /* Servers know whether all slots have contributed: then the attempt
+         * counts. Else they refuse it to all. */
+        d->asked_round = k->round.number;
+        d->asked_retry = ps_agent_round_retry(k) + 1;
+        ps_agent_conflict_resend(st, k, 0);
+        return;
+    }
+    for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
+        if (k->round.contribution[i] != NULL &&
+            d->notice[i] == PS_AGENT_NOTICE_DUE) {
+            d->notice[i] = PS_AGENT_NOTICE_DONE;
+        }
+    }
+    mark_list_done(&k->pulls, d);
+    mark_list_done(&k->row_pulls, d);
+    mark_list_done(&k->round.deferred_pushes, d);
+    /* Nothing of it has left this node, so that it needs no retry number. */
+    ps_agent_fail_key(st, k, PS_E_MISMATCH, d->text);
 }
 
 /* Ends the operations that wait for a rank that has declared the key
@@ -213,19 +257,14 @@ static void end_waiting_ops(struct ps_agent_step *st, struct ps_agent_key *k,
                             struct ps_agent_disagreement *d)
 {
     mark_list_done(&k->init.ops, d);
-    mark_list_done(&k->pulls, d);
-    mark_list_done(&k->row_pulls, d);
-    if (can_abort_rounds(k) && ps_agent_round_is_open(k)) {
-        for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
-            if (k->round.contribution[i] != NULL &&
-                d->notice[i] == PS_AGENT_NOTICE_DUE) {
-                d->notice[i] = PS_AGENT_NOTICE_DONE;
-            }
-        }
-        abort_round(st, k, d->text);
+    ps_agent_fail_inits(st, k, PS_E_MISMATCH, d->text);
+    if (k->kind->has_rounds && k->kind->has_results &&
+        ps_agent_round_is_open(k)) {
+        end_attempt(st, k, d);
         return;
     }
-    ps_agent_fail_inits(st, k, PS_E_MISMATCH, d->text);
+    mark_list_done(&k->pulls, d);
+    mark_list_done(&k->row_pulls, d);
     ps_agent_fail_list(st, &k->pulls, PS_E_MISMATCH, d->text);
     ps_agent_fail_list(st, &k->row_pulls, PS_E_MISMATCH, d->text);
 }
@@ -277,11 +316,13 @@ static void report_to_scheduler(struct ps_agent_step *st,
                                 const struct ps_agent_key *k, const char *text)
 {
     ps_agent_uplink_send_msg(
-        st, &(struct ps_msg){.code = PS_MSG_DISAGREEMENT,
-                             .disagreement = {.gen = k->job->gen,
-                                              .kind = k->key_kind,
-                                              .name = k->name,
-                                              .text = text}});
+        st, &(struct ps_msg){
+                .code = PS_MSG_DISAGREEMENT,
+                .disagreement = {.gen = k->job->gen,
+                                 .number = ++k->disagreement->report_number,
+                                 .kind = k->key_kind,
+                                 .name = k->name,
+                                 .text = text}});
 }
 
 void ps_agent_disagreement_refuse_key(struct ps_agent_step *st,
@@ -345,24 +386,16 @@ static const char *take_notice(struct ps_agent_disagreement *d,
     return d->text;
 }
 
-const char *ps_agent_disagreement_take_notice(struct ps_agent_key *k,
-                                              uint32_t local_rank)
-{
-    return take_notice(k->disagreement, local_rank);
-}
-
 bool ps_agent_disagreement_reject_op(struct ps_agent_step *st,
                                      struct ps_agent_session *s,
                                      struct ps_agent_key *k,
                                      const struct ps_msg_l_op *m)
 {
-    const bool is_aborted_instead = can_abort_rounds(k) &&
-                                    m->op != PS_OP_INIT && m->op != PS_OP_PULL;
     const char *text = k->kind->is_collective
                            ? NULL
                            : take_notice(k->job->disagreement, s->local_rank);
 
-    if (text == NULL && !is_aborted_instead) {
+    if (text == NULL) {
         text = take_notice(k->disagreement, s->local_rank);
     }
     if (text != NULL) {
@@ -381,8 +414,8 @@ static struct ps_agent_key *find_awaiting_key(const struct ps_agent_job *j,
     struct ps_agent_key *k;
 
     while ((k = ps_map_next(j->keys, &c)) != NULL) {
-        if (can_abort_rounds(k) && !k->kind->is_collective &&
-            k->round.state == PS_AGENT_ROUND_OPEN &&
+        if (k->kind->has_rounds && k->kind->has_results &&
+            !k->kind->is_collective && k->round.state == PS_AGENT_ROUND_OPEN &&
             k->round.contribution[local_rank] == NULL &&
             k->round.number == k->round.pushed_round[local_rank] + 1) {
             return k;

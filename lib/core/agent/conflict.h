@@ -24,16 +24,12 @@ bool ps_agent_conflict_notify_op(struct ps_agent_step *st,
 /* Aborts the attempt: `op` conflicts with the local ranks before it. */
 void ps_agent_conflict_begin(struct ps_agent_step *st, struct ps_agent_op *op,
                              const char *text);
-/* The same without notice to the servers: other nodes get the text from the
- * scheduler, and servers learn of the abort by the next attempt. */
-void ps_agent_conflict_abort(struct ps_agent_step *st, struct ps_agent_op *op,
-                             const char *text);
 /* Aborts the open attempt if a server refused one of its parts because of a
  * conflict with other slots: `attempt` is above the current retry number. */
 void ps_agent_conflict_on_refuse(struct ps_agent_step *st,
                                  struct ps_agent_key *k, uint64_t round,
                                  uint32_t attempt, const char *text);
-/* Resends abort_round to `node` (0: all owners), which may have lost it. */
+/* Sends abort_round again to `node` (0: all owners), which may have lost it. */
 void ps_agent_conflict_resend(struct ps_agent_step *st, struct ps_agent_key *k,
                               uint32_t node);
 
@@ -57,7 +53,7 @@ void ps_agent_disagreement_accept_key(struct ps_agent_step *st,
 void ps_agent_disagreement_answer(struct ps_agent_job *j, uint32_t local_rank,
                                   bool is_refused);
 /* Rejects the operation, and returns true, if its rank has not been notified of
- * a disagreement. Not for contributions to rounds that can be aborted. */
+ * a disagreement. */
 bool ps_agent_disagreement_reject_op(struct ps_agent_step *st,
                                      struct ps_agent_session *s,
                                      struct ps_agent_key *k,
@@ -67,7 +63,3 @@ bool ps_agent_disagreement_reject_op(struct ps_agent_step *st,
  * ended: both would wait for ever. All ranks get the text. */
 bool ps_agent_conflict_refuse_successor(struct ps_agent_step *st,
                                         struct ps_agent_op *op);
-/* Text with which the round is aborted that the rank contributes to; NULL: it
- * has been notified, or there is no disagreement about the key. */
-const char *ps_agent_disagreement_take_notice(struct ps_agent_key *k,
-                                              uint32_t local_rank);

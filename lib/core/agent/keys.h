@@ -116,9 +116,14 @@ enum ps_agent_notice_state {
  * before. */
 struct ps_agent_disagreement {
     uint32_t number;        /* Newest message of the scheduler. */
+    uint32_t report_number; /* Newest message to it. */
     bool is_elsewhere;      /* As the scheduler knows it. */
     uint32_t refused_count; /* Local ranks that are REFUSED. */
     uint8_t *notice;        /* enum ps_agent_notice_state by local rank. */
+    /* Round of which servers are asked to abort the attempts before the retry
+     * number; 0: none. */
+    uint64_t asked_round;
+    uint32_t asked_retry;
     char text[PS_TEXT_MAX + 1];
 };
 

@@ -179,7 +179,6 @@ static bool check_op_round(struct ps_agent_step *st, struct ps_agent_op *op)
 static bool contribute_op(struct ps_agent_step *st, struct ps_agent_op *op)
 {
     struct ps_agent_key *k = op->key;
-    const char *disagreement;
 
     if (!check_op_round(st, op) || ps_agent_conflict_refuse_successor(st, op)) {
         return false;
@@ -187,13 +186,8 @@ static bool contribute_op(struct ps_agent_step *st, struct ps_agent_op *op)
     if (k->round.conflict != NULL && ps_agent_conflict_notify_op(st, op)) {
         return false;
     }
-    disagreement = ps_agent_disagreement_take_notice(k, op->local_rank);
     if (!ps_agent_round_is_open(k)) {
         open_round(k, op);
-    }
-    if (disagreement != NULL) {
-        ps_agent_conflict_abort(st, op, disagreement);
-        return false;
     }
     if (!op_matches_round(k, op)) {
         char text[PS_TEXT_MAX];

@@ -23,18 +23,23 @@ void ps_sched_add_rank_text(const struct ps_sched_job *j, uint32_t rank,
     ps_str_addf(s, "rank %u on %s", rank, j->workers.list[rank].host);
 }
 
+static struct ps_sched_disagreement *
+get_disagreement(struct ps_sched_disagreement **at, uint32_t size)
+{
+    if (*at == NULL) {
+        *at = ps_calloc(1, sizeof(**at));
+        ps_bits_init(&(*at)->refused, size);
+    }
+    return *at;
+}
+
 /* Begins or changes a disagreement of `size` slots or ranks, of which `party`
  * was refused. False: nothing is new. */
 static bool begin_disagreement(struct ps_sched_disagreement **at, uint32_t size,
                                uint32_t party, const char *text)
 {
-    struct ps_sched_disagreement *d = *at;
+    struct ps_sched_disagreement *d = get_disagreement(at, size);
 
-    if (d == NULL) {
-        d = ps_calloc(1, sizeof(*d));
-        ps_bits_init(&d->refused, size);
-        *at = d;
-    }
     if (party >= size ||
         (!ps_bits_set(&d->refused, party) && strcmp(d->text, text) == 0)) {
         return false;
@@ -118,6 +123,23 @@ void ps_sched_key_disagreement_opened(struct ps_sched_step *st,
     }
 }
 
+/* Returns false if the agent has sent a newer message: links keep no order. */
+static bool is_newest_report(struct ps_sched_disagreement *d, uint32_t slot,
+                             uint64_t incarnation, uint32_t number)
+{
+    struct ps_sched_agent_report *r;
+
+    if (d->reports == NULL) {
+        d->reports = ps_calloc(d->refused.size, sizeof(*d->reports));
+    }
+    r = &d->reports[slot];
+    if (r->incarnation == incarnation && number <= r->number) {
+        return false;
+    }
+    *r = (struct ps_sched_agent_report){incarnation, number};
+    return true;
+}
+
 void ps_sched_on_disagreement(struct ps_sched_step *st, struct ps_member *agent,
                               const struct ps_msg_disagreement *m)
 {
@@ -136,6 +158,10 @@ void ps_sched_on_disagreement(struct ps_sched_step *st, struct ps_member *agent,
     k = ps_sched_job_find_key(j, m->kind, ps_sched_text_or_empty(m->name));
     if (k == NULL || slot >= j->slot_count) {
         return; /* The key was refused for all. */
+    }
+    if (!is_newest_report(get_disagreement(&k->disagreement, j->slot_count),
+                          slot, agent->incarnation, m->number)) {
+        return;
     }
     if (*text == '\0') {
         ps_sched_key_disagreement_opened(st, j, k, slot);

@@ -103,6 +103,7 @@ static void disagreement_free(struct ps_sched_disagreement *d)
 {
     if (d != NULL) {
         ps_bits_fini(&d->refused);
+        ps_free(d->reports);
         ps_free(d);
     }
 }

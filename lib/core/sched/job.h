@@ -76,6 +76,11 @@ struct ps_sched_disagreement {
     /* Slots, of a key, or ranks that were refused and have not declared since
      * what the others have. */
     struct ps_bits refused;
+    /* Of a key, by slot: newest message of the agent about it. */
+    struct ps_sched_agent_report {
+        uint64_t incarnation;
+        uint32_t number;
+    } * reports;
     char text[PS_TEXT_MAX + 1]; /* Both declarations; "": all agree. */
 };
 
