@@ -529,6 +529,7 @@ static void add_faults(struct world_options *o)
         o->faults.output = UINT64_C(10000) << ps_rng_below(&r, 3);
     }
     o->faults.lies = ps_rng_chance(&r, 250);
+    o->contradict = ps_rng_chance(&r, 150);
 }
 
 /* True if workers may end with an error. */
@@ -737,7 +738,7 @@ static void print_shape(uint64_t seed)
         "halves %u, compression "
         "%s, cut %u/s, partition %u/s, crash %u/s, agent %u/s, move %u/s, "
         "sleep %u/s, output %u, lose server "
-        "%d, isolate %d, part %d, end sched %d, lies %d\n",
+        "%d, isolate %d, part %d, end sched %d, lies %d, contradict %d\n",
         (unsigned long long)seed, o.jobs == 0 ? 1 : o.jobs, o.servers, o.agents,
         o.workers, o.rounds, o.key_count, (unsigned)o.initial_credit,
         (unsigned)o.credit_window, ps_mode_name(o.mode), o.optimizer, o.norms,
@@ -752,7 +753,7 @@ static void print_shape(uint64_t seed)
         o.faults.partition, o.faults.worker_crash, o.faults.agent_crash,
         o.faults.rebalance, o.faults.sleep, (unsigned)o.faults.output,
         o.faults.lose_server, o.faults.isolate, o.faults.part,
-        o.faults.sched_crash, o.faults.lies);
+        o.faults.sched_crash, o.faults.lies, o.contradict);
 }
 
 /* Shared by all processes. */

@@ -74,6 +74,9 @@ struct world_options {
     /* Rank 0 enters a barrier of its own before this round; 0: never. In any
      * other world a job that psched calls DIVERGED is an error. */
     uint32_t diverge_round;
+    /* Every other worker declares its first key otherwise if a peer has opened
+     * it, and corrects that when it is refused. */
+    bool contradict;
     /* Longest time for which a worker is busy between two rounds. */
     ps_time think_time;
     uint32_t key_count;

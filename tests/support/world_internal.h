@@ -209,6 +209,9 @@ struct wworker {
     uint64_t think_round;
     bool is_thinking; /* The worker is busy. */
     bool is_held;
+    bool is_mistaken;    /* It has declared its first key otherwise. */
+    bool is_corrected;   /* It was refused for that, and knows better. */
+    uint32_t mismatches; /* Operations that ended for mistakes of others. */
     int error;
     char text[PS_TEXT_MAX + 1];
     char stall_reply[1100];

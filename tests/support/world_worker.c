@@ -346,6 +346,7 @@ void worker_restart(struct world *w, struct wworker *k)
         k->key[i].streaming_op = 0;
     }
     k->incarnation++;
+    k->is_corrected = false;
     k->stage = WS_START;
     k->error = 0;
     k->text[0] = '\0';
@@ -469,7 +470,34 @@ void worker_accept_segment(struct world *w, struct wworker *k,
     k->segment_count += k->segments[k->segment_count].memory != NULL;
 }
 
-static void open_key(struct world *w, struct wworker *k, uint32_t i)
+/* True if the worker is to declare its first key otherwise than a peer, which
+ * must have opened it, because the first declaration is the right one; so must
+ * those of the same agent, which compares them before the scheduler does. */
+static bool makes_mistake(const struct world *w, const struct wworker *k)
+{
+    bool is_first = true;
+
+    if (!w->opt.contradict || k->index % 2 == 0 || k->is_corrected ||
+        k->agent_lost || w->opt.key[0].kind == PS_KEY_KIND_COLLECTIVE) {
+        return false;
+    }
+    for (uint32_t i = 0; i < world_worker_count(w); i++) {
+        const struct wworker *peer = &w->worker[i];
+
+        if (peer == k || peer->job != k->job) {
+            continue;
+        }
+        if (peer->alive && !peer->agent_lost && peer->stage > WS_KEYS &&
+            peer->stage < WS_DETACH) {
+            is_first = false;
+        } else if (peer->agent == k->agent) {
+            return false;
+        }
+    }
+    return !is_first;
+}
+
+static void declare_key(struct world *w, struct wworker *k, uint32_t i)
 {
     struct ps_msg m = {.code = PS_MSG_L_KEY};
     uint32_t width = w->opt.key[i].width;
@@ -479,12 +507,15 @@ static void open_key(struct world *w, struct wworker *k, uint32_t i)
         shape[0] /= width;
         shape[1] = width;
     }
-    world_local_region(w, k, i + 1, k->key[i].memory);
+    if (i == 0) {
+        k->is_mistaken = makes_mistake(w, k);
+        shape[0] += k->is_mistaken;
+    }
     m.l_key.request = i + 1;
     m.l_key.kind = (uint8_t)w->opt.key[i].kind;
     m.l_key.name = w->opt.key[i].name;
     m.l_key.dtype = (uint8_t)w->opt.key[i].dtype;
-    m.l_key.count = w->opt.key[i].count;
+    m.l_key.count = shape[0] * ps_max_u64(width, 1);
     m.l_key.row_width = width;
     m.l_key.shape = shape;
     m.l_key.shape_count = width != 0 ? 2 : 1;
@@ -494,6 +525,12 @@ static void open_key(struct world *w, struct wworker *k, uint32_t i)
     m.l_key.reattached = k->agent_lost && k->key[i].is_open;
     m.l_key.pushed_round = m.l_key.reattached ? k->key[i].ended_round : 0;
     world_local_send(w, k, &m);
+}
+
+static void open_key(struct world *w, struct wworker *k, uint32_t i)
+{
+    world_local_region(w, k, i + 1, k->key[i].memory);
+    declare_key(w, k, i);
 }
 
 static void open_keys(struct world *w, struct wworker *k)
@@ -1028,6 +1065,17 @@ static void on_key_info(struct world *w, struct wworker *k,
         world_fail(w, "rank %u got key info nobody asked for", k->rank);
         return;
     }
+    if (i == 0 && k->is_mistaken) {
+        if (m->error != PS_E_MISMATCH) {
+            world_fail(w,
+                       "rank %u declared %s otherwise than others, and got %d",
+                       k->rank, w->opt.key[i].name, m->error);
+            return;
+        }
+        k->is_corrected = true;
+        declare_key(w, k, i);
+        return;
+    }
     if (m->error != 0) {
         k->error = m->error;
         ps_str_copy(k->text, sizeof(k->text), m->text);
@@ -1067,12 +1115,44 @@ static void on_skip_done(struct world *w, struct wworker *k, uint32_t i,
     }
 }
 
+/* Does an operation of the first key again that ended because another rank had
+ * declared the key otherwise. Returns false if none can have done so. */
+static bool do_again(struct world *w, struct wworker *k,
+                     const struct ps_msg_l_done *m)
+{
+    struct ps_msg **at = &k->open_requests[m->op_id % 64];
+    struct ps_msg *op = *at;
+
+    if (!w->opt.contradict || m->error != PS_E_MISMATCH || op == NULL ||
+        op->code != PS_MSG_L_OP || k->op_key[m->op_id % 64] != 1) {
+        return false;
+    }
+    if (++k->mismatches > 4 * w->opt.workers) {
+        world_fail(w, "rank %u gets the mistakes of others again and again",
+                   k->rank);
+        return true;
+    }
+    *at = NULL;
+    k->waiting--;
+    k->key[0].streaming_op = 0;
+    if (op->l_op.op == PS_OP_PULL_ROWS) {
+        send_pull_rows(w, k, 0, op->l_op.round, k->stage != WS_ROUND);
+    } else {
+        send_op(w, k, 0, op->l_op.op, op->l_op.round);
+    }
+    ps_msg_free(op);
+    return true;
+}
+
 static void on_op_done(struct world *w, struct wworker *k,
                        const struct ps_msg_l_done *m)
 {
     uint64_t i = k->op_key[m->op_id % 64];
     uint64_t round = k->op_round[m->op_id % 64];
 
+    if (do_again(w, k, m)) {
+        return;
+    }
     if (m->error != 0) {
         if (k->error == 0) {
             k->error = m->error;
