@@ -113,6 +113,21 @@ static double decay_of(const struct world *w, uint32_t i, uint64_t round)
     return 0.001 * (is_tuned_late(w, i, round) ? 10 : is_tuned(w, i) ? 100 : 1);
 }
 
+/* Relative error of the norm of the key's weights: where large terms have
+ * cancelled, their rounding remains, and the norm brings it to all elements. In
+ * units of TOLERANCE. */
+static double norm_error(const struct wmodel *m, uint64_t count)
+{
+    double of_terms = 0;
+    double of_weights = 0;
+
+    for (uint64_t j = 0; j < count; j++) {
+        of_terms += m->max_terms[j] * m->max_terms[j];
+        of_weights += m->weights[j] * m->weights[j];
+    }
+    return of_weights > 0 ? 1e-6 / TOLERANCE * sqrt(of_terms / of_weights) : 0;
+}
+
 /* LARS: factor of the key's rate; 1 for a bias by name unless its settings
  * differ. */
 static double lars_ratio(const struct world *w, const struct wmodel *m,
@@ -139,6 +154,7 @@ static void step_sgd(const struct world *w, struct wmodel *m, uint32_t i,
     const double scale = gradient_scale(w, m->weight) * m->clip_scale;
     const double rate = rate_of(w, i, round) *
                         (w->opt.norms ? lars_ratio(w, m, i, round, scale) : 1);
+    const double error = w->opt.norms ? norm_error(m, w->opt.key[i].count) : 0;
 
     for (uint64_t j = 0; j < w->opt.key[i].count; j++) {
         const double gradient = m->sum[j] * scale +
@@ -147,6 +163,7 @@ static void step_sgd(const struct world *w, struct wmodel *m, uint32_t i,
         m->momentum[j] = 0.9 * m->momentum[j] - rate * gradient;
         m->weights[j] += m->momentum[j];
         raise_max(&m->max_terms[j], rate * gradient);
+        raise_max(&m->max_terms[j], rate * gradient * error);
         raise_max(&m->max_terms[j], m->momentum[j]);
         raise_max(&m->max_terms[j], m->weights[j]);
     }
@@ -176,6 +193,7 @@ static void step_lamb(const struct world *w, struct wmodel *m, uint32_t i,
     const double ratio = of_weights > 0 && of_along > 0
                              ? sqrt(of_weights / of_along)
                              : 1;
+    const double error = norm_error(m, count);
 
     for (uint64_t j = 0; j < count; j++) {
         const double by = rate_of(w, i, round) * ratio * m->along[j];
@@ -185,6 +203,7 @@ static void step_lamb(const struct world *w, struct wmodel *m, uint32_t i,
          * remain. */
         raise_max(&m->max_terms[j], rate_of(w, i, round) * ratio);
         raise_max(&m->max_terms[j], by);
+        raise_max(&m->max_terms[j], by * error);
         raise_max(&m->max_terms[j], m->weights[j]);
     }
 }
