@@ -59,7 +59,8 @@ struct output {
 };
 
 struct ps_tls_session {
-    SSL *ssl; /* NULL: the handshake is over. */
+    SSL *ssl;                       /* NULL: the handshake is over. */
+    struct ps_tls_context *context; /* As long as `ssl`. */
     bool dialled;
     struct input in;
     struct output out;
@@ -230,6 +231,7 @@ struct ps_tls_session *ps_tls_session_new(struct ps_tls_context *c,
     s = ps_calloc(1, sizeof(*s));
     s->dialled = dialled;
     s->out.records_max = PS_TLS_RECORDS_MAX;
+    s->context = ps_tls_context_ref(c);
     s->ssl = ps_tls_context_make(c);
     bio = s->ssl == NULL ? NULL : BIO_new(methods);
     if (bio == NULL || SSL_set_ex_data(s->ssl, session_index, s) != 1) {
@@ -267,12 +269,23 @@ struct ps_tls_session *ps_tls_session_of_secrets(const uint8_t *input,
     return s;
 }
 
+/* The reference of OpenSSL to what the context has made is never the last one:
+ * the thread that ends it is then ordered behind the others by the count of the
+ * context, and not only by one that no tool sees. */
+static void free_handshake(struct ps_tls_session *s)
+{
+    SSL_free(s->ssl);
+    s->ssl = NULL;
+    ps_tls_context_unref(s->context);
+    s->context = NULL;
+}
+
 void ps_tls_session_free(struct ps_tls_session *s)
 {
     if (s == NULL) {
         return;
     }
-    SSL_free(s->ssl);
+    free_handshake(s);
     ps_tls_keys_free(s->in.keys);
     ps_tls_keys_free(s->out.keys);
     X509_free(s->certificate);
@@ -377,8 +390,7 @@ static int handshake_done(struct ps_tls_session *s, struct ps_str *why)
     if (rc == 0) {
         why->len = at;
         why->data[at] = '\0';
-        SSL_free(s->ssl);
-        s->ssl = NULL;
+        free_handshake(s);
     }
     return rc;
 }
