@@ -28,7 +28,7 @@ class Listener(support.Worker):
         self.said = ""
 
     def await_word(self, word):
-        deadline = support.Deadline()
+        deadline = support.Deadline(support.limit(60))
         while word not in self.said:
             ready, _, _ = select.select([self.err], [], [],
                                         deadline.left(f"'{word}' in what the "
@@ -118,7 +118,7 @@ def test_first_note_goes_to_a_file_after_half_a_minute(trio, tmp):
     t = trio(servers=1, agents=1)
     zeros = tmp / "zeros"
     zeros.write_bytes(bytes(64))
-    job = waiting_pair(t, "file")
+    job = waiting_pair(t, "file", PSKV_WAIT_NOTES=None)
     job[0].say(f"pushpull 0 src={zeros}")
     job[0].await_word("rank 1")
     assert 30 <= float(re.search(r"is open for ([\d.]+) s", job[0].said)[1])
@@ -131,9 +131,9 @@ def test_first_note_goes_to_a_file_after_half_a_minute(trio, tmp):
 
 def test_no_notes_before_their_time_or_when_disabled(trio):
     t = trio(servers=1, agents=1)
-    for env in ({}, {"PSKV_WAIT_NOTES": "0"}, {"PSKV_WAIT_NOTES": "auto"}):
+    for notes in (None, "0", "auto"):
         w = Listener(t.socket(0), "quiet", 0, 2, PSKV_START_TIMEOUT="400ms",
-                     **env)
+                     PSKV_WAIT_NOTES=notes)
         with pytest.raises(support.WorkerError) as e:
             w.ask("open")
         assert "rank 1" in str(e.value)
