@@ -182,7 +182,7 @@ struct psc_options {
      * sync job with servers and PSC_ON_LOSS_WAIT. */
     int32_t agent_retry_ms;
     /* Time after which a waiting call names the missing ranks on standard error,
-     * then at twice, ... of it; 0: 30 s, and 8 min from rank 2 on; < 0: never. */
+     * then at twice, ...; 0: 30 s, from rank 2 on later, psclient(3); < 0: no. */
     int32_t wait_notes_ms;
     uint32_t weight;        /* Share among jobs of servers and links; 0: 100. */
     const char *token_file; /* Token of the right train; NULL: none. */

@@ -11,27 +11,36 @@
 
 #include <stdio.h>
 
+/* Times of a wait before its first line. Where all ranks of a job write to one
+ * place two lines suffice: either of the two ranks may be the missing one. The
+ * others are later, for nodes and ranks with a file of their own; most ranks of
+ * a job of a thousand write last, so that it has few lines. */
 #define NOTE_MS       30000
-/* Of ranks that hear of a long wait later, because two lines of a job suffice
- * and any of their two ranks may be the missing one. */
-#define LATER_NOTE_MS (16 * NOTE_MS)
-#define EARLY_RANKS   2u
+#define LATER_NOTE_MS (4 * NOTE_MS)
+#define LAST_NOTE_MS  (16 * NOTE_MS)
+#define EARLY_RANKS   2
+#define LATER_RANKS   64
 /* Bindings that wait in slices call again within this time. */
 #define SLICE         PS_SECONDS(1)
 
-/* Time of a wait before its first line. */
-static ps_time first_note_after(const struct psc_client *c)
+ps_time wait_note_first_after(const struct psc_client *c)
 {
-    int32_t ms = c->options.wait_notes_ms;
+    const int32_t ms = c->options.wait_notes_ms;
+    int64_t rank = c->options.rank; /* -1: not known before the welcome. */
+    bool is_first_of_node = false;
 
-    if (ms < 0) {
-        return PS_TIME_NEVER;
+    if (ms != 0) {
+        return ms < 0 ? PS_TIME_NEVER : PS_MILLIS(ms);
     }
-    if (ms == 0) {
-        ms = c->id.is_welcomed && c->id.rank >= EARLY_RANKS ? LATER_NOTE_MS
-                                                            : NOTE_MS;
+    if (c->id.is_welcomed) {
+        rank = c->id.rank;
+        is_first_of_node = c->id.local_rank == 0;
     }
-    return PS_MILLIS(ms);
+    if (rank < EARLY_RANKS) {
+        return PS_MILLIS(NOTE_MS);
+    }
+    return rank < LATER_RANKS || is_first_of_node ? PS_MILLIS(LATER_NOTE_MS)
+                                                  : PS_MILLIS(LAST_NOTE_MS);
 }
 
 static ps_time twice_as_long(ps_time began, ps_time now)
@@ -72,7 +81,7 @@ int wait_note_many(struct psc_client *c, bool (*ready)(void *arg),
         began = note->began;
         due = note->due;
     } else {
-        due = ps_time_add(now, first_note_after(c));
+        due = ps_time_add(now, wait_note_first_after(c));
     }
     for (;;) {
         rc = client_wait_many(c, ready, missing, arg,
@@ -103,7 +112,7 @@ int wait_note_text(struct psc_client *c, bool (*ready)(void *arg), void *arg,
                    ps_time deadline, wait_note_describe describe)
 {
     const ps_time began = client_now();
-    ps_time due = ps_time_add(began, first_note_after(c));
+    ps_time due = ps_time_add(began, wait_note_first_after(c));
     char text[PSC_TEXT_MAX];
 
     for (;;) {

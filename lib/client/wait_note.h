@@ -11,6 +11,8 @@
 struct psc_client;
 struct psc_op;
 
+/* Time of a wait before its first note. */
+ps_time wait_note_first_after(const struct psc_client *c);
 /* As client_wait_many(), with notes about the operation that `first` returns,
  * the first one that has not ended. Slices of one wait count together. */
 int wait_note_many(struct psc_client *c, bool (*ready)(void *arg),

@@ -18,6 +18,7 @@
 #include "client/entry.h"
 #include "client/op.h"
 #include "client/state.h"
+#include "client/wait_note.h"
 #include "kernel/kernel.h"
 #include "test_client_fixture.h"
 
@@ -995,6 +996,44 @@ static void a_time_limit_names_the_missing_ranks(void **state)
     psc_op_free(w.op);
 }
 
+/* Each row: a rank, its number on its node, and when it writes its first note. */
+static void few_ranks_write_the_first_notes(void **state)
+{
+    static const struct {
+        uint32_t rank;
+        uint32_t local_rank;
+        int seconds;
+    } rows[] = {{0, 0, 30},   {1, 1, 30},   {2, 2, 120},   {63, 7, 120},
+                {64, 0, 120}, {64, 1, 480}, {999, 7, 480}, {1, 0, 30}};
+    struct fixture *f = *state;
+    const struct identity id = f->c->id;
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        f->c->id.rank = rows[i].rank;
+        f->c->id.local_rank = rows[i].local_rank;
+        f->c->options.wait_notes_ms = 0;
+        assert_int_equal(wait_note_first_after(f->c),
+                         PS_SECONDS(rows[i].seconds));
+        /* A time of the user is that of all ranks. */
+        f->c->options.wait_notes_ms = 200;
+        assert_int_equal(wait_note_first_after(f->c), PS_MILLIS(200));
+        f->c->options.wait_notes_ms = -1;
+        assert_int_equal(wait_note_first_after(f->c), PS_TIME_NEVER);
+    }
+    /* Before the welcome, by the rank that the program asked for. */
+    f->c->options.wait_notes_ms = 0;
+    f->c->id.is_welcomed = false;
+    f->c->options.rank = -1;
+    assert_int_equal(wait_note_first_after(f->c), PS_SECONDS(30));
+    f->c->options.rank = 1;
+    assert_int_equal(wait_note_first_after(f->c), PS_SECONDS(30));
+    f->c->options.rank = 2;
+    assert_int_equal(wait_note_first_after(f->c), PS_SECONDS(120));
+    f->c->options.rank = 999;
+    assert_int_equal(wait_note_first_after(f->c), PS_SECONDS(480));
+    f->c->id = id;
+}
+
 static void quiet_client_sends_no_stall_query(void **state)
 {
     struct peer p;
@@ -1787,6 +1826,7 @@ int main(int argc, char **argv)
         story(failed_round_is_contributed_to_again),
         story(the_next_call_returns_a_detached_error),
         story(a_time_limit_names_the_missing_ranks),
+        story(few_ranks_write_the_first_notes),
         cmocka_unit_test(quiet_client_sends_no_stall_query),
         story(stall_query_of_a_queued_operation_names_the_first),
         story(failure_of_the_job_reaches_every_call),
