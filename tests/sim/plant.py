@@ -26,6 +26,83 @@ PLANTS = {
          "if (!of->is_blocked[n]) {",
          "if (false) {"),
     ],
+    "sched/diverged: takes ranks that can go on for ranks that wait": [
+        ("lib/core/sched/diverged.c",
+         "if (!at->is_reported || at->still == PS_STILLNESS_MOVING ||",
+         "            if (!at->is_reported ||"),
+    ],
+    "sched/diverged: takes a quiet process for a still one": [
+        ("lib/core/sched/diverged.c",
+         "*ret_quiet || at->still == PS_STILLNESS_QUIET;",
+         "*ret_quiet;"),
+    ],
+    "sched/diverged: does not see what moves between its questions": [
+        ("lib/core/sched/diverged.c",
+         "ok = ok && mark_of(st->s, w).moves == w->first.moves &&",
+         "        ok = ok &&"),
+    ],
+    "sched/diverged: adds the times of two rings": [
+        ("lib/core/sched/diverged.c",
+         "w->ring_since == PS_TIME_NEVER || w->ring.moves != w->first.moves",
+         "w->ring_since == PS_TIME_NEVER"),
+    ],
+    "sched/diverged: shows a ring that has ended": [
+        ("lib/core/sched/diverged.c",
+         """if (w->ring_since != PS_TIME_NEVER &&
+        (now.waits != w->ring.waits || ++w->misses >= MISSES_MAX)) {""",
+         "    if (now.waits == 0 && w->misses >= MISSES_MAX) {"),
+    ],
+    "agent/waits: leaves out operations in a barrier": [
+        ("lib/core/agent/waits.c",
+         """if (*count == WAITS_MAX) {
+            return false;
+        }""",
+         """        if (*count == WAITS_MAX) {
+            return false;
+        }
+        if (op->is_barrier) {
+            continue;
+        }"""),
+    ],
+    "agent/waits: names a rank that has reached the round": [
+        ("lib/core/agent/waits.c",
+         "(k == NULL || ps_agent_contribution_awaits_rank(k, i, round))) {",
+         "            (k == NULL || round > 0)) {"),
+    ],
+    "agent/waits: waits for an init that has been made": [
+        ("lib/core/agent/waits.c",
+         "return j->local_rank_count == 0 || may_have_init(j, k)",
+         "        return j->local_rank_count == 0 ||"
+         " (may_have_init(j, k) && k == NULL)"),
+    ],
+    "agent/waits: takes the last answer for one to this question": [
+        ("lib/core/agent/waits.c",
+         "if (s->wait.query < c->query || process_of(s) == 0) {",
+         "        if (c->query == 0 || process_of(s) == 0) {"),
+    ],
+    "agent/waits: believes an answer from before an operation began": [
+        ("lib/core/agent/waits.c",
+         """if (w->query != 0 && w->ops == ret->ops &&
+        s->job->standstill.moved_at <= w->at) {""",
+         "    if (w->query != 0 && w->ops == ret->ops) {"),
+    ],
+    "agent/waits: believes a process that counts other operations": [
+        ("lib/core/agent/waits.c",
+         "if (w->query != 0 && w->ops == ret->ops &&",
+         "    if (w->query != 0 &&"),
+    ],
+    "agent/waits: leaves out jobs of groups": [
+        ("lib/core/agent/waits.c",
+         "add_other_jobs(a, s, r->jobs, &m->jobs_count);",
+         "(void)add_other_jobs;"),
+    ],
+    "agent/waits: tells a new scheduler of no standstill": [
+        ("lib/core/agent/waits.c",
+         """while ((j = ps_map_next(st->a->jobs, &cursor)) != NULL) {
+        ps_agent_note_move(st, j);""",
+         """    while ((j = ps_map_next(st->a->jobs, &cursor)) != NULL && !j->phase) {
+        ps_agent_note_move(st, j);"""),
+    ],
     "agent/reattach: sends operations of completed rounds to servers again": [
         ("lib/core/agent/reattach.c",
          "op->round > op->key->prior_state->max_completed",
@@ -605,6 +682,29 @@ static void pending_free(struct ps_sched_norm *n)
 
 # Bugs that random seeds reach too seldom, and the program that finds each.
 BY_TESTS = {
+    "sched/diverged: takes ranks that can go on for ranks that wait":
+        "unit/test_sched_ask.c",
+    "sched/diverged: takes a quiet process for a still one":
+        "unit/test_sched_ask.c",
+    "sched/diverged: does not see what moves between its questions":
+        "unit/test_sched_ask.c",
+    "sched/diverged: adds the times of two rings": "unit/test_sched_ask.c",
+    "sched/diverged: shows a ring that has ended": "unit/test_sched_ask.c",
+    "agent/waits: leaves out operations in a barrier":
+        "unit/test_agent_sched.c",
+    "agent/waits: names a rank that has reached the round":
+        "unit/test_agent_sched.c",
+    "agent/waits: waits for an init that has been made":
+        "unit/test_agent_sched.c",
+    "agent/waits: takes the last answer for one to this question":
+        "unit/test_agent_sched.c",
+    "agent/waits: believes an answer from before an operation began":
+        "unit/test_agent_sched.c",
+    "agent/waits: believes a process that counts other operations":
+        "unit/test_agent_sched.c",
+    "agent/waits: leaves out jobs of groups": "unit/test_agent_sched.c",
+    "agent/waits: tells a new scheduler of no standstill":
+        "unit/test_agent_sched.c",
     "agent/encode: compresses collectives": "unit/test_agent.c",
     "agent/reply: accepts replies of the previous owner": "sim/test_stories.c",
     "agent/reply: lends memory for a value before its sender is checked":

@@ -65,6 +65,7 @@ struct bench {
     int rc;                   /* Result of the last step. */
     uint32_t sched_restarts;  /* Restarts of the scheduler. */
     bool reattaches;          /* Workers reattach. */
+    bool answers_waits;       /* Workers have process numbers: 101, 102, ... */
     /* Rounds of each key that they completed before. */
     uint64_t pushed_rounds[8];
     struct ps_agent_launch_options launch;
@@ -289,20 +290,22 @@ static inline void start_job(struct bench *b, uint32_t servers)
 {
     for (uint32_t i = 0; i < b->workers; i++) {
         open_conn(b, WORKER_CONN + i, PS_CONN_LOCAL, 0);
-        deliver_msg(b, WORKER_CONN + i,
-                    &(struct ps_msg){.code = PS_MSG_L_HELLO,
-                                     .l_hello = {.protocol = PS_PROTOCOL,
-                                                 .job = "job",
-                                                 .num_workers = b->workers,
-                                                 .num_servers = servers,
-                                                 .rank = (int32_t)i,
-                                                 .on_loss = b->fails_on_loss,
-                                                 .gen = b->reattaches ? GEN : 0,
-                                                 .reattach_keys = b->reattaches,
-                                                 .holds_segments = true,
-                                                 .completed_barriers =
-                                                     b->reattaches ? 3 : 0}},
-                    NULL);
+        deliver_msg(
+            b, WORKER_CONN + i,
+            &(struct ps_msg){
+                .code = PS_MSG_L_HELLO,
+                .l_hello = {.protocol = PS_PROTOCOL,
+                            .job = "job",
+                            .num_workers = b->workers,
+                            .num_servers = servers,
+                            .rank = (int32_t)i,
+                            .on_loss = b->fails_on_loss,
+                            .gen = b->reattaches ? GEN : 0,
+                            .reattach_keys = b->reattaches,
+                            .holds_segments = true,
+                            .process = b->answers_waits ? 101 + i : 0,
+                            .completed_barriers = b->reattaches ? 3 : 0}},
+            NULL);
         deliver_msg(
             b, SCHED_CONN,
             &(struct ps_msg){

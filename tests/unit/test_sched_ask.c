@@ -1787,6 +1787,34 @@ static void a_rank_that_goes_on_ends_the_ring(void **state)
     finish_job(&j);
 }
 
+/* After three looks in which a rank moves, and at once if an operation ended. */
+static void a_ring_that_has_ended_is_shown_no_longer(void **state)
+{
+    static const struct standstill others[] = {
+        {.still = PS_STILLNESS_MOVING, .moves = 5, .round = 17},
+        {.still = PS_STILLNESS_MOVING, .moves = 5, .round = 18},
+    };
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct job j = start_standstill();
+        struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
+        int looks = 0;
+
+        look(&j, &ring, &ring);
+        assert_int_equal(ps_sched_diverged_count(j.w->sched), 1);
+        while (ps_sched_diverged_count(j.w->sched) > 0) {
+            advance_time(j.w, PS_SECONDS(1) << looks);
+            look(&j, &others[i], &others[i]);
+            assert_true(++looks <= 3);
+        }
+        assert_int_equal(looks, i == 0 ? 3 : 1);
+        assert_string_equal(standstill_of(&j, ctl), "");
+        assert_int_equal(last_job_state(j.a[0])->phase, PS_JOB_PHASE_RUNNING);
+        finish_job(&j);
+    }
+}
+
 /* A quiet process could call the library for the first time. */
 static void quiet_ranks_fail_only_after_the_whole_time(void **state)
 {
@@ -2251,6 +2279,7 @@ int main(void)
         cmocka_unit_test(ranks_that_wait_for_each_other_fail),
         cmocka_unit_test(a_ring_needs_every_rank_to_stand_still),
         cmocka_unit_test(a_rank_that_goes_on_ends_the_ring),
+        cmocka_unit_test(a_ring_that_has_ended_is_shown_no_longer),
         cmocka_unit_test(quiet_ranks_fail_only_after_the_whole_time),
         cmocka_unit_test(cancelled_job_frees_its_memory),
         cmocka_unit_test(jobs_are_changed_by_their_owners),
