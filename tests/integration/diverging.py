@@ -166,6 +166,8 @@ def pause(kind, seconds, kv):
 
 
 KINDS = ("sleep", "spin", "event", "timer", "child", "pipe", "helper")
+# A standstill is seen after 1 s.
+PAUSES = (.01, .1, 1.3, 2.2, 4.5)
 
 
 def random_thread(kv, plan, dice):
@@ -174,7 +176,7 @@ def random_thread(kv, plan, dice):
     open_handles = []
     for key, how in plan:
         if dice.random() < .3:
-            pause(dice.choice(KINDS), dice.choice((.01, .1, 1.3, 2.2)), kv)
+            pause(dice.choice(KINDS), dice.choice(PAUSES), kv)
         handle = kv.pushpull_async(key, array(1), out=array())
         if how == "later":
             open_handles.append(handle)
