@@ -62,12 +62,21 @@ void op_name(const struct psc_op *op, char *text, size_t size)
     }
 }
 
+/* psched and agents escape quotes, each again. */
+static void drop_quotes(char *text)
+{
+    while ((text = strchr(text, '\'')) != NULL) {
+        memmove(text, text + 1, strlen(text));
+    }
+}
+
 void op_label(const struct psc_op *op, char *text, size_t size)
 {
     unsigned long long round = op->round;
 
     if (op->kind == OP_COLL) {
         op->hooks->name(op, text, size);
+        drop_quotes(text);
     } else if (op->kind == OP_BARRIER) {
         snprintf(text, size, "barrier %llu", round);
     } else if (op->key == NULL) {

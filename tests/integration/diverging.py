@@ -55,6 +55,10 @@ def norms(kv):
     kv.pushpull("a" if kv.rank == 0 else "b", array(1), out=array())
 
 
+def lars(kv):
+    norms(kv)
+
+
 def init(kv):
     if kv.rank == 0:
         kv.barrier()
@@ -104,8 +108,8 @@ def sleeps(kv):
 def run_ring(name):
     import pskv
     kv = pskv.create()
-    if name == "norms":
-        kv.set_optimizer("lamb", lr=.1)
+    if name in ("norms", "lars"):
+        kv.set_optimizer("lars" if name == "lars" else "lamb", lr=.1)
     for key in "abcd":
         kv.init(key, array(1))
     kv.barrier()

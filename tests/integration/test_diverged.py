@@ -25,10 +25,12 @@ RINGS = {
     "barrier_and_key": (2, "rank 0 is in barrier 2, rank 1 in pushpull of a "
                            "round 1"),
     "barrier_and_pull": (2, "rank 0 is in barrier 2, rank 1 in pull of a"),
-    "collective": (2, "rank 0 is in "),
+    "collective": (2, "rank 0 is in allreduce of x, rank 1 in barrier 2"),
     "groups": (2, "rank 0 is in barrier 1 of job "),
     "norms": (2, "rank 0 is in pushpull of a round 1, rank 1 in pushpull of b "
                  "round 1"),
+    "lars": (2, "rank 0 is in pushpull of a round 1, rank 1 in pushpull of b "
+                "round 1"),
     "init": (2, "rank 0 is in barrier 2, rank 1 in "),
     "eight_in_two_orders": (8, "ranks 0-4,6-7 are in pushpull of a round 1, "
                                "rank 5 in pushpull of b round 1"),
