@@ -885,6 +885,22 @@ def test_a_running_agent_is_used(trio):
     t.await_empty()
 
 
+def test_more_servers_than_the_cluster_has_are_named(trio):
+    """Without -s, a job asks for as many servers as workers."""
+    t = trio(servers=2, agents=1)
+    worker = str(support.BUILD / "tests/integration/integration_worker")
+    _, out, err = launch("-n", "4", "--socket", t.socket(0), *SHELL,
+                         f"printf 'open\\n' | {worker}",
+                         env={"PSKV_WAIT_NOTES": "200ms",
+                              "PSKV_START_TIMEOUT": f"{limit(3):g}s"})
+    for rank in range(4):
+        assert re.search(rf"\[{rank}\] err .*have 2/4 servers", out), out
+        assert re.search(rf"\[{rank}\] pskv: .*needs 4 servers, 2 are here: "
+                         r"start more, or ask for fewer \(PSKV_NUM_SERVERS, "
+                         r"pslaunch -s\)", err), err
+    t.await_empty()
+
+
 def test_two_launchers_do_not_share_a_job(trio):
     """The ranks of the second job get the place where the job of that name
     runs, and the first one continues."""

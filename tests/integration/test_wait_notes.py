@@ -138,3 +138,33 @@ def test_no_notes_before_their_time_or_when_disabled(trio):
             w.ask("open")
         assert "rank 1" in str(e.value)
         assert w.rest() == ""
+
+
+LACKS_SERVERS = ("needs 4 servers, 2 are here: start more, or ask for fewer "
+                 "(PSKV_NUM_SERVERS, pslaunch -s)")
+
+
+def test_a_job_that_lacks_servers_says_how_many(trio):
+    """The worker, psctl status, stall and doctor; it begins when they come."""
+    t = trio(servers=2, agents=1)
+    w = Listener(t.socket(0), "wide", 0, 1, PSKV_NUM_SERVERS=4,
+                 PSKV_WAIT_NOTES="200ms")
+    w.say("open")
+    w.await_word(f"missing: servers: the job {LACKS_SERVERS}")
+    code, out, _ = t.psctl("status")
+    assert (code, f"! job wide {LACKS_SERVERS}" in out) == (3, True), out
+    code, out, _ = t.psctl("doctor")
+    assert code == 3 and f"job wide {LACKS_SERVERS}" in out, out
+    assert "start more servers, or ask for fewer" in out
+    row, = t.ask("stall")["stalls"]
+    assert row["what"] == "start: servers" and row["missing"] == []
+    assert row["also"] == f"servers: the job {LACKS_SERVERS}"
+    assert t.ask("jobs")["jobs"][0]["standstill"] == LACKS_SERVERS
+    t.server_names += ["ps2", "ps3"]
+    for name in ("ps2", "ps3"):
+        t.launch(name).await_ready(support.Deadline())
+    w.hear()
+    assert t.ask("jobs")["jobs"][0]["standstill"] == ""
+    w.ask("close")
+    w.rest()
+    t.await_empty()
