@@ -70,6 +70,7 @@ struct job_load *make_job_loads(const struct report *r, size_t *ret_count)
                                     .uid = row->uid,
                                     .server = row->server,
                                     .bytes = row->bytes,
+                                    .is_spare = row->spare,
                                     .bytes_after = row->bytes};
     }
     /* Migrations are of one job only. */
@@ -93,4 +94,37 @@ struct job_load *make_job_loads(const struct report *r, size_t *ret_count)
 double job_load_ratio(const struct job_load *l, uint64_t bytes)
 {
     return l->fair_share > 0 ? (double)bytes / l->fair_share : 1;
+}
+
+static bool has_rounds(const struct report *r, const struct job_load *l)
+{
+    const struct rows *jobs = &r->rows_of[PS_QUERY_JOBS];
+
+    for (size_t i = 0; i < jobs->count; i++) {
+        const struct ps_msg_job_row *j = &jobs->row[i]->job_row;
+
+        if (job_is_open(j) && j->uid == l->uid &&
+            strcmp(j->name, l->job) == 0) {
+            return j->mode == PS_MODE_SYNC;
+        }
+    }
+    return true;
+}
+
+/* Appends that a spare server holds nothing, and the verb that changes it. */
+void describe_spare(const struct report *r, const struct job_load *spare,
+                    struct ps_str *out)
+{
+    ps_str_add(out, "job ");
+    add_job_name(out, r, spare->job, spare->uid);
+    ps_str_add(out, " lacks a server, and ");
+    add_printable(out, spare->server, 64);
+    ps_str_add(out, " holds nothing of it: ");
+    if (has_rounds(r, spare)) {
+        ps_str_add(out, "psctl rebalance ");
+        add_job_name(out, r, spare->job, spare->uid);
+        ps_str_add(out, " moves its share there");
+    } else {
+        ps_str_add(out, "keys of an async or ssp job stay where they are");
+    }
 }

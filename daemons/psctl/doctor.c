@@ -305,6 +305,22 @@ static void check_jobs(struct doctor *d, const struct report *r, ps_time after)
     }
 }
 
+/* Names servers that hold nothing of a job that has lost others. */
+static void check_spares(struct doctor *d, const struct report *r)
+{
+    size_t count;
+    struct job_load *list = make_job_loads(r, &count);
+
+    for (size_t i = 0; i < count; i++) {
+        if (list[i].is_spare) {
+            struct ps_str s = begin_finding(d, LEVEL_NOTE, "");
+
+            describe_spare(r, &list[i], &s);
+        }
+    }
+    ps_free(list);
+}
+
 /* ---------------------------------------------------------------- this host */
 
 /* Looks for the agent of this host's cluster, or for that of PSKV_SOCKET. Jobs
@@ -446,6 +462,7 @@ int doctor_run(const struct wire_target *target, ps_time after, bool json)
 
     if (w != NULL) {
         rc = wire_query_status(w, &r);
+        rc = rc != 0 ? rc : wire_query(w, PS_QUERY_SHARES, NULL, &r);
         wire_close(w);
     }
     if (rc == 0) {
@@ -454,6 +471,7 @@ int doctor_run(const struct wire_target *target, ps_time after, bool json)
         ps_str_addf(&s, "psched at %s answers", target->endpoint);
         check_members(&d, &r.rows_of[PS_QUERY_NODES]);
         check_jobs(&d, &r, after);
+        check_spares(&d, &r);
     } else {
         add_finding(&d, LEVEL_PROBLEM,
                     "the message above; systemctl status psched on its host",

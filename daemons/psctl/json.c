@@ -267,6 +267,7 @@ static void put_loads(json_t *o, const struct report *r, bool moves)
         put_text(one, "job", l->job);
         put_count(one, "uid", l->uid);
         put_text(one, "server", l->server);
+        put_value(one, "spare", json_boolean(l->is_spare));
         put_count(one, "bytes", l->bytes);
         put_value(one, "of_even", json_real(job_load_ratio(l, l->bytes)));
         if (moves) {

@@ -359,8 +359,7 @@ struct bench_options {
     ps_time timeout;    /* Limit on waiting for the agent. */
 };
 
-/* Runs the benchmark. Returns an exit code. */
-int bench_run(const struct bench_options *o, bool json);
+int bench_run(const struct bench_options *o, bool json); /* Exit code. */
 
 /* ---------------------------------------------------------------- balance.c */
 
@@ -369,10 +368,9 @@ struct job_load {
     const char *job; /* Borrowed from the row, as is `server`. */
     uint32_t uid;
     const char *server;
-    uint64_t bytes;
-    uint64_t bytes_after;
-    /* Bytes of each server if all were equal. */
-    double fair_share;
+    uint64_t bytes, bytes_after;
+    bool is_spare;     /* No server of the job, which lacks one. */
+    double fair_share; /* Bytes of each server if all were equal. */
 };
 
 /* Loads for all rows of PS_QUERY_SHARES, in their order, then for servers that
@@ -380,6 +378,8 @@ struct job_load {
 struct job_load *make_job_loads(const struct report *r, size_t *ret_count);
 /* Ratio of `bytes` to the fair share. */
 double job_load_ratio(const struct job_load *l, uint64_t bytes);
+void describe_spare(const struct report *r, const struct job_load *spare,
+                    struct ps_str *out);
 
 /* -------------------------------------------------------- show.c and json.c */
 

@@ -220,6 +220,16 @@ static void show_loads(const struct report *r, bool headings, bool moves)
         table_print(&t, headings);
     }
     table_fini(&t);
+    for (size_t i = 0; i < count && !moves; i++) {
+        char text[512];
+        struct ps_str s;
+
+        if (list[i].is_spare) {
+            ps_str_init(&s, text, sizeof(text));
+            describe_spare(r, &list[i], &s);
+            puts(text);
+        }
+    }
     ps_free(list);
 }
 

@@ -143,7 +143,8 @@ def test_server_that_replaces_a_lost_one_gets_partitions(trio):
         assert t.ask("rebalance", "job")["moves"]
         replace(t, "ps1")
         results.append(piece(job, keys, len(results)))
-        assert set(holds(t)) == {"ps0", "ps2"}
+        assert set(s for s, size in holds(t).items() if size > 0) == \
+            {"ps0", "ps2"}
         rebalance = threading.Thread(target=lambda: t.ask("rebalance", "job"))
         results.append(piece(job, keys, len(results), rebalance.start))
         rebalance.join()
@@ -153,10 +154,44 @@ def test_server_that_replaces_a_lost_one_gets_partitions(trio):
     assert results == expected(trio, None, len(results))
 
 
+def test_a_server_that_returns_has_0_percent_until_a_rebalance(trio):
+    """psctl keys and doctor name it, and the verb that moves its share."""
+    t = trio(servers=2, agents=1)
+    job, keys = open_job(t, None)
+
+    def servers():
+        return {s["server"]: (round(s["of_even"]), s["spare"])
+                for s in t.ask("keys", "job")["servers"]}
+
+    hint = ("job job lacks a server, and ps1 holds nothing of it: "
+            "psctl rebalance job moves its share there")
+    with job:
+        piece(job, keys, 0)
+        assert t.ask("rebalance", "job")["moves"]
+        assert servers() == {"ps0": (1, False), "ps1": (1, False)}
+        assert "lacks a server" not in t.psctl("keys", "job")[1]
+        replace(t, "ps1")
+        piece(job, keys, 1)
+        assert servers() == {"ps0": (2, False), "ps1": (0, True)}
+        _, out, _ = t.psctl("keys", "job")
+        assert "200.0 %" in out and "0.0 %" in out and hint in out, out
+        assert hint in t.psctl("doctor")[1]
+        assert t.ask("rebalance", "job")["moves"]
+        assert servers() == {"ps0": (1, False), "ps1": (1, False)}
+        assert "lacks a server" not in t.psctl("keys", "job")[1]
+        assert "lacks a server" not in t.psctl("doctor")[1]
+
+
 def test_jobs_without_rounds_do_not_migrate(trio):
     t = trio(servers=2, agents=1)
     with Job(t, 1, "loose", PSKV_MODE="async") as job:
         job.key("k", "float32", 100)
         code, _, err = t.psctl("rebalance", "loose")
         assert code == 1 and "async" in err
+        replace(t, "ps1")
+        support.wait_for(lambda: "ps1" not in t.psctl("keys", "loose")[1]
+                         .split("\n\n")[0], "another server of the key")
+        _, out, _ = t.psctl("keys", "loose")
+        assert ("ps1 holds nothing of it: keys of an async or ssp job stay "
+                "where they are") in out, out
     t.await_empty()

@@ -320,24 +320,42 @@ void ps_sched_query_send_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
 
 /* ----------------------------------------------------------------- shares */
 
-static void send_share_rows(struct ps_sched_step *st, struct ps_sched_conn *c,
+/* Sends what each server of the job holds, then the servers that could replace
+ * those that it has lost. */
+static void send_shares_of_job(struct ps_sched_step *st,
+                               const struct ps_sched_conn *c,
+                               const struct ps_sched_job *j)
+{
+    const struct ps_member *spares[PS_SERVERS_MAX];
+    uint32_t spare_count = j->phase == PS_JOB_PHASE_RUNNING
+                               ? ps_sched_job_spare_servers(st->s, j, spares)
+                               : 0;
+    struct ps_msg msg = {.code = PS_MSG_SHARE_ROW,
+                         .share_row = {.job = j->name, .uid = j->uid}};
+
+    for (uint32_t i = 0; i < j->servers.count; i++) {
+        msg.share_row.server = j->servers.list[i].name;
+        msg.share_row.bytes = j->servers.list[i].bytes;
+        ps_effects_send_msg(st->fx, c->id, &msg);
+    }
+    msg.share_row.bytes = 0;
+    msg.share_row.spare = true;
+    for (uint32_t i = 0; i < spare_count; i++) {
+        msg.share_row.server = spares[i]->name;
+        ps_effects_send_msg(st->fx, c->id, &msg);
+    }
+}
+
+static void send_share_rows(struct ps_sched_step *st,
+                            const struct ps_sched_conn *c,
                             const struct ps_sched_job *only)
 {
     struct ps_map_cursor cursor = {0};
     const struct ps_sched_job *j;
 
     while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
-        for (uint32_t i = 0;
-             (only == NULL || j == only) && i < j->servers.count; i++) {
-            ps_effects_send_msg(
-                st->fx, c->id,
-                &(struct ps_msg){
-                    .code = PS_MSG_SHARE_ROW,
-                    .share_row = {.job = j->name,
-                                  .uid = j->uid,
-                                  .server = j->servers.list[i].name,
-                                  .bytes = j->servers.list[i].bytes},
-                });
+        if (only == NULL || j == only) {
+            send_shares_of_job(st, c, j);
         }
     }
 }
