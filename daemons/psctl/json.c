@@ -111,6 +111,7 @@ static json_t *node_of(const struct ps_msg *msg)
     put_count(o, "stored", n->stored_bytes);
     put_count(o, "resent", n->resent);
     put_count(o, "waiting", n->waiting_requests);
+    put_count(o, "refused", n->refused);
     put_value(o, "draining", json_boolean(n->draining));
     put_count(o, "memory", n->memory_limit);
     put_count(o, "reserved", n->memory_reserved);

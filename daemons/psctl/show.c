@@ -113,10 +113,10 @@ static void show_nodes(const struct rows *rows, bool headings)
 {
     const bool has_gpus = any_has_gpu(rows);
     static const char *const names[] = {
-        "ROLE",    "NAME",  "STATE",   "ADDRESS",  ">HEARD",
-        ">ROUNDS", ">/S",   ">IN",     ">/S",      ">OUT",
-        ">/S",     ">HELD", ">RESENT", ">WAITING", ">CERTIFICATE",
-        "GPU",     ">HELD", ">UP/S",   ">DOWN/S",
+        "ROLE",         "NAME",  "STATE",   "ADDRESS",  ">HEARD",
+        ">ROUNDS",      ">/S",   ">IN",     ">/S",      ">OUT",
+        ">/S",          ">HELD", ">RESENT", ">WAITING", ">REFUSED",
+        ">CERTIFICATE", "GPU",   ">HELD",   ">UP/S",    ">DOWN/S",
     };
     struct table t;
 
@@ -143,6 +143,7 @@ static void show_nodes(const struct rows *rows, bool headings)
         cell_bytes(&t, n->stored_bytes);
         cell_count(&t, n->resent);
         cell_count(&t, n->waiting_requests);
+        cell_count(&t, n->refused);
         cell_certificate(&t, n);
         if (has_gpus) {
             add_gpu_cells(&t, n);

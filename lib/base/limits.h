@@ -146,6 +146,8 @@
 #define PS_QUERIES_RATE_MAX        1000u
 /* Costs that a daemon reports: its own, and the largest of its peers. */
 #define PS_COSTS_SHOWN_MAX         16u
+/* Peers whose refused frames it reports. */
+#define PS_REFUSALS_SHOWN_MAX      16u
 /* Bytes of a name of a node, job or cluster, and of a key. */
 #define PS_NAME_MAX                64u
 #define PS_KEY_NAME_MAX            254u

@@ -694,6 +694,19 @@ def expect_one_line(daemon, peer, closed):
     return lines[0]
 
 
+def expect_count(t, name, tries):
+    """The refused messages of a member in psctl nodes, those of others 0."""
+    def counts():
+        found = {n["name"]: n["refused"] for n in t.ask("nodes")["nodes"]}
+        return found if found.get(name, 0) >= tries else None
+
+    found = wait_for(counts, f"{tries} refused messages of {name} in psctl "
+                     "nodes", step=0.2)
+    assert [n for n, count in found.items() if count > 0] == [name], found
+    code, out, _ = t.psctl("nodes")
+    assert code == 0 and " REFUSED " in out.split("\n")[0], out
+
+
 def test_lies_of_a_server_to_an_agent(clusters, authority):
     """A server that owns no partition of the job, linked with its agent by a
     job of its own."""
@@ -716,6 +729,7 @@ def test_lies_of_a_server_to_an_agent(clusters, authority):
     line = expect_one_line(agent, "server raws",
                            "connection of server raws is closed")
     assert "which belongs to server ps0" in line and "job train" in line, line
+    expect_count(t, "raws", tries)
     victim.end()
     for w in small:
         w.kill()
@@ -751,6 +765,7 @@ def test_lies_of_an_agent_to_a_server(clusters, authority):
                            f"connection of agent raw (node {liar.node}) is "
                            "closed")
     assert "of job train, which is not its own" in line, line
+    expect_count(t, "raw", tries)
     victim.end()
     liar.close()
     print(f"agent to server: {len(names)} messages, {tries} tries, "
@@ -792,6 +807,7 @@ def test_lies_of_members_to_the_scheduler(clusters, authority, role):
     line = expect_one_line(t.sched, f"{role} {OWN[role]}",
                            f"connection of {role} {OWN[role]} is closed")
     assert "about job train, which is not its own" in line, line
+    expect_count(t, OWN[role], MISUSE_MAX)
     victim.end()
     print(f"{role} to scheduler: {len(names)} messages, {tries} tries, none "
           f"accepted; {len(late)} late answers ignored")

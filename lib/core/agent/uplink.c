@@ -61,6 +61,21 @@ static void fill_ping(void *context, struct ps_msg_ping *ping)
     ps_facts_fill_ping(&a->opt.facts, ping);
 }
 
+static uint32_t
+list_refusals(void *context, struct ps_rec_refusals list[PS_REFUSALS_SHOWN_MAX])
+{
+    const struct ps_agent *a = ((struct ps_agent_step *)context)->a;
+    struct ps_map_cursor c = {0};
+    const struct ps_agent_server *s;
+    uint32_t count = 0;
+
+    while (a->stats.refused_frames > 0 &&
+           (s = ps_map_next(a->servers.by_node, &c)) != NULL) {
+        ps_misuse_list(&s->misuse, s->node, list, &count);
+    }
+    return count;
+}
+
 /* A new scheduler counts map epochs from its own start and gives the servers
  * other numbers. */
 static void on_new_scheduler(void *context)
@@ -80,6 +95,7 @@ static void on_new_session(void *context)
 static const struct ps_uplink_ops uplink_ops = {
     .fill_hello = fill_hello,
     .fill_ping = fill_ping,
+    .list_refusals = list_refusals,
     .on_new_scheduler = on_new_scheduler,
     .on_new_session = on_new_session,
 };

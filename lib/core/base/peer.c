@@ -43,6 +43,28 @@ bool ps_misuse_add(struct ps_misuse *u, ps_time now, struct ps_effects *fx,
     return true;
 }
 
+void ps_misuse_list(const struct ps_misuse *u, uint32_t node,
+                    struct ps_rec_refusals list[PS_REFUSALS_SHOWN_MAX],
+                    uint32_t *count)
+{
+    uint32_t at = *count;
+
+    if (at == PS_REFUSALS_SHOWN_MAX) {
+        at = 0;
+        for (uint32_t i = 1; i < PS_REFUSALS_SHOWN_MAX; i++) {
+            at = list[i].frames < list[at].frames ? i : at;
+        }
+        if (list[at].frames >= u->frames) {
+            return;
+        }
+    } else if (u->frames == 0) {
+        return;
+    } else {
+        ++*count;
+    }
+    list[at] = (struct ps_rec_refusals){.node = node, .frames = u->frames};
+}
+
 void ps_peer_identity_set(struct ps_peer_identity *id,
                           const struct ps_peer_identity *from)
 {

@@ -42,6 +42,10 @@ struct ps_misuse {
 PS_MUST_USE bool ps_misuse_add(struct ps_misuse *u, ps_time now,
                                struct ps_effects *fx, const char *who,
                                const char *what);
+/* Adds a peer to a list of those with the most refused frames. */
+void ps_misuse_list(const struct ps_misuse *u, uint32_t node,
+                    struct ps_rec_refusals list[PS_REFUSALS_SHOWN_MAX],
+                    uint32_t *count);
 /* Stores the identity of an event, NULL: none. */
 void ps_peer_identity_set(struct ps_peer_identity *id,
                           const struct ps_peer_identity *from);

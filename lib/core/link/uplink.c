@@ -305,16 +305,24 @@ static void send_costs(const struct ps_uplink *up,
                        const struct ps_uplink_call *call)
 {
     struct ps_rec_cost list[PS_COSTS_SHOWN_MAX];
+    struct ps_rec_refusals refusals[PS_REFUSALS_SHOWN_MAX];
+    uint32_t refusal_count = 0;
     uint32_t count;
 
     if (up->ops->update_account != NULL) {
         up->ops->update_account(call->context);
     }
     count = ps_ledger_records(up->account, list);
+    if (up->ops->list_refusals != NULL) {
+        refusal_count = up->ops->list_refusals(call->context, refusals);
+    }
     ps_effects_send_msg(
         call->fx, up->dialer.conn,
         &(struct ps_msg){.code = PS_MSG_COSTS,
-                         .costs = {.costs = list, .costs_count = count}});
+                         .costs = {.costs = list,
+                                   .costs_count = count,
+                                   .refusals = refusals,
+                                   .refusals_count = refusal_count}});
 }
 
 void ps_uplink_ping_now(struct ps_uplink *up, const struct ps_uplink_call *call)

@@ -31,6 +31,10 @@ struct ps_uplink_ops {
     /* Updates the account, whose costs are sent next. NULL: it is up to
      * date. */
     void (*update_account)(void *context);
+    /* Lists the peers with refused frames, and returns their count. NULL: none
+     * was refused. */
+    uint32_t (*list_refusals)(
+        void *context, struct ps_rec_refusals list[PS_REFUSALS_SHOWN_MAX]);
     /* The welcome is of another scheduler process, which counts its epochs from
      * its own start. Called before the link is opened. */
     void (*on_new_scheduler)(void *context);

@@ -24,8 +24,42 @@
 
 /* ------------------------------------------------------------------ nodes */
 
+/* Frames of the member that the scheduler has refused, and that others report
+ * to have refused. */
+static uint64_t count_refused(const struct ps_member *m,
+                              const struct ps_rec_refusals *list,
+                              uint32_t count)
+{
+    uint64_t n = m->misuse.frames;
+
+    for (uint32_t i = 0; i < count; i++) {
+        n += list[i].node == m->node ? list[i].frames : 0;
+    }
+    return n;
+}
+
+/* Reports of all members; the caller frees the list. */
+static struct ps_rec_refusals *list_refusals(const struct ps_sched *s,
+                                             uint32_t *ret_count)
+{
+    struct ps_rec_refusals *list = NULL;
+
+    *ret_count = 0;
+    for (uint32_t i = 0; i < s->members.count; i++) {
+        const struct ps_msg *m = s->members.sorted[i]->last_costs;
+        const uint32_t count = m != NULL ? m->costs.refusals_count : 0;
+
+        if (count > 0) {
+            list = ps_realloc(list, (*ret_count + count) * sizeof(*list));
+            memcpy(list + *ret_count, m->costs.refusals, count * sizeof(*list));
+            *ret_count += count;
+        }
+    }
+    return list;
+}
+
 static void send_member_row(struct ps_sched_step *st, struct ps_sched_conn *c,
-                            const struct ps_member *m)
+                            const struct ps_member *m, uint64_t refused)
 {
     const struct ps_msg_ping *p = &m->last_ping;
     /* Rates of a silent member are unknown. */
@@ -52,6 +86,7 @@ static void send_member_row(struct ps_sched_step *st, struct ps_sched_conn *c,
                          .stored_bytes = p->stored_bytes,
                          .resent = p->resent,
                          .waiting_requests = p->waiting_requests,
+                         .refused = refused,
                          .draining = p->draining,
                          .certificate_ends = p->certificate_ends,
                          .certificate_is_expiring = p->certificate_is_expiring,
@@ -87,6 +122,8 @@ static void send_node_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
 {
     const struct ps_sched *s = st->s;
     struct ps_rec_cost costs[PS_COSTS_SHOWN_MAX];
+    uint32_t count;
+    struct ps_rec_refusals *refusals = list_refusals(s, &count);
 
     ps_effects_send_msg(
         st->fx, c->id,
@@ -105,8 +142,11 @@ static void send_node_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
                          .costs_count = ps_ledger_records(&s->account, costs)},
         });
     for (uint32_t i = 0; i < s->members.count; i++) {
-        send_member_row(st, c, s->members.sorted[i]);
+        const struct ps_member *m = s->members.sorted[i];
+
+        send_member_row(st, c, m, count_refused(m, refusals, count));
     }
+    ps_free(refusals);
 }
 
 /* ------------------------------------------------------------------- jobs */

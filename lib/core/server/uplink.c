@@ -109,6 +109,21 @@ static void fill_ping(void *context, struct ps_msg_ping *ping)
     ps_facts_fill_ping(&s->opt.facts, ping);
 }
 
+static uint32_t
+list_refusals(void *context, struct ps_rec_refusals list[PS_REFUSALS_SHOWN_MAX])
+{
+    const struct ps_server *s = ((struct ps_server_step *)context)->s;
+    struct ps_map_cursor c = {0};
+    const struct ps_server_session *p;
+    uint32_t count = 0;
+
+    while (s->sessions.refused_frames > 0 &&
+           (p = ps_map_next(s->sessions.by_node, &c)) != NULL) {
+        ps_misuse_list(&p->misuse, p->agent_node, list, &count);
+    }
+    return count;
+}
+
 /* A scheduler counts epochs from its own start. */
 static void on_new_scheduler(void *context)
 {
@@ -118,6 +133,7 @@ static void on_new_scheduler(void *context)
 static const struct ps_uplink_ops uplink_ops = {
     .fill_hello = fill_hello,
     .fill_ping = fill_ping,
+    .list_refusals = list_refusals,
     .update_account = update_account,
     .on_new_scheduler = on_new_scheduler,
     .on_new_session = on_new_session,
