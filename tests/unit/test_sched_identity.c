@@ -165,11 +165,139 @@ static void messages_about_partitions_of_others_are_refused(void **state)
     finish_job(&j);
 }
 
+/* An answer that only `right` may give: refused from `other`, then taken, and
+ * no offence when it comes again. `taken`: code of what follows it at `to`. */
+static void check_answer(struct job *j, struct peer *right, struct peer *other,
+                         struct ps_msg answer, const struct peer *to,
+                         enum ps_msg_code taken)
+{
+    const uint64_t refused = ps_sched_refused_frames(j->w->sched);
+    const uint32_t before = count_msgs(to, taken);
+
+    deliver_msg(j->w, other, answer);
+    assert_int_equal(ps_sched_refused_frames(j->w->sched), refused + 1);
+    assert_int_equal(count_msgs(to, taken), before);
+    deliver_msg(j->w, right, answer);
+    deliver_msg(j->w, right, answer);
+    assert_int_equal(ps_sched_refused_frames(j->w->sched), refused + 1);
+    assert_int_equal(count_msgs(to, taken), before + 1);
+}
+
+/* An answer of the right member about what it was not asked for. */
+static void check_wrong_answer(struct job *j, struct peer *right,
+                               struct ps_msg answer, const struct peer *to,
+                               enum ps_msg_code taken)
+{
+    const uint64_t refused = ps_sched_refused_frames(j->w->sched);
+    const uint32_t before = count_msgs(to, taken);
+
+    deliver_msg(j->w, right, answer);
+    assert_int_equal(ps_sched_refused_frames(j->w->sched), refused + 1);
+    assert_int_equal(count_msgs(to, taken), before);
+}
+
+/* The partition moves from s1 to s0. */
+static void check_answers_of_a_migration(struct job *j, struct peer *ctl)
+{
+    static const uint64_t lens[1] = {100};
+    struct ps_msg piece = {.code = PS_MSG_PART_CHUNK};
+    struct ps_msg ack = {.code = PS_MSG_PART_ACK};
+    const struct ps_msg_part_read *r;
+
+    open_key(j->w, j->a[0], j->gen, 1, "w", 2000000);
+    deliver_msg(j->w, ctl,
+                (struct ps_msg){.code = PS_MSG_QUERY,
+                                .query = {.what = PS_QUERY_REBALANCE,
+                                          .job = "train",
+                                          .drain_server = "s1"}});
+    r = &last_msg(j->s[1], PS_MSG_PART_READ)->part_read;
+    piece.part_chunk = (struct ps_msg_part_chunk){.migration = r->migration,
+                                                  .gen = r->gen,
+                                                  .key = r->key + 1,
+                                                  .index = r->index,
+                                                  .buffer_bytes = lens,
+                                                  .buffer_bytes_count = 1};
+    check_wrong_answer(j, j->s[1], piece, j->s[0], PS_MSG_PART_CHUNK);
+    piece.part_chunk.key = r->key;
+    piece.part_chunk.index = r->index + 1;
+    check_wrong_answer(j, j->s[1], piece, j->s[0], PS_MSG_PART_CHUNK);
+    piece.part_chunk.index = r->index;
+    check_answer(j, j->s[1], j->s[0], piece, j->s[0], PS_MSG_PART_CHUNK);
+    ack.part_ack = (struct ps_msg_part_ack){
+        .migration = piece.part_chunk.migration,
+        .gen = j->gen,
+        .key = piece.part_chunk.key,
+        .index = piece.part_chunk.index,
+        .received_bytes = lens[0] + 1};
+    check_wrong_answer(j, j->s[0], ack, j->s[0], PS_MSG_PART_END);
+    ack.part_ack.received_bytes = lens[0];
+    ack.part_ack.key++;
+    check_wrong_answer(j, j->s[0], ack, j->s[0], PS_MSG_PART_END);
+    ack.part_ack.key--;
+    deliver_msg(j->w, join_peer(j->w, PS_ROLE_SERVER, "s9"), ack);
+    assert_null(find_msg(j->s[0], PS_MSG_PART_END));
+    deliver_msg(j->w, j->s[0], ack);
+    assert_non_null(find_msg(j->s[0], PS_MSG_PART_END));
+}
+
+/* Answers to open requests, from members of the right role that were not asked
+ * (rule A6). */
+static void answers_to_requests_of_others_are_refused(void **state)
+{
+    static uint8_t secret[PS_LAUNCH_SECRET_BYTES] = {1};
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+    struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
+    struct peer *tool = join_peer(j.w, PS_ROLE_CTL, "");
+    struct ps_msg answer;
+
+    (void)state;
+    deliver_msg(j.w, j.a[0],
+                (struct ps_msg){
+                    .code = PS_MSG_PROFILE_GET,
+                    .profile_get = {.gen = j.gen, .request = 7, .server = 1}});
+    answer = (struct ps_msg){
+        .code = PS_MSG_PROFILE_EVENTS,
+        .profile_events = {
+            .gen = j.gen, .request = 7, .agent = j.a[0]->node, .server = "s0"}};
+    check_wrong_answer(&j, j.s[1], answer, j.a[0], PS_MSG_PROFILE_EVENTS);
+    answer.profile_events.server = "s1";
+    check_answer(&j, j.s[1], j.s[0], answer, j.a[0], PS_MSG_PROFILE_EVENTS);
+
+    deliver_msg(j.w, ctl,
+                (struct ps_msg){.code = PS_MSG_TRACE_GET,
+                                .trace_get = {.job = "train", .member = 1}});
+    answer = (struct ps_msg){
+        .code = PS_MSG_TRACE_ENTRIES,
+        .trace_entries = {
+            .request = last_msg(j.s[0], PS_MSG_TRACE_GET)->trace_get.request,
+            .name = ""}};
+    check_answer(&j, j.s[0], j.a[0], answer, ctl, PS_MSG_TRACE_ENTRIES);
+
+    deliver_msg(
+        j.w, tool,
+        (struct ps_msg){.code = PS_MSG_LAUNCH_ORDER,
+                        .launch_order = {.node = "a0",
+                                         .job = "train",
+                                         .address = "",
+                                         .port = 4000,
+                                         .secret = {.data = secret,
+                                                    .len = sizeof(secret)}}});
+    answer = (struct ps_msg){
+        .code = PS_MSG_LAUNCH_BEGUN,
+        .launch_begun = {.request = last_msg(j.a[0], PS_MSG_LAUNCH_BEGIN)
+                                        ->launch_begin.request,
+                         .text = ""}};
+    check_answer(&j, j.a[0], j.a[1], answer, tool, PS_MSG_QUERY_END);
+    check_answers_of_a_migration(&j, ctl);
+    finish_job(&j);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(messages_about_jobs_of_others_are_refused),
         cmocka_unit_test(messages_about_partitions_of_others_are_refused),
+        cmocka_unit_test(answers_to_requests_of_others_are_refused),
         cmocka_unit_test(servers_learn_the_names_of_agents),
         cmocka_unit_test(hello_agrees_with_the_certificate),
     };

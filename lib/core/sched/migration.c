@@ -483,6 +483,20 @@ static void forward_chunk(struct ps_sched_step *st, struct ps_sched_job *j,
                   ps_packet_new(&msg, payload, payload != NULL ? 1 : 0));
 }
 
+/* True if an answer is about the partition of the migration, and states no more
+ * bytes than that has. The target writes where a chunk says. */
+static bool is_of_migration(const struct migration *mv,
+                            const struct ps_msg *msg)
+{
+    if (msg->code == PS_MSG_PART_CHUNK) {
+        return msg->part_chunk.key == mv->key &&
+               msg->part_chunk.index == mv->index;
+    }
+    return msg->part_ack.key == mv->key && msg->part_ack.index == mv->index &&
+           (msg->part_ack.is_end_ack ||
+            msg->part_ack.received_bytes <= mv->total_bytes);
+}
+
 int ps_sched_migration_check_answer(const struct ps_sched *s,
                                     const struct ps_member *server,
                                     const struct ps_msg *msg)
@@ -495,6 +509,9 @@ int ps_sched_migration_check_answer(const struct ps_sched *s,
 
     if (mv == NULL) {
         return PS_E_NOENT;
+    }
+    if (!is_of_migration(mv, msg)) {
+        return PS_E_PERM;
     }
     if (mv->source.node == server->node) {
         return mv->source.awaits_ack ? 0 : PS_E_NOENT;

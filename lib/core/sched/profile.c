@@ -167,7 +167,10 @@ int ps_sched_profile_check_answer(const struct ps_sched *s,
     if (r == NULL) {
         return PS_E_NOENT;
     }
-    return r->server_node == server->node ? 0 : PS_E_PERM;
+    return r->server_node == server->node &&
+                   strcmp(ps_sched_text_or_empty(m->server), server->name) == 0
+               ? 0
+               : PS_E_PERM;
 }
 
 void ps_sched_on_profile_events(struct ps_sched_step *st,
