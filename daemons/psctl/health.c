@@ -79,6 +79,10 @@ void describe_missing(const struct ps_msg_stall_row *s, struct ps_str *out)
     if (s->ring_count > 0) {
         ps_str_add(out, "each other: ");
         add_ranks(s->ring, s->ring_count, out);
+        if (s->other_causes[0] != '\0') {
+            ps_str_add(out, "; ");
+            add_printable(out, s->other_causes, 512);
+        }
         return;
     }
     if (s->other_causes[0] != '\0') {

@@ -123,3 +123,41 @@ def test_a_rank_that_is_started_again_within_a_step_is_refused_in_words(
         assert ("rank 1 was started again and begins with round 6 of 'a', and "
                 "the others wait for its round 5 of 'b', in which its "
                 "predecessor ended: start all ranks again") in out, (rank, out)
+
+
+def test_both_sides_of_a_rank_that_is_started_again_are_named(
+        world):  # noqa: F811
+    """Each rank has its own node, so only the scheduler sees both waits."""
+    t = world.trio = world.make(servers=1, agents=3,
+                                options=["failure.diverged_after=5s"])
+    j = world.job(3)
+    j.python(STEPS, PSKV_ON_LOSS="wait")
+    j.processes[1].wait(timeout=6 * harness.PATIENCE)
+    harness.wait_for(
+        lambda: any("b" in row["what"].split()
+                    for row in t.ask("stall")["stalls"]),
+        "ranks that wait for rank 1")
+    j.python(STEPS.replace("len(sys.argv) == 1", "False"), ranks=[1],
+             PSKV_ON_LOSS="wait")
+    words = ("rank 1 was lost and taken again: a process that takes a rank "
+             "must begin with the round in which its predecessor ended, or all "
+             "ranks start again, from a checkpoint")
+
+    def ring():
+        rows = [r for r in t.ask("stall")["stalls"] if r["diverged"]]
+        return rows[0] if rows and len(rows[0]["ring"]) == 3 else None
+
+    row = harness.wait_for(ring, "both sides in psctl stall", step=0.2)
+    does = [one["does"] for one in row["ring"]]
+    assert does == ["in pushpull of b round 5", "in pushpull of a round 6",
+                    "in pushpull of b round 5"]
+    assert row["also"] == words and words not in row["what"]
+    _, out, _ = t.psctl("stall")
+    assert "in pushpull of b round 5" in out
+    assert "in pushpull of a round 6" in out and words in out, out
+    assert words in t.psctl("status")[1]
+    for rank in range(3):
+        code, out, err = j.wait(rank)
+        assert code == 0, (rank, out, err)
+        assert "DIVERGED: ranks 0,2 are in pushpull of b round 5" in out, out
+        assert words in out, (rank, out)

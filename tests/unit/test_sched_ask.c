@@ -1032,6 +1032,75 @@ static void send_query(struct world *w, struct peer *ctl, enum ps_query what,
                                 .query = {.what = (uint8_t)what, .job = job}});
 }
 
+/* Reports what an agent waits for longest. */
+static void report_wait(struct job *j, int agent, const char *key,
+                        uint64_t round)
+{
+    uint64_t ask =
+        last_msg(j->a[agent], PS_MSG_STALL_COLLECT)->stall_collect.request;
+
+    deliver_msg(
+        j->w, j->a[agent],
+        (struct ps_msg){.code = PS_MSG_STALL_REPORT,
+                        .stall_report = {.gen = j->gen,
+                                         .request = ask,
+                                         .waiting_ops = 2,
+                                         .key = key,
+                                         .round = round,
+                                         .waited_ns = PS_SECONDS(9 - agent)}});
+}
+
+/* Ranks 0 and 1 wait in one round for ranks 2 and 3, which wait in another one
+ * for them: two rows. */
+static void
+both_sides_of_ranks_that_wait_for_each_other_are_listed(void **state)
+{
+    static const uint32_t first[] = {0, 1};
+    static const uint32_t last[] = {2, 3};
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+    struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
+    const struct ps_msg_stall_row *row;
+
+    (void)state;
+    for (uint32_t key = 1; key <= 2; key++) {
+        open_key(j.w, j.a[0], j.gen, key, key == 1 ? "a" : "b", 10);
+        open_key(j.w, j.a[1], j.gen, key, key == 1 ? "a" : "b", 10);
+    }
+    send_query(j.w, ctl, PS_QUERY_STALL, "train");
+    report_wait(&j, 0, "b", 5);
+    report_wait(&j, 1, "a", 6);
+    assert_int_equal(
+        last_msg(j.a[0], PS_MSG_STALL_COLLECT)->stall_collect.round, 5);
+    report(&j, 0, NULL, 0);
+    report(&j, 1, last, 2);
+    row = &last_msg(ctl, PS_MSG_STALL_ROW)->stall_row;
+    assert_string_equal(row->what, "key b round 5");
+    assert_int_equal(row->missing_count, 2);
+    assert_int_equal(row->missing[0].rank, 2);
+    assert_null(find_msg(ctl, PS_MSG_QUERY_END));
+    assert_int_equal(
+        last_msg(j.a[0], PS_MSG_STALL_COLLECT)->stall_collect.round, 6);
+    report(&j, 0, first, 2);
+    report(&j, 1, NULL, 0);
+    row = &last_msg(ctl, PS_MSG_STALL_ROW)->stall_row;
+    assert_string_equal(row->what, "key a round 6");
+    assert_int_equal(row->missing_count, 2);
+    assert_int_equal(row->missing[0].rank, 0);
+    assert_int_equal(row->waited_ns, PS_SECONDS(8));
+    assert_non_null(find_msg(ctl, PS_MSG_QUERY_END));
+    /* Two rounds that wait for the same ranks: the longer wait alone. */
+    send_query(j.w, ctl, PS_QUERY_STALL, "train");
+    report_wait(&j, 0, "b", 5);
+    report_wait(&j, 1, "a", 6);
+    for (int wait = 0; wait < 2; wait++) {
+        report(&j, 0, NULL, 0);
+        report(&j, 1, last, 1);
+    }
+    assert_int_equal(count_msgs(ctl, PS_MSG_STALL_ROW), 1);
+    assert_non_null(find_msg(ctl, PS_MSG_QUERY_END));
+    finish_job(&j);
+}
+
 /* A round that waits for the norm of all keys lacks keys, not ranks. */
 static void keys_missing_in_the_global_norm_are_named(void **state)
 {
@@ -2265,6 +2334,8 @@ int main(void)
         cmocka_unit_test(missing_ranks_are_named_with_state_and_host),
         cmocka_unit_test(ranks_that_are_cut_off_from_a_server_are_missing),
         cmocka_unit_test(a_round_fails_that_needs_a_rank_that_has_left),
+        cmocka_unit_test(
+            both_sides_of_ranks_that_wait_for_each_other_are_listed),
         cmocka_unit_test(operators_see_nodes_and_jobs),
         cmocka_unit_test(key_rows_are_sent_as_the_connection_drains),
         cmocka_unit_test(operators_see_the_plan_of_a_rebalance),

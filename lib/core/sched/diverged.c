@@ -85,6 +85,7 @@ struct watch {
     uint32_t misses;
     bool must_fail;             /* Its jobs fail, one after the other. */
     char text[PS_TEXT_MAX + 1]; /* "": not DIVERGED. */
+    size_t causes_at;           /* Where "; causes" begins in it, or its end. */
 };
 
 /* ---------------------------------------------------------------- memory */
@@ -510,6 +511,33 @@ static void describe_same(const struct ps_sched_job *j,
     ps_str_add_escaped(out, does, strlen(does), PS_SCHED_DOES_MAX);
 }
 
+/* Appends ranks whose process is not the first one: it may have begun before the
+ * round in which the one before ended. */
+static void describe_successors(const struct ps_sched *s, const struct watch *w,
+                                struct ps_str *out)
+{
+    const struct watch_job *of = naming_job(s, w);
+    const struct ps_sched_job *j = ps_sched_find_job(s, of->gen);
+    unsigned *ranks = ps_alloc(j->workers.count * sizeof(*ranks));
+    uint32_t count = 0;
+
+    for (uint32_t r = 0; r < j->workers.count; r++) {
+        if (of->ranks[r].is_reported && j->workers.list[r].incarnation > 1) {
+            ranks[count++] = r;
+        }
+    }
+    if (count > 0) {
+        ps_str_add(out, count == 1 ? "; rank " : "; ranks ");
+        ps_str_add_ranges(out, ranks, count);
+        ps_str_addf(out,
+                    " %s lost and taken again: a process that takes a rank "
+                    "must begin with the round in which its predecessor ended, "
+                    "or all ranks start again, from a checkpoint",
+                    count == 1 ? "was" : "were");
+    }
+    ps_free(ranks);
+}
+
 static void describe_ring(const struct ps_sched *s, const struct watch *w,
                           struct ps_str *out)
 {
@@ -548,12 +576,15 @@ void ps_sched_diverged_send_row(struct ps_sched_step *st,
     const struct watch_job *of = w == NULL ? NULL : job_of_watch(w, j->gen);
     struct ps_rec_missing_rank list[RING_SHOWN_MAX];
     char what[320];
+    struct ps_str text;
+    bool has_causes;
     uint32_t count = 0;
     uint32_t ops = 0;
 
     if (w == NULL || w->text[0] == '\0') {
         return;
     }
+    has_causes = w->text[w->causes_at] != '\0';
     for (uint32_t r = 0; r < j->workers.count; r++) {
         const struct ps_sched_worker *at = &j->workers.list[r];
 
@@ -568,17 +599,21 @@ void ps_sched_diverged_send_row(struct ps_sched_step *st,
                                                      .pid = of->ranks[r].pid,
                                                      .does = of->ranks[r].does};
     }
-    (void)ps_str_copy(what, sizeof(what), w->text);
+    ps_str_init(&text, what, sizeof(what));
+    ps_str_addf(&text, "%.*s", (int)w->causes_at, w->text);
     ps_effects_send_msg(
         st->fx, ctl,
-        &(struct ps_msg){.code = PS_MSG_STALL_ROW,
-                         .stall_row = {.job = j->name,
-                                       .uid = j->uid,
-                                       .what = what,
-                                       .waited_ns = st->now - w->ring_since,
-                                       .waiting_ops = ops,
-                                       .ring = list,
-                                       .ring_count = count}});
+        &(struct ps_msg){
+            .code = PS_MSG_STALL_ROW,
+            .stall_row = {
+                .job = j->name,
+                .uid = j->uid,
+                .what = what,
+                .waited_ns = st->now - w->ring_since,
+                .waiting_ops = ops,
+                .other_causes = has_causes ? w->text + w->causes_at + 2 : "",
+                .ring = list,
+                .ring_count = count}});
 }
 
 /* -------------------------------------------------------------------- ring */
@@ -602,6 +637,8 @@ static void announce(struct ps_sched_step *st, struct watch *w)
 
     ps_str_init(&text, w->text, sizeof(w->text));
     describe_ring(st->s, w, &text);
+    w->causes_at = text.len;
+    describe_successors(st->s, w, &text);
     each_job_event(st, w, "DIVERGED", true, w->text + strlen(DIVERGED));
 }
 

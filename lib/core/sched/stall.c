@@ -27,6 +27,9 @@
 #define STALLS_MAX        1024u
 /* Ranks in one reply. */
 #define MISSING_RANKS_MAX 256u
+/* Rounds of keys that one query looks at, of those that agents wait longest
+ * for. */
+#define KEY_WAITS_MAX     4u
 
 struct stall;
 struct missing;
@@ -35,7 +38,7 @@ struct missing;
 struct asker_ops {
     /* Sends the reply of a query, which is then freed. */
     void (*reply)(struct ps_sched_step *st, const struct ps_sched_job *j,
-                  const struct stall *stall, struct missing *m);
+                  struct stall *stall, struct missing *m);
     /* Ends the asker's request after the reply, or without one. */
     void (*finish)(struct ps_sched_step *st, ps_conn_id conn);
 };
@@ -54,6 +57,14 @@ struct rank_states {
         char does[PS_SCHED_DOES_MAX + 1];
     } * list; /* MISSING_RANKS_MAX of them; NULL: none yet. */
     uint32_t count;
+};
+
+/* A round of a key, and the longest wait of an agent for it. */
+struct key_wait {
+    char key[PS_KEY_NAME_MAX + 1];
+    uint8_t kind; /* enum ps_key_kind */
+    uint64_t round;
+    uint64_t waited;
 };
 
 /* One stall query: collects from the job's agents which ranks are missing. */
@@ -77,11 +88,12 @@ struct stall {
     /* Slots that do not hear a server, and whether one hears all of its own. */
     struct ps_bits unheard_slots;
     bool is_heard;
-    /* Results of STALL_SEEKS_KEY. */
-    char oldest_key[PS_KEY_NAME_MAX + 1];
-    uint8_t oldest_key_kind; /* enum ps_key_kind */
-    uint64_t oldest_wait;
+    /* Results of STALL_SEEKS_KEY: the wait that is looked at, then others. */
+    struct key_wait waits[KEY_WAITS_MAX];
+    uint32_t wait_count;
     uint32_t waiting_ops;
+    bool has_row;               /* A row was sent to psctl. */
+    struct ps_bits shown_ranks; /* Those missing in the rows sent. */
 };
 
 struct missing {
@@ -284,13 +296,14 @@ static void stall_free(struct ps_sched *s, struct stall *stall)
     ps_bits_fini(&stall->pending_slots);
     ps_bits_fini(&stall->missing_ranks);
     ps_bits_fini(&stall->unheard_slots);
+    ps_bits_fini(&stall->shown_ranks);
     ps_free(stall->states.list);
     ps_free(stall);
 }
 
 static void reply_to_agent(struct ps_sched_step *st,
-                           const struct ps_sched_job *j,
-                           const struct stall *stall, struct missing *m)
+                           const struct ps_sched_job *j, struct stall *stall,
+                           struct missing *m)
 {
     const char *ring = ps_sched_diverged_text(st->s, j->gen);
 
@@ -311,24 +324,42 @@ static const struct asker_ops agent_asker = {reply_to_agent, finish_agent};
 
 static void describe_round(const struct stall *stall, struct ps_str *out)
 {
-    ps_str_add(out, stall->oldest_key_kind == PS_KEY_KIND_COLLECTIVE
-                        ? "collective key "
-                        : "key ");
-    ps_str_add_escaped(out, stall->oldest_key, strlen(stall->oldest_key), 256);
-    ps_str_addf(out, " round %" PRIu64, stall->round);
+    const struct key_wait *w = &stall->waits[0];
+
+    ps_str_add(out,
+               w->kind == PS_KEY_KIND_COLLECTIVE ? "collective key " : "key ");
+    ps_str_add_escaped(out, w->key, strlen(w->key), 256);
+    ps_str_addf(out, " round %" PRIu64, w->round);
 }
 
+/* Notes the missing ranks. True: one of them is in no row yet. */
+static bool note_shown_ranks(struct stall *stall, const struct missing *m)
+{
+    bool is_new = false;
+
+    for (uint32_t i = 0; i < m->count; i++) {
+        is_new |= ps_bits_set(&stall->shown_ranks, m->list[i].rank);
+    }
+    return is_new;
+}
+
+/* After the longest wait come those for other ranks: the other sides of ranks
+ * that wait for each other. */
 static void reply_to_ctl(struct ps_sched_step *st, const struct ps_sched_job *j,
-                         const struct stall *stall, struct missing *m)
+                         struct stall *stall, struct missing *m)
 {
     char what[320];
     struct ps_str text;
 
+    if (!note_shown_ranks(stall, m) && stall->has_row) {
+        return;
+    }
+    stall->has_row = true;
     ps_str_init(&text, what, sizeof(what));
     describe_round(stall, &text);
     send_stall_row(st, stall->asker_conn, j,
                    &(struct wait){.what = what,
-                                  .waited = stall->oldest_wait,
+                                  .waited = stall->waits[0].waited,
                                   .waiting_ops = stall->waiting_ops},
                    m);
 }
@@ -336,7 +367,7 @@ static void reply_to_ctl(struct ps_sched_step *st, const struct ps_sched_job *j,
 /* The barrier may have opened in the meantime. */
 static void reply_barrier_to_ctl(struct ps_sched_step *st,
                                  const struct ps_sched_job *j,
-                                 const struct stall *stall, struct missing *m)
+                                 struct stall *stall, struct missing *m)
 {
     const uint32_t live = j->workers.live_count;
     char what[64];
@@ -419,6 +450,7 @@ static struct stall *stall_new(struct ps_sched_step *st,
     ps_bits_init(&stall->pending_slots, j->slot_count);
     ps_bits_init(&stall->missing_ranks, j->opt.num_workers);
     ps_bits_init(&stall->unheard_slots, j->slot_count);
+    ps_bits_init(&stall->shown_ranks, j->opt.num_workers);
     ps_list_push_back(&st->s->stalls, &stall->node);
     st->s->stall_count++;
     return stall;
@@ -567,18 +599,62 @@ static struct ps_sched_job *finish_check(const struct ps_sched_step *st,
 
 /* ---------------------------------------------------------------- reports */
 
-/* Replies to the asker and ends the query; `missing` may be empty. */
-static void stall_reply(struct ps_sched_step *st, const struct ps_sched_job *j,
-                        struct stall *stall, struct missing *missing)
+/* Ends a query that has its reply, or gets none. */
+static void stall_end(struct ps_sched_step *st, struct stall *stall)
 {
     const struct asker_ops *asker = stall->asker;
     ps_conn_id conn = stall->asker_conn;
 
-    if (missing != NULL) {
-        asker->reply(st, j, stall, missing);
-    }
     stall_free(st->s, stall);
     asker->finish(st, conn);
+}
+
+/* Asks which ranks the longest wait misses. False: there is none. */
+static bool seek_ranks(struct ps_sched_step *st, const struct ps_sched_job *j,
+                       struct stall *stall)
+{
+    while (stall->wait_count > 0) {
+        struct key_wait *w = stall->waits;
+        struct key_wait longest;
+        const struct ps_sched_key *k;
+        uint32_t at = 0;
+
+        for (uint32_t i = 1; i < stall->wait_count; i++) {
+            at = w[i].waited > w[at].waited ? i : at;
+        }
+        longest = w[at];
+        w[at] = w[0];
+        w[0] = longest;
+        k = ps_sched_job_find_key(j, longest.kind, longest.key);
+        if (k != NULL) {
+            stall->key = k->number;
+            stall->round = longest.round;
+            stall_collect(st, j, stall, STALL_SEEKS_RANKS);
+            return true;
+        }
+        w[0] = w[--stall->wait_count];
+    }
+    return false;
+}
+
+/* Replies with the ranks that one wait misses. True: the query goes on with the
+ * next wait. */
+static bool reply_with_ranks(struct ps_sched_step *st,
+                             const struct ps_sched_job *j, struct stall *stall)
+{
+    struct missing missing = {.count = 0};
+
+    if (stall->is_barrier) {
+        list_missing_at_barrier(&missing, j, stall);
+    } else {
+        list_missing_in_round(&missing, st, j, stall);
+    }
+    stall->asker->reply(st, j, stall, &missing);
+    if (stall->asker != &ctl_asker) {
+        return false;
+    }
+    stall->waits[0] = stall->waits[--stall->wait_count];
+    return seek_ranks(st, j, stall);
 }
 
 /* Continues a query whose agents have reported, or whose time is up. Returns as
@@ -587,36 +663,21 @@ static struct ps_sched_job *finish_step(struct ps_sched_step *st,
                                         struct stall *stall, struct ps_str *why)
 {
     struct ps_sched_job *j = ps_sched_find_job(st->s, stall->gen);
-    struct missing missing = {.count = 0};
-    const struct ps_sched_key *k;
 
     assert(j != NULL); /* The queries of a job are dropped with it. */
     if (stall->step == STALL_PAUSED) {
-        stall->oldest_key[0] = '\0';
-        stall->oldest_wait = 0;
+        stall->wait_count = 0;
         stall_collect(st, j, stall, STALL_SEEKS_KEY);
         return NULL;
     }
-    if (stall->step == STALL_SEEKS_KEY) {
-        k = ps_sched_job_find_key(j, stall->oldest_key_kind, stall->oldest_key);
-        if (k != NULL) {
-            stall->key = k->number;
-            stall_collect(st, j, stall, STALL_SEEKS_RANKS);
-            return NULL;
-        }
+    if (stall->step == STALL_SEEKS_KEY && seek_ranks(st, j, stall)) {
+        return NULL;
     }
     if (stall->asker == NULL) {
         return finish_check(st, j, stall, why);
     }
-    if (stall->step == STALL_SEEKS_RANKS) {
-        if (stall->is_barrier) {
-            list_missing_at_barrier(&missing, j, stall);
-        } else {
-            list_missing_in_round(&missing, st, j, stall);
-        }
-        stall_reply(st, j, stall, &missing);
-    } else {
-        stall_reply(st, j, stall, NULL);
+    if (stall->step != STALL_SEEKS_RANKS || !reply_with_ranks(st, j, stall)) {
+        stall_end(st, stall);
     }
     return NULL;
 }
@@ -673,19 +734,46 @@ static void merge_ranks(struct stall *stall, const struct ps_sched_job *j,
     }
 }
 
+/* Notes what an agent has waited for longest. */
+static void merge_wait(struct stall *stall, const struct ps_msg_stall_report *m)
+{
+    struct key_wait *list = stall->waits;
+    uint32_t at = 0;
+
+    while (at < stall->wait_count &&
+           (list[at].kind != m->key_kind || list[at].round != m->round ||
+            strcmp(list[at].key, m->key) != 0)) {
+        at++;
+    }
+    if (at < stall->wait_count) {
+        list[at].waited = m->waited_ns > list[at].waited ? m->waited_ns
+                                                         : list[at].waited;
+        return;
+    }
+    if (at == KEY_WAITS_MAX) { /* The shortest gives way. */
+        at = 0;
+        for (uint32_t i = 1; i < KEY_WAITS_MAX; i++) {
+            at = list[i].waited < list[at].waited ? i : at;
+        }
+        if (list[at].waited >= m->waited_ns) {
+            return;
+        }
+    } else {
+        stall->wait_count++;
+    }
+    list[at] = (struct key_wait){
+        .kind = m->key_kind, .round = m->round, .waited = m->waited_ns};
+    (void)ps_str_copy(list[at].key, sizeof(list[at].key), m->key);
+}
+
 static void merge_report(struct stall *stall, const struct ps_sched_job *j,
                          const struct ps_member *agent,
                          const struct ps_msg_stall_report *m)
 {
     if (stall->step == STALL_SEEKS_KEY) {
         stall->waiting_ops += m->waiting_ops;
-        if (m->waiting_ops > 0 && ps_sched_text_or_empty(m->key)[0] != '\0' &&
-            (m->waited_ns > stall->oldest_wait ||
-             stall->oldest_key[0] == '\0')) {
-            ps_str_copy(stall->oldest_key, sizeof(stall->oldest_key), m->key);
-            stall->oldest_key_kind = m->key_kind;
-            stall->round = m->round;
-            stall->oldest_wait = m->waited_ns;
+        if (m->waiting_ops > 0 && ps_sched_text_or_empty(m->key)[0] != '\0') {
+            merge_wait(stall, m);
         }
     } else {
         merge_ranks(stall, j, agent, m);
@@ -752,10 +840,12 @@ void ps_sched_stall_drop_job(struct ps_sched_step *st, struct ps_sched_job *j)
         }
         if (stall->asker == NULL) {
             stall_free(st->s, stall);
-        } else {
-            stall_reply(st, j, stall,
-                        stall->asker == &agent_asker ? &nothing : NULL);
+            continue;
         }
+        if (stall->asker == &agent_asker) {
+            stall->asker->reply(st, j, stall, &nothing);
+        }
+        stall_end(st, stall);
     }
 }
 
