@@ -251,6 +251,31 @@ static void end_attempt(struct ps_agent_step *st, struct ps_agent_key *k,
     ps_agent_fail_key(st, k, PS_E_MISMATCH, d->text);
 }
 
+/* Ends pulls; a push with its pull goes on, because its gradient counts. */
+static void end_pulls(struct ps_agent_step *st, struct ps_list *list,
+                      struct ps_agent_disagreement *d)
+{
+    struct ps_list all;
+    struct ps_list_node *n;
+
+    ps_list_init(&all);
+    while ((n = ps_list_pop(list)) != NULL) {
+        ps_list_push_back(&all, n);
+    }
+    while ((n = ps_list_pop(&all)) != NULL) {
+        struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
+
+        if (op->kind == PS_OP_PUSHPULL) {
+            ps_list_push_back(list, n);
+            continue;
+        }
+        if (d->notice[op->local_rank] == PS_AGENT_NOTICE_DUE) {
+            d->notice[op->local_rank] = PS_AGENT_NOTICE_DONE;
+        }
+        ps_agent_op_end(st, op, 0, PS_E_MISMATCH, d->text);
+    }
+}
+
 /* Ends the operations that wait for a rank that has declared the key
  * otherwise. */
 static void end_waiting_ops(struct ps_agent_step *st, struct ps_agent_key *k,
@@ -263,10 +288,8 @@ static void end_waiting_ops(struct ps_agent_step *st, struct ps_agent_key *k,
         end_attempt(st, k, d);
         return;
     }
-    mark_list_done(&k->pulls, d);
-    mark_list_done(&k->row_pulls, d);
-    ps_agent_fail_list(st, &k->pulls, PS_E_MISMATCH, d->text);
-    ps_agent_fail_list(st, &k->row_pulls, PS_E_MISMATCH, d->text);
+    end_pulls(st, &k->pulls, d);
+    end_pulls(st, &k->row_pulls, d);
 }
 
 /* Ends the inits of all keys: the root's array may never come. Rounds that have
