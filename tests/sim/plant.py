@@ -341,6 +341,42 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          """        (void)begin_return;
         ps_server_migration_end(mv);"""),
     ],
+    "server/migration: takes a late message for a new migration": [
+        ("lib/core/server/migration.c",
+         "mv->role = MIG_ENDED; mv->away_epoch = 0;",
+         "    mv->role = MIG_ENDED; mv->away_epoch = 0; mv->id = 0;"),
+    ],
+    "agent/conflict: counts parts of an aborted attempt as complete": [
+        ("lib/core/agent/conflict.c",
+         "p->completed_round--; /* Its value",
+         "; /* Its value"),
+    ],
+    "agent/conflict: aborts attempts that servers may have committed": [
+        ("lib/core/agent/conflict.c",
+         """ps_agent_conflict_resend(st, k, 0);
+        return;
+    }
+    for (uint32_t i = 0; i < k->job->local_rank_count; i++) {""",
+         """        abort_round(st, k, d->text);
+        return;
+    }
+    for (uint32_t i = 0; i < k->job->local_rank_count; i++) {"""),
+    ],
+    "agent/conflict: ends a push whose gradient counts": [
+        ("lib/core/agent/conflict.c",
+         "op->kind == PS_OP_PUSHPULL) { ps_list_push_back(list, n);",
+         "false) { ps_list_push_back(list, n);"),
+    ],
+    "sched/disagreement: believes a report that is out of date": [
+        ("lib/core/sched/disagreement.c",
+         "r->incarnation == incarnation && number <= r->number",
+         "false"),
+    ],
+    "sched/diverged: does not wait for the next process of a rank": [
+        ("lib/core/sched/diverged.c",
+         "o->round == PS_WAITS_FOR_INIT && has_vacant_rank(j)",
+         "false"),
+    ],
     "server/restore: accepts a restore before the end of the migration": [
         ("lib/core/server/restore.c",
          """int rc = ps_server_migration_check_restore(st, slot, rec, epoch);

@@ -191,16 +191,16 @@ void worker_copy_more(struct world *w, struct wworker *k, uint32_t i)
 {
     size_t bytes = key_bytes(w, i);
     uint64_t left = bytes - k->key[i].bytes_ready;
-    uint64_t piece = 1 + ps_rng_below(&w->rng, ps_rng_chance(&w->rng, 300)
-                                                   ? left
-                                                   : left / 3 + 1);
     struct ps_msg m = {.code = PS_MSG_L_OP};
+    uint64_t piece;
     uint8_t *array;
 
     w->current_job = k->job;
     if (!k->alive || k->key[i].streaming_op == 0) {
         return;
     }
+    piece = 1 + ps_rng_below(&w->rng,
+                             ps_rng_chance(&w->rng, 300) ? left : left / 3 + 1);
     array = ps_alloc(bytes);
     world_data_fill(w, array, i, k->rank, k->key[i].round);
     memcpy(k->key[i].memory->data + k->key[i].at + k->key[i].bytes_ready,
