@@ -636,7 +636,7 @@ def test_a_certificate_ends_in_the_middle_of_a_job(trio, authority):
                          agent_options=APART))
     t, end = brief_trio(trio, authority, 10 * BRIEF, agents=2)
     job = Job(t, 2, "ends", servers=1, PSKV_ON_LOSS="fail",
-              PSKV_OP_TIMEOUT=f"{10 * BRIEF:.0f}s")
+              PSKV_OP_TIMEOUT=f"{support.limit(2) + 10 * BRIEF:.0f}s")
     key = job.key("k", "float32", 1000)
     assert job.tell(f"rounds count 2 1 0 {key}")
     assert time.time() < end, "this machine is too slow for this test"
