@@ -213,8 +213,8 @@ def main(words):
     elif not mode and not words:
         left_out = sum(map(is_apart, listed(build)))
         words = [w for suite in APART for w in ("--no-suite", suite)]
-    # Many tests wait for timers of daemons.
-    code, seconds = run(build, jobs + 1, log, words)
+    # Tests wait for timers of daemons half of their time and more.
+    code, seconds = run(build, 2 * jobs + 1, log, words)
     passed, failed, skipped = count(
         before + [build / "meson-logs" / f"{log}.json"])
     if left_out:
