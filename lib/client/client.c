@@ -367,6 +367,26 @@ int psc_leave(struct psc_client *c)
     return rc;
 }
 
+int psc_abort(struct psc_client *c)
+{
+    int rc = client_enter(c);
+
+    if (rc != 0) {
+        return rc;
+    }
+    if (c->rc == 0) {
+        client_fail(c, PSC_E_CLOSED,
+                    "this worker has failed and ended its connection");
+        client_reap_ops(c);
+        /* At once: the process may live on for a while. */
+        if (c->reattach.link == LINK_UP && ps_sock_end(c->sock, 0) != 0) {
+            /* The agent is lost. */
+        }
+    }
+    client_leave(c);
+    return 0;
+}
+
 void psc_close(struct psc_client *c)
 {
     if (c == NULL) {

@@ -204,7 +204,6 @@ void psc_options_init(struct psc_options *o, size_t size);
 int psc_options_env(struct psc_options *o, char *err, size_t err_size);
 
 struct psc_client;
-
 /* Connects and waits until the job is complete. The reason of a failure is
  * written to `err`, which may be NULL. */
 int psc_open(const struct psc_options *o, struct psc_client **ret_client,
@@ -214,9 +213,10 @@ int psc_open(const struct psc_options *o, struct psc_client **ret_client,
  * this worker as dead. Operations still open after close_timeout_ms end with
  * PSC_E_CLOSED, as does every later call; memory and views stay valid. */
 int psc_leave(struct psc_client *c);
-/* Leaves, if psc_leave() was not called, and frees the client with all its
- * operations, views and memory. NULL is allowed. No other thread may be inside
- * a call. */
+/* The same at once, in a program that has failed: the agent reports a death. */
+int psc_abort(struct psc_client *c);
+/* Leaves, unless it has, and frees the client with its operations, views and
+ * memory. NULL is allowed. No other thread may be inside a call. */
 void psc_close(struct psc_client *c);
 
 int psc_rank(const struct psc_client *c);
@@ -431,8 +431,8 @@ int psc_ops_wait(struct psc_op *const *ops, size_t count, int timeout_ms);
 /* Waits until one operation has ended and returns its index in the array. */
 int psc_ops_wait_any(struct psc_op *const *ops, size_t count, int timeout_ms,
                      size_t *ret_index);
-/* Describes in one sentence why an open operation waits, and since when, or how
- * an ended one ended. Queries the agent, for at most five seconds. */
+/* Describes in one sentence why an operation is open, and since when, or how it
+ * ended. Queries the agent, for 5 s at most; another thread may wait for it. */
 int psc_op_why(struct psc_op *op, char *text, size_t size);
 /* The result in the agent's memory, read-only: valid until the second-next
  * round of its key is pushed or the operation is freed. PSC_E_AGAIN: not ended;

@@ -1592,6 +1592,40 @@ static void regions_and_views_outlive_the_departure(void **state)
     psc_op_free(op);
 }
 
+static void *await_main(void *arg)
+{
+    return (void *)(intptr_t)psc_op_wait(arg, PSC_WAIT_FOREVER);
+}
+
+static void an_abort_ends_waits_without_a_departure(void **state)
+{
+    struct fixture *f = *state;
+    struct psc_op *op;
+    void *rc = NULL;
+    float *x;
+    pthread_t t;
+
+    assert_int_equal(psc_alloc(f->c, N * sizeof(float), (void **)&x), 0);
+    fill(x, 1);
+    assert_int_equal(psc_pushpull_start(f->c, f->key, x, NULL, NULL, &op), 0);
+    peer_expect_op(&f->peer, PS_OP_PUSHPULL);
+    pthread_create(&t, NULL, await_main, op);
+    assert_int_equal(psc_abort(f->c), 0);
+    pthread_join(t, &rc);
+    assert_int_equal((intptr_t)rc, PSC_E_CLOSED);
+    assert_int_equal(peer_next(&f->peer).code, 0); /* No l_detach. */
+    peer_close_conn(&f->peer);
+
+    x[N - 1] = 2;
+    assert_float_equal(x[0], 1, 0);
+    assert_int_equal(psc_push(f->c, f->key, x), PSC_E_CLOSED);
+    assert_detail(f, "this worker has failed and ended its connection");
+    assert_int_equal(psc_abort(f->c), 0);
+    assert_int_equal(psc_leave(f->c), PSC_E_CLOSED);
+    psc_op_free(op);
+    assert_int_equal(psc_free(f->c, x), 0);
+}
+
 /* ----------------------------------------------------------------- threads */
 
 #define THREADS 4
@@ -1849,6 +1883,7 @@ int main(int argc, char **argv)
         story(client_is_unusable_in_a_forked_child),
         story(close_waits_for_open_operations),
         story(regions_and_views_outlive_the_departure),
+        story(an_abort_ends_waits_without_a_departure),
         story(threads_share_a_client),
         story(wait_for_several_operations_delays_no_other_thread),
         story(wait_for_several_operations_of_one_key_ends),

@@ -223,6 +223,7 @@ _FUNCTIONS = {
     "psc_options_env": (c_int, [POINTER(Options), c_char_p, c_size_t]),
     "psc_open": (c_int, [POINTER(Options), POINTER(c_void_p), c_char_p,
                          c_size_t]),
+    "psc_abort": (c_int, [c_void_p]),
     "psc_leave": (c_int, [c_void_p]),
     "psc_close": (None, [c_void_p]),
     "psc_rank": (c_int, [c_void_p]),
