@@ -447,3 +447,50 @@ def test_failures_of_arrays_and_ranks(tmp):
                "--", PYTHON, script, tmp / "timeline")
     assert "named" in done.stdout, done.stdout + done.stderr
     assert "allreduce.seen" in (tmp / "timeline").read_text()
+
+
+@pytest.mark.parametrize("front", ["horovod", "store"])
+def test_a_program_that_an_exception_ends_has_not_left(tmp, front):
+    """The other rank is told that it was lost; its threads end, though an
+    operation of it is open."""
+    script = tmp / "script.py"
+    script.write_text(textwrap.dedent("""
+    import os, sys
+    import mxnet as mx
+    if sys.argv[1] == 'horovod':
+        import pskv.mxnet.horovod as hvd
+        hvd.init()
+        me = hvd.rank()
+        def total(x, name):
+            return hvd.allreduce(x, name=name).asnumpy()
+        def begin(x):
+            return hvd.allreduce(x, name='of rank 1')
+    else:
+        import pskv.mxnet
+        kv = mx.kv.create('dist_sync')
+        me = kv.rank
+        for key in 'first', 'second', 'of rank 1':
+            kv.init(key, mx.nd.zeros((2,)))
+        def total(x, name):
+            out = mx.nd.zeros((2,))
+            kv.pushpull(name, x, out=out)
+            return out.asnumpy()
+        def begin(x):
+            return kv.pushpull('of rank 1', x)
+    x = mx.nd.ones((2,))
+    total(x, 'first')
+    if me == 1:
+        kept = begin(x)
+        raise RuntimeError('the end')
+    try:
+        total(x, 'second')
+    except mx.MXNetError as e:
+        print('told', e, flush=True)
+        os._exit(0)
+    """))
+    done = run(harness.program("pslaunch"), "-n", 2, "-s", 1, "--keep-going",
+               "--", PYTHON, script, front)
+    assert "told" in done.stdout and "was lost" in done.stdout and \
+        "RuntimeError: the end" in done.stdout + done.stderr, \
+        done.stdout + done.stderr
+    assert "good order" not in done.stdout, done.stdout

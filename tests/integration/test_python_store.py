@@ -627,6 +627,53 @@ def test_end_of_a_program_is_a_departure(world):
     assert (code, out) == (0, "good\n"), err
 
 
+@pytest.mark.parametrize("end,lost", [
+    ("raise RuntimeError('over')", True),
+    ("""
+try:
+    with kv:
+        raise RuntimeError('over')
+except RuntimeError:
+    sys.stdin.readline()  # It is told before this program ends.
+    os._exit(1)
+""", True),
+    # An error of an interactive session, which has gone on and ends well.
+    ("sys.ps1, sys.last_type = '> ', RuntimeError", False)])
+def test_an_exception_that_ends_a_program_is_no_departure(world, end, lost):
+    """The others are told so, and a thread that waits is no obstacle."""
+    world.start(1, 1)
+    job = world.job(2)
+    job.python("""
+import threading
+kv = pskv.create('dist_sync', on_loss='fail')
+x = np.zeros(10, 'float32')
+kv.pushpull('x', x)
+if kv.rank == 0:
+    try:
+        kv.pushpull('x', x)
+    except pskv.Error as e:
+        print(e, flush=True)
+        os._exit(0)
+    sys.exit('no error')
+
+
+def wait():
+    try:
+        kv.barrier()
+    except pskv.Error as e:
+        print('waited', e, flush=True)
+
+
+thread = threading.Thread(target=wait, daemon=True)
+thread.start()
+""" + end + "\n")
+    code, out, err = job.wait(0)
+    assert code == 0, err
+    assert ("rank 1 on" in out and "was lost" in out) == lost, out
+    assert ("good order" in out) != lost, out
+    job.wait(1)
+
+
 # ------------------------------------------------------------------ example
 
 

@@ -1580,6 +1580,47 @@ hvd.shutdown()
 """
 
 
+@each_torch
+@pytest.mark.parametrize("front", ["backend", "horovod"])
+def test_a_program_that_an_exception_ends_has_not_left(world, python, front):
+    """The others are told that it was lost, at once; its threads, one of which
+    waits for an operation that the others do not make, end."""
+    job = torch_job(world, 1, 2, 2)
+    for rank in range(2):
+        job.start(rank, [python, "-c", FAILING, front], RANK=rank,
+                  WORLD_SIZE=2, MASTER_ADDR="127.0.0.1", MASTER_PORT=job.port,
+                  PSKV_NUM_SERVERS=1)
+    code, _, err = job.wait(1)
+    assert code == 1 and "the end" in err, err
+    code, out, err = job.wait(0)
+    assert code == 0 and "rank 1 on" in out and "was lost" in out, (out, err)
+    assert "good order" not in out, out
+
+
+FAILING = """
+import os, sys, torch, torch.distributed as dist
+import pskv.torch as hvd
+
+if sys.argv[1] == 'horovod':
+    hvd.init()
+    r, total, more = hvd.rank(), hvd.allreduce, hvd.allreduce_async
+else:
+    dist.init_process_group('pskv')
+    r, total = dist.get_rank(), dist.all_reduce
+    def more(t, name):
+        return dist.barrier(async_op=True)
+total(torch.ones(4))
+if r == 1:
+    kept = [more(torch.ones(4), name='of rank 1')]
+    raise RuntimeError('the end')
+try:
+    total(torch.ones(4))
+except RuntimeError as e:
+    print(e, flush=True)
+    os._exit(0)  # The store of torch waits for the dead.
+"""
+
+
 @pytest.mark.skipif(not pathlib.Path(DATA).exists(), reason="no data set")
 def test_a_horovod_script_with_another_import(world, tmp):
     text = (EXAMPLES / "horovod_mnist.py").read_text()

@@ -15,7 +15,8 @@ from typing import Any, Callable, Iterable, List, Optional, Tuple
 
 from . import _lib
 from ._collective import Starter
-from ._errors import AGAIN, CLOSED, JOBFAILED, PEERLOST, TIMEOUT, Error, error
+from ._errors import (AGAIN, CLOSED, JOBFAILED, PEERLOST, TIMEOUT, Error,
+                      error, program_failed)
 from ._store import KVStore
 
 
@@ -194,7 +195,11 @@ _engines: "weakref.WeakSet[Engine]" = weakref.WeakSet()
 
 
 def close_all() -> None:
-    """Closes all engines at exit: no thread may outlive the interpreter."""
+    """Closes all engines at exit: no thread may outlive the interpreter. If an
+    exception ended the program, its jobs treat this worker as failed."""
+    if program_failed():
+        for engine in list(_engines):
+            engine.kv._abort()
     for engine in list(_engines):
         engine.close()
 

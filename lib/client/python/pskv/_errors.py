@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import warnings
 from typing import List, Set
 
@@ -61,6 +62,13 @@ class JobFailed(Error):
 
 class Canceled(Error):
     """The operation was cancelled, by Handle.cancel()."""
+
+
+def program_failed() -> bool:
+    """True at the exit of a program that an exception ended. An interactive
+    session has gone on behind it."""
+    return getattr(sys, "last_type", None) is not None and \
+        not hasattr(sys, "ps1") and not sys.flags.interactive
 
 
 _warned: Set[str] = set()

@@ -24,7 +24,7 @@ from ._array import Array, device_of, devices_at, dtype_name, dtype_of, \
     dtype_size, new_array, numpy_name, typestr
 from ._collective import Collectives
 from ._errors import AGAIN, CLOSED, INVAL, NOENT, NOKEY, REFUSED, TIMEOUT, \
-    Error, error
+    Error, error, program_failed
 from ._gpu import DeviceArray
 from ._role import take_role
 
@@ -1333,10 +1333,15 @@ class KVStore(Collectives):
         return self
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
-        # After an exception the socket just closes, so that the job treats
-        # this worker as failed.
-        if kind is None:
-            self.close()
+        if kind is not None:
+            self._abort()
+        self.close()
+
+    def _abort(self) -> None:
+        """Ends the connection, so that the job treats this worker as failed;
+        operations that threads wait for fail."""
+        if self._alive() and not self._left:
+            self._lib.psc_abort(self._c)
 
     def stats(self) -> Dict[str, int]:
         """Counters of this client: agents re-attached to, operations, rounds,
@@ -1388,13 +1393,14 @@ _stores: Set[KVStore] = set()
 
 
 def _leave_at_exit() -> None:
-    """Leaves all jobs at the exit of the program. After an exception it does
-    not: the sockets just close, so that the jobs treat this worker as
-    failed."""
-    if getattr(sys, "last_type", None) is not None:
-        return
+    """Leaves all jobs at the exit of the program. After an exception the jobs
+    treat this worker as failed."""
+    failed = program_failed()
     for store in list(_stores):
-        store.close()
+        if failed:
+            store._abort()
+        else:
+            store.close()
 
 
 atexit.register(_leave_at_exit)

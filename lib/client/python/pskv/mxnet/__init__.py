@@ -38,10 +38,11 @@ from mxnet.kvstore.kvstore import KVStore as _Native  # noqa: E402
 
 from .. import _store  # noqa: E402
 from .._array import dtype_of  # noqa: E402
+from .._errors import program_failed  # noqa: E402
 from .._jobs import Place  # noqa: E402
 from .._lib import KEY_KNOWN  # noqa: E402
 from . import _gluon, _profiler  # noqa: E402
-from ._engine import Engine, program_failed  # noqa: E402
+from ._engine import Engine  # noqa: E402
 from ._errors import mxnet_errors, translated  # noqa: E402
 from ._optimizer import CHANGES, Declared, declaration, \
     multipliers  # noqa: E402

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import os
 import select
-import sys
 import threading
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
@@ -121,8 +120,3 @@ class Engine:
             done.notify()
         with self._lock:
             self._running = open_ones + self._running
-
-
-def program_failed() -> bool:
-    """True at the exit of a program that an exception ended."""
-    return getattr(sys, "last_type", None) is not None

@@ -12,10 +12,10 @@ from typing import Any, Callable, Dict, Optional, Sequence, Tuple, Union
 import mxnet as mx
 
 from ... import _engine
+from ..._errors import program_failed
 from ..._horovod import job
 from ..._horovod.start import run
 from ..._store import KVStore
-from .._engine import program_failed
 from .._push import OnComplete, Pushes
 from ._arrays import Room
 
