@@ -1581,6 +1581,130 @@ hvd.shutdown()
 
 
 @each_torch
+def test_time_limits_name_the_operation_and_the_missing_ranks(world, python):
+    """Those of a wait, a monitored barrier, a new group, a receive."""
+    torch_job(world, 1, 2, 3).launch(["-c", LIMITS], python)
+
+
+LIMITS = """
+import datetime, torch, torch.distributed as dist
+import pskv.torch
+
+
+def after(s):
+    return datetime.timedelta(seconds=s)
+
+
+dist.init_process_group('pskv', timeout=after(600))
+r, n = dist.get_rank(), dist.get_world_size()
+store = dist.distributed_c10d._get_default_store()
+W = dist.group.WORLD
+
+
+def meet(place):
+    store.set('%s of %d' % (place, r), '1')
+    for k in range(n):
+        store.get('%s of %d' % (place, k))
+
+
+def f(kind=torch.float32):
+    return torch.ones(2, dtype=kind)
+
+
+def wants(words, call):
+    try:
+        call()
+    except (TimeoutError, RuntimeError) as e:
+        assert all(w in str(e) for w in words), (words, str(e))
+        assert 'Traceback' not in str(e), e
+    else:
+        assert False, ('no error', words)
+
+
+CALLS = [
+    ('allreduce', lambda: dist.all_reduce(f(), async_op=True)),
+    ("allgather of 'BAND'", lambda: dist.all_reduce(
+        f(torch.int32), dist.ReduceOp.BAND, async_op=True)),
+    ('allgather', lambda: dist.all_reduce(f().to_sparse(), async_op=True)),
+    ('broadcast', lambda: dist.broadcast(f(), 2, async_op=True)),
+    ('allgather', lambda: dist.all_gather([f(), f(), f()], f(),
+                                          async_op=True)),
+    ('reduce-scatter', lambda: dist.reduce_scatter(f(), [f(), f(), f()],
+                                                   async_op=True)),
+    ('allreduce', lambda: W.allreduce_coalesced(
+        [f(), f(torch.float64)], dist.AllreduceCoalescedOptions())),
+    ('barrier', lambda: dist.barrier(async_op=True))]
+MAIL = [
+    ('recv from rank 2 with tag 5 is open: rank 2 has not sent it',
+     lambda: dist.irecv(f(), 2, tag=5)),
+    ('send to rank 2 with tag 6 is open: rank 2 has not received it',
+     lambda: dist.isend(f(), 2, tag=6)),
+    ('recv from any rank with tag %d is open: no rank has sent' % r,
+     lambda: dist.irecv(f(), tag=r))]
+if r == 2:
+    meet('limits')
+    works = [call() for _, call in CALLS]
+    for k in 0, 1:
+        dist.send(f(), k, tag=5)
+        dist.recv(f(), k, tag=6)
+        dist.send(f(), k, tag=k)
+else:
+    works = []
+    for words, call in CALLS + MAIL:
+        works.append(call())
+        wants(['[pskv] Timed out waiting 50ms: ' + words,
+               'open' if (words, call) in MAIL else 'missing: rank 2 on '],
+              lambda: works[-1].wait(after(.05)))
+    meet('limits')
+for w in works:  # A limit of a wait ends the wait alone.
+    w.wait()
+meet('waits')
+
+# One tensor in two operations, of which the first waits.
+if r == 0:
+    t = f()
+    w = dist.all_reduce(t, async_op=True)
+    wants(['Timed out waiting 50ms: another operation on the same tensor has '
+           'not ended: allreduce is open', 'missing: rank 1 on '],
+          lambda: pskv.torch._tensor.acquire([t], (), .05))
+    meet('owner')
+else:
+    meet('owner')
+    w = dist.all_reduce(f(), async_op=True)
+w.wait()
+
+if r == 2:
+    meet('monitored 0')
+else:
+    wants(['Rank 2 failed to pass'] if r == 0 else
+          ['Rank 1 successfully reached', 'Rank 2 had not reached it'],
+          lambda: dist.monitored_barrier(timeout=after(3)))
+    meet('monitored 0')
+if r == 2:
+    wants(['Rank 2 successfully reached'], lambda: dist.monitored_barrier())
+if r == 0:
+    meet('monitored 2')
+    meet('monitored 1')
+else:
+    meet('monitored 2')
+    wants(['Rank %d successfully reached' % r, 'Rank 0 had not reached it'],
+          lambda: W.monitored_barrier(after(6)))
+    meet('monitored 1')
+
+# Ranks of a new group that do not come: one, and the one that names it.
+for absent in 2, 0:
+    if r != absent:
+        wants(['Timed out waiting 3000ms', 'new_group()',
+               'missing: rank 2' if absent == 2 else
+               'missing: rank 0 of 3' if r == 1 else
+               # Of the group of before, which it was late for.
+               'missing: ranks 0-1'], lambda: dist.new_group(timeout=after(3)))
+    meet('group without %d' % absent)
+meet('end')
+"""
+
+
+@each_torch
 @pytest.mark.parametrize("front", ["backend", "horovod"])
 def test_a_program_that_an_exception_ends_has_not_left(world, python, front):
     """The others are told that it was lost, at once; its threads, one of which

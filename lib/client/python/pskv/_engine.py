@@ -6,12 +6,13 @@ from __future__ import annotations
 import atexit
 import bisect
 import ctypes
+import functools
 import os
 import queue
 import threading
 import weakref
 from ctypes import byref, c_void_p
-from typing import Any, Callable, Iterable, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from . import _lib
 from ._collective import Starter
@@ -25,7 +26,7 @@ class _Item:
     completes; True: it completes the future later."""
 
     __slots__ = ("op", "future", "buffers", "finish", "value", "ended",
-                 "limit")
+                 "limit", "lock")
 
     def __init__(self, op: int, buffers: Any,
                  finish: Optional[Callable[[], Any]], value: Any, future: Any,
@@ -38,6 +39,44 @@ class _Item:
         self.value = value
         self.ended = ended
         self.limit: Optional[float] = None  # Instead of the engine's.
+        self.lock = threading.Lock()  # Held where `op` is used or freed.
+
+    def why(self, lib: Any) -> str:
+        """Why the operation is open, and for which ranks it waits; '': it has
+        ended."""
+        with self.lock:
+            return _why(lib, self.op) if self.op else ""
+
+    def free(self, lib: Any) -> None:
+        """Frees the operation, which has ended or is given up."""
+        with self.lock:
+            lib.psc_op_free(self.op)
+            self.op = 0
+
+
+# Functions that know why an open future is not complete, by its id().
+_reasons: Dict[int, Callable[[], str]] = {}
+
+
+def explain(future: Any, reason: Callable[[], str]) -> None:
+    """Until the future completes, why() has the reason."""
+    _reasons[id(future)] = reason
+
+
+def explained(future: Any) -> None:
+    """The future is about to complete."""
+    _reasons.pop(id(future), None)
+
+
+def why(futures: Iterable[Any]) -> str:
+    """Why the first open one of some futures is not complete; '': none is open.
+    Asks the agent, for at most five seconds."""
+    for future in futures:
+        reason = _reasons.get(id(future))
+        text = reason() if reason is not None and not future.done() else ""
+        if text:
+            return text
+    return ""
 
 
 class InFlight:
@@ -141,6 +180,7 @@ class Engine:
         of = self.new_future() if future is None else future
         item = _Item(op, buffers, finish, value, of, ended)
         item.limit = limit
+        explain(of, functools.partial(item.why, self._lib))
         self._waiters.put(item)
         return of
 
@@ -226,6 +266,13 @@ def failure_of(rc: int, text: str, limit: Optional[float] = None) -> Error:
     return error(rc, text)
 
 
+def _why(lib: Any, op: int) -> str:
+    """The reason why an open operation waits, or how an ended one ended."""
+    text = ctypes.create_string_buffer(_lib.TEXT_MAX)
+    lib.psc_op_why(op, text, len(text))
+    return text.value.decode(errors="replace")
+
+
 def _ended(lib: Any, op: int, timeout: Optional[float],
            is_guard: bool) -> Optional[Error]:
     """`is_guard`: the time limit is that of the group, which only guards
@@ -236,14 +283,12 @@ def _ended(lib: Any, op: int, timeout: Optional[float],
     rc = (lib.psc_op_wait_slice if is_guard else lib.psc_op_wait)(op, limit)
     if rc == 0:
         return None
-    text = ctypes.create_string_buffer(_lib.TEXT_MAX)
-    # The reason why an open operation waits, or how an ended one ended.
-    lib.psc_op_why(op, text, len(text))
+    text = _why(lib, op)
     if rc == TIMEOUT and lib.psc_op_test(op) != AGAIN:
         rc = lib.psc_op_test(op)
         if rc == 0:
             return None
-    return failure_of(rc, text.value.decode(errors="replace"), timeout)
+    return failure_of(rc, text, timeout)
 
 
 # Seconds for which close() waits for each continuation of a future.
@@ -301,6 +346,7 @@ class _Waiters:
                     self._closed = True
                     return
                 failure, value = self._end(item)
+                explained(item.future)
                 if item.ended is not None and item.ended(failure):
                     del item, value, failure
                     with self._lock:
@@ -327,5 +373,5 @@ class _Waiters:
                 value = item.finish()
             except Exception as e:  # pylint: disable=broad-except
                 failure = e
-        self._lib.psc_op_free(item.op)
+        item.free(self._lib)
         return failure, value

@@ -8,6 +8,7 @@ import collections
 import functools
 import os
 import threading
+import time
 import uuid
 from datetime import timedelta
 from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
@@ -18,12 +19,12 @@ from torch import Tensor
 
 from .. import _engine
 from .._collective import options
-from .._errors import TIMEOUT, warn_once
+from .._errors import TIMEOUT, JobFailed, warn_once
 from .._horovod.words import words_of
 from .._store import KVStore, create
 from . import _sparse, _tensor
 from ._interface import Interface, refuse, seconds
-from ._meeting import Mail, MonitoredBarrier
+from ._meeting import Mail, MonitoredBarrier, end_of
 from ._pipe import Pipe, chain
 
 # Reductions of the library, and functions for the others, which are applied to
@@ -157,7 +158,8 @@ class Engine(_engine.Engine):
                 raise RuntimeError("the process group is closed")
             found = self._pipes.get((sender, receiver, tag))
             if found is None:
-                found = Pipe(open_engine, _bcast, (sender, receiver))
+                found = Pipe(open_engine, _bcast, (sender, receiver), tag,
+                             sender == self.rank)
                 self._pipes[sender, receiver, tag] = found
                 self._parts.append(found)
             return found
@@ -193,10 +195,13 @@ class Work(torch._C._distributed_c10d.Work):  # type: ignore[misc]
     """An open collective, to be waited for or converted to a future."""
 
     def __init__(self, future: "torch.futures.Future[Any]",
-                 sender: int = -1) -> None:
+                 sender: int = -1, parts: Sequence[Any] = ()) -> None:
+        """`parts`: futures of the operations that the future waits for, if it
+        is not that of one."""
         super().__init__()
         self._future = future
         self._sender = sender
+        self._parts = list(parts) or [future]
 
     get_future_result = refuse(
         "Work.get_future_result", "get_future() has the result or the failure")
@@ -204,13 +209,11 @@ class Work(torch._C._distributed_c10d.Work):  # type: ignore[misc]
         "Work._get_duration", "psctl trace shows how long operations take")
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Waits for the end. Raises the failure, or TimeoutError."""
-        if timeout > timedelta(0) and not self._future.done():
-            ended = threading.Event()
-            self._future.add_done_callback(lambda _: ended.set())
-            if not ended.wait(timeout.total_seconds()):
-                raise _engine.failure_of(TIMEOUT, "a collective is still open",
-                                         timeout.total_seconds())
+        """Waits for the end. Raises the failure, or TimeoutError, which names
+        the operation and the missing ranks."""
+        if timeout > timedelta(0):
+            _tensor.wait_within(self._future, timeout.total_seconds(),
+                                self._parts)
         self._future.wait()
         return True
 
@@ -305,11 +308,13 @@ class ProcessGroup(Interface):
     # ------------------------------------------------------------- helpers
 
     def _done(self, future: "torch.futures.Future[Any]",
-              sender: int = -1, spans: Any = ()) -> Any:
-        """A work of an operation that uses memory, after acquire()."""
+              sender: int = -1, spans: Any = (),
+              parts: Sequence[Any] = ()) -> Any:
+        """A work of an operation that uses memory, after acquire(). `parts`:
+        see Work."""
         if spans:
             _tensor.track(spans, future)
-        work = Work(future, sender)
+        work = Work(future, sender, parts)
         self._recent.append(work)
         self._count += 1
         if self._coalesced is not None:
@@ -401,7 +406,8 @@ class ProcessGroup(Interface):
         if op != dist.ReduceOp.SUM:
             raise RuntimeError("unsupported reduction operation (allreduce of "
                                "sparse tensors only works with ReduceOp.SUM)")
-        return self._done(_sparse.start_sum(self.engine, tensors[0], tensors))
+        future, parts = _sparse.start_sum(self.engine, tensors[0], tensors)
+        return self._done(future, parts=parts)
 
     @_timed
     def allreduce_coalesced(self, tensors: List[Tensor],
@@ -441,7 +447,8 @@ class ProcessGroup(Interface):
             for one in f.value():
                 one.value()  # Raises a failure.
             return value
-        return self._done(every.then(then))
+        return self._done(every.then(then), parts=[
+            part for w in works for part in w._parts])
 
     @_timed
     def reduce(self, tensors: Any, opts: Any = None, op: Any = None,
@@ -587,7 +594,7 @@ class ProcessGroup(Interface):
                 f.value()
                 out.copy_(total[e.rank].view(out.shape))
                 return value
-            return self._done(work._future.then(own))
+            return self._done(work._future.then(own), parts=work._parts)
         spans = e.acquire([out], [given])
         src = _tensor.summable(given, name)
         number = _tensor.number_of(src.dtype)
@@ -636,7 +643,7 @@ class ProcessGroup(Interface):
             f.value()
             out.copy_(total[at:at + out.numel()].view(out.shape))
             return value
-        return self._done(work._future.then(own))
+        return self._done(work._future.then(own), parts=work._parts)
 
     @_timed
     def _reduce_scatter_base(self, output: Tensor, tensor: Tensor,
@@ -750,11 +757,14 @@ class ProcessGroup(Interface):
             raise RuntimeError("the group has no store to find a sender by")
         future: "torch.futures.Future[Any]" = torch.futures.Future()
         work = self._done(future)
+        _tensor.explain(future, lambda: "recv from any rank with tag %d is "
+                        "open: no rank has sent with it" % tag)
 
         def start(sender: int) -> None:
             work._sender = sender
-            chain(e.pipe(sender, e.rank, tag).move(tensors[0], tensors),
-                  future)
+            moving = e.pipe(sender, e.rank, tag).move(tensors[0], tensors)
+            work._parts[:] = [moving]
+            chain(moving, future)
         self._mail.receive(tag, start, future.set_exception)
         return work
 
@@ -772,21 +782,48 @@ class ProcessGroup(Interface):
             engine.close()
 
 
+# Seconds that the ranks have at least to meet in a job whose name they know.
+_LEAST_S = 1.0
+_MEETING = "for all ranks in init_process_group() or new_group(): %s"
+
+
+def _learn(store: Any, key: str, limit: Optional[float], size: int) -> str:
+    """What rank 0 has set in torch's store, within a time limit."""
+    end = end_of(limit)
+    try:
+        if limit is not None:
+            store.wait([key], timedelta(seconds=limit))
+        return str(store.get(key).decode())
+    except RuntimeError as e:
+        if end is None or time.monotonic() < end:
+            raise
+        raise _engine.failure_of(
+            TIMEOUT, _MEETING % "have no name of a job from the store of "
+            "torch; missing: rank 0 of %d" % size, limit) from e
+
+
 def create_engine(store: Any, rank: int, size: int,
                   timeout: Any) -> Engine:
     """Joins the group's job. Rank 0 makes its name and passes it through
     torch's store. The store may be that of an earlier group of the same name:
     each rank counts the groups that it has joined."""
+    limit = timeout.total_seconds() if isinstance(timeout, timedelta) else None
+    end = end_of(limit)
     turn = store.add("pskv.turns.%d" % rank, 1)
     if rank == 0:
         name = "%s-%s" % (os.environ.get("PSKV_JOB", "torch")[:40],
                           uuid.uuid4().hex[:12])
         store.set("pskv.job.%d" % turn, name)
     else:
-        name = store.get("pskv.job.%d" % turn).decode()
-    limit = timeout.total_seconds() if isinstance(timeout, timedelta) else None
-    kv = create("dist_sync", job=name, rank=rank, num_workers=size,
-                start_timeout=limit)
+        name = _learn(store, "pskv.job.%d" % turn, limit, size)
+    left = None if end is None else max(end - time.monotonic(), _LEAST_S)
+    try:
+        kv = create("dist_sync", job=name, rank=rank, num_workers=size,
+                    start_timeout=left)
+    except JobFailed as e:
+        if end is None or "was not complete after" not in str(e):
+            raise
+        raise _engine.failure_of(TIMEOUT, _MEETING % str(e), limit) from e
     return Engine(kv, limit, dist.PrefixStore(name, store))
 
 

@@ -49,7 +49,8 @@ def _await(look: Callable[[], bool], end: Optional[float]) -> bool:
     return True
 
 
-def _end_of(limit: Optional[float]) -> Optional[float]:
+def end_of(limit: Optional[float]) -> Optional[float]:
+    """The time of a limit that begins now."""
     return None if limit is None else time.monotonic() + limit
 
 
@@ -73,18 +74,25 @@ class MonitoredBarrier:
     def wait(self, limit: Optional[float], wait_all_ranks: bool) -> None:
         """Waits for all ranks, for `limit` seconds."""
         self._number += 1
-        end = _end_of(limit)
+        end = end_of(limit)
+        self._store.add(self._key(self._rank), 1)
         if self._rank == 0:
             self._watch(limit, end, wait_all_ranks)
             return
-        self._store.add(self._key(self._rank), 1)
         passed = _await(lambda: self._is_set("passed") or self._is_set("failed"),
                         end) and self._is_set("passed")
         if not passed:
             raise error(
                 TIMEOUT, "Rank %d successfully reached monitoredBarrier, but "
                 "received errors while waiting for send/recv from rank 0. "
-                "Please check rank 0 logs for faulty rank." % self._rank)
+                "Please check rank 0 logs for faulty rank.%s" %
+                (self._rank, self._absent()))
+
+    def _absent(self) -> str:
+        """A sentence of the ranks that have not come."""
+        absent = [r for r in range(self._size) if not self._is_set(r)]
+        return "" if not absent else " Rank%s %s had not reached it." % (
+            "s" if len(absent) > 1 else "", ", ".join(map(str, absent)))
 
     def _watch(self, limit: Optional[float], end: Optional[float],
                wait_all_ranks: bool) -> None:
@@ -184,7 +192,7 @@ class Mail:
         """Calls start() with the sender of the next message from any rank, or
         fail(), on a thread."""
         self._work("receiver %d" % tag, self._receive,
-                   (tag, start, fail, _end_of(self._timeout())))
+                   (tag, start, fail, end_of(self._timeout())))
 
     def _receive(self, item: Any) -> None:
         tag, start, fail, end = item
@@ -198,7 +206,8 @@ class Mail:
         try:
             if not _await(look, end):
                 raise error(TIMEOUT, "Timed out waiting %dms for a message "
-                            "from any rank" % ((self._timeout() or 0) * 1000))
+                            "from any rank with tag %d: no rank has sent one" %
+                            ((self._timeout() or 0) * 1000, tag))
             if not found:
                 raise error(CLOSED, "the process group is closed")
             start(found[0])

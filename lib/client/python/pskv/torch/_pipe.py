@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .._errors import MISMATCH, Error, error
-from ._tensor import new_future
+from ._tensor import explain, new_future
 
 _Move = Tuple[Tensor, Any, "torch.futures.Future[Any]"]
 
@@ -25,11 +25,13 @@ class Pipe:
 
     def __init__(self, open_engine: Callable[[], Any],
                  start: Callable[[Any, Tensor, Any], Any],
-                 ranks: Tuple[int, int]) -> None:
-        """`ranks`: sender and receiver."""
+                 ranks: Tuple[int, int], tag: int, is_sender: bool) -> None:
+        """`ranks`: sender and receiver, one of which is this one."""
         self._open = open_engine
         self._start = start
         self._ranks = ranks
+        self._tag = tag
+        self._is_sender = is_sender
         self._moves: "queue.SimpleQueue[Optional[_Move]]" = queue.SimpleQueue()
         self._engine: Any = None
         self._closed = False
@@ -44,8 +46,17 @@ class Pipe:
         with self._lock:
             if self._closed:
                 raise RuntimeError("the process group is closed")
+            explain(future, self._why)
             self._moves.put((tensor, value, future))
         return future
+
+    def _why(self) -> str:
+        """Why a transfer is open."""
+        if self._is_sender:
+            return "send to rank %d with tag %d is open: rank %d has not " \
+                "received it" % (self._ranks[1], self._tag, self._ranks[1])
+        return "recv from rank %d with tag %d is open: rank %d has not sent " \
+            "it" % (self._ranks[0], self._tag, self._ranks[0])
 
     def _begin(self) -> Optional[BaseException]:
         try:

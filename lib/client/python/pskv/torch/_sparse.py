@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, List
+from typing import Any, List, Tuple
 
 import torch
 from torch import Tensor
@@ -31,8 +31,8 @@ def _gather(e: Any, tensor: Tensor, words: str, got: List[Tensor]) -> Any:
     return e.run((rc, op), raw, finish)
 
 
-def start_sum(e: Any, tensor: Tensor, value: Any) -> Any:
-    """Futures of a sum in place; the last one's value is `value`."""
+def start_sum(e: Any, tensor: Tensor, value: Any) -> Tuple[Any, List[Any]]:
+    """A sum in place: the future of `value`, and those that it waits for."""
     if tensor.device.type != "cpu":
         raise ValueError("pskv takes tensors in the memory of the host, not "
                          "on %s: move it with .cpu()" % tensor.device)
@@ -51,4 +51,5 @@ def start_sum(e: Any, tensor: Tensor, value: Any) -> Any:
             tensor.copy_(torch.sparse_coo_tensor(
                 indices[0].t(), values[0], own.shape).coalesce())
         return value
-    return torch.futures.collect_all([first, second]).then(then)
+    return torch.futures.collect_all([first, second]).then(then), \
+        [first, second]

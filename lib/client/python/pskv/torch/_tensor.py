@@ -192,13 +192,30 @@ def acquire(writes: Iterable[Any], reads: Iterable[Any] = (),
     uses those that are to be written. Returns the memory, for track()."""
     spans = _spans(writes, True) + _spans(reads, False)
     for future in _engine.in_flight.others(spans):
-        ended = threading.Event()
-        future.add_done_callback(lambda _, e=ended: e.set())
-        if not ended.wait(limit):
-            raise _engine.failure_of(
-                TIMEOUT, "another operation on the same tensor has not ended",
-                limit)
+        wait_within(future, limit, [future],
+                    "another operation on the same tensor has not ended: ")
     return spans
+
+
+def explain(future: Any, reason: Callable[[], str]) -> None:
+    """Until the future of torch is complete, wait_within() has the reason."""
+    _engine.explain(future, reason)
+    future.add_done_callback(lambda _: _engine.explained(future))
+
+
+def wait_within(future: Any, limit: Optional[float], parts: Iterable[Any],
+                head: str = "") -> None:
+    """Waits until the future is complete. Raises TimeoutError with the reason
+    of the first of `parts` that is open, behind `head`."""
+    ended = threading.Event()
+    future.add_done_callback(lambda _: ended.set())
+    if ended.wait(limit):
+        return
+    reason = _engine.why(parts)
+    # It may have ended during the query.
+    if not future.done():
+        raise _engine.failure_of(
+            TIMEOUT, head + (reason or "its result is being copied"), limit)
 
 
 def track(spans: List[Tuple[int, int, bool]], future: Any) -> Any:
