@@ -43,6 +43,26 @@ def test_events_tell_the_story_of_a_cluster(trio):
     assert len(lines) == 1 + len(events(t))
 
 
+def test_an_ordered_end_is_no_loss(trio):
+    """Neither of a server nor of an agent, in events, log and status."""
+    t = trio(servers=2, agents=2)
+    for name in ("ps1", "node1"):
+        t.daemons[name].stop(Deadline())
+        wait_for(lambda name=name: any(
+            e[1:] == (name, "gone") for e in events(t)), f"the end of {name}")
+    found = [e for e in t.ask("events")["events"]
+             if e["name"] in ("ps1", "node1")]
+    assert not any(e["bad"] for e in found), found
+    ends = [e["detail"] for e in found if e["what"] == "gone"]
+    assert ends == ["it was shut down in good order"] * 2
+    log = t.sched.text()
+    assert "server ps1 is shutting down" in log
+    assert "agent node1 is shutting down" in log
+    assert " warning " not in log, log
+    code, out, _ = t.psctl("status")
+    assert code == 0 and "!" not in out, out
+
+
 def test_lost_ranks_and_changes_by_users_are_events(trio):
     t = trio(servers=1, agents=1)
     with Job(t, 2) as job:

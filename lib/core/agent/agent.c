@@ -256,6 +256,15 @@ static ps_time agent_deadline(const void *self)
 
 /* -------------------------------------------------------- machine interface */
 
+/* The ping states it, so that the end is no loss. */
+static void begin_draining(struct ps_agent_step *st)
+{
+    const struct ps_uplink_call call = ps_agent_uplink_call(st);
+
+    st->a->draining = true;
+    ps_uplink_ping_now(&st->a->uplink, &call);
+}
+
 static int agent_step(void *self, const struct ps_event *ev,
                       struct ps_effects *fx)
 {
@@ -302,7 +311,7 @@ static int agent_step(void *self, const struct ps_event *ev,
         break;
     case PS_EV_DRAIN:
     case PS_EV_SHUTDOWN:
-        a->draining = true;
+        begin_draining(&st);
         break;
     case PS_EV_CERTIFICATE:
         a->certificate = ev->certificate;

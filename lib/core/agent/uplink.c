@@ -56,6 +56,7 @@ static void fill_ping(void *context, struct ps_msg_ping *ping)
         .stored_bytes = stored_bytes(a),
         .resent = s.resent,
         .waiting_requests = s.pending_ops,
+        .draining = a->draining,
         .certificate_ends = a->certificate.at,
         .certificate_is_expiring = a->certificate.is_expiring};
     ps_facts_fill_ping(&a->opt.facts, ping);

@@ -62,10 +62,15 @@ void ps_sched_event_job(struct ps_sched_step *st, enum ps_event_kind kind,
 void ps_sched_move_member(struct ps_sched_step *st, struct ps_member *m,
                           enum ps_node_state to, const char *why)
 {
+    const bool bad = to == PS_NODE_STATE_GONE || to == PS_NODE_STATE_SUSPECT;
+
+    if (bad && m->last_ping.draining) {
+        why = to == PS_NODE_STATE_GONE ? "it was shut down in good order"
+                                       : "it is shutting down";
+    }
     ps_member_set_state(m, to, why, st->fx);
-    ps_sched_event_member(
-        st, m, ps_node_state_name(to),
-        to == PS_NODE_STATE_GONE || to == PS_NODE_STATE_SUSPECT, why);
+    ps_sched_event_member(st, m, ps_node_state_name(to),
+                          bad && !m->last_ping.draining, why);
 }
 
 void ps_sched_move_job(struct ps_sched_step *st, struct ps_sched_job *j,

@@ -167,7 +167,8 @@ uint32_t ps_members_count(const struct ps_members *t, enum ps_role role,
 void ps_member_set_state(struct ps_member *m, enum ps_node_state to,
                          const char *why, struct ps_effects *fx)
 {
-    bool bad = to == PS_NODE_STATE_GONE;
+    /* One that said before that it ends is no loss. */
+    const bool bad = to == PS_NODE_STATE_GONE && !m->last_ping.draining;
 
     ps_state_change(&member_states, &m->state, (uint8_t)to);
     ps_effects_log(fx, bad ? PS_LOG_WARNING : PS_LOG_INFO,
