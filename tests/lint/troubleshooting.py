@@ -3,7 +3,7 @@
 """The texts of docs/troubleshooting.md are texts of the programs, and every
 code, every limit that a refusal can name, every advice about listening, every
 warning and error of a log, and every line that psctl status marks or psctl
-doctor finds is there.
+doctor finds is there. So is every event of psctl events.
 
     troubleshooting.py ROOT
 
@@ -15,6 +15,7 @@ ones come from
         docs/troubleshooting-codes.txt"""
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 sys.dont_write_bytecode = True
@@ -111,6 +112,48 @@ def unexplained(root, told):
                 line.replace("x17", "...")
 
 
+# Where the scheduler records an event; a subject, if the call does not name it.
+EVENTS = ((r'ps_sched_event_own\([^";]*"([^"]+)"', ("sched",)),
+          (r'ps_sched_event_member\([^";]*"([^"]+)"', ("server", "agent")),
+          (r'each_job_event\([^";]*"([^"]+)"', ("job",)),
+          (r'log_operator_action\([^";]*"([^"%]+)"', ("operator",)))
+EVENT_OF = re.compile(r'ps_sched_event_job\(\s*st,\s*PS_EVENT_KIND_(\w+),'
+                      r'[^";]*"([^"]+)"')
+# The text of an event that is made before the call.
+MADE = re.compile(r'ps_str_init\(&s, what,[^;]*;\s*ps_str_addf\(&s, "([^"%]+) %')
+
+
+def events_of(root):
+    """(subject, what) of all events."""
+    found = set()
+    for path in sorted((root / "lib/core/sched").glob("*.c")):
+        text = without_comments(path)
+        for pattern, subjects in EVENTS:
+            found |= {(of, what) for what in re.findall(pattern, text)
+                      for of in subjects}
+        found |= {(of.lower(), what) for of, what in EVENT_OF.findall(text)}
+        if "ps_sched_event_own(st, what" in text:
+            found |= {("sched", what) for what in MADE.findall(text)}
+        if "log_operator_action(st, c, j, what" in text:
+            found |= {("operator", what) for what in MADE.findall(text)}
+    enums = {e["name"]: [v["name"] for v in e["values"]]
+             for e in tomllib.loads((root / "proto/messages.toml").read_text())
+             ["enum"]}
+    found |= {("job", phase) for phase in enums["job_phase"]}
+    found |= {(of, state) for state in enums["node_state"]
+              for of in ("server", "agent")}
+    assert {of for of, _ in found} == set(enums["event_kind"]), found
+    return found
+
+
+def events_told(page):
+    section = page.split("## Events of psctl events", 1)[1].split("\n## ")[0]
+    return {(of, what)
+            for row in re.findall(r"^\| ([a-z, ]+) \| (\*.*?) \|", section, re.M)
+            for of in row[0].split(", ")
+            for what in re.findall(r"\*(.+?)\*", row[1])}
+
+
 def main():
     root = Path(sys.argv[1])
     page = (root / "docs/troubleshooting.md").read_text()
@@ -146,6 +189,11 @@ def main():
         if text not in told:
             found.append(f"docs/troubleshooting.md lacks: {text}")
     found += unexplained(root, told)
+    events = events_of(root)
+    for of, what in sorted(events ^ events_told(page)):
+        found.append(f"docs/troubleshooting.md has no row of the event {of} "
+                     f"'{what}'" if (of, what) in events else
+                     f"no event is {of} '{what}'")
     # An entry without a code is explained by its text only, until a code is
     # given; a code without its entry would explain nothing.
     texts_told = {t.strip() for t in told}
