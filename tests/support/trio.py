@@ -275,7 +275,8 @@ class Trio:
         self.order = order
         self.level = level
         # The address is known before psched starts, and when it restarts.
-        self.reserved = reserve_port()
+        # Of all addresses, because some tests listen on all.
+        self.reserved = reserve_port("0.0.0.0")
         self.port = self.reserved.getsockname()[1]
         self.daemons = {}
         # Called when psched serves; gives the address that members dial.
