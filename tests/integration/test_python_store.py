@@ -637,6 +637,7 @@ except RuntimeError:
     sys.stdin.readline()  # It is told before this program ends.
     os._exit(1)
 """, True),
+    ("with kv:\n    sys.exit(0)", False),
     # An error of an interactive session, which has gone on and ends well.
     ("sys.ps1, sys.last_type = '> ', RuntimeError", False)])
 def test_an_exception_that_ends_a_program_is_no_departure(world, end, lost):

@@ -1333,7 +1333,7 @@ class KVStore(Collectives):
         return self
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
-        if kind is not None:
+        if kind is not None and not issubclass(kind, SystemExit):
             self._abort()
         self.close()
 
