@@ -4,6 +4,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <sys/eventfd.h>
 
 int client_error(struct psc_client *c, int rc, const char *fmt, ...)
 {
@@ -19,6 +20,13 @@ void client_changed(struct psc_client *c)
 {
     if (c->progress.waiter_count > 0) {
         pthread_cond_broadcast(&c->progress.changed);
+    }
+}
+
+void client_signal_poll(struct psc_client *c)
+{
+    if (c->progress.event_fd >= 0 && !c->progress.is_signaled) {
+        c->progress.is_signaled = eventfd_write(c->progress.event_fd, 1) == 0;
     }
 }
 

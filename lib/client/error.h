@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Errors of calls, and the failure of a client. */
+/* Errors of calls, the failure of a client, and news for other threads. */
 #pragma once
 
 #include <stddef.h>
@@ -22,3 +22,5 @@ int client_open_error(char *err, size_t err_size, int rc, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 /* Wakes threads that wait for a change by another thread. Locked. */
 void client_changed(struct psc_client *c);
+/* Makes the descriptor of psc_fd() readable until psc_dispatch(). Locked. */
+void client_signal_poll(struct psc_client *c);

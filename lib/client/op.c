@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 
 #include "base/state_table.h"
 
@@ -408,12 +407,11 @@ void op_report(struct psc_op *op)
     if (op->detached) {
         defer_error(op);
         op_free_later(op);
-    } else if (op->callback != NULL) {
-        ps_list_push_back(&c->progress.callbacks, &op->of_callbacks);
-        if (c->progress.event_fd >= 0 &&
-            eventfd_write(c->progress.event_fd, 1) != 0) {
-            /* A full counter is readable, too. */
+    } else {
+        if (op->callback != NULL) {
+            ps_list_push_back(&c->progress.callbacks, &op->of_callbacks);
         }
+        client_signal_poll(c);
     }
 }
 

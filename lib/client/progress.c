@@ -119,13 +119,15 @@ static void reader_poll_once(struct psc_client *c)
 }
 
 /* Makes the agent wake the program's poll descriptor from now on: a program
- * that polls it sleeps without a call of this library. */
+ * that polls it sleeps without a call of this library. Not while there is a
+ * reader, which does so at its end: it may sleep, and finding a completion here
+ * would take back its request to be woken. */
 static void arm_poll(struct psc_client *c)
 {
     if (c->progress.poll_fd >= 0 && c->ring.memory != NULL &&
-        !ps_ring_worker_sleep(&c->ring.worker, 1, c->ops.streaming > 0) &&
-        eventfd_write(c->progress.event_fd, 1) != 0) {
-        /* A full counter is readable, too. */
+        !c->progress.has_reader &&
+        !ps_ring_worker_sleep(&c->ring.worker, 1, c->ops.streaming > 0)) {
+        client_signal_poll(c);
     }
 }
 
@@ -235,6 +237,14 @@ static int sleep_until(struct psc_client *c, uint32_t count, ps_time deadline)
     return rc == PS_E_TIMEOUT ? 0 : rc;
 }
 
+/* True if completions that the reader does not wait for have to wake it, too:
+ * for other threads, for queued operations, for a program that polls. */
+static bool serves_others(const struct psc_client *c)
+{
+    return c->progress.waiter_count > 0 || c->progress.poll_fd >= 0 ||
+           client_wants_kick(c);
+}
+
 /* As the reader: flushes, waits, then takes one turn. */
 static int wait_as_reader(struct psc_client *c, uint32_t (*missing)(void *arg),
                           void *arg, ps_time deadline)
@@ -259,11 +269,7 @@ static int wait_as_reader(struct psc_client *c, uint32_t (*missing)(void *arg),
             goto leave;
         }
         span_send_due(c);
-        rc = sleep_until(c,
-                         c->progress.waiter_count > 0 || client_wants_kick(c)
-                             ? 1
-                             : missing(arg),
-                         deadline);
+        rc = sleep_until(c, serves_others(c) ? 1 : missing(arg), deadline);
     }
     if (rc == 0) {
         reader_poll_once(c);
@@ -344,9 +350,10 @@ static int make_poll_fd(struct psc_client *c)
     }
     c->progress.event_fd = event;
     c->progress.poll_fd = fd;
+    client_kick(c); /* The reader sleeps until all that it waits for end. */
     arm_poll(c);
     if (!ps_list_empty(&c->progress.callbacks)) {
-        return eventfd_write(event, 1) == 0 ? 0 : PSC_E_SYS;
+        client_signal_poll(c);
     }
     return 0;
 }
@@ -369,10 +376,20 @@ int psc_fd(struct psc_client *c)
     return rc;
 }
 
+static void clear_poll_signal(struct psc_client *c)
+{
+    eventfd_t ignored;
+
+    if (c->progress.is_signaled &&
+        eventfd_read(c->progress.event_fd, &ignored) != 0) {
+        /* The counter was zero. */
+    }
+    c->progress.is_signaled = false;
+}
+
 int psc_dispatch(struct psc_client *c)
 {
     struct ps_list_node *n;
-    eventfd_t ignored;
     int count = 0;
     int rc = client_enter(c);
 
@@ -380,6 +397,8 @@ int psc_dispatch(struct psc_client *c)
         return rc;
     }
     client_poll(c);
+    /* Before the callbacks: what ends during these signals again. */
+    clear_poll_signal(c);
     while ((n = ps_list_pop(&c->progress.callbacks)) != NULL) {
         struct psc_op *op = PS_CONTAINER(n, struct psc_op, of_callbacks);
         psc_callback callback = op->callback;
@@ -393,10 +412,6 @@ int psc_dispatch(struct psc_client *c)
         if (rc != 0) {
             return rc; /* The callback has forked. */
         }
-    }
-    if (c->progress.event_fd >= 0 &&
-        eventfd_read(c->progress.event_fd, &ignored) != 0) {
-        /* The counter was zero. */
     }
     arm_poll(c);
     if (count == 0 && c->rc != 0) {

@@ -612,8 +612,8 @@ int psc_group_open(struct psc_client *c, const char *name,
 
 /* ----------------------------------------------------------------- loops */
 
-/* A descriptor that becomes readable when psc_dispatch() has work. Owned by the
- * client; for polling, not to be read or closed. */
+/* A descriptor, for polling only, that becomes readable when psc_dispatch() has
+ * work, or an operation has ended in another call. Owned by the client. */
 int psc_fd(struct psc_client *c);
 /* Handles received messages, sends queued operations, runs callbacks; never
  * waits. Returns the number of callbacks, or the client's failure. */

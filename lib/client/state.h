@@ -88,8 +88,9 @@ struct progress {
     /* Completions that wake the sleeping reader; 0: it is awake. */
     uint32_t wake_threshold;
     uint32_t count_mark;
-    int poll_fd;  /* Result of psc_fd(); -1: not created. */
-    int event_fd; /* Readable while callbacks are due. */
+    int poll_fd;      /* Result of psc_fd(); -1: not created. */
+    int event_fd;     /* Readable while psc_dispatch() is due. */
+    bool is_signaled; /* It is readable. */
     struct ps_list callbacks;
     struct ps_list stall_requests;
     struct ps_list waiting; /* struct waiting */

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <math.h>
 #include <poll.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,6 +16,7 @@
 #include <cmocka.h>
 
 #include "base/err.h"
+#include "client/clock.h"
 #include "client/entry.h"
 #include "client/op.h"
 #include "client/state.h"
@@ -1321,6 +1323,88 @@ static void callbacks_run_in_dispatch_alone(void **state)
     psc_op_free(other);
 }
 
+/* A program that polls has no callbacks: it tests its operations. */
+static void an_end_in_another_call_makes_the_descriptor_readable(void **state)
+{
+    struct fixture *f = *state;
+    struct pollfd w = {.fd = psc_fd(f->c), .events = POLLIN};
+    float x[N] = {0};
+    struct psc_op *ops[2];
+    struct ps_msg_l_op m[2];
+
+    assert_true(w.fd >= 0);
+    assert_int_equal(psc_push_start(f->c, f->key, x, NULL, &ops[0]), 0);
+    assert_int_equal(psc_pull_start(f->c, f->key, x, NULL, &ops[1]), 0);
+    m[0] = peer_expect_op(&f->peer, PS_OP_PUSH);
+    m[1] = peer_expect_op(&f->peer, PS_OP_PULL);
+    assert_int_equal(psc_dispatch(f->c), 0);
+    assert_int_equal(psc_op_test(ops[0]), PSC_E_AGAIN);
+    assert_int_equal(poll(&w, 1, 0), 0);
+    peer_done(&f->peer, m[0].op_id, 1);
+    peer_done(&f->peer, m[1].op_id, 1);
+    assert_int_equal(psc_op_wait(ops[1], PSC_WAIT_FOREVER), 0);
+    assert_int_equal(poll(&w, 1, 0), 1);
+    assert_int_equal(psc_dispatch(f->c), 0);
+    assert_int_equal(psc_op_test(ops[0]), 0);
+    assert_int_equal(poll(&w, 1, 0), 0);
+    psc_op_free(ops[0]);
+    psc_op_free(ops[1]);
+}
+
+static void *wait_for_two_main(void *arg)
+{
+    struct psc_op **ops = arg;
+
+    PEER_CHECK(psc_ops_wait(ops, 2, PSC_WAIT_FOREVER) == 0);
+    return NULL;
+}
+
+/* Waits until a thread sleeps in a call of the client. */
+static void await_sleeper(struct psc_client *c)
+{
+    const ps_time limit = client_now() + PS_MILLIS(PEER_LIMIT_MS);
+    bool sleeps = false;
+
+    while (!sleeps && client_now() < limit) {
+        (void)sched_yield();
+        assert_int_equal(client_enter(c), 0);
+        sleeps = c->progress.wake_threshold > 0;
+        client_leave(c);
+    }
+    assert_true(sleeps);
+}
+
+/* The agent has put the end of an operation into the ring, and is about to wake
+ * a sleeping thread, when a thread that polls the descriptor dispatches. */
+static void dispatch_leaves_a_waiting_thread_to_be_woken(void **state)
+{
+    struct fixture *f = *state;
+    float x[N] = {0};
+    struct psc_op *ops[2];
+    struct ps_msg_l_op m[2];
+    pthread_t thread;
+
+    if (!by_ring) {
+        return; /* A frame wakes all. */
+    }
+    assert_true(psc_fd(f->c) >= 0);
+    assert_int_equal(psc_push_start(f->c, f->key, x, NULL, &ops[0]), 0);
+    assert_int_equal(psc_pull_start(f->c, f->key, x, NULL, &ops[1]), 0);
+    m[0] = peer_expect_op(&f->peer, PS_OP_PUSH);
+    m[1] = peer_expect_op(&f->peer, PS_OP_PULL);
+    assert_int_equal(pthread_create(&thread, NULL, wait_for_two_main, ops), 0);
+    await_sleeper(f->c);
+    /* Wakes it although it waits for another one: that may have a callback. */
+    assert_true(ps_ring_push_done(&f->peer.ring, m[0].op_id, 1));
+    assert_int_equal(psc_dispatch(f->c), 0);
+    assert_true(ps_ring_wake_worker(&f->peer.ring));
+    peer_send(&f->peer, &(struct ps_msg){.code = PS_MSG_L_WAKE}, -1);
+    peer_done(&f->peer, m[1].op_id, 1);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    psc_op_free(ops[0]);
+    psc_op_free(ops[1]);
+}
+
 /* This rank has passed six barriers in an earlier life. */
 static void barriers_are_numbered_across_workers_of_a_rank(void **state)
 {
@@ -1875,6 +1959,8 @@ int main(int argc, char **argv)
         story(results_outside_the_arena_are_refused),
         story(freed_operation_does_not_write_its_result),
         story(callbacks_run_in_dispatch_alone),
+        story(an_end_in_another_call_makes_the_descriptor_readable),
+        story(dispatch_leaves_a_waiting_thread_to_be_woken),
         story(barriers_are_numbered_across_workers_of_a_rank),
         story(barriers_of_a_rank_are_sent_one_by_one),
         cmocka_unit_test(barrier_continues_after_an_interrupted_wait),
