@@ -1325,6 +1325,65 @@ def test_lazy_update_without_effect_is_named(tmp):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_multipliers_of_keys_act_as_in_mxnet(tmp):
+    """Of a key, of its index or its name, also of one that is initialised
+    later; a name that no key has is in a warning, once, at the line of the
+    script."""
+    done = python(tmp, 1, 1, """
+        import warnings
+
+        def values(name, factors, keys, later, names):
+            kv = mx.kv.create(name)
+            optimizer = mx.optimizer.SGD(learning_rate=.5,
+                                         param_idx2name=names)
+            optimizer.set_lr_mult(factors)
+            kv.set_optimizer(optimizer)
+            kv.init(keys, [mx.nd.ones((2,)) for _ in keys])
+            for step in range(2):
+                for k in keys:
+                    kv.push(k, mx.nd.ones((2,)))
+            for k in later:
+                kv.init(k, mx.nd.ones((2,)))
+                kv.push(k, mx.nd.ones((2,)))
+            out = [mx.nd.zeros((2,)) for _ in keys + later]
+            kv.pull(keys + later, out=out)
+            return [o.asnumpy().tolist() for o in out]
+
+        no_key = 'has no effect: no key has this name so far'
+        for factors, keys, later, names, text in (
+                ({'a': 2.}, ['a', 'b'], [], None, None),
+                ({0: 2.}, [0, 1], [], None, None),
+                ({'fc': 2., 1: 3.}, [0, 1], [], {0: 'fc', 1: 'x'}, None),
+                ({'c': 2.}, ['a'], ['c'], None, "'c' " + no_key),
+                ({'wieght': 2.}, ['weight'], [], None, "'wieght' " + no_key +
+                 ". Did you mean 'weight'?")):
+            with warnings.catch_warnings(record=True) as seen:
+                warnings.simplefilter('always')
+                got = values('dist_sync', factors, keys, later, names)
+            assert got == values('local', factors, keys, later, names), factors
+            assert [str(w.message) for w in seen] == (
+                [] if text is None else ['lr_mult of ' + text]), seen
+            assert not any('pskv' in w.filename for w in seen), seen
+
+        net = mx.gluon.nn.Dense(1, in_units=3, prefix='d_')
+        net.initialize()
+        trainer = mx.gluon.Trainer(net.collect_params(), 'sgd',
+                                   kvstore='dist_sync')
+        trainer._optimizer.set_wd_mult({'d_weight': 3.})
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter('always')
+            for step in range(2):
+                with mx.autograd.record():
+                    loss = net(mx.nd.ones((2, 3))).sum()
+                loss.backward()
+                trainer.step(2)
+        assert [str(w.message) for w in seen] == [
+            "wd_mult of 'd_weight' has no effect: the parameters of a Trainer "
+            "have factors of their own, Parameter.wd_mult"], seen
+        """)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_sums_of_rows_reach_arrays_of_rows(tmp):
     """As of a Module that updates in the workers; a row_sparse key is left to
     row_sparse_pull(), which a warning names."""

@@ -43,7 +43,8 @@ from .._jobs import Place  # noqa: E402
 from .._lib import KEY_KNOWN  # noqa: E402
 from . import _gluon, _profiler  # noqa: E402
 from ._engine import Engine  # noqa: E402
-from ._errors import mxnet_errors, translated  # noqa: E402
+from ._errors import mxnet_errors, script_level, \
+    translated  # noqa: E402
 from ._optimizer import CHANGES, Declared, declaration, \
     multipliers  # noqa: E402
 
@@ -65,6 +66,7 @@ class _Worker:
         # Shapes of keys that are dense for MXNet, and by rows for servers.
         self.by_rows: Dict[Any, Any] = {}
         self.declared: Optional[Declared] = None
+        self.has_checked = False  # Names of factors of the optimizer.
         atexit.register(self._end)
 
     def _end(self) -> None:
@@ -400,7 +402,7 @@ class PSKV(_Native):
         """Warns once of something."""
         if what not in self._warned:
             self._warned.add(what)
-            warnings.warn(text, stacklevel=2)
+            warnings.warn(text, stacklevel=script_level())
 
     def pull(self, key: Any, out: Any = None, priority: int = 0,
              ignore_sparse: bool = True) -> None:
@@ -495,6 +497,7 @@ class PSKV(_Native):
         self._worker.store.set_optimizer(
             name, lr_mult=lr, wd_mult=wd, names=optimizer.idx2name, **numbers)
         self._worker.declared = declared
+        self._worker.has_checked = False
         # Gluon's Trainer reads it here after loading states.
         self._updater = types.SimpleNamespace(optimizer=optimizer)
 
@@ -545,14 +548,35 @@ class PSKV(_Native):
     def _apply_changes(self) -> None:
         """Gives the servers changes of the optimizer since its declaration,
         for the next round. All workers are expected to make the same."""
-        declared = self._worker.declared
-        if declared is None or not declared.has_changed():
+        worker = self._worker
+        declared = worker.declared
+        if declared is None:
+            return
+        changed = declared.has_changed()
+        if changed or not worker.has_checked:
+            worker.has_checked = True
+            self._warn_of_multipliers(declared)
+        if not changed:
             return
         self._wait_all()  # Rounds in MXNet's engine have begun before.
         for name, value in declared.changes().items():
             self._worker.store.set_optimizer_param(name, value)
         self._worker.store.set_multipliers(*declared.changed_multipliers())
         declared.accept()
+
+    def _warn_of_multipliers(self, declared: Declared) -> None:
+        """Warns of factors that no key has so far. MXNet says nothing."""
+        worker = self._worker
+        keys = {*worker.arrays, *worker.of_rows, *worker.by_rows}
+        for what, name in declared.unknown_multipliers(keys):
+            meant = worker.store._meant(name)
+            self._warn("%s %r" % (what, name), (
+                "%s of %r has no effect: the parameters of a Trainer have "
+                "factors of their own, Parameter.%s" % (what, name, what)
+                if declared.has_parameters() else
+                "%s of %r has no effect: no key has this name so far%s" %
+                (what, name, "" if meant is None else
+                 ". Did you mean %r?" % meant)))
 
     def _wait_all(self) -> None:
         """Waits until all operations given to the engine are done."""

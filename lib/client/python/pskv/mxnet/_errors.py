@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import functools
+import os
+import sys
 import traceback
 from typing import Any, Callable, Dict
 
+import mxnet
 from mxnet.base import MXNetError
+
+# Folders of this package and of MXNet.
+_INNER = tuple(os.path.dirname(os.path.abspath(f)) + os.sep for f in
+               (os.path.dirname(__file__), mxnet.__file__))
 
 # Class of MXNet for each class of an exception.
 _classes: Dict[type, type] = {}
@@ -26,6 +33,15 @@ def _as_mxnet(e: Exception) -> Exception:
     frames = traceback.extract_tb(e.__traceback__)
     on_purpose = frames and (frames[-1].line or "").startswith("raise ")
     return new if on_purpose else new.with_traceback(e.__traceback__)
+
+
+def script_level() -> int:
+    """The `stacklevel` of a warning of the calling function that names the line
+    of the script."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back and frame.f_code.co_filename.startswith(_INNER):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def translated(function: Callable[..., Any]) -> Callable[..., Any]:

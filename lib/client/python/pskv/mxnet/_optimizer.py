@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import operator
 import warnings
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, List, Tuple
 
 import mxnet as mx
 
@@ -259,6 +259,21 @@ class Declared:
                 "set_optimizer() has declared it" %
                 (fname, name, then.get(name), now.get(name)))
 
+    def unknown_multipliers(self, keys: Any) -> List[Tuple[str, Any]]:
+        """Names of the optimizer's lr_mult and wd_mult that are none of `keys`
+        or of a parameter."""
+        o = self._optimizer
+        known = {*keys, *o.idx2name, *o.idx2name.values()}.difference(
+            o.param_dict)
+        return [(what, name) for what in ("lr_mult", "wd_mult")
+                for name, factor in getattr(o, what).items()
+                if factor != 1 and name not in known]
+
+    def has_parameters(self) -> bool:
+        """True of the optimizer of a Trainer, whose parameters have factors of
+        their own."""
+        return bool(self._optimizer.param_dict)
+
     def changed_multipliers(self) -> Tuple[Dict[Any, float], Dict[Any, float]]:
         """New values of lr_mult and wd_mult, of the keys that have others."""
         lr, wd = (
@@ -271,9 +286,11 @@ class Declared:
 
 def multipliers(optimizer: Any) -> Tuple[Dict[Any, float], Dict[Any, float]]:
     """lr_mult and wd_mult other than 1: by index, as Gluon's Trainer numbers
-    its keys, and by name, as Module does."""
-    lr: Dict[Any, float] = {}
-    wd: Dict[Any, float] = {}
+    its keys, by name, as Module does, and by key, of a script that has a store
+    only. As in MXNet, those of a parameter precede those of its index, and
+    these those of its name. A key may be initialised later."""
+    lr: Dict[Any, float] = dict(optimizer.lr_mult)
+    wd: Dict[Any, float] = dict(optimizer.wd_mult)
     for index, name in optimizer.idx2name.items():
         lr[index] = lr[name] = optimizer.lr_mult.get(
             index, optimizer.lr_mult.get(name, 1.0))
