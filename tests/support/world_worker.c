@@ -1123,8 +1123,15 @@ static bool do_again(struct world *w, struct wworker *k,
     struct ps_msg **at = &k->open_requests[m->op_id % 64];
     struct ps_msg *op = *at;
 
-    if (!w->opt.contradict || m->error != PS_E_MISMATCH || op == NULL ||
+    if (!w->opt.contradict || m->error == 0 || op == NULL ||
         op->code != PS_MSG_L_OP || k->op_key[m->op_id % 64] != 1) {
+        return false;
+    }
+    /* The attempt is void to which the former process had contributed. */
+    const bool is_void = m->error == PS_E_INVAL && k->stage == WS_REJOIN &&
+                         !is_async_job(w);
+
+    if (m->error != PS_E_MISMATCH && !is_void) {
         return false;
     }
     if (++k->mismatches > 4 * w->opt.workers) {
@@ -1135,7 +1142,11 @@ static bool do_again(struct world *w, struct wworker *k,
     *at = NULL;
     k->waiting--;
     k->key[0].streaming_op = 0;
-    if (op->l_op.op == PS_OP_PULL_ROWS) {
+    if (is_void) {
+        k->key[0].round = op->l_op.round - 1;
+        k->key[0].is_pulling = false;
+        k->round = ps_min_u64(k->round, k->key[0].round);
+    } else if (op->l_op.op == PS_OP_PULL_ROWS) {
         send_pull_rows(w, k, 0, op->l_op.round, k->stage != WS_ROUND);
     } else {
         send_op(w, k, 0, op->l_op.op, op->l_op.round);
