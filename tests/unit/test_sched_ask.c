@@ -1792,7 +1792,14 @@ static void ranks_that_wait_for_each_other_fail(void **state)
     assert_string_equal(row->ring[3].node, "a1");
     assert_int_equal(row->ring[3].pid, 103);
     assert_string_equal(row->ring[3].does, "in pushpull of w round 17");
-    for (int second = 1; second < 31; second++) {
+    /* The same while the next look is under way. */
+    advance_time(j.w, PS_SECONDS(1));
+    send_query(j.w, ctl, PS_QUERY_STALL, "");
+    row = &last_msg(ctl, PS_MSG_STALL_ROW)->stall_row;
+    assert_int_equal(row->ring_count, 4);
+    look(&j, &ring, &ring);
+    advance_time(j.w, PS_MILLIS(1));
+    for (int second = 2; second < 31; second++) {
         assert_int_equal(last_job_state(j.a[0])->phase, PS_JOB_PHASE_RUNNING);
         advance_time(j.w, PS_SECONDS(1));
         look(&j, &ring, &ring);

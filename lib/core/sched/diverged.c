@@ -53,7 +53,8 @@ struct watch_rank {
 
 struct watch_job {
     uint64_t gen;
-    struct watch_rank *ranks; /* num_workers of them. */
+    struct watch_rank *ranks; /* num_workers of them, of the last question. */
+    struct watch_rank *ring;  /* The same when a ring was last confirmed. */
     struct ps_bits pending;   /* Slots that have not reported. */
     struct ps_rec_open_wait *waits;
     uint32_t wait_count;
@@ -108,6 +109,7 @@ static void job_fini(struct watch_job *w)
 {
     job_forget(w);
     ps_free(w->ranks);
+    ps_free(w->ring);
     ps_bits_fini(&w->pending);
 }
 
@@ -126,6 +128,7 @@ static void add_job(struct watch *w, const struct ps_sched_job *j)
 
     *one = (struct watch_job){.gen = j->gen};
     one->ranks = ps_calloc(j->opt.num_workers, sizeof(*one->ranks));
+    one->ring = ps_calloc(j->opt.num_workers, sizeof(*one->ring));
     ps_bits_init(&one->pending, j->slot_count);
 }
 
@@ -588,16 +591,16 @@ void ps_sched_diverged_send_row(struct ps_sched_step *st,
     for (uint32_t r = 0; r < j->workers.count; r++) {
         const struct ps_sched_worker *at = &j->workers.list[r];
 
-        if (!of->ranks[r].is_reported || count == RING_SHOWN_MAX) {
+        if (!of->ring[r].is_reported || count == RING_SHOWN_MAX) {
             continue;
         }
-        ops += of->ranks[r].ops;
+        ops += of->ring[r].ops;
         list[count++] = (struct ps_rec_missing_rank){.rank = r,
                                                      .state = at->state,
                                                      .host = at->host,
                                                      .node = at->agent_name,
-                                                     .pid = of->ranks[r].pid,
-                                                     .does = of->ranks[r].does};
+                                                     .pid = of->ring[r].pid,
+                                                     .does = of->ring[r].does};
     }
     ps_str_init(&text, what, sizeof(what));
     ps_str_addf(&text, "%.*s", (int)w->causes_at, w->text);
@@ -669,6 +672,13 @@ static void note_ring(struct ps_sched_step *st, struct watch *w, bool is_quiet)
         clear_ring(st, w);
         w->ring = w->first;
         w->ring_since = st->now;
+    }
+    for (uint32_t i = 0; i < w->job_count; i++) {
+        const struct watch_job *of = &w->jobs[i];
+
+        memcpy(of->ring, of->ranks,
+               ps_sched_find_job(st->s, of->gen)->opt.num_workers *
+                   sizeof(*of->ring));
     }
     w->misses = 0;
     w->pause = LOOK_MIN;
