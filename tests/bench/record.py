@@ -9,27 +9,30 @@ from pathlib import Path
 
 import plot
 from cases import ROWS
-from table import Book
+from table import Book, number
+
+PEERS = ("Open MPI", "mpi-ring", "gloo", "NCCL", "cuBLAS")
 
 
 def page(book: Book, titles: dict[int, str], pictures: str) -> str:
     """Markdown of all rows that have figures."""
-    reached = [g for g in book.goals if g["reached"]]
-    missed = [g for g in book.goals if g["reached"] is False]
     out = ["<!-- SPDX-License-Identifier: Apache-2.0 -->", "# Figures", "",
            f"Measured in one run of `./dev bench` on {book.when[:10]}: "
            f"{book.machine}. Written by `tests/bench/record.py`; what each "
-           "row is and how it is measured stands in "
+           "row is, how it is measured and what is to be reached stands in "
            "[performance.md](performance.md).", "",
-           "Median (least .. most); share of the measured limit of memory or links; "
-           "most memory of all processes.", "",
-           f"Of {len(reached) + len(missed)} goals {len(reached)} are "
-           "reached. Not reached:", ""]
-    out += [f"- row {g['row']}, {g['name']}: {g['value']:.3g}, to be "
-            f"{'>=' if g['at_least'] else '<='} {g['goal']:g}"
-            for g in missed] or ["- none"]
+           "## Beside its peers", "",
+           "Time of pskv to that of the peer in the same run; below 1, pskv "
+           "is faster.", "", "| row | measurement | ratio |",
+           "| --- | --- | --- |"]
+    out += [f"| {g['row']} | {g['name']} | {number(g['value'])} |"
+            for g in book.goals
+            if g["name"].rpartition(" to ")[2].startswith(PEERS)]
+    out += ["", "The rows have the median (least .. most), the share of the "
+            "measured limit of memory or links, and the most memory of all "
+            "processes."]
     for row, title in titles.items():
-        lines = book.lines_of(row)
+        lines = book.lines_of(row, goals=False)
         if not lines:
             continue
         out += ["", f"## {row}. {title}", "", "```",

@@ -99,7 +99,8 @@ class Book:
     def failed(self) -> bool:
         return any(note["failed"] for note in self.notes)
 
-    def lines_of(self, row: int) -> list[str]:
+    def lines_of(self, row: int, goals: bool = True) -> list[str]:
+        """The row as text; without `goals`, figures and ratios alone."""
         lines = []
         for f in self.figures:
             if f["row"] != row:
@@ -116,7 +117,7 @@ class Book:
             lines.append(line)
         for g in self.goals:
             if g["row"] == row:
-                word = ("" if g["goal"] is None else
+                word = ("" if g["goal"] is None or not goals else
                         f"  goal {'>=' if g['at_least'] else '<='} "
                         f"{g['goal']:g}: "
                         f"{'reached' if g['reached'] else 'NOT reached'}")
@@ -135,8 +136,8 @@ class Book:
         return lines
 
     def text(self, titles: dict[int, str]) -> str:
-        out = [self.machine, "Median (least .. most); share of what memory or "
-               "links allow; most memory of all processes."]
+        out = [self.machine, "Median (least .. most); share of the measured limit "
+               "of memory or links; most memory of all processes."]
         for row, title in titles.items():
             lines = self.lines_of(row)
             if lines:
