@@ -754,3 +754,34 @@ print('open', flush=True)
     got, out, err = job.wait(0)
     assert got == code, (got, out, err)
     assert "open" in out, (out, err)
+
+
+def test_a_program_ends_with_threads_in_calls(world):
+    """The store is left, and freed only when no thread can be inside it."""
+    job = world.start(1, 1).job(2)
+    job.python("""
+import select, threading
+kv = pskv.create('dist_sync')
+x = np.zeros(3, 'float32')
+busy = threading.Barrier(5)
+
+
+def dispatch():
+    poll = select.poll()
+    poll.register(kv.fileno(), select.POLLIN)
+    busy.wait()
+    while True:
+        poll.poll(1)
+        kv.dispatch()
+
+
+for _ in range(4):
+    threading.Thread(target=dispatch, daemon=True).start()
+busy.wait()
+for _ in range(20):
+    kv.pushpull('w', x, x)
+print('over', flush=True)
+""")
+    for rank in range(2):
+        code, out, err = job.wait(rank)
+        assert (code, err) == (0, "") and "over" in out, (code, out, err)

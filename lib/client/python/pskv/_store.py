@@ -1304,7 +1304,12 @@ class KVStore(Collectives):
                     self._garbage.append(address)
                 else:
                     del self._shared[address]
-        if self._left and not self._shared:
+        self._end_if_unused()
+
+    def _end_if_unused(self) -> None:
+        """Frees the client of a closed store. Another thread may be inside a
+        call, which fails: then the end of the last reference frees it."""
+        if self._left and not self._shared and threading.active_count() == 1:
             self._end()
 
     def _end(self) -> None:
@@ -1326,7 +1331,11 @@ class KVStore(Collectives):
         self._left = True
         _stores.discard(self)
         self._collect()
-        if not self._shared:
+        self._end_if_unused()
+
+    def __del__(self) -> None:
+        if self.__dict__.get("_left") and not self._shared and \
+                not sys.is_finalizing():
             self._end()
 
     def __enter__(self) -> "KVStore":
