@@ -374,7 +374,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     ],
     "sched/diverged: does not wait for the next process of a rank": [
         ("lib/core/sched/diverged.c",
-         "o->round == PS_WAITS_FOR_INIT && has_vacant_rank(j)",
+         "o->round == PS_WAITS_FOR_INIT && ps_sched_job_has_lost_rank(j)",
          "false"),
     ],
     "server/restore: accepts a restore before the end of the migration": [

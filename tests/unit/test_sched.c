@@ -571,6 +571,13 @@ static void policy_fail_names_rank_and_host(void **state)
     open_key(j.w, j.a[0], j.gen, 9, "w", 10);
     assert_int_equal(last_msg(j.a[0], PS_MSG_KEY_OPENED)->key_opened.error,
                      PS_E_JOBFAILED);
+    /* A group of its ranks ends with the same reason. */
+    struct ps_msg group = make_job_open(50, 2, 0, -1);
+
+    group.job_open.name = "train/g";
+    deliver_msg(j.w, j.a[0], group);
+    assert_int_equal(last_job_opened(j.a[0])->error, PS_E_PEERLOST);
+    expect_substring(last_job_opened(j.a[0])->text, "rank 3 on a1 was lost");
     deliver_worker_gone(j.w, j.a[0], j.gen, 1, false);
     deliver_worker_gone(j.w, j.a[0], j.gen, 2, false);
     assert_int_equal(last_job_state(j.s[0])->phase, PS_JOB_PHASE_FAILED);

@@ -408,17 +408,6 @@ static bool has_question(const struct watch_job *of, uint32_t key,
     return false;
 }
 
-/* True: a process may still take the place of a rank, and make an init. */
-static bool has_vacant_rank(const struct ps_sched_job *j)
-{
-    for (uint32_t i = 0; i < j->workers.count; i++) {
-        if (j->workers.list[i].state == PS_RANK_STATE_LOST) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* Collects the rounds to ask about. False: an operation waits for no rank that
  * is live. */
 static bool make_questions(const struct ps_sched *s, struct watch_job *of)
@@ -431,8 +420,9 @@ static bool make_questions(const struct ps_sched *s, struct watch_job *of)
     for (uint32_t i = 0; i < of->wait_count; i++) {
         const struct ps_rec_open_wait *o = &of->waits[i];
 
+        /* The next process of a lost rank may make an init. */
         if (o->round == 0 ||
-            (o->round == PS_WAITS_FOR_INIT && has_vacant_rank(j)) ||
+            (o->round == PS_WAITS_FOR_INIT && ps_sched_job_has_lost_rank(j)) ||
             (o->key == UINT32_MAX &&
              !is_blocked_at_barrier(j, o->rank, o->round))) {
             return false;

@@ -164,6 +164,16 @@ bool ps_sched_job_is_open(const struct ps_sched_job *j)
     return j->phase != PS_JOB_PHASE_FAILED && j->phase != PS_JOB_PHASE_ENDED;
 }
 
+bool ps_sched_job_has_lost_rank(const struct ps_sched_job *j)
+{
+    for (uint32_t i = 0; i < j->workers.count; i++) {
+        if (j->workers.list[i].state == PS_RANK_STATE_LOST) {
+            return true;
+        }
+    }
+    return false;
+}
+
 bool ps_sched_job_has_started(const struct ps_sched_job *j)
 {
     return j->slot_count > 0;

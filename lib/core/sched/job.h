@@ -285,6 +285,8 @@ void ps_sched_job_set_phase(struct ps_sched_job *j, enum ps_job_phase to,
                             struct ps_effects *fx);
 /* True: workers take part; not FAILED, not ENDED. */
 bool ps_sched_job_is_open(const struct ps_sched_job *j);
+/* A process of the job was lost, and none has taken its place. */
+bool ps_sched_job_has_lost_rank(const struct ps_sched_job *j);
 bool ps_sched_job_has_started(const struct ps_sched_job *j);
 
 /* Worker of this incarnation of the agent; NULL: none. */
