@@ -785,7 +785,8 @@ def test_keys_in_the_order_of_mxnet(tmp):
 
 
 def test_failure_reaches_the_script(trio, tmp):
-    """The death of a worker is an error of the others' next calls."""
+    """The death of a worker is an error of the arrays that others read, and of
+    their next calls."""
     script = tmp / "script.py"
     script.write_text(textwrap.dedent("""
         import os
@@ -801,6 +802,10 @@ def test_failure_reaches_the_script(trio, tmp):
             while True:
                 kv.pushpull(0, one, out=one)
                 one.wait_to_read()
+        except mx.MXNetError as e:
+            print('read', e, flush=True)
+        try:
+            kv.pull(0, out=one)
         except pskv.Error as e:
             print('told', type(e).__name__, flush=True)
             raise
@@ -816,6 +821,7 @@ def test_failure_reaches_the_script(trio, tmp):
     workers[1].communicate(timeout=harness.PATIENCE)
     assert workers[1].returncode == 3
     assert workers[0].returncode == 1, out + err
+    assert "read" in out and "was lost" in out, out + err
     assert "told PeerLost" in out or "told JobFailed" in out, out + err
 
 

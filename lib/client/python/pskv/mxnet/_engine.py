@@ -24,7 +24,7 @@ class Engine:
         self._store = store
         self._lock = threading.Lock()
         self._pushes = Pushes()
-        self._running: List[Tuple[Handle, OnComplete]] = []
+        self._running: List[Tuple[Handle, OnComplete, bool]] = []
         self._failure: Optional[BaseException] = None
         self._stopped = False
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC |
@@ -36,9 +36,10 @@ class Engine:
     def push(self, start: Callable[[], Handle], reads: Sequence[Any],
              writes: Sequence[Any], priority: int, name: str) -> None:
         """Calls start() when `reads` are computed and `writes` are unused;
-        `writes` count as computed when its handle has ended."""
-        self._pushes.push(functools.partial(self._start, start), reads, writes,
-                          priority, name)
+        `writes` count as computed when its handle has ended. After a failure,
+        readers of `writes` raise it."""
+        self._pushes.push(functools.partial(self._start, start, bool(writes)),
+                          reads, writes, priority, name)
 
     def check(self) -> None:
         """Raises the failure of an operation that has ended."""
@@ -57,8 +58,7 @@ class Engine:
     # The methods below may run on any thread.
 
     def _fail(self, e: BaseException) -> None:
-        """Stores the first failure, which the next call raises. The engine
-        cannot take it; arrays keep their values."""
+        """Stores the first failure, which the next call raises, too."""
         with self._lock:
             self._failure = self._failure or e
 
@@ -68,7 +68,16 @@ class Engine:
         except BlockingIOError:
             pass  # Already woken.
 
-    def _start(self, start: Callable[[], Handle], done: OnComplete) -> None:
+    def _end(self, done: OnComplete, has_writes: bool) -> None:
+        """Ends an operation in the engine, which has readers of what the
+        operation writes raise the failure. Without any, waitall() would."""
+        if self._failure is not None and has_writes:
+            done.fail(str(self._failure))
+        else:
+            done.notify()
+
+    def _start(self, start: Callable[[], Handle], has_writes: bool,
+               done: OnComplete) -> None:
         """Starts an operation; called by a thread of the engine."""
         with self._lock:
             failed = self._failure is not None
@@ -76,12 +85,12 @@ class Engine:
             try:
                 handle = start()
                 with self._lock:
-                    self._running.append((handle, done))
+                    self._running.append((handle, done, has_writes))
                 self._wake()
                 return
             except BaseException as e:  # pylint: disable=broad-except
                 self._fail(e)
-        done.notify()
+        self._end(done, has_writes)
 
     def _run(self) -> None:
         """The store's thread: dispatches the store and notifies the engine."""
@@ -98,17 +107,17 @@ class Engine:
             self._end_those_done()
         with self._lock:
             left, self._running = self._running, []
-        for handle, done in left:
+        for handle, done, has_writes in left:
             handle.drop()
-            done.notify()
+            self._end(done, has_writes)
 
     def _end_those_done(self) -> None:
         with self._lock:
             running, self._running = self._running, []
         open_ones = []
-        for handle, done in running:
+        for handle, done, has_writes in running:
             if self._failure is None and not handle.done():
-                open_ones.append((handle, done))
+                open_ones.append((handle, done, has_writes))
                 continue
             try:
                 if self._failure is None:
@@ -117,6 +126,6 @@ class Engine:
                     handle.drop()
             except BaseException as e:  # pylint: disable=broad-except
                 self._fail(e)
-            done.notify()
+            self._end(done, has_writes)
         with self._lock:
             self._running = open_ones + self._running
