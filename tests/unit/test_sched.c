@@ -587,6 +587,67 @@ static void policy_fail_names_rank_and_host(void **state)
     end_world(j.w);
 }
 
+/* A group that waits for members when its job fails or ends: none can come. */
+static void a_forming_group_ends_with_its_job(void **state)
+{
+    (void)state;
+    for (int is_lost = 0; is_lost < 2; is_lost++) {
+        struct job j = start_job(PS_LOSS_POLICY_FAIL);
+        struct ps_msg group = make_job_open(50, 4, 2, -1);
+        uint64_t i = 0;
+
+        group.job_open.name = "train/g";
+        deliver_msg(j.w, j.a[0], group);
+        assert_int_equal(last_job_opened(j.a[0])->error, 0);
+        while (i < (is_lost ? 1 : 4)) {
+            deliver_worker_gone(j.w, j.a[i / 2], j.gen, 1 + i % 2, !is_lost);
+            i++;
+        }
+        assert_int_equal(last_job_state(j.a[0])->gen,
+                         last_job_opened(j.a[0])->gen);
+        assert_int_equal(last_job_state(j.a[0])->phase, PS_JOB_PHASE_FAILED);
+        expect_substring(last_job_state(j.a[0])->reason,
+                         is_lost ? "rank 0 on a0 was lost"
+                                 : "the job of which it is a group has ended");
+        deliver_worker_gone(j.w, j.a[0], last_job_opened(j.a[0])->gen, 50,
+                            true);
+        for (; i < 4; i++) {
+            deliver_worker_gone(j.w, j.a[i / 2], j.gen, 1 + i % 2, true);
+        }
+        end_world(j.w);
+    }
+}
+
+/* The groups of a job go on when a former job of its name ends. */
+static void a_group_outlives_a_former_job_of_the_name(void **state)
+{
+    struct job j = start_job(PS_LOSS_POLICY_FAIL);
+    struct ps_msg again = make_job_open(40, 2, 2, -1);
+    struct ps_msg group = make_job_open(50, 2, 2, -1);
+    uint64_t gen;
+
+    (void)state;
+    deliver_worker_gone(j.w, j.a[1], j.gen, 2, false);
+    deliver_msg(j.w, j.a[0], again);
+    gen = last_job_opened(j.a[0])->gen;
+    group.job_open.name = "train/g";
+    deliver_msg(j.w, j.a[0], group);
+    assert_int_equal(last_job_opened(j.a[0])->error, 0);
+    for (uint64_t i = 0; i < 3; i++) {
+        deliver_worker_gone(j.w, j.a[i / 2], j.gen, 1 + i % 2, true);
+    }
+    assert_int_equal(last_job_state(j.s[0])->phase, PS_JOB_PHASE_ENDED);
+    group.job_open.worker = 51;
+    deliver_msg(j.w, j.a[0], group);
+    assert_int_equal(last_job_opened(j.a[0])->error, 0);
+    assert_int_equal(last_job_state(j.a[0])->phase, PS_JOB_PHASE_STARTING);
+    deliver_worker_gone(j.w, j.a[0], gen, 40, true);
+    gen = last_job_opened(j.a[0])->gen;
+    deliver_worker_gone(j.w, j.a[0], gen, 50, true);
+    deliver_worker_gone(j.w, j.a[0], gen, 51, true);
+    end_world(j.w);
+}
+
 /* A message that names an ended job is refused with the reason of that job. */
 static void messages_of_an_ended_job_get_its_reason(void **state)
 {
@@ -1537,6 +1598,8 @@ int main(void)
         cmocka_unit_test(suspension_of_the_scheduler_extends_the_grace),
         cmocka_unit_test(job_without_a_live_rank_ends_after_a_grace),
         cmocka_unit_test(policy_fail_names_rank_and_host),
+        cmocka_unit_test(a_forming_group_ends_with_its_job),
+        cmocka_unit_test(a_group_outlives_a_former_job_of_the_name),
         cmocka_unit_test(messages_of_an_ended_job_get_its_reason),
         cmocka_unit_test(a_silent_agent_loses_its_ranks),
         cmocka_unit_test(gone_members_are_forgotten_unless_a_job_names_them),

@@ -5,6 +5,7 @@
 #include "core/sched/job_state.h"
 
 #include "base/alloc.h"
+#include "base/name_hash.h"
 #include "core/sched/conn.h"
 #include "core/sched/inner.h"
 
@@ -32,6 +33,29 @@ struct ps_sched_job *ps_sched_find_open_job(const struct ps_sched *s,
         }
     }
     return NULL;
+}
+
+const struct ps_sched_job *ps_sched_find_parent_job(const struct ps_sched *s,
+                                                    const char *name,
+                                                    uint32_t uid)
+{
+    const size_t len = (size_t)(strrchr(name, '/') - name);
+    const struct ps_sched_job *best = NULL;
+    struct ps_map_cursor cursor = {0};
+    const struct ps_sched_job *j;
+    int best_rank = 0;
+
+    while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {
+        const int rank = (ps_sched_job_is_open(j) ? 2 : 0) + (j->uid == uid);
+
+        /* The parent of a group of a group is the latter. */
+        if (rank > best_rank && strlen(j->name) >= len &&
+            ps_group_name_is_of(name, j->name)) {
+            best = j;
+            best_rank = rank;
+        }
+    }
+    return best;
 }
 
 /* Appends "job 'x'"; an invalid name is left out. */

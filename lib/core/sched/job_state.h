@@ -12,6 +12,11 @@ struct ps_sched_step;
 struct ps_sched_job *ps_sched_find_job(const struct ps_sched *s, uint64_t gen);
 struct ps_sched_job *ps_sched_find_open_job(const struct ps_sched *s,
                                             uint32_t uid, const char *name);
+/* The parent of a group of this name, "job/group": an open job of user `uid`,
+ * else one of any user, else a failed one of `uid`, else NULL. */
+const struct ps_sched_job *ps_sched_find_parent_job(const struct ps_sched *s,
+                                                    const char *name,
+                                                    uint32_t uid);
 /* Error code for a generation without a job; the reason goes to `ret`. `name`:
  * name of the job as the peer gives it; NULL: unknown. */
 int ps_sched_job_end_reason(const struct ps_sched *s, uint64_t gen,

@@ -9,6 +9,7 @@
 #include "core/sched/lifecycle.h"
 
 #include "base/alloc.h"
+#include "base/name_hash.h"
 #include "core/sched/account.h"
 #include "core/sched/admission.h"
 #include "core/sched/diverged.h"
@@ -72,6 +73,33 @@ void ps_sched_job_try_run(struct ps_sched_step *st, struct ps_sched_job *j)
 
 /* -------------------------------------------------------------------- end */
 
+/* Fails the groups of a failed or ended job that wait for members: no rank can
+ * open one of them any more. */
+static void fail_forming_groups(struct ps_sched_step *st,
+                                const struct ps_sched_job *parent)
+{
+    const char *why = parent->reason[0] != '\0'
+                          ? parent->reason
+                          : "the job of which it is a group has ended";
+    struct ps_map_cursor cursor = {0};
+    struct ps_sched_job *j;
+
+    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+        const struct ps_sched_job *other;
+
+        if (j->phase != PS_JOB_PHASE_FORMING || j->uid != parent->uid ||
+            !ps_group_name_is_of(j->name, parent->name)) {
+            continue;
+        }
+        /* A later job of the same name has groups of its own. */
+        other = ps_sched_find_parent_job(st->s, j->name, j->uid);
+        if (other == NULL || !ps_sched_job_is_open(other) ||
+            other->uid != j->uid) {
+            ps_sched_job_fail(st, j, why);
+        }
+    }
+}
+
 static void end_job(struct ps_sched_step *st, struct ps_sched_job *j)
 {
     struct ps_sched *s = st->s;
@@ -85,6 +113,7 @@ static void end_job(struct ps_sched_step *st, struct ps_sched_job *j)
     ps_sched_history_add(&s->history, j, st->now);
     ps_sched_job_release_servers(s, j);
     ps_map_remove(s->jobs, j->gen);
+    fail_forming_groups(st, j);
     ps_sched_norm_free(j);
     ps_sched_account_close_job(j);
     ps_sched_job_free(j);
@@ -106,6 +135,7 @@ void ps_sched_job_fail(struct ps_sched_step *st, struct ps_sched_job *j,
     ps_sched_waiters_reply(st, j);
     ps_sched_stall_drop_job(st, j);
     ps_sched_diverged_drop_job(st->s, j->gen);
+    fail_forming_groups(st, j);
     ps_sched_job_end_if_unused(st, j);
 }
 

@@ -585,48 +585,6 @@ static int check_new_job(const struct ps_sched *s,
     return 0;
 }
 
-/* Open parent job of a group of this name: one of user `uid`, else of any user,
- * else NULL. */
-static const struct ps_sched_job *
-find_parent_job(const struct ps_sched *s, const char *name, uint32_t uid)
-{
-    const size_t len = (size_t)(strrchr(name, '/') - name);
-    const struct ps_sched_job *other = NULL;
-    struct ps_map_cursor cursor = {0};
-    const struct ps_sched_job *j;
-
-    while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {
-        /* The parent of a group of a group is the latter. */
-        if (!ps_sched_job_is_open(j) || strlen(j->name) < len ||
-            !ps_group_name_is_of(name, j->name)) {
-            continue;
-        }
-        if (j->uid == uid) {
-            return j;
-        }
-        other = j;
-    }
-    return other;
-}
-
-/* A failed job of user `uid` that is the parent of a group of this name; NULL:
- * none is known. */
-static const struct ps_sched_job *
-find_failed_parent(const struct ps_sched *s, const char *name, uint32_t uid)
-{
-    const size_t len = (size_t)(strrchr(name, '/') - name);
-    struct ps_map_cursor cursor = {0};
-    const struct ps_sched_job *j;
-
-    while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {
-        if (j->phase == PS_JOB_PHASE_FAILED && j->uid == uid &&
-            strlen(j->name) >= len && ps_group_name_is_of(name, j->name)) {
-            return j;
-        }
-    }
-    return NULL;
-}
-
 /* Checks a name "job/group": it is reserved for the user of "job", since
  * another user could open it first, to join or to exclude its workers. The
  * parent of a group of a group is the latter. */
@@ -641,19 +599,18 @@ static int check_group(const struct ps_sched *s,
         return 0;
     }
     len = (size_t)(slash - m->name);
-    parent = find_parent_job(s, m->name, m->uid);
+    parent = ps_sched_find_parent_job(s, m->name, m->uid);
     if (parent == NULL) {
-        parent = find_failed_parent(s, m->name, m->uid);
-        if (parent != NULL) {
-            ps_str_add(why, parent->reason);
-            return parent->opt.on_loss == PS_LOSS_POLICY_FAIL ? PS_E_PEERLOST
-                                                              : PS_E_JOBFAILED;
-        }
         ps_str_addf(why,
                     "job %s is a group of job %.*s, and there is no such job, "
                     "or it has ended; choose a name without '/'",
                     m->name, (int)len, m->name);
         return PS_E_INVAL;
+    }
+    if (!ps_sched_job_is_open(parent)) {
+        ps_str_add(why, parent->reason);
+        return parent->opt.on_loss == PS_LOSS_POLICY_FAIL ? PS_E_PEERLOST
+                                                          : PS_E_JOBFAILED;
     }
     if (parent->uid != m->uid) {
         ps_str_addf(why,
