@@ -1745,6 +1745,49 @@ except RuntimeError as e:
 """
 
 
+@pytest.mark.parametrize("when", ["before the names", "among the names"])
+def test_a_rank_lost_while_names_are_exchanged(world, when):
+    """Collectives that differ, of which the ranks exchange the names: those of
+    the others fail."""
+    job = torch_job(world, 1, 2, 2)
+    for rank in range(2):
+        job.start(rank, [PYTHON, "-c", LOST_NAMES, when], RANK=rank,
+                  WORLD_SIZE=2, MASTER_ADDR="127.0.0.1", MASTER_PORT=job.port,
+                  PSKV_NUM_SERVERS=1)
+    world.trio.sched.await_log("job torch/names gen")
+    job.processes[1].stdin.write("\n")
+    job.processes[1].stdin.flush()
+    assert job.wait(1)[0] == 1
+    code, out, err = job.wait(0)
+    assert code == 0 and "rank 1 on" in out and "was lost" in out, (out, err)
+
+
+LOST_NAMES = """
+import os, sys, torch
+import pskv, pskv._horovod.match
+import pskv.torch as hvd
+
+hvd.init()
+if hvd.rank() == 0:
+    try:
+        hvd.allreduce(torch.ones(4), name='of rank 0')
+    except RuntimeError as e:
+        print(e, flush=True)
+        os._exit(0)
+if sys.argv[1] == 'before the names':
+    def end(*_, **__):
+        sys.stdin.readline()
+        os._exit(1)
+    pskv.KVStore.group = end
+else:
+    def end(*_):
+        sys.stdin.readline()
+        os._exit(1)
+    pskv._horovod.match.Matcher._exchange = end
+hvd.allreduce(torch.ones(4), name='of rank 1')
+"""
+
+
 @pytest.mark.skipif(not pathlib.Path(DATA).exists(), reason="no data set")
 def test_a_horovod_script_with_another_import(world, tmp):
     text = (EXAMPLES / "horovod_mnist.py").read_text()

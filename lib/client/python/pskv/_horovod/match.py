@@ -170,6 +170,7 @@ class Matcher:
     def _work(self) -> None:
         self._kind.prepare_thread()
         failure: BaseException = RuntimeError("the job is closed")
+        what: Any = None
         try:
             self._second = self._kind(self._kv.group(name="names"), None)
             delay = _FIRST_S
@@ -184,13 +185,16 @@ class Matcher:
                     self._fill()
                     continue
                 self._exchange(what)
+                what = None
                 delay = _FIRST_S
         except Exception as e:  # pylint: disable=broad-except
             failure = e
-        self._give_up(failure)
+        self._give_up(what, failure)
 
-    def _give_up(self, failure: BaseException) -> None:
-        """Ends all requests until the engine is closed."""
+    def _give_up(self, what: Any, failure: BaseException) -> None:
+        """Ends all requests, `what` with them, until the engine is closed."""
+        if isinstance(what, Request):
+            self._kept.own.setdefault(what.identity, what)
         for request in self._kept.own.values():
             request.fail(failure)
         while not self._closed or not self._differ.empty():
@@ -258,7 +262,7 @@ def _start_again(request: Request, second: Engine) -> None:
         return False
     try:
         request.run(second, ended)
-    except Error as e:
+    except Exception as e:  # pylint: disable=broad-except
         request.fail(e)
 
 
