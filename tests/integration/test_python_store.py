@@ -627,6 +627,30 @@ def test_end_of_a_program_is_a_departure(world):
     assert (code, out) == (0, "good\n"), err
 
 
+def test_a_store_opened_while_a_program_ends_leaves_its_job(world):
+    """Nothing would close it."""
+    world.start(1, 1)
+    job = world.job(1)
+    job.python("""
+        import atexit
+        def late():
+            try:
+                pskv.create('dist_sync')
+            except pskv.Error as e:
+                print(e)
+        # Functions are called in the reverse order: as if before the import.
+        atexit.unregister(pskv._store._leave_at_exit)
+        atexit.register(late)
+        atexit.register(pskv._store._leave_at_exit)
+        kv = pskv.create('dist_sync')
+    """)
+    code, out, err = job.wait(0)
+    assert (code, out) == (0, "the program ends: open stores before its exit\n"), \
+        err
+    harness.wait_for(lambda: world.trio.sched.text().count(" ENDED") == 2,
+                     "the end of both jobs")
+
+
 @pytest.mark.parametrize("end,lost", [
     ("raise RuntimeError('over')", True),
     ("""

@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 from . import _lib
 from ._collective import Starter
 from ._errors import (AGAIN, CLOSED, JOBFAILED, PEERLOST, TIMEOUT, Error,
-                      error, program_failed)
+                      begin_exit, check_open_allowed, error, program_failed)
 from ._store import KVStore
 
 
@@ -156,6 +156,12 @@ class Engine:
         self._parts: List[Any] = []
         self._waiters = _Waiters(kv._lib, timeout, self.prepare_thread)
         _engines.add(self)
+        try:
+            check_open_allowed()
+        except Error:
+            kv._leave_at_exit()
+            self.close()
+            raise
 
     def __reduce__(self) -> Any:
         raise TypeError("a connection to a job of pskv, as a process group or "
@@ -237,6 +243,7 @@ _engines: "weakref.WeakSet[Engine]" = weakref.WeakSet()
 def close_all() -> None:
     """Closes all engines at exit: no thread may outlive the interpreter. If an
     exception ended the program, its jobs treat this worker as failed."""
+    begin_exit()
     if program_failed():
         for engine in list(_engines):
             engine.kv._abort()

@@ -71,6 +71,21 @@ def program_failed() -> bool:
         not hasattr(sys, "ps1") and not sys.flags.interactive
 
 
+_exit: List[bool] = []
+
+
+def begin_exit() -> None:
+    """The exit of the program begins: its threads can open no more
+    connections, because nothing would close them."""
+    _exit.append(True)
+
+
+def check_open_allowed() -> None:
+    """Raises an error if the exit of the program has begun."""
+    if _exit:
+        raise error(CLOSED, "the program ends: open stores before its exit")
+
+
 _warned: Set[str] = set()
 
 

@@ -24,7 +24,7 @@ from ._array import Array, device_of, devices_at, dtype_name, dtype_of, \
     dtype_size, new_array, numpy_name, typestr
 from ._collective import Collectives
 from ._errors import AGAIN, CLOSED, INVAL, NOENT, NOKEY, REFUSED, TIMEOUT, \
-    Error, error, program_failed
+    Error, begin_exit, check_open_allowed, error, program_failed
 from ._gpu import DeviceArray
 from ._role import take_role
 
@@ -449,6 +449,11 @@ class KVStore(Collectives):
             self._job = options.job
             self._c = self._connect(options)
         _stores.add(self)
+        try:
+            check_open_allowed()
+        except Error:
+            self._leave_at_exit()
+            raise
 
     # ------------------------------------------------------------- library
 
@@ -1352,6 +1357,12 @@ class KVStore(Collectives):
         if self._alive() and not self._left:
             self._lib.psc_abort(self._c)
 
+    def _leave_at_exit(self) -> None:
+        if program_failed():
+            self._abort()
+        else:
+            self.close()
+
     def stats(self) -> Dict[str, int]:
         """Counters of this client: agents re-attached to, operations, rounds,
         bytes, system calls."""
@@ -1404,12 +1415,9 @@ _stores: Set[KVStore] = set()
 def _leave_at_exit() -> None:
     """Leaves all jobs at the exit of the program. After an exception the jobs
     treat this worker as failed."""
-    failed = program_failed()
+    begin_exit()
     for store in list(_stores):
-        if failed:
-            store._abort()
-        else:
-            store.close()
+        store._leave_at_exit()
 
 
 atexit.register(_leave_at_exit)
