@@ -66,7 +66,18 @@ class Tap:
         name = report.nodeid.split("::", 1)[-1].replace("#", "_")
         self.say(f"{'not ok' if failed else 'ok'} {self.number} - {name}" +
                  (f" # SKIP {skips[0]}" if skips and not failed else ""))
+        for r in self.phases:
+            if r.failed:
+                self.say(f"# {failure(r)}")
         self.phases = []
+
+
+def failure(report):
+    """What failed and where, in a line."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text = str(report.longrepr) if crash is None else \
+        f"{os.path.basename(crash.path)}:{crash.lineno}: {crash.message}"
+    return " ".join(text.split())[:300]
 
 
 def reason(report):
