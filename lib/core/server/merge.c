@@ -80,11 +80,13 @@ static void publish_version(struct ps_server_step *st,
     ps_server_credit_mark_job(job);
 }
 
-/* Rule R21: publishes a round that all ranks skipped. */
-static void publish_skipped(struct ps_server_step *st,
-                            struct ps_server_job *job, struct ps_part *part)
+/* Publishes the next version without an optimizer step and without a new
+ * value. */
+static void publish_without_step(struct ps_server_step *st,
+                                 struct ps_server_job *job,
+                                 struct ps_part *part)
 {
-    part->step_offset--; /* No optimizer step. */
+    part->step_offset--;
     job->newest_version = ps_max_u64(job->newest_version, part->version + 1);
     publish_version(st, job, part, NULL, NULL);
 }
@@ -97,9 +99,7 @@ static void publish_accumulated(struct ps_server_step *st,
 {
     ps_store_accumulate(&job->store, part, sum, part->open_round->round.weight,
                         part->open_round->reduce);
-    part->step_offset--; /* No optimizer step. */
-    job->newest_version = ps_max_u64(job->newest_version, part->version + 1);
-    publish_version(st, job, part, NULL, NULL);
+    publish_without_step(st, job, part);
 }
 
 /* True if the buffer holds only this contribution, so that the result may be
@@ -313,7 +313,7 @@ void ps_server_merge_start(struct ps_server_step *st, struct ps_server_job *job,
         return;
     }
     if (ps_open_round_all_skip(open)) {
-        publish_skipped(st, job, part);
+        publish_without_step(st, job, part); /* Rule R21. */
         return;
     }
     if (first == NULL && open->assign) {
@@ -363,9 +363,7 @@ static void skip_step(struct ps_server_step *st, struct ps_server_merge *run)
 
     ps_server_merge_free(st->s, run);
     ps_store_accumulate(&job->store, part, &(struct ps_slice){0}, 0, 0);
-    part->step_offset--; /* No optimizer step. */
-    job->newest_version = ps_max_u64(job->newest_version, part->version + 1);
-    publish_version(st, job, part, NULL, NULL);
+    publish_without_step(st, job, part);
     continue_migration(st, job, part);
 }
 

@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 struct ps_server_contribution_kind;
+struct ps_server_merge;
 
 /* A pull of a slot whose version is not made yet. */
 struct ps_waiting_pull {
@@ -106,8 +107,8 @@ struct ps_part {
     uint64_t accumulated_weight; /* Weight of the contributions in it. */
     uint8_t accumulated_reduce;
     struct ps_open_round *open_round; /* NULL: no contribution yet. */
-    /* Merge of the complete round, owned by its module; NULL: none. */
-    void *merge;
+    /* Merge of the complete round, owned by merge.c; NULL: none. */
+    struct ps_server_merge *merge;
     /* Versions that slots know, after a change of the owner; NULL: none
      * reported. */
     struct ps_part_reports *reports;
