@@ -3,7 +3,7 @@
  * the test plays the scheduler between them. */
 #include "server_world.h"
 
-#include "core/server/store.h"
+#include "core/part/store.h"
 
 #define KEY     1u
 /* Value, code, gathered gradients, states. */

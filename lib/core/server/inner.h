@@ -38,8 +38,7 @@
  *     credit.c        credit, pacing
  *     stats.c         figures of the machine, for pings and tests
  *     profile.c       trace and recordings of what the server does
- *     job.c           look-ups of jobs and slots
- *     store.c         partitions of a job: versions, values, open rounds */
+ *     job.c           look-ups of jobs and slots */
 #pragma once
 
 #include "core/link/dialer.h"

@@ -11,7 +11,7 @@
 #include "core/round/fair.h"
 #include "core/round/pacing.h"
 #include "core/server/sessions.h"
-#include "core/server/store.h"
+#include "core/part/store.h"
 
 /* A contributor of a job. */
 struct ps_server_slot {

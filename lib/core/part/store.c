@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/server/store.h"
+#include "core/part/store.h"
 
 #include "base/alloc.h"
 #include "base/num.h"
