@@ -210,12 +210,12 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     "server/contribution: does not count a push of no rows": [
         ("lib/core/server/contribution.c",
          """push->kind->declare(in, part);
-    part->retry""",
+    part->image.retry""",
          """    push->kind->declare(in, part);
-    if (part->row_width != 0 && in->rec.count == 0) {
+    if (ps_part_is_rows(part) && in->rec.count == 0) {
         return;
     }
-    part->retry"""),
+    part->image.retry"""),
     ],
     "agent/resend: discards the encoding before a resend": [
         ("lib/core/agent/resend.c",
@@ -241,12 +241,12 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     ],
     "server/merge: resets the residual of an encoded reply": [
         ("lib/core/server/merge.c",
-         """if (part->states[0] == NULL) {
+         """if (ps_part_state(part, 0) == NULL) {
         rc = ps_server_memory_alloc(run->job, size""",
          """    if (run->job->server->merges.last_token % 7 == 2) {
         ps_store_set_state(&run->job->store, part, 0, NULL);
     }
-    if (part->states[0] == NULL) {
+    if (ps_part_state(part, 0) == NULL) {
         rc = ps_server_memory_alloc(run->job, size"""),
     ],
     "agent/encode: compresses collectives": [
@@ -259,11 +259,11 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          """    if (rec->round < known->applied_seq) {
         ps_server_reply_part"""),
         ("lib/core/server/async.c",
-         "if (rec->round <= known->received_seq) {",
-         "    if (rec->round < known->received_seq) {"),
+         "if (rec->round <= part->async->received_seqs[in->slot->index]) {",
+         "    if (rec->round < part->async->received_seqs[in->slot->index]) {"),
         ("lib/core/server/async.c",
-         "rec->round <= part->async_slots[m->slot].received_seq;",
-         "           rec->round < part->async_slots[m->slot].received_seq;"),
+         "rec->round <= part->async->received_seqs[m->slot];",
+         "           rec->round < part->async->received_seqs[m->slot];"),
     ],
     "agent/async: compares the staleness with the clock of its own node": [
         ("lib/core/agent/async.c",
@@ -307,28 +307,21 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          """    c->job.fold = ps_round_fold(
         open->reduce == PS_REDUCE_MIN ? PS_REDUCE_MAX : open->reduce);"""),
     ],
-    "server/migration_out: leaves out states of the optimizer": [
-        ("lib/core/server/migration_out.c",
-         """if (part->states[i] != NULL) {
-            list[MIG_BUF_STATES + i]""",
-         """        if (part->states[i] != NULL && i > 3) {
-            list[MIG_BUF_STATES + i]"""),
+    "part/image: leaves out states of the optimizer": [
+        ("lib/core/part/image.c",
+         "lens[i] = part->buffers[i].len;",
+         """        lens[i] = i < PS_PART_BUFFER_STATE_0 ? part->buffers[i].len : 0;"""),
     ],
     "server/restore: replaces a migrated value by one of the same version": [
         ("lib/core/server/restore.c",
-         """(part->version == rec->round && ps_part_has_value(part)))) {
-        return 0;
-    }
-    if (job->has_optimizer""",
-         """         (part->version == rec->round && part->name_hash == 77))) {
-        return 0;
-    }
-    if (job->has_optimizer"""),
+         "(part->image.version == rec->round && ps_part_has_value(part)))) {",
+         """         (part->image.version == rec->round &&
+          part->image.name_hash == 77))) {"""),
     ],
     "server/merge: merges a partition during its migration": [
         ("lib/core/server/merge.c",
          "ps_server_migration_freezes(job, part)) {",
-         "part->name_hash == 77 && ps_server_migration_freezes(job, part)) {"),
+         "part->image.name_hash == 77 && ps_server_migration_freezes(job, part)) {"),
     ],
     "server/migration: accepts requests for a partition that has moved": [
         ("lib/core/server/migration.c",
@@ -384,7 +377,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     if (rc != 0) {""",
          """    int rc = ps_server_migration_check_restore(st, slot, rec, epoch);
 
-    if (rc != 0 && (part == NULL || part->version < rec->round)) {"""),
+    if (rc != 0 && (part == NULL || part->image.version < rec->round)) {"""),
     ],
     "agent/reply: sends no state after a refusal as stale": [
         ("lib/core/agent/reply.c",
@@ -409,9 +402,9 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     ],
     "server/contribution: clears all_skipped at a repeated push": [
         ("lib/core/server/contribution.c",
-         "ps_server_reply_part(st, slot, part, push->needs_value, part->version);",
-         """        part->all_skipped = false;
-        ps_server_reply_part(st, slot, part, push->needs_value, part->version);"""),
+         "ps_server_reply_part(st, slot, part, push->needs_value, part->image.version);",
+         """        part->image.all_skipped = false;
+        ps_server_reply_part(st, slot, part, push->needs_value, part->image.version);"""),
     ],
     "server/contribution: takes the request of a round from a skip": [
         ("lib/core/server/contribution.c",
@@ -585,7 +578,7 @@ static void pending_free(struct ps_sched_norm *n)
     "server/pull: replies with an older version": [
         ("lib/core/server/pull.c",
          """if (part != NULL && ps_part_has_value(part) &&
-        part->version >= rec->round) {""",
+        part->image.version >= rec->round) {""",
          "    if (part != NULL && ps_part_has_value(part)) {"),
     ],
     "server/contribution: accepts a push of an earlier incarnation": [

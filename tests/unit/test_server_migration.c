@@ -6,8 +6,7 @@
 #include "core/part/store.h"
 
 #define KEY     1u
-/* Value, code, gathered gradients, states. */
-#define BUFFERS (3 + PS_PART_STATES)
+#define BUFFERS PS_PART_BUFFERS
 
 struct move_options {
     uint64_t move;
@@ -290,10 +289,10 @@ static void a_migrated_partition_keeps_its_place(void **state)
                &zero, sizeof(zero));
     world_run_until_idle(from);
     carry(from, to, 1, 1024);
-    assert_true(from->last_chunk->part_chunk.first_elem == first);
+    assert_true(from->last_chunk->part_chunk.image[0].first_elem == first);
     sched_part_end(to, 1, true, 5);
     sched_read(to, &(struct move_options){.move = 2, .most = 1024});
-    assert_true(to->last_chunk->part_chunk.first_elem == first);
+    assert_true(to->last_chunk->part_chunk.image[0].first_elem == first);
     world_free(from);
     world_free(to);
 }
@@ -313,7 +312,7 @@ static void a_piece_waits_for_the_end_of_a_merge(void **state)
     world_computed(from, 0, 0);
     world_run_until_idle(from);
     assert_int_equal(from->chunk_count, 1);
-    assert_int_equal(from->last_chunk->part_chunk.version, 1);
+    assert_int_equal(from->last_chunk->part_chunk.image[0].version, 1);
     assert_int_equal(from->chunk_len, 4);
     assert_true(*(const float *)(const void *)from->chunk_data == 5);
     sched_write(to, from->last_chunk, from->chunk_data, from->chunk_len);
@@ -363,6 +362,9 @@ static void malformed_pieces_are_refused(void **state)
         uint32_t count;
         uint8_t codec;
         size_t len;
+        uint64_t rounds;
+        uint32_t clocks;
+        bool no_image;
     } bad[] = {
         {.lens = {4}, .lens_count = 3, .count = 1},
         {.lens = {8}, .lens_count = BUFFERS, .count = 1},
@@ -377,6 +379,9 @@ static void malformed_pieces_are_refused(void **state)
          .count = 1,
          .dtype = PS_DTYPE_INT32},
         {.lens = {4}, .lens_count = BUFFERS, .count = 1, .len = 8},
+        {.lens = {4}, .lens_count = BUFFERS, .count = 1, .rounds = 1},
+        {.lens = {4}, .lens_count = BUFFERS, .count = 1, .clocks = 3},
+        {.lens = {4}, .lens_count = BUFFERS, .count = 1, .no_image = true},
     };
     struct world *w = server();
     const float five = 5;
@@ -385,19 +390,25 @@ static void malformed_pieces_are_refused(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        struct ps_rec_part_image image = {.has_dtype = true,
+                                          .dtype = bad[i].dtype,
+                                          .count = bad[i].count,
+                                          .codec = bad[i].codec,
+                                          .version = 1,
+                                          .accumulated_rounds = bad[i].rounds};
+        struct ps_rec_part_clock clocks[3] = {0};
         struct ps_msg m = {
             .code = PS_MSG_PART_CHUNK,
             .part_chunk = {.migration = ++move,
                            .gen = GEN,
                            .key = KEY,
                            .text = "",
+                           .image = &image,
+                           .image_count = bad[i].no_image ? 0 : 1,
+                           .clocks = clocks,
+                           .clocks_count = bad[i].clocks,
                            .buffer_bytes = (uint64_t *)bad[i].lens,
-                           .buffer_bytes_count = bad[i].lens_count,
-                           .has_dtype = true,
-                           .dtype = bad[i].dtype,
-                           .count = bad[i].count,
-                           .codec = bad[i].codec,
-                           .version = 1}};
+                           .buffer_bytes_count = bad[i].lens_count}};
 
         sched_write(w, &m, data, bad[i].len);
         assert_int_equal(w->last_part_ack.error, PS_E_PROTO);
@@ -409,16 +420,17 @@ static void malformed_pieces_are_refused(void **state)
         assert_int_equal(ps_pool_used(w->pool), 0);
     }
     uint64_t lens[8] = {4};
+    struct ps_rec_part_image image = {
+        .has_dtype = true, .count = 1, .version = 1};
     struct ps_msg good = {.code = PS_MSG_PART_CHUNK,
                           .part_chunk = {.migration = ++move,
                                          .gen = GEN,
                                          .key = KEY,
                                          .text = "",
+                                         .image = &image,
+                                         .image_count = 1,
                                          .buffer_bytes = lens,
-                                         .buffer_bytes_count = BUFFERS,
-                                         .has_dtype = true,
-                                         .count = 1,
-                                         .version = 1}};
+                                         .buffer_bytes_count = BUFFERS}};
 
     sched_write(w, &good, &five, sizeof(five));
     sched_write(w, &good, data,
@@ -514,6 +526,46 @@ static void partitions_without_rounds_do_not_migrate(void **state)
     world_free(w);
 }
 
+/* An image has the pushes that are in its value: none counts twice. */
+static void clocks_of_an_image_tell_pushes_that_it_has(void **state)
+{
+    struct world *w = server();
+    const float five = 5;
+    const float one = 1;
+    uint64_t lens[BUFFERS] = {4};
+    struct ps_rec_part_image image = {
+        .has_dtype = true, .count = 1, .version = 2};
+    struct ps_rec_part_clock clocks[2] = {
+        {.incarnation = w->agents[0].incarnation, .applied_seq = 2}};
+    const struct ps_msg chunk = {.code = PS_MSG_PART_CHUNK,
+                                 .part_chunk = {.migration = 1,
+                                                .gen = GEN,
+                                                .key = KEY,
+                                                .text = "",
+                                                .image = &image,
+                                                .image_count = 1,
+                                                .clocks = clocks,
+                                                .clocks_count = 2,
+                                                .buffer_bytes = lens,
+                                                .buffer_bytes_count = BUFFERS}};
+
+    (void)state;
+    sched_write(w, &chunk, &five, sizeof(five));
+    sched_part_end(w, 1, true, 5);
+    assert_int_equal(w->last_part_ack.error, 0);
+    for (uint64_t number = 1; number <= 3; number++) {
+        agent_push(&w->agents[0],
+                   &(struct push_options){.key = KEY,
+                                          .round = number,
+                                          .count = 1,
+                                          .data = &one,
+                                          .rule = PS_RULE_ACCUMULATE});
+    }
+    agent_pull(&w->agents[0], KEY, 3);
+    assert_true(agent_f32(&w->agents[0], KEY) == 6);
+    world_free(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -528,6 +580,7 @@ int main(void)
         cmocka_unit_test(late_messages_of_a_migration_change_nothing),
         cmocka_unit_test(migrations_end_with_their_job),
         cmocka_unit_test(partitions_without_rounds_do_not_migrate),
+        cmocka_unit_test(clocks_of_an_image_tell_pushes_that_it_has),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -40,6 +40,40 @@ bool ps_part_add_report(struct ps_part *part, uint32_t slot, uint32_t slots,
     return ps_bits_full(&part->reports->reported);
 }
 
+/* Replaces a buffer; takes over one reference. */
+static void set_buffer(struct ps_store *st, struct ps_part *part, unsigned i,
+                       const struct ps_slice *to)
+{
+    st->stored_bytes -= part->buffers[i].len;
+    ps_buf_unref(part->buffers[i].buf);
+    part->buffers[i] = *to;
+    st->stored_bytes += to->len;
+}
+
+static void async_free(struct ps_part_async *a)
+{
+    struct ps_list_node *n;
+
+    while ((n = ps_list_pop(&a->queued_pushes)) != NULL ||
+           (n = ps_list_pop(&a->applying_pushes)) != NULL) {
+        ps_async_push_free(PS_CONTAINER(n, struct ps_async_push, node));
+    }
+    ps_free(a->clocks);
+    ps_free(a->received_seqs);
+    ps_free(a);
+}
+
+static void rows_free(struct ps_store *st, struct ps_part_rows *r)
+{
+    struct ps_list_node *n;
+
+    while ((n = ps_list_first(&r->waiting_pulls)) != NULL) {
+        ps_store_remove_row_pull(
+            st, PS_CONTAINER(n, struct ps_waiting_row_pull, node));
+    }
+    ps_free(r);
+}
+
 static void part_free(struct ps_store *st, struct ps_part *part)
 {
     struct ps_list_node *n;
@@ -48,24 +82,18 @@ static void part_free(struct ps_store *st, struct ps_part *part)
     while ((n = ps_list_first(&part->waiting_pulls)) != NULL) {
         ps_store_remove_pull(st, PS_CONTAINER(n, struct ps_waiting_pull, node));
     }
-    while ((n = ps_list_first(&part->waiting_row_pulls)) != NULL) {
-        ps_store_remove_row_pull(
-            st, PS_CONTAINER(n, struct ps_waiting_row_pull, node));
+    if (part->async != NULL) {
+        async_free(part->async);
     }
-    while ((n = ps_list_pop(&part->queued_pushes)) != NULL ||
-           (n = ps_list_pop(&part->applying_pushes)) != NULL) {
-        ps_async_push_free(PS_CONTAINER(n, struct ps_async_push, node));
+    if (part->rows != NULL) {
+        rows_free(st, part->rows);
     }
-    ps_free(part->async_slots);
     reports_free(part);
     ps_store_close_round(st, part);
-    st->stored_bytes -= part->value.len;
-    ps_buf_unref(part->value.buf);
-    ps_store_set_encoded(st, part, 0, &(struct ps_slice){0});
-    ps_store_accumulate(st, part, &(struct ps_slice){0}, 0, 0);
-    for (unsigned i = 0; i < PS_PART_STATES; i++) {
-        ps_store_set_state(st, part, i, NULL);
+    for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
+        st->stored_bytes -= part->buffers[i].len;
     }
+    ps_image_drop(part->buffers);
     ps_free(part);
 }
 
@@ -99,9 +127,6 @@ struct ps_part *ps_store_find_or_add(struct ps_store *st, uint32_t key,
         part->key = key;
         part->index = index;
         ps_list_init(&part->waiting_pulls);
-        ps_list_init(&part->waiting_row_pulls);
-        ps_list_init(&part->queued_pushes);
-        ps_list_init(&part->applying_pushes);
         ps_map_put(st->parts, part_id(key, index), part);
     }
     return part;
@@ -115,85 +140,125 @@ void ps_store_remove(struct ps_store *st, struct ps_part *part)
 
 void ps_store_remove_if_empty(struct ps_store *st, struct ps_part *part)
 {
-    if (part->version == 0 && !ps_part_has_value(part) &&
-        part->open_round == NULL && part->async_slots == NULL &&
-        part->reports == NULL && part->retry == 0 &&
-        ps_list_empty(&part->waiting_pulls) &&
-        ps_list_empty(&part->waiting_row_pulls)) {
+    if (part->image.version == 0 && !ps_part_has_value(part) &&
+        part->open_round == NULL && part->async == NULL &&
+        part->reports == NULL && part->image.retry == 0 &&
+        !ps_part_is_awaited(part)) {
         ps_store_remove(st, part);
     }
 }
 
 bool ps_part_matches(const struct ps_part *part, uint8_t dtype, uint32_t count)
 {
-    return (!part->has_dtype || part->dtype == dtype) &&
-           (part->count == 0 || count == 0 || part->count == count);
+    const struct ps_rec_part_image *im = &part->image;
+
+    return (!im->has_dtype || im->dtype == dtype) &&
+           (im->count == 0 || count == 0 || im->count == count);
 }
 
 void ps_part_declare(struct ps_part *part, uint8_t dtype, uint32_t count)
 {
     assert(ps_part_matches(part, dtype, count));
-    part->has_dtype = true;
-    part->dtype = dtype;
+    part->image.has_dtype = true;
+    part->image.dtype = dtype;
     if (count != 0) {
-        part->count = count;
+        part->image.count = count;
+    }
+}
+
+struct ps_part_async *ps_part_obtain_async(struct ps_part *part, uint32_t slots)
+{
+    struct ps_part_async *a = part->async;
+
+    if (a == NULL) {
+        a = ps_calloc(1, sizeof(*a));
+        a->slot_count = slots;
+        a->clocks = ps_calloc(slots, sizeof(*a->clocks));
+        a->received_seqs = ps_calloc(slots, sizeof(*a->received_seqs));
+        ps_list_init(&a->queued_pushes);
+        ps_list_init(&a->applying_pushes);
+        part->async = a;
+    }
+    return a;
+}
+
+struct ps_part_rows *ps_part_obtain_rows(struct ps_part *part)
+{
+    if (part->rows == NULL) {
+        part->rows = ps_calloc(1, sizeof(*part->rows));
+        ps_list_init(&part->rows->waiting_pulls);
+    }
+    return part->rows;
+}
+
+/* --------------------------------------------------------- parts of the image */
+
+void ps_store_install(struct ps_store *st, struct ps_part *part,
+                      const struct ps_msg_part_chunk *m,
+                      struct ps_slice buffers[PS_PART_BUFFERS])
+{
+    part->image = m->image[0];
+    for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
+        set_buffer(st, part, i, &buffers[i]);
+        buffers[i] = (struct ps_slice){0};
+    }
+    if (m->clocks_count > 0) {
+        struct ps_part_async *a = ps_part_obtain_async(part, m->clocks_count);
+
+        memcpy(a->clocks, m->clocks, m->clocks_count * sizeof(*a->clocks));
+        for (uint32_t i = 0; i < m->clocks_count; i++) {
+            a->received_seqs[i] = m->clocks[i].applied_seq;
+            a->clock = i == 0 ? m->clocks[i].clock
+                              : ps_min_u64(a->clock, m->clocks[i].clock);
+        }
     }
 }
 
 void ps_store_set_encoded(struct ps_store *st, struct ps_part *part,
                           uint8_t codec, const struct ps_slice *code)
 {
-    st->stored_bytes -= part->encoded_value.len;
-    ps_buf_unref(part->encoded_value.buf);
-    part->encoded_value = *code;
-    part->codec = codec;
-    st->stored_bytes += part->encoded_value.len;
+    set_buffer(st, part, PS_PART_BUFFER_ENCODED, code);
+    part->image.codec = codec;
 }
 
 void ps_store_set_value(struct ps_store *st, struct ps_part *part,
                         uint64_t version, const struct ps_slice *value)
 {
-    assert(version >= part->version);
-    if (version != part->version) {
-        part->retry = 0;
-        part->all_skipped = false;
+    struct ps_rec_part_image *im = &part->image;
+
+    assert(version >= im->version);
+    if (version != im->version) {
+        im->retry = 0;
+        im->all_skipped = false;
     }
     ps_store_set_encoded(st, part, 0, &(struct ps_slice){0});
-    st->stored_bytes -= part->value.len;
-    ps_buf_unref(part->value.buf);
-    part->value = *value;
-    st->stored_bytes += part->value.len;
-    part->version = version;
+    set_buffer(st, part, PS_PART_BUFFER_VALUE, value);
+    im->version = version;
 }
 
 void ps_store_accumulate(struct ps_store *st, struct ps_part *part,
                          const struct ps_slice *sum, uint64_t weight,
                          uint8_t reduce)
 {
+    struct ps_rec_part_image *im = &part->image;
     const bool more = sum->buf != NULL;
 
-    st->stored_bytes -= part->accumulated.len;
-    ps_buf_unref(part->accumulated.buf);
-    part->accumulated = *sum;
-    st->stored_bytes += part->accumulated.len;
-    part->accumulated_rounds = more ? part->accumulated_rounds + 1 : 0;
-    part->accumulated_weight = more ? part->accumulated_weight + weight : 0;
-    part->accumulated_reduce = reduce;
+    set_buffer(st, part, PS_PART_BUFFER_ACCUMULATED, sum);
+    im->accumulated_rounds = more ? im->accumulated_rounds + 1 : 0;
+    im->accumulated_weight = more ? im->accumulated_weight + weight : 0;
+    im->accumulated_reduce = reduce;
 }
 
 void ps_store_set_state(struct ps_store *st, struct ps_part *part, unsigned i,
                         struct ps_buf *state)
 {
     assert(i < PS_PART_STATES);
-    if (part->states[i] != NULL) {
-        st->stored_bytes -= part->states[i]->size;
-        ps_buf_unref(part->states[i]);
-    }
-    part->states[i] = state;
-    if (state != NULL) {
-        st->stored_bytes += state->size;
-    }
+    set_buffer(st, part, PS_PART_BUFFER_STATE_0 + i,
+               &(struct ps_slice){.buf = state,
+                                  .len = state != NULL ? state->size : 0});
 }
+
+/* --------------------------------------------------- open rounds, waiting pulls */
 
 struct ps_open_round *
 ps_store_open_round(struct ps_store *st, struct ps_part *part,
@@ -268,7 +333,7 @@ void ps_store_add_row_pull(struct ps_store *st, struct ps_part *part,
 
     *own = *w;
     own->node = (struct ps_list_node){0};
-    ps_list_push_back(&part->waiting_row_pulls, &own->node);
+    ps_list_push_back(&ps_part_obtain_rows(part)->waiting_pulls, &own->node);
     st->waiting_pull_count++;
 }
 
@@ -279,6 +344,22 @@ void ps_store_remove_row_pull(struct ps_store *st,
     st->waiting_pull_count--;
     ps_buf_unref(w->row_numbers.buf);
     ps_free(w);
+}
+
+static void remove_row_pulls(struct ps_store *st, struct ps_part_rows *rows,
+                             uint32_t slot)
+{
+    struct ps_list_node *n = ps_list_first(&rows->waiting_pulls);
+
+    while (n != NULL) {
+        struct ps_waiting_row_pull *w = PS_CONTAINER(
+            n, struct ps_waiting_row_pull, node);
+
+        n = ps_list_next(&rows->waiting_pulls, n);
+        if (w->slot == slot) {
+            ps_store_remove_row_pull(st, w);
+        }
+    }
 }
 
 void ps_store_remove_slot_pulls(struct ps_store *st, uint32_t slot)
@@ -298,15 +379,8 @@ void ps_store_remove_slot_pulls(struct ps_store *st, uint32_t slot)
                 ps_store_remove_pull(st, p);
             }
         }
-        n = ps_list_first(&part->waiting_row_pulls);
-        while (n != NULL) {
-            struct ps_waiting_row_pull *w = PS_CONTAINER(
-                n, struct ps_waiting_row_pull, node);
-
-            n = ps_list_next(&part->waiting_row_pulls, n);
-            if (w->slot == slot) {
-                ps_store_remove_row_pull(st, w);
-            }
+        if (part->rows != NULL) {
+            remove_row_pulls(st, part->rows, slot);
         }
         /* ps_map_next() allows removal of the entry that it returned last. */
         ps_store_remove_if_empty(st, part);

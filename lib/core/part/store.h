@@ -7,8 +7,8 @@
 #include "base/list.h"
 #include "base/map.h"
 #include "base/time.h"
+#include "core/part/image.h"
 #include "core/round/round.h"
-#include "kernel/kernel.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -56,14 +56,23 @@ struct ps_async_push {
     struct ps_slice payload; /* Owned; moves to the open round. */
 };
 
-/* Pushes of one slot to one partition. A slot has at most one in flight, so two
- * numbers identify duplicates. */
-struct ps_async_slot {
-    /* Incarnation of the agent that numbers these pushes. */
-    uint64_t incarnation;
-    uint64_t received_seq; /* Number of the last received push. */
-    uint64_t applied_seq;  /* Number of the last push in the value. */
-    uint64_t clock;        /* ssp: clock of the applied pushes. */
+/* Further state of a partition without rounds, whose pushes are applied when
+ * they arrive. A slot has at most one in flight, so two numbers identify
+ * duplicates. */
+struct ps_part_async {
+    uint32_t slot_count;
+    struct ps_rec_part_clock *clocks; /* By slot. */
+    uint64_t *received_seqs; /* By slot: number of the last received push. */
+    uint64_t clock;          /* ssp: least of clocks[]. */
+    /* struct ps_async_push, in order of arrival. */
+    struct ps_list queued_pushes;
+    struct ps_list applying_pushes; /* Pushes being applied now. */
+};
+
+/* Further state of a partition of a rows key. */
+struct ps_part_rows {
+    uint32_t row_width;           /* Elements of a row; 0: not known yet. */
+    struct ps_list waiting_pulls; /* struct ps_waiting_row_pull */
 };
 
 struct ps_part_reports {
@@ -80,32 +89,11 @@ struct ps_part_reports {
 struct ps_part {
     uint32_t key;
     uint32_t index;
-    bool has_dtype;
-    uint8_t dtype;      /* enum ps_dtype */
-    uint32_t count;     /* Elements; 0: not known yet. */
-    uint32_t row_width; /* Elements of a row; 0: a dense key. */
-    uint64_t version;
-    bool all_skipped; /* All ranks skipped the last round. */
-    /* Retry number of the next round; a lower one is refused. */
-    uint32_t retry;
-    uint64_t name_hash;  /* base/name_hash.h; 0: not known. */
-    uint64_t first_elem; /* Where it begins in the array of its key. */
-    /* The optimizer's step count less the version: steps that were loaded, less
-     * rounds without a step. */
-    int64_t step_offset;
-    /* Never written again, but in place by a rows key. buf NULL: none. */
-    struct ps_slice value;
-    /* Encoded form, sent instead of the value; buf NULL: none. */
-    struct ps_slice encoded_value;
-    uint8_t codec; /* Codec of encoded_value. */
-    /* Optimizer states, or without an optimizer the codec's residual at 0;
-     * NULL: none. */
-    struct ps_buf *states[PS_PART_STATES];
-    /* Sum of gradients that wait for the optimizer step. */
-    struct ps_slice accumulated; /* buf NULL: none. */
-    uint64_t accumulated_rounds;
-    uint64_t accumulated_weight; /* Weight of the contributions in it. */
-    uint8_t accumulated_reduce;
+    struct ps_rec_part_image image;
+    /* By enum ps_part_buffer; buf NULL: none. The value is never written again,
+     * but in place by a rows key. State 0 is the codec's residual where there
+     * is no optimizer. */
+    struct ps_slice buffers[PS_PART_BUFFERS];
     struct ps_open_round *open_round; /* NULL: no contribution yet. */
     /* Merge of the complete round, owned by merge.c; NULL: none. */
     struct ps_server_merge *merge;
@@ -113,12 +101,8 @@ struct ps_part {
      * reported. */
     struct ps_part_reports *reports;
     struct ps_list waiting_pulls;
-    struct ps_list waiting_row_pulls;  /* struct ps_waiting_row_pull */
-    struct ps_async_slot *async_slots; /* By slot; NULL: no async push. */
-    /* struct ps_async_push, in order of arrival. */
-    struct ps_list queued_pushes;
-    struct ps_list applying_pushes; /* Pushes being applied now. */
-    uint64_t clock;                 /* ssp: least of async_slots[]. */
+    struct ps_part_async *async; /* NULL: no async push. */
+    struct ps_part_rows *rows;   /* NULL: no rows, and no pull of rows. */
 };
 
 /* A pull of rows whose version is not made yet. */
@@ -154,9 +138,28 @@ void ps_store_remove(struct ps_store *st, struct ps_part *part);
  * number, report, async push or pull. */
 void ps_store_remove_if_empty(struct ps_store *st, struct ps_part *part);
 
+static inline const struct ps_slice *ps_part_value(const struct ps_part *part)
+{
+    return &part->buffers[PS_PART_BUFFER_VALUE];
+}
+static inline const struct ps_slice *
+ps_part_accumulated(const struct ps_part *part)
+{
+    return &part->buffers[PS_PART_BUFFER_ACCUMULATED];
+}
+/* NULL: none. */
+static inline struct ps_buf *ps_part_state(const struct ps_part *part,
+                                           unsigned i)
+{
+    return part->buffers[PS_PART_BUFFER_STATE_0 + i].buf;
+}
 static inline bool ps_part_has_value(const struct ps_part *part)
 {
-    return part->value.buf != NULL;
+    return ps_part_value(part)->buf != NULL;
+}
+static inline bool ps_part_is_rows(const struct ps_part *part)
+{
+    return part->rows != NULL && part->rows->row_width != 0;
 }
 /* True if type and length do not contradict the partition's; count 0: not
  * stated. */
@@ -169,6 +172,11 @@ void ps_part_declare(struct ps_part *part, uint8_t dtype, uint32_t count);
 bool ps_part_add_report(struct ps_part *part, uint32_t slot, uint32_t slots,
                         uint64_t made);
 
+/* Makes the image, of which the message has the records, that of the partition,
+ * of which nothing else is here; takes over the references of `buffers`. */
+void ps_store_install(struct ps_store *st, struct ps_part *part,
+                      const struct ps_msg_part_chunk *m,
+                      struct ps_slice buffers[PS_PART_BUFFERS]);
 /* Replaces version and value; takes over one reference. */
 void ps_store_set_value(struct ps_store *st, struct ps_part *part,
                         uint64_t version, const struct ps_slice *value);
@@ -181,7 +189,7 @@ void ps_store_set_encoded(struct ps_store *st, struct ps_part *part,
 void ps_store_accumulate(struct ps_store *st, struct ps_part *part,
                          const struct ps_slice *sum, uint64_t weight,
                          uint8_t reduce);
-/* Sets states[i]; takes over one reference. NULL: removes it. */
+/* Sets state `i`; takes over one reference. NULL: removes it. */
 void ps_store_set_state(struct ps_store *st, struct ps_part *part, unsigned i,
                         struct ps_buf *state);
 
@@ -196,6 +204,11 @@ static inline bool ps_open_round_all_skip(const struct ps_open_round *open)
     return open->skips != NULL && !open->has_request;
 }
 
+/* Returns the state of its kind, made on first use. */
+struct ps_part_async *ps_part_obtain_async(struct ps_part *part,
+                                           uint32_t slots);
+struct ps_part_rows *ps_part_obtain_rows(struct ps_part *part);
+
 /* Adds a copy of `w`; takes over the reference of its row_numbers. */
 void ps_store_add_row_pull(struct ps_store *st, struct ps_part *part,
                            const struct ps_waiting_row_pull *w);
@@ -204,12 +217,15 @@ void ps_store_remove_row_pull(struct ps_store *st,
 
 /* Frees a push that is in neither list. */
 void ps_async_push_free(struct ps_async_push *a);
-
+/* True if pulls of rows wait for a version of the partition. */
+static inline bool ps_part_has_row_pulls(const struct ps_part *part)
+{
+    return part->rows != NULL && !ps_list_empty(&part->rows->waiting_pulls);
+}
 /* True if pulls wait for a version of the partition. */
 static inline bool ps_part_is_awaited(const struct ps_part *part)
 {
-    return !ps_list_empty(&part->waiting_pulls) ||
-           !ps_list_empty(&part->waiting_row_pulls);
+    return !ps_list_empty(&part->waiting_pulls) || ps_part_has_row_pulls(part);
 }
 
 /* Makes the slot wait for version `least`. It waits at most once for a

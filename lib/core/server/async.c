@@ -15,24 +15,21 @@
 #include "core/server/push.h"
 #include "core/server/reply.h"
 
-/* Returns the state of the slot's pushes, reset if the agent was restarted: its
+/* Returns the clock of the slot's pushes, reset if the agent was restarted: its
  * numbers then begin again. */
-static struct ps_async_slot *
-obtain_async_slot(struct ps_part *part, const struct ps_server_slot *slot)
+static struct ps_rec_part_clock *obtain_clock(struct ps_part *part,
+                                              const struct ps_server_slot *slot)
 {
-    struct ps_async_slot *a;
+    struct ps_part_async *async = ps_part_obtain_async(part,
+                                                       slot->job->slot_count);
+    struct ps_rec_part_clock *known = &async->clocks[slot->index];
 
-    if (part->async_slots == NULL) {
-        part->async_slots = ps_calloc(slot->job->slot_count,
-                                      sizeof(*part->async_slots));
+    if (known->incarnation != slot->incarnation) {
+        known->incarnation = slot->incarnation;
+        known->applied_seq = 0; /* The pushes of its ranks still count. */
+        async->received_seqs[slot->index] = 0;
     }
-    a = &part->async_slots[slot->index];
-    if (a->incarnation != slot->incarnation) {
-        /* The pushes of its ranks still count. */
-        *a = (struct ps_async_slot){.incarnation = slot->incarnation,
-                                    .clock = a->clock};
-    }
-    return a;
+    return known;
 }
 
 static bool async_is_duplicate(const struct ps_server_job *job,
@@ -43,10 +40,9 @@ static bool async_is_duplicate(const struct ps_server_job *job,
     const struct ps_part *part = ps_store_find(&job->store, rec->key,
                                                rec->index);
 
-    return part != NULL && part->async_slots != NULL &&
-           m->slot < job->slot_count &&
-           part->async_slots[m->slot].incarnation == m->incarnation &&
-           rec->round <= part->async_slots[m->slot].received_seq;
+    return part != NULL && part->async != NULL && m->slot < job->slot_count &&
+           part->async->clocks[m->slot].incarnation == m->incarnation &&
+           rec->round <= part->async->received_seqs[m->slot];
 }
 
 static int validate_async(const struct ps_server_contribution *in,
@@ -64,9 +60,9 @@ static int validate_async(const struct ps_server_contribution *in,
     }
     if ((m->rule == PS_RULE_STEP) != job->has_optimizer || m->assign ||
         !ps_part_matches(part, rec->dtype, rec->count) ||
-        part->row_width != 0 ||
-        (part->async_slots == NULL &&
-         (part->open_round != NULL || part->version > 0))) {
+        ps_part_is_rows(part) ||
+        (part->async == NULL &&
+         (part->open_round != NULL || part->image.version > 0))) {
         return PS_E_MISMATCH;
     }
     if (m->rule == PS_RULE_STEP &&
@@ -91,7 +87,8 @@ static bool can_apply_together(const struct ps_part *part,
  * or some are being applied. */
 static bool start_queued_pushes(struct ps_server_job *job, struct ps_part *part)
 {
-    struct ps_list_node *n = ps_list_first(&part->queued_pushes);
+    struct ps_part_async *async = part->async;
+    struct ps_list_node *n = ps_list_first(&async->queued_pushes);
 
     if (part->open_round != NULL || n == NULL) {
         return false;
@@ -104,11 +101,11 @@ static bool start_queued_pushes(struct ps_server_job *job, struct ps_part *part)
     while (n != NULL) {
         struct ps_async_push *a = PS_CONTAINER(n, struct ps_async_push, node);
 
-        n = ps_list_next(&part->queued_pushes, n);
-        if (ps_list_empty(&part->applying_pushes) ||
+        n = ps_list_next(&async->queued_pushes, n);
+        if (ps_list_empty(&async->applying_pushes) ||
             can_apply_together(part, a)) {
             ps_list_remove(&a->node);
-            ps_list_push_back(&part->applying_pushes, &a->node);
+            ps_list_push_back(&async->applying_pushes, &a->node);
             ps_round_contribute(&open->round, a->slot, &a->payload, 1);
             ps_buf_unref(a->payload.buf);
             a->payload.buf = NULL; /* Moved to the round. */
@@ -127,13 +124,13 @@ static int check_async(struct ps_server_step *st,
     if (rc != 0) {
         return rc;
     }
-    const struct ps_async_slot *known = obtain_async_slot(part, in->slot);
+    const struct ps_rec_part_clock *known = obtain_clock(part, in->slot);
 
     if (rec->round <= known->applied_seq) {
         ps_server_reply_part(st, in->slot, part, false, rec->round);
         return PS_CONTRIBUTION_KNOWN;
     }
-    if (rec->round <= known->received_seq) {
+    if (rec->round <= part->async->received_seqs[in->slot->index]) {
         return PS_CONTRIBUTION_KNOWN; /* Replied to when applied. */
     }
     return 0;
@@ -152,9 +149,10 @@ static bool take_async(struct ps_server_step *st,
     a->seq = in->rec.round;
     a->clock = in->rec.clock;
     a->payload = *bytes;
-    obtain_async_slot(part, slot)->received_seq = a->seq;
+    (void)obtain_clock(part, slot);
+    part->async->received_seqs[slot->index] = a->seq;
     slot->unmerged_bytes += bytes->len;
-    ps_list_push_back(&part->queued_pushes, &a->node);
+    ps_list_push_back(&part->async->queued_pushes, &a->node);
     (void)st;
     return start_queued_pushes(slot->job, part);
 }
@@ -171,37 +169,38 @@ const struct ps_server_contribution_kind ps_server_async_kind = {
 };
 
 /* Raises the partition's clock to the least of all slots; false: no change. */
-static bool advance_clock(const struct ps_server_job *job, struct ps_part *part)
+static bool advance_clock(struct ps_part_async *async)
 {
     uint64_t least = UINT64_MAX;
 
-    for (uint32_t i = 0; i < job->slot_count && least > part->clock; i++) {
-        least = ps_min_u64(least, part->async_slots[i].clock);
+    for (uint32_t i = 0; i < async->slot_count && least > async->clock; i++) {
+        least = ps_min_u64(least, async->clocks[i].clock);
     }
-    if (least <= part->clock) {
+    if (least <= async->clock) {
         return false;
     }
-    part->clock = least;
+    async->clock = least;
     return true;
 }
 
 bool ps_server_async_applied(struct ps_server_step *st,
                              struct ps_server_job *job, struct ps_part *part)
 {
+    struct ps_part_async *async = part->async;
     bool slowest = false;
     struct ps_bits replied;
     struct ps_list_node *n;
 
-    PS_LIST_EACH(m, &part->applying_pushes)
+    PS_LIST_EACH(m, &async->applying_pushes)
     {
         const struct ps_async_push *a = PS_CONTAINER(
             m, const struct ps_async_push, node);
-        struct ps_async_slot *known = &part->async_slots[a->slot];
+        struct ps_rec_part_clock *known = &async->clocks[a->slot];
 
-        slowest = slowest || known->clock == part->clock;
+        slowest = slowest || known->clock == async->clock;
         known->clock = ps_max_u64(known->clock, a->clock);
     }
-    slowest = slowest && advance_clock(job, part);
+    slowest = slowest && advance_clock(async);
     ps_bits_init(&replied, job->slot_count);
 
     for (uint32_t i = 0; i < job->slot_count; i++) {
@@ -209,10 +208,10 @@ bool ps_server_async_applied(struct ps_server_step *st,
             part->open_round->round.contributions[i].len;
     }
     ps_store_close_round(&job->store, part);
-    while ((n = ps_list_pop(&part->applying_pushes)) != NULL) {
+    while ((n = ps_list_pop(&async->applying_pushes)) != NULL) {
         struct ps_async_push *a = PS_CONTAINER(n, struct ps_async_push, node);
         struct ps_server_slot *slot = &job->slots[a->slot];
-        struct ps_async_slot *known = &part->async_slots[a->slot];
+        struct ps_rec_part_clock *known = &async->clocks[a->slot];
 
         if (a->incarnation == known->incarnation) {
             known->applied_seq = a->seq;
@@ -224,7 +223,7 @@ bool ps_server_async_applied(struct ps_server_step *st,
         ps_async_push_free(a);
     }
     for (uint32_t i = 0; slowest && i < job->slot_count; i++) {
-        const struct ps_async_slot *known = &part->async_slots[i];
+        const struct ps_rec_part_clock *known = &async->clocks[i];
         struct ps_server_slot *slot = &job->slots[i];
 
         /* Its agent may have a pull that waits for the clock. */

@@ -24,11 +24,11 @@ static void void_round(struct ps_server_step *st, struct ps_server_job *job,
     const struct ps_rec_part rec = {
         .key = part->key,
         .index = part->index,
-        .round = part->version + 1,
-        .dtype = part->dtype,
-        .count = part->count,
+        .round = part->image.version + 1,
+        .dtype = part->image.dtype,
+        .count = part->image.count,
     };
-    const uint32_t retry = rc == PS_E_MISMATCH ? part->retry : 0;
+    const uint32_t retry = rc == PS_E_MISMATCH ? part->image.retry : 0;
     struct ps_bits contributed;
 
     ps_bits_init(&contributed, job->slot_count);
@@ -61,7 +61,7 @@ void ps_server_conflict_abort(struct ps_server_step *st,
 {
     struct ps_server_refusal refusal;
 
-    part->retry = attempt;
+    part->image.retry = attempt;
     if (part->open_round == NULL) {
         return;
     }
@@ -78,7 +78,7 @@ uint32_t ps_server_conflict_newer_retry(const struct ps_server_job *job,
 {
     const struct ps_part *part = ps_store_find(&job->store, key, index);
 
-    return part != NULL && part->retry > attempt ? part->retry : 0;
+    return part != NULL && part->image.retry > attempt ? part->image.retry : 0;
 }
 
 int ps_server_conflict_check_retry(struct ps_server_step *st,
@@ -86,13 +86,13 @@ int ps_server_conflict_check_retry(struct ps_server_step *st,
                                    struct ps_part *part, uint64_t round,
                                    uint32_t attempt)
 {
-    if (part == NULL || round != part->version + 1) {
+    if (part == NULL || round != part->image.version + 1) {
         return 0;
     }
-    if (attempt < part->retry) {
+    if (attempt < part->image.retry) {
         return PS_E_MISMATCH;
     }
-    if (attempt > part->retry) {
+    if (attempt > part->image.retry) {
         if (part->open_round != NULL &&
             (part->open_round->rule != PS_RULE_NONE ||
              ps_round_is_complete(&part->open_round->round))) {
@@ -106,7 +106,7 @@ int ps_server_conflict_check_retry(struct ps_server_step *st,
 void ps_server_conflict_no_root(struct ps_server_step *st,
                                 struct ps_server_job *job, struct ps_part *part)
 {
-    ps_server_conflict_abort(st, job, part, part->retry + 1,
+    ps_server_conflict_abort(st, job, part, part->image.retry + 1,
                              &(struct ps_server_conflict){.assign = true});
 }
 
@@ -118,7 +118,7 @@ void ps_server_conflict_raise(struct ps_server_step *st,
 {
     const struct ps_open_round *open = part->open_round;
 
-    if (round != part->version + 1 ||
+    if (round != part->image.version + 1 ||
         (open != NULL && ps_round_is_complete(&open->round))) {
         return;
     }
@@ -134,7 +134,7 @@ void ps_server_conflict_raise(struct ps_server_step *st,
         ret_others->reduce = open->reduce;
         ret_others->assign = open->assign;
     }
-    ps_server_conflict_abort(st, job, part, part->retry + 1, own);
+    ps_server_conflict_abort(st, job, part, part->image.retry + 1, own);
 }
 
 void ps_server_on_abort_round(struct ps_server_step *st,

@@ -33,11 +33,11 @@ static bool is_redundant(const struct ps_part *part,
     if (part == NULL) {
         return false;
     }
-    if (in->rec.round != part->version + 1) {
-        return in->rec.round <= part->version;
+    if (in->rec.round != part->image.version + 1) {
+        return in->rec.round <= part->image.version;
     }
-    return retry < part->retry ||
-           (retry == part->retry && part->open_round != NULL &&
+    return retry < part->image.retry ||
+           (retry == part->image.retry && part->open_round != NULL &&
             ps_round_has_contributed(&part->open_round->round, slot));
 }
 
@@ -69,11 +69,12 @@ static int check_for_round(struct ps_server_step *st,
     if (rc != 0) {
         return rc;
     }
-    if (part != NULL && in->rec.round <= part->version) {
-        ps_server_reply_part(st, slot, part, push->needs_value, part->version);
+    if (part != NULL && in->rec.round <= part->image.version) {
+        ps_server_reply_part(st, slot, part, push->needs_value,
+                             part->image.version);
         return PS_CONTRIBUTION_KNOWN;
     }
-    if (part != NULL && push->retry != part->retry) {
+    if (part != NULL && push->retry != part->image.retry) {
         rc = ps_server_conflict_check_retry(st, job, part, in->rec.round,
                                             push->retry);
     }
@@ -145,7 +146,7 @@ static bool take_for_round(const struct ps_server_contribution *in,
     struct ps_open_round *open;
 
     push->kind->declare(in, part);
-    part->retry = push->retry; /* The same, or higher. */
+    part->image.retry = push->retry; /* The same, or higher. */
     open = obtain_open_round(in, part);
     push->kind->record(in, open);
     ps_round_contribute(&open->round, slot->index,
@@ -179,8 +180,8 @@ static void record_identity(struct ps_part *part,
                             const struct ps_server_contribution *in)
 {
     if (part != NULL) {
-        part->name_hash = in->name_hash;
-        part->first_elem = in->first_elem;
+        part->image.name_hash = in->name_hash;
+        part->image.first_elem = in->first_elem;
     }
 }
 

@@ -91,7 +91,7 @@ static bool reserved_round_is_open(const struct ps_server_job *job)
         return false;
     }
     part = ps_store_find(&job->store, n->key, n->index);
-    if (part != NULL && part->version >= n->round) {
+    if (part != NULL && part->image.version >= n->round) {
         return false;
     }
     if (part != NULL && part->open_round != NULL) {
@@ -110,7 +110,8 @@ ps_server_memory_reserved_round(const struct ps_server_job *job)
                                                                n->key, n->index)
                                                : NULL;
 
-    return part != NULL && part->version < n->round ? part->open_round : NULL;
+    return part != NULL && part->image.version < n->round ? part->open_round
+                                                          : NULL;
 }
 
 bool ps_server_memory_serves_next_round(struct ps_server_job *job,

@@ -44,17 +44,17 @@ static void publish_version(struct ps_server_step *st,
 
     if (value != NULL) {
         if (open->assign) {
-            part->step_offset--; /* No optimizer step. */
+            part->image.step_offset--; /* No optimizer step. */
             /* Master weights of the replaced value. */
             ps_store_set_state(&job->store, part, PS_PART_MASTER, NULL);
         }
-        ps_store_set_value(&job->store, part, part->version + 1, value);
+        ps_store_set_value(&job->store, part, part->image.version + 1, value);
         ps_store_set_encoded(&job->store, part,
                              (uint8_t)job->compression.codec.kind, code);
     } else {
-        part->version++;
-        part->retry = 0;
-        part->all_skipped = ps_open_round_all_skip(open);
+        part->image.version++;
+        part->image.retry = 0;
+        part->image.all_skipped = ps_open_round_all_skip(open);
         /* The encoded form of the previous version. */
         ps_store_set_encoded(&job->store, part, 0, &(struct ps_slice){0});
     }
@@ -68,7 +68,8 @@ static void publish_version(struct ps_server_step *st,
     for (uint32_t i = 0; i < job->slot_count; i++) {
         job->slots[i].unmerged_bytes -= open->round.contributions[i].len;
         ps_server_reply_part(st, &job->slots[i], part,
-                             ps_bits_get(&open->needs_value, i), part->version);
+                             ps_bits_get(&open->needs_value, i),
+                             part->image.version);
     }
     up_to_date = open->needs_value;
     open->needs_value = (struct ps_bits){0};
@@ -86,8 +87,9 @@ static void publish_without_step(struct ps_server_step *st,
                                  struct ps_server_job *job,
                                  struct ps_part *part)
 {
-    part->step_offset--;
-    job->newest_version = ps_max_u64(job->newest_version, part->version + 1);
+    part->image.step_offset--;
+    job->newest_version = ps_max_u64(job->newest_version,
+                                     part->image.version + 1);
     publish_version(st, job, part, NULL, NULL);
 }
 
@@ -122,12 +124,12 @@ static int prepare_encoded(struct ps_server_merge *run)
 {
     struct ps_part *part = run->part;
     const uint64_t len = ps_codec_bytes(&run->job->compression.codec,
-                                        part->count);
-    const size_t size = part->count * sizeof(float);
+                                        part->image.count);
+    const size_t size = part->image.count * sizeof(float);
     struct ps_buf *buf;
     int rc;
 
-    if (part->states[0] == NULL) {
+    if (ps_part_state(part, 0) == NULL) {
         rc = ps_server_memory_alloc(run->job, size, &buf);
         if (rc != 0) {
             return rc;
@@ -155,14 +157,14 @@ static void add_encode(struct ps_server_merge *run, struct ps_compute *c)
         &c->job.codec,
         &(struct ps_codec_position){.key = part->open_round->rng_key,
                                     .index = part->index,
-                                    .round = part->version + 1,
+                                    .round = part->image.version + 1,
                                     .slot = UINT32_MAX});
     c->job.decoded = c->job.dst;
     c->job.dst = ps_slice_data(&run->encoded);
-    c->job.residual = (float *)(void *)part->states[0]->data;
-    c->job.kept[PS_KEPT_RESIDUAL] = part->states[0];
+    c->job.residual = (float *)(void *)ps_part_state(part, 0)->data;
+    c->job.kept[PS_KEPT_RESIDUAL] = ps_part_state(part, 0);
     ps_compute_pin(c, run->encoded.buf);
-    ps_compute_pin(c, part->states[0]);
+    ps_compute_pin(c, ps_part_state(part, 0));
 }
 
 static int prepare_result(struct ps_server_merge *run, bool steps)
@@ -171,7 +173,7 @@ static int prepare_result(struct ps_server_merge *run, bool steps)
     const struct ps_slice *first = ps_round_first_nonempty(
         &part->open_round->round);
     struct ps_buf *buf;
-    const size_t len = part->count * ps_dtype_size(part->dtype);
+    const size_t len = part->image.count * ps_dtype_size(part->image.dtype);
     int rc = steps ? ps_server_optimizer_make_states(run->job, part) : 0;
 
     if (rc != 0) {
@@ -238,8 +240,8 @@ static int launch_plan(struct ps_server_step *st, struct ps_server_merge *run)
 static bool accumulates_round(const struct ps_server_job *job,
                               const struct ps_part *part, bool steps)
 {
-    return steps &&
-           part->accumulated_rounds + 1 < ps_optim_rounds_per_step(&job->optim);
+    return steps && part->image.accumulated_rounds + 1 <
+                        ps_optim_rounds_per_step(&job->optim);
 }
 
 static int launch_merge(struct ps_server_step *st, struct ps_server_merge *run)
@@ -336,7 +338,7 @@ void ps_server_merge_start(struct ps_server_step *st, struct ps_server_job *job,
         return;
     }
     if (open->kind->plan == NULL && !open->is_encoded &&
-        open->round.nonempty == 1 && part->accumulated.buf == NULL &&
+        open->round.nonempty == 1 && ps_part_accumulated(part)->buf == NULL &&
         accumulates_round(job, part, steps)) {
         ps_buf_ref(first->buf);
         publish_accumulated(st, job, part, first);
@@ -377,9 +379,9 @@ static void fail_round(struct ps_server_step *st, struct ps_server_job *job,
     struct ps_rec_part rec = {
         .key = part->key,
         .index = part->index,
-        .round = part->version + 1,
-        .dtype = part->dtype,
-        .count = part->count,
+        .round = part->image.version + 1,
+        .dtype = part->image.dtype,
+        .count = part->image.count,
     };
 
     ps_effects_log_for(st->fx, &job->account, PS_LOG_ERROR,
@@ -403,9 +405,10 @@ static bool retry_starved(struct ps_server_step *st,
     struct ps_server *s = st->s;
     struct ps_part *part = run->part;
     const uint64_t missing = ps_server_optimizer_missing(run->job, part);
-    const uint64_t len = missing > 0 ? missing
-                                     : part->count *
-                                           (uint64_t)ps_dtype_size(part->dtype);
+    const uint64_t len = missing > 0
+                             ? missing
+                             : part->image.count *
+                                   (uint64_t)ps_dtype_size(part->image.dtype);
     char text[PS_TEXT_MAX / 2];
     struct ps_str why;
 
@@ -463,9 +466,10 @@ static void record_computation(const struct ps_server_merge *run)
         job, part,
         &(struct ps_server_profile_event){
             .kind = steps ? PS_PROFILE_KIND_STEP : PS_PROFILE_KIND_MERGE,
-            .round = part->version + 1,
+            .round = part->image.version + 1,
             .begun_at = run->computing_since,
-            .bytes = part->count * (uint64_t)ps_dtype_size(part->dtype)});
+            .bytes = part->image.count *
+                     (uint64_t)ps_dtype_size(part->image.dtype)});
 }
 
 void ps_server_merge_on_computed(struct ps_server_step *st, uint64_t token,

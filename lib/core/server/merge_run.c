@@ -201,10 +201,10 @@ static void drop_async_pushes(struct ps_server_job *job, struct ps_part *part)
 {
     struct ps_list_node *n;
 
-    while ((n = ps_list_pop(&part->applying_pushes)) != NULL) {
+    while ((n = ps_list_pop(&part->async->applying_pushes)) != NULL) {
         ps_async_push_free(PS_CONTAINER(n, struct ps_async_push, node));
     }
-    while ((n = ps_list_pop(&part->queued_pushes)) != NULL) {
+    while ((n = ps_list_pop(&part->async->queued_pushes)) != NULL) {
         struct ps_async_push *a = PS_CONTAINER(n, struct ps_async_push, node);
 
         job->slots[a->slot].unmerged_bytes -= a->payload.len;
@@ -244,7 +244,9 @@ void ps_server_merge_discard(struct ps_server *s, struct ps_server_job *job,
         job->incomplete_rounds--;
     }
     ps_store_close_round(&job->store, part);
-    drop_async_pushes(job, part);
+    if (part->async != NULL) {
+        drop_async_pushes(job, part);
+    }
     ps_server_credit_mark_job(job);
 }
 
@@ -286,10 +288,10 @@ struct ps_compute *ps_server_merge_sum(struct ps_server_merge *run, bool steps)
     struct ps_open_round *open = part->open_round;
     const bool adds = open->rule == PS_RULE_ACCUMULATE;
     const bool takes = (steps || run->accumulates) &&
-                       part->accumulated.buf != NULL;
+                       ps_part_accumulated(part)->buf != NULL;
     const uint64_t code_len = open->is_encoded && job->compression.per_worker
                                   ? ps_codec_bytes(&job->compression.codec,
-                                                   part->count)
+                                                   part->image.count)
                                   : 0;
     const uint64_t sources = code_len != 0 ? count_codes(open, code_len)
                                            : open->round.nonempty;
@@ -297,13 +299,13 @@ struct ps_compute *ps_server_merge_sum(struct ps_server_merge *run, bool steps)
         0, (uint32_t)sources + (adds || takes ? 1 : 0), 5 + PS_PART_STATES);
 
     c->job.op = PS_JOB_SUM;
-    c->job.dtype = (enum ps_dtype)part->dtype;
+    c->job.dtype = (enum ps_dtype)part->image.dtype;
     c->job.fold = ps_round_fold(open->reduce);
-    c->job.count = part->count;
+    c->job.count = part->image.count;
     c->job.divide_by = open->reduce != PS_REDUCE_MEAN || run->accumulates
                            ? 1
                            : open->round.weight +
-                                 (takes ? part->accumulated_weight : 0);
+                                 (takes ? part->image.accumulated_weight : 0);
     if (code_len != 0) {
         add_each_code(open, code_len, c);
     } else {
@@ -315,12 +317,12 @@ struct ps_compute *ps_server_merge_sum(struct ps_server_merge *run, bool steps)
             &c->job.src_codec,
             &(struct ps_codec_position){.key = open->rng_key,
                                         .index = part->index,
-                                        .round = part->version + 1});
+                                        .round = part->image.version + 1});
     }
     if (adds) {
-        ps_compute_add_src(c, &part->value, 0);
+        ps_compute_add_src(c, ps_part_value(part), 0);
     } else if (takes) {
-        ps_compute_add_src(c, &part->accumulated, 0);
+        ps_compute_add_src(c, ps_part_accumulated(part), 0);
     }
     return c;
 }

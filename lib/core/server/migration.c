@@ -50,10 +50,7 @@ void ps_server_migration_drop_buffers(struct ps_server_migration *mv)
 {
     ps_msg_free(mv->first_chunk);
     mv->first_chunk = NULL;
-    for (unsigned i = 0; i < MIG_BUF_COUNT; i++) {
-        ps_buf_unref(mv->buffers[i]);
-        mv->buffers[i] = NULL;
-    }
+    ps_image_drop(mv->buffers);
     mv->received_bytes = 0;
 }
 

@@ -4,15 +4,6 @@
 
 #include "core/server/jobs.h"
 
-/* Buffers of a partition in the order in which they are sent. */
-enum {
-    MIG_BUF_VALUE,
-    MIG_BUF_ENCODED,
-    MIG_BUF_ACCUMULATED,
-    MIG_BUF_STATES,
-    MIG_BUF_COUNT = MIG_BUF_STATES + PS_PART_STATES
-};
-
 enum ps_server_migration_role {
     MIG_ENDED,
     MIG_OUT,
@@ -35,7 +26,7 @@ struct ps_server_migration {
     struct ps_bits reported;
     /* The fields below are of MIG_IN. */
     struct ps_msg *first_chunk; /* Without its payload; NULL: none. */
-    struct ps_buf *buffers[MIG_BUF_COUNT];
+    struct ps_slice buffers[PS_PART_BUFFERS];
     uint64_t received_bytes;
     uint64_t total_bytes;
 };

@@ -30,9 +30,9 @@ bool ps_server_norm_is_needed(struct ps_server_job *job,
 /* Bytes of the partition in the type in which steps are computed. */
 static size_t work_bytes(const struct ps_part *part)
 {
-    return part->count * (ps_server_optimizer_has_master(part)
-                              ? sizeof(float)
-                              : ps_dtype_size(part->dtype));
+    return part->image.count * (ps_server_optimizer_has_master(part)
+                                    ? sizeof(float)
+                                    : ps_dtype_size(part->image.dtype));
 }
 
 static int alloc_slice(struct ps_server_merge *run, size_t len,
@@ -65,7 +65,8 @@ static int prepare_stage(struct ps_server_merge *run)
         return 0;
     }
     if (last) {
-        return alloc_slice(run, part->count * ps_dtype_size(part->dtype),
+        return alloc_slice(run,
+                           part->image.count * ps_dtype_size(part->image.dtype),
                            &run->result);
     }
     /* A new buffer: a discarded computation may still write the last one. */
@@ -85,8 +86,8 @@ static struct ps_compute *plan_next_stage(const struct ps_server_merge *run)
 {
     struct ps_compute *c = ps_compute_new(0, 1, 5 + PS_PART_STATES);
 
-    c->job.dtype = (enum ps_dtype)run->part->dtype;
-    c->job.count = run->part->count;
+    c->job.dtype = (enum ps_dtype)run->part->image.dtype;
+    c->job.count = run->part->image.count;
     c->job.src_is_float32 = ps_server_optimizer_has_master(run->part);
     ps_compute_add_src(c, &run->staged.work, 0);
     return c;

@@ -18,26 +18,27 @@
 /* Element type of the optimizer states and master weights. */
 static uint8_t state_dtype(const struct ps_part *part)
 {
-    return ps_dtype_is_float(part->dtype) ? part->dtype
-                                          : (uint8_t)PS_DTYPE_FLOAT32;
+    return ps_dtype_is_float(part->image.dtype) ? part->image.dtype
+                                                : (uint8_t)PS_DTYPE_FLOAT32;
 }
 
-/* Index of buffer `which` in the partition's states. */
-static unsigned state_index(const struct ps_server_job *job, unsigned which)
+/* Number of the partition's buffers that are saved and loaded. */
+static unsigned saved_count(const struct ps_server_job *job,
+                            const struct ps_part *part)
 {
-    return which < ps_optim_state_count(&job->optim) ? which : PS_PART_MASTER;
+    return ps_image_saved_count(part->image.dtype,
+                                ps_optim_state_count(&job->optim));
 }
 
-static unsigned state_buffer_count(const struct ps_server_job *job,
-                                   const struct ps_part *part)
+static enum ps_part_buffer saved_buffer(const struct ps_server_job *job,
+                                        unsigned which)
 {
-    return ps_optim_state_count(&job->optim) +
-           (ps_dtype_is_float(part->dtype) ? 0 : 1);
+    return ps_image_saved_buffer(which, ps_optim_state_count(&job->optim));
 }
 
 static uint64_t step_count(const struct ps_part *part)
 {
-    return (uint64_t)((int64_t)part->version + part->step_offset);
+    return (uint64_t)((int64_t)part->image.version + part->image.step_offset);
 }
 
 /* `copy` NULL: no payload. Takes over one reference. */
@@ -86,14 +87,14 @@ static void reply_state(struct ps_server_step *st,
 {
     struct ps_rec_part rec = {.key = part->key,
                               .index = part->index,
-                              .round = part->version,
+                              .round = part->image.version,
                               .dtype = state_dtype(part),
-                              .count = copy != NULL ? part->count : 0};
+                              .count = copy != NULL ? part->image.count : 0};
     struct ps_msg_state m = {.gen = q->gen,
                              .request = q->number,
                              .text = "",
                              .steps = step_count(part),
-                             .buffers = (uint8_t)state_buffer_count(job, part),
+                             .buffers = (uint8_t)saved_count(job, part),
                              .parts = &rec,
                              .parts_count = 1};
 
@@ -118,21 +119,11 @@ static struct ps_part *find_part_or_refuse(struct ps_server_step *st,
         if (ps_server_migration_involves(job, q->rec)) {
             /* The agent asks again, perhaps another server. */
             rc = PS_E_STALE;
-        } else if (!job->has_optimizer) {
-            rc = PS_E_INVAL;
-            text = "the job has no optimizer";
-        } else if (part == NULL || !ps_part_has_value(part) ||
-                   !ps_dtype_is_real(part->dtype)) {
-            rc = PS_E_NOKEY;
-            text = "the key was never initialised, or holds no real numbers";
-        } else if (part->merge != NULL) {
-            rc = PS_E_AGAIN;
-            text = "a step is in progress: save and load when no worker pushes";
-        } else if (part->accumulated.buf != NULL) {
-            rc = PS_E_AGAIN;
-            text = "a step of several rounds has begun: save and load after "
-                   "the last of them";
-        } else if (ps_server_optimizer_make_states(job, part) != 0) {
+        } else {
+            rc = ps_image_check_use(part, job->has_optimizer, PS_IMAGE_SAVE,
+                                    &text);
+        }
+        if (rc == 0 && ps_server_optimizer_make_states(job, part) != 0) {
             rc = PS_E_NOMEM;
             text = "the server has no memory for the optimizer's state";
         }
@@ -166,8 +157,8 @@ void ps_server_on_state_get(struct ps_server_step *st, struct ps_server_conn *c,
     if (part == NULL) {
         return;
     }
-    if (m->which < state_buffer_count(job, part)) {
-        struct ps_buf *state = part->states[state_index(job, m->which)];
+    if (m->which < saved_count(job, part)) {
+        struct ps_buf *state = part->buffers[saved_buffer(job, m->which)].buf;
 
         if (ps_buf_fetch(state) != 0) {
             send_state_error(st, &q, PS_E_IO,
@@ -190,16 +181,17 @@ void ps_server_on_state_get(struct ps_server_step *st, struct ps_server_conn *c,
 static int make_value_from_master(struct ps_server_job *job,
                                   struct ps_part *part)
 {
-    const size_t len = part->count * ps_dtype_size(part->dtype);
+    const size_t len = part->image.count * ps_dtype_size(part->image.dtype);
     struct ps_slice value = {.len = len};
     int rc = ps_server_memory_alloc(job, len, &value.buf);
 
     if (rc == 0) {
         ps_kernel_narrow(
-            (enum ps_dtype)part->dtype, value.buf->data,
-            (const float *)(const void *)part->states[PS_PART_MASTER]->data,
-            part->count);
-        ps_store_set_value(&job->store, part, part->version, &value);
+            (enum ps_dtype)part->image.dtype, value.buf->data,
+            (const float *)(const void *)ps_part_state(part, PS_PART_MASTER)
+                ->data,
+            part->image.count);
+        ps_store_set_value(&job->store, part, part->image.version, &value);
     }
     return rc;
 }
@@ -209,25 +201,26 @@ static int store_state(struct ps_server_job *job, struct ps_part *part,
                        const struct ps_slice *payload)
 {
     const struct ps_rec_part *rec = m->parts;
-    const unsigned place = state_index(job, m->which);
+    const enum ps_part_buffer place = saved_buffer(job, m->which);
+    struct ps_buf *state = part->buffers[place].buf;
 
     if (m->which < UINT8_MAX &&
-        (m->which >= state_buffer_count(job, part) ||
-         rec->count != part->count || rec->dtype != state_dtype(part) ||
+        (m->which >= saved_count(job, part) ||
+         rec->count != part->image.count || rec->dtype != state_dtype(part) ||
          payload == NULL)) {
         return PS_E_MISMATCH;
     }
     if (m->steps > PS_ROUND_MAX) {
         return PS_E_INVAL;
     }
-    part->step_offset = (int64_t)m->steps - (int64_t)part->version;
+    part->image.step_offset = (int64_t)m->steps - (int64_t)part->image.version;
     if (m->which == UINT8_MAX) {
         return 0;
     }
-    memcpy(part->states[place]->data, ps_slice_data(payload),
-           part->states[place]->size);
-    ps_buf_invalidate_copy(part->states[place]);
-    return place == PS_PART_MASTER ? make_value_from_master(job, part) : 0;
+    memcpy(state->data, ps_slice_data(payload), state->size);
+    ps_buf_invalidate_copy(state);
+    return place == PS_PART_BUFFER_MASTER ? make_value_from_master(job, part)
+                                          : 0;
 }
 
 void ps_server_on_state_put(struct ps_server_step *st, struct ps_server_conn *c,

@@ -11,7 +11,8 @@
 
 bool ps_server_optimizer_has_master(const struct ps_part *part)
 {
-    return ps_dtype_is_real(part->dtype) && !ps_dtype_is_float(part->dtype);
+    return ps_dtype_is_real(part->image.dtype) &&
+           !ps_dtype_is_float(part->image.dtype);
 }
 
 /* Allocates the float32 master weights, which begin as the value.
@@ -22,14 +23,16 @@ static int prepare_master_weights(struct ps_server_job *job,
     struct ps_buf *buf;
 
     if (!ps_server_optimizer_has_master(part) ||
-        part->states[PS_PART_MASTER] != NULL) {
+        ps_part_state(part, PS_PART_MASTER) != NULL) {
         return 0;
     }
-    int rc = ps_server_memory_alloc(job, part->count * sizeof(float), &buf);
+    int rc = ps_server_memory_alloc(job, part->image.count * sizeof(float),
+                                    &buf);
 
     if (rc == 0) {
-        ps_kernel_widen((enum ps_dtype)part->dtype, (float *)(void *)buf->data,
-                        ps_slice_data(&part->value), part->count);
+        ps_kernel_widen((enum ps_dtype)part->image.dtype,
+                        (float *)(void *)buf->data,
+                        ps_slice_data(ps_part_value(part)), part->image.count);
         ps_store_set_state(&job->store, part, PS_PART_MASTER, buf);
     }
     return rc;
@@ -39,13 +42,15 @@ uint64_t ps_server_optimizer_missing(const struct ps_server_job *job,
                                      const struct ps_part *part)
 {
     const bool half = ps_server_optimizer_has_master(part);
-    const uint64_t len = part->count *
-                         (half ? sizeof(float) : ps_dtype_size(part->dtype));
-    uint64_t missing = half && part->states[PS_PART_MASTER] == NULL ? len : 0;
+    const uint64_t len = part->image.count *
+                         (half ? sizeof(float)
+                               : ps_dtype_size(part->image.dtype));
+    uint64_t missing = half && ps_part_state(part, PS_PART_MASTER) == NULL ? len
+                                                                           : 0;
 
     for (unsigned i = 0;
          job->has_optimizer && i < ps_optim_state_count(&job->optim); i++) {
-        missing += part->states[i] == NULL ? len : 0;
+        missing += ps_part_state(part, i) == NULL ? len : 0;
     }
     return missing;
 }
@@ -54,12 +59,13 @@ int ps_server_optimizer_make_states(struct ps_server_job *job,
                                     struct ps_part *part)
 {
     const bool half = ps_server_optimizer_has_master(part);
-    const size_t len = part->count *
-                       (half ? sizeof(float) : ps_dtype_size(part->dtype));
+    const size_t len = part->image.count *
+                       (half ? sizeof(float)
+                             : ps_dtype_size(part->image.dtype));
     int rc = prepare_master_weights(job, part);
 
     if (rc == 0 && half && ps_server_optimizer_missing(job, part) > 0) {
-        rc = ps_buf_fetch(part->states[PS_PART_MASTER]);
+        rc = ps_buf_fetch(ps_part_state(part, PS_PART_MASTER));
     }
     if (rc != 0) {
         return rc;
@@ -67,7 +73,7 @@ int ps_server_optimizer_make_states(struct ps_server_job *job,
     for (unsigned i = 0; i < ps_optim_state_count(&job->optim); i++) {
         struct ps_buf *buf;
 
-        if (part->states[i] != NULL) {
+        if (ps_part_state(part, i) != NULL) {
             continue;
         }
         rc = ps_server_memory_alloc(job, len, &buf);
@@ -76,8 +82,8 @@ int ps_server_optimizer_make_states(struct ps_server_job *job,
         }
         if (ps_optim_state_is_weight(&job->optim, i)) {
             memcpy(buf->data,
-                   half ? part->states[PS_PART_MASTER]->data
-                        : ps_slice_data(&part->value),
+                   half ? ps_part_state(part, PS_PART_MASTER)->data
+                        : ps_slice_data(ps_part_value(part)),
                    len);
         } else {
             memset(buf->data, 0, len);
@@ -92,18 +98,19 @@ ps_server_optimizer_next_step(struct ps_server_job *job,
                               const struct ps_part *part)
 {
     const struct ps_rec_tuning *t = ps_tunings_find(
-        &job->tunings, part->name_hash, part->version + 1);
+        &job->tunings, part->image.name_hash, part->image.version + 1);
     /* The same on all servers, because every partition has the same rounds. */
     struct ps_optim_step_params at = {
-        .round = part->version + 1,
-        .step_number = (uint64_t)((int64_t)part->version + 1 +
-                                  part->step_offset),
-        .name_hash = part->name_hash,
-        .first_elem = part->first_elem,
+        .round = part->image.version + 1,
+        .step_number = (uint64_t)((int64_t)part->image.version + 1 +
+                                  part->image.step_offset),
+        .name_hash = part->image.name_hash,
+        .first_elem = part->image.first_elem,
         .lr_mult = t != NULL ? t->lr_mult : 1,
         .wd_mult = t != NULL ? t->wd_mult : 1,
         .is_mean = part->open_round->reduce == PS_REDUCE_MEAN,
-        .norm_exempt = t != NULL ? t->norm_exempt : (part->name_hash & 1) != 0,
+        .norm_exempt = t != NULL ? t->norm_exempt
+                                 : (part->image.name_hash & 1) != 0,
         .trust_ratio = 1,
         .grad_scale = 1,
     };
@@ -120,20 +127,20 @@ void ps_server_optimizer_add_step(struct ps_server_merge *run,
     struct ps_part *part = run->part;
 
     ps_optim_plan_step(&job->optim, at, &c->job);
-    c->job.weight = ps_slice_data(&part->value);
-    c->job.kept[PS_KEPT_WEIGHT] = part->value.buf;
-    ps_compute_pin(c, part->value.buf);
+    c->job.weight = ps_slice_data(ps_part_value(part));
+    c->job.kept[PS_KEPT_WEIGHT] = ps_part_value(part)->buf;
+    ps_compute_pin(c, ps_part_value(part)->buf);
     for (unsigned i = 0; i < ps_optim_state_count(&job->optim); i++) {
-        c->job.states[i] = part->states[i]->data;
-        c->job.kept[PS_KEPT_STATE_0 + i] = part->states[i];
-        ps_compute_pin(c, part->states[i]);
+        c->job.states[i] = ps_part_state(part, i)->data;
+        c->job.kept[PS_KEPT_STATE_0 + i] = ps_part_state(part, i);
+        ps_compute_pin(c, ps_part_state(part, i));
     }
     c->job.state = c->job.states[0];
     if (ps_server_optimizer_has_master(part)) {
-        c->job.storage_dtype = (enum ps_dtype)part->dtype;
+        c->job.storage_dtype = (enum ps_dtype)part->image.dtype;
         c->job.dtype = PS_DTYPE_FLOAT32;
-        c->job.master = part->states[PS_PART_MASTER]->data;
-        c->job.kept[PS_KEPT_WEIGHT] = part->states[PS_PART_MASTER];
-        ps_compute_pin(c, part->states[PS_PART_MASTER]);
+        c->job.master = ps_part_state(part, PS_PART_MASTER)->data;
+        c->job.kept[PS_KEPT_WEIGHT] = ps_part_state(part, PS_PART_MASTER);
+        ps_compute_pin(c, ps_part_state(part, PS_PART_MASTER));
     }
 }

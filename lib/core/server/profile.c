@@ -50,7 +50,7 @@ static void add_event(struct ps_server_job *job, const struct ps_part *part,
     reserve_event(p);
     p->events[p->count++ % p->capacity] = (struct ps_rec_profile_event){
         .kind = (uint8_t)e->kind,
-        .name_hash = part->name_hash,
+        .name_hash = part->image.name_hash,
         .index = part->index,
         .slot = e->slot,
         .round = e->round,

@@ -12,14 +12,14 @@
 static void record_pull(struct ps_server_job *job, const struct ps_part *part,
                         uint32_t slot, ps_time since)
 {
-    ps_server_record(
-        job, part,
-        &(struct ps_server_profile_event){
-            .kind = PS_PROFILE_KIND_PULL,
-            .slot = slot,
-            .round = part->version,
-            .begun_at = since,
-            .bytes = part->count * (uint64_t)ps_dtype_size(part->dtype)});
+    ps_server_record(job, part,
+                     &(struct ps_server_profile_event){
+                         .kind = PS_PROFILE_KIND_PULL,
+                         .slot = slot,
+                         .round = part->image.version,
+                         .begun_at = since,
+                         .bytes = part->image.count *
+                                  (uint64_t)ps_dtype_size(part->image.dtype)});
 }
 
 void ps_server_pull_reply_waiting(struct ps_server_step *st,
@@ -34,17 +34,17 @@ void ps_server_pull_reply_waiting(struct ps_server_step *st,
                                                  node);
 
         n = ps_list_next(&part->waiting_pulls, n);
-        if (p->min_version > part->version) {
+        if (p->min_version > part->image.version) {
             continue;
         }
         record_pull(job, part, p->slot, p->since);
         if (up_to_date == NULL || !ps_bits_get(up_to_date, p->slot)) {
             ps_server_reply_part(st, &job->slots[p->slot], part, true,
-                                 part->version);
+                                 part->image.version);
         }
         ps_store_remove_pull(&job->store, p);
     }
-    if (!ps_list_empty(&part->waiting_row_pulls)) {
+    if (ps_part_has_row_pulls(part)) {
         ps_server_rows_reply_waiting(st, job, part);
     }
 }
@@ -63,19 +63,20 @@ static int accept_pull_part(struct ps_server_step *st,
         return rc;
     }
     if (part != NULL && ps_part_has_value(part) &&
-        part->version >= rec->round) {
+        part->image.version >= rec->round) {
         record_pull(slot->job, part, slot->index, st->now);
-        ps_server_reply_part(st, slot, part, true, part->version);
+        ps_server_reply_part(st, slot, part, true, part->image.version);
         return 0;
     }
     if (store->waiting_pull_count >= PS_WAITING_PULLS_MAX ||
         (part == NULL && ps_map_count(store->parts) >= PS_STORE_PARTS_MAX)) {
         return PS_E_BUSY;
     }
-    if (part != NULL && part->all_skipped && part->version >= rec->round) {
+    if (part != NULL && part->image.all_skipped &&
+        part->image.version >= rec->round) {
         /* No value exists yet; the commit tells the agent that all ranks
          * skipped. */
-        ps_server_reply_part(st, slot, part, false, part->version);
+        ps_server_reply_part(st, slot, part, false, part->image.version);
     }
     part = ps_store_find_or_add(store, rec->key, rec->index);
     ps_store_add_pull(store, part, slot->index, rec->round, st->now);

@@ -97,15 +97,15 @@ static int check_skip(const struct ps_server_job *job,
                       const struct ps_server_push *m,
                       const struct ps_rec_part *rec)
 {
-    if (rec->round > (part != NULL ? part->version : 0) + 1) {
+    if (rec->round > (part != NULL ? part->image.version : 0) + 1) {
         return PS_E_FUTURE;
     }
     if (part == NULL) {
         return ps_map_count(job->store.parts) < PS_STORE_PARTS_MAX ? 0
                                                                    : PS_E_BUSY;
     }
-    return ps_part_matches(part, rec->dtype, 0) && part->row_width == 0 &&
-                   part->async_slots == NULL &&
+    return ps_part_matches(part, rec->dtype, 0) && !ps_part_is_rows(part) &&
+                   part->async == NULL &&
                    (part->open_round == NULL ||
                     part->open_round->kind == m->kind)
                ? 0
@@ -123,8 +123,8 @@ static int check_push_step(const struct ps_server_job *job,
         ps_optim_needs_rows(&job->optim)) {
         return PS_E_UNSUPPORTED;
     }
-    if (part != NULL && part->accumulated.buf != NULL &&
-        part->accumulated_reduce != m->reduce) {
+    if (part != NULL && ps_part_accumulated(part)->buf != NULL &&
+        part->image.accumulated_reduce != m->reduce) {
         return PS_E_MISMATCH;
     }
     return part == NULL || !ps_part_has_value(part) ? PS_E_NOKEY : 0;
@@ -152,7 +152,7 @@ static int check_push_part(const struct ps_server_job *job,
                            const struct ps_server_push *m,
                            const struct ps_rec_part *rec)
 {
-    uint64_t version = part != NULL ? part->version : 0;
+    uint64_t version = part != NULL ? part->image.version : 0;
     int rc;
 
     if (rec->round > version + 1) {
@@ -170,7 +170,7 @@ static int check_push_part(const struct ps_server_job *job,
                                                                    : PS_E_BUSY;
     }
     if (!ps_part_matches(part, rec->dtype, rec->count) ||
-        part->row_width != 0 || part->async_slots != NULL) {
+        ps_part_is_rows(part) || part->async != NULL) {
         return PS_E_MISMATCH;
     }
     return part->open_round == NULL ||
@@ -192,7 +192,7 @@ static int validate_dense(const struct ps_server_contribution *in,
     int rc = check_push_part(job, part, push, rec);
 
     *ret_conflict = rc == PS_E_MISMATCH && part != NULL &&
-                    part->row_width == 0 && part->async_slots == NULL &&
+                    !ps_part_is_rows(part) && part->async == NULL &&
                     ps_part_matches(part, rec->dtype, rec->count);
     return rc;
 }

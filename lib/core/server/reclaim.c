@@ -49,10 +49,10 @@ static void compact(struct ps_server_job *job)
     struct ps_part *part;
 
     while ((part = ps_map_next(job->store.parts, &c)) != NULL) {
-        if (part->merge == NULL && part->value.buf != NULL &&
-            ps_pool_cost(part->value.buf->size) >
-                ps_pool_cost(part->value.len)) {
-            move_out(job, &part->value);
+        if (part->merge == NULL && ps_part_value(part)->buf != NULL &&
+            ps_pool_cost(ps_part_value(part)->buf->size) >
+                ps_pool_cost(ps_part_value(part)->len)) {
+            move_out(job, &part->buffers[PS_PART_BUFFER_VALUE]);
         }
     }
 }

@@ -20,10 +20,11 @@ static struct ps_rec_part part_record(const struct ps_part *part,
         .key = part->key,
         .index = part->index,
         .round = version,
-        .dtype = part->dtype,
-        .count = part->count,
-        .all_skipped = part->all_skipped && version == part->version,
-        .clock = part->clock,
+        .dtype = part->image.dtype,
+        .count = part->image.count,
+        .all_skipped = part->image.all_skipped &&
+                       version == part->image.version,
+        .clock = part->async != NULL ? part->async->clock : 0,
     };
 }
 
@@ -126,12 +127,13 @@ void ps_server_reply_part(struct ps_server_step *st,
         schedule_flush(st, slot);
         return;
     }
-    struct ps_rec_part rec = part_record(part, part->version);
-    const struct ps_slice *what = &part->value;
+    struct ps_rec_part rec = part_record(part, part->image.version);
+    const struct ps_slice *code = &part->buffers[PS_PART_BUFFER_ENCODED];
+    const struct ps_slice *what = ps_part_value(part);
 
-    if (part->encoded_value.buf != NULL) {
-        what = &part->encoded_value;
-        rec.codec = part->codec;
+    if (code->buf != NULL) {
+        what = code;
+        rec.codec = part->image.codec;
         rec.encoded_bytes = (uint32_t)what->len;
     }
     if (what->len > PS_BATCH_PART_MAX || st->s->opt.unbatched) {

@@ -92,7 +92,7 @@ static int accept_init_part(struct ps_server_step *st,
         return PS_E_INVAL;
     }
     if (part == NULL || !ps_part_has_value(part)) {
-        uint64_t version = part != NULL ? part->version : 0;
+        uint64_t version = part != NULL ? part->image.version : 0;
 
         if (ps_server_migration_involves(job, rec)) {
             return PS_E_MIGRATING;
@@ -105,8 +105,8 @@ static int accept_init_part(struct ps_server_step *st,
         }
         ps_server_pull_reply_waiting(st, job, part, NULL);
     }
-    part->name_hash = i < m->name_hashes_count ? m->name_hashes[i] : 0;
-    part->first_elem = i < m->first_elems_count ? m->first_elems[i] : 0;
+    part->image.name_hash = i < m->name_hashes_count ? m->name_hashes[i] : 0;
+    part->image.first_elem = i < m->first_elems_count ? m->first_elems[i] : 0;
     ps_server_reply_part(st, slot, part, false, 0);
     return 0;
 }
@@ -166,7 +166,7 @@ static void reply_superseded(struct ps_server_step *st,
     for (uint32_t i = 0; i < job->slot_count; i++) {
         if (due[i] != 0) {
             ps_server_reply_part(st, &job->slots[i], part, due[i] == 2,
-                                 part->version);
+                                 part->image.version);
         }
     }
     ps_free(due);
@@ -180,11 +180,12 @@ static int restore_part(struct ps_server_step *st, struct ps_server_slot *slot,
 {
     struct ps_server_job *job = slot->job;
     struct ps_part *part = ps_store_find(&job->store, rec->key, rec->index);
+    const char *text;
 
     if (rec->count == 0 || rec->round > PS_ROUND_MAX) {
         return PS_E_INVAL;
     }
-    uint64_t before = part != NULL ? part->version : 0;
+    uint64_t before = part != NULL ? part->image.version : 0;
 
     /* Before a look at the partition, which may be about to go: the end of a
      * migration can come later than a restore at its return. */
@@ -196,19 +197,20 @@ static int restore_part(struct ps_server_step *st, struct ps_server_slot *slot,
     /* Rule M9: a migrated partition is as new as the values of agents, and has
      * states. */
     if (part != NULL &&
-        (part->version > rec->round ||
-         (part->version == rec->round && ps_part_has_value(part)))) {
+        (part->image.version > rec->round ||
+         (part->image.version == rec->round && ps_part_has_value(part)))) {
         return 0;
     }
-    if (job->has_optimizer || (part != NULL && part->async_slots != NULL)) {
-        return PS_E_UNSUPPORTED; /* The state was on the lost server. */
+    rc = ps_image_check_use(part, job->has_optimizer, PS_IMAGE_RESTORE, &text);
+    if (rc != 0) {
+        return rc;
     }
     rc = store_received_value(job, rec, rec->round, payload, 0, &part);
     if (rc != 0) {
         return rc;
     }
-    part->all_skipped = rec->all_skipped;
-    if (part->open_round != NULL && part->version > before) {
+    part->image.all_skipped = rec->all_skipped;
+    if (part->open_round != NULL && part->image.version > before) {
         reply_superseded(st, job, part);
     }
     ps_server_pull_reply_waiting(st, job, part, NULL);
@@ -242,16 +244,19 @@ static void record_report(struct ps_server_step *st,
     struct ps_store *store = &job->store;
     const struct ps_rec_part *rec = &m->parts[0];
     struct ps_part *part = ps_store_find(store, rec->key, rec->index);
+    const char *text;
     uint64_t have;
 
-    if (job->has_optimizer || job->lost_value.known ||
+    if (ps_image_check_use(part, job->has_optimizer, PS_IMAGE_RESTORE, &text) !=
+            0 ||
+        job->lost_value.known ||
         (part == NULL && ps_map_count(store->parts) >= PS_STORE_PARTS_MAX)) {
         return;
     }
     part = ps_store_find_or_add(store, rec->key, rec->index);
-    have = part->version + (part->version > 0 || ps_part_has_value(part));
-    if (part->async_slots != NULL ||
-        !ps_part_add_report(
+    have = part->image.version +
+           (part->image.version > 0 || ps_part_has_value(part));
+    if (!ps_part_add_report(
             part, slot->index, job->slot_count,
             m->committed_version +
                 (m->has_committed || m->committed_version > 0)) ||

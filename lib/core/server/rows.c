@@ -98,10 +98,10 @@ static int check_rows_record(const struct ps_part *part,
     if (part == NULL || !ps_part_has_value(part)) {
         return PS_E_NOKEY;
     }
-    if (part->async_slots != NULL || part->dtype != rec->dtype ||
-        part->count % row_width != 0 ||
-        (part->row_width != 0 && part->row_width != row_width) ||
-        rec->count > part->count / row_width) {
+    if (part->async != NULL || part->image.dtype != rec->dtype ||
+        part->image.count % row_width != 0 ||
+        (ps_part_is_rows(part) && part->rows->row_width != row_width) ||
+        rec->count > part->image.count / row_width) {
         return PS_E_MISMATCH;
     }
     return 0;
@@ -144,7 +144,7 @@ static bool is_unsupported(const struct ps_server_job *job,
                            const struct ps_part *part, uint8_t reduce)
 {
     return reduce > PS_REDUCE_MEAN ||
-           (job->has_optimizer && (!ps_dtype_is_real(part->dtype) ||
+           (job->has_optimizer && (!ps_dtype_is_real(part->image.dtype) ||
                                    ps_optim_rounds_per_step(&job->optim) > 1 ||
                                    ps_optim_needs_norms(&job->optim)));
 }
@@ -158,7 +158,7 @@ static int validate_rows(const struct ps_server_contribution *in,
     if (rc != 0) {
         return rc;
     }
-    if (in->rec.round > part->version + 1) {
+    if (in->rec.round > part->image.version + 1) {
         return PS_E_FUTURE;
     }
     if (push->weight != 0 &&
@@ -193,7 +193,7 @@ static int retain_rows(struct ps_server_step *st,
     memcpy(buf->data, ps_slice_data(in->payload) + in->offset,
            in->payload_bytes);
     if (!ps_rows_are_valid((const uint32_t *)(const void *)buf->data,
-                           in->rec.count, part->count / in->row_width)) {
+                           in->rec.count, part->image.count / in->row_width)) {
         ps_buf_unref(buf);
         return PS_E_INVAL;
     }
@@ -204,7 +204,7 @@ static int retain_rows(struct ps_server_step *st,
 static void declare_rows(const struct ps_server_contribution *in,
                          struct ps_part *part)
 {
-    part->row_width = in->row_width;
+    ps_part_obtain_rows(part)->row_width = in->row_width;
 }
 
 static void record_rows(const struct ps_server_contribution *in,
@@ -239,7 +239,7 @@ static bool rows_are_unchanged(const struct ps_server_job *job,
  * user, else new memory, with a copy of the value if `keeps`. */
 static int prepare_result(struct ps_server_merge *run, bool keeps)
 {
-    struct ps_slice *value = &run->part->value;
+    const struct ps_slice *value = ps_part_value(run->part);
     struct ps_buf *buf;
 
     if (value->buf->refs == 1) {
@@ -266,7 +266,9 @@ static int plan_rows(struct ps_server_merge *run,
     struct ps_part *part = run->part;
     const struct ps_open_round *open = part->open_round;
     const struct ps_round *round = &open->round;
-    uint32_t all = updates_all_rows(job) ? part->count / part->row_width : 0;
+    uint32_t all = updates_all_rows(job)
+                       ? part->image.count / part->rows->row_width
+                       : 0;
     int rc = prepare_result(run, true);
     struct ps_rows_sum sum;
     struct ps_compute *c;
@@ -276,7 +278,8 @@ static int plan_rows(struct ps_server_merge *run,
         return rc;
     }
     c = ps_compute_new(run->token, round->nonempty, 2 + PS_PART_STATES);
-    ps_rows_sum_init(&sum, part->dtype, part->row_width, round->size);
+    ps_rows_sum_init(&sum, part->image.dtype, part->rows->row_width,
+                     round->size);
     for (uint32_t i = 0; i < round->size; i++) {
         const struct ps_slice *block = &round->contributions[i];
 
@@ -331,14 +334,14 @@ static int send_rows(struct ps_server_step *st,
                                     &w->row_numbers);
     uint32_t count = w->row_count;
     struct ps_server_session *p = ps_server_slot_session(slot);
-    size_t bytes = w->row_width * ps_dtype_size(part->dtype);
-    uint64_t len = ps_rows_data_bytes(count, w->row_width, part->dtype);
+    size_t bytes = w->row_width * ps_dtype_size(part->image.dtype);
+    uint64_t len = ps_rows_data_bytes(count, w->row_width, part->image.dtype);
     struct ps_slice slice = {0};
     struct ps_rec_rows rec = {
         .key = part->key,
         .index = part->index,
-        .round = part->version,
-        .dtype = part->dtype,
+        .round = part->image.version,
+        .dtype = part->image.dtype,
         .row_width = w->row_width,
         .count = count,
     };
@@ -348,7 +351,7 @@ static int send_rows(struct ps_server_step *st,
                                 .request = w->request,
                                 .parts = &rec,
                                 .parts_count = 1,
-                                .all_skipped = part->all_skipped}};
+                                .all_skipped = part->image.all_skipped}};
 
     if (p == NULL) {
         return 0; /* The agent asks again after it connects. */
@@ -363,7 +366,7 @@ static int send_rows(struct ps_server_step *st,
         memset(slice.buf->data + len - 8, 0, 8); /* Padding. */
         for (uint32_t i = 0; i < count; i++) {
             memcpy(slice.buf->data + i * bytes,
-                   ps_slice_data(&part->value) + row[i] * bytes, bytes);
+                   ps_slice_data(ps_part_value(part)) + row[i] * bytes, bytes);
         }
     }
     ps_server_session_send_payload(st, p, slot->job,
@@ -375,20 +378,20 @@ static int send_rows(struct ps_server_step *st,
 /* True if the partition has the version and no computation writes its rows. */
 static bool is_readable(const struct ps_part *part, uint64_t least)
 {
-    return part->version >= least && part->merge == NULL;
+    return part->image.version >= least && part->merge == NULL;
 }
 
 void ps_server_rows_reply_waiting(struct ps_server_step *st,
                                   struct ps_server_job *job,
                                   struct ps_part *part)
 {
-    struct ps_list_node *n = ps_list_first(&part->waiting_row_pulls);
+    struct ps_list_node *n = ps_list_first(&part->rows->waiting_pulls);
 
     while (n != NULL && ps_part_has_value(part)) {
         struct ps_waiting_row_pull *w = PS_CONTAINER(
             n, struct ps_waiting_row_pull, node);
 
-        n = ps_list_next(&part->waiting_row_pulls, n);
+        n = ps_list_next(&part->rows->waiting_pulls, n);
         if (!is_readable(part, w->min_version)) {
             continue;
         }
@@ -398,7 +401,7 @@ void ps_server_rows_reply_waiting(struct ps_server_step *st,
             struct ps_rec_rows rec = {.key = part->key,
                                       .index = part->index,
                                       .round = w->min_version,
-                                      .dtype = part->dtype,
+                                      .dtype = part->image.dtype,
                                       .row_width = w->row_width,
                                       .count = w->row_count};
 
@@ -446,7 +449,7 @@ static int accept_row_pull(struct ps_server_step *st,
                 (const uint32_t *)(const void *)ps_slice_data(payload),
                 rec->count,
                 part != NULL && ps_part_has_value(part)
-                    ? part->count / rec->row_width
+                    ? part->image.count / rec->row_width
                     : UINT32_MAX)) {
             return PS_E_INVAL;
         }

@@ -64,8 +64,8 @@ bool ps_server_peek(const struct ps_server *s, uint64_t gen, uint32_t key,
     if (part == NULL) {
         return false;
     }
-    *ret_version = part->version;
-    *ret_value = ps_part_has_value(part) ? &part->value : NULL;
+    *ret_version = part->image.version;
+    *ret_value = ps_part_has_value(part) ? ps_part_value(part) : NULL;
     return true;
 }
 

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/part/image.h"
+
+#include "base/limits.h"
+#include "base/num.h"
+#include "core/part/store.h"
+
+#include <string.h>
+
+/* ------------------------------------------------------------------ records */
+
+void ps_image_write(const struct ps_part *part, uint64_t lens[PS_PART_BUFFERS],
+                    struct ps_msg_part_chunk *m)
+{
+    static const struct ps_rec_part_image none = {0};
+
+    memset(lens, 0, PS_PART_BUFFERS * sizeof(*lens));
+    m->image = part != NULL ? &part->image : &none;
+    m->image_count = 1;
+    m->buffer_bytes = lens;
+    m->buffer_bytes_count = PS_PART_BUFFERS;
+    if (part == NULL) {
+        return;
+    }
+    for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
+        lens[i] = part->buffers[i].len;
+    }
+    if (part->async != NULL) {
+        m->clocks = part->async->clocks;
+        m->clocks_count = part->async->slot_count;
+    }
+}
+
+bool ps_image_is_valid(const struct ps_msg_part_chunk *m, uint32_t slots)
+{
+    const struct ps_rec_part_image *im = m->image;
+    const uint64_t *lens = m->buffer_bytes;
+
+    if (m->image_count != 1 || m->buffer_bytes_count != PS_PART_BUFFERS ||
+        (m->clocks_count != 0 && m->clocks_count != slots)) {
+        return false;
+    }
+    const uint64_t size = im->count * (uint64_t)ps_dtype_size(im->dtype);
+    const uint64_t state = im->count * (uint64_t)ps_dtype_state_size(im->dtype);
+
+    if (im->version > PS_ROUND_MAX || im->step_offset > (int64_t)PS_ROUND_MAX ||
+        im->step_offset < -(int64_t)im->version || size > PS_PAYLOAD_MAX ||
+        (lens[PS_PART_BUFFER_VALUE] != 0 &&
+         lens[PS_PART_BUFFER_VALUE] != size) ||
+        (lens[PS_PART_BUFFER_ACCUMULATED] != 0
+             ? lens[PS_PART_BUFFER_ACCUMULATED] != size
+             : im->accumulated_rounds != 0 || im->accumulated_weight != 0) ||
+        (lens[PS_PART_BUFFER_ENCODED] != 0 &&
+         (im->codec == PS_CODEC_NONE || im->codec >= PS_CODEC_KINDS ||
+          im->dtype != PS_DTYPE_FLOAT32 || im->count == 0 ||
+          lens[PS_PART_BUFFER_ENCODED] > 4 * (uint64_t)im->count + 8))) {
+        return false;
+    }
+    for (unsigned i = PS_PART_BUFFER_STATE_0; i < PS_PART_BUFFERS; i++) {
+        if (lens[i] != 0 &&
+            (lens[i] != state || !ps_dtype_is_real(im->dtype))) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ------------------------------------------------------------------ buffers */
+
+uint64_t ps_image_bytes(const uint64_t lens[PS_PART_BUFFERS])
+{
+    uint64_t total = 0;
+
+    for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
+        total += lens[i];
+    }
+    return total;
+}
+
+int ps_image_fetch(const struct ps_slice buffers[PS_PART_BUFFERS])
+{
+    int rc = 0;
+
+    for (unsigned i = 0; i < PS_PART_BUFFERS && rc == 0; i++) {
+        rc = buffers[i].buf != NULL ? ps_buf_fetch(buffers[i].buf) : 0;
+    }
+    return rc;
+}
+
+/* Returns the bytes of the sequence from `at` on that lie in one buffer, at
+ * most `most`; len 0: there are none. */
+static struct ps_slice
+contiguous_bytes(const struct ps_slice buffers[PS_PART_BUFFERS], uint64_t at,
+                 uint64_t most)
+{
+    for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
+        if (at < buffers[i].len) {
+            return (struct ps_slice){
+                .buf = buffers[i].buf,
+                .offset = buffers[i].offset + at,
+                .len = ps_min_u64(buffers[i].len - at, most)};
+        }
+        at -= buffers[i].len;
+    }
+    return (struct ps_slice){0};
+}
+
+void ps_image_read_bytes(const struct ps_slice buffers[PS_PART_BUFFERS],
+                         uint64_t at, struct ps_buf *to)
+{
+    struct ps_slice some;
+
+    for (size_t filled = 0; filled < to->size; filled += some.len) {
+        some = contiguous_bytes(buffers, at + filled, to->size - filled);
+        if (some.len == 0) {
+            return;
+        }
+        memcpy(to->data + filled, ps_slice_data(&some), some.len);
+    }
+}
+
+void ps_image_write_bytes(struct ps_slice buffers[PS_PART_BUFFERS], uint64_t at,
+                          const uint8_t *from, size_t len)
+{
+    struct ps_slice some;
+
+    for (size_t taken = 0; taken < len; taken += some.len) {
+        some = contiguous_bytes(buffers, at + taken, len - taken);
+        if (some.len == 0) {
+            return;
+        }
+        memcpy(ps_slice_data(&some), from + taken, some.len);
+    }
+}
+
+void ps_image_drop(struct ps_slice buffers[PS_PART_BUFFERS])
+{
+    for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
+        ps_buf_unref(buffers[i].buf);
+        buffers[i] = (struct ps_slice){0};
+    }
+}
+
+unsigned ps_image_saved_count(uint8_t dtype, unsigned states)
+{
+    return states + (ps_dtype_is_float(dtype) ? 0 : 1);
+}
+
+enum ps_part_buffer ps_image_saved_buffer(unsigned nth, unsigned states)
+{
+    return nth < states ? (enum ps_part_buffer)(PS_PART_BUFFER_STATE_0 + nth)
+                        : PS_PART_BUFFER_MASTER;
+}
+
+/* --------------------------------------------------------------------- uses */
+
+/* Traits of a partition, in the order in which they are reasons. */
+enum trait {
+    HAS_ROWS,
+    HAS_NO_ROUNDS,
+    HAS_OPTIMIZER,
+    HAS_NO_OPTIMIZER,
+    HAS_NO_REAL_VALUE,
+    IS_MERGING,
+    IS_ACCUMULATING,
+    TRAITS,
+};
+
+struct reason {
+    int rc;           /* 0: the use is allowed. */
+    const char *text; /* NULL: that of the error is enough. */
+};
+
+static const char stays[] =
+    "keys of rows, and keys without rounds, stay where they are";
+
+static const struct reason reasons[PS_IMAGE_USES][TRAITS] = {
+    [PS_IMAGE_MIGRATE] = {[HAS_ROWS] = {PS_E_UNSUPPORTED, stays},
+                          [HAS_NO_ROUNDS] = {PS_E_UNSUPPORTED, stays}},
+    /* Agents have the value alone. */
+    [PS_IMAGE_RESTORE] = {[HAS_NO_ROUNDS] = {PS_E_UNSUPPORTED, NULL},
+                          [HAS_OPTIMIZER] = {PS_E_UNSUPPORTED, NULL}},
+    [PS_IMAGE_SAVE] =
+        {[HAS_NO_OPTIMIZER] = {PS_E_INVAL, "the job has no optimizer"},
+         [HAS_NO_REAL_VALUE] = {PS_E_NOKEY, "the key was never initialised, or "
+                                            "holds no real numbers"},
+         [IS_MERGING] = {PS_E_AGAIN, "a step is in progress: save and load "
+                                     "when no worker pushes"},
+         [IS_ACCUMULATING] = {PS_E_AGAIN, "a step of several rounds has begun: "
+                                          "save and load after the last of "
+                                          "them"}},
+};
+
+static bool has_trait(const struct ps_part *part, bool has_optimizer,
+                      enum trait trait)
+{
+    switch (trait) {
+    case HAS_ROWS:
+        return part != NULL && ps_part_is_rows(part);
+    case HAS_NO_ROUNDS:
+        return part != NULL && part->async != NULL;
+    case HAS_OPTIMIZER:
+        return has_optimizer;
+    case HAS_NO_OPTIMIZER:
+        return !has_optimizer;
+    case HAS_NO_REAL_VALUE:
+        return part == NULL || !ps_part_has_value(part) ||
+               !ps_dtype_is_real(part->image.dtype);
+    case IS_MERGING:
+        return part != NULL && part->merge != NULL;
+    case IS_ACCUMULATING:
+        return part != NULL && ps_part_accumulated(part)->buf != NULL;
+    case TRAITS:
+        break;
+    }
+    return false;
+}
+
+int ps_image_check_use(const struct ps_part *part, bool has_optimizer,
+                       enum ps_image_use use, const char **ret_text)
+{
+    for (unsigned i = 0; i < TRAITS; i++) {
+        const struct reason *r = &reasons[use][i];
+
+        if (r->rc != 0 && has_trait(part, has_optimizer, (enum trait)i)) {
+            *ret_text = r->text != NULL ? r->text : "";
+            return r->rc;
+        }
+    }
+    return 0;
+}
