@@ -17,6 +17,9 @@ to another that defines a function or object that it uses; the object files of
 the build tell that. The graph of Python files has imports. Files of a circle
 are those from each of which one comes to each other.
 
+A header that inner.h includes is one of its own, too: all files of the folder
+share its data, and the object files tell who uses its functions.
+
 The allow-list has a line for each file, `FILE: KIND CIRCLE`. A circle may lose
 files or fall apart; it may not gain a file, nor join another."""
 import ast
@@ -89,9 +92,14 @@ def includes(root):
              for folder in ("lib", "proto", "daemons")
              for p in (root / folder).rglob("*") if p.suffix in (".c", ".h", ".inc")}
 
+    # Headers with data that all files of a folder share.
+    shared = {f"lib/{header}" for inner in (root / "lib").rglob("inner.h")
+              for header in INCLUDE.findall(inner.read_text())
+              if (root / "lib" / header).parent == inner.parent}
+
     def unit(name):
         source = name[:-2] + ".c" if name.endswith(".h") else name
-        return source if source in names else name
+        return source if source in names and name not in shared else name
 
     graph = {unit(n): set() for n in names}
     for name in names:

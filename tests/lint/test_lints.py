@@ -134,6 +134,10 @@ def circles_of_includes_and_imports_are_found(root):
     assert sorted(entries) == (
         [f"lib/client/python/pskv/_{n}.py: imports" for n in names]
         + [f"lib/net/{n}.c: includes" for n in names]), sorted(entries)
+    # All files of a folder share what its inner.h includes.
+    tree(root, {"lib/net/inner.h": '#include "net/b.h"\n'})
+    found, _ = circles.found_in(root, root / "build")
+    assert not [one for one in circles.as_entries(found) if "lib/net" in one]
 
 
 LARGE = """
