@@ -447,8 +447,8 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "struct ps_agent_part *p = ps_agent_part_find_owned(a, s, m->gen, rec);",
          "        struct ps_agent_part *p = ps_agent_part_find(a, m->gen, rec);"),
     ],
-    "server/agent_msg: accepts messages for every slot": [
-        ("lib/core/server/agent_msg.c",
+    "server/server: accepts messages for every slot": [
+        ("lib/core/server/server.c",
          "return rc == PS_E_STALE ? 0 : rc;",
          "    return rc == PS_E_STALE || rc == PS_E_PERM ? 0 : rc;"),
         ("lib/core/server/job.c",

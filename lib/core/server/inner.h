@@ -4,9 +4,7 @@
  * Layers, top to bottom; a file uses only those below it, and declares in a
  * header of its own what those above it may use:
  *
- *     server.c        the machine's three calls, timers
- *     uplink.c        the link to the scheduler: reports, messages
- *     agent_msg.c     messages of agents, memory for their payloads
+ *     server.c        the machine's three calls, messages, figures
  *     job_state.c     jobs from job_state to the end
  *     hello.c         hello of agents, held until the scheduler names them
  *     opt_state.c     optimizer state, saved and loaded
@@ -36,7 +34,6 @@
  *     reply_queue.c   payloads of several jobs that take turns on one link
  *     memory.c        quotas, reserved rounds, refusals for memory
  *     credit.c        credit, pacing
- *     stats.c         figures of the machine, for pings and tests
  *     profile.c       trace and recordings of what the server does
  *     job.c           look-ups of jobs and slots */
 #pragma once
@@ -45,7 +42,7 @@
 #include "core/link/uplink.h"
 #include "core/server/jobs.h"
 #include "core/server/merges.h"
-#include "core/server/options.h"
+#include "core/server/server.h"
 #include "core/server/sessions.h"
 
 /* Memory of all jobs. */

@@ -1,24 +1,607 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The server machine: its step, deadline and payload calls, and statistics.
- * inner.h lists the files that handle jobs and peers. */
+/* The server machine: its figures, the messages that it takes, and its step,
+ * deadline and payload calls. inner.h lists the files that handle them.
+ *
+ * Agents are served without a scheduler, too. Reports to the scheduler leave on
+ * the uplink (core/link/uplink.h). */
 #include "core/server/server.h"
 
 #include "base/alloc.h"
 #include "base/num.h"
-#include "core/server/agent_msg.h"
+#include "core/base/trace_read.h"
+#include "core/server/conflict.h"
+#include "core/server/contribution.h"
 #include "core/server/credit.h"
 #include "core/server/grant.h"
 #include "core/server/hello.h"
 #include "core/server/inner.h"
+#include "core/server/job.h"
 #include "core/server/job_state.h"
 #include "core/server/memory.h"
 #include "core/server/merge.h"
 #include "core/server/merge_run.h"
+#include "core/server/migration_end.h"
+#include "core/server/migration_in.h"
+#include "core/server/migration_out.h"
+#include "core/server/norm.h"
+#include "core/server/opt_state.h"
+#include "core/server/profile.h"
+#include "core/server/pull.h"
+#include "core/server/push.h"
 #include "core/server/reply.h"
+#include "core/server/restore.h"
+#include "core/server/rows.h"
 #include "core/server/session.h"
-#include "core/server/uplink.h"
 
 #include <string.h>
+
+/* ------------------------------------------------------------------ figures */
+
+bool ps_server_is_ready(const struct ps_server *s)
+{
+    return ps_uplink_is_connected(&s->uplink);
+}
+
+uint64_t ps_server_residue(const struct ps_server *s)
+{
+    struct ps_map_cursor c = {0};
+    const struct ps_server_job *job;
+    uint64_t n = 0;
+
+    while ((job = ps_map_next(s->jobs.by_gen, &c)) != NULL) {
+        n += ps_map_count(job->store.parts) + job->store.open_round_count +
+             job->store.waiting_pull_count;
+    }
+    return n;
+}
+
+void ps_server_stats(const struct ps_server *s, struct ps_server_stats *ret)
+{
+    struct ps_map_cursor c = {0};
+    const struct ps_server_job *job;
+    const struct ps_server_session *p;
+
+    *ret = (struct ps_server_stats){
+        .rounds = s->rounds,
+        .bytes_in = s->bytes_in,
+        .bytes_out = s->bytes_out,
+        .resent = s->sessions.resent + ps_link_resent(s->uplink.dialer.link),
+        .refused_parts = s->replies.refused_parts,
+        .refused_frames = s->sessions.refused_frames,
+    };
+    while ((job = ps_map_next(s->jobs.by_gen, &c)) != NULL) {
+        ret->stored_bytes += job->store.stored_bytes;
+        ret->waiting_requests += job->store.open_round_count +
+                                 job->store.waiting_pull_count;
+        for (uint32_t i = 0; i < job->slot_count; i++) {
+            ret->unmerged_bytes += job->slots[i].unmerged_bytes;
+        }
+    }
+    c = (struct ps_map_cursor){0};
+    while ((p = ps_map_next(s->sessions.by_node, &c)) != NULL) {
+        ret->resent += ps_link_resent(p->link);
+    }
+}
+
+bool ps_server_peek(const struct ps_server *s, uint64_t gen, uint32_t key,
+                    uint32_t index, uint64_t *ret_version,
+                    const struct ps_slice **ret_value)
+{
+    const struct ps_server_job *job = ps_server_job_find(s, gen);
+    const struct ps_part *part = job != NULL
+                                     ? ps_store_find(&job->store, key, index)
+                                     : NULL;
+
+    if (part == NULL) {
+        return false;
+    }
+    *ret_version = part->image.version;
+    *ret_value = ps_part_has_value(part) ? ps_part_value(part) : NULL;
+    return true;
+}
+
+uint64_t ps_server_unmerged_bytes(const struct ps_server *s, uint64_t gen,
+                                  uint32_t slot)
+{
+    const struct ps_server_job *job = ps_server_job_find(s, gen);
+
+    return job != NULL && slot < job->slot_count
+               ? job->slots[slot].unmerged_bytes
+               : 0;
+}
+
+bool ps_server_peek_credit(const struct ps_server *s, uint64_t gen,
+                           uint32_t slot, struct ps_server_slot_credit *ret)
+{
+    const struct ps_server_job *job = ps_server_job_find(s, gen);
+
+    if (job == NULL || slot >= job->slot_count) {
+        return false;
+    }
+    const struct ps_server_slot *known = &job->slots[slot];
+    const struct ps_server_session *p = ps_server_slot_session(known);
+    struct ps_credit f = {0};
+
+    if (p != NULL) {
+        const struct ps_credit *used = ps_map_get(p->credits, gen);
+
+        ps_credit_init(
+            &f, &(struct ps_credit_limits){.initial = s->opt.initial_credit,
+                                           .window = s->opt.credit_window});
+        f = used != NULL ? *used : f;
+    }
+    *ret = (struct ps_server_slot_credit){
+        .session = p != NULL ? p->session_id : 0,
+        .unmerged_bytes = known->unmerged_bytes,
+        .received_bytes = f.received,
+        .announced_bytes = f.announced,
+        .is_awaited = known->contributed_rounds < job->incomplete_rounds &&
+                      job->merging_rounds == 0,
+    };
+    return true;
+}
+
+/* ---------------------------------------------------- link to the scheduler */
+
+/* Updates the accounts with pool bytes and the partition tables. */
+static void update_account(void *context)
+{
+    struct ps_server *s = ((struct ps_server_step *)context)->s;
+    struct ps_map_cursor c = {0};
+    struct ps_server_job *job;
+    uint64_t tables = 0;
+
+    while ((job = ps_map_next(s->jobs.by_gen, &c)) != NULL) {
+        const uint64_t parts = ps_map_count(job->store.parts);
+
+        ps_account_set_used(&job->account, PS_COST_PARTITIONS, parts);
+        ps_account_set_used(&job->account, PS_COST_MEMORY,
+                            ps_pool_share_used(job->pool_share) +
+                                parts * sizeof(struct ps_part));
+        tables += parts * sizeof(struct ps_part);
+    }
+    /* Includes buffers of no job, or of one that has ended. */
+    ps_account_set_used(&s->account, PS_COST_MEMORY,
+                        ps_pool_used(s->opt.pool) + tables);
+}
+
+/* Reports the server's jobs on a new session of the link, so that the scheduler
+ * can name those that ended meanwhile. */
+static void on_new_session(void *context)
+{
+    struct ps_server_step *st = context;
+    struct ps_map_cursor c = {0};
+    const struct ps_server_job *job;
+
+    while ((job = ps_map_next(st->s->jobs.by_gen, &c)) != NULL) {
+        ps_server_job_send_ready(st, job);
+        ps_server_norm_resend(st, job);
+        ps_server_restore_send_lost(st, job);
+    }
+}
+
+/* Rule N6: a new epoch may follow a migration to this server. Messages of a
+ * link may overtake each other, so the scheduler may have ignored a norm_part
+ * that came before it counted this server as the owner: sends these again. */
+static void on_map(struct ps_server_step *st, uint32_t epoch)
+{
+    struct ps_map_cursor c = {0};
+    const struct ps_server_job *job;
+
+    if (epoch <= st->s->epoch) {
+        return;
+    }
+    st->s->epoch = epoch;
+    while ((job = ps_map_next(st->s->jobs.by_gen, &c)) != NULL) {
+        ps_server_norm_resend(st, job);
+    }
+}
+
+static void fill_hello(void *context, struct ps_msg_hello *hello)
+{
+    const struct ps_server_step *st = context;
+    const struct ps_server *s = st->s;
+
+    hello->role = PS_ROLE_SERVER;
+    hello->name = s->opt.name;
+    hello->cluster = s->opt.cluster;
+    hello->address = s->opt.address;
+    hello->memory_limit = ps_pool_budget(s->opt.pool);
+    ps_facts_fill_hello(&s->opt.facts, st->now, hello);
+}
+
+static void fill_ping(void *context, struct ps_msg_ping *ping)
+{
+    const struct ps_server *s = ((struct ps_server_step *)context)->s;
+    struct ps_server_stats stats;
+
+    ps_server_stats(s, &stats);
+    *ping = (struct ps_msg_ping){
+        .epoch = s->epoch,
+        .rounds = stats.rounds,
+        .bytes_in = stats.bytes_in,
+        .bytes_out = stats.bytes_out,
+        .stored_bytes = stats.stored_bytes,
+        .resent = stats.resent,
+        .waiting_requests = stats.waiting_requests,
+        .memory_used = ps_pool_used(s->opt.pool),
+        .memory_short = ps_server_memory_is_short(s),
+        .draining = s->draining,
+        .certificate_ends = s->certificate.at,
+        .certificate_is_expiring = s->certificate.is_expiring};
+    ps_facts_fill_ping(&s->opt.facts, ping);
+}
+
+static uint32_t
+list_refusals(void *context, struct ps_rec_refusals list[PS_REFUSALS_SHOWN_MAX])
+{
+    const struct ps_server *s = ((struct ps_server_step *)context)->s;
+    struct ps_map_cursor c = {0};
+    const struct ps_server_session *p;
+    uint32_t count = 0;
+
+    while (s->sessions.refused_frames > 0 &&
+           (p = ps_map_next(s->sessions.by_node, &c)) != NULL) {
+        ps_misuse_list(&p->misuse, p->agent_node, list, &count);
+    }
+    return count;
+}
+
+/* A scheduler counts epochs from its own start. */
+static void on_new_scheduler(void *context)
+{
+    ((struct ps_server_step *)context)->s->epoch = 0;
+}
+
+static const struct ps_uplink_ops uplink_ops = {
+    .fill_hello = fill_hello,
+    .fill_ping = fill_ping,
+    .list_refusals = list_refusals,
+    .update_account = update_account,
+    .on_new_scheduler = on_new_scheduler,
+    .on_new_session = on_new_session,
+};
+
+static struct ps_uplink_call uplink_call(struct ps_server_step *st)
+{
+    return (struct ps_uplink_call){.context = st, .now = st->now, .fx = st->fx};
+}
+
+static void init_uplink(struct ps_server *s, ps_time now)
+{
+    ps_uplink_init(&s->uplink,
+                   &(struct ps_uplink_options){
+                       .ops = &uplink_ops,
+                       .address = s->opt.sched_address,
+                       .dialer = {.instance = s->opt.instance,
+                                  .backoff_min = s->opt.dial_backoff_min,
+                                  .backoff_max = s->opt.dial_backoff_max,
+                                  .link = s->opt.link},
+                       .account = &s->account,
+                       .waits_after_reject = true},
+                   &s->rng, now);
+}
+
+static int sched_payload(struct ps_server *s, const struct ps_msg *msg,
+                         uint64_t len, struct ps_slice *ret_slice)
+{
+    if (msg->code != PS_MSG_PART_CHUNK || len > PS_MIGRATION_CHUNK_MAX) {
+        return PS_E_PROTO;
+    }
+    if (!ps_link_is_new(s->uplink.dialer.link, msg->seq)) {
+        return PS_E_EXIST;
+    }
+    struct ps_buf *buf = ps_buf_try_new(len);
+
+    if (buf == NULL) {
+        return PS_E_NOMEM; /* The migration is aborted. */
+    }
+    *ret_slice = (struct ps_slice){.buf = buf, .len = len};
+    return 0;
+}
+
+static void on_trace_get(struct ps_server_step *st,
+                         const struct ps_msg_trace_get *m)
+{
+    struct ps_rec_trace_entry *list = ps_calloc(PS_TRACE_READ_MAX,
+                                                sizeof(*list));
+    struct ps_msg r = {.code = PS_MSG_TRACE_ENTRIES};
+
+    ps_trace_read(st->s->opt.trace, m, st->now, list, &r.trace_entries);
+    ps_server_uplink_send_msg(st, &r);
+    ps_free(list);
+}
+
+static void on_sched_msg(struct ps_server_step *st, ps_conn_id conn,
+                         const struct ps_msg *msg,
+                         const struct ps_slice *payload)
+{
+    const struct ps_uplink_call call = uplink_call(st);
+
+    if (!ps_uplink_on_msg(&st->s->uplink, &call, conn, msg)) {
+        return;
+    }
+    switch (msg->code) {
+    case PS_MSG_ACK:
+    case PS_MSG_PONG:
+        break;
+    case PS_MSG_MAP:
+        on_map(st, msg->map.epoch);
+        break;
+    case PS_MSG_PING_REQ:
+        ps_server_session_on_ping_req(st, &msg->ping_req);
+        break;
+    case PS_MSG_JOB_STATE:
+        ps_server_on_job_state(st, &msg->job_state);
+        break;
+    case PS_MSG_JOB_QUOTA:
+        ps_server_on_job_quota(st, &msg->job_quota);
+        break;
+    case PS_MSG_NORM_RESULT:
+        ps_server_on_norm_result(st, &msg->norm_result);
+        break;
+    case PS_MSG_PROFILE_GET:
+        ps_server_on_profile_get(st, &msg->profile_get);
+        break;
+    case PS_MSG_LOG_LEVEL:
+        ps_effects_log_level(st->fx, &msg->log_level);
+        break;
+    case PS_MSG_TRACE_GET:
+        on_trace_get(st, &msg->trace_get);
+        break;
+    case PS_MSG_PART_READ:
+        ps_server_on_part_read(st, &msg->part_read);
+        break;
+    case PS_MSG_PART_CHUNK:
+        ps_server_on_part_chunk(st, &msg->part_chunk, payload);
+        break;
+    case PS_MSG_PART_END:
+        ps_server_on_part_end(st, &msg->part_end);
+        break;
+    default:
+        ps_uplink_drop(&st->s->uplink, &call,
+                       "it sent what is not for a server");
+        break;
+    }
+}
+
+/* ------------------------------------------------------- messages of agents */
+
+/* Rule A4: 0 if the message names a slot of this agent, or a job that is not
+ * known here; that one may be on its way. Slots belong to their nodes for as
+ * long as the job lives, so no honest agent names another's. */
+static int check_slot(const struct ps_server *s,
+                      const struct ps_server_session *p,
+                      const struct ps_msg *msg, struct ps_msg_subject *ret)
+{
+    struct ps_server_job *job;
+    struct ps_server_slot *slot;
+    int rc;
+
+    if (ps_msg_authority(msg->code, PS_ROLE_AGENT) != PS_AUTHORITY_MEMBER ||
+        !ps_msg_subject(msg, ret)) {
+        return 0;
+    }
+    job = ps_server_job_find(s, ret->gen);
+    rc = job != NULL ? ps_server_job_find_slot(job, p, ret->slot, &slot) : 0;
+    return rc == PS_E_STALE ? 0 : rc;
+}
+
+/* Refuses a message about what is not the sender's, without an answer. */
+static bool check_authority(struct ps_server_step *st, struct ps_server_conn *c,
+                            const struct ps_msg *msg)
+{
+    struct ps_server_session *p = c->session;
+    struct ps_msg_subject about;
+    int rc = check_slot(st->s, p, msg, &about);
+    char text[PS_TEXT_MAX + 1];
+    char who[PS_NAME_MAX + 32];
+    struct ps_str t;
+
+    if (rc == 0) {
+        return true;
+    }
+    st->s->sessions.refused_frames++;
+    ps_str_init(&t, text, sizeof(text));
+    ps_str_addf(&t,
+                "sent a message (%s) for slot %u of job %s, which is not its "
+                "own",
+                ps_msg_name(msg->code), about.slot,
+                ps_server_job_find(st->s, about.gen)->name);
+    ps_str_init(&t, who, sizeof(who));
+    ps_str_addf(&t, "agent %s (node %u)", p->name, p->agent_node);
+    if (ps_misuse_add(&p->misuse, st->now, st->fx, who, text)) {
+        ps_server_conn_close(st, c);
+    }
+    return false;
+}
+
+static void on_session_msg(struct ps_server_step *st, struct ps_server_conn *c,
+                           const struct ps_msg *msg,
+                           const struct ps_slice *payload)
+{
+    switch (msg->code) {
+    case PS_MSG_ACK:
+    case PS_MSG_PONG:
+        break;
+    case PS_MSG_PING:
+        ps_effects_send_msg(st->fx, c->id,
+                            &(struct ps_msg){
+                                .code = PS_MSG_PONG,
+                                .ack = ps_link_received(c->session->link),
+                                .pong = {.stamp = msg->ping.stamp},
+                            });
+        break;
+    case PS_MSG_PUSH:
+    case PS_MSG_PUSH_ROWS:
+        ps_server_on_push(st, c, msg, payload);
+        break;
+    case PS_MSG_PULL:
+        ps_server_on_pull(st, c, msg);
+        break;
+    case PS_MSG_PULL_ROWS:
+        ps_server_on_pull_rows(st, c, msg, payload);
+        break;
+    case PS_MSG_INIT:
+        ps_server_on_init(st, c, msg, payload);
+        break;
+    case PS_MSG_STATE_GET:
+        ps_server_on_state_get(st, c, &msg->state_get);
+        break;
+    case PS_MSG_STATE_PUT:
+        ps_server_on_state_put(st, c, &msg->state_put, payload);
+        break;
+    case PS_MSG_ABORT_ROUND:
+        ps_server_on_abort_round(st, c, &msg->abort_round);
+        break;
+    case PS_MSG_RESTORE:
+        ps_server_on_restore(st, c, msg, payload);
+        break;
+    default:
+        ps_server_session_close_bad(st, c, "it sent what is not for a server");
+        break;
+    }
+}
+
+static void on_agent_msg(struct ps_server_step *st, ps_conn_id conn,
+                         const struct ps_msg *msg,
+                         const struct ps_slice *payload, int discard_reason)
+{
+    struct ps_server_conn *c = ps_map_get(st->s->sessions.conns, conn);
+
+    if (c == NULL) {
+        return; /* Closed here; late messages are ignored. */
+    }
+    if (c->session == NULL) {
+        if (msg->code == PS_MSG_HELLO && c->unverified_hello == NULL) {
+            ps_server_on_hello(st, c, &msg->hello);
+        } else {
+            ps_server_session_close_bad(st, c,
+                                        c->unverified_hello == NULL
+                                            ? "it did not say hello"
+                                            : "it did not wait for a welcome");
+        }
+        return;
+    }
+    c->discard_reason = discard_reason;
+    c->session->heard_at = st->now;
+    bool fresh = ps_link_receive(c->session->link, msg, st->now, st->fx);
+
+    ps_server_session_update_timer(st->s, c->session);
+    ps_server_session_pump(st, c->session); /* Frames were acknowledged. */
+    if (fresh && payload != NULL && payload->buf != NULL) {
+        st->s->bytes_in += payload->len;
+    }
+    if (fresh && check_authority(st, c, msg)) {
+        on_session_msg(st, c, msg, payload);
+    }
+    c = ps_map_get(st->s->sessions.conns, conn);
+    if (c != NULL) {
+        c->discard_reason = 0;
+    }
+}
+
+/* ------------------------------------------------------- payloads of agents */
+
+/* Decides whether the message's payload is received: 0, or the discard
+ * reason. */
+static int check_payload(struct ps_server *s, struct ps_server_session *p,
+                         const struct ps_msg *msg, uint64_t len,
+                         struct ps_server_slot **ret_slot)
+{
+    const struct ps_rec_part *parts = NULL;
+    uint32_t count = 0;
+    uint32_t slot = 0;
+    uint64_t gen = 0;
+    uint64_t total;
+
+    switch (msg->code) {
+    case PS_MSG_PUSH:
+    case PS_MSG_PUSH_ROWS:
+        return ps_server_push_check_payload(s, p, msg, len, ret_slot);
+    case PS_MSG_PULL_ROWS:
+        return ps_server_rows_check_payload(s, p, msg, len, ret_slot);
+    case PS_MSG_INIT:
+        parts = msg->init.parts;
+        count = msg->init.parts_count;
+        slot = msg->init.slot;
+        gen = msg->init.gen;
+        break;
+    case PS_MSG_STATE_PUT:
+        parts = msg->state_put.parts;
+        count = msg->state_put.parts_count;
+        slot = msg->state_put.slot;
+        gen = msg->state_put.gen;
+        break;
+    case PS_MSG_RESTORE:
+        parts = msg->restore.parts;
+        count = msg->restore.parts_count;
+        slot = msg->restore.slot;
+        gen = msg->restore.gen;
+        break;
+    default:
+        return PS_E_PROTO;
+    }
+    if (!ps_server_parts_bytes(parts, count, &total) || total != len) {
+        return PS_E_PROTO;
+    }
+    if (!ps_link_is_new(p->link, msg->seq)) {
+        return PS_E_EXIST;
+    }
+    struct ps_server_job *job = ps_server_job_find(s, gen);
+
+    if (job == NULL) {
+        return PS_E_NOJOB;
+    }
+    int rc = ps_server_job_find_slot(job, p, slot, ret_slot);
+    if (rc != 0) {
+        return rc;
+    }
+    if (msg->code == PS_MSG_INIT &&
+        ps_server_init_is_duplicate(job, &msg->init)) {
+        return PS_E_EXIST;
+    }
+    return 0;
+}
+
+static int agent_payload(struct ps_server *s, ps_conn_id conn,
+                         const struct ps_msg *msg, uint64_t len,
+                         struct ps_slice *ret_slice)
+{
+    struct ps_server_conn *c = ps_map_get(s->sessions.conns, conn);
+    struct ps_server_slot *slot = NULL;
+    struct ps_buf *buf;
+
+    if (c == NULL || c->session == NULL) {
+        return PS_E_CLOSED;
+    }
+    struct ps_msg_subject about;
+    int rc = check_slot(s, c->session, msg, &about);
+
+    if (rc == 0) {
+        rc = len <= PS_PAYLOAD_MAX
+                 ? check_payload(s, c->session, msg, len, &slot)
+                 : PS_E_PROTO;
+    }
+    if (rc != 0) {
+        return rc;
+    }
+    if (msg->code == PS_MSG_PUSH && ps_server_credit_is_ahead(slot) &&
+        !ps_server_credit_shares_link(slot)) {
+        return PS_E_AGAIN;
+    }
+    rc = ps_server_memory_alloc_payload(s, slot, msg, len, &buf);
+    if (rc != 0) {
+        return rc;
+    }
+    if (msg->code == PS_MSG_PUSH) {
+        ps_server_credit_push_begins(slot);
+    }
+    *ret_slice = (struct ps_slice){.buf = buf, .offset = 0, .len = len};
+    return 0;
+}
+
+/* ------------------------------------------------------------ begin and end */
 
 #define DIAL_BACKOFF_MIN_DEFAULT PS_MILLIS(100)
 #define DIAL_BACKOFF_MAX_DEFAULT PS_SECONDS(5)
@@ -61,7 +644,7 @@ struct ps_server *ps_server_new(const struct ps_server_options *opt,
         .max = ps_pool_budget(opt->pool), .option = "store.memory"};
     ps_account_init(&s->account, PS_ACCOUNT_DAEMON, opt->name,
                     &s->account_limits);
-    ps_server_uplink_init(s, now);
+    init_uplink(s, now);
     ps_server_session_init(s);
     ps_server_job_init(s);
     ps_server_merge_init(s);
@@ -89,7 +672,7 @@ void ps_server_free(struct ps_server *s)
 
 static void server_tick(struct ps_server_step *st)
 {
-    const struct ps_uplink_call call = ps_server_uplink_call(st);
+    const struct ps_uplink_call call = uplink_call(st);
     struct ps_server *s = st->s;
 
     ps_uplink_tick(&s->uplink, &call);
@@ -104,7 +687,7 @@ static void server_tick(struct ps_server_step *st)
 
 static void begin_shutdown(struct ps_server_step *st)
 {
-    const struct ps_uplink_call call = ps_server_uplink_call(st);
+    const struct ps_uplink_call call = uplink_call(st);
     struct ps_server *s = st->s;
 
     if (s->ending) {
@@ -118,7 +701,7 @@ static void begin_shutdown(struct ps_server_step *st)
 
 static void on_conn_open(struct ps_server_step *st, const struct ps_event *ev)
 {
-    const struct ps_uplink_call call = ps_server_uplink_call(st);
+    const struct ps_uplink_call call = uplink_call(st);
 
     if (ev->open.kind == PS_CONN_DIALLED) {
         ps_uplink_on_open(&st->s->uplink, &call, ev->open.target, ev->conn);
@@ -129,7 +712,7 @@ static void on_conn_open(struct ps_server_step *st, const struct ps_event *ev)
 
 static void on_dial_failed(struct ps_server_step *st, const struct ps_event *ev)
 {
-    const struct ps_uplink_call call = ps_server_uplink_call(st);
+    const struct ps_uplink_call call = uplink_call(st);
 
     ps_uplink_on_dial_failed(&st->s->uplink, &call, ev->dial_failed.target,
                              ev->dial_failed.rc, ev->dial_failed.why);
@@ -137,7 +720,7 @@ static void on_dial_failed(struct ps_server_step *st, const struct ps_event *ev)
 
 static void on_conn_closed(struct ps_server_step *st, const struct ps_event *ev)
 {
-    const struct ps_uplink_call call = ps_server_uplink_call(st);
+    const struct ps_uplink_call call = uplink_call(st);
 
     if (ps_uplink_owns_conn(&st->s->uplink, ev->conn)) {
         ps_uplink_on_closed(&st->s->uplink, &call, ev->conn, ev->closed.rc,
@@ -150,16 +733,16 @@ static void on_conn_closed(struct ps_server_step *st, const struct ps_event *ev)
 static void on_msg(struct ps_server_step *st, const struct ps_event *ev)
 {
     if (ps_uplink_owns_conn(&st->s->uplink, ev->conn)) {
-        ps_server_uplink_on_msg(st, ev->conn, ev->msg.msg, ev->msg.payload);
+        on_sched_msg(st, ev->conn, ev->msg.msg, ev->msg.payload);
     } else {
-        ps_server_agent_on_msg(st, ev->conn, ev->msg.msg, ev->msg.payload,
-                               ev->msg.discard_reason);
+        on_agent_msg(st, ev->conn, ev->msg.msg, ev->msg.payload,
+                     ev->msg.discard_reason);
     }
 }
 
 static void begin_draining(struct ps_server_step *st)
 {
-    const struct ps_uplink_call call = ps_server_uplink_call(st);
+    const struct ps_uplink_call call = uplink_call(st);
 
     st->s->draining = true; /* The ping keeps new jobs away. */
     ps_uplink_ping_now(&st->s->uplink, &call);
@@ -239,8 +822,8 @@ static int server_payload(void *self, ps_conn_id conn, const struct ps_msg *msg,
     struct ps_server *s = self;
 
     return ps_uplink_owns_conn(&s->uplink, conn)
-               ? ps_server_uplink_payload(s, msg, len, ret_slice)
-               : ps_server_agent_payload(s, conn, msg, len, ret_slice);
+               ? sched_payload(s, msg, len, ret_slice)
+               : agent_payload(s, conn, msg, len, ret_slice);
 }
 
 struct ps_machine ps_server_machine(struct ps_server *s)
