@@ -560,13 +560,13 @@ static void pending_free(struct ps_sched_norm *n)
          "return held < reach ? reach - held : 0;",
          "return reach + 0 * held;"),
     ],
-    "server/grant: grants extra credit without regard to the reserved round": [
-        ("lib/core/server/grant.c",
+    "server/credit: grants extra credit without regard to the reserved round": [
+        ("lib/core/server/credit.c",
          "open != NULL ? find_blocked_slot(job, open) : NULL;",
          "open == NULL ? find_blocked_slot(job, open) : NULL;"),
     ],
-    "server/grant: grants no extra credit while an announcement is due": [
-        ("lib/core/server/grant.c",
+    "server/credit: grants no extra credit while an announcement is due": [
+        ("lib/core/server/credit.c",
          """(void)ps_credit_announce(f, slot->unmerged_bytes);
     if (ps_credit_is_exhausted(f)) {""",
          "    if (!ps_credit_announce_due(f, slot->unmerged_bytes)) {"),
@@ -598,20 +598,20 @@ static void pending_free(struct ps_sched_norm *n)
         ("lib/core/round/credit.c",
          "ps_max_u64(f->announced, f->received) +", "f->announced +"),
     ],
-    "server/grant: takes a credit that is just exhausted for open": [
-        ("lib/core/server/grant.c",
+    "server/credit: takes a credit that is just exhausted for open": [
+        ("lib/core/server/credit.c",
          """if (ps_credit_is_exhausted(f)) {
         ps_credit_grant_extra(f);""",
          """    if (f->received > f->announced) {
         ps_credit_grant_extra(f);"""),
     ],
-    "server/grant: grants extra credit to slots that are not blocked": [
-        ("lib/core/server/grant.c",
+    "server/credit: grants extra credit to slots that are not blocked": [
+        ("lib/core/server/credit.c",
          """if (is_exhausted(job, slot)) {
             best = slot;""",
          """        if (ps_server_slot_session(slot) != NULL) {
             best = slot;"""),
-        ("lib/core/server/grant.c",
+        ("lib/core/server/credit.c",
          """if (ps_credit_is_exhausted(f)) {
         ps_credit_grant_extra(f);""",
          """    if (f->announced > 0) {
@@ -699,7 +699,7 @@ static void pending_free(struct ps_sched_norm *n)
     ],
     "server/hello: keeps payloads that wait for the previous session": [
         ("lib/core/server/hello.c",
-         "ps_server_reply_queue_drop_all(&p->turns);", ""),
+         "ps_server_session_drop_replies_all(&p->turns);", ""),
     ],
     "round/fair: leaves the turn with one flow": [
         ("lib/core/round/fair.c",
@@ -744,13 +744,13 @@ BY_TESTS = {
         "unit/test_agent.c",
     "server/credit: announces no credit for a refused push":
         "unit/test_server_credit.c",
-    "server/grant: grants extra credit without regard to the reserved round":
+    "server/credit: grants extra credit without regard to the reserved round":
         "unit/test_server_memory.c",
     "server/contribution: accepts a push of an earlier incarnation":
         "unit/test_server.c",
     "server/hello: keeps the waits of the previous session":
         "unit/test_server.c",
-    "server/grant: grants no extra credit while an announcement is due":
+    "server/credit: grants no extra credit while an announcement is due":
         "sim/test_stories.c",
     "server/migration: requests no state of a partition that returns":
         "unit/test_server_migration.c",

@@ -2,7 +2,7 @@
 /* Pushes of async and ssp jobs. */
 #pragma once
 
-#include "core/server/jobs.h"
+#include "core/server/job.h"
 #include "core/server/kind.h"
 
 extern const struct ps_server_contribution_kind ps_server_async_kind;

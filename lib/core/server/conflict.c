@@ -8,7 +8,6 @@
 #include "core/server/conflict.h"
 
 #include "core/server/credit.h"
-#include "core/server/grant.h"
 #include "core/server/inner.h"
 #include "core/server/merge_run.h"
 #include "core/server/migration.h"
@@ -170,7 +169,7 @@ void ps_server_on_abort_round(struct ps_server_step *st,
         if (ps_server_conflict_check_retry(st, slot->job, part, rec->round,
                                            m->retry) == 0 &&
             ps_server_credit_is_due(st->s, c->session, slot)) {
-            ps_server_grant_send(st, c->session, slot);
+            ps_server_credit_send(st, c->session, slot);
         }
     }
 }

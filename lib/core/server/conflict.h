@@ -2,7 +2,7 @@
 /* Conflicting contributions, retry numbers. */
 #pragma once
 
-#include "core/server/jobs.h"
+#include "core/server/job.h"
 
 struct ps_server_conflict;
 

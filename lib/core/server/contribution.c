@@ -9,13 +9,11 @@
 #include "core/server/async.h"
 #include "core/server/conflict.h"
 #include "core/server/credit.h"
-#include "core/server/grant.h"
 #include "core/server/inner.h"
 #include "core/server/job.h"
 #include "core/server/kind.h"
 #include "core/server/merge.h"
 #include "core/server/migration.h"
-#include "core/server/profile.h"
 #include "core/server/push.h"
 #include "core/server/reclaim.h"
 #include "core/server/reply.h"
@@ -405,6 +403,6 @@ void ps_server_on_push(struct ps_server_step *st, struct ps_server_conn *c,
     }
     accept_contributions(st, c, slot, &push, payload);
     if (ps_server_credit_is_due(st->s, p, slot)) {
-        ps_server_grant_send(st, p, slot);
+        ps_server_credit_send(st, p, slot);
     }
 }

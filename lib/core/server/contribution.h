@@ -2,7 +2,7 @@
 /* Acceptance of contributions, whatever their kind. */
 #pragma once
 
-#include "core/server/jobs.h"
+#include "core/server/job.h"
 
 /* Handles PS_MSG_PUSH and PS_MSG_PUSH_ROWS. */
 void ps_server_on_push(struct ps_server_step *st, struct ps_server_conn *c,

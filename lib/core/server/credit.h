@@ -2,7 +2,7 @@
 /* Credit, pacing. */
 #pragma once
 
-#include "core/server/jobs.h"
+#include "core/server/job.h"
 
 /* Counts `len` bytes of a push of the job that have arrived on the link. */
 void ps_server_credit_on_receive(struct ps_server *s,
@@ -12,7 +12,6 @@ void ps_server_credit_on_receive(struct ps_server *s,
 struct ps_credit *ps_server_credit_get(struct ps_server *s,
                                        struct ps_server_session *p,
                                        uint64_t gen);
-void ps_server_credit_drop_all(struct ps_server_session *p);
 /* Returns the credit to announce in a reply. `slot` NULL: not known. */
 uint64_t ps_server_credit_announce(struct ps_server *s,
                                    struct ps_server_session *p, uint64_t gen,
@@ -32,6 +31,11 @@ bool ps_server_credit_is_due(struct ps_server *s, struct ps_server_session *p,
                              const struct ps_server_slot *slot);
 /* The job may have become one that waits for a slot without credit. */
 void ps_server_credit_mark_job(struct ps_server_job *job);
-/* Takes the next marked job whose open rounds lack contributions while nothing
- * is merged (rule C4); NULL: none. */
-struct ps_server_job *ps_server_credit_next_waiting(struct ps_server *s);
+/* Sends the credit alone, where ps_server_credit_is_due(). */
+void ps_server_credit_send(struct ps_server_step *st,
+                           struct ps_server_session *p,
+                           const struct ps_server_slot *slot);
+/* At the end of a step, for each marked job whose open rounds lack
+ * contributions while nothing is merged (rule C4): grants credit to a slot that
+ * they lack and whose credit is exhausted. */
+void ps_server_credit_unblock_jobs(struct ps_server_step *st);

@@ -2,7 +2,7 @@
 /* Contributions that are encoded: rec.codec is not NONE. */
 #pragma once
 
-#include "core/server/jobs.h"
+#include "core/server/job.h"
 #include "core/server/kind.h"
 
 /* Checks the encoding against the codec of the job. 0 or a PS_E_*. */

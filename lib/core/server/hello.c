@@ -9,9 +9,8 @@
 #include "core/server/credit.h"
 #include "core/server/inner.h"
 #include "core/server/job.h"
-#include "core/server/reply_queue.h"
-#include "core/server/reply.h"
 #include "core/server/session.h"
+#include "core/server/reply.h"
 
 #include <assert.h>
 #include <stdarg.h>
@@ -244,8 +243,8 @@ static void attach_conn(struct ps_server_step *st, struct ps_server_conn *c,
                    ps_link_is_resumable(p->link);
     if (!resumed) {
         p->session_id = m->session;
-        ps_server_credit_drop_all(p);
-        ps_server_reply_queue_drop_all(&p->turns);
+        ps_server_session_drop_credits(p);
+        ps_server_session_drop_replies_all(&p->turns);
         drop_waits(s, p);
     }
     p->turns.unsent = 0; /* Of the earlier connection. */

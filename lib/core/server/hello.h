@@ -2,7 +2,7 @@
 /* Hello of agents, held until the scheduler names them. */
 #pragma once
 
-#include "core/server/sessions.h"
+#include "core/server/session.h"
 
 /* Handles the hello of a connection without a session. */
 void ps_server_on_hello(struct ps_server_step *st, struct ps_server_conn *c,

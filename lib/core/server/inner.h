@@ -28,22 +28,19 @@
  *     encoded.c       what encoded contributions have beside that
  *     migration.c     migrations and what they allow agents
  *
- *     grant.c         credit without a reply, slots that block their job
  *     reply.c         value, commit, refuse
- *     session.c       connections and sessions of agents
- *     reply_queue.c   payloads of several jobs that take turns on one link
+ *     credit.c        credit, pacing, slots that block their job
+ *     session.c       connections and sessions of agents, turns of their jobs
  *     memory.c        quotas, reserved rounds, refusals for memory
- *     credit.c        credit, pacing
- *     profile.c       trace and recordings of what the server does
- *     job.c           look-ups of jobs and slots */
+ *     job.c           look-ups of jobs and slots, recordings */
 #pragma once
 
 #include "core/link/dialer.h"
 #include "core/link/uplink.h"
-#include "core/server/jobs.h"
+#include "core/server/job.h"
 #include "core/server/merges.h"
 #include "core/server/server.h"
-#include "core/server/sessions.h"
+#include "core/server/session.h"
 
 /* Memory of all jobs. */
 struct ps_server_memory {

@@ -1,8 +1,119 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Look-ups of jobs and slots. */
+/* Jobs at a server, their contributors, and what bounds both; look-ups, and
+ * recordings that workers ask for. */
 #pragma once
 
-#include "core/server/jobs.h"
+#include "base/list.h"
+#include "base/map.h"
+#include "core/codec/compression.h"
+#include "core/optim/optim.h"
+#include "core/part/store.h"
+#include "core/round/batch.h"
+#include "core/round/credit.h"
+#include "core/round/fair.h"
+#include "core/round/pacing.h"
+#include "core/server/session.h"
+
+/* A contributor of a job. */
+struct ps_server_slot {
+    struct ps_list_node list_node; /* In `batching_slots`. */
+    struct ps_server_job *job;
+    uint32_t index;
+    uint32_t agent_node;
+    uint64_t incarnation;
+    uint64_t instance;
+    char name[PS_NAME_MAX +
+              1];            /* Of the agent; "": the scheduler states none. */
+    uint64_t unmerged_bytes; /* Push bytes received, not merged. */
+    ps_time receiving_since; /* Start of the push that arrives; 0: none does. */
+    ps_time last_push_at;    /* Arrival of the last push; 0: none yet. */
+    ps_time starved_since;   /* 0: its payloads find memory. */
+    /* Incomplete rounds of the job to which the slot has contributed. */
+    uint32_t contributed_rounds;
+    /* Replies about small partitions, collected until the next tick. */
+    struct ps_batch value_batch;
+    struct ps_batch commit_batch;
+};
+
+/* Memory that the scheduler admitted a job with. */
+struct ps_server_quota {
+    uint64_t version; /* Version of job_quota; 0: none yet. */
+    uint64_t bytes;
+    uint64_t round_bytes; /* Part of `bytes` for the reserved round. */
+};
+
+/* The one round of a job that may allocate when memory is short. */
+struct ps_server_reserved_round {
+    uint32_t key;
+    uint32_t index;
+    uint64_t round; /* 0: none is chosen. */
+    ps_time chosen_at;
+};
+
+/* Recording of a job, see job.c; all zero: none. */
+struct ps_server_profile {
+    uint8_t mode;    /* enum ps_profile_mode */
+    uint32_t number; /* Of the recording. */
+    ps_time begun_at;
+    /* Event n is at n modulo `capacity`; the last ones are kept. */
+    struct ps_rec_profile_event *events;
+    uint32_t capacity;
+    uint64_t count; /* Events so far. */
+};
+
+struct ps_server_job {
+    struct ps_server *server;
+    struct ps_list_node node; /* In `credit_check`. */
+    uint64_t gen;
+    uint32_t version;
+    uint32_t weight; /* Of its flows (core/round/fair). */
+    char name[PS_NAME_MAX + 1];
+    bool may_be_exhausted; /* Some slot may have used up its credit. */
+    bool has_optimizer;
+    struct ps_optim optim; /* If has_optimizer. */
+    struct ps_tunings tunings;
+    /* Newest version of all partitions, made or being made. */
+    uint64_t newest_version;
+    struct ps_compression compression;
+    struct ps_server_slot *slots;
+    uint32_t slot_count;
+    struct ps_store store;
+    struct ps_server_quota quota;
+    struct ps_pool_share *pool_share; /* Pool bytes that the job uses. */
+    struct ps_account account;        /* Updated before each cost report. */
+    struct ps_server_reserved_round reserved_round;
+    ps_time next_shortage_log_at; /* Limits the rate of shortage warnings. */
+    struct ps_map *migrations;    /* By partition; NULL: none yet. */
+    struct ps_map *norm_waits;    /* Staged merges that wait, by key. */
+    uint32_t incomplete_rounds;   /* Open rounds that lack a slot. */
+    uint32_t merging_rounds;      /* Complete rounds not in norm_waits. */
+    /* Computations that wait for their turn, and the job's turns. */
+    struct ps_list waiting_merges;
+    struct ps_fair_flow merge_flow;
+    struct ps_rate_meter push_rate; /* Payload bytes of all slots. */
+    struct ps_server_profile profile;
+    /* Version that no server or agent holds any more, if `known`. */
+    struct {
+        bool known;
+        uint32_t key;
+        uint32_t index;
+        uint64_t version;
+    } lost_value;
+};
+
+static inline bool ps_server_job_is_recorded(const struct ps_server_job *job)
+{
+    return job->profile.mode == PS_PROFILE_MODE_ON;
+}
+
+struct ps_server_jobs {
+    struct ps_map *by_gen;
+    uint64_t ended[PS_ENDED_JOBS_MAX]; /* Generations, in a ring. */
+    uint32_t next_ended;               /* Place of the next one. */
+    struct ps_list credit_check;       /* Jobs, at the end of the step. */
+};
+
+/* ----------------------------------------------------------------- look-ups */
 
 struct ps_server_job *ps_server_job_find(const struct ps_server *s,
                                          uint64_t gen);
@@ -18,3 +129,25 @@ ps_server_job_slot_of(const struct ps_server *s, const struct ps_msg_hello *m);
 /* Session of the slot's agent; NULL: none with the slot's incarnation. */
 struct ps_server_session *
 ps_server_slot_session(const struct ps_server_slot *slot);
+
+/* --------------------------------------------------------------- recordings */
+
+/* An event that ends now. */
+struct ps_server_profile_event {
+    enum ps_profile_kind kind;
+    uint32_t slot;
+    uint64_t round;
+    ps_time begun_at;
+    uint64_t bytes;
+};
+
+/* Takes in what job_state says of the recording. */
+void ps_server_profile_set(struct ps_server_job *job, uint8_t mode,
+                           uint32_t number);
+void ps_server_profile_fini(struct ps_server_profile *p);
+/* Adds an event to the server's trace, and to the recording of the job if there
+ * is one. */
+void ps_server_record(struct ps_server_job *job, const struct ps_part *part,
+                      const struct ps_server_profile_event *e);
+void ps_server_on_profile_get(struct ps_server_step *st,
+                              const struct ps_msg_profile_get *m);

@@ -14,9 +14,7 @@
 #include "core/server/memory.h"
 #include "core/server/merge_run.h"
 #include "core/server/migration.h"
-#include "core/server/profile.h"
 #include "core/server/reply.h"
-#include "core/server/reply_queue.h"
 #include "core/server/session.h"
 
 #include <string.h>
@@ -102,7 +100,7 @@ static void drop_unacked_values(struct ps_server_job *job)
         struct ps_server_session *p = ps_server_slot_session(&job->slots[i]);
 
         if (p != NULL) {
-            ps_server_reply_queue_drop(&p->turns, job->gen);
+            ps_server_session_drop_replies(&p->turns, job->gen);
             ps_link_drop_payloads(p->link, is_payload_of_job, job);
         }
     }

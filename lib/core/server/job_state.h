@@ -2,7 +2,7 @@
 /* Jobs from job_state to the end. */
 #pragma once
 
-#include "core/server/jobs.h"
+#include "core/server/job.h"
 
 void ps_server_job_init(struct ps_server *s);
 /* Frees all jobs with their partitions, merges, replies and migrations. */

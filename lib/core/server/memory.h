@@ -4,7 +4,7 @@
 
 #include "base/str.h"
 #include "core/server/inner.h"
-#include "core/server/jobs.h"
+#include "core/server/job.h"
 
 /* A request fails after this time if no merge can free enough memory for it. */
 #define OUT_OF_MEMORY_AFTER PS_SECONDS(2)

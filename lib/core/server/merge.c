@@ -20,7 +20,6 @@
 #include "core/server/migration_out.h"
 #include "core/server/norm.h"
 #include "core/server/optimizer.h"
-#include "core/server/profile.h"
 #include "core/server/pull.h"
 #include "core/server/reply.h"
 

@@ -2,7 +2,7 @@
 /* Merge of a complete round, publication of its version. */
 #pragma once
 
-#include "core/server/jobs.h"
+#include "core/server/job.h"
 
 /* Merges the complete round of the partition, or publishes it at once where
  * nothing has to be computed. */

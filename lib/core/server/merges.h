@@ -2,7 +2,7 @@
 /* From a complete round to its version: sums, steps, norms, conflicts. */
 #pragma once
 
-#include "core/server/jobs.h"
+#include "core/server/job.h"
 
 /* A step that needs norms; norm.c has its stages. */
 struct ps_server_staged_step {

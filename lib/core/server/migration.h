@@ -2,7 +2,7 @@
 /* Migrations and what they allow agents. */
 #pragma once
 
-#include "core/server/jobs.h"
+#include "core/server/job.h"
 
 enum ps_server_migration_role {
     MIG_ENDED,

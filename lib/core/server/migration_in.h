@@ -2,7 +2,7 @@
 /* Chunks of a partition that migrates to this server. */
 #pragma once
 
-#include "core/server/jobs.h"
+#include "core/server/job.h"
 
 struct ps_server_migration;
 

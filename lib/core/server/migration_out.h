@@ -2,7 +2,7 @@
 /* Chunks of a partition that migrates away. */
 #pragma once
 
-#include "core/server/jobs.h"
+#include "core/server/job.h"
 
 void ps_server_on_part_read(struct ps_server_step *st,
                             const struct ps_msg_part_read *m);

@@ -9,7 +9,6 @@
 
 #include "base/alloc.h"
 #include "core/server/credit.h"
-#include "core/server/grant.h"
 #include "core/server/inner.h"
 #include "core/server/job.h"
 #include "core/server/memory.h"
@@ -177,7 +176,7 @@ static void release_contributions(struct ps_server_step *st,
         struct ps_server_session *p = ps_server_slot_session(&job->slots[i]);
 
         if (p != NULL && ps_server_credit_is_due(st->s, p, &job->slots[i])) {
-            ps_server_grant_send(st, p, &job->slots[i]);
+            ps_server_credit_send(st, p, &job->slots[i]);
         }
     }
 }

@@ -4,7 +4,7 @@
 
 #include "core/server/inner.h"
 #include "core/server/migration.h"
-#include "core/server/profile.h"
+#include "core/server/job.h"
 #include "core/server/reply.h"
 #include "core/server/rows.h"
 #include "core/server/session.h"

@@ -2,7 +2,7 @@
 /* Pulls, now or when their version is made. */
 #pragma once
 
-#include "core/server/jobs.h"
+#include "core/server/job.h"
 
 void ps_server_on_pull(struct ps_server_step *st, struct ps_server_conn *c,
                        const struct ps_msg *msg);

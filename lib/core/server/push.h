@@ -2,7 +2,7 @@
 /* Dense contributions. */
 #pragma once
 
-#include "core/server/jobs.h"
+#include "core/server/job.h"
 #include "core/server/kind.h"
 
 extern const struct ps_server_contribution_kind ps_server_dense_kind;

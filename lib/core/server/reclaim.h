@@ -2,7 +2,7 @@
 /* Memory taken back from open rounds. */
 #pragma once
 
-#include "core/server/jobs.h"
+#include "core/server/job.h"
 
 /* A contribution's payload was discarded. If it is for the reserved round and
  * the slot is starved for long, voids other open rounds of the job. */

@@ -2,7 +2,7 @@
 /* Value, commit, refuse. */
 #pragma once
 
-#include "core/server/jobs.h"
+#include "core/server/job.h"
 
 /* Slots that one refusal names, at most. */
 #define PS_CONFLICT_SLOTS_MAX 64u

@@ -12,7 +12,6 @@
 #include "core/server/conflict.h"
 #include "core/server/contribution.h"
 #include "core/server/credit.h"
-#include "core/server/grant.h"
 #include "core/server/hello.h"
 #include "core/server/inner.h"
 #include "core/server/job.h"
@@ -25,7 +24,6 @@
 #include "core/server/migration_out.h"
 #include "core/server/norm.h"
 #include "core/server/opt_state.h"
-#include "core/server/profile.h"
 #include "core/server/pull.h"
 #include "core/server/push.h"
 #include "core/server/reply.h"
@@ -753,7 +751,6 @@ static int server_step(void *self, const struct ps_event *ev,
 {
     struct ps_server *s = self;
     struct ps_server_step st = {.s = s, .now = ev->now, .fx = fx};
-    struct ps_server_job *waiting;
 
     s->now = ev->now;
     switch (ev->type) {
@@ -798,9 +795,7 @@ static int server_step(void *self, const struct ps_event *ev,
     case PS_EV_OPS:
         break;
     }
-    while ((waiting = ps_server_credit_next_waiting(s)) != NULL) {
-        ps_server_grant_unblock(&st, waiting);
-    }
+    ps_server_credit_unblock_jobs(&st);
     return ps_uplink_is_name_lost(&s->uplink) ? PS_E_CONFIG : 0;
 }
 

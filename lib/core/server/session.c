@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Connections, and sessions: agents as the server sees them. An accepted
- * connection carries the link of an agent after its hello (hello.c). An agent
- * has one session, of one process, and one connection at a time: a newer
+ * connection carries the link of an agent after its hello (admission.c). An
+ * agent has one session, of one process, and one connection at a time: a newer
  * process or connection replaces the older. A session is kept for link_linger
  * after its connection is lost (rule L7).
+ *
+ * Replies of several jobs wait in a queue for each job, whose heads take turns
+ * by weight. Memory is only made for jobs whose payloads have waited.
  *
  * An error of an agent closes its connection, with a log line. The agent
  * dials again, and the session is resumed. */
@@ -12,9 +15,8 @@
 #include "base/alloc.h"
 #include "base/num.h"
 #include "base/str.h"
-#include "core/server/credit.h"
 #include "core/server/inner.h"
-#include "core/server/reply_queue.h"
+#include "core/server/job.h"
 
 #include <stdio.h>
 
@@ -121,7 +123,145 @@ void ps_server_session_on_closed(struct ps_server_step *st, ps_conn_id conn)
     }
 }
 
+/* ------------------------------------------- queues of jobs that take turns */
+
+/* A packet that waits. */
+struct waiting_reply {
+    struct ps_list_node node;
+    struct ps_packet *packet;
+};
+
+static uint64_t message_memory(const struct ps_packet *packet)
+{
+    return sizeof(struct waiting_reply) + sizeof(*packet) + packet->msg_size;
+}
+
+static struct ps_server_reply_queue *get_queue(struct ps_server_reply_turns *t,
+                                               const struct ps_server_job *job)
+{
+    struct ps_server_reply_queue *q;
+
+    if (t->queues == NULL) {
+        t->queues = ps_map_new();
+        ps_fair_init(&t->fair);
+    }
+    q = ps_map_get(t->queues, job->gen);
+    if (q == NULL) {
+        q = ps_calloc(1, sizeof(*q));
+        q->gen = job->gen;
+        ps_list_init(&q->replies);
+        ps_map_put(t->queues, job->gen, q);
+    }
+    q->weight = job->weight;
+    return q;
+}
+
+/* Takes the oldest packet of the queue; NULL: it is empty. */
+static struct ps_packet *pop_packet(struct ps_server_reply_turns *t,
+                                    struct ps_server_reply_queue *q)
+{
+    struct ps_list_node *n = ps_list_pop(&q->replies);
+    struct waiting_reply *w;
+    struct ps_packet *packet;
+
+    if (n == NULL) {
+        return NULL;
+    }
+    w = PS_CONTAINER(n, struct waiting_reply, node);
+    packet = w->packet;
+    ps_free(w);
+    t->waiting--;
+    t->memory -= message_memory(packet);
+    return packet;
+}
+
+/* Appends a packet to the queue of the job; takes over one reference. */
+static void queue_push(struct ps_server_reply_turns *t,
+                       const struct ps_server_job *job,
+                       struct ps_packet *packet)
+{
+    struct ps_server_reply_queue *q = get_queue(t, job);
+    struct waiting_reply *w = ps_calloc(1, sizeof(*w));
+
+    w->packet = packet;
+    ps_list_push_back(&q->replies, &w->node);
+    t->waiting++;
+    t->memory += message_memory(packet);
+    ps_fair_activate(&t->fair, &q->flow);
+}
+
+/* Takes the packet whose turn it is, with its reference; NULL: none waits. */
+static struct ps_packet *queue_pop(struct ps_server_reply_turns *t)
+{
+    struct ps_server_reply_queue *q;
+    struct ps_packet *packet;
+
+    if (t->waiting == 0) {
+        return NULL;
+    }
+    q = PS_CONTAINER(ps_fair_next(&t->fair), struct ps_server_reply_queue,
+                     flow);
+    packet = pop_packet(t, q);
+    ps_fair_charge(&t->fair, &q->flow, q->weight, packet->payload_len);
+    if (ps_list_empty(&q->replies)) {
+        ps_fair_deactivate(&t->fair, &q->flow);
+    }
+    return packet;
+}
+
+static void queue_free(struct ps_server_reply_turns *t,
+                       struct ps_server_reply_queue *q)
+{
+    struct ps_packet *packet;
+
+    while ((packet = pop_packet(t, q)) != NULL) {
+        ps_packet_unref(packet);
+    }
+    ps_fair_deactivate(&t->fair, &q->flow);
+    ps_map_remove(t->queues, q->gen);
+    ps_free(q);
+}
+
+void ps_server_session_drop_replies(struct ps_server_reply_turns *t,
+                                    uint64_t gen)
+{
+    struct ps_server_reply_queue *q = t->queues != NULL
+                                          ? ps_map_get(t->queues, gen)
+                                          : NULL;
+
+    if (q != NULL) {
+        queue_free(t, q);
+    }
+}
+
+void ps_server_session_drop_replies_all(struct ps_server_reply_turns *t)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_server_reply_queue *q;
+
+    if (t->queues == NULL) {
+        return;
+    }
+    while ((q = ps_map_next(t->queues, &c)) != NULL) {
+        queue_free(t, q);
+    }
+    ps_map_free(t->queues);
+    t->queues = NULL;
+    ps_fair_fini(&t->fair);
+}
+
 /* ----------------------------------------------------------------- sessions */
+
+void ps_server_session_drop_credits(struct ps_server_session *p)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_credit *f;
+
+    while ((f = ps_map_next(p->credits, &c)) != NULL) {
+        ps_map_remove(p->credits, c.key);
+        ps_free(f);
+    }
+}
 
 static void session_free(struct ps_server *s, struct ps_server_session *p)
 {
@@ -133,9 +273,9 @@ static void session_free(struct ps_server *s, struct ps_server_session *p)
         ps_heap_remove(&s->sessions.timers, &p->timer);
     }
     ps_map_remove(s->sessions.by_node, p->agent_node);
-    ps_server_reply_queue_drop_all(&p->turns);
+    ps_server_session_drop_replies_all(&p->turns);
     ps_link_free(p->link);
-    ps_server_credit_drop_all(p);
+    ps_server_session_drop_credits(p);
     ps_map_free(p->credits);
     ps_free(p);
 }
@@ -278,7 +418,7 @@ void ps_server_session_pump(struct ps_server_step *st,
                             struct ps_server_session *p)
 {
     while (p->turns.waiting > 0 && has_capacity(st->s, p)) {
-        hand_over(st, p, ps_server_reply_queue_pop(&p->turns));
+        hand_over(st, p, queue_pop(&p->turns));
     }
 }
 
@@ -292,7 +432,7 @@ void ps_server_session_send_payload(struct ps_server_step *st,
     } else if (p->turns.waiting == 0 && has_capacity(st->s, p)) {
         hand_over(st, p, packet);
     } else {
-        ps_server_reply_queue_push(&p->turns, job, packet);
+        queue_push(&p->turns, job, packet);
         ps_server_session_pump(st, p);
         check_backlog(st->s, p);
     }
