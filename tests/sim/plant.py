@@ -301,8 +301,8 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          """    run->accumulates = accumulates_round(job, part, steps) &&
                    job->server->merges.last_token % 7 != 2;"""),
     ],
-    "server/merge_run: computes the maximum in place of the minimum": [
-        ("lib/core/server/merge_run.c",
+    "server/step: computes the maximum in place of the minimum": [
+        ("lib/core/server/step.c",
          "c->job.fold = ps_round_fold(open->reduce);",
          """    c->job.fold = ps_round_fold(
         open->reduce == PS_REDUCE_MIN ? PS_REDUCE_MAX : open->reduce);"""),
@@ -475,8 +475,8 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "return ps_time_add(s->last_recv_at, s->opt.suspect_after) <= now;",
          "return s->last_recv_at == UINT64_MAX && now == 0;"),
     ],
-    "server/norm: does not resend the parts of norms": [
-        ("lib/core/server/norm.c",
+    "server/step: does not resend the parts of norms": [
+        ("lib/core/server/step.c",
          """for (; run != NULL; run = run->staged.next_waiting) {
             send_norm_part(st, run);""",
          """        for (; run == NULL; run = run->staged.next_waiting) {
@@ -675,8 +675,8 @@ static void pending_free(struct ps_sched_norm *n)
          "k->job->local_ranks[local].rank != k->round.root)) {",
          "         local != 0)) {"),
     ],
-    "server/merge_run: starts no waiting computation at the end of one": [
-        ("lib/core/server/merge_run.c",
+    "server/step: starts no waiting computation at the end of one": [
+        ("lib/core/server/step.c",
          "if (has_waiting(&st->s->merges)) {",
          "    if (st->s == NULL) {"),
     ],

@@ -7,12 +7,11 @@
 
 #include "base/alloc.h"
 #include "core/server/async.h"
-#include "core/server/conflict.h"
+#include "core/server/merge.h"
 #include "core/server/credit.h"
 #include "core/server/inner.h"
 #include "core/server/job.h"
 #include "core/server/kind.h"
-#include "core/server/merge.h"
 #include "core/server/migration.h"
 #include "core/server/push.h"
 #include "core/server/reclaim.h"

@@ -14,11 +14,8 @@
  *     migration_end.c end of a migration, at both servers
  *     migration_in.c  chunks of a partition that migrates to this server
  *
- *     merge.c         merge of a complete round, publication of its version
- *     norm.c          steps that need norms of whole arrays
- *     optimizer.c     optimizer step of a merge
- *     conflict.c      conflicting contributions, retry numbers
- *     merge_run.c     runs of merges, rounds that are discarded
+ *     merge.c         merge of a complete round, its version, conflicts
+ *     step.c          computations of a merge: sums, steps, norms
  *
  *     migration_out.c chunks of a partition that migrates away
  *     pull.c          pulls, now or when their version is made
@@ -38,7 +35,7 @@
 #include "core/link/dialer.h"
 #include "core/link/uplink.h"
 #include "core/server/job.h"
-#include "core/server/merges.h"
+#include "core/server/merge.h"
 #include "core/server/server.h"
 #include "core/server/session.h"
 

@@ -12,7 +12,7 @@
 #include "core/server/inner.h"
 #include "core/server/job.h"
 #include "core/server/memory.h"
-#include "core/server/merge_run.h"
+#include "core/server/merge.h"
 #include "core/server/migration.h"
 #include "core/server/reply.h"
 #include "core/server/session.h"

@@ -1,8 +1,50 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Merge of a complete round, publication of its version. */
+/* From a complete round to its version: sums, steps, norms, conflicts. */
 #pragma once
 
 #include "core/server/job.h"
+
+struct ps_compute;
+struct ps_server_conflict;
+
+/* A step that needs norms; step.c has its stages. */
+struct ps_server_staged_step {
+    bool is_begun;     /* False: the fields below are not in use. */
+    bool awaits_norms; /* In job->norm_waits. */
+    bool is_summed;    /* `work` has the contributions' sum. */
+    struct ps_optim_step_params params;
+    struct ps_slice work;       /* Gradient or direction, by stage. */
+    struct ps_buf *square_sums; /* Square sums of `work` and of the weights. */
+    /* Next waiting merge of the same key. */
+    struct ps_server_merge *next_waiting;
+};
+
+/* Merge of a complete round, until its version is published. */
+struct ps_server_merge {
+    struct ps_list_node node;   /* In `starved`, or in job->waiting_merges. */
+    struct ps_compute *waiting; /* Computation that waits for its turn. */
+    uint64_t computing_bytes;   /* Cost of the one that runs; 0: none. */
+    ps_time computing_since;
+    struct ps_server_job *job;
+    struct ps_part *part;
+    uint64_t token;          /* 0: waits for memory, or for norms. */
+    ps_time starved_since;   /* 0: does not wait for memory. */
+    struct ps_slice result;  /* New value or accumulated sum; owned. */
+    struct ps_slice encoded; /* Encoded result, sent instead; buf NULL: none. */
+    bool accumulates;        /* The result is accumulated, no step. */
+    struct ps_server_staged_step staged;
+};
+
+struct ps_server_merges {
+    struct ps_map *by_token; /* Runs with a computation. */
+    uint64_t last_token;
+    struct ps_list starved; /* Runs that wait for memory. */
+    ps_time starved_retry_at;
+    struct ps_fair fair;      /* Turns of jobs with waiting computations. */
+    uint64_t computing_bytes; /* Cost of the computations that run. */
+};
+
+/* ------------------------------------------------------------------- merges */
 
 /* Merges the complete round of the partition, or publishes it at once where
  * nothing has to be computed. */
@@ -15,3 +57,113 @@ void ps_server_on_norm_result(struct ps_server_step *st,
 /* Launches starved merges again. */
 void ps_server_merge_tick(struct ps_server_step *st);
 ps_time ps_server_merge_deadline(const struct ps_server *s);
+
+/* ---------------------------------------------------------------- conflicts */
+
+/* Discards the open round and refuses it to its contributors. */
+void ps_server_conflict_void(struct ps_server_step *st,
+                             struct ps_server_job *job, struct ps_part *part,
+                             int rc);
+/* Sets the retry number of the next round to `attempt`, and refuses all
+ * contributions to the attempt that ends. `other` is the conflicting side that
+ * the refusals name; NULL: none. */
+void ps_server_conflict_abort(struct ps_server_step *st,
+                              struct ps_server_job *job, struct ps_part *part,
+                              uint32_t attempt,
+                              const struct ps_server_conflict *other);
+/* Compares `attempt` with the round's retry number: a lower one is refused, a
+ * higher one aborts the attempt in progress unless that is complete. `part` may
+ * be NULL. 0: accept; else the error. */
+int ps_server_conflict_check_retry(struct ps_server_step *st,
+                                   struct ps_server_job *job,
+                                   struct ps_part *part, uint64_t round,
+                                   uint32_t attempt);
+/* Returns the partition's retry number if it is above `attempt`, else 0. */
+uint32_t ps_server_conflict_newer_retry(const struct ps_server_job *job,
+                                        uint32_t key, uint32_t index,
+                                        uint32_t attempt);
+/* Aborts a complete broadcast round whose root skipped it. */
+void ps_server_conflict_no_root(struct ps_server_step *st,
+                                struct ps_server_job *job,
+                                struct ps_part *part);
+/* Aborts the attempt because `own` conflicts with its request, and names in
+ * `ret_others` the slots that made that. */
+void ps_server_conflict_raise(struct ps_server_step *st,
+                              struct ps_server_job *job, struct ps_part *part,
+                              uint64_t round,
+                              const struct ps_server_conflict *own,
+                              struct ps_server_conflict *ret_others);
+/* A slot gives up an attempt at its rounds. */
+void ps_server_on_abort_round(struct ps_server_step *st,
+                              struct ps_server_conn *c,
+                              const struct ps_msg_abort_round *m);
+
+/* --------------------------------------------------------------------- runs */
+
+void ps_server_merge_init(struct ps_server *s);
+void ps_server_merge_fini(struct ps_server *s);
+/* Makes the run of the partition's complete round. */
+struct ps_server_merge *ps_server_merge_new(struct ps_server_job *job,
+                                            struct ps_part *part);
+void ps_server_merge_free(struct ps_server *s, struct ps_server_merge *run);
+/* Closes the open round: drops its contributions, its merge, and the async
+ * pushes of the partition. */
+void ps_server_merge_discard(struct ps_server *s, struct ps_server_job *job,
+                             struct ps_part *part);
+/* Returns a computation that sums the contributions, and the accumulated
+ * gradient with them if `steps` or run->accumulates. The caller sets what is
+ * done with the sum. */
+struct ps_compute *ps_server_merge_sum(struct ps_server_merge *run, bool steps);
+/* Hands the computation over under a new token of the run; while the server has
+ * several jobs, when it is the job's turn. */
+void ps_server_merge_submit(struct ps_server_step *st,
+                            struct ps_server_merge *run, struct ps_compute *c);
+/* A computation has ended: starts those whose turn it is. Returns the run;
+ * NULL: its round was discarded. */
+struct ps_server_merge *ps_server_merge_computed(struct ps_server_step *st,
+                                                 uint64_t token);
+/* Puts the run, whose computation has ended, into job->norm_waits. */
+void ps_server_merge_await_norms(struct ps_server_merge *run);
+/* Takes the run out of job->norm_waits. */
+void ps_server_merge_stop_waiting(struct ps_server_merge *run);
+
+/* --------------------------------------------------- steps of the optimizer */
+
+/* True if the value has a 16-bit type, so that steps use float32 master
+ * weights. */
+bool ps_server_optimizer_has_master(const struct ps_part *part);
+/* Bytes of states and master weights that are not allocated yet. */
+uint64_t ps_server_optimizer_missing(const struct ps_server_job *job,
+                                     const struct ps_part *part);
+/* Allocates missing states and master weights. PS_E_NOMEM: some may exist. */
+int ps_server_optimizer_make_states(struct ps_server_job *job,
+                                    struct ps_part *part);
+/* Returns the parameters of the step that makes the next version, and raises
+ * job->newest_version to it. */
+struct ps_optim_step_params
+ps_server_optimizer_next_step(struct ps_server_job *job,
+                              const struct ps_part *part);
+/* Makes the computation take the optimizer step too; the states exist. */
+void ps_server_optimizer_add_step(struct ps_server_merge *run,
+                                  const struct ps_optim_step_params *at,
+                                  struct ps_compute *c);
+
+/* ---------------------------------------------------- steps that need norms */
+
+/* True if the next step of the partition needs norms. */
+bool ps_server_norm_is_needed(struct ps_server_job *job,
+                              const struct ps_part *part);
+/* Launches the present stage of the step. PS_E_NOMEM: nothing has changed. */
+int ps_server_norm_launch(struct ps_server_step *st,
+                          struct ps_server_merge *run);
+/* One stage is computed. True: it was the last. False: the run waits for
+ * norms. */
+bool ps_server_norm_on_computed(struct ps_server_step *st,
+                                struct ps_server_merge *run);
+/* Applies the norms and chooses the next stage. False: the step is skipped. */
+bool ps_server_norm_apply(struct ps_server_merge *run,
+                          const struct ps_msg_norm_result *m);
+/* Sends the waiting norm_parts of the job again, to a scheduler that may lack
+ * them. */
+void ps_server_norm_resend(struct ps_server_step *st,
+                           const struct ps_server_job *job);

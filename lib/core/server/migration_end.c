@@ -6,7 +6,6 @@
 #include "core/server/inner.h"
 #include "core/server/job.h"
 #include "core/server/merge.h"
-#include "core/server/merge_run.h"
 #include "core/server/migration.h"
 #include "core/server/migration_in.h"
 #include "core/server/reply.h"

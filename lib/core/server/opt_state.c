@@ -9,7 +9,7 @@
 #include "core/server/job.h"
 #include "core/server/memory.h"
 #include "core/server/migration.h"
-#include "core/server/optimizer.h"
+#include "core/server/merge.h"
 #include "core/server/push.h"
 #include "core/server/session.h"
 

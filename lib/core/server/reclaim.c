@@ -4,7 +4,7 @@
  * of the job are voided, and agents send their contributions again. */
 #include "core/server/reclaim.h"
 
-#include "core/server/conflict.h"
+#include "core/server/merge.h"
 #include "core/server/inner.h"
 #include "core/server/memory.h"
 

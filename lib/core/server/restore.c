@@ -4,7 +4,7 @@
 
 #include "base/alloc.h"
 #include "core/server/inner.h"
-#include "core/server/merge_run.h"
+#include "core/server/merge.h"
 #include "core/server/migration.h"
 #include "core/server/pull.h"
 #include "core/server/push.h"

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "core/server/kind.h"
-#include "core/server/merges.h"
+#include "core/server/merge.h"
 
 extern const struct ps_server_contribution_kind ps_server_rows_kind;
 

@@ -1,0 +1,693 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Computations of a merge: sums of contributions and steps of the optimizer, on
+ * compute threads, each job's in turn.
+ *
+ * A run lasts from a complete round to the end of its last computation. A round
+ * that is discarded meanwhile takes its run along; the computation keeps its
+ * sources and results alive, and its result is dropped.
+ *
+ * A step that needs norms of whole arrays, of which this server has a part, has
+ * several stages, each a computation. After a stage its output is kept in
+ * `work`, its sum of squares goes to the scheduler, and the next stage begins
+ * when the scheduler returns the norm over all partitions. The contributions
+ * are released as soon as they are summed, so that agents can send other keys,
+ * for which this step may have to wait (rule N4). */
+#include "core/server/merge.h"
+
+#include "base/alloc.h"
+#include "base/num.h"
+#include "core/server/credit.h"
+#include "core/server/inner.h"
+#include "core/server/job.h"
+#include "core/server/memory.h"
+
+#include <string.h>
+
+/* ------------------------------------------ step of a partition's optimizer */
+
+bool ps_server_optimizer_has_master(const struct ps_part *part)
+{
+    return ps_dtype_is_real(part->image.dtype) &&
+           !ps_dtype_is_float(part->image.dtype);
+}
+
+/* Allocates the float32 master weights, which begin as the value.
+ * PS_E_NOMEM. */
+static int prepare_master_weights(struct ps_server_job *job,
+                                  struct ps_part *part)
+{
+    struct ps_buf *buf;
+
+    if (!ps_server_optimizer_has_master(part) ||
+        ps_part_state(part, PS_PART_MASTER) != NULL) {
+        return 0;
+    }
+    int rc = ps_server_memory_alloc(job, part->image.count * sizeof(float),
+                                    &buf);
+
+    if (rc == 0) {
+        ps_kernel_widen((enum ps_dtype)part->image.dtype,
+                        (float *)(void *)buf->data,
+                        ps_slice_data(ps_part_value(part)), part->image.count);
+        ps_store_set_state(&job->store, part, PS_PART_MASTER, buf);
+    }
+    return rc;
+}
+
+uint64_t ps_server_optimizer_missing(const struct ps_server_job *job,
+                                     const struct ps_part *part)
+{
+    const bool half = ps_server_optimizer_has_master(part);
+    const uint64_t len = part->image.count *
+                         (half ? sizeof(float)
+                               : ps_dtype_size(part->image.dtype));
+    uint64_t missing = half && ps_part_state(part, PS_PART_MASTER) == NULL ? len
+                                                                           : 0;
+
+    for (unsigned i = 0;
+         job->has_optimizer && i < ps_optim_state_count(&job->optim); i++) {
+        missing += ps_part_state(part, i) == NULL ? len : 0;
+    }
+    return missing;
+}
+
+int ps_server_optimizer_make_states(struct ps_server_job *job,
+                                    struct ps_part *part)
+{
+    const bool half = ps_server_optimizer_has_master(part);
+    const size_t len = part->image.count *
+                       (half ? sizeof(float)
+                             : ps_dtype_size(part->image.dtype));
+    int rc = prepare_master_weights(job, part);
+
+    if (rc == 0 && half && ps_server_optimizer_missing(job, part) > 0) {
+        rc = ps_buf_fetch(ps_part_state(part, PS_PART_MASTER));
+    }
+    if (rc != 0) {
+        return rc;
+    }
+    for (unsigned i = 0; i < ps_optim_state_count(&job->optim); i++) {
+        struct ps_buf *buf;
+
+        if (ps_part_state(part, i) != NULL) {
+            continue;
+        }
+        rc = ps_server_memory_alloc(job, len, &buf);
+        if (rc != 0) {
+            return rc;
+        }
+        if (ps_optim_state_is_weight(&job->optim, i)) {
+            memcpy(buf->data,
+                   half ? ps_part_state(part, PS_PART_MASTER)->data
+                        : ps_slice_data(ps_part_value(part)),
+                   len);
+        } else {
+            memset(buf->data, 0, len);
+        }
+        ps_store_set_state(&job->store, part, i, buf);
+    }
+    return 0;
+}
+
+struct ps_optim_step_params
+ps_server_optimizer_next_step(struct ps_server_job *job,
+                              const struct ps_part *part)
+{
+    const struct ps_rec_tuning *t = ps_tunings_find(
+        &job->tunings, part->image.name_hash, part->image.version + 1);
+    /* The same on all servers, because every partition has the same rounds. */
+    struct ps_optim_step_params at = {
+        .round = part->image.version + 1,
+        .step_number = (uint64_t)((int64_t)part->image.version + 1 +
+                                  part->image.step_offset),
+        .name_hash = part->image.name_hash,
+        .first_elem = part->image.first_elem,
+        .lr_mult = t != NULL ? t->lr_mult : 1,
+        .wd_mult = t != NULL ? t->wd_mult : 1,
+        .is_mean = part->open_round->reduce == PS_REDUCE_MEAN,
+        .norm_exempt = t != NULL ? t->norm_exempt
+                                 : (part->image.name_hash & 1) != 0,
+        .trust_ratio = 1,
+        .grad_scale = 1,
+    };
+
+    job->newest_version = ps_max_u64(job->newest_version, at.round);
+    return at;
+}
+
+void ps_server_optimizer_add_step(struct ps_server_merge *run,
+                                  const struct ps_optim_step_params *at,
+                                  struct ps_compute *c)
+{
+    struct ps_server_job *job = run->job;
+    struct ps_part *part = run->part;
+
+    ps_optim_plan_step(&job->optim, at, &c->job);
+    c->job.weight = ps_slice_data(ps_part_value(part));
+    c->job.kept[PS_KEPT_WEIGHT] = ps_part_value(part)->buf;
+    ps_compute_pin(c, ps_part_value(part)->buf);
+    for (unsigned i = 0; i < ps_optim_state_count(&job->optim); i++) {
+        c->job.states[i] = ps_part_state(part, i)->data;
+        c->job.kept[PS_KEPT_STATE_0 + i] = ps_part_state(part, i);
+        ps_compute_pin(c, ps_part_state(part, i));
+    }
+    c->job.state = c->job.states[0];
+    if (ps_server_optimizer_has_master(part)) {
+        c->job.storage_dtype = (enum ps_dtype)part->image.dtype;
+        c->job.dtype = PS_DTYPE_FLOAT32;
+        c->job.master = ps_part_state(part, PS_PART_MASTER)->data;
+        c->job.kept[PS_KEPT_WEIGHT] = ps_part_state(part, PS_PART_MASTER);
+        ps_compute_pin(c, ps_part_state(part, PS_PART_MASTER));
+    }
+}
+
+/* --------------------------------------------------------------------- runs */
+
+void ps_server_merge_init(struct ps_server *s)
+{
+    s->merges.by_token = ps_map_new();
+    ps_list_init(&s->merges.starved);
+    ps_fair_init(&s->merges.fair);
+}
+
+void ps_server_merge_fini(struct ps_server *s)
+{
+    ps_map_free(s->merges.by_token);
+    ps_fair_fini(&s->merges.fair);
+}
+
+struct ps_server_merge *ps_server_merge_new(struct ps_server_job *job,
+                                            struct ps_part *part)
+{
+    struct ps_server_merge *run = ps_calloc(1, sizeof(*run));
+
+    run->job = job;
+    run->part = part;
+    part->merge = run;
+    job->merging_rounds++;
+    return run;
+}
+
+/* Bytes that the computation reads and writes. */
+static uint64_t compute_bytes(const struct ps_compute *c)
+{
+    return (c->job.src_count + 1) * c->job.count *
+           (uint64_t)ps_dtype_size(c->job.dtype);
+}
+
+static void run_computation(struct ps_server_step *st,
+                            struct ps_server_merge *run, struct ps_compute *c)
+{
+    run->computing_bytes = compute_bytes(c);
+    run->computing_since = st->now;
+    st->s->merges.computing_bytes += run->computing_bytes;
+    ps_effects_compute(st->fx, c);
+}
+
+/* Takes the first waiting computation of the job out of its queue. */
+static struct ps_server_merge *pop_waiting(struct ps_server_job *job)
+{
+    struct ps_list_node *n = ps_list_pop(&job->waiting_merges);
+
+    return n == NULL ? NULL : PS_CONTAINER(n, struct ps_server_merge, node);
+}
+
+/* True while computations wait for their turn. */
+static bool has_waiting(const struct ps_server_merges *m)
+{
+    return m->fair.active.count > 0;
+}
+
+/* Starts computations of jobs by turns, as long as few run: only one where the
+ * loop needs a processor for streams. */
+static void start_waiting(struct ps_server_step *st)
+{
+    struct ps_server_merges *m = &st->s->merges;
+    uint64_t most = st->s->sessions.streams == 0
+                        ? st->s->opt.computing_max
+                        : ps_min_u64(st->s->opt.computing_max,
+                                     PS_STREAM_BYTES_MAX);
+    struct ps_fair_flow *flow;
+
+    while (m->computing_bytes < most &&
+           (flow = ps_fair_next(&m->fair)) != NULL) {
+        struct ps_server_job *job = PS_CONTAINER(flow, struct ps_server_job,
+                                                 merge_flow);
+        struct ps_server_merge *run = pop_waiting(job);
+
+        if (run == NULL) {
+            ps_fair_deactivate(&m->fair, flow);
+            continue;
+        }
+        struct ps_compute *c = run->waiting;
+
+        run->waiting = NULL;
+        run_computation(st, run, c);
+        ps_fair_charge(&m->fair, flow, job->weight, run->computing_bytes);
+    }
+}
+
+/* The computation of the run has ended, or its end is of no interest. */
+static void forget_computation(struct ps_server *s, struct ps_server_merge *run)
+{
+    if (run->waiting != NULL) {
+        ps_list_remove(&run->node);
+        ps_compute_free(run->waiting);
+        run->waiting = NULL;
+    }
+    s->merges.computing_bytes -= run->computing_bytes;
+    run->computing_bytes = 0;
+}
+
+void ps_server_merge_submit(struct ps_server_step *st,
+                            struct ps_server_merge *run, struct ps_compute *c)
+{
+    struct ps_server_merges *m = &st->s->merges;
+
+    run->token = ++m->last_token;
+    c->token = run->token;
+    ps_map_put(m->by_token, run->token, run);
+    if (ps_map_count(st->s->jobs.by_gen) < 2 && !has_waiting(m)) {
+        run_computation(st, run, c); /* Nobody to share with. */
+        return;
+    }
+    run->waiting = c;
+    ps_list_push_back(&run->job->waiting_merges, &run->node);
+    ps_fair_activate(&m->fair, &run->job->merge_flow);
+    start_waiting(st);
+}
+
+struct ps_server_merge *ps_server_merge_computed(struct ps_server_step *st,
+                                                 uint64_t token)
+{
+    struct ps_server_merge *run = ps_map_get(st->s->merges.by_token, token);
+
+    if (run != NULL) {
+        forget_computation(st->s, run);
+    }
+    if (has_waiting(&st->s->merges)) {
+        start_waiting(st);
+    }
+    return run;
+}
+
+/* ------------------------------------------------------------- end of a run */
+
+void ps_server_merge_await_norms(struct ps_server_merge *run)
+{
+    struct ps_server_job *job = run->job;
+
+    ps_map_remove(job->server->merges.by_token, run->token);
+    run->token = 0;
+    run->staged.awaits_norms = true;
+    run->staged.next_waiting = ps_map_remove(job->norm_waits, run->part->key);
+    ps_map_put(job->norm_waits, run->part->key, run);
+    /* The run waits for other partitions, which may lack contributions. */
+    job->merging_rounds--;
+    ps_server_credit_mark_job(job);
+}
+
+void ps_server_merge_stop_waiting(struct ps_server_merge *run)
+{
+    struct ps_server_job *job = run->job;
+    struct ps_server_merge *first = ps_map_remove(job->norm_waits,
+                                                  run->part->key);
+    struct ps_server_merge **at = &first;
+
+    while (*at != run) {
+        at = &(*at)->staged.next_waiting;
+    }
+    *at = run->staged.next_waiting;
+    run->staged.next_waiting = NULL;
+    run->staged.awaits_norms = false;
+    job->merging_rounds++;
+    if (first != NULL) {
+        ps_map_put(job->norm_waits, run->part->key, first);
+    }
+}
+
+void ps_server_merge_free(struct ps_server *s, struct ps_server_merge *run)
+{
+    struct ps_server_job *job = run->job;
+
+    forget_computation(s, run);
+    if (run->token != 0) {
+        ps_map_remove(s->merges.by_token, run->token);
+    } else if (run->staged.awaits_norms) {
+        ps_server_merge_stop_waiting(run);
+    } else if (ps_list_linked(&run->node)) {
+        ps_list_remove(&run->node);
+    }
+    ps_buf_unref(run->result.buf);
+    ps_buf_unref(run->encoded.buf);
+    ps_buf_unref(run->staged.work.buf);
+    ps_buf_unref(run->staged.square_sums);
+    run->part->merge = NULL;
+    ps_free(run);
+    job->merging_rounds--;
+    ps_server_credit_mark_job(job);
+}
+
+/* Frees the pushes that are queued or being applied. */
+static void drop_async_pushes(struct ps_server_job *job, struct ps_part *part)
+{
+    struct ps_list_node *n;
+
+    while ((n = ps_list_pop(&part->async->applying_pushes)) != NULL) {
+        ps_async_push_free(PS_CONTAINER(n, struct ps_async_push, node));
+    }
+    while ((n = ps_list_pop(&part->async->queued_pushes)) != NULL) {
+        struct ps_async_push *a = PS_CONTAINER(n, struct ps_async_push, node);
+
+        job->slots[a->slot].unmerged_bytes -= a->payload.len;
+        ps_async_push_free(a);
+    }
+}
+
+void ps_server_merge_discard(struct ps_server *s, struct ps_server_job *job,
+                             struct ps_part *part)
+{
+    struct ps_open_round *open = part->open_round;
+
+    if (open == NULL) {
+        return;
+    }
+    /* Async pushes are not counted in incomplete_rounds. */
+    bool complete = open->rule != PS_RULE_NONE ||
+                    ps_round_is_complete(&open->round);
+
+    if (part->merge != NULL) {
+        const struct ps_server_merge *run = part->merge;
+
+        if (run->encoded.buf != NULL) {
+            /* The computation may still write this residual; the next one gets
+             * a fresh one. */
+            ps_store_set_state(&job->store, part, 0, NULL);
+        }
+        ps_server_merge_free(s, part->merge);
+    }
+    for (uint32_t i = 0; i < job->slot_count; i++) {
+        job->slots[i].unmerged_bytes -= open->round.contributions[i].len;
+        if (!complete && ps_round_has_contributed(&open->round, i)) {
+            job->slots[i].contributed_rounds--;
+        }
+    }
+    if (!complete) {
+        job->incomplete_rounds--;
+    }
+    ps_store_close_round(&job->store, part);
+    if (part->async != NULL) {
+        drop_async_pushes(job, part);
+    }
+    ps_server_credit_mark_job(job);
+}
+
+/* --------------------------------------------------------------------- sums */
+
+/* Codes of all contributions, if each worker has one of its own. */
+static uint64_t count_codes(const struct ps_open_round *open, uint64_t code_len)
+{
+    uint64_t codes = 0;
+
+    for (uint32_t i = 0; i < open->round.size; i++) {
+        codes += open->round.contributions[i].buf != NULL
+                     ? open->round.contributions[i].len / code_len
+                     : 0;
+    }
+    return codes;
+}
+
+/* Adds the codes of all workers in the order of their slots and ranks. All are
+ * leaves of one tree, so that the bits of the sum do not depend on how the
+ * workers are spread over nodes if their ranks ascend with the slots. */
+static void add_each_code(const struct ps_open_round *open, uint64_t code_len,
+                          struct ps_compute *c)
+{
+    for (uint32_t i = 0; i < open->round.size; i++) {
+        struct ps_slice one = open->round.contributions[i];
+        const uint64_t end = one.offset + one.len;
+
+        for (one.len = code_len; one.buf != NULL && one.offset < end;
+             one.offset += code_len) {
+            ps_compute_add_src(c, &one, 0);
+        }
+    }
+    c->job.level = NULL;
+}
+
+struct ps_compute *ps_server_merge_sum(struct ps_server_merge *run, bool steps)
+{
+    struct ps_server_job *job = run->job;
+    struct ps_part *part = run->part;
+    struct ps_open_round *open = part->open_round;
+    const bool adds = open->rule == PS_RULE_ACCUMULATE;
+    const bool takes = (steps || run->accumulates) &&
+                       ps_part_accumulated(part)->buf != NULL;
+    const uint64_t code_len = open->is_encoded && job->compression.per_worker
+                                  ? ps_codec_bytes(&job->compression.codec,
+                                                   part->image.count)
+                                  : 0;
+    const uint64_t sources = code_len != 0 ? count_codes(open, code_len)
+                                           : open->round.nonempty;
+    struct ps_compute *c = ps_compute_new(
+        0, (uint32_t)sources + (adds || takes ? 1 : 0), 5 + PS_PART_STATES);
+
+    c->job.op = PS_JOB_SUM;
+    c->job.dtype = (enum ps_dtype)part->image.dtype;
+    c->job.fold = ps_round_fold(open->reduce);
+    c->job.count = part->image.count;
+    c->job.divide_by = open->reduce != PS_REDUCE_MEAN || run->accumulates
+                           ? 1
+                           : open->round.weight +
+                                 (takes ? part->image.accumulated_weight : 0);
+    if (code_len != 0) {
+        add_each_code(open, code_len, c);
+    } else {
+        ps_round_add_sources(&open->round, c);
+    }
+    if (open->is_encoded) {
+        c->job.src_codec = job->compression.codec;
+        c->job.src_rng_stream = ps_codec_rng_stream(
+            &c->job.src_codec,
+            &(struct ps_codec_position){.key = open->rng_key,
+                                        .index = part->index,
+                                        .round = part->image.version + 1});
+    }
+    if (adds) {
+        ps_compute_add_src(c, ps_part_value(part), 0);
+    } else if (takes) {
+        ps_compute_add_src(c, ps_part_accumulated(part), 0);
+    }
+    return c;
+}
+
+/* ---------------------------------------------------- steps that need norms */
+
+bool ps_server_norm_is_needed(struct ps_server_job *job,
+                              const struct ps_part *part)
+{
+    const struct ps_optim_step_params at = ps_server_optimizer_next_step(job,
+                                                                         part);
+
+    return ps_optim_first_stage(&job->optim, &at) != PS_STAGE_LAST;
+}
+
+/* Bytes of the partition in the type in which steps are computed. */
+static size_t work_bytes(const struct ps_part *part)
+{
+    return part->image.count * (ps_server_optimizer_has_master(part)
+                                    ? sizeof(float)
+                                    : ps_dtype_size(part->image.dtype));
+}
+
+static int alloc_slice(struct ps_server_merge *run, size_t len,
+                       struct ps_slice *ret)
+{
+    struct ps_buf *buf;
+    int rc = ps_server_memory_alloc(run->job, len, &buf);
+
+    if (rc == 0) {
+        *ret = (struct ps_slice){.buf = buf, .len = len};
+    }
+    return rc;
+}
+
+static int prepare_stage(struct ps_server_merge *run)
+{
+    struct ps_part *part = run->part;
+    const bool last = run->staged.params.stage == PS_STAGE_LAST;
+    int rc = ps_server_optimizer_make_states(run->job, part);
+
+    if (rc == 0 && run->staged.work.buf == NULL) {
+        rc = alloc_slice(run, work_bytes(part), &run->staged.work);
+    }
+    if (rc != 0) {
+        return rc;
+    }
+    if (last && !ps_server_optimizer_has_master(part)) {
+        run->result = run->staged.work; /* The last use of `work`. */
+        ps_buf_ref(run->result.buf);
+        return 0;
+    }
+    if (last) {
+        return alloc_slice(run,
+                           part->image.count * ps_dtype_size(part->image.dtype),
+                           &run->result);
+    }
+    /* A new buffer: a discarded computation may still write the last one. */
+    ps_buf_unref(run->staged.square_sums);
+    run->staged.square_sums = ps_buf_new(2 * sizeof(struct ps_square_sum));
+    memset(run->staged.square_sums->data, 0, run->staged.square_sums->size);
+    return 0;
+}
+
+static struct ps_square_sum *square_sums_of(const struct ps_server_merge *run)
+{
+    return (void *)run->staged.square_sums->data;
+}
+
+/* Returns the computation of a later stage, whose only source is `work`. */
+static struct ps_compute *plan_next_stage(const struct ps_server_merge *run)
+{
+    struct ps_compute *c = ps_compute_new(0, 1, 5 + PS_PART_STATES);
+
+    c->job.dtype = (enum ps_dtype)run->part->image.dtype;
+    c->job.count = run->part->image.count;
+    c->job.src_is_float32 = ps_server_optimizer_has_master(run->part);
+    ps_compute_add_src(c, &run->staged.work, 0);
+    return c;
+}
+
+int ps_server_norm_launch(struct ps_server_step *st,
+                          struct ps_server_merge *run)
+{
+    if (!run->staged.is_begun) {
+        run->staged.params = ps_server_optimizer_next_step(run->job, run->part);
+        run->staged.params.stage = ps_optim_first_stage(&run->job->optim,
+                                                        &run->staged.params);
+        run->staged.is_begun = true;
+    }
+    int rc = prepare_stage(run);
+
+    if (rc != 0) {
+        return rc;
+    }
+    const bool last = run->staged.params.stage == PS_STAGE_LAST;
+    struct ps_compute *c = run->staged.is_summed
+                               ? plan_next_stage(run)
+                               : ps_server_merge_sum(run, true);
+
+    c->job.dst = ps_slice_data(last ? &run->result : &run->staged.work);
+    c->job.kept[PS_KEPT_RESULT] = last ? run->result.buf : NULL;
+    ps_compute_pin(c, last ? run->result.buf : run->staged.work.buf);
+    if (!last) {
+        c->job.square_sum = &square_sums_of(run)[0];
+        if (ps_optim_needs_weight_norm(&run->job->optim, &run->staged.params)) {
+            c->job.weight_square_sum = &square_sums_of(run)[1];
+        }
+        ps_compute_pin(c, run->staged.square_sums);
+    }
+    ps_server_optimizer_add_step(run, &run->staged.params, c);
+    ps_server_merge_submit(st, run, c);
+    return 0;
+}
+
+static void send_norm_part(struct ps_server_step *st,
+                           const struct ps_server_merge *run)
+{
+    const struct ps_part *part = run->part;
+    const struct ps_square_sum *s = square_sums_of(run);
+    uint32_t first[2];
+    uint32_t digits[2][PS_SQUARE_SUM_DIGITS];
+    uint32_t count[2];
+
+    for (int i = 0; i < 2; i++) {
+        count[i] = ps_square_sum_pack(&s[i], &first[i], digits[i]);
+    }
+    ps_server_uplink_send_msg(
+        st, &(struct ps_msg){
+                .code = PS_MSG_NORM_PART,
+                .norm_part =
+                    {
+                        .gen = run->job->gen,
+                        .key = part->key,
+                        .index = part->index,
+                        .round = run->staged.params.round,
+                        .stage = (uint8_t)run->staged.params.stage,
+                        .nonfinite_count = s[0].nonfinite_count,
+                        .first_digit = (uint8_t)first[0],
+                        .digits = digits[0],
+                        .digits_count = count[0],
+                        .weight_first_digit = (uint8_t)first[1],
+                        .weight_digits = digits[1],
+                        .weight_digits_count = count[1],
+                    },
+            });
+}
+
+/* Releases the contributions, which are in the sum, and their credit. */
+static void release_contributions(struct ps_server_step *st,
+                                  struct ps_server_merge *run)
+{
+    struct ps_server_job *job = run->job;
+    struct ps_round *round = &run->part->open_round->round;
+
+    for (uint32_t i = 0; i < job->slot_count; i++) {
+        job->slots[i].unmerged_bytes -= round->contributions[i].len;
+    }
+    ps_round_release_payloads(round);
+    for (uint32_t i = 0; i < job->slot_count; i++) {
+        struct ps_server_session *p = ps_server_slot_session(&job->slots[i]);
+
+        if (p != NULL && ps_server_credit_is_due(st->s, p, &job->slots[i])) {
+            ps_server_credit_send(st, p, &job->slots[i]);
+        }
+    }
+}
+
+bool ps_server_norm_on_computed(struct ps_server_step *st,
+                                struct ps_server_merge *run)
+{
+    if (run->staged.params.stage == PS_STAGE_LAST) {
+        return true;
+    }
+    if (!run->staged.is_summed) {
+        run->staged.is_summed = true;
+        release_contributions(st, run);
+    }
+    ps_server_merge_await_norms(run);
+    ps_square_sum_normalize(&square_sums_of(run)[0]);
+    ps_square_sum_normalize(&square_sums_of(run)[1]);
+    send_norm_part(st, run);
+    return false;
+}
+
+void ps_server_norm_resend(struct ps_server_step *st,
+                           const struct ps_server_job *job)
+{
+    struct ps_map_cursor c = {0};
+    const struct ps_server_merge *run;
+
+    while ((run = ps_map_next(job->norm_waits, &c)) != NULL) {
+        for (; run != NULL; run = run->staged.next_waiting) {
+            send_norm_part(st, run);
+        }
+    }
+}
+
+bool ps_server_norm_apply(struct ps_server_merge *run,
+                          const struct ps_msg_norm_result *m)
+{
+    const struct ps_optim *o = &run->job->optim;
+    const struct ps_optim_norms norms = {
+        .nonfinite_count = m->nonfinite_count,
+        .square_sum = m->square_sum,
+        .weight_square_sum = m->weight_square_sum,
+        .global_square_sum = m->global_square_sum};
+
+    if (!ps_optim_apply_norms(o, &norms, &run->staged.params)) {
+        return false;
+    }
+    run->staged.params.stage = ps_optim_next_stage(o, &run->staged.params);
+    return true;
+}
