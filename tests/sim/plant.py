@@ -384,8 +384,8 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "if (m->error == PS_E_STALE && p->key->kind->has_results) {",
          "            if (m->error == PS_E_NOMEM && p->key->kind->has_results) {"),
     ],
-    "server/migration_end: does not refuse contributions that it discards": [
-        ("lib/core/server/migration_end.c",
+    "server/restore: does not refuse contributions that it discards": [
+        ("lib/core/server/restore.c",
          """if (ps_round_has_contributed(&part->open_round->round, i)) {
             ps_bits_set(&waiting, i);""",
          "        if (ps_round_has_contributed(&part->open_round->round, i)) {"),

@@ -7,23 +7,19 @@
  *     server.c        the machine's three calls, messages, figures
  *     job_state.c     jobs from job_state to the end
  *     hello.c         hello of agents, held until the scheduler names them
- *     opt_state.c     optimizer state, saved and loaded
- *     restore.c       init, restore: values stored as received
+ *     restore.c       init, restore, partitions that arrive, states loaded
  *     contribution.c  acceptance of contributions, whatever their kind
  *     reclaim.c       memory taken back from open rounds
- *     migration_end.c end of a migration, at both servers
- *     migration_in.c  chunks of a partition that migrates to this server
  *
  *     merge.c         merge of a complete round, its version, conflicts
  *     step.c          computations of a merge: sums, steps, norms
  *
- *     migration_out.c chunks of a partition that migrates away
  *     pull.c          pulls, now or when their version is made
  *     rows.c          rows keys: contributions, merge, pulls
  *     async.c         pushes of async and ssp jobs
  *     push.c          dense contributions
  *     encoded.c       what encoded contributions have beside that
- *     migration.c     migrations and what they allow agents
+ *     migration.c     migrations, what they allow agents, chunks that leave
  *
  *     reply.c         value, commit, refuse
  *     credit.c        credit, pacing, slots that block their job

@@ -22,7 +22,6 @@
 #include "core/server/kind.h"
 #include "core/server/memory.h"
 #include "core/server/migration.h"
-#include "core/server/migration_out.h"
 #include "core/server/pull.h"
 #include "core/server/reply.h"
 #include "core/server/session.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Migrations and what they allow agents. */
+/* Migrations, what they allow agents, and the chunks that leave. */
 #pragma once
 
 #include "core/server/job.h"
@@ -72,3 +72,10 @@ int ps_server_migration_check_restore(struct ps_server_step *st,
 /* The slot's restore was accepted. */
 void ps_server_migration_on_restored(const struct ps_server_slot *slot,
                                      const struct ps_rec_part *rec);
+
+void ps_server_on_part_read(struct ps_server_step *st,
+                            const struct ps_msg_part_read *m);
+/* The partition's computation has ended: sends the chunk that waited. */
+void ps_server_migration_on_merged(struct ps_server_step *st,
+                                   struct ps_server_job *job,
+                                   const struct ps_part *part);

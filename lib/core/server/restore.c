@@ -1,15 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Init and restore: values that are stored as received instead of merged. */
+/* Values and partitions that come from elsewhere instead of a merge: init, the
+ * restore after the loss of a server, the end of a migration at both servers,
+ * and an optimizer's states, sent to a worker that saves them and received from
+ * one that loads them.
+ *
+ * Chunks of a partition that migrates here are kept beside the store, and become
+ * the partition at the end. States are refused during a step of the partition,
+ * so saving and loading suit moments without pushes. */
 #include "core/server/restore.h"
 
 #include "base/alloc.h"
+#include "base/num.h"
 #include "core/server/inner.h"
+#include "core/server/job.h"
+#include "core/server/memory.h"
 #include "core/server/merge.h"
 #include "core/server/migration.h"
 #include "core/server/pull.h"
 #include "core/server/push.h"
 #include "core/server/reply.h"
 #include "core/server/session.h"
+
+#include <string.h>
 
 /* Checks that parts and payload agree in size; closes the connection if not. */
 static bool check_payload_size(struct ps_server_step *st,
@@ -313,4 +325,490 @@ void ps_server_on_restore(struct ps_server_step *st, struct ps_server_conn *c,
     }
     ps_server_migration_on_restored(slot, &m->parts[0]);
     record_report(st, slot, m);
+}
+
+/* ------------------------------------------------------- chunks that arrive */
+
+/* Allocates all buffers, and keeps the first chunk's message. */
+static int alloc_buffers(struct ps_server_job *job,
+                         struct ps_server_migration *mv,
+                         const struct ps_msg_part_chunk *m)
+{
+    const struct ps_msg about = {.code = PS_MSG_PART_CHUNK, .part_chunk = *m};
+
+    if (!ps_image_is_valid(m, job->slot_count)) {
+        return PS_E_PROTO;
+    }
+    for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
+        const uint64_t len = m->buffer_bytes[i];
+        int rc = len == 0
+                     ? 0
+                     : ps_server_memory_alloc(job, len, &mv->buffers[i].buf);
+
+        if (rc != 0) {
+            ps_server_migration_drop_buffers(mv);
+            return rc;
+        }
+        mv->buffers[i].len = len;
+    }
+    mv->first_chunk = ps_msg_dup(&about);
+    mv->total_bytes = ps_image_bytes(m->buffer_bytes);
+    return 0;
+}
+
+static void send_part_ack(struct ps_server_step *st,
+                          const struct ps_msg_part_ack *m)
+{
+    ps_server_uplink_send_msg(
+        st, &(struct ps_msg){.code = PS_MSG_PART_ACK, .part_ack = *m});
+}
+
+void ps_server_on_part_chunk(struct ps_server_step *st,
+                             const struct ps_msg_part_chunk *m,
+                             const struct ps_slice *payload)
+{
+    struct ps_server_job *job = ps_server_job_find(st->s, m->gen);
+    const size_t len = payload != NULL && payload->buf != NULL ? payload->len
+                                                               : 0;
+    struct ps_server_migration *mv;
+    int rc = 0;
+
+    if (job == NULL) {
+        return;
+    }
+    mv = ps_server_migration_obtain(job, m->migration, m->key, m->index,
+                                    MIG_IN);
+    if (mv == NULL) {
+        return;
+    }
+    if (mv->first_chunk == NULL) {
+        rc = alloc_buffers(job, mv, m);
+    }
+    /* A repeated chunk, whose ack was lost, is acknowledged again. */
+    if (rc == 0 && m->offset == mv->received_bytes) {
+        rc = len > mv->total_bytes - mv->received_bytes ? PS_E_PROTO : 0;
+        if (rc == 0 && len > 0) {
+            ps_image_write_bytes(mv->buffers, mv->received_bytes,
+                                 ps_slice_data(payload), len);
+            mv->received_bytes += len;
+        }
+    }
+    send_part_ack(st, &(struct ps_msg_part_ack){
+                          .migration = m->migration,
+                          .gen = m->gen,
+                          .key = m->key,
+                          .index = m->index,
+                          .received_bytes = mv->received_bytes,
+                          .error = rc,
+                          .text = rc == PS_E_NOMEM
+                                      ? "the new server has no memory for it"
+                                      : ""});
+}
+
+static void install(struct ps_server_job *job, struct ps_server_migration *mv)
+{
+    const struct ps_msg_part_chunk *m = &mv->first_chunk->part_chunk;
+    struct ps_part *part = ps_store_find_or_add(&job->store, mv->key,
+                                                mv->index);
+
+    ps_store_install(&job->store, part, m, mv->buffers);
+    job->newest_version = ps_max_u64(job->newest_version, m->newest_version);
+    ps_store_remove_if_empty(&job->store, part);
+}
+
+/* ------------------------------------------------------- end of a migration */
+
+static void send_end_ack(struct ps_server_step *st,
+                         const struct ps_msg_part_end *m, int rc)
+{
+    send_part_ack(st, &(struct ps_msg_part_ack){.migration = m->migration,
+                                                .gen = m->gen,
+                                                .key = m->key,
+                                                .index = m->index,
+                                                .is_end_ack = true,
+                                                .error = rc});
+}
+
+/* Slots that have contributed to the partition or wait for a pull. */
+static struct ps_bits waiting_slots(const struct ps_server_job *job,
+                                    const struct ps_part *part)
+{
+    struct ps_bits waiting;
+
+    ps_bits_init(&waiting, job->slot_count);
+    for (uint32_t i = 0; part->open_round != NULL && i < job->slot_count; i++) {
+        if (ps_round_has_contributed(&part->open_round->round, i)) {
+            ps_bits_set(&waiting, i);
+        }
+    }
+    PS_LIST_EACH(n, &part->waiting_pulls)
+    {
+        ps_bits_set(&waiting,
+                    PS_CONTAINER(n, struct ps_waiting_pull, node)->slot);
+    }
+    return waiting;
+}
+
+/* Removes the partition, and refuses its contributions and pulls as stale
+ * (rule M6). Agents that learn of the new owner repeat them there; an agent to
+ * which the partition comes back before it has learned of that repeats them for
+ * the refusal. */
+static void discard_part(struct ps_server_step *st, struct ps_server_job *job,
+                         uint32_t key, uint32_t index)
+{
+    struct ps_part *part = ps_store_find(&job->store, key, index);
+    const struct ps_rec_part rec = {.key = key, .index = index};
+    struct ps_server_refusal refusal;
+    struct ps_bits waiting;
+
+    if (part == NULL) {
+        return;
+    }
+    waiting = waiting_slots(job, part);
+    ps_server_merge_discard(st->s, job, part);
+    ps_store_remove(&job->store, part);
+    ps_server_refusal_init(&refusal);
+    ps_server_refusal_add(&refusal, &rec, PS_E_STALE, 0);
+    ps_server_refusal_send_to(st, job, &waiting, &refusal);
+    ps_bits_fini(&waiting);
+}
+
+/* Rule M4: ends an aborted migration at the old owner, and merges a round that
+ * is complete by now. */
+static void unfreeze_part(struct ps_server_step *st, struct ps_server_job *job,
+                          struct ps_server_migration *mv)
+{
+    struct ps_part *part = ps_store_find(&job->store, mv->key, mv->index);
+
+    ps_server_migration_end(mv);
+    if (part != NULL && part->open_round != NULL && part->merge == NULL &&
+        ps_round_is_complete(&part->open_round->round)) {
+        ps_server_merge_start(st, job, part);
+    }
+}
+
+static int end_as_owner(struct ps_server_step *st, struct ps_server_job *job,
+                        struct ps_server_migration *mv)
+{
+    switch (mv->role) {
+    case MIG_OUT:
+        unfreeze_part(st, job, mv);
+        return 0;
+    case MIG_IN:
+        if (mv->first_chunk == NULL || mv->received_bytes < mv->total_bytes) {
+            return PS_E_PROTO;
+        }
+        discard_part(st, job, mv->key, mv->index);
+        install(job, mv);
+        ps_server_migration_end(mv);
+        return 0;
+    case MIG_AWAY:
+    case MIG_BACK:
+    case MIG_ENDED:
+        break;
+    }
+    return 0;
+}
+
+static void end_as_non_owner(struct ps_server_step *st,
+                             struct ps_server_job *job,
+                             struct ps_server_migration *mv, uint32_t epoch)
+{
+    switch (mv->role) {
+    case MIG_OUT:
+        discard_part(st, job, mv->key, mv->index);
+        mv->role = MIG_AWAY;
+        mv->away_epoch = epoch;
+        break;
+    case MIG_IN:
+        ps_server_migration_drop_buffers(mv);
+        mv->role = MIG_AWAY;
+        if (mv->away_epoch == 0) {
+            ps_server_migration_end(mv); /* It was never here. */
+        }
+        break;
+    case MIG_AWAY:
+    case MIG_BACK:
+    case MIG_ENDED:
+        break;
+    }
+}
+
+void ps_server_on_part_end(struct ps_server_step *st,
+                           const struct ps_msg_part_end *m)
+{
+    struct ps_server_job *job = ps_server_job_find(st->s, m->gen);
+    struct ps_server_migration *mv =
+        job != NULL ? ps_server_migration_find_ending(job, m->migration, m->key,
+                                                      m->index)
+                    : NULL;
+    int rc = 0;
+
+    if (mv != NULL) {
+        if (m->is_owner) {
+            rc = end_as_owner(st, job, mv);
+        } else {
+            end_as_non_owner(st, job, mv, m->epoch);
+        }
+    }
+    send_end_ack(st, m, rc);
+}
+
+/* --------------------------------- states of an optimizer, saved and loaded */
+
+/* Element type of the optimizer states and master weights. */
+static uint8_t state_dtype(const struct ps_part *part)
+{
+    return ps_dtype_is_float(part->image.dtype) ? part->image.dtype
+                                                : (uint8_t)PS_DTYPE_FLOAT32;
+}
+
+/* Number of the partition's buffers that are saved and loaded. */
+static unsigned saved_count(const struct ps_server_job *job,
+                            const struct ps_part *part)
+{
+    return ps_image_saved_count(part->image.dtype,
+                                ps_optim_state_count(&job->optim));
+}
+
+static enum ps_part_buffer saved_buffer(const struct ps_server_job *job,
+                                        unsigned which)
+{
+    return ps_image_saved_buffer(which, ps_optim_state_count(&job->optim));
+}
+
+static uint64_t step_count(const struct ps_part *part)
+{
+    return (uint64_t)((int64_t)part->image.version + part->image.step_offset);
+}
+
+/* `copy` NULL: no payload. Takes over one reference. */
+static void send_state(struct ps_server_step *st, struct ps_server_session *p,
+                       struct ps_msg_state *m, struct ps_buf *copy)
+{
+    const struct ps_msg msg = {.code = PS_MSG_STATE, .state = *m};
+    struct ps_slice slice = {.buf = copy, .len = copy != NULL ? copy->size : 0};
+
+    ps_server_session_send(st, p,
+                           ps_packet_new(&msg, &slice, copy != NULL ? 1 : 0));
+    ps_buf_unref(copy);
+}
+
+/* Request for the state of one partition, or to load it. */
+struct state_request {
+    struct ps_server_session *session; /* Session of the sender. */
+    uint64_t gen;
+    uint64_t number; /* Request number, chosen by the sender. */
+    uint32_t slot;
+    const struct ps_rec_part *rec;
+};
+
+static void send_state_error(struct ps_server_step *st,
+                             const struct state_request *q, int rc,
+                             const char *text)
+{
+    struct ps_rec_part bare = *q->rec;
+    struct ps_msg_state m = {.gen = q->gen,
+                             .request = q->number,
+                             .error = rc,
+                             .text = text,
+                             .parts = &bare,
+                             .parts_count = 1};
+
+    bare.count = 0;
+    send_state(st, q->session, &m, NULL);
+}
+
+/* Replies with the state's description, and a copy of a buffer unless that is
+ * NULL; takes over one reference. */
+static void reply_state(struct ps_server_step *st,
+                        const struct state_request *q,
+                        const struct ps_server_job *job,
+                        const struct ps_part *part, struct ps_buf *copy)
+{
+    struct ps_rec_part rec = {.key = part->key,
+                              .index = part->index,
+                              .round = part->image.version,
+                              .dtype = state_dtype(part),
+                              .count = copy != NULL ? part->image.count : 0};
+    struct ps_msg_state m = {.gen = q->gen,
+                             .request = q->number,
+                             .text = "",
+                             .steps = step_count(part),
+                             .buffers = (uint8_t)saved_count(job, part),
+                             .parts = &rec,
+                             .parts_count = 1};
+
+    send_state(st, q->session, &m, copy);
+}
+
+/* Returns the record's partition with its states allocated; NULL: refused. */
+static struct ps_part *find_part_or_refuse(struct ps_server_step *st,
+                                           const struct state_request *q,
+                                           struct ps_server_job **ret_job)
+{
+    struct ps_server_job *job = ps_server_job_find(st->s, q->gen);
+    struct ps_server_slot *slot;
+    struct ps_part *part = NULL;
+    const char *text = "";
+    int rc = job != NULL
+                 ? ps_server_job_find_slot(job, q->session, q->slot, &slot)
+                 : PS_E_NOJOB;
+
+    if (rc == 0) {
+        part = ps_store_find(&job->store, q->rec->key, q->rec->index);
+        if (ps_server_migration_involves(job, q->rec)) {
+            /* The agent asks again, perhaps another server. */
+            rc = PS_E_STALE;
+        } else {
+            rc = ps_image_check_use(part, job->has_optimizer, PS_IMAGE_SAVE,
+                                    &text);
+        }
+        if (rc == 0 && ps_server_optimizer_make_states(job, part) != 0) {
+            rc = PS_E_NOMEM;
+            text = "the server has no memory for the optimizer's state";
+        }
+    }
+    if (rc != 0) {
+        send_state_error(st, q, rc, text);
+        return NULL;
+    }
+    *ret_job = job;
+    return part;
+}
+
+void ps_server_on_state_get(struct ps_server_step *st, struct ps_server_conn *c,
+                            const struct ps_msg_state_get *m)
+{
+    const struct state_request q = {.session = c->session,
+                                    .gen = m->gen,
+                                    .number = m->request,
+                                    .slot = m->slot,
+                                    .rec = m->parts};
+    struct ps_server_job *job;
+    struct ps_buf *copy = NULL;
+
+    if (m->parts_count != 1) {
+        ps_server_session_close_bad(st, c,
+                                    "a question for the state of no partition");
+        return;
+    }
+    struct ps_part *part = find_part_or_refuse(st, &q, &job);
+
+    if (part == NULL) {
+        return;
+    }
+    if (m->which < saved_count(job, part)) {
+        struct ps_buf *state = part->buffers[saved_buffer(job, m->which)].buf;
+
+        if (ps_buf_fetch(state) != 0) {
+            send_state_error(st, &q, PS_E_IO,
+                             "the state was on a device that has failed");
+            return;
+        }
+        /* A copy, because the next step writes the state in place. */
+        if (ps_server_memory_alloc(job, state->size, &copy) != 0) {
+            send_state_error(
+                st, &q, PS_E_NOMEM,
+                "the server has no memory for a copy of the state");
+            return;
+        }
+        memcpy(copy->data, state->data, state->size);
+    }
+    reply_state(st, &q, job, part, copy);
+}
+
+/* Makes the loaded master weights the value. */
+static int make_value_from_master(struct ps_server_job *job,
+                                  struct ps_part *part)
+{
+    const size_t len = part->image.count * ps_dtype_size(part->image.dtype);
+    struct ps_slice value = {.len = len};
+    int rc = ps_server_memory_alloc(job, len, &value.buf);
+
+    if (rc == 0) {
+        ps_kernel_narrow(
+            (enum ps_dtype)part->image.dtype, value.buf->data,
+            (const float *)(const void *)ps_part_state(part, PS_PART_MASTER)
+                ->data,
+            part->image.count);
+        ps_store_set_value(&job->store, part, part->image.version, &value);
+    }
+    return rc;
+}
+
+static int store_state(struct ps_server_job *job, struct ps_part *part,
+                       const struct ps_msg_state_put *m,
+                       const struct ps_slice *payload)
+{
+    const struct ps_rec_part *rec = m->parts;
+    const enum ps_part_buffer place = saved_buffer(job, m->which);
+    struct ps_buf *state = part->buffers[place].buf;
+
+    if (m->which < UINT8_MAX &&
+        (m->which >= saved_count(job, part) ||
+         rec->count != part->image.count || rec->dtype != state_dtype(part) ||
+         payload == NULL)) {
+        return PS_E_MISMATCH;
+    }
+    if (m->steps > PS_ROUND_MAX) {
+        return PS_E_INVAL;
+    }
+    part->image.step_offset = (int64_t)m->steps - (int64_t)part->image.version;
+    if (m->which == UINT8_MAX) {
+        return 0;
+    }
+    memcpy(state->data, ps_slice_data(payload), state->size);
+    ps_buf_invalidate_copy(state);
+    return place == PS_PART_BUFFER_MASTER ? make_value_from_master(job, part)
+                                          : 0;
+}
+
+void ps_server_on_state_put(struct ps_server_step *st, struct ps_server_conn *c,
+                            const struct ps_msg_state_put *m,
+                            const struct ps_slice *payload)
+{
+    const struct state_request q = {.session = c->session,
+                                    .gen = m->gen,
+                                    .number = m->request,
+                                    .slot = m->slot,
+                                    .rec = m->parts};
+    struct ps_server_job *job;
+    uint64_t total;
+
+    if (m->parts_count != 1 || m->parts->codec != PS_CODEC_NONE ||
+        c->discard_reason == PS_E_PROTO ||
+        !ps_server_parts_bytes(m->parts, 1, &total) ||
+        (total > 0) != (payload != NULL) ||
+        (payload != NULL && payload->buf != NULL && payload->len != total)) {
+        ps_server_session_close_bad(st, c,
+                                    "a state and its payload do not agree");
+        return;
+    }
+    if (payload != NULL && payload->buf == NULL) {
+        const bool hopeless = ps_server_memory_is_exhausted(st->s, total);
+
+        /* PS_E_STALE is tried again after a while. */
+        send_state_error(st, &q,
+                         c->discard_reason != PS_E_NOMEM ? c->discard_reason
+                         : hopeless                      ? PS_E_FULL
+                                                         : PS_E_STALE,
+                         hopeless
+                             ? "the server has no memory for it (store.memory)"
+                             : "the state could not be taken");
+        return;
+    }
+    struct ps_part *part = find_part_or_refuse(st, &q, &job);
+
+    if (part == NULL) {
+        return;
+    }
+    int rc = store_state(job, part, m, payload);
+
+    if (rc != 0) {
+        send_state_error(st, &q, rc,
+                         "the state is not one of this optimizer and key");
+        return;
+    }
+    reply_state(st, &q, job, part, NULL);
 }

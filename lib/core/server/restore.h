@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Init, restore: values stored as received. */
+/* Values, partitions and states that come from elsewhere. */
 #pragma once
 
 #include "core/server/job.h"
@@ -15,3 +15,17 @@ void ps_server_on_restore(struct ps_server_step *st, struct ps_server_conn *c,
 /* Sends value_lost if the job has lost a version. */
 void ps_server_restore_send_lost(struct ps_server_step *st,
                                  const struct ps_server_job *job);
+
+/* Messages of the scheduler to the new owner of a partition, and to both
+ * servers at the end of its migration. */
+void ps_server_on_part_chunk(struct ps_server_step *st,
+                             const struct ps_msg_part_chunk *m,
+                             const struct ps_slice *payload);
+void ps_server_on_part_end(struct ps_server_step *st,
+                           const struct ps_msg_part_end *m);
+
+void ps_server_on_state_get(struct ps_server_step *st, struct ps_server_conn *c,
+                            const struct ps_msg_state_get *m);
+void ps_server_on_state_put(struct ps_server_step *st, struct ps_server_conn *c,
+                            const struct ps_msg_state_put *m,
+                            const struct ps_slice *payload);
