@@ -148,7 +148,7 @@ PLANTS = {
         place = ps_bits_next_clear(&r->contributed, 0);
         ps_bits_set(&r->contributed, place);
     }"""),
-        ("lib/core/server/contribution.c",
+        ("lib/core/server/push.c",
          "ps_round_has_contributed(&part->open_round->round, slot));",
          "            ps_round_is_complete(&part->open_round->round));"),
     ],
@@ -160,8 +160,8 @@ PLANTS = {
     }
     ps_store_set_value(&job->store, part, version, &value);"""),
     ],
-    "server/contribution: replies before the round is merged": [
-        ("lib/core/server/contribution.c",
+    "server/push: replies before the round is merged": [
+        ("lib/core/server/push.c",
          "if (kind->take != NULL ? kind->take(st, in, part, &bytes)",
          """    if (kind->take == NULL) {
         ps_server_reply_part(st, in->slot, part, false, in->rec.round);
@@ -173,8 +173,8 @@ PLANTS = {
          "r->contributions[place] = *slice;",
          "        r->contributions[r->contributed.count - 1] = *slice;"),
     ],
-    "server/rows: sums rows in order of arrival": [
-        ("lib/core/server/rows.c",
+    "server/kind_rows: sums rows in order of arrival": [
+        ("lib/core/server/kind_rows.c",
          "/* Copies the block",
          """static uint64_t planted_at[4096], planted_clock;
 static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
@@ -193,22 +193,22 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     return n;
 }
 /* Copies the block"""),
-        ("lib/core/server/rows.c",
+        ("lib/core/server/kind_rows.c",
          "open->row_counts[slot->index] = in->rec.count;",
          """    open->row_counts[slot->index] = in->rec.count;
     planted_at[slot->index] = ++planted_clock;"""),
-        ("lib/core/server/rows.c",
+        ("lib/core/server/kind_rows.c",
          """for (uint32_t i = 0; i < round->size; i++) {
         const struct ps_slice *block""",
          """    for (uint32_t n = 0; n < round->size; n++) {
         uint32_t i = planted_nth(round, n);
         const struct ps_slice *block"""),
-        ("lib/core/server/rows.c",
+        ("lib/core/server/kind_rows.c",
          "&sum, i, (const uint32_t",
          "            &sum, n, (const uint32_t"),
     ],
-    "server/contribution: does not count a push of no rows": [
-        ("lib/core/server/contribution.c",
+    "server/push: does not count a push of no rows": [
+        ("lib/core/server/push.c",
          """push->kind->declare(in, part);
     part->image.retry""",
          """    push->kind->declare(in, part);
@@ -252,16 +252,16 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     "agent/encode: compresses collectives": [
         ("lib/core/agent/encode.c", "&& !k->kind->is_collective &&", " &&"),
     ],
-    "server/async: applies a duplicate push": [
-        ("lib/core/server/async.c",
+    "server/kind_async: applies a duplicate push": [
+        ("lib/core/server/kind_async.c",
          """if (rec->round <= known->applied_seq) {
         ps_server_reply_part""",
          """    if (rec->round < known->applied_seq) {
         ps_server_reply_part"""),
-        ("lib/core/server/async.c",
+        ("lib/core/server/kind_async.c",
          "if (rec->round <= part->async->received_seqs[in->slot->index]) {",
          "    if (rec->round < part->async->received_seqs[in->slot->index]) {"),
-        ("lib/core/server/async.c",
+        ("lib/core/server/kind_async.c",
          "rec->round <= part->async->received_seqs[m->slot];",
          "           rec->round < part->async->received_seqs[m->slot];"),
     ],
@@ -400,14 +400,14 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "if (ps_open_round_all_skip(open)) {",
          "    if (ps_open_round_all_skip(open) && open->kind->plan == NULL) {"),
     ],
-    "server/contribution: clears all_skipped at a repeated push": [
-        ("lib/core/server/contribution.c",
+    "server/push: clears all_skipped at a repeated push": [
+        ("lib/core/server/push.c",
          "ps_server_reply_part(st, slot, part, push->needs_value, part->image.version);",
          """        part->image.all_skipped = false;
         ps_server_reply_part(st, slot, part, push->needs_value, part->image.version);"""),
     ],
-    "server/contribution: takes the request of a round from a skip": [
-        ("lib/core/server/contribution.c",
+    "server/push: takes the request of a round from a skip": [
+        ("lib/core/server/push.c",
          """} else if (!open->has_request) {
         open->has_request = true;""",
          """    }
@@ -581,11 +581,11 @@ static void pending_free(struct ps_sched_norm *n)
         part->image.version >= rec->round) {""",
          "    if (part != NULL && ps_part_has_value(part)) {"),
     ],
-    "server/contribution: accepts a push of an earlier incarnation": [
+    "server/push: accepts a push of an earlier incarnation": [
         ("lib/core/server/job.c",
          "if (job->slots[slot].incarnation != p->incarnation) {",
          "    if (job->slots[slot].incarnation < p->incarnation) {"),
-        ("lib/core/server/contribution.c",
+        ("lib/core/server/push.c",
          "if (rc == 0 && push->incarnation != p->incarnation) {",
          "    if (rc == 0 && push->incarnation > p->incarnation) {"),
     ],
@@ -746,7 +746,7 @@ BY_TESTS = {
         "unit/test_server_credit.c",
     "server/credit: grants extra credit without regard to the reserved round":
         "unit/test_server_memory.c",
-    "server/contribution: accepts a push of an earlier incarnation":
+    "server/push: accepts a push of an earlier incarnation":
         "unit/test_server.c",
     "server/hello: keeps the waits of the previous session":
         "unit/test_server.c",

@@ -9,8 +9,8 @@
 #include "core/server/credit.h"
 #include "core/server/inner.h"
 #include "core/server/job.h"
-#include "core/server/session.h"
 #include "core/server/reply.h"
+#include "core/server/session.h"
 
 #include <assert.h>
 #include <stdarg.h>

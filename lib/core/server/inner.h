@@ -8,17 +8,15 @@
  *     job_state.c     jobs from job_state to the end
  *     hello.c         hello of agents, held until the scheduler names them
  *     restore.c       init, restore, partitions that arrive, states loaded
- *     contribution.c  acceptance of contributions, whatever their kind
- *     reclaim.c       memory taken back from open rounds
+ *     push.c          acceptance of contributions, memory taken back from them
  *
  *     merge.c         merge of a complete round, its version, conflicts
  *     step.c          computations of a merge: sums, steps, norms
  *
- *     pull.c          pulls, now or when their version is made
- *     rows.c          rows keys: contributions, merge, pulls
- *     async.c         pushes of async and ssp jobs
- *     push.c          dense contributions
- *     encoded.c       what encoded contributions have beside that
+ *     pull.c          pulls of values and rows, now or when they are made
+ *     kind_rows.c     rows keys: contributions, merge
+ *     kind_async.c    pushes of async and ssp jobs
+ *     kind_dense.c    dense contributions, plain or encoded
  *     migration.c     migrations, what they allow agents, chunks that leave
  *
  *     reply.c         value, commit, refuse

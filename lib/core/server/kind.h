@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kinds of contributions, which are the parts of a push. contribution.c accepts
- * each in the same steps; a kind is a table of operations: dense parts
- * (push.c), rows (rows.c), pushes of async and ssp jobs (async.c). */
+/* Kinds of contributions, which are the parts of a push. push.c accepts each in
+ * the same steps; a kind is a table of operations: dense parts (kind_dense.c),
+ * rows (kind_rows.c), pushes of async and ssp jobs (kind_async.c). */
 #pragma once
 
 #include "base/buf.h"
@@ -108,3 +108,58 @@ struct ps_server_contribution_kind {
                  const struct ps_server_contribution *in, struct ps_part *part,
                  const struct ps_slice *bytes);
 };
+
+extern const struct ps_server_contribution_kind ps_server_dense_kind;
+extern const struct ps_server_contribution_kind ps_server_rows_kind;
+extern const struct ps_server_contribution_kind ps_server_async_kind;
+
+/* -------------------------------------------------------------- dense parts */
+
+/* Sums the payload bytes of all parts. False if a part has an unknown element
+ * type, or encoded bytes that do not fit its elements. */
+bool ps_server_parts_bytes(const struct ps_rec_part *part, uint32_t count,
+                           uint64_t *ret_bytes);
+/* Keeps the bytes of one part of the payload. Refers to the frame, or copies if
+ * the elements are not aligned or are a small share of the frame's memory. The
+ * caller gets a reference. PS_E_NOMEM. */
+int ps_server_parts_retain(struct ps_server_job *job,
+                           const struct ps_slice *payload, uint64_t offset,
+                           const struct ps_rec_part *part,
+                           struct ps_slice *ret_slice);
+
+/* Operations of dense parts that async pushes share. */
+bool ps_server_dense_read(struct ps_server_push *push);
+void ps_server_dense_read_part(const struct ps_server_push *push, uint32_t i,
+                               struct ps_server_contribution *ret);
+int ps_server_dense_retain(struct ps_server_step *st,
+                           const struct ps_server_contribution *in,
+                           const struct ps_part *part,
+                           struct ps_slice *ret_bytes);
+
+/* --------------------------------------------------------------------- rows */
+
+/* Sums the bytes of all blocks, with those of rows if `data`; false if a record
+ * is invalid. */
+bool ps_server_rows_bytes(const struct ps_rec_rows *part, uint32_t count,
+                          bool data, uint64_t *ret_bytes);
+/* Checks a record of rows against the partition. 0 or a PS_E_*. */
+int ps_server_rows_check(const struct ps_part *part,
+                         const struct ps_rec_part *rec, uint32_t row_width);
+static inline struct ps_rec_part
+ps_server_rows_record(const struct ps_rec_rows *r)
+{
+    return (struct ps_rec_part){.key = r->key,
+                                .index = r->index,
+                                .round = r->round,
+                                .dtype = r->dtype,
+                                .count = r->count};
+}
+
+/* ------------------------------------------------------------ async and ssp */
+
+/* The applying pushes are in the value: replies to them. True: the next have
+ * become a round to be merged. */
+bool ps_server_async_applied(struct ps_server_step *st,
+                             struct ps_server_job *job, struct ps_part *part);
+/* Frees the pushes that are queued or being applied. */
+void ps_server_async_drop(struct ps_server_job *job, struct ps_part *part);

@@ -15,7 +15,6 @@
 #include "base/alloc.h"
 #include "base/num.h"
 #include "base/str.h"
-#include "core/server/async.h"
 #include "core/server/credit.h"
 #include "core/server/inner.h"
 #include "core/server/job.h"

@@ -1,13 +1,131 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pulls: values that agents request, now or when their version is made. */
+/* Pulls: values and rows that agents request, now or when their version is
+ * made. Pulls of rows wait for the end of a computation that writes them. */
 #include "core/server/pull.h"
 
+#include "base/alloc.h"
+#include "core/round/rows.h"
 #include "core/server/inner.h"
-#include "core/server/migration.h"
 #include "core/server/job.h"
+#include "core/server/kind.h"
+#include "core/server/memory.h"
+#include "core/server/migration.h"
 #include "core/server/reply.h"
-#include "core/server/rows.h"
 #include "core/server/session.h"
+
+#include <string.h>
+
+/* --------------------------------------------------------------------- rows */
+
+/* Refuses all parts of a message with one error. */
+static void refuse_rows(struct ps_server_step *st,
+                        const struct ps_server_recipient *to,
+                        const struct ps_rec_rows *parts, uint32_t count, int rc)
+{
+    struct ps_server_refusal refusal;
+
+    ps_server_refusal_init(&refusal);
+    for (uint32_t i = 0; i < count; i++) {
+        struct ps_rec_part rec = ps_server_rows_record(&parts[i]);
+
+        ps_server_refusal_add(&refusal, &rec, rc, 0);
+    }
+    ps_server_refusal_send(st, to, &refusal);
+}
+
+/* PS_E_NOMEM: nothing is sent. */
+static int send_rows(struct ps_server_step *st,
+                     const struct ps_server_slot *slot,
+                     const struct ps_part *part,
+                     const struct ps_waiting_row_pull *w)
+{
+    const uint32_t *row = w->row_numbers.buf == NULL
+                              ? NULL
+                              : (const uint32_t *)(const void *)ps_slice_data(
+                                    &w->row_numbers);
+    uint32_t count = w->row_count;
+    struct ps_server_session *p = ps_server_slot_session(slot);
+    size_t bytes = w->row_width * ps_dtype_size(part->image.dtype);
+    uint64_t len = ps_rows_data_bytes(count, w->row_width, part->image.dtype);
+    struct ps_slice slice = {0};
+    struct ps_rec_rows rec = {
+        .key = part->key,
+        .index = part->index,
+        .round = part->image.version,
+        .dtype = part->image.dtype,
+        .row_width = w->row_width,
+        .count = count,
+    };
+    struct ps_msg m = {.code = PS_MSG_ROWS,
+                       .rows = {.gen = slot->job->gen,
+                                .epoch = st->s->epoch,
+                                .request = w->request,
+                                .parts = &rec,
+                                .parts_count = 1,
+                                .all_skipped = part->image.all_skipped}};
+
+    if (p == NULL) {
+        return 0; /* The agent asks again after it connects. */
+    }
+    if (len > 0) {
+        int rc = ps_server_memory_alloc(slot->job, len, &slice.buf);
+
+        if (rc != 0) {
+            return rc;
+        }
+        slice.len = len;
+        memset(slice.buf->data + len - 8, 0, 8); /* Padding. */
+        for (uint32_t i = 0; i < count; i++) {
+            memcpy(slice.buf->data + i * bytes,
+                   ps_slice_data(ps_part_value(part)) + row[i] * bytes, bytes);
+        }
+    }
+    ps_server_session_send_payload(st, p, slot->job,
+                                   ps_packet_new(&m, &slice, len > 0 ? 1 : 0));
+    ps_buf_unref(slice.buf);
+    return 0;
+}
+
+/* True if the partition has the version and no computation writes its rows. */
+static bool is_readable(const struct ps_part *part, uint64_t least)
+{
+    return part->image.version >= least && part->merge == NULL;
+}
+
+/* Replies to row pulls that the present version satisfies. */
+static void reply_waiting_rows(struct ps_server_step *st,
+                               struct ps_server_job *job, struct ps_part *part)
+{
+    struct ps_list_node *n = ps_list_first(&part->rows->waiting_pulls);
+
+    while (n != NULL && ps_part_has_value(part)) {
+        struct ps_waiting_row_pull *w = PS_CONTAINER(
+            n, struct ps_waiting_row_pull, node);
+
+        n = ps_list_next(&part->rows->waiting_pulls, n);
+        if (!is_readable(part, w->min_version)) {
+            continue;
+        }
+        if (send_rows(st, &job->slots[w->slot], part, w) != 0) {
+            struct ps_server_session *p = ps_server_slot_session(
+                &job->slots[w->slot]);
+            struct ps_rec_rows rec = {.key = part->key,
+                                      .index = part->index,
+                                      .round = w->min_version,
+                                      .dtype = part->image.dtype,
+                                      .row_width = w->row_width,
+                                      .count = w->row_count};
+
+            refuse_rows(st,
+                        &(struct ps_server_recipient){p, job->gen,
+                                                      &job->slots[w->slot]},
+                        &rec, 1, PS_E_NOMEM);
+        }
+        ps_store_remove_row_pull(&job->store, w);
+    }
+}
+
+/* ------------------------------------------------------------------- values */
 
 static void record_pull(struct ps_server_job *job, const struct ps_part *part,
                         uint32_t slot, ps_time since)
@@ -45,7 +163,7 @@ void ps_server_pull_reply_waiting(struct ps_server_step *st,
         ps_store_remove_pull(&job->store, p);
     }
     if (ps_part_has_row_pulls(part)) {
-        ps_server_rows_reply_waiting(st, job, part);
+        reply_waiting_rows(st, job, part);
     }
 }
 
@@ -110,4 +228,119 @@ void ps_server_on_pull(struct ps_server_step *st, struct ps_server_conn *c,
     }
     ps_server_refusal_send(
         st, &(struct ps_server_recipient){c->session, m->gen, slot}, &refusal);
+}
+
+/* ------------------------------------------------------------ pulls of rows */
+
+int ps_server_rows_check_payload(struct ps_server *s,
+                                 struct ps_server_session *p,
+                                 const struct ps_msg *msg, uint64_t len,
+                                 struct ps_server_slot **ret_slot)
+{
+    const struct ps_msg_pull_rows *m = &msg->pull_rows;
+    uint64_t total;
+
+    if (!ps_server_rows_bytes(m->parts, m->parts_count, false, &total) ||
+        total != len) {
+        return PS_E_PROTO;
+    }
+    if (!ps_link_is_new(p->link, msg->seq)) {
+        return PS_E_EXIST;
+    }
+    struct ps_server_job *job = ps_server_job_find(s, m->gen);
+
+    return job == NULL ? PS_E_NOJOB
+                       : ps_server_job_find_slot(job, p, m->slot, ret_slot);
+}
+
+static int accept_row_pull(struct ps_server_step *st,
+                           struct ps_server_slot *slot,
+                           const struct ps_msg_pull_rows *m,
+                           const struct ps_rec_rows *rec,
+                           const struct ps_slice *payload)
+{
+    struct ps_store *store = &slot->job->store;
+    struct ps_part *part = ps_store_find(store, rec->key, rec->index);
+    struct ps_waiting_row_pull w = {.slot = slot->index,
+                                    .min_version = rec->round,
+                                    .request = m->request,
+                                    .row_count = rec->count,
+                                    .row_width = rec->row_width};
+    const struct ps_rec_part in = ps_server_rows_record(rec);
+    int rc = part != NULL && ps_part_has_value(part)
+                 ? ps_server_rows_check(part, &in, rec->row_width)
+                 : 0;
+    struct ps_buf *buf = NULL;
+
+    if (rc != 0) {
+        return rc;
+    }
+    if (rec->count > 0 && (payload == NULL || payload->buf == NULL)) {
+        return PS_E_DISCARDED;
+    }
+    if (store->waiting_pull_count >= PS_WAITING_PULLS_MAX ||
+        (part == NULL && ps_map_count(store->parts) >= PS_STORE_PARTS_MAX)) {
+        return PS_E_BUSY;
+    }
+    if (rec->count > 0) {
+        w.row_numbers = *payload;
+        if (!ps_rows_are_valid(
+                (const uint32_t *)(const void *)ps_slice_data(payload),
+                rec->count,
+                part != NULL && ps_part_has_value(part)
+                    ? part->image.count / rec->row_width
+                    : UINT32_MAX)) {
+            return PS_E_INVAL;
+        }
+        buf = ps_buf_ref(payload->buf);
+    }
+    part = ps_store_find_or_add(store, rec->key, rec->index);
+    if (!ps_part_has_value(part)) {
+        /* Without a value the number of rows is not known, so row numbers
+         * cannot be checked: the agent asks again. */
+        if (rec->count > 0) {
+            ps_buf_unref(buf);
+            ps_store_remove_if_empty(store, part);
+            return PS_E_FUTURE;
+        }
+        ps_store_add_row_pull(store, part, &w);
+        return 0;
+    }
+    if (is_readable(part, rec->round)) {
+        rc = send_rows(st, slot, part, &w);
+        ps_buf_unref(buf);
+        return rc;
+    }
+    ps_store_add_row_pull(store, part, &w); /* Takes over the reference. */
+    return 0;
+}
+
+void ps_server_on_pull_rows(struct ps_server_step *st, struct ps_server_conn *c,
+                            const struct ps_msg *msg,
+                            const struct ps_slice *payload)
+{
+    const struct ps_msg_pull_rows *m = &msg->pull_rows;
+    struct ps_server_slot *slot = NULL;
+    uint64_t total;
+
+    if (!ps_server_rows_bytes(m->parts, m->parts_count, false, &total) ||
+        m->parts_count != 1 || (total > 0) != (payload != NULL) ||
+        c->discard_reason == PS_E_PROTO ||
+        (payload != NULL && payload->buf != NULL && payload->len != total)) {
+        ps_server_session_close_bad(
+            st, c, "a pull of rows and its payload do not agree");
+        return;
+    }
+    struct ps_server_job *job = ps_server_job_find(st->s, m->gen);
+    int rc = job == NULL
+                 ? PS_E_NOJOB
+                 : ps_server_job_find_slot(job, c->session, m->slot, &slot);
+
+    if (rc == 0) {
+        rc = accept_row_pull(st, slot, m, &m->parts[0], payload);
+    }
+    if (rc != 0) {
+        refuse_rows(st, &(struct ps_server_recipient){c->session, m->gen, slot},
+                    m->parts, m->parts_count, rc);
+    }
 }

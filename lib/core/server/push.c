@@ -1,249 +1,490 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Dense contributions: parts of arrays, plain or encoded, to rounds. */
+/* Acceptance of contributions. A contribution to a round is identified by
+ * (generation, partition, round, slot) (rule R2): a duplicate is dropped while
+ * the round is open (rule R4) and answered when it is merged (rule R3), so an
+ * agent may repeat whatever has not been answered.
+ *
+ * Memory is taken back from a job whose reserved round is starved (rule Q3):
+ * values are copied out of frames that they keep alive, then other open rounds
+ * of the job are voided, and agents send their contributions again. */
 #include "core/server/push.h"
 
-#include "base/limits.h"
-#include "core/server/encoded.h"
+#include "base/alloc.h"
+#include "core/server/credit.h"
 #include "core/server/inner.h"
+#include "core/server/job.h"
 #include "core/server/kind.h"
 #include "core/server/memory.h"
+#include "core/server/merge.h"
+#include "core/server/migration.h"
+#include "core/server/reply.h"
+#include "core/server/session.h"
 
 #include <string.h>
 
-/* The inverse of the least share of a frame that is kept without a copy. */
-#define ZERO_COPY_SHARE 4u
+/* A contribution to the reserved round that finds no memory for this long voids
+ * other rounds of the job. */
+#define RECLAIM_AFTER PS_MILLIS(100)
 
-bool ps_server_parts_bytes(const struct ps_rec_part *part, uint32_t count,
-                           uint64_t *ret_bytes)
+/* ------------------------------------------------------------------- rounds */
+
+/* True if the contribution is merged, waiting, or of an aborted attempt. */
+static bool is_redundant(const struct ps_part *part,
+                         const struct ps_server_contribution *in, uint32_t slot)
 {
-    uint64_t total = 0; /* 256 parts of 2^35 bytes do not overflow. */
+    const uint32_t retry = in->push->retry;
 
-    for (uint32_t i = 0; i < count; i++) {
-        /* One code for each worker of a node, at most. */
-        if (ps_dtype_size(part[i].dtype) == 0 ||
-            (part[i].codec != PS_CODEC_NONE &&
-             (part[i].dtype != PS_DTYPE_FLOAT32 || part[i].count == 0 ||
-              part[i].encoded_bytes > PS_PAYLOAD_MAX))) {
-            return false;
-        }
-        total += ps_part_payload_bytes(&part[i]);
-    }
-    *ret_bytes = total;
-    return true;
-}
-
-int ps_server_parts_retain(struct ps_server_job *job,
-                           const struct ps_slice *payload, uint64_t offset,
-                           const struct ps_rec_part *part,
-                           struct ps_slice *ret_slice)
-{
-    size_t size = ps_dtype_size(part->dtype);
-    struct ps_slice in = {
-        .buf = payload->buf,
-        .offset = payload->offset + offset,
-        .len = ps_part_payload_bytes(part),
-    };
-    struct ps_buf *copy;
-
-    if ((uintptr_t)ps_slice_data(&in) % size == 0 &&
-        (in.buf->size <= PS_BATCH_FRAME_MAX ||
-         in.len >= in.buf->size / ZERO_COPY_SHARE)) {
-        ps_buf_ref(in.buf);
-        *ret_slice = in;
-        return 0;
-    }
-    int rc = ps_server_memory_alloc(job, in.len, &copy);
-    if (rc != 0) {
-        return rc;
-    }
-    memcpy(copy->data, ps_slice_data(&in), in.len);
-    *ret_slice = (struct ps_slice){.buf = copy, .len = in.len};
-    return 0;
-}
-
-bool ps_server_dense_read(struct ps_server_push *push)
-{
-    const struct ps_msg_push *m = &push->msg->push;
-
-    push->gen = m->gen;
-    push->slot = m->slot;
-    push->incarnation = m->incarnation;
-    push->weight = m->weight;
-    push->retry = m->retry;
-    push->reduce = m->reduce;
-    push->rule = m->rule;
-    push->assign = m->assign;
-    push->needs_value = m->needs_value;
-    push->parts_count = m->parts_count;
-    return m->parts_count <= PS_PARTS_MAX &&
-           ps_server_parts_bytes(m->parts, m->parts_count, &push->total_bytes);
-}
-
-void ps_server_dense_read_part(const struct ps_server_push *push, uint32_t i,
-                               struct ps_server_contribution *ret)
-{
-    const struct ps_msg_push *m = &push->msg->push;
-
-    ret->rec = m->parts[i];
-    ret->name_hash = i < m->name_hashes_count ? m->name_hashes[i] : 0;
-    ret->first_elem = i < m->first_elems_count ? m->first_elems[i] : 0;
-    ret->payload_bytes = ps_part_payload_bytes(&m->parts[i]);
-}
-
-/* Checks a skip against the partition. Rule R19: a skip asks for nothing that
- * could conflict with other slots. 0 or a PS_E_*. */
-static int check_skip(const struct ps_server_job *job,
-                      const struct ps_part *part,
-                      const struct ps_server_push *m,
-                      const struct ps_rec_part *rec)
-{
-    if (rec->round > (part != NULL ? part->image.version : 0) + 1) {
-        return PS_E_FUTURE;
-    }
     if (part == NULL) {
-        return ps_map_count(job->store.parts) < PS_STORE_PARTS_MAX ? 0
-                                                                   : PS_E_BUSY;
-    }
-    return ps_part_matches(part, rec->dtype, 0) && !ps_part_is_rows(part) &&
-                   part->async == NULL &&
-                   (part->open_round == NULL ||
-                    part->open_round->kind == m->kind)
-               ? 0
-               : PS_E_MISMATCH;
-}
-
-/* Checks a contribution to a round that is a step of the optimizer. 0 or a
- * PS_E_*. */
-static int check_push_step(const struct ps_server_job *job,
-                           const struct ps_part *part,
-                           const struct ps_server_push *m,
-                           const struct ps_rec_part *rec)
-{
-    if (!ps_dtype_is_real(rec->dtype) || m->reduce > PS_REDUCE_MEAN ||
-        ps_optim_needs_rows(&job->optim)) {
-        return PS_E_UNSUPPORTED;
-    }
-    if (part != NULL && ps_part_accumulated(part)->buf != NULL &&
-        part->image.accumulated_reduce != m->reduce) {
-        return PS_E_MISMATCH;
-    }
-    return part == NULL || !ps_part_has_value(part) ? PS_E_NOKEY : 0;
-}
-
-/* True if an open round can take the contribution beside those it has. */
-static bool is_push_of_round(const struct ps_open_round *round,
-                             const struct ps_server_push *m,
-                             const struct ps_rec_part *rec)
-{
-    if (round->kind != m->kind ||
-        (round->has_request &&
-         (round->reduce != m->reduce || round->assign != m->assign))) {
         return false;
     }
-    return round->round.nonempty == 0 || rec->count == 0 ||
-           (round->is_encoded == (rec->codec != PS_CODEC_NONE) &&
-            round->rng_key == rec->rng_key);
+    if (in->rec.round != part->image.version + 1) {
+        return in->rec.round <= part->image.version;
+    }
+    return retry < part->image.retry ||
+           (retry == part->image.retry && part->open_round != NULL &&
+            ps_round_has_contributed(&part->open_round->round, slot));
 }
 
-/* Checks a contribution against the partition and its open round (rules R5 and
- * R10). 0 or a PS_E_*. */
-static int check_push_part(const struct ps_server_job *job,
-                           const struct ps_part *part,
-                           const struct ps_server_push *m,
-                           const struct ps_rec_part *rec)
+/* True if one more open round would exceed the limit. */
+static bool has_too_many_rounds(const struct ps_server_job *job,
+                                const struct ps_part *part)
 {
-    uint64_t version = part != NULL ? part->image.version : 0;
-    int rc;
+    return (part == NULL || part->open_round == NULL) &&
+           (uint64_t)(job->store.open_round_count + 1) * job->slot_count >
+               PS_OPEN_ROUND_SLOTS_MAX;
+}
 
-    if (rec->round > version + 1) {
-        return PS_E_FUTURE;
+/* 0: take it; PS_CONTRIBUTION_KNOWN; or the refusal, for a conflict with the
+ * other slots in `others`. `part` NULL: unknown partition. */
+static int check_for_round(struct ps_server_step *st,
+                           const struct ps_server_contribution *in,
+                           struct ps_part *part,
+                           struct ps_server_conflict *others)
+{
+    const struct ps_server_push *push = in->push;
+    struct ps_server_slot *slot = in->slot;
+    struct ps_server_job *job = slot->job;
+    bool conflict = false;
+
+    int rc = job->migrations != NULL
+                 ? ps_server_migration_check_use(slot, &in->rec)
+                 : 0;
+
+    if (rc != 0) {
+        return rc;
     }
-    rc = rec->codec != PS_CODEC_NONE ? ps_server_encoded_check(job, m, rec) : 0;
-    if (rc == 0 && job->has_optimizer && !m->assign) {
-        rc = check_push_step(job, part, m, rec);
+    if (part != NULL && in->rec.round <= part->image.version) {
+        ps_server_reply_part(st, slot, part, push->needs_value,
+                             part->image.version);
+        return PS_CONTRIBUTION_KNOWN;
+    }
+    if (part != NULL && push->retry != part->image.retry) {
+        rc = ps_server_conflict_check_retry(st, job, part, in->rec.round,
+                                            push->retry);
     }
     if (rc != 0) {
         return rc;
     }
-    if (part == NULL) {
-        return ps_map_count(job->store.parts) < PS_STORE_PARTS_MAX ? 0
-                                                                   : PS_E_BUSY;
+    if (is_redundant(part, in, slot->index)) {
+        if (push->needs_value) {
+            ps_bits_set(&part->open_round->needs_value, slot->index);
+        }
+        return PS_CONTRIBUTION_KNOWN; /* Answered when the round is merged. */
     }
-    if (!ps_part_matches(part, rec->dtype, rec->count) ||
-        ps_part_is_rows(part) || part->async != NULL) {
-        return PS_E_MISMATCH;
+    rc = push->kind->validate(in, part, &conflict);
+    if (conflict) {
+        ps_server_conflict_raise(
+            st, job, part, in->rec.round,
+            &(struct ps_server_conflict){.slots = {slot->index},
+                                         .slot_count = 1,
+                                         .reduce = push->reduce,
+                                         .assign = push->assign},
+            others);
     }
-    return part->open_round == NULL ||
-                   is_push_of_round(part->open_round, m, rec)
-               ? 0
-               : PS_E_MISMATCH;
-}
-
-static int validate_dense(const struct ps_server_contribution *in,
-                          const struct ps_part *part, bool *ret_conflict)
-{
-    const struct ps_server_push *push = in->push;
-    const struct ps_rec_part *rec = &in->rec;
-    const struct ps_server_job *job = in->slot->job;
-
-    if (push->weight == 0) {
-        return check_skip(job, part, push, rec);
+    if (rc == 0 && has_too_many_rounds(job, part)) {
+        rc = PS_E_BUSY; /* A later try finds fewer open rounds. */
     }
-    int rc = check_push_part(job, part, push, rec);
-
-    *ret_conflict = rc == PS_E_MISMATCH && part != NULL &&
-                    !ps_part_is_rows(part) && part->async == NULL &&
-                    ps_part_matches(part, rec->dtype, rec->count);
     return rc;
 }
 
-int ps_server_dense_retain(struct ps_server_step *st,
-                           const struct ps_server_contribution *in,
-                           const struct ps_part *part,
-                           struct ps_slice *ret_bytes)
+static void mark_skipped(const struct ps_server_job *job,
+                         struct ps_open_round *open, uint32_t slot)
 {
-    struct ps_server_job *job = in->slot->job;
-    struct ps_slice bytes;
-    int rc = ps_server_parts_retain(job, in->payload, in->offset, &in->rec,
-                                    &bytes);
+    if (open->skips == NULL) {
+        open->skips = ps_calloc(job->slot_count, 1);
+    }
+    open->skips[slot] = 1;
+}
 
-    (void)part;
+static struct ps_open_round *
+obtain_open_round(const struct ps_server_contribution *in, struct ps_part *part)
+{
+    const struct ps_server_push *push = in->push;
+    struct ps_server_job *job = in->slot->job;
+    struct ps_open_round *open = part->open_round;
+
+    if (open == NULL) {
+        open = ps_store_open_round(&job->store, part, push->kind,
+                                   job->slot_count);
+        open->opened_at = job->server->now;
+        job->incomplete_rounds++;
+    }
+    if (push->weight == 0) {
+        mark_skipped(job, open, in->slot->index);
+    } else if (!open->has_request) {
+        open->has_request = true;
+        open->reduce = push->reduce;
+        open->assign = push->assign;
+    }
+    return open;
+}
+
+/* Adds the contribution to the partition's round. Takes over the reference of
+ * `bytes`. True: the round is complete. */
+static bool take_for_round(const struct ps_server_contribution *in,
+                           struct ps_part *part, const struct ps_slice *bytes)
+{
+    const struct ps_server_push *push = in->push;
+    struct ps_server_slot *slot = in->slot;
+    struct ps_server_job *job = slot->job;
+    struct ps_open_round *open;
+
+    push->kind->declare(in, part);
+    part->image.retry = push->retry; /* The same, or higher. */
+    open = obtain_open_round(in, part);
+    push->kind->record(in, open);
+    ps_round_contribute(&open->round, slot->index,
+                        bytes->buf != NULL ? bytes : NULL, push->weight);
+    ps_buf_unref(bytes->buf);
+    if (push->needs_value) {
+        ps_bits_set(&open->needs_value, slot->index);
+    }
+    slot->unmerged_bytes += bytes->len;
+    slot->contributed_rounds++;
+    if (!ps_round_is_complete(&open->round)) {
+        return false;
+    }
+    job->incomplete_rounds--;
+    for (uint32_t i = 0; i < job->slot_count; i++) {
+        job->slots[i].contributed_rounds--;
+    }
+    ps_server_record(job, part,
+                     &(struct ps_server_profile_event){
+                         .kind = PS_PROFILE_KIND_GATHER,
+                         .round = in->rec.round,
+                         .begun_at = open->opened_at,
+                         .bytes = ps_round_bytes(&open->round)});
+    return true;
+}
+
+/* -------------------------------------------------------- memory taken back */
+
+/* Copies the value to a buffer of its own. If the frame has no other user it is
+ * freed first, which makes room for the copy. */
+static void move_out(struct ps_server_job *job, struct ps_slice *v)
+{
+    struct ps_buf *copy = ps_buf_new(v->len);
+    const bool last = v->buf->refs == 1;
+    struct ps_buf *own;
+
+    memcpy(copy->data, ps_slice_data(v), v->len);
+    if (last) {
+        ps_buf_unref(v->buf);
+    }
+    if (ps_server_memory_alloc(job, v->len, &own) == 0) {
+        memcpy(own->data, copy->data, v->len);
+        ps_buf_unref(copy);
+    } else if (last) {
+        own = copy; /* The frame is gone; the value stays outside the pool. */
+    } else {
+        ps_buf_unref(copy);
+        return;
+    }
+    if (!last) {
+        ps_buf_unref(v->buf);
+    }
+    *v = (struct ps_slice){.buf = own, .len = v->len};
+}
+
+/* Copies values out of frames, which they keep alive for a part of their
+ * bytes. */
+static void compact(struct ps_server_job *job)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_part *part;
+
+    while ((part = ps_map_next(job->store.parts, &c)) != NULL) {
+        if (part->merge == NULL && ps_part_value(part)->buf != NULL &&
+            ps_pool_cost(ps_part_value(part)->buf->size) >
+                ps_pool_cost(ps_part_value(part)->len)) {
+            move_out(job, &part->buffers[PS_PART_BUFFER_VALUE]);
+        }
+    }
+}
+
+/* A contribution's payload was discarded. If it is for the reserved round and
+ * the slot is starved for long, voids other open rounds of the job. */
+static void reclaim_memory(struct ps_server_step *st,
+                           struct ps_server_slot *slot,
+                           const struct ps_msg *msg, uint64_t len)
+{
+    struct ps_server_job *job = slot->job;
+    const uint64_t wanted = ps_pool_cost(len) * job->slot_count;
+    const uint64_t before = ps_pool_share_used(job->pool_share);
+    struct ps_map_cursor c = {0};
+    struct ps_part *part;
+
+    if (slot->starved_since == 0 ||
+        st->now < ps_time_add(slot->starved_since, RECLAIM_AFTER) ||
+        !ps_server_memory_serves_next_round(job, msg)) {
+        return;
+    }
+    slot->starved_since = st->now;
+    compact(job);
+    while ((part = ps_map_next(job->store.parts, &c)) != NULL &&
+           before - ps_pool_share_used(job->pool_share) < wanted) {
+        if (part->open_round != NULL && part->merge == NULL &&
+            part->open_round->rule == PS_RULE_NONE &&
+            !ps_round_is_complete(&part->open_round->round) &&
+            (part->key != job->reserved_round.key ||
+             part->index != job->reserved_round.index)) {
+            ps_server_conflict_void(st, job, part, PS_E_AGAIN);
+        }
+    }
+}
+
+/* --------------------------------------------------------------- acceptance */
+
+/* The merge, which the last contribution starts, needs them. */
+static void record_identity(struct ps_part *part,
+                            const struct ps_server_contribution *in)
+{
+    if (part != NULL) {
+        part->image.name_hash = in->name_hash;
+        part->image.first_elem = in->first_elem;
+    }
+}
+
+/* 0: accepted or known; else the refusal, for a conflict with the other slots
+ * in `others`. */
+static int accept_contribution(struct ps_server_step *st,
+                               const struct ps_server_contribution *in,
+                               struct ps_server_conflict *others)
+{
+    const struct ps_server_contribution_kind *kind = in->push->kind;
+    struct ps_store *store = &in->slot->job->store;
+    struct ps_part *part = ps_store_find(store, in->rec.key, in->rec.index);
+    struct ps_slice bytes = {0};
+
+    if (in->name_hash != 0) {
+        record_identity(part, in);
+    }
+    if (in->rec.round == 0) {
+        return PS_E_INVAL;
+    }
+    int rc = kind->check != NULL ? kind->check(st, in, part)
+                                 : check_for_round(st, in, part, others);
+
     if (rc != 0) {
-        return rc;
+        return rc == PS_CONTRIBUTION_KNOWN ? 0 : rc;
     }
-    if (in->rec.codec != PS_CODEC_NONE) {
-        rc = ps_server_encoded_verify(st, in, &bytes);
+    if (in->rec.count > 0) {
+        if (in->payload == NULL || in->payload->buf == NULL) {
+            return PS_E_DISCARDED;
+        }
+        rc = kind->retain(st, in, part, &bytes);
+        if (rc != 0) {
+            return rc;
+        }
     }
-    if (rc != 0) {
-        ps_buf_unref(bytes.buf);
-        return rc;
+    part = ps_store_find_or_add(store, in->rec.key, in->rec.index);
+    if (in->name_hash != 0) {
+        record_identity(part, in);
     }
-    *ret_bytes = bytes;
+    ps_server_record(
+        in->slot->job, part,
+        &(struct ps_server_profile_event){.kind = PS_PROFILE_KIND_PUSH,
+                                          .slot = in->slot->index,
+                                          .round = in->rec.round,
+                                          .begun_at = in->push->begun_at,
+                                          .bytes = bytes.len});
+    if (kind->take != NULL ? kind->take(st, in, part, &bytes)
+                           : take_for_round(in, part, &bytes)) {
+        ps_server_merge_start(st, in->slot->job, part);
+    }
     return 0;
 }
 
-static void declare_dense(const struct ps_server_contribution *in,
-                          struct ps_part *part)
+static void accept_contributions(struct ps_server_step *st,
+                                 const struct ps_server_conn *c,
+                                 struct ps_server_slot *slot,
+                                 const struct ps_server_push *push,
+                                 const struct ps_slice *payload)
 {
-    ps_part_declare(part, in->rec.dtype, in->rec.count);
+    struct ps_server_contribution in = {
+        .push = push, .slot = slot, .payload = payload};
+    struct ps_server_refusal refusal;
+
+    ps_server_refusal_init(&refusal);
+    if (c->discard_reason == PS_E_NOMEM) {
+        reclaim_memory(st, slot, push->msg, push->total_bytes);
+        ps_server_refusal_set_starved(st, &refusal, slot, push->total_bytes);
+    }
+    for (uint32_t i = 0; i < push->parts_count; i++) {
+        push->kind->read_part(push, i, &in);
+        int rc = accept_contribution(st, &in, &refusal.conflict);
+
+        if (rc != 0) {
+            ps_server_refusal_add(
+                &refusal, &in.rec, rc,
+                rc == PS_E_MISMATCH
+                    ? ps_server_conflict_newer_retry(slot->job, in.rec.key,
+                                                     in.rec.index, push->retry)
+                    : 0);
+        }
+        in.offset += in.payload_bytes;
+    }
+    ps_server_refusal_send(
+        st, &(struct ps_server_recipient){c->session, push->gen, slot},
+        &refusal);
 }
 
-static void record_dense(const struct ps_server_contribution *in,
-                         struct ps_open_round *open)
+/* ----------------------------------------------------------------- messages */
+
+/* False: the message is malformed; `ret` has its kind. */
+static bool read_push(const struct ps_msg *msg, struct ps_server_push *ret)
 {
-    if (in->rec.count > 0) {
-        open->is_encoded = in->rec.codec != PS_CODEC_NONE;
-        open->rng_key = in->rec.rng_key;
+    *ret = (struct ps_server_push){.msg = msg};
+    ret->kind = msg->code == PS_MSG_PUSH_ROWS    ? &ps_server_rows_kind
+                : msg->push.rule != PS_RULE_NONE ? &ps_server_async_kind
+                                                 : &ps_server_dense_kind;
+    return ret->kind->read(ret);
+}
+
+static bool is_part_duplicate(const struct ps_server_job *job,
+                              const struct ps_server_contribution *in)
+{
+    const struct ps_server_push *push = in->push;
+
+    if (push->kind->is_duplicate != NULL) {
+        return push->kind->is_duplicate(job, in);
+    }
+    return in->rec.count == 0 ||
+           is_redundant(ps_store_find(&job->store, in->rec.key, in->rec.index),
+                        in, push->slot);
+}
+
+static bool is_duplicate(const struct ps_server_job *job,
+                         const struct ps_server_push *push)
+{
+    struct ps_server_contribution in = {.push = push};
+
+    for (uint32_t i = 0; i < push->parts_count; i++) {
+        push->kind->read_part(push, i, &in);
+        if (!is_part_duplicate(job, &in)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+int ps_server_push_check_payload(struct ps_server *s,
+                                 struct ps_server_session *p,
+                                 const struct ps_msg *msg, uint64_t len,
+                                 struct ps_server_slot **ret_slot)
+{
+    struct ps_server_push push;
+
+    if (!read_push(msg, &push) || push.total_bytes != len) {
+        return PS_E_PROTO;
+    }
+    if (!ps_link_is_new(p->link, msg->seq)) {
+        return PS_E_EXIST;
+    }
+    struct ps_server_job *job = ps_server_job_find(s, push.gen);
+
+    if (job == NULL) {
+        return PS_E_NOJOB;
+    }
+    int rc = ps_server_job_find_slot(job, p, push.slot, ret_slot);
+    if (rc != 0) {
+        return rc;
+    }
+    if (!ps_credit_admits(ps_server_credit_get(s, p, push.gen), len)) {
+        return PS_E_FULL;
+    }
+    return is_duplicate(job, &push) ? PS_E_EXIST : 0;
+}
+
+/* Refuses all parts with one error. */
+static void refuse_push(struct ps_server_step *st,
+                        const struct ps_server_recipient *to,
+                        const struct ps_server_push *push, int rc)
+{
+    struct ps_server_contribution in = {.push = push};
+    struct ps_server_refusal refusal;
+
+    ps_server_refusal_init(&refusal);
+    for (uint32_t i = 0; i < push->parts_count; i++) {
+        push->kind->read_part(push, i, &in);
+        ps_server_refusal_add(&refusal, &in.rec, rc, 0);
+    }
+    ps_server_refusal_send(st, to, &refusal);
+}
+
+/* Finds the sender's slot and checks what all parts have in common. 0 or the
+ * refusal of all. */
+static int check_push(const struct ps_server *s, const struct ps_server_conn *c,
+                      const struct ps_server_push *push,
+                      struct ps_server_slot **ret_slot)
+{
+    const struct ps_server_session *p = c->session;
+    struct ps_server_job *job = ps_server_job_find(s, push->gen);
+    int rc = job == NULL
+                 ? PS_E_NOJOB
+                 : ps_server_job_find_slot(job, p, push->slot, ret_slot);
+
+    if (rc == 0 && push->incarnation != p->incarnation) {
+        rc = PS_E_STALE;
+    }
+    if (rc == 0 && ((push->weight == 0 && push->total_bytes > 0) ||
+                    push->weight > PS_WEIGHT_MAX)) {
+        rc = PS_E_INVAL;
+    }
+    return rc == 0 && c->discard_reason == PS_E_FULL ? PS_E_FULL : rc;
+}
+
+void ps_server_on_push(struct ps_server_step *st, struct ps_server_conn *c,
+                       const struct ps_msg *msg, const struct ps_slice *payload)
+{
+    struct ps_server_session *p = c->session;
+    struct ps_server_slot *slot = NULL;
+    struct ps_server_push push;
+
+    if (!read_push(msg, &push) || (push.total_bytes > 0) != (payload != NULL) ||
+        c->discard_reason == PS_E_PROTO ||
+        (payload != NULL && payload->buf != NULL &&
+         payload->len != push.total_bytes)) {
+        ps_server_session_close_bad(st, c, push.kind->malformed_text);
+        return;
+    }
+    ps_server_credit_on_receive(st->s, p, push.gen, push.total_bytes);
+
+    int rc = check_push(st->s, c, &push, &slot);
+
+    if (rc != 0) {
+        refuse_push(st, &(struct ps_server_recipient){p, push.gen, slot}, &push,
+                    rc);
+        return;
+    }
+    push.begun_at = slot->receiving_since != 0 ? slot->receiving_since
+                                               : st->now;
+    ps_server_credit_mark_job(slot->job);
+    if (push.kind->is_paced) {
+        ps_server_credit_push_ended(slot, push.total_bytes);
+    }
+    accept_contributions(st, c, slot, &push, payload);
+    if (ps_server_credit_is_due(st->s, p, slot)) {
+        ps_server_credit_send(st, p, slot);
     }
 }
-
-const struct ps_server_contribution_kind ps_server_dense_kind = {
-    .malformed_text = "a push and its payload do not agree",
-    .is_paced = true,
-    .read = ps_server_dense_read,
-    .read_part = ps_server_dense_read_part,
-    .retain = ps_server_dense_retain,
-    .validate = validate_dense,
-    .declare = declare_dense,
-    .record = record_dense,
-};

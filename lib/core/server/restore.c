@@ -13,11 +13,11 @@
 #include "base/num.h"
 #include "core/server/inner.h"
 #include "core/server/job.h"
+#include "core/server/kind.h"
 #include "core/server/memory.h"
 #include "core/server/merge.h"
 #include "core/server/migration.h"
 #include "core/server/pull.h"
-#include "core/server/push.h"
 #include "core/server/reply.h"
 #include "core/server/session.h"
 

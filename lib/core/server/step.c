@@ -19,6 +19,7 @@
 #include "core/server/credit.h"
 #include "core/server/inner.h"
 #include "core/server/job.h"
+#include "core/server/kind.h"
 #include "core/server/memory.h"
 
 #include <string.h>
@@ -348,22 +349,6 @@ void ps_server_merge_free(struct ps_server *s, struct ps_server_merge *run)
     ps_server_credit_mark_job(job);
 }
 
-/* Frees the pushes that are queued or being applied. */
-static void drop_async_pushes(struct ps_server_job *job, struct ps_part *part)
-{
-    struct ps_list_node *n;
-
-    while ((n = ps_list_pop(&part->async->applying_pushes)) != NULL) {
-        ps_async_push_free(PS_CONTAINER(n, struct ps_async_push, node));
-    }
-    while ((n = ps_list_pop(&part->async->queued_pushes)) != NULL) {
-        struct ps_async_push *a = PS_CONTAINER(n, struct ps_async_push, node);
-
-        job->slots[a->slot].unmerged_bytes -= a->payload.len;
-        ps_async_push_free(a);
-    }
-}
-
 void ps_server_merge_discard(struct ps_server *s, struct ps_server_job *job,
                              struct ps_part *part)
 {
@@ -397,7 +382,7 @@ void ps_server_merge_discard(struct ps_server *s, struct ps_server_job *job,
     }
     ps_store_close_round(&job->store, part);
     if (part->async != NULL) {
-        drop_async_pushes(job, part);
+        ps_server_async_drop(job, part);
     }
     ps_server_credit_mark_job(job);
 }

@@ -5,14 +5,12 @@
  * push is identified by (generation, partition, slot, incarnation, number). Its
  * agent has at most one in flight to a partition, so a duplicate is dropped,
  * and answered when the push is applied. */
-#include "core/server/async.h"
+#include "core/server/kind.h"
 
 #include "base/alloc.h"
 #include "base/num.h"
 #include "core/server/credit.h"
 #include "core/server/inner.h"
-#include "core/server/kind.h"
-#include "core/server/push.h"
 #include "core/server/reply.h"
 
 /* Returns the clock of the slot's pushes, reset if the agent was restarted: its
@@ -237,4 +235,19 @@ bool ps_server_async_applied(struct ps_server_step *st,
     ps_bits_fini(&replied);
     ps_server_credit_mark_job(job);
     return start_queued_pushes(job, part);
+}
+
+void ps_server_async_drop(struct ps_server_job *job, struct ps_part *part)
+{
+    struct ps_list_node *n;
+
+    while ((n = ps_list_pop(&part->async->applying_pushes)) != NULL) {
+        ps_async_push_free(PS_CONTAINER(n, struct ps_async_push, node));
+    }
+    while ((n = ps_list_pop(&part->async->queued_pushes)) != NULL) {
+        struct ps_async_push *a = PS_CONTAINER(n, struct ps_async_push, node);
+
+        job->slots[a->slot].unmerged_bytes -= a->payload.len;
+        ps_async_push_free(a);
+    }
 }

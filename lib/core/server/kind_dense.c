@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Dense contributions: parts of arrays, plain or encoded, to rounds. The codec
+ * of an encoded one is the job's, and its codes are whole. */
+#include "core/server/kind.h"
+
+#include "base/limits.h"
+#include "base/num.h"
+#include "core/server/inner.h"
+#include "core/server/memory.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The inverse of the least share of a frame that is kept without a copy. */
+#define ZERO_COPY_SHARE 4u
+
+bool ps_server_parts_bytes(const struct ps_rec_part *part, uint32_t count,
+                           uint64_t *ret_bytes)
+{
+    uint64_t total = 0; /* 256 parts of 2^35 bytes do not overflow. */
+
+    for (uint32_t i = 0; i < count; i++) {
+        /* One code for each worker of a node, at most. */
+        if (ps_dtype_size(part[i].dtype) == 0 ||
+            (part[i].codec != PS_CODEC_NONE &&
+             (part[i].dtype != PS_DTYPE_FLOAT32 || part[i].count == 0 ||
+              part[i].encoded_bytes > PS_PAYLOAD_MAX))) {
+            return false;
+        }
+        total += ps_part_payload_bytes(&part[i]);
+    }
+    *ret_bytes = total;
+    return true;
+}
+
+int ps_server_parts_retain(struct ps_server_job *job,
+                           const struct ps_slice *payload, uint64_t offset,
+                           const struct ps_rec_part *part,
+                           struct ps_slice *ret_slice)
+{
+    size_t size = ps_dtype_size(part->dtype);
+    struct ps_slice in = {
+        .buf = payload->buf,
+        .offset = payload->offset + offset,
+        .len = ps_part_payload_bytes(part),
+    };
+    struct ps_buf *copy;
+
+    if ((uintptr_t)ps_slice_data(&in) % size == 0 &&
+        (in.buf->size <= PS_BATCH_FRAME_MAX ||
+         in.len >= in.buf->size / ZERO_COPY_SHARE)) {
+        ps_buf_ref(in.buf);
+        *ret_slice = in;
+        return 0;
+    }
+    int rc = ps_server_memory_alloc(job, in.len, &copy);
+    if (rc != 0) {
+        return rc;
+    }
+    memcpy(copy->data, ps_slice_data(&in), in.len);
+    *ret_slice = (struct ps_slice){.buf = copy, .len = in.len};
+    return 0;
+}
+
+/* ---------------------------------------------------- encoded contributions */
+
+/* Checks the encoding against the codec of the job. 0 or a PS_E_*. */
+static int check_codec(const struct ps_server_job *job,
+                       const struct ps_server_push *m,
+                       const struct ps_rec_part *rec)
+{
+    if (job->compression.codec.kind == PS_CODEC_NONE) {
+        return PS_E_UNCONFIGURED; /* job_state is still on its way here. */
+    }
+    return rec->codec != job->compression.codec.kind || m->assign ||
+                   m->reduce > PS_REDUCE_MEAN
+               ? PS_E_MISMATCH
+               : 0;
+}
+
+/* Checks the codes of a contribution, one after the other: one, or one for
+ * each of the workers that it comes from. */
+static int check_codes(const struct ps_compression *c,
+                       const struct ps_slice *bytes, uint64_t count,
+                       uint64_t weight, char *why, size_t why_cap)
+{
+    const uint64_t len = ps_codec_bytes(&c->codec, count);
+    const uint64_t codes = c->per_worker ? bytes->len / len : 1;
+
+    if (codes == 0 || codes > ps_min_u64(weight, PS_RANKS_MAX)) {
+        (void)snprintf(why, why_cap,
+                       "%" PRIu64 " bytes are no code for each worker",
+                       bytes->len);
+        return PS_E_PROTO;
+    }
+    for (uint64_t i = 0; i < codes; i++) {
+        int rc = ps_codec_check(&c->codec, ps_slice_data(bytes) + i * len,
+                                i + 1 < codes ? len : bytes->len - i * len,
+                                count, why, why_cap);
+
+        if (rc != 0) {
+            return rc;
+        }
+    }
+    return 0;
+}
+
+/* Checks that the bytes are complete codes of the job's codec. 0, or PS_E_INVAL,
+ * which is logged. */
+static int verify_codes(struct ps_server_step *st,
+                        const struct ps_server_contribution *in,
+                        const struct ps_slice *bytes)
+{
+    struct ps_server_job *job = in->slot->job;
+    const struct ps_rec_part *rec = &in->rec;
+    char why[200];
+    int rc = check_codes(&job->compression, bytes, rec->count, in->push->weight,
+                         why, sizeof(why));
+
+    if (rc != 0) {
+        ps_effects_log_for(
+            st->fx, &job->account, PS_LOG_WARNING,
+            "job %s: a code of partition %u of key %u is broken: "
+            "%s",
+            job->name, rec->index, rec->key, why);
+        return PS_E_INVAL;
+    }
+    return 0;
+}
+
+/* ------------------------------------------------------------ contributions */
+
+bool ps_server_dense_read(struct ps_server_push *push)
+{
+    const struct ps_msg_push *m = &push->msg->push;
+
+    push->gen = m->gen;
+    push->slot = m->slot;
+    push->incarnation = m->incarnation;
+    push->weight = m->weight;
+    push->retry = m->retry;
+    push->reduce = m->reduce;
+    push->rule = m->rule;
+    push->assign = m->assign;
+    push->needs_value = m->needs_value;
+    push->parts_count = m->parts_count;
+    return m->parts_count <= PS_PARTS_MAX &&
+           ps_server_parts_bytes(m->parts, m->parts_count, &push->total_bytes);
+}
+
+void ps_server_dense_read_part(const struct ps_server_push *push, uint32_t i,
+                               struct ps_server_contribution *ret)
+{
+    const struct ps_msg_push *m = &push->msg->push;
+
+    ret->rec = m->parts[i];
+    ret->name_hash = i < m->name_hashes_count ? m->name_hashes[i] : 0;
+    ret->first_elem = i < m->first_elems_count ? m->first_elems[i] : 0;
+    ret->payload_bytes = ps_part_payload_bytes(&m->parts[i]);
+}
+
+/* Checks a skip against the partition. Rule R19: a skip asks for nothing that
+ * could conflict with other slots. 0 or a PS_E_*. */
+static int check_skip(const struct ps_server_job *job,
+                      const struct ps_part *part,
+                      const struct ps_server_push *m,
+                      const struct ps_rec_part *rec)
+{
+    if (rec->round > (part != NULL ? part->image.version : 0) + 1) {
+        return PS_E_FUTURE;
+    }
+    if (part == NULL) {
+        return ps_map_count(job->store.parts) < PS_STORE_PARTS_MAX ? 0
+                                                                   : PS_E_BUSY;
+    }
+    return ps_part_matches(part, rec->dtype, 0) && !ps_part_is_rows(part) &&
+                   part->async == NULL &&
+                   (part->open_round == NULL ||
+                    part->open_round->kind == m->kind)
+               ? 0
+               : PS_E_MISMATCH;
+}
+
+/* Checks a contribution to a round that is a step of the optimizer. 0 or a
+ * PS_E_*. */
+static int check_push_step(const struct ps_server_job *job,
+                           const struct ps_part *part,
+                           const struct ps_server_push *m,
+                           const struct ps_rec_part *rec)
+{
+    if (!ps_dtype_is_real(rec->dtype) || m->reduce > PS_REDUCE_MEAN ||
+        ps_optim_needs_rows(&job->optim)) {
+        return PS_E_UNSUPPORTED;
+    }
+    if (part != NULL && ps_part_accumulated(part)->buf != NULL &&
+        part->image.accumulated_reduce != m->reduce) {
+        return PS_E_MISMATCH;
+    }
+    return part == NULL || !ps_part_has_value(part) ? PS_E_NOKEY : 0;
+}
+
+/* True if an open round can take the contribution beside those it has. */
+static bool is_push_of_round(const struct ps_open_round *round,
+                             const struct ps_server_push *m,
+                             const struct ps_rec_part *rec)
+{
+    if (round->kind != m->kind ||
+        (round->has_request &&
+         (round->reduce != m->reduce || round->assign != m->assign))) {
+        return false;
+    }
+    return round->round.nonempty == 0 || rec->count == 0 ||
+           (round->is_encoded == (rec->codec != PS_CODEC_NONE) &&
+            round->rng_key == rec->rng_key);
+}
+
+/* Checks a contribution against the partition and its open round (rules R5 and
+ * R10). 0 or a PS_E_*. */
+static int check_push_part(const struct ps_server_job *job,
+                           const struct ps_part *part,
+                           const struct ps_server_push *m,
+                           const struct ps_rec_part *rec)
+{
+    uint64_t version = part != NULL ? part->image.version : 0;
+    int rc;
+
+    if (rec->round > version + 1) {
+        return PS_E_FUTURE;
+    }
+    rc = rec->codec != PS_CODEC_NONE ? check_codec(job, m, rec) : 0;
+    if (rc == 0 && job->has_optimizer && !m->assign) {
+        rc = check_push_step(job, part, m, rec);
+    }
+    if (rc != 0) {
+        return rc;
+    }
+    if (part == NULL) {
+        return ps_map_count(job->store.parts) < PS_STORE_PARTS_MAX ? 0
+                                                                   : PS_E_BUSY;
+    }
+    if (!ps_part_matches(part, rec->dtype, rec->count) ||
+        ps_part_is_rows(part) || part->async != NULL) {
+        return PS_E_MISMATCH;
+    }
+    return part->open_round == NULL ||
+                   is_push_of_round(part->open_round, m, rec)
+               ? 0
+               : PS_E_MISMATCH;
+}
+
+static int validate_dense(const struct ps_server_contribution *in,
+                          const struct ps_part *part, bool *ret_conflict)
+{
+    const struct ps_server_push *push = in->push;
+    const struct ps_rec_part *rec = &in->rec;
+    const struct ps_server_job *job = in->slot->job;
+
+    if (push->weight == 0) {
+        return check_skip(job, part, push, rec);
+    }
+    int rc = check_push_part(job, part, push, rec);
+
+    *ret_conflict = rc == PS_E_MISMATCH && part != NULL &&
+                    !ps_part_is_rows(part) && part->async == NULL &&
+                    ps_part_matches(part, rec->dtype, rec->count);
+    return rc;
+}
+
+int ps_server_dense_retain(struct ps_server_step *st,
+                           const struct ps_server_contribution *in,
+                           const struct ps_part *part,
+                           struct ps_slice *ret_bytes)
+{
+    struct ps_server_job *job = in->slot->job;
+    struct ps_slice bytes;
+    int rc = ps_server_parts_retain(job, in->payload, in->offset, &in->rec,
+                                    &bytes);
+
+    (void)part;
+    if (rc != 0) {
+        return rc;
+    }
+    if (in->rec.codec != PS_CODEC_NONE) {
+        rc = verify_codes(st, in, &bytes);
+    }
+    if (rc != 0) {
+        ps_buf_unref(bytes.buf);
+        return rc;
+    }
+    *ret_bytes = bytes;
+    return 0;
+}
+
+static void declare_dense(const struct ps_server_contribution *in,
+                          struct ps_part *part)
+{
+    ps_part_declare(part, in->rec.dtype, in->rec.count);
+}
+
+static void record_dense(const struct ps_server_contribution *in,
+                         struct ps_open_round *open)
+{
+    if (in->rec.count > 0) {
+        open->is_encoded = in->rec.codec != PS_CODEC_NONE;
+        open->rng_key = in->rec.rng_key;
+    }
+}
+
+const struct ps_server_contribution_kind ps_server_dense_kind = {
+    .malformed_text = "a push and its payload do not agree",
+    .is_paced = true,
+    .read = ps_server_dense_read,
+    .read_part = ps_server_dense_read_part,
+    .retain = ps_server_dense_retain,
+    .validate = validate_dense,
+    .declare = declare_dense,
+    .record = record_dense,
+};

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rows keys. A partition of such a key has whole rows, and a value from its
+ * init on. Contributions are blocks of rows (core/round/rows.h), some of them
+ * empty, and are merged by row when the round is complete. The value is updated
+ * in place if it has no other user, so a round costs what its rows cost; pulls
+ * wait for the end of such a computation. */
+#include "core/server/kind.h"
+
+#include "base/alloc.h"
+#include "core/round/rows.h"
+#include "core/server/inner.h"
+#include "core/server/memory.h"
+
+#include <string.h>
+
+/* ---------------------------------------------------------------- messages */
+
+/* Sums the bytes of all blocks; false if a record is invalid. */
+bool ps_server_rows_bytes(const struct ps_rec_rows *part, uint32_t count,
+                          bool data, uint64_t *ret_bytes)
+{
+    uint64_t total = 0;
+
+    if (count > PS_PARTS_MAX) {
+        return false;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        if (ps_rows_per_frame(part[i].row_width, part[i].dtype) == 0) {
+            return false;
+        }
+        total += ps_rows_numbers_bytes(part[i].count);
+        if (data) {
+            total += ps_rows_data_bytes(part[i].count, part[i].row_width,
+                                        part[i].dtype);
+        }
+        if (total > PS_PAYLOAD_MAX) {
+            return false;
+        }
+    }
+    *ret_bytes = total;
+    return true;
+}
+
+/* Checks a record of rows against the partition. 0 or a PS_E_*. */
+int ps_server_rows_check(const struct ps_part *part,
+                         const struct ps_rec_part *rec, uint32_t row_width)
+{
+    if (part == NULL || !ps_part_has_value(part)) {
+        return PS_E_NOKEY;
+    }
+    if (part->async != NULL || part->image.dtype != rec->dtype ||
+        part->image.count % row_width != 0 ||
+        (ps_part_is_rows(part) && part->rows->row_width != row_width) ||
+        rec->count > part->image.count / row_width) {
+        return PS_E_MISMATCH;
+    }
+    return 0;
+}
+
+/* -------------------------------------------------------------------- push */
+
+static uint64_t block_bytes(const struct ps_rec_rows *rec)
+{
+    return ps_rows_numbers_bytes(rec->count) +
+           ps_rows_data_bytes(rec->count, rec->row_width, rec->dtype);
+}
+
+static bool read_rows(struct ps_server_push *push)
+{
+    const struct ps_msg_push_rows *m = &push->msg->push_rows;
+
+    push->gen = m->gen;
+    push->slot = m->slot;
+    push->incarnation = m->incarnation;
+    push->weight = m->weight;
+    push->retry = m->retry;
+    push->reduce = m->reduce;
+    push->parts_count = m->parts_count;
+    return ps_server_rows_bytes(m->parts, m->parts_count, true,
+                                &push->total_bytes);
+}
+
+static void read_rows_part(const struct ps_server_push *push, uint32_t i,
+                           struct ps_server_contribution *ret)
+{
+    const struct ps_rec_rows *rec = &push->msg->push_rows.parts[i];
+
+    ret->rec = ps_server_rows_record(rec);
+    ret->row_width = rec->row_width;
+    ret->payload_bytes = block_bytes(rec);
+}
+
+/* Returns true if the optimizer or the reduction has no rows. */
+static bool is_unsupported(const struct ps_server_job *job,
+                           const struct ps_part *part, uint8_t reduce)
+{
+    return reduce > PS_REDUCE_MEAN ||
+           (job->has_optimizer && (!ps_dtype_is_real(part->image.dtype) ||
+                                   ps_optim_rounds_per_step(&job->optim) > 1 ||
+                                   ps_optim_needs_norms(&job->optim)));
+}
+
+static int validate_rows(const struct ps_server_contribution *in,
+                         const struct ps_part *part, bool *ret_conflict)
+{
+    const struct ps_server_push *push = in->push;
+    int rc = ps_server_rows_check(part, &in->rec, in->row_width);
+
+    if (rc != 0) {
+        return rc;
+    }
+    if (in->rec.round > part->image.version + 1) {
+        return PS_E_FUTURE;
+    }
+    if (push->weight != 0 &&
+        is_unsupported(in->slot->job, part, push->reduce)) {
+        return PS_E_UNSUPPORTED;
+    }
+    const struct ps_open_round *open = part->open_round;
+
+    if (open == NULL) {
+        return 0;
+    }
+    if (push->weight == 0) {
+        return open->kind == push->kind ? 0 : PS_E_MISMATCH;
+    }
+    *ret_conflict = open->kind != push->kind ||
+                    (open->has_request && open->reduce != push->reduce);
+    return *ret_conflict ? PS_E_MISMATCH : 0;
+}
+
+/* Copies the block, because its frame may hold many. */
+static int retain_rows(struct ps_server_step *st,
+                       const struct ps_server_contribution *in,
+                       const struct ps_part *part, struct ps_slice *ret_bytes)
+{
+    struct ps_buf *buf;
+    int rc = ps_server_memory_alloc(in->slot->job, in->payload_bytes, &buf);
+
+    (void)st;
+    if (rc != 0) {
+        return rc;
+    }
+    memcpy(buf->data, ps_slice_data(in->payload) + in->offset,
+           in->payload_bytes);
+    if (!ps_rows_are_valid((const uint32_t *)(const void *)buf->data,
+                           in->rec.count, part->image.count / in->row_width)) {
+        ps_buf_unref(buf);
+        return PS_E_INVAL;
+    }
+    *ret_bytes = (struct ps_slice){.buf = buf, .len = in->payload_bytes};
+    return 0;
+}
+
+static void declare_rows(const struct ps_server_contribution *in,
+                         struct ps_part *part)
+{
+    ps_part_obtain_rows(part)->row_width = in->row_width;
+}
+
+static void record_rows(const struct ps_server_contribution *in,
+                        struct ps_open_round *open)
+{
+    const struct ps_server_slot *slot = in->slot;
+
+    if (open->row_counts == NULL) {
+        open->row_counts = ps_calloc(slot->job->slot_count, sizeof(uint32_t));
+    }
+    open->row_weight += in->push->weight;
+    open->row_counts[slot->index] = in->rec.count;
+}
+
+/* ------------------------------------------------------------------- merge */
+
+/* True if a round also changes rows without a gradient: without an optimizer
+ * they become zero, and some optimizers step all rows. */
+static bool updates_all_rows(const struct ps_server_job *job)
+{
+    return !job->has_optimizer || !ps_optim_is_lazy(&job->optim);
+}
+
+/* True if the round has no rows, and rows without a gradient stay. */
+static bool rows_are_unchanged(const struct ps_server_job *job,
+                               const struct ps_part *part)
+{
+    return part->open_round->round.nonempty == 0 && !updates_all_rows(job);
+}
+
+/* Sets the memory of the new value: the present value's if it has no other
+ * user, else new memory, with a copy of the value if `keeps`. */
+static int prepare_result(struct ps_server_merge *run, bool keeps)
+{
+    const struct ps_slice *value = ps_part_value(run->part);
+    struct ps_buf *buf;
+
+    if (value->buf->refs == 1) {
+        run->result = *value;
+        ps_buf_ref(value->buf);
+        return 0;
+    }
+    int rc = ps_server_memory_alloc(run->job, value->len, &buf);
+
+    if (rc != 0) {
+        return rc;
+    }
+    if (keeps) {
+        memcpy(buf->data, ps_slice_data(value), value->len);
+    }
+    run->result = (struct ps_slice){.buf = buf, .len = value->len};
+    return 0;
+}
+
+static int plan_rows(struct ps_server_merge *run,
+                     struct ps_compute **ret_compute)
+{
+    struct ps_server_job *job = run->job;
+    struct ps_part *part = run->part;
+    const struct ps_open_round *open = part->open_round;
+    const struct ps_round *round = &open->round;
+    uint32_t all = updates_all_rows(job)
+                       ? part->image.count / part->rows->row_width
+                       : 0;
+    int rc = prepare_result(run, true);
+    struct ps_rows_sum sum;
+    struct ps_compute *c;
+    uint32_t rows;
+
+    if (rc != 0) {
+        return rc;
+    }
+    c = ps_compute_new(run->token, round->nonempty, 2 + PS_PART_STATES);
+    ps_rows_sum_init(&sum, part->image.dtype, part->rows->row_width,
+                     round->size);
+    for (uint32_t i = 0; i < round->size; i++) {
+        const struct ps_slice *block = &round->contributions[i];
+
+        if (block->buf == NULL) {
+            continue;
+        }
+        rows = open->row_counts[i];
+        ps_rows_sum_add(
+            &sum, i, (const uint32_t *)(const void *)ps_slice_data(block), rows,
+            ps_slice_data(block) + ps_rows_numbers_bytes(rows));
+        ps_compute_pin(c, block->buf);
+    }
+    rc = ps_rows_sum_plan(&sum, all, c, &rows);
+    ps_rows_sum_fini(&sum);
+    if (rc != 0) {
+        ps_compute_free(c);
+        ps_buf_unref(run->result.buf);
+        run->result = (struct ps_slice){0};
+        return rc;
+    }
+    c->job.op = PS_JOB_SUM;
+    c->job.divide_by = open->reduce == PS_REDUCE_MEAN ? open->row_weight : 1;
+    c->job.dst = ps_slice_data(&run->result);
+    ps_compute_pin(c, run->result.buf);
+    *ret_compute = c;
+    return 0;
+}
+
+const struct ps_server_contribution_kind ps_server_rows_kind = {
+    .malformed_text = "a push of rows and its payload do not agree",
+    .read = read_rows,
+    .read_part = read_rows_part,
+    .retain = retain_rows,
+    .validate = validate_rows,
+    .declare = declare_rows,
+    .record = record_rows,
+    .is_noop = rows_are_unchanged,
+    .plan = plan_rows,
+};
