@@ -119,8 +119,8 @@ PLANTS = {
          "f->codec_hash != 0) {"),
     ],
     "agent/residual_log: encodes a round again without a rewind": [NO_REWIND],
-    "server/job_state: discards open rounds when an agent is replaced": [
-        ("lib/core/server/job_state.c",
+    "server/admission: discards open rounds when an agent is replaced": [
+        ("lib/core/server/admission.c",
          """ps_server_reply_drop(slot);
     ps_store_remove_slot_pulls(&slot->job->store, slot->index);
 }
@@ -287,8 +287,8 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
         ("lib/core/sched/norm.c", '#include "base/alloc.h"',
          '#include "base/alloc.h"\n#include <string.h>'),
     ],
-    "server/hello: keeps the waits of the previous session": [
-        ("lib/core/server/hello.c", "drop_waits(s, p);", "(void)drop_waits;"),
+    "server/admission: keeps the waits of the previous session": [
+        ("lib/core/server/admission.c", "drop_waits(s, p);", "(void)drop_waits;"),
     ],
     "agent/request: does not record the job's optimizer at the reply": [
         ("lib/core/agent/request.c",
@@ -697,8 +697,8 @@ static void pending_free(struct ps_sched_norm *n)
         ("lib/core/agent/send_queue.c",
          "if (last != NULL) {", "    if (last != NULL && last->job == NULL) {"),
     ],
-    "server/hello: keeps payloads that wait for the previous session": [
-        ("lib/core/server/hello.c",
+    "server/admission: keeps payloads that wait for the previous session": [
+        ("lib/core/server/admission.c",
          "ps_server_session_drop_replies_all(&p->turns);", ""),
     ],
     "round/fair: leaves the turn with one flow": [
@@ -748,7 +748,7 @@ BY_TESTS = {
         "unit/test_server_memory.c",
     "server/push: accepts a push of an earlier incarnation":
         "unit/test_server.c",
-    "server/hello: keeps the waits of the previous session":
+    "server/admission: keeps the waits of the previous session":
         "unit/test_server.c",
     "server/credit: grants no extra credit while an announcement is due":
         "sim/test_stories.c",
@@ -758,7 +758,7 @@ BY_TESTS = {
         "unit/test_server_migration.c",
     "agent/reply: sends no state after a refusal as stale":
         "sim/test_stories.c",
-    "server/hello: keeps payloads that wait for the previous session":
+    "server/admission: keeps payloads that wait for the previous session":
         "unit/test_server_fair.c",
     "round/fair: leaves the turn with one flow": "unit/test_fair.c",
     "agent/send_queue: begins the turns without the first job":

@@ -5,8 +5,7 @@
  * header of its own what those above it may use:
  *
  *     server.c        the machine's three calls, messages, figures
- *     job_state.c     jobs from job_state to the end
- *     hello.c         hello of agents, held until the scheduler names them
+ *     admission.c     hello of agents, jobs from job_state to the end
  *     restore.c       init, restore, partitions that arrive, states loaded
  *     push.c          acceptance of contributions, memory taken back from them
  *

@@ -1,8 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Jobs from job_state to the end. */
+/* Hello of agents, held until the scheduler names them; jobs from job_state to
+ * the end. */
 #pragma once
 
 #include "core/server/job.h"
+
+/* Handles the hello of a connection without a session. */
+void ps_server_on_hello(struct ps_server_step *st, struct ps_server_conn *c,
+                        const struct ps_msg_hello *m);
+/* Handles held hellos whose agents the scheduler has named meanwhile. */
+void ps_server_hello_verify_all(struct ps_server_step *st);
+/* Closes connections without a hello in time, and rejects agents that the
+ * scheduler has not named in time. */
+void ps_server_hello_tick(struct ps_server_step *st);
+ps_time ps_server_hello_deadline(const struct ps_server *s);
 
 void ps_server_job_init(struct ps_server *s);
 /* Frees all jobs with their partitions, merges, replies and migrations. */
