@@ -7,13 +7,12 @@
  * Memory is taken back from a job whose reserved round is starved (rule Q3):
  * values are copied out of frames that they keep alive, then other open rounds
  * of the job are voided, and agents send their contributions again. */
-#include "core/server/push.h"
+#include "core/server/kind.h"
 
 #include "base/alloc.h"
 #include "core/server/credit.h"
 #include "core/server/inner.h"
 #include "core/server/job.h"
-#include "core/server/kind.h"
 #include "core/server/memory.h"
 #include "core/server/merge.h"
 #include "core/server/migration.h"

@@ -18,7 +18,6 @@
 #include "core/server/merge.h"
 #include "core/server/migration.h"
 #include "core/server/pull.h"
-#include "core/server/push.h"
 #include "core/server/reply.h"
 #include "core/server/restore.h"
 #include "core/server/session.h"
