@@ -236,6 +236,17 @@ void ps_store_set_value(struct ps_store *st, struct ps_part *part,
     im->version = version;
 }
 
+void ps_store_keep_value(struct ps_store *st, struct ps_part *part,
+                         bool all_skipped)
+{
+    struct ps_rec_part_image *im = &part->image;
+
+    im->version++;
+    im->retry = 0;
+    im->all_skipped = all_skipped;
+    ps_store_set_encoded(st, part, 0, &(struct ps_slice){0});
+}
+
 void ps_store_accumulate(struct ps_store *st, struct ps_part *part,
                          const struct ps_slice *sum, uint64_t weight,
                          uint8_t reduce)

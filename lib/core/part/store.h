@@ -180,6 +180,10 @@ void ps_store_install(struct ps_store *st, struct ps_part *part,
 /* Replaces version and value; takes over one reference. */
 void ps_store_set_value(struct ps_store *st, struct ps_part *part,
                         uint64_t version, const struct ps_slice *value);
+/* Makes the next version with the same value, which is no longer sent encoded;
+ * `all_skipped`: every rank skipped its round. */
+void ps_store_keep_value(struct ps_store *st, struct ps_part *part,
+                         bool all_skipped);
 /* Sets the encoded form of the value, valid until the next one; takes over one
  * reference. */
 void ps_store_set_encoded(struct ps_store *st, struct ps_part *part,

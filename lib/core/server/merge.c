@@ -217,11 +217,7 @@ static void publish_version(struct ps_server_step *st,
         ps_store_set_encoded(&job->store, part,
                              (uint8_t)job->compression.codec.kind, code);
     } else {
-        part->image.version++;
-        part->image.retry = 0;
-        part->image.all_skipped = ps_open_round_all_skip(open);
-        /* The encoded form of the previous version. */
-        ps_store_set_encoded(&job->store, part, 0, &(struct ps_slice){0});
+        ps_store_keep_value(&job->store, part, ps_open_round_all_skip(open));
     }
     st->s->rounds++;
     if (open->rule != PS_RULE_NONE) {
