@@ -297,7 +297,8 @@ void ps_server_on_hello(struct ps_server_step *st, struct ps_server_conn *c,
     }
 }
 
-void ps_server_hello_verify_all(struct ps_server_step *st)
+/* Handles held hellos whose agents the scheduler has named meanwhile. */
+static void verify_held_hellos(struct ps_server_step *st)
 {
     struct ps_list *unverified = &st->s->sessions.unverified;
     struct ps_list_node *n = ps_list_first(unverified);
@@ -654,7 +655,7 @@ void ps_server_on_job_state(struct ps_server_step *st,
     job->may_be_exhausted = true;
     ps_server_credit_mark_job(job);
     ps_server_job_send_ready(st, job);
-    ps_server_hello_verify_all(st);
+    verify_held_hellos(st);
 }
 
 void ps_server_on_job_quota(struct ps_server_step *st,

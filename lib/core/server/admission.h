@@ -8,8 +8,6 @@
 /* Handles the hello of a connection without a session. */
 void ps_server_on_hello(struct ps_server_step *st, struct ps_server_conn *c,
                         const struct ps_msg_hello *m);
-/* Handles held hellos whose agents the scheduler has named meanwhile. */
-void ps_server_hello_verify_all(struct ps_server_step *st);
 /* Closes connections without a hello in time, and rejects agents that the
  * scheduler has not named in time. */
 void ps_server_hello_tick(struct ps_server_step *st);

@@ -73,10 +73,12 @@ void ps_server_conflict_void(struct ps_server_step *st,
     void_round(st, job, part, rc, &refusal);
 }
 
-void ps_server_conflict_abort(struct ps_server_step *st,
-                              struct ps_server_job *job, struct ps_part *part,
-                              uint32_t attempt,
-                              const struct ps_server_conflict *other)
+/* Sets the retry number of the next round to `attempt`, and refuses all
+ * contributions to the attempt that ends. `other` is the conflicting side that
+ * the refusals name; NULL: none. */
+static void abort_attempt(struct ps_server_step *st, struct ps_server_job *job,
+                          struct ps_part *part, uint32_t attempt,
+                          const struct ps_server_conflict *other)
 {
     struct ps_server_refusal refusal;
 
@@ -117,16 +119,17 @@ int ps_server_conflict_check_retry(struct ps_server_step *st,
              ps_round_is_complete(&part->open_round->round))) {
             return PS_E_FUTURE; /* All slots have agreed. */
         }
-        ps_server_conflict_abort(st, job, part, attempt, NULL);
+        abort_attempt(st, job, part, attempt, NULL);
     }
     return 0;
 }
 
-void ps_server_conflict_no_root(struct ps_server_step *st,
-                                struct ps_server_job *job, struct ps_part *part)
+/* Aborts a complete broadcast round whose root skipped it. */
+static void abort_without_root(struct ps_server_step *st,
+                               struct ps_server_job *job, struct ps_part *part)
 {
-    ps_server_conflict_abort(st, job, part, part->image.retry + 1,
-                             &(struct ps_server_conflict){.assign = true});
+    abort_attempt(st, job, part, part->image.retry + 1,
+                  &(struct ps_server_conflict){.assign = true});
 }
 
 void ps_server_conflict_raise(struct ps_server_step *st,
@@ -153,7 +156,7 @@ void ps_server_conflict_raise(struct ps_server_step *st,
         ret_others->reduce = open->reduce;
         ret_others->assign = open->assign;
     }
-    ps_server_conflict_abort(st, job, part, part->image.retry + 1, own);
+    abort_attempt(st, job, part, part->image.retry + 1, own);
 }
 
 void ps_server_on_abort_round(struct ps_server_step *st,
@@ -482,7 +485,7 @@ void ps_server_merge_start(struct ps_server_step *st, struct ps_server_job *job,
         return;
     }
     if (first == NULL && open->assign) {
-        ps_server_conflict_no_root(st, job, part);
+        abort_without_root(st, job, part);
         return;
     }
     if (open->kind->is_noop != NULL ? open->kind->is_noop(job, part)

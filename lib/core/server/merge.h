@@ -64,13 +64,6 @@ ps_time ps_server_merge_deadline(const struct ps_server *s);
 void ps_server_conflict_void(struct ps_server_step *st,
                              struct ps_server_job *job, struct ps_part *part,
                              int rc);
-/* Sets the retry number of the next round to `attempt`, and refuses all
- * contributions to the attempt that ends. `other` is the conflicting side that
- * the refusals name; NULL: none. */
-void ps_server_conflict_abort(struct ps_server_step *st,
-                              struct ps_server_job *job, struct ps_part *part,
-                              uint32_t attempt,
-                              const struct ps_server_conflict *other);
 /* Compares `attempt` with the round's retry number: a lower one is refused, a
  * higher one aborts the attempt in progress unless that is complete. `part` may
  * be NULL. 0: accept; else the error. */
@@ -82,10 +75,6 @@ int ps_server_conflict_check_retry(struct ps_server_step *st,
 uint32_t ps_server_conflict_newer_retry(const struct ps_server_job *job,
                                         uint32_t key, uint32_t index,
                                         uint32_t attempt);
-/* Aborts a complete broadcast round whose root skipped it. */
-void ps_server_conflict_no_root(struct ps_server_step *st,
-                                struct ps_server_job *job,
-                                struct ps_part *part);
 /* Aborts the attempt because `own` conflicts with its request, and names in
  * `ret_others` the slots that made that. */
 void ps_server_conflict_raise(struct ps_server_step *st,
@@ -122,16 +111,11 @@ void ps_server_merge_submit(struct ps_server_step *st,
  * NULL: its round was discarded. */
 struct ps_server_merge *ps_server_merge_computed(struct ps_server_step *st,
                                                  uint64_t token);
-/* Puts the run, whose computation has ended, into job->norm_waits. */
-void ps_server_merge_await_norms(struct ps_server_merge *run);
 /* Takes the run out of job->norm_waits. */
 void ps_server_merge_stop_waiting(struct ps_server_merge *run);
 
 /* --------------------------------------------------- steps of the optimizer */
 
-/* True if the value has a 16-bit type, so that steps use float32 master
- * weights. */
-bool ps_server_optimizer_has_master(const struct ps_part *part);
 /* Bytes of states and master weights that are not allocated yet. */
 uint64_t ps_server_optimizer_missing(const struct ps_server_job *job,
                                      const struct ps_part *part);

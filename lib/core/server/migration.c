@@ -40,9 +40,8 @@ static uint64_t part_id(uint32_t key, uint32_t index)
     return (uint64_t)key << 32 | index;
 }
 
-struct ps_server_migration *
-ps_server_migration_find(const struct ps_server_job *job, uint32_t key,
-                         uint32_t index)
+static struct ps_server_migration *
+find_migration(const struct ps_server_job *job, uint32_t key, uint32_t index)
 {
     return job->migrations != NULL
                ? ps_map_get(job->migrations, part_id(key, index))
@@ -84,7 +83,7 @@ ps_server_migration_obtain(struct ps_server_job *job, uint64_t number,
                            uint32_t key, uint32_t index,
                            enum ps_server_migration_role kind)
 {
-    struct ps_server_migration *mv = ps_server_migration_find(job, key, index);
+    struct ps_server_migration *mv = find_migration(job, key, index);
 
     if (mv == NULL) {
         if (job->migrations == NULL) {
@@ -114,7 +113,7 @@ struct ps_server_migration *
 ps_server_migration_find_ending(struct ps_server_job *job, uint64_t number,
                                 uint32_t key, uint32_t index)
 {
-    struct ps_server_migration *mv = ps_server_migration_find(job, key, index);
+    struct ps_server_migration *mv = find_migration(job, key, index);
 
     if (mv == NULL) {
         return ps_server_migration_obtain(job, number, key, index, MIG_ENDED);
@@ -131,8 +130,8 @@ ps_server_migration_find_ending(struct ps_server_job *job, uint64_t number,
 bool ps_server_migration_freezes(const struct ps_server_job *job,
                                  const struct ps_part *part)
 {
-    const struct ps_server_migration *mv = ps_server_migration_find(
-        job, part->key, part->index);
+    const struct ps_server_migration *mv = find_migration(job, part->key,
+                                                          part->index);
 
     return mv != NULL && mv->role == MIG_OUT;
 }
@@ -140,8 +139,8 @@ bool ps_server_migration_freezes(const struct ps_server_job *job,
 bool ps_server_migration_involves(const struct ps_server_job *job,
                                   const struct ps_rec_part *rec)
 {
-    const struct ps_server_migration *mv = ps_server_migration_find(
-        job, rec->key, rec->index);
+    const struct ps_server_migration *mv = find_migration(job, rec->key,
+                                                          rec->index);
 
     return mv != NULL && mv->role != MIG_BACK && mv->role != MIG_ENDED;
 }
@@ -149,8 +148,8 @@ bool ps_server_migration_involves(const struct ps_server_job *job,
 int ps_server_migration_check_use(const struct ps_server_slot *slot,
                                   const struct ps_rec_part *rec)
 {
-    const struct ps_server_migration *mv = ps_server_migration_find(
-        slot->job, rec->key, rec->index);
+    const struct ps_server_migration *mv = find_migration(slot->job, rec->key,
+                                                          rec->index);
 
     if (mv == NULL || mv->role == MIG_OUT || mv->role == MIG_ENDED ||
         (mv->role == MIG_BACK && ps_bits_get(&mv->reported, slot->index))) {
@@ -189,8 +188,8 @@ int ps_server_migration_check_restore(struct ps_server_step *st,
                                       const struct ps_rec_part *rec,
                                       uint32_t epoch)
 {
-    struct ps_server_migration *mv = ps_server_migration_find(
-        slot->job, rec->key, rec->index);
+    struct ps_server_migration *mv = find_migration(slot->job, rec->key,
+                                                    rec->index);
 
     if (mv == NULL || mv->role == MIG_ENDED) {
         return 0;
@@ -208,8 +207,8 @@ int ps_server_migration_check_restore(struct ps_server_step *st,
 void ps_server_migration_on_restored(const struct ps_server_slot *slot,
                                      const struct ps_rec_part *rec)
 {
-    struct ps_server_migration *mv = ps_server_migration_find(
-        slot->job, rec->key, rec->index);
+    struct ps_server_migration *mv = find_migration(slot->job, rec->key,
+                                                    rec->index);
 
     if (mv != NULL && mv->role == MIG_BACK) {
         ps_bits_set(&mv->reported, slot->index);
@@ -304,8 +303,8 @@ void ps_server_migration_on_merged(struct ps_server_step *st,
                                    struct ps_server_job *job,
                                    const struct ps_part *part)
 {
-    struct ps_server_migration *mv = ps_server_migration_find(job, part->key,
-                                                              part->index);
+    struct ps_server_migration *mv = find_migration(job, part->key,
+                                                    part->index);
 
     if (mv != NULL && mv->role == MIG_OUT && mv->read_pending) {
         send_chunk(st, job, mv);

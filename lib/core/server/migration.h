@@ -31,9 +31,6 @@ struct ps_server_migration {
     uint64_t total_bytes;
 };
 
-struct ps_server_migration *
-ps_server_migration_find(const struct ps_server_job *job, uint32_t key,
-                         uint32_t index);
 /* Finds or adds the migration that a message names, and gives this server the
  * role in it, if it is newer than what is known. NULL: it is over, or this
  * server has another role in it. */

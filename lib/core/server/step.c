@@ -26,7 +26,9 @@
 
 /* ------------------------------------------ step of a partition's optimizer */
 
-bool ps_server_optimizer_has_master(const struct ps_part *part)
+/* True if the value has a 16-bit type, so that steps use float32 master
+ * weights. */
+static bool has_master_weights(const struct ps_part *part)
 {
     return ps_dtype_is_real(part->image.dtype) &&
            !ps_dtype_is_float(part->image.dtype);
@@ -39,7 +41,7 @@ static int prepare_master_weights(struct ps_server_job *job,
 {
     struct ps_buf *buf;
 
-    if (!ps_server_optimizer_has_master(part) ||
+    if (!has_master_weights(part) ||
         ps_part_state(part, PS_PART_MASTER) != NULL) {
         return 0;
     }
@@ -58,7 +60,7 @@ static int prepare_master_weights(struct ps_server_job *job,
 uint64_t ps_server_optimizer_missing(const struct ps_server_job *job,
                                      const struct ps_part *part)
 {
-    const bool half = ps_server_optimizer_has_master(part);
+    const bool half = has_master_weights(part);
     const uint64_t len = part->image.count *
                          (half ? sizeof(float)
                                : ps_dtype_size(part->image.dtype));
@@ -75,7 +77,7 @@ uint64_t ps_server_optimizer_missing(const struct ps_server_job *job,
 int ps_server_optimizer_make_states(struct ps_server_job *job,
                                     struct ps_part *part)
 {
-    const bool half = ps_server_optimizer_has_master(part);
+    const bool half = has_master_weights(part);
     const size_t len = part->image.count *
                        (half ? sizeof(float)
                              : ps_dtype_size(part->image.dtype));
@@ -153,7 +155,7 @@ void ps_server_optimizer_add_step(struct ps_server_merge *run,
         ps_compute_pin(c, ps_part_state(part, i));
     }
     c->job.state = c->job.states[0];
-    if (ps_server_optimizer_has_master(part)) {
+    if (has_master_weights(part)) {
         c->job.storage_dtype = (enum ps_dtype)part->image.dtype;
         c->job.dtype = PS_DTYPE_FLOAT32;
         c->job.master = ps_part_state(part, PS_PART_MASTER)->data;
@@ -294,7 +296,8 @@ struct ps_server_merge *ps_server_merge_computed(struct ps_server_step *st,
 
 /* ------------------------------------------------------------- end of a run */
 
-void ps_server_merge_await_norms(struct ps_server_merge *run)
+/* Puts the run, whose computation has ended, into job->norm_waits. */
+static void await_norms(struct ps_server_merge *run)
 {
     struct ps_server_job *job = run->job;
 
@@ -480,7 +483,7 @@ bool ps_server_norm_is_needed(struct ps_server_job *job,
 /* Bytes of the partition in the type in which steps are computed. */
 static size_t work_bytes(const struct ps_part *part)
 {
-    return part->image.count * (ps_server_optimizer_has_master(part)
+    return part->image.count * (has_master_weights(part)
                                     ? sizeof(float)
                                     : ps_dtype_size(part->image.dtype));
 }
@@ -509,7 +512,7 @@ static int prepare_stage(struct ps_server_merge *run)
     if (rc != 0) {
         return rc;
     }
-    if (last && !ps_server_optimizer_has_master(part)) {
+    if (last && !has_master_weights(part)) {
         run->result = run->staged.work; /* The last use of `work`. */
         ps_buf_ref(run->result.buf);
         return 0;
@@ -538,7 +541,7 @@ static struct ps_compute *plan_next_stage(const struct ps_server_merge *run)
 
     c->job.dtype = (enum ps_dtype)run->part->image.dtype;
     c->job.count = run->part->image.count;
-    c->job.src_is_float32 = ps_server_optimizer_has_master(run->part);
+    c->job.src_is_float32 = has_master_weights(run->part);
     ps_compute_add_src(c, &run->staged.work, 0);
     return c;
 }
@@ -640,7 +643,7 @@ bool ps_server_norm_on_computed(struct ps_server_step *st,
         run->staged.is_summed = true;
         release_contributions(st, run);
     }
-    ps_server_merge_await_norms(run);
+    await_norms(run);
     ps_square_sum_normalize(&square_sums_of(run)[0]);
     ps_square_sum_normalize(&square_sums_of(run)[1]);
     send_norm_part(st, run);
