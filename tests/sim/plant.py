@@ -483,16 +483,16 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
             send_norm_part(st, run);"""),
     ],
     "optim: applies a change of a parameter one round late": [
-        ("lib/core/optim/optim.c",
+        ("lib/core/optim/step.c",
          "if (c->round <= round) {", "        if (c->round < round) {"),
     ],
     "optim: inverts the trust ratio of LAMB": [
-        ("lib/core/optim/optim.c",
+        ("lib/core/optim/step.c",
          "return w == 0 || u == 0 ? 1 : w / u;",
          "return w == 0 || u == 0 ? 1 : u / w;"),
     ],
     "optim: leaves weight decay out of the trust ratio of LARS": [
-        ("lib/core/optim/optim.c",
+        ("lib/core/optim/step.c",
          "(g + v[PS_OPTIM_WD] * at->wd_mult * w + v[PS_OPTIM_EPSILON]);",
          "(g + v[PS_OPTIM_EPSILON]);"),
     ],
@@ -502,7 +502,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "            n->result.global_square_sum = n->result.square_sum + 0 * square;"),
     ],
     "optim: leaves the rescaling out of the global limit of gradients": [
-        ("lib/core/optim/optim.c",
+        ("lib/core/optim/step.c",
          "most / (fabs(rescale_of_step(o, at)) * sqrt(all_square) + 1e-8);",
          "        most / (sqrt(all_square) + 1e-8);"),
     ],
@@ -540,7 +540,7 @@ static void pending_free(struct ps_sched_norm *n)
          "    return g->msg_code == h->msg_code &&"),
     ],
     "optim: leaves out the rescaling of gradients": [
-        ("lib/core/optim/optim.c",
+        ("lib/core/optim/step.c",
          """.rescale = rescale_of_step(o, at) * at->grad_scale,
             .clip = v[PS_OPTIM_CLIP],
         };
@@ -551,7 +551,7 @@ static void pending_free(struct ps_sched_norm *n)
         return;"""),
     ],
     "optim: leaves out the decay multiplier of a key": [
-        ("lib/core/optim/optim.c",
+        ("lib/core/optim/step.c",
          "const double wd = v[PS_OPTIM_WD] * at->wd_mult;",
          "const double wd = v[PS_OPTIM_WD];"),
     ],

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rates by round, against numbers made by hand. */
-#include "core/optim/lr.h"
+#include "core/optim/optim.h"
 
 #include <math.h>
 #include <setjmp.h>
