@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/part/image.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/err.h"
+#include "core/part/store.h"
+
+#define COUNT 3u /* Elements. */
+
+static struct ps_slice filled(size_t len, uint8_t first)
+{
+    struct ps_slice s = {.buf = ps_buf_new(len), .len = len};
+
+    for (size_t i = 0; i < len; i++) {
+        s.buf->data[i] = (uint8_t)(first + i);
+    }
+    return s;
+}
+
+/* A partition of a 16-bit type with a value, an accumulated gradient, one state
+ * and master weights. */
+static struct ps_part *make_part(struct ps_store *st)
+{
+    struct ps_part *part = ps_store_find_or_add(st, 1, 2);
+    struct ps_slice value = filled(COUNT * 2, 10);
+    struct ps_slice sum = filled(COUNT * 2, 20);
+
+    ps_part_declare(part, PS_DTYPE_FLOAT16, COUNT);
+    ps_store_set_value(st, part, 7, &value);
+    ps_store_accumulate(st, part, &sum, 4, PS_REDUCE_MEAN);
+    ps_store_set_state(st, part, 0, filled(COUNT * 4, 30).buf);
+    ps_store_set_state(st, part, PS_PART_MASTER, filled(COUNT * 4, 50).buf);
+    part->image.retry = 3;
+    part->image.step_offset = -2;
+    part->image.name_hash = 99;
+    part->image.first_elem = 1000;
+    return part;
+}
+
+/* Pieces of any size bring the whole image to another store. */
+static void an_image_that_travels_in_pieces_is_the_same(void **state)
+{
+    (void)state;
+    for (size_t piece = 1; piece < 40; piece++) {
+        struct ps_store from;
+        struct ps_store to;
+        struct ps_slice buffers[PS_PART_BUFFERS] = {{0}};
+        uint64_t lens[PS_PART_BUFFERS];
+        struct ps_msg_part_chunk m = {0};
+
+        ps_store_init(&from);
+        ps_store_init(&to);
+        const struct ps_part *part = make_part(&from);
+
+        ps_image_write(part, lens, &m);
+        assert_true(ps_image_is_valid(&m, 2));
+        assert_int_equal(ps_image_bytes(lens), from.stored_bytes);
+        for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
+            if (lens[i] != 0) {
+                buffers[i] = filled(lens[i], 0);
+            }
+        }
+        for (uint64_t at = 0; at < ps_image_bytes(lens); at += piece) {
+            const uint64_t left = ps_image_bytes(lens) - at;
+            struct ps_buf *some = ps_buf_new(left < piece ? left : piece);
+
+            ps_image_read_bytes(part->buffers, at, some);
+            ps_image_write_bytes(buffers, at, some->data, some->size);
+            ps_buf_unref(some);
+        }
+        struct ps_part *copy = ps_store_find_or_add(&to, 1, 2);
+
+        ps_store_install(&to, copy, &m, buffers);
+        assert_memory_equal(&copy->image, &part->image, sizeof(part->image));
+        for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
+            assert_int_equal(copy->buffers[i].len, part->buffers[i].len);
+            if (copy->buffers[i].len != 0) {
+                assert_memory_equal(ps_slice_data(&copy->buffers[i]),
+                                    ps_slice_data(&part->buffers[i]),
+                                    copy->buffers[i].len);
+            }
+            assert_null(buffers[i].buf);
+        }
+        assert_int_equal(to.stored_bytes, from.stored_bytes);
+        ps_store_fini(&from);
+        ps_store_fini(&to);
+    }
+}
+
+static int use(const struct ps_part *part, bool has_optimizer,
+               enum ps_image_use to)
+{
+    const char *text = "";
+
+    return ps_image_check_use(part, has_optimizer, to, &text);
+}
+
+/* The table of what each kind of partition allows. */
+static void kinds_of_partitions_allow_different_uses(void **state)
+{
+    struct ps_store st;
+
+    (void)state;
+    ps_store_init(&st);
+    struct ps_part *part = make_part(&st);
+
+    assert_int_equal(use(part, false, PS_IMAGE_MIGRATE), 0);
+    assert_int_equal(use(part, true, PS_IMAGE_MIGRATE), 0);
+    assert_int_equal(use(part, false, PS_IMAGE_RESTORE), 0);
+    assert_int_equal(use(part, true, PS_IMAGE_RESTORE), PS_E_UNSUPPORTED);
+    assert_int_equal(use(NULL, true, PS_IMAGE_RESTORE), PS_E_UNSUPPORTED);
+    assert_int_equal(use(part, false, PS_IMAGE_SAVE), PS_E_INVAL);
+    assert_int_equal(use(NULL, true, PS_IMAGE_SAVE), PS_E_NOKEY);
+    assert_int_equal(use(part, true, PS_IMAGE_SAVE), PS_E_AGAIN);
+    ps_store_accumulate(&st, part, &(struct ps_slice){0}, 0, 0);
+    assert_int_equal(use(part, true, PS_IMAGE_SAVE), 0);
+
+    ps_part_obtain_rows(part)->row_width = 1;
+    assert_int_equal(use(part, true, PS_IMAGE_MIGRATE), PS_E_UNSUPPORTED);
+    assert_int_equal(use(part, true, PS_IMAGE_SAVE), 0);
+    part->rows->row_width = 0;
+    (void)ps_part_obtain_async(part, 2);
+    assert_int_equal(use(part, false, PS_IMAGE_MIGRATE), PS_E_UNSUPPORTED);
+    assert_int_equal(use(part, false, PS_IMAGE_RESTORE), PS_E_UNSUPPORTED);
+    assert_int_equal(use(part, true, PS_IMAGE_SAVE), 0);
+    ps_store_fini(&st);
+}
+
+/* States, then the master weights of a 16-bit type. */
+static void states_and_master_weights_are_saved(void **state)
+{
+    (void)state;
+    assert_int_equal(ps_image_saved_count(PS_DTYPE_FLOAT32, 2), 2);
+    assert_int_equal(ps_image_saved_count(PS_DTYPE_BFLOAT16, 2), 3);
+    assert_int_equal(ps_image_saved_buffer(1, 2), PS_PART_BUFFER_STATE_1);
+    assert_int_equal(ps_image_saved_buffer(2, 2), PS_PART_BUFFER_MASTER);
+    assert_int_equal(ps_image_saved_buffer(0, 0), PS_PART_BUFFER_MASTER);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_image_that_travels_in_pieces_is_the_same),
+        cmocka_unit_test(kinds_of_partitions_allow_different_uses),
+        cmocka_unit_test(states_and_master_weights_are_saved),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
