@@ -195,12 +195,12 @@ static const char *refusal_text(int rc)
     case PS_E_FULL:
         return "more was sent than the credit allows";
     case PS_E_UNSUPPORTED:
-        return "an optimizer needs elements that are real numbers and sums or "
-               "means of them, keeps its state on one server, and accumulates "
-               "gradients and looks at norms of whole arrays alone; "
-               "groupadagrad is for keys of rows";
+        return "the optimizer does not take this push, or its state was on a "
+               "server that is lost: it takes sums and means of real numbers, "
+               "of rows only without accumulation and norms; groupadagrad "
+               "takes rows alone";
     case PS_E_INVAL:
-        return "the message says what no agent says, or holds a broken code";
+        return "the message is malformed, or a code in it is broken";
     case PS_E_PERM:
         return "the slot belongs to another agent";
     default:
