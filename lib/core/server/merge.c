@@ -391,10 +391,7 @@ static int launch_plan(struct ps_server_step *st, struct ps_server_merge *run)
         return rc;
     }
     if (job->has_optimizer) {
-        const struct ps_optim_step_params at = ps_server_optimizer_next_step(
-            job, part);
-
-        ps_server_optimizer_add_step(run, &at, c);
+        ps_server_optimizer_add_step(run, c);
         /* The step changes rows in the new value's memory. */
         c->job.weight = c->job.dst;
     }
@@ -439,10 +436,7 @@ static int launch_merge(struct ps_server_step *st, struct ps_server_merge *run)
     c->job.kept[PS_KEPT_RESULT] = run->result.buf;
     ps_compute_pin(c, run->result.buf);
     if (steps) {
-        const struct ps_optim_step_params at = ps_server_optimizer_next_step(
-            job, part);
-
-        ps_server_optimizer_add_step(run, &at, c);
+        ps_server_optimizer_add_step(run, c);
     }
     if (run->encoded.buf != NULL) {
         add_encode(run, c);

@@ -122,14 +122,9 @@ uint64_t ps_server_optimizer_missing(const struct ps_server_job *job,
 /* Allocates missing states and master weights. PS_E_NOMEM: some may exist. */
 int ps_server_optimizer_make_states(struct ps_server_job *job,
                                     struct ps_part *part);
-/* Returns the parameters of the step that makes the next version, and raises
- * job->newest_version to it. */
-struct ps_optim_step_params
-ps_server_optimizer_next_step(struct ps_server_job *job,
-                              const struct ps_part *part);
-/* Makes the computation take the optimizer step too; the states exist. */
+/* Makes the computation take the optimizer's step to the next version, too; the
+ * states exist. */
 void ps_server_optimizer_add_step(struct ps_server_merge *run,
-                                  const struct ps_optim_step_params *at,
                                   struct ps_compute *c);
 
 /* ---------------------------------------------------- steps that need norms */

@@ -112,9 +112,10 @@ int ps_server_optimizer_make_states(struct ps_server_job *job,
     return 0;
 }
 
-struct ps_optim_step_params
-ps_server_optimizer_next_step(struct ps_server_job *job,
-                              const struct ps_part *part)
+/* Returns the parameters of the step that makes the next version, and raises
+ * job->newest_version to it. */
+static struct ps_optim_step_params next_step(struct ps_server_job *job,
+                                             const struct ps_part *part)
 {
     const struct ps_rec_tuning *t = ps_tunings_find(
         &job->tunings, part->image.name_hash, part->image.version + 1);
@@ -138,9 +139,10 @@ ps_server_optimizer_next_step(struct ps_server_job *job,
     return at;
 }
 
-void ps_server_optimizer_add_step(struct ps_server_merge *run,
-                                  const struct ps_optim_step_params *at,
-                                  struct ps_compute *c)
+/* Makes the computation take one stage of the step, too. */
+static void add_stage(struct ps_server_merge *run,
+                      const struct ps_optim_step_params *at,
+                      struct ps_compute *c)
 {
     struct ps_server_job *job = run->job;
     struct ps_part *part = run->part;
@@ -162,6 +164,14 @@ void ps_server_optimizer_add_step(struct ps_server_merge *run,
         c->job.kept[PS_KEPT_WEIGHT] = ps_part_state(part, PS_PART_MASTER);
         ps_compute_pin(c, ps_part_state(part, PS_PART_MASTER));
     }
+}
+
+void ps_server_optimizer_add_step(struct ps_server_merge *run,
+                                  struct ps_compute *c)
+{
+    const struct ps_optim_step_params at = next_step(run->job, run->part);
+
+    add_stage(run, &at, c);
 }
 
 /* --------------------------------------------------------------------- runs */
@@ -474,8 +484,7 @@ struct ps_compute *ps_server_merge_sum(struct ps_server_merge *run, bool steps)
 bool ps_server_norm_is_needed(struct ps_server_job *job,
                               const struct ps_part *part)
 {
-    const struct ps_optim_step_params at = ps_server_optimizer_next_step(job,
-                                                                         part);
+    const struct ps_optim_step_params at = next_step(job, part);
 
     return ps_optim_first_stage(&job->optim, &at) != PS_STAGE_LAST;
 }
@@ -550,7 +559,7 @@ int ps_server_norm_launch(struct ps_server_step *st,
                           struct ps_server_merge *run)
 {
     if (!run->staged.is_begun) {
-        run->staged.params = ps_server_optimizer_next_step(run->job, run->part);
+        run->staged.params = next_step(run->job, run->part);
         run->staged.params.stage = ps_optim_first_stage(&run->job->optim,
                                                         &run->staged.params);
         run->staged.is_begun = true;
@@ -575,7 +584,7 @@ int ps_server_norm_launch(struct ps_server_step *st,
         }
         ps_compute_pin(c, run->staged.square_sums);
     }
-    ps_server_optimizer_add_step(run, &run->staged.params, c);
+    add_stage(run, &run->staged.params, c);
     ps_server_merge_submit(st, run, c);
     return 0;
 }
