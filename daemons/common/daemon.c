@@ -238,9 +238,6 @@ static void make_driver(struct daemon *d)
     if (d->spec->socket != NULL) {
         opt.local_max = d->spec->socket(d->config.values).max;
     }
-    if (d->spec->launch != NULL) {
-        opt.launch = d->spec->launch(d->config.values, &d->facts);
-    }
     set_liveness_port(d, &opt);
     d->driver = ps_driver_new(&opt);
     daemon_tls_report(d);

@@ -98,9 +98,6 @@ struct ps_daemon_spec {
     uint32_t (*link_connections)(const void *values);
     /* Compute threads; 0: one for each processor. NULL: computes nothing. */
     unsigned (*threads)(const void *values);
-    /* Start of supervisors. `facts` as for open(). NULL: none is started. */
-    struct ps_driver_launch (*launch)(const void *values,
-                                      const struct ps_daemon_facts *facts);
     /* The device option is for memory that processes of this host share with the
      * daemon, on all GPUs; see facts->share. */
     bool shares_devices;

@@ -130,7 +130,6 @@ struct request {
     const char *drain_server; /* NULL: balance all servers. */
     struct token_request wanted;
     uint64_t token_id; /* To be revoked. */
-    struct launch_order order;
 };
 
 static bool parse_time(const char *text, const char *what, ps_time *ret)
@@ -442,7 +441,6 @@ struct verb_spec {
 static bool parse_token_words(struct request *q, int argc, char **argv);
 static bool parse_log_level(struct request *q, int argc, char **argv);
 static bool parse_trace_words(struct request *q, int argc, char **argv);
-static bool parse_launch_words(struct request *q, int argc, char **argv);
 
 /* Returns NULL if no verb has that name. */
 static const struct verb_spec *find_verb(const char *name)
@@ -463,8 +461,6 @@ static const struct verb_spec *find_verb(const char *name)
         {"doctor", VERB_DOCTOR, false, false, NULL},
         {"log-level", VERB_LOG_LEVEL, false, false, parse_log_level},
         {"trace", VERB_TRACE, true, false, parse_trace_words},
-        /* For pslaunch alone. */
-        {"__launch", VERB_LAUNCH, false, false, parse_launch_words},
     };
 
     for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++) {
@@ -534,12 +530,6 @@ static bool parse_trace_words(struct request *q, int argc, char **argv)
         return false;
     }
     return parse_name(q, argv[1]);
-}
-
-static bool parse_launch_words(struct request *q, int argc, char **argv)
-{
-    (void)argv;
-    return argc == 1 && launch_order_read(&q->order);
 }
 
 /* Reads "USER/NAME", "USER/" or "NAME", where a slash ends the user: the job
@@ -703,8 +693,6 @@ static int run_query(struct wire *w, const struct request *q, struct report *r)
                                     .json = q->format == FORMAT_JSON,
                                     .headings = q->has_headings},
             r);
-    case VERB_LAUNCH:
-        return wire_launch(w, &q->order, r);
     }
     return EXIT_USAGE;
 }
@@ -805,7 +793,7 @@ static int run_command(const struct request *q)
     if (q->verb == VERB_CANCEL || q->verb == VERB_SET ||
         q->verb == VERB_TOKENS || q->verb == VERB_TOKEN_ISSUE ||
         q->verb == VERB_TOKEN_REVOKE || q->verb == VERB_LOG_LEVEL ||
-        q->verb == VERB_LAUNCH || (q->verb == VERB_REBALANCE && !q->dry_run)) {
+        (q->verb == VERB_REBALANCE && !q->dry_run)) {
         w = wire_switch_to_local(w);
     }
     rc = run_query(w, q, &report);
@@ -978,9 +966,7 @@ static int run(int argc, char **argv)
     if (!parse_words(&q, argc - optind, argv + optind)) {
         return EXIT_USAGE;
     }
-    if (q.verb != VERB_LAUNCH) { /* pslaunch has warned. */
-        warn_unknown_variables();
-    }
+    warn_unknown_variables();
     if (q.verb == VERB_TOKEN_ISSUE && !parse_token_request(&q)) {
         return EXIT_USAGE;
     }

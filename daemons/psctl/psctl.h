@@ -49,7 +49,6 @@ enum verb {
     VERB_DOCTOR,
     VERB_LOG_LEVEL,
     VERB_TRACE,
-    VERB_LAUNCH,
 };
 
 struct rows {
@@ -139,17 +138,6 @@ int wire_set(struct wire *w, const struct job_name *job,
 /* Sets the level, enum ps_verbosity, of members with this name; "": of all. */
 int wire_log_level(struct wire *w, const char *member, unsigned level,
                    struct report *r);
-/* Order of pslaunch to the agent of a node. */
-struct launch_order {
-    char node[PS_NAME_MAX + 1];
-    char job[PS_NAME_MAX + 1];
-    char address[256]; /* "": the host of this process. */
-    uint16_t port;
-    uint32_t place;
-    uint8_t secret[PS_LAUNCH_SECRET_BYTES];
-};
-/* Gives the order, and waits until the supervisor has reached pslaunch. */
-int wire_launch(struct wire *w, const struct launch_order *o, struct report *r);
 /* Asks for the trace of a job's member, from entry `first` on: one row of
  * trace_entries. */
 int wire_trace_get(struct wire *w, const struct job_name *job, uint32_t member,
@@ -186,11 +174,6 @@ struct private_job {
 };
 size_t list_private_jobs(struct private_job list[PRIVATE_MAX]);
 void show_private_jobs(FILE *out); /* With the command that shows each. */
-
-/* ----------------------------------------------------------------- launch.c */
-
-/* Reads the order on standard input. False after a message. */
-bool launch_order_read(struct launch_order *ret_order);
 
 /* ----------------------------------------------------------------- health.c */
 

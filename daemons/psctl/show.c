@@ -521,7 +521,6 @@ void show_table(enum verb verb, const struct report *r, const struct health *h,
     case VERB_TOP: /* Shown by functions of their own. */
     case VERB_DOCTOR:
     case VERB_LOG_LEVEL:
-    case VERB_LAUNCH:
     case VERB_TRACE:
     case VERB_TOKEN_REVOKE:
     case VERB_CANCEL:

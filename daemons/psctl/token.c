@@ -12,7 +12,7 @@ bool token_rights_parse(const char *text, uint32_t *ret_rights)
 {
     static const enum ps_token_right all[] = {
         PS_TOKEN_RIGHT_TRAIN, PS_TOKEN_RIGHT_READ, PS_TOKEN_RIGHT_OPERATE,
-        PS_TOKEN_RIGHT_ADMIN, PS_TOKEN_RIGHT_LAUNCH};
+        PS_TOKEN_RIGHT_ADMIN};
     uint32_t rights = 0;
 
     for (const char *word = text;; word++) {
@@ -29,7 +29,7 @@ bool token_rights_parse(const char *text, uint32_t *ret_rights)
         if (right == 0) {
             fprintf(stderr,
                     "psctl: --rights '%s': give one or more of train, "
-                    "read, operate, admin and launch, with commas between\n",
+                    "read, operate and admin, with commas between\n",
                     text);
             return false;
         }
@@ -61,7 +61,7 @@ void token_add_rights(struct ps_str *s, uint32_t rights)
 {
     const char *comma = "";
 
-    for (uint32_t right = PS_TOKEN_RIGHT_TRAIN; right <= PS_TOKEN_RIGHT_LAUNCH;
+    for (uint32_t right = PS_TOKEN_RIGHT_TRAIN; right <= PS_TOKEN_RIGHT_ADMIN;
          right <<= 1) {
         if ((rights & right) != 0) {
             ps_str_addf(s, "%s%s", comma,

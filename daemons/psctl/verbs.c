@@ -84,10 +84,10 @@ const struct page help_pages[] = {
      "tokens that you may revoke",
      {"print a token: rights of yours that its holder has",
       "end a token at once"},
-     "A token hands on rights of a user: train, read, operate, admin, launch.\n"
+     "A token hands on rights of a user: train, read, operate, admin.\n"
      "It is issued on psched's host, to that user and to operators. Write it\n"
      "to a file of mode 600, and give that with --token or $PSKV_TOKEN_FILE.\n",
-     {{"--rights LIST", "of issue, needed: train,read,operate,admin,launch"},
+     {{"--rights LIST", "of issue, needed: train,read,operate,admin"},
       {"--job [USER/]NAME", "of issue: that job alone; else all of the user"},
       {"--ttl TIME", "of issue: how long it is valid, default 1h"}}},
     {"bench",

@@ -744,25 +744,6 @@ int wire_log_level(struct wire *w, const char *member, unsigned level,
                           : receive_rows(w, PS_MSG_QUERY_END, NULL, r);
 }
 
-int wire_launch(struct wire *w, const struct launch_order *o, struct report *r)
-{
-    const struct ps_msg order = {
-        .code = PS_MSG_LAUNCH_ORDER,
-        .launch_order = {.node = o->node,
-                         .job = o->job,
-                         .address = o->address,
-                         .port = o->port,
-                         .place = o->place,
-                         .secret = {.data = (uint8_t *)(uintptr_t)o->secret,
-                                    .len = sizeof(o->secret)}}};
-    int exit_code;
-
-    restart_deadline(w);
-    exit_code = send_message(w, &order);
-    return exit_code != 0 ? exit_code
-                          : receive_rows(w, PS_MSG_QUERY_END, NULL, r);
-}
-
 int wire_trace_get(struct wire *w, const struct job_name *job, uint32_t member,
                    uint64_t first, struct rows *rows, struct report *r)
 {

@@ -79,9 +79,7 @@ static void print_agent(const struct plan *p, uint32_t number)
 static void print_worker(const struct plan *p, uint32_t rank)
 {
     const struct places at = {
-        .socket = p->launcher->has_agents ? NULL
-                  : p->socket != NULL     ? p->socket
-                                          : "SOCKET OF THE AGENT",
+        .socket = p->socket != NULL ? p->socket : "SOCKET OF THE AGENT",
         .sched_host = p->hosts.count > 0 ? p->hosts.hosts[0].name : "127.0.0.1",
         .sched_port = plan_has_daemons(p) ? "PORT OF PSCHED" : NULL,
         .store_host =

@@ -163,9 +163,7 @@ void env_of_worker(const struct plan *p, uint32_t rank, const struct places *at,
     env_add_ranks(e, p, rank, at);
     env_add_dmlc(e, p, rank, at);
     env_set(e, "PSKV_LAUNCHER", "pslaunch");
-    if (at->socket != NULL) {
-        env_set(e, "PSKV_SOCKET", at->socket);
-    }
+    env_set(e, "PSKV_SOCKET", at->socket);
     env_set(e, "PSKV_JOB", p->name);
     env_set(e, "PSKV_ON_LOSS", p->on_loss);
     if (p->placement != NULL) {

@@ -15,7 +15,7 @@ struct env {
 
 /* Addresses and paths for the variables of a worker. */
 struct places {
-    const char *socket; /* Of the worker's agent; NULL: its host sets it. */
+    const char *socket; /* Of the worker's agent. */
     /* Address and port of psched; NULL: not known. */
     const char *sched_host;
     const char *sched_port;

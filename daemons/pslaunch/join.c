@@ -65,8 +65,10 @@ static int connect_to(const char *address, uint16_t port, struct ps_str *why)
     return fd;
 }
 
-bool join_pslaunch(const char *address, uint16_t port, uint32_t place,
-                   const uint8_t *secret, struct ps_str *why)
+/* Connects the supervisor that this process or its child will be, by the key of
+ * its host. False after the reason is appended to `why`. */
+static bool join_pslaunch(const char *address, uint16_t port, uint32_t place,
+                          const uint8_t *secret, struct ps_str *why)
 {
     int fd = connect_to(address, port, why);
     SSL *tls;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Supervisors that connect to pslaunch: those of agents, and tasks of an array
- * job. */
+/* Supervisors that connect to pslaunch: tasks of an array job. */
 #pragma once
 
 #include <stdbool.h>
@@ -8,13 +7,6 @@
 
 struct listener;
 struct plan;
-struct ps_str;
-
-/* Connects the supervisor that this process or its child will be, by the key of
- * its host (PS_LAUNCH_SECRET_BYTES). False after the reason is appended to
- * `why`. */
-bool join_pslaunch(const char *address, uint16_t port, uint32_t place,
-                   const uint8_t *secret, struct ps_str *why);
 
 /* Writes the file, of the user alone, that tells the tasks of an array job where
  * pslaunch listens: a line "ADDRESS PORT", then a line with the key of each

@@ -5,9 +5,8 @@
 #include <string.h>
 
 static const struct launcher *const launchers[] = {
-    &launcher_local, &launcher_ssh,     &launcher_mpi,
-    &launcher_slurm, &launcher_systemd, &launcher_k8s,
-    &launcher_yarn,  &launcher_sge,     &launcher_agent,
+    &launcher_local,   &launcher_ssh, &launcher_mpi,  &launcher_slurm,
+    &launcher_systemd, &launcher_k8s, &launcher_yarn, &launcher_sge,
 };
 
 #define LAUNCHER_COUNT (sizeof(launchers) / sizeof(launchers[0]))

@@ -14,9 +14,6 @@ struct spawn;
 struct launcher {
     const char *name;
     bool uses_hosts; /* Of a list; else on this host alone. */
-    /* Agents run on all hosts, and workers use them. Supervisors have
-     * PSKV_SOCKET of theirs. */
-    bool has_agents;
     /* True if hosts read files of the job in the present folder; NULL: they do
      * not. */
     bool (*shares_folder)(void);
@@ -52,7 +49,6 @@ struct launcher {
 
 extern const struct launcher launcher_local;
 extern const struct launcher launcher_ssh;
-extern const struct launcher launcher_agent;
 extern const struct launcher launcher_mpi;
 extern const struct launcher launcher_slurm;
 extern const struct launcher launcher_systemd;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The port at which supervisors that agents have started, or that are tasks of
- * an array job, reach pslaunch. It is open only until all of them have
- * connected. A connection counts when it has proved the key of its host; any
- * other is closed without an answer. */
+/* The port at which supervisors that are tasks of an array job reach pslaunch. It
+ * is open only until all of them have connected. A connection counts when it has
+ * proved the key of its host; any other is closed without an answer. */
 #pragma once
 
 #include "base/limits.h"

@@ -5,9 +5,8 @@
  *     guard        subreaper above the supervisor, in a session of its own
  *     supervisor   runs the job (run.c), in a session of its own
  *
- * On other hosts the same three run supervisor.c; where an agent has started
- * them, a shim (shim.c) is above them; in a task of an array job, the front
- * connects to pslaunch first (join.c).
+ * On other hosts the same three run supervisor.c; in a task of an array job, the
+ * front connects to pslaunch first (join.c).
  *
  * Guard and supervisor kill all their descendants when the process above is
  * gone, which a closing pipe shows. A program of the job may stop them all
@@ -19,7 +18,6 @@
 #include "pslaunch/folder.h"
 #include "pslaunch/job.h"
 #include "pslaunch/join.h"
-#include "pslaunch/shim.h"
 #include "pslaunch/supervisor.h"
 
 #include <errno.h>
@@ -71,15 +69,10 @@ static bool start_parent_watch(void)
 }
 
 /* Continues this process when the one above dies: if a program of the job has
- * stopped it, it could not see the pipe close. A process that dies with the one
- * above, as below an agent's shim, needs no more. */
+ * stopped it, it could not see the pipe close. */
 static void continue_after_parent(void)
 {
-    int sig = 0;
-
-    if (prctl(PR_GET_PDEATHSIG, &sig, 0, 0, 0) == 0 && sig == 0) {
-        (void)prctl(PR_SET_PDEATHSIG, SIGCONT, 0, 0, 0);
-    }
+    (void)prctl(PR_SET_PDEATHSIG, SIGCONT, 0, 0, 0);
 }
 
 /* Forks a process whose life is tied to the caller's. Returns its pid to the
@@ -204,9 +197,6 @@ static int launch(int argc, char **argv)
     static struct plan plan; /* Static: used until the process ends. */
     int rc;
 
-    if (argc == 3 && strcmp(argv[1], "--shim") == 0) {
-        return shim_main(argv[2], front_main);
-    }
     if (argc == 3 && strcmp(argv[1], "--join") == 0) {
         return join_main(argv[2], front_main);
     }

@@ -36,13 +36,12 @@ static const char usage[] =
     "      --nodes N            agents, as if there were N nodes (default 1)\n"
     "  -H, --hostfile FILE      hosts, one a line (NAME [slots=N] [port=N])\n"
     "      --hosts LIST         hosts, as in h1:4,h2:4 or n[01-04]:8\n"
-    "      --launcher NAME      local, ssh, agent, mpi, slurm, systemd, sge, "
-    "k8s,\n"
-    "                           yarn (default: ssh if hosts are named, else "
+    "      --launcher NAME      local, ssh, mpi, slurm, systemd, sge, k8s\n"
+    "                           (default: ssh if hosts are named, else "
     "local)\n"
-    "      --image IMAGE        of containers (k8s, yarn)\n"
+    "      --image IMAGE        of containers (k8s)\n"
     "      --namespace NAME     of pods (k8s)\n"
-    "      --queue NAME         of the service (yarn) or jobs (sge)\n"
+    "      --queue NAME         of jobs (sge)\n"
     "      --cpus N, --memory SIZE    of each container (default 1 and 2GiB)\n"
     "      --sync-dst-dir DIR   copy this folder to DIR on each host first\n"
     "      --tls auto|on|off    encrypt connections of its own daemons "
@@ -592,21 +591,6 @@ static bool make_hosts(struct plan *p)
     return p->launcher->make_hosts(p);
 }
 
-/* Refuses options of daemons of its own where agents run. */
-static bool check_agents(const struct plan *p)
-{
-    if (!p->launcher->has_agents ||
-        (!p->private_trio && p->socket == NULL && p->sync_dir == NULL &&
-         p->tls != TLS_ON && p->network == NETWORK_UNSTATED)) {
-        return true;
-    }
-    fprintf(stderr,
-            "pslaunch: the launcher %s uses agents that run; leave --private, "
-            "--socket, --tls, --insecure-network and --sync-dst-dir out\n",
-            p->launcher->name);
-    return false;
-}
-
 /* Takes the agent of this host, if it is for this user. */
 static void find_agent(struct plan *p)
 {
@@ -653,9 +637,6 @@ static int check_hosts(struct plan *p)
     if (p->sync_dir != NULL && !p->launcher->uses_hosts) {
         fputs("pslaunch: --sync-dst-dir: nothing is copied on one host\n",
               stderr);
-        return EXIT_USAGE;
-    }
-    if (!check_agents(p)) {
         return EXIT_USAGE;
     }
     ps_runtime_socket("agent.sock", default_socket, sizeof(default_socket));
@@ -928,7 +909,7 @@ int plan_parse(int argc, char **argv, struct plan *ret_plan)
 
 bool plan_has_daemons(const struct plan *p)
 {
-    return p->socket == NULL && !p->launcher->has_agents;
+    return p->socket == NULL;
 }
 
 bool plan_encrypts(const struct plan *p)

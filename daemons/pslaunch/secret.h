@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Encrypted connections between pslaunch and the supervisors that agents start,
- * or that are tasks of an array job: TLS 1.3 with a key of 32 random bytes for
- * each host, which they have from psched or a file of the user, and no
- * certificates. Both sides prove that they have it. */
+/* Encrypted connections between pslaunch and supervisors that are tasks of an
+ * array job: TLS 1.3 with a key of 32 random bytes for each host, which they have
+ * from a file of the user, and no certificates. Both sides prove that they have
+ * it. */
 #pragma once
 
 #include "base/limits.h"

@@ -7,7 +7,6 @@
 #include "base/pool.h"
 #include "base/str.h"
 #include "common/metrics.h"
-#include "common/users.h"
 #include "core/agent/agent.h"
 #include "net/arena.h"
 #include "proto/ring.h"
@@ -15,13 +14,8 @@
 #include "psworker-agent/pinned.h"
 
 #include <inttypes.h>
-#include <limits.h>
-#include <linux/capability.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 /* Bytes that are summed inline, in about 10 us. */
 #define SUM_HERE_MAX (128u * 1024u)
@@ -119,35 +113,6 @@ static void set_limits(const struct psagent_options *o,
                    "client.max_clients");
 }
 
-/* True if this process may start processes of other users. */
-static bool can_change_user(void)
-{
-    struct __user_cap_header_struct head = {
-        .version = _LINUX_CAPABILITY_VERSION_3};
-    struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {{0}};
-    const uint32_t need = 1u << CAP_SETUID | 1u << CAP_SETGID | 1u << CAP_KILL;
-
-    return syscall(SYS_capget, &head, data) == 0 &&
-           (data[0].effective & need) == need;
-}
-
-static void set_launch(const struct psagent_options *o, uint32_t uid,
-                       struct ps_agent_launch_options *launch)
-{
-    launch->allow = (enum ps_agent_launch)o->launch_allow;
-    launch->uid = uid;
-    launch->can_change_user = can_change_user();
-    launch->obeys_unproven = o->launch_insecure;
-    launch->user_count = ps_users_find(&o->launch_users, launch->users,
-                                       PS_LAUNCH_USERS_MAX);
-    if (launch->allow == PS_AGENT_LAUNCH_USERS && !launch->can_change_user) {
-        ps_log(PS_LOG_WARNING,
-               "launch.allow: this process has not the capabilities to start "
-               "processes of other users than %u",
-               uid);
-    }
-}
-
 static int open_app(const void *values, const struct ps_daemon_facts *facts,
                     struct ps_daemon_app *ret_app)
 {
@@ -168,7 +133,6 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
     };
 
     set_limits(o, opt.limits);
-    set_launch(o, facts->uid, &opt.launch);
     ps_str_copy(opt.name, sizeof(opt.name), facts->name);
     ps_str_copy(opt.cluster, sizeof(opt.cluster), facts->cluster);
     ps_str_copy(opt.sched_address, sizeof(opt.sched_address), facts->scheduler);
@@ -289,54 +253,6 @@ static uint32_t subflow_option(const void *values)
     return (uint32_t)o->connections;
 }
 
-/* Writes the path of pslaunch: beside this program, or, in a build tree, in a
- * folder beside this program's. False: there is none. PATH does not count, which
- * the starting user could have set. */
-static bool find_pslaunch(char *path, size_t cap)
-{
-    char self[PATH_MAX];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-    char *slash;
-
-    self[n > 0 ? n : 0] = '\0';
-    slash = strrchr(self, '/');
-    if (slash == NULL) {
-        return false;
-    }
-    *slash = '\0';
-    for (int i = 0; i < 2; i++) {
-        struct stat st;
-
-        snprintf(path, cap, i == 0 ? "%s/pslaunch" : "%s/../pslaunch/pslaunch",
-                 self);
-        if (stat(path, &st) == 0 && S_ISREG(st.st_mode)) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static struct ps_driver_launch launch(const void *values,
-                                      const struct ps_daemon_facts *facts)
-{
-    static char path[PATH_MAX + sizeof("/../pslaunch/pslaunch")];
-    const struct psagent_options *o = values;
-
-    if (o->launch_allow == PS_AGENT_LAUNCH_OFF ||
-        !find_pslaunch(path, sizeof(path))) {
-        return (struct ps_driver_launch){0};
-    }
-    return (struct ps_driver_launch){.program = path, .socket = facts->socket};
-}
-
-static bool check_options(const void *values, const struct ps_options *o,
-                          struct ps_str *report)
-{
-    const struct psagent_options *a = values;
-
-    return ps_users_check(&a->launch_users, "launch.users", o, report);
-}
-
 static unsigned compute_threads(const void *values)
 {
     const struct psagent_options *o = values;
@@ -370,8 +286,6 @@ const struct ps_daemon_spec psagent_spec = {
     .threads = compute_threads,
     .shares_devices = true,
     .device = compute_device,
-    .launch = launch,
-    .check = check_options,
     .open = open_app,
     .close = close_app,
     .ready = app_is_ready,

@@ -175,29 +175,6 @@ static const struct ps_option rows[] = {
      .offset = AT(memory),
      .help = "Memory for the results, tables and residuals of all jobs; as "
              "much again for sums in progress."},
-    {.path = "launch.allow",
-     .text = "off",
-     .type = PS_OPTION_ENUM,
-     .enum_names = "off|self|users",
-     .offset = AT(launch_allow),
-     .help = "Whose jobs this agent starts, for pslaunch --launcher agent: "
-             "nobody's; those of the agent's own user, who then has the "
-             "agent's keys and files; or those of launch.users, for which it "
-             "has to be root or to have CAP_SETUID, CAP_SETGID and CAP_KILL. "
-             "Processes of root are never started."},
-    {.path = "launch.users",
-     .type = PS_OPTION_LIST,
-     .max = PS_LAUNCH_USERS_MAX,
-     .offset = AT(launch_users),
-     .help = "Users, by name or uid, who may run any program on this node "
-             "through psched if launch.allow is users."},
-    {.path = "launch.insecure",
-     .text = "false",
-     .type = PS_OPTION_BOOL,
-     .offset = AT(launch_insecure),
-     .help = "Obey a psched without a certificate, too: any process that can "
-             "listen at its address may then run programs as the users above. "
-             "For laboratories only."},
     {.path = "network.connections_per_server",
      .text = "auto",
      .type = PS_OPTION_U64,

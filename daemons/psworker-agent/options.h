@@ -21,9 +21,6 @@ struct psagent_options {
     uint64_t hand_over;
     /* Connections to each server; 0: as many as I/O threads need. */
     uint64_t connections;
-    int launch_allow; /* enum ps_agent_launch */
-    struct ps_option_list launch_users;
-    bool launch_insecure;
     struct psagent_limits {
         uint64_t session_regions;
         uint64_t session_mapped;

@@ -164,12 +164,6 @@
 #define PS_CONTROL_USER_MAX        32u
 /* Users that control.operators names. */
 #define PS_OPERATORS_MAX           64u
-/* Users that launch.users of an agent names. */
-#define PS_LAUNCH_USERS_MAX        64u
-/* Jobs that an agent has started and that run, of all users and of one, who
- * cannot use up those of others; each has a few processes of its own. */
-#define PS_LAUNCHES_MAX            256u
-#define PS_LAUNCHES_USER_MAX       64u
 /* Key of the connection between pslaunch and a supervisor. */
 #define PS_LAUNCH_SECRET_BYTES     32u
 /* Tokens of all users that have not expired, and of one user, who cannot use up

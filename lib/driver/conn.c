@@ -251,10 +251,7 @@ static void on_closed(void *ctx, struct ps_conn *conn, int rc)
 bool driver_is_open(const struct ps_driver *d)
 {
     return ps_map_count(d->conns) > 0 || !ps_list_empty(&d->dials.running) ||
-           !ps_list_empty(&d->dials.ended) ||
-           !ps_list_empty(&d->launches.running) ||
-           !ps_list_empty(&d->launches.changed) ||
-           !ps_list_empty(&d->tls.accepting);
+           !ps_list_empty(&d->dials.ended) || !ps_list_empty(&d->tls.accepting);
 }
 
 void driver_maybe_closed(struct ps_driver *d)

@@ -8,7 +8,6 @@
 #include "base/alloc.h"
 #include "base/map.h"
 #include "net/arena.h"
-#include "net/child.h"
 #include "net/io_pool.h"
 #include "net/worker.h"
 
@@ -111,54 +110,6 @@ static bool resume_paused(struct ps_driver *d)
     return d->paused.has_stepped;
 }
 
-static void report_launched(struct launch *l)
-{
-    struct ps_event ev = {.type = PS_EV_LAUNCHED};
-
-    ev.launched.id = l->id;
-    ev.launched.rc = l->rc;
-    ev.launched.why = l->text;
-    l->is_reported = false;
-    driver_feed(l->driver, &ev);
-}
-
-static void report_launch_ended(struct launch *l)
-{
-    struct ps_event ev = {.type = PS_EV_LAUNCH_ENDED};
-
-    ev.launched.id = l->id;
-    driver_feed(l->driver, &ev);
-    if (l->child != NULL) {
-        ps_child_free(l->child);
-    }
-    ps_free(l);
-}
-
-/* True if there was anything to report. */
-static bool report_launches(struct ps_driver *d)
-{
-    struct ps_list_node *n;
-    bool any = false;
-
-    while ((n = ps_list_pop(&d->launches.changed)) != NULL) {
-        struct launch *l = PS_CONTAINER(n, struct launch, node);
-
-        any = true;
-        if (l->is_reported) {
-            report_launched(l);
-        }
-        if (l->has_ended) {
-            report_launch_ended(l);
-        } else {
-            ps_list_push_back(&d->launches.running, &l->node);
-        }
-    }
-    if (any) {
-        driver_maybe_closed(d);
-    }
-    return any;
-}
-
 static bool before_poll_once(struct ps_driver *d)
 {
     bool any = !ps_list_empty(&d->dials.ended);
@@ -166,7 +117,6 @@ static bool before_poll_once(struct ps_driver *d)
     if (any) {
         driver_report_dials(d);
     }
-    any |= report_launches(d);
     driver_relieve(d);
     any |= d->source != NULL && d->source->poll(d);
     if (d->computing > 0) {
@@ -228,7 +178,6 @@ static bool before_poll(void *ctx)
     }
     if (d->is_closing) {
         driver_report_dials(d);
-        (void)report_launches(d);
         (void)flush_queued(d);
         return false;
     }
@@ -269,7 +218,6 @@ static void grace_expired(struct ps_loop_timer *t)
 
     if (driver_is_open(d)) {
         close_all_conns(d);
-        driver_abandon_launches(d);
         return;
     }
     d->closed = NULL;
@@ -312,8 +260,6 @@ struct ps_driver *ps_driver_new(const struct ps_driver_options *opt)
     ps_spin_init(&d->polling.spin, opt->busy_poll);
     ps_list_init(&d->dials.running);
     ps_list_init(&d->dials.ended);
-    ps_list_init(&d->launches.running);
-    ps_list_init(&d->launches.changed);
     ps_effects_init(&d->fx);
     d->tick_timer.due = tick_timer_due;
     d->grace_timer.due = grace_expired;
@@ -329,7 +275,6 @@ void ps_driver_close(struct ps_driver *d, void (*closed)(void *ctx))
     assert(!d->is_stepping);
     if (d->is_closing) {
         close_all_conns(d); /* The second call closes without grace. */
-        driver_abandon_launches(d);
         return;
     }
     d->is_closing = true;
@@ -339,7 +284,6 @@ void ps_driver_close(struct ps_driver *d, void (*closed)(void *ctx))
         ps_conn_finish(c->conn);
     }
     driver_cancel_dials(d);
-    driver_release_launches(d);
     driver_cancel_accepting(d);
     driver_close_refused(d);
     ps_loop_timer_set(d->opt.loop, &d->grace_timer,

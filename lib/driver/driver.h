@@ -29,12 +29,6 @@ struct ps_driver_tls {
     bool by_kernel; /* The kernel protects the records, if it can. */
 };
 
-/* Start of supervisors. */
-struct ps_driver_launch {
-    const char *program; /* Path of pslaunch; NULL: none are started. */
-    const char *socket;  /* Unix socket of this daemon, for workers. */
-};
-
 struct ps_driver_options {
     struct ps_loop *loop;       /* Borrowed, as are all pointers below. */
     struct ps_worker *worker;   /* NULL: the machine computes nothing. */
@@ -74,7 +68,6 @@ struct ps_driver_options {
     uint32_t pre_handshake_max;
     ps_time dial_timeout; /* 0: 10 s. */
     struct ps_driver_tls tls;
-    struct ps_driver_launch launch;
     /* Called when the machine has failed. */
     void (*on_failed)(void *ctx, int rc);
     /* Called before each wait, when all input has been handled. */

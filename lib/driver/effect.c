@@ -327,9 +327,6 @@ void driver_apply_effects(struct ps_driver *d)
         case PS_FX_LOG_LEVEL:
             change_log_level(fx->log_level);
             break;
-        case PS_FX_LAUNCH:
-            driver_launch(d, fx);
-            break;
         }
     }
     ps_effects_clear(&d->fx);

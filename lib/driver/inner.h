@@ -12,7 +12,6 @@
  *     effect.c     steps of the machine, and their effects: sends, jobs, closes
  *     device_job.c jobs that read or write memory of GPUs
  *     dial.c       connections and probes that the machine asks for
- *     launch.c     supervisors that the machine asks for
  *     tls.c        handshakes of TLS, and certificates of peers
  *     output.c     memory of queued output: reports, and closes for it
  *     stats.c      statistics
@@ -78,26 +77,6 @@ struct driver_paused {
 struct driver_dials {
     struct ps_list running;
     struct ps_list ended; /* Ended dials to be reported. */
-};
-
-/* Supervisors of pslaunch. */
-struct driver_launches {
-    struct ps_list running;
-    struct ps_list changed; /* Events of them are to be fed. */
-};
-
-/* Most bytes of a reason. */
-#define LAUNCH_TEXT_MAX 420u
-
-struct launch {
-    struct ps_list_node node; /* In a list of struct driver_launches. */
-    struct ps_driver *driver;
-    uint64_t id;
-    struct ps_child *child; /* NULL: it could not be started. */
-    bool is_reported;       /* PS_EV_LAUNCHED is to be fed. */
-    bool has_ended;         /* PS_EV_LAUNCH_ENDED is to be fed. */
-    int rc;
-    char text[LAUNCH_TEXT_MAX + 1];
 };
 
 /* Input that no descriptor reports: polled in each pass, and asleep while the
@@ -178,7 +157,6 @@ struct ps_driver {
     struct ps_ring_set rings;
     const struct driver_source *source; /* NULL: no worker has had a ring. */
     struct driver_dials dials;
-    struct driver_launches launches;
     struct ps_effects fx;
     /* Wakes the loop; before_poll() feeds the tick. */
     struct ps_loop_timer tick_timer;
@@ -295,15 +273,6 @@ void driver_cancel_accepting(struct ps_driver *d);
 void driver_dial(struct ps_driver *d, const struct ps_fx *fx);
 void driver_probe(struct ps_driver *d, const struct ps_fx *fx);
 void driver_cancel_dials(struct ps_driver *d);
-
-/* launch.c */
-
-/* Carries out PS_FX_LAUNCH. */
-void driver_launch(struct ps_driver *d, const struct ps_fx *fx);
-/* Tells them that this daemon ends. */
-void driver_release_launches(struct ps_driver *d);
-/* Does not wait for them any more. */
-void driver_abandon_launches(struct ps_driver *d);
 
 /* tls.c */
 

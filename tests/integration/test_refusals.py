@@ -400,8 +400,6 @@ REQUESTS = {
     "query": {"what": wire.ENUMS["query"]["jobs"]},
     "job_cancel": {"job": "train"},
     "job_set": {"job": "train", "name": "lr", "value": 1.0, "round": 1},
-    "launch_order": {"node": "node0", "job": "train", "port": 9, "place": 0,
-                     "secret": bytes(32)},
     "token_issue": {"rights": 2, "valid_s": 60},
     "token_revoke": {"id": 1},
     "log_level": {"level": 3},
@@ -467,7 +465,7 @@ def test_messages_with_a_token_that_does_not_count(clusters, authority, kind):
     for chosen in batches(names):
         t = clusters(agents=1, options=["control.read=token"])
         with Job(t, 1, "train", servers=1) as job:
-            token, reason = spoiled(t, kind, "operate,launch", "train")
+            token, reason = spoiled(t, kind, "operate", "train")
             cells = {}
             for name in chosen:
                 data = FRAMES[name]
@@ -612,7 +610,7 @@ REPORTS = {"stall_report", "wait_report"}
 # Answers to requests that are not open: dropped, since an honest member may be
 # late. A unit test has the open ones.
 ANSWERS = {"part_chunk", "part_ack", "profile_events", "trace_entries",
-           "launch_begun", "ping_ack"}
+           "ping_ack"}
 
 
 def with_all_fields(name, fields):

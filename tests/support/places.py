@@ -4,14 +4,12 @@ plain ssh: what all of them must do is in test_pslaunch_hosts.py."""
 import os
 import pathlib
 import shutil
-import subprocess
 import sys
 import uuid
 
 import gridengine
 import kubectl
 import systemd_box
-import trio
 from sshd import HOSTS, SSHD, Sshd
 
 
@@ -166,67 +164,4 @@ class Sge(Place):
         self.engine.close()
 
 
-class Agents(Place):
-    """Resident agents of a cluster with certificates. Where the tests are root,
-    so are the agents, which start processes of another user, by a token; else
-    they start processes of their own user."""
-
-    names = ("node0", "node1")
-    has_programs = False
-    USER = "nobody"
-    # Not root, and with the capabilities of systemd/launch.conf alone.
-    CAPABLE = ("setpriv", "--reuid=daemon", "--regid=daemon", "--clear-groups",
-               "--inh-caps=+setuid,+setgid,+kill",
-               "--ambient-caps=+setuid,+setgid,+kill")
-
-    def __init__(self, tmp, command=()):
-        super().__init__(tmp)
-        tmp.chmod(0o755)
-        (tmp / "pki").mkdir()
-        for role, name in (("sched", "sched"), ("server", "ps0"),
-                           ("server", "ps1"), ("agent", "node0"),
-                           ("agent", "node1")):
-            if role == "sched":
-                self.pki("init", "--cluster", "lab")
-            self.pki("issue", role, name, "--out", tmp / "pki" / name,
-                     *(["--owner", "daemon"] if command and role == "agent"
-                       else []))
-        is_root = os.getuid() == 0
-        self.trio = trio.Trio(
-            tmp / "agents", servers=2, agents=2, agent_command=command,
-            owner="daemon" if command else None,
-            agent_options=["client.mode=0666"] + (
-                ["launch.allow=users", f"launch.users={self.USER}"]
-                if is_root else ["launch.allow=self"]),
-            daemon_options=lambda name: [
-                "security.tls.enabled=on",
-                f"security.tls.directory={tmp / 'pki' / name}"])
-        self.trio.tools = f"unix:{self.trio.control}"
-        self.trio.start()
-        (tmp / "agents").chmod(0o755)
-        self.words = ("--launcher", "agent", "--hosts", ",".join(self.names))
-        self.env = {"PSKV_SCHED": self.trio.tools}
-        if is_root:
-            self.env["PSKV_TOKEN_FILE"] = str(self.token("launch"))
-
-    def pki(self, *words):
-        subprocess.run([trio.program("psctl"), "--dir", self.tmp / "ca", "pki",
-                        *words], check=True, capture_output=True,
-                       env=trio.clean_env())
-
-    def token(self, rights):
-        """File with a token of the user of the processes."""
-        code, out, err = self.trio.psctl("--rights", rights, "--job",
-                                         f"{self.USER}/", "token", "issue")
-        assert code == 0, err
-        path = self.tmp / f"{rights}.token"
-        path.touch(0o600)
-        path.write_text(out)
-        return path
-
-    def close(self):
-        self.trio.stop()
-
-
-PLACES = {"openmpi": OpenMpi, "mpich": Mpich, "systemd": Systemd, "pods": Pods, "sge": Sge,
-          "agents": Agents}
+PLACES = {"openmpi": OpenMpi, "mpich": Mpich, "systemd": Systemd, "pods": Pods, "sge": Sge}

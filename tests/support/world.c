@@ -217,8 +217,6 @@ static void apply_effects(struct world *w, struct wnode *n)
             break;
         case PS_FX_LOG_LEVEL:
             break;
-        case PS_FX_LAUNCH:
-            break; /* Simulated agents refuse orders. */
         }
     }
     before = ps_alloc_bytes();

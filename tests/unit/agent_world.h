@@ -68,11 +68,7 @@ struct bench {
     bool answers_waits;       /* Workers have process numbers: 101, 102, ... */
     /* Rounds of each key that they completed before. */
     uint64_t pushed_rounds[8];
-    struct ps_agent_launch_options launch;
-    bool sched_has_certificate;
     bool server_is_stream; /* Else its payloads go by reference. */
-    struct ps_msg *order;  /* Of the last supervisor. */
-    uint64_t launch_id;
 };
 
 static inline void collect_effects(struct bench *b)
@@ -98,11 +94,6 @@ static inline void collect_effects(struct bench *b)
         } else if (f->type == PS_FX_DIAL) {
             b->dialled_node = (uint32_t)f->dial.target;
             b->dial_targets[b->dialled_node % 8] = f->dial.target;
-        } else if (f->type == PS_FX_LAUNCH) {
-            ps_msg_free(b->order);
-            b->order = f->launch.order;
-            f->launch.order = NULL;
-            b->launch_id = f->launch.id;
         }
     }
     ps_effects_clear(&b->fx);
@@ -196,9 +187,6 @@ static inline void open_conn(struct bench *b, ps_conn_id conn,
     ev.open.uid = 1000;
     ev.open.peer = "test";
     ev.open.is_by_reference = conn == SERVER_CONN && !b->server_is_stream;
-    if (conn == SCHED_CONN && b->sched_has_certificate) {
-        ev.open.identity = &sched_identity;
-    }
     feed_event(b, ev);
 }
 
@@ -363,7 +351,6 @@ static inline void restart_bench(struct bench *b, uint32_t workers,
     b->scratch_pool = ps_pool_new(&(struct ps_pool_options){.budget = 0});
     o.scratch_pool = b->scratch_pool;
     o.trace = b->trace;
-    o.launch = b->launch;
     o.result_pool_new = result_pool_new;
     o.residual_segment_new = residual_segment_new;
     o.residual_segment_size = 64u << 10;
@@ -394,7 +381,6 @@ static inline void end_bench(struct bench *b)
         ps_compute_free(b->computations[i]);
     }
     drop_sent(b);
-    ps_msg_free(b->order);
     ps_agent_free(b->agent);
     ps_effects_fini(&b->fx);
     for (int i = 0; i < 8; i++) {

@@ -155,7 +155,6 @@ static inline void feed_event(struct world *w, struct ps_event ev)
         case PS_FX_COMPUTE:
         case PS_FX_OP_PROGRESS:
         case PS_FX_OP_DONE:
-        case PS_FX_LAUNCH:
             fail_msg("a scheduler computes nothing");
         }
     }

@@ -547,9 +547,6 @@ static inline void world_apply_effect(struct world *w, struct ps_fx *f)
             strncpy(w->last_log, f->log.text, sizeof(w->last_log) - 1);
         }
         break;
-    case PS_FX_LAUNCH:
-        fail_msg("a server starts no supervisor");
-        break;
     case PS_FX_LOG_LEVEL:
         break; /* All lines are seen here. */
     }

@@ -266,8 +266,6 @@ static int step_echo(void *self, const struct ps_event *ev,
     case PS_EV_STALLED:
     case PS_EV_PROBED:
     case PS_EV_CERTIFICATE:
-    case PS_EV_LAUNCHED:
-    case PS_EV_LAUNCH_ENDED:
         break;
     case PS_EV_CLOSED:
         note(e, "closed %llu %s\n", (unsigned long long)ev->conn,

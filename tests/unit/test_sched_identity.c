@@ -244,10 +244,8 @@ static void check_answers_of_a_migration(struct job *j, struct peer *ctl)
  * (rule A6). */
 static void answers_to_requests_of_others_are_refused(void **state)
 {
-    static uint8_t secret[PS_LAUNCH_SECRET_BYTES] = {1};
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
     struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
-    struct peer *tool = join_peer(j.w, PS_ROLE_CTL, "");
     struct ps_msg answer;
 
     (void)state;
@@ -273,21 +271,6 @@ static void answers_to_requests_of_others_are_refused(void **state)
             .name = ""}};
     check_answer(&j, j.s[0], j.a[0], answer, ctl, PS_MSG_TRACE_ENTRIES);
 
-    deliver_msg(
-        j.w, tool,
-        (struct ps_msg){.code = PS_MSG_LAUNCH_ORDER,
-                        .launch_order = {.node = "a0",
-                                         .job = "train",
-                                         .address = "",
-                                         .port = 4000,
-                                         .secret = {.data = secret,
-                                                    .len = sizeof(secret)}}});
-    answer = (struct ps_msg){
-        .code = PS_MSG_LAUNCH_BEGUN,
-        .launch_begun = {.request = last_msg(j.a[0], PS_MSG_LAUNCH_BEGIN)
-                                        ->launch_begin.request,
-                         .text = ""}};
-    check_answer(&j, j.a[0], j.a[1], answer, tool, PS_MSG_QUERY_END);
     check_answers_of_a_migration(&j, ctl);
     finish_job(&j);
 }

@@ -599,8 +599,7 @@ static void matrix_has_every_message_of_tools(void **state)
 {
     (void)state;
     for (unsigned code = 0; code < 256; code++) {
-        /* Orders to start processes have a test of their own. */
-        bool is_listed = code == PS_MSG_HELLO || code == PS_MSG_LAUNCH_ORDER;
+        bool is_listed = code == PS_MSG_HELLO;
 
         if (!ps_msg_allowed((enum ps_msg_code)code, PS_ROLE_CTL,
                             PS_ROLE_SCHED)) {
@@ -621,121 +620,6 @@ static void matrix_has_every_message_of_tools(void **state)
         }
         assert_true(is_listed);
     }
-}
-
-/* ------------------------------------------------------------------ orders */
-
-/* Tools that order a supervisor for job "train" on node "a0". */
-static const struct orderer {
-    bool by_tcp;
-    uint32_t uid;    /* Of the tool, or of the token. */
-    uint32_t rights; /* 0: no token. */
-    const char *job;
-    int state;
-    const char *refusal; /* NULL: processes are of user `uid`. */
-} orderers[] = {
-    {false, 7, 0, "", VALID, NULL},
-    {false, 0, 0, "", VALID, NULL}, /* The agent refuses root. */
-    {true, 7, 0, "", VALID, "or by a token with the right launch"},
-    {true, 7, PS_TOKEN_RIGHT_LAUNCH, "", VALID, NULL},
-    {true, 7, PS_TOKEN_RIGHT_LAUNCH, "train", VALID, NULL},
-    {true, 7, PS_TOKEN_RIGHT_LAUNCH, "other", VALID, "is for job 'other' of"},
-    {true, 7, ALL_RIGHTS, "", VALID, "not launch"},
-    {true, 0, ALL_RIGHTS, "", VALID, "not launch"},
-    {false, 7, ALL_RIGHTS, "", VALID, "not launch"},
-    {true, 7, PS_TOKEN_RIGHT_LAUNCH, "", EXPIRED, "expired 0 s ago"},
-    {true, 7, PS_TOKEN_RIGHT_LAUNCH, "", REVOKED, "was revoked"},
-};
-
-static struct ps_msg make_order(const char *node)
-{
-    static uint8_t secret[PS_LAUNCH_SECRET_BYTES] = {1};
-
-    return (struct ps_msg){
-        .code = PS_MSG_LAUNCH_ORDER,
-        .launch_order = {.node = node,
-                         .job = "train",
-                         .address = "",
-                         .port = 4000,
-                         .place = 3,
-                         .secret = {.data = secret, .len = sizeof(secret)}}};
-}
-
-static void check_order(const struct orderer *o)
-{
-    struct world *w = world_new();
-    struct peer *a = join_peer(w, PS_ROLE_AGENT, "a0");
-    struct ps_msg wish = make_issue(o->uid, o->rights, o->job, 60);
-    struct peer *ctl;
-    char text[32] = "";
-    uint64_t id = 0;
-
-    signed_count = 0;
-    if (o->rights != 0) {
-        id = issue(w, &wish, text);
-    }
-    ctl = tool_new(w, o->rights != 0 ? 8 : o->uid, o->by_tcp,
-                   o->rights != 0 ? text : NULL);
-    spoil_token(w, o->state, id, text); /* It counts at each order. */
-    deliver_msg(w, ctl, make_order("a0"));
-    if (o->refusal != NULL) {
-        assert_int_equal(answer(ctl)->error, PS_E_PERM);
-        expect_substring(answer(ctl)->text, o->refusal);
-        assert_null(find_msg(a, PS_MSG_LAUNCH_BEGIN));
-    } else {
-        const struct ps_msg_launch_begin *m =
-            &last_msg(a, PS_MSG_LAUNCH_BEGIN)->launch_begin;
-
-        assert_null(answer(ctl));
-        assert_int_equal(m->uid, o->uid);
-        assert_int_equal(m->port, 4000);
-        assert_int_equal(m->place, 3);
-        assert_int_equal(m->secret.data[0], 1);
-        deliver_msg(w, a,
-                    (struct ps_msg){.code = PS_MSG_LAUNCH_BEGUN,
-                                    .launch_begun = {.request = m->request,
-                                                     .error = PS_E_PERM,
-                                                     .text = "off here"}});
-        expect_substring(answer(ctl)->text, "off here");
-    }
-    tool_free(w, ctl);
-    end_world(w);
-}
-
-static void launch_orders_have_a_user(void **state)
-{
-    (void)state;
-    for (size_t i = 0; i < sizeof(orderers) / sizeof(orderers[0]); i++) {
-        check_order(&orderers[i]);
-    }
-}
-
-static void launch_orders_need_an_agent_that_answers(void **state)
-{
-    struct world *w = world_new();
-    struct peer *s = join_peer(w, PS_ROLE_SERVER, "s0");
-    struct peer *a = join_peer(w, PS_ROLE_AGENT, "a0");
-    struct peer *ctl = tool_new(w, 7, false, NULL);
-    struct ps_msg order = make_order("a0");
-
-    (void)state;
-    (void)s;
-    deliver_msg(w, ctl, make_order("s0"));
-    assert_int_equal(answer(ctl)->error, PS_E_NOENT);
-    order.launch_order.secret.len = 16;
-    deliver_msg(w, ctl, order);
-    assert_int_equal(answer(ctl)->error, PS_E_INVAL);
-    drop_inbox(ctl);
-    deliver_msg(w, ctl, make_order("a0"));
-    assert_null(answer(ctl));
-    deliver_msg(w, ctl, make_order("a0"));
-    assert_int_equal(answer(ctl)->error, PS_E_AGAIN); /* One at a time. */
-    advance_time(w, PS_SECONDS(20));
-    assert_int_equal(answer(ctl)->error, PS_E_UNREACH);
-    assert_int_equal(last_msg(a, PS_MSG_LAUNCH_BEGIN)->launch_begin.request > 0,
-                     true);
-    tool_free(w, ctl);
-    end_world(w);
 }
 
 /* ----------------------------------------------------------------- workers */
@@ -1194,9 +1078,6 @@ int main(void)
         cmocka_unit_test_setup(a_tool_that_may_not_read_learns_of_no_job,
                                set_up),
         cmocka_unit_test_setup(matrix_has_every_message_of_tools, set_up),
-        cmocka_unit_test_setup(launch_orders_have_a_user, set_up),
-        cmocka_unit_test_setup(launch_orders_need_an_agent_that_answers,
-                               set_up),
         cmocka_unit_test_setup(workers_need_a_token_with_the_right_train,
                                set_up),
         cmocka_unit_test_setup(token_of_a_job_is_for_its_groups_too, set_up),

@@ -21,7 +21,6 @@
 #include "core/agent/server.h"
 #include "core/agent/session.h"
 #include "core/agent/session_msg.h"
-#include "core/agent/supervisor.h"
 #include "core/agent/uplink.h"
 #include "core/agent/waits.h"
 #include "proto/ps_fixed.h"
@@ -51,7 +50,6 @@ static void on_conn_open(struct ps_agent_step *st, const struct ps_event *ev)
         break;
     }
     if (ev->open.target == 0) {
-        st->a->scheduler_is_proven = ev->open.identity != NULL;
         ps_agent_uplink_on_open(st, ev->conn, ev->open.liveness_address);
         return;
     }
@@ -316,12 +314,6 @@ static int agent_step(void *self, const struct ps_event *ev,
     case PS_EV_CERTIFICATE:
         a->certificate = ev->certificate;
         break;
-    case PS_EV_LAUNCHED:
-        ps_agent_supervisor_on_launched(&st, ev);
-        break;
-    case PS_EV_LAUNCH_ENDED:
-        ps_agent_supervisor_on_ended(&st, ev->launched.id);
-        break;
     }
     if (a->deferred_session_count > 0) {
         ps_agent_session_send_deferred(&st);
@@ -403,7 +395,6 @@ struct ps_agent *ps_agent_new(const struct ps_agent_options *opt, ps_time now)
     a->jobs = ps_map_new();
     a->computations = ps_map_new();
     a->stall_queries = ps_map_new();
-    a->supervisors = ps_map_new();
     a->unmapping.regions = ps_map_new();
     a->unmapping.next_at = PS_TIME_NEVER;
     a->draining_pools.next_reap_at = PS_TIME_NEVER;
@@ -460,7 +451,6 @@ void ps_agent_free(struct ps_agent *a)
     ps_map_free(a->unmapping.regions);
     ps_agent_diagnose_fini(a);
     ps_agent_waits_fini(a);
-    ps_agent_supervisor_free_all(a);
     while (a->spare_ops.count > 0) {
         ps_free(a->spare_ops.ops[--a->spare_ops.count]);
     }

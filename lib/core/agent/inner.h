@@ -47,7 +47,6 @@
  *     departed.c      workers that are gone
  *     session.c       training processes: hello, memory, errors
  *     budget.c        accounts of sessions, jobs and users
- *     supervisor.c    supervisors of pslaunch that this node starts
  *     inspect.c       figures for reports and checkers
  *     prefetch.c      cache prefetch ahead of a batch of operations
  *     contribution.c  contributions of the local ranks to a round
@@ -63,7 +62,6 @@
 #include "core/agent/residuals.h"
 #include "core/agent/servers.h"
 #include "core/agent/sessions.h"
-#include "core/agent/supervisors.h"
 #include "core/base/ledger.h"
 #include "core/base/peer.h"
 #include "core/link/link.h"
@@ -88,7 +86,6 @@ struct ps_agent_last_numbers {
     uint64_t worker;
     uint64_t token; /* Token of a computation. */
     uint64_t request;
-    uint64_t supervisor;
 };
 
 /* Generations of ended jobs in a ring. */
@@ -153,7 +150,6 @@ struct ps_agent {
     /* Port on which this agent only listens, for liveness probes; "": none. */
     char liveness_address[PS_ADDRESS_MAX + 1];
     bool draining;
-    bool scheduler_is_proven; /* By its certificate, on the present link. */
     struct ps_certificate_end certificate;
     struct ps_agent_server_table servers;
     struct ps_list sessions;
@@ -163,7 +159,6 @@ struct ps_agent {
     struct ps_map *computations;  /* By token. */
     struct ps_map *stall_queries; /* By request. */
     struct ps_map *users;         /* By uid. */
-    struct ps_map *supervisors;   /* struct ps_agent_supervisor */
     struct ps_agent_waits waits;
     struct ps_account account;
     struct ps_agent_last_numbers last;

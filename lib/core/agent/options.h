@@ -9,23 +9,6 @@
 #include "core/base/ledger.h"
 #include "core/link/link.h"
 
-enum ps_agent_launch {
-    PS_AGENT_LAUNCH_OFF,
-    PS_AGENT_LAUNCH_SELF, /* Processes of the agent's own user. */
-    PS_AGENT_LAUNCH_USERS,
-};
-
-/* Which users may have processes started on this node. */
-struct ps_agent_launch_options {
-    enum ps_agent_launch allow;
-    uint32_t uid;         /* User of the agent. */
-    bool can_change_user; /* It may start processes of other users. */
-    /* Orders count that come from a scheduler without a certificate. */
-    bool obeys_unproven;
-    uint32_t users[PS_LAUNCH_USERS_MAX];
-    uint32_t user_count;
-};
-
 struct ps_agent_options {
     struct ps_facts facts;
     char name[PS_NAME_MAX + 1];
@@ -66,7 +49,6 @@ struct ps_agent_options {
     /* By account kind: limits of each session, job and user, and of the
      * agent. */
     struct ps_account_limits limits[PS_ACCOUNT_KIND_COUNT];
-    struct ps_agent_launch_options launch;
 };
 
 struct ps_agent_stats {

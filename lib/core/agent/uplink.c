@@ -18,7 +18,6 @@
 #include "core/agent/request.h"
 #include "core/agent/server.h"
 #include "core/agent/span.h"
-#include "core/agent/supervisor.h"
 #include "core/agent/waits.h"
 #include "core/base/trace_read.h"
 
@@ -188,9 +187,6 @@ void ps_agent_uplink_on_msg(struct ps_agent_step *st, ps_conn_id conn,
         break;
     case PS_MSG_TRACE_GET:
         on_trace_get(st, &m->trace_get);
-        break;
-    case PS_MSG_LAUNCH_BEGIN:
-        ps_agent_supervisor_on_begin(st, &m->launch_begin);
         break;
     case PS_MSG_WAIT_COLLECT:
         ps_agent_waits_on_collect(st, &m->wait_collect);

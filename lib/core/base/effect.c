@@ -147,9 +147,6 @@ static void release_effect(struct ps_fx *f)
     case PS_FX_LOG:
         ps_free(f->log.text);
         break;
-    case PS_FX_LAUNCH:
-        ps_msg_free(f->launch.order);
-        break;
     case PS_FX_DIAL:
     case PS_FX_PROBE:
     case PS_FX_CLOSE:
@@ -351,15 +348,6 @@ void ps_effects_log_for(struct ps_effects *fx, struct ps_account *account,
 _Static_assert((int)PS_VERBOSITY_ERROR == (int)PS_LOG_ERROR &&
                    (int)PS_VERBOSITY_TRACE == (int)PS_LOG_TRACE,
                "levels of the log and of the protocol agree");
-
-void ps_effects_launch(struct ps_effects *fx, uint64_t id,
-                       const struct ps_msg *order)
-{
-    struct ps_fx *f = append_effect(fx, PS_FX_LAUNCH);
-
-    f->launch.id = id;
-    f->launch.order = ps_msg_dup(order);
-}
 
 void ps_effects_log_level(struct ps_effects *fx,
                           const struct ps_msg_log_level *m)

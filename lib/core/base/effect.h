@@ -100,9 +100,6 @@ enum ps_fx_type {
     PS_FX_OP_PROGRESS,
     PS_FX_LOG, /* Write a line to the log; in simulation also to the trace. */
     PS_FX_LOG_LEVEL, /* Write lines up to another level from now on. */
-    /* Start a supervisor of pslaunch; PS_EV_LAUNCHED, then PS_EV_LAUNCH_ENDED
-     * follow. */
-    PS_FX_LAUNCH,
 };
 
 struct ps_fx {
@@ -147,10 +144,6 @@ struct ps_fx {
             char *text;
         } log;
         enum ps_log_level log_level;
-        struct {
-            uint64_t id;          /* Returned in the events that follow. */
-            struct ps_msg *order; /* launch_begin; owned. */
-        } launch;
     };
 };
 
@@ -208,9 +201,6 @@ void ps_effects_log(struct ps_effects *fx, enum ps_log_level level,
 void ps_effects_log_for(struct ps_effects *fx, struct ps_account *account,
                         enum ps_log_level level, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
-/* Starts a supervisor by a launch_begin, which is copied. */
-void ps_effects_launch(struct ps_effects *fx, uint64_t id,
-                       const struct ps_msg *order);
 /* Applies a log_level message; a level that does not exist has no effect. */
 void ps_effects_log_level(struct ps_effects *fx,
                           const struct ps_msg_log_level *m);

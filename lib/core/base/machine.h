@@ -30,10 +30,6 @@ enum ps_event_type {
     PS_EV_RESIDUAL_SEGMENT,
     PS_EV_OPS, /* Agent: operations that arrived through a shared ring. */
     PS_EV_CERTIFICATE, /* The own certificate, or how soon it ends, changed. */
-    /* Agent: a supervisor has connected to pslaunch, or that failed. */
-    PS_EV_LAUNCHED,
-    /* Agent: it has ended with all its processes. Follows each LAUNCHED. */
-    PS_EV_LAUNCH_ENDED,
     /* The daemon ends when its work is done; accept no new work. */
     PS_EV_DRAIN,
     PS_EV_SHUTDOWN, /* The operator asks for an orderly shutdown. */
@@ -108,11 +104,6 @@ struct ps_event {
             uint32_t count;
         } ops;
         struct ps_certificate_end certificate;
-        struct {
-            uint64_t id; /* Of the effect. */
-            int rc;
-            const char *why; /* Error text; borrowed. */
-        } launched;          /* LAUNCHED, LAUNCH_ENDED: only `id`. */
     };
 };
 

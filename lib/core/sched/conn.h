@@ -39,8 +39,6 @@ struct ps_sched_conn {
     struct ps_sched_rebalance_reply *rebalance_reply;
     /* Owned; NULL: no member is asked for its trace. */
     struct ps_sched_trace_read *trace_read;
-    /* Owned; NULL: no agent is asked to start a supervisor. */
-    struct ps_sched_launch *launch;
 };
 
 /* Closes the connection. Its query, if any, has been dropped. */

@@ -7,7 +7,6 @@
  *     sched.c            connections, messages and time, for the files below
  *     membership.c       hello; members that fall silent, go and return
  *     trace.c            traces of jobs, for tools
- *     launch.c           orders to agents that start processes, by tools
  *     query.c            queries of operators' tools
  *     token_query.c      requests of tools about tokens
  *     log_level.c        log levels of members, which tools change

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rights of users and of tokens (rules U1 to U9). A token never allows more than its user may,
- * and only what its rights and its job say. */
+/* Rights of users and of tokens (rules U1 to U8). A token never allows more than
+ * its user may, and only what its rights and its job say. */
 #include "core/sched/rights.h"
 
 #include "base/name_hash.h"
@@ -33,7 +33,7 @@ static bool token_has_right(const struct ps_sched_step *st,
     if (right == PS_TOKEN_RIGHT_READ) {
         sufficient |= PS_TOKEN_RIGHT_OPERATE;
     }
-    if (right != PS_TOKEN_RIGHT_TRAIN && right != PS_TOKEN_RIGHT_LAUNCH) {
+    if (right != PS_TOKEN_RIGHT_TRAIN) {
         sufficient |= PS_TOKEN_RIGHT_ADMIN;
     }
     if (ps_sched_token_check(st, t, why) != 0) {
@@ -197,34 +197,6 @@ bool ps_sched_may_name(const struct ps_sched_step *st,
     }
     n->has_owner = true;
     n->owner = t->uid;
-    return true;
-}
-
-bool ps_sched_may_launch(const struct ps_sched_step *st,
-                         const struct ps_sched_conn *c, const char *job,
-                         uint32_t *ret_uid, struct ps_str *why)
-{
-    const struct ps_fixed_token_claims *t = &c->token;
-
-    if (t->id == 0 && !c->is_local) {
-        ps_str_add(why, "processes are started for a user of the scheduler's "
-                        "Unix socket (control.socket), or by a token with the "
-                        "right launch");
-        return false;
-    }
-    if (t->id == 0) {
-        *ret_uid = c->uid;
-        return true;
-    }
-    if (!token_has_right(st, t, PS_TOKEN_RIGHT_LAUNCH, why)) {
-        return false;
-    }
-    if (!token_covers_name(st->s, t, job)) {
-        ps_str_addf(why, "token %016" PRIx64 " is for job '%s' of user %u only",
-                    t->id, (const char *)t->job, t->uid);
-        return false;
-    }
-    *ret_uid = t->uid;
     return true;
 }
 

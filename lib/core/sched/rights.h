@@ -36,11 +36,6 @@ int ps_sched_check_join(const struct ps_sched_step *st,
                         const struct ps_msg_job_open *m, const char *name,
                         uint32_t *ret_uid, uint64_t *ret_token,
                         struct ps_str *why);
-/* True: the tool may have processes of user *ret_uid started for a job of this
- * name, as far as the scheduler decides that. */
-bool ps_sched_may_launch(const struct ps_sched_step *st,
-                         const struct ps_sched_conn *c, const char *job,
-                         uint32_t *ret_uid, struct ps_str *why);
 /* True: the tool may list and revoke tokens of user `uid`. */
 bool ps_sched_may_manage_tokens(const struct ps_sched_step *st,
                                 const struct ps_sched_conn *c, uint32_t uid,

@@ -15,7 +15,6 @@
 #include "core/sched/lease.h"
 #include "core/sched/lifecycle.h"
 #include "core/sched/log_level.h"
-#include "core/sched/launch.h"
 #include "core/sched/loss.h"
 #include "core/sched/membership.h"
 #include "core/sched/migration.h"
@@ -94,7 +93,6 @@ void ps_sched_free(struct ps_sched *s)
     while ((conn = ps_map_next(s->conns, &c)) != NULL) {
         ps_sched_rebalance_drop_reply(conn);
         ps_sched_trace_drop(conn);
-        ps_sched_launch_drop(conn);
         ps_free(conn);
     }
     c = (struct ps_map_cursor){0};
@@ -125,7 +123,6 @@ static void drop_query(struct ps_sched *s, struct ps_sched_conn *c)
     }
     ps_sched_rebalance_drop_reply(c);
     ps_sched_trace_drop(c);
-    ps_sched_launch_drop(c);
 }
 
 static void cut_conn(struct ps_sched_step *st, struct ps_sched_conn *c)
@@ -200,7 +197,6 @@ static const struct {
     {PS_MSG_STALL_REPORT, ps_sched_stall_check_answer},
     {PS_MSG_WAIT_REPORT, ps_sched_diverged_check_answer},
     {PS_MSG_TRACE_ENTRIES, ps_sched_trace_check_answer},
-    {PS_MSG_LAUNCH_BEGUN, ps_sched_launch_check_answer},
     {PS_MSG_PING_ACK, ps_sched_witness_check_answer},
 };
 
@@ -376,8 +372,6 @@ static void on_observing_msg(struct ps_sched_step *st, struct ps_member *m,
         ps_sched_on_report(st, m, &msg->report);
     } else if (msg->code == PS_MSG_TRACE_ENTRIES) {
         ps_sched_on_trace_entries(st, m, msg);
-    } else if (msg->code == PS_MSG_LAUNCH_BEGUN) {
-        ps_sched_on_launch_begun(st, m, &msg->launch_begun);
     }
 }
 
@@ -494,8 +488,6 @@ static void on_ctl_msg(struct ps_sched_step *st, struct ps_sched_conn *c,
         ps_sched_on_log_level(st, c, &msg->log_level);
     } else if (msg->code == PS_MSG_TRACE_GET) {
         ps_sched_on_trace_get(st, c, &msg->trace_get);
-    } else if (msg->code == PS_MSG_LAUNCH_ORDER) {
-        ps_sched_on_launch_order(st, c, &msg->launch_order);
     } else {
         reject_message(st, c, msg);
     }
@@ -542,7 +534,6 @@ static void conns_tick(struct ps_sched_step *st)
             cut_conn(st, c);
         }
         ps_sched_trace_tick(st, c);
-        ps_sched_launch_tick(st, c);
     }
 }
 
@@ -557,7 +548,6 @@ static ps_time conns_deadline(const struct ps_sched *s)
             due = ps_time_min(due, ps_time_add(c->opened_at, HELLO_TIMEOUT));
         }
         due = ps_time_min(due, ps_sched_trace_deadline(c));
-        due = ps_time_min(due, ps_sched_launch_deadline(c));
     }
     return due;
 }
@@ -697,8 +687,6 @@ static int sched_step(void *self, const struct ps_event *ev,
     case PS_EV_DIAL_FAILED: /* The scheduler does not dial. */
     case PS_EV_STALLED:
     case PS_EV_COMPUTED: /* The scheduler computes nothing. */
-    case PS_EV_LAUNCHED: /* It starts no supervisors. */
-    case PS_EV_LAUNCH_ENDED:
     case PS_EV_REGION:
     case PS_EV_RESIDUAL_SEGMENT:
     case PS_EV_OPS:

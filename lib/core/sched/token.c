@@ -211,7 +211,7 @@ void ps_sched_token_add_rights(struct ps_str *s, uint32_t rights)
 {
     static const enum ps_token_right all[] = {
         PS_TOKEN_RIGHT_TRAIN, PS_TOKEN_RIGHT_READ, PS_TOKEN_RIGHT_OPERATE,
-        PS_TOKEN_RIGHT_ADMIN, PS_TOKEN_RIGHT_LAUNCH};
+        PS_TOKEN_RIGHT_ADMIN};
     const char *comma = "";
 
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {

@@ -11,7 +11,7 @@
 
 #define ALL_RIGHTS                                                             \
     ((uint32_t)PS_TOKEN_RIGHT_TRAIN | PS_TOKEN_RIGHT_READ |                    \
-     PS_TOKEN_RIGHT_OPERATE | PS_TOKEN_RIGHT_ADMIN | PS_TOKEN_RIGHT_LAUNCH)
+     PS_TOKEN_RIGHT_OPERATE | PS_TOKEN_RIGHT_ADMIN)
 
 static void send_token_row(struct ps_sched_step *st, struct ps_sched_conn *c,
                            const struct ps_token_record *t, const char *text)
@@ -98,7 +98,7 @@ static int check_issue(const struct ps_sched_step *st,
     }
     if (m->rights == 0 || (m->rights & ~ALL_RIGHTS) != 0) {
         ps_str_add(why, "the rights of a token are one or more of train, "
-                        "read, operate, admin and launch");
+                        "read, operate and admin");
         return PS_E_INVAL;
     }
     if (m->valid_s == 0 || m->valid_s > PS_TOKEN_VALID_MAX) {

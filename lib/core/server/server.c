@@ -779,8 +779,6 @@ static int server_step(void *self, const struct ps_event *ev,
         ps_server_session_on_sent(&st, ev->conn, ev->sent.queued);
         break;
     case PS_EV_PROBED:
-    case PS_EV_LAUNCHED:
-    case PS_EV_LAUNCH_ENDED:
     case PS_EV_REGION:
     case PS_EV_RESIDUAL_SEGMENT:
     case PS_EV_OPS:
