@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Computes the balance of the servers of each job, before and after the
  * migrations in a report. */
-#include "psctl/psctl.h"
+#include "psctl/answer.h"
 
 #include "base/alloc.h"
 
@@ -21,20 +21,25 @@ static struct job_load *find_load(struct job_load *list, size_t count,
 }
 
 /* Requires that rows of a job are adjacent. */
-static void set_fair_shares(struct job_load *list, size_t count)
+static void set_ratios(struct job_load *list, size_t count)
 {
     size_t end;
 
     for (size_t first = 0; first < count; first = end) {
         double all = 0;
+        double share;
 
         for (end = first; end < count && list[end].uid == list[first].uid &&
                           strcmp(list[end].job, list[first].job) == 0;
              end++) {
             all += (double)list[end].bytes;
         }
+        share = all / (double)(end - first);
         for (size_t i = first; i < end; i++) {
-            list[i].fair_share = all / (double)(end - first);
+            struct job_load *l = &list[i];
+
+            l->ratio = share > 0 ? (double)l->bytes / share : 1;
+            l->ratio_after = share > 0 ? (double)l->bytes_after / share : 1;
         }
     }
 }
@@ -75,7 +80,6 @@ struct job_load *make_job_loads(const struct report *r, size_t *ret_count)
     }
     /* Migrations are of one job only. */
     count = add_migration_targets(list, count, moves);
-    set_fair_shares(list, count);
     for (size_t i = 0; i < moves->count; i++) {
         const struct ps_msg_migration_row *row = &moves->row[i]->migration_row;
         struct job_load *from = find_load(list, count, row->job, row->from);
@@ -87,13 +91,12 @@ struct job_load *make_job_loads(const struct report *r, size_t *ret_count)
             to->bytes_after += row->bytes;
         }
     }
+    set_ratios(list, count);
+    for (size_t i = 0; i < count; i++) {
+        list[i].is_planned = r->is_plan;
+    }
     *ret_count = count;
     return list;
-}
-
-double job_load_ratio(const struct job_load *l, uint64_t bytes)
-{
-    return l->fair_share > 0 ? (double)bytes / l->fair_share : 1;
 }
 
 static bool has_rounds(const struct report *r, const struct job_load *l)

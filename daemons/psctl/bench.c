@@ -4,7 +4,7 @@
  * after round, each behind a barrier, and leave. Measurements return through
  * shared memory. When a worker fails or psctl is interrupted, the others are
  * killed, and the job with them: its loss policy is to fail. */
-#include "psctl/psctl.h"
+#include "psctl/answer.h"
 
 #include "client/psclient.h"
 

@@ -4,7 +4,7 @@
  * apart that happen at the same time. */
 #include "psctl/context.h"
 
-#include "psctl/psctl.h"
+#include "psctl/answer.h"
 
 #include "base/alloc.h"
 #include "base/file_check.h"

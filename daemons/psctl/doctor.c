@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* psctl doctor: checks the cluster, as its scheduler sees it, and this host;
  * each finding says what to do. */
-#include "psctl/psctl.h"
+#include "psctl/answer.h"
 
 #include "base/alloc.h"
 #include "base/variables.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* psctl explain: cause and remedy by the code of an error, or by a message or a
  * line of a log that was copied. */
-#include "psctl/psctl.h"
+#include "psctl/answer.h"
 
 #include "common/explain.h"
 

@@ -2,7 +2,7 @@
 /* Names of jobs as users write and read them: the name, and that of the owner
  * where two users have a job of one name; and jobs that have daemons of their
  * own. */
-#include "psctl/psctl.h"
+#include "psctl/answer.h"
 
 #include "base/str.h"
 

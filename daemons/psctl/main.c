@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* psctl: shows and changes the state of a cluster through its scheduler. Parses
  * the command line, runs one verb, and maps the result to an exit code. */
-#include "psctl/psctl.h"
+#include "psctl/answer.h"
 
 #include "psctl/cluster.h"
 #include "psctl/completion.h"
@@ -668,7 +668,7 @@ static int run_query(struct wire *w, const struct request *q, struct report *r)
         return query_keys(w, job, r);
     case VERB_REBALANCE:
         rc = wire_rebalance(w, job, q->drain_server, q->dry_run, r);
-        r->has_migrated = !q->dry_run;
+        r->is_plan = q->dry_run;
         return rc != 0 ? rc : wire_query(w, PS_QUERY_SHARES, job, r);
     case VERB_STALL:
         return wire_query(w, PS_QUERY_STALL, job, r);

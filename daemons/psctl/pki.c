@@ -3,7 +3,7 @@
  * Works on files alone; no daemon takes part, and no daemon has the authority's
  * key. */
 #include "psctl/pki.h"
-#include "psctl/psctl.h"
+#include "psctl/answer.h"
 
 #include "base/alloc.h"
 

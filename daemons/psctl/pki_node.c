@@ -2,7 +2,7 @@
 /* Folder with the certificates of a node, which its daemons read: ca.crt,
  * crl.pem, and ROLE.crt and ROLE.key of each daemon there. */
 #include "psctl/pki.h"
-#include "psctl/psctl.h"
+#include "psctl/answer.h"
 
 #include "base/alloc.h"
 

@@ -2,7 +2,7 @@
 /* `psctl pki show`: the certificates of an authority, and those that end
  * soon. */
 #include "psctl/pki.h"
-#include "psctl/psctl.h"
+#include "psctl/answer.h"
 
 #include "base/alloc.h"
 

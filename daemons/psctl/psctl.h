@@ -14,8 +14,6 @@
 #include <stdint.h>
 #include <stdio.h>
 
-struct json_t;
-
 /* Exit codes; those from 64 on are shared by all programs of pskv. */
 enum {
     EXIT_HEALTHY = 0,
@@ -62,8 +60,8 @@ struct rows {
 /* All answers to one verb. */
 struct report {
     struct rows rows_of[QUERY_KINDS]; /* By enum ps_query. */
-    bool has_migrated;  /* The migrations in it were carried out. */
-    struct ps_msg *end; /* Last query_end; owned. */
+    bool is_plan;                     /* No migration in it was carried out. */
+    struct ps_msg *end;               /* Last query_end; owned. */
 };
 
 void report_fini(struct report *r);
@@ -201,18 +199,11 @@ void describe_missing(const struct ps_msg_stall_row *s, struct ps_str *out);
 /* Checks the cluster and this host. Returns an exit code. */
 int doctor_run(const struct wire_target *target, ps_time after, bool json);
 
-/* ---------------------------------------------------------------- scalars.c */
-
-/* Shows the first `most` scalars of jobs that have not ended, with an empty line
- * above. Returns the number of lines, 0 if there are none. */
-size_t show_scalars(const struct report *r, size_t most, bool headings);
-
 /* --------------------------------------------------------------- settings.c */
 
 /* Drops the rows of jobs that have ended, and of those with another name than
  * `job` (NULL: any). Returns the number of the others. */
 size_t settings_keep(struct report *r, const struct job_name *job);
-void show_settings(const struct report *r, bool headings);
 
 /* -------------------------------------------------------------------- top.c */
 
@@ -239,53 +230,17 @@ int top_run(const struct wire_target *target, const struct top_options *o);
 
 /* ----------------------------------------------------------------- events.c */
 
-void show_events(const struct report *r, bool headings);
 /* Prints events as they happen, until psched is gone. Returns an exit code. */
 int events_follow(const struct wire_target *target, ps_time pause, bool json,
                   bool headings);
 /* Sleeps. */
 void wait_for(ps_time how_long);
-/* Seconds since 1970 of an event, as this host's clock has them. */
-double event_time(const struct ps_msg_event_row *e);
 
 /* ---------------------------------------------------------------- explain.c */
 
 /* Explains a code or message, given in words, or without any lists all codes.
  * Returns an exit code. */
 int explain_run(int argc, char **argv, bool json, bool headings);
-
-/* ------------------------------------------------------------------ table.c */
-
-#define TABLE_COLUMNS 20u
-
-struct table {
-    size_t columns;
-    bool right_aligned[TABLE_COLUMNS]; /* Columns of numbers. */
-    char **cells;                      /* Owned; row after row. */
-    size_t count;
-    size_t capacity;
-};
-
-/* Begins a table; a heading with '>' in front is a column of numbers. */
-void table_init(struct table *t, const char *const *headings, size_t columns);
-void table_fini(struct table *t);
-/* Adds up to `max` bytes of untrusted text without control sequences: other
- * alphabets as they are if the terminal shows them, all else as \xNN. */
-void add_printable(struct ps_str *s, const char *text, size_t max);
-/* Adds a cell of untrusted text, cut and escaped. */
-void table_text(struct table *t, const char *text);
-void table_cell(struct table *t, const char *fmt, ...)
-    __attribute__((format(printf, 2, 3)));
-void table_print(const struct table *t, bool headings);
-
-/* "s", or "" for one. */
-const char *plural(size_t n);
-/* "412 MB", "1.5 GB"; decimal units. */
-void format_bytes(uint64_t bytes, char *out, size_t cap);
-/* "4.1s", "12m03s", "3d02h" */
-void format_age(uint64_t ns, char *out, size_t cap);
-/* "10,412" */
-void format_count(uint64_t n, char *out, size_t cap);
 
 /* -------------------------------------------------------------------- tls.c */
 
@@ -307,10 +262,6 @@ void tls_close(struct tls_relay *r);
 /* Read "read,operate" or a token's number. False after a message. */
 bool token_rights_parse(const char *text, uint32_t *ret_rights);
 bool token_id_parse(const char *text, uint64_t *ret_id);
-void token_add_rights(struct ps_str *s, uint32_t rights);
-/* Adds "2026-01-31T12:00:00Z". */
-void token_add_time(struct ps_str *s, uint64_t seconds);
-void show_tokens(const struct rows *rows, bool headings);
 
 /* ------------------------------------------------------------------ trace.c */
 
@@ -352,32 +303,24 @@ struct job_load {
     uint32_t uid;
     const char *server;
     uint64_t bytes, bytes_after;
-    bool is_spare;     /* No server of the job, which lacks one. */
-    double fair_share; /* Bytes of each server if all were equal. */
+    bool is_spare;   /* No server of the job, which lacks one. */
+    bool is_planned; /* The report is a plan: what follows "after" counts. */
+    /* Of the bytes, to those of each server if all were equal. */
+    double ratio, ratio_after;
 };
 
 /* Loads for all rows of PS_QUERY_SHARES, in their order, then for servers that
  * only receive; the caller frees the list. */
 struct job_load *make_job_loads(const struct report *r, size_t *ret_count);
-/* Ratio of `bytes` to the fair share. */
-double job_load_ratio(const struct job_load *l, uint64_t bytes);
 void describe_spare(const struct report *r, const struct job_load *spare,
                     struct ps_str *out);
 
-/* -------------------------------------------------------- show.c and json.c */
+/* ------------------------------------------------------------------ show.c */
 
 void show_table(enum verb verb, const struct report *r, const struct health *h,
                 bool headings);
+void show_json(enum verb verb, const struct report *r, const struct health *h);
 /* Two lines about the cluster. */
 void show_summary(const struct report *r);
 /* The first `most` jobs that have not ended. */
 void show_open_jobs(const struct report *r, size_t most);
-void show_json(enum verb verb, const struct report *r, const struct health *h);
-/* Each event as an object on a line of its own. */
-void show_events_as_lines(const struct report *r);
-/* From now on, each answer is one line. */
-void json_use_lines(void);
-/* Text as JSON; escaped if it is not UTF-8. */
-struct json_t *json_text(const char *text);
-/* Prints and releases an answer; NULL: it could not be made. */
-void json_print(struct json_t *o);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tables with aligned columns, and numbers in readable units. */
-#include "psctl/psctl.h"
+#include "psctl/answer.h"
 
 #include "base/alloc.h"
 
@@ -105,7 +105,7 @@ void table_text(struct table *t, const char *text)
     struct ps_str s;
 
     ps_str_init(&s, out, sizeof(out));
-    add_printable(&s, text, CELL_MAX / 4 - 4);
+    add_printable(&s, text, CELL_TEXT_MAX);
     put_cell(t, text[0] == '\0' ? "-" : out);
 }
 

@@ -3,8 +3,9 @@
  * the screen, drawn with control sequences that all terminals know, its lines
  * cut at the edge, and keys change the order or end it; in batch mode frames
  * follow each other. */
-#include "psctl/psctl.h"
+#include "psctl/answer.h"
 
+#include "base/alloc.h"
 #include "common/exit.h"
 
 #include <poll.h>
@@ -87,63 +88,24 @@ static int compare_nodes(const void *a, const void *b)
                               : strcmp(x->name, y->name);
 }
 
-static void cell_rate(struct table *t, uint64_t bytes)
-{
-    char text[32];
-
-    format_bytes(bytes, text, sizeof(text));
-    table_cell(t, "%s/s", text);
-}
-
-static void add_node(struct table *t, const struct ps_msg_node_row *n)
-{
-    char text[32];
-
-    table_text(t, n->name);
-    table_cell(t, "%s", ps_role_name(n->role));
-    table_cell(t, "%s%s", ps_node_state_name(n->state),
-               n->draining ? " draining" : "");
-    format_count(n->rounds_rate, text, sizeof(text));
-    table_cell(t, "%s", text);
-    cell_rate(t, n->in_rate);
-    cell_rate(t, n->out_rate);
-    format_bytes(n->stored_bytes, text, sizeof(text));
-    table_cell(t, "%s", text);
-    if (n->memory_limit > 0) {
-        table_cell(t, "%.0f %%",
-                   100.0 * (double)n->memory_used / (double)n->memory_limit);
-    } else {
-        table_cell(t, "-");
-    }
-    table_cell(t, "%u", n->waiting_requests);
-    format_age(n->silent_ns, text, sizeof(text));
-    table_cell(t, "%s", text);
-}
-
 static void show_members(struct report *r, size_t most,
                          const struct top_options *o)
 {
-    static const char *const columns[] = {
-        "NAME",   "ROLE",    "STATE",   ">ROUNDS/S", ">IN/S",
-        ">OUT/S", ">STORED", ">MEMORY", ">WAITING",  ">HEARD"};
     struct rows *rows = &r->rows_of[PS_QUERY_NODES];
-    struct table t;
+    const void **shown = ps_calloc(rows->count + 1, sizeof(*shown));
+    size_t count = 0;
 
     sort_key = o->by;
     if (rows->count > 0) {
         qsort(rows->row, rows->count, sizeof(rows->row[0]), compare_nodes);
     }
-    table_init(&t, columns, sizeof(columns) / sizeof(columns[0]));
-    for (size_t i = 0, shown = 0; i < rows->count && shown < most; i++) {
-        const struct ps_msg_node_row *n = &rows->row[i]->node_row;
-
-        if (n->role != PS_ROLE_SCHED) {
-            add_node(&t, n);
-            shown++;
+    for (size_t i = 0; i < rows->count && count < most; i++) {
+        if (rows->row[i]->node_row.role != PS_ROLE_SCHED) {
+            shown[count++] = rows->row[i];
         }
     }
-    table_print(&t, o->headings);
-    table_fini(&t);
+    answer_print_list(&answer_top, r, shown, count, o->headings);
+    ps_free(shown);
 }
 
 /* ------------------------------------------------------------------- frames */

@@ -3,7 +3,7 @@
  * and read for ranks that others wait for. */
 #pragma once
 
-#include "psctl/psctl.h"
+#include "psctl/answer.h"
 
 /* Entries in one trace; of more, each member's oldest are left out. Bounds the
  * memory, and the file to some 400 MB. */

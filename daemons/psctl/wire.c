@@ -13,7 +13,7 @@
  * the same psched, it replaces the TCP connection.
  *
  * psched is not trusted: input passes the same checks as in a daemon. */
-#include "psctl/psctl.h"
+#include "psctl/answer.h"
 
 #include "base/alloc.h"
 #include "base/file_check.h"
