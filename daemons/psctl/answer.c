@@ -222,12 +222,13 @@ void answer_print_lines(const struct answer *a, const struct report *r)
 }
 
 void answer_print_json(const struct answer *const *answers,
-                       const struct report *r, const struct health *h)
+                       const struct report *r)
 {
     const struct ps_msg_query_end *end = &r->end->query_end;
     json_t *o;
 
-    if (answers[0] == &answer_events && layout == JSON_COMPACT) {
+    if (answers != NULL && answers[0] == &answer_events &&
+        layout == JSON_COMPACT) {
         answer_print_lines(answers[0], r);
         return;
     }
@@ -236,12 +237,12 @@ void answer_print_json(const struct answer *const *answers,
     json_put(o, "cluster", json_text(end->cluster));
     json_put(o, "epoch", json_count(end->epoch));
     json_put(o, "uptime_s", json_real((double)end->uptime_ns / 1e9));
-    for (; *answers != NULL; answers++) {
+    for (; answers != NULL && *answers != NULL; answers++) {
         const struct answer *a = *answers;
         json_t *list;
 
         if (a->put != NULL) {
-            a->put(o, r, h);
+            a->put(o, r);
             continue;
         }
         list = json_array();

@@ -87,8 +87,7 @@ struct answer {
         *columns; /* NULL: JSON has all fields by their names. */
     size_t count;
     /* Adds to the object, in place of a list of the report's rows. */
-    void (*put)(struct json_t *o, const struct report *r,
-                const struct health *h);
+    void (*put)(struct json_t *o, const struct report *r);
 };
 
 /* Prints the rows of a report as a table. */
@@ -98,7 +97,7 @@ void answer_print_list(const struct answer *a, const struct report *r,
                        const void *const *rows, size_t count, bool headings);
 /* Prints one object with these answers, of which NULL is the last. */
 void answer_print_json(const struct answer *const *answers,
-                       const struct report *r, const struct health *h);
+                       const struct report *r);
 /* Each row as an object on a line of its own. */
 void answer_print_lines(const struct answer *a, const struct report *r);
 
@@ -144,6 +143,8 @@ struct json_t *json_row(const struct answer *a, const void *row);
 extern const struct answer answer_health, answer_nodes, answer_top, answer_jobs,
     answer_keys, answer_loads, answer_moves, answer_stalls, answer_tokens,
     answer_events, answer_private_jobs;
+/* Of status and top; NULL ends them. */
+extern const struct answer *const answers_of_status[];
 
 void show_settings(const struct report *r, bool headings);
 /* Shows the first `most` scalars of jobs that have not ended, with an empty line

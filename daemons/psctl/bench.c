@@ -4,8 +4,9 @@
  * after round, each behind a barrier, and leave. Measurements return through
  * shared memory. When a worker fails or psctl is interrupted, the others are
  * killed, and the job with them: its loss policy is to fail. */
-#include "psctl/answer.h"
+#include "psctl/verbs.h"
 
+#include "base/variables.h"
 #include "client/psclient.h"
 
 #include <errno.h>
@@ -492,7 +493,7 @@ static int report_round(const struct team *t, bool json)
     return 0;
 }
 
-int bench_run(const struct bench_options *o, bool json)
+static int run_team(const struct bench_options *o, bool json)
 {
     const struct sigaction stop = {.sa_handler = on_stop_signal};
     struct team t = {.o = o};
@@ -534,4 +535,37 @@ int bench_run(const struct bench_options *o, bool json)
     }
     munmap(t.shared, t.shared_size);
     return rc;
+}
+
+/* Runs the benchmark over all active servers. */
+int bench_run(const struct request *q, const struct report *r)
+{
+    const struct rows *nodes = &r->rows_of[PS_QUERY_NODES];
+    const char *socket = getenv("PSKV_SOCKET");
+    char own[PS_SOCKET_PATH_MAX + 1];
+    struct bench_options o = q->bench;
+
+    if (o.size / o.keys < sizeof(float)) {
+        fprintf(stderr,
+                "psctl: bench: %u keys of one element have more bytes than "
+                "--size\n",
+                o.keys);
+        return EXIT_USAGE;
+    }
+    for (size_t i = 0; i < nodes->count; i++) {
+        const struct ps_msg_node_row *n = &nodes->row[i]->node_row;
+
+        o.servers += n->role == PS_ROLE_SERVER &&
+                     n->state == PS_NODE_STATE_ACTIVE && !n->draining;
+    }
+    if (o.servers == 0) {
+        fputs("psctl: bench: the cluster has no active server\n", stderr);
+        return EXIT_DEGRADED;
+    }
+    if (o.socket == NULL) {
+        ps_runtime_socket("agent.sock", own, sizeof(own));
+        o.socket = socket != NULL && socket[0] != '\0' ? socket : own;
+    }
+    o.timeout = q->timeout;
+    return run_team(&o, q->print.json);
 }

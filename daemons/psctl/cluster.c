@@ -83,3 +83,12 @@ int cluster_choose(struct cluster *c)
     }
     return read_token(c, by_name) ? 0 : EXIT_USAGE;
 }
+
+struct wire_target cluster_target(const struct cluster *c, ps_time silence)
+{
+    return (struct wire_target){.endpoint = c->endpoint,
+                                .token = c->token,
+                                .tls = c->tls,
+                                .silence = silence,
+                                .insecure = c->insecure};
+}

@@ -5,9 +5,11 @@
 #include "psctl/context.h"
 
 #include "base/token_text.h"
+#include "psctl/psctl.h"
 
 struct cluster {
-    /* As options have them, NULL: not given; then as they are chosen. */
+    /* As options have them, NULL: not given; then as they are chosen. "context
+     * set" keeps these: "" removes a part. */
     const char *endpoint;
     const char *tls;
     const char *token_file;
@@ -23,3 +25,5 @@ struct cluster {
  * before the context in use, which counts only if its address does: no other
  * cluster gets its token. Returns an exit code, after a message. */
 int cluster_choose(struct cluster *c);
+/* The way to a cluster that is chosen; borrows from it. */
+struct wire_target cluster_target(const struct cluster *c, ps_time silence);

@@ -328,13 +328,12 @@ static const struct column load_columns[] = {
      .holds = is_planned, .is_optional = true},
 };
 
-static void put_loads(json_t *o, const struct report *r, const struct health *h)
+static void put_loads(json_t *o, const struct report *r)
 {
     json_t *list = json_array();
     size_t count;
     struct job_load *loads = make_job_loads(r, &count);
 
-    (void)h;
     for (size_t i = 0; i < count; i++) {
         json_append(list, json_row(&answer_loads, &loads[i]));
     }
@@ -599,30 +598,26 @@ const struct answer answer_events = {"event", "events", PS_QUERY_EVENTS,
 
 /* ---------------------------------------------------- health, private jobs */
 
-static void put_health(json_t *o, const struct report *r,
-                       const struct health *h)
+static void put_health(json_t *o, const struct report *r)
 {
     json_t *list = json_array();
 
-    (void)r;
-    for (size_t i = 0; i < h->count; i++) {
-        json_append(list, json_text(h->problems[i]));
+    for (size_t i = 0; i < r->health.count; i++) {
+        json_append(list, json_text(r->health.problems[i]));
     }
-    json_put(o, "healthy", json_boolean(h->count == 0));
+    json_put(o, "healthy", json_boolean(r->health.count == 0));
     json_put(o, "problems", list);
 }
 
 const struct answer answer_health = {.put = put_health};
 
-static void put_private_jobs(json_t *o, const struct report *r,
-                             const struct health *h)
+static void put_private_jobs(json_t *o, const struct report *r)
 {
     struct private_job jobs[PRIVATE_MAX];
     const size_t count = list_private_jobs(jobs);
     json_t *list = json_array();
 
     (void)r;
-    (void)h;
     for (size_t i = 0; i < count; i++) {
         json_t *one = json_object();
 
@@ -634,3 +629,7 @@ static void put_private_jobs(json_t *o, const struct report *r,
 }
 
 const struct answer answer_private_jobs = {.put = put_private_jobs};
+
+const struct answer *const answers_of_status[] = {
+    &answer_health, &answer_nodes,        &answer_jobs,
+    &answer_stalls, &answer_private_jobs, NULL};

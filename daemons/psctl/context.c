@@ -2,9 +2,7 @@
 /* The file of contexts: it is checked and read as a whole, changed in memory,
  * written beside the former one and renamed. A lock on its folder keeps changes
  * apart that happen at the same time. */
-#include "psctl/context.h"
-
-#include "psctl/answer.h"
+#include "psctl/verbs.h"
 
 #include "base/alloc.h"
 #include "base/file_check.h"
@@ -421,18 +419,20 @@ static void show_objects(const struct contexts *c)
     json_print(o);
 }
 
-static int context_list(const struct context_options *o)
+int context_list(struct request *q, int count, char **values)
 {
     struct contexts c;
     int rc = contexts_load(&c);
 
+    (void)count;
+    (void)values;
     if (rc != 0) {
         return rc;
     }
-    if (o->json) {
+    if (q->print.json) {
         show_objects(&c);
     } else {
-        show_table_of(&c, o->headings);
+        show_table_of(&c, !q->print.no_headings);
     }
     contexts_fini(&c);
     return EXIT_HEALTHY;
@@ -471,7 +471,7 @@ static int set_part(json_t *one, const char *part, const char *text)
 }
 
 static int change_context(const struct contexts *c, const char *name,
-                          const struct context_options *o)
+                          const struct cluster *o)
 {
     json_t *one = json_object_get(c->list, name);
     int rc;
@@ -505,7 +505,7 @@ static int change_context(const struct contexts *c, const char *name,
         return EXIT_USAGE;
     }
     rc = set_part(one, "tls", o->tls);
-    return rc != 0 ? rc : set_part(one, "token", o->token);
+    return rc != 0 ? rc : set_part(one, "token", o->token_file);
 }
 
 static int use_context(const struct contexts *c, const char *name)
@@ -540,7 +540,7 @@ static int remove_context(const struct contexts *c, const char *name)
 enum change { CHANGE_USE, CHANGE_SET, CHANGE_REMOVE };
 
 static int run_change(enum change change, const char *name,
-                      const struct context_options *o)
+                      const struct cluster *o)
 {
     struct contexts c = {.root = NULL};
     int rc = 0;
@@ -576,20 +576,16 @@ static int run_change(enum change change, const char *name,
     return rc;
 }
 
-int context_run(const struct context_options *o, int argc, char **argv)
+int context_change(struct request *q, int count, char **values)
 {
+    const char *what = q->form->words;
     static const char *const words[] = {
         [CHANGE_USE] = "use", [CHANGE_SET] = "set", [CHANGE_REMOVE] = "remove"};
+    size_t i = 0;
 
-    if (argc == 0 || (argc == 1 && strcmp(argv[0], "list") == 0)) {
-        return context_list(o);
+    (void)count;
+    while (strncmp(what, words[i], strlen(words[i])) != 0) {
+        i++;
     }
-    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
-        if (argc == 2 && strcmp(argv[0], words[i]) == 0) {
-            return run_change((enum change)i, argv[1], o);
-        }
-    }
-    fputs("psctl: context: give list, or use, set or remove with a name\n",
-          stderr);
-    return EXIT_USAGE;
+    return run_change((enum change)i, values[0], &q->cluster);
 }

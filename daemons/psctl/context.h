@@ -23,21 +23,9 @@ struct context {
     char token[CONTEXT_TEXT_MAX + 1];
 };
 
-/* Parts of a context as options have them; NULL: not given, and not changed by
- * "context set"; "": removed by it. */
-struct context_options {
-    const char *endpoint;
-    const char *tls;
-    const char *token;
-    bool json;
-    bool headings;
-};
-
 /* Reads the context `name`, or the one in use if it is NULL. All texts are empty
  * if none is in use. Returns an exit code, after a message. */
 int context_get(const char *name, struct context *ret);
-/* Runs "context", whose words are `argv`. Returns an exit code. */
-int context_run(const struct context_options *o, int argc, char **argv);
 /* Calls `each` for every context. */
 void context_each(void (*each)(void *arg, const char *name,
                                const char *endpoint),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* psctl doctor: checks the cluster, as its scheduler sees it, and this host;
  * each finding says what to do. */
-#include "psctl/answer.h"
+#include "psctl/verbs.h"
 
 #include "base/alloc.h"
 #include "base/variables.h"
@@ -453,13 +453,16 @@ static void print_objects(const struct doctor *d)
     json_print(o);
 }
 
-int doctor_run(const struct wire_target *target, ps_time after, bool json)
+int doctor_run(struct request *q, int count, char **values)
 {
+    const struct wire_target target = cluster_target(&q->cluster, q->timeout);
     struct doctor d = {.count = 0};
     struct report r = {0};
     int rc = 0;
-    struct wire *w = wire_open(target, &rc);
+    struct wire *w = wire_open(&target, &rc);
 
+    (void)count;
+    (void)values;
     if (w != NULL) {
         rc = wire_query_status(w, &r);
         rc = rc != 0 ? rc : wire_query(w, PS_QUERY_SHARES, NULL, &r);
@@ -468,20 +471,20 @@ int doctor_run(const struct wire_target *target, ps_time after, bool json)
     if (rc == 0) {
         struct ps_str s = begin_finding(&d, LEVEL_OK, "");
 
-        ps_str_addf(&s, "psched at %s answers", target->endpoint);
+        ps_str_addf(&s, "psched at %s answers", target.endpoint);
         check_members(&d, &r.rows_of[PS_QUERY_NODES]);
-        check_jobs(&d, &r, after);
+        check_jobs(&d, &r, q->after);
         check_spares(&d, &r);
     } else {
         add_finding(&d, LEVEL_PROBLEM,
                     "the message above; systemctl status psched on its host",
                     "psched does not answer");
     }
-    check_agent(&d, rc == 0 ? target->endpoint : NULL);
+    check_agent(&d, rc == 0 ? target.endpoint : NULL);
     check_clock(&d);
     check_kernel(&d);
     check_mappings(&d);
-    if (json) {
+    if (q->print.json) {
         print_objects(&d);
     } else {
         print_findings(&d);

@@ -30,16 +30,24 @@ void wait_for(ps_time how_long)
     nanosleep(&t, NULL);
 }
 
-int events_follow(const struct wire_target *target, ps_time pause, bool json,
-                  bool headings)
+int events_query(struct wire *w, uint64_t after, struct report *r)
+{
+    const struct ps_msg query = {
+        .code = PS_MSG_QUERY,
+        .query = {.what = PS_QUERY_EVENTS, .job = "", .after_event = after}};
+
+    return wire_ask(w, &query, PS_MSG_EVENT_ROW, &r->rows_of[PS_QUERY_EVENTS],
+                    r);
+}
+
+int events_follow(struct wire *w, ps_time pause, bool json, bool headings)
 {
     struct report r = {0};
     uint64_t newest = 0;
     int rc = 0;
-    struct wire *w = wire_open(target, &rc);
 
     while (rc == 0) {
-        rc = wire_events(w, newest, &r);
+        rc = events_query(w, newest, &r);
         if (rc == 0 && newest_event(&r) > 0) {
             newest = newest_event(&r);
             if (json) {
@@ -58,6 +66,5 @@ int events_follow(const struct wire_target *target, ps_time pause, bool json,
         }
     }
     report_fini(&r);
-    wire_close(w);
     return rc;
 }

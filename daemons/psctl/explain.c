@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* psctl explain: cause and remedy by the code of an error, or by a message or a
  * line of a log that was copied. */
-#include "psctl/answer.h"
+#include "psctl/verbs.h"
 
 #include "common/explain.h"
 
@@ -129,20 +129,20 @@ static void print_list(bool headings)
     table_fini(&t);
 }
 
-int explain_run(int argc, char **argv, bool json, bool headings)
+int explain_run(struct request *q, int count, char **values)
 {
     struct matches m = {.count = 0};
     char message[4096] = "";
     struct ps_str s;
 
     ps_str_init(&s, message, sizeof(message));
-    for (int i = 0; i < argc; i++) {
-        ps_str_addf(&s, "%s%s", i > 0 ? " " : "", argv[i]);
+    for (int i = 0; i < count; i++) {
+        ps_str_addf(&s, "%s%s", i > 0 ? " " : "", values[i]);
     }
-    if (argc > 0) {
+    if (count > 0) {
         find_matches(message, &m);
     }
-    if (argc > 0 && m.count == 0) {
+    if (count > 0 && m.count == 0) {
         char shown[256];
 
         ps_str_init(&s, shown, sizeof(shown));
@@ -153,12 +153,12 @@ int explain_run(int argc, char **argv, bool json, bool headings)
                 shown);
         return EXIT_FAILED;
     }
-    if (json) {
-        print_json(&m, argc == 0);
-    } else if (argc == 0) {
-        print_list(headings);
+    if (q->print.json) {
+        print_json(&m, count == 0);
+    } else if (count == 0) {
+        print_list(!q->print.no_headings);
     }
-    for (size_t i = 0; !json && i < m.count; i++) {
+    for (size_t i = 0; !q->print.json && i < m.count; i++) {
         print_entry(m.list[i]);
     }
     return EXIT_HEALTHY;

@@ -273,10 +273,10 @@ static void check_stalls(const struct report *r, ps_time after,
     }
 }
 
-void health_check(const struct report *r, ps_time after, struct health *ret)
+void health_check(struct report *r, ps_time after)
 {
-    memset(ret, 0, sizeof(*ret));
-    check_nodes(r, ret);
-    check_jobs(r, ret);
-    check_stalls(r, after, ret);
+    memset(&r->health, 0, sizeof(r->health));
+    check_nodes(r, &r->health);
+    check_jobs(r, &r->health);
+    check_stalls(r, after, &r->health);
 }

@@ -83,10 +83,11 @@ static int issue_to_folder(struct pki_store *s, const struct pki_options *o,
 
 /* --------------------------------------------------------------------- verbs */
 
-static int run_init(const struct pki_options *o)
+int pki_init(const struct pki_options *o, char **words)
 {
     int exit_code = pki_store_create(o, pki_now());
 
+    (void)words;
     if (exit_code == 0) {
         printf("%s: authority of cluster %s; keep ca.key secret, and a copy of "
                "the folder\n",
@@ -262,8 +263,9 @@ static int copy_crl(const struct pki_store *s, const struct pki_options *o)
 }
 
 static int run_revoke(struct pki_store *s, const struct pki_options *o,
-                      const char *word)
+                      char **words)
 {
+    const char *word = words[0];
     uint8_t serial[PS_PKI_SERIAL_BYTES];
     bool by_serial = ps_pki_read_hex(word, sizeof(serial), serial);
     int64_t now = pki_now();
@@ -309,74 +311,37 @@ static int run_revoke(struct pki_store *s, const struct pki_options *o,
     return exit_code;
 }
 
-/* --------------------------------------------------------------- subcommands */
-
-static const struct subcommand {
-    const char *name;
-    int words;        /* After the name. */
-    const char *what; /* The words, for a message. */
-} subcommands[] = {
-    {"init", 0, "no further word"},  {"issue", 2, "ROLE NAME"},
-    {"renew", 2, "ROLE NAME"},       {"revoke", 1, "NAME or SERIAL"},
-    {"show", 0, "no further word"},  {"code", 2, "ROLE NAME"},
-    {"serve", 0, "no further word"},
-};
-
-static const struct subcommand *find_subcommand(const char *name)
-{
-    for (size_t i = 0; i < sizeof(subcommands) / sizeof(subcommands[0]); i++) {
-        if (strcmp(subcommands[i].name, name) == 0) {
-            return &subcommands[i];
-        }
-    }
-    return NULL;
-}
-
-static int run_with_store(const struct pki_options *o, const char *verb,
-                          char **words)
+/* Runs a verb that needs the authority's folder and key. */
+static int run_with_store(const struct pki_options *o, char **words,
+                          int (*run)(struct pki_store *s,
+                                     const struct pki_options *o, char **words))
 {
     struct pki_store s;
     int exit_code = pki_store_open(o->directory, true, &s);
 
-    if (exit_code != 0) {
-        return exit_code;
+    if (exit_code == 0) {
+        exit_code = run(&s, o, words);
+        pki_store_close(&s);
     }
-    if (strcmp(verb, "issue") == 0) {
-        exit_code = run_issue(&s, o, words);
-    } else if (strcmp(verb, "renew") == 0) {
-        exit_code = run_renew(&s, o, words);
-    } else if (strcmp(verb, "code") == 0) {
-        exit_code = run_code(&s, o, words);
-    } else {
-        exit_code = run_revoke(&s, o, words[0]);
-    }
-    pki_store_close(&s);
     return exit_code;
 }
 
-int pki_run(const struct pki_options *o, int argc, char **argv)
+int pki_issue(const struct pki_options *o, char **words)
 {
-    const struct subcommand *c = argc > 0 ? find_subcommand(argv[0]) : NULL;
+    return run_with_store(o, words, run_issue);
+}
 
-    if (c == NULL) {
-        fputs("psctl: pki: say what to do: init, issue, renew, revoke, code, "
-              "serve or show; see psctl help pki\n",
-              stderr);
-        return EXIT_USAGE;
-    }
-    if (argc != 1 + c->words) {
-        pki_error("%s: give %s; see psctl help pki", c->name, c->what);
-        return EXIT_USAGE;
-    }
-    (void)umask(0077);
-    if (strcmp(c->name, "init") == 0) {
-        return run_init(o);
-    }
-    if (strcmp(c->name, "show") == 0) {
-        return pki_show(o, pki_now());
-    }
-    if (strcmp(c->name, "serve") == 0) {
-        return pki_serve(o);
-    }
-    return run_with_store(o, c->name, argv + 1);
+int pki_renew(const struct pki_options *o, char **words)
+{
+    return run_with_store(o, words, run_renew);
+}
+
+int pki_revoke(const struct pki_options *o, char **words)
+{
+    return run_with_store(o, words, run_revoke);
+}
+
+int pki_code(const struct pki_options *o, char **words)
+{
+    return run_with_store(o, words, run_code);
 }

@@ -49,8 +49,17 @@ struct pki_options {
     bool headings;
 };
 
-/* Runs `psctl pki`; the words follow the verb. */
-int pki_run(const struct pki_options *o, int argc, char **argv);
+/* The verbs of `psctl pki`, and `psctl enroll`; `words` are the values behind the
+ * verb. The umask is 077. */
+int pki_init(const struct pki_options *o, char **words);
+int pki_issue(const struct pki_options *o, char **words);
+int pki_renew(const struct pki_options *o, char **words);
+int pki_revoke(const struct pki_options *o, char **words);
+int pki_code(const struct pki_options *o, char **words);
+int pki_serve(const struct pki_options *o, char **words); /* Until a signal. */
+/* EXIT_DEGRADED: a certificate ends soon. */
+int pki_show(const struct pki_options *o, char **words);
+int pki_enroll(const struct pki_options *o, char **words);
 
 /* --------------------------------------------------------------- pki_files.c */
 
@@ -176,8 +185,6 @@ const char *pki_node_folder(const struct pki_options *o);
 
 /* PS_ROLE_* of a word, with a message if there is none. */
 bool pki_parse_role(const char *word, enum ps_role *ret_role);
-/* Prints an authority's certificates. EXIT_DEGRADED: one ends soon. */
-int pki_show(const struct pki_options *o, int64_t now);
 
 /* --------------------------------------------------------------- pki_codes.c */
 
@@ -203,10 +210,3 @@ PS_MUST_USE int pki_code_redeem(const char *directory,
                                 struct pki_grant *ret_grant, struct ps_str *why,
                                 struct ps_str *detail);
 void pki_grant_fini(struct pki_grant *g);
-
-/* --------------------------------------------- pki_serve.c and pki_enroll.c */
-
-/* Runs `psctl pki serve` until a signal ends it. */
-int pki_serve(const struct pki_options *o);
-/* Runs `psctl enroll`. */
-int pki_enroll(const struct pki_options *o, int argc);

@@ -496,7 +496,7 @@ static bool read_code(const char *option, struct ps_enrolment_code *ret_code)
     return is_good;
 }
 
-int pki_enroll(const struct pki_options *o, int argc)
+int pki_enroll(const struct pki_options *o, char **words)
 {
     struct enrolment e = {.options = o, .dir = -1};
     const char *folder = pki_node_folder(o);
@@ -504,8 +504,9 @@ int pki_enroll(const struct pki_options *o, int argc)
     bool is_new = stat(folder, &st) != 0;
     int exit_code;
 
+    (void)words;
     pki_set_verb("enroll");
-    if (argc != 0 || o->server == NULL || o->code == NULL) {
+    if (o->server == NULL || o->code == NULL) {
         pki_error("give --server HOST:PORT and --code CODE; see psctl help "
                   "enroll");
         return EXIT_USAGE;
@@ -513,7 +514,6 @@ int pki_enroll(const struct pki_options *o, int argc)
     if (!read_code(o->code, &e.code)) {
         return EXIT_USAGE;
     }
-    (void)umask(0077);
     (void)signal(SIGPIPE, SIG_IGN);
     exit_code = run_enrolment(&e);
     if (exit_code != 0 && is_new) {

@@ -568,11 +568,12 @@ static int open_signals(struct service *s)
     return s->signals < 0 ? pki_system_error("wait for", "signals", "") : 0;
 }
 
-int pki_serve(const struct pki_options *o)
+int pki_serve(const struct pki_options *o, char **words)
 {
     struct service *s = ps_calloc(1, sizeof(*s));
     int exit_code;
 
+    (void)words;
     s->directory = o->directory;
     s->listener = -1;
     s->signals = -1;

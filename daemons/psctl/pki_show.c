@@ -112,13 +112,6 @@ static void show_rows(const struct pki_store *s, int64_t now, bool headings)
 
 /* ---------------------------------------------------------------------- JSON */
 
-static void put_value(json_t *o, const char *name, json_t *value)
-{
-    if (value == NULL || json_object_set_new(o, name, value) != 0) {
-        abort(); /* Out of memory. */
-    }
-}
-
 static void put_hex(json_t *o, const char *name, const uint8_t *bytes,
                     size_t count)
 {
@@ -127,7 +120,7 @@ static void put_hex(json_t *o, const char *name, const uint8_t *bytes,
 
     ps_str_init(&s, text, sizeof(text));
     ps_pki_add_hex(&s, bytes, count);
-    put_value(o, name, json_string(text));
+    json_put(o, name, json_string(text));
 }
 
 static void put_validity(json_t *o, const struct ps_pki_period *p,
@@ -141,10 +134,10 @@ static void put_validity(json_t *o, const struct ps_pki_period *p,
 
         text[i] = (char)(c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c);
     }
-    put_value(o, "not_before", json_integer(p->not_before));
-    put_value(o, "not_after", json_integer(p->not_after));
-    put_value(o, "days_left", json_integer(days_left(p, now)));
-    put_value(o, "state", json_string(text));
+    json_put(o, "not_before", json_integer(p->not_before));
+    json_put(o, "not_after", json_integer(p->not_after));
+    json_put(o, "days_left", json_integer(days_left(p, now)));
+    json_put(o, "state", json_string(text));
 }
 
 static json_t *hosts_of(const struct pki_record *r)
@@ -172,15 +165,15 @@ static json_t *record_of(const struct pki_store *s, const struct pki_record *r,
     ps_str_copy(id.name, sizeof(id.name), r->name);
     ps_str_init(&text, uri, sizeof(uri));
     ps_identity_add_uri(&text, &id);
-    put_value(o, "identity", json_string(uri));
-    put_value(o, "role", json_string(ps_role_name(r->role)));
-    put_value(o, "name", json_string(r->name));
+    json_put(o, "identity", json_string(uri));
+    json_put(o, "role", json_string(ps_role_name(r->role)));
+    json_put(o, "name", json_string(r->name));
     put_hex(o, "serial", r->serial.bytes, PS_PKI_SERIAL_BYTES);
     put_validity(o, &r->period, state_of_record(r, now), now);
     if (r->revoked_at != 0) {
-        put_value(o, "revoked_at", json_integer(r->revoked_at));
+        json_put(o, "revoked_at", json_integer(r->revoked_at));
     }
-    put_value(o, "hosts", hosts_of(r));
+    json_put(o, "hosts", hosts_of(r));
     return o;
 }
 
@@ -191,27 +184,29 @@ static void show_objects(const struct pki_store *s, int64_t now)
     json_t *authority = json_object();
     json_t *list = json_array();
 
-    put_value(o, "schema", json_integer(1));
-    put_value(o, "cluster", json_string(s->info.identity.cluster));
+    json_put(o, "schema", json_integer(1));
+    json_put(o, "cluster", json_string(s->info.identity.cluster));
     put_hex(authority, "serial", s->info.serial.bytes, PS_PKI_SERIAL_BYTES);
     ps_pki_fingerprint(s->authority.certificate, fingerprint);
     put_hex(authority, "fingerprint", fingerprint, sizeof(fingerprint));
     put_validity(authority, &s->info.period, state_of(&s->info.period, now),
                  now);
-    put_value(o, "authority", authority);
+    json_put(o, "authority", authority);
     for (size_t i = 0; i < s->count; i++) {
         json_array_append_new(list, record_of(s, &s->records[i], now));
     }
-    put_value(o, "certificates", list);
+    json_put(o, "certificates", list);
     json_print(o);
 }
 
-int pki_show(const struct pki_options *o, int64_t now)
+int pki_show(const struct pki_options *o, char **words)
 {
+    const int64_t now = pki_now();
     struct pki_store s;
     int exit_code = pki_store_open(o->directory, false, &s);
     bool problem;
 
+    (void)words;
     if (exit_code != 0) {
         return exit_code;
     }

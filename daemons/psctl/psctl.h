@@ -28,40 +28,29 @@ enum {
     EXIT_CONFIG = 78,
 };
 
-enum verb {
-    VERB_STATUS,
-    VERB_JOBS,
-    VERB_CANCEL,
-    VERB_GET,
-    VERB_SET,
-    VERB_NODES,
-    VERB_KEYS,
-    VERB_STALL,
-    VERB_BENCH,
-    VERB_REBALANCE,
-    VERB_TOKENS,
-    VERB_TOKEN_ISSUE,
-    VERB_TOKEN_REVOKE,
-    VERB_EVENTS,
-    VERB_TOP,
-    VERB_DOCTOR,
-    VERB_LOG_LEVEL,
-    VERB_TRACE,
-};
-
 struct rows {
     struct ps_msg **row; /* Owned. */
     size_t count;
     size_t capacity;
 };
 
-#define QUERY_KINDS 9 /* Number of values of enum ps_query. */
+#define QUERY_KINDS  9 /* Number of values of enum ps_query. */
+
+#define PROBLEMS_MAX 16u
+
+struct health {
+    /* Sentences; the first PROBLEMS_MAX of all. */
+    char problems[PROBLEMS_MAX][400];
+    size_t count;
+    size_t omitted_count; /* Problems that did not fit. */
+};
 
 /* All answers to one verb. */
 struct report {
     struct rows rows_of[QUERY_KINDS]; /* By enum ps_query. */
     bool is_plan;                     /* No migration in it was carried out. */
     struct ps_msg *end;               /* Last query_end; owned. */
+    struct health health;
 };
 
 void report_fini(struct report *r);
@@ -115,15 +104,15 @@ int wire_query(struct wire *w, enum ps_query what, const struct job_name *job,
                struct report *r);
 /* Asks for members, jobs and waits, as status and top show them. */
 int wire_query_status(struct wire *w, struct report *r);
-/* Collects the events after number `after`. */
-int wire_events(struct wire *w, uint64_t after, struct report *r);
 /* Requests migrations that balance the job's servers, or that drain the server
  * `off` (NULL: none); rows go to PS_QUERY_REBALANCE_PLAN. `dry`: plans only.
  * Else they are carried out, without the limit on silence. */
 int wire_rebalance(struct wire *w, const struct job_name *job, const char *off,
                    bool dry, struct report *r);
-int wire_cancel(struct wire *w, const struct job_name *job, const char *reason,
-                struct report *r);
+/* Sends a request, and collects the rows of its answer with this code; `rows`
+ * NULL: there are none. Returns an exit code. */
+int wire_ask(struct wire *w, const struct ps_msg *request,
+             enum ps_msg_code code, struct rows *rows, struct report *r);
 
 /* Change of an optimizer setting from a round on. */
 struct setting {
@@ -131,25 +120,12 @@ struct setting {
     double value;
     uint64_t round;
 };
-int wire_set(struct wire *w, const struct job_name *job,
-             const struct setting *s, struct report *r);
-/* Sets the level, enum ps_verbosity, of members with this name; "": of all. */
-int wire_log_level(struct wire *w, const char *member, unsigned level,
-                   struct report *r);
-/* Asks for the trace of a job's member, from entry `first` on: one row of
- * trace_entries. */
-int wire_trace_get(struct wire *w, const struct job_name *job, uint32_t member,
-                   uint64_t first, struct rows *rows, struct report *r);
 /* Token that the user asks for. */
 struct token_request {
     struct job_name job; /* name "": all jobs of the owner. */
     uint32_t rights;
     ps_time valid;
 };
-/* The token is the only row of PS_QUERY_TOKENS. */
-int wire_token_issue(struct wire *w, const struct token_request *wanted,
-                     struct report *r);
-int wire_token_revoke(struct wire *w, uint64_t id, struct report *r);
 
 /* --------------------------------------------------------------- job_name.c */
 
@@ -175,29 +151,15 @@ void show_private_jobs(FILE *out); /* With the command that shows each. */
 
 /* ----------------------------------------------------------------- health.c */
 
-#define PROBLEMS_MAX 16u
-
-struct health {
-    /* Sentences; the first PROBLEMS_MAX of all. */
-    char problems[PROBLEMS_MAX][400];
-    size_t count;
-    size_t omitted_count; /* Problems that did not fit. */
-};
-
 /* Finds the problems that an operator has to look at. Waits shorter than
  * `after` are normal. */
-void health_check(const struct report *r, ps_time after, struct health *ret);
+void health_check(struct report *r, ps_time after);
 bool stall_is_problem(const struct ps_msg_stall_row *s, ps_time after);
 /* True if the member is silent, or gone within the last hour, but not if it was
  * stopped in good order. */
 bool is_missed(const struct ps_msg_node_row *n);
 /* Adds "rank 3 on n07 (lost), rank 5 on n09", escaped. */
 void describe_missing(const struct ps_msg_stall_row *s, struct ps_str *out);
-
-/* ----------------------------------------------------------------- doctor.c */
-
-/* Checks the cluster and this host. Returns an exit code. */
-int doctor_run(const struct wire_target *target, ps_time after, bool json);
 
 /* --------------------------------------------------------------- settings.c */
 
@@ -225,22 +187,15 @@ struct top_options {
 };
 
 bool top_key_parse(const char *word, enum top_key *ret);
-/* Shows the cluster again and again. Returns an exit code. */
-int top_run(const struct wire_target *target, const struct top_options *o);
 
 /* ----------------------------------------------------------------- events.c */
 
+/* Asks for the events after number `after`. */
+int events_query(struct wire *w, uint64_t after, struct report *r);
 /* Prints events as they happen, until psched is gone. Returns an exit code. */
-int events_follow(const struct wire_target *target, ps_time pause, bool json,
-                  bool headings);
+int events_follow(struct wire *w, ps_time pause, bool json, bool headings);
 /* Sleeps. */
 void wait_for(ps_time how_long);
-
-/* ---------------------------------------------------------------- explain.c */
-
-/* Explains a code or message, given in words, or without any lists all codes.
- * Returns an exit code. */
-int explain_run(int argc, char **argv, bool json, bool headings);
 
 /* -------------------------------------------------------------------- tls.c */
 
@@ -293,8 +248,6 @@ struct bench_options {
     ps_time timeout;    /* Limit on waiting for the agent. */
 };
 
-int bench_run(const struct bench_options *o, bool json); /* Exit code. */
-
 /* ---------------------------------------------------------------- balance.c */
 
 /* Load of one server of a job, before and after the migrations. */
@@ -315,11 +268,9 @@ struct job_load *make_job_loads(const struct report *r, size_t *ret_count);
 void describe_spare(const struct report *r, const struct job_load *spare,
                     struct ps_str *out);
 
-/* ------------------------------------------------------------------ show.c */
+/* ----------------------------------------------------------------- status.c */
 
-void show_table(enum verb verb, const struct report *r, const struct health *h,
-                bool headings);
-void show_json(enum verb verb, const struct report *r, const struct health *h);
+void show_status(const struct report *r, bool headings);
 /* Two lines about the cluster. */
 void show_summary(const struct report *r);
 /* The first `most` jobs that have not ended. */

@@ -3,7 +3,7 @@
  * the screen, drawn with control sequences that all terminals know, its lines
  * cut at the edge, and keys change the order or end it; in batch mode frames
  * follow each other. */
-#include "psctl/answer.h"
+#include "psctl/verbs.h"
 
 #include "base/alloc.h"
 #include "common/exit.h"
@@ -152,22 +152,22 @@ static void show_frame(struct report *r, const struct top_options *o)
     size_t problems;
     size_t others;
     size_t jobs = 0;
-    struct health h;
 
-    health_check(r, o->after, &h);
+    health_check(r, o->after);
     if (o->json) {
-        show_json(VERB_STATUS, r, &h);
+        answer_print_json(answers_of_status, r);
         return;
     }
     for (size_t i = 0; i < r->rows_of[PS_QUERY_JOBS].count; i++) {
         jobs += job_is_open(&r->rows_of[PS_QUERY_JOBS].row[i]->job_row);
     }
-    problems = o->batch || h.count < PROBLEMS_SHOWN ? h.count : PROBLEMS_SHOWN;
+    problems = o->batch || r->health.count < PROBLEMS_SHOWN ? r->health.count
+                                                            : PROBLEMS_SHOWN;
     jobs = o->batch || jobs < JOBS_SHOWN ? jobs : JOBS_SHOWN;
     show_summary(r);
     show_open_jobs(r, jobs);
     for (size_t i = 0; i < problems; i++) {
-        printf("  ! %s\n", h.problems[i]);
+        printf("  ! %s\n", r->health.problems[i]);
     }
     others = OTHER_LINES + problems + jobs +
              show_scalars(r, o->batch ? SIZE_MAX : SCALARS_SHOWN, o->headings);
@@ -295,11 +295,18 @@ static int run_screen(const struct wire_target *target,
     return rc;
 }
 
-int top_run(const struct wire_target *target, const struct top_options *o)
+int top_run(struct request *q, int count, char **values)
 {
-    struct top_options used = *o;
+    const struct wire_target target = cluster_target(&q->cluster, q->timeout);
+    struct top_options *o = &q->top;
 
-    used.batch = o->batch || o->json || isatty(STDOUT_FILENO) != 1 ||
-                 isatty(STDIN_FILENO) != 1;
-    return used.batch ? run_batch(target, &used) : run_screen(target, &used);
+    (void)count;
+    (void)values;
+    o->pause = q->watch != 0 ? q->watch : WATCH_DEFAULT;
+    o->after = q->after;
+    o->json = q->print.json;
+    o->headings = !q->print.no_headings;
+    o->batch |= o->json || isatty(STDOUT_FILENO) != 1 ||
+                isatty(STDIN_FILENO) != 1;
+    return o->batch ? run_batch(&target, o) : run_screen(&target, o);
 }

@@ -111,11 +111,16 @@ static void forget_answer(struct reader *rd)
 static int ask_member(struct reader *rd, uint32_t member, uint64_t first,
                       const struct ps_msg_trace_entries **ret_answer)
 {
+    const struct ps_msg get = {.code = PS_MSG_TRACE_GET,
+                               .trace_get = {.job = rd->job->name,
+                                             .has_owner = rd->job->has_owner,
+                                             .owner = rd->job->owner,
+                                             .member = member,
+                                             .first = first}};
     int rc;
 
     forget_answer(rd);
-    rc = wire_trace_get(rd->wire, rd->job, member, first, &rd->rows,
-                        rd->report);
+    rc = wire_ask(rd->wire, &get, PS_MSG_TRACE_ENTRIES, &rd->rows, rd->report);
     if (rc == 0 && rd->rows.count != 1) {
         fputs("psctl: psched sent no trace\n", stderr);
         return EXIT_FAILED;

@@ -1,250 +1,874 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Verbs of psctl with their words and options, from which help and completion
- * are made. */
-#include "psctl/help.h"
+/* The verbs of psctl, from which all that a verb needs is made, and what each
+ * does: how its words and options are read, how psched is asked. */
+#include "psctl/verbs.h"
 
-#include "psctl/pki.h"
+#include "base/log.h"
 
-#include <stddef.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
-#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
+#define FOLLOW_PAUSE PS_SECONDS(1)
+#define FRAMES_MAX   1000000000u
 
-const struct page help_pages[] = {
-    {"status",
-     HELP_LOOK,
-     {"", NULL},
-     "one screen: members, jobs, what is wrong",
-     {NULL},
-     "Each line with an exclamation mark is something to look at; then the\n"
-     "exit code is 3. Lost ranks, servers that are gone, jobs that wait for\n"
-     "too long.\n",
-     {{"--watch[=TIME]", "again and again, 2s apart"},
-      {"--after TIME", "a shorter wait is work (default 10s)"}}},
-    {"jobs",
-     HELP_LOOK,
-     {"[list]", "cancel NAME", NULL},
-     "jobs, also those that ended lately",
-     {"end a job; its workers get an error that says so"},
-     "'cancel' ends a job: its workers get an error that says so. It is for\n"
-     "the owner of the job, root and the user of psched, on psched's host.\n",
-     {{"--watch[=TIME]", "again and again, 2s apart"},
-      {"--reason TEXT", "of cancel, for the workers' error"}}},
-    {"nodes",
-     HELP_LOOK,
-     {"", NULL},
-     "servers and agents, with totals and rates",
-     {NULL},
-     "Rates are means over the last seconds.\n",
-     {{"--watch[=TIME]", "again and again, 2s apart"}}},
-    {"keys",
-     HELP_LOOK,
-     {"[JOB]", NULL},
-     "keys, which server holds how much, and how even",
-     {NULL},
-     "100 % of even is what a server would hold if all held the same.\n",
-     {{"--watch[=TIME]", "again and again, 2s apart"}}},
-    {"stall",
-     HELP_LOOK,
-     {"[JOB]", NULL},
-     "what is waited for, since when, which ranks are missing",
-     {NULL},
-     "The exit code is 3 where a rank is lost or a wait is too long.\n",
-     {{"--watch[=TIME]", "again and again, 2s apart"},
-      {"--after TIME", "a shorter wait is work (default 10s)"}}},
-    {"get",
-     HELP_LOOK,
-     {"[JOB]", NULL},
-     "weight of running jobs, and numbers of their optimizers",
-     {NULL},
-     "Numbers that a job has not declared have their defaults. One with a\n"
-     "round holds for each key from that round on.\n",
-     {{NULL, NULL}}},
-    {"set",
-     HELP_CHANGE,
-     {"JOB NAME VALUE", "JOB weight N", NULL},
-     "change a number of a job's optimizer",
-     {"change a job's share beside others, 1 to 1000"},
-     "NAME is learning_rate (lr), wd, rescale_grad or clip_gradient, also\n"
-     "NAME=VALUE. A weight holds at once, until the job ends. It is for the\n"
-     "owner of the job, root and the user of psched, on psched's host.\n",
-     {{"--round N",
-       "first round of each key with NAME's value; not of weight"}}},
-    {"rebalance",
-     HELP_CHANGE,
-     {"JOB", NULL},
-     "move partitions until servers are within 5 % of even",
-     {NULL},
-     "The job continues meanwhile. Only for the owner of the job, root and\n"
-     "the user of psched, on psched's host.\n",
-     {{"--off SERVER", "move all that the job has there to its others"},
-      {"--dry-run", "say what, and do nothing"}}},
-    {"token",
-     HELP_SET_UP,
-     {"list", "issue", "revoke NUMBER", NULL},
-     "tokens that you may revoke",
-     {"print a token: rights of yours that its holder has",
-      "end a token at once"},
-     "A token hands on rights of a user: train, read, operate, admin.\n"
-     "It is issued on psched's host, to that user and to operators. Write it\n"
-     "to a file of mode 600, and give that with --token or $PSKV_TOKEN_FILE.\n",
-     {{"--rights LIST", "of issue, needed: train,read,operate,admin"},
-      {"--job [USER/]NAME", "of issue: that job alone; else all of the user"},
-      {"--ttl TIME", "of issue: how long it is valid, default 1h"}}},
-    {"bench",
-     HELP_CHECK,
-     {"", NULL},
-     "push and pull in a job of its own from this node",
-     {NULL},
-     "Says how long a round takes, in milliseconds, GB/s and keys a second.\n",
-     {{"--size BYTES", "of all keys together, e.g. 64M (default)"},
-      {"--keys N", "default 100"},
-      {"--rounds N", "default 50"},
-      {"--workers N", "processes, default 2"},
-      {"--socket PATH",
-       "this node's agent; else $PSKV_SOCKET, else as workers"}}},
-    {"pki",
-     HELP_SET_UP,
-     {"init", "issue ROLE NAME", "renew ROLE NAME", "revoke NAME|SERIAL",
-      "code ROLE NAME", "serve", "show", NULL},
-     "make the authority that signs a cluster's certificates",
-     {"make key and certificate of sched, server, agent or ctl",
-      "replace a certificate before it ends", "refuse a member from now on",
-      "print a one-time code, with which a node enrols",
-      "exchange codes for certificates, until Ctrl-C",
-      "certificates, and when they end"},
-     "No scheduler takes part. 'issue' and 'renew' write ca.crt, crl.pem,\n"
-     "ROLE.crt and ROLE.key, which daemons read.\n"
-     "The exit code of 'show' is 3 if a certificate ends soon.\n",
-     {{"--cluster NAME", "of init: the cluster (default 'default')"},
-      {"--dir DIR", "the authority's folder (" PKI_DEFAULT_DIRECTORY ")"},
-      {"--out DIR", "the node's folder (" PKI_DEFAULT_OUTPUT ")"},
-      {"--host NAME", "name or address of the node's host; repeatable"},
-      {"--days N", "validity: 365, of an authority 3650"},
-      {"--owner USER", "to whom the node's files belong"},
-      {"--force", "replace files and certificates that exist"},
-      {"--ttl TIME", "of code: how long it is valid, default 1h"},
-      {"--listen HOST:PORT", "of serve (" PKI_DEFAULT_LISTEN ")"}}},
-    {"enroll",
-     HELP_SET_UP,
-     {"", NULL},
-     "get a certificate for this node with a one-time code",
-     {NULL},
-     "Makes a key, sends its public part to 'psctl pki serve', whose "
-     "authority\n"
-     "the code names, and writes ca.crt, crl.pem, ROLE.crt and ROLE.key.\n",
-     {{"--server HOST[:PORT]", "where psctl pki serve listens; needed"},
-      {"--code CODE", "of psctl pki code; -: from standard input; needed"},
-      {"--directory DIR", "the node's folder, as --out"},
-      {"--owner USER", "to whom the node's files belong"},
-      {"--force", "replace files that exist"}}},
-    {"top",
-     HELP_LOOK,
-     {"", NULL},
-     "the cluster, its jobs and busiest members, again and again",
-     {NULL},
-     "On a terminal until q; n, t, r, m change the order. Elsewhere, and with "
-     "--batch, each output follows\n"
-     "the last one, separated by an empty line.\n",
-     {{"-b, --batch", "no control of the terminal"},
-      {"-n, --count N", "end after N outputs"},
-      {"--sort KEY", "name (default), traffic, rounds or memory"},
-      {"--watch[=TIME]", "again and again, 2s apart"},
-      {"--after TIME", "a shorter wait is work (default 10s)"}}},
-    {"doctor",
-     HELP_CHECK,
-     {"", NULL},
-     "check the cluster and this host, and say what to do",
-     {NULL},
-     "Versions, clocks, certificates, members, memory and limits, jobs; this\n"
-     "host's agent, clock and kernel. The exit code is 3 if there is a "
-     "problem.\n",
-     {{"--after TIME", "a shorter wait is work (default 10s)"}}},
-    {"log-level",
-     HELP_CHANGE,
-     {"LEVEL", "MEMBER LEVEL", NULL},
-     "change what all members write to their logs, now",
-     {"the same for members of this name"},
-     "LEVEL is error, warning, notice, info, debug or trace. It holds until a\n"
-     "member starts again or reads its options again (SIGHUP). It is for\n"
-     "root, the user of psched and users of control.operators.\n",
-     {{0}}},
-    {"trace",
-     HELP_LOOK,
-     {"JOB", NULL},
-     "what a job's members did lately, and for which rank others wait",
-     {NULL},
-     "Collects the last 16384 entries of each member, on all hosts, with "
-     "their\n"
-     "clocks compared. FILE is JSON for ui.perfetto.dev and chrome://tracing.\n"
-     "The exit code is 3 if a member did not answer.\n",
-     {{"-o, --output FILE", "write a timeline"}}},
-    {"events",
-     HELP_LOOK,
-     {"", NULL},
-     "what happened lately to members and jobs",
-     {NULL},
-     "States of servers and agents, phases of jobs, ranks lost and taken\n"
-     "again, partitions moved, changes by users; the last 512.\n",
-     {{"--follow", "then print events as they happen"}}},
-    {"explain",
-     HELP_CHECK,
-     {"[CODE|MESSAGE]", NULL},
-     "cause and remedy of an error or of a line in a log",
-     {NULL},
-     "CODE is that of an entry, such as PSKV-0042, or the name or number of\n"
-     "an error, such as PSC_E_NOMEM or 2. A message is copied as it is, in\n"
-     "quotes. Without either: all codes. No scheduler takes part.\n",
-     {{0}}},
-    {"help",
-     HELP_NONE,
-     {"[VERB]", "all", NULL},
-     "this, or more about one verb",
-     {"all verbs with their words, and all options"},
-     "",
-     {{0}}},
-    {"context",
-     HELP_SET_UP,
-     {"[list]", "use NAME", "set NAME", "remove NAME", NULL},
-     "clusters that have a name",
-     {"the cluster of commands without -e; -: none",
-      "keep -e, --tls and --token under a name", "forget a name"},
-     "'set' changes the parts of a context that are given; an empty text\n"
-     "removes one. They are kept in pskv/contexts.json in $XDG_CONFIG_HOME,\n"
-     "else ~/.config. $PSKV_CONTEXT names one in place of 'use'. No scheduler\n"
-     "takes part.\n",
-     {{0}}},
-    {"completion",
-     HELP_SET_UP,
-     {"bash", "zsh", "fish", NULL},
-     "a script that completes words in this shell",
-     {"the same for zsh", "the same for fish"},
-     "In bash: source <(psctl completion bash), in zsh, after compinit:\n"
-     "source <(psctl completion zsh), in fish: psctl completion fish | "
-     "source\n",
-     {{0}}},
+/* ------------------------------------------------------------------ options */
+
+bool time_parse(const char *text, const char *what, ps_time *ret)
+{
+    static const struct {
+        const char *name;
+        double ns;
+    } units[] = {{"ms", 1e6}, {"s", 1e9}, {"m", 60e9}, {"h", 3600e9}};
+    char *end;
+    double n = strtod(text, &end);
+
+    for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
+        if (end != text && n > 0 && n * units[i].ns < 1e15 &&
+            strcmp(end, units[i].name) == 0) {
+            *ret = (ps_time)(n * units[i].ns);
+            return true;
+        }
+    }
+    fprintf(stderr, "psctl: %s '%s': give a time such as 500ms, 5s, 2m\n", what,
+            text);
+    return false;
+}
+
+bool count_parse(const char *text, const char *what, uint32_t most,
+                 uint32_t *ret)
+{
+    char *end;
+    long long n = strtoll(text, &end, 10);
+
+    if (end == text || *end != '\0' || n < 1 || n > most) {
+        fprintf(stderr, "psctl: %s '%s': give a number from 1 to %u\n", what,
+                text, most);
+        return false;
+    }
+    *ret = (uint32_t)n;
+    return true;
+}
+
+static bool read_format(struct request *q, const char *value)
+{
+    q->print.json = strcmp(value, "table") != 0;
+    if (strcmp(value, "jsonl") == 0) {
+        json_use_lines();
+    } else if (q->print.json && strcmp(value, "json") != 0) {
+        fprintf(stderr, "psctl: -w '%s': give table, json or jsonl\n", value);
+        return false;
+    }
+    return true;
+}
+
+static bool read_watch(struct request *q, const char *value)
+{
+    q->watch = WATCH_DEFAULT;
+    return value == NULL || time_parse(value, "--watch", &q->watch);
+}
+
+static bool read_follow(struct request *q, const char *value)
+{
+    (void)value;
+    q->follow = FOLLOW_PAUSE;
+    return true;
+}
+
+static bool read_round(struct request *q, const char *value)
+{
+    char *end;
+    long long n = strtoll(value, &end, 10);
+
+    if (end == value || *end != '\0' || n < 1) {
+        fprintf(stderr, "psctl: --round '%s': give a number from 1 on\n",
+                value);
+        return false;
+    }
+    q->setting.round = (uint64_t)n;
+    return true;
+}
+
+static bool read_size(struct request *q, const char *value)
+{
+    static const struct {
+        const char *name;
+        double bytes;
+    } units[] = {{"K", 0x1p10},   {"M", 0x1p20},   {"G", 0x1p30},
+                 {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
+                 {"kB", 1e3},     {"MB", 1e6},     {"GB", 1e9},
+                 {"B", 1}};
+    char *end;
+    double n = strtod(value, &end);
+
+    for (size_t i = 0; end != value && i < sizeof(units) / sizeof(units[0]);
+         i++) {
+        if (strcmp(end, units[i].name) == 0) {
+            n *= units[i].bytes;
+            end += strlen(end);
+        }
+    }
+    if (end == value || *end != '\0' || !(n >= 4) ||
+        n > (double)BENCH_BYTES_MAX) {
+        fprintf(stderr,
+                "psctl: --size '%s': give bytes, such as 65536, 64K, 64MiB "
+                "or 64MB, of at most 64G\n",
+                value);
+        return false;
+    }
+    q->bench.size = (uint64_t)n;
+    return true;
+}
+
+static bool read_host(struct request *q, const char *value)
+{
+    struct pki_options *o = &q->pki;
+
+    if (o->host_count == PS_PKI_HOSTS_MAX || !ps_pki_is_host(value)) {
+        fprintf(stderr,
+                "psctl: --host: give at most %u names of DNS or addresses\n",
+                PS_PKI_HOSTS_MAX);
+        return false;
+    }
+    o->hosts[o->host_count++] = value;
+    return true;
+}
+
+static bool has_name_length(const char *name)
+{
+    return name[0] != '\0' && strlen(name) <= PS_NAME_MAX;
+}
+
+static bool read_off(struct request *q, const char *value)
+{
+    if (!has_name_length(value)) {
+        fputs("psctl: --off: the name of a server has 1 to 64 bytes\n", stderr);
+        return false;
+    }
+    q->drain_server = value;
+    return true;
+}
+
+static bool read_sort(struct request *q, const char *value)
+{
+    return top_key_parse(value, &q->top.by);
+}
+
+static bool read_job_name(struct request *q, const char *name)
+{
+    const char *slash = strchr(name, '/');
+    bool has_user = slash != NULL && slash != name &&
+                    slash - name <= (ptrdiff_t)PS_NAME_MAX;
+
+    if (!has_name_length(name) && !(has_user && has_name_length(slash + 1))) {
+        fputs("psctl: the name of a job has 1 to 64 bytes\n", stderr);
+        return false;
+    }
+    q->job = name;
+    return true;
+}
+
+/* Reads [JOB]. */
+static bool read_job(struct request *q, int count, char **values)
+{
+    return count == 0 || read_job_name(q, values[0]);
+}
+
+static bool read_rights(struct request *q, const char *value)
+{
+    return token_rights_parse(value, &q->wanted.rights);
+}
+
+static bool read_help(struct request *q, const char *value)
+{
+    (void)value;
+    q->about = ABOUT_HELP;
+    return true;
+}
+
+static bool read_version(struct request *q, const char *value)
+{
+    (void)value;
+    q->about = ABOUT_VERSION;
+    return true;
+}
+
+/* ------------------------------------------------------- jobs: cancel and set */
+
+static int ask_cancel(struct wire *w, struct request *q,
+                      const struct job_name *job, struct report *r)
+{
+    const struct ps_msg cancel = {.code = PS_MSG_JOB_CANCEL,
+                                  .job_cancel = {.job = job->name,
+                                                 .reason = q->reason,
+                                                 .has_owner = job->has_owner,
+                                                 .owner = job->owner}};
+
+    return wire_ask(w, &cancel, PS_MSG_QUERY_END, NULL, r);
+}
+
+static int ask_settings(struct wire *w, struct request *q,
+                        const struct job_name *job, struct report *r)
+{
+    int rc = wire_query(w, PS_QUERY_JOBS, NULL, r);
+
+    (void)q;
+    if (rc == 0 && settings_keep(r, job) == 0 && job != NULL) {
+        fprintf(stderr, "psctl: no job '%s' is open; see psctl jobs\n",
+                job->name);
+        return EXIT_NOJOB;
+    }
+    return rc;
+}
+
+/* A weight holds at once. */
+static bool read_weight(const char *value, struct setting *s)
+{
+    uint32_t weight = 0;
+
+    if (s->round != 0) {
+        fputs("psctl: set: a weight holds at once; leave --round out\n",
+              stderr);
+        return false;
+    }
+    if (!count_parse(value, "set: weight", PS_JOB_WEIGHT_MAX, &weight)) {
+        return false;
+    }
+    s->value = weight;
+    return true;
+}
+
+/* Reads JOB, and NAME VALUE or NAME=VALUE. */
+static bool read_setting(struct request *q, int count, char **values)
+{
+    struct setting *s = &q->setting;
+    const char *text = values[1];
+    const char *value = count == 3 ? values[2] : strchr(text, '=');
+    const size_t len = count == 3 ? strlen(text) : strcspn(text, "=");
+    char *end = NULL;
+
+    value += count != 3 && value != NULL;
+    if (value != NULL && len > 0 && len < sizeof(s->name)) {
+        memcpy(s->name, text, len);
+        s->value = strtod(value, &end);
+    }
+    if (end == NULL || end == value || *end != '\0') {
+        fprintf(stderr,
+                "psctl: set '%s': give a name and a number, such as "
+                "lr=0.05\n",
+                text);
+        return false;
+    }
+    if (strcmp(s->name, "weight") == 0) {
+        return read_weight(value, s) && read_job_name(q, values[0]);
+    }
+    if (s->round == 0) {
+        fputs("psctl: set: give --round, the first round that has the value\n",
+              stderr);
+        return false;
+    }
+    return read_job_name(q, values[0]);
+}
+
+static int ask_set(struct wire *w, struct request *q,
+                   const struct job_name *job, struct report *r)
+{
+    const struct ps_msg set = {.code = PS_MSG_JOB_SET,
+                               .job_set = {.job = job->name,
+                                           .has_owner = job->has_owner,
+                                           .owner = job->owner,
+                                           .name = q->setting.name,
+                                           .value = q->setting.value,
+                                           .round = q->setting.round}};
+
+    return wire_ask(w, &set, PS_MSG_QUERY_END, NULL, r);
+}
+
+static int ask_rebalance(struct wire *w, struct request *q,
+                         const struct job_name *job, struct report *r)
+{
+    int rc = wire_rebalance(w, job, q->drain_server, q->dry_run, r);
+
+    r->is_plan = q->dry_run;
+    return rc != 0 ? rc : wire_query(w, PS_QUERY_SHARES, job, r);
+}
+
+/* ------------------------------------------------------- stalls, events, logs */
+
+static bool has_problems(const struct request *q, const struct report *r)
+{
+    (void)q;
+    return r->health.count > 0;
+}
+
+static bool has_bad_stall(const struct request *q, const struct report *r)
+{
+    const struct rows *stalls = &r->rows_of[PS_QUERY_STALL];
+
+    for (size_t i = 0; i < stalls->count; i++) {
+        if (stall_is_problem(&stalls->row[i]->stall_row, q->after)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static int ask_events(struct wire *w, struct request *q,
+                      const struct job_name *job, struct report *r)
+{
+    (void)job;
+    return q->follow == 0 ? events_query(w, 0, r)
+                          : events_follow(w, q->follow, q->print.json,
+                                          !q->print.no_headings);
+}
+
+/* Reads "[MEMBER] LEVEL". */
+static bool read_log_level(struct request *q, int count, char **values)
+{
+    const char *word = values[count - 1];
+    int level = ps_log_level_parse(word);
+
+    q->member = count == 2 ? values[0] : "";
+    if (count == 2 && !has_name_length(q->member)) {
+        fputs("psctl: log-level: the name of a member has 1 to 64 bytes\n",
+              stderr);
+        return false;
+    }
+    if (level < 0) {
+        fprintf(stderr,
+                "psctl: log-level '%s': give error, warning, notice, info, "
+                "debug or trace\n",
+                word);
+        return false;
+    }
+    q->log_level = (unsigned)level;
+    return true;
+}
+
+static int ask_log_level(struct wire *w, struct request *q,
+                         const struct job_name *job, struct report *r)
+{
+    const struct ps_msg set = {
+        .code = PS_MSG_LOG_LEVEL,
+        .log_level = {.member = q->member, .level = (uint8_t)q->log_level}};
+
+    (void)job;
+    return wire_ask(w, &set, PS_MSG_QUERY_END, NULL, r);
+}
+
+/* ------------------------------------------------------------------- tokens */
+
+/* Reads --job "USER/NAME", "USER/" or "NAME", where a slash ends the user: the
+ * job need not exist yet. */
+static bool read_issue(struct request *q, int count, char **values)
+{
+    const char *slash = q->job != NULL ? strchr(q->job, '/') : NULL;
+
+    (void)count;
+    (void)values;
+    if (q->wanted.rights == 0) {
+        fputs("psctl: token issue: give --rights, as in read,operate\n",
+              stderr);
+        return false;
+    }
+    q->wanted.job = (struct job_name){.name = q->job != NULL ? q->job : ""};
+    if (slash != NULL) {
+        q->wanted.job.name = slash + 1;
+        q->wanted.job.has_owner = true;
+        if (!find_user(q->job, (size_t)(slash - q->job),
+                       &q->wanted.job.owner)) {
+            fprintf(stderr, "psctl: --job '%s': no such user\n", q->job);
+            return false;
+        }
+    }
+    q->job = NULL; /* It need not exist yet. */
+    return true;
+}
+
+static int ask_issue(struct wire *w, struct request *q,
+                     const struct job_name *job, struct report *r)
+{
+    const struct token_request *t = &q->wanted;
+    const struct ps_msg issue = {
+        .code = PS_MSG_TOKEN_ISSUE,
+        .token_issue = {.job = t->job.name,
+                        .has_owner = t->job.has_owner,
+                        .owner = t->job.owner,
+                        .rights = t->rights,
+                        .valid_s = t->valid / PS_SECONDS(1)}};
+
+    (void)job;
+    return wire_ask(w, &issue, PS_MSG_TOKEN_ROW, &r->rows_of[PS_QUERY_TOKENS],
+                    r);
+}
+
+/* The token alone, for a file. */
+static void show_token(const struct report *r, bool headings)
+{
+    (void)headings;
+    if (r->rows_of[PS_QUERY_TOKENS].count > 0) {
+        puts(r->rows_of[PS_QUERY_TOKENS].row[0]->token_row.text);
+    }
+}
+
+static bool read_revoke(struct request *q, int count, char **values)
+{
+    (void)count;
+    return token_id_parse(values[0], &q->token_id);
+}
+
+static int ask_revoke(struct wire *w, struct request *q,
+                      const struct job_name *job, struct report *r)
+{
+    const struct ps_msg revoke = {.code = PS_MSG_TOKEN_REVOKE,
+                                  .token_revoke = {.id = q->token_id}};
+
+    (void)job;
+    return wire_ask(w, &revoke, PS_MSG_QUERY_END, NULL, r);
+}
+
+/* ------------------------------------------------ verbs with their own output */
+
+static int ask_trace(struct wire *w, struct request *q,
+                     const struct job_name *job, struct report *r)
+{
+    return trace_run(w, job,
+                     &(struct trace_options){.path = q->output,
+                                             .json = q->print.json,
+                                             .headings = !q->print.no_headings},
+                     r);
+}
+
+/* A trace has been printed by then. */
+static int end_trace(const struct request *q, const struct report *r)
+{
+    (void)q;
+    (void)r;
+    return EXIT_HEALTHY;
+}
+
+static int run_help(struct request *q, int count, char **values)
+{
+    (void)q;
+    if (count == 0) {
+        help_short(stdout);
+        return EXIT_HEALTHY;
+    }
+    return help_verb(values[0]) ? EXIT_HEALTHY : EXIT_USAGE;
+}
+
+static int run_completion(struct request *q, int count, char **values)
+{
+    (void)count;
+    (void)values;
+    return completion_print_script(q->form->words) ? EXIT_HEALTHY : EXIT_USAGE;
+}
+
+/* -------------------------------------------------------------------- tables */
+
+#define AT(member) offsetof(struct request, member)
+#define OWN(name_, help_, read_)                                               \
+    {                                                                          \
+        .name = (name_), .help = (help_), .read = (read_)                      \
+    }
+#define VALUE(name_, help_, kind_, member)                                     \
+    {                                                                          \
+        .name = (name_), .help = (help_), .kind = FLAG_##kind_,                \
+        .offset = AT(member)                                                   \
+    }
+#define UP_TO(name_, help_, max_, member)                                      \
+    {                                                                          \
+        .name = (name_), .help = (help_), .kind = FLAG_COUNT, .max = (max_),   \
+        .offset = AT(member)                                                   \
+    }
+
+#define WATCH OWN("--watch[=TIME]", "again and again, 2s apart", read_watch)
+#define AFTER                                                                  \
+    VALUE("--after TIME", "a shorter wait is work (default 10s)", TIME, after)
+
+#define ASKS(...)                                                              \
+    .asks = {__VA_ARGS__},                                                     \
+    .ask_count = sizeof((const int[]){__VA_ARGS__}) / sizeof(int)
+#define ANSWERS(...)                                                           \
+    .answers = (const struct answer *const[])                                  \
+    {                                                                          \
+        __VA_ARGS__, NULL                                                      \
+    }
+#define WORDS(words_, help_) .words = (words_), .help = (help_)
+
+const struct verb verbs[] = {
+    {.name = "status",
+     .group = GROUP_LOOK,
+     .forms = {{WORDS("", "one screen: members, jobs, what is wrong"),
+                .access = ACCESS_ANY,
+                ASKS(PS_QUERY_NODES, PS_QUERY_JOBS, PS_QUERY_STALL),
+                .answers = answers_of_status, .show = show_status,
+                .is_bad = has_problems}},
+     .text = "Each line with an exclamation mark is something to look at; then "
+             "the\n"
+             "exit code is 3. Lost ranks, servers that are gone, jobs that "
+             "wait for\n"
+             "too long.\n",
+     .flags = {WATCH, AFTER}},
+    {.name = "jobs",
+     .group = GROUP_LOOK,
+     .forms = {{WORDS("[list]", "jobs, also those that ended lately"),
+                .access = ACCESS_ANY, ASKS(PS_QUERY_JOBS),
+                ANSWERS(&answer_jobs)},
+               {WORDS("cancel NAME",
+                      "end a job; its workers get an error that says so"),
+                .access = ACCESS_USER, .read = read_job, .ask = ask_cancel}},
+     .text = "'cancel' ends a job: its workers get an error that says so. It "
+             "is for\n"
+             "the owner of the job, root and the user of psched, on psched's "
+             "host.\n",
+     .flags = {WATCH,
+               VALUE("--reason TEXT", "of cancel, for the workers' error", TEXT,
+                     reason)}},
+    {.name = "nodes",
+     .group = GROUP_LOOK,
+     .forms = {{WORDS("", "servers and agents, with totals and rates"),
+                .access = ACCESS_ANY, ASKS(PS_QUERY_NODES),
+                ANSWERS(&answer_nodes)}},
+     .text = "Rates are means over the last seconds.\n",
+     .flags = {WATCH}},
+    {.name = "keys",
+     .group = GROUP_LOOK,
+     .forms = {{WORDS("[JOB]",
+                      "keys, which server holds how much, and how even"),
+                .access = ACCESS_ANY, .read = read_job,
+                ASKS(PS_QUERY_JOBS, PS_QUERY_KEYS, PS_QUERY_SHARES),
+                ANSWERS(&answer_keys, &answer_loads), .show = show_keys}},
+     .text =
+         "100 % of even is what a server would hold if all held the same.\n",
+     .flags = {WATCH}},
+    {.name = "stall",
+     .group = GROUP_LOOK,
+     .forms = {{WORDS(
+                    "[JOB]",
+                    "what is waited for, since when, which ranks are missing"),
+                .access = ACCESS_ANY, .read = read_job, ASKS(PS_QUERY_STALL),
+                ANSWERS(&answer_stalls), .show = show_stalls,
+                .is_bad = has_bad_stall}},
+     .text = "The exit code is 3 where a rank is lost or a wait is too long.\n",
+     .flags = {WATCH, AFTER}},
+    {.name = "get",
+     .group = GROUP_LOOK,
+     .forms = {{WORDS(
+                    "[JOB]",
+                    "weight of running jobs, and numbers of their optimizers"),
+                .access = ACCESS_ANY, .read = read_job, .ask = ask_settings,
+                ANSWERS(&answer_jobs), .show = show_settings}},
+     .text =
+         "Numbers that a job has not declared have their defaults. One with a\n"
+         "round holds for each key from that round on.\n"},
+    {.name = "set",
+     .group = GROUP_CHANGE,
+     .forms = {{WORDS("JOB NAME VALUE", "change a number of a job's optimizer"),
+                .access = ACCESS_USER, .read = read_setting, .ask = ask_set},
+               {WORDS("JOB weight N",
+                      "change a job's share beside others, 1 to 1000"),
+                .access = ACCESS_USER, .read = read_setting, .ask = ask_set},
+               {WORDS("JOB NAME=VALUE", NULL), .access = ACCESS_USER,
+                .read = read_setting, .ask = ask_set}},
+     .text =
+         "NAME is learning_rate (lr), wd, rescale_grad or clip_gradient, also\n"
+         "NAME=VALUE. A weight holds at once, until the job ends. It is for "
+         "the\n"
+         "owner of the job, root and the user of psched, on psched's host.\n",
+     .flags = {OWN("--round N",
+                   "first round of each key with NAME's value; not of weight",
+                   read_round)}},
+    {.name = "rebalance",
+     .group = GROUP_CHANGE,
+     .forms =
+         {{WORDS("JOB", "move partitions until servers are within 5 % of even"),
+           .access = ACCESS_USER, .read = read_job, .ask = ask_rebalance,
+           ANSWERS(&answer_moves, &answer_loads), .show = show_migrations}},
+     .text = "The job continues meanwhile. Only for the owner of the job, root "
+             "and\n"
+             "the user of psched, on psched's host.\n",
+     .flags = {OWN("--off SERVER",
+                   "move all that the job has there to its others", read_off),
+               VALUE("--dry-run", "say what, and do nothing", TRUE, dry_run)}},
+    {.name = "token",
+     .group = GROUP_SET_UP,
+     .forms =
+         {{WORDS("list", "tokens that you may revoke"), .access = ACCESS_USER,
+           ASKS(PS_QUERY_TOKENS), ANSWERS(&answer_tokens)},
+          {WORDS("issue", "print a token: rights of yours that its holder has"),
+           .access = ACCESS_USER, .read = read_issue, .ask = ask_issue,
+           ANSWERS(&answer_tokens), .show = show_token},
+          {WORDS("revoke NUMBER", "end a token at once"), .access = ACCESS_USER,
+           .read = read_revoke, .ask = ask_revoke}},
+     .text = "A token hands on rights of a user: train, read, operate, admin.\n"
+             "It is issued on psched's host, to that user and to operators. "
+             "Write it\n"
+             "to a file of mode 600, and give that with --token or "
+             "$PSKV_TOKEN_FILE.\n",
+     .flags = {OWN("--rights LIST",
+                   "of issue, needed: train,read,operate,admin", read_rights),
+               OWN("--job [USER/]NAME",
+                   "of issue: that job alone; else all of the user",
+                   read_job_name),
+               VALUE("--ttl TIME", "of issue: how long it is valid, default 1h",
+                     TIME, wanted.valid)}},
+    {.name = "bench",
+     .group = GROUP_CHECK,
+     .forms = {{WORDS("", "push and pull in a job of its own from this node"),
+                .access = ACCESS_ANY, ASKS(PS_QUERY_NODES),
+                .finish = bench_run}},
+     .text = "Says how long a round takes, in milliseconds, GB/s and keys a "
+             "second.\n",
+     .flags = {OWN("--size BYTES", "of all keys together, e.g. 64M (default)",
+                   read_size),
+               UP_TO("--keys N", "default 100", BENCH_KEYS_MAX, bench.keys),
+               UP_TO("--rounds N", "default 50", BENCH_ROUNDS_MAX,
+                     bench.rounds),
+               UP_TO("--workers N", "processes, default 2", BENCH_WORKERS_MAX,
+                     bench.workers),
+               VALUE("--socket PATH",
+                     "this node's agent; else $PSKV_SOCKET, else as workers",
+                     TEXT, bench.socket)}},
+    {.name = "pki",
+     .group = GROUP_SET_UP,
+     .forms =
+         {{WORDS("init",
+                 "make the authority that signs a cluster's certificates"),
+           .pki = pki_init},
+          {WORDS("issue ROLE NAME",
+                 "make key and certificate of sched, server, agent or ctl"),
+           .pki = pki_issue},
+          {WORDS("renew ROLE NAME", "replace a certificate before it ends"),
+           .pki = pki_renew},
+          {WORDS("revoke NAME|SERIAL", "refuse a member from now on"),
+           .pki = pki_revoke},
+          {WORDS("code ROLE NAME",
+                 "print a one-time code, with which a node enrols"),
+           .pki = pki_code},
+          {WORDS("serve", "exchange codes for certificates, until Ctrl-C"),
+           .pki = pki_serve},
+          {WORDS("show", "certificates, and when they end"), .pki = pki_show}},
+     .text =
+         "No scheduler takes part. 'issue' and 'renew' write ca.crt, crl.pem,\n"
+         "ROLE.crt and ROLE.key, which daemons read.\n"
+         "The exit code of 'show' is 3 if a certificate ends soon.\n",
+     .flags = {VALUE("--cluster NAME",
+                     "of init: the cluster (default 'default')", TEXT,
+                     pki.cluster),
+               VALUE("--dir DIR",
+                     "the authority's folder (" PKI_DEFAULT_DIRECTORY ")", TEXT,
+                     pki.directory),
+               VALUE("--out DIR", "the node's folder (" PKI_DEFAULT_OUTPUT ")",
+                     TEXT, pki.output),
+               OWN("--host NAME",
+                   "name or address of the node's host; repeatable", read_host),
+               UP_TO("--days N", "validity: 365, of an authority 3650",
+                     PKI_DAYS_MAX, pki.days),
+               VALUE("--owner USER", "to whom the node's files belong", TEXT,
+                     pki.owner),
+               VALUE("--force", "replace files and certificates that exist",
+                     TRUE, pki.force),
+               VALUE("--ttl TIME", "of code: how long it is valid, default 1h",
+                     TIME, wanted.valid),
+               VALUE("--listen HOST:PORT", "of serve (" PKI_DEFAULT_LISTEN ")",
+                     TEXT, pki.listen)}},
+    {.name = "enroll",
+     .group = GROUP_SET_UP,
+     .forms = {{WORDS("",
+                      "get a certificate for this node with a one-time code"),
+                .pki = pki_enroll}},
+     .text =
+         "Makes a key, sends its public part to 'psctl pki serve', whose "
+         "authority\n"
+         "the code names, and writes ca.crt, crl.pem, ROLE.crt and ROLE.key.\n",
+     .flags = {VALUE("--server HOST[:PORT]",
+                     "where psctl pki serve listens; needed", TEXT, pki.server),
+               VALUE("--code CODE",
+                     "of psctl pki code; -: from standard input; needed", TEXT,
+                     pki.code),
+               VALUE("--directory DIR", "the node's folder, as --out", TEXT,
+                     pki.output),
+               VALUE("--owner USER", "to whom the node's files belong", TEXT,
+                     pki.owner),
+               VALUE("--force", "replace files that exist", TRUE, pki.force)}},
+    {.name = "top",
+     .group = GROUP_LOOK,
+     .forms =
+         {{WORDS("",
+                 "the cluster, its jobs and busiest members, again and again"),
+           .access = ACCESS_ANY, .run = top_run}},
+     .text = "On a terminal until q; n, t, r, m change the order. Elsewhere, "
+             "and with "
+             "--batch, each output follows\n"
+             "the last one, separated by an empty line.\n",
+     .flags = {VALUE("-b, --batch", "no control of the terminal", TRUE,
+                     top.batch),
+               UP_TO("-n, --count N", "end after N outputs", FRAMES_MAX,
+                     top.count),
+               OWN("--sort KEY", "name (default), traffic, rounds or memory",
+                   read_sort),
+               WATCH, AFTER}},
+    {.name = "doctor",
+     .group = GROUP_CHECK,
+     .forms = {{WORDS("",
+                      "check the cluster and this host, and say what to do"),
+                .access = ACCESS_ANY, .run = doctor_run}},
+     .text = "Versions, clocks, certificates, members, memory and limits, "
+             "jobs; this\n"
+             "host's agent, clock and kernel. The exit code is 3 if there is a "
+             "problem.\n",
+     .flags = {AFTER}},
+    {.name = "log-level",
+     .group = GROUP_CHANGE,
+     .forms =
+         {{WORDS("LEVEL", "change what all members write to their logs, now"),
+           .access = ACCESS_USER, .read = read_log_level, .ask = ask_log_level},
+          {WORDS("MEMBER LEVEL", "the same for members of this name"),
+           .access = ACCESS_USER, .read = read_log_level,
+           .ask = ask_log_level}},
+     .text =
+         "LEVEL is error, warning, notice, info, debug or trace. It holds "
+         "until a\n"
+         "member starts again or reads its options again (SIGHUP). It is for\n"
+         "root, the user of psched and users of control.operators.\n"},
+    {.name = "trace",
+     .group = GROUP_LOOK,
+     .forms = {{WORDS("JOB", "what a job's members did lately, and for which "
+                             "rank others wait"),
+                .access = ACCESS_ANY, .read = read_job, .ask = ask_trace,
+                .finish = end_trace}},
+     .text =
+         "Collects the last 16384 entries of each member, on all hosts, with "
+         "their\n"
+         "clocks compared. FILE is JSON for ui.perfetto.dev and "
+         "chrome://tracing.\n"
+         "The exit code is 3 if a member did not answer.\n",
+     .flags = {VALUE("-o, --output FILE", "write a timeline", TEXT, output)}},
+    {.name = "events",
+     .group = GROUP_LOOK,
+     .forms = {{WORDS("", "what happened lately to members and jobs"),
+                .access = ACCESS_ANY, .ask = ask_events,
+                ANSWERS(&answer_events)}},
+     .text =
+         "States of servers and agents, phases of jobs, ranks lost and taken\n"
+         "again, partitions moved, changes by users; the last 512.\n",
+     .flags = {OWN("--follow", "then print events as they happen",
+                   read_follow)}},
+    {.name = "explain",
+     .group = GROUP_CHECK,
+     .forms = {{WORDS("[CODE|MESSAGE]",
+                      "cause and remedy of an error or of a line in a log"),
+                .has_rest = true, .run = explain_run}},
+     .text = "CODE is that of an entry, such as PSKV-0042, or the name or "
+             "number of\n"
+             "an error, such as PSC_E_NOMEM or 2. A message is copied as it "
+             "is, in\n"
+             "quotes. Without either: all codes. No scheduler takes part.\n"},
+    {.name = "help",
+     .group = GROUP_NONE,
+     .forms = {{WORDS("[VERB]", "this, or more about one verb"),
+                .run = run_help},
+               {WORDS("all", "all verbs with their words, and all options"),
+                .run = run_help}},
+     .text = ""},
+    {.name = "context",
+     .group = GROUP_SET_UP,
+     .forms =
+         {{WORDS("[list]", "clusters that have a name"), .run = context_list},
+          {WORDS("use NAME", "the cluster of commands without -e; -: none"),
+           .run = context_change},
+          {WORDS("set NAME", "keep -e, --tls and --token under a name"),
+           .run = context_change},
+          {WORDS("remove NAME", "forget a name"), .run = context_change}},
+     .text =
+         "'set' changes the parts of a context that are given; an empty text\n"
+         "removes one. They are kept in pskv/contexts.json in "
+         "$XDG_CONFIG_HOME,\n"
+         "else ~/.config. $PSKV_CONTEXT names one in place of 'use'. No "
+         "scheduler\n"
+         "takes part.\n"},
+    {.name = "completion",
+     .group = GROUP_SET_UP,
+     .forms = {{WORDS("bash", "a script that completes words in this shell"),
+                .run = run_completion},
+               {WORDS("zsh", "the same for zsh"), .run = run_completion},
+               {WORDS("fish", "the same for fish"), .run = run_completion}},
+     .text =
+         "In bash: source <(psctl completion bash), in zsh, after compinit:\n"
+         "source <(psctl completion zsh), in fish: psctl completion fish | "
+         "source\n"},
 };
 
-const size_t help_page_count = COUNT(help_pages);
+const size_t verb_count = sizeof(verbs) / sizeof(verbs[0]);
 
-/* Options of all verbs. */
-const struct flag help_general[] = {
-    {"-e, --endpoint HOST:PORT|unix:PATH",
-     "the scheduler; else that of --context, else\n"
-     "$PSKV_SCHED, else $DMLC_PS_ROOT_URI and\n"
-     "$DMLC_PS_ROOT_PORT, else the context in use, else\n"
-     "its socket in $XDG_RUNTIME_DIR/pskv or /run/pskv,\n"
-     "else 127.0.0.1:9091"},
-    {"--context NAME", "a cluster of psctl context, without variables"},
-    {"-w, --write FORMAT", "table (for people), json (for programs) or jsonl\n"
-                           "(the same on one line)"},
-    {"--timeout TIME", "how long the scheduler may be silent, e.g. 500ms\n"
-                       "or 5s (default)"},
-    {"--no-headers", "rows alone"},
-    {"--token FILE", "a token; else $PSKV_TOKEN_FILE, $PSKV_TOKEN_FD"},
-    {"--tls FOLDER", "a certificate for TCP (ctl.crt); else $PSKV_TLS"},
-    {"--insecure", "send the token over plain TCP to another host, too"},
-    {"-h, --help", "this, or help of the verb"},
-    {"-V, --version", "versions of psctl and of its protocol"},
+const struct flag general_flags[] = {
+    VALUE("-e, --endpoint HOST:PORT|unix:PATH",
+          "the scheduler; else that of --context, else\n"
+          "$PSKV_SCHED, else $DMLC_PS_ROOT_URI and\n"
+          "$DMLC_PS_ROOT_PORT, else the context in use, else\n"
+          "its socket in $XDG_RUNTIME_DIR/pskv or /run/pskv,\n"
+          "else 127.0.0.1:9091",
+          TEXT, cluster.endpoint),
+    VALUE("--context NAME", "a cluster of psctl context, without variables",
+          TEXT, cluster.context_name),
+    OWN("-w, --write FORMAT",
+        "table (for people), json (for programs) or jsonl\n"
+        "(the same on one line)",
+        read_format),
+    VALUE("--timeout TIME",
+          "how long the scheduler may be silent, e.g. 500ms\n"
+          "or 5s (default)",
+          TIME, timeout),
+    VALUE("--no-headers", "rows alone", TRUE, print.no_headings),
+    VALUE("--token FILE", "a token; else $PSKV_TOKEN_FILE, $PSKV_TOKEN_FD",
+          TEXT, cluster.token_file),
+    VALUE("--tls FOLDER", "a certificate for TCP (ctl.crt); else $PSKV_TLS",
+          TEXT, cluster.tls),
+    VALUE("--insecure", "send the token over plain TCP to another host, too",
+          TRUE, cluster.insecure),
+    OWN("-h, --help", "this, or help of the verb", read_help),
+    OWN("-V, --version", "versions of psctl and of its protocol", read_version),
 };
 
-const size_t help_general_count = COUNT(help_general);
+const size_t general_flag_count = sizeof(general_flags) /
+                                  sizeof(general_flags[0]);
+
+const struct verb *find_verb(const char *name)
+{
+    for (size_t i = 0; i < verb_count; i++) {
+        if (strcmp(verbs[i].name, name) == 0) {
+            return &verbs[i];
+        }
+    }
+    return NULL;
+}
+
+struct flag_name flag_name_of(const struct flag *f)
+{
+    struct flag_name n = {.word = f->name};
+
+    if (n.word[1] != '-') {
+        n.letter = n.word[1];
+        n.word += strlen("-x, ");
+    }
+    n.len = strcspn(n.word, " [");
+    n.value = n.word[n.len] == ' ' ? n.word + n.len + 1 : NULL;
+    return n;
+}
+
+bool form_next_word(const char **form, const char **ret_word, size_t *ret_len)
+{
+    const char *word = *form + strspn(*form, " [");
+
+    *ret_word = word;
+    *ret_len = strcspn(word, " ]");
+    *form = word + *ret_len + (word[*ret_len] == ']');
+    return *ret_len > 0;
+}
+
+bool form_is_literal(const char *word)
+{
+    return word[0] >= 'a' && word[0] <= 'z';
+}

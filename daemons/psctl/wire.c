@@ -618,6 +618,16 @@ static int receive_rows(struct wire *w, enum ps_msg_code code,
     }
 }
 
+int wire_ask(struct wire *w, const struct ps_msg *request,
+             enum ps_msg_code code, struct rows *rows, struct report *r)
+{
+    int exit_code;
+
+    restart_deadline(w);
+    exit_code = send_message(w, request);
+    return exit_code != 0 ? exit_code : receive_rows(w, code, rows, r);
+}
+
 int wire_query(struct wire *w, enum ps_query what, const struct job_name *job,
                struct report *r)
 {
@@ -628,13 +638,8 @@ int wire_query(struct wire *w, enum ps_query what, const struct job_name *job,
                   .has_owner = job != NULL && job->has_owner,
                   .owner = job != NULL ? job->owner : 0},
     };
-    int exit_code;
 
-    restart_deadline(w);
-    exit_code = send_message(w, &query);
-    return exit_code != 0
-               ? exit_code
-               : receive_rows(w, row_code(what), &r->rows_of[what], r);
+    return wire_ask(w, &query, row_code(what), &r->rows_of[what], r);
 }
 
 int wire_query_status(struct wire *w, struct report *r)
@@ -647,21 +652,6 @@ int wire_query_status(struct wire *w, struct report *r)
         rc = wire_query(w, parts[i], NULL, r);
     }
     return rc;
-}
-
-int wire_events(struct wire *w, uint64_t after, struct report *r)
-{
-    const struct ps_msg query = {
-        .code = PS_MSG_QUERY,
-        .query = {.what = PS_QUERY_EVENTS, .job = "", .after_event = after},
-    };
-    int exit_code;
-
-    restart_deadline(w);
-    exit_code = send_message(w, &query);
-    return exit_code != 0 ? exit_code
-                          : receive_rows(w, PS_MSG_EVENT_ROW,
-                                         &r->rows_of[PS_QUERY_EVENTS], r);
 }
 
 int wire_rebalance(struct wire *w, const struct job_name *job, const char *off,
@@ -690,105 +680,4 @@ int wire_rebalance(struct wire *w, const struct job_name *job, const char *off,
                              &r->rows_of[PS_QUERY_REBALANCE_PLAN], r);
     w->silence_max = silence;
     return exit_code;
-}
-
-int wire_cancel(struct wire *w, const struct job_name *job, const char *reason,
-                struct report *r)
-{
-    const struct ps_msg cancel = {
-        .code = PS_MSG_JOB_CANCEL,
-        .job_cancel = {.job = job->name,
-                       .reason = reason,
-                       .has_owner = job->has_owner,
-                       .owner = job->owner},
-    };
-    int exit_code;
-
-    restart_deadline(w);
-    exit_code = send_message(w, &cancel);
-    return exit_code != 0 ? exit_code
-                          : receive_rows(w, PS_MSG_QUERY_END, NULL, r);
-}
-
-int wire_set(struct wire *w, const struct job_name *job,
-             const struct setting *s, struct report *r)
-{
-    const struct ps_msg set = {
-        .code = PS_MSG_JOB_SET,
-        .job_set = {.job = job->name,
-                    .has_owner = job->has_owner,
-                    .owner = job->owner,
-                    .name = s->name,
-                    .value = s->value,
-                    .round = s->round},
-    };
-    int exit_code;
-
-    restart_deadline(w);
-    exit_code = send_message(w, &set);
-    return exit_code != 0 ? exit_code
-                          : receive_rows(w, PS_MSG_QUERY_END, NULL, r);
-}
-
-int wire_log_level(struct wire *w, const char *member, unsigned level,
-                   struct report *r)
-{
-    const struct ps_msg set = {
-        .code = PS_MSG_LOG_LEVEL,
-        .log_level = {.member = member, .level = (uint8_t)level}};
-    int exit_code;
-
-    restart_deadline(w);
-    exit_code = send_message(w, &set);
-    return exit_code != 0 ? exit_code
-                          : receive_rows(w, PS_MSG_QUERY_END, NULL, r);
-}
-
-int wire_trace_get(struct wire *w, const struct job_name *job, uint32_t member,
-                   uint64_t first, struct rows *rows, struct report *r)
-{
-    const struct ps_msg get = {.code = PS_MSG_TRACE_GET,
-                               .trace_get = {.job = job->name,
-                                             .has_owner = job->has_owner,
-                                             .owner = job->owner,
-                                             .member = member,
-                                             .first = first}};
-    int exit_code;
-
-    restart_deadline(w);
-    exit_code = send_message(w, &get);
-    return exit_code != 0 ? exit_code
-                          : receive_rows(w, PS_MSG_TRACE_ENTRIES, rows, r);
-}
-
-int wire_token_issue(struct wire *w, const struct token_request *wanted,
-                     struct report *r)
-{
-    const struct ps_msg issue = {
-        .code = PS_MSG_TOKEN_ISSUE,
-        .token_issue = {.job = wanted->job.name,
-                        .has_owner = wanted->job.has_owner,
-                        .owner = wanted->job.owner,
-                        .rights = wanted->rights,
-                        .valid_s = wanted->valid / PS_SECONDS(1)},
-    };
-    int exit_code;
-
-    restart_deadline(w);
-    exit_code = send_message(w, &issue);
-    return exit_code != 0 ? exit_code
-                          : receive_rows(w, PS_MSG_TOKEN_ROW,
-                                         &r->rows_of[PS_QUERY_TOKENS], r);
-}
-
-int wire_token_revoke(struct wire *w, uint64_t id, struct report *r)
-{
-    const struct ps_msg revoke = {.code = PS_MSG_TOKEN_REVOKE,
-                                  .token_revoke = {.id = id}};
-    int exit_code;
-
-    restart_deadline(w);
-    exit_code = send_message(w, &revoke);
-    return exit_code != 0 ? exit_code
-                          : receive_rows(w, PS_MSG_QUERY_END, NULL, r);
 }

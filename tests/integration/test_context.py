@@ -107,9 +107,9 @@ def test_home_is_used_without_the_variable_of_xdg(user, tmp):
     (("-e", "h:1", "context", "set", "x" * 65), "a name has 1 to 64"),
     (("context", "use", "labb"), "no context 'labb'; did you mean lab?"),
     (("context", "remove", "other"), "no context 'other'; see"),
-    (("context", "use"), "give list, or use, set or remove"),
-    (("context", "list", "x"), "give list, or use, set or remove"),
-    (("context", "lisp"), "give list, or use, set or remove"),
+    (("context", "use"), "give use NAME; see psctl help context"),
+    (("context", "list", "x"), "give [list]; see psctl help context"),
+    (("context", "lisp"), "give [list], use NAME, set NAME or remove NAME;"),
     (("--context", "la\x1bb", "status"), r"no context 'la\x1bb'; did")])
 def test_wrong_usage_is_2(user, words, text):
     user.good("-e", "h:1", "context", "set", "lab")

@@ -110,14 +110,14 @@ def test_names_of_any_printable_characters_stay_in_the_folder(authority):
     (("issue", "agent", ""), "1 to 64 printable ASCII"),
     (("issue", "agent", "x" * 65), "1 to 64 printable ASCII"),
     (("issue", "agent", "n\u00fc"), "1 to 64 printable ASCII"),
-    (("issue", "agent"), "give ROLE NAME"),
+    (("issue", "agent"), "give issue ROLE NAME"),
     (("issue", "agent", "n1", "--host", "a b"), "--host"),
     (("issue", "agent", "n1", "--days", "0"), "--days"),
     (("issue", "agent", "n1", "--owner", "no such user"), "--owner"),
     (("init", "--cluster", "a b", "--force"), "name of a cluster"),
-    (("revoke",), "give NAME or SERIAL"),
-    (("sign",), "say what to do"),
-    ((), "say what to do")])
+    (("revoke",), "give revoke NAME|SERIAL"),
+    (("sign",), "give init, issue ROLE NAME"),
+    ((), "give init, issue ROLE NAME")])
 def test_wrong_words_are_usage_errors(authority, words, text):
     code, out, err = authority.pki(*words, "--out", authority.path / "node")
     assert code == 2 and out == "" and text in err

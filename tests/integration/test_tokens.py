@@ -409,7 +409,7 @@ def test_token_counts_again_at_another_agent(shared):
 
 
 @pytest.mark.parametrize("words, complaint", [
-    (("token",), "give list, issue, or revoke"),
+    (("token",), "give list, issue or revoke NUMBER"),
     (("token", "issue"), "give --rights"),
     (("--rights", "read,", "token", "issue"), "give one or more of train, read"),
     (("--rights", "root", "token", "issue"), "give one or more of train, read"),

@@ -4,7 +4,7 @@
  * functions of the linker's --wrap. With --fields, prints the fields of objects
  * in JSON with their types, "OBJECT FIELD TYPE". answers.py compares the one with
  * answers.txt, the other with docs/json.md. */
-#include "psctl/answer.h"
+#include "psctl/verbs.h"
 
 #include "base/alloc.h"
 #include "proto/shape.h"
@@ -243,29 +243,41 @@ static void add_others(struct report *r)
     add_row(r, PS_QUERY_EVENTS, &event);
 }
 
-static const struct {
-    const char *words;
-    enum verb verb;
-} answers[] = {{"status", VERB_STATUS},     {"nodes", VERB_NODES},
-               {"jobs", VERB_JOBS},         {"get", VERB_GET},
-               {"keys", VERB_KEYS},         {"rebalance", VERB_REBALANCE},
-               {"stall", VERB_STALL},       {"token list", VERB_TOKENS},
-               {"events", VERB_EVENTS},     {"token issue", VERB_TOKEN_ISSUE},
-               {"jobs cancel", VERB_CANCEL}};
+static void print_table(const struct form *f, const struct report *r,
+                        bool headings)
+{
+    if (f->show != NULL) {
+        f->show(r, headings);
+    } else if (f->answers != NULL) {
+        answer_print(f->answers[0], r, headings);
+    }
+}
 
 static void print_all(const char *title, struct report *r, bool is_plan)
 {
-    for (size_t i = 0; i < sizeof(answers) / sizeof(answers[0]); i++) {
-        struct health h = {.count = 0};
+    static const struct {
+        const char *words;
+        const char *verb;
+        size_t form;
+    } answers[] = {{"status", "status", 0},   {"nodes", "nodes", 0},
+                   {"jobs", "jobs", 0},       {"get", "get", 0},
+                   {"keys", "keys", 0},       {"rebalance", "rebalance", 0},
+                   {"stall", "stall", 0},     {"token list", "token", 0},
+                   {"events", "events", 0},   {"token issue", "token", 1},
+                   {"jobs cancel", "jobs", 1}};
 
-        health_check(r, PS_SECONDS(10), &h);
-        r->is_plan = is_plan && answers[i].verb == VERB_REBALANCE;
+    health_check(r, PS_SECONDS(10));
+    for (size_t i = 0; i < sizeof(answers) / sizeof(answers[0]); i++) {
+        const struct form *f =
+            &find_verb(answers[i].verb)->forms[answers[i].form];
+
+        r->is_plan = is_plan && strcmp(answers[i].verb, "rebalance") == 0;
         printf("==== %s: %s\n", title, answers[i].words);
-        show_table(answers[i].verb, r, &h, true);
+        print_table(f, r, true);
         printf("---- no headings\n");
-        show_table(answers[i].verb, r, &h, false);
+        print_table(f, r, false);
         printf("---- json\n");
-        show_json(answers[i].verb, r, &h);
+        answer_print_json(f->answers, r);
     }
 }
 

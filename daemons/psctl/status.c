@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Output for users: one screen for status, a table for every other verb. */
+/* The state of a cluster on one screen. */
 #include "psctl/answer.h"
 
 #include <stdio.h>
@@ -130,89 +130,22 @@ void show_summary(const struct report *r)
     show_traffic(&t);
 }
 
-static void show_status(const struct report *r, const struct health *h)
+void show_status(const struct report *r, bool headings)
 {
     struct totals t = compute_totals(r);
 
+    (void)headings;
     show_summary(r);
     show_open_jobs(r, SIZE_MAX);
     if (t.ended + t.failed > 0) {
         printf("before   %zu job%s ended, %zu failed; see `psctl jobs`\n",
                t.ended, plural(t.ended), t.failed);
     }
-    for (size_t i = 0; i < h->count; i++) {
-        printf("  ! %s\n", h->problems[i]);
+    for (size_t i = 0; i < r->health.count; i++) {
+        printf("  ! %s\n", r->health.problems[i]);
     }
-    if (h->omitted_count > 0) {
-        printf("  ! and %zu more\n", h->omitted_count);
+    if (r->health.omitted_count > 0) {
+        printf("  ! and %zu more\n", r->health.omitted_count);
     }
-}
-
-void show_table(enum verb verb, const struct report *r, const struct health *h,
-                bool headings)
-{
-    switch (verb) {
-    case VERB_STATUS:
-        show_status(r, h);
-        show_private_jobs(stdout);
-        break;
-    case VERB_NODES:
-        answer_print(&answer_nodes, r, headings);
-        break;
-    case VERB_JOBS:
-        answer_print(&answer_jobs, r, headings);
-        break;
-    case VERB_GET:
-        show_settings(r, headings);
-        break;
-    case VERB_KEYS:
-        show_keys(r, headings);
-        break;
-    case VERB_STALL:
-        show_stalls(r, headings);
-        break;
-    case VERB_REBALANCE:
-        show_migrations(r, headings);
-        break;
-    case VERB_TOKENS:
-        answer_print(&answer_tokens, r, headings);
-        break;
-    case VERB_TOKEN_ISSUE: /* The token alone, for a file. */
-        if (r->rows_of[PS_QUERY_TOKENS].count > 0) {
-            puts(r->rows_of[PS_QUERY_TOKENS].row[0]->token_row.text);
-        }
-        break;
-    case VERB_EVENTS:
-        answer_print(&answer_events, r, headings);
-        break;
-    case VERB_TOP: /* Shown by functions of their own. */
-    case VERB_DOCTOR:
-    case VERB_LOG_LEVEL:
-    case VERB_TRACE:
-    case VERB_TOKEN_REVOKE:
-    case VERB_CANCEL:
-    case VERB_SET:
-    case VERB_BENCH:
-        break;
-    }
-}
-
-void show_json(enum verb verb, const struct report *r, const struct health *h)
-{
-    static const struct answer *const answers[][6] = {
-        [VERB_STATUS] = {&answer_health, &answer_nodes, &answer_jobs,
-                         &answer_stalls, &answer_private_jobs},
-        [VERB_NODES] = {&answer_nodes},
-        [VERB_JOBS] = {&answer_jobs},
-        [VERB_GET] = {&answer_jobs},
-        [VERB_KEYS] = {&answer_keys, &answer_loads},
-        [VERB_REBALANCE] = {&answer_moves, &answer_loads},
-        [VERB_TOKENS] = {&answer_tokens},
-        [VERB_TOKEN_ISSUE] = {&answer_tokens},
-        [VERB_EVENTS] = {&answer_events},
-        [VERB_STALL] = {&answer_stalls},
-        [VERB_TRACE] = {NULL},
-    };
-
-    answer_print_json(answers[verb], r, h);
+    show_private_jobs(stdout);
 }
