@@ -86,6 +86,13 @@ struct plan {
 /* Parses the command line. Returns 0, or an exit code after a message; -1: help
  * or version was printed. */
 int plan_parse(int argc, char **argv, struct plan *ret_plan);
+/* Take the value of an option or a variable, which a message names. False after
+ * a message. */
+bool plan_set_hosts(struct plan *p, const char *option, const char *text);
+bool plan_set_tls(struct plan *p, const char *what, const char *text);
+/* Checks what options have set, and completes it. Returns 0, or an exit code
+ * after a message. */
+int plan_check(struct plan *p);
 /* True if the job has daemons of its own. */
 bool plan_has_daemons(const struct plan *p);
 /* True if the job has daemons of its own whose connections are encrypted. */

@@ -88,6 +88,10 @@ struct ps_option {
     const char *text; /* Default, as in the file; a list: "a,b". */
     /* Description for the sample file and man page; one sentence. */
     const char *help;
+    /* Of a program whose rows are options of the command line, too: "--nodes N",
+     * "-n, --num-workers N". NULL: it is none. */
+    const char *flag;
+    int group; /* Of its help; the program's own numbers. */
     /* ENUM: "wait|shrink|fail", in order of the C enum. */
     const char *enum_names;
     /* Name of `special_value` for numbers, sizes and durations: "auto". The
@@ -175,6 +179,11 @@ PS_MUST_USE int ps_options_load(const struct ps_option_set *set,
                                 struct ps_options **ret_options,
                                 struct ps_str *report);
 void ps_options_free(struct ps_options *o); /* NULL: no effect. */
+
+/* Reads the value of a row that is no list, as from a command line; a string
+ * borrows `text`. False: `why` gets the problem and a correction. */
+PS_MUST_USE bool ps_option_read(const struct ps_option *row, const char *text,
+                                void *member, struct ps_str *why);
 
 /* Origin of a value; `path` must be in the set. */
 enum ps_option_origin ps_options_origin(const struct ps_options *o,

@@ -513,6 +513,22 @@ bool ps_value_check_length(const struct ps_option *row, size_t length,
     return false;
 }
 
+bool ps_option_read(const struct ps_option *row, const char *text, void *member,
+                    struct ps_str *why)
+{
+    const struct ps_value_context none = {.env = NULL};
+
+    if (row->type != PS_OPTION_STRING) {
+        return ps_value_parse(row, text, &none, member, why);
+    }
+    if (!ps_value_check_length(row, strlen(text), why) ||
+        !ps_value_check_text(row, text, why)) {
+        return false;
+    }
+    memcpy(member, &text, sizeof(text));
+    return true;
+}
+
 struct reference {
     const char *name;
     size_t name_len;

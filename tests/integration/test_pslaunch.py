@@ -103,14 +103,14 @@ def test_wrong_usage_is_2(words):
      "--tls on encrypts what --insecure-network leaves plain"),
     (("-n", "2", "--socket", "/x/agent.sock", "--tls", "on", "true"),
      "would use the agent at /x/agent.sock; say --private"),
-    (("-n", "2", "--tls", "yes", "true"), "--tls 'yes': give auto, on or off"),
+    (("-n", "2", "--tls", "yes", "true"), "--tls: 'yes' is not a known word; write auto, on or off"),
     (("-n", "2", "--hosts", "a,b", "--nodes", "2", "true"),
      "--nodes plays nodes on this host"),
     (("-n", "4", "--hosts", "a:1,b:2", "true"), "slots for 3 workers"),
     (("-n", "2", "-s", "0", "--hosts", "a,b", "--insecure-network", "true"),
      "-s 0 starts no server, which needs one host for all workers, not 2"),
     (("-n", "2", "--sync-dst-dir", "/tmp/x", "true"), "nothing is copied"),
-    (("-n", "2", "--launcher", "pigeon", "true"), "give auto, local, ssh, mpi, slurm"),
+    (("-n", "2", "--launcher", "pigeon", "true"), "--launcher: 'pigeon' is no launcher; write auto, local, ssh, mpi, slurm"),
     (("-n", "2", "--bogus", "true"), "no option --bogus")], ids=" ".join)
 def test_wrong_usage_names_the_remedy(words, want):
     """Options of other launchers are named as they were written."""
@@ -190,6 +190,49 @@ def test_help_and_version():
                  "--on-loss", "--keep-going", "--dry-run"):
         assert word in out
     assert launch("--version")[1].startswith("pslaunch ")
+
+
+def test_help_fits_on_a_screen_and_names_each_option():
+    _, out, _ = launch("--help")
+    lines = out.splitlines()
+    assert len(lines) <= 25 and max(map(len, lines)) <= 79
+    code, every, _ = launch("help", "all")
+    assert code == 0 and launch("help") == (0, out, "")
+    options = set(re.findall(r"--[a-z][a-z0-9-]+", out))
+    # Each has a line of its own there, with what it is for.
+    heads = re.findall(r"^  (?:-., |    )(--[a-z][a-z0-9-]+)\b", every, re.M)
+    assert set(heads) == options and len(heads) == len(options)
+    assert max(map(len, every.splitlines())) <= 79
+
+
+def test_help_of_a_group_and_of_an_option():
+    _, out, _ = launch("help", "failures")
+    assert out.startswith("failures\n") and "--grace TIME " in out
+    assert "--hosts" not in out
+    _, one, _ = launch("help", "grace")
+    assert "--grace TIME" in one and "--keep-going" not in one
+    assert launch("help", "--grace")[1] == one
+    assert "--num-workers" in launch("help", "-n")[1]
+    code, out, err = launch("help", "grease")
+    assert code == 2 and out == "" and "no such group or option" in err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_has_each_option(shell):
+    options = set(re.findall(r"--([a-z][a-z0-9-]+)", launch("--help")[1]))
+    code, out, _ = launch("completion", shell)
+    assert code == 0
+    found = set(re.findall(r" -l ([a-z0-9-]+)" if shell == "fish" else
+                           r"--([a-z][a-z0-9-]+)", out))
+    assert found == options
+    if shell != "zsh":
+        assert launch("completion", "csh")[0] == 2
+
+
+def test_an_option_without_a_value_is_refused():
+    code, _, err = launch("-n", "1", "--name", "", "true")
+    assert code == 2 and err == \
+        "pslaunch: --name: the value is empty; leave the option out\n"
 
 
 def test_dry_run_starts_nothing(tmp):

@@ -176,8 +176,8 @@ def test_pods_that_cannot_be_created_end_the_job(tmp):
     (("--launcher", "yarn"), "say --insecure-network"),
     (("--launcher", "yarn", "--insecure-network", "-s", "0"),
      "the launcher yarn needs servers"),
-    (("--memory", "3"), "--memory '3': give a size such as 4GiB"),
-    (("--namespace", "A;b"), "--namespace 'A;b': it has small letters")])
+    (("--memory", "3"), "--memory: '3' has no unit; write a size of at least"),
+    (("--namespace", "A;b"), "--namespace: write small letters, digits and '-'")])
 def test_wrong_usage_names_the_remedy(words, want):
     code, _, err = launch("-n", "2", *words, "true")
     assert code == 2 and want in err, err

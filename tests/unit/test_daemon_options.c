@@ -2,7 +2,7 @@
 /* The option tables of the three daemons and of jobs have no mistakes, and options of
  * psched that are `auto` take values which follow from those that are set. */
 #include "psched/options.h"
-#include "pslaunch/job_options.h"
+#include "pslaunch/options.h"
 #include "psserver/options.h"
 #include "psworker-agent/options.h"
 

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "pslaunch/job_options.h"
+#include "pslaunch/options.h"
 
 #include "base/limits.h"
 #include "pslaunch/hosts.h"
 
+#include <ctype.h>
+#include <stdio.h>
 #include <string.h>
 
 #define AT(member) offsetof(struct job_options, member)
@@ -102,6 +104,8 @@ static bool check_namespace(const char *value, struct ps_str *why)
 
 static const struct ps_option rows[] = {
     {.path = "name",
+     .flag = "--name JOB",
+     .group = GROUP_TRAINING,
      .type = PS_OPTION_STRING,
      .max = 64,
      .offset = AT(name),
@@ -114,27 +118,39 @@ static const struct ps_option rows[] = {
              "spaces goes to a shell. Words behind -- on the command line "
              "replace it."},
     {.path = "launcher",
+     .flag = "--launcher NAME",
+     .group = GROUP_HOSTS,
      .type = PS_OPTION_STRING,
      .text = "auto",
      .offset = AT(launcher),
-     .help = "Launcher that starts processes on hosts, as of --launcher."},
+     .help = "Way to start processes on hosts: local, ssh, mpi, slurm, "
+             "systemd, sge or k8s; auto is ssh if hosts are named, else "
+             "local."},
     {.path = "hosts",
+     .flag = "--hosts LIST",
+     .group = GROUP_HOSTS,
      .type = PS_OPTION_LIST,
      .check = check_hosts,
      .offset = AT(hosts),
      .help = "Hosts, as in h1:4 or n[01-04]:8 with the number of workers that "
              "each may have."},
     {.path = "hostfile",
+     .flag = "-H, --hostfile FILE",
+     .group = GROUP_HOSTS,
      .type = PS_OPTION_STRING,
      .offset = AT(hostfile),
      .help = "File of hosts, one a line, in place of hosts."},
     {.path = "scaling.workers",
+     .flag = "-n, --num-workers N",
+     .group = GROUP_PROCESSES,
      .type = PS_OPTION_U64,
      .text = "0",
      .max = 4096,
      .offset = AT(scaling.workers),
      .help = "Training processes; 0 leaves the number to -n."},
     {.path = "scaling.servers",
+     .flag = "-s, --num-servers N",
+     .group = GROUP_PROCESSES,
      .type = PS_OPTION_U64,
      .text = "auto",
      .max = 256,
@@ -143,6 +159,8 @@ static const struct ps_option rows[] = {
      .offset = AT(scaling.servers),
      .help = "Servers; auto is the number of workers."},
     {.path = "scaling.nodes",
+     .flag = "--nodes N",
+     .group = GROUP_PROCESSES,
      .type = PS_OPTION_U64,
      .text = "1",
      .min = 1,
@@ -150,90 +168,124 @@ static const struct ps_option rows[] = {
      .offset = AT(scaling.nodes),
      .help = "Agents on this host, each of which plays a node."},
     {.path = "run.mode",
+     .flag = "--mode NAME",
+     .group = GROUP_TRAINING,
      .type = PS_OPTION_STRING,
      .check = check_mode,
      .offset = AT(run.mode),
      .help = "Mode of training, unless the program names one."},
     {.path = "run.placement",
+     .flag = "--placement balanced|mxnet",
+     .group = GROUP_TRAINING,
      .type = PS_OPTION_STRING,
      .check = check_placement,
      .offset = AT(run.placement),
      .help = "Placement of keys on servers: balanced or mxnet."},
     {.path = "run.weight",
+     .flag = "--weight N",
+     .group = GROUP_TRAINING,
      .type = PS_OPTION_U64,
      .text = "0",
      .max = PS_JOB_WEIGHT_MAX,
      .offset = AT(run.weight),
      .help = "Share beside other jobs; 0 leaves it to the environment."},
     {.path = "run.env",
+     .flag = "--env NAME[=VALUE]",
+     .group = GROUP_TRAINING,
      .type = PS_OPTION_LIST,
      .form = PS_OPTION_PAIRS,
      .offset = AT(run.env),
      .help = "Variables of workers and servers."},
     {.path = "run.env_worker",
+     .flag = "--env-worker NAME[=VALUE]",
+     .group = GROUP_TRAINING,
      .type = PS_OPTION_LIST,
      .form = PS_OPTION_PAIRS,
      .offset = AT(run.env_worker),
      .help = "Variables of workers alone."},
     {.path = "run.env_server",
+     .flag = "--env-server NAME[=VALUE]",
+     .group = GROUP_TRAINING,
      .type = PS_OPTION_LIST,
      .form = PS_OPTION_PAIRS,
      .offset = AT(run.env_server),
      .help = "Variables of servers alone."},
     {.path = "run.output",
+     .flag = "--output tagged|plain",
+     .group = GROUP_OUTPUT,
      .type = PS_OPTION_ENUM,
      .text = "tagged",
      .enum_names = "tagged|plain",
      .offset = AT(run.output),
      .help = "Form of output: each line with the rank in front, or without."},
     {.path = "run.output_dir",
+     .flag = "--output-dir DIR",
+     .group = GROUP_OUTPUT,
      .type = PS_OPTION_STRING,
      .offset = AT(run.output_dir),
      .help = "Folder for a log of each worker, too."},
     {.path = "run.sync_dst_dir",
+     .flag = "--sync-dst-dir DIR",
+     .group = GROUP_HOSTS,
      .type = PS_OPTION_STRING,
      .offset = AT(run.sync_dst_dir),
      .help = "Folder on each host to which the present one is copied first."},
     {.path = "run.log_level",
+     .flag = "--log-level LEVEL",
+     .group = GROUP_OUTPUT,
      .type = PS_OPTION_STRING,
      .text = "warning",
      .check = check_level,
      .offset = AT(run.log_level),
      .help = "Level of the log of its own daemons."},
     {.path = "failure.on_worker_loss",
+     .flag = "--on-loss wait|fail",
+     .group = GROUP_FAILURES,
      .type = PS_OPTION_STRING,
      .text = "fail",
      .check = check_loss,
      .offset = AT(failure.on_worker_loss),
      .help = "Behaviour of the others when a worker dies: fail or wait."},
     {.path = "failure.keep_going",
+     .flag = "--keep-going",
+     .group = GROUP_FAILURES,
      .type = PS_OPTION_BOOL,
      .text = "false",
      .offset = AT(failure.keep_going),
      .help = "True: a worker that fails does not end the others."},
     {.path = "failure.grace",
+     .flag = "--grace TIME",
+     .group = GROUP_FAILURES,
      .type = PS_OPTION_DURATION,
      .text = "10s",
      .max = PS_SECONDS(1000000),
      .offset = AT(failure.grace),
      .help = "Time between TERM and KILL."},
     {.path = "failure.start_timeout",
+     .flag = "--start-timeout TIME",
+     .group = GROUP_FAILURES,
      .type = PS_OPTION_DURATION,
      .text = "60s",
      .max = PS_SECONDS(1000000),
      .offset = AT(failure.start_timeout),
      .help = "Time until its own daemons must be ready."},
     {.path = "daemons.socket",
+     .flag = "--socket PATH",
+     .group = GROUP_DAEMONS,
      .type = PS_OPTION_STRING,
      .offset = AT(daemons.socket),
      .help = "Socket of an agent that runs already, in place of its own "
              "daemons."},
     {.path = "daemons.private",
+     .flag = "--private",
+     .group = GROUP_DAEMONS,
      .type = PS_OPTION_BOOL,
      .text = "false",
      .offset = AT(daemons.is_private),
      .help = "True: starts daemons even if an agent runs here already."},
     {.path = "daemons.tls",
+     .flag = "--tls auto|on|off",
+     .group = GROUP_DAEMONS,
      .type = PS_OPTION_ENUM,
      .text = "auto",
      .enum_names = "auto|on|off",
@@ -241,26 +293,36 @@ static const struct ps_option rows[] = {
      .help = "Encryption of connections between its own daemons; auto is on "
              "for several hosts."},
     {.path = "daemons.insecure_network",
+     .flag = "--insecure-network",
+     .group = GROUP_DAEMONS,
      .type = PS_OPTION_BOOL,
      .text = "false",
      .offset = AT(daemons.insecure_network),
      .help = "True: daemons on several hosts accept connections that are "
              "neither encrypted nor authenticated."},
     {.path = "container.image",
+     .flag = "--image IMAGE",
+     .group = GROUP_CONTAINERS,
      .type = PS_OPTION_STRING,
      .offset = AT(container.image),
      .help = "Image of containers, for the launchers k8s and yarn."},
     {.path = "container.namespace",
+     .flag = "--namespace NAME",
+     .group = GROUP_CONTAINERS,
      .type = PS_OPTION_STRING,
      .max = 63,
      .check = check_namespace,
      .offset = AT(container.space),
      .help = "Namespace of pods, for the launcher k8s."},
     {.path = "container.queue",
+     .flag = "--queue NAME",
+     .group = GROUP_CONTAINERS,
      .type = PS_OPTION_STRING,
      .offset = AT(container.queue),
      .help = "Queue of the service or jobs, for the launchers yarn and sge."},
     {.path = "container.cpus",
+     .flag = "--cpus N",
+     .group = GROUP_CONTAINERS,
      .type = PS_OPTION_U64,
      .text = "1",
      .min = 1,
@@ -268,6 +330,8 @@ static const struct ps_option rows[] = {
      .offset = AT(container.cpus),
      .help = "Cores of each container."},
     {.path = "container.memory",
+     .flag = "--memory SIZE",
+     .group = GROUP_CONTAINERS,
      .type = PS_OPTION_SIZE,
      .text = "2GiB",
      .min = 1024 * 1024,
@@ -280,6 +344,261 @@ static const struct ps_option_table tables[] = {
 
 const struct ps_option_set job_set = {
     .program = "a job of pslaunch", .tables = tables, .table_count = 1};
+
+static const struct ps_option own_rows[OWN_OPTIONS] = {
+    [OWN_DRY_RUN] = {.flag = "--dry-run",
+                     .group = GROUP_PSLAUNCH,
+                     .help = "Prints what would be started, and where."},
+    [OWN_P3] = {.flag = "--p3",
+                .group = GROUP_PSLAUNCH,
+                .help = "Option of launch.py, without effect: priorities "
+                        "always count."},
+    [OWN_FILE] = {.flag = "--file FILE",
+                  .group = GROUP_PSLAUNCH,
+                  .help = "Job file in YAML, whatever its name; other options "
+                          "replace its own."},
+    [OWN_PRINT_CONFIG] = {.flag = "--print-config=defaults|schema",
+                          .group = GROUP_PSLAUNCH,
+                          .help = "Prints a job file of all defaults, or its "
+                                  "JSON schema."},
+    [OWN_HELP] = {.flag = "-h, --help",
+                  .group = GROUP_PSLAUNCH,
+                  .help = "Prints all options."},
+    [OWN_VERSION] = {.flag = "-V, --version",
+                     .group = GROUP_PSLAUNCH,
+                     .help = "Prints the version."},
+};
+
+const struct ps_option *option_row(size_t i)
+{
+    size_t k = 0;
+
+    for (; k < PS_OPTION_COUNT(rows); k++) {
+        if (rows[k].flag != NULL && i-- == 0) {
+            return &rows[k];
+        }
+    }
+    return i < OWN_OPTIONS ? &own_rows[i] : NULL;
+}
+
+int option_own(const struct ps_option *row)
+{
+    return row >= own_rows && row < own_rows + OWN_OPTIONS
+               ? (int)(row - own_rows)
+               : -1;
+}
+
+struct option_name option_name(const struct ps_option *row)
+{
+    struct option_name n = {.word = row->flag};
+
+    if (n.word[1] != '-') {
+        n.letter = n.word[1];
+        n.word += strlen("-x, ");
+    }
+    n.word += strlen("--");
+    n.len = strcspn(n.word, " =");
+    n.has_value = n.word[n.len] != '\0';
+    return n;
+}
+
+/* --------------------------------------------------------------------- help */
+
+#define HELP_WIDTH  77
+#define NAME_COLUMN 13
+#define HELP_COLUMN 27
+/* How the help of a row begins that is true or false. */
+#define TRUE_HELP   "True: "
+
+static const char *const group_names[OPTION_GROUPS] = {
+    [GROUP_PROCESSES] = "processes",   [GROUP_HOSTS] = "hosts",
+    [GROUP_TRAINING] = "training",     [GROUP_OUTPUT] = "output",
+    [GROUP_FAILURES] = "failures",     [GROUP_DAEMONS] = "daemons",
+    [GROUP_CONTAINERS] = "containers", [GROUP_PSLAUNCH] = "pslaunch",
+};
+
+/* The options of a group, without what they are for. */
+static void print_names(int group, FILE *out)
+{
+    const struct ps_option *row;
+    size_t column = (size_t)fprintf(out, "%-*s", NAME_COLUMN,
+                                    group_names[group]);
+
+    for (size_t i = 0; (row = option_row(i)) != NULL; i++) {
+        if (row->group != group) {
+            continue;
+        }
+        if (column > NAME_COLUMN &&
+            column + 2 + strlen(row->flag) > HELP_WIDTH) {
+            fprintf(out, "\n%*s", NAME_COLUMN, "");
+            column = NAME_COLUMN;
+        }
+        column += (size_t)fprintf(out, "%s%s", column > NAME_COLUMN ? "  " : "",
+                                  row->flag);
+    }
+    fputs("\n", out);
+}
+
+void options_help(FILE *out)
+{
+    fputs("usage: pslaunch -n WORKERS [OPTION]... [--] COMMAND...\n"
+          "       pslaunch JOB.yaml [OPTION]... [-- COMMAND...]\n"
+          "\n"
+          "Starts COMMAND once for every worker of a training job, with a "
+          "psched,\n"
+          "psservers and psworker-agents of its own unless an agent runs here\n"
+          "already, and ends everything it started.\n"
+          "\n",
+          out);
+    for (int g = 0; g < OPTION_GROUPS; g++) {
+        print_names(g, out);
+    }
+    fputs("\n"
+          "pslaunch help GROUP, OPTION or all: what they are for.\n"
+          "The exit code is that of the first worker that failed (128 + "
+          "signal).\n",
+          out);
+}
+
+/* Prints words, with lines that begin in one column; returns the last column. */
+static int print_wrapped(const char *text, int column)
+{
+    while (*text != '\0') {
+        const int len = (int)strcspn(text, " ");
+
+        if (column > HELP_COLUMN && column + 1 + len > HELP_WIDTH) {
+            printf("\n%*s", HELP_COLUMN, "");
+            column = HELP_COLUMN;
+        }
+        column += printf("%s%.*s", column > HELP_COLUMN ? " " : "", len, text);
+        text += len + (text[len] == ' ');
+    }
+    return column;
+}
+
+static void print_option(const struct ps_option *row)
+{
+    const bool is_flag = strncmp(row->help, TRUE_HELP, strlen(TRUE_HELP)) == 0;
+    const char *help = row->help + (is_flag ? strlen(TRUE_HELP) : 0);
+    int column = printf("%s%s", row->flag[1] == '-' ? "      " : "  ",
+                        row->flag);
+
+    if (column >= HELP_COLUMN) {
+        putchar('\n');
+        column = 0;
+    }
+    column += printf("%*s%c", HELP_COLUMN - column, "",
+                     toupper((unsigned char)help[0]));
+    column = print_wrapped(help + 1, column - 1);
+    if (row->text != NULL && row->type != PS_OPTION_BOOL &&
+        strcmp(row->text, "0") != 0) {
+        column = print_wrapped("Default", column);
+        print_wrapped(row->text, column);
+        putchar('.');
+    }
+    putchar('\n');
+}
+
+static bool is_topic(const struct ps_option *row, const char *topic)
+{
+    const struct option_name n = option_name(row);
+    const char *name = topic + strspn(topic, "-");
+
+    return strcmp(topic, "all") == 0 ||
+           strcmp(topic, group_names[row->group]) == 0 ||
+           (strlen(name) == n.len && strncmp(name, n.word, n.len) == 0) ||
+           (n.letter != 0 && name[0] == n.letter && name[1] == '\0');
+}
+
+bool options_help_of(const char *topic)
+{
+    const struct ps_option *row;
+    bool found = false;
+
+    for (int g = 0; g < OPTION_GROUPS; g++) {
+        bool begun = false;
+
+        for (size_t i = 0; (row = option_row(i)) != NULL; i++) {
+            if (row->group == g && is_topic(row, topic)) {
+                if (!begun) {
+                    printf("%s%s\n", found ? "\n" : "", group_names[g]);
+                }
+                print_option(row);
+                begun = true;
+                found = true;
+            }
+        }
+    }
+    if (!found) {
+        fprintf(stderr,
+                "pslaunch: help %s: no such group or option; pslaunch --help "
+                "lists all\n",
+                topic);
+    }
+    return found;
+}
+
+/* --------------------------------------------------------------- completion */
+
+static void complete_in_bash(const struct ps_option *row)
+{
+    const struct option_name n = option_name(row);
+
+    printf(" --%.*s", (int)n.len, n.word);
+}
+
+static void complete_in_zsh(const struct ps_option *row)
+{
+    const struct option_name n = option_name(row);
+
+    printf(" \\\n    '--%.*s%s[", (int)n.len, n.word, n.has_value ? "=" : "");
+    for (const char *p = row->help; *p != '\0'; p++) {
+        if (strchr("'[]:", *p) == NULL) {
+            putchar(*p);
+        }
+    }
+    printf(n.has_value ? "]:value:_files'" : "]'");
+}
+
+static void complete_in_fish(const struct ps_option *row)
+{
+    const struct option_name n = option_name(row);
+
+    printf("complete -c pslaunch -l %.*s", (int)n.len, n.word);
+    if (n.letter != 0) {
+        printf(" -s %c", n.letter);
+    }
+    printf("%s -d \"%s\"\n", n.has_value ? " -r" : "", row->help);
+}
+
+bool options_completion(const char *shell)
+{
+    static const struct {
+        const char *shell;
+        const char *begin;
+        void (*each)(const struct ps_option *row);
+        const char *end;
+    } scripts[] = {
+        {"bash", "complete -o default -W '", complete_in_bash, "' pslaunch\n"},
+        {"zsh", "_pslaunch() {\n  _arguments", complete_in_zsh,
+         " \\\n    '*::command:_normal'\n}\ncompdef _pslaunch pslaunch\n"},
+        {"fish", "", complete_in_fish, ""},
+    };
+    const struct ps_option *row;
+
+    for (size_t i = 0; i < sizeof(scripts) / sizeof(scripts[0]); i++) {
+        if (strcmp(scripts[i].shell, shell) == 0) {
+            fputs(scripts[i].begin, stdout);
+            for (size_t k = 0; (row = option_row(k)) != NULL; k++) {
+                scripts[i].each(row);
+            }
+            fputs(scripts[i].end, stdout);
+            return true;
+        }
+    }
+    fputs("pslaunch: completion: give bash, zsh or fish\n", stderr);
+    return false;
+}
 
 /* ------------------------------------------------- options of other launchers */
 

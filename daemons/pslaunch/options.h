@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Options of a job file, which says in YAML what a command line says in
- * words, and those of other launchers. */
+/* Options of a job: one table, from which the command line, the job file in YAML,
+ * help and completion are made, and with which docs/man/check.py compares the
+ * manual page; and the options of other launchers. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "conf/option.h"
 
@@ -55,6 +57,51 @@ struct job_options {
 #define JOB_SERVERS_AUTO ((int64_t)UINT32_MAX)
 
 extern const struct ps_option_set job_set;
+
+/* Groups of options in the help. */
+enum option_group {
+    GROUP_PROCESSES,
+    GROUP_HOSTS,
+    GROUP_TRAINING,
+    GROUP_OUTPUT,
+    GROUP_FAILURES,
+    GROUP_DAEMONS,
+    GROUP_CONTAINERS,
+    GROUP_PSLAUNCH,
+    OPTION_GROUPS,
+};
+
+/* Options that a job file has not. */
+enum own_option {
+    OWN_DRY_RUN,
+    OWN_P3,
+    OWN_FILE,
+    OWN_PRINT_CONFIG,
+    OWN_HELP,
+    OWN_VERSION,
+    OWN_OPTIONS,
+};
+
+/* Option `i` of the command line, those of job files first; NULL: no more. */
+const struct ps_option *option_row(size_t i);
+/* enum own_option of a row; -1: it is one of job files. */
+int option_own(const struct ps_option *row);
+
+/* Its name without what follows. */
+struct option_name {
+    char letter;      /* Of "-n"; 0: none. */
+    const char *word; /* "num-workers N", of which `len` bytes are the name. */
+    size_t len;
+    bool has_value;
+};
+struct option_name option_name(const struct ps_option *row);
+
+void options_help(FILE *out);
+/* Prints what a group or option is for; "all": of all. False, after a message: it
+ * is neither. */
+bool options_help_of(const char *topic);
+/* Prints the script that completes options in a shell. False after a message. */
+bool options_completion(const char *shell);
 
 /* True for a mode of training, and its names in other systems. */
 bool job_is_mode(const char *name);
