@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prints answers of the scheduler by their columns (columns.c), as a table or as
- * JSON: one object, "schema" first. Names are stable within a schema, new ones
- * may be added. */
+/* Prints answers by their columns (columns.c), as a table or as JSON: one object,
+ * "schema" first. Names are stable within a schema; new ones may be added. */
 #include "psctl/answer.h"
 
 #include "base/alloc.h"
@@ -256,34 +255,6 @@ void answer_print_json(const struct answer *const *answers,
 
 /* -------------------------------------------------------------------- tables */
 
-void add_upper(struct ps_str *s, const char *word)
-{
-    for (; *word != '\0'; word++) {
-        ps_str_addf(s, "%c", toupper((unsigned char)*word));
-    }
-}
-
-void cell_upper(struct table *t, const char *word)
-{
-    char text[32];
-    struct ps_str s;
-
-    ps_str_init(&s, text, sizeof(text));
-    add_upper(&s, word);
-    table_cell(t, "%s", text);
-}
-
-void cell_job(struct table *t, const struct report *r, const char *name,
-              uint32_t uid)
-{
-    char text[600];
-    struct ps_str s;
-
-    ps_str_init(&s, text, sizeof(text));
-    add_job_name(&s, r, name, uid);
-    table_cell(t, "%s", text);
-}
-
 static void cell_count(struct table *t, enum unit unit, uint64_t n)
 {
     char text[32];
@@ -375,7 +346,6 @@ static void begin_table(struct table *t, const struct answer *a,
     size_t columns = 0;
 
     assert(a->count <= COLUMNS_MAX);
-
     if (before != NULL) {
         titles[columns++] = before;
     }

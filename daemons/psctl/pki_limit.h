@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Limits on the attempts of one address to enrol: connections at a time, and
- * attempts that fail, which are forgotten one by one. Also a limit on lines
- * about them. Reads no clock. */
+/* Requests to enrol, which strangers send: how they are parsed, and limits on the
+ * attempts of one address: connections at a time, and attempts that fail, which
+ * are forgotten one by one. Also a limit on lines about them. Reads no clock. */
 #pragma once
 
+#include "base/err.h"
 #include "base/time.h"
+#include "proto/msg_codec.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -63,3 +65,12 @@ void pki_limit_end(struct pki_limit *l, const char *name, bool has_failed,
 /* True if a line may be written. *ret_omitted is the number of lines before it
  * that were not. */
 bool pki_limit_line(struct pki_limit *l, ps_time now, uint32_t *ret_omitted);
+
+/* Bytes of the longest frame of this message. */
+size_t pki_message_bytes(enum ps_msg_code code);
+/* Decodes the bytes that have been received so far, of which the frame of a
+ * message of this code must be all. PS_E_AGAIN: more bytes are needed; another
+ * error: they are malformed. The message borrows from the decoder. */
+PS_MUST_USE int pki_message_read(struct ps_decoder *d, enum ps_msg_code code,
+                                 const uint8_t *bytes, size_t len,
+                                 struct ps_msg *ret_msg);

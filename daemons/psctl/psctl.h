@@ -57,15 +57,13 @@ void report_fini(struct report *r);
 /* True until the job has ended or failed. */
 bool job_is_open(const struct ps_msg_job_row *j);
 
-/* ----------------------------------------------------------------- lookup.c */
+/* ------------------------------------------------------------------- wire.c */
 
 /* Resolves a name for a stream to the numeric port; the list is freed with
  * freeaddrinfo(). False with a reason, a constant; `deadline` is on
  * CLOCK_MONOTONIC. */
 bool lookup_name(const char *host, const char *port, ps_time deadline,
                  struct addrinfo **ret_list, const char **ret_why);
-
-/* ------------------------------------------------------------------- wire.c */
 
 struct wire;
 
@@ -127,7 +125,22 @@ struct token_request {
     ps_time valid;
 };
 
-/* --------------------------------------------------------------- job_name.c */
+/* -------------------------------------------------------------------- tls.c */
+
+struct tls_relay;
+
+/* Encrypts the connection `fd` with the certificate in `folder`: *ret_fd is the
+ * plain end. Takes over `fd`. NULL with the reason; `fd` is still the
+ * caller's. */
+struct tls_relay *tls_open(const char *folder, int fd, ps_time silence,
+                           int *ret_fd, struct ps_str *why);
+/* After the end of file at the plain end: why the peer's bytes could not be
+ * read, such as its refusal. NULL: it closed the connection; so is `r`. */
+const char *tls_failure(struct tls_relay *r);
+/* Requires that the plain end is closed. NULL is allowed. */
+void tls_close(struct tls_relay *r);
+
+/* ----------------------------------------------------------------- status.c */
 
 /* Finds a user by the `len` bytes of a name or number. */
 bool find_user(const char *text, size_t len, uint32_t *ret_uid);
@@ -149,7 +162,27 @@ struct private_job {
 size_t list_private_jobs(struct private_job list[PRIVATE_MAX]);
 void show_private_jobs(FILE *out); /* With the command that shows each. */
 
-/* ----------------------------------------------------------------- health.c */
+/* Drops the rows of jobs that have ended, and of those with another name than
+ * `job` (NULL: any). Returns the number of the others. */
+size_t settings_keep(struct report *r, const struct job_name *job);
+
+/* Load of one server of a job, before and after the migrations. */
+struct job_load {
+    const char *job; /* Borrowed from the row, as is `server`. */
+    uint32_t uid;
+    const char *server;
+    uint64_t bytes, bytes_after;
+    bool is_spare;   /* No server of the job, which lacks one. */
+    bool is_planned; /* The report is a plan: what follows "after" counts. */
+    /* Of the bytes, to those of each server if all were equal. */
+    double ratio, ratio_after;
+};
+
+/* Loads for all rows of PS_QUERY_SHARES, in their order, then for servers that
+ * only receive; the caller frees the list. */
+struct job_load *make_job_loads(const struct report *r, size_t *ret_count);
+void describe_spare(const struct report *r, const struct job_load *spare,
+                    struct ps_str *out);
 
 /* Finds the problems that an operator has to look at. Waits shorter than
  * `after` are normal. */
@@ -161,11 +194,11 @@ bool is_missed(const struct ps_msg_node_row *n);
 /* Adds "rank 3 on n07 (lost), rank 5 on n09", escaped. */
 void describe_missing(const struct ps_msg_stall_row *s, struct ps_str *out);
 
-/* --------------------------------------------------------------- settings.c */
-
-/* Drops the rows of jobs that have ended, and of those with another name than
- * `job` (NULL: any). Returns the number of the others. */
-size_t settings_keep(struct report *r, const struct job_name *job);
+void show_status(const struct report *r, bool headings);
+/* Two lines about the cluster. */
+void show_summary(const struct report *r);
+/* The first `most` jobs that have not ended. */
+void show_open_jobs(const struct report *r, size_t most);
 
 /* -------------------------------------------------------------------- top.c */
 
@@ -188,35 +221,12 @@ struct top_options {
 
 bool top_key_parse(const char *word, enum top_key *ret);
 
-/* ----------------------------------------------------------------- events.c */
-
 /* Asks for the events after number `after`. */
 int events_query(struct wire *w, uint64_t after, struct report *r);
 /* Prints events as they happen, until psched is gone. Returns an exit code. */
 int events_follow(struct wire *w, ps_time pause, bool json, bool headings);
 /* Sleeps. */
 void wait_for(ps_time how_long);
-
-/* -------------------------------------------------------------------- tls.c */
-
-struct tls_relay;
-
-/* Encrypts the connection `fd` with the certificate in `folder`: *ret_fd is the
- * plain end. Takes over `fd`. NULL with the reason; `fd` is still the
- * caller's. */
-struct tls_relay *tls_open(const char *folder, int fd, ps_time silence,
-                           int *ret_fd, struct ps_str *why);
-/* After the end of file at the plain end: why the peer's bytes could not be
- * read, such as its refusal. NULL: it closed the connection; so is `r`. */
-const char *tls_failure(struct tls_relay *r);
-/* Requires that the plain end is closed. NULL is allowed. */
-void tls_close(struct tls_relay *r);
-
-/* ------------------------------------------------------------------ token.c */
-
-/* Read "read,operate" or a token's number. False after a message. */
-bool token_rights_parse(const char *text, uint32_t *ret_rights);
-bool token_id_parse(const char *text, uint64_t *ret_id);
 
 /* ------------------------------------------------------------------ trace.c */
 
@@ -247,31 +257,3 @@ struct bench_options {
     const char *socket; /* Socket of this node's agent. */
     ps_time timeout;    /* Limit on waiting for the agent. */
 };
-
-/* ---------------------------------------------------------------- balance.c */
-
-/* Load of one server of a job, before and after the migrations. */
-struct job_load {
-    const char *job; /* Borrowed from the row, as is `server`. */
-    uint32_t uid;
-    const char *server;
-    uint64_t bytes, bytes_after;
-    bool is_spare;   /* No server of the job, which lacks one. */
-    bool is_planned; /* The report is a plan: what follows "after" counts. */
-    /* Of the bytes, to those of each server if all were equal. */
-    double ratio, ratio_after;
-};
-
-/* Loads for all rows of PS_QUERY_SHARES, in their order, then for servers that
- * only receive; the caller frees the list. */
-struct job_load *make_job_loads(const struct report *r, size_t *ret_count);
-void describe_spare(const struct report *r, const struct job_load *spare,
-                    struct ps_str *out);
-
-/* ----------------------------------------------------------------- status.c */
-
-void show_status(const struct report *r, bool headings);
-/* Two lines about the cluster. */
-void show_summary(const struct report *r);
-/* The first `most` jobs that have not ended. */
-void show_open_jobs(const struct report *r, size_t most);

@@ -1,9 +1,599 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The state of a cluster on one screen. */
+/* The state of a cluster: names of jobs as users write and read them, the balance
+ * of servers, problems that an operator has to look at, and the screen of psctl
+ * status. */
 #include "psctl/answer.h"
 
+#include "base/alloc.h"
+#include "base/str.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <pwd.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+/* ------------------------------------------------------------ names of jobs */
+
+bool find_user(const char *text, size_t len, uint32_t *ret_uid)
+{
+    char name[65];
+    const struct passwd *user;
+    unsigned long uid;
+    char *end;
+
+    if (len == 0 || len >= sizeof(name)) {
+        return false;
+    }
+    memcpy(name, text, len);
+    name[len] = '\0';
+    user = getpwnam(name);
+    if (user != NULL) {
+        *ret_uid = user->pw_uid;
+        return true;
+    }
+    errno = 0;
+    uid = strtoul(name, &end, 10);
+    if (name[0] < '0' || name[0] > '9' || *end != '\0' || errno != 0 ||
+        uid >= UINT32_MAX) {
+        return false;
+    }
+    *ret_uid = (uint32_t)uid;
+    return true;
+}
+
+static bool has_open_job(const struct rows *jobs, const char *name)
+{
+    for (size_t i = 0; i < jobs->count; i++) {
+        const struct ps_msg_job_row *j = &jobs->row[i]->job_row;
+
+        if (job_is_open(j) && strcmp(j->name, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+int job_name_parse(struct wire *w, const char *text, struct job_name *ret)
+{
+    const char *slash = strchr(text, '/');
+    struct report report = {0};
+    uint32_t owner;
+    int rc;
+
+    *ret = (struct job_name){.name = text};
+    if (slash == NULL || !find_user(text, (size_t)(slash - text), &owner)) {
+        return 0;
+    }
+    rc = wire_query(w, PS_QUERY_JOBS, NULL, &report);
+    if (rc == 0 && !has_open_job(&report.rows_of[PS_QUERY_JOBS], text)) {
+        *ret = (struct job_name){
+            .name = slash + 1, .has_owner = true, .owner = owner};
+    }
+    report_fini(&report);
+    return rc;
+}
+
+static bool is_name_shared(const struct report *r, const char *name,
+                           uint32_t uid)
+{
+    const struct rows *jobs = &r->rows_of[PS_QUERY_JOBS];
+    const struct rows *stalls = &r->rows_of[PS_QUERY_STALL];
+
+    for (size_t i = 0; i < jobs->count; i++) {
+        const struct ps_msg_job_row *j = &jobs->row[i]->job_row;
+
+        if (j->uid != uid && strcmp(j->name, name) == 0) {
+            return true;
+        }
+    }
+    for (size_t i = 0; i < stalls->count; i++) {
+        const struct ps_msg_stall_row *s = &stalls->row[i]->stall_row;
+
+        if (s->uid != uid && strcmp(s->job, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void add_job_name(struct ps_str *s, const struct report *r, const char *name,
+                  uint32_t uid)
+{
+    if (is_name_shared(r, name, uid)) {
+        const struct passwd *user = getpwuid(uid);
+
+        if (user != NULL) {
+            add_printable(s, user->pw_name, 64);
+        } else {
+            ps_str_addf(s, "%u", uid);
+        }
+        ps_str_add(s, "/");
+    }
+    add_printable(s, name, 64);
+}
+
+void cell_job(struct table *t, const struct report *r, const char *name,
+              uint32_t uid)
+{
+    char text[600];
+    struct ps_str s;
+
+    ps_str_init(&s, text, sizeof(text));
+    add_job_name(&s, r, name, uid);
+    table_cell(t, "%s", text);
+}
+
+size_t list_private_jobs(struct private_job list[PRIVATE_MAX])
+{
+    const char *run = getenv("XDG_RUNTIME_DIR");
+    char folder[sizeof(list->endpoint)];
+    size_t count = 0;
+    struct dirent *d;
+    DIR *dir = NULL;
+
+    if (run != NULL && snprintf(folder, sizeof(folder), "%s/pskv/jobs", run) <
+                           (int)sizeof(folder)) {
+        dir = opendir(folder);
+    }
+    while (dir != NULL && count < PRIVATE_MAX && (d = readdir(dir)) != NULL) {
+        struct private_job *job = &list[count];
+
+        if (d->d_name[0] != '.' &&
+            snprintf(job->endpoint, sizeof(job->endpoint), "unix:%s/%s", folder,
+                     d->d_name) < (int)sizeof(job->endpoint) &&
+            wire_is_listening(job->endpoint + 5)) {
+            ps_str_copy(job->name, sizeof(job->name), d->d_name);
+            count++;
+        }
+    }
+    if (dir != NULL) {
+        closedir(dir);
+    }
+    return count;
+}
+
+void show_private_jobs(FILE *out)
+{
+    struct private_job jobs[PRIVATE_MAX];
+    const size_t count = list_private_jobs(jobs);
+
+    for (size_t i = 0; i < count; i++) {
+        fprintf(out,
+                "private  job %s has daemons of its own: psctl -e %s status\n",
+                jobs[i].name, jobs[i].endpoint);
+    }
+}
+
+static bool is_wanted(const struct ps_msg_job_row *j,
+                      const struct job_name *job)
+{
+    return job_is_open(j) &&
+           (job == NULL || (strcmp(j->name, job->name) == 0 &&
+                            (!job->has_owner || job->owner == j->uid)));
+}
+
+size_t settings_keep(struct report *r, const struct job_name *job)
+{
+    struct rows *rows = &r->rows_of[PS_QUERY_JOBS];
+    size_t kept = 0;
+
+    for (size_t i = 0; i < rows->count; i++) {
+        struct ps_msg *row = rows->row[i];
+
+        if (is_wanted(&row->job_row, job)) {
+            rows->row[i] = rows->row[kept];
+            rows->row[kept++] = row;
+        }
+    }
+    while (rows->count > kept) {
+        ps_msg_free(rows->row[--rows->count]);
+    }
+    return kept;
+}
+
+/* ------------------------------------------------------------------ balance */
+
+/* Migrations are of one job only. */
+static struct job_load *find_load(struct job_load *list, size_t count,
+                                  const char *job, const char *server)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(list[i].job, job) == 0 &&
+            strcmp(list[i].server, server) == 0) {
+            return &list[i];
+        }
+    }
+    return NULL;
+}
+
+/* Requires that rows of a job are adjacent. */
+static void set_ratios(struct job_load *list, size_t count)
+{
+    size_t end;
+
+    for (size_t first = 0; first < count; first = end) {
+        double all = 0;
+        double share;
+
+        for (end = first; end < count && list[end].uid == list[first].uid &&
+                          strcmp(list[end].job, list[first].job) == 0;
+             end++) {
+            all += (double)list[end].bytes;
+        }
+        share = all / (double)(end - first);
+        for (size_t i = first; i < end; i++) {
+            struct job_load *l = &list[i];
+
+            l->ratio = share > 0 ? (double)l->bytes / share : 1;
+            l->ratio_after = share > 0 ? (double)l->bytes_after / share : 1;
+        }
+    }
+}
+
+static size_t add_migration_targets(struct job_load *list, size_t count,
+                                    const struct rows *moves)
+{
+    for (size_t i = 0; i < moves->count; i++) {
+        const struct ps_msg_migration_row *row = &moves->row[i]->migration_row;
+
+        if (find_load(list, count, row->job, row->to) == NULL) {
+            list[count++] = (struct job_load){.job = row->job,
+                                              .uid = count > 0 ? list[0].uid
+                                                               : 0,
+                                              .server = row->to};
+        }
+    }
+    return count;
+}
+
+struct job_load *make_job_loads(const struct report *r, size_t *ret_count)
+{
+    const struct rows *shares = &r->rows_of[PS_QUERY_SHARES];
+    const struct rows *moves = &r->rows_of[PS_QUERY_REBALANCE_PLAN];
+    struct job_load *list = ps_calloc(shares->count + moves->count + 1,
+                                      sizeof(*list));
+    size_t count = shares->count;
+
+    for (size_t i = 0; i < shares->count; i++) {
+        const struct ps_msg_share_row *row = &shares->row[i]->share_row;
+
+        list[i] = (struct job_load){.job = row->job,
+                                    .uid = row->uid,
+                                    .server = row->server,
+                                    .bytes = row->bytes,
+                                    .is_spare = row->spare,
+                                    .bytes_after = row->bytes};
+    }
+    /* Migrations are of one job only. */
+    count = add_migration_targets(list, count, moves);
+    for (size_t i = 0; i < moves->count; i++) {
+        const struct ps_msg_migration_row *row = &moves->row[i]->migration_row;
+        struct job_load *from = find_load(list, count, row->job, row->from);
+        struct job_load *to = find_load(list, count, row->job, row->to);
+
+        /* The scheduler is not trusted: skips inconsistent rows. */
+        if (from != NULL && to != NULL && from->bytes_after >= row->bytes) {
+            from->bytes_after -= row->bytes;
+            to->bytes_after += row->bytes;
+        }
+    }
+    set_ratios(list, count);
+    for (size_t i = 0; i < count; i++) {
+        list[i].is_planned = r->is_plan;
+    }
+    *ret_count = count;
+    return list;
+}
+
+static bool has_rounds(const struct report *r, const struct job_load *l)
+{
+    const struct rows *jobs = &r->rows_of[PS_QUERY_JOBS];
+
+    for (size_t i = 0; i < jobs->count; i++) {
+        const struct ps_msg_job_row *j = &jobs->row[i]->job_row;
+
+        if (job_is_open(j) && j->uid == l->uid &&
+            strcmp(j->name, l->job) == 0) {
+            return j->mode == PS_MODE_SYNC;
+        }
+    }
+    return true;
+}
+
+/* Appends that a spare server holds nothing, and the verb that changes it. */
+void describe_spare(const struct report *r, const struct job_load *spare,
+                    struct ps_str *out)
+{
+    ps_str_add(out, "job ");
+    add_job_name(out, r, spare->job, spare->uid);
+    ps_str_add(out, " lacks a server, and ");
+    add_printable(out, spare->server, 64);
+    ps_str_add(out, " holds nothing of it: ");
+    if (has_rounds(r, spare)) {
+        ps_str_add(out, "psctl rebalance ");
+        add_job_name(out, r, spare->job, spare->uid);
+        ps_str_add(out, " moves its share there");
+    } else {
+        ps_str_add(out, "keys of an async or ssp job stay where they are");
+    }
+}
+
+/* ----------------------------------------------------------------- problems */
+
+/* A member gone for longer is not a problem any more. */
+#define GONE_PROBLEM_MAX PS_SECONDS(3600)
+
+void report_fini(struct report *r)
+{
+    for (int q = 0; q < QUERY_KINDS; q++) {
+        for (size_t i = 0; i < r->rows_of[q].count; i++) {
+            ps_msg_free(r->rows_of[q].row[i]);
+        }
+        ps_free(r->rows_of[q].row);
+    }
+    if (r->end != NULL) {
+        ps_msg_free(r->end);
+    }
+}
+
+bool job_is_open(const struct ps_msg_job_row *j)
+{
+    return j->phase != PS_JOB_PHASE_ENDED && j->phase != PS_JOB_PHASE_FAILED;
+}
+
+bool stall_is_problem(const struct ps_msg_stall_row *s, ps_time after)
+{
+    for (uint32_t i = 0; i < s->missing_count; i++) {
+        if (s->missing[i].state != PS_RANK_STATE_LIVE) {
+            return true;
+        }
+    }
+    return s->ring_count > 0 || s->waited_ns >= after;
+}
+
+/* Adds "rank 3 on n07 (lost)", or "rank 3 on n07 (pid 4711, in barrier 2)", to a
+ * list. */
+static void add_rank(const struct ps_rec_missing_rank *w, bool state,
+                     uint32_t i, struct ps_str *out)
+{
+    const char *node = w->node[0] != '\0' ? w->node : w->host;
+
+    ps_str_addf(out, "%srank %u", i == 0 ? "" : ", ", w->rank);
+    if (node[0] != '\0') {
+        ps_str_add(out, " on ");
+        add_printable(out, node, 64);
+    }
+    if (state && w->state != PS_RANK_STATE_LIVE) {
+        ps_str_addf(out, " (%s)", ps_rank_state_name(w->state));
+    } else if (w->pid != 0) {
+        ps_str_addf(out, " (pid %u, ", w->pid);
+        add_printable(out, w->does, 160);
+        ps_str_add(out, ")");
+    }
+}
+
+static void add_ranks(const struct ps_rec_missing_rank *list, uint32_t count,
+                      struct ps_str *out)
+{
+    enum { SHOWN = 8 };
+
+    for (uint32_t i = 0; i < count; i++) {
+        if (i == SHOWN) {
+            ps_str_addf(out, " and %u more", count - i);
+            return;
+        }
+        add_rank(&list[i], true, i, out);
+    }
+}
+
+void describe_missing(const struct ps_msg_stall_row *s, struct ps_str *out)
+{
+    if (s->ring_count > 0) {
+        ps_str_add(out, "each other: ");
+        add_ranks(s->ring, s->ring_count, out);
+        if (s->other_causes[0] != '\0') {
+            ps_str_add(out, "; ");
+            add_printable(out, s->other_causes, 512);
+        }
+        return;
+    }
+    if (s->other_causes[0] != '\0') {
+        add_printable(out, s->other_causes, 512);
+        ps_str_add(out, s->missing_count > 0 ? "; " : "");
+    } else if (s->missing_count == 0) {
+        ps_str_add(out, "nobody: servers or the network");
+    }
+    add_ranks(s->missing, s->missing_count, out);
+}
+
+static struct ps_str begin_problem(struct health *h, char *scratch, size_t cap)
+{
+    struct ps_str s;
+
+    if (h->count < PROBLEMS_MAX) {
+        ps_str_init(&s, h->problems[h->count++], sizeof(h->problems[0]));
+    } else {
+        h->omitted_count++;
+        ps_str_init(&s, scratch, cap);
+    }
+    return s;
+}
+
+/* Reports a server without memory for contributions of a job. */
+static void check_memory(const struct ps_msg_node_row *n, struct health *h)
+{
+    char scratch[8];
+    struct ps_str s;
+
+    if (!n->memory_short || n->state != PS_NODE_STATE_ACTIVE) {
+        return;
+    }
+    s = begin_problem(h, scratch, sizeof(scratch));
+    ps_str_add(&s, "server ");
+    ps_str_add_escaped(&s, n->name, strlen(n->name), 64);
+    ps_str_add(&s, " is full: ");
+    ps_str_add_size(&s, n->memory_used);
+    ps_str_add(&s, " of ");
+    ps_str_add_size(&s, n->memory_limit);
+    ps_str_add(&s, " are taken (store.memory)");
+}
+
+static void check_reach(const struct ps_msg_node_row *n, struct health *h)
+{
+    char scratch[8];
+    struct ps_str s;
+
+    if (n->state != PS_NODE_STATE_ACTIVE || n->unreachable[0] == '\0') {
+        return;
+    }
+    s = begin_problem(h, scratch, sizeof(scratch));
+    ps_str_add(&s, "server ");
+    add_printable(&s, n->name, 64);
+    ps_str_add(&s, " is UNREACHABLE from psched at ");
+    add_printable(&s, n->address, 80);
+    ps_str_add(&s, " (");
+    add_printable(&s, n->unreachable, 80);
+    ps_str_add(&s, "); see listen.address and advertise.address there");
+}
+
+static void check_certificate(const struct ps_msg_node_row *n, struct health *h)
+{
+    char scratch[8];
+    struct ps_str s;
+
+    if (!n->certificate_is_expiring || n->state == PS_NODE_STATE_GONE) {
+        return;
+    }
+    s = begin_problem(h, scratch, sizeof(scratch));
+    ps_str_addf(&s, "certificate of %s ", ps_role_name(n->role));
+    add_printable(&s, n->name, 64);
+    ps_str_add(&s, " ends soon; see psctl nodes, and renew it by psctl pki");
+}
+
+bool is_missed(const struct ps_msg_node_row *n)
+{
+    return n->state == PS_NODE_STATE_SUSPECT ||
+           (n->state == PS_NODE_STATE_GONE && !n->draining &&
+            n->silent_ns < GONE_PROBLEM_MAX);
+}
+
+static void check_nodes(const struct report *r, struct health *h)
+{
+    const struct rows *rows = &r->rows_of[PS_QUERY_NODES];
+    size_t servers = 0;
+    char scratch[8];
+
+    for (size_t i = 0; i < rows->count; i++) {
+        const struct ps_msg_node_row *n = &rows->row[i]->node_row;
+        char age[32];
+        struct ps_str s;
+
+        if (n->role == PS_ROLE_SERVER && n->state == PS_NODE_STATE_ACTIVE) {
+            servers++;
+        }
+        check_memory(n, h);
+        check_reach(n, h);
+        check_certificate(n, h);
+        if (!is_missed(n)) {
+            continue;
+        }
+        s = begin_problem(h, scratch, sizeof(scratch));
+        format_age(n->silent_ns, age, sizeof(age));
+        ps_str_addf(&s, "%s ", ps_role_name(n->role));
+        add_printable(&s, n->name, 64);
+        ps_str_addf(&s, " is %s, last heard %s ago",
+                    ps_node_state_name(n->state), age);
+    }
+    if (servers == 0) {
+        struct ps_str s = begin_problem(h, scratch, sizeof(scratch));
+
+        ps_str_add(&s, "no active server");
+    }
+}
+
+/* Reports why a job cannot go on, or begin. */
+static void check_standstill(const struct report *r,
+                             const struct ps_msg_job_row *j, struct health *h)
+{
+    char scratch[8];
+    struct ps_str s;
+
+    if (!job_is_open(j) || j->standstill[0] == '\0') {
+        return;
+    }
+    s = begin_problem(h, scratch, sizeof(scratch));
+    ps_str_add(&s, "job ");
+    add_job_name(&s, r, j->name, j->uid);
+    ps_str_add(&s, strncmp(j->standstill, "DIVERGED", 8) == 0 ? " is " : " ");
+    add_printable(&s, j->standstill, 512);
+}
+
+/* Reports jobs that stand still; and those with lost ranks, which may train on
+ * without them or stall without a visible wait. */
+static void check_jobs(const struct report *r, struct health *h)
+{
+    enum { SHOWN = 8 };
+    const struct rows *rows = &r->rows_of[PS_QUERY_JOBS];
+    char scratch[8];
+
+    for (size_t i = 0; i < rows->count; i++) {
+        const struct ps_msg_job_row *j = &rows->row[i]->job_row;
+        uint32_t shown = j->lost_ranks_count < SHOWN ? j->lost_ranks_count
+                                                     : SHOWN;
+        struct ps_str s;
+
+        check_standstill(r, j, h);
+        if (!job_is_open(j) || j->ranks_lost == 0) {
+            continue;
+        }
+        s = begin_problem(h, scratch, sizeof(scratch));
+        ps_str_add(&s, "job ");
+        add_job_name(&s, r, j->name, j->uid);
+        ps_str_addf(&s, " has lost %u of %u ranks: ", j->ranks_lost,
+                    j->num_workers);
+        for (uint32_t k = 0; k < shown; k++) {
+            add_rank(&j->lost_ranks[k], false, k, &s);
+        }
+        if (j->ranks_lost > shown) {
+            ps_str_addf(&s, " and %u more", j->ranks_lost - shown);
+        }
+    }
+}
+
+static void check_stalls(const struct report *r, ps_time after,
+                         struct health *h)
+{
+    const struct rows *rows = &r->rows_of[PS_QUERY_STALL];
+    char scratch[8];
+
+    for (size_t i = 0; i < rows->count; i++) {
+        const struct ps_msg_stall_row *row = &rows->row[i]->stall_row;
+        struct ps_str s;
+        char age[32];
+
+        if (!stall_is_problem(row, after) || row->ring_count > 0) {
+            continue; /* A ring is in the row of its job. */
+        }
+        format_age(row->waited_ns, age, sizeof(age));
+        s = begin_problem(h, scratch, sizeof(scratch));
+        ps_str_add(&s, "job ");
+        add_job_name(&s, r, row->job, row->uid);
+        ps_str_addf(&s, " has waited %s: ", age);
+        add_printable(&s, row->what, 80);
+        ps_str_add(&s, " waits for ");
+        describe_missing(row, &s);
+    }
+}
+
+void health_check(struct report *r, ps_time after)
+{
+    memset(&r->health, 0, sizeof(r->health));
+    check_nodes(r, &r->health);
+    check_jobs(r, &r->health);
+    check_stalls(r, after, &r->health);
+}
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 

@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 
 #include <assert.h>
+#include <ctype.h>
 #include <inttypes.h>
 #include <langinfo.h>
 #include <stdarg.h>
@@ -198,4 +199,21 @@ void format_count(uint64_t n, char *out, size_t cap)
         ps_str_addf(&s, "%s%c", i > 0 && (len - i) % 3 == 0 ? "," : "",
                     digits[i]);
     }
+}
+
+void add_upper(struct ps_str *s, const char *word)
+{
+    for (; *word != '\0'; word++) {
+        ps_str_addf(s, "%c", toupper((unsigned char)*word));
+    }
+}
+
+void cell_upper(struct table *t, const char *word)
+{
+    char text[32];
+    struct ps_str s;
+
+    ps_str_init(&s, text, sizeof(text));
+    add_upper(&s, word);
+    table_cell(t, "%s", text);
 }

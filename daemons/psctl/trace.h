@@ -35,11 +35,6 @@ struct trace {
     uint32_t key_count;
 };
 
-/* Collects the trace of a job. Returns an exit code: EXIT_DEGRADED if some
- * members have not answered. */
-int trace_collect(struct wire *w, const struct job_name *job, struct report *r,
-                  struct trace *ret);
-void trace_fini(struct trace *t);
 /* Start of an entry by the clock of the scheduler. */
 int64_t trace_begin(const struct trace_member *m,
                     const struct ps_rec_trace_entry *e);
@@ -59,20 +54,3 @@ struct trace_file_figures {
  * code. */
 int trace_file_write(const struct trace *t, const char *path,
                      struct trace_file_figures *ret);
-
-/* ------------------------------------------------------------- trace_lag.c */
-
-/* Waits of all other ranks of a job for one. */
-struct trace_lag {
-    uint32_t rank;
-    const char *node;    /* Name of its agent; borrowed. */
-    uint32_t rounds;     /* That it and another rank took part in. */
-    uint32_t last;       /* In which it began last. */
-    uint64_t cost_ns;    /* By which it was later than all others, in sum. */
-    uint64_t longest_ns; /* In one round. */
-};
-
-/* The lags of all ranks, sorted by rank, for the caller to free. *ret_slowest is
- * the one that stands out; NULL: none does. */
-struct trace_lag *trace_lags(const struct trace *t, size_t *ret_count,
-                             const struct trace_lag **ret_slowest);

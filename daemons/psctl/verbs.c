@@ -175,9 +175,38 @@ static bool read_job(struct request *q, int count, char **values)
     return count == 0 || read_job_name(q, values[0]);
 }
 
-static bool read_rights(struct request *q, const char *value)
+static bool read_rights(struct request *q, const char *text)
 {
-    return token_rights_parse(value, &q->wanted.rights);
+    static const enum ps_token_right all[] = {
+        PS_TOKEN_RIGHT_TRAIN, PS_TOKEN_RIGHT_READ, PS_TOKEN_RIGHT_OPERATE,
+        PS_TOKEN_RIGHT_ADMIN};
+    uint32_t rights = 0;
+
+    for (const char *word = text;; word++) {
+        size_t len = strcspn(word, ",");
+        uint32_t right = 0;
+
+        for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+            const char *name = ps_token_right_name(all[i]);
+
+            if (strlen(name) == len && strncmp(name, word, len) == 0) {
+                right = all[i];
+            }
+        }
+        if (right == 0) {
+            fprintf(stderr,
+                    "psctl: --rights '%s': give one or more of train, "
+                    "read, operate and admin, with commas between\n",
+                    text);
+            return false;
+        }
+        rights |= right;
+        word += len;
+        if (*word == '\0') {
+            q->wanted.rights = rights;
+            return true;
+        }
+    }
 }
 
 static bool read_help(struct request *q, const char *value)
@@ -414,8 +443,18 @@ static void show_token(const struct report *r, bool headings)
 
 static bool read_revoke(struct request *q, int count, char **values)
 {
+    const char *text = values[0];
+
     (void)count;
-    return token_id_parse(values[0], &q->token_id);
+    q->token_id = strtoull(text, NULL, 16);
+    if (strlen(text) == 16 && strspn(text, "0123456789abcdef") == 16) {
+        return true;
+    }
+    fprintf(stderr,
+            "psctl: token revoke '%s': give the number of a token, 16 digits "
+            "as psctl token list prints them\n",
+            text);
+    return false;
 }
 
 static int ask_revoke(struct wire *w, struct request *q,

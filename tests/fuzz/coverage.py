@@ -42,7 +42,6 @@ PARSERS = {
                      "lib/crypto/pki.c": "verify|is_host"},
     "enrolment": {"lib/crypto/enrolment.c": "read|check|text_of|fini",
                   "lib/crypto/enrolment_list.c": "",
-                  "daemons/psctl/pki_message.c": "",
                   "daemons/psctl/pki_limit.c": ""},
     "tokens": {"lib/crypto/token.c": "verify|decode|valid"},
     "states of an optimizer": {"lib/client/state_format.c": "get|chunk_of"},

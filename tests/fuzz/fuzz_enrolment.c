@@ -10,7 +10,7 @@
 #include "base/alloc.h"
 #include "crypto/enrolment.h"
 #include "fuzz.h"
-#include "psctl/pki_message.h"
+#include "psctl/pki_limit.h"
 
 #define NOW INT64_C(1800000000)
 

@@ -22,7 +22,6 @@
 #include "crypto/enrolment.h"
 #include "fuzz.h"
 #include "psctl/pki_limit.h"
-#include "psctl/pki_message.h"
 #include "random.h"
 
 #include <openssl/evp.h>

@@ -101,7 +101,7 @@ def unexplained(root, told):
     lines = [line for folder in ("lib", "daemons")
              for p in sorted((root / folder).rglob("*.c"))
              for line in lines_of_logs(without_comments(p))]
-    for name in ("health", "doctor"):
+    for name in ("status", "doctor"):
         lines += lines_of_psctl(
             without_comments(root / f"daemons/psctl/{name}.c"))
     assert len(lines) > 90, "the calls have another form"

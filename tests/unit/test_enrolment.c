@@ -3,7 +3,6 @@
 #include "crypto/enrolment.h"
 #include "crypto/enrolment_tls.h"
 #include "psctl/pki_limit.h"
-#include "psctl/pki_message.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
