@@ -5,13 +5,12 @@
  * member of the job. */
 #pragma once
 
-#include <stdint.h>
-
-#include <openssl/types.h>
-
 #include "base/err.h"
 #include "base/str.h"
 #include "proto/ps_msg.h"
+
+#include <openssl/types.h>
+#include <stdint.h>
 
 /* Bytes of the text of a certificate and its authority's, with the
  * terminator. */
@@ -41,3 +40,9 @@ void authority_free(struct authority *a);
 PS_MUST_USE int authority_issue(struct authority *a, const struct member *m,
                                 EVP_PKEY *key, struct ps_str *pem,
                                 struct ps_str *why);
+
+/* Writes key and certificates (PEM) to memory that nobody can change any more
+ * (a sealed memfd), as a daemon reads it by security.tls.fd, and erases its own
+ * copy of the key's text. Returns the descriptor, which is closed on exec, or
+ * a negative errno value. */
+int credential_open(const EVP_PKEY *key, const char *certificates);

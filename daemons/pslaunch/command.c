@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pslaunch/command.h"
 
+#include "pslaunch/launcher.h"
 #include "pslaunch/process.h"
 
 #include <limits.h>
@@ -8,6 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* ----------------------------------------------------------------- commands */
 
 /* Script of the shell that starts a supervisor; $0 is the path here. */
 #define SCRIPT                                                                 \
@@ -155,4 +158,198 @@ void command_fini(struct command *c)
     }
     free((void *)c->argv);
     *c = (struct command){.count = 0};
+}
+
+/* ---------------------------------------------------------------- variables */
+
+extern char **environ;
+
+/* Variables that processes on other hosts get without an option; a '*' stands
+ * for the rest of a name. */
+static const char *const passed[] = {
+    "OMP_NUM_THREADS", "KMP_AFFINITY",   "LD_LIBRARY_PATH",
+    "PYTHONPATH",      "DMLC_INTERFACE", "PSKV_*",
+};
+
+/* Of these, they concern this host alone. */
+static const char *const kept[] = {
+    "PSKV_BINDIR",     "PSKV_HOST_ADDRESS", "PSKV_LAUNCHER",
+    "PSKV_LAUNCH_TLS", "PSKV_MPIRUN",       "PSKV_SOCKET",
+    "PSKV_SSH",        "PSKV_TOKEN_FD",     "PSKV_TOKEN_FILE",
+};
+
+static bool is_named(const char *item, const char *pattern)
+{
+    size_t len = strcspn(pattern, "*");
+
+    return strncmp(item, pattern, len) == 0 &&
+           (pattern[len] == '*' || item[len] == '=');
+}
+
+static bool is_in(const char *item, const char *const *patterns, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (is_named(item, patterns[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void env_put(struct env *e, char *item)
+{
+    size_t name = strcspn(item, "=") + 1;
+
+    if (item == NULL) {
+        abort();
+    }
+    for (size_t i = 0; i < e->count; i++) {
+        if (strncmp(e->items[i], item, name) == 0) {
+            free(e->items[i]);
+            e->items[i] = item;
+            return;
+        }
+    }
+    if (e->count + 1 >= e->capacity) {
+        e->capacity = e->capacity == 0 ? 128 : e->capacity * 2;
+        e->items = realloc(e->items, e->capacity * sizeof(*e->items));
+        if (e->items == NULL) {
+            abort();
+        }
+    }
+    e->items[e->count++] = item;
+    e->items[e->count] = NULL;
+}
+
+static void env_set(struct env *e, const char *name, const char *value)
+{
+    char *item;
+
+    if (asprintf(&item, "%s=%s", name, value) < 0) {
+        abort();
+    }
+    env_put(e, item);
+}
+
+static void env_number(struct env *e, const char *name, uint64_t value)
+{
+    char text[24];
+
+    snprintf(text, sizeof(text), "%llu", (unsigned long long)value);
+    env_set(e, name, text);
+}
+
+static void env_default(struct env *e, const char *name, const char *value)
+{
+    size_t len = strlen(name);
+
+    for (size_t i = 0; i < e->count; i++) {
+        if (strncmp(e->items[i], name, len) == 0 && e->items[i][len] == '=') {
+            return;
+        }
+    }
+    env_set(e, name, value);
+}
+
+static void env_add_variables(struct env *e, const struct variables *v)
+{
+    for (size_t i = 0; i < v->count; i++) {
+        env_put(e, strdup(v->items[i]));
+    }
+}
+
+/* Variables that the process has before those of the job. */
+static void env_init(struct env *e, const struct plan *p)
+{
+    bool here = !p->launcher->uses_hosts;
+
+    *e = (struct env){0};
+    for (char **item = environ; *item != NULL; item++) {
+        if (here || (is_in(*item, passed, sizeof(passed) / sizeof(passed[0])) &&
+                     !is_in(*item, kept, sizeof(kept) / sizeof(kept[0])))) {
+            env_put(e, strdup(*item));
+        }
+    }
+}
+
+/* Variables of torch, Open MPI and Horovod. */
+static void env_add_ranks(struct env *e, const struct plan *p, uint32_t rank,
+                          const struct places *at)
+{
+    const struct rank_place *place = &p->layout.ranks[rank];
+
+    env_number(e, "RANK", rank);
+    env_number(e, "WORLD_SIZE", p->workers);
+    env_number(e, "LOCAL_RANK", place->local_rank);
+    env_number(e, "LOCAL_WORLD_SIZE", p->layout.nodes[place->node].local_size);
+    env_number(e, "GROUP_RANK", place->node);
+    if (at->store_port != NULL) {
+        env_set(e, "MASTER_ADDR", at->store_host);
+        env_set(e, "MASTER_PORT", at->store_port);
+    } else {
+        env_default(e, "MASTER_ADDR", "127.0.0.1");
+        env_default(e, "MASTER_PORT", "29500");
+    }
+}
+
+/* Variables of MXNet. */
+static void env_add_dmlc(struct env *e, const struct plan *p, uint32_t rank,
+                         const struct places *at)
+{
+    env_set(e, "DMLC_ROLE", "worker");
+    env_number(e, "DMLC_WORKER_ID", rank);
+    env_number(e, "DMLC_RANK", rank);
+    env_number(e, "DMLC_TASK_ID", rank);
+    env_number(e, "DMLC_NUM_WORKER", p->workers);
+    env_number(e, "DMLC_NUM_SERVER", p->servers);
+    env_set(e, "DMLC_JOB_CLUSTER", p->launcher->name);
+    if (at->sched_port != NULL) {
+        env_set(e, "DMLC_PS_ROOT_URI", at->sched_host);
+        env_set(e, "DMLC_PS_ROOT_PORT", at->sched_port);
+    }
+}
+
+void env_of_worker(const struct plan *p, uint32_t rank, const struct places *at,
+                   struct env *ret_env)
+{
+    struct env *e = ret_env;
+
+    env_init(e, p);
+    env_add_ranks(e, p, rank, at);
+    env_add_dmlc(e, p, rank, at);
+    env_set(e, "PSKV_LAUNCHER", "pslaunch");
+    env_set(e, "PSKV_SOCKET", at->socket);
+    env_set(e, "PSKV_JOB", p->name);
+    env_set(e, "PSKV_ON_LOSS", p->on_loss);
+    if (p->placement != NULL) {
+        env_set(e, "PSKV_PLACEMENT", p->placement);
+    }
+    if (p->mode != NULL) {
+        env_set(e, "PSKV_MODE", p->mode);
+    }
+    if (p->weight != 0) {
+        env_number(e, "PSKV_WEIGHT", p->weight);
+    }
+    env_default(e, "PYTHONUNBUFFERED", "1");
+    if (p->workers > 1) {
+        env_default(e, "OMP_NUM_THREADS", "1");
+    }
+    env_add_variables(e, &p->env);
+    env_add_variables(e, &p->worker_env);
+}
+
+void env_of_server(const struct plan *p, struct env *ret_env)
+{
+    env_init(ret_env, p);
+    env_add_variables(ret_env, &p->env);
+    env_add_variables(ret_env, &p->server_env);
+}
+
+void env_fini(struct env *e)
+{
+    for (size_t i = 0; i < e->count; i++) {
+        free(e->items[i]);
+    }
+    free(e->items);
+    *e = (struct env){0};
 }

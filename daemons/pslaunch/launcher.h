@@ -60,3 +60,15 @@ extern const struct launcher launcher_sge;
 const struct launcher *launcher_find(const char *name);
 /* Names of all, with ", " between them. */
 const char *launcher_names(void);
+
+/* Copies the present folder to all hosts, if the plan says so: to the first one,
+ * then to the others at the same time. Hosts may share the file system; two
+ * programs that make the same folders would fail, and after the first copy there
+ * is nothing left to make. False after a message. */
+bool remotes_copy(struct run *r);
+/* Dry run: prints the command. */
+void remote_print_copy(const struct plan *p, uint32_t host);
+
+/* `pslaunch --join ORDER`: connects, and runs the supervisor of the task that
+ * SGE_TASK_ID names. Returns the exit code. */
+int join_main(const char *path, int (*run)(const struct plan *none));

@@ -1,15 +1,61 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages between pslaunch and the supervisor of a host, over pipes or a
- * socket that do not block. */
+/* The way between pslaunch and the supervisors of hosts: messages, over pipes or a
+ * socket that do not block; and for supervisors that are tasks of an array job
+ * the port at which they reach pslaunch, which is open only until all of them
+ * have connected, and TLS 1.3 with a key of 32 random bytes for each host, which
+ * they have from a file of the user, and no certificates. A connection counts
+ * when it has proved the key of its host; any other is closed without an
+ * answer. */
 #pragma once
 
+#include "base/limits.h"
+#include "base/str.h"
+#include "proto/msg_codec.h"
+
+#include <openssl/types.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include <openssl/types.h>
+/* Finds the key of a host (PS_LAUNCH_SECRET_BYTES); NULL: there is none. */
+typedef const uint8_t *(*secret_find_cb)(void *ctx, uint32_t place);
 
-#include "proto/msg_codec.h"
+/* Side of pslaunch, for all hosts. NULL: no memory. */
+SSL_CTX *secret_server_new(secret_find_cb find, void *ctx);
+/* A connection by TCP whose handshake is to be made by SSL_accept(). */
+SSL *secret_accept(SSL_CTX *server, int fd);
+/* Number of the host whose key the connection has. */
+uint32_t secret_place(const SSL *tls);
+
+/* Side of the supervisor: makes the handshake on a socket that blocks. NULL
+ * after the reason is appended to `why`. */
+SSL *secret_connect(int fd, uint32_t place,
+                    const uint8_t secret[PS_LAUNCH_SECRET_BYTES],
+                    struct ps_str *why);
+
+/* Lets the kernel ask once a second whether the other host is there. */
+void secret_watch(int fd);
+/* True if the other host has answered nothing for 4 seconds: it is gone, or the
+ * network is. A process that is only slow does not matter. */
+bool secret_is_cut(int fd);
+
+struct listener;
+
+/* The supervisor of a host has connected; `fd` and `tls` are the callee's. */
+typedef void (*listener_cb)(void *ctx, uint32_t place, int fd, SSL *tls);
+
+/* Listens at a free port of `address`, NULL: all addresses, for the supervisors
+ * of `count` hosts, with a key for each. NULL after a message on standard
+ * error. */
+struct listener *listener_open(const char *address, uint32_t count,
+                               listener_cb connected, void *ctx);
+/* NULL is allowed. */
+void listener_close(struct listener *l);
+uint16_t listener_port(const struct listener *l);
+const uint8_t *listener_secret(const struct listener *l, uint32_t place);
+/* Descriptor that is readable when listener_serve() has something to do. */
+int listener_fd(const struct listener *l);
+void listener_serve(struct listener *l);
 
 struct link {
     int in;   /* -1: closed. */

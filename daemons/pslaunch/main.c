@@ -6,7 +6,7 @@
  *     supervisor   runs the job (run.c), in a session of its own
  *
  * On other hosts the same three run supervisor.c; in a task of an array job, the
- * front connects to pslaunch first (join.c).
+ * front connects to pslaunch first (sge.c).
  *
  * Guard and supervisor kill all their descendants when the process above is
  * gone, which a closing pipe shows. A program of the job may stop them all
@@ -15,9 +15,9 @@
  * and kills nothing: it may have had children before it became pslaunch
  * (`sleep 9 & exec pslaunch`), and these stay. */
 #include "common/exit.h"
-#include "pslaunch/folder.h"
-#include "pslaunch/job.h"
-#include "pslaunch/join.h"
+#include "pslaunch/process.h"
+#include "pslaunch/run.h"
+#include "pslaunch/launcher.h"
 #include "pslaunch/supervisor.h"
 
 #include <errno.h>

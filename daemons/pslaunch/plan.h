@@ -7,7 +7,6 @@
 #include <stdint.h>
 
 #include "pslaunch/hosts.h"
-#include "pslaunch/layout.h"
 
 /* Exit codes shared by all programs of pskv. */
 enum {

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Child processes that cannot outlive this one. */
+/* Child processes that cannot outlive this one; the temporary folder of a job on
+ * this host, for the sockets of its daemons, or for files that other hosts read;
+ * ports for processes that are started later. The first process of pslaunch makes
+ * the folder; whichever process ends the job removes it. */
 #pragma once
 
 #include <signal.h>
@@ -58,3 +61,23 @@ int process_open_signals(void);
 void process_find_program(const char *name, char *path, size_t cap);
 /* Path of this program. */
 void process_own_path(char *path, size_t cap);
+
+/* Makes the folder under $TMPDIR, or in the present folder. False after a
+ * message. */
+bool folder_make(void);
+bool folder_make_here(void);
+/* Makes a name for the socket of psched in the folder, $XDG_RUNTIME_DIR/pskv/jobs/
+ * JOB, by which psctl finds the job. Without $XDG_RUNTIME_DIR it has none. */
+void folder_publish(const char *job);
+/* "": there is none. */
+const char *folder_path(void);
+/* Removes the folder with its files, and the name of folder_publish(). */
+void folder_remove(void);
+
+/* Bytes of the largest port number as text. */
+#define PORT_TEXT_MAX 8
+
+/* Writes a port that no other process is given by chance; a process that sets
+ * SO_REUSEADDR may listen there, because the socket that keeps the port does
+ * not. It stays open as long as this process. "": there is none. */
+void port_reserve(char text[PORT_TEXT_MAX]);

@@ -8,7 +8,7 @@
 #include <sys/types.h>
 
 #include "pslaunch/command.h"
-#include "pslaunch/job.h"
+#include "pslaunch/run.h"
 #include "pslaunch/link.h"
 
 /* Table of transitions: remote.c. */
@@ -62,18 +62,6 @@ void remotes_abandon(struct run *r);
 /* For tables of launchers. */
 bool remote_start(struct run *r, struct child *c, const struct spawn *s);
 void remote_signal(struct run *r, bool daemons, int sig);
-
-/* ------------------------------------------------------------------- copy.c */
-
-/* Copies the present folder to all hosts, if the plan says so: to the first one,
- * then to the others at the same time. Hosts may share the file system; two
- * programs that make the same folders would fail, and after the first copy there
- * is nothing left to make. False after a message. */
-bool remotes_copy(struct run *r);
-/* Dry run: prints the command. */
-void remote_print_copy(const struct plan *p, uint32_t host);
-
-/* ------------------------------------------------------------ remote_wait.c */
 
 /* Adds the words of a command that starts the supervisor of a host and is
  * connected to it by standard input and output. */

@@ -18,12 +18,10 @@
 
 #include "base/str.h"
 #include "crypto/pki.h"
-#include "pslaunch/credential.h"
-#include "pslaunch/folder.h"
+#include "pslaunch/authority.h"
+#include "pslaunch/process.h"
 #include "pslaunch/link.h"
 #include "pslaunch/plan.h"
-#include "pslaunch/port.h"
-#include "pslaunch/process.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lists of hosts, their errors, and the placement of servers and workers. */
 #include "pslaunch/hosts.h"
-#include "pslaunch/layout.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

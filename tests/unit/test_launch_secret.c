@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Both ends of the connection from an agent's supervisor to pslaunch have to
  * know the key of the host: no certificate stands in for it. */
-#include "pslaunch/listener.h"
-#include "pslaunch/secret.h"
+#include "pslaunch/link.h"
 #include "support/certs.h"
 
 #include <arpa/inet.h>

@@ -2,17 +2,16 @@
 /* A job that runs: its processes, the hosts where they are, and its output. */
 #pragma once
 
+#include "pslaunch/authority.h"
+#include "pslaunch/output.h"
+#include "pslaunch/plan.h"
+#include "pslaunch/process.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "pslaunch/authority.h"
-#include "pslaunch/output.h"
-#include "pslaunch/plan.h"
-#include "pslaunch/port.h"
-#include "pslaunch/process.h"
-
-/* Table of transitions: child.c. */
+/* Table of transitions: loop.c. */
 enum child_state {
     CHILD_STARTED,
     CHILD_READY, /* A daemon. */
@@ -70,7 +69,7 @@ struct run {
     bool has_lost_output; /* A write of an output has failed. */
 };
 
-/* ------------------------------------------------------------------ child.c */
+/* ------------------------------------------------------------------- loop.c */
 
 uint64_t now_ms(void);
 #define CHILD_TEXT_MAX 256u
@@ -92,23 +91,10 @@ bool child_certify(struct run *r, struct child *c, EVP_PKEY *key,
                    struct ps_str *pem);
 bool children_any_alive(const struct run *r, bool daemons);
 
-/* ------------------------------------------------------------------- loop.c */
-
 /* Serves streams, sinks and signals until an event or the time limit. */
 void run_loop(struct run *r, uint64_t until_ms);
 /* Prints once of each output that has failed the path and reason. */
 void outputs_report(struct run *r);
-
-/* ------------------------------------------------------------------ start.c */
-
-/* Starts the daemons and waits until they are ready. False after a message. */
-bool start_daemons(struct run *r);
-bool start_workers(struct run *r);
-
-/* ---------------------------------------------------------------- dry_run.c */
-
-/* Prints the processes of each host. */
-void print_plan(const struct plan *p);
 
 /* -------------------------------------------------------------------- run.c */
 
