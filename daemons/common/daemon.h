@@ -5,6 +5,7 @@
 
 #include "common/options.h"
 #include "core/base/facts.h"
+#include "core/base/ledger.h"
 #include "core/link/link.h"
 #include "core/base/machine.h"
 #include "driver/driver.h"
@@ -122,6 +123,12 @@ struct ps_daemon_spec {
      * False: PS_EV_SHUTDOWN comes with the signal. */
     bool shutdown_last;
 };
+
+/* Sets a limit of accounts of one kind, and those on keys and partitions. */
+void ps_daemon_limit(struct ps_account_limits *l, enum ps_cost cost,
+                     uint64_t max, const char *option);
+void ps_daemon_limit_keys(struct ps_account_limits *limits,
+                          const struct ps_key_limits *k);
 
 /* main() of the program; returns the exit code. */
 int ps_daemon_main(const struct ps_daemon_spec *spec, int argc, char **argv);

@@ -1,27 +1,61 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Internals of a daemon; for this folder only.
  *
- *     daemon.c     order of start and stop, signals, machine and driver
- *     config.c     options: load, reload, print
+ *     daemon.c     order of start and stop, signals, machine, driver, compute threads
+ *     config.c     command line; options: load, reload, print
  *     sockets.c    listeners and the files that name them
- *     identity.c   name and addresses
  *     tls.c        certificate: load, reload, warnings before its end
- *     status.c     readiness, watchdog, warnings, state in the log, memory
- *     metrics_text.c  text of the metrics
- *     metrics_file.c  the file of metrics.file
- *     metrics_http.c  HTTP at the address of metrics.listen
+ *     status.c     name and addresses; readiness, watchdog, warnings, memory
+ *     metrics.c    text of the metrics, and the file of metrics.file
+ *     http.c       HTTP at the address of metrics.listen
  *     exit.c       exit codes */
 #pragma once
 
-#include "common/args.h"
 #include "common/daemon.h"
 #include "common/exit.h"
 #include "common/expiry.h"
-#include "common/trim.h"
+#include "common/memory.h"
 #include "crypto/identity.h"
 #include "driver/driver.h"
 #include "net/listen.h"
 #include "net/loop.h"
+
+/* -------------------------------------------------------------- command line */
+
+enum ps_print {
+    PS_PRINT_NOTHING,
+    PS_PRINT_EFFECTIVE,
+    PS_PRINT_DEFAULTS,
+    PS_PRINT_SCHEMA,
+};
+
+struct ps_args {
+    const char *config; /* Path of the file; NULL: the default one. */
+    char **overrides;   /* "path=value"; owned. */
+    size_t override_count;
+    bool check;
+    enum ps_print print;
+    int ready_fd; /* -1: none. */
+    const char *port_file;
+    bool help;
+    bool version;
+};
+
+struct ps_args_options {
+    const char *program;
+    bool dials;   /* Accepts --sched. */
+    bool listens; /* Accepts --port-file. */
+};
+
+/* Parses the command line. False: wrong usage, already reported on standard
+ * error. */
+bool ps_args_parse(const struct ps_args_options *opt, int argc, char **argv,
+                   struct ps_args *ret_args);
+void ps_args_fini(struct ps_args *a);
+void ps_args_help(const struct ps_args_options *opt, const char *summary,
+                  const char *default_config);
+
+/* ------------------------------------------------------------------- daemon */
 
 struct daemon_config {
     void *values;                /* Options struct of the program. */
@@ -146,7 +180,7 @@ daemon_transport_options(const struct daemon *d)
                                 d->spec->transport);
 }
 
-/* compute.c */
+/* daemon.c */
 
 /* Opens the device that the options name, and starts the compute threads.
  * Returns an exit code. */
@@ -216,12 +250,10 @@ int daemon_listeners_open(struct daemon *d);
 int daemon_write_port_file(const struct daemon *d);
 void daemon_sockets_close(struct daemon *d);
 
-/* identity.c */
+/* status.c */
 
 /* Fills `facts`, after the sockets are bound. */
 int daemon_make_facts(struct daemon *d);
-
-/* status.c */
 
 void daemon_print_version(const struct ps_daemon_spec *spec);
 /* Warns about security.insecure, and about variables without effect. */
@@ -236,14 +268,12 @@ void daemon_upkeep_stop(struct daemon *d);
  * be called when ps_trim_is_burst_over(). */
 void daemon_trim_memory(struct daemon *d);
 
-/* metrics_text.c */
+/* metrics.c */
 
 /* Adds the metrics of connections and of the machine; on the loop thread. */
 void daemon_metrics_add(const struct daemon *d, struct ps_str *text);
 /* Adds those of the process; on any thread. */
 void daemon_metrics_add_process(const struct daemon *d, struct ps_str *text);
-
-/* metrics_file.c */
 
 /* Writes metrics.file, if it is set, and begins to write it at intervals. */
 void daemon_metrics_file_start(struct daemon *d);
@@ -251,7 +281,7 @@ void daemon_metrics_file_start(struct daemon *d);
  * loop does so when that is over. */
 void daemon_metrics_file_stop(struct daemon *d);
 
-/* metrics_http.c */
+/* http.c */
 
 /* False if metrics.listen cannot be used, with a line in the report. */
 bool daemon_http_check(const struct daemon *d, const struct ps_options *o,

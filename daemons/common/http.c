@@ -1,29 +1,60 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The thread waits for libmicrohttpd's epoll and for the end. Each connection
+/* HTTP for monitoring systems: GET /metrics, /healthz and /readyz, on a thread
+ * of its own. Requests are answered from the last snapshot that the loop thread
+ * has published, so no request takes time of that thread, and /healthz tells
+ * when it has stopped to publish.
+ *
+ * libmicrohttpd parses requests. It is loaded when a server is opened, not
+ * linked: daemons without one, and hosts without the library, need none of
+ * it.
+ *
+ * The thread waits for libmicrohttpd's epoll and for the end. Each connection
  * has one request, two seconds for its header, and ten seconds in all, however
  * its peer spends them. A few connections at a time are served. The last place
  * is for the next caller: with it the oldest unfinished request gives way, so
  * that peers which hold connections open keep no scrape out. */
-#include "common/http.h"
+#include "common/daemon_inner.h"
 
 #include "base/alloc.h"
+#include "base/limits.h"
+#include "base/log.h"
 #include "base/time.h"
+#include "common/system.h"
+#include "net/addr.h"
 #include "net/uverr.h"
 
+#include <errno.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <string.h>
+#include <unistd.h>
 #include <uv.h>
+
+/* Bytes of metrics in one answer. */
+#define HTTP_TEXT_MAX 65536u
+
+struct http_options {
+    /* Adds metrics to those of the snapshot; runs on the server's thread. */
+    void (*add)(void *ctx, struct ps_str *text);
+    void *ctx;
+};
+
+struct http_snapshot {
+    const char *metrics; /* Copied. */
+    size_t len;          /* At most HTTP_TEXT_MAX. */
+    /* Reason why the daemon cannot serve, a constant; NULL: it can. */
+    const char *not_ready;
+};
 
 #ifdef PS_HAVE_HTTP
 
 #include <dlfcn.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <microhttpd.h>
 #include <poll.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #define LIBRARY         "libmicrohttpd.so.12"
 #define CONNECTIONS_MAX 16
@@ -43,7 +74,7 @@ struct open_connection {
 };
 
 struct ps_http {
-    struct ps_http_options opt;
+    struct http_options opt;
     struct MHD_Daemon *mhd;
     uv_thread_t thread;
     int wake; /* Eventfd that ends the thread. */
@@ -55,7 +86,7 @@ struct ps_http {
     ps_time published_at;    /* 0: never. */
     const char *not_ready;
     size_t len;
-    char text[PS_HTTP_TEXT_MAX];
+    char text[HTTP_TEXT_MAX];
 };
 
 /* ------------------------------------------------------------------ library */
@@ -74,7 +105,9 @@ static struct {
     __typeof__(MHD_stop_daemon) *stop_daemon;
 } mhd;
 
-bool ps_http_is_available(struct ps_str *why)
+/* True if libmicrohttpd can be used; else `why` has the reason and what to
+ * do. */
+static bool http_is_available(struct ps_str *why)
 {
     const struct {
         const char *name;
@@ -126,7 +159,7 @@ struct answer {
     unsigned status;
     const char *type;
     size_t len;
-    char body[PS_HTTP_TEXT_MAX + 8192];
+    char body[HTTP_TEXT_MAX + 8192];
 };
 
 static enum MHD_Result send_answer(struct MHD_Connection *c,
@@ -395,8 +428,10 @@ static void http_free(struct ps_http *h)
     ps_free(h);
 }
 
-int ps_http_open(int fd, const struct ps_http_options *opt,
-                 struct ps_http **ret_http)
+/* Serves the listening socket `fd`, which it takes over. Every answer is 503
+ * until the first snapshot. */
+static int http_open(int fd, const struct http_options *opt,
+                     struct ps_http **ret_http)
 {
     struct ps_http *h = ps_calloc(1, sizeof(*h));
     int rc;
@@ -415,7 +450,8 @@ int ps_http_open(int fd, const struct ps_http_options *opt,
     return 0;
 }
 
-void ps_http_close(struct ps_http *h)
+/* Ends all connections. NULL is allowed. */
+static void http_close(struct ps_http *h)
 {
     const uint64_t one = 1;
 
@@ -428,7 +464,8 @@ void ps_http_close(struct ps_http *h)
     http_free(h);
 }
 
-void ps_http_publish(struct ps_http *h, const struct ps_http_snapshot *s)
+/* Replaces the snapshot; /healthz is good for five seconds from then on. */
+static void http_publish(struct ps_http *h, const struct http_snapshot *s)
 {
     uv_mutex_lock(&h->lock);
     memcpy(h->text, s->metrics, s->len);
@@ -440,15 +477,15 @@ void ps_http_publish(struct ps_http *h, const struct ps_http_snapshot *s)
 
 #else
 
-bool ps_http_is_available(struct ps_str *why)
+static bool http_is_available(struct ps_str *why)
 {
     ps_str_add(why, "this build has no HTTP: libmicrohttpd was missing; build "
                     "it with libmicrohttpd-dev, or use metrics.file");
     return false;
 }
 
-int ps_http_open(int fd, const struct ps_http_options *opt,
-                 struct ps_http **ret_http)
+static int http_open(int fd, const struct http_options *opt,
+                     struct ps_http **ret_http)
 {
     (void)fd;
     (void)opt;
@@ -456,15 +493,127 @@ int ps_http_open(int fd, const struct ps_http_options *opt,
     return PS_E_UNSUPPORTED;
 }
 
-void ps_http_close(struct ps_http *h)
+static void http_close(struct ps_http *h)
 {
     (void)h;
 }
 
-void ps_http_publish(struct ps_http *h, const struct ps_http_snapshot *s)
+static void http_publish(struct ps_http *h, const struct http_snapshot *s)
 {
     (void)h;
     (void)s;
 }
 
 #endif
+
+/* ----------------------------------------------------------- metrics.listen */
+
+/* Each beat of the main loop publishes the metrics and whether the daemon can
+ * serve; a request only reads them. */
+
+#define BACKLOG 64
+
+bool daemon_http_check(const struct daemon *d, const struct ps_options *o,
+                       struct ps_str *report)
+{
+    const char *where = daemon_common_options(d)->metrics_listen;
+    char text[PS_TEXT_MAX + 1];
+    struct ps_addr addr;
+    struct ps_str why;
+
+    ps_str_init(&why, text, sizeof(text));
+    if (where[0] == '\0') {
+        return true;
+    }
+    if (ps_addr_parse(where, &addr) != 0) {
+        ps_str_add(&why, "write ADDRESS:PORT, as in 127.0.0.1:9191");
+    } else if (http_is_available(&why)) {
+        return true;
+    }
+    ps_options_where(o, "metrics.listen", report);
+    ps_str_add(report, ": metrics.listen: ");
+    ps_str_add_visible(report, where);
+    ps_str_addf(report, ": %s\n", text);
+    return false;
+}
+
+static void add_process(void *ctx, struct ps_str *text)
+{
+    daemon_metrics_add_process(ctx, text);
+}
+
+static const char *why_not_ready(const struct daemon *d)
+{
+    if (d->is_stopping) {
+        return "the daemon ends";
+    }
+    return d->spec->ready == NULL || d->spec->ready(d->app.self)
+               ? NULL
+               : "not registered with the scheduler";
+}
+
+void daemon_http_publish(struct daemon *d)
+{
+    char data[HTTP_TEXT_MAX];
+    struct ps_str text;
+
+    if (d->metrics.http == NULL) {
+        return;
+    }
+    ps_str_init(&text, data, sizeof(data));
+    daemon_metrics_add(d, &text);
+    http_publish(d->metrics.http,
+                 &(struct http_snapshot){.metrics = data,
+                                         .len = text.len,
+                                         .not_ready = why_not_ready(d)});
+}
+
+static void log_address(const struct ps_addr *addr, uint16_t port)
+{
+    char where[PS_ADDRESS_MAX + 1];
+
+    (void)ps_addr_format(addr->host, port, where, sizeof(where));
+    ps_log(PS_LOG_NOTICE, "metrics by HTTP address %s", where);
+    if (strcmp(addr->host, "localhost") != 0 &&
+        ps_addr_kind(addr->host) != PS_ADDR_LOOPBACK) {
+        ps_log(PS_LOG_WARNING,
+               "metrics.listen: every host that reaches %s can read the "
+               "metrics of this daemon",
+               where);
+    }
+}
+
+int daemon_http_open(struct daemon *d)
+{
+    const char *where = daemon_common_options(d)->metrics_listen;
+    struct ps_addr addr;
+    uint16_t port;
+    int fd;
+    int rc;
+
+    if (where[0] == '\0') {
+        return PS_EXIT_OK;
+    }
+    rc = ps_addr_parse(where, &addr);
+    if (rc == 0) {
+        rc = ps_listen_tcp(addr.host, addr.port, BACKLOG, &fd, &port);
+    }
+    if (rc != 0) {
+        ps_log(PS_LOG_ERROR, "metrics.listen: cannot listen on %s: %s", where,
+               ps_advice_tcp(rc, errno));
+        return ps_exit_code(rc);
+    }
+    rc = http_open(fd, &(struct http_options){.add = add_process, .ctx = d},
+                   &d->metrics.http);
+    if (rc != 0) {
+        return ps_exit_refused("cannot serve", "metrics.listen", rc);
+    }
+    log_address(&addr, port);
+    return PS_EXIT_OK;
+}
+
+void daemon_http_close(struct daemon *d)
+{
+    http_close(d->metrics.http);
+    d->metrics.http = NULL;
+}

@@ -113,3 +113,19 @@ extern const struct ps_option ps_key_limit_rows[PS_KEY_LIMIT_ROWS];
 
 /* Check of a node or cluster name in an option row; "" is valid. */
 bool ps_option_check_name(const char *value, struct ps_str *why);
+
+/* Options of all daemons: variables PSD_* of one are in the environment of the
+ * others too. Ends with NULL. */
+extern const struct ps_option_set *const ps_daemon_sets[];
+
+/* -------------------------------------------------------------------- users */
+
+/* Finds the uid of a user by name or number. */
+bool ps_user_find(const char *text, uint32_t *ret_uid);
+/* Writes the uids of users that exist, of `max` at most, and returns their
+ * number. */
+uint32_t ps_users_find(const struct ps_option_list *names, uint32_t *uids,
+                       uint32_t max);
+/* True if all users exist; else a line in the report names the option. */
+bool ps_users_check(const struct ps_option_list *names, const char *option,
+                    const struct ps_options *o, struct ps_str *report);

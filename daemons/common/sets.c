@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "common/sets.h"
+#include "common/options.h"
 
 #include "psched/options.h"
 #include "psserver/options.h"

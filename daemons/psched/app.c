@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs the scheduler machine: options and facts in, state to the log. */
-#include "psched/app.h"
+#include "psched/options.h"
 
 #include "base/alloc.h"
+#include "base/limits.h"
 #include "base/str.h"
+#include "common/daemon.h"
 #include "common/metrics.h"
-#include "common/users.h"
+#include "common/options.h"
 #include "core/sched/sched.h"
-#include "psched/options.h"
-#include "psched/scalars.h"
 #include "psched/tokens.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,29 +21,6 @@ struct app {
     struct ps_sched *sched;
     struct psched_tokens *tokens;
 };
-
-static void set_cost_limit(struct ps_account_limits *l, enum ps_cost cost,
-                           uint64_t max, const char *option)
-{
-    l->limit[cost] = (struct ps_account_limit){.max = max, .option = option};
-}
-
-static void set_limits(const struct psched_options *o,
-                       struct ps_account_limits *limits)
-{
-    const struct ps_key_limits *l = &o->key_limits;
-    struct ps_account_limits *job = &limits[PS_ACCOUNT_JOB];
-    struct ps_account_limits *user = &limits[PS_ACCOUNT_USER];
-
-    set_cost_limit(job, PS_COST_KEYS, l->job_keys, "limits.job.keys");
-    set_cost_limit(user, PS_COST_KEYS, l->user_keys, "limits.user.keys");
-    set_cost_limit(job, PS_COST_PARTITIONS, l->job_partitions,
-                   "limits.job.partitions");
-    set_cost_limit(user, PS_COST_PARTITIONS, l->user_partitions,
-                   "limits.user.partitions");
-    set_cost_limit(&limits[PS_ACCOUNT_DAEMON], PS_COST_MEMORY, o->table_memory,
-                   "limits.daemon.memory");
-}
 
 static int open_app(const void *values, const struct ps_daemon_facts *facts,
                     struct ps_daemon_app *ret_app)
@@ -85,7 +63,9 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
     }
     opt.token_ops = psched_tokens_ops(app->tokens);
     opt.tokens = psched_tokens_stored(app->tokens, &opt.token_count);
-    set_limits(o, opt.limits);
+    ps_daemon_limit_keys(opt.limits, &o->key_limits);
+    ps_daemon_limit(&opt.limits[PS_ACCOUNT_DAEMON], PS_COST_MEMORY,
+                    o->table_memory, "limits.daemon.memory");
     ps_str_copy(opt.name, sizeof(opt.name), facts->name);
     ps_str_copy(opt.cluster, sizeof(opt.cluster), facts->cluster);
     ps_str_copy(opt.control_path, sizeof(opt.control_path), facts->socket);
@@ -139,6 +119,98 @@ static void log_state(const void *arg)
     }
 }
 
+/* ------------------------------------------------------------------ scalars */
+
+/* Training scalars of jobs as metrics. All samples of a metric stand together,
+ * so there is a pass over the scalars for each metric. */
+
+/* Left for other metrics. */
+#define RESERVED_BYTES 8192u
+/* Bytes of the samples of psched_job_scalar of one scalar: three times the
+ * common labels, a job's name with all bytes escaped, a scalar's name, and
+ * digits. */
+#define SCALAR_BYTES_MAX                                                       \
+    (3u * (2u * PS_NAME_MAX + 6u * PS_NAME_MAX + PS_SCALAR_NAME_MAX + 160u))
+
+struct pass {
+    struct ps_metrics *m;
+    size_t end;     /* Length of the text that values may reach. */
+    uint32_t shown; /* Scalars that have samples. */
+    uint32_t count; /* Scalars so far. */
+};
+
+#define LABELS 4u
+
+/* `statistic` NULL: the step. */
+static void add_sample(const struct pass *p, const struct ps_msg_job_row *job,
+                       const struct ps_rec_job_scalar *scalar,
+                       const char *statistic, double value)
+{
+    const char *metric = statistic != NULL ? "job_scalar" : "job_scalar_step";
+    char uid[16];
+    const struct ps_metric_label labels[LABELS] = {
+        {"job", job->name},
+        {"uid", uid},
+        {"name", scalar->name},
+        {"stat", statistic},
+    };
+
+    snprintf(uid, sizeof(uid), "%" PRIu32, job->uid);
+    ps_metric_real(p->m, metric, labels,
+                   statistic != NULL ? LABELS : LABELS - 1, value);
+}
+
+static void add_values(void *ctx, const struct ps_msg_job_row *job,
+                       const struct ps_rec_job_scalar *scalar)
+{
+    struct pass *p = ctx;
+
+    if (p->shown == p->count && p->m->text.len + SCALAR_BYTES_MAX <= p->end) {
+        add_sample(p, job, scalar, "min", scalar->min);
+        add_sample(p, job, scalar, "mean", scalar->mean);
+        add_sample(p, job, scalar, "max", scalar->max);
+        p->shown++;
+    }
+    p->count++;
+}
+
+static void add_step(void *ctx, const struct ps_msg_job_row *job,
+                     const struct ps_rec_job_scalar *scalar)
+{
+    struct pass *p = ctx;
+
+    if (p->count++ < p->shown) {
+        add_sample(p, job, scalar, NULL, (double)scalar->step);
+    }
+}
+
+/* Adds them as far as they leave 8 KiB of the text for other metrics, and the
+ * number of those that it has no room for. */
+static void add_scalars(const struct ps_sched *s, struct ps_metrics *m)
+{
+    const size_t left = m->text.cap - m->text.len;
+    struct pass p = {.m = m};
+    uint32_t omitted;
+
+    /* The steps take a third of what the values take. */
+    p.end = m->text.len +
+            (left > RESERVED_BYTES ? (left - RESERVED_BYTES) / 4 * 3 : 0);
+    ps_metric_begin(m, "job_scalar", PS_METRIC_GAUGE,
+                    "Last values of a training scalar over the ranks that "
+                    "report it.");
+    ps_sched_each_scalar(s, add_values, &p);
+    omitted = p.count - p.shown;
+    ps_metric_begin(m, "job_scalar_step", PS_METRIC_GAUGE,
+                    "Highest step of a training scalar.");
+    p.count = 0;
+    ps_sched_each_scalar(s, add_step, &p);
+    ps_metric_gauge(m, "job_scalars_omitted",
+                    "Training scalars that the metrics have no room for.",
+                    omitted);
+}
+
+/* ------------------------------------------------------------------ metrics */
+
 static void add_members(const struct ps_sched *sched, enum ps_role role,
                         const char *name, const char *help,
                         struct ps_metrics *m)
@@ -173,7 +245,7 @@ static void add_metrics(const void *self, struct ps_metrics *m)
     ps_metric_counter(m, "refused_frames_total",
                       "Messages of peers about what is not their own.",
                       ps_sched_refused_frames(sched));
-    psched_add_scalars(sched, m);
+    add_scalars(sched, m);
 }
 
 static struct ps_daemon_socket control_socket(const void *values)
@@ -209,7 +281,7 @@ static bool check_options(const void *values, const struct ps_options *o,
     return false;
 }
 
-const struct ps_daemon_spec psched_spec = {
+static const struct ps_daemon_spec psched_spec = {
     .summary = "The scheduler: who is a member, which jobs there are, where "
                "keys lie.",
     .self = PS_ROLE_SCHED,
@@ -230,3 +302,8 @@ const struct ps_daemon_spec psched_spec = {
     .metrics = add_metrics,
     .shutdown_last = true,
 };
+
+int main(int argc, char **argv)
+{
+    return ps_daemon_main(&psched_spec, argc, argv);
+}

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs the server machine with its memory: one pool, in arenas that agents of
  * this host can map. */
-#include "psserver/app.h"
+#include "psserver/options.h"
 
 #include "base/alloc.h"
 #include "base/pool.h"
 #include "base/str.h"
+#include "common/daemon.h"
 #include "common/metrics.h"
 #include "core/server/server.h"
 #include "net/addr.h"
 #include "net/arena.h"
-#include "psserver/options.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -234,7 +234,7 @@ static struct ps_daemon_device compute_device(const void *values)
         .state = (enum ps_compute_state)o->state};
 }
 
-const struct ps_daemon_spec psserver_spec = {
+static const struct ps_daemon_spec psserver_spec = {
     .summary = "A server: holds parameters, merges gradients, runs the "
                "optimizer.",
     .self = PS_ROLE_SERVER,
@@ -258,3 +258,8 @@ const struct ps_daemon_spec psserver_spec = {
     .metrics = add_metrics,
     .shutdown_last = true,
 };
+
+int main(int argc, char **argv)
+{
+    return ps_daemon_main(&psserver_spec, argc, argv);
+}

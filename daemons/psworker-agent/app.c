@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs the agent machine with its two kinds of memory: scratch for sums is its
  * own, results lie in memfds that workers map. */
-#include "psworker-agent/app.h"
+#include "psworker-agent/options.h"
 
 #include "base/alloc.h"
 #include "base/pool.h"
 #include "base/str.h"
+#include "common/daemon.h"
 #include "common/metrics.h"
 #include "core/agent/agent.h"
+#include "kernel/share.h"
 #include "net/arena.h"
 #include "proto/ring.h"
-#include "psworker-agent/options.h"
-#include "psworker-agent/pinned.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -28,6 +28,58 @@ struct app {
     struct ps_trace *trace;
     struct ps_agent *agent;
 };
+
+/* ------------------------------------------------------------------- memory */
+
+/* A pool keeps what its source has given, so pinning, which is slow, is rare. */
+struct pinned {
+    struct ps_share *share;
+    struct ps_pool_source source;
+};
+
+static int get_pinned(void *ctx, size_t size, void **ret_data,
+                      uint32_t *ret_tag, uint64_t *ret_offset)
+{
+    const struct pinned *p = ctx;
+    int rc = p->source.get(p->source.ctx, size, ret_data, ret_tag, ret_offset);
+
+    if (rc == 0) {
+        ps_share_pin(p->share, *ret_data, size);
+    }
+    return rc;
+}
+
+static void put_pinned(void *ctx, void *data, size_t size, uint32_t tag)
+{
+    const struct pinned *p = ctx;
+
+    ps_share_unpin(p->share, data);
+    p->source.put(p->source.ctx, data, size, tag);
+}
+
+static void close_pinned(void *ctx)
+{
+    struct pinned *p = ctx;
+
+    if (p->source.close != NULL) {
+        p->source.close(p->source.ctx);
+    }
+    ps_free(p);
+}
+
+static struct ps_pool_source pinned_source(struct ps_share *share,
+                                           struct ps_pool_source source)
+{
+    struct pinned *p;
+
+    if (share == NULL) {
+        return source;
+    }
+    p = ps_calloc(1, sizeof(*p));
+    *p = (struct pinned){.share = share, .source = source};
+    return (struct ps_pool_source){
+        .get = get_pinned, .put = put_pinned, .close = close_pinned, .ctx = p};
+}
 
 static struct ps_pool *new_result_pool(void *ctx)
 {
@@ -61,56 +113,42 @@ static uint64_t max_map_count(void)
     return count != 0 ? count : 65530;
 }
 
-static void set_cost_limit(struct ps_account_limits *l, enum ps_cost cost,
-                           uint64_t max, const char *option)
-{
-    l->limit[cost] = (struct ps_account_limit){.max = max, .option = option};
-}
-
 static void set_limits(const struct psagent_options *o,
                        struct ps_account_limits *limits)
 {
     const struct psagent_limits *l = &o->limits;
     struct ps_account_limits *session = &limits[PS_ACCOUNT_SESSION];
-    struct ps_account_limits *job = &limits[PS_ACCOUNT_JOB];
     struct ps_account_limits *user = &limits[PS_ACCOUNT_USER];
     struct ps_account_limits *daemon = &limits[PS_ACCOUNT_DAEMON];
     const uint64_t regions = l->daemon_regions != 0 ? l->daemon_regions
                                                     : max_map_count() / 2;
 
-    set_cost_limit(session, PS_COST_REGIONS, l->session_regions,
-                   "limits.session.regions");
-    set_cost_limit(user, PS_COST_REGIONS,
-                   l->user_regions != 0 ? l->user_regions : (regions + 1) / 2,
-                   "limits.user.regions");
-    set_cost_limit(daemon, PS_COST_REGIONS, regions, "limits.daemon.regions");
-    set_cost_limit(session, PS_COST_MAPPED, l->session_mapped,
-                   "limits.session.mapped");
-    set_cost_limit(user, PS_COST_MAPPED, l->user_mapped, "limits.user.mapped");
-    set_cost_limit(daemon, PS_COST_MAPPED, l->daemon_mapped,
-                   "limits.daemon.mapped");
-    set_cost_limit(user, PS_COST_MEMORY,
-                   l->user_memory != 0 ? l->user_memory : o->memory / 5 * 4,
-                   "limits.user.memory");
-    set_cost_limit(daemon, PS_COST_MEMORY, o->memory, "local.memory");
-    set_cost_limit(job, PS_COST_KEYS, o->key_limits.job_keys,
-                   "limits.job.keys");
-    set_cost_limit(user, PS_COST_KEYS, o->key_limits.user_keys,
-                   "limits.user.keys");
-    set_cost_limit(job, PS_COST_PARTITIONS, o->key_limits.job_partitions,
-                   "limits.job.partitions");
-    set_cost_limit(user, PS_COST_PARTITIONS, o->key_limits.user_partitions,
-                   "limits.user.partitions");
-    set_cost_limit(user, PS_COST_OPERATIONS, l->user_operations,
-                   "limits.user.operations");
-    set_cost_limit(session, PS_COST_QUERIES, l->session_queries,
-                   "limits.session.queries");
-    set_cost_limit(user, PS_COST_QUERIES, l->user_queries,
-                   "limits.user.queries");
-    set_cost_limit(user, PS_COST_SESSIONS, l->user_sessions,
-                   "limits.user.sessions");
-    set_cost_limit(daemon, PS_COST_SESSIONS, o->max_clients,
-                   "client.max_clients");
+    ps_daemon_limit(session, PS_COST_REGIONS, l->session_regions,
+                    "limits.session.regions");
+    ps_daemon_limit(user, PS_COST_REGIONS,
+                    l->user_regions != 0 ? l->user_regions : (regions + 1) / 2,
+                    "limits.user.regions");
+    ps_daemon_limit(daemon, PS_COST_REGIONS, regions, "limits.daemon.regions");
+    ps_daemon_limit(session, PS_COST_MAPPED, l->session_mapped,
+                    "limits.session.mapped");
+    ps_daemon_limit(user, PS_COST_MAPPED, l->user_mapped, "limits.user.mapped");
+    ps_daemon_limit(daemon, PS_COST_MAPPED, l->daemon_mapped,
+                    "limits.daemon.mapped");
+    ps_daemon_limit(user, PS_COST_MEMORY,
+                    l->user_memory != 0 ? l->user_memory : o->memory / 5 * 4,
+                    "limits.user.memory");
+    ps_daemon_limit(daemon, PS_COST_MEMORY, o->memory, "local.memory");
+    ps_daemon_limit_keys(limits, &o->key_limits);
+    ps_daemon_limit(user, PS_COST_OPERATIONS, l->user_operations,
+                    "limits.user.operations");
+    ps_daemon_limit(session, PS_COST_QUERIES, l->session_queries,
+                    "limits.session.queries");
+    ps_daemon_limit(user, PS_COST_QUERIES, l->user_queries,
+                    "limits.user.queries");
+    ps_daemon_limit(user, PS_COST_SESSIONS, l->user_sessions,
+                    "limits.user.sessions");
+    ps_daemon_limit(daemon, PS_COST_SESSIONS, o->max_clients,
+                    "client.max_clients");
 }
 
 static int open_app(const void *values, const struct ps_daemon_facts *facts,
@@ -268,7 +306,7 @@ static struct ps_daemon_device compute_device(const void *values)
         .device = (enum ps_compute_device)o->device, .module = o->gpu_module};
 }
 
-const struct ps_daemon_spec psagent_spec = {
+static const struct ps_daemon_spec psagent_spec = {
     .summary = "The agent of a node: training processes reach the service "
                "through it.",
     .self = PS_ROLE_AGENT,
@@ -293,3 +331,8 @@ const struct ps_daemon_spec psagent_spec = {
     .dump = log_state,
     .metrics = add_metrics,
 };
+
+int main(int argc, char **argv)
+{
+    return ps_daemon_main(&psagent_spec, argc, argv);
+}

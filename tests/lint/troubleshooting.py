@@ -173,7 +173,7 @@ def main():
             found.append(f"no program says: {text}")
     wanted = re.findall(r'PS_ERR\(\w+, \d+, "(.*?)"\)',
                         (root / "lib/base/err.def").read_text())
-    wanted += [t for t in texts_of(root / "daemons/common/advice.c")
+    wanted += [t for t in texts_of(root / "daemons/common/system.c")
                if "; " in t]
     for daemon in ("psched", "psserver", "psworker-agent"):
         text = (root / f"conf/{daemon}.yaml").read_text()

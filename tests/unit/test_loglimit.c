@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "common/loglimit.h"
+#include "common/logsink.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Limits of made-up hosts: a folder stands for /. */
-#include "common/memlimit.h"
+#include "common/memory.h"
 
 #include <ftw.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "common/trim.h"
+#include "common/memory.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

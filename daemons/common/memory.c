@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads the group of the process from /proc/self/cgroup, and the mount point of
+/* The limit: reads the group of the process from /proc/self/cgroup, and the mount point of
  * its hierarchy from /proc/self/mountinfo. A limit holds for all groups below
  * it, so every folder from the group's up to the mount point is read, and the
  * least limit counts. Missing or malformed files are skipped; the host's memory
  * remains. */
-#include "common/memlimit.h"
+#include "common/memory.h"
 
 #include "base/num.h"
 #include "base/str.h"
@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/sysinfo.h>
+
+/* -------------------------------------------------------------------- limit */
 
 #define PATH_CAP 1024
 
@@ -260,4 +262,41 @@ uint64_t ps_memory_limit(const char *root)
     least = ps_min_u64(least, hierarchy_limit(&v1));
     least = ps_min_u64(least, hierarchy_limit(&v2));
     return least == UINT64_MAX ? 0 : least;
+}
+
+/* ------------------------------------------------------------------- bursts */
+
+#define TRIM_DELAY PS_SECONDS(3)
+
+static bool is_far_below(uint64_t bytes, uint64_t high)
+{
+    return bytes + PS_TRIM_LEAST <= high;
+}
+
+bool ps_trim_check(struct ps_trim *t, uint64_t peak, uint64_t bytes,
+                   ps_time now)
+{
+    if (!t->is_pending) {
+        t->high_water = ps_max_u64(t->high_water, peak);
+        if (is_far_below(bytes, t->high_water)) {
+            t->is_pending = true;
+            t->recent_peak = bytes;
+            t->due_at = now + TRIM_DELAY;
+        }
+        return false;
+    }
+    t->recent_peak = ps_max_u64(t->recent_peak, peak);
+    if (now < t->due_at) {
+        return false;
+    }
+    bool over = is_far_below(t->recent_peak, t->high_water);
+
+    t->is_pending = false;
+    t->high_water = t->recent_peak;
+    return over;
+}
+
+ps_time ps_trim_deadline(const struct ps_trim *t)
+{
+    return t->is_pending ? t->due_at : PS_TIME_NEVER;
 }

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Decides when freed memory goes back to the system. The allocator keeps freed
- * memory for reuse; after a burst, such as output queued for one slow peer,
- * nothing reuses it. A job that allocates and frees much memory in each round
- * is no burst: memory counts as left over when peak use stays far below an
- * earlier peak for a while. The end of a burst is detected within 4 s. */
+/* Memory that this process may use, and when freed memory goes back to the
+ * system. */
 #pragma once
 
 #include "base/num.h"
@@ -11,6 +8,25 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
+/* -------------------------------------------------------------------- limit */
+
+/* The memory that this process may use: that of the host, or less where a control
+ * group (cgroup v2 or v1) of the process or an ancestor sets a limit. Beyond a
+ * group's limit the kernel ends the process, whatever the host has free, so
+ * shares of memory (`80%`) are shares of this. */
+
+/* Bytes; 0: unknown. `root` is prefixed to every path: "" for this host, a
+ * folder in tests. */
+uint64_t ps_memory_limit(const char *root);
+
+/* ------------------------------------------------------------------- bursts */
+
+/* Decides when freed memory goes back to the system. The allocator keeps freed
+ * memory for reuse; after a burst, such as output queued for one slow peer,
+ * nothing reuses it. A job that allocates and frees much memory in each round
+ * is no burst: memory counts as left over when peak use stays far below an
+ * earlier peak for a while. The end of a burst is detected within 4 s. */
 
 /* Least difference that is worth returning. */
 #define PS_TRIM_LEAST (4u * 1024u * 1024u)

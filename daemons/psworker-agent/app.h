@@ -1,7 +1,0 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-/* Description of the daemon psworker-agent. */
-#pragma once
-
-#include "common/daemon.h"
-
-extern const struct ps_daemon_spec psagent_spec;

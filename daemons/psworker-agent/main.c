@@ -1,7 +1,0 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-#include "psworker-agent/app.h"
-
-int main(int argc, char **argv)
-{
-    return ps_daemon_main(&psagent_spec, argc, argv);
-}
