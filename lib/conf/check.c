@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Validation of option tables, run by the test of each program. */
 #include "base/alloc.h"
-#include "conf/option.h"
-#include "conf/options.h"
-#include "conf/value.h"
+#include "conf/inner.h"
 
 #include <string.h>
 

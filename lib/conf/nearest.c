@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Suggestions for unknown options: the nearest path by edit distance; if none
  * is near, an option of another section with a similar last word. */
-#include "conf/options.h"
+#include "conf/inner.h"
 
 #include "base/nearest.h"
 #include "base/num.h"

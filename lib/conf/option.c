@@ -8,8 +8,7 @@
 #include "base/alloc.h"
 #include "base/nearest.h"
 #include "base/num.h"
-#include "conf/options.h"
-#include "conf/value.h"
+#include "conf/inner.h"
 #include "conf/yaml.h"
 
 #include <assert.h>

@@ -2,9 +2,7 @@
 /* Output of option tables: effective values, sample file, schema, man page. All
  * walk the rows as a tree of sections. */
 #include "base/alloc.h"
-#include "conf/option.h"
-#include "conf/options.h"
-#include "conf/value.h"
+#include "conf/inner.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "conf/value.h"
+#include "conf/inner.h"
 
 #include "base/alloc.h"
 #include "base/num.h"
