@@ -141,14 +141,6 @@ struct dial {
     ps_time deadline;
 };
 
-static ps_time monotonic_now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return PS_SECONDS(t.tv_sec) + PS_NANOS(t.tv_nsec);
-}
-
 static void restart_deadline(struct dial *d)
 {
     d->deadline = ps_time_add(monotonic_now(), d->timeout);
@@ -160,53 +152,6 @@ static int report_unreachable(const struct dial *d, const char *why)
 {
     pki_error("cannot reach psctl pki serve at %s: %s", d->server, why);
     return EXIT_UNAVAILABLE;
-}
-
-/* Waits for `events`. Returns 0 or an errno value. */
-static int wait_for_io(const struct dial *d, short events)
-{
-    for (;;) {
-        struct pollfd p = {.fd = d->fd, .events = events};
-        ps_time now = monotonic_now();
-        int n;
-
-        if (now >= d->deadline) {
-            return ETIMEDOUT;
-        }
-        n = poll(&p, 1, (int)((d->deadline - now) / 1000000u) + 1);
-        if (n > 0) {
-            return 0;
-        }
-        if (n < 0 && errno != EINTR) {
-            return errno;
-        }
-    }
-}
-
-/* Returns 0 or an errno value. */
-static int connect_one(struct dial *d, const struct addrinfo *a)
-{
-    socklen_t len = sizeof(int);
-    int error = 0;
-
-    d->fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (d->fd < 0) {
-        return errno;
-    }
-    if (connect(d->fd, a->ai_addr, a->ai_addrlen) != 0) {
-        error = errno;
-        if (error == EINPROGRESS) {
-            error = wait_for_io(d, POLLOUT);
-            if (error == 0) {
-                getsockopt(d->fd, SOL_SOCKET, SO_ERROR, &error, &len);
-            }
-        }
-    }
-    if (error != 0) {
-        close(d->fd);
-        d->fd = -1;
-    }
-    return error;
 }
 
 /* Reads HOST, HOST:PORT or [V6]; the port is that of psctl pki serve if there is
@@ -245,7 +190,8 @@ static int dial_server(struct dial *d)
     }
     for (const struct addrinfo *a = list; a != NULL && d->fd < 0;
          a = a->ai_next) {
-        error = connect_one(d, a);
+        error = connect_one(a->ai_family, a->ai_addr, a->ai_addrlen,
+                            d->deadline, &d->fd);
     }
     freeaddrinfo(list);
     return d->fd < 0 ? report_unreachable(d, strerror(error)) : 0;
@@ -285,7 +231,8 @@ static int continue_after(struct dial *d, int result)
     if (kind != SSL_ERROR_WANT_READ && kind != SSL_ERROR_WANT_WRITE) {
         return report_tls(d, kind);
     }
-    error = wait_for_io(d, kind == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT);
+    error = wait_for_io(d->fd, kind == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT,
+                        d->deadline);
     if (error == ETIMEDOUT) {
         pki_error("%s did not answer within %.1f s; raise --timeout", d->server,
                   (double)d->timeout / 1e9);

@@ -387,14 +387,6 @@ struct service {
     size_t count;
 };
 
-static ps_time monotonic_now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return PS_SECONDS(t.tv_sec) + PS_NANOS(t.tv_nsec);
-}
-
 /* ------------------------------------------------------------------- refusal */
 
 static void report_refusal(struct service *s, const struct connection *c,

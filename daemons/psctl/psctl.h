@@ -65,6 +65,13 @@ bool job_is_open(const struct ps_msg_job_row *j);
 bool lookup_name(const char *host, const char *port, ps_time deadline,
                  struct addrinfo **ret_list, const char **ret_why);
 
+ps_time monotonic_now(void);
+/* Waits for `events` of poll(). Returns 0 or an errno value, as does the next;
+ * deadlines are on CLOCK_MONOTONIC. */
+int wait_for_io(int fd, short events, ps_time deadline);
+int connect_one(int family, const struct sockaddr *sa, socklen_t sa_len,
+                ps_time deadline, int *ret_fd);
+
 struct wire;
 
 /* A job as the user names it. */

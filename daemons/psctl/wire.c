@@ -182,7 +182,7 @@ struct wire {
     char control[PS_SOCKET_PATH_MAX + 1];
 };
 
-static ps_time monotonic_now(void)
+ps_time monotonic_now(void)
 {
     struct timespec t;
 
@@ -267,20 +267,17 @@ static int exit_code_of(int rc)
 
 /* --------------------------------------------------------------- connection */
 
-/* Waits for `events`. Returns 0 or an errno value. */
-static int wait_for_io(const struct wire *w, short events)
+int wait_for_io(int fd, short events, ps_time deadline)
 {
     for (;;) {
-        struct pollfd p = {.fd = w->fd, .events = events};
+        struct pollfd p = {.fd = fd, .events = events};
         ps_time t = monotonic_now();
-        int ms;
         int n;
 
-        if (t >= w->deadline) {
+        if (t >= deadline) {
             return ETIMEDOUT;
         }
-        ms = (int)((w->deadline - t) / 1000000u);
-        n = poll(&p, 1, ms + 1);
+        n = poll(&p, 1, (int)((deadline - t) / 1000000u) + 1);
         if (n > 0) {
             return 0;
         }
@@ -290,28 +287,29 @@ static int wait_for_io(const struct wire *w, short events)
     }
 }
 
-static int connect_one(struct wire *w, int family, const struct sockaddr *sa,
-                       socklen_t sa_len)
+int connect_one(int family, const struct sockaddr *sa, socklen_t sa_len,
+                ps_time deadline, int *ret_fd)
 {
+    int fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     int error = 0;
     socklen_t len = sizeof(error);
 
-    w->fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (w->fd < 0) {
+    if (fd < 0) {
         return errno;
     }
-    if (connect(w->fd, sa, sa_len) != 0) {
+    if (connect(fd, sa, sa_len) != 0) {
         error = errno;
         if (error == EINPROGRESS) {
-            error = wait_for_io(w, POLLOUT);
+            error = wait_for_io(fd, POLLOUT, deadline);
             if (error == 0) {
-                getsockopt(w->fd, SOL_SOCKET, SO_ERROR, &error, &len);
+                getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len);
             }
         }
     }
     if (error != 0) {
-        close(w->fd);
-        w->fd = -1;
+        close(fd);
+    } else {
+        *ret_fd = fd;
     }
     return error;
 }
@@ -323,7 +321,8 @@ static int connect_path(struct wire *w, const char *path)
 
     ps_str_copy(sa.sun_path, sizeof(sa.sun_path), path);
     w->is_local = true;
-    return connect_one(w, AF_UNIX, (const struct sockaddr *)&sa, sizeof(sa));
+    return connect_one(AF_UNIX, (const struct sockaddr *)&sa, sizeof(sa),
+                       w->deadline, &w->fd);
 }
 
 static int dial_path(struct wire *w, const char *path)
@@ -372,7 +371,8 @@ static int dial_endpoint(struct wire *w)
     error = EHOSTUNREACH;
     for (const struct addrinfo *a = list; a != NULL && w->fd < 0;
          a = a->ai_next) {
-        error = connect_one(w, a->ai_family, a->ai_addr, a->ai_addrlen);
+        error = connect_one(a->ai_family, a->ai_addr, a->ai_addrlen,
+                            w->deadline, &w->fd);
     }
     freeaddrinfo(list);
     w->tcp = w->fd;
@@ -467,7 +467,7 @@ static int send_message(struct wire *w, const struct ps_msg *msg)
         if (ps_sock_flushed(w->sock)) {
             return 0;
         }
-        if (wait_for_io(w, POLLOUT) != 0) {
+        if (wait_for_io(w->fd, POLLOUT, w->deadline) != 0) {
             return no_answer(w);
         }
     }
@@ -486,7 +486,7 @@ static int receive_message(struct wire *w, struct ps_msg *ret_msg)
         if (rc == 0) {
             restart_deadline(w);
         } else if (rc == PS_E_AGAIN) {
-            error = wait_for_io(w, POLLIN);
+            error = wait_for_io(w->fd, POLLIN, w->deadline);
         } else {
             return connection_lost(w, rc);
         }
@@ -627,8 +627,8 @@ static int probe(const char *path)
     restart_deadline(&w);
     error = path != NULL
                 ? connect_path(&w, path)
-                : connect_one(&w, AF_INET, (const struct sockaddr *)&loopback,
-                              sizeof(loopback));
+                : connect_one(AF_INET, (const struct sockaddr *)&loopback,
+                              sizeof(loopback), w.deadline, &w.fd);
     if (error == 0) {
         close(w.fd);
     }
