@@ -9,6 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
+import python_job  # noqa: E402
 import trio as trio_module  # noqa: E402
 from sshd import Sshd  # noqa: E402
 
@@ -40,6 +41,14 @@ def trio(tmp):
 
 
 @pytest.fixture
+def world(trio):
+    """Daemons, and jobs of scripts on them."""
+    w = python_job.World(trio)
+    yield w
+    w.close()
+
+
+@pytest.fixture
 def sshd(tmp):
     """A daemon of ssh for HOSTS, whose home must be empty at the end."""
     folder = tmp / "sshd"
@@ -65,11 +74,10 @@ def pytest_runtest_makereport(item, call):
 @pytest.fixture
 def job(trio):
     """make(trio, workers, name): a job of Python's store, closed at the end."""
-    from test_python_store import Job  # A test module: not before its turn.
     jobs = []
 
     def make(t, workers, name="job"):
-        jobs.append(Job(t, name, workers))
+        jobs.append(python_job.Job(t, name, workers))
         return jobs[-1]
 
     yield make

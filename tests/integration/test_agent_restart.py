@@ -15,16 +15,6 @@ PATIENT = ["registration.rejoin_grace=300s"]
 COUNT = 100
 
 
-def kill(trio, name):
-    trio.daemons[name].stop(harness.Deadline(), kill=True)
-
-
-def replace(trio, name):
-    """Killed; the next one under its name begins with nothing."""
-    kill(trio, name)
-    trio.launch(name).await_ready(harness.Deadline())
-
-
 def rounds(trio, name, kills, killing, optimizer=None):
     """Hashes over all results of rounds of many keys, during which these
     agents are replaced one after the other."""
@@ -41,7 +31,7 @@ def rounds(trio, name, kills, killing, optimizer=None):
         for agent in kills:
             job.say(f"rounds mixed {COUNT} 5 400 " + " ".join(map(str, keys)))
             if killing:
-                replace(trio, agent)
+                trio.replace(agent)
             seen.append({words[-1] for words in job.hear()})
     assert all(len(hashes) == 1 for hashes in seen)
     return [hashes.pop() for hashes in seen]
@@ -63,15 +53,15 @@ def test_rounds_survive_the_loss_of_all_agents(trio):
         k = job.key("w", "int64", 5000)
         job.say(f"rounds count {COUNT} 1 400 {k}")
         for name in t.agent_names:
-            kill(t, name)
+            t.kill(name)
         for name in t.agent_names:
             t.launch(name).await_ready(harness.Deadline())
         assert len({words[-1] for words in job.hear()}) == 1
         # The same without a call in progress: departures reach the next agent.
         for name in t.agent_names:
-            replace(t, name)
+            t.replace(name)
         job.tell("barrier")
-        replace(t, "node1")
+        t.replace("node1")
     t.await_empty()
 
 
@@ -84,7 +74,7 @@ def test_collectives_survive_the_loss_of_an_agent(make_world):  # noqa: F811
         assert job.line(rank) == "ready"
     assert job.line(0) == "on the way"
     for name in ("node1", "node0"):
-        replace(w.trio, name)
+        w.trio.replace(name)
     assert {out.splitlines()[-1] for out in job.wait_all()} == {"well"}
 
 
@@ -116,7 +106,7 @@ def test_groups_and_barriers_survive_a_lost_agent(make_world):  # noqa: F811
     for rank in range(4):
         assert job.line(rank) == "on the way"
     for name in ("node0", "node1"):
-        replace(w.trio, name)
+        w.trio.replace(name)
     ends = [out.splitlines()[-1] for out in job.wait_all()]
     assert all(e.startswith("well ") for e in ends), ends
 
@@ -126,7 +116,7 @@ def test_a_rank_that_does_not_return_is_named(trio):
     job = Job(t, 2, PSKV_AGENT_RETRY="1s")
     k = job.key("w", "int64", 100)
     job.tell(f"rounds count 3 1 0 {k}")
-    kill(t, "node1")
+    t.kill("node1")
     with pytest.raises(WorkerError, match="node1.sock") as e:
         job[1].ask("barrier")
     assert e.value.code == -8
@@ -143,7 +133,7 @@ def test_a_new_process_at_a_new_agent_is_refused(trio):
     job.tell(f"rounds count 3 1 0 {k}")
     job[3].kill()
     job[3].end()
-    replace(t, "node1")
+    t.replace("node1")
     job.workers[3] = job.make(3, 1)
     with pytest.raises(WorkerError, match="node1 was restarted"):
         job[3].ask("open")

@@ -3,7 +3,6 @@
 
 import ctypes
 import os
-import pathlib
 import re
 import shutil
 import subprocess
@@ -12,11 +11,9 @@ import sys
 import pytest
 
 import trio as harness
+from trio import LIBRARY, PACKAGE, SOURCE
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-HEADER = ROOT / "lib" / "client" / "psclient.h"
-LIBRARY = harness.LIBRARY
-PACKAGE = ROOT / "lib" / "client" / "python"
+HEADER = SOURCE / "lib" / "client" / "psclient.h"
 
 sys.path.insert(0, str(PACKAGE))
 os.environ.setdefault("PSKV_LIBRARY", str(LIBRARY.absolute()))

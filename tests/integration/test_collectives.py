@@ -6,7 +6,6 @@ import pytest
 
 import trio as harness
 
-from test_python_store import world  # noqa: F401  pylint: disable=unused-import
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -5,8 +5,7 @@ ranks get an error."""
 import pytest
 
 import trio as harness
-
-from test_python_store import World
+from python_job import World
 
 LOOP = """
     kv = pskv.create()

@@ -2,19 +2,16 @@
 """Every compression for 50 rounds on random input, four workers on two nodes:
 values and bytes are those of an independent NumPy model, on 1 server and on 3,
 also while connections are cut. Misuse is an error of its caller alone."""
-import pathlib
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 import trio as harness
+from trio import LIBRARY, PACKAGE
 from grad_codec_model import Node, rng_key
 from proxy import Proxy
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-PACKAGE = str(ROOT / "lib" / "client" / "python")
-LIBRARY = str(harness.LIBRARY)
 
 ROUNDS = 50
 COUNT = 5003

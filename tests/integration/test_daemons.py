@@ -3,7 +3,6 @@
 
 import json
 import os
-import pathlib
 import re
 import signal
 import socket
@@ -14,8 +13,8 @@ import pytest
 
 import programs
 import trio as support
+from trio import SOURCE
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 ALL = ["psched", "psserver", "psworker-agent"]
 
 
@@ -66,16 +65,16 @@ def test_options_of_others_are_wrong_usage(tmp_path):
 def test_samples_are_current(name):
     code, out, _ = programs.run(name, "--print-config=defaults")
     assert code == 0
-    assert out == (ROOT / "conf" / f"{name}.yaml").read_text(), \
+    assert out == (SOURCE / "conf" / f"{name}.yaml").read_text(), \
         f"write it again: {name} --print-config=defaults >conf/{name}.yaml"
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_samples_can_be_used(name):
-    code, out, err = programs.run(name, "-c", str(ROOT / f"conf/{name}.yaml"),
+    code, out, err = programs.run(name, "-c", str(SOURCE / f"conf/{name}.yaml"),
                                   "--check-config")
     assert (code, out, err) == (
-        0, f"{name}: the configuration is valid: {ROOT}/conf/{name}.yaml\n",
+        0, f"{name}: the configuration is valid: {SOURCE}/conf/{name}.yaml\n",
         "")
 
 

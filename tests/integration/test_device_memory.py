@@ -2,36 +2,19 @@
 """Gradients in the memory of GPUs, here of the emulated driver: the agent sums
 them there, with the bits of the CPU; what it cannot have it gets in copies; and
 the end of a worker or of a GPU harms nobody else."""
-import os
 import re
 
 import pytest
 
 from cuda_emu_stats import total
+from emulated_gpu import DRIVER, MODULE, driver, node
 from trio import Deadline, Job, WorkerError, wait_for
-
-MODULE = os.environ.get("PSKV_TEST_CUDA_MODULE", "")
-DRIVER = os.environ.get("PSKV_TEST_CUDA_DRIVER", "")
-CUBLAS = os.environ.get("PSKV_TEST_CUBLAS", "")
 
 pytestmark = pytest.mark.skipif(not (MODULE and DRIVER),
                                 reason="built without the emulated driver")
 
 COUNT = 300_007
 SIZES = COUNT * 4, 5001 * 8, 17 * 4  # Bytes of each key.
-
-
-def driver(devices, **more):
-    return {"PSKV_CUDA_DRIVER": DRIVER, "PSKV_CUBLAS": CUBLAS,
-            "PSKV_EMU_DEVICES": devices, **more}
-
-
-def node(trio, devices, servers=1, device="cuda", **more):
-    env = driver(devices, **more)
-    return trio(servers=servers, agents=1,
-                agent_command=["env"] + [f"{k}={v}" for k, v in env.items()],
-                agent_options=[f"compute.device={device}",
-                               f"compute.gpu_module={MODULE}"])
 
 
 def declare(job):

@@ -11,11 +11,9 @@ import textwrap
 import pytest
 
 import trio as harness
+from trio import LIBRARY, PACKAGE, SOURCE
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-PACKAGE = ROOT / "lib" / "client" / "python"
-LIBRARY = str(harness.LIBRARY)
-TABLE = (ROOT / "docs" / "environment.md").read_text()
+TABLE = (SOURCE / "docs" / "environment.md").read_text()
 
 
 NOBODY = 65534
@@ -227,7 +225,7 @@ def test_table_names_every_variable():
     """docs/environment.md has every variable that the programs read."""
     read = set()
     for folder in ("daemons", "lib"):
-        for path in (ROOT / folder).rglob("*.[ch]"):
+        for path in (SOURCE / folder).rglob("*.[ch]"):
             read |= set(re.findall(
                 r'"((?:DMLC|MXNET_KVSTORE|OMPI_COMM_WORLD|SLURM|PMI|JOB)_'
                 r'[A-Z_]+|PS_(?:VERBOSE|RESEND\w*|HEART\w+|DROP_MSG)|PORT|RANK|'

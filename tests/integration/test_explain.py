@@ -5,20 +5,18 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import trio as support
-from trio import Job
+from trio import SOURCE, Job
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "docs"))
+sys.path.insert(0, str(SOURCE / "docs"))
 
 import explain  # noqa: E402
 
-ENTRIES = explain.read_all(ROOT / "docs/troubleshooting.md",
-                           ROOT / "docs/troubleshooting-codes.txt",
-                           ROOT / "lib/base/err.def")
+ENTRIES = explain.read_all(SOURCE / "docs/troubleshooting.md",
+                           SOURCE / "docs/troubleshooting-codes.txt",
+                           SOURCE / "lib/base/err.def")
 
 
 def psctl(*words):

@@ -10,8 +10,7 @@ import subprocess
 
 import pytest
 import trio as support
-from test_optimizers import LIBRARY, PACKAGE
-from trio import Job
+from trio import LIBRARY, PACKAGE, Job
 
 CONFIG = 78
 USER = 54321  # No account has this number.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio as support
 from launched import SHELL, argv, launch
-from test_optimizers import finish, spawn
+from python_job import finish, spawn
 from trio import PATIENCE, Trio, wait_for
 
 ALONE = ("--socket", "/nonexistent/agent.sock")

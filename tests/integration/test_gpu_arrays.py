@@ -4,18 +4,15 @@ arrays of the host, in the order of a stream of the program that goes on, and
 clear errors where the driver fails. The driver ends a process that breaks the
 order of its streams."""
 import importlib.util
-import pathlib
 
 import pytest
 
 import trio as support
-
-from test_agent_restart import replace
-from test_device_memory import node
+from emulated_gpu import node
 
 # Python has no sanitizer, so its driver is of the same build as its library.
 DRIVER = support.LIBRARY.parents[2] / "tests/support/cuda_emu/libcuda.so.1"
-SUPPORT = pathlib.Path(__file__).resolve().parents[1] / "support"
+SUPPORT = support.SOURCE / "tests/support"
 
 pytestmark = pytest.mark.skipif(not DRIVER.exists(),
                                 reason="built without the emulated driver")
@@ -291,7 +288,7 @@ def test_the_next_agent_takes_up_operations(trio, job):
         kv.close()
     """, PSKV_AGENT_RETRY="120s")
     assert one.line(0) == "begun"
-    replace(t, "node0")
+    t.replace("node0")
     one.wait_all()
 
 

@@ -7,8 +7,7 @@ import pytest
 
 import trio as harness
 from proxy import Proxy
-
-from test_python_store import World, world  # noqa: F401  pylint: disable=unused-import
+from python_job import World
 
 # Members of a slow build must not be taken for dead.
 QUICK = [f"heartbeat.suspect_after={harness.limit(500):.0f}ms",

@@ -7,16 +7,7 @@ import signal
 
 import pytest
 
-from test_python_store import World
-
 COUNT = 6 * 1024 * 1024 + 77  # Some 24 MiB of float32.
-
-
-@pytest.fixture
-def world(trio):
-    w = World(trio)
-    yield w
-    w.close()
 
 
 @pytest.mark.parametrize("policy", ["wait", "fail"])

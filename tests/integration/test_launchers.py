@@ -11,10 +11,10 @@ import sys
 import pytest
 
 import trio as harness
+from python_job import DATA
+from trio import PACKAGE, SOURCE
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-EXAMPLES = ROOT / "docs" / "examples"
-DATA = pathlib.Path("/usr/share/datasets/fashion-mnist")
+EXAMPLES = SOURCE / "docs" / "examples"
 TORCH2 = pathlib.Path(os.environ.get("PSKV_TORCH2_PYTHON",
                                      harness.BUILD / "torch2/bin/python"))
 MXNET = pathlib.Path(os.environ.get("PSKV_MXNET_PYTHON",
@@ -74,7 +74,7 @@ class Launchers:
 
     def env(self, **more):
         return harness.clean_env(
-            PYTHONPATH=ROOT / "lib" / "client" / "python", OMP_NUM_THREADS=1,
+            PYTHONPATH=PACKAGE, OMP_NUM_THREADS=1,
             PYTHONDONTWRITEBYTECODE=1, PSKV_LIBRARY=harness.LIBRARY,
             OPENBLAS_NUM_THREADS=1, **more)
 

@@ -4,7 +4,6 @@ processes that may take a rank again, and the end if none does."""
 import pytest
 
 import trio as harness
-from test_python_store import world  # noqa: F401  pylint: disable=unused-import
 from trio import Job, WorkerError
 
 ASYNC = {"PSKV_MODE": "async", "PSKV_RULE": "accumulate",

@@ -7,15 +7,13 @@ import re
 import signal
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 import trio as support
-from trio import Job
+from trio import SOURCE, Job
 
 parser = pytest.importorskip("prometheus_client.parser")
 
-ROOT = Path(__file__).resolve().parents[2]
 PREFIXES = {"sched": "psched_", "ps0": "psserver_", "node0": "psagent_"}
 INTERVAL = "metrics.interval=100ms"
 
@@ -99,7 +97,7 @@ def test_page_and_rules_name_the_metrics_that_exist(trio, files):
         for family in parser.text_string_to_metric_families(path.read_text()):
             total = "_total" * (family.type == "counter")
             exist.add((family.name + total, family.type, family.documentation))
-    page = (ROOT / "docs/monitoring.md").read_text()
+    page = (SOURCE / "docs/monitoring.md").read_text()
     rows = set()
     for prefix, name, kind, text in re.findall(
             r"^\| (.+) \| `(\w+)` \| (\w+) \| (.+) \|$", page, re.M):
@@ -108,11 +106,11 @@ def test_page_and_rules_name_the_metrics_that_exist(trio, files):
                   [word + "_" for word in re.findall(r"`(\w+)`", prefix)]):
             rows.add((p + name, kind, text))
     assert rows == exist
-    rules = ROOT / "conf/prometheus-rules.yaml"
+    rules = SOURCE / "conf/prometheus-rules.yaml"
     used = set(re.findall(r"\b(?:psched|psserver|psagent)_\w+",
                           rules.read_text()))
     assert used and used <= {name for name, _, _ in exist}
-    board = json.loads((ROOT / "conf/grafana-dashboard.json").read_text())
+    board = json.loads((SOURCE / "conf/grafana-dashboard.json").read_text())
     known = {name for name, _, _ in exist}
     for text in expressions(board):
         names = set(re.findall(r"\bps[a-z]+_\w+", text))
@@ -154,15 +152,15 @@ def test_promtool_accepts_metrics_rules_and_queries(trio, files, tmp):
             subprocess.run([promtool, "check", "metrics"], check=True,
                            stdin=path.open("rb"), timeout=support.PATIENCE)
     subprocess.run([promtool, "check", "rules",
-                    ROOT / "conf/prometheus-rules.yaml"], check=True,
+                    SOURCE / "conf/prometheus-rules.yaml"], check=True,
                    timeout=support.PATIENCE)
     for text in expressions(json.loads(
-            (ROOT / "conf/grafana-dashboard.json").read_text())):
+            (SOURCE / "conf/grafana-dashboard.json").read_text())):
         check_expression(promtool, text, tmp)
 
 
 def test_dashboard_has_panels_that_do_not_overlap():
-    board = json.loads((ROOT / "conf/grafana-dashboard.json").read_text())
+    board = json.loads((SOURCE / "conf/grafana-dashboard.json").read_text())
     cells = set()
     for panel in board["panels"]:
         at = panel["gridPos"]

@@ -13,7 +13,7 @@ import textwrap
 import pytest
 
 import trio as harness
-from test_python_store import PRELUDE, world  # noqa: F401  pylint: disable=unused-import
+from python_job import PRELUDE
 
 BEGIN = """
 kv = pskv.create('dist_sync', on_loss='fail')

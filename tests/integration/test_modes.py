@@ -2,18 +2,15 @@
 """Modes of a job: pushes that are applied when they arrive, each exactly once;
 the names of stores; and a request that a mode does not have is an error of its
 caller only."""
-import pathlib
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 import trio as harness
+from trio import LIBRARY, PACKAGE
 from proxy import Proxy
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-PACKAGE = str(ROOT / "lib" / "client" / "python")
-LIBRARY = str(harness.LIBRARY)
 
 HEAD = """
 import os, sys

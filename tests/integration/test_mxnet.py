@@ -8,11 +8,9 @@ import textwrap
 import pytest
 
 import trio as harness
+from trio import LIBRARY, PACKAGE, SOURCE
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-EXAMPLES = ROOT / "docs" / "examples" / "mxnet"
-PACKAGE = ROOT / "lib" / "client" / "python"
-LIBRARY = harness.LIBRARY
+EXAMPLES = SOURCE / "docs" / "examples" / "mxnet"
 PYTHON = pathlib.Path(os.environ.get("PSKV_MXNET_PYTHON",
                                      harness.BUILD / "mxnet/bin/python"))
 

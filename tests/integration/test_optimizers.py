@@ -7,18 +7,12 @@ docs/optimizers.md; where it orders their terms in another way than the
 servers' loops, both round, but not alike."""
 import json
 import math
-import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
-import emulated_gpu
-import trio as harness
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-PACKAGE = str(ROOT / "lib" / "client" / "python")
-LIBRARY = str(harness.LIBRARY)
+import emulated_gpu
+from python_job import finish, spawn
 
 STEPS = 20
 COUNT = 5003
@@ -377,36 +371,6 @@ def expected(name, given, seed):
         getattr(r, name + late)(g[0] + g[1], lr, step + 1)
         assert r.w.dtype == np.float32
         yield r.w
-
-
-def spawn(t, job, rank, text, *arguments, workers=2, **more):
-    env = harness.clean_env(
-        PYTHONPATH=PACKAGE, PYTHONDONTWRITEBYTECODE=1,
-        PSKV_LIBRARY=LIBRARY, PSKV_JOB=job,
-        PSKV_SOCKET=t.socket(rank),
-        **{"PSKV_PARTITION_BYTES": 4096, **more}, DMLC_NUM_WORKER=workers, DMLC_WORKER_ID=rank,
-        DMLC_NUM_SERVER=len(t.server_names), OMP_NUM_THREADS=1,
-        OPENBLAS_NUM_THREADS=1)
-    return subprocess.Popen(
-        [sys.executable, "-c", text, *map(str, arguments)], env=env,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True)
-
-
-def finish(workers):
-    """Their output; they must end without an error."""
-    try:
-        said = []
-        for w in workers:
-            out, err = w.communicate(timeout=harness.PATIENCE)
-            assert w.returncode == 0, err
-            said.append(out)
-        return said
-    finally:
-        for w in workers:
-            if w.poll() is None:
-                w.kill()
-                w.wait()
 
 
 def run(t, number, name, params, out):

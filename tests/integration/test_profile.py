@@ -3,12 +3,10 @@
 viewer."""
 import json
 import os
-import sys
 
 import pytest
 
-sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
-from test_optimizers import finish, spawn  # noqa: E402
+from python_job import finish, spawn
 
 TEXT = """
 import numpy as np, os, pskv, sys

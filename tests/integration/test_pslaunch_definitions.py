@@ -10,12 +10,12 @@ import subprocess
 
 import pytest
 import trio as support
+from trio import SOURCE
 import yaml
 from launched import argv, launch
 from places import write_program
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-GOLDEN = ROOT / "tests" / "golden" / "launch"
+GOLDEN = SOURCE / "tests" / "golden" / "launch"
 VALIDATE = pathlib.Path(os.environ.get(
     "PSKV_TEST_KUBERNETES_VALIDATE",
     support.BUILD / "kubernetes/bin/kubernetes-validate"))

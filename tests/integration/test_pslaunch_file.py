@@ -2,13 +2,12 @@
 """Job files of pslaunch: the same job as by a command line, options that
 replace those of the file, and errors with their place."""
 import json
-import pathlib
 import re
 
 import pytest
 from launched import launch
+from trio import SOURCE
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 ALONE = ("--socket", "/nonexistent/agent.sock")
 FILE = """# A job on three hosts.
 name: fashion
@@ -141,7 +140,7 @@ def test_a_file_alone_needs_workers_and_a_command(job):
 def test_the_sample_file_is_current_and_accepted(job):
     code, out, err = launch("--print-config=defaults")
     assert code == 0, err
-    assert out == (ROOT / "conf" / "job.yaml").read_text(), \
+    assert out == (SOURCE / "conf" / "job.yaml").read_text(), \
         "write it again: pslaunch --print-config=defaults >conf/job.yaml"
     want = launch("-n", "2", "--name", "x", "--private", "--dry-run", "true")
     assert want[0] == 0

@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keys of rows: pushes and pulls of rows in jobs of real daemons, against
 NumPy, whatever the servers and the cuts."""
-import pathlib
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 import trio as harness
+from trio import LIBRARY, PACKAGE
 from proxy import Proxy
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-PACKAGE = str(ROOT / "lib" / "client" / "python")
-LIBRARY = str(harness.LIBRARY)
 
 ROWS, WIDTH, STEPS, RANKS = 7001, 9, 12, 3
 

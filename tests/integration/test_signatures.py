@@ -39,8 +39,8 @@ import tomllib
 import pytest
 
 import trio as harness
+from trio import PACKAGE
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 TABLES = pathlib.Path(__file__).with_name("signatures")
 WALK = TABLES / "walk.py"
 TRY = TABLES / "try.py"
@@ -75,7 +75,7 @@ class Table:
             text=True, check=False, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, timeout=6 * harness.PATIENCE,
             env=harness.clean_env(
-                PYTHONPATH=ROOT / "lib" / "client" / "python",
+                PYTHONPATH=PACKAGE,
                 PYTHONDONTWRITEBYTECODE=1, PSKV_LIBRARY=harness.LIBRARY,
                 OMP_NUM_THREADS=1))
 

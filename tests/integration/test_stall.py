@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import trio as support
 from trio import Job, limit, wait_for, WorkerError
 
 TESTS = Path(__file__).resolve().parents[1]

@@ -9,14 +9,14 @@ import sys
 import pytest
 
 import trio as harness
-
-from test_python_store import DATA, LIBRARY, ROOT, Job, World
+from trio import LIBRARY, PACKAGE, SOURCE
+from python_job import DATA, Job
 
 PYTHON = os.environ.get("PSKV_TORCH_PYTHON", sys.executable)
 TORCH2 = pathlib.Path(os.environ.get("PSKV_TORCH2_PYTHON",
                                      harness.BUILD / "torch2/bin/python"))
 PYTHONS = [PYTHON] + [str(TORCH2)] * TORCH2.exists()
-EXAMPLES = ROOT / "docs" / "examples" / "torch"
+EXAMPLES = SOURCE / "docs" / "examples" / "torch"
 
 each_torch = pytest.mark.parametrize("python", PYTHONS,
                                      ids=["torch", "torch2"][:len(PYTHONS)])
@@ -24,13 +24,6 @@ pytestmark = pytest.mark.skipif(
     subprocess.run([PYTHON, "-c", "import torch.distributed"],
                    capture_output=True, check=False).returncode != 0,
     reason="there is no torch")
-
-
-@pytest.fixture
-def world(trio):
-    w = World(trio)
-    yield w
-    w.close()
 
 
 class TorchJob(Job):
@@ -713,7 +706,7 @@ def test_a_timeline_orders_the_phases_of_a_collective(tmp_path):
     """The report of the end may come before the call of the start returns."""
     subprocess.run([PYTHON, "-c", PHASES, tmp_path / "timeline"], check=True,
                    env=harness.clean_env(
-                       PYTHONPATH=ROOT / "lib/client/python",
+                       PYTHONPATH=PACKAGE,
                        PSKV_LIBRARY=LIBRARY))
 
 

@@ -12,8 +12,8 @@ import tomllib
 import pytest
 
 import trio as harness
+from trio import PACKAGE, SOURCE
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCRIPT = pathlib.Path(__file__).with_name("torch2_features.py")
 CLIENTS = SCRIPT.with_name("torch2_clients.py")
 PYTHON = pathlib.Path(os.environ.get("PSKV_TORCH2_PYTHON",
@@ -38,8 +38,7 @@ def run(*command, folders=()):
     return subprocess.run(
         [str(c) for c in command], text=True, check=False,
         env=harness.clean_env(
-            PYTHONPATH=os.pathsep.join(map(str, [
-                ROOT / "lib" / "client" / "python", *folders])),
+            PYTHONPATH=os.pathsep.join(map(str, [PACKAGE, *folders])),
             PYTHONDONTWRITEBYTECODE=1, PSKV_LIBRARY=harness.LIBRARY,
             OMP_NUM_THREADS=1, GLOO_SOCKET_IFNAME="lo"),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -76,7 +75,7 @@ def test_a_script_without_an_import_of_pskv(tmp):
     about.mkdir()
     (about / "METADATA").write_text(
         "Metadata-Version: 2.1\nName: pskv\nVersion: 0\n")
-    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+    points = tomllib.loads((SOURCE / "pyproject.toml").read_text())["project"][
         "entry-points"]["torch.backends"]
     (about / "entry_points.txt").write_text("[torch.backends]\n" + "".join(
         f"{name} = {place}\n" for name, place in points.items()))

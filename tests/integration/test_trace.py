@@ -13,7 +13,7 @@ from collections import defaultdict
 import pytest
 import trio as support
 import wire
-from test_python_store import Job as Programs
+from python_job import Job as Programs
 from trio import Job
 
 NOBODY = pwd.getpwnam("nobody").pw_uid

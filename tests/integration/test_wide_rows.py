@@ -2,14 +2,12 @@
 """Rows keys with rows of nearly the size of a frame: such a key works, or its
 declaration is refused with a text. In either case the link between agent and
 server keeps serving other jobs."""
-import pathlib
 import subprocess
 import sys
 
 import trio as harness
+from trio import PACKAGE
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-PACKAGE = str(ROOT / "lib" / "client" / "python")
 # Of an operation: a push of 80 MiB of rows takes long on a busy machine.
 LIMIT = int(harness.PATIENCE) + 90
 

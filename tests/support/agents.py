@@ -12,7 +12,6 @@ import os
 import random
 import resource
 import selectors
-import socket
 import sys
 import time
 

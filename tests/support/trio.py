@@ -19,6 +19,7 @@ BUILD = Path(os.environ.get("PSKV_BUILD_DIR", "build")).resolve()
 LIBRARY = Path(os.environ.get("PSKV_TEST_LIBRARY") or
                BUILD / "lib" / "client" / "libpsclient.so.0").absolute()
 SOURCE = Path(__file__).resolve().parents[2]
+PACKAGE = SOURCE / "lib" / "client" / "python"
 # Sanitizers take their time.
 SLOW = float(os.environ.get("PSKV_TEST_SLOW", "1"))
 # Seconds that measure_load() takes on a core without other work, or less.
@@ -365,6 +366,14 @@ class Trio:
         # Also those that a test has seen end.
         bad += [d.crash() for d in self.daemons.values() if d.crash()]
         assert not bad, "\n".join(bad)
+
+    def kill(self, name):
+        self.daemons[name].stop(Deadline(), kill=True)
+
+    def replace(self, name):
+        """Kills a daemon; the next one under its name begins with nothing."""
+        self.kill(name)
+        self.launch(name).await_ready(Deadline())
 
     def psctl(self, *words, endpoint=None, timeout="20s"):
         """(exit code, standard output, standard error)"""
