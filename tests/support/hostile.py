@@ -6,7 +6,7 @@ tool. One that is cut comes again. Run as a program, it is one such peer:
     hostile.py KIND --socket S --sched PORT --server PORT --seconds N [--uid U]
 
 It prints one line at its end: what it sent, and how often it was refused or its
-connection closed. tests/integration/test_hostile_counts.py and
+connection closed. tests/integration/security/test_hostile_counts.py and
 tests/soak/neighbours.py run it beside jobs that check their results."""
 import argparse
 import fcntl

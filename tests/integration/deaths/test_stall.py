@@ -7,13 +7,11 @@ import os
 import re
 import signal
 import sys
-from pathlib import Path
 
 import pytest
-from trio import Job, limit, wait_for, WorkerError
+from trio import SOURCE, Job, WorkerError, limit, wait_for
 
-TESTS = Path(__file__).resolve().parents[1]
-sys.path += [str(TESTS / "soak"), str(TESTS / "bench")]
+sys.path += [str(SOURCE / "tests" / folder) for folder in ("soak", "bench")]
 
 import hosts  # noqa: E402
 import netns  # noqa: E402

@@ -18,7 +18,6 @@ import socket
 import ssl
 import struct
 import threading
-from pathlib import Path
 
 import pytest
 import trio as support
@@ -30,7 +29,7 @@ from test_tls import APART, Authority, self_signed, tls_options
 from trio import Daemon, Job, Trio, wait_for
 from wire import MESSAGES, frame
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "wire"
+GOLDEN = support.SOURCE / "tests/golden/wire"
 FRAMES = {name: bytes.fromhex((GOLDEN / f"{name}.hex").read_text())
           for name in MESSAGES}
 CODES = {m["code"]: name for name, m in MESSAGES.items()}

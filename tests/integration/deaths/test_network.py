@@ -3,13 +3,12 @@
 network namespaces: no member is taken for dead, and every bit is that of an
 undisturbed run. `./dev soak network` has more of it, and for longer."""
 import sys
-from pathlib import Path
 
 import pytest
 import trio as support
+from trio import SOURCE
 
-TESTS = Path(__file__).resolve().parents[1]
-sys.path += [str(TESTS / "soak"), str(TESTS / "bench")]
+sys.path += [str(SOURCE / "tests" / folder) for folder in ("soak", "bench")]
 
 import hosts  # noqa: E402
 import netns  # noqa: E402
