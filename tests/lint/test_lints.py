@@ -16,6 +16,7 @@ import circles
 import rules
 import shape
 import states
+import waits
 import wire
 import words
 
@@ -519,6 +520,22 @@ def unused_terms_are_found(root):
                 " enum { PS_SSP };\n"})
     assert words.unused_terms(root) == [
         "docs/glossary.md: nothing uses the term ghost"]
+
+
+def waits_by_hand_are_found(root):
+    program = "import time\ntime.sleep(1)\nif __name__ == '__main__':\n    x()\n"
+    tree(root, {
+        "tests/integration/data/test_a.py":
+            "import select, time\nTEXT = 'time.sleep(1)'\n"
+            "end = time.monotonic() + 5\nwhile time.monotonic() < end:\n"
+            "    time.sleep(1)\n    select.select([], [], [], 1)\n"
+            "took = time.monotonic() - end\n",
+        "tests/support/trio.py": "import time\ntime.sleep(1)\n",
+        "tests/support/kubectl.py": program.replace("'", '"')})
+    assert sorted(waits.find(root)) == [
+        "tests/integration/data/test_a.py: a deadline by hand 3",
+        "tests/integration/data/test_a.py: a pause by hand, time.sleep() 5",
+        "tests/integration/data/test_a.py: a poll by hand, select.select() 6"]
 
 
 def subjects_that_are_no_imperative_are_found(root):

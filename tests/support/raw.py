@@ -4,12 +4,11 @@ library sends, any number, in the name of any user."""
 import fcntl
 import itertools
 import os
-import select
 import signal
 import socket
 
 import wire
-from trio import PATIENCE, PRCTL
+from trio import PATIENCE, PRCTL, ready_now
 from wire import MESSAGES, message
 
 F_ADD_SEALS = 1033
@@ -124,8 +123,7 @@ class Raw:
 
     def pending(self):
         """Is there something to read?"""
-        return bool(self.data) or bool(
-            select.select([self.sock], [], [], 0)[0])
+        return bool(self.data) or bool(ready_now([self.sock]))
 
     def key(self, number, count, dtype=0, **more):
         """Declares a key and returns the answer."""

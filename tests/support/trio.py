@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -119,6 +120,10 @@ class Deadline:
         assert left > 0, f"too late, after {self.seconds:.0f} s: {what}"
         return left
 
+    def rest(self):
+        """The same for calls that end by themselves: it may be nothing."""
+        return max(0.0, self.end - time.monotonic())
+
 
 def reserve_port(address="127.0.0.1"):
     """A socket that keeps a port for the processes that are given it: they set
@@ -130,15 +135,56 @@ def reserve_port(address="127.0.0.1"):
     return s
 
 
-def wait_for(question, what, seconds=PATIENCE, step=0.02):
-    """Asks until the answer is true. For things that give no signal."""
-    deadline = Deadline(seconds)
+def wait_for(question, what, seconds=PATIENCE, step=0.02, read=(), write=()):
+    """Asks until the answer is true, and returns it. Every wait of a test is
+    here: a test that fails or hangs shows what it waited for. Between two
+    questions it sleeps until one of these descriptors can be read or written;
+    without any, for `step`, as for things that give no signal. `seconds` may be
+    a Deadline, for several waits."""
+    deadline = seconds if isinstance(seconds, Deadline) else Deadline(seconds)
+    asked = False
     while True:
         answer = question()
         if answer:
             return answer
-        deadline.left(what)
-        select.select([], [], [], step)
+        left = deadline.left(what)
+        if not asked and "PYTEST_CURRENT_TEST" in os.environ:
+            print("waits for:", what, file=sys.stderr, flush=True)
+        asked = True
+        select.select(read, write, [], left if read or write else step)
+
+
+def ready_now(read=(), write=()):
+    """Those of the descriptors that can be read or written."""
+    readable, writable, _ = select.select(read, write, [], 0)
+    return readable + writable
+
+
+def wait_ready(what, read=(), write=(), seconds=PATIENCE):
+    """The same, at least one."""
+    return wait_for(lambda: ready_now(read, write), what, seconds, read=read,
+                    write=write)
+
+
+def read_until(fd, is_enough, what, seconds=PATIENCE, seen=b""):
+    """The bytes of a descriptor, behind those that were seen before, until they
+    are enough or at their end; a terminal without a writer is at its end."""
+    deadline = seconds if isinstance(seconds, Deadline) else Deadline(seconds)
+    while not is_enough(seen):
+        wait_ready(what, [fd], seconds=deadline)
+        try:
+            data = os.read(fd, 65536)
+        except OSError:
+            break
+        if not data:
+            break
+        seen += data
+    return seen
+
+
+def be_slow(seconds):
+    """A slow process as the fault that is tested: no test waits in this way."""
+    time.sleep(seconds)
 
 
 # Exit codes after a report: of the thread sanitizer, and of leaks. The others
@@ -189,9 +235,8 @@ class Daemon:
         return self.log.read_text(errors="replace")
 
     def await_ready(self, deadline):
-        ready, _, _ = select.select([self.ready], [], [],
-                                    deadline.left(f"{self.name} ready"))
-        assert ready and os.read(self.ready, 1) == b"\n", \
+        wait_ready(f"{self.name} ready", [self.ready], seconds=deadline)
+        assert os.read(self.ready, 1) == b"\n", \
             f"{self.name} is not ready:\n{self.text()}"
 
     def alive(self):
@@ -228,8 +273,7 @@ class Daemon:
     def await_end(self, deadline):
         """The exit code; kills it when it takes too long."""
         try:
-            return self.process.wait(max(0.1, deadline.end -
-                                         time.monotonic()))
+            return self.process.wait(max(0.1, deadline.rest()))
         except subprocess.TimeoutExpired:
             self.process.kill()
             return self.process.wait()
@@ -433,6 +477,7 @@ class Worker:
             env=clean_env(**variables), preexec_fn=die_with_parent,
             user=user, group=user, extra_groups=None if user is None else [])
         self.buffer = b""
+        self.said = "start"
         self.keys = {}
 
     @property
@@ -440,21 +485,19 @@ class Worker:
         return self.process.pid
 
     def say(self, line):
+        self.said = line
         self.process.stdin.write(line.encode() + b"\n")
         self.process.stdin.flush()
 
     def hear(self, seconds=PATIENCE * 3):
         """The words after "ok"; WorkerError for "err"."""
-        deadline = Deadline(seconds)
-        fd = self.process.stdout.fileno()
-        while b"\n" not in self.buffer:
-            ready, _, _ = select.select([fd], [], [],
-                                        deadline.left("an answer"))
-            data = os.read(fd, 65536) if ready else b""
-            if not data and ready:
-                raise WorkerError(None, f"worker {self.rank} ended with "
-                                        f"{self.process.wait()}")
-            self.buffer += data
+        self.buffer = read_until(
+            self.process.stdout.fileno(), lambda seen: b"\n" in seen,
+            f"an answer of rank {self.rank} to '{self.said}'", seconds,
+            self.buffer)
+        if b"\n" not in self.buffer:
+            raise WorkerError(None, f"worker {self.rank} ended with "
+                                    f"{self.process.wait()}")
         line, self.buffer = self.buffer.split(b"\n", 1)
         words = line.decode().split(" ", 2)
         if words[0] == "err":

@@ -4,11 +4,10 @@ field ids come from proto/messages.toml; the bytes are packed by hand, so that
 nothing that is wrong is put right."""
 import socket
 import struct
-import time
 import tomllib
 from pathlib import Path
 
-from trio import PATIENCE
+from trio import PATIENCE, Deadline
 
 TABLE = tomllib.loads((Path(__file__).resolve().parents[2] / "proto" /
                        "messages.toml").read_text())
@@ -172,9 +171,9 @@ def connect_unix(path, seconds=PATIENCE):
 
 def is_cut(sock, seconds=PATIENCE):
     """True if the peer closes within the time; its messages are read."""
-    end = time.monotonic() + seconds
+    deadline = Deadline(seconds)
     while True:
-        sock.settimeout(max(0.01, end - time.monotonic()))
+        sock.settimeout(max(0.01, deadline.rest()))
         try:
             if sock.recv(65536) == b"":
                 return True

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A server that registers and cannot be dialled is seen before a job waits for
 it; a daemon that does not reach its scheduler warns, with the reason."""
-import select
+import re
 import subprocess
 
 import pytest
@@ -53,17 +53,15 @@ def said_of(name, tmp, option):
     argv = [support.program(name), "-c", "/dev/null", "--log-format", "text"]
     for o in [option, *own]:
         argv += ["-o", o]
-    deadline = support.Deadline()
-    # Without a buffer: lines in one would be no reason for select to return.
+    line = re.compile(r"^.* warning .*\n", re.M)
     with subprocess.Popen(argv, stderr=subprocess.STDOUT, bufsize=0,
                           stdout=subprocess.PIPE,
                           env=support.clean_env()) as p:
         try:
-            while True:
-                select.select([p.stdout], [], [], deadline.left("a warning"))
-                line = p.stdout.readline().decode()
-                assert line, "it ended"
-                if " warning " in line:
-                    return line
+            text = support.read_until(
+                p.stdout.fileno(), lambda seen: line.search(seen.decode()),
+                "a warning").decode()
+            assert line.search(text), f"it ended: {text}"
+            return line.search(text)[0]
         finally:
             p.kill()

@@ -4,7 +4,6 @@ after 30 s and then at growing intervals."""
 import os
 import pty
 import re
-import select
 
 import pytest
 import trio as support
@@ -25,29 +24,22 @@ class Listener(support.Worker):
             os.dup2(before, 2)
             os.close(before)
             os.close(end)
-        self.said = ""
+        self.notes = b""
 
     def await_word(self, word):
-        deadline = support.Deadline(support.limit(60))
-        while word not in self.said:
-            ready, _, _ = select.select([self.err], [], [],
-                                        deadline.left(f"'{word}' in what the "
-                                                      "worker says"))
-            self.said += os.read(self.err, 65536).decode() if ready else ""
+        self.notes = support.read_until(
+            self.err, lambda seen: word.encode() in seen,
+            f"'{word}' in what the worker says", support.limit(60), self.notes)
+        assert word.encode() in self.notes, self.notes
 
     def rest(self):
         """All that it said until its end."""
         self.end()
-        while True:
-            try:
-                data = os.read(self.err, 65536)
-            except OSError:  # A terminal without a writer.
-                data = b""
-            if not data:
-                break
-            self.said += data.decode()
+        self.notes = support.read_until(self.err, lambda seen: False,
+                                        "the end of the worker's notes",
+                                        seen=self.notes)
         os.close(self.err)
-        return self.said
+        return self.notes.decode()
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -70,7 +62,7 @@ def test_a_waiting_worker_names_the_missing_ranks(trio, tmp, terminal):
     first.await_word("pskv: job slow, rank 0 on node0: ")
     first.await_word("is open for")
     first.await_word("rank 1")
-    assert "'w'" in first.said
+    assert b"'w'" in first.notes
     job[1].ask(f"pushpull 0 src={zeros}")
     first.hear()
     job.tell("close")
@@ -100,7 +92,8 @@ def test_notes_come_at_growing_intervals(trio, tmp):
     times = []
     while len(times) < 4:
         first.await_word("\n")
-        line, first.said = first.said.split("\n", 1)
+        line, _, first.notes = first.notes.partition(b"\n")
+        line = line.decode()
         assert line.startswith("pskv: job grow, rank 0 on node0: pushpull of 'w'")
         assert line.endswith("'psctl stall' shows the waits of all ranks")
         times.append(float(re.search(r"is open for ([\d.]+) s", line)[1]))
@@ -121,7 +114,7 @@ def test_first_note_goes_to_a_file_after_half_a_minute(trio, tmp):
     job = waiting_pair(t, "file", PSKV_WAIT_NOTES=None)
     job[0].say(f"pushpull 0 src={zeros}")
     job[0].await_word("rank 1")
-    assert 30 <= float(re.search(r"is open for ([\d.]+) s", job[0].said)[1])
+    assert 30 <= float(re.search(rb"is open for ([\d.]+) s", job[0].notes)[1])
     job[1].ask(f"pushpull 0 src={zeros}")
     job[0].hear()
     job.tell("close")

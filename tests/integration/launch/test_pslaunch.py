@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 import re
-import select
 import shlex
 import shutil
 import signal
@@ -22,7 +21,7 @@ import trio as support
 import wire
 from launched import (FAMILY, SHELL, Running, argv, await_nothing, children_of,
                       launch, marked, stat_of)
-from trio import limit, wait_for
+from trio import limit, wait_for, wait_ready
 
 ALONE = ("--socket", "/nonexistent/agent.sock")
 PRIVATE = ("--private", "-s", "2", "--nodes", "2")
@@ -975,8 +974,7 @@ def test_reader_that_goes_away_ends_nothing_early():
                          stdin=subprocess.DEVNULL, stdout=w,
                          stderr=subprocess.PIPE, env=support.clean_env())
     os.close(w)
-    ready, _, _ = select.select([r], [], [], limit(30))
-    assert ready
+    wait_ready("output of the worker", [r])
     os.close(r)
     _, err = p.communicate(timeout=limit(60))
     assert p.returncode == 6, err

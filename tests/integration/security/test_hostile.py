@@ -7,7 +7,6 @@ import mmap
 import os
 import random
 import re
-import select
 import socket
 import struct
 from pathlib import Path
@@ -360,9 +359,7 @@ def test_a_peer_that_never_reads_is_cut(place):
     deadline = support.Deadline(limit(60))
     try:
         while True:
-            _, ready, _ = select.select([], [sock], [],
-                                        deadline.left("the cut"))
-            assert ready
+            support.wait_ready("the cut", write=[sock], seconds=deadline)
             sock.sendall(ask)
     except ConnectionError:
         pass

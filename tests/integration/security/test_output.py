@@ -3,13 +3,12 @@
 for each and for all together, they are cut off, the memory comes back, and a
 job that runs meanwhile checks every sum."""
 import resource
-import select
 import socket
 from pathlib import Path
 
 import pytest
 import wire
-from trio import Deadline, Job, limit, SLOW, wait_for
+from trio import SLOW, Deadline, Job, limit, wait_for, wait_ready
 from wire import message
 
 MIB = 1 << 20
@@ -53,8 +52,7 @@ def ask_all(daemon, crowd, question, most):
     sent = dict.fromkeys(crowd, 0)
     deadline = Deadline(limit(90))
     while sent:
-        _, ready, _ = select.select([], list(sent), [],
-                                    deadline.left("the cut"))
+        ready = wait_ready("the cut", write=list(sent), seconds=deadline)
         assert SANITIZED or daemon.rss() < most
         for sock in ready:
             try:

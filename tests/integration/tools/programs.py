@@ -3,11 +3,10 @@
 
 import os
 import pathlib
-import select
 import signal
 import subprocess
 
-from trio import PATIENCE, crash_of
+from trio import PATIENCE, crash_of, wait_for, wait_ready
 
 BUILD = pathlib.Path(os.environ.get("PSKV_BUILD_DIR", "build"))
 
@@ -56,8 +55,7 @@ class Daemon:
 
     def wait_ready(self):
         """Until it serves; fails with its log when it ends instead."""
-        if not select.select([self.ready_fd], [], [], PATIENCE)[0]:
-            raise AssertionError(f"{self.name} is not ready: {self.log()}")
+        wait_ready(f"{self.name} ready", [self.ready_fd])
         if os.read(self.ready_fd, 1) != b"\n":
             raise AssertionError(f"{self.name} ended: {self.log()}")
 
@@ -69,23 +67,10 @@ class Daemon:
         return self.log_path.read_text(errors="replace")
 
     def wait_log(self, text):
-        """Until the log holds `text`: follows the file as it grows."""
-        with subprocess.Popen(
-                ["tail", "-c", "+1", "-f", f"--pid={self.process.pid}",
-                 str(self.log_path)], stdout=subprocess.PIPE) as tail:
-            try:
-                seen = b""
-                while text.encode() not in seen:
-                    if not select.select([tail.stdout], [], [], PATIENCE)[0]:
-                        raise AssertionError(f"no '{text}': {self.log()}")
-                    more = os.read(tail.stdout.fileno(), 65536)
-                    if more == b"" and text not in self.log():
-                        raise AssertionError(f"no '{text}': {self.log()}")
-                    seen += more
-                    if more == b"":
-                        break
-            finally:
-                tail.kill()
+        """Until the log holds `text`."""
+        wait_for(lambda: text in self.log() or self.process.poll() is not None,
+                 f"'{text}' in the log of {self.name}")
+        assert text in self.log(), f"no '{text}': {self.log()}"
 
     def signal(self, number):
         self.process.send_signal(number)

@@ -4,7 +4,6 @@ import json
 import os
 import pty
 import re
-import select
 import subprocess
 from pathlib import Path
 
@@ -189,18 +188,14 @@ class Zsh:
             os.chdir(tmp)
             os.execvpe("zsh", ["zsh", "-f", "-i"], environment(tmp))
         self.pid = pid
-        self.seen = ""
 
     def type(self, text, until):
         os.write(self.master, text.encode())
-        since = len(self.seen)
-        deadline = support.Deadline()
-        while not re.search(until, self.seen[since:]):
-            ready, _, _ = select.select([self.master], [], [],
-                                        deadline.left(until))
-            self.seen += os.read(self.master, 65536).decode(
-                errors="replace") if ready else ""
-        return self.seen[since:]
+        seen = support.read_until(
+            self.master, lambda seen: re.search(until.encode(), seen),
+            f"'{until}' after '{text}'").decode(errors="replace")
+        assert re.search(until, seen), seen
+        return seen
 
     def end(self):
         os.kill(self.pid, 9)

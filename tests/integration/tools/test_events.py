@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """psctl events on real daemons, and lines of JSON."""
 import json
-import os
 import re
-import select
 import subprocess
 import time
 
@@ -82,25 +80,26 @@ def test_follow_prints_events_as_they_happen(trio):
         [support.program("psctl"), "-e", t.endpoint, "-w", "jsonl", "--follow",
          "events"], stdout=subprocess.PIPE,
         env=support.clean_env(), preexec_fn=support.die_with_parent)
-    seen = []
-    rest = b""
+    text = b""
 
-    def read_until(what):
-        nonlocal rest
-        while what not in [e["what"] for e in seen]:
-            ready, _, _ = select.select([p.stdout], [], [], PATIENCE)
-            assert ready, (what, seen)
-            data = os.read(p.stdout.fileno(), 65536)
-            assert data, seen
-            *lines, rest = (rest + data).split(b"\n")
-            seen.extend(map(json.loads, lines))
+    def lines():
+        return [json.loads(line) for line in text.split(b"\n")[:-1]]
+
+    def await_event(what):
+        nonlocal text
+        text = support.read_until(
+            p.stdout.fileno(), lambda seen: re.search(
+                rb'"what": ?"%s".*\n' % what.encode(), seen),
+            f"the event '{what}'", seen=text)
+        assert what in [e["what"] for e in lines()], text
 
     try:
         # All of the first look, one a line.
-        read_until("started")
+        await_event("started")
         with Job(t, 1, "later"):
             pass
-        read_until("ended")
+        await_event("ended")
+        seen = lines()
         assert seen[-1]["name"] == "later" and seen[-1]["schema"] == 1
         numbers = [e["number"] for e in seen]
         assert numbers == sorted(set(numbers))

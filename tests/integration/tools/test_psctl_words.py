@@ -4,7 +4,6 @@ import json
 import os
 import pty
 import re
-import select
 import signal
 import subprocess
 
@@ -92,17 +91,8 @@ def on_terminal(argv, **env):
     p = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=slave,
                          env=support.clean_env(**env))
     os.close(slave)
-    seen = b""
-    deadline = support.Deadline(support.PATIENCE * 2)
-    while True:
-        select.select([master], [], [], deadline.left("the end of " + argv[0]))
-        try:
-            data = os.read(master, 65536)
-        except OSError:  # The last writer is gone.
-            break
-        if not data:
-            break
-        seen += data
+    seen = support.read_until(master, lambda seen: False,
+                              "the end of " + argv[0], support.PATIENCE * 2)
     os.close(master)
     out = p.stdout.read()
     p.stdout.close()

@@ -4,7 +4,6 @@ import fcntl
 import json
 import os
 import pty
-import select
 import struct
 import subprocess
 import sys
@@ -100,16 +99,13 @@ class Screen:
         os.close(slave)
         self.seen = b""
 
-    def read_until(self, what):
-        deadline = Deadline()
-        while what not in self.seen:
-            ready, _, _ = select.select([self.master], [], [],
-                                        deadline.left(what))
-            try:
-                self.seen += os.read(self.master, 65536) if ready else b""
-            except OSError:  # The program has ended.
-                break
-        assert what in self.seen, self.seen
+    def read_until(self, what, since=0, times=1):
+        def is_shown(seen):
+            return seen[since:].count(what) >= times
+
+        self.seen = support.read_until(self.master, is_shown, repr(what),
+                                       seen=self.seen)
+        assert is_shown(self.seen), self.seen
 
     def end(self):
         self.process.kill()
@@ -127,8 +123,7 @@ def test_terminal_is_left_as_it_was(trio, key):
         first = len(screen.seen)
         screen.read_until(b"ps0")
         # Frame after frame, each from the upper left corner.
-        while screen.seen.count(b"\x1b[H\x1b[J") < 3:
-            screen.seen += os.read(screen.master, 65536)
+        screen.read_until(b"\x1b[H\x1b[J", times=3)
         assert len(screen.seen) > first
         os.write(screen.master, key)
         screen.read_until(LEAVE)
@@ -170,8 +165,7 @@ def test_terminal_waits_for_a_scheduler_that_is_gone(trio):
         screen.read_until(b"cannot reach psched")
         since = len(screen.seen)
         t.launch("sched").await_ready(Deadline())
-        while b"NAME" not in screen.seen[since:]:
-            screen.seen += os.read(screen.master, 65536)
+        screen.read_until(b"NAME", since)
         os.write(screen.master, b"q")
         screen.read_until(LEAVE)
     finally:

@@ -7,14 +7,13 @@ import pwd
 import socket
 import subprocess
 import threading
-import time
 from collections import defaultdict
 
 import pytest
 import trio as support
 import wire
 from python_job import Job as Programs
-from trio import Job
+from trio import Job, be_slow
 
 NOBODY = pwd.getpwnam("nobody").pw_uid
 needs_root = pytest.mark.skipif(os.getuid() != 0,
@@ -40,7 +39,7 @@ def rounds(t, folder, count, slow=None, size=3):
                 if w.rank != slow:
                     w.say(line)
             if slow is not None:
-                time.sleep(SLOW_S)  # That is the fault.
+                be_slow(SLOW_S)
                 job[slow].say(line)
             job.hear()
     job.tell("barrier")
