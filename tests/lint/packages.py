@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Fails when `./dev test --all` does not install a program or module for which
-a test is skipped, when `./dev test` installs a large package, and when the
-packages have another version than meson.build."""
+a test is skipped, when `./dev test` installs a large package, when debian/control
+needs a package that `./dev package` does not install, and when the packages have
+another version than meson.build."""
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -21,18 +23,17 @@ LIST = "tests/support/packages.txt"
 LARGE = ("g++", "clang", "python3-torch", "openssh-server", "openmpi", "mpich",
          "slurm", "munge", "gridengine", "prometheus", "systemd")
 
-lists, name = {}, ""
-for line in (root / LIST).read_text().splitlines():
-    if line and not line.startswith("#"):
-        if ":" in line:
-            name, line = line.split(":", 1)
-        lists.setdefault(name, []).extend(line.split())
+
+def ask_reader(command):
+    """What the reader of the table answers, as a set of words."""
+    done = subprocess.run(
+        ["bash", "-euc", f". tests/support/packages.sh; {command}"], cwd=root,
+        capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
 
 
 def packages(name):
-    """Those of a list, and of the lists that it names."""
-    return {p.split("/")[0] for word in lists[name] for p in (
-        packages(word[1:]) if word[0] == "+" else [word])}
+    return ask_reader(f"packages_of {name}")
 
 
 wanted = netns.TOOLS | netns.PACKET_TOOLS
@@ -46,11 +47,23 @@ found = [f"{LIST}: all lacks {package}, which has {tool}"
 found += [f"{LIST}: test has {package}, which is for test --all"
           for package in sorted(packages("test"))
           if package.startswith(LARGE)]
-for name in re.findall(r"\b(?:need|with_tests) ([a-z]+)$|with_venv ([a-z0-9-]+)",
-                       (root / "dev").read_text(), re.M):
-    if name[0] and name[0] not in lists or \
-            name[1] and f"pip-{name[1]}" not in lists:
-        found.append(f"{LIST}: no list '{''.join(name)}', which dev names")
+lists = ask_reader('echo "${!LISTS[@]}"')
+for path in [root / "dev", *root.glob("tests/*/run.sh"),
+             *root.glob("docs/**/*.sh"), root / "debian/package.sh"]:
+    for name in re.findall(
+            r"\b(?:need|with_tests) ([a-z]+)$|with_venv ([a-z0-9-]+)",
+            path.read_text(), re.M):
+        if name[0] and name[0] not in lists or \
+                name[1] and f"pip-{name[1]}" not in lists:
+            found.append(f"{path.relative_to(root)}: no list "
+                         f"'{''.join(name)}' in {LIST}")
+control = (root / "debian/control").read_text()
+needs = re.search(r"^Build-Depends:(.*?)^\S", control, re.M | re.S)[1]
+found += [f"{LIST}: deb lacks {package}, which debian/control needs"
+          for package in re.findall(r"([a-z0-9][a-z0-9+.-]*)(?: \([^)]*\))?,",
+                                    needs)
+          if not package.startswith(("debhelper-compat", "dh-sequence-"))
+          and package not in packages("deb")]
 version = re.search(r"^  version: '([^']+)'",
                     (root / "meson.build").read_text(), re.M).group(1)
 for path, pattern in {

@@ -42,21 +42,23 @@ show_progress() {
     fi
 }
 
+# The one reader of the table. LISTS has the words of each list.
 declare -A LISTS
-read_lists() {
-    local line name=''
-    while read -r line; do
-        case $line in
+read_table() {
+    local name words list
+    while read -r name words; do
+        case $name in
         '#'* | '') ;;
-        *:*)
-            name=${line%%:*}
-            LISTS[$name]=${line#*:}
+        *:) LISTS[${name%:}]+=" $words" ;;
+        *)
+            for list in $words; do
+                LISTS[$list]+=" $name"
+            done
             ;;
-        *) LISTS[$name]+=" $line" ;;
         esac
     done <tests/support/packages.txt
 }
-read_lists
+read_table
 
 # packages_of LIST...: their packages, one a line.
 packages_of() {
@@ -192,5 +194,29 @@ with_venv() {
     else
         echo "dev: pip cannot install ${words[*]}: what needs it is skipped" >&2
         return 1
+    fi
+}
+
+# packages [--print] [--all | LIST...]: of tests/support/packages.txt.
+cmd_packages() {
+    local is_printed='' list
+    if [ "${1:-}" = --print ]; then
+        is_printed=yes
+        shift
+    fi
+    case ${1:-} in
+    --all) set -- all ;;
+    '') set -- test ;;
+    esac
+    for list in "$@"; do
+        if [ -z "${LISTS[$list]:-}" ]; then
+            echo "dev packages: no list '$list'; there are ${!LISTS[*]}" >&2
+            exit 2
+        fi
+    done
+    if [ -n "$is_printed" ]; then
+        print_missing "$@"
+    else
+        need "$@"
     fi
 }

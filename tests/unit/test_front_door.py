@@ -113,6 +113,29 @@ class Limits(unittest.TestCase):
         self.assertIn("the end of test_never_ends", done.stderr)
 
 
+class Commands(unittest.TestCase):
+    def run_dev(self, *words):
+        return subprocess.run([ROOT / "dev", *words], capture_output=True,
+                              text=True, timeout=limit(60), check=False)
+
+    def test_each_command_of_the_help_is_there(self):
+        commands = re.findall(r"^  ([a-z]+) ", self.run_dev("help").stdout, re.M)
+        self.assertIn("soak", commands)
+        text = "".join(p.read_text() for p in [
+            ROOT / "dev", SUPPORT / "packages.sh", ROOT / "debian/package.sh",
+            *ROOT.glob("docs/**/*.sh"), *ROOT.glob("tests/*/run.sh")])
+        self.assertEqual({c for c in commands if f"\ncmd_{c}() {{" not in text},
+                         set())
+
+    def test_an_unknown_command_is_named(self):
+        done = self.run_dev("tests")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("no command 'tests'", done.stderr)
+        done = self.run_dev("fuzz", "ten")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("not a number of seconds: ten", done.stderr)
+
+
 class Packages(unittest.TestCase):
     """Of a user who is not root, where sudo would say that it was called."""
 
