@@ -9,6 +9,7 @@ from typing import Any, Callable, Iterable, Optional
 
 import net
 import peers
+import traced
 from peers import Failed, Skipped, Systems
 from table import Book
 
@@ -576,6 +577,21 @@ def row_22(b: Bench) -> None:
             device_ddp(b, 2)
 
 
+def row_23(b: Bench) -> None:
+    """Not a speed: how long the way of a push is in the sources. The numbers of
+    several jobs differ by what a thread found to do at once."""
+    folder = traced.build(b.systems.build)
+    for case in traced.CASES:
+        peers.say(f"row 23: {case}")
+        found = [traced.record(b.systems.build, folder, case)
+                 for _ in range(b.size.rounds)]
+        for what in ("functions", "files", "changes of file", "calls"):
+            seen = sorted(getattr(f, what.split()[0]) for f in found)
+            b.book.figure(23, f"{case}: {what}", "",
+                          {"value": seen[len(seen) // 2], "least": seen[0],
+                           "most": seen[-1]})
+
+
 ROWS: dict[int, tuple[str, str, Callable[[Bench], None]]] = {
     1: ("agent", "agent alone, shared arrays", row_1),
     2: ("private", "agent alone, private memory", row_2),
@@ -599,4 +615,5 @@ ROWS: dict[int, tuple[str, str, Callable[[Bench], None]]] = {
     20: ("far", "one host far from its server", row_20),
     21: ("tls", "with TLS and without", row_21),
     22: ("device", "on a GPU", row_22),
+    23: ("trace", "functions and files on the way of a push", row_23),
 }

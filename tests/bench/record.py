@@ -1,9 +1,15 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """Write the results of bench.py into figures.md and its pictures:
-record.py JSON-FILE DOCS-FOLDER"""
 
+    record.py [--add] JSON-FILE DOCS-FOLDER
+
+With --add, the rows of the file replace those of the page, or come to them, and
+all others stay."""
+
+import argparse
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -12,10 +18,11 @@ from cases import ROWS
 from table import Book, number
 
 PEERS = ("Open MPI", "mpi-ring", "gloo", "NCCL", "cuBLAS")
+PICTURES = "pictures/bench"
 
 
-def page(book: Book, titles: dict[int, str], pictures: str) -> str:
-    """Markdown of all rows that have figures."""
+def head(book: Book) -> str:
+    """The page up to its first row."""
     out = ["<!-- SPDX-License-Identifier: Apache-2.0 -->", "# Figures", "",
            f"Measured in one run of `./dev bench` on {book.when[:10]}: "
            f"{book.machine}. Written by `tests/bench/record.py`; what each "
@@ -31,30 +38,56 @@ def page(book: Book, titles: dict[int, str], pictures: str) -> str:
     out += ["", "The rows have the median (least .. most), the share of the "
             "measured limit of memory or links, and the most memory of all "
             "processes."]
-    for row, title in titles.items():
-        lines = book.lines_of(row, goals=False)
-        if not lines:
-            continue
-        out += ["", f"## {row}. {title}", "", "```",
-                *[line[2:] for line in lines], "```"]
-        if book.drawn(row):
-            out += ["", f"![row {row}]({pictures}/row-{row:02}.svg)"]
     return "\n".join(out) + "\n"
 
 
+def rows_of(book: Book, is_added: bool) -> dict[int, str]:
+    """Markdown of each row that has figures."""
+    found = {}
+    for row, (_, title, _) in ROWS.items():
+        lines = book.lines_of(row, goals=False)
+        if not lines:
+            continue
+        out = [f"## {row}. {title}", ""]
+        if is_added:
+            out += [f"Measured on {book.when[:10]}: {book.machine}.", ""]
+        out += ["```", *[line[2:].rstrip() for line in lines], "```"]
+        if book.drawn(row):
+            out += ["", f"![row {row}]({PICTURES}/row-{row:02}.svg)"]
+        found[row] = "\n".join(out) + "\n"
+    return found
+
+
+def parts_of(text: str) -> tuple[str, dict[int, str]]:
+    """Head and rows of a page."""
+    first, *rest = re.split(r"^(?=## \d+\. )", text, flags=re.M)
+    rows = {int(part[3:part.index(".")]): part.rstrip("\n") + "\n"
+            for part in rest}
+    return first.rstrip("\n") + "\n", rows
+
+
 def main() -> int:
-    if len(sys.argv) != 3:
-        print(__doc__, file=sys.stderr)
-        return 2
-    source, docs = Path(sys.argv[1]), Path(sys.argv[2])
-    measured = json.loads(source.read_text())
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--add", action="store_true")
+    parser.add_argument("file", type=Path)
+    parser.add_argument("docs", type=Path)
+    options = parser.parse_args()
+    measured = json.loads(options.file.read_text())
     book = Book.of(measured)
-    titles = {row: title for row, (_, title, _) in ROWS.items()}
-    if not plot.draw(measured, titles, docs / "pictures" / "bench"):
+    page = options.docs / "figures.md"
+    rows = rows_of(book, options.add)
+    titles = {row: ROWS[row][1] for row in rows}
+    if not plot.draw(measured, titles, options.docs / PICTURES):
         print("matplotlib (python3-matplotlib) is not installed",
               file=sys.stderr)
         return 1
-    (docs / "figures.md").write_text(page(book, titles, "pictures/bench"))
+    first = head(book)
+    if options.add:
+        first, old = parts_of(page.read_text())
+        rows = {**old, **rows}
+    page.write_text("\n".join([first, *(rows[row] for row in sorted(rows))]))
     return 0
 
 
