@@ -436,6 +436,21 @@ class Trio:
         assert answer["schema"] == 1
         return answer
 
+    def node(self, name):
+        """The scheduler's row of a member, or None."""
+        return next((n for n in self.ask("nodes")["nodes"]
+                     if n["name"] == name), None)
+
+    def await_node(self, name, field, value):
+        wait_for(lambda: (self.node(name) or {}).get(field) == value,
+                 f"{field} {value} of {name}")
+
+    def await_ranks(self, job, count):
+        """Until this number of ranks of a job have joined."""
+        wait_for(lambda: [j["live"] for j in self.ask("jobs")["jobs"]
+                          if j["name"] == job] == [count],
+                 f"{count} ranks of job {job}")
+
     def open_jobs(self):
         return [j["name"] for j in self.ask("jobs")["jobs"]
                 if j["phase"] not in ("ended", "failed")]

@@ -527,5 +527,5 @@ refused(pskv.Error, {words!r}, pskv.create, 'dist_ssp', %s)
 pskv.create('dist_ssp', rule='assign', staleness=7).close()
 """
     first = spawn(t, 0, 2, source % "rule='assign', staleness=7")
-    t.sched.await_log("joined, 1 of 2")
+    t.await_ranks("modes", 1)
     end([first, spawn(t, 1, 2, source % other)])

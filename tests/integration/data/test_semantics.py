@@ -617,9 +617,9 @@ def test_draining_scheduler_refuses_new_jobs(trio):
     k = job.key("w", "float32", 1000)
     before = job.tell(lambda rank: f"rounds count 3 {rank} 0 {k}")
     t.sched.process.send_signal(support.signal.SIGTERM)
-    t.sched.await_log("stopping signal")
+    wait_for(lambda: t.ask("nodes")["nodes"][0]["draining"],
+             "the scheduler drains")
     assert "the scheduler is shutting down" in refused(t, 1)
-    assert t.ask("nodes")["nodes"][0]["draining"] is True
     # The scheduler ends after its last job.
     job.key("v", "float32", 1000)
     assert job.tell(lambda rank: f"rounds count 3 {rank} 0 {k}") == before
@@ -634,7 +634,7 @@ def test_draining_server_gets_no_new_job(trio):
     before = job.tell(lambda rank: f"rounds count 3 {rank} 0 {k}")
     server = t.daemons["ps1"]
     server.process.send_signal(support.signal.SIGTERM)
-    t.sched.await_log("server ps1 is shutting down")
+    t.await_node("ps1", "draining", True)
     assert "ps1 is shutting down" in refused(t, 2)
     code, text, _ = t.psctl("nodes")
     assert code == 0 and re.search(r"ps1 +DRAINING", text), text

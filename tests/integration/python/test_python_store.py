@@ -376,7 +376,7 @@ def test_worker_with_another_size_of_the_job_is_refused(world):
     world.start(1, 1)
     first = world.job(2)
     first.python("pskv.create('dist_sync')", ranks=[0])
-    world.trio.sched.await_log("joined")
+    world.trio.await_ranks("job", 1)
     other = world.job(3)
     other.python("""
         try:

@@ -1747,7 +1747,8 @@ def test_a_rank_lost_while_names_are_exchanged(world, when):
         job.start(rank, [PYTHON, "-c", LOST_NAMES, when], RANK=rank,
                   WORLD_SIZE=2, MASTER_ADDR="127.0.0.1", MASTER_PORT=job.port,
                   PSKV_NUM_SERVERS=1)
-    world.trio.sched.await_log("job torch/names gen")
+    harness.wait_for(lambda: "torch/names" in world.trio.open_jobs(),
+                     "the job of the names")
     job.processes[1].stdin.write("\n")
     job.processes[1].stdin.flush()
     assert job.wait(1)[0] == 1
