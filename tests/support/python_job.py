@@ -23,6 +23,18 @@ import pskv
 """
 
 
+def environment(trio, job, rank, ranks, **more):
+    """Variables of a rank of a job, whose ranks are spread over the agents."""
+    agent = rank * len(trio.agent_names) // ranks
+    return harness.clean_env(**{
+        "PYTHONPATH": PACKAGE, "PYTHONUNBUFFERED": 1,
+        "PYTHONDONTWRITEBYTECODE": 1, "PSKV_LIBRARY": LIBRARY,
+        "PSKV_JOB": job, "PSKV_SOCKET": trio.socket(agent),
+        "DMLC_NUM_WORKER": ranks, "DMLC_NUM_SERVER": len(trio.server_names),
+        "DMLC_WORKER_ID": rank, "OMP_NUM_THREADS": 1,
+        "OPENBLAS_NUM_THREADS": 1, **more})
+
+
 class Job:
     """Workers of one job: Python text, or a program, one process a rank."""
 
@@ -33,15 +45,8 @@ class Job:
         self.processes = {}
 
     def start(self, rank, command, **more):
-        agent = rank * len(self.trio.agent_names) // self.workers
-        env = harness.clean_env(
-            PYTHONPATH=PACKAGE, PYTHONUNBUFFERED=1,
-            PYTHONDONTWRITEBYTECODE=1, PSKV_LIBRARY=LIBRARY,
-            PSKV_JOB=self.job, PSKV_SOCKET=self.trio.socket(agent),
-            DMLC_NUM_WORKER=self.workers,
-            DMLC_NUM_SERVER=len(self.trio.server_names), DMLC_WORKER_ID=rank,
-            OMP_NUM_THREADS=1, OPENBLAS_NUM_THREADS=1,
-            **{"PSKV_ON_LOSS": "wait", **more})
+        env = environment(self.trio, self.job, rank, self.workers,
+                          **{"PSKV_ON_LOSS": "wait", **more})
         self.processes[rank] = subprocess.Popen(
             command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True)
@@ -101,13 +106,8 @@ class World:
 
 
 def spawn(t, job, rank, text, *arguments, workers=2, **more):
-    env = harness.clean_env(
-        PYTHONPATH=PACKAGE, PYTHONDONTWRITEBYTECODE=1,
-        PSKV_LIBRARY=LIBRARY, PSKV_JOB=job,
-        PSKV_SOCKET=t.socket(rank),
-        **{"PSKV_PARTITION_BYTES": 4096, **more}, DMLC_NUM_WORKER=workers, DMLC_WORKER_ID=rank,
-        DMLC_NUM_SERVER=len(t.server_names), OMP_NUM_THREADS=1,
-        OPENBLAS_NUM_THREADS=1)
+    env = environment(t, job, rank, workers,
+                      **{"PSKV_PARTITION_BYTES": 4096, **more})
     return subprocess.Popen(
         [sys.executable, "-c", text, *map(str, arguments)], env=env,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,

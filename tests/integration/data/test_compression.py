@@ -8,9 +8,9 @@ import sys
 import numpy as np
 import pytest
 import trio as harness
-from trio import LIBRARY, PACKAGE
 from grad_codec_model import Node, rng_key
 from proxy import Proxy
+from python_job import environment
 
 
 ROUNDS = 50
@@ -103,12 +103,8 @@ def expected(number, case):
 
 
 def spawn(t, rank, source, *args, **env):
-    env = harness.clean_env(**{
-        "PYTHONPATH": PACKAGE, "PYTHONDONTWRITEBYTECODE": 1,
-        "PSKV_LIBRARY": LIBRARY, "PSKV_SOCKET": t.socket(rank // 2),
-        "PSKV_PARTITION_BYTES": 4 * PIECE, "DMLC_NUM_WORKER": 4,
-        "DMLC_WORKER_ID": rank, "DMLC_NUM_SERVER": len(t.server_names),
-        "OMP_NUM_THREADS": 1, "OPENBLAS_NUM_THREADS": 1, **env})
+    env = environment(t, "compression", rank, 4,
+                      **{"PSKV_PARTITION_BYTES": 4 * PIECE, **env})
     return subprocess.Popen([sys.executable, "-c", source, *args], env=env,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                             text=True)

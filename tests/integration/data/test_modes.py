@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 import trio as harness
-from trio import LIBRARY, PACKAGE
 from proxy import Proxy
+from python_job import environment
 
 
 HEAD = """
@@ -31,15 +31,11 @@ def refused(error, word, call, *args, **more):
 
 
 def spawn(t, rank, ranks, text, **more):
-    agent = rank * len(t.agent_names) // ranks
     return subprocess.Popen(
         [sys.executable, "-c", HEAD + text], stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, env=harness.clean_env(
-            PYTHONPATH=PACKAGE, PSKV_LIBRARY=LIBRARY,
-            PYTHONDONTWRITEBYTECODE=1, PSKV_JOB="modes",
-            PSKV_SOCKET=t.socket(agent), DMLC_NUM_WORKER=ranks,
-            DMLC_NUM_SERVER=len(t.server_names), DMLC_WORKER_ID=rank,
-            PSKV_OP_TIMEOUT="120s", PSKV_ON_LOSS="fail", **more))
+        stderr=subprocess.PIPE, text=True, env=environment(
+            t, "modes", rank, ranks, PSKV_OP_TIMEOUT="120s",
+            PSKV_ON_LOSS="fail", **more))
 
 
 def end(workers):

@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 import trio as harness
-from trio import LIBRARY, PACKAGE
 from proxy import Proxy
+from python_job import environment
 
 
 ROWS, WIDTH, STEPS, RANKS = 7001, 9, 12, 3
@@ -48,17 +48,12 @@ exec(GIVEN)  # pylint: disable=exec-used
 
 
 def start(t, rank, name="", params=None, steps=STEPS, **more):
-    agent = rank * len(t.agent_names) // RANKS
     text = WORKER.replace("name, params", GIVEN + "\nname, params", 1)
     return subprocess.Popen(
         [sys.executable, "-c", text, name, repr(params or {}), str(steps),
          str(t.folder / "out")],
-        stderr=subprocess.PIPE, text=True, env=harness.clean_env(
-            PYTHONPATH=PACKAGE, PSKV_LIBRARY=LIBRARY,
-            PYTHONDONTWRITEBYTECODE=1, PSKV_JOB="rows",
-            PSKV_SOCKET=t.socket(agent), DMLC_NUM_WORKER=RANKS,
-            DMLC_NUM_SERVER=len(t.server_names), DMLC_WORKER_ID=rank,
-            PSKV_PARTITION_BYTES=65536, **more))
+        stderr=subprocess.PIPE, text=True, env=environment(
+            t, "rows", rank, RANKS, PSKV_PARTITION_BYTES=65536, **more))
 
 
 def run(t, *args, **more):
@@ -235,9 +230,8 @@ assert numbers.tolist() == [1, 3] and (got == 0).all()
     t = trio(servers=1, agents=1)
     done = subprocess.run(
         [sys.executable, "-c", text], text=True, stderr=subprocess.PIPE,
-        check=False, timeout=2 * harness.PATIENCE, env=harness.clean_env(
-            PYTHONPATH=PACKAGE, PSKV_LIBRARY=LIBRARY, PSKV_SOCKET=t.socket(0),
-            DMLC_NUM_WORKER=1, DMLC_NUM_SERVER=1))
+        check=False, timeout=2 * harness.PATIENCE,
+        env=environment(t, "job", 0, 1))
     assert done.returncode == 0, done.stderr
 
 
@@ -249,8 +243,7 @@ import numpy as np, pskv
 kv = pskv.create('dist_sync')
 kv.init_rows('r', np.zeros((10, 2), 'f'))
 """], text=True, stderr=subprocess.PIPE, check=False,
-        timeout=2 * harness.PATIENCE, env=harness.clean_env(
-            PYTHONPATH=PACKAGE, PSKV_LIBRARY=LIBRARY, PSKV_SOCKET=t.socket(0),
-            DMLC_NUM_WORKER=1, DMLC_NUM_SERVER=0))
+        timeout=2 * harness.PATIENCE,
+        env=environment(t, "job", 0, 1, DMLC_NUM_SERVER=0))
     assert done.returncode == 1
     assert "needs a server" in done.stderr

@@ -6,7 +6,8 @@ import subprocess
 import sys
 
 import trio as harness
-from trio import PACKAGE
+from python_job import environment
+
 
 # Of an operation: a push of 80 MiB of rows takes long on a busy machine.
 LIMIT = int(harness.PATIENCE) + 90
@@ -49,11 +50,8 @@ kv.close()
 def run(t, job, text, **env):
     done = subprocess.run(
         [sys.executable, "-c", text], text=True, stderr=subprocess.PIPE,
-        check=False, timeout=2 * LIMIT, env=harness.clean_env(
-            PYTHONPATH=PACKAGE, PSKV_LIBRARY=str(harness.LIBRARY),
-            PYTHONDONTWRITEBYTECODE=1, PSKV_SOCKET=t.socket(0), PSKV_JOB=job,
-            PSKV_OP_TIMEOUT=f"{LIMIT}s", DMLC_NUM_WORKER=1,
-            DMLC_NUM_SERVER=1, **env))
+        check=False, timeout=2 * LIMIT,
+        env=environment(t, job, 0, 1, PSKV_OP_TIMEOUT=f"{LIMIT}s", **env))
     return done.returncode, done.stderr
 
 
