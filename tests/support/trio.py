@@ -209,7 +209,7 @@ def crash_of(name, code, text):
 
 
 class Daemon:
-    def __init__(self, name, argv, folder):
+    def __init__(self, name, argv, folder, env=None):
         self.name = name
         self.log = folder / f"{name}.log"
         self.port_file = folder / f"{name}.port"
@@ -218,8 +218,8 @@ class Daemon:
         out = open(self.log, "wb")
         self.process = subprocess.Popen(
             argv + ["--ready-fd", str(write)], stdin=subprocess.DEVNULL,
-            stdout=out, stderr=out, pass_fds=[write], env=clean_env(),
-            preexec_fn=die_with_parent)
+            stdout=out, stderr=out, pass_fds=[write],
+            env=env or clean_env(), preexec_fn=die_with_parent)
         out.close()
         os.close(write)
 

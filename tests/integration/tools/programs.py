@@ -1,76 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts daemons for tests and sees to it that none is left behind."""
-
-import os
-import pathlib
+"""Single daemons, as their operator starts them: none is left behind."""
 import signal
 import subprocess
 
-from trio import PATIENCE, crash_of, wait_for, wait_ready
-
-BUILD = pathlib.Path(os.environ.get("PSKV_BUILD_DIR", "build"))
-
-
-def path_of(name):
-    return str(BUILD / "daemons" / name / name)
-
-
-def clean_env(**more):
-    """Removes variables of the caller that would configure a daemon."""
-    env = {"PATH": os.environ.get("PATH", "/usr/bin:/bin")}
-    for name in ("ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS"):
-        if name in os.environ:
-            env[name] = os.environ[name]
-    env.update(more)
-    return env
+import trio
+from trio import PATIENCE, Deadline, clean_env, wait_for
 
 
 def run(name, *args, env=None):
     """Runs a program to its end; returns code, standard output and error."""
-    done = subprocess.run([path_of(name), *args], env=env or clean_env(),
+    done = subprocess.run([trio.program(name), *args], env=env or clean_env(),
                           capture_output=True, text=True, timeout=PATIENCE,
                           check=False)
     return done.returncode, done.stdout, done.stderr
 
 
-class Daemon:
-    """A running daemon; its log goes to a file."""
-
-    def __init__(self, name, folder, *args, env=None, ready=True, label=None):
-        self.name = name
-        self.log_path = folder / f"{label or name}.log"
-        self.port_path = folder / f"{label or name}.port"
-        ready_read, ready_write = os.pipe()
-        command = [path_of(name), f"--ready-fd={ready_write}", *args]
-        if name != "psworker-agent":
-            command.append(f"--port-file={self.port_path}")
-        with open(self.log_path, "wb") as log:
-            self.process = subprocess.Popen(
-                command, env=env or clean_env(), stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log, pass_fds=[ready_write])
-        os.close(ready_write)
-        self.ready_fd = ready_read
+class Daemon(trio.Daemon):
+    def __init__(self, program, label, folder, *args, env=None, ready=True):
+        argv = [trio.program(program), *args]
+        if program != "psworker-agent":
+            argv.append(f"--port-file={folder / label}.port")
+        super().__init__(label, argv, folder, env)
         if ready:
             self.wait_ready()
 
     def wait_ready(self):
         """Until it serves; fails with its log when it ends instead."""
-        wait_ready(f"{self.name} ready", [self.ready_fd])
-        if os.read(self.ready_fd, 1) != b"\n":
-            raise AssertionError(f"{self.name} ended: {self.log()}")
-
-    @property
-    def port(self):
-        return int(self.port_path.read_text())
-
-    def log(self):
-        return self.log_path.read_text(errors="replace")
+        self.await_ready(Deadline())
 
     def wait_log(self, text):
         """Until the log holds `text`."""
-        wait_for(lambda: text in self.log() or self.process.poll() is not None,
+        wait_for(lambda: text in self.text() or not self.alive(),
                  f"'{text}' in the log of {self.name}")
-        assert text in self.log(), f"no '{text}': {self.log()}"
+        assert text in self.text(), f"no '{text}': {self.text()}"
 
     def signal(self, number):
         self.process.send_signal(number)
@@ -79,18 +41,15 @@ class Daemon:
         """Its exit code."""
         return self.process.wait(PATIENCE)
 
-    def stop(self):
+    def stop(self):  # pylint: disable=arguments-differ
         """Ends it in good order; returns its exit code."""
-        if self.process.poll() is None:
+        if self.alive():
             self.signal(signal.SIGTERM)
         return self.wait()
 
     def close(self):
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-        os.close(self.ready_fd)
-        return crash_of(self.name, self.process.returncode, self.log())
+        super().stop(Deadline(), kill=True)
+        return self.crash()
 
 
 class Daemons:
@@ -100,9 +59,9 @@ class Daemons:
         self.folder = folder
         self.all = []
 
-    def start(self, name, *args, **kwargs):
-        kwargs.setdefault("label", f"{name}-{len(self.all)}")
-        daemon = Daemon(name, self.folder, *args, **kwargs)
+    def start(self, program, *args, **kwargs):
+        daemon = Daemon(program, f"{program}-{len(self.all)}", self.folder,
+                        *args, **kwargs)
         self.all.append(daemon)
         return daemon
 

@@ -90,7 +90,7 @@ def test_schema_is_json(name):
 def test_effective_config_names_origins(tmp_path):
     conf = tmp_path / "s.yaml"
     conf.write_text("compute:\n  threads: 3\nlog:\n  level: debug\n")
-    env = programs.clean_env(DMLC_PS_ROOT_URI="sched.example",
+    env = support.clean_env(DMLC_PS_ROOT_URI="sched.example",
                              DMLC_PS_ROOT_PORT="9000", PORT="7777",
                              PS_VERBOSE="2", PSD_FLOW_WINDOW="64MiB",
                              PS_RESEND_TIMEOUT="250",
@@ -232,10 +232,10 @@ def test_socket_folder_without_permission_is_an_error(tmp_path):
     folder.mkdir(mode=0o700)
     done = subprocess.run(
         ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups",
-         programs.path_of("psworker-agent"),
+         support.program("psworker-agent"),
          "-o", f"client.socket={folder}/agent.sock"],
-        env=programs.clean_env(), capture_output=True, text=True,
-        timeout=programs.PATIENCE, check=False)
+        env=support.clean_env(), capture_output=True, text=True,
+        timeout=support.PATIENCE, check=False)
     assert done.returncode == 77, done.stderr
 
 
@@ -248,7 +248,7 @@ def test_psched_serves_and_ends(daemons):
     with socket.create_connection(("127.0.0.1", sched.port)):
         pass
     assert sched.stop() == 0
-    assert "stopped" in sched.log()
+    assert "stopped" in sched.text()
 
 
 def test_daemons_start_in_any_order(daemons, tmp_path):
@@ -266,7 +266,7 @@ def test_daemons_start_in_any_order(daemons, tmp_path):
     mode = agent.socket.stat().st_mode
     assert stat.S_ISSOCK(mode) and stat.S_IMODE(mode) == 0o660
     for daemon in (agent, server, sched):
-        assert daemon.stop() == 0, daemon.log()
+        assert daemon.stop() == 0, daemon.text()
     assert not agent.socket.exists()
     reserved.close()
 
@@ -317,13 +317,13 @@ def test_reload_changes_only_the_log_level(daemons, tmp_path, name):
     conf.write_text("node: {name: second}\nlog: {level: debug}\n")
     daemon.signal(signal.SIGHUP)
     daemon.wait_log("options reloaded")
-    log = daemon.log()
+    log = daemon.text()
     assert "option changed log.level=debug" in log
     assert "node.name" in log  # The option that needs a restart.
     conf.write_text("log: {level: lout}\n")
     daemon.signal(signal.SIGHUP)
     daemon.wait_log("options not reloaded")
-    assert "d.yaml:1:14" in daemon.log()
+    assert "d.yaml:1:14" in daemon.text()
     assert daemon.stop() == 0
 
 
@@ -339,7 +339,7 @@ def test_state_dump(daemons, name):
     daemon.signal(signal.SIGUSR1)
     daemon.wait_log(f"state {name} name ")
     assert daemon.stop() == 0
-    assert "residue" in daemon.log()
+    assert "residue" in daemon.text()
 
 
 def test_broken_pipe_does_not_end_a_daemon(daemons):
@@ -389,7 +389,7 @@ def test_servers_keep_their_names(daemons):
 
     def name(server):
         found = re.search(r"serving name (\S+) address ([\d.]+):(\d+)",
-                          server.log())
+                          server.text())
         assert found[1] == f"{os.uname().nodename[:50]}-{found[3]}"
         assert found[2] == address
         assert 9092 <= int(found[3]) < 9092 + 64
@@ -409,7 +409,7 @@ def test_servers_keep_their_names(daemons):
 def test_json_lines(daemons):
     sched = daemons.psched("--log-format=json", "-o", "node.name=n7")
     assert sched.stop() == 0
-    lines = [json.loads(line) for line in sched.log().splitlines()]
+    lines = [json.loads(line) for line in sched.text().splitlines()]
     assert {line["program"] for line in lines} == {"psched"}
     assert lines[-1]["node"] == "n7"
     assert lines[-1]["msg"] == "stopped"
@@ -425,15 +425,15 @@ def test_journal_prefix(daemons, tmp_path):
                             ("1:1", False)]:
         ready, write = os.pipe()
         with open(log, "wb") as out, subprocess.Popen(
-                [programs.path_of("psched"), "-o", "listen.port=0",
+                [support.program("psched"), "-o", "listen.port=0",
                  f"--ready-fd={write}"],
-                env=programs.clean_env(JOURNAL_STREAM=stream), stderr=out,
+                env=support.clean_env(JOURNAL_STREAM=stream), stderr=out,
                 pass_fds=[write]) as p:
             os.close(write)
             assert os.read(ready, 1) == b"\n"
             os.close(ready)
             p.terminate()
-            assert p.wait(programs.PATIENCE) == 0
+            assert p.wait(support.PATIENCE) == 0
         assert all(line.startswith("<5>") == journal
                    for line in log.read_text().splitlines())
 
@@ -445,10 +445,10 @@ def test_service_manager_is_notified(daemons, tmp_path):
     path = tmp_path / "notify"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
         s.bind(str(path))
-        s.settimeout(programs.PATIENCE)
+        s.settimeout(support.PATIENCE)
         # A socket holds 11 datagrams, and more are dropped: this test may be
         # that many signs of life late.
-        env = programs.clean_env(NOTIFY_SOCKET=str(path),
+        env = support.clean_env(NOTIFY_SOCKET=str(path),
                                  WATCHDOG_USEC="400000")
         sched = daemons.psched(env=env)
 
@@ -475,7 +475,7 @@ def test_service_manager_is_notified(daemons, tmp_path):
 def send_and_wait(port, data):
     """Sends and reads to the end; returns what came."""
     with socket.create_connection(("127.0.0.1", port)) as s:
-        s.settimeout(programs.PATIENCE)
+        s.settimeout(support.PATIENCE)
         got = b""
         try:
             s.sendall(data)
@@ -496,7 +496,7 @@ def test_malformed_bytes_close_the_connection_with_one_line(daemons):
     send_and_wait(sched.port, b"PS\x01\x01\x00\x00\x00\x05" + b"\x00" * 8 +
                   b"\xdd\x10\x00\x00\x00")
     assert sched.stop() == 0
-    lines = [line for line in sched.log().splitlines()
+    lines = [line for line in sched.text().splitlines()
              if "connection closed" in line]
     assert len(lines) == 3
     assert all("warning" in line and "reason=" in line for line in lines)
