@@ -2,6 +2,7 @@
 #include "client/arena.h"
 #include "client/device/gpu.h"
 #include "client/error.h"
+#include "client/op.h"
 #include "client/state.h"
 
 #include <stdlib.h>

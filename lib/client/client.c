@@ -22,9 +22,7 @@
 #include "client/report.h"
 #include "client/send.h"
 #include "client/span.h"
-#include "client/stall.h"
 #include "client/state.h"
-#include "client/wait_note.h"
 #include "client/waiting.h"
 
 #include <stdio.h>

@@ -4,8 +4,7 @@
 #include "client/entry.h"
 #include "client/error.h"
 #include "client/key.h"
-#include "client/op_start.h"
-#include "client/op_wait.h"
+#include "client/op.h"
 #include "client/state.h"
 
 #include <inttypes.h>

@@ -5,7 +5,6 @@
 #include "client/arena.h"
 #include "client/error.h"
 #include "client/op.h"
-#include "client/op_queue.h"
 #include "client/send.h"
 #include "client/state.h"
 

@@ -4,11 +4,11 @@
 #include "client/entry.h"
 #include "client/error.h"
 #include "client/key.h"
+#include "client/op.h"
 #include "client/progress.h"
 #include "client/reattach.h"
 #include "client/send.h"
 #include "client/state.h"
-#include "client/wait_note.h"
 
 #include <stdio.h>
 #include <stdlib.h>

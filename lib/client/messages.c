@@ -6,8 +6,6 @@
 #include "client/handshake.h"
 #include "client/key.h"
 #include "client/op.h"
-#include "client/op_copy.h"
-#include "client/op_queue.h"
 #include "client/profile_answer.h"
 #include "client/reattach.h"
 #include "client/state.h"

@@ -8,7 +8,6 @@
 #include "client/arena.h"
 #include "client/clock.h"
 #include "client/error.h"
-#include "client/op_device.h"
 #include "client/state.h"
 
 #include <assert.h>

@@ -1,20 +1,247 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Public calls that wait for operations, show their results and free them. */
-#include "client/op_wait.h"
+/* Public calls that wait for operations, show their results, cancel and free
+ * them. A wait that takes long says on standard error what it waits for. */
+#include "client/op.h"
 #include "client/clock.h"
 #include "client/device/gpu.h"
 #include "client/entry.h"
 #include "client/error.h"
-#include "client/op.h"
 #include "client/progress.h"
-#include "client/stall.h"
+#include "client/reattach.h"
+#include "client/send.h"
 #include "client/state.h"
-#include "client/wait_note.h"
 #include "client/waiting.h"
 
 #include <stdio.h>
 
 #include "base/limits.h"
+#include "base/str.h"
+
+/* Time for the agent to answer a stall query; it asks other members for up to a
+ * second. */
+#define STALL_QUERY_MS 5000
+
+/* Times of a wait before its first line. Where all ranks of a job write to one
+ * place two lines suffice: either of the two ranks may be the missing one. The
+ * others are later, for nodes and ranks with a file of their own; most ranks of
+ * a job of a thousand write last, so that it has few lines. */
+#define NOTE_MS        30000
+#define LATER_NOTE_MS  (4 * NOTE_MS)
+#define LAST_NOTE_MS   (16 * NOTE_MS)
+#define EARLY_RANKS    2
+#define LATER_RANKS    64
+/* Bindings that wait in slices call again within this time. */
+#define SLICE          PS_SECONDS(1)
+
+/* ------------------------------------------------------------------ reasons */
+
+static bool is_stall_answered(void *arg)
+{
+    return ((const struct stall_request *)arg)->is_answered;
+}
+
+/* Number of the operation that a queued one waits for: the one on its key that
+ * the agent has. */
+static uint64_t reserved_number(const struct psc_op *op)
+{
+    PS_LIST_EACH(n, &op->client->ops.all)
+    {
+        const struct psc_op *other = PS_CONTAINER(n, struct psc_op, of_client);
+
+        if (other->key == op->key && other->state == OP_SENT &&
+            (op->key != NULL || other->kind == op->kind)) {
+            return other->id;
+        }
+    }
+    return 0;
+}
+
+/* Queries the agent; `text` is its answer, or why there is none. */
+static void ask_agent(struct psc_client *c, struct stall_request *w)
+{
+    struct ps_msg m = {.code = PS_MSG_L_STALL_QUERY,
+                       .l_stall_query = {.op_id = w->id}};
+    int rc;
+
+    ps_list_push_back(&c->progress.stall_requests, &w->node);
+    rc = client_send(c, &m);
+    if (rc == 0) {
+        rc = client_wait(c, is_stall_answered, w,
+                         client_deadline(STALL_QUERY_MS));
+    }
+    ps_list_remove(&w->node);
+    if (rc != 0) {
+        ps_str_copy(w->text, sizeof(w->text),
+                    rc == PS_E_TIMEOUT ? "the agent does not say why"
+                    : c->rc != 0       ? c->text
+                                       : ps_strerror(rc));
+    }
+}
+
+void start_explain(struct psc_client *c, char *text, size_t size)
+{
+    struct stall_request w = {0};
+
+    ask_agent(c, &w);
+    ps_str_copy(text, size, w.text);
+}
+
+static void ask_stall(struct psc_op *whole, struct stall_request *w)
+{
+    const struct psc_op *op = whole->kind == OP_COLL
+                                  ? whole->hooks->waits_for(whole)
+                                  : whole;
+    struct psc_client *c = op->client;
+
+    *w = (struct stall_request){
+        .id = op->state == OP_SENT ? op->id : reserved_number(op)};
+    if (reattach_explain(c, op->key, w->text, sizeof(w->text))) {
+        return;
+    }
+    if (op->src.streaming && op->src.is_held) {
+        ps_str_copy(w->text, sizeof(w->text),
+                    "its array is being copied from the GPU");
+        return;
+    }
+    if (w->id == 0) {
+        ps_str_copy(w->text, sizeof(w->text),
+                    "its result is being copied, or it is about to be sent");
+        return;
+    }
+    ask_agent(c, w);
+}
+
+void op_explain(struct psc_op *op, char *text, size_t size)
+{
+    char name[PS_KEY_NAME_MAX + 64];
+    struct stall_request w;
+    ps_time open_for;
+
+    ask_stall(op, &w);
+    /* The operation may have ended during the query. */
+    op_name(op, name, sizeof(name));
+    open_for = (client_now() - op->started) / PS_MILLIS(1);
+    snprintf(text, size, "%s is open for %llu.%llu s: %.*s", name,
+             (unsigned long long)(open_for / 1000),
+             (unsigned long long)(open_for % 1000 / 100),
+             (int)(size > 400 ? size - 400 : 0), w.text);
+}
+
+/* -------------------------------------------------------------------- notes */
+
+/* A worker that waits for another one looks the same as one that computes, so a
+ * line on standard error names the ranks that are missing: the first when a wait
+ * has lasted for the interval of the options, the next ones whenever it has
+ * lasted twice as long as at the line before. */
+
+ps_time wait_note_first_after(const struct psc_client *c)
+{
+    const int32_t ms = c->options.wait_notes_ms;
+    int64_t rank = c->options.rank; /* -1: not known before the welcome. */
+    bool is_first_of_node = false;
+
+    if (ms != 0) {
+        return ms < 0 ? PS_TIME_NEVER : PS_MILLIS(ms);
+    }
+    if (c->id.is_welcomed) {
+        rank = c->id.rank;
+        is_first_of_node = c->id.local_rank == 0;
+    }
+    if (rank < EARLY_RANKS) {
+        return PS_MILLIS(NOTE_MS);
+    }
+    return rank < LATER_RANKS || is_first_of_node ? PS_MILLIS(LATER_NOTE_MS)
+                                                  : PS_MILLIS(LAST_NOTE_MS);
+}
+
+static ps_time twice_as_long(ps_time began, ps_time now)
+{
+    return ps_time_add(now, now - began);
+}
+
+/* Writes the line with one call, so that lines of several workers do not
+ * mix. */
+static void print_wait_note(const struct psc_client *c, const char *text)
+{
+    char who[32] = "a worker";
+    bool has_node = c->id.node[0] != '\0';
+
+    if (c->id.is_welcomed) {
+        snprintf(who, sizeof(who), "rank %u", c->id.rank);
+    } else if (c->options.rank >= 0) {
+        snprintf(who, sizeof(who), "rank %d", c->options.rank);
+    }
+    fprintf(stderr,
+            "pskv: job %s, %s%s%s: %s; 'psctl stall' shows the waits of all "
+            "ranks\n",
+            c->options.job, who, has_node ? " on " : "", c->id.node, text);
+}
+
+/* As client_wait_many(), with notes about the operation that `first` returns,
+ * the first one that has not ended. Slices of one wait count together. */
+static int wait_note_many(struct psc_client *c, bool (*ready)(void *arg),
+                          uint32_t (*missing)(void *arg), void *arg,
+                          ps_time deadline, struct psc_op *(*first)(void *arg))
+{
+    const struct wait_note *note = &first(arg)->note;
+    ps_time now = client_now();
+    ps_time began = now;
+    ps_time due;
+    char text[PSC_TEXT_MAX];
+    int rc;
+
+    if (note->due != 0 && now < note->ended_at + SLICE) {
+        began = note->began;
+        due = note->due;
+    } else {
+        due = ps_time_add(now, wait_note_first_after(c));
+    }
+    for (;;) {
+        rc = client_wait_many(c, ready, missing, arg,
+                              ps_time_min(due, deadline));
+        now = client_now();
+        if (rc != PS_E_TIMEOUT || now >= deadline) {
+            break;
+        }
+        if (now >= due) {
+            struct psc_op *open = first(arg);
+
+            op_explain(open, text, sizeof(text));
+            /* The operation may have ended during the query. */
+            if (open->state != OP_DONE) {
+                print_wait_note(c, text);
+            }
+            due = twice_as_long(began, now);
+        }
+    }
+    if (rc == PS_E_TIMEOUT) { /* Perhaps a slice: the next one goes on. */
+        first(arg)->note = (struct wait_note){
+            .began = began, .due = due, .ended_at = now};
+    }
+    return rc;
+}
+
+int wait_note_text(struct psc_client *c, bool (*ready)(void *arg), void *arg,
+                   ps_time deadline, wait_note_describe describe)
+{
+    const ps_time began = client_now();
+    ps_time due = ps_time_add(began, wait_note_first_after(c));
+    char text[PSC_TEXT_MAX];
+
+    for (;;) {
+        int rc = client_wait(c, ready, arg, ps_time_min(due, deadline));
+        ps_time now = client_now();
+
+        if (rc != PS_E_TIMEOUT || now >= deadline) {
+            return rc;
+        }
+        describe(c, arg, (now - began) / PS_SECONDS(1), text, sizeof(text));
+        print_wait_note(c, text);
+        due = twice_as_long(began, now);
+    }
+}
+
+/* -------------------------------------------------------------------- waits */
 
 static bool is_op_done(void *arg)
 {
@@ -328,7 +555,7 @@ int psc_op_why(struct psc_op *op, char *text, size_t size)
     return 0;
 }
 
-/* ----------------------------------------------------------------- results */
+/* ------------------------------------------------------------------ results */
 
 static int check_result(const struct psc_op *op)
 {
@@ -399,6 +626,8 @@ int psc_op_version(struct psc_op *op, uint64_t *ret_version)
     return rc;
 }
 
+/* ------------------------------------------------------ the end of a handle */
+
 void psc_op_free(struct psc_op *op)
 {
     struct psc_client *c;
@@ -436,5 +665,110 @@ int op_finish(struct psc_op *op, int rc)
         rc = psc_op_wait(op, PSC_WAIT_DEFAULT);
         psc_op_free(op);
     }
+    return rc;
+}
+
+/* ------------------------------------------------------------- cancellation */
+
+/* An operation that is QUEUED has had no effect elsewhere and ends at once. A
+ * pull that the agent has is given up there and here, whichever comes first, its
+ * end or its result. Everything else that the agent has may count for other
+ * ranks already. */
+
+static int refuse_cancel(const struct psc_op *op, int rc, const char *why)
+{
+    char name[PS_KEY_NAME_MAX + 64];
+
+    op_name(op, name, sizeof(name));
+    return client_error(op->client, rc, "%s cannot be cancelled: %s", name,
+                        why);
+}
+
+static bool is_pull(const struct psc_op *op)
+{
+    return op->kind == OP_PULL || op->kind == OP_PULL_ROWS;
+}
+
+/* Others may be next in its place. */
+static void cancel_queued(struct psc_op *op)
+{
+    struct psc_client *c = op->client;
+    struct key *k = op->key;
+
+    op_end(op, PSC_E_CANCELED, NULL);
+    if (k != NULL) {
+        op_pump(c, k);
+    }
+    client_flush(c);
+}
+
+static int cancel_pull(struct psc_op *op)
+{
+    struct psc_client *c = op->client;
+    const struct ps_msg m = {.code = PS_MSG_L_OP,
+                             .l_op = {.op_id = op->id,
+                                      .op = PS_OP_CANCEL,
+                                      .key = op->key->agent_number}};
+    int rc = client_push_op(c, &m.l_op) ? 0 : client_put(c, &m);
+
+    if (rc != 0) {
+        return client_error(c, rc, "cannot write to the agent: %s",
+                            ps_strerror(rc));
+    }
+    op_abandon(op);
+    client_flush(c);
+    return 0;
+}
+
+static int cancel_op(struct psc_op *op)
+{
+    switch (op->state) {
+    case OP_QUEUED:
+        if (op->must_resend && !is_pull(op)) {
+            return refuse_cancel(op, PSC_E_REFUSED,
+                                 "an agent that is lost now had it, and the "
+                                 "other ranks may count on it");
+        }
+        cancel_queued(op);
+        return 0;
+    case OP_SENT:
+        if (op_is_abandoned(op)) {
+            return 0;
+        }
+        if (!is_pull(op)) {
+            return refuse_cancel(op, PSC_E_REFUSED,
+                                 "the agent has it, and the other ranks may "
+                                 "count on it");
+        }
+        return cancel_pull(op);
+    case OP_COLLECTING:
+        return refuse_cancel(op, PSC_E_REFUSED,
+                             "all ranks take part in a collective");
+    case OP_COPYING:
+    case OP_ENDING:
+    case OP_DONE:
+        return refuse_cancel(op, PSC_E_NOENT, "it has ended");
+    case OP_NEW:
+        break; /* No handle shows it. */
+    }
+    return refuse_cancel(op, PSC_E_BUG, "it has not begun");
+}
+
+int psc_op_cancel(struct psc_op *op)
+{
+    struct psc_client *c = op != NULL ? op->client : NULL;
+    int rc = client_enter(c);
+
+    if (rc != 0) {
+        return rc;
+    }
+    if (op->state != OP_DONE) {
+        client_poll(c); /* It may have ended. */
+    }
+    if (op->src.streaming && op->device != NULL) {
+        gpu_drain(c); /* Its array is the caller's again afterwards. */
+    }
+    rc = cancel_op(op);
+    client_leave(c);
     return rc;
 }

@@ -7,9 +7,7 @@
 #include "client/error.h"
 #include "client/key.h"
 #include "client/key_state.h"
-#include "client/op_start.h"
-#include "client/op_state.h"
-#include "client/op_wait.h"
+#include "client/op.h"
 #include "client/profile_file.h"
 #include "client/state.h"
 

@@ -6,7 +6,6 @@
 #include "client/error.h"
 #include "client/messages.h"
 #include "client/op.h"
-#include "client/op_copy.h"
 #include "client/reattach.h"
 #include "client/send.h"
 #include "client/span.h"

@@ -22,7 +22,7 @@
 #include "client/error.h"
 #include "client/handshake.h"
 #include "client/key.h"
-#include "client/op_queue.h"
+#include "client/op.h"
 #include "client/options.h"
 #include "client/send.h"
 #include "client/state.h"

@@ -9,7 +9,6 @@
 #include "client/error.h"
 #include "client/key.h"
 #include "client/op.h"
-#include "client/op_start.h"
 #include "client/progress.h"
 #include "client/state.h"
 

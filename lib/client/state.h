@@ -15,14 +15,13 @@
  *     send.c        messages to the agent
  *     entry.c       every public call enters and leaves the client
  *     error.c       errors of calls, failure of the client
- *     op.c          life of an operation; op_queue.c: order; op_copy.c: arrays
- *                   and results; op_start.c, op_wait.c, op_call.c, op_cancel.c:
- *                   public calls
+ *     op.c          life of an operation; op_transfer.c: order, arrays, results;
+ *                   op_start.c, op_wait.c: public calls
  *     key.c         names and shapes; key_open.c: public calls
  *     arena.c       memory of the agent; memory.c: memory shared with it, that of
  *                   the program included, which mapping.c looks up
- *     stall.c       why an operation is open; wait_note.c: lines about that;
- *                   waiting.c: whether the process can go on without its end
+ *     waiting.c     whether the process can go on without the end of an
+ *                   operation
  *     declare.c     optimizer, compression; state_file.c: files of their state
  *     report.c      training scalars
  *     span.c        spans of the program
@@ -31,9 +30,9 @@
  *                   streams and copies; staged.c operations on keys
  *     coll/         collectives, see coll/state.h
  *
- * No file calls one that calls it: public calls, coll/, stall.c, progress.c,
- * messages.c, reattach.c, key.c, op_copy.c, op_queue.c, op.c call in this
- * order, and all of them the others. Operations know collectives only by the
+ * No file calls one that calls it: public calls, coll/, progress.c,
+ * messages.c, reattach.c, key.c, op_transfer.c, op.c call in this order, and all
+ * of them the others. Operations know collectives only by the
  * hooks that these register. */
 #pragma once
 
@@ -48,12 +47,13 @@
 #include "base/spin.h"
 #include "base/time.h"
 #include "client/key_state.h"
-#include "client/op_state.h"
 #include "client/psclient.h"
 #include "client/shm.h"
 #include "client/sock.h"
 #include "proto/ps_msg.h"
 #include "proto/ring.h"
+
+struct psc_op;
 
 /* Shared memory blocks kept between two collectives. */
 #define COLLS_SPARES 16u
@@ -123,6 +123,37 @@ struct reattach {
     char lost_text[64]; /* Reason why the last attempt failed. */
     struct residual_segment *segments;
     uint32_t segment_count;
+};
+
+struct op_table {
+    struct ps_list all; /* In order of creation, by of_client. */
+    struct psc_op **by_slot;
+    uint32_t slot_count;
+    uint32_t slot_cap;
+    uint32_t *free_slots; /* Stack of slot_cap entries. */
+    uint32_t free_slot_count;
+    uint64_t next_id;
+    uint32_t sent;        /* Operations SENT or COPYING. */
+    uint32_t streaming;   /* Operations sent with copies_progress. */
+    uint32_t queued;      /* Operations QUEUED. */
+    struct ps_list spare; /* Freed operations for reuse, by of_client. */
+    uint32_t spare_count;
+    /* Ended operations that no handle shows, by of_key; freed when the mutex is
+     * released next. */
+    struct ps_list deferred_free;
+};
+
+/* Operations that wait here; those on a key wait in the key's queue. */
+struct op_queues {
+    struct ps_list stalled;      /* Keys whose turn came at SENT_MAX. */
+    struct ps_list job_requests; /* Operations with a job_request. */
+    struct ps_list barriers;
+    /* Barriers sent, or completed before a restart of this worker. */
+    uint64_t barriers_sent;
+    /* The agent has a barrier; further ones wait. */
+    bool barrier_open;
+    /* Barrier that timed out in psc_barrier(); the next call waits for it. */
+    struct psc_op *late_barrier;
 };
 
 struct report_table;

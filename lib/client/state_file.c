@@ -4,7 +4,7 @@
 #include "client/entry.h"
 #include "client/error.h"
 #include "client/key.h"
-#include "client/op_start.h"
+#include "client/op.h"
 #include "client/state.h"
 #include "client/state_format.h"
 

@@ -20,7 +20,6 @@
 #include "client/entry.h"
 #include "client/op.h"
 #include "client/state.h"
-#include "client/wait_note.h"
 #include "kernel/kernel.h"
 #include "test_client_fixture.h"
 

@@ -6,8 +6,7 @@
 #include "client/coll/subop.h"
 #include "client/device/staged.h"
 #include "client/error.h"
-#include "client/op_copy.h"
-#include "client/op_device.h"
+#include "client/op.h"
 
 #include <stdio.h>
 #include <stdlib.h>

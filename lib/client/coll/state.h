@@ -13,6 +13,7 @@
  * A file calls those below it. */
 #pragma once
 
+#include "client/op.h"
 #include "client/state.h"
 #include "proto/ps_fixed.h"
 

@@ -4,8 +4,6 @@
 #include "client/coll/subop.h"
 #include "client/key.h"
 #include "client/op.h"
-#include "client/op_copy.h"
-#include "client/op_queue.h"
 #include "client/state.h"
 
 #include <assert.h>
