@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/arena.h"
 #include "client/device/gpu.h"
-#include "client/error.h"
 #include "client/op.h"
 #include "client/state.h"
 

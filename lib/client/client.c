@@ -6,11 +6,8 @@
  * connection, unless the client may re-attach, see reattach.c. If no agent
  * listens yet, the client dials again until connect_timeout_ms. */
 #include "client/arena.h"
-#include "client/clock.h"
 #include "client/device/gpu.h"
 #include "client/device/shared.h"
-#include "client/entry.h"
-#include "client/error.h"
 #include "client/handshake.h"
 #include "client/key.h"
 #include "client/memory.h"
@@ -20,10 +17,9 @@
 #include "client/progress.h"
 #include "client/reattach.h"
 #include "client/report.h"
-#include "client/send.h"
 #include "client/span.h"
 #include "client/state.h"
-#include "client/waiting.h"
+#include "client/threads.h"
 
 #include <stdio.h>
 #include <stdlib.h>

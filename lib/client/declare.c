@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Declarations of the whole job: its optimizer, with settings for single keys
  * and changes while the job runs, and its compression. */
-#include "client/entry.h"
-#include "client/error.h"
 #include "client/key.h"
 #include "client/op.h"
 #include "client/state.h"
+#include "client/threads.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -2,9 +2,8 @@
 /* Groups: a client of a job that some ranks of another job form. The daemons do
  * not know groups, so all rules for jobs (lost workers, memory, open rounds)
  * hold for them. */
-#include "client/entry.h"
-#include "client/error.h"
 #include "client/state.h"
+#include "client/threads.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/handshake.h"
-#include "client/clock.h"
-#include "client/error.h"
 #include "client/options.h"
 #include "client/state.h"
-#include "client/waiting.h"
+#include "client/threads.h"
 
 #include "base/limits.h"
 #include "base/variables.h"
@@ -17,7 +15,6 @@
 #include <unistd.h>
 
 #include "base/file_check.h"
-#include "base/limits.h"
 #include "base/str.h"
 
 /* Interval between dials of a socket that does not exist yet. */

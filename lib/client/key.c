@@ -3,9 +3,7 @@
  * refuses keeps its number, which no caller has seen, and releases its name. */
 #include "client/key.h"
 #include "client/arena.h"
-#include "client/error.h"
 #include "client/op.h"
-#include "client/send.h"
 #include "client/state.h"
 
 #include <inttypes.h>

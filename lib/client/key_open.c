@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Public calls that declare keys, and wait for the agent's answers. */
-#include "client/clock.h"
-#include "client/entry.h"
-#include "client/error.h"
 #include "client/key.h"
 #include "client/op.h"
 #include "client/progress.h"
 #include "client/reattach.h"
-#include "client/send.h"
 #include "client/state.h"
+#include "client/threads.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/memory.h"
 #include "client/device/gpu.h"
-#include "client/entry.h"
-#include "client/error.h"
 #include "client/mapping.h"
-#include "client/send.h"
 #include "client/state.h"
+#include "client/threads.h"
 
 #include <unistd.h>
 

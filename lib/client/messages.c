@@ -2,14 +2,13 @@
 #include "client/messages.h"
 #include "client/arena.h"
 #include "client/device/shared.h"
-#include "client/error.h"
 #include "client/handshake.h"
 #include "client/key.h"
 #include "client/op.h"
 #include "client/profile_answer.h"
 #include "client/reattach.h"
 #include "client/state.h"
-#include "client/waiting.h"
+#include "client/threads.h"
 
 #include "base/str.h"
 

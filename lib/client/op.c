@@ -6,8 +6,6 @@
  * No function here runs a callback of the program. */
 #include "client/op.h"
 #include "client/arena.h"
-#include "client/clock.h"
-#include "client/error.h"
 #include "client/state.h"
 
 #include <assert.h>

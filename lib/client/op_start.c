@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Public calls that start operations, and those that also wait for them. */
-#include "client/op.h"
 #include "client/device/shared.h"
 #include "client/device/staged.h"
-#include "client/entry.h"
-#include "client/error.h"
 #include "client/key.h"
+#include "client/op.h"
 #include "client/state.h"
+#include "client/threads.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -6,8 +6,6 @@
  * A push of round r + 1 is sent only after round r is done and its result is
  * copied; therefore the agent's two result buffers suffice. */
 #include "client/op.h"
-#include "client/error.h"
-#include "client/send.h"
 #include "client/state.h"
 
 #include <stdlib.h>

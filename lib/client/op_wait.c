@@ -1,16 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Public calls that wait for operations, show their results, cancel and free
  * them. A wait that takes long says on standard error what it waits for. */
-#include "client/op.h"
-#include "client/clock.h"
 #include "client/device/gpu.h"
-#include "client/entry.h"
-#include "client/error.h"
+#include "client/op.h"
 #include "client/progress.h"
 #include "client/reattach.h"
-#include "client/send.h"
 #include "client/state.h"
-#include "client/waiting.h"
+#include "client/threads.h"
 
 #include <stdio.h>
 

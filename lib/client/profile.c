@@ -3,13 +3,12 @@
  * and read from each. */
 #include "client/profile_answer.h"
 
-#include "client/entry.h"
-#include "client/error.h"
 #include "client/key.h"
 #include "client/key_state.h"
 #include "client/op.h"
 #include "client/profile_file.h"
 #include "client/state.h"
+#include "client/threads.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/progress.h"
-#include "client/clock.h"
 #include "client/device/gpu.h"
-#include "client/entry.h"
-#include "client/error.h"
 #include "client/messages.h"
 #include "client/op.h"
 #include "client/reattach.h"
-#include "client/send.h"
 #include "client/span.h"
 #include "client/state.h"
+#include "client/threads.h"
 
 #include <errno.h>
 #include <sched.h>

@@ -17,14 +17,11 @@
  * operation shows them. */
 #include "client/reattach.h"
 #include "client/arena.h"
-#include "client/clock.h"
 #include "client/device/shared.h"
-#include "client/error.h"
 #include "client/handshake.h"
 #include "client/key.h"
 #include "client/op.h"
 #include "client/options.h"
-#include "client/send.h"
 #include "client/state.h"
 
 #include <assert.h>

@@ -5,12 +5,11 @@
  * has the last ones; so a program that reports often sends little, and never
  * waits. */
 #include "client/report.h"
-#include "client/entry.h"
-#include "client/error.h"
 #include "client/key.h"
 #include "client/op.h"
 #include "client/progress.h"
 #include "client/state.h"
+#include "client/threads.h"
 
 #include <stdlib.h>
 #include <string.h>

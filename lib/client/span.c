@@ -8,11 +8,8 @@
  * for another call of the client; the agent sends no answer. Spans are lost with
  * the client, and with an agent, as its ring is. */
 #include "client/span.h"
-#include "client/clock.h"
-#include "client/entry.h"
-#include "client/error.h"
-#include "client/send.h"
 #include "client/state.h"
+#include "client/threads.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

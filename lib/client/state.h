@@ -12,16 +12,14 @@
  *     reattach.c    from a lost agent to the next one
  *     progress.c    the reader, waiting, the descriptor to poll
  *     messages.c    messages of the agent
- *     send.c        messages to the agent
- *     entry.c       every public call enters and leaves the client
- *     error.c       errors of calls, failure of the client
+ *     state.c       time, errors, messages to the agent
+ *     threads.c     every public call enters and leaves the client; whether the
+ *                   process can go on without the end of an operation
  *     op.c          life of an operation; op_transfer.c: order, arrays, results;
  *                   op_start.c, op_wait.c: public calls
  *     key.c         names and shapes; key_open.c: public calls
  *     arena.c       memory of the agent; memory.c: memory shared with it, that of
  *                   the program included, which mapping.c looks up
- *     waiting.c     whether the process can go on without the end of an
- *                   operation
  *     declare.c     optimizer, compression; state_file.c: files of their state
  *     report.c      training scalars
  *     span.c        spans of the program
@@ -43,6 +41,7 @@
 #include <unistd.h>
 
 #include "base/limits.h"
+#include "base/err.h"
 #include "base/list.h"
 #include "base/spin.h"
 #include "base/time.h"
@@ -190,7 +189,7 @@ struct stall_request {
 };
 
 struct psc_client {
-    struct ps_list_node of_process; /* In the list of waiting.c. */
+    struct ps_list_node of_process; /* In the list of threads.c. */
     pid_t pid;
     /* Page that fork() clears in a child; NULL: getpid() is compared. */
     const volatile uint8_t *fork_page;
@@ -231,3 +230,51 @@ static inline bool client_is_own_process(const struct psc_client *c)
 {
     return c->fork_page != NULL ? *c->fork_page != 0 : c->pid == getpid();
 }
+
+/* --------------------------------------------------------------------- time */
+
+/* Monotonic. */
+ps_time client_now(void);
+/* PS_TIME_NEVER for a negative limit. */
+ps_time client_deadline(int timeout_ms);
+/* Milliseconds until the deadline, rounded up, so that a wait does not end just
+ * before it. -1: PS_TIME_NEVER. */
+int client_ms_until(ps_time deadline);
+
+/* ---------------------------------------------------------- errors and news */
+
+/* Sets the detail and returns `rc`. Locked. */
+int client_error(struct psc_client *c, int rc, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+/* Fails the client: every operation ends with `rc`, in client_reap_ops(). The
+ * first failure stays. Locked. */
+void client_fail(struct psc_client *c, int rc, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+/* Error code of the agent as a PSC_E_*; never 0. */
+int client_failure(int32_t error);
+/* Writes an error text before there is a client that holds its detail. Returns
+ * `rc`. */
+int client_open_error(char *err, size_t err_size, int rc, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+/* Wakes threads that wait for a change by another thread. Locked. */
+void client_changed(struct psc_client *c);
+/* Makes the descriptor of psc_fd() readable until psc_dispatch(). Locked. */
+void client_signal_poll(struct psc_client *c);
+
+/* ---------------------------------------------------- messages to the agent */
+
+/* By the socket or the ring. Locked. */
+
+/* Queues a message. Without an agent it is dropped, because all open state is
+ * sent to the next agent. */
+PS_MUST_USE int client_put(struct psc_client *c, const struct ps_msg *msg);
+/* Puts an operation into the ring. False: it must use the socket. */
+bool client_push_op(struct psc_client *c, const struct ps_msg_l_op *m);
+/* Sends queued messages; a failure ends every operation. */
+void client_flush(struct psc_client *c);
+/* client_put() and client_flush(). */
+PS_MUST_USE int client_send(struct psc_client *c, const struct ps_msg *msg);
+/* True if the next completion lets this client send more: no thread may sleep
+ * until several have arrived. client_kick() wakes the reader then. */
+bool client_wants_kick(const struct psc_client *c);
+void client_kick(struct psc_client *c);

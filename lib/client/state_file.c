@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The optimizer's state in a file: state_format.h. The file is written under
  * another name and renamed when it is complete. */
-#include "client/entry.h"
-#include "client/error.h"
 #include "client/key.h"
 #include "client/op.h"
 #include "client/state.h"
 #include "client/state_format.h"
+#include "client/threads.h"
 
 #include <errno.h>
 #include <inttypes.h>

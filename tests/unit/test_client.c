@@ -16,10 +16,9 @@
 #include <cmocka.h>
 
 #include "base/err.h"
-#include "client/clock.h"
-#include "client/entry.h"
 #include "client/op.h"
 #include "client/state.h"
+#include "client/threads.h"
 #include "kernel/kernel.h"
 #include "test_client_fixture.h"
 

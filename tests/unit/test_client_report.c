@@ -3,7 +3,7 @@
 #include "test_client_fixture.h"
 
 #include "base/limits.h"
-#include "client/waiting.h"
+#include "client/threads.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -30,7 +30,6 @@
 #include "client/coll/join_rounds.h"
 #include "client/coll/staged.h"
 #include "client/coll/subop.h"
-#include "client/error.h"
 #include "client/op.h"
 #include "client/state.h"
 

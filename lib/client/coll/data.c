@@ -5,7 +5,6 @@
 #include "client/coll/describe.h"
 #include "client/coll/staged.h"
 #include "client/coll/subop.h"
-#include "client/error.h"
 #include "client/state.h"
 
 #include <stdio.h>

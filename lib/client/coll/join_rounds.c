@@ -7,9 +7,7 @@
  * The skip of a key is one operation, sent again for each round. Earlier
  * contributions to the key go first, as on any key. */
 #include "client/coll/join_rounds.h"
-#include "client/clock.h"
 #include "client/coll/subop.h"
-#include "client/error.h"
 #include "client/key.h"
 #include "client/op.h"
 #include "client/state.h"

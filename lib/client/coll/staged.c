@@ -5,8 +5,8 @@
 #include "client/coll/staged.h"
 #include "client/coll/subop.h"
 #include "client/device/staged.h"
-#include "client/error.h"
 #include "client/op.h"
+#include "client/state.h"
 
 #include <stdio.h>
 #include <stdlib.h>

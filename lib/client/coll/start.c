@@ -6,11 +6,9 @@
 #include "client/coll/join_rounds.h"
 #include "client/coll/staged.h"
 #include "client/coll/subop.h"
-#include "client/entry.h"
-#include "client/error.h"
 #include "client/op.h"
-#include "client/send.h"
 #include "client/state.h"
+#include "client/threads.h"
 
 #include <stdlib.h>
 #include <string.h>

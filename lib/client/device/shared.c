@@ -12,10 +12,8 @@
 #include "client/device/shared.h"
 #include "client/device/shared_inner.h"
 #include "client/device/staged.h"
-#include "client/error.h"
 #include "client/op.h"
 #include "client/psclient_stream.h"
-#include "client/send.h"
 #include "client/state.h"
 
 #include <stdlib.h>

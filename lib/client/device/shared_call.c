@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Public calls for memory of GPUs. */
-#include "client/clock.h"
 #include "client/device/shared_inner.h"
-#include "client/entry.h"
-#include "client/error.h"
 #include "client/progress.h"
 #include "client/psclient_device.h"
 #include "client/state.h"
+#include "client/threads.h"
 
 /* Time for the agent to answer for memory. */
 #define ANSWER_MS 30000

@@ -2,7 +2,6 @@
 /* Events that the agent asks. They are made when there is no spare one, and kept,
  * so that a steady state makes and announces none. */
 #include "client/device/shared_inner.h"
-#include "client/send.h"
 #include "client/state.h"
 
 #include <stdlib.h>

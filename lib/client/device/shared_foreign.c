@@ -6,8 +6,6 @@
  * and a new offer is the time to withdraw those that are gone. Until then the
  * agent's mapping keeps their memory. */
 #include "client/device/shared_inner.h"
-#include "client/error.h"
-#include "client/send.h"
 #include "client/state.h"
 
 #include <stdlib.h>

@@ -2,8 +2,6 @@
 /* Memory of the driver's virtual-memory API, whose descriptor the agent gets. It
  * stays this process's own. And messages about all memory. */
 #include "client/device/shared_inner.h"
-#include "client/error.h"
-#include "client/send.h"
 #include "client/state.h"
 
 #include <dlfcn.h>

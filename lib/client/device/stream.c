@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Public call about streams of a GPU. */
 #include "client/device/gpu.h"
-#include "client/entry.h"
-#include "client/error.h"
 #include "client/psclient_stream.h"
 #include "client/state.h"
+#include "client/threads.h"
 
 int psc_device_stream(struct psc_client *c, int32_t ordinal, void **ret_stream)
 {

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads that wait in calls of this library, and whether the process can go on
- * without an operation that ends (rules T6 to T12 of docs/protocol.md). */
+/* Threads of the program: every public call enters a client and leaves it, and
+ * some wait in it; whether the process can go on without an operation that ends
+ * (rules T6 to T12 of docs/protocol.md). */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "base/err.h"
 #include "base/list.h"
 
 struct ps_msg_l_wait_query;
@@ -30,6 +32,20 @@ void waiting_remove_client(struct psc_client *c);
 uint64_t waiting_process(void);
 /* Notes once in the life of a thread that it calls this library. */
 void waiting_note_caller(void);
+
+/* Locks the client. PSC_E_FORKED in a forked child, where the mutex may be
+ * locked for ever; PSC_E_INVAL for NULL. */
+PS_MUST_USE int client_enter(struct psc_client *c);
+/* The same; PSC_E_INVAL with a text, and not locked, if `argument` is NULL. */
+PS_MUST_USE int client_enter_with(struct psc_client *c, const void *argument,
+                                  const char *what);
+/* Calls client_reap_ops() and unlocks the client. */
+void client_leave(struct psc_client *c);
+/* Ends the operations of a client that has failed, and frees those on
+ * deferred_free. Called before the mutex is released or a wait goes on, by a
+ * caller that holds no operation without handle. Locked. */
+void client_reap_ops(struct psc_client *c);
+
 /* Between these the thread waits. `w` has all but node and tid. Locked. */
 void waiting_begin(struct psc_client *c, struct waiting *w);
 void waiting_end(struct waiting *w);

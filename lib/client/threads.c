@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A process is still if it can begin no operation before one of its open
+/* Threads of the program in this library: all enter and leave a client with each
+ * public call, and some wait in it.
+ *
+ * A process is still if it can begin no operation before one of its open
  * operations ends: threads in waits of this library without a limit of time
  * need that; each other thread sleeps until a thread of this process wakes it.
  * Its sleep is a fact of the kernel: /proc has the state of a thread, its system
@@ -7,10 +10,9 @@
  * counts as moving. A thread that sleeps for something from outside, such as a
  * packet, makes the process `quiet` if no thread that ever called this library
  * is outside of it; otherwise the process may go on at any time. */
-#include "client/waiting.h"
+#include "client/threads.h"
 #include "client/device/gpu.h"
 #include "client/op.h"
-#include "client/send.h"
 #include "client/state.h"
 
 #include <dirent.h>
@@ -32,6 +34,8 @@
 
 /* Threads that are looked at; a process with more counts as moving. */
 #define THREADS_MAX 1024u
+
+/* -------------------------------------------------------------- the process */
 
 static struct {
     pthread_mutex_t lock;
@@ -100,6 +104,50 @@ void waiting_remove_client(struct psc_client *c)
     }
     pthread_mutex_unlock(&process.lock);
 }
+
+/* -------------------------------------------------------------------- calls */
+
+void client_reap_ops(struct psc_client *c)
+{
+    if (c->has_unended_ops) {
+        c->has_unended_ops = false;
+        op_end_all(c, c->rc, c->text);
+    }
+    op_free_deferred(c);
+}
+
+int client_enter(struct psc_client *c)
+{
+    if (c == NULL) {
+        return PSC_E_INVAL;
+    }
+    if (!client_is_own_process(c)) {
+        return PSC_E_FORKED;
+    }
+    waiting_note_caller();
+    pthread_mutex_lock(&c->lock);
+    return 0;
+}
+
+int client_enter_with(struct psc_client *c, const void *argument,
+                      const char *what)
+{
+    int rc = client_enter(c);
+
+    if (rc == 0 && argument == NULL) {
+        rc = client_error(c, PSC_E_INVAL, "%s: NULL is no argument", what);
+        client_leave(c);
+    }
+    return rc;
+}
+
+void client_leave(struct psc_client *c)
+{
+    client_reap_ops(c);
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* -------------------------------------------------------------------- waits */
 
 void waiting_begin(struct psc_client *c, struct waiting *w)
 {

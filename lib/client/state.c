@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Functions that every file of the client uses: the clock, errors of calls, failure
+ * of the client, news for other threads, messages to the agent. */
+#include "client/state.h"
+
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <sys/eventfd.h>
+#include <time.h>
+
+ps_time client_now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return PS_SECONDS(t.tv_sec) + PS_NANOS(t.tv_nsec);
+}
+
+ps_time client_deadline(int timeout_ms)
+{
+    return timeout_ms < 0 ? PS_TIME_NEVER
+                          : client_now() + PS_MILLIS(timeout_ms);
+}
+
+int client_ms_until(ps_time deadline)
+{
+    ps_time now;
+
+    if (deadline == PS_TIME_NEVER) {
+        return -1;
+    }
+    now = client_now();
+    if (deadline <= now) {
+        return 0;
+    }
+    deadline = (deadline - now + PS_MILLIS(1) - 1) / PS_MILLIS(1);
+    return deadline > INT_MAX ? INT_MAX : (int)deadline;
+}
+
+/* ---------------------------------------------------------- errors and news */
+
+int client_error(struct psc_client *c, int rc, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(c->detail, sizeof(c->detail), fmt, ap);
+    va_end(ap);
+    return rc;
+}
+
+void client_changed(struct psc_client *c)
+{
+    if (c->progress.waiter_count > 0) {
+        pthread_cond_broadcast(&c->progress.changed);
+    }
+}
+
+void client_signal_poll(struct psc_client *c)
+{
+    if (c->progress.event_fd >= 0 && !c->progress.is_signaled) {
+        c->progress.is_signaled = eventfd_write(c->progress.event_fd, 1) == 0;
+    }
+}
+
+void client_fail(struct psc_client *c, int rc, const char *fmt, ...)
+{
+    va_list ap;
+
+    if (c->rc != 0) {
+        return;
+    }
+    c->rc = rc;
+    va_start(ap, fmt);
+    vsnprintf(c->text, sizeof(c->text), fmt, ap);
+    va_end(ap);
+    c->has_unended_ops = true;
+    client_changed(c);
+}
+
+int client_failure(int32_t error)
+{
+    return error < 0 && error >= PSC_E_DISCARDED ? error : PSC_E_JOBFAILED;
+}
+
+int client_open_error(char *err, size_t err_size, int rc, const char *fmt, ...)
+{
+    va_list ap;
+
+    if (err != NULL && err_size > 0) {
+        va_start(ap, fmt);
+        vsnprintf(err, err_size, fmt, ap);
+        va_end(ap);
+    }
+    return rc;
+}
+
+/* ---------------------------------------------------- messages to the agent */
+
+int client_put(struct psc_client *c, const struct ps_msg *msg)
+{
+    if (c->rc != 0 || c->reattach.link != LINK_UP) {
+        return c->rc;
+    }
+    return ps_sock_put(c->sock, msg, -1);
+}
+
+bool client_push_op(struct psc_client *c, const struct ps_msg_l_op *m)
+{
+    if (c->ring.memory == NULL ||
+        (c->ring.is_full &&
+         ps_ring_free_op_slots(&c->ring.worker) < PS_RING_OP_SLOTS / 2)) {
+        return false;
+    }
+    c->ring.is_full = !ps_ring_push_op(&c->ring.worker, m,
+                                       ps_sock_frames(c->sock));
+    c->ring.needs_wake = c->ring.needs_wake || !c->ring.is_full;
+    return !c->ring.is_full;
+}
+
+static void wake_agent(struct psc_client *c)
+{
+    static const struct ps_msg wake = {.code = PS_MSG_L_WAKE};
+    int rc = 0;
+
+    c->ring.needs_wake = false;
+    /* A frame on its way wakes the agent as well. */
+    if (c->rc == 0 && ps_sock_flushed(c->sock) &&
+        ps_ring_wake_agent(&c->ring.worker)) {
+        rc = ps_sock_put(c->sock, &wake, -1);
+    }
+    if (rc != 0) {
+        client_fail(c, rc, "cannot wake the agent: %s", ps_strerror(rc));
+    }
+}
+
+void client_flush(struct psc_client *c)
+{
+    int rc;
+
+    if (c->ring.needs_wake) {
+        wake_agent(c);
+    }
+    rc = c->rc != 0 || ps_sock_flushed(c->sock) ? 0 : ps_sock_flush(c->sock);
+    /* Closed: the reader notices it after the agent's last messages. */
+    if (rc != 0 && rc != PS_E_CLOSED) {
+        client_fail(c, rc, "cannot write to the agent: %s", ps_strerror(rc));
+    }
+}
+
+int client_send(struct psc_client *c, const struct ps_msg *msg)
+{
+    int rc = client_put(c, msg);
+
+    if (rc == 0) {
+        client_flush(c);
+        rc = c->rc;
+    }
+    return rc;
+}
+
+bool client_wants_kick(const struct psc_client *c)
+{
+    return c->ops.queued > 0 || c->colls.join != NULL ||
+           !ps_list_empty(&c->colls.order_queue);
+}
+
+void client_kick(struct psc_client *c)
+{
+    if (c->progress.wake_threshold > 1) {
+        ps_sock_kick(c->sock); /* The next completion must wake it. */
+    }
+}
