@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/arena.h"
 #include "client/device/gpu.h"
-#include "client/op.h"
 #include "client/state.h"
 
 #include <stdlib.h>
@@ -111,15 +110,6 @@ struct arena *arena_around(const struct psc_client *c, const void *data)
 
 void arena_lose_all(struct psc_client *c)
 {
-    PS_LIST_EACH(n, &c->ops.all)
-    {
-        struct psc_op *op = PS_CONTAINER(n, struct psc_op, of_client);
-
-        if (op->result.data != NULL && op->result.arena == NULL) {
-            op->result.arena = arena_around(c, op->result.data);
-            op->result.arena->uses++;
-        }
-    }
     for (size_t i = c->arenas.count; i-- > 0;) {
         c->arenas.list[i]->is_of_lost_agent = true;
         if (c->arenas.list[i]->uses == 0) {

@@ -18,7 +18,7 @@ const uint8_t *arena_place(const struct arena *a, uint64_t offset,
                            uint64_t bytes);
 /* Arena of the current agent that contains `data`, or NULL. */
 struct arena *arena_around(const struct psc_client *c, const void *data);
-/* Agent lost: unmaps the arenas that back no open result. */
+/* Agent lost: unmaps the arenas that nothing uses. */
 void arena_lose_all(struct psc_client *c);
 /* Drops one use of a lost agent's arena; the last one unmaps it. */
 void arena_drop(struct psc_client *c, struct arena *a);

@@ -455,6 +455,19 @@ void op_end_all(struct psc_client *c, int rc, const char *text)
     }
 }
 
+void op_keep_results(struct psc_client *c)
+{
+    PS_LIST_EACH(n, &c->ops.all)
+    {
+        struct psc_op *op = PS_CONTAINER(n, struct psc_op, of_client);
+
+        if (op->result.data != NULL && op->result.arena == NULL) {
+            op->result.arena = arena_around(c, op->result.data);
+            op->result.arena->uses++;
+        }
+    }
+}
+
 void op_drop(struct psc_op *op)
 {
     leave_queue(op);

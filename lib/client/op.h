@@ -258,6 +258,9 @@ void op_finish_ending(struct psc_op *op);
 void op_report(struct psc_op *op);
 /* Ends every operation that is QUEUED or SENT. */
 void op_end_all(struct psc_client *c, int rc, const char *text);
+/* Agent lost: the results of operations use the arenas that they lie in, until the
+ * operations are freed. */
+void op_keep_results(struct psc_client *c);
 /* Ends a QUEUED operation without a result; it joins deferred_free. */
 void op_drop(struct psc_op *op);
 /* A SENT pull whose result nobody wants: it ends with PSC_E_CANCELED however the

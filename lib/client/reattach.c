@@ -234,6 +234,7 @@ static void detach_from_agent(struct psc_client *c, const char *text)
     drop_ring(c);
     op_requeue_all(c);
     key_unbind_all(c);
+    op_keep_results(c);
     arena_lose_all(c);
     set_link(c, LINK_LOST);
     schedule_retry(c, text);
