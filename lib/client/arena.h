@@ -2,12 +2,23 @@
 /* Arenas: memory of the agent that holds results, mapped read-only. Locked. */
 #pragma once
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "proto/ps_msg.h"
 
-struct arena;
 struct psc_client;
+
+/* Memory that the agent shares with this process. */
+struct arena {
+    uint32_t number;
+    const void *data;
+    uint64_t size;
+    bool is_of_lost_agent; /* The agent that shared it is lost. */
+    /* Operations whose result lies in it, once the agent is lost. */
+    uint32_t uses;
+};
 
 /* Maps an arena that the agent offers; owns `fd`. */
 void arena_accept(struct psc_client *c, const struct ps_msg_l_arena *m, int fd);

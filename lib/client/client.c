@@ -10,7 +10,6 @@
 #include "client/device/shared.h"
 #include "client/handshake.h"
 #include "client/key.h"
-#include "client/memory.h"
 #include "client/messages.h"
 #include "client/op.h"
 #include "client/options.h"

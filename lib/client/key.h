@@ -3,14 +3,64 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
+#include "base/dtype.h"
 #include "base/err.h"
+#include "base/list.h"
+#include "base/num.h"
 #include "proto/ps_msg.h"
 
-struct key;
+struct ps_shm_block;
 struct psc_client;
 struct psc_op;
+
+struct key {
+    uint32_t number;       /* Key number of the public API. */
+    uint32_t agent_number; /* Key number of the agent. */
+    uint8_t kind;          /* enum ps_key_kind */
+    char *name;
+    int64_t mxnet_key;
+    uint32_t dtype;
+    uint64_t count;
+    size_t bytes;
+    uint32_t row_width; /* Elements of a row; 0: a dense key. */
+    /* Dimensions of `shape`, declared again to the next agent. */
+    uint32_t ndim;
+    uint64_t *shape;
+    uint8_t if_absent; /* enum ps_if_absent */
+    /* No rounds: results arrive in the operation's block. */
+    bool is_async;
+    bool is_ready;
+    /* Not yet declared to the agent that replaced a lost one. */
+    bool is_unbound;
+    struct psc_op *open_request; /* Open declaration; NULL once is_ready. */
+    /* Not ready: the agent's refusal. Ready: error of an operation without
+     * handle, returned by the next call on the key. */
+    int rc;
+    char *text;
+    struct key *next;       /* Next in its bucket. */
+    const uint8_t *data[2]; /* Results of even and odd versions. */
+    uint64_t round;         /* Last round sent. */
+    struct ps_list queue;
+    /* Operations SENT or COPYING, and copies of ended ones to a GPU. */
+    uint32_t ops_open;
+    struct ps_list_node of_stalled; /* Linked when SENT_MAX was reached. */
+    struct ps_shm_block *spare;     /* Staging block for reuse; NULL: none. */
+};
+
+/* Bytes of `count` row numbers, padded to 8; the rows follow. */
+static inline uint64_t key_row_numbers_bytes(uint32_t count)
+{
+    return ps_round_up(count * (uint64_t)sizeof(uint32_t), 8);
+}
+
+/* Bytes of one row. */
+static inline size_t key_row_bytes(const struct key *k)
+{
+    return k->row_width * ps_dtype_size(k->dtype);
+}
 
 /* Bytes of the name of an integer key, with the terminator. */
 #define KEY_DIGITS_MAX 24u

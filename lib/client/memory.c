@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/memory.h"
 #include "client/device/gpu.h"
 #include "client/mapping.h"
 #include "client/state.h"

@@ -6,6 +6,7 @@
  * No function here runs a callback of the program. */
 #include "client/op.h"
 #include "client/arena.h"
+#include "client/key.h"
 #include "client/state.h"
 
 #include <assert.h>

@@ -9,13 +9,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/dtype.h"
 #include "base/err.h"
 #include "base/limits.h"
 #include "base/list.h"
-#include "base/num.h"
 #include "base/time.h"
-#include "client/key_state.h"
 #include "client/psclient.h"
 #include "client/shm.h"
 #include "proto/ps_msg.h"
@@ -218,17 +215,6 @@ static inline bool op_is_round(enum op_kind kind)
 static inline bool op_has_result(enum op_kind kind)
 {
     return kind == OP_PULL || kind == OP_PUSHPULL || kind == OP_BROADCAST;
-}
-/* Bytes of `count` row numbers, padded to 8; the rows follow. */
-static inline uint64_t op_row_numbers_bytes(uint32_t count)
-{
-    return ps_round_up(count * (uint64_t)sizeof(uint32_t), 8);
-}
-
-/* Bytes of one row. */
-static inline size_t op_row_bytes(const struct key *k)
-{
-    return k->row_width * ps_dtype_size(k->dtype);
 }
 
 /* --------------------------------------------------------------- life, op.c */

@@ -62,7 +62,7 @@ static int fill_sorted_rows(const struct psc_op *op,
                             const struct row_ref *named, size_t count,
                             const void *data, uint8_t *out)
 {
-    size_t bytes = op_row_bytes(op->key);
+    size_t bytes = key_row_bytes(op->key);
     uint8_t *at = out;
 
     for (size_t i = 0; i < count; i++) {
@@ -129,8 +129,8 @@ static int rows_block(struct psc_op *op, const int64_t *rows, size_t count,
     }
     rc = ps_shm_get(
         &c->shm,
-        op_row_numbers_bytes(op->src.row_count) +
-            ps_round_up(op->src.row_count * op_row_bytes(op->key), 8),
+        key_row_numbers_bytes(op->src.row_count) +
+            ps_round_up(op->src.row_count * key_row_bytes(op->key), 8),
         &op->src.block);
     if (rc != 0) {
         client_error(c, rc, "'%s': no memory for %u rows", op->key->name,
@@ -152,8 +152,8 @@ static int rows_block(struct psc_op *op, const int64_t *rows, size_t count,
     if (data != NULL) {
         rc = fill_sorted_rows(op, named, count, data,
                               (uint8_t *)ps_shm_data(op->src.block) +
-                                  op_row_numbers_bytes(op->src.row_count));
-        c->stats.bytes_copied += count * op_row_bytes(op->key);
+                                  key_row_numbers_bytes(op->src.row_count));
+        c->stats.bytes_copied += count * key_row_bytes(op->key);
     }
 
 leave:

@@ -5,6 +5,7 @@
  *
  * A push of round r + 1 is sent only after round r is done and its result is
  * copied; therefore the agent's two result buffers suffice. */
+#include "client/key.h"
 #include "client/op.h"
 #include "client/state.h"
 
@@ -202,7 +203,7 @@ static bool may_copy_progress(const struct psc_op *op)
 static size_t source_bytes(const struct psc_op *op)
 {
     if (op->kind == OP_PUSH_ROWS) {
-        return op->src.row_count * op_row_bytes(op->key);
+        return op->src.row_count * key_row_bytes(op->key);
     }
     return op->src.block != NULL && op->kind != OP_PULL_ROWS &&
                    op->kind != OP_PULL
@@ -621,14 +622,14 @@ void op_accept_progress(struct psc_op *op, uint64_t bytes)
 static void copy_rows_out(struct psc_op *op)
 {
     struct psc_client *c = op->client;
-    size_t bytes = op_row_bytes(op->key);
+    size_t bytes = key_row_bytes(op->key);
     const uint8_t *from;
 
     if (op->result.row_index_count == 0) {
         return;
     }
     from = (const uint8_t *)ps_shm_data(op->src.block) + op->src.offset +
-           op_row_numbers_bytes(op->src.row_count);
+           key_row_numbers_bytes(op->src.row_count);
     op_set_state(op, OP_COPYING);
     pthread_mutex_unlock(&c->lock);
     for (size_t i = 0; i < op->result.row_index_count; i++) {

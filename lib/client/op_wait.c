@@ -2,6 +2,7 @@
 /* Public calls that wait for operations, show their results, cancel and free
  * them. A wait that takes long says on standard error what it waits for. */
 #include "client/device/gpu.h"
+#include "client/key.h"
 #include "client/op.h"
 #include "client/progress.h"
 #include "client/reattach.h"

@@ -4,7 +4,6 @@
 #include "client/profile_answer.h"
 
 #include "client/key.h"
-#include "client/key_state.h"
 #include "client/op.h"
 #include "client/profile_file.h"
 #include "client/state.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/progress.h"
 #include "client/device/gpu.h"
+#include "client/key.h"
 #include "client/messages.h"
 #include "client/op.h"
 #include "client/reattach.h"

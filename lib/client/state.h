@@ -17,10 +17,11 @@
  *                   process can go on without the end of an operation
  *     op.c          life of an operation; op_transfer.c: order, arrays, results;
  *                   op_start.c, op_wait.c: public calls
- *     key.c         names and shapes; key_open.c: public calls
+ *     key.c         names and shapes of keys
  *     arena.c       memory of the agent; memory.c: memory shared with it, that of
  *                   the program included, which mapping.c looks up
- *     declare.c     optimizer, compression; state_file.c: files of their state
+ *     declare.c     public calls: keys, optimizer, compression; state_file.c: files
+ *                   of the optimizer's state
  *     report.c      training scalars
  *     span.c        spans of the program
  *     group.c       clients for a subset of the ranks
@@ -40,18 +41,19 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-#include "base/limits.h"
 #include "base/err.h"
+#include "base/limits.h"
 #include "base/list.h"
 #include "base/spin.h"
 #include "base/time.h"
-#include "client/key_state.h"
 #include "client/psclient.h"
 #include "client/shm.h"
 #include "client/sock.h"
 #include "proto/ps_msg.h"
 #include "proto/ring.h"
 
+struct arena;
+struct key;
 struct psc_op;
 
 /* Shared memory blocks kept between two collectives. */
@@ -153,6 +155,21 @@ struct op_queues {
     bool barrier_open;
     /* Barrier that timed out in psc_barrier(); the next call waits for it. */
     struct psc_op *late_barrier;
+};
+
+struct key_table {
+    struct key **by_number;
+    uint32_t count;
+    uint32_t cap;
+    struct key **buckets;
+    uint32_t bucket_count;  /* A power of two. */
+    uint32_t unbound_count; /* Keys with is_unbound. */
+};
+
+struct arena_table {
+    struct arena **list;
+    size_t count;
+    size_t cap;
 };
 
 struct report_table;
@@ -278,3 +295,8 @@ PS_MUST_USE int client_send(struct psc_client *c, const struct ps_msg *msg);
  * until several have arrived. client_kick() wakes the reader then. */
 bool client_wants_kick(const struct psc_client *c);
 void client_kick(struct psc_client *c);
+
+/* ------------------------------------------------------------------- memory */
+
+/* Sets up the client's memory, whose arenas are offered to the agent. */
+void memory_init(struct psc_client *c);

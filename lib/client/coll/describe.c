@@ -3,6 +3,7 @@
  * requests differ, every rank gets all descriptions. */
 #include "client/coll/describe.h"
 #include "client/coll/subop.h"
+#include "client/key.h"
 #include "client/state.h"
 
 #include <stdio.h>

@@ -5,6 +5,7 @@
 #include "client/coll/staged.h"
 #include "client/coll/subop.h"
 #include "client/device/staged.h"
+#include "client/key.h"
 #include "client/op.h"
 #include "client/state.h"
 

@@ -12,6 +12,7 @@
 #include "client/device/shared.h"
 #include "client/device/shared_inner.h"
 #include "client/device/staged.h"
+#include "client/key.h"
 #include "client/op.h"
 #include "client/psclient_stream.h"
 #include "client/state.h"

@@ -14,6 +14,7 @@
  * A copy that fails while the operation is queued ends it with an error; the
  * other ranks wait, as for a rank that has not pushed. */
 #include "client/device/staged.h"
+#include "client/key.h"
 #include "client/op.h"
 #include "client/psclient_stream.h"
 #include "client/state.h"
