@@ -42,7 +42,7 @@ struct ps_shm {
     size_t next_size; /* Size of the next arena, in bytes; grows. */
     uint32_t next_region;
     struct ps_shm_hooks hooks;
-    struct ps_shm_buffers *buffers; /* See shm_buffer.c; NULL: none. */
+    struct ps_shm_buffers *buffers; /* Registered; NULL: none. */
 };
 
 void ps_shm_init(struct ps_shm *s, const struct ps_shm_hooks *hooks);

@@ -19,7 +19,7 @@
  *                   op_start.c, op_wait.c: public calls
  *     key.c         names and shapes of keys
  *     arena.c       memory of the agent; memory.c: memory shared with it, that of
- *                   the program included, which mapping.c looks up
+ *                   the program included
  *     declare.c     public calls: keys, optimizer, compression; state_file.c: files
  *                   of the optimizer's state
  *     report.c      training scalars
