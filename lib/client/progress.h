@@ -19,5 +19,7 @@ PS_MUST_USE int client_wait(struct psc_client *c, bool (*ready)(void *arg),
 PS_MUST_USE int client_wait_many(struct psc_client *c, bool (*ready)(void *arg),
                                  uint32_t (*missing)(void *arg), void *arg,
                                  ps_time deadline);
+/* Handles every message in the buffer of the socket. Reader only. */
+void client_accept_messages(struct psc_client *c);
 /* Reads and sends without waiting. May release the mutex. */
 void client_poll(struct psc_client *c);

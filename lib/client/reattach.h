@@ -1,14 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Re-attach: from a lost agent to the next one, see reattach.c. Locked. */
+/* Connections to the agent: the first messages of each, and the way from a lost
+ * agent to the next one, see reattach.c. Locked, unless stated otherwise. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
+#include "base/err.h"
 #include "proto/ps_msg.h"
 
 struct key;
 struct psc_client;
+struct psc_options;
+
+/* Connects to the agent, again and again until connect_timeout_ms. Not
+ * locked. */
+PS_MUST_USE int handshake_connect(struct psc_client *c,
+                                  const struct psc_options *o, char *err,
+                                  size_t err_size);
+/* Fills the first message of a connection, without the fields of a
+ * re-attach. */
+void handshake_hello(const struct psc_client *c, struct ps_msg *ret_msg);
+/* The welcome of the first agent. */
+void handshake_welcome(struct psc_client *c, const struct ps_msg_l_welcome *m);
 
 /* True if this client can re-attach when it loses its agent. */
 bool reattach_is_possible(const struct psc_client *c);

@@ -4,7 +4,6 @@
  * has them. While several are open, values are only kept, and the next operation
  * has the last ones; so a program that reports often sends little, and never
  * waits. */
-#include "client/report.h"
 #include "client/key.h"
 #include "client/op.h"
 #include "client/progress.h"

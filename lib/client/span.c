@@ -7,7 +7,6 @@
  * the thread that ends a span or waits. A thread that ends a span never waits
  * for another call of the client; the agent sends no answer. Spans are lost with
  * the client, and with an agent, as its ring is. */
-#include "client/span.h"
 #include "client/state.h"
 #include "client/threads.h"
 

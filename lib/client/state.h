@@ -6,12 +6,11 @@
  * on the condition; when the reader's own wait is over, one of them becomes the
  * reader.
  *
- *     client.c      open, close, statistics
+ *     client.c      open, close, statistics; clients for a subset of the ranks
  *     options.c     options, environment
- *     handshake.c   first messages of a connection
- *     reattach.c    from a lost agent to the next one
- *     progress.c    the reader, waiting, the descriptor to poll
- *     messages.c    messages of the agent
+ *     reattach.c    connections: the first one, and from a lost agent to the next
+ *     progress.c    the reader, messages of the agent, waiting, the descriptor to
+ *                   poll
  *     state.c       time, errors, messages to the agent
  *     threads.c     every public call enters and leaves the client; whether the
  *                   process can go on without the end of an operation
@@ -24,15 +23,13 @@
  *                   of the optimizer's state
  *     report.c      training scalars
  *     span.c        spans of the program
- *     group.c       clients for a subset of the ranks
  *     device/       memory of GPUs: driver.c loads CUDA's driver; gpu.c has
  *                   streams and copies; staged.c operations on keys
  *     coll/         collectives, see coll/state.h
  *
  * No file calls one that calls it: public calls, coll/, progress.c,
- * messages.c, reattach.c, key.c, op_transfer.c, op.c call in this order, and all
- * of them the others. Operations know collectives only by the
- * hooks that these register. */
+ * reattach.c, key.c, op_transfer.c, op.c call in this order, and all of them the
+ * others. Operations know collectives only by the hooks that these register. */
 #pragma once
 
 #include <pthread.h>
@@ -296,7 +293,17 @@ PS_MUST_USE int client_send(struct psc_client *c, const struct ps_msg *msg);
 bool client_wants_kick(const struct psc_client *c);
 void client_kick(struct psc_client *c);
 
-/* ------------------------------------------------------------------- memory */
+/* -------------------------------------------------- memory, scalars, spans */
 
 /* Sets up the client's memory, whose arenas are offered to the agent. */
 void memory_init(struct psc_client *c);
+void report_free(struct psc_client *c);
+/* NULL: no memory. */
+struct span_table *span_table_new(void);
+/* `child`: this is a forked child. */
+void span_table_free(struct span_table *t, bool child);
+/* Sends spans, if there are some and the last ones were not sent just now. For a
+ * caller that is about to wait. Locked. */
+void span_send_due(struct psc_client *c);
+/* Sends all spans. Locked. */
+void span_send_all(struct psc_client *c);
