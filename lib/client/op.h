@@ -47,7 +47,7 @@ enum op_kind {
     OP_REPORT, /* Training scalars, see report.c. */
     OP_KEY,
     OP_COLL, /* Consists of sub-operations, see coll/; no key, never sent. */
-    OP_SKIP, /* Round skipped by a joined rank, see coll/join_rounds.c. */
+    OP_SKIP, /* Round skipped by a joined rank, see coll/join.c. */
 };
 
 enum op_state {

@@ -25,7 +25,7 @@
  *     span.c        spans of the program
  *     device/       memory of GPUs: driver.c loads CUDA's driver; gpu.c has
  *                   streams and copies; staged.c operations on keys
- *     coll/         collectives, see coll/state.h
+ *     coll/         collectives, see coll/coll.h
  *
  * No file calls one that calls it: public calls, coll/, progress.c,
  * reattach.c, key.c, op_transfer.c, op.c call in this order, and all of them the

@@ -24,12 +24,6 @@
  * same collectives on all ranks: without it a later collective could overtake
  * an alltoall in SPLITS on some ranks and not on others. */
 #include "client/coll/coll.h"
-#include "client/coll/data.h"
-#include "client/coll/describe.h"
-#include "client/coll/join.h"
-#include "client/coll/join_rounds.h"
-#include "client/coll/staged.h"
-#include "client/coll/subop.h"
 #include "client/op.h"
 #include "client/state.h"
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Description of a rank's request as text. Its hash is compared in AGREE; where
  * requests differ, every rank gets all descriptions. */
-#include "client/coll/describe.h"
-#include "client/coll/subop.h"
+#include "client/coll/coll.h"
 #include "client/key.h"
 #include "client/state.h"
 

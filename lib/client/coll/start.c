@@ -2,10 +2,6 @@
 /* Public calls of collectives: check the arguments, describe the request, and
  * copy the source where the agent can read it. */
 #include "client/coll/coll.h"
-#include "client/coll/describe.h"
-#include "client/coll/join_rounds.h"
-#include "client/coll/staged.h"
-#include "client/coll/subop.h"
 #include "client/op.h"
 #include "client/state.h"
 #include "client/threads.h"

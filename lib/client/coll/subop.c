@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sub-operations of a collective: operations on internal keys, the memory of
  * sources, and the copies of results. */
-#include "client/coll/subop.h"
+#include "client/coll/coll.h"
 #include "client/key.h"
 #include "client/op.h"
 #include "client/state.h"
