@@ -23,8 +23,9 @@
  *                   of the optimizer's state
  *     report.c      training scalars
  *     span.c        spans of the program
- *     device/       memory of GPUs: driver.c loads CUDA's driver; gpu.c has
- *                   streams and copies; staged.c operations on keys
+ *     device/       memory of GPUs: gpu.c has CUDA's driver, streams and copies;
+ *                   staged.c operations by way of the host; shared.c memory that
+ *                   the agent maps, shared_op.c operations on it
  *     coll/         collectives, see coll/coll.h
  *
  * No file calls one that calls it: public calls, coll/, progress.c,

@@ -4,15 +4,67 @@
  * not be called for a GPU that has failed, so waits also ask now and then. */
 #include "client/device/gpu.h"
 #include "client/arena.h"
+#include "client/psclient.h"
 #include "client/psclient_stream.h"
 #include "client/state.h"
 
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* Events kept for reuse. */
 #define SPARE_EVENTS 64u
+
+/* ------------------------------------------------------------------- driver */
+
+static const struct symbol {
+    const char *name;
+    size_t offset; /* Of the member that points to the function. */
+} symbols[] = {
+#define SYMBOL(member, name, arguments)                                        \
+    {name, offsetof(struct gpu_driver, member)},
+    GPU_CALLS(SYMBOL)
+#undef SYMBOL
+};
+
+/* Loads and initialises the driver; on failure `why` has the reason. The library
+ * stays loaded: it does not support being unloaded. */
+static int load_driver(struct gpu_driver *d, char *why, size_t why_cap)
+{
+    const char *given = getenv("PSKV_CUDA_DRIVER");
+    const char *path = given != NULL ? given : "libcuda.so.1";
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    const char *name = "?";
+    gpu_result r;
+
+    if (library == NULL) {
+        snprintf(why, why_cap, "%s", dlerror());
+        return PSC_E_UNSUPPORTED;
+    }
+    for (size_t i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++) {
+        void *found = dlsym(library, symbols[i].name);
+
+        if (found == NULL) {
+            snprintf(why, why_cap, "%s has no %s", path, symbols[i].name);
+            dlclose(library);
+            return PSC_E_UNSUPPORTED;
+        }
+        memcpy((char *)d + symbols[i].offset, &found, sizeof(found));
+    }
+    d->library = library;
+    r = d->init(0);
+    if (r != 0) {
+        if (d->error_name(r, &name) != 0) {
+            name = "?";
+        }
+        snprintf(why, why_cap, "cuInit: %s (%d)", name, r);
+        return PSC_E_UNSUPPORTED;
+    }
+    return 0;
+}
+
+/* --------------------------------------------------------------------- GPUs */
 
 struct gpu {
     struct gpu_table *table;
@@ -113,7 +165,7 @@ static int open_table(struct psc_client *c)
     if (t->driver.library != NULL) {
         return 0;
     }
-    int rc = gpu_driver_load(&t->driver, t->why, sizeof(t->why));
+    int rc = load_driver(&t->driver, t->why, sizeof(t->why));
 
     if (rc == 0) {
         ps_sock_kick(c->sock); /* Makes what wake() uses. */

@@ -1,211 +1,769 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Path of an operation on a key:
- *
- *     start      an event in the program's stream
- *     sent       l_device_op names memory and event; the agent begins when the
- *                event is over, and writes the result
- *     result     l_done: it lies in `out`. If the agent could not write it, it is
- *                copied from the agent's memory of the host, as staged.c does
- *
- * Memory is of psc_alloc_device(), or of another allocator. Memory that the agent
- * does not take is left to staged.c. */
+/* Memory of GPUs that the agent maps, of this library and of other allocators,
+ * and events that the agent asks. */
 #include "client/device/shared.h"
-#include "client/device/shared_inner.h"
-#include "client/device/staged.h"
-#include "client/key.h"
-#include "client/op.h"
-#include "client/psclient_stream.h"
 #include "client/state.h"
 
+#include <dlfcn.h>
+#include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
-#include "base/dtype.h"
+#include "base/str.h"
 
-/* State of an operation. */
-struct shared_op {
-    struct op_device base;
-    struct psc_device where;
-    struct shared_memory *src; /* NULL: none. */
-    uint64_t src_offset;
-    struct shared_memory *out; /* NULL: none. */
-    uint64_t out_offset;
-    struct shared_event *event;
-    struct staged at; /* A result that the agent could not write. */
+#define DESCRIPTOR     1 /* A type of handles of memory. */
+#define PINNED         1 /* A type of allocations: not pageable. */
+#define ON_DEVICE      1 /* A type of places. */
+#define READ_AND_WRITE 3
+
+/* Allocations that the agent has at a time. */
+#define KEPT_MAX       256u
+
+/* Attributes of a pointer. */
+#define DEVICE         GPU_POINTER_DEVICE /* int */
+#define NUMBER         7                  /* unsigned long long */
+#define IS_EXPORTABLE  10                 /* unsigned */
+#define START          11                 /* gpu_address */
+#define SIZE           12                 /* size_t */
+
+#define INTERPROCESS   4u
+
+typedef unsigned long long gpu_memory;
+
+struct gpu_location {
+    int type;
+    int id;
 };
 
-static struct shared_op *state_of(const struct psc_op *op)
+struct gpu_properties {
+    int type;
+    int handle_types;
+    struct gpu_location location;
+    void *metadata;
+    unsigned char flags[8];
+};
+
+struct gpu_access {
+    struct gpu_location location;
+    int flags;
+};
+
+/* X(member, name, arguments) */
+#define SHARED_CALLS(X)                                                        \
+    X(granularity, "cuMemGetAllocationGranularity",                            \
+      (size_t * ret, const struct gpu_properties *p, int option))              \
+    X(create, "cuMemCreate",                                                   \
+      (gpu_memory * ret, size_t bytes, const struct gpu_properties *p,         \
+       unsigned long long flags))                                              \
+    X(release, "cuMemRelease", (gpu_memory m))                                 \
+    X(export_memory, "cuMemExportToShareableHandle",                           \
+      (void *ret, gpu_memory m, int type, unsigned long long flags))           \
+    X(reserve, "cuMemAddressReserve",                                          \
+      (gpu_address * ret, size_t bytes, size_t alignment, gpu_address near,    \
+       unsigned long long flags))                                              \
+    X(unreserve, "cuMemAddressFree", (gpu_address at, size_t bytes))           \
+    X(map, "cuMemMap",                                                         \
+      (gpu_address at, size_t bytes, size_t offset, gpu_memory m,              \
+       unsigned long long flags))                                              \
+    X(unmap, "cuMemUnmap", (gpu_address at, size_t bytes))                     \
+    X(set_access, "cuMemSetAccess",                                            \
+      (gpu_address at, size_t bytes, const struct gpu_access *access,          \
+       size_t count))                                                          \
+    X(uuid, "cuDeviceGetUuid_v2", (struct gpu_uuid * ret, gpu_number d))       \
+    X(export_event, "cuIpcGetEventHandle",                                     \
+      (struct gpu_handle * ret, gpu_event e))                                  \
+    X(export_allocation, "cuIpcGetMemHandle",                                  \
+      (struct gpu_handle * ret, gpu_address at))                               \
+    X(attributes, "cuPointerGetAttributes",                                    \
+      (unsigned count, const int *attributes, void **values, gpu_address at))
+
+struct shared_calls {
+#define MEMBER(member, name, arguments) gpu_result(*member) arguments;
+    SHARED_CALLS(MEMBER)
+#undef MEMBER
+};
+
+struct shared_table {
+    struct shared_calls calls;
+    bool is_loaded;
+    struct shared_memory *memory;
+    struct shared_memory *foreign; /* The last one used is the first. */
+    uint32_t foreign_count;
+    bool
+        is_explained; /* The program has got the reason why arrays are copied. */
+    struct shared_event *events;
+    struct shared_event *spare_events;
+    uint32_t last_event;
+};
+
+/* -------------------------------------------------------------------- calls */
+
+static const struct symbol {
+    const char *name;
+    size_t offset; /* Of the member that points to the function. */
+} symbols[] = {
+#define SYMBOL(member, name, arguments)                                        \
+    {name, offsetof(struct shared_calls, member)},
+    SHARED_CALLS(SYMBOL)
+#undef SYMBOL
+};
+
+int shared_load(struct psc_client *c, const struct gpu *g)
 {
-    return (struct shared_op *)(uintptr_t)op->device;
+    struct shared_table *t = c->shared;
+
+    if (t == NULL) {
+        t = calloc(1, sizeof(*t));
+        if (t == NULL) {
+            return client_error(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
+        }
+        c->shared = t;
+    }
+    for (size_t i = 0;
+         !t->is_loaded && i < sizeof(symbols) / sizeof(symbols[0]); i++) {
+        void *found = dlsym(gpu_driver_of(g)->library, symbols[i].name);
+
+        if (found == NULL) {
+            return client_error(c, PSC_E_UNSUPPORTED,
+                                "the CUDA driver has no %s", symbols[i].name);
+        }
+        memcpy((char *)&t->calls + symbols[i].offset, &found, sizeof(found));
+    }
+    t->is_loaded = true;
+    return 0;
 }
 
-static int send_shared(struct psc_op *op, const struct ps_msg_l_op *m)
+/* Identity of the GPU, which is current. */
+static int shared_find_uuid(const struct shared_calls *calls,
+                            const struct gpu *g, struct gpu_uuid *ret_uuid)
 {
-    const struct shared_op *s = state_of(op);
-    const struct ps_msg msg = {
-        .code = PS_MSG_L_DEVICE_OP,
-        .l_device_op = {
-            .op_id = m->op_id,
-            .op = m->op,
-            .key = m->key,
-            .region = s->src != NULL ? s->src->region : 0,
-            .offset = s->src_offset,
-            .round = m->round,
-            .priority = m->priority,
-            .reduce = m->reduce,
-            .root = m->root,
-            .samples = m->samples,
-            .event = s->event->number,
-            .out_region = s->out != NULL && !op->detached ? s->out->region : 0,
-            .out_offset = s->out_offset,
-        }};
-    int rc = shared_event_announce(op->client, s->event);
-
-    return rc != 0 ? rc : client_put(op->client, &msg);
+    return gpu_check(g, calls->uuid(ret_uuid, gpu_number_of(g)),
+                     "cuDeviceGetUuid");
 }
 
-static void copy_part(struct psc_op *op, const void *data, size_t from,
-                      size_t bytes)
-{
-    (void)op;
-    (void)data;
-    (void)from;
-    (void)bytes; /* The agent writes the result. */
-}
+/* ----------------------------------------------------------------- messages */
 
-static int copy_result(struct psc_op *op, const void *data)
+/* Offers memory to the agent; the answer comes later. */
+static int shared_memory_announce(struct psc_client *c, struct shared_memory *m)
 {
-    struct shared_op *s = state_of(op);
-    struct psc_client *c = op->client;
+    struct ps_msg msg = {.code = PS_MSG_L_DEVICE,
+                         .l_device = {.region = m->region,
+                                      .size = m->size,
+                                      .uuid = {.data = m->uuid.bytes,
+                                               .len = SHARED_UUID_BYTES}}};
+    int fd;
     int rc;
 
-    if (!op->result.is_undelivered) {
+    m->answer = ANSWER_NONE;
+    m->error = 0;
+    if (!c->id.agent_takes_devices) {
+        m->answer = ANSWER_REFUSED;
+        m->error = PS_E_UNSUPPORTED;
+        ps_str_copy(m->why, sizeof(m->why),
+                    "the agent is of a version that uses no memory of GPUs");
         return 0;
     }
-    rc = staged_open(c, &s->where, op->result.out, &s->at);
-    if (rc == 0) {
-        (void)gpu_pin_results(s->at.gpu, data); /* Else it takes longer. */
-        rc = staged_write(
-            &s->at, op,
-            &(struct gpu_copy){op->result.out, data, op->key->bytes}, 1, NULL);
+    if (c->reattach.link != LINK_UP) {
+        return 0; /* The next agent gets all of it offered. */
     }
-    if (rc != 0 && rc != PS_E_AGAIN) {
-        client_error(c, rc, "'%s' cannot be copied to the GPU: %s",
-                     op->key->name, gpu_why(c));
+    if (m->fd < 0) {
+        msg.l_device.handle = (struct ps_bytes){.data = m->handle.bytes,
+                                                .len = SHARED_HANDLE_BYTES};
+        return client_put(c, &msg);
+    }
+    fd = fcntl(m->fd, F_DUPFD_CLOEXEC, 0);
+    if (fd < 0) {
+        return PS_E_NOMEM;
+    }
+    rc = ps_sock_put(c->sock, &msg, fd);
+    if (rc != 0) {
+        close(fd);
     }
     return rc;
 }
 
-static void put_memory(struct shared_memory *m)
+/* The agent unmaps memory that it has. */
+static void shared_memory_withdraw(struct psc_client *c,
+                                   const struct shared_memory *m)
 {
-    if (m != NULL) {
-        m->uses--;
+    const struct ps_msg gone = {.code = PS_MSG_L_REGION_GONE,
+                                .l_region_gone = {.region = m->region}};
+
+    if (m->answer == ANSWER_TAKEN && client_send(c, &gone) != 0) {
+        return; /* The client has failed: the agent drops all of it. */
     }
 }
 
-static void release(struct psc_op *op)
+/* --------------------------------------------------- memory of this library */
+
+/* Memory of the driver's virtual-memory API, whose descriptor the agent gets. It
+ * stays this process's own. */
+
+/* Maps new memory of the driver. With the GPU current. */
+static int map_memory(const struct shared_calls *calls, gpu_memory from,
+                      const struct gpu_properties *p, struct shared_memory *m)
 {
-    struct shared_op *s = state_of(op);
+    const struct gpu_access access = {.location = p->location,
+                                      .flags = READ_AND_WRITE};
+    int rc = gpu_check(m->gpu, calls->reserve(&m->at, m->size, 0, 0, 0),
+                       "cuMemAddressReserve");
 
-    put_memory(s->src);
-    put_memory(s->out);
-    shared_event_put(op->client, s->event);
-    staged_close(&s->at);
-    free(s);
-}
-
-static const struct op_device_ops shared_ops = {.copy_part = copy_part,
-                                                .copy_result = copy_result,
-                                                .release = release,
-                                                .send = send_shared};
-
-/* Uses the memory of an array, which may be NULL. False: the agent does not have
- * it. */
-static bool take_memory(const struct psc_op *op, struct gpu *g,
-                        const void *array, struct shared_memory **ret_memory,
-                        uint64_t *ret_offset)
-{
-    struct psc_client *c = op->client;
-    const size_t bytes = op->key->bytes;
-    struct shared_memory *m;
-
-    if (array == NULL) {
-        return true;
-    }
-    m = shared_memory_find(c, array, bytes);
-    if (m == NULL) {
-        m = shared_foreign_find(c, g, array, bytes);
-    }
-    if (m != NULL && m->answer == ANSWER_REFUSED) {
-        shared_explain(c, g, m->why);
-    }
-    if (m == NULL || m->answer != ANSWER_TAKEN ||
-        (uintptr_t)array % ps_dtype_size(op->key->dtype) != 0) {
-        return false;
-    }
-    m->uses++;
-    *ret_memory = m;
-    *ret_offset = (uintptr_t)array - m->at;
-    return true;
-}
-
-static bool may_share(const struct psc_op *op, uint32_t count)
-{
-    return (op->kind == OP_PUSH || op->kind == OP_PUSHPULL ||
-            op->kind == OP_BROADCAST) &&
-           !op->key->is_async && op->coll == NULL && count <= 1;
-}
-
-static int untaken(const struct psc_op *op, int rc)
-{
-    return client_error(op->client, rc, "'%s' cannot be taken from the GPU: %s",
-                        op->key->name, gpu_why(op->client));
-}
-
-int shared_attach(struct psc_op *op, const struct psc_device *where,
-                  const void *const *srcs, uint32_t count)
-{
-    struct psc_client *c = op->client;
-    const void *src = srcs != NULL ? srcs[0] : NULL;
-    const void *out = op_has_result(op->kind) && !op->detached ? op->result.out
-                                                               : NULL;
-    struct shared_op s = {.base.ops = &shared_ops, .where = *where};
-    struct shared_op *made;
-    struct gpu *g;
-    int rc;
-
-    if (!may_share(op, count) ||
-        (src == NULL && (srcs != NULL || out == NULL))) {
-        return PS_E_UNSUPPORTED;
-    }
-    rc = gpu_find(c, where, src != NULL ? src : out, &g);
     if (rc != 0) {
-        return untaken(op, rc);
+        return rc;
     }
-    if (shared_load(c, g) != 0) {
-        return PS_E_UNSUPPORTED;
-    }
-    if (!take_memory(op, g, src, &s.src, &s.src_offset) ||
-        !take_memory(op, g, out, &s.out, &s.out_offset)) {
-        rc = PS_E_UNSUPPORTED;
-        goto put;
-    }
-    made = malloc(sizeof(*made));
-    if (made == NULL) {
-        rc = client_error(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
-        goto put;
-    }
-    rc = shared_event_record(c, g, where->stream, &s.event);
+    rc = gpu_check(m->gpu, calls->map(m->at, m->size, 0, from, 0), "cuMemMap");
     if (rc != 0) {
-        rc = untaken(op, rc);
-        free(made);
-        goto put;
+        goto unreserve;
     }
-    *made = s;
-    op->device = &made->base;
+    rc = gpu_check(m->gpu, calls->set_access(m->at, m->size, &access, 1),
+                   "cuMemSetAccess");
+    if (rc != 0) {
+        goto unmap;
+    }
+    rc = gpu_check(m->gpu, calls->export_memory(&m->fd, from, DESCRIPTOR, 0),
+                   "cuMemExportToShareableHandle");
+    if (rc != 0) {
+        goto unmap;
+    }
     return 0;
 
-put:
-    put_memory(s.src);
-    put_memory(s.out);
+unmap:
+    (void)calls->unmap(m->at, m->size);
+unreserve:
+    (void)calls->unreserve(m->at, m->size);
     return rc;
+}
+
+/* With the GPU current. */
+static int make_memory(const struct shared_calls *calls,
+                       struct shared_memory *m)
+{
+    const struct gpu_properties p = {
+        .type = PINNED,
+        .handle_types = DESCRIPTOR,
+        .location = {.type = ON_DEVICE, .id = gpu_number_of(m->gpu)},
+    };
+    size_t unit = 0;
+    gpu_memory made;
+    int rc = shared_find_uuid(calls, m->gpu, &m->uuid);
+
+    if (rc == 0) {
+        rc = gpu_check(m->gpu, calls->granularity(&unit, &p, 0),
+                       "cuMemGetAllocationGranularity");
+    }
+    if (rc != 0) {
+        return rc;
+    }
+    m->size = (m->size + unit - 1) / unit * unit;
+    rc = gpu_check(m->gpu, calls->create(&made, m->size, &p, 0), "cuMemCreate");
+    if (rc != 0) {
+        return rc;
+    }
+    rc = map_memory(calls, made, &p, m);
+    (void)calls->release(made); /* The mapping keeps it. */
+    return rc;
+}
+
+static void free_memory(const struct shared_calls *calls,
+                        struct shared_memory *m)
+{
+    if (m->fd >= 0 && gpu_enter(m->gpu) == 0) {
+        (void)calls->unmap(m->at, m->size);
+        (void)calls->unreserve(m->at, m->size);
+        gpu_leave(m->gpu);
+    }
+    if (m->fd >= 0) {
+        close(m->fd);
+    }
+    free(m);
+}
+
+int shared_memory_new(struct psc_client *c, struct gpu *g, size_t size,
+                      struct shared_memory **ret_memory)
+{
+    struct shared_memory *m = calloc(1, sizeof(*m));
+    int rc;
+
+    if (m == NULL) {
+        return client_error(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
+    }
+    *m = (struct shared_memory){
+        .gpu = g, .size = size, .fd = -1, .region = c->shm.next_region};
+    rc = gpu_enter(g);
+    if (rc == 0) {
+        rc = make_memory(&c->shared->calls, m);
+        gpu_leave(g);
+    }
+    if (rc != 0) {
+        free_memory(&c->shared->calls, m);
+        return client_error(c, rc, "no memory of %zu bytes on the GPU: %s",
+                            size, gpu_why(c));
+    }
+    rc = shared_memory_announce(c, m);
+    if (rc != 0) {
+        free_memory(&c->shared->calls, m);
+        return client_error(c, rc,
+                            "memory of a GPU is not announced to the agent: "
+                            "%s",
+                            ps_strerror(rc));
+    }
+    c->shm.next_region++;
+    m->next = c->shared->memory;
+    c->shared->memory = m;
+    client_flush(c);
+    *ret_memory = m;
+    return 0;
+}
+
+/* Removes memory from the list. */
+static void unlink_memory(struct shared_table *t, const struct shared_memory *m)
+{
+    struct shared_memory **link = &t->memory;
+
+    while (*link != m) {
+        link = &(*link)->next;
+    }
+    *link = m->next;
+}
+
+void shared_memory_free(struct psc_client *c, struct shared_memory *m)
+{
+    gpu_drain(c);
+    shared_memory_withdraw(c, m);
+    unlink_memory(c->shared, m);
+    free_memory(&c->shared->calls, m);
+}
+
+struct shared_memory *shared_memory_find(const struct psc_client *c,
+                                         const void *data, size_t bytes)
+{
+    const uint64_t at = (uintptr_t)data;
+
+    for (struct shared_memory *m = c->shared != NULL ? c->shared->memory : NULL;
+         m != NULL; m = m->next) {
+        if (at >= m->at && at - m->at <= m->size &&
+            bytes <= m->size - (at - m->at)) {
+            return m;
+        }
+    }
+    return NULL;
+}
+
+/* ----------------------------------------------- memory of other allocators */
+
+/* Memory of other allocators, such as torch's or CuPy's, which the agent opens
+ * by an IPC handle. An allocation is offered when an operation first uses it,
+ * which is copied, as are others until the agent has answered. Nobody says when
+ * it is freed: each operation asks the driver for the number of its allocation,
+ * and a new offer is the time to withdraw those that are gone. Until then the
+ * agent's mapping keeps their memory. */
+
+struct allocation {
+    int device;
+    unsigned long long id;
+    unsigned is_exportable;
+    gpu_address at;
+    size_t size;
+};
+
+static bool find_allocation(const struct shared_table *t, gpu_address at,
+                            struct allocation *ret)
+{
+    static const int attributes[] = {DEVICE, NUMBER, IS_EXPORTABLE, START,
+                                     SIZE};
+    struct allocation a = {.device = -1};
+    void *values[] = {&a.device, &a.id, &a.is_exportable, &a.at, &a.size};
+
+    if (t->calls.attributes(sizeof(attributes) / sizeof(attributes[0]),
+                            attributes, values, at) != 0) {
+        return false;
+    }
+    *ret = a;
+    return a.id != 0 && a.size > 0;
+}
+
+void shared_explain(struct psc_client *c, const struct gpu *g, const char *why)
+{
+    if (!c->shared->is_explained) {
+        c->shared->is_explained = true;
+        (void)client_error(c, 0, "operations copy memory of GPU %d: %s",
+                           gpu_number_of(g), why);
+    }
+}
+
+/* ---------------------------------------------------------------- forgetting */
+
+static bool may_forget(const struct shared_memory *m)
+{
+    return m->uses == 0 && m->answer != ANSWER_NONE;
+}
+
+/* Removes the memory that the link points to. */
+static void forget(struct psc_client *c, struct shared_memory **link)
+{
+    struct shared_memory *m = *link;
+
+    shared_memory_withdraw(c, m);
+    *link = m->next;
+    c->shared->foreign_count--;
+    free(m);
+}
+
+static void forget_freed(struct psc_client *c)
+{
+    struct shared_memory **link = &c->shared->foreign;
+
+    while (*link != NULL) {
+        const struct shared_memory *m = *link;
+        struct allocation a;
+
+        if (may_forget(m) &&
+            (!find_allocation(c->shared, m->at, &a) || a.id != m->id)) {
+            forget(c, link);
+        } else {
+            link = &(*link)->next;
+        }
+    }
+}
+
+/* Forgets the one whose last use is the longest ago. */
+static void forget_oldest(struct psc_client *c)
+{
+    struct shared_memory **oldest = NULL;
+
+    for (struct shared_memory **link = &c->shared->foreign; *link != NULL;
+         link = &(*link)->next) {
+        oldest = may_forget(*link) ? link : oldest;
+    }
+    if (oldest != NULL) {
+        forget(c, oldest);
+    }
+}
+
+/* A new agent knows none; those that are freed are forgotten. */
+static void shared_foreign_reset(struct psc_client *c)
+{
+    for (struct shared_memory *m = c->shared->foreign; m != NULL; m = m->next) {
+        m->answer = ANSWER_REFUSED;
+    }
+    forget_freed(c);
+}
+
+static void shared_foreign_free(struct shared_table *t)
+{
+    while (t->foreign != NULL) {
+        struct shared_memory *m = t->foreign;
+
+        t->foreign = m->next;
+        free(m);
+    }
+}
+
+/* ------------------------------------------------------------------ offering */
+
+/* Memory of the GPU that the agent has refused for a reason that holds for all
+ * of it; NULL: none. */
+static const struct shared_memory *refused_memory(const struct shared_table *t,
+                                                  const struct gpu *g)
+{
+    for (const struct shared_memory *m = t->foreign; m != NULL; m = m->next) {
+        if (m->gpu == g && m->answer == ANSWER_REFUSED &&
+            (m->error == PS_E_UNSUPPORTED || m->error == PS_E_NOENT)) {
+            return m;
+        }
+    }
+    return NULL;
+}
+
+/* Exports the allocation. */
+static int export_memory(const struct shared_table *t, struct shared_memory *m)
+{
+    int rc = gpu_enter(m->gpu);
+
+    if (rc != 0) {
+        return rc;
+    }
+    rc = shared_find_uuid(&t->calls, m->gpu, &m->uuid);
+    if (rc == 0) {
+        rc = gpu_check(m->gpu, t->calls.export_allocation(&m->handle, m->at),
+                       "cuIpcGetMemHandle");
+    }
+    gpu_leave(m->gpu);
+    return rc;
+}
+
+/* Announces an allocation. NULL: the driver does not export it. */
+static struct shared_memory *announce(struct psc_client *c, struct gpu *g,
+                                      const struct allocation *a)
+{
+    struct shared_table *t = c->shared;
+    struct shared_memory *m;
+
+    forget_freed(c);
+    if (t->foreign_count >= KEPT_MAX) {
+        forget_oldest(c);
+    }
+    m = t->foreign_count < KEPT_MAX ? calloc(1, sizeof(*m)) : NULL;
+    if (m == NULL) {
+        return NULL;
+    }
+    *m = (struct shared_memory){.gpu = g,
+                                .at = a->at,
+                                .size = a->size,
+                                .fd = -1,
+                                .id = a->id,
+                                .region = c->shm.next_region};
+    if (export_memory(t, m) != 0) {
+        shared_explain(c, g, gpu_why(c));
+        free(m);
+        return NULL;
+    }
+    if (shared_memory_announce(c, m) != 0) {
+        free(m); /* The client fails at its next message. */
+        return NULL;
+    }
+    c->shm.next_region++;
+    m->next = t->foreign;
+    t->foreign = m;
+    t->foreign_count++;
+    client_flush(c);
+    return m;
+}
+
+/* The memory of that number, which becomes the first of the list. */
+static struct shared_memory *use(struct shared_table *t, unsigned long long id)
+{
+    struct shared_memory **link = &t->foreign;
+    struct shared_memory *m;
+
+    while (*link != NULL && (*link)->id != id) {
+        link = &(*link)->next;
+    }
+    m = *link;
+    if (m != NULL) {
+        *link = m->next;
+        m->next = t->foreign;
+        t->foreign = m;
+    }
+    return m;
+}
+
+struct shared_memory *shared_foreign_find(struct psc_client *c, struct gpu *g,
+                                          const void *data, size_t bytes)
+{
+    const gpu_address at = (uintptr_t)data;
+    struct shared_memory *m;
+    const struct shared_memory *refused;
+    struct allocation a;
+
+    if (!find_allocation(c->shared, at, &a) || a.device != gpu_number_of(g) ||
+        at < a.at || at - a.at > a.size || bytes > a.size - (at - a.at)) {
+        return NULL;
+    }
+    if (a.is_exportable == 0) {
+        shared_explain(c, g,
+                       "its allocator uses memory that the driver cannot share "
+                       "by a handle, such as memory pools of the driver");
+        return NULL;
+    }
+    m = use(c->shared, a.id);
+    if (m != NULL) {
+        return m;
+    }
+    refused = refused_memory(c->shared, g);
+    if (refused != NULL) {
+        shared_explain(c, g, refused->why);
+        return NULL;
+    }
+    return announce(c, g, &a);
+}
+
+/* ------------------------------------------------------------------- events */
+
+/* They are made when there is no spare one, and kept, so that a steady state makes
+ * and announces none. */
+
+/* With the GPU current. */
+static int make_event(struct psc_client *c, struct gpu *g,
+                      struct shared_event **ret_event)
+{
+    struct shared_event *e = calloc(1, sizeof(*e));
+    const struct gpu_driver *d = gpu_driver_of(g);
+    int rc;
+
+    if (e == NULL) {
+        return PSC_E_NOMEM;
+    }
+    rc = shared_find_uuid(&c->shared->calls, g, &e->uuid);
+    if (rc == 0) {
+        rc = gpu_check(
+            g, d->event_new(&e->event, GPU_EVENT_NO_TIME | INTERPROCESS),
+            "cuEventCreate");
+    }
+    if (rc != 0) {
+        free(e);
+        return rc;
+    }
+    rc = gpu_check(g, c->shared->calls.export_event(&e->handle, e->event),
+                   "cuIpcGetEventHandle");
+    if (rc != 0) {
+        (void)d->event_free(e->event);
+        free(e);
+        return rc;
+    }
+    e->gpu = g;
+    e->number = ++c->shared->last_event;
+    e->next_of_all = c->shared->events;
+    c->shared->events = e;
+    *ret_event = e;
+    return 0;
+}
+
+int shared_event_record(struct psc_client *c, struct gpu *g, void *stream,
+                        struct shared_event **ret_event)
+{
+    struct shared_event **link = &c->shared->spare_events;
+    struct shared_event *e;
+    int rc;
+
+    while (*link != NULL && (*link)->gpu != g) {
+        link = &(*link)->next;
+    }
+    e = *link;
+    rc = gpu_enter(g);
+    if (rc != 0) {
+        return rc;
+    }
+    if (e == NULL) {
+        rc = make_event(c, g, &e);
+    } else {
+        *link = e->next;
+    }
+    if (rc == 0) {
+        rc = gpu_check(g, gpu_driver_of(g)->event_record(e->event, stream),
+                       "cuEventRecord");
+        *ret_event = e;
+    }
+    gpu_leave(g);
+    return rc;
+}
+
+void shared_event_put(struct psc_client *c, struct shared_event *e)
+{
+    e->next = c->shared->spare_events;
+    c->shared->spare_events = e;
+}
+
+int shared_event_announce(struct psc_client *c, struct shared_event *e)
+{
+    const struct ps_msg m = {
+        .code = PS_MSG_L_DEVICE_EVENT,
+        .l_device_event = {
+            .event = e->number,
+            .uuid = {.data = e->uuid.bytes, .len = SHARED_UUID_BYTES},
+            .handle = {.data = e->handle.bytes, .len = SHARED_HANDLE_BYTES}}};
+    int rc = e->is_announced ? 0 : client_put(c, &m);
+
+    e->is_announced = rc == 0;
+    return rc;
+}
+
+/* A new agent knows none. */
+static void shared_events_forget(struct psc_client *c)
+{
+    for (struct shared_event *e = c->shared->events; e != NULL;
+         e = e->next_of_all) {
+        e->is_announced = false;
+    }
+}
+
+static void shared_events_free(struct psc_client *c)
+{
+    while (c->shared->events != NULL) {
+        struct shared_event *e = c->shared->events;
+
+        c->shared->events = e->next_of_all;
+        if (gpu_enter(e->gpu) == 0) {
+            (void)gpu_driver_of(e->gpu)->event_free(e->event);
+            gpu_leave(e->gpu);
+        }
+        free(e);
+    }
+}
+
+/* ------------------------------------------------------------------- calls */
+
+/* ------------------------------------------------------------------ memory */
+
+/* --------------------------------------------------------------- the agent */
+
+static struct shared_memory *find_region(struct shared_memory *list,
+                                         uint32_t region)
+{
+    while (list != NULL && list->region != region) {
+        list = list->next;
+    }
+    return list;
+}
+
+void shared_accept_info(struct psc_client *c,
+                        const struct ps_msg_l_device_info *m)
+{
+    const struct shared_table *t = c->shared;
+    struct shared_memory *x = t != NULL ? find_region(t->memory, m->region)
+                                        : NULL;
+
+    if (x == NULL && t != NULL) {
+        x = find_region(t->foreign, m->region);
+    }
+    if (x == NULL) {
+        return; /* Freed meanwhile. */
+    }
+    x->answer = m->error == 0 ? ANSWER_TAKEN : ANSWER_REFUSED;
+    x->error = m->error;
+    ps_str_copy(x->why, sizeof(x->why), m->text);
+    client_changed(c);
+}
+
+static int announce_list(struct psc_client *c, struct shared_memory *list)
+{
+    int rc = 0;
+
+    for (; list != NULL && rc == 0; list = list->next) {
+        rc = shared_memory_announce(c, list);
+    }
+    return rc;
+}
+
+int shared_announce_all(struct psc_client *c)
+{
+    int rc;
+
+    if (c->shared == NULL) {
+        return 0;
+    }
+    shared_events_forget(c);
+    shared_foreign_reset(c);
+    rc = announce_list(c, c->shared->memory);
+    return rc != 0 ? rc : announce_list(c, c->shared->foreign);
+}
+
+void shared_free_all(struct psc_client *c)
+{
+    struct shared_table *t = c->shared;
+
+    if (t == NULL) {
+        return;
+    }
+    while (t->memory != NULL) {
+        struct shared_memory *m = t->memory;
+
+        t->memory = m->next;
+        free_memory(&t->calls, m);
+    }
+    shared_foreign_free(t);
+    shared_events_free(c);
+    free(t);
+    c->shared = NULL;
 }
