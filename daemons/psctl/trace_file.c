@@ -10,10 +10,10 @@
 #include "base/alloc.h"
 #include "base/file_check.h"
 #include "base/num.h"
+#include "base/timeline.h"
 
 #include <errno.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,7 +42,7 @@ struct track {
 
 struct drawing {
     const struct trace *trace;
-    FILE *out;
+    struct ps_timeline file;
     struct slice *slices;
     uint32_t slice_count;
     struct track *tracks;
@@ -148,6 +148,8 @@ static void list_slices(struct drawing *d)
 static void place_track(struct drawing *d, struct slice *first, uint32_t count)
 {
     int64_t busy_until[LANES_MAX];
+    struct ps_timeline_lanes lanes = {.busy_until = busy_until,
+                                      .max = LANES_MAX};
     struct track *track = &d->tracks[d->track_count++];
 
     *track = (struct track){.member = first->member,
@@ -155,19 +157,13 @@ static void place_track(struct drawing *d, struct slice *first, uint32_t count)
                             .peer = track_peer(first->entry)};
     for (uint32_t i = 0; i < count; i++) {
         struct slice *s = &first[i];
-        uint32_t lane = 0;
+        const uint32_t lane = ps_timeline_place(&lanes, s->begin, s->end);
 
-        while (lane < track->lanes && busy_until[lane] > s->begin) {
-            lane++;
-        }
-        if (lane == LANES_MAX) {
-            s->lane = NO_SLICE; /* Not drawn. */
-            continue;
-        }
-        track->lanes = lane == track->lanes ? lane + 1 : track->lanes;
-        busy_until[lane] = s->end;
-        s->lane = (d->track_count - 1) * LANES_MAX + lane;
+        s->lane = lane == UINT32_MAX /* Not drawn. */
+                      ? NO_SLICE
+                      : (d->track_count - 1) * LANES_MAX + lane;
     }
+    track->lanes = lanes.count;
 }
 
 static void place_slices(struct drawing *d)
@@ -184,33 +180,11 @@ static void place_slices(struct drawing *d)
 
 /* ------------------------------------------------------------------- events */
 
-/* Begins an event: all but its first follow a comma. */
-static void begin_event(struct drawing *d)
+static void begin_event(struct drawing *d, const char *phase, const char *name,
+                        const struct slice *s)
 {
-    fputs(d->figures.events++ == 0 ? "\n" : ",\n", d->out);
-}
-
-/* Prints text as a string of JSON. */
-static void put_text(FILE *out, const char *text)
-{
-    json_t *value = json_text(text);
-
-    (void)json_dumpf(value, out, JSON_ENCODE_ANY);
-    json_decref(value);
-}
-
-/* Microseconds since time 0. */
-static void put_time(const struct drawing *d, const char *name, int64_t ns)
-{
-    fprintf(d->out, ",\"%s\":%" PRId64 ".%03d", name, ns / 1000,
-            (int)(ns % 1000));
-}
-
-static void put_place(const struct drawing *d, const struct slice *s)
-{
-    fprintf(d->out, ",\"pid\":%" PRIu32 ",\"tid\":%" PRIu32, s->member + 1,
-            s->lane);
-    put_time(d, "ts", s->begin - d->origin);
+    ps_timeline_event(&d->file, phase, name, s->member + 1, s->lane);
+    ps_timeline_time(&d->file, "ts", s->begin - d->origin);
 }
 
 static const char *member_name(const struct drawing *d, uint32_t member)
@@ -272,18 +246,6 @@ static void name_track(const struct drawing *d, const struct track *t,
     }
 }
 
-static void put_name(struct drawing *d, const char *what, uint32_t member,
-                     uint32_t lane, const char *text)
-{
-    begin_event(d);
-    fprintf(d->out,
-            "{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%" PRIu32 ",\"tid\":%" PRIu32
-            ",\"args\":{\"name\":",
-            what, member + 1, lane);
-    put_text(d->out, text);
-    fputs("}}", d->out);
-}
-
 static void put_names(struct drawing *d)
 {
     char text[PS_NAME_MAX + 32];
@@ -296,14 +258,14 @@ static void put_names(struct drawing *d)
         ps_str_init(&s, text, sizeof(text));
         ps_str_addf(&s, "%s %s", ps_role_name(d->trace->members[i].role),
                     member_name(d, i));
-        put_name(d, "process_name", i, 0, text);
+        ps_timeline_name(&d->file, "process_name", i + 1, 0, text);
     }
     for (uint32_t i = 0; i < d->track_count; i++) {
         ps_str_init(&s, text, sizeof(text));
         name_track(d, &d->tracks[i], &s);
         for (uint32_t lane = 0; lane < d->tracks[i].lanes; lane++) {
-            put_name(d, "thread_name", d->tracks[i].member,
-                     i * LANES_MAX + lane, text);
+            ps_timeline_name(&d->file, "thread_name", d->tracks[i].member + 1,
+                             i * LANES_MAX + lane, text);
         }
     }
 }
@@ -313,48 +275,44 @@ static const char *span_name(const struct trace_member *m, uint32_t number)
     return number < m->span_name_count ? m->span_names[number] : "span";
 }
 
-static void put_slice_name(const struct drawing *d,
-                           const struct trace_member *m,
-                           const struct ps_rec_trace_entry *e)
+static void name_slice(const struct drawing *d, const struct trace_member *m,
+                       const struct ps_rec_trace_entry *e, struct ps_str *s)
 {
     char buffer[32];
+
+    if (e->kind == PS_TRACE_KIND_SPAN) {
+        ps_str_add(s, span_name(m, e->index));
+    } else if (e->kind == PS_TRACE_KIND_PHASE) {
+        ps_str_add(s, ps_job_phase_name(e->peer));
+    } else if (e->kind == PS_TRACE_KIND_OP && e->key == UINT32_MAX) {
+        ps_str_add(s, "barrier");
+    } else {
+        ps_str_add(s, e->kind == PS_TRACE_KIND_OP
+                          ? ps_op_name(e->op)
+                          : ps_trace_kind_name(e->kind));
+    }
+    if (e->key != UINT32_MAX) {
+        ps_str_addf(s, " %s",
+                    trace_key_name(d->trace, e->key, buffer, sizeof(buffer)));
+    }
+}
+
+static void put_slice(struct drawing *d, const struct slice *slice)
+{
+    const struct ps_rec_trace_entry *e = slice->entry;
     char text[PS_KEY_NAME_MAX + 64];
     struct ps_str s;
 
     ps_str_init(&s, text, sizeof(text));
+    name_slice(d, &d->trace->members[slice->member], e, &s);
+    begin_event(d, "X", text, slice);
+    ps_timeline_time(&d->file, "dur", slice->end - slice->begin);
+    fprintf(d->file.out, ",\"cat\":\"%s\"", ps_trace_kind_name(e->kind));
     if (e->kind == PS_TRACE_KIND_SPAN) {
-        ps_str_add(&s, span_name(m, e->index));
-    } else if (e->kind == PS_TRACE_KIND_PHASE) {
-        ps_str_add(&s, ps_job_phase_name(e->peer));
-    } else if (e->kind == PS_TRACE_KIND_OP && e->key == UINT32_MAX) {
-        ps_str_add(&s, "barrier");
-    } else {
-        ps_str_add(&s, e->kind == PS_TRACE_KIND_OP
-                           ? ps_op_name(e->op)
-                           : ps_trace_kind_name(e->kind));
-    }
-    if (e->key != UINT32_MAX) {
-        ps_str_addf(&s, " %s",
-                    trace_key_name(d->trace, e->key, buffer, sizeof(buffer)));
-    }
-    put_text(d->out, text);
-}
-
-static void put_slice(struct drawing *d, const struct slice *s)
-{
-    const struct ps_rec_trace_entry *e = s->entry;
-
-    begin_event(d);
-    fputs("{\"ph\":\"X\",\"name\":", d->out);
-    put_slice_name(d, &d->trace->members[s->member], e);
-    fprintf(d->out, ",\"cat\":\"%s\"", ps_trace_kind_name(e->kind));
-    put_place(d, s);
-    put_time(d, "dur", s->end - s->begin);
-    if (e->kind == PS_TRACE_KIND_SPAN) {
-        fprintf(d->out, ",\"args\":{\"rank\":%" PRIu32 "}}", e->peer);
+        fprintf(d->file.out, ",\"args\":{\"rank\":%" PRIu32 "}}", e->peer);
         return;
     }
-    fprintf(d->out,
+    fprintf(d->file.out,
             ",\"args\":{\"round\":%" PRIu64 ",\"part\":%" PRIu32
             ",\"bytes\":%" PRIu64 "}}",
             e->round, e->index, e->bytes);
@@ -412,13 +370,9 @@ static struct flow_end *list_ends(const struct drawing *d,
 static void put_flow(struct drawing *d, const char *phase,
                      const struct slice *s)
 {
-    begin_event(d);
-    fprintf(d->out,
-            "{\"ph\":\"%s\",\"name\":\"round\",\"cat\":\"flow\",\"id\":%" PRIu64
-            "%s",
-            phase, d->figures.flows, *phase == 'f' ? ",\"bp\":\"e\"" : "");
-    put_place(d, s);
-    fputs("}", d->out);
+    begin_event(d, phase, "round", s);
+    fprintf(d->file.out, ",\"cat\":\"flow\",\"id\":%" PRIu64 "%s}",
+            d->figures.flows, *phase == 'f' ? ",\"bp\":\"e\"" : "");
 }
 
 static void put_flows(struct drawing *d)
@@ -455,27 +409,28 @@ static void put_flows(struct drawing *d)
 
 /* --------------------------------------------------------------------- file */
 
-static void put_clocks(const struct drawing *d)
+static void put_clocks(struct drawing *d)
 {
-    fputs("],\"displayTimeUnit\":\"ms\",\"otherData\":{\"job\":", d->out);
-    put_text(d->out, d->trace->job);
-    fputs(",\"clocks\":[", d->out);
+    ps_timeline_end(&d->file);
+    fputs(",\"otherData\":{\"job\":", d->file.out);
+    ps_timeline_text(&d->file, d->trace->job);
+    fputs(",\"clocks\":[", d->file.out);
     for (uint32_t i = 0; i < d->trace->member_count; i++) {
         const struct trace_member *m = &d->trace->members[i];
 
-        fputs(i > 0 ? ",{\"member\":" : "{\"member\":", d->out);
-        put_text(d->out, m->name);
-        fprintf(d->out, ",\"offset_ns\":%" PRId64 ",\"error_ns\":%" PRIu64 "}",
+        fputs(i > 0 ? ",{\"member\":" : "{\"member\":", d->file.out);
+        ps_timeline_text(&d->file, m->name);
+        fprintf(d->file.out,
+                ",\"offset_ns\":%" PRId64 ",\"error_ns\":%" PRIu64 "}",
                 m->offset_ns, m->is_missing ? 0 : m->error_ns);
     }
-    fputs("]}}\n", d->out);
+    fputs("]}}\n", d->file.out);
 }
 
 static void draw(struct drawing *d)
 {
     list_slices(d);
     place_slices(d);
-    fputs("{\"traceEvents\":[", d->out);
     put_names(d);
     for (uint32_t i = 0; i < d->slice_count; i++) {
         if (d->slices[i].lane != NO_SLICE) {
@@ -491,16 +446,19 @@ static void draw(struct drawing *d)
 int trace_file_write(const struct trace *t, const char *path,
                      struct trace_file_figures *ret)
 {
-    struct drawing d = {.trace = t, .out = fopen(path, "we")};
+    struct drawing d = {.trace = t};
+    FILE *out = fopen(path, "we");
     int error;
 
-    if (d.out == NULL) {
+    if (out == NULL) {
         fprintf(stderr, "psctl: %s: %s\n", path, strerror(errno));
         return EXIT_FAILED;
     }
+    ps_timeline_begin(&d.file, out);
     draw(&d);
-    d.figures.bytes = (uint64_t)ftello(d.out);
-    error = ps_file_close(d.out);
+    d.figures.events = d.file.events;
+    d.figures.bytes = (uint64_t)ftello(out);
+    error = ps_file_close(out);
     if (error != 0) {
         fprintf(stderr, "psctl: %s: %s\n", path, strerror(error));
         return EXIT_IOERR;
