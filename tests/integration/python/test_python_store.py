@@ -540,9 +540,9 @@ def test_a_store_opened_while_a_program_ends_leaves_its_job(world):
             except pskv.Error as e:
                 print(e)
         # Functions are called in the reverse order: as if before the import.
-        atexit.unregister(pskv._store._leave_at_exit)
+        atexit.unregister(pskv._client._leave_at_exit)
         atexit.register(late)
-        atexit.register(pskv._store._leave_at_exit)
+        atexit.register(pskv._client._leave_at_exit)
         kv = pskv.create('dist_sync')
     """)
     code, out, err = job.wait(0)

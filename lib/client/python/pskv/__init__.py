@@ -13,8 +13,10 @@
 
 Importing has no side effects: nothing is loaded or connected before create().
 """
+from ._client import Handle
 from ._errors import Canceled, Error, JobFailed, PeerLost, Timeout
-from ._store import Handle, KVStore, Registration, create
+from ._memory import Registration
+from ._store import KVStore, create
 
 __version__ = "0.1.0"
 __all__ = ["Canceled", "Error", "Handle", "JobFailed", "KVStore", "PeerLost",

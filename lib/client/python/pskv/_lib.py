@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import glob
+import operator
 import os
 from ctypes import (CFUNCTYPE, POINTER, Structure, c_char_p, c_double, c_int,
                     c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p)
@@ -33,6 +34,15 @@ def encode(text: str, kind: str) -> bytes:
         raise ValueError("%s %r has a NUL character; leave it out" %
                          (kind, text))
     return text.encode()
+
+
+def number(value: Any, name: str, kind: Any = float) -> Any:
+    """The value as a number, whose name the error has."""
+    try:
+        return kind(value) if kind is float else operator.index(value)
+    except (TypeError, ValueError):
+        raise TypeError("%s is a %snumber, not %r" % (
+            name, "" if kind is float else "whole ", value)) from None
 
 
 class Options(Structure):

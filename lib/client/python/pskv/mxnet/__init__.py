@@ -36,11 +36,12 @@ import numpy as np  # noqa: E402
 from mxnet.kvstore import KVStoreBase  # noqa: E402
 from mxnet.kvstore.kvstore import KVStore as _Native  # noqa: E402
 
-from .. import _store  # noqa: E402
 from .._array import dtype_of  # noqa: E402
+from .._client import Handle  # noqa: E402
 from .._errors import program_failed  # noqa: E402
 from .._jobs import Place  # noqa: E402
 from .._lib import KEY_KNOWN  # noqa: E402
+from .._store import KVStore  # noqa: E402
 from . import _gluon, _profiler  # noqa: E402
 from ._engine import Engine  # noqa: E402
 from ._errors import mxnet_errors, script_level, \
@@ -82,7 +83,7 @@ class _Arrays:
     """Memory of one key that MXNet and the agent share: MXNet copies the
     devices' arrays to it and the result from it."""
 
-    def __init__(self, store: _store.KVStore, like: Any) -> None:
+    def __init__(self, store: KVStore, like: Any) -> None:
         self._store = store
         self.shape = like.shape
         self.dtype = np.dtype(like.dtype)
@@ -264,12 +265,12 @@ class PSKV(_Native):
                 self._arrays(key, a).result_nd.copyto(a)
 
     def _starter(self, what: str, key: Any, memory: _Arrays, count: int,
-                 priority: int) -> Callable[[], _store.Handle]:
+                 priority: int) -> Callable[[], Handle]:
         """Function that starts the operation with `count` source arrays."""
         store = self._of(key).store
         src = memory.given[:count]
 
-        def start() -> _store.Handle:
+        def start() -> Handle:
             if what == "push":
                 return store.push_async(key, src, priority)
             if what == "pull":

@@ -12,8 +12,9 @@ import select
 import threading
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
+from .._client import Handle
 from .._errors import CLOSED, error
-from .._store import Handle, KVStore
+from .._store import KVStore
 from ._push import OnComplete, Pushes
 
 
