@@ -4,7 +4,6 @@
 #include "kernel/codec.h"
 
 #include "base/str.h"
-#include "kernel/codec_choice.h"
 #include "kernel/codec_ops.h"
 #include "kernel/cpu.h"
 

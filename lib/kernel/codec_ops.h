@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Loops of codecs in one instruction set: called by codec.c, implemented in
- * codec_loops.inc. Private to this folder. Lengths are in elements; encoded
- * data begins and ends at a byte, with zero bits after the last element. */
+ * codec_loops.inc; and what the CPU and a GPU (cuda/codec.inc) compute by one
+ * source: random numbers, the choice of elements by randomk, dithering. Private
+ * to this folder. Lengths are in elements; encoded data begins and ends at a
+ * byte, with zero bits after the last element. */
 #pragma once
 
 #include "kernel/both.h"
@@ -9,6 +11,31 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+PS_BOTH uint64_t hash_u64(uint64_t x)
+{
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+/* First element of range `i` when `count` elements are divided into `k` ranges.
+ * Both are below 2^32. */
+PS_BOTH uint64_t stretch_of_index(uint64_t i, uint64_t k, uint64_t count)
+{
+    return i * count / k;
+}
+
+/* Element that randomk chooses from range `i`. */
+PS_BOTH uint64_t chosen_index(uint64_t stream, uint64_t i, uint64_t k,
+                              uint64_t count)
+{
+    uint64_t first = stretch_of_index(i, k, count);
+    uint64_t len = stretch_of_index(i + 1, k, count) - first;
+
+    return first + (((hash_u64(stream + i) >> 32) * len) >> 32);
+}
 
 /* Parameters of dithering for one vector. */
 struct ps_codec_dither {

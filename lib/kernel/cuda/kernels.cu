@@ -13,7 +13,6 @@
 
 #include "kernel/cuda/kernels.h"
 
-#include "kernel/codec_choice.h"
 #include "kernel/codec_ops.h"
 #include "kernel/half.h"
 #include "kernel/normal.h"
