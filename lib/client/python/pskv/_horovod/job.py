@@ -80,13 +80,17 @@ class ProcessSet:
         """Number of ranks in the set."""
         return size() if self.ranks is None else len(self.ranks)
 
-    def position(self, of_rank: int) -> int:
-        """A rank's position in the set. ValueError: not a member."""
+    def position(self, root: int) -> int:
+        """The position in the set of a rank that broadcasts. ValueError: not a
+        member."""
         if self.ranks is None:
-            return of_rank
-        if of_rank not in self.ranks:
-            raise ValueError("rank %d is not in %r" % (of_rank, self))
-        return self.ranks.index(of_rank)
+            if not 0 <= root < size():
+                raise ValueError("root rank %d is out of range: there are %d "
+                                 "ranks" % (root, size()))
+            return root
+        if root not in self.ranks:
+            raise ValueError("rank %d is not in %r" % (root, self))
+        return self.ranks.index(root)
 
     def __repr__(self) -> str:
         return "ProcessSet(%s)" % (self.ranks,)

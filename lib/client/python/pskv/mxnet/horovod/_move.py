@@ -143,9 +143,6 @@ def _broadcast(array: Any, out: Any, root: int, name: Optional[str],
                priority: int, process_set: ProcessSet) -> Any:
     e = process_set.engine()
     position = process_set.position(root)
-    if not 0 <= position < e.size:
-        raise ValueError("root rank %d is out of range: there are %d ranks" %
-                         (root, e.size))
     words = words_of(array)
     with mx.autograd.pause():
         room = room_of(array)

@@ -217,9 +217,6 @@ def start_broadcast(process_set: ProcessSet, tensor: Tensor, root: int,
     """Broadcast in place; `root` is a rank of the job."""
     e = process_set.engine()
     position = process_set.position(root)
-    if not 0 <= position < e.size:
-        raise ValueError("root rank %d is out of range: there are %d ranks" %
-                         (root, e.size))
     to = tensor.detach()
     _tensor.check(to)
     spans = _tensor.acquire([to])
