@@ -393,8 +393,11 @@ static bool accept_result_places(struct psc_client *c, struct key *k,
     k->data[0] = arena_place(a, m->even_offset, k->bytes);
     k->data[1] = arena_place(a, m->odd_offset, k->bytes);
     if (k->data[0] == NULL || k->data[1] == NULL) {
-        client_fail(c, PSC_E_PROTO,
-                    "the agent keeps '%s' where it has no memory", k->name);
+        client_fail(
+            c, PSC_E_PROTO,
+            "the agent names a place for the results of '%s' that is not "
+            "in its memory",
+            k->name);
         return false;
     }
     return true;
@@ -465,7 +468,7 @@ void key_accept_rebind(struct psc_client *c, const struct ps_msg_l_key_info *m)
 
     if (k == NULL || !k->is_unbound) {
         client_fail(c, PSC_E_PROTO,
-                    "the agent answered for a key that was not named again");
+                    "the agent answered for a key that was not declared again");
         return;
     }
     if (m->error != 0) {

@@ -42,7 +42,7 @@ static const struct {
     [OP_REPORT] = {"report of scalars", 0},
     [OP_KEY] = {"declaration", 0},
     [OP_COLL] = {"collective", 0},
-    [OP_SKIP] = {"pass", PS_OP_SKIP},
+    [OP_SKIP] = {"skip", PS_OP_SKIP},
 };
 
 void op_name(const struct psc_op *op, char *text, size_t size)

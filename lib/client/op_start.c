@@ -183,7 +183,7 @@ static int check_op_options(struct psc_client *c,
     }
     if (full.samples != 0 && full.reduce != PSC_MEAN) {
         return client_error(c, PSC_E_INVAL,
-                            "samples are of a mean, and the reduction is %s",
+                            "samples are for the reduction mean, not for %s",
                             ps_reduce_name((uint8_t)full.reduce));
     }
     if (full.root >= c->id.size) {

@@ -513,7 +513,8 @@ void op_send_progress(struct psc_op *op)
     }
     rc = client_push_op(c, &m.l_op) ? 0 : client_put(c, &m);
     if (rc != 0) {
-        client_fail(c, rc, "cannot tell the agent more of '%s': %s",
+        client_fail(c, rc,
+                    "cannot report the progress of '%s' to the agent: %s",
                     op->key->name, ps_strerror(rc));
     }
     client_flush(c);

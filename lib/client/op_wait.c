@@ -586,7 +586,9 @@ int psc_op_view(struct psc_op *op, const void **ret_data, size_t *ret_bytes)
 
         rc = op->hooks->view(op, &data, &bytes);
         if (rc != 0) {
-            client_error(c, rc, "its result is where it was asked for");
+            client_error(c, rc,
+                         "its result was written to the array of the call; "
+                         "there is no view of it");
         } else {
             *ret_data = data;
             if (ret_bytes != NULL) {

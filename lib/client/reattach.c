@@ -262,9 +262,11 @@ void reattach_add_segment(struct psc_client *c,
         close(fd); /* The agent still has its own descriptor. */
     }
     if (rc == PSC_E_FULL) {
-        client_fail(c, PSC_E_PROTO, "the agent leaves too much memory here");
+        client_fail(c, PSC_E_PROTO,
+                    "the agent offers more than %u residual segments",
+                    SEGMENTS_HELD_MAX);
     } else if (rc == PSC_E_NOMEM) {
-        client_fail(c, rc, "no memory to keep what the agent leaves here");
+        client_fail(c, rc, "no memory for a residual segment of the agent");
     }
 }
 

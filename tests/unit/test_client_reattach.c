@@ -590,7 +590,7 @@ static void reply_for_an_unknown_key_ends_the_client(void **state)
         &(struct ps_msg){.code = PS_MSG_L_KEY_INFO,
                          .l_key_info = {.request = f->key, .reattached = true}},
         -1);
-    expect_end(f, PSC_E_PROTO, "a key that was not named again");
+    expect_end(f, PSC_E_PROTO, "a key that was not declared again");
     peer_close_conn(&f->peer);
 }
 
@@ -762,7 +762,7 @@ static void too_many_residual_segments_are_refused(void **state)
     for (uint32_t i = 0; i < 65; i++) {
         close(leave_memory(f, i, 'x'));
     }
-    expect_end(f, PSC_E_PROTO, "too much memory");
+    expect_end(f, PSC_E_PROTO, "more than 64 residual segments");
     peer_close_conn(&f->peer);
 }
 

@@ -320,7 +320,7 @@ kv.pushpull('i', np.full(2, 7 * (2 ** 32 - 1), 'int64'), out=big,
 assert big.tolist() == [7, 7], big
 if rank == 0:
     refused(ValueError, 'samples', kv.push, 'k', out, reduce='mean', samples=0)
-    refused(pskv.Error, 'samples are of a mean', push, 'k', out, samples=2)
+    refused(pskv.Error, 'samples are for the reduction mean', push, 'k', out, samples=2)
 kv.barrier()
 kv.close()
 if SERVED:
