@@ -201,6 +201,8 @@ void coll_fail(struct coll *k, int rc, const char *text);
 PS_MUST_USE int coll_get_block(struct psc_client *c, size_t bytes,
                                struct ps_shm_block **ret_block);
 size_t coll_slack(size_t bytes);
+/* Memory for a copy of the source. On failure sets the detail. */
+PS_MUST_USE int coll_alloc_source(struct coll *k);
 /* Releases the source memory. */
 void coll_release_source(struct coll *k);
 void coll_copy_scaled(const struct coll *k, void *dst, const void *src,

@@ -112,23 +112,18 @@ int coll_device_fetch(struct coll *k, const struct coll_request *a)
 {
     struct psc_client *c = k->op->client;
     struct coll_device *d = k->device;
-    struct ps_shm_block *b;
-    int rc = coll_get_block(c, k->array.bytes, &b);
+    int rc = coll_alloc_source(k);
 
     if (rc != 0) {
-        return client_error(c, rc, "no shared memory of %zu bytes: %s",
-                            k->array.bytes, ps_strerror(rc));
+        return rc;
     }
-    b->uses++;
-    k->src.block = b;
-    k->src.staged = true;
     d->prescale = a->o.prescale;
     d->source.ended = source_ended;
     rc = a->piece_count > 0
              ? fetch_pieces(k, a)
-             : staged_fetch(&d->at, b,
-                            &(struct gpu_copy){ps_shm_data(b), a->array->src,
-                                               k->array.bytes},
+             : staged_fetch(&d->at, k->src.block,
+                            &(struct gpu_copy){ps_shm_data(k->src.block),
+                                               a->array->src, k->array.bytes},
                             1, &d->source);
     if (rc != 0) {
         return client_error(c, rc,

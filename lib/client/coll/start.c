@@ -100,18 +100,13 @@ static bool contributes_array(const struct psc_client *c,
 static int copy_source(struct psc_client *c, struct coll *k,
                        const struct coll_request *a)
 {
-    struct ps_shm_block *b;
     uint8_t *at;
-    int rc = coll_get_block(c, k->array.bytes, &b);
+    int rc = coll_alloc_source(k);
 
     if (rc != 0) {
-        return client_error(c, rc, "no shared memory of %zu bytes: %s",
-                            k->array.bytes, ps_strerror(rc));
+        return rc;
     }
-    b->uses++;
-    k->src.block = b;
-    k->src.staged = true;
-    at = ps_shm_data(b);
+    at = ps_shm_data(k->src.block);
     pthread_mutex_unlock(&c->lock);
     if (a->piece_count == 0) {
         coll_copy_scaled(k, at, a->array->src, k->array.bytes, a->o.prescale);

@@ -81,6 +81,20 @@ int coll_get_block(struct psc_client *c, size_t bytes,
                : ps_shm_get(&c->shm, bytes + coll_slack(bytes), ret_block);
 }
 
+int coll_alloc_source(struct coll *k)
+{
+    struct psc_client *c = k->op->client;
+    int rc = coll_get_block(c, k->array.bytes, &k->src.block);
+
+    if (rc != 0) {
+        return client_error(c, rc, "no shared memory of %zu bytes: %s",
+                            k->array.bytes, ps_strerror(rc));
+    }
+    k->src.block->uses++;
+    k->src.staged = true;
+    return 0;
+}
+
 /* ------------------------------------------------------------------- copies */
 
 static void scale_array(uint32_t dtype, void *dst, const void *src,
