@@ -212,6 +212,10 @@ static inline bool op_is_round(enum op_kind kind)
     return kind == OP_PUSH || kind == OP_PUSHPULL || kind == OP_BROADCAST ||
            kind == OP_PUSH_ROWS || kind == OP_SKIP;
 }
+static inline bool op_is_pull(enum op_kind kind)
+{
+    return kind == OP_PULL || kind == OP_PULL_ROWS;
+}
 static inline bool op_has_result(enum op_kind kind)
 {
     return kind == OP_PULL || kind == OP_PUSHPULL || kind == OP_BROADCAST;

@@ -198,29 +198,9 @@ static int check_op_options(struct psc_client *c,
 /* True if this rank supplies an array. */
 static bool contributes_array(const struct psc_op *op)
 {
-    switch (op->kind) {
-    case OP_PUSH:
-    case OP_PUSHPULL:
-        return true;
-    case OP_INIT:
-    case OP_BROADCAST:
-        return op->args.root == op->client->id.rank;
-    case OP_PUSH_ROWS:
-    case OP_PULL_ROWS:
-    case OP_PULL:
-    case OP_BARRIER:
-    case OP_OPTIMIZER:
-    case OP_CHANGE:
-    case OP_STATE:
-    case OP_COMPRESSION:
-    case OP_PROFILE:
-    case OP_REPORT:
-    case OP_KEY:
-    case OP_COLL:
-    case OP_SKIP:
-        break;
-    }
-    return false;
+    return op->kind == OP_PUSH || op->kind == OP_PUSHPULL ||
+           ((op->kind == OP_INIT || op->kind == OP_BROADCAST) &&
+            op->args.root == op->client->id.rank);
 }
 
 static void apply_options(struct psc_op *op, const struct psc_op_options *o,

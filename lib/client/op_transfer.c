@@ -151,30 +151,9 @@ int op_attach_source(struct psc_op *op, const void *const *srcs, uint32_t count)
 
 static void assign_round(struct psc_op *op)
 {
-    switch (op->kind) {
-    case OP_PUSH:
-    case OP_PUSHPULL:
-    case OP_BROADCAST:
-    case OP_PUSH_ROWS:
-    case OP_SKIP:
-        op->round = op->key->round + 1;
-        break;
-    case OP_PULL:
-    case OP_PULL_ROWS:
-        op->round = op->key->round;
-        break;
-    case OP_INIT:
-    case OP_BARRIER:
-    case OP_OPTIMIZER:
-    case OP_CHANGE:
-    case OP_STATE:
-    case OP_COMPRESSION:
-    case OP_PROFILE:
-    case OP_REPORT:
-    case OP_KEY:
-    case OP_COLL:
-        op->round = 0;
-    }
+    op->round = op_is_round(op->kind)  ? op->key->round + 1
+                : op_is_pull(op->kind) ? op->key->round
+                                       : 0;
 }
 
 /* True if `out` may be written before the operation ends. False while the agent
@@ -205,10 +184,7 @@ static size_t source_bytes(const struct psc_op *op)
     if (op->kind == OP_PUSH_ROWS) {
         return op->src.row_count * key_row_bytes(op->key);
     }
-    return op->src.block != NULL && op->kind != OP_PULL_ROWS &&
-                   op->kind != OP_PULL
-               ? op->key->bytes
-               : 0;
+    return op->src.block != NULL && !op_is_pull(op->kind) ? op->key->bytes : 0;
 }
 
 static int send_op(struct psc_op *op)
@@ -263,8 +239,7 @@ void op_pump(struct psc_client *c, struct key *k)
         struct psc_op *op = PS_CONTAINER(n, struct psc_op, of_key);
         int rc;
 
-        if (op->kind != OP_PULL && op->kind != OP_PULL_ROWS &&
-            k->ops_open > 0) {
+        if (!op_is_pull(op->kind) && k->ops_open > 0) {
             return;
         }
         if (op->src.streaming && op->src.is_held) {

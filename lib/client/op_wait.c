@@ -683,11 +683,6 @@ static int refuse_cancel(const struct psc_op *op, int rc, const char *why)
                         why);
 }
 
-static bool is_pull(const struct psc_op *op)
-{
-    return op->kind == OP_PULL || op->kind == OP_PULL_ROWS;
-}
-
 /* Others may be next in its place. */
 static void cancel_queued(struct psc_op *op)
 {
@@ -723,7 +718,7 @@ static int cancel_op(struct psc_op *op)
 {
     switch (op->state) {
     case OP_QUEUED:
-        if (op->must_resend && !is_pull(op)) {
+        if (op->must_resend && !op_is_pull(op->kind)) {
             return refuse_cancel(op, PSC_E_REFUSED,
                                  "an agent that is lost now had it, and the "
                                  "other ranks may count on it");
@@ -734,7 +729,7 @@ static int cancel_op(struct psc_op *op)
         if (op_is_abandoned(op)) {
             return 0;
         }
-        if (!is_pull(op)) {
+        if (!op_is_pull(op->kind)) {
             return refuse_cancel(op, PSC_E_REFUSED,
                                  "the agent has it, and the other ranks may "
                                  "count on it");
