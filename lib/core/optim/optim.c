@@ -488,25 +488,18 @@ static int parse_optim(const char *name, const struct ps_rec_param *params,
     return rc != 0 ? rc : parse_schedule(o, why);
 }
 
-int ps_optim_check(const char *name, const struct ps_rec_param *params,
-                   uint32_t count, char *why, size_t why_cap)
-{
-    struct ps_optim o;
-    struct ps_str s;
-
-    ps_str_init(&s, why, why_cap);
-    return parse_optim(name, params, count, &o, &s);
-}
-
 int ps_optim_parse(const char *name, const struct ps_rec_param *params,
-                   uint32_t count, struct ps_optim *ret)
+                   uint32_t count, struct ps_optim *ret, char *why,
+                   size_t why_cap)
 {
     struct ps_optim o;
-    char why[1];
     struct ps_str s;
+    char none[1];
+    int rc;
 
-    ps_str_init(&s, why, sizeof(why));
-    int rc = parse_optim(name, params, count, &o, &s);
+    ps_str_init(&s, why != NULL ? why : none,
+                why != NULL ? why_cap : sizeof(none));
+    rc = parse_optim(name, params, count, &o, &s);
     if (rc == 0) {
         *ret = o;
     }

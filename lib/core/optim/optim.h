@@ -109,21 +109,16 @@ struct ps_optim {
     struct ps_changes changes;
 };
 
-/* Checks a declaration; docs/optimizers.md has the optimizers, their
- * hyper-parameters, defaults and formulas.
+/* Parses a declaration; docs/optimizers.md has the optimizers, their
+ * hyper-parameters, defaults and formulas. *ret is written only on success.
  *
  * PS_E_UNSUPPORTED: there is no optimizer of that name; PS_E_INVAL: a
  * hyper-parameter is unknown, given twice or out of range; `why` then has the
- * error text. */
-PS_MUST_USE int ps_optim_check(const char *name,
-                               const struct ps_rec_param *params,
-                               uint32_t count, char *why, size_t why_cap);
-
-/* Parses a declaration, with the same checks; *ret is written only on
- * success. */
+ * error text, unless it is NULL. */
 PS_MUST_USE int ps_optim_parse(const char *name,
                                const struct ps_rec_param *params,
-                               uint32_t count, struct ps_optim *ret);
+                               uint32_t count, struct ps_optim *ret, char *why,
+                               size_t why_cap);
 
 /* Checks a change of a hyper-parameter in a running job. PS_E_INVAL: not
  * allowed, and `why` has the error text. *ret_name is the parameter's name, of

@@ -210,6 +210,7 @@ struct ps_sched_optimizer {
     struct ps_bits agreed;       /* Ranks that have declared it. */
     struct ps_rec_param *params; /* One block with the names. */
     uint32_t param_count;
+    bool accumulates;           /* A step has gradients of several rounds. */
     struct ps_tunings declared; /* Rows of the declaration. */
     struct ps_tunings tunings;  /* With those that hold from a round on. */
     struct ps_changes changes;
@@ -229,6 +230,7 @@ struct ps_sched_compression {
     struct ps_bits agreed; /* Ranks that have declared it. */
     struct ps_rec_param *params; /* One block with the names. */
     uint32_t param_count;
+    bool encodes_values; /* On their way back to agents, too. */
     /* Declaration as text, for operators. */
     char text[PS_COMPRESSION_TEXT_MAX];
 };

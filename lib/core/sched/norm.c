@@ -53,17 +53,12 @@ static void pending_free(struct ps_sched_norm *n)
     }
 }
 
-void ps_sched_norm_init(struct ps_sched_job *j)
+void ps_sched_norm_init(struct ps_sched_job *j, const struct ps_optim *o)
 {
-    struct ps_optim o;
-
-    if (ps_optim_parse(j->optimizer.name, j->optimizer.params,
-                       j->optimizer.param_count, &o) == 0) {
-        j->norms.skips_nonfinite = ps_optim_skips_nonfinite(&o);
-        j->norms.global = ps_optim_clips_global_norm(&o)
-                              ? ps_calloc(1, sizeof(*j->norms.global))
-                              : NULL;
-    }
+    j->norms.skips_nonfinite = ps_optim_skips_nonfinite(o);
+    j->norms.global = ps_optim_clips_global_norm(o)
+                          ? ps_calloc(1, sizeof(*j->norms.global))
+                          : NULL;
 }
 
 void ps_sched_norm_free(struct ps_sched_job *j)

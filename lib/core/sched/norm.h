@@ -9,8 +9,8 @@ struct ps_sched_step;
 
 void ps_sched_on_norm_part(struct ps_sched_step *st, struct ps_member *server,
                            const struct ps_msg_norm_part *m);
-/* Called once the job has an optimizer; keys may exist already. */
-void ps_sched_norm_init(struct ps_sched_job *j);
+/* Called once the job has optimizer `o`; keys may exist already. */
+void ps_sched_norm_init(struct ps_sched_job *j, const struct ps_optim *o);
 /* Called at the end of a job. */
 void ps_sched_norm_free(struct ps_sched_job *j);
 /* Takes a key without norms out of the global norm; called before its

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Declarations of a job's optimizer and compression. Each is made once; every
- * worker that declares the same waits until all servers of the job have taken
- * it in. So does an operator who changes the optimizer, or the job's weight. */
+/* Declarations of a job's optimizer and compression, and changes of the running
+ * optimizer. Each is made once; every worker that declares the same waits until
+ * all servers of the job have taken it in. So does an operator who changes the
+ * optimizer, or the job's weight. */
 #include "core/sched/optimizer.h"
 
 #include "base/alloc.h"
@@ -18,6 +19,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* ---------------------------------------------------------------- waiters */
+
 void ps_sched_optimizer_done(struct ps_sched_step *st, struct ps_member *agent,
                              uint64_t gen, uint64_t request, int rc,
                              const char *text)
@@ -31,6 +34,169 @@ void ps_sched_optimizer_done(struct ps_sched_step *st, struct ps_member *agent,
                                              .text = text},
                       });
 }
+
+/* Publishes what was declared or changed; waiters wait for this version. */
+static void publish_change(struct ps_sched_step *st, struct ps_sched_job *j)
+{
+    ps_sched_job_publish(st, j);
+    j->waiters.version = j->version;
+}
+
+/* Adds a waiter; a repeated request waits once. False: the list is full. */
+static bool add_waiter(struct ps_sched_job *j, const struct ps_sched_waiter *w)
+{
+    for (uint32_t i = 0; i < j->waiters.count; i++) {
+        if (j->waiters.list[i].agent_node == w->agent_node &&
+            j->waiters.list[i].request == w->request && w->ctl_conn == 0) {
+            return true;
+        }
+    }
+    if (j->waiters.count == PS_SCHED_WAITERS_MAX) {
+        return false;
+    }
+    j->waiters.list = ps_realloc(j->waiters.list, (j->waiters.count + 1u) *
+                                                      sizeof(*j->waiters.list));
+    j->waiters.list[j->waiters.count++] = *w;
+    return true;
+}
+
+void ps_sched_optimizer_await(struct ps_sched_step *st, struct ps_sched_job *j,
+                              struct ps_member *agent, uint64_t request)
+{
+    if (!add_waiter(j, &(struct ps_sched_waiter){.agent_node = agent->node,
+                                                 .request = request})) {
+        ps_sched_optimizer_done(
+            st, agent, j->gen, request, PS_E_FULL,
+            "too many requests for the job's optimizer wait for its servers");
+        return;
+    }
+    ps_sched_waiters_reply(st, j);
+}
+
+/* Replies to an operator; PS_E_STALE if a key had passed the round before. */
+static void reply_to_operator(struct ps_sched_step *st,
+                              const struct ps_sched_job *j,
+                              const struct ps_sched_waiter *w, int rc,
+                              const char *reason)
+{
+    struct ps_sched_conn *c = ps_map_get(st->s->conns, w->ctl_conn);
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str late;
+    uint64_t newest = 0;
+
+    if (c == NULL) {
+        return;
+    }
+    for (uint32_t i = 0; i < j->servers.count; i++) {
+        if (j->servers.list[i].newest_round > newest) {
+            newest = j->servers.list[i].newest_round;
+        }
+    }
+    if (rc == 0 && w->round != 0 && newest >= w->round) {
+        ps_str_init(&late, text, sizeof(text));
+        ps_str_addf(&late,
+                    "a key was at round %" PRIu64 " already: keys beyond round "
+                    "%" PRIu64 " have the value from their next round on",
+                    newest, w->round);
+        rc = PS_E_STALE;
+        reason = text;
+    }
+    ps_sched_conn_end_query(st, c, rc, reason);
+}
+
+void ps_sched_waiters_reply(struct ps_sched_step *st, struct ps_sched_job *j)
+{
+    bool open = ps_sched_job_is_open(j);
+    int rc = open ? 0 : PS_E_JOBFAILED;
+    const char *text = open                   ? NULL
+                       : j->reason[0] != '\0' ? j->reason
+                                              : "the job has ended";
+
+    if (open && ps_sched_job_ready_version(j) < j->waiters.version) {
+        return;
+    }
+    for (uint32_t i = 0; i < j->waiters.count; i++) {
+        const struct ps_sched_waiter *w = &j->waiters.list[i];
+
+        if (w->ctl_conn != 0) {
+            reply_to_operator(st, j, w, rc, text);
+        } else {
+            ps_sched_optimizer_done(
+                st, ps_members_get(&st->s->members, w->agent_node), j->gen,
+                w->request, rc, text);
+        }
+    }
+    j->waiters.count = 0;
+}
+
+void ps_sched_waiters_drop_agent(struct ps_sched_job *j, uint32_t agent)
+{
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < j->waiters.count; i++) {
+        if (j->waiters.list[i].ctl_conn != 0 ||
+            j->waiters.list[i].agent_node != agent) {
+            j->waiters.list[kept++] = j->waiters.list[i];
+        }
+    }
+    j->waiters.count = kept;
+}
+
+/* --------------------------------------------------------------- requests */
+
+struct ps_sched_job *ps_sched_optimizer_find_job(struct ps_sched_step *st,
+                                                 struct ps_member *agent,
+                                                 uint64_t gen, uint64_t request)
+{
+    struct ps_sched_job *j = ps_sched_find_job(st->s, gen);
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+    int rc;
+
+    ps_str_init(&why, text, sizeof(text));
+    rc = ps_sched_job_check_agent(st->s, j, gen, agent, &why);
+    if (rc != 0) {
+        ps_sched_optimizer_done(st, agent, gen, request, rc, text);
+        return NULL;
+    }
+    return j;
+}
+
+/* A worker's request about what its job computes. */
+struct request {
+    struct ps_sched_step *st;
+    struct ps_member *agent;
+    uint64_t number;
+    struct ps_sched_job *j;
+    struct ps_str why; /* Reason of a refusal. */
+    char text[PS_TEXT_MAX + 1];
+};
+
+/* False: the request has been refused. */
+static bool begin_request(struct request *r, struct ps_sched_step *st,
+                          struct ps_member *agent, uint64_t gen,
+                          uint64_t number)
+{
+    r->st = st;
+    r->agent = agent;
+    r->number = number;
+    r->j = ps_sched_optimizer_find_job(st, agent, gen, number);
+    ps_str_init(&r->why, r->text, sizeof(r->text));
+    return r->j != NULL;
+}
+
+/* Refuses the request with `rc` and the reason, or awaits the servers. */
+static void end_request(struct request *r, int rc)
+{
+    if (rc != 0) {
+        ps_sched_optimizer_done(r->st, r->agent, r->j->gen, r->number, rc,
+                                r->text);
+    } else {
+        ps_sched_optimizer_await(r->st, r->j, r->agent, r->number);
+    }
+}
+
+/* ----------------------------------------------------------- declarations */
 
 /* Appends the number as %g, or with 17 digits if that does not restore it. */
 static void append_number(struct ps_str *s, double v)
@@ -65,44 +231,12 @@ static void append_declaration(struct ps_str *s, const char *name,
     ps_str_add(s, ")");
 }
 
-/* True: a step of the optimizer accumulates several rounds. */
-static bool optim_accumulates(const char *name,
-                              const struct ps_rec_param *params, uint32_t count)
-{
-    struct ps_optim o;
-
-    return ps_optim_parse(name, params, count, &o) == 0 &&
-           ps_optim_rounds_per_step(&o) > 1;
-}
-
-static bool optim_needs_norms(const char *name,
-                              const struct ps_rec_param *params, uint32_t count)
-{
-    struct ps_optim o;
-
-    return ps_optim_parse(name, params, count, &o) == 0 &&
-           ps_optim_needs_norms(&o);
-}
+static const char all_must_agree[] =
+    "; all ranks of a job must declare the same";
 
 static const char accumulation_conflict[] =
     "gradients of several rounds are accumulated as they are, and compressed "
     "ones are not; declare one of the two";
-
-/* True: values of the job are sent encoded. */
-static bool compresses_values(const struct ps_sched_job *j)
-{
-    struct ps_compression c = {0};
-    char why[256];
-
-    return j->compression.name != NULL &&
-           ps_compression_parse(j->compression.name, j->compression.params,
-                                j->compression.param_count, &c, why,
-                                sizeof(why)) == 0 &&
-           c.bidirectional;
-}
-
-static const char all_must_agree[] =
-    "; all ranks of a job must declare the same";
 
 /* Appends ", declared by rank 1 on HOST, and rank 0 on HOST declares ". */
 static void append_declarers(struct ps_str *why, const struct ps_sched_job *j,
@@ -117,77 +251,6 @@ static void append_declarers(struct ps_str *why, const struct ps_sched_job *j,
     ps_str_add(why, ", and ");
     ps_sched_add_rank_text(j, second, why);
     ps_str_add(why, " declares ");
-}
-
-static int check_optimizer(const struct ps_sched_job *j,
-                           const struct ps_msg_optimizer_set *m,
-                           struct ps_str *why)
-{
-    const char *name = ps_sched_text_or_empty(m->name);
-
-    if (j->optimizer.name == NULL) {
-        if (j->opt.num_servers == 0) {
-            ps_str_addf(why,
-                        "job %s has no servers, and an optimizer runs on "
-                        "servers; ask for at least one",
-                        j->name);
-            return PS_E_UNSUPPORTED;
-        }
-        if (compresses_values(j)) {
-            ps_str_addf(why,
-                        "job %s compresses values on their way back (both), "
-                        "and with an optimizer these are weights",
-                        j->name);
-            return PS_E_UNSUPPORTED;
-        }
-        char text[256] = "";
-        int rc = ps_optim_check(name, m->params, m->params_count, text,
-                                sizeof(text));
-
-        if (rc == 0) {
-            rc = ps_tunings_check(m->tunings, m->tunings_count, text,
-                                  sizeof(text));
-        }
-        if (rc == 0 && j->opt.mode != PS_MODE_SYNC &&
-            optim_needs_norms(name, m->params, m->params_count)) {
-            ps_str_addf(why,
-                        "%s looks at norms of whole arrays, whose partitions "
-                        "are of one round; job %s is %s and has none",
-                        name, j->name, ps_mode_name(j->opt.mode));
-            return PS_E_UNSUPPORTED;
-        }
-        if (rc == 0 && j->compression.name != NULL &&
-            optim_accumulates(name, m->params, m->params_count)) {
-            ps_str_add(why, accumulation_conflict);
-            return PS_E_UNSUPPORTED;
-        }
-        if (rc != 0) {
-            ps_str_add(why, text);
-        }
-        return rc;
-    }
-    if (!ps_sched_job_same_optimizer(j, m)) {
-        ps_str_addf(why, "job %s has optimizer ", j->name);
-        append_declaration(why, j->optimizer.name, j->optimizer.params,
-                           j->optimizer.param_count);
-        append_declarers(why, j, j->optimizer.declared_by, m->rank);
-        append_declaration(why, name, m->params, m->params_count);
-        ps_str_add(why, all_must_agree);
-        return PS_E_MISMATCH;
-    }
-    if (!ps_tunings_equal(&j->optimizer.declared, m->tunings,
-                          m->tunings_count)) {
-        ps_str_addf(why,
-                    "job %s has other lr_mult or wd_mult of its keys, declared "
-                    "by ",
-                    j->name);
-        ps_sched_add_rank_text(j, j->optimizer.declared_by, why);
-        ps_str_add(why, ", than ");
-        ps_sched_add_rank_text(j, m->rank, why);
-        ps_str_add(why, all_must_agree);
-        return PS_E_MISMATCH;
-    }
-    return 0;
 }
 
 /* Reserves memory for all keys, present and future, of a job with `what`. */
@@ -207,78 +270,11 @@ static int admit_profile(struct ps_sched_step *st, struct ps_sched_job *j,
     return rc;
 }
 
-static int admit_optimizer(struct ps_sched_step *st, struct ps_sched_job *j,
-                           const struct ps_msg_optimizer_set *m,
-                           struct ps_str *why)
-{
-    const char *name = ps_sched_text_or_empty(m->name);
-    const struct ps_compression none = {0}; /* Values are not compressed. */
-    struct ps_demand_profile kind;
-    struct ps_optim o;
-    int rc = ps_optim_parse(name, m->params, m->params_count, &o);
-
-    if (rc != 0) {
-        return rc;
-    }
-    ps_demand_profile_set(&kind, &o, &none);
-    return admit_profile(st, j, &kind, "optimizer", name, why);
-}
-
-struct ps_sched_job *ps_sched_optimizer_find_job(struct ps_sched_step *st,
-                                                 struct ps_member *agent,
-                                                 uint64_t gen, uint64_t request)
-{
-    struct ps_sched_job *j = ps_sched_find_job(st->s, gen);
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str why;
-
-    ps_str_init(&why, text, sizeof(text));
-    int rc = ps_sched_job_check_agent(st->s, j, gen, agent, &why);
-
-    if (rc != 0) {
-        ps_sched_optimizer_done(st, agent, gen, request, rc, text);
-        return NULL;
-    }
-    return j;
-}
-
-/* Adds a waiter; a repeated request waits once. False: the list is full. */
-static bool add_waiter(struct ps_sched_job *j, const struct ps_sched_waiter *w)
-{
-    for (uint32_t i = 0; i < j->waiters.count; i++) {
-        if (j->waiters.list[i].agent_node == w->agent_node &&
-            j->waiters.list[i].request == w->request && w->ctl_conn == 0) {
-            return true;
-        }
-    }
-    if (j->waiters.count == PS_SCHED_WAITERS_MAX) {
-        return false;
-    }
-    j->waiters.list = ps_realloc(j->waiters.list, (j->waiters.count + 1u) *
-                                                      sizeof(*j->waiters.list));
-    j->waiters.list[j->waiters.count++] = *w;
-    return true;
-}
-
-void ps_sched_optimizer_await(struct ps_sched_step *st, struct ps_sched_job *j,
-                              struct ps_member *agent, uint64_t request)
-{
-    if (!add_waiter(j, &(struct ps_sched_waiter){.agent_node = agent->node,
-                                                 .request = request})) {
-        ps_sched_optimizer_done(
-            st, agent, j->gen, request, PS_E_FULL,
-            "too many requests for the job's optimizer wait for its servers");
-        return;
-    }
-    ps_sched_waiters_reply(st, j);
-}
-
-/* Ends or begins a disagreement about what ranks declare for the whole job. A
- * rank that has declared what holds and now declares something else is refused
- * alone: no other rank waits for it to agree. */
-static void note_declaration(struct ps_sched_step *st, struct ps_sched_job *j,
-                             struct ps_bits *agreed, uint32_t rank, int rc,
-                             const char *text)
+/* Ends a request that declares for the whole job, and ends or begins a
+ * disagreement about it. A rank that has declared what holds and now declares
+ * something else is refused alone: no other rank waits for it to agree. */
+static void end_declaration(struct request *r, struct ps_bits *agreed,
+                            uint32_t rank, int rc)
 {
     const bool is_known = rank < agreed->size;
 
@@ -286,56 +282,287 @@ static void note_declaration(struct ps_sched_step *st, struct ps_sched_job *j,
         if (is_known) {
             (void)ps_bits_set(agreed, rank);
         }
-        ps_sched_job_disagreement_end(st, j, rank);
+        ps_sched_job_disagreement_end(r->st, r->j, rank);
     } else if (rc == PS_E_MISMATCH &&
                !(is_known && ps_bits_get(agreed, rank))) {
-        ps_sched_job_disagreement_begin(st, j, rank, text);
+        ps_sched_job_disagreement_begin(r->st, r->j, rank, r->text);
     }
+    end_request(r, rc);
 }
 
-/* Refuses a request with `rc` and the text, or awaits the servers. */
-static void finish_request(struct ps_sched_step *st, struct ps_sched_job *j,
-                           struct ps_member *agent, uint64_t request, int rc,
-                           const char *text)
+/* -------------------------------------------------------------- optimizer */
+
+/* 0: the worker declares what the job has. */
+static int compare_optimizer(const struct ps_sched_job *j,
+                             const struct ps_msg_optimizer_set *m,
+                             struct ps_str *why)
 {
-    if (rc != 0) {
-        ps_sched_optimizer_done(st, agent, j->gen, request, rc, text);
-    } else {
-        ps_sched_optimizer_await(st, j, agent, request);
+    if (!ps_sched_job_same_optimizer(j, m)) {
+        ps_str_addf(why, "job %s has optimizer ", j->name);
+        append_declaration(why, j->optimizer.name, j->optimizer.params,
+                           j->optimizer.param_count);
+        append_declarers(why, j, j->optimizer.declared_by, m->rank);
+        append_declaration(why, ps_sched_text_or_empty(m->name), m->params,
+                           m->params_count);
+        ps_str_add(why, all_must_agree);
+        return PS_E_MISMATCH;
     }
+    if (!ps_tunings_equal(&j->optimizer.declared, m->tunings,
+                          m->tunings_count)) {
+        ps_str_addf(why,
+                    "job %s has other lr_mult or wd_mult of its keys, declared "
+                    "by ",
+                    j->name);
+        ps_sched_add_rank_text(j, j->optimizer.declared_by, why);
+        ps_str_add(why, ", than ");
+        ps_sched_add_rank_text(j, m->rank, why);
+        ps_str_add(why, all_must_agree);
+        return PS_E_MISMATCH;
+    }
+    return 0;
+}
+
+/* 0: the job, which has no optimizer, can have this one, written to *ret. */
+static int check_optimizer(const struct ps_sched_job *j,
+                           const struct ps_msg_optimizer_set *m,
+                           struct ps_optim *ret, struct ps_str *why)
+{
+    const char *name = ps_sched_text_or_empty(m->name);
+    char text[256] = "";
+    int rc;
+
+    if (j->opt.num_servers == 0) {
+        ps_str_addf(why,
+                    "job %s has no servers, and an optimizer runs on servers; "
+                    "ask for at least one",
+                    j->name);
+        return PS_E_UNSUPPORTED;
+    }
+    if (j->compression.encodes_values) {
+        ps_str_addf(why,
+                    "job %s compresses values on their way back (both), and "
+                    "with an optimizer these are weights",
+                    j->name);
+        return PS_E_UNSUPPORTED;
+    }
+    rc = ps_optim_parse(name, m->params, m->params_count, ret, text,
+                        sizeof(text));
+    if (rc == 0) {
+        rc = ps_tunings_check(m->tunings, m->tunings_count, text, sizeof(text));
+    }
+    if (rc != 0) {
+        ps_str_add(why, text);
+        return rc;
+    }
+    if (j->opt.mode != PS_MODE_SYNC && ps_optim_needs_norms(ret)) {
+        ps_str_addf(why,
+                    "%s looks at norms of whole arrays, whose partitions are "
+                    "of one round; job %s is %s and has none",
+                    name, j->name, ps_mode_name(j->opt.mode));
+        return PS_E_UNSUPPORTED;
+    }
+    if (j->compression.name != NULL && ps_optim_rounds_per_step(ret) > 1) {
+        ps_str_add(why, accumulation_conflict);
+        return PS_E_UNSUPPORTED;
+    }
+    return 0;
+}
+
+/* Gives the job its optimizer. 0: done. */
+static int set_optimizer(struct ps_sched_step *st, struct ps_sched_job *j,
+                         const struct ps_msg_optimizer_set *m,
+                         struct ps_str *why)
+{
+    const struct ps_compression none = {0}; /* Values are not compressed. */
+    struct ps_demand_profile kind;
+    struct ps_optim o;
+    int rc = check_optimizer(j, m, &o, why);
+
+    if (rc != 0) {
+        return rc;
+    }
+    ps_demand_profile_set(&kind, &o, &none);
+    rc = admit_profile(st, j, &kind, "optimizer",
+                       ps_sched_text_or_empty(m->name), why);
+    if (rc != 0) {
+        return rc;
+    }
+    ps_sched_job_set_optimizer(j, m);
+    j->optimizer.accumulates = ps_optim_rounds_per_step(&o) > 1;
+    ps_sched_norm_init(j, &o);
+    append_declaration(why, j->optimizer.name, j->optimizer.params,
+                       j->optimizer.param_count);
+    ps_effects_log_for(st->fx, &j->account, PS_LOG_INFO,
+                       "job %s gen %" PRIu64 " optimizer %s", j->name, j->gen,
+                       why->data);
+    publish_change(st, j);
+    return 0;
 }
 
 void ps_sched_on_optimizer_set(struct ps_sched_step *st,
                                struct ps_member *agent,
                                const struct ps_msg_optimizer_set *m)
 {
-    struct ps_sched_job *j = ps_sched_optimizer_find_job(st, agent, m->gen,
-                                                         m->request);
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str why;
+    struct request r;
+
+    if (begin_request(&r, st, agent, m->gen, m->request)) {
+        end_declaration(&r, &r.j->optimizer.agreed, m->rank,
+                        r.j->optimizer.name != NULL
+                            ? compare_optimizer(r.j, m, &r.why)
+                            : set_optimizer(st, r.j, m, &r.why));
+    }
+}
+
+/* ------------------------------------------------------------ compression */
+
+/* Checks that the codes of all workers of a node fit into one message. */
+static int check_per_worker(const struct ps_sched_job *j,
+                            const struct ps_compression *c, struct ps_str *why)
+{
+    const uint64_t bytes = j->opt.placement == PS_PLACEMENT_MXNET
+                               ? PS_PAYLOAD_MAX
+                           : j->opt.partition_bytes != 0
+                               ? j->opt.partition_bytes
+                               : PS_PARTITION_BYTES_DEFAULT;
+    const uint64_t code = ps_codec_bytes(&c->codec, bytes / sizeof(float));
+
+    for (uint32_t i = 0; c->per_worker && i < j->slot_count; i++) {
+        if (j->slots[i].ranks > PS_PAYLOAD_MAX / code) {
+            ps_str_addf(why,
+                        "job %s has %u workers on one node, and the codes of "
+                        "at most %" PRIu64 " go into a message; declare "
+                        "per_worker 0 or lower partition_bytes",
+                        j->name, j->slots[i].ranks,
+                        (uint64_t)(PS_PAYLOAD_MAX / code));
+            return PS_E_UNSUPPORTED;
+        }
+    }
+    return 0;
+}
+
+/* Keys whose rounds could be compressed: those of collectives never are. */
+static uint32_t count_value_keys(const struct ps_sched_job *j)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < j->keys.count; i++) {
+        const struct ps_sched_key *k = j->keys.list[i];
+
+        n += k != NULL && k->kind != PS_KEY_KIND_COLLECTIVE;
+    }
+    return n;
+}
+
+/* 0: the worker declares what the job has. */
+static int compare_compression(const struct ps_sched_job *j,
+                               const struct ps_msg_compression_set *m,
+                               struct ps_str *why)
+{
+    const char *name = ps_sched_text_or_empty(m->name);
+
+    if (ps_sched_job_same_compression(j, name, m->params, m->params_count)) {
+        return 0;
+    }
+    ps_str_addf(why, "job %s has compression ", j->name);
+    append_declaration(why, j->compression.name, j->compression.params,
+                       j->compression.param_count);
+    append_declarers(why, j, j->compression.declared_by, m->rank);
+    append_declaration(why, name, m->params, m->params_count);
+    ps_str_add(why, all_must_agree);
+    return PS_E_MISMATCH;
+}
+
+/* 0: the job, which has no compression, can have this one, written to *ret. */
+static int check_compression(const struct ps_sched_job *j,
+                             const struct ps_msg_compression_set *m,
+                             struct ps_compression *ret, struct ps_str *why)
+{
+    const char *name = ps_sched_text_or_empty(m->name);
+    const uint32_t keys = count_value_keys(j);
+    char text[256] = "";
     int rc;
 
-    if (j == NULL) {
-        return;
+    if (j->opt.num_servers == 0) {
+        ps_str_addf(why,
+                    "job %s has no servers: nothing travels that could be "
+                    "compressed; ask for at least one",
+                    j->name);
+        return PS_E_UNSUPPORTED;
     }
-    ps_str_init(&why, text, sizeof(text));
-    rc = check_optimizer(j, m, &why);
+    if (keys > 0) {
+        ps_sched_add_rank_text(j, m->rank, why);
+        ps_str_addf(why,
+                    " declares compression and job %s has %u keys already; "
+                    "declare compression before the first of them on all ranks",
+                    j->name, keys);
+        return PS_E_INVAL;
+    }
+    if (*name == '\0') {
+        ps_str_add(why, "a compression has a name");
+        return PS_E_INVAL;
+    }
+    rc = ps_compression_parse(name, m->params, m->params_count, ret, text,
+                              sizeof(text));
+    if (rc != 0) {
+        ps_str_add(why, text);
+        return rc;
+    }
+    if (j->optimizer.accumulates) {
+        ps_str_add(why, accumulation_conflict);
+        return PS_E_UNSUPPORTED;
+    }
+    if (ret->bidirectional && j->optimizer.name != NULL) {
+        ps_str_addf(why,
+                    "job %s has an optimizer, so values are weights, and both "
+                    "would compress them",
+                    j->name);
+        return PS_E_UNSUPPORTED;
+    }
+    return check_per_worker(j, ret, why);
+}
+
+/* Gives the job its compression. 0: done. */
+static int set_compression(struct ps_sched_step *st, struct ps_sched_job *j,
+                           const struct ps_msg_compression_set *m,
+                           struct ps_str *why)
+{
+    struct ps_demand_profile kind;
+    struct ps_compression c;
+    int rc = check_compression(j, m, &c, why);
+
     if (rc == 0 && j->optimizer.name == NULL) {
-        rc = admit_optimizer(st, j, m, &why);
+        /* Beside an optimizer it needs no memory. */
+        ps_demand_profile_set(&kind, NULL, &c);
+        rc = admit_profile(st, j, &kind, "compression",
+                           ps_sched_text_or_empty(m->name), why);
     }
-    if (rc == 0 && j->optimizer.name == NULL) {
-        ps_sched_job_set_optimizer(j, m);
-        ps_sched_norm_init(j);
-        append_declaration(&why, j->optimizer.name, j->optimizer.params,
-                           j->optimizer.param_count);
-        ps_effects_log_for(st->fx, &j->account, PS_LOG_INFO,
-                           "job %s gen %llu optimizer %s", j->name,
-                           (unsigned long long)j->gen, text);
-        ps_sched_job_publish(st, j);
-        j->waiters.version = j->version;
+    if (rc != 0) {
+        return rc;
     }
-    note_declaration(st, j, &j->optimizer.agreed, m->rank, rc, text);
-    finish_request(st, j, agent, m->request, rc, text);
+    ps_sched_job_set_compression(j, m);
+    j->compression.encodes_values = c.bidirectional;
+    append_declaration(why, j->compression.name, j->compression.params,
+                       j->compression.param_count);
+    ps_str_copy(j->compression.text, sizeof(j->compression.text), why->data);
+    ps_effects_log_for(st->fx, &j->account, PS_LOG_INFO,
+                       "job %s gen %" PRIu64 " compression %s", j->name, j->gen,
+                       why->data);
+    publish_change(st, j);
+    return 0;
+}
+
+void ps_sched_on_compression_set(struct ps_sched_step *st,
+                                 struct ps_member *agent,
+                                 const struct ps_msg_compression_set *m)
+{
+    struct request r;
+
+    if (begin_request(&r, st, agent, m->gen, m->request)) {
+        end_declaration(&r, &r.j->compression.agreed, m->rank,
+                        r.j->compression.name != NULL
+                            ? compare_compression(r.j, m, &r.why)
+                            : set_compression(st, r.j, m, &r.why));
+    }
 }
 
 /* ---------------------------------------------------------------- changes */
@@ -344,23 +571,22 @@ void ps_sched_on_optimizer_set(struct ps_sched_step *st,
 static int add_change(struct ps_sched_step *st, struct ps_sched_job *j,
                       struct ps_rec_change c, struct ps_str *why)
 {
+    const struct ps_rec_change *had;
     char text[256] = "";
+    int rc;
 
     if (j->optimizer.name == NULL) {
         ps_str_addf(why, "job %s has no optimizer that could be changed",
                     j->name);
         return PS_E_INVAL;
     }
-    int rc = ps_optim_check_change(j->optimizer.name, &c, &c.name, text,
-                                   sizeof(text));
-
+    rc = ps_optim_check_change(j->optimizer.name, &c, &c.name, text,
+                               sizeof(text));
     if (rc != 0) {
         ps_str_add(why, text);
         return rc;
     }
-    const struct ps_rec_change *had = ps_changes_find(&j->optimizer.changes,
-                                                      c.name, c.round);
-
+    had = ps_changes_find(&j->optimizer.changes, c.name, c.round);
     if (had != NULL) {
         if (had->value == c.value) {
             return 0;
@@ -377,8 +603,7 @@ static int add_change(struct ps_sched_step *st, struct ps_sched_job *j,
     append_number(why, c.value);
     ps_effects_log_for(st->fx, &j->account, PS_LOG_INFO,
                        "%s from round %" PRIu64, why->data, c.round);
-    ps_sched_job_publish(st, j);
-    j->waiters.version = j->version;
+    publish_change(st, j);
     return 0;
 }
 
@@ -386,22 +611,13 @@ void ps_sched_on_optimizer_change(struct ps_sched_step *st,
                                   struct ps_member *agent,
                                   const struct ps_msg_optimizer_change *m)
 {
-    struct ps_sched_job *j = ps_sched_optimizer_find_job(st, agent, m->gen,
-                                                         m->request);
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str why;
+    const struct ps_rec_change c = {
+        .name = m->name, .value = m->value, .round = m->round};
+    struct request r;
 
-    if (j == NULL) {
-        return;
+    if (begin_request(&r, st, agent, m->gen, m->request)) {
+        end_request(&r, add_change(st, r.j, c, &r.why));
     }
-    ps_str_init(&why, text, sizeof(text));
-    int rc = add_change(st, j,
-                        (struct ps_rec_change){.name = m->name,
-                                               .value = m->value,
-                                               .round = m->round},
-                        &why);
-
-    finish_request(st, j, agent, m->request, rc, text);
 }
 
 /* 0 if the settings can be added to those of the job. */
@@ -410,14 +626,14 @@ static int check_tunings(const struct ps_sched_job *j,
                          struct ps_str *why)
 {
     char text[256] = "";
+    int rc;
 
     if (j->optimizer.name == NULL) {
         ps_str_addf(why, "job %s has no optimizer that could be changed",
                     j->name);
         return PS_E_INVAL;
     }
-    int rc = ps_tunings_check(m->tunings, m->tunings_count, text, sizeof(text));
-
+    rc = ps_tunings_check(m->tunings, m->tunings_count, text, sizeof(text));
     if (rc != 0) {
         ps_str_add(why, text);
         return rc;
@@ -472,8 +688,7 @@ static int add_tunings(struct ps_sched_step *st, struct ps_sched_job *j,
                            "from round %" PRIu64,
                            j->name, j->gen, m->tunings_count,
                            m->tunings[0].round);
-        ps_sched_job_publish(st, j);
-        j->waiters.version = j->version;
+        publish_change(st, j);
     }
     return 0;
 }
@@ -482,19 +697,14 @@ void ps_sched_on_optimizer_tune(struct ps_sched_step *st,
                                 struct ps_member *agent,
                                 const struct ps_msg_optimizer_tune *m)
 {
-    struct ps_sched_job *j = ps_sched_optimizer_find_job(st, agent, m->gen,
-                                                         m->request);
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str why;
+    struct request r;
 
-    if (j == NULL) {
-        return;
+    if (begin_request(&r, st, agent, m->gen, m->request)) {
+        end_request(&r, add_tunings(st, r.j, m, &r.why));
     }
-    ps_str_init(&why, text, sizeof(text));
-    int rc = add_tunings(st, j, m, &why);
-
-    finish_request(st, j, agent, m->request, rc, text);
 }
+
+/* -------------------------------------------------------------- operators */
 
 /* Answers an operator when all servers have the job's state; `round` is the
  * first one that it concerns, 0: none. */
@@ -519,14 +729,13 @@ void ps_sched_job_change_param(struct ps_sched_step *st,
 {
     char text[PS_TEXT_MAX + 1];
     struct ps_str why;
+    int rc;
 
     ps_str_init(&why, text, sizeof(text));
-    int rc = add_change(st, j,
-                        (struct ps_rec_change){.name = m->name,
-                                               .value = m->value,
-                                               .round = m->round},
-                        &why);
-
+    rc = add_change(st, j,
+                    (struct ps_rec_change){
+                        .name = m->name, .value = m->value, .round = m->round},
+                    &why);
     if (rc != 0) {
         ps_sched_conn_end_query(st, c, rc, text);
     } else {
@@ -545,234 +754,8 @@ void ps_sched_job_change_weight(struct ps_sched_step *st,
         j->weight = weight;
         /* Before the start, the first state has it. */
         if (ps_sched_job_has_started(j)) {
-            ps_sched_job_publish(st, j);
-            j->waiters.version = j->version;
+            publish_change(st, j);
         }
     }
     await_for_operator(st, c, j, 0);
-}
-
-/* Replies to an operator; PS_E_STALE if a key had passed the round before. */
-static void reply_to_operator(struct ps_sched_step *st,
-                              const struct ps_sched_job *j,
-                              const struct ps_sched_waiter *w, int rc,
-                              const char *reason)
-{
-    struct ps_sched_conn *c = ps_map_get(st->s->conns, w->ctl_conn);
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str late;
-    uint64_t newest = 0;
-
-    if (c == NULL) {
-        return;
-    }
-    for (uint32_t i = 0; i < j->servers.count; i++) {
-        if (j->servers.list[i].newest_round > newest) {
-            newest = j->servers.list[i].newest_round;
-        }
-    }
-    if (rc == 0 && w->round != 0 && newest >= w->round) {
-        ps_str_init(&late, text, sizeof(text));
-        ps_str_addf(&late,
-                    "a key was at round %" PRIu64 " already: keys beyond round "
-                    "%" PRIu64 " have the value from their next round on",
-                    newest, w->round);
-        rc = PS_E_STALE;
-        reason = text;
-    }
-    ps_sched_conn_end_query(st, c, rc, reason);
-}
-
-/* ------------------------------------------------------------ compression */
-
-/* Checks that the codes of all workers of a node fit into one message. */
-static int check_per_worker(const struct ps_sched_job *j,
-                            const struct ps_compression *c, struct ps_str *why)
-{
-    const uint64_t bytes = j->opt.placement == PS_PLACEMENT_MXNET
-                               ? PS_PAYLOAD_MAX
-                           : j->opt.partition_bytes != 0
-                               ? j->opt.partition_bytes
-                               : PS_PARTITION_BYTES_DEFAULT;
-    const uint64_t code = ps_codec_bytes(&c->codec, bytes / sizeof(float));
-
-    for (uint32_t i = 0; c->per_worker && i < j->slot_count; i++) {
-        if (j->slots[i].ranks > PS_PAYLOAD_MAX / code) {
-            ps_str_addf(why,
-                        "job %s has %u workers on one node, and the codes of "
-                        "at most %" PRIu64 " go into a message; declare "
-                        "per_worker 0 or lower partition_bytes",
-                        j->name, j->slots[i].ranks,
-                        (uint64_t)(PS_PAYLOAD_MAX / code));
-            return PS_E_UNSUPPORTED;
-        }
-    }
-    return 0;
-}
-
-/* Keys whose rounds could be compressed: those of collectives never are. */
-static uint32_t count_value_keys(const struct ps_sched_job *j)
-{
-    uint32_t n = 0;
-
-    for (uint32_t i = 0; i < j->keys.count; i++) {
-        const struct ps_sched_key *k = j->keys.list[i];
-
-        n += k != NULL && k->kind != PS_KEY_KIND_COLLECTIVE;
-    }
-    return n;
-}
-
-static int check_compression(const struct ps_sched_job *j,
-                             const struct ps_msg_compression_set *m,
-                             struct ps_str *why)
-{
-    const char *name = ps_sched_text_or_empty(m->name);
-    struct ps_compression c;
-    char text[256] = "";
-    int rc;
-
-    if (j->compression.name != NULL) {
-        if (ps_sched_job_same_compression(j, name, m->params,
-                                          m->params_count)) {
-            return 0;
-        }
-        ps_str_addf(why, "job %s has compression ", j->name);
-        append_declaration(why, j->compression.name, j->compression.params,
-                           j->compression.param_count);
-        append_declarers(why, j, j->compression.declared_by, m->rank);
-        append_declaration(why, name, m->params, m->params_count);
-        ps_str_add(why, all_must_agree);
-        return PS_E_MISMATCH;
-    }
-    if (j->opt.num_servers == 0) {
-        ps_str_addf(why,
-                    "job %s has no servers: nothing travels that could be "
-                    "compressed; ask for at least one",
-                    j->name);
-        return PS_E_UNSUPPORTED;
-    }
-    const uint32_t keys = count_value_keys(j);
-
-    if (keys > 0) {
-        ps_sched_add_rank_text(j, m->rank, why);
-        ps_str_addf(why,
-                    " declares compression and job %s has %u keys already; "
-                    "declare compression before the first of them on all ranks",
-                    j->name, keys);
-        return PS_E_INVAL;
-    }
-    if (*name == '\0') {
-        ps_str_add(why, "a compression has a name");
-        return PS_E_INVAL;
-    }
-    rc = ps_compression_parse(name, m->params, m->params_count, &c, text,
-                              sizeof(text));
-    if (rc != 0) {
-        ps_str_add(why, text);
-        return rc;
-    }
-    if (j->optimizer.name != NULL &&
-        optim_accumulates(j->optimizer.name, j->optimizer.params,
-                          j->optimizer.param_count)) {
-        ps_str_add(why, accumulation_conflict);
-        return PS_E_UNSUPPORTED;
-    }
-    if (c.bidirectional && j->optimizer.name != NULL) {
-        ps_str_addf(why,
-                    "job %s has an optimizer, so values are weights, and both "
-                    "would compress them",
-                    j->name);
-        return PS_E_UNSUPPORTED;
-    }
-    return check_per_worker(j, &c, why);
-}
-
-static int admit_compression(struct ps_sched_step *st, struct ps_sched_job *j,
-                             const struct ps_msg_compression_set *m,
-                             struct ps_str *why)
-{
-    const char *name = ps_sched_text_or_empty(m->name);
-    struct ps_demand_profile kind;
-    struct ps_compression c;
-    char text[256];
-    int rc = ps_compression_parse(name, m->params, m->params_count, &c, text,
-                                  sizeof(text));
-
-    if (rc != 0 || j->optimizer.name != NULL) {
-        return rc; /* Beside an optimizer it needs no memory. */
-    }
-    ps_demand_profile_set(&kind, NULL, &c);
-    return admit_profile(st, j, &kind, "compression", name, why);
-}
-
-void ps_sched_on_compression_set(struct ps_sched_step *st,
-                                 struct ps_member *agent,
-                                 const struct ps_msg_compression_set *m)
-{
-    struct ps_sched_job *j = ps_sched_optimizer_find_job(st, agent, m->gen,
-                                                         m->request);
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str why;
-
-    if (j == NULL) {
-        return;
-    }
-    ps_str_init(&why, text, sizeof(text));
-    int rc = check_compression(j, m, &why);
-
-    if (rc == 0 && j->compression.name == NULL) {
-        rc = admit_compression(st, j, m, &why);
-    }
-    if (rc == 0 && j->compression.name == NULL) {
-        ps_sched_job_set_compression(j, m);
-        append_declaration(&why, j->compression.name, j->compression.params,
-                           j->compression.param_count);
-        ps_str_copy(j->compression.text, sizeof(j->compression.text), text);
-        ps_effects_log_for(st->fx, &j->account, PS_LOG_INFO,
-                           "job %s gen %llu compression %s", j->name,
-                           (unsigned long long)j->gen, text);
-        ps_sched_job_publish(st, j);
-        j->waiters.version = j->version;
-    }
-    note_declaration(st, j, &j->compression.agreed, m->rank, rc, text);
-    finish_request(st, j, agent, m->request, rc, text);
-}
-
-void ps_sched_waiters_reply(struct ps_sched_step *st, struct ps_sched_job *j)
-{
-    bool open = ps_sched_job_is_open(j);
-    int rc = open ? 0 : PS_E_JOBFAILED;
-    const char *text = open                   ? NULL
-                       : j->reason[0] != '\0' ? j->reason
-                                              : "the job has ended";
-
-    if (open && ps_sched_job_ready_version(j) < j->waiters.version) {
-        return;
-    }
-    for (uint32_t i = 0; i < j->waiters.count; i++) {
-        const struct ps_sched_waiter *w = &j->waiters.list[i];
-
-        if (w->ctl_conn != 0) {
-            reply_to_operator(st, j, w, rc, text);
-        } else {
-            ps_sched_optimizer_done(
-                st, ps_members_get(&st->s->members, w->agent_node), j->gen,
-                w->request, rc, text);
-        }
-    }
-    j->waiters.count = 0;
-}
-
-void ps_sched_waiters_drop_agent(struct ps_sched_job *j, uint32_t agent)
-{
-    uint32_t kept = 0;
-
-    for (uint32_t i = 0; i < j->waiters.count; i++) {
-        if (j->waiters.list[i].ctl_conn != 0 ||
-            j->waiters.list[i].agent_node != agent) {
-            j->waiters.list[kept++] = j->waiters.list[i];
-        }
-    }
-    j->waiters.count = kept;
 }

@@ -615,7 +615,8 @@ void ps_server_on_job_state(struct ps_server_step *st,
     }
     const char *why = job_state_error(s, job, m);
     if (why == NULL && *optimizer != '\0' &&
-        ps_optim_parse(optimizer, m->params, m->params_count, &optim) != 0) {
+        ps_optim_parse(optimizer, m->params, m->params_count, &optim, NULL,
+                       0) != 0) {
         why = "its optimizer is not known here";
     }
     if (why == NULL && *optimizer != '\0' && !add_optim_changes(&optim, m)) {
