@@ -12,10 +12,12 @@ the folder's inner.h states layers.
 
 A component is a folder of the list below with all folders in it. There are two
 graphs of C files. In the first, a file refers to another whose header it
-includes, a header and its source file being one. In the second, a file refers
-to another that defines a function or object that it uses; the object files of
-the build tell that. The graph of Python files has imports. Files of a circle
-are those from each of which one comes to each other.
+includes, a header and its source file being one; a header with the name of its
+folder, as job/job.h, is one of its own, because all files of the folder share
+it. In the second, a file refers to another that defines a function or object
+that it uses; the object files of the build tell that. The graph of Python files
+has imports. Files of a circle are those from each of which one comes to each
+other.
 
 A header that inner.h includes is one of its own, too: all files of the folder
 share its data, and the object files tell who uses its functions.
@@ -38,7 +40,7 @@ COMPONENTS = ("lib/base", "lib/conf", "lib/core", "lib/crypto", "lib/kernel",
 LARGEST = 3
 # The head of an inner.h, and a line of it.
 LAYERS = re.compile(r"^ \* Layers, top to bottom.*?\*/", re.M | re.S)
-LAYER = re.compile(r"^ \*     (\w+\.c) ", re.M)
+LAYER = re.compile(r"^ \*     ([\w/]+\.c) ", re.M)
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
 
 
@@ -87,7 +89,7 @@ def circles(graph):
 
 def includes(root):
     """File -> files whose header it includes; a header that has a source file
-    stands for it."""
+    stands for it, unless it is the header of its folder."""
     names = {p.relative_to(root).as_posix()
              for folder in ("lib", "proto", "daemons")
              for p in (root / folder).rglob("*") if p.suffix in (".c", ".h", ".inc")}
@@ -98,8 +100,10 @@ def includes(root):
               if (root / "lib" / header).parent == inner.parent}
 
     def unit(name):
+        of_folder = Path(name).stem == Path(name).parent.name
         source = name[:-2] + ".c" if name.endswith(".h") else name
-        return source if source in names and name not in shared else name
+        own = of_folder or name in shared
+        return source if source in names and not own else name
 
     graph = {unit(n): set() for n in names}
     for name in names:
@@ -157,6 +161,15 @@ def calls(files, nm="nm"):
     return graph
 
 
+def inner_of(root, name):
+    """The inner.h of the nearest folder that has one; None: none has."""
+    for folder in (root / name).parents:
+        if (folder / "inner.h").exists():
+            return folder / "inner.h"
+        if folder == root:
+            return None
+
+
 def out_of_layer(root, files, nm="nm"):
     """Files that use one above them, by a symbol or a header, or that the list
     of their folder lacks."""
@@ -167,7 +180,7 @@ def out_of_layer(root, files, nm="nm"):
             continue
         folder = header.parent.relative_to(root).as_posix()
         names = [f"{folder}/{name}" for name in LAYER.findall(text[0])]
-        built = {name for name in files if Path(name).parent.as_posix() == folder}
+        built = {name for name in files if inner_of(root, name) == header}
         wrong += [f"{folder}/inner.h: the layers have {name} wrong or not at all"
                   for name in sorted(built ^ set(names))]
         wrong += [f"{name}: uses {target}, which inner.h has above it"

@@ -74,11 +74,14 @@ def ring(root, names, folder="lib/core"):
     commands = []
     for name, target in zip(names, names[1:] + names[:1]):
         tree(root, {f"{folder}/{name}.c":
-                    f"void ps_{target}(void);\nvoid ps_{name}(void);\n"
-                    f"void ps_{name}(void)\n{{\n    ps_{target}();\n}}\n"})
+                    f"void ps_{Path(target).stem}(void);\n"
+                    f"void ps_{Path(name).stem}(void);\n"
+                    f"void ps_{Path(name).stem}(void)\n{{\n"
+                    f"    ps_{Path(target).stem}();\n}}\n"})
+        made = f"{Path(name).stem}.o"
         subprocess.run([CC, "-c", root / f"{folder}/{name}.c", "-o",
-                        build / f"{name}.o"], check=True)
-        commands.append({"directory": str(build), "output": f"{name}.o",
+                        build / made], check=True)
+        commands.append({"directory": str(build), "output": made,
                          "file": str(root / f"{folder}/{name}.c")})
     (build / "compile_commands.json").write_text(json.dumps(commands))
     return build
@@ -119,6 +122,17 @@ def uses_of_a_higher_layer_are_found(root):
     tree(root, {"lib/core/a.h": "", "lib/core/b.c": '#include "core/a.h"\n'})
     assert found("abc") == [
         "lib/core/b.c: uses lib/core/a.c, which inner.h has above it"] + calls
+
+
+def folders_below_an_inner_header_are_in_its_layers(root):
+    build = ring(root, ["a/a", "a/b", "c"])
+    head = "/* Inside.\n *\n * Layers, top to bottom:\n *\n%s */\n"
+    lines = "".join(f" *     {name}.c x\n" for name in ("a/a", "a/b", "c"))
+    # The header of folder a is of both of its files.
+    tree(root, {"lib/core/inner.h": head % lines, "lib/core/a/a.h": "",
+                "lib/core/a/b.c": '#include "core/a/a.h"\n'})
+    assert circles.out_of_layer(root, circles.objects(root, build)[0]) == [
+        "lib/core/c.c: uses lib/core/a/a.c, which inner.h has above it"]
 
 
 def circles_of_includes_and_imports_are_found(root):
