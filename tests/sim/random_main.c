@@ -14,9 +14,8 @@
 #include "base/alloc.h"
 #include "base/num.h"
 #include "base/rng.h"
-#include "core/sched/demand.h"
-#include "core/sched/place.h"
 #include "core/round/rows.h"
+#include "core/sched/place/place.h"
 
 #include <getopt.h>
 #include <stdlib.h>

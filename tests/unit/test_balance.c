@@ -8,7 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/rng.h"
-#include "core/sched/balance.h"
+#include "core/sched/place/place.h"
 
 #define SERVERS 8u
 #define PIECES  4000u

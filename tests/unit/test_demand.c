@@ -7,7 +7,7 @@
 
 #include "base/pool.h"
 #include "base/rng.h"
-#include "core/sched/demand.h"
+#include "core/sched/place/place.h"
 
 /* Values of a key at a server: each in a buffer of its own, or all in the frame
  * that carried them. */

@@ -9,8 +9,8 @@
 #include "base/alloc.h"
 #include "base/dtype.h"
 #include "base/limits.h"
-#include "core/sched/place.h"
 #include "core/round/rows.h"
+#include "core/sched/place/place.h"
 
 #define MIB (1024u * 1024u)
 

@@ -10,7 +10,7 @@
  *     query.c            queries of operators' tools
  *     token_query.c      requests of tools about tokens
  *     log_level.c        log levels of members, which tools change
- *     rebalance.c        plans that balance or drain servers
+ *     place/rebalance.c  plans that balance or drain servers
  *     worker.c           workers that join and leave jobs, barriers
  *     loss.c             lost workers, agents and servers; fresh links
  *     lifecycle.c        phases of a job
@@ -19,8 +19,7 @@
  *     profile.c          recordings of what servers do
  *     report.c           training scalars that ranks report
  *     optimizer.c        declarations of optimizers and compression, changes
- *     migration.c        migrations of partitions
- *     rebalance_reply.c  rows of a plan, and its end, for operators
+ *     place/migration.c  migrations of partitions, and the reply to who asked
  *     key.c              keys and their placement
  *     disagreement.c     declarations of ranks that contradict each other
  *     norm.c             norm allreduce over the partitions of a key
@@ -44,9 +43,7 @@
  *     job.c              a job: workers, slots, servers, keys
  *     barrier.c          barriers of the ranks of a job
  *     scalar.c           training scalars of a job
- *     demand.c           memory demand of a job on a server
- *     place.c            placement of the partitions of a key
- *     balance.c          partitions to move for balanced servers
+ *     place/place.c      where partitions lie, what moves, memory they take
  *     member.c           members by role and name */
 #pragma once
 

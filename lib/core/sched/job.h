@@ -6,13 +6,12 @@
 
 #include "base/bits.h"
 #include "base/str.h"
-#include "core/sched/barrier.h"
 #include "core/base/effect.h"
 #include "core/base/ledger.h"
-#include "core/sched/demand.h"
-#include "core/sched/place.h"
-#include "core/sched/scalar.h"
 #include "core/optim/tuning.h"
+#include "core/sched/barrier.h"
+#include "core/sched/place/place.h"
+#include "core/sched/scalar.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -18,9 +18,9 @@
 #include "core/sched/job_server.h"
 #include "core/sched/job_state.h"
 #include "core/sched/key.h"
-#include "core/sched/migration.h"
 #include "core/sched/norm.h"
 #include "core/sched/optimizer.h"
+#include "core/sched/place/place.h"
 #include "core/sched/stall.h"
 
 #include <inttypes.h>

@@ -11,8 +11,8 @@
 #include "core/sched/job_state.h"
 #include "core/sched/key.h"
 #include "core/sched/lifecycle.h"
-#include "core/sched/migration.h"
 #include "core/sched/optimizer.h"
+#include "core/sched/place/place.h"
 #include "core/sched/profile.h"
 
 #include <inttypes.h>

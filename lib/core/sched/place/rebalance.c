@@ -1,17 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rebalance queries of operators: which partitions of a job change servers to
- * balance these, or to drain one. The plan is made at once; rebalance_reply.c
- * sends it, and migration.c carries it out if the operator asked for that. */
-#include "core/sched/rebalance.h"
+ * balance these, or to drain one. The plan is made at once; migration.c sends
+ * it, and carries it out if the operator asked for that. */
+#include "core/sched/place/place.h"
 
 #include "base/alloc.h"
-#include "core/sched/balance.h"
 #include "core/sched/conn.h"
 #include "core/sched/inner.h"
 #include "core/sched/job_server.h"
 #include "core/sched/job_state.h"
-#include "core/sched/migration.h"
-#include "core/sched/rebalance_reply.h"
 
 #include <assert.h>
 #include <string.h>
