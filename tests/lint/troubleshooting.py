@@ -126,7 +126,7 @@ MADE = re.compile(r'ps_str_init\(&s, what,[^;]*;\s*ps_str_addf\(&s, "([^"%]+) %'
 def events_of(root):
     """(subject, what) of all events."""
     found = set()
-    for path in sorted((root / "lib/core/sched").glob("*.c")):
+    for path in sorted((root / "lib/core/sched").rglob("*.c")):
         text = without_comments(path)
         for pattern, subjects in EVENTS:
             found |= {(of, what) for what in re.findall(pattern, text)

@@ -468,10 +468,10 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "        server == NULL) {"),
     ],
     "sched/lease: does not extend leases after a pause of its own": [
-        ("lib/core/sched/lease.c",
+        ("lib/core/sched/member/lease.c",
          "if (late <= s->opt.suspect_after / 2) {",
          "    if (late <= s->opt.suspect_after / 2 || late > 0) {"),
-        ("lib/core/sched/lease.c",
+        ("lib/core/sched/member/lease.c",
          "return ps_time_add(s->last_recv_at, s->opt.suspect_after) <= now;",
          "return s->last_recv_at == UINT64_MAX && now == 0;"),
     ],

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "base/alloc.h"
-#include "core/sched/member.h"
+#include "core/sched/member/member.h"
 
 static void members_are_sorted_and_numbered(void **state)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A restarted scheduler: its answers about jobs of its predecessor, and numbers
  * that differ from the predecessor's. */
-#include "core/sched/member.h"
+#include "core/sched/member/member.h"
 
 #include "sched_world.h"
 

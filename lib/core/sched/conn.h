@@ -3,7 +3,7 @@
 #pragma once
 
 #include "core/base/peer.h"
-#include "core/sched/member.h"
+#include "core/sched/member/member.h"
 #include "proto/ps_fixed.h"
 
 struct ps_sched_step;

@@ -5,7 +5,7 @@
  * header of its own what those above it may use:
  *
  *     sched.c            connections, messages and time, for the files below
- *     membership.c       hello; members that fall silent, go and return
+ *     member/membership.c hello; members that fall silent, go and return
  *     trace.c            traces of jobs, for tools
  *     query.c            queries of operators' tools
  *     token_query.c      requests of tools about tokens
@@ -28,9 +28,7 @@
  *     job_state.c        jobs by name, their state as sent to members
  *     rights.c           rights of tools
  *     token.c            tokens that were issued, and whether they count
- *     lease.c            verdicts on silent members
- *     witness.c          silence of a member as its peers see it
- *     probe.c            liveness and reach probes of members
+ *     member/lease.c     silent members: witnesses, leases, probes
  *     map.c              cluster map and its epochs
  *     events.c           the last events of members and jobs, for operators
  *     conn.c             connections, messages on them
@@ -44,7 +42,7 @@
  *     barrier.c          barriers of the ranks of a job
  *     scalar.c           training scalars of a job
  *     place/place.c      where partitions lie, what moves, memory they take
- *     member.c           members by role and name */
+ *     member/member.c    members by role and name */
 #pragma once
 
 #include "base/bits.h"
@@ -53,7 +51,7 @@
 #include "core/sched/event_ring.h"
 #include "core/sched/history.h"
 #include "core/sched/job.h"
-#include "core/sched/member.h"
+#include "core/sched/member/member.h"
 #include "core/sched/options.h"
 #include "core/sched/token.h"
 

@@ -3,7 +3,7 @@
  * placements are of an epoch, too. */
 #pragma once
 
-#include "core/sched/member.h"
+#include "core/sched/member/member.h"
 
 struct ps_sched_step;
 

@@ -2,7 +2,7 @@
 /* Training scalars that ranks report through their agents. */
 #pragma once
 
-#include "core/sched/member.h"
+#include "core/sched/member/member.h"
 
 struct ps_sched_step;
 

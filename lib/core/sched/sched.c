@@ -12,11 +12,10 @@
 #include "core/sched/inner.h"
 #include "core/sched/job_state.h"
 #include "core/sched/key.h"
-#include "core/sched/lease.h"
 #include "core/sched/lifecycle.h"
 #include "core/sched/log_level.h"
 #include "core/sched/loss.h"
-#include "core/sched/membership.h"
+#include "core/sched/member/member.h"
 #include "core/sched/norm.h"
 #include "core/sched/optimizer.h"
 #include "core/sched/place/place.h"
@@ -26,7 +25,6 @@
 #include "core/sched/stall.h"
 #include "core/sched/token_query.h"
 #include "core/sched/trace.h"
-#include "core/sched/witness.h"
 #include "core/sched/worker.h"
 
 #include <string.h>

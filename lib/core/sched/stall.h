@@ -3,7 +3,7 @@
 #pragma once
 
 #include "core/sched/job.h"
-#include "core/sched/member.h"
+#include "core/sched/member/member.h"
 
 struct ps_sched;
 struct ps_sched_conn;

@@ -5,19 +5,16 @@
  * for suspect_after, it is SUSPECT; its next message makes it ACTIVE again.
  * After longer silence, or when another process takes its name, it is GONE, and
  * its jobs lose it. The same process may return and gets a fresh link. */
-#include "core/sched/membership.h"
+#include "core/sched/member/member.h"
 
 #include "base/alloc.h"
 #include "core/sched/conn.h"
 #include "core/sched/events.h"
 #include "core/sched/inner.h"
-#include "core/sched/lease.h"
 #include "core/sched/lifecycle.h"
 #include "core/sched/loss.h"
 #include "core/sched/map.h"
-#include "core/sched/probe.h"
 #include "core/sched/token.h"
-#include "core/sched/witness.h"
 
 #include <string.h>
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/sched/member.h"
+
+#include "core/sched/member/member.h"
 
 #include "base/alloc.h"
-#include "base/str.h"
 #include "base/state_table.h"
+#include "base/str.h"
 
 #include <string.h>
 

@@ -1,19 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Members of the cluster, by role and name. A name keeps its node number while
- * the scheduler lives; each process under it is an instance with an
- * incarnation. Servers and agents remember both beyond a restart of the
- * scheduler, so each scheduler assigns others: ps_members_set_base. A member
- * owns its link. This file only records members; membership.c applies changes
- * to jobs. */
+/* Members of the cluster: servers, agents, their links and their silence.
+ *
+ * member.c records them by role and name and knows nothing of jobs; lease.c
+ * gives verdicts on those that are silent; membership.c applies what happens to
+ * them to jobs. */
 #pragma once
 
 #include "base/map.h"
+#include "base/str.h"
 #include "core/base/facts.h"
 #include "core/base/peer.h"
 #include "core/link/link.h"
 
 #include <stdbool.h>
 #include <stdint.h>
+
+struct ps_msg;
+struct ps_sched;
+struct ps_sched_conn;
+struct ps_sched_step;
+
+/* ---------------------------------------------------------------- member.c */
+
+/* A name keeps its node number while the scheduler lives; each process under it
+ * is an instance with an incarnation. Servers and agents remember both beyond a
+ * restart of the scheduler, so each scheduler assigns others:
+ * ps_members_set_base. A member owns its link. */
 
 /* Names of members. When full, a GONE member without a job is forgotten, or
  * else the new one is refused. */
@@ -51,7 +63,7 @@ struct ps_member_rates {
     ps_time base_at; /* 0: no ping yet. */
 };
 
-/* Probes of the address that the member advertises, see probe.c. */
+/* Probes of the address that the member advertises, see lease.c. */
 struct ps_member_probe {
     bool was_reached; /* A probe of this process has succeeded. */
     bool in_flight;   /* The latest probe has no result yet. */
@@ -63,7 +75,7 @@ struct ps_member_probe {
     int unreachable;
 };
 
-/* Reports of witnesses about a SUSPECT member, see witness.c. */
+/* Reports of witnesses about a SUSPECT member, see lease.c. */
 struct ps_member_witness {
     ps_time last_request_at; /* When witnesses were last asked. */
     /* When any witness last heard the member; 0: never. */
@@ -170,3 +182,82 @@ void ps_member_add_pending_exit(struct ps_member *m, uint64_t worker,
                                 uint64_t seq);
 /* True: the end of the worker arrived before its registration. */
 bool ps_member_has_pending_exit(struct ps_member *m, uint64_t worker);
+
+/* ----------------------------------------------------------------- lease.c */
+
+/* Leases: verdicts on silent members. */
+
+/* Restarts the lease of the member. */
+void ps_sched_lease_renew(struct ps_sched_step *st, struct ps_member *m);
+/* Restarts the lease of a member that sent a message. True: it was SUSPECT and
+ * is ACTIVE. */
+bool ps_sched_lease_on_message(struct ps_sched_step *st, struct ps_member *m);
+/* Extends all leases by `late`, the delay of this step behind its deadline.
+ * False: that is too short to matter. */
+bool ps_sched_lease_extend_all(struct ps_sched_step *st, ps_time late);
+
+/* Lease terms that hold for all members at one time. */
+struct ps_sched_lease {
+    ps_time not_before; /* No member is GONE before this time. */
+    ps_time timeout;    /* Silence before a member is GONE. */
+};
+/* Returns the terms of this time, and logs when no member is heard. */
+struct ps_sched_lease ps_sched_lease_tick(struct ps_sched_step *st);
+/* Makes a silent member SUSPECT. True: its lease has ended, and it is to be
+ * GONE for the reason that is appended. */
+bool ps_sched_lease_check(struct ps_sched_step *st,
+                          const struct ps_sched_lease *l, struct ps_member *m,
+                          struct ps_str *why);
+ps_time ps_sched_lease_deadline(const struct ps_sched *s, ps_time now);
+
+/* --------------------------------------------------------------- witnesses */
+
+/* Silence of a member as its peers see it. */
+
+/* Asks witnesses about a SUSPECT member when that is due. */
+void ps_sched_witness_tick(struct ps_sched_step *st, struct ps_member *m);
+/* As ps_sched_migration_check_answer(), of a ping_ack: never PS_E_PERM, since
+ * the job for which the witness was asked may have ended. */
+int ps_sched_witness_check_answer(const struct ps_sched *s,
+                                  const struct ps_member *witness,
+                                  const struct ps_msg *msg);
+void ps_sched_on_ping_ack(struct ps_sched_step *st,
+                          const struct ps_member *witness,
+                          const struct ps_msg_ping_ack *ack);
+
+/* ------------------------------------------------------------------ probes */
+
+/* To the address that a member advertises: whether it is reached, and whether
+ * its process is there after the loss of its connection. */
+
+/* The member has completed its handshake. */
+void ps_sched_probe_hello(struct ps_sched_step *st, struct ps_member *m);
+/* The member's connection is lost. */
+void ps_sched_probe_lost(struct ps_sched_step *st, struct ps_member *m);
+/* Records the result of a probe. Returns the member whose process has ended as
+ * the result shows, which is to be GONE for the reason that is appended; NULL:
+ * none. */
+struct ps_member *ps_sched_probe_result(struct ps_sched_step *st,
+                                        uint64_t target, int rc,
+                                        struct ps_str *why);
+void ps_sched_probe_tick(struct ps_sched_step *st, struct ps_member *m);
+
+/* ------------------------------------------------------------ membership.c */
+
+/* Hello and its reply; members that fall silent, go and return. */
+
+void ps_sched_on_hello(struct ps_sched_step *st, struct ps_sched_conn *c,
+                       const struct ps_msg_hello *m);
+/* True: the unacknowledged messages of the member exceeded their limit, and its
+ * link was dropped. */
+bool ps_sched_member_is_backlogged(struct ps_sched_step *st,
+                                   struct ps_member *m);
+void ps_sched_member_on_closed(struct ps_sched_step *st, struct ps_member *m);
+/* The driver refuses the peer of its connection, which closes: for this reason,
+ * with the peer's name in parentheses. */
+void ps_sched_member_on_refused(struct ps_member *m, const char *why);
+/* A message of the member has arrived. */
+void ps_sched_member_on_message(struct ps_sched_step *st, struct ps_member *m);
+void ps_sched_on_probed(struct ps_sched_step *st, uint64_t target, int rc);
+void ps_sched_members_tick(struct ps_sched_step *st);
+ps_time ps_sched_members_deadline(const struct ps_sched *s, ps_time now);
