@@ -3,7 +3,7 @@
 #pragma once
 
 #include "base/str.h"
-#include "core/sched/token_ops.h"
+#include "core/sched/options.h"
 
 struct psched_tokens;
 

@@ -2,7 +2,7 @@
 /* Events of the scheduler, as psctl events gets them. */
 #include "sched_world.h"
 
-#include "core/sched/event_ring.h"
+#include "core/sched/inner.h"
 
 static void query_events(struct world *w, struct peer *ctl, uint64_t after)
 {

@@ -6,7 +6,6 @@
 #include "core/sched/admission.h"
 
 #include "base/alloc.h"
-#include "core/sched/conn.h"
 #include "core/sched/inner.h"
 
 /* Quotas that change within this time are sent together; the first at once. */

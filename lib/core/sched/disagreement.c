@@ -6,8 +6,6 @@
 #include "core/sched/disagreement.h"
 
 #include "base/alloc.h"
-#include "core/sched/conn.h"
-#include "core/sched/events.h"
 #include "core/sched/inner.h"
 #include "core/sched/job_state.h"
 

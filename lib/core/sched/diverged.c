@@ -13,8 +13,6 @@
 
 #include "base/alloc.h"
 #include "base/fnv1a.h"
-#include "core/sched/conn.h"
-#include "core/sched/events.h"
 #include "core/sched/inner.h"
 #include "core/sched/job_state.h"
 

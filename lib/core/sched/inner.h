@@ -26,17 +26,13 @@
  *     admission.c        memory of servers reserved for jobs
  *     job_server.c       servers that jobs may get and have
  *     job_state.c        jobs by name, their state as sent to members
- *     rights.c           rights of tools
- *     token.c            tokens that were issued, and whether they count
+ *     token.c            tokens, and rights of tools
  *     member/lease.c     silent members: witnesses, leases, probes
- *     map.c              cluster map and its epochs
- *     events.c           the last events of members and jobs, for operators
- *     conn.c             connections, messages on them
  *     account.c          costs of jobs and users
+ *     inner.c            messages, events and the cluster map, for all above
  *
  * The files below know nothing of struct ps_sched:
  *
- *     event_ring.h       the last events
  *     history.c          jobs as operators see them, jobs that ended
  *     job.c              a job: workers, slots, servers, keys
  *     barrier.c          barriers of the ranks of a job
@@ -46,14 +42,84 @@
 #pragma once
 
 #include "base/bits.h"
+#include "base/limits.h"
 #include "base/list.h"
+#include "base/time.h"
 #include "core/base/peer.h"
-#include "core/sched/event_ring.h"
 #include "core/sched/history.h"
 #include "core/sched/job.h"
 #include "core/sched/member/member.h"
 #include "core/sched/options.h"
-#include "core/sched/token.h"
+#include "proto/ps_fixed.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* ------------------------------------------------------------- connections */
+
+/* Rows of a reply that are handed to a connection at a time. */
+#define PS_SCHED_ROWS_PER_SEND 256u
+
+enum ps_sched_conn_kind {
+    PS_SCHED_CONN_HANDSHAKE, /* No hello yet. */
+    PS_SCHED_CONN_MEMBER,    /* Carries a member's link. */
+    PS_SCHED_CONN_CTL,
+    PS_SCHED_CONN_CLOSING, /* Close requested; further input is ignored. */
+};
+
+struct ps_sched_conn {
+    ps_conn_id id;
+    enum ps_sched_conn_kind kind;
+    struct ps_member *member; /* MEMBER: owner of the link. */
+    ps_time opened_at;
+    char peer_text[64];
+    bool is_local; /* Unix-socket connection, whose user is known. */
+    uint32_t uid;  /* User of a local connection. */
+    struct ps_peer_identity identity;
+    /* CTL: signed, and counted at the hello; its id is 0: none. */
+    struct ps_fixed_token_claims token;
+    /* CTL: the query in progress. */
+    uint32_t open_stalls; /* Jobs whose stall query is unanswered. */
+    bool lists_keys;      /* A key listing is in progress. */
+    uint64_t list_gen;    /* Generation of the job being listed. */
+    uint32_t list_next;   /* Number of the next key to list. */
+    bool lists_all_jobs;  /* Continue with jobs of higher generation. */
+    /* Owned; NULL: no rebalance reply in progress. */
+    struct ps_sched_rebalance_reply *rebalance_reply;
+    /* Owned; NULL: no member is asked for its trace. */
+    struct ps_sched_trace_read *trace_read;
+};
+
+/* --------------------------------------------------------------- scheduler */
+
+/* Events that are remembered; the oldest make room for others. */
+#define PS_SCHED_EVENTS_MAX 512u
+/* Bytes of the detail that are kept: a reason with names and numbers. */
+#define PS_SCHED_EVENT_TEXT 200u
+
+struct ps_sched_event {
+    ps_time at;
+    uint32_t uid; /* Owner of the job. */
+    uint8_t kind; /* enum ps_event_kind */
+    bool is_bad;  /* A loss or failure. */
+    char name[PS_NAME_MAX + 1];
+    char what[24];
+    char text[PS_SCHED_EVENT_TEXT + 1];
+};
+
+/* The last events, in a ring. */
+struct ps_sched_events {
+    struct ps_sched_event *ring; /* NULL: none yet. */
+    uint64_t count;              /* Events so far. */
+};
+
+/* See token.c. */
+struct ps_sched_tokens {
+    struct ps_token_record *list; /* Those that have not expired, and others. */
+    uint32_t count;
+    /* When the next token with the right train expires; or never. */
+    ps_time check_at;
+};
 
 /* Jobs of earlier schedulers that are remembered while their workers
  * reconnect. */
@@ -111,3 +177,56 @@ static inline const char *ps_sched_text_or_empty(const char *s)
 {
     return s != NULL ? s : "";
 }
+
+/* ---------------------------------------------------------------- messages */
+
+/* Closes the connection. Its query, if any, has been dropped. */
+void ps_sched_conn_close(struct ps_sched_step *st, struct ps_sched_conn *c);
+/* Sends query_end, which closes the reply to a query. */
+void ps_sched_conn_end_query(struct ps_sched_step *st, struct ps_sched_conn *c,
+                             int rc, const char *text);
+/* Sends in sequence on the member's link. Does nothing when `m` is NULL or has
+ * no link: a fresh link begins with all state that matters. */
+void ps_sched_send_msg(struct ps_sched_step *st, struct ps_member *m,
+                       const struct ps_msg *msg);
+/* The same for a packet; takes over the reference. */
+void ps_sched_send(struct ps_sched_step *st, struct ps_member *m,
+                   struct ps_packet *packet);
+
+/* ------------------------------------------------------------------ events */
+
+/* The last events of members and jobs are kept for operators: psctl events lists
+ * them. The functions that change the states of members and jobs record them. */
+
+void ps_sched_events_fini(struct ps_sched_events *e);
+/* Records what happened to the scheduler itself. */
+void ps_sched_event_own(struct ps_sched_step *st, const char *what, bool is_bad,
+                        const char *text);
+/* `text` may be NULL. */
+void ps_sched_event_member(struct ps_sched_step *st, const struct ps_member *m,
+                           const char *what, bool is_bad, const char *text);
+/* `kind`: PS_EVENT_KIND_JOB, _RANK, _MIGRATION or _OPERATOR. */
+void ps_sched_event_job(struct ps_sched_step *st, enum ps_event_kind kind,
+                        const struct ps_sched_job *j, const char *what,
+                        bool is_bad, const char *text);
+
+/* ps_member_set_state() and ps_sched_job_set_phase(), with an event. */
+void ps_sched_move_member(struct ps_sched_step *st, struct ps_member *m,
+                          enum ps_node_state to, const char *why);
+void ps_sched_move_job(struct ps_sched_step *st, struct ps_sched_job *j,
+                       enum ps_job_phase to);
+
+/* Sends the events after number `after`, oldest first. */
+void ps_sched_send_events(struct ps_sched_step *st, struct ps_sched_conn *c,
+                          uint64_t after);
+
+/* --------------------------------------------------------------------- map */
+
+/* The cluster map: all servers that are not GONE. Each map has an epoch, and
+ * placements are of an epoch, too. */
+
+/* Starts a new epoch, newer than all placements sent before, and sends the
+ * map. */
+void ps_sched_begin_epoch(struct ps_sched_step *st);
+/* Sends the map of this epoch to one member. */
+void ps_sched_send_map(struct ps_sched_step *st, struct ps_member *m);

@@ -6,7 +6,6 @@
 
 #include "base/alloc.h"
 #include "base/name_hash.h"
-#include "core/sched/conn.h"
 #include "core/sched/inner.h"
 
 #include <inttypes.h>

@@ -7,12 +7,9 @@
 #include "core/round/rows.h"
 #include "core/sched/account.h"
 #include "core/sched/admission.h"
-#include "core/sched/conn.h"
 #include "core/sched/disagreement.h"
-#include "core/sched/events.h"
 #include "core/sched/inner.h"
 #include "core/sched/job_state.h"
-#include "core/sched/map.h"
 #include "core/sched/norm.h"
 #include "proto/ps_fixed.h"
 

@@ -13,7 +13,6 @@
 #include "core/sched/account.h"
 #include "core/sched/admission.h"
 #include "core/sched/diverged.h"
-#include "core/sched/events.h"
 #include "core/sched/inner.h"
 #include "core/sched/job_server.h"
 #include "core/sched/job_state.h"

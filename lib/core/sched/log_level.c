@@ -4,10 +4,8 @@
  * and has none is an error. */
 #include "core/sched/log_level.h"
 
-#include "core/sched/conn.h"
-#include "core/sched/events.h"
 #include "core/sched/inner.h"
-#include "core/sched/rights.h"
+#include "core/sched/token.h"
 
 #include <string.h>
 

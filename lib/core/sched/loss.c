@@ -4,8 +4,6 @@
 #include "core/sched/loss.h"
 
 #include "base/alloc.h"
-#include "core/sched/conn.h"
-#include "core/sched/events.h"
 #include "core/sched/inner.h"
 #include "core/sched/job_server.h"
 #include "core/sched/job_state.h"
@@ -14,6 +12,7 @@
 #include "core/sched/optimizer.h"
 #include "core/sched/place/place.h"
 #include "core/sched/profile.h"
+#include "core/sched/token.h"
 
 #include <inttypes.h>
 #include <string.h>

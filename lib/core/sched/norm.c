@@ -11,7 +11,6 @@
 #include "base/square_sum.h"
 #include "base/str.h"
 #include "core/optim/optim.h"
-#include "core/sched/conn.h"
 #include "core/sched/inner.h"
 #include "core/sched/job_state.h"
 

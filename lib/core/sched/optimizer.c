@@ -9,7 +9,6 @@
 #include "core/codec/compression.h"
 #include "core/optim/optim.h"
 #include "core/sched/admission.h"
-#include "core/sched/conn.h"
 #include "core/sched/disagreement.h"
 #include "core/sched/inner.h"
 #include "core/sched/job_state.h"

@@ -5,7 +5,6 @@
 #include "core/sched/profile.h"
 
 #include "base/alloc.h"
-#include "core/sched/conn.h"
 #include "core/sched/inner.h"
 #include "core/sched/job_state.h"
 #include "core/sched/optimizer.h"

@@ -5,17 +5,15 @@
 #include "core/sched/query.h"
 
 #include "base/alloc.h"
-#include "core/sched/conn.h"
 #include "core/sched/diverged.h"
-#include "core/sched/events.h"
 #include "core/sched/inner.h"
 #include "core/sched/job_server.h"
 #include "core/sched/job_state.h"
 #include "core/sched/lifecycle.h"
 #include "core/sched/optimizer.h"
 #include "core/sched/place/place.h"
-#include "core/sched/rights.h"
 #include "core/sched/stall.h"
+#include "core/sched/token.h"
 #include "core/sched/token_query.h"
 
 #include <inttypes.h>

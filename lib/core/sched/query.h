@@ -2,7 +2,7 @@
 /* Queries of operators' tools. */
 #pragma once
 
-#include "core/sched/rights.h"
+#include "core/sched/token.h"
 
 struct ps_sched_step;
 

@@ -4,7 +4,6 @@
  * is that of the last report. */
 #include "core/sched/report.h"
 
-#include "core/sched/conn.h"
 #include "core/sched/inner.h"
 #include "core/sched/job_state.h"
 

@@ -5,10 +5,8 @@
 
 #include "base/alloc.h"
 #include "core/sched/account.h"
-#include "core/sched/conn.h"
 #include "core/sched/disagreement.h"
 #include "core/sched/diverged.h"
-#include "core/sched/events.h"
 #include "core/sched/inner.h"
 #include "core/sched/job_state.h"
 #include "core/sched/key.h"

@@ -10,7 +10,6 @@
 #include "core/sched/stall.h"
 
 #include "base/alloc.h"
-#include "core/sched/conn.h"
 #include "core/sched/diverged.h"
 #include "core/sched/inner.h"
 #include "core/sched/job_server.h"

@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Tokens, and rights of users and of tokens (rules U1 to U8). A token never
+ * allows more than its user may, and only what its rights and its job say. */
 #include "core/sched/token.h"
 
 #include "base/alloc.h"
+#include "base/name_hash.h"
 #include "base/rng.h"
 #include "core/sched/inner.h"
 
 #include <inttypes.h>
 #include <string.h>
+
+/* ------------------------------------------------------------------ tokens */
 
 static const struct ps_token_ops *token_ops(const struct ps_sched_step *st)
 {
@@ -220,4 +225,226 @@ void ps_sched_token_add_rights(struct ps_str *s, uint32_t rights)
             comma = ",";
         }
     }
+}
+
+/* ------------------------------------------------------------------ rights */
+
+/* Rights of users and of tokens (rules U1 to U8). A token never allows more than
+ * its user may, and only what its rights and its job say. */
+
+bool ps_sched_is_operator(const struct ps_sched *s, uint32_t uid)
+{
+    if (uid == 0 || uid == s->opt.uid) {
+        return true;
+    }
+    for (uint32_t i = 0; i < s->opt.operator_count; i++) {
+        if (s->opt.operators[i] == uid) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* True: the token counts now and has the right. */
+static bool token_has_right(const struct ps_sched_step *st,
+                            const struct ps_fixed_token_claims *t,
+                            enum ps_token_right right, struct ps_str *why)
+{
+    uint32_t sufficient = (uint32_t)right;
+
+    if (right == PS_TOKEN_RIGHT_READ) {
+        sufficient |= PS_TOKEN_RIGHT_OPERATE;
+    }
+    if (right != PS_TOKEN_RIGHT_TRAIN) {
+        sufficient |= PS_TOKEN_RIGHT_ADMIN;
+    }
+    if (ps_sched_token_check(st, t, why) != 0) {
+        return false;
+    }
+    if ((t->rights & sufficient) == 0) {
+        ps_str_addf(why, "token %016" PRIx64 " has the rights ", t->id);
+        ps_sched_token_add_rights(why, t->rights);
+        ps_str_addf(why, ", not %s", ps_token_right_name(right));
+        return false;
+    }
+    return true;
+}
+
+/* True: the job, or all jobs if NULL, is in the token's scope. */
+static bool token_covers(const struct ps_sched_step *st,
+                         const struct ps_fixed_token_claims *t,
+                         const struct ps_sched_job *j, bool reads,
+                         struct ps_str *why)
+{
+    const char *job = (const char *)t->job;
+
+    if (*job != '\0') {
+        if (j != NULL && j->uid == t->uid && strcmp(j->name, job) == 0) {
+            return true;
+        }
+        ps_str_addf(why, "token %016" PRIx64 " is for job '%s' of user %u only",
+                    t->id, job, t->uid);
+        return false;
+    }
+    /* Every user may read everything on the Unix socket. */
+    if (reads || (j != NULL && j->uid == t->uid) ||
+        ps_sched_is_operator(st->s, t->uid)) {
+        return true;
+    }
+    ps_str_addf(why, "token %016" PRIx64 " is for jobs of user %u only", t->id,
+                t->uid);
+    return false;
+}
+
+/* Groups of groups that are followed to the job of a token. */
+#define GROUP_DEPTH_MAX 8
+
+/* True: a job of this name is the token's job, or a group of it, "job/group"
+ * (rule J2), or a group of such a group. */
+static bool token_covers_name(const struct ps_sched *s,
+                              const struct ps_fixed_token_claims *t,
+                              const char *name)
+{
+    const char *job = (const char *)t->job;
+
+    if (*job == '\0') {
+        return true;
+    }
+    for (uint32_t i = 0; name != NULL && i < GROUP_DEPTH_MAX; i++) {
+        struct ps_map_cursor cursor = {0};
+        const struct ps_sched_job *j;
+        const char *parent = NULL;
+
+        if (strcmp(name, job) == 0 || ps_group_name_is_of(name, job)) {
+            return true;
+        }
+        while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {
+            if (j->uid == t->uid && ps_group_name_is_of(name, j->name)) {
+                parent = j->name;
+            }
+        }
+        name = parent;
+    }
+    return false;
+}
+
+int ps_sched_check_join(const struct ps_sched_step *st,
+                        const struct ps_msg_job_open *m, const char *name,
+                        uint32_t *ret_uid, uint64_t *ret_token,
+                        struct ps_str *why)
+{
+    const char *text = ps_sched_text_or_empty(m->token);
+    struct ps_fixed_token_claims t;
+
+    *ret_uid = m->uid;
+    *ret_token = 0;
+    if (*text == '\0') {
+        return 0;
+    }
+    if (ps_sched_token_read(st, text, &t, why) != 0 ||
+        !token_has_right(st, &t, PS_TOKEN_RIGHT_TRAIN, why)) {
+        return PS_E_PERM;
+    }
+    if (!token_covers_name(st->s, &t, name)) {
+        ps_str_addf(why, "token %016" PRIx64 " is for job '%s' of user %u only",
+                    t.id, (const char *)t.job, t.uid);
+        return PS_E_PERM;
+    }
+    *ret_uid = t.uid;
+    *ret_token = t.id;
+    return 0;
+}
+
+static void add_remedy(const struct ps_sched *s, struct ps_str *why)
+{
+    ps_str_add(why, s->opt.control_path[0] != '\0'
+                        ? "use psctl on the scheduler's host as that user or "
+                          "root, or with a token (--token)"
+                        : "jobs can be changed over a Unix socket only, and "
+                          "this scheduler has none: set control.socket; or by "
+                          "a token (--token)");
+}
+
+bool ps_sched_has_right(const struct ps_sched_step *st,
+                        const struct ps_sched_conn *c,
+                        const struct ps_sched_job *j, enum ps_token_right right,
+                        struct ps_str *why)
+{
+    const bool reads = right == PS_TOKEN_RIGHT_READ;
+
+    if (reads && !st->s->opt.reading_needs_token) {
+        return true;
+    }
+    if (c->is_local && (reads || (j != NULL && c->uid == j->uid) ||
+                        ps_sched_is_operator(st->s, c->uid))) {
+        return true;
+    }
+    if (c->token.id != 0) {
+        return token_has_right(st, &c->token, right, why) &&
+               token_covers(st, &c->token, j, reads, why);
+    }
+    if (reads) {
+        ps_str_add(why, "the scheduler's control.read demands a token with the "
+                        "right read over TCP");
+        return false;
+    }
+    if (j == NULL) {
+        ps_str_add(why, "log levels are set by operators: psctl on the "
+                        "scheduler's host as root or a user of "
+                        "control.operators, or with a token of one (--token)");
+        return false;
+    }
+    ps_str_addf(why, "job '%s' belongs to user %u; ", j->name, j->uid);
+    add_remedy(st->s, why);
+    return false;
+}
+
+bool ps_sched_may_name(const struct ps_sched_step *st,
+                       const struct ps_sched_conn *c,
+                       struct ps_sched_job_name *n, struct ps_str *why)
+{
+    const struct ps_fixed_token_claims *t = &c->token;
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str unused;
+
+    if (ps_sched_has_right(st, c, NULL, PS_TOKEN_RIGHT_READ, why)) {
+        return true;
+    }
+    ps_str_init(&unused, text, sizeof(text));
+    if (t->id == 0 || t->job[0] == '\0' ||
+        strcmp(n->name, (const char *)t->job) != 0 ||
+        (n->has_owner && n->owner != t->uid) ||
+        !token_has_right(st, t, PS_TOKEN_RIGHT_READ, &unused)) {
+        return false;
+    }
+    n->has_owner = true;
+    n->owner = t->uid;
+    return true;
+}
+
+bool ps_sched_may_manage_tokens(const struct ps_sched_step *st,
+                                const struct ps_sched_conn *c, uint32_t uid,
+                                struct ps_str *why)
+{
+    if (c->is_local && (c->uid == uid || ps_sched_is_operator(st->s, c->uid))) {
+        return true;
+    }
+    if (c->token.id != 0) {
+        if (!token_has_right(st, &c->token, PS_TOKEN_RIGHT_ADMIN, why)) {
+            return false;
+        }
+        if (c->token.job[0] == '\0' &&
+            (c->token.uid == uid ||
+             ps_sched_is_operator(st->s, c->token.uid))) {
+            return true;
+        }
+        ps_str_addf(why, "token %016" PRIx64 " is not for all jobs of user %u",
+                    c->token.id, uid);
+        return false;
+    }
+    ps_str_addf(why,
+                "tokens of user %u are managed by that user and by operators, "
+                "on the scheduler's host, or by a token with the right admin",
+                uid);
+    return false;
 }

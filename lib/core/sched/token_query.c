@@ -3,7 +3,6 @@
 
 #include "core/sched/inner.h"
 #include "core/sched/loss.h"
-#include "core/sched/rights.h"
 #include "core/sched/token.h"
 
 #include <inttypes.h>

@@ -2,7 +2,7 @@
 /* Requests of tools about tokens. */
 #pragma once
 
-#include "core/sched/conn.h"
+#include "core/sched/inner.h"
 
 struct ps_sched_step;
 

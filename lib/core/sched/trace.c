@@ -8,11 +8,10 @@
 
 #include "base/alloc.h"
 #include "core/base/trace_read.h"
-#include "core/sched/conn.h"
 #include "core/sched/inner.h"
 #include "core/sched/job_state.h"
 #include "core/sched/query.h"
-#include "core/sched/rights.h"
+#include "core/sched/token.h"
 
 /* Limit on the silence of a member. */
 #define ANSWER_TIMEOUT PS_SECONDS(2)

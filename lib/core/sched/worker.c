@@ -5,15 +5,13 @@
 #include "base/name_hash.h"
 #include "core/round/fair.h"
 #include "core/sched/account.h"
-#include "core/sched/conn.h"
-#include "core/sched/events.h"
 #include "core/sched/inner.h"
 #include "core/sched/job_server.h"
 #include "core/sched/job_state.h"
 #include "core/sched/lifecycle.h"
 #include "core/sched/loss.h"
-#include "core/sched/rights.h"
 #include "core/sched/stall.h"
+#include "core/sched/token.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -4,7 +4,6 @@
 #include "core/sched/member/member.h"
 
 #include "base/err.h"
-#include "core/sched/events.h"
 #include "core/sched/inner.h"
 
 #include <inttypes.h>

@@ -8,12 +8,9 @@
 #include "core/sched/member/member.h"
 
 #include "base/alloc.h"
-#include "core/sched/conn.h"
-#include "core/sched/events.h"
 #include "core/sched/inner.h"
 #include "core/sched/lifecycle.h"
 #include "core/sched/loss.h"
-#include "core/sched/map.h"
 #include "core/sched/token.h"
 
 #include <string.h>

@@ -23,8 +23,6 @@
 #include "base/alloc.h"
 #include "base/state_table.h"
 #include "core/sched/admission.h"
-#include "core/sched/conn.h"
-#include "core/sched/events.h"
 #include "core/sched/inner.h"
 #include "core/sched/job_state.h"
 #include "core/sched/key.h"

@@ -5,7 +5,6 @@
 #include "core/sched/place/place.h"
 
 #include "base/alloc.h"
-#include "core/sched/conn.h"
 #include "core/sched/inner.h"
 #include "core/sched/job_server.h"
 #include "core/sched/job_state.h"

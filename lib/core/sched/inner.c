@@ -1,11 +1,61 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/sched/events.h"
-
-#include "base/alloc.h"
-#include "core/sched/conn.h"
+/* Common functions of the scheduler's files: messages on connections and links,
+ * the record of events, and the cluster map. */
 #include "core/sched/inner.h"
 
+#include "base/alloc.h"
+
 #include <string.h>
+
+/* ---------------------------------------------------------------- messages */
+
+void ps_sched_conn_close(struct ps_sched_step *st, struct ps_sched_conn *c)
+{
+    if (c->kind == PS_SCHED_CONN_CLOSING) {
+        return;
+    }
+    assert(!c->lists_keys && c->rebalance_reply == NULL &&
+           c->trace_read == NULL);
+    c->kind = PS_SCHED_CONN_CLOSING;
+    c->member = NULL;
+    ps_effects_close(st->fx, c->id);
+}
+
+void ps_sched_conn_end_query(struct ps_sched_step *st, struct ps_sched_conn *c,
+                             int rc, const char *text)
+{
+    const struct ps_sched *s = st->s;
+
+    ps_effects_send_msg(st->fx, c->id,
+                        &(struct ps_msg){
+                            .code = PS_MSG_QUERY_END,
+                            .query_end = {.error = rc,
+                                          .text = text,
+                                          .epoch = s->epoch,
+                                          .cluster = s->opt.cluster,
+                                          .uptime_ns = st->now - s->started_at},
+                        });
+}
+
+void ps_sched_send(struct ps_sched_step *st, struct ps_member *m,
+                   struct ps_packet *packet)
+{
+    if (m == NULL || m->link == NULL) {
+        ps_packet_unref(packet);
+        return;
+    }
+    ps_link_send(m->link, packet, st->now, st->fx);
+}
+
+void ps_sched_send_msg(struct ps_sched_step *st, struct ps_member *m,
+                       const struct ps_msg *msg)
+{
+    if (m != NULL && m->link != NULL) {
+        ps_link_send_msg(m->link, msg, st->now, st->fx);
+    }
+}
+
+/* ------------------------------------------------------------------ events */
 
 void ps_sched_events_fini(struct ps_sched_events *e)
 {
@@ -120,4 +170,56 @@ void ps_sched_send_events(struct ps_sched_step *st, struct ps_sched_conn *c,
     for (uint64_t i = after > dropped ? after : dropped; i < count; i++) {
         send_event(st, c, i + 1);
     }
+}
+
+/* --------------------------------------------------------------------- map */
+
+static struct ps_packet *make_server_map(const struct ps_sched *s)
+{
+    const struct ps_members *t = &s->members;
+    struct ps_rec_server *rec = ps_alloc((PS_SERVERS_MAX + 1) * sizeof(*rec));
+    uint32_t count = 0;
+    struct ps_packet *p;
+
+    for (uint32_t i = 0; i < t->count; i++) {
+        const struct ps_member *m = t->sorted[i];
+
+        if (m->role == PS_ROLE_SERVER && m->state != PS_NODE_STATE_GONE) {
+            assert(count < PS_SERVERS_MAX);
+            rec[count++] = (struct ps_rec_server){
+                .node = m->node,
+                .name = m->name,
+                .incarnation = m->incarnation,
+                .address = m->address,
+                .state = m->state,
+            };
+        }
+    }
+    p = ps_packet_new(
+        &(struct ps_msg){
+            .code = PS_MSG_MAP,
+            .map = {.epoch = s->epoch, .servers = rec, .servers_count = count}},
+        NULL, 0);
+    ps_free(rec);
+    return p;
+}
+
+void ps_sched_begin_epoch(struct ps_sched_step *st)
+{
+    struct ps_members *t = &st->s->members;
+    struct ps_packet *p;
+
+    st->s->epoch++;
+    ps_effects_log(st->fx, PS_LOG_INFO, "epoch %u -> %u", st->s->epoch - 1,
+                   st->s->epoch);
+    p = make_server_map(st->s);
+    for (uint32_t i = 0; i < t->count; i++) {
+        ps_sched_send(st, t->sorted[i], ps_packet_ref(p));
+    }
+    ps_packet_unref(p);
+}
+
+void ps_sched_send_map(struct ps_sched_step *st, struct ps_member *m)
+{
+    ps_sched_send(st, m, make_server_map(st->s));
 }
