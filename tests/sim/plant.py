@@ -276,7 +276,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "           op->round > op->key->async.applied_round[op->local_rank] + 1;"),
     ],
     "sched/norm: rounds the sum of squares after each part": [
-        ("lib/core/sched/norm.c",
+        ("lib/core/sched/job/norm.c",
          "if (ps_bits_full(&sum->arrived)) {",
          """    float root = __builtin_sqrt(ps_square_sum_value(&sum->square_sum));
     struct ps_square_bins bins = {0};
@@ -284,7 +284,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     ps_square_sum_add_floats(&sum->square_sum, &bins, &root, 1);
     ps_square_sum_flush_bins(&sum->square_sum, &bins);
     if (ps_bits_full(&sum->arrived)) {"""),
-        ("lib/core/sched/norm.c", '#include "base/alloc.h"',
+        ("lib/core/sched/job/norm.c", '#include "base/alloc.h"',
          '#include "base/alloc.h"\n#include <string.h>'),
     ],
     "server/admission: keeps the waits of the previous session": [
@@ -361,7 +361,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "false) { ps_list_push_back(list, n);"),
     ],
     "sched/disagreement: believes a report that is out of date": [
-        ("lib/core/sched/disagreement.c",
+        ("lib/core/sched/job/state.c",
          "r->incarnation == incarnation && number <= r->number",
          "false"),
     ],
@@ -463,7 +463,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
         ("lib/core/sched/sched.c",
          "k->parts[index].node == m->node ||",
          "           m != NULL || k->parts[index].node == m->node ||"),
-        ("lib/core/sched/lifecycle.c",
+        ("lib/core/sched/job/lifecycle.c",
          "j->keys.list[m->key]->parts[m->index].node != server->node) {",
          "        server == NULL) {"),
     ],
@@ -497,7 +497,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "(g + v[PS_OPTIM_EPSILON]);"),
     ],
     "sched/norm: limits gradients by the norm of one key": [
-        ("lib/core/sched/norm.c",
+        ("lib/core/sched/job/norm.c",
          "n->result.global_square_sum = square;",
          "            n->result.global_square_sum = n->result.square_sum + 0 * square;"),
     ],
@@ -507,23 +507,23 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "        most / (sqrt(all_square) + 1e-8);"),
     ],
     "sched/norm: does not reset the global sum of squares after a step": [
-        ("lib/core/sched/norm.c",
+        ("lib/core/sched/job/norm.c",
          ".expected_keys = j->norms.global->expected_keys};",
          """        .square_sum = j->norms.global->square_sum,
         .expected_keys = j->norms.global->expected_keys};"""),
     ],
     "sched/norm: shares the global sum of squares between jobs": [
-        ("lib/core/sched/norm.c",
+        ("lib/core/sched/job/norm.c",
          """static void pending_free(struct ps_sched_norm *n)
 {""",
          """static struct ps_square_sum planted;
 static void pending_free(struct ps_sched_norm *n)
 {"""),
-        ("lib/core/sched/norm.c",
+        ("lib/core/sched/job/norm.c",
          """ps_square_sum_merge(&j->norms.global->square_sum, &n->pending->square_sum);""",
          """    ps_square_sum_merge(&planted, &n->pending->square_sum);
     j->norms.global->square_sum = planted;"""),
-        ("lib/core/sched/norm.c",
+        ("lib/core/sched/job/norm.c",
          "*j->norms.global = (struct ps_sched_global_norm){",
          """    memset(&planted, 0, sizeof(planted));
     *j->norms.global = (struct ps_sched_global_norm){"""),

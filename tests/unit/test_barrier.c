@@ -6,7 +6,7 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
-#include "core/sched/barrier.h"
+#include "core/sched/job/job.h"
 
 static void barrier_opens_when_the_last_rank_enters(void **state)
 {

@@ -11,7 +11,7 @@
 #include <math.h>
 
 #include "base/str.h"
-#include "core/sched/scalar.h"
+#include "core/sched/job/history.h"
 
 #define RANKS 4u
 

@@ -14,7 +14,7 @@
 #include "base/alloc.h"
 #include "base/fnv1a.h"
 #include "core/sched/inner.h"
-#include "core/sched/job_state.h"
+#include "core/sched/job/run.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 /* Ranks that wait for each other (rules T6 to T12 of docs/protocol.md). */
 #pragma once
 
-#include "core/sched/job.h"
+#include "core/sched/job/job.h"
 #include "core/sched/member/member.h"
 
 struct ps_sched;

@@ -1,44 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* State of the scheduler machine, for files of this folder only.
  *
- * Layers, top to bottom; a file uses only those below it, and declares in a
- * header of its own what those above it may use:
+ * Layers, top to bottom; a file uses only those below it. The folders member, job
+ * and place have one header each for what files above may use; job has run.h for
+ * what needs struct ps_sched, too:
  *
- *     sched.c            connections, messages and time, for the files below
- *     member/membership.c hello; members that fall silent, go and return
- *     trace.c            traces of jobs, for tools
- *     query.c            queries of operators' tools
- *     token_query.c      requests of tools about tokens
- *     log_level.c        log levels of members, which tools change
- *     place/rebalance.c  plans that balance or drain servers
- *     worker.c           workers that join and leave jobs, barriers
- *     loss.c             lost workers, agents and servers; fresh links
- *     lifecycle.c        phases of a job
- *     stall.c            stall queries
- *     diverged.c         ranks that wait for each other
- *     profile.c          recordings of what servers do
- *     report.c           training scalars that ranks report
- *     optimizer.c        declarations of optimizers and compression, changes
- *     place/migration.c  migrations of partitions, and the reply to who asked
- *     key.c              keys and their placement
- *     disagreement.c     declarations of ranks that contradict each other
- *     norm.c             norm allreduce over the partitions of a key
- *     admission.c        memory of servers reserved for jobs
- *     job_server.c       servers that jobs may get and have
- *     job_state.c        jobs by name, their state as sent to members
- *     token.c            tokens, and rights of tools
- *     member/lease.c     silent members: witnesses, leases, probes
- *     account.c          costs of jobs and users
- *     inner.c            messages, events and the cluster map, for all above
+ *     sched.c              connections, messages and time, for the files below
+ *     member/membership.c  hello; members that fall silent, go and return
+ *     trace.c              traces of jobs, for tools
+ *     query.c              queries of operators' tools
+ *     token_query.c        requests of tools about tokens
+ *     log_level.c          log levels of members, which tools change
+ *     place/rebalance.c    plans that balance or drain servers
+ *     job/worker.c         workers that join and leave jobs
+ *     job/lifecycle.c      phases of a job; lost workers, agents and servers
+ *     stall.c              stall queries
+ *     diverged.c           ranks that wait for each other
+ *     job/rank.c           barriers, scalars and recordings of running ranks
+ *     job/optimizer.c      declarations of optimizers and compression, changes
+ *     place/migration.c    migrations of partitions, the reply to who asked
+ *     job/key.c            keys and their placement
+ *     job/norm.c           norm allreduce over the partitions of a key
+ *     job/admission.c      what jobs get: servers, memory; what they cost
+ *     job/state.c          jobs by name, their state as sent to members
+ *     token.c              tokens, and rights of tools
+ *     member/lease.c       silent members: witnesses, leases, probes
+ *     inner.c              messages, events and the cluster map, for all above
  *
  * The files below know nothing of struct ps_sched:
  *
- *     history.c          jobs as operators see them, jobs that ended
- *     job.c              a job: workers, slots, servers, keys
- *     barrier.c          barriers of the ranks of a job
- *     scalar.c           training scalars of a job
- *     place/place.c      where partitions lie, what moves, memory they take
- *     member/member.c    members by role and name */
+ *     job/job.c            a job: workers, slots, servers, keys, barriers
+ *     job/history.c        training scalars of a job, jobs that ended
+ *     place/place.c        where partitions lie, what moves, memory they take
+ *     member/member.c      members by role and name */
 #pragma once
 
 #include "base/bits.h"
@@ -46,8 +40,8 @@
 #include "base/list.h"
 #include "base/time.h"
 #include "core/base/peer.h"
-#include "core/sched/history.h"
-#include "core/sched/job.h"
+#include "core/sched/job/history.h"
+#include "core/sched/job/job.h"
 #include "core/sched/member/member.h"
 #include "core/sched/options.h"
 #include "proto/ps_fixed.h"

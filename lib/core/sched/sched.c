@@ -4,26 +4,16 @@
 #include "core/sched/sched.h"
 
 #include "base/alloc.h"
-#include "core/sched/account.h"
-#include "core/sched/disagreement.h"
 #include "core/sched/diverged.h"
 #include "core/sched/inner.h"
-#include "core/sched/job_state.h"
-#include "core/sched/key.h"
-#include "core/sched/lifecycle.h"
+#include "core/sched/job/run.h"
 #include "core/sched/log_level.h"
-#include "core/sched/loss.h"
 #include "core/sched/member/member.h"
-#include "core/sched/norm.h"
-#include "core/sched/optimizer.h"
 #include "core/sched/place/place.h"
-#include "core/sched/profile.h"
 #include "core/sched/query.h"
-#include "core/sched/report.h"
 #include "core/sched/stall.h"
 #include "core/sched/token_query.h"
 #include "core/sched/trace.h"
-#include "core/sched/worker.h"
 
 #include <string.h>
 

@@ -12,9 +12,7 @@
 #include "base/alloc.h"
 #include "core/sched/diverged.h"
 #include "core/sched/inner.h"
-#include "core/sched/job_server.h"
-#include "core/sched/job_state.h"
-#include "core/sched/norm.h"
+#include "core/sched/job/run.h"
 
 #include <inttypes.h>
 #include <string.h>

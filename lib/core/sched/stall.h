@@ -2,7 +2,7 @@
 /* Stall queries: which ranks an operation waits for. */
 #pragma once
 
-#include "core/sched/job.h"
+#include "core/sched/job/job.h"
 #include "core/sched/member/member.h"
 
 struct ps_sched;

@@ -2,7 +2,7 @@
 #include "core/sched/token_query.h"
 
 #include "core/sched/inner.h"
-#include "core/sched/loss.h"
+#include "core/sched/job/run.h"
 #include "core/sched/token.h"
 
 #include <inttypes.h>

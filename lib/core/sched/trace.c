@@ -9,7 +9,7 @@
 #include "base/alloc.h"
 #include "core/base/trace_read.h"
 #include "core/sched/inner.h"
-#include "core/sched/job_state.h"
+#include "core/sched/job/run.h"
 #include "core/sched/query.h"
 #include "core/sched/token.h"
 

@@ -9,8 +9,7 @@
 
 #include "base/alloc.h"
 #include "core/sched/inner.h"
-#include "core/sched/lifecycle.h"
-#include "core/sched/loss.h"
+#include "core/sched/job/run.h"
 #include "core/sched/token.h"
 
 #include <string.h>

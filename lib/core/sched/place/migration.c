@@ -22,10 +22,8 @@
 
 #include "base/alloc.h"
 #include "base/state_table.h"
-#include "core/sched/admission.h"
 #include "core/sched/inner.h"
-#include "core/sched/job_state.h"
-#include "core/sched/key.h"
+#include "core/sched/job/run.h"
 
 #include <inttypes.h>
 

@@ -6,8 +6,7 @@
 
 #include "base/alloc.h"
 #include "core/sched/inner.h"
-#include "core/sched/job_server.h"
-#include "core/sched/job_state.h"
+#include "core/sched/job/run.h"
 
 #include <assert.h>
 #include <string.h>

@@ -3,16 +3,12 @@
  * optimizer. Each is made once; every worker that declares the same waits until
  * all servers of the job have taken it in. So does an operator who changes the
  * optimizer, or the job's weight. */
-#include "core/sched/optimizer.h"
+#include "core/sched/job/run.h"
 
 #include "base/alloc.h"
 #include "core/codec/compression.h"
 #include "core/optim/optim.h"
-#include "core/sched/admission.h"
-#include "core/sched/disagreement.h"
 #include "core/sched/inner.h"
-#include "core/sched/job_state.h"
-#include "core/sched/norm.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

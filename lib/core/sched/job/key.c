@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Keys of a job: registered by name, numbered, and placed once. A placement
  * changes when a server is lost or a partition migrates. */
-#include "core/sched/key.h"
+#include "core/sched/job/run.h"
 
 #include "base/alloc.h"
 #include "core/round/rows.h"
-#include "core/sched/account.h"
-#include "core/sched/admission.h"
-#include "core/sched/disagreement.h"
 #include "core/sched/inner.h"
-#include "core/sched/job_state.h"
-#include "core/sched/norm.h"
 #include "proto/ps_fixed.h"
 
 #include <inttypes.h>

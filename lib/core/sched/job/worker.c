@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Workers join and leave jobs, and their ranks enter barriers. */
-#include "core/sched/worker.h"
+/* Workers join and leave jobs. */
+#include "core/sched/job/run.h"
 
 #include "base/name_hash.h"
 #include "core/round/fair.h"
-#include "core/sched/account.h"
 #include "core/sched/inner.h"
-#include "core/sched/job_server.h"
-#include "core/sched/job_state.h"
-#include "core/sched/lifecycle.h"
-#include "core/sched/loss.h"
 #include "core/sched/stall.h"
 #include "core/sched/token.h"
 
@@ -829,66 +824,5 @@ void ps_sched_on_worker_gone(struct ps_sched_step *st, struct ps_member *agent,
     if (m->gen != 0 && ps_sched_find_job(st->s, m->gen) == NULL) {
         /* The agent does not know yet that the job is over. */
         ps_sched_job_send_ended(st, agent, m->gen, UINT32_MAX - 1);
-    }
-}
-
-/* --------------------------------------------------------------- barriers */
-
-static void send_barrier_done(struct ps_sched_step *st, struct ps_sched_job *j,
-                              struct ps_member *agent)
-{
-    ps_sched_send_msg(
-        st, agent,
-        &(struct ps_msg){
-            .code = PS_MSG_BARRIER_DONE,
-            .barrier_done = {.gen = j->gen, .number = j->barrier.last_open},
-        });
-}
-
-void ps_sched_barrier_notify(struct ps_sched_step *st, struct ps_sched_job *j)
-{
-    ps_effects_log_for(st->fx, &j->account, PS_LOG_DEBUG,
-                       "job %s gen %" PRIu64 " barrier %" PRIu64 " open",
-                       j->name, j->gen, j->barrier.last_open);
-    ps_trace_add(st->s->opt.trace,
-                 &(struct ps_trace_entry){.begun_at = st->now,
-                                          .ended_at = st->now,
-                                          .gen = j->gen,
-                                          .round = j->barrier.last_open,
-                                          .key = UINT32_MAX,
-                                          .kind = PS_TRACE_KIND_BARRIER});
-    for (uint32_t i = 0; i < j->slot_count; i++) {
-        send_barrier_done(
-            st, j, ps_members_get(&st->s->members, j->slots[i].agent_node));
-    }
-}
-
-void ps_sched_on_barrier_enter(struct ps_sched_step *st,
-                               struct ps_member *agent,
-                               const struct ps_msg_barrier_enter *m)
-{
-    struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
-    bool opens = false;
-
-    if (j == NULL) {
-        ps_sched_job_send_ended(st, agent, m->gen, UINT32_MAX - 1);
-        return;
-    }
-    if (!ps_sched_job_has_started(j) || !ps_sched_job_is_open(j) ||
-        m->number == 0 || m->number >= PS_BARRIER_LEFT) {
-        return; /* Agents of a failed job are notified anyway. */
-    }
-    for (uint32_t i = 0; i < m->ranks_count; i++) {
-        uint32_t rank = m->ranks[i];
-
-        if (rank < j->opt.num_workers &&
-            j->workers.list[rank].agent_node == agent->node) {
-            opens |= ps_barrier_enter(&j->barrier, rank, m->number, st->now);
-        }
-    }
-    if (opens) {
-        ps_sched_barrier_notify(st, j);
-    } else if (m->number <= j->barrier.last_open) {
-        send_barrier_done(st, j, agent);
     }
 }

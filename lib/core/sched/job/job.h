@@ -1,20 +1,55 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One job as the scheduler records it: workers with ranks and slots, servers
- * and keys. Independent of messages and members; agents are node numbers
+/* One job as the scheduler records it: workers with ranks, slots and barriers,
+ * servers and keys. Independent of messages and members; agents are node numbers
  * here. */
 #pragma once
 
 #include "base/bits.h"
 #include "base/str.h"
+#include "base/time.h"
 #include "core/base/effect.h"
 #include "core/base/ledger.h"
 #include "core/optim/tuning.h"
-#include "core/sched/barrier.h"
 #include "core/sched/place/place.h"
-#include "core/sched/scalar.h"
 
 #include <stdbool.h>
 #include <stdint.h>
+
+struct ps_sched_user;
+
+/* ---------------------------------------------------------------- barriers */
+
+/* Barriers of one job. The n-th barrier of a rank is the job's n-th, and a rank
+ * at the n-th has entered all before it. So one number per rank gives the set
+ * of ranks at a barrier, even if messages arrive twice or out of order. */
+
+struct ps_barrier {
+    /* Highest barrier, by rank; PS_BARRIER_LEFT: rank has left. */
+    uint64_t *entered;
+    uint32_t rank_count;
+    uint32_t behind_count;    /* Ranks with `entered` not beyond last_open. */
+    uint64_t last_open;       /* This barrier and all before it are open. */
+    uint64_t highest_entered; /* Highest barrier that any rank entered. */
+    /* When the oldest barrier not open was first entered. */
+    ps_time waiting_since;
+};
+
+#define PS_BARRIER_LEFT UINT64_MAX
+
+void ps_barrier_init(struct ps_barrier *b, uint32_t ranks);
+void ps_barrier_fini(struct ps_barrier *b);
+/* True: further barriers are open now. */
+bool ps_barrier_enter(struct ps_barrier *b, uint32_t rank, uint64_t number,
+                      ps_time now);
+/* The rank has left; no barrier waits for it. Returns as ps_barrier_enter. */
+bool ps_barrier_leave(struct ps_barrier *b, uint32_t rank, ps_time now);
+/* True: ranks wait at a barrier that is not open. */
+bool ps_barrier_is_waiting(const struct ps_barrier *b);
+/* True: the barrier waits for this rank. */
+bool ps_barrier_is_missing(const struct ps_barrier *b, uint32_t rank,
+                           uint64_t number);
+
+/* --------------------------------------------------------------------- job */
 
 /* Requests about an optimizer that wait for servers; further ones are
  * refused. */
@@ -69,7 +104,7 @@ struct ps_sched_reopening {
     uint64_t request;
 };
 
-/* Declarations of ranks that contradict each other; see disagreement.c. */
+/* Declarations of ranks that contradict each other; see state.c. */
 struct ps_sched_disagreement {
     uint32_t number; /* Number of the newest message about it. */
     /* Slots, of a key, or ranks that were refused and have not declared since
@@ -83,7 +118,6 @@ struct ps_sched_disagreement {
     char text[PS_TEXT_MAX + 1]; /* Both declarations; "": all agree. */
 };
 
-struct ps_sched_user;
 struct ps_sched_norm;        /* Norms of one key; norm.c. */
 struct ps_sched_global_norm; /* Norm of all keys; norm.c. */
 
@@ -200,7 +234,7 @@ struct ps_sched_profile {
 /* Data about the training that operators and users look at. */
 struct ps_sched_observed {
     struct ps_sched_profile profile;
-    struct ps_sched_scalars *scalars; /* See scalar.c; NULL: none. */
+    struct ps_sched_scalars *scalars; /* See history.h; NULL: none. */
 };
 
 struct ps_sched_optimizer {
@@ -263,7 +297,7 @@ struct ps_sched_job {
     struct ps_sched_job_servers servers;
     struct ps_sched_rebalance *rebalance; /* See migration.c; NULL: none. */
     struct ps_sched_keys keys;
-    struct ps_account account; /* See account.c. */
+    struct ps_account account; /* See admission.c. */
     struct ps_sched_user *user;
     struct ps_sched_quota quota;
     struct ps_sched_optimizer optimizer;

@@ -1,15 +1,150 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Recordings of what the servers of a job do. The job's state turns them on and
- * off; an agent that asks for events gets them from the server through the
- * scheduler, because it has no link to a server that owns none of its keys. */
-#include "core/sched/profile.h"
+/* Requests and reports of running ranks: barriers, training scalars, and
+ * recordings of what servers do. */
+#include "core/sched/job/run.h"
 
 #include "base/alloc.h"
 #include "core/sched/inner.h"
-#include "core/sched/job_state.h"
-#include "core/sched/optimizer.h"
 
+#include <inttypes.h>
 #include <string.h>
+
+/* ---------------------------------------------------------------- barriers */
+
+static void send_barrier_done(struct ps_sched_step *st, struct ps_sched_job *j,
+                              struct ps_member *agent)
+{
+    ps_sched_send_msg(
+        st, agent,
+        &(struct ps_msg){
+            .code = PS_MSG_BARRIER_DONE,
+            .barrier_done = {.gen = j->gen, .number = j->barrier.last_open},
+        });
+}
+
+void ps_sched_barrier_notify(struct ps_sched_step *st, struct ps_sched_job *j)
+{
+    ps_effects_log_for(st->fx, &j->account, PS_LOG_DEBUG,
+                       "job %s gen %" PRIu64 " barrier %" PRIu64 " open",
+                       j->name, j->gen, j->barrier.last_open);
+    ps_trace_add(st->s->opt.trace,
+                 &(struct ps_trace_entry){.begun_at = st->now,
+                                          .ended_at = st->now,
+                                          .gen = j->gen,
+                                          .round = j->barrier.last_open,
+                                          .key = UINT32_MAX,
+                                          .kind = PS_TRACE_KIND_BARRIER});
+    for (uint32_t i = 0; i < j->slot_count; i++) {
+        send_barrier_done(
+            st, j, ps_members_get(&st->s->members, j->slots[i].agent_node));
+    }
+}
+
+void ps_sched_on_barrier_enter(struct ps_sched_step *st,
+                               struct ps_member *agent,
+                               const struct ps_msg_barrier_enter *m)
+{
+    struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
+    bool opens = false;
+
+    if (j == NULL) {
+        ps_sched_job_send_ended(st, agent, m->gen, UINT32_MAX - 1);
+        return;
+    }
+    if (!ps_sched_job_has_started(j) || !ps_sched_job_is_open(j) ||
+        m->number == 0 || m->number >= PS_BARRIER_LEFT) {
+        return; /* Agents of a failed job are notified anyway. */
+    }
+    for (uint32_t i = 0; i < m->ranks_count; i++) {
+        uint32_t rank = m->ranks[i];
+
+        if (rank < j->opt.num_workers &&
+            j->workers.list[rank].agent_node == agent->node) {
+            opens |= ps_barrier_enter(&j->barrier, rank, m->number, st->now);
+        }
+    }
+    if (opens) {
+        ps_sched_barrier_notify(st, j);
+    } else if (m->number <= j->barrier.last_open) {
+        send_barrier_done(st, j, agent);
+    }
+}
+
+/* ----------------------------------------------------------------- scalars */
+
+/* Training scalars that ranks report through their agents. An agent sends a
+ * report only after the answer to the one before, so the last value of a rank
+ * is that of the last report. */
+
+/* Answer to a report. */
+struct answer {
+    struct ps_rec_scalar_name refused[PS_SCALARS_MAX];
+    uint32_t refused_count;
+    char text[PS_TEXT_MAX + 1];
+};
+
+/* Adds a name that is refused. The names of a report are in order, and an agent
+ * has at most PS_SCALARS_MAX. */
+static void refuse_name(struct answer *a, const char *name)
+{
+    if (a->refused_count == PS_SCALARS_MAX ||
+        (a->refused_count > 0 &&
+         strcmp(a->refused[a->refused_count - 1].name, name) == 0)) {
+        return;
+    }
+    a->refused[a->refused_count++].name = name;
+}
+
+static void accept_scalar(struct ps_sched_step *st, struct ps_sched_job *j,
+                          const struct ps_rec_rank_scalar *r, struct answer *a)
+{
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+
+    ps_str_init(&why, text, sizeof(text));
+    if (ps_sched_scalars_set(&j->observed.scalars, &j->account,
+                             j->opt.num_workers, r, st->now, &why) != 0) {
+        refuse_name(a, r->name);
+        ps_str_copy(a->text, sizeof(a->text), text);
+    }
+}
+
+void ps_sched_on_report(struct ps_sched_step *st, struct ps_member *agent,
+                        const struct ps_msg_report *m)
+{
+    struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
+    struct answer a = {.refused_count = 0};
+
+    if (j == NULL) {
+        ps_sched_job_send_ended(st, agent, m->gen, UINT32_MAX - 1);
+        return;
+    }
+    if (!ps_sched_job_has_started(j) || !ps_sched_job_is_open(j)) {
+        return; /* Agents of a failed job are notified anyway. */
+    }
+    for (uint32_t i = 0; i < m->scalars_count; i++) {
+        const struct ps_rec_rank_scalar *r = &m->scalars[i];
+
+        if (r->rank < j->opt.num_workers &&
+            j->workers.list[r->rank].agent_node == agent->node) {
+            accept_scalar(st, j, r, &a);
+        }
+    }
+    ps_sched_send_msg(
+        st, agent,
+        &(struct ps_msg){.code = PS_MSG_REPORT_DONE,
+                         .report_done = {.gen = m->gen,
+                                         .request = m->request,
+                                         .refused = a.refused,
+                                         .refused_count = a.refused_count,
+                                         .text = a.text}});
+}
+
+/* -------------------------------------------------------------- recordings */
+
+/* Recordings of what the servers of a job do. The job's state turns them on and
+ * off; an agent that asks for events gets them from the server through the
+ * scheduler, because it has no link to a server that owns none of its keys. */
 
 /* Requests of one job that servers have not answered; further ones are
  * refused. */

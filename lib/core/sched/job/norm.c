@@ -5,14 +5,13 @@
  * the next stage of a step before all have reached this one, so the pending sum
  * and the result before it, which some server may still lack, are all the state
  * of a key. */
-#include "core/sched/norm.h"
+#include "core/sched/job/run.h"
 
 #include "base/alloc.h"
 #include "base/square_sum.h"
 #include "base/str.h"
 #include "core/optim/optim.h"
 #include "core/sched/inner.h"
-#include "core/sched/job_state.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Jobs in the cluster: requests of their agents, their state as sent to members,
+ * losses, start and end. The sections are those of the files here, bottom to
+ * top. */
+#pragma once
+
+#include "core/sched/job/job.h"
+#include "core/sched/member/member.h"
+
+struct ps_sched;
+struct ps_sched_conn;
+struct ps_sched_step;
+
+/* ----------------------------------------------------------------- state.c */
+
+/* NULL: no such job. By owner and name, only an open job is found. */
+struct ps_sched_job *ps_sched_find_job(const struct ps_sched *s, uint64_t gen);
+struct ps_sched_job *ps_sched_find_open_job(const struct ps_sched *s,
+                                            uint32_t uid, const char *name);
+/* The parent of a group of this name, "job/group": an open job of user `uid`,
+ * else one of any user, else a failed one of `uid`, else NULL. */
+const struct ps_sched_job *ps_sched_find_parent_job(const struct ps_sched *s,
+                                                    const char *name,
+                                                    uint32_t uid);
+/* Error code for a generation without a job; the reason goes to `ret`. `name`:
+ * name of the job as the peer gives it; NULL: unknown. */
+int ps_sched_job_end_reason(const struct ps_sched *s, uint64_t gen,
+                            const char *name, struct ps_str *ret);
+/* Checks that the agent may make requests in `j`, the job of `gen` or NULL. 0,
+ * or an error code with the reason. */
+int ps_sched_job_check_agent(const struct ps_sched *s,
+                             const struct ps_sched_job *j, uint64_t gen,
+                             const struct ps_member *agent, struct ps_str *why);
+/* Sends a new version of the job's state to its servers and agents. */
+void ps_sched_job_publish(struct ps_sched_step *st, struct ps_sched_job *j);
+/* The same after a short delay, together with other changes. */
+void ps_sched_job_publish_later(struct ps_sched_step *st,
+                                struct ps_sched_job *j);
+void ps_sched_job_send_state(struct ps_sched_step *st, struct ps_sched_job *j,
+                             struct ps_member *m);
+/* Sends state ENDED to a member whose job has ended, or is not its own. */
+void ps_sched_job_send_ended(struct ps_sched_step *st, struct ps_member *m,
+                             uint64_t gen, uint32_t version);
+
+/* -------------------------------------------------- state.c: disagreements */
+
+/* Appends "rank 3 on HOST"; without a host, or for a number that is no rank of
+ * the job, less. */
+void ps_sched_add_rank_text(const struct ps_sched_job *j, uint32_t rank,
+                            struct ps_str *s);
+
+/* The agent of `slot` has declared the key otherwise: notifies the agents that
+ * have it open, and those that open it until that slot has it open, too. `text`
+ * names both declarations. */
+void ps_sched_key_disagreement_begin(struct ps_sched_step *st,
+                                     struct ps_sched_job *j,
+                                     struct ps_sched_key *k, uint32_t slot,
+                                     const char *text);
+/* The agent of `slot` has the key open: ends its part in a disagreement, and
+ * notifies it of that of others. */
+void ps_sched_key_disagreement_opened(struct ps_sched_step *st,
+                                      const struct ps_sched_job *j,
+                                      struct ps_sched_key *k, uint32_t slot);
+
+/* The rank has declared for the whole job what contradicts a declaration of
+ * another one: notifies all agents. */
+void ps_sched_job_disagreement_begin(struct ps_sched_step *st,
+                                     struct ps_sched_job *j, uint32_t rank,
+                                     const char *text);
+/* The rank has declared what the others have. */
+void ps_sched_job_disagreement_end(struct ps_sched_step *st,
+                                   const struct ps_sched_job *j, uint32_t rank);
+
+/* Two ranks of the agent disagree about a key, or agree again. */
+void ps_sched_on_disagreement(struct ps_sched_step *st, struct ps_member *agent,
+                              const struct ps_msg_disagreement *m);
+
+/* ------------------------------------------------------ admission.c: costs */
+
+void ps_sched_account_init(struct ps_sched *s);
+void ps_sched_account_fini(struct ps_sched *s);
+/* Open the job's account, and refund it before the job is freed. */
+void ps_sched_account_open_job(struct ps_sched *s, struct ps_sched_job *j);
+void ps_sched_account_close_job(struct ps_sched_job *j);
+/* Charges a key with `parts` partitions. 0, or PS_E_FULL with the reason. */
+int ps_sched_account_charge_key(struct ps_sched_job *j, const char *name,
+                                uint32_t parts, struct ps_refusal *ret_refusal);
+void ps_sched_account_refund_key(struct ps_sched_job *j, const char *name,
+                                 uint32_t parts);
+
+/* ---------------------------------------------------- admission.c: servers */
+
+/* Servers that a new job may use. *ret_draining: further ACTIVE servers that
+ * are draining, *ret_name: name of one of them. */
+uint32_t ps_sched_count_servers(const struct ps_sched *s,
+                                uint32_t *ret_draining, const char **ret_name);
+/* Appends "needs 4 servers, 2 are here", and what to do, if a job that forms
+ * lacks servers. */
+void ps_sched_describe_servers(const struct ps_sched *s,
+                               const struct ps_sched_job *j,
+                               struct ps_str *out);
+/* Server that the job would get next: the one with fewest bytes, then by name;
+ * NULL: none is usable. */
+struct ps_member *ps_sched_job_next_server(const struct ps_sched *s,
+                                           const struct ps_sched_job *j);
+/* Servers that could join the job, at most as many as it lacks of num_servers.
+ * Returns their count. */
+uint32_t
+ps_sched_job_spare_servers(const struct ps_sched *s,
+                           const struct ps_sched_job *j,
+                           const struct ps_member *list[PS_SERVERS_MAX]);
+/* Makes `m` a server of the job; the caller publishes the job. */
+void ps_sched_job_add_server(struct ps_sched_job *j, const struct ps_member *m);
+/* Removes a server that is lost; this process of it is not used again. */
+void ps_sched_job_remove_server(struct ps_sched *s, struct ps_sched_job *j,
+                                struct ps_sched_job_server *on,
+                                const struct ps_member *server);
+/* Takes the load of a job that ends off its servers. */
+void ps_sched_job_release_servers(struct ps_sched *s,
+                                  const struct ps_sched_job *j);
+
+/* ----------------------------------------------------- admission.c: memory */
+
+/* Placement of a key. */
+struct ps_sched_placement {
+    const struct ps_place_part *parts;
+    uint32_t count;
+};
+/* Reserves memory on the job's servers for a key with these partitions. When
+ * refused, nothing changes and the reason is appended to `why`. */
+int ps_sched_admission_add_key(struct ps_sched_step *st, struct ps_sched_job *j,
+                               uint8_t dtype,
+                               const struct ps_sched_placement *places,
+                               struct ps_str *why);
+/* Releases the memory of the key. */
+void ps_sched_admission_remove_key(struct ps_sched_step *st,
+                                   struct ps_sched_job *j,
+                                   const struct ps_sched_key *k);
+/* True: node `to` has memory for the partition of another node. */
+bool ps_sched_admission_fits_part(const struct ps_sched *s,
+                                  const struct ps_sched_job *j,
+                                  const struct ps_sched_key *k, uint32_t index,
+                                  uint32_t to);
+/* Moves the reservation of a partition from its present owner to node `to`. */
+void ps_sched_admission_move_part(struct ps_sched_step *st,
+                                  struct ps_sched_job *j,
+                                  const struct ps_sched_key *k, uint32_t index,
+                                  uint32_t to);
+/* Sets the demand profile of the job; fails as ps_sched_admission_add_key. */
+int ps_sched_admission_set_profile(struct ps_sched_step *st,
+                                   struct ps_sched_job *j,
+                                   const struct ps_demand_profile *kind,
+                                   struct ps_str *why);
+/* Reserves memory again after placements changed; fails as
+ * ps_sched_admission_add_key. */
+int ps_sched_admission_recount(struct ps_sched_step *st, struct ps_sched_job *j,
+                               struct ps_str *why);
+/* Releases the reservations of a failed job. */
+void ps_sched_admission_release(struct ps_sched_step *st,
+                                struct ps_sched_job *j);
+/* Sends the servers of the job its quotas. */
+void ps_sched_admission_send_quota(struct ps_sched_step *st,
+                                   struct ps_sched_job *j);
+
+/* ------------------------------------------------------------------ norm.c */
+
+/* Norm allreduce over the partitions of a key. */
+
+void ps_sched_on_norm_part(struct ps_sched_step *st, struct ps_member *server,
+                           const struct ps_msg_norm_part *m);
+/* Called once the job has optimizer `o`; keys may exist already. */
+void ps_sched_norm_init(struct ps_sched_job *j, const struct ps_optim *o);
+/* Called at the end of a job. */
+void ps_sched_norm_free(struct ps_sched_job *j);
+/* Takes a key without norms out of the global norm; called before its
+ * removal. */
+void ps_sched_norm_remove_key(struct ps_sched_job *j,
+                              const struct ps_sched_key *k);
+/* Publishes the global norm when a removed key was the last one missing. */
+void ps_sched_norm_recheck_global(struct ps_sched_step *st,
+                                  struct ps_sched_job *j);
+/* Appends the names of keys that the global norm of this key's step waits for;
+ * appends nothing when it does not wait. */
+void ps_sched_norm_describe_missing(const struct ps_sched_job *j, uint32_t key,
+                                    struct ps_str *out);
+
+/* ------------------------------------------------------------------- key.c */
+
+void ps_sched_on_key_open(struct ps_sched_step *st, struct ps_member *agent,
+                          const struct ps_msg_key_open *m);
+/* Removes the agent, which could not take the key, from its openers; removes a
+ * key without openers. */
+void ps_sched_on_key_close(struct ps_sched_step *st,
+                           const struct ps_member *agent,
+                           const struct ps_msg_key_close *m);
+/* Moves the partitions of the lost server `gone` to the servers of the job.
+ * PS_E_FULL: they lack memory; the reason is appended to `why`. */
+int ps_sched_keys_reassign(struct ps_sched_step *st, struct ps_sched_job *j,
+                           uint32_t gone, struct ps_str *why);
+/* Sends agents the placements that they lack: some now, the others from
+ * keys.send_at on. */
+void ps_sched_keys_send_placements(struct ps_sched_step *st,
+                                   struct ps_sched_job *j);
+/* Makes node `to` the owner of the partition, in a new epoch. */
+void ps_sched_key_reassign_part(struct ps_sched_step *st,
+                                struct ps_sched_job *j, struct ps_sched_key *k,
+                                uint32_t index, uint32_t to);
+/* Sends an agent on a fresh link all placements other than first ones: some
+ * now, the others from keys.send_at on. */
+void ps_sched_keys_send_reassigned(struct ps_sched_step *st,
+                                   struct ps_sched_job *j,
+                                   const struct ps_member *m);
+
+/* ------------------------------------------------------------- optimizer.c */
+
+void ps_sched_on_optimizer_set(struct ps_sched_step *st,
+                               struct ps_member *agent,
+                               const struct ps_msg_optimizer_set *m);
+void ps_sched_on_compression_set(struct ps_sched_step *st,
+                                 struct ps_member *agent,
+                                 const struct ps_msg_compression_set *m);
+void ps_sched_on_optimizer_change(struct ps_sched_step *st,
+                                  struct ps_member *agent,
+                                  const struct ps_msg_optimizer_change *m);
+void ps_sched_on_optimizer_tune(struct ps_sched_step *st,
+                                struct ps_member *agent,
+                                const struct ps_msg_optimizer_tune *m);
+/* Sends optimizer_done. */
+void ps_sched_optimizer_done(struct ps_sched_step *st, struct ps_member *agent,
+                             uint64_t gen, uint64_t request, int rc,
+                             const char *text);
+/* Job of a request that optimizer_done answers. NULL: it is not open, or the
+ * agent has no worker in it, and the request has been refused. */
+struct ps_sched_job *ps_sched_optimizer_find_job(struct ps_sched_step *st,
+                                                 struct ps_member *agent,
+                                                 uint64_t gen,
+                                                 uint64_t request);
+/* Replies to a request with optimizer_done when all servers have the job's
+ * state; at once if they have it. */
+void ps_sched_optimizer_await(struct ps_sched_step *st, struct ps_sched_job *j,
+                              struct ps_member *agent, uint64_t request);
+/* Applies an operator's change; replied to when all servers have taken it
+ * in. */
+void ps_sched_job_change_param(struct ps_sched_step *st,
+                               struct ps_sched_conn *c, struct ps_sched_job *j,
+                               const struct ps_msg_job_set *m);
+/* Gives the job another weight from now on; replied to as above. */
+void ps_sched_job_change_weight(struct ps_sched_step *st,
+                                struct ps_sched_conn *c, struct ps_sched_job *j,
+                                uint32_t weight);
+/* Replies to waiters when all servers have taken in the last declaration, or
+ * when the job is not open. */
+void ps_sched_waiters_reply(struct ps_sched_step *st, struct ps_sched_job *j);
+/* Drops the waiters of an agent that is gone: a successor of the same name
+ * numbers its requests from 1. */
+void ps_sched_waiters_drop_agent(struct ps_sched_job *j, uint32_t agent);
+
+/* ------------------------------------------------------------------ rank.c */
+
+void ps_sched_on_barrier_enter(struct ps_sched_step *st,
+                               struct ps_member *agent,
+                               const struct ps_msg_barrier_enter *m);
+/* Sends the newest open barrier to all agents of the job. */
+void ps_sched_barrier_notify(struct ps_sched_step *st, struct ps_sched_job *j);
+/* Training scalars. */
+void ps_sched_on_report(struct ps_sched_step *st, struct ps_member *agent,
+                        const struct ps_msg_report *m);
+
+/* ------------------------------------------------------ rank.c: recordings */
+
+void ps_sched_on_profile_set(struct ps_sched_step *st, struct ps_member *agent,
+                             const struct ps_msg_profile_set *m);
+void ps_sched_on_profile_get(struct ps_sched_step *st, struct ps_member *agent,
+                             const struct ps_msg_profile_get *m);
+/* As ps_sched_migration_check_answer(), of profile_events. */
+int ps_sched_profile_check_answer(const struct ps_sched *s,
+                                  const struct ps_member *server,
+                                  const struct ps_msg *msg);
+void ps_sched_on_profile_events(struct ps_sched_step *st,
+                                struct ps_member *server,
+                                const struct ps_msg *msg);
+/* Sends a server on a fresh link again what it has not answered. */
+void ps_sched_profile_resend(struct ps_sched_step *st, struct ps_sched_job *j,
+                             const struct ps_member *server);
+/* Refuses what the server has not answered. */
+void ps_sched_profile_server_lost(struct ps_sched_step *st,
+                                  struct ps_sched_job *j, uint32_t node);
+
+/* ------------------------------------------------------------- lifecycle.c */
+
+void ps_sched_on_job_ready(struct ps_sched_step *st, struct ps_member *server,
+                           const struct ps_msg_job_ready *m);
+void ps_sched_on_value_lost(struct ps_sched_step *st, struct ps_member *server,
+                            const struct ps_msg_value_lost *m);
+void ps_sched_job_try_start(struct ps_sched_step *st, struct ps_sched_job *j);
+void ps_sched_jobs_try_start(struct ps_sched_step *st);
+void ps_sched_job_try_run(struct ps_sched_step *st, struct ps_sched_job *j);
+/* Fails the job; may free it. */
+void ps_sched_job_fail(struct ps_sched_step *st, struct ps_sched_job *j,
+                       const char *reason);
+/* Without a live worker, ends and frees the job; while ranks are LOST, starts
+ * its rejoin_grace instead. */
+void ps_sched_job_end_if_unused(struct ps_sched_step *st,
+                                struct ps_sched_job *j);
+void ps_sched_jobs_tick(struct ps_sched_step *st);
+
+/* Extends the time limits of jobs by the time for which the scheduler slept. */
+void ps_sched_jobs_on_wakeup(struct ps_sched_step *st, ps_time late);
+ps_time ps_sched_jobs_deadline(const struct ps_sched *s);
+
+/* ----------------------------------------------------- lifecycle.c: losses */
+
+/* Filter for LIVE workers. ps_sched_job_lose_workers() makes those that match
+ * LOST, or removes them before the start; it may free the job. */
+struct ps_sched_loss {
+    uint32_t agent_node;
+    uint64_t worker;
+    uint64_t token;   /* Not 0: all of the agent that joined by this token. */
+    bool all_workers; /* All of the agent; else only `worker`. */
+    bool only_unconfirmed; /* Only workers not confirmed on a fresh link. */
+};
+void ps_sched_job_lose_workers(struct ps_sched_step *st, struct ps_sched_job *j,
+                               const struct ps_sched_loss *which,
+                               const char *why);
+void ps_sched_jobs_lose_agent(struct ps_sched_step *st, struct ps_member *agent,
+                              const char *why);
+void ps_sched_jobs_lose_server(struct ps_sched_step *st,
+                               struct ps_member *server, const char *why);
+/* Loses the workers that an agent on a fresh link has not reported. */
+void ps_sched_workers_drop_missing(struct ps_sched_step *st,
+                                   struct ps_member *agent);
+/* Loses the workers whose tokens have expired or were revoked, and has their
+ * agents end them with that reason. */
+void ps_sched_workers_drop_tokens(struct ps_sched_step *st);
+/* Sends a member on a fresh link all that it needs of its jobs; an agent has to
+ * report its workers again. */
+void ps_sched_jobs_on_fresh_link(struct ps_sched_step *st, struct ps_member *m);
+
+/* ---------------------------------------------------------------- worker.c */
+
+void ps_sched_on_job_open(struct ps_sched_step *st, struct ps_member *agent,
+                          const struct ps_msg_job_open *m);
+void ps_sched_on_worker_gone(struct ps_sched_step *st, struct ps_member *agent,
+                             uint64_t seq, const struct ps_msg_worker_gone *m);
