@@ -22,32 +22,32 @@ NO_REWIND = ("lib/core/agent/residual_log.c",
 # "<module>: <its bug>" -> [(file, correct text, text with the bug)]
 PLANTS = {
     "sched/diverged: believes that each operation waits for a rank": [
-        ("lib/core/sched/diverged.c",
+        ("lib/core/sched/query/diverged.c",
          "if (!of->is_blocked[n]) {",
          "if (false) {"),
     ],
     "sched/diverged: takes ranks that can go on for ranks that wait": [
-        ("lib/core/sched/diverged.c",
+        ("lib/core/sched/query/diverged.c",
          "if (!at->is_reported || at->still == PS_STILLNESS_MOVING ||",
          "            if (!at->is_reported ||"),
     ],
     "sched/diverged: takes a quiet process for a still one": [
-        ("lib/core/sched/diverged.c",
+        ("lib/core/sched/query/diverged.c",
          "*ret_quiet || at->still == PS_STILLNESS_QUIET;",
          "*ret_quiet;"),
     ],
     "sched/diverged: does not see what moves between its questions": [
-        ("lib/core/sched/diverged.c",
+        ("lib/core/sched/query/diverged.c",
          "ok = ok && mark_of(st->s, w).moves == w->first.moves &&",
          "        ok = ok &&"),
     ],
     "sched/diverged: adds the times of two rings": [
-        ("lib/core/sched/diverged.c",
+        ("lib/core/sched/query/diverged.c",
          "w->ring_since == PS_TIME_NEVER || w->ring.moves != w->first.moves",
          "w->ring_since == PS_TIME_NEVER"),
     ],
     "sched/diverged: shows a ring that has ended": [
-        ("lib/core/sched/diverged.c",
+        ("lib/core/sched/query/diverged.c",
          """if (w->ring_since != PS_TIME_NEVER &&
         (now.waits != w->ring.waits || ++w->misses >= MISSES_MAX)) {""",
          "    if (now.waits == 0 && w->misses >= MISSES_MAX) {"),
@@ -366,7 +366,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "false"),
     ],
     "sched/diverged: does not wait for the next process of a rank": [
-        ("lib/core/sched/diverged.c",
+        ("lib/core/sched/query/diverged.c",
          "o->round == PS_WAITS_FOR_INIT && ps_sched_job_has_lost_rank(j)",
          "false"),
     ],

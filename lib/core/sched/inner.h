@@ -1,21 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* State of the scheduler machine, for files of this folder only.
  *
- * Layers, top to bottom; a file uses only those below it. The folders member, job
- * and place have one header each for what files above may use; job has run.h for
- * what needs struct ps_sched, too:
+ * Layers, top to bottom; a file uses only those below it. Each folder has a header
+ * for what files above may use; job has run.h, too, for what needs struct
+ * ps_sched:
  *
  *     sched.c              connections, messages and time, for the files below
  *     member/membership.c  hello; members that fall silent, go and return
- *     trace.c              traces of jobs, for tools
- *     query.c              queries of operators' tools
- *     token_query.c        requests of tools about tokens
- *     log_level.c          log levels of members, which tools change
+ *     query/tools.c        tokens, log levels and traces, for operators' tools
+ *     query/query.c        queries of operators' tools
  *     place/rebalance.c    plans that balance or drain servers
  *     job/worker.c         workers that join and leave jobs
  *     job/lifecycle.c      phases of a job; lost workers, agents and servers
- *     stall.c              stall queries
- *     diverged.c           ranks that wait for each other
+ *     query/stall.c        stall queries
+ *     query/diverged.c     ranks that wait for each other
  *     job/rank.c           barriers, scalars and recordings of running ranks
  *     job/optimizer.c      declarations of optimizers and compression, changes
  *     place/migration.c    migrations of partitions, the reply to who asked
@@ -147,7 +145,7 @@ struct ps_sched {
     uint64_t last_gen; /* Generation of the newest job. */
     uint32_t epoch;
     uint64_t refused_frames; /* Of members, about what is not their own. */
-    struct ps_list watches;  /* See diverged.c. */
+    struct ps_list watches;  /* See query/diverged.c. */
     struct ps_list stalls;
     uint32_t stall_count;
     uint64_t last_collect_id;

@@ -4,16 +4,11 @@
 #include "core/sched/sched.h"
 
 #include "base/alloc.h"
-#include "core/sched/diverged.h"
 #include "core/sched/inner.h"
 #include "core/sched/job/run.h"
-#include "core/sched/log_level.h"
 #include "core/sched/member/member.h"
 #include "core/sched/place/place.h"
-#include "core/sched/query.h"
-#include "core/sched/stall.h"
-#include "core/sched/token_query.h"
-#include "core/sched/trace.h"
+#include "core/sched/query/query.h"
 
 #include <string.h>
 
@@ -459,7 +454,9 @@ static void on_member_msg(struct ps_sched_step *st, struct ps_sched_conn *c,
 static void on_ctl_msg(struct ps_sched_step *st, struct ps_sched_conn *c,
                        const struct ps_msg *msg)
 {
-    if (msg->code == PS_MSG_QUERY) {
+    if (msg->code == PS_MSG_QUERY && msg->query.what == PS_QUERY_TOKENS) {
+        ps_sched_on_token_query(st, c);
+    } else if (msg->code == PS_MSG_QUERY) {
         ps_sched_on_query(st, c, &msg->query);
     } else if (msg->code == PS_MSG_JOB_CANCEL) {
         ps_sched_on_job_cancel(st, c, &msg->job_cancel);

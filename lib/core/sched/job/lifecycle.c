@@ -10,10 +10,9 @@
 
 #include "base/alloc.h"
 #include "base/name_hash.h"
-#include "core/sched/diverged.h"
 #include "core/sched/inner.h"
 #include "core/sched/place/place.h"
-#include "core/sched/stall.h"
+#include "core/sched/query/query.h"
 #include "core/sched/token.h"
 
 #include <inttypes.h>

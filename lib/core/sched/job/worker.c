@@ -5,7 +5,7 @@
 #include "base/name_hash.h"
 #include "core/round/fair.h"
 #include "core/sched/inner.h"
-#include "core/sched/stall.h"
+#include "core/sched/query/query.h"
 #include "core/sched/token.h"
 
 #include <inttypes.h>

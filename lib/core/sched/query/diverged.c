@@ -9,7 +9,7 @@
  * A process that is only `quiet`, not `still`, must have been so without a move
  * for diverged_after. After that time since its first sight a ring fails its
  * jobs, when both questions have confirmed it once more. */
-#include "core/sched/diverged.h"
+#include "core/sched/query/query.h"
 
 #include "base/alloc.h"
 #include "base/fnv1a.h"

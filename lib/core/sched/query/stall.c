@@ -7,10 +7,9 @@
  * first. The scheduler itself asks in the same way, again and again, while some
  * ranks of a job have left it and others have not: a round that needs a rank
  * that has left can never be complete, so the job fails. */
-#include "core/sched/stall.h"
+#include "core/sched/query/query.h"
 
 #include "base/alloc.h"
-#include "core/sched/diverged.h"
 #include "core/sched/inner.h"
 #include "core/sched/job/run.h"
 

@@ -2,16 +2,13 @@
 /* Queries of operators' tools. Their connections have no link: rows follow each
  * other, and query_end closes the reply. Key rows may be many, so they are sent
  * as the output of the connection drains. */
-#include "core/sched/query.h"
+#include "core/sched/query/query.h"
 
 #include "base/alloc.h"
-#include "core/sched/diverged.h"
 #include "core/sched/inner.h"
 #include "core/sched/job/run.h"
 #include "core/sched/place/place.h"
-#include "core/sched/stall.h"
 #include "core/sched/token.h"
-#include "core/sched/token_query.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -594,10 +591,6 @@ void ps_sched_on_query(struct ps_sched_step *st, struct ps_sched_conn *c,
     if (ps_sched_query_is_busy(st, c)) {
         return;
     }
-    if (m->what == PS_QUERY_TOKENS) {
-        ps_sched_token_send_rows(st, c);
-        return;
-    }
     if (!may_name(st, c, &n)) {
         return;
     }
@@ -638,8 +631,8 @@ void ps_sched_on_query(struct ps_sched_step *st, struct ps_sched_conn *c,
     case PS_QUERY_REBALANCE:
         start_rebalance_query(st, c, m, j);
         return;
-    case PS_QUERY_TOKENS: /* Answered above. */
-        return;
+    case PS_QUERY_TOKENS: /* See ps_sched_on_token_query(). */
+        break;
     }
     ps_sched_conn_end_query(st, c, PS_E_UNSUPPORTED, "no such query");
 }

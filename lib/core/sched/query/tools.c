@@ -1,0 +1,502 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Requests of operators' tools beside queries: tokens, log levels, and traces. */
+#include "core/sched/query/query.h"
+
+#include "base/alloc.h"
+#include "core/base/trace_read.h"
+#include "core/sched/inner.h"
+#include "core/sched/job/run.h"
+#include "core/sched/token.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------ tokens */
+
+#define ALL_RIGHTS                                                             \
+    ((uint32_t)PS_TOKEN_RIGHT_TRAIN | PS_TOKEN_RIGHT_READ |                    \
+     PS_TOKEN_RIGHT_OPERATE | PS_TOKEN_RIGHT_ADMIN)
+
+static void send_token_row(struct ps_sched_step *st, struct ps_sched_conn *c,
+                           const struct ps_token_record *t, const char *text)
+{
+    ps_effects_send_msg(st->fx, c->id,
+                        &(struct ps_msg){
+                            .code = PS_MSG_TOKEN_ROW,
+                            .token_row = {.id = t->claims.id,
+                                          .job = (const char *)t->claims.job,
+                                          .uid = t->claims.uid,
+                                          .rights = t->claims.rights,
+                                          .issued_at = t->claims.issued_at,
+                                          .not_after = t->claims.not_after,
+                                          .is_revoked = t->is_revoked,
+                                          .text = text},
+                        });
+}
+
+/* Logs and answers a refused request. */
+static void refuse(struct ps_sched_step *st, struct ps_sched_conn *c, int rc,
+                   const char *what, const char *why)
+{
+    ps_effects_log(st->fx, PS_LOG_WARNING, "%s refused for %s: %s", what,
+                   c->peer_text, why);
+    ps_sched_conn_end_query(st, c, rc, why);
+}
+
+/* True: the tool may list and revoke tokens at all. */
+static bool may_manage_own(const struct ps_sched_step *st,
+                           const struct ps_sched_conn *c, struct ps_str *why)
+{
+    return ps_sched_may_manage_tokens(st, c,
+                                      c->is_local ? c->uid : c->token.uid, why);
+}
+
+void ps_sched_on_token_query(struct ps_sched_step *st, struct ps_sched_conn *c)
+{
+    const struct ps_sched_tokens *t = &st->s->tokens;
+    char text[PS_TEXT_MAX + 1] = "";
+    struct ps_str why;
+
+    if (ps_sched_query_is_busy(st, c)) {
+        return;
+    }
+    ps_str_init(&why, text, sizeof(text));
+    if (!may_manage_own(st, c, &why)) {
+        refuse(st, c, PS_E_PERM, "list of tokens", text);
+        return;
+    }
+    (void)ps_sched_token_find(st, 0); /* Forgets those that have expired. */
+    for (uint32_t i = 0; i < t->count; i++) {
+        ps_str_init(&why, text, sizeof(text));
+        if (ps_sched_may_manage_tokens(st, c, t->list[i].claims.uid, &why)) {
+            send_token_row(st, c, &t->list[i], NULL);
+        }
+    }
+    ps_sched_conn_end_query(st, c, 0, NULL);
+}
+
+/* 0, or an error code with the reason: the request is malformed, or the
+ * tool may not have it. */
+static int check_issue(const struct ps_sched_step *st,
+                       const struct ps_sched_conn *c,
+                       const struct ps_msg_token_issue *m, uint32_t owner,
+                       struct ps_str *why)
+{
+    const char *job = ps_sched_text_or_empty(m->job);
+
+    if (!c->is_local) {
+        ps_str_add(why, "tokens are issued over the scheduler's Unix socket "
+                        "only (control.socket)");
+        return PS_E_PERM;
+    }
+    if (c->uid != owner && !ps_sched_is_operator(st->s, c->uid)) {
+        ps_str_addf(why,
+                    "tokens of user %u are issued to that user and to "
+                    "operators, not to user %u",
+                    owner, c->uid);
+        return PS_E_PERM;
+    }
+    if (*job != '\0' && !ps_str_is_name(job, PS_NAME_MAX)) {
+        ps_str_addf(why,
+                    "a job's name has 1 to %u printable ASCII characters "
+                    "without spaces",
+                    PS_NAME_MAX);
+        return PS_E_INVAL;
+    }
+    if (m->rights == 0 || (m->rights & ~ALL_RIGHTS) != 0) {
+        ps_str_add(why, "the rights of a token are one or more of train, "
+                        "read, operate and admin");
+        return PS_E_INVAL;
+    }
+    if (m->valid_s == 0 || m->valid_s > PS_TOKEN_VALID_MAX) {
+        ps_str_addf(why, "a token is valid for 1 s to %u days",
+                    PS_TOKEN_VALID_MAX / 86400u);
+        return PS_E_INVAL;
+    }
+    return 0;
+}
+
+void ps_sched_on_token_issue(struct ps_sched_step *st, struct ps_sched_conn *c,
+                             const struct ps_msg_token_issue *m)
+{
+    const uint32_t owner = m->has_owner ? m->owner : c->uid;
+    struct ps_token_record token = {
+        .claims = {.uid = owner, .rights = m->rights}};
+    char signed_text[PS_TOKEN_TEXT_MAX + 1];
+    char text[PS_TEXT_MAX + 1] = "";
+    struct ps_str why;
+    int rc;
+
+    ps_str_init(&why, text, sizeof(text));
+    rc = check_issue(st, c, m, owner, &why);
+    if (rc == 0) {
+        token.claims.issued_at = ps_sched_wall_seconds(st);
+        token.claims.not_after = token.claims.issued_at + m->valid_s;
+        ps_str_copy((char *)token.claims.cluster, sizeof(token.claims.cluster),
+                    st->s->opt.cluster);
+        ps_str_copy((char *)token.claims.job, sizeof(token.claims.job),
+                    ps_sched_text_or_empty(m->job));
+        rc = ps_sched_token_issue(st, &token.claims, signed_text, &why);
+    }
+    if (rc != 0) {
+        refuse(st, c, rc, "token", text);
+        return;
+    }
+    ps_str_init(&why, text, sizeof(text));
+    ps_sched_token_add_rights(&why, m->rights);
+    ps_effects_log(st->fx, PS_LOG_NOTICE,
+                   "token %016" PRIx64 " of user %u for %s%s with rights %s "
+                   "and %" PRIu64 " s issued to %s",
+                   token.claims.id, owner,
+                   token.claims.job[0] != '\0' ? "job " : "all jobs",
+                   (const char *)token.claims.job, text, m->valid_s,
+                   c->peer_text);
+    send_token_row(st, c, &token, signed_text);
+    ps_sched_conn_end_query(st, c, 0, NULL);
+}
+
+void ps_sched_on_token_revoke(struct ps_sched_step *st, struct ps_sched_conn *c,
+                              const struct ps_msg_token_revoke *m)
+{
+    struct ps_token_record *token = ps_sched_token_find(st, m->id);
+    char text[PS_TEXT_MAX + 1] = "";
+    struct ps_str why;
+    bool is_stored;
+
+    ps_str_init(&why, text, sizeof(text));
+    if (!may_manage_own(st, c, &why)) {
+        refuse(st, c, PS_E_PERM, "revocation of a token", text);
+        return;
+    }
+    /* Users learn nothing of tokens of others. */
+    if (token == NULL ||
+        !ps_sched_may_manage_tokens(st, c, token->claims.uid, &why)) {
+        ps_str_init(&why, text, sizeof(text));
+        ps_str_addf(&why,
+                    "no token %016" PRIx64 " that has not expired; psctl token "
+                    "list lists them",
+                    m->id);
+        refuse(st, c, PS_E_NOENT, "revocation of a token", text);
+        return;
+    }
+    ps_effects_log(st->fx, PS_LOG_WARNING,
+                   "token %016" PRIx64 " of user %u revoked by %s", m->id,
+                   token->claims.uid, c->peer_text);
+    is_stored = ps_sched_token_revoke(st, token);
+    ps_sched_workers_drop_tokens(st);
+    if (!is_stored) {
+        ps_sched_conn_end_query(
+            st, c, PS_E_IO,
+            "revoked until psched ends, but not stored; see the log of psched");
+        return;
+    }
+    ps_sched_conn_end_query(st, c, 0, NULL);
+}
+
+/* -------------------------------------------------------------- log levels */
+
+/* A log level holds for a process: a member that starts again has the one of
+ * its options. So only members with a connection get it, and one that is named
+ * and has none is an error. */
+
+/* False: the request was answered with the reason. */
+static bool may_set_levels(struct ps_sched_step *st, struct ps_sched_conn *c)
+{
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+
+    ps_str_init(&why, text, sizeof(text));
+    ps_str_add(&why, "not allowed: ");
+    if (ps_sched_has_right(st, c, NULL, PS_TOKEN_RIGHT_OPERATE, &why)) {
+        return true;
+    }
+    ps_effects_log(st->fx, PS_LOG_WARNING, "log level not changed for %s: %s",
+                   c->peer_text, text);
+    ps_sched_conn_end_query(st, c, PS_E_PERM, text);
+    return false;
+}
+
+/* Returns the number of members with this name, "": any, that are notified;
+ * *ret_known counts those that are not connected, too. */
+static uint32_t notify_members(struct ps_sched_step *st, const char *name,
+                               const struct ps_msg *msg, uint32_t *ret_known)
+{
+    uint32_t notified = 0;
+
+    *ret_known = 0;
+    for (uint32_t i = 0; i < st->s->members.count; i++) {
+        struct ps_member *m = st->s->members.sorted[i];
+
+        if (*name != '\0' && strcmp(m->name, name) != 0) {
+            continue;
+        }
+        ++*ret_known;
+        if (ps_member_is_connected(m)) {
+            ps_sched_send_msg(st, m, msg);
+            notified++;
+        }
+    }
+    return notified;
+}
+
+static void refuse_name(struct ps_sched_step *st, struct ps_sched_conn *c,
+                        const char *name, bool is_known)
+{
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+
+    ps_str_init(&why, text, sizeof(text));
+    ps_str_add(&why, is_known ? "member '" : "no member '");
+    ps_str_add_escaped(&why, name, strlen(name), PS_NAME_MAX);
+    ps_str_add(&why, is_known ? "' is not connected"
+                              : "' is there; psctl nodes lists them");
+    ps_sched_conn_end_query(st, c, is_known ? PS_E_UNREACH : PS_E_NOENT, text);
+}
+
+static void record_change(struct ps_sched_step *st,
+                          const struct ps_sched_conn *c, const char *name,
+                          uint8_t level)
+{
+    char what[24];
+    char text[PS_NAME_MAX + sizeof(c->peer_text) + 16];
+    struct ps_str s;
+
+    ps_str_init(&s, what, sizeof(what));
+    ps_str_addf(&s, "log level %s", ps_verbosity_name(level));
+    ps_str_init(&s, text, sizeof(text));
+    ps_str_addf(&s, "%s%sby %s", name, *name != '\0' ? " " : "", c->peer_text);
+    ps_effects_log(st->fx, PS_LOG_WARNING, "%s of %s set by an operator at %s",
+                   what, *name != '\0' ? name : "all members", c->peer_text);
+    ps_sched_event_own(st, what, false, text);
+}
+
+void ps_sched_on_log_level(struct ps_sched_step *st, struct ps_sched_conn *c,
+                           const struct ps_msg_log_level *m)
+{
+    const char *name = ps_sched_text_or_empty(m->member);
+    const bool is_own = *name == '\0' || strcmp(name, st->s->opt.name) == 0;
+    uint32_t known;
+
+    if (!may_set_levels(st, c)) {
+        return;
+    }
+    const uint32_t notified = notify_members(
+        st, name, &(struct ps_msg){.code = PS_MSG_LOG_LEVEL, .log_level = *m},
+        &known);
+
+    if (notified == 0 && !is_own) {
+        refuse_name(st, c, name, known > 0);
+        return;
+    }
+    record_change(st, c, name, m->level);
+    if (is_own) {
+        ps_effects_log_level(st->fx, m);
+    }
+    ps_sched_conn_end_query(st, c, 0, NULL);
+}
+
+/* ------------------------------------------------------------------ traces */
+
+/* A tool asks for the entries of one member at a time. A server or agent is
+ * asked in turn, and its answer gets the times of the scheduler's clock at which
+ * it was asked and answered: the tool estimates from them how far the member's
+ * clock is from the scheduler's. A member answers for one job, so a tool that
+ * may read of one job sees nothing of others. */
+
+/* Limit on the silence of a member. */
+#define ANSWER_TIMEOUT PS_SECONDS(2)
+
+struct ps_sched_trace_read {
+    uint64_t gen;
+    uint64_t request;
+    uint32_t node;
+    ps_time asked_at;
+    ps_time deadline;
+};
+
+/* Node of a member of the job, by its number in trace_get; 0: there is none. */
+static uint32_t node_of(const struct ps_sched_job *j, uint32_t member)
+{
+    uint32_t i = member - 1;
+
+    if (i < j->servers.count) {
+        return j->servers.list[i].node;
+    }
+    i -= j->servers.count;
+    return ps_sched_job_has_started(j) && i < j->slot_count
+               ? j->slots[i].agent_node
+               : 0;
+}
+
+static uint32_t count_agents(const struct ps_sched_job *j)
+{
+    return ps_sched_job_has_started(j) ? j->slot_count : 0;
+}
+
+/* Sends the entries of this scheduler. */
+static void send_own(struct ps_sched_step *st, struct ps_sched_conn *c,
+                     const struct ps_sched_job *j,
+                     const struct ps_msg_trace_get *m)
+{
+    struct ps_rec_trace_entry *list = ps_calloc(PS_TRACE_READ_MAX,
+                                                sizeof(*list));
+    struct ps_msg msg = {.code = PS_MSG_TRACE_ENTRIES};
+    struct ps_msg_trace_entries *e = &msg.trace_entries;
+
+    ps_trace_read(st->s->opt.trace,
+                  &(struct ps_msg_trace_get){.gen = j->gen, .first = m->first},
+                  st->now, list, e);
+    e->role = PS_ROLE_SCHED;
+    e->name = st->s->opt.name;
+    e->servers = j->servers.count;
+    e->agents = count_agents(j);
+    e->asked_ns = st->now;
+    e->answered_ns = st->now;
+    ps_effects_send_msg(st->fx, c->id, &msg);
+    ps_free(list);
+    ps_sched_conn_end_query(st, c, 0, NULL);
+}
+
+static void refuse_member(struct ps_sched_step *st, struct ps_sched_conn *c,
+                          const struct ps_member *m, const char *why)
+{
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str s;
+
+    ps_str_init(&s, text, sizeof(text));
+    ps_str_addf(&s, "%s %s %s", ps_role_name(m->role), m->name, why);
+    ps_sched_conn_end_query(st, c, PS_E_UNREACH, text);
+}
+
+static void ask_member(struct ps_sched_step *st, struct ps_sched_conn *c,
+                       const struct ps_sched_job *j, uint32_t node,
+                       uint64_t first)
+{
+    struct ps_member *m = ps_members_get(&st->s->members, node);
+
+    if (m == NULL) {
+        ps_sched_conn_end_query(st, c, PS_E_NOENT,
+                                "the job has no such member now");
+        return;
+    }
+    if (!ps_member_is_connected(m)) {
+        refuse_member(st, c, m, "is not connected; the trace lacks it");
+        return;
+    }
+    c->trace_read = ps_calloc(1, sizeof(*c->trace_read));
+    *c->trace_read = (struct ps_sched_trace_read){
+        .gen = j->gen,
+        .request = ++st->s->last_collect_id,
+        .node = node,
+        .asked_at = st->now,
+        .deadline = ps_time_add(st->now, ANSWER_TIMEOUT)};
+    ps_sched_send_msg(
+        st, m,
+        &(struct ps_msg){.code = PS_MSG_TRACE_GET,
+                         .trace_get = {.gen = j->gen,
+                                       .request = c->trace_read->request,
+                                       .first = first}});
+}
+
+void ps_sched_on_trace_get(struct ps_sched_step *st, struct ps_sched_conn *c,
+                           const struct ps_msg_trace_get *m)
+{
+    const struct ps_sched_job *j;
+
+    if (ps_sched_query_is_busy(st, c)) {
+        return;
+    }
+    j = ps_sched_query_job(
+        st, c,
+        (struct ps_sched_job_name){ps_sched_text_or_empty(m->job), m->has_owner,
+                                   m->owner},
+        PS_TOKEN_RIGHT_READ);
+    if (j == NULL) {
+        return;
+    }
+    if (m->member == 0) {
+        send_own(st, c, j, m);
+    } else {
+        ask_member(st, c, j, node_of(j, m->member), m->first);
+    }
+}
+
+static struct ps_sched_conn *find_asker(const struct ps_sched *s,
+                                        uint64_t request)
+{
+    struct ps_map_cursor cursor = {0};
+    struct ps_sched_conn *c;
+
+    while ((c = ps_map_next(s->conns, &cursor)) != NULL) {
+        if (c->trace_read != NULL && c->trace_read->request == request) {
+            return c;
+        }
+    }
+    return NULL;
+}
+
+int ps_sched_trace_check_answer(const struct ps_sched *s,
+                                const struct ps_member *member,
+                                const struct ps_msg *msg)
+{
+    const struct ps_sched_conn *c = find_asker(s, msg->trace_entries.request);
+
+    if (c == NULL) {
+        return PS_E_NOENT;
+    }
+    return c->trace_read->node == member->node ? 0 : PS_E_PERM;
+}
+
+void ps_sched_on_trace_entries(struct ps_sched_step *st,
+                               const struct ps_member *member,
+                               const struct ps_msg *msg)
+{
+    struct ps_sched_conn *c = find_asker(st->s, msg->trace_entries.request);
+    const struct ps_sched_job *j =
+        c != NULL ? ps_sched_find_job(st->s, c->trace_read->gen) : NULL;
+    struct ps_msg out = {.code = PS_MSG_TRACE_ENTRIES,
+                         .trace_entries = msg->trace_entries};
+    struct ps_msg_trace_entries *e = &out.trace_entries;
+
+    if (c == NULL) {
+        return;
+    }
+    e->role = member->role;
+    e->name = member->name;
+    e->node = member->node;
+    e->servers = j != NULL ? j->servers.count : 0;
+    e->agents = j != NULL ? count_agents(j) : 0;
+    e->asked_ns = c->trace_read->asked_at;
+    e->answered_ns = st->now;
+    ps_effects_send_msg(st->fx, c->id, &out);
+    ps_sched_trace_drop(c);
+    ps_sched_conn_end_query(st, c, 0, NULL);
+}
+
+void ps_sched_trace_tick(struct ps_sched_step *st, struct ps_sched_conn *c)
+{
+    const struct ps_member *m;
+
+    if (ps_sched_trace_deadline(c) > st->now) {
+        return;
+    }
+    m = ps_members_get(&st->s->members, c->trace_read->node);
+    ps_sched_trace_drop(c);
+    if (m == NULL) {
+        ps_sched_conn_end_query(st, c, PS_E_NOENT,
+                                "the job has no such member now");
+    } else {
+        refuse_member(st, c, m, "does not answer; the trace lacks it");
+    }
+}
+
+ps_time ps_sched_trace_deadline(const struct ps_sched_conn *c)
+{
+    return c->trace_read != NULL ? c->trace_read->deadline : PS_TIME_NEVER;
+}
+
+void ps_sched_trace_drop(struct ps_sched_conn *c)
+{
+    ps_free(c->trace_read);
+    c->trace_read = NULL;
+}
