@@ -20,9 +20,8 @@
 
 #include "base/list.h"
 #include "base/spin.h"
-#include "core/link/multipath.h"
 #include "core/link/output.h"
-#include "core/link/pre_handshake.h"
+#include "core/link/path.h"
 #include "driver/driver.h"
 #include "net/loop.h"
 #include "net/ring_set.h"

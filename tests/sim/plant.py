@@ -628,7 +628,7 @@ static void pending_free(struct ps_sched_norm *n)
          "        return f->announced;"),
     ],
     "link/multipath: receives payloads of subflows into shared memory": [
-        ("lib/core/link/multipath.c", ".borrow = replace_payload,", ""),
+        ("lib/core/link/path.c", ".borrow = replace_payload,", ""),
         ("lib/core/link/path.c",
          "link->kind->borrow(p, ret_slice);", "(void)link->kind->borrow;"),
     ],
@@ -638,7 +638,7 @@ static void pending_free(struct ps_sched_norm *n)
          "    } else if (!link->is_ending && link->path_count > 2) {"),
     ],
     "link/pre_handshake: keeps one connection more than the limit": [
-        ("lib/core/link/pre_handshake.c",
+        ("lib/core/link/output.c",
          "if (p->count >= p->max) {",
          "    if (p->count > p->max) {"),
     ],

@@ -2,9 +2,8 @@
 /* Shared by the files of the simulated world. */
 #pragma once
 
-#include "core/link/multipath.h"
 #include "core/link/output.h"
-#include "core/link/pre_handshake.h"
+#include "core/link/path.h"
 #include "support/world.h"
 
 #include "base/heap.h"

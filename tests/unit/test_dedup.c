@@ -6,7 +6,7 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
-#include "core/link/dedup.h"
+#include "core/link/window.h"
 
 #define MAX PS_LINK_IN_FLIGHT_MAX
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/link/losses.h"
+#include "core/link/path.h"
 
 #include "base/limits.h"
 

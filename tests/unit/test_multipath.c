@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Connections of a link: choice, records, handshake, dials, and acknowledgements
  * ahead of data. */
-#include "core/link/multipath.h"
-#include "core/link/pre_handshake.h"
+#include "core/link/output.h"
+#include "core/link/path.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

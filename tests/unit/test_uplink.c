@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dial_bench.h"
 
-#include "core/link/heartbeat.h"
-#include "core/link/name_claim.h"
-#include "core/link/uplink.h"
+#include "core/link/dialer.h"
 
 #include <stdio.h>
 

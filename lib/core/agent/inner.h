@@ -64,8 +64,8 @@
 #include "core/agent/sessions.h"
 #include "core/base/ledger.h"
 #include "core/base/peer.h"
+#include "core/link/dialer.h"
 #include "core/link/link.h"
-#include "core/link/uplink.h"
 
 /* Context of one call of step(). */
 struct ps_agent_step {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The agent's side of its uplink (core/link/uplink.h): what it reports to the
+/* The agent's side of its uplink (core/link/dialer.h): what it reports to the
  * scheduler, and what follows from the scheduler's messages. Training continues
  * while the scheduler is away; a scheduler that does not know this agent gets
  * its state again. */

@@ -1,4 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The dialling side of a link: agent to servers, and the uplink, by which agent
+ * and server register at the scheduler. */
+#pragma once
+
+#include "base/time.h"
+#include "core/link/link.h"
+
+#include <stdbool.h>
+
+/* ------------------------------------------------------------------ dialer */
+
 /* The dialling side of a link: agent to servers, agent and server to the
  * scheduler.
  *
@@ -12,9 +23,6 @@
  *
  * The machine calls ps_dialer_send_hello() when ps_dialer_on_open() is true, and
  * ps_link_open() when ps_dialer_on_welcome() is. */
-#pragma once
-
-#include "core/link/link.h"
 
 /* Concurrent dials of one link. */
 #define PS_DIALER_DIALS_MAX       4u
@@ -121,3 +129,187 @@ void ps_dialer_on_stalled(struct ps_dialer *c, ps_time now);
  * PS_DIALER_WELCOME_TIMEOUT. */
 void ps_dialer_tick(struct ps_dialer *c, ps_time now, struct ps_effects *fx);
 ps_time ps_dialer_deadline(const struct ps_dialer *c);
+
+/* --------------------------------------------------------------- heartbeat */
+
+/* Interval and timeout of a member's heartbeats to the scheduler. */
+
+/* Interval before a welcome sets another one. */
+#define PS_HEARTBEAT_DEFAULT PS_SECONDS(1)
+
+/* Time without any message of the scheduler after which the member drops the
+ * connection: two seconds, but at least four and at most eight intervals. */
+static inline ps_time ps_heartbeat_timeout(ps_time beat)
+{
+    ps_time one = ps_time_min(beat, PS_TIME_NEVER / 8);
+    ps_time few = 4 * one;
+    ps_time some = ps_time_min(8 * one, PS_SECONDS(2));
+
+    return few > some ? few : some;
+}
+
+/* ------------------------------------------------------------------- names */
+
+/* Handling of a scheduler's refusal because another process holds this member's
+ * name. A member that was registered has lost its name and its jobs and ends at
+ * once. One that was not may have restarted before the scheduler noticed the
+ * death of its predecessor: it retries for PS_NAME_CLAIM_TIMEOUT and then ends,
+ * because two daemons are configured with one name. */
+
+/* Longer than a scheduler takes to detect a dead member. */
+#define PS_NAME_CLAIM_TIMEOUT PS_SECONDS(60)
+
+/* Records a refusal at `now`; *since is the time of the first one, 0 before it.
+ * True: the daemon has to end. */
+static inline bool ps_name_claim_lost(ps_time *since, bool registered,
+                                      ps_time now)
+{
+    if (*since == 0) {
+        *since = now;
+    }
+    return registered || ps_time_add(*since, PS_NAME_CLAIM_TIMEOUT) <= now;
+}
+
+/* ------------------------------------------------------------------ uplink */
+
+/* Uplink: a member's link to the scheduler, with registration and heartbeat.
+ *
+ * The member dials and sends hello; welcome registers it.
+ * It then pings at the interval that welcome names. A ping without an answer
+ * when the next one is due makes it dial a second connection in parallel;
+ * silence for ps_heartbeat_timeout() drops the connection. Messages to a
+ * scheduler that is away wait in the link. A reject because another process
+ * holds the member's name ends the daemon (ps_name_claim_lost()).
+ *
+ * The uplink knows no member: what it reports and what follows from a welcome
+ * is in the member's struct ps_uplink_ops. */
+
+enum ps_uplink_state {
+    PS_UPLINK_UNREGISTERED, /* No welcome yet. */
+    PS_UPLINK_CONNECTED,    /* A connection carries the link. */
+    PS_UPLINK_DISCONNECTED, /* Registered; the link has no connection. */
+    PS_UPLINK_NAME_LOST, /* Another process keeps the name: the daemon ends. */
+    PS_UPLINK_CLOSED,    /* Shut down; not dialled again. */
+};
+
+/* Operations of a member; `context` is that of the call. */
+struct ps_uplink_ops {
+    /* Sets role, name, cluster and address, and the limit of memory. */
+    void (*fill_hello)(void *context, struct ps_msg_hello *hello);
+    /* Sets everything but the stamp. */
+    void (*fill_ping)(void *context, struct ps_msg_ping *ping);
+    /* Updates the account, whose costs are sent next. NULL: it is up to
+     * date. */
+    void (*update_account)(void *context);
+    /* Lists the peers with refused frames, and returns their count. NULL: none
+     * was refused. */
+    uint32_t (*list_refusals)(
+        void *context, struct ps_rec_refusals list[PS_REFUSALS_SHOWN_MAX]);
+    /* The welcome is of another scheduler process, which counts its epochs from
+     * its own start. Called before the link is opened. */
+    void (*on_new_scheduler)(void *context);
+    /* The link has a new session: messages sent before may be lost, so state
+     * is sent again. */
+    void (*on_new_session)(void *context);
+};
+
+struct ps_uplink_options {
+    const struct ps_uplink_ops *ops;
+    const char *address; /* Address of the scheduler; copied. */
+    struct ps_dialer_options dialer;
+    /* Parent of the link's account; its costs are sent to the scheduler. */
+    struct ps_account *account;
+    /* A reject for another reason than the name is final until somebody changes
+     * the configuration: raises the back-off to its maximum. */
+    bool waits_after_reject;
+};
+
+/* Bytes of the text about a failure. */
+#define PS_UPLINK_FAILURE_MAX 159u
+
+struct ps_uplink {
+    const struct ps_uplink_ops *ops;
+    struct ps_dialer dialer;
+    struct ps_account *account;
+    uint8_t state; /* enum ps_uplink_state. */
+    bool waits_after_reject;
+    /* Scheduler process of the last welcome; 0: none. */
+    uint64_t sched_instance;
+    uint32_t node; /* Node number of the member; 0: not registered yet. */
+    uint64_t incarnation;
+    ps_time name_refused_since; /* First reject of the name; 0: none. */
+    ps_time heartbeat_interval;
+    ps_time next_ping_at;
+    ps_time last_ping_at; /* 0: none on this connection. */
+    ps_time next_costs_at;
+    /* Why the last dial or connection has failed; "": the link is connected, or
+     * has not failed yet. */
+    char failure[PS_UPLINK_FAILURE_MAX + 1];
+};
+
+/* Context that all calls of one step share. */
+struct ps_uplink_call {
+    void *context; /* Handed to the operations. */
+    ps_time now;
+    struct ps_effects *fx;
+};
+
+void ps_uplink_init(struct ps_uplink *up, const struct ps_uplink_options *opt,
+                    struct ps_rng *rng, ps_time now);
+void ps_uplink_fini(struct ps_uplink *up);
+/* Closes all connections and stops dialling. */
+void ps_uplink_close(struct ps_uplink *up, const struct ps_uplink_call *call);
+
+static inline bool ps_uplink_is_connected(const struct ps_uplink *up)
+{
+    return up->state == PS_UPLINK_CONNECTED;
+}
+
+/* True: the daemon has to end, because another process keeps its name. */
+static inline bool ps_uplink_is_name_lost(const struct ps_uplink *up)
+{
+    return up->state == PS_UPLINK_NAME_LOST;
+}
+
+static inline bool ps_uplink_owns_conn(const struct ps_uplink *up,
+                                       ps_conn_id conn)
+{
+    return ps_dialer_owns_conn(&up->dialer, conn);
+}
+
+/* A dial led to `conn`: sends hello, or closes what is not needed. */
+void ps_uplink_on_open(struct ps_uplink *up, const struct ps_uplink_call *call,
+                       uint64_t target, ps_conn_id conn);
+/* `why` NULL: the text of `rc`. */
+void ps_uplink_on_dial_failed(struct ps_uplink *up,
+                              const struct ps_uplink_call *call,
+                              uint64_t target, int rc, const char *why);
+/* Frames on `conn` are not acknowledged: dials in parallel. */
+void ps_uplink_on_stalled(struct ps_uplink *up, ps_conn_id conn, ps_time now);
+void ps_uplink_on_closed(struct ps_uplink *up,
+                         const struct ps_uplink_call *call, ps_conn_id conn,
+                         int rc, const char *why);
+/* Handles a message on a connection of the uplink. True: it is new, and the
+ * member's to handle. */
+PS_MUST_USE bool ps_uplink_on_msg(struct ps_uplink *up,
+                                  const struct ps_uplink_call *call,
+                                  ps_conn_id conn, const struct ps_msg *msg);
+/* Drops all connections, with `why` in the log; dials follow. */
+void ps_uplink_drop(struct ps_uplink *up, const struct ps_uplink_call *call,
+                    const char *why);
+
+/* Sends on the link, which keeps the message until it is acknowledged. Before
+ * registration it is discarded: on_new_session() sends state again. */
+void ps_uplink_send_msg(struct ps_uplink *up, const struct ps_msg *msg,
+                        ps_time now, struct ps_effects *fx);
+/* Answers the scheduler's question whether `m->node` is alive: the member's
+ * link to it has been silent for `silent_ns`. */
+void ps_uplink_send_ping_ack(const struct ps_uplink *up,
+                             const struct ps_msg_ping_req *m, ps_time silent_ns,
+                             struct ps_effects *fx);
+/* Sends a ping at once, if connected. */
+void ps_uplink_ping_now(struct ps_uplink *up,
+                        const struct ps_uplink_call *call);
+
+void ps_uplink_tick(struct ps_uplink *up, const struct ps_uplink_call *call);
+ps_time ps_uplink_deadline(const struct ps_uplink *up);

@@ -4,7 +4,6 @@
 #include "core/link/link.h"
 
 #include "base/alloc.h"
-#include "core/link/dedup.h"
 #include "core/link/window.h"
 
 #include <string.h>

@@ -1,4 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Limits on what peers can cost a driver: output that waits for them, and
+ * connections before their handshake. */
+#pragma once
+
+#include "base/list.h"
+#include "base/map.h"
+#include "core/base/effect.h"
+#include "core/base/machine.h"
+
+#include <stdbool.h>
+
+struct ps_output_user;
+
+/* ------------------------------------------------------------------ output */
+
 /* Output that waits for peers, and the connection that is closed when there is
  * too much of it. Each connection has an account, which counts at its user's
  * (workers of one uid; all tools that connect by TCP, whose user is unknown)
@@ -10,15 +25,6 @@
  * A driver has one struct ps_output, and a struct ps_output_conn in each
  * connection. It reports the bytes that are queued, and carries out the
  * closes. */
-#pragma once
-
-#include "base/list.h"
-#include "base/map.h"
-#include "core/base/machine.h"
-
-#include <stdbool.h>
-
-struct ps_output_user;
 
 struct ps_output_options {
     enum ps_role self;
@@ -100,3 +106,34 @@ static inline bool ps_output_is_evicting(const struct ps_output *o)
  * most, with what the machine keeps for it; false: none holds much. */
 PS_MUST_USE bool ps_output_evict(struct ps_output *o,
                                  struct ps_output_close *ret_close);
+
+/* -------------------------------------------------------------- handshakes */
+
+/* Accepted connections that have not completed their handshake. Their number is
+ * limited, so that peers that send nothing cannot keep others out: one more
+ * closes the oldest of its own source, if that has a quarter of the places, or
+ * else the oldest. So one source cannot close those of others. */
+
+struct ps_pre_handshake {
+    struct ps_list conns; /* Oldest first. */
+    uint32_t count;
+    uint32_t max;
+};
+
+struct ps_pre_handshake_conn {
+    struct ps_list_node node;
+    ps_conn_id id;
+    uint64_t source; /* Number of the peer's host, or user. */
+    bool is_evicted; /* Asked to close; stays in the list until it is. */
+};
+
+void ps_pre_handshake_init(struct ps_pre_handshake *p, uint32_t max);
+/* Connection `c->id` of `c->source` is accepted. Closes another one if there are
+ * as many as the limit allows. */
+void ps_pre_handshake_add(struct ps_pre_handshake *p,
+                          struct ps_pre_handshake_conn *c,
+                          struct ps_effects *fx);
+/* The handshake of `c` is complete, or it is closed. Also for one that was
+ * removed or never added. */
+void ps_pre_handshake_remove(struct ps_pre_handshake *p,
+                             struct ps_pre_handshake_conn *c);

@@ -1,19 +1,98 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A connection of a link, as its driver sees it. The machines know only the
+/* Connections of a link, as their driver sees them. The machines know only the
  * main connection of a link, which carries the handshake, small and unnumbered
  * frames, and resent ones; this module stands between a machine and its driver.
- * Most links have no other connection: core/link/multipath.h has the rest.
  *
- * A driver has a struct ps_path in each connection that is not a worker's. It
- * reports what happens to a connection, carries out the effects, and keeps the
- * inputs of the paths current. */
+ * A link has one connection, or several (rules L15 to L18): large frames go to
+ * the connection with the least queued bytes. Each subflow records its frames
+ * until the peer acknowledges them: when it is closed, the main connection sends
+ * them again. When the main connection is closed, the subflows end with it, and
+ * the link is resumed on another one (core/link/link.h).
+ *
+ * A driver has one struct ps_multipath, for the paths of all its links, and a
+ * struct ps_path in each connection that is not a worker's. It reports what
+ * happens to a connection, carries out the effects, and keeps the inputs of the
+ * paths current. */
 #pragma once
 
 #include "base/list.h"
+#include "base/time.h"
 #include "core/base/machine.h"
-#include "core/link/losses.h"
 
 #include <stdbool.h>
+
+struct ps_path_link;
+struct ps_path_record;
+
+/* ------------------------------------------------------------------ losses */
+
+/* Number of connections of a far link (net/tcp.h), from its losses. Losses
+ * and round trip bound the rate of one connection, and each loss delays all
+ * its data by a round trip; n connections have n times the rate, and lose at
+ * different times. A link without losses keeps one connection, which fills
+ * it. */
+
+/* Counters of one connection. */
+struct ps_path_losses {
+    uint64_t sent;          /* Bytes since the connection was made. */
+    uint64_t retransmitted; /* Bytes of `sent` that were retransmissions. */
+    bool slows_on_loss; /* Congestion control reduces the rate at each loss. */
+};
+
+struct ps_losses {
+    uint64_t sent;            /* Bytes sent since `since`. */
+    uint64_t retransmitted;   /* Bytes of `sent` that were retransmissions. */
+    ps_time since;            /* Start of the current interval. */
+    uint32_t lossy_intervals; /* Consecutive lossy intervals. */
+    uint32_t subflows; /* Connections wanted; 0: no losses, one connection. */
+};
+
+/* Adds bytes sent since the last call. `heeded`: the congestion control reduces
+ * the rate at each loss. True: `subflows` has grown. */
+bool ps_losses_add(struct ps_losses *l, ps_time now, uint64_t sent,
+                   uint64_t again, bool heeded);
+
+/* ------------------------------------------------------------------- links */
+
+/* Bit in `features` of hello and welcome, see proto/messages.toml. */
+#define PS_FEATURE_SUBFLOW  UINT64_C(1)
+
+/* Time without an acknowledgement of sent bytes after which a connection is
+ * stalled. */
+#define PS_PATH_UNACKED_MAX PS_MILLIS(500)
+
+struct ps_multipath_options {
+    enum ps_role self;
+    /* Connections of each link that this side dials; 0: as many as the I/O
+     * threads and the losses of the link need. */
+    uint32_t connections;
+    /* Least payload for a subflow; less is not worth a system call of its own.
+     * 0: 16 KiB. */
+    uint64_t payload_min;
+    /* Queued bytes from which an acknowledgement behind them is late; 0:
+     * 64 KiB. */
+    uint64_t late_min;
+};
+
+/* Of a driver, for the paths of all its links. */
+struct ps_multipath {
+    struct ps_multipath_options opt;
+    uint32_t io_threads;    /* Threads that move large payloads. */
+    uint32_t dialled_links; /* Links to which this side may dial subflows. */
+    struct ps_list links;   /* Newest first. */
+    ps_time deadline;       /* When the next subflow may be due. */
+};
+
+void ps_multipath_init(struct ps_multipath *mp,
+                       const struct ps_multipath_options *opt);
+/* Sets the number of I/O threads. More threads need more connections. */
+void ps_multipath_set_threads(struct ps_multipath *mp, uint32_t threads,
+                              ps_time now);
+/* Dials the subflows that are due. */
+void ps_multipath_tick(struct ps_multipath *mp, ps_time now,
+                       struct ps_effects *fx);
+
+/* ------------------------------------------------------------- connections */
 
 enum ps_path_state {
     PS_PATH_CLOSED,  /* Closed, or its link has ended. */
@@ -21,10 +100,6 @@ enum ps_path_state {
     PS_PATH_JOINING, /* Dialled subflow, not welcomed yet. */
     PS_PATH_READY,   /* Subflow that sends frames. */
 };
-
-struct ps_multipath;
-struct ps_path_link;
-struct ps_path_record;
 
 /* One connection of a link. */
 struct ps_path {
@@ -110,3 +185,26 @@ PS_MUST_USE int ps_path_payload(struct ps_path *p, const struct ps_machine *m,
  * of its link; false: the link has ended. */
 PS_MUST_USE bool ps_path_sent(struct ps_path *p, uint64_t queued,
                               struct ps_event *ev);
+
+/* ---------------------------------------------------------------- subflows */
+
+/* `p` is the connection to which the dial of a subflow has led, and sends its
+ * hello. False: the link with main connection `main` has ended. */
+PS_MUST_USE bool ps_path_join(struct ps_path *p, ps_conn_id id,
+                              struct ps_path *main, struct ps_effects *fx);
+/* The dial of a subflow of this link has failed. */
+void ps_path_dial_failed(struct ps_path *main, ps_time now);
+static inline bool ps_path_is_subflow(const struct ps_path *p)
+{
+    return p->state == PS_PATH_JOINING || p->state == PS_PATH_READY;
+}
+
+/* The peer's host has acknowledged nothing of what was sent for `time`; 0:
+ * nothing is outstanding. Closes a stalled subflow whose main connection
+ * works. To be called regularly while bytes are outstanding. True: the machine
+ * gets PS_EV_STALLED of it. */
+PS_MUST_USE bool ps_path_on_unacked(struct ps_path *p, ps_time time,
+                                    struct ps_effects *fx);
+/* New counters of `p`. Dials more if they show that the link loses packets. */
+void ps_path_on_losses(struct ps_path *p, const struct ps_path_losses *counters,
+                       ps_time now);

@@ -1,4 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Send window and duplicate filter of a link. */
+#include "core/link/window.h"
+
+#include "base/alloc.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* ------------------------------------------------------------- send window */
+
 /* Rule L4: a retransmission is due after a time without any acknowledgement,
  * not after a time since its own frame was sent: while acknowledgements arrive,
  * a long queue must not be sent twice. Frames that a connection still writes
@@ -6,12 +16,6 @@
  * the timeout, and copies would make it slower. `deadline` is a lower bound,
  * corrected by a scan of the frames in flight when it is reached; so the cost
  * of a frame does not depend on their number. */
-#include "core/link/window.h"
-
-#include "base/alloc.h"
-
-#include <assert.h>
-#include <string.h>
 
 #define CAPACITY_INITIAL 16u
 /* Up to this fraction of the timeout is added at random, so that peers with
@@ -209,4 +213,45 @@ struct ps_window_entry *ps_window_due(struct ps_window *w, ps_time now,
         w->deadline = ps_time_min(w->deadline, entry_due_at(w, e));
     }
     return NULL;
+}
+
+/* -------------------------------------------------------------- duplicates */
+
+/* A number's bit is cleared when `received` advances over it, so a position is
+ * free again before the next number with the same position can enter the window
+ * (rule L6). */
+
+static uint64_t seen_mask(uint64_t seq)
+{
+    return UINT64_C(1) << (seq % 64);
+}
+
+static uint32_t seen_word(uint64_t seq)
+{
+    return (uint32_t)(seq % PS_LINK_IN_FLIGHT_MAX / 64);
+}
+
+void ps_dedup_reset(struct ps_dedup *d)
+{
+    memset(d, 0, sizeof(*d));
+}
+
+bool ps_dedup_is_new(const struct ps_dedup *d, uint64_t seq)
+{
+    return seq > d->received && seq - d->received <= PS_LINK_IN_FLIGHT_MAX &&
+           (d->seen[seen_word(seq)] & seen_mask(seq)) == 0;
+}
+
+bool ps_dedup_add(struct ps_dedup *d, uint64_t seq)
+{
+    if (!ps_dedup_is_new(d, seq)) {
+        return false;
+    }
+    d->seen[seen_word(seq)] |= seen_mask(seq);
+    for (uint64_t next = d->received + 1;
+         (d->seen[seen_word(next)] & seen_mask(next)) != 0; next++) {
+        d->seen[seen_word(next)] &= ~seen_mask(next);
+        d->received = next;
+    }
+    return true;
 }

@@ -1,14 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Send window of one link: packets in order of their numbers until they are
- * acknowledged. The first `in_flight` of them are sent, the others wait.
- * Independent of connections. */
+/* The two directions of a link, independent of connections: the send window, and
+ * the filter of duplicates. */
 #pragma once
 
+#include "base/limits.h"
 #include "base/rng.h"
 #include "base/time.h"
 #include "core/base/effect.h"
 
 #include <stdbool.h>
+#include <stdint.h>
+
+/* ------------------------------------------------------------- send window */
+
+/* Send window of one link: packets in order of their numbers until they are
+ * acknowledged. The first `in_flight` of them are sent, the others wait.
+ * Independent of connections. */
 
 struct ps_window_entry {
     struct ps_packet *packet; /* Owned reference. */
@@ -66,3 +73,22 @@ struct ps_window_entry *ps_window_next(struct ps_window *w, ps_time now,
  * then until it returns NULL. *seq is the number of the returned entry. */
 struct ps_window_entry *ps_window_due(struct ps_window *w, ps_time now,
                                       uint64_t *seq);
+
+/* -------------------------------------------------------------- duplicates */
+
+/* Duplicate filter of one direction of a link: every number up to `received`
+ * has arrived, and a bitmap marks later ones that have. Its size is fixed,
+ * because a sender has at most PS_LINK_IN_FLIGHT_MAX frames in flight. */
+
+struct ps_dedup {
+    uint64_t received; /* Every number up to this one has arrived. */
+    /* Bitmap, indexed by number modulo its size. */
+    uint64_t seen[PS_LINK_IN_FLIGHT_MAX / 64];
+};
+
+void ps_dedup_reset(struct ps_dedup *d);
+/* True if `seq` is inside the window and has not arrived before. */
+bool ps_dedup_is_new(const struct ps_dedup *d, uint64_t seq);
+/* Records `seq`; true if it was new. A number beyond the window is not
+ * recorded, so the sender will send it again. */
+bool ps_dedup_add(struct ps_dedup *d, uint64_t seq);

@@ -26,7 +26,6 @@
 #pragma once
 
 #include "core/link/dialer.h"
-#include "core/link/uplink.h"
 #include "core/server/job.h"
 #include "core/server/merge.h"
 #include "core/server/server.h"

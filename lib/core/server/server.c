@@ -3,7 +3,7 @@
  * deadline and payload calls. inner.h lists the files that handle them.
  *
  * Agents are served without a scheduler, too. Reports to the scheduler leave on
- * the uplink (core/link/uplink.h). */
+ * the uplink (core/link/dialer.h). */
 #include "core/server/server.h"
 
 #include "base/alloc.h"
