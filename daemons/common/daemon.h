@@ -4,10 +4,10 @@
 #pragma once
 
 #include "common/options.h"
-#include "core/base/facts.h"
 #include "core/base/ledger.h"
-#include "core/link/link.h"
 #include "core/base/machine.h"
+#include "core/base/peer.h"
+#include "core/link/link.h"
 #include "driver/driver.h"
 
 #include <stddef.h>

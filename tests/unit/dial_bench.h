@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
-#include "core/base/effect.h"
+#include "core/base/machine.h"
 
 #define DIAL_BENCH_MAX 256
 

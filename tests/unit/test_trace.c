@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "core/base/trace_read.h"
+#include "core/base/peer.h"
 
 static struct ps_rec_trace_entry list[PS_TRACE_READ_MAX];
 

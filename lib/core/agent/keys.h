@@ -6,7 +6,7 @@
 #include "base/list.h"
 #include "base/pool.h"
 #include "core/agent/kind.h"
-#include "core/base/effect.h"
+#include "core/base/machine.h"
 #include "core/codec/compression.h"
 
 #define NO_VERSION     (-1) /* No version yet. */

@@ -5,8 +5,8 @@
 #include "base/limits.h"
 #include "base/pool.h"
 #include "base/trace.h"
-#include "core/base/facts.h"
 #include "core/base/ledger.h"
+#include "core/base/peer.h"
 #include "core/link/link.h"
 
 struct ps_agent_options {

@@ -2,7 +2,7 @@
 /* Servers: values, commits and refusals. */
 #pragma once
 
-#include "core/base/effect.h"
+#include "core/base/machine.h"
 
 struct ps_agent;
 struct ps_agent_server;

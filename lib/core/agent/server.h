@@ -3,7 +3,7 @@
 #pragma once
 
 #include "base/time.h"
-#include "core/base/effect.h"
+#include "core/base/machine.h"
 
 struct ps_agent;
 struct ps_agent_server;

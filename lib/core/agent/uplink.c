@@ -19,7 +19,7 @@
 #include "core/agent/server.h"
 #include "core/agent/span.h"
 #include "core/agent/waits.h"
-#include "core/base/trace_read.h"
+#include "core/base/peer.h"
 
 static void fill_hello(void *context, struct ps_msg_hello *hello)
 {

@@ -1,15 +1,224 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* A machine: it takes every decision, and has no clock, socket, file, thread or
+ * source of randomness of its own. A driver hands it events and the time, and
+ * carries out the effects that it appends to a list. */
+#pragma once
+
+#include "base/buf.h"
+#include "base/limits.h"
+#include "base/log.h"
+#include "base/time.h"
+#include "core/base/ledger.h"
+#include "core/base/peer.h"
+#include "kernel/kernel.h"
+#include "proto/ps_msg.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct ps_account;
+struct ps_msg_body;
+
+/* ----------------------------------------------------------------- effects */
+
+/* Effects: work that a machine asks its driver to do, in order. The machine
+ * appends; the driver carries out and frees. An effect owns its references to
+ * packets and buffers. */
+
+/* Number of a connection; the driver assigns it and never reuses it. 0:
+ * none. */
+typedef uint64_t ps_conn_id;
+
+/* A message and its payload, immutable and shared: the link keeps it until it
+ * is acknowledged, while the driver writes it. Sequence number and
+ * acknowledgement are fields of the effect instead, because a retransmitted
+ * frame carries newer ones. */
+struct ps_packet {
+    uint32_t refs;
+    /* Connections that hold it and have not written it completely; maintained
+     * by the driver. */
+    uint32_t writers;
+    uint32_t slice_count;
+    uint64_t payload_len;
+    size_t msg_size;
+    struct ps_msg *msg; /* Owned copy. */
+    /* The message as it is sent to several peers; made and used by the driver,
+     * and owned. NULL: not made. */
+    struct ps_msg_body *body;
+    /* Payload in order; each holds a reference on its buffer. */
+    struct ps_slice slices[];
+};
+
+/* Returns a packet with one reference. Copies `msg` (ps_msg_dup) and references
+ * each slice's buffer. */
+struct ps_packet *ps_packet_new(const struct ps_msg *msg,
+                                const struct ps_slice *slices,
+                                uint32_t slice_count);
+struct ps_packet *ps_packet_ref(struct ps_packet *p);
+void ps_packet_unref(struct ps_packet *p); /* NULL: no effect. */
+/* Bytes that the last unref frees: the packet, its message, and payload buffers
+ * without other references. */
+uint64_t ps_packet_memory(const struct ps_packet *p);
+
+/* A computation; it keeps every buffer alive that it reads or writes. */
+struct ps_compute {
+    uint64_t token; /* Returned in PS_EV_COMPUTED. */
+    struct ps_job job;
+    /* src, level and pinned lie in the allocation of this struct. */
+    const void **src;
+    uint8_t *level;
+    struct ps_buf **pinned;
+    uint32_t pinned_count;
+    /* Slices that get the bytes of `job.src[0]` instead of `job.dst`, in memory of
+     * GPUs. Their buffers are pinned. NULL: none. */
+    struct ps_slice *outs;
+    uint32_t out_count;
+    /* Some sources are memory of GPUs; `pinned` begins with their buffers. */
+    bool reads_device;
+    /* Further memory that `job` points to, freed by plan_free; NULL: none. */
+    void *plan;
+    void (*plan_free)(void *plan);
+};
+
+/* Returns a zeroed computation with capacity for `src_max` sources and
+ * `held_max` pinned buffers more; job.src and job.level point to its arrays. */
+struct ps_compute *ps_compute_new(uint64_t token, uint32_t src_max,
+                                  uint32_t held_max);
+/* Appends the bytes of `slice` as a source and pins its buffer. */
+void ps_compute_add_src(struct ps_compute *c, const struct ps_slice *slice,
+                        uint8_t level);
+/* Appends a slice to `outs`, which has room for `out_max` in all, and pins its
+ * buffer. */
+void ps_compute_add_out(struct ps_compute *c, const struct ps_slice *slice,
+                        uint32_t out_max);
+/* References `b` until the computation is freed. */
+void ps_compute_pin(struct ps_compute *c, struct ps_buf *b);
+void ps_compute_free(struct ps_compute *c);
+
+enum ps_fx_type {
+    PS_FX_SEND, /* Write a packet to a connection, after earlier ones. */
+    /* Try to connect, once; PS_EV_OPEN or PS_EV_DIAL_FAILED follows. */
+    PS_FX_DIAL,
+    PS_FX_PROBE, /* Connect and close at once; PS_EV_PROBED follows. */
+    /* Write the queued packets, then close, or close at once; PS_EV_CLOSED
+     * follows. */
+    PS_FX_CLOSE,
+    PS_FX_COMPUTE, /* Run a computation off the loop; PS_EV_COMPUTED follows. */
+    PS_FX_OP_DONE, /* Report success of an operation to a worker (l_done). */
+    /* Report progress of a result to a worker; the driver may drop it. */
+    PS_FX_OP_PROGRESS,
+    PS_FX_LOG, /* Write a line to the log; in simulation also to the trace. */
+    PS_FX_LOG_LEVEL, /* Write lines up to another level from now on. */
+};
+
+struct ps_fx {
+    enum ps_fx_type type;
+    union {
+        struct {
+            ps_conn_id conn;
+            uint64_t seq;
+            uint64_t ack;
+            struct ps_packet *packet;
+        } send;
+        struct {
+            /* Chosen by the machine; returned in the event that follows. */
+            uint64_t target;
+            /* Main connection of the link that gets one more connection; 0: the
+             * dial is not for a subflow. */
+            ps_conn_id subflow_of;
+            /* Time limit of the attempt; 0: the driver's default. */
+            ps_time timeout;
+            char address[PS_ADDRESS_MAX + 1];
+        } dial; /* DIAL and PROBE. */
+        struct {
+            ps_conn_id conn;
+            int rc;          /* 0: queued packets are written first. */
+            const char *why; /* Reason of an `rc`; a constant. */
+        } close;
+        struct ps_compute *compute;
+        struct {
+            ps_conn_id conn;
+            uint64_t op_id;
+            uint64_t version;
+        } op_done;
+        struct {
+            ps_conn_id conn;
+            uint64_t op_id;
+            /* Complete bytes from the beginning of the result. */
+            uint64_t bytes_ready;
+        } op_progress;
+        struct {
+            enum ps_log_level level;
+            uint64_t kind; /* As in ps_log_of(): format and user. */
+            char *text;
+        } log;
+        enum ps_log_level log_level;
+    };
+};
+
+struct ps_effects {
+    struct ps_fx *items;
+    uint32_t count;
+    uint32_t capacity;
+    /* Connection of the event in progress, and, of one that is closed, the host
+     * or user: log lines of different ones are of different kinds. The driver
+     * sets both. 0: none. */
+    ps_conn_id cause;
+    uint64_t closed_source;
+};
+
+void ps_effects_init(struct ps_effects *fx);
+/* Frees the remaining effects, too. */
+void ps_effects_fini(struct ps_effects *fx);
+/* Frees what the effects own and empties the list. */
+void ps_effects_clear(struct ps_effects *fx);
+
+/* Takes over one reference of `packet`. */
+void ps_effects_send(struct ps_effects *fx, ps_conn_id conn, uint64_t seq,
+                     uint64_t ack, struct ps_packet *packet);
+/* Sends an unsequenced message without payload. */
+void ps_effects_send_msg(struct ps_effects *fx, ps_conn_id conn,
+                         const struct ps_msg *msg);
+/* Reports success of an operation, without a packet: this is the most frequent
+ * effect of an agent. */
+void ps_effects_op_done(struct ps_effects *fx, ps_conn_id conn, uint64_t op_id,
+                        uint64_t version);
+void ps_effects_op_progress(struct ps_effects *fx, ps_conn_id conn,
+                            uint64_t op_id, uint64_t bytes);
+/* Replaces each PS_FX_OP_DONE by a PS_FX_SEND of l_done, for drivers without
+ * shared rings. */
+void ps_effects_op_done_as_msg(struct ps_effects *fx);
+void ps_effects_dial(struct ps_effects *fx, uint64_t target,
+                     const char *address, ps_time timeout);
+/* Dials a subflow of the link with main connection `main`. */
+void ps_effects_dial_subflow(struct ps_effects *fx, ps_conn_id main,
+                             const char *address);
+/* Asks whether a process listens at `address`. */
+void ps_effects_probe(struct ps_effects *fx, uint64_t target,
+                      const char *address, ps_time timeout);
+void ps_effects_close(struct ps_effects *fx, ps_conn_id conn);
+/* Closes at once; `why` must be a constant. */
+void ps_effects_abort(struct ps_effects *fx, ps_conn_id conn, int rc,
+                      const char *why);
+/* Takes ownership of `c`. */
+void ps_effects_compute(struct ps_effects *fx, struct ps_compute *c);
+/* Appends one log line; unprintable characters are escaped. */
+void ps_effects_log(struct ps_effects *fx, enum ps_log_level level,
+                    const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* The same for a line that a peer causes; counted in its account. Lines of
+ * different users are of different kinds: none hides those of another one. */
+void ps_effects_log_for(struct ps_effects *fx, struct ps_account *account,
+                        enum ps_log_level level, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+/* Applies a log_level message; a level that does not exist has no effect. */
+void ps_effects_log_level(struct ps_effects *fx,
+                          const struct ps_msg_log_level *m);
+
+/* ----------------------------------------------------- events and machines */
+
 /* The interface of every machine: the events that it receives and the calls by
  * which a driver runs it. Two drivers exist, the daemons' and the
  * simulator's. */
-#pragma once
-
-#include "base/time.h"
-#include "core/base/effect.h"
-#include "core/base/ledger.h"
-#include "core/base/peer.h"
-
-#include <stdbool.h>
 
 enum ps_event_type {
     PS_EV_TICK,        /* The deadline has been reached. */

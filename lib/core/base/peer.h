@@ -1,18 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Identity of a peer that its certificate proves. Role, cluster and name of a
- * daemon come from there alone: a hello that claims another is refused. */
+/* Identities that certificates prove, and facts that daemons state. */
 #pragma once
 
 #include "base/err.h"
 #include "base/limits.h"
 #include "base/str.h"
 #include "base/time.h"
+#include "base/trace.h"
 #include "proto/ps_msg.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
 struct ps_effects;
+
+/* -------------------------------------------------------------- identities */
+
+/* Identity of a peer that its certificate proves. Role, cluster and name of a
+ * daemon come from there alone: a hello that claims another is refused. */
 
 struct ps_peer_identity {
     uint8_t role; /* enum ps_role; 0: the peer has no certificate. */
@@ -69,3 +74,70 @@ bool ps_peer_check_name(const struct ps_peer_identity *id, const char *name,
  * `why` names both. `cluster` is that of this daemon. */
 bool ps_peer_check_hello(const struct ps_peer_identity *id, const char *cluster,
                          const struct ps_msg_hello *m, struct ps_str *why);
+
+/* ------------------------------------------------------------------- facts */
+
+/* Facts of a daemon's process and host, which a member reports when it
+ * registers, so that operators see them in one place. */
+
+#define PS_VERSION_MAX  32u
+#define PS_GPU_NAME_MAX 128u
+
+/* The GPU on which a daemon computes. The daemon keeps the figures up to date
+ * while a machine reads them. */
+struct ps_gpu {
+    char name[PS_GPU_NAME_MAX + 1]; /* "": there is none. */
+    uint64_t memory;                /* Bytes of its memory; */
+    uint64_t memory_held;           /* of them, allocated by the daemon. */
+    uint64_t bytes_up;              /* Copied to it, */
+    uint64_t bytes_down;            /* and from it. */
+};
+
+struct ps_facts {
+    char version[PS_VERSION_MAX + 1]; /* Of the program; "": not stated. */
+    uint64_t descriptors;             /* Limit of the process; 0: not stated. */
+    /* Nanoseconds since 1970 at time 0 of the machine's clock; 0: not
+     * stated. */
+    uint64_t wall_zero_ns;
+    bool avoids_shm; /* Connects by TCP even within its host. */
+    bool ktls;       /* The kernel protects the records of its connections. */
+    const struct ps_gpu *gpu; /* Not owned; NULL: not stated. */
+};
+
+/* Wall clock at the time `now`; 0: not known. */
+static inline uint64_t ps_facts_wall_ns(const struct ps_facts *f, ps_time now)
+{
+    return f->wall_zero_ns != 0 ? f->wall_zero_ns + now : 0;
+}
+
+static inline void ps_facts_fill_hello(const struct ps_facts *f, ps_time now,
+                                       struct ps_msg_hello *hello)
+{
+    hello->version = f->version;
+    hello->descriptors = f->descriptors;
+    hello->wall_ns = ps_facts_wall_ns(f, now);
+    hello->avoids_shm = f->avoids_shm;
+    hello->ktls = f->ktls;
+    hello->gpu = f->gpu != NULL ? f->gpu->name : "";
+    hello->gpu_memory = f->gpu != NULL ? f->gpu->memory : 0;
+}
+
+static inline void ps_facts_fill_ping(const struct ps_facts *f,
+                                      struct ps_msg_ping *ping)
+{
+    if (f->gpu != NULL) {
+        ping->gpu_held = f->gpu->memory_held;
+        ping->gpu_up = f->gpu->bytes_up;
+        ping->gpu_down = f->gpu->bytes_down;
+    }
+}
+
+/* ------------------------------------------------------------------ traces */
+
+/* Entries of a trace ring, as the answer to trace_get. */
+
+/* Fills `ret` with entries of job `m->gen` from number `m->first` on. `list` has
+ * room for PS_TRACE_READ_MAX. `t` NULL: there are none. */
+void ps_trace_read(const struct ps_trace *t, const struct ps_msg_trace_get *m,
+                   ps_time now, struct ps_rec_trace_entry *list,
+                   struct ps_msg_trace_entries *ret);

@@ -15,8 +15,8 @@
 
 #include "base/rng.h"
 #include "base/time.h"
-#include "core/base/effect.h"
 #include "core/base/ledger.h"
+#include "core/base/machine.h"
 
 #include <stdbool.h>
 

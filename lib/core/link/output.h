@@ -5,7 +5,6 @@
 
 #include "base/list.h"
 #include "base/map.h"
-#include "core/base/effect.h"
 #include "core/base/machine.h"
 
 #include <stdbool.h>

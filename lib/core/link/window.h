@@ -6,7 +6,7 @@
 #include "base/limits.h"
 #include "base/rng.h"
 #include "base/time.h"
-#include "core/base/effect.h"
+#include "core/base/machine.h"
 
 #include <stdbool.h>
 #include <stdint.h>

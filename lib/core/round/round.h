@@ -13,7 +13,7 @@
 #pragma once
 
 #include "base/bits.h"
-#include "core/base/effect.h"
+#include "core/base/machine.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -4,7 +4,7 @@
  * u32, then the rows, each padded to a multiple of 8 bytes. */
 #pragma once
 
-#include "core/base/effect.h"
+#include "core/base/machine.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -8,7 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/num.h"
-#include "core/base/trace_read.h"
+#include "core/base/peer.h"
 #include "core/server/admission.h"
 #include "core/server/credit.h"
 #include "core/server/inner.h"

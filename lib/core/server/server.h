@@ -7,8 +7,8 @@
 #include "base/buf.h"
 #include "base/pool.h"
 #include "base/trace.h"
-#include "core/base/facts.h"
 #include "core/base/machine.h"
+#include "core/base/peer.h"
 #include "core/link/link.h"
 
 #include <stdbool.h>

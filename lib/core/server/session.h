@@ -5,7 +5,6 @@
 #include "base/heap.h"
 #include "base/list.h"
 #include "base/map.h"
-#include "core/base/effect.h"
 #include "core/base/machine.h"
 #include "core/base/peer.h"
 #include "core/link/link.h"

@@ -7,8 +7,8 @@
 #include "base/bits.h"
 #include "base/str.h"
 #include "base/time.h"
-#include "core/base/effect.h"
 #include "core/base/ledger.h"
+#include "core/base/machine.h"
 #include "core/optim/tuning.h"
 #include "core/sched/place/place.h"
 

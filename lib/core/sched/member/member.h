@@ -8,7 +8,6 @@
 
 #include "base/map.h"
 #include "base/str.h"
-#include "core/base/facts.h"
 #include "core/base/peer.h"
 #include "core/link/link.h"
 

@@ -8,7 +8,7 @@
 #pragma once
 
 #include "base/err.h"
-#include "core/base/effect.h"
+#include "core/base/machine.h"
 #include "core/codec/compression.h"
 #include "core/optim/optim.h"
 #include "proto/ps_msg.h"

@@ -3,7 +3,7 @@
 #include "core/sched/query/query.h"
 
 #include "base/alloc.h"
-#include "core/base/trace_read.h"
+#include "core/base/peer.h"
 #include "core/sched/inner.h"
 #include "core/sched/job/run.h"
 #include "core/sched/token.h"

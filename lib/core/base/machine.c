@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The effect list, and the reference-counted objects that effects own: packets
  * and computations. */
-#include "core/base/effect.h"
+#include "core/base/machine.h"
 
 #include "base/alloc.h"
 #include "base/fnv1a.h"
