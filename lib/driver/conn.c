@@ -197,6 +197,21 @@ static void worker_closed(struct daemon_conn *c)
     }
 }
 
+/* Adds what the connection has moved. */
+void driver_add_stats(struct ps_driver_stats *sum, const struct ps_conn *conn)
+{
+    struct ps_conn_stats s;
+
+    ps_conn_stats(conn, &s);
+    sum->bytes_in += s.bytes_in;
+    sum->bytes_out += s.bytes_out;
+    sum->copied += s.copied;
+    sum->by_reference += s.by_reference;
+    sum->moved_by_pool += s.moved_by_pool;
+    sum->reads += s.reads;
+    sum->writes += s.writes;
+}
+
 static void on_closed(void *ctx, struct ps_conn *conn, int rc)
 {
     struct daemon_conn *c = ctx;

@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/map.h"
+#include "crypto/tls_session.h"
 #include "net/arena.h"
 #include "net/io_pool.h"
 #include "net/worker.h"
@@ -15,9 +16,74 @@
 #include <sched.h>
 
 /* Passes of before_poll() before sockets are polled again. */
-#define ROUNDS_MAX  16
+#define ROUNDS_MAX     16
 /* Time for the last output of connections when the daemon ends. */
-#define CLOSE_GRACE PS_SECONDS(2)
+#define CLOSE_GRACE    PS_SECONDS(2)
+
+/* ------------------------------------------------------------------- watch */
+
+/* Detects connections without progress: TCP retransmits ever more rarely and
+ * reports nothing. While bytes sent to a server are unacknowledged, its
+ * connection is checked a few times a second. */
+
+#define WATCH_INTERVAL PS_MILLIS(200)
+
+/* True if bytes are unacknowledged. */
+static bool check_conn(struct daemon_conn *c)
+{
+    struct ps_driver *d = c->driver;
+    struct ps_event ev = {.type = PS_EV_STALLED, .conn = c->id};
+    ps_time unacked = ps_conn_unacked(c->conn);
+    struct ps_conn_losses losses;
+
+    if (ps_conn_losses(c->conn, &losses)) {
+        ps_path_on_losses(
+            &c->path,
+            &(struct ps_path_losses){.sent = losses.sent,
+                                     .retransmitted = losses.retransmitted,
+                                     .slows_on_loss = losses.slows_on_loss},
+            ps_loop_now(d->opt.loop));
+    }
+    const bool stalled = ps_path_on_unacked(&c->path, unacked, &d->fx);
+
+    driver_apply_effects(d);
+    if (stalled) {
+        driver_feed(d, &ev);
+    }
+    return unacked > 0;
+}
+
+static void check_all(struct ps_loop_timer *t)
+{
+    struct ps_driver *d = PS_CONTAINER(t, struct ps_driver, watch.timer);
+    struct ps_map_cursor at = {0};
+    struct daemon_conn *c;
+    bool any = false;
+
+    while (!d->is_closing && (c = ps_map_next(d->conns, &at)) != NULL) {
+        any |= c->is_watched && check_conn(c);
+    }
+    d->watch.is_set = any;
+    if (any) {
+        ps_loop_timer_set(d->opt.loop, t,
+                          ps_loop_now(d->opt.loop) + WATCH_INTERVAL);
+    }
+}
+
+static void watch_conn(struct daemon_conn *c)
+{
+    struct ps_driver *d = c->driver;
+
+    if (d->watch.is_set || d->is_closing) {
+        return;
+    }
+    d->watch.is_set = true;
+    d->watch.timer.due = check_all;
+    ps_loop_timer_set(d->opt.loop, &d->watch.timer,
+                      ps_loop_now(d->opt.loop) + WATCH_INTERVAL);
+}
+
+/* --------------------------------------------------- work before each wait */
 
 /* When the machine or its links have something to do. */
 static ps_time driver_deadline(const struct ps_driver *d)
@@ -57,7 +123,7 @@ static bool flush_queued(struct ps_driver *d)
         struct daemon_conn *c = PS_CONTAINER(n, struct daemon_conn, to_flush);
 
         if (c->is_watched) {
-            driver_watch(c);
+            watch_conn(c);
         }
         if (ps_conn_flush(c->conn) && ps_conn_is_open(c->conn)) {
             driver_on_sent(c, c->conn, ps_conn_queued(c->conn));
@@ -195,6 +261,8 @@ static bool before_poll(void *ctx)
     return more;
 }
 
+/* -------------------------------------------------------------------- life */
+
 static void tick_timer_due(struct ps_loop_timer *t)
 {
     (void)t;
@@ -324,4 +392,67 @@ void ps_driver_shutdown(struct ps_driver *d)
     struct ps_event ev = {.type = PS_EV_SHUTDOWN};
 
     driver_feed(d, &ev);
+}
+
+/* -------------------------------------------------------------- statistics */
+
+static uint64_t add_queued(const struct ps_driver *d)
+{
+    struct ps_map_cursor at = {0};
+    const struct daemon_conn *c;
+    uint64_t sum = 0;
+
+    while ((c = ps_map_next(d->conns, &at)) != NULL) {
+        sum += ps_conn_queued(c->conn);
+    }
+    return sum;
+}
+
+bool ps_driver_is_quiet(const struct ps_driver *d)
+{
+    return d->computing == 0 && add_queued(d) == 0;
+}
+
+void ps_driver_stats(const struct ps_driver *d, struct ps_driver_stats *ret)
+{
+    struct ps_map_cursor at = {0};
+    const struct daemon_conn *c;
+    struct ps_driver_stats s = d->closed_stats;
+
+    while ((c = ps_map_next(d->conns, &at)) != NULL) {
+        driver_add_stats(&s, c->conn);
+    }
+    s.connections = (uint32_t)ps_map_count(d->conns);
+    s.pre_handshake = d->pre_handshake.count;
+    s.paused = d->paused.count;
+    s.computing = d->computing;
+    s.queued = add_queued(d);
+    s.output = d->output.total.cost[PS_COST_OUTPUT].used;
+    *ret = s;
+}
+
+void ps_driver_dump(const struct ps_driver *d)
+{
+    static const char *const kinds[] = {
+        [PS_CONN_DIALLED] = "dialled",
+        [PS_CONN_ACCEPTED] = "accepted",
+        [PS_CONN_LOCAL] = "local",
+    };
+    struct ps_map_cursor at = {0};
+    const struct daemon_conn *c;
+
+    while ((c = ps_map_next(d->conns, &at)) != NULL) {
+        const struct ps_tls_session *session = ps_conn_session(c->conn);
+        struct ps_conn_stats s;
+
+        ps_conn_stats(c->conn, &s);
+        ps_log(PS_LOG_NOTICE,
+               "state connection peer=%s kind=%s handshake_done=%d paused=%d "
+               "queued=%llu in=%llu out=%llu cipher=%s",
+               ps_conn_peer(c->conn), kinds[c->kind],
+               ps_conn_is_handshake_done(c->conn), ps_conn_is_paused(c->conn),
+               (unsigned long long)ps_conn_queued(c->conn),
+               (unsigned long long)s.bytes_in, (unsigned long long)s.bytes_out,
+               session != NULL ? ps_tls_session_cipher(session) : "none");
+    }
 }

@@ -7,11 +7,54 @@
 #include "base/alloc.h"
 #include "base/fnv1a.h"
 #include "base/map.h"
+#include "kernel/share.h"
 #include "net/arena.h"
 #include "net/worker.h"
 
 #include <assert.h>
 #include <stdio.h>
+
+/* ------------------------------------------------------------ jobs on GPUs */
+
+/* Jobs that read or write memory of GPUs run there, see kernel/share.h. */
+
+/* Bytes of a piece: enough for fast copies; a multiple of 16 elements. */
+#define PIECE_BYTES (4u * 1024 * 1024)
+
+static void log_device_failure(struct ps_driver *d)
+{
+    char why[PS_SHARE_WHY_MAX];
+
+    ps_share_failure(d->opt.share, why);
+    ps_log_of(LOG_DEVICE, PS_LOG_WARNING, "a job on a GPU has failed: %s", why);
+}
+
+static bool needs_device(const struct ps_compute *c)
+{
+    return c->reads_device || c->out_count > 0;
+}
+
+static uint64_t device_step(const struct ps_compute *c)
+{
+    return ps_kernel_is_divisible(&c->job)
+               ? PIECE_BYTES / ps_dtype_size(c->job.dtype)
+               : c->job.count;
+}
+
+static int device_run(struct ps_share *share, const struct ps_compute *c,
+                      uint64_t from, uint64_t to)
+{
+    const size_t size = ps_dtype_size(c->job.dtype);
+
+    if (c->out_count > 0) {
+        return ps_share_deliver(share, c->job.src[0], from * size,
+                                (to - from) * size, c->outs, c->out_count);
+    }
+    return ps_share_run_range(share, &c->job, c->pinned, (uint32_t)c->token,
+                              from, to);
+}
+
+/* ------------------------------------------------------- steps and effects */
 
 struct compute_task {
     struct ps_worker_task task;
@@ -212,7 +255,7 @@ static void compute_done(struct ps_worker_task *task, int rc)
     struct ps_event ev = {.type = PS_EV_COMPUTED};
 
     if (rc != 0 && t->task.run != NULL) {
-        driver_log_device_failure(d);
+        log_device_failure(d);
     }
     ps_free(t);
     d->computing--;
@@ -228,7 +271,7 @@ static int run_on_device(struct ps_worker_task *task, uint64_t from,
     const struct compute_task *t = PS_CONTAINER(task, struct compute_task,
                                                 task);
 
-    return driver_device_run(t->driver->opt.share, t->compute, from, to);
+    return device_run(t->driver->opt.share, t->compute, from, to);
 }
 
 static void start_compute(struct ps_driver *d, struct ps_compute *c)
@@ -240,9 +283,9 @@ static void start_compute(struct ps_driver *d, struct ps_compute *c)
     t->compute = c;
     t->task.job = &c->job;
     t->task.done = compute_done;
-    if (driver_needs_device(c)) {
+    if (needs_device(c)) {
         t->task.run = run_on_device;
-        t->task.run_step = driver_device_step(c);
+        t->task.run_step = device_step(c);
     }
     d->computing++;
     ps_worker_submit(d->opt.worker, &t->task);

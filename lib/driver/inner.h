@@ -3,19 +3,16 @@
  *
  * Calls go down this list only:
  *
- *     driver.c     lifecycle, and work before each wait
- *     watch.c      connections that make no progress
+ *     driver.c     lifecycle, work before each wait, connections without
+ *                  progress, statistics
  *     accept.c     connections from listeners and dials
  *     conn.c       one connection: open, frames, close
- *     ring.c       memory of workers: regions, operations of rings
- *     device.c     memory of workers on GPUs, operations that wait for events
+ *     memory.c     memory of workers: regions, rings of operations, GPUs
  *     effect.c     steps of the machine, and their effects: sends, jobs, closes
- *     device_job.c jobs that read or write memory of GPUs
- *     dial.c       connections and probes that the machine asks for
+ *     dial.c       connections and probes that the machine asks for; the port
+ *                  that shows that an agent lives
  *     tls.c        handshakes of TLS, and certificates of peers
- *     output.c     memory of queued output: reports, and closes for it
- *     stats.c      statistics
- *     liveness.c   port that shows that an agent lives */
+ *     output.c     memory of queued output: reports, and closes for it */
 #pragma once
 
 #include "base/list.h"
@@ -260,6 +257,8 @@ bool driver_is_open(const struct ps_driver *d);
 /* Makes the end of a closing driver due once nothing is open. */
 void driver_maybe_closed(struct ps_driver *d);
 
+void driver_add_stats(struct ps_driver_stats *sum, const struct ps_conn *conn);
+
 /* accept.c */
 
 /* Reports the dials that have ended. */
@@ -272,6 +271,10 @@ void driver_cancel_accepting(struct ps_driver *d);
 void driver_dial(struct ps_driver *d, const struct ps_fx *fx);
 void driver_probe(struct ps_driver *d, const struct ps_fx *fx);
 void driver_cancel_dials(struct ps_driver *d);
+/* Address of a port on which only this process listens, on the host address of
+ * `fd`. NULL: no agent, or it cannot be bound. */
+const char *driver_liveness_address(struct ps_driver *d, int fd);
+void driver_liveness_close(struct ps_driver *d);
 
 /* tls.c */
 
@@ -307,7 +310,7 @@ void driver_reject(struct daemon_conn *c, int rc, const char *text);
  * one after the other, until there is a reserve again. */
 void driver_relieve(struct ps_driver *d);
 
-/* ring.c */
+/* memory.c */
 
 void driver_accept_region(struct daemon_conn *c, const struct ps_msg *msg);
 void driver_accept_residuals(struct daemon_conn *c, const struct ps_msg *msg);
@@ -316,38 +319,9 @@ void driver_accept_ring(struct daemon_conn *c, const struct ps_msg *msg);
  * `frames` + 1. True if there were any. */
 bool driver_ring_poll(struct daemon_conn *c, uint64_t frames);
 
-/* device.c */
-
 void driver_accept_device(struct daemon_conn *c, const struct ps_msg *msg);
 void driver_accept_device_event(struct daemon_conn *c,
                                 const struct ps_msg *msg);
 void driver_accept_device_op(struct daemon_conn *c, const struct ps_msg *msg);
 void driver_drop_device_events(struct daemon_conn *c);
 void driver_device_fini(struct ps_driver *d);
-
-/* device_job.c */
-
-/* True if the computation reads or writes memory of a GPU. */
-bool driver_needs_device(const struct ps_compute *c);
-/* Elements of its pieces. */
-uint64_t driver_device_step(const struct ps_compute *c);
-/* Runs a piece, on any thread. */
-int driver_device_run(struct ps_share *share, const struct ps_compute *c,
-                      uint64_t from, uint64_t to);
-void driver_log_device_failure(struct ps_driver *d);
-
-/* watch.c */
-
-/* Starts the watch of a watched connection that is about to send. */
-void driver_watch(struct daemon_conn *c);
-
-/* liveness.c */
-
-/* Address of a port on which only this process listens, on the host address of
- * `fd`. NULL: no agent, or it cannot be bound. */
-const char *driver_liveness_address(struct ps_driver *d, int fd);
-void driver_liveness_close(struct ps_driver *d);
-
-/* stats.c */
-
-void driver_add_stats(struct ps_driver_stats *sum, const struct ps_conn *conn);
