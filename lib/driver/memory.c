@@ -259,7 +259,7 @@ static bool check_identity(struct daemon_conn *c, const struct ps_bytes *uuid,
     if (uuid->len != PS_SHARE_UUID ||
         (handle->len != PS_SHARE_HANDLE && (needs_handle || handle->len > 0))) {
         ps_conn_close(c->conn, PS_E_PROTO,
-                      "identity or handle of a GPU of another length");
+                      "the identity or the handle of a GPU has a wrong length");
         return false;
     }
     return true;
@@ -329,14 +329,14 @@ void driver_accept_device_event(struct daemon_conn *c, const struct ps_msg *msg)
         return;
     }
     if (share == NULL || m->event == 0 || m->event > PS_OPS_MAX) {
-        ps_conn_close(c->conn, PS_E_PROTO, "l_device_event without a use");
+        ps_conn_close(c->conn, PS_E_PROTO, "l_device_event of an unknown use");
         return;
     }
     if (c->worker.events == NULL) {
         c->worker.events = ps_map_new();
     }
     if (ps_map_get(c->worker.events, m->event) != NULL) {
-        ps_conn_close(c->conn, PS_E_PROTO, "an event is named twice");
+        ps_conn_close(c->conn, PS_E_PROTO, "an event number is used twice");
         return;
     }
     if (ps_share_event_import(share, m->uuid.data, m->handle.data, &event,

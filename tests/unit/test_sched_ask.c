@@ -1560,10 +1560,9 @@ static void lose_at(enum stage stage, bool loses_source)
     end = &last_msg(ctl, PS_MSG_QUERY_END)->query_end;
     assert_int_equal(end->error, moves ? 0 : PS_E_AGAIN);
     if (!moves) {
-        expect_substring(end->text,
-                         loses_source
-                             ? "the server that has them was lost"
-                             : "the server that was to have them was lost");
+        expect_substring(end->text, loses_source
+                                        ? "the source server was lost"
+                                        : "the target server was lost");
     }
     p = placed(j.a[0]);
     assert_int_equal(p.node[0], other->node);

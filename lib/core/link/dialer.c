@@ -483,7 +483,8 @@ static void on_welcome(struct ps_uplink *up, const struct ps_uplink_call *call,
 {
     if (!ps_dialer_speaks(m)) {
         log_drop(up, call,
-                 "it wants a protocol that this daemon does not speak");
+                 "it has chosen a protocol version that this daemon does not "
+                 "support");
         drop_conn(up, call, conn);
         return;
     }
@@ -548,7 +549,7 @@ bool ps_uplink_on_msg(struct ps_uplink *up, const struct ps_uplink_call *call,
         return false;
     }
     if (conn != up->dialer.conn) {
-        log_drop(up, call, "it spoke before its welcome");
+        log_drop(up, call, "it sent a message before its welcome");
         drop_conn(up, call, conn);
         return false;
     }
@@ -632,7 +633,7 @@ void ps_uplink_tick(struct ps_uplink *up, const struct ps_uplink_call *call)
 {
     if (ps_uplink_is_connected(up)) {
         if (silence_deadline(up) <= call->now) {
-            ps_uplink_drop(up, call, "nothing was heard of it");
+            ps_uplink_drop(up, call, "it is silent");
         } else if (up->next_ping_at <= call->now) {
             if (up->dialer.last_recv_at < up->last_ping_at) {
                 ps_dialer_on_stalled(&up->dialer, call->now);

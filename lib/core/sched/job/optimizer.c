@@ -493,7 +493,7 @@ static int check_compression(const struct ps_sched_job *j,
         return PS_E_INVAL;
     }
     if (*name == '\0') {
-        ps_str_add(why, "a compression has a name");
+        ps_str_add(why, "a compression needs a name");
         return PS_E_INVAL;
     }
     rc = ps_compression_parse(name, m->params, m->params_count, ret, text,

@@ -99,9 +99,10 @@ bool ps_sched_member_is_backlogged(struct ps_sched_step *st,
         return false;
     }
     ps_effects_log(st->fx, PS_LOG_WARNING,
-                   "node %u cut off: it never acknowledges messages", m->node);
+                   "node %u cut off: it does not acknowledge messages",
+                   m->node);
     ps_sched_event_member(st, m, "cut off", true,
-                          "it never acknowledges messages");
+                          "it does not acknowledge messages");
     if (ps_member_is_connected(m)) {
         close_member_conn(st, m);
         ps_sched_member_on_closed(st, m);
@@ -337,7 +338,8 @@ static int check_hello(const struct ps_sched *s, bool local,
     }
     if (m->role == PS_ROLE_SERVER &&
         ps_sched_text_or_empty(m->address)[0] == '\0') {
-        ps_str_add(why, "a server must say at which address agents dial it");
+        ps_str_add(why,
+                   "a server must state the address at which agents dial it");
         return PS_E_INVAL;
     }
     return 0;

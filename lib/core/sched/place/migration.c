@@ -437,9 +437,9 @@ static bool start_migration(struct ps_sched_step *st, struct ps_sched_job *j,
     }
     if (!ps_sched_admission_fits_part(st->s, j, j->keys.list[mv->key],
                                       mv->index, mv->target.node)) {
-        record_failure(j->rebalance,
-                       "the server that was to have them has no memory "
-                       "for them (store.memory)");
+        record_failure(
+            j->rebalance,
+            "the target server has no memory for them (store.memory)");
         ps_list_remove(&mv->list_node);
         ps_free(mv);
         return true;
@@ -491,15 +491,14 @@ static void lose_endpoint(struct ps_sched_step *st, struct ps_sched_job *j,
         if (mv->state == MIG_INSTALLING) {
             commit_migration(st, j, mv); /* The target has all of it. */
         } else if (mv->state < MIG_COMMITTED) {
-            roll_back_migration(st, j, mv, "the server that has them was lost");
+            roll_back_migration(st, j, mv, "the source server was lost");
         }
     }
     if (mv->target.node == node) {
         mv->target.awaits_ack = false;
         mv->target.is_done = true;
         if (mv->state < MIG_COMMITTED) {
-            roll_back_migration(st, j, mv,
-                                "the server that was to have them was lost");
+            roll_back_migration(st, j, mv, "the target server was lost");
         }
     }
     advance_migration(st, j, mv);
@@ -648,11 +647,10 @@ static void chunk_written(struct ps_sched_step *st, struct ps_sched_job *j,
 {
     if (m->error != 0 || (m->received_bytes <= mv->copied_bytes &&
                           m->received_bytes < mv->total_bytes)) {
-        roll_back_migration(
-            st, j, mv,
-            ps_sched_text_or_empty(m->text)[0] != '\0'
-                ? m->text
-                : "the server that was to have them did not take them");
+        roll_back_migration(st, j, mv,
+                            ps_sched_text_or_empty(m->text)[0] != '\0'
+                                ? m->text
+                                : "the target server refused them");
         return;
     }
     mv->copied_bytes = m->received_bytes;
@@ -669,8 +667,7 @@ static void on_target_ack(struct ps_sched_step *st, struct ps_sched_job *j,
             chunk_written(st, j, mv, m);
         }
     } else if (mv->state == MIG_INSTALLING && m->error != 0) {
-        roll_back_migration(
-            st, j, mv, "the server that was to have them did not take them");
+        roll_back_migration(st, j, mv, "the target server refused them");
     } else {
         mv->target.is_done = true;
         if (mv->state == MIG_INSTALLING) {

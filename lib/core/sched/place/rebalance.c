@@ -211,9 +211,8 @@ static const char *rebalance_error(const struct ps_sched_job *j, int *ret_rc)
     }
     *ret_rc = PS_E_UNSUPPORTED;
     if (j->opt.mode != PS_MODE_SYNC) {
-        return "keys of an async or ssp job stay where they are: pushes "
-               "without rounds cannot be told from each other at another "
-               "server";
+        return "keys of an async or ssp job cannot be moved: another server "
+               "could not recognise duplicates of pushes without rounds";
     }
     return NULL;
 }
