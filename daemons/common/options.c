@@ -207,8 +207,8 @@ const struct ps_option ps_common_rows[PS_COMMON_ROWS] = {
      .enum_names = "auto|on|off",
      .offset = AT(tls.ktls),
      .help = "Protection of the records of encrypted connections by the "
-             "kernel (kTLS, its module tls): auto, if it can and this process "
-             "has no faster cipher; on, if it can; off, never."},
+             "kernel (kTLS, its module tls): auto, if it can; on, the same "
+             "with a warning if it cannot; off, never."},
     {.path = "security.tls.directory",
      .text = "",
      .type = PS_OPTION_STRING,

@@ -31,8 +31,8 @@ enum ps_tls_enabled {
 };
 
 enum ps_ktls_mode {
-    PS_KTLS_AUTO, /* Where the process has no faster cipher. */
-    PS_KTLS_ON,
+    PS_KTLS_AUTO, /* Where the kernel can. */
+    PS_KTLS_ON,   /* The same, with a warning where it cannot. */
     PS_KTLS_OFF,
 };
 

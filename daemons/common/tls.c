@@ -8,11 +8,10 @@
 #include "base/file_check.h"
 #include "base/log.h"
 #include "base/str.h"
-#include "crypto/gcm.h"
 #include "crypto/tls_context.h"
 #include "driver/driver.h"
-#include "net/ktls.h"
 #include "net/tls_gate.h"
+#include "net/transport_tls.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -130,7 +129,8 @@ static int load_files(const struct daemon *d, const struct ps_options *o,
             &(struct ps_tls_source){.ca = f->ca,
                                     .certificate = f->cert,
                                     .key = f->key,
-                                    .crl = f->crl[0] != '\0' ? f->crl : NULL},
+                                    .crl = f->crl[0] != '\0' ? f->crl : NULL,
+                                    .by_kernel = t->ktls != PS_KTLS_OFF},
             &ret->context, &why);
         ret->has_crl = f->crl[0] != '\0';
         if (rc != 0) {
@@ -166,13 +166,14 @@ static char *read_descriptor(int fd)
     return text;
 }
 
-static int load_descriptor(const struct ps_options *o, int fd,
+static int load_descriptor(const struct ps_options *o,
+                           const struct ps_tls_options *t,
                            struct daemon_credentials *ret,
                            struct ps_str *report)
 {
     char text[1024];
     struct ps_str why;
-    char *pem = read_descriptor(fd);
+    char *pem = read_descriptor(t->fd);
 
     if (pem == NULL) {
         report_where(o, "security.tls.fd", report);
@@ -180,12 +181,14 @@ static int load_descriptor(const struct ps_options *o, int fd,
                     "descriptor %d cannot be read: %s; the process that "
                     "starts this one has to pass a descriptor with the PEM "
                     "text of key, certificate and authority\n",
-                    fd, strerror(errno));
+                    t->fd, strerror(errno));
         return PS_E_CONFIG;
     }
     ps_str_init(&why, text, sizeof(text));
-    int rc = ps_tls_context_new(&(struct ps_tls_source){.pem = pem},
-                                &ret->context, &why);
+    int rc = ps_tls_context_new(
+        &(struct ps_tls_source){.pem = pem,
+                                .by_kernel = t->ktls != PS_KTLS_OFF},
+        &ret->context, &why);
 
     explicit_bzero(pem, strlen(pem));
     ps_free(pem);
@@ -259,7 +262,7 @@ static int load_credentials(const struct daemon *d, const void *values,
                            "pki issue' has written\n");
         return PS_E_CONFIG;
     }
-    rc = t->fd >= 0 ? load_descriptor(o, t->fd, ret, report)
+    rc = t->fd >= 0 ? load_descriptor(o, t, ret, report)
                     : load_files(d, o, t, ret, report);
     if (rc == 0 &&
         !check_identity(d, o, c, ps_tls_context_identity(ret->context),
@@ -367,22 +370,19 @@ static void use_certificate(struct daemon *d, const char *verb)
 
 /* --------------------------------------------------------------------- life */
 
-/* Chooses between the kernel and this process for the records. */
-static void choose_protection(struct daemon *d)
+/* Reports whether the kernel or OpenSSL protects the records. */
+static void report_protection(struct daemon *d)
 {
     const int mode = daemon_common_options(d)->tls.ktls;
-    const struct ps_gcm_ops *own = ps_gcm_fastest();
-    const bool is_wanted = mode == PS_KTLS_ON ||
-                           (mode == PS_KTLS_AUTO && own == &ps_gcm_openssl);
 
-    d->facts.process.ktls = is_wanted && ps_ktls_is_available();
+    d->facts.process.ktls = mode != PS_KTLS_OFF &&
+                            ps_transport_kernel_has_tls();
     if (mode == PS_KTLS_ON && !d->facts.process.ktls) {
-        ps_log(PS_LOG_WARNING,
-               "security.tls.ktls is on, and the kernel has no "
-               "TLS (modprobe tls); this process does its work");
+        ps_log(PS_LOG_WARNING, "security.tls.ktls is on, and the kernel has no "
+                               "TLS (modprobe tls); OpenSSL does its work");
     }
     ps_log(PS_LOG_INFO, "records of TLS are protected by %s",
-           d->facts.process.ktls ? "the kernel" : own->name);
+           d->facts.process.ktls ? "the kernel" : ps_tls_library());
 }
 
 int daemon_tls_start(struct daemon *d)
@@ -394,7 +394,7 @@ int daemon_tls_start(struct daemon *d)
     }
     d->tls.expiry_timer.due = check_expiry;
     use_certificate(d, "loaded");
-    choose_protection(d);
+    report_protection(d);
     return ps_tls_gate_new(
         &(struct ps_tls_gate_options){
             .loop = d->loop,
@@ -406,8 +406,7 @@ int daemon_tls_start(struct daemon *d)
 struct ps_driver_tls daemon_tls_of_driver(const struct daemon *d)
 {
     return (struct ps_driver_tls){.gate = d->tls.gate,
-                                  .context = d->tls.credentials.context,
-                                  .by_kernel = d->facts.process.ktls};
+                                  .context = d->tls.credentials.context};
 }
 
 void daemon_tls_stop(struct daemon *d)

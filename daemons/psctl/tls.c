@@ -15,9 +15,11 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #define CHUNK_BYTES (64u * 1024u)
@@ -64,44 +66,9 @@ static struct ps_tls_context *load_context(const char *folder,
     return context;
 }
 
-/* Writes all output. Returns 0 or an errno value. */
-static int put_output(struct tls_relay *r)
+static bool wait_for_socket(int fd, short events, int timeout_ms)
 {
-    size_t len;
-    const void *bytes;
-
-    while (bytes = ps_tls_session_output(r->session, &len), len > 0) {
-        ssize_t n = send(r->outer, bytes, len, MSG_NOSIGNAL);
-
-        if (n >= 0) {
-            ps_tls_session_sent(r->session, (size_t)n);
-        } else if (errno == EAGAIN) {
-            struct pollfd p = {.fd = r->outer, .events = POLLOUT};
-
-            (void)poll(&p, 1, -1);
-        } else if (errno != EINTR) {
-            return errno;
-        }
-    }
-    return 0;
-}
-
-/* Reads input once. Returns 0, an errno value, or -1 at the end. */
-static int get_input(struct tls_relay *r)
-{
-    size_t room;
-    void *place = ps_tls_session_place(r->session, &room);
-    ssize_t n = recv(r->outer, place, room, MSG_DONTWAIT);
-
-    if (n > 0) {
-        ps_tls_session_received(r->session, (size_t)n);
-    }
-    return n > 0 ? 0 : n == 0 ? -1 : errno;
-}
-
-static bool wait_for_input(int fd, int timeout_ms)
-{
-    struct pollfd p = {.fd = fd, .events = POLLIN};
+    struct pollfd p = {.fd = fd, .events = events};
     int n;
 
     do {
@@ -114,30 +81,20 @@ static bool wait_for_input(int fd, int timeout_ms)
 static bool make_handshake(struct tls_relay *r, int timeout_ms,
                            struct ps_str *why)
 {
-    for (;;) {
-        int rc = ps_tls_session_handshake(r->session, why);
-        int error = put_output(r);
+    int rc;
 
-        if (rc != PS_E_AGAIN) {
-            return rc == 0;
-        }
-        while (error == 0 || error == EAGAIN || error == EINTR) {
-            if (!wait_for_input(r->outer, timeout_ms)) {
-                ps_str_add(why, "no handshake of TLS in time; raise --timeout");
-                return false;
-            }
-            error = get_input(r);
-            if (error == 0) {
-                break;
-            }
-        }
-        if (error != 0) {
-            ps_str_add(why,
-                       "it closed the connection during the handshake of "
-                       "TLS; if psched has no certificate, leave --tls out");
+    while ((rc = ps_tls_session_handshake(r->session, why)) == PS_E_AGAIN) {
+        bool writes = ps_tls_session_waits_to_write(r->session);
+
+        if (!wait_for_socket(r->outer, writes ? POLLOUT : POLLIN, timeout_ms)) {
+            ps_str_add(why, "no handshake of TLS in time; raise --timeout");
             return false;
         }
     }
+    if (rc == PS_E_REFUSED) {
+        ps_str_add(why, "; if psched has no certificate, leave --tls out");
+    }
+    return rc == 0;
 }
 
 /* True if the peer is the scheduler of the certificate's cluster. */
@@ -160,6 +117,17 @@ static bool check_peer(const struct tls_relay *r,
 
 /* -------------------------------------------------------------------- thread */
 
+/* Waits until all output has left; false: it cannot. */
+static bool put_output(struct tls_relay *r)
+{
+    ssize_t rc;
+
+    while ((rc = ps_tls_session_write(r->session, NULL, 0)) == PS_E_AGAIN) {
+        (void)wait_for_socket(r->outer, POLLOUT, -1);
+    }
+    return rc == 0;
+}
+
 /* Encrypts what psctl has sent; false: the end. */
 static bool relay_out(struct tls_relay *r)
 {
@@ -178,10 +146,10 @@ static bool relay_out(struct tls_relay *r)
         const struct iovec iov = {r->chunk + at, (size_t)n - at};
         ssize_t sealed = ps_tls_session_write(r->session, &iov, 1);
 
-        if (sealed < 0 || put_output(r) != 0) {
+        if ((sealed < 0 && sealed != PS_E_AGAIN) || !put_output(r)) {
             return false;
         }
-        at += (size_t)sealed;
+        at += sealed > 0 ? (size_t)sealed : 0;
     }
     return true;
 }
@@ -203,23 +171,19 @@ static bool send_all(int fd, const uint8_t *bytes, size_t len)
 /* Decrypts what psched has sent; false: the end. */
 static bool relay_in(struct tls_relay *r)
 {
-    int error = get_input(r);
-
-    if (error != 0) {
-        return error == EAGAIN || error == EINTR;
-    }
-    for (;;) {
+    do {
         const struct iovec iov = {r->chunk, sizeof(r->chunk)};
         ssize_t n = ps_tls_session_read(r->session, &iov, 1);
 
         if (n == PS_E_AGAIN) {
             return true;
         }
-        r->has_failed = n < 0 && n != PS_E_CLOSED;
+        r->has_failed = n == PS_E_PERM || n == PS_E_PROTO;
         if (n <= 0 || !send_all(r->inner, r->chunk, (size_t)n)) {
             return false;
         }
-    }
+    } while (ps_tls_session_has_unread(r->session));
+    return true;
 }
 
 static void *relay_main(void *arg)
@@ -248,6 +212,28 @@ static void *relay_main(void *arg)
 
 /* --------------------------------------------------------------------- life */
 
+/* OpenSSL writes to the socket without MSG_NOSIGNAL. The thread inherits the
+ * blocked signal; the one of this thread is discarded. */
+static void block_sigpipe(sigset_t *ret_old)
+{
+    sigset_t pipe;
+
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &pipe, ret_old);
+}
+
+static void unblock_sigpipe(const sigset_t *old)
+{
+    static const struct timespec at_once;
+    sigset_t pipe;
+
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    (void)sigtimedwait(&pipe, NULL, &at_once);
+    pthread_sigmask(SIG_SETMASK, old, NULL);
+}
+
 static void relay_free(struct tls_relay *r)
 {
     ps_tls_session_free(r->session);
@@ -264,11 +250,13 @@ struct tls_relay *tls_open(const char *folder, int fd, ps_time silence,
     struct ps_tls_context *context = load_context(folder, why);
     int pair[2] = {-1, -1};
     bool good = false;
+    sigset_t old;
 
+    block_sigpipe(&old);
     r->outer = fd;
     r->inner = -1;
     if (context != NULL) {
-        r->session = ps_tls_session_new(context, true);
+        r->session = ps_tls_session_new(context, fd, true);
         good = r->session != NULL &&
                make_handshake(r, (int)(silence / PS_MILLIS(1)), why) &&
                check_peer(r, context, why);
@@ -282,6 +270,7 @@ struct tls_relay *tls_open(const char *folder, int fd, ps_time silence,
             ps_str_add(why, strerror(errno));
         }
     }
+    unblock_sigpipe(&old);
     if (!good) {
         if (pair[1] >= 0) {
             close(pair[1]);

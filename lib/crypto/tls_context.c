@@ -562,7 +562,7 @@ int ps_tls_context_check_lists(const struct ps_tls_context *c,
 
 /* ------------------------------------------------------------------ context */
 
-static SSL_CTX *ssl_ctx_new(void)
+static SSL_CTX *ssl_ctx_new(bool by_kernel)
 {
     SSL_CTX *ssl = SSL_CTX_new(TLS_method());
 
@@ -571,14 +571,18 @@ static SSL_CTX *ssl_ctx_new(void)
     }
     SSL_CTX_set_options(ssl, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION |
                                  SSL_OP_NO_COMPRESSION |
-                                 SSL_OP_CIPHER_SERVER_PREFERENCE);
+                                 SSL_OP_CIPHER_SERVER_PREFERENCE |
+                                 (by_kernel ? SSL_OP_ENABLE_KTLS : 0));
+    /* A connection that is idle has no buffers. */
+    SSL_CTX_set_mode(ssl, SSL_MODE_RELEASE_BUFFERS);
+    /* A read returns after a message without bytes of the user. */
+    SSL_CTX_clear_mode(ssl, SSL_MODE_AUTO_RETRY);
     SSL_CTX_clear_options(ssl, SSL_OP_ENABLE_MIDDLEBOX_COMPAT);
     SSL_CTX_set_session_cache_mode(ssl, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_verify(ssl, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT,
                        ps_tls_session_on_verify);
     SSL_CTX_set_verify_depth(ssl, DEPTH_MAX);
     SSL_CTX_set_max_cert_list(ssl, CHAIN_MAX);
-    SSL_CTX_set_keylog_callback(ssl, ps_tls_session_keylog);
     if (SSL_CTX_set_min_proto_version(ssl, TLS1_3_VERSION) != 1 ||
         SSL_CTX_set_max_proto_version(ssl, TLS1_3_VERSION) != 1 ||
         SSL_CTX_set_ciphersuites(ssl, CIPHERS) != 1 ||
@@ -628,7 +632,7 @@ int ps_tls_context_new(const struct ps_tls_source *source,
 
     atomic_init(&c->refs, 1);
     ERR_clear_error();
-    c->ssl = ssl_ctx_new();
+    c->ssl = ssl_ctx_new(source->by_kernel);
     if (c->ssl == NULL) {
         ps_str_add(why, "OpenSSL: ");
         add_openssl_error(why);

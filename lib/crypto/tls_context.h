@@ -9,6 +9,7 @@
 #include "base/str.h"
 #include "crypto/identity.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -31,6 +32,8 @@ struct ps_tls_source {
      * one; NULL: no certificate is revoked. */
     const char *crl;
     const char *pem; /* NULL: the files. */
+    /* OpenSSL gives keys of records to the kernel, where both can (kTLS). */
+    bool by_kernel;
 };
 
 /* On failure `why` names the file, the reason and the remedy. */

@@ -1,192 +1,66 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* During the handshake a BIO connects OpenSSL with the input and the output.
- * OpenSSL reads no byte beyond the record that it needs, so that input which
- * follows the handshake stays for the reader. The traffic secrets come through
- * OpenSSL's callback for key logs. */
+/* OpenSSL reads and writes the socket itself, as it must to pass keys to the
+ * kernel. Between it and the output of the socket is a buffer: the records of a
+ * batch are sealed into it, and leave with one system call. A batch begins when
+ * the buffer is empty and fits in it, so that SSL_write_ex() never stops within
+ * a record: it would have to be repeated with the same bytes, before which an
+ * urgent frame may go by then. Where the kernel seals, the buffer has the bytes
+ * themselves. */
 #include "crypto/tls_session.h"
 
 #include "base/alloc.h"
 #include "crypto/tls_context.h"
-#include "crypto/tls_record.h"
 
-#include <assert.h>
+#include <errno.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Input buffer: during the handshake, and after. */
-#define INPUT_FIRST    (PS_TLS_RECORD_MAX + 512u)
-#define INPUT_MAX      (PS_TLS_BATCH * PS_TLS_RECORD_MAX)
-/* Output of a handshake: the own certificates. */
-#define OUTPUT_MAX     (64u * 1024u)
-#define BATCH_BYTES    (PS_TLS_BATCH * PS_TLS_RECORD_MAX)
-/* Records without bytes of the user, one after the other. */
-#define EMPTY_MAX      32u
-/* Types of handshake messages after the handshake, and of alerts. */
-#define NEW_TICKET     4u
-#define KEY_UPDATE_LEN 5u
-#define CLOSE_NOTIFY   0u
-#define REFUSAL_BYTES  320u
-/* Content of a record that is not data. */
-#define CONTROL_MAX    4096u
-
-struct input {
-    struct ps_tls_keys *keys;
-    uint8_t *bytes;
-    size_t size;
-    size_t from;
-    size_t to;
-    /* Opened bytes in `bytes` that are not read yet. */
-    size_t plain_from;
-    size_t plain_to;
-    bool has_any; /* The peer has sent something. */
-    int rc;       /* Why nothing more is opened; 0: it is. */
-    unsigned empty_records;
-    char failure[192];
-};
-
-struct output {
-    struct ps_tls_keys *keys;
-    uint8_t *bytes;
-    size_t size;
-    size_t from;
-    size_t to;
-    uint64_t records_max;
-    bool is_ended;
-};
+#define RECORD_BYTES  ((size_t)SSL3_RT_MAX_PLAIN_LENGTH)
+/* The input is read ahead: some records with one system call. */
+#define INPUT_BYTES   (PS_TLS_BATCH_BYTES + 4096u)
+/* Bytes of the buffer of the output: of a batch, in which pieces of DIRECT_MIN
+ * and what lies between them are records of their own, of messages of the
+ * handshake and of the end; and of a connection without output, which is the
+ * least that BIO_f_buffer() changes to. */
+#define OUTPUT_BYTES  (PS_TLS_BATCH_BYTES + 4096u)
+#define OUTPUT_IDLE   4100
+#define OUTPUT_SMALL  3072u
+/* Least piece that is sealed from where it lies; shorter ones are copied
+ * together. */
+#define DIRECT_MIN    8192u
+/* Steps of OpenSSL for messages of the handshake after it, without bytes of the
+ * user in between; some three for a message. */
+#define STEPS_MAX     128u
+#define REFUSAL_BYTES 320u
 
 struct ps_tls_session {
-    SSL *ssl;                       /* NULL: the handshake is over. */
-    struct ps_tls_context *context; /* As long as `ssl`. */
-    bool dialled;
-    struct input in;
-    struct output out;
-    _Atomic bool update_wanted; /* The peer asks for new keys of the output. */
+    SSL *ssl;
+    BIO *output; /* The buffer; owned by `ssl`. */
+    struct ps_tls_context *context;
+    bool is_over; /* The handshake. */
+    bool has_unread;
+    bool is_wide;     /* `output` has room for a batch. */
+    uint64_t records; /* Sealed under the present keys. */
+    uint64_t records_max;
+    unsigned steps; /* See STEPS_MAX. */
+    int input_rc;   /* Why nothing more is opened; 0: it is. */
+    char failure[192];
     struct ps_identity peer;
     char refusal[REFUSAL_BYTES]; /* Why its certificates were refused. */
     X509 *certificate;
     STACK_OF(X509) * chain;
     int64_t expires_at; /* First end of a certificate of the verified chain. */
-    const char *cipher;
 };
 
-/* --------------------------------------------------------- OpenSSL's sockets */
-
-static BIO_METHOD *methods;
 static int session_index;
-static pthread_once_t methods_made = PTHREAD_ONCE_INIT;
+static pthread_once_t index_made = PTHREAD_ONCE_INIT;
 
-static int bio_read(BIO *bio, char *out, int len)
+static void make_index(void)
 {
-    struct input *in = &((struct ps_tls_session *)BIO_get_data(bio))->in;
-    size_t n = in->to - in->from;
-
-    BIO_clear_retry_flags(bio);
-    if (n == 0) {
-        BIO_set_retry_read(bio);
-        return -1;
-    }
-    n = n < (size_t)len ? n : (size_t)len;
-    memcpy(out, in->bytes + in->from, n);
-    in->from += n;
-    return (int)n;
-}
-
-static bool output_reserve(struct output *out, size_t more, size_t most)
-{
-    if (out->to + more > most) {
-        return false;
-    }
-    if (out->to + more > out->size) {
-        out->size = out->to + more;
-        out->bytes = ps_realloc(out->bytes, out->size);
-    }
-    return true;
-}
-
-static int bio_write(BIO *bio, const char *bytes, int len)
-{
-    struct output *out = &((struct ps_tls_session *)BIO_get_data(bio))->out;
-
-    BIO_clear_retry_flags(bio);
-    if (len <= 0 || !output_reserve(out, (size_t)len, OUTPUT_MAX)) {
-        return -1;
-    }
-    memcpy(out->bytes + out->to, bytes, (size_t)len);
-    out->to += (size_t)len;
-    return len;
-}
-
-static long bio_control(BIO *bio, int command, long number, void *p)
-{
-    (void)bio;
-    (void)number;
-    (void)p;
-    return command == BIO_CTRL_FLUSH;
-}
-
-static void make_methods(void)
-{
-    methods = BIO_meth_new(BIO_TYPE_SOURCE_SINK | BIO_get_new_index(),
-                           "session");
-    if (methods != NULL) {
-        BIO_meth_set_read(methods, bio_read);
-        BIO_meth_set_write(methods, bio_write);
-        BIO_meth_set_ctrl(methods, bio_control);
-    }
     session_index = SSL_get_ex_new_index(0, NULL, NULL, NULL, NULL);
-}
-
-/* ------------------------------------------------------------------ secrets */
-
-/* Returns the number of bytes; 0: not hexadecimal. */
-static size_t read_hex(const char *text, uint8_t *out, size_t most)
-{
-    size_t len = 0;
-
-    while (len < most && text[0] != '\0' && text[1] != '\0') {
-        uint8_t byte = 0;
-
-        for (int i = 0; i < 2; i++) {
-            int digit = OPENSSL_hexchar2int((unsigned char)*text++);
-
-            if (digit < 0) {
-                return 0;
-            }
-            byte = (uint8_t)(byte << 4 | digit);
-        }
-        out[len++] = byte;
-    }
-    return len;
-}
-
-/* "CLIENT_TRAFFIC_SECRET_0 <random> <secret>", and others. */
-void ps_tls_session_keylog(const SSL *ssl, const char *line)
-{
-    static const char client[] = "CLIENT_TRAFFIC_SECRET_0 ";
-    static const char server[] = "SERVER_TRAFFIC_SECRET_0 ";
-    struct ps_tls_session *s = SSL_get_ex_data(ssl, session_index);
-    bool of_client = strncmp(line, client, strlen(client)) == 0;
-    const char *text = strrchr(line, ' ');
-    uint8_t secret[PS_TLS_SECRET_MAX];
-    size_t len;
-
-    if (s == NULL || text == NULL ||
-        (!of_client && strncmp(line, server, strlen(server)) != 0)) {
-        return;
-    }
-    len = read_hex(text + 1, secret, sizeof(secret));
-    if (of_client == s->dialled) {
-        ps_tls_keys_free(s->out.keys);
-        s->out.keys = ps_tls_keys_new(secret, len, true);
-    } else {
-        ps_tls_keys_free(s->in.keys);
-        s->in.keys = ps_tls_keys_new(secret, len, false);
-    }
-    OPENSSL_cleanse(secret, sizeof(secret));
 }
 
 /* ------------------------------------------------------------ certificates */
@@ -219,52 +93,57 @@ int ps_tls_session_on_verify(int is_valid, X509_STORE_CTX *v)
 
 /* ---------------------------------------------------------------- life cycle */
 
-struct ps_tls_session *ps_tls_session_new(struct ps_tls_context *c,
+/* OpenSSL limits the records without data, but not those with new keys. */
+static void count_steps(const SSL *ssl, int where, int value)
+{
+    struct ps_tls_session *s = SSL_get_ex_data(ssl, session_index);
+
+    (void)value;
+    if ((where & SSL_CB_LOOP) != 0) {
+        s->steps++;
+    }
+}
+
+/* Connects OpenSSL with the socket. */
+static bool attach_socket(struct ps_tls_session *s, int fd)
+{
+    BIO *socket = BIO_new_socket(fd, BIO_NOCLOSE);
+
+    s->output = BIO_new(BIO_f_buffer());
+    if (socket == NULL || s->output == NULL) {
+        BIO_free(socket);
+        BIO_free(s->output);
+        return false;
+    }
+    SSL_set0_rbio(s->ssl, socket);
+    (void)BIO_up_ref(socket);
+    SSL_set0_wbio(s->ssl, BIO_push(s->output, socket));
+    return true;
+}
+
+struct ps_tls_session *ps_tls_session_new(struct ps_tls_context *c, int fd,
                                           bool dialled)
 {
     struct ps_tls_session *s;
-    BIO *bio;
 
-    if (pthread_once(&methods_made, make_methods) != 0 || methods == NULL) {
+    if (pthread_once(&index_made, make_index) != 0) {
         return NULL;
     }
     s = ps_calloc(1, sizeof(*s));
-    s->dialled = dialled;
-    s->out.records_max = PS_TLS_RECORDS_MAX;
+    s->records_max = PS_TLS_RECORDS_MAX;
     s->context = ps_tls_context_ref(c);
     s->ssl = ps_tls_context_make(c);
-    bio = s->ssl == NULL ? NULL : BIO_new(methods);
-    if (bio == NULL || SSL_set_ex_data(s->ssl, session_index, s) != 1) {
-        BIO_free(bio);
+    if (s->ssl == NULL || SSL_set_ex_data(s->ssl, session_index, s) != 1 ||
+        !attach_socket(s, fd)) {
         ps_tls_session_free(s);
         ERR_clear_error();
         return NULL;
     }
-    BIO_set_data(bio, s);
-    BIO_set_init(bio, 1);
-    SSL_set_bio(s->ssl, bio, bio);
+    SSL_set_info_callback(s->ssl, count_steps);
     if (dialled) {
         SSL_set_connect_state(s->ssl);
     } else {
         SSL_set_accept_state(s->ssl);
-    }
-    s->in.size = INPUT_FIRST;
-    s->in.bytes = ps_alloc(s->in.size);
-    return s;
-}
-
-struct ps_tls_session *ps_tls_session_of_secrets(const uint8_t *input,
-                                                 const uint8_t *output,
-                                                 size_t len)
-{
-    struct ps_tls_session *s = ps_calloc(1, sizeof(*s));
-
-    s->out.records_max = PS_TLS_RECORDS_MAX;
-    s->in.keys = ps_tls_keys_new(input, len, false);
-    s->out.keys = ps_tls_keys_new(output, len, true);
-    if (s->in.keys == NULL || s->out.keys == NULL) {
-        ps_tls_session_free(s);
-        return NULL;
     }
     return s;
 }
@@ -272,27 +151,21 @@ struct ps_tls_session *ps_tls_session_of_secrets(const uint8_t *input,
 /* The reference of OpenSSL to what the context has made is never the last one:
  * the thread that ends it is then ordered behind the others by the count of the
  * context, and not only by one that no tool sees. */
-static void free_handshake(struct ps_tls_session *s)
-{
-    SSL_free(s->ssl);
-    s->ssl = NULL;
-    ps_tls_context_unref(s->context);
-    s->context = NULL;
-}
-
 void ps_tls_session_free(struct ps_tls_session *s)
 {
     if (s == NULL) {
         return;
     }
-    free_handshake(s);
-    ps_tls_keys_free(s->in.keys);
-    ps_tls_keys_free(s->out.keys);
     X509_free(s->certificate);
     sk_X509_pop_free(s->chain, X509_free);
-    ps_free(s->in.bytes);
-    ps_free(s->out.bytes);
+    SSL_free(s->ssl);
+    ps_tls_context_unref(s->context);
     ps_free(s);
+}
+
+bool ps_tls_session_is_sealed_by_kernel(const struct ps_tls_session *s)
+{
+    return BIO_get_ktls_send(SSL_get_wbio(s->ssl));
 }
 
 /* ---------------------------------------------------------------- handshake */
@@ -377,9 +250,9 @@ static int handshake_done(struct ps_tls_session *s, struct ps_str *why)
     s->certificate = SSL_get1_peer_certificate(s->ssl);
     s->chain = chain == NULL ? NULL : X509_chain_up_ref(chain);
     s->expires_at = first_end(SSL_get0_verified_chain(s->ssl));
-    s->cipher = SSL_get_cipher_name(s->ssl);
-    if (s->certificate == NULL || s->in.keys == NULL || s->out.keys == NULL) {
-        ps_str_add(why, "handshake of TLS failed: OpenSSL gave no keys");
+    if (s->certificate == NULL) {
+        ps_str_add(why, "handshake of TLS failed: OpenSSL has no certificate "
+                        "of the peer");
         return PS_E_BUG;
     }
     size_t at = why->len;
@@ -390,35 +263,78 @@ static int handshake_done(struct ps_tls_session *s, struct ps_str *why)
     if (rc == 0) {
         why->len = at;
         why->data[at] = '\0';
-        free_handshake(s);
+        /* Not before: a kernel that gets the keys of the input needs every byte
+         * of it that is protected by them. */
+        SSL_set_read_ahead(s->ssl, 1);
+        SSL_set_default_read_buffer_len(s->ssl, INPUT_BYTES);
+        s->steps = 0;
+        s->is_over = true;
     }
     return rc;
+}
+
+/* Adds why the socket ended the handshake. `error` is its errno, 0: its end. */
+static int add_socket_error(const struct ps_tls_session *s, int error,
+                            struct ps_str *why)
+{
+    if (error != 0 && error != ECONNRESET && error != EPIPE) {
+        ps_str_add(why, strerror(error));
+        return ps_err_from_errno(error);
+    }
+    ps_str_add(why, "it closed the connection during the handshake of TLS");
+    return SSL_is_server(s->ssl) == 0 || ps_tls_session_has_input(s)
+               ? PS_E_REFUSED
+               : PS_E_CLOSED;
+}
+
+static bool is_end_of_stream(void)
+{
+    return ERR_GET_REASON(ERR_peek_error()) ==
+           SSL_R_UNEXPECTED_EOF_WHILE_READING;
 }
 
 int ps_tls_session_handshake(struct ps_tls_session *s, struct ps_str *why)
 {
-    if (s->ssl == NULL) {
+    if (s->is_over) {
         return 0;
     }
     ERR_clear_error();
-    int n = SSL_do_handshake(s->ssl);
-    int rc = PS_E_PROTO;
+    errno = 0;
+    const int n = SSL_do_handshake(s->ssl);
+    const int error = errno;
+    int rc = PS_E_AGAIN;
 
-    if (n == 1) {
+    switch (SSL_get_error(s->ssl, n)) {
+    case SSL_ERROR_NONE:
         rc = handshake_done(s, why);
-    } else if (SSL_get_error(s->ssl, n) == SSL_ERROR_WANT_READ) {
-        rc = PS_E_AGAIN;
-    } else {
+        break;
+    case SSL_ERROR_WANT_READ:
+    case SSL_ERROR_WANT_WRITE:
+        break;
+    case SSL_ERROR_SYSCALL:
+        rc = add_socket_error(s, error, why);
+        break;
+    default:
+        if (is_end_of_stream()) {
+            rc = add_socket_error(s, 0, why);
+            break;
+        }
         rc = code_of_handshake_error(ERR_GET_REASON(ERR_peek_error()));
         add_handshake_error(s, why);
+        break;
     }
     ERR_clear_error();
     return rc;
 }
 
+bool ps_tls_session_waits_to_write(const struct ps_tls_session *s)
+{
+    return SSL_want_write(s->ssl);
+}
+
 bool ps_tls_session_has_input(const struct ps_tls_session *s)
 {
-    return s->in.has_any;
+    return BIO_number_read(SSL_get_rbio(s->ssl)) > 0;
 }
 
 const struct ps_identity *ps_tls_session_peer(const struct ps_tls_session *s)
@@ -439,391 +355,276 @@ int ps_tls_session_verify(const struct ps_tls_session *s,
 
 const char *ps_tls_session_cipher(const struct ps_tls_session *s)
 {
-    return s->cipher;
+    return SSL_get_cipher_name(s->ssl);
 }
 
 /* -------------------------------------------------------------------- input */
 
-void *ps_tls_session_place(struct ps_tls_session *s, size_t *ret_room)
+/* Keeps why no more records are opened: the next ones would not be those that
+ * the peer has sealed. */
+static int input_failed(struct ps_tls_session *s, int reason)
 {
-    struct input *in = &s->in;
+    struct ps_str why;
 
-    assert(in->plain_from == in->plain_to);
-    if (in->from > 0) {
-        memmove(in->bytes, in->bytes + in->from, in->to - in->from);
-        in->to -= in->from;
-        in->from = 0;
-    }
-    if (s->ssl == NULL && in->size < INPUT_MAX) {
-        in->size = INPUT_MAX;
-        in->bytes = ps_realloc(in->bytes, in->size);
-    }
-    *ret_room = in->size - in->to;
-    return in->bytes + in->to;
-}
-
-void ps_tls_session_received(struct ps_tls_session *s, size_t n)
-{
-    assert(n <= s->in.size - s->in.to);
-    s->in.to += n;
-    s->in.has_any |= n > 0;
-}
-
-static int input_fail(struct input *in, int rc, const char *text)
-{
-    ps_str_copy(in->failure, sizeof(in->failure), text);
-    return rc;
-}
-
-/* Handles a whole message that is not data. */
-static int accept_control(struct ps_tls_session *s, uint8_t type,
-                          const uint8_t *bytes, size_t len)
-{
-    struct input *in = &s->in;
-
-    if (type == PS_TLS_ALERT && len == 2) {
-        if (bytes[1] == CLOSE_NOTIFY) {
-            return PS_E_CLOSED;
-        }
-        struct ps_str why;
-
-        ps_str_init(&why, in->failure, sizeof(in->failure));
-        add_alert(&why, bytes[1]);
+    ps_str_init(&why, s->failure, sizeof(s->failure));
+    if (reason > SSL_AD_REASON_OFFSET) {
+        add_alert(&why, reason - SSL_AD_REASON_OFFSET);
         return PS_E_PERM;
     }
-    if (type == PS_TLS_HANDSHAKE && len == KEY_UPDATE_LEN &&
-        bytes[0] == PS_TLS_KEY_UPDATE && bytes[1] == 0 && bytes[2] == 0 &&
-        bytes[3] == 1 && bytes[4] <= 1) {
-        if (bytes[4] == 1) {
-            atomic_store_explicit(&s->update_wanted, true,
-                                  memory_order_relaxed);
-        }
-        return ps_tls_keys_update(in->keys);
+    if (reason == SSL_R_DECRYPTION_FAILED_OR_BAD_RECORD_MAC) {
+        ps_str_add(&why, "TLS record was changed on its way");
+        return PS_E_PROTO;
     }
-    if (type == PS_TLS_HANDSHAKE && len > 0 && bytes[0] == NEW_TICKET) {
-        return 0; /* Not used. */
-    }
-    return input_fail(in, PS_E_PROTO, "TLS record of an unexpected type");
+    const char *text = ERR_reason_error_string(ERR_peek_error());
+
+    ps_str_addf(&why, "bytes that are no record of TLS: %s",
+                text != NULL ? text : "no reason given");
+    return PS_E_PROTO;
 }
 
-/* Length of the content of the next record; PS_E_AGAIN: it is not complete. */
-static int next_record(struct input *in, size_t *ret_content)
+/* Opens bytes of one record; *ret_n is 0 if there are none. */
+static int read_some(struct ps_tls_session *s, void *place, size_t room,
+                     size_t *ret_n)
 {
-    size_t have = in->to - in->from;
+    int n;
 
-    if (have < PS_TLS_HEADER) {
-        return PS_E_AGAIN;
-    }
-    if (ps_tls_parse_header(in->bytes + in->from, ret_content) != 0) {
-        return input_fail(in, PS_E_PROTO, "bytes that are no record of TLS");
-    }
-    return have < *ret_content + PS_TLS_OVERHEAD ? PS_E_AGAIN : 0;
-}
-
-/* Copies `len` bytes from the places. */
-static void gather(const struct iovec *iov, size_t len, uint8_t *out)
-{
-    for (size_t at = 0; at < len; iov++) {
-        size_t n = iov->iov_len < len - at ? iov->iov_len : len - at;
-
-        if (n > 0) {
-            memcpy(out + at, iov->iov_base, n);
-        }
-        at += n;
-    }
-}
-
-/* Opens the next record to its places; or, if those are too small, in place. */
-static int open_record(struct ps_tls_session *s, size_t content,
-                       const struct iovec *iov, bool fits, size_t *ret_got)
-{
-    struct input *in = &s->in;
-    uint8_t *record = in->bytes + in->from;
-    struct iovec own = {record + PS_TLS_HEADER, content};
-    uint8_t type;
-    int rc = ps_tls_open(in->keys, record, content, fits ? iov : &own, &type);
-
-    if (rc != 0) {
-        return input_fail(in, rc, "TLS record was changed on its way");
-    }
-    in->from += content + PS_TLS_OVERHEAD;
-    *ret_got = 0;
-    if (type == PS_TLS_DATA && content > 0) {
-        in->empty_records = 0;
-        *ret_got = fits ? content : 0;
-        if (!fits) {
-            in->plain_from = (size_t)(record + PS_TLS_HEADER - in->bytes);
-            in->plain_to = in->plain_from + content;
-        }
+    *ret_n = 0;
+    ERR_clear_error();
+    errno = 0;
+    n = SSL_read_ex(s->ssl, place, room, ret_n);
+    if (n == 1) {
+        s->steps = 0;
         return 0;
     }
-    if (++in->empty_records > EMPTY_MAX) {
-        return input_fail(in, PS_E_PROTO, "too many records without data");
+    if (s->steps > STEPS_MAX) {
+        ERR_clear_error();
+        ps_str_copy(s->failure, sizeof(s->failure),
+                    "too many records of TLS without data");
+        return PS_E_PROTO;
     }
-    if (type == PS_TLS_DATA) {
-        return 0;
+    const int error = errno;
+    int rc;
+
+    switch (SSL_get_error(s->ssl, n)) {
+    case SSL_ERROR_WANT_READ:
+    case SSL_ERROR_WANT_WRITE: /* An answer to the peer, with the next write. */
+        rc = PS_E_AGAIN;
+        break;
+    case SSL_ERROR_ZERO_RETURN:
+        rc = PS_E_CLOSED;
+        break;
+    case SSL_ERROR_SYSCALL:
+        rc = error == 0 ? PS_E_CLOSED : PS_E_IO;
+        break;
+    default:
+        rc = is_end_of_stream()
+                 ? PS_E_CLOSED
+                 : input_failed(s, ERR_GET_REASON(ERR_peek_error()));
+        break;
     }
-    uint8_t message[CONTROL_MAX];
-
-    if (content > sizeof(message)) {
-        return input_fail(in, PS_E_PROTO, "TLS record of an unexpected type");
-    }
-    /* The bytes are at the places now. */
-    const uint8_t *bytes = own.iov_base;
-
-    if (fits) {
-        gather(iov, content, message);
-        bytes = message;
-    }
-    return accept_control(s, type, bytes, content);
-}
-
-/* Places that are left to be filled. */
-struct places {
-    struct iovec iov[8];
-    int count;
-    size_t room;
-};
-
-static void places_fill(struct places *p, size_t n)
-{
-    int first = 0;
-
-    p->room -= n;
-    while (first < p->count && n >= p->iov[first].iov_len) {
-        n -= p->iov[first++].iov_len;
-    }
-    p->count -= first;
-    memmove(p->iov, p->iov + first, (size_t)p->count * sizeof(p->iov[0]));
-    if (p->count > 0) {
-        p->iov[0].iov_base = (uint8_t *)p->iov[0].iov_base + n;
-        p->iov[0].iov_len -= n;
-    }
-}
-
-/* Copies opened bytes to the places. */
-static size_t copy_plain(struct input *in, struct places *p)
-{
-    size_t sum = 0;
-
-    while (in->plain_from < in->plain_to && p->room > 0) {
-        size_t n = in->plain_to - in->plain_from;
-
-        n = n < p->iov[0].iov_len ? n : p->iov[0].iov_len;
-        memcpy(p->iov[0].iov_base, in->bytes + in->plain_from, n);
-        in->plain_from += n;
-        sum += n;
-        places_fill(p, n);
-    }
-    return sum;
-}
-
-/* Frees the buffer: an idle connection has none. */
-static void input_release(struct input *in)
-{
-    ps_free(in->bytes);
-    in->bytes = NULL;
-    in->size = 0;
-    in->from = 0;
-    in->to = 0;
-    in->plain_from = 0;
-    in->plain_to = 0;
+    ERR_clear_error();
+    errno = error;
+    return rc;
 }
 
 ssize_t ps_tls_session_read(struct ps_tls_session *s, const struct iovec *iov,
                             int count)
 {
-    struct input *in = &s->in;
-    struct places p = {.count = count < 8 ? count : 8};
-    size_t sum;
-    int rc = in->rc;
+    size_t sum = 0;
+    int rc = s->input_rc;
+    int i = 0;
+    size_t at = 0;
 
-    for (int i = 0; i < p.count; i++) {
-        p.iov[i] = iov[i];
-        p.room += iov[i].iov_len;
-    }
-    sum = copy_plain(in, &p);
-    while (rc == 0 && p.room > 0 && in->plain_from == in->plain_to) {
-        size_t content;
-        size_t got = 0;
+    while (rc == 0 && i < count && sum < PS_TLS_BATCH_BYTES) {
+        size_t n;
 
-        rc = next_record(in, &content);
-        if (rc == 0) {
-            rc = open_record(s, content, p.iov, content <= p.room, &got);
+        if (at == iov[i].iov_len) {
+            i++;
+            at = 0;
+            continue;
         }
-        places_fill(&p, got);
-        sum += got + (rc == 0 ? copy_plain(in, &p) : 0);
+        if (sum > 0 && SSL_has_pending(s->ssl) == 0) {
+            break; /* Without a system call for what has mostly not come. */
+        }
+        rc = read_some(s, (uint8_t *)iov[i].iov_base + at, iov[i].iov_len - at,
+                       &n);
+        at += n;
+        sum += n;
     }
-    if (in->from == in->to && in->plain_from == in->plain_to && p.room > 0) {
-        input_release(in);
+    s->has_unread = rc == 0 && SSL_has_pending(s->ssl) != 0;
+    if (rc != 0 && rc != PS_E_AGAIN && rc != PS_E_IO) {
+        s->input_rc = rc;
+        s->has_unread = sum > 0; /* The next read tells it. */
     }
-    /* A record that failed has used its nonce: another one in its place would
-     * be opened with the next, and bytes be missing. */
-    in->rc = rc == PS_E_AGAIN ? 0 : rc;
     return sum > 0 ? (ssize_t)sum : rc;
 }
 
-size_t ps_tls_session_pending(const struct ps_tls_session *s)
+bool ps_tls_session_has_unread(const struct ps_tls_session *s)
 {
-    const struct input *in = &s->in;
-    size_t content;
-
-    if (in->plain_to > in->plain_from) {
-        return in->plain_to - in->plain_from;
-    }
-    if (in->rc != 0) {
-        return in->rc != PS_E_CLOSED; /* The next read fails. */
-    }
-    if (in->to - in->from < PS_TLS_HEADER) {
-        return 0;
-    }
-    if (ps_tls_parse_header(in->bytes + in->from, &content) != 0) {
-        return 1; /* The next read fails. */
-    }
-    return in->to - in->from < content + PS_TLS_OVERHEAD ? 0 : content + 1;
+    return s->has_unread;
 }
 
 const char *ps_tls_session_failure(const struct ps_tls_session *s)
 {
-    return s->in.failure;
+    return s->failure;
 }
 
 /* ------------------------------------------------------------------- output */
 
-const void *ps_tls_session_output(const struct ps_tls_session *s,
-                                  size_t *ret_len)
+/* Resizes the empty buffer of the output. */
+static bool output_resize(struct ps_tls_session *s, bool wide)
 {
-    *ret_len = s->out.to - s->out.from;
-    return *ret_len > 0 ? s->out.bytes + s->out.from : NULL;
-}
-
-void ps_tls_session_sent(struct ps_tls_session *s, size_t n)
-{
-    struct output *out = &s->out;
-
-    assert(n <= out->to - out->from);
-    out->from += n;
-    if (out->from == out->to) {
-        ps_free(out->bytes);
-        *out = (struct output){.keys = out->keys,
-                               .records_max = out->records_max,
-                               .is_ended = out->is_ended};
+    if (s->is_wide != wide &&
+        BIO_set_write_buffer_size(s->output, wide ? (long)OUTPUT_BYTES
+                                                  : OUTPUT_IDLE) != 1) {
+        return false;
     }
+    s->is_wide = wide;
+    return true;
 }
 
-static bool seal_more(struct output *out, enum ps_tls_type type,
-                      const struct iovec *iov, size_t len)
+/* Writes the buffer to the socket. 0: it is empty; PS_E_AGAIN; PS_E_IO. */
+static int output_flush(struct ps_tls_session *s)
 {
-    size_t n = ps_tls_seal(out->keys, type, iov, len, out->bytes + out->to);
+    if (BIO_wpending(s->output) > 0) {
+        errno = 0;
+        if (BIO_flush(s->output) != 1) {
+            const int error = errno;
 
-    out->to += n;
-    return n > 0;
+            if (BIO_should_retry(s->output)) {
+                return PS_E_AGAIN;
+            }
+            ERR_clear_error();
+            errno = error != 0 ? error : EPIPE;
+            return PS_E_IO;
+        }
+    }
+    (void)output_resize(s, false); /* An idle connection has no memory. */
+    return 0;
 }
 
-/* Announces new keys, and uses them from here on. */
-static bool update_keys(struct output *out)
+size_t ps_tls_session_unsent(const struct ps_tls_session *s)
 {
-    uint8_t message[KEY_UPDATE_LEN] = {PS_TLS_KEY_UPDATE, 0, 0, 1, 0};
-    const struct iovec iov = {message, sizeof(message)};
-
-    return output_reserve(out, PS_TLS_OVERHEAD + KEY_UPDATE_LEN,
-                          2 * BATCH_BYTES) &&
-           seal_more(out, PS_TLS_HANDSHAKE, &iov, sizeof(message)) &&
-           ps_tls_keys_update(out->keys) == 0;
+    return (size_t)BIO_wpending(s->output);
 }
 
-bool ps_tls_session_update_due(struct ps_tls_session *s, uint64_t records)
+/* Sees to new keys. 0, or PS_E_IO: the kernel has the old ones, and OpenSSL
+ * cannot change them there. */
+static int update_keys(struct ps_tls_session *s)
 {
-    return records >= s->out.records_max ||
-           atomic_exchange_explicit(&s->update_wanted, false,
-                                    memory_order_relaxed);
+    if (s->records < s->records_max) {
+        return 0;
+    }
+    if (ps_tls_session_is_sealed_by_kernel(s)) {
+        errno = EKEYEXPIRED;
+        return PS_E_IO;
+    }
+    s->records = 0;
+    errno = EIO;
+    return SSL_key_update(s->ssl, SSL_KEY_UPDATE_NOT_REQUESTED) == 1 ? 0
+                                                                     : PS_E_IO;
+}
+
+/* Seals bytes, as one or more records, into the buffer. */
+static int seal(struct ps_tls_session *s, const void *bytes, size_t len)
+{
+    size_t n;
+    int rc;
+
+    if (len == 0) {
+        return 0;
+    }
+    rc = SSL_write_ex(s->ssl, bytes, len, &n);
+    if (rc == 1) {
+        s->records += (len + RECORD_BYTES - 1) / RECORD_BYTES;
+        return 0;
+    }
+    /* Only the message of new keys waits for the socket; nothing is sealed. */
+    rc = SSL_get_error(s->ssl, rc);
+    errno = EIO;
+    return rc == SSL_ERROR_WANT_WRITE || rc == SSL_ERROR_WANT_READ ? PS_E_AGAIN
+                                                                   : PS_E_IO;
+}
+
+/* Seals the first `len` bytes of the places; *ret_sealed of them were. */
+static int seal_places(struct ps_tls_session *s, const struct iovec *iov,
+                       size_t len, size_t *ret_sealed)
+{
+    uint8_t record[RECORD_BYTES];
+    size_t held = 0; /* Bytes in `record`, which are not sealed yet. */
+    size_t sealed = 0;
+    int rc = 0;
+
+    for (; len > 0 && rc == 0; iov++) {
+        const size_t n = iov->iov_len < len ? iov->iov_len : len;
+        const bool is_direct = n >= DIRECT_MIN;
+
+        if (is_direct || held + n > sizeof(record)) {
+            rc = seal(s, record, held);
+            sealed += rc == 0 ? held : 0;
+            held = 0;
+        }
+        if (rc == 0 && is_direct) {
+            rc = seal(s, iov->iov_base, n);
+            sealed += rc == 0 ? n : 0;
+        } else if (rc == 0 && n > 0) {
+            memcpy(record + held, iov->iov_base, n);
+            held += n;
+        }
+        len -= n;
+    }
+    if (rc == 0) {
+        rc = seal(s, record, held);
+        sealed += rc == 0 ? held : 0;
+    }
+    *ret_sealed = sealed;
+    return rc;
 }
 
 ssize_t ps_tls_session_write(struct ps_tls_session *s, const struct iovec *iov,
                              int count)
 {
-    struct output *out = &s->out;
-    size_t skip = 0; /* Bytes of iov[0] that are sealed. */
-    size_t sum = 0;
+    size_t len = 0;
+    size_t sealed;
+    int rc = output_flush(s);
 
-    if (out->to > out->from) {
-        return PS_E_AGAIN;
+    for (int i = 0; i < count && len < PS_TLS_BATCH_BYTES; i++) {
+        len += iov[i].iov_len;
     }
-    (void)output_reserve(out, BATCH_BYTES, 2 * BATCH_BYTES);
-    if (ps_tls_session_update_due(s, ps_tls_keys_records(out->keys)) &&
-        !update_keys(out)) {
-        return PS_E_BUG;
+    if (rc != 0 || len == 0) {
+        return rc;
     }
-    for (unsigned i = 0; i < PS_TLS_BATCH && count > 0; i++) {
-        struct iovec piece[16];
-        size_t len = 0;
-        int n = 0;
-
-        while (count > 0 && n < 16 && len < PS_TLS_CONTENT) {
-            size_t most = iov->iov_len - skip;
-
-            most = most < PS_TLS_CONTENT - len ? most : PS_TLS_CONTENT - len;
-            piece[n++] = (struct iovec){(uint8_t *)iov->iov_base + skip, most};
-            len += most;
-            skip += most;
-            if (skip == iov->iov_len) {
-                iov++;
-                count--;
-                skip = 0;
-            }
-        }
-        if (len > 0 &&
-            (!output_reserve(out, len + PS_TLS_OVERHEAD, 2 * BATCH_BYTES) ||
-             !seal_more(out, PS_TLS_DATA, piece, len))) {
-            return PS_E_BUG;
-        }
-        sum += len;
+    len = len < PS_TLS_BATCH_BYTES ? len : PS_TLS_BATCH_BYTES;
+    ERR_clear_error();
+    rc = update_keys(s);
+    if (rc == 0 && len > OUTPUT_SMALL && !output_resize(s, true)) {
+        errno = ENOMEM;
+        rc = PS_E_IO;
     }
-    return (ssize_t)sum;
+    if (rc != 0) {
+        return rc;
+    }
+    rc = seal_places(s, iov, len, &sealed);
+    ERR_clear_error();
+    if (rc == PS_E_IO || sealed == 0) {
+        return rc;
+    }
+    (void)output_flush(s); /* An error comes again with the next call. */
+    return (ssize_t)sealed;
 }
 
 void ps_tls_session_end(struct ps_tls_session *s)
 {
-    uint8_t alert[2] = {1, CLOSE_NOTIFY};
-    const struct iovec iov = {alert, sizeof(alert)};
-    struct output *out = &s->out;
-
-    if (out->keys != NULL && !out->is_ended &&
-        output_reserve(out, PS_TLS_OVERHEAD + sizeof(alert),
-                       2 * BATCH_BYTES + PS_TLS_OVERHEAD + sizeof(alert))) {
-        (void)seal_more(out, PS_TLS_ALERT, &iov, sizeof(alert));
-        out->is_ended = true;
+    if (s->is_over && (SSL_get_shutdown(s->ssl) & SSL_SENT_SHUTDOWN) == 0 &&
+        (s->input_rc == 0 || s->input_rc == PS_E_CLOSED)) {
+        ERR_clear_error();
+        (void)SSL_shutdown(s->ssl);
+        ERR_clear_error();
     }
-}
-
-int ps_tls_session_export(const struct ps_tls_session *s, bool of_output,
-                          struct ps_tls_material *ret_material)
-{
-    const struct input *in = &s->in;
-    bool holds = of_output ? s->out.to > s->out.from
-                           : in->to > in->from || in->plain_to > in->plain_from;
-
-    if (holds) {
-        return PS_E_AGAIN;
-    }
-    return ps_tls_keys_material(of_output ? s->out.keys : in->keys,
-                                ret_material);
-}
-
-int ps_tls_session_control(struct ps_tls_session *s, uint8_t type,
-                           const uint8_t *bytes, size_t len, bool *ret_update)
-{
-    *ret_update = type == PS_TLS_HANDSHAKE && len > 0 &&
-                  bytes[0] == PS_TLS_KEY_UPDATE;
-    return accept_control(s, type, bytes, len);
-}
-
-int ps_tls_session_update_output(struct ps_tls_session *s)
-{
-    return ps_tls_keys_update(s->out.keys);
+    (void)output_flush(s);
 }
 
 void ps_tls_session_set_records_max(struct ps_tls_session *s, uint64_t records)
 {
-    s->out.records_max = records;
+    s->records_max = records;
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* TLS of one connection, without its socket: bytes of the network in and out,
- * bytes of the user in and out. OpenSSL makes the handshake; after it,
- * crypto/tls_record.h protects the records with the keys that it made.
+/* TLS of one connection, by OpenSSL: its handshake, and the bytes of the user
+ * in records through its socket, which is non-blocking. The kernel seals, and
+ * opens, records where the context allows it, and OpenSSL and the kernel can.
  *
- * One thread at a time calls the functions of a group. After the handshake, the
- * two directions may be with different threads. */
+ * One thread at a time uses a session: OpenSSL has one state for both
+ * directions. It writes without MSG_NOSIGNAL, so the process ignores SIGPIPE, or
+ * the thread blocks it. */
 #pragma once
 
 #include "base/err.h"
@@ -14,32 +15,37 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 #include <sys/uio.h>
 
 struct ps_tls_context;
-struct ps_tls_material;
 struct ps_tls_session;
-struct ssl_st;
 struct x509_store_ctx_st;
 
-/* Records sealed by one write. */
-#define PS_TLS_BATCH       8u
-/* Records after which the keys change, far below the limit of AES-GCM. */
+/* Bytes that one read, and one write, moves at most. */
+#define PS_TLS_BATCH_BYTES (64u * 1024u)
+/* Records after which the keys of the output change, far below the limit of
+ * AES-GCM. OpenSSL counts none itself; it follows the peer, whose keys change
+ * likewise. */
 #define PS_TLS_RECORDS_MAX (UINT64_C(1) << 23)
 
-/* Holds a reference to the context until the end of the handshake. NULL:
+/* Holds a reference to the context. The socket stays the caller's. NULL:
  * OpenSSL failed. */
-struct ps_tls_session *ps_tls_session_new(struct ps_tls_context *c,
+struct ps_tls_session *ps_tls_session_new(struct ps_tls_context *c, int fd,
                                           bool dialled);
 /* NULL is allowed. */
 void ps_tls_session_free(struct ps_tls_session *s);
 
-/* Goes on with the handshake as far as the input allows. 0: it is complete, and
- * output may be left; PS_E_AGAIN: write the output, and add input; others: it
- * failed, `why` has the reason, and the output tells the peer. PS_E_VERSION:
- * the peer does not use TLS. */
+/* Goes on with the handshake as far as the socket allows. 0: it is complete,
+ * and all of it has left; PS_E_AGAIN: the socket has to become readable, or
+ * writable, see below; others: it failed, `why` has the reason, and the peer
+ * has an alert. PS_E_VERSION: the peer does not use TLS; PS_E_CLOSED: it closed the
+ * connection before it sent anything, as a probe does; PS_E_REFUSED: it closed
+ * the connection later, or was dialled. */
 PS_MUST_USE int ps_tls_session_handshake(struct ps_tls_session *s,
                                          struct ps_str *why);
+/* After PS_E_AGAIN: the handshake waits for a writable socket. */
+bool ps_tls_session_waits_to_write(const struct ps_tls_session *s);
 /* True if the peer has sent anything. */
 bool ps_tls_session_has_input(const struct ps_tls_session *s);
 
@@ -55,59 +61,33 @@ PS_MUST_USE int ps_tls_session_verify(const struct ps_tls_session *s,
                                       const struct ps_tls_context *c,
                                       struct ps_str *why);
 const char *ps_tls_session_cipher(const struct ps_tls_session *s);
+/* True if the kernel seals the records of the output. */
+bool ps_tls_session_is_sealed_by_kernel(const struct ps_tls_session *s);
 
-/* Input: place for bytes of the network. The place has room while
- * ps_tls_session_read() and the handshake have returned PS_E_AGAIN. */
-void *ps_tls_session_place(struct ps_tls_session *s, size_t *ret_room);
-void ps_tls_session_received(struct ps_tls_session *s, size_t n);
-/* Opens bytes to up to `count` places. Returns their number; PS_E_AGAIN: input
- * is needed; PS_E_CLOSED: the peer has ended its output; PS_E_PERM: the peer
- * refuses this side, see ps_tls_session_failure(); PS_E_PROTO. */
+/* Opens bytes to up to `count` places. Returns their number; PS_E_AGAIN: none
+ * are here; PS_E_CLOSED: the peer has ended its output; PS_E_PERM: the peer
+ * refuses this side, see ps_tls_session_failure(); PS_E_PROTO; PS_E_IO: errno
+ * has the reason. */
 ssize_t ps_tls_session_read(struct ps_tls_session *s, const struct iovec *iov,
                             int count);
-/* Bytes, of the user or not opened yet, that the next read gets without input.
- * 0: none. */
-size_t ps_tls_session_pending(const struct ps_tls_session *s);
-/* Why the last read failed. */
+/* True if the session holds bytes, or a failure, for the next read. */
+bool ps_tls_session_has_unread(const struct ps_tls_session *s);
+/* Why a read failed with PS_E_PERM or PS_E_PROTO. */
 const char *ps_tls_session_failure(const struct ps_tls_session *s);
 
-/* Output: bytes for the network; NULL: there are none. */
-const void *ps_tls_session_output(const struct ps_tls_session *s,
-                                  size_t *ret_len);
-void ps_tls_session_sent(struct ps_tls_session *s, size_t n);
-/* Seals bytes from up to `count` places, as output; returns their number.
- * PS_E_AGAIN: earlier output has to leave first; PS_E_BUG: OpenSSL failed. */
+/* Seals bytes from up to `count` places, and writes them as far as the socket
+ * accepts them; returns the number of sealed bytes. With a `count` of 0 it
+ * writes what is left, and returns 0: nothing is. PS_E_AGAIN: sealed bytes are
+ * left, which have to leave first; PS_E_IO: errno has the reason; EKEYEXPIRED:
+ * the kernel has keys that OpenSSL cannot change there. */
 ssize_t ps_tls_session_write(struct ps_tls_session *s, const struct iovec *iov,
                              int count);
-/* Adds the message that ends the output. */
+/* Sealed bytes that the socket has not accepted yet. */
+size_t ps_tls_session_unsent(const struct ps_tls_session *s);
+/* Tells the peer that no output follows, as far as the socket accepts it. */
 void ps_tls_session_end(struct ps_tls_session *s);
 
-/* The keys of a direction, for the kernel, which goes on from the next record:
- * the session then neither seals nor opens. PS_E_AGAIN: it holds bytes of the
- * direction, which have to leave first; PS_E_BUG: OpenSSL failed. */
-PS_MUST_USE int ps_tls_session_export(const struct ps_tls_session *s,
-                                      bool of_output,
-                                      struct ps_tls_material *ret_material);
-/* Handles a record without data that the kernel has opened. 0: reading goes on;
- * PS_E_CLOSED, PS_E_PERM and PS_E_PROTO as ps_tls_session_read(). A KeyUpdate
- * has changed the keys of the input: *ret_update. */
-PS_MUST_USE int ps_tls_session_control(struct ps_tls_session *s, uint8_t type,
-                                       const uint8_t *bytes, size_t len,
-                                       bool *ret_update);
-/* True if the keys of the output have to change: after this number of records,
- * or once after the peer has asked. */
-bool ps_tls_session_update_due(struct ps_tls_session *s, uint64_t records);
-/* Changes the keys of the output, after its KeyUpdate. */
-PS_MUST_USE int ps_tls_session_update_output(struct ps_tls_session *s);
-
-/* For tests: a session after a handshake that made these secrets of its input
- * and output, of `len` bytes each. NULL: OpenSSL failed. */
-struct ps_tls_session *ps_tls_session_of_secrets(const uint8_t *input,
-                                                 const uint8_t *output,
-                                                 size_t len);
 /* For tests: records after which the keys change. */
 void ps_tls_session_set_records_max(struct ps_tls_session *s, uint64_t records);
-/* For crypto/tls_context.c: takes note of a certificate that is refused; and
- * receives the secrets of a handshake. */
+/* For crypto/tls_context.c: takes note of a certificate that is refused. */
 int ps_tls_session_on_verify(int is_valid, struct x509_store_ctx_st *v);
-void ps_tls_session_keylog(const struct ssl_st *ssl, const char *line);

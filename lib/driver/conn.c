@@ -8,7 +8,6 @@
 #include "crypto/tls_session.h"
 #include "net/arena.h"
 #include "net/process.h"
-#include "net/transport_ktls.h"
 #include "net/transport_tls.h"
 
 #include "proto/msg_codec.h"
@@ -401,7 +400,7 @@ void driver_refuse_encrypted(struct ps_driver *d, int fd,
                      : encode_reject(PS_E_PERM, why, bytes, sizeof(bytes));
 
     if (len > 0) {
-        driver_tls_send(session, fd, bytes, len);
+        driver_tls_send(session, bytes, len);
     }
     ps_tls_session_free(session);
     refused(d, fd, peer, why);
@@ -432,21 +431,6 @@ static void open_failed(struct ps_driver *d, const struct conn_opening *o,
     driver_feed(d, &failed);
 }
 
-/* Chooses the transport of a connection with TLS. */
-static void choose_transport(const struct ps_driver *d,
-                             const struct conn_opening *o,
-                             struct ps_conn_options *opt)
-{
-    if (o->session == NULL) {
-        return;
-    }
-    opt->transport = d->opt.tls.by_kernel ? &ps_transport_ktls
-                                          : &ps_transport_tls;
-    opt->transport_ctx = d->opt.tls.by_kernel
-                             ? (void *)ps_ktls_new(o->session, o->fd)
-                             : (void *)o->session;
-}
-
 static int conn_open(struct daemon_conn *c, const struct conn_opening *o)
 {
     const struct ps_driver *d = c->driver;
@@ -468,15 +452,13 @@ static int conn_open(struct daemon_conn *c, const struct conn_opening *o)
         .receive_buffer = d->opt.receive_buffer,
         .send_buffer = d->opt.send_buffer,
         .limits = d->opt.limits,
+        .transport = o->session != NULL ? &ps_transport_tls : NULL,
+        .transport_ctx = o->session,
         .ops = &conn_ops,
         .ctx = c,
     };
-    choose_transport(d, o, &opt);
     int rc = ps_conn_open(&opt, &c->conn);
 
-    if (rc != 0 && opt.transport == &ps_transport_ktls) {
-        ps_ktls_release(opt.transport_ctx);
-    }
     if (rc == 0 && o->is_shm && d->opt.arenas != NULL) {
         ps_arenas_enable_sharing(d->opt.arenas);
     }
@@ -532,7 +514,6 @@ void driver_open(struct ps_driver *d, const struct conn_opening *o,
             ps_conn_close(c->conn, PS_E_CANCELED, "its link has ended");
         }
         driver_apply_effects(d);
-        ps_conn_read_early(c->conn);
         return;
     }
     if (c->kind != PS_CONN_LOCAL) {
@@ -541,5 +522,4 @@ void driver_open(struct ps_driver *d, const struct conn_opening *o,
         c->path.peer = &c->identity;
     }
     driver_feed(d, ev);
-    ps_conn_read_early(c->conn);
 }

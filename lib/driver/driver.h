@@ -26,7 +26,6 @@ struct ps_driver_tls {
     /* Own certificate and authorities; the driver keeps a reference. NULL: no
      * connection is encrypted. */
     struct ps_tls_context *context;
-    bool by_kernel; /* The kernel protects the records, if it can. */
 };
 
 struct ps_driver_options {

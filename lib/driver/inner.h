@@ -295,7 +295,7 @@ PS_MUST_USE int driver_tls_check(const struct ps_driver *d,
                                  struct ps_peer_identity *ret_identity,
                                  struct ps_str *why);
 /* Sends a message in the session of a connection that is not made. */
-void driver_tls_send(struct ps_tls_session *session, int fd, const void *bytes,
+void driver_tls_send(struct ps_tls_session *session, const void *bytes,
                      size_t len);
 
 /* output.c */

@@ -95,20 +95,15 @@ int driver_tls_check(const struct ps_driver *d,
     return 0;
 }
 
-void driver_tls_send(struct ps_tls_session *session, int fd, const void *bytes,
+void driver_tls_send(struct ps_tls_session *session, const void *bytes,
                      size_t len)
 {
     const struct iovec iov = {(void *)bytes, len};
-    size_t sealed;
-
-    if (ps_tls_session_write(session, &iov, 1) < 0) {
-        return;
-    }
-    ps_tls_session_end(session);
-    const void *out = ps_tls_session_output(session, &sealed);
 
     /* A peer that does not read gets no reason. */
-    (void)send(fd, out, sealed, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (ps_tls_session_write(session, &iov, 1) > 0) {
+        ps_tls_session_end(session);
+    }
 }
 
 /* -------------------------------------------------------------- new context */

@@ -96,7 +96,9 @@ static void conn_deadline_due(struct ps_loop_timer *t)
     conn_heed_io_progress(c);
     switch (conn_timers_over(&c->timers, ps_loop_now(c->loop))) {
     case CONN_DUE_CLOSE:
-        if (c->write_error != 0) {
+        if (c->write_error != 0 && c->transport.failure_rc != 0) {
+            ps_conn_close(c, c->transport.failure_rc, c->transport.failure);
+        } else if (c->write_error != 0) {
             conn_fail(c, c->write_error);
         } else {
             ps_conn_close(c, PS_E_CLOSED, "closed by us");
@@ -193,6 +195,7 @@ static struct conn_io *conn_io_new(struct ps_conn *c, struct ps_io_pool *all)
     m->conn = c;
     m->pool = all;
     m->socket.fd = c->transport.fd;
+    m->is_exclusive = ps_transport_has(&c->transport, PS_TRANSPORT_ONE_THREAD);
     if (!ps_transport_has(&c->transport, PS_TRANSPORT_IS_PLAIN)) {
         m->in.transport = &c->transport;
         m->out.transport = &c->transport;
@@ -281,7 +284,10 @@ void ps_conn_free(struct ps_conn *c)
         return;
     }
     assert(c->state == CONN_CLOSED);
-    ps_free(c->io);
+    if (c->io != NULL) {
+        ps_free(c->io->discarded);
+        ps_free(c->io);
+    }
     ps_free(c);
 }
 

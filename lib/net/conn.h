@@ -135,10 +135,6 @@ bool ps_conn_flush(struct ps_conn *c);
  * input that has arrived. Not from a callback. */
 void ps_conn_resume(struct ps_conn *c);
 
-/* Handles input that the transport had before the connection was made, which
- * came with its handshake. To be called once, not from a callback. */
-void ps_conn_read_early(struct ps_conn *c);
-
 /* Writes the queued output, then closes. Input is discarded, and no payload
  * memory is written any more. */
 void ps_conn_finish(struct ps_conn *c);

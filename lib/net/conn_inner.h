@@ -34,14 +34,19 @@ enum conn_output {
 
 /* State of a connection's I/O tasks. While a task is in flight the loop thread
  * does not read, or write; `in` fills the payload's place and then staging,
- * `out` sends the first frames of the queue. */
+ * `out` sends the first frames of the queue. A transport that one thread at a
+ * time may use belongs to the I/O thread then: input and output that come in
+ * the meantime, of any size, are tasks, too. */
 struct conn_io {
     struct ps_conn *conn;
     struct ps_io_pool *pool;
     struct ps_io_socket socket;
+    bool is_exclusive; /* PS_TRANSPORT_ONE_THREAD. */
     bool receives;
     bool sends;
     struct ps_io_task in;
+    size_t in_first; /* Bytes of the first place of `in`. */
+    void *discarded; /* Place of bytes that are discarded; NULL: not needed. */
     struct ps_io_task out;
     struct iovec in_iov[2];
     struct iovec out_iov[PS_FRAME_IOV_MAX];
@@ -102,6 +107,14 @@ static inline bool conn_pool_receives(const struct ps_conn *c)
 static inline bool conn_pool_sends(const struct ps_conn *c)
 {
     return c->io != NULL && c->io->sends;
+}
+
+/* True while this thread must not use the transport at all. */
+static inline bool conn_pool_has_transport(const struct ps_conn *c)
+{
+    /* ps_conn_finish() stops the receive task. */
+    return c->io != NULL && c->io->is_exclusive &&
+           (c->io->sends || (c->io->receives && c->state == CONN_OPEN));
 }
 
 /* conn_read.c */

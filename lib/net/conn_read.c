@@ -334,12 +334,12 @@ static void count_received(struct ps_conn *c, uint64_t n)
     conn_tcp_received(&c->tcp, n);
 }
 
-static int next_places(struct ps_conn *c, uint64_t most, struct iovec iov[2])
+static int next_places(struct ps_conn *c, uint64_t most, void *scratch,
+                       struct iovec iov[2])
 {
-    const struct ps_frame_scratch scratch = {ps_loop_scratch(c->loop),
-                                             PS_LOOP_SCRATCH};
+    const struct ps_frame_scratch discarded = {scratch, PS_LOOP_SCRATCH};
 
-    return ps_frame_reader_places(&c->reader, most, &scratch, iov);
+    return ps_frame_reader_places(&c->reader, most, &discarded, iov);
 }
 
 static void parse_staged(struct ps_conn *c);
@@ -365,8 +365,7 @@ static void receive_task_done(struct ps_io_task *m)
             ps_conn_close(c, PS_E_CLOSED, "closed by us");
         }
     } else {
-        ps_frame_reader_advance(&c->reader, c->reader.payload_left,
-                                m->bytes_done);
+        ps_frame_reader_advance(&c->reader, io->in_first, m->bytes_done);
         if (m->peer_ended) {
             peer_has_ended(c);
         } else if (m->error != 0) {
@@ -375,29 +374,39 @@ static void receive_task_done(struct ps_io_task *m)
             parse_staged(c);
         }
     }
-    if (!conn_pool_receives(c) && ps_transport_pending(&c->transport) > 0) {
+    if (!conn_pool_receives(c) && c->transport.has_unread) {
         conn_readable(c); /* The loop does not see these bytes. */
     }
     conn_update_poll(c);
 }
 
-/* Passes the rest of a large payload to an I/O thread. */
-static void submit_receive(struct ps_conn *c)
+/* Passes the next places to an I/O thread, until `bytes_min` bytes are read. */
+static void submit_receive(struct ps_conn *c, uint64_t bytes_min)
 {
     struct conn_io *m = c->io;
 
-    if (m->receives || c->reader.dst == NULL ||
-        !ps_io_pool_wants(m->pool, c->reader.payload_left)) {
-        return;
+    if (c->reader.phase == PS_FRAME_PAYLOAD && c->reader.dst == NULL &&
+        m->discarded == NULL) {
+        m->discarded = ps_alloc(PS_LOOP_SCRATCH); /* No other thread's. */
     }
     m->receives = true;
     m->in.iov = m->in_iov;
-    m->in.count = (unsigned)next_places(c, UINT64_MAX, m->in_iov);
+    m->in.count = (unsigned)next_places(c, UINT64_MAX, m->discarded, m->in_iov);
+    m->in_first = m->in_iov[0].iov_len;
     m->in.is_send = false;
-    m->in.bytes_min = c->reader.payload_left;
+    m->in.bytes_min = bytes_min;
     m->in.done = receive_task_done;
     ps_io_task_submit(m->pool, &m->socket, &m->in);
     conn_update_poll(c);
+}
+
+/* Passes the rest of a large payload to an I/O thread. */
+static void submit_large_payload(struct ps_conn *c)
+{
+    if (!c->io->receives && c->reader.dst != NULL &&
+        ps_io_pool_wants(c->io->pool, c->reader.payload_left)) {
+        submit_receive(c, c->reader.payload_left);
+    }
 }
 
 /* Parses all staged bytes and delivers complete frames. */
@@ -427,7 +436,7 @@ static void parse_staged(struct ps_conn *c)
         due[CONN_DUE_PAYLOAD] = ps_loop_now(c->loop) + c->limits.stall_timeout;
         conn_arm(c);
         if (c->io != NULL) {
-            submit_receive(c);
+            submit_large_payload(c);
         }
     }
 }
@@ -482,8 +491,12 @@ void conn_readable(struct ps_conn *c)
 
     while (c->state == CONN_OPEN && !conn_is_paused(c) &&
            !conn_pool_receives(c)) {
+        if (conn_pool_has_transport(c)) {
+            submit_receive(c, 1);
+            return;
+        }
         struct iovec iov[2];
-        int count = next_places(c, turn, iov);
+        int count = next_places(c, turn, ps_loop_scratch(c->loop), iov);
         size_t wanted = iov[0].iov_len + (count == 2 ? iov[1].iov_len : 0);
         size_t first = iov[0].iov_len;
         uint64_t before = c->stats.frames_in;
@@ -503,7 +516,7 @@ void conn_readable(struct ps_conn *c)
         parse_staged(c);
         maybe_send_release(c);
         spent = (size_t)n + (c->stats.frames_in - before) * FRAME_COST;
-        if (!conn_pool_receives(c) && ps_transport_pending(&c->transport) > 0) {
+        if (!conn_pool_receives(c) && c->transport.has_unread) {
             /* The loop does not see these bytes, which are few. */
             budget -= ps_min_u64(spent, budget);
             continue;
@@ -532,18 +545,10 @@ void ps_conn_resume(struct ps_conn *c)
     consume_payload(c);
     parse_staged(c);
     maybe_send_release(c);
-    if (!conn_pool_receives(c) && ps_transport_pending(&c->transport) > 0) {
+    if (!conn_pool_receives(c) && c->transport.has_unread) {
         conn_readable(c);
     }
     conn_update_poll(c);
-}
-
-void ps_conn_read_early(struct ps_conn *c)
-{
-    if (c->state == CONN_OPEN && ps_transport_pending(&c->transport) > 0) {
-        conn_readable(c); /* The loop does not see these bytes. */
-        conn_update_poll(c);
-    }
 }
 
 void ps_conn_peer_ended(struct ps_conn *c)

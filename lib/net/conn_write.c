@@ -221,13 +221,15 @@ static void send_task_done(struct ps_io_task *m)
     }
 }
 
-/* Passes large output to an I/O thread. */
+/* Passes output to an I/O thread; without places, what the transport holds. */
 static void submit_send(struct ps_conn *c, const struct iovec *iov, int count,
                         size_t bytes)
 {
     struct conn_io *m = c->io;
 
-    memcpy(m->out_iov, iov, (size_t)count * sizeof(*iov));
+    if (count > 0) {
+        memcpy(m->out_iov, iov, (size_t)count * sizeof(*iov));
+    }
     m->sends = true;
     m->out.iov = m->out_iov;
     m->out.count = (unsigned)count;
@@ -258,6 +260,10 @@ static bool write_held(struct ps_conn *c)
         return true;
     }
     if (c->output != CONN_WRITABLE) {
+        return false;
+    }
+    if (conn_pool_has_transport(c)) {
+        submit_send(c, NULL, 0, 0);
         return false;
     }
     c->stats.writes++;
@@ -295,7 +301,8 @@ static uint64_t write_out(struct ps_conn *c)
         size_t wanted = scheduled ? cut_iov(iov, &count, most)
                                   : iov_bytes(iov, count);
 
-        if (c->io != NULL && ps_io_pool_wants(c->io->pool, wanted)) {
+        if (conn_pool_has_transport(c) ||
+            (c->io != NULL && ps_io_pool_wants(c->io->pool, wanted))) {
             submit_send(c, iov, count, wanted);
             break;
         }
@@ -356,7 +363,7 @@ bool ps_conn_flush(struct ps_conn *c)
         due[CONN_DUE_STALL] = now + c->limits.stall_timeout;
     }
     if (c->state == CONN_FINISHING && ps_list_empty(&c->writer.out) &&
-        c->output == CONN_WRITABLE) {
+        c->output == CONN_WRITABLE && !conn_pool_sends(c)) {
         /* Closing at once could make the kernel reset the connection and
          * discard bytes that the peer has not read. */
         set_output(c, CONN_SHUT);

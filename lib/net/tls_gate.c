@@ -15,7 +15,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 #include <uv.h>
 
@@ -76,41 +75,6 @@ static void handshake_over(struct ps_tls_gate *g, struct ps_tls_handshake *h,
     ps_uv_wake(&g->async);
 }
 
-/* Writes output; returns 0, or errno. */
-static int put_output(struct ps_tls_handshake *h)
-{
-    size_t len;
-    const void *bytes;
-
-    while (bytes = ps_tls_session_output(h->session, &len), len > 0) {
-        ssize_t n = send(h->fd, bytes, len, MSG_NOSIGNAL | MSG_DONTWAIT);
-
-        if (n >= 0) {
-            ps_tls_session_sent(h->session, (size_t)n);
-        } else if (errno != EINTR) {
-            return errno;
-        }
-    }
-    return 0;
-}
-
-/* Reads input; returns 0, or errno, or -1 at its end. */
-static int get_input(struct ps_tls_handshake *h)
-{
-    size_t room;
-    void *place = ps_tls_session_place(h->session, &room);
-    ssize_t n;
-
-    do {
-        n = recv(h->fd, place, room, MSG_DONTWAIT);
-    } while (n < 0 && errno == EINTR);
-    if (n > 0) {
-        ps_tls_session_received(h->session, (size_t)n);
-        return 0;
-    }
-    return n == 0 ? -1 : errno;
-}
-
 static int watch(struct ps_tls_gate *g, struct ps_tls_handshake *h, int op,
                  uint32_t events)
 {
@@ -127,41 +91,20 @@ static void handshake_continue(struct ps_tls_gate *g,
     struct ps_str why;
 
     ps_str_init(&why, text, sizeof(text));
-    for (;;) {
-        int rc = ps_tls_session_handshake(h->session, &why);
-        int error = put_output(h);
+    int rc = ps_tls_session_handshake(h->session, &why);
 
-        if (rc != 0 && rc != PS_E_AGAIN) {
-            handshake_over(g, h, rc, text);
-            return;
-        }
-        if (error == 0 && rc == 0) {
-            handshake_over(g, h, 0, "");
-            return;
-        }
-        const bool writes = error == EAGAIN;
+    if (rc == PS_E_AGAIN) {
+        int error = watch(g, h, EPOLL_CTL_MOD,
+                          ps_tls_session_waits_to_write(h->session) ? EPOLLOUT
+                                                                    : EPOLLIN);
 
         if (error == 0) {
-            error = get_input(h);
-            if (error == 0) {
-                continue;
-            }
+            return;
         }
-        if (error == EAGAIN) {
-            error = watch(g, h, EPOLL_CTL_MOD, writes ? EPOLLOUT : EPOLLIN);
-        }
-        if (error == -1 || error == ECONNRESET || error == EPIPE) {
-            handshake_over(g, h,
-                           ps_tls_session_has_input(h->session) || h->dialled
-                               ? PS_E_REFUSED
-                               : PS_E_CLOSED,
-                           "it closed the connection during the handshake of "
-                           "TLS");
-        } else if (error != 0) {
-            handshake_over(g, h, ps_err_from_errno(error), strerror(error));
-        }
-        return;
+        ps_str_add(&why, strerror(error));
+        rc = ps_err_from_errno(error);
     }
+    handshake_over(g, h, rc, text);
 }
 
 /* Ends a handshake that a peer began, for one more of `source`: the oldest of
@@ -417,7 +360,7 @@ void ps_tls_gate_submit(struct ps_tls_gate *g, struct ps_tls_context *c,
     h->is_complete = false;
     h->rc = 0;
     h->why[0] = '\0';
-    h->session = ps_tls_session_new(c, h->dialled);
+    h->session = ps_tls_session_new(c, h->fd, h->dialled);
     /* The thread may use and end the handshake as soon as the lock is free. */
     const bool begins = h->session != NULL;
 

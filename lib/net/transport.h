@@ -21,9 +21,9 @@ enum ps_transport_flag {
     PS_TRANSPORT_IS_PLAIN = 1,
     PS_TRANSPORT_PASSES_FDS = 2, /* Descriptors travel with bytes. */
     PS_TRANSPORT_IS_TCP = 4,     /* The socket is one of TCP. */
-    /* Payloads are read straight to their place; and one thread may read while
-     * another writes. */
-    PS_TRANSPORT_IN_PLACE = 8,
+    PS_TRANSPORT_IN_PLACE = 8, /* Payloads are read straight to their place. */
+    /* Both directions share state: one thread at a time reads or writes. */
+    PS_TRANSPORT_ONE_THREAD = 16,
 };
 
 struct ps_transport_ops {
@@ -39,8 +39,6 @@ struct ps_transport_ops {
      * accepted may wait in the transport, see `unsent`. */
     ssize_t (*write)(struct ps_transport *t, struct iovec *iov, int count,
                      int pass_fd);
-    /* Bytes that the next read gets without the socket; NULL: none ever. */
-    size_t (*pending)(const struct ps_transport *t);
     /* Tells the peer that no output follows, and ends that of the socket; NULL:
      * only the latter. */
     void (*end)(struct ps_transport *t);
@@ -64,6 +62,8 @@ struct ps_transport {
     uint32_t fd_count;
     struct ps_arrived_fd fds[PS_TRANSPORT_FDS_MAX];
     uint64_t bytes_read;
+    /* The next read gets bytes, or a failure, without the socket. */
+    bool has_unread;
     /* Output that the transport holds until the socket accepts more. A write of
      * nothing goes on with it; then 0: all of it has left. */
     size_t unsent;
@@ -91,8 +91,3 @@ static inline bool ps_transport_has_fd_before(const struct ps_transport *t,
 
 /* Ends the output, which has all left. */
 void ps_transport_end(struct ps_transport *t);
-
-static inline size_t ps_transport_pending(const struct ps_transport *t)
-{
-    return t->ops->pending != NULL ? t->ops->pending(t) : 0;
-}

@@ -5,107 +5,65 @@
 #include "crypto/tls_session.h"
 
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
-static ssize_t tls_failed(struct ps_transport *t, int rc, const char *text)
-{
-    t->failure_rc = rc;
-    t->failure = text;
-    errno = ECANCELED;
-    return -1;
-}
-
-/* Reads from the socket once. */
-static ssize_t receive_records(const struct ps_transport *t)
-{
-    size_t room;
-    void *place = ps_tls_session_place(t->ctx, &room);
-    ssize_t n;
-
-    do {
-        n = recv(t->fd, place, room, MSG_DONTWAIT);
-    } while (n < 0 && errno == EINTR);
-    if (n > 0) {
-        ps_tls_session_received(t->ctx, (size_t)n);
-    }
-    return n;
-}
+#ifndef TCP_ULP
+#define TCP_ULP 31
+#endif
 
 static ssize_t tls_read(struct ps_transport *t, struct iovec *iov, int count)
 {
     ssize_t n = ps_tls_session_read(t->ctx, iov, count);
 
-    if (n == PS_E_AGAIN) {
-        ssize_t got = receive_records(t);
-
-        if (got <= 0) {
-            return got;
-        }
-        n = ps_tls_session_read(t->ctx, iov, count);
+    t->has_unread = ps_tls_session_has_unread(t->ctx);
+    switch (n) {
+    case PS_E_AGAIN:
+        errno = EAGAIN;
+        return -1;
+    case PS_E_IO:
+        return -1;
+    case PS_E_CLOSED:
+        return 0;
+    default:
+        break;
     }
-    if (n == PS_E_AGAIN) {
-        errno = EAGAIN; /* The rest of a record is still to come. */
+    if (n < 0) {
+        t->failure_rc = (int)n;
+        t->failure = ps_tls_session_failure(t->ctx);
+        errno = ECANCELED;
         return -1;
     }
-    if (n == PS_E_CLOSED) {
-        return 0;
-    }
-    return n > 0 ? n : tls_failed(t, (int)n, ps_tls_session_failure(t->ctx));
-}
-
-/* Writes sealed records; false with errno: some are left. */
-static bool send_records(struct ps_transport *t)
-{
-    for (;;) {
-        size_t len;
-        const void *bytes = ps_tls_session_output(t->ctx, &len);
-        ssize_t n;
-
-        t->unsent = len;
-        if (len == 0) {
-            return true;
-        }
-        do {
-            n = send(t->fd, bytes, len, MSG_NOSIGNAL | MSG_DONTWAIT);
-        } while (n < 0 && errno == EINTR);
-        if (n < 0) {
-            return false;
-        }
-        ps_tls_session_sent(t->ctx, (size_t)n);
-    }
+    return n;
 }
 
 static ssize_t tls_write(struct ps_transport *t, struct iovec *iov, int count,
                          int pass_fd)
 {
-    ssize_t n;
+    ssize_t n = ps_tls_session_write(t->ctx, iov, count);
 
     (void)pass_fd;
-    if (!send_records(t)) {
-        return -1;
+    t->unsent = ps_tls_session_unsent(t->ctx);
+    if (n == PS_E_AGAIN) {
+        errno = EAGAIN;
+    } else if (n == PS_E_IO && errno == EKEYEXPIRED) {
+        t->failure_rc = PS_E_CLOSED;
+        t->failure = "the kernel cannot change the keys of its output; the "
+                     "link goes on with another connection";
     }
-    if (count == 0) {
-        return 0;
-    }
-    n = ps_tls_session_write(t->ctx, iov, count);
-    if (n < 0) {
-        errno = EIO;
-        return -1;
-    }
-    (void)send_records(t); /* An error comes again with the next call. */
-    return n;
+    return n < 0 ? -1 : n;
 }
 
-static size_t tls_pending(const struct ps_transport *t)
-{
-    return ps_tls_session_pending(t->ctx);
-}
-
+/* The kernel would drop sealed records that TCP has not taken yet: the peer
+ * ends the connection at the message instead. */
 static void tls_end(struct ps_transport *t)
 {
     ps_tls_session_end(t->ctx);
-    (void)send_records(t);
-    (void)shutdown(t->fd, SHUT_WR);
+    if (!ps_tls_session_is_sealed_by_kernel(t->ctx)) {
+        (void)shutdown(t->fd, SHUT_WR);
+    }
 }
 
 static void tls_fini(struct ps_transport *t)
@@ -114,12 +72,33 @@ static void tls_fini(struct ps_transport *t)
 }
 
 const struct ps_transport_ops ps_transport_tls = {
-    .flags = PS_TRANSPORT_IS_TCP | PS_TRANSPORT_IN_PLACE,
-    .read_turn = PS_TRANSPORT_TLS_TURN,
-    .write_turn = PS_TRANSPORT_TLS_TURN,
+    .flags = PS_TRANSPORT_IS_TCP | PS_TRANSPORT_IN_PLACE |
+             PS_TRANSPORT_ONE_THREAD,
+    .read_turn = PS_TLS_BATCH_BYTES,
+    .write_turn = PS_TLS_BATCH_BYTES,
     .read = tls_read,
     .write = tls_write,
-    .pending = tls_pending,
     .end = tls_end,
     .fini = tls_fini,
 };
+
+struct ps_tls_session *ps_transport_session(const struct ps_transport *t)
+{
+    return t->ops == &ps_transport_tls ? t->ctx : NULL;
+}
+
+bool ps_transport_kernel_has_tls(void)
+{
+    static const char name[] = "tls";
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool has_tls = false;
+
+    if (fd >= 0) {
+        /* The error of a socket without connection, if the module is here. */
+        has_tls = setsockopt(fd, IPPROTO_TCP, TCP_ULP, name, sizeof(name)) ==
+                      0 ||
+                  errno == ENOTCONN;
+        close(fd);
+    }
+    return has_tls;
+}

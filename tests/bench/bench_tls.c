@@ -5,9 +5,6 @@
  *     bench_tls BYTES ROUNDS
  *
  * plain    send and recv
- * naive    SSL_write() and SSL_read() on the socket
- * batched  the same, but OpenSSL reads 128 KiB at a time, and eight records
- *          leave with one send
  * session  crypto/tls_session, as the daemons use it
  *
  * Each is measured in one direction, with a sending and a receiving thread. */
@@ -16,8 +13,6 @@
 #include "measure.h"
 #include "support/certs.h"
 
-#include <openssl/bio.h>
-#include <openssl/ssl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,12 +23,10 @@
 
 #define ROUNDS_MAX 100u
 #define CHUNK      ((size_t)256 * 1024)
-#define BATCH      ((size_t)PS_TLS_BATCH * 16 * 1024)
 
 struct end {
     int fd;
     struct ps_tls_context *context;
-    SSL *ssl;
     struct ps_tls_session *session;
     char *memory;
     double cpu_s; /* Of the last round. */
@@ -85,118 +78,16 @@ static size_t plain_receive(struct end *e, char *into, size_t len)
     return (size_t)n;
 }
 
-/* -------------------------------------------------------- OpenSSL's records */
-
-static void handshake(struct end *e, bool dialled)
-{
-    int rc = dialled ? SSL_connect(e->ssl) : SSL_accept(e->ssl);
-
-    if (rc != 1) {
-        give_up("handshake");
-    }
-}
-
-static void naive_open(struct end *e, bool dialled)
-{
-    e->ssl = ps_tls_context_make(e->context);
-    if (e->ssl == NULL || SSL_set_fd(e->ssl, e->fd) != 1) {
-        give_up("SSL");
-    }
-    handshake(e, dialled);
-}
-
-static void batched_open(struct end *e, bool dialled)
-{
-    BIO *buffer = BIO_new(BIO_f_buffer());
-
-    e->ssl = ps_tls_context_make(e->context);
-    if (e->ssl == NULL || buffer == NULL || SSL_set_fd(e->ssl, e->fd) != 1 ||
-        BIO_set_write_buffer_size(buffer, BATCH + 4096) != 1) {
-        give_up("SSL");
-    }
-    SSL_set_read_ahead(e->ssl, 1);
-    SSL_set_default_read_buffer_len(e->ssl, BATCH + 4096);
-    handshake(e, dialled);
-    if (dialled) {
-        SSL_set0_wbio(e->ssl, BIO_push(buffer, BIO_new_socket(e->fd, 0)));
-    } else {
-        BIO_free(buffer);
-    }
-}
-
-static size_t ssl_send(struct end *e, char *from, size_t len)
-{
-    size_t n;
-
-    if (SSL_write_ex(e->ssl, from, len, &n) != 1) {
-        give_up("SSL_write");
-    }
-    return n;
-}
-
-static size_t batched_send(struct end *e, char *from, size_t len)
-{
-    size_t n = ssl_send(e, from, len < BATCH ? len : BATCH);
-
-    if (BIO_flush(SSL_get_wbio(e->ssl)) != 1) {
-        give_up("send");
-    }
-    return n;
-}
-
-static size_t ssl_receive(struct end *e, char *into, size_t len)
-{
-    size_t n;
-
-    if (SSL_read_ex(e->ssl, into, len, &n) != 1) {
-        give_up("SSL_read");
-    }
-    return n;
-}
-
 /* ------------------------------------------------------------------ session */
-
-static void session_flush(struct end *e)
-{
-    size_t len;
-    const void *out;
-
-    while ((out = ps_tls_session_output(e->session, &len)), len > 0) {
-        ssize_t n = send(e->fd, out, len, MSG_NOSIGNAL);
-
-        if (n <= 0) {
-            give_up("send");
-        }
-        ps_tls_session_sent(e->session, (size_t)n);
-    }
-}
-
-static void session_fill(struct end *e)
-{
-    size_t room;
-    void *place = ps_tls_session_place(e->session, &room);
-    ssize_t n = recv(e->fd, place, room, 0);
-
-    if (n <= 0) {
-        give_up("recv");
-    }
-    ps_tls_session_received(e->session, (size_t)n);
-}
 
 static void session_open(struct end *e, bool dialled)
 {
     char text[256];
     struct ps_str why;
-    int rc;
 
     ps_str_init(&why, text, sizeof(text));
-    e->session = ps_tls_session_new(e->context, dialled);
-    while ((rc = ps_tls_session_handshake(e->session, &why)) == PS_E_AGAIN) {
-        session_flush(e);
-        session_fill(e);
-    }
-    session_flush(e);
-    if (rc != 0) {
+    e->session = ps_tls_session_new(e->context, e->fd, dialled);
+    if (e->session == NULL || ps_tls_session_handshake(e->session, &why) != 0) {
         fprintf(stderr, "bench_tls: %s\n", text);
         exit(1);
     }
@@ -210,18 +101,14 @@ static size_t session_send(struct end *e, char *from, size_t len)
     if (n <= 0) {
         give_up("session");
     }
-    session_flush(e);
     return (size_t)n;
 }
 
 static size_t session_receive(struct end *e, char *into, size_t len)
 {
     const struct iovec iov = {into, len};
-    ssize_t n;
+    ssize_t n = ps_tls_session_read(e->session, &iov, 1);
 
-    while ((n = ps_tls_session_read(e->session, &iov, 1)) == PS_E_AGAIN) {
-        session_fill(e);
-    }
     if (n <= 0) {
         give_up(ps_tls_session_failure(e->session));
     }
@@ -230,8 +117,6 @@ static size_t session_receive(struct end *e, char *into, size_t len)
 
 static const struct way ways[] = {
     {"plain", plain_open, plain_send, plain_receive},
-    {"naive", naive_open, ssl_send, ssl_receive},
-    {"batched", batched_open, batched_send, ssl_receive},
     {"session", session_open, session_send, session_receive},
 };
 
@@ -312,8 +197,6 @@ static void measure(unsigned rounds)
            cpu[0] / gb, cpu[rounds - 1] / gb);
     fflush(stdout);
     for (int i = 0; i < 2; i++) {
-        SSL_free(ends[i].ssl);
-        ends[i].ssl = NULL;
         ps_tls_session_free(ends[i].session);
         ends[i].session = NULL;
         close(ends[i].fd);

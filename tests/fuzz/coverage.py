@@ -32,11 +32,6 @@ PARSERS = {
                       "unknown)|check_[pr]|convert|reject|is_section|split"},
     "descriptors": {"lib/net/local.c": "map$|map_(d|r)|sealing"},
     "rings": {"proto/ring.c": "pop|push|read|wake|awake|sleep|flag"},
-    "records of TLS": {"lib/crypto/tls_record.c": "parse|open|begin|update",
-                       "lib/crypto/tls_session.c": "read|place|received|fail|"
-                       "control|next|gather|open|copy|input|pending|keylog|hex|"
-                       "handshake|verify|peer|first_end",
-                       "lib/net/transport_tls.c": ""},
     "certificates": {"lib/crypto/identity.c": "",
                      "lib/crypto/pki_text.c": "read_[cuhs]|describe|p256|time",
                      "lib/crypto/pki.c": "verify|is_host"},

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One connection, and a peer that sends frames of any messages, changed frames
  * and other bytes, in any pieces, before and behind its hello. The first byte
- * chooses the sides, the second one the transport: TCP, TLS (in records of any
- * length), a Unix socket, a same-host peer. The user of the connection refuses
+ * chooses the sides, the second one the transport: TCP, one that conceals the
+ * bytes, a Unix socket, a same-host peer. The user of the connection refuses
  * payloads, pauses, sends, finishes and closes.
  *
  * A plain reader of all bytes at once finds the frames that the connection
@@ -17,14 +17,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "crypto/tls_record.h"
-#include "crypto/tls_session.h"
 #include "fuzz.h"
 #include "net/conn.h"
 #include "net/loop.h"
-#include "net/transport_tls.h"
 #include "proto/msg_codec.h"
 #include "proto/ps_samples.h"
+#include "support/cipher_transport.h"
 
 /* Bytes that the peer sends in one run, without the last frame. */
 #define SENT_MAX    (256u * 1024u)
@@ -33,11 +31,9 @@
 /* Longer payloads are refused. */
 #define PLACE_MAX   (128u * 1024u)
 #define HEADER_ROOM (512u * 1024u)
-/* Records of one frame. */
-#define RECORDS_MAX 64u
 #define HOUR        PS_SECONDS(3600)
 
-enum way { TCP, TLS, UNIX, SAME_HOST, WAYS };
+enum way { TCP, CIPHER, UNIX, SAME_HOST, WAYS };
 
 /* The two sides of a connection. */
 struct sides {
@@ -76,9 +72,7 @@ struct run {
     struct ps_loop *loop;
     int fd; /* Of the connection. */
     int peer;
-    struct ps_tls_keys *seals; /* Of the peer; NULL: no TLS. */
-    size_t record_max;         /* Bytes in one record. */
-    uint8_t *sent;             /* All bytes of the peer. */
+    uint8_t *sent; /* All bytes of the peer. */
     size_t sent_len;
     struct frame frames[FRAMES_MAX];
     size_t frame_count;
@@ -242,20 +236,17 @@ static void send_bytes(struct run *r, const uint8_t *bytes, size_t len)
     assert(r->sent != NULL);
     memcpy(r->sent + r->sent_len, bytes, len);
     r->sent_len += len;
-    const size_t least = len / RECORDS_MAX + 1;
-    const size_t most = r->record_max > least ? r->record_max : least;
-
-    while (r->seals != NULL && len > 0) {
-        uint8_t record[PS_TLS_RECORD_MAX];
-        const size_t n = len < most ? len : most;
-        const struct iovec iov = {(uint8_t *)(uintptr_t)bytes, n};
-
-        put_bytes(r, record,
-                  ps_tls_seal(r->seals, PS_TLS_DATA, &iov, n, record));
-        bytes += n;
-        len -= n;
+    if (r->way != CIPHER) {
+        put_bytes(r, bytes, len);
+        return;
     }
-    put_bytes(r, bytes, len);
+    uint8_t *concealed = malloc(len);
+
+    assert(concealed != NULL);
+    memcpy(concealed, bytes, len);
+    cipher_apply(concealed, len);
+    put_bytes(r, concealed, len);
+    free(concealed);
 }
 
 static enum ps_role lowest_role(uint32_t roles)
@@ -546,10 +537,9 @@ static void check_run(const struct run *r)
 
 static void open_conn(struct run *r, struct ps_loop *loop)
 {
-    static const uint8_t secrets[2][PS_TLS_SECRET_MAX] = {{1}, {2}};
     int fd[2];
 
-    *r = (struct run){.in = r->in, .loop = loop, .record_max = PS_TLS_CONTENT};
+    *r = (struct run){.in = r->in, .loop = loop};
     r->sides = &all_sides[fuzz_byte(&r->in) %
                           (sizeof(all_sides) / sizeof(all_sides[0]))];
     r->way = (enum way)(fuzz_byte(&r->in) % WAYS);
@@ -575,12 +565,9 @@ static void open_conn(struct run *r, struct ps_loop *loop)
                                   .ops = &ops,
                                   .ctx = r};
 
-    if (r->way == TLS) {
-        opt.transport = &ps_transport_tls;
-        opt.transport_ctx = ps_tls_session_of_secrets(secrets[0], secrets[1],
-                                                      32);
-        r->seals = ps_tls_keys_new(secrets[0], 32, true);
-        assert(opt.transport_ctx != NULL && r->seals != NULL);
+    if (r->way == CIPHER) {
+        opt.transport = &cipher_transport;
+        opt.transport_ctx = cipher_new();
     }
     assert(ps_conn_open(&opt, &r->conn) == 0);
 }
@@ -624,9 +611,6 @@ static void take_user_step(struct run *r, uint8_t b)
         r->interferes = true;
         ps_conn_peer_ended(r->conn);
         break;
-    case 3:
-        ps_conn_read_early(r->conn);
-        break;
     default:
         ps_conn_resume(r->conn);
         break;
@@ -650,9 +634,6 @@ static void take_step(struct run *r)
         break;
     case 3:
         r->answer = fuzz_byte(&r->in);
-        break;
-    case 4:
-        r->record_max = 1u + ((size_t)fuzz_byte(&r->in) << (b >> 6));
         break;
     case 5:
         send_answer(r);
@@ -700,7 +681,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         check_run(r);
     }
     close(r->peer);
-    ps_tls_keys_free(r->seals);
     free(r->sent);
     return 0;
 }

@@ -11,6 +11,7 @@
  * the name in its certificate, which has the keys: records go from one to the
  * other. A failure has a reason. The gate reports each handshake once. */
 #include <assert.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,6 +93,8 @@ static void make_contexts(void)
 
 struct side {
     struct ps_tls_session *session;
+    int fd;
+    int way; /* The other end of its socket. */
     enum member member;
     int rc;
     char why[256];
@@ -99,10 +102,23 @@ struct side {
 
 static void side_begin(struct side *s, enum member member, bool dialled)
 {
+    int fd[2];
+
+    assert(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0,
+                      fd) == 0);
+    s->fd = fd[0];
+    s->way = fd[1];
     s->member = member;
-    s->session = ps_tls_session_new(contexts[member], dialled);
+    s->session = ps_tls_session_new(contexts[member], s->fd, dialled);
     s->rc = PS_E_AGAIN;
     assert(s->session != NULL);
+}
+
+static void side_end(struct side *s)
+{
+    ps_tls_session_free(s->session);
+    close(s->fd);
+    close(s->way);
 }
 
 static void side_run(struct side *s)
@@ -119,31 +135,24 @@ static void side_run(struct side *s)
     assert((s->rc == 0 || s->rc == PS_E_AGAIN) == (s->why[0] == '\0'));
 }
 
-/* Gives input to a side, up to what it takes now; returns its number. */
+/* Gives input to a side, as far as its socket has room; returns its number. */
 static size_t side_receive(struct side *s, const uint8_t *bytes, size_t len)
 {
-    size_t room;
-    void *place;
+    ssize_t n;
 
-    if (s->rc != PS_E_AGAIN) {
+    if (s->rc != PS_E_AGAIN || len == 0) {
         return 0;
     }
-    place = ps_tls_session_place(s->session, &room);
-    len = len < room ? len : room;
-    if (len > 0) {
-        memcpy(place, bytes, len);
-    }
-    ps_tls_session_received(s->session, len);
-    assert(len == 0 || ps_tls_session_has_input(s->session));
-    return len;
+    n = send(s->way, bytes, len, MSG_NOSIGNAL);
+    return n > 0 ? (size_t)n : 0;
 }
 
-static void discard_output(struct side *s)
+/* Moves output of a side to `bytes`; returns its number. */
+static size_t side_output(struct side *s, uint8_t *bytes, size_t most)
 {
-    size_t len;
+    ssize_t n = most == 0 ? 0 : recv(s->way, bytes, most, 0);
 
-    (void)ps_tls_session_output(s->session, &len);
-    ps_tls_session_sent(s->session, len);
+    return n > 0 ? (size_t)n : 0;
 }
 
 /* ----------------------------------------------------------------- one side */
@@ -151,6 +160,7 @@ static void discard_output(struct side *s)
 /* No bytes of the input have a signature of today's handshake. */
 static void run_one_side(struct fuzz_input *in, bool dialled)
 {
+    static uint8_t output[WAY_MAX];
     struct side s = {0};
 
     side_begin(&s, dialled ? AGENT : SERVER, dialled);
@@ -166,11 +176,11 @@ static void run_one_side(struct fuzz_input *in, bool dialled)
             bytes += n;
             len -= n;
             side_run(&s);
-            discard_output(&s);
+            (void)side_output(&s, output, sizeof(output));
         }
     }
     assert(s.rc != 0);
-    ps_tls_session_free(s.session);
+    side_end(&s);
 }
 
 /* ---------------------------------------------------------------- two sides */
@@ -197,11 +207,7 @@ static void way_remove(struct way *w, size_t len)
 
 static void way_add_output(struct way *w, struct side *from)
 {
-    size_t len;
-    const void *bytes = ps_tls_session_output(from->session, &len);
-
-    way_add(w, bytes, len);
-    ps_tls_session_sent(from->session, len);
+    w->len += side_output(from, w->bytes + w->len, WAY_MAX - w->len);
 }
 
 static void deliver(struct way *w, struct side *to, size_t most)
@@ -284,8 +290,9 @@ static void check_complete(struct side *s)
 }
 
 /* Bytes that one side writes are those that the other reads; or they are
- * refused, where the way was changed: others may be in front of them. */
-static void exchange(struct side *from, struct side *to, struct way *w,
+ * refused, where the way was changed: others may be in front of them. False:
+ * the session of the reader has ended. */
+static bool exchange(struct side *from, struct side *to, struct way *w,
                      bool is_changed)
 {
     char text[] = "parameters";
@@ -293,23 +300,17 @@ static void exchange(struct side *from, struct side *to, struct way *w,
     const ssize_t len = sizeof(text);
     const struct iovec out = {text, sizeof(text)};
     const struct iovec place = {got, sizeof(got)};
-    size_t room;
     ssize_t n;
 
     way_add_output(w, from);
     assert(ps_tls_session_write(from->session, &out, 1) == len);
     way_add_output(w, from);
+    n = send(to->way, w->bytes, w->len, MSG_NOSIGNAL);
+    assert(n == (ssize_t)w->len);
     n = ps_tls_session_read(to->session, &place, 1);
-    if (n == PS_E_AGAIN) {
-        void *at = ps_tls_session_place(to->session, &room);
-
-        room = w->len < room ? w->len : room;
-        memcpy(at, w->bytes, room);
-        ps_tls_session_received(to->session, room);
-        n = ps_tls_session_read(to->session, &place, 1);
-    }
     assert(n == len || (is_changed && (n == PS_E_PROTO || n == PS_E_AGAIN)));
     assert(n < 0 || memcmp(got, text, sizeof(text)) == 0);
+    return n != PS_E_PROTO;
 }
 
 static void run_two_sides(struct fuzz_input *in)
@@ -357,11 +358,12 @@ static void run_two_sides(struct fuzz_input *in)
     if (sides[0].rc == 0 && sides[1].rc == 0) {
         check_complete(&sides[0]);
         check_complete(&sides[1]);
-        exchange(&sides[0], &sides[1], &ways[1], is_changed);
-        exchange(&sides[1], &sides[0], &ways[0], is_changed);
+        if (exchange(&sides[0], &sides[1], &ways[1], is_changed)) {
+            (void)exchange(&sides[1], &sides[0], &ways[0], is_changed);
+        }
     }
-    ps_tls_session_free(sides[0].session);
-    ps_tls_session_free(sides[1].session);
+    side_end(&sides[0]);
+    side_end(&sides[1]);
 }
 
 /* ----------------------------------------------------------------- the gate */
@@ -490,6 +492,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     fuzz_random_restart();
     if (contexts[0] == NULL) {
+        (void)signal(SIGPIPE, SIG_IGN); /* As the daemons. */
         make_contexts();
         fuzz_random_restart();
     }

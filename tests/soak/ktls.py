@@ -58,9 +58,9 @@ PSD_NETWORK_SAME_HOST=off $BUILD/daemons/pslaunch/pslaunch -n 2 -s 1 --private \
 cat /tmp/nodes
 grep Tls /tmp/stat
 [ "$(grep -c 'd+kTLS' /tmp/nodes)" -eq 3 ]
-# Agent and server, and each of both and psched: three connections or more.
+# Agent and server, and each of both and psched: three connections or more. With
+# OpenSSL 3.0 the kernel seals, and OpenSSL opens.
 [ "$(sed -n 's/TlsCurrTxSw *//p' /tmp/stat)" -ge 6 ]
-[ "$(sed -n 's/TlsCurrRxSw *//p' /tmp/stat)" -ge 6 ]
 [ "$(sed -n 's/TlsDecryptError *//p' /tmp/stat)" -eq 0 ]
 """
 # In each training process. Rank 0 looks at the cluster before both leave.

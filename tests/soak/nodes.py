@@ -34,8 +34,7 @@ SUITE = "bookworm"
 INCLUDED = ("systemd", "systemd-sysv", "dbus", "apt", "procps", "iproute2",
             "python3", "python3-numpy", "libuv1", "libmsgpackc2",
             "libyaml-0-2", "libjansson4", "libssl3", "libmicrohttpd12",
-            "zlib1g", *(("libipsec-mb1",) if os.uname().machine == "x86_64"
-                        else ()))
+            "zlib1g")
 PACKAGES = ("pskv-daemons", "pskv-tools", "python3-pskv")
 ADDRESSES = {"a": "10.213.7.1", "b": "10.213.7.2"}
 UNITS = {"a": ("psched", "psserver", "psworker-agent"),

@@ -50,6 +50,7 @@ static ssize_t cipher_read(struct ps_transport *t, struct iovec *iov, int count)
     }
     memcpy(iov->iov_base, c->in + c->from, n);
     c->from += n;
+    t->has_unread = c->from < c->to;
     return (ssize_t)n;
 }
 
@@ -73,13 +74,6 @@ static ssize_t cipher_write(struct ps_transport *t, struct iovec *iov,
     return send(t->fd, record, len, MSG_NOSIGNAL);
 }
 
-static size_t cipher_pending(const struct ps_transport *t)
-{
-    const struct cipher *c = t->ctx;
-
-    return c->to - c->from;
-}
-
 static void cipher_fini(struct ps_transport *t)
 {
     free(t->ctx);
@@ -91,6 +85,5 @@ const struct ps_transport_ops cipher_transport = {
     .write_turn = 64u * 1024u,
     .read = cipher_read,
     .write = cipher_write,
-    .pending = cipher_pending,
     .fini = cipher_fini,
 };

@@ -10,6 +10,7 @@
 
 #include <semaphore.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -85,7 +86,9 @@ static void submit(struct world *w, struct side *s, int fd, bool dialled)
 
 static void make_pair(int fd[2])
 {
-    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd), 0);
+    assert_int_equal(
+        socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fd),
+        0);
 }
 
 static void end_side(struct side *s)
@@ -327,6 +330,7 @@ int main(void)
         cmocka_unit_test(probe_is_no_failure_of_a_handshake),
     };
 
+    (void)signal(SIGPIPE, SIG_IGN); /* As the daemons. */
     return cmocka_run_group_tests(tests, make_certificates,
                                   remove_certificates);
 }
