@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "common/logsink.h"
 #include "common/system.h"
-#include "crypto/tls_context.h"
+#include "crypto/tls.h"
 #include "driver/driver.h"
 #include "kernel/kernel.h"
 #include "net/addr.h"

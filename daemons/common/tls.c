@@ -8,7 +8,7 @@
 #include "base/file_check.h"
 #include "base/log.h"
 #include "base/str.h"
-#include "crypto/tls_context.h"
+#include "crypto/tls.h"
 #include "driver/driver.h"
 #include "net/tls_gate.h"
 #include "net/transport_tls.h"

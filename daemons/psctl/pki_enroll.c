@@ -8,7 +8,7 @@
 #include "psctl/pki.h"
 
 #include "base/alloc.h"
-#include "crypto/enrolment_tls.h"
+#include "crypto/enrolment.h"
 #include "net/addr.h"
 #include "psctl/answer.h"
 #include "psctl/pki_limit.h"

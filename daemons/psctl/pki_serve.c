@@ -17,7 +17,7 @@
 
 #include "base/alloc.h"
 #include "base/state_table.h"
-#include "crypto/enrolment_tls.h"
+#include "crypto/enrolment.h"
 #include "net/addr.h"
 #include "psctl/pki_limit.h"
 #include "psctl/psctl.h"

@@ -9,8 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/str.h"
-#include "crypto/tls_context.h"
-#include "crypto/tls_session.h"
+#include "crypto/tls.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -151,6 +151,10 @@ PS_MUST_USE int ps_pki_add_csr(struct ps_str *s, EVP_PKEY *key,
 PS_MUST_USE int ps_pki_read_csr(const char *pem, EVP_PKEY **ret_key,
                                 struct ps_str *why);
 
+/* Appends `what` with OpenSSL's last error, and clears its errors. Returns
+ * PS_E_IO. */
+int ps_pki_failed(struct ps_str *why, const char *what);
+
 /* Digits 0-9 and a-f. */
 void ps_pki_add_hex(struct ps_str *s, const uint8_t *bytes, size_t count);
 /* False unless `text` is exactly such digits for `count` bytes. */

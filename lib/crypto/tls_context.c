@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "crypto/tls_context.h"
+#include "crypto/tls.h"
 
 #include "base/alloc.h"
 #include "base/file_check.h"
-#include "crypto/tls_session.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -6,10 +6,9 @@
  * a record: it would have to be repeated with the same bytes, before which an
  * urgent frame may go by then. Where the kernel seals, the buffer has the bytes
  * themselves. */
-#include "crypto/tls_session.h"
+#include "crypto/tls.h"
 
 #include "base/alloc.h"
-#include "crypto/tls_context.h"
 
 #include <errno.h>
 #include <openssl/err.h>

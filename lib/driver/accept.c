@@ -7,7 +7,7 @@
 #include "base/map.h"
 #include "base/num.h"
 #include "base/str.h"
-#include "crypto/tls_session.h"
+#include "crypto/tls.h"
 #include "net/addr.h"
 #include "net/local.h"
 #include "net/shm_peer.h"

@@ -5,7 +5,7 @@
 #include "base/alloc.h"
 #include "base/map.h"
 #include "base/str.h"
-#include "crypto/tls_session.h"
+#include "crypto/tls.h"
 #include "net/arena.h"
 #include "net/process.h"
 #include "net/transport_tls.h"

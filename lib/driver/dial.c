@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "base/map.h"
 #include "base/str.h"
-#include "crypto/tls_session.h"
+#include "crypto/tls.h"
 #include "net/addr.h"
 #include "net/dial.h"
 #include "net/listen.h"

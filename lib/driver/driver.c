@@ -7,7 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/map.h"
-#include "crypto/tls_session.h"
+#include "crypto/tls.h"
 #include "net/arena.h"
 #include "net/io_pool.h"
 #include "net/worker.h"

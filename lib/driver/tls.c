@@ -8,8 +8,7 @@
 
 #include "base/map.h"
 #include "base/str.h"
-#include "crypto/tls_context.h"
-#include "crypto/tls_session.h"
+#include "crypto/tls.h"
 
 #include <string.h>
 #include <sys/socket.h>

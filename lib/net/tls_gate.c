@@ -5,8 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/str.h"
-#include "crypto/tls_context.h"
-#include "crypto/tls_session.h"
+#include "crypto/tls.h"
 #include "net/loop.h"
 #include "net/uverr.h"
 

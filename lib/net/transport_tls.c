@@ -2,7 +2,7 @@
 #include "net/transport_tls.h"
 
 #include "base/err.h"
-#include "crypto/tls_session.h"
+#include "crypto/tls.h"
 
 #include <errno.h>
 #include <netinet/in.h>

@@ -8,8 +8,7 @@
  * session  crypto/tls_session, as the daemons use it
  *
  * Each is measured in one direction, with a sending and a receiving thread. */
-#include "crypto/tls_context.h"
-#include "crypto/tls_session.h"
+#include "crypto/tls.h"
 #include "measure.h"
 #include "support/certs.h"
 

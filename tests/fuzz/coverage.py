@@ -33,10 +33,10 @@ PARSERS = {
     "descriptors": {"lib/net/local.c": "map$|map_(d|r)|sealing"},
     "rings": {"proto/ring.c": "pop|push|read|wake|awake|sleep|flag"},
     "certificates": {"lib/crypto/identity.c": "",
-                     "lib/crypto/pki_text.c": "read_[cuhs]|describe|p256|time",
-                     "lib/crypto/pki.c": "verify|is_host"},
-    "enrolment": {"lib/crypto/enrolment.c": "read|check|text_of|fini",
-                  "lib/crypto/enrolment_list.c": "",
+                     "lib/crypto/pki.c": "read_[cuhs]|describe|p256|time|"
+                     "verify|is_host"},
+    "enrolment": {"lib/crypto/enrolment.c": "read|check|text_of|fini|list|record|"
+                  "hash",
                   "daemons/psctl/pki_limit.c": ""},
     "tokens": {"lib/crypto/token.c": "verify|decode|valid"},
     "states of an optimizer": {"lib/client/state_format.c": "get|chunk_of"},

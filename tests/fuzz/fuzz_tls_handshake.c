@@ -19,8 +19,7 @@
 #include <unistd.h>
 
 #include "crypto/pki.h"
-#include "crypto/tls_context.h"
-#include "crypto/tls_session.h"
+#include "crypto/tls.h"
 #include "fuzz.h"
 #include "net/loop.h"
 #include "net/tls_gate.h"

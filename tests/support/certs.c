@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 
 #include "base/str.h"
-#include "crypto/tls_context.h"
+#include "crypto/tls.h"
 
 struct certs_authority {
     EVP_PKEY *key;

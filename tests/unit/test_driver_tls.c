@@ -5,8 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/limits.h"
-#include "crypto/tls_context.h"
-#include "crypto/tls_session.h"
+#include "crypto/tls.h"
 #include "net/io_pool.h"
 #include "net/listen.h"
 #include "net/loop.h"

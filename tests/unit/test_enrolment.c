@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "crypto/enrolment.h"
-#include "crypto/enrolment_tls.h"
 #include "psctl/pki_limit.h"
 
 #include <setjmp.h>

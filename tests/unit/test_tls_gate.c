@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Handshakes of TLS over sockets, with their limits. */
 #include "base/alloc.h"
-#include "crypto/tls_context.h"
-#include "crypto/tls_session.h"
+#include "crypto/tls.h"
 #include "net/loop.h"
 #include "net/tls_gate.h"
 #include "support/certs.h"

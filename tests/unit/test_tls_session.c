@@ -2,8 +2,7 @@
 /* Contexts and sessions of TLS: two sessions, each with a socket whose other end
  * is the test's, which carries the bytes. */
 #include "base/alloc.h"
-#include "crypto/tls_context.h"
-#include "crypto/tls_session.h"
+#include "crypto/tls.h"
 #include "support/certs.h"
 
 #include <fnmatch.h>
