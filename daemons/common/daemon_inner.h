@@ -17,8 +17,8 @@
 #include "common/memory.h"
 #include "crypto/identity.h"
 #include "driver/driver.h"
-#include "net/listen.h"
 #include "net/loop.h"
+#include "net/socket.h"
 
 /* -------------------------------------------------------------- command line */
 

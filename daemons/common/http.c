@@ -21,7 +21,7 @@
 #include "base/time.h"
 #include "common/system.h"
 #include "net/addr.h"
-#include "net/uverr.h"
+#include "net/loop.h"
 
 #include <errno.h>
 #include <stdbool.h>

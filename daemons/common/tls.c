@@ -11,7 +11,7 @@
 #include "crypto/tls.h"
 #include "driver/driver.h"
 #include "net/tls_gate.h"
-#include "net/transport_tls.h"
+#include "net/transport.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -8,7 +8,7 @@
 #include "crypto/tls.h"
 #include "net/arena.h"
 #include "net/process.h"
-#include "net/transport_tls.h"
+#include "net/transport.h"
 
 #include "proto/msg_codec.h"
 

@@ -11,9 +11,8 @@
 #include "base/str.h"
 #include "crypto/tls.h"
 #include "net/addr.h"
-#include "net/dial.h"
-#include "net/listen.h"
 #include "net/shm_peer.h"
+#include "net/socket.h"
 
 #include <netinet/in.h>
 #include <stdio.h>

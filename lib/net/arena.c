@@ -8,7 +8,6 @@
 #include "base/list.h"
 #include "base/num.h"
 #include "net/local.h"
-#include "net/unmap.h"
 
 #include <assert.h>
 #include <errno.h>

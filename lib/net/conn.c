@@ -8,8 +8,6 @@
 #include "base/alloc.h"
 #include "base/state_table.h"
 #include "base/str.h"
-#include "net/transport_tls.h"
-#include "net/uverr.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -74,6 +72,45 @@ static void set_socket_buffers(const struct ps_conn *c,
     }
 }
 
+/* ---------------------------------------------------------------- deadlines */
+
+/* No deadline is set; `due` runs for the timer. */
+static void conn_timers_init(struct conn_timers *t,
+                             void (*due)(struct ps_loop_timer *timer))
+{
+    t->timer.due = due;
+    for (int i = 0; i < CONN_DEADLINES; i++) {
+        t->due[i] = PS_TIME_NEVER;
+    }
+}
+
+/* Arms the timer for the earliest deadline. A cancelled deadline leaves the
+ * timer as it is, and the timer finds nothing due: no heap operation per
+ * frame. */
+static void conn_timers_arm(struct conn_timers *t, struct ps_loop *l)
+{
+    ps_time at = PS_TIME_NEVER;
+
+    for (int i = 0; i < CONN_DEADLINES; i++) {
+        at = ps_time_min(at, t->due[i]);
+    }
+    if (at < ps_loop_timer_at(&t->timer)) {
+        ps_loop_timer_set(l, &t->timer, at);
+    }
+}
+
+/* The first deadline that is over; CONN_DEADLINES: none is. */
+static enum conn_deadline conn_timers_over(const struct conn_timers *t,
+                                           ps_time now)
+{
+    int i = 0;
+
+    while (i < CONN_DEADLINES && now < t->due[i]) {
+        i++;
+    }
+    return (enum conn_deadline)i;
+}
+
 /* Extends the deadlines by the progress of the I/O tasks. */
 static void conn_heed_io_progress(struct ps_conn *c)
 {
@@ -126,6 +163,8 @@ void conn_arm(struct ps_conn *c)
 {
     conn_timers_arm(&c->timers, c->loop);
 }
+
+/* ----------------------------------------------------------------- the loop */
 
 static void conn_poll_ready(uv_poll_t *handle, int status, int events)
 {
@@ -187,6 +226,8 @@ void conn_update_poll(struct ps_conn *c)
         conn_fail(c, -rc);
     }
 }
+
+/* --------------------------------------------------------------------- open */
 
 static struct conn_io *conn_io_new(struct ps_conn *c, struct ps_io_pool *all)
 {
@@ -277,6 +318,8 @@ int ps_conn_open(const struct ps_conn_options *opt, struct ps_conn **ret_conn)
     *ret_conn = c;
     return 0;
 }
+
+/* -------------------------------------------------------------------- close */
 
 void ps_conn_free(struct ps_conn *c)
 {
@@ -369,6 +412,8 @@ void ps_conn_finish(struct ps_conn *c)
     (void)ps_conn_flush(c);
     conn_update_poll(c);
 }
+
+/* -------------------------------------------------------------------- state */
 
 void ps_conn_set_protocol(struct ps_conn *c, uint16_t protocol)
 {

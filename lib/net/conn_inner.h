@@ -1,20 +1,248 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* State shared by the three files of a connection: conn.c holds its lifecycle,
- * conn_read.c and conn_write.c its two directions. Between them and the socket
- * are the parts that it is made of. */
+/* State shared by the files of a connection: conn.c holds its lifecycle and
+ * deadlines, conn_read.c and conn_write.c its two directions, frame_writer.c the
+ * queue of the output, shm_peer.c payloads by reference, tcp.c what TCP needs. */
 #pragma once
 
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/list.h"
 #include "net/conn.h"
-#include "net/conn_shm.h"
-#include "net/conn_tcp.h"
-#include "net/conn_timers.h"
-#include "net/frame_reader.h"
-#include "net/frame_writer.h"
 #include "net/io_pool.h"
 #include "net/loop.h"
+#include "net/shm_peer.h"
+#include "net/tcp.h"
 #include "net/transport.h"
+#include "proto/frame.h"
+#include "proto/ps_msg.h"
 
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
 #include <uv.h>
+
+struct ps_arenas;
+struct ps_map;
+struct ps_msg;
+struct ps_msg_body;
+
+/* ---------------------------------- deadlines, all on one timer of the loop */
+
+enum conn_deadline {
+    CONN_DUE_CLOSE,     /* To close, after the last write or its failure. */
+    CONN_DUE_HANDSHAKE, /* To complete the handshake. */
+    CONN_DUE_HEADER,    /* To complete a header. */
+    CONN_DUE_STALL,     /* To accept queued output. */
+    CONN_DUE_PAYLOAD,   /* To continue a payload. */
+    CONN_DEADLINES,
+};
+
+struct conn_timers {
+    struct ps_loop_timer timer; /* Armed for the earliest deadline or before. */
+    ps_time due[CONN_DEADLINES]; /* PS_TIME_NEVER: not set. */
+};
+
+/* --------------------------------------------------- input: bytes to frames */
+
+enum ps_frame_phase {
+    PS_FRAME_HEAD,        /* Prefix and header, in staging. */
+    PS_FRAME_LONG_HEADER, /* Header too long for staging, in `header`. */
+    PS_FRAME_PAYLOAD,     /* Payload, to `dst`; discarded if that is NULL. */
+    PS_FRAME_PAUSED,      /* The payload has no place yet. */
+    PS_FRAME_DELIVERED,   /* The frame is with the user. */
+};
+
+/* Zeroed at first, then ps_frame_reader_init(). */
+struct ps_frame_reader {
+    uint8_t phase; /* enum ps_frame_phase. */
+    /* Payloads are read straight to their place; false: through staging. */
+    bool in_place;
+    struct ps_frame_prefix prefix;
+    uint8_t *staging;
+    uint32_t staging_cap;
+    uint32_t staging_from;
+    uint32_t staging_to;
+    uint32_t small_frames; /* Small frames since the last large one. */
+    uint8_t *header;
+    uint32_t header_got;
+    struct ps_msg *msg; /* Decoded header, kept while its payload arrives. */
+    uint8_t *dst;
+    uint64_t payload_left;
+};
+
+void ps_frame_reader_init(struct ps_frame_reader *r, bool in_place);
+void ps_frame_reader_fini(struct ps_frame_reader *r);
+
+/* -------------------------------------------------- output: frames to bytes */
+
+/* Memory pieces written by one call. */
+#define PS_FRAME_IOV_MAX 128
+
+enum ps_frame_order {
+    PS_FRAME_IN_ORDER,
+    PS_FRAME_HANDSHAKE, /* Handshake: no frame overtakes it. */
+    PS_FRAME_URGENT,    /* Goes ahead of all frames that have not begun. */
+};
+
+struct ps_out_frame {
+    struct ps_list_node node;
+    const struct ps_slice *slices;
+    uint32_t slice_count;
+    uint32_t header_len;
+    /* The rest of the header, which frames to several peers share; NULL:
+     * none. */
+    const struct ps_msg_body *body;
+    /* Bytes to write: header, body, and payload or references. */
+    uint64_t len;
+    uint64_t memory; /* Bytes released with the frame. */
+    int pass_fd;     /* -1: none, or sent already. */
+    /* Payload is sent by reference. Placed without padding: thousands of frames
+     * may wait. */
+    bool by_reference;
+    uint8_t order; /* enum ps_frame_order. */
+    void (*done)(void *ctx);
+    void *ctx;
+    uint8_t header[];
+};
+
+struct ps_frame_writer {
+    uint16_t protocol; /* Version in which headers are encoded. */
+    struct ps_list out;
+    uint64_t written; /* Bytes of the first frame that are written. */
+    /* Bytes not written, and payloads not released. */
+    uint64_t queued;
+    uint64_t queued_memory; /* Memory of all queued and unreleased frames. */
+    /* Frames written by reference that the peer has not released. */
+    struct ps_list unreleased;
+    uint64_t unreleased_bytes;
+};
+
+void ps_frame_writer_init(struct ps_frame_writer *w, uint16_t protocol);
+/* Calls `done` of all frames. */
+void ps_frame_writer_fini(struct ps_frame_writer *w);
+
+/* Allocates a frame with its encoded header and `extra` bytes behind it. Most
+ * headers are far shorter than their bound and are encoded in `scratch` first,
+ * of PS_LOOP_SCRATCH bytes: many frames may wait for a peer, and each should
+ * take only the memory it needs. NULL: a short message, encoded in place. All
+ * other members are zero, but for the lengths. */
+PS_MUST_USE int ps_out_frame_new(const struct ps_frame_writer *w,
+                                 const struct ps_msg *msg, uint64_t payload_len,
+                                 size_t extra, void *scratch,
+                                 struct ps_out_frame **ret_frame);
+/* The same for a message without payload, of which others have the body;
+ * *body is encoded if it is NULL. */
+PS_MUST_USE int ps_out_frame_new_shared(const struct ps_frame_writer *w,
+                                        const struct ps_msg *msg,
+                                        struct ps_msg_body **body,
+                                        struct ps_out_frame **ret_frame);
+/* Bytes of a payload sent by reference; 0: it is sent otherwise. */
+static inline uint64_t ps_out_frame_referenced(const struct ps_out_frame *f)
+{
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; f->by_reference && i < f->slice_count; i++) {
+        sum += f->slices[i].len;
+    }
+    return sum;
+}
+
+/* Queues a frame at the end; an urgent one before the first frame that has not
+ * begun, where it replaces urgent frames that wait. `in_flight` bytes beyond
+ * `written` have begun, too. */
+void ps_frame_writer_push(struct ps_frame_writer *w, struct ps_out_frame *f,
+                          uint64_t in_flight);
+/* Gathers queued frames up to `most` bytes, and the rest of the last one;
+ * returns the number of pieces. */
+int ps_frame_writer_gather(const struct ps_frame_writer *w, uint64_t most,
+                           struct iovec iov[PS_FRAME_IOV_MAX]);
+/* Descriptor that travels with the next byte; -1: none. */
+int ps_frame_writer_fd(const struct ps_frame_writer *w);
+/* Counts `n` written bytes. */
+void ps_frame_writer_advance(struct ps_frame_writer *w, uint64_t n);
+/* Releases the oldest `count` payloads sent by reference. False: fewer are
+ * outstanding. */
+bool ps_frame_writer_release(struct ps_frame_writer *w, uint64_t count);
+
+/* --------------------------------------------------------- a same-host peer */
+
+/* Payloads sent by reference in both directions, the arenas that they lie in, and
+ * the messages about both, which the connection's user does not see (rule S9). */
+
+/* Capabilities of a peer, as bits. */
+enum conn_shm_cap {
+    CONN_SHM_KNOWN = 1,        /* The peer has sent its capabilities. */
+    CONN_SHM_READS_MEMORY = 2, /* The peer can read this process's memory. */
+    CONN_SHM_MAPS_ARENAS = 4,
+};
+
+struct conn_shm {
+    /* Input. */
+    uint32_t process; /* Process whose memory is readable here; 0: none. */
+    /* Mapped arenas of the peer; NULL: none so far. */
+    struct ps_map *peer_arenas;
+    struct ps_fixed_shm_ref refs[PS_FRAME_REFS_MAX];
+    /* Referenced payloads copied and not yet reported as released. */
+    uint32_t to_release;
+    uint64_t to_release_bytes;
+
+    /* Output. */
+    uint8_t peer_caps; /* enum conn_shm_cap. */
+    struct ps_frame_writer *writer;
+    struct ps_arenas *arenas;   /* Arenas that the peer may map; NULL: none. */
+    struct ps_map *arenas_sent; /* Numbers of arenas announced to the peer. */
+    /* ps_arenas_freed_count() at the last notice of freed arenas. */
+    uint64_t arenas_freed_seen;
+};
+
+/* `fd` is the socket of the connection that `writer` belongs to. */
+struct conn_shm *conn_shm_new(int fd, struct ps_arenas *arenas,
+                              struct ps_frame_writer *writer);
+/* NULL is allowed. */
+void conn_shm_free(struct conn_shm *s);
+
+static inline bool conn_shm_can_refer(const struct conn_shm *s)
+{
+    return (s->peer_caps & (CONN_SHM_READS_MEMORY | CONN_SHM_MAPS_ARENAS)) != 0;
+}
+
+/* Handles a message about shared memory. Its descriptors come from `t`. Errors close the
+ * connection, with the reason in *ret_why. */
+PS_MUST_USE int conn_shm_accept(struct conn_shm *s, struct ps_transport *t,
+                                const struct ps_msg *msg, const char **ret_why);
+
+/* Parses the references after a header, of which there are some. False: one is malformed, or their
+ * lengths do not match the payload's. */
+bool conn_shm_parse_refs(struct conn_shm *s,
+                         const struct ps_frame_prefix *prefix,
+                         const uint8_t *at);
+/* Copies a payload of `len` bytes that was sent by reference; NULL: nowhere.
+ * Errors as ps_shm_read(). */
+PS_MUST_USE int conn_shm_read(struct conn_shm *s, int fd, unsigned ref_count,
+                              void *dst, uint64_t len);
+
+/* A release is sent at the latest after this many bytes. */
+#define CONN_SHM_RELEASE_BYTES (512u * 1024u)
+
+/* True if enough is to release that it is reported before the next frame. */
+static inline bool conn_shm_release_due(const struct conn_shm *s)
+{
+    return s->to_release_bytes >= CONN_SHM_RELEASE_BYTES;
+}
+
+/* Queues the report of released payloads; false: there are none. */
+bool conn_shm_send_release(struct conn_shm *s);
+/* Queues a message with this side's capabilities. */
+void conn_shm_send_caps(struct conn_shm *s);
+/* Queues notices of freed arenas; true if there was any. */
+bool conn_shm_send_freed_arenas(struct conn_shm *s);
+/* Replaces the payload of a frame by references to its place, where that is
+ * possible. Requires conn_shm_can_refer(). The frame has space for PS_FRAME_REFS_MAX of them. */
+void conn_shm_refer(struct conn_shm *s, struct ps_out_frame *f,
+                    uint64_t payload_len);
+
+/* ------------------------------------------------------------- a connection */
 
 enum conn_state {
     CONN_OPEN,

@@ -1,15 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Input of a connection: reads bytes from the transport to the places that the
- * frame reader names, checks what they complete in the order of
- * proto/msg_codec.h, and passes it to the user. */
+ * frame in progress has, checks what they complete in the order of
+ * proto/msg_codec.h, and passes it to the user.
+ *
+ * Prefix and header go through a small staging buffer; the payload is read
+ * straight to its place, and only payload bytes that arrived together with a
+ * header are copied. Each read fills up to two places: the rest of the current
+ * payload, and staging for the bytes that follow it. */
 #include "net/conn_inner.h"
 
 #include "base/alloc.h"
 #include "base/num.h"
+#include "base/state_table.h"
 #include "proto/msg_codec.h"
+#include "proto/ps_fixed.h"
 
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/socket.h>
 
 /* A frame counts as that many bytes at least of a turn to read: small frames
@@ -18,6 +26,304 @@
 #define FRAME_COST       512u
 /* Reads after the end of the peer's process. */
 #define PEER_ENDED_READS 64
+
+/* ------------------------------------------------------------------- frames */
+
+/* Least payload of a large frame. */
+#define PS_FRAME_LARGE   (16u * 1024u)
+/* Bytes of staging before the handshake, and after. */
+#define STAGING_FIRST    4096u
+#define STAGING_MAX      (16u * 1024u)
+/* Read-ahead behind a large frame: enough for the next header. */
+#define STAGING_AHEAD    512u
+/* After this many consecutive small frames, read-ahead grows again. Read-ahead
+ * before a large frame costs a copy. */
+#define SMALL_FRAMES_MAX 16u
+
+static const char *const phase_names[] = {
+    [PS_FRAME_HEAD] = "HEAD",           [PS_FRAME_LONG_HEADER] = "LONG_HEADER",
+    [PS_FRAME_PAYLOAD] = "PAYLOAD",     [PS_FRAME_PAUSED] = "PAUSED",
+    [PS_FRAME_DELIVERED] = "DELIVERED",
+};
+
+static const uint32_t successors[] = {
+    /* A message of the connection itself is not delivered. */
+    [PS_FRAME_HEAD] = PS_STATE_BIT(PS_FRAME_LONG_HEADER) |
+                      PS_STATE_BIT(PS_FRAME_PAYLOAD) |
+                      PS_STATE_BIT(PS_FRAME_DELIVERED),
+    /* The header is complete. */
+    [PS_FRAME_LONG_HEADER] = PS_STATE_BIT(PS_FRAME_HEAD),
+    [PS_FRAME_PAYLOAD] = PS_STATE_BIT(PS_FRAME_PAUSED) |
+                         PS_STATE_BIT(PS_FRAME_DELIVERED),
+    /* The user has memory again. */
+    [PS_FRAME_PAUSED] = PS_STATE_BIT(PS_FRAME_PAYLOAD),
+    [PS_FRAME_DELIVERED] = PS_STATE_BIT(PS_FRAME_HEAD),
+};
+
+/* A frame that arrives. */
+static const struct ps_state_table phases = {
+    .name = "frame being read",
+    .states = phase_names,
+    .count = sizeof(phase_names) / sizeof(phase_names[0]),
+    .allowed = successors,
+};
+
+static void set_phase(struct ps_frame_reader *r, enum ps_frame_phase to)
+{
+    ps_state_change(&phases, &r->phase, (uint8_t)to);
+}
+
+static uint32_t reader_staged(const struct ps_frame_reader *r)
+{
+    return r->staging_to - r->staging_from;
+}
+
+/* True if part of a prefix or header is there. */
+static bool reader_in_header(const struct ps_frame_reader *r)
+{
+    return r->phase == PS_FRAME_LONG_HEADER ||
+           (r->phase == PS_FRAME_HEAD && reader_staged(r) > 0);
+}
+
+/* True if part of a frame is there. */
+static bool reader_in_frame(const struct ps_frame_reader *r)
+{
+    return r->phase != PS_FRAME_HEAD || reader_staged(r) > 0;
+}
+
+/* Memory for bytes that are discarded. */
+struct ps_frame_scratch {
+    void *bytes;
+    size_t size;
+};
+
+void ps_frame_reader_init(struct ps_frame_reader *r, bool in_place)
+{
+    r->in_place = in_place;
+    r->staging_cap = STAGING_FIRST;
+    r->staging = ps_alloc(r->staging_cap);
+}
+
+void ps_frame_reader_fini(struct ps_frame_reader *r)
+{
+    ps_msg_free(r->msg);
+    ps_free(r->header);
+    ps_free(r->staging);
+    r->msg = NULL;
+    r->header = NULL;
+    r->staging = NULL;
+}
+
+/* Enlarges staging, after the handshake. */
+static void reader_grow(struct ps_frame_reader *r)
+{
+    uint32_t len = reader_staged(r);
+    uint8_t *more = ps_alloc(STAGING_MAX);
+
+    memcpy(more, r->staging + r->staging_from, len);
+    ps_free(r->staging);
+    r->staging = more;
+    r->staging_cap = STAGING_MAX;
+    r->staging_from = 0;
+    r->staging_to = len;
+}
+
+/* Bytes between prefix and payload: header and references. */
+static uint32_t head_len(const struct ps_frame_reader *r)
+{
+    return r->prefix.header_len + r->prefix.ref_count * PS_FIXED_SHM_REF_BYTES;
+}
+
+static bool is_large(const struct ps_frame_reader *r)
+{
+    return r->prefix.payload_len >= PS_FRAME_LARGE && r->prefix.ref_count == 0;
+}
+
+/* Bytes to read ahead into staging. */
+static uint32_t read_ahead_bytes(const struct ps_frame_reader *r)
+{
+    uint32_t space = r->staging_cap - r->staging_to;
+    uint32_t have = reader_staged(r);
+
+    if (r->phase == PS_FRAME_HEAD && have >= PS_FRAME_PREFIX) {
+        /* The prefix is parsed: read the rest of the header, and small payloads
+         * with it. */
+        uint32_t missing = PS_FRAME_PREFIX + head_len(r) - have;
+
+        return (uint32_t)ps_min_u64(is_large(r) ? missing : space, space);
+    }
+    bool large = r->phase == PS_FRAME_HEAD
+                     ? r->small_frames < SMALL_FRAMES_MAX
+                     : r->prefix.payload_len >= PS_FRAME_LARGE;
+
+    return (uint32_t)ps_min_u64(large ? STAGING_AHEAD : space, space);
+}
+
+/* Names the places of the next read, with at most `most` bytes of payload;
+ * returns their number. */
+static int reader_places(struct ps_frame_reader *r, uint64_t most,
+                         const struct ps_frame_scratch *scratch,
+                         struct iovec iov[2])
+{
+    int n = 0;
+    bool ahead = true;
+
+    if (r->staging_from > 0) {
+        memmove(r->staging, r->staging + r->staging_from, reader_staged(r));
+        r->staging_to -= r->staging_from;
+        r->staging_from = 0;
+    }
+    if (!r->in_place) {
+        iov[0] = (struct iovec){r->staging + r->staging_to,
+                                r->staging_cap - r->staging_to};
+        return 1;
+    }
+    if (r->phase == PS_FRAME_LONG_HEADER) {
+        iov[n++] = (struct iovec){r->header + r->header_got,
+                                  head_len(r) - r->header_got};
+    } else if (r->phase == PS_FRAME_PAYLOAD && r->dst != NULL) {
+        ahead = r->payload_left <= most;
+        iov[n++] = (struct iovec){r->dst, ps_min_u64(r->payload_left, most)};
+    } else if (r->phase == PS_FRAME_PAYLOAD) {
+        ahead = r->payload_left <= scratch->size;
+        iov[n++] = (struct iovec){scratch->bytes,
+                                  ps_min_u64(r->payload_left, scratch->size)};
+    }
+    if (ahead) {
+        iov[n++] = (struct iovec){r->staging + r->staging_to,
+                                  read_ahead_bytes(r)};
+    }
+    return n;
+}
+
+/* Counts `n` bytes that were read, of which up to `first` belong to the first
+ * place. */
+static void reader_advance(struct ps_frame_reader *r, size_t first, size_t n)
+{
+    first = r->phase != PS_FRAME_HEAD && r->in_place ? ps_min_u64(n, first) : 0;
+    if (r->phase == PS_FRAME_LONG_HEADER) {
+        r->header_got += (uint32_t)first;
+    } else if (r->phase == PS_FRAME_PAYLOAD) {
+        r->payload_left -= first;
+        r->dst = r->dst != NULL ? r->dst + first : NULL;
+    }
+    r->staging_to += (uint32_t)(n - first);
+}
+
+/* Parses the next prefix; PS_E_AGAIN: more bytes are needed. */
+static int reader_prefix(struct ps_frame_reader *r)
+{
+    if (r->phase == PS_FRAME_LONG_HEADER) {
+        return 0;
+    }
+    if (reader_staged(r) < PS_FRAME_PREFIX) {
+        return PS_E_AGAIN;
+    }
+    return ps_frame_parse(r->staging + r->staging_from, &r->prefix);
+}
+
+/* Adds staged bytes to a long header. True: it is complete. */
+static bool continue_long_header(struct ps_frame_reader *r)
+{
+    uint32_t n = (uint32_t)ps_min_u64(reader_staged(r),
+                                      head_len(r) - r->header_got);
+
+    memcpy(r->header + r->header_got, r->staging + r->staging_from, n);
+    r->header_got += n;
+    r->staging_from += n;
+    return r->header_got == head_len(r);
+}
+
+/* Header and references of the parsed prefix, valid until
+ * reader_header_done(); NULL: more bytes are needed. */
+static const uint8_t *reader_header(struct ps_frame_reader *r)
+{
+    const uint32_t need = PS_FRAME_PREFIX + head_len(r);
+
+    if (r->phase == PS_FRAME_LONG_HEADER) {
+        if (!continue_long_header(r)) {
+            return NULL;
+        }
+        set_phase(r, PS_FRAME_HEAD);
+        return r->header;
+    }
+    if (reader_staged(r) >= need) {
+        const uint8_t *header = r->staging + r->staging_from + PS_FRAME_PREFIX;
+
+        r->staging_from += need;
+        return header;
+    }
+    if (need > r->staging_cap) {
+        r->header = ps_alloc(head_len(r));
+        r->header_got = 0;
+        r->staging_from += PS_FRAME_PREFIX;
+        set_phase(r, PS_FRAME_LONG_HEADER);
+        (void)continue_long_header(r);
+    }
+    return NULL;
+}
+
+static void reader_header_done(struct ps_frame_reader *r)
+{
+    if (r->header != NULL) {
+        ps_free(r->header);
+        r->header = NULL;
+    }
+}
+
+/* The payload follows. */
+static void reader_begin_payload(struct ps_frame_reader *r)
+{
+    set_phase(r, PS_FRAME_PAYLOAD);
+    r->payload_left = r->prefix.payload_len;
+}
+
+/* Waits for a place of the payload, with a copy of the header. */
+static void reader_pause(struct ps_frame_reader *r, const struct ps_msg *msg)
+{
+    set_phase(r, PS_FRAME_PAUSED);
+    r->msg = ps_msg_dup(msg);
+}
+
+static void reader_resume(struct ps_frame_reader *r)
+{
+    set_phase(r, PS_FRAME_PAYLOAD);
+}
+
+/* Takes staged bytes of the payload; returns how many it copied to `dst`. */
+static uint32_t reader_consume(struct ps_frame_reader *r)
+{
+    uint32_t n = (uint32_t)ps_min_u64(reader_staged(r), r->payload_left);
+    uint32_t copied = 0;
+
+    if (r->dst != NULL && n > 0) {
+        memcpy(r->dst, r->staging + r->staging_from, n);
+        r->dst += n;
+        copied = n;
+    }
+    r->staging_from += n;
+    r->payload_left -= n;
+    return copied;
+}
+
+/* The frame is complete, and with the user until reader_end_frame(). */
+static void reader_begin_frame(struct ps_frame_reader *r)
+{
+    set_phase(r, PS_FRAME_DELIVERED);
+    r->dst = NULL;
+    if (is_large(r)) {
+        r->small_frames = 0;
+    } else if (r->small_frames < SMALL_FRAMES_MAX) {
+        r->small_frames++;
+    }
+}
+
+static void reader_end_frame(struct ps_frame_reader *r)
+{
+    set_phase(r, PS_FRAME_HEAD);
+}
+
+/* ------------------------------------------------------------------- checks */
 
 static void close_malformed(struct ps_conn *c, int rc, const char *what)
 {
@@ -91,12 +397,13 @@ static bool fix_peer_role(struct ps_conn *c, const struct ps_msg *msg)
     return true;
 }
 
+/* ----------------------------------------------------------------- delivery */
+
 /* Closes if a descriptor is left whose bytes are all parsed: no message has
  * claimed it. */
 static void check_stray_fds(struct ps_conn *c)
 {
-    uint64_t parsed = c->transport.bytes_read -
-                      ps_frame_reader_staged(&c->reader);
+    uint64_t parsed = c->transport.bytes_read - reader_staged(&c->reader);
 
     if (c->state == CONN_OPEN &&
         ps_transport_has_fd_before(&c->transport, parsed)) {
@@ -110,16 +417,16 @@ static void deliver_frame(struct ps_conn *c, const struct ps_msg *msg)
 {
     bool first = !c->is_handshake_done;
 
-    ps_frame_reader_begin_frame(&c->reader);
+    reader_begin_frame(&c->reader);
     c->timers.due[CONN_DUE_PAYLOAD] = PS_TIME_NEVER;
     c->stats.frames_in++;
     if (first) {
         c->is_handshake_done = true;
         c->timers.due[CONN_DUE_HANDSHAKE] = PS_TIME_NEVER;
-        ps_frame_reader_grow(&c->reader);
+        reader_grow(&c->reader);
     }
     c->ops->frame(c->ctx, c, msg, c->reader.prefix.payload_len);
-    ps_frame_reader_end_frame(&c->reader);
+    reader_end_frame(&c->reader);
     check_stray_fds(c);
     if (first && c->shm != NULL && c->dialled && c->state == CONN_OPEN) {
         conn_shm_send_caps(c->shm);
@@ -154,7 +461,7 @@ static void consume_payload(struct ps_conn *c)
     const uint64_t len = r->payload_left;
 
     if (r->prefix.ref_count == 0) {
-        c->stats.copied += ps_frame_reader_consume(r);
+        c->stats.copied += reader_consume(r);
         return;
     }
     int rc = conn_shm_read(c->shm, c->transport.fd, r->prefix.ref_count, r->dst,
@@ -183,10 +490,10 @@ static bool ask_payload_place(struct ps_conn *c, const struct ps_msg *msg)
 
 static void begin_payload(struct ps_conn *c, const struct ps_msg *msg)
 {
-    ps_frame_reader_begin_payload(&c->reader);
+    reader_begin_payload(&c->reader);
     if (!ask_payload_place(c, msg)) {
         c->timers.due[CONN_DUE_PAYLOAD] = PS_TIME_NEVER;
-        ps_frame_reader_pause(&c->reader, msg);
+        reader_pause(&c->reader, msg);
         conn_update_poll(c);
         return;
     }
@@ -267,7 +574,7 @@ static void header_done(struct ps_conn *c, const uint8_t *header)
 static bool parse_prefix(struct ps_conn *c)
 {
     const struct ps_frame_prefix *prefix = &c->reader.prefix;
-    int rc = ps_frame_reader_prefix(&c->reader);
+    int rc = reader_prefix(&c->reader);
 
     if (rc == PS_E_AGAIN) {
         return false;
@@ -295,13 +602,13 @@ static bool parse_head(struct ps_conn *c)
     if (c->reader.phase == PS_FRAME_HEAD && !parse_prefix(c)) {
         return false;
     }
-    const uint8_t *header = ps_frame_reader_header(&c->reader);
+    const uint8_t *header = reader_header(&c->reader);
 
     if (header == NULL) {
         return false;
     }
     header_done(c, header);
-    ps_frame_reader_header_done(&c->reader);
+    reader_header_done(&c->reader);
     return true;
 }
 
@@ -309,7 +616,7 @@ static bool parse_head(struct ps_conn *c)
 static bool parse_payload(struct ps_conn *c)
 {
     if (c->reader.payload_left > 0) {
-        c->stats.copied += ps_frame_reader_consume(&c->reader);
+        c->stats.copied += reader_consume(&c->reader);
     }
     if (c->reader.payload_left > 0) {
         return false;
@@ -318,12 +625,13 @@ static bool parse_payload(struct ps_conn *c)
     return true;
 }
 
+/* --------------------------------------------------------------- the socket */
+
 static void peer_has_ended(struct ps_conn *c)
 {
     ps_conn_close(c, PS_E_CLOSED,
-                  ps_frame_reader_in_frame(&c->reader)
-                      ? "closed by peer within a frame"
-                      : "closed by peer");
+                  reader_in_frame(&c->reader) ? "closed by peer within a frame"
+                                              : "closed by peer");
 }
 
 /* Counts `n` received bytes. */
@@ -339,46 +647,10 @@ static int next_places(struct ps_conn *c, uint64_t most, void *scratch,
 {
     const struct ps_frame_scratch discarded = {scratch, PS_LOOP_SCRATCH};
 
-    return ps_frame_reader_places(&c->reader, most, &discarded, iov);
+    return reader_places(&c->reader, most, &discarded, iov);
 }
 
-static void parse_staged(struct ps_conn *c);
-
-static void receive_failed(struct ps_conn *c, int errnum);
-
-/* A receive task has ended: read all, or failed. */
-static void receive_task_done(struct ps_io_task *m)
-{
-    struct conn_io *io = PS_CONTAINER(m, struct conn_io, in);
-    struct ps_conn *c = io->conn;
-
-    io->receives = false;
-    c->stats.reads += m->syscalls;
-    c->stats.moved_by_pool += m->bytes_done;
-    count_received(c, m->bytes_done);
-    if (!conn_is_alive(c)) {
-        conn_maybe_closed(c);
-        return; /* c may be freed. */
-    }
-    if (c->state == CONN_FINISHING) {
-        if (m->peer_ended || (m->error != 0 && m->error != ECANCELED)) {
-            ps_conn_close(c, PS_E_CLOSED, "closed by us");
-        }
-    } else {
-        ps_frame_reader_advance(&c->reader, io->in_first, m->bytes_done);
-        if (m->peer_ended) {
-            peer_has_ended(c);
-        } else if (m->error != 0) {
-            receive_failed(c, m->error);
-        } else {
-            parse_staged(c);
-        }
-    }
-    if (!conn_pool_receives(c) && c->transport.has_unread) {
-        conn_readable(c); /* The loop does not see these bytes. */
-    }
-    conn_update_poll(c);
-}
+static void receive_task_done(struct ps_io_task *m);
 
 /* Passes the next places to an I/O thread, until `bytes_min` bytes are read. */
 static void submit_receive(struct ps_conn *c, uint64_t bytes_min)
@@ -429,7 +701,7 @@ static void parse_staged(struct ps_conn *c)
     }
     ps_time *due = c->timers.due;
 
-    if (ps_frame_reader_in_header(r) && due[CONN_DUE_HEADER] == PS_TIME_NEVER) {
+    if (reader_in_header(r) && due[CONN_DUE_HEADER] == PS_TIME_NEVER) {
         due[CONN_DUE_HEADER] = ps_loop_now(c->loop) + c->limits.header_timeout;
         conn_arm(c);
     } else if (r->phase == PS_FRAME_PAYLOAD) {
@@ -439,18 +711,6 @@ static void parse_staged(struct ps_conn *c)
             submit_large_payload(c);
         }
     }
-}
-
-static ssize_t receive_some(struct ps_conn *c, struct iovec *iov, int count)
-{
-    ps_time begun = c->io != NULL ? ps_loop_now(c->loop) : 0;
-    ssize_t n = c->transport.ops->read(&c->transport, iov, count);
-
-    c->stats.reads++;
-    if (c->io != NULL && n > 0) {
-        ps_io_pool_add_spent(c->io->pool, ps_loop_now(c->loop) - begun);
-    }
-    return n;
 }
 
 /* Closes after a failed read, unless the transport has no more bytes now. */
@@ -463,6 +723,52 @@ static void receive_failed(struct ps_conn *c, int errnum)
     } else if (c->peer_ended) {
         peer_has_ended(c);
     }
+}
+
+/* A receive task has ended: read all, or failed. */
+static void receive_task_done(struct ps_io_task *m)
+{
+    struct conn_io *io = PS_CONTAINER(m, struct conn_io, in);
+    struct ps_conn *c = io->conn;
+
+    io->receives = false;
+    c->stats.reads += m->syscalls;
+    c->stats.moved_by_pool += m->bytes_done;
+    count_received(c, m->bytes_done);
+    if (!conn_is_alive(c)) {
+        conn_maybe_closed(c);
+        return; /* c may be freed. */
+    }
+    if (c->state == CONN_FINISHING) {
+        if (m->peer_ended || (m->error != 0 && m->error != ECANCELED)) {
+            ps_conn_close(c, PS_E_CLOSED, "closed by us");
+        }
+    } else {
+        reader_advance(&c->reader, io->in_first, m->bytes_done);
+        if (m->peer_ended) {
+            peer_has_ended(c);
+        } else if (m->error != 0) {
+            receive_failed(c, m->error);
+        } else {
+            parse_staged(c);
+        }
+    }
+    if (!conn_pool_receives(c) && c->transport.has_unread) {
+        conn_readable(c); /* The loop does not see these bytes. */
+    }
+    conn_update_poll(c);
+}
+
+static ssize_t receive_some(struct ps_conn *c, struct iovec *iov, int count)
+{
+    ps_time begun = c->io != NULL ? ps_loop_now(c->loop) : 0;
+    ssize_t n = c->transport.ops->read(&c->transport, iov, count);
+
+    c->stats.reads++;
+    if (c->io != NULL && n > 0) {
+        ps_io_pool_add_spent(c->io->pool, ps_loop_now(c->loop) - begun);
+    }
+    return n;
 }
 
 /* After ps_conn_finish(): discards input until its end. */
@@ -511,7 +817,7 @@ void conn_readable(struct ps_conn *c)
             peer_has_ended(c);
             return;
         }
-        ps_frame_reader_advance(&c->reader, first, (size_t)n);
+        reader_advance(&c->reader, first, (size_t)n);
         count_received(c, (uint64_t)n);
         parse_staged(c);
         maybe_send_release(c);
@@ -541,7 +847,7 @@ void ps_conn_resume(struct ps_conn *c)
     if (!ask_payload_place(c, c->reader.msg) || c->state != CONN_OPEN) {
         return;
     }
-    ps_frame_reader_resume(&c->reader);
+    reader_resume(&c->reader);
     consume_payload(c);
     parse_staged(c);
     maybe_send_release(c);

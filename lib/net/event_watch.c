@@ -4,7 +4,6 @@
 #include "base/alloc.h"
 #include "kernel/share.h"
 #include "net/loop.h"
-#include "net/uverr.h"
 
 #include <time.h>
 #include <uv.h>

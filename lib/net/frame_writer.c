@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "net/frame_writer.h"
+/* Frames to bytes. A queued frame is a small block with its encoded header and
+ * the place of its payload; many are written per call. A frame with a descriptor
+ * begins a call of its own, so that the descriptor arrives with its first byte. A
+ * frame by reference stays in memory until the peer releases it. Knows no
+ * sockets: its users are the output of a connection, which writes the bytes that
+ * it gathers, and the part for a same-host peer, which adds messages. */
+#include "net/conn_inner.h"
 
 #include "base/alloc.h"
 #include "base/num.h"
-#include "net/loop.h"
 #include "proto/msg_codec.h"
 
 #include <string.h>

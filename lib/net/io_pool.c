@@ -10,7 +10,6 @@
 #include "base/limits.h"
 #include "net/loop.h"
 #include "net/transport.h"
-#include "net/uverr.h"
 
 #include <assert.h>
 #include <errno.h>

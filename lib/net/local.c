@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Unix sockets: bind with replacement of stale files under a lock of the
- * folder, peer credentials, and checked mapping of received memfds. */
+ * folder, peer credentials; checked mapping of received memfds, and unmapping. */
 #include "net/local.h"
 
 #include "base/alloc.h"
-#include "net/unmap.h"
+#include "base/num.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -275,4 +279,117 @@ int ps_local_map_shared(int fd, uint64_t size, struct ps_buf **ret_buf,
                         const char **ret_why)
 {
     return map_descriptor(fd, size, PROT_READ | PROT_WRITE, ret_buf, ret_why);
+}
+
+/* ---------------------------------------------------------------- unmapping */
+
+/* A ring of ranges and one thread, which begins with the first of them and lasts
+ * as long as the process. A caller that finds the ring full does the work itself,
+ * so callers cannot get ahead of the thread for long. */
+
+/* Smaller ranges take less time than a wake-up is worth. */
+#define UNMAP_MIN   ((size_t)256 * 1024)
+/* Bytes of one call: others that map memory wait for it. A multiple of the
+ * largest page. */
+#define UNMAP_PIECE ((size_t)32 * 1024 * 1024)
+#define RANGES_MAX  256u
+/* Limit on the bytes of unmapper ranges. More than that has hardly any pages, so its
+ * end is short, but its addresses may be needed. */
+#define BYTES_MAX   ((uint64_t)1 << 40)
+
+struct range {
+    char *data;
+    size_t size;
+};
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    /* Guarded by the lock, as are unmapper below. */
+    struct range ranges[RANGES_MAX];
+    uint32_t first;
+    uint32_t count;
+    uint64_t bytes; /* Of the ranges, and of the one that the thread unmaps. */
+    bool has_thread;
+} unmapper = {.lock = PTHREAD_MUTEX_INITIALIZER,
+              .wake = PTHREAD_COND_INITIALIZER};
+
+static void unmap_in_pieces(const struct range *r)
+{
+    for (size_t done = 0; done < r->size; done += UNMAP_PIECE) {
+        munmap(r->data + done, ps_min_u64(UNMAP_PIECE, r->size - done));
+    }
+}
+
+static void *unmap_main(void *arg)
+{
+    (void)arg;
+    pthread_mutex_lock(&unmapper.lock);
+    for (;;) {
+        while (unmapper.count == 0) {
+            pthread_cond_wait(&unmapper.wake, &unmapper.lock);
+        }
+        struct range r = unmapper.ranges[unmapper.first];
+
+        unmapper.first = (unmapper.first + 1) % RANGES_MAX;
+        unmapper.count--;
+        pthread_mutex_unlock(&unmapper.lock);
+        unmap_in_pieces(&r);
+        pthread_mutex_lock(&unmapper.lock);
+        unmapper.bytes -= r.size;
+    }
+    return NULL;
+}
+
+/* Its priority is the lowest, whatever that of the caller is, and unmapper signals go
+ * to other threads. */
+static bool unmap_begin_thread(void)
+{
+    const struct sched_param none = {.sched_priority = 0};
+    pthread_attr_t attr;
+    pthread_t thread;
+    sigset_t blocked;
+    sigset_t before;
+    int rc;
+
+    if (pthread_attr_init(&attr) != 0) {
+        return false;
+    }
+    (void)pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    (void)pthread_attr_setinheritsched(&attr, PTHREAD_EXPLICIT_SCHED);
+    (void)pthread_attr_setschedpolicy(&attr, SCHED_BATCH);
+    (void)pthread_attr_setschedparam(&attr, &none);
+    (void)sigfillset(&blocked);
+    (void)pthread_sigmask(SIG_SETMASK, &blocked, &before);
+    rc = pthread_create(&thread, &attr, unmap_main, NULL);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    (void)pthread_attr_destroy(&attr);
+    return rc == 0;
+}
+
+/* False: there is no place for it, or no thread. */
+static bool enqueue(const struct range *r)
+{
+    bool taken;
+
+    pthread_mutex_lock(&unmapper.lock);
+    unmapper.has_thread = unmapper.has_thread || unmap_begin_thread();
+    taken = unmapper.has_thread && unmapper.count < RANGES_MAX &&
+            r->size <= BYTES_MAX - unmapper.bytes;
+    if (taken) {
+        unmapper.bytes += r->size;
+        unmapper.ranges[(unmapper.first + unmapper.count++) % RANGES_MAX] = *r;
+        pthread_cond_signal(&unmapper.wake);
+    }
+    pthread_mutex_unlock(&unmapper.lock);
+    return taken;
+}
+
+void ps_unmap(void *data, size_t size)
+{
+    const struct range r = {.data = data, .size = size};
+
+    if (size < UNMAP_MIN || !enqueue(&r)) {
+        munmap(data, size);
+    }
 }

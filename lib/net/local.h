@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Unix sockets: stale socket files, peer credentials, and memory received as a
- * descriptor. */
+ * descriptor, which is mapped, and unmapped without a wait. */
 #pragma once
 
 #include "base/buf.h"
@@ -49,3 +49,15 @@ PS_MUST_USE int ps_local_map(int fd, uint64_t size, struct ps_buf **ret_buf,
 PS_MUST_USE int ps_local_map_shared(int fd, uint64_t size,
                                     struct ps_buf **ret_buf,
                                     const char **ret_why);
+
+/* ---------------------------------------------------------------- unmapping */
+
+/* Unmapping without a wait. The kernel needs about 0.2 s to free a GiB of pages,
+ * during which an event loop would serve nobody: the end of one job would be a
+ * pause of all others. So a thread of the lowest priority does it. */
+
+/* Unmaps `size` bytes, a mapping of whole pages: before it returns if they are
+ * few, else soon after. The caller must not use them any more. A descriptor of
+ * the memory is to be closed before, so that the thread is the last to hold it.
+ * Any thread may call it. */
+void ps_unmap(void *data, size_t size);

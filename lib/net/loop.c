@@ -6,13 +6,13 @@
 #include "net/loop.h"
 
 #include "base/alloc.h"
+#include "base/err.h"
 #include "base/list.h"
-#include "net/rcvbuf_tuner.h"
-#include "net/send_scheduler.h"
-#include "net/uverr.h"
+#include "net/tcp.h"
 #include "proto/msg_codec.h"
 
 #include <assert.h>
+#include <sched.h>
 #include <uv.h>
 
 #define SIGNALS_MAX 8
@@ -305,4 +305,33 @@ struct ps_decoder *ps_loop_decoder(struct ps_loop *l)
 void *ps_loop_scratch(struct ps_loop *l)
 {
     return l->scratch;
+}
+
+/* ---------------------------------------------- codes and wake-ups of libuv */
+
+int ps_err_from_uv(int status)
+{
+    if (status >= 0) {
+        return 0;
+    }
+    switch (status) {
+    case UV_ECANCELED:
+        return PS_E_CANCELED;
+    case UV_EOF:
+        return PS_E_CLOSED;
+    default:
+        break;
+    }
+    /* Codes of libuv's resolver are not errno values. */
+    if (status <= UV_EAI_ADDRFAMILY && status >= UV_EAI_PROTOCOL) {
+        return PS_E_UNREACH;
+    }
+    return ps_err_from_errno(-status);
+}
+
+void ps_uv_wake(struct uv_async_s *async)
+{
+    while (uv_async_send(async) != 0) {
+        sched_yield();
+    }
 }

@@ -11,9 +11,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-struct uv_loop_s;
 struct ps_decoder;
 struct ps_loop;
+struct uv_loop_s;
 
 PS_MUST_USE int ps_loop_new(struct ps_loop **ret_loop);
 /* Requires that all handles opened on the loop are closed; close callbacks
@@ -64,3 +64,13 @@ struct ps_decoder *ps_loop_decoder(struct ps_loop *l);
  * encode. */
 #define PS_LOOP_SCRATCH (64u * 1024u)
 void *ps_loop_scratch(struct ps_loop *l);
+
+/* ---------------------------------------------- codes and wake-ups of libuv */
+
+/* Nearest PS_E_* for a negative libuv code; 0 stays 0. */
+int ps_err_from_uv(int status);
+
+struct uv_async_s;
+/* Wakes the loop of `async`, from any thread. A lost wake-up would leave ended
+ * work unnoticed, so a failure is tried again. */
+void ps_uv_wake(struct uv_async_s *async);

@@ -7,7 +7,6 @@
 
 #include "base/alloc.h"
 #include "net/loop.h"
-#include "net/uverr.h"
 
 #include <errno.h>
 #include <stdbool.h>

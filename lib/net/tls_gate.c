@@ -7,7 +7,6 @@
 #include "base/str.h"
 #include "crypto/tls.h"
 #include "net/loop.h"
-#include "net/uverr.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Transport of a connection: the bytes of its frames, in and out. Frames
- * (net/frame_reader.h, net/frame_writer.h) lie above, and a socket below. A
+ * (net/conn_read.c, net/conn_write.c) lie above, and a socket below. A
  * transport that encrypts keeps its state in `ctx` and fits in between. */
 #pragma once
 
@@ -9,6 +9,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 #include <sys/uio.h>
+
+struct ps_tls_session;
 
 /* Received descriptors that may wait for their message. */
 #define PS_TRANSPORT_FDS_MAX 16u
@@ -91,3 +93,17 @@ static inline bool ps_transport_has_fd_before(const struct ps_transport *t,
 
 /* Ends the output, which has all left. */
 void ps_transport_end(struct ps_transport *t);
+
+/* ---------------------------------------------------------------------- TLS */
+
+/* Transport of a TCP connection with TLS. Its handshake is over before the
+ * connection is made (net/tls_gate.h). */
+
+/* Its `ctx` is the session after its handshake, which it frees. */
+extern const struct ps_transport_ops ps_transport_tls;
+
+/* Session of a transport; NULL: it has no encryption. */
+struct ps_tls_session *ps_transport_session(const struct ps_transport *t);
+
+/* True if the kernel can protect records (kTLS): it has the module tls. */
+bool ps_transport_kernel_has_tls(void);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "net/transport_tls.h"
+#include "net/transport.h"
 
 #include "base/err.h"
 #include "crypto/tls.h"

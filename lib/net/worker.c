@@ -8,7 +8,6 @@
 #include "base/alloc.h"
 #include "base/num.h"
 #include "net/loop.h"
-#include "net/uverr.h"
 
 #include <assert.h>
 #include <uv.h>

@@ -23,9 +23,8 @@ PARSERS = {
     "headers": {"proto/scan.c": "",
                 "proto/field.c": "get|expect|range|copy|alloc",
                 "proto/msg_codec.c": "decode$|get|find|set_default"},
-    "streams of frames": {"lib/net/frame_reader.c": "",
-                          # Without those of the threads for I/O.
-                          "lib/net/conn_read.c": "^(?!submit|receive_task)"},
+    # Without those of the threads for I/O.
+    "streams of frames": {"lib/net/conn_read.c": "^(?!submit|receive_task)"},
     "configuration": {"lib/conf/yaml.c": "^(?!ps_yaml_read|read_all)",
                       "lib/conf/value.c": "^(?!ps_value_member_size)",
                       "lib/conf/option.c": "options_load|apply_[^fv]|add_(error|refusal|"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Active senders and their shares of the window. Time is an argument; the
  * sockets are real, because they report the buffer that was set. */
-#include "net/rcvbuf_tuner.h"
+#include "net/tcp.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

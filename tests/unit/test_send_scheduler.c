@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Turns of writing: connections are numbers here, and time is given. */
-#include "net/send_scheduler.h"
+#include "net/tcp.h"
 
 #include "base/num.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "net/unmap.h"
+#include "net/local.h"
 
 #include <errno.h>
 #include <pthread.h>
