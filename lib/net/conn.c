@@ -112,7 +112,7 @@ static enum conn_deadline conn_timers_over(const struct conn_timers *t,
 }
 
 /* Extends the deadlines by the progress of the I/O tasks. */
-static void conn_heed_io_progress(struct ps_conn *c)
+static void conn_extend_deadlines(struct ps_conn *c)
 {
     ps_time *due = c->timers.due;
 
@@ -130,7 +130,7 @@ static void conn_deadline_due(struct ps_loop_timer *t)
 {
     struct ps_conn *c = PS_CONTAINER(t, struct ps_conn, timers.timer);
 
-    conn_heed_io_progress(c);
+    conn_extend_deadlines(c);
     switch (conn_timers_over(&c->timers, ps_loop_now(c->loop))) {
     case CONN_DUE_CLOSE:
         if (c->write_error != 0 && c->transport.failure_rc != 0) {
@@ -151,7 +151,7 @@ static void conn_deadline_due(struct ps_loop_timer *t)
         ps_conn_close(c, PS_E_TIMEOUT, "peer does not read");
         break;
     case CONN_DUE_PAYLOAD:
-        ps_conn_close(c, PS_E_TIMEOUT, "payload stopped coming");
+        ps_conn_close(c, PS_E_TIMEOUT, "no further bytes of a payload in time");
         break;
     default:
         conn_arm(c);

@@ -408,7 +408,7 @@ static void check_stray_fds(struct ps_conn *c)
     if (c->state == CONN_OPEN &&
         ps_transport_has_fd_before(&c->transport, parsed)) {
         ps_conn_close(c, PS_E_PROTO,
-                      "descriptor beside a message that takes none");
+                      "file descriptor with a message that carries none");
     }
 }
 
@@ -559,7 +559,7 @@ static void header_done(struct ps_conn *c, const uint8_t *header)
     if (prefix->ref_count > 0 &&
         !conn_shm_parse_refs(c->shm, prefix, header + prefix->header_len)) {
         ps_conn_close(c, PS_E_PROTO,
-                      "payload is pointed at with another length");
+                      "references do not add up to the payload of the message");
     } else if (c->shm != NULL && is_shm_code(msg.code)) {
         accept_shm_msg(c, &msg);
     } else if (prefix->payload_len > 0) {

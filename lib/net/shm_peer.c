@@ -257,7 +257,7 @@ static int map_peer_arena(struct conn_shm *s, struct ps_transport *t,
     }
     if (number == 0 || ps_map_get(s->peer_arenas, number) != NULL ||
         ps_map_count(s->peer_arenas) == PS_SHM_ARENAS_MAX) {
-        *ret_why = "arena shown twice, or too many";
+        *ret_why = "arena announced twice, or too many arenas";
         return PS_E_PROTO;
     }
     int rc = ps_shm_map_arena(ps_transport_pop_fd(t), &buf, ret_why);
@@ -276,7 +276,7 @@ static int unmap_peer_arena(struct conn_shm *s, uint32_t number,
                            : ps_map_remove(s->peer_arenas, number);
 
     if (b == NULL) {
-        *ret_why = "an end of an arena that was not shown";
+        *ret_why = "end of an arena that was not announced";
         return PS_E_PROTO;
     }
     ps_buf_unref(b);

@@ -1035,7 +1035,7 @@ static void stalled_payload_closes_the_connection(void **state)
     handshake(&w);
     send_bytes(&w, bytes, append_frame(bytes, 0, sizeof(bytes), &push, 64) - 1);
     expect_cut(&w, PS_E_TIMEOUT);
-    assert_string_equal(w.a.reason, "payload stopped coming");
+    assert_string_equal(w.a.reason, "no further bytes of a payload in time");
     end(&w);
 }
 
@@ -1635,21 +1635,21 @@ static void malformed_arenas_are_refused(void **state)
     begin_shown(&w, SEALS);
     fd = sealed(4096, SEALS);
     tell_map(&w, 7, fd);
-    expect_reason(&w, "arena shown twice, or too many");
+    expect_reason(&w, "arena announced twice, or too many arenas");
     begin_shown(&w, SEALS);
     tell_unmap(&w, 7);
     tell_unmap(&w, 7);
-    expect_reason(&w, "an end of an arena that was not shown");
+    expect_reason(&w, "end of an arena that was not announced");
     begin_shown(&w, SEALS);
     tell_caps(&w, fd);
-    expect_reason(&w, "descriptor beside a message that takes none");
+    expect_reason(&w, "file descriptor with a message that carries none");
     begin_shown(&w, SEALS);
     tell_caps(&w, -1);
     tell_caps(&w, -1);
     expect_reason(&w, "shm_caps sent twice");
     begin_shown(&w, SEALS);
     tell_map(&w, 0, fd);
-    expect_reason(&w, "arena shown twice, or too many");
+    expect_reason(&w, "arena announced twice, or too many arenas");
     begin_shown(&w, SEALS);
     close(fd);
     fd = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -1741,7 +1741,7 @@ static void stalled_transfer_closes_the_connection(void **state)
     handshake(&w);
     tell_half(&w);
     expect_cut(&w, PS_E_TIMEOUT);
-    assert_string_equal(w.a.reason, "payload stopped coming");
+    assert_string_equal(w.a.reason, "no further bytes of a payload in time");
     end(&w);
 }
 

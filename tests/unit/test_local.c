@@ -575,7 +575,7 @@ static void second_descriptor_of_a_region_is_refused(void **state)
     send_with(w.fd, bytes, len, fds, 2);
     close(fds[0]);
     close(fds[1]);
-    expect_cut(&w, "descriptor beside a message that takes none");
+    expect_cut(&w, "file descriptor with a message that carries none");
     end(&w);
 }
 
@@ -591,7 +591,7 @@ static void descriptor_of_another_message_is_refused(void **state)
 
     send_with(w.fd, bytes, len, &fd, 1);
     close(fd);
-    expect_cut(&w, "descriptor beside a message that takes none");
+    expect_cut(&w, "file descriptor with a message that carries none");
     end(&w);
 }
 
@@ -610,7 +610,7 @@ static void descriptor_before_its_message_is_refused(void **state)
     send_with(w.fd, bytes, len, &fd, 1);
     close(fd);
     assert_int_equal(write(w.fd, bytes + len, all - len), all - len);
-    expect_cut(&w, "descriptor beside a message that takes none");
+    expect_cut(&w, "file descriptor with a message that carries none");
     assert_int_equal(w.regions, 0);
     end(&w);
 }
