@@ -50,28 +50,6 @@ static bool conn_is_tcp(const struct ps_conn *c)
     return ps_transport_has(&c->transport, PS_TRANSPORT_IS_TCP);
 }
 
-static ps_time value_or_default(ps_time value, ps_time otherwise)
-{
-    return value != 0 ? value : otherwise;
-}
-
-static void set_socket_buffers(const struct ps_conn *c,
-                               const struct ps_conn_options *opt)
-{
-    /* Buffer sizes are hints: the kernel caps them, and failure is harmless. */
-    if (conn_is_tcp(c)) {
-        ps_tcp_prepare(opt->fd, opt->tcp);
-    }
-    if (opt->receive_buffer != 0) {
-        (void)setsockopt(opt->fd, SOL_SOCKET, SO_RCVBUF, &opt->receive_buffer,
-                         sizeof(opt->receive_buffer));
-    }
-    if (opt->send_buffer != 0) {
-        (void)setsockopt(opt->fd, SOL_SOCKET, SO_SNDBUF, &opt->send_buffer,
-                         sizeof(opt->send_buffer));
-    }
-}
-
 /* ---------------------------------------------------------------- deadlines */
 
 /* No deadline is set; `due` runs for the timer. */
@@ -228,6 +206,28 @@ void conn_update_poll(struct ps_conn *c)
 }
 
 /* --------------------------------------------------------------------- open */
+
+static ps_time value_or_default(ps_time value, ps_time otherwise)
+{
+    return value != 0 ? value : otherwise;
+}
+
+static void set_socket_buffers(const struct ps_conn *c,
+                               const struct ps_conn_options *opt)
+{
+    /* Buffer sizes are hints: the kernel caps them, and failure is harmless. */
+    if (conn_is_tcp(c)) {
+        ps_tcp_prepare(opt->fd, opt->tcp);
+    }
+    if (opt->receive_buffer != 0) {
+        (void)setsockopt(opt->fd, SOL_SOCKET, SO_RCVBUF, &opt->receive_buffer,
+                         sizeof(opt->receive_buffer));
+    }
+    if (opt->send_buffer != 0) {
+        (void)setsockopt(opt->fd, SOL_SOCKET, SO_SNDBUF, &opt->send_buffer,
+                         sizeof(opt->send_buffer));
+    }
+}
 
 static struct conn_io *conn_io_new(struct ps_conn *c, struct ps_io_pool *all)
 {

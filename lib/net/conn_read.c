@@ -91,12 +91,6 @@ static bool reader_in_frame(const struct ps_frame_reader *r)
     return r->phase != PS_FRAME_HEAD || reader_staged(r) > 0;
 }
 
-/* Memory for bytes that are discarded. */
-struct ps_frame_scratch {
-    void *bytes;
-    size_t size;
-};
-
 void ps_frame_reader_init(struct ps_frame_reader *r, bool in_place)
 {
     r->in_place = in_place;
@@ -160,10 +154,10 @@ static uint32_t read_ahead_bytes(const struct ps_frame_reader *r)
 }
 
 /* Names the places of the next read, with at most `most` bytes of payload;
- * returns their number. */
+ * returns their number. Bytes that are discarded go to `scratch`, of
+ * PS_LOOP_SCRATCH bytes. */
 static int reader_places(struct ps_frame_reader *r, uint64_t most,
-                         const struct ps_frame_scratch *scratch,
-                         struct iovec iov[2])
+                         void *scratch, struct iovec iov[2])
 {
     int n = 0;
     bool ahead = true;
@@ -185,9 +179,9 @@ static int reader_places(struct ps_frame_reader *r, uint64_t most,
         ahead = r->payload_left <= most;
         iov[n++] = (struct iovec){r->dst, ps_min_u64(r->payload_left, most)};
     } else if (r->phase == PS_FRAME_PAYLOAD) {
-        ahead = r->payload_left <= scratch->size;
-        iov[n++] = (struct iovec){scratch->bytes,
-                                  ps_min_u64(r->payload_left, scratch->size)};
+        ahead = r->payload_left <= PS_LOOP_SCRATCH;
+        iov[n++] = (struct iovec){scratch,
+                                  ps_min_u64(r->payload_left, PS_LOOP_SCRATCH)};
     }
     if (ahead) {
         iov[n++] = (struct iovec){r->staging + r->staging_to,
@@ -642,14 +636,6 @@ static void count_received(struct ps_conn *c, uint64_t n)
     conn_tcp_received(&c->tcp, n);
 }
 
-static int next_places(struct ps_conn *c, uint64_t most, void *scratch,
-                       struct iovec iov[2])
-{
-    const struct ps_frame_scratch discarded = {scratch, PS_LOOP_SCRATCH};
-
-    return reader_places(&c->reader, most, &discarded, iov);
-}
-
 static void receive_task_done(struct ps_io_task *m);
 
 /* Passes the next places to an I/O thread, until `bytes_min` bytes are read. */
@@ -663,7 +649,8 @@ static void submit_receive(struct ps_conn *c, uint64_t bytes_min)
     }
     m->receives = true;
     m->in.iov = m->in_iov;
-    m->in.count = (unsigned)next_places(c, UINT64_MAX, m->discarded, m->in_iov);
+    m->in.count = (unsigned)reader_places(&c->reader, UINT64_MAX, m->discarded,
+                                          m->in_iov);
     m->in_first = m->in_iov[0].iov_len;
     m->in.is_send = false;
     m->in.bytes_min = bytes_min;
@@ -802,7 +789,8 @@ void conn_readable(struct ps_conn *c)
             return;
         }
         struct iovec iov[2];
-        int count = next_places(c, turn, ps_loop_scratch(c->loop), iov);
+        int count = reader_places(&c->reader, turn, ps_loop_scratch(c->loop),
+                                  iov);
         size_t wanted = iov[0].iov_len + (count == 2 ? iov[1].iov_len : 0);
         size_t first = iov[0].iov_len;
         uint64_t before = c->stats.frames_in;
