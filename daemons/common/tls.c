@@ -10,8 +10,7 @@
 #include "base/str.h"
 #include "crypto/tls.h"
 #include "driver/driver.h"
-#include "net/tls_gate.h"
-#include "net/transport.h"
+#include "net/tls.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -7,8 +7,8 @@
 #include "base/str.h"
 #include "crypto/tls.h"
 #include "net/arena.h"
-#include "net/process.h"
-#include "net/transport.h"
+#include "net/local.h"
+#include "net/tls.h"
 
 #include "proto/msg_codec.h"
 

@@ -22,7 +22,7 @@
 #include "driver/driver.h"
 #include "net/loop.h"
 #include "net/ring_set.h"
-#include "net/tls_gate.h"
+#include "net/tls.h"
 
 /* Refused connections, and the time they get to read the reason. */
 #define REFUSED_MAX  8u

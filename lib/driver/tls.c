@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* TLS of the driver. net/tls_gate.h makes the handshakes, for accepted
+/* TLS of the driver. net/tls.h makes the handshakes, for accepted
  * connections and for dials; here is the choice of connections that need one,
  * the check of the peer that it proves, the check of all connections against a
  * new context: one with another list of revoked certificates, say; and the end of

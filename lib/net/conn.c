@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/state_table.h"
 #include "base/str.h"
+#include "net/tls.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Unix sockets: stale socket files, peer credentials, and memory received as a
- * descriptor, which is mapped, and unmapped without a wait. */
+/* Unix sockets: stale socket files, peer credentials, the end of the peer's
+ * process, and memory received as a descriptor. */
 #pragma once
 
 #include "base/buf.h"
@@ -9,6 +9,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+struct ps_loop;
+struct ps_process;
 
 /* Group of a socket file: that of this process. */
 #define PS_LOCAL_OWN_GROUP UINT32_MAX
@@ -61,3 +64,17 @@ PS_MUST_USE int ps_local_map_shared(int fd, uint64_t size,
  * the memory is to be closed before, so that the thread is the last to hold it.
  * Any thread may call it. */
 void ps_unmap(void *data, size_t size);
+
+/* --------------------------------------------- end of the process of a peer */
+
+/* Watch for the end of the process that made a connection. The socket alone
+ * does not show it while a child process holds a copy of the descriptor. */
+
+typedef void (*ps_process_cb)(void *ctx);
+
+/* `ended` runs on the loop, once, when the process at the other end of the Unix
+ * socket `fd` has ended; not after ps_process_close(). PS_E_UNSUPPORTED and
+ * system errors: it cannot be watched. */
+PS_MUST_USE int ps_process_watch(struct ps_loop *l, int fd, ps_process_cb ended,
+                                 void *ctx, struct ps_process **ret_process);
+void ps_process_close(struct ps_process *p); /* NULL is allowed. */

@@ -93,17 +93,3 @@ static inline bool ps_transport_has_fd_before(const struct ps_transport *t,
 
 /* Ends the output, which has all left. */
 void ps_transport_end(struct ps_transport *t);
-
-/* ---------------------------------------------------------------------- TLS */
-
-/* Transport of a TCP connection with TLS. Its handshake is over before the
- * connection is made (net/tls_gate.h). */
-
-/* Its `ctx` is the session after its handshake, which it frees. */
-extern const struct ps_transport_ops ps_transport_tls;
-
-/* Session of a transport; NULL: it has no encryption. */
-struct ps_tls_session *ps_transport_session(const struct ps_transport *t);
-
-/* True if the kernel can protect records (kTLS): it has the module tls. */
-bool ps_transport_kernel_has_tls(void);

@@ -14,7 +14,7 @@
 #include "net/loop.h"
 #include "net/shm_peer.h"
 #include "net/socket.h"
-#include "net/transport.h"
+#include "net/tls.h"
 #include "proto/frame.h"
 #include "proto/msg_codec.h"
 #include "support/certs.h"

@@ -22,7 +22,7 @@
 #include "crypto/tls.h"
 #include "fuzz.h"
 #include "net/loop.h"
-#include "net/tls_gate.h"
+#include "net/tls.h"
 #include "random.h"
 
 #define YEAR_2100 INT64_C(4102444800)

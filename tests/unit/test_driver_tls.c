@@ -9,7 +9,7 @@
 #include "net/io_pool.h"
 #include "net/loop.h"
 #include "net/socket.h"
-#include "net/tls_gate.h"
+#include "net/tls.h"
 #include "proto/msg_codec.h"
 #include "support/certs.h"
 

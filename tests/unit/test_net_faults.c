@@ -9,7 +9,6 @@
 #include "net/io_pool.h"
 #include "net/local.h"
 #include "net/loop.h"
-#include "net/process.h"
 #include "net/shm_peer.h"
 #include "net/socket.h"
 #include "net/worker.h"

@@ -3,7 +3,7 @@
 #include "base/alloc.h"
 #include "crypto/tls.h"
 #include "net/loop.h"
-#include "net/tls_gate.h"
+#include "net/tls.h"
 #include "support/certs.h"
 #include "support/run_until.h"
 

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Handshakes of TLS, in a thread of their own: their signatures take a fraction
- * of a millisecond each, for which the event loop does not wait. One thread
- * bounds the processor time that strangers can take; besides, each handshake
- * has a deadline, and the number of those that peers began is limited: one more
- * ends the oldest of its own source, if that has a quarter of the places, or else
- * the oldest. */
+/* TLS of a daemon's connections: handshakes in a thread of their own, and the
+ * transport of a connection after its handshake.
+ *
+ * The signatures of a handshake take a fraction of a millisecond each, for which
+ * the event loop does not wait. One thread bounds the processor time that
+ * strangers can take; besides, each handshake has a deadline, and the number of
+ * those that peers began is limited: one more ends the oldest of its own source,
+ * if that has a quarter of the places, or else the oldest. */
 #pragma once
 
 #include "base/err.h"
 #include "base/list.h"
 #include "base/time.h"
+#include "net/transport.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -59,3 +62,14 @@ void ps_tls_gate_submit(struct ps_tls_gate *g, struct ps_tls_context *c,
                         struct ps_tls_handshake *h);
 /* Ends it soon; `done` runs later, not inside. */
 void ps_tls_gate_cancel(struct ps_tls_gate *g, struct ps_tls_handshake *h);
+
+/* ---------------------------------------------------------------- transport */
+
+/* Its `ctx` is the session after its handshake, which it frees. */
+extern const struct ps_transport_ops ps_transport_tls;
+
+/* Session of a transport; NULL: it has no encryption. */
+struct ps_tls_session *ps_transport_session(const struct ps_transport *t);
+
+/* True if the kernel can protect records (kTLS): it has the module tls. */
+bool ps_transport_kernel_has_tls(void);
