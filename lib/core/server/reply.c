@@ -197,8 +197,8 @@ static const char *refusal_text(int rc)
     case PS_E_UNSUPPORTED:
         return "the optimizer does not take this push, or its state was on a "
                "server that is lost: it takes sums and means of real numbers, "
-               "of rows only without accumulation and norms; groupadagrad "
-               "takes rows alone";
+               "of rows only without accumulation and norms of whole arrays; "
+               "groupadagrad takes rows alone";
     case PS_E_INVAL:
         return "the message is malformed, or a code in it is broken";
     case PS_E_PERM:
