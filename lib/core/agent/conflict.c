@@ -28,14 +28,23 @@ void ps_agent_conflict_clear(struct ps_agent_key *k)
     }
 }
 
-/* Marks local ranks that are still to be notified. */
-static void mark_done(const struct ps_agent_job *j,
-                      struct ps_agent_disagreement *d)
+/* The local rank gets the notice now, or needs none any more. Returns true if
+ * it was due. */
+static bool settle_notice(struct ps_agent_disagreement *d, uint32_t local_rank)
+{
+    const bool was_due = d->notice[local_rank] == PS_AGENT_NOTICE_DUE;
+
+    if (was_due) {
+        d->notice[local_rank] = PS_AGENT_NOTICE_DONE;
+    }
+    return was_due;
+}
+
+static void settle_all_notices(const struct ps_agent_job *j,
+                               struct ps_agent_disagreement *d)
 {
     for (uint32_t i = 0; i < j->local_rank_count; i++) {
-        if (d->notice[i] == PS_AGENT_NOTICE_DUE) {
-            d->notice[i] = PS_AGENT_NOTICE_DONE;
-        }
+        (void)settle_notice(d, i);
     }
 }
 
@@ -70,7 +79,7 @@ static void abort_round(struct ps_agent_step *st, struct ps_agent_key *k,
         }
     }
     if (k->disagreement != NULL) {
-        mark_done(k->job, k->disagreement);
+        settle_all_notices(k->job, k->disagreement);
     }
     ps_agent_fail_key(st, k, PS_E_MISMATCH, text);
 }
@@ -193,8 +202,8 @@ get_disagreement(struct ps_agent_disagreement **at,
     return *at;
 }
 
-static void mark_due(const struct ps_agent_job *j,
-                     struct ps_agent_disagreement *d, const char *text)
+static void make_notices_due(const struct ps_agent_job *j,
+                             struct ps_agent_disagreement *d, const char *text)
 {
     ps_str_copy(d->text, sizeof(d->text), text);
     for (uint32_t i = 0; i < j->local_rank_count; i++) {
@@ -204,17 +213,15 @@ static void mark_due(const struct ps_agent_job *j,
     }
 }
 
-static void mark_list_done(const struct ps_list *list,
-                           struct ps_agent_disagreement *d)
+static void settle_notices_of(const struct ps_list *list,
+                              struct ps_agent_disagreement *d)
 {
     PS_LIST_EACH(n, list)
     {
         const struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op,
                                                     node);
 
-        if (d->notice[op->local_rank] == PS_AGENT_NOTICE_DUE) {
-            d->notice[op->local_rank] = PS_AGENT_NOTICE_DONE;
-        }
+        (void)settle_notice(d, op->local_rank);
     }
 }
 
@@ -239,14 +246,13 @@ static void end_attempt(struct ps_agent_step *st, struct ps_agent_key *k,
         return;
     }
     for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
-        if (k->round.contribution[i] != NULL &&
-            d->notice[i] == PS_AGENT_NOTICE_DUE) {
-            d->notice[i] = PS_AGENT_NOTICE_DONE;
+        if (k->round.contribution[i] != NULL) {
+            (void)settle_notice(d, i);
         }
     }
-    mark_list_done(&k->pulls, d);
-    mark_list_done(&k->row_pulls, d);
-    mark_list_done(&k->round.deferred_pushes, d);
+    settle_notices_of(&k->pulls, d);
+    settle_notices_of(&k->row_pulls, d);
+    settle_notices_of(&k->round.deferred_pushes, d);
     /* Nothing of it has left this node, so that it needs no retry number. */
     ps_agent_fail_key(st, k, PS_E_MISMATCH, d->text);
 }
@@ -269,9 +275,7 @@ static void end_pulls(struct ps_agent_step *st, struct ps_list *list,
             ps_list_push_back(list, n);
             continue;
         }
-        if (d->notice[op->local_rank] == PS_AGENT_NOTICE_DUE) {
-            d->notice[op->local_rank] = PS_AGENT_NOTICE_DONE;
-        }
+        (void)settle_notice(d, op->local_rank);
         ps_agent_op_end(st, op, 0, PS_E_MISMATCH, d->text);
     }
 }
@@ -281,7 +285,7 @@ static void end_pulls(struct ps_agent_step *st, struct ps_list *list,
 static void end_waiting_ops(struct ps_agent_step *st, struct ps_agent_key *k,
                             struct ps_agent_disagreement *d)
 {
-    mark_list_done(&k->init.ops, d);
+    settle_notices_of(&k->init.ops, d);
     ps_agent_fail_inits(st, k, PS_E_MISMATCH, d->text);
     if (k->kind->has_rounds && k->kind->has_results &&
         ps_agent_round_is_open(k)) {
@@ -302,7 +306,7 @@ static void end_inits_of_job(struct ps_agent_step *st,
 
     while ((k = ps_map_next(j->keys, &c)) != NULL) {
         if (!k->kind->is_collective && !ps_list_empty(&k->init.ops)) {
-            mark_list_done(&k->init.ops, j->disagreement);
+            settle_notices_of(&k->init.ops, j->disagreement);
             ps_agent_fail_inits(st, k, PS_E_MISMATCH, j->disagreement->text);
         }
     }
@@ -323,11 +327,11 @@ void ps_agent_disagreement_on_msg(struct ps_agent_step *st,
     d->is_elsewhere = *m->text != '\0';
     if (!d->is_elsewhere) {
         if (k == NULL || d->refused_count == 0) {
-            mark_done(j, d);
+            settle_all_notices(j, d);
         }
         return;
     }
-    mark_due(j, d, m->text);
+    make_notices_due(j, d, m->text);
     if (k == NULL) {
         end_inits_of_job(st, j);
     } else if (ps_agent_key_is_open(k)) {
@@ -361,7 +365,7 @@ void ps_agent_disagreement_refuse_key(struct ps_agent_step *st,
     } else if (strcmp(d->text, text) == 0) {
         return;
     }
-    mark_due(k->job, d, text);
+    make_notices_due(k->job, d, text);
     report_to_scheduler(st, k, text);
     if (ps_agent_key_is_open(k)) {
         end_waiting_ops(st, k, d);
@@ -383,7 +387,7 @@ void ps_agent_disagreement_accept_key(struct ps_agent_step *st,
         report_to_scheduler(st, k, "");
     }
     if (d->refused_count == 0 && !d->is_elsewhere) {
-        mark_done(k->job, d);
+        settle_all_notices(k->job, d);
     }
 }
 
@@ -402,11 +406,7 @@ void ps_agent_disagreement_answer(struct ps_agent_job *j, uint32_t local_rank,
 static const char *take_notice(struct ps_agent_disagreement *d,
                                uint32_t local_rank)
 {
-    if (d == NULL || d->notice[local_rank] != PS_AGENT_NOTICE_DUE) {
-        return NULL;
-    }
-    d->notice[local_rank] = PS_AGENT_NOTICE_DONE;
-    return d->text;
+    return d != NULL && settle_notice(d, local_rank) ? d->text : NULL;
 }
 
 bool ps_agent_disagreement_reject_op(struct ps_agent_step *st,
