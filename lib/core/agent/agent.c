@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Agent machine: dispatches each event to the module that handles it, runs
  * timers, and implements the ps_machine interface. Every step ends by pumping
- * the send queues that may have something to send. */
+ * the send queues of the servers that got something to do in it. */
 #include "core/agent/agent.h"
 
 #include "base/alloc.h"
@@ -129,7 +129,7 @@ static void on_bytes_sent(struct ps_agent_step *st, const struct ps_event *ev)
 
     if (s != NULL && ev->conn == s->dialer.conn) {
         s->unsent = ev->sent.queued;
-        s->needs_pump = true;
+        ps_agent_server_add_work(st->a, s);
     }
 }
 
@@ -207,12 +207,9 @@ static void on_tick(struct ps_agent_step *st)
     c = (struct ps_map_cursor){0};
     while ((s = ps_map_next(a->servers.by_node, &c)) != NULL) {
         ps_agent_server_tick(st, s);
-        if (a->due.scratch_retry_at <= st->now) {
-            s->needs_pump = true;
-        }
     }
     if (a->due.scratch_retry_at <= st->now) {
-        a->due.scratch_retry_at = PS_TIME_NEVER;
+        a->due.scratch_retry_at = PS_TIME_NEVER; /* Its end pumps again. */
     }
     if (a->due.resend_at <= st->now) {
         ps_agent_resend_refused(st);
@@ -323,7 +320,7 @@ static int agent_step(void *self, const struct ps_event *ev,
          a->draining_pools.next_reap_at == PS_TIME_NEVER)) {
         ps_agent_job_reap_pools(a);
     }
-    ps_agent_send_pump_all(&st);
+    ps_agent_send_pump(&st);
     return ps_uplink_is_name_lost(&a->uplink) ? PS_E_CONFIG : 0;
 }
 
@@ -399,6 +396,7 @@ struct ps_agent *ps_agent_new(const struct ps_agent_options *opt, ps_time now)
     a->unmapping.next_at = PS_TIME_NEVER;
     a->draining_pools.next_reap_at = PS_TIME_NEVER;
     ps_agent_budget_init(a);
+    ps_list_init(&a->servers.with_work);
     ps_list_init(&a->sessions);
     ps_list_init(&a->waits.collects);
     a->waits.check_at = PS_TIME_NEVER;

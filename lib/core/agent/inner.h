@@ -77,8 +77,11 @@ struct ps_agent_step {
 struct ps_agent_server_table {
     struct ps_map *by_node;
     struct ps_map *by_conn; /* Until the connection is closed. */
-    uint32_t met;           /* Structs made for servers so far. */
-    uint32_t map_epoch;     /* Epoch of the newest map. */
+    /* Servers whose queues the end of the step pumps, in the order in which
+     * they got something to do. */
+    struct ps_list with_work;
+    uint32_t met;       /* Structs made for servers so far. */
+    uint32_t map_epoch; /* Epoch of the newest map. */
 };
 
 /* Last assigned numbers. */
@@ -178,6 +181,16 @@ static inline struct ps_agent_job *ps_agent_job_find(const struct ps_agent *a,
                                                      uint64_t gen)
 {
     return ps_map_get(a->jobs, gen);
+}
+
+/* Something came that may let the server's queues send: a partition, memory,
+ * credit, or space on the link. */
+static inline void ps_agent_server_add_work(struct ps_agent *a,
+                                            struct ps_agent_server *s)
+{
+    if (!ps_list_linked(&s->work_node)) {
+        ps_list_push_back(&a->servers.with_work, &s->work_node);
+    }
 }
 
 /* An operation of the job begins or ends. */

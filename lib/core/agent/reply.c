@@ -41,7 +41,7 @@ static void on_welcome(struct ps_agent_step *st, struct ps_agent_server *s,
     if (!m->resumed) {
         ps_agent_resend_server(st, s);
     }
-    s->needs_pump = true;
+    ps_agent_server_add_work(st->a, s);
 }
 
 /* --------------------------------------------------------------- authority */

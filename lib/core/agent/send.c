@@ -160,7 +160,7 @@ void ps_agent_send_on_computed(struct ps_agent_step *st,
         ps_agent_send_queue_wake(f);
         f->server->computing--;
         f->server->computing_bytes -= run->bytes;
-        f->server->needs_pump = true;
+        ps_agent_server_add_work(st->a, f->server);
         if (error != 0) {
             ps_agent_send_fail_part(st, p, error,
                                     "could not be computed on this node");
@@ -227,14 +227,21 @@ static bool has_send_capacity(const struct ps_agent *a,
            ps_link_unacked(s->dialer.link) < PS_LINK_IN_FLIGHT_MAX;
 }
 
-/* Starts one partition of one job. Returns false if none could start. */
-static bool pump_one_part(struct ps_agent_step *st, struct ps_agent_server *s)
+enum pump_result {
+    PUMP_STARTED,
+    PUMP_NOTHING,   /* No partition may be sent to the server now. */
+    PUMP_NO_MEMORY, /* The scratch pool has none for the next one. */
+};
+
+/* Starts one partition of one job. */
+static enum pump_result pump_one_part(struct ps_agent_step *st,
+                                      struct ps_agent_server *s)
 {
     struct ps_agent_send_queue *f;
     struct ps_agent_part *p = ps_agent_send_queue_next(s, &f);
 
     if (p == NULL) {
-        return false;
+        return PUMP_NOTHING;
     }
     const uint64_t used = f->bytes_sent + f->computing_bytes;
     const uint64_t init_bytes = p->is_init ? ps_agent_part_bytes(p) : 0;
@@ -244,28 +251,44 @@ static bool pump_one_part(struct ps_agent_step *st, struct ps_agent_server *s)
     if (!start_part(st, f, p)) {
         ps_agent_send_enqueue(st, p);
         st->a->due.scratch_retry_at = ps_time_add(st->now, SCRATCH_RETRY_WAIT);
-        return false;
+        return PUMP_NO_MEMORY;
     }
     ps_agent_send_queue_charge(f, f->bytes_sent + f->computing_bytes - used +
                                       init_bytes);
-    return true;
+    return PUMP_STARTED;
 }
 
-static void pump_server(struct ps_agent_step *st, struct ps_agent_server *s)
+static enum pump_result pump_server(struct ps_agent_step *st,
+                                    struct ps_agent_server *s)
 {
-    s->needs_pump = false;
-    while (has_send_capacity(st->a, s) && pump_one_part(st, s)) {
+    enum pump_result result = PUMP_STARTED;
+
+    while (result == PUMP_STARTED) {
+        result = has_send_capacity(st->a, s) ? pump_one_part(st, s)
+                                             : PUMP_NOTHING;
     }
+    return result;
 }
 
-void ps_agent_send_pump_all(struct ps_agent_step *st)
+void ps_agent_send_pump(struct ps_agent_step *st)
 {
-    struct ps_map_cursor c = {0};
-    struct ps_agent_server *s;
+    struct ps_list *work = &st->a->servers.with_work;
+    struct ps_list without_memory;
+    struct ps_list_node *n;
 
-    while ((s = ps_map_next(st->a->servers.by_node, &c)) != NULL) {
-        if (s->needs_pump) {
-            pump_server(st, s);
+    ps_list_init(&without_memory);
+    while ((n = ps_list_first(work)) != NULL) {
+        struct ps_agent_server *s = PS_CONTAINER(n, struct ps_agent_server,
+                                                 work_node);
+        const enum pump_result result = pump_server(st, s);
+
+        ps_list_remove(n);
+        if (result == PUMP_NO_MEMORY) {
+            ps_list_push_back(&without_memory, n);
         }
+    }
+    /* Any event may have freed memory: the next one pumps them again. */
+    while ((n = ps_list_pop(&without_memory)) != NULL) {
+        ps_list_push_back(work, n);
     }
 }

@@ -23,4 +23,5 @@ void ps_agent_send_fail_part(struct ps_agent_step *st, struct ps_agent_part *p,
 /* Dispatches the result of a computation. `error`: 0 or a PS_E_*. */
 void ps_agent_send_on_computed(struct ps_agent_step *st,
                                struct ps_agent_computation *run, int error);
-void ps_agent_send_pump_all(struct ps_agent_step *st);
+/* Starts the partitions of the servers with work that may leave now. */
+void ps_agent_send_pump(struct ps_agent_step *st);

@@ -162,7 +162,7 @@ void ps_agent_send_enqueue(struct ps_agent_step *st, struct ps_agent_part *p)
     ps_agent_part_set_state(p, PS_AGENT_PART_QUEUED);
     ps_heap_push(&f->heap, &p->queue_item, (uint64_t)(INT32_MAX - priority));
     ps_agent_send_queue_wake(f);
-    f->server->needs_pump = true;
+    ps_agent_server_add_work(st->a, f->server);
 }
 
 void ps_agent_send_dequeue(struct ps_agent_step *st, struct ps_agent_part *p)

@@ -55,6 +55,9 @@ struct ps_agent_server *ps_agent_server_get(struct ps_agent_step *st,
 void ps_agent_server_free(struct ps_agent_server *s)
 {
     assert(ps_list_empty(&s->send_queues));
+    if (ps_list_linked(&s->work_node)) {
+        ps_list_remove(&s->work_node);
+    }
     ps_fair_fini(&s->fair);
     ps_dialer_fini(&s->dialer);
     ps_agent_batch_fini(&s->batch);
@@ -273,7 +276,8 @@ void ps_agent_server_on_recv(struct ps_agent_step *st,
 {
     ps_dialer_on_recv(&s->dialer, s->dialer.conn, st->now);
     s->ping_interval = PING_INTERVAL_MIN;
-    s->needs_pump = true; /* Any acknowledgement may open the window. */
+    /* Any acknowledgement may open the window. */
+    ps_agent_server_add_work(st->a, s);
 }
 
 /* Returns true while operations wait and this server may be the reason. At

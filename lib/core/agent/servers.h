@@ -71,7 +71,8 @@ struct ps_agent_server {
     uint64_t unsent;    /* Bytes with the driver, not yet with the kernel. */
     uint32_t computing; /* Partitions being summed or encoded for it. */
     uint64_t computing_bytes;
-    bool needs_pump; /* Its queues may have something to send. */
+    /* In agent->servers.with_work: its queues may have something to send. */
+    struct ps_list_node work_node;
     struct ps_list send_queues;
     struct ps_misuse misuse;
     /* Limits while several jobs use it; NULL: no link yet. */
