@@ -200,7 +200,8 @@ def large_shapes_are_found(root):
     text = LARGE % ("    int m[2];\n" * 28, "    a();\n" * 76,
                     "    a(); /* } */\n" * 77)
     tree(root, {"lib/net/a.c": text, "lib/net/a.h": "\n" * 400,
-                "lib/net/b.h": "\n" * 401})
+                "lib/net/b.h": "\n" * 401, "lib/net/inner.h": "\n" * 1001,
+                "lib/core/inner.h": "\n" * 1000})
     found = {entry: size for entry, (size, _, _) in
              shape.too_large(root).items()}
     assert found == {
@@ -209,7 +210,7 @@ def large_shapes_are_found(root):
         "lib/net/a.c: ps_seven parameters": 7,
         "lib/net/a.c: long_one parameters": 7,
         "lib/net/a.c: long_one length": 81,
-        "lib/net/b.h: lines": 401}, found
+        "lib/net/b.h: lines": 401, "lib/net/inner.h: lines": 1001}, found
     assert shape.measured(root)["lib/net/a.c: short_one length"][0] == 80
     assert shape.measured(root)["lib/net/a.c: struct wide booleans"][0] == 3
 

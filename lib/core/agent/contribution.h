@@ -2,7 +2,7 @@
 /* Contributions of the local ranks to a round. */
 #pragma once
 
-#include "core/agent/keys.h"
+#include "core/agent/inner.h"
 
 struct ps_agent_key;
 struct ps_agent_part;

@@ -2,7 +2,7 @@
 /* Partitions of keys: states, sizes, look-up. */
 #pragma once
 
-#include "core/agent/keys.h"
+#include "core/agent/inner.h"
 
 struct ps_agent;
 struct ps_agent_key;
