@@ -390,8 +390,8 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
             ps_bits_set(&waiting, i);""",
          "        if (ps_round_has_contributed(&part->open_round->round, i)) {"),
     ],
-    "agent/contribution: counts skips in the weight of a mean": [
-        ("lib/core/agent/contribution.c",
+    "agent/part: counts skips in the weight of a mean": [
+        ("lib/core/agent/part.c",
          "if (op != NULL && op->kind != PS_OP_SKIP) {",
          "        if (op != NULL) {"),
     ],
@@ -414,8 +414,8 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     if (!open->has_request) {
         open->has_request = true;"""),
     ],
-    "agent/contribution: sends bytes that are not copied yet": [
-        ("lib/core/agent/contribution.c",
+    "agent/part: sends bytes that are not copied yet": [
+        ("lib/core/agent/part.c",
          "ps_agent_op_is_streaming(op) && op->bytes_ready < end",
          "ps_agent_op_is_streaming(op) && op->bytes_ready + 64 < end"),
     ],
@@ -445,7 +445,8 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "    if (find_foreign_part(a, s, m) != NULL && len == 0) {"),
         ("lib/core/agent/reply.c",
          "struct ps_agent_part *p = ps_agent_part_find_owned(a, s, m->gen, rec);",
-         "        struct ps_agent_part *p = ps_agent_part_find(a, m->gen, rec);"),
+         """        struct ps_agent_part *p = ps_agent_part_find_any_dtype(
+            a, m->gen, rec);"""),
     ],
     "server/server: accepts messages for every slot": [
         ("lib/core/server/server.c",
@@ -670,8 +671,8 @@ static void pending_free(struct ps_sched_norm *n)
          """        msg->ack += main->queued >= link->multipath->opt.late_min;
         choice.acks_ahead = msg->code != PS_MSG_ACK &&"""),
     ],
-    "agent/contribution: broadcasts the array of the first rank": [
-        ("lib/core/agent/contribution.c",
+    "agent/part: broadcasts the array of the first rank": [
+        ("lib/core/agent/part.c",
          "k->job->local_ranks[local].rank != k->round.root)) {",
          "         local != 0)) {"),
     ],

@@ -5,7 +5,6 @@
 
 #include "base/alloc.h"
 #include "base/str.h"
-#include "core/agent/contribution.h"
 #include "core/agent/deliver.h"
 #include "core/agent/encode.h"
 #include "core/agent/fail.h"

@@ -16,7 +16,6 @@
  * servers compute the least clock of all slots and report it when it grows. */
 #include "core/agent/async.h"
 
-#include "core/agent/contribution.h"
 #include "core/agent/dense.h"
 #include "core/agent/fail.h"
 #include "core/agent/inner.h"

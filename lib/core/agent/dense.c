@@ -5,7 +5,6 @@
 
 #include "base/alloc.h"
 #include "base/num.h"
-#include "core/agent/contribution.h"
 #include "core/agent/encode.h"
 #include "core/agent/inner.h"
 #include "core/agent/op.h"

@@ -13,7 +13,6 @@
 
 #include "base/alloc.h"
 #include "base/state_table.h"
-#include "core/agent/contribution.h"
 #include "core/agent/inner.h"
 #include "core/agent/part.h"
 #include "core/agent/residual_log.h"

@@ -2,10 +2,10 @@
 /* Failure of the operations of a key. */
 #include "core/agent/fail.h"
 
-#include "core/agent/contribution.h"
 #include "core/agent/encode.h"
 #include "core/agent/inner.h"
 #include "core/agent/op.h"
+#include "core/agent/part.h"
 #include "core/agent/send_queue.h"
 
 void ps_agent_fail_list(struct ps_agent_step *st, struct ps_list *list,

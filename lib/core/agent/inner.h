@@ -47,9 +47,7 @@
  *     session.c       training processes: hello, memory, errors
  *     budget.c        accounts of sessions, jobs and users
  *     inspect.c       figures for reports and checkers
- *     prefetch.c      cache prefetch ahead of a batch of operations
- *     contribution.c  contributions of the local ranks to a round
- *     part.c          partitions of keys: states, sizes, look-up
+ *     part.c          partitions of keys, contributions of the local ranks
  *     op.c            operations, from their acceptance to their end
  *     row_set.c       row numbers that an operation names */
 #pragma once
@@ -132,7 +130,7 @@ static inline bool ps_agent_op_names_rows(const struct ps_msg_l_op *m)
 /* Progress of a partial result is reported each time this many bytes are
  * added: small against a cache, large against the cost of a wake-up. */
 #define PROGRESS_BYTES (2u * 1024u * 1024u)
-/* Operations, or parts of a frame, handled as one batch: prefetch.c. */
+/* Operations, or parts of a frame, handled as one batch: part.c. */
 #define PREFETCH_OPS   16u
 
 enum ps_agent_part_state {
@@ -317,7 +315,7 @@ struct ps_agent_key_charge {
     uint32_t parts;
 };
 
-/* Fields that each round touches come first: prefetch.c. */
+/* Fields that each round touches come first: part.c prefetches them. */
 struct ps_agent_key {
     struct ps_agent_job *job;
     const struct ps_agent_key_kind *kind;

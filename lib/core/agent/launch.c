@@ -4,7 +4,6 @@
 #include "core/agent/launch.h"
 
 #include "base/alloc.h"
-#include "core/agent/contribution.h"
 #include "core/agent/inner.h"
 #include "core/agent/part.h"
 #include "core/agent/send_queue.h"

@@ -1,26 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Partitions of keys: the states of a node's contribution to one, sizes, and
- * look-up by the names that messages give. */
+/* Partitions of keys, and the contributions of the local ranks to the open round:
+ * states, sizes, look-up by the names that messages give, weight, bytes that are
+ * ready, and the sources of a sum. Nothing here sends, ends or fails anything. */
 #include "core/agent/part.h"
 
 #include "base/num.h"
+#include "base/prefetch.h"
 #include "base/state_table.h"
 #include "core/agent/inner.h"
 
+#include <assert.h>
 #include <string.h>
 
 /* Alignment, in bytes, of results of at least this size. */
 #define RESULT_ALIGN 4096u
 
-/* ------------------------------------------------------------------ states */
+/* --------------------------------------------------- states of a partition */
 
-static const char *const state_names[] = {
+static const char *const part_state_names[] = {
     [PS_AGENT_PART_IDLE] = "IDLE",           [PS_AGENT_PART_QUEUED] = "QUEUED",
     [PS_AGENT_PART_COMPUTING] = "COMPUTING", [PS_AGENT_PART_SENT] = "SENT",
     [PS_AGENT_PART_BACKOFF] = "BACKOFF",
 };
 
-static const uint32_t successors[] = {
+static const uint32_t part_successors[] = {
     /* SENT at once if one rank contributes, or a small sum is made in the step.
      * IDLE: dequeued without having been queued. */
     [PS_AGENT_PART_IDLE] = PS_STATE_BIT(PS_AGENT_PART_IDLE) |
@@ -42,9 +45,9 @@ static const uint32_t successors[] = {
 /* The contribution of a node to a partition, at the agent. */
 static const struct ps_state_table part_states = {
     .name = "partition",
-    .states = state_names,
-    .count = sizeof(state_names) / sizeof(state_names[0]),
-    .allowed = successors,
+    .states = part_state_names,
+    .count = sizeof(part_state_names) / sizeof(part_state_names[0]),
+    .allowed = part_successors,
 };
 
 void ps_agent_part_set_state(struct ps_agent_part *p,
@@ -83,21 +86,16 @@ ps_agent_part_find_any_dtype(const struct ps_agent *a, uint64_t gen,
                                                    : NULL;
 }
 
-struct ps_agent_part *ps_agent_part_find(const struct ps_agent *a, uint64_t gen,
-                                         const struct ps_rec_part *rec)
-{
-    struct ps_agent_part *p = ps_agent_part_find_any_dtype(a, gen, rec);
-
-    return p != NULL && rec->dtype == p->key->dtype ? p : NULL;
-}
-
 struct ps_agent_part *
 ps_agent_part_find_owned(const struct ps_agent *a,
                          const struct ps_agent_server *server, uint64_t gen,
                          const struct ps_rec_part *rec)
 {
-    struct ps_agent_part *p = ps_agent_part_find(a, gen, rec);
+    struct ps_agent_part *p = ps_agent_part_find_any_dtype(a, gen, rec);
 
+    if (p != NULL && rec->dtype != p->key->dtype) {
+        return NULL;
+    }
     return p != NULL && p->owner_node == server->node ? p : NULL;
 }
 
@@ -121,5 +119,220 @@ void ps_agent_part_skip(struct ps_agent_part *p, uint64_t version)
                k->results->data + k->result_offset[(version - 1) & 1] + at,
                ps_agent_part_bytes(p));
         p->local_version = (int64_t)version;
+    }
+}
+
+/* ------------------------------------------------------- states of a round */
+
+static const char *const round_state_names[] = {
+    [PS_AGENT_ROUND_IDLE] = "IDLE",
+    [PS_AGENT_ROUND_OPEN] = "OPEN",
+    [PS_AGENT_ROUND_COMPLETE] = "COMPLETE",
+};
+
+static const uint32_t round_successors[] = {
+    /* A local rank contributes. */
+    [PS_AGENT_ROUND_IDLE] = PS_STATE_BIT(PS_AGENT_ROUND_OPEN),
+    /* COMPLETE: all local ranks have contributed. IDLE: the round failed, or a
+     * reattaching rank has completed it. */
+    [PS_AGENT_ROUND_OPEN] = PS_STATE_BIT(PS_AGENT_ROUND_COMPLETE) |
+                            PS_STATE_BIT(PS_AGENT_ROUND_IDLE),
+    /* The round has ended or failed. */
+    [PS_AGENT_ROUND_COMPLETE] = PS_STATE_BIT(PS_AGENT_ROUND_IDLE),
+};
+
+/* The round of a key, or the push of an async key, at the agent. */
+static const struct ps_state_table round_states = {
+    .name = "local round",
+    .states = round_state_names,
+    .count = sizeof(round_state_names) / sizeof(round_state_names[0]),
+    .allowed = round_successors,
+};
+
+void ps_agent_round_set_state(struct ps_agent_key *k,
+                              enum ps_agent_round_state to)
+{
+    ps_state_change(&round_states, &k->round.state, (uint8_t)to);
+}
+
+/* ----------------------------------------------------------- contributions */
+
+uint64_t ps_agent_contribution_weight(const struct ps_agent_key *k)
+{
+    uint64_t weight = 0;
+
+    for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
+        const struct ps_agent_op *op = k->round.contribution[i];
+
+        if (op != NULL && op->kind != PS_OP_SKIP) {
+            weight += k->round.reduce == PS_REDUCE_MEAN ? op->samples : 1;
+        }
+    }
+    return weight;
+}
+
+bool ps_agent_contribution_is_ready(const struct ps_agent_part *p)
+{
+    const struct ps_agent_key *k = p->key;
+    uint64_t end = (p->first_elem + p->count) * ps_dtype_size(k->dtype);
+
+    for (uint32_t i = 0;
+         k->round.streaming_count > 0 && i < k->job->local_rank_count; i++) {
+        const struct ps_agent_op *op = k->round.contribution[i];
+
+        if (op != NULL && ps_agent_op_is_streaming(op) &&
+            op->bytes_ready < end) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool ps_agent_contribution_awaits_rank(const struct ps_agent_key *k,
+                                       uint32_t local, uint64_t round)
+{
+    const struct ps_agent_op *op = k->round.contribution[local];
+
+    return k->round.pushed_round[local] < round ||
+           (op != NULL && op->round <= round && ps_agent_op_is_streaming(op));
+}
+
+bool ps_agent_contribution_source(const struct ps_agent_part *p, uint32_t local,
+                                  struct ps_slice *ret)
+{
+    const struct ps_agent_key *k = p->key;
+    const struct ps_agent_op *op = k->round.contribution[local];
+    size_t size = ps_dtype_size(k->dtype);
+
+    if (op == NULL || op->array.buf == NULL ||
+        (k->round.op == PS_OP_BROADCAST &&
+         k->job->local_ranks[local].rank != k->round.root)) {
+        return false;
+    }
+    *ret = (struct ps_slice){.buf = op->array.buf,
+                             .offset = op->array.offset + p->first_elem * size,
+                             .len = p->count * size};
+    return true;
+}
+
+uint32_t ps_agent_contribution_sources(const struct ps_agent_part *p,
+                                       struct ps_slice *slices)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < p->key->job->local_rank_count; i++) {
+        count += ps_agent_contribution_source(p, i, &slices[count]);
+    }
+    return count;
+}
+
+bool ps_agent_contribution_all_skipped(const struct ps_agent_key *k)
+{
+    for (uint32_t i = 0; k->round.op == PS_OP_SKIP && i < k->part_count; i++) {
+        if (k->parts[i].skipped_version != (int64_t)k->round.number) {
+            return false;
+        }
+    }
+    return k->round.op == PS_OP_SKIP;
+}
+
+/* ---------------------------------------------------------------- prefetch */
+
+/* For rounds of many small keys, whose keys, partitions and operations exceed the
+ * processor's cache: each access would wait for memory. These functions prefetch
+ * everything that a few operations, or a few parts of a frame, will touch. An
+ * address is known only when the object that holds it is loaded, so prefetching
+ * proceeds in stages. No state changes. */
+
+/* Contributions prefetched for one key; more would evict each other. */
+#define PREFETCH_RANKS_MAX 16u
+#define KEY_HOT_BYTES      (offsetof(struct ps_agent_key, compression) + 64)
+#define PART_HOT_BYTES     (offsetof(struct ps_agent_part, encoding.residual))
+#define OP_HOT_BYTES       (offsetof(struct ps_agent_op, ticket))
+
+static void prefetch_part(const struct ps_agent_key *k, uint32_t index)
+{
+    if (index < k->part_count) {
+        ps_prefetch(&k->parts[index], PART_HOT_BYTES);
+    }
+}
+
+static void prefetch_contributions(const struct ps_agent_key *k)
+{
+    for (uint32_t i = 0; i < k->job->local_rank_count && i < PREFETCH_RANKS_MAX;
+         i++) {
+        ps_prefetch(k->round.contribution[i], OP_HOT_BYTES);
+    }
+}
+
+void ps_agent_prefetch_ops(const struct ps_agent *a,
+                           const struct ps_agent_session *s,
+                           const struct ps_msg_l_op *op, uint32_t count)
+{
+    const struct ps_agent_key *key[PREFETCH_OPS];
+
+    assert(count <= PREFETCH_OPS);
+    for (uint32_t i = 0; i < count; i++) {
+        key[i] = ps_map_get(s->job->keys, op[i].key);
+        ps_prefetch(key[i], KEY_HOT_BYTES);
+        if (i < a->spare_ops.count) {
+            ps_prefetch(a->spare_ops.ops[a->spare_ops.count - 1 - i],
+                        sizeof(struct ps_agent_op));
+        }
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        const struct ps_agent_key *k = key[i];
+
+        if (k == NULL || k->round.contribution == NULL ||
+            k->round.pushed_round == NULL) {
+            continue;
+        }
+        ps_prefetch(&k->round.pushed_round[s->local_rank],
+                    sizeof(k->round.pushed_round[0]));
+        ps_prefetch(&k->round.contribution[0],
+                    k->job->local_rank_count *
+                        sizeof(k->round.contribution[0]));
+        prefetch_part(k, 0);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        const struct ps_agent_key *k = key[i];
+
+        if (k != NULL && ps_agent_round_is_open(k) &&
+            k->round.contributed_count + 1 == k->job->local_rank_count) {
+            prefetch_contributions(k);
+        }
+    }
+}
+
+void ps_agent_prefetch_parts(const struct ps_agent *a, uint64_t gen,
+                             const struct ps_rec_part *part, uint32_t count)
+{
+    const struct ps_agent_job *j = ps_agent_job_find(a, gen);
+    const struct ps_agent_key *key[PREFETCH_OPS];
+
+    assert(count <= PREFETCH_OPS);
+    if (j == NULL) {
+        return;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        key[i] = ps_map_get(j->keys, part[i].key);
+        ps_prefetch(key[i], KEY_HOT_BYTES);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        const struct ps_agent_key *k = key[i];
+
+        if (k != NULL && k->round.contribution != NULL) {
+            ps_prefetch(&k->round.contribution[0],
+                        j->local_rank_count * sizeof(k->round.contribution[0]));
+            prefetch_part(k, part[i].index);
+        }
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        const struct ps_agent_key *k = key[i];
+
+        if (k != NULL && ps_agent_round_is_open(k) &&
+            k->round.contribution != NULL) {
+            prefetch_contributions(k);
+        }
     }
 }

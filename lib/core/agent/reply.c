@@ -12,7 +12,6 @@
 #include "core/agent/inner.h"
 #include "core/agent/opt_state.h"
 #include "core/agent/part.h"
-#include "core/agent/prefetch.h"
 #include "core/agent/resend.h"
 #include "core/agent/rows.h"
 #include "core/agent/send_queue.h"

@@ -14,9 +14,9 @@
 #include "base/str.h"
 #include "core/agent/advance.h"
 #include "core/agent/conflict.h"
-#include "core/agent/contribution.h"
 #include "core/agent/inner.h"
 #include "core/agent/op.h"
+#include "core/agent/part.h"
 #include "core/agent/reattach.h"
 
 uint64_t ps_agent_round_of_op(const struct ps_agent_op *op)

@@ -12,7 +12,6 @@
 #include "base/str.h"
 #include "core/agent/batch.h"
 #include "core/agent/conflict.h"
-#include "core/agent/contribution.h"
 #include "core/agent/encode.h"
 #include "core/agent/inner.h"
 #include "core/agent/part.h"

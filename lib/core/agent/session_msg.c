@@ -15,7 +15,7 @@
 #include "core/agent/key.h"
 #include "core/agent/op.h"
 #include "core/agent/opt_state.h"
-#include "core/agent/prefetch.h"
+#include "core/agent/part.h"
 #include "core/agent/report.h"
 #include "core/agent/request.h"
 #include "core/agent/session.h"

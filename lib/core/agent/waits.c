@@ -8,8 +8,8 @@
 
 #include "base/alloc.h"
 #include "base/str.h"
-#include "core/agent/contribution.h"
 #include "core/agent/inner.h"
+#include "core/agent/part.h"
 
 #include <string.h>
 
