@@ -48,8 +48,7 @@
  *     budget.c        accounts of sessions, jobs and users
  *     inspect.c       figures for reports and checkers
  *     part.c          partitions of keys, contributions of the local ranks
- *     op.c            operations, from their acceptance to their end
- *     row_set.c       row numbers that an operation names */
+ *     op.c            operations, from acceptance to end; rows that they name */
 #pragma once
 
 #include "base/heap.h"

@@ -16,7 +16,6 @@
 #include "core/agent/part.h"
 #include "core/agent/pull.h"
 #include "core/agent/round.h"
-#include "core/agent/row_set.h"
 #include "core/agent/send.h"
 #include "core/agent/send_queue.h"
 #include "core/round/rows.h"
