@@ -5,9 +5,9 @@
 
 #include "base/alloc.h"
 #include "base/str.h"
+#include "core/agent/conflict.h"
 #include "core/agent/deliver.h"
 #include "core/agent/encode.h"
-#include "core/agent/fail.h"
 #include "core/agent/inner.h"
 #include "core/agent/launch.h"
 #include "core/agent/part.h"

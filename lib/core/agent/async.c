@@ -16,8 +16,8 @@
  * servers compute the least clock of all slots and report it when it grows. */
 #include "core/agent/async.h"
 
+#include "core/agent/conflict.h"
 #include "core/agent/dense.h"
-#include "core/agent/fail.h"
 #include "core/agent/inner.h"
 #include "core/agent/op.h"
 #include "core/agent/part.h"

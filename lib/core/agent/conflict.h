@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rounds aborted because of conflicting requests, and declarations of ranks
- * that contradict each other. */
+/* Failure of the operations of a key; rounds aborted because of conflicting
+ * requests; declarations of ranks that contradict each other. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "core/agent/inner.h"
 
-struct ps_agent_disagreement;
-struct ps_agent_job;
-struct ps_agent_key;
-struct ps_agent_op;
-struct ps_agent_session;
-struct ps_agent_step;
-struct ps_msg_disagreement;
-struct ps_msg_l_op;
+/* ----------------------------------------------------------------- failure */
+
+/* Fails all operations of the key, other than transfers of state. */
+void ps_agent_fail_key(struct ps_agent_step *st, struct ps_agent_key *k,
+                       int error, const char *text);
+void ps_agent_fail_inits(struct ps_agent_step *st, struct ps_agent_key *k,
+                         int error, const char *text);
+void ps_agent_fail_list(struct ps_agent_step *st, struct ps_list *list,
+                        int error, const char *text);
+
+/* --------------------------------------------------------------- conflicts */
 
 /* Frees the conflict of the last round, if there is one: a new round begins. */
 void ps_agent_conflict_clear(struct ps_agent_key *k);
@@ -32,6 +34,7 @@ void ps_agent_conflict_on_refuse(struct ps_agent_step *st,
 /* Sends abort_round again to `node` (0: all owners), which may have lost it. */
 void ps_agent_conflict_resend(struct ps_agent_step *st, struct ps_agent_key *k,
                               uint32_t node);
+/* ----------------------------------------------------------- disagreements */
 
 void ps_agent_disagreement_free(struct ps_agent_disagreement *d);
 /* Message of the scheduler about the key; `k` NULL: about the whole job. */

@@ -29,8 +29,7 @@
  *     dense.c         sums of dense partitions
  *     deliver.c       copies of values into memory of GPUs
  *     send.c          partitions from the queue to the frame
- *     conflict.c      rounds aborted because of conflicting requests
- *     fail.c          failure of a key's operations
+ *     conflict.c      failure of a key; conflicting requests and declarations
  *     encode.c        encoded gradients and their residuals
  *     residual_log.c  residuals in memory that outlives the agent
  *     opt_state.c     transfers of optimizer state

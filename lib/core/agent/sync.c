@@ -4,8 +4,8 @@
  * ones, where all workers of the node read them (rule R13). */
 #include "base/alloc.h"
 #include "core/agent/advance.h"
+#include "core/agent/conflict.h"
 #include "core/agent/dense.h"
-#include "core/agent/fail.h"
 #include "core/agent/inner.h"
 #include "core/agent/op.h"
 #include "core/agent/part.h"
