@@ -8,7 +8,6 @@
 #include "base/num.h"
 #include "core/agent/advance.h"
 #include "core/agent/batch.h"
-#include "core/agent/budget.h"
 #include "core/agent/dense.h"
 #include "core/agent/diagnose.h"
 #include "core/agent/inner.h"

@@ -34,6 +34,7 @@ void ps_agent_conflict_on_refuse(struct ps_agent_step *st,
 /* Sends abort_round again to `node` (0: all owners), which may have lost it. */
 void ps_agent_conflict_resend(struct ps_agent_step *st, struct ps_agent_key *k,
                               uint32_t node);
+
 /* ----------------------------------------------------------- disagreements */
 
 void ps_agent_disagreement_free(struct ps_agent_disagreement *d);

@@ -6,7 +6,6 @@
 
 #include "base/alloc.h"
 #include "base/str.h"
-#include "core/agent/budget.h"
 #include "core/agent/inner.h"
 #include "core/agent/part.h"
 #include "core/agent/session.h"

@@ -42,9 +42,7 @@
  *     report.c        training scalars, sent to the scheduler in batches
  *     span.c          spans of the workers' programs, for the trace
  *     barrier.c       barriers
- *     departed.c      workers that are gone
- *     session.c       training processes: hello, memory, errors
- *     budget.c        accounts of sessions, jobs and users
+ *     session.c       training processes: accounts, hello, memory, departure
  *     inspect.c       figures for reports and checkers
  *     part.c          partitions of keys, contributions of the local ranks
  *     op.c            operations, from acceptance to end; rows that they name */

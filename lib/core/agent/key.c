@@ -8,7 +8,6 @@
 #include "base/num.h"
 #include "base/state_table.h"
 #include "base/str.h"
-#include "core/agent/budget.h"
 #include "core/agent/conflict.h"
 #include "core/agent/encode.h"
 #include "core/agent/inner.h"
@@ -18,6 +17,7 @@
 #include "core/agent/reattach.h"
 #include "core/agent/residual_log.h"
 #include "core/agent/send_queue.h"
+#include "core/agent/session.h"
 
 #include <string.h>
 

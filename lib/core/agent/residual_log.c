@@ -20,7 +20,6 @@
 #include "base/fnv1a.h"
 #include "base/name_hash.h"
 #include "base/num.h"
-#include "core/agent/budget.h"
 #include "core/agent/inner.h"
 #include "core/agent/session.h"
 #include "proto/ps_fixed.h"

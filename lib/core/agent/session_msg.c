@@ -7,8 +7,6 @@
 #include "base/str.h"
 #include "core/agent/accept.h"
 #include "core/agent/barrier.h"
-#include "core/agent/budget.h"
-#include "core/agent/departed.h"
 #include "core/agent/diagnose.h"
 #include "core/agent/inner.h"
 #include "core/agent/job.h"
