@@ -618,8 +618,8 @@ static void pending_free(struct ps_sched_norm *n)
          """    if (f->announced > 0) {
         ps_credit_grant_extra(f);"""),
     ],
-    "agent/send_queue: sends a frame with a credit that is just exhausted": [
-        ("lib/core/agent/send_queue.c",
+    "agent/server: sends a frame with a credit that is just exhausted": [
+        ("lib/core/agent/server.c",
          "f->bytes_sent + f->computing_bytes < f->credit ? p",
          "f->bytes_sent + f->computing_bytes <= f->credit ? p"),
     ],
@@ -681,21 +681,21 @@ static void pending_free(struct ps_sched_norm *n)
          "if (has_waiting(&st->s->merges)) {",
          "    if (st->s == NULL) {"),
     ],
-    "agent/send_queue: leaves a queue that gets credit without turns": [
-        ("lib/core/agent/send_queue.c",
+    "agent/server: leaves a queue that gets credit without turns": [
+        ("lib/core/agent/server.c",
          """f->credit = credit;
         ps_agent_send_queue_wake(f);""",
          "        f->credit = credit;"),
     ],
-    "agent/send_queue: begins the turns without the first job": [
-        ("lib/core/agent/send_queue.c",
+    "agent/server: begins the turns without the first job": [
+        ("lib/core/agent/server.c",
          """if (first != NULL) {
         ps_agent_send_queue_wake(first);""",
          """    if (first == NULL) {
         ps_agent_send_queue_wake(f);"""),
     ],
-    "agent/send_queue: keeps the last job in the turns": [
-        ("lib/core/agent/send_queue.c",
+    "agent/server: keeps the last job in the turns": [
+        ("lib/core/agent/server.c",
          "if (last != NULL) {", "    if (last != NULL && last->job == NULL) {"),
     ],
     "server/admission: keeps payloads that wait for the previous session": [
@@ -762,9 +762,9 @@ BY_TESTS = {
     "server/admission: keeps payloads that wait for the previous session":
         "unit/test_server_fair.c",
     "round/fair: leaves the turn with one flow": "unit/test_fair.c",
-    "agent/send_queue: begins the turns without the first job":
+    "agent/server: begins the turns without the first job":
         "unit/test_agent_fair.c",
-    "agent/send_queue: keeps the last job in the turns":
+    "agent/server: keeps the last job in the turns":
         "unit/test_agent_fair.c",
 }
 

@@ -11,7 +11,7 @@
 #include "core/agent/inner.h"
 #include "core/agent/launch.h"
 #include "core/agent/part.h"
-#include "core/agent/send_queue.h"
+#include "core/agent/server.h"
 
 #include <assert.h>
 

@@ -23,7 +23,6 @@
 #include "core/agent/part.h"
 #include "core/agent/pull.h"
 #include "core/agent/round.h"
-#include "core/agent/send_queue.h"
 #include "core/agent/server.h"
 
 #include <string.h>

@@ -107,15 +107,6 @@ void ps_agent_batch_drop(struct ps_agent_batch *g, const struct ps_agent_job *j)
     }
 }
 
-void ps_agent_batch_fini(struct ps_agent_batch *g)
-{
-    assert(ps_batch_is_empty(&g->parts));
-    ps_batch_fini(&g->parts);
-    ps_free(g->row_parts);
-    ps_free(g->name_hashes);
-    ps_free(g->first_elems);
-}
-
 static bool is_same_head(const struct ps_agent_batch_head *g,
                          const struct ps_agent_batch_head *h)
 {

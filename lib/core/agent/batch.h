@@ -22,4 +22,3 @@ void ps_agent_batch_flush(struct ps_agent_step *st, struct ps_agent_server *s);
 /* Discards what the batch has of a job that is being freed. */
 void ps_agent_batch_drop(struct ps_agent_batch *g,
                          const struct ps_agent_job *j);
-void ps_agent_batch_fini(struct ps_agent_batch *g);

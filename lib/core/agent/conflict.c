@@ -18,7 +18,7 @@
 #include "core/agent/inner.h"
 #include "core/agent/op.h"
 #include "core/agent/part.h"
-#include "core/agent/send_queue.h"
+#include "core/agent/server.h"
 
 #include <string.h>
 

@@ -29,13 +29,12 @@
  *     dense.c         sums of dense partitions
  *     deliver.c       copies of values into memory of GPUs
  *     send.c          partitions from the queue to the frame
+ *     batch.c         frames with one partition or many small ones
  *     conflict.c      failure of a key; conflicting requests and declarations
  *     encode.c        encoded gradients and their residuals
  *     residual_log.c  residuals in memory that outlives the agent
  *     opt_state.c     transfers of optimizer state
- *     send_queue.c    send queues per server: priority, credit
- *     server.c        links to servers: map, dialling, pings
- *     batch.c         frames with one partition or many small ones
+ *     server.c        servers: map, links, pings, queues of partitions
  *
  *     diagnose.c      stall queries: the reason why an operation waits
  *     waits.c         standstills: what processes wait for, for the scheduler

@@ -19,7 +19,6 @@
 #include "core/agent/report.h"
 #include "core/agent/request.h"
 #include "core/agent/residual_log.h"
-#include "core/agent/send_queue.h"
 #include "core/agent/server.h"
 #include "core/agent/session.h"
 #include "core/agent/span.h"

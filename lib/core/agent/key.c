@@ -16,7 +16,7 @@
 #include "core/agent/placement.h"
 #include "core/agent/reattach.h"
 #include "core/agent/residual_log.h"
-#include "core/agent/send_queue.h"
+#include "core/agent/server.h"
 #include "core/agent/session.h"
 
 #include <string.h>

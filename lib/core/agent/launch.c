@@ -6,7 +6,7 @@
 #include "base/alloc.h"
 #include "core/agent/inner.h"
 #include "core/agent/part.h"
-#include "core/agent/send_queue.h"
+#include "core/agent/server.h"
 #include "core/round/round.h"
 
 /* Without servers: newest value, which a skipped round repeats. */

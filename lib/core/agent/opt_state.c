@@ -7,7 +7,7 @@
 #include "base/alloc.h"
 #include "core/agent/inner.h"
 #include "core/agent/op.h"
-#include "core/agent/send_queue.h"
+#include "core/agent/server.h"
 #include "core/agent/session.h"
 
 #include <string.h>

@@ -9,7 +9,7 @@
 #include "core/agent/inner.h"
 #include "core/agent/opt_state.h"
 #include "core/agent/part.h"
-#include "core/agent/send_queue.h"
+#include "core/agent/server.h"
 #include "proto/ps_fixed.h"
 
 /* False: no such record. */

@@ -196,7 +196,7 @@ static void start_init(struct ps_agent_step *st, struct ps_agent_key *k,
         struct ps_agent_part *p = &k->parts[i];
 
         /* A sum of a failed round may still run; the init follows when it ends:
-         * discard_sum() in send_queue.c. */
+         * discard_sum() in send.c. */
         if (p->is_init && p->state == PS_AGENT_PART_IDLE) {
             /* An init never has its version at once. */
             (void)ps_agent_launch_part(st, p);

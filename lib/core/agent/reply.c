@@ -14,7 +14,6 @@
 #include "core/agent/part.h"
 #include "core/agent/resend.h"
 #include "core/agent/rows.h"
-#include "core/agent/send_queue.h"
 #include "core/agent/server.h"
 
 /* Ranks that an error text lists; the others are only counted. */

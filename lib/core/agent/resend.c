@@ -7,7 +7,7 @@
 #include "core/agent/inner.h"
 #include "core/agent/opt_state.h"
 #include "core/agent/placement.h"
-#include "core/agent/send_queue.h"
+#include "core/agent/server.h"
 
 /* Sends the open requests to server `node` again. */
 static void resend_requests(struct ps_agent_step *st, struct ps_agent_key *k,

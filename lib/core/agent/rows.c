@@ -17,7 +17,7 @@
 #include "core/agent/pull.h"
 #include "core/agent/round.h"
 #include "core/agent/send.h"
-#include "core/agent/send_queue.h"
+#include "core/agent/server.h"
 #include "core/round/rows.h"
 
 #include <string.h>

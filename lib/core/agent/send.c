@@ -15,7 +15,7 @@
 #include "core/agent/encode.h"
 #include "core/agent/inner.h"
 #include "core/agent/part.h"
-#include "core/agent/send_queue.h"
+#include "core/agent/server.h"
 
 /* ------------------------------------------------------------------ frames */
 
