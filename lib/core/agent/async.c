@@ -440,8 +440,8 @@ static bool lose_async_owner(struct ps_agent_step *st, struct ps_agent_part *p,
 
 const struct ps_agent_key_kind ps_agent_key_async = {
     .push_code = PS_MSG_PUSH,
-    .part_fits_frame = ps_agent_dense_part_fits_frame,
-    .measure_array = ps_agent_dense_measure,
+    .part_fits_frame = ps_agent_part_fits_frame,
+    .measure_array = ps_agent_op_measure_dense,
     .validate_op = validate_async_op,
     .accept_op = accept_async_op,
     .is_push_kept = is_push_kept,

@@ -1,42 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Common parts of dense keys of all kinds: the size of an operation's array,
- * and the sums of partitions that leave for servers. */
+/* x */
 #include "core/agent/dense.h"
 
 #include "base/alloc.h"
 #include "base/num.h"
 #include "core/agent/encode.h"
 #include "core/agent/inner.h"
-#include "core/agent/op.h"
 #include "core/agent/part.h"
 #include "core/agent/send.h"
 #include "core/round/round.h"
-
-/* -------------------------------------------------------------- operations */
-
-bool ps_agent_dense_measure(struct ps_agent_step *st,
-                            struct ps_agent_session *s,
-                            const struct ps_agent_key *k,
-                            const struct ps_msg_l_op *m,
-                            struct ps_agent_op_input *in)
-{
-    if (ps_agent_op_names_rows(m)) {
-        ps_agent_op_reject(st, s, m, PS_E_UNSUPPORTED,
-                           "'%s' is not a key of rows", k->name);
-        return false;
-    }
-    in->array.len = ps_agent_key_bytes(k);
-    in->align = ps_dtype_size(k->dtype);
-    return true;
-}
-
-bool ps_agent_dense_part_fits_frame(const struct ps_agent_key *k,
-                                    uint32_t count)
-{
-    /* In jobs without servers, dense partitions never travel. */
-    return k->job->config.num_servers == 0 ||
-           count * (uint64_t)ps_dtype_state_size(k->dtype) <= PS_PAYLOAD_MAX;
-}
 
 /* First size of the batch arena in bytes; quadruples each time it is full, up
  * to PS_BATCH_FRAME_MAX. */

@@ -14,18 +14,9 @@ struct ps_agent_session;
 struct ps_agent_step;
 struct ps_msg_l_op;
 
-/* Kind's measure_array() for whole arrays. */
-bool ps_agent_dense_measure(struct ps_agent_step *st,
-                            struct ps_agent_session *s,
-                            const struct ps_agent_key *k,
-                            const struct ps_msg_l_op *m,
-                            struct ps_agent_op_input *in);
 /* Kind's start_part() for whole arrays. */
 bool ps_agent_dense_start(struct ps_agent_step *st,
                           struct ps_agent_send_queue *f,
                           struct ps_agent_part *p);
 /* Releases the batch arena; the next small sum allocates another. */
 void ps_agent_dense_release_arena(struct ps_agent *a);
-/* Kind's part_fits_frame() of keys that are not of rows. */
-bool ps_agent_dense_part_fits_frame(const struct ps_agent_key *k,
-                                    uint32_t count);

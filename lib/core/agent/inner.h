@@ -43,8 +43,8 @@
  *     barrier.c       barriers
  *     session.c       training processes: accounts, hello, memory, departure
  *     inspect.c       figures for reports and checkers
- *     part.c          partitions of keys, contributions of the local ranks
- *     op.c            operations, from acceptance to end; rows that they name */
+ *     op.c            operations, from acceptance to end; rows that they name
+ *     part.c          partitions of keys, contributions of the local ranks */
 #pragma once
 
 #include "base/heap.h"

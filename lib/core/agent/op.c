@@ -10,6 +10,7 @@
 #include "base/pool.h"
 #include "base/str.h"
 #include "core/agent/inner.h"
+#include "core/agent/part.h"
 #include "core/round/rows.h"
 
 #include <string.h>
@@ -253,4 +254,20 @@ void ps_agent_op_reject(struct ps_agent_step *st, struct ps_agent_session *s,
         &(struct ps_msg){
             .code = PS_MSG_L_DONE,
             .l_done = {.op_id = m->op_id, .error = error, .text = text}});
+}
+
+bool ps_agent_op_measure_dense(struct ps_agent_step *st,
+                               struct ps_agent_session *s,
+                               const struct ps_agent_key *k,
+                               const struct ps_msg_l_op *m,
+                               struct ps_agent_op_input *in)
+{
+    if (ps_agent_op_names_rows(m)) {
+        ps_agent_op_reject(st, s, m, PS_E_UNSUPPORTED,
+                           "'%s' is not a key of rows", k->name);
+        return false;
+    }
+    in->array.len = ps_agent_key_bytes(k);
+    in->align = ps_dtype_size(k->dtype);
+    return true;
 }

@@ -56,3 +56,9 @@ void ps_agent_op_free_list(struct ps_list *list);
 void ps_agent_op_reject(struct ps_agent_step *st, struct ps_agent_session *s,
                         const struct ps_msg_l_op *m, int error, const char *fmt,
                         ...) __attribute__((format(printf, 5, 6)));
+/* Kind's measure_array() for whole arrays. */
+bool ps_agent_op_measure_dense(struct ps_agent_step *st,
+                               struct ps_agent_session *s,
+                               const struct ps_agent_key *k,
+                               const struct ps_msg_l_op *m,
+                               struct ps_agent_op_input *in);

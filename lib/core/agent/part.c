@@ -73,6 +73,13 @@ uint64_t ps_agent_key_result_bytes(uint64_t bytes)
     return 2 * ps_round_up(bytes, bytes >= RESULT_ALIGN ? RESULT_ALIGN : 64);
 }
 
+bool ps_agent_part_fits_frame(const struct ps_agent_key *k, uint32_t count)
+{
+    /* In jobs without servers, dense partitions never travel. */
+    return k->job->config.num_servers == 0 ||
+           count * (uint64_t)ps_dtype_state_size(k->dtype) <= PS_PAYLOAD_MAX;
+}
+
 /* ----------------------------------------------------------------- look-up */
 
 struct ps_agent_part *

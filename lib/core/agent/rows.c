@@ -458,7 +458,7 @@ static bool measure_rows(struct ps_agent_step *st, struct ps_agent_session *s,
                          struct ps_agent_op_input *in)
 {
     if (m->op == PS_OP_INIT || m->op == PS_OP_SKIP) {
-        return ps_agent_dense_measure(st, s, k, m, in);
+        return ps_agent_op_measure_dense(st, s, k, m, in);
     }
     if (!ps_agent_op_names_rows(m)) {
         ps_agent_op_reject(st, s, m, PS_E_UNSUPPORTED,

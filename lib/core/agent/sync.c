@@ -266,8 +266,8 @@ static bool lose_sync_owner(struct ps_agent_step *st, struct ps_agent_part *p,
 
 #define SYNC_OPERATIONS                                                        \
     .push_code = PS_MSG_PUSH, .has_rounds = true, .has_results = true,         \
-    .part_fits_frame = ps_agent_dense_part_fits_frame,                         \
-    .measure_array = ps_agent_dense_measure, .accept_op = accept_sync_op,      \
+    .part_fits_frame = ps_agent_part_fits_frame,                               \
+    .measure_array = ps_agent_op_measure_dense, .accept_op = accept_sync_op,   \
     .awaited_round = ps_agent_round_of_op, .start_part = ps_agent_dense_start, \
     .stamp_push = ps_agent_round_stamp, .end_round = ps_agent_round_end,       \
     .fail_ops = ps_agent_fail_key, .advance = ps_agent_pull_advance,           \
