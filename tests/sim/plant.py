@@ -220,10 +220,10 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     "agent/resend: discards the encoding before a resend": [
         ("lib/core/agent/resend.c",
          """p->state == PS_AGENT_PART_BACKOFF)) {
-                    ps_agent_send_enqueue(st, p);""",
+                    ps_agent_server_enqueue(st, p);""",
          """                     p->state == PS_AGENT_PART_BACKOFF)) {
                     ps_agent_encode_discard(p);
-                    ps_agent_send_enqueue(st, p);"""),
+                    ps_agent_server_enqueue(st, p);"""),
         NO_REWIND,
     ],
     "agent/placement: discards the encoding when the owner changes": [
@@ -535,8 +535,8 @@ static void pending_free(struct ps_sched_norm *n)
          """    gen = 1;
     struct ps_credit *f = ps_map_get(p->credits, gen);"""),
     ],
-    "agent/batch: puts partitions of two jobs into one frame": [
-        ("lib/core/agent/batch.c",
+    "agent/send: puts partitions of two jobs into one frame": [
+        ("lib/core/agent/send.c",
          "return g->msg_code == h->msg_code && g->job == h->job &&",
          "    return g->msg_code == h->msg_code &&"),
     ],

@@ -9,15 +9,15 @@
 #include "core/agent/deliver.h"
 #include "core/agent/encode.h"
 #include "core/agent/inner.h"
-#include "core/agent/launch.h"
 #include "core/agent/part.h"
+#include "core/agent/send.h"
 #include "core/agent/server.h"
 
 #include <assert.h>
 
 void ps_agent_advance_launch(struct ps_agent_step *st, struct ps_agent_part *p)
 {
-    if (ps_agent_launch_part(st, p)) {
+    if (ps_agent_send_launch(st, p)) {
         ps_agent_advance_part(st, p);
     }
 }
@@ -63,7 +63,7 @@ static void end_init_part(struct ps_agent_step *st, struct ps_agent_part *p)
     struct ps_agent_key *k = p->key;
 
     if (p->state != PS_AGENT_PART_COMPUTING) {
-        ps_agent_send_dequeue(st, p);
+        ps_agent_server_dequeue(st, p);
     }
     p->is_init = false;
     assert(k->init.pending_parts > 0);
@@ -123,7 +123,7 @@ void ps_agent_advance_part(struct ps_agent_step *st, struct ps_agent_part *p)
         p->completed_round < k->round.number &&
         p->committed_version >= (int64_t)k->round.number) {
         if (p->state != PS_AGENT_PART_COMPUTING) {
-            ps_agent_send_dequeue(st, p);
+            ps_agent_server_dequeue(st, p);
         }
         if (k->round.needs_value &&
             p->local_version < (int64_t)k->round.number) {

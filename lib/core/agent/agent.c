@@ -7,8 +7,6 @@
 #include "base/alloc.h"
 #include "base/num.h"
 #include "core/agent/advance.h"
-#include "core/agent/batch.h"
-#include "core/agent/dense.h"
 #include "core/agent/diagnose.h"
 #include "core/agent/inner.h"
 #include "core/agent/job.h"
@@ -196,9 +194,9 @@ static void on_tick(struct ps_agent_step *st)
     if (a->must_flush) {
         a->must_flush = false;
         while ((s = ps_map_next(a->servers.by_node, &c)) != NULL) {
-            ps_agent_batch_flush(st, s);
+            ps_agent_send_flush(st, s);
         }
-        ps_agent_dense_release_arena(a);
+        ps_agent_send_release_arena(a);
     }
     ps_uplink_tick(&a->uplink, &call);
     ps_agent_diagnose_tick(st);
@@ -437,7 +435,7 @@ void ps_agent_free(struct ps_agent *a)
         ps_agent_job_free(NULL, a, j);
     }
     free_computations(a);
-    ps_agent_dense_release_arena(a);
+    ps_agent_send_release_arena(a);
     c = (struct ps_map_cursor){0};
     while ((s = ps_map_next(a->servers.by_node, &c)) != NULL) {
         ps_agent_server_free(s);

@@ -17,12 +17,12 @@
 #include "core/agent/async.h"
 
 #include "core/agent/conflict.h"
-#include "core/agent/dense.h"
 #include "core/agent/inner.h"
 #include "core/agent/op.h"
 #include "core/agent/part.h"
 #include "core/agent/pull.h"
 #include "core/agent/round.h"
+#include "core/agent/send.h"
 #include "core/agent/server.h"
 
 #include <string.h>
@@ -197,7 +197,7 @@ static void fail_async_ops(struct ps_agent_step *st, struct ps_agent_key *k,
         struct ps_agent_part *p = &k->parts[i];
 
         if (p->state != PS_AGENT_PART_COMPUTING && p->is_init == inits) {
-            ps_agent_send_dequeue(st, p);
+            ps_agent_server_dequeue(st, p);
             p->is_init = false;
         }
     }
@@ -446,7 +446,7 @@ const struct ps_agent_key_kind ps_agent_key_async = {
     .accept_op = accept_async_op,
     .is_push_kept = is_push_kept,
     .awaited_round = awaited_async_round,
-    .start_part = ps_agent_dense_start,
+    .start_part = ps_agent_send_dense,
     .stamp_push = async_stamp_push,
     .end_round = end_push,
     .fail_ops = fail_async_ops,

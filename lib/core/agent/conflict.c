@@ -53,7 +53,7 @@ void ps_agent_fail_key(struct ps_agent_step *st, struct ps_agent_key *k,
         struct ps_agent_part *p = &k->parts[i];
 
         if (p->state != PS_AGENT_PART_COMPUTING) {
-            ps_agent_send_dequeue(st, p);
+            ps_agent_server_dequeue(st, p);
         }
         p->is_init = false;
         p->requested_version = NO_VERSION;

@@ -22,14 +22,11 @@
  *     reattach.c      workers that lost an earlier agent
  *     pull.c          pull and init
  *     advance.c       new versions: end of rounds and inits
- *     launch.c        partitions of a complete round or init
  *     request.c       requests that the scheduler answers
  *     placement.c     owners of partitions, takeover
  *
- *     dense.c         sums of dense partitions
  *     deliver.c       copies of values into memory of GPUs
- *     send.c          partitions from the queue to the frame
- *     batch.c         frames with one partition or many small ones
+ *     send.c          partitions from the round to the frame: launch, sums
  *     conflict.c      failure of a key; conflicting requests and declarations
  *     encode.c        encoded gradients and their residuals
  *     residual_log.c  residuals in memory that outlives the agent

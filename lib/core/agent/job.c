@@ -8,7 +8,6 @@
 #include "base/state_table.h"
 #include "base/str.h"
 #include "core/agent/barrier.h"
-#include "core/agent/batch.h"
 #include "core/agent/conflict.h"
 #include "core/agent/diagnose.h"
 #include "core/agent/inner.h"
@@ -19,6 +18,7 @@
 #include "core/agent/report.h"
 #include "core/agent/request.h"
 #include "core/agent/residual_log.h"
+#include "core/agent/send.h"
 #include "core/agent/server.h"
 #include "core/agent/session.h"
 #include "core/agent/span.h"
@@ -146,7 +146,7 @@ void ps_agent_job_free(struct ps_agent_step *st, struct ps_agent *a,
     while ((f = ps_map_next(j->send_queues, &c)) != NULL) {
         struct ps_agent_server *s = f->server;
 
-        ps_agent_batch_drop(&s->batch, j);
+        ps_agent_send_drop_batch(&s->batch, j);
         ps_link_drop_payloads(s->dialer.link, is_msg_of_job, j);
         ps_agent_send_queue_free(f);
         if (st != NULL) {

@@ -155,7 +155,7 @@ static void change_part_owner(struct ps_agent_step *st, struct ps_agent_part *p,
     bool open = p->state != PS_AGENT_PART_IDLE;
 
     open = k->kind->on_owner_lost(st, p, open);
-    ps_agent_send_dequeue(st, p);
+    ps_agent_server_dequeue(st, p);
     recall_results(st, p);
     p->owner_node = node;
     p->requested_version = NO_VERSION;
@@ -163,7 +163,7 @@ static void change_part_owner(struct ps_agent_step *st, struct ps_agent_part *p,
     ps_agent_placement_send_state(st, p);
     ps_agent_opt_state_reset_part(st, p);
     if (open && (p->is_init || (k->round.state == PS_AGENT_ROUND_COMPLETE))) {
-        ps_agent_send_enqueue(st, p);
+        ps_agent_server_enqueue(st, p);
     }
 }
 

@@ -7,8 +7,8 @@
 #include "core/agent/pull.h"
 
 #include "core/agent/inner.h"
-#include "core/agent/launch.h"
 #include "core/agent/op.h"
+#include "core/agent/send.h"
 
 static int64_t min_local_version(const struct ps_agent_key *k)
 {
@@ -199,7 +199,7 @@ static void start_init(struct ps_agent_step *st, struct ps_agent_key *k,
          * discard_sum() in send.c. */
         if (p->is_init && p->state == PS_AGENT_PART_IDLE) {
             /* An init never has its version at once. */
-            (void)ps_agent_launch_part(st, p);
+            (void)ps_agent_send_launch(st, p);
         }
     }
     if (k->init.pending_parts == 0) {

@@ -366,7 +366,7 @@ static void on_refuse(struct ps_agent_step *st, const struct ps_agent_server *s,
                 ps_agent_part_set_state(p, PS_AGENT_PART_BACKOFF);
             }
             if (m->error == PS_E_AGAIN) {
-                ps_agent_send_begin_backoff(
+                ps_agent_server_begin_backoff(
                     st,
                     ps_agent_send_queue_get(st, p->key->job, p->owner_node));
                 continue;
@@ -434,8 +434,8 @@ void ps_agent_reply_on_msg(struct ps_agent_step *st, struct ps_agent_server *s,
     }
     switch (m->code) {
     case PS_MSG_VALUE:
-        ps_agent_send_raise_credit(st, s, m->value.gen, m->value.credit);
-        ps_agent_send_end_backoff(st, s, m->value.gen);
+        ps_agent_server_raise_credit(st, s, m->value.gen, m->value.credit);
+        ps_agent_server_end_backoff(st, s, m->value.gen);
         on_value(st, s, &m->value, payload);
         break;
     case PS_MSG_ROWS:
@@ -445,16 +445,16 @@ void ps_agent_reply_on_msg(struct ps_agent_step *st, struct ps_agent_server *s,
         ps_agent_opt_state_on_state(st, s, &m->state, payload);
         break;
     case PS_MSG_COMMIT:
-        ps_agent_send_raise_credit(st, s, m->commit.gen, m->commit.credit);
-        ps_agent_send_end_backoff(st, s, m->commit.gen);
+        ps_agent_server_raise_credit(st, s, m->commit.gen, m->commit.credit);
+        ps_agent_server_end_backoff(st, s, m->commit.gen);
         on_commit(st, s, &m->commit);
         break;
     case PS_MSG_REFUSE:
-        ps_agent_send_raise_credit(st, s, m->refuse.gen, m->refuse.credit);
+        ps_agent_server_raise_credit(st, s, m->refuse.gen, m->refuse.credit);
         on_refuse(st, s, &m->refuse);
         break;
     case PS_MSG_CREDIT:
-        ps_agent_send_raise_credit(st, s, m->credit.gen, m->credit.credit);
+        ps_agent_server_raise_credit(st, s, m->credit.gen, m->credit.credit);
         break;
     case PS_MSG_PING:
         ps_effects_send_msg(st->fx, conn,

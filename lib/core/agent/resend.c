@@ -48,7 +48,7 @@ void ps_agent_resend_server(struct ps_agent_step *st, struct ps_agent_server *s)
                 if (p->owner_node == s->node &&
                     (p->state == PS_AGENT_PART_SENT ||
                      p->state == PS_AGENT_PART_BACKOFF)) {
-                    ps_agent_send_enqueue(st, p);
+                    ps_agent_server_enqueue(st, p);
                 }
             }
             ps_agent_conflict_resend(st, k, s->node);
@@ -73,8 +73,8 @@ void ps_agent_resend_refused(struct ps_agent_step *st)
                     ps_agent_placement_send_state(st, &k->parts[i]);
                 }
                 if (k->parts[i].state == PS_AGENT_PART_BACKOFF &&
-                    !ps_agent_send_is_backing_off(st, &k->parts[i])) {
-                    ps_agent_send_enqueue(st, &k->parts[i]);
+                    !ps_agent_server_is_backing_off(st, &k->parts[i])) {
+                    ps_agent_server_enqueue(st, &k->parts[i]);
                 }
             }
             k->kind->advance(st, k);

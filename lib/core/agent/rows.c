@@ -10,7 +10,6 @@
 #include "base/str.h"
 #include "core/agent/advance.h"
 #include "core/agent/conflict.h"
-#include "core/agent/dense.h"
 #include "core/agent/inner.h"
 #include "core/agent/op.h"
 #include "core/agent/part.h"

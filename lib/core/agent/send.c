@@ -1,23 +1,177 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sending of partitions. A partition leaves its queue when the link is up, the
- * job has credit there (rule C1), and the connection has few enough unsent
- * bytes that a more urgent partition could still overtake. Only then are the
- * arrays of several ranks summed; a sum is freed when its frame is
- * acknowledged, because it can be computed again. Small partitions of a job
- * travel as one batch. */
+/* How a partition leaves. A complete round or an init launches its partitions:
+ * each is queued for its server, or in a job without servers summed into the
+ * results. The end of a step pumps the queues. A partition leaves its queue when
+ * the link is up, the job has credit there (rule C1), and the connection has few
+ * enough unsent bytes that a more urgent partition could still overtake. Only
+ * then are the arrays of several ranks summed; a sum is freed when its frame is
+ * acknowledged, because it can be computed again. A frame has one partition, or
+ * a batch of small ones of one job that leaves at the next tick, when it is full,
+ * or when a partition comes that does not belong to it. */
 #include "core/agent/send.h"
 
 #include "base/alloc.h"
 #include "base/num.h"
 #include "base/str.h"
-#include "core/agent/batch.h"
 #include "core/agent/conflict.h"
 #include "core/agent/encode.h"
 #include "core/agent/inner.h"
 #include "core/agent/part.h"
 #include "core/agent/server.h"
+#include "core/round/round.h"
+
+#include <assert.h>
 
 /* ------------------------------------------------------------------ frames */
+
+/* Number of first_elems that are sent: none if all are 0. */
+static uint32_t first_elems_count(const struct ps_agent_batch *g)
+{
+    for (uint32_t i = 0; g->head.has_name_hashes && i < g->parts.part_count;
+         i++) {
+        if (g->first_elems[i] != 0) {
+            return g->parts.part_count;
+        }
+    }
+    return 0;
+}
+
+static void send_frame(struct ps_agent_step *st, struct ps_agent_server *s,
+                       const struct ps_agent_batch *g)
+{
+    const struct ps_agent_batch_head *h = &g->head;
+    struct ps_agent *a = st->a;
+    struct ps_msg m = {.code = h->msg_code};
+    struct ps_packet *packet;
+
+    if (h->msg_code == PS_MSG_PUSH_ROWS) {
+        m.push_rows.gen = h->job->gen;
+        m.push_rows.epoch = a->servers.map_epoch;
+        m.push_rows.slot = h->job->slot;
+        m.push_rows.incarnation = a->uplink.incarnation;
+        m.push_rows.weight = h->weight;
+        m.push_rows.reduce = h->reduce;
+        m.push_rows.retry = h->retry;
+        m.push_rows.parts = g->row_parts;
+        m.push_rows.parts_count = g->parts.part_count;
+    } else if (h->msg_code == PS_MSG_INIT) {
+        m.init.gen = h->job->gen;
+        m.init.epoch = a->servers.map_epoch;
+        m.init.slot = h->job->slot;
+        m.init.parts = g->parts.parts;
+        m.init.parts_count = g->parts.part_count;
+        m.init.name_hashes = g->name_hashes;
+        m.init.name_hashes_count = h->has_name_hashes ? g->parts.part_count : 0;
+        m.init.first_elems = g->first_elems;
+        m.init.first_elems_count = first_elems_count(g);
+    } else {
+        m.push.gen = h->job->gen;
+        m.push.epoch = a->servers.map_epoch;
+        m.push.slot = h->job->slot;
+        m.push.incarnation = a->uplink.incarnation;
+        m.push.weight = h->weight;
+        m.push.reduce = h->reduce;
+        m.push.rule = h->rule;
+        m.push.assign = h->assign;
+        m.push.needs_value = h->needs_value;
+        m.push.retry = h->retry;
+        m.push.parts = g->parts.parts;
+        m.push.parts_count = g->parts.part_count;
+        m.push.name_hashes = g->name_hashes;
+        m.push.name_hashes_count = h->has_name_hashes ? g->parts.part_count : 0;
+        m.push.first_elems = g->first_elems;
+        m.push.first_elems_count = first_elems_count(g);
+    }
+    packet = ps_packet_new(&m, g->parts.slices, g->parts.slice_count);
+    s->unsent += packet->payload_len;
+    a->stats.bytes_out += packet->payload_len;
+    ps_link_send(s->dialer.link, packet, st->now, st->fx);
+}
+
+/* Sends a partition in a frame of its own. */
+static void batch_send_alone(struct ps_agent_step *st,
+                             struct ps_agent_server *s,
+                             const struct ps_agent_batch_head *h,
+                             struct ps_agent_batch_item *item)
+{
+    send_frame(st, s,
+               &(struct ps_agent_batch){
+                   .head = *h,
+                   .parts = {.parts = &item->part,
+                             .slices = (struct ps_slice *)item->slice,
+                             .part_count = 1,
+                             .slice_count = item->slice == NULL ? 0 : 1},
+                   .name_hashes = &item->name_hash,
+                   .first_elems = &item->first_elem,
+                   .row_parts = &item->rows});
+}
+
+void ps_agent_send_flush(struct ps_agent_step *st, struct ps_agent_server *s)
+{
+    struct ps_agent_batch *g = &s->batch;
+
+    if (!ps_batch_is_empty(&g->parts)) {
+        send_frame(st, s, g);
+        ps_batch_clear(&g->parts);
+    }
+}
+
+void ps_agent_send_drop_batch(struct ps_agent_batch *g,
+                              const struct ps_agent_job *j)
+{
+    if (g->head.job == j) {
+        ps_batch_clear(&g->parts);
+    }
+}
+
+static bool is_same_head(const struct ps_agent_batch_head *g,
+                         const struct ps_agent_batch_head *h)
+{
+    return g->msg_code == h->msg_code && g->job == h->job &&
+           g->reduce == h->reduce && g->rule == h->rule &&
+           g->assign == h->assign && g->needs_value == h->needs_value &&
+           g->weight == h->weight && g->retry == h->retry &&
+           g->has_name_hashes == h->has_name_hashes;
+}
+
+/* Returns true if a partition of `bytes` can leave with those of the batch. */
+static bool fits_batch(const struct ps_agent_batch *g,
+                       const struct ps_agent_batch_head *h,
+                       const struct ps_agent_batch_item *item, uint64_t bytes)
+{
+    return is_same_head(&g->head, h) && ps_batch_has_room(&g->parts, bytes) &&
+           /* The server requires aligned elements. */
+           g->parts.payload_bytes % ps_dtype_size(item->part.dtype) == 0;
+}
+
+/* Adds a partition of at most PS_BATCH_PART_MAX bytes to the server's batch. */
+static void batch_add(struct ps_agent_step *st, struct ps_agent_server *s,
+                      const struct ps_agent_batch_head *h,
+                      const struct ps_agent_batch_item *item)
+{
+    struct ps_agent_batch *g = &s->batch;
+    const uint64_t bytes = item->slice == NULL ? 0 : item->slice->len;
+
+    if (!ps_batch_is_empty(&g->parts) && !fits_batch(g, h, item, bytes)) {
+        ps_agent_send_flush(st, s);
+    }
+    if (g->row_parts == NULL) {
+        g->row_parts = ps_calloc(PS_PARTS_MAX, sizeof(*g->row_parts));
+        g->name_hashes = ps_calloc(PS_PARTS_MAX, sizeof(*g->name_hashes));
+        g->first_elems = ps_calloc(PS_PARTS_MAX, sizeof(*g->first_elems));
+    }
+    if (ps_batch_is_empty(&g->parts)) {
+        g->head = *h;
+    }
+    const uint32_t place = ps_batch_add(&g->parts, &item->part, item->slice);
+
+    g->row_parts[place] = item->rows;
+    g->name_hashes[place] = item->name_hash;
+    g->first_elems[place] = item->first_elem;
+    st->a->must_flush = true;
+}
+
+/* ------------------------------------------------- a partition for a frame */
 
 static struct ps_rec_part part_record(const struct ps_agent_part *p, bool empty,
                                       bool code)
@@ -41,8 +195,10 @@ static struct ps_rec_part part_record(const struct ps_agent_part *p, bool empty,
     return rec;
 }
 
-void ps_agent_send_fail_part(struct ps_agent_step *st, struct ps_agent_part *p,
-                             int error, const char *what)
+/* Fails the round or async push of a partition that cannot be computed or sent.
+ * The partition becomes idle, so that it is not sent again. */
+static void fail_part(struct ps_agent_step *st, struct ps_agent_part *p,
+                      int error, const char *what)
 {
     struct ps_agent_key *k = p->key;
     char text[PS_TEXT_MAX];
@@ -50,7 +206,7 @@ void ps_agent_send_fail_part(struct ps_agent_step *st, struct ps_agent_part *p,
 
     ps_agent_encode_end(p);
     /* It is queued again if its owner changed during the computation. */
-    ps_agent_send_dequeue(st, p);
+    ps_agent_server_dequeue(st, p);
     ps_str_init(&t, text, sizeof(text));
     ps_str_addf(&t, "partition %u of '%s' %s: %s", p->index, k->name, what,
                 ps_strerror(error));
@@ -107,7 +263,7 @@ void ps_agent_send_dispatch(struct ps_agent_step *st,
                                      .row_width = k->row_width,
                                      .count = rows};
     if (bytes > PS_PAYLOAD_MAX) {
-        ps_agent_send_fail_part(st, p, PS_E_TOOBIG, "is larger than a frame");
+        fail_part(st, p, PS_E_TOOBIG, "is larger than a frame");
         return;
     }
     ps_agent_part_set_state(p, PS_AGENT_PART_SENT);
@@ -117,13 +273,192 @@ void ps_agent_send_dispatch(struct ps_agent_step *st,
         trace_send(st, f, &item.part, bytes);
     }
     if (bytes > PS_BATCH_PART_MAX || st->a->opt.unbatched) {
-        ps_agent_batch_send_alone(st, f->server, &head, &item);
+        batch_send_alone(st, f->server, &head, &item);
     } else {
-        ps_agent_batch_add(st, f->server, &head, &item);
+        batch_add(st, f->server, &head, &item);
     }
 }
 
-/* ------------------------------------------------------------ computations */
+/* -------------------------------------------------------------------- sums */
+
+/* First size of the batch arena in bytes; quadruples each time it is full, up
+ * to PS_BATCH_FRAME_MAX. */
+#define ARENA_MIN          PS_BATCH_PART_MAX
+/* Most arrays of a sum that is made within the step. */
+#define INLINE_SOURCES_MAX 64u
+
+void ps_agent_send_release_arena(struct ps_agent *a)
+{
+    ps_buf_unref(a->sum_arena.buf);
+    a->sum_arena.buf = NULL;
+}
+
+/* Allocates a small sum behind the last one, so that the sums of one batch
+ * leave as one slice. */
+static int alloc_in_arena(struct ps_agent *a, uint64_t bytes, size_t align,
+                          struct ps_slice *ret_slice)
+{
+    uint64_t at = ps_round_up(a->sum_arena.used, align);
+
+    if (a->sum_arena.buf == NULL || at > a->sum_arena.buf->size ||
+        bytes > a->sum_arena.buf->size - at) {
+        uint64_t size = a->sum_arena.buf == NULL
+                            ? ARENA_MIN
+                            : ps_min_u64(4 * a->sum_arena.buf->size,
+                                         PS_BATCH_FRAME_MAX);
+        struct ps_buf *buf;
+        int rc = ps_pool_get(a->opt.scratch_pool, size, &buf);
+
+        if (rc != 0) {
+            return rc;
+        }
+        ps_buf_unref(a->sum_arena.buf);
+        a->sum_arena.buf = buf;
+        at = 0;
+    }
+    a->sum_arena.used = at + bytes;
+    a->must_flush = true; /* The next tick releases the arena. */
+    *ret_slice = (struct ps_slice){
+        .buf = ps_buf_ref(a->sum_arena.buf), .offset = at, .len = bytes};
+    return 0;
+}
+
+static bool may_sum_inline(const struct ps_agent *a, uint64_t bytes,
+                           uint32_t count)
+{
+    return bytes <= PS_BATCH_PART_MAX && count <= INLINE_SOURCES_MAX &&
+           bytes * (count + 1) <= a->opt.inline_sum_max;
+}
+
+/* Sums and dispatches a small partition in this step. PS_E_NOMEM: no change. */
+static int sum_inline(struct ps_agent_step *st, struct ps_agent_send_queue *f,
+                      struct ps_agent_part *p, const struct ps_slice *slices,
+                      uint32_t count)
+{
+    struct ps_agent *a = st->a;
+    const void *src[INLINE_SOURCES_MAX];
+    struct ps_job job = {.op = PS_JOB_SUM,
+                         .dtype = (enum ps_dtype)p->key->dtype,
+                         .fold = ps_round_fold(p->key->round.reduce),
+                         .count = p->count,
+                         .src_count = count,
+                         .src = src};
+    struct ps_slice dst;
+    int rc = alloc_in_arena(a, ps_agent_part_bytes(p),
+                            ps_dtype_size(p->key->dtype), &dst);
+
+    if (rc != 0) {
+        return rc;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        src[i] = ps_slice_data(&slices[i]);
+    }
+    job.dst = ps_slice_data(&dst);
+    rc = ps_kernel_run(&job);
+    if (rc == 0) {
+        a->stats.bytes_summed += dst.len * count;
+        ps_agent_send_dispatch(st, f, p, &dst, 0);
+    } else {
+        fail_part(st, p, rc, "could not be computed on this node");
+    }
+    ps_buf_unref(dst.buf);
+    return 0;
+}
+
+/* Starts the sum of a dense partition. PS_E_NOMEM: no change. */
+static int start_part_sum(struct ps_agent_step *st,
+                          struct ps_agent_send_queue *f,
+                          struct ps_agent_part *p,
+                          const struct ps_slice *slices, uint32_t count)
+{
+    struct ps_agent *a = st->a;
+    uint64_t bytes = ps_agent_part_bytes(p);
+    struct ps_agent_computation *run;
+    struct ps_compute *c;
+    struct ps_buf *buf;
+    int rc = ps_pool_get(a->opt.scratch_pool, bytes, &buf);
+
+    if (rc != 0) {
+        return rc;
+    }
+    run = ps_calloc(1, sizeof(*run));
+    run->token = ++a->last.token;
+    run->part = p;
+    run->send_queue = f;
+    run->round_starts = p->key->round.starts;
+    run->bytes = bytes;
+    run->dst = (struct ps_slice){.buf = buf, .len = bytes};
+    c = ps_compute_new(run->token, count, 1);
+    c->job.op = PS_JOB_SUM;
+    c->job.dtype = (enum ps_dtype)p->key->dtype;
+    c->job.fold = ps_round_fold(p->key->round.reduce);
+    c->job.count = p->count;
+    for (uint32_t i = 0; i < count; i++) {
+        ps_compute_add_src(c, &slices[i], 0);
+    }
+    c->job.dst = buf->data;
+    ps_compute_pin(c, buf);
+    ps_map_put(a->computations, run->token, run);
+    ps_agent_part_set_state(p, PS_AGENT_PART_COMPUTING);
+    f->computing_bytes += bytes;
+    f->server->computing++;
+    f->server->computing_bytes += bytes;
+    a->stats.bytes_summed += bytes * count;
+    ps_effects_compute(st->fx, c);
+    return 0;
+}
+
+static bool reads_device(const struct ps_slice *slices, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (slices[i].buf->device != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool ps_agent_send_dense(struct ps_agent_step *st,
+                         struct ps_agent_send_queue *f, struct ps_agent_part *p)
+{
+    const uint32_t locals = p->key->job->local_rank_count;
+    struct ps_slice few[INLINE_SOURCES_MAX];
+    struct ps_slice *slices = few;
+    const bool encodes = ps_agent_key_has_codec(p->key) &&
+                         ps_agent_encode_applies(p);
+    uint32_t count;
+    bool ok = true;
+
+    if (encodes && ps_agent_encode_is_running(p)) {
+        /* The encoding was started for the previous owner. */
+        ps_agent_part_set_state(p, PS_AGENT_PART_COMPUTING);
+        return true;
+    }
+    if (encodes && ps_agent_encode_is_ready(p)) {
+        ps_agent_send_dispatch(st, f, p, &p->encoding.data, 0);
+        return true;
+    }
+    if (locals > INLINE_SOURCES_MAX) {
+        slices = ps_calloc(locals, sizeof(*slices));
+    }
+    count = ps_agent_contribution_sources(p, slices);
+    if (count > 0 && encodes) {
+        ok = ps_agent_encode_start(st, f, p, slices, count) == 0;
+    } else if (count <= 1 && !reads_device(slices, count)) {
+        ps_agent_send_dispatch(st, f, p, count == 0 ? NULL : &slices[0], 0);
+    } else if (may_sum_inline(st->a, ps_agent_part_bytes(p), count) &&
+               !reads_device(slices, count)) {
+        ok = sum_inline(st, f, p, slices, count) == 0;
+    } else {
+        ok = start_part_sum(st, f, p, slices, count) == 0;
+    }
+    if (slices != few) {
+        ps_free(slices);
+    }
+    return ok;
+}
+
+/* ------------------------------------------------------------ ends of sums */
 
 /* Returns true if the open round still needs this partition and all ranks here
  * have copied their contribution to it. */
@@ -143,7 +478,7 @@ static void discard_sum(struct ps_agent_step *st, struct ps_agent_part *p)
 {
     ps_agent_part_set_state(p, PS_AGENT_PART_IDLE);
     if (p->is_init || is_part_needed(p)) {
-        ps_agent_send_enqueue(st, p);
+        ps_agent_server_enqueue(st, p);
     }
 }
 
@@ -161,8 +496,7 @@ void ps_agent_send_on_computed(struct ps_agent_step *st,
         f->server->computing_bytes -= run->bytes;
         ps_agent_server_add_work(st->a, f->server);
         if (error != 0) {
-            ps_agent_send_fail_part(st, p, error,
-                                    "could not be computed on this node");
+            fail_part(st, p, error, "could not be computed on this node");
         } else if (run->is_encode) {
             ps_agent_encode_on_computed(p, run);
             if (p->state == PS_AGENT_PART_COMPUTING) {
@@ -184,7 +518,7 @@ void ps_agent_send_on_computed(struct ps_agent_step *st,
     ps_free(run);
 }
 
-/* -------------------------------------------------------------------- pump */
+/* ------------------------------------------------------------------ queues */
 
 /* Dispatches the head of a queue or starts its sum or encoding. Returns false
  * if the scratch pool has no memory for it. */
@@ -248,7 +582,7 @@ static enum pump_result pump_one_part(struct ps_agent_step *st,
     ps_heap_pop(&f->heap);
     ps_agent_part_set_state(p, PS_AGENT_PART_IDLE);
     if (!start_part(st, f, p)) {
-        ps_agent_send_enqueue(st, p);
+        ps_agent_server_enqueue(st, p);
         st->a->due.scratch_retry_at = ps_time_add(st->now, SCRATCH_RETRY_WAIT);
         return PUMP_NO_MEMORY;
     }
@@ -290,4 +624,86 @@ void ps_agent_send_pump(struct ps_agent_step *st)
     while ((n = ps_list_pop(&without_memory)) != NULL) {
         ps_list_push_back(work, n);
     }
+}
+
+/* ------------------------------------------------------------------ launch */
+
+/* Without servers: newest value, which a skipped round repeats. */
+static struct ps_slice previous_value(const struct ps_agent_part *p)
+{
+    const struct ps_agent_key *k = p->key;
+
+    return (struct ps_slice){.buf = k->results,
+                             .offset = k->result_offset[p->local_version & 1] +
+                                       p->first_elem * ps_dtype_size(k->dtype),
+                             .len = ps_agent_part_bytes(p)};
+}
+
+/* Without servers: computes the partition directly into the results. Returns
+ * true if it has the version without a computation. */
+static bool compute_locally(struct ps_agent_step *st, struct ps_agent_part *p)
+{
+    struct ps_agent *a = st->a;
+    struct ps_agent_key *k = p->key;
+    size_t size = ps_dtype_size(k->dtype);
+    uint64_t version = p->is_init ? 0 : k->round.number;
+    struct ps_slice one = {.buf = k->init.array.buf,
+                           .offset = k->init.array.offset +
+                                     p->first_elem * size,
+                           .len = p->count * size};
+    const bool sums = !p->is_init && k->round.op != PS_OP_BROADCAST &&
+                      k->round.op != PS_OP_SKIP;
+    struct ps_slice *slices = &one;
+    uint32_t count = 1;
+    struct ps_agent_computation *run;
+    struct ps_compute *c;
+
+    if (!p->is_init && k->round.op == PS_OP_SKIP) {
+        ps_agent_part_skip(p, version);
+        if (p->local_version !=
+            (int64_t)version - 1) { /* No value exists yet. */
+            p->committed_version = (int64_t)version;
+            return true;
+        }
+        one = previous_value(p);
+    } else if (!p->is_init) {
+        slices = ps_calloc(k->job->local_rank_count, sizeof(*slices));
+        count = ps_agent_contribution_sources(p, slices);
+    }
+    run = ps_calloc(1, sizeof(*run));
+    run->token = ++a->last.token;
+    run->part = p;
+    run->version = (int64_t)version;
+    run->round_starts = k->round.starts;
+    c = ps_compute_new(run->token, count, 1);
+    c->job.op = PS_JOB_SUM;
+    c->job.dtype = (enum ps_dtype)k->dtype;
+    c->job.fold = sums ? ps_round_fold(k->round.reduce) : PS_FOLD_SUM;
+    c->job.count = p->count;
+    c->job.divide_by = sums && k->round.reduce == PS_REDUCE_MEAN
+                           ? k->round.weight
+                           : 1;
+    for (uint32_t i = 0; i < count; i++) {
+        ps_compute_add_src(c, &slices[i], 0);
+    }
+    c->job.dst = k->results->data + k->result_offset[version & 1] +
+                 p->first_elem * size;
+    ps_compute_pin(c, k->results);
+    ps_map_put(a->computations, run->token, run);
+    ps_agent_part_set_state(p, PS_AGENT_PART_COMPUTING);
+    a->stats.bytes_summed += count * p->count * size;
+    ps_effects_compute(st->fx, c);
+    if (slices != &one) {
+        ps_free(slices);
+    }
+    return false;
+}
+
+bool ps_agent_send_launch(struct ps_agent_step *st, struct ps_agent_part *p)
+{
+    if (p->owner_node == 0) {
+        return compute_locally(st, p);
+    }
+    ps_agent_server_enqueue(st, p);
+    return false;
 }

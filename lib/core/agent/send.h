@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Partitions from the queue to the frame. */
+/* Partitions from the complete round to the frame. */
 #pragma once
 
-#include <stdint.h>
+#include "core/agent/inner.h"
 
-struct ps_agent_computation;
-struct ps_agent_part;
-struct ps_agent_send_queue;
-struct ps_agent_step;
-struct ps_slice;
+void ps_agent_send_flush(struct ps_agent_step *st, struct ps_agent_server *s);
+/* Discards what the batch has of a job that is being freed. */
+void ps_agent_send_drop_batch(struct ps_agent_batch *g,
+                              const struct ps_agent_job *j);
 
 /* Sends a partition: alone, or in the server's batch if it is small. `slice`
  * NULL: an empty part. `rows`: rows in the slice of a rows key. */
@@ -16,12 +15,20 @@ void ps_agent_send_dispatch(struct ps_agent_step *st,
                             struct ps_agent_send_queue *f,
                             struct ps_agent_part *p,
                             const struct ps_slice *slice, uint32_t rows);
-/* Fails the round or async push of a partition that cannot be computed or sent.
- * The partition becomes idle, so that it is not sent again. */
-void ps_agent_send_fail_part(struct ps_agent_step *st, struct ps_agent_part *p,
-                             int error, const char *what);
 /* Dispatches the result of a computation. `error`: 0 or a PS_E_*. */
 void ps_agent_send_on_computed(struct ps_agent_step *st,
                                struct ps_agent_computation *run, int error);
 /* Starts the partitions of the servers with work that may leave now. */
 void ps_agent_send_pump(struct ps_agent_step *st);
+
+/* Kind's start_part() for whole arrays. */
+bool ps_agent_send_dense(struct ps_agent_step *st,
+                         struct ps_agent_send_queue *f,
+                         struct ps_agent_part *p);
+/* Releases the memory of the small sums of a batch, which has been sent; the next
+ * one allocates another. */
+void ps_agent_send_release_arena(struct ps_agent *a);
+
+/* Queues the partition for its server, or starts the local sum or init. Returns
+ * true if it has the version at once: the caller advances it. */
+bool ps_agent_send_launch(struct ps_agent_step *st, struct ps_agent_part *p);

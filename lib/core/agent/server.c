@@ -517,7 +517,7 @@ void ps_agent_send_queue_charge(struct ps_agent_send_queue *f, uint64_t bytes)
     }
 }
 
-void ps_agent_send_enqueue(struct ps_agent_step *st, struct ps_agent_part *p)
+void ps_agent_server_enqueue(struct ps_agent_step *st, struct ps_agent_part *p)
 {
     struct ps_agent_send_queue *f = ps_agent_send_queue_get(st, p->key->job,
                                                             p->owner_node);
@@ -531,7 +531,7 @@ void ps_agent_send_enqueue(struct ps_agent_step *st, struct ps_agent_part *p)
     ps_agent_server_add_work(st->a, f->server);
 }
 
-void ps_agent_send_dequeue(struct ps_agent_step *st, struct ps_agent_part *p)
+void ps_agent_server_dequeue(struct ps_agent_step *st, struct ps_agent_part *p)
 {
     if (p->state == PS_AGENT_PART_QUEUED) {
         struct ps_agent_send_queue *f = ps_agent_send_queue_get(st, p->key->job,
@@ -542,9 +542,9 @@ void ps_agent_send_dequeue(struct ps_agent_step *st, struct ps_agent_part *p)
     ps_agent_part_set_state(p, PS_AGENT_PART_IDLE);
 }
 
-void ps_agent_send_raise_credit(struct ps_agent_step *st,
-                                struct ps_agent_server *s, uint64_t gen,
-                                uint64_t credit)
+void ps_agent_server_raise_credit(struct ps_agent_step *st,
+                                  struct ps_agent_server *s, uint64_t gen,
+                                  uint64_t credit)
 {
     struct ps_agent_job *j = ps_agent_job_find(st->a, gen);
     struct ps_agent_send_queue *f = j == NULL
@@ -557,8 +557,8 @@ void ps_agent_send_raise_credit(struct ps_agent_step *st,
     }
 }
 
-void ps_agent_send_end_backoff(struct ps_agent_step *st,
-                               struct ps_agent_server *s, uint64_t gen)
+void ps_agent_server_end_backoff(struct ps_agent_step *st,
+                                 struct ps_agent_server *s, uint64_t gen)
 {
     struct ps_agent_job *j = ps_agent_job_find(st->a, gen);
     struct ps_agent_send_queue *f = j == NULL
@@ -573,8 +573,8 @@ void ps_agent_send_end_backoff(struct ps_agent_step *st,
     }
 }
 
-void ps_agent_send_begin_backoff(struct ps_agent_step *st,
-                                 struct ps_agent_send_queue *f)
+void ps_agent_server_begin_backoff(struct ps_agent_step *st,
+                                   struct ps_agent_send_queue *f)
 {
     if (f->backoff_until <= st->now) {
         f->backoff = ps_min_u64(ps_max_u64(2 * f->backoff, RESEND_WAIT),
@@ -584,8 +584,8 @@ void ps_agent_send_begin_backoff(struct ps_agent_step *st,
     st->a->due.resend_at = ps_time_min(st->a->due.resend_at, f->backoff_until);
 }
 
-bool ps_agent_send_is_backing_off(struct ps_agent_step *st,
-                                  const struct ps_agent_part *p)
+bool ps_agent_server_is_backing_off(struct ps_agent_step *st,
+                                    const struct ps_agent_part *p)
 {
     const struct ps_agent_send_queue *f = ps_map_get(p->key->job->send_queues,
                                                      p->owner_node);

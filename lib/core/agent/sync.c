@@ -5,12 +5,12 @@
 #include "base/alloc.h"
 #include "core/agent/advance.h"
 #include "core/agent/conflict.h"
-#include "core/agent/dense.h"
 #include "core/agent/inner.h"
 #include "core/agent/op.h"
 #include "core/agent/part.h"
 #include "core/agent/pull.h"
 #include "core/agent/round.h"
+#include "core/agent/send.h"
 
 #include <string.h>
 
@@ -268,7 +268,7 @@ static bool lose_sync_owner(struct ps_agent_step *st, struct ps_agent_part *p,
     .push_code = PS_MSG_PUSH, .has_rounds = true, .has_results = true,         \
     .part_fits_frame = ps_agent_part_fits_frame,                               \
     .measure_array = ps_agent_op_measure_dense, .accept_op = accept_sync_op,   \
-    .awaited_round = ps_agent_round_of_op, .start_part = ps_agent_dense_start, \
+    .awaited_round = ps_agent_round_of_op, .start_part = ps_agent_send_dense,  \
     .stamp_push = ps_agent_round_stamp, .end_round = ps_agent_round_end,       \
     .fail_ops = ps_agent_fail_key, .advance = ps_agent_pull_advance,           \
     .held_version = local_version, .decided_version = local_version,           \
