@@ -108,8 +108,8 @@ PLANTS = {
          "op->round > op->key->prior_state->max_completed",
          "op->round > 0"),
     ],
-    "agent/advance: does not advance parts that are committed already": [
-        ("lib/core/agent/advance.c",
+    "agent/round: does not advance parts that are committed already": [
+        ("lib/core/agent/round.c",
          "p->completed_round < round && p->committed_version >= (int64_t)round",
          "p->completed_round < round && p->committed_version > (int64_t)round"),
     ],

@@ -6,7 +6,6 @@
 
 #include "base/alloc.h"
 #include "base/num.h"
-#include "core/agent/advance.h"
 #include "core/agent/diagnose.h"
 #include "core/agent/inner.h"
 #include "core/agent/job.h"
@@ -14,6 +13,7 @@
 #include "core/agent/report.h"
 #include "core/agent/resend.h"
 #include "core/agent/residual_log.h"
+#include "core/agent/round.h"
 #include "core/agent/send.h"
 #include "core/agent/server.h"
 #include "core/agent/session.h"
@@ -139,11 +139,11 @@ static void on_computed(struct ps_agent_step *st, const struct ps_event *ev)
         return;
     }
     if (run->is_delivery) {
-        ps_agent_advance_on_delivered(st, run, ev->computed.rc);
+        ps_agent_round_on_delivered(st, run, ev->computed.rc);
     } else if (run->send_queue != NULL || run->part == NULL) {
         ps_agent_send_on_computed(st, run, ev->computed.rc);
     } else {
-        ps_agent_advance_on_computed(st, run, ev->computed.rc);
+        ps_agent_round_on_computed(st, run, ev->computed.rc);
     }
 }
 

@@ -21,11 +21,9 @@
  *     round.c         rounds over the ranks of this node
  *     reattach.c      workers that lost an earlier agent
  *     pull.c          pull and init
- *     advance.c       new versions: end of rounds and inits
  *     request.c       requests that the scheduler answers
  *     placement.c     owners of partitions, takeover
  *
- *     deliver.c       copies of values into memory of GPUs
  *     send.c          partitions from the round to the frame: launch, sums
  *     conflict.c      failure of a key; conflicting requests and declarations
  *     encode.c        encoded gradients and their residuals
@@ -260,7 +258,7 @@ struct ps_agent_round {
     uint64_t *pushed_round; /* By local rank: last round contributed to. */
     uint32_t pending_parts; /* Partitions that have not ended the round. */
     uint32_t
-        deliveries; /* Copies of parts of the value to GPUs, see deliver.c. */
+        deliveries; /* Copies of parts of the value to GPUs, see round.c. */
     uint32_t completed_prefix; /* Partitions before this index have. */
     uint64_t reported_bytes;   /* Bytes of the result reported to workers. */
     uint64_t weight;           /* Contributing ranks; in a mean, samples. */

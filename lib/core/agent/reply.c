@@ -5,7 +5,6 @@
 
 #include "base/num.h"
 #include "base/str.h"
-#include "core/agent/advance.h"
 #include "core/agent/async.h"
 #include "core/agent/conflict.h"
 #include "core/agent/encode.h"
@@ -13,6 +12,7 @@
 #include "core/agent/opt_state.h"
 #include "core/agent/part.h"
 #include "core/agent/resend.h"
+#include "core/agent/round.h"
 #include "core/agent/rows.h"
 #include "core/agent/server.h"
 
@@ -202,7 +202,7 @@ static void on_commit(struct ps_agent_step *st, const struct ps_agent_server *s,
         if (m->parts[i].clock > 0) {
             ps_agent_async_raise_clock(p, m->parts[i].clock);
         }
-        ps_agent_advance_part(st, p);
+        ps_agent_round_advance(st, p);
     }
 }
 

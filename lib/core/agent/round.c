@@ -3,7 +3,8 @@
  * contribution until all partitions have its version; it is complete, and its
  * partitions are summed and sent, when every local rank has contributed. Arrays
  * stay in worker memory and can be summed again until the round ends
- * (rule R12).
+ * (rule R12). New versions, from a server or from a sum of this node, end a
+ * round, an init, or pulls.
  *
  * A streaming worker contributes while it still copies its array: a partition
  * leaves when its bytes are ready on all local ranks. If such a worker died,
@@ -11,13 +12,315 @@
  * that fail when they lose a worker (rule W15). */
 #include "core/agent/round.h"
 
+#include "base/alloc.h"
 #include "base/str.h"
-#include "core/agent/advance.h"
 #include "core/agent/conflict.h"
+#include "core/agent/encode.h"
 #include "core/agent/inner.h"
 #include "core/agent/op.h"
 #include "core/agent/part.h"
 #include "core/agent/reattach.h"
+#include "core/agent/send.h"
+#include "core/agent/server.h"
+
+#include <assert.h>
+
+/* --------------------------------------------------------- values for GPUs */
+
+/* Copies of values into memory of GPUs are part of the round: it ends when they
+ * are made, so the results are not overwritten meanwhile. A copy that fails costs
+ * its workers time, not the round: the value lies in the results. */
+
+/* Memory of a GPU for the value of a local rank; NULL: none, or its worker is
+ * gone. */
+static struct ps_agent_op *delivered_op(const struct ps_agent_key *k,
+                                        uint32_t local)
+{
+    struct ps_agent_op *op = k->round.contribution[local];
+
+    return op != NULL && op->session != NULL && op->out.buf != NULL ? op : NULL;
+}
+
+static uint32_t count_outs(const struct ps_agent_key *k)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
+        count += delivered_op(k, i) != NULL;
+    }
+    return count;
+}
+
+/* Starts the copy of a partition, which has the value of its round, to the
+ * workers that want it in memory of a GPU. */
+static void deliver_part(struct ps_agent_step *st, struct ps_agent_part *p)
+{
+    struct ps_agent_key *k = p->key;
+    const uint64_t at = p->first_elem * ps_dtype_size(k->dtype);
+    const uint64_t bytes = ps_agent_part_bytes(p);
+    const uint32_t count = count_outs(k);
+    struct ps_agent_computation *run;
+    struct ps_compute *c;
+
+    if (count == 0) {
+        return;
+    }
+    run = ps_calloc(1, sizeof(*run));
+    run->token = ++st->a->last.token;
+    run->part = p;
+    run->is_delivery = true;
+    run->round_starts = k->round.starts;
+    c = ps_compute_new(run->token, 1, count);
+    c->job.op = PS_JOB_SUM;
+    c->job.dtype = (enum ps_dtype)k->dtype;
+    c->job.count = p->count;
+    ps_compute_add_src(
+        c,
+        &(struct ps_slice){.buf = k->results,
+                           .offset = k->result_offset[k->round.number & 1] + at,
+                           .len = bytes},
+        0);
+    for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
+        const struct ps_agent_op *op = delivered_op(k, i);
+
+        if (op != NULL) {
+            ps_compute_add_out(c,
+                               &(struct ps_slice){.buf = op->out.buf,
+                                                  .offset = op->out.offset + at,
+                                                  .len = bytes},
+                               count);
+        }
+    }
+    ps_map_put(st->a->computations, run->token, run);
+    k->round.deliveries++;
+    ps_effects_compute(st->fx, c);
+}
+
+/* Ends it, and frees `run`. Returns the key if the round is still the one that it
+ * was; else NULL. */
+static struct ps_agent_key *deliver_end(struct ps_agent_computation *run,
+                                        int error)
+{
+    struct ps_agent_key *k = run->part == NULL ? NULL : run->part->key;
+
+    if (k != NULL && (k->round.state != PS_AGENT_ROUND_COMPLETE ||
+                      k->round.starts != run->round_starts)) {
+        k = NULL;
+    }
+    ps_free(run);
+    if (k == NULL) {
+        return NULL;
+    }
+    assert(k->round.deliveries > 0);
+    k->round.deliveries--;
+    for (uint32_t i = 0; error != 0 && i < k->job->local_rank_count; i++) {
+        struct ps_agent_op *op = delivered_op(k, i);
+
+        if (op != NULL) {
+            op->is_undelivered = true;
+        }
+    }
+    return k;
+}
+
+/* ------------------------------------------------------------ new versions */
+
+/* Launches the partition, and advances it if it has the version at once. */
+static void advance_launch(struct ps_agent_step *st, struct ps_agent_part *p)
+{
+    if (ps_agent_send_launch(st, p)) {
+        ps_agent_round_advance(st, p);
+    }
+}
+
+/* Reports the readable prefix of the result every PROGRESS_BYTES, so that
+ * workers copy it while it is cached and the rest arrives. Only values of this
+ * very version count: others lie at another offset. */
+static void report_progress(struct ps_agent_step *st, struct ps_agent_key *k)
+{
+    uint64_t bytes;
+
+    while (k->round.completed_prefix < k->part_count &&
+           k->parts[k->round.completed_prefix].completed_round >=
+               k->round.number &&
+           k->parts[k->round.completed_prefix].local_version ==
+               (int64_t)k->round.number) {
+        k->round.completed_prefix++;
+    }
+    if (k->round.completed_prefix == k->part_count) {
+        return; /* The end of the round follows. */
+    }
+    bytes = k->parts[k->round.completed_prefix].first_elem *
+            ps_dtype_size(k->dtype);
+    if (bytes < k->round.reported_bytes + PROGRESS_BYTES) {
+        return;
+    }
+    k->round.reported_bytes = bytes;
+    for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
+        const struct ps_agent_op *op = k->round.contribution[i];
+
+        if (op != NULL && op->session != NULL && !op->session->is_closing &&
+            (op->kind == PS_OP_PUSHPULL || op->kind == PS_OP_BROADCAST) &&
+            !op->send_only && op->out.buf == NULL) {
+            ps_effects_op_progress(st->fx, op->session->conn, op->id, bytes);
+        }
+    }
+}
+
+/* Advances partitions of a complete round that are committed already: servers
+ * may have merged pushes of the previous agent and reported that to this
+ * one. */
+static void advance_committed(struct ps_agent_step *st, struct ps_agent_key *k)
+{
+    uint64_t round = k->round.number;
+
+    for (uint32_t i = 0;
+         ps_agent_round_may_be_committed(k) && i < k->part_count &&
+         k->round.state == PS_AGENT_ROUND_COMPLETE && k->round.number == round;
+         i++) {
+        struct ps_agent_part *p = &k->parts[i];
+
+        if (p->completed_round < round &&
+            p->committed_version >= (int64_t)round && !p->is_init) {
+            ps_agent_round_advance(st, p);
+        }
+    }
+}
+
+/* Ends the init when it is committed in all partitions, and starts a round that
+ * has become complete in between. */
+static void end_init_part(struct ps_agent_step *st, struct ps_agent_part *p)
+{
+    struct ps_agent_key *k = p->key;
+
+    if (p->state != PS_AGENT_PART_COMPUTING) {
+        ps_agent_server_dequeue(st, p);
+    }
+    p->is_init = false;
+    assert(k->init.pending_parts > 0);
+    if (--k->init.pending_parts > 0) {
+        return;
+    }
+    ps_buf_unref(k->init.array.buf);
+    k->init.array = (struct ps_slice){0};
+    k->kind->advance(st, k);
+    if (k->round.state == PS_AGENT_ROUND_COMPLETE) {
+        /* The round became complete during the init. */
+        for (uint32_t i = 0; i < k->part_count; i++) {
+            struct ps_agent_part *q = &k->parts[i];
+
+            if (q->state == PS_AGENT_PART_IDLE &&
+                q->committed_version < (int64_t)k->round.number &&
+                ps_agent_contribution_is_ready(q)) {
+                advance_launch(st, q);
+            }
+        }
+        advance_committed(st, k);
+    }
+}
+
+/* Ends the round if all of its value is in place. */
+static bool end_if_over(struct ps_agent_step *st, struct ps_agent_key *k)
+{
+    if (k->round.pending_parts > 0 || k->round.deliveries > 0) {
+        return false;
+    }
+    st->a->stats.rounds++;
+    k->kind->end_round(st, k);
+    return true;
+}
+
+void ps_agent_round_on_delivered(struct ps_agent_step *st,
+                                 struct ps_agent_computation *run, int error)
+{
+    struct ps_agent_key *k = deliver_end(run, error);
+
+    if (k != NULL) {
+        (void)end_if_over(st, k);
+    }
+}
+
+void ps_agent_round_advance(struct ps_agent_step *st, struct ps_agent_part *p)
+{
+    struct ps_agent_key *k = p->key;
+
+    if (p->is_init) {
+        if (p->committed_version >= 0) {
+            end_init_part(st, p);
+        }
+        return;
+    }
+    if (k->round.state == PS_AGENT_ROUND_COMPLETE &&
+        p->completed_round < k->round.number &&
+        p->committed_version >= (int64_t)k->round.number) {
+        if (p->state != PS_AGENT_PART_COMPUTING) {
+            ps_agent_server_dequeue(st, p);
+        }
+        if (k->round.needs_value &&
+            p->local_version < (int64_t)k->round.number) {
+            k->kind->advance(st, k); /* Committed without the value. */
+            return;
+        }
+        p->completed_round = k->round.number;
+        if (ps_agent_key_has_codec(k)) {
+            ps_agent_encode_discard(p);
+        }
+        assert(k->round.pending_parts > 0);
+        k->round.pending_parts--;
+        deliver_part(st, p);
+        if (end_if_over(st, k)) {
+            return;
+        }
+        if (k->round.needs_value) {
+            report_progress(st, k);
+        }
+    }
+    k->kind->advance(st, k);
+}
+
+/* Returns true for an init, or when the round has not failed since: after a
+ * failure workers may change their arrays. */
+static bool is_result_current(const struct ps_agent_computation *run)
+{
+    const struct ps_agent_key *k = run->part->key;
+
+    return run->version == 0 || (k->round.state == PS_AGENT_ROUND_COMPLETE &&
+                                 run->round_starts == k->round.starts);
+}
+
+void ps_agent_round_on_computed(struct ps_agent_step *st,
+                                struct ps_agent_computation *run, int error)
+{
+    struct ps_agent_part *p = run->part;
+    struct ps_agent_key *k = p == NULL ? NULL : p->key;
+    char text[PS_TEXT_MAX];
+    struct ps_str t;
+
+    if (p != NULL && p->state == PS_AGENT_PART_COMPUTING) {
+        ps_agent_part_set_state(p, PS_AGENT_PART_IDLE);
+        if (!is_result_current(run)) {
+            if (p->is_init || (k->round.state == PS_AGENT_ROUND_COMPLETE &&
+                               p->completed_round < k->round.number &&
+                               ps_agent_contribution_is_ready(p))) {
+                advance_launch(st, p);
+            }
+        } else if (error != 0) {
+            ps_str_init(&t, text, sizeof(text));
+            ps_str_addf(&t,
+                        "the sum of '%s' could not be computed on this node: "
+                        "%s",
+                        k->name, ps_strerror(error));
+            ps_agent_fail_key(st, k, error, text);
+        } else {
+            p->committed_version = run->version;
+            p->local_version = run->version;
+            ps_agent_round_advance(st, p);
+        }
+    }
+    ps_free(run);
+}
+
+/* ----------------------------------------------------------- contributions */
 
 uint64_t ps_agent_round_of_op(const struct ps_agent_op *op)
 {
@@ -114,7 +417,7 @@ void ps_agent_round_launch_ready(struct ps_agent_step *st,
             continue;
         }
         p->is_init = false;
-        ps_agent_advance_launch(st, p);
+        advance_launch(st, p);
     }
 }
 
@@ -140,7 +443,7 @@ void ps_agent_round_complete(struct ps_agent_step *st, struct ps_agent_key *k)
                                 op->round >= k->round.number);
     }
     ps_agent_round_launch_ready(st, k);
-    ps_agent_advance_committed(st, k);
+    advance_committed(st, k);
 }
 
 static void append_request(struct ps_str *t, enum ps_op kind, uint8_t reduce,

@@ -2,12 +2,16 @@
 /* Rounds over the ranks of this node. */
 #pragma once
 
-#include <stdint.h>
+#include "core/agent/inner.h"
 
-struct ps_agent_key;
-struct ps_agent_op;
-struct ps_agent_step;
-struct ps_rec_part;
+/* Handles a new version of the partition: ends its init, round or pulls. */
+void ps_agent_round_advance(struct ps_agent_step *st, struct ps_agent_part *p);
+/* A copy of a value to GPUs has ended. */
+void ps_agent_round_on_delivered(struct ps_agent_step *st,
+                                 struct ps_agent_computation *run, int error);
+/* A sum into the results has ended. `error`: 0 or a PS_E_*. */
+void ps_agent_round_on_computed(struct ps_agent_step *st,
+                                struct ps_agent_computation *run, int error);
 
 /* stamp_push() of kinds with rounds. */
 void ps_agent_round_stamp(const struct ps_agent_key *k,

@@ -8,7 +8,6 @@
 #include "base/alloc.h"
 #include "base/num.h"
 #include "base/str.h"
-#include "core/agent/advance.h"
 #include "core/agent/conflict.h"
 #include "core/agent/inner.h"
 #include "core/agent/op.h"
@@ -362,7 +361,7 @@ void ps_agent_rows_on_rows(struct ps_agent_step *st,
         if (m->all_skipped) {
             ps_agent_part_skip(p, rec->round);
         }
-        ps_agent_advance_part(st, p);
+        ps_agent_round_advance(st, p);
         return;
     }
     q = find_row_request(p->key, m->request, &op);

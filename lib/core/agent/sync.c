@@ -3,7 +3,6 @@
  * Values lie in the key's results, one buffer for even versions and one for odd
  * ones, where all workers of the node read them (rule R13). */
 #include "base/alloc.h"
-#include "core/agent/advance.h"
 #include "core/agent/conflict.h"
 #include "core/agent/inner.h"
 #include "core/agent/op.h"
@@ -226,7 +225,7 @@ static int accept_sync_value(struct ps_agent_step *st, struct ps_agent_part *p,
     if (rec->all_skipped) {
         ps_agent_part_skip(p, rec->round);
     }
-    ps_agent_advance_part(st, p);
+    ps_agent_round_advance(st, p);
     return 0;
 }
 
