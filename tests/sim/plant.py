@@ -103,8 +103,8 @@ PLANTS = {
          """    while ((j = ps_map_next(st->a->jobs, &cursor)) != NULL && !j->phase) {
         ps_agent_note_move(st, j);"""),
     ],
-    "agent/reattach: sends operations of completed rounds to servers again": [
-        ("lib/core/agent/reattach.c",
+    "agent/place: sends operations of completed rounds to servers again": [
+        ("lib/core/agent/place.c",
          "op->round > op->key->prior_state->max_completed",
          "op->round > 0"),
     ],
@@ -217,8 +217,8 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     }
     part->image.retry"""),
     ],
-    "agent/resend: discards the encoding before a resend": [
-        ("lib/core/agent/resend.c",
+    "agent/place: discards the encoding before a resend": [
+        ("lib/core/agent/place.c",
          """p->state == PS_AGENT_PART_BACKOFF)) {
                     ps_agent_server_enqueue(st, p);""",
          """                     p->state == PS_AGENT_PART_BACKOFF)) {
@@ -226,8 +226,8 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
                     ps_agent_server_enqueue(st, p);"""),
         NO_REWIND,
     ],
-    "agent/placement: discards the encoding when the owner changes": [
-        ("lib/core/agent/placement.c",
+    "agent/place: discards the encoding when the owner changes": [
+        ("lib/core/agent/place.c",
          "p->owner_changed = true;",
          """    p->owner_changed = true;
     ps_agent_encode_discard(p);"""),

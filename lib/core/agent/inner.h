@@ -9,7 +9,6 @@
  *     agent.c         entry points of the machine, timers
  *     uplink.c        scheduler: reports to it, its messages
  *     reply.c         servers: values, commits and refusals
- *     resend.c        messages sent to servers again
  *     session_msg.c   training processes: their messages, their end
  *     accept.c        acceptance of operations
  *     job.c           jobs: from job_state to the end
@@ -19,10 +18,9 @@
  *     async.c         kind.h: keys of async and ssp jobs, without rounds
  *     sync.c          kind.h: dense keys with rounds
  *     round.c         rounds over the ranks of this node
- *     reattach.c      workers that lost an earlier agent
+ *     place.c         owners of partitions; what is sent again after a loss
  *     pull.c          pull and init
  *     request.c       requests that the scheduler answers
- *     placement.c     owners of partitions, takeover
  *
  *     send.c          partitions from the round to the frame: launch, sums
  *     conflict.c      failure of a key; conflicting requests and declarations

@@ -13,8 +13,7 @@
 #include "core/agent/inner.h"
 #include "core/agent/key.h"
 #include "core/agent/op.h"
-#include "core/agent/placement.h"
-#include "core/agent/reattach.h"
+#include "core/agent/place.h"
 #include "core/agent/report.h"
 #include "core/agent/request.h"
 #include "core/agent/residual_log.h"
@@ -153,7 +152,7 @@ void ps_agent_job_free(struct ps_agent_step *st, struct ps_agent *a,
             ps_agent_server_release(st, s);
         }
     }
-    ps_agent_placement_drop_deferred(j);
+    ps_agent_place_drop_deferred(j);
     ps_map_free(j->pending_placements);
     ps_map_free(j->send_queues);
     ps_agent_residual_job_free(a, j);

@@ -13,8 +13,7 @@
 #include "core/agent/inner.h"
 #include "core/agent/op.h"
 #include "core/agent/part.h"
-#include "core/agent/placement.h"
-#include "core/agent/reattach.h"
+#include "core/agent/place.h"
 #include "core/agent/residual_log.h"
 #include "core/agent/server.h"
 #include "core/agent/session.h"
@@ -493,7 +492,7 @@ static int accept_placement(struct ps_agent_key *k,
         ps_str_add(why, detail[0] != '\0' ? detail : ps_strerror(rc));
         return rc;
     }
-    if (!ps_agent_placement_covers(k, m, payload)) {
+    if (!ps_agent_place_covers(k, m, payload)) {
         ps_str_add(why, "the scheduler's table of places does not cover it");
         return PS_E_PROTO;
     }
@@ -504,7 +503,7 @@ static int accept_placement(struct ps_agent_key *k,
     }
     rc = alloc_results(k);
     if (rc == 0) {
-        rc = ps_agent_placement_build(k, m, payload);
+        rc = ps_agent_place_build(k, m, payload);
     }
     if (rc != 0) {
         ps_str_addf(why,
@@ -550,7 +549,7 @@ static void open_key(struct ps_agent_step *st, struct ps_agent_key *k,
     }
     ps_agent_reattach_key_opened(st, k);
     if (m->is_reassigned && k->prior_state == NULL) {
-        ps_agent_placement_report_all(st, k);
+        ps_agent_place_report_all(st, k);
     }
     answer_key_waiters(st, k, 0, "");
 }
@@ -568,9 +567,9 @@ void ps_agent_key_on_opened(struct ps_agent_step *st,
     if (m->request == 0) {
         k = ps_map_get(j->keys, m->key);
         if (k != NULL) {
-            ps_agent_placement_apply(st, k, m, payload);
+            ps_agent_place_apply(st, k, m, payload);
         } else {
-            ps_agent_placement_defer(j, m, payload);
+            ps_agent_place_defer(j, m, payload);
         }
         return;
     }
@@ -587,7 +586,7 @@ void ps_agent_key_on_opened(struct ps_agent_step *st,
             open_key(st, k, m, payload);
             k = ps_map_get(j->keys, m->key);
             if (k != NULL) {
-                ps_agent_placement_apply_deferred(st, k);
+                ps_agent_place_apply_deferred(st, k);
             }
         }
         send_key_opens(st, j);

@@ -11,7 +11,7 @@
 #include "core/agent/inner.h"
 #include "core/agent/opt_state.h"
 #include "core/agent/part.h"
-#include "core/agent/resend.h"
+#include "core/agent/place.h"
 #include "core/agent/round.h"
 #include "core/agent/rows.h"
 #include "core/agent/server.h"

@@ -19,7 +19,7 @@
 #include "core/agent/inner.h"
 #include "core/agent/op.h"
 #include "core/agent/part.h"
-#include "core/agent/reattach.h"
+#include "core/agent/place.h"
 #include "core/agent/send.h"
 #include "core/agent/server.h"
 
