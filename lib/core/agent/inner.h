@@ -20,7 +20,7 @@
  *     round.c         rounds over the ranks of this node
  *     place.c         owners of partitions; what is sent again after a loss
  *     pull.c          pull and init
- *     request.c       requests that the scheduler answers
+ *     request.c       requests that the scheduler answers; barriers
  *
  *     send.c          partitions from the round to the frame: launch, sums
  *     conflict.c      failure of a key; conflicting requests and declarations
@@ -33,7 +33,6 @@
  *     waits.c         standstills: what processes wait for, for the scheduler
  *     report.c        training scalars, sent to the scheduler in batches
  *     span.c          spans of the workers' programs, for the trace
- *     barrier.c       barriers
  *     session.c       training processes: accounts, hello, memory, departure
  *     inspect.c       figures for reports and checkers
  *     op.c            operations, from acceptance to end; rows that they name

@@ -7,7 +7,6 @@
 #include "base/alloc.h"
 #include "base/state_table.h"
 #include "base/str.h"
-#include "core/agent/barrier.h"
 #include "core/agent/conflict.h"
 #include "core/agent/diagnose.h"
 #include "core/agent/inner.h"

@@ -1,18 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests that the scheduler answers. */
+/* Requests of workers that the scheduler answers, and barriers. */
 #pragma once
 
-struct ps_agent_job;
-struct ps_agent_session;
-struct ps_agent_step;
-struct ps_msg_l_compression;
-struct ps_msg_l_optimizer;
-struct ps_msg_l_optimizer_change;
-struct ps_msg_l_optimizer_tune;
-struct ps_msg_l_profile_get;
-struct ps_msg_l_profile_set;
-struct ps_msg_optimizer_done;
-struct ps_msg_profile_events;
+#include "core/agent/inner.h"
+
+/* ---------------------------------------------------------------- requests */
 
 void ps_agent_request_optimizer(struct ps_agent_step *st,
                                 struct ps_agent_session *s,
@@ -26,7 +18,6 @@ void ps_agent_request_optimizer_tune(struct ps_agent_step *st,
 void ps_agent_request_compression(struct ps_agent_step *st,
                                   struct ps_agent_session *s,
                                   const struct ps_msg_l_compression *m);
-/* The scheduler's answer to any of them. */
 void ps_agent_request_profile_set(struct ps_agent_step *st,
                                   struct ps_agent_session *s,
                                   const struct ps_msg_l_profile_set *m);
@@ -35,7 +26,22 @@ void ps_agent_request_profile_get(struct ps_agent_step *st,
                                   const struct ps_msg_l_profile_get *m);
 void ps_agent_request_on_profile_events(struct ps_agent_step *st,
                                         const struct ps_msg_profile_events *m);
+/* The scheduler's answer to any other request. */
 void ps_agent_request_on_done(struct ps_agent_step *st,
                               const struct ps_msg_optimizer_done *m);
 /* Sends all unanswered requests of the job again. */
 void ps_agent_request_resend(struct ps_agent_step *st, struct ps_agent_job *j);
+
+/* ---------------------------------------------------------------- barriers */
+
+void ps_agent_barrier_enter(struct ps_agent_step *st,
+                            struct ps_agent_session *s,
+                            const struct ps_msg_l_barrier *m);
+/* Sends one barrier_enter for each barrier at which local ranks wait. */
+void ps_agent_barrier_send(struct ps_agent_step *st, struct ps_agent_job *j);
+/* Records that all barriers up to `number` are open, and ends the operations of
+ * ranks that wait at them. */
+void ps_agent_barrier_complete(struct ps_agent_step *st, struct ps_agent_job *j,
+                               uint64_t number);
+void ps_agent_barrier_on_done(struct ps_agent_step *st,
+                              const struct ps_msg_barrier_done *m);

@@ -7,7 +7,6 @@
 
 #include "base/alloc.h"
 #include "base/str.h"
-#include "core/agent/barrier.h"
 #include "core/agent/diagnose.h"
 #include "core/agent/inner.h"
 #include "core/agent/inspect.h"
