@@ -31,8 +31,7 @@
  *
  *     diagnose.c      stall queries: the reason why an operation waits
  *     waits.c         standstills: what processes wait for, for the scheduler
- *     report.c        training scalars, sent to the scheduler in batches
- *     span.c          spans of the workers' programs, for the trace
+ *     report.c        training scalars and spans of programs
  *     session.c       training processes: accounts, hello, memory, departure
  *     inspect.c       figures for reports and checkers
  *     op.c            operations, from acceptance to end; rows that they name
@@ -505,7 +504,7 @@ struct ps_agent_job {
     /* About optimizer or compression; NULL: there was none. */
     struct ps_agent_disagreement *disagreement;
     struct ps_agent_reports *reports;       /* See report.c; NULL: none. */
-    struct ps_agent_span_names *span_names; /* See span.c; NULL: none. */
+    struct ps_agent_span_names *span_names; /* See report.c; NULL: none. */
     struct ps_agent_residual_log residual_log;
     uint64_t name_hash_seed;    /* For ps_name_hash_slot. */
     struct ps_agent_user *user; /* NULL: no session was assigned. */

@@ -19,7 +19,6 @@
 #include "core/agent/send.h"
 #include "core/agent/server.h"
 #include "core/agent/session.h"
-#include "core/agent/span.h"
 #include "core/agent/waits.h"
 
 #include <string.h>

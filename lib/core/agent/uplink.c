@@ -16,7 +16,6 @@
 #include "core/agent/request.h"
 #include "core/agent/server.h"
 #include "core/agent/session.h"
-#include "core/agent/span.h"
 #include "core/agent/waits.h"
 #include "core/base/peer.h"
 
