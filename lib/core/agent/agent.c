@@ -17,9 +17,9 @@
 #include "core/agent/send.h"
 #include "core/agent/server.h"
 #include "core/agent/session.h"
-#include "core/agent/session_msg.h"
 #include "core/agent/uplink.h"
 #include "core/agent/waits.h"
+#include "core/agent/worker.h"
 #include "proto/ps_fixed.h"
 
 #include <assert.h>

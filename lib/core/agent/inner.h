@@ -9,8 +9,7 @@
  *     agent.c         entry points of the machine, timers
  *     uplink.c        scheduler: reports to it, its messages
  *     reply.c         servers: values, commits and refusals
- *     session_msg.c   training processes: their messages, their end
- *     accept.c        acceptance of operations
+ *     worker.c        training processes: messages, operations, their end
  *     job.c           jobs: from job_state to the end
  *     key.c           keys: declaration, results, end
  *

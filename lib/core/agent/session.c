@@ -2,7 +2,7 @@
 /* Sessions: one per training process, from l_hello to l_detach or to the end of
  * its socket, which counts as the death of the process: its states, its hello
  * and welcome, its errors, the memory that it registers, and the report that it
- * is gone. session_msg.c has its other messages and its end.
+ * is gone. worker.c has its other messages and its end.
  *
  * Costs of sessions, jobs and users on this node:
  *

@@ -1,14 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Training processes: their messages, their end. */
+/* Training processes: their messages, acceptance of operations, their end. */
 #pragma once
 
-#include <stdint.h>
-
-struct ps_agent;
-struct ps_agent_session;
-struct ps_agent_step;
-struct ps_msg;
-struct ps_msg_l_op;
+#include "core/agent/inner.h"
 
 void ps_agent_session_on_msg(struct ps_agent_step *st,
                              struct ps_agent_session *s,
