@@ -4,7 +4,6 @@
  * the workers map. docs/protocol.md has the message sequences. */
 #pragma once
 
-#include "core/agent/inspect.h"
 #include "core/agent/options.h"
 #include "core/base/machine.h"
 
@@ -13,3 +12,27 @@ struct ps_agent;
 struct ps_agent *ps_agent_new(const struct ps_agent_options *opt, ps_time now);
 void ps_agent_free(struct ps_agent *a);
 struct ps_machine ps_agent_machine(struct ps_agent *a);
+
+/* Returns true while the agent is registered and connected. */
+bool ps_agent_is_ready(const struct ps_agent *a);
+/* Returns the number of jobs, sessions, stall queries and draining pools. */
+uint64_t ps_agent_residue(const struct ps_agent *a);
+void ps_agent_stats(const struct ps_agent *a, struct ps_agent_stats *ret);
+/* For checkers: newest version of a partition that this agent knows to be
+ * committed. Returns false if none is known. */
+bool ps_agent_peek(const struct ps_agent *a, uint64_t gen, uint32_t key,
+                   uint32_t index, uint64_t *ret_committed);
+
+/* For checkers: a partition, and the name of the server that owns it. Returns
+ * false if it is not known, or belongs to no server. */
+struct ps_agent_part_facts {
+    uint32_t count;
+    uint8_t dtype;
+    const char *owner;
+};
+
+bool ps_agent_peek_part(const struct ps_agent *a, uint64_t gen, uint32_t key,
+                        uint32_t index, struct ps_agent_part_facts *ret);
+/* For checkers: slot of this agent in a job. Returns false if it knows none. */
+bool ps_agent_peek_slot(const struct ps_agent *a, uint64_t gen,
+                        uint32_t *ret_slot);

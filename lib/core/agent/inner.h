@@ -6,8 +6,7 @@
  * Layers, top to bottom; a file uses only those below it, and declares in a
  * header of its own what those above it may use:
  *
- *     agent.c         entry points of the machine, timers
- *     uplink.c        scheduler: reports to it, its messages
+ *     agent.c         entry points of the machine, timers; scheduler
  *     reply.c         servers: values, commits and refusals
  *     worker.c        training processes: messages, operations, their end
  *     job.c           jobs: from job_state to the end
@@ -32,7 +31,6 @@
  *     waits.c         standstills: what processes wait for, for the scheduler
  *     report.c        training scalars and spans of programs
  *     session.c       training processes: accounts, hello, memory, departure
- *     inspect.c       figures for reports and checkers
  *     op.c            operations, from acceptance to end; rows that they name
  *     part.c          partitions of keys, contributions of the local ranks */
 #pragma once
