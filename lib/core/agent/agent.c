@@ -17,7 +17,6 @@
 #include "core/agent/job.h"
 #include "core/agent/key.h"
 #include "core/agent/place.h"
-#include "core/agent/reply.h"
 #include "core/agent/report.h"
 #include "core/agent/request.h"
 #include "core/agent/residual_log.h"

@@ -14,8 +14,6 @@
  * In an ssp job a pull starts when every rank of the job has pushed as often as
  * the puller, less the staleness. A push carries the clock of this node;
  * servers compute the least clock of all slots and report it when it grows. */
-#include "core/agent/async.h"
-
 #include "core/agent/conflict.h"
 #include "core/agent/inner.h"
 #include "core/agent/op.h"

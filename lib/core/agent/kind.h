@@ -19,6 +19,7 @@ struct ps_agent_op;
 struct ps_agent_part;
 struct ps_agent_rows;
 struct ps_agent_send_queue;
+struct ps_agent_server;
 struct ps_agent_session;
 struct ps_agent_step;
 
@@ -131,3 +132,15 @@ extern const struct ps_agent_key_kind ps_agent_key_sync;
 extern const struct ps_agent_key_kind ps_agent_key_collective;
 extern const struct ps_agent_key_kind ps_agent_key_rows;
 extern const struct ps_agent_key_kind ps_agent_key_async;
+
+/* Messages that only keys of one kind have. */
+
+void ps_agent_rows_on_rows(struct ps_agent_step *st,
+                           const struct ps_agent_server *s,
+                           const struct ps_msg_rows *m,
+                           const struct ps_slice *payload);
+/* Returns the payload bytes of the message; 0: none, or malformed. */
+uint64_t ps_agent_rows_payload_bytes(const struct ps_msg_rows *m);
+
+/* ssp: raises the push count that every rank of the job has reached. */
+void ps_agent_async_raise_clock(struct ps_agent_part *p, uint64_t clock);

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Messages of servers: a value, commit or refusal is applied to each partition
  * that it names. */
-#include "core/agent/reply.h"
-
 #include "base/num.h"
 #include "base/str.h"
-#include "core/agent/async.h"
 #include "core/agent/conflict.h"
 #include "core/agent/encode.h"
 #include "core/agent/inner.h"
@@ -13,7 +10,6 @@
 #include "core/agent/part.h"
 #include "core/agent/place.h"
 #include "core/agent/round.h"
-#include "core/agent/rows.h"
 #include "core/agent/server.h"
 
 /* Ranks that an error text lists; the others are only counted. */

@@ -3,8 +3,6 @@
  * partition, if only with an empty set. A rows key has no results here: a pull
  * requests its rows from the servers and writes them to the worker's block,
  * behind the row numbers. */
-#include "core/agent/rows.h"
-
 #include "base/alloc.h"
 #include "base/num.h"
 #include "base/str.h"
