@@ -13,6 +13,24 @@
 
 #include <string.h>
 
+/* A stall query: sent to the scheduler and not answered, or waiting because
+ * the user has PS_QUERIES_SENT_MAX in flight. */
+struct ps_agent_stall_query {
+    struct ps_list_node node; /* In session->stall_queries. */
+    uint64_t request;
+    uint64_t gen;
+    struct ps_agent_session *session; /* NULL: gone; the reply is dropped. */
+    struct ps_agent_user *user;       /* A reference. */
+    bool is_sent;
+    uint64_t op_id;
+    ps_time asked_at;
+    uint32_t key;
+    uint64_t round;
+    bool is_barrier;
+    char local_text[256]; /* The operation, and how long it has waited. */
+    char awaited[256];    /* Servers whose reply it waits for. */
+};
+
 static void send_stall_reply(struct ps_agent_step *st, ps_conn_id conn,
                              uint64_t op_id, const char *text)
 {

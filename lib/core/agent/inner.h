@@ -109,12 +109,9 @@ static inline bool ps_agent_op_names_rows(const struct ps_msg_l_op *m)
 
 /* --------------------------------------------------------------------- keys */
 
-#define NO_VERSION     (-1) /* No version yet. */
-/* Progress of a partial result is reported each time this many bytes are
- * added: small against a cache, large against the cost of a wake-up. */
-#define PROGRESS_BYTES (2u * 1024u * 1024u)
+#define NO_VERSION   (-1) /* No version yet. */
 /* Operations, or parts of a frame, handled as one batch: part.c. */
-#define PREFETCH_OPS   16u
+#define PREFETCH_OPS 16u
 
 enum ps_agent_part_state {
     PS_AGENT_PART_IDLE,
@@ -353,13 +350,6 @@ struct ps_agent_computation {
     uint64_t bytes;
 };
 
-/* A placement that arrived before the answer to the key's opening. */
-struct ps_agent_pending_placement {
-    uint32_t epoch;
-    uint32_t part_count;
-    struct ps_buf *table;
-};
-
 static inline bool ps_agent_round_is_open(const struct ps_agent_key *k)
 {
     return k->round.state != PS_AGENT_ROUND_IDLE;
@@ -396,19 +386,6 @@ static inline bool ps_agent_key_is_open(const struct ps_agent_key *k)
 struct ps_agent_residual_segment {
     uint64_t id;        /* Random; also in the segment's header. */
     struct ps_buf *buf; /* Workers know the segment by the buffer's tag. */
-};
-
-/* Residual record that an earlier agent left in a segment. */
-struct ps_agent_recovered_record {
-    struct ps_agent_recovered_record *hash_next; /* With the same hash. */
-    struct ps_buf *segment;                      /* The job's reference. */
-    uint64_t name_hash;
-    uint64_t offset; /* Offset of the record in `segment`. */
-    uint64_t codec_hash;
-    uint64_t round_tag;
-    uint32_t part_index;
-    uint32_t count;
-    uint32_t vector_count;
 };
 
 /* Residual log of a job. */
@@ -518,16 +495,7 @@ struct ps_agent_draining_pool {
 /* ------------------------------------------------------------------ servers */
 
 /* Wait before a request refused for a transient reason is sent again. */
-#define RESEND_WAIT        PS_MILLIS(50)
-/* Longest wait for a server without memory; the wait doubles each time. */
-#define FULL_BACKOFF_MAX   PS_SECONDS(1)
-/* Wait before a sum is retried for which the scratch pool had no memory. */
-#define SCRATCH_RETRY_WAIT PS_MILLIS(5)
-/* Most partitions being summed for one server at a time, so that an urgent
- * partition does not wait behind many that are summed already. */
-#define COMPUTING_MAX      1024u
-/* Default of ps_agent_options.unsent_max, in bytes. */
-#define UNSENT_DEFAULT     (2u * 1024u * 1024u)
+#define RESEND_WAIT PS_MILLIS(50)
 
 /* Bytes for one server at which no further partition is started. */
 struct ps_agent_queue_limits {
@@ -546,15 +514,6 @@ struct ps_agent_batch_head {
     bool has_name_hashes; /* name_hashes and first_elems are sent too. */
     uint32_t retry;
     uint64_t weight;
-};
-
-/* A partition to be sent. */
-struct ps_agent_batch_item {
-    struct ps_rec_part part;
-    struct ps_rec_rows rows; /* PUSH_ROWS: used instead of `part`. */
-    uint64_t name_hash;
-    uint64_t first_elem;
-    const struct ps_slice *slice; /* NULL: an empty part. */
 };
 
 /* Small partitions of one job that travel in one frame to one server. */
@@ -616,11 +575,6 @@ static inline bool ps_agent_server_is_shared(const struct ps_agent_server *s)
 
 /* ------------------------------------------------------- training processes */
 
-/* Departed workers remembered; when there are more, the oldest is dropped. */
-#define DEPARTED_WORKERS_MAX 4096u
-/* Ended operations kept for reuse. */
-#define SPARE_OPS_MAX        16384u
-
 /* User with sessions, jobs or leftover resources on this node. */
 struct ps_agent_user {
     struct ps_agent *agent;
@@ -628,14 +582,6 @@ struct ps_agent_user {
     uint32_t refs; /* Sessions, jobs, and resources that outlive them. */
     uint32_t stall_queries_sent;
     struct ps_account account;
-};
-
-/* Mapped region, charged until its last reader releases it. */
-struct ps_agent_mapping {
-    struct ps_list_node node;         /* In session->mappings. */
-    struct ps_agent_session *session; /* NULL: gone, the user is charged. */
-    struct ps_agent_user *user;
-    struct ps_buf *buf;
 };
 
 /* Bytes of a text about the calls in which a process is. */
@@ -652,14 +598,6 @@ struct ps_agent_wait_state {
     uint32_t ops;
     uint8_t still; /* enum ps_stillness */
     char does[PS_DOES_MAX + 1];
-};
-
-/* A wait_collect whose report waits for answers of processes. */
-struct ps_agent_wait_collect {
-    struct ps_list_node node;
-    uint64_t query;
-    ps_time deadline;
-    struct ps_msg *message;
 };
 
 enum ps_agent_session_state {
@@ -712,24 +650,6 @@ struct ps_agent_departed_worker {
     uint64_t worker;
     bool clean_exit;
     bool rounds_unknown; /* Ended while it was reattaching. */
-};
-
-/* A stall query: sent to the scheduler and not answered, or waiting because
- * the user has PS_QUERIES_SENT_MAX in flight. */
-struct ps_agent_stall_query {
-    struct ps_list_node node; /* In session->stall_queries. */
-    uint64_t request;
-    uint64_t gen;
-    struct ps_agent_session *session; /* NULL: gone; the reply is dropped. */
-    struct ps_agent_user *user;       /* A reference. */
-    bool is_sent;
-    uint64_t op_id;
-    ps_time asked_at;
-    uint32_t key;
-    uint64_t round;
-    bool is_barrier;
-    char local_text[256]; /* The operation, and how long it has waited. */
-    char awaited[256];    /* Servers whose reply it waits for. */
 };
 
 /* ---------------------------------------------------------------- the agent */

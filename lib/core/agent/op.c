@@ -15,15 +15,18 @@
 
 #include <string.h>
 
+/* Ended operations kept for reuse. */
+#define SPARE_OPS_MAX 16384u
+
 /* ------------------------------------------------------------- row numbers */
 
 /* Bytes from which row numbers lie in mapped memory; a failed mapping is an
  * error, not an abort. */
-#define MAPPED_MIN (64u * 1024u)
+#define MAPPED_MIN    (64u * 1024u)
 
 /* Row numbers copied before they are validated, so that a block with invalid
  * numbers is not copied in full. */
-#define COPY_CHUNK 1024u
+#define COPY_CHUNK    1024u
 
 static void rows_free(struct ps_agent_rows *r)
 {

@@ -30,6 +30,13 @@
 
 #include <assert.h>
 
+/* A placement that arrived before the answer to the key's opening. */
+struct ps_agent_pending_placement {
+    uint32_t epoch;
+    uint32_t part_count;
+    struct ps_buf *table;
+};
+
 /* --------------------------------------------------------------- placement */
 
 /* False: no such record. */

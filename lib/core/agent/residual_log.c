@@ -26,6 +26,19 @@
 
 #include <string.h>
 
+/* Residual record that an earlier agent left in a segment. */
+struct ps_agent_recovered_record {
+    struct ps_agent_recovered_record *hash_next; /* With the same hash. */
+    struct ps_buf *segment;                      /* The job's reference. */
+    uint64_t name_hash;
+    uint64_t offset; /* Offset of the record in `segment`. */
+    uint64_t codec_hash;
+    uint64_t round_tag;
+    uint32_t part_index;
+    uint32_t count;
+    uint32_t vector_count;
+};
+
 #define VECTOR_ALIGN           64u
 #define SEGMENT_SIZE           (64u * 1024u * 1024u)
 /* Segments of one job. A new one is as large as all before it together. */

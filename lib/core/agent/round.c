@@ -25,6 +25,10 @@
 
 #include <assert.h>
 
+/* Progress of a partial result is reported each time this many bytes are
+ * added: small against a cache, large against the cost of a wake-up. */
+#define PROGRESS_BYTES (2u * 1024u * 1024u)
+
 /* --------------------------------------------------------- values for GPUs */
 
 /* Copies of values into memory of GPUs are part of the round: it ends when they

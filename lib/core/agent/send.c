@@ -22,6 +22,23 @@
 
 #include <assert.h>
 
+/* Wait before a sum is retried for which the scratch pool had no memory. */
+#define SCRATCH_RETRY_WAIT PS_MILLIS(5)
+/* Most partitions being summed for one server at a time, so that an urgent
+ * partition does not wait behind many that are summed already. */
+#define COMPUTING_MAX      1024u
+/* Default of ps_agent_options.unsent_max, in bytes. */
+#define UNSENT_DEFAULT     (2u * 1024u * 1024u)
+
+/* A partition to be sent. */
+struct ps_agent_batch_item {
+    struct ps_rec_part part;
+    struct ps_rec_rows rows; /* PUSH_ROWS: used instead of `part`. */
+    uint64_t name_hash;
+    uint64_t first_elem;
+    const struct ps_slice *slice; /* NULL: an empty part. */
+};
+
 /* ------------------------------------------------------------------ frames */
 
 /* Number of first_elems that are sent: none if all are 0. */

@@ -19,6 +19,9 @@
 
 #include <assert.h>
 
+/* Longest wait for a server without memory; the wait doubles each time. */
+#define FULL_BACKOFF_MAX  PS_SECONDS(1)
+
 /* Silence after which a server is pinged while operations wait. The interval
  * between pings doubles from the minimum to the maximum. */
 #define PING_INTERVAL_MIN PS_MILLIS(500)

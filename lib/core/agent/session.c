@@ -25,6 +25,17 @@
 #include <assert.h>
 #include <string.h>
 
+/* Departed workers remembered; when there are more, the oldest is dropped. */
+#define DEPARTED_WORKERS_MAX 4096u
+
+/* Mapped region, charged until its last reader releases it. */
+struct ps_agent_mapping {
+    struct ps_list_node node;         /* In session->mappings. */
+    struct ps_agent_session *session; /* NULL: gone, the user is charged. */
+    struct ps_agent_user *user;
+    struct ps_buf *buf;
+};
+
 /* ------------------------------------------------------- accounts of users */
 
 static const struct ps_account_limits *

@@ -13,6 +13,14 @@
 
 #include <string.h>
 
+/* A wait_collect whose report waits for answers of processes. */
+struct ps_agent_wait_collect {
+    struct ps_list_node node;
+    uint64_t query;
+    ps_time deadline;
+    struct ps_msg *message;
+};
+
 /* Time of a process to answer; the scheduler waits for a second. */
 #define ANSWER_TIMEOUT PS_MILLIS(500)
 /* Questions of the scheduler that are open; the oldest one is dropped. */
