@@ -341,6 +341,7 @@ static void on_conn_stalled(struct ps_agent_step *st, ps_conn_id conn)
     if (s != NULL) {
         ps_agent_server_on_stalled(st, s, conn);
     } else {
+        st->a->due.uplink_has_changed = true;
         ps_uplink_on_stalled(&st->a->uplink, conn, st->now);
     }
 }
@@ -469,10 +470,7 @@ static void on_tick(struct ps_agent_step *st)
     ps_uplink_tick(&a->uplink, &call);
     ps_agent_diagnose_tick(st);
     ps_agent_waits_tick(st);
-    c = (struct ps_map_cursor){0};
-    while ((s = ps_map_next(a->servers.by_node, &c)) != NULL) {
-        ps_agent_server_tick(st, s);
-    }
+    ps_agent_server_tick(st);
     if (a->due.scratch_retry_at <= st->now) {
         a->due.scratch_retry_at = PS_TIME_NEVER; /* Its end pumps again. */
     }
@@ -491,20 +489,25 @@ static void on_tick(struct ps_agent_step *st)
     }
 }
 
+/* Only what the step has changed. */
+static void update_deadlines(struct ps_agent *a)
+{
+    if (a->due.uplink_has_changed) {
+        a->due.uplink_at = ps_uplink_deadline(&a->uplink);
+        a->due.uplink_has_changed = false;
+    }
+    ps_agent_server_update_deadlines(a);
+}
+
 static ps_time agent_deadline(const void *self)
 {
     const struct ps_agent *a = self;
-    struct ps_map_cursor c = {0};
-    const struct ps_agent_server *s;
-    ps_time at = ps_time_min(ps_uplink_deadline(&a->uplink),
-                             ps_agent_diagnose_deadline(a));
+    ps_time at = ps_time_min(a->due.uplink_at, ps_agent_server_deadline(a));
 
     if (a->must_flush) {
         return a->now;
     }
-    while ((s = ps_map_next(a->servers.by_node, &c)) != NULL) {
-        at = ps_time_min(at, ps_agent_server_deadline(a, s));
-    }
+    at = ps_time_min(at, ps_agent_diagnose_deadline(a));
     at = ps_time_min(ps_time_min(at, a->due.scratch_retry_at),
                      a->unmapping.next_at);
     at = ps_time_min(at, a->draining_pools.next_reap_at);
@@ -586,6 +589,7 @@ static int agent_step(void *self, const struct ps_event *ev,
         ps_agent_job_reap_pools(a);
     }
     ps_agent_send_pump(&st);
+    update_deadlines(a);
     return ps_uplink_is_name_lost(&a->uplink) ? PS_E_CONFIG : 0;
 }
 
@@ -662,6 +666,9 @@ struct ps_agent *ps_agent_new(const struct ps_agent_options *opt, ps_time now)
     a->draining_pools.next_reap_at = PS_TIME_NEVER;
     ps_agent_budget_init(a);
     ps_list_init(&a->servers.with_work);
+    ps_list_init(&a->servers.changed);
+    ps_heap_init(&a->servers.due);
+    ps_heap_init(&a->servers.pings);
     ps_list_init(&a->sessions);
     ps_list_init(&a->waits.collects);
     a->waits.check_at = PS_TIME_NEVER;
@@ -670,6 +677,8 @@ struct ps_agent *ps_agent_new(const struct ps_agent_options *opt, ps_time now)
     a->due.scratch_trim_at = PS_TIME_NEVER;
     a->due.report_at = PS_TIME_NEVER;
     uplink_init(a, now);
+    a->due.uplink_has_changed = true;
+    update_deadlines(a);
     return a;
 }
 
@@ -706,7 +715,7 @@ void ps_agent_free(struct ps_agent *a)
     ps_agent_send_release_arena(a);
     c = (struct ps_map_cursor){0};
     while ((s = ps_map_next(a->servers.by_node, &c)) != NULL) {
-        ps_agent_server_free(s);
+        ps_agent_server_free(a, s);
     }
     while (ps_map_count(a->unmapping.regions) > 0) {
         ps_agent_unmap_regions(a);
@@ -718,6 +727,8 @@ void ps_agent_free(struct ps_agent *a)
         ps_free(a->spare_ops.ops[--a->spare_ops.count]);
     }
     ps_free(a->spare_ops.ops);
+    ps_heap_fini(&a->servers.due);
+    ps_heap_fini(&a->servers.pings);
     ps_map_free(a->servers.by_node);
     ps_map_free(a->sessions_by_conn);
     ps_map_free(a->servers.by_conn);

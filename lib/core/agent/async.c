@@ -307,15 +307,14 @@ static void advance_async(struct ps_agent_step *st, struct ps_agent_key *k)
         p->async.must_request_clock = false;
         p->async.requested_ticket = k->async.last_ticket;
         f = ps_agent_send_queue_get(st, k->job, p->owner_node);
-        ps_link_send_msg(
-            f->server->dialer.link,
+        ps_agent_server_send_msg(
+            st, f->server,
             &(struct ps_msg){.code = PS_MSG_PULL,
                              .pull = {.gen = k->job->gen,
                                       .epoch = st->a->servers.map_epoch,
                                       .slot = k->job->slot,
                                       .parts = &rec,
-                                      .parts_count = 1}},
-            st->now, st->fx);
+                                      .parts_count = 1}});
     }
 }
 

@@ -182,16 +182,15 @@ static void send_abort_round(struct ps_agent_step *st,
                                     .dtype = k->dtype,
                                     .count = p->count};
 
-    ps_link_send_msg(
-        f->server->dialer.link,
+    ps_agent_server_send_msg(
+        st, f->server,
         &(struct ps_msg){.code = PS_MSG_ABORT_ROUND,
                          .abort_round = {.gen = k->job->gen,
                                          .epoch = st->a->servers.map_epoch,
                                          .slot = k->job->slot,
                                          .retry = retry,
                                          .parts = &rec,
-                                         .parts_count = 1}},
-        st->now, st->fx);
+                                         .parts_count = 1}});
 }
 
 void ps_agent_conflict_begin(struct ps_agent_step *st, struct ps_agent_op *op,

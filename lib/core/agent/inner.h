@@ -541,6 +541,9 @@ struct ps_agent_server {
     uint64_t computing_bytes;
     /* In agent->servers.with_work: its queues may have something to send. */
     struct ps_list_node work_node;
+    struct ps_list_node changed_node;
+    struct ps_heap_item due_item;
+    struct ps_heap_item ping_item;
     struct ps_list send_queues;
     struct ps_misuse misuse;
     /* Limits while several jobs use it; NULL: no link yet. */
@@ -667,8 +670,12 @@ struct ps_agent_server_table {
     /* Servers whose queues the end of the step pumps, in the order in which
      * they got something to do. */
     struct ps_list with_work;
-    uint32_t met;       /* Structs made for servers so far. */
-    uint32_t map_epoch; /* Epoch of the newest map. */
+    /* Servers whose deadlines the end of the step computes again. */
+    struct ps_list changed;
+    struct ps_heap due;   /* By the deadline of the link. */
+    struct ps_heap pings; /* By the time of a ping, while operations wait. */
+    uint32_t met;         /* Structs made for servers so far. */
+    uint32_t map_epoch;   /* Epoch of the newest map. */
 };
 
 /* Last assigned numbers. */
@@ -723,6 +730,8 @@ struct ps_agent_due {
     ps_time resend_at;        /* Nothing was refused. */
     ps_time scratch_trim_at;  /* No trim is due. */
     ps_time report_at;        /* No scalar waits for its report. */
+    ps_time uplink_at;        /* As of the last step that changed the uplink. */
+    bool uplink_has_changed;
 };
 
 /* See waits.c. */
@@ -780,6 +789,34 @@ static inline void ps_agent_server_add_work(struct ps_agent *a,
     }
 }
 
+/* The link, the dials or the queues of the server have changed, and so may its
+ * deadlines. */
+static inline void ps_agent_server_note_change(struct ps_agent *a,
+                                               struct ps_agent_server *s)
+{
+    if (!ps_list_linked(&s->changed_node)) {
+        ps_list_push_back(&a->servers.changed, &s->changed_node);
+    }
+}
+
+/* Sends on the link to the server, which keeps the packet until it is
+ * acknowledged; takes over one reference. */
+static inline void ps_agent_server_send(struct ps_agent_step *st,
+                                        struct ps_agent_server *s,
+                                        struct ps_packet *packet)
+{
+    ps_link_send(s->dialer.link, packet, st->now, st->fx);
+    ps_agent_server_note_change(st->a, s);
+}
+
+/* The same, for a message without payload. */
+static inline void ps_agent_server_send_msg(struct ps_agent_step *st,
+                                            struct ps_agent_server *s,
+                                            const struct ps_msg *msg)
+{
+    ps_agent_server_send(st, s, ps_packet_new(msg, NULL, 0));
+}
+
 /* An operation of the job begins or ends. */
 static inline void ps_agent_note_move(struct ps_agent_step *st,
                                       struct ps_agent_job *j)
@@ -809,11 +846,14 @@ static inline void ps_agent_uplink_send_msg(struct ps_agent_step *st,
                                             const struct ps_msg *m)
 {
     ps_uplink_send_msg(&st->a->uplink, m, st->now, st->fx);
+    st->a->due.uplink_has_changed = true;
 }
 
+/* Begins a call that may change the uplink. */
 static inline struct ps_uplink_call
 ps_agent_uplink_call(struct ps_agent_step *st)
 {
+    st->a->due.uplink_has_changed = true;
     return (struct ps_uplink_call){.context = st, .now = st->now, .fx = st->fx};
 }
 

@@ -145,7 +145,7 @@ void ps_agent_job_free(struct ps_agent_step *st, struct ps_agent *a,
 
         ps_agent_send_drop_batch(&s->batch, j);
         ps_link_drop_payloads(s->dialer.link, is_msg_of_job, j);
-        ps_agent_send_queue_free(f);
+        ps_agent_send_queue_free(a, f);
         if (st != NULL) {
             ps_agent_server_release(st, s);
         }

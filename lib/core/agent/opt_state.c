@@ -76,9 +76,8 @@ static void send_state_request(struct ps_agent_step *st, struct ps_agent_op *op,
                                           .parts = &rec,
                                           .parts_count = 1}};
     }
-    ps_link_send(f->server->dialer.link,
-                 ps_packet_new(&m, &slice, slice.buf != NULL ? 1 : 0), st->now,
-                 st->fx);
+    ps_agent_server_send(st, f->server,
+                         ps_packet_new(&m, &slice, slice.buf != NULL ? 1 : 0));
 }
 
 /* Sends requests until REQUESTS_IN_FLIGHT_MAX are open. */

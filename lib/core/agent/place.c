@@ -146,9 +146,8 @@ static void send_state(struct ps_agent_step *st, struct ps_agent_part *p)
                        p->first_elem * ps_dtype_size(k->dtype);
         value.len = ps_agent_part_bytes(p);
     }
-    ps_link_send(f->server->dialer.link,
-                 ps_packet_new(&m, &value, value.buf == NULL ? 0 : 1), st->now,
-                 st->fx);
+    ps_agent_server_send(st, f->server,
+                         ps_packet_new(&m, &value, value.buf == NULL ? 0 : 1));
 }
 
 void ps_agent_place_report_all(struct ps_agent_step *st, struct ps_agent_key *k)
@@ -169,6 +168,7 @@ static void recall_results(struct ps_agent_step *st, struct ps_agent_part *p)
                                            p->owner_node);
 
     if (p->lent_version != NO_VERSION && s != NULL) {
+        ps_agent_server_note_change(st->a, s);
         ps_dialer_drop_all(&s->dialer, st->now, st->fx);
     }
     p->lent_version = NO_VERSION;

@@ -409,6 +409,7 @@ void ps_agent_reply_on_msg(struct ps_agent_step *st, struct ps_agent_server *s,
 {
     struct ps_dialer *c = &s->dialer;
 
+    ps_agent_server_note_change(st->a, s);
     if (m->code == PS_MSG_WELCOME) {
         on_welcome(st, s, conn, &m->welcome);
         return;

@@ -209,8 +209,7 @@ static void send_row_request(struct ps_agent_step *st, struct ps_agent_key *k,
     for (uint32_t i = 0; i < q->row_count; i++) {
         row[i] = op->rows->numbers[q->first_row + i] - part_first_row(p);
     }
-    ps_link_send(f->server->dialer.link, ps_packet_new(&m, &slice, 1), st->now,
-                 st->fx);
+    ps_agent_server_send(st, f->server, ps_packet_new(&m, &slice, 1));
     ps_buf_unref(slice.buf);
 }
 
@@ -407,15 +406,14 @@ static void request_part_version(struct ps_agent_step *st,
                               .dtype = k->dtype,
                               .row_width = k->row_width};
 
-    ps_link_send_msg(
-        f->server->dialer.link,
+    ps_agent_server_send_msg(
+        st, f->server,
         &(struct ps_msg){.code = PS_MSG_PULL_ROWS,
                          .pull_rows = {.gen = k->job->gen,
                                        .epoch = st->a->servers.map_epoch,
                                        .slot = k->job->slot,
                                        .parts = &rec,
-                                       .parts_count = 1}},
-        st->now, st->fx);
+                                       .parts_count = 1}});
 }
 
 static void request_version(struct ps_agent_step *st, struct ps_agent_key *k,

@@ -102,7 +102,7 @@ static void send_frame(struct ps_agent_step *st, struct ps_agent_server *s,
     packet = ps_packet_new(&m, g->parts.slices, g->parts.slice_count);
     s->unsent += packet->payload_len;
     a->stats.bytes_out += packet->payload_len;
-    ps_link_send(s->dialer.link, packet, st->now, st->fx);
+    ps_agent_server_send(st, s, packet);
 }
 
 /* Sends a partition in a frame of its own. */

@@ -61,16 +61,24 @@ static struct ps_agent_server *server_get(struct ps_agent_step *st,
                 .link = link},
             &st->a->rng, st->now);
         ps_map_put(st->a->servers.by_node, node, s);
+        ps_agent_server_note_change(st->a, s);
     }
     return s;
 }
 
-void ps_agent_server_free(struct ps_agent_server *s)
+void ps_agent_server_free(struct ps_agent *a, struct ps_agent_server *s)
 {
     assert(ps_list_empty(&s->send_queues));
     assert(ps_batch_is_empty(&s->batch.parts));
     if (ps_list_linked(&s->work_node)) {
         ps_list_remove(&s->work_node);
+    }
+    if (ps_list_linked(&s->changed_node)) {
+        ps_list_remove(&s->changed_node);
+    }
+    if (ps_heap_linked(&s->due_item)) {
+        ps_heap_remove(&a->servers.due, &s->due_item);
+        ps_heap_remove(&a->servers.pings, &s->ping_item);
     }
     ps_fair_fini(&s->fair);
     ps_dialer_fini(&s->dialer);
@@ -88,6 +96,7 @@ void ps_agent_server_release(struct ps_agent_step *st,
         return;
     }
     s->dialer.enabled = false;
+    ps_agent_server_note_change(st->a, s);
     ps_dialer_reset(&s->dialer, st->now, st->fx); /* New link. */
     s->unsent = 0;
 }
@@ -108,6 +117,7 @@ static void update_server(struct ps_agent_step *st,
     struct ps_agent_server *s = server_get(st, m->node);
     bool other = s->was_in_map && s->incarnation != m->incarnation;
 
+    ps_agent_server_note_change(st->a, s);
     if (other) {
         ps_agent_server_note(st, s, "was restarted");
         ps_dialer_drop_all(&s->dialer, st->now, st->fx);
@@ -128,6 +138,7 @@ static void update_server(struct ps_agent_step *st,
  * lists it again. */
 static void remove_server(struct ps_agent_step *st, struct ps_agent_server *s)
 {
+    ps_agent_server_note_change(st->a, s);
     s->removed = true;
     s->dialer.enabled = false;
     ps_agent_server_note(st, s, "is gone");
@@ -165,7 +176,7 @@ static void free_unused_servers(struct ps_agent *a, const struct ps_msg_map *m)
         if (!named && s->was_in_map && ps_list_empty(&s->send_queues) &&
             is_unconnected(a, s)) {
             ps_map_remove(a->servers.by_node, s->node);
-            ps_agent_server_free(s);
+            ps_agent_server_free(a, s);
         }
     }
 }
@@ -224,6 +235,7 @@ void ps_agent_server_on_open(struct ps_agent_step *st,
         s->shared_limits = ev->open.is_by_reference ? &of_jobs_by_reference
                                                     : &of_jobs_by_stream;
         ps_map_put(st->a->servers.by_conn, conn, s);
+        ps_agent_server_note_change(st->a, s);
         ps_dialer_send_hello(&s->dialer, conn, &hello, st->fx);
     }
 }
@@ -234,8 +246,11 @@ void ps_agent_server_on_dial_failed(struct ps_agent_step *st, uint64_t target,
     struct ps_agent_server *s = ps_map_get(st->a->servers.by_node,
                                            (uint32_t)target);
 
-    if (s != NULL &&
-        ps_dialer_on_dial_failed(&s->dialer, target, rc, st->now)) {
+    if (s == NULL) {
+        return;
+    }
+    ps_agent_server_note_change(st->a, s);
+    if (ps_dialer_on_dial_failed(&s->dialer, target, rc, st->now)) {
         ps_effects_log(st->fx, PS_LOG_WARNING,
                        "server %s at %s cannot be reached: %s", s->name,
                        s->dialer.address, why != NULL ? why : ps_strerror(rc));
@@ -266,6 +281,7 @@ static bool has_partitions(const struct ps_agent_server *s)
 void ps_agent_server_on_closed(struct ps_agent_step *st,
                                struct ps_agent_server *s, ps_conn_id conn)
 {
+    ps_agent_server_note_change(st->a, s);
     if (ps_dialer_on_closed(&s->dialer, conn, st->now)) {
         ps_agent_server_note(st, s, "connection lost");
     }
@@ -284,6 +300,7 @@ void ps_agent_server_on_stalled(struct ps_agent_step *st,
                                 struct ps_agent_server *s, ps_conn_id conn)
 {
     if (conn == s->dialer.conn) {
+        ps_agent_server_note_change(st->a, s);
         ps_dialer_on_stalled(&s->dialer, st->now);
     }
 }
@@ -312,15 +329,14 @@ int ps_agent_server_alloc_payload(struct ps_agent *a, uint64_t len,
     return 0;
 }
 
-/* ------------------------------------------------------------------- pings */
+/* --------------------------------------------------------------- deadlines */
 
-/* Returns true while operations wait and this server may be the reason. At
- * least the server's host acknowledges a ping; a missing acknowledgement shows
- * that the connection is broken (PS_EV_STALLED). */
-static bool needs_ping(const struct ps_agent *a,
-                       const struct ps_agent_server *s)
+/* Returns true if the server may be the reason why operations wait. At least its
+ * host acknowledges a ping; a missing acknowledgement shows that the connection
+ * is broken (PS_EV_STALLED). */
+static bool may_need_ping(const struct ps_agent_server *s)
 {
-    return a->spare_ops.in_use > 0 && ps_dialer_is_connected(&s->dialer) &&
+    return ps_dialer_is_connected(&s->dialer) &&
            !ps_list_empty(&s->send_queues);
 }
 
@@ -341,14 +357,6 @@ static void send_ping(struct ps_agent_step *st, const struct ps_agent_server *s)
                          .ping = {.stamp = st->now}});
 }
 
-static void send_server_ping(struct ps_agent_step *st,
-                             struct ps_agent_server *s)
-{
-    send_ping(st, s);
-    s->next_ping_at = ps_time_add(st->now, s->ping_interval);
-    s->ping_interval = ps_time_min(2 * s->ping_interval, PING_INTERVAL_MAX);
-}
-
 void ps_agent_server_on_ping_req(struct ps_agent_step *st,
                                  const struct ps_msg_ping_req *m)
 {
@@ -366,20 +374,72 @@ void ps_agent_server_on_ping_req(struct ps_agent_step *st,
     }
 }
 
-void ps_agent_server_tick(struct ps_agent_step *st, struct ps_agent_server *s)
+/* Sends the pings that are due. Their servers are due again when the step has
+ * ended. */
+static void send_due_pings(struct ps_agent_step *st)
 {
-    if (needs_ping(st->a, s) && ping_due_at(s) <= st->now) {
-        send_server_ping(st, s);
+    struct ps_heap *pings = &st->a->servers.pings;
+    struct ps_heap_item *item;
+
+    while ((item = ps_heap_peek(pings)) != NULL && item->key <= st->now) {
+        struct ps_agent_server *s = PS_CONTAINER(item, struct ps_agent_server,
+                                                 ping_item);
+
+        ps_heap_update(pings, item, PS_TIME_NEVER);
+        ps_agent_server_note_change(st->a, s);
+        send_ping(st, s);
+        s->next_ping_at = ps_time_add(st->now, s->ping_interval);
+        s->ping_interval = ps_time_min(2 * s->ping_interval, PING_INTERVAL_MAX);
     }
-    ps_dialer_tick(&s->dialer, st->now, st->fx);
 }
 
-ps_time ps_agent_server_deadline(const struct ps_agent *a,
-                                 const struct ps_agent_server *s)
+void ps_agent_server_tick(struct ps_agent_step *st)
 {
-    ps_time at = ps_dialer_deadline(&s->dialer);
+    struct ps_heap *due = &st->a->servers.due;
+    struct ps_heap_item *item;
 
-    return needs_ping(a, s) ? ps_time_min(at, ping_due_at(s)) : at;
+    if (st->a->spare_ops.in_use > 0) {
+        send_due_pings(st);
+    }
+    while ((item = ps_heap_peek(due)) != NULL && item->key <= st->now) {
+        struct ps_agent_server *s = PS_CONTAINER(item, struct ps_agent_server,
+                                                 due_item);
+
+        ps_heap_update(due, item, PS_TIME_NEVER);
+        ps_agent_server_note_change(st->a, s);
+        ps_dialer_tick(&s->dialer, st->now, st->fx);
+    }
+}
+
+void ps_agent_server_update_deadlines(struct ps_agent *a)
+{
+    struct ps_list_node *n;
+
+    while ((n = ps_list_pop(&a->servers.changed)) != NULL) {
+        struct ps_agent_server *s = PS_CONTAINER(n, struct ps_agent_server,
+                                                 changed_node);
+
+        ps_heap_update(&a->servers.due, &s->due_item,
+                       ps_dialer_deadline(&s->dialer));
+        ps_heap_update(&a->servers.pings, &s->ping_item,
+                       may_need_ping(s) ? ping_due_at(s) : PS_TIME_NEVER);
+    }
+}
+
+static ps_time first_key(const struct ps_heap *h)
+{
+    const struct ps_heap_item *item = ps_heap_peek(h);
+
+    return item == NULL ? PS_TIME_NEVER : item->key;
+}
+
+ps_time ps_agent_server_deadline(const struct ps_agent *a)
+{
+    const ps_time due = first_key(&a->servers.due);
+
+    return a->spare_ops.in_use == 0
+               ? due
+               : ps_time_min(due, first_key(&a->servers.pings));
 }
 
 /* ------------------------------------------------------------------ queues */
@@ -401,11 +461,12 @@ static struct ps_agent_send_queue *sole_queue(const struct ps_agent_server *s)
 }
 
 /* Adds the queue to those of its server. The second one begins the turns. */
-static void join_server(struct ps_agent_send_queue *f)
+static void join_server(struct ps_agent *a, struct ps_agent_send_queue *f)
 {
     struct ps_agent_server *s = f->server;
     struct ps_agent_send_queue *first = sole_queue(s);
 
+    ps_agent_server_note_change(a, s);
     ps_list_push_back(&s->send_queues, &f->node);
     if (first != NULL) {
         ps_agent_send_queue_wake(first);
@@ -415,11 +476,12 @@ static void join_server(struct ps_agent_send_queue *f)
 
 /* Removes the queue from those of its server. The turns end when one is
  * left. */
-static void leave_server(struct ps_agent_send_queue *f)
+static void leave_server(struct ps_agent *a, struct ps_agent_send_queue *f)
 {
     struct ps_agent_server *s = f->server;
     struct ps_agent_send_queue *last;
 
+    ps_agent_server_note_change(a, s);
     ps_fair_deactivate(&s->fair, &f->flow);
     ps_list_remove(&f->node);
     last = sole_queue(s);
@@ -440,9 +502,10 @@ struct ps_agent_send_queue *ps_agent_send_queue_get(struct ps_agent_step *st,
         f->server = server_get(st, node);
         f->credit = initial_credit(st->a);
         ps_heap_init(&f->heap);
-        join_server(f);
+        join_server(st->a, f);
         ps_map_put(j->send_queues, node, f);
     } else if (!f->server->dialer.enabled && !f->server->removed) {
+        ps_agent_server_note_change(st->a, f->server);
         f->server->dialer.enabled = true; /* It had no partition meanwhile. */
         ps_dialer_dial_now(&f->server->dialer, st->now);
     }
@@ -464,10 +527,10 @@ void ps_agent_send_queue_wake(struct ps_agent_send_queue *f)
     }
 }
 
-void ps_agent_send_queue_free(struct ps_agent_send_queue *f)
+void ps_agent_send_queue_free(struct ps_agent *a, struct ps_agent_send_queue *f)
 {
     assert(f->heap.count == 0);
-    leave_server(f);
+    leave_server(a, f);
     ps_heap_fini(&f->heap);
     ps_free(f);
 }

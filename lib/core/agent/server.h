@@ -17,9 +17,12 @@ void ps_agent_server_on_stalled(struct ps_agent_step *st,
                                 struct ps_agent_server *s, ps_conn_id conn);
 void ps_agent_server_on_ping_req(struct ps_agent_step *st,
                                  const struct ps_msg_ping_req *m);
-void ps_agent_server_tick(struct ps_agent_step *st, struct ps_agent_server *s);
-ps_time ps_agent_server_deadline(const struct ps_agent *a,
-                                 const struct ps_agent_server *s);
+/* Ticks the links of the servers that are due, and pings those whose reply is
+ * awaited for long. */
+void ps_agent_server_tick(struct ps_agent_step *st);
+/* Computes the deadlines of the servers that the step has changed. */
+void ps_agent_server_update_deadlines(struct ps_agent *a);
+ps_time ps_agent_server_deadline(const struct ps_agent *a);
 void ps_agent_server_on_map(struct ps_agent_step *st,
                             const struct ps_msg_map *m);
 /* A message has arrived on the server's connection. */
@@ -27,7 +30,7 @@ void ps_agent_server_on_recv(struct ps_agent_step *st,
                              struct ps_agent_server *s);
 void ps_agent_server_note(struct ps_agent_step *st,
                           const struct ps_agent_server *s, const char *why);
-void ps_agent_server_free(struct ps_agent_server *s);
+void ps_agent_server_free(struct ps_agent *a, struct ps_agent_server *s);
 /* Stops dialling the server and drops its link if no job uses it any more. */
 void ps_agent_server_release(struct ps_agent_step *st,
                              struct ps_agent_server *s);
@@ -52,7 +55,8 @@ ps_agent_send_queue_next(struct ps_agent_server *s,
                          struct ps_agent_send_queue **ret_queue);
 /* Counts payload bytes of the queue whose turn it is. */
 void ps_agent_send_queue_charge(struct ps_agent_send_queue *f, uint64_t bytes);
-void ps_agent_send_queue_free(struct ps_agent_send_queue *f);
+void ps_agent_send_queue_free(struct ps_agent *a,
+                              struct ps_agent_send_queue *f);
 void ps_agent_server_enqueue(struct ps_agent_step *st, struct ps_agent_part *p);
 void ps_agent_server_dequeue(struct ps_agent_step *st, struct ps_agent_part *p);
 /* Ends the back-off: the server accepted something of job `gen`. */

@@ -67,15 +67,14 @@ static void send_pull_batch(struct ps_agent_step *st,
     if (q->count == 0) {
         return;
     }
-    ps_link_send_msg(
-        q->server->dialer.link,
+    ps_agent_server_send_msg(
+        st, q->server,
         &(struct ps_msg){.code = PS_MSG_PULL,
                          .pull = {.gen = j->gen,
                                   .epoch = st->a->servers.map_epoch,
                                   .slot = j->slot,
                                   .parts = q->parts,
-                                  .parts_count = q->count}},
-        st->now, st->fx);
+                                  .parts_count = q->count}});
     q->count = 0;
 }
 
