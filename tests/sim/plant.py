@@ -265,13 +265,13 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "rec->round <= part->async->received_seqs[m->slot];",
          "           rec->round < part->async->received_seqs[m->slot];"),
     ],
-    "agent/async: compares the staleness with the clock of its own node": [
-        ("lib/core/agent/async.c",
+    "agent/kind_async: compares the staleness with the clock of the node": [
+        ("lib/core/agent/kind_async.c",
          "job_clock(k) >= op->round - j->config.staleness);",
          "            k->async.clock >= op->round - j->config.staleness);"),
     ],
-    "agent/async: drops the first unapplied push of a dead worker": [
-        ("lib/core/agent/async.c",
+    "agent/kind_async: drops the first unapplied push of a dead worker": [
+        ("lib/core/agent/kind_async.c",
          "op->round > op->key->async.applied_round[op->local_rank];",
          "           op->round > op->key->async.applied_round[op->local_rank] + 1;"),
     ],
@@ -419,8 +419,8 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "ps_agent_op_is_streaming(op) && op->bytes_ready < end",
          "ps_agent_op_is_streaming(op) && op->bytes_ready + 64 < end"),
     ],
-    "agent/sync: overwrites a result that may still be read": [
-        ("lib/core/agent/sync.c",
+    "agent/kind_sync: overwrites a result that may still be read": [
+        ("lib/core/agent/kind_sync.c",
          """const struct ps_agent_key *k = p->key;
 
     if (v <= p->local_version) {""",
@@ -741,7 +741,7 @@ BY_TESTS = {
         "unit/test_agent_links.c",
     "sched/sched: believes a server about partitions of others":
         "unit/test_sched_identity.c",
-    "agent/sync: overwrites a result that may still be read":
+    "agent/kind_sync: overwrites a result that may still be read":
         "unit/test_agent.c",
     "server/credit: announces no credit for a refused push":
         "unit/test_server_credit.c",

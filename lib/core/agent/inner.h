@@ -12,9 +12,9 @@
  *     job.c           jobs: from job_state to the end
  *     key.c           keys: declaration, results, end
  *
- *     rows.c          kind.h: rows keys (row-sparse)
- *     async.c         kind.h: keys of async and ssp jobs, without rounds
- *     sync.c          kind.h: dense keys with rounds
+ *     kind_rows.c     kind.h: rows keys (row-sparse)
+ *     kind_async.c    kind.h: keys of async and ssp jobs, without rounds
+ *     kind_sync.c     kind.h: dense keys with rounds
  *     round.c         rounds over the ranks of this node
  *     place.c         owners of partitions; what is sent again after a loss
  *     pull.c          pull and init
@@ -143,7 +143,7 @@ struct ps_agent_encoding {
     uint64_t round; /* Round of `data`. */
 };
 
-/* Pulls of a partition of an async key: async.c. */
+/* Pulls of a partition of an async key: kind_async.c. */
 struct ps_agent_part_async {
     uint64_t served_ticket; /* Pulls up to this ticket have the value. */
     /* Pulls up to this ticket get the value with the next reply. */
@@ -263,7 +263,7 @@ struct ps_agent_init {
     uint64_t retry;         /* Attempts at sending an init. */
 };
 
-/* Pushes and pulls of an async key: async.c. */
+/* Pushes and pulls of an async key: kind_async.c. */
 struct ps_agent_key_async {
     /* ssp: least push count of the local ranks, pushes in flight included. */
     uint64_t clock;

@@ -3,9 +3,9 @@
  * partitions send, where values go, and what the loss of a server means. Each
  * kind is one constant table; code for all kinds calls through key->kind.
  *
- *     sync.c    dense keys with rounds, and keys of collectives
- *     rows.c    row-sparse keys, with rounds
- *     async.c   dense keys of async and ssp jobs, without rounds */
+ *     kind_sync.c   dense keys with rounds, and keys of collectives
+ *     kind_rows.c   row-sparse keys, with rounds
+ *     kind_async.c  dense keys of async and ssp jobs, without rounds */
 #pragma once
 
 #include "base/buf.h"
