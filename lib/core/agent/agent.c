@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Agent machine: dispatches each event to the module that handles it, runs
  * timers, and implements the ps_machine interface. Every step ends by pumping
- * the send queues of the servers that got something to do in it.
+ * the send queues of the servers that it has touched.
  *
  * The file has the agent's side of its uplink (core/link/dialer.h), too: what it
  * reports to the scheduler, and what follows from the scheduler's messages.
@@ -395,7 +395,7 @@ static void on_bytes_sent(struct ps_agent_step *st, const struct ps_event *ev)
 
     if (s != NULL && ev->conn == s->dialer.conn) {
         s->unsent = ev->sent.queued;
-        ps_agent_server_add_work(st->a, s);
+        ps_agent_server_touch(st->a, s);
     }
 }
 
@@ -489,14 +489,12 @@ static void on_tick(struct ps_agent_step *st)
     }
 }
 
-/* Only what the step has changed. */
-static void update_deadlines(struct ps_agent *a)
+static void update_uplink_deadline(struct ps_agent *a)
 {
     if (a->due.uplink_has_changed) {
         a->due.uplink_at = ps_uplink_deadline(&a->uplink);
         a->due.uplink_has_changed = false;
     }
-    ps_agent_server_update_deadlines(a);
 }
 
 static ps_time agent_deadline(const void *self)
@@ -589,7 +587,7 @@ static int agent_step(void *self, const struct ps_event *ev,
         ps_agent_job_reap_pools(a);
     }
     ps_agent_send_pump(&st);
-    update_deadlines(a);
+    update_uplink_deadline(a);
     return ps_uplink_is_name_lost(&a->uplink) ? PS_E_CONFIG : 0;
 }
 
@@ -665,8 +663,7 @@ struct ps_agent *ps_agent_new(const struct ps_agent_options *opt, ps_time now)
     a->unmapping.next_at = PS_TIME_NEVER;
     a->draining_pools.next_reap_at = PS_TIME_NEVER;
     ps_agent_budget_init(a);
-    ps_list_init(&a->servers.with_work);
-    ps_list_init(&a->servers.changed);
+    ps_list_init(&a->servers.touched);
     ps_heap_init(&a->servers.due);
     ps_heap_init(&a->servers.pings);
     ps_list_init(&a->sessions);
@@ -678,7 +675,7 @@ struct ps_agent *ps_agent_new(const struct ps_agent_options *opt, ps_time now)
     a->due.report_at = PS_TIME_NEVER;
     uplink_init(a, now);
     a->due.uplink_has_changed = true;
-    update_deadlines(a);
+    update_uplink_deadline(a);
     return a;
 }
 

@@ -539,9 +539,7 @@ struct ps_agent_server {
     uint64_t unsent;    /* Bytes with the driver, not yet with the kernel. */
     uint32_t computing; /* Partitions being summed or encoded for it. */
     uint64_t computing_bytes;
-    /* In agent->servers.with_work: its queues may have something to send. */
-    struct ps_list_node work_node;
-    struct ps_list_node changed_node;
+    struct ps_list_node touched_node;
     struct ps_heap_item due_item;
     struct ps_heap_item ping_item;
     struct ps_list send_queues;
@@ -667,11 +665,9 @@ struct ps_agent_step {
 struct ps_agent_server_table {
     struct ps_map *by_node;
     struct ps_map *by_conn; /* Until the connection is closed. */
-    /* Servers whose queues the end of the step pumps, in the order in which
-     * they got something to do. */
-    struct ps_list with_work;
-    /* Servers whose deadlines the end of the step computes again. */
-    struct ps_list changed;
+    /* Servers that the step has touched, in that order: its end pumps their
+     * queues and computes their deadlines. */
+    struct ps_list touched;
     struct ps_heap due;   /* By the deadline of the link. */
     struct ps_heap pings; /* By the time of a ping, while operations wait. */
     uint32_t met;         /* Structs made for servers so far. */
@@ -779,23 +775,13 @@ static inline struct ps_agent_job *ps_agent_job_find(const struct ps_agent *a,
     return ps_map_get(a->jobs, gen);
 }
 
-/* Something came that may let the server's queues send: a partition, memory,
- * credit, or space on the link. */
-static inline void ps_agent_server_add_work(struct ps_agent *a,
-                                            struct ps_agent_server *s)
+/* The queues, the link or the dials of the server have changed: it may have
+ * something to send, and other deadlines. */
+static inline void ps_agent_server_touch(struct ps_agent *a,
+                                         struct ps_agent_server *s)
 {
-    if (!ps_list_linked(&s->work_node)) {
-        ps_list_push_back(&a->servers.with_work, &s->work_node);
-    }
-}
-
-/* The link, the dials or the queues of the server have changed, and so may its
- * deadlines. */
-static inline void ps_agent_server_note_change(struct ps_agent *a,
-                                               struct ps_agent_server *s)
-{
-    if (!ps_list_linked(&s->changed_node)) {
-        ps_list_push_back(&a->servers.changed, &s->changed_node);
+    if (!ps_list_linked(&s->touched_node)) {
+        ps_list_push_back(&a->servers.touched, &s->touched_node);
     }
 }
 
@@ -806,7 +792,7 @@ static inline void ps_agent_server_send(struct ps_agent_step *st,
                                         struct ps_packet *packet)
 {
     ps_link_send(s->dialer.link, packet, st->now, st->fx);
-    ps_agent_server_note_change(st->a, s);
+    ps_agent_server_touch(st->a, s);
 }
 
 /* The same, for a message without payload. */

@@ -168,7 +168,7 @@ static void recall_results(struct ps_agent_step *st, struct ps_agent_part *p)
                                            p->owner_node);
 
     if (p->lent_version != NO_VERSION && s != NULL) {
-        ps_agent_server_note_change(st->a, s);
+        ps_agent_server_touch(st->a, s);
         ps_dialer_drop_all(&s->dialer, st->now, st->fx);
     }
     p->lent_version = NO_VERSION;

@@ -35,7 +35,6 @@ static void on_welcome(struct ps_agent_step *st, struct ps_agent_server *s,
     if (!m->resumed) {
         ps_agent_resend_server(st, s);
     }
-    ps_agent_server_add_work(st->a, s);
 }
 
 /* --------------------------------------------------------------- authority */
@@ -409,7 +408,7 @@ void ps_agent_reply_on_msg(struct ps_agent_step *st, struct ps_agent_server *s,
 {
     struct ps_dialer *c = &s->dialer;
 
-    ps_agent_server_note_change(st->a, s);
+    ps_agent_server_touch(st->a, s);
     if (m->code == PS_MSG_WELCOME) {
         on_welcome(st, s, conn, &m->welcome);
         return;

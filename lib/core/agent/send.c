@@ -511,7 +511,7 @@ void ps_agent_send_on_computed(struct ps_agent_step *st,
         ps_agent_send_queue_wake(f);
         f->server->computing--;
         f->server->computing_bytes -= run->bytes;
-        ps_agent_server_add_work(st->a, f->server);
+        ps_agent_server_touch(st->a, f->server);
         if (error != 0) {
             fail_part(st, p, error, "could not be computed on this node");
         } else if (run->is_encode) {
@@ -622,16 +622,17 @@ static enum pump_result pump_server(struct ps_agent_step *st,
 
 void ps_agent_send_pump(struct ps_agent_step *st)
 {
-    struct ps_list *work = &st->a->servers.with_work;
+    struct ps_list *touched = &st->a->servers.touched;
     struct ps_list without_memory;
     struct ps_list_node *n;
 
     ps_list_init(&without_memory);
-    while ((n = ps_list_first(work)) != NULL) {
+    while ((n = ps_list_first(touched)) != NULL) {
         struct ps_agent_server *s = PS_CONTAINER(n, struct ps_agent_server,
-                                                 work_node);
+                                                 touched_node);
         const enum pump_result result = pump_server(st, s);
 
+        ps_agent_server_update_deadlines(st->a, s);
         ps_list_remove(n);
         if (result == PUMP_NO_MEMORY) {
             ps_list_push_back(&without_memory, n);
@@ -639,7 +640,7 @@ void ps_agent_send_pump(struct ps_agent_step *st)
     }
     /* Any event may have freed memory: the next one pumps them again. */
     while ((n = ps_list_pop(&without_memory)) != NULL) {
-        ps_list_push_back(work, n);
+        ps_list_push_back(touched, n);
     }
 }
 

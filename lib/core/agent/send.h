@@ -18,7 +18,8 @@ void ps_agent_send_dispatch(struct ps_agent_step *st,
 /* Dispatches the result of a computation. `error`: 0 or a PS_E_*. */
 void ps_agent_send_on_computed(struct ps_agent_step *st,
                                struct ps_agent_computation *run, int error);
-/* Starts the partitions of the servers with work that may leave now. */
+/* Ends the step for the servers that it has touched: starts the partitions that
+ * may leave now, and computes deadlines. */
 void ps_agent_send_pump(struct ps_agent_step *st);
 
 /* Kind's start_part() for whole arrays. */

@@ -61,7 +61,7 @@ static struct ps_agent_server *server_get(struct ps_agent_step *st,
                 .link = link},
             &st->a->rng, st->now);
         ps_map_put(st->a->servers.by_node, node, s);
-        ps_agent_server_note_change(st->a, s);
+        ps_agent_server_touch(st->a, s);
     }
     return s;
 }
@@ -70,11 +70,8 @@ void ps_agent_server_free(struct ps_agent *a, struct ps_agent_server *s)
 {
     assert(ps_list_empty(&s->send_queues));
     assert(ps_batch_is_empty(&s->batch.parts));
-    if (ps_list_linked(&s->work_node)) {
-        ps_list_remove(&s->work_node);
-    }
-    if (ps_list_linked(&s->changed_node)) {
-        ps_list_remove(&s->changed_node);
+    if (ps_list_linked(&s->touched_node)) {
+        ps_list_remove(&s->touched_node);
     }
     if (ps_heap_linked(&s->due_item)) {
         ps_heap_remove(&a->servers.due, &s->due_item);
@@ -96,7 +93,7 @@ void ps_agent_server_release(struct ps_agent_step *st,
         return;
     }
     s->dialer.enabled = false;
-    ps_agent_server_note_change(st->a, s);
+    ps_agent_server_touch(st->a, s);
     ps_dialer_reset(&s->dialer, st->now, st->fx); /* New link. */
     s->unsent = 0;
 }
@@ -117,7 +114,7 @@ static void update_server(struct ps_agent_step *st,
     struct ps_agent_server *s = server_get(st, m->node);
     bool other = s->was_in_map && s->incarnation != m->incarnation;
 
-    ps_agent_server_note_change(st->a, s);
+    ps_agent_server_touch(st->a, s);
     if (other) {
         ps_agent_server_note(st, s, "was restarted");
         ps_dialer_drop_all(&s->dialer, st->now, st->fx);
@@ -138,7 +135,7 @@ static void update_server(struct ps_agent_step *st,
  * lists it again. */
 static void remove_server(struct ps_agent_step *st, struct ps_agent_server *s)
 {
-    ps_agent_server_note_change(st->a, s);
+    ps_agent_server_touch(st->a, s);
     s->removed = true;
     s->dialer.enabled = false;
     ps_agent_server_note(st, s, "is gone");
@@ -235,7 +232,7 @@ void ps_agent_server_on_open(struct ps_agent_step *st,
         s->shared_limits = ev->open.is_by_reference ? &of_jobs_by_reference
                                                     : &of_jobs_by_stream;
         ps_map_put(st->a->servers.by_conn, conn, s);
-        ps_agent_server_note_change(st->a, s);
+        ps_agent_server_touch(st->a, s);
         ps_dialer_send_hello(&s->dialer, conn, &hello, st->fx);
     }
 }
@@ -249,7 +246,7 @@ void ps_agent_server_on_dial_failed(struct ps_agent_step *st, uint64_t target,
     if (s == NULL) {
         return;
     }
-    ps_agent_server_note_change(st->a, s);
+    ps_agent_server_touch(st->a, s);
     if (ps_dialer_on_dial_failed(&s->dialer, target, rc, st->now)) {
         ps_effects_log(st->fx, PS_LOG_WARNING,
                        "server %s at %s cannot be reached: %s", s->name,
@@ -281,7 +278,7 @@ static bool has_partitions(const struct ps_agent_server *s)
 void ps_agent_server_on_closed(struct ps_agent_step *st,
                                struct ps_agent_server *s, ps_conn_id conn)
 {
-    ps_agent_server_note_change(st->a, s);
+    ps_agent_server_touch(st->a, s);
     if (ps_dialer_on_closed(&s->dialer, conn, st->now)) {
         ps_agent_server_note(st, s, "connection lost");
     }
@@ -300,7 +297,7 @@ void ps_agent_server_on_stalled(struct ps_agent_step *st,
                                 struct ps_agent_server *s, ps_conn_id conn)
 {
     if (conn == s->dialer.conn) {
-        ps_agent_server_note_change(st->a, s);
+        ps_agent_server_touch(st->a, s);
         ps_dialer_on_stalled(&s->dialer, st->now);
     }
 }
@@ -310,8 +307,6 @@ void ps_agent_server_on_recv(struct ps_agent_step *st,
 {
     ps_dialer_on_recv(&s->dialer, s->dialer.conn, st->now);
     s->ping_interval = PING_INTERVAL_MIN;
-    /* Any acknowledgement may open the window. */
-    ps_agent_server_add_work(st->a, s);
 }
 
 int ps_agent_server_alloc_payload(struct ps_agent *a, uint64_t len,
@@ -386,7 +381,7 @@ static void send_due_pings(struct ps_agent_step *st)
                                                  ping_item);
 
         ps_heap_update(pings, item, PS_TIME_NEVER);
-        ps_agent_server_note_change(st->a, s);
+        ps_agent_server_touch(st->a, s);
         send_ping(st, s);
         s->next_ping_at = ps_time_add(st->now, s->ping_interval);
         s->ping_interval = ps_time_min(2 * s->ping_interval, PING_INTERVAL_MAX);
@@ -406,24 +401,18 @@ void ps_agent_server_tick(struct ps_agent_step *st)
                                                  due_item);
 
         ps_heap_update(due, item, PS_TIME_NEVER);
-        ps_agent_server_note_change(st->a, s);
+        ps_agent_server_touch(st->a, s);
         ps_dialer_tick(&s->dialer, st->now, st->fx);
     }
 }
 
-void ps_agent_server_update_deadlines(struct ps_agent *a)
+void ps_agent_server_update_deadlines(struct ps_agent *a,
+                                      struct ps_agent_server *s)
 {
-    struct ps_list_node *n;
-
-    while ((n = ps_list_pop(&a->servers.changed)) != NULL) {
-        struct ps_agent_server *s = PS_CONTAINER(n, struct ps_agent_server,
-                                                 changed_node);
-
-        ps_heap_update(&a->servers.due, &s->due_item,
-                       ps_dialer_deadline(&s->dialer));
-        ps_heap_update(&a->servers.pings, &s->ping_item,
-                       may_need_ping(s) ? ping_due_at(s) : PS_TIME_NEVER);
-    }
+    ps_heap_update(&a->servers.due, &s->due_item,
+                   ps_dialer_deadline(&s->dialer));
+    ps_heap_update(&a->servers.pings, &s->ping_item,
+                   may_need_ping(s) ? ping_due_at(s) : PS_TIME_NEVER);
 }
 
 static ps_time first_key(const struct ps_heap *h)
@@ -466,7 +455,7 @@ static void join_server(struct ps_agent *a, struct ps_agent_send_queue *f)
     struct ps_agent_server *s = f->server;
     struct ps_agent_send_queue *first = sole_queue(s);
 
-    ps_agent_server_note_change(a, s);
+    ps_agent_server_touch(a, s);
     ps_list_push_back(&s->send_queues, &f->node);
     if (first != NULL) {
         ps_agent_send_queue_wake(first);
@@ -481,7 +470,7 @@ static void leave_server(struct ps_agent *a, struct ps_agent_send_queue *f)
     struct ps_agent_server *s = f->server;
     struct ps_agent_send_queue *last;
 
-    ps_agent_server_note_change(a, s);
+    ps_agent_server_touch(a, s);
     ps_fair_deactivate(&s->fair, &f->flow);
     ps_list_remove(&f->node);
     last = sole_queue(s);
@@ -505,7 +494,7 @@ struct ps_agent_send_queue *ps_agent_send_queue_get(struct ps_agent_step *st,
         join_server(st->a, f);
         ps_map_put(j->send_queues, node, f);
     } else if (!f->server->dialer.enabled && !f->server->removed) {
-        ps_agent_server_note_change(st->a, f->server);
+        ps_agent_server_touch(st->a, f->server);
         f->server->dialer.enabled = true; /* It had no partition meanwhile. */
         ps_dialer_dial_now(&f->server->dialer, st->now);
     }
@@ -594,7 +583,7 @@ void ps_agent_server_enqueue(struct ps_agent_step *st, struct ps_agent_part *p)
     ps_agent_part_set_state(p, PS_AGENT_PART_QUEUED);
     ps_heap_push(&f->heap, &p->queue_item, (uint64_t)(INT32_MAX - priority));
     ps_agent_send_queue_wake(f);
-    ps_agent_server_add_work(st->a, f->server);
+    ps_agent_server_touch(st->a, f->server);
 }
 
 void ps_agent_server_dequeue(struct ps_agent_step *st, struct ps_agent_part *p)

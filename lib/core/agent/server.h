@@ -20,8 +20,9 @@ void ps_agent_server_on_ping_req(struct ps_agent_step *st,
 /* Ticks the links of the servers that are due, and pings those whose reply is
  * awaited for long. */
 void ps_agent_server_tick(struct ps_agent_step *st);
-/* Computes the deadlines of the servers that the step has changed. */
-void ps_agent_server_update_deadlines(struct ps_agent *a);
+/* Computes the deadlines of a server that the step has touched. */
+void ps_agent_server_update_deadlines(struct ps_agent *a,
+                                      struct ps_agent_server *s);
 ps_time ps_agent_server_deadline(const struct ps_agent *a);
 void ps_agent_server_on_map(struct ps_agent_step *st,
                             const struct ps_msg_map *m);
