@@ -644,6 +644,18 @@ class KVStore(Collectives):
                           "first if you want both" % (key, meant),
                           stacklevel=2)
 
+    def _warn_of_factors(self, what: str, factors: Optional[Mapping[Key, float]],
+                         names: Optional[Mapping[Key, str]] = None) -> None:
+        """Warns if a factor is for a key that was probably not meant."""
+        others = set((names or {}).values())
+        for key in factors or ():
+            meant = None if key in self._keys or key in others else \
+                self._meant(key)
+            if meant is not None:
+                warnings.warn("%s of %r has no effect: no key has this name so "
+                              "far. Did you mean %r?" % (what, key, meant),
+                              stacklevel=3)
+
     def _known(self, request: _KeyRequest, like: Array, flags: int = 0) -> _Known:
         """The key of a request whose arrays must fit it, as _declare()."""
         known = self._declare(request.key, like.dtype, like.shape, flags)
@@ -1047,6 +1059,8 @@ class KVStore(Collectives):
         self._started(lambda op: self._lib.psc_optimizer_declare_start(
             self._open(), byref(declaration), None, op))
         self._multipliers = multipliers
+        self._warn_of_factors("lr_mult", lr_mult, names)
+        self._warn_of_factors("wd_mult", wd_mult, names)
 
     def set_multipliers(self, lr_mult: Optional[Mapping[Key, float]] = None,
                         wd_mult: Optional[Mapping[Key, float]] = None,
@@ -1066,6 +1080,8 @@ class KVStore(Collectives):
             self._started(lambda op: self._lib.psc_tune_start(
                 self._open(), rows, len(rows), round, None, op))
             self._multipliers = multipliers
+        self._warn_of_factors("lr_mult", lr_mult)
+        self._warn_of_factors("wd_mult", wd_mult)
 
     def set_optimizer_param(self, name: str, value: float,
                             round: int = 0) -> None:
