@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import systemd_box
 import trio as support
-from launched import FAMILY, SHELL, STUBBORN, Running, children_of, launch, marked
+from launched import (FAMILY, SHELL, STUBBORN, Running, children_of,
+                      kill_at_once, launch, marked)
 from places import Agents
 from trio import limit, wait_for
 
@@ -141,9 +142,7 @@ def test_killed_processes_of_an_agent_leave_nothing(place, victims):
     ends what the others have started; or the process above."""
     with start_family(place) as r:
         own = chain(place.trio.agents()[1])
-        for how in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in own[victims]:
-                os.kill(pid, how)
+        kill_at_once(own[victims])
         assert r.wait() == 69
         r.await_text(b"lost the host node1: the connection to its supervisor "
                      b"has ended", name="err")
@@ -243,7 +242,7 @@ def test_jobs_have_a_control_group_below_that_of_the_unit(trio, tmp):
             found = box.run(*group)[1].split()
             assert len(found) >= 3 + 4, found  # pslaunch, and the family.
             box.run("kill", "-STOP", *found[:3])
-            box.run("kill", "-KILL", *found[:3])
+            box.run("kill", "-KILL", *reversed(found[:3]))
             assert r.wait() == 69
             wait_for(lambda: not marked(r.mark), "the end of the job")
             wait_for(lambda: box.run(*group)[1] == "", "the end of its group")
