@@ -165,7 +165,8 @@ def test_an_agent_that_ends_takes_its_jobs_along(place):
     with start_family(place) as r:
         agent = place.trio.agents()[0]
         agent.process.send_signal(signal.SIGTERM)
-        assert r.wait() == 69
+        # The end of the host, or first that of a rank, which is killed with it.
+        assert r.wait() in (69, 128 + signal.SIGKILL)
         assert_ends_in_time(place)
         assert agent.await_end(support.Deadline()) == 0
 
