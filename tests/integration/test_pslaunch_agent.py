@@ -166,7 +166,9 @@ def test_an_agent_that_ends_takes_its_jobs_along(place):
         agent = place.trio.agents()[0]
         agent.process.send_signal(signal.SIGTERM)
         # The end of the host, or first that of a rank, which is killed with it.
-        assert r.wait() in (69, 128 + signal.SIGKILL)
+        r.await_text({69: b"lost the host node0",
+                      128 + signal.SIGKILL: b"killed by signal 9"}[r.wait()],
+                     name="err")
         assert_ends_in_time(place)
         assert agent.await_end(support.Deadline()) == 0
 
