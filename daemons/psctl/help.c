@@ -66,6 +66,20 @@ static bool is_repeated(size_t i)
     return false;
 }
 
+/* Prints the words behind its verb that an option is for, and its help. */
+static void print_flag_help(const struct flag *f, FILE *out)
+{
+    const char *begin = "of ";
+
+    for (const char *of = f->of; of != NULL && *of != '\0'; begin = ", ") {
+        const size_t len = strcspn(of, "|");
+
+        fprintf(out, "%s%.*s", begin, (int)len, of);
+        of += len + (of[len] == '|');
+    }
+    fprintf(out, "%s%s\n", f->of != NULL ? ": " : "", f->help);
+}
+
 /* Prints an option with the verbs that have it. */
 static void print_flag(size_t i, FILE *out)
 {
@@ -79,7 +93,8 @@ static void print_flag(size_t i, FILE *out)
             comma = ", ";
         }
     }
-    fprintf(out, ": %s\n", f->help);
+    fputs(": ", out);
+    print_flag_help(f, out);
 }
 
 /* Prints each option once. */
@@ -171,8 +186,8 @@ bool help_verb(const char *verb)
     printf("\n%s: %s\n%s%s", v->name, v->forms[0].help,
            v->text[0] != '\0' ? "\n" : "", v->text);
     for (size_t i = 0; i < FLAGS_MAX && v->flags[i].name != NULL; i++) {
-        printf("%s      %-16s %s\n", i == 0 ? "\n" : "", v->flags[i].name,
-               v->flags[i].help);
+        printf("%s      %-16s ", i == 0 ? "\n" : "", v->flags[i].name);
+        print_flag_help(&v->flags[i], stdout);
     }
     putchar('\n');
     print_general(stdout);

@@ -24,7 +24,8 @@ struct option_list {
     struct option options[FLAGS_OF_ALL];
     const struct flag *flags[FLAGS_OF_ALL];
     char words[FLAGS_OF_ALL][32]; /* Their names. */
-    char letters[FLAGS_OF_ALL];   /* ":e:w:" */
+    bool is_given[FLAGS_OF_ALL];
+    char letters[FLAGS_OF_ALL]; /* ":e:w:" */
     int count;
 };
 
@@ -93,16 +94,15 @@ static bool read_flag(struct request *q, const struct flag *f, const char *name,
     return f->read(q, value);
 }
 
-static bool parse_options(struct request *q, int argc, char **argv)
+static bool parse_options(struct request *q, struct option_list *l, int argc,
+                          char **argv)
 {
-    static struct option_list list; /* Its options are in use until the end. */
     char name[40];
     int c;
 
-    make_options(&list);
+    make_options(l);
     opterr = 0;
-    while ((c = getopt_long(argc, argv, list.letters, list.options, NULL)) !=
-           -1) {
+    while ((c = getopt_long(argc, argv, l->letters, l->options, NULL)) != -1) {
         int i = 0;
 
         if (c == ':' || c == '?') {
@@ -110,15 +110,45 @@ static bool parse_options(struct request *q, int argc, char **argv)
                     c == ':' ? "needs a value" : "no such option");
             return false;
         }
-        while (list.options[i].val != c) {
+        while (l->options[i].val != c) {
             i++;
         }
-        snprintf(name, sizeof(name), "--%s", list.words[i]);
-        if (!read_flag(q, list.flags[i], name, optarg)) {
+        snprintf(name, sizeof(name), "--%s", l->words[i]);
+        if (!read_flag(q, l->flags[i], name, optarg)) {
             return false;
         }
+        l->is_given[i] = true;
     }
     return true;
+}
+
+/* Finds the option of the verb; NULL: it has no such one. */
+static const struct flag *find_flag(const struct verb *v, const char *word)
+{
+    for (size_t i = 0; i < FLAGS_MAX && v->flags[i].name != NULL; i++) {
+        const struct flag_name n = flag_name_of(&v->flags[i]);
+
+        if (n.len == strlen(word) + 2 &&
+            strncmp(n.word + 2, word, n.len - 2) == 0) {
+            return &v->flags[i];
+        }
+    }
+    return NULL;
+}
+
+static bool has_word(const char *list, const char *word)
+{
+    const size_t len = strlen(word);
+
+    for (; *list != '\0'; list += list[0] == '|') {
+        const size_t n = strcspn(list, "|");
+
+        if (n == len && strncmp(list, word, len) == 0) {
+            return true;
+        }
+        list += n;
+    }
+    return false;
 }
 
 /* -------------------------------------------------------------------- words */
@@ -201,42 +231,53 @@ static void report_words(const struct verb *v, int count, char **words)
             last->words[0] != '\0' ? last->words : "no further word", v->name);
 }
 
-/* True if the form prints again and again with --watch. */
-static bool can_watch(const struct verb *v, const struct form *f)
+/* True if `word` may follow the verb; "": none need follow. */
+static bool may_follow(const struct verb *v, const char *word)
 {
-    for (size_t i = 0; i < FLAGS_MAX && v->flags[i].name != NULL; i++) {
-        if (strncmp(v->flags[i].name, "--watch", 7) == 0) {
-            return f->access == ACCESS_ANY;
+    for (const struct form *f = v->forms; f->words != NULL; f++) {
+        if (*word == '\0' ? strchr("[", f->words[0]) != NULL
+                          : begins_with(f, word)) {
+            return true;
         }
     }
     return false;
 }
 
-static void report_watch(void)
+/* Refuses options of other verbs, and of other words behind this one: they would
+ * have no effect. False after a message. */
+static bool check_options(const struct option_list *l, const struct verb *v,
+                          const char *word)
 {
-    const char *comma = "psctl: --watch works with ";
-    const char *last = NULL;
+    for (int i = (int)general_flag_count; i < l->count; i++) {
+        const struct flag *f = find_flag(v, l->words[i]);
+        const bool is_of_another = f != NULL && f->of != NULL &&
+                                   !has_word(f->of, word);
 
-    for (size_t i = 0; i < verb_count; i++) {
-        if (can_watch(&verbs[i], &verbs[i].forms[0])) {
-            if (last != NULL) {
-                fprintf(stderr, "%s%s", comma, last);
-                comma = ", ";
-            }
-            last = verbs[i].name;
+        if (!l->is_given[i] || (f != NULL && !is_of_another)) {
+            continue;
+        }
+        if (f == NULL || may_follow(v, word)) {
+            fprintf(stderr, "psctl: --%s: %s%s%s has no such option; ",
+                    l->words[i], v->name, f != NULL && *word != '\0' ? " " : "",
+                    f != NULL ? word : "");
+            fprintf(stderr, "see psctl help %s\n", v->name);
+            return false;
         }
     }
-    fprintf(stderr, " and %s only\n", last);
+    return true;
 }
 
 /* Finds verb and form, and reads the words. Their values are then the first of
  * `words`; *ret_count is their number. */
-static bool parse_words(struct request *q, int count, char **words,
-                        int *ret_count)
+static bool parse_words(struct request *q, const struct option_list *l,
+                        int count, char **words, int *ret_count)
 {
     q->verb = find_verb(words[0]);
     if (q->verb == NULL) {
         help_no_verb(words[0]);
+        return false;
+    }
+    if (!check_options(l, q->verb, count > 1 ? words[1] : "")) {
         return false;
     }
     words++;
@@ -251,9 +292,9 @@ static bool parse_words(struct request *q, int count, char **words,
         report_words(q->verb, count - 1, words);
         return false;
     }
-    if (q->watch != 0 && q->form->access != ACCESS_NONE &&
-        !can_watch(q->verb, q->form)) {
-        report_watch();
+    if (q->watch != 0 && q->form->access == ACCESS_USER) {
+        fprintf(stderr, "psctl: --watch: %s %s happens once; leave it out\n",
+                q->verb->name, q->form->words);
         return false;
     }
     return q->form->read == NULL || q->form->read(q, *ret_count, words);
@@ -391,6 +432,7 @@ static int run(int argc, char **argv)
         .bench = {.size = 64u << 20, .keys = 100, .rounds = 50, .workers = 2},
         .pki = {.cluster = "default", .directory = PKI_DEFAULT_DIRECTORY},
         .wanted = {.valid = PS_SECONDS(3600)}};
+    static struct option_list list; /* Its options are in use until the end. */
     char **words;
     int count;
     int rc;
@@ -400,7 +442,7 @@ static int run(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "__complete") == 0) {
         return completion_run(argc - 2, argv + 2);
     }
-    if (!parse_options(&q, argc, argv)) {
+    if (!parse_options(&q, &list, argc, argv)) {
         return EXIT_USAGE;
     }
     if (q.about == ABOUT_VERSION) {
@@ -420,7 +462,7 @@ static int run(int argc, char **argv)
         help_short(helps ? stdout : stderr);
         return helps ? EXIT_HEALTHY : EXIT_USAGE;
     }
-    if (!parse_words(&q, argc - optind, words, &count)) {
+    if (!parse_words(&q, &list, argc - optind, words, &count)) {
         return EXIT_USAGE;
     }
     if (q.form->access == ACCESS_NONE) {

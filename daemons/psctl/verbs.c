@@ -508,19 +508,12 @@ static int run_completion(struct request *q, int count, char **values)
 
 #define AT(member) offsetof(struct request, member)
 #define OWN(name_, help_, read_)                                               \
-    {                                                                          \
-        .name = (name_), .help = (help_), .read = (read_)                      \
-    }
+    .name = (name_), .help = (help_), .read = (read_)
 #define VALUE(name_, help_, kind_, member)                                     \
-    {                                                                          \
-        .name = (name_), .help = (help_), .kind = FLAG_##kind_,                \
-        .offset = AT(member)                                                   \
-    }
+    .name = (name_), .help = (help_), .kind = FLAG_##kind_, .offset = AT(member)
 #define UP_TO(name_, help_, max_, member)                                      \
-    {                                                                          \
-        .name = (name_), .help = (help_), .kind = FLAG_COUNT, .max = (max_),   \
-        .offset = AT(member)                                                   \
-    }
+    .name = (name_), .help = (help_), .kind = FLAG_COUNT, .max = (max_),       \
+    .offset = AT(member)
 
 #define WATCH OWN("--watch[=TIME]", "again and again, 2s apart", read_watch)
 #define AFTER                                                                  \
@@ -549,7 +542,7 @@ const struct verb verbs[] = {
              "exit code is 3. Lost ranks, servers that are gone, jobs that "
              "wait for\n"
              "too long.\n",
-     .flags = {WATCH, AFTER}},
+     .flags = {{WATCH}, {AFTER}}},
     {.name = "jobs",
      .group = GROUP_LOOK,
      .forms = {{WORDS("[list]", "jobs, also those that ended lately"),
@@ -562,16 +555,16 @@ const struct verb verbs[] = {
              "is for\n"
              "the owner of the job, root and the user of psched, on psched's "
              "host.\n",
-     .flags = {WATCH,
-               VALUE("--reason TEXT", "of cancel, for the workers' error", TEXT,
-                     reason)}},
+     .flags = {{WATCH},
+               {VALUE("--reason TEXT", "for the workers' error", TEXT, reason),
+                .of = "cancel"}}},
     {.name = "nodes",
      .group = GROUP_LOOK,
      .forms = {{WORDS("", "servers and agents, with totals and rates"),
                 .access = ACCESS_ANY, ASKS(PS_QUERY_NODES),
                 ANSWERS(&answer_nodes)}},
      .text = "Rates are means over the last seconds.\n",
-     .flags = {WATCH}},
+     .flags = {{WATCH}}},
     {.name = "keys",
      .group = GROUP_LOOK,
      .forms = {{WORDS("[JOB]",
@@ -581,7 +574,7 @@ const struct verb verbs[] = {
                 ANSWERS(&answer_keys, &answer_loads), .show = show_keys}},
      .text =
          "100 % of even is what a server would hold if all held the same.\n",
-     .flags = {WATCH}},
+     .flags = {{WATCH}}},
     {.name = "stall",
      .group = GROUP_LOOK,
      .forms = {{WORDS(
@@ -591,7 +584,7 @@ const struct verb verbs[] = {
                 ANSWERS(&answer_stalls), .show = show_stalls,
                 .is_bad = has_bad_stall}},
      .text = "The exit code is 3 where a rank is lost or a wait is too long.\n",
-     .flags = {WATCH, AFTER}},
+     .flags = {{WATCH}, {AFTER}}},
     {.name = "get",
      .group = GROUP_LOOK,
      .forms = {{WORDS(
@@ -616,9 +609,9 @@ const struct verb verbs[] = {
          "NAME=VALUE. A weight holds at once, until the job ends. It is for "
          "the\n"
          "owner of the job, root and the user of psched, on psched's host.\n",
-     .flags = {OWN("--round N",
-                   "first round of each key with NAME's value; not of weight",
-                   read_round)}},
+     .flags = {{OWN("--round N",
+                    "first round of each key with NAME's value; not of weight",
+                    read_round)}}},
     {.name = "rebalance",
      .group = GROUP_CHANGE,
      .forms =
@@ -628,9 +621,10 @@ const struct verb verbs[] = {
      .text = "The job continues meanwhile. Only for the owner of the job, root "
              "and\n"
              "the user of psched, on psched's host.\n",
-     .flags = {OWN("--off SERVER",
-                   "move all that the job has there to its others", read_off),
-               VALUE("--dry-run", "say what, and do nothing", TRUE, dry_run)}},
+     .flags = {{OWN("--off SERVER",
+                    "move all that the job has there to its others", read_off)},
+               {VALUE("--dry-run", "say what, and do nothing", TRUE,
+                      dry_run)}}},
     {.name = "token",
      .group = GROUP_SET_UP,
      .forms =
@@ -646,13 +640,15 @@ const struct verb verbs[] = {
              "Write it\n"
              "to a file of mode 600, and give that with --token or "
              "$PSKV_TOKEN_FILE.\n",
-     .flags = {OWN("--rights LIST",
-                   "of issue, needed: train,read,operate,admin", read_rights),
-               OWN("--job [USER/]NAME",
-                   "of issue: that job alone; else all of the user",
-                   read_job_name),
-               VALUE("--ttl TIME", "of issue: how long it is valid, default 1h",
-                     TIME, wanted.valid)}},
+     .flags = {{OWN("--rights LIST", "needed: train,read,operate,admin",
+                    read_rights),
+                .of = "issue"},
+               {OWN("--job [USER/]NAME", "that job alone; else all of the user",
+                    read_job_name),
+                .of = "issue"},
+               {VALUE("--ttl TIME", "how long it is valid, default 1h",
+                      TIME, wanted.valid),
+                .of = "issue"}}},
     {.name = "bench",
      .group = GROUP_CHECK,
      .forms = {{WORDS("", "push and pull in a job of its own from this node"),
@@ -660,16 +656,16 @@ const struct verb verbs[] = {
                 .finish = bench_run}},
      .text = "Says how long a round takes, in milliseconds, GB/s and keys a "
              "second.\n",
-     .flags = {OWN("--size BYTES", "of all keys together, e.g. 64M (default)",
-                   read_size),
-               UP_TO("--keys N", "default 100", BENCH_KEYS_MAX, bench.keys),
-               UP_TO("--rounds N", "default 50", BENCH_ROUNDS_MAX,
-                     bench.rounds),
-               UP_TO("--workers N", "processes, default 2", BENCH_WORKERS_MAX,
-                     bench.workers),
-               VALUE("--socket PATH",
-                     "this node's agent; else $PSKV_SOCKET, else as workers",
-                     TEXT, bench.socket)}},
+     .flags = {{OWN("--size BYTES", "of all keys together, e.g. 64M (default)",
+                    read_size)},
+               {UP_TO("--keys N", "default 100", BENCH_KEYS_MAX, bench.keys)},
+               {UP_TO("--rounds N", "default 50", BENCH_ROUNDS_MAX,
+                      bench.rounds)},
+               {UP_TO("--workers N", "processes, default 2", BENCH_WORKERS_MAX,
+                      bench.workers)},
+               {VALUE("--socket PATH",
+                      "this node's agent; else $PSKV_SOCKET, else as workers",
+                      TEXT, bench.socket)}}},
     {.name = "pki",
      .group = GROUP_SET_UP,
      .forms =
@@ -693,26 +689,34 @@ const struct verb verbs[] = {
          "No scheduler takes part. 'issue' and 'renew' write ca.crt, crl.pem,\n"
          "ROLE.crt and ROLE.key, which daemons read.\n"
          "The exit code of 'show' is 3 if a certificate ends soon.\n",
-     .flags = {VALUE("--cluster NAME",
-                     "of init: the cluster (default 'default')", TEXT,
-                     pki.cluster),
-               VALUE("--dir DIR",
-                     "the authority's folder (" PKI_DEFAULT_DIRECTORY ")", TEXT,
-                     pki.directory),
-               VALUE("--out DIR", "the node's folder (" PKI_DEFAULT_OUTPUT ")",
-                     TEXT, pki.output),
-               OWN("--host NAME",
-                   "name or address of the node's host; repeatable", read_host),
-               UP_TO("--days N", "validity: 365, of an authority 3650",
-                     PKI_DAYS_MAX, pki.days),
-               VALUE("--owner USER", "to whom the node's files belong", TEXT,
-                     pki.owner),
-               VALUE("--force", "replace files and certificates that exist",
-                     TRUE, pki.force),
-               VALUE("--ttl TIME", "of code: how long it is valid, default 1h",
-                     TIME, wanted.valid),
-               VALUE("--listen HOST:PORT", "of serve (" PKI_DEFAULT_LISTEN ")",
-                     TEXT, pki.listen)}},
+     .flags = {{VALUE("--cluster NAME", "the cluster (default 'default')", TEXT,
+                      pki.cluster),
+                .of = "init"},
+               {VALUE("--dir DIR",
+                      "the authority's folder (" PKI_DEFAULT_DIRECTORY ")",
+                      TEXT, pki.directory)},
+               {VALUE("--out DIR", "the node's folder (" PKI_DEFAULT_OUTPUT ")",
+                      TEXT, pki.output),
+                .of = "issue|renew|revoke"},
+               {OWN("--host NAME",
+                    "name or address of the node's host; repeatable",
+                    read_host),
+                .of = "issue|renew|code"},
+               {UP_TO("--days N", "validity: 365, of an authority 3650",
+                      PKI_DAYS_MAX, pki.days),
+                .of = "init|issue|renew|code"},
+               {VALUE("--owner USER", "to whom the node's files belong",
+                      TEXT, pki.owner),
+                .of = "issue|renew|revoke"},
+               {VALUE("--force", "replace files and certificates that exist",
+                      TRUE, pki.force),
+                .of = "init|issue|renew|code"},
+               {VALUE("--ttl TIME", "how long it is valid, default 1h",
+                      TIME, wanted.valid),
+                .of = "code"},
+               {VALUE("--listen HOST:PORT", "default " PKI_DEFAULT_LISTEN,
+                      TEXT, pki.listen),
+                .of = "serve"}}},
     {.name = "enroll",
      .group = GROUP_SET_UP,
      .forms = {{WORDS("",
@@ -722,16 +726,17 @@ const struct verb verbs[] = {
          "Makes a key, sends its public part to 'psctl pki serve', whose "
          "authority\n"
          "the code names, and writes ca.crt, crl.pem, ROLE.crt and ROLE.key.\n",
-     .flags = {VALUE("--server HOST[:PORT]",
-                     "where psctl pki serve listens; needed", TEXT, pki.server),
-               VALUE("--code CODE",
-                     "of psctl pki code; -: from standard input; needed", TEXT,
-                     pki.code),
-               VALUE("--directory DIR", "the node's folder, as --out", TEXT,
-                     pki.output),
-               VALUE("--owner USER", "to whom the node's files belong", TEXT,
-                     pki.owner),
-               VALUE("--force", "replace files that exist", TRUE, pki.force)}},
+     .flags =
+         {{VALUE("--server HOST[:PORT]",
+                 "where psctl pki serve listens; needed", TEXT, pki.server)},
+          {VALUE("--code CODE",
+                 "of psctl pki code; -: from standard input; needed", TEXT,
+                 pki.code)},
+          {VALUE("--directory DIR", "the node's folder, as --out", TEXT,
+                 pki.output)},
+          {VALUE("--owner USER", "to whom the node's files belong", TEXT,
+                 pki.owner)},
+          {VALUE("--force", "replace files that exist", TRUE, pki.force)}}},
     {.name = "top",
      .group = GROUP_LOOK,
      .forms =
@@ -742,13 +747,14 @@ const struct verb verbs[] = {
              "and with "
              "--batch, each output follows\n"
              "the last one, separated by an empty line.\n",
-     .flags = {VALUE("-b, --batch", "no control of the terminal", TRUE,
-                     top.batch),
-               UP_TO("-n, --count N", "end after N outputs", FRAMES_MAX,
-                     top.count),
-               OWN("--sort KEY", "name (default), traffic, rounds or memory",
-                   read_sort),
-               WATCH, AFTER}},
+     .flags = {{VALUE("-b, --batch", "no control of the terminal", TRUE,
+                      top.batch)},
+               {UP_TO("-n, --count N", "end after N outputs", FRAMES_MAX,
+                      top.count)},
+               {OWN("--sort KEY", "name (default), traffic, rounds or memory",
+                    read_sort)},
+               {WATCH},
+               {AFTER}}},
     {.name = "doctor",
      .group = GROUP_CHECK,
      .forms = {{WORDS("",
@@ -758,7 +764,7 @@ const struct verb verbs[] = {
              "jobs; this\n"
              "host's agent, clock and kernel. The exit code is 3 if there is a "
              "problem.\n",
-     .flags = {AFTER}},
+     .flags = {{AFTER}}},
     {.name = "log-level",
      .group = GROUP_CHANGE,
      .forms =
@@ -784,7 +790,7 @@ const struct verb verbs[] = {
          "clocks compared. FILE is JSON for ui.perfetto.dev and "
          "chrome://tracing.\n"
          "The exit code is 3 if a member did not answer.\n",
-     .flags = {VALUE("-o, --output FILE", "write a timeline", TEXT, output)}},
+     .flags = {{VALUE("-o, --output FILE", "write a timeline", TEXT, output)}}},
     {.name = "events",
      .group = GROUP_LOOK,
      .forms = {{WORDS("", "what happened lately to members and jobs"),
@@ -793,8 +799,8 @@ const struct verb verbs[] = {
      .text =
          "States of servers and agents, phases of jobs, ranks lost and taken\n"
          "again, partitions moved, changes by users; the last 512.\n",
-     .flags = {OWN("--follow", "then print events as they happen",
-                   read_follow)}},
+     .flags = {{OWN("--follow", "then print events as they happen",
+                    read_follow)}}},
     {.name = "explain",
      .group = GROUP_CHECK,
      .forms = {{WORDS("[CODE|MESSAGE]",
@@ -843,32 +849,33 @@ const struct verb verbs[] = {
 const size_t verb_count = sizeof(verbs) / sizeof(verbs[0]);
 
 const struct flag general_flags[] = {
-    VALUE("-e, --endpoint HOST:PORT|unix:PATH",
-          "the scheduler; else that of --context, else\n"
-          "$PSKV_SCHED, else $DMLC_PS_ROOT_URI and\n"
-          "$DMLC_PS_ROOT_PORT, else the context in use, else\n"
-          "its socket in $XDG_RUNTIME_DIR/pskv or /run/pskv,\n"
-          "else 127.0.0.1:9091",
-          TEXT, cluster.endpoint),
-    VALUE("--context NAME", "a cluster of psctl context, without variables",
-          TEXT, cluster.context_name),
-    OWN("-w, --write FORMAT",
-        "table (for people), json (for programs) or jsonl\n"
-        "(the same on one line)",
-        read_format),
-    VALUE("--timeout TIME",
-          "how long the scheduler may be silent, e.g. 500ms\n"
-          "or 5s (default)",
-          TIME, timeout),
-    VALUE("--no-headers", "rows alone", TRUE, print.no_headings),
-    VALUE("--token FILE", "a token; else $PSKV_TOKEN_FILE, $PSKV_TOKEN_FD",
-          TEXT, cluster.token_file),
-    VALUE("--tls FOLDER", "a certificate for TCP (ctl.crt); else $PSKV_TLS",
-          TEXT, cluster.tls),
-    VALUE("--insecure", "send the token over plain TCP to another host, too",
-          TRUE, cluster.insecure),
-    OWN("-h, --help", "this, or help of the verb", read_help),
-    OWN("-V, --version", "versions of psctl and of its protocol", read_version),
+    {VALUE("-e, --endpoint HOST:PORT|unix:PATH",
+           "the scheduler; else that of --context, else\n"
+           "$PSKV_SCHED, else $DMLC_PS_ROOT_URI and\n"
+           "$DMLC_PS_ROOT_PORT, else the context in use, else\n"
+           "its socket in $XDG_RUNTIME_DIR/pskv or /run/pskv,\n"
+           "else 127.0.0.1:9091",
+           TEXT, cluster.endpoint)},
+    {VALUE("--context NAME", "a cluster of psctl context, without variables",
+           TEXT, cluster.context_name)},
+    {OWN("-w, --write FORMAT",
+         "table (for people), json (for programs) or jsonl\n"
+         "(the same on one line)",
+         read_format)},
+    {VALUE("--timeout TIME",
+           "how long the scheduler may be silent, e.g. 500ms\n"
+           "or 5s (default)",
+           TIME, timeout)},
+    {VALUE("--no-headers", "rows alone", TRUE, print.no_headings)},
+    {VALUE("--token FILE", "a token; else $PSKV_TOKEN_FILE, $PSKV_TOKEN_FD",
+           TEXT, cluster.token_file)},
+    {VALUE("--tls FOLDER", "a certificate for TCP (ctl.crt); else $PSKV_TLS",
+           TEXT, cluster.tls)},
+    {VALUE("--insecure", "send the token over plain TCP to another host, too",
+           TRUE, cluster.insecure)},
+    {OWN("-h, --help", "this, or help of the verb", read_help)},
+    {OWN("-V, --version", "versions of psctl and of its protocol",
+         read_version)},
 };
 
 const size_t general_flag_count = sizeof(general_flags) /

@@ -58,6 +58,8 @@ struct flag {
     /* "--dry-run", "--round N", "--watch[=TIME]", "-n, --count N". */
     const char *name;
     const char *help;
+    /* The words behind its verb that it is for, as "issue|renew"; NULL: all. */
+    const char *of;
     enum flag_kind kind;
     size_t offset; /* In struct request. */
     uint32_t max;

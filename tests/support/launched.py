@@ -35,6 +35,21 @@ def stat_of(pid):
     return words[0], int(words[1])
 
 
+def kill_at_once(pids):
+    """Kills processes of pslaunch so that none of them does anything in between:
+    a parent resumes a child that is stopped, and its death does, too."""
+    parents = {pid: stat_of(pid)[1] for pid in pids}
+
+    def depth(pid):
+        return 1 + depth(parents[pid]) if parents[pid] in parents else 0
+
+    for pid in sorted(pids, key=depth):
+        os.kill(pid, signal.SIGSTOP)
+        wait_for(lambda pid=pid: stat_of(pid)[0] == "T", f"{pid} has stopped")
+    for pid in sorted(pids, key=depth, reverse=True):
+        os.kill(pid, signal.SIGKILL)
+
+
 def marked(mark):
     """Processes that carry the mark in environment or arguments and are not
     zombies. The test itself carries neither."""

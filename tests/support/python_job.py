@@ -6,6 +6,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
 import trio as harness
 from trio import LIBRARY, PACKAGE
 
@@ -62,10 +63,16 @@ class Job:
         return self.processes[rank].stdout.readline().strip()
 
     def wait(self, rank):
-        """How a worker ended: code, output, errors."""
-        out, err = self.processes[rank].communicate(
-            timeout=6 * harness.PATIENCE)
-        return self.processes[rank].returncode, out, err
+        """How a worker ended: code, output, errors. Training takes longer than
+        an operation, on a busy machine."""
+        process = self.processes[rank]
+        try:
+            out, err = process.communicate(timeout=6 * harness.PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            pytest.fail("waited for the end of rank %d: %s%s" % (
+                rank, *process.communicate()))
+        return process.returncode, out, err
 
     def wait_all(self):
         """Outputs of all; every one must have ended well."""

@@ -39,7 +39,17 @@ void ps_agent_fail_inits(struct ps_agent_step *st, struct ps_agent_key *k,
                          int error, const char *text)
 {
     ps_agent_fail_list(st, &k->init.ops, error, text);
-    k->init.pending_parts = 0;
+    for (uint32_t i = 0; k->init.pending_parts > 0 && i < k->part_count; i++) {
+        struct ps_agent_part *p = &k->parts[i];
+
+        if (p->is_init) {
+            if (p->state != PS_AGENT_PART_COMPUTING) {
+                ps_agent_server_dequeue(st, p);
+            }
+            p->is_init = false;
+            k->init.pending_parts--;
+        }
+    }
     ps_buf_unref(k->init.array.buf);
     k->init.array = (struct ps_slice){0};
 }
@@ -49,13 +59,13 @@ void ps_agent_fail_key(struct ps_agent_step *st, struct ps_agent_key *k,
 {
     struct ps_list_node *n;
 
+    ps_agent_fail_inits(st, k, error, text);
     for (uint32_t i = 0; i < k->part_count; i++) {
         struct ps_agent_part *p = &k->parts[i];
 
         if (p->state != PS_AGENT_PART_COMPUTING) {
             ps_agent_server_dequeue(st, p);
         }
-        p->is_init = false;
         p->requested_version = NO_VERSION;
         ps_agent_encode_round_failed(p);
     }
@@ -72,7 +82,6 @@ void ps_agent_fail_key(struct ps_agent_step *st, struct ps_agent_key *k,
     if (ps_agent_round_is_open(k)) {
         ps_agent_round_set_state(k, PS_AGENT_ROUND_IDLE);
     }
-    ps_agent_fail_inits(st, k, error, text);
     ps_agent_fail_list(st, &k->pulls, error, text);
     ps_agent_fail_list(st, &k->row_pulls, error, text);
     while ((n = ps_list_pop(&k->round.deferred_pushes)) != NULL) {
@@ -363,23 +372,7 @@ static void end_waiting_ops(struct ps_agent_step *st, struct ps_agent_key *k,
     end_pulls(st, &k->row_pulls, d);
 }
 
-/* Ends the inits of all keys: the root's array may never come. Rounds that have
- * begun go on, because a rank that was refused may take part in them. */
-static void end_inits_of_job(struct ps_agent_step *st,
-                             const struct ps_agent_job *j)
-{
-    struct ps_map_cursor c = {0};
-    struct ps_agent_key *k;
-
-    while ((k = ps_map_next(j->keys, &c)) != NULL) {
-        if (!k->kind->is_collective && !ps_list_empty(&k->init.ops)) {
-            settle_notices_of(&k->init.ops, j->disagreement);
-            ps_agent_fail_inits(st, k, PS_E_MISMATCH, j->disagreement->text);
-        }
-    }
-}
-
-void ps_agent_disagreement_on_msg(struct ps_agent_step *st,
+bool ps_agent_disagreement_on_msg(struct ps_agent_step *st,
                                   struct ps_agent_job *j,
                                   struct ps_agent_key *k,
                                   const struct ps_msg_disagreement *m)
@@ -388,7 +381,7 @@ void ps_agent_disagreement_on_msg(struct ps_agent_step *st,
         k != NULL ? &k->disagreement : &j->disagreement, j);
 
     if (m->number <= d->number) {
-        return; /* Links keep no order. */
+        return false; /* Links keep no order. */
     }
     d->number = m->number;
     d->is_elsewhere = *m->text != '\0';
@@ -396,14 +389,27 @@ void ps_agent_disagreement_on_msg(struct ps_agent_step *st,
         if (k == NULL || d->refused_count == 0) {
             settle_all_notices(j, d);
         }
-        return;
+        return false;
     }
     make_notices_due(j, d, m->text);
-    if (k == NULL) {
-        end_inits_of_job(st, j);
-    } else if (ps_agent_key_is_open(k)) {
+    if (k != NULL && ps_agent_key_is_open(k)) {
         end_waiting_ops(st, k, d);
     }
+    return k == NULL;
+}
+
+bool ps_agent_disagreement_end_inits(struct ps_agent_step *st,
+                                     struct ps_agent_key *k)
+{
+    struct ps_agent_disagreement *d = k->job->disagreement;
+    const bool was_pending = k->init.pending_parts > 0;
+
+    if (k->kind->is_collective || ps_list_empty(&k->init.ops)) {
+        return false;
+    }
+    settle_notices_of(&k->init.ops, d);
+    ps_agent_fail_inits(st, k, PS_E_MISMATCH, d->text);
+    return was_pending;
 }
 
 static void report_to_scheduler(struct ps_agent_step *st,

@@ -38,11 +38,16 @@ void ps_agent_conflict_resend(struct ps_agent_step *st, struct ps_agent_key *k,
 /* ----------------------------------------------------------- disagreements */
 
 void ps_agent_disagreement_free(struct ps_agent_disagreement *d);
-/* Message of the scheduler about the key; `k` NULL: about the whole job. */
-void ps_agent_disagreement_on_msg(struct ps_agent_step *st,
+/* Message of the scheduler about the key; `k` NULL: about the whole job. Returns
+ * true if the inits of all keys of the job end. */
+bool ps_agent_disagreement_on_msg(struct ps_agent_step *st,
                                   struct ps_agent_job *j,
                                   struct ps_agent_key *k,
                                   const struct ps_msg_disagreement *m);
+/* Ends the inits of the key, because the ranks of its job disagree: the root's
+ * array may never come. Returns true if one was under way. */
+bool ps_agent_disagreement_end_inits(struct ps_agent_step *st,
+                                     struct ps_agent_key *k);
 /* The declaration of the session's rank contradicts that of another local
  * rank. */
 void ps_agent_disagreement_refuse_key(struct ps_agent_step *st,

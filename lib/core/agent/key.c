@@ -15,6 +15,7 @@
 #include "core/agent/part.h"
 #include "core/agent/place.h"
 #include "core/agent/residual_log.h"
+#include "core/agent/round.h"
 #include "core/agent/server.h"
 #include "core/agent/session.h"
 
@@ -429,6 +430,21 @@ void ps_agent_key_on_declare(struct ps_agent_step *st,
     send_key_opens(st, j);
 }
 
+/* Rounds that have begun go on, because a rank that was refused may take part in
+ * them. */
+static void end_inits_of_job(struct ps_agent_step *st,
+                             const struct ps_agent_job *j)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_agent_key *k;
+
+    while ((k = ps_map_next(j->keys, &c)) != NULL) {
+        if (ps_agent_disagreement_end_inits(st, k)) {
+            ps_agent_round_after_init(st, k);
+        }
+    }
+}
+
 void ps_agent_key_on_disagreement(struct ps_agent_step *st,
                                   const struct ps_msg_disagreement *m)
 {
@@ -444,7 +460,9 @@ void ps_agent_key_on_disagreement(struct ps_agent_step *st,
             return; /* Refused, or not declared here. */
         }
     }
-    ps_agent_disagreement_on_msg(st, j, k, m);
+    if (ps_agent_disagreement_on_msg(st, j, k, m)) {
+        end_inits_of_job(st, j);
+    }
 }
 
 static void answer_key_waiters(struct ps_agent_step *st, struct ps_agent_key *k,

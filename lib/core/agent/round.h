@@ -6,6 +6,10 @@
 
 /* Handles a new version of the partition: ends its init, round or pulls. */
 void ps_agent_round_advance(struct ps_agent_step *st, struct ps_agent_part *p);
+/* The init of the key has ended or failed: starts a round that became complete
+ * meanwhile. */
+void ps_agent_round_after_init(struct ps_agent_step *st,
+                               struct ps_agent_key *k);
 /* A copy of a value to GPUs has ended. */
 void ps_agent_round_on_delivered(struct ps_agent_step *st,
                                  struct ps_agent_computation *run, int error);

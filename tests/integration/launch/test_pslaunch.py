@@ -20,7 +20,7 @@ import pytest
 import trio as support
 import wire
 from launched import (FAMILY, SHELL, Running, argv, await_nothing, children_of,
-                      launch, marked, stat_of)
+                      kill_at_once, launch, marked, stat_of)
 from trio import limit, wait_for, wait_ready
 
 ALONE = ("--socket", "/nonexistent/agent.sock")
@@ -714,10 +714,7 @@ def test_all_three_killed_at_once(how):
         count = 3 + 4 + (5 if how is PRIVATE else 0)
         # A process within exec has no command line for a moment.
         wait_for(lambda: len(marked(r.mark)) == count, "everybody")
-        for pid in own:
-            os.kill(pid, signal.SIGSTOP)  # All die at the same time.
-        for pid in own:
-            os.kill(pid, signal.SIGKILL)
+        kill_at_once(own)
         r.wait()
         await_nothing(r.mark)
 
@@ -866,11 +863,7 @@ def test_private_jobs_are_found(tmp):
         assert ("my_job", f"unix:{jobs}/my_job") in listed and len(listed) == 2
         code, out, err = status("-e", f"unix:{jobs}/my_job")
         assert code == 0 and out.count("private  job my_job") == 2, out
-        own = own_processes(one)
-        for pid in own:
-            os.kill(pid, signal.SIGSTOP)
-        for pid in own:
-            os.kill(pid, signal.SIGKILL)
+        kill_at_once(own_processes(one))
         one.wait()
         await_nothing(one.mark)
         with two:

@@ -3,11 +3,10 @@
 test_pslaunch_hosts.py, too."""
 import os
 import pathlib
-import signal
 import time
 
 import pytest
-from launched import FAMILY, SHELL, Running, launch, marked, stat_of
+from launched import FAMILY, SHELL, Running, kill_at_once, launch, marked
 from places import Systemd
 from trio import limit, wait_for
 
@@ -43,13 +42,9 @@ def test_a_supervisor_killed_at_once_leaves_nothing(place):
                if command.endswith(b"--supervise\0")
                and b"systemd-run" not in command]
         assert len(own) == 6
-        # The first process of each host goes last: systemd waits for its end,
-        # and then sends SIGTERM and SIGCONT to all others.
-        parents = {pid: stat_of(pid)[1] for pid in own}
-        own.sort(key=lambda pid: parents[pid] not in parents)
-        for how in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in own:
-                os.kill(pid, how)
+        # When the first process of a host ends, systemd sends SIGTERM and
+        # SIGCONT to all others: it is the last one.
+        kill_at_once(own)
         assert r.wait() == 69
         begin = time.monotonic()
         wait_for(lambda: not marked(place.mark), "the end of the job")

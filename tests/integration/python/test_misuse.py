@@ -138,6 +138,23 @@ def test_a_slip_of_a_name(world):
         """, end="weight")
 
 
+def test_a_slip_of_a_name_with_a_factor(world):
+    """A warning names the key that was meant; a factor may come before its key."""
+    job(world, """
+        import warnings
+        def warned(change):
+            with warnings.catch_warnings(record=True) as seen:
+                warnings.simplefilter('always')
+                change(lr_mult={'wieght': 2, 'later': 3}, wd_mult={'weight': 1})
+            assert [str(w.message) for w in seen] == [
+                "lr_mult of 'wieght' has no effect: no key has this name so far. "
+                "Did you mean 'weight'?"], seen
+            assert seen[0].filename == '<string>', seen[0]
+        kv.init('weight', f(0))
+        warned(lambda **factors: kv.set_optimizer('test', **factors))
+        """, "warned(kv.set_multipliers)", end="weight")
+
+
 def test_push_to_an_unknown_key_of_weights(world):
     """Without an optimizer a first push makes the key. With one it would be a
     step from nowhere."""

@@ -39,12 +39,6 @@ class TorchJob(Job):
         """With the default: a lost rank ends the job."""
         super().start(rank, command, **{"PSKV_ON_LOSS": "fail", **more})
 
-    def wait(self, rank):
-        """Training takes longer than an operation, on a busy machine."""
-        out, err = self.processes[rank].communicate(
-            timeout=6 * harness.PATIENCE)
-        return self.processes[rank].returncode, out, err
-
     def launch(self, command, python=PYTHON):
         for rank in range(self.workers):
             self.start(rank, [python, *map(str, command)], RANK=rank,
@@ -1768,15 +1762,16 @@ if hvd.rank() == 0:
     except RuntimeError as e:
         print(e, flush=True)
         os._exit(0)
+
+
+def end(*_, **__):
+    sys.stdin.readline()
+    os._exit(1)
+
+
 if sys.argv[1] == 'before the names':
-    def end(*_, **__):
-        sys.stdin.readline()
-        os._exit(1)
     pskv.KVStore.group = end
 else:
-    def end(*_):
-        sys.stdin.readline()
-        os._exit(1)
     pskv._horovod.match.Matcher._exchange = end
 hvd.allreduce(torch.ones(4), name='of rank 1')
 """

@@ -79,6 +79,21 @@ def test_installed_python_finds_the_library(installed):
         Path(installed.at(installed.library)).resolve()
 
 
+@pytest.mark.parametrize("folder", ["lib", "lib64", "lib/x86_64-linux-gnu"])
+def test_python_finds_the_library_of_its_prefix(installed, tmp_path, folder):
+    """Wherever a system has libraries beside lib/python3."""
+    package = tmp_path / "lib/python3/site-packages/pskv"
+    shutil.copytree(installed.at(installed.find("pskv")), package)
+    library = tmp_path / folder / "libpsclient.so.0"
+    library.parent.mkdir(exist_ok=True)
+    shutil.copy(installed.at(installed.library), library)
+    done = run("/usr/bin/python3", "-B", "-c",
+               "import pskv._lib; print(pskv._lib.load()._name)",
+               PYTHONPATH=str(package.parent))
+    assert (done.returncode, done.stdout.strip()) == (0, str(library)), \
+        done.stderr
+
+
 def test_installed_programs_run_a_job(installed):
     package = installed.at(installed.find("pskv"))
     done = installed.run(

@@ -324,14 +324,16 @@ def _candidates() -> List[str]:
     here = os.path.dirname(os.path.abspath(__file__))
     found = glob.glob(os.path.join(glob.escape(here), NAME))
     # Installed in a prefix: this file in
-    # PREFIX/lib/python3.11/site-packages/pskv, the library in PREFIX/lib or
-    # PREFIX/lib/x86_64-linux-gnu.
+    # PREFIX/lib/python3.11/site-packages/pskv, the library in PREFIX/lib,
+    # PREFIX/lib64 or PREFIX/lib/x86_64-linux-gnu.
     above = os.path.dirname(here)
     while above != os.path.dirname(above):
-        if os.path.basename(above) in ("lib", "lib64"):
-            found += glob.glob(os.path.join(glob.escape(above), NAME))
-            found += glob.glob(os.path.join(glob.escape(above), "*", NAME))
-        above = os.path.dirname(above)
+        prefix, name = os.path.split(above)
+        if name in ("lib", "lib64"):
+            for place in ("lib", "lib64", os.path.join("lib", "*")):
+                found += glob.glob(os.path.join(glob.escape(prefix), place,
+                                                NAME))
+        above = prefix
     return found + [NAME]
 
 

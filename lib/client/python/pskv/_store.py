@@ -13,7 +13,6 @@ from ._errors import INVAL, Error, error
 from ._memory import Memory
 from ._role import take_role
 from ._training import Training
-from ._values import Values
 
 # Mode of the job for each store name. "local" and "device" are a job of this
 # process only.
@@ -35,7 +34,7 @@ def _milliseconds(seconds: Optional[float]) -> int:
     return min(int(seconds * 1000), 2**31 - 1)
 
 
-class KVStore(Values, Training, Memory, Collectives):
+class KVStore(Training, Memory, Collectives):
     """A worker's view of the job's keys. Made by create()."""
 
     def _adopt(self, client: int, name: str) -> "KVStore":

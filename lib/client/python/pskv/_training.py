@@ -9,9 +9,9 @@ from ctypes import byref
 from typing import Any, ContextManager, Dict, List, Mapping, Optional, Tuple
 
 from . import _lib
-from ._client import Client, interruptible
+from ._client import interruptible
 from ._errors import error
-from ._values import Key
+from ._values import Key, Values
 
 _PROFILE_MODES = {"stop": 0, "run": 1, "pause": 2}
 
@@ -98,8 +98,8 @@ class _Multipliers:
         return (_lib.KeyTuning * len(rows))(*rows)
 
 
-class Training(Client):
-    """The calls of a store about the whole job."""
+class Training(Values):
+    """The calls of a store about the whole job, and on keys."""
 
     def __init__(self, *options: Any) -> None:
         self._multipliers = _Multipliers({}, False)
@@ -138,6 +138,8 @@ class Training(Client):
         self._started(lambda op: self._lib.psc_optimizer_declare_start(
             self._open(), byref(declaration), None, op))
         self._multipliers = multipliers
+        self._warn_of_factors("lr_mult", lr_mult, names)
+        self._warn_of_factors("wd_mult", wd_mult, names)
 
     def set_multipliers(self, lr_mult: Optional[Mapping[Key, float]] = None,
                         wd_mult: Optional[Mapping[Key, float]] = None,
@@ -157,6 +159,8 @@ class Training(Client):
             self._started(lambda op: self._lib.psc_tune_start(
                 self._open(), rows, len(rows), round, None, op))
             self._multipliers = multipliers
+        self._warn_of_factors("lr_mult", lr_mult)
+        self._warn_of_factors("wd_mult", wd_mult)
 
     def set_optimizer_param(self, name: str, value: float,
                             round: int = 0) -> None:

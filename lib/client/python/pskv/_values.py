@@ -7,7 +7,7 @@ import ctypes
 import math
 import warnings
 from ctypes import addressof, byref, c_int64, c_uint32, c_uint64, c_void_p
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _lib
 from ._array import Array, device_of, devices_at, dtype_name, new_array, \
@@ -211,6 +211,18 @@ class Values(Client):
             warnings.warn("the push creates the key %r, beside %r; call init() "
                           "first if you want both" % (key, meant),
                           stacklevel=2)
+
+    def _warn_of_factors(self, what: str, factors: Optional[Mapping[Key, float]],
+                         names: Optional[Mapping[Key, str]] = None) -> None:
+        """Warns if a factor is for a key that was probably not meant."""
+        others = set((names or {}).values())
+        for key in factors or ():
+            meant = None if key in self._keys or key in others else \
+                self._meant(key)
+            if meant is not None:
+                warnings.warn("%s of %r has no effect: no key has this name so "
+                              "far. Did you mean %r?" % (what, key, meant),
+                              stacklevel=3)
 
     def _known(self, request: _KeyRequest, like: Array, flags: int = 0) -> _Known:
         """The key of a request whose arrays must fit it, as _declare()."""

@@ -72,7 +72,8 @@ static void fail_forming_groups(struct ps_sched_step *st,
 {
     const char *why = parent->reason[0] != '\0'
                           ? parent->reason
-                          : "the job of which it is a group has ended";
+                          : "the job of which it is a group has ended; open "
+                            "groups before ranks leave";
     struct ps_map_cursor cursor = {0};
     struct ps_sched_job *j;
 
@@ -134,8 +135,6 @@ void ps_sched_job_fail(struct ps_sched_step *st, struct ps_sched_job *j,
 void ps_sched_job_end_if_unused(struct ps_sched_step *st,
                                 struct ps_sched_job *j)
 {
-    bool lost = false;
-
     if (j->workers.live_count > 0) {
         return;
     }
@@ -143,10 +142,7 @@ void ps_sched_job_end_if_unused(struct ps_sched_step *st,
         end_job(st, j);
         return;
     }
-    for (uint32_t i = 0; i < j->workers.count && !lost; i++) {
-        lost = j->workers.list[i].state == PS_RANK_STATE_LOST;
-    }
-    if (!lost) {
+    if (!ps_sched_job_has_lost_rank(j)) {
         end_job(st, j);
     } else if (j->deadline == PS_TIME_NEVER) {
         j->deadline = ps_time_add(st->now, st->s->opt.rejoin_grace);
