@@ -7,7 +7,6 @@
 
 #include "base/alloc.h"
 #include "base/file_check.h"
-#include "base/nearest.h"
 #include "base/str.h"
 #include "net/addr.h"
 

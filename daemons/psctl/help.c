@@ -12,7 +12,7 @@
 #include "psctl/verbs.h"
 
 #include "base/alloc.h"
-#include "base/nearest.h"
+#include "base/str.h"
 #include "common/explain.h"
 
 #include <stdio.h>

@@ -3,7 +3,6 @@
  * into a plan. The command line has precedence. */
 #include "pslaunch/plan.h"
 
-#include "base/nearest.h"
 #include "base/str.h"
 #include "base/variables.h"
 #include "pslaunch/launcher.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Text in a fixed array: always terminated, truncated when full. */
+/* Text in a fixed array: always terminated, truncated when full; and suggestions
+ * for misspelt words. */
 #pragma once
 
 #include <stdbool.h>
@@ -39,3 +40,16 @@ void ps_str_add_ranges(struct ps_str *s, const unsigned *sorted, size_t count);
 bool ps_str_is_name(const char *text, size_t max);
 /* Copies into a char array of `cap` bytes; true if it fits. */
 bool ps_str_copy(char *dst, size_t cap, const char *src);
+
+/* ------------------------------------------------------------ nearest words */
+
+/* Longer words match nothing. */
+#define PS_NEAREST_MAX 128u
+
+/* Optimal string alignment distance in bytes: insertions, deletions,
+ * substitutions, and exchanges of two neighbours. */
+size_t ps_edit_distance(const char *a, const char *b);
+/* Returns the word of the NULL-terminated `words` closest to `word`, within a
+ * typing error, the first of several; else the only one that begins with
+ * `word`; else NULL. */
+const char *ps_nearest(const char *const *words, const char *word);

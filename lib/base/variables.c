@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/variables.h"
 
-#include "base/nearest.h"
+#include "base/str.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,8 +3,8 @@
  * is near, an option of another section with a similar last word. */
 #include "conf/inner.h"
 
-#include "base/nearest.h"
 #include "base/num.h"
+#include "base/str.h"
 
 #include <string.h>
 

@@ -6,7 +6,7 @@
 #include "conf/option.h"
 
 #include "base/alloc.h"
-#include "base/nearest.h"
+#include "base/str.h"
 #include "base/num.h"
 #include "conf/inner.h"
 #include "conf/yaml.h"
