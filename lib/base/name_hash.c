@@ -8,6 +8,18 @@
 #include <stddef.h>
 #include <string.h>
 
+static const char *const kind_names[] = {
+    [PS_KEY_KIND_STRING] = "string",
+    [PS_KEY_KIND_INTEGER] = "integer",
+    [PS_KEY_KIND_COLLECTIVE] = "collective",
+};
+
+const char *ps_key_kind_name(unsigned kind)
+{
+    return kind < sizeof(kind_names) / sizeof(kind_names[0]) ? kind_names[kind]
+                                                             : "?";
+}
+
 static bool is_norm_exempt(const char *name)
 {
     static const char *const ends[] = {"gamma", "beta", "bias"};

@@ -1,14 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names of groups; and the 64-bit hash of a key's kind and name, by which a
- * server identifies the key without its name. Collisions can be constructed; the scheduler refuses the second key
- * with one hash in a job. */
+/* Kinds of keys; the 64-bit hash of a key's kind and name, by which a server
+ * identifies the key without its name; and names of groups. Collisions can be
+ * constructed; the scheduler refuses the second key with one hash in a job. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/key_kind.h"
 #include "base/limits.h"
+
+/* Their numbers are part of the protocol. */
+enum ps_key_kind {
+    PS_KEY_KIND_STRING = 0,
+    PS_KEY_KIND_INTEGER = 1,
+    PS_KEY_KIND_COLLECTIVE = 2,
+};
+
+/* Name of the kind; "?" for other numbers. */
+const char *ps_key_kind_name(unsigned kind);
 
 /* Hash of a key, never 0. The lowest bit is set if the name ends with "gamma",
  * "beta" or "bias": norm-exempt arrays. The value never changes: codecs draw

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/dtype.h"
-#include "base/key_kind.h"
+#include "base/name_hash.h"
 
 #include <cmocka.h>
 
