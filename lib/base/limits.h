@@ -36,12 +36,6 @@
 #define PS_JOB_WEIGHT_DEFAULT      100u
 #define PS_JOB_WEIGHT_MAX          1000u
 #define PS_SERVERS_MAX             256u
-/* Events that a server keeps of a job's recording, 56 bytes each; more replace
- * the oldest. Some hundreds of rounds of a small model, a few of a large
- * one. */
-#define PS_PROFILE_EVENTS_MAX      32768u
-/* Events in one message. */
-#define PS_PROFILE_READ_MAX        1024u
 /* Names of the training scalars of one job; further ones are refused. Enough for
  * curves that a person compares, and a page of metrics stays short. */
 #define PS_SCALARS_MAX             32u

@@ -16,11 +16,12 @@ struct ps_trace_entry {
     uint64_t gen; /* Of the job. */
     uint64_t round;
     uint64_t bytes;
-    uint32_t key;   /* Number. */
-    uint32_t index; /* Partition. */
-    uint32_t peer;  /* By kind: rank, slot, node, or phase. */
-    uint8_t kind;   /* enum ps_trace_kind */
-    uint8_t op;     /* enum ps_op */
+    uint32_t key;       /* Number. */
+    uint32_t index;     /* Partition. */
+    uint32_t peer;      /* By kind: rank, slot, node, or phase. */
+    uint8_t kind;       /* enum ps_trace_kind */
+    uint8_t op;         /* enum ps_op */
+    uint16_t recording; /* Of the job, that it belongs to; 0: none. */
 };
 
 struct ps_trace {
@@ -50,5 +51,6 @@ static inline void ps_trace_add(struct ps_trace *t,
         to->peer = e->peer;
         to->kind = e->kind;
         to->op = e->op;
+        to->recording = e->recording;
     }
 }

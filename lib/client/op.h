@@ -27,7 +27,6 @@ struct key;
 struct coll;
 struct arena;
 struct job_request;
-struct profile_answer;
 struct psc_client;
 
 enum op_kind {
@@ -165,6 +164,16 @@ struct wait_note {
     ps_time began;
     ps_time due;      /* Time of its next line; 0: there was no wait. */
     ps_time ended_at; /* End of its last slice. */
+};
+
+/* Entries of a server's recording, see profile.c. */
+struct profile_answer {
+    char server[PS_NAME_MAX + 1];
+    uint64_t first;
+    uint64_t count; /* Entries so far. */
+    uint64_t next;
+    uint32_t returned; /* Entries below. */
+    struct ps_rec_trace_entry entries[];
 };
 
 struct psc_op {
@@ -317,6 +326,10 @@ void op_stream(struct psc_op *op, const void *src);
 void op_accept_progress(struct psc_op *op, uint64_t bytes);
 /* Completion from the agent. Reader only. */
 void op_accept_done(struct psc_op *op, const struct ps_msg_l_done *m);
+/* Answer about a recording: ends the operation that asked, and keeps the answer for
+ * it. */
+void op_accept_profile(struct psc_client *c,
+                       const struct ps_msg_l_profile_events *m);
 /* Agent lost: queues every SENT operation but OP_KEY again, in order. */
 void op_requeue_all(struct psc_client *c);
 

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/dtype.h"
+#include "base/str.h"
 #include "kernel/kernel.h"
 #include "proto/msg_codec.h"
 
@@ -674,6 +675,36 @@ void op_accept_done(struct psc_op *op, const struct ps_msg_l_done *m)
     }
     op_send_barriers(c);
     op_send_stalled(c);
+}
+
+void op_accept_profile(struct psc_client *c,
+                       const struct ps_msg_l_profile_events *m)
+{
+    struct psc_op *op = op_find(c, m->op_id);
+    const size_t bytes = m->entries_count * sizeof(m->entries[0]);
+    struct profile_answer *a;
+
+    if (op == NULL || op->kind != OP_PROFILE || op->state != OP_SENT) {
+        client_fail(c, PSC_E_PROTO,
+                    "the agent sent a recording that was not asked for");
+        return;
+    }
+    a = malloc(sizeof(*a) + bytes);
+    if (a == NULL) {
+        op_end(op, PSC_E_NOMEM, NULL);
+        return;
+    }
+    ps_str_copy(a->server, sizeof(a->server),
+                m->server != NULL ? m->server : "");
+    a->first = m->first;
+    a->count = m->count;
+    a->next = m->next;
+    a->returned = m->entries_count;
+    if (bytes > 0) {
+        memcpy(a->entries, m->entries, bytes);
+    }
+    op->profile = a;
+    op_end(op, 0, NULL);
 }
 
 /* ---------------------------------------------------------------- re-attach */

@@ -7,7 +7,6 @@
 #include "client/device/shared.h"
 #include "client/key.h"
 #include "client/op.h"
-#include "client/profile_answer.h"
 #include "client/reattach.h"
 #include "client/state.h"
 #include "client/threads.h"
@@ -117,7 +116,7 @@ static void accept_message(struct psc_client *c, const struct ps_msg *m, int fd)
         accept_key_info(c, &m->l_key_info);
         break;
     case PS_MSG_L_PROFILE_EVENTS:
-        profile_accept_events(c, &m->l_profile_events);
+        op_accept_profile(c, &m->l_profile_events);
         break;
     case PS_MSG_L_STALL_REPLY:
         accept_stall_answer(c, &m->l_stall_reply);

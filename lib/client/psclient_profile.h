@@ -30,8 +30,8 @@ int psc_profile(struct psc_client *c, uint32_t mode);
 /* Writes the last recording of each server to a file of its own beside `path`,
  * whose name has "rank<N>_" before the last part of `path`, N being the rank of
  * the server in the job: by name, from 0. The format is that of Chrome's trace
- * viewer. A server keeps the last 32,768 events. Keys have their names if this
- * worker has declared them. Waits. */
+ * viewer. A server keeps its last 16,384 events of all jobs. Keys have their names
+ * if this worker has declared them. Waits. */
 int psc_profile_save(struct psc_client *c, const char *path);
 
 #ifdef __GNUC__

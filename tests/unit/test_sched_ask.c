@@ -469,15 +469,16 @@ static void recordings_begin_and_end_on_all_servers(void **state)
 static void recordings_are_read_through_the_scheduler(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
-    struct ps_rec_profile_event e = {.round = 3, .bytes = 12};
+    struct ps_rec_trace_entry e = {.round = 3, .bytes = 12};
     struct ps_msg answer = {.code = PS_MSG_PROFILE_EVENTS,
                             .profile_events = {.gen = j.gen,
                                                .request = 7,
                                                .server = "s1",
                                                .first = 6,
                                                .count = 7,
-                                               .events = &e,
-                                               .events_count = 1}};
+                                               .next = 7,
+                                               .entries = &e,
+                                               .entries_count = 1}};
     const struct ps_msg *m;
 
     (void)state;
@@ -497,7 +498,7 @@ static void recordings_are_read_through_the_scheduler(void **state)
     assert_int_equal(count_msgs(j.a[0], PS_MSG_PROFILE_EVENTS), 1);
     m = last_msg(j.a[0], PS_MSG_PROFILE_EVENTS);
     assert_string_equal(m->profile_events.server, "s1");
-    assert_int_equal(m->profile_events.events[0].round, 3);
+    assert_int_equal(m->profile_events.entries[0].round, 3);
     /* A lost server takes its recording along. */
     get_profile(&j, 8, 1);
     drop_inbox(j.a[0]);

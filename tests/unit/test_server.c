@@ -63,11 +63,10 @@ static void push_round(struct world *w, uint64_t round)
 }
 
 /* Two contributions, the wait for the second one, the sum. */
-static void recording_keeps_the_last_events(void **state)
+static void recording_is_a_part_of_the_trace(void **state)
 {
-    static const uint8_t kinds[] = {PS_PROFILE_KIND_PUSH, PS_PROFILE_KIND_PUSH,
-                                    PS_PROFILE_KIND_GATHER,
-                                    PS_PROFILE_KIND_MERGE};
+    static const uint8_t kinds[] = {PS_TRACE_KIND_PUSH, PS_TRACE_KIND_PUSH,
+                                    PS_TRACE_KIND_GATHER, PS_TRACE_KIND_MERGE};
     struct world *w = world_new(&(struct world_options){.slots = 2});
     const struct ps_msg_profile_events *got;
     uint64_t round = 0;
@@ -76,36 +75,59 @@ static void recording_keeps_the_last_events(void **state)
     push_round(w, ++round);
     assert_int_equal(recording(w, 0)->count, 0);
     record(w, 10, PS_PROFILE_MODE_ON, 1);
+    w->now += 5;
     push_round(w, ++round);
     got = recording(w, 0);
     assert_int_equal(got->count, 4);
-    assert_int_equal(got->events_count, 4);
+    assert_int_equal(got->next, 4);
+    assert_int_equal(got->entries_count, 4);
     for (uint32_t i = 0; i < 4; i++) {
-        assert_int_equal(got->events[i].kind, kinds[i]);
-        assert_int_equal(got->events[i].round, 2);
+        assert_int_equal(got->entries[i].kind, kinds[i]);
+        assert_int_equal(got->entries[i].round, 2);
     }
-    assert_int_equal(got->events[1].slot, 1);
-    assert_int_equal(got->events[2].duration_ns, 10);
-    assert_int_equal(got->events[2].bytes, 16);
+    assert_int_equal(got->entries[0].begun_ns, 5);
+    assert_int_equal(got->entries[1].peer, 1);
+    assert_int_equal(got->entries[1].key, 7);
+    assert_int_equal(got->entries[2].duration_ns, 10);
+    assert_int_equal(got->entries[2].bytes, 16);
     assert_int_equal(recording(w, 3)->first, 3);
-    assert_int_equal(recording(w, 9)->events_count, 0);
-    /* A pause, and what follows it. */
+    assert_int_equal(recording(w, 9)->entries_count, 0);
+    /* A pause, whose entries are looked at, and what follows it. */
     record(w, 11, PS_PROFILE_MODE_PAUSED, 1);
     push_round(w, ++round);
-    assert_int_equal(recording(w, 0)->count, 4);
+    got = recording(w, 0);
+    assert_int_equal(got->count, 8);
+    assert_int_equal(got->next, 8);
+    assert_int_equal(got->entries_count, 4);
     record(w, 12, PS_PROFILE_MODE_ON, 1);
-    while (round < PS_PROFILE_EVENTS_MAX / 4 + 10) {
+    push_round(w, ++round);
+    got = recording(w, 0);
+    assert_int_equal(got->entries_count, 8);
+    assert_int_equal(got->entries[4].round, 4);
+    record(w, 13, PS_PROFILE_MODE_ON, 2);
+    assert_int_equal(recording(w, 0)->count, 0);
+    world_free(w);
+}
+
+static void recording_keeps_the_last_entries(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    const struct ps_msg_profile_events *got;
+    uint64_t round = 0;
+
+    (void)state;
+    record(w, 10, PS_PROFILE_MODE_ON, 1);
+    while (round < PS_TRACE_ENTRIES / 4 + 10) {
         push_round(w, ++round);
     }
     got = recording(w, 0);
-    assert_int_equal(got->count, 4 * (round - 2));
-    assert_int_equal(got->first, got->count - PS_PROFILE_EVENTS_MAX);
-    assert_int_equal(got->events_count, PS_PROFILE_READ_MAX);
+    assert_int_equal(got->count, 4 * round);
+    assert_int_equal(got->first, got->count - PS_TRACE_ENTRIES);
+    assert_int_equal(got->next, got->first + PS_TRACE_READ_MAX);
+    assert_int_equal(got->entries_count, PS_TRACE_READ_MAX);
     got = recording(w, got->count - 1);
-    assert_int_equal(got->events_count, 1);
-    assert_int_equal(got->events[0].round, round);
-    record(w, 13, PS_PROFILE_MODE_ON, 2);
-    assert_int_equal(recording(w, 0)->count, 0);
+    assert_int_equal(got->entries_count, 1);
+    assert_int_equal(got->entries[0].round, round);
     world_free(w);
 }
 
@@ -2513,7 +2535,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rounds_count_every_slot_once),
-        cmocka_unit_test(recording_keeps_the_last_events),
+        cmocka_unit_test(recording_is_a_part_of_the_trace),
+        cmocka_unit_test(recording_keeps_the_last_entries),
         cmocka_unit_test(trace_has_every_round),
         cmocka_unit_test(round_waits_for_the_last_slot_before_its_commit),
         cmocka_unit_test(push_repeated_on_a_new_link_counts_once),

@@ -258,8 +258,9 @@ void ps_agent_request_on_profile_events(struct ps_agent_step *st,
                                      .server = m->server,
                                      .first = m->first,
                                      .count = m->count,
-                                     .events = m->events,
-                                     .events_count = m->events_count}});
+                                     .next = m->next,
+                                     .entries = m->entries,
+                                     .entries_count = m->entries_count}});
     }
     ps_agent_op_free(op);
 }

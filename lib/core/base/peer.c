@@ -178,9 +178,11 @@ static struct ps_rec_trace_entry record_of(const struct ps_trace_entry *e)
     };
 }
 
-void ps_trace_read(const struct ps_trace *t, const struct ps_msg_trace_get *m,
-                   ps_time now, struct ps_rec_trace_entry *list,
-                   struct ps_msg_trace_entries *ret)
+void ps_trace_read_recording(const struct ps_trace *t,
+                             const struct ps_msg_trace_get *m,
+                             uint16_t recording, ps_time now,
+                             struct ps_rec_trace_entry *list,
+                             struct ps_msg_trace_entries *ret)
 {
     const uint64_t count = t != NULL ? t->count : 0;
     const uint64_t oldest = count - ps_min_u64(count, PS_TRACE_ENTRIES);
@@ -195,9 +197,16 @@ void ps_trace_read(const struct ps_trace *t, const struct ps_msg_trace_get *m,
     while (at < count && ret->entries_count < PS_TRACE_READ_MAX) {
         const struct ps_trace_entry *e = &t->entries[at++ % PS_TRACE_ENTRIES];
 
-        if (e->gen == m->gen) {
+        if (e->gen == m->gen && (recording == 0 || e->recording == recording)) {
             list[ret->entries_count++] = record_of(e);
         }
     }
     ret->next = at;
+}
+
+void ps_trace_read(const struct ps_trace *t, const struct ps_msg_trace_get *m,
+                   ps_time now, struct ps_rec_trace_entry *list,
+                   struct ps_msg_trace_entries *ret)
+{
+    ps_trace_read_recording(t, m, 0, now, list, ret);
 }

@@ -141,3 +141,9 @@ static inline void ps_facts_fill_ping(const struct ps_facts *f,
 void ps_trace_read(const struct ps_trace *t, const struct ps_msg_trace_get *m,
                    ps_time now, struct ps_rec_trace_entry *list,
                    struct ps_msg_trace_entries *ret);
+/* The same with those of one recording of the job; 0: of all, and of none. */
+void ps_trace_read_recording(const struct ps_trace *t,
+                             const struct ps_msg_trace_get *m,
+                             uint16_t recording, ps_time now,
+                             struct ps_rec_trace_entry *list,
+                             struct ps_msg_trace_entries *ret);

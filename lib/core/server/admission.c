@@ -402,7 +402,6 @@ static void job_free(struct ps_server *s, struct ps_server_job *job)
     ps_store_fini(&job->store);
     ps_map_free(job->norm_waits);
     ps_tunings_fini(&job->tunings);
-    ps_server_profile_fini(&job->profile);
     ps_map_remove(s->jobs.by_gen, job->gen);
     ps_pool_share_unref(job->pool_share);
     ps_account_set_used(&job->account, PS_COST_PARTITIONS, 0);

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Jobs: look-ups of jobs and their slots, and what is recorded of a job.
  *
- * A recording is a ring of events, and its memory grows with them up to
- * PS_PROFILE_EVENTS_MAX. It stays readable when it has ended, until the next
- * one begins or the job ends. */
+ * A recording of a job is a part of the server's trace: the entries that were
+ * added while it ran have its number. It stays readable when it has ended, until
+ * the next one begins or the job ends; newer entries of the trace, those of other
+ * jobs included, replace its oldest ones. */
 #include "core/server/job.h"
 
 #include "base/alloc.h"
 #include "base/num.h"
+#include "core/base/peer.h"
 #include "core/server/inner.h"
 
 struct ps_server_job *ps_server_job_find(const struct ps_server *s,
@@ -64,12 +66,15 @@ const struct ps_server_slot *ps_server_job_slot_of(const struct ps_server *s,
 
 /* --------------------------------------------------------------- recordings */
 
-#define CAPACITY_MIN 1024u
-
-void ps_server_profile_fini(struct ps_server_profile *p)
+/* Number of the recording in entries of the trace; never 0. */
+static uint16_t mark_of(const struct ps_server_profile *p)
 {
-    ps_free(p->events);
-    *p = (struct ps_server_profile){0};
+    return (uint16_t)(1 + p->number % UINT16_MAX);
+}
+
+static uint64_t entries_so_far(const struct ps_server *s)
+{
+    return s->opt.trace != NULL ? s->opt.trace->count : 0;
 }
 
 void ps_server_profile_set(struct ps_server_job *job, uint8_t mode,
@@ -78,100 +83,82 @@ void ps_server_profile_set(struct ps_server_job *job, uint8_t mode,
     struct ps_server_profile *p = &job->profile;
 
     if (number != p->number) {
-        ps_server_profile_fini(p);
         p->number = number;
         p->begun_at = job->server->now;
+        p->entries_before = entries_so_far(job->server);
     }
     p->mode = mode;
 }
 
-/* Room for one more event. The ring grows while it is full for the first
- * time, so its events are in order. */
-static void reserve_event(struct ps_server_profile *p)
-{
-    if (p->count == p->capacity && p->capacity < PS_PROFILE_EVENTS_MAX) {
-        p->capacity = p->capacity == 0 ? CAPACITY_MIN : 2 * p->capacity;
-        p->events = ps_realloc(p->events, p->capacity * sizeof(p->events[0]));
-    }
-}
-
-static void add_event(struct ps_server_job *job, const struct ps_part *part,
-                      const struct ps_server_profile_event *e)
-{
-    struct ps_server_profile *p = &job->profile;
-    const ps_time now = job->server->now;
-    const ps_time since = ps_max_u64(e->begun_at, p->begun_at);
-
-    reserve_event(p);
-    p->events[p->count++ % p->capacity] = (struct ps_rec_profile_event){
-        .kind = (uint8_t)e->kind,
-        .name_hash = part->image.name_hash,
-        .index = part->index,
-        .slot = e->slot,
-        .round = e->round,
-        .start_ns = since - p->begun_at,
-        .duration_ns = now - since,
-        .bytes = e->bytes,
-    };
-}
-
-_Static_assert((int)PS_PROFILE_KIND_PUSH == (int)PS_TRACE_KIND_PUSH &&
-                   (int)PS_PROFILE_KIND_GATHER == (int)PS_TRACE_KIND_GATHER &&
-                   (int)PS_PROFILE_KIND_MERGE == (int)PS_TRACE_KIND_MERGE &&
-                   (int)PS_PROFILE_KIND_STEP == (int)PS_TRACE_KIND_STEP &&
-                   (int)PS_PROFILE_KIND_PULL == (int)PS_TRACE_KIND_PULL,
-               "kinds of both have the same numbers");
-
 void ps_server_record(struct ps_server_job *job, const struct ps_part *part,
                       const struct ps_server_profile_event *e)
 {
-    const ps_time now = job->server->now;
-    /* Its first byte is only known to have come after the event before. */
-    const bool is_arrival = e->kind == PS_PROFILE_KIND_PUSH;
+    const struct ps_server_profile *p = &job->profile;
 
     ps_trace_add(
         job->server->opt.trace,
-        &(struct ps_trace_entry){.begun_at = is_arrival ? now : e->begun_at,
-                                 .ended_at = now,
-                                 .gen = job->gen,
-                                 .round = e->round,
-                                 .bytes = e->bytes,
-                                 .key = part->key,
-                                 .index = part->index,
-                                 .peer = e->slot,
-                                 .kind = (uint8_t)e->kind});
-    if (ps_server_job_is_recorded(job)) {
-        add_event(job, part, e);
+        &(struct ps_trace_entry){
+            .begun_at = e->begun_at,
+            .ended_at = job->server->now,
+            .gen = job->gen,
+            .round = e->round,
+            .bytes = e->bytes,
+            .key = part->key,
+            .index = part->index,
+            .peer = e->slot,
+            .kind = (uint8_t)e->kind,
+            .recording = p->mode == PS_PROFILE_MODE_ON ? mark_of(p) : 0});
+}
+
+/* Fills `ret` with entries of the job's recording; their times count from its
+ * begin. */
+static void read_recording(const struct ps_server_job *job, uint64_t first,
+                           struct ps_rec_trace_entry *list,
+                           struct ps_msg_trace_entries *ret)
+{
+    const struct ps_server_profile *p = &job->profile;
+    const struct ps_server *s = job->server;
+
+    first = ps_min_u64(first, entries_so_far(s) - p->entries_before);
+    ps_trace_read_recording(
+        s->opt.trace,
+        &(struct ps_msg_trace_get){.gen = job->gen,
+                                   .first = p->entries_before + first},
+        mark_of(p), s->now, list, ret);
+    for (uint32_t i = 0; i < ret->entries_count; i++) {
+        const ps_time begun = ps_max_u64(list[i].begun_ns, p->begun_at);
+
+        list[i].duration_ns -= ps_min_u64(begun - list[i].begun_ns,
+                                          list[i].duration_ns);
+        list[i].begun_ns = begun - p->begun_at;
     }
+    ret->first -= p->entries_before;
+    ret->next -= p->entries_before;
+    ret->count -= p->entries_before;
 }
 
 void ps_server_on_profile_get(struct ps_server_step *st,
                               const struct ps_msg_profile_get *m)
 {
     const struct ps_server_job *job = ps_server_job_find(st->s, m->gen);
-    const struct ps_server_profile none = {0};
-    const struct ps_server_profile *p = job != NULL ? &job->profile : &none;
-    const uint64_t oldest = p->count - ps_min_u64(p->count, p->capacity);
-    const uint64_t first = ps_min_u64(ps_max_u64(m->first, oldest), p->count);
-    const uint32_t count = p->capacity == 0
-                               ? 0
-                               : (uint32_t)ps_min_u64(p->count - first,
-                                                      PS_PROFILE_READ_MAX);
-    struct ps_rec_profile_event *events = ps_calloc(count + 1u,
-                                                    sizeof(*events));
+    struct ps_rec_trace_entry *list = ps_calloc(PS_TRACE_READ_MAX,
+                                                sizeof(*list));
+    struct ps_msg_trace_entries e = {0};
 
-    for (uint32_t i = 0; i < count; i++) {
-        events[i] = p->events[(first + i) % p->capacity];
+    if (job != NULL && job->profile.number != 0) {
+        read_recording(job, m->first, list, &e);
     }
     ps_server_uplink_send_msg(
-        st, &(struct ps_msg){.code = PS_MSG_PROFILE_EVENTS,
-                             .profile_events = {.gen = m->gen,
-                                                .request = m->request,
-                                                .agent = m->agent,
-                                                .server = st->s->opt.name,
-                                                .first = first,
-                                                .count = p->count,
-                                                .events = events,
-                                                .events_count = count}});
-    ps_free(events);
+        st,
+        &(struct ps_msg){.code = PS_MSG_PROFILE_EVENTS,
+                         .profile_events = {.gen = m->gen,
+                                            .request = m->request,
+                                            .agent = m->agent,
+                                            .server = st->s->opt.name,
+                                            .first = e.first,
+                                            .count = e.count,
+                                            .next = e.next,
+                                            .entries = list,
+                                            .entries_count = e.entries_count}});
+    ps_free(list);
 }

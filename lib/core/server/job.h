@@ -50,15 +50,12 @@ struct ps_server_reserved_round {
     ps_time chosen_at;
 };
 
-/* Recording of a job, see job.c; all zero: none. */
+/* Last recording of a job, see job.c; all zero: there was none. */
 struct ps_server_profile {
     uint8_t mode;    /* enum ps_profile_mode */
     uint32_t number; /* Of the recording. */
     ps_time begun_at;
-    /* Event n is at n modulo `capacity`; the last ones are kept. */
-    struct ps_rec_profile_event *events;
-    uint32_t capacity;
-    uint64_t count; /* Events so far. */
+    uint64_t entries_before; /* Entries of the trace when it began. */
 };
 
 struct ps_server_job {
@@ -101,11 +98,6 @@ struct ps_server_job {
     } lost_value;
 };
 
-static inline bool ps_server_job_is_recorded(const struct ps_server_job *job)
-{
-    return job->profile.mode == PS_PROFILE_MODE_ON;
-}
-
 struct ps_server_jobs {
     struct ps_map *by_gen;
     uint64_t ended[PS_ENDED_JOBS_MAX]; /* Generations, in a ring. */
@@ -134,7 +126,7 @@ ps_server_slot_session(const struct ps_server_slot *slot);
 
 /* An event that ends now. */
 struct ps_server_profile_event {
-    enum ps_profile_kind kind;
+    enum ps_trace_kind kind;
     uint32_t slot;
     uint64_t round;
     ps_time begun_at;
@@ -144,9 +136,7 @@ struct ps_server_profile_event {
 /* Takes in what job_state says of the recording. */
 void ps_server_profile_set(struct ps_server_job *job, uint8_t mode,
                            uint32_t number);
-void ps_server_profile_fini(struct ps_server_profile *p);
-/* Adds an event to the server's trace, and to the recording of the job if there
- * is one. */
+/* Adds an event to the server's trace. */
 void ps_server_record(struct ps_server_job *job, const struct ps_part *part,
                       const struct ps_server_profile_event *e);
 void ps_server_on_profile_get(struct ps_server_step *st,

@@ -31,7 +31,6 @@ struct ps_server_push {
     uint64_t incarnation; /* Incarnation of the sender. */
     uint64_t weight;      /* 0: all ranks of the slot skip the round. */
     uint64_t total_bytes; /* Bytes of the payload. */
-    ps_time begun_at;     /* Arrival of its first byte. */
     uint32_t parts_count;
     uint32_t slot;
     uint32_t retry;

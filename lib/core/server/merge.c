@@ -627,7 +627,7 @@ static void record_computation(const struct ps_server_merge *run)
     ps_server_record(
         job, part,
         &(struct ps_server_profile_event){
-            .kind = steps ? PS_PROFILE_KIND_STEP : PS_PROFILE_KIND_MERGE,
+            .kind = steps ? PS_TRACE_KIND_STEP : PS_TRACE_KIND_MERGE,
             .round = part->image.version + 1,
             .begun_at = run->computing_since,
             .bytes = part->image.count *

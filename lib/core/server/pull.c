@@ -132,7 +132,7 @@ static void record_pull(struct ps_server_job *job, const struct ps_part *part,
 {
     ps_server_record(job, part,
                      &(struct ps_server_profile_event){
-                         .kind = PS_PROFILE_KIND_PULL,
+                         .kind = PS_TRACE_KIND_PULL,
                          .slot = slot,
                          .round = part->image.version,
                          .begun_at = since,

@@ -169,7 +169,7 @@ static bool take_for_round(const struct ps_server_contribution *in,
     }
     ps_server_record(job, part,
                      &(struct ps_server_profile_event){
-                         .kind = PS_PROFILE_KIND_GATHER,
+                         .kind = PS_TRACE_KIND_GATHER,
                          .round = in->rec.round,
                          .begun_at = open->opened_at,
                          .bytes = ps_round_bytes(&open->round)});
@@ -302,10 +302,10 @@ static int accept_contribution(struct ps_server_step *st,
     }
     ps_server_record(
         in->slot->job, part,
-        &(struct ps_server_profile_event){.kind = PS_PROFILE_KIND_PUSH,
+        &(struct ps_server_profile_event){.kind = PS_TRACE_KIND_PUSH,
                                           .slot = in->slot->index,
                                           .round = in->rec.round,
-                                          .begun_at = in->push->begun_at,
+                                          .begun_at = st->now,
                                           .bytes = bytes.len});
     if (kind->take != NULL ? kind->take(st, in, part, &bytes)
                            : take_for_round(in, part, &bytes)) {
@@ -476,8 +476,6 @@ void ps_server_on_push(struct ps_server_step *st, struct ps_server_conn *c,
                     rc);
         return;
     }
-    push.begun_at = slot->receiving_since != 0 ? slot->receiving_since
-                                               : st->now;
     ps_server_credit_mark_job(slot->job);
     if (push.kind->is_paced) {
         ps_server_credit_push_ended(slot, push.total_bytes);
