@@ -228,12 +228,10 @@ void ps_args_help(const struct ps_args_options *opt, const char *summary,
     if (opt->dials) {
         printf("      --sched HOST:PORT    where the scheduler is\n");
     }
-    printf("      --check-config       look at the options and exit: 0 or "
-           "78\n"
-           "      --print-config[=defaults|effective|schema]\n"
-           "                           print the options and exit\n"
-           "      --ready-fd N         write a newline to descriptor N when "
-           "serving\n");
+    printf("      --check-config       check the options and exit: 0 or 78\n   "
+           "   --print-config[=defaults|effective|schema]\n                    "
+           "       print the options and exit\n      --ready-fd N         "
+           "write a newline to descriptor N when serving\n");
     if (opt->listens) {
         printf("      --port-file FILE     write the port that is listened "
                "on\n");

@@ -202,7 +202,7 @@ static void grace_expired(struct ps_loop_timer *t)
     struct daemon *d = PS_CONTAINER(t, struct daemon, grace_timer);
 
     ps_log(PS_LOG_WARNING,
-           "shutdown.grace is over, %" PRIu64 " things in progress are left",
+           "shutdown.grace is over, %" PRIu64 " items of work are unfinished",
            d->spec->residue(d->app.self));
     shut_down_machine(d);
 }

@@ -243,7 +243,7 @@ static void add_metrics(const void *self, struct ps_metrics *m)
     add_members(sched, PS_ROLE_SERVER, "servers", "Servers by state.", m);
     add_members(sched, PS_ROLE_AGENT, "agents", "Agents by state.", m);
     ps_metric_counter(m, "refused_frames_total",
-                      "Messages of peers about what is not their own.",
+                      "Messages of peers about objects of others.",
                       ps_sched_refused_frames(sched));
     add_scalars(sched, m);
 }

@@ -116,8 +116,8 @@ static int check_context(const struct contexts *c, const char *name,
 
     if (!is_name(name)) {
         return report_content(c, "...",
-                              "has a name that is none: 1 to 64 "
-                              "letters, digits, '.', '_' and '-'");
+                              "has an invalid name: it needs 1 to 64 letters, "
+                              "digits, '.', '_' and '-'");
     }
     json_object_foreach(one, part, value)
     {

@@ -479,7 +479,7 @@ const struct answer answer_stalls = {"stall", "stalls", PS_QUERY_STALL,
 void show_stalls(const struct report *r, bool headings)
 {
     if (r->rows_of[PS_QUERY_STALL].count == 0 && headings) {
-        puts("nothing is waited for");
+        puts("no operation waits");
     } else {
         answer_print(&answer_stalls, r, headings);
     }

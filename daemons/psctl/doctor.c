@@ -111,7 +111,7 @@ static void check_state(struct doctor *d, const struct ps_msg_node_row *n)
     }
     if (n->draining && n->state != PS_NODE_STATE_GONE) {
         s = begin_node(d, LEVEL_NOTE, n,
-                       "start it again if it shall take new jobs");
+                       "start it again if it is to take new jobs");
         ps_str_add(&s, "is shutting down");
     }
 }

@@ -457,7 +457,7 @@ static int run(int argc, char **argv)
         const bool helps = q.about == ABOUT_HELP;
 
         if (!helps) {
-            fputs("psctl: say what you want to know\n\n", stderr);
+            fputs("psctl: give a verb\n\n", stderr);
         }
         help_short(helps ? stdout : stderr);
         return helps ? EXIT_HEALTHY : EXIT_USAGE;

@@ -257,7 +257,7 @@ static bool read_weight(const char *value, struct setting *s)
     uint32_t weight = 0;
 
     if (s->round != 0) {
-        fputs("psctl: set: a weight holds at once; leave --round out\n",
+        fputs("psctl: set: a weight takes effect at once; leave --round out\n",
               stderr);
         return false;
     }
@@ -515,9 +515,9 @@ static int run_completion(struct request *q, int count, char **values)
     .name = (name_), .help = (help_), .kind = FLAG_COUNT, .max = (max_),       \
     .offset = AT(member)
 
-#define WATCH OWN("--watch[=TIME]", "again and again, 2s apart", read_watch)
+#define WATCH OWN("--watch[=TIME]", "repeat every 2s", read_watch)
 #define AFTER                                                                  \
-    VALUE("--after TIME", "a shorter wait is work (default 10s)", TIME, after)
+    VALUE("--after TIME", "count only longer waits (default 10s)", TIME, after)
 
 #define ASKS(...)                                                              \
     .asks = {__VA_ARGS__},                                                     \
@@ -537,7 +537,7 @@ const struct verb verbs[] = {
                 ASKS(PS_QUERY_NODES, PS_QUERY_JOBS, PS_QUERY_STALL),
                 .answers = answers_of_status, .show = show_status,
                 .is_bad = has_problems}},
-     .text = "Each line with an exclamation mark is something to look at; then "
+     .text = "Each line with an exclamation mark is a problem; then "
              "the\n"
              "exit code is 3. Lost ranks, servers that are gone, jobs that "
              "wait for\n"
@@ -577,9 +577,7 @@ const struct verb verbs[] = {
      .flags = {{WATCH}}},
     {.name = "stall",
      .group = GROUP_LOOK,
-     .forms = {{WORDS(
-                    "[JOB]",
-                    "what is waited for, since when, which ranks are missing"),
+     .forms = {{WORDS("[JOB]", "waiting operations, since when, missing ranks"),
                 .access = ACCESS_ANY, .read = read_job, ASKS(PS_QUERY_STALL),
                 ANSWERS(&answer_stalls), .show = show_stalls,
                 .is_bad = has_bad_stall}},
@@ -606,7 +604,8 @@ const struct verb verbs[] = {
                 .read = read_setting, .ask = ask_set}},
      .text =
          "NAME is learning_rate (lr), wd, rescale_grad or clip_gradient, also\n"
-         "NAME=VALUE. A weight holds at once, until the job ends. It is for "
+         "NAME=VALUE. A weight takes effect at once, until the job ends. It is "
+         "for "
          "the\n"
          "owner of the job, root and the user of psched, on psched's host.\n",
      .flags = {{OWN("--round N",
@@ -623,8 +622,7 @@ const struct verb verbs[] = {
              "the user of psched, on psched's host.\n",
      .flags = {{OWN("--off SERVER",
                     "move all that the job has there to its others", read_off)},
-               {VALUE("--dry-run", "say what, and do nothing", TRUE,
-                      dry_run)}}},
+               {VALUE("--dry-run", "print the plan alone", TRUE, dry_run)}}},
     {.name = "token",
      .group = GROUP_SET_UP,
      .forms =
@@ -739,10 +737,9 @@ const struct verb verbs[] = {
           {VALUE("--force", "replace files that exist", TRUE, pki.force)}}},
     {.name = "top",
      .group = GROUP_LOOK,
-     .forms =
-         {{WORDS("",
-                 "the cluster, its jobs and busiest members, again and again"),
-           .access = ACCESS_ANY, .run = top_run}},
+     .forms = {{WORDS("",
+                      "the cluster, its jobs and busiest members, refreshed"),
+                .access = ACCESS_ANY, .run = top_run}},
      .text = "On a terminal until q; n, t, r, m change the order. Elsewhere, "
              "and with "
              "--batch, each output follows\n"

@@ -541,11 +541,12 @@ static int yarn_submit(const struct plan *p)
     free(line);
     unlink(path);
     if (status != 0) {
-        fputs("pslaunch: yarn has not taken the job\n", stderr);
+        fputs("pslaunch: yarn has not accepted the job\n", stderr);
         return EXIT_UNAVAILABLE;
     }
     fprintf(stderr,
-            "pslaunch: the job runs by itself; yarn app -status %s shows it, "
+            "pslaunch: the job runs on without pslaunch; yarn app -status %s "
+            "shows it, "
             "and -stop and -destroy end it\n",
             name);
     return EXIT_OK;

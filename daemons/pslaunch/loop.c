@@ -63,7 +63,7 @@ void child_describe(const struct child *c, char *text, size_t cap)
 {
     const char *memory = c->lacked_memory
                              ? ", by the kernel for lack of memory, which "
-                               "dmesg on that host tells"
+                               "dmesg on that host shows"
                              : "";
 
     if (c->state == CHILD_LOST) {
@@ -343,10 +343,10 @@ static void report_failure(struct run *r, struct failure *f, const char *name)
     }
     f->is_reported = true;
     r->has_lost_output = true;
-    sink_print(&r->err,
-               "cannot write %s: %s; it has no more of the output, the job "
-               "goes on",
-               name, strerror(f->error));
+    sink_print(
+        &r->err,
+        "cannot write %s: %s; it lacks the rest of the output, the job goes on",
+        name, strerror(f->error));
 }
 
 void outputs_report(struct run *r)

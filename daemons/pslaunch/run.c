@@ -177,7 +177,7 @@ static bool await_ready(struct run *r, const struct child *c)
             return false;
         }
         if (now_ms() >= note) {
-            sink_print(&r->err, "%s is not ready for %.0f s", c->name,
+            sink_print(&r->err, "%s is not ready after %.0f s", c->name,
                        (double)(now_ms() - begin) / 1000);
             note += NOTE_MS;
         }

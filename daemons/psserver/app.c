@@ -122,7 +122,7 @@ static void add_metrics(const void *self, struct ps_metrics *m)
                       "Partitions refused for lack of memory.",
                       s.refused_parts);
     ps_metric_counter(m, "refused_frames_total",
-                      "Messages of peers about what is not their own.",
+                      "Messages of peers about objects of others.",
                       s.refused_frames);
     ps_metric_gauge(m, "tensor_memory_bytes",
                     "Memory for values, states and payloads.",

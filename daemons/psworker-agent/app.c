@@ -255,7 +255,7 @@ static void add_metrics(const void *self, struct ps_metrics *m)
     ps_metric_counter(m, "resent_messages_total",
                       "Messages that were sent again.", s.resent);
     ps_metric_counter(m, "refused_frames_total",
-                      "Messages of peers about what is not their own.",
+                      "Messages of peers about objects of others.",
                       s.refused_frames);
     ps_metric_gauge(m, "pending_operations",
                     "Operations of training processes in progress.",

@@ -463,7 +463,8 @@ int psc_get_stats(struct psc_client *c, struct psc_stats *ret_stats)
         return rc;
     }
     if (s.size < sizeof(uint32_t) || s.size > sizeof(s)) {
-        rc = client_error(c, PSC_E_INVAL, "size is not of the statistics");
+        rc = client_error(c, PSC_E_INVAL,
+                          "size is not that of struct psc_stats");
         goto leave;
     }
     s.ops = c->stats.ops_ended;

@@ -408,7 +408,7 @@ static int start_optimizer(struct psc_client *c, const struct psc_optimizer *d,
     int rc;
 
     if (d->name == NULL) {
-        return client_error(c, PSC_E_INVAL, "an optimizer has a name");
+        return client_error(c, PSC_E_INVAL, "an optimizer needs a name");
     }
     rc = copy_params(c, d->params, d->param_count, copies);
 

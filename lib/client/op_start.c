@@ -173,7 +173,7 @@ static int check_op_options(struct psc_client *c,
         if (o->size < offsetof(struct psc_op_options, src_count) ||
             o->size > sizeof(full)) {
             return client_error(c, PSC_E_INVAL,
-                                "size is not of the operation's options");
+                                "size is not that of struct psc_op_options");
         }
         memcpy(&full, o, o->size);
     }
@@ -275,7 +275,7 @@ static int attach_rows(struct psc_op *op, const struct psc_rows *r,
     }
     if (r->count > 0 && src == NULL && op->result.out == NULL) {
         return client_error(op->client, PSC_E_INVAL,
-                            "'%s' is given no memory for %zu rows", k->name,
+                            "'%s': no memory is given for %zu rows", k->name,
                             r->count);
     }
     return rows_block(op, r->numbers, r->count,

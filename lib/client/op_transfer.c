@@ -657,8 +657,8 @@ void op_accept_done(struct psc_op *op, const struct ps_msg_l_done *m)
         op_end(op, client_failure(m->error), m->text);
     } else if (op->src.streaming) {
         client_fail(c, PSC_E_PROTO,
-                    "the agent has ended a round of '%s' without what this "
-                    "rank still copies",
+                    "the agent has ended a round of '%s' while this rank was "
+                    "copying its array",
                     k->name);
         return;
     } else if (k != NULL && op->version < op->round) {

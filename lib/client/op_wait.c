@@ -543,7 +543,7 @@ int psc_op_why(struct psc_op *op, char *text, size_t size)
         char name[PS_KEY_NAME_MAX + 64];
 
         op_name(op, name, sizeof(name));
-        snprintf(text, size, "%s has ended well", name);
+        snprintf(text, size, "%s has succeeded", name);
     } else {
         snprintf(text, size, "%s",
                  op->text != NULL ? op->text : ps_strerror(op->rc));
@@ -720,8 +720,8 @@ static int cancel_op(struct psc_op *op)
     case OP_QUEUED:
         if (op->must_resend && !op_is_pull(op->kind)) {
             return refuse_cancel(op, PSC_E_REFUSED,
-                                 "an agent that is lost now had it, and the "
-                                 "other ranks may count on it");
+                                 "an agent that was lost had it, and the other "
+                                 "ranks may depend on it");
         }
         cancel_queued(op);
         return 0;
@@ -730,9 +730,9 @@ static int cancel_op(struct psc_op *op)
             return 0;
         }
         if (!op_is_pull(op->kind)) {
-            return refuse_cancel(op, PSC_E_REFUSED,
-                                 "the agent has it, and the other ranks may "
-                                 "count on it");
+            return refuse_cancel(
+                op, PSC_E_REFUSED,
+                "the agent has it, and the other ranks may depend on it");
         }
         return cancel_pull(op);
     case OP_COLLECTING:

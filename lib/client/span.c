@@ -97,15 +97,16 @@ static int refuse_name(struct psc_client *c, const char *name, bool is_valid)
     if (rc != 0) {
         return rc;
     }
-    rc = is_valid ? client_error(c, PSC_E_FULL,
-                                 "span '%s': this worker has %u others, and no "
-                                 "more are allowed",
-                                 name, PS_SPAN_NAMES_MAX)
-                  : client_error(c, PSC_E_INVAL,
-                                 "span '%.80s': a name has 1 to %u "
-                                 "characters: %s",
-                                 name, PS_SCALAR_NAME_MAX,
-                                 PS_SCALAR_NAME_CHARACTERS);
+    rc = is_valid
+             ? client_error(
+                   c, PSC_E_FULL,
+                   "span '%s': this worker has %u others, which is the limit",
+                   name, PS_SPAN_NAMES_MAX)
+             : client_error(c, PSC_E_INVAL,
+                            "span '%.80s': a name has 1 to %u "
+                            "characters: %s",
+                            name, PS_SCALAR_NAME_MAX,
+                            PS_SCALAR_NAME_CHARACTERS);
     client_leave(c);
     return rc;
 }

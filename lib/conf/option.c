@@ -634,7 +634,7 @@ static bool check_repeats(const struct ps_option_slot *s, struct ps_str *why)
 
         for (size_t j = 0; j < i; j++) {
             if (strncmp(s->items[i], s->items[j], (size_t)len) == 0) {
-                ps_str_addf(why, "%.*s stands there twice; keep one of them",
+                ps_str_addf(why, "%.*s is given twice; keep one of them",
                             len - 1, s->items[i]);
                 return false;
             }

@@ -72,11 +72,11 @@ void driver_relieve(struct ps_driver *d)
     }
     if (ps_alloc_reserve(PS_RESERVE_BYTES)) {
         ps_log_of(LOG_MEMORY, PS_LOG_WARNING,
-                  "memory was used up, and there is some again");
+                  "memory was exhausted and is available again");
     } else if (ps_output_evict(&d->output, &close)) {
         carry_out(&close);
     } else if (refill_reserve()) {
         ps_log_of(LOG_MEMORY, PS_LOG_WARNING,
-                  "memory is nearly used up, and no peer holds much of it");
+                  "memory is nearly exhausted, and no peer holds much of it");
     }
 }

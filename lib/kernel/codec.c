@@ -323,7 +323,8 @@ int ps_codec_check(const struct ps_codec *c, const void *code, uint64_t len,
 
     ps_str_init(&text, why, why_cap);
     if (count > PS_CODEC_COUNT_MAX) {
-        ps_str_addf(&text, "%llu elements are more than a code can hold",
+        ps_str_addf(&text,
+                    "%llu elements are more than an encoded gradient can hold",
                     (unsigned long long)count);
         return PS_E_PROTO;
     }

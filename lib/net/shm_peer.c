@@ -300,7 +300,7 @@ static int accept_release(struct conn_shm *s, uint32_t payloads,
                           const char **ret_why)
 {
     if (payloads == 0 || !ps_frame_writer_release(s->writer, payloads)) {
-        *ret_why = "receipt for what was not sent";
+        *ret_why = "receipt for a payload that was not sent";
         return PS_E_PROTO;
     }
     return 0;

@@ -1421,7 +1421,7 @@ static void release_of_payloads_never_sent_is_refused(void **state)
         tell_release(&w, payloads);
         RUN_UNTIL(&w, w.a.closed);
         assert_int_equal(w.a.rc, PS_E_PROTO);
-        assert_string_equal(w.a.reason, "receipt for what was not sent");
+        assert_string_equal(w.a.reason, "receipt for a payload that was not sent");
         end(&w);
     }
 }

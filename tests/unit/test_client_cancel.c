@@ -114,7 +114,7 @@ static void operations_that_the_agent_has_are_refused(void **state)
     assert_int_equal(psc_op_cancel(push), PSC_E_REFUSED);
     assert_text(peer_detail(f->c),
                 "push of 'w', round 1, cannot be cancelled: the agent has it, "
-                "and the other ranks may count on it");
+                "and the other ranks may depend on it");
     for (int i = 0; i < 2; i++) {
         assert_int_equal(psc_barrier_start(f->c, NULL, &barrier[i]), 0);
     }

@@ -161,8 +161,7 @@ static void mistakes_are_errors(void **state)
     }
     assert_int_equal(psc_span_begin(f->c, "more", &s), PSC_E_FULL);
     assert_text(peer_detail(f->c),
-                "span 'more': this worker has 64 others, and no more are "
-                "allowed");
+                "span 'more': this worker has 64 others, which is the limit");
     assert_int_equal(psc_span_begin(f->c, "n63", &s), 0);
     expect_spans(f, 1);
 }

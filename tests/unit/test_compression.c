@@ -89,7 +89,7 @@ static void malformed_declarations_are_refused_with_a_text(void **state)
     expect_refused("zip", NULL, 0, PS_E_UNSUPPORTED,
                    "no compression is called 'zip'; there is 2bit, 1bit");
     expect_refused("2bit", "k", 1, PS_E_INVAL,
-                   "2bit has no number 'k'; it has threshold, momentum");
+                   "2bit has no parameter 'k'; it has threshold, momentum");
     expect_refused("2bit", "threshold", 0, PS_E_INVAL, "above 0, not 0");
     expect_refused("2bit", "threshold", 1e-60, PS_E_INVAL, "above 0");
     expect_refused("1bit", "threshold", -1, PS_E_INVAL, "not be negative");

@@ -415,8 +415,8 @@ static void lists_on_the_command_line_have_commas(void **state)
     assert_int_equal(load_override("run.env=A=1,B=x=y"), 0);
     assert_string_equal(v.env.items[1], "B=x=y");
     assert_int_equal(load_override("run.env=A=1,B=2,A=3"), PS_E_CONFIG);
-    assert_string_equal(report_data, "command line: run.env: A stands there "
-                                     "twice; keep one of them\n");
+    assert_string_equal(report_data, "command line: run.env: A is given twice; "
+                                     "keep one of them\n");
     assert_int_equal(load_override("run.env=A"), PS_E_CONFIG);
     assert_string_equal(report_data, "command line: run.env: 'A' is not a "
                                      "pair; write key=value\n");

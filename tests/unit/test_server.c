@@ -2003,7 +2003,7 @@ static void messages_for_slots_of_others_are_refused(void **state)
     }
     assert_int_equal(liar->conn, 0);
     assert_non_null(strstr(w->last_log, " is closed: it sent 16 messages about "
-                                        "what is not its own"));
+                                        "objects of others"));
     assert_int_equal(a->seen[0].refusals, 0);
     agent_dial(liar);
     agent_push_f32(liar, 0, 1, 2);

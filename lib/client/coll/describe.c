@@ -157,7 +157,7 @@ void coll_start_mismatch(struct coll *k)
         k, "differ", (uint64_t)c->id.size * DESCRIPTION_BYTES, &words, &part);
 
     if (rc != 0) {
-        coll_fail(k, PSC_E_MISMATCH, "the ranks ask for different things");
+        coll_fail(k, PSC_E_MISMATCH, "the requests of the ranks differ");
         return;
     }
     memcpy(own.text, k->description, sizeof(own.text));

@@ -23,7 +23,7 @@ static int check_options(struct psc_client *c, struct coll_request *a,
         if (o->size < offsetof(struct psc_coll_options, callback) ||
             o->size > sizeof(a->o)) {
             return client_error(c, PSC_E_INVAL,
-                                "size is not of the collective's options");
+                                "size is not that of struct psc_coll_options");
         }
         memcpy(&a->o, o, o->size);
     }
@@ -72,7 +72,7 @@ static int check_shape(struct psc_client *c, const struct coll_request *a,
     if (s->ndim == 0 && a->kind != COLL_ALLREDUCE && a->kind != COLL_BCAST &&
         a->kind != COLL_JOIN) {
         return client_error(c, PSC_E_INVAL,
-                            "%s wants an array with a first dimension",
+                            "%s needs an array with at least one dimension",
                             coll_kind_name(a->kind));
     }
     *ret_count = 1;
@@ -427,8 +427,8 @@ int psc_op_rows(struct psc_op *op, uint64_t *rows, uint32_t count)
                (op->coll->kind != COLL_ALLGATHER &&
                 op->coll->kind != COLL_ALLTOALL)) {
         rc = client_error(c, PSC_E_NOENT,
-                          "rows come from %u ranks by an allgather or an "
-                          "alltoall that ended well",
+                          "only an allgather or alltoall that has succeeded "
+                          "has rows, those of %u ranks",
                           c->id.size);
     } else {
         memcpy(rows, op->coll->rows_by_rank, c->id.size * WORD_BYTES);

@@ -238,8 +238,7 @@ static bool check_query_rate(struct ps_agent_step *st,
         return true;
     }
     ps_agent_session_end(st, s, PS_E_FULL,
-                         "more than %u questions in a second what operations "
-                         "wait for",
+                         "more than %u stall queries in a second",
                          PS_QUERIES_RATE_MAX);
     return false;
 }

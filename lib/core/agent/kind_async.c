@@ -71,10 +71,10 @@ static bool validate_async_op(struct ps_agent_step *st,
     }
     if ((m->op == PS_OP_PULL || m->op == PS_OP_PUSHPULL) &&
         array->buf == NULL) {
-        ps_agent_op_reject(st, s, m, PS_E_INVAL,
-                           "'%s': the pull of an async or ssp job names no "
-                           "memory for the value",
-                           k->name);
+        ps_agent_op_reject(
+            st, s, m, PS_E_INVAL,
+            "'%s': a pull of an async or ssp job needs memory for the value",
+            k->name);
         return false;
     }
     return true;

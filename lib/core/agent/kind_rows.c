@@ -254,9 +254,9 @@ static void accept_row_pull(struct ps_agent_step *st, struct ps_agent_op *op)
     r->requests = ps_try_calloc(ps_min_u64(r->count, k->part_count),
                                 sizeof(*r->requests));
     if (r->requests == NULL) {
-        ps_agent_op_end(st, op, 0, PS_E_NOMEM,
-                        "the agent has no memory for a question of each "
-                        "partition");
+        ps_agent_op_end(
+            st, op, 0, PS_E_NOMEM,
+            "the agent has no memory for a request for each partition");
         return;
     }
     for (uint32_t i = 0; i < r->count;) {
@@ -484,7 +484,7 @@ static bool validate_rows_op(struct ps_agent_step *st,
     }
     if (m->row_count > 0 && array->buf == NULL) {
         ps_agent_op_reject(st, s, m, PS_E_INVAL,
-                           "'%s': the operation gives no rows", k->name);
+                           "'%s': the operation has no rows", k->name);
         return false;
     }
     if (m->reduce > PS_REDUCE_MEAN) {

@@ -165,9 +165,9 @@ void ps_agent_opt_state_accept_op(struct ps_agent_step *st,
     op->charged_bytes = cost;
     op->state_transfer = ps_try_calloc(1, cost);
     if (op->state_transfer == NULL) {
-        ps_agent_op_end(st, op, 0, PS_E_NOMEM,
-                        "the agent has no memory for a question of each "
-                        "partition");
+        ps_agent_op_end(
+            st, op, 0, PS_E_NOMEM,
+            "the agent has no memory for a request for each partition");
         return;
     }
     op->state_transfer->buffer_index = m->buffer_index;
@@ -298,7 +298,7 @@ void ps_agent_opt_state_on_state(struct ps_agent_step *st,
     }
     if (rc == 0) {
         rc = copy_state_part(op, &k->parts[m->parts->index], m, payload);
-        text = rc == 0 ? "" : "the server's state of the key is another one";
+        text = rc == 0 ? "" : "the server has a different state of the key";
     }
     if (rc != 0) {
         ps_list_remove(&op->node);

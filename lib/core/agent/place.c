@@ -401,12 +401,11 @@ bool ps_agent_reattach_key(struct ps_agent_step *st, struct ps_agent_session *s,
     struct ps_agent_prior_state *prior = k->prior_state;
 
     if (!is_report_valid(k, s, pushed)) {
-        ps_agent_session_end(
-            st, s, PS_E_INVAL,
-            "'%s': rank %u says that it has been in %llu rounds, which cannot "
-            "be by what the other ranks on this node say",
-            k->name, k->job->local_ranks[s->local_rank].rank,
-            (unsigned long long)pushed);
+        ps_agent_session_end(st, s, PS_E_INVAL,
+                             "'%s': rank %u reports %llu rounds, which "
+                             "contradicts the other ranks on this node",
+                             k->name, k->job->local_ranks[s->local_rank].rank,
+                             (unsigned long long)pushed);
         return false;
     }
     if (prior == NULL) {

@@ -169,7 +169,8 @@ static void on_value(struct ps_agent_step *st, struct ps_agent_server *s,
         if (p != NULL && p->count == rec->count &&
             p->key->kind->accept_value(st, p, rec,
                                        ps_slice_data(payload) + offset) != 0) {
-            ps_agent_server_note(st, s, "sent a value that is a broken code");
+            ps_agent_server_note(
+                st, s, "sent an encoded value that cannot be decoded");
             ps_dialer_drop_all(&s->dialer, st->now, st->fx);
             return;
         }
@@ -241,8 +242,9 @@ static void append_conflict(struct ps_str *t, const struct ps_agent_key *k,
                             const struct ps_msg_refuse *m)
 {
     if (k->round.op == PS_OP_SKIP) {
-        ps_str_add(t, "ranks that have not joined ask for different things, "
-                      "among them ");
+        ps_str_add(
+            t,
+            "the requests of ranks that have not joined differ, among them ");
         append_ranks(t, k->job, m->conflict_slots, m->conflict_slots_count);
         ps_str_addf(t, ": %s",
                     m->conflict_assign ? "broadcast"

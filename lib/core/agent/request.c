@@ -139,7 +139,7 @@ void ps_agent_request_optimizer_tune(struct ps_agent_step *st,
 }
 
 static const char recording_without_servers[] =
-    "what is recorded is what servers do, and the job has none";
+    "a recording shows what servers do, and the job has no servers";
 
 void ps_agent_request_profile_set(struct ps_agent_step *st,
                                   struct ps_agent_session *s,
@@ -184,8 +184,8 @@ void ps_agent_request_compression(struct ps_agent_step *st,
 
     if (j->config.mode != PS_MODE_SYNC) {
         ps_agent_op_end(st, op, 0, PS_E_UNSUPPORTED,
-                        "gradients travel as codes in rounds alone, and an "
-                        "async or ssp job has none");
+                        "only gradients of rounds are compressed, and an async "
+                        "or ssp job has no rounds");
         return;
     }
     if (j->config.num_servers == 0) {

@@ -314,15 +314,15 @@ void ps_agent_residual_on_segment(struct ps_agent_step *st,
     }
     if (s->state != PS_AGENT_SESSION_ACTIVE || s->hello->l_hello.gen == 0) {
         ps_agent_session_end(st, s, PS_E_INVAL,
-                             "memory of an agent comes from a process that has "
-                             "lost one");
+                             "memory of an agent is returned by a process that "
+                             "has lost its agent");
         return;
     }
     if (buf->size < PS_FIXED_RESIDUAL_SEGMENT_BYTES ||
         !ps_fixed_get_residual_segment(buf->data, &h) || h.size != buf->size ||
         h.used > h.size) {
         ps_agent_session_end(st, s, PS_E_INVAL,
-                             "memory that no agent has made");
+                             "memory that no agent has created");
         return;
     }
     if (ps_map_get(s->known_segments, h.id) == NULL) {
@@ -335,7 +335,7 @@ void ps_agent_residual_on_segment(struct ps_agent_step *st,
     }
     if (j->residual_log.segment_count == SEGMENTS_MAX) {
         ps_agent_session_end(st, s, PS_E_FULL,
-                             "more memory of agents than one has made");
+                             "more memory of agents than one agent creates");
         return;
     }
     if (ps_agent_budget_charge_mapping(s, buf, &mapping, &why) != 0 ||
@@ -352,8 +352,7 @@ void ps_agent_residual_on_segment(struct ps_agent_step *st,
 
         if (j->residual_log.record_count >= recovered_records_max(st->a)) {
             ps_agent_session_end(st, s, PS_E_FULL,
-                                 "more records of what codes have left over "
-                                 "than a job has of its partitions "
+                                 "more residuals than a job has partitions "
                                  "(limits.job.partitions)");
             return;
         }
@@ -365,14 +364,13 @@ void ps_agent_residual_on_segment(struct ps_agent_step *st,
         }
         if (rc != 0) {
             ps_agent_session_end(st, s, PS_E_INVAL,
-                                 "memory that no agent has made");
+                                 "memory that no agent has created");
             return;
         }
     }
-    ps_effects_log_for(
-        st->fx, &j->account, PS_LOG_INFO,
-        "job %s: %llu bytes of what codes have left over are back", j->name,
-        (unsigned long long)h.used);
+    ps_effects_log_for(st->fx, &j->account, PS_LOG_INFO,
+                       "job %s: %llu bytes of residuals are restored", j->name,
+                       (unsigned long long)h.used);
 }
 
 /* Takes over the partition's recovered record and its newest vectors. NULL:

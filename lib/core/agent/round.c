@@ -478,9 +478,11 @@ static bool check_op_round(struct ps_agent_step *st, struct ps_agent_op *op)
         return true;
     }
     ps_str_init(&t, text, sizeof(text));
-    ps_str_addf(&t, "'%s': rank %u offers round %llu, but its next is %llu",
-                k->name, k->job->local_ranks[op->local_rank].rank,
-                (unsigned long long)op->round, (unsigned long long)next);
+    ps_str_addf(
+        &t,
+        "'%s': rank %u contributes to round %llu, but its next round is %llu",
+        k->name, k->job->local_ranks[op->local_rank].rank,
+        (unsigned long long)op->round, (unsigned long long)next);
     ps_agent_op_end(st, op, 0, PS_E_INVAL, text);
     return false;
 }

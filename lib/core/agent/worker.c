@@ -135,16 +135,17 @@ static bool validate_op(struct ps_agent_step *st, struct ps_agent_session *s,
 
     if (m->op == PS_OP_SKIP && (m->region != 0 || m->row_count != 0)) {
         ps_agent_op_reject(st, s, m, PS_E_INVAL,
-                           "'%s': a pass gives nothing, and names no array",
+                           "'%s': a skip contributes nothing and has no array",
                            k->name);
         return false;
     }
     if (m->streaming && !may_stream(s, k, m, array)) {
-        ps_agent_op_reject(st, s, m, PS_E_UNSUPPORTED,
-                           "'%s': an array grows in a push, pushpull or "
-                           "broadcast of a sync job that fails when it "
-                           "loses a worker; else it is all there",
-                           k->name);
+        ps_agent_op_reject(
+            st, s, m, PS_E_UNSUPPORTED,
+            "'%s': an array may be sent while it is copied in a push, pushpull "
+            "or broadcast of a sync job with on_loss fail alone; all others "
+            "begin with the whole array",
+            k->name);
         return false;
     }
     if (m->root >= k->job->config.num_workers) {
@@ -159,15 +160,16 @@ static bool validate_op(struct ps_agent_step *st, struct ps_agent_session *s,
                  k->job->local_ranks[s->local_rank].rank == m->root);
     if (has_array && array->buf == NULL) {
         ps_agent_op_reject(st, s, m, PS_E_INVAL,
-                           "'%s': the operation gives no array", k->name);
+                           "'%s': the operation has no array", k->name);
         return false;
     }
     if (is_push_op((enum ps_op)m->op) &&
         m->round != k->round.pushed_round[s->local_rank] + 1) {
         ps_agent_op_reject(
             st, s, m, PS_E_INVAL,
-            "'%s': rank %u offers round %llu, but its next is %llu", k->name,
-            k->job->local_ranks[s->local_rank].rank,
+            "'%s': rank %u contributes to round %llu, but its next round is "
+            "%llu",
+            k->name, k->job->local_ranks[s->local_rank].rank,
             (unsigned long long)m->round,
             (unsigned long long)k->round.pushed_round[s->local_rank] + 1);
         return false;
@@ -219,8 +221,8 @@ static void accept_progress(struct ps_agent_step *st,
     if (m->offset <= op->bytes_ready || m->offset > op->array.len) {
         ps_agent_session_end(
             st, s, PS_E_INVAL,
-            "'%s': rank %u says that %llu of %llu bytes are there, after %llu: "
-            "they become more, up to the end of the array",
+            "'%s': rank %u reports %llu of %llu bytes as copied, after %llu: "
+            "the number must rise, to at most the size of the array",
             k->name, k->job->local_ranks[s->local_rank].rank,
             (unsigned long long)m->offset, (unsigned long long)op->array.len,
             (unsigned long long)op->bytes_ready);
@@ -507,7 +509,7 @@ static bool check_op_quota(struct ps_agent_step *st, struct ps_agent_session *s,
 
     if (s->op_count >= PS_OPS_MAX) {
         ps_agent_session_end(st, s, PS_E_FULL,
-                             "too many operations that are not done");
+                             "too many unfinished operations");
         return false;
     }
     if (ps_account_check(&s->account, PS_COST_OPERATIONS, 1, &why) == 0) {

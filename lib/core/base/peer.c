@@ -41,7 +41,7 @@ bool ps_misuse_add(struct ps_misuse *u, ps_time now, struct ps_effects *fx,
     if (is_note_due(&u->closing_noted_at, now)) {
         ps_effects_log(fx, PS_LOG_WARNING,
                        "connection of %s is closed: it sent %u messages about "
-                       "what is not its own",
+                       "objects of others",
                        who, PS_MISUSE_MAX);
     }
     return true;

@@ -172,7 +172,7 @@ static int accept_param(const struct codec_spec *kind,
     if (n == NUMBERS) {
         const char *before = "";
 
-        ps_str_addf(why, "compression %s has no number '", kind->name);
+        ps_str_addf(why, "compression %s has no parameter '", kind->name);
         ps_str_add_escaped(why, name, strlen(name), 32);
         ps_str_add(why, "'; it has");
         for (unsigned i = 0; i < NUMBERS; i++) {

@@ -578,7 +578,7 @@ static enum ps_path_verdict path_accept_join(struct ps_path *p,
     }
     if (link == NULL) {
         ps_effects_abort(fx, p->id, PS_E_STALE,
-                         "wants to join a link that is not there");
+                         "wants to join a link that does not exist");
         return PS_PATH_DROP;
     }
     struct ps_path_link *own = p->link;

@@ -83,7 +83,7 @@ static bool check_hello(struct ps_server_step *st, struct ps_server_conn *c,
     } else if (m->role != PS_ROLE_AGENT) {
         reject_hello(st, c, PS_E_PERM, "only agents connect to servers");
     } else if (m->node == 0 || m->incarnation == 0) {
-        reject_hello(st, c, PS_E_PERM, "the scheduler is to be asked first");
+        reject_hello(st, c, PS_E_PERM, "the scheduler must be asked first");
     } else if (!ps_peer_check_hello(&c->identity, st->s->opt.cluster, m,
                                     &why)) {
         reject_hello(st, c, PS_E_PERM, "%s", text);
@@ -191,7 +191,7 @@ static struct ps_server_session *obtain_session(struct ps_server_step *st,
             reject_hello(st, c, PS_E_STALE, "node %u was restarted since",
                          m->node);
         } else if (p != NULL && p->incarnation == m->incarnation) {
-            reject_hello(st, c, PS_E_EXIST, "node %u is somebody else",
+            reject_hello(st, c, PS_E_EXIST, "node %u is another process",
                          m->node);
         } else {
             await_verification(st, c, m);

@@ -156,7 +156,7 @@ static bool take_async(struct ps_server_step *st,
 }
 
 const struct ps_server_contribution_kind ps_server_async_kind = {
-    .malformed_text = "a push and its payload do not agree",
+    .malformed_text = "a push does not match its payload",
     .is_paced = true,
     .read = ps_server_dense_read,
     .read_part = ps_server_dense_read_part,

@@ -90,7 +90,8 @@ static int check_codes(const struct ps_compression *c,
 
     if (codes == 0 || codes > ps_min_u64(weight, PS_RANKS_MAX)) {
         (void)snprintf(why, why_cap,
-                       "%" PRIu64 " bytes are no code for each worker",
+                       "%" PRIu64
+                       " bytes are not an encoded gradient of each worker",
                        bytes->len);
         return PS_E_PROTO;
     }
@@ -119,11 +120,10 @@ static int verify_codes(struct ps_server_step *st,
                          why, sizeof(why));
 
     if (rc != 0) {
-        ps_effects_log_for(
-            st->fx, &job->account, PS_LOG_WARNING,
-            "job %s: a code of partition %u of key %u is broken: "
-            "%s",
-            job->name, rec->index, rec->key, why);
+        ps_effects_log_for(st->fx, &job->account, PS_LOG_WARNING,
+                           "job %s: an encoded gradient of partition %u of key "
+                           "%u is malformed: %s",
+                           job->name, rec->index, rec->key, why);
         return PS_E_INVAL;
     }
     return 0;
@@ -308,7 +308,7 @@ static void record_dense(const struct ps_server_contribution *in,
 }
 
 const struct ps_server_contribution_kind ps_server_dense_kind = {
-    .malformed_text = "a push and its payload do not agree",
+    .malformed_text = "a push does not match its payload",
     .is_paced = true,
     .read = ps_server_dense_read,
     .read_part = ps_server_dense_read_part,

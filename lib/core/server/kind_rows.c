@@ -260,7 +260,7 @@ static int plan_rows(struct ps_server_merge *run,
 }
 
 const struct ps_server_contribution_kind ps_server_rows_kind = {
-    .malformed_text = "a push of rows and its payload do not agree",
+    .malformed_text = "a push of rows does not match its payload",
     .read = read_rows,
     .read_part = read_rows_part,
     .retain = retain_rows,

@@ -328,7 +328,7 @@ void ps_server_on_pull_rows(struct ps_server_step *st, struct ps_server_conn *c,
         c->discard_reason == PS_E_PROTO ||
         (payload != NULL && payload->buf != NULL && payload->len != total)) {
         ps_server_session_close_bad(
-            st, c, "a pull of rows and its payload do not agree");
+            st, c, "a pull of rows does not match its payload");
         return;
     }
     struct ps_server_job *job = ps_server_job_find(st->s, m->gen);

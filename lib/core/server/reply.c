@@ -191,7 +191,7 @@ static const char *refusal_text(int rc)
                "is applied when it arrives, need a value to begin with";
     case PS_E_MISMATCH:
         return "element type, length, reduction or assignment differ from "
-               "what others gave for this round";
+               "those of the round's other contributions";
     case PS_E_FULL:
         return "more was sent than the credit allows";
     case PS_E_UNSUPPORTED:

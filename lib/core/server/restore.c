@@ -37,7 +37,7 @@ static bool check_payload_size(struct ps_server_step *st,
         (payload == NULL || payload->buf == NULL || payload->len == total)) {
         return true;
     }
-    ps_server_session_close_bad(st, c, "values and their payload do not agree");
+    ps_server_session_close_bad(st, c, "values do not match their payload");
     return false;
 }
 
@@ -690,7 +690,7 @@ void ps_server_on_state_get(struct ps_server_step *st, struct ps_server_conn *c,
 
     if (m->parts_count != 1) {
         ps_server_session_close_bad(st, c,
-                                    "a question for the state of no partition");
+                                    "a request for the state of no partition");
         return;
     }
     struct ps_part *part = find_part_or_refuse(st, &q, &job);
@@ -782,7 +782,7 @@ void ps_server_on_state_put(struct ps_server_step *st, struct ps_server_conn *c,
         (total > 0) != (payload != NULL) ||
         (payload != NULL && payload->buf != NULL && payload->len != total)) {
         ps_server_session_close_bad(st, c,
-                                    "a state and its payload do not agree");
+                                    "a state does not match its payload");
         return;
     }
     if (payload != NULL && payload->buf == NULL) {
@@ -795,7 +795,7 @@ void ps_server_on_state_put(struct ps_server_step *st, struct ps_server_conn *c,
                                                          : PS_E_STALE,
                          hopeless
                              ? "the server has no memory for it (store.memory)"
-                             : "the state could not be taken");
+                             : "the state could not be restored");
         return;
     }
     struct ps_part *part = find_part_or_refuse(st, &q, &job);
@@ -807,7 +807,7 @@ void ps_server_on_state_put(struct ps_server_step *st, struct ps_server_conn *c,
 
     if (rc != 0) {
         send_state_error(st, &q, rc,
-                         "the state is not one of this optimizer and key");
+                         "the state does not belong to this optimizer and key");
         return;
     }
     reply_state(st, &q, job, part, NULL);

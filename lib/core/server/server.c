@@ -349,7 +349,7 @@ static void on_sched_msg(struct ps_server_step *st, ps_conn_id conn,
         break;
     default:
         ps_uplink_drop(&st->s->uplink, &call,
-                       "it sent what is not for a server");
+                       "it sent a message that is not for a server");
         break;
     }
 }
@@ -447,7 +447,8 @@ static void on_session_msg(struct ps_server_step *st, struct ps_server_conn *c,
         ps_server_on_restore(st, c, msg, payload);
         break;
     default:
-        ps_server_session_close_bad(st, c, "it sent what is not for a server");
+        ps_server_session_close_bad(
+            st, c, "it sent a message that is not for a server");
         break;
     }
 }

@@ -513,7 +513,7 @@ void ps_server_session_tick(struct ps_server_step *st)
                                                    list_node);
 
         ps_effects_log(st->fx, PS_LOG_WARNING,
-                       "node %u takes no answers and is forgotten",
+                       "node %u does not read its answers and is forgotten",
                        p->agent_node);
         ps_server_session_close(st, p);
     }

@@ -666,7 +666,7 @@ def test_a_rank_killed_for_lack_of_memory(tight, how, words):
         f"test $RANK = 0 && exec sleep 1000; {tight}; {how}{GREEDY}; exit $?")
     assert code == 137, err
     assert (f"{words}, by the kernel for lack of memory, which dmesg on that "
-            "host tells") in err
+            "host shows") in err
     code, _, err = launch("-n", "1", *ALONE, *SHELL, "kill -KILL $$")
     assert code == 137 and "was killed by signal 9 (Killed)\n" in err
 

@@ -153,7 +153,7 @@ def test_yarn_takes_the_service(tmp):
     assert (tmp / "file").read_text() == define("yarn.json")
     write_program(tmp / "yarn", "exit 3")
     code, _, err = launch(*JOBS["yarn.json"], *COMMAND, env=path)
-    assert code == 69 and "yarn has not taken the job" in err
+    assert code == 69 and "yarn has not accepted the job" in err
 
 
 def test_pods_that_cannot_be_created_end_the_job(tmp):

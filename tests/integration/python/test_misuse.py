@@ -439,7 +439,7 @@ def test_both_sides_hear_that_options_differ(world, first, name, value, other,
         code, _, err = j.wait(rank)
         assert code != 0
         assert words + f" {first} on" in err and "says" in err, err
-        assert "all workers of a job must say the same" in err, err
+        assert "all workers of a job must state the same" in err, err
 
 
 @pytest.mark.parametrize("first", [0, 1])

@@ -35,7 +35,7 @@ def test_verbs_are_those_of_help():
     assert set(candidates("")) == verbs and len(verbs) > 15
     assert candidates("sta") == {
         "status": "one screen: members, jobs, what is wrong",
-        "stall": "what is waited for, since when, which ranks are missing"}
+        "stall": "waiting operations, since when, missing ranks"}
     assert set(candidates("help", "")) == verbs | {"all"}
     assert candidates("no-such-verb", "") == {}
 

@@ -64,8 +64,8 @@ def test_files_of_output_dir(tmp, small):
                             *SHELL, script)
     path = f"{small}/rank-0.log"
     assert code == IOERR, err
-    assert err.count(f"pslaunch: cannot write {path}: {REASON}; it has no "
-                     "more of the output, the job goes on\n") == 1, err
+    assert err.count(f"pslaunch: cannot write {path}: {REASON}; it lacks "
+                     "the rest of the output, the job goes on\n") == 1, err
     assert err.count("cannot write") == 1, err
     assert out.count("\n") == 100001 and "[0] 100000\n" in out
     assert (small / "rank-1.log").read_text() == "one\n"
@@ -101,7 +101,7 @@ def test_standard_output_of_a_job(tmp):
                              *SHELL, "seq 100000"))
     assert code == IOERR
     assert err == ("pslaunch: cannot write standard output: No space left on "
-                   "device; it has no more of the output, the job goes on\n")
+                   "device; it lacks the rest of the output, the job goes on\n")
     for rank in range(2):
         text = (where / f"rank-{rank}.log").read_text()
         assert text == "".join(f"{i}\n" for i in range(1, 100001))

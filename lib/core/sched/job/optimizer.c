@@ -230,8 +230,8 @@ static const char all_must_agree[] =
     "; all ranks of a job must declare the same";
 
 static const char accumulation_conflict[] =
-    "gradients of several rounds are accumulated as they are, and compressed "
-    "ones are not; declare one of the two";
+    "gradients of several rounds are accumulated without compression; declare "
+    "a step of several rounds or a compression, not both";
 
 /* Appends ", declared by rank 1 on HOST, and rank 0 on HOST declares ". */
 static void append_declarers(struct ps_str *why, const struct ps_sched_job *j,
@@ -351,8 +351,8 @@ static int check_optimizer(const struct ps_sched_job *j,
     }
     if (j->opt.mode != PS_MODE_SYNC && ps_optim_needs_norms(ret)) {
         ps_str_addf(why,
-                    "%s looks at norms of whole arrays, whose partitions are "
-                    "of one round; job %s is %s and has none",
+                    "%s needs norms of whole arrays in a round; job %s is %s "
+                    "and has no rounds",
                     name, j->name, ps_mode_name(j->opt.mode));
         return PS_E_UNSUPPORTED;
     }
@@ -479,8 +479,8 @@ static int check_compression(const struct ps_sched_job *j,
 
     if (j->opt.num_servers == 0) {
         ps_str_addf(why,
-                    "job %s has no servers: nothing travels that could be "
-                    "compressed; ask for at least one",
+                    "job %s has no servers: there is no traffic to compress; "
+                    "ask for at least one",
                     j->name);
         return PS_E_UNSUPPORTED;
     }
@@ -590,7 +590,7 @@ static int add_change(struct ps_sched_step *st, struct ps_sched_job *j,
         append_number(why, had->value);
         ps_str_addf(why, " from round %" PRIu64 " on, and now ", c.round);
         append_number(why, c.value);
-        ps_str_add(why, " is wanted; all workers must want the same");
+        ps_str_add(why, " is requested; all workers must request the same");
         return PS_E_MISMATCH;
     }
     ps_changes_add(&j->optimizer.changes, &c);
@@ -652,7 +652,8 @@ static int check_tunings(const struct ps_sched_job *j,
             append_number(why, t->lr_mult);
             ps_str_add(why, " and ");
             append_number(why, t->wd_mult);
-            ps_str_add(why, " are wanted; all workers must want the same");
+            ps_str_add(why,
+                       " are requested; all workers must request the same");
             return PS_E_MISMATCH;
         }
     }

@@ -116,7 +116,7 @@ static void describe_difference(struct ps_str *why,
     }
     ps_str_add(why, ", and ");
     append_worker(why, m->rank, host);
-    ps_str_addf(why, " says %s; all workers of a job must say the same",
+    ps_str_addf(why, " states %s; all workers of a job must state the same",
                 values[1]);
 }
 
@@ -397,8 +397,8 @@ static int check_reattach(const struct ps_sched_job *j,
             m->rank, j->name,
             j->opt.num_servers == 0
                 ? "the values of the job, which has no servers"
-                : "which pushes were applied; only a sync job has "
-                  "rounds to go on from");
+                : "the record of applied pushes; only a sync job has rounds to "
+                  "go on from");
         return PS_E_UNSUPPORTED;
     }
     w = &j->workers.list[m->rank];

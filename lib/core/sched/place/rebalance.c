@@ -262,10 +262,8 @@ void ps_sched_rebalance_query(struct ps_sched_step *st, struct ps_sched_conn *c,
         return;
     }
     if (count > PS_REBALANCE_PARTS_MAX) {
-        ps_sched_conn_end_query(
-            st, c, PS_E_TOOBIG,
-            "the job has more partitions than are looked at "
-            "for this");
+        ps_sched_conn_end_query(st, c, PS_E_TOOBIG,
+                                "the job has too many partitions for a plan");
         return;
     }
     p = ps_calloc(1, sizeof(*p));

@@ -542,7 +542,7 @@ bool ps_sched_query_is_busy(struct ps_sched_step *st, struct ps_sched_conn *c)
         return false;
     }
     ps_sched_conn_end_query(st, c, PS_E_AGAIN,
-                            "another query of this connection is not done");
+                            "another query of this connection is unfinished");
     return true;
 }
 
@@ -677,7 +677,7 @@ static uint32_t read_weight(struct ps_sched_step *st, struct ps_sched_conn *c,
     }
     ps_str_init(&why, text, sizeof(text));
     if (m->round != 0) {
-        ps_str_add(&why, "a weight holds at once, not from a round on");
+        ps_str_add(&why, "a weight takes effect at once, not from a round on");
     } else {
         ps_str_addf(&why, "weight is %g and must be a whole number, 1 to %u",
                     m->value, PS_JOB_WEIGHT_MAX);
