@@ -139,8 +139,8 @@ PLANTS = {
 
 /* NULL if the state"""),
     ],
-    "round/round: counts a repeated contribution for another slot": [
-        ("lib/core/round/round.c",
+    "part/round: counts a repeated contribution for another slot": [
+        ("lib/core/part/round.c",
          """if (!ps_bits_set(&r->contributed, place)) {
         return false;
     }""",
@@ -168,8 +168,8 @@ PLANTS = {
     }
     if (kind->take != NULL ? kind->take(st, in, part, &bytes)"""),
     ],
-    "round/round: keeps contributions in order of arrival": [
-        ("lib/core/round/round.c",
+    "part/round: keeps contributions in order of arrival": [
+        ("lib/core/part/round.c",
          "r->contributions[place] = *slice;",
          "        r->contributions[r->contributed.count - 1] = *slice;"),
     ],
@@ -556,8 +556,8 @@ static void pending_free(struct ps_sched_norm *n)
          "const double wd = v[PS_OPTIM_WD] * at->wd_mult;",
          "const double wd = v[PS_OPTIM_WD];"),
     ],
-    "round/credit: leaves unmerged bytes out of the credit": [
-        ("lib/core/round/credit.c",
+    "part/credit: leaves unmerged bytes out of the credit": [
+        ("lib/core/part/credit.c",
          "return held < reach ? reach - held : 0;",
          "return reach + 0 * held;"),
     ],
@@ -571,7 +571,7 @@ static void pending_free(struct ps_sched_norm *n)
          """(void)ps_credit_announce(f, slot->unmerged_bytes);
     if (ps_credit_is_exhausted(f)) {""",
          "    if (!ps_credit_announce_due(f, slot->unmerged_bytes)) {"),
-        ("lib/core/round/credit.c",
+        ("lib/core/part/credit.c",
          """f->announced = ps_max_u64(f->announced, f->received) +
                 ps_max_u64(f->window / 4, 1);""",
          "    f->announced += f->window / 4;"),
@@ -595,8 +595,8 @@ static void pending_free(struct ps_sched_norm *n)
          "if (job->incomplete_rounds != 0 && job->merging_rounds == 0) {",
          "        if (job->incomplete_rounds != 0 && job->merging_rounds + 1 == 0) {"),
     ],
-    "round/credit: grants less extra credit than an agent has exceeded": [
-        ("lib/core/round/credit.c",
+    "part/credit: grants less extra credit than an agent has exceeded": [
+        ("lib/core/part/credit.c",
          "ps_max_u64(f->announced, f->received) +", "f->announced +"),
     ],
     "server/credit: takes a credit that is just exhausted for open": [
@@ -702,8 +702,8 @@ static void pending_free(struct ps_sched_norm *n)
         ("lib/core/server/admission.c",
          "ps_server_session_drop_replies_all(&p->turns);", ""),
     ],
-    "round/fair: leaves the turn with one flow": [
-        ("lib/core/round/fair.c",
+    "part/fair: leaves the turn with one flow": [
+        ("lib/core/part/fair.c",
          "if (flow->finish - f->now >= TURN) {",
          "    if (flow->finish - f->now == UINT64_MAX) {"),
     ],
@@ -761,7 +761,7 @@ BY_TESTS = {
         "sim/test_stories.c",
     "server/admission: keeps payloads that wait for the previous session":
         "unit/test_server_fair.c",
-    "round/fair: leaves the turn with one flow": "unit/test_fair.c",
+    "part/fair: leaves the turn with one flow": "unit/test_fair.c",
     "agent/server: begins the turns without the first job":
         "unit/test_agent_fair.c",
     "agent/server: keeps the last job in the turns":

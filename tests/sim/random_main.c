@@ -14,7 +14,7 @@
 #include "base/alloc.h"
 #include "base/num.h"
 #include "base/rng.h"
-#include "core/round/rows.h"
+#include "core/part/rows.h"
 #include "core/sched/place/place.h"
 
 #include <getopt.h>

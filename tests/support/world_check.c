@@ -5,8 +5,8 @@
 #include "base/alloc.h"
 #include "base/fnv1a.h"
 #include "core/codec/compression.h"
-#include "core/round/batch.h"
-#include "core/round/rows.h"
+#include "core/part/round.h"
+#include "core/part/rows.h"
 #include "proto/ps_fixed.h"
 #include "support/world_data.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Takes the place of core/round/fair.c in a program whose only job must not
+/* Takes the place of core/part/fair.c in a program whose only job must not
  * use it: no flow may become active, be served or be charged. */
 #pragma once
 
-#include "core/round/fair.h"
+#include "core/part/fair.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

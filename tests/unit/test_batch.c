@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/round/batch.h"
+#include "core/part/round.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Credit of one sender. */
-#include "core/round/credit.h"
+#include "core/part/credit.h"
 
 #include "base/limits.h"
 

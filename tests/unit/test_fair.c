@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Fair queueing: shares by weight whatever the sizes of items, no starvation,
  * nothing kept from idle times. */
-#include "core/round/fair.h"
+#include "core/part/fair.h"
 
 #include "base/limits.h"
 #include "base/list.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rates, and the limits derived from them. */
-#include "core/round/pacing.h"
+#include "core/part/credit.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

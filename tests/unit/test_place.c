@@ -9,7 +9,7 @@
 #include "base/alloc.h"
 #include "base/dtype.h"
 #include "base/limits.h"
-#include "core/round/rows.h"
+#include "core/part/rows.h"
 #include "core/sched/place/place.h"
 
 #define MIB (1024u * 1024u)

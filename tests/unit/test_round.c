@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Contributions to a round, and their sum by the kernel in the order of the
  * definition, for any order of arrival and any skips. */
-#include "core/round/round.h"
+#include "core/part/round.h"
 
 #include "base/alloc.h"
 #include "base/rng.h"

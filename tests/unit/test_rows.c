@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of several contributors: merged numbers, and sums by row in the order of
  * the tree over contributors, without the missing ones. */
-#include "core/round/rows.h"
+#include "core/part/rows.h"
 
 #include "base/alloc.h"
 #include "base/rng.h"
-#include "core/round/round.h"
+#include "core/part/round.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 
 #define PLACES_MAX 40u
 
-/* The levels that core/round gives the same leaves. */
+/* The levels that core/part gives the same leaves. */
 static void rows_have_the_levels_of_their_rounds(void **state)
 {
     struct ps_rng rng;

@@ -5,7 +5,7 @@
 
 #include "base/limits.h"
 #include "base/map.h"
-#include "core/round/rows.h"
+#include "core/part/rows.h"
 #include "core/server/inner.h"
 #include "core/server/job.h"
 

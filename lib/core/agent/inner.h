@@ -48,8 +48,8 @@
 #include "core/codec/compression.h"
 #include "core/link/dialer.h"
 #include "core/link/link.h"
-#include "core/round/batch.h"
-#include "core/round/fair.h"
+#include "core/part/fair.h"
+#include "core/part/round.h"
 
 struct ps_agent_job;
 struct ps_agent_key;
@@ -423,7 +423,7 @@ struct ps_agent_job_config {
     uint8_t mode;
     uint8_t rule;
     uint32_t staleness; /* ssp */
-    uint32_t weight;    /* Of its flows (core/round/fair). */
+    uint32_t weight;    /* Of its flows (core/part/fair). */
 };
 
 /* Keys that are not open. */

@@ -14,7 +14,7 @@
 #include "core/agent/round.h"
 #include "core/agent/send.h"
 #include "core/agent/server.h"
-#include "core/round/rows.h"
+#include "core/part/rows.h"
 
 #include <string.h>
 

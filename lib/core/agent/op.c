@@ -11,7 +11,7 @@
 #include "base/str.h"
 #include "core/agent/inner.h"
 #include "core/agent/part.h"
-#include "core/round/rows.h"
+#include "core/part/rows.h"
 
 #include <string.h>
 

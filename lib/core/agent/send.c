@@ -18,7 +18,7 @@
 #include "core/agent/inner.h"
 #include "core/agent/part.h"
 #include "core/agent/server.h"
-#include "core/round/round.h"
+#include "core/part/round.h"
 
 #include <assert.h>
 

@@ -8,7 +8,7 @@
 #include "base/map.h"
 #include "base/time.h"
 #include "core/part/image.h"
-#include "core/round/round.h"
+#include "core/part/round.h"
 
 #include <stdbool.h>
 #include <stdint.h>

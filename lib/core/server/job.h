@@ -7,11 +7,10 @@
 #include "base/map.h"
 #include "core/codec/compression.h"
 #include "core/optim/optim.h"
+#include "core/part/credit.h"
+#include "core/part/fair.h"
+#include "core/part/round.h"
 #include "core/part/store.h"
-#include "core/round/batch.h"
-#include "core/round/credit.h"
-#include "core/round/fair.h"
-#include "core/round/pacing.h"
 #include "core/server/session.h"
 
 /* A contributor of a job. */
@@ -63,7 +62,7 @@ struct ps_server_job {
     struct ps_list_node node; /* In `credit_check`. */
     uint64_t gen;
     uint32_t version;
-    uint32_t weight; /* Of its flows (core/round/fair). */
+    uint32_t weight; /* Of its flows (core/part/fair). */
     char name[PS_NAME_MAX + 1];
     bool may_be_exhausted; /* Some slot may have used up its credit. */
     bool has_optimizer;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rows keys. A partition of such a key has whole rows, and a value from its
- * init on. Contributions are blocks of rows (core/round/rows.h), some of them
+ * init on. Contributions are blocks of rows (core/part/rows.h), some of them
  * empty, and are merged by row when the round is complete. The value is updated
  * in place if it has no other user, so a round costs what its rows cost; pulls
  * wait for the end of such a computation. */
 #include "core/server/kind.h"
 
 #include "base/alloc.h"
-#include "core/round/rows.h"
+#include "core/part/rows.h"
 #include "core/server/inner.h"
 #include "core/server/memory.h"
 

@@ -4,7 +4,7 @@
 #include "core/server/pull.h"
 
 #include "base/alloc.h"
-#include "core/round/rows.h"
+#include "core/part/rows.h"
 #include "core/server/inner.h"
 #include "core/server/job.h"
 #include "core/server/kind.h"

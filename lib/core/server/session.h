@@ -8,7 +8,7 @@
 #include "core/base/machine.h"
 #include "core/base/peer.h"
 #include "core/link/link.h"
-#include "core/round/fair.h"
+#include "core/part/fair.h"
 
 /* Bytes of values unsent on a stream, and of running computations where there
  * are streams, while the server has several jobs: one partition of each. */

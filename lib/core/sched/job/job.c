@@ -7,7 +7,7 @@
 #include "base/map.h"
 #include "base/name_hash.h"
 #include "base/state_table.h"
-#include "core/round/fair.h"
+#include "core/part/fair.h"
 #include "core/sched/job/history.h"
 
 #include <assert.h>

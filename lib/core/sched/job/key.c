@@ -4,7 +4,7 @@
 #include "core/sched/job/run.h"
 
 #include "base/alloc.h"
-#include "core/round/rows.h"
+#include "core/part/rows.h"
 #include "core/sched/inner.h"
 #include "proto/ps_fixed.h"
 

@@ -3,7 +3,7 @@
 #include "core/sched/job/run.h"
 
 #include "base/name_hash.h"
-#include "core/round/fair.h"
+#include "core/part/fair.h"
 #include "core/sched/inner.h"
 #include "core/sched/query/query.h"
 #include "core/sched/token.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* credit = received - held + window, and never less than announced before. An
- * extra grant needs no state of its own: it raises the announced credit, which
- * the rule reaches later. */
-#include "core/round/credit.h"
+/* Credit: credit = received - held + window, and never less than announced
+ * before. An extra grant needs no state of its own: it raises the announced
+ * credit, which the rule reaches later. */
+#include "core/part/credit.h"
 
 #include "base/limits.h"
 #include "base/num.h"
@@ -65,4 +65,33 @@ void ps_credit_grant_extra(struct ps_credit *f)
     /* The last frame may have exceeded the credit by more than this. */
     f->announced = ps_max_u64(f->announced, f->received) +
                    ps_max_u64(f->window / 4, 1);
+}
+
+/* ------------------------------------------------------------------- pacing */
+
+/* Bytes that arrive in this time are a sufficient lead. */
+#define LEAD_TIME      PS_MILLIS(3)
+#define LEAD_MIN       (64ull * 1024)
+#define LEAD_MAX       (4ull * 1024 * 1024)
+#define PATIENCE_MIN   PS_MILLIS(5)
+#define PATIENCE_MAX   PS_MILLIS(200)
+/* Used while the rate is not known. */
+#define PATIENCE_FIRST PS_MILLIS(20)
+
+uint64_t ps_pacing_max_lead(const struct ps_rate_meter *r)
+{
+    uint64_t lead = r->per_second / (PS_SECONDS(1) / LEAD_TIME);
+
+    return ps_min_u64(ps_max_u64(lead, LEAD_MIN), LEAD_MAX);
+}
+
+ps_time ps_pacing_patience(const struct ps_rate_meter *r, uint32_t count)
+{
+    if (r->per_second == 0) {
+        return PATIENCE_FIRST;
+    }
+    ps_time all = ps_pacing_max_lead(r) * count * 2 * PS_SECONDS(1) /
+                  r->per_second;
+
+    return ps_min_u64(ps_max_u64(all, PATIENCE_MIN), PATIENCE_MAX);
 }

@@ -4,7 +4,7 @@
  * previous item, its finish tag is later by cost / weight, and the least start
  * tag is served. No rate need be known, so it suits resources whose rate
  * varies. Here the items of a turn share one start tag. */
-#include "core/round/fair.h"
+#include "core/part/fair.h"
 
 #include "base/limits.h"
 #include "base/list.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/round/rows.h"
+#include "core/part/rows.h"
 
 #include "base/alloc.h"
 #include "base/num.h"
