@@ -35,10 +35,12 @@ def changed(text, **values):
 
 class GridEngine:
     """`env` has the variables of the clients. Processes of its jobs have `mark`
-    in their environment, as PSKV_MARK."""
+    in their environment, as PSKV_MARK. `inside`: a command in front of the
+    daemons and clients, such as that of a host."""
 
-    def __init__(self, tmp, mark):
+    def __init__(self, tmp, mark, inside=()):
         self.mark = mark
+        self.inside = list(inside)
         self.tmp = pathlib.Path(tmp)
         self.root = self.tmp / "root"
         self.processes = []
@@ -137,22 +139,22 @@ class GridEngine:
         assert code == 0, out
 
     def run(self, *words):
-        done = subprocess.run(words, capture_output=True, text=True,
-                              env=self.env, check=False,
+        done = subprocess.run([*self.inside, *words], capture_output=True,
+                              text=True, env=self.env, check=False,
                               stdin=subprocess.DEVNULL, timeout=limit(60))
         return done.returncode, done.stdout + done.stderr
 
     def start(self, name):
         log = open(self.tmp / f"{name}.log", "wb")
         self.processes.append(subprocess.Popen(
-            [PROGRAMS / name], stdin=subprocess.DEVNULL, stdout=log,
+            [*self.inside, PROGRAMS / name], stdin=subprocess.DEVNULL, stdout=log,
             stderr=log, env=self.env, preexec_fn=die_with_parent))
 
     def close(self):
         self.run("qdel", "-u", "*")
         for process in reversed(self.processes):
             # Files of the master go away, so it need not write them.
-            if process.args == [PROGRAMS / "sge_qmaster"]:
+            if process.args[-1] == PROGRAMS / "sge_qmaster":
                 process.kill()
             process.terminate()
             process.wait()

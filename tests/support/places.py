@@ -153,10 +153,10 @@ class Sge(Place):
     def missing():
         return gridengine.missing()
 
-    def __init__(self, tmp):
+    def __init__(self, tmp, inside=()):
         super().__init__(tmp)
         (tmp / "sge").mkdir()
-        self.engine = gridengine.GridEngine(tmp / "sge", self.mark)
+        self.engine = gridengine.GridEngine(tmp / "sge", self.mark, inside)
         self.env = {name: str(value) for name, value in self.engine.env.items()
                     if name.startswith("SGE_") or name == "PATH"}
 

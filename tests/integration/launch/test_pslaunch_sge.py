@@ -1,15 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """pslaunch within a job of Grid Engine, and its array jobs. Runs of these are in
 test_pslaunch_hosts.py, too."""
+import contextlib
+import os
+import pathlib
 import signal
+import socket
 import subprocess
+import sys
+import time
 
+import gridengine
 import pytest
 import trio as support
 from launched import (FAMILY, SHELL, STUBBORN, Running, argv, await_nothing,
                       launch, marked)
 from places import Sge
 from trio import limit, wait_for
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
+
+import netns  # noqa: E402
 
 
 @pytest.fixture
@@ -20,6 +31,76 @@ def place(tmp):
     one = Sge(tmp)
     yield one
     one.close()
+
+
+class Apart:
+    """Grid Engine on the second of two hosts."""
+
+    def __init__(self, tmp, stack):
+        self.top = stack.enter_context(netns.Topology(2, 0, 0, packets=True))
+        own = socket.gethostbyname(socket.gethostname())
+        if not own.startswith("127."):
+            netns.command("ip", "-n", self.top.name(2), "addr", "add",
+                          f"{own}/32", "dev", "lo")
+        self.place = Sge(tmp, self.top.inside(2))
+        stack.callback(self.place.close)
+        # The clients reach Grid Engine by another network than that of the job.
+        (tmp / "bin").mkdir()
+        for name in ("qsub", "qdel", "qstat"):
+            client = tmp / "bin" / name
+            client.write_text("#!/bin/sh\nexec nsenter --net=/run/netns/"
+                              f"{self.top.name(2)} {gridengine.PROGRAMS}/{name} "
+                              '"$@"\n')
+            client.chmod(0o755)
+        self.env = {**self.place.env, "PSKV_HOST_ADDRESS": self.top.address(1),
+                    "PATH": f"{tmp}/bin:{self.place.env['PATH']}"}
+
+    def cut(self):
+        """Drops all packets between the two hosts."""
+        for chain, way in (("INPUT", "-i"), ("OUTPUT", "-o")):
+            netns.command(*self.top.inside(2), "iptables", "-I", chain, way,
+                          "eth0", "-j", "DROP")
+
+    def tasks(self):
+        """Processes of the job on the second host."""
+        there = os.stat(f"/run/netns/{self.top.name(2)}").st_ino
+        found = []
+        for pid, _ in marked(self.place.mark):
+            with contextlib.suppress(FileNotFoundError):
+                if os.stat(f"/proc/{pid}/ns/net").st_ino == there:
+                    found.append(pid)
+        return found
+
+
+@pytest.fixture
+def apart(tmp):
+    reason = Sge.missing()
+    if reason is not None:
+        pytest.skip(reason)
+    with contextlib.ExitStack() as stack:
+        try:
+            with netns.Topology(1, 0, 0, packets=True):
+                pass
+        except (netns.Missing, AssertionError) as e:
+            pytest.skip(f"no hosts can be made here: {e}")
+        yield Apart(tmp, stack)
+
+
+def test_a_cut_network_ends_the_job_on_both_sides(apart, tmp):
+    """Without a message, and long before a supervisor would miss one."""
+    with Running("-n", "2", "-s", "1", *Sge.words, *SHELL, FAMILY,
+                 mark=apart.place.mark, env=apart.env,
+                 inside=(*apart.top.inside(1), "env", "-C", tmp)) as r:
+        r.await_text(b"ready", 2)
+        assert apart.tasks()
+        begin = time.monotonic()
+        apart.cut()
+        wait_for(lambda: not apart.tasks(),
+                 "the end of the job on the host that was cut off")
+        assert time.monotonic() - begin < limit(5) + 1
+        assert r.wait() == 69
+        r.await_text(b"its host does not answer", name="err")
+        await_end(apart.place, tmp)
 
 
 @pytest.mark.parametrize("how, want", [("exit 0", 0), ("exit 7", 7)])
