@@ -273,7 +273,7 @@ static void streaming_needs_a_job_that_fails_on_loss(void **state)
     share_region(&b, 0, (size_t)3 * 8192 * 4);
     submit_streaming_push(&b, 0, 0, 1, 0);
     assert_int_equal(last_op_done(&b, 0)->error, PS_E_UNSUPPORTED);
-    assert_non_null(strstr(last_op_done(&b, 0)->text, "fails when it loses"));
+    assert_non_null(strstr(last_op_done(&b, 0)->text, "on_loss fail alone"));
     submit_push(&b, 0, 0, 1, 0);
     assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH), 3);
     end_bench(&b);
@@ -298,7 +298,7 @@ static void impossible_copy_progress_ends_the_session(void **state)
         submit_progress(&b, 0, 0, 1, bad[i]);
         s = find_sent(&b, WORKER_CONN, PS_MSG_L_ERROR, 0);
         assert_non_null(s);
-        assert_non_null(strstr(s->packet->msg->l_error.text, "rank 0 says"));
+        assert_non_null(strstr(s->packet->msg->l_error.text, "rank 0 reports"));
         assert_null(find_sent(&b, WORKER_CONN + 1, PS_MSG_L_ERROR, 0));
         end_bench(&b);
     }

@@ -355,7 +355,7 @@ static void repeated_push_of_a_rank_counts_once(void **state)
     }
     assert_int_equal(last_op_done(&b, 0)->op_id, 77);
     assert_int_equal(last_op_done(&b, 0)->error, PS_E_INVAL);
-    assert_non_null(strstr(last_op_done(&b, 0)->text, "its next is 3"));
+    assert_non_null(strstr(last_op_done(&b, 0)->text, "its next round is 3"));
     assert_int_equal(b.computation_count, 0);
     assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH), 0);
     submit_push(&b, 1, 0, 2, 0);

@@ -383,7 +383,7 @@ static void process_beyond_the_query_rate_is_disconnected(void **state)
     }
     assert_non_null(strstr(find_sent(&b, WORKER_CONN, PS_MSG_L_ERROR, 0)
                                ->packet->msg->l_error.text,
-                           "more than 1000 questions in a second"));
+                           "more than 1000 stall queries in a second"));
     end_bench(&b);
 }
 

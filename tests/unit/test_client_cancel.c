@@ -235,7 +235,7 @@ static void a_push_of_a_lost_agent_is_refused(void **state)
     assert_int_equal(pthread_create(&thread, NULL, wait_main, push[0]), 0);
     peer_accept_reattach(&f->peer);
     assert_int_equal(psc_op_cancel(push[0]), PSC_E_REFUSED);
-    assert_text(peer_detail(f->c), "an agent that is lost now had it");
+    assert_text(peer_detail(f->c), "an agent that was lost had it");
     assert_int_equal(psc_op_cancel(push[1]), 0);
     expect_canceled(push[1]);
     peer_welcome(&f->peer);

@@ -304,7 +304,7 @@ static void end_of_an_operation_during_its_copy_fails_the_client(void **state)
     assert_int_equal(psc_dispatch(f->c), PSC_E_PROTO);
     go_on(f);
     assert_int_equal(psc_op_test(f->op), PSC_E_PROTO);
-    assert_detail(f, "still copies");
+    assert_detail(f, "was copying its array");
     peer_close_conn(&f->peer);
 }
 

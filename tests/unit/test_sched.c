@@ -214,12 +214,12 @@ static void jobs_wait_for_servers(void **state)
 static void options_of_workers_must_agree(void **state)
 {
     static const char *const words[] = {
-        "num_workers 4 for rank 1 on a, and a worker on b says 8",
-        "num_servers 2 for rank 1 on a, and a worker on b says 1",
-        "mode sync for rank 1 on a, and a worker on b says async",
-        "on_loss wait for rank 1 on a, and a worker on b says fail",
-        "partition_bytes 1048576 for rank 1 on a, and a worker on b says 8192",
-        "weight 100 for rank 1 on a, and a worker on b says 300"};
+        "num_workers 4 for rank 1 on a, and a worker on b states 8",
+        "num_servers 2 for rank 1 on a, and a worker on b states 1",
+        "mode sync for rank 1 on a, and a worker on b states async",
+        "on_loss wait for rank 1 on a, and a worker on b states fail",
+        "partition_bytes 1048576 for rank 1 on a, and a worker on b states 8192",
+        "weight 100 for rank 1 on a, and a worker on b states 300"};
 
     (void)state;
     for (uint32_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {

@@ -415,7 +415,7 @@ static void multipliers_change_for_all_servers(void **state)
     d = tune_key(&j, 1, 3, 5);
     assert_int_equal(d->error, PS_E_MISMATCH);
     expect_substring(d->text, "has lr_mult 2 and wd_mult 1 from round 5 on, "
-                              "and now 3 and 1 are wanted");
+                              "and now 3 and 1 are requested");
     /* The declaration is what it was. */
     set_optimizer(&j, 1, 6, "sgd", 0.1, 0.9, false);
     assert_int_equal(
@@ -785,7 +785,7 @@ static void norms_need_rounds(void **state)
         &last_msg(agent, PS_MSG_OPTIMIZER_DONE)->optimizer_done;
 
     assert_int_equal(d->error, PS_E_UNSUPPORTED);
-    expect_substring(d->text, "job train is async and has none");
+    expect_substring(d->text, "job train is async and has no rounds");
     deliver_worker_gone(w, agent, last_job_opened(agent)->gen, 1, true);
     end_world(w);
 }
@@ -2201,7 +2201,7 @@ static void an_operator_changes_the_weight_of_a_job(void **state)
     assert_int_equal(last_job_opened(j.a[1])->error, PS_E_MISMATCH);
     expect_substring(last_job_opened(j.a[1])->text,
                      "weight 100 for rank 0 on host-a, and rank 2 on "
-                     "a1 says 300");
+                     "a1 states 300");
     deliver_msg(j.w, j.a[1], make_job_open(3, 4, 2, 2));
     assert_int_equal(last_job_opened(j.a[1])->error, 0);
     advance_time(j.w, PS_MILLIS(50));
@@ -2227,7 +2227,7 @@ static void a_weight_is_a_number_that_holds_at_once(void **state)
     }
     set_weight(j.w, ctl, 300, 5);
     expect_substring(last_msg(ctl, PS_MSG_QUERY_END)->query_end.text,
-                     "holds at once");
+                     "takes effect at once");
     assert_int_equal(shown_weight(j.w, ctl), PS_JOB_WEIGHT_DEFAULT);
     assert_null(strstr(j.w->story, "by an operator"));
     finish_job(&j);
