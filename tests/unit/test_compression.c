@@ -95,7 +95,7 @@ static void malformed_declarations_are_refused_with_a_text(void **state)
     expect_refused("1bit", "threshold", -1, PS_E_INVAL, "not be negative");
     expect_refused("topk", "k", 0, PS_E_INVAL, "share below 1 or a whole");
     expect_refused("topk", "k", 2.5, PS_E_INVAL, "share below 1 or a whole");
-    expect_refused("topk", "k", NAN, PS_E_INVAL, "must be a number");
+    expect_refused("topk", "k", NAN, PS_E_INVAL, "must be a finite number");
     expect_refused("fp16", "ef", 2, PS_E_INVAL, "0 or 1");
     expect_refused("fp16", "momentum", 1, PS_E_INVAL, "less than 1");
     expect_refused("fp16", "min_bytes", -1, PS_E_INVAL, "whole number");

@@ -2,8 +2,8 @@
 #include "core/codec/compression.h"
 
 #include "base/str.h"
+#include "core/optim/param.h"
 
-#include <math.h>
 #include <string.h>
 
 /* Elements of a partition for which no encoded form exceeds 32-bit sizes. */
@@ -25,32 +25,19 @@ enum codec_param {
     NUMBERS,
 };
 
-enum range {
-    ABOVE_ZERO,
-    NOT_NEGATIVE,
-    BELOW_ONE,
-    FRACTION_OR_COUNT,
-    WHOLE, /* Up to 2^53, which a double represents exactly. */
-    STEPS,
-    SWITCH,
-};
-
-static const struct {
-    const char *name;
-    enum range range;
-} param_table[NUMBERS] = {
-    [THRESHOLD] = {"threshold", NOT_NEGATIVE},
-    [K] = {"k", FRACTION_OR_COUNT},
-    [SEED] = {"seed", WHOLE},
-    [LEVELS] = {"levels", STEPS},
-    [NATURAL_STEPS] = {"natural", SWITCH},
-    [L2] = {"l2", SWITCH},
-    [SCALING] = {"scaling", SWITCH},
-    [EF] = {"ef", SWITCH},
-    [MOMENTUM] = {"momentum", BELOW_ONE},
-    [MIN_BYTES] = {"min_bytes", WHOLE},
-    [BOTH] = {"both", SWITCH},
-    [PER_WORKER] = {"per_worker", SWITCH},
+static const struct ps_param param_table[NUMBERS] = {
+    [THRESHOLD] = {"threshold", NULL, PS_RANGE_THRESHOLD},
+    [K] = {"k", NULL, PS_RANGE_FRACTION_OR_COUNT},
+    [SEED] = {"seed", NULL, PS_RANGE_SEED},
+    [LEVELS] = {"levels", NULL, PS_RANGE_LEVELS},
+    [NATURAL_STEPS] = {"natural", NULL, PS_RANGE_SWITCH},
+    [L2] = {"l2", NULL, PS_RANGE_SWITCH},
+    [SCALING] = {"scaling", NULL, PS_RANGE_SWITCH},
+    [EF] = {"ef", NULL, PS_RANGE_SWITCH},
+    [MOMENTUM] = {"momentum", NULL, PS_RANGE_BELOW_ONE},
+    [MIN_BYTES] = {"min_bytes", NULL, PS_RANGE_SEED},
+    [BOTH] = {"both", NULL, PS_RANGE_SWITCH},
+    [PER_WORKER] = {"per_worker", NULL, PS_RANGE_SWITCH},
 };
 
 #define BIT(n) (1u << (n))
@@ -96,138 +83,44 @@ static const struct codec_spec {
      false,
      {[EF] = 1, [LEVELS] = 7}},
 };
-#define KINDS (sizeof(codec_specs) / sizeof(codec_specs[0]))
-
-static const char *text_or_empty(const char *s)
-{
-    return s == NULL ? "" : s;
-}
-
-/* Largest number up to which every whole one has a double. */
-#define WHOLE_MAX 0x1p53
-
-static bool is_whole_between(double v, double least, double most)
-{
-    return v >= least && v <= most && floor(v) == v;
-}
-
-/* Returns the text of the violated range; NULL: the value is valid. */
-static const char *range_violation(enum range range, double v)
-{
-    if (!isfinite(v)) {
-        return "must be a number";
-    }
-    switch (range) {
-    case ABOVE_ZERO:
-        return v >= 0x1p-126 && v <= 0x1p126 ? NULL : "must be above 0";
-    case NOT_NEGATIVE:
-        return v >= 0 && v <= 0x1p126 ? NULL : "must not be negative";
-    case BELOW_ONE:
-        return v >= 0 && v < 1 ? NULL : "must be at least 0 and less than 1";
-    case FRACTION_OR_COUNT:
-        return (v > 0 && v < 1) || is_whole_between(v, 1, WHOLE_MAX)
-                   ? NULL
-                   : "must be a share below 1 or a whole number";
-    case WHOLE:
-        return is_whole_between(v, 0, WHOLE_MAX)
-                   ? NULL
-                   : "must be a whole number that is not negative";
-    case STEPS:
-        return is_whole_between(v, 1, PS_CODEC_LEVELS_MAX)
-                   ? NULL
-                   : "must be a whole number from 1 to 127";
-    case SWITCH:
-        return v == 0 || v == 1 ? NULL : "must be 0 or 1";
-    }
-    return NULL;
-}
-
-static const struct codec_spec *find_codec(const char *name, struct ps_str *why)
-{
-    for (size_t i = 0; i < KINDS; i++) {
-        if (strcmp(codec_specs[i].name, name) == 0) {
-            return &codec_specs[i];
-        }
-    }
-    ps_str_add(why, "no compression is called '");
-    ps_str_add_escaped(why, name, strlen(name), 32);
-    ps_str_add(why, "'; there is");
-    for (size_t i = 0; i < KINDS; i++) {
-        ps_str_addf(why, "%s %s", i > 0 ? "," : "", codec_specs[i].name);
-    }
-    return NULL;
-}
-
-static int accept_param(const struct codec_spec *kind,
-                        const struct ps_rec_param *p, uint32_t *seen,
-                        double *value, struct ps_str *why)
-{
-    const char *name = text_or_empty(p->name);
-    unsigned n = 0;
-
-    while (n < NUMBERS && ((kind->param_mask & BIT(n)) == 0 ||
-                           strcmp(param_table[n].name, name) != 0)) {
-        n++;
-    }
-    if (n == NUMBERS) {
-        const char *before = "";
-
-        ps_str_addf(why, "compression %s has no parameter '", kind->name);
-        ps_str_add_escaped(why, name, strlen(name), 32);
-        ps_str_add(why, "'; it has");
-        for (unsigned i = 0; i < NUMBERS; i++) {
-            if ((kind->param_mask & BIT(i)) != 0) {
-                ps_str_addf(why, "%s %s", before, param_table[i].name);
-                before = ",";
-            }
-        }
-        return PS_E_INVAL;
-    }
-    if ((*seen & BIT(n)) != 0) {
-        ps_str_addf(why, "%s of %s is given twice", param_table[n].name,
-                    kind->name);
-        return PS_E_INVAL;
-    }
-    *seen |= BIT(n);
-
-    const char *must = range_violation(n == THRESHOLD && kind->needs_threshold
-                                           ? ABOVE_ZERO
-                                           : param_table[n].range,
-                                       p->value);
-    if (must != NULL) {
-        ps_str_addf(why, "%s of %s %s, not %g", param_table[n].name, kind->name,
-                    must, p->value);
-        return PS_E_INVAL;
-    }
-    value[n] = p->value;
-    return 0;
-}
-
 int ps_compression_parse(const char *name, const struct ps_rec_param *params,
                          uint32_t count, struct ps_compression *ret, char *why,
                          size_t why_cap)
 {
+    struct ps_param list[NUMBERS];
     double value[NUMBERS];
-    uint32_t seen = 0;
     struct ps_str s;
 
     ps_str_init(&s, why, why_cap);
-    if (*text_or_empty(name) == '\0') {
+    if (name == NULL || *name == '\0') {
         *ret = (struct ps_compression){0};
         return 0;
     }
-    const struct codec_spec *kind = find_codec(name, &s);
+    const struct codec_spec *kind = ps_param_find_kind(
+        codec_specs, sizeof(codec_specs[0]),
+        sizeof(codec_specs) / sizeof(codec_specs[0]), name,
+        "no compression is called '", &s);
 
     if (kind == NULL) {
         return PS_E_UNSUPPORTED;
     }
+    memcpy(list, param_table, sizeof(list));
+    if (kind->needs_threshold) {
+        list[THRESHOLD].range = PS_RANGE_ABOVE_ZERO;
+    }
     memcpy(value, kind->defaults, sizeof(value));
-    for (uint32_t i = 0; i < count; i++) {
-        int rc = accept_param(kind, &params[i], &seen, value, &s);
+    int rc = ps_param_parse(&(struct ps_param_set){.list = list,
+                                                   .count = NUMBERS,
+                                                   .shown = NUMBERS,
+                                                   .mask = kind->param_mask,
+                                                   .prefix = "compression ",
+                                                   .name = kind->name,
+                                                   .lacks = " has no "
+                                                            "parameter '"},
+                            params, count, value, &s);
 
-        if (rc != 0) {
-            return rc;
-        }
+    if (rc != 0) {
+        return rc;
     }
     bool natural = value[NATURAL_STEPS] != 0;
 

@@ -29,10 +29,8 @@ struct ps_optim_default {
 struct ps_optim_kind {
     const char *name;
     int step; /* enum ps_step_kind of the plain form, or SGD, LARS, LBSGD. */
-    bool has_rate;
-    bool is_bare; /* Has neither wd nor clip_gradient. */
     unsigned param_count;
-    /* Further parameters, with defaults. */
+    /* Its own parameters, with defaults; one with a rate has that first. */
     struct ps_optim_default params[OWN_PARAMS_MAX];
 };
 
@@ -57,6 +55,8 @@ static inline double ps_optim_lbsgd_rounds(const struct ps_optim *o)
            o->value[PS_OPTIM_UPDATES_PER_EPOCH];
 }
 
+/* True if steps have a rate, and the rate a schedule. */
+bool ps_optim_has_rate(const struct ps_optim_kind *kind);
 /* Returns the parameter of that name or alias; PS_OPTIM_PARAMS: the optimizer
  * has none. */
 unsigned ps_optim_find_param(const struct ps_optim_kind *kind,

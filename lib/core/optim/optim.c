@@ -1,104 +1,86 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Optimizer declarations: one table of hyper-parameters with their ranges, one
- * of optimizers with their hyper-parameters. Names come from unauthenticated
- * peers and are escaped in error texts. */
+ * of optimizers with their hyper-parameters. */
 #include "core/optim/kind.h"
 
 #include "base/str.h"
+#include "core/optim/param.h"
 
 #include <assert.h>
-#include <math.h>
 #include <string.h>
 
-enum range {
-    ANY,          /* Any finite number. */
-    NOT_NEGATIVE, /* At least 0. */
-    BELOW_ONE,    /* At least 0 and less than 1. */
-    UP_TO_ONE,    /* More than 0 and at most 1. */
-    SWITCH,       /* 0 or 1. */
-    WHOLE,        /* A whole number, at least 0. */
-    COUNT,        /* A whole number, at least 1. */
-    SCHEDULE,     /* One of enum ps_lr_kind. */
-    STRATEGY,     /* One of enum warmup_strategy. */
-};
-
-struct row {
-    const char *name;
-    const char *alias; /* NULL: no alias. */
-    enum range range;
-};
-
-static const struct row param_specs[PS_OPTIM_PARAMS] = {
-    [PS_OPTIM_LR] = {"learning_rate", "lr", NOT_NEGATIVE},
-    [PS_OPTIM_MOMENTUM] = {"momentum", NULL, BELOW_ONE},
-    [PS_OPTIM_DECAY_AFTER] = {"decay_after_step", NULL, SWITCH},
-    [PS_OPTIM_WD] = {"wd", NULL, NOT_NEGATIVE},
-    [PS_OPTIM_RESCALE] = {"rescale_grad", "rescale", ANY},
-    [PS_OPTIM_CLIP] = {"clip_gradient", "clip", ANY},
-    [PS_OPTIM_BETA1] = {"beta1", NULL, BELOW_ONE},
-    [PS_OPTIM_BETA2] = {"beta2", NULL, BELOW_ONE},
-    [PS_OPTIM_EPSILON] = {"epsilon", "eps", NOT_NEGATIVE},
-    [PS_OPTIM_GAMMA1] = {"gamma1", NULL, BELOW_ONE},
-    [PS_OPTIM_GAMMA2] = {"gamma2", NULL, BELOW_ONE},
-    [PS_OPTIM_CENTERED] = {"centered", NULL, SWITCH},
-    [PS_OPTIM_CLIP_WEIGHTS] = {"clip_weights", NULL, ANY},
-    [PS_OPTIM_RHO] = {"rho", NULL, BELOW_ONE},
-    [PS_OPTIM_LAMDA1] = {"lamda1", "lambda1", NOT_NEGATIVE},
-    [PS_OPTIM_BETA] = {"beta", NULL, NOT_NEGATIVE},
-    [PS_OPTIM_CORRECT_BIAS] = {"correct_bias", "bias_correction", SWITCH},
-    [PS_OPTIM_SCHEDULE_DECAY] = {"schedule_decay", NULL, NOT_NEGATIVE},
-    [PS_OPTIM_WD_LH] = {"wd_lh", NULL, NOT_NEGATIVE},
-    [PS_OPTIM_LAMDA] = {"lamda", "lambda", NOT_NEGATIVE},
-    [PS_OPTIM_LAZY] = {"lazy_update", NULL, SWITCH},
-    [PS_OPTIM_BEGIN] = {"begin_num_update", NULL, WHOLE},
-    [PS_OPTIM_ACCUMULATE] = {"accumulate", "accumulate_steps", COUNT},
-    [PS_OPTIM_LOWER_BOUND] = {"lower_bound", NULL, NOT_NEGATIVE},
-    [PS_OPTIM_UPPER_BOUND] = {"upper_bound", NULL, NOT_NEGATIVE},
-    [PS_OPTIM_ETA] = {"eta", NULL, NOT_NEGATIVE},
-    [PS_OPTIM_CORRECT_MOMENTUM] = {"momentum_correction", NULL, SWITCH},
-    [PS_OPTIM_BATCH_SCALE] = {"batch_scale", NULL, COUNT},
-    [PS_OPTIM_WARMUP_STRATEGY] = {"warmup_strategy", NULL, STRATEGY},
-    [PS_OPTIM_WARMUP_EPOCHS] = {"warmup_epochs", NULL, NOT_NEGATIVE},
-    [PS_OPTIM_UPDATES_PER_EPOCH] = {"updates_per_epoch", NULL, WHOLE},
-    [PS_OPTIM_BEGIN_EPOCH] = {"begin_epoch", NULL, WHOLE},
-    [PS_OPTIM_SEED] = {"seed", NULL, WHOLE},
-    [PS_OPTIM_SKIP] = {"skip_nonfinite", NULL, SWITCH},
-    [PS_OPTIM_CLIP_GLOBAL] = {"clip_global_norm", NULL, NOT_NEGATIVE},
-    [PS_OPTIM_SCHEDULER] = {"lr_scheduler", NULL, SCHEDULE},
-    [PS_OPTIM_STEP] = {"lr_scheduler_step", NULL, WHOLE},
-    [PS_OPTIM_STEP_1] = {"lr_scheduler_step_1", NULL, WHOLE},
-    [PS_OPTIM_STEP_1 + 1] = {"lr_scheduler_step_2", NULL, WHOLE},
-    [PS_OPTIM_STEP_1 + 2] = {"lr_scheduler_step_3", NULL, WHOLE},
-    [PS_OPTIM_STEP_1 + 3] = {"lr_scheduler_step_4", NULL, WHOLE},
-    [PS_OPTIM_STEP_1 + 4] = {"lr_scheduler_step_5", NULL, WHOLE},
-    [PS_OPTIM_STEP_1 + 5] = {"lr_scheduler_step_6", NULL, WHOLE},
-    [PS_OPTIM_STEP_1 + 6] = {"lr_scheduler_step_7", NULL, WHOLE},
-    [PS_OPTIM_STEP_8] = {"lr_scheduler_step_8", NULL, WHOLE},
-    [PS_OPTIM_FACTOR] = {"lr_scheduler_factor", NULL, UP_TO_ONE},
-    [PS_OPTIM_STOP_LR] = {"lr_scheduler_stop_lr", NULL, NOT_NEGATIVE},
-    [PS_OPTIM_MAX_UPDATE] = {"lr_scheduler_max_update", NULL, WHOLE},
-    [PS_OPTIM_POWER] = {"lr_scheduler_power", NULL, NOT_NEGATIVE},
-    [PS_OPTIM_FINAL_LR] = {"lr_scheduler_final_lr", NULL, NOT_NEGATIVE},
-    [PS_OPTIM_WARMUP_STEPS] = {"lr_scheduler_warmup_steps", NULL, WHOLE},
+static const struct ps_param param_specs[PS_OPTIM_PARAMS] = {
+    [PS_OPTIM_LR] = {"learning_rate", "lr", PS_RANGE_NOT_NEGATIVE},
+    [PS_OPTIM_MOMENTUM] = {"momentum", NULL, PS_RANGE_BELOW_ONE},
+    [PS_OPTIM_DECAY_AFTER] = {"decay_after_step", NULL, PS_RANGE_SWITCH},
+    [PS_OPTIM_WD] = {"wd", NULL, PS_RANGE_NOT_NEGATIVE},
+    [PS_OPTIM_RESCALE] = {"rescale_grad", "rescale", PS_RANGE_ANY},
+    [PS_OPTIM_CLIP] = {"clip_gradient", "clip", PS_RANGE_ANY},
+    [PS_OPTIM_BETA1] = {"beta1", NULL, PS_RANGE_BELOW_ONE},
+    [PS_OPTIM_BETA2] = {"beta2", NULL, PS_RANGE_BELOW_ONE},
+    [PS_OPTIM_EPSILON] = {"epsilon", "eps", PS_RANGE_NOT_NEGATIVE},
+    [PS_OPTIM_GAMMA1] = {"gamma1", NULL, PS_RANGE_BELOW_ONE},
+    [PS_OPTIM_GAMMA2] = {"gamma2", NULL, PS_RANGE_BELOW_ONE},
+    [PS_OPTIM_CENTERED] = {"centered", NULL, PS_RANGE_SWITCH},
+    [PS_OPTIM_CLIP_WEIGHTS] = {"clip_weights", NULL, PS_RANGE_ANY},
+    [PS_OPTIM_RHO] = {"rho", NULL, PS_RANGE_BELOW_ONE},
+    [PS_OPTIM_LAMDA1] = {"lamda1", "lambda1", PS_RANGE_NOT_NEGATIVE},
+    [PS_OPTIM_BETA] = {"beta", NULL, PS_RANGE_NOT_NEGATIVE},
+    [PS_OPTIM_CORRECT_BIAS] = {"correct_bias", "bias_correction",
+                               PS_RANGE_SWITCH},
+    [PS_OPTIM_SCHEDULE_DECAY] = {"schedule_decay", NULL, PS_RANGE_NOT_NEGATIVE},
+    [PS_OPTIM_WD_LH] = {"wd_lh", NULL, PS_RANGE_NOT_NEGATIVE},
+    [PS_OPTIM_LAMDA] = {"lamda", "lambda", PS_RANGE_NOT_NEGATIVE},
+    [PS_OPTIM_LAZY] = {"lazy_update", NULL, PS_RANGE_SWITCH},
+    [PS_OPTIM_BEGIN] = {"begin_num_update", NULL, PS_RANGE_WHOLE},
+    [PS_OPTIM_ACCUMULATE] = {"accumulate", "accumulate_steps", PS_RANGE_COUNT},
+    [PS_OPTIM_LOWER_BOUND] = {"lower_bound", NULL, PS_RANGE_NOT_NEGATIVE},
+    [PS_OPTIM_UPPER_BOUND] = {"upper_bound", NULL, PS_RANGE_NOT_NEGATIVE},
+    [PS_OPTIM_ETA] = {"eta", NULL, PS_RANGE_NOT_NEGATIVE},
+    [PS_OPTIM_CORRECT_MOMENTUM] = {"momentum_correction", NULL,
+                                   PS_RANGE_SWITCH},
+    [PS_OPTIM_BATCH_SCALE] = {"batch_scale", NULL, PS_RANGE_COUNT},
+    [PS_OPTIM_WARMUP_STRATEGY] = {"warmup_strategy", NULL, PS_RANGE_STRATEGY},
+    [PS_OPTIM_WARMUP_EPOCHS] = {"warmup_epochs", NULL, PS_RANGE_NOT_NEGATIVE},
+    [PS_OPTIM_UPDATES_PER_EPOCH] = {"updates_per_epoch", NULL, PS_RANGE_WHOLE},
+    [PS_OPTIM_BEGIN_EPOCH] = {"begin_epoch", NULL, PS_RANGE_WHOLE},
+    [PS_OPTIM_SEED] = {"seed", NULL, PS_RANGE_WHOLE},
+    [PS_OPTIM_SKIP] = {"skip_nonfinite", NULL, PS_RANGE_SWITCH},
+    [PS_OPTIM_CLIP_GLOBAL] = {"clip_global_norm", NULL, PS_RANGE_NOT_NEGATIVE},
+    [PS_OPTIM_SCHEDULER] = {"lr_scheduler", NULL, PS_RANGE_SCHEDULE},
+    [PS_OPTIM_STEP] = {"lr_scheduler_step", NULL, PS_RANGE_WHOLE},
+    [PS_OPTIM_STEP_1] = {"lr_scheduler_step_1", NULL, PS_RANGE_WHOLE},
+    [PS_OPTIM_STEP_1 + 1] = {"lr_scheduler_step_2", NULL, PS_RANGE_WHOLE},
+    [PS_OPTIM_STEP_1 + 2] = {"lr_scheduler_step_3", NULL, PS_RANGE_WHOLE},
+    [PS_OPTIM_STEP_1 + 3] = {"lr_scheduler_step_4", NULL, PS_RANGE_WHOLE},
+    [PS_OPTIM_STEP_1 + 4] = {"lr_scheduler_step_5", NULL, PS_RANGE_WHOLE},
+    [PS_OPTIM_STEP_1 + 5] = {"lr_scheduler_step_6", NULL, PS_RANGE_WHOLE},
+    [PS_OPTIM_STEP_1 + 6] = {"lr_scheduler_step_7", NULL, PS_RANGE_WHOLE},
+    [PS_OPTIM_STEP_8] = {"lr_scheduler_step_8", NULL, PS_RANGE_WHOLE},
+    [PS_OPTIM_FACTOR] = {"lr_scheduler_factor", NULL, PS_RANGE_UP_TO_ONE},
+    [PS_OPTIM_STOP_LR] = {"lr_scheduler_stop_lr", NULL, PS_RANGE_NOT_NEGATIVE},
+    [PS_OPTIM_MAX_UPDATE] = {"lr_scheduler_max_update", NULL, PS_RANGE_WHOLE},
+    [PS_OPTIM_POWER] = {"lr_scheduler_power", NULL, PS_RANGE_NOT_NEGATIVE},
+    [PS_OPTIM_FINAL_LR] = {"lr_scheduler_final_lr", NULL,
+                           PS_RANGE_NOT_NEGATIVE},
+    [PS_OPTIM_WARMUP_STEPS] = {"lr_scheduler_warmup_steps", NULL,
+                               PS_RANGE_WHOLE},
     [PS_OPTIM_WARMUP_BEGIN_LR] = {"lr_scheduler_warmup_begin_lr", NULL,
-                                  NOT_NEGATIVE},
-    [PS_OPTIM_WARMUP_CONSTANT] = {"lr_scheduler_warmup_constant", NULL, SWITCH},
+                                  PS_RANGE_NOT_NEGATIVE},
+    [PS_OPTIM_WARMUP_CONSTANT] = {"lr_scheduler_warmup_constant", NULL,
+                                  PS_RANGE_SWITCH},
 };
 
-_Static_assert(PS_OPTIM_PARAMS <= 64, "they are a set in 64 bits");
+_Static_assert(PS_OPTIM_PARAMS < 64, "they are a set in 64 bits");
 
 static const struct ps_optim_kind optim_kinds[] = {
-    {"sgd", SGD, true, false, 2, {{PS_OPTIM_LR, .01}, {PS_OPTIM_MOMENTUM, 0}}},
+    {"sgd", SGD, 2, {{PS_OPTIM_LR, .01}, {PS_OPTIM_MOMENTUM, 0}}},
     {"nag",
      PS_STEP_NAG,
-     true,
-     false,
      3,
      {{PS_OPTIM_LR, .01}, {PS_OPTIM_MOMENTUM, 0}, {PS_OPTIM_DECAY_AFTER, 0}}},
     {"adam",
      PS_STEP_ADAM,
-     true,
-     false,
      4,
      {{PS_OPTIM_LR, .001},
       {PS_OPTIM_BETA1, .9},
@@ -106,8 +88,6 @@ static const struct ps_optim_kind optim_kinds[] = {
       {PS_OPTIM_EPSILON, 1e-8}}},
     {"adamw",
      PS_STEP_ADAMW,
-     true,
-     false,
      5,
      {{PS_OPTIM_LR, .001},
       {PS_OPTIM_BETA1, .9},
@@ -116,14 +96,10 @@ static const struct ps_optim_kind optim_kinds[] = {
       {PS_OPTIM_CORRECT_BIAS, 1}}},
     {"adagrad",
      PS_STEP_ADAGRAD,
-     true,
-     false,
      2,
      {{PS_OPTIM_LR, .01}, {PS_OPTIM_EPSILON, 1e-7}}},
     {"rmsprop",
      PS_STEP_RMSPROP,
-     true,
-     false,
      6,
      {{PS_OPTIM_LR, .001},
       {PS_OPTIM_GAMMA1, .9},
@@ -133,26 +109,18 @@ static const struct ps_optim_kind optim_kinds[] = {
       {PS_OPTIM_CLIP_WEIGHTS, 0}}},
     {"adadelta",
      PS_STEP_ADADELTA,
-     false,
-     false,
      2,
      {{PS_OPTIM_RHO, .9}, {PS_OPTIM_EPSILON, 1e-5}}},
     {"ftrl",
      PS_STEP_FTRL,
-     true,
-     false,
      3,
      {{PS_OPTIM_LR, .1}, {PS_OPTIM_LAMDA1, .01}, {PS_OPTIM_BETA, 1}}},
     {"adamax",
      PS_STEP_ADAMAX,
-     true,
-     false,
      3,
      {{PS_OPTIM_LR, .002}, {PS_OPTIM_BETA1, .9}, {PS_OPTIM_BETA2, .999}}},
     {"nadam",
      PS_STEP_NADAM,
-     true,
-     false,
      5,
      {{PS_OPTIM_LR, .001},
       {PS_OPTIM_BETA1, .9},
@@ -161,8 +129,6 @@ static const struct ps_optim_kind optim_kinds[] = {
       {PS_OPTIM_SCHEDULE_DECAY, .004}}},
     {"ftml",
      PS_STEP_FTML,
-     true,
-     false,
      4,
      {{PS_OPTIM_LR, .01},
       {PS_OPTIM_BETA1, .6},
@@ -170,33 +136,20 @@ static const struct ps_optim_kind optim_kinds[] = {
       {PS_OPTIM_EPSILON, 1e-8}}},
     {"signum",
      PS_STEP_SIGNUM,
-     true,
-     false,
      3,
      {{PS_OPTIM_LR, .01}, {PS_OPTIM_MOMENTUM, .9}, {PS_OPTIM_WD_LH, 0}}},
-    {"signsgd", PS_STEP_SIGNSGD, true, false, 1, {{PS_OPTIM_LR, .01}}},
+    {"signsgd", PS_STEP_SIGNSGD, 1, {{PS_OPTIM_LR, .01}}},
     {"dcasgd",
      PS_STEP_DCASGD,
-     true,
-     false,
      3,
      {{PS_OPTIM_LR, .01}, {PS_OPTIM_MOMENTUM, 0}, {PS_OPTIM_LAMDA, .04}}},
     {"groupadagrad",
      PS_STEP_GROUP_ADAGRAD,
-     true,
-     false,
      2,
      {{PS_OPTIM_LR, .01}, {PS_OPTIM_EPSILON, 1e-5}}},
-    {"sgld",
-     PS_STEP_SGLD,
-     true,
-     false,
-     2,
-     {{PS_OPTIM_LR, .01}, {PS_OPTIM_SEED, 0}}},
+    {"sgld", PS_STEP_SGLD, 2, {{PS_OPTIM_LR, .01}, {PS_OPTIM_SEED, 0}}},
     {"lamb",
      PS_STEP_LAMB,
-     true,
-     false,
      7,
      {{PS_OPTIM_LR, .001},
       {PS_OPTIM_BETA1, .9},
@@ -207,8 +160,6 @@ static const struct ps_optim_kind optim_kinds[] = {
       {PS_OPTIM_UPPER_BOUND, 0}}},
     {"lars",
      LARS,
-     true,
-     false,
      5,
      {{PS_OPTIM_LR, .01},
       {PS_OPTIM_MOMENTUM, 0},
@@ -217,8 +168,6 @@ static const struct ps_optim_kind optim_kinds[] = {
       {PS_OPTIM_CORRECT_MOMENTUM, 1}}},
     {"lbsgd",
      LBSGD,
-     true,
-     false,
      7,
      {{PS_OPTIM_LR, .01},
       {PS_OPTIM_MOMENTUM, 0},
@@ -227,10 +176,8 @@ static const struct ps_optim_kind optim_kinds[] = {
       {PS_OPTIM_WARMUP_EPOCHS, 5},
       {PS_OPTIM_UPDATES_PER_EPOCH, 32},
       {PS_OPTIM_BEGIN_EPOCH, 0}}},
-    {"test", PS_STEP_TEST, false, true, 0, {{PS_OPTIM_LR, 0}}},
+    {"test", PS_STEP_TEST, 0, {{PS_OPTIM_LR, 0}}},
 };
-
-#define KINDS (sizeof(optim_kinds) / sizeof(optim_kinds[0]))
 
 /* Defaults of the common parameters and of schedules. */
 static const struct ps_optim_default common_defaults[] = {
@@ -238,145 +185,55 @@ static const struct ps_optim_default common_defaults[] = {
     {PS_OPTIM_POWER, 2},   {PS_OPTIM_LAZY, 1},   {PS_OPTIM_ACCUMULATE, 1},
 };
 
-static const char *text_or_empty(const char *s)
+#define BIT(param) (UINT64_C(1) << (param))
+
+bool ps_optim_has_rate(const struct ps_optim_kind *kind)
 {
-    return s != NULL ? s : "";
+    return kind->param_count > 0 && kind->params[0].param == PS_OPTIM_LR;
 }
 
-static bool kind_has_param(const struct ps_optim_kind *kind, unsigned param)
+/* The parameters of the optimizer, its own and the common ones. */
+static struct ps_param_set params_of(const struct ps_optim_kind *kind)
 {
-    if (param == PS_OPTIM_LAZY) {
-        return ps_optim_has_row_step(kind);
-    }
-    if (param == PS_OPTIM_RESCALE || param == PS_OPTIM_BEGIN) {
-        return true;
-    }
-    if (param == PS_OPTIM_ACCUMULATE) {
-        return kind->step != LBSGD; /* It has batch_scale. */
-    }
-    if (param == PS_OPTIM_WD) {
-        return !kind->is_bare && kind->step != PS_STEP_GROUP_ADAGRAD;
-    }
-    if (param == PS_OPTIM_SKIP || param == PS_OPTIM_CLIP_GLOBAL) {
-        /* They need norms of whole arrays. */
-        return kind->step != PS_STEP_GROUP_ADAGRAD;
-    }
-    if (param == PS_OPTIM_CLIP) {
-        return !kind->is_bare;
-    }
-    if (param >= PS_OPTIM_SCHEDULER) {
-        return kind->has_rate;
-    }
+    const bool is_test = kind->step == PS_STEP_TEST;
+    const bool is_grouped = kind->step == PS_STEP_GROUP_ADAGRAD;
+    uint64_t mask = BIT(PS_OPTIM_RESCALE) | BIT(PS_OPTIM_BEGIN);
+
     for (unsigned i = 0; i < kind->param_count; i++) {
-        if (kind->params[i].param == param) {
-            return true;
-        }
+        mask |= BIT(kind->params[i].param);
     }
-    return false;
+    mask |= ps_optim_has_row_step(kind) ? BIT(PS_OPTIM_LAZY) : 0;
+    /* lbsgd has batch_scale. */
+    mask |= kind->step != LBSGD ? BIT(PS_OPTIM_ACCUMULATE) : 0;
+    mask |= is_test ? 0 : BIT(PS_OPTIM_CLIP);
+    mask |= is_test || is_grouped ? 0 : BIT(PS_OPTIM_WD);
+    /* These need norms of whole arrays. */
+    mask |= is_grouped ? 0 : BIT(PS_OPTIM_SKIP) | BIT(PS_OPTIM_CLIP_GLOBAL);
+    if (ps_optim_has_rate(kind)) {
+        mask |= BIT(PS_OPTIM_PARAMS) - BIT(PS_OPTIM_SCHEDULER);
+    }
+    return (struct ps_param_set){.list = param_specs,
+                                 .count = PS_OPTIM_PARAMS,
+                                 .shown = PS_OPTIM_SCHEDULER + 1,
+                                 .mask = mask,
+                                 .prefix = "",
+                                 .name = kind->name,
+                                 .lacks = " has no hyper-parameter '"};
 }
 
 unsigned ps_optim_find_param(const struct ps_optim_kind *kind, const char *name)
 {
-    for (unsigned i = 0; i < PS_OPTIM_PARAMS; i++) {
-        if (kind_has_param(kind, i) &&
-            (strcmp(name, param_specs[i].name) == 0 ||
-             (param_specs[i].alias != NULL &&
-              strcmp(name, param_specs[i].alias) == 0))) {
-            return i;
-        }
-    }
-    return PS_OPTIM_PARAMS;
+    const struct ps_param_set set = params_of(kind);
+
+    return ps_param_find(&set, name);
 }
 
-static const struct ps_optim_kind *find_kind(const char *name)
+static const struct ps_optim_kind *find_kind(const char *name,
+                                             struct ps_str *why)
 {
-    for (size_t i = 0; i < KINDS; i++) {
-        if (strcmp(name, optim_kinds[i].name) == 0) {
-            return &optim_kinds[i];
-        }
-    }
-    return NULL;
-}
-
-static bool is_whole_between(double v, double least, double most)
-{
-    return v >= least && v <= most && floor(v) == v;
-}
-
-/* Returns the text of the violated range; NULL: the value is valid. */
-static const char *range_violation(enum range range, double v)
-{
-    if (!isfinite(v)) {
-        return "must be a finite number";
-    }
-    switch (range) {
-    case ANY:
-        return NULL;
-    case NOT_NEGATIVE:
-        return v >= 0 ? NULL : "must not be negative";
-    case BELOW_ONE:
-        return v >= 0 && v < 1 ? NULL : "must be at least 0 and less than 1";
-    case UP_TO_ONE:
-        return v > 0 && v <= 1 ? NULL : "must be above 0 and at most 1";
-    case SWITCH:
-        return v == 0 || v == 1 ? NULL : "must be 0 or 1";
-    case WHOLE:
-        return is_whole_between(v, 0, 1e15)
-                   ? NULL
-                   : "must be a whole number from 0 to 1e15";
-    case COUNT:
-        return is_whole_between(v, 1, 1e6)
-                   ? NULL
-                   : "must be a whole number from 1 to 1000000";
-    case SCHEDULE:
-        return is_whole_between(v, 0, PS_LR_COSINE)
-                   ? NULL
-                   : "must be 0 (constant), 1 (factor), 2 (multifactor), 3 "
-                     "(poly) or 4 (cosine)";
-    case STRATEGY:
-        return is_whole_between(v, 0, WARMUP_LARS)
-                   ? NULL
-                   : "must be 0 (linear), 1 (power2), 2 (sqrt) or 3 (lars)";
-    }
-    return NULL;
-}
-
-static int accept_param(const struct ps_rec_param *p, uint64_t *seen,
-                        struct ps_optim *o, struct ps_str *why)
-{
-    const char *name = text_or_empty(p->name);
-    unsigned param = ps_optim_find_param(o->kind, name);
-
-    if (param == PS_OPTIM_PARAMS) {
-        const char *before = "";
-
-        ps_str_addf(why, "%s has no hyper-parameter '", o->kind->name);
-        ps_str_add_escaped(why, name, strlen(name), 32);
-        ps_str_add(why, "'; it has");
-        for (unsigned i = 0; i < PS_OPTIM_SCHEDULER; i++) {
-            if (kind_has_param(o->kind, i)) {
-                ps_str_addf(why, "%s %s", before, param_specs[i].name);
-                before = ",";
-            }
-        }
-        ps_str_add(why, o->kind->has_rate ? ", lr_scheduler" : "");
-        return PS_E_INVAL;
-    }
-    if ((*seen & (uint64_t)1 << param) != 0) {
-        ps_str_addf(why, "%s of %s is given twice", param_specs[param].name,
-                    o->kind->name);
-        return PS_E_INVAL;
-    }
-    *seen |= (uint64_t)1 << param;
-
-    const char *must = range_violation(param_specs[param].range, p->value);
-    if (must != NULL) {
-        ps_str_addf(why, "%s of %s %s, not %g", param_specs[param].name,
-                    o->kind->name, must, p->value);
-        return PS_E_INVAL;
-    }
-    o->value[param] = p->value;
-    return 0;
+    return ps_param_find_kind(optim_kinds, sizeof(optim_kinds[0]),
+                              sizeof(optim_kinds) / sizeof(optim_kinds[0]),
+                              name, "no optimizer is called '", why);
 }
 
 /* Sets o->lr, or fails if the numbers of the schedule contradict each other. */
@@ -456,19 +313,12 @@ static int check_batches(const struct ps_optim *o, struct ps_str *why)
 static int parse_optim(const char *name, const struct ps_rec_param *params,
                        uint32_t count, struct ps_optim *o, struct ps_str *why)
 {
-    uint64_t seen = 0;
-
-    name = text_or_empty(name);
-    *o = (struct ps_optim){.kind = find_kind(name)};
+    *o = (struct ps_optim){.kind = find_kind(name, why)};
     if (o->kind == NULL) {
-        ps_str_add(why, "no optimizer is called '");
-        ps_str_add_escaped(why, name, strlen(name), 32);
-        ps_str_add(why, "'; there is");
-        for (size_t i = 0; i < KINDS; i++) {
-            ps_str_addf(why, "%s %s", i > 0 ? "," : "", optim_kinds[i].name);
-        }
         return PS_E_UNSUPPORTED;
     }
+    const struct ps_param_set set = params_of(o->kind);
+
     for (size_t i = 0; i < sizeof(common_defaults) / sizeof(common_defaults[0]);
          i++) {
         o->value[common_defaults[i].param] = common_defaults[i].value;
@@ -476,15 +326,9 @@ static int parse_optim(const char *name, const struct ps_rec_param *params,
     for (unsigned i = 0; i < o->kind->param_count; i++) {
         o->value[o->kind->params[i].param] = o->kind->params[i].value;
     }
-    for (uint32_t i = 0; i < count; i++) {
-        int rc = accept_param(&params[i], &seen, o, why);
+    int rc = ps_param_parse(&set, params, count, o->value, why);
 
-        if (rc != 0) {
-            return rc;
-        }
-    }
-    int rc = check_batches(o, why);
-
+    rc = rc != 0 ? rc : check_batches(o, why);
     return rc != 0 ? rc : parse_schedule(o, why);
 }
 
@@ -510,40 +354,28 @@ int ps_optim_check_change(const char *optimizer,
                           const struct ps_rec_change *change,
                           const char **ret_name, char *why, size_t why_cap)
 {
-    static const unsigned live[] = {PS_OPTIM_LR, PS_OPTIM_WD, PS_OPTIM_RESCALE,
-                                    PS_OPTIM_CLIP};
-    const struct ps_optim_kind *kind = find_kind(text_or_empty(optimizer));
-    const char *name = text_or_empty(change->name);
-    const char *before = "";
+    const char *name = change->name != NULL ? change->name : "";
     struct ps_str s;
 
-    assert(kind != NULL);
     ps_str_init(&s, why, why_cap);
-    const unsigned param = ps_optim_find_param(kind, name);
+    const struct ps_optim_kind *kind = find_kind(optimizer, &s);
 
-    for (size_t i = 0; i < sizeof(live) / sizeof(live[0]); i++) {
-        if (live[i] != param) {
-            continue;
-        }
-        const char *must = range_violation(param_specs[param].range,
-                                           change->value);
+    assert(kind != NULL);
+    struct ps_param_set live = params_of(kind);
 
-        if (must != NULL) {
-            ps_str_addf(&s, "%s of %s %s, not %g", param_specs[param].name,
-                        kind->name, must, change->value);
-            return PS_E_INVAL;
-        }
-        *ret_name = param_specs[param].name;
-        return 0;
+    live.mask &= BIT(PS_OPTIM_LR) | BIT(PS_OPTIM_WD) | BIT(PS_OPTIM_RESCALE) |
+                 BIT(PS_OPTIM_CLIP);
+    const unsigned param = ps_param_find(&live, name);
+
+    if (param < live.count) {
+        int rc = ps_param_check(&live, param, change->value, &s);
+
+        *ret_name = rc == 0 ? param_specs[param].name : *ret_name;
+        return rc;
     }
     ps_str_addf(&s, "%s cannot change '", kind->name);
     ps_str_add_escaped(&s, name, strlen(name), 32);
     ps_str_add(&s, "' while the job runs; it can change");
-    for (size_t i = 0; i < sizeof(live) / sizeof(live[0]); i++) {
-        if (kind_has_param(kind, live[i])) {
-            ps_str_addf(&s, "%s %s", before, param_specs[live[i]].name);
-            before = ",";
-        }
-    }
+    ps_param_add_names(&live, &s);
     return PS_E_INVAL;
 }

@@ -342,7 +342,7 @@ static uint64_t step_number_of(const struct ps_optim *o,
 static double rate_of_step(const struct ps_optim *o,
                            const struct ps_optim_step_params *at)
 {
-    if (!o->kind->has_rate) {
+    if (!ps_optim_has_rate(o->kind)) {
         return 0;
     }
     if (o->kind->step != LBSGD) {
