@@ -262,8 +262,8 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "if (rec->round <= part->async->received_seqs[in->slot->index]) {",
          "    if (rec->round < part->async->received_seqs[in->slot->index]) {"),
         ("lib/core/server/kind_async.c",
-         "rec->round <= part->async->received_seqs[m->slot];",
-         "           rec->round < part->async->received_seqs[m->slot];"),
+         "in->rec.round <= part->async->received_seqs[slot];",
+         "           in->rec.round < part->async->received_seqs[slot];"),
     ],
     "agent/kind_async: compares the staleness with the clock of the node": [
         ("lib/core/agent/kind_async.c",
@@ -372,10 +372,12 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     ],
     "server/restore: accepts a restore before the end of the migration": [
         ("lib/core/server/restore.c",
-         """int rc = ps_server_migration_check_restore(st, slot, rec, epoch);
+         """int rc = ps_server_migration_check_restore(st, slot, rec,
+                                               q->msg->restore.epoch);
 
     if (rc != 0) {""",
-         """    int rc = ps_server_migration_check_restore(st, slot, rec, epoch);
+         """    int rc = ps_server_migration_check_restore(st, slot, rec,
+                                               q->msg->restore.epoch);
 
     if (rc != 0 && (part == NULL || part->image.version < rec->round)) {"""),
     ],
@@ -450,8 +452,8 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     ],
     "server/server: accepts messages for every slot": [
         ("lib/core/server/server.c",
-         "return rc == PS_E_STALE ? 0 : rc;",
-         "    return rc == PS_E_STALE || rc == PS_E_PERM ? 0 : rc;"),
+         "return q->rc == PS_E_STALE || q->rc == PS_E_NOJOB ? 0 : q->rc;",
+         "    return q->rc == PS_E_INVAL ? q->rc : 0;"),
         ("lib/core/server/job.c",
          "if (job->slots[slot].agent_node != p->agent_node) {",
          "    if (job->slots[slot].agent_node == UINT32_MAX) {"),
@@ -587,8 +589,8 @@ static void pending_free(struct ps_sched_norm *n)
          "if (job->slots[slot].incarnation != p->incarnation) {",
          "    if (job->slots[slot].incarnation < p->incarnation) {"),
         ("lib/core/server/push.c",
-         "if (rc == 0 && push->incarnation != p->incarnation) {",
-         "    if (rc == 0 && push->incarnation > p->incarnation) {"),
+         "if (push->incarnation != q->from.session->incarnation) {",
+         "    if (push->incarnation > q->from.session->incarnation) {"),
     ],
     "server/credit: grants no extra credit": [
         ("lib/core/server/credit.c",

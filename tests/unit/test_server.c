@@ -1845,7 +1845,7 @@ static void parts_and_payload_must_agree(void **state)
         world_run_until_idle(w);
         assert_int_equal(w->closed_count, i + 1);
         assert_int_equal(a->conn, 0);
-        assert_non_null(strstr(w->last_log, "not match"));
+        assert_non_null(strstr(w->last_log, "do not match the payload"));
         agent_restart(a);
         sched_send_job_state(
             w, &(struct job_options){.version = 2 + i,

@@ -12,6 +12,7 @@
 #include "core/part/round.h"
 #include "core/part/store.h"
 #include "core/server/session.h"
+#include "proto/ps_msg.h"
 
 /* A contributor of a job. */
 struct ps_server_slot {
@@ -103,6 +104,43 @@ struct ps_server_jobs {
     uint32_t next_ended;               /* Place of the next one. */
     struct ps_list credit_check;       /* Jobs, at the end of the step. */
 };
+
+/* ----------------------------------------------------------------- requests */
+
+/* Recipient of a reply to a message. */
+struct ps_server_recipient {
+    struct ps_server_session *session;
+    uint64_t gen;
+    struct ps_server_slot *slot; /* NULL: not known. */
+};
+
+/* A message of an agent about partitions of a job. */
+struct ps_server_request {
+    const struct ps_msg *msg;
+    struct ps_server_recipient from;
+    int rc; /* Why from.slot is NULL. */
+    /* Parts of arrays, or rows; the other list is NULL. */
+    const struct ps_rec_part *parts;
+    const struct ps_rec_rows *rows;
+    uint32_t count;
+    uint64_t bytes;                 /* Of the payload, as the parts state. */
+    const struct ps_slice *payload; /* NULL, or buf NULL: none. */
+    int discard_reason;             /* Why the payload was discarded. */
+};
+
+/* Part `i`; of rows, `count` is theirs. */
+static inline struct ps_rec_part
+ps_server_request_part(const struct ps_server_request *q, uint32_t i)
+{
+    const struct ps_rec_rows *r = q->rows;
+
+    return r == NULL ? q->parts[i]
+                     : (struct ps_rec_part){.key = r[i].key,
+                                            .index = r[i].index,
+                                            .round = r[i].round,
+                                            .dtype = r[i].dtype,
+                                            .count = r[i].count};
+}
 
 /* ----------------------------------------------------------------- look-ups */
 

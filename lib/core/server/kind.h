@@ -15,24 +15,19 @@ struct ps_compute;
 struct ps_open_round;
 struct ps_part;
 struct ps_server;
-struct ps_server_conn;
 struct ps_server_contribution_kind;
 struct ps_server_job;
 struct ps_server_merge;
-struct ps_server_session;
+struct ps_server_request;
 struct ps_server_slot;
 struct ps_server_step;
 
 /* Fields that are common to all parts of a push. */
 struct ps_server_push {
     const struct ps_server_contribution_kind *kind;
-    const struct ps_msg *msg;
-    uint64_t gen;
+    const struct ps_server_request *request;
     uint64_t incarnation; /* Incarnation of the sender. */
     uint64_t weight;      /* 0: all ranks of the slot skip the round. */
-    uint64_t total_bytes; /* Bytes of the payload. */
-    uint32_t parts_count;
-    uint32_t slot;
     uint32_t retry;
     uint8_t reduce;
     uint8_t rule;
@@ -42,13 +37,12 @@ struct ps_server_push {
 
 struct ps_server_contribution {
     const struct ps_server_push *push;
-    struct ps_server_slot *slot;    /* Slot of the sender. */
-    struct ps_rec_part rec;         /* count: elements, or rows. */
-    uint32_t row_width;             /* Rows: elements of a row. */
-    uint64_t name_hash;             /* Name hash of the key; 0: not sent. */
-    uint64_t first_elem;            /* Sent with it. */
-    const struct ps_slice *payload; /* NULL, or buf NULL: none. */
-    uint64_t offset;                /* Offset of its bytes in the payload. */
+    struct ps_server_slot *slot; /* Slot of the sender. */
+    struct ps_rec_part rec;      /* count: elements, or rows. */
+    uint32_t row_width;          /* Rows: elements of a row. */
+    uint64_t name_hash;          /* Name hash of the key; 0: not sent. */
+    uint64_t first_elem;         /* Sent with it. */
+    uint64_t offset;             /* Offset of its bytes in the payload. */
     uint64_t payload_bytes;
 };
 
@@ -57,14 +51,7 @@ struct ps_server_contribution {
 #define PS_CONTRIBUTION_KNOWN 1
 
 struct ps_server_contribution_kind {
-    const char *malformed_text; /* Payload and parts do not agree. */
-    bool is_paced;              /* Its arrival counts for pacing. */
-    /* Sets all fields but `kind` and `msg`; false: the message is malformed. */
-    bool (*read)(struct ps_server_push *push);
-    /* Sets rec, row_width, name_hash, first_elem and payload_bytes of part
-     * `i`. */
-    void (*read_part)(const struct ps_server_push *push, uint32_t i,
-                      struct ps_server_contribution *ret);
+    bool is_paced; /* Its arrival counts for pacing. */
     /* Keeps the bytes; the caller gets a reference. 0 or the refusal. */
     int (*retain)(struct ps_server_step *st,
                   const struct ps_server_contribution *in,
@@ -96,8 +83,8 @@ struct ps_server_contribution_kind {
     /* Kinds without rounds; the others have NULL. */
 
     /* True if the part's payload is superfluous. */
-    bool (*is_duplicate)(const struct ps_server_job *job,
-                         const struct ps_server_contribution *in);
+    bool (*is_duplicate)(const struct ps_server_contribution *in,
+                         const struct ps_part *part);
     /* 0: take it; PS_CONTRIBUTION_KNOWN; or the refusal. */
     int (*check)(struct ps_server_step *st,
                  const struct ps_server_contribution *in, struct ps_part *part);
@@ -126,10 +113,7 @@ int ps_server_parts_retain(struct ps_server_job *job,
                            const struct ps_rec_part *part,
                            struct ps_slice *ret_slice);
 
-/* Operations of dense parts that async pushes share. */
-bool ps_server_dense_read(struct ps_server_push *push);
-void ps_server_dense_read_part(const struct ps_server_push *push, uint32_t i,
-                               struct ps_server_contribution *ret);
+/* Retains dense parts; async pushes share it. */
 int ps_server_dense_retain(struct ps_server_step *st,
                            const struct ps_server_contribution *in,
                            const struct ps_part *part,
@@ -137,6 +121,8 @@ int ps_server_dense_retain(struct ps_server_step *st,
 
 /* --------------------------------------------------------------------- rows */
 
+/* Bytes of a block, its numbers and rows. */
+uint64_t ps_server_rows_block_bytes(const struct ps_rec_rows *rec);
 /* Sums the bytes of all blocks, with those of rows if `data`; false if a record
  * is invalid. */
 bool ps_server_rows_bytes(const struct ps_rec_rows *part, uint32_t count,
@@ -144,15 +130,6 @@ bool ps_server_rows_bytes(const struct ps_rec_rows *part, uint32_t count,
 /* Checks a record of rows against the partition. 0 or a PS_E_*. */
 int ps_server_rows_check(const struct ps_part *part,
                          const struct ps_rec_part *rec, uint32_t row_width);
-static inline struct ps_rec_part
-ps_server_rows_record(const struct ps_rec_rows *r)
-{
-    return (struct ps_rec_part){.key = r->key,
-                                .index = r->index,
-                                .round = r->round,
-                                .dtype = r->dtype,
-                                .count = r->count};
-}
 
 /* ------------------------------------------------------------ async and ssp */
 
@@ -166,12 +143,9 @@ void ps_server_async_drop(struct ps_server_job *job, struct ps_part *part);
 /* --------------------------------------------------------------- acceptance */
 
 /* Handles PS_MSG_PUSH and PS_MSG_PUSH_ROWS. */
-void ps_server_on_push(struct ps_server_step *st, struct ps_server_conn *c,
-                       const struct ps_msg *msg,
-                       const struct ps_slice *payload);
+void ps_server_on_push(struct ps_server_step *st,
+                       const struct ps_server_request *q);
 /* Decides whether the payload of such a message is received: 0, or the discard
  * reason. */
 int ps_server_push_check_payload(struct ps_server *s,
-                                 struct ps_server_session *p,
-                                 const struct ps_msg *msg, uint64_t len,
-                                 struct ps_server_slot **ret_slot);
+                                 const struct ps_server_request *q);

@@ -30,17 +30,14 @@ static struct ps_rec_part_clock *obtain_clock(struct ps_part *part,
     return known;
 }
 
-static bool async_is_duplicate(const struct ps_server_job *job,
-                               const struct ps_server_contribution *in)
+static bool async_is_duplicate(const struct ps_server_contribution *in,
+                               const struct ps_part *part)
 {
-    const struct ps_server_push *m = in->push;
-    const struct ps_rec_part *rec = &in->rec;
-    const struct ps_part *part = ps_store_find(&job->store, rec->key,
-                                               rec->index);
+    const uint32_t slot = in->slot->index;
 
-    return part != NULL && part->async != NULL && m->slot < job->slot_count &&
-           part->async->clocks[m->slot].incarnation == m->incarnation &&
-           rec->round <= part->async->received_seqs[m->slot];
+    return part != NULL && part->async != NULL &&
+           part->async->clocks[slot].incarnation == in->push->incarnation &&
+           in->rec.round <= part->async->received_seqs[slot];
 }
 
 static int validate_async(const struct ps_server_contribution *in,
@@ -156,10 +153,7 @@ static bool take_async(struct ps_server_step *st,
 }
 
 const struct ps_server_contribution_kind ps_server_async_kind = {
-    .malformed_text = "a push does not match its payload",
     .is_paced = true,
-    .read = ps_server_dense_read,
-    .read_part = ps_server_dense_read_part,
     .is_duplicate = async_is_duplicate,
     .check = check_async,
     .retain = ps_server_dense_retain,

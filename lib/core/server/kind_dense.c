@@ -131,35 +131,6 @@ static int verify_codes(struct ps_server_step *st,
 
 /* ------------------------------------------------------------ contributions */
 
-bool ps_server_dense_read(struct ps_server_push *push)
-{
-    const struct ps_msg_push *m = &push->msg->push;
-
-    push->gen = m->gen;
-    push->slot = m->slot;
-    push->incarnation = m->incarnation;
-    push->weight = m->weight;
-    push->retry = m->retry;
-    push->reduce = m->reduce;
-    push->rule = m->rule;
-    push->assign = m->assign;
-    push->needs_value = m->needs_value;
-    push->parts_count = m->parts_count;
-    return m->parts_count <= PS_PARTS_MAX &&
-           ps_server_parts_bytes(m->parts, m->parts_count, &push->total_bytes);
-}
-
-void ps_server_dense_read_part(const struct ps_server_push *push, uint32_t i,
-                               struct ps_server_contribution *ret)
-{
-    const struct ps_msg_push *m = &push->msg->push;
-
-    ret->rec = m->parts[i];
-    ret->name_hash = i < m->name_hashes_count ? m->name_hashes[i] : 0;
-    ret->first_elem = i < m->first_elems_count ? m->first_elems[i] : 0;
-    ret->payload_bytes = ps_part_payload_bytes(&m->parts[i]);
-}
-
 /* Checks a skip against the partition. Rule R19: a skip asks for nothing that
  * could conflict with other slots. 0 or a PS_E_*. */
 static int check_skip(const struct ps_server_job *job,
@@ -274,8 +245,8 @@ int ps_server_dense_retain(struct ps_server_step *st,
 {
     struct ps_server_job *job = in->slot->job;
     struct ps_slice bytes;
-    int rc = ps_server_parts_retain(job, in->payload, in->offset, &in->rec,
-                                    &bytes);
+    int rc = ps_server_parts_retain(job, in->push->request->payload, in->offset,
+                                    &in->rec, &bytes);
 
     (void)part;
     if (rc != 0) {
@@ -308,10 +279,7 @@ static void record_dense(const struct ps_server_contribution *in,
 }
 
 const struct ps_server_contribution_kind ps_server_dense_kind = {
-    .malformed_text = "a push does not match its payload",
     .is_paced = true,
-    .read = ps_server_dense_read,
-    .read_part = ps_server_dense_read_part,
     .retain = ps_server_dense_retain,
     .validate = validate_dense,
     .declare = declare_dense,

@@ -15,24 +15,23 @@
 
 /* ---------------------------------------------------------------- messages */
 
-/* Sums the bytes of all blocks; false if a record is invalid. */
+uint64_t ps_server_rows_block_bytes(const struct ps_rec_rows *rec)
+{
+    return ps_rows_numbers_bytes(rec->count) +
+           ps_rows_data_bytes(rec->count, rec->row_width, rec->dtype);
+}
+
 bool ps_server_rows_bytes(const struct ps_rec_rows *part, uint32_t count,
                           bool data, uint64_t *ret_bytes)
 {
     uint64_t total = 0;
 
-    if (count > PS_PARTS_MAX) {
-        return false;
-    }
     for (uint32_t i = 0; i < count; i++) {
         if (ps_rows_per_frame(part[i].row_width, part[i].dtype) == 0) {
             return false;
         }
-        total += ps_rows_numbers_bytes(part[i].count);
-        if (data) {
-            total += ps_rows_data_bytes(part[i].count, part[i].row_width,
-                                        part[i].dtype);
-        }
+        total += data ? ps_server_rows_block_bytes(&part[i])
+                      : ps_rows_numbers_bytes(part[i].count);
         if (total > PS_PAYLOAD_MAX) {
             return false;
         }
@@ -58,37 +57,6 @@ int ps_server_rows_check(const struct ps_part *part,
 }
 
 /* -------------------------------------------------------------------- push */
-
-static uint64_t block_bytes(const struct ps_rec_rows *rec)
-{
-    return ps_rows_numbers_bytes(rec->count) +
-           ps_rows_data_bytes(rec->count, rec->row_width, rec->dtype);
-}
-
-static bool read_rows(struct ps_server_push *push)
-{
-    const struct ps_msg_push_rows *m = &push->msg->push_rows;
-
-    push->gen = m->gen;
-    push->slot = m->slot;
-    push->incarnation = m->incarnation;
-    push->weight = m->weight;
-    push->retry = m->retry;
-    push->reduce = m->reduce;
-    push->parts_count = m->parts_count;
-    return ps_server_rows_bytes(m->parts, m->parts_count, true,
-                                &push->total_bytes);
-}
-
-static void read_rows_part(const struct ps_server_push *push, uint32_t i,
-                           struct ps_server_contribution *ret)
-{
-    const struct ps_rec_rows *rec = &push->msg->push_rows.parts[i];
-
-    ret->rec = ps_server_rows_record(rec);
-    ret->row_width = rec->row_width;
-    ret->payload_bytes = block_bytes(rec);
-}
 
 /* Returns true if the optimizer or the reduction has no rows. */
 static bool is_unsupported(const struct ps_server_job *job,
@@ -141,7 +109,7 @@ static int retain_rows(struct ps_server_step *st,
     if (rc != 0) {
         return rc;
     }
-    memcpy(buf->data, ps_slice_data(in->payload) + in->offset,
+    memcpy(buf->data, ps_slice_data(in->push->request->payload) + in->offset,
            in->payload_bytes);
     if (!ps_rows_are_valid((const uint32_t *)(const void *)buf->data,
                            in->rec.count, part->image.count / in->row_width)) {
@@ -260,9 +228,6 @@ static int plan_rows(struct ps_server_merge *run,
 }
 
 const struct ps_server_contribution_kind ps_server_rows_kind = {
-    .malformed_text = "a push of rows does not match its payload",
-    .read = read_rows,
-    .read_part = read_rows_part,
     .retain = retain_rows,
     .validate = validate_rows,
     .declare = declare_rows,

@@ -55,32 +55,6 @@ ps_time ps_server_memory_deadline(const struct ps_server *s)
 
 /* ----------------------------------------------------------- reserved round */
 
-/* Identity of one part of a contribution. */
-struct contribution_id {
-    uint32_t key;
-    uint32_t index;
-    uint64_t round;
-};
-
-static uint32_t msg_part_count(const struct ps_msg *msg)
-{
-    return msg->code == PS_MSG_PUSH ? msg->push.parts_count
-                                    : msg->push_rows.parts_count;
-}
-
-static struct contribution_id msg_contribution(const struct ps_msg *msg,
-                                               uint32_t i)
-{
-    if (msg->code == PS_MSG_PUSH) {
-        const struct ps_rec_part *p = &msg->push.parts[i];
-
-        return (struct contribution_id){p->key, p->index, p->round};
-    }
-    const struct ps_rec_rows *r = &msg->push_rows.parts[i];
-
-    return (struct contribution_id){r->key, r->index, r->round};
-}
-
 /* True if the reserved round is chosen and neither complete nor given up. */
 static bool reserved_round_is_open(const struct ps_server_job *job)
 {
@@ -115,16 +89,13 @@ ps_server_memory_reserved_round(const struct ps_server_job *job)
 }
 
 bool ps_server_memory_serves_next_round(struct ps_server_job *job,
-                                        const struct ps_msg *msg)
+                                        const struct ps_server_request *q)
 {
-    const uint32_t count = msg_part_count(msg);
-
-    if (count == 0 ||
-        (msg->code == PS_MSG_PUSH && msg->push.rule != PS_RULE_NONE)) {
+    if (q->rows == NULL && q->msg->push.rule != PS_RULE_NONE) {
         return true; /* It is merged without waiting for other slots. */
     }
     if (!reserved_round_is_open(job)) {
-        const struct contribution_id first = msg_contribution(msg, 0);
+        const struct ps_rec_part first = ps_server_request_part(q, 0);
 
         job->reserved_round = (struct ps_server_reserved_round){
             .key = first.key,
@@ -133,12 +104,12 @@ bool ps_server_memory_serves_next_round(struct ps_server_job *job,
             .chosen_at = job->server->now};
         return true;
     }
-    for (uint32_t i = 0; i < count; i++) {
-        const struct contribution_id id = msg_contribution(msg, i);
+    for (uint32_t i = 0; i < q->count; i++) {
+        const struct ps_rec_part part = ps_server_request_part(q, i);
 
-        if (id.key == job->reserved_round.key &&
-            id.index == job->reserved_round.index &&
-            id.round == job->reserved_round.round) {
+        if (part.key == job->reserved_round.key &&
+            part.index == job->reserved_round.index &&
+            part.round == job->reserved_round.round) {
             return true;
         }
     }
@@ -163,11 +134,11 @@ static uint64_t job_round_bytes(const struct ps_server_job *job, uint64_t cost)
 }
 
 /* True if the contribution may allocate `len` bytes. */
-static bool may_allocate(struct ps_server *s, struct ps_server_job *job,
-                         const struct ps_msg *msg, uint64_t len)
+static bool may_allocate(struct ps_server *s, const struct ps_server_request *q)
 {
+    struct ps_server_job *job = q->from.slot->job;
     const uint64_t budget = ps_pool_budget(s->opt.pool);
-    const uint64_t cost = ps_pool_cost(len);
+    const uint64_t cost = ps_pool_cost(q->bytes);
     struct ps_map_cursor c = {0};
     const struct ps_server_job *other;
     uint64_t admitted = 0;
@@ -190,12 +161,12 @@ static bool may_allocate(struct ps_server *s, struct ps_server_job *job,
     }
     if (admitted > budget) {
         /* Less memory than was admitted: only reserved rounds allocate. */
-        return ps_server_memory_serves_next_round(job, msg);
+        return ps_server_memory_serves_next_round(job, q);
     }
     if (claims + job_claim(job, cost + job_round_bytes(job, cost)) <= budget) {
         return true;
     }
-    return ps_server_memory_serves_next_round(job, msg) &&
+    return ps_server_memory_serves_next_round(job, q) &&
            claims + job_claim(job, cost) <= budget;
 }
 
@@ -213,15 +184,15 @@ bool ps_server_memory_is_exhausted(const struct ps_server *s, uint64_t len)
 }
 
 int ps_server_memory_alloc_payload(struct ps_server *s,
-                                   struct ps_server_slot *slot,
-                                   const struct ps_msg *msg, uint64_t len,
+                                   const struct ps_server_request *q,
                                    struct ps_buf **ret_buf)
 {
-    const bool is_push = msg->code == PS_MSG_PUSH ||
-                         msg->code == PS_MSG_PUSH_ROWS;
+    struct ps_server_slot *slot = q->from.slot;
+    const bool is_push = q->msg->code == PS_MSG_PUSH ||
+                         q->msg->code == PS_MSG_PUSH_ROWS;
 
-    if ((!is_push || may_allocate(s, slot->job, msg, len)) &&
-        ps_server_memory_alloc(slot->job, len, ret_buf) == 0) {
+    if ((!is_push || may_allocate(s, q)) &&
+        ps_server_memory_alloc(slot->job, q->bytes, ret_buf) == 0) {
         slot->starved_since = 0;
         return 0;
     }

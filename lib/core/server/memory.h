@@ -21,11 +21,10 @@ void ps_server_memory_tick(struct ps_server *s, ps_time now);
 ps_time ps_server_memory_deadline(const struct ps_server *s);
 /* A job has ended: returns the pool's free memory after a while. */
 void ps_server_memory_trim_later(struct ps_server *s);
-/* Allocates a payload for a message of the slot. PS_E_AGAIN: the frame waits;
+/* Allocates the payload of a message. PS_E_AGAIN: the frame waits;
  * PS_E_NOMEM: it is discarded, see ps_server_memory_refusal(). */
 int ps_server_memory_alloc_payload(struct ps_server *s,
-                                   struct ps_server_slot *slot,
-                                   const struct ps_msg *msg, uint64_t len,
+                                   const struct ps_server_request *q,
                                    struct ps_buf **ret_buf);
 /* Returns the job's reserved round; NULL: none is chosen, or it has no
  * contribution yet. */
@@ -34,7 +33,7 @@ ps_server_memory_reserved_round(const struct ps_server_job *job);
 /* True if the message contributes to the job's reserved round. If there is
  * none, the round of its first part is chosen. */
 bool ps_server_memory_serves_next_round(struct ps_server_job *job,
-                                        const struct ps_msg *msg);
+                                        const struct ps_server_request *q);
 /* Error for a payload of `len` bytes that was discarded: PS_E_AGAIN, or
  * PS_E_FULL with the reason in `why`. */
 int ps_server_memory_refusal(struct ps_server_step *st,

@@ -160,40 +160,30 @@ void ps_server_conflict_raise(struct ps_server_step *st,
 }
 
 void ps_server_on_abort_round(struct ps_server_step *st,
-                              struct ps_server_conn *c,
-                              const struct ps_msg_abort_round *m)
+                              const struct ps_server_request *q)
 {
-    const struct ps_server_parts parts = {m->parts, m->parts_count, NULL};
-    struct ps_server_slot *slot;
+    struct ps_server_job *job = q->from.slot->job;
+    struct ps_server_refusal refusal;
 
-    if (m->parts_count > PS_PARTS_MAX) {
-        ps_server_session_close_bad(st, c, "it gives up too many parts");
-        return;
-    }
-    slot = ps_server_find_slot_or_refuse(st, c->session, m->gen, m->slot,
-                                         &parts);
-    for (uint32_t i = 0; slot != NULL && i < m->parts_count; i++) {
-        const struct ps_rec_part *rec = &m->parts[i];
-        struct ps_store *store = &slot->job->store;
-        struct ps_part *part = ps_store_find(store, rec->key, rec->index);
+    ps_server_refusal_init(&refusal);
+    for (uint32_t i = 0; i < q->count; i++) {
+        const struct ps_rec_part *rec = &q->parts[i];
+        struct ps_part *part = ps_store_find(&job->store, rec->key, rec->index);
 
-        if (ps_server_migration_involves(slot->job, rec)) {
-            const struct ps_server_parts one = {rec, 1, NULL};
-
-            ps_server_refuse_parts(
-                st, &(struct ps_server_recipient){c->session, m->gen, slot},
-                &one, PS_E_MIGRATING);
+        if (ps_server_migration_involves(job, rec)) {
+            ps_server_refusal_add(&refusal, rec, PS_E_MIGRATING, 0);
             continue;
         }
         if (part == NULL && rec->round == 1 &&
-            ps_map_count(store->parts) < PS_STORE_PARTS_MAX) {
-            part = ps_store_find_or_add(store, rec->key, rec->index);
+            ps_map_count(job->store.parts) < PS_STORE_PARTS_MAX) {
+            part = ps_store_find_or_add(&job->store, rec->key, rec->index);
         }
-        if (ps_server_conflict_check_retry(st, slot->job, part, rec->round,
-                                           m->retry) == 0 &&
-            ps_server_credit_is_due(st->s, c->session, slot)) {
-            ps_server_credit_send(st, c->session, slot);
-        }
+        (void)ps_server_conflict_check_retry(st, job, part, rec->round,
+                                             q->msg->abort_round.retry);
+    }
+    ps_server_refusal_send(st, &q->from, &refusal);
+    if (ps_server_credit_is_due(st->s, q->from.session, q->from.slot)) {
+        ps_server_credit_send(st, q->from.session, q->from.slot);
     }
 }
 

@@ -84,8 +84,7 @@ void ps_server_conflict_raise(struct ps_server_step *st,
                               struct ps_server_conflict *ret_others);
 /* A slot gives up an attempt at its rounds. */
 void ps_server_on_abort_round(struct ps_server_step *st,
-                              struct ps_server_conn *c,
-                              const struct ps_msg_abort_round *m);
+                              const struct ps_server_request *q);
 
 /* --------------------------------------------------------------------- runs */
 

@@ -17,22 +17,6 @@
 
 /* --------------------------------------------------------------------- rows */
 
-/* Refuses all parts of a message with one error. */
-static void refuse_rows(struct ps_server_step *st,
-                        const struct ps_server_recipient *to,
-                        const struct ps_rec_rows *parts, uint32_t count, int rc)
-{
-    struct ps_server_refusal refusal;
-
-    ps_server_refusal_init(&refusal);
-    for (uint32_t i = 0; i < count; i++) {
-        struct ps_rec_part rec = ps_server_rows_record(&parts[i]);
-
-        ps_server_refusal_add(&refusal, &rec, rc, 0);
-    }
-    ps_server_refusal_send(st, to, &refusal);
-}
-
 /* PS_E_NOMEM: nothing is sent. */
 static int send_rows(struct ps_server_step *st,
                      const struct ps_server_slot *slot,
@@ -107,19 +91,20 @@ static void reply_waiting_rows(struct ps_server_step *st,
             continue;
         }
         if (send_rows(st, &job->slots[w->slot], part, w) != 0) {
-            struct ps_server_session *p = ps_server_slot_session(
-                &job->slots[w->slot]);
-            struct ps_rec_rows rec = {.key = part->key,
-                                      .index = part->index,
-                                      .round = w->min_version,
-                                      .dtype = part->image.dtype,
-                                      .row_width = w->row_width,
-                                      .count = w->row_count};
+            const struct ps_rec_rows rec = {.key = part->key,
+                                            .index = part->index,
+                                            .round = w->min_version,
+                                            .dtype = part->image.dtype,
+                                            .count = w->row_count};
 
-            refuse_rows(st,
-                        &(struct ps_server_recipient){p, job->gen,
-                                                      &job->slots[w->slot]},
-                        &rec, 1, PS_E_NOMEM);
+            ps_server_refuse(
+                st,
+                &(struct ps_server_request){
+                    .from = {ps_server_slot_session(&job->slots[w->slot]),
+                             job->gen, &job->slots[w->slot]},
+                    .rows = &rec,
+                    .count = 1},
+                PS_E_NOMEM);
         }
         ps_store_remove_row_pull(&job->store, w);
     }
@@ -201,72 +186,38 @@ static int accept_pull_part(struct ps_server_step *st,
     return 0;
 }
 
-void ps_server_on_pull(struct ps_server_step *st, struct ps_server_conn *c,
-                       const struct ps_msg *msg)
+void ps_server_on_pull(struct ps_server_step *st,
+                       const struct ps_server_request *q)
 {
-    const struct ps_msg_pull *m = &msg->pull;
-    const struct ps_server_parts parts = {m->parts, m->parts_count, NULL};
     struct ps_server_refusal refusal;
 
-    if (m->parts_count > PS_PARTS_MAX) {
-        ps_server_session_close_bad(st, c, "a pull of too many parts");
-        return;
-    }
-    struct ps_server_slot *slot = ps_server_find_slot_or_refuse(
-        st, c->session, m->gen, m->slot, &parts);
-
-    if (slot == NULL) {
-        return;
-    }
     ps_server_refusal_init(&refusal);
-    for (uint32_t i = 0; i < m->parts_count; i++) {
-        int rc = accept_pull_part(st, slot, &m->parts[i]);
+    for (uint32_t i = 0; i < q->count; i++) {
+        int rc = accept_pull_part(st, q->from.slot, &q->parts[i]);
 
         if (rc != 0) {
-            ps_server_refusal_add(&refusal, &m->parts[i], rc, 0);
+            ps_server_refusal_add(&refusal, &q->parts[i], rc, 0);
         }
     }
-    ps_server_refusal_send(
-        st, &(struct ps_server_recipient){c->session, m->gen, slot}, &refusal);
+    ps_server_refusal_send(st, &q->from, &refusal);
 }
 
 /* ------------------------------------------------------------ pulls of rows */
 
-int ps_server_rows_check_payload(struct ps_server *s,
-                                 struct ps_server_session *p,
-                                 const struct ps_msg *msg, uint64_t len,
-                                 struct ps_server_slot **ret_slot)
-{
-    const struct ps_msg_pull_rows *m = &msg->pull_rows;
-    uint64_t total;
-
-    if (!ps_server_rows_bytes(m->parts, m->parts_count, false, &total) ||
-        total != len) {
-        return PS_E_PROTO;
-    }
-    if (!ps_link_is_new(p->link, msg->seq)) {
-        return PS_E_EXIST;
-    }
-    struct ps_server_job *job = ps_server_job_find(s, m->gen);
-
-    return job == NULL ? PS_E_NOJOB
-                       : ps_server_job_find_slot(job, p, m->slot, ret_slot);
-}
-
 static int accept_row_pull(struct ps_server_step *st,
-                           struct ps_server_slot *slot,
-                           const struct ps_msg_pull_rows *m,
-                           const struct ps_rec_rows *rec,
-                           const struct ps_slice *payload)
+                           const struct ps_server_request *q)
 {
+    struct ps_server_slot *slot = q->from.slot;
+    const struct ps_rec_rows *rec = q->rows;
+    const struct ps_slice *payload = q->payload;
     struct ps_store *store = &slot->job->store;
     struct ps_part *part = ps_store_find(store, rec->key, rec->index);
     struct ps_waiting_row_pull w = {.slot = slot->index,
                                     .min_version = rec->round,
-                                    .request = m->request,
+                                    .request = q->msg->pull_rows.request,
                                     .row_count = rec->count,
                                     .row_width = rec->row_width};
-    const struct ps_rec_part in = ps_server_rows_record(rec);
+    const struct ps_rec_part in = ps_server_request_part(q, 0);
     int rc = part != NULL && ps_part_has_value(part)
                  ? ps_server_rows_check(part, &in, rec->row_width)
                  : 0;
@@ -315,32 +266,12 @@ static int accept_row_pull(struct ps_server_step *st,
     return 0;
 }
 
-void ps_server_on_pull_rows(struct ps_server_step *st, struct ps_server_conn *c,
-                            const struct ps_msg *msg,
-                            const struct ps_slice *payload)
+void ps_server_on_pull_rows(struct ps_server_step *st,
+                            const struct ps_server_request *q)
 {
-    const struct ps_msg_pull_rows *m = &msg->pull_rows;
-    struct ps_server_slot *slot = NULL;
-    uint64_t total;
+    int rc = accept_row_pull(st, q);
 
-    if (!ps_server_rows_bytes(m->parts, m->parts_count, false, &total) ||
-        m->parts_count != 1 || (total > 0) != (payload != NULL) ||
-        c->discard_reason == PS_E_PROTO ||
-        (payload != NULL && payload->buf != NULL && payload->len != total)) {
-        ps_server_session_close_bad(
-            st, c, "a pull of rows does not match its payload");
-        return;
-    }
-    struct ps_server_job *job = ps_server_job_find(st->s, m->gen);
-    int rc = job == NULL
-                 ? PS_E_NOJOB
-                 : ps_server_job_find_slot(job, c->session, m->slot, &slot);
-
-    if (rc == 0) {
-        rc = accept_row_pull(st, slot, m, &m->parts[0], payload);
-    }
     if (rc != 0) {
-        refuse_rows(st, &(struct ps_server_recipient){c->session, m->gen, slot},
-                    m->parts, m->parts_count, rc);
+        ps_server_refuse(st, q, rc);
     }
 }

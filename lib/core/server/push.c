@@ -224,18 +224,18 @@ static void compact(struct ps_server_job *job)
 /* A contribution's payload was discarded. If it is for the reserved round and
  * the slot is starved for long, voids other open rounds of the job. */
 static void reclaim_memory(struct ps_server_step *st,
-                           struct ps_server_slot *slot,
-                           const struct ps_msg *msg, uint64_t len)
+                           const struct ps_server_request *q)
 {
+    struct ps_server_slot *slot = q->from.slot;
     struct ps_server_job *job = slot->job;
-    const uint64_t wanted = ps_pool_cost(len) * job->slot_count;
+    const uint64_t wanted = ps_pool_cost(q->bytes) * job->slot_count;
     const uint64_t before = ps_pool_share_used(job->pool_share);
     struct ps_map_cursor c = {0};
     struct ps_part *part;
 
     if (slot->starved_since == 0 ||
         st->now < ps_time_add(slot->starved_since, RECLAIM_AFTER) ||
-        !ps_server_memory_serves_next_round(job, msg)) {
+        !ps_server_memory_serves_next_round(job, q)) {
         return;
     }
     slot->starved_since = st->now;
@@ -271,6 +271,7 @@ static int accept_contribution(struct ps_server_step *st,
                                struct ps_server_conflict *others)
 {
     const struct ps_server_contribution_kind *kind = in->push->kind;
+    const struct ps_slice *payload = in->push->request->payload;
     struct ps_store *store = &in->slot->job->store;
     struct ps_part *part = ps_store_find(store, in->rec.key, in->rec.index);
     struct ps_slice bytes = {0};
@@ -288,7 +289,7 @@ static int accept_contribution(struct ps_server_step *st,
         return rc == PS_CONTRIBUTION_KNOWN ? 0 : rc;
     }
     if (in->rec.count > 0) {
-        if (in->payload == NULL || in->payload->buf == NULL) {
+        if (payload == NULL || payload->buf == NULL) {
             return PS_E_DISCARDED;
         }
         rc = kind->retain(st, in, part, &bytes);
@@ -314,23 +315,114 @@ static int accept_contribution(struct ps_server_step *st,
     return 0;
 }
 
-static void accept_contributions(struct ps_server_step *st,
-                                 const struct ps_server_conn *c,
-                                 struct ps_server_slot *slot,
-                                 const struct ps_server_push *push,
-                                 const struct ps_slice *payload)
+/* ----------------------------------------------------------------- messages */
+
+static struct ps_server_push read_push(const struct ps_server_request *q)
 {
-    struct ps_server_contribution in = {
-        .push = push, .slot = slot, .payload = payload};
+    const struct ps_msg_push *m = &q->msg->push;
+    const struct ps_msg_push_rows *r = &q->msg->push_rows;
+
+    return q->rows != NULL
+               ? (struct ps_server_push){.kind = &ps_server_rows_kind,
+                                         .request = q,
+                                         .incarnation = r->incarnation,
+                                         .weight = r->weight,
+                                         .retry = r->retry,
+                                         .reduce = r->reduce}
+               : (struct ps_server_push){.kind = m->rule != PS_RULE_NONE
+                                                     ? &ps_server_async_kind
+                                                     : &ps_server_dense_kind,
+                                         .request = q,
+                                         .incarnation = m->incarnation,
+                                         .weight = m->weight,
+                                         .retry = m->retry,
+                                         .reduce = m->reduce,
+                                         .rule = m->rule,
+                                         .assign = m->assign,
+                                         .needs_value = m->needs_value};
+}
+
+/* Makes `in` part `i` of its push, after the part before it. */
+static void read_part(struct ps_server_contribution *in, uint32_t i)
+{
+    const struct ps_server_request *q = in->push->request;
+    const struct ps_msg_push *m = &q->msg->push;
+
+    in->offset += in->payload_bytes;
+    in->rec = ps_server_request_part(q, i);
+    if (q->rows != NULL) {
+        in->row_width = q->rows[i].row_width;
+        in->payload_bytes = ps_server_rows_block_bytes(&q->rows[i]);
+        return;
+    }
+    in->name_hash = i < m->name_hashes_count ? m->name_hashes[i] : 0;
+    in->first_elem = i < m->first_elems_count ? m->first_elems[i] : 0;
+    in->payload_bytes = ps_part_payload_bytes(&in->rec);
+}
+
+/* True if the payload of the contribution is superfluous. */
+static bool is_duplicate(const struct ps_server_contribution *in)
+{
+    const struct ps_part *part = ps_store_find(&in->slot->job->store,
+                                               in->rec.key, in->rec.index);
+
+    if (in->push->kind->is_duplicate != NULL) {
+        return in->push->kind->is_duplicate(in, part);
+    }
+    return in->rec.count == 0 || is_redundant(part, in, in->slot->index);
+}
+
+int ps_server_push_check_payload(struct ps_server *s,
+                                 const struct ps_server_request *q)
+{
+    const struct ps_server_push push = read_push(q);
+    struct ps_server_contribution in = {.push = &push, .slot = q->from.slot};
+
+    if (!ps_credit_admits(ps_server_credit_get(s, q->from.session, q->from.gen),
+                          q->bytes)) {
+        return PS_E_FULL;
+    }
+    for (uint32_t i = 0; i < q->count; i++) {
+        read_part(&in, i);
+        if (!is_duplicate(&in)) {
+            return 0;
+        }
+    }
+    return PS_E_EXIST;
+}
+
+/* Checks what all parts have in common. 0 or the refusal of all. */
+static int check_push(const struct ps_server_push *push)
+{
+    const struct ps_server_request *q = push->request;
+
+    if (q->rc != 0) {
+        return q->rc;
+    }
+    if (push->incarnation != q->from.session->incarnation) {
+        return PS_E_STALE;
+    }
+    if ((push->weight == 0 && q->bytes > 0) || push->weight > PS_WEIGHT_MAX) {
+        return PS_E_INVAL;
+    }
+    return q->discard_reason == PS_E_FULL ? PS_E_FULL : 0;
+}
+
+static void accept_contributions(struct ps_server_step *st,
+                                 const struct ps_server_push *push)
+{
+    const struct ps_server_request *q = push->request;
+    struct ps_server_slot *slot = q->from.slot;
+    struct ps_server_contribution in = {.push = push, .slot = slot};
     struct ps_server_refusal refusal;
 
     ps_server_refusal_init(&refusal);
-    if (c->discard_reason == PS_E_NOMEM) {
-        reclaim_memory(st, slot, push->msg, push->total_bytes);
-        ps_server_refusal_set_starved(st, &refusal, slot, push->total_bytes);
+    if (q->discard_reason == PS_E_NOMEM) {
+        reclaim_memory(st, q);
+        ps_server_refusal_set_starved(st, &refusal, slot, q->bytes);
     }
-    for (uint32_t i = 0; i < push->parts_count; i++) {
-        push->kind->read_part(push, i, &in);
+    for (uint32_t i = 0; i < q->count; i++) {
+        read_part(&in, i);
         int rc = accept_contribution(st, &in, &refusal.conflict);
 
         if (rc != 0) {
@@ -341,147 +433,30 @@ static void accept_contributions(struct ps_server_step *st,
                                                      in.rec.index, push->retry)
                     : 0);
         }
-        in.offset += in.payload_bytes;
     }
-    ps_server_refusal_send(
-        st, &(struct ps_server_recipient){c->session, push->gen, slot},
-        &refusal);
+    ps_server_refusal_send(st, &q->from, &refusal);
 }
 
-/* ----------------------------------------------------------------- messages */
-
-/* False: the message is malformed; `ret` has its kind. */
-static bool read_push(const struct ps_msg *msg, struct ps_server_push *ret)
+void ps_server_on_push(struct ps_server_step *st,
+                       const struct ps_server_request *q)
 {
-    *ret = (struct ps_server_push){.msg = msg};
-    ret->kind = msg->code == PS_MSG_PUSH_ROWS    ? &ps_server_rows_kind
-                : msg->push.rule != PS_RULE_NONE ? &ps_server_async_kind
-                                                 : &ps_server_dense_kind;
-    return ret->kind->read(ret);
-}
+    const struct ps_server_push push = read_push(q);
+    struct ps_server_slot *slot = q->from.slot;
 
-static bool is_part_duplicate(const struct ps_server_job *job,
-                              const struct ps_server_contribution *in)
-{
-    const struct ps_server_push *push = in->push;
+    ps_server_credit_on_receive(st->s, q->from.session, q->from.gen, q->bytes);
 
-    if (push->kind->is_duplicate != NULL) {
-        return push->kind->is_duplicate(job, in);
-    }
-    return in->rec.count == 0 ||
-           is_redundant(ps_store_find(&job->store, in->rec.key, in->rec.index),
-                        in, push->slot);
-}
-
-static bool is_duplicate(const struct ps_server_job *job,
-                         const struct ps_server_push *push)
-{
-    struct ps_server_contribution in = {.push = push};
-
-    for (uint32_t i = 0; i < push->parts_count; i++) {
-        push->kind->read_part(push, i, &in);
-        if (!is_part_duplicate(job, &in)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-int ps_server_push_check_payload(struct ps_server *s,
-                                 struct ps_server_session *p,
-                                 const struct ps_msg *msg, uint64_t len,
-                                 struct ps_server_slot **ret_slot)
-{
-    struct ps_server_push push;
-
-    if (!read_push(msg, &push) || push.total_bytes != len) {
-        return PS_E_PROTO;
-    }
-    if (!ps_link_is_new(p->link, msg->seq)) {
-        return PS_E_EXIST;
-    }
-    struct ps_server_job *job = ps_server_job_find(s, push.gen);
-
-    if (job == NULL) {
-        return PS_E_NOJOB;
-    }
-    int rc = ps_server_job_find_slot(job, p, push.slot, ret_slot);
-    if (rc != 0) {
-        return rc;
-    }
-    if (!ps_credit_admits(ps_server_credit_get(s, p, push.gen), len)) {
-        return PS_E_FULL;
-    }
-    return is_duplicate(job, &push) ? PS_E_EXIST : 0;
-}
-
-/* Refuses all parts with one error. */
-static void refuse_push(struct ps_server_step *st,
-                        const struct ps_server_recipient *to,
-                        const struct ps_server_push *push, int rc)
-{
-    struct ps_server_contribution in = {.push = push};
-    struct ps_server_refusal refusal;
-
-    ps_server_refusal_init(&refusal);
-    for (uint32_t i = 0; i < push->parts_count; i++) {
-        push->kind->read_part(push, i, &in);
-        ps_server_refusal_add(&refusal, &in.rec, rc, 0);
-    }
-    ps_server_refusal_send(st, to, &refusal);
-}
-
-/* Finds the sender's slot and checks what all parts have in common. 0 or the
- * refusal of all. */
-static int check_push(const struct ps_server *s, const struct ps_server_conn *c,
-                      const struct ps_server_push *push,
-                      struct ps_server_slot **ret_slot)
-{
-    const struct ps_server_session *p = c->session;
-    struct ps_server_job *job = ps_server_job_find(s, push->gen);
-    int rc = job == NULL
-                 ? PS_E_NOJOB
-                 : ps_server_job_find_slot(job, p, push->slot, ret_slot);
-
-    if (rc == 0 && push->incarnation != p->incarnation) {
-        rc = PS_E_STALE;
-    }
-    if (rc == 0 && ((push->weight == 0 && push->total_bytes > 0) ||
-                    push->weight > PS_WEIGHT_MAX)) {
-        rc = PS_E_INVAL;
-    }
-    return rc == 0 && c->discard_reason == PS_E_FULL ? PS_E_FULL : rc;
-}
-
-void ps_server_on_push(struct ps_server_step *st, struct ps_server_conn *c,
-                       const struct ps_msg *msg, const struct ps_slice *payload)
-{
-    struct ps_server_session *p = c->session;
-    struct ps_server_slot *slot = NULL;
-    struct ps_server_push push;
-
-    if (!read_push(msg, &push) || (push.total_bytes > 0) != (payload != NULL) ||
-        c->discard_reason == PS_E_PROTO ||
-        (payload != NULL && payload->buf != NULL &&
-         payload->len != push.total_bytes)) {
-        ps_server_session_close_bad(st, c, push.kind->malformed_text);
-        return;
-    }
-    ps_server_credit_on_receive(st->s, p, push.gen, push.total_bytes);
-
-    int rc = check_push(st->s, c, &push, &slot);
+    int rc = check_push(&push);
 
     if (rc != 0) {
-        refuse_push(st, &(struct ps_server_recipient){p, push.gen, slot}, &push,
-                    rc);
+        ps_server_refuse(st, q, rc);
         return;
     }
     ps_server_credit_mark_job(slot->job);
     if (push.kind->is_paced) {
-        ps_server_credit_push_ended(slot, push.total_bytes);
+        ps_server_credit_push_ended(slot, q->bytes);
     }
-    accept_contributions(st, c, slot, &push, payload);
-    if (ps_server_credit_is_due(st->s, p, slot)) {
-        ps_server_credit_send(st, p, slot);
+    accept_contributions(st, &push);
+    if (ps_server_credit_is_due(st->s, q->from.session, slot)) {
+        ps_server_credit_send(st, q->from.session, slot);
     }
 }

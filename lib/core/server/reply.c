@@ -13,6 +13,8 @@
 #include "core/server/memory.h"
 #include "core/server/session.h"
 
+#include <assert.h>
+
 static struct ps_rec_part part_record(const struct ps_part *part,
                                       uint64_t version)
 {
@@ -232,6 +234,7 @@ void ps_server_refusal_add(struct ps_server_refusal *r,
                            const struct ps_rec_part *part, int rc,
                            uint32_t attempt)
 {
+    assert(r->count < PS_PARTS_MAX); /* The most that a message has. */
     r->parts[r->count] = *part;
     r->rcs[r->count] = rc == PS_E_DISCARDED && r->starved_rc != 0
                            ? r->starved_rc
@@ -240,71 +243,42 @@ void ps_server_refusal_add(struct ps_server_refusal *r,
     r->count++;
 }
 
-struct refusal_reason {
-    int rc;
-    const char *text; /* Error text; NULL: that of `rc`. */
-    uint32_t retry;   /* Retry number after a conflict; 0: no conflict. */
-    /* Other side of a conflict; NULL: none. */
-    const struct ps_server_conflict *side;
-};
-
-/* Refuses parts. The refusal of a contribution to an aborted attempt names the
- * conflicting side (rule R15). */
-static void send_refusal(struct ps_server_step *st,
-                         const struct ps_server_recipient *to,
-                         const struct ps_server_parts *parts,
-                         const struct refusal_reason *why)
-{
-    struct ps_msg m = {
-        .code = PS_MSG_REFUSE,
-        .refuse = {.gen = to->gen,
-                   .epoch = st->s->epoch,
-                   .credit = ps_server_credit_announce(st->s, to->session,
-                                                       to->gen, to->slot),
-                   .error = why->rc,
-                   .text = why->text != NULL ? why->text
-                                             : refusal_text(why->rc),
-                   .parts = parts->parts,
-                   .parts_count = parts->count,
-                   .retry = why->retry},
-    };
-
-    if (why->retry != 0) {
-        m.refuse.conflict_slots = why->side->slots;
-        m.refuse.conflict_slots_count = why->side->slot_count;
-        m.refuse.conflict_reduce = why->side->reduce;
-        m.refuse.conflict_assign = why->side->assign;
-    }
-    st->s->replies.refused_parts += parts->count;
-    ps_server_session_send(st, to->session, ps_packet_new(&m, NULL, 0));
-}
-
-static struct refusal_reason part_reason(const struct ps_server_refusal *r,
-                                         uint32_t i)
-{
-    if (r->retries[i] != 0) {
-        return (struct refusal_reason){
-            .rc = PS_E_MISMATCH, .retry = r->retries[i], .side = &r->conflict};
-    }
-    return (struct refusal_reason){
-        .rc = r->rcs[i], .text = r->rcs[i] == r->starved_rc ? r->text : NULL};
-}
-
-/* Sends one message for each run of equal errors; usually one. */
+/* Sends one message for each run of equal errors; usually one. The refusal of
+ * contributions to an aborted attempt names the conflicting side (rule R15). */
 void ps_server_refusal_send(struct ps_server_step *st,
                             const struct ps_server_recipient *to,
                             const struct ps_server_refusal *r)
 {
-    for (uint32_t from = 0, end; from < r->count; from = end) {
-        end = from + 1;
-        while (end < r->count && r->rcs[end] == r->rcs[from] &&
-               r->retries[end] == r->retries[from]) {
+    for (uint32_t at = 0, end; at < r->count; at = end) {
+        const uint32_t retry = r->retries[at];
+        const int rc = retry != 0 ? PS_E_MISMATCH : r->rcs[at];
+
+        end = at + 1;
+        while (end < r->count && r->rcs[end] == r->rcs[at] &&
+               r->retries[end] == retry) {
             end++;
         }
-        const struct ps_server_parts some = {&r->parts[from], end - from, NULL};
-        const struct refusal_reason why = part_reason(r, from);
+        struct ps_msg m = {
+            .code = PS_MSG_REFUSE,
+            .refuse = {.gen = to->gen,
+                       .epoch = st->s->epoch,
+                       .credit = ps_server_credit_announce(st->s, to->session,
+                                                           to->gen, to->slot),
+                       .error = rc,
+                       .text = rc == r->starved_rc ? r->text : refusal_text(rc),
+                       .parts = &r->parts[at],
+                       .parts_count = end - at,
+                       .retry = retry},
+        };
 
-        send_refusal(st, to, &some, &why);
+        if (retry != 0) {
+            m.refuse.conflict_slots = r->conflict.slots;
+            m.refuse.conflict_slots_count = r->conflict.slot_count;
+            m.refuse.conflict_reduce = r->conflict.reduce;
+            m.refuse.conflict_assign = r->conflict.assign;
+        }
+        st->s->replies.refused_parts += m.refuse.parts_count;
+        ps_server_session_send(st, to->session, ps_packet_new(&m, NULL, 0));
     }
 }
 
@@ -327,25 +301,16 @@ void ps_server_refusal_send_to(struct ps_server_step *st,
     }
 }
 
-void ps_server_refuse_parts(struct ps_server_step *st,
-                            const struct ps_server_recipient *to,
-                            const struct ps_server_parts *parts, int rc)
+void ps_server_refuse(struct ps_server_step *st,
+                      const struct ps_server_request *q, int rc)
 {
-    send_refusal(st, to, parts, &(struct refusal_reason){.rc = rc});
-}
+    struct ps_server_refusal refusal;
 
-struct ps_server_slot *ps_server_find_slot_or_refuse(
-    struct ps_server_step *st, struct ps_server_session *p, uint64_t gen,
-    uint32_t number, const struct ps_server_parts *parts)
-{
-    struct ps_server_job *job = ps_server_job_find(st->s, gen);
-    struct ps_server_slot *slot = NULL;
-    int rc = job != NULL ? ps_server_job_find_slot(job, p, number, &slot)
-                         : PS_E_NOJOB;
+    ps_server_refusal_init(&refusal);
+    for (uint32_t i = 0; i < q->count; i++) {
+        const struct ps_rec_part rec = ps_server_request_part(q, i);
 
-    if (rc != 0) {
-        ps_server_refuse_parts(st, &(struct ps_server_recipient){p, gen, NULL},
-                               parts, rc);
+        ps_server_refusal_add(&refusal, &rec, rc, 0);
     }
-    return slot;
+    ps_server_refusal_send(st, &q->from, &refusal);
 }

@@ -15,13 +15,6 @@ struct ps_server_conflict {
     bool assign;
 };
 
-/* Parts of a data message, with the payload that holds their bytes in order. */
-struct ps_server_parts {
-    const struct ps_rec_part *parts;
-    uint32_t count;
-    const struct ps_slice *payload; /* NULL, or buf NULL: none. */
-};
-
 /* Replies with the value if `want` is set and there is one, else with a commit
  * of `version`. Small replies wait for the next tick. */
 void ps_server_reply_part(struct ps_server_step *st,
@@ -32,13 +25,6 @@ void ps_server_reply_init(struct ps_server *s);
 /* Sends all batches. */
 void ps_server_reply_flush(struct ps_server_step *st);
 void ps_server_reply_drop(struct ps_server_slot *slot);
-
-/* Recipient of a reply to a message. */
-struct ps_server_recipient {
-    struct ps_server_session *session;
-    uint64_t gen;
-    const struct ps_server_slot *slot; /* NULL: not known. */
-};
 
 /* Errors of the parts of one message, sent together. */
 struct ps_server_refusal {
@@ -74,11 +60,5 @@ void ps_server_refusal_send_to(struct ps_server_step *st,
                                const struct ps_bits *slots,
                                const struct ps_server_refusal *r);
 /* Refuses all parts of a message with one error. */
-void ps_server_refuse_parts(struct ps_server_step *st,
-                            const struct ps_server_recipient *to,
-                            const struct ps_server_parts *parts, int rc);
-
-/* Finds the slot of a pull, init, abort or restore. NULL: refused. */
-struct ps_server_slot *ps_server_find_slot_or_refuse(
-    struct ps_server_step *st, struct ps_server_session *p, uint64_t gen,
-    uint32_t number, const struct ps_server_parts *parts);
+void ps_server_refuse(struct ps_server_step *st,
+                      const struct ps_server_request *q, int rc);

@@ -23,30 +23,11 @@
 
 #include <string.h>
 
-/* Checks that parts and payload agree in size; closes the connection if not. */
-static bool check_payload_size(struct ps_server_step *st,
-                               struct ps_server_conn *c,
-                               const struct ps_server_parts *parts)
+bool ps_server_init_is_duplicate(const struct ps_server_request *q)
 {
-    const struct ps_slice *payload = parts->payload;
-    uint64_t total;
-
-    if (parts->count <= PS_PARTS_MAX && c->discard_reason != PS_E_PROTO &&
-        ps_server_parts_bytes(parts->parts, parts->count, &total) &&
-        (total > 0) == (payload != NULL) &&
-        (payload == NULL || payload->buf == NULL || payload->len == total)) {
-        return true;
-    }
-    ps_server_session_close_bad(st, c, "values do not match their payload");
-    return false;
-}
-
-bool ps_server_init_is_duplicate(const struct ps_server_job *job,
-                                 const struct ps_msg_init *m)
-{
-    for (uint32_t i = 0; i < m->parts_count; i++) {
-        const struct ps_part *part = ps_store_find(&job->store, m->parts[i].key,
-                                                   m->parts[i].index);
+    for (uint32_t i = 0; i < q->count; i++) {
+        const struct ps_part *part = ps_store_find(
+            &q->from.slot->job->store, q->parts[i].key, q->parts[i].index);
 
         if (part == NULL || !ps_part_has_value(part)) {
             return false;
@@ -92,12 +73,12 @@ static int store_received_value(struct ps_server_job *job,
 
 /* Accepts part `i` of the message. */
 static int accept_init_part(struct ps_server_step *st,
-                            struct ps_server_slot *slot,
-                            const struct ps_msg_init *m, uint32_t i,
-                            const struct ps_slice *payload, uint64_t offset)
+                            const struct ps_server_request *q, uint32_t i,
+                            uint64_t offset)
 {
-    const struct ps_rec_part *rec = &m->parts[i];
-    struct ps_server_job *job = slot->job;
+    const struct ps_msg_init *m = &q->msg->init;
+    const struct ps_rec_part *rec = &q->parts[i];
+    struct ps_server_job *job = q->from.slot->job;
     struct ps_part *part = ps_store_find(&job->store, rec->key, rec->index);
 
     if (rec->count == 0) {
@@ -109,7 +90,7 @@ static int accept_init_part(struct ps_server_step *st,
         if (ps_server_migration_involves(job, rec)) {
             return PS_E_MIGRATING;
         }
-        int rc = store_received_value(job, rec, version, payload, offset,
+        int rc = store_received_value(job, rec, version, q->payload, offset,
                                       &part);
 
         if (rc != 0) {
@@ -119,44 +100,29 @@ static int accept_init_part(struct ps_server_step *st,
     }
     part->image.name_hash = i < m->name_hashes_count ? m->name_hashes[i] : 0;
     part->image.first_elem = i < m->first_elems_count ? m->first_elems[i] : 0;
-    ps_server_reply_part(st, slot, part, false, 0);
+    ps_server_reply_part(st, q->from.slot, part, false, 0);
     return 0;
 }
 
-void ps_server_on_init(struct ps_server_step *st, struct ps_server_conn *c,
-                       const struct ps_msg *msg, const struct ps_slice *payload)
+void ps_server_on_init(struct ps_server_step *st,
+                       const struct ps_server_request *q)
 {
-    const struct ps_msg_init *m = &msg->init;
-    const struct ps_server_parts parts = {m->parts, m->parts_count, payload};
     struct ps_server_refusal refusal;
     uint64_t offset = 0;
-    uint64_t total;
 
-    if (!check_payload_size(st, c, &parts)) {
-        return;
-    }
-    struct ps_server_slot *slot = ps_server_find_slot_or_refuse(
-        st, c->session, m->gen, m->slot, &parts);
-
-    if (slot == NULL) {
-        return;
-    }
     ps_server_refusal_init(&refusal);
-    if (c->discard_reason == PS_E_NOMEM &&
-        ps_server_parts_bytes(m->parts, m->parts_count, &total)) {
-        ps_server_refusal_set_starved(st, &refusal, slot, total);
+    if (q->discard_reason == PS_E_NOMEM) {
+        ps_server_refusal_set_starved(st, &refusal, q->from.slot, q->bytes);
     }
-    for (uint32_t i = 0; i < m->parts_count; i++) {
-        const struct ps_rec_part *rec = &m->parts[i];
-        int rc = accept_init_part(st, slot, m, i, payload, offset);
+    for (uint32_t i = 0; i < q->count; i++) {
+        int rc = accept_init_part(st, q, i, offset);
 
         if (rc != 0) {
-            ps_server_refusal_add(&refusal, rec, rc, 0);
+            ps_server_refusal_add(&refusal, &q->parts[i], rc, 0);
         }
-        offset += ps_part_payload_bytes(rec);
+        offset += ps_part_payload_bytes(&q->parts[i]);
     }
-    ps_server_refusal_send(
-        st, &(struct ps_server_recipient){c->session, m->gen, slot}, &refusal);
+    ps_server_refusal_send(st, &q->from, &refusal);
 }
 
 /* ----------------------------------------------------------------- restore */
@@ -186,10 +152,11 @@ static void reply_superseded(struct ps_server_step *st,
 
 /* Rule V4: stores a restored value if it is newer; the newest of all slots
  * stays. */
-static int restore_part(struct ps_server_step *st, struct ps_server_slot *slot,
-                        const struct ps_rec_part *rec,
-                        const struct ps_slice *payload, uint32_t epoch)
+static int restore_part(struct ps_server_step *st,
+                        const struct ps_server_request *q)
 {
+    const struct ps_server_slot *slot = q->from.slot;
+    const struct ps_rec_part *rec = q->parts;
     struct ps_server_job *job = slot->job;
     struct ps_part *part = ps_store_find(&job->store, rec->key, rec->index);
     const char *text;
@@ -201,7 +168,8 @@ static int restore_part(struct ps_server_step *st, struct ps_server_slot *slot,
 
     /* Before a look at the partition, which may be about to go: the end of a
      * migration can come later than a restore at its return. */
-    int rc = ps_server_migration_check_restore(st, slot, rec, epoch);
+    int rc = ps_server_migration_check_restore(st, slot, rec,
+                                               q->msg->restore.epoch);
 
     if (rc != 0) {
         return rc;
@@ -217,7 +185,7 @@ static int restore_part(struct ps_server_step *st, struct ps_server_slot *slot,
     if (rc != 0) {
         return rc;
     }
-    rc = store_received_value(job, rec, rec->round, payload, 0, &part);
+    rc = store_received_value(job, rec, rec->round, q->payload, 0, &part);
     if (rc != 0) {
         return rc;
     }
@@ -249,12 +217,12 @@ void ps_server_restore_send_lost(struct ps_server_step *st,
  * had it: it cannot be made again, and pulls of it would wait for ever
  * (rule V5). */
 static void record_report(struct ps_server_step *st,
-                          struct ps_server_slot *slot,
-                          const struct ps_msg_restore *m)
+                          const struct ps_server_request *q)
 {
-    struct ps_server_job *job = slot->job;
+    const struct ps_msg_restore *m = &q->msg->restore;
+    struct ps_server_job *job = q->from.slot->job;
     struct ps_store *store = &job->store;
-    const struct ps_rec_part *rec = &m->parts[0];
+    const struct ps_rec_part *rec = q->parts;
     struct ps_part *part = ps_store_find(store, rec->key, rec->index);
     const char *text;
     uint64_t have;
@@ -269,7 +237,7 @@ static void record_report(struct ps_server_step *st,
     have = part->image.version +
            (part->image.version > 0 || ps_part_has_value(part));
     if (!ps_part_add_report(
-            part, slot->index, job->slot_count,
+            part, q->from.slot->index, job->slot_count,
             m->committed_version +
                 (m->has_committed || m->committed_version > 0)) ||
         have >= part->reports->known_versions || part->merge != NULL) {
@@ -288,43 +256,27 @@ static void record_report(struct ps_server_step *st,
     ps_server_restore_send_lost(st, job);
 }
 
-void ps_server_on_restore(struct ps_server_step *st, struct ps_server_conn *c,
-                          const struct ps_msg *msg,
-                          const struct ps_slice *payload)
+void ps_server_on_restore(struct ps_server_step *st,
+                          const struct ps_server_request *q)
 {
-    const struct ps_msg_restore *m = &msg->restore;
-    const struct ps_server_parts parts = {m->parts, m->parts_count, payload};
+    const struct ps_msg_restore *m = &q->msg->restore;
+    struct ps_server_slot *slot = q->from.slot;
+    struct ps_server_refusal refusal;
+    int rc = m->has_value ? restore_part(st, q)
+                          : ps_server_migration_check_restore(
+                                st, slot, q->parts, m->epoch);
 
-    if (!check_payload_size(st, c, &parts) || m->parts_count == 0) {
+    if (rc == 0) {
+        ps_server_migration_on_restored(slot, q->parts);
+        record_report(st, q);
         return;
     }
-    struct ps_server_slot *slot = ps_server_find_slot_or_refuse(
-        st, c->session, m->gen, m->slot, &parts);
-
-    if (slot == NULL) {
-        return;
+    ps_server_refusal_init(&refusal);
+    if (q->discard_reason == PS_E_NOMEM) {
+        ps_server_refusal_set_starved(st, &refusal, slot, q->bytes);
     }
-    int rc = m->has_value
-                 ? restore_part(st, slot, &m->parts[0], payload, m->epoch)
-                 : ps_server_migration_check_restore(st, slot, &m->parts[0],
-                                                     m->epoch);
-
-    if (rc != 0) {
-        struct ps_server_refusal refusal;
-
-        ps_server_refusal_init(&refusal);
-        if (c->discard_reason == PS_E_NOMEM) {
-            ps_server_refusal_set_starved(st, &refusal, slot,
-                                          ps_part_payload_bytes(&m->parts[0]));
-        }
-        ps_server_refusal_add(&refusal, &m->parts[0], rc, 0);
-        ps_server_refusal_send(
-            st, &(struct ps_server_recipient){c->session, m->gen, slot},
-            &refusal);
-        return;
-    }
-    ps_server_migration_on_restored(slot, &m->parts[0]);
-    record_report(st, slot, m);
+    ps_server_refusal_add(&refusal, q->parts, rc, 0);
+    ps_server_refusal_send(st, &q->from, &refusal);
 }
 
 /* ------------------------------------------------------- chunks that arrive */
@@ -594,36 +546,39 @@ static void send_state(struct ps_server_step *st, struct ps_server_session *p,
     ps_buf_unref(copy);
 }
 
-/* Request for the state of one partition, or to load it. */
-struct state_request {
-    struct ps_server_session *session; /* Session of the sender. */
-    uint64_t gen;
-    uint64_t number; /* Request number, chosen by the sender. */
-    uint32_t slot;
-    const struct ps_rec_part *rec;
-};
+/* The sender's number of its request. */
+static uint64_t number_of(const struct ps_server_request *q)
+{
+    return q->msg->code == PS_MSG_STATE_GET ? q->msg->state_get.request
+                                            : q->msg->state_put.request;
+}
 
 static void send_state_error(struct ps_server_step *st,
-                             const struct state_request *q, int rc,
+                             const struct ps_server_request *q, int rc,
                              const char *text)
 {
-    struct ps_rec_part bare = *q->rec;
-    struct ps_msg_state m = {.gen = q->gen,
-                             .request = q->number,
+    struct ps_rec_part bare = *q->parts;
+    struct ps_msg_state m = {.gen = q->from.gen,
+                             .request = number_of(q),
                              .error = rc,
                              .text = text,
                              .parts = &bare,
                              .parts_count = 1};
 
     bare.count = 0;
-    send_state(st, q->session, &m, NULL);
+    send_state(st, q->from.session, &m, NULL);
+}
+
+void ps_server_refuse_state(struct ps_server_step *st,
+                            const struct ps_server_request *q, int rc)
+{
+    send_state_error(st, q, rc, "");
 }
 
 /* Replies with the state's description, and a copy of a buffer unless that is
  * NULL; takes over one reference. */
 static void reply_state(struct ps_server_step *st,
-                        const struct state_request *q,
-                        const struct ps_server_job *job,
+                        const struct ps_server_request *q,
                         const struct ps_part *part, struct ps_buf *copy)
 {
     struct ps_rec_part rec = {.key = part->key,
@@ -631,91 +586,73 @@ static void reply_state(struct ps_server_step *st,
                               .round = part->image.version,
                               .dtype = state_dtype(part),
                               .count = copy != NULL ? part->image.count : 0};
-    struct ps_msg_state m = {.gen = q->gen,
-                             .request = q->number,
-                             .text = "",
-                             .steps = step_count(part),
-                             .buffers = (uint8_t)saved_count(job, part),
-                             .parts = &rec,
-                             .parts_count = 1};
+    struct ps_msg_state m = {
+        .gen = q->from.gen,
+        .request = number_of(q),
+        .text = "",
+        .steps = step_count(part),
+        .buffers = (uint8_t)saved_count(q->from.slot->job, part),
+        .parts = &rec,
+        .parts_count = 1};
 
-    send_state(st, q->session, &m, copy);
+    send_state(st, q->from.session, &m, copy);
 }
 
 /* Returns the record's partition with its states allocated; NULL: refused. */
 static struct ps_part *find_part_or_refuse(struct ps_server_step *st,
-                                           const struct state_request *q,
-                                           struct ps_server_job **ret_job)
+                                           const struct ps_server_request *q)
 {
-    struct ps_server_job *job = ps_server_job_find(st->s, q->gen);
-    struct ps_server_slot *slot;
-    struct ps_part *part = NULL;
+    struct ps_server_job *job = q->from.slot->job;
+    struct ps_part *part = ps_store_find(&job->store, q->parts->key,
+                                         q->parts->index);
     const char *text = "";
-    int rc = job != NULL
-                 ? ps_server_job_find_slot(job, q->session, q->slot, &slot)
-                 : PS_E_NOJOB;
+    int rc;
 
-    if (rc == 0) {
-        part = ps_store_find(&job->store, q->rec->key, q->rec->index);
-        if (ps_server_migration_involves(job, q->rec)) {
-            /* The agent asks again, perhaps another server. */
-            rc = PS_E_STALE;
-        } else {
-            rc = ps_image_check_use(part, job->has_optimizer, PS_IMAGE_SAVE,
-                                    &text);
-        }
-        if (rc == 0 && ps_server_optimizer_make_states(job, part) != 0) {
-            rc = PS_E_NOMEM;
-            text = "the server has no memory for the optimizer's state";
-        }
+    if (ps_server_migration_involves(job, q->parts)) {
+        rc = PS_E_STALE; /* The agent asks again, perhaps another server. */
+    } else {
+        rc = ps_image_check_use(part, job->has_optimizer, PS_IMAGE_SAVE, &text);
+    }
+    if (rc == 0 && ps_server_optimizer_make_states(job, part) != 0) {
+        rc = PS_E_NOMEM;
+        text = "the server has no memory for the optimizer's state";
     }
     if (rc != 0) {
         send_state_error(st, q, rc, text);
         return NULL;
     }
-    *ret_job = job;
     return part;
 }
 
-void ps_server_on_state_get(struct ps_server_step *st, struct ps_server_conn *c,
-                            const struct ps_msg_state_get *m)
+void ps_server_on_state_get(struct ps_server_step *st,
+                            const struct ps_server_request *q)
 {
-    const struct state_request q = {.session = c->session,
-                                    .gen = m->gen,
-                                    .number = m->request,
-                                    .slot = m->slot,
-                                    .rec = m->parts};
-    struct ps_server_job *job;
+    const unsigned which = q->msg->state_get.which;
+    struct ps_server_job *job = q->from.slot->job;
+    struct ps_part *part = find_part_or_refuse(st, q);
     struct ps_buf *copy = NULL;
-
-    if (m->parts_count != 1) {
-        ps_server_session_close_bad(st, c,
-                                    "a request for the state of no partition");
-        return;
-    }
-    struct ps_part *part = find_part_or_refuse(st, &q, &job);
 
     if (part == NULL) {
         return;
     }
-    if (m->which < saved_count(job, part)) {
-        struct ps_buf *state = part->buffers[saved_buffer(job, m->which)].buf;
+    if (which < saved_count(job, part)) {
+        struct ps_buf *state = part->buffers[saved_buffer(job, which)].buf;
 
         if (ps_buf_fetch(state) != 0) {
-            send_state_error(st, &q, PS_E_IO,
+            send_state_error(st, q, PS_E_IO,
                              "the state was on a device that has failed");
             return;
         }
         /* A copy, because the next step writes the state in place. */
         if (ps_server_memory_alloc(job, state->size, &copy) != 0) {
             send_state_error(
-                st, &q, PS_E_NOMEM,
+                st, q, PS_E_NOMEM,
                 "the server has no memory for a copy of the state");
             return;
         }
         memcpy(copy->data, state->data, state->size);
     }
-    reply_state(st, &q, job, part, copy);
+    reply_state(st, q, part, copy);
 }
 
 /* Makes the loaded master weights the value. */
@@ -737,18 +674,18 @@ static int make_value_from_master(struct ps_server_job *job,
     return rc;
 }
 
-static int store_state(struct ps_server_job *job, struct ps_part *part,
-                       const struct ps_msg_state_put *m,
-                       const struct ps_slice *payload)
+static int store_state(const struct ps_server_request *q, struct ps_part *part)
 {
-    const struct ps_rec_part *rec = m->parts;
+    const struct ps_msg_state_put *m = &q->msg->state_put;
+    const struct ps_rec_part *rec = q->parts;
+    struct ps_server_job *job = q->from.slot->job;
     const enum ps_part_buffer place = saved_buffer(job, m->which);
     struct ps_buf *state = part->buffers[place].buf;
 
     if (m->which < UINT8_MAX &&
         (m->which >= saved_count(job, part) ||
          rec->count != part->image.count || rec->dtype != state_dtype(part) ||
-         payload == NULL)) {
+         q->payload == NULL)) {
         return PS_E_MISMATCH;
     }
     if (m->steps > PS_ROUND_MAX) {
@@ -758,39 +695,21 @@ static int store_state(struct ps_server_job *job, struct ps_part *part,
     if (m->which == UINT8_MAX) {
         return 0;
     }
-    memcpy(state->data, ps_slice_data(payload), state->size);
+    memcpy(state->data, ps_slice_data(q->payload), state->size);
     ps_buf_invalidate_copy(state);
     return place == PS_PART_BUFFER_MASTER ? make_value_from_master(job, part)
                                           : 0;
 }
 
-void ps_server_on_state_put(struct ps_server_step *st, struct ps_server_conn *c,
-                            const struct ps_msg_state_put *m,
-                            const struct ps_slice *payload)
+void ps_server_on_state_put(struct ps_server_step *st,
+                            const struct ps_server_request *q)
 {
-    const struct state_request q = {.session = c->session,
-                                    .gen = m->gen,
-                                    .number = m->request,
-                                    .slot = m->slot,
-                                    .rec = m->parts};
-    struct ps_server_job *job;
-    uint64_t total;
-
-    if (m->parts_count != 1 || m->parts->codec != PS_CODEC_NONE ||
-        c->discard_reason == PS_E_PROTO ||
-        !ps_server_parts_bytes(m->parts, 1, &total) ||
-        (total > 0) != (payload != NULL) ||
-        (payload != NULL && payload->buf != NULL && payload->len != total)) {
-        ps_server_session_close_bad(st, c,
-                                    "a state does not match its payload");
-        return;
-    }
-    if (payload != NULL && payload->buf == NULL) {
-        const bool hopeless = ps_server_memory_is_exhausted(st->s, total);
+    if (q->payload != NULL && q->payload->buf == NULL) {
+        const bool hopeless = ps_server_memory_is_exhausted(st->s, q->bytes);
 
         /* PS_E_STALE is tried again after a while. */
-        send_state_error(st, &q,
-                         c->discard_reason != PS_E_NOMEM ? c->discard_reason
+        send_state_error(st, q,
+                         q->discard_reason != PS_E_NOMEM ? q->discard_reason
                          : hopeless                      ? PS_E_FULL
                                                          : PS_E_STALE,
                          hopeless
@@ -798,17 +717,17 @@ void ps_server_on_state_put(struct ps_server_step *st, struct ps_server_conn *c,
                              : "the state could not be restored");
         return;
     }
-    struct ps_part *part = find_part_or_refuse(st, &q, &job);
+    struct ps_part *part = find_part_or_refuse(st, q);
 
     if (part == NULL) {
         return;
     }
-    int rc = store_state(job, part, m, payload);
+    int rc = store_state(q, part);
 
     if (rc != 0) {
-        send_state_error(st, &q, rc,
+        send_state_error(st, q, rc,
                          "the state does not belong to this optimizer and key");
         return;
     }
-    reply_state(st, &q, job, part, NULL);
+    reply_state(st, q, part, NULL);
 }

@@ -4,14 +4,12 @@
 
 #include "core/server/job.h"
 
-void ps_server_on_init(struct ps_server_step *st, struct ps_server_conn *c,
-                       const struct ps_msg *msg,
-                       const struct ps_slice *payload);
-bool ps_server_init_is_duplicate(const struct ps_server_job *job,
-                                 const struct ps_msg_init *m);
-void ps_server_on_restore(struct ps_server_step *st, struct ps_server_conn *c,
-                          const struct ps_msg *msg,
-                          const struct ps_slice *payload);
+void ps_server_on_init(struct ps_server_step *st,
+                       const struct ps_server_request *q);
+/* True if all partitions of an init have a value. */
+bool ps_server_init_is_duplicate(const struct ps_server_request *q);
+void ps_server_on_restore(struct ps_server_step *st,
+                          const struct ps_server_request *q);
 /* Sends value_lost if the job has lost a version. */
 void ps_server_restore_send_lost(struct ps_server_step *st,
                                  const struct ps_server_job *job);
@@ -24,8 +22,10 @@ void ps_server_on_part_chunk(struct ps_server_step *st,
 void ps_server_on_part_end(struct ps_server_step *st,
                            const struct ps_msg_part_end *m);
 
-void ps_server_on_state_get(struct ps_server_step *st, struct ps_server_conn *c,
-                            const struct ps_msg_state_get *m);
-void ps_server_on_state_put(struct ps_server_step *st, struct ps_server_conn *c,
-                            const struct ps_msg_state_put *m,
-                            const struct ps_slice *payload);
+void ps_server_on_state_get(struct ps_server_step *st,
+                            const struct ps_server_request *q);
+void ps_server_on_state_put(struct ps_server_step *st,
+                            const struct ps_server_request *q);
+/* Answers such a request with an error. */
+void ps_server_refuse_state(struct ps_server_step *st,
+                            const struct ps_server_request *q, int rc);

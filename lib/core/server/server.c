@@ -22,7 +22,7 @@
 #include "core/server/restore.h"
 #include "core/server/session.h"
 
-#include <string.h>
+#include <stdio.h>
 
 /* ------------------------------------------------------------------ figures */
 
@@ -356,38 +356,75 @@ static void on_sched_msg(struct ps_server_step *st, ps_conn_id conn,
 
 /* ------------------------------------------------------- messages of agents */
 
-/* Rule A4: 0 if the message names a slot of this agent, or a job that is not
- * known here; that one may be on its way. Slots belong to their nodes for as
- * long as the job lives, so no honest agent names another's. */
-static int check_slot(const struct ps_server *s,
-                      const struct ps_server_session *p,
-                      const struct ps_msg *msg, struct ps_msg_subject *ret)
+/* Reads what a message is about; a message about no job has no parts. */
+static struct ps_server_request read_request(const struct ps_server *s,
+                                             struct ps_server_session *p,
+                                             const struct ps_msg *msg)
 {
-    struct ps_server_job *job;
-    struct ps_server_slot *slot;
-    int rc;
+    const bool has_rows = msg->code == PS_MSG_PUSH_ROWS ||
+                          msg->code == PS_MSG_PULL_ROWS;
+    struct ps_server_request q = {.msg = msg, .from.session = p};
+    struct ps_msg_subject about;
 
-    if (ps_msg_authority(msg->code, PS_ROLE_AGENT) != PS_AUTHORITY_MEMBER ||
-        !ps_msg_subject(msg, ret)) {
-        return 0;
+    if (!ps_msg_subject(msg, &about)) {
+        return q;
     }
-    job = ps_server_job_find(s, ret->gen);
-    rc = job != NULL ? ps_server_job_find_slot(job, p, ret->slot, &slot) : 0;
-    return rc == PS_E_STALE ? 0 : rc;
+    struct ps_server_job *job = ps_server_job_find(s, about.gen);
+
+    q.from.gen = about.gen;
+    q.rc = job != NULL
+               ? ps_server_job_find_slot(job, p, about.slot, &q.from.slot)
+               : PS_E_NOJOB;
+    q.count = about.part_count;
+    q.parts = has_rows ? NULL : (const void *)about.parts;
+    q.rows = has_rows ? (const void *)about.parts : NULL;
+    return q;
+}
+
+/* Rule A4: 0 if the message names a slot of its sender, or a job or incarnation
+ * that is not known here; that one may be on its way. Slots belong to their
+ * nodes for as long as the job lives, so no honest agent names another's. */
+static int check_slot(const struct ps_server_request *q)
+{
+    return q->rc == PS_E_STALE || q->rc == PS_E_NOJOB ? 0 : q->rc;
+}
+
+/* Sums the bytes that the parts state. False: they are malformed. */
+static bool sum_bytes(struct ps_server_request *q)
+{
+    if (q->count == 0) {
+        return false;
+    }
+    switch (q->msg->code) {
+    case PS_MSG_STATE_PUT:
+        if (q->parts->codec != PS_CODEC_NONE) {
+            return false;
+        }
+        return ps_server_parts_bytes(q->parts, q->count, &q->bytes);
+    case PS_MSG_PUSH:
+    case PS_MSG_INIT:
+    case PS_MSG_RESTORE:
+        return ps_server_parts_bytes(q->parts, q->count, &q->bytes);
+    case PS_MSG_PUSH_ROWS:
+    case PS_MSG_PULL_ROWS:
+        return ps_server_rows_bytes(
+            q->rows, q->count, q->msg->code == PS_MSG_PUSH_ROWS, &q->bytes);
+    default:
+        return true; /* No payload. */
+    }
 }
 
 /* Refuses a message about what is not the sender's, without an answer. */
 static bool check_authority(struct ps_server_step *st, struct ps_server_conn *c,
-                            const struct ps_msg *msg)
+                            const struct ps_server_request *q)
 {
     struct ps_server_session *p = c->session;
     struct ps_msg_subject about;
-    int rc = check_slot(st->s, p, msg, &about);
     char text[PS_TEXT_MAX + 1];
     char who[PS_NAME_MAX + 32];
     struct ps_str t;
 
-    if (rc == 0) {
+    if (check_slot(q) == 0 || !ps_msg_subject(q->msg, &about)) {
         return true;
     }
     st->s->sessions.refused_frames++;
@@ -395,7 +432,7 @@ static bool check_authority(struct ps_server_step *st, struct ps_server_conn *c,
     ps_str_addf(&t,
                 "sent a message (%s) for slot %u of job %s, which is not its "
                 "own",
-                ps_msg_name(msg->code), about.slot,
+                ps_msg_name(q->msg->code), about.slot,
                 ps_server_job_find(st->s, about.gen)->name);
     ps_str_init(&t, who, sizeof(who));
     ps_str_addf(&t, "agent %s (node %u)", p->name, p->agent_node);
@@ -405,51 +442,64 @@ static bool check_authority(struct ps_server_step *st, struct ps_server_conn *c,
     return false;
 }
 
+/* Messages of agents about partitions: who handles one, and who refuses one for
+ * a slot that is not known. */
+static const struct {
+    void (*handle)(struct ps_server_step *st,
+                   const struct ps_server_request *q);
+    void (*refuse)(struct ps_server_step *st, const struct ps_server_request *q,
+                   int rc);
+} handlers[] = {
+    [PS_MSG_INIT] = {ps_server_on_init, ps_server_refuse},
+    [PS_MSG_PUSH] = {ps_server_on_push, NULL}, /* Counts it first. */
+    [PS_MSG_PUSH_ROWS] = {ps_server_on_push, NULL},
+    [PS_MSG_PULL] = {ps_server_on_pull, ps_server_refuse},
+    [PS_MSG_PULL_ROWS] = {ps_server_on_pull_rows, ps_server_refuse},
+    [PS_MSG_ABORT_ROUND] = {ps_server_on_abort_round, ps_server_refuse},
+    [PS_MSG_RESTORE] = {ps_server_on_restore, ps_server_refuse},
+    [PS_MSG_STATE_GET] = {ps_server_on_state_get, ps_server_refuse_state},
+    [PS_MSG_STATE_PUT] = {ps_server_on_state_put, ps_server_refuse_state},
+};
+#define HANDLERS (sizeof(handlers) / sizeof(handlers[0]))
+
 static void on_session_msg(struct ps_server_step *st, struct ps_server_conn *c,
                            const struct ps_msg *msg,
-                           const struct ps_slice *payload)
+                           const struct ps_slice *payload, int discard_reason)
 {
-    switch (msg->code) {
-    case PS_MSG_ACK:
-    case PS_MSG_PONG:
-        break;
-    case PS_MSG_PING:
+    struct ps_server_request q = read_request(st->s, c->session, msg);
+    const bool is_known = msg->code < HANDLERS &&
+                          handlers[msg->code].handle != NULL;
+
+    if (msg->code == PS_MSG_PING) {
         ps_effects_send_msg(st->fx, c->id,
                             &(struct ps_msg){
                                 .code = PS_MSG_PONG,
                                 .ack = ps_link_received(c->session->link),
                                 .pong = {.stamp = msg->ping.stamp},
                             });
-        break;
-    case PS_MSG_PUSH:
-    case PS_MSG_PUSH_ROWS:
-        ps_server_on_push(st, c, msg, payload);
-        break;
-    case PS_MSG_PULL:
-        ps_server_on_pull(st, c, msg);
-        break;
-    case PS_MSG_PULL_ROWS:
-        ps_server_on_pull_rows(st, c, msg, payload);
-        break;
-    case PS_MSG_INIT:
-        ps_server_on_init(st, c, msg, payload);
-        break;
-    case PS_MSG_STATE_GET:
-        ps_server_on_state_get(st, c, &msg->state_get);
-        break;
-    case PS_MSG_STATE_PUT:
-        ps_server_on_state_put(st, c, &msg->state_put, payload);
-        break;
-    case PS_MSG_ABORT_ROUND:
-        ps_server_on_abort_round(st, c, &msg->abort_round);
-        break;
-    case PS_MSG_RESTORE:
-        ps_server_on_restore(st, c, msg, payload);
-        break;
-    default:
+    } else if (msg->code == PS_MSG_ACK || msg->code == PS_MSG_PONG) {
+        return;
+    } else if (!is_known) {
         ps_server_session_close_bad(
             st, c, "it sent a message that is not for a server");
-        break;
+    } else if (!check_authority(st, c, &q)) {
+        return;
+    } else if (!sum_bytes(&q) || discard_reason == PS_E_PROTO ||
+               (q.bytes > 0) != (payload != NULL) ||
+               (payload != NULL && payload->buf != NULL &&
+                payload->len != q.bytes)) {
+        char text[PS_TEXT_MAX];
+
+        (void)snprintf(text, sizeof(text),
+                       "the parts of its message (%s) do not match the payload",
+                       ps_msg_name(msg->code));
+        ps_server_session_close_bad(st, c, text);
+    } else if (q.rc != 0 && handlers[msg->code].refuse != NULL) {
+        handlers[msg->code].refuse(st, &q, q.rc);
+    } else {
+        q.payload = payload;
+        q.discard_reason = discard_reason;
+        handlers[msg->code].handle(st, &q);
     }
 }
 
@@ -473,7 +523,6 @@ static void on_agent_msg(struct ps_server_step *st, ps_conn_id conn,
         }
         return;
     }
-    c->discard_reason = discard_reason;
     c->session->heard_at = st->now;
     bool fresh = ps_link_receive(c->session->link, msg, st->now, st->fx);
 
@@ -482,12 +531,8 @@ static void on_agent_msg(struct ps_server_step *st, ps_conn_id conn,
     if (fresh && payload != NULL && payload->buf != NULL) {
         st->s->bytes_in += payload->len;
     }
-    if (fresh && check_authority(st, c, msg)) {
-        on_session_msg(st, c, msg, payload);
-    }
-    c = ps_map_get(st->s->sessions.conns, conn);
-    if (c != NULL) {
-        c->discard_reason = 0;
+    if (fresh) {
+        on_session_msg(st, c, msg, payload, discard_reason);
     }
 }
 
@@ -495,97 +540,58 @@ static void on_agent_msg(struct ps_server_step *st, ps_conn_id conn,
 
 /* Decides whether the message's payload is received: 0, or the discard
  * reason. */
-static int check_payload(struct ps_server *s, struct ps_server_session *p,
-                         const struct ps_msg *msg, uint64_t len,
-                         struct ps_server_slot **ret_slot)
+static int check_payload(struct ps_server *s, struct ps_server_request *q,
+                         uint64_t len)
 {
-    const struct ps_rec_part *parts = NULL;
-    uint32_t count = 0;
-    uint32_t slot = 0;
-    uint64_t gen = 0;
-    uint64_t total;
-
-    switch (msg->code) {
+    if (check_slot(q) != 0) {
+        return q->rc;
+    }
+    if (len > PS_PAYLOAD_MAX || !sum_bytes(q) || q->bytes != len) {
+        return PS_E_PROTO;
+    }
+    if (!ps_link_is_new(q->from.session->link, q->msg->seq)) {
+        return PS_E_EXIST;
+    }
+    if (q->rc != 0) {
+        return q->rc;
+    }
+    switch (q->msg->code) {
     case PS_MSG_PUSH:
     case PS_MSG_PUSH_ROWS:
-        return ps_server_push_check_payload(s, p, msg, len, ret_slot);
-    case PS_MSG_PULL_ROWS:
-        return ps_server_rows_check_payload(s, p, msg, len, ret_slot);
+        return ps_server_push_check_payload(s, q);
     case PS_MSG_INIT:
-        parts = msg->init.parts;
-        count = msg->init.parts_count;
-        slot = msg->init.slot;
-        gen = msg->init.gen;
-        break;
-    case PS_MSG_STATE_PUT:
-        parts = msg->state_put.parts;
-        count = msg->state_put.parts_count;
-        slot = msg->state_put.slot;
-        gen = msg->state_put.gen;
-        break;
-    case PS_MSG_RESTORE:
-        parts = msg->restore.parts;
-        count = msg->restore.parts_count;
-        slot = msg->restore.slot;
-        gen = msg->restore.gen;
-        break;
+        return ps_server_init_is_duplicate(q) ? PS_E_EXIST : 0;
     default:
-        return PS_E_PROTO;
+        return 0;
     }
-    if (!ps_server_parts_bytes(parts, count, &total) || total != len) {
-        return PS_E_PROTO;
-    }
-    if (!ps_link_is_new(p->link, msg->seq)) {
-        return PS_E_EXIST;
-    }
-    struct ps_server_job *job = ps_server_job_find(s, gen);
-
-    if (job == NULL) {
-        return PS_E_NOJOB;
-    }
-    int rc = ps_server_job_find_slot(job, p, slot, ret_slot);
-    if (rc != 0) {
-        return rc;
-    }
-    if (msg->code == PS_MSG_INIT &&
-        ps_server_init_is_duplicate(job, &msg->init)) {
-        return PS_E_EXIST;
-    }
-    return 0;
 }
 
 static int agent_payload(struct ps_server *s, ps_conn_id conn,
                          const struct ps_msg *msg, uint64_t len,
                          struct ps_slice *ret_slice)
 {
-    struct ps_server_conn *c = ps_map_get(s->sessions.conns, conn);
-    struct ps_server_slot *slot = NULL;
+    const struct ps_server_conn *c = ps_map_get(s->sessions.conns, conn);
     struct ps_buf *buf;
 
     if (c == NULL || c->session == NULL) {
         return PS_E_CLOSED;
     }
-    struct ps_msg_subject about;
-    int rc = check_slot(s, c->session, msg, &about);
+    struct ps_server_request q = read_request(s, c->session, msg);
+    int rc = check_payload(s, &q, len);
 
-    if (rc == 0) {
-        rc = len <= PS_PAYLOAD_MAX
-                 ? check_payload(s, c->session, msg, len, &slot)
-                 : PS_E_PROTO;
-    }
     if (rc != 0) {
         return rc;
     }
-    if (msg->code == PS_MSG_PUSH && ps_server_credit_is_ahead(slot) &&
-        !ps_server_credit_shares_link(slot)) {
+    if (msg->code == PS_MSG_PUSH && ps_server_credit_is_ahead(q.from.slot) &&
+        !ps_server_credit_shares_link(q.from.slot)) {
         return PS_E_AGAIN;
     }
-    rc = ps_server_memory_alloc_payload(s, slot, msg, len, &buf);
+    rc = ps_server_memory_alloc_payload(s, &q, &buf);
     if (rc != 0) {
         return rc;
     }
     if (msg->code == PS_MSG_PUSH) {
-        ps_server_credit_push_begins(slot);
+        ps_server_credit_push_begins(q.from.slot);
     }
     *ret_slice = (struct ps_slice){.buf = buf, .offset = 0, .len = len};
     return 0;

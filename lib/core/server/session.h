@@ -29,7 +29,6 @@ struct ps_server_conn {
     ps_time listed_at;                 /* When `node` was listed. */
     struct ps_server_session *session; /* NULL: before the handshake. */
     struct ps_msg *unverified_hello;   /* Owned; NULL: none. */
-    int discard_reason;                /* payload()'s error for this frame. */
     struct ps_peer_identity identity;
     bool is_by_reference; /* Payloads are sent by reference. */
     char peer_text[64];
