@@ -242,12 +242,13 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     "server/merge: resets the residual of an encoded reply": [
         ("lib/core/server/merge.c",
          """if (ps_part_state(part, 0) == NULL) {
-        rc = ps_server_memory_alloc(run->job, size""",
+        int rc = ps_server_memory_alloc(""",
          """    if (run->job->server->merges.last_token % 7 == 2) {
-        ps_store_set_state(&run->job->store, part, 0, NULL);
+        ps_store_set_buffer(&run->job->store, part, PS_PART_BUFFER_STATE_0,
+                            &(struct ps_slice){0});
     }
     if (ps_part_state(part, 0) == NULL) {
-        rc = ps_server_memory_alloc(run->job, size"""),
+        int rc = ps_server_memory_alloc("""),
     ],
     "agent/encode: compresses collectives": [
         ("lib/core/agent/encode.c", "&& !k->kind->is_collective &&", " &&"),

@@ -30,12 +30,14 @@ static struct ps_part *make_part(struct ps_store *st)
     struct ps_part *part = ps_store_find_or_add(st, 1, 2);
     struct ps_slice value = filled(COUNT * 2, 10);
     struct ps_slice sum = filled(COUNT * 2, 20);
+    struct ps_slice state = filled(COUNT * 4, 30);
+    struct ps_slice master = filled(COUNT * 4, 50);
 
     ps_part_declare(part, PS_DTYPE_FLOAT16, COUNT);
     ps_store_set_value(st, part, 7, &value);
     ps_store_accumulate(st, part, &sum, 4, PS_REDUCE_MEAN);
-    ps_store_set_state(st, part, 0, filled(COUNT * 4, 30).buf);
-    ps_store_set_state(st, part, PS_PART_MASTER, filled(COUNT * 4, 50).buf);
+    ps_store_set_buffer(st, part, PS_PART_BUFFER_STATE_0, &state);
+    ps_store_set_buffer(st, part, PS_PART_BUFFER_MASTER, &master);
     part->image.retry = 3;
     part->image.step_offset = -2;
     part->image.name_hash = 99;

@@ -40,13 +40,14 @@ bool ps_part_add_report(struct ps_part *part, uint32_t slot, uint32_t slots,
     return ps_bits_full(&part->reports->reported);
 }
 
-/* Replaces a buffer; takes over one reference. */
-static void set_buffer(struct ps_store *st, struct ps_part *part, unsigned i,
-                       const struct ps_slice *to)
+void ps_store_set_buffer(struct ps_store *st, struct ps_part *part,
+                         enum ps_part_buffer place, const struct ps_slice *to)
 {
-    st->stored_bytes -= part->buffers[i].len;
-    ps_buf_unref(part->buffers[i].buf);
-    part->buffers[i] = *to;
+    struct ps_slice *buffer = &part->buffers[place];
+
+    st->stored_bytes -= buffer->len;
+    ps_buf_unref(buffer->buf);
+    *buffer = *to;
     st->stored_bytes += to->len;
 }
 
@@ -199,7 +200,7 @@ void ps_store_install(struct ps_store *st, struct ps_part *part,
 {
     part->image = m->image[0];
     for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
-        set_buffer(st, part, i, &buffers[i]);
+        ps_store_set_buffer(st, part, (enum ps_part_buffer)i, &buffers[i]);
         buffers[i] = (struct ps_slice){0};
     }
     if (m->clocks_count > 0) {
@@ -217,7 +218,7 @@ void ps_store_install(struct ps_store *st, struct ps_part *part,
 void ps_store_set_encoded(struct ps_store *st, struct ps_part *part,
                           uint8_t codec, const struct ps_slice *code)
 {
-    set_buffer(st, part, PS_PART_BUFFER_ENCODED, code);
+    ps_store_set_buffer(st, part, PS_PART_BUFFER_ENCODED, code);
     part->image.codec = codec;
 }
 
@@ -232,7 +233,7 @@ void ps_store_set_value(struct ps_store *st, struct ps_part *part,
         im->all_skipped = false;
     }
     ps_store_set_encoded(st, part, 0, &(struct ps_slice){0});
-    set_buffer(st, part, PS_PART_BUFFER_VALUE, value);
+    ps_store_set_buffer(st, part, PS_PART_BUFFER_VALUE, value);
     im->version = version;
 }
 
@@ -254,19 +255,10 @@ void ps_store_accumulate(struct ps_store *st, struct ps_part *part,
     struct ps_rec_part_image *im = &part->image;
     const bool more = sum->buf != NULL;
 
-    set_buffer(st, part, PS_PART_BUFFER_ACCUMULATED, sum);
+    ps_store_set_buffer(st, part, PS_PART_BUFFER_ACCUMULATED, sum);
     im->accumulated_rounds = more ? im->accumulated_rounds + 1 : 0;
     im->accumulated_weight = more ? im->accumulated_weight + weight : 0;
     im->accumulated_reduce = reduce;
-}
-
-void ps_store_set_state(struct ps_store *st, struct ps_part *part, unsigned i,
-                        struct ps_buf *state)
-{
-    assert(i < PS_PART_STATES);
-    set_buffer(st, part, PS_PART_BUFFER_STATE_0 + i,
-               &(struct ps_slice){.buf = state,
-                                  .len = state != NULL ? state->size : 0});
 }
 
 /* --------------------------------------------------- open rounds, waiting pulls */

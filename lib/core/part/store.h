@@ -193,9 +193,9 @@ void ps_store_set_encoded(struct ps_store *st, struct ps_part *part,
 void ps_store_accumulate(struct ps_store *st, struct ps_part *part,
                          const struct ps_slice *sum, uint64_t weight,
                          uint8_t reduce);
-/* Sets state `i`; takes over one reference. NULL: removes it. */
-void ps_store_set_state(struct ps_store *st, struct ps_part *part, unsigned i,
-                        struct ps_buf *state);
+/* Replaces a buffer; takes over one reference. buf NULL: removes it. */
+void ps_store_set_buffer(struct ps_store *st, struct ps_part *part,
+                         enum ps_part_buffer place, const struct ps_slice *to);
 
 struct ps_open_round *
 ps_store_open_round(struct ps_store *st, struct ps_part *part,

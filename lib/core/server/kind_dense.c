@@ -45,7 +45,6 @@ int ps_server_parts_retain(struct ps_server_job *job,
         .offset = payload->offset + offset,
         .len = ps_part_payload_bytes(part),
     };
-    struct ps_buf *copy;
 
     if ((uintptr_t)ps_slice_data(&in) % size == 0 &&
         (in.buf->size <= PS_BATCH_FRAME_MAX ||
@@ -54,13 +53,12 @@ int ps_server_parts_retain(struct ps_server_job *job,
         *ret_slice = in;
         return 0;
     }
-    int rc = ps_server_memory_alloc(job, in.len, &copy);
-    if (rc != 0) {
-        return rc;
+    int rc = ps_server_memory_alloc(job, in.len, ret_slice);
+
+    if (rc == 0) {
+        memcpy(ps_slice_data(ret_slice), ps_slice_data(&in), in.len);
     }
-    memcpy(copy->data, ps_slice_data(&in), in.len);
-    *ret_slice = (struct ps_slice){.buf = copy, .len = in.len};
-    return 0;
+    return rc;
 }
 
 /* ---------------------------------------------------- encoded contributions */
@@ -243,24 +241,17 @@ int ps_server_dense_retain(struct ps_server_step *st,
                            const struct ps_part *part,
                            struct ps_slice *ret_bytes)
 {
-    struct ps_server_job *job = in->slot->job;
-    struct ps_slice bytes;
-    int rc = ps_server_parts_retain(job, in->push->request->payload, in->offset,
-                                    &in->rec, &bytes);
+    int rc = ps_server_parts_retain(in->slot->job, in->push->request->payload,
+                                    in->offset, &in->rec, ret_bytes);
 
     (void)part;
-    if (rc != 0) {
-        return rc;
+    if (rc == 0 && in->rec.codec != PS_CODEC_NONE) {
+        rc = verify_codes(st, in, ret_bytes);
+        if (rc != 0) {
+            ps_buf_unref(ret_bytes->buf);
+        }
     }
-    if (in->rec.codec != PS_CODEC_NONE) {
-        rc = verify_codes(st, in, &bytes);
-    }
-    if (rc != 0) {
-        ps_buf_unref(bytes.buf);
-        return rc;
-    }
-    *ret_bytes = bytes;
-    return 0;
+    return rc;
 }
 
 static void declare_dense(const struct ps_server_contribution *in,

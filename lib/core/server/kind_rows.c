@@ -102,21 +102,22 @@ static int retain_rows(struct ps_server_step *st,
                        const struct ps_server_contribution *in,
                        const struct ps_part *part, struct ps_slice *ret_bytes)
 {
-    struct ps_buf *buf;
-    int rc = ps_server_memory_alloc(in->slot->job, in->payload_bytes, &buf);
+    int rc = ps_server_memory_alloc(in->slot->job, in->payload_bytes,
+                                    ret_bytes);
 
     (void)st;
     if (rc != 0) {
         return rc;
     }
-    memcpy(buf->data, ps_slice_data(in->push->request->payload) + in->offset,
+    memcpy(ps_slice_data(ret_bytes),
+           ps_slice_data(in->push->request->payload) + in->offset,
            in->payload_bytes);
-    if (!ps_rows_are_valid((const uint32_t *)(const void *)buf->data,
-                           in->rec.count, part->image.count / in->row_width)) {
-        ps_buf_unref(buf);
+    if (!ps_rows_are_valid(
+            (const uint32_t *)(const void *)ps_slice_data(ret_bytes),
+            in->rec.count, part->image.count / in->row_width)) {
+        ps_buf_unref(ret_bytes->buf);
         return PS_E_INVAL;
     }
-    *ret_bytes = (struct ps_slice){.buf = buf, .len = in->payload_bytes};
     return 0;
 }
 
@@ -155,27 +156,22 @@ static bool rows_are_unchanged(const struct ps_server_job *job,
 }
 
 /* Sets the memory of the new value: the present value's if it has no other
- * user, else new memory, with a copy of the value if `keeps`. */
-static int prepare_result(struct ps_server_merge *run, bool keeps)
+ * user, else new memory with a copy of the value. */
+static int prepare_result(struct ps_server_merge *run)
 {
     const struct ps_slice *value = ps_part_value(run->part);
-    struct ps_buf *buf;
 
     if (value->buf->refs == 1) {
         run->result = *value;
         ps_buf_ref(value->buf);
         return 0;
     }
-    int rc = ps_server_memory_alloc(run->job, value->len, &buf);
+    int rc = ps_server_memory_alloc(run->job, value->len, &run->result);
 
-    if (rc != 0) {
-        return rc;
+    if (rc == 0) {
+        memcpy(ps_slice_data(&run->result), ps_slice_data(value), value->len);
     }
-    if (keeps) {
-        memcpy(buf->data, ps_slice_data(value), value->len);
-    }
-    run->result = (struct ps_slice){.buf = buf, .len = value->len};
-    return 0;
+    return rc;
 }
 
 static int plan_rows(struct ps_server_merge *run,
@@ -188,7 +184,7 @@ static int plan_rows(struct ps_server_merge *run,
     uint32_t all = updates_all_rows(job)
                        ? part->image.count / part->rows->row_width
                        : 0;
-    int rc = prepare_result(run, true);
+    int rc = prepare_result(run);
     struct ps_rows_sum sum;
     struct ps_compute *c;
     uint32_t rows;

@@ -185,14 +185,14 @@ bool ps_server_memory_is_exhausted(const struct ps_server *s, uint64_t len)
 
 int ps_server_memory_alloc_payload(struct ps_server *s,
                                    const struct ps_server_request *q,
-                                   struct ps_buf **ret_buf)
+                                   struct ps_slice *ret)
 {
     struct ps_server_slot *slot = q->from.slot;
     const bool is_push = q->msg->code == PS_MSG_PUSH ||
                          q->msg->code == PS_MSG_PUSH_ROWS;
 
     if ((!is_push || may_allocate(s, q)) &&
-        ps_server_memory_alloc(slot->job, q->bytes, ret_buf) == 0) {
+        ps_server_memory_alloc(slot->job, q->bytes, ret) == 0) {
         slot->starved_since = 0;
         return 0;
     }

@@ -9,12 +9,17 @@
 /* A request fails after this time if no merge can free enough memory for it. */
 #define OUT_OF_MEMORY_AFTER PS_SECONDS(2)
 
-/* Allocates from the job's share of the pool. PS_E_NOMEM. */
+/* Allocates from the job's share of the pool. PS_E_NOMEM: *ret is as it was. */
 static inline int ps_server_memory_alloc(struct ps_server_job *job,
-                                         uint64_t len, struct ps_buf **ret_buf)
+                                         uint64_t len, struct ps_slice *ret)
 {
-    return ps_pool_get_for(job->server->opt.pool, len, job->pool_share,
-                           ret_buf);
+    struct ps_buf *buf;
+    int rc = ps_pool_get_for(job->server->opt.pool, len, job->pool_share, &buf);
+
+    if (rc == 0) {
+        *ret = (struct ps_slice){.buf = buf, .len = len};
+    }
+    return rc;
 }
 void ps_server_memory_init(struct ps_server *s);
 void ps_server_memory_tick(struct ps_server *s, ps_time now);
@@ -25,7 +30,7 @@ void ps_server_memory_trim_later(struct ps_server *s);
  * PS_E_NOMEM: it is discarded, see ps_server_memory_refusal(). */
 int ps_server_memory_alloc_payload(struct ps_server *s,
                                    const struct ps_server_request *q,
-                                   struct ps_buf **ret_buf);
+                                   struct ps_slice *ret);
 /* Returns the job's reserved round; NULL: none is chosen, or it has no
  * contribution yet. */
 const struct ps_open_round *

@@ -204,7 +204,8 @@ static void publish_version(struct ps_server_step *st,
         if (open->assign) {
             part->image.step_offset--; /* No optimizer step. */
             /* Master weights of the replaced value. */
-            ps_store_set_state(&job->store, part, PS_PART_MASTER, NULL);
+            ps_store_set_buffer(&job->store, part, PS_PART_BUFFER_MASTER,
+                                &(struct ps_slice){0});
         }
         ps_store_set_value(&job->store, part, part->image.version + 1, value);
         ps_store_set_encoded(&job->store, part,
@@ -279,25 +280,23 @@ static bool encodes_result(const struct ps_server_merge *run)
 static int prepare_encoded(struct ps_server_merge *run)
 {
     struct ps_part *part = run->part;
-    const uint64_t len = ps_codec_bytes(&run->job->compression.codec,
-                                        part->image.count);
-    const size_t size = part->image.count * sizeof(float);
-    struct ps_buf *buf;
-    int rc;
+    struct ps_slice residual;
 
     if (ps_part_state(part, 0) == NULL) {
-        rc = ps_server_memory_alloc(run->job, size, &buf);
+        int rc = ps_server_memory_alloc(
+            run->job, part->image.count * sizeof(float), &residual);
+
         if (rc != 0) {
             return rc;
         }
-        memset(buf->data, 0, size);
-        ps_store_set_state(&run->job->store, part, 0, buf);
+        memset(ps_slice_data(&residual), 0, residual.len);
+        ps_store_set_buffer(&run->job->store, part, PS_PART_BUFFER_STATE_0,
+                            &residual);
     }
-    rc = ps_server_memory_alloc(run->job, len, &buf);
-    if (rc == 0) {
-        run->encoded = (struct ps_slice){.buf = buf, .len = len};
-    }
-    return rc;
+    return ps_server_memory_alloc(
+        run->job,
+        ps_codec_bytes(&run->job->compression.codec, part->image.count),
+        &run->encoded);
 }
 
 /* Makes the summing computation encode its sum. The value is the decoded
@@ -328,39 +327,33 @@ static int prepare_result(struct ps_server_merge *run, bool steps)
     struct ps_part *part = run->part;
     const struct ps_slice *first = ps_round_first_nonempty(
         &part->open_round->round);
-    struct ps_buf *buf;
-    const size_t len = part->image.count * ps_dtype_size(part->image.dtype);
+    const bool is_encoded = part->open_round->is_encoded;
     int rc = steps ? ps_server_optimizer_make_states(run->job, part) : 0;
 
     if (rc != 0) {
         return rc;
     }
-    if (!part->open_round->is_encoded && owns_whole_buffer(first)) {
-        run->result = *first;
-        ps_buf_ref(first->buf);
-        return 0;
-    }
-    rc = ps_server_memory_alloc(run->job, len, &buf);
-    if (rc != 0 && run->starved_since != 0 && !part->open_round->is_encoded) {
-        /* Has waited. The result keeps alive the frame of the first
-         * contribution; those of the others are freed. */
-        run->result = *first;
-        ps_buf_ref(first->buf);
-        return 0;
-    }
-    if (rc != 0) {
-        return rc;
-    }
-    run->result = (struct ps_slice){.buf = buf, .len = len};
-    if (encodes_result(run)) {
-        rc = prepare_encoded(run);
-        if (rc != 0) {
-            ps_buf_unref(run->result.buf);
-            run->result = (struct ps_slice){0};
+    if (is_encoded || !owns_whole_buffer(first)) {
+        rc = ps_server_memory_alloc(
+            run->job,
+            part->image.count * (uint64_t)ps_dtype_size(part->image.dtype),
+            &run->result);
+        if (rc != 0 && (is_encoded || run->starved_since == 0)) {
             return rc;
         }
     }
-    return 0;
+    if (run->result.buf == NULL) {
+        /* If the round has waited for memory, the result keeps alive the frame
+         * of the first contribution; those of the others are freed. */
+        run->result = *first;
+        ps_buf_ref(first->buf);
+    }
+    rc = encodes_result(run) ? prepare_encoded(run) : 0;
+    if (rc != 0) {
+        ps_buf_unref(run->result.buf);
+        run->result = (struct ps_slice){0};
+    }
+    return rc;
 }
 
 /* PS_E_NOMEM: nothing has changed. */
@@ -369,11 +362,8 @@ static int launch_plan(struct ps_server_step *st, struct ps_server_merge *run)
     struct ps_server_job *job = run->job;
     struct ps_part *part = run->part;
     struct ps_compute *c;
-    int rc = 0;
+    int rc = ps_server_optimizer_make_states(job, part);
 
-    if (job->has_optimizer) {
-        rc = ps_server_optimizer_make_states(job, part);
-    }
     if (rc == 0) {
         rc = part->open_round->kind->plan(run, &c);
     }

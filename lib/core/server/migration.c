@@ -221,15 +221,12 @@ void ps_server_migration_on_restored(const struct ps_server_slot *slot,
 /* -------------------------------------------------------- chunks that leave */
 
 static void send_chunk_msg(struct ps_server_step *st, const struct ps_msg *msg,
-                           struct ps_buf *copy)
+                           const struct ps_slice *copy)
 {
-    const struct ps_slice slice = {.buf = copy,
-                                   .len = copy != NULL ? copy->size : 0};
-
     ps_link_send(st->s->uplink.dialer.link,
-                 ps_packet_new(msg, &slice, copy != NULL ? 1 : 0), st->now,
+                 ps_packet_new(msg, copy, copy->buf != NULL ? 1 : 0), st->now,
                  st->fx);
-    ps_buf_unref(copy);
+    ps_buf_unref(copy->buf);
 }
 
 static void send_chunk_error(struct ps_server_step *st,
@@ -245,7 +242,7 @@ static void send_chunk_error(struct ps_server_step *st,
                                                    .index = mv->index,
                                                    .error = rc,
                                                    .text = text}},
-                   NULL);
+                   &(struct ps_slice){0});
 }
 
 static void send_chunk(struct ps_server_step *st, struct ps_server_job *job,
@@ -261,7 +258,7 @@ static void send_chunk(struct ps_server_step *st, struct ps_server_job *job,
                                         .text = "",
                                         .offset = mv->offset,
                                         .newest_version = job->newest_version}};
-    struct ps_buf *copy = NULL;
+    struct ps_slice copy = {0};
     const char *text;
 
     if (part != NULL && part->merge != NULL) {
@@ -294,9 +291,9 @@ static void send_chunk(struct ps_server_step *st, struct ps_server_job *job,
                              "its server has no memory for a copy of a piece");
             return;
         }
-        ps_image_read_bytes(part->buffers, mv->offset, copy);
+        ps_image_read_bytes(part->buffers, mv->offset, copy.buf);
     }
-    send_chunk_msg(st, &msg, copy);
+    send_chunk_msg(st, &msg, &copy);
 }
 
 void ps_server_migration_on_merged(struct ps_server_step *st,

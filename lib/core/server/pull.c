@@ -52,12 +52,11 @@ static int send_rows(struct ps_server_step *st,
         return 0; /* The agent asks again after it connects. */
     }
     if (len > 0) {
-        int rc = ps_server_memory_alloc(slot->job, len, &slice.buf);
+        int rc = ps_server_memory_alloc(slot->job, len, &slice);
 
         if (rc != 0) {
             return rc;
         }
-        slice.len = len;
         memset(slice.buf->data + len - 8, 0, 8); /* Padding. */
         for (uint32_t i = 0; i < count; i++) {
             memcpy(slice.buf->data + i * bytes,

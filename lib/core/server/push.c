@@ -182,27 +182,27 @@ static bool take_for_round(const struct ps_server_contribution *in,
  * freed first, which makes room for the copy. */
 static void move_out(struct ps_server_job *job, struct ps_slice *v)
 {
-    struct ps_buf *copy = ps_buf_new(v->len);
+    struct ps_slice copy = {.buf = ps_buf_new(v->len), .len = v->len};
     const bool last = v->buf->refs == 1;
-    struct ps_buf *own;
+    struct ps_slice own;
 
-    memcpy(copy->data, ps_slice_data(v), v->len);
+    memcpy(copy.buf->data, ps_slice_data(v), v->len);
     if (last) {
         ps_buf_unref(v->buf);
     }
     if (ps_server_memory_alloc(job, v->len, &own) == 0) {
-        memcpy(own->data, copy->data, v->len);
-        ps_buf_unref(copy);
+        memcpy(ps_slice_data(&own), copy.buf->data, v->len);
+        ps_buf_unref(copy.buf);
     } else if (last) {
         own = copy; /* The frame is gone; the value stays outside the pool. */
     } else {
-        ps_buf_unref(copy);
+        ps_buf_unref(copy.buf);
         return;
     }
     if (!last) {
         ps_buf_unref(v->buf);
     }
-    *v = (struct ps_slice){.buf = own, .len = v->len};
+    *v = own;
 }
 
 /* Copies values out of frames, which they keep alive for a part of their

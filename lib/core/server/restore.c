@@ -293,15 +293,13 @@ static int alloc_buffers(struct ps_server_job *job,
     }
     for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
         const uint64_t len = m->buffer_bytes[i];
-        int rc = len == 0
-                     ? 0
-                     : ps_server_memory_alloc(job, len, &mv->buffers[i].buf);
+        int rc = len == 0 ? 0
+                          : ps_server_memory_alloc(job, len, &mv->buffers[i]);
 
         if (rc != 0) {
             ps_server_migration_drop_buffers(mv);
             return rc;
         }
-        mv->buffers[i].len = len;
     }
     mv->first_chunk = ps_msg_dup(&about);
     mv->total_bytes = ps_image_bytes(m->buffer_bytes);
@@ -534,16 +532,15 @@ static uint64_t step_count(const struct ps_part *part)
     return (uint64_t)((int64_t)part->image.version + part->image.step_offset);
 }
 
-/* `copy` NULL: no payload. Takes over one reference. */
+/* Takes over one reference of `copy`; buf NULL: no payload. */
 static void send_state(struct ps_server_step *st, struct ps_server_session *p,
-                       struct ps_msg_state *m, struct ps_buf *copy)
+                       struct ps_msg_state *m, const struct ps_slice *copy)
 {
     const struct ps_msg msg = {.code = PS_MSG_STATE, .state = *m};
-    struct ps_slice slice = {.buf = copy, .len = copy != NULL ? copy->size : 0};
 
-    ps_server_session_send(st, p,
-                           ps_packet_new(&msg, &slice, copy != NULL ? 1 : 0));
-    ps_buf_unref(copy);
+    ps_server_session_send(
+        st, p, ps_packet_new(&msg, copy, copy->buf != NULL ? 1 : 0));
+    ps_buf_unref(copy->buf);
 }
 
 /* The sender's number of its request. */
@@ -566,7 +563,7 @@ static void send_state_error(struct ps_server_step *st,
                              .parts_count = 1};
 
     bare.count = 0;
-    send_state(st, q->from.session, &m, NULL);
+    send_state(st, q->from.session, &m, &(struct ps_slice){0});
 }
 
 void ps_server_refuse_state(struct ps_server_step *st,
@@ -575,17 +572,18 @@ void ps_server_refuse_state(struct ps_server_step *st,
     send_state_error(st, q, rc, "");
 }
 
-/* Replies with the state's description, and a copy of a buffer unless that is
- * NULL; takes over one reference. */
+/* Replies with the state's description, and a copy of a buffer; takes over one
+ * reference. buf NULL: with the description alone. */
 static void reply_state(struct ps_server_step *st,
                         const struct ps_server_request *q,
-                        const struct ps_part *part, struct ps_buf *copy)
+                        const struct ps_part *part, const struct ps_slice *copy)
 {
     struct ps_rec_part rec = {.key = part->key,
                               .index = part->index,
                               .round = part->image.version,
                               .dtype = state_dtype(part),
-                              .count = copy != NULL ? part->image.count : 0};
+                              .count = copy->buf != NULL ? part->image.count
+                                                         : 0};
     struct ps_msg_state m = {
         .gen = q->from.gen,
         .request = number_of(q),
@@ -630,7 +628,7 @@ void ps_server_on_state_get(struct ps_server_step *st,
     const unsigned which = q->msg->state_get.which;
     struct ps_server_job *job = q->from.slot->job;
     struct ps_part *part = find_part_or_refuse(st, q);
-    struct ps_buf *copy = NULL;
+    struct ps_slice copy = {0};
 
     if (part == NULL) {
         return;
@@ -650,9 +648,9 @@ void ps_server_on_state_get(struct ps_server_step *st,
                 "the server has no memory for a copy of the state");
             return;
         }
-        memcpy(copy->data, state->data, state->size);
+        memcpy(ps_slice_data(&copy), state->data, state->size);
     }
-    reply_state(st, q, part, copy);
+    reply_state(st, q, part, &copy);
 }
 
 /* Makes the loaded master weights the value. */
@@ -660,8 +658,8 @@ static int make_value_from_master(struct ps_server_job *job,
                                   struct ps_part *part)
 {
     const size_t len = part->image.count * ps_dtype_size(part->image.dtype);
-    struct ps_slice value = {.len = len};
-    int rc = ps_server_memory_alloc(job, len, &value.buf);
+    struct ps_slice value;
+    int rc = ps_server_memory_alloc(job, len, &value);
 
     if (rc == 0) {
         ps_kernel_narrow(
@@ -729,5 +727,5 @@ void ps_server_on_state_put(struct ps_server_step *st,
                          "the state does not belong to this optimizer and key");
         return;
     }
-    reply_state(st, q, part, NULL);
+    reply_state(st, q, part, &(struct ps_slice){0});
 }

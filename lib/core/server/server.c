@@ -571,7 +571,6 @@ static int agent_payload(struct ps_server *s, ps_conn_id conn,
                          struct ps_slice *ret_slice)
 {
     const struct ps_server_conn *c = ps_map_get(s->sessions.conns, conn);
-    struct ps_buf *buf;
 
     if (c == NULL || c->session == NULL) {
         return PS_E_CLOSED;
@@ -586,15 +585,11 @@ static int agent_payload(struct ps_server *s, ps_conn_id conn,
         !ps_server_credit_shares_link(q.from.slot)) {
         return PS_E_AGAIN;
     }
-    rc = ps_server_memory_alloc_payload(s, &q, &buf);
-    if (rc != 0) {
-        return rc;
-    }
-    if (msg->code == PS_MSG_PUSH) {
+    rc = ps_server_memory_alloc_payload(s, &q, ret_slice);
+    if (rc == 0 && msg->code == PS_MSG_PUSH) {
         ps_server_credit_push_begins(q.from.slot);
     }
-    *ret_slice = (struct ps_slice){.buf = buf, .offset = 0, .len = len};
-    return 0;
+    return rc;
 }
 
 /* ------------------------------------------------------------ begin and end */

@@ -34,80 +34,95 @@ static bool has_master_weights(const struct ps_part *part)
            !ps_dtype_is_float(part->image.dtype);
 }
 
-/* Allocates the float32 master weights, which begin as the value.
- * PS_E_NOMEM. */
-static int prepare_master_weights(struct ps_server_job *job,
-                                  struct ps_part *part)
+/* Bytes of the partition in the type in which steps are computed. */
+static size_t work_bytes(const struct ps_part *part)
 {
-    struct ps_buf *buf;
+    return part->image.count * (has_master_weights(part)
+                                    ? sizeof(float)
+                                    : ps_dtype_size(part->image.dtype));
+}
 
-    if (!has_master_weights(part) ||
-        ps_part_state(part, PS_PART_MASTER) != NULL) {
-        return 0;
-    }
-    int rc = ps_server_memory_alloc(job, part->image.count * sizeof(float),
-                                    &buf);
+/* The states and master weights of a partition of the job. */
+static unsigned state_count(const struct ps_server_job *job,
+                            const struct ps_part *part)
+{
+    return job->has_optimizer && ps_dtype_is_real(part->image.dtype)
+               ? ps_image_saved_count(part->image.dtype,
+                                      ps_optim_state_count(&job->optim))
+               : 0;
+}
 
-    if (rc == 0) {
-        ps_kernel_widen((enum ps_dtype)part->image.dtype,
-                        (float *)(void *)buf->data,
-                        ps_slice_data(ps_part_value(part)), part->image.count);
-        ps_store_set_state(&job->store, part, PS_PART_MASTER, buf);
-    }
-    return rc;
+static enum ps_part_buffer state_place(const struct ps_server_job *job,
+                                       unsigned nth)
+{
+    return ps_image_saved_buffer(nth, ps_optim_state_count(&job->optim));
 }
 
 uint64_t ps_server_optimizer_missing(const struct ps_server_job *job,
                                      const struct ps_part *part)
 {
-    const bool half = has_master_weights(part);
-    const uint64_t len = part->image.count *
-                         (half ? sizeof(float)
-                               : ps_dtype_size(part->image.dtype));
-    uint64_t missing = half && ps_part_state(part, PS_PART_MASTER) == NULL ? len
-                                                                           : 0;
+    uint64_t missing = 0;
 
-    for (unsigned i = 0;
-         job->has_optimizer && i < ps_optim_state_count(&job->optim); i++) {
-        missing += ps_part_state(part, i) == NULL ? len : 0;
+    for (unsigned i = 0; i < state_count(job, part); i++) {
+        missing += part->buffers[state_place(job, i)].buf == NULL
+                       ? work_bytes(part)
+                       : 0;
     }
     return missing;
+}
+
+/* Sets the first bytes of a state, or of the float32 master weights, which begin
+ * as the value. */
+static int fill_state(const struct ps_server_job *job,
+                      const struct ps_part *part, enum ps_part_buffer place,
+                      const struct ps_slice *to)
+{
+    const void *weights = ps_slice_data(ps_part_value(part));
+
+    if (place == PS_PART_BUFFER_MASTER) {
+        ps_kernel_widen((enum ps_dtype)part->image.dtype,
+                        (float *)(void *)ps_slice_data(to), weights,
+                        part->image.count);
+        return 0;
+    }
+    if (!ps_optim_state_is_weight(&job->optim,
+                                  place - PS_PART_BUFFER_STATE_0)) {
+        memset(ps_slice_data(to), 0, to->len);
+        return 0;
+    }
+    int rc = 0;
+
+    if (has_master_weights(part)) {
+        rc = ps_buf_fetch(ps_part_state(part, PS_PART_MASTER));
+        weights = ps_part_state(part, PS_PART_MASTER)->data;
+    }
+    memcpy(ps_slice_data(to), weights, to->len);
+    return rc;
 }
 
 int ps_server_optimizer_make_states(struct ps_server_job *job,
                                     struct ps_part *part)
 {
-    const bool half = has_master_weights(part);
-    const size_t len = part->image.count *
-                       (half ? sizeof(float)
-                             : ps_dtype_size(part->image.dtype));
-    int rc = prepare_master_weights(job, part);
+    /* The master weights, which are last, before a state that begins as
+     * these. */
+    for (unsigned i = state_count(job, part); i-- > 0;) {
+        const enum ps_part_buffer place = state_place(job, i);
+        struct ps_slice state;
 
-    if (rc == 0 && half && ps_server_optimizer_missing(job, part) > 0) {
-        rc = ps_buf_fetch(ps_part_state(part, PS_PART_MASTER));
-    }
-    if (rc != 0) {
-        return rc;
-    }
-    for (unsigned i = 0; i < ps_optim_state_count(&job->optim); i++) {
-        struct ps_buf *buf;
-
-        if (ps_part_state(part, i) != NULL) {
+        if (part->buffers[place].buf != NULL) {
             continue;
         }
-        rc = ps_server_memory_alloc(job, len, &buf);
+        int rc = ps_server_memory_alloc(job, work_bytes(part), &state);
+
         if (rc != 0) {
             return rc;
         }
-        if (ps_optim_state_is_weight(&job->optim, i)) {
-            memcpy(buf->data,
-                   half ? ps_part_state(part, PS_PART_MASTER)->data
-                        : ps_slice_data(ps_part_value(part)),
-                   len);
-        } else {
-            memset(buf->data, 0, len);
+        rc = fill_state(job, part, place, &state);
+        if (rc != 0) {
+            ps_buf_unref(state.buf);
+            return rc;
         }
-        ps_store_set_state(&job->store, part, i, buf);
+        ps_store_set_buffer(&job->store, part, place, &state);
     }
     return 0;
 }
@@ -380,7 +395,8 @@ void ps_server_merge_discard(struct ps_server *s, struct ps_server_job *job,
         if (run->encoded.buf != NULL) {
             /* The computation may still write this residual; the next one gets
              * a fresh one. */
-            ps_store_set_state(&job->store, part, 0, NULL);
+            ps_store_set_buffer(&job->store, part, PS_PART_BUFFER_STATE_0,
+                                &(struct ps_slice){0});
         }
         ps_server_merge_free(s, part->merge);
     }
@@ -489,26 +505,6 @@ bool ps_server_norm_is_needed(struct ps_server_job *job,
     return ps_optim_first_stage(&job->optim, &at) != PS_STAGE_LAST;
 }
 
-/* Bytes of the partition in the type in which steps are computed. */
-static size_t work_bytes(const struct ps_part *part)
-{
-    return part->image.count * (has_master_weights(part)
-                                    ? sizeof(float)
-                                    : ps_dtype_size(part->image.dtype));
-}
-
-static int alloc_slice(struct ps_server_merge *run, size_t len,
-                       struct ps_slice *ret)
-{
-    struct ps_buf *buf;
-    int rc = ps_server_memory_alloc(run->job, len, &buf);
-
-    if (rc == 0) {
-        *ret = (struct ps_slice){.buf = buf, .len = len};
-    }
-    return rc;
-}
-
 static int prepare_stage(struct ps_server_merge *run)
 {
     struct ps_part *part = run->part;
@@ -516,7 +512,8 @@ static int prepare_stage(struct ps_server_merge *run)
     int rc = ps_server_optimizer_make_states(run->job, part);
 
     if (rc == 0 && run->staged.work.buf == NULL) {
-        rc = alloc_slice(run, work_bytes(part), &run->staged.work);
+        rc = ps_server_memory_alloc(run->job, work_bytes(part),
+                                    &run->staged.work);
     }
     if (rc != 0) {
         return rc;
@@ -527,9 +524,10 @@ static int prepare_stage(struct ps_server_merge *run)
         return 0;
     }
     if (last) {
-        return alloc_slice(run,
-                           part->image.count * ps_dtype_size(part->image.dtype),
-                           &run->result);
+        return ps_server_memory_alloc(
+            run->job,
+            part->image.count * (uint64_t)ps_dtype_size(part->image.dtype),
+            &run->result);
     }
     /* A new buffer: a discarded computation may still write the last one. */
     ps_buf_unref(run->staged.square_sums);
