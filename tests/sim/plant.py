@@ -194,9 +194,9 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
 }
 /* Copies the block"""),
         ("lib/core/server/kind_rows.c",
-         "open->row_counts[slot->index] = in->rec.count;",
-         """    open->row_counts[slot->index] = in->rec.count;
-    planted_at[slot->index] = ++planted_clock;"""),
+         "part->rows->round_counts[in->slot->index] = in->rec.count;",
+         """    part->rows->round_counts[in->slot->index] = in->rec.count;
+    planted_at[in->slot->index] = ++planted_clock;"""),
         ("lib/core/server/kind_rows.c",
          """for (uint32_t i = 0; i < round->size; i++) {
         const struct ps_slice *block""",
@@ -400,8 +400,8 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     ],
     "server/merge: merges a round of rows that all slots skipped": [
         ("lib/core/server/merge.c",
-         "if (ps_open_round_all_skip(open)) {",
-         "    if (ps_open_round_all_skip(open) && open->kind->plan == NULL) {"),
+         "if (!open->has_request) {",
+         "    if (!open->has_request && open->kind->plan == NULL) {"),
     ],
     "server/push: clears all_skipped at a repeated push": [
         ("lib/core/server/push.c",

@@ -123,7 +123,7 @@ static void kinds_of_partitions_allow_different_uses(void **state)
     ps_store_accumulate(&st, part, &(struct ps_slice){0}, 0, 0);
     assert_int_equal(use(part, true, PS_IMAGE_SAVE), 0);
 
-    ps_part_obtain_rows(part)->row_width = 1;
+    ps_part_obtain_rows(part, 2)->row_width = 1;
     assert_int_equal(use(part, true, PS_IMAGE_MIGRATE), PS_E_UNSUPPORTED);
     assert_int_equal(use(part, true, PS_IMAGE_SAVE), 0);
     part->rows->row_width = 0;

@@ -64,17 +64,6 @@ static void async_free(struct ps_part_async *a)
     ps_free(a);
 }
 
-static void rows_free(struct ps_store *st, struct ps_part_rows *r)
-{
-    struct ps_list_node *n;
-
-    while ((n = ps_list_first(&r->waiting_pulls)) != NULL) {
-        ps_store_remove_row_pull(
-            st, PS_CONTAINER(n, struct ps_waiting_row_pull, node));
-    }
-    ps_free(r);
-}
-
 static void part_free(struct ps_store *st, struct ps_part *part)
 {
     struct ps_list_node *n;
@@ -83,14 +72,15 @@ static void part_free(struct ps_store *st, struct ps_part *part)
     while ((n = ps_list_first(&part->waiting_pulls)) != NULL) {
         ps_store_remove_pull(st, PS_CONTAINER(n, struct ps_waiting_pull, node));
     }
+    ps_store_close_round(st, part);
     if (part->async != NULL) {
         async_free(part->async);
     }
     if (part->rows != NULL) {
-        rows_free(st, part->rows);
+        ps_free(part->rows->round_counts);
+        ps_free(part->rows);
     }
     reports_free(part);
-    ps_store_close_round(st, part);
     for (unsigned i = 0; i < PS_PART_BUFFERS; i++) {
         st->stored_bytes -= part->buffers[i].len;
     }
@@ -144,7 +134,7 @@ void ps_store_remove_if_empty(struct ps_store *st, struct ps_part *part)
     if (part->image.version == 0 && !ps_part_has_value(part) &&
         part->open_round == NULL && part->async == NULL &&
         part->reports == NULL && part->image.retry == 0 &&
-        !ps_part_is_awaited(part)) {
+        ps_list_empty(&part->waiting_pulls)) {
         ps_store_remove(st, part);
     }
 }
@@ -183,11 +173,11 @@ struct ps_part_async *ps_part_obtain_async(struct ps_part *part, uint32_t slots)
     return a;
 }
 
-struct ps_part_rows *ps_part_obtain_rows(struct ps_part *part)
+struct ps_part_rows *ps_part_obtain_rows(struct ps_part *part, uint32_t slots)
 {
     if (part->rows == NULL) {
         part->rows = ps_calloc(1, sizeof(*part->rows));
-        ps_list_init(&part->rows->waiting_pulls);
+        part->rows->round_counts = ps_calloc(slots, sizeof(uint32_t));
     }
     return part->rows;
 }
@@ -290,9 +280,11 @@ void ps_store_close_round(struct ps_store *st, struct ps_part *part)
     st->open_round_count--;
     ps_round_fini(&open->round);
     ps_bits_fini(&open->needs_value);
-    ps_free(open->row_counts);
-    ps_free(open->skips);
+    ps_bits_fini(&open->skips);
     ps_free(open);
+    if (part->rows != NULL) {
+        part->rows->round_weight = 0;
+    }
 }
 
 void ps_async_push_free(struct ps_async_push *a)
@@ -301,23 +293,26 @@ void ps_async_push_free(struct ps_async_push *a)
     ps_free(a);
 }
 
-void ps_store_add_pull(struct ps_store *st, struct ps_part *part, uint32_t slot,
-                       uint64_t least, ps_time now)
+void ps_store_add_pull(struct ps_store *st, struct ps_part *part,
+                       const struct ps_waiting_pull *pull,
+                       const struct ps_row_pull *rows)
 {
     struct ps_waiting_pull *p;
 
-    PS_LIST_EACH(n, &part->waiting_pulls)
-    {
+    for (struct ps_list_node *n = ps_list_first(&part->waiting_pulls);
+         n != NULL && rows == NULL; n = ps_list_next(&part->waiting_pulls, n)) {
         p = PS_CONTAINER(n, struct ps_waiting_pull, node);
-        if (p->slot == slot) {
-            p->min_version = ps_max_u64(p->min_version, least);
+        if (p->slot == pull->slot && p->rows == NULL) {
+            p->min_version = ps_max_u64(p->min_version, pull->min_version);
             return;
         }
     }
     p = ps_calloc(1, sizeof(*p));
-    p->slot = slot;
-    p->min_version = least;
-    p->since = now;
+    *p = *pull;
+    if (rows != NULL) {
+        p->rows = ps_calloc(1, sizeof(*p->rows));
+        *p->rows = *rows;
+    }
     ps_list_push_back(&part->waiting_pulls, &p->node);
     st->waiting_pull_count++;
 }
@@ -326,43 +321,11 @@ void ps_store_remove_pull(struct ps_store *st, struct ps_waiting_pull *p)
 {
     ps_list_remove(&p->node);
     st->waiting_pull_count--;
-    ps_free(p);
-}
-
-void ps_store_add_row_pull(struct ps_store *st, struct ps_part *part,
-                           const struct ps_waiting_row_pull *w)
-{
-    struct ps_waiting_row_pull *own = ps_calloc(1, sizeof(*own));
-
-    *own = *w;
-    own->node = (struct ps_list_node){0};
-    ps_list_push_back(&ps_part_obtain_rows(part)->waiting_pulls, &own->node);
-    st->waiting_pull_count++;
-}
-
-void ps_store_remove_row_pull(struct ps_store *st,
-                              struct ps_waiting_row_pull *w)
-{
-    ps_list_remove(&w->node);
-    st->waiting_pull_count--;
-    ps_buf_unref(w->row_numbers.buf);
-    ps_free(w);
-}
-
-static void remove_row_pulls(struct ps_store *st, struct ps_part_rows *rows,
-                             uint32_t slot)
-{
-    struct ps_list_node *n = ps_list_first(&rows->waiting_pulls);
-
-    while (n != NULL) {
-        struct ps_waiting_row_pull *w = PS_CONTAINER(
-            n, struct ps_waiting_row_pull, node);
-
-        n = ps_list_next(&rows->waiting_pulls, n);
-        if (w->slot == slot) {
-            ps_store_remove_row_pull(st, w);
-        }
+    if (p->rows != NULL) {
+        ps_buf_unref(p->rows->row_numbers.buf);
+        ps_free(p->rows);
     }
+    ps_free(p);
 }
 
 void ps_store_remove_slot_pulls(struct ps_store *st, uint32_t slot)
@@ -381,9 +344,6 @@ void ps_store_remove_slot_pulls(struct ps_store *st, uint32_t slot)
             if (p->slot == slot) {
                 ps_store_remove_pull(st, p);
             }
-        }
-        if (part->rows != NULL) {
-            remove_row_pulls(st, part->rows, slot);
         }
         /* ps_map_next() allows removal of the entry that it returned last. */
         ps_store_remove_if_empty(st, part);

@@ -16,12 +16,21 @@
 struct ps_server_contribution_kind;
 struct ps_server_merge;
 
+/* Request of a pull of rows. */
+struct ps_row_pull {
+    uint64_t request;
+    uint32_t row_count;
+    uint32_t row_width;
+    struct ps_slice row_numbers; /* Owned. */
+};
+
 /* A pull of a slot whose version is not made yet. */
 struct ps_waiting_pull {
     struct ps_list_node node;
     uint32_t slot;
     uint64_t min_version; /* Least version that satisfies it. */
     ps_time since;
+    struct ps_row_pull *rows; /* NULL: a pull of the value. */
 };
 
 /* Contributions to the version after the present one. */
@@ -38,11 +47,8 @@ struct ps_open_round {
     bool is_encoded;  /* Contributions are encoded. */
     uint32_t rng_key; /* Key of the codec's random numbers. */
     bool assign;      /* The result replaces the value. */
-    uint8_t *skips;   /* By slot, 1: skips. NULL: none. */
-    /* enum ps_rule; not NONE: a sum of applying_pushes, which is no round. */
-    uint8_t rule;
-    uint64_t row_weight;  /* Rows: weight of all contributions. */
-    uint32_t *row_counts; /* Rows by slot. */
+    uint8_t rule;     /* enum ps_rule; ACCUMULATE: it is added to the value. */
+    struct ps_bits skips; /* Slots that skip; words NULL: none. */
 };
 
 /* A push of an async or ssp job, applied in order of arrival. */
@@ -71,8 +77,11 @@ struct ps_part_async {
 
 /* Further state of a partition of a rows key. */
 struct ps_part_rows {
-    uint32_t row_width;           /* Elements of a row; 0: not known yet. */
-    struct ps_list waiting_pulls; /* struct ps_waiting_row_pull */
+    uint32_t row_width; /* Elements of a row; 0: not known yet. */
+    /* Of the open round: weight of all contributions, those without rows
+     * included, and rows by slot. */
+    uint64_t round_weight;
+    uint32_t *round_counts;
 };
 
 struct ps_part_reports {
@@ -100,20 +109,9 @@ struct ps_part {
     /* Versions that slots know, after a change of the owner; NULL: none
      * reported. */
     struct ps_part_reports *reports;
-    struct ps_list waiting_pulls;
-    struct ps_part_async *async; /* NULL: no async push. */
-    struct ps_part_rows *rows;   /* NULL: no rows, and no pull of rows. */
-};
-
-/* A pull of rows whose version is not made yet. */
-struct ps_waiting_row_pull {
-    struct ps_list_node node;
-    uint32_t slot;
-    uint64_t min_version;
-    uint64_t request;
-    uint32_t row_count;
-    uint32_t row_width;
-    struct ps_slice row_numbers; /* Owned. */
+    struct ps_list waiting_pulls; /* struct ps_waiting_pull */
+    struct ps_part_async *async;  /* NULL: no async push. */
+    struct ps_part_rows *rows;    /* NULL: no push of rows. */
 };
 
 struct ps_store {
@@ -202,40 +200,21 @@ ps_store_open_round(struct ps_store *st, struct ps_part *part,
                     const struct ps_server_contribution_kind *kind,
                     uint32_t slots);
 void ps_store_close_round(struct ps_store *st, struct ps_part *part);
-/* True if there are contributions and all are skips. */
-static inline bool ps_open_round_all_skip(const struct ps_open_round *open)
-{
-    return open->skips != NULL && !open->has_request;
-}
 
 /* Returns the state of its kind, made on first use. */
 struct ps_part_async *ps_part_obtain_async(struct ps_part *part,
                                            uint32_t slots);
-struct ps_part_rows *ps_part_obtain_rows(struct ps_part *part);
-
-/* Adds a copy of `w`; takes over the reference of its row_numbers. */
-void ps_store_add_row_pull(struct ps_store *st, struct ps_part *part,
-                           const struct ps_waiting_row_pull *w);
-void ps_store_remove_row_pull(struct ps_store *st,
-                              struct ps_waiting_row_pull *w);
+struct ps_part_rows *ps_part_obtain_rows(struct ps_part *part, uint32_t slots);
 
 /* Frees a push that is in neither list. */
 void ps_async_push_free(struct ps_async_push *a);
-/* True if pulls of rows wait for a version of the partition. */
-static inline bool ps_part_has_row_pulls(const struct ps_part *part)
-{
-    return part->rows != NULL && !ps_list_empty(&part->rows->waiting_pulls);
-}
-/* True if pulls wait for a version of the partition. */
-static inline bool ps_part_is_awaited(const struct ps_part *part)
-{
-    return !ps_list_empty(&part->waiting_pulls) || ps_part_has_row_pulls(part);
-}
 
-/* Makes the slot wait for version `least`. It waits at most once for a
- * partition: for the newest version asked for. */
-void ps_store_add_pull(struct ps_store *st, struct ps_part *part, uint32_t slot,
-                       uint64_t least, ps_time now);
+/* Adds a copy of the pull, of these rows, whose numbers it takes over, or of the
+ * value: `rows` NULL. A slot waits at most once for a value, for the newest
+ * version asked for. */
+void ps_store_add_pull(struct ps_store *st, struct ps_part *part,
+                       const struct ps_waiting_pull *pull,
+                       const struct ps_row_pull *rows);
 void ps_store_remove_pull(struct ps_store *st, struct ps_waiting_pull *p);
 /* Removes all waiting pulls of the slot. */
 void ps_store_remove_slot_pulls(struct ps_store *st, uint32_t slot);

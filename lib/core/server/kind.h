@@ -5,15 +5,12 @@
 #pragma once
 
 #include "base/buf.h"
-#include "base/time.h"
-#include "proto/ps_msg.h"
+#include "core/part/store.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
 struct ps_compute;
-struct ps_open_round;
-struct ps_part;
 struct ps_server;
 struct ps_server_contribution_kind;
 struct ps_server_job;
@@ -67,9 +64,9 @@ struct ps_server_contribution_kind {
     /* Sets what the contribution states about the partition. */
     void (*declare)(const struct ps_server_contribution *in,
                     struct ps_part *part);
-    /* Sets what the contribution states about the round. */
+    /* Sets what the contribution states about the partition's round. */
     void (*record)(const struct ps_server_contribution *in,
-                   struct ps_open_round *open);
+                   struct ps_part *part);
 
     /* Kinds whose rounds are no sums of arrays; the others have NULL. */
 
@@ -93,7 +90,20 @@ struct ps_server_contribution_kind {
     bool (*take)(struct ps_server_step *st,
                  const struct ps_server_contribution *in, struct ps_part *part,
                  const struct ps_slice *bytes);
+    /* Those of the open round are in the value: replies to them. True: the next
+     * have become a round to be merged. */
+    bool (*applied)(struct ps_server_step *st, struct ps_server_job *job,
+                    struct ps_part *part);
+    /* Frees all that the partition has. */
+    void (*drop)(struct ps_server_job *job, struct ps_part *part);
 };
+
+/* True if the round lacks no contribution; pushes of a kind without rounds have
+ * none to wait for. */
+static inline bool ps_server_round_is_complete(const struct ps_open_round *open)
+{
+    return open->kind->take != NULL || ps_round_is_complete(&open->round);
+}
 
 extern const struct ps_server_contribution_kind ps_server_dense_kind;
 extern const struct ps_server_contribution_kind ps_server_rows_kind;
@@ -130,15 +140,6 @@ bool ps_server_rows_bytes(const struct ps_rec_rows *part, uint32_t count,
 /* Checks a record of rows against the partition. 0 or a PS_E_*. */
 int ps_server_rows_check(const struct ps_part *part,
                          const struct ps_rec_part *rec, uint32_t row_width);
-
-/* ------------------------------------------------------------ async and ssp */
-
-/* The applying pushes are in the value: replies to them. True: the next have
- * become a round to be merged. */
-bool ps_server_async_applied(struct ps_server_step *st,
-                             struct ps_server_job *job, struct ps_part *part);
-/* Frees the pushes that are queued or being applied. */
-void ps_server_async_drop(struct ps_server_job *job, struct ps_part *part);
 
 /* --------------------------------------------------------------- acceptance */
 

@@ -92,6 +92,7 @@ static bool start_queued_pushes(struct ps_server_job *job, struct ps_part *part)
         &job->store, part, &ps_server_async_kind, job->slot_count);
 
     open->rule = PS_CONTAINER(n, struct ps_async_push, node)->rule;
+    open->has_request = true;
     open->reduce = PS_REDUCE_SUM;
     while (n != NULL) {
         struct ps_async_push *a = PS_CONTAINER(n, struct ps_async_push, node);
@@ -152,14 +153,6 @@ static bool take_async(struct ps_server_step *st,
     return start_queued_pushes(slot->job, part);
 }
 
-const struct ps_server_contribution_kind ps_server_async_kind = {
-    .is_paced = true,
-    .is_duplicate = async_is_duplicate,
-    .check = check_async,
-    .retain = ps_server_dense_retain,
-    .take = take_async,
-};
-
 /* Raises the partition's clock to the least of all slots; false: no change. */
 static bool advance_clock(struct ps_part_async *async)
 {
@@ -175,8 +168,8 @@ static bool advance_clock(struct ps_part_async *async)
     return true;
 }
 
-bool ps_server_async_applied(struct ps_server_step *st,
-                             struct ps_server_job *job, struct ps_part *part)
+static bool async_applied(struct ps_server_step *st, struct ps_server_job *job,
+                          struct ps_part *part)
 {
     struct ps_part_async *async = part->async;
     bool slowest = false;
@@ -231,7 +224,7 @@ bool ps_server_async_applied(struct ps_server_step *st,
     return start_queued_pushes(job, part);
 }
 
-void ps_server_async_drop(struct ps_server_job *job, struct ps_part *part)
+static void drop_async(struct ps_server_job *job, struct ps_part *part)
 {
     struct ps_list_node *n;
 
@@ -245,3 +238,13 @@ void ps_server_async_drop(struct ps_server_job *job, struct ps_part *part)
         ps_async_push_free(a);
     }
 }
+
+const struct ps_server_contribution_kind ps_server_async_kind = {
+    .is_paced = true,
+    .is_duplicate = async_is_duplicate,
+    .check = check_async,
+    .retain = ps_server_dense_retain,
+    .take = take_async,
+    .applied = async_applied,
+    .drop = drop_async,
+};

@@ -261,8 +261,10 @@ static void declare_dense(const struct ps_server_contribution *in,
 }
 
 static void record_dense(const struct ps_server_contribution *in,
-                         struct ps_open_round *open)
+                         struct ps_part *part)
 {
+    struct ps_open_round *open = part->open_round;
+
     if (in->rec.count > 0) {
         open->is_encoded = in->rec.codec != PS_CODEC_NONE;
         open->rng_key = in->rec.rng_key;

@@ -124,19 +124,15 @@ static int retain_rows(struct ps_server_step *st,
 static void declare_rows(const struct ps_server_contribution *in,
                          struct ps_part *part)
 {
-    ps_part_obtain_rows(part)->row_width = in->row_width;
+    ps_part_obtain_rows(part, in->slot->job->slot_count)->row_width =
+        in->row_width;
 }
 
 static void record_rows(const struct ps_server_contribution *in,
-                        struct ps_open_round *open)
+                        struct ps_part *part)
 {
-    const struct ps_server_slot *slot = in->slot;
-
-    if (open->row_counts == NULL) {
-        open->row_counts = ps_calloc(slot->job->slot_count, sizeof(uint32_t));
-    }
-    open->row_weight += in->push->weight;
-    open->row_counts[slot->index] = in->rec.count;
+    part->rows->round_weight += in->push->weight;
+    part->rows->round_counts[in->slot->index] = in->rec.count;
 }
 
 /* ------------------------------------------------------------------- merge */
@@ -201,7 +197,7 @@ static int plan_rows(struct ps_server_merge *run,
         if (block->buf == NULL) {
             continue;
         }
-        rows = open->row_counts[i];
+        rows = part->rows->round_counts[i];
         ps_rows_sum_add(
             &sum, i, (const uint32_t *)(const void *)ps_slice_data(block), rows,
             ps_slice_data(block) + ps_rows_numbers_bytes(rows));
@@ -216,7 +212,8 @@ static int plan_rows(struct ps_server_merge *run,
         return rc;
     }
     c->job.op = PS_JOB_SUM;
-    c->job.divide_by = open->reduce == PS_REDUCE_MEAN ? open->row_weight : 1;
+    c->job.divide_by = open->reduce == PS_REDUCE_MEAN ? part->rows->round_weight
+                                                      : 1;
     c->job.dst = ps_slice_data(&run->result);
     ps_compute_pin(c, run->result.buf);
     *ret_compute = c;

@@ -115,8 +115,7 @@ int ps_server_conflict_check_retry(struct ps_server_step *st,
     }
     if (attempt > part->image.retry) {
         if (part->open_round != NULL &&
-            (part->open_round->rule != PS_RULE_NONE ||
-             ps_round_is_complete(&part->open_round->round))) {
+            ps_server_round_is_complete(part->open_round)) {
             return PS_E_FUTURE; /* All slots have agreed. */
         }
         abort_attempt(st, job, part, attempt, NULL);
@@ -149,7 +148,7 @@ void ps_server_conflict_raise(struct ps_server_step *st,
                              ret_others->slot_count < PS_CONFLICT_SLOTS_MAX;
              i++) {
             if (ps_round_has_contributed(&open->round, i) &&
-                (open->skips == NULL || open->skips[i] == 0)) {
+                (open->skips.words == NULL || !ps_bits_get(&open->skips, i))) {
                 ret_others->slots[ret_others->slot_count++] = i;
             }
         }
@@ -211,11 +210,11 @@ static void publish_version(struct ps_server_step *st,
         ps_store_set_encoded(&job->store, part,
                              (uint8_t)job->compression.codec.kind, code);
     } else {
-        ps_store_keep_value(&job->store, part, ps_open_round_all_skip(open));
+        ps_store_keep_value(&job->store, part, !open->has_request);
     }
     st->s->rounds++;
-    if (open->rule != PS_RULE_NONE) {
-        if (ps_server_async_applied(st, job, part)) {
+    if (open->kind->applied != NULL) {
+        if (open->kind->applied(st, job, part)) {
             ps_server_merge_start(st, job, part);
         }
         return;
@@ -229,7 +228,7 @@ static void publish_version(struct ps_server_step *st,
     up_to_date = open->needs_value;
     open->needs_value = (struct ps_bits){0};
     ps_store_close_round(&job->store, part);
-    if (ps_part_is_awaited(part)) {
+    if (!ps_list_empty(&part->waiting_pulls)) {
         ps_server_pull_reply_waiting(st, job, part, &up_to_date);
     }
     ps_bits_fini(&up_to_date);
@@ -454,7 +453,7 @@ void ps_server_merge_start(struct ps_server_step *st, struct ps_server_job *job,
         /* Merged here if the migration is aborted, else at the new owner. */
         return;
     }
-    if (ps_open_round_all_skip(open)) {
+    if (!open->has_request) {                /* All slots skip it. */
         publish_without_step(st, job, part); /* Rule R21. */
         return;
     }

@@ -20,8 +20,7 @@
 /* PS_E_NOMEM: nothing is sent. */
 static int send_rows(struct ps_server_step *st,
                      const struct ps_server_slot *slot,
-                     const struct ps_part *part,
-                     const struct ps_waiting_row_pull *w)
+                     const struct ps_part *part, const struct ps_row_pull *w)
 {
     const uint32_t *row = w->row_numbers.buf == NULL
                               ? NULL
@@ -75,37 +74,26 @@ static bool is_readable(const struct ps_part *part, uint64_t least)
     return part->image.version >= least && part->merge == NULL;
 }
 
-/* Replies to row pulls that the present version satisfies. */
+/* Replies to a pull of rows that has waited. */
 static void reply_waiting_rows(struct ps_server_step *st,
-                               struct ps_server_job *job, struct ps_part *part)
+                               struct ps_server_slot *slot,
+                               const struct ps_part *part,
+                               const struct ps_waiting_pull *p)
 {
-    struct ps_list_node *n = ps_list_first(&part->rows->waiting_pulls);
+    const struct ps_rec_rows rec = {.key = part->key,
+                                    .index = part->index,
+                                    .round = p->min_version,
+                                    .dtype = part->image.dtype,
+                                    .count = p->rows->row_count};
 
-    while (n != NULL && ps_part_has_value(part)) {
-        struct ps_waiting_row_pull *w = PS_CONTAINER(
-            n, struct ps_waiting_row_pull, node);
-
-        n = ps_list_next(&part->rows->waiting_pulls, n);
-        if (!is_readable(part, w->min_version)) {
-            continue;
-        }
-        if (send_rows(st, &job->slots[w->slot], part, w) != 0) {
-            const struct ps_rec_rows rec = {.key = part->key,
-                                            .index = part->index,
-                                            .round = w->min_version,
-                                            .dtype = part->image.dtype,
-                                            .count = w->row_count};
-
-            ps_server_refuse(
-                st,
-                &(struct ps_server_request){
-                    .from = {ps_server_slot_session(&job->slots[w->slot]),
-                             job->gen, &job->slots[w->slot]},
-                    .rows = &rec,
-                    .count = 1},
-                PS_E_NOMEM);
-        }
-        ps_store_remove_row_pull(&job->store, w);
+    if (send_rows(st, slot, part, p->rows) != 0) {
+        ps_server_refuse(
+            st,
+            &(struct ps_server_request){
+                .from = {ps_server_slot_session(slot), slot->job->gen, slot},
+                .rows = &rec,
+                .count = 1},
+            PS_E_NOMEM);
     }
 }
 
@@ -136,18 +124,20 @@ void ps_server_pull_reply_waiting(struct ps_server_step *st,
                                                  node);
 
         n = ps_list_next(&part->waiting_pulls, n);
-        if (p->min_version > part->image.version) {
+        if (p->rows != NULL ? !is_readable(part, p->min_version)
+                            : p->min_version > part->image.version) {
             continue;
         }
-        record_pull(job, part, p->slot, p->since);
-        if (up_to_date == NULL || !ps_bits_get(up_to_date, p->slot)) {
-            ps_server_reply_part(st, &job->slots[p->slot], part, true,
-                                 part->image.version);
+        if (p->rows != NULL) {
+            reply_waiting_rows(st, &job->slots[p->slot], part, p);
+        } else {
+            record_pull(job, part, p->slot, p->since);
+            if (up_to_date == NULL || !ps_bits_get(up_to_date, p->slot)) {
+                ps_server_reply_part(st, &job->slots[p->slot], part, true,
+                                     part->image.version);
+            }
         }
         ps_store_remove_pull(&job->store, p);
-    }
-    if (ps_part_has_row_pulls(part)) {
-        reply_waiting_rows(st, job, part);
     }
 }
 
@@ -181,7 +171,11 @@ static int accept_pull_part(struct ps_server_step *st,
         ps_server_reply_part(st, slot, part, false, part->image.version);
     }
     part = ps_store_find_or_add(store, rec->key, rec->index);
-    ps_store_add_pull(store, part, slot->index, rec->round, st->now);
+    ps_store_add_pull(store, part,
+                      &(struct ps_waiting_pull){.slot = slot->index,
+                                                .min_version = rec->round,
+                                                .since = st->now},
+                      NULL);
     return 0;
 }
 
@@ -211,11 +205,11 @@ static int accept_row_pull(struct ps_server_step *st,
     const struct ps_slice *payload = q->payload;
     struct ps_store *store = &slot->job->store;
     struct ps_part *part = ps_store_find(store, rec->key, rec->index);
-    struct ps_waiting_row_pull w = {.slot = slot->index,
-                                    .min_version = rec->round,
-                                    .request = q->msg->pull_rows.request,
-                                    .row_count = rec->count,
-                                    .row_width = rec->row_width};
+    const struct ps_waiting_pull pull = {
+        .slot = slot->index, .min_version = rec->round, .since = st->now};
+    struct ps_row_pull w = {.request = q->msg->pull_rows.request,
+                            .row_count = rec->count,
+                            .row_width = rec->row_width};
     const struct ps_rec_part in = ps_server_request_part(q, 0);
     int rc = part != NULL && ps_part_has_value(part)
                  ? ps_server_rows_check(part, &in, rec->row_width)
@@ -253,7 +247,7 @@ static int accept_row_pull(struct ps_server_step *st,
             ps_store_remove_if_empty(store, part);
             return PS_E_FUTURE;
         }
-        ps_store_add_row_pull(store, part, &w);
+        ps_store_add_pull(store, part, &pull, &w);
         return 0;
     }
     if (is_readable(part, rec->round)) {
@@ -261,7 +255,7 @@ static int accept_row_pull(struct ps_server_step *st,
         ps_buf_unref(buf);
         return rc;
     }
-    ps_store_add_row_pull(store, part, &w); /* Takes over the reference. */
+    ps_store_add_pull(store, part, &pull, &w); /* Takes over the reference. */
     return 0;
 }
 

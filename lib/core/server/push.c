@@ -106,15 +106,6 @@ static int check_for_round(struct ps_server_step *st,
     return rc;
 }
 
-static void mark_skipped(const struct ps_server_job *job,
-                         struct ps_open_round *open, uint32_t slot)
-{
-    if (open->skips == NULL) {
-        open->skips = ps_calloc(job->slot_count, 1);
-    }
-    open->skips[slot] = 1;
-}
-
 static struct ps_open_round *
 obtain_open_round(const struct ps_server_contribution *in, struct ps_part *part)
 {
@@ -129,7 +120,10 @@ obtain_open_round(const struct ps_server_contribution *in, struct ps_part *part)
         job->incomplete_rounds++;
     }
     if (push->weight == 0) {
-        mark_skipped(job, open, in->slot->index);
+        if (open->skips.words == NULL) {
+            ps_bits_init(&open->skips, job->slot_count);
+        }
+        ps_bits_set(&open->skips, in->slot->index);
     } else if (!open->has_request) {
         open->has_request = true;
         open->reduce = push->reduce;
@@ -151,7 +145,7 @@ static bool take_for_round(const struct ps_server_contribution *in,
     push->kind->declare(in, part);
     part->image.retry = push->retry; /* The same, or higher. */
     open = obtain_open_round(in, part);
-    push->kind->record(in, open);
+    push->kind->record(in, part);
     ps_round_contribute(&open->round, slot->index,
                         bytes->buf != NULL ? bytes : NULL, push->weight);
     ps_buf_unref(bytes->buf);
@@ -243,8 +237,7 @@ static void reclaim_memory(struct ps_server_step *st,
     while ((part = ps_map_next(job->store.parts, &c)) != NULL &&
            before - ps_pool_share_used(job->pool_share) < wanted) {
         if (part->open_round != NULL && part->merge == NULL &&
-            part->open_round->rule == PS_RULE_NONE &&
-            !ps_round_is_complete(&part->open_round->round) &&
+            !ps_server_round_is_complete(part->open_round) &&
             (part->key != job->reserved_round.key ||
              part->index != job->reserved_round.index)) {
             ps_server_conflict_void(st, job, part, PS_E_AGAIN);

@@ -386,8 +386,8 @@ void ps_server_merge_discard(struct ps_server *s, struct ps_server_job *job,
         return;
     }
     /* Async pushes are not counted in incomplete_rounds. */
-    bool complete = open->rule != PS_RULE_NONE ||
-                    ps_round_is_complete(&open->round);
+    const bool complete = ps_server_round_is_complete(open);
+    const struct ps_server_contribution_kind *kind = open->kind;
 
     if (part->merge != NULL) {
         const struct ps_server_merge *run = part->merge;
@@ -410,8 +410,8 @@ void ps_server_merge_discard(struct ps_server *s, struct ps_server_job *job,
         job->incomplete_rounds--;
     }
     ps_store_close_round(&job->store, part);
-    if (part->async != NULL) {
-        ps_server_async_drop(job, part);
+    if (kind->drop != NULL) {
+        kind->drop(job, part);
     }
     ps_server_credit_mark_job(job);
 }
