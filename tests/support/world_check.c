@@ -24,7 +24,7 @@ static uint64_t part_id(uint64_t gen, uint32_t key, uint32_t index)
 
 /* Bytes that the server may have to hold for the slot: those it holds, and
  * those that the announced credit still lets the agent send. */
-static uint64_t reach_of(const struct ps_server_slot_credit *c)
+static uint64_t reach_of(const struct server_credit *c)
 {
     return c->unmerged_bytes + (c->announced_bytes > c->received_bytes
                                     ? c->announced_bytes - c->received_bytes
@@ -37,11 +37,11 @@ static uint64_t reach_of(const struct ps_server_slot_credit *c)
  * left and that all others wait for. It falls when rounds are merged. */
 static void check_slot_credit(struct world *w, const struct wnode *server,
                               const struct wcredit *job, uint32_t slot,
-                              const struct ps_server_slot_credit *now)
+                              const struct server_credit *now)
 {
     const uint64_t initial = w->opt.initial_credit;
     const uint64_t window = ps_max_u64(w->opt.credit_window, initial);
-    const struct ps_server_slot_credit *was = &job->slot[slot];
+    const struct server_credit *was = &job->slot[slot];
     uint64_t limit = ps_max_u64(reach_of(was), window);
 
     if (now->session != was->session ||
@@ -83,10 +83,10 @@ static void check_credit(struct world *w, struct wnode *server)
         struct wcredit *job = &server->credit[n];
 
         for (uint32_t i = 0; job->gen != 0 && i < w->opt.agents; i++) {
-            struct ps_server_slot_credit now;
+            struct server_credit now;
 
-            if (!ps_server_peek_credit(server->server, job->gen, i, &now)) {
-                now = (struct ps_server_slot_credit){0};
+            if (!server_peek_credit(server->server, job->gen, i, &now)) {
+                now = (struct server_credit){0};
             }
             check_slot_credit(w, server, job, i, &now);
             job->slot[i] = now;
@@ -99,7 +99,7 @@ static struct wcredit *credit_of(struct world *w, struct wnode *server,
                                  uint64_t gen)
 {
     struct wcredit *job = &server->credit[WORLD_CREDITS_MAX - 1];
-    struct ps_server_slot_credit *oldest = server->credit[0].slot;
+    struct server_credit *oldest = server->credit[0].slot;
 
     for (uint32_t n = 0; n < WORLD_CREDITS_MAX; n++) {
         if (server->credit[n].gen == gen) {
@@ -111,7 +111,7 @@ static struct wcredit *credit_of(struct world *w, struct wnode *server,
     memset(oldest, 0, w->opt.agents * sizeof(*oldest));
     *job = (struct wcredit){.gen = gen, .slot = oldest};
     for (uint32_t i = 0; i < w->opt.agents; i++) {
-        (void)ps_server_peek_credit(server->server, gen, i, &job->slot[i]);
+        (void)server_peek_credit(server->server, gen, i, &job->slot[i]);
     }
     return job;
 }
@@ -153,8 +153,8 @@ static void record_versions(struct world *w, const struct wnode *n,
             uint64_t id = part_id(k->gen, k->key[i].key, index);
             uint64_t version;
 
-            if (ps_server_peek(n->server, k->gen, k->key[i].key, index,
-                               &version, &value) &&
+            if (server_peek(n->server, k->gen, k->key[i].key, index, &version,
+                            &value) &&
                 (uintptr_t)ps_map_get(w->committed_at_death, id) <
                     version + 1) {
                 (void)ps_map_remove(w->committed_at_death, id);
@@ -216,7 +216,7 @@ static void check_commit_is_merged(struct world *w, const struct wnode *agent,
         if (!n->alive) {
             continue;
         }
-        if (ps_server_peek(n->server, gen, key, index, &version, &value)) {
+        if (server_peek(n->server, gen, key, index, &version, &value)) {
             best = ps_max_u64(best, version);
         }
     }

@@ -4,6 +4,7 @@
 
 #include "core/link/output.h"
 #include "core/link/path.h"
+#include "support/server_peek.h"
 #include "support/world.h"
 
 #include "base/heap.h"
@@ -22,9 +23,9 @@
 
 /* Credit of one job at one server. */
 struct wcredit {
-    uint64_t gen;          /* 0: none. */
-    uint64_t largest_part; /* Bytes of the largest partition received. */
-    struct ps_server_slot_credit *slot; /* As many as agents. */
+    uint64_t gen;               /* 0: none. */
+    uint64_t largest_part;      /* Bytes of the largest partition received. */
+    struct server_credit *slot; /* As many as agents. */
 };
 
 struct wnode {

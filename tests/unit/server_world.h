@@ -11,6 +11,7 @@
 #include "core/codec/compression.h"
 #include "core/link/link.h"
 #include "core/server/server.h"
+#include "support/server_peek.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

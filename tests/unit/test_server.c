@@ -170,11 +170,11 @@ static void round_waits_for_the_last_slot_before_its_commit(void **state)
     (void)state;
     agent_push(&w->agents[1], &o);
     agent_push(&w->agents[1], &o);
-    assert_int_equal(ps_server_unmerged_bytes(w->server, GEN, 1), 4);
+    assert_int_equal(server_unmerged_bytes(w->server, GEN, 1), 4);
     assert_int_equal(w->agents[1].seen[1].commits, 0);
     assert_int_equal(ps_server_residue(w->server), 2);
     agent_push_f32(&w->agents[0], 1, 1, 3);
-    assert_int_equal(ps_server_unmerged_bytes(w->server, GEN, 1), 0);
+    assert_int_equal(server_unmerged_bytes(w->server, GEN, 1), 0);
     assert_int_equal(w->agents[1].seen[1].commits, 1);
     assert_int_equal(w->agents[1].seen[1].commit_version, 1);
     assert_int_equal(w->agents[1].seen[1].values, 0);
@@ -194,7 +194,7 @@ static void push_repeated_on_a_new_link_counts_once(void **state)
     agent_dial(a);
     assert_false(a->resumed);
     agent_push_i64(a, 3, 1, 40);
-    assert_int_equal(ps_server_unmerged_bytes(w->server, GEN, 0), 8);
+    assert_int_equal(server_unmerged_bytes(w->server, GEN, 0), 8);
     agent_push_i64(&w->agents[1], 3, 1, 2);
     assert_int_equal(agent_i64(a, 3), 42);
     assert_int_equal(a->seen[3].values, 1);
@@ -438,8 +438,8 @@ static void a_step_waits_for_norms(void **state)
     assert_true(w->square == 4 && w->weight_square == 4);
     assert_int_equal(a->seen[1].values, 0);
     /* Summed contributions use no credit. */
-    assert_int_equal(ps_server_unmerged_bytes(w->server, GEN, 0), 0);
-    assert_int_equal(ps_server_unmerged_bytes(w->server, GEN, 1), 0);
+    assert_int_equal(server_unmerged_bytes(w->server, GEN, 0), 0);
+    assert_int_equal(server_unmerged_bytes(w->server, GEN, 1), 0);
     push_ranks(a, 1, 1, 1, PS_REDUCE_SUM); /* Again: it counts once. */
     other.key = 2;
     sched_send_norm_result(w, &other);
@@ -708,7 +708,7 @@ static void round_that_all_skip_keeps_the_value(void **state)
     assert_int_equal(a->seen[2].commit_version, 3);
     assert_false(a->seen[2].all_skipped);
     assert_true(agent_f32(b, 2) == 1);
-    assert_int_equal(ps_server_unmerged_bytes(w->server, GEN, 0), 0);
+    assert_int_equal(server_unmerged_bytes(w->server, GEN, 0), 0);
     world_free(w);
 }
 
@@ -827,7 +827,7 @@ static void skip_of_the_root_fails_the_broadcast(void **state)
                                                          .data = &(float){5},
                                                          .assign = i != 1,
                                                          .skips = i == 1});
-        assert_int_equal(ps_server_unmerged_bytes(w->server, GEN, i), 0);
+        assert_int_equal(server_unmerged_bytes(w->server, GEN, i), 0);
     }
     assert_true(agent_f32(&w->agents[1], 1) == 5);
     world_free(w);
@@ -1198,8 +1198,8 @@ static void takeover_does_not_depend_on_message_order(void **state)
             assert_int_equal(w->agents[i].seen[1].value_version, 7);
             assert_true(agent_f32(&w->agents[i], 1) == 6);
         }
-        assert_int_equal(ps_server_unmerged_bytes(w->server, GEN, 0), 0);
-        assert_int_equal(ps_server_unmerged_bytes(w->server, GEN, 1), 0);
+        assert_int_equal(server_unmerged_bytes(w->server, GEN, 0), 0);
+        assert_int_equal(server_unmerged_bytes(w->server, GEN, 1), 0);
         assert_int_equal(ps_server_residue(w->server), 1);
         world_free(w);
     }
@@ -1219,11 +1219,11 @@ static void restored_version_replaces_a_pending_merge(void **state)
     assert_int_equal(w->compute_count, 1);
     agent_restore(&w->agents[0], 1, 1, 3, true);
     assert_int_equal(w->agents[1].seen[1].values, 1);
-    assert_int_equal(ps_server_unmerged_bytes(w->server, GEN, 0), 0);
+    assert_int_equal(server_unmerged_bytes(w->server, GEN, 0), 0);
     world_computed(w, 0, 0);
     world_run_until_idle(w);
     assert_int_equal(w->agents[1].seen[1].values, 1);
-    assert_true(ps_server_peek(w->server, GEN, 1, 0, &version, &value));
+    assert_true(server_peek(w->server, GEN, 1, 0, &version, &value));
     assert_int_equal(version, 1);
     assert_true(*(const float *)(void *)ps_slice_data(value) == 3);
     world_free(w);
@@ -1271,7 +1271,7 @@ static void conflict_reaches_all_slots_once_an_attempt(void **state)
         for (uint32_t i = 0; i < 3; i++) {
             assert_int_equal(w->agents[i].seen[1].value_version, 1);
             assert_true(agent_f32(&w->agents[i], 1) == 3);
-            assert_int_equal(ps_server_unmerged_bytes(w->server, GEN, i), 0);
+            assert_int_equal(server_unmerged_bytes(w->server, GEN, i), 0);
             w->agents[i].retry = 0; /* Of the next round it is the first. */
             agent_push_f32(&w->agents[i], 1, 2, 2);
         }
@@ -1403,8 +1403,7 @@ static void lead_of_an_agent_is_limited_by_the_window(void **state)
         while (sent < PARTS && fast->sent < fast->credit) {
             push_part(fast, sent++, 1, data);
         }
-        assert_true(ps_server_unmerged_bytes(w->server, GEN, 0) <
-                    window + PART);
+        assert_true(server_unmerged_bytes(w->server, GEN, 0) < window + PART);
         assert_true(ps_pool_used(w->pool) < window + (k + 4) * PART + 2 * PART);
     }
     assert_int_equal(sent, PARTS);
@@ -1545,7 +1544,7 @@ static void credit_story(uint64_t seed)
             fail_msg("seed %llu: slot %u is stuck at %u of %u",
                      (unsigned long long)seed, i, senders[i].next, PARTS);
         }
-        assert_int_equal(ps_server_unmerged_bytes(w->server, GEN, i), 0);
+        assert_int_equal(server_unmerged_bytes(w->server, GEN, i), 0);
         for (uint32_t k = 0; k < PARTS; k++) {
             assert_int_equal(w->agents[i].seen[k].value_version, 1);
         }
@@ -1602,7 +1601,7 @@ static void push_beyond_the_credit_is_refused(void **state)
     (void)state;
     for (o.key = 0; o.key < 6; o.key++) {
         agent_push(a, &o);
-        assert_true(ps_server_unmerged_bytes(w->server, GEN, 0) < limit);
+        assert_true(server_unmerged_bytes(w->server, GEN, 0) < limit);
     }
     assert_int_equal(a->seen[0].refusals, 0);
     assert_int_equal(a->seen[5].error, PS_E_FULL);
@@ -1721,7 +1720,7 @@ static void failed_merge_is_refused_to_all_slots(void **state)
     world_run_until_idle(w);
     assert_int_equal(w->agents[0].seen[0].error, PS_E_BUG);
     assert_int_equal(w->agents[1].seen[0].refusals, 1);
-    assert_int_equal(ps_server_unmerged_bytes(w->server, GEN, 0), 0);
+    assert_int_equal(server_unmerged_bytes(w->server, GEN, 0), 0);
     world_free(w);
 }
 
@@ -2136,7 +2135,7 @@ static void push_of_an_older_incarnation_is_stale(void **state)
     name_start(w, twin, 2);
     agent_push_f32(a, 0, 1, 1);
     assert_int_equal(a->seen[0].error, PS_E_STALE);
-    assert_int_equal(ps_server_unmerged_bytes(w->server, GEN, 0), 0);
+    assert_int_equal(server_unmerged_bytes(w->server, GEN, 0), 0);
     agent_push_f32(&w->agents[1], 0, 1, 1);
     assert_int_equal(w->agents[1].seen[0].value_version, 0);
     world_free(w);

@@ -57,8 +57,8 @@ static void exchange(const uint32_t order[2][KEYS], uint32_t bytes,
                      i, s[i].next, KEYS);
         }
     }
-    assert_int_equal(ps_server_unmerged_bytes(w->server, GEN, 0), 0);
-    assert_int_equal(ps_server_unmerged_bytes(w->server, GEN, 1), 0);
+    assert_int_equal(server_unmerged_bytes(w->server, GEN, 0), 0);
+    assert_int_equal(server_unmerged_bytes(w->server, GEN, 1), 0);
     ps_free(data);
     world_free(w);
 }
@@ -113,7 +113,7 @@ static void refused_bytes_do_not_use_up_credit(void **state)
         w, &(struct job_options){.version = 2, .phase = PS_JOB_PHASE_RUNNING});
     assert_true(a->sent < a->credit);
     agent_push(a, &o);
-    assert_int_equal(ps_server_unmerged_bytes(w->server, GEN, 0), FIRST / 4);
+    assert_int_equal(server_unmerged_bytes(w->server, GEN, 0), FIRST / 4);
     ps_free(data);
     world_free(w);
 }

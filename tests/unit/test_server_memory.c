@@ -152,7 +152,7 @@ static void job_without_memory_delays_no_other_job(void **state)
             const struct ps_slice *value;
 
             assert_true(
-                ps_server_peek(w->server, OTHER, key, 0, &version, &value));
+                server_peek(w->server, OTHER, key, 0, &version, &value));
             assert_int_equal(version, round);
         }
     }
@@ -244,7 +244,7 @@ static float value_of(struct world *w, uint32_t key, uint64_t *ret_version)
     const struct ps_slice *value;
     const float *at;
 
-    assert_true(ps_server_peek(w->server, GEN, key, 0, ret_version, &value));
+    assert_true(server_peek(w->server, GEN, key, 0, ret_version, &value));
     assert_int_equal(value->len, COUNT * sizeof(float));
     at = (const float *)(const void *)ps_slice_data(value);
     for (uint32_t i = 0; i < COUNT; i++) {

@@ -72,64 +72,6 @@ void ps_server_stats(const struct ps_server *s, struct ps_server_stats *ret)
     }
 }
 
-bool ps_server_peek(const struct ps_server *s, uint64_t gen, uint32_t key,
-                    uint32_t index, uint64_t *ret_version,
-                    const struct ps_slice **ret_value)
-{
-    const struct ps_server_job *job = ps_server_job_find(s, gen);
-    const struct ps_part *part = job != NULL
-                                     ? ps_store_find(&job->store, key, index)
-                                     : NULL;
-
-    if (part == NULL) {
-        return false;
-    }
-    *ret_version = part->image.version;
-    *ret_value = ps_part_has_value(part) ? ps_part_value(part) : NULL;
-    return true;
-}
-
-uint64_t ps_server_unmerged_bytes(const struct ps_server *s, uint64_t gen,
-                                  uint32_t slot)
-{
-    const struct ps_server_job *job = ps_server_job_find(s, gen);
-
-    return job != NULL && slot < job->slot_count
-               ? job->slots[slot].unmerged_bytes
-               : 0;
-}
-
-bool ps_server_peek_credit(const struct ps_server *s, uint64_t gen,
-                           uint32_t slot, struct ps_server_slot_credit *ret)
-{
-    const struct ps_server_job *job = ps_server_job_find(s, gen);
-
-    if (job == NULL || slot >= job->slot_count) {
-        return false;
-    }
-    const struct ps_server_slot *known = &job->slots[slot];
-    const struct ps_server_session *p = ps_server_slot_session(known);
-    struct ps_credit f = {0};
-
-    if (p != NULL) {
-        const struct ps_credit *used = ps_map_get(p->credits, gen);
-
-        ps_credit_init(
-            &f, &(struct ps_credit_limits){.initial = s->opt.initial_credit,
-                                           .window = s->opt.credit_window});
-        f = used != NULL ? *used : f;
-    }
-    *ret = (struct ps_server_slot_credit){
-        .session = p != NULL ? p->session_id : 0,
-        .unmerged_bytes = known->unmerged_bytes,
-        .received_bytes = f.received,
-        .announced_bytes = f.announced,
-        .is_awaited = known->contributed_rounds < job->incomplete_rounds &&
-                      job->merging_rounds == 0,
-    };
-    return true;
-}
-
 /* ---------------------------------------------------- link to the scheduler */
 
 /* Updates the accounts with pool bytes and the partition tables. */

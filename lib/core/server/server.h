@@ -70,24 +70,3 @@ struct ps_server_stats {
     uint64_t refused_frames; /* About slots that are not the sender's. */
 };
 void ps_server_stats(const struct ps_server *s, struct ps_server_stats *ret);
-
-/* For tests: version and value (borrowed, NULL: none) of a partition. False:
- * not known here. */
-bool ps_server_peek(const struct ps_server *s, uint64_t gen, uint32_t key,
-                    uint32_t index, uint64_t *ret_version,
-                    const struct ps_slice **ret_value);
-/* For tests: push bytes of the slot that are received and not merged. */
-uint64_t ps_server_unmerged_bytes(const struct ps_server *s, uint64_t gen,
-                                  uint32_t slot);
-/* For tests: credit of a slot on the present session of its agent's link. */
-struct ps_server_slot_credit {
-    uint64_t session; /* 0: the server knows no agent of the slot. */
-    uint64_t unmerged_bytes;
-    uint64_t received_bytes; /* Push bytes since the session began. */
-    uint64_t announced_bytes;
-    /* A round lacks the slot, and no round of the job is being merged. */
-    bool is_awaited;
-};
-/* False: the job or the slot is not known here. */
-bool ps_server_peek_credit(const struct ps_server *s, uint64_t gen,
-                           uint32_t slot, struct ps_server_slot_credit *ret);
