@@ -322,57 +322,38 @@ static void verify_held_hellos(struct ps_server_step *st)
 
 /* ---------------------------------------------------------- time of a hello */
 
-/* Rejects agents that were not named in time. */
-static void tick_unverified(struct ps_server_step *st)
+/* Time when the first connection of the list has waited for so long. */
+static ps_time due_at(const struct ps_list *list, ps_time timeout)
 {
-    struct ps_list_node *n;
+    const struct ps_list_node *n = ps_list_first(list);
 
-    while ((n = ps_list_first(&st->s->sessions.unverified)) != NULL) {
-        const struct ps_server_conn *c = PS_CONTAINER(n, struct ps_server_conn,
-                                                      node);
-
-        if (st->now < ps_time_add(c->listed_at, VERIFY_TIMEOUT)) {
-            break;
-        }
-        reject_oldest_unverified(st);
-    }
+    return n != NULL
+               ? ps_time_add(
+                     PS_CONTAINER(n, struct ps_server_conn, node)->listed_at,
+                     timeout)
+               : PS_TIME_NEVER;
 }
 
 void ps_server_hello_tick(struct ps_server_step *st)
 {
-    struct ps_server *s = st->s;
-    struct ps_list_node *n;
+    const struct ps_server_sessions *all = &st->s->sessions;
 
-    while ((n = ps_list_first(&s->sessions.handshaking)) != NULL) {
-        struct ps_server_conn *c = PS_CONTAINER(n, struct ps_server_conn, node);
-
-        if (st->now < ps_time_add(c->listed_at, HELLO_TIMEOUT)) {
-            break;
-        }
-        ps_server_session_close_bad(st, c, "it did not say hello in time");
+    while (due_at(&all->handshaking, HELLO_TIMEOUT) <= st->now) {
+        ps_server_session_close_bad(
+            st,
+            PS_CONTAINER(ps_list_first(&all->handshaking),
+                         struct ps_server_conn, node),
+            "it did not say hello in time");
     }
-    tick_unverified(st);
+    while (due_at(&all->unverified, VERIFY_TIMEOUT) <= st->now) {
+        reject_oldest_unverified(st);
+    }
 }
 
 ps_time ps_server_hello_deadline(const struct ps_server *s)
 {
-    ps_time at = PS_TIME_NEVER;
-    const struct ps_list_node *n = ps_list_first(&s->sessions.handshaking);
-
-    if (n != NULL) {
-        const struct ps_server_conn *c = PS_CONTAINER(n, struct ps_server_conn,
-                                                      node);
-
-        at = ps_time_min(at, ps_time_add(c->listed_at, HELLO_TIMEOUT));
-    }
-    n = ps_list_first(&s->sessions.unverified);
-    if (n != NULL) {
-        const struct ps_server_conn *c = PS_CONTAINER(n, struct ps_server_conn,
-                                                      node);
-
-        at = ps_time_min(at, ps_time_add(c->listed_at, VERIFY_TIMEOUT));
-    }
-    return at;
+    return ps_time_min(due_at(&s->sessions.handshaking, HELLO_TIMEOUT),
+                       due_at(&s->sessions.unverified, VERIFY_TIMEOUT));
 }
 
 /* --------------------------------------------------------------------- jobs */
