@@ -50,6 +50,8 @@ struct ps_server {
     struct ps_server_options opt;
     struct ps_rng rng;
     struct ps_uplink uplink;
+    ps_time uplink_at;       /* Its deadline, after the last step. */
+    bool uplink_has_changed; /* In this step: `uplink_at` is not valid. */
     uint32_t epoch;
     bool draining; /* About to end; takes no new job. */
     bool ending;   /* Shutting down; accepts no connection. */
@@ -83,5 +85,6 @@ struct ps_server_step {
 static inline void ps_server_uplink_send_msg(struct ps_server_step *st,
                                              const struct ps_msg *msg)
 {
+    st->s->uplink_has_changed = true;
     ps_uplink_send_msg(&st->s->uplink, msg, st->now, st->fx);
 }

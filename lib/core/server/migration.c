@@ -223,6 +223,7 @@ void ps_server_migration_on_restored(const struct ps_server_slot *slot,
 static void send_chunk_msg(struct ps_server_step *st, const struct ps_msg *msg,
                            const struct ps_slice *copy)
 {
+    st->s->uplink_has_changed = true;
     ps_link_send(st->s->uplink.dialer.link,
                  ps_packet_new(msg, copy, copy->buf != NULL ? 1 : 0), st->now,
                  st->fx);

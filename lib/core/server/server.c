@@ -195,6 +195,7 @@ static const struct ps_uplink_ops uplink_ops = {
 
 static struct ps_uplink_call uplink_call(struct ps_server_step *st)
 {
+    st->s->uplink_has_changed = true;
     return (struct ps_uplink_call){.context = st, .now = st->now, .fx = st->fx};
 }
 
@@ -211,6 +212,7 @@ static void init_uplink(struct ps_server *s, ps_time now)
                        .account = &s->account,
                        .waits_after_reject = true},
                    &s->rng, now);
+    s->uplink_at = ps_uplink_deadline(&s->uplink);
 }
 
 static int sched_payload(struct ps_server *s, const struct ps_msg *msg,
@@ -545,33 +547,25 @@ static int agent_payload(struct ps_server *s, ps_conn_id conn,
  * bytes at most. */
 #define COMPUTING_DEFAULT        (8ull * 1024 * 1024)
 
+static void set_default(uint64_t *option, uint64_t value)
+{
+    *option = *option != 0 ? *option : value;
+}
+
 struct ps_server *ps_server_new(const struct ps_server_options *opt,
                                 ps_time now)
 {
     struct ps_server *s = ps_calloc(1, sizeof(*s));
 
     s->opt = *opt;
-    if (s->opt.credit_window == 0) {
-        s->opt.credit_window = CREDIT_WINDOW_DEFAULT;
-    }
-    if (s->opt.unsent_max == 0) {
-        s->opt.unsent_max = UNSENT_DEFAULT;
-    }
-    if (s->opt.computing_max == 0) {
-        s->opt.computing_max = COMPUTING_DEFAULT;
-    }
-    if (s->opt.dial_backoff_min == 0) {
-        s->opt.dial_backoff_min = DIAL_BACKOFF_MIN_DEFAULT;
-    }
-    if (s->opt.dial_backoff_max == 0) {
-        s->opt.dial_backoff_max = DIAL_BACKOFF_MAX_DEFAULT;
-    }
-    s->opt.dial_backoff_max = s->opt.dial_backoff_max < s->opt.dial_backoff_min
-                                  ? s->opt.dial_backoff_min
-                                  : s->opt.dial_backoff_max;
-    if (s->opt.link_linger == 0) {
-        s->opt.link_linger = LINGER_DEFAULT;
-    }
+    set_default(&s->opt.credit_window, CREDIT_WINDOW_DEFAULT);
+    set_default(&s->opt.unsent_max, UNSENT_DEFAULT);
+    set_default(&s->opt.computing_max, COMPUTING_DEFAULT);
+    set_default(&s->opt.dial_backoff_min, DIAL_BACKOFF_MIN_DEFAULT);
+    set_default(&s->opt.dial_backoff_max, DIAL_BACKOFF_MAX_DEFAULT);
+    set_default(&s->opt.link_linger, LINGER_DEFAULT);
+    s->opt.dial_backoff_max = ps_max_u64(s->opt.dial_backoff_max,
+                                         s->opt.dial_backoff_min);
     ps_rng_init(&s->rng, opt->seed);
     s->account_limits.limit[PS_COST_MEMORY] = (struct ps_account_limit){
         .max = ps_pool_budget(opt->pool), .option = "store.memory"};
@@ -702,6 +696,7 @@ static int server_step(void *self, const struct ps_event *ev,
         on_msg(&st, ev);
         break;
     case PS_EV_STALLED:
+        s->uplink_has_changed = true;
         ps_uplink_on_stalled(&s->uplink, ev->conn, ev->now);
         break;
     case PS_EV_CLOSED:
@@ -729,14 +724,17 @@ static int server_step(void *self, const struct ps_event *ev,
         break;
     }
     ps_server_credit_unblock_jobs(&st);
+    if (s->uplink_has_changed) {
+        s->uplink_at = ps_uplink_deadline(&s->uplink);
+        s->uplink_has_changed = false;
+    }
     return ps_uplink_is_name_lost(&s->uplink) ? PS_E_CONFIG : 0;
 }
 
 static ps_time server_deadline(const void *self)
 {
     const struct ps_server *s = self;
-    ps_time at = ps_time_min(ps_uplink_deadline(&s->uplink),
-                             ps_server_hello_deadline(s));
+    ps_time at = ps_time_min(s->uplink_at, ps_server_hello_deadline(s));
 
     at = ps_time_min(at, ps_server_session_deadline(s));
     at = ps_time_min(at, ps_server_merge_deadline(s));
