@@ -149,7 +149,7 @@ PLANTS = {
         ps_bits_set(&r->contributed, place);
     }"""),
         ("lib/core/server/push.c",
-         "ps_round_has_contributed(&part->open_round->round, slot));",
+         "ps_round_has_contributed(&part->open_round->round, in->slot->index));",
          "            ps_round_is_complete(&part->open_round->round));"),
     ],
     "server/restore: changes a bit of an initial value": [

@@ -1357,6 +1357,7 @@ static void takeover_with_an_optimizer_is_refused(void **state)
     (void)state;
     agent_restore(&w->agents[0], 1, 4, 3, true);
     assert_int_equal(w->agents[0].seen[1].error, PS_E_UNSUPPORTED);
+    assert_non_null(strstr(w->agents[0].text, "on a server that is lost"));
     world_free(w);
 }
 

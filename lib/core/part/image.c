@@ -167,19 +167,23 @@ enum trait {
 };
 
 struct reason {
-    int rc;           /* 0: the use is allowed. */
-    const char *text; /* NULL: that of the error is enough. */
+    int rc; /* 0: the use is allowed. */
+    const char *text;
 };
 
 static const char stays[] =
     "keys of rows, and keys without rounds, stay where they are";
 
+static const char lost[] =
+    "the state of its optimizer, or of pushes without rounds, was on a server "
+    "that is lost; start again from the last saved state";
+
 static const struct reason reasons[PS_IMAGE_USES][TRAITS] = {
     [PS_IMAGE_MIGRATE] = {[HAS_ROWS] = {PS_E_UNSUPPORTED, stays},
                           [HAS_NO_ROUNDS] = {PS_E_UNSUPPORTED, stays}},
     /* Agents have the value alone. */
-    [PS_IMAGE_RESTORE] = {[HAS_NO_ROUNDS] = {PS_E_UNSUPPORTED, NULL},
-                          [HAS_OPTIMIZER] = {PS_E_UNSUPPORTED, NULL}},
+    [PS_IMAGE_RESTORE] = {[HAS_NO_ROUNDS] = {PS_E_UNSUPPORTED, lost},
+                          [HAS_OPTIMIZER] = {PS_E_UNSUPPORTED, lost}},
     [PS_IMAGE_SAVE] =
         {[HAS_NO_OPTIMIZER] = {PS_E_INVAL, "the job has no optimizer"},
          [HAS_NO_REAL_VALUE] = {PS_E_NOKEY, "the key was never initialised, or "
@@ -223,7 +227,7 @@ int ps_image_check_use(const struct ps_part *part, bool has_optimizer,
         const struct reason *r = &reasons[use][i];
 
         if (r->rc != 0 && has_trait(part, has_optimizer, (enum trait)i)) {
-            *ret_text = r->text != NULL ? r->text : "";
+            *ret_text = r->text;
             return r->rc;
         }
     }

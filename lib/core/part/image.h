@@ -58,7 +58,6 @@ enum ps_image_use {
 };
 
 /* 0, or the first reason in the table of image.c why the partition, which may
- * be NULL, does not allow the use; *ret_text has its words, "" if the error's
- * own are enough. */
+ * be NULL, does not allow the use; *ret_text then has its text. */
 int ps_image_check_use(const struct ps_part *part, bool has_optimizer,
                        enum ps_image_use use, const char **ret_text);

@@ -533,8 +533,7 @@ static void fail_round(struct ps_server_step *st, struct ps_server_job *job,
     ps_server_refusal_init(&refusal);
     ps_server_refusal_add(&refusal, &rec, rc, 0);
     if (text[0] != '\0') {
-        refusal.starved_rc = rc;
-        ps_str_copy(refusal.text, sizeof(refusal.text), text);
+        ps_server_refusal_set_text(&refusal, rc, text);
     }
     ps_server_refusal_send_to(st, job, NULL, &refusal);
 }

@@ -29,7 +29,7 @@
 
 /* True if the contribution is merged, waiting, or of an aborted attempt. */
 static bool is_redundant(const struct ps_part *part,
-                         const struct ps_server_contribution *in, uint32_t slot)
+                         const struct ps_server_contribution *in)
 {
     const uint32_t retry = in->push->retry;
 
@@ -41,7 +41,8 @@ static bool is_redundant(const struct ps_part *part,
     }
     return retry < part->image.retry ||
            (retry == part->image.retry && part->open_round != NULL &&
-            ps_round_has_contributed(&part->open_round->round, slot));
+            ps_round_has_contributed(&part->open_round->round,
+                                     in->slot->index));
 }
 
 /* True if one more open round would exceed the limit. */
@@ -84,7 +85,7 @@ static int check_for_round(struct ps_server_step *st,
     if (rc != 0) {
         return rc;
     }
-    if (is_redundant(part, in, slot->index)) {
+    if (is_redundant(part, in)) {
         if (push->needs_value) {
             ps_bits_set(&part->open_round->needs_value, slot->index);
         }
@@ -362,7 +363,7 @@ static bool is_duplicate(const struct ps_server_contribution *in)
     if (in->push->kind->is_duplicate != NULL) {
         return in->push->kind->is_duplicate(in, part);
     }
-    return in->rec.count == 0 || is_redundant(part, in, in->slot->index);
+    return in->rec.count == 0 || is_redundant(part, in);
 }
 
 int ps_server_push_check_payload(struct ps_server *s,
@@ -409,11 +410,10 @@ static void accept_contributions(struct ps_server_step *st,
     struct ps_server_contribution in = {.push = push, .slot = slot};
     struct ps_server_refusal refusal;
 
-    ps_server_refusal_init(&refusal);
     if (q->discard_reason == PS_E_NOMEM) {
         reclaim_memory(st, q);
-        ps_server_refusal_set_starved(st, &refusal, slot, q->bytes);
     }
+    ps_server_refusal_begin(st, q, &refusal);
     for (uint32_t i = 0; i < q->count; i++) {
         read_part(&in, i);
         int rc = accept_contribution(st, &in, &refusal.conflict);

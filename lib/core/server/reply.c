@@ -197,10 +197,9 @@ static const char *refusal_text(int rc)
     case PS_E_FULL:
         return "more was sent than the credit allows";
     case PS_E_UNSUPPORTED:
-        return "the optimizer does not take this push, or its state was on a "
-               "server that is lost: it takes sums and means of real numbers, "
-               "of rows only without accumulation and norms of whole arrays; "
-               "groupadagrad takes rows alone";
+        return "the optimizer does not take this push: it takes sums and means "
+               "of real numbers, of rows only without accumulation and norms "
+               "of whole arrays; groupadagrad takes rows alone";
     case PS_E_INVAL:
         return "the message is malformed, or a code in it is broken";
     case PS_E_PERM:
@@ -216,18 +215,27 @@ void ps_server_refusal_init(struct ps_server_refusal *r)
     r->conflict.slot_count = 0;
     r->conflict.reduce = PS_REDUCE_SUM;
     r->conflict.assign = false;
-    r->starved_rc = 0;
+    r->text_rc = 0;
 }
 
-void ps_server_refusal_set_starved(struct ps_server_step *st,
-                                   struct ps_server_refusal *r,
-                                   const struct ps_server_slot *slot,
-                                   uint64_t len)
+void ps_server_refusal_begin(struct ps_server_step *st,
+                             const struct ps_server_request *q,
+                             struct ps_server_refusal *r)
 {
     struct ps_str why;
 
-    ps_str_init(&why, r->text, sizeof(r->text));
-    r->starved_rc = ps_server_memory_refusal(st, slot, len, &why);
+    ps_server_refusal_init(r);
+    if (q->discard_reason == PS_E_NOMEM) {
+        ps_str_init(&why, r->text, sizeof(r->text));
+        r->text_rc = ps_server_memory_refusal(st, q->from.slot, q->bytes, &why);
+    }
+}
+
+void ps_server_refusal_set_text(struct ps_server_refusal *r, int rc,
+                                const char *text)
+{
+    r->text_rc = rc;
+    (void)ps_str_copy(r->text, sizeof(r->text), text);
 }
 
 void ps_server_refusal_add(struct ps_server_refusal *r,
@@ -236,9 +244,7 @@ void ps_server_refusal_add(struct ps_server_refusal *r,
 {
     assert(r->count < PS_PARTS_MAX); /* The most that a message has. */
     r->parts[r->count] = *part;
-    r->rcs[r->count] = rc == PS_E_DISCARDED && r->starved_rc != 0
-                           ? r->starved_rc
-                           : rc;
+    r->rcs[r->count] = rc == PS_E_DISCARDED && r->text_rc != 0 ? r->text_rc : rc;
     r->retries[r->count] = attempt;
     r->count++;
 }
@@ -265,7 +271,7 @@ void ps_server_refusal_send(struct ps_server_step *st,
                        .credit = ps_server_credit_announce(st->s, to->session,
                                                            to->gen, to->slot),
                        .error = rc,
-                       .text = rc == r->starved_rc ? r->text : refusal_text(rc),
+                       .text = rc == r->text_rc ? r->text : refusal_text(rc),
                        .parts = &r->parts[at],
                        .parts_count = end - at,
                        .retry = retry},

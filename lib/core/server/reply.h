@@ -35,19 +35,19 @@ struct ps_server_refusal {
     uint32_t count;
     /* Slots on the other side of a conflict, and their request. */
     struct ps_server_conflict conflict;
-    /* Replaces PS_E_DISCARDED in parts whose payload found no memory; 0:
-     * none. */
-    int starved_rc;
-    /* Error text for starved_rc. */
+    /* Error that has a text of its own. If the payload found no memory, it also
+     * replaces PS_E_DISCARDED. 0: none. */
+    int text_rc;
     char text[PS_TEXT_MAX / 2];
 };
 void ps_server_refusal_init(struct ps_server_refusal *r);
-/* The message's payload, `len` bytes, was discarded for lack of memory: sets
- * starved_rc. To be called before parts are added. */
-void ps_server_refusal_set_starved(struct ps_server_step *st,
-                                   struct ps_server_refusal *r,
-                                   const struct ps_server_slot *slot,
-                                   uint64_t len);
+/* As ps_server_refusal_init(), for parts of a message, whose payload may have
+ * found no memory. */
+void ps_server_refusal_begin(struct ps_server_step *st,
+                             const struct ps_server_request *q,
+                             struct ps_server_refusal *r);
+void ps_server_refusal_set_text(struct ps_server_refusal *r, int rc,
+                                const char *text);
 void ps_server_refusal_add(struct ps_server_refusal *r,
                            const struct ps_rec_part *part, int rc,
                            uint32_t attempt);

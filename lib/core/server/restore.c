@@ -110,10 +110,7 @@ void ps_server_on_init(struct ps_server_step *st,
     struct ps_server_refusal refusal;
     uint64_t offset = 0;
 
-    ps_server_refusal_init(&refusal);
-    if (q->discard_reason == PS_E_NOMEM) {
-        ps_server_refusal_set_starved(st, &refusal, q->from.slot, q->bytes);
-    }
+    ps_server_refusal_begin(st, q, &refusal);
     for (uint32_t i = 0; i < q->count; i++) {
         int rc = accept_init_part(st, q, i, offset);
 
@@ -151,15 +148,15 @@ static void reply_superseded(struct ps_server_step *st,
 }
 
 /* Rule V4: stores a restored value if it is newer; the newest of all slots
- * stays. */
+ * stays. *ret_text gets the text of a refusal that has one of its own. */
 static int restore_part(struct ps_server_step *st,
-                        const struct ps_server_request *q)
+                        const struct ps_server_request *q,
+                        const char **ret_text)
 {
     const struct ps_server_slot *slot = q->from.slot;
     const struct ps_rec_part *rec = q->parts;
     struct ps_server_job *job = slot->job;
     struct ps_part *part = ps_store_find(&job->store, rec->key, rec->index);
-    const char *text;
 
     if (rec->count == 0 || rec->round > PS_ROUND_MAX) {
         return PS_E_INVAL;
@@ -181,7 +178,8 @@ static int restore_part(struct ps_server_step *st,
          (part->image.version == rec->round && ps_part_has_value(part)))) {
         return 0;
     }
-    rc = ps_image_check_use(part, job->has_optimizer, PS_IMAGE_RESTORE, &text);
+    rc = ps_image_check_use(part, job->has_optimizer, PS_IMAGE_RESTORE,
+                            ret_text);
     if (rc != 0) {
         return rc;
     }
@@ -262,7 +260,8 @@ void ps_server_on_restore(struct ps_server_step *st,
     const struct ps_msg_restore *m = &q->msg->restore;
     struct ps_server_slot *slot = q->from.slot;
     struct ps_server_refusal refusal;
-    int rc = m->has_value ? restore_part(st, q)
+    const char *text = "";
+    int rc = m->has_value ? restore_part(st, q, &text)
                           : ps_server_migration_check_restore(
                                 st, slot, q->parts, m->epoch);
 
@@ -271,9 +270,9 @@ void ps_server_on_restore(struct ps_server_step *st,
         record_report(st, q);
         return;
     }
-    ps_server_refusal_init(&refusal);
-    if (q->discard_reason == PS_E_NOMEM) {
-        ps_server_refusal_set_starved(st, &refusal, slot, q->bytes);
+    ps_server_refusal_begin(st, q, &refusal);
+    if (text[0] != '\0') {
+        ps_server_refusal_set_text(&refusal, rc, text);
     }
     ps_server_refusal_add(&refusal, q->parts, rc, 0);
     ps_server_refusal_send(st, &q->from, &refusal);
