@@ -9,9 +9,9 @@
 
 #include <cmocka.h>
 
-static void expect(const struct ps_lr *lr, uint64_t n, double rate)
+static void expect(const struct ps_optim *lr, uint64_t n, double rate)
 {
-    double got = ps_lr_at(lr, n);
+    double got = ps_optim_rate(lr, n);
 
     if (fabs(got - rate) > 1e-14) {
         fail_msg("round %llu has rate %.17g, not %.17g", (unsigned long long)n,
@@ -21,7 +21,7 @@ static void expect(const struct ps_lr *lr, uint64_t n, double rate)
 
 static void constant_schedule_keeps_the_rate(void **state)
 {
-    const struct ps_lr lr = {.base_rate = 0.3};
+    const struct ps_optim lr = {.value = {[PS_OPTIM_LR] = 0.3}};
 
     (void)state;
     expect(&lr, 1, 0.3);
@@ -30,11 +30,11 @@ static void constant_schedule_keeps_the_rate(void **state)
 
 static void factor_schedule_multiplies_after_each_step(void **state)
 {
-    const struct ps_lr lr = {.kind = PS_LR_FACTOR,
-                             .base_rate = 0.8,
-                             .factor = 0.5,
-                             .step_rounds = 10,
-                             .min_rate = 0.15};
+    const struct ps_optim lr = {.value = {[PS_OPTIM_SCHEDULER] = PS_LR_FACTOR,
+                                          [PS_OPTIM_LR] = 0.8,
+                                          [PS_OPTIM_FACTOR] = 0.5,
+                                          [PS_OPTIM_STEP] = 10,
+                                          [PS_OPTIM_STOP_LR] = 0.15}};
 
     (void)state;
     expect(&lr, 1, 0.8);
@@ -48,10 +48,13 @@ static void factor_schedule_multiplies_after_each_step(void **state)
 
 static void multifactor_schedule_multiplies_after_listed_rounds(void **state)
 {
-    const struct ps_lr lr = {.kind = PS_LR_MULTIFACTOR,
-                             .base_rate = 1,
-                             .factor = 0.25,
-                             .milestones = {3, 5, 6}};
+    const struct ps_optim lr = {
+        .value = {[PS_OPTIM_SCHEDULER] = PS_LR_MULTIFACTOR,
+                  [PS_OPTIM_LR] = 1,
+                  [PS_OPTIM_FACTOR] = 0.25,
+                  [PS_OPTIM_STEP_1] = 3,
+                  [PS_OPTIM_STEP_1 + 1] = 5,
+                  [PS_OPTIM_STEP_1 + 2] = 6}};
 
     (void)state;
     expect(&lr, 3, 1);
@@ -64,11 +67,11 @@ static void multifactor_schedule_multiplies_after_listed_rounds(void **state)
 
 static void polynomial_schedule_ends_at_the_final_rate(void **state)
 {
-    const struct ps_lr lr = {.kind = PS_LR_POLY,
-                             .base_rate = 1,
-                             .max_update = 10,
-                             .power = 2,
-                             .final_rate = 0.2};
+    const struct ps_optim lr = {.value = {[PS_OPTIM_SCHEDULER] = PS_LR_POLY,
+                                          [PS_OPTIM_LR] = 1,
+                                          [PS_OPTIM_MAX_UPDATE] = 10,
+                                          [PS_OPTIM_POWER] = 2,
+                                          [PS_OPTIM_FINAL_LR] = 0.2}};
 
     (void)state;
     expect(&lr, 1, 0.2 + 0.8 * 0.81);
@@ -79,10 +82,10 @@ static void polynomial_schedule_ends_at_the_final_rate(void **state)
 
 static void cosine_schedule_ends_at_the_final_rate(void **state)
 {
-    const struct ps_lr lr = {.kind = PS_LR_COSINE,
-                             .base_rate = 1,
-                             .max_update = 12,
-                             .final_rate = 0.5};
+    const struct ps_optim lr = {.value = {[PS_OPTIM_SCHEDULER] = PS_LR_COSINE,
+                                          [PS_OPTIM_LR] = 1,
+                                          [PS_OPTIM_MAX_UPDATE] = 12,
+                                          [PS_OPTIM_FINAL_LR] = 0.5}};
 
     (void)state;
     expect(&lr, 4, 0.5 + 0.5 * 0.75);
@@ -94,11 +97,11 @@ static void cosine_schedule_ends_at_the_final_rate(void **state)
 
 static void schedules_begin_after_the_warm_up(void **state)
 {
-    struct ps_lr lr = {.kind = PS_LR_COSINE,
-                       .base_rate = 1,
-                       .max_update = 8,
-                       .warmup_rounds = 4,
-                       .warmup_rate = 0.2};
+    struct ps_optim lr = {.value = {[PS_OPTIM_SCHEDULER] = PS_LR_COSINE,
+                                    [PS_OPTIM_LR] = 1,
+                                    [PS_OPTIM_MAX_UPDATE] = 8,
+                                    [PS_OPTIM_WARMUP_STEPS] = 4,
+                                    [PS_OPTIM_WARMUP_BEGIN_LR] = 0.2}};
 
     (void)state;
     expect(&lr, 1, 0.4);
@@ -106,11 +109,11 @@ static void schedules_begin_after_the_warm_up(void **state)
     expect(&lr, 3, 0.8);
     expect(&lr, 4, 1);
     expect(&lr, 6, 0.5);
-    lr.warmup_is_constant = true;
+    lr.value[PS_OPTIM_WARMUP_CONSTANT] = true;
     expect(&lr, 1, 0.2);
     expect(&lr, 3, 0.2);
     expect(&lr, 4, 1);
-    lr.kind = PS_LR_CONSTANT;
+    lr.value[PS_OPTIM_SCHEDULER] = PS_LR_CONSTANT;
     expect(&lr, 3, 0.2);
     expect(&lr, 5, 1);
 }

@@ -12,7 +12,7 @@
 static void check_refused(const char *name, const struct ps_rec_param *params,
                           uint32_t count, int rc, const char *says)
 {
-    struct ps_optim o = {.lr = {.base_rate = 42}};
+    struct ps_optim o = {.value = {[PS_OPTIM_LR] = 42}};
     char why[256];
 
     assert_int_equal(ps_optim_parse(name, params, count, &o, why, sizeof(why)),
@@ -20,7 +20,7 @@ static void check_refused(const char *name, const struct ps_rec_param *params,
     if (strstr(why, says) == NULL) {
         fail_msg("'%s' does not say '%s'", why, says);
     }
-    assert_true(o.lr.base_rate == 42);
+    assert_true(o.value[PS_OPTIM_LR] == 42);
 }
 
 /* Job of step t of a declaration. */

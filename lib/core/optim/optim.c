@@ -236,33 +236,16 @@ static const struct ps_optim_kind *find_kind(const char *name,
                               name, "no optimizer is called '", why);
 }
 
-/* Sets o->lr, or fails if the numbers of the schedule contradict each other. */
-static int parse_schedule(struct ps_optim *o, struct ps_str *why)
+/* Fails if the numbers of the schedule contradict each other. */
+static int check_schedule(const struct ps_optim *o, struct ps_str *why)
 {
-    const double *v = o->value;
-    struct ps_lr *lr = &o->lr;
+    const double *step = &o->value[PS_OPTIM_STEP_1];
 
-    *lr = (struct ps_lr){
-        .kind = (enum ps_lr_kind)(int)v[PS_OPTIM_SCHEDULER],
-        .base_rate = v[PS_OPTIM_LR],
-        .factor = v[PS_OPTIM_FACTOR],
-        .min_rate = v[PS_OPTIM_STOP_LR],
-        .step_rounds = ps_optim_param_rounds(o, PS_OPTIM_STEP),
-        .max_update = ps_optim_param_rounds(o, PS_OPTIM_MAX_UPDATE),
-        .power = v[PS_OPTIM_POWER],
-        .final_rate = v[PS_OPTIM_FINAL_LR],
-        .warmup_rounds = ps_optim_param_rounds(o, PS_OPTIM_WARMUP_STEPS),
-        .warmup_rate = v[PS_OPTIM_WARMUP_BEGIN_LR],
-        .warmup_is_constant = v[PS_OPTIM_WARMUP_CONSTANT] != 0,
-    };
-    for (unsigned i = 0; i < PS_LR_MILESTONES_MAX; i++) {
-        lr->milestones[i] = ps_optim_param_rounds(o, PS_OPTIM_STEP_1 + i);
-    }
-    switch (lr->kind) {
+    switch ((enum ps_lr_kind)(int)o->value[PS_OPTIM_SCHEDULER]) {
     case PS_LR_CONSTANT:
         break;
     case PS_LR_FACTOR:
-        if (lr->step_rounds == 0) {
+        if (o->value[PS_OPTIM_STEP] == 0) {
             ps_str_add(why, "the factor schedule needs lr_scheduler_step of at "
                             "least one round");
             return PS_E_INVAL;
@@ -270,11 +253,10 @@ static int parse_schedule(struct ps_optim *o, struct ps_str *why)
         break;
     case PS_LR_MULTIFACTOR:
         for (unsigned i = 0; i < PS_LR_MILESTONES_MAX; i++) {
-            bool follows = i > 0 && lr->milestones[i] != 0;
+            bool follows = i > 0 && step[i] != 0;
 
-            if ((i == 0 && lr->milestones[0] == 0) ||
-                (follows && lr->milestones[i] <= lr->milestones[i - 1]) ||
-                (follows && lr->milestones[i - 1] == 0)) {
+            if ((i == 0 && step[0] == 0) ||
+                (follows && (step[i] <= step[i - 1] || step[i - 1] == 0))) {
                 ps_str_add(why, "the multifactor schedule needs "
                                 "lr_scheduler_step_1 and so on to rise");
                 return PS_E_INVAL;
@@ -283,7 +265,7 @@ static int parse_schedule(struct ps_optim *o, struct ps_str *why)
         break;
     case PS_LR_POLY:
     case PS_LR_COSINE:
-        if (lr->max_update <= lr->warmup_rounds) {
+        if (o->value[PS_OPTIM_MAX_UPDATE] <= o->value[PS_OPTIM_WARMUP_STEPS]) {
             ps_str_add(why, "this schedule needs lr_scheduler_max_update "
                             "beyond lr_scheduler_warmup_steps");
             return PS_E_INVAL;
@@ -329,7 +311,7 @@ static int parse_optim(const char *name, const struct ps_rec_param *params,
     int rc = ps_param_parse(&set, params, count, o->value, why);
 
     rc = rc != 0 ? rc : check_batches(o, why);
-    return rc != 0 ? rc : parse_schedule(o, why);
+    return rc != 0 ? rc : check_schedule(o, why);
 }
 
 int ps_optim_parse(const char *name, const struct ps_rec_param *params,

@@ -67,36 +67,17 @@ enum ps_optim_param {
 };
 
 /* Learning rate schedules. The rate is a pure function of the round, so no
- * state is kept or sent, and all servers agree. */
+ * state is kept or sent, and all servers agree. p is (n - warmup) / (max_update -
+ * warmup), at most 1. In rounds n < warmup the rate rises linearly from
+ * warmup_begin_lr to learning_rate, or stays at warmup_begin_lr. */
 enum ps_lr_kind {
     PS_LR_CONSTANT,
-    /* base_rate * factor^floor((n-1)/step_rounds), not below min_rate */
+    /* learning_rate * factor^floor((n-1)/step), not below stop_lr */
     PS_LR_FACTOR,
-    PS_LR_MULTIFACTOR, /* base_rate * factor^(number of milestones below n) */
-    PS_LR_POLY,        /* final_rate + (base_rate-final_rate) * (1-p)^power */
-    PS_LR_COSINE, /* final_rate + (base_rate-final_rate) * (1+cos(pi*p))/2 */
+    PS_LR_MULTIFACTOR, /* learning_rate * factor^(number of steps below n) */
+    PS_LR_POLY,        /* final_lr + (learning_rate-final_lr) * (1-p)^power */
+    PS_LR_COSINE, /* final_lr + (learning_rate-final_lr) * (1+cos(pi*p))/2 */
 };
-
-/* p is (n - warmup_rounds) / (max_update - warmup_rounds), at most 1. In rounds
- * n < warmup_rounds the rate rises linearly from warmup_rate to base_rate, or
- * stays at warmup_rate. */
-struct ps_lr {
-    enum ps_lr_kind kind;
-    double base_rate;
-    double factor;
-    double min_rate;
-    uint64_t step_rounds;                      /* At least 1. */
-    uint64_t milestones[PS_LR_MILESTONES_MAX]; /* Rounds; 0: unused. */
-    uint64_t max_update;                       /* Above warmup_rounds. */
-    double power;
-    double final_rate;
-    uint64_t warmup_rounds;
-    double warmup_rate;
-    bool warmup_is_constant;
-};
-
-/* Rate of round n; the first round is 1. */
-double ps_lr_at(const struct ps_lr *lr, uint64_t n);
 
 struct ps_optim_kind;
 
@@ -105,9 +86,11 @@ struct ps_optim {
     const struct ps_optim_kind *kind;
     /* Only those of the optimizer's own parameters are used. */
     double value[PS_OPTIM_PARAMS];
-    struct ps_lr lr;
     struct ps_changes changes;
 };
+
+/* Rate of round n, without changes; the first round is 1. */
+double ps_optim_rate(const struct ps_optim *o, uint64_t n);
 
 /* Parses a declaration; docs/optimizers.md has the optimizers, their
  * hyper-parameters, defaults and formulas. *ret is written only on success.

@@ -79,68 +79,73 @@ bool ps_optim_state_is_weight(const struct ps_optim *o, unsigned i)
 
 /* ----------------------------------------------------- schedule of the rate */
 
-static double factor_rate(const struct ps_lr *lr, uint64_t n)
+static double factor_rate(const struct ps_optim *o, uint64_t n)
 {
-    assert(lr->step_rounds >= 1);
+    const uint64_t step = ps_optim_param_rounds(o, PS_OPTIM_STEP);
 
-    uint64_t steps = (n - 1) / lr->step_rounds; /* Completed steps. */
-    double rate = lr->base_rate * pow(lr->factor, (double)steps);
+    assert(step >= 1);
+    const uint64_t steps = (n - 1) / step; /* Completed steps. */
+    const double rate = o->value[PS_OPTIM_LR] *
+                        pow(o->value[PS_OPTIM_FACTOR], (double)steps);
+    const double least = o->value[PS_OPTIM_STOP_LR];
 
-    return rate < lr->min_rate ? lr->min_rate : rate;
+    return rate < least ? least : rate;
 }
 
-static double multifactor_rate(const struct ps_lr *lr, uint64_t n)
+static double multifactor_rate(const struct ps_optim *o, uint64_t n)
 {
-    double rate = lr->base_rate;
+    double rate = o->value[PS_OPTIM_LR];
 
-    for (unsigned i = 0; i < PS_LR_MILESTONES_MAX; i++) {
-        if (lr->milestones[i] != 0 && n > lr->milestones[i]) {
-            rate *= lr->factor;
+    for (unsigned i = PS_OPTIM_STEP_1; i <= PS_OPTIM_STEP_8; i++) {
+        const uint64_t step = ps_optim_param_rounds(o, i);
+
+        if (step != 0 && n > step) {
+            rate *= o->value[PS_OPTIM_FACTOR];
         }
     }
     return rate;
 }
 
 /* Position in the schedule: 0 after the warm-up, 1 from max_update on. */
-static double schedule_progress(const struct ps_lr *lr, uint64_t n)
+static double schedule_progress(const struct ps_optim *o, uint64_t n)
 {
-    assert(lr->max_update > lr->warmup_rounds);
-    if (n >= lr->max_update) {
-        return 1;
-    }
-    return (double)(n - lr->warmup_rounds) /
-           (double)(lr->max_update - lr->warmup_rounds);
+    const uint64_t end = ps_optim_param_rounds(o, PS_OPTIM_MAX_UPDATE);
+    const uint64_t warmup = ps_optim_param_rounds(o, PS_OPTIM_WARMUP_STEPS);
+
+    assert(end > warmup);
+    return n >= end ? 1 : (double)(n - warmup) / (double)(end - warmup);
 }
 
-double ps_lr_at(const struct ps_lr *lr, uint64_t n)
+double ps_optim_rate(const struct ps_optim *o, uint64_t n)
 {
     const double pi = 3.14159265358979323846;
+    const uint64_t warmup = ps_optim_param_rounds(o, PS_OPTIM_WARMUP_STEPS);
+    const double *v = o->value;
+    const double base = v[PS_OPTIM_LR];
+    const double first = v[PS_OPTIM_WARMUP_BEGIN_LR];
+    const double last = v[PS_OPTIM_FINAL_LR];
 
     assert(n >= 1);
-    if (n < lr->warmup_rounds) {
-        return lr->warmup_is_constant
-                   ? lr->warmup_rate
-                   : lr->warmup_rate + (lr->base_rate - lr->warmup_rate) *
-                                           (double)n /
-                                           (double)lr->warmup_rounds;
+    if (n < warmup) {
+        return v[PS_OPTIM_WARMUP_CONSTANT] != 0
+                   ? first
+                   : first + (base - first) * (double)n / (double)warmup;
     }
-    switch (lr->kind) {
+    switch ((enum ps_lr_kind)(int)v[PS_OPTIM_SCHEDULER]) {
     case PS_LR_CONSTANT:
         break;
     case PS_LR_FACTOR:
-        return factor_rate(lr, n);
+        return factor_rate(o, n);
     case PS_LR_MULTIFACTOR:
-        return multifactor_rate(lr, n);
+        return multifactor_rate(o, n);
     case PS_LR_POLY:
-        return lr->final_rate +
-               (lr->base_rate - lr->final_rate) *
-                   pow(1 - schedule_progress(lr, n), lr->power);
+        return last + (base - last) *
+                          pow(1 - schedule_progress(o, n), v[PS_OPTIM_POWER]);
     case PS_LR_COSINE:
-        return lr->final_rate + (lr->base_rate - lr->final_rate) *
-                                    (1 + cos(pi * schedule_progress(lr, n))) /
-                                    2;
+        return last +
+               (base - last) * (1 + cos(pi * schedule_progress(o, n))) / 2;
     }
-    return lr->base_rate;
+    return base;
 }
 
 /* ----------------------------------------------------------------- one step */
@@ -288,7 +293,6 @@ static struct ps_optim optim_at_round(const struct ps_optim *o, uint64_t round)
             now.value[ps_optim_find_param(o->kind, c->name)] = c->value;
         }
     }
-    now.lr.base_rate = now.value[PS_OPTIM_LR];
     return now;
 }
 
@@ -346,12 +350,12 @@ static double rate_of_step(const struct ps_optim *o,
         return 0;
     }
     if (o->kind->step != LBSGD) {
-        return ps_lr_at(&o->lr, step_number_of(o, at));
+        return ps_optim_rate(o, step_number_of(o, at));
     }
     /* Its schedule and its warm-up count rounds. */
     const uint64_t rounds = at->step_number * ps_optim_rounds_per_step(o);
-    const double rate = ps_lr_at(
-        &o->lr, rounds + ps_optim_param_rounds(o, PS_OPTIM_BEGIN));
+    const double rate = ps_optim_rate(
+        o, rounds + ps_optim_param_rounds(o, PS_OPTIM_BEGIN));
 
     return lbsgd_uses_norms(o)
                ? rate
@@ -370,10 +374,10 @@ static double momentum_of_step(const struct ps_optim *o,
         return given;
     }
     const struct ps_optim old = optim_at_round(o, at->round - 1);
-    const double before = ps_lr_at(&old.lr, step_number_of(o, at) - 1);
+    const double before = ps_optim_rate(&old, step_number_of(o, at) - 1);
 
     return before != 0
-               ? given * (ps_lr_at(&o->lr, step_number_of(o, at)) / before)
+               ? given * (ps_optim_rate(o, step_number_of(o, at)) / before)
                : given;
 }
 
