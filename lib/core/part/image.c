@@ -143,6 +143,9 @@ void ps_image_drop(struct ps_slice buffers[PS_PART_BUFFERS])
 
 unsigned ps_image_saved_count(uint8_t dtype, unsigned states)
 {
+    if (!ps_dtype_is_real(dtype)) {
+        return 0;
+    }
     return states + (ps_dtype_is_float(dtype) ? 0 : 1);
 }
 

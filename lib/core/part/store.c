@@ -7,11 +7,6 @@
 #include <assert.h>
 #include <string.h>
 
-static uint64_t part_id(uint32_t key, uint32_t index)
-{
-    return (uint64_t)key << 32 | index;
-}
-
 void ps_store_init(struct ps_store *st)
 {
     memset(st, 0, sizeof(*st));
@@ -105,7 +100,7 @@ void ps_store_fini(struct ps_store *st)
 struct ps_part *ps_store_find(const struct ps_store *st, uint32_t key,
                               uint32_t index)
 {
-    return ps_map_get(st->parts, part_id(key, index));
+    return ps_map_get(st->parts, ps_part_id(key, index));
 }
 
 struct ps_part *ps_store_find_or_add(struct ps_store *st, uint32_t key,
@@ -118,14 +113,14 @@ struct ps_part *ps_store_find_or_add(struct ps_store *st, uint32_t key,
         part->key = key;
         part->index = index;
         ps_list_init(&part->waiting_pulls);
-        ps_map_put(st->parts, part_id(key, index), part);
+        ps_map_put(st->parts, ps_part_id(key, index), part);
     }
     return part;
 }
 
 void ps_store_remove(struct ps_store *st, struct ps_part *part)
 {
-    ps_map_remove(st->parts, part_id(part->key, part->index));
+    ps_map_remove(st->parts, ps_part_id(part->key, part->index));
     part_free(st, part);
 }
 

@@ -121,12 +121,24 @@ struct ps_store {
     uint32_t waiting_pull_count;
 };
 
+/* Number of a partition in maps. */
+static inline uint64_t ps_part_id(uint32_t key, uint32_t index)
+{
+    return (uint64_t)key << 32 | index;
+}
+
 void ps_store_init(struct ps_store *st);
 /* Frees everything; no partition may have a merge. */
 void ps_store_fini(struct ps_store *st);
 
 struct ps_part *ps_store_find(const struct ps_store *st, uint32_t key,
                               uint32_t index);
+/* True if `part`, as found, is NULL and there is no room to add it. */
+static inline bool ps_store_lacks_room(const struct ps_store *st,
+                                       const struct ps_part *part)
+{
+    return part == NULL && ps_map_count(st->parts) >= PS_STORE_PARTS_MAX;
+}
 /* Finds the partition, or adds an empty one. */
 struct ps_part *ps_store_find_or_add(struct ps_store *st, uint32_t key,
                                      uint32_t index);

@@ -140,8 +140,7 @@ static int check_skip(const struct ps_server_job *job,
         return PS_E_FUTURE;
     }
     if (part == NULL) {
-        return ps_map_count(job->store.parts) < PS_STORE_PARTS_MAX ? 0
-                                                                   : PS_E_BUSY;
+        return ps_store_lacks_room(&job->store, part) ? PS_E_BUSY : 0;
     }
     return ps_part_matches(part, rec->dtype, 0) && !ps_part_is_rows(part) &&
                    part->async == NULL &&
@@ -205,8 +204,7 @@ static int check_push_part(const struct ps_server_job *job,
         return rc;
     }
     if (part == NULL) {
-        return ps_map_count(job->store.parts) < PS_STORE_PARTS_MAX ? 0
-                                                                   : PS_E_BUSY;
+        return ps_store_lacks_room(&job->store, part) ? PS_E_BUSY : 0;
     }
     if (!ps_part_matches(part, rec->dtype, rec->count) ||
         ps_part_is_rows(part) || part->async != NULL) {

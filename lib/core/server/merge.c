@@ -40,13 +40,8 @@ static void void_round(struct ps_server_step *st, struct ps_server_job *job,
                        struct ps_part *part, int rc,
                        struct ps_server_refusal *refusal)
 {
-    const struct ps_rec_part rec = {
-        .key = part->key,
-        .index = part->index,
-        .round = part->image.version + 1,
-        .dtype = part->image.dtype,
-        .count = part->image.count,
-    };
+    const struct ps_rec_part rec = ps_server_part_record(
+        part, part->image.version + 1);
     const uint32_t retry = rc == PS_E_MISMATCH ? part->image.retry : 0;
     struct ps_bits contributed;
 
@@ -174,7 +169,7 @@ void ps_server_on_abort_round(struct ps_server_step *st,
             continue;
         }
         if (part == NULL && rec->round == 1 &&
-            ps_map_count(job->store.parts) < PS_STORE_PARTS_MAX) {
+            !ps_store_lacks_room(&job->store, part)) {
             part = ps_store_find_or_add(&job->store, rec->key, rec->index);
         }
         (void)ps_server_conflict_check_retry(st, job, part, rec->round,
@@ -517,13 +512,8 @@ static void fail_round(struct ps_server_step *st, struct ps_server_job *job,
                        struct ps_part *part, int rc, const char *text)
 {
     struct ps_server_refusal refusal;
-    struct ps_rec_part rec = {
-        .key = part->key,
-        .index = part->index,
-        .round = part->image.version + 1,
-        .dtype = part->image.dtype,
-        .count = part->image.count,
-    };
+    const struct ps_rec_part rec = ps_server_part_record(
+        part, part->image.version + 1);
 
     ps_effects_log_for(st->fx, &job->account, PS_LOG_ERROR,
                        "job %s: round %llu of key %u failed: %s%s%s", job->name,

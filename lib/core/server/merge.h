@@ -115,10 +115,16 @@ void ps_server_merge_stop_waiting(struct ps_server_merge *run);
 
 /* --------------------------------------------------- steps of the optimizer */
 
-/* Bytes of states and master weights that are not allocated yet. */
+/* The buffers of a partition that steps use and that are saved and loaded: the
+ * states, then the master weights of a 16-bit type. */
+unsigned ps_server_state_count(const struct ps_server_job *job,
+                               const struct ps_part *part);
+enum ps_part_buffer ps_server_state_place(const struct ps_server_job *job,
+                                          unsigned nth);
+/* Bytes of those that are not allocated yet. */
 uint64_t ps_server_optimizer_missing(const struct ps_server_job *job,
                                      const struct ps_part *part);
-/* Allocates missing states and master weights. PS_E_NOMEM: some may exist. */
+/* Allocates those that are missing. PS_E_NOMEM: some may exist. */
 int ps_server_optimizer_make_states(struct ps_server_job *job,
                                     struct ps_part *part);
 /* Makes the computation take the optimizer's step to the next version, too; the

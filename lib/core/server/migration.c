@@ -35,16 +35,11 @@
 #include "core/server/memory.h"
 #include "core/server/reply.h"
 
-static uint64_t part_id(uint32_t key, uint32_t index)
-{
-    return (uint64_t)key << 32 | index;
-}
-
 static struct ps_server_migration *
 find_migration(const struct ps_server_job *job, uint32_t key, uint32_t index)
 {
     return job->migrations != NULL
-               ? ps_map_get(job->migrations, part_id(key, index))
+               ? ps_map_get(job->migrations, ps_part_id(key, index))
                : NULL;
 }
 
@@ -94,7 +89,7 @@ ps_server_migration_obtain(struct ps_server_job *job, uint64_t number,
         mv->index = index;
         mv->role = kind;
         mv->id = number;
-        ps_map_put(job->migrations, part_id(key, index), mv);
+        ps_map_put(job->migrations, ps_part_id(key, index), mv);
     }
     if (number < mv->id) {
         return NULL;

@@ -161,7 +161,7 @@ static int accept_pull_part(struct ps_server_step *st,
         return 0;
     }
     if (store->waiting_pull_count >= PS_WAITING_PULLS_MAX ||
-        (part == NULL && ps_map_count(store->parts) >= PS_STORE_PARTS_MAX)) {
+        ps_store_lacks_room(store, part)) {
         return PS_E_BUSY;
     }
     if (part != NULL && part->image.all_skipped &&
@@ -223,7 +223,7 @@ static int accept_row_pull(struct ps_server_step *st,
         return PS_E_DISCARDED;
     }
     if (store->waiting_pull_count >= PS_WAITING_PULLS_MAX ||
-        (part == NULL && ps_map_count(store->parts) >= PS_STORE_PARTS_MAX)) {
+        ps_store_lacks_room(store, part)) {
         return PS_E_BUSY;
     }
     if (rec->count > 0) {

@@ -15,8 +15,8 @@
 
 #include <assert.h>
 
-static struct ps_rec_part part_record(const struct ps_part *part,
-                                      uint64_t version)
+struct ps_rec_part ps_server_part_record(const struct ps_part *part,
+                                         uint64_t version)
 {
     return (struct ps_rec_part){
         .key = part->key,
@@ -116,7 +116,7 @@ void ps_server_reply_part(struct ps_server_step *st,
         return;
     }
     if (!want || !ps_part_has_value(part)) {
-        struct ps_rec_part rec = part_record(part, version);
+        struct ps_rec_part rec = ps_server_part_record(part, version);
 
         if (st->s->opt.unbatched) {
             send_commits(st, slot, &rec, 1);
@@ -129,7 +129,7 @@ void ps_server_reply_part(struct ps_server_step *st,
         schedule_flush(st, slot);
         return;
     }
-    struct ps_rec_part rec = part_record(part, part->image.version);
+    struct ps_rec_part rec = ps_server_part_record(part, part->image.version);
     const struct ps_slice *code = &part->buffers[PS_PART_BUFFER_ENCODED];
     const struct ps_slice *what = ps_part_value(part);
 
@@ -244,7 +244,8 @@ void ps_server_refusal_add(struct ps_server_refusal *r,
 {
     assert(r->count < PS_PARTS_MAX); /* The most that a message has. */
     r->parts[r->count] = *part;
-    r->rcs[r->count] = rc == PS_E_DISCARDED && r->text_rc != 0 ? r->text_rc : rc;
+    r->rcs[r->count] = rc == PS_E_DISCARDED && r->text_rc != 0 ? r->text_rc
+                                                               : rc;
     r->retries[r->count] = attempt;
     r->count++;
 }

@@ -15,6 +15,9 @@ struct ps_server_conflict {
     bool assign;
 };
 
+/* Record of a partition in a reply about this version of it. */
+struct ps_rec_part ps_server_part_record(const struct ps_part *part,
+                                         uint64_t version);
 /* Replies with the value if `want` is set and there is one, else with a commit
  * of `version`. Small replies wait for the next tick. */
 void ps_server_reply_part(struct ps_server_step *st,

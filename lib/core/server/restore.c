@@ -48,7 +48,7 @@ static int store_received_value(struct ps_server_job *job,
     if (rec->codec != PS_CODEC_NONE) {
         return PS_E_INVAL; /* Values are not encoded. */
     }
-    if (part == NULL && ps_map_count(job->store.parts) >= PS_STORE_PARTS_MAX) {
+    if (ps_store_lacks_room(&job->store, part)) {
         return PS_E_BUSY;
     }
     if (part != NULL && !ps_part_matches(part, rec->dtype, rec->count)) {
@@ -227,8 +227,7 @@ static void record_report(struct ps_server_step *st,
 
     if (ps_image_check_use(part, job->has_optimizer, PS_IMAGE_RESTORE, &text) !=
             0 ||
-        job->lost_value.known ||
-        (part == NULL && ps_map_count(store->parts) >= PS_STORE_PARTS_MAX)) {
+        job->lost_value.known || ps_store_lacks_room(store, part)) {
         return;
     }
     part = ps_store_find_or_add(store, rec->key, rec->index);
@@ -512,20 +511,6 @@ static uint8_t state_dtype(const struct ps_part *part)
                                                 : (uint8_t)PS_DTYPE_FLOAT32;
 }
 
-/* Number of the partition's buffers that are saved and loaded. */
-static unsigned saved_count(const struct ps_server_job *job,
-                            const struct ps_part *part)
-{
-    return ps_image_saved_count(part->image.dtype,
-                                ps_optim_state_count(&job->optim));
-}
-
-static enum ps_part_buffer saved_buffer(const struct ps_server_job *job,
-                                        unsigned which)
-{
-    return ps_image_saved_buffer(which, ps_optim_state_count(&job->optim));
-}
-
 static uint64_t step_count(const struct ps_part *part)
 {
     return (uint64_t)((int64_t)part->image.version + part->image.step_offset);
@@ -588,7 +573,7 @@ static void reply_state(struct ps_server_step *st,
         .request = number_of(q),
         .text = "",
         .steps = step_count(part),
-        .buffers = (uint8_t)saved_count(q->from.slot->job, part),
+        .buffers = (uint8_t)ps_server_state_count(q->from.slot->job, part),
         .parts = &rec,
         .parts_count = 1};
 
@@ -632,8 +617,9 @@ void ps_server_on_state_get(struct ps_server_step *st,
     if (part == NULL) {
         return;
     }
-    if (which < saved_count(job, part)) {
-        struct ps_buf *state = part->buffers[saved_buffer(job, which)].buf;
+    if (which < ps_server_state_count(job, part)) {
+        struct ps_buf *state =
+            part->buffers[ps_server_state_place(job, which)].buf;
 
         if (ps_buf_fetch(state) != 0) {
             send_state_error(st, q, PS_E_IO,
@@ -676,11 +662,11 @@ static int store_state(const struct ps_server_request *q, struct ps_part *part)
     const struct ps_msg_state_put *m = &q->msg->state_put;
     const struct ps_rec_part *rec = q->parts;
     struct ps_server_job *job = q->from.slot->job;
-    const enum ps_part_buffer place = saved_buffer(job, m->which);
+    const enum ps_part_buffer place = ps_server_state_place(job, m->which);
     struct ps_buf *state = part->buffers[place].buf;
 
     if (m->which < UINT8_MAX &&
-        (m->which >= saved_count(job, part) ||
+        (m->which >= ps_server_state_count(job, part) ||
          rec->count != part->image.count || rec->dtype != state_dtype(part) ||
          q->payload == NULL)) {
         return PS_E_MISMATCH;

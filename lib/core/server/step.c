@@ -37,23 +37,20 @@ static bool has_master_weights(const struct ps_part *part)
 /* Bytes of the partition in the type in which steps are computed. */
 static size_t work_bytes(const struct ps_part *part)
 {
-    return part->image.count * (has_master_weights(part)
-                                    ? sizeof(float)
-                                    : ps_dtype_size(part->image.dtype));
+    return part->image.count * ps_dtype_state_size(part->image.dtype);
 }
 
-/* The states and master weights of a partition of the job. */
-static unsigned state_count(const struct ps_server_job *job,
-                            const struct ps_part *part)
+unsigned ps_server_state_count(const struct ps_server_job *job,
+                               const struct ps_part *part)
 {
-    return job->has_optimizer && ps_dtype_is_real(part->image.dtype)
+    return job->has_optimizer
                ? ps_image_saved_count(part->image.dtype,
                                       ps_optim_state_count(&job->optim))
                : 0;
 }
 
-static enum ps_part_buffer state_place(const struct ps_server_job *job,
-                                       unsigned nth)
+enum ps_part_buffer ps_server_state_place(const struct ps_server_job *job,
+                                          unsigned nth)
 {
     return ps_image_saved_buffer(nth, ps_optim_state_count(&job->optim));
 }
@@ -63,8 +60,8 @@ uint64_t ps_server_optimizer_missing(const struct ps_server_job *job,
 {
     uint64_t missing = 0;
 
-    for (unsigned i = 0; i < state_count(job, part); i++) {
-        missing += part->buffers[state_place(job, i)].buf == NULL
+    for (unsigned i = 0; i < ps_server_state_count(job, part); i++) {
+        missing += part->buffers[ps_server_state_place(job, i)].buf == NULL
                        ? work_bytes(part)
                        : 0;
     }
@@ -105,8 +102,8 @@ int ps_server_optimizer_make_states(struct ps_server_job *job,
 {
     /* The master weights, which are last, before a state that begins as
      * these. */
-    for (unsigned i = state_count(job, part); i-- > 0;) {
-        const enum ps_part_buffer place = state_place(job, i);
+    for (unsigned i = ps_server_state_count(job, part); i-- > 0;) {
+        const enum ps_part_buffer place = ps_server_state_place(job, i);
         struct ps_slice state;
 
         if (part->buffers[place].buf != NULL) {
