@@ -125,7 +125,7 @@ PLANTS = {
     ps_store_remove_slot_pulls(&slot->job->store, slot->index);
 }
 
-/* NULL if the state""",
+static bool has_optimizer(""",
          """    ps_server_reply_drop(slot);
     ps_store_remove_slot_pulls(&slot->job->store, slot->index);
     struct ps_map_cursor planted = {0};
@@ -137,7 +137,7 @@ PLANTS = {
     }
 }
 
-/* NULL if the state"""),
+static bool has_optimizer("""),
     ],
     "part/round: counts a repeated contribution for another slot": [
         ("lib/core/part/round.c",

@@ -139,16 +139,6 @@ static bool is_of_session(const struct ps_server_conn *c,
            ps_peer_is_same(&c->identity, &p->identity);
 }
 
-static struct ps_server_session *reject_other(struct ps_server_step *st,
-                                              struct ps_server_conn *c,
-                                              const struct ps_server_session *p)
-{
-    reject_hello(st, c, PS_E_PERM,
-                 "its certificate is of '%s', and node %u is '%s'",
-                 c->identity.name, p->agent_node, p->identity.name);
-    return NULL;
-}
-
 /* Rejects a hello with another name than that of its node (rule H9a). */
 static bool check_name(struct ps_server_step *st, struct ps_server_conn *c,
                        const struct ps_msg_hello *m, const char *name)
@@ -181,7 +171,10 @@ static struct ps_server_session *obtain_session(struct ps_server_step *st,
     if (p != NULL && p->incarnation == m->incarnation &&
         p->instance == m->instance) {
         if (!is_of_session(c, p)) {
-            return reject_other(st, c, p);
+            reject_hello(st, c, PS_E_PERM,
+                         "its certificate is of '%s', and node %u is '%s'",
+                         c->identity.name, p->agent_node, p->identity.name);
+            return NULL;
         }
         return check_name(st, c, m, p->name) ? p : NULL;
     }
@@ -516,21 +509,9 @@ static void update_slot(struct ps_server_slot *slot,
     ps_store_remove_slot_pulls(&slot->job->store, slot->index);
 }
 
-/* NULL if the state is valid, else the reason to reject it. */
-static const char *job_state_error(const struct ps_server *s,
-                                   const struct ps_server_job *job,
-                                   const struct ps_msg_job_state *m)
+static bool has_optimizer(const struct ps_msg_job_state *m)
 {
-    if (m->slots_count == 0 || m->slots_count > PS_SLOTS_MAX) {
-        return "it has no slots, or too many";
-    }
-    if (job != NULL && job->slot_count != m->slots_count) {
-        return "the number of its slots has changed";
-    }
-    if (job == NULL && ps_map_count(s->jobs.by_gen) >= PS_JOBS_MAX) {
-        return "too many jobs";
-    }
-    return NULL;
+    return m->optimizer != NULL && *m->optimizer != '\0';
 }
 
 static bool add_optim_changes(struct ps_optim *o,
@@ -551,6 +532,45 @@ static bool add_optim_changes(struct ps_optim *o,
     return true;
 }
 
+/* Reads the declarations. NULL if the state is valid, else the reason to reject
+ * it. */
+static const char *read_job_state(const struct ps_server *s,
+                                  const struct ps_server_job *job,
+                                  const struct ps_msg_job_state *m,
+                                  struct ps_optim *optim,
+                                  struct ps_compression *compression)
+{
+    char text[256];
+
+    if (m->slots_count == 0 || m->slots_count > PS_SLOTS_MAX) {
+        return "it has no slots, or too many";
+    }
+    if (job != NULL && job->slot_count != m->slots_count) {
+        return "the number of its slots has changed";
+    }
+    if (job == NULL && ps_map_count(s->jobs.by_gen) >= PS_JOBS_MAX) {
+        return "too many jobs";
+    }
+    if (has_optimizer(m) &&
+        ps_optim_parse(m->optimizer, m->params, m->params_count, optim, NULL,
+                       0) != 0) {
+        return "its optimizer is not known here";
+    }
+    if (has_optimizer(m) && !add_optim_changes(optim, m)) {
+        return "the changes of its optimizer are invalid";
+    }
+    if (ps_tunings_check(m->tunings, m->tunings_count, text, sizeof(text)) !=
+        0) {
+        return "the multipliers of its keys are invalid";
+    }
+    if (ps_compression_parse(m->compression, m->compression_params,
+                             m->compression_params_count, compression, text,
+                             sizeof(text)) != 0) {
+        return "its compression is not known here";
+    }
+    return NULL;
+}
+
 void ps_server_job_send_ready(struct ps_server_step *st,
                               const struct ps_server_job *job)
 {
@@ -569,10 +589,8 @@ void ps_server_on_job_state(struct ps_server_step *st,
 {
     struct ps_server *s = st->s;
     struct ps_server_job *job = ps_server_job_find(s, m->gen);
-    const char *optimizer = m->optimizer != NULL ? m->optimizer : "";
     struct ps_optim optim = {0};
-    struct ps_compression compress = {0};
-    char text[256];
+    struct ps_compression compression = {0};
 
     switch ((enum ps_job_phase)m->phase) {
     case PS_JOB_PHASE_FORMING:
@@ -593,25 +611,8 @@ void ps_server_on_job_state(struct ps_server_step *st,
         ps_server_job_send_ready(st, job);
         return;
     }
-    const char *why = job_state_error(s, job, m);
-    if (why == NULL && *optimizer != '\0' &&
-        ps_optim_parse(optimizer, m->params, m->params_count, &optim, NULL,
-                       0) != 0) {
-        why = "its optimizer is not known here";
-    }
-    if (why == NULL && *optimizer != '\0' && !add_optim_changes(&optim, m)) {
-        why = "the changes of its optimizer are invalid";
-    }
-    if (why == NULL && ps_tunings_check(m->tunings, m->tunings_count, text,
-                                        sizeof(text)) != 0) {
-        why = "the multipliers of its keys are invalid";
-    }
-    if (why == NULL &&
-        ps_compression_parse(m->compression, m->compression_params,
-                             m->compression_params_count, &compress, text,
-                             sizeof(text)) != 0) {
-        why = "its compression is not known here";
-    }
+    const char *why = read_job_state(s, job, m, &optim, &compression);
+
     if (why != NULL) {
         ps_effects_log(st->fx, PS_LOG_ERROR, "job %llu not taken: %s",
                        (unsigned long long)m->gen, why);
@@ -625,10 +626,10 @@ void ps_server_on_job_state(struct ps_server_step *st,
     }
     job->version = m->version;
     job->weight = m->weight;
-    job->has_optimizer = *optimizer != '\0';
+    job->has_optimizer = has_optimizer(m);
     job->optim = optim;
     ps_tunings_set(&job->tunings, m->tunings, m->tunings_count);
-    job->compression = compress;
+    job->compression = compression;
     ps_server_profile_set(job, m->profile_mode, m->profile_number);
     for (uint32_t i = 0; i < job->slot_count; i++) {
         update_slot(&job->slots[i], &m->slots[i]);

@@ -252,7 +252,7 @@ static void reclaim_memory(struct ps_server_step *st,
 static void record_identity(struct ps_part *part,
                             const struct ps_server_contribution *in)
 {
-    if (part != NULL) {
+    if (part != NULL && in->name_hash != 0) {
         part->image.name_hash = in->name_hash;
         part->image.first_elem = in->first_elem;
     }
@@ -270,9 +270,7 @@ static int accept_contribution(struct ps_server_step *st,
     struct ps_part *part = ps_store_find(store, in->rec.key, in->rec.index);
     struct ps_slice bytes = {0};
 
-    if (in->name_hash != 0) {
-        record_identity(part, in);
-    }
+    record_identity(part, in);
     if (in->rec.round == 0) {
         return PS_E_INVAL;
     }
@@ -292,9 +290,7 @@ static int accept_contribution(struct ps_server_step *st,
         }
     }
     part = ps_store_find_or_add(store, in->rec.key, in->rec.index);
-    if (in->name_hash != 0) {
-        record_identity(part, in);
-    }
+    record_identity(part, in);
     ps_server_record(
         in->slot->job, part,
         &(struct ps_server_profile_event){.kind = PS_TRACE_KIND_PUSH,
