@@ -4,20 +4,9 @@
  * rows (kind_rows.c), pushes of async and ssp jobs (kind_async.c). */
 #pragma once
 
-#include "base/buf.h"
-#include "core/part/store.h"
-
-#include <stdbool.h>
-#include <stdint.h>
+#include "core/server/job.h"
 
 struct ps_compute;
-struct ps_server;
-struct ps_server_contribution_kind;
-struct ps_server_job;
-struct ps_server_merge;
-struct ps_server_request;
-struct ps_server_slot;
-struct ps_server_step;
 
 /* Fields that are common to all parts of a push. */
 struct ps_server_push {
@@ -48,7 +37,6 @@ struct ps_server_contribution {
 #define PS_CONTRIBUTION_KNOWN 1
 
 struct ps_server_contribution_kind {
-    bool is_paced; /* Its arrival counts for pacing. */
     /* Keeps the bytes; the caller gets a reference. 0 or the refusal. */
     int (*retain)(struct ps_server_step *st,
                   const struct ps_server_contribution *in,

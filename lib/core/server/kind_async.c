@@ -240,7 +240,6 @@ static void drop_async(struct ps_server_job *job, struct ps_part *part)
 }
 
 const struct ps_server_contribution_kind ps_server_async_kind = {
-    .is_paced = true,
     .is_duplicate = async_is_duplicate,
     .check = check_async,
     .retain = ps_server_dense_retain,

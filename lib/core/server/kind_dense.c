@@ -270,7 +270,6 @@ static void record_dense(const struct ps_server_contribution *in,
 }
 
 const struct ps_server_contribution_kind ps_server_dense_kind = {
-    .is_paced = true,
     .retain = ps_server_dense_retain,
     .validate = validate_dense,
     .declare = declare_dense,

@@ -441,7 +441,7 @@ void ps_server_on_push(struct ps_server_step *st,
         return;
     }
     ps_server_credit_mark_job(slot->job);
-    if (push.kind->is_paced) {
+    if (q->rows == NULL) { /* Rows are not paced. */
         ps_server_credit_push_ended(slot, q->bytes);
     }
     accept_contributions(st, &push);
