@@ -86,8 +86,7 @@ void ps_rows_sum_fini(struct ps_rows_sum *s)
     memset(s, 0, sizeof(*s));
 }
 
-/* Merges two ascending lists without duplicates and returns the count; `out`
- * NULL: only counts. */
+/* Merges two ascending lists without duplicates and returns the count. */
 static uint32_t merge_row_numbers(const uint32_t *a, uint32_t a_count,
                                   const uint32_t *b, uint32_t b_count,
                                   uint32_t *out)
@@ -100,52 +99,41 @@ static uint32_t merge_row_numbers(const uint32_t *a, uint32_t a_count,
 
         i += i < a_count && a[i] == row;
         j += j < b_count && b[j] == row;
-        if (out != NULL) {
-            out[n] = row;
-        }
+        out[n] = row;
     }
     return n;
 }
 
-int ps_rows_sum_union(const struct ps_rows_sum *s, uint32_t *out,
-                      uint32_t *ret_count)
+/* Returns the sorted union of all row numbers, which the caller frees; NULL: no
+ * memory. */
+static uint32_t *unite_row_numbers(const struct ps_rows_sum *s,
+                                   uint32_t *ret_count)
 {
-    uint64_t most = 0;
-    uint32_t *old;
-    uint32_t *new;
-    uint32_t count;
+    uint64_t most = 1;
+    uint32_t count = 0;
 
-    *ret_count = 0;
-    if (s->source_count == 0) {
-        return 0;
-    }
     for (uint32_t i = 0; i < s->source_count; i++) {
         most += s->sources[i].count;
     }
-    old = ps_try_alloc(most * sizeof(*old));
-    new = ps_try_alloc(most * sizeof(*new));
-    if (old == NULL || new == NULL) {
-        ps_free(old);
-        ps_free(new);
-        return PS_E_NOMEM;
-    }
-    count = s->sources[0].count;
-    memcpy(old, s->sources[0].numbers, count * sizeof(*old));
-    for (uint32_t i = 1; i < s->source_count; i++) {
-        uint32_t *swap = old;
+    uint32_t *rows = ps_try_alloc(most * sizeof(*rows));
+    uint32_t *merged = ps_try_alloc(most * sizeof(*merged));
 
-        count = merge_row_numbers(old, count, s->sources[i].numbers,
-                                  s->sources[i].count, new);
-        old = new;
-        new = swap;
+    if (rows == NULL || merged == NULL) {
+        ps_free(rows);
+        ps_free(merged);
+        return NULL;
     }
-    if (out != NULL) {
-        memcpy(out, old, count * sizeof(*out));
+    for (uint32_t i = 0; i < s->source_count; i++) {
+        uint32_t *before = rows;
+
+        count = merge_row_numbers(before, count, s->sources[i].numbers,
+                                  s->sources[i].count, merged);
+        rows = merged;
+        merged = before;
     }
-    ps_free(old);
-    ps_free(new);
+    ps_free(merged);
     *ret_count = count;
-    return 0;
+    return rows;
 }
 
 /* Memory of a computation by rows, except for the sources' data. */
@@ -170,28 +158,19 @@ int ps_rows_sum_plan(const struct ps_rows_sum *s, uint32_t all,
                      struct ps_compute *c, uint32_t *ret_rows)
 {
     struct plan *p = ps_calloc(1, sizeof(*p));
-    uint64_t most = 0;
-    int rc = PS_E_NOMEM;
 
-    for (uint32_t i = 0; i < s->source_count; i++) {
-        most += s->sources[i].count;
-    }
     p->source = ps_calloc(s->source_count + 1u, sizeof(*p->source));
     if (s->source_count > 0) {
         memcpy(p->source, s->sources, s->source_count * sizeof(*p->source));
     }
-    p->row = ps_try_calloc(most + 1, sizeof(*p->row));
-    if (p->row != NULL) {
-        rc = ps_rows_sum_union(s, p->row, &p->job.count);
-    }
-    if (rc == 0 && all != 0) {
+    p->row = unite_row_numbers(s, &p->job.count);
+    if (all != 0) {
         p->zeros = ps_try_calloc(s->row_width, ps_dtype_size(s->dtype));
         p->job.zeros = p->zeros;
-        rc = p->zeros != NULL ? 0 : PS_E_NOMEM;
     }
-    if (rc != 0) {
+    if (p->row == NULL || (all != 0 && p->zeros == NULL)) {
         plan_free(p);
-        return rc;
+        return PS_E_NOMEM;
     }
     p->job.row_width = s->row_width;
     p->job.numbers = p->row;

@@ -40,10 +40,6 @@ void ps_rows_sum_init(struct ps_rows_sum *s, uint8_t dtype, uint32_t width,
 void ps_rows_sum_add(struct ps_rows_sum *s, uint32_t place, const uint32_t *row,
                      uint32_t count, const void *data);
 void ps_rows_sum_fini(struct ps_rows_sum *s);
-/* Writes the sorted union of all row numbers to `out`, which must have space
- * for it, and its count; `out` NULL: only counts. PS_E_NOMEM. */
-PS_MUST_USE int ps_rows_sum_union(const struct ps_rows_sum *s, uint32_t *out,
-                                  uint32_t *ret_count);
 /* Makes `c` a computation by rows, with copies of everything but the sources'
  * data. `all`: rows of the array if rows without contribution are computed,
  * too, else 0. *ret_rows: size of the union. PS_E_NOMEM: `c` is unchanged. */
