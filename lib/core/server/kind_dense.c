@@ -129,27 +129,6 @@ static int verify_codes(struct ps_server_step *st,
 
 /* ------------------------------------------------------------ contributions */
 
-/* Checks a skip against the partition. Rule R19: a skip asks for nothing that
- * could conflict with other slots. 0 or a PS_E_*. */
-static int check_skip(const struct ps_server_job *job,
-                      const struct ps_part *part,
-                      const struct ps_server_push *m,
-                      const struct ps_rec_part *rec)
-{
-    if (rec->round > (part != NULL ? part->image.version : 0) + 1) {
-        return PS_E_FUTURE;
-    }
-    if (part == NULL) {
-        return ps_store_lacks_room(&job->store, part) ? PS_E_BUSY : 0;
-    }
-    return ps_part_matches(part, rec->dtype, 0) && !ps_part_is_rows(part) &&
-                   part->async == NULL &&
-                   (part->open_round == NULL ||
-                    part->open_round->kind == m->kind)
-               ? 0
-               : PS_E_MISMATCH;
-}
-
 /* Checks a contribution to a round that is a step of the optimizer. 0 or a
  * PS_E_*. */
 static int check_push_step(const struct ps_server_job *job,
@@ -168,14 +147,20 @@ static int check_push_step(const struct ps_server_job *job,
     return part == NULL || !ps_part_has_value(part) ? PS_E_NOKEY : 0;
 }
 
-/* True if an open round can take the contribution beside those it has. */
+/* True if an open round can take the contribution beside those it has. Rule R19:
+ * a skip asks for nothing that could conflict with other slots. */
 static bool is_push_of_round(const struct ps_open_round *round,
                              const struct ps_server_push *m,
                              const struct ps_rec_part *rec)
 {
-    if (round->kind != m->kind ||
-        (round->has_request &&
-         (round->reduce != m->reduce || round->assign != m->assign))) {
+    if (round->kind != m->kind) {
+        return false;
+    }
+    if (m->weight == 0) {
+        return true;
+    }
+    if (round->has_request &&
+        (round->reduce != m->reduce || round->assign != m->assign)) {
         return false;
     }
     return round->round.nonempty == 0 || rec->count == 0 ||
@@ -183,54 +168,39 @@ static bool is_push_of_round(const struct ps_open_round *round,
             round->rng_key == rec->rng_key);
 }
 
-/* Checks a contribution against the partition and its open round (rules R5 and
- * R10). 0 or a PS_E_*. */
-static int check_push_part(const struct ps_server_job *job,
-                           const struct ps_part *part,
-                           const struct ps_server_push *m,
-                           const struct ps_rec_part *rec)
-{
-    uint64_t version = part != NULL ? part->image.version : 0;
-    int rc;
-
-    if (rec->round > version + 1) {
-        return PS_E_FUTURE;
-    }
-    rc = rec->codec != PS_CODEC_NONE ? check_codec(job, m, rec) : 0;
-    if (rc == 0 && job->has_optimizer && !m->assign) {
-        rc = check_push_step(job, part, m, rec);
-    }
-    if (rc != 0) {
-        return rc;
-    }
-    if (part == NULL) {
-        return ps_store_lacks_room(&job->store, part) ? PS_E_BUSY : 0;
-    }
-    if (!ps_part_matches(part, rec->dtype, rec->count) ||
-        ps_part_is_rows(part) || part->async != NULL) {
-        return PS_E_MISMATCH;
-    }
-    return part->open_round == NULL ||
-                   is_push_of_round(part->open_round, m, rec)
-               ? 0
-               : PS_E_MISMATCH;
-}
-
+/* Rules R5 and R10. */
 static int validate_dense(const struct ps_server_contribution *in,
                           const struct ps_part *part, bool *ret_conflict)
 {
     const struct ps_server_push *push = in->push;
     const struct ps_rec_part *rec = &in->rec;
     const struct ps_server_job *job = in->slot->job;
+    const bool skips = push->weight == 0;
+    int rc = 0;
 
-    if (push->weight == 0) {
-        return check_skip(job, part, push, rec);
+    if (rec->round > (part != NULL ? part->image.version : 0) + 1) {
+        return PS_E_FUTURE;
     }
-    int rc = check_push_part(job, part, push, rec);
+    if (!skips && rec->codec != PS_CODEC_NONE) {
+        rc = check_codec(job, push, rec);
+    }
+    if (!skips && rc == 0 && job->has_optimizer && !push->assign) {
+        rc = check_push_step(job, part, push, rec);
+    }
+    if (part == NULL) {
+        return rc == 0 && ps_store_lacks_room(&job->store, part) ? PS_E_BUSY
+                                                                 : rc;
+    }
+    const bool fits = ps_part_matches(part, rec->dtype,
+                                      skips ? 0 : rec->count) &&
+                      !ps_part_is_rows(part) && part->async == NULL;
 
-    *ret_conflict = rc == PS_E_MISMATCH && part != NULL &&
-                    !ps_part_is_rows(part) && part->async == NULL &&
-                    ps_part_matches(part, rec->dtype, rec->count);
+    if (rc == 0 &&
+        (!fits || (part->open_round != NULL &&
+                   !is_push_of_round(part->open_round, push, rec)))) {
+        rc = PS_E_MISMATCH;
+    }
+    *ret_conflict = rc == PS_E_MISMATCH && fits && !skips;
     return rc;
 }
 
