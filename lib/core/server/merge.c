@@ -183,6 +183,39 @@ void ps_server_on_abort_round(struct ps_server_step *st,
 
 /* -------------------------------------------------------------- publication */
 
+/* The round of a partition is over, for which a migration may wait. */
+static void continue_migration(struct ps_server_step *st,
+                               struct ps_server_job *job,
+                               const struct ps_part *part)
+{
+    if (job->migrations != NULL) {
+        ps_server_migration_on_merged(st, job, part);
+    }
+}
+
+/* Replies to all contributors of the round, and closes it. */
+static void reply_merged(struct ps_server_step *st, struct ps_server_job *job,
+                         struct ps_part *part)
+{
+    struct ps_open_round *open = part->open_round;
+    struct ps_bits up_to_date;
+
+    for (uint32_t i = 0; i < job->slot_count; i++) {
+        job->slots[i].unmerged_bytes -= open->round.contributions[i].len;
+        ps_server_reply_part(st, &job->slots[i], part,
+                             ps_bits_get(&open->needs_value, i),
+                             part->image.version);
+    }
+    up_to_date = open->needs_value;
+    open->needs_value = (struct ps_bits){0};
+    ps_store_close_round(&job->store, part);
+    if (!ps_list_empty(&part->waiting_pulls)) {
+        ps_server_pull_reply_waiting(st, job, part, &up_to_date);
+    }
+    ps_bits_fini(&up_to_date);
+    ps_server_credit_mark_job(job);
+}
+
 /* Publishes the next version of the partition and replies to all contributors
  * (rule R12). `value` NULL: the value stays; else takes over one reference of
  * `value` and of `code`. */
@@ -191,8 +224,7 @@ static void publish_version(struct ps_server_step *st,
                             const struct ps_slice *value,
                             const struct ps_slice *code)
 {
-    struct ps_open_round *open = part->open_round;
-    struct ps_bits up_to_date;
+    const struct ps_open_round *open = part->open_round;
 
     if (value != NULL) {
         if (open->assign) {
@@ -208,26 +240,12 @@ static void publish_version(struct ps_server_step *st,
         ps_store_keep_value(&job->store, part, !open->has_request);
     }
     st->s->rounds++;
-    if (open->kind->applied != NULL) {
-        if (open->kind->applied(st, job, part)) {
-            ps_server_merge_start(st, job, part);
-        }
-        return;
+    if (open->kind->applied == NULL) {
+        reply_merged(st, job, part);
+    } else if (open->kind->applied(st, job, part)) {
+        ps_server_merge_start(st, job, part);
     }
-    for (uint32_t i = 0; i < job->slot_count; i++) {
-        job->slots[i].unmerged_bytes -= open->round.contributions[i].len;
-        ps_server_reply_part(st, &job->slots[i], part,
-                             ps_bits_get(&open->needs_value, i),
-                             part->image.version);
-    }
-    up_to_date = open->needs_value;
-    open->needs_value = (struct ps_bits){0};
-    ps_store_close_round(&job->store, part);
-    if (!ps_list_empty(&part->waiting_pulls)) {
-        ps_server_pull_reply_waiting(st, job, part, &up_to_date);
-    }
-    ps_bits_fini(&up_to_date);
-    ps_server_credit_mark_job(job);
+    continue_migration(st, job, part);
 }
 
 /* Publishes the next version without an optimizer step and without a new
@@ -461,9 +479,10 @@ void ps_server_merge_start(struct ps_server_step *st, struct ps_server_job *job,
         publish_version(st, job, part, NULL, NULL);
         return;
     }
-    if (open->kind->plan == NULL && !open->is_encoded &&
-        open->round.nonempty == 1 && !steps &&
-        open->rule != PS_RULE_ACCUMULATE &&
+    const bool is_alone = open->kind->plan == NULL && !open->is_encoded &&
+                          open->round.nonempty == 1;
+
+    if (is_alone && !steps && open->rule != PS_RULE_ACCUMULATE &&
         (open->reduce != PS_REDUCE_MEAN || open->round.weight <= 1)) {
         struct ps_slice value = *first;
 
@@ -471,8 +490,7 @@ void ps_server_merge_start(struct ps_server_step *st, struct ps_server_job *job,
         publish_version(st, job, part, &value, &(struct ps_slice){0});
         return;
     }
-    if (open->kind->plan == NULL && !open->is_encoded &&
-        open->round.nonempty == 1 && ps_part_accumulated(part)->buf == NULL &&
+    if (is_alone && ps_part_accumulated(part)->buf == NULL &&
         accumulates_round(job, part, steps)) {
         ps_buf_ref(first->buf);
         publish_accumulated(st, job, part, first);
@@ -483,16 +501,6 @@ void ps_server_merge_start(struct ps_server_step *st, struct ps_server_job *job,
 
 /* ----------------------------------------------------- end of a computation */
 
-/* The round of a partition has been merged, for which a migration may wait. */
-static void continue_migration(struct ps_server_step *st,
-                               struct ps_server_job *job,
-                               const struct ps_part *part)
-{
-    if (job->migrations != NULL) {
-        ps_server_migration_on_merged(st, job, part);
-    }
-}
-
 /* Publishes the round without a step or a new value; frees the run. */
 static void skip_step(struct ps_server_step *st, struct ps_server_merge *run)
 {
@@ -502,7 +510,6 @@ static void skip_step(struct ps_server_step *st, struct ps_server_merge *run)
     ps_server_merge_free(st->s, run);
     ps_store_accumulate(&job->store, part, &(struct ps_slice){0}, 0, 0);
     publish_without_step(st, job, part);
-    continue_migration(st, job, part);
 }
 
 /* Fails the round and refuses it to all slots. The cause is lack of memory,
@@ -526,6 +533,7 @@ static void fail_round(struct ps_server_step *st, struct ps_server_job *job,
         ps_server_refusal_set_text(&refusal, rc, text);
     }
     ps_server_refusal_send_to(st, job, NULL, &refusal);
+    continue_migration(st, job, part);
 }
 
 /* True: the run no longer waits. */
@@ -619,7 +627,6 @@ void ps_server_merge_on_computed(struct ps_server_step *st, uint64_t token,
                    rc == PS_E_IO ? "the optimizer's states were on a device "
                                    "that has failed"
                                  : "");
-        continue_migration(st, job, part);
         return;
     }
     if (run->staged.is_begun && !ps_server_norm_on_computed(st, run)) {
@@ -634,14 +641,12 @@ void ps_server_merge_on_computed(struct ps_server_step *st, uint64_t token,
     ps_server_merge_free(st->s, run);
     if (waits) {
         publish_accumulated(st, job, part, &value);
-        continue_migration(st, job, part);
         return;
     }
     if (job->has_optimizer && !part->open_round->assign) {
         ps_store_accumulate(&job->store, part, &(struct ps_slice){0}, 0, 0);
     }
     publish_version(st, job, part, &value, &code);
-    continue_migration(st, job, part);
 }
 
 void ps_server_on_norm_result(struct ps_server_step *st,
