@@ -29,8 +29,8 @@ struct ps_optim_default {
 struct ps_optim_kind {
     const char *name;
     int step; /* enum ps_step_kind of the plain form, or SGD, LARS, LBSGD. */
-    unsigned param_count;
-    /* Its own parameters, with defaults; one with a rate has that first. */
+    /* Its own parameters, with defaults, and PS_OPTIM_NONE behind them; one with
+     * a rate has that first. */
     struct ps_optim_default params[OWN_PARAMS_MAX];
 };
 

@@ -74,21 +74,18 @@ static const struct ps_param param_specs[PS_OPTIM_PARAMS] = {
 _Static_assert(PS_OPTIM_PARAMS < 64, "they are a set in 64 bits");
 
 static const struct ps_optim_kind optim_kinds[] = {
-    {"sgd", SGD, 2, {{PS_OPTIM_LR, .01}, {PS_OPTIM_MOMENTUM, 0}}},
+    {"sgd", SGD, {{PS_OPTIM_LR, .01}, {PS_OPTIM_MOMENTUM, 0}}},
     {"nag",
      PS_STEP_NAG,
-     3,
      {{PS_OPTIM_LR, .01}, {PS_OPTIM_MOMENTUM, 0}, {PS_OPTIM_DECAY_AFTER, 0}}},
     {"adam",
      PS_STEP_ADAM,
-     4,
      {{PS_OPTIM_LR, .001},
       {PS_OPTIM_BETA1, .9},
       {PS_OPTIM_BETA2, .999},
       {PS_OPTIM_EPSILON, 1e-8}}},
     {"adamw",
      PS_STEP_ADAMW,
-     5,
      {{PS_OPTIM_LR, .001},
       {PS_OPTIM_BETA1, .9},
       {PS_OPTIM_BETA2, .999},
@@ -96,11 +93,9 @@ static const struct ps_optim_kind optim_kinds[] = {
       {PS_OPTIM_CORRECT_BIAS, 1}}},
     {"adagrad",
      PS_STEP_ADAGRAD,
-     2,
      {{PS_OPTIM_LR, .01}, {PS_OPTIM_EPSILON, 1e-7}}},
     {"rmsprop",
      PS_STEP_RMSPROP,
-     6,
      {{PS_OPTIM_LR, .001},
       {PS_OPTIM_GAMMA1, .9},
       {PS_OPTIM_GAMMA2, .9},
@@ -109,19 +104,15 @@ static const struct ps_optim_kind optim_kinds[] = {
       {PS_OPTIM_CLIP_WEIGHTS, 0}}},
     {"adadelta",
      PS_STEP_ADADELTA,
-     2,
      {{PS_OPTIM_RHO, .9}, {PS_OPTIM_EPSILON, 1e-5}}},
     {"ftrl",
      PS_STEP_FTRL,
-     3,
      {{PS_OPTIM_LR, .1}, {PS_OPTIM_LAMDA1, .01}, {PS_OPTIM_BETA, 1}}},
     {"adamax",
      PS_STEP_ADAMAX,
-     3,
      {{PS_OPTIM_LR, .002}, {PS_OPTIM_BETA1, .9}, {PS_OPTIM_BETA2, .999}}},
     {"nadam",
      PS_STEP_NADAM,
-     5,
      {{PS_OPTIM_LR, .001},
       {PS_OPTIM_BETA1, .9},
       {PS_OPTIM_BETA2, .999},
@@ -129,28 +120,23 @@ static const struct ps_optim_kind optim_kinds[] = {
       {PS_OPTIM_SCHEDULE_DECAY, .004}}},
     {"ftml",
      PS_STEP_FTML,
-     4,
      {{PS_OPTIM_LR, .01},
       {PS_OPTIM_BETA1, .6},
       {PS_OPTIM_BETA2, .999},
       {PS_OPTIM_EPSILON, 1e-8}}},
     {"signum",
      PS_STEP_SIGNUM,
-     3,
      {{PS_OPTIM_LR, .01}, {PS_OPTIM_MOMENTUM, .9}, {PS_OPTIM_WD_LH, 0}}},
-    {"signsgd", PS_STEP_SIGNSGD, 1, {{PS_OPTIM_LR, .01}}},
+    {"signsgd", PS_STEP_SIGNSGD, {{PS_OPTIM_LR, .01}}},
     {"dcasgd",
      PS_STEP_DCASGD,
-     3,
      {{PS_OPTIM_LR, .01}, {PS_OPTIM_MOMENTUM, 0}, {PS_OPTIM_LAMDA, .04}}},
     {"groupadagrad",
      PS_STEP_GROUP_ADAGRAD,
-     2,
      {{PS_OPTIM_LR, .01}, {PS_OPTIM_EPSILON, 1e-5}}},
-    {"sgld", PS_STEP_SGLD, 2, {{PS_OPTIM_LR, .01}, {PS_OPTIM_SEED, 0}}},
+    {"sgld", PS_STEP_SGLD, {{PS_OPTIM_LR, .01}, {PS_OPTIM_SEED, 0}}},
     {"lamb",
      PS_STEP_LAMB,
-     7,
      {{PS_OPTIM_LR, .001},
       {PS_OPTIM_BETA1, .9},
       {PS_OPTIM_BETA2, .999},
@@ -160,7 +146,6 @@ static const struct ps_optim_kind optim_kinds[] = {
       {PS_OPTIM_UPPER_BOUND, 0}}},
     {"lars",
      LARS,
-     5,
      {{PS_OPTIM_LR, .01},
       {PS_OPTIM_MOMENTUM, 0},
       {PS_OPTIM_ETA, .001},
@@ -168,7 +153,6 @@ static const struct ps_optim_kind optim_kinds[] = {
       {PS_OPTIM_CORRECT_MOMENTUM, 1}}},
     {"lbsgd",
      LBSGD,
-     7,
      {{PS_OPTIM_LR, .01},
       {PS_OPTIM_MOMENTUM, 0},
       {PS_OPTIM_BATCH_SCALE, 1},
@@ -176,7 +160,7 @@ static const struct ps_optim_kind optim_kinds[] = {
       {PS_OPTIM_WARMUP_EPOCHS, 5},
       {PS_OPTIM_UPDATES_PER_EPOCH, 32},
       {PS_OPTIM_BEGIN_EPOCH, 0}}},
-    {"test", PS_STEP_TEST, 0, {{PS_OPTIM_LR, 0}}},
+    {"test", PS_STEP_TEST, {{PS_OPTIM_NONE, 0}}},
 };
 
 /* Defaults of the common parameters and of schedules. */
@@ -189,7 +173,7 @@ static const struct ps_optim_default common_defaults[] = {
 
 bool ps_optim_has_rate(const struct ps_optim_kind *kind)
 {
-    return kind->param_count > 0 && kind->params[0].param == PS_OPTIM_LR;
+    return kind->params[0].param == PS_OPTIM_LR;
 }
 
 /* The parameters of the optimizer, its own and the common ones. */
@@ -199,7 +183,7 @@ static struct ps_param_set params_of(const struct ps_optim_kind *kind)
     const bool is_grouped = kind->step == PS_STEP_GROUP_ADAGRAD;
     uint64_t mask = BIT(PS_OPTIM_RESCALE) | BIT(PS_OPTIM_BEGIN);
 
-    for (unsigned i = 0; i < kind->param_count; i++) {
+    for (unsigned i = 0; kind->params[i].param != PS_OPTIM_NONE; i++) {
         mask |= BIT(kind->params[i].param);
     }
     mask |= ps_optim_has_row_step(kind) ? BIT(PS_OPTIM_LAZY) : 0;
@@ -292,40 +276,33 @@ static int check_batches(const struct ps_optim *o, struct ps_str *why)
     return 0;
 }
 
-static int parse_optim(const char *name, const struct ps_rec_param *params,
-                       uint32_t count, struct ps_optim *o, struct ps_str *why)
-{
-    *o = (struct ps_optim){.kind = find_kind(name, why)};
-    if (o->kind == NULL) {
-        return PS_E_UNSUPPORTED;
-    }
-    const struct ps_param_set set = params_of(o->kind);
-
-    for (size_t i = 0; i < sizeof(common_defaults) / sizeof(common_defaults[0]);
-         i++) {
-        o->value[common_defaults[i].param] = common_defaults[i].value;
-    }
-    for (unsigned i = 0; i < o->kind->param_count; i++) {
-        o->value[o->kind->params[i].param] = o->kind->params[i].value;
-    }
-    int rc = ps_param_parse(&set, params, count, o->value, why);
-
-    rc = rc != 0 ? rc : check_batches(o, why);
-    return rc != 0 ? rc : check_schedule(o, why);
-}
-
 int ps_optim_parse(const char *name, const struct ps_rec_param *params,
                    uint32_t count, struct ps_optim *ret, char *why,
                    size_t why_cap)
 {
-    struct ps_optim o;
     struct ps_str s;
     char none[1];
-    int rc;
 
     ps_str_init(&s, why != NULL ? why : none,
                 why != NULL ? why_cap : sizeof(none));
-    rc = parse_optim(name, params, count, &o, &s);
+    struct ps_optim o = {.kind = find_kind(name, &s)};
+
+    if (o.kind == NULL) {
+        return PS_E_UNSUPPORTED;
+    }
+    const struct ps_param_set set = params_of(o.kind);
+
+    for (size_t i = 0; i < sizeof(common_defaults) / sizeof(common_defaults[0]);
+         i++) {
+        o.value[common_defaults[i].param] = common_defaults[i].value;
+    }
+    for (unsigned i = 0; o.kind->params[i].param != PS_OPTIM_NONE; i++) {
+        o.value[o.kind->params[i].param] = o.kind->params[i].value;
+    }
+    int rc = ps_param_parse(&set, params, count, o.value, &s);
+
+    rc = rc != 0 ? rc : check_batches(&o, &s);
+    rc = rc != 0 ? rc : check_schedule(&o, &s);
     if (rc == 0) {
         *ret = o;
     }

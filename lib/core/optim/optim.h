@@ -16,6 +16,7 @@
 
 /* Hyper-parameters of all optimizers. */
 enum ps_optim_param {
+    PS_OPTIM_NONE, /* Ends a list of them. */
     PS_OPTIM_LR,
     PS_OPTIM_MOMENTUM,
     PS_OPTIM_DECAY_AFTER,
