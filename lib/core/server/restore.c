@@ -435,51 +435,33 @@ static void unfreeze_part(struct ps_server_step *st, struct ps_server_job *job,
     }
 }
 
-static int end_as_owner(struct ps_server_step *st, struct ps_server_job *job,
-                        struct ps_server_migration *mv)
+/* Ends the migration at the old or the new owner; in the other roles the message
+ * changes nothing. PS_E_PROTO: the new owner lacks chunks. */
+static int end_migration(struct ps_server_step *st, struct ps_server_job *job,
+                         struct ps_server_migration *mv,
+                         const struct ps_msg_part_end *m)
 {
-    switch (mv->role) {
-    case MIG_OUT:
+    if (mv->role == MIG_OUT && m->is_owner) {
         unfreeze_part(st, job, mv);
-        return 0;
-    case MIG_IN:
+    } else if (mv->role == MIG_OUT) {
+        discard_part(st, job, mv->key, mv->index);
+        mv->role = MIG_AWAY;
+        mv->away_epoch = m->epoch;
+    } else if (mv->role == MIG_IN && m->is_owner) {
         if (mv->first_chunk == NULL || mv->received_bytes < mv->total_bytes) {
             return PS_E_PROTO;
         }
         discard_part(st, job, mv->key, mv->index);
         install(job, mv);
         ps_server_migration_end(mv);
-        return 0;
-    case MIG_AWAY:
-    case MIG_BACK:
-    case MIG_ENDED:
-        break;
-    }
-    return 0;
-}
-
-static void end_as_non_owner(struct ps_server_step *st,
-                             struct ps_server_job *job,
-                             struct ps_server_migration *mv, uint32_t epoch)
-{
-    switch (mv->role) {
-    case MIG_OUT:
-        discard_part(st, job, mv->key, mv->index);
-        mv->role = MIG_AWAY;
-        mv->away_epoch = epoch;
-        break;
-    case MIG_IN:
+    } else if (mv->role == MIG_IN) {
         ps_server_migration_drop_buffers(mv);
         mv->role = MIG_AWAY;
         if (mv->away_epoch == 0) {
             ps_server_migration_end(mv); /* It was never here. */
         }
-        break;
-    case MIG_AWAY:
-    case MIG_BACK:
-    case MIG_ENDED:
-        break;
     }
+    return 0;
 }
 
 void ps_server_on_part_end(struct ps_server_step *st,
@@ -490,16 +472,8 @@ void ps_server_on_part_end(struct ps_server_step *st,
         job != NULL ? ps_server_migration_find_ending(job, m->migration, m->key,
                                                       m->index)
                     : NULL;
-    int rc = 0;
 
-    if (mv != NULL) {
-        if (m->is_owner) {
-            rc = end_as_owner(st, job, mv);
-        } else {
-            end_as_non_owner(st, job, mv, m->epoch);
-        }
-    }
-    send_end_ack(st, m, rc);
+    send_end_ack(st, m, mv != NULL ? end_migration(st, job, mv, m) : 0);
 }
 
 /* --------------------------------- states of an optimizer, saved and loaded */
