@@ -30,80 +30,48 @@ struct ps_rec_part ps_server_part_record(const struct ps_part *part,
     };
 }
 
-static void send_values(struct ps_server_step *st, struct ps_server_slot *slot,
-                        const struct ps_batch *g)
+/* Sends values, or commits of versions. */
+static void send_batch(struct ps_server_step *st, struct ps_server_slot *slot,
+                       const struct ps_batch *g, bool has_values)
 {
     struct ps_server_session *p = ps_server_slot_session(slot);
-    uint64_t gen = slot->job->gen;
+    const uint64_t gen = slot->job->gen;
 
     if (p == NULL) {
         return; /* The agent asks again after it connects. */
     }
-    struct ps_msg m = {
-        .code = PS_MSG_VALUE,
-        .value = {.gen = gen,
-                  .epoch = st->s->epoch,
-                  .credit = ps_server_credit_announce(st->s, p, gen, slot),
-                  .parts = g->parts,
-                  .parts_count = g->part_count},
-    };
+    const uint64_t credit = ps_server_credit_announce(st->s, p, gen, slot);
 
-    ps_server_session_send_payload(
-        st, p, slot->job, ps_packet_new(&m, g->slices, g->slice_count));
-}
+    if (has_values) {
+        const struct ps_msg m = {.code = PS_MSG_VALUE,
+                                 .value = {.gen = gen,
+                                           .epoch = st->s->epoch,
+                                           .credit = credit,
+                                           .parts = g->parts,
+                                           .parts_count = g->part_count}};
 
-static void send_commits(struct ps_server_step *st, struct ps_server_slot *slot,
-                         const struct ps_rec_part *parts, uint32_t count)
-{
-    struct ps_server_session *p = ps_server_slot_session(slot);
-    uint64_t gen = slot->job->gen;
+        ps_server_session_send_payload(
+            st, p, slot->job, ps_packet_new(&m, g->slices, g->slice_count));
+    } else {
+        const struct ps_msg m = {.code = PS_MSG_COMMIT,
+                                 .commit = {.gen = gen,
+                                            .epoch = st->s->epoch,
+                                            .credit = credit,
+                                            .parts = g->parts,
+                                            .parts_count = g->part_count}};
 
-    if (p == NULL) {
-        return;
+        ps_server_session_send(st, p, ps_packet_new(&m, NULL, 0));
     }
-    struct ps_msg m = {
-        .code = PS_MSG_COMMIT,
-        .commit = {.gen = gen,
-                   .epoch = st->s->epoch,
-                   .credit = ps_server_credit_announce(st->s, p, gen, slot),
-                   .parts = parts,
-                   .parts_count = count},
-    };
-
-    ps_server_session_send(st, p, ps_packet_new(&m, NULL, 0));
 }
 
 /* ------------------------------------------------------------------ batches */
 
-static void flush_value_batch(struct ps_server_step *st,
-                              struct ps_server_slot *slot)
+static void flush_batch(struct ps_server_step *st, struct ps_server_slot *slot,
+                        struct ps_batch *g)
 {
-    struct ps_batch *g = &slot->value_batch;
-
     if (!ps_batch_is_empty(g)) {
-        send_values(st, slot, g);
+        send_batch(st, slot, g, g == &slot->value_batch);
         ps_batch_fini(g);
-    }
-}
-
-static void flush_commit_batch(struct ps_server_step *st,
-                               struct ps_server_slot *slot)
-{
-    struct ps_batch *g = &slot->commit_batch;
-
-    if (!ps_batch_is_empty(g)) {
-        send_commits(st, slot, g->parts, g->part_count);
-        ps_batch_fini(g);
-    }
-}
-
-/* The slot has a batch that is not empty: it is sent at the next tick. */
-static void schedule_flush(struct ps_server_step *st,
-                           struct ps_server_slot *slot)
-{
-    if (!ps_list_linked(&slot->list_node)) {
-        ps_list_push_back(&st->s->replies.batching_slots, &slot->list_node);
-        st->s->replies.flush_at = ps_time_min(st->s->replies.flush_at, st->now);
     }
 }
 
@@ -112,46 +80,41 @@ void ps_server_reply_part(struct ps_server_step *st,
                           const struct ps_part *part, bool want,
                           uint64_t version)
 {
+    const bool has_value = want && ps_part_has_value(part);
+    struct ps_batch *g = has_value ? &slot->value_batch : &slot->commit_batch;
+    struct ps_rec_part rec = ps_server_part_record(
+        part, has_value ? part->image.version : version);
+    struct ps_slice bytes = {0};
+
     if (ps_server_slot_session(slot) == NULL) {
         return;
     }
-    if (!want || !ps_part_has_value(part)) {
-        struct ps_rec_part rec = ps_server_part_record(part, version);
-
-        if (st->s->opt.unbatched) {
-            send_commits(st, slot, &rec, 1);
-            return;
-        }
-        if (!ps_batch_has_room(&slot->commit_batch, 0)) {
-            flush_commit_batch(st, slot);
-        }
-        ps_batch_add(&slot->commit_batch, &rec, NULL);
-        schedule_flush(st, slot);
-        return;
+    if (has_value) {
+        bytes = part->buffers[PS_PART_BUFFER_ENCODED];
     }
-    struct ps_rec_part rec = ps_server_part_record(part, part->image.version);
-    const struct ps_slice *code = &part->buffers[PS_PART_BUFFER_ENCODED];
-    const struct ps_slice *what = ps_part_value(part);
-
-    if (code->buf != NULL) {
-        what = code;
+    if (bytes.buf != NULL) {
         rec.codec = part->image.codec;
-        rec.encoded_bytes = (uint32_t)what->len;
+        rec.encoded_bytes = (uint32_t)bytes.len;
+    } else if (has_value) {
+        bytes = *ps_part_value(part);
     }
-    if (what->len > PS_BATCH_PART_MAX || st->s->opt.unbatched) {
+    if (bytes.len > PS_BATCH_PART_MAX || st->s->opt.unbatched) {
         struct ps_batch one = {.parts = &rec,
-                               .slices = (struct ps_slice *)what,
+                               .slices = &bytes,
                                .part_count = 1,
-                               .slice_count = 1};
+                               .slice_count = has_value ? 1 : 0};
 
-        send_values(st, slot, &one);
+        send_batch(st, slot, &one, has_value);
         return;
     }
-    if (!ps_batch_has_room(&slot->value_batch, what->len)) {
-        flush_value_batch(st, slot);
+    if (!ps_batch_has_room(g, bytes.len)) {
+        flush_batch(st, slot, g);
     }
-    ps_batch_add(&slot->value_batch, &rec, what);
-    schedule_flush(st, slot);
+    ps_batch_add(g, &rec, has_value ? &bytes : NULL);
+    if (!ps_list_linked(&slot->list_node)) { /* Sent at the next tick. */
+        ps_list_push_back(&st->s->replies.batching_slots, &slot->list_node);
+        st->s->replies.flush_at = ps_time_min(st->s->replies.flush_at, st->now);
+    }
 }
 
 void ps_server_reply_init(struct ps_server *s)
@@ -168,8 +131,8 @@ void ps_server_reply_flush(struct ps_server_step *st)
         struct ps_server_slot *slot = PS_CONTAINER(n, struct ps_server_slot,
                                                    list_node);
 
-        flush_value_batch(st, slot);
-        flush_commit_batch(st, slot);
+        flush_batch(st, slot, &slot->value_batch);
+        flush_batch(st, slot, &slot->commit_batch);
     }
     st->s->replies.flush_at = PS_TIME_NEVER;
 }
