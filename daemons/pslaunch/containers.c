@@ -181,7 +181,7 @@ static void k8s_define(const struct plan *p, FILE *out)
 }
 
 /* Waits for the pod, then runs the supervisor in it. */
-static void make_command(const struct plan *p, uint32_t host, struct command *c)
+static void k8s_command(const struct plan *p, uint32_t host, struct command *c)
 {
     const unsigned long long seconds = p->start_timeout_ms / 1000 + 1;
 
@@ -229,14 +229,14 @@ static bool k8s_open(struct run *r)
         sink_print(&r->err, "kubectl could not create the pods of the job");
         return false;
     }
-    return remotes_open(r, "kubectl", make_command);
+    return remotes_open(r);
 }
 
 static void k8s_close(struct run *r)
 {
     char words[160];
 
-    remote_close(r);
+    remotes_close(r);
     snprintf(words, sizeof(words), "delete pod --wait=false -l pskv-run=%s",
              run_label);
     if (!run_kubectl(r->plan, words, NULL)) {
@@ -250,9 +250,9 @@ const struct launcher launcher_k8s = {
     .folder = ".",
     .make_hosts = k8s_make_hosts,
     .define = k8s_define,
+    .command = k8s_command,
+    .program = "kubectl",
     .open = k8s_open,
-    .start = remote_start,
-    .signal = remote_signal,
     .close = k8s_close,
 };
 

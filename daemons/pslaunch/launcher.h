@@ -6,10 +6,9 @@
 #include <stdint.h>
 #include <stdio.h>
 
-struct child;
+struct command;
 struct plan;
 struct run;
-struct spawn;
 
 struct launcher {
     const char *name;
@@ -33,18 +32,18 @@ struct launcher {
     /* Hands the job to another system, which runs it; returns the exit code.
      * NULL: pslaunch runs it, by the operations below. */
     int (*submit)(const struct plan *p);
+    /* Adds the words of the command that starts the supervisor of a host and is
+     * connected to it by standard input and output; none if the command of the
+     * first host starts all. `program` names it in messages. */
+    void (*command)(const struct plan *p, uint32_t host, struct command *c);
+    const char *program;
+    /* The first host is open before the commands for the others start. */
+    bool opens_first_alone;
     /* Makes all hosts of a run ready to start processes. False after a
-     * message, or when the run was interrupted. */
+     * message, or when the run was interrupted. NULL: remotes_open(). */
     bool (*open)(struct run *r);
-    /* Starts a process of the job on its host. False after a message. */
-    bool (*start)(struct run *r, struct child *c, const struct spawn *s);
-    /* Signals the process groups of all daemons or of all workers. */
-    void (*signal)(struct run *r, bool daemons, int sig);
-    /* Ends all processes that are left on the hosts. */
+    /* Ends all processes that are left on the hosts. NULL: remotes_close(). */
     void (*close)(struct run *r);
-    /* Dry run: prints the command that reaches this host. NULL: there is
-     * none. */
-    void (*print)(const struct plan *p, uint32_t host);
 };
 
 extern const struct launcher launcher_local;
@@ -61,14 +60,9 @@ const struct launcher *launcher_find(const char *name);
 /* Names of all, with ", " between them. */
 const char *launcher_names(void);
 
-/* Copies the present folder to all hosts, if the plan says so: to the first one,
- * then to the others at the same time. Hosts may share the file system; two
- * programs that make the same folders would fail, and after the first copy there
- * is nothing left to make. False after a message. */
-bool remotes_copy(struct run *r);
-/* Dry run: prints the command. */
-void remote_print_copy(const struct plan *p, uint32_t host);
+/* Adds the words that copy the present folder to a host, by rsync over ssh. */
+void copy_command(const struct plan *p, uint32_t host, struct command *c);
 
-/* `pslaunch --join ORDER`: connects, and runs the supervisor of the task that
- * SGE_TASK_ID names. Returns the exit code. */
-int join_main(const char *path, int (*run)(const struct plan *none));
+/* `pslaunch --join ORDER`: connects the supervisor that this process becomes, of
+ * the task that SGE_TASK_ID names. False after a message. */
+bool join_pslaunch(const char *order);

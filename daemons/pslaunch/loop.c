@@ -5,7 +5,7 @@
 
 #include "base/state_table.h"
 #include "base/str.h"
-#include "pslaunch/launcher.h"
+#include "crypto/pki.h"
 #include "pslaunch/remote.h"
 #include "pslaunch/supervisor.h"
 
@@ -18,7 +18,6 @@
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 /* ----------------------------------------------------------------- children */
@@ -49,14 +48,6 @@ static const struct ps_state_table child_states = {
 static void child_set_state(struct child *c, enum child_state to)
 {
     ps_state_change(&child_states, &c->state, (uint8_t)to);
-}
-
-uint64_t now_ms(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
 void child_describe(const struct child *c, char *text, size_t cap)
@@ -139,20 +130,22 @@ static void count_end(struct run *r, const struct child *c)
 }
 
 bool child_certify(struct run *r, struct child *c, EVP_PKEY *key,
-                   struct ps_str *pem)
+                   char pem[AUTHORITY_TEXT_BYTES])
 {
     const struct member m = {.role = (enum ps_role)c->role, .name = c->node};
     char text[512];
+    struct ps_str certificates;
     struct ps_str why;
     int rc;
 
+    ps_str_init(&certificates, pem, AUTHORITY_TEXT_BYTES);
     ps_str_init(&why, text, sizeof(text));
-    rc = authority_issue(r->authority, &m, key, pem, &why);
+    rc = authority_issue(r->authority, &m, key, &certificates, &why);
     c->role = 0;
     if (rc != 0) {
         sink_print(&r->err, "no certificate for %s: %s", c->name, text);
     }
-    return rc == 0;
+    return rc == 0 && !certificates.truncated;
 }
 
 void child_on_ready(struct child *c)
@@ -189,6 +182,80 @@ bool children_any_alive(const struct run *r, bool daemons)
         }
     }
     return false;
+}
+
+/* Makes key and certificate of a daemon. Returns their descriptor; -1 after a
+ * message. */
+static int open_credential(struct run *r, struct child *c)
+{
+    char pem[AUTHORITY_TEXT_BYTES];
+    char text[256];
+    struct ps_str why;
+    EVP_PKEY *key = NULL;
+    int fd = -1;
+
+    ps_str_init(&why, text, sizeof(text));
+    if (ps_pki_key_new(&key, &why) != 0) {
+        sink_print(&r->err, "no certificate for %s: %s", c->name, text);
+        return -1;
+    }
+    if (child_certify(r, c, key, pem)) {
+        fd = credential_open(key, pem);
+        if (fd < 0) {
+            sink_print(&r->err, "no memory for the certificate of %s: %s",
+                       c->name, strerror(-fd));
+        }
+    }
+    ps_pki_key_free(key);
+    return fd < 0 ? -1 : fd;
+}
+
+/* Starts a process on this host. False after a message. */
+static bool start_here(struct run *r, struct child *c, const struct spawn *s)
+{
+    struct spawn spawn = *s;
+    struct process p;
+    int error;
+
+    if (c->role != 0) {
+        spawn.credential = open_credential(r, c);
+        if (spawn.credential < 0) {
+            child_on_ended(r, c, W_EXITCODE(EXIT_FAILED, 0));
+            return false;
+        }
+    }
+    error = process_start(&spawn, &p);
+    if (spawn.credential != 0) {
+        close(spawn.credential);
+    }
+    if (error != 0) {
+        sink_print(&r->err, "cannot start %s: %s", c->name, strerror(error));
+        child_on_ended(r, c, W_EXITCODE(EXIT_FAILED, 0));
+        return false;
+    }
+    c->pid = p.pid;
+    c->out->in = p.out;
+    c->err->in = p.err;
+    c->ready = p.ready;
+    return true;
+}
+
+bool child_start(struct run *r, struct child *c, const struct spawn *s)
+{
+    return r->remotes != NULL ? remote_start(r, c, s) : start_here(r, c, s);
+}
+
+void children_signal(struct run *r, bool daemons, int sig)
+{
+    if (r->remotes != NULL) {
+        remotes_signal(r, daemons, sig);
+        return;
+    }
+    for (uint32_t i = 0; i < r->child_count; i++) {
+        if (r->child[i].is_daemon == daemons && r->child[i].pid != 0) {
+            process_signal_group(r->child[i].pid, sig);
+        }
+    }
 }
 
 /* --------------------------------------------------------------------- loop */

@@ -198,7 +198,7 @@ static int launch(int argc, char **argv)
     int rc;
 
     if (argc == 3 && strcmp(argv[1], "--join") == 0) {
-        return join_main(argv[2], front_main);
+        return join_pslaunch(argv[2]) ? front_main(NULL) : EXIT_UNAVAILABLE;
     }
     if (argc == 2 && strcmp(argv[1], "--supervise") == 0) {
         return front_main(NULL);

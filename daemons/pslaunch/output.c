@@ -160,9 +160,6 @@ struct stream *stream_new(int in, struct sink *sink, struct log_file *file,
     s->sink = sink;
     s->file = file;
     snprintf(s->tag, sizeof(s->tag), "%s", tag);
-    if (in >= 0) {
-        fcntl(in, F_SETFL, fcntl(in, F_GETFL) | O_NONBLOCK);
-    }
     return s;
 }
 

@@ -55,7 +55,7 @@ struct stream {
     size_t tail_len;
 };
 
-/* `in` may be -1: stream_put() then brings the bytes. */
+/* `in` does not block, or is -1: stream_put() then brings the bytes. */
 struct stream *stream_new(int in, struct sink *sink, struct log_file *file,
                           const char *tag);
 /* Frees the stream after its last line; NULL: no effect. */

@@ -22,6 +22,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 /* ---------------------------------------------------------------- processes */
@@ -31,6 +32,14 @@ extern char **environ;
 void process_become_subreaper(void)
 {
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+}
+
+uint64_t now_ms(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
 void process_block_signals(sigset_t *ret_set)
@@ -68,7 +77,7 @@ void process_own_path(char *path, size_t cap)
 
 /* Finds a program of pskv: in the folder of pslaunch if installed, in a sibling
  * folder in a build tree, else by PATH. */
-void process_find_program(const char *name, char *path, size_t cap)
+static void process_find_program(const char *name, char *path, size_t cap)
 {
     char self[512];
     const char *given = getenv("PSKV_BINDIR");
@@ -225,12 +234,16 @@ static int open_pipes(const struct spawn *s, struct pipes *p)
     return 0;
 }
 
-/* Returns this side's end of a pipe and leaves the other to close_pipes(). */
+/* Returns this side's end of a pipe, which does not block then, and leaves the
+ * other to close_pipes(). -1: there is no such pipe. */
 static int take_end(struct pipes *p, int which, int end)
 {
     int fd = p->fds[which][end];
 
     p->fds[which][end] = -1;
+    if (fd >= 0) {
+        fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+    }
     return fd;
 }
 

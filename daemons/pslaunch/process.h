@@ -23,7 +23,8 @@ struct spawn {
     int credential;
 };
 
-/* A process, and this side of its pipes; -1: none. The caller owns these. */
+/* A process, and this side of its pipes, which do not block; -1: none. The caller
+ * owns these. */
 struct process {
     pid_t pid;
     int in;
@@ -31,6 +32,8 @@ struct process {
     int err;
     int ready; /* Gives a newline when the daemon is ready. */
 };
+
+uint64_t now_ms(void);
 
 /* Starts a process in a session of its own that dies with its parent. Returns
  * 0, or an errno value. */
@@ -56,9 +59,6 @@ void process_block_signals(sigset_t *ret_set);
 /* Blocks the same signals, and ignores SIGPIPE. Returns a signalfd of the
  * blocked ones, which the caller owns, or -1 with errno. */
 int process_open_signals(void);
-/* Writes the path of a program of pskv: beside pslaunch, in a build tree, or by
- * PATH. */
-void process_find_program(const char *name, char *path, size_t cap);
 /* Path of this program. */
 void process_own_path(char *path, size_t cap);
 

@@ -105,14 +105,15 @@ void remote_lose(struct run *r, uint32_t host, const char *why)
 
 /* ------------------------------------------------------------------ opening */
 
-bool remote_spawn(struct run *r, uint32_t host, char *const *argv,
+bool remote_spawn(struct run *r, uint32_t host, struct command *c,
                   const char *what, struct process *ret_process)
 {
     struct remote *m = &r->remotes[host];
     char tag[320];
-    int error = process_start(&(struct spawn){.argv = argv, .has_input = true},
-                              ret_process);
+    int error = process_start(
+        &(struct spawn){.argv = c->argv, .has_input = true}, ret_process);
 
+    command_fini(c);
     if (error != 0) {
         sink_print(&r->err, "cannot start %s: %s", what, strerror(error));
         return false;
@@ -125,23 +126,11 @@ bool remote_spawn(struct run *r, uint32_t host, char *const *argv,
     return true;
 }
 
-void remote_on_copying(struct run *r, uint32_t host)
+/* The connection is made: waits for hello. */
+static void open_host(struct run *r, uint32_t host)
 {
-    remote_set_state(&r->remotes[host], REMOTE_PREPARING);
-}
-
-void remote_on_prepared(struct run *r, uint32_t host)
-{
-    remote_set_state(&r->remotes[host], REMOTE_PREPARED);
-}
-
-void remote_open(struct run *r, uint32_t host, int in, int out)
-{
-    struct remote *m = &r->remotes[host];
-
-    link_open(&m->link, in, out);
-    remote_set_state(m, REMOTE_OPENING);
-    m->heard_ms = now_ms();
+    remote_set_state(&r->remotes[host], REMOTE_OPENING);
+    r->remotes[host].heard_ms = now_ms();
 }
 
 void remote_accept(void *run, uint32_t host, int fd, SSL *tls)
@@ -154,9 +143,8 @@ void remote_accept(void *run, uint32_t host, int fd, SSL *tls)
         close(fd);
         return;
     }
+    open_host(r, host);
     link_open_tls(&m->link, fd, tls);
-    remote_set_state(m, REMOTE_OPENING);
-    m->heard_ms = now_ms();
 }
 
 /* ----------------------------------------------------------------- messages */
@@ -263,7 +251,6 @@ static bool on_certify(struct run *r, uint32_t host,
     struct child *c = find_child(r, host, m->process);
     char pem[AUTHORITY_TEXT_BYTES];
     char text[256];
-    struct ps_str certificates;
     struct ps_str why;
     EVP_PKEY *key = NULL;
     bool ok;
@@ -271,13 +258,12 @@ static bool on_certify(struct run *r, uint32_t host,
     if (c == NULL || c->role == 0) {
         return false;
     }
-    ps_str_init(&certificates, pem, sizeof(pem));
     ps_str_init(&why, text, sizeof(text));
     if (ps_pki_read_csr(m->request, &key, &why) != 0) {
         sink_print(&r->err, "no certificate for %s: %s", c->name, text);
         return false;
     }
-    ok = child_certify(r, c, key, &certificates) && !certificates.truncated &&
+    ok = child_certify(r, c, key, pem) &&
          link_send(&r->remotes[host].link,
                    &(struct ps_msg){.code = PS_MSG_LAUNCH_CERTIFIED,
                                     .launch_certified = {
@@ -403,17 +389,8 @@ void remotes_tick(struct run *r)
     }
 }
 
-bool remotes_are(const struct run *r, enum remote_state state)
-{
-    for (uint32_t i = 0; i < r->place_count; i++) {
-        if (r->remotes[i].state != state) {
-            return false;
-        }
-    }
-    return true;
-}
-
-void remotes_finish(struct run *r)
+/* Asks the supervisors to end everything. */
+static void finish_hosts(struct run *r)
 {
     for (uint32_t i = 0; i < r->place_count; i++) {
         struct remote *m = &r->remotes[i];
@@ -424,13 +401,6 @@ void remotes_finish(struct run *r)
         } else {
             close_host(r, i);
         }
-    }
-}
-
-void remotes_abandon(struct run *r)
-{
-    for (uint32_t i = 0; i < r->place_count; i++) {
-        close_host(r, i);
     }
 }
 
@@ -494,7 +464,7 @@ bool remote_start(struct run *r, struct child *c, const struct spawn *s)
     return ok;
 }
 
-void remote_signal(struct run *r, bool daemons, int sig)
+void remotes_signal(struct run *r, bool daemons, int sig)
 {
     for (uint32_t i = 0; i < r->place_count; i++) {
         struct remote *m = &r->remotes[i];
@@ -517,9 +487,7 @@ void remote_signal(struct run *r, bool daemons, int sig)
 #define CLOSE_MS 5000u
 #define FLUSH_MS 1000u
 
-/* True if the first `count` hosts are in this state. */
-static bool are_first(const struct run *r, uint32_t count,
-                      enum remote_state state)
+bool remotes_are(const struct run *r, uint32_t count, enum remote_state state)
 {
     for (uint32_t i = 0; i < count; i++) {
         if (r->remotes[i].state != state) {
@@ -529,11 +497,13 @@ static bool are_first(const struct run *r, uint32_t count,
     return true;
 }
 
-bool remotes_await(struct run *r, uint32_t count, enum remote_state state)
+/* Waits until the first `count` hosts are in this state. False after a message,
+ * or when the run was interrupted. */
+static bool await_hosts(struct run *r, uint32_t count, enum remote_state state)
 {
     uint64_t end = now_ms() + r->plan->start_timeout_ms;
 
-    while (!are_first(r, count, state)) {
+    while (!remotes_are(r, count, state)) {
         if (r->interrupt_count > 0 || r->has_lost_host) {
             return false;
         }
@@ -554,38 +524,61 @@ bool remotes_await(struct run *r, uint32_t count, enum remote_state state)
     return true;
 }
 
-/* Starts the program that connects to this host. */
-static bool connect_to(struct run *r, uint32_t host, const char *what,
-                       remote_command_cb make)
+/* Starts the program that copies the present folder to this host. */
+static bool start_copy(struct run *r, uint32_t host)
 {
     struct command c = {.count = 0};
     struct process p;
-    bool ok;
 
-    make(r->plan, host, &c);
-    ok = remote_spawn(r, host, c.argv, what, &p);
-    command_fini(&c);
-    if (ok) {
-        remote_open(r, host, p.out, p.in);
+    copy_command(r->plan, host, &c);
+    if (!remote_spawn(r, host, &c, "rsync", &p)) {
+        return false;
     }
-    return ok;
+    close(p.in);
+    close(p.out);
+    remote_set_state(&r->remotes[host], REMOTE_PREPARING);
+    return true;
 }
 
-bool remotes_open(struct run *r, const char *what, remote_command_cb make)
-{
-    return remotes_open_after(r, 0, what, make);
-}
-
-bool remotes_open_after(struct run *r, uint32_t first, const char *what,
-                        remote_command_cb make)
+bool remotes_copy(struct run *r)
 {
     for (uint32_t i = 0; i < r->place_count; i++) {
-        if (!connect_to(r, i, what, make) ||
-            (i + 1 == first && !remotes_await(r, first, REMOTE_OPEN))) {
+        if (r->plan->sync_dir == NULL) {
+            remote_set_state(&r->remotes[i], REMOTE_PREPARED);
+        } else if (!start_copy(r, i) ||
+                   (i == 0 && !await_hosts(r, 1, REMOTE_PREPARED))) {
             return false;
         }
     }
-    return remotes_await(r, r->place_count, REMOTE_OPEN);
+    return await_hosts(r, r->place_count, REMOTE_PREPARED);
+}
+
+/* Starts the program that connects to this host. */
+static bool connect_to(struct run *r, uint32_t host)
+{
+    struct command c = {.count = 0};
+    struct process p;
+
+    r->plan->launcher->command(r->plan, host, &c);
+    if (!remote_spawn(r, host, &c, r->plan->launcher->program, &p)) {
+        return false;
+    }
+    open_host(r, host);
+    link_open(&r->remotes[host].link, p.out, p.in);
+    return true;
+}
+
+bool remotes_open(struct run *r)
+{
+    const bool first_alone = r->plan->launcher->opens_first_alone;
+
+    for (uint32_t i = 0; i < r->place_count; i++) {
+        if (!connect_to(r, i) ||
+            (i == 0 && first_alone && !await_hosts(r, 1, REMOTE_OPEN))) {
+            return false;
+        }
+    }
+    return await_hosts(r, r->place_count, REMOTE_OPEN);
 }
 
 static bool is_any_program_alive(const struct run *r)
@@ -598,18 +591,20 @@ static bool is_any_program_alive(const struct run *r)
     return false;
 }
 
-void remote_close(struct run *r)
+void remotes_close(struct run *r)
 {
     uint64_t end = UINT64_MAX;
 
-    remotes_finish(r);
-    while (!remotes_are(r, REMOTE_CLOSED) && now_ms() < end) {
+    finish_hosts(r);
+    while (!remotes_are(r, r->place_count, REMOTE_CLOSED) && now_ms() < end) {
         if (r->interrupt_count > 0 && end == UINT64_MAX) {
             end = now_ms() + FLUSH_MS;
         }
         run_loop(r, end);
     }
-    remotes_abandon(r);
+    for (uint32_t i = 0; i < r->place_count; i++) {
+        close_host(r, i);
+    }
     end = now_ms() + CLOSE_MS;
     while (is_any_program_alive(r) && now_ms() < end) {
         run_loop(r, end);

@@ -32,17 +32,20 @@ struct remote {
 };
 
 /* Starts a program for this host, such as ssh, with its standard error in the
- * output of the job; `what` names it. False after a message. */
-bool remote_spawn(struct run *r, uint32_t host, char *const *argv,
+ * output of the job; `what` names it. Frees the command. False after a
+ * message. */
+bool remote_spawn(struct run *r, uint32_t host, struct command *c,
                   const char *what, struct process *ret_process);
-/* A program of remote_spawn() copies files to this host; or nothing has to be
- * copied. */
-void remote_on_copying(struct run *r, uint32_t host);
-void remote_on_prepared(struct run *r, uint32_t host);
-/* The connection is made: waits for hello. Takes over the descriptors. */
-void remote_open(struct run *r, uint32_t host, int in, int out);
-/* The same for a supervisor that has connected to the listener of the run
- * (listener_cb). */
+/* Copies the present folder to all hosts, if the plan says so: to the first one,
+ * then to the others at the same time. Hosts may share the file system; two
+ * programs that make the same folders would fail, and after the first copy there
+ * is nothing left to make. False after a message. */
+bool remotes_copy(struct run *r);
+/* Starts the supervisors of all hosts by the commands of the launcher and waits
+ * for them. False after a message, or when the run was interrupted. */
+bool remotes_open(struct run *r);
+/* Takes the connection of a supervisor that has connected to the listener of the
+ * run (listener_cb), and waits for hello. */
 void remote_accept(void *run, uint32_t host, int fd, SSL *tls);
 /* The host takes part no more, for a reason that is reported. */
 void remote_lose(struct run *r, uint32_t host, const char *why);
@@ -52,31 +55,11 @@ void remote_read(struct run *r, uint32_t host);
 void remote_on_exit(struct run *r, pid_t pid, int status);
 /* Sends what is due; to be called after each wait, and every BEAT_MS. */
 void remotes_tick(struct run *r);
-/* True if all hosts are in this state. */
-bool remotes_are(const struct run *r, enum remote_state state);
-/* Asks the supervisors to end everything. */
-void remotes_finish(struct run *r);
-/* Closes the connections that are left. */
-void remotes_abandon(struct run *r);
-
-/* For tables of launchers. */
+/* True if the first `count` hosts are in this state. */
+bool remotes_are(const struct run *r, uint32_t count, enum remote_state state);
+/* What child_start() and children_signal() do where there are hosts. */
 bool remote_start(struct run *r, struct child *c, const struct spawn *s);
-void remote_signal(struct run *r, bool daemons, int sig);
-
-/* Adds the words of a command that starts the supervisor of a host and is
- * connected to it by standard input and output. */
-typedef void (*remote_command_cb)(const struct plan *p, uint32_t host,
-                                  struct command *c);
-
-/* Starts the supervisors of all hosts and waits for them; `what` names the
- * program. False after a message, or when the run was interrupted. */
-bool remotes_open(struct run *r, const char *what, remote_command_cb make);
-/* The same, but the supervisors of the first `first` hosts are awaited before
- * the programs for the others start. */
-bool remotes_open_after(struct run *r, uint32_t first, const char *what,
-                        remote_command_cb make);
-
-/* Waits until the first `count` hosts are in this state. False after a message,
- * or when the run was interrupted. */
-bool remotes_await(struct run *r, uint32_t count, enum remote_state state);
-void remote_close(struct run *r);
+void remotes_signal(struct run *r, bool daemons, int sig);
+/* Asks the supervisors to end everything, and waits for that and for their
+ * output. */
+void remotes_close(struct run *r);

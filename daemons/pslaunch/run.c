@@ -148,10 +148,10 @@ static bool start_daemon(struct run *r, uint32_t host, uint32_t number,
         c->role = (uint8_t)w->role;
         snprintf(c->node, sizeof(c->node), "%s", w->node);
     }
-    return r->plan->launcher->start(
-        r, c,
-        &(struct spawn){
-            .argv = (char *const *)w->argv, .env = env, .is_daemon = true});
+    return child_start(r, c,
+                       &(struct spawn){.argv = (char *const *)w->argv,
+                                       .env = env,
+                                       .is_daemon = true});
 }
 
 /* Waits until a daemon is ready. */
@@ -400,7 +400,7 @@ static bool start_worker(struct run *r, uint32_t rank)
         make_tag(r, host, number, tag, sizeof(tag));
     }
     env_of_worker(r->plan, rank, &at, &env);
-    ok = r->plan->launcher->start(
+    ok = child_start(
         r, child_add(r, host, false, name, tag, open_log(r, rank)),
         &(struct spawn){.argv = r->plan->command, .env = env.items});
     env_fini(&env);
@@ -507,17 +507,33 @@ static void print_worker(const struct plan *p, uint32_t rank)
     env_fini(&env);
 }
 
+/* Prints a command that reaches this host. */
+static void print_command(const struct plan *p, uint32_t host,
+                          void (*make)(const struct plan *p, uint32_t host,
+                                       struct command *c))
+{
+    struct command c = {.count = 0};
+
+    make(p, host, &c);
+    if (c.count > 0) {
+        command_print(&c);
+    } else {
+        printf("  supervisor, started by the command of the first host\n");
+    }
+    command_fini(&c);
+}
+
 static void print_host(const struct plan *p, uint32_t host)
 {
     const struct layout *l = &p->layout;
 
     printf("host %s:\n",
            p->hosts.count > 0 ? p->hosts.hosts[host].name : "this one");
-    if (p->launcher->uses_hosts) {
-        remote_print_copy(p, host);
+    if (p->sync_dir != NULL) {
+        print_command(p, host, copy_command);
     }
-    if (p->launcher->print != NULL) {
-        p->launcher->print(p, host);
+    if (p->launcher->command != NULL) {
+        print_command(p, host, p->launcher->command);
     }
     if (p->socket != NULL) {
         printf("  agent at %s\n", p->socket);
@@ -629,7 +645,7 @@ static void stop_group(struct run *r, bool daemons)
     const uint64_t end = begin + r->plan->grace_ms;
     uint64_t note = begin + NOTE_AFTER_MS;
 
-    r->plan->launcher->signal(r, daemons, SIGTERM);
+    children_signal(r, daemons, SIGTERM);
     while (children_any_alive(r, daemons) && now_ms() < end &&
            r->interrupt_count < 2) {
         if (now_ms() >= note) {
@@ -641,7 +657,7 @@ static void stop_group(struct run *r, bool daemons)
     if (children_any_alive(r, daemons) && r->interrupt_count < 2) {
         print_killed(r, daemons);
     }
-    r->plan->launcher->signal(r, daemons, SIGKILL);
+    children_signal(r, daemons, SIGKILL);
     while (children_any_alive(r, daemons)) {
         run_loop(r, now_ms() + 1000);
     }
@@ -742,7 +758,11 @@ static int end_job(struct run *r, bool started)
     r->is_stopping = true;
     stop_group(r, false);
     stop_group(r, true);
-    r->plan->launcher->close(r);
+    if (r->plan->launcher->close != NULL) {
+        r->plan->launcher->close(r);
+    } else {
+        remotes_close(r);
+    }
     if ((!started || (r->has_lost_host && r->first_failed == NULL)) &&
         r->interrupt_count == 0) {
         code = EXIT_UNAVAILABLE;
@@ -846,7 +866,8 @@ int run_plan(const struct plan *p)
         return EXIT_FAILED;
     }
     started = (!p->launcher->uses_hosts || remotes_copy(&r)) &&
-              p->launcher->open(&r) &&
+              (p->launcher->open != NULL ? p->launcher->open(&r)
+                                         : remotes_open(&r)) &&
               (!plan_has_daemons(p) || start_daemons(&r));
     if (started && plan_has_daemons(p)) {
         print_start(&r);

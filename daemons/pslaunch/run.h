@@ -71,7 +71,6 @@ struct run {
 
 /* ------------------------------------------------------------------- loop.c */
 
-uint64_t now_ms(void);
 #define CHILD_TEXT_MAX 256u
 /* "was killed by signal 9 (Killed)", "exited with code 7" */
 void child_describe(const struct child *c, char *text, size_t cap);
@@ -81,15 +80,19 @@ int child_exit_code(const struct child *c);
 struct child *child_add(struct run *r, uint32_t host, bool is_daemon,
                         const char *name, const char *tag,
                         struct log_file *file);
+/* Starts its process on its host. False after a message. */
+bool child_start(struct run *r, struct child *c, const struct spawn *s);
 /* The daemon is ready. */
 void child_on_ready(struct child *c);
 void child_on_ended(struct run *r, struct child *c, int status);
 void child_on_lost(struct run *r, struct child *c);
-/* Issues the one certificate of a daemon for its key, and appends it with the
- * authority's to `pem` (AUTHORITY_TEXT_BYTES). False after a message. */
+/* Issues the one certificate of a daemon for its key, and writes it with the
+ * authority's to `pem`. False after a message. */
 bool child_certify(struct run *r, struct child *c, EVP_PKEY *key,
-                   struct ps_str *pem);
+                   char pem[AUTHORITY_TEXT_BYTES]);
 bool children_any_alive(const struct run *r, bool daemons);
+/* Signals the process groups of all daemons or of all workers. */
+void children_signal(struct run *r, bool daemons, int sig);
 
 /* Serves streams, sinks and signals until an event or the time limit. */
 void run_loop(struct run *r, uint64_t until_ms);

@@ -84,8 +84,8 @@ static int connect_to(const char *address, uint16_t port, struct ps_str *why)
 
 /* Connects the supervisor that this process or its child will be, by the key of
  * its host. False after the reason is appended to `why`. */
-static bool join_pslaunch(const char *address, uint16_t port, uint32_t place,
-                          const uint8_t *secret, struct ps_str *why)
+static bool join_at(const char *address, uint16_t port, uint32_t place,
+                    const uint8_t *secret, struct ps_str *why)
 {
     int fd = connect_to(address, port, why);
     SSL *tls;
@@ -203,23 +203,22 @@ static bool join_task(const char *path, struct ps_str *why)
         ps_str_addf(why, "%s has no line for task %lu", path, task);
         return false;
     }
-    ok = join_pslaunch(address, (uint16_t)port, (uint32_t)task - 1, secret,
-                       why);
+    ok = join_at(address, (uint16_t)port, (uint32_t)task - 1, secret, why);
     OPENSSL_cleanse(secret, sizeof(secret));
     return ok;
 }
 
-int join_main(const char *path, int (*run)(const struct plan *none))
+bool join_pslaunch(const char *order)
 {
     char text[PS_TEXT_MAX];
     struct ps_str why;
 
     ps_str_init(&why, text, sizeof(text));
-    if (!join_task(path, &why)) {
+    if (!join_task(order, &why)) {
         fprintf(stderr, "pslaunch: %s\n", text);
-        return EXIT_UNAVAILABLE;
+        return false;
     }
-    return run(NULL);
+    return true;
 }
 
 /* ----------------------------------------------------------------- launcher */
@@ -330,16 +329,7 @@ static bool sge_make_hosts(struct plan *p)
     return p->hosts.count > 0 || take_allocation(p, path);
 }
 
-/* --------------------------------------------- job with parallel environment */
-
-static void make_command(const struct plan *p, uint32_t host, struct command *c)
-{
-    command_add_words(c, "qrsh -inherit");
-    command_add(c, p->hosts.hosts[host].name);
-    command_add_supervisor_text(c);
-}
-
-/* ---------------------------------------------------------------- array job */
+/* ----------------------------------------------------------------- commands */
 
 static const char *order_path(void)
 {
@@ -361,6 +351,19 @@ static void make_submission(const struct plan *p, struct command *c)
     command_add_words(c, "-b y -shell no");
     command_add_task(c, order_path());
 }
+
+static void sge_command(const struct plan *p, uint32_t host, struct command *c)
+{
+    if (!is_array()) {
+        command_add_words(c, "qrsh -inherit");
+        command_add(c, p->hosts.hosts[host].name);
+        command_add_supervisor_text(c);
+    } else if (host == 0) {
+        make_submission(p, c);
+    }
+}
+
+/* ---------------------------------------------------------------- array job */
 
 /* Waits for qsub, which prints the number of the job. */
 static bool await_number(struct run *r, const struct process *p)
@@ -389,9 +392,7 @@ static bool submit(struct run *r)
     bool ok;
 
     make_submission(r->plan, &c);
-    ok = remote_spawn(r, 0, c.argv, "qsub", &p);
-    command_fini(&c);
-    if (!ok) {
+    if (!remote_spawn(r, 0, &c, "qsub", &p)) {
         return false;
     }
     close(p.in);
@@ -454,7 +455,7 @@ static bool await_tasks(struct run *r)
     const uint64_t end = begin + r->plan->start_timeout_ms;
     uint64_t notice = begin + NOTICE_MS;
 
-    while (!remotes_are(r, REMOTE_OPEN)) {
+    while (!remotes_are(r, r->place_count, REMOTE_OPEN)) {
         read_reports(r);
         if (r->interrupt_count > 0 || r->has_lost_host) {
             return false;
@@ -510,10 +511,9 @@ static int delete_array(struct run *r)
     if (array_job[0] != '\0' && (!array_is_complete || r->has_lost_host)) {
         command_add(&c, "qdel");
         command_add(&c, array_job);
-        if (remote_spawn(r, 0, c.argv, "qdel", &p)) {
+        if (remote_spawn(r, 0, &c, "qdel", &p)) {
             close(p.in);
         }
-        command_fini(&c);
     }
     return p.out;
 }
@@ -522,34 +522,17 @@ static int delete_array(struct run *r)
 
 static bool sge_open(struct run *r)
 {
-    return is_array() ? open_array(r) : remotes_open(r, "qrsh", make_command);
+    return is_array() ? open_array(r) : remotes_open(r);
 }
 
 static void sge_close(struct run *r)
 {
     int out = delete_array(r);
 
-    remote_close(r); /* It waits for qdel. */
+    remotes_close(r); /* It waits for qdel. */
     if (out >= 0) {
         close(out);
     }
-}
-
-static void sge_print(const struct plan *p, uint32_t host)
-{
-    struct command c = {.count = 0};
-
-    if (is_array() && host > 0) {
-        printf("  supervisor, a task of the same array job\n");
-        return;
-    }
-    if (is_array()) {
-        make_submission(p, &c);
-    } else {
-        make_command(p, host, &c);
-    }
-    command_print(&c);
-    command_fini(&c);
 }
 
 const struct launcher launcher_sge = {
@@ -558,9 +541,8 @@ const struct launcher launcher_sge = {
     .shares_folder = is_array,
     .refusal = "qsub has not accepted the array job",
     .make_hosts = sge_make_hosts,
+    .command = sge_command,
+    .program = "qrsh",
     .open = sge_open,
-    .start = remote_start,
-    .signal = remote_signal,
     .close = sge_close,
-    .print = sge_print,
 };

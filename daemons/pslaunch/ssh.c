@@ -4,16 +4,13 @@
  * all are alike. containers.c and sge.c have those that start hosts first. */
 #include "pslaunch/launcher.h"
 
-#include "crypto/pki.h"
 #include "pslaunch/command.h"
 #include "pslaunch/run.h"
 #include "pslaunch/remote.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 /* -------------------------------------------------------------------- local */
@@ -36,79 +33,6 @@ static bool local_open(struct run *r)
     return true;
 }
 
-static int take_pipe(int fd)
-{
-    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
-    return fd;
-}
-
-/* Makes key and certificate of a daemon. Returns their descriptor; -1 after a
- * message. */
-static int open_credential(struct run *r, struct child *c)
-{
-    char pem[AUTHORITY_TEXT_BYTES];
-    char text[256];
-    struct ps_str certificates;
-    struct ps_str why;
-    EVP_PKEY *key = NULL;
-    int fd = -1;
-
-    ps_str_init(&certificates, pem, sizeof(pem));
-    ps_str_init(&why, text, sizeof(text));
-    if (ps_pki_key_new(&key, &why) != 0) {
-        sink_print(&r->err, "no certificate for %s: %s", c->name, text);
-        return -1;
-    }
-    if (child_certify(r, c, key, &certificates) && !certificates.truncated) {
-        fd = credential_open(key, pem);
-        if (fd < 0) {
-            sink_print(&r->err, "no memory for the certificate of %s: %s",
-                       c->name, strerror(-fd));
-            fd = -1;
-        }
-    }
-    ps_pki_key_free(key);
-    return fd;
-}
-
-static bool local_start(struct run *r, struct child *c, const struct spawn *s)
-{
-    struct spawn spawn = *s;
-    struct process p;
-    int error;
-
-    if (c->role != 0) {
-        spawn.credential = open_credential(r, c);
-        if (spawn.credential < 0) {
-            child_on_ended(r, c, W_EXITCODE(EXIT_FAILED, 0));
-            return false;
-        }
-    }
-    error = process_start(&spawn, &p);
-    if (spawn.credential != 0) {
-        close(spawn.credential);
-    }
-    if (error != 0) {
-        sink_print(&r->err, "cannot start %s: %s", c->name, strerror(error));
-        child_on_ended(r, c, W_EXITCODE(EXIT_FAILED, 0));
-        return false;
-    }
-    c->pid = p.pid;
-    c->out->in = take_pipe(p.out);
-    c->err->in = take_pipe(p.err);
-    c->ready = p.ready >= 0 ? take_pipe(p.ready) : -1;
-    return true;
-}
-
-static void local_signal(struct run *r, bool daemons, int sig)
-{
-    for (uint32_t i = 0; i < r->child_count; i++) {
-        if (r->child[i].is_daemon == daemons && r->child[i].pid != 0) {
-            process_signal_group(r->child[i].pid, sig);
-        }
-    }
-}
-
 static void local_close(struct run *r)
 {
     (void)r;
@@ -118,8 +42,6 @@ static void local_close(struct run *r)
 const struct launcher launcher_local = {
     .name = "local",
     .open = local_open,
-    .start = local_start,
-    .signal = local_signal,
     .close = local_close,
 };
 
@@ -155,35 +77,18 @@ static void ssh_command(const struct plan *p, uint32_t host, struct command *c)
     command_add_supervisor_text(c);
 }
 
-static bool ssh_open(struct run *r)
-{
-    return remotes_open(r, "ssh", ssh_command);
-}
-
-static void ssh_print(const struct plan *p, uint32_t host)
-{
-    struct command c = {.count = 0};
-
-    ssh_command(p, host, &c);
-    command_print(&c);
-    command_fini(&c);
-}
-
 const struct launcher launcher_ssh = {
     .name = "ssh",
     .uses_hosts = true,
-    .open = ssh_open,
-    .start = remote_start,
-    .signal = remote_signal,
-    .close = remote_close,
-    .print = ssh_print,
+    .command = ssh_command,
+    .program = "ssh",
 };
 
 /* ------------------------------------------------------------------- copies */
 
 /* Copies of the present folder on the hosts of a job, by rsync over ssh. */
 
-static void copy_command(const struct plan *p, uint32_t host, struct command *c)
+void copy_command(const struct plan *p, uint32_t host, struct command *c)
 {
     const struct host *h = &p->hosts.hosts[host];
     const char *open = strchr(h->name, ':') != NULL ? "[" : "";
@@ -197,47 +102,6 @@ static void copy_command(const struct plan *p, uint32_t host, struct command *c)
     }
     command_add(c, "./");
     command_addf(c, "%s%s%s:%s/", open, h->name, close, p->sync_dir);
-}
-
-static bool start_copy(struct run *r, uint32_t host)
-{
-    struct command c = {.count = 0};
-    struct process p;
-    bool ok;
-
-    copy_command(r->plan, host, &c);
-    ok = remote_spawn(r, host, c.argv, "rsync", &p);
-    command_fini(&c);
-    if (ok) {
-        close(p.in);
-        close(p.out);
-        remote_on_copying(r, host);
-    }
-    return ok;
-}
-
-bool remotes_copy(struct run *r)
-{
-    for (uint32_t i = 0; i < r->place_count; i++) {
-        if (r->plan->sync_dir == NULL) {
-            remote_on_prepared(r, i);
-        } else if (!start_copy(r, i) ||
-                   (i == 0 && !remotes_await(r, 1, REMOTE_PREPARED))) {
-            return false;
-        }
-    }
-    return remotes_await(r, r->place_count, REMOTE_PREPARED);
-}
-
-void remote_print_copy(const struct plan *p, uint32_t host)
-{
-    struct command c = {.count = 0};
-
-    if (p->sync_dir != NULL) {
-        copy_command(p, host, &c);
-        command_print(&c);
-        command_fini(&c);
-    }
 }
 
 /* ---------------------------------------------------------------------- mpi */
@@ -347,28 +211,18 @@ static bool mpi_open(struct run *r)
         sink_print(&r->err, "there is no mpirun of Open MPI or MPICH in PATH");
         return false;
     }
-    /* The mpiruns of one user share a folder on this host: those of Open MPI
-     * that make it at the same time end with an error. */
-    return remotes_open_after(r, 1, "mpirun", mpi_command);
-}
-
-static void mpi_print(const struct plan *p, uint32_t host)
-{
-    struct command c = {.count = 0};
-
-    mpi_command(p, host, &c);
-    command_print(&c);
-    command_fini(&c);
+    return remotes_open(r);
 }
 
 const struct launcher launcher_mpi = {
     .name = "mpi",
     .uses_hosts = true,
+    .command = mpi_command,
+    .program = "mpirun",
+    /* The mpiruns of one user share a folder on this host: those of Open MPI
+     * that make it at the same time end with an error. */
+    .opens_first_alone = true,
     .open = mpi_open,
-    .start = remote_start,
-    .signal = remote_signal,
-    .close = remote_close,
-    .print = mpi_print,
 };
 
 /* -------------------------------------------------------------------- slurm */
@@ -389,29 +243,12 @@ static void slurm_command(const struct plan *p, uint32_t host,
     command_add_supervisor(c);
 }
 
-static bool slurm_open(struct run *r)
-{
-    return remotes_open(r, "srun", slurm_command);
-}
-
-static void slurm_print(const struct plan *p, uint32_t host)
-{
-    struct command c = {.count = 0};
-
-    slurm_command(p, host, &c);
-    command_print(&c);
-    command_fini(&c);
-}
-
 const struct launcher launcher_slurm = {
     .name = "slurm",
     .uses_hosts = true,
     .hosts_variable = "SLURM_JOB_NODELIST",
-    .open = slurm_open,
-    .start = remote_start,
-    .signal = remote_signal,
-    .close = remote_close,
-    .print = slurm_print,
+    .command = slurm_command,
+    .program = "srun",
 };
 
 /* ------------------------------------------------------------------ systemd */
@@ -449,28 +286,11 @@ static void systemd_command(const struct plan *p, uint32_t host,
     command_add_script_text(c, SERVICE, description);
 }
 
-static bool systemd_open(struct run *r)
-{
-    return remotes_open(r, "systemd-run", systemd_command);
-}
-
-static void systemd_print(const struct plan *p, uint32_t host)
-{
-    struct command c = {.count = 0};
-
-    systemd_command(p, host, &c);
-    command_print(&c);
-    command_fini(&c);
-}
-
 const struct launcher launcher_systemd = {
     .name = "systemd",
     .uses_hosts = true,
-    .open = systemd_open,
-    .start = remote_start,
-    .signal = remote_signal,
-    .close = remote_close,
-    .print = systemd_print,
+    .command = systemd_command,
+    .program = "systemd-run",
 };
 
 /* ---------------------------------------------------------------- launchers */

@@ -24,7 +24,6 @@
 #include "pslaunch/plan.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <netdb.h>
 #include <poll.h>
 #include <signal.h>
@@ -34,7 +33,6 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 /* Output that may wait for the link. */
@@ -79,19 +77,6 @@ struct supervisor {
     int signals;       /* signalfd */
     enum course course;
 };
-
-static uint64_t clock_ms(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
-static void set_nonblocking(int fd)
-{
-    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
-}
 
 static void send_msg(struct supervisor *s, const struct ps_msg *msg)
 {
@@ -220,7 +205,7 @@ static bool open_supervisor(struct supervisor *s)
                                                   .dir = folder_path(),
                                                   .sched_port = free_port(),
                                                   .store_port = free_port()}});
-    s->heard_ms = clock_ms();
+    s->heard_ms = now_ms();
     return true;
 }
 
@@ -288,8 +273,6 @@ static void add_process(struct supervisor *s,
                                                     .out = p->out,
                                                     .err = p->err,
                                                     .ready = p->ready};
-    set_nonblocking(p->out);
-    set_nonblocking(p->err);
 }
 
 /* Starts a process; `credential`: descriptor of its key and certificate, 0:
@@ -440,7 +423,7 @@ static bool on_message(void *ctx, const struct ps_msg *msg)
 {
     struct supervisor *s = ctx;
 
-    s->heard_ms = clock_ms();
+    s->heard_ms = now_ms();
     switch ((int)msg->code) {
     case PS_MSG_LAUNCH_SETUP:
         on_setup(s, msg->launch_setup.folder);
@@ -616,7 +599,7 @@ static void serve(struct supervisor *s)
         }
     }
     free(fds);
-    if (s->link.out < 0 || clock_ms() - s->heard_ms > LEASE_MS ||
+    if (s->link.out < 0 || now_ms() - s->heard_ms > LEASE_MS ||
         link_is_cut(&s->link)) {
         s->course = COURSE_OVER;
     }
