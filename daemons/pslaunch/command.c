@@ -319,16 +319,16 @@ void env_of_worker(const struct plan *p, uint32_t rank, const struct places *at,
     env_add_dmlc(e, p, rank, at);
     env_set(e, "PSKV_LAUNCHER", "pslaunch");
     env_set(e, "PSKV_SOCKET", at->socket);
-    env_set(e, "PSKV_JOB", p->name);
-    env_set(e, "PSKV_ON_LOSS", p->on_loss);
-    if (p->placement != NULL) {
-        env_set(e, "PSKV_PLACEMENT", p->placement);
+    env_set(e, "PSKV_JOB", p->job.name);
+    env_set(e, "PSKV_ON_LOSS", p->job.failure.on_worker_loss);
+    if (p->job.run.placement[0] != '\0') {
+        env_set(e, "PSKV_PLACEMENT", p->job.run.placement);
     }
-    if (p->mode != NULL) {
-        env_set(e, "PSKV_MODE", p->mode);
+    if (p->job.run.mode[0] != '\0') {
+        env_set(e, "PSKV_MODE", p->job.run.mode);
     }
-    if (p->weight != 0) {
-        env_number(e, "PSKV_WEIGHT", p->weight);
+    if (p->job.run.weight != 0) {
+        env_number(e, "PSKV_WEIGHT", p->job.run.weight);
     }
     env_default(e, "PYTHONUNBUFFERED", "1");
     if (p->workers > 1) {

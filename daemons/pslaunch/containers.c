@@ -79,22 +79,22 @@ static void definition_text(FILE *out, const char *text)
 /* Label of the pods of one run; "": none is made. */
 static char run_label[64];
 
-static const char *namespace_of(const struct plan *p)
+static unsigned long long memory_mib(const struct plan *p)
 {
-    return p->container.space != NULL ? p->container.space : "";
+    return p->job.container.memory / (1024 * 1024);
 }
 
 static bool k8s_make_hosts(struct plan *p)
 {
     char name[DEFINITION_NAME_MAX];
 
-    if (p->container.image == NULL) {
+    if (p->job.container.image[0] == '\0') {
         fputs("pslaunch: the launcher k8s needs --image: one that has pskv and "
               "the files of the job\n",
               stderr);
         return false;
     }
-    definition_name(p->name, name);
+    definition_name(p->job.name, name);
     p->hosts.hosts = calloc(p->nodes, sizeof(*p->hosts.hosts));
     if (p->hosts.hosts == NULL) {
         abort();
@@ -129,17 +129,17 @@ static void print_resources(const struct plan *p, FILE *out)
 {
     fprintf(out,
             "    resources:\n"
-            "      requests: {cpu: \"%u\", memory: %lluMi}\n"
+            "      requests: {cpu: \"%llu\", memory: %lluMi}\n"
             "      limits: {memory: %lluMi}\n",
-            p->container.cpus, (unsigned long long)p->container.memory_mib,
-            (unsigned long long)p->container.memory_mib);
+            (unsigned long long)p->job.container.cpus, memory_mib(p),
+            memory_mib(p));
 }
 
 static void print_pod(const struct plan *p, uint32_t host, FILE *out)
 {
     char name[DEFINITION_NAME_MAX];
 
-    definition_name(p->name, name);
+    definition_name(p->job.name, name);
     fputs("---\napiVersion: v1\nkind: Pod\nmetadata:\n", out);
     fprintf(out, "  name: %s\n", p->hosts.hosts[host].name);
     fprintf(out,
@@ -163,7 +163,7 @@ static void print_pod(const struct plan *p, uint32_t host, FILE *out)
             "  - name: pskv\n"
             "    image: ",
             name);
-    definition_text(out, p->container.image);
+    definition_text(out, p->job.container.image);
     fputs("\n", out);
     print_main(p, out);
     fputs("    env:\n"
@@ -193,7 +193,7 @@ static void k8s_command(const struct plan *p, uint32_t host, struct command *c)
                    "exec kubectl $n exec -i \"$p\" -c pskv -- \"$@\"");
     command_add(c, p->hosts.hosts[host].name);
     command_addf(c, "%llus", seconds);
-    command_add(c, namespace_of(p));
+    command_add(c, p->job.container.space);
     command_add_supervisor_after(c, "echo $$ >\"" NUMBER "\"; ");
 }
 
@@ -206,8 +206,9 @@ static bool run_kubectl(const struct plan *p, const char *words,
     FILE *f;
 
     if (asprintf(&line, "exec kubectl %s%s --request-timeout=30s %s >&2%s",
-                 p->container.space != NULL ? "-n " : "", namespace_of(p),
-                 words, define != NULL ? "" : " </dev/null") < 0) {
+                 p->job.container.space[0] != '\0' ? "-n " : "",
+                 p->job.container.space, words,
+                 define != NULL ? "" : " </dev/null") < 0) {
         abort();
     }
     f = popen(line, "we");
@@ -286,7 +287,7 @@ struct component {
 
 static bool yarn_make_hosts(struct plan *p)
 {
-    if (p->network != NETWORK_INSECURE) {
+    if (!p->job.daemons.insecure_network) {
         fputs("pslaunch: the launcher yarn cannot give daemons certificates: "
               "their connections are neither encrypted nor authenticated; on a "
               "network that you trust, say --insecure-network\n",
@@ -317,7 +318,7 @@ static void add_daemon(const struct plan *p, const char *program, FILE *s)
     fprintf(s,
             "%s -c /dev/null --log-level %s -o security.insecure=true "
             "-o listen.address=0.0.0.0",
-            program, p->log_level);
+            program, p->job.run.log_level);
 }
 
 static void add_psched(const struct plan *p, FILE *s)
@@ -422,18 +423,18 @@ static void print_component(const struct plan *p, const struct component *c,
             c->count);
     definition_text(out, c->launch);
     fputs(",\n", out);
-    if (p->container.image != NULL) {
+    if (p->job.container.image[0] != '\0') {
         fputs("      \"artifact\": {\"type\": \"DOCKER\", \"id\": ", out);
-        definition_text(out, p->container.image);
+        definition_text(out, p->job.container.image);
         fputs("},\n", out);
     }
     if (env->count > 0) {
         print_configuration(c, env, out);
     }
     fprintf(out,
-            "      \"resource\": {\"cpus\": %u, \"memory\": \"%llu\"}\n"
+            "      \"resource\": {\"cpus\": %llu, \"memory\": \"%llu\"}\n"
             "    }",
-            p->container.cpus, (unsigned long long)p->container.memory_mib);
+            (unsigned long long)p->job.container.cpus, memory_mib(p));
 }
 
 /* Begins a text, which end_text() returns and the caller frees. */
@@ -465,11 +466,11 @@ static void yarn_define(const struct plan *p, FILE *out)
     struct env none = {0};
     struct env env;
 
-    definition_name(p->name, name);
+    definition_name(p->job.name, name);
     fprintf(out, "{\n  \"name\": \"%s\",\n  \"version\": \"1\",\n", name);
-    if (p->container.queue != NULL) {
+    if (p->job.container.queue[0] != '\0') {
         fputs("  \"queue\": ", out);
-        definition_text(out, p->container.queue);
+        definition_text(out, p->job.container.queue);
         fputs(",\n", out);
     }
     fputs("  \"components\": [\n", out);
@@ -533,7 +534,7 @@ static int yarn_submit(const struct plan *p)
         unlink(path);
         return EXIT_CANTCREAT;
     }
-    definition_name(p->name, name);
+    definition_name(p->job.name, name);
     if (asprintf(&line, "exec yarn app -launch %s %s", name, path) < 0) {
         abort();
     }

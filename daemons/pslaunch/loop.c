@@ -100,7 +100,8 @@ static void print_remedy(struct run *r, const struct child *c)
     const struct plan *p = r->plan;
     char text[96];
 
-    if (r->is_stopping || !p->keep_going || strcmp(p->on_loss, "wait") != 0) {
+    if (r->is_stopping || !p->job.failure.keep_going ||
+        strcmp(p->job.failure.on_worker_loss, "wait") != 0) {
         return;
     }
     child_describe(c, text, sizeof(text));
@@ -110,7 +111,7 @@ static void print_remedy(struct run *r, const struct child *c)
                "start it by hand with the environment of another rank of its "
                "node and its own PSKV_RANK, or end the job with Ctrl-C or "
                "psctl jobs cancel %s",
-               c->name, r->places[c->host].name, text, p->name);
+               c->name, r->places[c->host].name, text, p->job.name);
 }
 
 /* A worker fails the job, unless it ends by its end. */

@@ -179,7 +179,7 @@ static int front_main(const struct plan *p)
         return EXIT_UNAVAILABLE;
     }
     if (p != NULL && plan_needs_folder(p) && !plan_shares_folder(p)) {
-        folder_publish(p->name);
+        folder_publish(p->job.name);
     }
     process_block_signals(&set);
     if (p == NULL) {

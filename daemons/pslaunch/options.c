@@ -10,7 +10,8 @@
 
 #define AT(member) offsetof(struct job_options, member)
 
-bool job_is_mode(const char *name)
+/* Modes of training, and their names in other systems. */
+static bool check_mode(const char *value, struct ps_str *why)
 {
     static const char *const modes[] = {
         "dist_sync",
@@ -28,17 +29,9 @@ bool job_is_mode(const char *name)
     };
 
     for (size_t i = 0; i < sizeof(modes) / sizeof(modes[0]); i++) {
-        if (strcmp(name, modes[i]) == 0) {
+        if (strcmp(value, modes[i]) == 0) {
             return true;
         }
-    }
-    return false;
-}
-
-static bool check_mode(const char *value, struct ps_str *why)
-{
-    if (job_is_mode(value)) {
-        return true;
     }
     ps_str_addf(why, "'%s' is no mode; write dist_sync, dist_async or dist_ssp",
                 value);

@@ -10,6 +10,16 @@
 
 #include "conf/option.h"
 
+enum output_style { OUTPUT_TAGGED, OUTPUT_PLAIN };
+
+/* Encryption of TCP connections between daemons of the job. */
+enum tls_choice {
+    TLS_UNSTATED = -1, /* As auto, or as PSKV_LAUNCH_TLS says. */
+    TLS_AUTO,          /* On several hosts. */
+    TLS_ON,
+    TLS_OFF,
+};
+
 struct job_options {
     const char *name; /* "": the file has none; so for all texts below. */
     struct ps_option_list command;
@@ -42,7 +52,7 @@ struct job_options {
     struct {
         const char *socket;
         bool is_private;
-        int tls; /* enum tls_choice, without its first. */
+        int tls; /* enum tls_choice */
         bool insecure_network;
     } daemons;
     struct {
@@ -102,9 +112,6 @@ void options_help(FILE *out);
 bool options_help_of(const char *topic);
 /* Prints the script that completes options in a shell. False after a message. */
 bool options_completion(const char *shell);
-
-/* True for a mode of training, and its names in other systems. */
-bool job_is_mode(const char *name);
 
 /* What to write in place of an option of launch.py, dmlc-submit, horovodrun,
  * torchrun, mpirun or srun, as in "instead: -n N"; NULL: it is none of theirs.

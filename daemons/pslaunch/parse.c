@@ -21,8 +21,7 @@ extern char **environ;
 #define REPORT_MAX     16384u
 #define HOSTS_LINE_MAX 65536u
 
-/* The one job of a run. Its texts are used until the process ends. */
-static struct job_options job;
+/* Texts of the job file, which are used until the process ends. */
 static struct ps_options *loaded;
 
 /* ------------------------------------------------------------------- values */
@@ -62,22 +61,6 @@ static bool add_variable(struct variables *v, const char *option,
     v->items[v->count++] = copy;
     v->items[v->count] = NULL;
     return true;
-}
-
-/* `what` names the option or variable. */
-bool plan_set_tls(struct plan *p, const char *what, const char *text)
-{
-    static const char *const names[] = {
-        [TLS_AUTO] = "auto", [TLS_ON] = "on", [TLS_OFF] = "off"};
-
-    for (int i = TLS_AUTO; i <= TLS_OFF; i++) {
-        if (strcmp(text, names[i]) == 0) {
-            p->tls = (enum tls_choice)i;
-            return true;
-        }
-    }
-    fprintf(stderr, "pslaunch: %s '%s': give auto, on or off\n", what, text);
-    return false;
 }
 
 bool plan_set_hosts(struct plan *p, const char *option, const char *text)
@@ -342,7 +325,7 @@ static bool take_value(struct plan *p, const struct ps_option *row,
     if (text != NULL && text[0] == '\0') {
         ps_str_add(&why, "the value is empty; leave the option out");
     } else if (ps_option_read(row, text != NULL ? text : "true",
-                              (char *)&job + row->offset, &why)) {
+                              (char *)&p->job + row->offset, &why)) {
         return true;
     }
     report_value(row, reason);
@@ -415,13 +398,8 @@ static bool is_stated(const char *path)
            ps_options_origin(loaded, path) == PS_OPTION_FROM_FILE;
 }
 
-static const char *text_or(const char *text, const char *otherwise)
-{
-    return text[0] != '\0' ? text : otherwise;
-}
-
-/* Copies "NAME=VALUE" items. */
-static void set_variables(struct variables *v, const struct ps_option_list *l)
+/* Copies words, or "NAME=VALUE" items. */
+static void copy_items(struct variables *v, const struct ps_option_list *l)
 {
     v->items = calloc(l->count + 1, sizeof(*v->items));
     if (v->items == NULL) {
@@ -430,52 +408,6 @@ static void set_variables(struct variables *v, const struct ps_option_list *l)
     for (size_t i = 0; i < l->count; i++) {
         v->items[v->count++] = strdup(l->items[i]);
     }
-}
-
-static void set_scaling(struct plan *p)
-{
-    p->workers = (uint32_t)job.scaling.workers;
-    p->servers = (uint32_t)job.scaling.servers;
-    p->nodes = (uint32_t)job.scaling.nodes;
-}
-
-static void set_run(struct plan *p)
-{
-    p->name = text_or(job.name, p->name);
-    p->mode = text_or(job.run.mode, NULL);
-    p->placement = text_or(job.run.placement, NULL);
-    p->weight = (uint32_t)job.run.weight;
-    p->output = (enum output_style)job.run.output;
-    p->output_dir = text_or(job.run.output_dir, NULL);
-    p->sync_dir = text_or(job.run.sync_dst_dir, NULL);
-    p->log_level = job.run.log_level;
-    p->on_loss = job.failure.on_worker_loss;
-    p->keep_going = job.failure.keep_going;
-    p->grace_ms = (uint64_t)(job.failure.grace / PS_MILLIS(1));
-    p->start_timeout_ms = (uint64_t)(job.failure.start_timeout / PS_MILLIS(1));
-}
-
-static void set_daemons(struct plan *p)
-{
-    p->socket = text_or(job.daemons.socket, NULL);
-    p->private_trio = job.daemons.is_private;
-    if (is_stated("daemons.tls")) { /* Else PSKV_LAUNCH_TLS decides. */
-        p->tls = (enum tls_choice)(job.daemons.tls + TLS_AUTO);
-    }
-    if (job.daemons.insecure_network) {
-        p->network = NETWORK_INSECURE;
-    }
-}
-
-static void set_container(struct plan *p)
-{
-    p->container = (struct container){
-        .image = text_or(job.container.image, NULL),
-        .space = text_or(job.container.space, NULL),
-        .queue = text_or(job.container.queue, NULL),
-        .cpus = (uint32_t)job.container.cpus,
-        .memory_mib = job.container.memory / (1024 * 1024),
-    };
 }
 
 /* Prints "--OPTION: reason" or "FILE:LINE:COLUMN: PATH: reason". */
@@ -498,13 +430,13 @@ static int set_launcher(struct plan *p)
 {
     char why[256];
 
-    if (strcmp(job.launcher, "auto") == 0) {
+    if (strcmp(p->job.launcher, "auto") == 0) {
         return 0;
     }
-    p->launcher = launcher_find(job.launcher);
+    p->launcher = launcher_find(p->job.launcher);
     if (p->launcher == NULL) {
         snprintf(why, sizeof(why), "'%.64s' is no launcher; write auto, %s",
-                 job.launcher, launcher_names());
+                 p->job.launcher, launcher_names());
         return refuse("launcher", why);
     }
     return 0;
@@ -520,7 +452,7 @@ static int load_file(const char *file, struct plan *p)
     int rc;
 
     ps_str_init(&report, text, sizeof(text));
-    rc = ps_options_load(&job_set, &in, &job, &loaded, &report);
+    rc = ps_options_load(&job_set, &in, &p->job, &loaded, &report);
     for (const char *line = text; *line != '\0';) {
         int len = (int)strcspn(line, "\n");
 
@@ -530,9 +462,9 @@ static int load_file(const char *file, struct plan *p)
     if (rc != 0) {
         return EXIT_CONFIG;
     }
-    set_variables(&p->env, &job.run.env);
-    set_variables(&p->worker_env, &job.run.env_worker);
-    set_variables(&p->server_env, &job.run.env_server);
+    copy_items(&p->env, &p->job.run.env);
+    copy_items(&p->worker_env, &p->job.run.env_worker);
+    copy_items(&p->server_env, &p->job.run.env_server);
     return 0;
 }
 
@@ -548,9 +480,7 @@ static int complete_hosts(struct plan *p)
         abort();
     }
     ps_str_init(&s, all, HOSTS_LINE_MAX);
-    for (size_t i = 0; i < job.hosts.count; i++) {
-        ps_str_addf(&s, "%s%s", i > 0 ? "," : "", job.hosts.items[i]);
-    }
+    ps_options_text(loaded, "hosts", &s);
     rc = s.truncated ? refuse("hosts", "the list is too long; use hostfile")
          : hosts_parse(all, &p->hosts, error) != 0 ? refuse("hosts", error)
                                                    : 0;
@@ -561,31 +491,25 @@ static int complete_hosts(struct plan *p)
 /* Takes from the job file what the command line has not replaced. */
 static int complete_job(struct plan *p)
 {
+    static struct variables words; /* Used until the process ends. */
     char error[HOSTS_TEXT_MAX];
 
-    if (p->command[0] == NULL && job.command.count > 0) {
-        p->file_command = calloc(job.command.count + 1,
-                                 sizeof(*p->file_command));
-        if (p->file_command == NULL) {
-            abort();
-        }
-        for (size_t i = 0; i < job.command.count; i++) {
-            p->file_command[i] = strdup(job.command.items[i]);
-        }
-        p->command = p->file_command;
+    if (p->command[0] == NULL && p->job.command.count > 0) {
+        copy_items(&words, &p->job.command);
+        p->command = words.items;
     }
     if (p->hosts.count > 0) {
         return 0;
     }
-    if (job.hosts.count > 0 && job.hostfile[0] != '\0') {
+    if (p->job.hosts.count > 0 && p->job.hostfile[0] != '\0') {
         return refuse("hostfile", "hosts are given already; keep one of them");
     }
-    if (job.hostfile[0] != '\0') {
-        return hosts_read(job.hostfile, &p->hosts, error) == 0
+    if (p->job.hostfile[0] != '\0') {
+        return hosts_read(p->job.hostfile, &p->hosts, error) == 0
                    ? 0
                    : refuse("hostfile", error);
     }
-    return job.hosts.count > 0 ? complete_hosts(p) : 0;
+    return p->job.hosts.count > 0 ? complete_hosts(p) : 0;
 }
 
 /* Warns about variables in `env` that no worker reads. */
@@ -605,6 +529,25 @@ static void warn_unknown_variables(char *const *env)
     }
 }
 
+/* Takes from the options what the plan changes. */
+static void begin_plan(struct plan *p)
+{
+    if (p->job.name[0] == '\0') {
+        snprintf(p->name_buffer, sizeof(p->name_buffer), "job-%d",
+                 (int)getpid());
+        p->job.name = p->name_buffer;
+    }
+    if (!is_stated("daemons.tls")) {
+        p->job.daemons.tls = TLS_UNSTATED;
+    }
+    p->workers = (uint32_t)p->job.scaling.workers;
+    p->servers = (uint32_t)p->job.scaling.servers;
+    p->nodes = (uint32_t)p->job.scaling.nodes;
+    p->socket = p->job.daemons.socket[0] != '\0' ? p->job.daemons.socket : NULL;
+    p->grace_ms = p->job.failure.grace / PS_MILLIS(1);
+    p->start_timeout_ms = p->job.failure.start_timeout / PS_MILLIS(1);
+}
+
 /* Reads the job file that the words name, then their options. Returns as
  * plan_parse(). */
 static int parse_job(struct plan *p, int argc, char **argv)
@@ -622,10 +565,7 @@ static int parse_job(struct plan *p, int argc, char **argv)
     if (rc != 0) {
         return rc;
     }
-    set_scaling(p);
-    set_run(p);
-    set_daemons(p);
-    set_container(p);
+    begin_plan(p);
     p->command = argv + optind;
     rc = set_launcher(p);
     return rc == 0 ? complete_job(p) : rc;
@@ -658,8 +598,7 @@ int plan_parse(int argc, char **argv, struct plan *ret_plan)
     if (print_about(argc, argv, &rc)) {
         return rc;
     }
-    *p = (struct plan){.name = p->name_buffer};
-    snprintf(p->name_buffer, sizeof(p->name_buffer), "job-%d", (int)getpid());
+    *p = (struct plan){.workers = 0};
     rc = parse_job(p, argc, argv);
     if (rc != 0) {
         return rc;

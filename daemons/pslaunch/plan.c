@@ -73,7 +73,8 @@ static bool take_hosts_variable(struct plan *p)
 static bool make_hosts(struct plan *p)
 {
     if (p->launcher->define != NULL &&
-        (p->hosts.count > 0 || p->sync_dir != NULL || p->socket != NULL)) {
+        (p->hosts.count > 0 || p->job.run.sync_dst_dir[0] != '\0' ||
+         p->socket != NULL)) {
         fprintf(stderr,
                 "pslaunch: the launcher %s takes neither hosts nor "
                 "--sync-dst-dir nor --socket: its hosts are containers\n",
@@ -126,13 +127,13 @@ static int check_hosts(struct plan *p)
                     : "is for this host alone, without a list of hosts");
         return EXIT_USAGE;
     }
-    if (p->sync_dir != NULL && !p->launcher->uses_hosts) {
+    if (p->job.run.sync_dst_dir[0] != '\0' && !p->launcher->uses_hosts) {
         fputs("pslaunch: --sync-dst-dir: nothing is copied on one host\n",
               stderr);
         return EXIT_USAGE;
     }
     ps_runtime_socket("agent.sock", default_socket, sizeof(default_socket));
-    if (p->private_trio) {
+    if (p->job.daemons.is_private) {
         p->socket = NULL;
     } else if (p->socket == NULL && p->hosts.count == 0 && p->nodes == 1) {
         find_agent(p);
@@ -174,13 +175,13 @@ static int lay_out(struct plan *p)
 /* Refuses options that contradict each other. */
 static int check_tls_options(const struct plan *p)
 {
-    if (p->tls == TLS_ON && p->network == NETWORK_INSECURE) {
+    if (p->job.daemons.tls == TLS_ON && p->job.daemons.insecure_network) {
         fputs("pslaunch: --tls on encrypts what --insecure-network leaves "
               "plain; give one of them\n",
               stderr);
         return EXIT_USAGE;
     }
-    if (p->tls == TLS_ON && p->socket != NULL) {
+    if (p->job.daemons.tls == TLS_ON && p->socket != NULL) {
         fprintf(stderr,
                 "pslaunch: --tls is for daemons of its own, and the workers "
                 "would use the agent at %s; say --private\n",
@@ -188,6 +189,23 @@ static int check_tls_options(const struct plan *p)
         return EXIT_USAGE;
     }
     return 0;
+}
+
+/* Takes the value of PSKV_LAUNCH_TLS. False after a message. */
+static bool set_tls(struct plan *p, const char *text)
+{
+    static const char *const names[] = {
+        [TLS_AUTO] = "auto", [TLS_ON] = "on", [TLS_OFF] = "off"};
+
+    for (int i = TLS_AUTO; i <= TLS_OFF; i++) {
+        if (strcmp(text, names[i]) == 0) {
+            p->job.daemons.tls = i;
+            return true;
+        }
+    }
+    fprintf(stderr, "pslaunch: PSKV_LAUNCH_TLS '%s': give auto, on or off\n",
+            text);
+    return false;
 }
 
 /* Chooses whether connections are encrypted. A job on several hosts without
@@ -200,14 +218,14 @@ static int check_tls(struct plan *p)
     if (rc != 0 || !plan_has_daemons(p)) {
         return rc;
     }
-    if (p->network == NETWORK_INSECURE && p->launcher->uses_hosts) {
-        p->tls = TLS_OFF;
-    } else if (p->tls == TLS_UNSTATED && given != NULL &&
-               !plan_set_tls(p, "PSKV_LAUNCH_TLS", given)) {
+    if (p->job.daemons.insecure_network && p->launcher->uses_hosts) {
+        p->job.daemons.tls = TLS_OFF;
+    } else if (p->job.daemons.tls == TLS_UNSTATED && given != NULL &&
+               !set_tls(p, given)) {
         return EXIT_USAGE;
     }
-    if (p->tls == TLS_OFF && p->launcher->uses_hosts &&
-        p->network == NETWORK_UNSTATED) {
+    if (p->job.daemons.tls == TLS_OFF && p->launcher->uses_hosts &&
+        !p->job.daemons.insecure_network) {
         fputs("pslaunch: without TLS the daemons of a job on several hosts "
               "accept connections that are neither encrypted nor "
               "authenticated: every host that reaches their ports can read "
@@ -275,7 +293,8 @@ bool plan_has_daemons(const struct plan *p)
 bool plan_encrypts(const struct plan *p)
 {
     return plan_has_daemons(p) &&
-           (p->tls == TLS_ON || (p->tls != TLS_OFF && p->launcher->uses_hosts));
+           (p->job.daemons.tls == TLS_ON ||
+            (p->job.daemons.tls != TLS_OFF && p->launcher->uses_hosts));
 }
 
 void plan_node_name(const char *prefix, uint32_t number, char ret_name[16])

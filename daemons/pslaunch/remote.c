@@ -176,7 +176,8 @@ static bool on_hello(struct run *r, uint32_t host,
     struct place *at = &r->places[host];
     const char *given = r->plan->hosts.hosts[host].address;
     char *cwd = getcwd(NULL, 0);
-    const char *folder = r->plan->sync_dir != NULL ? r->plan->sync_dir
+    const char *folder = r->plan->job.run.sync_dst_dir[0] != '\0'
+                             ? r->plan->job.run.sync_dst_dir
                          : r->plan->launcher->folder != NULL
                              ? r->plan->launcher->folder
                              : cwd;
@@ -543,7 +544,7 @@ static bool start_copy(struct run *r, uint32_t host)
 bool remotes_copy(struct run *r)
 {
     for (uint32_t i = 0; i < r->place_count; i++) {
-        if (r->plan->sync_dir == NULL) {
+        if (r->plan->job.run.sync_dst_dir[0] == '\0') {
             remote_set_state(&r->remotes[i], REMOTE_PREPARED);
         } else if (!start_copy(r, i) ||
                    (i == 0 && !await_hosts(r, 1, REMOTE_PREPARED))) {

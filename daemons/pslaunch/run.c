@@ -102,7 +102,7 @@ static void words_begin(struct words *w, const struct run *r,
     *w = (struct words){.role = role};
     words_add(w, program);
     words_add(w, "--log-level");
-    words_add(w, r->plan->log_level);
+    words_add(w, r->plan->job.run.log_level);
     words_add(w, "-c");
     words_add(w, "/dev/null"); /* Ignores the host's configuration. */
     if (plan_encrypts(r->plan)) {
@@ -266,7 +266,7 @@ static bool open_authority(struct run *r)
     struct ps_str why;
 
     ps_str_init(&why, text, sizeof(text));
-    if (authority_new(r->plan->name, count, &r->authority, &why) != 0) {
+    if (authority_new(r->plan->job.name, count, &r->authority, &why) != 0) {
         sink_print(&r->err, "no authority for certificates: %s", text);
         return false;
     }
@@ -342,7 +342,7 @@ static struct log_file *open_log(struct run *r, uint32_t rank)
     struct log_file *f;
     const char *why;
 
-    if (r->plan->output_dir == NULL) {
+    if (r->plan->job.run.output_dir[0] == '\0') {
         return NULL;
     }
     f = calloc(1, sizeof(*f));
@@ -350,8 +350,8 @@ static struct log_file *open_log(struct run *r, uint32_t rank)
         abort();
     }
     f->fd = -1;
-    snprintf(f->path, sizeof(f->path), "%s/rank-%u.log", r->plan->output_dir,
-             rank);
+    snprintf(f->path, sizeof(f->path), "%s/rank-%u.log",
+             r->plan->job.run.output_dir, rank);
     why = open_private_file(f->path, &f->fd);
     if (why != NULL) {
         sink_print(&r->err, "cannot write %s: %s", f->path, why);
@@ -396,7 +396,7 @@ static bool start_worker(struct run *r, uint32_t rank)
 
     snprintf(name, sizeof(name), "rank %u", rank);
     snprintf(number, sizeof(number), "%u", rank);
-    if (r->plan->output == OUTPUT_TAGGED) {
+    if (r->plan->job.run.output == OUTPUT_TAGGED) {
         make_tag(r, host, number, tag, sizeof(tag));
     }
     env_of_worker(r->plan, rank, &at, &env);
@@ -446,7 +446,8 @@ static void print_identity(const struct plan *p, enum ps_role role,
     struct ps_str where;
 
     if (plan_encrypts(p)) {
-        ps_str_copy(id.cluster, sizeof(id.cluster), authority_cluster(p->name));
+        ps_str_copy(id.cluster, sizeof(id.cluster),
+                    authority_cluster(p->job.name));
         ps_str_copy(id.name, sizeof(id.name), node);
         ps_str_init(&where, text, sizeof(text));
         ps_identity_add_uri(&where, &id);
@@ -529,7 +530,7 @@ static void print_host(const struct plan *p, uint32_t host)
 
     printf("host %s:\n",
            p->hosts.count > 0 ? p->hosts.hosts[host].name : "this one");
-    if (p->sync_dir != NULL) {
+    if (p->job.run.sync_dst_dir[0] != '\0') {
         print_command(p, host, copy_command);
     }
     if (p->launcher->command != NULL) {
@@ -565,7 +566,7 @@ static void print_plan(const struct plan *p)
         p->launcher->define(p, stdout);
         return;
     }
-    printf("job %s: %u workers, %u psserver, launcher %s\n", p->name,
+    printf("job %s: %u workers, %u psserver, launcher %s\n", p->job.name,
            p->workers, plan_has_daemons(p) ? p->servers : 0, p->launcher->name);
     if (plan_has_daemons(p)) {
         printf("connections between daemons: %s\n",
@@ -793,20 +794,21 @@ static bool make_output_dir(const struct plan *p)
 {
     struct stat st;
 
-    if (p->output_dir == NULL || mkdir(p->output_dir, 0777) == 0) {
+    if (p->job.run.output_dir[0] == '\0' ||
+        mkdir(p->job.run.output_dir, 0777) == 0) {
         return true;
     }
-    if (errno == EEXIST && lstat(p->output_dir, &st) == 0) {
+    if (errno == EEXIST && lstat(p->job.run.output_dir, &st) == 0) {
         if (!S_ISLNK(st.st_mode) || st.st_uid == geteuid() || st.st_uid == 0) {
             return true;
         }
         fprintf(stderr,
                 "pslaunch: --output-dir %s: it is a symbolic link of another "
                 "user\n",
-                p->output_dir);
+                p->job.run.output_dir);
         return false;
     }
-    fprintf(stderr, "pslaunch: --output-dir %s: %s\n", p->output_dir,
+    fprintf(stderr, "pslaunch: --output-dir %s: %s\n", p->job.run.output_dir,
             strerror(errno));
     return false;
 }
@@ -814,11 +816,12 @@ static bool make_output_dir(const struct plan *p)
 static void print_start(struct run *r)
 {
     const struct plan *p = r->plan;
-    bool is_named = p->name != p->name_buffer;
+    bool is_named = p->job.name != p->name_buffer;
 
-    sink_print(&r->err, "job %s, psched at %s:%s%s", p->name,
+    sink_print(&r->err, "job %s, psched at %s:%s%s", p->job.name,
                r->places[0].address, r->places[0].sched_port,
-               is_named && !p->private_trio && !p->launcher->uses_hosts
+               is_named && !p->job.daemons.is_private &&
+                       !p->launcher->uses_hosts
                    ? "; no agent runs here, so it has daemons of its own "
                      "and runs on this host only"
                    : "");
@@ -874,7 +877,8 @@ int run_plan(const struct plan *p)
     }
     started = started && start_workers(&r);
     while (started && r.workers_alive > 0 && r.interrupt_count == 0 &&
-           ((r.first_failed == NULL && !r.has_lost_host) || p->keep_going)) {
+           ((r.first_failed == NULL && !r.has_lost_host) ||
+            p->job.failure.keep_going)) {
         run_loop(&r, now_ms() + 60000);
     }
     return end_job(&r, started);

@@ -291,7 +291,7 @@ static bool make_tasks(struct plan *p)
 {
     const uint32_t count = p->nodes > 1 ? p->nodes : p->workers;
 
-    if (p->hosts.count > 0 || p->sync_dir != NULL) {
+    if (p->hosts.count > 0 || p->job.run.sync_dst_dir[0] != '\0') {
         fputs("pslaunch: outside of a job with a parallel environment, Grid "
               "Engine chooses the hosts: leave hosts and --sync-dst-dir out; "
               "--queue 'NAME@h1,NAME@h2' limits them\n",
@@ -344,9 +344,9 @@ static void make_submission(const struct plan *p, struct command *c)
 {
     command_add_words(c, "qsub -terse -N pskv -r n -j y -o /dev/null -t");
     command_addf(c, "1-%u", p->hosts.count);
-    if (p->container.queue != NULL) {
+    if (p->job.container.queue[0] != '\0') {
         command_add(c, "-q");
-        command_add(c, p->container.queue);
+        command_add(c, p->job.container.queue);
     }
     command_add_words(c, "-b y -shell no");
     command_add_task(c, order_path());

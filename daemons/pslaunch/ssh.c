@@ -101,7 +101,8 @@ void copy_command(const struct plan *p, uint32_t host, struct command *c)
         command_addf(c, "%s -T -o BatchMode=yes", ssh_program());
     }
     command_add(c, "./");
-    command_addf(c, "%s%s%s:%s/", open, h->name, close, p->sync_dir);
+    command_addf(c, "%s%s%s:%s/", open, h->name, close,
+                 p->job.run.sync_dst_dir);
 }
 
 /* ---------------------------------------------------------------------- mpi */
@@ -281,7 +282,7 @@ static void systemd_command(const struct plan *p, uint32_t host,
     char description[160];
 
     snprintf(description, sizeof(description), "supervisor of pskv's job %s",
-             p->name);
+             p->job.name);
     ssh_add_host(c, &p->hosts.hosts[host]);
     command_add_script_text(c, SERVICE, description);
 }
