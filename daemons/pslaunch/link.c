@@ -22,48 +22,16 @@
 
 #define CUT_MS 4000u
 
-/* Key of this side, or the way to keys of hosts. */
-struct secrets {
-    secret_find_cb find; /* Server. */
-    void *ctx;
-    uint32_t place; /* Client. */
-    const uint8_t *secret;
-};
-
-static void free_secrets(void *parent, void *ptr, CRYPTO_EX_DATA *data,
-                         int index, long argl, void *argp)
-{
-    (void)parent;
-    (void)data;
-    (void)index;
-    (void)argl;
-    (void)argp;
-    free(ptr);
-}
-
-static int secrets_index(void)
-{
-    static int index = -1;
-
-    if (index < 0) {
-        index = SSL_CTX_get_ex_new_index(0, NULL, NULL, NULL, free_secrets);
-    }
-    return index;
-}
-
-static SSL_CTX *context_new(const SSL_METHOD *method, const struct secrets *own)
+/* `owner` finds keys in the callback of the handshake. */
+static SSL_CTX *context_new(const SSL_METHOD *method, void *owner)
 {
     SSL_CTX *c = SSL_CTX_new(method);
-    struct secrets *copy = malloc(sizeof(*copy));
 
-    if (c == NULL || copy == NULL ||
-        SSL_CTX_set_min_proto_version(c, TLS1_3_VERSION) != 1 ||
-        SSL_CTX_set_ex_data(c, secrets_index(), copy) != 1) {
+    if (c == NULL || SSL_CTX_set_min_proto_version(c, TLS1_3_VERSION) != 1 ||
+        SSL_CTX_set_app_data(c, owner) != 1) {
         SSL_CTX_free(c);
-        free(copy);
         return NULL;
     }
-    *copy = *own;
     SSL_CTX_set_mode(c, SSL_MODE_ENABLE_PARTIAL_WRITE |
                             SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
     /* Messages have lengths: a cut stream is noticed there. */
@@ -72,78 +40,32 @@ static SSL_CTX *context_new(const SSL_METHOD *method, const struct secrets *own)
     return c;
 }
 
-static const struct secrets *secrets_of(const SSL *tls)
+/* Lets the kernel ask once a second whether the other host is there. */
+static void watch_host(int fd)
 {
-    return SSL_CTX_get_ex_data(SSL_get_SSL_CTX(tls), secrets_index());
+    int on = 1;
+    int seconds = 1;
+    int probes = 4;
+
+    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof(seconds));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &seconds, sizeof(seconds));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
-/* ------------------------------------------------------------------- server */
+/* --------------------------------------------------------------- supervisor */
 
-/* Numbers of hosts are stored as themselves plus one. */
-static int place_index(void)
-{
-    static int index = -1;
-
-    if (index < 0) {
-        index = SSL_get_ex_new_index(0, NULL, NULL, NULL, NULL);
-    }
-    return index;
-}
-
-static unsigned give_secret(SSL *tls, const char *identity, unsigned char *psk,
-                            unsigned psk_max)
-{
-    const struct secrets *s = secrets_of(tls);
-    char *end;
-    unsigned long place = strtoul(identity, &end, 10);
-    const uint8_t *secret = end != identity && *end == '\0' &&
-                                    place < UINT32_MAX
-                                ? s->find(s->ctx, (uint32_t)place)
-                                : NULL;
-
-    if (secret == NULL || psk_max < PS_LAUNCH_SECRET_BYTES ||
-        SSL_set_ex_data(tls, place_index(), (void *)(uintptr_t)(place + 1)) !=
-            1) {
-        return 0; /* The handshake fails. */
-    }
-    memcpy(psk, secret, PS_LAUNCH_SECRET_BYTES);
-    return PS_LAUNCH_SECRET_BYTES;
-}
-
-SSL_CTX *secret_server_new(secret_find_cb find, void *ctx)
-{
-    SSL_CTX *c = context_new(TLS_server_method(),
-                             &(struct secrets){.find = find, .ctx = ctx});
-
-    if (c != NULL) {
-        SSL_CTX_set_psk_server_callback(c, give_secret);
-    }
-    return c;
-}
-
-SSL *secret_accept(SSL_CTX *server, int fd)
-{
-    SSL *tls = SSL_new(server);
-
-    if (tls != NULL && SSL_set_fd(tls, fd) != 1) {
-        SSL_free(tls);
-        return NULL;
-    }
-    return tls;
-}
-
-uint32_t secret_place(const SSL *tls)
-{
-    return (uint32_t)((uintptr_t)SSL_get_ex_data(tls, place_index()) - 1);
-}
-
-/* ------------------------------------------------------------------- client */
+struct own_secret {
+    uint32_t place;
+    const uint8_t *secret;
+};
 
 static unsigned show_secret(SSL *tls, const char *hint, char *identity,
                             unsigned identity_max, unsigned char *psk,
                             unsigned psk_max)
 {
-    const struct secrets *s = secrets_of(tls);
+    const struct own_secret *s = SSL_CTX_get_app_data(SSL_get_SSL_CTX(tls));
     int n = snprintf(identity, identity_max, "%u", s->place);
 
     (void)hint;
@@ -159,9 +81,8 @@ SSL *secret_connect(int fd, uint32_t place,
                     const uint8_t secret[PS_LAUNCH_SECRET_BYTES],
                     struct ps_str *why)
 {
-    SSL_CTX *c = context_new(
-        TLS_client_method(),
-        &(struct secrets){.place = place, .secret = secret});
+    struct own_secret own = {.place = place, .secret = secret};
+    SSL_CTX *c = context_new(TLS_client_method(), &own);
     SSL *tls;
 
     if (c == NULL) {
@@ -182,31 +103,8 @@ SSL *secret_connect(int fd, uint32_t place,
         SSL_free(tls);
         return NULL;
     }
+    watch_host(fd);
     return tls;
-}
-
-/* ------------------------------------------------------------------ network */
-
-void secret_watch(int fd)
-{
-    int on = 1;
-    int seconds = 1;
-    int probes = 4;
-
-    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof(seconds));
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &seconds, sizeof(seconds));
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-}
-
-bool secret_is_cut(int fd)
-{
-    struct tcp_info info = {0};
-    socklen_t len = sizeof(info);
-
-    return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 &&
-           info.tcpi_last_ack_recv > CUT_MS;
 }
 
 /* ----------------------------------------------------------------- listener */
@@ -240,9 +138,24 @@ struct listener {
 
 /* ------------------------------------------------------------------ opening */
 
-static const uint8_t *find_secret(void *ctx, uint32_t place)
+/* Finds the key of the host that `identity` numbers, and notes the number. */
+static unsigned give_secret(SSL *tls, const char *identity, unsigned char *psk,
+                            unsigned psk_max)
 {
-    return listener_secret(ctx, place);
+    const struct listener *l = SSL_CTX_get_app_data(SSL_get_SSL_CTX(tls));
+    char *end;
+    unsigned long place = strtoul(identity, &end, 10);
+    const uint8_t *secret = end != identity && *end == '\0' &&
+                                    place < UINT32_MAX
+                                ? listener_secret(l, (uint32_t)place)
+                                : NULL;
+
+    if (secret == NULL || psk_max < PS_LAUNCH_SECRET_BYTES ||
+        SSL_set_app_data(tls, (void *)(uintptr_t)place) != 1) {
+        return 0; /* The handshake fails. */
+    }
+    memcpy(psk, secret, PS_LAUNCH_SECRET_BYTES);
+    return PS_LAUNCH_SECRET_BYTES;
 }
 
 /* Binds to an address; NULL: to all of IPv6 and IPv4, or of IPv4 alone. */
@@ -308,7 +221,7 @@ struct listener *listener_open(const char *address, uint32_t count,
         l->pending[i].fd = -1;
     }
     l->secrets = calloc(count, sizeof(*l->secrets));
-    l->server = secret_server_new(find_secret, l);
+    l->server = context_new(TLS_server_method(), l);
     l->epoll = epoll_create1(EPOLL_CLOEXEC);
     l->fd = bind_listener(address);
     if (l->secrets == NULL || l->server == NULL || l->epoll < 0 || l->fd < 0 ||
@@ -320,6 +233,7 @@ struct listener *listener_open(const char *address, uint32_t count,
         listener_close(l);
         return NULL;
     }
+    SSL_CTX_set_psk_server_callback(l->server, give_secret);
     l->port = port_of(l->fd);
     return l;
 }
@@ -341,7 +255,8 @@ static void admit(struct listener *l, uint32_t number)
 
     (void)epoll_ctl(l->epoll, EPOLL_CTL_DEL, p.fd, NULL);
     l->pending[number] = (struct pending){.fd = -1};
-    l->connected(l->ctx, secret_place(p.tls), p.fd, p.tls);
+    l->connected(l->ctx, (uint32_t)(uintptr_t)SSL_get_app_data(p.tls), p.fd,
+                 p.tls);
 }
 
 /* Goes on with the handshake of a connection. */
@@ -423,13 +338,14 @@ static void accept_peers(struct listener *l)
         struct pending *p = &l->pending[number];
 
         drop(p);
-        secret_watch(fd);
+        watch_host(fd);
         *p = (struct pending){.fd = fd,
-                              .tls = secret_accept(l->server, fd),
+                              .tls = SSL_new(l->server),
                               .source = source_of(&sa),
                               .number = l->accepted++};
         len = sizeof(sa);
-        if (p->tls == NULL || !watch(l, fd, number, EPOLLIN)) {
+        if (p->tls == NULL || SSL_set_fd(p->tls, fd) != 1 ||
+            !watch(l, fd, number, EPOLLIN)) {
             drop(p);
         }
     }
@@ -523,7 +439,12 @@ void link_open_tls(struct link *l, int fd, SSL *tls)
 
 bool link_is_cut(const struct link *l)
 {
-    return l->tls != NULL && l->in >= 0 && secret_is_cut(l->in);
+    struct tcp_info info = {0};
+    socklen_t len = sizeof(info);
+
+    return l->tls != NULL && l->in >= 0 &&
+           getsockopt(l->in, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 &&
+           info.tcpi_last_ack_recv > CUT_MS;
 }
 
 /* Like read() and write(), with an errno value of -1. */

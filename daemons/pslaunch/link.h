@@ -17,27 +17,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Finds the key of a host (PS_LAUNCH_SECRET_BYTES); NULL: there is none. */
-typedef const uint8_t *(*secret_find_cb)(void *ctx, uint32_t place);
-
-/* Side of pslaunch, for all hosts. NULL: no memory. */
-SSL_CTX *secret_server_new(secret_find_cb find, void *ctx);
-/* A connection by TCP whose handshake is to be made by SSL_accept(). */
-SSL *secret_accept(SSL_CTX *server, int fd);
-/* Number of the host whose key the connection has. */
-uint32_t secret_place(const SSL *tls);
-
-/* Side of the supervisor: makes the handshake on a socket that blocks. NULL
- * after the reason is appended to `why`. */
+/* Side of the supervisor: makes the handshake on a socket that blocks, by the key
+ * of its host. NULL after the reason is appended to `why`. */
 SSL *secret_connect(int fd, uint32_t place,
                     const uint8_t secret[PS_LAUNCH_SECRET_BYTES],
                     struct ps_str *why);
-
-/* Lets the kernel ask once a second whether the other host is there. */
-void secret_watch(int fd);
-/* True if the other host has answered nothing for 4 seconds: it is gone, or the
- * network is. A process that is only slow does not matter. */
-bool secret_is_cut(int fd);
 
 struct listener;
 
@@ -79,7 +63,8 @@ typedef bool (*link_message_cb)(void *ctx, const struct ps_msg *msg);
 void link_open(struct link *l, int in, int out);
 /* The same for a socket with TLS, whose handshake is done. */
 void link_open_tls(struct link *l, int fd, SSL *tls);
-/* True if the other host of a socket with TLS answers nothing any more. */
+/* True if the other host of a socket with TLS has answered nothing for 4 seconds:
+ * it is gone, or the network is. A process that is only slow does not matter. */
 bool link_is_cut(const struct link *l);
 /* Closes the descriptors and frees the buffers. */
 void link_close(struct link *l);

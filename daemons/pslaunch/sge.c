@@ -98,7 +98,6 @@ static bool join_at(const char *address, uint16_t port, uint32_t place,
         close(fd);
         return false;
     }
-    secret_watch(fd);
     supervisor_connect(fd, tls);
     return true;
 }
