@@ -64,32 +64,29 @@ void command_add_words(struct command *c, const char *text)
     }
 }
 
-void command_add_task(struct command *c, const char *order)
+/* Adds the words that run a script after the commands of a shell that `before`
+ * has. */
+static void add_script(struct command *c, const char *before,
+                       const char *script)
 {
     char self[PATH_MAX];
 
     process_own_path(self, sizeof(self));
     command_add(c, "/bin/sh");
     command_add(c, "-c");
-    command_add(c, TASK_SCRIPT);
+    command_addf(c, "%s%s", before, script);
     command_add(c, self);
+}
+
+void command_add_task(struct command *c, const char *order)
+{
+    add_script(c, "", TASK_SCRIPT);
     command_add(c, order);
 }
 
-void command_add_supervisor_after(struct command *c, const char *before)
+void command_add_supervisor(struct command *c, const char *before)
 {
-    char self[PATH_MAX];
-
-    process_own_path(self, sizeof(self));
-    command_add(c, "/bin/sh");
-    command_add(c, "-c");
-    command_addf(c, "%s" SCRIPT, before);
-    command_add(c, self);
-}
-
-void command_add_supervisor(struct command *c)
-{
-    command_add_supervisor_after(c, "");
+    add_script(c, before, SCRIPT);
 }
 
 void command_write_quoted(const char *word, FILE *out)

@@ -20,11 +20,10 @@ void command_addf(struct command *c, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 /* Adds the words of a text, which spaces separate. */
 void command_add_words(struct command *c, const char *text);
-/* Adds the words that start a supervisor: the program at the same path as here,
- * else the one of PATH there. */
-void command_add_supervisor(struct command *c);
-/* The same, after the commands of a shell that `before` has. */
-void command_add_supervisor_after(struct command *c, const char *before);
+/* Adds the words that start a supervisor, after the commands of a shell that
+ * `before` has: the program at the same path as here, else the one of PATH
+ * there. */
+void command_add_supervisor(struct command *c, const char *before);
 /* Adds the words that start a task of an array job, whose supervisor connects to
  * pslaunch as the file `order` says; what it reports goes to files beside. */
 void command_add_task(struct command *c, const char *order);

@@ -194,7 +194,7 @@ static void k8s_command(const struct plan *p, uint32_t host, struct command *c)
     command_add(c, p->hosts.hosts[host].name);
     command_addf(c, "%llus", seconds);
     command_add(c, p->job.container.space);
-    command_add_supervisor_after(c, "echo $$ >\"" NUMBER "\"; ");
+    command_add_supervisor(c, "echo $$ >\"" NUMBER "\"; ");
 }
 
 /* Runs kubectl with what `define` prints as its input, or without input. False:

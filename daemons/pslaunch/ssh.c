@@ -203,7 +203,7 @@ static void mpi_command(const struct plan *p, uint32_t host, struct command *c)
     command_add_words(c, mpi->kind != NULL ? mpi->kind->options
                                            : kinds[0].options);
     command_add(c, p->hosts.hosts[host].name);
-    command_add_supervisor(c);
+    command_add_supervisor(c, "");
 }
 
 static bool mpi_open(struct run *r)
@@ -241,7 +241,7 @@ static void slurm_command(const struct plan *p, uint32_t host,
     command_add_words(c, "srun --nodes=1 --ntasks=1 --overlap --mem=0 "
                          "--cpu-bind=none --mpi=none --unbuffered");
     command_addf(c, "--nodelist=%s", p->hosts.hosts[host].name);
-    command_add_supervisor(c);
+    command_add_supervisor(c, "");
 }
 
 const struct launcher launcher_slurm = {
