@@ -86,47 +86,12 @@ static void deliver_frame(struct daemon_conn *c, ps_conn_id id,
     driver_drop_payload(c);
 }
 
-/* Handles a frame of a worker that is for the driver; false: it is for the
- * machine. */
-static bool handle_memory_frame(struct daemon_conn *c, const struct ps_msg *msg)
-{
-    switch (msg->code) {
-    case PS_MSG_L_REGION:
-        driver_accept_region(c, msg);
-        return true;
-    case PS_MSG_L_RESIDUAL_SEGMENT:
-        driver_accept_residuals(c, msg);
-        return true;
-    case PS_MSG_L_RING:
-        driver_accept_ring(c, msg);
-        return true;
-    case PS_MSG_L_DEVICE:
-        driver_accept_device(c, msg);
-        return true;
-    case PS_MSG_L_DEVICE_EVENT:
-        driver_accept_device_event(c, msg);
-        return true;
-    case PS_MSG_L_DEVICE_OP:
-        driver_accept_device_op(c, msg);
-        return true;
-    case PS_MSG_L_WAKE:
-        return true; /* The loop is awake; before_poll() polls the rings. */
-    default:
-        return false;
-    }
-}
-
 static void on_worker_frame(struct daemon_conn *c, const struct ps_msg *msg,
                             uint64_t len)
 {
-    if (c->worker.ring.memory != NULL) {
-        /* Operations that the worker pushed before it sent this. */
-        (void)driver_ring_poll(c, ps_conn_frames(c->conn) - 1);
-        if (!ps_conn_is_open(c->conn)) {
-            return;
-        }
-    }
-    if (!handle_memory_frame(c, msg)) {
+    /* Operations that the worker pushed before it sent this. */
+    (void)driver_ring_poll(c, ps_conn_frames(c->conn) - 1);
+    if (ps_conn_is_open(c->conn) && !driver_accept_memory(c, msg)) {
         deliver_frame(c, c->id, msg, len);
     }
 }
@@ -185,17 +150,6 @@ void driver_on_sent(void *ctx, struct ps_conn *conn, uint64_t queued)
     }
 }
 
-static void worker_closed(struct daemon_conn *c)
-{
-    ps_process_close(c->worker.process);
-    driver_drop_device_events(c);
-    if (c->worker.ring.memory != NULL) {
-        /* Operations that the worker pushed before it ended. */
-        (void)driver_ring_poll(c, ps_conn_frames(c->conn));
-        ps_ring_conn_drop(&c->worker.ring);
-    }
-}
-
 /* Adds what the connection has moved. */
 void driver_add_stats(struct ps_driver_stats *sum, const struct ps_conn *conn)
 {
@@ -229,7 +183,8 @@ static void on_closed(void *ctx, struct ps_conn *conn, int rc)
               level, "connection closed peer=%s reason=\"%s\"",
               ps_conn_peer(conn), ps_conn_reason(conn));
     if (c->kind == PS_CONN_LOCAL) {
-        worker_closed(c);
+        ps_process_close(c->worker.process);
+        driver_drop_memory(c);
     }
     driver_add_stats(&d->closed_stats, conn);
     (void)ps_map_remove(d->conns, c->id);

@@ -184,15 +184,13 @@ static bool before_poll_once(struct ps_driver *d)
         driver_report_dials(d);
     }
     driver_relieve(d);
-    any |= d->source != NULL && d->source->poll(d);
+    any |= driver_rings_poll(d);
     if (d->computing > 0) {
         any |= ps_worker_run_small(d->opt.worker);
     }
     any |= tick_if_due(d);
     any |= resume_paused(d);
-    if (d->source != NULL) {
-        d->source->wake_peers(d);
-    }
+    driver_rings_wake(d);
     report_freed_arenas(d);
     any |= flush_queued(d);
     return any;
@@ -236,9 +234,7 @@ static bool before_poll(void *ctx)
     struct ps_driver *d = ctx;
     bool more = true;
 
-    if (d->source != NULL) {
-        d->source->awake(d);
-    }
+    driver_rings_awake(d);
     for (int i = 0; i < ROUNDS_MAX && more; i++) {
         more = !d->is_closing && d->failure == 0 && before_poll_once(d);
     }
@@ -251,7 +247,7 @@ static bool before_poll(void *ctx)
         d->opt.on_failed(d->opt.ctx, d->failure);
         return false;
     }
-    more = more || busy_poll(d) || (d->source != NULL && !d->source->sleep(d));
+    more = more || busy_poll(d) || !driver_rings_sleep(d);
     if (!more) {
         ps_loop_timer_set(d->opt.loop, &d->tick_timer, driver_deadline(d));
     }
@@ -324,7 +320,8 @@ struct ps_driver *ps_driver_new(const struct ps_driver_options *opt)
     ps_list_init(&d->to_flush);
     ps_list_init(&d->paused.conns);
     ps_list_init(&d->shm_conns);
-    ps_ring_set_init(&d->rings);
+    ps_list_init(&d->rings.all);
+    ps_list_init(&d->rings.wakes);
     ps_spin_init(&d->polling.spin, opt->busy_poll);
     ps_list_init(&d->dials.running);
     ps_list_init(&d->dials.ended);

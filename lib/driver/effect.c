@@ -221,8 +221,7 @@ static void send_op_done(struct ps_driver *d, const struct ps_fx *fx)
     if (c == NULL || !ps_conn_is_open(c->conn)) {
         return;
     }
-    if (ps_ring_set_push_done(&d->rings, &c->worker.ring, fx->op_done.op_id,
-                              fx->op_done.version)) {
+    if (driver_ring_push_done(c, fx->op_done.op_id, fx->op_done.version)) {
         return;
     }
     msg.l_done.op_id = fx->op_done.op_id;
@@ -243,7 +242,7 @@ static void send_op_progress(struct ps_driver *d, const struct ps_fx *fx)
     struct daemon_conn *c = ps_map_get(d->conns, fx->op_progress.conn);
 
     if (c != NULL && ps_conn_is_open(c->conn)) {
-        ps_ring_set_push_progress(&d->rings, &c->worker.ring, &piece);
+        driver_ring_push_progress(c, &piece);
     }
 }
 

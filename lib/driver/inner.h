@@ -21,17 +21,25 @@
 #include "core/link/path.h"
 #include "driver/driver.h"
 #include "net/loop.h"
-#include "net/ring_set.h"
 #include "net/tls.h"
+#include "proto/ring.h"
 
 /* Refused connections, and the time they get to read the reason. */
 #define REFUSED_MAX  8u
 #define REFUSED_TIME PS_MILLIS(500)
 
+/* Ring of operations of a worker. */
+struct worker_ring {
+    struct ps_buf *memory; /* Mapping of the ring; NULL: no ring. */
+    struct ps_ring_agent ring;
+    struct ps_list_node node; /* In `rings.all`. */
+    struct ps_list_node wake; /* In `rings.wakes`. */
+};
+
 /* State of a connection to a worker. */
 struct worker_conn {
     struct ps_process *process; /* Watch of its process; NULL: not watched. */
-    struct ps_ring_conn ring;
+    struct worker_ring ring;
     struct ps_map *events; /* Its events of GPUs, by number; NULL: none. */
     uint32_t waiting_ops;  /* Operations that wait for one of them. */
 };
@@ -75,16 +83,10 @@ struct driver_dials {
     struct ps_list ended; /* Ended dials to be reported. */
 };
 
-/* Input that no descriptor reports: polled in each pass, and asleep while the
- * loop waits. A daemon gets it from its first peer that uses it. */
-struct driver_source {
-    void (*awake)(struct ps_driver *d);
-    /* True if there was input. */
-    bool (*poll)(struct ps_driver *d);
-    /* Wakes sleeping peers for which there is new output. */
-    void (*wake_peers)(struct ps_driver *d);
-    /* From now on peers wake the loop. False: there is input. */
-    bool (*sleep)(struct ps_driver *d);
+struct driver_rings {
+    struct ps_list all;
+    struct ps_list wakes; /* Those with new completions. */
+    bool are_asleep;      /* Workers have to wake the agent. */
 };
 
 /* Refused sockets, with the reason sent, that are not closed yet. */
@@ -128,11 +130,6 @@ struct driver_watch {
     bool is_set;                /* The timer is armed. */
 };
 
-/* Work of GPUs that operations wait for. */
-struct driver_device {
-    struct ps_event_watch *watch; /* NULL: there was none yet. */
-};
-
 struct driver_polling {
     struct ps_spin spin;
     ps_time until; /* End of busy polling; 0: not polling. */
@@ -150,8 +147,7 @@ struct ps_driver {
     struct ps_pre_handshake pre_handshake;
     struct driver_paused paused;
     struct ps_list shm_conns; /* Connections to same-host peers. */
-    struct ps_ring_set rings;
-    const struct driver_source *source; /* NULL: no worker has had a ring. */
+    struct driver_rings rings;
     struct driver_dials dials;
     struct ps_effects fx;
     /* Wakes the loop; before_poll() feeds the tick. */
@@ -161,7 +157,7 @@ struct ps_driver {
     struct driver_liveness liveness;
     struct driver_tls tls;
     struct driver_watch watch;
-    struct driver_device device;
+    struct driver_device_watch *device_watch; /* NULL: there was none yet. */
     struct driver_polling polling;
     struct ps_output output;
     bool is_stepping;
@@ -312,16 +308,26 @@ void driver_relieve(struct ps_driver *d);
 
 /* memory.c */
 
-void driver_accept_region(struct daemon_conn *c, const struct ps_msg *msg);
-void driver_accept_residuals(struct daemon_conn *c, const struct ps_msg *msg);
-void driver_accept_ring(struct daemon_conn *c, const struct ps_msg *msg);
+/* Handles a frame of a worker about memory that it shares; false: it is for the
+ * machine. */
+bool driver_accept_memory(struct daemon_conn *c, const struct ps_msg *msg);
+/* Handles the operations that are left in the ring of a closed connection, and frees
+ * what the worker has shared. */
+void driver_drop_memory(struct daemon_conn *c);
 /* Handles the operations that the worker pushed before its frame number
  * `frames` + 1. True if there were any. */
 bool driver_ring_poll(struct daemon_conn *c, uint64_t frames);
-
-void driver_accept_device(struct daemon_conn *c, const struct ps_msg *msg);
-void driver_accept_device_event(struct daemon_conn *c,
-                                const struct ps_msg *msg);
-void driver_accept_device_op(struct daemon_conn *c, const struct ps_msg *msg);
-void driver_drop_device_events(struct daemon_conn *c);
+/* Adds the end of an operation. False: no ring, or a full one. */
+bool driver_ring_push_done(struct daemon_conn *c, uint64_t op_id,
+                           uint64_t version);
+/* Adds a progress report. Without a ring, or with a full one, it is dropped. */
+void driver_ring_push_progress(struct daemon_conn *c,
+                               const struct ps_ring_progress *piece);
+/* Handles the operations of all rings. True if there were any. */
+bool driver_rings_poll(struct ps_driver *d);
+/* Wakes sleeping workers that have new completions. */
+void driver_rings_wake(struct ps_driver *d);
+/* From now on workers wake the loop. False: a ring has an operation. */
+bool driver_rings_sleep(struct ps_driver *d);
+void driver_rings_awake(struct ps_driver *d);
 void driver_device_fini(struct ps_driver *d);

@@ -8,22 +8,17 @@
 #include "base/str.h"
 #include "kernel/share.h"
 #include "net/arena.h"
-#include "net/event_watch.h"
 #include "net/local.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
+#include <uv.h>
 
-/* ------------------------------------------------------- regions and rings */
-
-/* Memory shared with workers: regions and residual segments, which the machine
- * gets as buffers, and rings of operations. */
-
-/* Operations fed to the machine in one event. */
-#define RING_BATCH_MAX 32
+/* ----------------------------------------------------------------- regions */
 
 /* Reports to the machine that memory cannot be mapped; it notifies the
  * worker. */
@@ -90,17 +85,57 @@ static void map_worker_memory(struct daemon_conn *c, enum ps_event_type type,
     ps_buf_unref(buf);
 }
 
-void driver_accept_region(struct daemon_conn *c, const struct ps_msg *msg)
+/* ------------------------------------------------------------------- rings */
+
+/* A ring of operations (proto/ring.h) is a faster way for some messages of a
+ * worker's connection: it keeps their order to the frames, and its sleeping side
+ * is woken by a frame. All rings are polled before each wait, and asleep while the
+ * loop waits. */
+
+/* Operations fed to the machine in one event. */
+#define RING_BATCH_MAX 32
+
+static void accept_ring(struct daemon_conn *c, const struct ps_msg *msg)
 {
-    map_worker_memory(c, PS_EV_REGION, msg->l_region.region,
-                      msg->l_region.size);
+    struct worker_ring *r = &c->worker.ring;
+    const uint64_t size = msg->l_ring.size;
+    int fd = ps_conn_pop_fd(c->conn);
+    char text[PS_TEXT_MAX];
+    const char *why;
+    int rc;
+
+    if (fd < 0) {
+        ps_conn_close(c->conn, PS_E_PROTO, "l_ring without a descriptor");
+        return;
+    }
+    if (r->memory != NULL || size != ps_ring_bytes()) {
+        close(fd);
+        ps_conn_close(c->conn, PS_E_PROTO,
+                      r->memory != NULL ? "a second l_ring"
+                                        : "l_ring of another size");
+        return;
+    }
+    rc = ps_local_map_shared(fd, size, &r->memory, &why);
+    if (rc != 0) {
+        /* Region 0 is none, so the machine ends the session. */
+        snprintf(text, sizeof(text), "ring of operations: %s", why);
+        no_memory(c, PS_EV_REGION, 0, size, rc, text);
+        return;
+    }
+    ps_ring_agent_init(&r->ring, r->memory->data);
+    ps_list_push_back(&c->driver->rings.all, &r->node);
 }
 
-void driver_accept_residuals(struct daemon_conn *c, const struct ps_msg *msg)
+static void drop_ring(struct worker_ring *r)
 {
-    map_worker_memory(c, PS_EV_RESIDUAL_SEGMENT,
-                      msg->l_residual_segment.segment,
-                      msg->l_residual_segment.size);
+    if (ps_list_linked(&r->wake)) {
+        ps_list_remove(&r->wake);
+    }
+    if (ps_list_linked(&r->node)) {
+        ps_list_remove(&r->node);
+    }
+    ps_buf_unref(r->memory);
+    r->memory = NULL;
 }
 
 bool driver_ring_poll(struct daemon_conn *c, uint64_t frames)
@@ -111,30 +146,34 @@ bool driver_ring_poll(struct daemon_conn *c, uint64_t frames)
      * operation. */
     ps_time now = ps_loop_now(c->driver->opt.loop);
     uint32_t count = 0;
-    int n;
+    int n = 0;
 
     /* Bounded, so that a worker that keeps its ring full does not starve
      * others. */
-    while (count < PS_RING_OP_SLOTS &&
-           (n = ps_ring_conn_take(&c->worker.ring, frames, ops,
-                                  RING_BATCH_MAX)) > 0) {
+    while (c->worker.ring.memory != NULL && count < PS_RING_OP_SLOTS &&
+           (n = ps_ring_pop_ops(&c->worker.ring.ring, frames, ops,
+                                RING_BATCH_MAX)) > 0) {
         count += (uint32_t)n;
         ev.ops.count = (uint32_t)n;
         driver_feed_at(c->driver, &ev, now);
     }
+    if (n < 0) {
+        ps_conn_close(c->conn, n, "an operation in the ring is malformed");
+        drop_ring(&c->worker.ring);
+    }
     return count > 0;
 }
 
-static bool poll_rings(struct ps_driver *d)
+bool driver_rings_poll(struct ps_driver *d)
 {
-    struct ps_list_node *n = ps_list_first(&d->rings.conns);
+    struct ps_list_node *n = ps_list_first(&d->rings.all);
     bool any = false;
 
     while (n != NULL) {
         struct daemon_conn *c = PS_CONTAINER(n, struct daemon_conn,
                                              worker.ring.node);
 
-        n = ps_list_next(&d->rings.conns, n);
+        n = ps_list_next(&d->rings.all, n);
         if (ps_conn_is_open(c->conn)) {
             any |= driver_ring_poll(c, ps_conn_frames(c->conn));
         }
@@ -142,48 +181,80 @@ static bool poll_rings(struct ps_driver *d)
     return any;
 }
 
-static void wake_workers(struct ps_driver *d)
+static void mark_wake(struct daemon_conn *c)
 {
-    struct ps_ring_conn *r;
-
-    while ((r = ps_ring_set_wake_next(&d->rings)) != NULL) {
-        driver_mark_flush(PS_CONTAINER(r, struct daemon_conn, worker.ring));
+    if (!ps_list_linked(&c->worker.ring.wake)) {
+        ps_list_push_back(&c->driver->rings.wakes, &c->worker.ring.wake);
     }
 }
 
-static void set_awake(struct ps_driver *d)
+bool driver_ring_push_done(struct daemon_conn *c, uint64_t op_id,
+                           uint64_t version)
 {
-    ps_ring_set_awake(&d->rings);
+    struct worker_ring *r = &c->worker.ring;
+
+    if (r->memory == NULL || !ps_ring_push_done(&r->ring, op_id, version)) {
+        return false;
+    }
+    mark_wake(c);
+    return true;
 }
 
-static bool set_sleep(struct ps_driver *d)
+void driver_ring_push_progress(struct daemon_conn *c,
+                               const struct ps_ring_progress *piece)
 {
-    return ps_ring_set_sleep(&d->rings);
+    struct worker_ring *r = &c->worker.ring;
+
+    if (r->memory != NULL && ps_ring_push_progress(&r->ring, piece)) {
+        mark_wake(c);
+    }
 }
 
-static const struct driver_source ring_source = {
-    .awake = set_awake,
-    .poll = poll_rings,
-    .wake_peers = wake_workers,
-    .sleep = set_sleep,
-};
-
-void driver_accept_ring(struct daemon_conn *c, const struct ps_msg *msg)
+void driver_rings_wake(struct ps_driver *d)
 {
-    const char *why;
-    int rc = ps_ring_set_accept(&c->driver->rings, &c->worker.ring, c->conn,
-                                msg->l_ring.size, &why);
+    static const struct ps_msg wake = {.code = PS_MSG_L_WAKE};
+    const struct ps_conn_frame frame = {.msg = &wake, .pass_fd = -1};
+    struct ps_list_node *n;
 
-    if (rc == PS_E_PROTO) {
-        ps_conn_close(c->conn, rc, why);
-    } else if (rc != 0) {
-        char text[PS_TEXT_MAX];
+    while ((n = ps_list_pop(&d->rings.wakes)) != NULL) {
+        struct daemon_conn *c = PS_CONTAINER(n, struct daemon_conn,
+                                             worker.ring.wake);
 
-        /* Region 0 is none, so the machine ends the session. */
-        snprintf(text, sizeof(text), "ring of operations: %s", why);
-        no_memory(c, PS_EV_REGION, 0, msg->l_ring.size, rc, text);
-    } else {
-        c->driver->source = &ring_source;
+        /* On failure the connection is closing, which wakes the worker too. */
+        if (ps_ring_wake_worker(&c->worker.ring.ring) &&
+            ps_conn_send(c->conn, &frame) == 0) {
+            driver_mark_flush(c);
+        }
+    }
+}
+
+bool driver_rings_sleep(struct ps_driver *d)
+{
+    d->rings.are_asleep = true;
+    PS_LIST_EACH(n, &d->rings.all)
+    {
+        struct daemon_conn *c = PS_CONTAINER(n, struct daemon_conn,
+                                             worker.ring.node);
+
+        if (ps_conn_is_open(c->conn) &&
+            !ps_ring_agent_sleep(&c->worker.ring.ring,
+                                 ps_conn_frames(c->conn))) {
+            driver_rings_awake(d);
+            return false;
+        }
+    }
+    return true;
+}
+
+void driver_rings_awake(struct ps_driver *d)
+{
+    if (!d->rings.are_asleep) {
+        return;
+    }
+    d->rings.are_asleep = false;
+    PS_LIST_EACH(n, &d->rings.all)
+    {
+        ps_ring_agent_awake(&PS_CONTAINER(n, struct worker_ring, node)->ring);
     }
 }
 
@@ -202,8 +273,7 @@ struct device_event {
 
 /* Operation that waits for its event. */
 struct device_op {
-    struct ps_event_wait wait;
-    struct ps_driver *driver;
+    struct ps_list_node node; /* In a list of struct driver_device_watch. */
     ps_conn_id conn;
     struct device_event *event;
     struct ps_msg *msg;
@@ -265,7 +335,7 @@ static bool check_identity(struct daemon_conn *c, const struct ps_bytes *uuid,
     return true;
 }
 
-void driver_accept_device(struct daemon_conn *c, const struct ps_msg *msg)
+static void accept_device(struct daemon_conn *c, const struct ps_msg *msg)
 {
     const struct ps_msg_l_device *m = &msg->l_device;
     struct ps_share *share = c->driver->opt.share;
@@ -308,16 +378,7 @@ void driver_accept_device(struct daemon_conn *c, const struct ps_msg *msg)
     }
 }
 
-static struct ps_event_watch *open_watch(struct ps_driver *d)
-{
-    if (d->device.watch == NULL &&
-        ps_event_watch_new(d->opt.loop, d->opt.share, &d->device.watch) != 0) {
-        return NULL;
-    }
-    return d->device.watch;
-}
-
-void driver_accept_device_event(struct daemon_conn *c, const struct ps_msg *msg)
+static void accept_device_event(struct daemon_conn *c, const struct ps_msg *msg)
 {
     const struct ps_msg_l_device_event *m = &msg->l_device_event;
     struct ps_share *share = c->driver->opt.share;
@@ -360,10 +421,8 @@ static void feed_op(struct ps_driver *d, ps_conn_id conn,
     driver_feed(d, &ev);
 }
 
-static void event_is_over(struct ps_event_wait *w)
+static void event_is_over(struct ps_driver *d, struct device_op *op)
 {
-    struct device_op *op = PS_CONTAINER(w, struct device_op, wait);
-    struct ps_driver *d = op->driver;
     struct daemon_conn *c = ps_map_get(d->conns, op->conn);
 
     /* The operations of a worker that is gone do not count. */
@@ -374,6 +433,167 @@ static void event_is_over(struct ps_event_wait *w)
     event_unref(op->event);
     ps_msg_free(op->msg);
     ps_free(op);
+}
+
+/* Waits in a thread for work that workers have given to GPUs. It asks their events,
+ * again and again while there are any: a stream that waits for an event of a
+ * process that has died may never go on. */
+
+/* Between two questions, in ns: at first less than a copy of a megabyte takes,
+ * and twice as long each time, because a backward pass takes milliseconds. */
+#define PAUSE_MIN_NS 20000
+#define PAUSE_MAX_NS 160000
+
+struct driver_device_watch {
+    struct ps_driver *driver;
+    uv_async_t async;
+    uv_thread_t thread;
+    uv_mutex_t lock;
+    uv_cond_t wake;
+    bool is_stopping;     /* Guarded by the lock, as are all below. */
+    struct ps_list added; /* Operations that the thread has not seen. */
+    struct ps_list over;  /* Their events are over. */
+};
+
+static void move_all(struct ps_list *from, struct ps_list *to)
+{
+    struct ps_list_node *n;
+
+    while ((n = ps_list_pop(from)) != NULL) {
+        ps_list_push_back(to, n);
+    }
+}
+
+/* Moves the operations whose events are over. True if there were any. */
+static bool ask_all(struct ps_list *waits, struct ps_list *over)
+{
+    struct ps_list_node *n = ps_list_first(waits);
+
+    while (n != NULL) {
+        struct ps_list_node *next = ps_list_next(waits, n);
+        const struct device_event *e =
+            PS_CONTAINER(n, struct device_op, node)->event;
+
+        if (ps_share_event_is_over(e->share, e->event)) {
+            ps_list_remove(n);
+            ps_list_push_back(over, n);
+        }
+        n = next;
+    }
+    return !ps_list_empty(over);
+}
+
+static void watch_main(void *arg)
+{
+    struct timespec pause = {.tv_nsec = PAUSE_MIN_NS};
+    struct driver_device_watch *w = arg;
+    struct ps_list waits;
+    struct ps_list over;
+
+    ps_list_init(&waits);
+    ps_list_init(&over);
+    uv_mutex_lock(&w->lock);
+    while (!w->is_stopping) {
+        move_all(&w->added, &waits);
+        if (ps_list_empty(&waits)) {
+            uv_cond_wait(&w->wake, &w->lock);
+            continue;
+        }
+        uv_mutex_unlock(&w->lock);
+
+        const bool any = ask_all(&waits, &over);
+
+        if (any) {
+            pause.tv_nsec = PAUSE_MIN_NS;
+        } else {
+            (void)nanosleep(&pause, NULL);
+            pause.tv_nsec = pause.tv_nsec < PAUSE_MAX_NS ? 2 * pause.tv_nsec
+                                                         : PAUSE_MAX_NS;
+        }
+        uv_mutex_lock(&w->lock);
+        if (any) {
+            move_all(&over, &w->over);
+            ps_uv_wake(&w->async);
+        }
+    }
+    move_all(&waits, &w->over);
+    uv_mutex_unlock(&w->lock);
+}
+
+static void report_over(struct driver_device_watch *w)
+{
+    struct ps_list over;
+    struct ps_list_node *n;
+
+    ps_list_init(&over);
+    uv_mutex_lock(&w->lock);
+    move_all(&w->over, &over);
+    uv_mutex_unlock(&w->lock);
+    while ((n = ps_list_pop(&over)) != NULL) {
+        event_is_over(w->driver, PS_CONTAINER(n, struct device_op, node));
+    }
+}
+
+static void on_wake(uv_async_t *handle)
+{
+    report_over(handle->data);
+}
+
+static void handle_closed(uv_handle_t *handle)
+{
+    ps_free(handle->data);
+}
+
+static void close_watch(struct driver_device_watch *w)
+{
+    uv_cond_destroy(&w->wake);
+    uv_mutex_destroy(&w->lock);
+    uv_close((uv_handle_t *)&w->async, handle_closed);
+}
+
+/* Starts the thread, unless it runs. False: it cannot be started. */
+static bool open_watch(struct ps_driver *d)
+{
+    struct driver_device_watch *w = d->device_watch;
+
+    if (w != NULL) {
+        return true;
+    }
+    w = ps_calloc(1, sizeof(*w));
+    if (uv_async_init(ps_loop_uv(d->opt.loop), &w->async, on_wake) != 0) {
+        ps_free(w);
+        return false;
+    }
+    w->async.data = w;
+    uv_unref((uv_handle_t *)&w->async);
+    w->driver = d;
+    ps_list_init(&w->added);
+    ps_list_init(&w->over);
+    uv_mutex_init(&w->lock);
+    uv_cond_init(&w->wake);
+    if (uv_thread_create(&w->thread, watch_main, w) != 0) {
+        close_watch(w);
+        return false;
+    }
+    d->device_watch = w;
+    return true;
+}
+
+void driver_device_fini(struct ps_driver *d)
+{
+    struct driver_device_watch *w = d->device_watch;
+
+    if (w == NULL) {
+        return;
+    }
+    uv_mutex_lock(&w->lock);
+    w->is_stopping = true;
+    uv_cond_signal(&w->wake);
+    uv_mutex_unlock(&w->lock);
+    uv_thread_join(&w->thread);
+    move_all(&w->added, &w->over); /* Operations that are left are dropped. */
+    report_over(w);
+    close_watch(w);
 }
 
 static void refuse_op(struct daemon_conn *c, uint64_t op_id)
@@ -391,9 +611,10 @@ static void refuse_op(struct daemon_conn *c, uint64_t op_id)
     }
 }
 
-void driver_accept_device_op(struct daemon_conn *c, const struct ps_msg *msg)
+static void accept_device_op(struct daemon_conn *c, const struct ps_msg *msg)
 {
     const struct ps_msg_l_device_op *m = &msg->l_device_op;
+    struct driver_device_watch *w;
     struct device_event *e = c->worker.events == NULL
                                  ? NULL
                                  : ps_map_get(c->worker.events, m->event);
@@ -403,7 +624,7 @@ void driver_accept_device_op(struct daemon_conn *c, const struct ps_msg *msg)
         feed_op(c->driver, c->id, msg);
         return;
     }
-    if (e == NULL || open_watch(c->driver) == NULL) {
+    if (e == NULL || !open_watch(c->driver)) {
         refuse_op(c, m->op_id);
         return;
     }
@@ -413,18 +634,16 @@ void driver_accept_device_op(struct daemon_conn *c, const struct ps_msg *msg)
     }
     c->worker.waiting_ops++;
     op = ps_calloc(1, sizeof(*op));
-    *op = (struct device_op){
-        .wait = {.event = e->event, .over = event_is_over},
-        .driver = c->driver,
-        .conn = c->id,
-        .event = e,
-        .msg = ps_msg_dup(msg),
-    };
+    *op = (struct device_op){.conn = c->id, .event = e, .msg = ps_msg_dup(msg)};
     e->refs++;
-    ps_event_watch_add(c->driver->device.watch, &op->wait);
+    w = c->driver->device_watch;
+    uv_mutex_lock(&w->lock);
+    ps_list_push_back(&w->added, &op->node);
+    uv_cond_signal(&w->wake);
+    uv_mutex_unlock(&w->lock);
 }
 
-void driver_drop_device_events(struct daemon_conn *c)
+static void drop_device_events(struct daemon_conn *c)
 {
     struct ps_map_cursor at = {0};
     struct device_event *e;
@@ -439,7 +658,43 @@ void driver_drop_device_events(struct daemon_conn *c)
     c->worker.events = NULL;
 }
 
-void driver_device_fini(struct ps_driver *d)
+/* ------------------------------------------------------------------- frames */
+
+bool driver_accept_memory(struct daemon_conn *c, const struct ps_msg *msg)
 {
-    ps_event_watch_free(d->device.watch);
+    switch (msg->code) {
+    case PS_MSG_L_REGION:
+        map_worker_memory(c, PS_EV_REGION, msg->l_region.region,
+                          msg->l_region.size);
+        return true;
+    case PS_MSG_L_RESIDUAL_SEGMENT:
+        map_worker_memory(c, PS_EV_RESIDUAL_SEGMENT,
+                          msg->l_residual_segment.segment,
+                          msg->l_residual_segment.size);
+        return true;
+    case PS_MSG_L_RING:
+        accept_ring(c, msg);
+        return true;
+    case PS_MSG_L_DEVICE:
+        accept_device(c, msg);
+        return true;
+    case PS_MSG_L_DEVICE_EVENT:
+        accept_device_event(c, msg);
+        return true;
+    case PS_MSG_L_DEVICE_OP:
+        accept_device_op(c, msg);
+        return true;
+    case PS_MSG_L_WAKE:
+        return true; /* The loop is awake; before_poll() polls the rings. */
+    default:
+        return false;
+    }
+}
+
+void driver_drop_memory(struct daemon_conn *c)
+{
+    drop_device_events(c);
+    /* Operations that the worker pushed before it ended. */
+    (void)driver_ring_poll(c, ps_conn_frames(c->conn));
+    drop_ring(&c->worker.ring);
 }
