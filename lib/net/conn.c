@@ -282,8 +282,7 @@ static void conn_init_transport(struct ps_conn *c,
     if (opt->is_shm) {
         c->shm = conn_shm_new(opt->fd, opt->arenas, &c->writer);
     }
-    if (opt->io_pool != NULL && conn_is_tcp(c) &&
-        ps_transport_has(&c->transport, PS_TRANSPORT_IN_PLACE)) {
+    if (opt->io_pool != NULL && conn_is_tcp(c)) {
         c->io = conn_io_new(c, opt->io_pool);
     }
 }
@@ -308,8 +307,7 @@ int ps_conn_open(const struct ps_conn_options *opt, struct ps_conn **ret_conn)
     ps_str_copy(c->peer, sizeof(c->peer), opt->peer);
     conn_init_transport(c, opt);
     set_socket_buffers(c, opt);
-    ps_frame_reader_init(
-        &c->reader, ps_transport_has(&c->transport, PS_TRANSPORT_IN_PLACE));
+    ps_frame_reader_init(&c->reader);
     ps_frame_writer_init(&c->writer, PS_PROTOCOL);
     conn_timers_init(&c->timers, conn_deadline_due);
     c->timers.due[CONN_DUE_HANDSHAKE] = ps_loop_now(c->loop) +

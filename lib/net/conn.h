@@ -41,8 +41,6 @@ struct ps_tls_session;
 
 #define PS_CONN_PEER_MAX   320u
 #define PS_CONN_REASON_MAX 160u
-/* Received descriptors that may wait for their message. */
-#define PS_CONN_FDS_MAX    PS_TRANSPORT_FDS_MAX
 
 struct ps_conn_ops {
     /* A frame with `len` > 0 payload bytes begins. 0 with *ret_dst: payload is
@@ -196,7 +194,6 @@ struct ps_conn_stats {
     uint64_t bytes_in;
     uint64_t bytes_out;
     uint64_t frames_in;
-    uint64_t frames_out;
     uint64_t reads; /* System calls. */
     uint64_t writes;
     uint64_t copied;        /* Payload bytes that passed through staging. */

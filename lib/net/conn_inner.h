@@ -56,8 +56,6 @@ enum ps_frame_phase {
 /* Zeroed at first, then ps_frame_reader_init(). */
 struct ps_frame_reader {
     uint8_t phase; /* enum ps_frame_phase. */
-    /* Payloads are read straight to their place; false: through staging. */
-    bool in_place;
     struct ps_frame_prefix prefix;
     uint8_t *staging;
     uint32_t staging_cap;
@@ -71,7 +69,7 @@ struct ps_frame_reader {
     uint64_t payload_left;
 };
 
-void ps_frame_reader_init(struct ps_frame_reader *r, bool in_place);
+void ps_frame_reader_init(struct ps_frame_reader *r);
 void ps_frame_reader_fini(struct ps_frame_reader *r);
 
 /* -------------------------------------------------- output: frames to bytes */

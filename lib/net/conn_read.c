@@ -91,9 +91,8 @@ static bool reader_in_frame(const struct ps_frame_reader *r)
     return r->phase != PS_FRAME_HEAD || reader_staged(r) > 0;
 }
 
-void ps_frame_reader_init(struct ps_frame_reader *r, bool in_place)
+void ps_frame_reader_init(struct ps_frame_reader *r)
 {
-    r->in_place = in_place;
     r->staging_cap = STAGING_FIRST;
     r->staging = ps_alloc(r->staging_cap);
 }
@@ -167,11 +166,6 @@ static int reader_places(struct ps_frame_reader *r, uint64_t most,
         r->staging_to -= r->staging_from;
         r->staging_from = 0;
     }
-    if (!r->in_place) {
-        iov[0] = (struct iovec){r->staging + r->staging_to,
-                                r->staging_cap - r->staging_to};
-        return 1;
-    }
     if (r->phase == PS_FRAME_LONG_HEADER) {
         iov[n++] = (struct iovec){r->header + r->header_got,
                                   head_len(r) - r->header_got};
@@ -194,7 +188,7 @@ static int reader_places(struct ps_frame_reader *r, uint64_t most,
  * place. */
 static void reader_advance(struct ps_frame_reader *r, size_t first, size_t n)
 {
-    first = r->phase != PS_FRAME_HEAD && r->in_place ? ps_min_u64(n, first) : 0;
+    first = r->phase != PS_FRAME_HEAD ? ps_min_u64(n, first) : 0;
     if (r->phase == PS_FRAME_LONG_HEADER) {
         r->header_got += (uint32_t)first;
     } else if (r->phase == PS_FRAME_PAYLOAD) {

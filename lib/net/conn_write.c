@@ -123,7 +123,6 @@ int ps_conn_send(struct ps_conn *c, const struct ps_conn_frame *frame)
     }
     ps_frame_writer_push(&c->writer, f,
                          conn_pool_sends(c) ? c->io->out.bytes_min : 0);
-    c->stats.frames_out++;
     return 0;
 
 free_frame:

@@ -78,7 +78,7 @@ static ssize_t tcp_write(struct ps_transport *t, struct iovec *iov, int count,
 {
     const struct msghdr m = {.msg_iov = iov, .msg_iovlen = (size_t)count};
 
-    (void)pass_fd; /* See PS_TRANSPORT_PASSES_FDS. */
+    (void)pass_fd;
     return send_message(t->fd, &m);
 }
 
@@ -173,8 +173,7 @@ static ssize_t unix_write(struct ps_transport *t, struct iovec *iov, int count,
 }
 
 const struct ps_transport_ops ps_transport_tcp = {
-    .flags = PS_TRANSPORT_IS_PLAIN | PS_TRANSPORT_IS_TCP |
-             PS_TRANSPORT_IN_PLACE,
+    .flags = PS_TRANSPORT_IS_PLAIN | PS_TRANSPORT_IS_TCP,
     .read_turn = READ_TURN,
     .write_turn = WRITE_TURN,
     .read = tcp_read,
@@ -182,8 +181,7 @@ const struct ps_transport_ops ps_transport_tcp = {
 };
 
 const struct ps_transport_ops ps_transport_unix = {
-    .flags = PS_TRANSPORT_IS_PLAIN | PS_TRANSPORT_PASSES_FDS |
-             PS_TRANSPORT_IN_PLACE,
+    .flags = PS_TRANSPORT_IS_PLAIN,
     .read_turn = READ_TURN,
     .write_turn = WRITE_TURN,
     .read = unix_read,

@@ -21,11 +21,9 @@ struct ps_transport;
 enum ps_transport_flag {
     /* The stream of the socket has the bytes of the frames. */
     PS_TRANSPORT_IS_PLAIN = 1,
-    PS_TRANSPORT_PASSES_FDS = 2, /* Descriptors travel with bytes. */
-    PS_TRANSPORT_IS_TCP = 4,     /* The socket is one of TCP. */
-    PS_TRANSPORT_IN_PLACE = 8, /* Payloads are read straight to their place. */
+    PS_TRANSPORT_IS_TCP = 2, /* The socket is one of TCP. */
     /* Both directions share state: one thread at a time reads or writes. */
-    PS_TRANSPORT_ONE_THREAD = 16,
+    PS_TRANSPORT_ONE_THREAD = 4,
 };
 
 struct ps_transport_ops {
@@ -36,7 +34,8 @@ struct ps_transport_ops {
     /* Reads bytes to up to `count` places. 0: end of the stream; -1: errno, or
      * ECANCELED and `failure`. EAGAIN: neither socket nor transport has any. */
     ssize_t (*read)(struct ps_transport *t, struct iovec *iov, int count);
-    /* Writes bytes; the descriptor `pass_fd` travels with the first, -1: none.
+    /* Writes bytes; the descriptor `pass_fd` travels with the first, -1: none,
+     * as on all transports but that of Unix sockets.
      * -1 with errno as read. Bytes not accepted may be others next time; those
      * accepted may wait in the transport, see `unsent`. */
     ssize_t (*write)(struct ps_transport *t, struct iovec *iov, int count,

@@ -539,8 +539,7 @@ static void large_payloads_are_not_copied(void **state)
     assert_int_equal(ps_conn_queued(w.b.conn), 0);
     assert_memory_equal(w.a.payload, buf->data, buf->size);
     ps_conn_stats(w.a.conn, &s);
-    assert_true(ciphered ? s.copied == count * buf->size
-                         : s.copied * 1000 < count * buf->size);
+    assert_true(s.copied * 1000 < count * buf->size);
     assert_true(!by_threads || s.moved_by_pool > count * buf->size / 2);
     if (by_shm) {
         assert_int_equal(s.by_reference, count * buf->size);
@@ -1421,7 +1420,8 @@ static void release_of_payloads_never_sent_is_refused(void **state)
         tell_release(&w, payloads);
         RUN_UNTIL(&w, w.a.closed);
         assert_int_equal(w.a.rc, PS_E_PROTO);
-        assert_string_equal(w.a.reason, "receipt for a payload that was not sent");
+        assert_string_equal(w.a.reason,
+                            "receipt for a payload that was not sent");
         end(&w);
     }
 }

@@ -7,6 +7,7 @@
 #include "net/arena.h"
 #include "net/conn.h"
 #include "net/loop.h"
+#include "net/transport.h"
 #include "proto/msg_codec.h"
 
 #include <dirent.h>
@@ -623,13 +624,13 @@ static void too_many_descriptors_of_one_frame_are_refused(void **state)
 
     (void)state;
     begin_world(&w);
-    int fds[PS_CONN_FDS_MAX + 1];
+    int fds[PS_TRANSPORT_FDS_MAX + 1];
 
-    for (unsigned i = 0; i <= PS_CONN_FDS_MAX; i++) {
+    for (unsigned i = 0; i <= PS_TRANSPORT_FDS_MAX; i++) {
         fds[i] = make_memfd(SIZE, SEALS);
     }
-    send_with(w.fd, bytes, len, fds, PS_CONN_FDS_MAX + 1);
-    for (unsigned i = 0; i <= PS_CONN_FDS_MAX; i++) {
+    send_with(w.fd, bytes, len, fds, PS_TRANSPORT_FDS_MAX + 1);
+    for (unsigned i = 0; i <= PS_TRANSPORT_FDS_MAX; i++) {
         close(fds[i]);
     }
     expect_cut(&w, "too many descriptors");
@@ -649,8 +650,8 @@ too_many_descriptors_of_an_incomplete_frame_are_refused(void **state)
     begin_world(&w);
     int fd = make_memfd(SIZE, SEALS);
 
-    assert_true(len > PS_CONN_FDS_MAX + 1);
-    while (i <= PS_CONN_FDS_MAX) {
+    assert_true(len > PS_TRANSPORT_FDS_MAX + 1);
+    while (i <= PS_TRANSPORT_FDS_MAX) {
         send_with(w.fd, bytes + i, 1, &fd, 1);
         i++;
     }
