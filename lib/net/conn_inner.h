@@ -10,10 +10,10 @@
 #include "net/conn.h"
 #include "net/io_pool.h"
 #include "net/loop.h"
-#include "net/shm_peer.h"
 #include "net/tcp.h"
 #include "net/transport.h"
 #include "proto/frame.h"
+#include "proto/ps_fixed.h"
 #include "proto/ps_msg.h"
 
 #include <stdbool.h>
@@ -216,7 +216,8 @@ bool conn_shm_parse_refs(struct conn_shm *s,
                          const struct ps_frame_prefix *prefix,
                          const uint8_t *at);
 /* Copies a payload of `len` bytes that was sent by reference; NULL: nowhere.
- * Errors as ps_shm_read(). */
+ * PS_E_CLOSED: the peer closed its end meanwhile and may have reused the memory;
+ * PS_E_PROTO: not memory of the peer. `dst` is undefined after an error. */
 PS_MUST_USE int conn_shm_read(struct conn_shm *s, int fd, unsigned ref_count,
                               void *dst, uint64_t len);
 

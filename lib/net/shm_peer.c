@@ -2,13 +2,14 @@
 /* Same-host peers: abstract Unix sockets; copies from mapped arenas or by
  * process_vm_readv(); and the part of a connection that sends and receives
  * payloads by reference. */
-#include "net/conn_inner.h"
+#include "net/shm_peer.h"
 
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/map.h"
 #include "kernel/kernel.h"
 #include "net/arena.h"
+#include "net/conn_inner.h"
 #include "net/local.h"
 #include "proto/msg_codec.h"
 
@@ -26,7 +27,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-/* ----------------------------------------------------- discovery and access */
+/* ---------------------------------------------------------------- discovery */
 
 /* Abstract names begin with a zero byte; the address length ends them. */
 static int fill_abstract_name(const char *address, struct sockaddr_un *sa,
@@ -111,7 +112,15 @@ int ps_shm_dial(const char *address, int *ret_fd)
     return 0;
 }
 
-uint32_t ps_shm_peer_process(int fd)
+/* ----------------------------------------------------- part of a connection */
+
+/* Least payload sent by reference; below it, writing is cheaper. */
+#define REF_MIN    (8u * 1024u)
+/* Limit on mapped arenas of one peer. */
+#define ARENAS_MAX 65536u
+
+/* Process at the other end; 0: its memory is not readable. */
+static uint32_t peer_process(int fd)
 {
     struct ps_local_peer peer;
     uint8_t byte;
@@ -130,94 +139,12 @@ uint32_t ps_shm_peer_process(int fd)
     return peer.pid;
 }
 
-/* Rule S8: true while the peer's end is open. A sender keeps referenced memory
- * until it is released or its end is closed, so bytes read while the end was
- * open are valid; and a process with an open end is alive, so its pid was not
- * reused. */
-static bool is_peer_connected(int fd)
-{
-    struct pollfd p = {.fd = fd};
-
-    return poll(&p, 1, 0) >= 0 && (p.revents & (POLLHUP | POLLERR)) == 0;
-}
-
-int ps_shm_map_arena(int arena_fd, struct ps_buf **ret_buf,
-                     const char **ret_why)
-{
-    struct stat st;
-
-    if (fstat(arena_fd, &st) != 0 || st.st_size <= 0) {
-        close(arena_fd);
-        *ret_why = "an arena without a size";
-        return PS_E_INVAL;
-    }
-    return ps_local_map(arena_fd, (uint64_t)st.st_size, ret_buf, ret_why);
-}
-
-static bool read_arena(const struct ps_shm_peer *peer,
-                       const struct ps_fixed_shm_ref *piece, void *dst)
-{
-    const uint64_t offset = piece->place;
-    const struct ps_buf *b = peer->arenas == NULL
-                                 ? NULL
-                                 : ps_map_get(peer->arenas, piece->arena);
-
-    if (b == NULL || offset > b->size || piece->len > b->size - offset) {
-        return false;
-    }
-    ps_kernel_copy_part(dst, b->data + offset, piece->len);
-    return true;
-}
-
-static bool read_process(const struct ps_shm_peer *peer,
-                         const struct ps_fixed_shm_ref *piece, uint8_t *dst)
-{
-    uint64_t got = 0;
-
-    while (peer->process != 0 && got < piece->len) {
-        struct iovec local = {dst + got, piece->len - got};
-        struct iovec remote = {(void *)(uintptr_t)(piece->place + got),
-                               piece->len - got};
-        ssize_t n = process_vm_readv((pid_t)peer->process, &local, 1, &remote,
-                                     1, 0);
-
-        if (n <= 0) {
-            return false;
-        }
-        got += (uint64_t)n;
-    }
-    return got == piece->len;
-}
-
-int ps_shm_read(const struct ps_shm_peer *peer,
-                const struct ps_fixed_shm_ref *pieces, unsigned count,
-                void *dst)
-{
-    uint8_t *to = dst;
-    bool ok = true;
-
-    for (unsigned i = 0; ok && i < count; i++) {
-        ok = pieces[i].arena != 0 ? read_arena(peer, &pieces[i], to)
-                                  : read_process(peer, &pieces[i], to);
-        to += pieces[i].len;
-    }
-    if (!is_peer_connected(peer->fd)) {
-        return PS_E_CLOSED;
-    }
-    return ok ? 0 : PS_E_PROTO;
-}
-
-/* ----------------------------------------------------- part of a connection */
-
-/* Least payload sent by reference; below it, writing is cheaper. */
-#define REF_MIN (8u * 1024u)
-
 struct conn_shm *conn_shm_new(int fd, struct ps_arenas *arenas,
                               struct ps_frame_writer *writer)
 {
     struct conn_shm *s = ps_calloc(1, sizeof(*s));
 
-    s->process = ps_shm_peer_process(fd);
+    s->process = peer_process(fd);
     s->arenas = arenas;
     s->writer = writer;
     return s;
@@ -247,6 +174,9 @@ static int map_peer_arena(struct conn_shm *s, struct ps_transport *t,
                           uint32_t number, const char **ret_why)
 {
     struct ps_buf *buf;
+    struct stat st;
+    int fd;
+    int rc;
 
     if (s->peer_arenas == NULL) {
         s->peer_arenas = ps_map_new();
@@ -256,12 +186,17 @@ static int map_peer_arena(struct conn_shm *s, struct ps_transport *t,
         return PS_E_PROTO;
     }
     if (number == 0 || ps_map_get(s->peer_arenas, number) != NULL ||
-        ps_map_count(s->peer_arenas) == PS_SHM_ARENAS_MAX) {
+        ps_map_count(s->peer_arenas) == ARENAS_MAX) {
         *ret_why = "arena announced twice, or too many arenas";
         return PS_E_PROTO;
     }
-    int rc = ps_shm_map_arena(ps_transport_pop_fd(t), &buf, ret_why);
-
+    fd = ps_transport_pop_fd(t);
+    if (fstat(fd, &st) != 0 || st.st_size <= 0) {
+        close(fd);
+        *ret_why = "an arena without a size";
+        return PS_E_INVAL;
+    }
+    rc = ps_local_map(fd, (uint64_t)st.st_size, &buf, ret_why);
     if (rc == 0) {
         ps_map_put(s->peer_arenas, number, buf);
     }
@@ -336,18 +271,72 @@ bool conn_shm_parse_refs(struct conn_shm *s,
     return ok && left == 0;
 }
 
+/* Rule S8: true while the peer's end is open. A sender keeps referenced memory
+ * until it is released or its end is closed, so bytes read while the end was
+ * open are valid; and a process with an open end is alive, so its pid was not
+ * reused. */
+static bool is_peer_connected(int fd)
+{
+    struct pollfd p = {.fd = fd};
+
+    return poll(&p, 1, 0) >= 0 && (p.revents & (POLLHUP | POLLERR)) == 0;
+}
+
+static bool read_arena(const struct conn_shm *s,
+                       const struct ps_fixed_shm_ref *piece, void *dst)
+{
+    const uint64_t offset = piece->place;
+    const struct ps_buf *b = s->peer_arenas == NULL
+                                 ? NULL
+                                 : ps_map_get(s->peer_arenas, piece->arena);
+
+    if (b == NULL || offset > b->size || piece->len > b->size - offset) {
+        return false;
+    }
+    ps_kernel_copy_part(dst, b->data + offset, piece->len);
+    return true;
+}
+
+static bool read_process(const struct conn_shm *s,
+                         const struct ps_fixed_shm_ref *piece, uint8_t *dst)
+{
+    uint64_t got = 0;
+
+    while (s->process != 0 && got < piece->len) {
+        struct iovec local = {dst + got, piece->len - got};
+        struct iovec remote = {(void *)(uintptr_t)(piece->place + got),
+                               piece->len - got};
+        ssize_t n = process_vm_readv((pid_t)s->process, &local, 1, &remote, 1,
+                                     0);
+
+        if (n <= 0) {
+            return false;
+        }
+        got += (uint64_t)n;
+    }
+    return got == piece->len;
+}
+
 int conn_shm_read(struct conn_shm *s, int fd, unsigned ref_count, void *dst,
                   uint64_t len)
 {
-    const struct ps_shm_peer peer = {
-        .fd = fd, .process = s->process, .arenas = s->peer_arenas};
-    int rc = dst == NULL ? 0 : ps_shm_read(&peer, s->refs, ref_count, dst);
+    uint8_t *to = dst;
+    bool ok = true;
 
-    if (rc == 0) {
-        s->to_release++;
-        s->to_release_bytes += len;
+    for (unsigned i = 0; dst != NULL && ok && i < ref_count; i++) {
+        ok = s->refs[i].arena != 0 ? read_arena(s, &s->refs[i], to)
+                                   : read_process(s, &s->refs[i], to);
+        to += s->refs[i].len;
     }
-    return rc;
+    if (dst != NULL && !is_peer_connected(fd)) {
+        return PS_E_CLOSED;
+    }
+    if (!ok) {
+        return PS_E_PROTO;
+    }
+    s->to_release++;
+    s->to_release_bytes += len;
+    return 0;
 }
 
 /* Output */
@@ -428,10 +417,10 @@ static bool send_arena(struct conn_shm *s, uint32_t arena)
         s->arenas_sent = ps_map_new();
         s->arenas_freed_seen = ps_arenas_freed_count(s->arenas);
     }
-    if (ps_map_count(s->arenas_sent) == PS_SHM_ARENAS_MAX) {
+    if (ps_map_count(s->arenas_sent) == ARENAS_MAX) {
         (void)conn_shm_send_freed_arenas(s);
     }
-    if (ps_map_count(s->arenas_sent) == PS_SHM_ARENAS_MAX ||
+    if (ps_map_count(s->arenas_sent) == ARENAS_MAX ||
         ps_arenas_fd(s->arenas, arena, &fd, &size) != 0) {
         return false;
     }
