@@ -34,6 +34,32 @@
  * loss and a round trip of 100 ms. */
 #define FAR_CONTROL       "bbr"
 
+/* The shortest round trip of a far connection: one that leaves the local
+ * network, whose bandwidth-delay product is much larger than the leads of
+ * the turns of writing and the queue before the host. */
+#define FAR               PS_MILLIS(10)
+
+/* Bytes of the state up to the end of a member; older kernels give fewer. */
+#define INFO_TO(member)                                                        \
+    (offsetof(struct tcp_info, member) + sizeof(((struct tcp_info *)0)->member))
+
+/* False if the kernel gives less than `least` bytes of the state. */
+static bool read_info(int fd, size_t least, struct tcp_info *ret_info)
+{
+    socklen_t len = sizeof(*ret_info);
+
+    *ret_info = (struct tcp_info){0};
+    return getsockopt(fd, IPPROTO_TCP, TCP_INFO, ret_info, &len) == 0 &&
+           len >= least;
+}
+
+/* False also while TCP has no sample of the round trip. */
+static bool read_round_trip(int fd, struct tcp_info *ret_info)
+{
+    return read_info(fd, INFO_TO(tcpi_min_rtt), ret_info) &&
+           ret_info->tcpi_min_rtt != UINT32_MAX;
+}
+
 static void set_option(int fd, int option, int value)
 {
     (void)setsockopt(fd, IPPROTO_TCP, option, &value, sizeof(value));
@@ -60,18 +86,6 @@ void ps_tcp_prepare(int fd, enum ps_tcp_kind kind)
     }
 }
 
-bool ps_tcp_is_far(int fd)
-{
-    struct tcp_info info = {0};
-    socklen_t len = sizeof(info);
-
-    return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 &&
-           len >= offsetof(struct tcp_info, tcpi_min_rtt) +
-                      sizeof(info.tcpi_min_rtt) &&
-           info.tcpi_min_rtt != UINT32_MAX &&
-           PS_MICROS((uint64_t)info.tcpi_min_rtt) >= PS_TCP_FAR;
-}
-
 bool ps_tcp_slows_on_loss(int fd)
 {
     char name[16] = ""; /* TCP_CA_NAME_MAX */
@@ -83,12 +97,9 @@ bool ps_tcp_slows_on_loss(int fd)
 
 bool ps_tcp_sent(int fd, uint64_t *ret_sent, uint64_t *ret_again)
 {
-    struct tcp_info info = {0};
-    socklen_t len = sizeof(info);
+    struct tcp_info info;
 
-    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0 ||
-        len < offsetof(struct tcp_info, tcpi_bytes_retrans) +
-                  sizeof(info.tcpi_bytes_retrans)) {
+    if (!read_info(fd, INFO_TO(tcpi_bytes_retrans), &info)) {
         return false;
     }
     *ret_sent = info.tcpi_bytes_sent;
@@ -96,23 +107,15 @@ bool ps_tcp_sent(int fd, uint64_t *ret_sent, uint64_t *ret_again)
     return true;
 }
 
-void ps_tcp_go_far(int fd, enum ps_tcp_kind kind)
+/* Time since which the peer's host has acknowledged none of the bytes sent,
+ * given the result of the last call; PS_TIME_NEVER: nothing is outstanding. */
+static ps_time unacked_since(int fd, ps_time before, ps_time now)
 {
-    if (kind == PS_TCP_BULK) {
-        (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, FAR_CONTROL,
-                         sizeof(FAR_CONTROL) - 1);
-    }
-    set_option(fd, TCP_NOTSENT_LOWAT, 0); /* The system's default. */
-}
-
-ps_time ps_tcp_unacked_since(int fd, ps_time before, ps_time now)
-{
-    struct tcp_info info = {0};
-    socklen_t len = sizeof(info);
+    struct tcp_info info;
     ps_time acked_at;
 
-    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0 ||
-        len < offsetof(struct tcp_info, tcpi_pmtu) || info.tcpi_unacked == 0) {
+    if (!read_info(fd, INFO_TO(tcpi_last_ack_recv), &info) ||
+        info.tcpi_unacked == 0) {
         return PS_TIME_NEVER;
     }
     if (before == PS_TIME_NEVER) {
@@ -142,27 +145,17 @@ ps_time ps_tcp_unacked_since(int fd, ps_time before, ps_time now)
 /* Bytes per second. A lower rate says nothing about the link's capacity. */
 #define RATE_MIN      (6ull * 1024 * 1024)
 
-static bool read_tcp_info(int fd, struct tcp_info *info)
-{
-    socklen_t len = sizeof(*info);
-
-    return getsockopt(fd, IPPROTO_TCP, TCP_INFO, info, &len) == 0 &&
-           len >= offsetof(struct tcp_info, tcpi_min_rtt) +
-                      sizeof(info->tcpi_min_rtt) &&
-           info->tcpi_min_rtt != UINT32_MAX;
-}
-
 static void set_rcvbuf(const struct ps_rcvbuf_tuner *f,
                        struct ps_rcvbuf_share *share, int fd)
 {
-    struct tcp_info info = {0};
+    struct tcp_info info;
 
-    if (!read_tcp_info(fd, &info)) {
+    if (!read_round_trip(fd, &info)) {
         return;
     }
     ps_time rtt = ps_min_u64(info.tcpi_min_rtt, 1000 * 1000);
 
-    if (share->buffer == 0 && PS_MICROS(rtt) >= PS_TCP_FAR) {
+    if (share->buffer == 0 && PS_MICROS(rtt) >= FAR) {
         /* On a far connection the bytes in flight are much more than a
          * queue. */
         return;
@@ -506,14 +499,21 @@ bool conn_tcp_wrote(struct conn_tcp *t, uint64_t done, uint64_t most,
 
 void conn_tcp_check_distance(struct conn_tcp *t, uint64_t bytes_out)
 {
+    struct tcp_info info;
+
     if (bytes_out < t->next_far_check) {
         return;
     }
-    bool far = ps_tcp_is_far(t->fd);
+    bool far = read_round_trip(t->fd, &info) &&
+               PS_MICROS((uint64_t)info.tcpi_min_rtt) >= FAR;
 
     t->next_far_check = bytes_out + FAR_CHECK_EVERY;
     if (far && t->is_scheduled) {
-        ps_tcp_go_far(t->fd, t->kind);
+        if (t->kind == PS_TCP_BULK) {
+            (void)setsockopt(t->fd, IPPROTO_TCP, TCP_CONGESTION, FAR_CONTROL,
+                             sizeof(FAR_CONTROL) - 1);
+        }
+        set_option(t->fd, TCP_NOTSENT_LOWAT, 0); /* The system's default. */
         conn_tcp_leave(t);
         t->unsent_max = 0;
     }
@@ -529,7 +529,7 @@ ps_time conn_tcp_unacked(struct conn_tcp *t, uint64_t bytes_out)
 {
     ps_time now = ps_loop_now(t->loop);
 
-    t->unacked_since = ps_tcp_unacked_since(t->fd, t->unacked_since, now);
+    t->unacked_since = unacked_since(t->fd, t->unacked_since, now);
     if (t->unacked_since == PS_TIME_NEVER) {
         t->acked_bytes_out = bytes_out;
         return 0;
