@@ -95,6 +95,19 @@ static inline struct ps_list_node *ps_list_prev(const struct ps_list *l,
     return n->prev == &l->head ? NULL : n->prev;
 }
 
+/* Moves all nodes of `from` to the end of `to`. */
+static inline void ps_list_move_all(struct ps_list *from, struct ps_list *to)
+{
+    if (ps_list_empty(from)) {
+        return;
+    }
+    to->head.prev->next = from->head.next;
+    from->head.next->prev = to->head.prev;
+    from->head.prev->next = &to->head;
+    to->head.prev = from->head.prev;
+    ps_list_init(from);
+}
+
 /* Removes and returns the first node; NULL: empty. For loops whose body changes
  * the list. */
 static inline struct ps_list_node *ps_list_pop(struct ps_list *l)

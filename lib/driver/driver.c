@@ -116,9 +116,7 @@ static bool flush_queued(struct ps_driver *d)
 
     /* Output that the steps below queue waits for the next pass. */
     ps_list_init(&now);
-    while ((n = ps_list_pop(&d->to_flush)) != NULL) {
-        ps_list_push_back(&now, n);
-    }
+    ps_list_move_all(&d->to_flush, &now);
     while ((n = ps_list_pop(&now)) != NULL) {
         struct daemon_conn *c = PS_CONTAINER(n, struct daemon_conn, to_flush);
 

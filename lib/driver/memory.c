@@ -455,15 +455,6 @@ struct driver_device_watch {
     struct ps_list over;  /* Their events are over. */
 };
 
-static void move_all(struct ps_list *from, struct ps_list *to)
-{
-    struct ps_list_node *n;
-
-    while ((n = ps_list_pop(from)) != NULL) {
-        ps_list_push_back(to, n);
-    }
-}
-
 /* Moves the operations whose events are over. True if there were any. */
 static bool ask_all(struct ps_list *waits, struct ps_list *over)
 {
@@ -494,7 +485,7 @@ static void watch_main(void *arg)
     ps_list_init(&over);
     uv_mutex_lock(&w->lock);
     while (!w->is_stopping) {
-        move_all(&w->added, &waits);
+        ps_list_move_all(&w->added, &waits);
         if (ps_list_empty(&waits)) {
             uv_cond_wait(&w->wake, &w->lock);
             continue;
@@ -512,11 +503,11 @@ static void watch_main(void *arg)
         }
         uv_mutex_lock(&w->lock);
         if (any) {
-            move_all(&over, &w->over);
+            ps_list_move_all(&over, &w->over);
             ps_uv_wake(&w->async);
         }
     }
-    move_all(&waits, &w->over);
+    ps_list_move_all(&waits, &w->over);
     uv_mutex_unlock(&w->lock);
 }
 
@@ -527,7 +518,7 @@ static void report_over(struct driver_device_watch *w)
 
     ps_list_init(&over);
     uv_mutex_lock(&w->lock);
-    move_all(&w->over, &over);
+    ps_list_move_all(&w->over, &over);
     uv_mutex_unlock(&w->lock);
     while ((n = ps_list_pop(&over)) != NULL) {
         event_is_over(w->driver, PS_CONTAINER(n, struct device_op, node));
@@ -591,7 +582,8 @@ void driver_device_fini(struct ps_driver *d)
     uv_cond_signal(&w->wake);
     uv_mutex_unlock(&w->lock);
     uv_thread_join(&w->thread);
-    move_all(&w->added, &w->over); /* Operations that are left are dropped. */
+    ps_list_move_all(&w->added,
+                     &w->over); /* Operations that are left are dropped. */
     report_over(w);
     close_watch(w);
 }

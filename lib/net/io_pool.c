@@ -178,9 +178,7 @@ static void pool_run_ready(struct ps_io_thread *mv)
         return;
     }
     ps_list_init(&now_ready);
-    while ((n = ps_list_pop(&mv->ready)) != NULL) {
-        ps_list_push_back(&now_ready, n);
-    }
+    ps_list_move_all(&mv->ready, &now_ready);
     while ((n = ps_list_pop(&now_ready)) != NULL) {
         task_continue(mv, PS_CONTAINER(n, struct ps_io_task, node));
     }
@@ -225,9 +223,7 @@ static bool thread_accept_tasks(struct ps_io_thread *mv)
     uv_mutex_lock(&all->lock);
     mv->is_woken = false;
     stop = all->stop;
-    while ((n = ps_list_pop(&mv->submitted)) != NULL) {
-        ps_list_push_back(&mv->ready, n);
-    }
+    ps_list_move_all(&mv->submitted, &mv->ready);
     while ((n = ps_list_pop(&mv->canceled)) != NULL) {
         task_withdraw(mv, PS_CONTAINER(n, struct ps_io_task, canceled));
     }
@@ -398,9 +394,7 @@ static void pool_reap(uv_async_t *handle)
 
     ps_list_init(&ready);
     uv_mutex_lock(&all->lock);
-    while ((n = ps_list_pop(&all->done)) != NULL) {
-        ps_list_push_back(&ready, n);
-    }
+    ps_list_move_all(&all->done, &ready);
     uv_mutex_unlock(&all->lock);
     while ((n = ps_list_pop(&ready)) != NULL) {
         struct ps_io_task *m = PS_CONTAINER(n, struct ps_io_task, node);

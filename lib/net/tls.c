@@ -268,9 +268,7 @@ static void reap(uv_async_t *handle)
 
     ps_list_init(&done);
     uv_mutex_lock(&g->lock);
-    while ((n = ps_list_pop(&g->done)) != NULL) {
-        ps_list_push_back(&done, n);
-    }
+    ps_list_move_all(&g->done, &done);
     uv_mutex_unlock(&g->lock);
     while ((n = ps_list_pop(&done)) != NULL) {
         struct ps_tls_handshake *h = PS_CONTAINER(n, struct ps_tls_handshake,

@@ -103,15 +103,6 @@ static void thread_main(void *arg)
     uv_mutex_unlock(&w->lock);
 }
 
-static void accept_all(struct ps_list *from, struct ps_list *to)
-{
-    struct ps_list_node *n;
-
-    while ((n = ps_list_pop(from)) != NULL) {
-        ps_list_push_back(to, n);
-    }
-}
-
 static void complete_all(struct ps_list *tasks)
 {
     struct ps_list_node *n;
@@ -131,7 +122,7 @@ static void worker_reap(uv_async_t *handle)
 
     ps_list_init(&ready);
     uv_mutex_lock(&w->lock);
-    accept_all(&w->done_tasks, &ready);
+    ps_list_move_all(&w->done_tasks, &ready);
     uv_mutex_unlock(&w->lock);
     PS_LIST_EACH(n, &ready)
     {
@@ -207,13 +198,13 @@ void ps_worker_free(struct ps_worker *w)
     }
     join_threads(w);
     ps_list_init(&left);
-    accept_all(&w->pending_tasks, &left);
-    accept_all(&w->small_tasks, &left);
+    ps_list_move_all(&w->pending_tasks, &left);
+    ps_list_move_all(&w->small_tasks, &left);
     PS_LIST_EACH(n, &left)
     {
         PS_CONTAINER(n, struct ps_worker_task, node)->rc = PS_E_CANCELED;
     }
-    accept_all(&w->done_tasks, &left);
+    ps_list_move_all(&w->done_tasks, &left);
     complete_all(&left);
     uv_mutex_destroy(&w->lock);
     uv_cond_destroy(&w->wake);
@@ -308,7 +299,7 @@ bool ps_worker_run_small(struct ps_worker *w)
         return false;
     }
     ps_list_init(&now);
-    accept_all(&w->small_tasks, &now);
+    ps_list_move_all(&w->small_tasks, &now);
     PS_LIST_EACH(n, &now)
     {
         struct ps_worker_task *t = PS_CONTAINER(n, struct ps_worker_task, node);

@@ -92,15 +92,21 @@ static void list_agrees_with_an_array(void **state)
 
 static void pop_drains_in_order(void **state)
 {
-    struct thing things[3] = {{.number = 0}, {.number = 1}, {.number = 2}};
+    struct thing things[4] = {
+        {.number = 0}, {.number = 1}, {.number = 2}, {.number = 3}};
+    struct ps_list moved;
     struct ps_list l;
 
     (void)state;
     ps_list_init(&l);
-    for (int i = 0; i < 3; i++) {
-        ps_list_push_back(&l, &things[i].node);
+    ps_list_init(&moved);
+    ps_list_move_all(&moved, &l);
+    for (int i = 0; i < 4; i++) {
+        ps_list_push_back(i < 2 ? &l : &moved, &things[i].node);
     }
-    for (int i = 0; i < 3; i++) {
+    ps_list_move_all(&moved, &l);
+    assert_true(ps_list_empty(&moved));
+    for (int i = 0; i < 4; i++) {
         assert_int_equal(thing_of(ps_list_pop(&l))->number, i);
         assert_false(ps_list_linked(&things[i].node));
     }
