@@ -17,6 +17,7 @@
 #include "base/file_check.h"
 #include "base/limits.h"
 #include "base/str.h"
+#include "crypto/pki.h"
 #include "pslaunch/command.h"
 #include "pslaunch/run.h"
 #include "pslaunch/plan.h"
@@ -150,19 +151,6 @@ static FILE *open_order(const char *path, struct ps_str *why)
     return fdopen(fd, "r");
 }
 
-static bool parse_secret(const char *hex, uint8_t *secret)
-{
-    for (uint32_t i = 0; i < PS_LAUNCH_SECRET_BYTES; i++) {
-        unsigned byte;
-
-        if (sscanf(hex + 2 * (size_t)i, "%2x", &byte) != 1) {
-            return false;
-        }
-        secret[i] = (uint8_t)byte;
-    }
-    return true;
-}
-
 /* Reads the line of the task, from 1 on. */
 static bool read_order(FILE *f, uint32_t task, char address[256],
                        unsigned *ret_port, uint8_t *secret)
@@ -175,8 +163,8 @@ static bool read_order(FILE *f, uint32_t task, char address[256],
     for (uint32_t i = 0; ok && i < task; i++) {
         ok = fgets(line, sizeof(line), f) != NULL;
     }
-    ok = ok && strlen(line) >= 2 * (size_t)PS_LAUNCH_SECRET_BYTES &&
-         parse_secret(line, secret);
+    line[strcspn(line, "\n")] = '\0';
+    ok = ok && ps_pki_read_hex(line, PS_LAUNCH_SECRET_BYTES, secret);
     OPENSSL_cleanse(line, sizeof(line));
     return ok;
 }

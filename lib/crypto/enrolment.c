@@ -4,6 +4,7 @@
 #include "crypto/enrolment.h"
 
 #include "base/alloc.h"
+#include "crypto/tls.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -425,34 +426,6 @@ char *ps_enrolment_list_format(const struct ps_enrolment_list *list)
 
 /* ---------------------------------------------------------------------- TLS */
 
-#define CIPHERS   "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384"
-#define GROUPS    "X25519:P-256"
-/* Bytes of the certificates that the other side may send. */
-#define CHAIN_MAX (16 * 1024)
-
-static SSL_CTX *context_new(const SSL_METHOD *method)
-{
-    SSL_CTX *c = SSL_CTX_new(method);
-
-    if (c == NULL) {
-        return NULL;
-    }
-    SSL_CTX_set_options(c, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION |
-                               SSL_OP_NO_COMPRESSION);
-    SSL_CTX_set_session_cache_mode(c, SSL_SESS_CACHE_OFF);
-    SSL_CTX_set_max_cert_list(c, CHAIN_MAX);
-    if (SSL_CTX_set_min_proto_version(c, TLS1_3_VERSION) != 1 ||
-        SSL_CTX_set_max_proto_version(c, TLS1_3_VERSION) != 1 ||
-        SSL_CTX_set_ciphersuites(c, CIPHERS) != 1 ||
-        SSL_CTX_set1_groups_list(c, GROUPS) != 1 ||
-        SSL_CTX_set_num_tickets(c, 0) != 1 ||
-        SSL_CTX_set_max_early_data(c, 0) != 1) {
-        SSL_CTX_free(c);
-        return NULL;
-    }
-    return c;
-}
-
 int ps_enrolment_tls_accepting(const struct ps_pki_authority *a,
                                const struct ps_pki_period *period,
                                SSL_CTX **ret_context, struct ps_str *why)
@@ -466,7 +439,7 @@ int ps_enrolment_tls_accepting(const struct ps_pki_authority *a,
         rc = ps_pki_issue_enrolment(a, period, key, &x, why);
     }
     if (rc == 0) {
-        c = context_new(TLS_server_method());
+        c = ps_tls_ctx_new();
         if (c == NULL || SSL_CTX_use_certificate(c, x) != 1 ||
             SSL_CTX_use_PrivateKey(c, key) != 1 ||
             SSL_CTX_add1_chain_cert(c, a->certificate) != 1) {
@@ -528,7 +501,7 @@ static int verify_peer(X509_STORE_CTX *context, void *arg)
 int ps_enrolment_tls_dialling(struct ps_enrolment_peer *peer,
                               SSL_CTX **ret_context, struct ps_str *why)
 {
-    SSL_CTX *c = context_new(TLS_client_method());
+    SSL_CTX *c = ps_tls_ctx_new();
 
     if (c == NULL) {
         return ps_pki_failed(why, "cannot make a context of TLS");

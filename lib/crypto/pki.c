@@ -34,14 +34,14 @@ int ps_pki_failed(struct ps_str *why, const char *what)
 
 /* ------------------------------------------------------------------- reading */
 
-static int64_t pki_time_of(const ASN1_TIME *time)
+int64_t ps_pki_time_of(const ASN1_TIME *time)
 {
     struct tm tm = {0};
 
     return ASN1_TIME_to_tm(time, &tm) == 1 ? (int64_t)timegm(&tm) : 0;
 }
 
-static bool pki_read_uri(const X509 *certificate, char *out, size_t cap)
+bool ps_pki_read_uri(const X509 *certificate, char *out, size_t cap)
 {
     GENERAL_NAMES *names = X509_get_ext_d2i(certificate, NID_subject_alt_name,
                                             NULL, NULL);
@@ -67,7 +67,6 @@ static bool pki_read_uri(const X509 *certificate, char *out, size_t cap)
         out[len] = '\0';
     }
     GENERAL_NAMES_free(names);
-    ERR_clear_error();
     return found == 1;
 }
 
@@ -108,14 +107,14 @@ int ps_pki_describe(const X509 *certificate, struct ps_pki_info *ret_info,
 {
     struct ps_pki_info info = {
         .is_authority = X509_check_ca((X509 *)certificate) == 1,
-        .period = {pki_time_of(X509_get0_notBefore(certificate)),
-                   pki_time_of(X509_get0_notAfter(certificate))},
+        .period = {ps_pki_time_of(X509_get0_notBefore(certificate)),
+                   ps_pki_time_of(X509_get0_notAfter(certificate))},
     };
     char uri[PS_IDENTITY_URI_BYTES];
     bool known = info.is_authority
                      ? read_cluster(certificate, info.identity.cluster,
                                     sizeof(info.identity.cluster))
-                     : pki_read_uri(certificate, uri, sizeof(uri)) &&
+                     : ps_pki_read_uri(certificate, uri, sizeof(uri)) &&
                            ps_identity_from_uri(uri, &info.identity);
 
     ERR_clear_error();
@@ -196,8 +195,7 @@ static BIO *open_text(const char *pem)
     return len > INT_MAX ? NULL : BIO_new_mem_buf(pem, (int)len);
 }
 
-/* A key that is encrypted is refused, instead of asking for its password. */
-static int refuse_password(char *buf, int size, int rwflag, void *ctx)
+int ps_pki_refuse_password(char *buf, int size, int rwflag, void *ctx)
 {
     (void)buf;
     (void)size;
@@ -210,8 +208,9 @@ int ps_pki_read_certificate(const char *pem, X509 **ret_certificate,
                             struct ps_str *why)
 {
     BIO *bio = open_text(pem);
-    X509 *x = bio == NULL ? NULL
-                          : PEM_read_bio_X509(bio, NULL, refuse_password, NULL);
+    X509 *x = bio == NULL
+                  ? NULL
+                  : PEM_read_bio_X509(bio, NULL, ps_pki_refuse_password, NULL);
 
     BIO_free(bio);
     if (x == NULL) {
@@ -225,8 +224,8 @@ int ps_pki_read_crl(const char *pem, X509_CRL **ret_crl, struct ps_str *why)
 {
     BIO *bio = open_text(pem);
     X509_CRL *crl = bio == NULL ? NULL
-                                : PEM_read_bio_X509_CRL(bio, NULL,
-                                                        refuse_password, NULL);
+                                : PEM_read_bio_X509_CRL(
+                                      bio, NULL, ps_pki_refuse_password, NULL);
 
     BIO_free(bio);
     if (crl == NULL) {
@@ -250,9 +249,9 @@ int ps_pki_authority_read(const char *certificate, const char *key,
         return rc;
     }
     bio = open_text(key);
-    a.key = bio == NULL
-                ? NULL
-                : PEM_read_bio_PrivateKey(bio, NULL, refuse_password, NULL);
+    a.key = bio == NULL ? NULL
+                        : PEM_read_bio_PrivateKey(bio, NULL,
+                                                  ps_pki_refuse_password, NULL);
     BIO_free(bio);
     if (a.key == NULL) {
         rc = ps_pki_failed(why, "cannot read the authority's key");
@@ -310,9 +309,9 @@ static bool is_p256(const EVP_PKEY *key)
 int ps_pki_read_csr(const char *pem, EVP_PKEY **ret_key, struct ps_str *why)
 {
     BIO *bio = open_text(pem);
-    X509_REQ *q = bio == NULL
-                      ? NULL
-                      : PEM_read_bio_X509_REQ(bio, NULL, refuse_password, NULL);
+    X509_REQ *q = bio == NULL ? NULL
+                              : PEM_read_bio_X509_REQ(
+                                    bio, NULL, ps_pki_refuse_password, NULL);
     EVP_PKEY *key = q == NULL ? NULL : X509_REQ_get_pubkey(q);
     int rc = 0;
 
@@ -578,7 +577,7 @@ static bool fill_member(X509 *x, const struct ps_pki_authority *a,
 /* Last time at which a certificate of this authority may be valid. */
 static int64_t authority_end(const struct ps_pki_authority *a)
 {
-    return pki_time_of(X509_get0_notAfter(a->certificate));
+    return ps_pki_time_of(X509_get0_notAfter(a->certificate));
 }
 
 static int check_request(const struct ps_pki_authority *a,
@@ -778,8 +777,9 @@ int ps_pki_verify_enrolment(const X509 *certificate, const X509 *authority,
 {
     char uri[sizeof(enrolment_uri)];
 
-    if (!pki_read_uri(certificate, uri, sizeof(uri)) ||
+    if (!ps_pki_read_uri(certificate, uri, sizeof(uri)) ||
         strcmp(uri, enrolment_uri) != 0) {
+        ERR_clear_error();
         ps_str_add(why, "the certificate is not that of an enrolment service");
         return PS_E_PERM;
     }

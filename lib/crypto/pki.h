@@ -13,7 +13,6 @@
 #include "crypto/identity.h"
 
 #include <openssl/types.h>
-
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -112,6 +111,9 @@ bool ps_pki_is_host(const char *text);
 PS_MUST_USE int ps_pki_describe(const X509 *certificate,
                                 struct ps_pki_info *ret_info,
                                 struct ps_str *why);
+/* Reads the one URI among the names of a certificate. False: it has none, or more,
+ * or its bytes are no text of less than `cap`. May leave errors of OpenSSL. */
+bool ps_pki_read_uri(const X509 *certificate, char *out, size_t cap);
 /* 0 if the authority has signed the certificate, `now` is within the validity of
  * both, and the list (NULL: none) neither has its serial nor is out of date. */
 PS_MUST_USE int ps_pki_verify(const X509 *certificate, const X509 *authority,
@@ -154,6 +156,13 @@ PS_MUST_USE int ps_pki_read_csr(const char *pem, EVP_PKEY **ret_key,
 /* Appends `what` with OpenSSL's last error, and clears its errors. Returns
  * PS_E_IO. */
 int ps_pki_failed(struct ps_str *why, const char *what);
+
+/* For OpenSSL: a key in PEM that is encrypted is refused, instead of asking for its
+ * password. */
+int ps_pki_refuse_password(char *buf, int size, int rwflag, void *ctx);
+
+/* 0: it is no time. */
+int64_t ps_pki_time_of(const ASN1_TIME *time);
 
 /* Digits 0-9 and a-f. */
 void ps_pki_add_hex(struct ps_str *s, const uint8_t *bytes, size_t count);

@@ -26,6 +26,7 @@
 
 struct ps_tls_context;
 struct ps_tls_session;
+struct ssl_ctx_st;
 struct ssl_st;
 struct stack_st_X509;
 struct x509_st;
@@ -92,6 +93,9 @@ void ps_tls_add_refusal(struct ps_str *why, const struct x509_store_ctx_st *v);
 /* Adds "this host's clock has 2026-01-31T12:00:00Z". */
 void ps_tls_add_clock(struct ps_str *why);
 
+/* What all contexts of OpenSSL here have in common: version 1.3 only, its ciphers
+ * and groups, no tickets, no early data. NULL: OpenSSL failed. */
+struct ssl_ctx_st *ps_tls_ctx_new(void);
 /* Name and version of the library, for reports. */
 const char *ps_tls_library(void);
 

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/file_check.h"
+#include "crypto/pki.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -204,14 +205,6 @@ void ps_tls_add_refusal(struct ps_str *why, const X509_STORE_CTX *v)
     } else {
         add_verify_error(why, x, error);
     }
-}
-
-/* Seconds since 1970. */
-static int64_t seconds_of(const ASN1_TIME *time)
-{
-    struct tm tm;
-
-    return ASN1_TIME_to_tm(time, &tm) == 1 ? (int64_t)timegm(&tm) : 0;
 }
 
 /* ------------------------------------------------------------------- input */
@@ -482,8 +475,8 @@ static bool is_older(const X509_CRL *a, const X509_CRL *b)
     ASN1_INTEGER *y = X509_CRL_get_ext_d2i(b, NID_crl_number, NULL, NULL);
     const bool older = x != NULL && y != NULL
                            ? ASN1_INTEGER_cmp(x, y) < 0
-                           : seconds_of(X509_CRL_get0_lastUpdate(a)) <
-                                 seconds_of(X509_CRL_get0_lastUpdate(b));
+                           : ps_pki_time_of(X509_CRL_get0_lastUpdate(a)) <
+                                 ps_pki_time_of(X509_CRL_get0_lastUpdate(b));
 
     ASN1_INTEGER_free(x);
     ASN1_INTEGER_free(y);
@@ -561,7 +554,7 @@ int ps_tls_context_check_lists(const struct ps_tls_context *c,
 
 /* ------------------------------------------------------------------ context */
 
-static SSL_CTX *ssl_ctx_new(bool by_kernel)
+SSL_CTX *ps_tls_ctx_new(void)
 {
     SSL_CTX *ssl = SSL_CTX_new(TLS_method());
 
@@ -569,18 +562,8 @@ static SSL_CTX *ssl_ctx_new(bool by_kernel)
         return NULL;
     }
     SSL_CTX_set_options(ssl, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION |
-                                 SSL_OP_NO_COMPRESSION |
-                                 SSL_OP_CIPHER_SERVER_PREFERENCE |
-                                 (by_kernel ? SSL_OP_ENABLE_KTLS : 0));
-    /* A connection that is idle has no buffers. */
-    SSL_CTX_set_mode(ssl, SSL_MODE_RELEASE_BUFFERS);
-    /* A read returns after a message without bytes of the user. */
-    SSL_CTX_clear_mode(ssl, SSL_MODE_AUTO_RETRY);
-    SSL_CTX_clear_options(ssl, SSL_OP_ENABLE_MIDDLEBOX_COMPAT);
+                                 SSL_OP_NO_COMPRESSION);
     SSL_CTX_set_session_cache_mode(ssl, SSL_SESS_CACHE_OFF);
-    SSL_CTX_set_verify(ssl, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT,
-                       ps_tls_session_on_verify);
-    SSL_CTX_set_verify_depth(ssl, DEPTH_MAX);
     SSL_CTX_set_max_cert_list(ssl, CHAIN_MAX);
     if (SSL_CTX_set_min_proto_version(ssl, TLS1_3_VERSION) != 1 ||
         SSL_CTX_set_max_proto_version(ssl, TLS1_3_VERSION) != 1 ||
@@ -592,6 +575,21 @@ static SSL_CTX *ssl_ctx_new(bool by_kernel)
         return NULL;
     }
     return ssl;
+}
+
+/* For members of a cluster: certificates on both sides. */
+static void set_up_members(SSL_CTX *ssl, bool by_kernel)
+{
+    SSL_CTX_set_options(ssl, SSL_OP_CIPHER_SERVER_PREFERENCE |
+                                 (by_kernel ? SSL_OP_ENABLE_KTLS : 0));
+    /* A connection that is idle has no buffers. */
+    SSL_CTX_set_mode(ssl, SSL_MODE_RELEASE_BUFFERS);
+    /* A read returns after a message without bytes of the user. */
+    SSL_CTX_clear_mode(ssl, SSL_MODE_AUTO_RETRY);
+    SSL_CTX_clear_options(ssl, SSL_OP_ENABLE_MIDDLEBOX_COMPAT);
+    SSL_CTX_set_verify(ssl, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT,
+                       ps_tls_session_on_verify);
+    SSL_CTX_set_verify_depth(ssl, DEPTH_MAX);
 }
 
 /* Peers would refuse what this refuses: the reason is known here only. */
@@ -631,13 +629,14 @@ int ps_tls_context_new(const struct ps_tls_source *source,
 
     atomic_init(&c->refs, 1);
     ERR_clear_error();
-    c->ssl = ssl_ctx_new(source->by_kernel);
+    c->ssl = ps_tls_ctx_new();
     if (c->ssl == NULL) {
         ps_str_add(why, "OpenSSL: ");
         add_openssl_error(why);
         rc = PS_E_UNSUPPORTED;
         goto fail;
     }
+    set_up_members(c->ssl, source->by_kernel);
     rc = load_source(c->ssl, source, why);
     if (rc == 0) {
         rc = check_own(
@@ -680,7 +679,8 @@ ps_tls_context_identity(const struct ps_tls_context *c)
 
 int64_t ps_tls_context_begins_at(const struct ps_tls_context *c)
 {
-    return seconds_of(X509_get0_notBefore(SSL_CTX_get0_certificate(c->ssl)));
+    return ps_pki_time_of(
+        X509_get0_notBefore(SSL_CTX_get0_certificate(c->ssl)));
 }
 
 int64_t ps_tls_context_expires_at(const struct ps_tls_context *c)
@@ -723,50 +723,21 @@ int ps_tls_context_verify(const struct ps_tls_context *c, X509 *certificate,
     return rc;
 }
 
-static bool read_uri(const GENERAL_NAME *name, struct ps_identity *identity)
-{
-    const unsigned char *bytes = ASN1_STRING_get0_data(
-        name->d.uniformResourceIdentifier);
-    int len = ASN1_STRING_length(name->d.uniformResourceIdentifier);
-    char uri[PS_IDENTITY_URI_BYTES];
-
-    if (len <= 0 || (size_t)len >= sizeof(uri) ||
-        memchr(bytes, '\0', (size_t)len) != NULL) {
-        return false;
-    }
-    memcpy(uri, bytes, (size_t)len);
-    uri[len] = '\0';
-    return ps_identity_from_uri(uri, identity);
-}
-
 int ps_tls_identity_of(const X509 *certificate,
                        struct ps_identity *ret_identity, struct ps_str *why)
 {
-    GENERAL_NAMES *names = X509_get_ext_d2i(certificate, NID_subject_alt_name,
-                                            NULL, NULL);
-    struct ps_identity identity;
-    int count = 0;
-    bool is_good = false;
+    char uri[PS_IDENTITY_URI_BYTES];
 
-    for (int i = 0; i < sk_GENERAL_NAME_num(names); i++) {
-        const GENERAL_NAME *name = sk_GENERAL_NAME_value(names, i);
-
-        if (name->type == GEN_URI) {
-            count++;
-            is_good = read_uri(name, &identity);
-        }
-    }
-    GENERAL_NAMES_free(names);
-    if (count != 1 || !is_good) {
+    if (!ps_pki_read_uri(certificate, uri, sizeof(uri)) ||
+        !ps_identity_from_uri(uri, ret_identity)) {
         ps_str_add(why, "certificate has not exactly one name of the form "
                         "URI:ps://CLUSTER/ROLE/NAME");
         return PS_E_PERM;
     }
-    *ret_identity = identity;
     return 0;
 }
 
 int64_t ps_tls_expires_at(const X509 *certificate)
 {
-    return seconds_of(X509_get0_notAfter(certificate));
+    return ps_pki_time_of(X509_get0_notAfter(certificate));
 }

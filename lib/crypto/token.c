@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/limits.h"
+#include "crypto/pki.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -43,16 +44,6 @@ void ps_token_key_free(struct ps_token_key *key)
     }
 }
 
-/* A key that is encrypted is refused, instead of asking for its password. */
-static int refuse_password(char *buf, int size, int rwflag, void *ctx)
-{
-    (void)buf;
-    (void)size;
-    (void)rwflag;
-    (void)ctx;
-    return -1;
-}
-
 static struct ps_token_key *key_read(int fd, const char *path,
                                      struct ps_str *why)
 {
@@ -76,7 +67,7 @@ static struct ps_token_key *key_read(int fd, const char *path,
         close(fd);
         return NULL;
     }
-    pkey = PEM_read_PrivateKey(f, NULL, refuse_password, NULL);
+    pkey = PEM_read_PrivateKey(f, NULL, ps_pki_refuse_password, NULL);
     fclose(f);
     if (pkey != NULL && EVP_PKEY_is_a(pkey, "ED25519") == 1) {
         key = ps_calloc(1, sizeof(*key));
