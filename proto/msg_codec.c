@@ -2,10 +2,12 @@
 #include "proto/msg_codec.h"
 
 #include <assert.h>
+#include <msgpack.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/field.h"
+#include "base/err.h"
+#include "base/str.h"
 #include "proto/scan.h"
 #include "proto/shape.h"
 
@@ -22,7 +24,82 @@ struct ps_decoder {
     msgpack_zone zone;
 };
 
-/* ----------------------------------------------------------------- encode */
+/* ----------------------------------------------------------- encode values */
+
+/* Single values with msgpack-c. The first error is kept in `rc`: later puts do
+ * nothing and later gets return zeros, so the codec checks it once, at the end. */
+
+/* Output to memory of the caller, never beyond `cap`. */
+struct field_out {
+    msgpack_packer packer;
+    uint8_t *data;
+    size_t cap;
+    size_t len;
+    /* PS_E_FULL: `cap` is too small; PS_E_TOOBIG: a maximum is exceeded. */
+    int rc;
+};
+
+/* Write callback of msgpack-c, which stops at the first -1; out->rc keeps the
+ * reason. */
+static int append_packed(void *data, const char *bytes, size_t len)
+{
+    struct field_out *out = data;
+
+    if (out->rc != 0) {
+        return -1;
+    }
+    if (len > out->cap - out->len) {
+        out->rc = PS_E_FULL;
+        return -1;
+    }
+    memcpy(out->data + out->len, bytes, len);
+    out->len += len;
+    return 0;
+}
+
+static void field_out_init(struct field_out *out, uint8_t *data, size_t cap)
+{
+    *out = (struct field_out){.data = data, .cap = cap};
+    msgpack_packer_init(&out->packer, out, append_packed);
+}
+
+static bool is_in_range(struct field_out *out, size_t len, uint32_t max)
+{
+    if (len > max && out->rc == 0) {
+        out->rc = PS_E_TOOBIG;
+    }
+    return out->rc == 0;
+}
+
+static void put_array(struct field_out *out, uint32_t count, uint32_t max)
+{
+    if (is_in_range(out, count, max)) {
+        msgpack_pack_array(&out->packer, count);
+    }
+}
+
+/* NULL is encoded as "". */
+static void put_str(struct field_out *out, const char *text, uint32_t max)
+{
+    size_t len = text != NULL ? strlen(text) : 0;
+
+    if (is_in_range(out, len, max)) {
+        msgpack_pack_str(&out->packer, len);
+        msgpack_pack_str_body(&out->packer, len > 0 ? text : "", len);
+    }
+}
+
+static void put_bin(struct field_out *out, struct ps_bytes bytes, uint32_t max)
+{
+    if (is_in_range(out, bytes.len, max)) {
+        msgpack_pack_bin(&out->packer, bytes.len);
+        msgpack_pack_bin_body(&out->packer,
+                              bytes.len > 0 ? (const void *)bytes.data : "",
+                              bytes.len);
+    }
+}
+
+/* --------------------------------------------------------- encode messages */
 
 static size_t bound_scalar(enum ps_shape_type type, const void *at)
 {
@@ -125,45 +202,48 @@ static bool is_default(const struct ps_shape_field *f, const void *base)
     return false;
 }
 
-static void put_scalar(struct ps_field_out *out, enum ps_shape_type type,
+static void put_scalar(struct field_out *out, enum ps_shape_type type,
                        const void *at, uint32_t max)
 {
     switch (type) {
     case PS_SHAPE_BOOL:
-        ps_field_put_bool(out, *(const bool *)at);
+        if (*(const bool *)at) {
+            msgpack_pack_true(&out->packer);
+        } else {
+            msgpack_pack_false(&out->packer);
+        }
         break;
     case PS_SHAPE_U8:
     case PS_SHAPE_U16:
     case PS_SHAPE_U32:
     case PS_SHAPE_U64:
-        ps_field_put_u64(out, ps_shape_get_u64(type, at));
+        msgpack_pack_uint64(&out->packer, ps_shape_get_u64(type, at));
         break;
     case PS_SHAPE_I32:
     case PS_SHAPE_I64:
-        ps_field_put_i64(out, ps_shape_get_i64(type, at));
+        msgpack_pack_int64(&out->packer, ps_shape_get_i64(type, at));
         break;
     case PS_SHAPE_F64:
-        ps_field_put_f64(out, *(const double *)at);
+        msgpack_pack_double(&out->packer, *(const double *)at);
         break;
     case PS_SHAPE_STR:
-        ps_field_put_str(out, *(const char *const *)at, max);
+        put_str(out, *(const char *const *)at, max);
         break;
     case PS_SHAPE_BIN:
-        ps_field_put_bin(out, *(const struct ps_bytes *)at, max);
+        put_bin(out, *(const struct ps_bytes *)at, max);
         break;
     case PS_SHAPE_LIST:
         assert(false); /* Not a scalar. */
     }
 }
 
-static void put_field(struct ps_field_out *out, const struct ps_shape_field *f,
+static void put_field(struct field_out *out, const struct ps_shape_field *f,
                       const void *base, uint16_t version);
 
 /* Writes an array of the fields that the peer knows; newer fields come last.
  * Fields at the end that have their default values are left out. */
-static void put_record(struct ps_field_out *out,
-                       const struct ps_shape_record *r, const void *base,
-                       uint16_t version)
+static void put_record(struct field_out *out, const struct ps_shape_record *r,
+                       const void *base, uint16_t version)
 {
     uint32_t known = 0;
 
@@ -173,13 +253,13 @@ static void put_record(struct ps_field_out *out,
     while (known > 0 && is_default(&r->fields[known - 1], base)) {
         known--;
     }
-    ps_field_put_array(out, known, known);
+    put_array(out, known, known);
     for (uint32_t i = 0; i < known; i++) {
         put_field(out, &r->fields[i], base, version);
     }
 }
 
-static void put_field(struct ps_field_out *out, const struct ps_shape_field *f,
+static void put_field(struct field_out *out, const struct ps_shape_field *f,
                       const void *base, uint16_t version)
 {
     const void *at = ps_shape_at(f, base);
@@ -195,7 +275,7 @@ static void put_field(struct ps_field_out *out, const struct ps_shape_field *f,
     }
     uint32_t count = ps_shape_count(f, base);
 
-    ps_field_put_array(out, count, f->max);
+    put_array(out, count, f->max);
     for (uint32_t i = 0; i < count && out->rc == 0; i++) {
         const void *element = ps_shape_element(f, base, i);
 
@@ -224,15 +304,14 @@ static uint64_t sent_fields(const struct ps_shape_msg *shape,
 }
 
 /* Writes the fields of these ids. */
-static void put_fields(struct ps_field_out *out,
-                       const struct ps_shape_msg *shape,
+static void put_fields(struct field_out *out, const struct ps_shape_msg *shape,
                        const struct ps_msg *msg, uint64_t ids, uint16_t version)
 {
     for (size_t i = 0; i < shape->field_count && out->rc == 0; i++) {
         const struct ps_shape_field *f = &shape->fields[i];
 
         if ((ids & BIT(f->id)) != 0) {
-            ps_field_put_u64(out, f->id);
+            msgpack_pack_uint64(&out->packer, f->id);
             put_field(out, f, msg, version);
         }
     }
@@ -254,7 +333,7 @@ int ps_msg_encode(const struct ps_msg *msg, uint16_t version,
                   size_t *ret_len)
 {
     const struct ps_shape_msg *shape = ps_shape_of(msg->code);
-    struct ps_field_out header;
+    struct field_out header;
     uint64_t send;
     int rc;
 
@@ -270,8 +349,8 @@ int ps_msg_encode(const struct ps_msg *msg, uint16_t version,
         return rc; /* The receiver would close the connection. */
     }
     send = sent_fields(shape, msg, version);
-    ps_field_out_init(&header, out + PS_FRAME_PREFIX, cap - PS_FRAME_PREFIX);
-    ps_field_put_map(&header, (uint32_t)__builtin_popcountll(send));
+    field_out_init(&header, out + PS_FRAME_PREFIX, cap - PS_FRAME_PREFIX);
+    msgpack_pack_map(&header.packer, (uint32_t)__builtin_popcountll(send));
     put_fields(&header, shape, msg, send, version);
     if (header.rc != 0) {
         return header.rc;
@@ -287,12 +366,12 @@ int ps_msg_encode_body(const struct ps_msg *msg, uint16_t version,
                        struct ps_msg_body *out, size_t cap)
 {
     const struct ps_shape_msg *shape = ps_shape_of(msg->code);
-    struct ps_field_out body;
+    struct field_out body;
     uint64_t send;
 
     assert(shape != NULL);
     send = sent_fields(shape, msg, version) & ~LINK_FIELDS;
-    ps_field_out_init(&body, out->bytes, cap);
+    field_out_init(&body, out->bytes, cap);
     put_fields(&body, shape, msg, send, version);
     out->version = version;
     out->field_count = (uint32_t)__builtin_popcountll(send);
@@ -305,14 +384,14 @@ size_t ps_msg_encode_front(const struct ps_msg *msg,
                            uint8_t out[PS_MSG_FRONT_MAX])
 {
     const struct ps_shape_msg *shape = ps_shape_of(msg->code);
-    struct ps_field_out front;
+    struct field_out front;
     uint64_t send;
 
     assert(shape != NULL);
     send = sent_fields(shape, msg, body->version) & LINK_FIELDS;
-    ps_field_out_init(&front, out + PS_FRAME_PREFIX,
-                      PS_MSG_FRONT_MAX - PS_FRAME_PREFIX);
-    ps_field_put_map(&front,
+    field_out_init(&front, out + PS_FRAME_PREFIX,
+                   PS_MSG_FRONT_MAX - PS_FRAME_PREFIX);
+    msgpack_pack_map(&front.packer,
                      (uint32_t)__builtin_popcountll(send) + body->field_count);
     put_fields(&front, shape, msg, send, body->version);
     assert(front.rc == 0 && front.len + body->len <= shape->header_max);
@@ -320,7 +399,161 @@ size_t ps_msg_encode_front(const struct ps_msg *msg,
     return PS_FRAME_PREFIX + front.len;
 }
 
-/* ----------------------------------------------------------------- decode */
+/* ----------------------------------------------------------- decode values */
+
+/* Input; decoded strings and bytes are copied into the zone. */
+struct field_in {
+    msgpack_zone *zone;
+    int rc; /* PS_E_PROTO: wrong type or range; PS_E_TOOBIG; PS_E_NOMEM. */
+};
+
+/* True if `good` holds and no error came before; else `rc` is recorded. */
+static bool expect_value(struct field_in *in, bool good, int rc)
+{
+    if (in->rc == 0 && !good) {
+        in->rc = rc;
+    }
+    return in->rc == 0;
+}
+
+static bool get_bool(struct field_in *in, const msgpack_object *o)
+{
+    return expect_value(in, o->type == MSGPACK_OBJECT_BOOLEAN, PS_E_PROTO) &&
+           o->via.boolean;
+}
+
+static uint64_t get_u64(struct field_in *in, const msgpack_object *o,
+                        uint64_t max)
+{
+    if (!expect_value(
+            in, o->type == MSGPACK_OBJECT_POSITIVE_INTEGER && o->via.u64 <= max,
+            PS_E_PROTO)) {
+        return 0;
+    }
+    return o->via.u64;
+}
+
+static int64_t get_i64(struct field_in *in, const msgpack_object *o,
+                       int64_t min, int64_t max)
+{
+    if (o->type == MSGPACK_OBJECT_POSITIVE_INTEGER) {
+        assert(max >= 0);
+        return (int64_t)get_u64(in, o, (uint64_t)max);
+    }
+    if (!expect_value(
+            in, o->type == MSGPACK_OBJECT_NEGATIVE_INTEGER && o->via.i64 >= min,
+            PS_E_PROTO)) {
+        return 0;
+    }
+    return o->via.i64;
+}
+
+static double get_f64(struct field_in *in, const msgpack_object *o)
+{
+    if (!expect_value(in,
+                      o->type == MSGPACK_OBJECT_FLOAT64 ||
+                          o->type == MSGPACK_OBJECT_FLOAT32,
+                      PS_E_PROTO)) {
+        return 0;
+    }
+    return o->via.f64; /* msgpack-c converts float32 to double. */
+}
+
+/* Zeroed memory with the lifetime of the zone; NULL after an error. */
+static void *alloc_in_zone(struct field_in *in, size_t size)
+{
+    void *p;
+
+    if (in->rc != 0) {
+        return NULL;
+    }
+    p = msgpack_zone_malloc(in->zone, size);
+    if (p == NULL) {
+        in->rc = PS_E_NOMEM;
+        return NULL;
+    }
+    return memset(p, 0, size);
+}
+
+/* Returns a terminated copy of the bytes in the zone. */
+static char *copy_bytes(struct field_in *in, const char *bytes, size_t len)
+{
+    char *copy = alloc_in_zone(in, len + 1);
+
+    if (copy != NULL && len > 0) {
+        memcpy(copy, bytes, len);
+    }
+    return copy;
+}
+
+/* Terminated string; an embedded NUL is an error. "" after an error. */
+static const char *get_str(struct field_in *in, const msgpack_object *o,
+                           uint32_t max)
+{
+    const msgpack_object_str *s = &o->via.str;
+    const char *copy;
+
+    if (!expect_value(in, o->type == MSGPACK_OBJECT_STR, PS_E_PROTO) ||
+        !expect_value(in, s->size <= max, PS_E_TOOBIG) ||
+        !expect_value(in, s->size == 0 || memchr(s->ptr, '\0', s->size) == NULL,
+                      PS_E_PROTO)) {
+        return "";
+    }
+    copy = copy_bytes(in, s->ptr, s->size);
+    return copy != NULL ? copy : "";
+}
+
+/* The same for text shown to users: each invisible byte (ps_str_visible)
+ * becomes '?', because a peer may have chosen it. */
+static const char *get_text(struct field_in *in, const msgpack_object *o,
+                            uint32_t max)
+{
+    /* The string is a copy in the zone, so it may be changed. */
+    char *text = (char *)(uintptr_t)get_str(in, o, max);
+    size_t left = strlen(text);
+
+    for (char *at = text; left > 0;) {
+        size_t n = ps_str_visible(at, left);
+
+        if (n == 0) {
+            *at = '?';
+            n = 1;
+        }
+        at += n;
+        left -= n;
+    }
+    return text;
+}
+
+static struct ps_bytes get_bin(struct field_in *in, const msgpack_object *o,
+                               uint32_t max)
+{
+    const msgpack_object_bin *b = &o->via.bin;
+    const char *copy;
+
+    if (!expect_value(in, o->type == MSGPACK_OBJECT_BIN, PS_E_PROTO) ||
+        !expect_value(in, b->size <= max, PS_E_TOOBIG)) {
+        return (struct ps_bytes){0};
+    }
+    copy = copy_bytes(in, b->ptr, b->size);
+    if (copy == NULL) {
+        return (struct ps_bytes){0};
+    }
+    return (struct ps_bytes){(const uint8_t *)copy, b->size};
+}
+
+/* Elements of an array; none after an error. */
+static msgpack_object_array get_array(struct field_in *in,
+                                      const msgpack_object *o, uint32_t max)
+{
+    if (!expect_value(in, o->type == MSGPACK_OBJECT_ARRAY, PS_E_PROTO) ||
+        !expect_value(in, o->via.array.size <= max, PS_E_TOOBIG)) {
+        return (msgpack_object_array){0};
+    }
+    return o->via.array;
+}
+
+/* --------------------------------------------------------- decode messages */
 
 struct ps_decoder *ps_decoder_new(void)
 {
@@ -350,35 +583,33 @@ static uint64_t unsigned_max(enum ps_shape_type type)
     return type == PS_SHAPE_U64 ? UINT64_MAX : BIT(8 * ps_shape_size(type)) - 1;
 }
 
-static void get_scalar(struct ps_field_in *in, enum ps_shape_type type,
+static void get_scalar(struct field_in *in, enum ps_shape_type type,
                        const msgpack_object *o, uint32_t max, void *at)
 {
     switch (type) {
     case PS_SHAPE_BOOL:
-        *(bool *)at = ps_field_get_bool(in, o);
+        *(bool *)at = get_bool(in, o);
         break;
     case PS_SHAPE_U8:
     case PS_SHAPE_U16:
     case PS_SHAPE_U32:
     case PS_SHAPE_U64:
-        ps_shape_set_u64(type, at, ps_field_get_u64(in, o, unsigned_max(type)));
+        ps_shape_set_u64(type, at, get_u64(in, o, unsigned_max(type)));
         break;
     case PS_SHAPE_I32:
-        ps_shape_set_i64(type, at,
-                         ps_field_get_i64(in, o, INT32_MIN, INT32_MAX));
+        ps_shape_set_i64(type, at, get_i64(in, o, INT32_MIN, INT32_MAX));
         break;
     case PS_SHAPE_I64:
-        ps_shape_set_i64(type, at,
-                         ps_field_get_i64(in, o, INT64_MIN, INT64_MAX));
+        ps_shape_set_i64(type, at, get_i64(in, o, INT64_MIN, INT64_MAX));
         break;
     case PS_SHAPE_F64:
-        *(double *)at = ps_field_get_f64(in, o);
+        *(double *)at = get_f64(in, o);
         break;
     case PS_SHAPE_STR:
-        *(const char **)at = ps_field_get_str(in, o, max);
+        *(const char **)at = get_str(in, o, max);
         break;
     case PS_SHAPE_BIN:
-        *(struct ps_bytes *)at = ps_field_get_bin(in, o, max);
+        *(struct ps_bytes *)at = get_bin(in, o, max);
         break;
     case PS_SHAPE_LIST:
         assert(false); /* Not a scalar. */
@@ -413,14 +644,14 @@ static void set_default(const struct ps_shape_field *f, void *base)
     }
 }
 
-static void get_field(struct ps_field_in *in, const struct ps_shape_field *f,
+static void get_field(struct field_in *in, const struct ps_shape_field *f,
                       const msgpack_object *o, void *base);
 
-static void get_record(struct ps_field_in *in, const struct ps_shape_record *r,
+static void get_record(struct field_in *in, const struct ps_shape_record *r,
                        const msgpack_object *o, void *base)
 {
     /* A longer array comes from a newer peer; unknown fields are skipped. */
-    msgpack_object_array values = ps_field_get_array(in, o, UINT32_MAX);
+    msgpack_object_array values = get_array(in, o, UINT32_MAX);
 
     for (uint32_t i = 0; i < r->field_count && in->rc == 0; i++) {
         if (i < values.size) {
@@ -433,17 +664,17 @@ static void get_record(struct ps_field_in *in, const struct ps_shape_record *r,
     }
 }
 
-static void get_list(struct ps_field_in *in, const struct ps_shape_field *f,
+static void get_list(struct field_in *in, const struct ps_shape_field *f,
                      const msgpack_object *o, void *base)
 {
-    msgpack_object_array values = ps_field_get_array(in, o, f->max);
+    msgpack_object_array values = get_array(in, o, f->max);
     size_t size = ps_shape_element_size(f);
     char *elements;
 
     if (values.size == 0) {
         return;
     }
-    elements = ps_field_alloc(in, values.size * size);
+    elements = alloc_in_zone(in, values.size * size);
     for (uint32_t i = 0; i < values.size && in->rc == 0; i++) {
         if (f->record != NULL) {
             get_record(in, f->record, &values.ptr[i], elements + i * size);
@@ -455,7 +686,7 @@ static void get_list(struct ps_field_in *in, const struct ps_shape_field *f,
     memcpy((char *)base + f->offset_count, &values.size, sizeof(values.size));
 }
 
-static void get_field(struct ps_field_in *in, const struct ps_shape_field *f,
+static void get_field(struct field_in *in, const struct ps_shape_field *f,
                       const msgpack_object *o, void *base)
 {
     void *at = (char *)base + f->offset;
@@ -465,7 +696,7 @@ static void get_field(struct ps_field_in *in, const struct ps_shape_field *f,
         return;
     }
     if (f->is_text) {
-        *(const char **)at = ps_field_get_text(in, o, f->max);
+        *(const char **)at = get_text(in, o, f->max);
         return;
     }
     get_scalar(in, f->type, o, f->max, at);
@@ -487,13 +718,13 @@ static const struct ps_shape_field *find_field(const struct ps_shape_msg *s,
 }
 
 /* Decodes the map of a message: each id at most once, known ones into `msg`. */
-static void get_message(struct ps_field_in *in, const struct ps_shape_msg *s,
+static void get_message(struct field_in *in, const struct ps_shape_msg *s,
                         const msgpack_object_map *map, struct ps_msg *msg)
 {
     uint64_t seen = 0;
 
     for (uint32_t i = 0; i < map->size && in->rc == 0; i++) {
-        uint64_t id = ps_field_get_u64(in, &map->ptr[i].key, 63);
+        uint64_t id = get_u64(in, &map->ptr[i].key, 63);
         const struct ps_shape_field *f = find_field(s, id);
 
         if (in->rc == 0 && (id == 0 || (seen & BIT(id)) != 0)) {
@@ -523,7 +754,7 @@ int ps_msg_decode(struct ps_decoder *d, unsigned code, const uint8_t *header,
 {
     const struct ps_shape_msg *shape = ps_shape_of(code);
     struct ps_msg msg = {.code = (enum ps_msg_code)code};
-    struct ps_field_in in = {.zone = &d->zone};
+    struct field_in in = {.zone = &d->zone};
     msgpack_object root;
     size_t offset = 0;
     int rc;

@@ -21,8 +21,8 @@ LEAST = 95.0
 PARSERS = {
     "prefixes": {"proto/frame.c": "parse|check"},
     "headers": {"proto/scan.c": "",
-                "proto/field.c": "get|expect|range|copy|alloc",
-                "proto/msg_codec.c": "decode$|get|find|set_default"},
+                "proto/msg_codec.c": "decode$|get|find|set_default|expect|"
+                "copy_bytes|alloc"},
     # Without those of the threads for I/O.
     "streams of frames": {"lib/net/conn_read.c": "^(?!submit|receive_task)"},
     "configuration": {"lib/conf/yaml.c": "^(?!ps_yaml_read|read_all)",
