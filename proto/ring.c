@@ -163,11 +163,6 @@ int ps_ring_pop_dones(struct ps_ring_worker *r, struct ps_msg_l_done *ret_dones,
     return (int)count;
 }
 
-int ps_ring_pop_done(struct ps_ring_worker *r, struct ps_msg_l_done *ret_done)
-{
-    return ps_ring_pop_dones(r, ret_done, 1);
-}
-
 bool ps_ring_has_done(const struct ps_ring_worker *r)
 {
     return atomic_load_explicit(&r->shared->control.dones_to,
@@ -306,12 +301,6 @@ int ps_ring_pop_ops(struct ps_ring_agent *r, uint64_t frames,
         return (int)count;
     }
     return there == 0 ? 0 : rc;
-}
-
-int ps_ring_pop_op(struct ps_ring_agent *r, uint64_t frames,
-                   struct ps_msg_l_op *ret_op)
-{
-    return ps_ring_pop_ops(r, frames, ret_op, 1);
 }
 
 bool ps_ring_push_done(struct ps_ring_agent *r, uint64_t op_id,

@@ -61,11 +61,8 @@ PS_MUST_USE bool ps_ring_push_op(struct ps_ring_worker *r,
 uint32_t ps_ring_free_op_slots(const struct ps_ring_worker *r);
 /* To be called after a batch: true if the agent must be sent l_wake. */
 PS_MUST_USE bool ps_ring_wake_agent(struct ps_ring_worker *r);
-/* Takes the next end: 1; none: 0; PS_E_PROTO. Sets only the fields that a ring
- * carries. */
-PS_MUST_USE int ps_ring_pop_done(struct ps_ring_worker *r,
-                                 struct ps_msg_l_done *ret_done);
-/* Takes at most `max` ends; returns their number. */
+/* Takes at most `max` ends; returns their number, or PS_E_PROTO. Sets only the
+ * fields that a ring carries. */
 PS_MUST_USE int ps_ring_pop_dones(struct ps_ring_worker *r,
                                   struct ps_msg_l_done *ret_dones,
                                   uint32_t max);
@@ -90,12 +87,9 @@ struct ps_ring_agent {
 };
 
 void ps_ring_agent_init(struct ps_ring_agent *r, void *memory);
-/* Takes the next operation of a worker of which `frames` frames were read,
- * checked as the codec would: 1; none yet: 0; PS_E_PROTO. */
-PS_MUST_USE int ps_ring_pop_op(struct ps_ring_agent *r, uint64_t frames,
-                               struct ps_msg_l_op *ret_op);
-/* Takes at most `max` operations; returns their number. PS_E_PROTO only if the
- * first one is not valid. */
+/* Takes at most `max` operations of a worker of which `frames` frames were read,
+ * checked as the codec would; returns their number. PS_E_PROTO only if the first
+ * one is not valid. */
 PS_MUST_USE int ps_ring_pop_ops(struct ps_ring_agent *r, uint64_t frames,
                                 struct ps_msg_l_op *ret_ops, uint32_t max);
 /* Adds the end of an operation. False: full. */

@@ -208,7 +208,7 @@ static inline bool peer_ring_op(struct peer *p, uint64_t frames,
     struct ps_msg m = {.code = PS_MSG_L_OP};
 
     if (p->ring_memory == NULL ||
-        ps_ring_pop_op(&p->ring, frames, &m.l_op) != 1) {
+        ps_ring_pop_ops(&p->ring, frames, &m.l_op, 1) != 1) {
         return false;
     }
     *ret_msg = m;

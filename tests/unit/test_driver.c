@@ -1082,7 +1082,7 @@ static void operations_of_the_ring_reach_the_machine(void **state)
     RUN_UNTIL(&w, in_story(&w, "op 3\n"));
     assert_true(in_story(&w, "op 1\nbarrier 1\nop 2\nbarrier 2\nop 3\n"));
     for (uint64_t id = 1; id <= 3; id++) {
-        assert_int_equal(ps_ring_pop_done(&r.ring, &done), 1);
+        assert_int_equal(ps_ring_pop_dones(&r.ring, &done, 1), 1);
         assert_int_equal(done.op_id, id);
         assert_int_equal(done.version, id + 1);
     }
@@ -1095,15 +1095,15 @@ static void operations_of_the_ring_reach_the_machine(void **state)
     ring_op(&r, 5, 1, 4);
     say_wake(&r);
     free(await(&w, r.fd, PS_MSG_L_WAKE, &seq, &ack));
-    assert_int_equal(ps_ring_pop_done(&r.ring, &done), 1);
-    assert_int_equal(ps_ring_pop_done(&r.ring, &done), 1);
+    assert_int_equal(ps_ring_pop_dones(&r.ring, &done, 1), 1);
+    assert_int_equal(ps_ring_pop_dones(&r.ring, &done, 1), 1);
     assert_int_equal(done.op_id, 5);
 
     /* Errors have a text, which a ring does not carry. */
     ring_op(&r, 6, 0, 4);
     say_wake(&r);
     free(await(&w, r.fd, PS_MSG_L_DONE, &seq, &ack));
-    assert_int_equal(ps_ring_pop_done(&r.ring, &done), 0);
+    assert_int_equal(ps_ring_pop_dones(&r.ring, &done, 1), 0);
     end_ring(&w, &r);
 }
 
@@ -1147,7 +1147,7 @@ static void operations_beyond_the_ring_use_the_socket(void **state)
     RUN_UNTIL(&w, ps_ring_has_done(&r.ring));
     for (uint64_t n = 1; n <= PS_RING_OP_SLOTS + 1; n++) {
         RUN_UNTIL(&w, ps_ring_has_done(&r.ring));
-        assert_int_equal(ps_ring_pop_done(&r.ring, &done), 1);
+        assert_int_equal(ps_ring_pop_dones(&r.ring, &done, 1), 1);
         assert_int_equal(done.op_id, n);
     }
     end_ring(&w, &r);

@@ -61,7 +61,7 @@ static void expect_op(struct pair *p, uint64_t n)
     const struct ps_msg_l_op want = op_of(n);
     struct ps_msg_l_op op;
 
-    assert_int_equal(ps_ring_pop_op(&p->agent, 0, &op), 1);
+    assert_int_equal(ps_ring_pop_ops(&p->agent, 0, &op, 1), 1);
     assert_int_equal(op.op_id, want.op_id);
     assert_int_equal(op.op, want.op);
     assert_int_equal(op.key, want.key);
@@ -84,7 +84,7 @@ static void expect_no_op(struct pair *p)
 {
     struct ps_msg_l_op op;
 
-    assert_int_equal(ps_ring_pop_op(&p->agent, 0, &op), 0);
+    assert_int_equal(ps_ring_pop_ops(&p->agent, 0, &op, 1), 0);
 }
 
 static void operations_leave_the_ring_unchanged_and_in_order(void **state)
@@ -122,7 +122,7 @@ static void all_fields_of_an_operation_are_kept(void **state)
         ps_msg_print(&m, sent, sizeof(sent));
         assert_true(ps_ring_push_op(&p->worker, &m.l_op, 0));
         memset(&m.l_op, 0xff, sizeof(m.l_op));
-        assert_int_equal(ps_ring_pop_op(&p->agent, 0, &m.l_op), 1);
+        assert_int_equal(ps_ring_pop_ops(&p->agent, 0, &m.l_op, 1), 1);
         ps_msg_print(&m, got, sizeof(got));
         assert_string_equal(got, sent);
     }
@@ -196,12 +196,12 @@ static void full_ring_refuses_operations(void **state)
     }
     assert_false(ps_ring_push_done(&p->agent, 1, 1));
     for (uint64_t n = 0; n < PS_RING_DONE_SLOTS; n++) {
-        assert_int_equal(ps_ring_pop_done(&p->worker, &done), 1);
+        assert_int_equal(ps_ring_pop_dones(&p->worker, &done, 1), 1);
         assert_int_equal(done.op_id, n);
         assert_int_equal(done.version, n + 1);
         assert_int_equal(done.error, 0);
     }
-    assert_int_equal(ps_ring_pop_done(&p->worker, &done), 0);
+    assert_int_equal(ps_ring_pop_dones(&p->worker, &done, 1), 0);
 }
 
 static void expect_piece(struct pair *p, uint64_t op_id, uint64_t bytes)
@@ -283,7 +283,7 @@ static void counters_of_the_ring_wrap(void **state)
     for (uint64_t n = 0; n < 5; n++) {
         expect_op(p, n);
         expect_piece(p, n, n + 1);
-        assert_int_equal(ps_ring_pop_done(&p->worker, &done), 1);
+        assert_int_equal(ps_ring_pop_dones(&p->worker, &done, 1), 1);
         assert_int_equal(done.op_id, n);
     }
     assert_true(ps_ring_worker_sleep(&p->worker, 2, false));
@@ -299,11 +299,11 @@ static void an_operation_waits_for_the_frames_before_it(void **state)
     struct ps_msg_l_op op = op_of(1);
 
     assert_true(ps_ring_push_op(&p->worker, &op, 3));
-    assert_int_equal(ps_ring_pop_op(&p->agent, 2, &op), 0);
+    assert_int_equal(ps_ring_pop_ops(&p->agent, 2, &op, 1), 0);
     /* The frame that it waits for will wake. */
     assert_true(ps_ring_agent_sleep(&p->agent, 2));
     assert_false(ps_ring_agent_sleep(&p->agent, 3));
-    assert_int_equal(ps_ring_pop_op(&p->agent, 3, &op), 1);
+    assert_int_equal(ps_ring_pop_ops(&p->agent, 3, &op, 1), 1);
 }
 
 static void waiting_side_is_woken_once(void **state)
@@ -366,7 +366,7 @@ static void arbitrary_ring_memory_is_refused_or_decoded(void **state)
             ((uint8_t *)p->memory)[at] = (uint8_t)rand();
         }
         for (int i = 0; i < 100; i++) {
-            int rc = ps_ring_pop_op(&p->agent, UINT64_MAX, &op);
+            int rc = ps_ring_pop_ops(&p->agent, UINT64_MAX, &op, 1);
 
             assert_true(rc == 0 || rc == 1 || rc == PS_E_PROTO);
             refused_op = refused_op || rc < 0;
@@ -378,7 +378,7 @@ static void arbitrary_ring_memory_is_refused_or_decoded(void **state)
             }
         }
         for (int i = 0; i < 100; i++) {
-            int rc = ps_ring_pop_done(&p->worker, &done);
+            int rc = ps_ring_pop_dones(&p->worker, &done, 1);
 
             assert_true(rc == 0 || rc == 1 || rc == PS_E_PROTO);
             refused_done = refused_done || rc < 0;
@@ -418,7 +418,7 @@ static void operations_with_values_outside_enums_are_refused(void **state)
 
     op.op = 200;
     assert_true(ps_ring_push_op(&p->worker, &op, 0));
-    assert_int_equal(ps_ring_pop_op(&p->agent, 0, &op), PS_E_PROTO);
+    assert_int_equal(ps_ring_pop_ops(&p->agent, 0, &op, 1), PS_E_PROTO);
 }
 
 /* A worker and an agent in threads of their own, with pipes for l_wake: a lost
@@ -456,7 +456,7 @@ static void *agent_main(void *arg)
     while (next < ROUNDS) {
         struct ps_msg_l_op op;
 
-        if (ps_ring_pop_op(r, 0, &op) == 0) {
+        if (ps_ring_pop_ops(r, 0, &op, 1) == 0) {
             if (ps_ring_agent_sleep(r, 0)) {
                 sleep_at(t->to_agent[0]);
                 ps_ring_agent_awake(r);
@@ -497,7 +497,7 @@ static void threads_on_both_sides_lose_no_wake(void **state)
             }
         }
         while (ended < given) {
-            if (ps_ring_pop_done(r, &done) == 0) {
+            if (ps_ring_pop_dones(r, &done, 1) == 0) {
                 if (ps_ring_worker_sleep(r, (uint32_t)(given - ended), false)) {
                     sleep_at(t.to_worker[0]);
                     ps_ring_worker_awake(r);
