@@ -17,7 +17,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-static uint32_t count_unserved(enum ps_role self)
+/* Roles whose connections a daemon accepts by TCP, as bits. */
+static uint32_t accepted_roles(enum ps_role self)
 {
     return self == PS_ROLE_SCHED
                ? 1u << PS_ROLE_SERVER | 1u << PS_ROLE_AGENT | 1u << PS_ROLE_CTL
@@ -25,7 +26,7 @@ static uint32_t count_unserved(enum ps_role self)
 }
 
 /* The scheduler's Unix socket is for tools, an agent's for workers. */
-static uint32_t count_local_unserved(enum ps_role self)
+static uint32_t local_roles(enum ps_role self)
 {
     return 1u << (self == PS_ROLE_SCHED ? PS_ROLE_CTL : PS_ROLE_WORKER);
 }
@@ -69,7 +70,7 @@ static void accepting_done(struct ps_tls_handshake *tls, int rc,
     ps_str_init(&s, text, sizeof(text));
     ps_str_add(&s, why);
     if (rc == 0 && !d->is_closing) {
-        rc = driver_tls_check(d, &a->handshake, count_unserved(d->opt.self),
+        rc = driver_tls_check(d, &a->handshake, accepted_roles(d->opt.self),
                               &identity, &s);
     }
     if (d->is_closing || rc == PS_E_CLOSED) {
@@ -83,7 +84,7 @@ static void accepting_done(struct ps_tls_handshake *tls, int rc,
         driver_open(
             d,
             &(struct conn_opening){.fd = tls->fd,
-                                   .peer_roles = count_unserved(d->opt.self),
+                                   .peer_roles = accepted_roles(d->opt.self),
                                    .peer = a->peer,
                                    .source = tls->source,
                                    .session = tls->session,
@@ -142,7 +143,7 @@ void ps_driver_accept(struct ps_driver *d, int fd)
         driver_open(
             d,
             &(struct conn_opening){.fd = fd,
-                                   .peer_roles = count_unserved(d->opt.self),
+                                   .peer_roles = accepted_roles(d->opt.self),
                                    .peer = peer,
                                    .source = source},
             &ev);
@@ -170,7 +171,7 @@ void ps_driver_accept_shm(struct ps_driver *d, int fd)
         driver_open(
             d,
             &(struct conn_opening){.fd = fd,
-                                   .peer_roles = count_unserved(d->opt.self),
+                                   .peer_roles = accepted_roles(d->opt.self),
                                    .peer = peer,
                                    .is_shm = true},
             &ev);
@@ -203,13 +204,12 @@ void ps_driver_accept_local(struct ps_driver *d, int fd)
     }
     ev.open.uid = who.uid;
     ev.open.pid = who.pid;
-    driver_open(
-        d,
-        &(struct conn_opening){.fd = fd,
-                               .peer_roles = count_local_unserved(d->opt.self),
-                               .peer = peer,
-                               .source = who.uid},
-        &ev);
+    driver_open(d,
+                &(struct conn_opening){.fd = fd,
+                                       .peer_roles = local_roles(d->opt.self),
+                                       .peer = peer,
+                                       .source = who.uid},
+                &ev);
 }
 
 /* -------------------------------------------------------------------- dials */

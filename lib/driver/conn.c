@@ -258,17 +258,18 @@ static const struct ps_conn_ops conn_ops = {
     .closed = on_closed,
 };
 
-static void close_refused(struct ps_driver *d)
+void driver_close_refused(struct ps_driver *d)
 {
     for (uint32_t i = 0; i < d->refused.count; i++) {
         close(d->refused.fds[i]);
     }
     d->refused.count = 0;
+    ps_loop_timer_set(d->opt.loop, &d->refused.timer, PS_TIME_NEVER);
 }
 
 static void refused_due(struct ps_loop_timer *t)
 {
-    close_refused(PS_CONTAINER(t, struct ps_driver, refused.timer));
+    driver_close_refused(PS_CONTAINER(t, struct ps_driver, refused.timer));
 }
 
 /* Closes a refused connection later: the peer may be about to send its hello,
@@ -276,18 +277,12 @@ static void refused_due(struct ps_loop_timer *t)
 static void close_later(struct ps_driver *d, int fd)
 {
     if (d->refused.count == REFUSED_MAX) {
-        close_refused(d);
+        driver_close_refused(d);
     }
     d->refused.fds[d->refused.count++] = fd;
     d->refused.timer.due = refused_due;
     ps_loop_timer_set(d->opt.loop, &d->refused.timer,
                       ps_loop_now(d->opt.loop) + REFUSED_TIME);
-}
-
-void driver_close_refused(struct ps_driver *d)
-{
-    close_refused(d);
-    ps_loop_timer_set(d->opt.loop, &d->refused.timer, PS_TIME_NEVER);
 }
 
 /* Frame with the reason; returns its length, 0: it does not fit. */

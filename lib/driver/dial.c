@@ -200,7 +200,7 @@ static void refuse_caller(void *ctx, int fd)
 }
 
 /* Local numeric address of `fd`, without port. */
-static bool host_of_socket(int fd, char *out, size_t cap, bool *ret_v6)
+static bool host_of_socket(int fd, char *out, size_t cap)
 {
     struct sockaddr_storage sa = {0};
     socklen_t len = sizeof(sa);
@@ -214,8 +214,7 @@ static bool host_of_socket(int fd, char *out, size_t cap, bool *ret_v6)
     if (ps_addr_parse(text, &a) != 0) {
         return false;
     }
-    *ret_v6 = sa.ss_family == AF_INET6;
-    return snprintf(out, cap, "%s", a.host) < (int)cap;
+    return ps_str_copy(out, cap, a.host);
 }
 
 /* Listens on the first free port of the configured ones. */
@@ -245,13 +244,12 @@ void driver_liveness_close(struct ps_driver *d)
 const char *driver_liveness_address(struct ps_driver *d, int fd)
 {
     char host[PS_ADDRESS_MAX + 1];
-    bool v6;
     uint16_t port;
     int sock;
     int rc;
 
     if (d->opt.liveness_port_count == 0 || d->is_closing ||
-        !host_of_socket(fd, host, sizeof(host), &v6)) {
+        !host_of_socket(fd, host, sizeof(host))) {
         return NULL;
     }
     if (d->liveness.listener != NULL && strcmp(host, d->liveness.host) == 0) {
@@ -271,8 +269,8 @@ const char *driver_liveness_address(struct ps_driver *d, int fd)
         close(sock);
         return NULL;
     }
-    snprintf(d->liveness.host, sizeof(d->liveness.host), "%.200s", host);
-    snprintf(d->liveness.address, sizeof(d->liveness.address),
-             v6 ? "[%.200s]:%u" : "%.200s:%u", host, (unsigned)port);
+    ps_str_copy(d->liveness.host, sizeof(d->liveness.host), host);
+    (void)ps_addr_format(host, port, d->liveness.address,
+                         sizeof(d->liveness.address));
     return d->liveness.address;
 }

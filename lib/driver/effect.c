@@ -14,48 +14,6 @@
 #include <assert.h>
 #include <stdio.h>
 
-/* ------------------------------------------------------------ jobs on GPUs */
-
-/* Jobs that read or write memory of GPUs run there, see kernel/share.h. */
-
-/* Bytes of a piece: enough for fast copies; a multiple of 16 elements. */
-#define PIECE_BYTES (4u * 1024 * 1024)
-
-static void log_device_failure(struct ps_driver *d)
-{
-    char why[PS_SHARE_WHY_MAX];
-
-    ps_share_failure(d->opt.share, why);
-    ps_log_of(LOG_DEVICE, PS_LOG_WARNING, "a job on a GPU has failed: %s", why);
-}
-
-static bool needs_device(const struct ps_compute *c)
-{
-    return c->reads_device || c->out_count > 0;
-}
-
-static uint64_t device_step(const struct ps_compute *c)
-{
-    return ps_kernel_is_divisible(&c->job)
-               ? PIECE_BYTES / ps_dtype_size(c->job.dtype)
-               : c->job.count;
-}
-
-static int device_run(struct ps_share *share, const struct ps_compute *c,
-                      uint64_t from, uint64_t to)
-{
-    const size_t size = ps_dtype_size(c->job.dtype);
-
-    if (c->out_count > 0) {
-        return ps_share_deliver(share, c->job.src[0], from * size,
-                                (to - from) * size, c->outs, c->out_count);
-    }
-    return ps_share_run_range(share, &c->job, c->pinned, (uint32_t)c->token,
-                              from, to);
-}
-
-/* ------------------------------------------------------- steps and effects */
-
 struct compute_task {
     struct ps_worker_task task;
     struct ps_driver *driver;
@@ -246,6 +204,14 @@ static void send_op_progress(struct ps_driver *d, const struct ps_fx *fx)
     }
 }
 
+static void log_device_failure(struct ps_driver *d)
+{
+    char why[PS_SHARE_WHY_MAX];
+
+    ps_share_failure(d->opt.share, why);
+    ps_log_of(LOG_DEVICE, PS_LOG_WARNING, "a job on a GPU has failed: %s", why);
+}
+
 static void compute_done(struct ps_worker_task *task, int rc)
 {
     struct compute_task *t = PS_CONTAINER(task, struct compute_task, task);
@@ -264,13 +230,25 @@ static void compute_done(struct ps_worker_task *task, int rc)
     ps_compute_free(compute);
 }
 
+/* Bytes of a piece of a job that reads or writes memory of GPUs, which runs there
+ * (kernel/share.h): enough for fast copies; a multiple of 16 elements. */
+#define PIECE_BYTES (4u * 1024 * 1024)
+
 static int run_on_device(struct ps_worker_task *task, uint64_t from,
                          uint64_t to)
 {
     const struct compute_task *t = PS_CONTAINER(task, struct compute_task,
                                                 task);
+    struct ps_share *share = t->driver->opt.share;
+    const struct ps_compute *c = t->compute;
+    const size_t size = ps_dtype_size(c->job.dtype);
 
-    return device_run(t->driver->opt.share, t->compute, from, to);
+    if (c->out_count > 0) {
+        return ps_share_deliver(share, c->job.src[0], from * size,
+                                (to - from) * size, c->outs, c->out_count);
+    }
+    return ps_share_run_range(share, &c->job, c->pinned, (uint32_t)c->token,
+                              from, to);
 }
 
 static void start_compute(struct ps_driver *d, struct ps_compute *c)
@@ -282,9 +260,11 @@ static void start_compute(struct ps_driver *d, struct ps_compute *c)
     t->compute = c;
     t->task.job = &c->job;
     t->task.done = compute_done;
-    if (needs_device(c)) {
+    if (c->reads_device || c->out_count > 0) {
         t->task.run = run_on_device;
-        t->task.run_step = device_step(c);
+        t->task.run_step = ps_kernel_is_divisible(&c->job)
+                               ? PIECE_BYTES / ps_dtype_size(c->job.dtype)
+                               : c->job.count;
     }
     d->computing++;
     ps_worker_submit(d->opt.worker, &t->task);
@@ -329,9 +309,7 @@ static uint64_t source_of_cause(const struct ps_driver *d)
 {
     const struct daemon_conn *c = ps_map_get(d->conns, d->fx.cause);
 
-    const uint64_t source = c != NULL ? c->log_source : d->fx.closed_source;
-
-    return source;
+    return c != NULL ? c->log_source : d->fx.closed_source;
 }
 
 void driver_apply_effects(struct ps_driver *d)
