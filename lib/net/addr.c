@@ -75,26 +75,20 @@ bool ps_addr_format(const char *host, uint16_t port, char *out, size_t cap)
 void ps_addr_print(const struct sockaddr *sa, char *out, size_t cap)
 {
     char host[INET6_ADDRSTRLEN] = "?";
+    uint16_t port = 0;
 
     if (sa->sa_family == AF_INET) {
-        inet_ntop(AF_INET, &((const struct sockaddr_in *)sa)->sin_addr, host,
-                  sizeof(host));
+        const struct sockaddr_in *v4 = (const struct sockaddr_in *)sa;
+
+        inet_ntop(AF_INET, &v4->sin_addr, host, sizeof(host));
+        port = ntohs(v4->sin_port);
     } else if (sa->sa_family == AF_INET6) {
-        inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)sa)->sin6_addr, host,
-                  sizeof(host));
-    }
-    (void)ps_addr_format(host, ps_addr_port(sa), out, cap);
-}
+        const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)sa;
 
-uint16_t ps_addr_port(const struct sockaddr *sa)
-{
-    if (sa->sa_family == AF_INET) {
-        return ntohs(((const struct sockaddr_in *)sa)->sin_port);
+        inet_ntop(AF_INET6, &v6->sin6_addr, host, sizeof(host));
+        port = ntohs(v6->sin6_port);
     }
-    if (sa->sa_family == AF_INET6) {
-        return ntohs(((const struct sockaddr_in6 *)sa)->sin6_port);
-    }
-    return 0;
+    (void)ps_addr_format(host, port, out, cap);
 }
 
 uint64_t ps_addr_source(const struct sockaddr *sa)

@@ -24,8 +24,6 @@ PS_MUST_USE int ps_addr_parse(const char *text, struct ps_addr *ret_addr);
 bool ps_addr_format(const char *host, uint16_t port, char *out, size_t cap);
 /* Writes the numeric address and port of a socket; "?" for other families. */
 void ps_addr_print(const struct sockaddr *sa, char *out, size_t cap);
-/* Port of a socket address; 0 for other families. */
-uint16_t ps_addr_port(const struct sockaddr *sa);
 /* A number of the host, by which connections of one host are counted together:
  * of its IPv4 address, in IPv6 form too, or of the first 64 bits of its IPv6
  * address, of which a host can have all the others. 0 for other families. */

@@ -66,15 +66,15 @@ static void conn_timers_init(struct conn_timers *t,
 /* Arms the timer for the earliest deadline. A cancelled deadline leaves the
  * timer as it is, and the timer finds nothing due: no heap operation per
  * frame. */
-static void conn_timers_arm(struct conn_timers *t, struct ps_loop *l)
+void conn_arm(struct ps_conn *c)
 {
     ps_time at = PS_TIME_NEVER;
 
     for (int i = 0; i < CONN_DEADLINES; i++) {
-        at = ps_time_min(at, t->due[i]);
+        at = ps_time_min(at, c->timers.due[i]);
     }
-    if (at < ps_loop_timer_at(&t->timer)) {
-        ps_loop_timer_set(l, &t->timer, at);
+    if (at < ps_loop_timer_at(&c->timers.timer)) {
+        ps_loop_timer_set(c->loop, &c->timers.timer, at);
     }
 }
 
@@ -136,11 +136,6 @@ static void conn_deadline_due(struct ps_loop_timer *t)
         conn_arm(c);
         break;
     }
-}
-
-void conn_arm(struct ps_conn *c)
-{
-    conn_timers_arm(&c->timers, c->loop);
 }
 
 /* ----------------------------------------------------------------- the loop */

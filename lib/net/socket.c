@@ -115,39 +115,26 @@ int ps_listen_tcp(const char *host, uint16_t port, int backlog, int *ret_fd,
     return 0;
 }
 
-static bool same_address(const struct sockaddr_storage *a,
-                         const struct sockaddr_storage *b)
-{
-    if (a->ss_family != b->ss_family) {
-        return false;
-    }
-    return a->ss_family == AF_INET
-               ? memcmp(&((const struct sockaddr_in *)a)->sin_addr,
-                        &((const struct sockaddr_in *)b)->sin_addr,
-                        sizeof(struct in_addr)) == 0
-               : memcmp(&((const struct sockaddr_in6 *)a)->sin6_addr,
-                        &((const struct sockaddr_in6 *)b)->sin6_addr,
-                        sizeof(struct in6_addr)) == 0;
-}
-
 int ps_listen_adopt(int fd, const char *host, uint16_t port, uint16_t *ret_port)
 {
     struct sockaddr_storage wanted;
     struct sockaddr_storage actual = {0};
-    socklen_t wanted_len;
     socklen_t len = sizeof(actual);
-    int rc = fill_address(host, port, &wanted, &wanted_len);
+    char texts[2][PS_ADDRESS_MAX + 1];
+    int rc;
 
-    if (rc != 0) {
-        return rc;
-    }
     if (getsockname(fd, (struct sockaddr *)&actual, &len) != 0) {
         return ps_err_from_errno(errno);
     }
-    *ret_port = ps_addr_port((const struct sockaddr *)&actual);
-    return same_address(&wanted, &actual) && (port == 0 || port == *ret_port)
-               ? 0
-               : PS_E_INVAL;
+    /* The port has the same offset in both families. */
+    *ret_port = ntohs(((struct sockaddr_in *)&actual)->sin_port);
+    rc = fill_address(host, port != 0 ? port : *ret_port, &wanted, &len);
+    if (rc != 0) {
+        return rc;
+    }
+    ps_addr_print((struct sockaddr *)&wanted, texts[0], sizeof(texts[0]));
+    ps_addr_print((struct sockaddr *)&actual, texts[1], sizeof(texts[1]));
+    return strcmp(texts[0], texts[1]) == 0 ? 0 : PS_E_INVAL;
 }
 
 static int open_reserve_fd(void)
