@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
@@ -74,7 +75,7 @@ static void map_worker_memory(struct daemon_conn *c, enum ps_event_type type,
     rc = type == PS_EV_RESIDUAL_SEGMENT
              ? ps_arenas_adopt_segment(c->driver->opt.arenas, fd, size, &buf,
                                        &why)
-             : ps_local_map_shared(fd, size, &buf, &why);
+             : ps_local_map(fd, size, PROT_READ | PROT_WRITE, &buf, &why);
     if (rc != 0) {
         no_memory(c, type, number, size, rc, why);
         return;
@@ -115,7 +116,7 @@ static void accept_ring(struct daemon_conn *c, const struct ps_msg *msg)
                                         : "l_ring of another size");
         return;
     }
-    rc = ps_local_map_shared(fd, size, &r->memory, &why);
+    rc = ps_local_map(fd, size, PROT_READ | PROT_WRITE, &r->memory, &why);
     if (rc != 0) {
         /* Region 0 is none, so the machine ends the session. */
         snprintf(text, sizeof(text), "ring of operations: %s", why);

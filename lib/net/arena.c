@@ -413,7 +413,7 @@ int ps_arenas_adopt_segment(struct ps_arenas *a, int fd, uint64_t size,
     int own_fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     struct ps_buf *memory;
     struct shared_segment *k;
-    int rc = ps_local_map_shared(fd, size, &memory, ret_why);
+    int rc = ps_local_map(fd, size, PROT_READ | PROT_WRITE, &memory, ret_why);
 
     if (rc == 0 && own_fd < 0) {
         ps_buf_unref(memory);

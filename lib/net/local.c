@@ -245,8 +245,8 @@ static void unmap_region(void *ctx)
     ps_free(r);
 }
 
-static int map_descriptor(int fd, uint64_t size, int prot,
-                          struct ps_buf **ret_buf, const char **ret_why)
+int ps_local_map(int fd, uint64_t size, int prot, struct ps_buf **ret_buf,
+                 const char **ret_why)
 {
     const char *why = sealing_refusal(fd, size);
 
@@ -271,18 +271,6 @@ static int map_descriptor(int fd, uint64_t size, int prot,
     *r = (struct region){.data = data, .size = size};
     *ret_buf = ps_buf_wrap(data, size, unmap_region, r);
     return 0;
-}
-
-int ps_local_map(int fd, uint64_t size, struct ps_buf **ret_buf,
-                 const char **ret_why)
-{
-    return map_descriptor(fd, size, PROT_READ, ret_buf, ret_why);
-}
-
-int ps_local_map_shared(int fd, uint64_t size, struct ps_buf **ret_buf,
-                        const char **ret_why)
-{
-    return map_descriptor(fd, size, PROT_READ | PROT_WRITE, ret_buf, ret_why);
 }
 
 /* ---------------------------------------------------------------- unmapping */

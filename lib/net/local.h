@@ -40,18 +40,14 @@ struct ps_local_peer {
 };
 PS_MUST_USE int ps_local_peer(int fd, struct ps_local_peer *ret_peer);
 
-/* Maps the memory behind a descriptor from an untrusted peer, read-only. It
- * must be a memfd of exactly `size` > 0 bytes, sealed against shrinking and
- * growing, so that a read never faults. Takes over the descriptor in any case.
- * The buffer unmaps it at its last unref. PS_E_INVAL with the reason in
- * *ret_why, a constant; PS_E_NOMEM, with errno too. */
-PS_MUST_USE int ps_local_map(int fd, uint64_t size, struct ps_buf **ret_buf,
-                             const char **ret_why);
-/* As ps_local_map(), writable on both sides: the content may change at any
- * time. */
-PS_MUST_USE int ps_local_map_shared(int fd, uint64_t size,
-                                    struct ps_buf **ret_buf,
-                                    const char **ret_why);
+/* Maps the memory behind a descriptor from an untrusted peer, with PROT_READ, or
+ * with PROT_READ | PROT_WRITE if both sides write, whose content may change at any
+ * time. It must be a memfd of exactly `size` > 0 bytes, sealed against shrinking
+ * and growing, so that a read never faults. Takes over the descriptor in any case.
+ * The buffer unmaps it at its last unref. PS_E_INVAL with the reason in *ret_why,
+ * a constant; PS_E_NOMEM, with errno too. */
+PS_MUST_USE int ps_local_map(int fd, uint64_t size, int prot,
+                             struct ps_buf **ret_buf, const char **ret_why);
 
 /* ---------------------------------------------------------------- unmapping */
 

@@ -20,6 +20,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/types.h>
@@ -196,7 +197,7 @@ static int map_peer_arena(struct conn_shm *s, struct ps_transport *t,
         *ret_why = "an arena without a size";
         return PS_E_INVAL;
     }
-    rc = ps_local_map(fd, (uint64_t)st.st_size, &buf, ret_why);
+    rc = ps_local_map(fd, (uint64_t)st.st_size, PROT_READ, &buf, ret_why);
     if (rc == 0) {
         ps_map_put(s->peer_arenas, number, buf);
     }

@@ -29,7 +29,7 @@ PARSERS = {
                       "lib/conf/value.c": "^(?!ps_value_member_size)",
                       "lib/conf/option.c": "options_load|apply_[^fv]|add_(error|refusal|"
                       "unknown)|check_[pr]|convert|reject|is_section|split"},
-    "descriptors": {"lib/net/local.c": "map$|map_(d|r)|sealing"},
+    "descriptors": {"lib/net/local.c": "map$|map_r|sealing"},
     "rings": {"proto/ring.c": "pop|push|read|wake|awake|sleep|flag"},
     "certificates": {"lib/crypto/identity.c": "",
                      "lib/crypto/pki.c": "read_[cuhs]|describe|p256|time|"

@@ -41,7 +41,7 @@ static void on_frame(void *ctx, struct ps_conn *c, const struct ps_msg *msg,
         ps_conn_close(c, PS_E_PROTO, "l_region without a descriptor");
         return;
     }
-    if (ps_local_map(fd, msg->l_region.size, &buf, &why) != 0) {
+    if (ps_local_map(fd, msg->l_region.size, PROT_READ, &buf, &why) != 0) {
         ps_conn_close(c, PS_E_INVAL, why);
         return;
     }

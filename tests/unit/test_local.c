@@ -280,7 +280,7 @@ static void sealed_memfd_is_mapped(void **state)
     unsigned before = open_fds();
 
     assert_int_equal(pwrite(fd, &byte, 1, 77), 1);
-    assert_int_equal(ps_local_map(dup(fd), SIZE, &buf, &why), 0);
+    assert_int_equal(ps_local_map(dup(fd), SIZE, PROT_READ, &buf, &why), 0);
     assert_int_equal(buf->size, SIZE);
     assert_int_equal(buf->data[77], 42);
     assert_int_equal(open_fds(), before);
@@ -301,8 +301,9 @@ static void tensors_are_in_no_core_dump(void **state)
 
     (void)state;
     assert_true(is_dumped(&here));
-    assert_int_equal(
-        ps_local_map_shared(make_memfd(SIZE, SEALS), SIZE, &buf, &why), 0);
+    assert_int_equal(ps_local_map(make_memfd(SIZE, SEALS), SIZE,
+                                  PROT_READ | PROT_WRITE, &buf, &why),
+                     0);
     assert_false(is_dumped(buf->data));
     ps_buf_unref(buf);
     assert_int_equal(ps_pool_get(pool, 1 << 20, &buf), 0);
@@ -357,8 +358,9 @@ static void memory_that_could_fault_is_refused(void **state)
         struct ps_buf *buf = NULL;
         const char *why = NULL;
 
-        assert_int_equal(ps_local_map(cases[i].fd, cases[i].size, &buf, &why),
-                         PS_E_INVAL);
+        assert_int_equal(
+            ps_local_map(cases[i].fd, cases[i].size, PROT_READ, &buf, &why),
+            PS_E_INVAL);
         assert_null(buf);
         assert_non_null(why);
     }
@@ -384,7 +386,7 @@ static void memfd_of_huge_pages_is_refused(void **state)
         }
         return; /* cmocka's own skip() is a failure in TAP. */
     }
-    assert_int_equal(ps_local_map(fd, size, &buf, &why), PS_E_INVAL);
+    assert_int_equal(ps_local_map(fd, size, PROT_READ, &buf, &why), PS_E_INVAL);
 }
 
 /* --------------------------------------- descriptors on a connection */
@@ -417,7 +419,8 @@ static void on_frame(void *ctx, struct ps_conn *c, const struct ps_msg *msg,
 
     if (fd < 0) {
         ps_conn_close(c, PS_E_PROTO, "l_region without a descriptor");
-    } else if (ps_local_map(fd, msg->l_region.size, &buf, &why) != 0) {
+    } else if (ps_local_map(fd, msg->l_region.size, PROT_READ, &buf, &why) !=
+               0) {
         ps_conn_close(c, PS_E_INVAL, why);
     } else {
         w->regions++;
