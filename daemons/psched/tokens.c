@@ -22,7 +22,7 @@ _Static_assert(PS_TOKEN_TEXT_LEN <= PS_TOKEN_TEXT_MAX,
                "a message has room for a token");
 
 struct psched_tokens {
-    struct ps_token_key *key;
+    EVP_PKEY *key;
     struct ps_token_ops ops;
     char path[PATH_MAX]; /* Of the tokens; "": none. */
     struct ps_token_record *stored;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "crypto/token.h"
 
-#include "base/alloc.h"
 #include "base/limits.h"
 #include "crypto/pki.h"
 
@@ -17,38 +16,21 @@ static const char prefix[] = "pskv1.";
 static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
                              "abcdefghijklmnopqrstuvwxyz0123456789-_";
 
-struct ps_token_key {
-    EVP_PKEY *pkey;
-};
-
 /* ------------------------------------------------------------------- keys */
 
-struct ps_token_key *ps_token_key_new(void)
+EVP_PKEY *ps_token_key_new(void)
 {
-    EVP_PKEY *pkey = EVP_PKEY_Q_keygen(NULL, NULL, "ED25519");
-    struct ps_token_key *key;
-
-    if (pkey == NULL) {
-        return NULL;
-    }
-    key = ps_calloc(1, sizeof(*key));
-    key->pkey = pkey;
-    return key;
+    return EVP_PKEY_Q_keygen(NULL, NULL, "ED25519");
 }
 
-void ps_token_key_free(struct ps_token_key *key)
+void ps_token_key_free(EVP_PKEY *key)
 {
-    if (key != NULL) {
-        EVP_PKEY_free(key->pkey);
-        ps_free(key);
-    }
+    EVP_PKEY_free(key);
 }
 
-static struct ps_token_key *key_read(int fd, const char *path,
-                                     struct ps_str *why)
+static EVP_PKEY *key_read(int fd, const char *path, struct ps_str *why)
 {
-    struct ps_token_key *key = NULL;
-    EVP_PKEY *pkey;
+    EVP_PKEY *key;
     struct stat st;
     FILE *f;
 
@@ -67,22 +49,19 @@ static struct ps_token_key *key_read(int fd, const char *path,
         close(fd);
         return NULL;
     }
-    pkey = PEM_read_PrivateKey(f, NULL, ps_pki_refuse_password, NULL);
+    key = PEM_read_PrivateKey(f, NULL, ps_pki_refuse_password, NULL);
     fclose(f);
-    if (pkey != NULL && EVP_PKEY_is_a(pkey, "ED25519") == 1) {
-        key = ps_calloc(1, sizeof(*key));
-        key->pkey = pkey;
+    if (key != NULL && EVP_PKEY_is_a(key, "ED25519") == 1) {
         return key;
     }
-    EVP_PKEY_free(pkey);
+    EVP_PKEY_free(key);
     ps_str_addf(
         why, "%s: it has no Ed25519 key in PEM; remove it for a new one", path);
     return NULL;
 }
 
 /* Writes a new file. */
-static bool key_write(const struct ps_token_key *key, const char *path,
-                      struct ps_str *why)
+static bool key_write(EVP_PKEY *key, const char *path, struct ps_str *why)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW,
                   0600);
@@ -97,7 +76,7 @@ static bool key_write(const struct ps_token_key *key, const char *path,
         return false;
     }
     done = fchmod(fd, 0600) == 0 &&
-           PEM_write_PrivateKey(f, key->pkey, NULL, NULL, 0, NULL, NULL) == 1 &&
+           PEM_write_PrivateKey(f, key, NULL, NULL, 0, NULL, NULL) == 1 &&
            fflush(f) == 0 && fsync(fd) == 0;
     if (!done) {
         ps_str_addf(why, "%s: it cannot be written", path);
@@ -107,10 +86,10 @@ static bool key_write(const struct ps_token_key *key, const char *path,
     return done;
 }
 
-struct ps_token_key *ps_token_key_open(const char *path, struct ps_str *why)
+EVP_PKEY *ps_token_key_open(const char *path, struct ps_str *why)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    struct ps_token_key *key;
+    EVP_PKEY *key;
 
     if (fd >= 0) {
         return key_read(fd, path, why);
@@ -202,8 +181,7 @@ static bool decode(const char *text, uint8_t ret_bytes[PS_TOKEN_BYTES])
     return used == PS_TOKEN_BYTES && (bits & ((1u << count) - 1)) == 0;
 }
 
-bool ps_token_sign(const struct ps_token_key *key,
-                   const struct ps_fixed_token_claims *claims,
+bool ps_token_sign(EVP_PKEY *key, const struct ps_fixed_token_claims *claims,
                    char ret_text[PS_TOKEN_TEXT_LEN + 1])
 {
     uint8_t bytes[PS_TOKEN_BYTES];
@@ -212,8 +190,7 @@ bool ps_token_sign(const struct ps_token_key *key,
     bool done;
 
     ps_fixed_put_token_claims(bytes, claims);
-    done = ctx != NULL &&
-           EVP_DigestSignInit(ctx, NULL, NULL, NULL, key->pkey) == 1 &&
+    done = ctx != NULL && EVP_DigestSignInit(ctx, NULL, NULL, NULL, key) == 1 &&
            EVP_DigestSign(ctx, bytes + PS_FIXED_TOKEN_CLAIMS_BYTES, &len, bytes,
                           PS_FIXED_TOKEN_CLAIMS_BYTES) == 1 &&
            len == PS_TOKEN_SIGNATURE_BYTES;
@@ -225,7 +202,7 @@ bool ps_token_sign(const struct ps_token_key *key,
     return done;
 }
 
-bool ps_token_verify(const struct ps_token_key *key, const char *text,
+bool ps_token_verify(EVP_PKEY *key, const char *text,
                      struct ps_fixed_token_claims *ret_claims)
 {
     uint8_t bytes[PS_TOKEN_BYTES];
@@ -239,7 +216,7 @@ bool ps_token_verify(const struct ps_token_key *key, const char *text,
     /* Nothing of the claims is read before the signature holds. */
     ctx = EVP_MD_CTX_new();
     is_signed = ctx != NULL &&
-                EVP_DigestVerifyInit(ctx, NULL, NULL, NULL, key->pkey) == 1 &&
+                EVP_DigestVerifyInit(ctx, NULL, NULL, NULL, key) == 1 &&
                 EVP_DigestVerify(ctx, bytes + PS_FIXED_TOKEN_CLAIMS_BYTES,
                                  PS_TOKEN_SIGNATURE_BYTES, bytes,
                                  PS_FIXED_TOKEN_CLAIMS_BYTES) == 1;

@@ -9,7 +9,7 @@
 #include "crypto/token.h"
 #include "fuzz.h"
 
-static void check_text(const struct ps_token_key *key, const char *text)
+static void check_text(EVP_PKEY *key, const char *text)
 {
     char again[PS_TOKEN_TEXT_LEN + 1];
     struct ps_fixed_token_claims claims;
@@ -25,7 +25,7 @@ static void check_text(const struct ps_token_key *key, const char *text)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static struct ps_token_key *key;
+    static EVP_PKEY *key;
     struct ps_fixed_token_claims claims = {0};
     char signed_text[PS_TOKEN_TEXT_LEN + 1];
     char *text;

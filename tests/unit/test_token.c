@@ -28,7 +28,7 @@ static struct ps_fixed_token_claims make_claims(void)
 
 static void signed_claims_are_read_back(void **state)
 {
-    struct ps_token_key *key = ps_token_key_new();
+    EVP_PKEY *key = ps_token_key_new();
     struct ps_fixed_token_claims claims = make_claims();
     struct ps_fixed_token_claims got;
     char text[PS_TOKEN_TEXT_LEN + 1];
@@ -52,7 +52,7 @@ static void signed_claims_are_read_back(void **state)
 static void token_has_exactly_one_text(void **state)
 {
     static const char others[] = "Ab9-_=+/ \n.";
-    struct ps_token_key *key = ps_token_key_new();
+    EVP_PKEY *key = ps_token_key_new();
     struct ps_fixed_token_claims claims = make_claims();
     struct ps_fixed_token_claims got;
     char text[PS_TOKEN_TEXT_LEN + 2] = "";
@@ -79,8 +79,8 @@ static void token_has_exactly_one_text(void **state)
 
 static void token_of_another_key_does_not_count(void **state)
 {
-    struct ps_token_key *key = ps_token_key_new();
-    struct ps_token_key *other = ps_token_key_new();
+    EVP_PKEY *key = ps_token_key_new();
+    EVP_PKEY *other = ps_token_key_new();
     struct ps_fixed_token_claims claims = make_claims();
     char text[PS_TOKEN_TEXT_LEN + 1];
 
@@ -95,7 +95,7 @@ static void token_of_another_key_does_not_count(void **state)
 /* Even signed ones: a record has one meaning. */
 static void invalid_claims_are_refused(void **state)
 {
-    struct ps_token_key *key = ps_token_key_new();
+    EVP_PKEY *key = ps_token_key_new();
     struct ps_fixed_token_claims wrong[] = {
         make_claims(), make_claims(), make_claims(),
         make_claims(), make_claims(), make_claims(),
@@ -163,7 +163,7 @@ static void key_file_is_made_once_and_kept(void **state)
     struct ps_fixed_token_claims claims = make_claims();
     char token[PS_TOKEN_TEXT_LEN + 1];
     char text[256] = "";
-    struct ps_token_key *key;
+    EVP_PKEY *key;
     struct ps_str why;
     struct stat st;
     mode_t mask = umask(0);
