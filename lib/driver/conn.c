@@ -311,15 +311,23 @@ static void refused(struct ps_driver *d, int fd, const char *peer,
               "connection refused peer=%s reason=\"%s\"", peer, why);
 }
 
+/* Sends the reason as it is. */
+static void send_reject(int fd, int rc, const char *why)
+{
+    uint8_t bytes[REJECT_BYTES];
+    size_t len = encode_reject(rc, why, bytes, sizeof(bytes));
+
+    if (len > 0) {
+        (void)send(fd, bytes, len, MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+}
+
 void driver_refuse(struct ps_driver *d, int fd, const char *peer,
                    const char *why)
 {
-    uint8_t bytes[REJECT_BYTES];
-    size_t len = encode_reject(PS_E_FULL, why, bytes, sizeof(bytes));
-
     /* A peer that expects TLS could not read it. */
-    if (len > 0 && !driver_encrypts(d, fd)) {
-        (void)send(fd, bytes, len, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (!driver_encrypts(d, fd)) {
+        send_reject(fd, PS_E_FULL, why);
     }
     refused(d, fd, peer, why);
 }
@@ -327,16 +335,9 @@ void driver_refuse(struct ps_driver *d, int fd, const char *peer,
 void driver_refuse_plain(struct ps_driver *d, int fd, const char *peer,
                          const char *why)
 {
-    uint8_t bytes[REJECT_BYTES];
-    size_t len = encode_reject(PS_E_PERM,
-                               "connections here are encrypted: psctl needs "
-                               "--tls FOLDER, a daemon a certificate "
-                               "(security.tls.directory)",
-                               bytes, sizeof(bytes));
-
-    if (len > 0) {
-        (void)send(fd, bytes, len, MSG_NOSIGNAL | MSG_DONTWAIT);
-    }
+    send_reject(fd, PS_E_PERM,
+                "connections here are encrypted: psctl needs --tls FOLDER, a "
+                "daemon a certificate (security.tls.directory)");
     refused(d, fd, peer, why);
 }
 
