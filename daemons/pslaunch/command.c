@@ -248,10 +248,10 @@ static void env_default(struct env *e, const char *name, const char *value)
     env_set(e, name, value);
 }
 
-static void env_add_variables(struct env *e, const struct variables *v)
+void env_add(struct env *e, char *const *variables)
 {
-    for (size_t i = 0; i < v->count; i++) {
-        env_put(e, strdup(v->items[i]));
+    while (variables != NULL && *variables != NULL) {
+        env_put(e, strdup(*variables++));
     }
 }
 
@@ -331,15 +331,15 @@ void env_of_worker(const struct plan *p, uint32_t rank, const struct places *at,
     if (p->workers > 1) {
         env_default(e, "OMP_NUM_THREADS", "1");
     }
-    env_add_variables(e, &p->env);
-    env_add_variables(e, &p->worker_env);
+    env_add(e, p->env.items);
+    env_add(e, p->worker_env.items);
 }
 
 void env_of_server(const struct plan *p, struct env *ret_env)
 {
     env_init(ret_env, p);
-    env_add_variables(ret_env, &p->env);
-    env_add_variables(ret_env, &p->server_env);
+    env_add(ret_env, p->env.items);
+    env_add(ret_env, p->server_env.items);
 }
 
 void env_fini(struct env *e)

@@ -48,6 +48,10 @@ struct env {
     size_t capacity;
 };
 
+/* Adds copies of variables, the last of which is NULL; each replaces a former one
+ * of its name. */
+void env_add(struct env *e, char *const *variables);
+
 /* Addresses and paths for the variables of a worker. */
 struct places {
     const char *socket; /* Of the worker's agent. */

@@ -87,6 +87,7 @@ static unsigned long long memory_mib(const struct plan *p)
 static bool k8s_make_hosts(struct plan *p)
 {
     char name[DEFINITION_NAME_MAX];
+    char prefix[DEFINITION_NAME_MAX + 1];
 
     if (p->job.container.image[0] == '\0') {
         fputs("pslaunch: the launcher k8s needs --image: one that has pskv and "
@@ -95,16 +96,8 @@ static bool k8s_make_hosts(struct plan *p)
         return false;
     }
     definition_name(p->job.name, name);
-    p->hosts.hosts = calloc(p->nodes, sizeof(*p->hosts.hosts));
-    if (p->hosts.hosts == NULL) {
-        abort();
-    }
-    for (uint32_t i = 0; i < p->nodes; i++) {
-        if (asprintf(&p->hosts.hosts[i].name, "%s-%u", name, i) < 0) {
-            abort();
-        }
-    }
-    p->hosts.count = p->nodes;
+    snprintf(prefix, sizeof(prefix), "%s-", name);
+    hosts_make(&p->hosts, prefix, 0, p->nodes);
     p->nodes = 1;
     return true;
 }
@@ -299,17 +292,7 @@ static bool yarn_make_hosts(struct plan *p)
               stderr);
         return false;
     }
-    /* Each worker has a container. */
-    p->hosts.hosts = calloc(p->workers, sizeof(*p->hosts.hosts));
-    if (p->hosts.hosts == NULL) {
-        abort();
-    }
-    for (uint32_t i = 0; i < p->workers; i++) {
-        if (asprintf(&p->hosts.hosts[i].name, "worker-%u", i) < 0) {
-            abort();
-        }
-    }
-    p->hosts.count = p->workers;
+    hosts_make(&p->hosts, "worker-", 0, p->workers); /* Each has a container. */
     return true;
 }
 

@@ -336,6 +336,19 @@ int hosts_read(const char *path, struct host_list *ret_list, char *error)
     return ok ? 0 : -1;
 }
 
+void hosts_make(struct host_list *ret_list, const char *prefix, uint32_t first,
+                uint32_t count)
+{
+    ret_list->hosts = calloc(count, sizeof(*ret_list->hosts));
+    ret_list->count = count;
+    for (uint32_t i = 0; i < count; i++) {
+        if (ret_list->hosts == NULL ||
+            asprintf(&ret_list->hosts[i].name, "%s%u", prefix, first + i) < 0) {
+            abort();
+        }
+    }
+}
+
 void hosts_free(struct host_list *l)
 {
     for (uint32_t i = 0; i < l->count; i++) {

@@ -35,6 +35,9 @@ int hosts_parse(const char *text, struct host_list *ret_list, char *error);
 /* Parses a file with one host a line: "NAME", "NAME:PORT" of launch.py, and
  * behind it "slots=N", "port=N" and "address=A"; a '#' begins a comment. */
 int hosts_read(const char *path, struct host_list *ret_list, char *error);
+/* Makes a list of `count` hosts PREFIXn, with numbers from `first` on. */
+void hosts_make(struct host_list *ret_list, const char *prefix, uint32_t first,
+                uint32_t count);
 void hosts_free(struct host_list *l);
 
 struct rank_place {

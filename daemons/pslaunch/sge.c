@@ -292,16 +292,7 @@ static bool make_tasks(struct plan *p)
                 HOSTS_MAX);
         return false;
     }
-    p->hosts.hosts = calloc(count, sizeof(*p->hosts.hosts));
-    if (p->hosts.hosts == NULL) {
-        abort();
-    }
-    for (uint32_t i = 0; i < count; i++) {
-        if (asprintf(&p->hosts.hosts[i].name, "task%u", i + 1) < 0) {
-            abort();
-        }
-    }
-    p->hosts.count = count;
+    hosts_make(&p->hosts, "task", 1, count);
     p->nodes = 1;
     return true;
 }

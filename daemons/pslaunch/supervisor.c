@@ -19,6 +19,7 @@
 #include "base/str.h"
 #include "crypto/pki.h"
 #include "pslaunch/authority.h"
+#include "pslaunch/command.h"
 #include "pslaunch/process.h"
 #include "pslaunch/link.h"
 #include "pslaunch/plan.h"
@@ -232,37 +233,6 @@ static char **split_strings(const struct ps_bytes *b)
     return list;
 }
 
-/* The environment of the supervisor, with variables of the job. */
-static char **merge_env(char **job)
-{
-    size_t most = WORDS_MAX;
-    size_t count = 0;
-    char **all;
-
-    for (char **e = environ; *e != NULL; e++) {
-        most++;
-    }
-    all = calloc(most + 1, sizeof(*all));
-    if (all == NULL) {
-        abort();
-    }
-    for (char **e = job; *e != NULL; e++) {
-        all[count++] = *e;
-    }
-    for (char **e = environ; *e != NULL; e++) {
-        size_t name = strcspn(*e, "=") + 1;
-        bool is_set = false;
-
-        for (char **j = job; *j != NULL && !is_set; j++) {
-            is_set = strncmp(*j, *e, name) == 0;
-        }
-        if (!is_set) {
-            all[count++] = *e;
-        }
-    }
-    return all;
-}
-
 static void add_process(struct supervisor *s,
                         const struct ps_msg_launch_start *m,
                         const struct process *p)
@@ -286,15 +256,18 @@ static bool start_process(struct supervisor *s,
               s->count < PROCESSES_MAX;
 
     if (ok && s->course == COURSE_RUNNING) {
-        char **env = merge_env(variables);
+        struct env env = {0};
         struct process p;
-        int error = process_start(&(struct spawn){.argv = words,
-                                                  .env = env,
-                                                  .is_daemon = m->is_daemon,
-                                                  .credential = credential},
-                                  &p);
+        int error;
 
-        free((void *)env);
+        env_add(&env, environ);
+        env_add(&env, variables);
+        error = process_start(&(struct spawn){.argv = words,
+                                              .env = env.items,
+                                              .is_daemon = m->is_daemon,
+                                              .credential = credential},
+                              &p);
+        env_fini(&env);
         if (error == 0) {
             add_process(s, m, &p);
         } else {
