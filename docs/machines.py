@@ -8,6 +8,7 @@ each, from the tables in the sources (lib/base/state_table.h).
 With --check nothing is written, and the page must be current."""
 import re
 import sys
+from os.path import commonprefix
 from pathlib import Path
 
 HEAD = """<!-- SPDX-License-Identifier: Apache-2.0 -->
@@ -25,7 +26,6 @@ TABLE = re.compile(
     r"static const struct ps_state_table (?P<var>\w+) = \{(?P<body>.*?)\n\};",
     re.S)
 MEMBER = re.compile(r"\.(\w+) = \"?(\w[\w ]*)\"?")
-NAME = re.compile(r"\[(\w+)\]\s*=\s*\"([^\"]+)\"")
 ROW = re.compile(r"(?:/\* (?P<text>[^*]*(?:\*(?!/)[^*]*)*) \*/\s*)?"
                  r"\[(?P<state>\w+)\]\s*=(?P<set>[^\[/]*)")
 BIT = re.compile(r"BIT\((\w+)\)")
@@ -54,14 +54,16 @@ def tables(root):
                              "says whose states they are")
         for match in found:
             members = dict(MEMBER.findall(match["body"]))
-            names = dict(NAME.findall(array(text, members["states"])))
-            rows = []
-            for row in ROW.finditer(array(text, members["allowed"])):
-                after = [names[s] for s in BIT.findall(row["set"])]
-                rows.append((names[row["state"]], after, prose(row["text"])))
-            missing = set(names.values()) - {row[0] for row in rows}
+            rows = [(row["state"], BIT.findall(row["set"]), prose(row["text"]))
+                    for row in ROW.finditer(array(text, members["allowed"]))]
+            missing = ({s for _, after, _ in rows for s in after} -
+                       {state for state, _, _ in rows})
             if missing:
                 raise ValueError(f"{path}: no successors of {sorted(missing)}")
+            # The words behind the prefix that all constants share.
+            cut = commonprefix([state for state, _, _ in rows]).rfind("_") + 1
+            rows = [(state[cut:], [s[cut:] for s in after], note)
+                    for state, after, note in rows]
             yield (members["name"], path.relative_to(root).as_posix(),
                    prose(match["text"]), rows)
 

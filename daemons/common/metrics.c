@@ -271,12 +271,6 @@ enum file_state {
     FILE_ENDING,  /* The same, and the daemon ends. */
 };
 
-static const char *const file_states[] = {
-    [FILE_IDLE] = "idle",
-    [FILE_WRITING] = "writing",
-    [FILE_ENDING] = "ending",
-};
-
 static const uint32_t file_moves[] = {
     [FILE_IDLE] = PS_STATE_BIT(FILE_WRITING),
     [FILE_WRITING] = PS_STATE_BIT(FILE_IDLE) | PS_STATE_BIT(FILE_ENDING),
@@ -286,8 +280,7 @@ static const uint32_t file_moves[] = {
 /* The file of metrics.file, between two writes of it. */
 static const struct ps_state_table file_table = {
     .name = "metrics file",
-    .states = file_states,
-    .count = sizeof(file_states) / sizeof(file_states[0]),
+    .count = sizeof(file_moves) / sizeof(file_moves[0]),
     .allowed = file_moves,
 };
 

@@ -339,13 +339,6 @@ enum phase {
     PHASE_END, /* Waits for the node to close. */
 };
 
-static const char *const phase_names[] = {
-    [PHASE_HANDSHAKE] = "handshake",
-    [PHASE_REQUEST] = "request",
-    [PHASE_ANSWER] = "answer",
-    [PHASE_END] = "end",
-};
-
 static const uint32_t allowed_phases[] = {
     [PHASE_HANDSHAKE] = PS_STATE_BIT(PHASE_REQUEST),
     [PHASE_REQUEST] = PS_STATE_BIT(PHASE_ANSWER),
@@ -355,7 +348,6 @@ static const uint32_t allowed_phases[] = {
 
 static const struct ps_state_table phase_table = {
     .name = "connection of enrolment",
-    .states = phase_names,
     .count = PHASE_END + 1,
     .allowed = allowed_phases,
 };

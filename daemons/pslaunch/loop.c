@@ -31,16 +31,9 @@ static const uint32_t child_allowed[] = {
     /* With the connection to its host. */
     [CHILD_LOST] = 0,
 };
-static const char *const child_names[] = {
-    [CHILD_STARTED] = "started",
-    [CHILD_READY] = "ready",
-    [CHILD_ENDED] = "ended",
-    [CHILD_LOST] = "lost",
-};
 /* A process that pslaunch has started, on this host or another. */
 static const struct ps_state_table child_states = {
     .name = "child",
-    .states = child_names,
     .count = sizeof(child_allowed) / sizeof(child_allowed[0]),
     .allowed = child_allowed,
 };

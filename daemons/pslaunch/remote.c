@@ -42,15 +42,9 @@ static const uint32_t remote_allowed[] = {
     [REMOTE_OPEN] = PS_STATE_BIT(REMOTE_CLOSED),
     [REMOTE_CLOSED] = 0,
 };
-static const char *const remote_names[] = {
-    [REMOTE_NEW] = "new",           [REMOTE_PREPARING] = "preparing",
-    [REMOTE_PREPARED] = "prepared", [REMOTE_OPENING] = "opening",
-    [REMOTE_OPEN] = "open",         [REMOTE_CLOSED] = "closed",
-};
 /* The connection of pslaunch to the supervisor of a host. */
 static const struct ps_state_table remote_states = {
     .name = "remote",
-    .states = remote_names,
     .count = sizeof(remote_allowed) / sizeof(remote_allowed[0]),
     .allowed = remote_allowed,
 };

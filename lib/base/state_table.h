@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tables of the states of a kind of object: their names, and for each state a
- * bit set of its successors. One function of each kind changes the state, and
- * looks the change up here. */
+/* Tables of the states of a kind of object: for each state a bit set of its
+ * successors. One function of each kind changes the state, and looks the change up
+ * here. */
 #pragma once
 
 #include <assert.h>
@@ -11,10 +11,10 @@
 #define PS_STATE_BIT(state) (1u << (state))
 
 struct ps_state_table {
-    const char *name;          /* Kind of object, for messages. */
-    const char *const *states; /* Names. */
-    uint32_t count;            /* States, at most 32. */
+    const char *name;        /* Kind of object. */
+    uint32_t count;          /* States, at most 32. */
     const uint32_t *allowed; /* For each state the PS_STATE_BITs that follow. */
+    const char *const *states; /* Names, for messages; NULL: there are none. */
 };
 
 static inline bool ps_state_may_follow(const struct ps_state_table *t,

@@ -17,12 +17,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-static const char *const state_names[] = {
-    [CONN_OPEN] = "OPEN",       [CONN_FINISHING] = "FINISHING",
-    [CONN_CLOSING] = "CLOSING", [CONN_DETACHED] = "DETACHED",
-    [CONN_CLOSED] = "CLOSED",
-};
-
 static const uint32_t successors[] = {
     [CONN_OPEN] = PS_STATE_BIT(CONN_FINISHING) | PS_STATE_BIT(CONN_CLOSING),
     /* Input is discarded until all output is written. */
@@ -36,8 +30,7 @@ static const uint32_t successors[] = {
 /* A connection that carries frames. */
 static const struct ps_state_table conn_states = {
     .name = "frame connection",
-    .states = state_names,
-    .count = sizeof(state_names) / sizeof(state_names[0]),
+    .count = sizeof(successors) / sizeof(successors[0]),
     .allowed = successors,
 };
 

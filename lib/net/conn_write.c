@@ -21,13 +21,6 @@
  * released. */
 #define IO_TASK_MAX       (1024u * 1024u)
 
-static const char *const output_names[] = {
-    [CONN_WRITABLE] = "WRITABLE",
-    [CONN_BLOCKED] = "BLOCKED",
-    [CONN_FAILED] = "FAILED",
-    [CONN_SHUT] = "SHUT",
-};
-
 static const uint32_t successors[] = {
     [CONN_WRITABLE] = PS_STATE_BIT(CONN_BLOCKED) | PS_STATE_BIT(CONN_FAILED) |
                       PS_STATE_BIT(CONN_SHUT),
@@ -42,8 +35,7 @@ static const uint32_t successors[] = {
 /* Output of a connection. */
 static const struct ps_state_table outputs = {
     .name = "output of a connection",
-    .states = output_names,
-    .count = sizeof(output_names) / sizeof(output_names[0]),
+    .count = sizeof(successors) / sizeof(successors[0]),
     .allowed = successors,
 };
 

@@ -22,12 +22,6 @@
 
 /* ------------------------------------------------------------------ states */
 
-static const char *const state_names[] = {
-    [PS_AGENT_ENCODING_IDLE] = "IDLE",
-    [PS_AGENT_ENCODING_RUNNING] = "RUNNING",
-    [PS_AGENT_ENCODING_CANCELLED] = "CANCELLED",
-};
-
 static const uint32_t successors[] = {
     [PS_AGENT_ENCODING_IDLE] = PS_STATE_BIT(PS_AGENT_ENCODING_RUNNING),
     /* CANCELLED: its round has failed. */
@@ -40,8 +34,7 @@ static const uint32_t successors[] = {
 /* The computation that encodes a partition's contribution, at the agent. */
 static const struct ps_state_table encoding_states = {
     .name = "encoding",
-    .states = state_names,
-    .count = sizeof(state_names) / sizeof(state_names[0]),
+    .count = sizeof(successors) / sizeof(successors[0]),
     .allowed = successors,
 };
 

@@ -30,12 +30,6 @@
 
 /* ------------------------------------------------------------------- phases */
 
-static const char *const phase_names[] = {
-    [PS_JOB_PHASE_FORMING] = "FORMING", [PS_JOB_PHASE_STARTING] = "STARTING",
-    [PS_JOB_PHASE_RUNNING] = "RUNNING", [PS_JOB_PHASE_FAILED] = "FAILED",
-    [PS_JOB_PHASE_ENDED] = "ENDED",
-};
-
 static const uint32_t successors[] = {
     /* The agent may miss states. FORMING again: the scheduler was restarted. */
     [PS_JOB_PHASE_FORMING] = PS_STATE_BIT(PS_JOB_PHASE_FORMING) |
@@ -63,8 +57,7 @@ static const uint32_t successors[] = {
 /* A job, at an agent. A job_state with a phase that may not follow is old. */
 static const struct ps_state_table job_phases = {
     .name = "job at an agent",
-    .states = phase_names,
-    .count = sizeof(phase_names) / sizeof(phase_names[0]),
+    .count = sizeof(successors) / sizeof(successors[0]),
     .allowed = successors,
 };
 

@@ -21,12 +21,6 @@
 
 #include <string.h>
 
-static const char *const state_names[] = {
-    [PS_AGENT_KEY_WAITING] = "WAITING",
-    [PS_AGENT_KEY_REQUESTED] = "REQUESTED",
-    [PS_AGENT_KEY_OPEN] = "OPEN",
-};
-
 static const uint32_t successors[] = {
     /* OPEN: an answer to a request that was never sent is taken as well. */
     [PS_AGENT_KEY_WAITING] = PS_STATE_BIT(PS_AGENT_KEY_REQUESTED) |
@@ -38,8 +32,7 @@ static const uint32_t successors[] = {
 /* A key that a worker has declared, at its agent. */
 static const struct ps_state_table key_states = {
     .name = "declared key",
-    .states = state_names,
-    .count = sizeof(state_names) / sizeof(state_names[0]),
+    .count = sizeof(successors) / sizeof(successors[0]),
     .allowed = successors,
 };
 

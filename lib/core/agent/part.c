@@ -17,12 +17,6 @@
 
 /* --------------------------------------------------- states of a partition */
 
-static const char *const part_state_names[] = {
-    [PS_AGENT_PART_IDLE] = "IDLE",           [PS_AGENT_PART_QUEUED] = "QUEUED",
-    [PS_AGENT_PART_COMPUTING] = "COMPUTING", [PS_AGENT_PART_SENT] = "SENT",
-    [PS_AGENT_PART_BACKOFF] = "BACKOFF",
-};
-
 static const uint32_t part_successors[] = {
     /* SENT at once if one rank contributes, or a small sum is made in the step.
      * IDLE: dequeued without having been queued. */
@@ -45,8 +39,7 @@ static const uint32_t part_successors[] = {
 /* The contribution of a node to a partition, at the agent. */
 static const struct ps_state_table part_states = {
     .name = "partition",
-    .states = part_state_names,
-    .count = sizeof(part_state_names) / sizeof(part_state_names[0]),
+    .count = sizeof(part_successors) / sizeof(part_successors[0]),
     .allowed = part_successors,
 };
 
@@ -131,12 +124,6 @@ void ps_agent_part_skip(struct ps_agent_part *p, uint64_t version)
 
 /* ------------------------------------------------------- states of a round */
 
-static const char *const round_state_names[] = {
-    [PS_AGENT_ROUND_IDLE] = "IDLE",
-    [PS_AGENT_ROUND_OPEN] = "OPEN",
-    [PS_AGENT_ROUND_COMPLETE] = "COMPLETE",
-};
-
 static const uint32_t round_successors[] = {
     /* A local rank contributes. */
     [PS_AGENT_ROUND_IDLE] = PS_STATE_BIT(PS_AGENT_ROUND_OPEN),
@@ -151,8 +138,7 @@ static const uint32_t round_successors[] = {
 /* The round of a key, or the push of an async key, at the agent. */
 static const struct ps_state_table round_states = {
     .name = "local round",
-    .states = round_state_names,
-    .count = sizeof(round_state_names) / sizeof(round_state_names[0]),
+    .count = sizeof(round_successors) / sizeof(round_successors[0]),
     .allowed = round_successors,
 };
 

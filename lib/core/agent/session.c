@@ -356,12 +356,6 @@ void ps_agent_departed_drop_job(struct ps_agent *a, uint64_t gen)
 
 /* ----------------------------------------------------- states of a session */
 
-static const char *const state_names[] = {
-    [PS_AGENT_SESSION_NEW] = "NEW",
-    [PS_AGENT_SESSION_OPENING] = "OPENING",
-    [PS_AGENT_SESSION_ACTIVE] = "ACTIVE",
-};
-
 static const uint32_t successors[] = {
     [PS_AGENT_SESSION_NEW] = PS_STATE_BIT(PS_AGENT_SESSION_OPENING),
     /* The job runs. */
@@ -372,8 +366,7 @@ static const uint32_t successors[] = {
 /* A training process, at its agent. */
 static const struct ps_state_table session_states = {
     .name = "session",
-    .states = state_names,
-    .count = sizeof(state_names) / sizeof(state_names[0]),
+    .count = sizeof(successors) / sizeof(successors[0]),
     .allowed = successors,
 };
 

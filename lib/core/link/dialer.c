@@ -291,14 +291,6 @@ ps_time ps_dialer_deadline(const struct ps_dialer *c)
  * the peer's protocol is another one, when it sends anything before welcome,
  * rejects the member, or is silent. The dialer drops one without a welcome. */
 
-static const char *const state_names[] = {
-    [PS_UPLINK_UNREGISTERED] = "UNREGISTERED",
-    [PS_UPLINK_CONNECTED] = "CONNECTED",
-    [PS_UPLINK_DISCONNECTED] = "DISCONNECTED",
-    [PS_UPLINK_NAME_LOST] = "NAME_LOST",
-    [PS_UPLINK_CLOSED] = "CLOSED",
-};
-
 static const uint32_t successors[] = {
     [PS_UPLINK_UNREGISTERED] = PS_STATE_BIT(PS_UPLINK_CONNECTED) |
                                PS_STATE_BIT(PS_UPLINK_NAME_LOST) |
@@ -314,8 +306,7 @@ static const uint32_t successors[] = {
 /* The link of a server or agent to the scheduler. */
 static const struct ps_state_table uplink_states = {
     .name = "uplink",
-    .states = state_names,
-    .count = sizeof(state_names) / sizeof(state_names[0]),
+    .count = sizeof(successors) / sizeof(successors[0]),
     .allowed = successors,
 };
 

@@ -68,13 +68,6 @@ struct ps_path_link {
 
 /* ------------------------------------------------------------------ states */
 
-static const char *const path_names[] = {
-    [PS_PATH_CLOSED] = "CLOSED",
-    [PS_PATH_MAIN] = "MAIN",
-    [PS_PATH_JOINING] = "JOINING",
-    [PS_PATH_READY] = "READY",
-};
-
 static const uint32_t path_successors[] = {
     [PS_PATH_CLOSED] = 0,
     /* READY: an accepted connection has joined another link. */
@@ -87,8 +80,7 @@ static const uint32_t path_successors[] = {
 /* A connection of a link, as its driver sees it. */
 static const struct ps_state_table path_states = {
     .name = "path",
-    .states = path_names,
-    .count = sizeof(path_names) / sizeof(path_names[0]),
+    .count = sizeof(path_successors) / sizeof(path_successors[0]),
     .allowed = path_successors,
 };
 

@@ -36,8 +36,7 @@ static const char *const phase_names[] = {
 /* A job, at the scheduler. */
 static const struct ps_state_table job_phases = {
     .name = "job",
-    .states = phase_names,
-    .count = sizeof(phase_names) / sizeof(phase_names[0]),
+    .count = sizeof(successors) / sizeof(successors[0]),
     .allowed = successors,
 };
 
@@ -49,18 +48,10 @@ static const uint32_t rank_successors[] = {
     [PS_RANK_STATE_LEFT] = 0,
 };
 
-static const char *const rank_names[] = {
-    [PS_RANK_STATE_ABSENT] = "ABSENT",
-    [PS_RANK_STATE_LIVE] = "LIVE",
-    [PS_RANK_STATE_LOST] = "LOST",
-    [PS_RANK_STATE_LEFT] = "LEFT",
-};
-
 /* A rank of a job, at the scheduler. */
 static const struct ps_state_table rank_states = {
     .name = "rank",
-    .states = rank_names,
-    .count = sizeof(rank_names) / sizeof(rank_names[0]),
+    .count = sizeof(rank_successors) / sizeof(rank_successors[0]),
     .allowed = rank_successors,
 };
 

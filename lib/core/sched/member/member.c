@@ -31,8 +31,7 @@ static const char *const state_names[] = {
 /* A server or agent, at the scheduler. */
 static const struct ps_state_table member_states = {
     .name = "member",
-    .states = state_names,
-    .count = sizeof(state_names) / sizeof(state_names[0]),
+    .count = sizeof(successors) / sizeof(successors[0]),
     .allowed = successors,
 };
 

@@ -141,12 +141,6 @@ enum migration_state {
     MIG_ROLLED_BACK
 };
 
-static const char *const state_names[] = {
-    [MIG_QUEUED] = "QUEUED",       [MIG_READING] = "READING",
-    [MIG_WRITING] = "WRITING",     [MIG_INSTALLING] = "INSTALLING",
-    [MIG_COMMITTED] = "COMMITTED", [MIG_ROLLED_BACK] = "ROLLED_BACK",
-};
-
 static const uint32_t successors[] = {
     [MIG_QUEUED] = PS_STATE_BIT(MIG_READING),
     [MIG_READING] = PS_STATE_BIT(MIG_WRITING) | PS_STATE_BIT(MIG_ROLLED_BACK),
@@ -163,8 +157,7 @@ static const uint32_t successors[] = {
 /* The move of one partition between servers, at the scheduler. */
 static const struct ps_state_table migration_states = {
     .name = "migration",
-    .states = state_names,
-    .count = sizeof(state_names) / sizeof(state_names[0]),
+    .count = sizeof(successors) / sizeof(successors[0]),
     .allowed = successors,
 };
 
