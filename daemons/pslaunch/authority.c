@@ -68,10 +68,10 @@ void authority_free(struct authority *a)
     }
 }
 
-int authority_issue(struct authority *a, const struct member *m, EVP_PKEY *key,
-                    struct ps_str *pem, struct ps_str *why)
+int authority_issue(struct authority *a, enum ps_role role, const char *node,
+                    EVP_PKEY *key, struct ps_str *pem, struct ps_str *why)
 {
-    struct ps_identity id = {.role = m->role};
+    struct ps_identity id = {.role = role};
     X509 *certificate = NULL;
     int rc;
 
@@ -80,7 +80,7 @@ int authority_issue(struct authority *a, const struct member *m, EVP_PKEY *key,
         return PS_E_PERM;
     }
     ps_str_copy(id.cluster, sizeof(id.cluster), a->cluster);
-    ps_str_copy(id.name, sizeof(id.name), m->name);
+    ps_str_copy(id.name, sizeof(id.name), node);
     rc = ps_pki_issue(
         &a->pki, &(struct ps_pki_request){.identity = &id, .period = a->period},
         key, &certificate, why);

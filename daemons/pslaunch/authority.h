@@ -16,12 +16,6 @@
  * terminator. */
 #define AUTHORITY_TEXT_BYTES 16384u
 
-/* A daemon that gets a certificate. */
-struct member {
-    enum ps_role role;
-    const char *name; /* Of the node. */
-};
-
 struct authority;
 
 /* Functions that fail append the reason to `why`. */
@@ -35,11 +29,12 @@ PS_MUST_USE int authority_new(const char *job, uint32_t count,
                               struct ps_str *why);
 /* Erases the key. NULL is allowed. */
 void authority_free(struct authority *a);
-/* Issues for the public part of `key`, and appends certificate and authority to
- * `pem` (AUTHORITY_TEXT_BYTES). PS_E_PERM: all certificates are issued. */
-PS_MUST_USE int authority_issue(struct authority *a, const struct member *m,
-                                EVP_PKEY *key, struct ps_str *pem,
-                                struct ps_str *why);
+/* Issues one for a daemon, by the name of its node, and the public part of `key`;
+ * appends certificate and authority to `pem` (AUTHORITY_TEXT_BYTES). PS_E_PERM: all
+ * certificates are issued. */
+PS_MUST_USE int authority_issue(struct authority *a, enum ps_role role,
+                                const char *node, EVP_PKEY *key,
+                                struct ps_str *pem, struct ps_str *why);
 
 /* Writes key and certificates (PEM) to memory that nobody can change any more
  * (a sealed memfd), as a daemon reads it by security.tls.fd, and erases its own

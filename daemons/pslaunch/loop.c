@@ -126,7 +126,6 @@ static void count_end(struct run *r, const struct child *c)
 bool child_certify(struct run *r, struct child *c, EVP_PKEY *key,
                    char pem[AUTHORITY_TEXT_BYTES])
 {
-    const struct member m = {.role = (enum ps_role)c->role, .name = c->node};
     char text[512];
     struct ps_str certificates;
     struct ps_str why;
@@ -134,7 +133,8 @@ bool child_certify(struct run *r, struct child *c, EVP_PKEY *key,
 
     ps_str_init(&certificates, pem, AUTHORITY_TEXT_BYTES);
     ps_str_init(&why, text, sizeof(text));
-    rc = authority_issue(r->authority, &m, key, &certificates, &why);
+    rc = authority_issue(r->authority, (enum ps_role)c->role, c->node, key,
+                         &certificates, &why);
     c->role = 0;
     if (rc != 0) {
         sink_print(&r->err, "no certificate for %s: %s", c->name, text);
