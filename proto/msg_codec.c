@@ -103,26 +103,13 @@ static void put_bin(struct field_out *out, struct ps_bytes bytes, uint32_t max)
 
 static size_t bound_scalar(enum ps_shape_type type, const void *at)
 {
-    const char *text;
+    if (type == PS_SHAPE_STR) {
+        const char *text = *(const char *const *)at;
 
-    switch (type) {
-    case PS_SHAPE_STR:
-        text = *(const char *const *)at;
         return 5 + (text != NULL ? strlen(text) : 0);
-    case PS_SHAPE_BIN:
-        return 5 + (size_t)((const struct ps_bytes *)at)->len;
-    case PS_SHAPE_BOOL:
-    case PS_SHAPE_U8:
-    case PS_SHAPE_U16:
-    case PS_SHAPE_U32:
-    case PS_SHAPE_U64:
-    case PS_SHAPE_I32:
-    case PS_SHAPE_I64:
-    case PS_SHAPE_F64:
-    case PS_SHAPE_LIST:
-        break;
     }
-    return 9;
+    return type == PS_SHAPE_BIN ? 5 + (size_t)((const struct ps_bytes *)at)->len
+                                : 9;
 }
 
 static size_t bound_field(const struct ps_shape_field *f, const void *base)

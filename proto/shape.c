@@ -50,58 +50,39 @@ size_t ps_shape_element_size(const struct ps_shape_field *f)
     return f->record != NULL ? f->record->size : ps_shape_size(f->of);
 }
 
+/* A bool has the value 0 or 1 of its byte. */
 uint64_t ps_shape_get_u64(enum ps_shape_type type, const void *at)
 {
-    switch (type) {
-    case PS_SHAPE_BOOL:
-        return *(const bool *)at ? 1 : 0;
-    case PS_SHAPE_U8:
+    assert(type <= PS_SHAPE_U64);
+    switch (ps_shape_size(type)) {
+    case sizeof(uint8_t):
         return *(const uint8_t *)at;
-    case PS_SHAPE_U16:
+    case sizeof(uint16_t):
         return *(const uint16_t *)at;
-    case PS_SHAPE_U32:
+    case sizeof(uint32_t):
         return *(const uint32_t *)at;
-    case PS_SHAPE_U64:
+    default:
         return *(const uint64_t *)at;
-    case PS_SHAPE_I32:
-    case PS_SHAPE_I64:
-    case PS_SHAPE_F64:
-    case PS_SHAPE_STR:
-    case PS_SHAPE_BIN:
-    case PS_SHAPE_LIST:
-        break;
     }
-    assert(false); /* Not an unsigned type. */
-    return 0;
 }
 
 void ps_shape_set_u64(enum ps_shape_type type, void *at, uint64_t v)
 {
-    switch (type) {
-    case PS_SHAPE_BOOL:
-        *(bool *)at = v != 0;
-        return;
-    case PS_SHAPE_U8:
+    assert(type <= PS_SHAPE_U64);
+    switch (ps_shape_size(type)) {
+    case sizeof(uint8_t):
         *(uint8_t *)at = (uint8_t)v;
         return;
-    case PS_SHAPE_U16:
+    case sizeof(uint16_t):
         *(uint16_t *)at = (uint16_t)v;
         return;
-    case PS_SHAPE_U32:
+    case sizeof(uint32_t):
         *(uint32_t *)at = (uint32_t)v;
         return;
-    case PS_SHAPE_U64:
+    default:
         *(uint64_t *)at = v;
         return;
-    case PS_SHAPE_I32:
-    case PS_SHAPE_I64:
-    case PS_SHAPE_F64:
-    case PS_SHAPE_STR:
-    case PS_SHAPE_BIN:
-    case PS_SHAPE_LIST:
-        break;
     }
-    assert(false); /* Not an unsigned type. */
 }
 
 int64_t ps_shape_get_i64(enum ps_shape_type type, const void *at)

@@ -12,7 +12,7 @@
 #include "proto/ps_msg.h"
 
 enum ps_shape_type {
-    PS_SHAPE_BOOL,
+    PS_SHAPE_BOOL, /* Up to U64: the unsigned ones. */
     PS_SHAPE_U8,
     PS_SHAPE_U16,
     PS_SHAPE_U32,
