@@ -170,6 +170,16 @@ static void send_packet(struct ps_driver *d, const struct ps_fx *fx)
     driver_mark_flush(c);
 }
 
+/* Before the wait the worker is woken, if it sleeps. */
+static void mark_wake(struct daemon_conn *c)
+{
+    if (!ps_list_linked(&c->worker.ring.wake)) {
+        ps_list_push_back(&c->driver->rings.wakes, &c->worker.ring.wake);
+    }
+}
+
+/* Reports the end through the ring; without a ring, or with a full one, by a
+ * message. */
 static void send_op_done(struct ps_driver *d, const struct ps_fx *fx)
 {
     struct daemon_conn *c = ps_map_get(d->conns, fx->op_done.conn);
@@ -179,7 +189,10 @@ static void send_op_done(struct ps_driver *d, const struct ps_fx *fx)
     if (c == NULL || !ps_conn_is_open(c->conn)) {
         return;
     }
-    if (driver_ring_push_done(c, fx->op_done.op_id, fx->op_done.version)) {
+    if (c->worker.ring.memory != NULL &&
+        ps_ring_push_done(&c->worker.ring.ring, fx->op_done.op_id,
+                          fx->op_done.version)) {
+        mark_wake(c);
         return;
     }
     msg.l_done.op_id = fx->op_done.op_id;
@@ -199,8 +212,10 @@ static void send_op_progress(struct ps_driver *d, const struct ps_fx *fx)
         .op_id = fx->op_progress.op_id, .bytes = fx->op_progress.bytes_ready};
     struct daemon_conn *c = ps_map_get(d->conns, fx->op_progress.conn);
 
-    if (c != NULL && ps_conn_is_open(c->conn)) {
-        driver_ring_push_progress(c, &piece);
+    if (c != NULL && ps_conn_is_open(c->conn) &&
+        c->worker.ring.memory != NULL &&
+        ps_ring_push_progress(&c->worker.ring.ring, &piece)) {
+        mark_wake(c);
     }
 }
 

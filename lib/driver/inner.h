@@ -317,12 +317,6 @@ void driver_drop_memory(struct daemon_conn *c);
 /* Handles the operations that the worker pushed before its frame number
  * `frames` + 1. True if there were any. */
 bool driver_ring_poll(struct daemon_conn *c, uint64_t frames);
-/* Adds the end of an operation. False: no ring, or a full one. */
-bool driver_ring_push_done(struct daemon_conn *c, uint64_t op_id,
-                           uint64_t version);
-/* Adds a progress report. Without a ring, or with a full one, it is dropped. */
-void driver_ring_push_progress(struct daemon_conn *c,
-                               const struct ps_ring_progress *piece);
 /* Handles the operations of all rings. True if there were any. */
 bool driver_rings_poll(struct ps_driver *d);
 /* Wakes sleeping workers that have new completions. */

@@ -182,35 +182,6 @@ bool driver_rings_poll(struct ps_driver *d)
     return any;
 }
 
-static void mark_wake(struct daemon_conn *c)
-{
-    if (!ps_list_linked(&c->worker.ring.wake)) {
-        ps_list_push_back(&c->driver->rings.wakes, &c->worker.ring.wake);
-    }
-}
-
-bool driver_ring_push_done(struct daemon_conn *c, uint64_t op_id,
-                           uint64_t version)
-{
-    struct worker_ring *r = &c->worker.ring;
-
-    if (r->memory == NULL || !ps_ring_push_done(&r->ring, op_id, version)) {
-        return false;
-    }
-    mark_wake(c);
-    return true;
-}
-
-void driver_ring_push_progress(struct daemon_conn *c,
-                               const struct ps_ring_progress *piece)
-{
-    struct worker_ring *r = &c->worker.ring;
-
-    if (r->memory != NULL && ps_ring_push_progress(&r->ring, piece)) {
-        mark_wake(c);
-    }
-}
-
 void driver_rings_wake(struct ps_driver *d)
 {
     static const struct ps_msg wake = {.code = PS_MSG_L_WAKE};
