@@ -10,6 +10,10 @@ struct command;
 struct plan;
 struct run;
 
+/* Adds the words of a command for a host. */
+typedef void (*host_command_cb)(const struct plan *p, uint32_t host,
+                                struct command *c);
+
 struct launcher {
     const char *name;
     bool uses_hosts; /* Of a list; else on this host alone. */
@@ -35,7 +39,7 @@ struct launcher {
     /* Adds the words of the command that starts the supervisor of a host and is
      * connected to it by standard input and output; none if the command of the
      * first host starts all. `program` names it in messages. */
-    void (*command)(const struct plan *p, uint32_t host, struct command *c);
+    host_command_cb command;
     const char *program;
     /* The first host is open before the commands for the others start. */
     bool opens_first_alone;

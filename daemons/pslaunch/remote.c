@@ -520,12 +520,12 @@ static bool await_hosts(struct run *r, uint32_t count, enum remote_state state)
 }
 
 /* Starts the program that copies the present folder to this host. */
-static bool start_copy(struct run *r, uint32_t host)
+static bool start_copy(struct run *r, uint32_t host, host_command_cb copy)
 {
     struct command c = {.count = 0};
     struct process p;
 
-    copy_command(r->plan, host, &c);
+    copy(r->plan, host, &c);
     if (!remote_spawn(r, host, &c, "rsync", &p)) {
         return false;
     }
@@ -535,12 +535,12 @@ static bool start_copy(struct run *r, uint32_t host)
     return true;
 }
 
-bool remotes_copy(struct run *r)
+bool remotes_copy(struct run *r, host_command_cb copy)
 {
     for (uint32_t i = 0; i < r->place_count; i++) {
         if (r->plan->job.run.sync_dst_dir[0] == '\0') {
             remote_set_state(&r->remotes[i], REMOTE_PREPARED);
-        } else if (!start_copy(r, i) ||
+        } else if (!start_copy(r, i, copy) ||
                    (i == 0 && !await_hosts(r, 1, REMOTE_PREPARED))) {
             return false;
         }

@@ -8,8 +8,9 @@
 #include <sys/types.h>
 
 #include "pslaunch/command.h"
-#include "pslaunch/run.h"
+#include "pslaunch/launcher.h"
 #include "pslaunch/link.h"
+#include "pslaunch/run.h"
 
 /* Table of transitions: remote.c. */
 enum remote_state {
@@ -36,11 +37,11 @@ struct remote {
  * message. */
 bool remote_spawn(struct run *r, uint32_t host, struct command *c,
                   const char *what, struct process *ret_process);
-/* Copies the present folder to all hosts, if the plan says so: to the first one,
- * then to the others at the same time. Hosts may share the file system; two
- * programs that make the same folders would fail, and after the first copy there
- * is nothing left to make. False after a message. */
-bool remotes_copy(struct run *r);
+/* Copies the present folder to all hosts by the command `copy`, if the plan says
+ * so: to the first one, then to the others at the same time. Hosts may share the
+ * file system; two programs that make the same folders would fail, and after the
+ * first copy there is nothing left to make. False after a message. */
+bool remotes_copy(struct run *r, host_command_cb copy);
 /* Starts the supervisors of all hosts by the commands of the launcher and waits
  * for them. False after a message, or when the run was interrupted. */
 bool remotes_open(struct run *r);
@@ -57,8 +58,9 @@ void remote_on_exit(struct run *r, pid_t pid, int status);
 void remotes_tick(struct run *r);
 /* True if the first `count` hosts are in this state. */
 bool remotes_are(const struct run *r, uint32_t count, enum remote_state state);
-/* What child_start() and children_signal() do where there are hosts. */
+/* Starts a process on its host, for child_start(). False after a message. */
 bool remote_start(struct run *r, struct child *c, const struct spawn *s);
+/* Signals all daemons or all workers, for children_signal(). */
 void remotes_signal(struct run *r, bool daemons, int sig);
 /* Asks the supervisors to end everything, and waits for that and for their
  * output. */

@@ -510,8 +510,7 @@ static void print_worker(const struct plan *p, uint32_t rank)
 
 /* Prints a command that reaches this host. */
 static void print_command(const struct plan *p, uint32_t host,
-                          void (*make)(const struct plan *p, uint32_t host,
-                                       struct command *c))
+                          host_command_cb make)
 {
     struct command c = {.count = 0};
 
@@ -868,7 +867,7 @@ int run_plan(const struct plan *p)
         free_run(&r);
         return EXIT_FAILED;
     }
-    started = (!p->launcher->uses_hosts || remotes_copy(&r)) &&
+    started = (!p->launcher->uses_hosts || remotes_copy(&r, copy_command)) &&
               (p->launcher->open != NULL ? p->launcher->open(&r)
                                          : remotes_open(&r)) &&
               (!plan_has_daemons(p) || start_daemons(&r));

@@ -93,8 +93,8 @@ void ps_tls_add_refusal(struct ps_str *why, const struct x509_store_ctx_st *v);
 /* Adds "this host's clock has 2026-01-31T12:00:00Z". */
 void ps_tls_add_clock(struct ps_str *why);
 
-/* What all contexts of OpenSSL here have in common: version 1.3 only, its ciphers
- * and groups, no tickets, no early data. NULL: OpenSSL failed. */
+/* A context of OpenSSL with what all have in common here: version 1.3 only, its
+ * ciphers and groups, no tickets, no early data. NULL: OpenSSL failed. */
 struct ssl_ctx_st *ps_tls_ctx_new(void);
 /* Name and version of the library, for reports. */
 const char *ps_tls_library(void);
