@@ -19,31 +19,15 @@
 #define DIAL_WAIT           PS_MILLIS(100)
 #define DIAL_WAIT_MAX       PS_SECONDS(5)
 
-/* Operations that differ between links with one connection and with several. */
-struct ps_path_kind {
-    /* Chooses the connection of a large frame that is sent for the first
-     * time. */
-    struct ps_path *(*choose)(struct ps_path_link *link,
-                              const struct ps_msg *msg,
-                              struct ps_packet *packet);
-    /* link->acked has grown. */
-    void (*on_acked)(struct ps_path_link *link);
-    /* `slice`, the place of a payload that arrives on `p`, is memory that the
-     * machine uses, too. */
-    void (*borrow)(struct ps_path *p, struct ps_slice *slice);
-    /* Bytes queued on all connections. */
-    uint64_t (*queued)(const struct ps_path_link *link);
-};
-
 struct ps_path_record {
     uint64_t seq;
     struct ps_packet *packet; /* Owned reference. */
 };
 
 struct ps_path_link {
-    const struct ps_path_kind *kind; /* Several: now, or from now on. */
-    struct ps_list_node node;        /* In the links of `multipath`. */
+    struct ps_list_node node; /* In the links of `multipath`. */
     struct ps_multipath *multipath;
+    bool has_subflows; /* Now, or from now on. */
     struct ps_path *main;
     struct ps_list paths; /* The main one first. */
     uint32_t path_count;
@@ -187,43 +171,10 @@ static void path_drop_records(struct ps_path *p)
     p->record_capacity = 0;
 }
 
-/* ------------------------------------------------ frames of one connection */
-
-static struct ps_path *choose_main(struct ps_path_link *link,
-                                   const struct ps_msg *msg,
-                                   struct ps_packet *packet)
-{
-    (void)msg;
-    (void)packet;
-    return link->main;
-}
-
-static void ignore_ack(struct ps_path_link *link)
-{
-    (void)link; /* The main connection has no records. */
-}
-
-static void borrow_payload(struct ps_path *p, struct ps_slice *slice)
-{
-    (void)slice;
-    p->borrows_payload = true;
-}
-
-static uint64_t queued_on_main(const struct ps_path_link *link)
-{
-    return link->main->queued;
-}
-
-static const struct ps_path_kind single_kind = {
-    .choose = choose_main,
-    .on_acked = ignore_ack,
-    .borrow = borrow_payload,
-    .queued = queued_on_main,
-};
-
 /* ------------------------------------------- frames of several connections */
 
-/* Chooses by rule L17. */
+/* Rule L17: chooses the connection of a large frame that is sent for the first
+ * time. */
 static struct ps_path *choose_path(struct ps_path_link *link,
                                    const struct ps_msg *msg,
                                    struct ps_packet *packet)
@@ -261,18 +212,8 @@ static void release_acked(struct ps_path_link *link)
     }
 }
 
-/* Frames of several connections arrive in parallel: a late duplicate could
- * write to memory of the machine while that holds the next payload. */
-static void replace_payload(struct ps_path *p, struct ps_slice *slice)
-{
-    const uint64_t len = slice->len;
-
-    (void)p;
-    ps_buf_unref(slice->buf);
-    *slice = (struct ps_slice){.buf = ps_buf_new(len), .len = len};
-}
-
-static uint64_t queued_on_all(const struct ps_path_link *link)
+/* Bytes queued on all connections. */
+static uint64_t queued_bytes(const struct ps_path_link *link)
 {
     uint64_t queued = 0;
 
@@ -282,13 +223,6 @@ static uint64_t queued_on_all(const struct ps_path_link *link)
     }
     return queued;
 }
-
-static const struct ps_path_kind multipath_kind = {
-    .choose = choose_path,
-    .on_acked = release_acked,
-    .borrow = replace_payload,
-    .queued = queued_on_all,
-};
 
 /* -------------------------------------------------------------------- life */
 
@@ -316,7 +250,7 @@ static void link_add_path(struct ps_path_link *link, struct ps_path *p)
 static void path_join_link(struct ps_path_link *link, struct ps_path *p)
 {
     link_add_path(link, p);
-    link->kind = &multipath_kind;
+    link->has_subflows = true;
 }
 
 /* `p` is the connection of a dialled subflow of the link. */
@@ -337,7 +271,7 @@ static void path_leave(struct ps_path *p)
     ps_list_remove(&p->node);
     link->path_count--;
     if (link->path_count == 1 && link->address == NULL) {
-        link->kind = &single_kind; /* The peer may dial more. */
+        link->has_subflows = false; /* The peer may dial more. */
     }
     p->link = NULL;
 }
@@ -359,7 +293,6 @@ void ps_path_open(struct ps_path *p, struct ps_multipath *mp, ps_conn_id id,
 
     *p = (struct ps_path){.id = id};
     p->state = PS_PATH_MAIN;
-    link->kind = &single_kind;
     ps_list_init(&link->paths);
     link_add_path(link, p);
     link->main = p;
@@ -368,9 +301,7 @@ void ps_path_open(struct ps_path *p, struct ps_multipath *mp, ps_conn_id id,
     link->dial_wait = DIAL_WAIT;
     if (address != NULL && mp->opt.connections != 1) {
         link->address = ps_strdup(address);
-        if (mp->opt.connections > 1) {
-            link->kind = &multipath_kind;
-        }
+        link->has_subflows = mp->opt.connections > 1;
     }
     mp->dialled_links += link->address != NULL;
     ps_list_push_front(&mp->links, &link->node);
@@ -493,7 +424,7 @@ struct ps_path_choice ps_path_choose(struct ps_path *main, struct ps_msg *msg,
 
     link->seq_max = ps_max_u64(link->seq_max, msg->seq);
     if (!again && packet->payload_len >= link->multipath->opt.payload_min) {
-        choice.path = link->kind->choose(link, msg, packet);
+        choice.path = choose_path(link, msg, packet);
         choice.path->payload_given += packet->payload_len;
     }
     return choice;
@@ -508,7 +439,7 @@ bool ps_path_sent(struct ps_path *p, uint64_t queued, struct ps_event *ev)
         return false;
     }
     *ev = (struct ps_event){.type = PS_EV_SENT, .conn = link->main->id};
-    ev->sent.queued = link->kind->queued(link);
+    ev->sent.queued = queued_bytes(link);
     return true;
 }
 
@@ -608,7 +539,7 @@ static void path_link_accept_ack(struct ps_path_link *link, uint64_t ack)
 {
     if (ack > link->acked && ack <= link->seq_max) {
         link->acked = ack;
-        link->kind->on_acked(link);
+        release_acked(link);
     }
 }
 
@@ -675,10 +606,16 @@ int ps_path_payload(struct ps_path *p, const struct ps_machine *m,
         return PS_E_CANCELED;
     }
     rc = m->ops->payload(m->self, link->main->id, msg, len, ret_slice);
-    if (rc == 0 && ret_slice->buf->refs > 1) {
-        link->kind->borrow(p, ret_slice);
+    if (rc != 0 || ret_slice->buf->refs == 1) {
+        return rc; /* Memory of this payload alone. */
     }
-    return rc;
+    if (!link->has_subflows) {
+        p->borrows_payload = true;
+        return 0;
+    }
+    ps_buf_unref(ret_slice->buf);
+    *ret_slice = (struct ps_slice){.buf = ps_buf_new(len), .len = len};
+    return 0;
 }
 
 /* --------------------------------------------------- number of connections */
@@ -706,7 +643,7 @@ static void dial_missing(struct ps_path_link *link, ps_time now,
     if (link->is_ending || link->path_count + link->dials >= wanted) {
         return;
     }
-    link->kind = &multipath_kind;
+    link->has_subflows = true;
     if (link->main->borrows_payload) {
         /* No payload may be in memory of the machine when subflows begin. */
         path_link_check_later(link, true, now);
