@@ -88,29 +88,6 @@ static struct ps_agent_job *job_new(struct ps_agent *a, uint64_t gen)
     return j;
 }
 
-/* Returns true for a message of the job that has a payload. */
-static bool is_msg_of_job(void *ctx, const struct ps_msg *m)
-{
-    const struct ps_agent_job *j = ctx;
-
-    switch (m->code) {
-    case PS_MSG_PUSH:
-        return m->push.gen == j->gen;
-    case PS_MSG_PUSH_ROWS:
-        return m->push_rows.gen == j->gen;
-    case PS_MSG_PULL_ROWS:
-        return m->pull_rows.gen == j->gen;
-    case PS_MSG_INIT:
-        return m->init.gen == j->gen;
-    case PS_MSG_RESTORE:
-        return m->restore.gen == j->gen;
-    case PS_MSG_STATE_PUT:
-        return m->state_put.gen == j->gen;
-    default:
-        return false; /* No payload. */
-    }
-}
-
 /* `st` NULL: the agent itself ends, and servers need no release. */
 void ps_agent_job_free(struct ps_agent_step *st, struct ps_agent *a,
                        struct ps_agent_job *j)
@@ -137,7 +114,7 @@ void ps_agent_job_free(struct ps_agent_step *st, struct ps_agent *a,
         struct ps_agent_server *s = f->server;
 
         ps_agent_send_drop_batch(&s->batch, j);
-        ps_link_drop_payloads(s->dialer.link, is_msg_of_job, j);
+        ps_link_drop_payloads(s->dialer.link, j->gen);
         ps_agent_send_queue_free(a, f);
         if (st != NULL) {
             ps_agent_server_release(st, s);

@@ -201,18 +201,18 @@ bool ps_link_is_new(const struct ps_link *l, uint64_t seq)
     return seq == 0 || ps_dedup_is_new(&l->dedup, seq);
 }
 
-void ps_link_drop_payloads(struct ps_link *l,
-                           bool (*over)(void *ctx, const struct ps_msg *msg),
-                           void *ctx)
+void ps_link_drop_payloads(struct ps_link *l, uint64_t gen)
 {
     const struct ps_msg nothing = {.code = PS_MSG_ACK};
     struct ps_packet *empty = NULL;
 
     for (uint64_t seq = l->window.first_unacked;
          seq < l->window.first_unacked + l->window.count; seq++) {
-        struct ps_packet *p = ps_window_get(&l->window, seq)->packet;
+        const struct ps_packet *p = ps_window_get(&l->window, seq)->packet;
+        struct ps_msg_subject about;
 
-        if (p->payload_len == 0 || !over(ctx, p->msg)) {
+        if (p->payload_len == 0 || !ps_msg_subject(p->msg, &about) ||
+            about.gen != gen) {
             continue;
         }
         if (empty == NULL) {
@@ -233,11 +233,6 @@ uint64_t ps_link_received(const struct ps_link *l)
 uint32_t ps_link_unacked(const struct ps_link *l)
 {
     return l->window.count;
-}
-
-uint64_t ps_link_unacked_bytes(const struct ps_link *l)
-{
-    return l->window.bytes;
 }
 
 uint64_t ps_link_memory(const struct ps_link *l)

@@ -74,19 +74,16 @@ bool ps_link_receive(struct ps_link *l, const struct ps_msg *msg, ps_time now,
  * uses it to discard the bytes of duplicates. */
 bool ps_link_is_new(const struct ps_link *l, uint64_t seq);
 
-/* Replaces each unacknowledged packet with a payload for which `over` returns
- * true by an empty message, so that numbers stay contiguous. Used for ended
- * jobs, whose payload must not delay that of others. */
-void ps_link_drop_payloads(struct ps_link *l,
-                           bool (*over)(void *ctx, const struct ps_msg *msg),
-                           void *ctx);
+/* The job is over: replaces each of its unacknowledged packets that has a
+ * payload by an empty message, so that numbers stay contiguous and the payloads
+ * do not delay those of others. */
+void ps_link_drop_payloads(struct ps_link *l, uint64_t gen);
 
 /* Cumulative acknowledgement to put into hello, welcome and unsequenced
  * frames. */
 uint64_t ps_link_received(const struct ps_link *l);
-/* Unacknowledged packets, sent or not, and their payload bytes. */
+/* Unacknowledged packets, sent or not. */
 uint32_t ps_link_unacked(const struct ps_link *l);
-uint64_t ps_link_unacked_bytes(const struct ps_link *l);
 /* Bytes of memory that those packets take. */
 uint64_t ps_link_memory(const struct ps_link *l);
 /* Retransmitted frames since ps_link_new. */

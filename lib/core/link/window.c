@@ -44,7 +44,6 @@ static void drop_first_entry(struct ps_window *w)
 {
     struct ps_window_entry *e = entry_at(w, w->first_unacked);
 
-    w->bytes -= e->packet->payload_len;
     w->memory -= e->memory;
     ps_packet_unref(e->packet);
     w->first_unacked++;
@@ -97,7 +96,6 @@ void ps_window_push(struct ps_window *w, struct ps_packet *packet,
     *entry_at(w, w->first_unacked + w->count) = (struct ps_window_entry){
         .packet = packet, .memory = memory};
     w->count++;
-    w->bytes += packet->payload_len;
     w->memory += memory;
 }
 
@@ -128,8 +126,6 @@ void ps_window_replace(struct ps_window *w, uint64_t seq,
 {
     struct ps_window_entry *e = entry_at(w, seq);
 
-    w->bytes -= e->packet->payload_len;
-    w->bytes += packet->payload_len;
     w->memory += memory - e->memory;
     ps_packet_unref(e->packet);
     e->packet = packet;

@@ -37,7 +37,6 @@ struct ps_window {
     uint32_t in_flight;     /* Packets from `first_unacked` on that are sent. */
     uint64_t first_unacked; /* Lowest unacknowledged number. */
     uint64_t highest_sent;  /* Highest number ever sent. */
-    uint64_t bytes;         /* Payload bytes of all entries. */
     uint64_t memory;        /* Sum of the entries' `memory`. */
     /* Last time that an acknowledgement removed an entry. */
     ps_time last_ack_at;

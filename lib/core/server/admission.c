@@ -406,22 +406,6 @@ static bool job_has_ended(const struct ps_server *s, uint64_t gen)
     return false;
 }
 
-static bool is_payload_of_job(void *ctx, const struct ps_msg *m)
-{
-    const struct ps_server_job *job = ctx;
-
-    switch (m->code) {
-    case PS_MSG_VALUE:
-        return m->value.gen == job->gen;
-    case PS_MSG_ROWS:
-        return m->rows.gen == job->gen;
-    case PS_MSG_STATE:
-        return m->state.gen == job->gen;
-    default:
-        return false; /* No payload. */
-    }
-}
-
 /* Values on their way to the job's agents are not sent again. */
 static void drop_unacked_values(struct ps_server_job *job)
 {
@@ -430,7 +414,7 @@ static void drop_unacked_values(struct ps_server_job *job)
 
         if (p != NULL) {
             ps_server_session_drop_replies(&p->turns, job->gen);
-            ps_link_drop_payloads(p->link, is_payload_of_job, job);
+            ps_link_drop_payloads(p->link, job->gen);
         }
     }
 }
