@@ -432,8 +432,7 @@ void ps_agent_reply_on_msg(struct ps_agent_step *st, struct ps_agent_server *s,
     }
     switch (m->code) {
     case PS_MSG_VALUE:
-        ps_agent_server_raise_credit(st, s, m->value.gen, m->value.credit);
-        ps_agent_server_end_backoff(st, s, m->value.gen);
+        ps_agent_server_on_credit(st, s, m->value.gen, m->value.credit, true);
         on_value(st, s, &m->value, payload);
         break;
     case PS_MSG_ROWS:
@@ -443,16 +442,17 @@ void ps_agent_reply_on_msg(struct ps_agent_step *st, struct ps_agent_server *s,
         ps_agent_opt_state_on_state(st, s, &m->state, payload);
         break;
     case PS_MSG_COMMIT:
-        ps_agent_server_raise_credit(st, s, m->commit.gen, m->commit.credit);
-        ps_agent_server_end_backoff(st, s, m->commit.gen);
+        ps_agent_server_on_credit(st, s, m->commit.gen, m->commit.credit, true);
         on_commit(st, s, &m->commit);
         break;
     case PS_MSG_REFUSE:
-        ps_agent_server_raise_credit(st, s, m->refuse.gen, m->refuse.credit);
+        ps_agent_server_on_credit(st, s, m->refuse.gen, m->refuse.credit,
+                                  false);
         on_refuse(st, s, &m->refuse);
         break;
     case PS_MSG_CREDIT:
-        ps_agent_server_raise_credit(st, s, m->credit.gen, m->credit.credit);
+        ps_agent_server_on_credit(st, s, m->credit.gen, m->credit.credit,
+                                  false);
         break;
     case PS_MSG_PING:
         ps_effects_send_msg(st->fx, conn,

@@ -597,31 +597,21 @@ void ps_agent_server_dequeue(struct ps_agent_step *st, struct ps_agent_part *p)
     ps_agent_part_set_state(p, PS_AGENT_PART_IDLE);
 }
 
-void ps_agent_server_raise_credit(struct ps_agent_step *st,
-                                  struct ps_agent_server *s, uint64_t gen,
-                                  uint64_t credit)
+void ps_agent_server_on_credit(struct ps_agent_step *st,
+                               const struct ps_agent_server *s, uint64_t gen,
+                               uint64_t credit, bool accepted)
 {
-    struct ps_agent_job *j = ps_agent_job_find(st->a, gen);
-    struct ps_agent_send_queue *f = j == NULL
-                                        ? NULL
-                                        : ps_map_get(j->send_queues, s->node);
-
-    if (f != NULL && credit > f->credit) {
-        f->credit = credit;
-        ps_agent_send_queue_wake(f);
-    }
-}
-
-void ps_agent_server_end_backoff(struct ps_agent_step *st,
-                                 struct ps_agent_server *s, uint64_t gen)
-{
-    struct ps_agent_job *j = ps_agent_job_find(st->a, gen);
+    const struct ps_agent_job *j = ps_agent_job_find(st->a, gen);
     struct ps_agent_send_queue *f = j == NULL
                                         ? NULL
                                         : ps_map_get(j->send_queues, s->node);
     const ps_time retry_at = ps_time_add(st->now, RESEND_WAIT);
 
-    if (f != NULL && f->backoff != 0) {
+    if (f != NULL && credit > f->credit) {
+        f->credit = credit;
+        ps_agent_send_queue_wake(f);
+    }
+    if (f != NULL && accepted && f->backoff != 0) {
         f->backoff = 0;
         f->backoff_until = ps_time_min(f->backoff_until, retry_at);
         st->a->due.resend_at = ps_time_min(st->a->due.resend_at, retry_at);

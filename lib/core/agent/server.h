@@ -60,15 +60,14 @@ void ps_agent_send_queue_free(struct ps_agent *a,
                               struct ps_agent_send_queue *f);
 void ps_agent_server_enqueue(struct ps_agent_step *st, struct ps_agent_part *p);
 void ps_agent_server_dequeue(struct ps_agent_step *st, struct ps_agent_part *p);
-/* Ends the back-off: the server accepted something of job `gen`. */
-void ps_agent_server_end_backoff(struct ps_agent_step *st,
-                                 struct ps_agent_server *s, uint64_t gen);
 /* Starts the back-off, or doubles it: the server has no memory for the job. */
 void ps_agent_server_begin_backoff(struct ps_agent_step *st,
                                    struct ps_agent_send_queue *f);
 /* Returns true while a refused partition waits for memory of its server. */
 bool ps_agent_server_is_backing_off(struct ps_agent_step *st,
                                     const struct ps_agent_part *p);
-void ps_agent_server_raise_credit(struct ps_agent_step *st,
-                                  struct ps_agent_server *s, uint64_t gen,
-                                  uint64_t credit);
+/* A message of the server has the credit of job `gen`. `accepted`: it accepted
+ * something of it, which ends the back-off. */
+void ps_agent_server_on_credit(struct ps_agent_step *st,
+                               const struct ps_agent_server *s, uint64_t gen,
+                               uint64_t credit, bool accepted);
