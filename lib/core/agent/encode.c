@@ -16,6 +16,7 @@
 #include "core/agent/inner.h"
 #include "core/agent/part.h"
 #include "core/agent/residual_log.h"
+#include "core/agent/server.h"
 
 #include <assert.h>
 #include <string.h>
@@ -165,7 +166,7 @@ static void add_each_source(struct ps_compute *c, const struct ps_agent_part *p)
     }
 }
 
-static struct ps_compute *make_encode_job(struct ps_agent *a,
+static struct ps_compute *make_encode_job(uint64_t token,
                                           const struct ps_agent_part *p,
                                           const struct ps_slice *slices,
                                           uint32_t count,
@@ -174,7 +175,7 @@ static struct ps_compute *make_encode_job(struct ps_agent *a,
     const struct ps_codec *codec = &p->key->compression.codec;
     const bool each = p->key->compression.per_worker;
     struct ps_compute *c = ps_compute_new(
-        ++a->last.token, each ? p->key->job->local_rank_count : count, 5);
+        token, each ? p->key->job->local_rank_count : count, 5);
 
     c->job.op = each ? PS_JOB_ENCODE_EACH : PS_JOB_ENCODE;
     c->job.dtype = PS_DTYPE_FLOAT32;
@@ -227,7 +228,6 @@ int ps_agent_encode_start(struct ps_agent_step *st,
                           struct ps_agent_part *p,
                           const struct ps_slice *slices, uint32_t count)
 {
-    struct ps_agent *a = st->a;
     struct encode_buffers m = {0};
     struct ps_agent_computation *run;
     const uint64_t encoded_bytes = ps_codec_bytes(&p->key->compression.codec,
@@ -244,8 +244,9 @@ int ps_agent_encode_start(struct ps_agent_step *st,
     if (again) {
         ps_agent_residual_rewind(p);
     }
+    run = ps_agent_computation_new(st->a, p, f);
 
-    struct ps_compute *c = make_encode_job(a, p, slices, count, &m);
+    struct ps_compute *c = make_encode_job(run->token, p, slices, count, &m);
 
     if (again) {
         ps_agent_residual_forward(p);
@@ -253,24 +254,15 @@ int ps_agent_encode_start(struct ps_agent_step *st,
     } else {
         rotate_residuals(p, &m);
     }
-    run = ps_calloc(1, sizeof(*run));
-    run->token = c->token;
-    run->part = p;
-    run->send_queue = f;
     run->dst = (struct ps_slice){.buf = ps_buf_ref(m.encoded),
                                  .len = encoded_bytes};
     run->bytes = run->dst.len;
     run->is_encode = true;
     run->version = (int64_t)p->key->round.number;
     release_buffers(&m);
-    ps_map_put(a->computations, run->token, run);
     encoding_set_state(p, PS_AGENT_ENCODING_RUNNING);
-    ps_agent_part_set_state(p, PS_AGENT_PART_COMPUTING);
-    f->computing_bytes += run->bytes;
-    f->server->computing++;
-    f->server->computing_bytes += run->bytes;
-    a->stats.bytes_summed += ps_agent_part_bytes(p) * count;
-    ps_effects_compute(st->fx, c);
+    st->a->stats.bytes_summed += ps_agent_part_bytes(p) * count;
+    ps_agent_computation_start(st, run, c);
     return 0;
 }
 

@@ -619,10 +619,7 @@ static void orphan_computations(struct ps_agent *a,
             continue;
         }
         if (run->send_queue != NULL) {
-            run->send_queue->computing_bytes -= run->bytes;
-            ps_agent_send_queue_wake(run->send_queue);
-            run->send_queue->server->computing--;
-            run->send_queue->server->computing_bytes -= run->bytes;
+            ps_agent_computation_leave(run);
         }
         run->part = NULL;
         run->send_queue = NULL;

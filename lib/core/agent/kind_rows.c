@@ -141,15 +141,10 @@ static int start_sum(struct ps_agent_step *st, struct ps_agent_send_queue *f,
                      struct ps_agent_part *p)
 {
     struct ps_agent *a = st->a;
-    struct ps_agent_computation *run = ps_calloc(1, sizeof(*run));
+    struct ps_agent_computation *run = ps_agent_computation_new(a, p, f);
     struct ps_compute *c;
-    int rc;
+    int rc = plan_sum(a, p, run, &c);
 
-    run->token = ++a->last.token;
-    run->part = p;
-    run->send_queue = f;
-    run->round_starts = p->key->round.starts;
-    rc = plan_sum(a, p, run, &c);
     if (rc != 0 || c == NULL) {
         ps_free(run);
         if (rc == 0) {
@@ -158,13 +153,8 @@ static int start_sum(struct ps_agent_step *st, struct ps_agent_send_queue *f,
         return rc;
     }
     run->bytes = run->dst.len;
-    ps_map_put(a->computations, run->token, run);
-    ps_agent_part_set_state(p, PS_AGENT_PART_COMPUTING);
-    f->computing_bytes += run->bytes;
-    f->server->computing++;
-    f->server->computing_bytes += run->bytes;
     a->stats.bytes_summed += run->bytes;
-    ps_effects_compute(st->fx, c);
+    ps_agent_computation_start(st, run, c);
     return 0;
 }
 

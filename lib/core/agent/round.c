@@ -69,11 +69,8 @@ static void deliver_part(struct ps_agent_step *st, struct ps_agent_part *p)
     if (count == 0) {
         return;
     }
-    run = ps_calloc(1, sizeof(*run));
-    run->token = ++st->a->last.token;
-    run->part = p;
+    run = ps_agent_computation_new(st->a, p, NULL);
     run->is_delivery = true;
-    run->round_starts = k->round.starts;
     c = ps_compute_new(run->token, 1, count);
     c->job.op = PS_JOB_SUM;
     c->job.dtype = (enum ps_dtype)k->dtype;
@@ -95,9 +92,8 @@ static void deliver_part(struct ps_agent_step *st, struct ps_agent_part *p)
                                count);
         }
     }
-    ps_map_put(st->a->computations, run->token, run);
     k->round.deliveries++;
-    ps_effects_compute(st->fx, c);
+    ps_agent_computation_start(st, run, c);
 }
 
 /* Ends it, and frees `run`. Returns the key if the round is still the one that it

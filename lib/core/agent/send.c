@@ -382,46 +382,46 @@ static int sum_inline(struct ps_agent_step *st, struct ps_agent_send_queue *f,
     return 0;
 }
 
+/* Sum of slices of a partition into `dst`, in memory of `held`. */
+static struct ps_compute *sum_new(const struct ps_agent_computation *run,
+                                  const struct ps_slice *slices, uint32_t count,
+                                  void *dst, struct ps_buf *held)
+{
+    const struct ps_agent_key *k = run->part->key;
+    struct ps_compute *c = ps_compute_new(run->token, count, 1);
+
+    c->job.op = PS_JOB_SUM;
+    c->job.dtype = (enum ps_dtype)k->dtype;
+    c->job.fold = ps_round_fold(k->round.reduce);
+    c->job.count = run->part->count;
+    for (uint32_t i = 0; i < count; i++) {
+        ps_compute_add_src(c, &slices[i], 0);
+    }
+    c->job.dst = dst;
+    ps_compute_pin(c, held);
+    return c;
+}
+
 /* Starts the sum of a dense partition. PS_E_NOMEM: no change. */
 static int start_part_sum(struct ps_agent_step *st,
                           struct ps_agent_send_queue *f,
                           struct ps_agent_part *p,
                           const struct ps_slice *slices, uint32_t count)
 {
-    struct ps_agent *a = st->a;
     uint64_t bytes = ps_agent_part_bytes(p);
     struct ps_agent_computation *run;
-    struct ps_compute *c;
     struct ps_buf *buf;
-    int rc = ps_pool_get(a->opt.scratch_pool, bytes, &buf);
+    int rc = ps_pool_get(st->a->opt.scratch_pool, bytes, &buf);
 
     if (rc != 0) {
         return rc;
     }
-    run = ps_calloc(1, sizeof(*run));
-    run->token = ++a->last.token;
-    run->part = p;
-    run->send_queue = f;
-    run->round_starts = p->key->round.starts;
+    run = ps_agent_computation_new(st->a, p, f);
     run->bytes = bytes;
     run->dst = (struct ps_slice){.buf = buf, .len = bytes};
-    c = ps_compute_new(run->token, count, 1);
-    c->job.op = PS_JOB_SUM;
-    c->job.dtype = (enum ps_dtype)p->key->dtype;
-    c->job.fold = ps_round_fold(p->key->round.reduce);
-    c->job.count = p->count;
-    for (uint32_t i = 0; i < count; i++) {
-        ps_compute_add_src(c, &slices[i], 0);
-    }
-    c->job.dst = buf->data;
-    ps_compute_pin(c, buf);
-    ps_map_put(a->computations, run->token, run);
-    ps_agent_part_set_state(p, PS_AGENT_PART_COMPUTING);
-    f->computing_bytes += bytes;
-    f->server->computing++;
-    f->server->computing_bytes += bytes;
-    a->stats.bytes_summed += bytes * count;
-    ps_effects_compute(st->fx, c);
+    st->a->stats.bytes_summed += bytes * count;
+    ps_agent_computation_start(st, run,
+                               sum_new(run, slices, count, buf->data, buf));
     return 0;
 }
 
@@ -507,10 +507,7 @@ void ps_agent_send_on_computed(struct ps_agent_step *st,
 
     /* The result is dropped if its key is gone or the owner changed. */
     if (p != NULL) {
-        f->computing_bytes -= run->bytes;
-        ps_agent_send_queue_wake(f);
-        f->server->computing--;
-        f->server->computing_bytes -= run->bytes;
+        ps_agent_computation_leave(run);
         ps_agent_server_touch(st->a, f->server);
         if (error != 0) {
             fail_part(st, p, error, "could not be computed on this node");
@@ -688,29 +685,20 @@ static bool compute_locally(struct ps_agent_step *st, struct ps_agent_part *p)
         slices = ps_calloc(k->job->local_rank_count, sizeof(*slices));
         count = ps_agent_contribution_sources(p, slices);
     }
-    run = ps_calloc(1, sizeof(*run));
-    run->token = ++a->last.token;
-    run->part = p;
+    run = ps_agent_computation_new(a, p, NULL);
     run->version = (int64_t)version;
-    run->round_starts = k->round.starts;
-    c = ps_compute_new(run->token, count, 1);
-    c->job.op = PS_JOB_SUM;
-    c->job.dtype = (enum ps_dtype)k->dtype;
-    c->job.fold = sums ? ps_round_fold(k->round.reduce) : PS_FOLD_SUM;
-    c->job.count = p->count;
+    c = sum_new(run, slices, count,
+                k->results->data + k->result_offset[version & 1] +
+                    p->first_elem * size,
+                k->results);
+    if (!sums) {
+        c->job.fold = PS_FOLD_SUM; /* Of one array: a copy. */
+    }
     c->job.divide_by = sums && k->round.reduce == PS_REDUCE_MEAN
                            ? k->round.weight
                            : 1;
-    for (uint32_t i = 0; i < count; i++) {
-        ps_compute_add_src(c, &slices[i], 0);
-    }
-    c->job.dst = k->results->data + k->result_offset[version & 1] +
-                 p->first_elem * size;
-    ps_compute_pin(c, k->results);
-    ps_map_put(a->computations, run->token, run);
-    ps_agent_part_set_state(p, PS_AGENT_PART_COMPUTING);
     a->stats.bytes_summed += count * p->count * size;
-    ps_effects_compute(st->fx, c);
+    ps_agent_computation_start(st, run, c);
     if (slices != &one) {
         ps_free(slices);
     }

@@ -572,6 +572,47 @@ void ps_agent_send_queue_charge(struct ps_agent_send_queue *f, uint64_t bytes)
     }
 }
 
+struct ps_agent_computation *
+ps_agent_computation_new(struct ps_agent *a, struct ps_agent_part *p,
+                         struct ps_agent_send_queue *f)
+{
+    struct ps_agent_computation *run = ps_calloc(1, sizeof(*run));
+
+    run->token = ++a->last.token;
+    run->part = p;
+    run->send_queue = f;
+    run->round_starts = p->key->round.starts;
+    return run;
+}
+
+void ps_agent_computation_start(struct ps_agent_step *st,
+                                struct ps_agent_computation *run,
+                                struct ps_compute *c)
+{
+    struct ps_agent_send_queue *f = run->send_queue;
+
+    if (f != NULL) {
+        f->computing_bytes += run->bytes;
+        f->server->computing++;
+        f->server->computing_bytes += run->bytes;
+    }
+    if (!run->is_delivery) {
+        ps_agent_part_set_state(run->part, PS_AGENT_PART_COMPUTING);
+    }
+    ps_map_put(st->a->computations, run->token, run);
+    ps_effects_compute(st->fx, c);
+}
+
+void ps_agent_computation_leave(const struct ps_agent_computation *run)
+{
+    struct ps_agent_send_queue *f = run->send_queue;
+
+    f->computing_bytes -= run->bytes;
+    f->server->computing--;
+    f->server->computing_bytes -= run->bytes;
+    ps_agent_send_queue_wake(f);
+}
+
 void ps_agent_server_enqueue(struct ps_agent_step *st, struct ps_agent_part *p)
 {
     struct ps_agent_send_queue *f = ps_agent_send_queue_get(st, p->key->job,

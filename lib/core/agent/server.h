@@ -58,6 +58,17 @@ ps_agent_send_queue_next(struct ps_agent_server *s,
 void ps_agent_send_queue_charge(struct ps_agent_send_queue *f, uint64_t bytes);
 void ps_agent_send_queue_free(struct ps_agent *a,
                               struct ps_agent_send_queue *f);
+/* A sum, encoding or copy for the partition; `f` NULL: not for a server. */
+struct ps_agent_computation *
+ps_agent_computation_new(struct ps_agent *a, struct ps_agent_part *p,
+                         struct ps_agent_send_queue *f);
+/* Starts `c`, whose end `run` waits for. */
+void ps_agent_computation_start(struct ps_agent_step *st,
+                                struct ps_agent_computation *run,
+                                struct ps_compute *c);
+/* The computation for a server counts at its queue no more. */
+void ps_agent_computation_leave(const struct ps_agent_computation *run);
+
 void ps_agent_server_enqueue(struct ps_agent_step *st, struct ps_agent_part *p);
 void ps_agent_server_dequeue(struct ps_agent_step *st, struct ps_agent_part *p);
 /* Starts the back-off, or doubles it: the server has no memory for the job. */
