@@ -14,194 +14,153 @@
 
 /* ---------------------------------------------------------------- requests */
 
-/* Sends a request to the scheduler, whose reply ends `op`. A copy is kept until
- * then and resent to a scheduler that comes back. */
-static void send_request(struct ps_agent_step *st, struct ps_agent_session *s,
-                         struct ps_agent_op *op, const struct ps_msg *m)
+static const char *without_servers(unsigned code)
+{
+    switch (code) {
+    case PS_MSG_L_OPTIMIZER:
+        return "an optimizer runs on servers: start the job with at least one";
+    case PS_MSG_L_COMPRESSION:
+        return "gradients are compressed on their way to servers: start the "
+               "job with at least one";
+    case PS_MSG_L_PROFILE_SET:
+    case PS_MSG_L_PROFILE_GET:
+        return "a recording shows what servers do, and the job has no servers";
+    default:
+        return "an optimizer runs on servers, and the job has none";
+    }
+}
+
+/* Returns 0 when the session's job may make the request, else a PS_E_* and the
+ * reason. */
+static int check_request(const struct ps_agent_job *j, unsigned code,
+                         struct ps_str *why)
+{
+    if (code == PS_MSG_L_COMPRESSION && j->config.mode != PS_MODE_SYNC) {
+        ps_str_add(why, "only gradients of rounds are compressed, and an async "
+                        "or ssp job has no rounds");
+        return PS_E_UNSUPPORTED;
+    }
+    if (j->config.num_servers == 0) {
+        ps_str_add(why, without_servers(code));
+        return PS_E_UNSUPPORTED;
+    }
+    if (code == PS_MSG_L_OPTIMIZER && j->config.rule != PS_RULE_NONE) {
+        ps_str_addf(why,
+                    "the job states the rule '%s' for its pushes: open it "
+                    "without a rule when an optimizer is to apply them",
+                    ps_rule_name(j->config.rule));
+        return PS_E_INVAL;
+    }
+    return 0;
+}
+
+/* The message to the scheduler for a worker's request, under that number. */
+static struct ps_msg request_msg(const struct ps_agent_session *s,
+                                 const struct ps_msg *m, uint64_t request)
+{
+    const uint64_t gen = s->job->gen;
+    const uint32_t rank = s->job->local_ranks[s->local_rank].rank;
+
+    switch (m->code) {
+    case PS_MSG_L_OPTIMIZER:
+        return (struct ps_msg){
+            .code = PS_MSG_OPTIMIZER_SET,
+            .optimizer_set = {.gen = gen,
+                              .rank = rank,
+                              .request = request,
+                              .name = m->l_optimizer.name,
+                              .params = m->l_optimizer.params,
+                              .params_count = m->l_optimizer.params_count,
+                              .tunings = m->l_optimizer.tunings,
+                              .tunings_count = m->l_optimizer.tunings_count}};
+    case PS_MSG_L_OPTIMIZER_CHANGE:
+        return (struct ps_msg){
+            .code = PS_MSG_OPTIMIZER_CHANGE,
+            .optimizer_change = {.gen = gen,
+                                 .request = request,
+                                 .name = m->l_optimizer_change.name,
+                                 .value = m->l_optimizer_change.value,
+                                 .round = m->l_optimizer_change.round}};
+    case PS_MSG_L_OPTIMIZER_TUNE:
+        return (struct ps_msg){
+            .code = PS_MSG_OPTIMIZER_TUNE,
+            .optimizer_tune = {
+                .gen = gen,
+                .request = request,
+                .tunings = m->l_optimizer_tune.tunings,
+                .tunings_count = m->l_optimizer_tune.tunings_count}};
+    case PS_MSG_L_COMPRESSION:
+        return (struct ps_msg){
+            .code = PS_MSG_COMPRESSION_SET,
+            .compression_set = {.gen = gen,
+                                .rank = rank,
+                                .request = request,
+                                .name = m->l_compression.name,
+                                .params = m->l_compression.params,
+                                .params_count = m->l_compression.params_count}};
+    case PS_MSG_L_PROFILE_SET:
+        return (struct ps_msg){.code = PS_MSG_PROFILE_SET,
+                               .profile_set = {.gen = gen,
+                                               .request = request,
+                                               .mode = m->l_profile_set.mode}};
+    default: /* PS_MSG_L_PROFILE_GET */
+        return (struct ps_msg){
+            .code = PS_MSG_PROFILE_GET,
+            .profile_get = {.gen = gen,
+                            .request = request,
+                            .server = m->l_profile_get.server,
+                            .first = m->l_profile_get.first}};
+    }
+}
+
+/* Keeps a copy of the request, which is sent again to a scheduler that comes
+ * back. PS_E_FULL: a limit refuses it, and why. */
+static int keep_request(struct ps_agent_session *s, struct ps_agent_op *op,
+                        const struct ps_msg *m, struct ps_str *why)
 {
     struct ps_msg *copy = ps_msg_dup(m);
-    struct ps_refusal why;
-    int rc = ps_account_charge(&s->account, PS_COST_QUERIES, 1, &why);
+    struct ps_refusal refusal;
+    int rc = ps_account_charge(&s->account, PS_COST_QUERIES, 1, &refusal);
 
     if (rc == 0) {
         rc = ps_account_charge(&s->account, PS_COST_MEMORY, ps_alloc_size(copy),
-                               &why);
+                               &refusal);
         if (rc != 0) {
             ps_account_refund(&s->account, PS_COST_QUERIES, 1);
         }
     }
     if (rc != 0) {
-        char text[PS_TEXT_MAX + 1];
-        struct ps_str t;
-
         ps_msg_free(copy);
-        ps_str_init(&t, text, sizeof(text));
-        ps_refusal_text(&why, &t);
+        ps_refusal_text(&refusal, why);
+        return rc;
+    }
+    op->sched_request = copy;
+    return 0;
+}
+
+void ps_agent_request_accept(struct ps_agent_step *st,
+                             struct ps_agent_session *s, const struct ps_msg *m,
+                             uint64_t op_id)
+{
+    struct ps_agent_op *op = ps_agent_op_new(st, s, op_id);
+    char text[PS_TEXT_MAX + 1];
+    struct ps_msg request;
+    struct ps_str why;
+    int rc;
+
+    ps_str_init(&why, text, sizeof(text));
+    rc = check_request(s->job, m->code, &why);
+    if (rc == 0) {
+        op->round = ++st->a->last.request;
+        request = request_msg(s, m, op->round);
+        rc = keep_request(s, op, &request, &why);
+    }
+    if (rc != 0) {
         ps_agent_op_end(st, op, 0, rc, text);
         return;
     }
-    op->sched_request = copy;
     ps_list_push_back(&s->job->sched_ops, &op->node);
-    ps_agent_uplink_send_msg(st, m);
-}
-
-void ps_agent_request_optimizer(struct ps_agent_step *st,
-                                struct ps_agent_session *s,
-                                const struct ps_msg_l_optimizer *m)
-{
-    struct ps_agent_job *j = s->job;
-    struct ps_agent_op *op = ps_agent_op_new(st, s, m->op_id);
-    struct ps_msg set = {.code = PS_MSG_OPTIMIZER_SET};
-
-    if (j->config.num_servers == 0) {
-        ps_agent_op_end(st, op, 0, PS_E_UNSUPPORTED,
-                        "an optimizer runs on servers: start the job with "
-                        "at least one");
-        return;
-    }
-    if (j->config.rule != PS_RULE_NONE) {
-        char text[PS_TEXT_MAX];
-        struct ps_str t;
-
-        ps_str_init(&t, text, sizeof(text));
-        ps_str_addf(&t,
-                    "the job states the rule '%s' for its pushes: open it "
-                    "without a rule when an optimizer is to apply them",
-                    ps_rule_name(j->config.rule));
-        ps_agent_op_end(st, op, 0, PS_E_INVAL, text);
-        return;
-    }
-    op->round = ++st->a->last.request;
-    set.optimizer_set.gen = j->gen;
-    set.optimizer_set.rank = j->local_ranks[s->local_rank].rank;
-    set.optimizer_set.request = op->round;
-    set.optimizer_set.name = m->name;
-    set.optimizer_set.params = m->params;
-    set.optimizer_set.params_count = m->params_count;
-    set.optimizer_set.tunings = m->tunings;
-    set.optimizer_set.tunings_count = m->tunings_count;
-    send_request(st, s, op, &set);
-}
-
-/* Begins an operation about the job's servers. NULL: there are none, and the
- * operation has failed with `why`. */
-static struct ps_agent_op *begin_for_servers(struct ps_agent_step *st,
-                                             struct ps_agent_session *s,
-                                             uint64_t op_id, const char *why)
-{
-    struct ps_agent_op *op = ps_agent_op_new(st, s, op_id);
-
-    if (s->job->config.num_servers == 0) {
-        ps_agent_op_end(st, op, 0, PS_E_UNSUPPORTED, why);
-        return NULL;
-    }
-    op->round = ++st->a->last.request;
-    return op;
-}
-
-static const char optimizer_without_servers[] =
-    "an optimizer runs on servers, and the job has none";
-
-void ps_agent_request_optimizer_change(
-    struct ps_agent_step *st, struct ps_agent_session *s,
-    const struct ps_msg_l_optimizer_change *m)
-{
-    struct ps_agent_op *op = begin_for_servers(st, s, m->op_id,
-                                               optimizer_without_servers);
-
-    if (op != NULL) {
-        send_request(st, s, op,
-                     &(struct ps_msg){.code = PS_MSG_OPTIMIZER_CHANGE,
-                                      .optimizer_change = {.gen = s->job->gen,
-                                                           .request = op->round,
-                                                           .name = m->name,
-                                                           .value = m->value,
-                                                           .round = m->round}});
-    }
-}
-
-void ps_agent_request_optimizer_tune(struct ps_agent_step *st,
-                                     struct ps_agent_session *s,
-                                     const struct ps_msg_l_optimizer_tune *m)
-{
-    struct ps_agent_op *op = begin_for_servers(st, s, m->op_id,
-                                               optimizer_without_servers);
-
-    if (op != NULL) {
-        send_request(st, s, op,
-                     &(struct ps_msg){.code = PS_MSG_OPTIMIZER_TUNE,
-                                      .optimizer_tune = {
-                                          .gen = s->job->gen,
-                                          .request = op->round,
-                                          .tunings = m->tunings,
-                                          .tunings_count = m->tunings_count}});
-    }
-}
-
-static const char recording_without_servers[] =
-    "a recording shows what servers do, and the job has no servers";
-
-void ps_agent_request_profile_set(struct ps_agent_step *st,
-                                  struct ps_agent_session *s,
-                                  const struct ps_msg_l_profile_set *m)
-{
-    struct ps_agent_op *op = begin_for_servers(st, s, m->op_id,
-                                               recording_without_servers);
-
-    if (op != NULL) {
-        send_request(st, s, op,
-                     &(struct ps_msg){.code = PS_MSG_PROFILE_SET,
-                                      .profile_set = {.gen = s->job->gen,
-                                                      .request = op->round,
-                                                      .mode = m->mode}});
-    }
-}
-
-void ps_agent_request_profile_get(struct ps_agent_step *st,
-                                  struct ps_agent_session *s,
-                                  const struct ps_msg_l_profile_get *m)
-{
-    struct ps_agent_op *op = begin_for_servers(st, s, m->op_id,
-                                               recording_without_servers);
-
-    if (op != NULL) {
-        send_request(st, s, op,
-                     &(struct ps_msg){.code = PS_MSG_PROFILE_GET,
-                                      .profile_get = {.gen = s->job->gen,
-                                                      .request = op->round,
-                                                      .server = m->server,
-                                                      .first = m->first}});
-    }
-}
-
-void ps_agent_request_compression(struct ps_agent_step *st,
-                                  struct ps_agent_session *s,
-                                  const struct ps_msg_l_compression *m)
-{
-    struct ps_agent_job *j = s->job;
-    struct ps_agent_op *op = ps_agent_op_new(st, s, m->op_id);
-    struct ps_msg set = {.code = PS_MSG_COMPRESSION_SET};
-
-    if (j->config.mode != PS_MODE_SYNC) {
-        ps_agent_op_end(st, op, 0, PS_E_UNSUPPORTED,
-                        "only gradients of rounds are compressed, and an async "
-                        "or ssp job has no rounds");
-        return;
-    }
-    if (j->config.num_servers == 0) {
-        ps_agent_op_end(st, op, 0, PS_E_UNSUPPORTED,
-                        "gradients are compressed on their way to servers: "
-                        "start the job with at least one");
-        return;
-    }
-    op->round = ++st->a->last.request;
-    set.compression_set.gen = j->gen;
-    set.compression_set.rank = j->local_ranks[s->local_rank].rank;
-    set.compression_set.request = op->round;
-    set.compression_set.name = m->name;
-    set.compression_set.params = m->params;
-    set.compression_set.params_count = m->params_count;
-    send_request(st, s, op, &set);
+    ps_agent_uplink_send_msg(st, op->sched_request);
 }
 
 /* Operation of that request; NULL: it has ended. */
@@ -275,7 +234,6 @@ void ps_agent_request_resend(struct ps_agent_step *st, struct ps_agent_job *j)
     }
 }
 
-/* Sends one barrier_enter for each barrier at which local ranks wait. */
 /* ---------------------------------------------------------------- barriers */
 
 void ps_agent_barrier_send(struct ps_agent_step *st, struct ps_agent_job *j)

@@ -6,24 +6,12 @@
 
 /* ---------------------------------------------------------------- requests */
 
-void ps_agent_request_optimizer(struct ps_agent_step *st,
-                                struct ps_agent_session *s,
-                                const struct ps_msg_l_optimizer *m);
-void ps_agent_request_optimizer_change(
-    struct ps_agent_step *st, struct ps_agent_session *s,
-    const struct ps_msg_l_optimizer_change *m);
-void ps_agent_request_optimizer_tune(struct ps_agent_step *st,
-                                     struct ps_agent_session *s,
-                                     const struct ps_msg_l_optimizer_tune *m);
-void ps_agent_request_compression(struct ps_agent_step *st,
-                                  struct ps_agent_session *s,
-                                  const struct ps_msg_l_compression *m);
-void ps_agent_request_profile_set(struct ps_agent_step *st,
-                                  struct ps_agent_session *s,
-                                  const struct ps_msg_l_profile_set *m);
-void ps_agent_request_profile_get(struct ps_agent_step *st,
-                                  struct ps_agent_session *s,
-                                  const struct ps_msg_l_profile_get *m);
+/* A request of a worker to the scheduler, as operation `op_id`: l_optimizer,
+ * l_optimizer_change, l_optimizer_tune, l_compression, l_profile_set or
+ * l_profile_get. */
+void ps_agent_request_accept(struct ps_agent_step *st,
+                             struct ps_agent_session *s, const struct ps_msg *m,
+                             uint64_t op_id);
 void ps_agent_request_on_profile_events(struct ps_agent_step *st,
                                         const struct ps_msg_profile_events *m);
 /* The scheduler's answer to any other request. */

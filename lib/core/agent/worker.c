@@ -549,23 +549,13 @@ static void on_active_msg(struct ps_agent_step *st, struct ps_agent_session *s,
     case PS_MSG_L_OPTIMIZER_STATE:
         ps_agent_opt_state_accept_op(st, s, &m->l_optimizer_state);
         break;
-    case PS_MSG_L_OPTIMIZER_CHANGE:
-        ps_agent_request_optimizer_change(st, s, &m->l_optimizer_change);
-        break;
-    case PS_MSG_L_OPTIMIZER_TUNE:
-        ps_agent_request_optimizer_tune(st, s, &m->l_optimizer_tune);
-        break;
-    case PS_MSG_L_PROFILE_SET:
-        ps_agent_request_profile_set(st, s, &m->l_profile_set);
-        break;
-    case PS_MSG_L_PROFILE_GET:
-        ps_agent_request_profile_get(st, s, &m->l_profile_get);
-        break;
-    case PS_MSG_L_COMPRESSION:
-        ps_agent_request_compression(st, s, &m->l_compression);
-        break;
     case PS_MSG_L_OPTIMIZER:
-        ps_agent_request_optimizer(st, s, &m->l_optimizer);
+    case PS_MSG_L_OPTIMIZER_CHANGE:
+    case PS_MSG_L_OPTIMIZER_TUNE:
+    case PS_MSG_L_COMPRESSION:
+    case PS_MSG_L_PROFILE_SET:
+    case PS_MSG_L_PROFILE_GET:
+        ps_agent_request_accept(st, s, m, *op_id);
         break;
     case PS_MSG_L_REPORT:
         ps_agent_report_accept(st, s, &m->l_report);
