@@ -120,15 +120,10 @@ static int keep_request(struct ps_agent_session *s, struct ps_agent_op *op,
 {
     struct ps_msg *copy = ps_msg_dup(m);
     struct ps_refusal refusal;
-    int rc = ps_account_charge(&s->account, PS_COST_QUERIES, 1, &refusal);
+    const struct ps_charge charges[] = {{PS_COST_QUERIES, 1},
+                                        {PS_COST_MEMORY, ps_alloc_size(copy)}};
+    int rc = ps_account_charge_all(&s->account, charges, 2, &refusal);
 
-    if (rc == 0) {
-        rc = ps_account_charge(&s->account, PS_COST_MEMORY, ps_alloc_size(copy),
-                               &refusal);
-        if (rc != 0) {
-            ps_account_refund(&s->account, PS_COST_QUERIES, 1);
-        }
-    }
     if (rc != 0) {
         ps_msg_free(copy);
         ps_refusal_text(&refusal, why);

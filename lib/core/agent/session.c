@@ -171,36 +171,28 @@ int ps_agent_budget_charge_key(struct ps_agent_job *j,
     uint64_t bytes = sizeof(struct ps_agent_key) +
                      m->shape_count * sizeof(uint64_t) +
                      j->local_rank_count * KEY_RANK_BYTES;
-    int rc = ps_account_charge(&j->account, PS_COST_KEYS, 1, ret_refusal);
 
-    if (rc != 0) {
-        return rc;
-    }
     if (kind->has_results) {
         bytes += ps_agent_key_result_bytes(m->count * ps_dtype_size(m->dtype));
     }
-    rc = ps_account_charge(&j->account, PS_COST_MEMORY, bytes, ret_refusal);
-    if (rc != 0) {
-        ps_account_refund(&j->account, PS_COST_KEYS, 1);
-        return rc;
-    }
     *ret_charged = bytes;
-    return 0;
+    return ps_account_charge_all(
+        &j->account,
+        (struct ps_charge[]){{PS_COST_KEYS, 1}, {PS_COST_MEMORY, bytes}}, 2,
+        ret_refusal);
 }
 
 int ps_agent_budget_charge_parts(struct ps_agent_key *k, uint32_t count,
                                  struct ps_refusal *ret_refusal)
 {
-    struct ps_account *a = &k->job->account;
     const uint64_t bytes = count * sizeof(struct ps_agent_part);
-    int rc = ps_account_charge(a, PS_COST_PARTITIONS, count, ret_refusal);
+    int rc = ps_account_charge_all(
+        &k->job->account,
+        (struct ps_charge[]){{PS_COST_PARTITIONS, count},
+                             {PS_COST_MEMORY, bytes}},
+        2, ret_refusal);
 
     if (rc != 0) {
-        return rc;
-    }
-    rc = ps_account_charge(a, PS_COST_MEMORY, bytes, ret_refusal);
-    if (rc != 0) {
-        ps_account_refund(a, PS_COST_PARTITIONS, count);
         return rc;
     }
     k->charge.bytes += bytes;
@@ -259,14 +251,12 @@ int ps_agent_budget_charge_mapping(struct ps_agent_session *s,
                                    struct ps_refusal *ret_refusal)
 {
     struct ps_agent_mapping *h;
-    int rc = ps_account_charge(&s->account, PS_COST_REGIONS, 1, ret_refusal);
+    int rc = ps_account_charge_all(
+        &s->account,
+        (struct ps_charge[]){{PS_COST_REGIONS, 1}, {PS_COST_MAPPED, buf->size}},
+        2, ret_refusal);
 
     if (rc != 0) {
-        return rc;
-    }
-    rc = ps_account_charge(&s->account, PS_COST_MAPPED, buf->size, ret_refusal);
-    if (rc != 0) {
-        ps_account_refund(&s->account, PS_COST_REGIONS, 1);
         return rc;
     }
     h = ps_calloc(1, sizeof(*h));

@@ -180,6 +180,23 @@ int ps_account_charge(struct ps_account *a, enum ps_cost cost, uint64_t amount,
     return rc;
 }
 
+int ps_account_charge_all(struct ps_account *a, const struct ps_charge *charges,
+                          uint32_t count, struct ps_refusal *ret_refusal)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        int rc = ps_account_check(a, charges[i].cost, charges[i].amount,
+                                  ret_refusal);
+
+        if (rc != 0) {
+            return rc;
+        }
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        ps_account_charge_unchecked(a, charges[i].cost, charges[i].amount);
+    }
+    return 0;
+}
+
 void ps_account_charge_unchecked(struct ps_account *a, enum ps_cost cost,
                                  uint64_t amount)
 {

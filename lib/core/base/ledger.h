@@ -121,6 +121,15 @@ PS_MUST_USE int ps_account_check(struct ps_account *a, enum ps_cost cost,
 PS_MUST_USE int ps_account_charge(struct ps_account *a, enum ps_cost cost,
                                   uint64_t amount,
                                   struct ps_refusal *ret_refusal);
+/* The same for several costs: all, or none. */
+struct ps_charge {
+    enum ps_cost cost;
+    uint64_t amount;
+};
+PS_MUST_USE int ps_account_charge_all(struct ps_account *a,
+                                      const struct ps_charge *charges,
+                                      uint32_t count,
+                                      struct ps_refusal *ret_refusal);
 /* Charges a cost that exists already; limits are not checked. */
 void ps_account_charge_unchecked(struct ps_account *a, enum ps_cost cost,
                                  uint64_t amount);

@@ -522,24 +522,13 @@ static uint64_t key_table_bytes(const struct ps_sched_job *j, size_t name,
 int ps_sched_account_charge_key(struct ps_sched_job *j, const char *name,
                                 uint32_t parts, struct ps_refusal *ret_refusal)
 {
-    struct ps_account *a = &j->account;
-    int rc = ps_account_charge(a, PS_COST_KEYS, 1, ret_refusal);
-
-    if (rc != 0) {
-        return rc;
-    }
-    rc = ps_account_charge(a, PS_COST_PARTITIONS, parts, ret_refusal);
-    if (rc == 0) {
-        rc = ps_account_charge(a, PS_COST_MEMORY,
-                               key_table_bytes(j, strlen(name), parts),
-                               ret_refusal);
-        if (rc == 0) {
-            return 0;
-        }
-        ps_account_refund(a, PS_COST_PARTITIONS, parts);
-    }
-    ps_account_refund(a, PS_COST_KEYS, 1);
-    return rc;
+    return ps_account_charge_all(
+        &j->account,
+        (struct ps_charge[]){
+            {PS_COST_KEYS, 1},
+            {PS_COST_PARTITIONS, parts},
+            {PS_COST_MEMORY, key_table_bytes(j, strlen(name), parts)}},
+        3, ret_refusal);
 }
 
 void ps_sched_account_refund_key(struct ps_sched_job *j, const char *name,
