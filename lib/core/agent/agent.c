@@ -457,16 +457,8 @@ static void on_tick(struct ps_agent_step *st)
 {
     const struct ps_uplink_call call = ps_agent_uplink_call(st);
     struct ps_agent *a = st->a;
-    struct ps_map_cursor c = {0};
-    struct ps_agent_server *s;
 
-    if (a->must_flush) {
-        a->must_flush = false;
-        while ((s = ps_map_next(a->servers.by_node, &c)) != NULL) {
-            ps_agent_send_flush(st, s);
-        }
-        ps_agent_send_release_arena(a);
-    }
+    ps_agent_send_tick(st);
     ps_uplink_tick(&a->uplink, &call);
     ps_agent_diagnose_tick(st);
     ps_agent_waits_tick(st);
@@ -502,7 +494,7 @@ static ps_time agent_deadline(const void *self)
     const struct ps_agent *a = self;
     ps_time at = ps_time_min(a->due.uplink_at, ps_agent_server_deadline(a));
 
-    if (a->must_flush) {
+    if (ps_agent_send_is_due(a)) {
         return a->now;
     }
     at = ps_time_min(at, ps_agent_diagnose_deadline(a));
@@ -664,6 +656,7 @@ struct ps_agent *ps_agent_new(const struct ps_agent_options *opt, ps_time now)
     a->draining_pools.next_reap_at = PS_TIME_NEVER;
     ps_agent_budget_init(a);
     ps_list_init(&a->servers.touched);
+    ps_list_init(&a->servers.with_batch);
     ps_heap_init(&a->servers.due);
     ps_heap_init(&a->servers.pings);
     ps_list_init(&a->sessions);

@@ -540,6 +540,7 @@ struct ps_agent_server {
     uint32_t computing; /* Partitions being summed or encoded for it. */
     uint64_t computing_bytes;
     struct ps_list_node touched_node;
+    struct ps_list_node batch_node; /* In servers.with_batch. */
     struct ps_heap_item due_item;
     struct ps_heap_item ping_item;
     struct ps_list send_queues;
@@ -668,7 +669,8 @@ struct ps_agent_server_table {
     /* Servers that the step has touched, in that order: its end pumps their
      * queues and computes their deadlines. */
     struct ps_list touched;
-    struct ps_heap due;   /* By the deadline of the link. */
+    struct ps_list with_batch; /* Servers whose batch waits for the tick. */
+    struct ps_heap due;        /* By the deadline of the link. */
     struct ps_heap pings; /* By the time of a ping, while operations wait. */
     uint32_t met;         /* Structs made for servers so far. */
     uint32_t map_epoch;   /* Epoch of the newest map. */
@@ -714,7 +716,7 @@ struct ps_agent_spare_ops {
     uint32_t capacity;
 };
 
-/* Small sums one behind the other until the tick. */
+/* Small sums of batches, one behind the other until the tick. */
 struct ps_agent_sum_arena {
     struct ps_buf *buf; /* NULL: none. */
     uint64_t used;
@@ -763,7 +765,6 @@ struct ps_agent {
     uint32_t deferred_session_count; /* Sessions whose job_open waits. */
     struct ps_agent_spare_ops spare_ops;
     uint64_t residual_bytes; /* Bytes used of the segments of all jobs. */
-    bool must_flush;         /* Batches or the arena wait for the tick. */
     struct ps_agent_sum_arena sum_arena;
     struct ps_agent_due due;
     struct ps_agent_stats stats;

@@ -113,7 +113,7 @@ void ps_agent_job_free(struct ps_agent_step *st, struct ps_agent *a,
     while ((f = ps_map_next(j->send_queues, &c)) != NULL) {
         struct ps_agent_server *s = f->server;
 
-        ps_agent_send_drop_batch(&s->batch, j);
+        ps_agent_send_drop_batch(s, j);
         ps_link_drop_payloads(s->dialer.link, j->gen);
         ps_agent_send_queue_free(a, f);
         if (st != NULL) {

@@ -123,21 +123,23 @@ static void batch_send_alone(struct ps_agent_step *st,
                    .row_parts = &item->rows});
 }
 
-void ps_agent_send_flush(struct ps_agent_step *st, struct ps_agent_server *s)
+static void clear_batch(struct ps_agent_server *s)
 {
-    struct ps_agent_batch *g = &s->batch;
-
-    if (!ps_batch_is_empty(&g->parts)) {
-        send_frame(st, s, g);
-        ps_batch_clear(&g->parts);
-    }
+    ps_batch_clear(&s->batch.parts);
+    ps_list_remove(&s->batch_node);
 }
 
-void ps_agent_send_drop_batch(struct ps_agent_batch *g,
+static void flush_batch(struct ps_agent_step *st, struct ps_agent_server *s)
+{
+    send_frame(st, s, &s->batch);
+    clear_batch(s);
+}
+
+void ps_agent_send_drop_batch(struct ps_agent_server *s,
                               const struct ps_agent_job *j)
 {
-    if (g->head.job == j) {
-        ps_batch_clear(&g->parts);
+    if (!ps_batch_is_empty(&s->batch.parts) && s->batch.head.job == j) {
+        clear_batch(s);
     }
 }
 
@@ -170,7 +172,7 @@ static void batch_add(struct ps_agent_step *st, struct ps_agent_server *s,
     const uint64_t bytes = item->slice == NULL ? 0 : item->slice->len;
 
     if (!ps_batch_is_empty(&g->parts) && !fits_batch(g, h, item, bytes)) {
-        ps_agent_send_flush(st, s);
+        flush_batch(st, s);
     }
     if (g->row_parts == NULL) {
         g->row_parts = ps_calloc(PS_PARTS_MAX, sizeof(*g->row_parts));
@@ -179,13 +181,13 @@ static void batch_add(struct ps_agent_step *st, struct ps_agent_server *s,
     }
     if (ps_batch_is_empty(&g->parts)) {
         g->head = *h;
+        ps_list_push_back(&st->a->servers.with_batch, &s->batch_node);
     }
     const uint32_t place = ps_batch_add(&g->parts, &item->part, item->slice);
 
     g->row_parts[place] = item->rows;
     g->name_hashes[place] = item->name_hash;
     g->first_elems[place] = item->first_elem;
-    st->a->must_flush = true;
 }
 
 /* ------------------------------------------------- a partition for a frame */
@@ -310,6 +312,21 @@ void ps_agent_send_release_arena(struct ps_agent *a)
     a->sum_arena.buf = NULL;
 }
 
+void ps_agent_send_tick(struct ps_agent_step *st)
+{
+    struct ps_list_node *n;
+
+    while ((n = ps_list_first(&st->a->servers.with_batch)) != NULL) {
+        flush_batch(st, PS_CONTAINER(n, struct ps_agent_server, batch_node));
+    }
+    ps_agent_send_release_arena(st->a);
+}
+
+bool ps_agent_send_is_due(const struct ps_agent *a)
+{
+    return !ps_list_empty(&a->servers.with_batch) || a->sum_arena.buf != NULL;
+}
+
 /* Allocates a small sum behind the last one, so that the sums of one batch
  * leave as one slice. */
 static int alloc_in_arena(struct ps_agent *a, uint64_t bytes, size_t align,
@@ -334,7 +351,6 @@ static int alloc_in_arena(struct ps_agent *a, uint64_t bytes, size_t align,
         at = 0;
     }
     a->sum_arena.used = at + bytes;
-    a->must_flush = true; /* The next tick releases the arena. */
     *ret_slice = (struct ps_slice){
         .buf = ps_buf_ref(a->sum_arena.buf), .offset = at, .len = bytes};
     return 0;

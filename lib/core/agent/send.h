@@ -4,9 +4,14 @@
 
 #include "core/agent/inner.h"
 
-void ps_agent_send_flush(struct ps_agent_step *st, struct ps_agent_server *s);
-/* Discards what the batch has of a job that is being freed. */
-void ps_agent_send_drop_batch(struct ps_agent_batch *g,
+/* Sends the batches, and releases the memory of their small sums: the next one
+ * allocates another. */
+void ps_agent_send_tick(struct ps_agent_step *st);
+/* Returns true while a batch or such memory waits for the tick. */
+bool ps_agent_send_is_due(const struct ps_agent *a);
+void ps_agent_send_release_arena(struct ps_agent *a);
+/* Discards the server's batch if it is of a job that is being freed. */
+void ps_agent_send_drop_batch(struct ps_agent_server *s,
                               const struct ps_agent_job *j);
 
 /* Sends a partition: alone, or in the server's batch if it is small. `slice`
@@ -26,9 +31,6 @@ void ps_agent_send_pump(struct ps_agent_step *st);
 bool ps_agent_send_dense(struct ps_agent_step *st,
                          struct ps_agent_send_queue *f,
                          struct ps_agent_part *p);
-/* Releases the memory of the small sums of a batch, which has been sent; the next
- * one allocates another. */
-void ps_agent_send_release_arena(struct ps_agent *a);
 
 /* Queues the partition for its server, or starts the local sum or init. Returns
  * true if it has the version at once: the caller advances it. */
