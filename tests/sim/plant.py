@@ -269,12 +269,13 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     "agent/kind_async: compares the staleness with the clock of the node": [
         ("lib/core/agent/kind_async.c",
          "job_clock(k) >= op->round - j->config.staleness);",
-         "            k->async.clock >= op->round - j->config.staleness);"),
+         "            async_key(k)->clock >= op->round - j->config.staleness);"),
     ],
     "agent/kind_async: drops the first unapplied push of a dead worker": [
         ("lib/core/agent/kind_async.c",
-         "op->round > op->key->async.applied_round[op->local_rank];",
-         "           op->round > op->key->async.applied_round[op->local_rank] + 1;"),
+         "op->round > async_key(op->key)->applied_round[op->local_rank];",
+         "           op->round > "
+         "async_key(op->key)->applied_round[op->local_rank] + 1;"),
     ],
     "sched/norm: rounds the sum of squares after each part": [
         ("lib/core/sched/job/norm.c",

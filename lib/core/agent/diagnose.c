@@ -246,7 +246,9 @@ static bool check_query_rate(struct ps_agent_step *st,
 /* Round, or barrier, that all ranks must reach before the operation can end. */
 static uint64_t awaited_round(const struct ps_agent_op *op)
 {
-    return op->key == NULL ? op->round : op->key->kind->awaited_round(op);
+    return op->key == NULL || op->key->kind->awaited_round == NULL
+               ? op->round
+               : op->key->kind->awaited_round(op);
 }
 
 /* Returns true when the agent answers itself: the scheduler is not connected,

@@ -143,15 +143,6 @@ struct ps_agent_encoding {
     uint64_t round; /* Round of `data`. */
 };
 
-/* Pulls of a partition of an async key: kind_async.c. */
-struct ps_agent_part_async {
-    uint64_t served_ticket; /* Pulls up to this ticket have the value. */
-    /* Pulls up to this ticket get the value with the next reply. */
-    uint64_t requested_ticket;
-    uint64_t clock; /* ssp: pushes that every rank of the job has made. */
-    bool must_request_clock; /* `clock` may be stale: replies were lost. */
-};
-
 /* A partition of a key. In this struct and those below, fields that each round
  * touches come first, so that they lie in few cache lines. */
 struct ps_agent_part {
@@ -172,8 +163,6 @@ struct ps_agent_part {
     int64_t local_version;
     /* Newest version known to come from an all-skipped round; NO_VERSION. */
     int64_t skipped_version;
-    /* Rows key: newest version that its server reported; NO_VERSION. */
-    int64_t server_version;
     /* Version that a frame of the owner is being read into the results of;
      * NO_VERSION: none, unless the frame was cut off. */
     int64_t lent_version;
@@ -181,7 +170,6 @@ struct ps_agent_part {
     /* Least version of the open pull; NO_VERSION: none is open. */
     int64_t requested_version;
     struct ps_agent_encoding encoding;
-    struct ps_agent_part_async async;
 };
 
 /* Rounds of a key that reattached ranks completed with an earlier agent. */
@@ -263,14 +251,6 @@ struct ps_agent_init {
     uint64_t retry;         /* Attempts at sending an init. */
 };
 
-/* Pushes and pulls of an async key: kind_async.c. */
-struct ps_agent_key_async {
-    /* ssp: least push count of the local ranks, pushes in flight included. */
-    uint64_t clock;
-    uint64_t last_ticket;
-    uint64_t *applied_round; /* By local rank: last applied push. */
-};
-
 enum ps_agent_key_state {
     PS_AGENT_KEY_WAITING,   /* PS_KEY_OPENS_MAX key_opens are in flight. */
     PS_AGENT_KEY_REQUESTED, /* key_open is sent and not answered. */
@@ -299,6 +279,7 @@ struct ps_agent_key_charge {
 struct ps_agent_key {
     struct ps_agent_job *job;
     const struct ps_agent_key_kind *kind;
+    void *own; /* Of the kind; NULL: nothing, or the key is not open. */
     struct ps_agent_key *same_name_hash;
     struct ps_agent_part *parts;
     uint32_t part_count;
@@ -319,7 +300,6 @@ struct ps_agent_key {
     struct ps_compression compression;
     struct ps_agent_init init;
     struct ps_list state_transfers;
-    struct ps_agent_key_async async;
     bool residual_loss_noted; /* The loss of a residual has been logged. */
     char name[PS_KEY_NAME_MAX + 1];
     uint32_t declared_by; /* Local rank that was the first. */

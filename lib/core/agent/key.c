@@ -186,8 +186,6 @@ static struct ps_agent_key *key_new(struct ps_agent_step *st,
     ps_list_init(&k->state_transfers);
     k->round.pushed_round = ps_calloc(j->local_rank_count,
                                       sizeof(*k->round.pushed_round));
-    k->async.applied_round = ps_calloc(j->local_rank_count,
-                                       sizeof(*k->async.applied_round));
     k->round.contribution = ps_calloc(j->local_rank_count,
                                       sizeof(struct ps_agent_op *));
     ps_list_push_back(&j->openings.keys, &k->opening.node);
@@ -673,7 +671,7 @@ void ps_agent_key_free(struct ps_agent_step *st, struct ps_agent *a,
     ps_agent_disagreement_free(k->disagreement);
     ps_agent_reattach_free(k);
     ps_free(k->round.pushed_round);
-    ps_free(k->async.applied_round);
+    ps_free(k->own);
     ps_free(k->round.contribution);
     ps_free(k->opening.shape);
     ps_free(k);

@@ -33,8 +33,16 @@ struct ps_agent_op_input {
     uint64_t charged_bytes;     /* Charged to the job for `rows`. */
 };
 
+/* Bytes of what a kind keeps of a key beside the common state, in key->own. */
+struct ps_agent_own_bytes {
+    size_t key;
+    size_t rank; /* For each local rank. */
+    size_t part; /* For each partition. */
+};
+
 struct ps_agent_key_kind {
     enum ps_msg_code push_code;
+    struct ps_agent_own_bytes own;
     /* Pushes form rounds; values have version numbers. */
     bool has_rounds;
     /* Values lie in key->results, and workers read them there. */
@@ -75,15 +83,17 @@ struct ps_agent_key_kind {
     /* Returns true for a push without a contribution to a round that is applied
      * although its worker has died. NULL: none is. */
     bool (*is_push_kept)(const struct ps_agent_op *op);
-    /* Round that every rank must reach before `op` can end; 0: none. */
+    /* Round that every rank must reach before `op` can end; 0: none. NULL: that
+     * of the operation. */
     uint64_t (*awaited_round)(const struct ps_agent_op *op);
 
     /* ------------------------------------------------------------ pushes */
     /* Starts the sum of a partition, or sends it. False: no memory. */
     bool (*start_part)(struct ps_agent_step *st, struct ps_agent_send_queue *f,
                        struct ps_agent_part *p);
-    /* Sets `attempt` of a part pushed to a round, `clock` of another one. */
-    void (*stamp_push)(const struct ps_agent_key *k, struct ps_rec_part *rec);
+    /* Pushes that every local rank has made, sent with a push. NULL: the attempt
+     * at the round is sent. */
+    uint64_t (*push_clock)(const struct ps_agent_key *k);
     /* Every partition has the round, or has applied the push. */
     void (*end_round)(struct ps_agent_step *st, struct ps_agent_key *k);
     /* A server refused operations, or a sum failed. */
@@ -96,12 +106,11 @@ struct ps_agent_key_kind {
     /* ------------------------------------------------------------ values */
     /* Ends operations that have their value; requests what others need. */
     void (*advance)(struct ps_agent_step *st, struct ps_agent_key *k);
-    /* Version that satisfies pulls of this partition; NO_VERSION: none. */
-    int64_t (*held_version)(const struct ps_agent_part *p);
-    /* Version up to which skips of this partition are decided. */
+    /* Version up to which skips of this partition are decided. NULL: that of the
+     * value here. */
     int64_t (*decided_version)(const struct ps_agent_part *p);
     /* Requests version `least` of the partitions that lack and do not expect
-     * it. */
+     * it. NULL: values have no versions. */
     void (*request_version)(struct ps_agent_step *st, struct ps_agent_key *k,
                             int64_t least);
     /* Requests the versions that decide a skip of an ended round. NULL: they
@@ -113,7 +122,8 @@ struct ps_agent_key_kind {
     void (*on_requests_lost)(struct ps_agent_key *k, uint32_t node,
                              uint32_t part);
     /* Place for the payload of a single value, with a reference: 0, or a
-     * PS_E_* when it is to be discarded. */
+     * PS_E_* when it is to be discarded. NULL, as accept_value(): values travel
+     * in messages of this kind alone. */
     int (*place_value)(struct ps_agent *a, const struct ps_agent_part *p,
                        const struct ps_rec_part *rec, uint64_t len,
                        struct ps_slice *ret_slice);
@@ -122,10 +132,11 @@ struct ps_agent_key_kind {
                         const struct ps_rec_part *rec, const uint8_t *from);
 
     /* ---------------------------------------------------------- takeover */
-    /* The partition's owner was lost. Returns true if its contribution must be
-     * sent again; `open`: it was not committed. */
-    bool (*on_owner_lost)(struct ps_agent_step *st, struct ps_agent_part *p,
-                          bool open);
+    /* The partition's owner was lost. Returns true if its committed round or
+     * init is open again. NULL: nobody else has what was committed. */
+    bool (*reopen_part)(struct ps_agent_part *p);
+    /* Then the reason why the key fails. */
+    const char *loss_text;
 };
 
 extern const struct ps_agent_key_kind ps_agent_key_sync;

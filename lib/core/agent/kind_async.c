@@ -14,6 +14,7 @@
  * In an ssp job a pull starts when every rank of the job has pushed as often as
  * the puller, less the staleness. A push carries the clock of this node;
  * servers compute the least clock of all slots and report it when it grows. */
+#include "base/num.h"
 #include "core/agent/conflict.h"
 #include "core/agent/inner.h"
 #include "core/agent/op.h"
@@ -24,6 +25,35 @@
 #include "core/agent/server.h"
 
 #include <string.h>
+
+struct async_key {
+    /* ssp: least push count of the local ranks, pushes in flight included. */
+    uint64_t clock;
+    uint64_t last_ticket;
+    /* By local rank: last applied push. The partitions follow. */
+    uint64_t applied_round[];
+};
+
+struct async_part {
+    uint64_t served_ticket; /* Pulls up to this ticket have the value. */
+    /* Pulls up to this ticket get the value with the next reply. */
+    uint64_t requested_ticket;
+    uint64_t clock; /* ssp: pushes that every rank of the job has made. */
+    bool must_request_clock; /* `clock` may be stale: replies were lost. */
+};
+
+static struct async_key *async_key(const struct ps_agent_key *k)
+{
+    return k->own;
+}
+
+static struct async_part *async_part(const struct ps_agent_part *p)
+{
+    const struct ps_agent_key *k = p->key;
+    void *first = &async_key(k)->applied_round[k->job->local_rank_count];
+
+    return (struct async_part *)first + p->index;
+}
 
 static const char rule_required_text[] =
     "an async or ssp job needs an optimizer, or a rule stated by all workers "
@@ -110,9 +140,9 @@ static uint64_t node_clock(const struct ps_agent_key *k)
     for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
         uint64_t count = k->round.contribution[i] != NULL
                              ? k->round.contribution[i]->round
-                             : k->async.applied_round[i];
+                             : async_key(k)->applied_round[i];
 
-        least = count < least ? count : least;
+        least = ps_min_u64(least, count);
     }
     return least;
 }
@@ -144,7 +174,8 @@ static void start_push(struct ps_agent_step *st, struct ps_agent_key *k)
             contribute_push(k, op);
         }
     }
-    k->async.clock = k->job->config.mode == PS_MODE_SSP ? node_clock(k) : 0;
+    async_key(k)->clock = k->job->config.mode == PS_MODE_SSP ? node_clock(k)
+                                                             : 0;
     ps_agent_round_complete(st, k);
 }
 
@@ -162,7 +193,7 @@ static void end_pushes(struct ps_agent_step *st, struct ps_agent_key *k,
             continue;
         }
         if (error == 0) {
-            k->async.applied_round[i] = op->round;
+            async_key(k)->applied_round[i] = op->round;
         } else if (k->round.pushed_round[i] == op->round) {
             k->round.pushed_round[i]--; /* May be retried. */
         }
@@ -217,8 +248,7 @@ static uint64_t job_clock(const struct ps_agent_key *k)
     uint64_t least = UINT64_MAX;
 
     for (uint32_t i = 0; i < k->part_count; i++) {
-        least = k->parts[i].async.clock < least ? k->parts[i].async.clock
-                                                : least;
+        least = ps_min_u64(least, async_part(&k->parts[i])->clock);
     }
     return least;
 }
@@ -230,7 +260,7 @@ static bool is_pull_ready(const struct ps_agent_key *k,
 {
     const struct ps_agent_job *j = k->job;
 
-    return k->async.applied_round[op->local_rank] >= op->round &&
+    return async_key(k)->applied_round[op->local_rank] >= op->round &&
            (j->config.mode != PS_MODE_SSP || op->round <= j->config.staleness ||
             job_clock(k) >= op->round - j->config.staleness);
 }
@@ -238,7 +268,7 @@ static bool is_pull_ready(const struct ps_agent_key *k,
 static void draw_ticket(struct ps_agent_key *k, struct ps_agent_op *op)
 {
     if (op->ticket == 0) {
-        op->ticket = ++k->async.last_ticket;
+        op->ticket = ++async_key(k)->last_ticket;
     }
 }
 
@@ -249,9 +279,8 @@ static void end_answered_ops(struct ps_agent_step *st,
     uint64_t least_served = UINT64_MAX;
 
     for (uint32_t i = 0; i < k->part_count; i++) {
-        if (k->parts[i].async.served_ticket < least_served) {
-            least_served = k->parts[i].async.served_ticket;
-        }
+        least_served = ps_min_u64(least_served,
+                                  async_part(&k->parts[i])->served_ticket);
     }
     while (n != NULL) {
         struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
@@ -291,19 +320,20 @@ static void advance_async(struct ps_agent_step *st, struct ps_agent_key *k)
     }
     for (uint32_t i = 0; i < k->part_count; i++) {
         struct ps_agent_part *p = &k->parts[i];
+        struct async_part *own = async_part(p);
         struct ps_rec_part rec = {.key = k->number,
                                   .index = p->index,
                                   .dtype = k->dtype,
                                   .count = p->count};
         struct ps_agent_send_queue *f;
 
-        if ((p->async.served_ticket >= last && !p->async.must_request_clock) ||
+        if ((own->served_ticket >= last && !own->must_request_clock) ||
             p->requested_version != NO_VERSION) {
             continue;
         }
         p->requested_version = 0;
-        p->async.must_request_clock = false;
-        p->async.requested_ticket = k->async.last_ticket;
+        own->must_request_clock = false;
+        own->requested_ticket = async_key(k)->last_ticket;
         f = ps_agent_send_queue_get(st, k->job, p->owner_node);
         ps_agent_server_send_msg(
             st, f->server,
@@ -318,7 +348,9 @@ static void advance_async(struct ps_agent_step *st, struct ps_agent_key *k)
 
 void ps_agent_async_raise_clock(struct ps_agent_part *p, uint64_t clock)
 {
-    p->async.clock = clock > p->async.clock ? clock : p->async.clock;
+    if (p->key->kind == &ps_agent_key_async) {
+        async_part(p)->clock = ps_max_u64(async_part(p)->clock, clock);
+    }
 }
 
 /* Requests clocks again after a link was replaced, because reports on the old
@@ -328,7 +360,7 @@ static void reset_clocks(struct ps_agent_key *k, uint32_t node, uint32_t part)
     for (uint32_t i = 0; i < k->part_count; i++) {
         if (k->job->config.mode == PS_MODE_SSP && part == PS_AGENT_ALL_PARTS &&
             (node == 0 || k->parts[i].owner_node == node)) {
-            k->parts[i].async.must_request_clock = true;
+            async_part(&k->parts[i])->must_request_clock = true;
         }
     }
 }
@@ -338,6 +370,7 @@ static int accept_async_value(struct ps_agent_step *st, struct ps_agent_part *p,
                               const uint8_t *from)
 {
     struct ps_agent_key *k = p->key;
+    struct async_part *own = async_part(p);
     uint64_t bytes = ps_agent_part_bytes(p);
 
     ps_agent_async_raise_clock(p, rec->clock);
@@ -351,15 +384,15 @@ static int accept_async_value(struct ps_agent_step *st, struct ps_agent_part *p,
         const struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op,
                                                     node);
 
-        if (op->ticket > p->async.served_ticket &&
-            op->ticket <= p->async.requested_ticket) {
+        if (op->ticket > own->served_ticket &&
+            op->ticket <= own->requested_ticket) {
             memcpy(ps_slice_data(&op->array) +
                        p->first_elem * ps_dtype_size(k->dtype),
                    from, bytes);
         }
     }
     st->a->stats.bytes_in += bytes;
-    p->async.served_ticket = p->async.requested_ticket;
+    own->served_ticket = own->requested_ticket;
     p->requested_version = NO_VERSION;
     advance_async(st, k);
     return 0;
@@ -370,7 +403,7 @@ static int accept_async_value(struct ps_agent_step *st, struct ps_agent_part *p,
 static bool is_push_kept(const struct ps_agent_op *op)
 {
     return (op->kind == PS_OP_PUSH || op->kind == PS_OP_PUSHPULL) &&
-           op->round > op->key->async.applied_round[op->local_rank];
+           op->round > async_key(op->key)->applied_round[op->local_rank];
 }
 
 static void accept_async_op(struct ps_agent_step *st, struct ps_agent_op *op)
@@ -400,15 +433,9 @@ static uint64_t awaited_async_round(const struct ps_agent_op *op)
                : 0;
 }
 
-static void async_stamp_push(const struct ps_agent_key *k,
-                             struct ps_rec_part *rec)
+static uint64_t push_clock(const struct ps_agent_key *k)
 {
-    rec->clock = k->async.clock;
-}
-
-static int64_t local_version(const struct ps_agent_part *p)
-{
-    return p->local_version;
+    return async_key(k)->clock;
 }
 
 /* Values are copied to the worker's own memory. */
@@ -421,20 +448,11 @@ static int place_async_value(struct ps_agent *a, const struct ps_agent_part *p,
     return ps_agent_server_alloc_payload(a, len, ret_slice);
 }
 
-static bool lose_async_owner(struct ps_agent_step *st, struct ps_agent_part *p,
-                             bool open)
-{
-    if (p->committed_version == NO_VERSION) {
-        return open;
-    }
-    ps_agent_fail_key(st, p->key, PS_E_JOBFAILED,
-                      "a server was lost with values of this key, of which "
-                      "there is no other copy");
-    return false;
-}
-
 const struct ps_agent_key_kind ps_agent_key_async = {
     .push_code = PS_MSG_PUSH,
+    .own = {.key = sizeof(struct async_key),
+            .rank = sizeof(uint64_t),
+            .part = sizeof(struct async_part)},
     .part_fits_frame = ps_agent_part_fits_frame,
     .measure_array = ps_agent_op_measure_dense,
     .validate_op = validate_async_op,
@@ -442,15 +460,14 @@ const struct ps_agent_key_kind ps_agent_key_async = {
     .is_push_kept = is_push_kept,
     .awaited_round = awaited_async_round,
     .start_part = ps_agent_send_dense,
-    .stamp_push = async_stamp_push,
+    .push_clock = push_clock,
     .end_round = end_push,
     .fail_ops = fail_async_ops,
     .resume_push = start_push,
     .advance = advance_async,
-    .held_version = local_version,
-    .decided_version = local_version,
     .on_requests_lost = reset_clocks,
     .place_value = place_async_value,
     .accept_value = accept_async_value,
-    .on_owner_lost = lose_async_owner,
+    .loss_text = "a server was lost with values of this key, of which there is "
+                 "no other copy",
 };

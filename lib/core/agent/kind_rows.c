@@ -18,6 +18,18 @@
 
 #include <string.h>
 
+/* One more than the newest version that the partition's server reported; 0:
+ * none. */
+static uint64_t *reported_version(const struct ps_agent_part *p)
+{
+    return (uint64_t *)p->key->own + p->index;
+}
+
+static int64_t server_version(const struct ps_agent_part *p)
+{
+    return (int64_t)*reported_version(p) - 1;
+}
+
 static uint32_t rows_in_key(const struct ps_agent_key *k)
 {
     return (uint32_t)(k->count / k->row_width);
@@ -342,9 +354,7 @@ void ps_agent_rows_on_rows(struct ps_agent_step *st,
         if ((int64_t)rec->round > p->committed_version) {
             p->committed_version = (int64_t)rec->round;
         }
-        if ((int64_t)rec->round > p->server_version) {
-            p->server_version = (int64_t)rec->round;
-        }
+        *reported_version(p) = ps_max_u64(*reported_version(p), rec->round + 1);
         if (m->all_skipped) {
             ps_agent_part_skip(p, rec->round);
         }
@@ -426,7 +436,7 @@ static void request_verdict(struct ps_agent_step *st, struct ps_agent_key *k,
     for (uint32_t i = 0; i < k->part_count; i++) {
         struct ps_agent_part *p = &k->parts[i];
 
-        if (p->server_version < (int64_t)op->round &&
+        if (server_version(p) < (int64_t)op->round &&
             p->requested_version != (int64_t)op->round) {
             p->requested_version = (int64_t)op->round;
             request_part_version(st, p, (int64_t)op->round);
@@ -566,54 +576,9 @@ static bool rows_part_fits_frame(const struct ps_agent_key *k, uint32_t count)
            count / k->row_width <= ps_rows_per_frame(k->row_width, k->dtype);
 }
 
-/* There are no results here; a committed version is enough. */
-static int64_t committed_version(const struct ps_agent_part *p)
-{
-    return p->committed_version;
-}
-
-static int64_t server_version(const struct ps_agent_part *p)
-{
-    return p->server_version;
-}
-
-/* Rows travel in messages of their own. */
-static int place_no_value(struct ps_agent *a, const struct ps_agent_part *p,
-                          const struct ps_rec_part *rec, uint64_t len,
-                          struct ps_slice *ret_slice)
-{
-    (void)a;
-    (void)p;
-    (void)rec;
-    (void)len;
-    (void)ret_slice;
-    return PS_E_STALE;
-}
-
-static int ignore_value(struct ps_agent_step *st, struct ps_agent_part *p,
-                        const struct ps_rec_part *rec, const uint8_t *from)
-{
-    (void)st;
-    (void)p;
-    (void)rec;
-    (void)from;
-    return 0;
-}
-
-static bool lose_rows_owner(struct ps_agent_step *st, struct ps_agent_part *p,
-                            bool open)
-{
-    if (p->committed_version == NO_VERSION) {
-        return open;
-    }
-    ps_agent_fail_key(st, p->key, PS_E_JOBFAILED,
-                      "a server was lost with rows of this key, of which "
-                      "there is no other copy");
-    return false;
-}
-
 const struct ps_agent_key_kind ps_agent_key_rows = {
     .push_code = PS_MSG_PUSH_ROWS,
+    .own = {.part = sizeof(uint64_t)},
     .has_rounds = true,
     .check_shape = check_rows_shape,
     .part_fits_frame = rows_part_fits_frame,
@@ -621,18 +586,15 @@ const struct ps_agent_key_kind ps_agent_key_rows = {
     .validate_op = validate_rows_op,
     .copy_input = copy_rows,
     .accept_op = accept_rows_op,
-    .awaited_round = ps_agent_round_of_op,
     .start_part = start_rows_part,
-    .stamp_push = ps_agent_round_stamp,
     .end_round = ps_agent_round_end,
     .fail_ops = ps_agent_fail_key,
     .advance = advance_rows,
-    .held_version = committed_version,
     .decided_version = server_version,
     .request_version = request_version,
     .request_verdict = request_verdict,
     .on_requests_lost = reset_requests,
-    .place_value = place_no_value,
-    .accept_value = ignore_value,
-    .on_owner_lost = lose_rows_owner,
+    .loss_text =
+        "a server was lost with rows of this key, of which there is no "
+        "other copy",
 };

@@ -43,11 +43,6 @@ static bool validate_collective_op(struct ps_agent_step *st,
 
 /* ------------------------------------------------------------------- values */
 
-static int64_t local_version(const struct ps_agent_part *p)
-{
-    return p->local_version;
-}
-
 /* Place of version `v` of the partition in the results. */
 static uint64_t result_offset(const struct ps_agent_part *p, uint64_t v)
 {
@@ -253,11 +248,9 @@ static bool reopen_round(struct ps_agent_part *p)
     return true;
 }
 
-static bool lose_sync_owner(struct ps_agent_step *st, struct ps_agent_part *p,
-                            bool open)
+static bool reopen_sync_part(struct ps_agent_part *p)
 {
-    (void)st;
-    return reopen_round(p) || ps_agent_init_reopen_part(p) || open;
+    return reopen_round(p) || ps_agent_init_reopen_part(p);
 }
 
 /* -------------------------------------------------------------------- kinds */
@@ -266,12 +259,10 @@ static bool lose_sync_owner(struct ps_agent_step *st, struct ps_agent_part *p,
     .push_code = PS_MSG_PUSH, .has_rounds = true, .has_results = true,         \
     .part_fits_frame = ps_agent_part_fits_frame,                               \
     .measure_array = ps_agent_op_measure_dense, .accept_op = accept_sync_op,   \
-    .awaited_round = ps_agent_round_of_op, .start_part = ps_agent_send_dense,  \
-    .stamp_push = ps_agent_round_stamp, .end_round = ps_agent_round_end,       \
+    .start_part = ps_agent_send_dense, .end_round = ps_agent_round_end,        \
     .fail_ops = ps_agent_fail_key, .advance = ps_agent_pull_advance,           \
-    .held_version = local_version, .decided_version = local_version,           \
     .request_version = request_version, .place_value = place_sync_value,       \
-    .accept_value = accept_sync_value, .on_owner_lost = lose_sync_owner
+    .accept_value = accept_sync_value, .reopen_part = reopen_sync_part
 
 const struct ps_agent_key_kind ps_agent_key_sync = {SYNC_OPERATIONS};
 

@@ -66,6 +66,13 @@ uint64_t ps_agent_key_result_bytes(uint64_t bytes)
     return 2 * ps_round_up(bytes, bytes >= RESULT_ALIGN ? RESULT_ALIGN : 64);
 }
 
+uint64_t ps_agent_key_own_bytes(const struct ps_agent_key *k, uint32_t parts)
+{
+    const struct ps_agent_own_bytes *own = &k->kind->own;
+
+    return own->key + k->job->local_rank_count * own->rank + parts * own->part;
+}
+
 bool ps_agent_part_fits_frame(const struct ps_agent_key *k, uint32_t count)
 {
     /* In jobs without servers, dense partitions never travel. */

@@ -10,6 +10,8 @@ uint64_t ps_agent_key_bytes(const struct ps_agent_key *k);
 uint64_t ps_agent_part_bytes(const struct ps_agent_part *p);
 /* Returns the bytes that both results of a key of `bytes` bytes take. */
 uint64_t ps_agent_key_result_bytes(uint64_t bytes);
+/* Returns the bytes of key->own for `parts` partitions. */
+uint64_t ps_agent_key_own_bytes(const struct ps_agent_key *k, uint32_t parts);
 /* Kind's part_fits_frame() of keys that are not of rows. */
 bool ps_agent_part_fits_frame(const struct ps_agent_key *k, uint32_t count);
 /* Partition that the record names, whatever its dtype; NULL: none. */

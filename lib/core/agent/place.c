@@ -75,10 +75,12 @@ int ps_agent_place_build(struct ps_agent_key *k,
                          const struct ps_msg_key_opened *m,
                          const struct ps_slice *payload)
 {
+    const uint64_t own = ps_agent_key_own_bytes(k, m->parts);
     uint64_t first = 0;
 
     k->parts = ps_try_calloc(m->parts, sizeof(*k->parts));
-    if (k->parts == NULL) {
+    k->own = own == 0 ? NULL : ps_try_calloc(1, own);
+    if (k->parts == NULL || (k->own == NULL && own > 0)) {
         return PS_E_NOMEM;
     }
     k->part_count = m->parts;
@@ -97,7 +99,6 @@ int ps_agent_place_build(struct ps_agent_key *k,
         p->committed_version = NO_VERSION;
         p->local_version = NO_VERSION;
         p->skipped_version = NO_VERSION;
-        p->server_version = NO_VERSION;
         p->requested_version = NO_VERSION;
         p->lent_version = NO_VERSION;
         first += p->count;
@@ -180,7 +181,12 @@ static void change_part_owner(struct ps_agent_step *st, struct ps_agent_part *p,
     struct ps_agent_key *k = p->key;
     bool open = p->state != PS_AGENT_PART_IDLE;
 
-    open = k->kind->on_owner_lost(st, p, open);
+    if (k->kind->reopen_part != NULL) {
+        open = k->kind->reopen_part(p) || open;
+    } else if (p->committed_version != NO_VERSION) {
+        ps_agent_fail_key(st, k, PS_E_JOBFAILED, k->kind->loss_text);
+        open = false;
+    }
     ps_agent_server_dequeue(st, p);
     recall_results(st, p);
     p->owner_node = node;

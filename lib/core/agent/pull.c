@@ -10,12 +10,15 @@
 #include "core/agent/op.h"
 #include "core/agent/send.h"
 
+/* Version that the key has of all partitions. Without results here a committed
+ * one is enough. */
 static int64_t min_local_version(const struct ps_agent_key *k)
 {
     int64_t least = INT64_MAX;
 
     for (uint32_t i = 0; i < k->part_count; i++) {
-        int64_t has = k->kind->held_version(&k->parts[i]);
+        int64_t has = k->kind->has_results ? k->parts[i].local_version
+                                           : k->parts[i].committed_version;
 
         if (has < least) {
             least = has;
@@ -50,7 +53,9 @@ static bool is_skip_decided(const struct ps_agent_key *k,
     *ret_all_skipped = true;
     for (uint32_t i = 0; i < k->part_count; i++) {
         const struct ps_agent_part *p = &k->parts[i];
-        const int64_t decided = k->kind->decided_version(p);
+        const int64_t decided = k->kind->decided_version == NULL
+                                    ? p->local_version
+                                    : k->kind->decided_version(p);
 
         if (p->skipped_version != (int64_t)op->round) {
             *ret_all_skipped = false;

@@ -167,6 +167,7 @@ static void on_value(struct ps_agent_step *st, struct ps_agent_server *s,
             p->lent_version = NO_VERSION;
         }
         if (p != NULL && p->count == rec->count &&
+            p->key->kind->accept_value != NULL &&
             p->key->kind->accept_value(st, p, rec,
                                        ps_slice_data(payload) + offset) != 0) {
             ps_agent_server_note(
@@ -498,7 +499,8 @@ static int place_value_payload(struct ps_agent *a,
         const struct ps_rec_part *rec = &m->parts[0];
         struct ps_agent_part *p = ps_agent_part_find_owned(a, s, m->gen, rec);
 
-        if (p == NULL || p->count != rec->count) {
+        if (p == NULL || p->count != rec->count ||
+            p->key->kind->place_value == NULL) {
             return PS_E_STALE;
         }
         int rc = p->key->kind->place_value(a, p, rec, len, ret_slice);

@@ -326,16 +326,6 @@ void ps_agent_round_on_computed(struct ps_agent_step *st,
 
 /* ----------------------------------------------------------- contributions */
 
-uint64_t ps_agent_round_of_op(const struct ps_agent_op *op)
-{
-    return op->round;
-}
-
-void ps_agent_round_stamp(const struct ps_agent_key *k, struct ps_rec_part *rec)
-{
-    rec->attempt = k->round.starts;
-}
-
 /* Takes the request of the round from `op`: its first contribution, or the
  * first that is not a skip. */
 static void adopt_request(struct ps_agent_key *k, const struct ps_agent_op *op)

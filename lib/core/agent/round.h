@@ -17,10 +17,6 @@ void ps_agent_round_on_delivered(struct ps_agent_step *st,
 void ps_agent_round_on_computed(struct ps_agent_step *st,
                                 struct ps_agent_computation *run, int error);
 
-/* stamp_push() of kinds with rounds. */
-void ps_agent_round_stamp(const struct ps_agent_key *k,
-                          struct ps_rec_part *rec);
-uint64_t ps_agent_round_of_op(const struct ps_agent_op *op);
 /* Adds the contribution to its round, or defers it until that is open. */
 void ps_agent_round_accept_op(struct ps_agent_step *st, struct ps_agent_op *op);
 /* Ends the operations of the open round after its last partition; deferred

@@ -208,8 +208,10 @@ static struct ps_rec_part part_record(const struct ps_agent_part *p, bool empty,
 
     if (p->is_init) {
         rec.attempt = p->key->init.retry;
+    } else if (p->key->kind->push_clock == NULL) {
+        rec.attempt = p->key->round.starts;
     } else {
-        p->key->kind->stamp_push(p->key, &rec);
+        rec.clock = p->key->kind->push_clock(p->key);
     }
     return rec;
 }

@@ -159,8 +159,8 @@ void ps_agent_budget_close_job(struct ps_agent_job *j)
 
 /* -------------------------------------------------------- accounts of keys */
 
-/* Bytes of state that a key holds for each local rank. */
-#define KEY_RANK_BYTES (2 * sizeof(uint64_t) + sizeof(struct ps_agent_op *))
+/* Bytes of state that every key holds for each local rank. */
+#define KEY_RANK_BYTES (sizeof(uint64_t) + sizeof(struct ps_agent_op *))
 
 int ps_agent_budget_charge_key(struct ps_agent_job *j,
                                const struct ps_agent_key_kind *kind,
@@ -185,7 +185,8 @@ int ps_agent_budget_charge_key(struct ps_agent_job *j,
 int ps_agent_budget_charge_parts(struct ps_agent_key *k, uint32_t count,
                                  struct ps_refusal *ret_refusal)
 {
-    const uint64_t bytes = count * sizeof(struct ps_agent_part);
+    const uint64_t bytes = count * sizeof(struct ps_agent_part) +
+                           ps_agent_key_own_bytes(k, count);
     int rc = ps_account_charge_all(
         &k->job->account,
         (struct ps_charge[]){{PS_COST_PARTITIONS, count},

@@ -23,7 +23,8 @@ PS_MUST_USE int ps_agent_budget_charge_key(struct ps_agent_job *j,
                                            const struct ps_msg_l_key *m,
                                            uint64_t *ret_charged,
                                            struct ps_refusal *ret_refusal);
-/* Charges the key's table of `count` partitions to the job. */
+/* Charges the key's table of `count` partitions, and what its kind keeps beside,
+ * to the job. */
 PS_MUST_USE int ps_agent_budget_charge_parts(struct ps_agent_key *k,
                                              uint32_t count,
                                              struct ps_refusal *ret_refusal);

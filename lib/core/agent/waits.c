@@ -116,16 +116,13 @@ static bool is_init(const struct ps_agent_op *op)
 /* Round that an operation waits for, as in open_wait. */
 static uint64_t awaited_by(const struct ps_agent_op *op)
 {
-    uint64_t round;
-
     if (op->is_barrier) {
         return op->round;
     }
     if (op->key == NULL || !op->key->kind->has_rounds) {
         return 0;
     }
-    round = op->key->kind->awaited_round(op);
-    return round == 0 && !is_init(op) ? PS_WAITS_FOR_INIT : round;
+    return op->round == 0 && !is_init(op) ? PS_WAITS_FOR_INIT : op->round;
 }
 
 /* Lists the open operations of the session. False: not all fit. */
