@@ -196,7 +196,7 @@ void check_before(struct world *w, struct wnode *n, const struct ps_event *ev)
 static void check_commit_is_merged(struct world *w, const struct wnode *agent,
                                    uint64_t gen, uint32_t key, uint32_t index)
 {
-    uint64_t committed;
+    struct ps_agent_part_facts facts;
     uint64_t best = 0;
     const void *dead = ps_map_get(w->committed_at_death,
                                   part_id(gen, key, index));
@@ -204,8 +204,7 @@ static void check_commit_is_merged(struct world *w, const struct wnode *agent,
     if (dead != NULL) {
         best = (uintptr_t)dead - 1;
     }
-    if (!ps_agent_peek(agent->agent, gen, key, index, &committed) ||
-        committed == 0) {
+    if (!ps_agent_peek(agent->agent, gen, key, index, &facts)) {
         return;
     }
     for (uint32_t i = 0; i < w->opt.servers; i++) {
@@ -220,12 +219,12 @@ static void check_commit_is_merged(struct world *w, const struct wnode *agent,
             best = ps_max_u64(best, version);
         }
     }
-    if (committed > best) {
+    if (facts.committed_version > (int64_t)best) {
         world_fail(w,
                    "%s got a reply that round %llu of key %u part %u is "
                    "committed, the servers are at %llu",
-                   agent->name, (unsigned long long)committed, key, index,
-                   (unsigned long long)best);
+                   agent->name, (unsigned long long)facts.committed_version,
+                   key, index, (unsigned long long)best);
     }
 }
 

@@ -49,9 +49,8 @@ static bool lie_to_agent(struct world *w, const struct wnode *agent,
     l->part.key = (uint32_t)ps_rng_below(&w->rng, w->opt.key_count);
     l->part.index = (uint32_t)ps_rng_below(&w->rng, 3);
     l->part.round = some_round(w);
-    if (!ps_agent_peek_part(agent->agent, gen, l->part.key, l->part.index,
-                            &facts) ||
-        strcmp(facts.owner, from->name) == 0) {
+    if (!ps_agent_peek(agent->agent, gen, l->part.key, l->part.index, &facts) ||
+        facts.owner == NULL || strcmp(facts.owner, from->name) == 0) {
         return false;
     }
     l->part.dtype = facts.dtype;
@@ -183,9 +182,9 @@ static bool lie_to_sched(struct world *w, const struct wnode *from,
     l->msg.value_lost = (struct ps_msg_value_lost){
         .gen = gen, .key = l->part.key, .index = l->part.index, .version = 1};
     return owners_are_fixed(w) && k->agent->alive &&
-           ps_agent_peek_part(k->agent->agent, gen, l->part.key, l->part.index,
-                              &facts) &&
-           strcmp(facts.owner, from->name) != 0;
+           ps_agent_peek(k->agent->agent, gen, l->part.key, l->part.index,
+                         &facts) &&
+           facts.owner != NULL && strcmp(facts.owner, from->name) != 0;
 }
 
 /* The driver's two calls for a frame with a payload. */

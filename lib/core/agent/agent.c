@@ -16,6 +16,7 @@
 #include "core/agent/inner.h"
 #include "core/agent/job.h"
 #include "core/agent/key.h"
+#include "core/agent/part.h"
 #include "core/agent/place.h"
 #include "core/agent/report.h"
 #include "core/agent/request.h"
@@ -64,35 +65,21 @@ void ps_agent_stats(const struct ps_agent *a, struct ps_agent_stats *ret)
 }
 
 bool ps_agent_peek(const struct ps_agent *a, uint64_t gen, uint32_t key,
-                   uint32_t index, uint64_t *ret_committed)
+                   uint32_t index, struct ps_agent_part_facts *ret)
 {
-    const struct ps_agent_job *j = ps_agent_job_find(a, gen);
-    const struct ps_agent_key *k = j == NULL ? NULL : ps_map_get(j->keys, key);
-
-    if (k == NULL || index >= k->part_count ||
-        k->parts[index].committed_version == NO_VERSION) {
-        return false;
-    }
-    *ret_committed = (uint64_t)k->parts[index].committed_version;
-    return true;
-}
-
-bool ps_agent_peek_part(const struct ps_agent *a, uint64_t gen, uint32_t key,
-                        uint32_t index, struct ps_agent_part_facts *ret)
-{
+    const struct ps_agent_part *p = ps_agent_part_find_any_dtype(
+        a, gen, &(struct ps_rec_part){.key = key, .index = index});
     const struct ps_agent_server *s;
-    const struct ps_agent_job *j = ps_agent_job_find(a, gen);
-    const struct ps_agent_key *k = j == NULL ? NULL : ps_map_get(j->keys, key);
 
-    if (k == NULL || index >= k->part_count) {
+    if (p == NULL) {
         return false;
     }
-    s = ps_map_get(a->servers.by_node, k->parts[index].owner_node);
-    if (s == NULL) {
-        return false;
-    }
+    s = ps_map_get(a->servers.by_node, p->owner_node);
     *ret = (struct ps_agent_part_facts){
-        .count = k->parts[index].count, .dtype = k->dtype, .owner = s->name};
+        .committed_version = p->committed_version,
+        .count = p->count,
+        .dtype = p->key->dtype,
+        .owner = s == NULL ? NULL : s->name};
     return true;
 }
 
