@@ -159,7 +159,7 @@ static void on_new_scheduler(void *context)
     struct ps_agent_step *st = context;
 
     st->a->servers.map_epoch = 0;
-    ps_agent_departed_drop_unknown(st->a);
+    ps_agent_departed_drop(st->a, NULL);
     ps_agent_job_reoffer(st);
 }
 

@@ -117,8 +117,7 @@ static int obtain_buffers(struct ps_agent_step *st, struct ps_agent_part *p,
     int rc = 0;
 
     if (kept && !again) {
-        m->residual = ps_agent_residual_target(p);
-        m->moment = ps_agent_moment_target(p);
+        ps_agent_residual_targets(p, &m->residual, &m->moment);
         clear_vector(m->residual, p->encoding.residual[0]);
         clear_vector(m->moment, p->encoding.moment[0]);
     }

@@ -98,10 +98,10 @@ void ps_agent_job_free(struct ps_agent_step *st, struct ps_agent *a,
     struct ps_list_node *n;
 
     while ((k = ps_map_next(j->keys, &c)) != NULL) {
-        ps_agent_key_free(st, a, k);
+        ps_agent_key_free(a, k);
     }
     while ((n = ps_list_first(&j->openings.keys)) != NULL) {
-        ps_agent_key_free(st, a,
+        ps_agent_key_free(a,
                           PS_CONTAINER(n, struct ps_agent_key, opening.node));
     }
     ps_agent_op_free_list(&j->barriers.ops);
@@ -135,7 +135,7 @@ void ps_agent_job_free(struct ps_agent_step *st, struct ps_agent *a,
     a->due.scratch_trim_at = st == NULL ? PS_TIME_NEVER
                                         : ps_time_add(st->now, PS_TRIM_WAIT);
     ps_map_remove(a->jobs, j->gen);
-    ps_agent_departed_drop_job(a, j->gen);
+    ps_agent_departed_drop(a, &j->gen);
     ps_agent_budget_close_job(j);
     ps_free(j->local_ranks);
     ps_free(j->slot_by_rank);

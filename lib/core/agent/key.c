@@ -300,7 +300,7 @@ static void send_key_opens(struct ps_agent_step *st, struct ps_agent_job *j)
             j->openings.next_unsent, struct ps_agent_key, opening.node);
 
         if (ps_list_empty(&k->opening.waiters)) {
-            ps_agent_key_free(st, st->a, k);
+            ps_agent_key_free(st->a, k);
             continue;
         }
         j->openings.next_unsent = ps_list_next(&j->openings.keys,
@@ -406,7 +406,7 @@ void ps_agent_key_on_declare(struct ps_agent_step *st,
         k->charge.bytes = charged;
         if (m->reattached &&
             !ps_agent_reattach_key(st, s, k, m->pushed_round)) {
-            ps_agent_key_free(st, st->a, k);
+            ps_agent_key_free(st->a, k);
             return;
         }
     } else if (m->if_absent < k->opening.if_absent) {
@@ -543,7 +543,7 @@ static void open_key(struct ps_agent_step *st, struct ps_agent_key *k,
                                  .key_close = {.gen = k->job->gen,
                                                .key = m->key,
                                                .request = m->request}});
-        ps_agent_key_free(st, st->a, k);
+        ps_agent_key_free(st->a, k);
         return;
     }
     remove_from_opening(k);
@@ -590,7 +590,7 @@ void ps_agent_key_on_opened(struct ps_agent_step *st,
         }
         if (m->error != 0) {
             answer_key_waiters(st, k, m->error, m->text);
-            ps_agent_key_free(st, st->a, k);
+            ps_agent_key_free(st->a, k);
         } else if (ps_map_get(j->keys, m->key) == NULL) {
             open_key(st, k, m, payload);
             k = ps_map_get(j->keys, m->key);
@@ -624,12 +624,10 @@ static void orphan_computations(struct ps_agent *a,
     }
 }
 
-void ps_agent_key_free(struct ps_agent_step *st, struct ps_agent *a,
-                       struct ps_agent_key *k)
+void ps_agent_key_free(struct ps_agent *a, struct ps_agent_key *k)
 {
     struct ps_list_node *n;
 
-    (void)st;
     orphan_computations(a, k);
     for (uint32_t i = 0; i < k->part_count; i++) {
         struct ps_agent_part *p = &k->parts[i];

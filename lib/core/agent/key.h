@@ -22,5 +22,4 @@ void ps_agent_key_on_opened(struct ps_agent_step *st,
 void ps_agent_key_on_disagreement(struct ps_agent_step *st,
                                   const struct ps_msg_disagreement *m);
 void ps_agent_key_send_open(struct ps_agent_step *st, struct ps_agent_key *k);
-void ps_agent_key_free(struct ps_agent_step *st, struct ps_agent *a,
-                       struct ps_agent_key *k);
+void ps_agent_key_free(struct ps_agent *a, struct ps_agent_key *k);

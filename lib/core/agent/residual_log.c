@@ -482,6 +482,14 @@ static unsigned other_buffer(struct ps_buf *const pair[2],
     return pair[0] == one ? 1 : 0;
 }
 
+/* Reference of the one of a pair that is not current; NULL: there is none. */
+static struct ps_buf *target_of(struct ps_buf *const pair[2],
+                                const struct ps_buf *current)
+{
+    return pair[0] == NULL ? NULL
+                           : ps_buf_ref(pair[other_buffer(pair, current)]);
+}
+
 bool ps_agent_residual_is_encoded(const struct ps_agent_part *p)
 {
     return p->encoding.record != NULL &&
@@ -497,12 +505,11 @@ void ps_agent_residual_rewind(struct ps_agent_part *p)
     p->encoding.residual[1] = p->encoding.residual[0];
     p->encoding.moment[1] = p->encoding.moment[0];
     if (p->encoding.residual[0] != NULL) {
-        p->encoding.residual[0] = ps_buf_ref(
-            q->residual[other_buffer(q->residual, p->encoding.residual[1])]);
+        p->encoding.residual[0] = target_of(q->residual,
+                                            p->encoding.residual[1]);
     }
     if (p->encoding.moment[0] != NULL) {
-        p->encoding.moment[0] = ps_buf_ref(
-            q->moment[other_buffer(q->moment, p->encoding.moment[1])]);
+        p->encoding.moment[0] = target_of(q->moment, p->encoding.moment[1]);
     }
 }
 
@@ -517,22 +524,14 @@ void ps_agent_residual_forward(struct ps_agent_part *p)
     p->encoding.moment[1] = t;
 }
 
-struct ps_buf *ps_agent_residual_target(const struct ps_agent_part *p)
+void ps_agent_residual_targets(const struct ps_agent_part *p,
+                               struct ps_buf **ret_residual,
+                               struct ps_buf **ret_moment)
 {
-    struct ps_buf *const *pair = p->encoding.record->residual;
+    const struct ps_agent_residual_record *q = p->encoding.record;
 
-    return pair[0] == NULL
-               ? NULL
-               : ps_buf_ref(pair[other_buffer(pair, p->encoding.residual[0])]);
-}
-
-struct ps_buf *ps_agent_moment_target(const struct ps_agent_part *p)
-{
-    struct ps_buf *const *pair = p->encoding.record->moment;
-
-    return pair[0] == NULL
-               ? NULL
-               : ps_buf_ref(pair[other_buffer(pair, p->encoding.moment[0])]);
+    *ret_residual = target_of(q->residual, p->encoding.residual[0]);
+    *ret_moment = target_of(q->moment, p->encoding.moment[0]);
 }
 
 void ps_agent_residual_commit(struct ps_agent_part *p, uint64_t round)

@@ -26,9 +26,10 @@ bool ps_agent_residual_is_encoded(const struct ps_agent_part *p);
 void ps_agent_residual_rewind(struct ps_agent_part *p);
 /* Undoes ps_agent_residual_rewind(). */
 void ps_agent_residual_forward(struct ps_agent_part *p);
-/* Returns a reference of the buffer that an encoding writes; NULL: none. */
-struct ps_buf *ps_agent_residual_target(const struct ps_agent_part *p);
-struct ps_buf *ps_agent_moment_target(const struct ps_agent_part *p);
+/* References of the buffers that an encoding writes; NULL: none. */
+void ps_agent_residual_targets(const struct ps_agent_part *p,
+                               struct ps_buf **ret_residual,
+                               struct ps_buf **ret_moment);
 /* Tags the record: the current residual is the result of `round`. */
 void ps_agent_residual_commit(struct ps_agent_part *p, uint64_t round);
 void ps_agent_residual_detach(struct ps_agent_part *p);

@@ -317,25 +317,16 @@ void ps_agent_departed_resend(struct ps_agent_step *st)
     }
 }
 
-void ps_agent_departed_drop_unknown(struct ps_agent *a)
+void ps_agent_departed_drop(struct ps_agent *a, const uint64_t *gen)
 {
     uint32_t kept = 0;
 
     for (uint32_t i = 0; i < a->departed.count; i++) {
-        if (ps_agent_job_find(a, a->departed.workers[i].gen) != NULL) {
-            a->departed.workers[kept++] = a->departed.workers[i];
-        }
-    }
-    a->departed.count = kept;
-}
+        const struct ps_agent_departed_worker *d = &a->departed.workers[i];
 
-void ps_agent_departed_drop_job(struct ps_agent *a, uint64_t gen)
-{
-    uint32_t kept = 0;
-
-    for (uint32_t i = 0; i < a->departed.count; i++) {
-        if (a->departed.workers[i].gen != gen) {
-            a->departed.workers[kept++] = a->departed.workers[i];
+        if (gen != NULL ? d->gen != *gen
+                        : ps_agent_job_find(a, d->gen) != NULL) {
+            a->departed.workers[kept++] = *d;
         }
     }
     a->departed.count = kept;
