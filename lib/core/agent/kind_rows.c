@@ -66,21 +66,21 @@ static uint32_t op_rows_in_part(const struct ps_agent_op *op,
     return ps_rows_lower_bound(r->numbers, r->count, part_end_row(p)) - from;
 }
 
-/* Row numbers relative to the partition, in a buffer pinned by `c`. */
-static const uint32_t *part_row_numbers(struct ps_compute *c,
-                                        const struct ps_agent_op *op,
+/* Row numbers relative to the partition, and the padding behind them. */
+static struct ps_slice part_row_numbers(const struct ps_agent_op *op,
                                         const struct ps_agent_part *p,
                                         uint32_t from, uint32_t count)
 {
-    struct ps_buf *buf = ps_buf_new(count * sizeof(uint32_t));
-    uint32_t *row = (uint32_t *)(void *)buf->data;
+    struct ps_slice slice = {.len = ps_rows_numbers_bytes(count)};
+    uint32_t *row;
 
+    slice.buf = ps_buf_new(slice.len);
+    memset(slice.buf->data + slice.len - 8, 0, 8);
+    row = (uint32_t *)(void *)slice.buf->data;
     for (uint32_t i = 0; i < count; i++) {
         row[i] = op->rows->numbers[from + i] - part_first_row(p);
     }
-    ps_compute_pin(c, buf);
-    ps_buf_unref(buf);
-    return row;
+    return slice;
 }
 
 /* Plans the sum of the local ranks' rows of a partition into run->dst, with
@@ -108,8 +108,12 @@ static int plan_sum(struct ps_agent *a, struct ps_agent_part *p,
                              : op_rows_in_part(op, p, &from);
 
         if (count > 0) {
-            ps_rows_sum_add(&sum, i, part_row_numbers(c, op, p, from, count),
-                            count, op_row_data(op) + from * bytes);
+            struct ps_buf *row = part_row_numbers(op, p, from, count).buf;
+
+            ps_rows_sum_add(&sum, i, (uint32_t *)(void *)row->data, count,
+                            op_row_data(op) + from * bytes);
+            ps_compute_pin(c, row);
+            ps_buf_unref(row);
             ps_compute_pin(c, op->array.buf);
         }
     }
@@ -179,40 +183,32 @@ static bool start_rows_part(struct ps_agent_step *st,
 
 /* -------------------------------------------------------------------- pull */
 
-static void send_row_request(struct ps_agent_step *st, struct ps_agent_key *k,
-                             const struct ps_agent_op *op,
-                             struct ps_agent_row_request *q)
+/* Requests `count` rows of the partition, of version `round` or newer, whose
+ * numbers are `numbers`; none, and request 0: the version alone. */
+static void send_pull_rows(struct ps_agent_step *st,
+                           const struct ps_agent_part *p, uint64_t round,
+                           uint64_t request, const struct ps_slice *numbers,
+                           uint32_t count)
 {
-    struct ps_agent_part *p = &k->parts[q->part_index];
-    struct ps_agent_send_queue *f = ps_agent_send_queue_get(st, k->job,
-                                                            p->owner_node);
-    struct ps_rec_rows rec = {.key = k->number,
-                              .index = p->index,
-                              .round = op->round,
-                              .dtype = k->dtype,
-                              .row_width = k->row_width,
-                              .count = q->row_count};
-    uint64_t len = ps_rows_numbers_bytes(q->row_count);
-    struct ps_slice slice = {.len = len};
-    uint32_t *row;
+    const struct ps_agent_key *k = p->key;
+    const struct ps_agent_send_queue *f = ps_agent_send_queue_get(
+        st, k->job, p->owner_node);
+    const struct ps_rec_rows rec = {.key = k->number,
+                                    .index = p->index,
+                                    .round = round,
+                                    .dtype = k->dtype,
+                                    .row_width = k->row_width,
+                                    .count = count};
+    const struct ps_msg m = {.code = PS_MSG_PULL_ROWS,
+                             .pull_rows = {.gen = k->job->gen,
+                                           .epoch = st->a->servers.map_epoch,
+                                           .slot = k->job->slot,
+                                           .request = request,
+                                           .parts = &rec,
+                                           .parts_count = 1}};
 
-    q->request_id = ++st->a->last.request;
-    struct ps_msg m = {.code = PS_MSG_PULL_ROWS,
-                       .pull_rows = {.gen = k->job->gen,
-                                     .epoch = st->a->servers.map_epoch,
-                                     .slot = k->job->slot,
-                                     .request = q->request_id,
-                                     .parts = &rec,
-                                     .parts_count = 1}};
-
-    slice.buf = ps_buf_new(len);
-    memset(slice.buf->data + len - 8, 0, 8);
-    row = (uint32_t *)(void *)slice.buf->data;
-    for (uint32_t i = 0; i < q->row_count; i++) {
-        row[i] = op->rows->numbers[q->first_row + i] - part_first_row(p);
-    }
-    ps_agent_server_send(st, f->server, ps_packet_new(&m, &slice, 1));
-    ps_buf_unref(slice.buf);
+    ps_agent_server_send(st, f->server,
+                         ps_packet_new(&m, numbers, numbers != NULL ? 1 : 0));
 }
 
 /* Sends the requests that are neither sent nor answered. */
@@ -225,7 +221,14 @@ static void send_row_requests(struct ps_agent_step *st, struct ps_agent_key *k,
         struct ps_agent_row_request *q = &r->requests[i];
 
         if (!q->is_answered && q->request_id == 0) {
-            send_row_request(st, k, op, q);
+            const struct ps_agent_part *p = &k->parts[q->part_index];
+            const struct ps_slice numbers = part_row_numbers(
+                op, p, q->first_row, q->row_count);
+
+            q->request_id = ++st->a->last.request;
+            send_pull_rows(st, p, op->round, q->request_id, &numbers,
+                           q->row_count);
+            ps_buf_unref(numbers.buf);
         }
     }
 }
@@ -393,29 +396,6 @@ uint64_t ps_agent_rows_payload_bytes(const struct ps_msg_rows *m)
                               m->parts[0].dtype);
 }
 
-/* Asks the server for the version number only, at least `least`. */
-static void request_part_version(struct ps_agent_step *st,
-                                 struct ps_agent_part *p, int64_t least)
-{
-    struct ps_agent_key *k = p->key;
-    struct ps_agent_send_queue *f = ps_agent_send_queue_get(st, k->job,
-                                                            p->owner_node);
-    struct ps_rec_rows rec = {.key = k->number,
-                              .index = p->index,
-                              .round = (uint64_t)least,
-                              .dtype = k->dtype,
-                              .row_width = k->row_width};
-
-    ps_agent_server_send_msg(
-        st, f->server,
-        &(struct ps_msg){.code = PS_MSG_PULL_ROWS,
-                         .pull_rows = {.gen = k->job->gen,
-                                       .epoch = st->a->servers.map_epoch,
-                                       .slot = k->job->slot,
-                                       .parts = &rec,
-                                       .parts_count = 1}});
-}
-
 static void request_version(struct ps_agent_step *st, struct ps_agent_key *k,
                             int64_t least)
 {
@@ -425,7 +405,7 @@ static void request_version(struct ps_agent_step *st, struct ps_agent_key *k,
         if (p->committed_version < least &&
             !ps_agent_pull_is_expected(p, least)) {
             p->requested_version = least;
-            request_part_version(st, p, least);
+            send_pull_rows(st, p, (uint64_t)least, 0, NULL, 0);
         }
     }
 }
@@ -439,7 +419,7 @@ static void request_verdict(struct ps_agent_step *st, struct ps_agent_key *k,
         if (server_version(p) < (int64_t)op->round &&
             p->requested_version != (int64_t)op->round) {
             p->requested_version = (int64_t)op->round;
-            request_part_version(st, p, (int64_t)op->round);
+            send_pull_rows(st, p, op->round, 0, NULL, 0);
         }
     }
 }
