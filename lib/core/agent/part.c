@@ -250,18 +250,36 @@ bool ps_agent_contribution_all_skipped(const struct ps_agent_key *k)
 #define PART_HOT_BYTES     (offsetof(struct ps_agent_part, encoding.residual))
 #define OP_HOT_BYTES       (offsetof(struct ps_agent_op, ticket))
 
-static void prefetch_part(const struct ps_agent_key *k, uint32_t index)
+/* Prefetches the rounds of the keys, which are loaded, with the partition of
+ * each index. `contributes`: the contributions are read if one more completes
+ * the round. */
+static void prefetch_rounds(const struct ps_agent_key *const *key,
+                            const uint32_t *index, uint32_t count,
+                            bool contributes)
 {
-    if (index < k->part_count) {
-        ps_prefetch(&k->parts[index], PART_HOT_BYTES);
-    }
-}
+    for (uint32_t i = 0; i < count; i++) {
+        const struct ps_agent_key *k = key[i];
 
-static void prefetch_contributions(const struct ps_agent_key *k)
-{
-    for (uint32_t i = 0; i < k->job->local_rank_count && i < PREFETCH_RANKS_MAX;
-         i++) {
-        ps_prefetch(k->round.contribution[i], OP_HOT_BYTES);
+        if (k != NULL) {
+            ps_prefetch(&k->round.contribution[0],
+                        k->job->local_rank_count *
+                            sizeof(k->round.contribution[0]));
+        }
+        if (k != NULL && index[i] < k->part_count) {
+            ps_prefetch(&k->parts[index[i]], PART_HOT_BYTES);
+        }
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        const struct ps_agent_key *k = key[i];
+        const uint32_t ranks = k == NULL ? 0 : k->job->local_rank_count;
+
+        if (k == NULL || !ps_agent_round_is_open(k) ||
+            (contributes && k->round.contributed_count + 1 != ranks)) {
+            continue;
+        }
+        for (uint32_t n = 0; n < ranks && n < PREFETCH_RANKS_MAX; n++) {
+            ps_prefetch(k->round.contribution[n], OP_HOT_BYTES);
+        }
     }
 }
 
@@ -269,6 +287,7 @@ void ps_agent_prefetch_ops(const struct ps_agent *a,
                            const struct ps_agent_session *s,
                            const struct ps_msg_l_op *op, uint32_t count)
 {
+    static const uint32_t first[PREFETCH_OPS];
     const struct ps_agent_key *key[PREFETCH_OPS];
 
     assert(count <= PREFETCH_OPS);
@@ -281,27 +300,12 @@ void ps_agent_prefetch_ops(const struct ps_agent *a,
         }
     }
     for (uint32_t i = 0; i < count; i++) {
-        const struct ps_agent_key *k = key[i];
-
-        if (k == NULL || k->round.contribution == NULL ||
-            k->round.pushed_round == NULL) {
-            continue;
-        }
-        ps_prefetch(&k->round.pushed_round[s->local_rank],
-                    sizeof(k->round.pushed_round[0]));
-        ps_prefetch(&k->round.contribution[0],
-                    k->job->local_rank_count *
-                        sizeof(k->round.contribution[0]));
-        prefetch_part(k, 0);
-    }
-    for (uint32_t i = 0; i < count; i++) {
-        const struct ps_agent_key *k = key[i];
-
-        if (k != NULL && ps_agent_round_is_open(k) &&
-            k->round.contributed_count + 1 == k->job->local_rank_count) {
-            prefetch_contributions(k);
+        if (key[i] != NULL) {
+            ps_prefetch(&key[i]->round.pushed_round[s->local_rank],
+                        sizeof(key[i]->round.pushed_round[0]));
         }
     }
+    prefetch_rounds(key, first, count, true);
 }
 
 void ps_agent_prefetch_parts(const struct ps_agent *a, uint64_t gen,
@@ -309,30 +313,13 @@ void ps_agent_prefetch_parts(const struct ps_agent *a, uint64_t gen,
 {
     const struct ps_agent_job *j = ps_agent_job_find(a, gen);
     const struct ps_agent_key *key[PREFETCH_OPS];
+    uint32_t index[PREFETCH_OPS];
 
     assert(count <= PREFETCH_OPS);
-    if (j == NULL) {
-        return;
-    }
     for (uint32_t i = 0; i < count; i++) {
-        key[i] = ps_map_get(j->keys, part[i].key);
+        key[i] = j == NULL ? NULL : ps_map_get(j->keys, part[i].key);
+        index[i] = part[i].index;
         ps_prefetch(key[i], KEY_HOT_BYTES);
     }
-    for (uint32_t i = 0; i < count; i++) {
-        const struct ps_agent_key *k = key[i];
-
-        if (k != NULL && k->round.contribution != NULL) {
-            ps_prefetch(&k->round.contribution[0],
-                        j->local_rank_count * sizeof(k->round.contribution[0]));
-            prefetch_part(k, part[i].index);
-        }
-    }
-    for (uint32_t i = 0; i < count; i++) {
-        const struct ps_agent_key *k = key[i];
-
-        if (k != NULL && ps_agent_round_is_open(k) &&
-            k->round.contribution != NULL) {
-            prefetch_contributions(k);
-        }
-    }
+    prefetch_rounds(key, index, count, false);
 }
