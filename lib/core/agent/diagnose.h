@@ -2,15 +2,7 @@
 /* Stall queries: the reason why an operation waits. */
 #pragma once
 
-#include "base/time.h"
-
-#include <stdint.h>
-
-struct ps_agent;
-struct ps_agent_session;
-struct ps_agent_step;
-struct ps_msg_stall_collect;
-struct ps_msg_stall_reply;
+#include "core/agent/inner.h"
 
 void ps_agent_diagnose_op(struct ps_agent_step *st, struct ps_agent_session *s,
                           uint64_t op_id);

@@ -2,14 +2,7 @@
 /* Encoded gradients and their residuals. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
-struct ps_agent_computation;
-struct ps_agent_part;
-struct ps_agent_send_queue;
-struct ps_agent_step;
-struct ps_slice;
+#include "core/agent/inner.h"
 
 /* Returns true if the next contribution of a partition whose key has a codec is
  * sent encoded. */

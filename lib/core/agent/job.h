@@ -2,11 +2,7 @@
 /* Jobs: from job_state to the end. */
 #pragma once
 
-struct ps_agent;
-struct ps_agent_job;
-struct ps_agent_step;
-struct ps_msg_job_opened;
-struct ps_msg_job_state;
+#include "core/agent/inner.h"
 
 void ps_agent_job_on_opened(struct ps_agent_step *st,
                             const struct ps_msg_job_opened *m);

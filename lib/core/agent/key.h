@@ -2,15 +2,7 @@
 /* Keys: declaration, results, end. */
 #pragma once
 
-struct ps_agent;
-struct ps_agent_key;
-struct ps_agent_key_waiter;
-struct ps_agent_session;
-struct ps_agent_step;
-struct ps_msg_disagreement;
-struct ps_msg_key_opened;
-struct ps_msg_l_key;
-struct ps_slice;
+#include "core/agent/inner.h"
 
 void ps_agent_key_waiter_free(struct ps_agent_key_waiter *waiter);
 void ps_agent_key_on_declare(struct ps_agent_step *st,

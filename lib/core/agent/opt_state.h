@@ -2,16 +2,7 @@
 /* Transfers of optimizer state. */
 #pragma once
 
-#include <stdint.h>
-
-struct ps_agent_key;
-struct ps_agent_part;
-struct ps_agent_server;
-struct ps_agent_session;
-struct ps_agent_step;
-struct ps_msg_l_optimizer_state;
-struct ps_msg_state;
-struct ps_slice;
+#include "core/agent/inner.h"
 
 void ps_agent_opt_state_accept_op(struct ps_agent_step *st,
                                   struct ps_agent_session *s,

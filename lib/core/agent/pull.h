@@ -2,14 +2,7 @@
 /* Pull and init. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
-struct ps_agent_key;
-struct ps_agent_op;
-struct ps_agent_part;
-struct ps_agent_session;
-struct ps_agent_step;
+#include "core/agent/inner.h"
 
 /* Returns true when version `least` will arrive without another request. */
 bool ps_agent_pull_is_expected(const struct ps_agent_part *p, int64_t least);

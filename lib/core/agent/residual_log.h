@@ -2,15 +2,7 @@
 /* Residuals in memory that outlives the agent. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
-struct ps_agent;
-struct ps_agent_job;
-struct ps_agent_part;
-struct ps_agent_session;
-struct ps_agent_step;
-struct ps_buf;
+#include "core/agent/inner.h"
 
 /* Elements of one vector of a partition: one residual for the node, or for each
  * of its workers in the order of their ranks. */

@@ -3,17 +3,7 @@
  * by themselves. */
 #pragma once
 
-#include "base/time.h"
-
-#include <stdint.h>
-
-struct ps_agent;
-struct ps_agent_job;
-struct ps_agent_session;
-struct ps_agent_step;
-struct ps_msg_l_wait_state;
-struct ps_msg_wait_collect;
-struct ps_rec_rank_wait;
+#include "core/agent/inner.h"
 
 /* The scheduler asks about a job. Its processes are asked, then it gets a
  * report. */
