@@ -518,8 +518,11 @@ static void on_reject(struct ps_uplink *up, const struct ps_uplink_call *call,
     note_failure(up, text);
     drop_conn(up, call, conn);
     if (m->error == PS_E_EXIST) {
-        if (ps_name_claim_lost(&up->name_refused_since, registered,
-                               call->now)) {
+        if (up->name_refused_since == 0) {
+            up->name_refused_since = call->now;
+        }
+        if (registered || ps_time_add(up->name_refused_since,
+                                      PS_NAME_CLAIM_TIMEOUT) <= call->now) {
             ps_effects_log(call->fx, PS_LOG_ERROR, "ending: %s", text);
             end_uplink(up, call, PS_UPLINK_NAME_LOST);
         }

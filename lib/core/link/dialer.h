@@ -148,28 +148,6 @@ static inline ps_time ps_heartbeat_timeout(ps_time beat)
     return few > some ? few : some;
 }
 
-/* ------------------------------------------------------------------- names */
-
-/* Handling of a scheduler's refusal because another process holds this member's
- * name. A member that was registered has lost its name and its jobs and ends at
- * once. One that was not may have restarted before the scheduler noticed the
- * death of its predecessor: it retries for PS_NAME_CLAIM_TIMEOUT and then ends,
- * because two daemons are configured with one name. */
-
-/* Longer than a scheduler takes to detect a dead member. */
-#define PS_NAME_CLAIM_TIMEOUT PS_SECONDS(60)
-
-/* Records a refusal at `now`; *since is the time of the first one, 0 before it.
- * True: the daemon has to end. */
-static inline bool ps_name_claim_lost(ps_time *since, bool registered,
-                                      ps_time now)
-{
-    if (*since == 0) {
-        *since = now;
-    }
-    return registered || ps_time_add(*since, PS_NAME_CLAIM_TIMEOUT) <= now;
-}
-
 /* ------------------------------------------------------------------ uplink */
 
 /* Uplink: a member's link to the scheduler, with registration and heartbeat.
@@ -178,8 +156,13 @@ static inline bool ps_name_claim_lost(ps_time *since, bool registered,
  * It then pings at the interval that welcome names. A ping without an answer
  * when the next one is due makes it dial a second connection in parallel;
  * silence for ps_heartbeat_timeout() drops the connection. Messages to a
- * scheduler that is away wait in the link. A reject because another process
- * holds the member's name ends the daemon (ps_name_claim_lost()).
+ * scheduler that is away wait in the link.
+ *
+ * A reject because another process holds the member's name ends the daemon: at
+ * once if it was registered, and has lost its name and its jobs. One that was
+ * not may have restarted before the scheduler noticed the death of its
+ * predecessor: it tries again for PS_NAME_CLAIM_TIMEOUT, then two daemons are
+ * configured with one name.
  *
  * The uplink knows no member: what it reports and what follows from a welcome
  * is in the member's struct ps_uplink_ops. */
@@ -226,6 +209,8 @@ struct ps_uplink_options {
 
 /* Bytes of the text about a failure. */
 #define PS_UPLINK_FAILURE_MAX 159u
+/* Longer than a scheduler takes to detect a dead member. */
+#define PS_NAME_CLAIM_TIMEOUT PS_SECONDS(60)
 
 struct ps_uplink {
     const struct ps_uplink_ops *ops;
