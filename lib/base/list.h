@@ -124,3 +124,9 @@ static inline struct ps_list_node *ps_list_pop(struct ps_list *l)
 #define PS_LIST_EACH(node, list)                                               \
     for (struct ps_list_node *node = ps_list_first(list); node != NULL;        \
          node = ps_list_next(list, node))
+
+/* The body may remove the node, and change nothing else of the list. */
+#define PS_LIST_EACH_SAFE(node, list)                                          \
+    for (struct ps_list_node *node = ps_list_first(list), *node##_next = NULL; \
+         node != NULL && (node##_next = ps_list_next(list, node), true);       \
+         node = node##_next)

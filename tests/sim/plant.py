@@ -359,8 +359,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     ],
     "agent/conflict: ends a push whose gradient counts": [
         ("lib/core/agent/conflict.c",
-         "op->kind == PS_OP_PUSHPULL) { ps_list_push_back(list, n);",
-         "false) { ps_list_push_back(list, n);"),
+         "if (op->kind != PS_OP_PUSHPULL) {", "        {"),
     ],
     "sched/disagreement: believes a report that is out of date": [
         ("lib/core/sched/job/state.c",

@@ -337,22 +337,15 @@ static void end_attempt(struct ps_agent_step *st, struct ps_agent_key *k,
 static void end_pulls(struct ps_agent_step *st, struct ps_list *list,
                       struct ps_agent_disagreement *d)
 {
-    struct ps_list all;
-    struct ps_list_node *n;
-
-    ps_list_init(&all);
-    while ((n = ps_list_pop(list)) != NULL) {
-        ps_list_push_back(&all, n);
-    }
-    while ((n = ps_list_pop(&all)) != NULL) {
+    PS_LIST_EACH_SAFE(n, list)
+    {
         struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
 
-        if (op->kind == PS_OP_PUSHPULL) {
-            ps_list_push_back(list, n);
-            continue;
+        if (op->kind != PS_OP_PUSHPULL) {
+            ps_list_remove(n);
+            (void)settle_notice(d, op->local_rank);
+            ps_agent_op_end(st, op, 0, PS_E_MISMATCH, d->text);
         }
-        (void)settle_notice(d, op->local_rank);
-        ps_agent_op_end(st, op, 0, PS_E_MISMATCH, d->text);
     }
 }
 

@@ -409,13 +409,11 @@ void ps_agent_diagnose_resend(struct ps_agent_step *st)
 void ps_agent_diagnose_drop_session(struct ps_agent *a,
                                     struct ps_agent_session *s)
 {
-    struct ps_list_node *n = ps_list_first(&s->stall_queries);
-
-    while (n != NULL) {
+    PS_LIST_EACH_SAFE(n, &s->stall_queries)
+    {
         struct ps_agent_stall_query *q = PS_CONTAINER(
             n, struct ps_agent_stall_query, node);
 
-        n = ps_list_next(&s->stall_queries, n);
         if (q->is_sent) {
             detach_query(q); /* Counts as sent until its reply arrives. */
         } else {

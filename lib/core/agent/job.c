@@ -293,10 +293,8 @@ static void assign_sessions(struct ps_agent_step *st, struct ps_agent_job *j,
 static void fail_sessions(struct ps_agent_step *st, struct ps_agent_job *j,
                           int error, const char *text)
 {
-    struct ps_list_node *n = ps_list_first(&st->a->sessions);
-
-    while (n != NULL) {
-        struct ps_list_node *next = ps_list_next(&st->a->sessions, n);
+    PS_LIST_EACH_SAFE(n, &st->a->sessions)
+    {
         struct ps_agent_session *s = PS_CONTAINER(n, struct ps_agent_session,
                                                   node);
 
@@ -304,7 +302,6 @@ static void fail_sessions(struct ps_agent_step *st, struct ps_agent_job *j,
             (s->job == j || (s->job == NULL && s->gen == j->gen))) {
             ps_agent_session_end(st, s, error, "%s", text);
         }
-        n = next;
     }
 }
 

@@ -151,9 +151,7 @@ static uint64_t node_clock(const struct ps_agent_key *k)
  * with rule accumulate the first of each rank. */
 static void start_push(struct ps_agent_step *st, struct ps_agent_key *k)
 {
-    struct ps_list_node *n = ps_list_first(&k->round.deferred_pushes);
-
-    if (!is_push_idle(k) || n == NULL) {
+    if (!is_push_idle(k) || ps_list_empty(&k->round.deferred_pushes)) {
         return;
     }
     ps_agent_round_set_state(k, PS_AGENT_ROUND_OPEN);
@@ -163,10 +161,10 @@ static void start_push(struct ps_agent_step *st, struct ps_agent_key *k)
     k->round.op = PS_OP_PUSH;
     k->round.reduce = PS_REDUCE_SUM;
     k->round.rule = push_rule(k->job);
-    while (n != NULL) {
+    PS_LIST_EACH_SAFE(n, &k->round.deferred_pushes)
+    {
         struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
 
-        n = ps_list_next(&k->round.deferred_pushes, n);
         if (k->round.contributed_count == 0 ||
             (k->round.rule == PS_RULE_ACCUMULATE &&
              k->round.contribution[op->local_rank] == NULL)) {
@@ -275,17 +273,16 @@ static void draw_ticket(struct ps_agent_key *k, struct ps_agent_op *op)
 static void end_answered_ops(struct ps_agent_step *st,
                              const struct ps_agent_key *k, struct ps_list *list)
 {
-    struct ps_list_node *n = ps_list_first(list);
     uint64_t least_served = UINT64_MAX;
 
     for (uint32_t i = 0; i < k->part_count; i++) {
         least_served = ps_min_u64(least_served,
                                   async_part(&k->parts[i])->served_ticket);
     }
-    while (n != NULL) {
+    PS_LIST_EACH_SAFE(n, list)
+    {
         struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
 
-        n = ps_list_next(list, n);
         if (op->ticket != 0 && op->ticket <= least_served) {
             ps_list_remove(&op->node);
             ps_agent_op_end(st, op, op->round, 0, "");

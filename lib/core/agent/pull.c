@@ -71,10 +71,9 @@ static void end_satisfied_ops(struct ps_agent_step *st, struct ps_agent_key *k,
                               struct ps_list *list)
 {
     int64_t least = min_local_version(k);
-    struct ps_list_node *n = ps_list_first(list);
 
-    while (n != NULL) {
-        struct ps_list_node *next = ps_list_next(list, n);
+    PS_LIST_EACH_SAFE(n, list)
+    {
         struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
         bool all_skipped = false;
 
@@ -93,7 +92,6 @@ static void end_satisfied_ops(struct ps_agent_step *st, struct ps_agent_key *k,
             ps_list_remove(n);
             ps_agent_op_end(st, op, (uint64_t)least, 0, "");
         }
-        n = next;
     }
 }
 

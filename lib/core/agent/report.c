@@ -348,7 +348,6 @@ void ps_agent_report_on_done(struct ps_agent_step *st,
                              const struct ps_msg_report_done *m)
 {
     struct ps_agent_job *j = ps_agent_job_find(st->a, m->gen);
-    struct ps_list_node *n;
 
     if (j == NULL || j->reports == NULL || m->request == 0 ||
         j->reports->request != m->request) {
@@ -356,9 +355,8 @@ void ps_agent_report_on_done(struct ps_agent_step *st,
     }
     j->reports->request = 0;
     note_refusals(st, j, m);
-    n = ps_list_first(&j->reports->ops);
-    while (n != NULL) {
-        struct ps_list_node *next = ps_list_next(&j->reports->ops, n);
+    PS_LIST_EACH_SAFE(n, &j->reports->ops)
+    {
         struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
 
         /* One that waits may have nothing left to send. */
@@ -367,7 +365,6 @@ void ps_agent_report_on_done(struct ps_agent_step *st,
             ps_list_remove(n);
             end_op(st, op, j, m);
         }
-        n = next;
     }
     send_if_due(st, j);
 }

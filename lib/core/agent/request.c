@@ -268,22 +268,18 @@ void ps_agent_barrier_send(struct ps_agent_step *st, struct ps_agent_job *j)
 void ps_agent_barrier_complete(struct ps_agent_step *st, struct ps_agent_job *j,
                                uint64_t number)
 {
-    struct ps_list_node *n;
-
     if (number <= j->barriers.completed) {
         return;
     }
     j->barriers.completed = number;
-    n = ps_list_first(&j->barriers.ops);
-    while (n != NULL) {
-        struct ps_list_node *next = ps_list_next(&j->barriers.ops, n);
+    PS_LIST_EACH_SAFE(n, &j->barriers.ops)
+    {
         struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
 
         if (op->round <= j->barriers.completed) {
             ps_list_remove(n);
             ps_agent_op_end(st, op, op->round, 0, "");
         }
-        n = next;
     }
 }
 

@@ -357,13 +357,12 @@ void ps_agent_waits_on_collect(struct ps_agent_step *st,
 static void finish_collects(struct ps_agent_step *st)
 {
     struct ps_agent *a = st->a;
-    struct ps_list_node *n = ps_list_first(&a->waits.collects);
 
-    while (n != NULL) {
+    PS_LIST_EACH_SAFE(n, &a->waits.collects)
+    {
         struct ps_agent_wait_collect *c = PS_CONTAINER(
             n, struct ps_agent_wait_collect, node);
 
-        n = ps_list_next(&a->waits.collects, n);
         if (c->deadline <= st->now || is_answered(a, c)) {
             a->waits.collect_count--;
             collect_finish(st, c);

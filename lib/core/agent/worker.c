@@ -406,10 +406,9 @@ static void drop_key_waiters(struct ps_agent_session *s)
     {
         struct ps_agent_key *k = PS_CONTAINER(n, struct ps_agent_key,
                                               opening.node);
-        struct ps_list_node *m = ps_list_first(&k->opening.waiters);
 
-        while (m != NULL) {
-            struct ps_list_node *next = ps_list_next(&k->opening.waiters, m);
+        PS_LIST_EACH_SAFE(m, &k->opening.waiters)
+        {
             struct ps_agent_key_waiter *asker = PS_CONTAINER(
                 m, struct ps_agent_key_waiter, node);
 
@@ -417,7 +416,6 @@ static void drop_key_waiters(struct ps_agent_session *s)
                 ps_list_remove(m);
                 ps_agent_key_waiter_free(asker);
             }
-            m = next;
         }
     }
 }
