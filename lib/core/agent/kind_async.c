@@ -368,7 +368,6 @@ static int accept_async_value(struct ps_agent_step *st, struct ps_agent_part *p,
 {
     struct ps_agent_key *k = p->key;
     struct async_part *own = async_part(p);
-    uint64_t bytes = ps_agent_part_bytes(p);
 
     ps_agent_async_raise_clock(p, rec->clock);
     if (rec->codec != PS_CODEC_NONE || p->requested_version == NO_VERSION) {
@@ -383,12 +382,12 @@ static int accept_async_value(struct ps_agent_step *st, struct ps_agent_part *p,
 
         if (op->ticket > own->served_ticket &&
             op->ticket <= own->requested_ticket) {
-            memcpy(ps_slice_data(&op->array) +
-                       p->first_elem * ps_dtype_size(k->dtype),
-                   from, bytes);
+            const struct ps_slice to = ps_agent_part_slice(p, &op->array);
+
+            memcpy(ps_slice_data(&to), from, to.len);
         }
     }
-    st->a->stats.bytes_in += bytes;
+    st->a->stats.bytes_in += ps_agent_part_bytes(p);
     own->served_ticket = own->requested_ticket;
     p->requested_version = NO_VERSION;
     advance_async(st, k);

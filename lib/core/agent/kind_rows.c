@@ -354,14 +354,8 @@ void ps_agent_rows_on_rows(struct ps_agent_step *st,
     if (m->request == 0) {
         /* Answer to a request for the version only. */
         p->requested_version = NO_VERSION;
-        if ((int64_t)rec->round > p->committed_version) {
-            p->committed_version = (int64_t)rec->round;
-        }
         *reported_version(p) = ps_max_u64(*reported_version(p), rec->round + 1);
-        if (m->all_skipped) {
-            ps_agent_part_skip(p, rec->round);
-        }
-        ps_agent_round_advance(st, p);
+        ps_agent_round_on_commit(st, p, rec->round, m->all_skipped);
         return;
     }
     q = find_row_request(p->key, m->request, &op);

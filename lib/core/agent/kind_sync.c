@@ -43,13 +43,6 @@ static bool validate_collective_op(struct ps_agent_step *st,
 
 /* ------------------------------------------------------------------- values */
 
-/* Place of version `v` of the partition in the results. */
-static uint64_t result_offset(const struct ps_agent_part *p, uint64_t v)
-{
-    return p->key->result_offset[v & 1] +
-           p->first_elem * ps_dtype_size(p->key->dtype);
-}
-
 struct pull_batch {
     struct ps_agent_server *server;
     struct ps_rec_part parts[PS_PARTS_MAX];
@@ -150,9 +143,9 @@ static int place_sync_value(struct ps_agent *a, const struct ps_agent_part *p,
     if (rec->round > INT64_MAX || !may_write_version(p, (int64_t)rec->round)) {
         return PS_E_STALE;
     }
-    *ret_slice = (struct ps_slice){.buf = ps_buf_ref(p->key->results),
-                                   .offset = result_offset(p, rec->round),
-                                   .len = len};
+    *ret_slice = ps_agent_part_result(p, rec->round);
+    ret_slice->len = len;
+    ps_buf_ref(ret_slice->buf);
     return 0;
 }
 
@@ -192,7 +185,8 @@ static int accept_sync_value(struct ps_agent_step *st, struct ps_agent_part *p,
         return 0;
     }
     if ((int64_t)rec->round > p->local_version) {
-        uint8_t *at = p->key->results->data + result_offset(p, rec->round);
+        const struct ps_slice to = ps_agent_part_result(p, rec->round);
+        uint8_t *at = ps_slice_data(&to);
         const size_t bytes = ps_part_payload_bytes(rec);
 
         /* A value in its place was checked before that was lent. */
@@ -213,13 +207,7 @@ static int accept_sync_value(struct ps_agent_step *st, struct ps_agent_part *p,
         p->local_version >= p->requested_version) {
         p->requested_version = NO_VERSION;
     }
-    if ((int64_t)rec->round > p->committed_version) {
-        p->committed_version = (int64_t)rec->round;
-    }
-    if (rec->all_skipped) {
-        ps_agent_part_skip(p, rec->round);
-    }
-    ps_agent_round_advance(st, p);
+    ps_agent_round_on_commit(st, p, rec->round, rec->all_skipped);
     return 0;
 }
 

@@ -61,6 +61,26 @@ uint64_t ps_agent_part_bytes(const struct ps_agent_part *p)
     return p->count * (uint64_t)ps_dtype_size(p->key->dtype);
 }
 
+struct ps_slice ps_agent_part_slice(const struct ps_agent_part *p,
+                                    const struct ps_slice *array)
+{
+    const size_t size = ps_dtype_size(p->key->dtype);
+
+    return (struct ps_slice){.buf = array->buf,
+                             .offset = array->offset + p->first_elem * size,
+                             .len = p->count * size};
+}
+
+struct ps_slice ps_agent_part_result(const struct ps_agent_part *p,
+                                     uint64_t version)
+{
+    const struct ps_agent_key *k = p->key;
+
+    return ps_agent_part_slice(
+        p, &(struct ps_slice){.buf = k->results,
+                              .offset = k->result_offset[version & 1]});
+}
+
 uint64_t ps_agent_key_result_bytes(uint64_t bytes)
 {
     return 2 * ps_round_up(bytes, bytes >= RESULT_ALIGN ? RESULT_ALIGN : 64);
@@ -120,11 +140,10 @@ void ps_agent_part_skip(struct ps_agent_part *p, uint64_t version)
         p->local_version == (int64_t)version - 1) {
         /* A skipped round repeats the value before it. The copy saves a pull,
          * and is the value that a new owner restores. */
-        const uint64_t at = p->first_elem * ps_dtype_size(k->dtype);
+        const struct ps_slice to = ps_agent_part_result(p, version);
+        const struct ps_slice from = ps_agent_part_result(p, version - 1);
 
-        memcpy(k->results->data + k->result_offset[version & 1] + at,
-               k->results->data + k->result_offset[(version - 1) & 1] + at,
-               ps_agent_part_bytes(p));
+        memcpy(ps_slice_data(&to), ps_slice_data(&from), to.len);
         p->local_version = (int64_t)version;
     }
 }
@@ -188,6 +207,15 @@ bool ps_agent_contribution_is_ready(const struct ps_agent_part *p)
     return true;
 }
 
+bool ps_agent_contribution_is_needed(const struct ps_agent_part *p)
+{
+    const struct ps_agent_key *k = p->key;
+
+    return k->round.state == PS_AGENT_ROUND_COMPLETE &&
+           p->completed_round < k->round.number &&
+           ps_agent_contribution_is_ready(p);
+}
+
 bool ps_agent_contribution_awaits_rank(const struct ps_agent_key *k,
                                        uint32_t local, uint64_t round)
 {
@@ -202,16 +230,13 @@ bool ps_agent_contribution_source(const struct ps_agent_part *p, uint32_t local,
 {
     const struct ps_agent_key *k = p->key;
     const struct ps_agent_op *op = k->round.contribution[local];
-    size_t size = ps_dtype_size(k->dtype);
 
     if (op == NULL || op->array.buf == NULL ||
         (k->round.op == PS_OP_BROADCAST &&
          k->job->local_ranks[local].rank != k->round.root)) {
         return false;
     }
-    *ret = (struct ps_slice){.buf = op->array.buf,
-                             .offset = op->array.offset + p->first_elem * size,
-                             .len = p->count * size};
+    *ret = ps_agent_part_slice(p, &op->array);
     return true;
 }
 

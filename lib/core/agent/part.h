@@ -8,6 +8,12 @@ void ps_agent_part_set_state(struct ps_agent_part *p,
                              enum ps_agent_part_state to);
 uint64_t ps_agent_key_bytes(const struct ps_agent_key *k);
 uint64_t ps_agent_part_bytes(const struct ps_agent_part *p);
+/* Returns the partition's part of an array of its key, without a reference. */
+struct ps_slice ps_agent_part_slice(const struct ps_agent_part *p,
+                                    const struct ps_slice *array);
+/* Returns the place of a version of the partition in the key's results. */
+struct ps_slice ps_agent_part_result(const struct ps_agent_part *p,
+                                     uint64_t version);
 /* Returns the bytes that both results of a key of `bytes` bytes take. */
 uint64_t ps_agent_key_result_bytes(uint64_t bytes);
 /* Returns the bytes of key->own for `parts` partitions. */
@@ -35,6 +41,8 @@ void ps_agent_round_set_state(struct ps_agent_key *k,
 uint64_t ps_agent_contribution_weight(const struct ps_agent_key *k);
 /* Returns true if all local ranks have copied their contribution to it. */
 bool ps_agent_contribution_is_ready(const struct ps_agent_part *p);
+/* Returns true if it is, and the complete round still needs the partition. */
+bool ps_agent_contribution_is_needed(const struct ps_agent_part *p);
 /* Returns true if the rank has not contributed to the round, or is still
  * copying its contribution. */
 bool ps_agent_contribution_awaits_rank(const struct ps_agent_key *k,

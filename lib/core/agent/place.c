@@ -142,10 +142,7 @@ static void send_state(struct ps_agent_step *st, struct ps_agent_part *p)
 
     p->must_resend_state = false;
     if (p->local_version != NO_VERSION) {
-        value.buf = k->results;
-        value.offset = k->result_offset[p->local_version & 1] +
-                       p->first_elem * ps_dtype_size(k->dtype);
-        value.len = ps_agent_part_bytes(p);
+        value = ps_agent_part_result(p, (uint64_t)p->local_version);
     }
     ps_agent_server_send(st, f->server,
                          ps_packet_new(&m, &value, value.buf == NULL ? 0 : 1));

@@ -190,16 +190,11 @@ static void on_commit(struct ps_agent_step *st, const struct ps_agent_server *s,
         if (p == NULL) {
             continue;
         }
-        if ((int64_t)m->parts[i].round > p->committed_version) {
-            p->committed_version = (int64_t)m->parts[i].round;
-        }
-        if (m->parts[i].all_skipped) {
-            ps_agent_part_skip(p, m->parts[i].round);
-        }
         if (m->parts[i].clock > 0) {
             ps_agent_async_raise_clock(p, m->parts[i].clock);
         }
-        ps_agent_round_advance(st, p);
+        ps_agent_round_on_commit(st, p, m->parts[i].round,
+                                 m->parts[i].all_skipped);
     }
 }
 
@@ -246,18 +241,14 @@ static void append_conflict(struct ps_str *t, const struct ps_agent_key *k,
         ps_str_add(
             t,
             "the requests of ranks that have not joined differ, among them ");
-        append_ranks(t, k->job, m->conflict_slots, m->conflict_slots_count);
-        ps_str_addf(t, ": %s",
-                    m->conflict_assign ? "broadcast"
-                                       : ps_reduce_name(m->conflict_reduce));
-        return;
+    } else {
+        ps_str_add(t, "the requests of the ranks differ: ");
+        append_ranks(t, k->job, &k->job->slot, 1);
+        ps_str_addf(t, ": %s; ",
+                    k->round.op == PS_OP_BROADCAST
+                        ? "broadcast"
+                        : ps_reduce_name(k->round.reduce));
     }
-    ps_str_add(t, "the requests of the ranks differ: ");
-    append_ranks(t, k->job, &k->job->slot, 1);
-    ps_str_addf(t, ": %s; ",
-                k->round.op == PS_OP_BROADCAST
-                    ? "broadcast"
-                    : ps_reduce_name(k->round.reduce));
     append_ranks(t, k->job, m->conflict_slots, m->conflict_slots_count);
     ps_str_addf(t, ": %s",
                 m->conflict_assign ? "broadcast"

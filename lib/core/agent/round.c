@@ -60,8 +60,7 @@ static uint32_t count_outs(const struct ps_agent_key *k)
 static void deliver_part(struct ps_agent_step *st, struct ps_agent_part *p)
 {
     struct ps_agent_key *k = p->key;
-    const uint64_t at = p->first_elem * ps_dtype_size(k->dtype);
-    const uint64_t bytes = ps_agent_part_bytes(p);
+    const struct ps_slice value = ps_agent_part_result(p, k->round.number);
     const uint32_t count = count_outs(k);
     struct ps_agent_computation *run;
     struct ps_compute *c;
@@ -75,21 +74,14 @@ static void deliver_part(struct ps_agent_step *st, struct ps_agent_part *p)
     c->job.op = PS_JOB_SUM;
     c->job.dtype = (enum ps_dtype)k->dtype;
     c->job.count = p->count;
-    ps_compute_add_src(
-        c,
-        &(struct ps_slice){.buf = k->results,
-                           .offset = k->result_offset[k->round.number & 1] + at,
-                           .len = bytes},
-        0);
+    ps_compute_add_src(c, &value, 0);
     for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
         const struct ps_agent_op *op = delivered_op(k, i);
 
         if (op != NULL) {
-            ps_compute_add_out(c,
-                               &(struct ps_slice){.buf = op->out.buf,
-                                                  .offset = op->out.offset + at,
-                                                  .len = bytes},
-                               count);
+            const struct ps_slice out = ps_agent_part_slice(p, &op->out);
+
+            ps_compute_add_out(c, &out, count);
         }
     }
     k->round.deliveries++;
@@ -282,6 +274,18 @@ void ps_agent_round_advance(struct ps_agent_step *st, struct ps_agent_part *p)
     k->kind->advance(st, k);
 }
 
+void ps_agent_round_on_commit(struct ps_agent_step *st, struct ps_agent_part *p,
+                              uint64_t version, bool all_skipped)
+{
+    if ((int64_t)version > p->committed_version) {
+        p->committed_version = (int64_t)version;
+    }
+    if (all_skipped) {
+        ps_agent_part_skip(p, version);
+    }
+    ps_agent_round_advance(st, p);
+}
+
 /* Returns true for an init, or when the round has not failed since: after a
  * failure workers may change their arrays. */
 static bool is_result_current(const struct ps_agent_computation *run)
@@ -303,9 +307,7 @@ void ps_agent_round_on_computed(struct ps_agent_step *st,
     if (p != NULL && p->state == PS_AGENT_PART_COMPUTING) {
         ps_agent_part_set_state(p, PS_AGENT_PART_IDLE);
         if (!is_result_current(run)) {
-            if (p->is_init || (k->round.state == PS_AGENT_ROUND_COMPLETE &&
-                               p->completed_round < k->round.number &&
-                               ps_agent_contribution_is_ready(p))) {
+            if (p->is_init || ps_agent_contribution_is_needed(p)) {
                 advance_launch(st, p);
             }
         } else if (error != 0) {

@@ -6,6 +6,10 @@
 
 /* Handles a new version of the partition: ends its init, round or pulls. */
 void ps_agent_round_advance(struct ps_agent_step *st, struct ps_agent_part *p);
+/* The server has committed `version` of the partition: raises it, and advances
+ * the partition. `all_skipped`: all ranks skipped its round. */
+void ps_agent_round_on_commit(struct ps_agent_step *st, struct ps_agent_part *p,
+                              uint64_t version, bool all_skipped);
 /* The init of the key has ended or failed: starts a round that became complete
  * meanwhile. */
 void ps_agent_round_after_init(struct ps_agent_step *st,

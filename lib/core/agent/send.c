@@ -400,10 +400,10 @@ static int sum_inline(struct ps_agent_step *st, struct ps_agent_send_queue *f,
     return 0;
 }
 
-/* Sum of slices of a partition into `dst`, in memory of `held`. */
+/* Sum of slices of a partition into `dst`. */
 static struct ps_compute *sum_new(const struct ps_agent_computation *run,
                                   const struct ps_slice *slices, uint32_t count,
-                                  void *dst, struct ps_buf *held)
+                                  const struct ps_slice *dst)
 {
     const struct ps_agent_key *k = run->part->key;
     struct ps_compute *c = ps_compute_new(run->token, count, 1);
@@ -415,8 +415,8 @@ static struct ps_compute *sum_new(const struct ps_agent_computation *run,
     for (uint32_t i = 0; i < count; i++) {
         ps_compute_add_src(c, &slices[i], 0);
     }
-    c->job.dst = dst;
-    ps_compute_pin(c, held);
+    c->job.dst = ps_slice_data(dst);
+    ps_compute_pin(c, dst->buf);
     return c;
 }
 
@@ -438,8 +438,7 @@ static int start_part_sum(struct ps_agent_step *st,
     run->bytes = bytes;
     run->dst = (struct ps_slice){.buf = buf, .len = bytes};
     st->a->stats.bytes_summed += bytes * count;
-    ps_agent_computation_start(st, run,
-                               sum_new(run, slices, count, buf->data, buf));
+    ps_agent_computation_start(st, run, sum_new(run, slices, count, &run->dst));
     return 0;
 }
 
@@ -495,24 +494,13 @@ bool ps_agent_send_dense(struct ps_agent_step *st,
 
 /* ------------------------------------------------------------ ends of sums */
 
-/* Returns true if the open round still needs this partition and all ranks here
- * have copied their contribution to it. */
-static bool is_part_needed(const struct ps_agent_part *p)
-{
-    const struct ps_agent_key *k = p->key;
-
-    return k->round.state == PS_AGENT_ROUND_COMPLETE &&
-           p->completed_round < k->round.number &&
-           ps_agent_contribution_is_ready(p);
-}
-
 /* Drops a sum whose round is over: an earlier push was answered with the value,
  * or the round failed. Queues the partition again if its next round or an init
  * needs it. */
 static void discard_sum(struct ps_agent_step *st, struct ps_agent_part *p)
 {
     ps_agent_part_set_state(p, PS_AGENT_PART_IDLE);
-    if (p->is_init || is_part_needed(p)) {
+    if (p->is_init || ps_agent_contribution_is_needed(p)) {
         ps_agent_server_enqueue(st, p);
     }
 }
@@ -535,7 +523,7 @@ void ps_agent_send_on_computed(struct ps_agent_step *st,
                 discard_sum(st, p); /* The owner may have changed. */
             }
         } else if (p->state == PS_AGENT_PART_COMPUTING &&
-                   (!is_part_needed(p) ||
+                   (!ps_agent_contribution_is_needed(p) ||
                     run->round_starts != p->key->round.starts)) {
             discard_sum(st, p);
             if (p->key->kind->resume_push != NULL) {
@@ -557,18 +545,13 @@ void ps_agent_send_on_computed(struct ps_agent_step *st,
 static bool start_part(struct ps_agent_step *st, struct ps_agent_send_queue *f,
                        struct ps_agent_part *p)
 {
-    const struct ps_agent_key *k = p->key;
-
     if (p->is_init) {
-        struct ps_slice s = {.buf = k->init.array.buf,
-                             .offset = k->init.array.offset +
-                                       p->first_elem * ps_dtype_size(k->dtype),
-                             .len = ps_agent_part_bytes(p)};
+        const struct ps_slice s = ps_agent_part_slice(p, &p->key->init.array);
 
         ps_agent_send_dispatch(st, f, p, &s, 0);
         return true;
     }
-    return k->kind->start_part(st, f, p);
+    return p->key->kind->start_part(st, f, p);
 }
 
 static const struct ps_agent_queue_limits of_one_job = {
@@ -661,29 +644,15 @@ void ps_agent_send_pump(struct ps_agent_step *st)
 
 /* ------------------------------------------------------------------ launch */
 
-/* Without servers: newest value, which a skipped round repeats. */
-static struct ps_slice previous_value(const struct ps_agent_part *p)
-{
-    const struct ps_agent_key *k = p->key;
-
-    return (struct ps_slice){.buf = k->results,
-                             .offset = k->result_offset[p->local_version & 1] +
-                                       p->first_elem * ps_dtype_size(k->dtype),
-                             .len = ps_agent_part_bytes(p)};
-}
-
 /* Without servers: computes the partition directly into the results. Returns
  * true if it has the version without a computation. */
 static bool compute_locally(struct ps_agent_step *st, struct ps_agent_part *p)
 {
     struct ps_agent *a = st->a;
     struct ps_agent_key *k = p->key;
-    size_t size = ps_dtype_size(k->dtype);
     uint64_t version = p->is_init ? 0 : k->round.number;
-    struct ps_slice one = {.buf = k->init.array.buf,
-                           .offset = k->init.array.offset +
-                                     p->first_elem * size,
-                           .len = p->count * size};
+    const struct ps_slice dst = ps_agent_part_result(p, version);
+    struct ps_slice one = ps_agent_part_slice(p, &k->init.array);
     const bool sums = !p->is_init && k->round.op != PS_OP_BROADCAST &&
                       k->round.op != PS_OP_SKIP;
     struct ps_slice *slices = &one;
@@ -698,24 +667,22 @@ static bool compute_locally(struct ps_agent_step *st, struct ps_agent_part *p)
             p->committed_version = (int64_t)version;
             return true;
         }
-        one = previous_value(p);
+        /* A skipped round repeats the newest value. */
+        one = ps_agent_part_result(p, (uint64_t)p->local_version);
     } else if (!p->is_init) {
         slices = ps_calloc(k->job->local_rank_count, sizeof(*slices));
         count = ps_agent_contribution_sources(p, slices);
     }
     run = ps_agent_computation_new(a, p, NULL);
     run->version = (int64_t)version;
-    c = sum_new(run, slices, count,
-                k->results->data + k->result_offset[version & 1] +
-                    p->first_elem * size,
-                k->results);
+    c = sum_new(run, slices, count, &dst);
     if (!sums) {
         c->job.fold = PS_FOLD_SUM; /* Of one array: a copy. */
     }
     c->job.divide_by = sums && k->round.reduce == PS_REDUCE_MEAN
                            ? k->round.weight
                            : 1;
-    a->stats.bytes_summed += count * p->count * size;
+    a->stats.bytes_summed += count * dst.len;
     ps_agent_computation_start(st, run, c);
     if (slices != &one) {
         ps_free(slices);
