@@ -15,6 +15,12 @@ struct ps_str {
     bool truncated;
 };
 
+/* An empty text with memory of its own in the block that declares it:
+ * struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1); */
+#define PS_STR_ROOM(size)                                                      \
+    {                                                                          \
+        .data = (char[size]){0}, .cap = (size)                                 \
+    }
 void ps_str_init(struct ps_str *s, char *data, size_t cap);
 void ps_str_add(struct ps_str *s, const char *text);
 void ps_str_addf(struct ps_str *s, const char *fmt, ...)

@@ -520,8 +520,6 @@ bool ps_agent_conflict_refuse_successor(struct ps_agent_step *st,
     const struct ps_agent_rank *r = &k->job->local_ranks[op->local_rank];
     struct ps_agent_session *s = op->session;
     struct ps_agent_key *awaiting;
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str t;
 
     if (!r->is_resuming || s == NULL || k->kind->is_collective ||
         ps_agent_round_is_open(k)) {
@@ -531,7 +529,8 @@ bool ps_agent_conflict_refuse_successor(struct ps_agent_step *st,
     if (awaiting == NULL || awaiting == k) {
         return false;
     }
-    ps_str_init(&t, text, sizeof(text));
+    struct ps_str t = PS_STR_ROOM(PS_TEXT_MAX + 1);
+
     ps_str_addf(&t,
                 "rank %u was started again and begins with round %llu of "
                 "'%.64s', and the others wait for its round %llu of '%.64s', "
@@ -540,8 +539,8 @@ bool ps_agent_conflict_refuse_successor(struct ps_agent_step *st,
                 r->rank, (unsigned long long)op->round, k->name,
                 (unsigned long long)awaiting->round.number, awaiting->name);
     ps_effects_log_for(st->fx, &k->job->account, PS_LOG_NOTICE, "job %s %s",
-                       k->job->name, text);
-    ps_agent_op_end(st, op, 0, PS_E_MISMATCH, text);
-    ps_agent_disagreement_refuse_key(st, s, awaiting, text);
+                       k->job->name, t.data);
+    ps_agent_op_end(st, op, 0, PS_E_MISMATCH, t.data);
+    ps_agent_disagreement_refuse_key(st, s, awaiting, t.data);
     return true;
 }

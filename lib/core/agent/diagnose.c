@@ -274,19 +274,15 @@ static void add_uplink_failure(const struct ps_uplink *up, struct ps_str *text)
 static void answer_here(struct ps_agent_step *st, struct ps_agent_session *s,
                         const struct ps_agent_op *op, ps_time asked_at)
 {
-    char text[640];
-    char unheard[256];
-    struct ps_str t;
-    struct ps_str links;
+    struct ps_str t = PS_STR_ROOM(640);
+    struct ps_str links = PS_STR_ROOM(256);
 
-    ps_str_init(&t, text, sizeof(text));
-    ps_str_init(&links, unheard, sizeof(unheard));
     describe_op(&t, op, st->now);
     if (op->key != NULL) {
         report_unheard(st, op->key, &links);
     }
-    if (unheard[0] != '\0') {
-        ps_str_addf(&t, "; missing: %s", unheard);
+    if (links.data[0] != '\0') {
+        ps_str_addf(&t, "; missing: %s", links.data);
     }
     if (!ps_uplink_is_connected(&st->a->uplink)) {
         ps_str_addf(&t,
@@ -301,7 +297,7 @@ static void answer_here(struct ps_agent_step *st, struct ps_agent_session *s,
                     st->a->opt.sched_address,
                     (double)(st->now - asked_at) / 1e9);
     }
-    send_stall_reply(st, s->conn, op->id, text);
+    send_stall_reply(st, s->conn, op->id, t.data);
 }
 
 /* A query to the scheduler; `text` describes what is awaited. NULL: there is
@@ -336,19 +332,18 @@ static struct ps_agent_stall_query *query_new(struct ps_agent_step *st,
 void ps_agent_diagnose_start(struct ps_agent_step *st,
                              struct ps_agent_session *s)
 {
-    char text[256];
-    struct ps_str t;
 
     if (!check_query_rate(st, s) || has_query_of_op(s, 0)) {
         return;
     }
-    ps_str_init(&t, text, sizeof(text));
+    struct ps_str t = PS_STR_ROOM(256);
+
     ps_str_add(&t, "the job has not begun");
     if (s->gen == 0 || !ps_uplink_is_connected(&st->a->uplink)) {
         ps_str_addf(&t, "; the scheduler at %s does not answer",
                     st->a->opt.sched_address);
         add_uplink_failure(&st->a->uplink, &t);
-        send_stall_reply(st, s->conn, 0, text);
+        send_stall_reply(st, s->conn, 0, t.data);
     } else if (query_new(st, s, 0, &t) != NULL) {
         send_next_queries(st);
     }
@@ -359,8 +354,6 @@ void ps_agent_diagnose_op(struct ps_agent_step *st, struct ps_agent_session *s,
 {
     const struct ps_agent_op *op;
     struct ps_agent_stall_query *q;
-    char text[640];
-    struct ps_str t;
     struct ps_str links;
 
     if (!check_query_rate(st, s) || has_query_of_op(s, op_id)) {
@@ -375,7 +368,8 @@ void ps_agent_diagnose_op(struct ps_agent_step *st, struct ps_agent_session *s,
         answer_here(st, s, op, PS_TIME_NEVER);
         return;
     }
-    ps_str_init(&t, text, sizeof(text));
+    struct ps_str t = PS_STR_ROOM(640);
+
     describe_op(&t, op, st->now);
     q = query_new(st, s, op_id, &t);
     if (q == NULL) {
@@ -460,8 +454,6 @@ void ps_agent_diagnose_on_reply(struct ps_agent_step *st,
 {
     struct ps_agent_stall_query *q = ps_map_get(st->a->stall_queries,
                                                 m->request);
-    char text[1024];
-    struct ps_str t;
 
     if (q == NULL || !q->is_sent) {
         return;
@@ -471,7 +463,8 @@ void ps_agent_diagnose_on_reply(struct ps_agent_step *st,
         send_next_queries(st);
         return;
     }
-    ps_str_init(&t, text, sizeof(text));
+    struct ps_str t = PS_STR_ROOM(1024);
+
     ps_str_add(&t, q->local_text);
     for (uint32_t i = 0; i < m->missing_count && !t.truncated; i++) {
         const struct ps_rec_missing_rank *w = &m->missing[i];
@@ -487,7 +480,7 @@ void ps_agent_diagnose_on_reply(struct ps_agent_step *st,
                     q->awaited[0] == '\0' ? "" : ", awaited: ", q->awaited);
     }
     add_remedy(m, &t);
-    send_stall_reply(st, q->session->conn, q->op_id, text);
+    send_stall_reply(st, q->session->conn, q->op_id, t.data);
     query_free(st->a, q);
     send_next_queries(st);
 }
@@ -631,11 +624,9 @@ void ps_agent_diagnose_on_collect(struct ps_agent_step *st,
         .stall_report = {.gen = m->gen, .request = m->request, .key = ""}};
     struct states *states = ps_calloc(1, sizeof(*states));
     uint32_t *ranks = NULL;
-    char unheard[256];
-    struct ps_str links;
+    struct ps_str links = PS_STR_ROOM(256);
 
-    ps_str_init(&links, unheard, sizeof(unheard));
-    r.stall_report.unheard = unheard;
+    r.stall_report.unheard = links.data;
     r.stall_report.states = states->list;
     if (j != NULL) {
         const struct ps_agent_op *op = oldest_key_op(

@@ -362,21 +362,20 @@ static int job_failure_error(const struct ps_msg_job_state *m)
 static void accept_job_end(struct ps_agent_step *st, struct ps_agent_job *j,
                            const struct ps_msg_job_state *m)
 {
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str why;
 
     if (*j->name == '\0') {
         ps_str_copy(j->name, sizeof(j->name), m->name);
     }
-    ps_str_init(&why, text, sizeof(text));
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
+
     if (m->reason[0] != '\0') {
         ps_str_addf(&why, "job '%s' is over: %s", j->name, m->reason);
     } else {
         ps_str_addf(&why, "job '%s' has ended", j->name);
     }
     job_set_phase(j, PS_JOB_PHASE_ENDED);
-    ps_str_copy(j->end_reason, sizeof(j->end_reason), text);
-    fail_sessions(st, j, PS_E_NOJOB, text);
+    ps_str_copy(j->end_reason, sizeof(j->end_reason), why.data);
+    fail_sessions(st, j, PS_E_NOJOB, why.data);
     ps_agent_job_free_if_unused(st, j);
 }
 

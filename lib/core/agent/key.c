@@ -95,8 +95,6 @@ static void send_key_info(struct ps_agent_step *st,
     if (error == 0) {
         m.l_key_info.key = k->number;
         m.l_key_info.pushed_round = k->round.pushed_round[s->local_rank];
-    }
-    if (error == 0) {
         ps_agent_residual_announce(st, s);
     }
     if (error == 0 && k->results != NULL) {
@@ -354,23 +352,21 @@ void ps_agent_key_on_declare(struct ps_agent_step *st,
     struct ps_agent_job *j = s->job;
     const struct ps_agent_key_kind *kind = kind_of_declaration(j, m);
     struct ps_agent_key *k;
-    char text[PS_TEXT_MAX];
-    struct ps_str t;
     int rc;
+    struct ps_str t = PS_STR_ROOM(PS_TEXT_MAX);
 
-    ps_str_init(&t, text, sizeof(text));
     rc = check_op_quota(s, &t);
     if (rc == 0) {
         rc = check_key_size(kind, m, &t);
     }
     if (rc != 0) {
-        send_key_info(st, &waiter, NULL, rc, text);
+        send_key_info(st, &waiter, NULL, rc, t.data);
         return;
     }
     k = find_key_by_name(j, m->kind, m->name);
     if (k != NULL && !is_same_declaration(s, k, m, &t)) {
-        send_key_info(st, &waiter, NULL, PS_E_MISMATCH, text);
-        ps_agent_disagreement_refuse_key(st, s, k, text);
+        send_key_info(st, &waiter, NULL, PS_E_MISMATCH, t.data);
+        ps_agent_disagreement_refuse_key(st, s, k, t.data);
         return;
     }
     if (k != NULL) {
@@ -399,7 +395,7 @@ void ps_agent_key_on_declare(struct ps_agent_step *st,
             describe_key_refusal(st, s, &t, m, &why);
             send_key_info(st, &waiter, NULL,
                           why.cost == PS_COST_MEMORY ? PS_E_NOMEM : PS_E_FULL,
-                          text);
+                          t.data);
             return;
         }
         k = key_new(st, s, kind, m);
@@ -526,16 +522,14 @@ static void open_key(struct ps_agent_step *st, struct ps_agent_key *k,
                      const struct ps_msg_key_opened *m,
                      const struct ps_slice *payload)
 {
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str why;
     int rc;
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
-    ps_str_init(&why, text, sizeof(text));
     rc = accept_placement(k, m, payload, &why);
     if (rc != 0) {
         ps_effects_log_for(st->fx, &k->job->account, PS_LOG_WARNING, "%s",
-                           text);
-        answer_key_waiters(st, k, rc, text);
+                           why.data);
+        answer_key_waiters(st, k, rc, why.data);
         /* Tells the scheduler that the key is not open here: it loads no server
          * for this agent, and needs no further placements. */
         ps_agent_uplink_send_msg(

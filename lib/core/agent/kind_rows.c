@@ -478,17 +478,16 @@ static bool copy_rows(struct ps_agent_step *st, struct ps_agent_session *s,
 {
     const uint64_t cost = ps_agent_rows_memory(m->row_count, k->part_count);
     struct ps_refusal why;
-    char text[PS_TEXT_MAX];
-    struct ps_str t;
 
     if (!ps_agent_op_names_rows(m)) {
         return true; /* An init, or a skip. */
     }
     if (ps_account_charge(&k->job->account, PS_COST_MEMORY, cost, &why) != 0) {
-        ps_str_init(&t, text, sizeof(text));
+        struct ps_str t = PS_STR_ROOM(PS_TEXT_MAX);
+
         ps_refusal_text(&why, &t);
         ps_agent_op_reject(st, s, m, PS_E_FULL, "'%s': %u rows: %s", k->name,
-                           m->row_count, text);
+                           m->row_count, t.data);
         return false;
     }
     int rc = ps_agent_rows_new(&in->array, m->row_count, rows_in_key(k),

@@ -244,11 +244,9 @@ void ps_agent_op_reject(struct ps_agent_step *st, struct ps_agent_session *s,
                         const struct ps_msg_l_op *m, int error, const char *fmt,
                         ...)
 {
-    char text[PS_TEXT_MAX];
-    struct ps_str t;
     va_list ap;
+    struct ps_str t = PS_STR_ROOM(PS_TEXT_MAX);
 
-    ps_str_init(&t, text, sizeof(text));
     va_start(ap, fmt);
     ps_str_addv(&t, fmt, ap);
     va_end(ap);
@@ -256,7 +254,7 @@ void ps_agent_op_reject(struct ps_agent_step *st, struct ps_agent_session *s,
         st->fx, s->conn,
         &(struct ps_msg){
             .code = PS_MSG_L_DONE,
-            .l_done = {.op_id = m->op_id, .error = error, .text = text}});
+            .l_done = {.op_id = m->op_id, .error = error, .text = t.data}});
 }
 
 bool ps_agent_op_measure_dense(struct ps_agent_step *st,

@@ -132,9 +132,7 @@ void ps_agent_opt_state_accept_op(struct ps_agent_step *st,
     struct ps_agent_key *k = ps_map_get(s->job->keys, m->key);
     struct ps_agent_op *op = ps_agent_op_new(st, s, m->op_id);
     struct ps_refusal why;
-    char text[PS_TEXT_MAX];
     const char *no;
-    struct ps_str t;
     int rc;
 
     if (k == NULL || !ps_dtype_is_real(k->dtype)) {
@@ -157,9 +155,10 @@ void ps_agent_opt_state_accept_op(struct ps_agent_step *st,
 
     op->key = k;
     if (ps_account_charge(&k->job->account, PS_COST_MEMORY, cost, &why) != 0) {
-        ps_str_init(&t, text, sizeof(text));
+        struct ps_str t = PS_STR_ROOM(PS_TEXT_MAX);
+
         ps_refusal_text(&why, &t);
-        ps_agent_op_end(st, op, 0, PS_E_FULL, text);
+        ps_agent_op_end(st, op, 0, PS_E_FULL, t.data);
         return;
     }
     op->charged_bytes = cost;

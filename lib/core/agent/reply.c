@@ -323,7 +323,6 @@ static void on_refuse(struct ps_agent_step *st, const struct ps_agent_server *s,
                       const struct ps_msg_refuse *m)
 {
     const bool passing = is_transient(m->error);
-    char text[PS_TEXT_MAX];
 
     if (passing && m->parts_count > 0) {
         ps_effects_log(
@@ -337,7 +336,6 @@ static void on_refuse(struct ps_agent_step *st, const struct ps_agent_server *s,
     for (uint32_t i = 0; i < m->parts_count; i++) {
         struct ps_agent_part *p = ps_agent_part_find_any_dtype(st->a, m->gen,
                                                                &m->parts[i]);
-        struct ps_str t;
 
         if (p == NULL || p->owner_node != s->node) {
             continue;
@@ -370,7 +368,8 @@ static void on_refuse(struct ps_agent_step *st, const struct ps_agent_server *s,
             }
             continue;
         }
-        ps_str_init(&t, text, sizeof(text));
+        struct ps_str t = PS_STR_ROOM(PS_TEXT_MAX);
+
         ps_str_addf(&t, "server %s refused round %llu of '%s': ", s->name,
                     (unsigned long long)m->parts[i].round, p->key->name);
         if (names_conflict(p->key, m)) {
@@ -387,9 +386,9 @@ static void on_refuse(struct ps_agent_step *st, const struct ps_agent_server *s,
         }
         if (m->retry != 0 && p->key->kind->has_rounds) {
             ps_agent_conflict_on_refuse(st, p->key, m->parts[i].round, m->retry,
-                                        text);
+                                        t.data);
         } else {
-            p->key->kind->fail_ops(st, p->key, m->error, text);
+            p->key->kind->fail_ops(st, p->key, m->error, t.data);
         }
     }
 }

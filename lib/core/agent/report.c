@@ -153,16 +153,14 @@ static int set_values(struct ps_agent_job *j, uint32_t local_rank,
     int first = obtain_reports(j, text);
 
     for (uint32_t i = 0; j->reports != NULL && i < m->scalars_count; i++) {
-        char reason[PS_TEXT_MAX + 1];
-        struct ps_str why;
         int rc;
+        struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
-        ps_str_init(&why, reason, sizeof(reason));
         rc = set_value(j, local_rank, &m->scalars[i], &why);
         if (rc != 0 && first == 0) {
             first = rc;
             begin_refusal(j, m->scalars[i].name, text);
-            ps_str_add(text, reason);
+            ps_str_add(text, why.data);
         }
     }
     return first;
@@ -245,14 +243,12 @@ void ps_agent_report_accept(struct ps_agent_step *st,
 {
     struct ps_agent_job *j = s->job;
     struct ps_agent_op *op = ps_agent_op_new(st, s, m->op_id);
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str why;
     int rc;
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
-    ps_str_init(&why, text, sizeof(text));
     rc = set_values(j, s->local_rank, m, &why);
     if (rc != 0 || m->scalars_count == 0) {
-        ps_agent_op_end(st, op, 0, rc, text);
+        ps_agent_op_end(st, op, 0, rc, why.data);
     } else {
         ps_list_push_back(&j->reports->ops, &op->node);
     }
@@ -299,18 +295,17 @@ static void note_refusals(struct ps_agent_step *st, struct ps_agent_job *j,
 
     for (uint32_t i = 0; i < m->refused_count; i++) {
         struct scalar *one = find_scalar(r, m->refused[i].name);
-        char text[PS_TEXT_MAX + 1];
-        struct ps_str why;
 
         if (one == NULL || one->is_refused) {
             continue;
         }
         one->is_refused = true;
         ps_str_copy(r->refusal, sizeof(r->refusal), m->text);
-        ps_str_init(&why, text, sizeof(text));
+        struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
+
         begin_refusal(j, one->name, &why);
         ps_str_add_escaped(&why, m->text, strlen(m->text), PS_TEXT_MAX);
-        ps_effects_log_for(st->fx, &j->account, PS_LOG_WARNING, "%s", text);
+        ps_effects_log_for(st->fx, &j->account, PS_LOG_WARNING, "%s", why.data);
     }
 }
 
@@ -333,15 +328,13 @@ static void end_op(struct ps_agent_step *st, struct ps_agent_op *op,
                    struct ps_agent_job *j, const struct ps_msg_report_done *m)
 {
     const struct scalar *refused = find_refusal(j->reports, m, op->local_rank);
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str why;
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
-    ps_str_init(&why, text, sizeof(text));
     if (refused != NULL) {
         begin_refusal(j, refused->name, &why);
         ps_str_add_escaped(&why, m->text, strlen(m->text), PS_TEXT_MAX);
     }
-    ps_agent_op_end(st, op, 0, refused != NULL ? PS_E_FULL : 0, text);
+    ps_agent_op_end(st, op, 0, refused != NULL ? PS_E_FULL : 0, why.data);
 }
 
 void ps_agent_report_on_done(struct ps_agent_step *st,

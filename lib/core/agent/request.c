@@ -138,12 +138,10 @@ void ps_agent_request_accept(struct ps_agent_step *st,
                              uint64_t op_id)
 {
     struct ps_agent_op *op = ps_agent_op_new(st, s, op_id);
-    char text[PS_TEXT_MAX + 1];
     struct ps_msg request;
-    struct ps_str why;
     int rc;
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
-    ps_str_init(&why, text, sizeof(text));
     rc = check_request(s->job, m->code, &why);
     if (rc == 0) {
         op->round = ++st->a->last.request;
@@ -151,7 +149,7 @@ void ps_agent_request_accept(struct ps_agent_step *st,
         rc = keep_request(s, op, &request, &why);
     }
     if (rc != 0) {
-        ps_agent_op_end(st, op, 0, rc, text);
+        ps_agent_op_end(st, op, 0, rc, why.data);
         return;
     }
     ps_list_push_back(&s->job->sched_ops, &op->node);

@@ -301,8 +301,6 @@ void ps_agent_round_on_computed(struct ps_agent_step *st,
 {
     struct ps_agent_part *p = run->part;
     struct ps_agent_key *k = p == NULL ? NULL : p->key;
-    char text[PS_TEXT_MAX];
-    struct ps_str t;
 
     if (p != NULL && p->state == PS_AGENT_PART_COMPUTING) {
         ps_agent_part_set_state(p, PS_AGENT_PART_IDLE);
@@ -311,12 +309,13 @@ void ps_agent_round_on_computed(struct ps_agent_step *st,
                 advance_launch(st, p);
             }
         } else if (error != 0) {
-            ps_str_init(&t, text, sizeof(text));
+            struct ps_str t = PS_STR_ROOM(PS_TEXT_MAX);
+
             ps_str_addf(&t,
                         "the sum of '%s' could not be computed on this node: "
                         "%s",
                         k->name, ps_strerror(error));
-            ps_agent_fail_key(st, k, error, text);
+            ps_agent_fail_key(st, k, error, t.data);
         } else {
             p->committed_version = run->version;
             p->local_version = run->version;
@@ -371,8 +370,6 @@ static bool op_matches_round(const struct ps_agent_key *k,
  * jobs without servers: servers detect a round without a value themselves. */
 static bool fail_if_root_skips(struct ps_agent_step *st, struct ps_agent_key *k)
 {
-    char text[PS_TEXT_MAX];
-    struct ps_str t;
 
     if (k->round.op != PS_OP_BROADCAST || k->part_count == 0 ||
         k->parts[0].owner_node != 0) {
@@ -382,14 +379,15 @@ static bool fail_if_root_skips(struct ps_agent_step *st, struct ps_agent_key *k)
         if (k->job->local_ranks[i].rank == k->round.root &&
             k->round.contribution[i] != NULL &&
             k->round.contribution[i]->kind == PS_OP_SKIP) {
-            ps_str_init(&t, text, sizeof(text));
+            struct ps_str t = PS_STR_ROOM(PS_TEXT_MAX);
+
             ps_str_addf(&t,
                         "broadcast of '%s' round %llu: rank %u has joined and "
                         "cannot be the root",
                         k->name, (unsigned long long)k->round.number,
                         k->round.root);
             ps_agent_conflict_on_refuse(st, k, k->round.number,
-                                        ps_agent_round_retry(k) + 1, text);
+                                        ps_agent_round_retry(k) + 1, t.data);
             return true;
         }
     }
@@ -459,19 +457,18 @@ static bool check_op_round(struct ps_agent_step *st, struct ps_agent_op *op)
 {
     const struct ps_agent_key *k = op->key;
     uint64_t next = k->round.pushed_round[op->local_rank] + 1;
-    char text[PS_TEXT_MAX];
-    struct ps_str t;
 
     if (op->round == next && k->round.contribution[op->local_rank] == NULL) {
         return true;
     }
-    ps_str_init(&t, text, sizeof(text));
+    struct ps_str t = PS_STR_ROOM(PS_TEXT_MAX);
+
     ps_str_addf(
         &t,
         "'%s': rank %u contributes to round %llu, but its next round is %llu",
         k->name, k->job->local_ranks[op->local_rank].rank,
         (unsigned long long)op->round, (unsigned long long)next);
-    ps_agent_op_end(st, op, 0, PS_E_INVAL, text);
+    ps_agent_op_end(st, op, 0, PS_E_INVAL, t.data);
     return false;
 }
 
@@ -491,10 +488,8 @@ static bool contribute_op(struct ps_agent_step *st, struct ps_agent_op *op)
         open_round(k, op);
     }
     if (!op_matches_round(k, op)) {
-        char text[PS_TEXT_MAX];
-        struct ps_str t;
+        struct ps_str t = PS_STR_ROOM(PS_TEXT_MAX);
 
-        ps_str_init(&t, text, sizeof(text));
         ps_str_addf(&t,
                     "'%s' round %llu: the requests of the ranks differ: "
                     "rank %u: ",
@@ -503,7 +498,7 @@ static bool contribute_op(struct ps_agent_step *st, struct ps_agent_op *op)
         append_request(&t, op->kind, op->reduce, op->root);
         ps_str_add(&t, "; others: ");
         append_request(&t, k->round.op, k->round.reduce, k->round.root);
-        ps_agent_conflict_begin(st, op, text);
+        ps_agent_conflict_begin(st, op, t.data);
         return false;
     }
     if (k->round.op == PS_OP_SKIP) {

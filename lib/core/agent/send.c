@@ -222,16 +222,15 @@ static void fail_part(struct ps_agent_step *st, struct ps_agent_part *p,
                       int error, const char *what)
 {
     struct ps_agent_key *k = p->key;
-    char text[PS_TEXT_MAX];
-    struct ps_str t;
 
     ps_agent_encode_end(p);
     /* It is queued again if its owner changed during the computation. */
     ps_agent_server_dequeue(st, p);
-    ps_str_init(&t, text, sizeof(text));
+    struct ps_str t = PS_STR_ROOM(PS_TEXT_MAX);
+
     ps_str_addf(&t, "partition %u of '%s' %s: %s", p->index, k->name, what,
                 ps_strerror(error));
-    k->kind->fail_ops(st, k, error, text);
+    k->kind->fail_ops(st, k, error, t.data);
 }
 
 static void trace_send(const struct ps_agent_step *st,

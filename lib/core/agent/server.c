@@ -219,15 +219,13 @@ void ps_agent_server_on_open(struct ps_agent_step *st,
     struct ps_agent_server *s = ps_map_get(st->a->servers.by_node,
                                            (uint32_t)target);
     const struct ps_msg_hello hello = ps_agent_hello(st->a);
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str why;
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
-    ps_str_init(&why, text, sizeof(text));
     if (s == NULL) {
         ps_effects_close(st->fx, conn);
     } else if (!ps_peer_check_name(ev->open.identity, s->name, &why)) {
         ps_effects_close(st->fx, conn);
-        ps_agent_server_on_dial_failed(st, target, PS_E_PERM, text);
+        ps_agent_server_on_dial_failed(st, target, PS_E_PERM, why.data);
     } else if (ps_dialer_on_open(&s->dialer, target, conn, st->now, st->fx)) {
         s->shared_limits = ev->open.is_by_reference ? &of_jobs_by_reference
                                                     : &of_jobs_by_stream;

@@ -38,17 +38,11 @@ struct ps_agent_mapping {
 
 /* ------------------------------------------------------- accounts of users */
 
-static const struct ps_account_limits *
-limits_for_kind(const struct ps_agent *a, enum ps_account_kind kind)
-{
-    return &a->opt.limits[kind];
-}
-
 void ps_agent_budget_init(struct ps_agent *a)
 {
     a->users = ps_map_new();
     ps_account_init(&a->account, PS_ACCOUNT_DAEMON, a->opt.name,
-                    limits_for_kind(a, PS_ACCOUNT_DAEMON));
+                    &a->opt.limits[PS_ACCOUNT_DAEMON]);
 }
 
 void ps_agent_budget_fini(struct ps_agent *a)
@@ -61,17 +55,16 @@ void ps_agent_budget_fini(struct ps_agent *a)
 struct ps_agent_user *ps_agent_user_get(struct ps_agent *a, uint32_t uid)
 {
     struct ps_agent_user *u = ps_map_get(a->users, uid);
-    char name[16];
-    struct ps_str s;
 
     if (u == NULL) {
         u = ps_calloc(1, sizeof(*u));
         u->agent = a;
         u->uid = uid;
-        ps_str_init(&s, name, sizeof(name));
+        struct ps_str s = PS_STR_ROOM(16);
+
         ps_str_addf(&s, "%u", uid);
-        ps_account_init(&u->account, PS_ACCOUNT_USER, name,
-                        limits_for_kind(a, PS_ACCOUNT_USER));
+        ps_account_init(&u->account, PS_ACCOUNT_USER, s.data,
+                        &a->opt.limits[PS_ACCOUNT_USER]);
         ps_account_add_parent(&u->account, &a->account);
         ps_map_put(a->users, uid, u);
     }
@@ -96,17 +89,15 @@ void ps_agent_user_put(struct ps_agent_user *u)
 static int budget_open_session(struct ps_agent *a, struct ps_agent_session *s,
                                uint32_t pid, struct ps_refusal *ret_refusal)
 {
-    char name[48];
-    struct ps_str t;
     int rc;
+    struct ps_str t = PS_STR_ROOM(48);
 
-    ps_str_init(&t, name, sizeof(name));
     ps_str_addf(&t, "%llu (pid %u)", (unsigned long long)s->worker, pid);
     ps_list_init(&s->mappings);
     ps_list_init(&s->stall_queries);
     s->user = ps_agent_user_get(a, s->uid);
-    ps_account_init(&s->account, PS_ACCOUNT_SESSION, name,
-                    limits_for_kind(a, PS_ACCOUNT_SESSION));
+    ps_account_init(&s->account, PS_ACCOUNT_SESSION, t.data,
+                    &a->opt.limits[PS_ACCOUNT_SESSION]);
     ps_account_add_parent(&s->account, &s->user->account);
     rc = ps_account_charge(&s->account, PS_COST_SESSIONS, 1, ret_refusal);
     if (rc != 0) {
@@ -142,7 +133,7 @@ void ps_agent_budget_assign_job(struct ps_agent_session *s,
     if (j->user == NULL) {
         j->user = ps_agent_user_get(s->user->agent, s->uid);
         ps_account_init(&j->account, PS_ACCOUNT_JOB, j->name,
-                        limits_for_kind(s->user->agent, PS_ACCOUNT_JOB));
+                        &s->user->agent->opt.limits[PS_ACCOUNT_JOB]);
         ps_account_add_parent(&j->account, &j->user->account);
     }
     ps_account_add_parent(&s->account, &j->account);
@@ -387,12 +378,10 @@ void ps_agent_session_on_open(struct ps_agent_step *st,
     s->worker = ++a->last.worker;
     s->pid = ev->open.pid;
     if (budget_open_session(a, s, ev->open.pid, &why) != 0) {
-        char text[PS_TEXT_MAX + 1];
-        struct ps_str t;
+        struct ps_str t = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
-        ps_str_init(&t, text, sizeof(text));
         ps_refusal_text(&why, &t);
-        reject_conn(st, ev->conn, text);
+        reject_conn(st, ev->conn, t.data);
         ps_free(s);
         return;
     }
@@ -410,23 +399,23 @@ void ps_agent_session_on_open(struct ps_agent_step *st,
 void ps_agent_session_end(struct ps_agent_step *st, struct ps_agent_session *s,
                           int error, const char *fmt, ...)
 {
-    char text[PS_TEXT_MAX + 1];
-    struct ps_msg m = {.code = PS_MSG_L_ERROR,
-                       .l_error = {.error = error, .text = text}};
-    struct ps_str t;
     va_list ap;
 
     if (s->is_closing) {
         return;
     }
-    ps_str_init(&t, text, sizeof(text));
+    struct ps_str t = PS_STR_ROOM(PS_TEXT_MAX + 1);
+
     va_start(ap, fmt);
     ps_str_addv(&t, fmt, ap);
     va_end(ap);
-    if (s->state != PS_AGENT_SESSION_ACTIVE) {
-        m = (struct ps_msg){.code = PS_MSG_REJECT,
-                            .reject = {.error = error, .text = text}};
-    }
+    const struct ps_msg m =
+        s->state == PS_AGENT_SESSION_ACTIVE
+            ? (struct ps_msg){.code = PS_MSG_L_ERROR,
+                              .l_error = {.error = error, .text = t.data}}
+            : (struct ps_msg){.code = PS_MSG_REJECT,
+                              .reject = {.error = error, .text = t.data}};
+
     ps_effects_send_msg(st->fx, s->conn, &m);
     ps_effects_close(st->fx, s->conn);
     s->is_closing = true;
@@ -436,12 +425,10 @@ void ps_agent_session_end_quota(struct ps_agent_step *st,
                                 struct ps_agent_session *s,
                                 const struct ps_refusal *why)
 {
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str t;
+    struct ps_str t = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
-    ps_str_init(&t, text, sizeof(text));
     ps_refusal_text(why, &t);
-    ps_agent_session_end(st, s, PS_E_FULL, "%s", text);
+    ps_agent_session_end(st, s, PS_E_FULL, "%s", t.data);
 }
 
 /* -------------------------------------------------------------------- hello */

@@ -256,8 +256,9 @@ static void fill_report(const struct ps_agent *a, const struct ps_agent_job *j,
     }
 }
 
-static void collect_free(struct ps_agent_wait_collect *c)
+static void collect_free(struct ps_agent *a, struct ps_agent_wait_collect *c)
 {
+    a->waits.collect_count--;
     ps_list_remove(&c->node);
     ps_msg_free(c->message);
     ps_free(c);
@@ -283,7 +284,7 @@ static void collect_finish(struct ps_agent_step *st,
     }
     ps_agent_uplink_send_msg(st, &m);
     ps_free(r);
-    collect_free(c);
+    collect_free(st->a, c);
 }
 
 static bool is_answered(const struct ps_agent *a,
@@ -330,9 +331,8 @@ void ps_agent_waits_on_collect(struct ps_agent_step *st,
     struct ps_agent_wait_collect *c = ps_calloc(1, sizeof(*c));
 
     if (a->waits.collect_count == COLLECTS_MAX) {
-        a->waits.collect_count--;
-        collect_free(PS_CONTAINER(ps_list_first(&a->waits.collects),
-                                  struct ps_agent_wait_collect, node));
+        collect_free(a, PS_CONTAINER(ps_list_first(&a->waits.collects),
+                                     struct ps_agent_wait_collect, node));
     }
     c->query = ++a->last.request;
     c->deadline = ps_time_add(st->now, ANSWER_TIMEOUT);
@@ -348,7 +348,6 @@ void ps_agent_waits_on_collect(struct ps_agent_step *st,
         }
     }
     if (is_answered(a, c)) {
-        a->waits.collect_count--;
         collect_finish(st, c);
     }
 }
@@ -364,7 +363,6 @@ static void finish_collects(struct ps_agent_step *st)
             n, struct ps_agent_wait_collect, node);
 
         if (c->deadline <= st->now || is_answered(a, c)) {
-            a->waits.collect_count--;
             collect_finish(st, c);
         }
     }
@@ -473,6 +471,6 @@ void ps_agent_waits_fini(struct ps_agent *a)
     struct ps_list_node *n;
 
     while ((n = ps_list_first(&a->waits.collects)) != NULL) {
-        collect_free(PS_CONTAINER(n, struct ps_agent_wait_collect, node));
+        collect_free(a, PS_CONTAINER(n, struct ps_agent_wait_collect, node));
     }
 }

@@ -501,9 +501,7 @@ static const uint64_t *msg_op_id(const struct ps_msg *m)
 static bool check_op_quota(struct ps_agent_step *st, struct ps_agent_session *s,
                            uint64_t op_id)
 {
-    char text[PS_TEXT_MAX + 1];
     struct ps_refusal why;
-    struct ps_str t;
 
     if (s->op_count >= PS_OPS_MAX) {
         ps_agent_session_end(st, s, PS_E_FULL,
@@ -513,13 +511,14 @@ static bool check_op_quota(struct ps_agent_step *st, struct ps_agent_session *s,
     if (ps_account_check(&s->account, PS_COST_OPERATIONS, 1, &why) == 0) {
         return true;
     }
-    ps_str_init(&t, text, sizeof(text));
+    struct ps_str t = PS_STR_ROOM(PS_TEXT_MAX + 1);
+
     ps_refusal_text(&why, &t);
     ps_effects_send_msg(
         st->fx, s->conn,
         &(struct ps_msg){
             .code = PS_MSG_L_DONE,
-            .l_done = {.op_id = op_id, .error = PS_E_FULL, .text = text}});
+            .l_done = {.op_id = op_id, .error = PS_E_FULL, .text = t.data}});
     return false;
 }
 

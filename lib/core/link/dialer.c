@@ -508,14 +508,12 @@ static void on_reject(struct ps_uplink *up, const struct ps_uplink_call *call,
     const bool at_hello = conn == up->dialer.pending_conn;
     const bool registered = up->node != 0;
     const char *reason = m->text != NULL ? m->text : "";
-    char text[256];
-    struct ps_str why;
+    struct ps_str why = PS_STR_ROOM(256);
 
-    ps_str_init(&why, text, sizeof(text));
     ps_str_add_escaped(&why, reason, strlen(reason), 200);
     ps_effects_log(call->fx, PS_LOG_WARNING,
-                   "the scheduler rejected this daemon: %s", text);
-    note_failure(up, text);
+                   "the scheduler rejected this daemon: %s", why.data);
+    note_failure(up, why.data);
     drop_conn(up, call, conn);
     if (m->error == PS_E_EXIST) {
         if (up->name_refused_since == 0) {
@@ -523,7 +521,7 @@ static void on_reject(struct ps_uplink *up, const struct ps_uplink_call *call,
         }
         if (registered || ps_time_add(up->name_refused_since,
                                       PS_NAME_CLAIM_TIMEOUT) <= call->now) {
-            ps_effects_log(call->fx, PS_LOG_ERROR, "ending: %s", text);
+            ps_effects_log(call->fx, PS_LOG_ERROR, "ending: %s", why.data);
             end_uplink(up, call, PS_UPLINK_NAME_LOST);
         }
     } else if (up->waits_after_reject && at_hello) {

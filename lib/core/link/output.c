@@ -72,19 +72,18 @@ static void attach_user(struct ps_output_conn *c, uint64_t uid)
 {
     struct ps_output *o = c->output;
     struct ps_output_user *u = ps_map_get(o->users, uid);
-    char name[32];
-    struct ps_str s;
 
     if (u == NULL) {
         u = ps_calloc(1, sizeof(*u));
         u->uid = uid;
-        ps_str_init(&s, name, sizeof(name));
+        struct ps_str s = PS_STR_ROOM(32);
+
         if (uid == UNKNOWN_UID) {
             ps_str_add(&s, "unknown (tools by TCP)");
         } else {
             ps_str_addf(&s, "%" PRIu64, uid);
         }
-        ps_account_init(&u->account, PS_ACCOUNT_USER, name, &o->user_limits);
+        ps_account_init(&u->account, PS_ACCOUNT_USER, s.data, &o->user_limits);
         ps_account_add_parent(&u->account, &o->total);
         ps_map_put(o->users, uid, u);
     }
