@@ -72,40 +72,38 @@ static bool validate_async_op(struct ps_agent_step *st,
                               const struct ps_slice *array)
 {
     if (m->op == PS_OP_BROADCAST || m->op == PS_OP_BROADCAST_SEND_ONLY) {
-        ps_agent_op_reject(st, s, m, PS_E_UNSUPPORTED,
-                           "'%s': a broadcast is a round of all workers, "
-                           "and an async or ssp job has none; init gives "
-                           "a key its first value",
-                           k->name);
-        return false;
+        return ps_agent_op_reject(
+            st, s, m, PS_E_UNSUPPORTED,
+            "'%s': a broadcast is a round of all workers, "
+            "and an async or ssp job has none; init gives "
+            "a key its first value",
+            k->name);
     }
     if (m->op == PS_OP_SKIP) {
-        ps_agent_op_reject(st, s, m, PS_E_UNSUPPORTED,
-                           "'%s': only a round can be skipped, and an async "
-                           "or ssp job has none",
-                           k->name);
-        return false;
+        return ps_agent_op_reject(
+            st, s, m, PS_E_UNSUPPORTED,
+            "'%s': only a round can be skipped, and an async "
+            "or ssp job has none",
+            k->name);
     }
     if (m->op != PS_OP_PULL && push_rule(k->job) == PS_RULE_NONE) {
-        ps_agent_op_reject(st, s, m, PS_E_INVAL, "'%s': %s", k->name,
-                           rule_required_text);
-        return false;
+        return ps_agent_op_reject(st, s, m, PS_E_INVAL, "'%s': %s", k->name,
+                                  rule_required_text);
     }
     if ((m->op == PS_OP_PUSH || m->op == PS_OP_PUSHPULL) &&
         m->reduce != PS_REDUCE_SUM) {
-        ps_agent_op_reject(st, s, m, PS_E_INVAL,
-                           "'%s': reduction %s needs a round; pushes of an "
-                           "async or ssp job are applied one by one",
-                           k->name, ps_reduce_name(m->reduce));
-        return false;
+        return ps_agent_op_reject(
+            st, s, m, PS_E_INVAL,
+            "'%s': reduction %s needs a round; pushes of an "
+            "async or ssp job are applied one by one",
+            k->name, ps_reduce_name(m->reduce));
     }
     if ((m->op == PS_OP_PULL || m->op == PS_OP_PUSHPULL) &&
         array->buf == NULL) {
-        ps_agent_op_reject(
+        return ps_agent_op_reject(
             st, s, m, PS_E_INVAL,
             "'%s': a pull of an async or ssp job needs memory for the value",
             k->name);
-        return false;
     }
     return true;
 }

@@ -429,17 +429,15 @@ static bool measure_rows(struct ps_agent_step *st, struct ps_agent_session *s,
         return ps_agent_op_measure_dense(st, s, k, m, in);
     }
     if (!ps_agent_op_names_rows(m)) {
-        ps_agent_op_reject(st, s, m, PS_E_UNSUPPORTED,
-                           "'%s' is a key of rows: rows are pushed and pulled",
-                           k->name);
-        return false;
+        return ps_agent_op_reject(
+            st, s, m, PS_E_UNSUPPORTED,
+            "'%s' is a key of rows: rows are pushed and pulled", k->name);
     }
     if (m->row_count > rows_in_key(k)) {
-        ps_agent_op_reject(st, s, m, PS_E_INVAL,
-                           "'%s': the operation names %u rows, and the "
-                           "key has %u rows",
-                           k->name, m->row_count, rows_in_key(k));
-        return false;
+        return ps_agent_op_reject(st, s, m, PS_E_INVAL,
+                                  "'%s': the operation names %u rows, and the "
+                                  "key has %u rows",
+                                  k->name, m->row_count, rows_in_key(k));
     }
     in->array.len = ps_rows_numbers_bytes(m->row_count) +
                     ps_rows_data_bytes(m->row_count, k->row_width, k->dtype);
@@ -457,16 +455,15 @@ static bool validate_rows_op(struct ps_agent_step *st,
         return true;
     }
     if (m->row_count > 0 && array->buf == NULL) {
-        ps_agent_op_reject(st, s, m, PS_E_INVAL,
-                           "'%s': the operation has no rows", k->name);
-        return false;
+        return ps_agent_op_reject(st, s, m, PS_E_INVAL,
+                                  "'%s': the operation has no rows", k->name);
     }
     if (m->reduce > PS_REDUCE_MEAN) {
-        ps_agent_op_reject(st, s, m, PS_E_UNSUPPORTED,
-                           "'%s': rows are summed or averaged; %s is for "
-                           "whole arrays",
-                           k->name, ps_reduce_name(m->reduce));
-        return false;
+        return ps_agent_op_reject(
+            st, s, m, PS_E_UNSUPPORTED,
+            "'%s': rows are summed or averaged; %s is for "
+            "whole arrays",
+            k->name, ps_reduce_name(m->reduce));
     }
     return true;
 }
@@ -486,9 +483,8 @@ static bool copy_rows(struct ps_agent_step *st, struct ps_agent_session *s,
         struct ps_str t = PS_STR_ROOM(PS_TEXT_MAX);
 
         ps_refusal_text(&why, &t);
-        ps_agent_op_reject(st, s, m, PS_E_FULL, "'%s': %u rows: %s", k->name,
-                           m->row_count, t.data);
-        return false;
+        return ps_agent_op_reject(st, s, m, PS_E_FULL, "'%s': %u rows: %s",
+                                  k->name, m->row_count, t.data);
     }
     int rc = ps_agent_rows_new(&in->array, m->row_count, rows_in_key(k),
                                &in->rows);

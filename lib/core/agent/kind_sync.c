@@ -32,11 +32,11 @@ static bool validate_collective_op(struct ps_agent_step *st,
 {
     (void)array;
     if (m->op == PS_OP_SKIP) {
-        ps_agent_op_reject(st, s, m, PS_E_UNSUPPORTED,
-                           "'%s' is a collective's key: a collective knows "
-                           "by itself who has joined",
-                           k->name);
-        return false;
+        return ps_agent_op_reject(
+            st, s, m, PS_E_UNSUPPORTED,
+            "'%s' is a collective's key: a collective knows "
+            "by itself who has joined",
+            k->name);
     }
     return true;
 }

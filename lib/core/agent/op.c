@@ -240,7 +240,7 @@ void ps_agent_op_end_skipped(struct ps_agent_step *st, struct ps_agent_op *op,
     ps_agent_op_free(op);
 }
 
-void ps_agent_op_reject(struct ps_agent_step *st, struct ps_agent_session *s,
+bool ps_agent_op_reject(struct ps_agent_step *st, struct ps_agent_session *s,
                         const struct ps_msg_l_op *m, int error, const char *fmt,
                         ...)
 {
@@ -255,6 +255,7 @@ void ps_agent_op_reject(struct ps_agent_step *st, struct ps_agent_session *s,
         &(struct ps_msg){
             .code = PS_MSG_L_DONE,
             .l_done = {.op_id = m->op_id, .error = error, .text = t.data}});
+    return false;
 }
 
 bool ps_agent_op_measure_dense(struct ps_agent_step *st,
@@ -264,9 +265,8 @@ bool ps_agent_op_measure_dense(struct ps_agent_step *st,
                                struct ps_agent_op_input *in)
 {
     if (ps_agent_op_names_rows(m)) {
-        ps_agent_op_reject(st, s, m, PS_E_UNSUPPORTED,
-                           "'%s' is not a key of rows", k->name);
-        return false;
+        return ps_agent_op_reject(st, s, m, PS_E_UNSUPPORTED,
+                                  "'%s' is not a key of rows", k->name);
     }
     in->array.len = ps_agent_key_bytes(k);
     in->align = ps_dtype_size(k->dtype);

@@ -52,8 +52,9 @@ void ps_agent_op_end_skipped(struct ps_agent_step *st, struct ps_agent_op *op,
                              uint64_t version);
 void ps_agent_op_free(struct ps_agent_op *op);
 void ps_agent_op_free_list(struct ps_list *list);
-/* Refuses an operation that has not begun with an error and a text. */
-void ps_agent_op_reject(struct ps_agent_step *st, struct ps_agent_session *s,
+/* Refuses an operation that has not begun with an error and a text. Returns
+ * false. */
+bool ps_agent_op_reject(struct ps_agent_step *st, struct ps_agent_session *s,
                         const struct ps_msg_l_op *m, int error, const char *fmt,
                         ...) __attribute__((format(printf, 5, 6)));
 /* Kind's measure_array() for whole arrays. */

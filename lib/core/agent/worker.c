@@ -38,22 +38,20 @@ static bool resolve_memory(struct ps_agent_step *st, struct ps_agent_session *s,
         const char *why;
         int rc = ps_agent_session_on_missing_region(s, m->region, &why);
 
-        ps_agent_op_reject(st, s, m, rc, "region %u: %s", m->region, why);
-        return false;
+        return ps_agent_op_reject(st, s, m, rc, "region %u: %s", m->region,
+                                  why);
     }
     if (m->offset > region->size || bytes > region->size - m->offset) {
-        ps_agent_op_reject(
+        return ps_agent_op_reject(
             st, s, m, PS_E_INVAL,
             "'%s': %llu bytes at %llu do not lie in region %u of %zu bytes",
             k->name, (unsigned long long)bytes, (unsigned long long)m->offset,
             m->region, region->size);
-        return false;
     }
     if (((uintptr_t)region->data + m->offset) % align != 0) {
-        ps_agent_op_reject(st, s, m, PS_E_INVAL,
-                           "'%s': the array is not aligned to %zu", k->name,
-                           align);
-        return false;
+        return ps_agent_op_reject(st, s, m, PS_E_INVAL,
+                                  "'%s': the array is not aligned to %zu",
+                                  k->name, align);
     }
     memory->buf = region;
     memory->offset = m->offset;
@@ -134,56 +132,50 @@ static bool validate_op(struct ps_agent_step *st, struct ps_agent_session *s,
     bool has_array;
 
     if (m->op == PS_OP_SKIP && (m->region != 0 || m->row_count != 0)) {
-        ps_agent_op_reject(st, s, m, PS_E_INVAL,
-                           "'%s': a skip contributes nothing and has no array",
-                           k->name);
-        return false;
+        return ps_agent_op_reject(
+            st, s, m, PS_E_INVAL,
+            "'%s': a skip contributes nothing and has no array", k->name);
     }
     if (m->streaming && !may_stream(s, k, m, array)) {
-        ps_agent_op_reject(
+        return ps_agent_op_reject(
             st, s, m, PS_E_UNSUPPORTED,
             "'%s': an array may be sent while it is copied in a push, pushpull "
             "or broadcast of a sync job with on_loss fail alone; all others "
             "begin with the whole array",
             k->name);
-        return false;
     }
     if (m->root >= k->job->config.num_workers) {
-        ps_agent_op_reject(st, s, m, PS_E_INVAL,
-                           "root %u: the job has ranks 0 to %u", m->root,
-                           k->job->config.num_workers - 1);
-        return false;
+        return ps_agent_op_reject(st, s, m, PS_E_INVAL,
+                                  "root %u: the job has ranks 0 to %u", m->root,
+                                  k->job->config.num_workers - 1);
     }
     has_array = m->op == PS_OP_PUSH || m->op == PS_OP_PUSHPULL ||
                 ((m->op == PS_OP_BROADCAST ||
                   m->op == PS_OP_BROADCAST_SEND_ONLY || m->op == PS_OP_INIT) &&
                  k->job->local_ranks[s->local_rank].rank == m->root);
     if (has_array && array->buf == NULL) {
-        ps_agent_op_reject(st, s, m, PS_E_INVAL,
-                           "'%s': the operation has no array", k->name);
-        return false;
+        return ps_agent_op_reject(st, s, m, PS_E_INVAL,
+                                  "'%s': the operation has no array", k->name);
     }
     if (is_push_op((enum ps_op)m->op) &&
         m->round != k->round.pushed_round[s->local_rank] + 1) {
-        ps_agent_op_reject(
+        return ps_agent_op_reject(
             st, s, m, PS_E_INVAL,
             "'%s': rank %u contributes to round %llu, but its next round is "
             "%llu",
             k->name, k->job->local_ranks[s->local_rank].rank,
             (unsigned long long)m->round,
             (unsigned long long)k->round.pushed_round[s->local_rank] + 1);
-        return false;
     }
     if ((m->op == PS_OP_PULL || m->op == PS_OP_PULL_ROWS) &&
         m->round > k->round.pushed_round[s->local_rank]) {
-        ps_agent_op_reject(
+        return ps_agent_op_reject(
             st, s, m, PS_E_INVAL,
             "'%s': rank %u asks for version %llu, but has pushed %llu "
             "rounds only",
             k->name, k->job->local_ranks[s->local_rank].rank,
             (unsigned long long)m->round,
             (unsigned long long)k->round.pushed_round[s->local_rank]);
-        return false;
     }
     return true;
 }
