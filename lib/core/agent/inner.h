@@ -31,7 +31,7 @@
  *     waits.c         standstills: what processes wait for, for the scheduler
  *     report.c        training scalars and spans of programs
  *     session.c       training processes: accounts, hello, memory, departure
- *     op.c            operations, from acceptance to end; rows that they name
+ *     op.c            operations, from acceptance to end
  *     part.c          partitions of keys, contributions of the local ranks */
 #pragma once
 

@@ -78,6 +78,8 @@ struct ps_agent_key_kind {
                        const struct ps_agent_key *k,
                        const struct ps_msg_l_op *m,
                        struct ps_agent_op_input *in);
+    /* Frees op->rows, which that has made. NULL: it makes none. */
+    void (*free_rows)(struct ps_agent_rows *rows);
     /* Handles a validated operation, other than an init. */
     void (*accept_op)(struct ps_agent_step *st, struct ps_agent_op *op);
     /* Returns true for a push without a contribution to a round that is applied

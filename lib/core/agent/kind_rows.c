@@ -5,6 +5,7 @@
  * behind the row numbers. */
 #include "base/alloc.h"
 #include "base/num.h"
+#include "base/pool.h"
 #include "base/str.h"
 #include "core/agent/conflict.h"
 #include "core/agent/inner.h"
@@ -17,6 +18,109 @@
 #include "core/part/rows.h"
 
 #include <string.h>
+
+/* ------------------------------------------------------------- row numbers */
+
+/* Bytes from which row numbers lie in mapped memory; a failed mapping is an
+ * error, not an abort. */
+#define MAPPED_MIN (64u * 1024u)
+
+/* Row numbers copied before they are validated, so that a block with invalid
+ * numbers is not copied in full. */
+#define COPY_CHUNK 1024u
+
+/* Part of a row pull that concerns one partition. */
+struct ps_agent_row_request {
+    uint32_t part_index;
+    uint32_t first_row; /* Index of its first row in the operation. */
+    uint32_t row_count;
+    uint64_t request_id; /* 0: not sent. */
+    bool is_answered;
+};
+
+/* Rows that an operation contributes or requests. The numbers are copied on
+ * arrival, because the worker could change them later. */
+struct ps_agent_rows {
+    uint32_t count;
+    size_t mapped_bytes; /* Bytes mapped at `numbers`; 0: from the heap. */
+    uint32_t *numbers;   /* Row numbers in the key, ascending. */
+    /* Pull: one entry for each partition that has requested rows. */
+    struct ps_agent_row_request *requests;
+    uint32_t request_count;
+    uint32_t pending_requests; /* Requests without an answer. */
+    uint64_t newest_version;
+};
+
+static void rows_free(struct ps_agent_rows *r)
+{
+    if (r->mapped_bytes > 0) {
+        ps_pool_unmap(r->numbers, r->mapped_bytes);
+    } else {
+        ps_free(r->numbers);
+    }
+    ps_free(r->requests);
+    ps_free(r);
+}
+
+/* Bytes that `count` rows of a key of `part_count` partitions take at most. */
+static uint64_t rows_memory(uint32_t count, uint32_t part_count)
+{
+    return sizeof(struct ps_agent_rows) + count * (uint64_t)sizeof(uint32_t) +
+           ps_min_u64(count, part_count) * sizeof(struct ps_agent_row_request);
+}
+
+/* Copies and validates the row numbers. Only the copy is validated, because the
+ * worker may still write to the block. */
+static bool copy_row_numbers(struct ps_agent_rows *r, const uint8_t *from,
+                             uint32_t limit)
+{
+    for (uint32_t at = 0; at < r->count; at += COPY_CHUNK) {
+        uint32_t n = (uint32_t)ps_min_u64(r->count - at, COPY_CHUNK);
+        uint32_t first = at == 0 ? 0 : at - 1; /* Order across chunks. */
+
+        memcpy(r->numbers + at, from + at * sizeof(*r->numbers),
+               n * sizeof(*r->numbers));
+        if (!ps_rows_are_valid(r->numbers + first, n + (at - first), limit)) {
+            return false;
+        }
+        if (at > UINT32_MAX - COPY_CHUNK) {
+            break;
+        }
+    }
+    return true;
+}
+
+/* Copies the `count` row numbers at the beginning of the block; `count` is at
+ * most `limit`, the rows of the key. PS_E_INVAL: they do not ascend, or one is
+ * outside the key. PS_E_NOMEM. */
+static int rows_new(const struct ps_slice *block, uint32_t count,
+                    uint32_t limit, struct ps_agent_rows **ret_rows)
+{
+    const size_t bytes = (size_t)count * sizeof(uint32_t);
+    struct ps_agent_rows *r = ps_calloc(1, sizeof(*r));
+
+    r->count = count;
+    if (bytes < MAPPED_MIN) {
+        r->numbers = ps_alloc(bytes + sizeof(*r->numbers));
+    } else {
+        void *data;
+
+        if (ps_pool_map(bytes, &data) != 0) {
+            ps_free(r);
+            return PS_E_NOMEM;
+        }
+        r->numbers = data;
+        r->mapped_bytes = bytes;
+    }
+    if (count > 0 && !copy_row_numbers(r, ps_slice_data(block), limit)) {
+        rows_free(r);
+        return PS_E_INVAL;
+    }
+    *ret_rows = r;
+    return 0;
+}
+
+/* -------------------------------------------------------------- partitions */
 
 /* One more than the newest version that the partition's server reported; 0:
  * none. */
@@ -473,7 +577,7 @@ static bool copy_rows(struct ps_agent_step *st, struct ps_agent_session *s,
                       const struct ps_agent_key *k, const struct ps_msg_l_op *m,
                       struct ps_agent_op_input *in)
 {
-    const uint64_t cost = ps_agent_rows_memory(m->row_count, k->part_count);
+    const uint64_t cost = rows_memory(m->row_count, k->part_count);
     struct ps_refusal why;
 
     if (!ps_agent_op_names_rows(m)) {
@@ -486,8 +590,7 @@ static bool copy_rows(struct ps_agent_step *st, struct ps_agent_session *s,
         return ps_agent_op_reject(st, s, m, PS_E_FULL, "'%s': %u rows: %s",
                                   k->name, m->row_count, t.data);
     }
-    int rc = ps_agent_rows_new(&in->array, m->row_count, rows_in_key(k),
-                               &in->rows);
+    int rc = rows_new(&in->array, m->row_count, rows_in_key(k), &in->rows);
 
     if (rc == 0) {
         in->charged_bytes = cost;
@@ -554,6 +657,7 @@ const struct ps_agent_key_kind ps_agent_key_rows = {
     .measure_array = measure_rows,
     .validate_op = validate_rows_op,
     .copy_input = copy_rows,
+    .free_rows = rows_free,
     .accept_op = accept_rows_op,
     .start_part = start_rows_part,
     .end_round = ps_agent_round_end,
