@@ -125,6 +125,21 @@ static inline struct ps_list_node *ps_list_pop(struct ps_list *l)
     for (struct ps_list_node *node = ps_list_first(list); node != NULL;        \
          node = ps_list_next(list, node))
 
+/* The node in a struct of which it is `offset` bytes behind the begin; NULL for
+ * NULL. */
+static inline void *ps_list_entry(struct ps_list_node *n, size_t offset)
+{
+    return n == NULL ? NULL : (char *)n - offset;
+}
+
+/* The same, over the structs that have the nodes as their `member`. */
+#define PS_LIST_EACH_OF(type, entry, member, list)                             \
+    for (type *entry =                                                         \
+             ps_list_entry(ps_list_first(list), offsetof(type, member));       \
+         entry != NULL;                                                        \
+         entry = ps_list_entry(ps_list_next(list, &entry->member),             \
+                               offsetof(type, member)))
+
 /* The body may remove the node, and change nothing else of the list. */
 #define PS_LIST_EACH_SAFE(node, list)                                          \
     for (struct ps_list_node *node = ps_list_first(list), *node##_next = NULL; \

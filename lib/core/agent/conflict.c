@@ -292,11 +292,8 @@ static void make_notices_due(const struct ps_agent_job *j,
 static void settle_notices_of(const struct ps_list *list,
                               struct ps_agent_disagreement *d)
 {
-    PS_LIST_EACH(n, list)
+    PS_LIST_EACH_OF(const struct ps_agent_op, op, node, list)
     {
-        const struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op,
-                                                    node);
-
         (void)settle_notice(d, op->local_rank);
     }
 }

@@ -152,11 +152,8 @@ static const struct ps_agent_op *find_session_op(struct ps_agent_session *s,
 {
     uint32_t passed = 0;
 
-    PS_LIST_EACH(n, &s->ops)
+    PS_LIST_EACH_OF(const struct ps_agent_op, op, session_node, &s->ops)
     {
-        const struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op,
-                                                    session_node);
-
         if (op->id == op_id) {
             return op;
         }
@@ -559,11 +556,8 @@ static const struct ps_agent_op *oldest_key_op(const struct ps_agent_job *j,
             continue;
         }
         *ret_waits += s->op_count;
-        PS_LIST_EACH(n, &s->ops)
+        PS_LIST_EACH_OF(const struct ps_agent_op, op, session_node, &s->ops)
         {
-            const struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op,
-                                                        session_node);
-
             if (op->key != NULL &&
                 (oldest == NULL || op->started_at < oldest->started_at)) {
                 oldest = op;

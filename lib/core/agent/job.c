@@ -183,11 +183,8 @@ void ps_agent_job_free_if_unused(struct ps_agent_step *st,
 static struct ps_agent_session *find_session_by_worker(const struct ps_agent *a,
                                                        uint64_t worker)
 {
-    PS_LIST_EACH(n, &a->sessions)
+    PS_LIST_EACH_OF(struct ps_agent_session, s, node, &a->sessions)
     {
-        struct ps_agent_session *s = PS_CONTAINER(n, struct ps_agent_session,
-                                                  node);
-
         if (s->worker == worker) {
             return s;
         }
@@ -399,11 +396,8 @@ void ps_agent_job_on_state(struct ps_agent_step *st,
     if (j == NULL) {
         bool awaited = false;
 
-        PS_LIST_EACH(n, &a->sessions)
+        PS_LIST_EACH_OF(const struct ps_agent_session, s, node, &a->sessions)
         {
-            const struct ps_agent_session *s = PS_CONTAINER(
-                n, struct ps_agent_session, node);
-
             awaited = awaited || s->gen == m->gen ||
                       (s->gen == 0 && s->state == PS_AGENT_SESSION_OPENING &&
                        !has_job_ended(a, m->gen));
@@ -452,11 +446,8 @@ void ps_agent_job_reoffer(struct ps_agent_step *st)
     struct ps_map_cursor c = {0};
     struct ps_agent_job *j;
 
-    PS_LIST_EACH(n, &st->a->sessions)
+    PS_LIST_EACH_OF(struct ps_agent_session, s, node, &st->a->sessions)
     {
-        struct ps_agent_session *s = PS_CONTAINER(n, struct ps_agent_session,
-                                                  node);
-
         if (s->hello == NULL || s->hello->l_hello.gen != 0 ||
             s->state != PS_AGENT_SESSION_OPENING ||
             s->job_open == PS_AGENT_JOB_OPEN_DEFERRED) {
@@ -480,22 +471,16 @@ void ps_agent_job_resend_all(struct ps_agent_step *st)
     struct ps_map_cursor c = {0};
     struct ps_agent_job *j;
 
-    PS_LIST_EACH(n, &st->a->sessions)
+    PS_LIST_EACH_OF(struct ps_agent_session, s, node, &st->a->sessions)
     {
-        struct ps_agent_session *s = PS_CONTAINER(n, struct ps_agent_session,
-                                                  node);
-
         if (s->hello != NULL && !s->is_closing &&
             s->job_open != PS_AGENT_JOB_OPEN_DEFERRED) {
             ps_agent_session_send_open(st, s);
         }
     }
     while ((j = ps_map_next(st->a->jobs, &c)) != NULL) {
-        PS_LIST_EACH(n, &j->openings.keys)
+        PS_LIST_EACH_OF(struct ps_agent_key, k, opening.node, &j->openings.keys)
         {
-            struct ps_agent_key *k = PS_CONTAINER(n, struct ps_agent_key,
-                                                  opening.node);
-
             if (k->opening.state == PS_AGENT_KEY_REQUESTED) {
                 ps_agent_key_send_open(st, k);
             }

@@ -294,10 +294,8 @@ static void advance_async(struct ps_agent_step *st, struct ps_agent_key *k)
 
     end_answered_ops(st, k, &k->pulls);
     end_answered_ops(st, k, &k->init.ops);
-    PS_LIST_EACH(n, &k->pulls)
+    PS_LIST_EACH_OF(struct ps_agent_op, op, node, &k->pulls)
     {
-        struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
-
         if (is_pull_ready(k, op)) {
             draw_ticket(k, op);
             last = op->ticket > last ? op->ticket : last;
@@ -305,10 +303,8 @@ static void advance_async(struct ps_agent_step *st, struct ps_agent_key *k)
     }
     if (k->init.pending_parts == 0) {
         /* An init ends when a value exists, from any rank. */
-        PS_LIST_EACH(n, &k->init.ops)
+        PS_LIST_EACH_OF(struct ps_agent_op, op, node, &k->init.ops)
         {
-            struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
-
             draw_ticket(k, op);
             last = op->ticket > last ? op->ticket : last;
         }
@@ -373,11 +369,8 @@ static int accept_async_value(struct ps_agent_step *st, struct ps_agent_part *p,
          * answer, after a request was sent again. */
         return 0;
     }
-    PS_LIST_EACH(n, &k->pulls)
+    PS_LIST_EACH_OF(const struct ps_agent_op, op, node, &k->pulls)
     {
-        const struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op,
-                                                    node);
-
         if (op->ticket > own->served_ticket &&
             op->ticket <= own->requested_ticket) {
             const struct ps_slice to = ps_agent_part_slice(p, &op->array);

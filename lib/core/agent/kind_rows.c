@@ -420,10 +420,8 @@ static struct ps_agent_row_request *
 find_row_request(const struct ps_agent_key *k, uint64_t request,
                  struct ps_agent_op **ret_op)
 {
-    PS_LIST_EACH(n, &k->row_pulls)
+    PS_LIST_EACH_OF(struct ps_agent_op, op, node, &k->row_pulls)
     {
-        struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
-
         for (uint32_t i = 0; i < op->rows->request_count; i++) {
             if (op->rows->requests[i].request_id == request) {
                 *ret_op = op;

@@ -180,10 +180,8 @@ void ps_agent_opt_state_accept_op(struct ps_agent_step *st,
 void ps_agent_opt_state_resend(struct ps_agent_step *st, struct ps_agent_key *k,
                                uint32_t node)
 {
-    PS_LIST_EACH(n, &k->state_transfers)
+    PS_LIST_EACH_OF(struct ps_agent_op, op, node, &k->state_transfers)
     {
-        struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
-
         for (uint32_t i = 0; i < k->part_count; i++) {
             struct part_request *q = &op->state_transfer->requests[i];
 
@@ -200,9 +198,8 @@ void ps_agent_opt_state_resend(struct ps_agent_step *st, struct ps_agent_key *k,
 void ps_agent_opt_state_reset_part(struct ps_agent_step *st,
                                    struct ps_agent_part *p)
 {
-    PS_LIST_EACH(n, &p->key->state_transfers)
+    PS_LIST_EACH_OF(struct ps_agent_op, op, node, &p->key->state_transfers)
     {
-        struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
         struct part_request *q = &op->state_transfer->requests[p->index];
 
         if (!q->is_answered && q->request_id != 0) {
@@ -225,10 +222,8 @@ void ps_agent_opt_state_advance(struct ps_agent_step *st,
 static struct ps_agent_op *find_transfer_op(const struct ps_agent_key *k,
                                             uint32_t index, uint64_t request)
 {
-    PS_LIST_EACH(n, &k->state_transfers)
+    PS_LIST_EACH_OF(struct ps_agent_op, op, node, &k->state_transfers)
     {
-        struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
-
         if (index < k->part_count && request != 0 &&
             op->state_transfer->requests[index].request_id == request) {
             return op;

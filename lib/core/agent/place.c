@@ -461,10 +461,8 @@ static void resend_requests(struct ps_agent_step *st, struct ps_agent_key *k,
 
 void ps_agent_resend_server(struct ps_agent_step *st, struct ps_agent_server *s)
 {
-    PS_LIST_EACH(n, &s->send_queues)
+    PS_LIST_EACH_OF(struct ps_agent_send_queue, f, node, &s->send_queues)
     {
-        struct ps_agent_send_queue *f = PS_CONTAINER(
-            n, struct ps_agent_send_queue, node);
         struct ps_map_cursor c = {0};
         struct ps_agent_key *k;
 

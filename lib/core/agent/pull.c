@@ -148,10 +148,8 @@ static struct ps_agent_op *find_pull(const struct ps_list *list,
                                      const struct ps_agent_session *s,
                                      uint64_t op_id)
 {
-    PS_LIST_EACH(n, list)
+    PS_LIST_EACH_OF(struct ps_agent_op, op, node, list)
     {
-        struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
-
         if (op->session == s && op->id == op_id &&
             (op->kind == PS_OP_PULL || op->kind == PS_OP_PULL_ROWS)) {
             return op;
@@ -231,10 +229,8 @@ void ps_agent_init_accept_op(struct ps_agent_step *st, struct ps_agent_op *op)
 void ps_agent_init_start_pending(struct ps_agent_step *st,
                                  struct ps_agent_key *k)
 {
-    PS_LIST_EACH(n, &k->init.ops)
+    PS_LIST_EACH_OF(struct ps_agent_op, op, node, &k->init.ops)
     {
-        struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
-
         if (is_op_of_root(op) && k->init.pending_parts == 0) {
             start_init(st, k, op);
             return;
@@ -250,11 +246,8 @@ bool ps_agent_init_reopen_part(struct ps_agent_part *p)
         ps_agent_round_is_open(k) || p->is_init) {
         return false;
     }
-    PS_LIST_EACH(n, &k->init.ops)
+    PS_LIST_EACH_OF(const struct ps_agent_op, op, node, &k->init.ops)
     {
-        const struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op,
-                                                    node);
-
         if (!is_op_of_root(op)) {
             continue;
         }

@@ -196,10 +196,8 @@ static uint32_t list_values(const struct ps_agent_job *j,
 /* The operations whose values are all in the report of that number. */
 static void note_request(struct ps_agent_reports *r)
 {
-    PS_LIST_EACH(n, &r->ops)
+    PS_LIST_EACH_OF(struct ps_agent_op, op, node, &r->ops)
     {
-        struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
-
         if (op->round == 0) {
             op->round = r->request;
         }

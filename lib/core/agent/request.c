@@ -160,10 +160,8 @@ void ps_agent_request_accept(struct ps_agent_step *st,
 static struct ps_agent_op *find_request(const struct ps_agent_job *j,
                                         uint64_t request)
 {
-    PS_LIST_EACH(n, &j->sched_ops)
+    PS_LIST_EACH_OF(struct ps_agent_op, op, node, &j->sched_ops)
     {
-        struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
-
         if (op->round == request) {
             return op;
         }
@@ -219,10 +217,8 @@ void ps_agent_request_on_profile_events(struct ps_agent_step *st,
 
 void ps_agent_request_resend(struct ps_agent_step *st, struct ps_agent_job *j)
 {
-    PS_LIST_EACH(n, &j->sched_ops)
+    PS_LIST_EACH_OF(struct ps_agent_op, op, node, &j->sched_ops)
     {
-        struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
-
         ps_agent_uplink_send_msg(st, op->sched_request);
     }
 }

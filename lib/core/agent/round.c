@@ -427,11 +427,8 @@ void ps_agent_round_complete(struct ps_agent_step *st, struct ps_agent_key *k)
     k->round.launched_parts = 0;
     k->round.reported_bytes = 0;
     k->round.weight = ps_agent_contribution_weight(k);
-    PS_LIST_EACH(n, &k->pulls)
+    PS_LIST_EACH_OF(const struct ps_agent_op, op, node, &k->pulls)
     {
-        const struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op,
-                                                    node);
-
         k->round.needs_value = k->round.needs_value ||
                                (k->kind->has_rounds &&
                                 op->round >= k->round.number);

@@ -255,10 +255,8 @@ void ps_agent_server_on_dial_failed(struct ps_agent_step *st, uint64_t target,
 /* Returns true if a key of this node has a partition on the server. */
 static bool has_partitions(const struct ps_agent_server *s)
 {
-    PS_LIST_EACH(n, &s->send_queues)
+    PS_LIST_EACH_OF(const struct ps_agent_send_queue, f, node, &s->send_queues)
     {
-        const struct ps_agent_send_queue *f = PS_CONTAINER(
-            n, struct ps_agent_send_queue, node);
         struct ps_map_cursor c = {0};
         const struct ps_agent_key *k;
 

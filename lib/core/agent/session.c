@@ -533,11 +533,8 @@ void ps_agent_session_send_deferred(struct ps_agent_step *st)
     if (ps_link_unacked(a->uplink.dialer.link) > 0) {
         return;
     }
-    PS_LIST_EACH(n, &a->sessions)
+    PS_LIST_EACH_OF(struct ps_agent_session, s, node, &a->sessions)
     {
-        struct ps_agent_session *s = PS_CONTAINER(n, struct ps_agent_session,
-                                                  node);
-
         if (s->job_open == PS_AGENT_JOB_OPEN_DEFERRED) {
             s->job_open = PS_AGENT_JOB_OPEN_FIRST;
             a->deferred_session_count--;

@@ -48,11 +48,8 @@ static uint32_t count_ops(const struct ps_agent *a,
 {
     uint32_t ops = 0;
 
-    PS_LIST_EACH(n, &a->sessions)
+    PS_LIST_EACH_OF(const struct ps_agent_session, s, node, &a->sessions)
     {
-        const struct ps_agent_session *s = PS_CONTAINER(
-            n, struct ps_agent_session, node);
-
         ops += is_of_process(s, of) ? s->op_count : 0;
     }
     return ops;
@@ -129,10 +126,8 @@ static uint64_t awaited_by(const struct ps_agent_op *op)
 static bool list_waits(const struct ps_agent_session *s, uint32_t rank,
                        struct ps_rec_open_wait *list, uint32_t *count)
 {
-    PS_LIST_EACH(n, &s->ops)
+    PS_LIST_EACH_OF(const struct ps_agent_op, op, session_node, &s->ops)
     {
-        const struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op,
-                                                    session_node);
         const struct ps_agent_key *k = op->key;
 
         if (*count == WAITS_MAX) {
@@ -157,11 +152,8 @@ static bool may_have_init(const struct ps_agent_job *j,
         if (s == NULL || s->hello->l_hello.gen != 0) {
             return true;
         }
-        PS_LIST_EACH(n, &s->ops)
+        PS_LIST_EACH_OF(const struct ps_agent_op, op, session_node, &s->ops)
         {
-            const struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op,
-                                                        session_node);
-
             if (k != NULL && op->key == k && is_init(op)) {
                 return true;
             }
@@ -200,10 +192,8 @@ static void add_other_jobs(const struct ps_agent *a,
                            const struct ps_agent_session *s, uint64_t *list,
                            uint32_t *count)
 {
-    PS_LIST_EACH(n, &a->sessions)
+    PS_LIST_EACH_OF(const struct ps_agent_session, other, node, &a->sessions)
     {
-        const struct ps_agent_session *other = PS_CONTAINER(
-            n, struct ps_agent_session, node);
         bool is_new = is_of_process(other, s) && other->gen != s->gen;
 
         for (uint32_t i = 0; i < *count && is_new; i++) {
@@ -308,11 +298,8 @@ static bool is_answered(const struct ps_agent *a,
 static void ask_process(struct ps_agent_step *st,
                         const struct ps_agent_session *of, uint64_t query)
 {
-    PS_LIST_EACH(n, &st->a->sessions)
+    PS_LIST_EACH_OF(struct ps_agent_session, s, node, &st->a->sessions)
     {
-        struct ps_agent_session *s = PS_CONTAINER(n, struct ps_agent_session,
-                                                  node);
-
         if (is_of_process(s, of) && s->wait.sent < query) {
             s->wait.sent = query;
             ps_effects_send_msg(
@@ -376,11 +363,8 @@ void ps_agent_waits_on_state(struct ps_agent_step *st,
         m->request <= s->wait.query) {
         return; /* Not asked for, or another connection has answered. */
     }
-    PS_LIST_EACH(n, &st->a->sessions)
+    PS_LIST_EACH_OF(struct ps_agent_session, of, node, &st->a->sessions)
     {
-        struct ps_agent_session *of = PS_CONTAINER(n, struct ps_agent_session,
-                                                   node);
-
         if (is_of_process(of, s)) {
             of->wait.query = m->request;
             of->wait.at = st->now;

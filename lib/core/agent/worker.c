@@ -394,11 +394,9 @@ static void drop_key_waiters(struct ps_agent_session *s)
     if (s->job == NULL) {
         return;
     }
-    PS_LIST_EACH(n, &s->job->openings.keys)
+    PS_LIST_EACH_OF(struct ps_agent_key, k, opening.node,
+                    &s->job->openings.keys)
     {
-        struct ps_agent_key *k = PS_CONTAINER(n, struct ps_agent_key,
-                                              opening.node);
-
         PS_LIST_EACH_SAFE(m, &k->opening.waiters)
         {
             struct ps_agent_key_waiter *asker = PS_CONTAINER(
@@ -567,11 +565,8 @@ static void on_active_msg(struct ps_agent_step *st, struct ps_agent_session *s,
  * worker that detaches then counts as crashed, not as left. */
 static bool is_streaming(const struct ps_agent_session *s)
 {
-    PS_LIST_EACH(n, &s->ops)
+    PS_LIST_EACH_OF(const struct ps_agent_op, op, session_node, &s->ops)
     {
-        const struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op,
-                                                    session_node);
-
         if (ps_agent_op_is_streaming(op)) {
             return true;
         }

@@ -188,11 +188,8 @@ static struct ps_output_conn *find_heaviest(struct ps_output_conn *c,
     struct ps_output_conn *most = c;
     uint64_t held = request;
 
-    PS_LIST_EACH(n, &c->output->conns)
+    PS_LIST_EACH_OF(struct ps_output_conn, other, node, &c->output->conns)
     {
-        struct ps_output_conn *other = PS_CONTAINER(n, struct ps_output_conn,
-                                                    node);
-
         if ((user == NULL || other->user == user) &&
             queued_memory(other) > held) {
             most = other;
@@ -257,10 +254,8 @@ bool ps_output_evict(struct ps_output *o, struct ps_output_close *ret_close)
     struct ps_str s;
 
     ret_close->conn = NULL;
-    PS_LIST_EACH(n, &o->conns)
+    PS_LIST_EACH_OF(struct ps_output_conn, c, node, &o->conns)
     {
-        struct ps_output_conn *c = PS_CONTAINER(n, struct ps_output_conn, node);
-
         if (!c->is_closing && total_memory(c) >= least) {
             ret_close->conn = c;
             least = total_memory(c) + 1;
@@ -301,11 +296,8 @@ static void make_room(struct ps_pre_handshake *p, uint64_t source,
     struct ps_pre_handshake_conn *own = NULL;
     uint32_t count = 0;
 
-    PS_LIST_EACH(n, &p->conns)
+    PS_LIST_EACH_OF(struct ps_pre_handshake_conn, c, node, &p->conns)
     {
-        struct ps_pre_handshake_conn *c = PS_CONTAINER(
-            n, struct ps_pre_handshake_conn, node);
-
         if (c->is_evicted) {
             continue;
         }

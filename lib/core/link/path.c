@@ -181,10 +181,8 @@ static struct ps_path *choose_path(struct ps_path_link *link,
 {
     struct ps_path *best = link->main;
 
-    PS_LIST_EACH(n, &link->paths)
+    PS_LIST_EACH_OF(struct ps_path, p, node, &link->paths)
     {
-        struct ps_path *p = PS_CONTAINER(n, struct ps_path, node);
-
         if (p->state == PS_PATH_READY &&
             (p->queued < best->queued ||
              (p->queued == best->queued &&
@@ -201,10 +199,8 @@ static struct ps_path *choose_path(struct ps_path_link *link,
 /* Releases the records of acknowledged frames. */
 static void release_acked(struct ps_path_link *link)
 {
-    PS_LIST_EACH(n, &link->paths)
+    PS_LIST_EACH_OF(struct ps_path, p, node, &link->paths)
     {
-        struct ps_path *p = PS_CONTAINER(n, struct ps_path, node);
-
         while (p->record_count > 0 &&
                p->records[p->record_first].seq <= link->acked) {
             ps_packet_unref(record_pop(p).packet);
@@ -335,10 +331,8 @@ void ps_path_finish(struct ps_path *p, struct ps_effects *fx)
         return;
     }
     p->link->is_ending = true;
-    PS_LIST_EACH(n, &p->link->paths)
+    PS_LIST_EACH_OF(const struct ps_path, one, node, &p->link->paths)
     {
-        const struct ps_path *one = PS_CONTAINER(n, struct ps_path, node);
-
         if (one != p) {
             ps_effects_close(fx, one->id);
         }
@@ -370,10 +364,8 @@ bool ps_path_closed(struct ps_path *p, ps_time now, struct ps_effects *fx)
         return false;
     }
     if (is_main) {
-        PS_LIST_EACH(n, &link->paths)
+        PS_LIST_EACH_OF(const struct ps_path, one, node, &link->paths)
         {
-            const struct ps_path *one = PS_CONTAINER(n, struct ps_path, node);
-
             if (one != p) {
                 ps_effects_abort(fx, one->id, PS_E_CLOSED,
                                  "its link has lost the main connection");
@@ -450,10 +442,8 @@ bool ps_path_sent(struct ps_path *p, uint64_t queued, struct ps_event *ev)
 static struct ps_path_link *find_link(const struct ps_multipath *mp,
                                       const struct ps_msg_hello *m)
 {
-    PS_LIST_EACH(n, &mp->links)
+    PS_LIST_EACH_OF(struct ps_path_link, link, node, &mp->links)
     {
-        struct ps_path_link *link = PS_CONTAINER(n, struct ps_path_link, node);
-
         if (link->is_welcomed && !link->is_ending &&
             link->session == m->session && link->instance == m->instance &&
             link->peer_node == m->node) {
@@ -662,10 +652,8 @@ void ps_multipath_tick(struct ps_multipath *mp, ps_time now,
         return;
     }
     mp->deadline = PS_TIME_NEVER;
-    PS_LIST_EACH(n, &mp->links)
+    PS_LIST_EACH_OF(struct ps_path_link, link, node, &mp->links)
     {
-        struct ps_path_link *link = PS_CONTAINER(n, struct ps_path_link, node);
-
         if (link->dial_at <= now) {
             dial_missing(link, now, fx);
         }
@@ -677,10 +665,8 @@ void ps_multipath_set_threads(struct ps_multipath *mp, uint32_t threads,
                               ps_time now)
 {
     mp->io_threads = threads;
-    PS_LIST_EACH(n, &mp->links)
+    PS_LIST_EACH_OF(struct ps_path_link, link, node, &mp->links)
     {
-        struct ps_path_link *link = PS_CONTAINER(n, struct ps_path_link, node);
-
         if (link->is_welcomed && mp->opt.connections == 0) {
             path_link_check_later(link, false, now);
         }
