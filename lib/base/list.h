@@ -125,23 +125,28 @@ static inline struct ps_list_node *ps_list_pop(struct ps_list *l)
     for (struct ps_list_node *node = ps_list_first(list); node != NULL;        \
          node = ps_list_next(list, node))
 
-/* The node in a struct of which it is `offset` bytes behind the begin; NULL for
- * NULL. */
 static inline void *ps_list_entry(struct ps_list_node *n, size_t offset)
 {
     return n == NULL ? NULL : (char *)n - offset;
 }
 
-/* The same, over the structs that have the nodes as their `member`. */
+/* The same with the structs that have the nodes as their `member`; NULL: there
+ * is none. */
+#define PS_LIST_FIRST(type, member, list)                                      \
+    ((type *)ps_list_entry(ps_list_first(list), offsetof(type, member)))
+#define PS_LIST_NEXT(type, entry, member, list)                                \
+    ((type *)ps_list_entry(ps_list_next(list, &(entry)->member),               \
+                           offsetof(type, member)))
+#define PS_LIST_POP(type, member, list)                                        \
+    ((type *)ps_list_entry(ps_list_pop(list), offsetof(type, member)))
 #define PS_LIST_EACH_OF(type, entry, member, list)                             \
-    for (type *entry =                                                         \
-             ps_list_entry(ps_list_first(list), offsetof(type, member));       \
-         entry != NULL;                                                        \
-         entry = ps_list_entry(ps_list_next(list, &entry->member),             \
-                               offsetof(type, member)))
+    for (type *entry = PS_LIST_FIRST(type, member, list); entry != NULL;       \
+         entry = PS_LIST_NEXT(type, entry, member, list))
 
-/* The body may remove the node, and change nothing else of the list. */
-#define PS_LIST_EACH_SAFE(node, list)                                          \
-    for (struct ps_list_node *node = ps_list_first(list), *node##_next = NULL; \
-         node != NULL && (node##_next = ps_list_next(list, node), true);       \
-         node = node##_next)
+/* The body may remove the entry, and change nothing else of the list. */
+#define PS_LIST_EACH_SAFE(type, entry, member, list)                           \
+    for (type *entry = PS_LIST_FIRST(type, member, list),                      \
+              *entry##_next = NULL;                                            \
+         entry != NULL &&                                                      \
+         (entry##_next = PS_LIST_NEXT(type, entry, member, list), true);       \
+         entry = entry##_next)

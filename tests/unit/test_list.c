@@ -113,11 +113,45 @@ static void pop_drains_in_order(void **state)
     assert_null(ps_list_pop(&l));
 }
 
+/* The loops over the structs see each entry once, also when the body removes
+ * it. */
+static void loops_over_structs_see_each_entry(void **state)
+{
+    struct thing things[4] = {
+        {.number = 0}, {.number = 1}, {.number = 2}, {.number = 3}};
+    const int odd[] = {1, 3};
+    struct ps_list l;
+    int sum = 0;
+
+    (void)state;
+    ps_list_init(&l);
+    assert_null(PS_LIST_FIRST(struct thing, node, &l));
+    assert_null(PS_LIST_POP(struct thing, node, &l));
+    for (int i = 0; i < 4; i++) {
+        ps_list_push_back(&l, &things[i].node);
+    }
+    PS_LIST_EACH_OF(const struct thing, t, node, &l)
+    {
+        sum += 1 << t->number;
+    }
+    assert_int_equal(sum, 15);
+    PS_LIST_EACH_SAFE(struct thing, t, node, &l)
+    {
+        if (t->number % 2 == 0) {
+            ps_list_remove(&t->node);
+        }
+    }
+    expect(&l, odd, 2);
+    assert_ptr_equal(PS_LIST_FIRST(struct thing, node, &l), &things[1]);
+    assert_ptr_equal(PS_LIST_POP(struct thing, node, &l), &things[1]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(list_agrees_with_an_array),
         cmocka_unit_test(pop_drains_in_order),
+        cmocka_unit_test(loops_over_structs_see_each_entry),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -674,16 +674,16 @@ static void free_computations(struct ps_agent *a)
 void ps_agent_free(struct ps_agent *a)
 {
     struct ps_map_cursor c = {0};
+    struct ps_agent_session *session;
     struct ps_agent_server *s;
     struct ps_agent_job *j;
-    struct ps_list_node *n;
 
     if (a == NULL) {
         return;
     }
-    while ((n = ps_list_first(&a->sessions)) != NULL) {
-        ps_agent_session_free(a,
-                              PS_CONTAINER(n, struct ps_agent_session, node));
+    while ((session = PS_LIST_FIRST(struct ps_agent_session, node,
+                                    &a->sessions)) != NULL) {
+        ps_agent_session_free(a, session);
     }
     while ((j = ps_map_next(a->jobs, &c)) != NULL) {
         ps_agent_job_free(NULL, a, j);

@@ -27,11 +27,10 @@
 void ps_agent_fail_list(struct ps_agent_step *st, struct ps_list *list,
                         int error, const char *text)
 {
-    struct ps_list_node *n;
+    struct ps_agent_op *op;
 
-    while ((n = ps_list_pop(list)) != NULL) {
-        ps_agent_op_end(st, PS_CONTAINER(n, struct ps_agent_op, node), 0, error,
-                        text);
+    while ((op = PS_LIST_POP(struct ps_agent_op, node, list)) != NULL) {
+        ps_agent_op_end(st, op, 0, error, text);
     }
 }
 
@@ -57,7 +56,7 @@ void ps_agent_fail_inits(struct ps_agent_step *st, struct ps_agent_key *k,
 void ps_agent_fail_key(struct ps_agent_step *st, struct ps_agent_key *k,
                        int error, const char *text)
 {
-    struct ps_list_node *n;
+    struct ps_agent_op *op;
 
     ps_agent_fail_inits(st, k, error, text);
     for (uint32_t i = 0; i < k->part_count; i++) {
@@ -71,8 +70,7 @@ void ps_agent_fail_key(struct ps_agent_step *st, struct ps_agent_key *k,
     }
     for (uint32_t i = 0;
          ps_agent_round_is_open(k) && i < k->job->local_rank_count; i++) {
-        struct ps_agent_op *op = k->round.contribution[i];
-
+        op = k->round.contribution[i];
         k->round.contribution[i] = NULL;
         if (op != NULL) {
             k->round.pushed_round[i] = op->round - 1; /* May be retried. */
@@ -84,9 +82,8 @@ void ps_agent_fail_key(struct ps_agent_step *st, struct ps_agent_key *k,
     }
     ps_agent_fail_list(st, &k->pulls, error, text);
     ps_agent_fail_list(st, &k->row_pulls, error, text);
-    while ((n = ps_list_pop(&k->round.deferred_pushes)) != NULL) {
-        struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
-
+    while ((op = PS_LIST_POP(struct ps_agent_op, node,
+                             &k->round.deferred_pushes)) != NULL) {
         if (k->round.pushed_round[op->local_rank] >= op->round) {
             k->round.pushed_round[op->local_rank] = op->round - 1;
         }
@@ -334,12 +331,10 @@ static void end_attempt(struct ps_agent_step *st, struct ps_agent_key *k,
 static void end_pulls(struct ps_agent_step *st, struct ps_list *list,
                       struct ps_agent_disagreement *d)
 {
-    PS_LIST_EACH_SAFE(n, list)
+    PS_LIST_EACH_SAFE(struct ps_agent_op, op, node, list)
     {
-        struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
-
         if (op->kind != PS_OP_PUSHPULL) {
-            ps_list_remove(n);
+            ps_list_remove(&op->node);
             (void)settle_notice(d, op->local_rank);
             ps_agent_op_end(st, op, 0, PS_E_MISMATCH, d->text);
         }

@@ -400,11 +400,8 @@ void ps_agent_diagnose_resend(struct ps_agent_step *st)
 void ps_agent_diagnose_drop_session(struct ps_agent *a,
                                     struct ps_agent_session *s)
 {
-    PS_LIST_EACH_SAFE(n, &s->stall_queries)
+    PS_LIST_EACH_SAFE(struct ps_agent_stall_query, q, node, &s->stall_queries)
     {
-        struct ps_agent_stall_query *q = PS_CONTAINER(
-            n, struct ps_agent_stall_query, node);
-
         if (q->is_sent) {
             detach_query(q); /* Counts as sent until its reply arrives. */
         } else {

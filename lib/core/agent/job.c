@@ -95,14 +95,13 @@ void ps_agent_job_free(struct ps_agent_step *st, struct ps_agent *a,
     struct ps_map_cursor c = {0};
     struct ps_agent_key *k;
     struct ps_agent_send_queue *f;
-    struct ps_list_node *n;
 
     while ((k = ps_map_next(j->keys, &c)) != NULL) {
         ps_agent_key_free(a, k);
     }
-    while ((n = ps_list_first(&j->openings.keys)) != NULL) {
-        ps_agent_key_free(a,
-                          PS_CONTAINER(n, struct ps_agent_key, opening.node));
+    while ((k = PS_LIST_FIRST(struct ps_agent_key, opening.node,
+                              &j->openings.keys)) != NULL) {
+        ps_agent_key_free(a, k);
     }
     ps_agent_op_free_list(&j->barriers.ops);
     ps_agent_op_free_list(&j->sched_ops);
@@ -290,11 +289,8 @@ static void assign_sessions(struct ps_agent_step *st, struct ps_agent_job *j,
 static void fail_sessions(struct ps_agent_step *st, struct ps_agent_job *j,
                           int error, const char *text)
 {
-    PS_LIST_EACH_SAFE(n, &st->a->sessions)
+    PS_LIST_EACH_SAFE(struct ps_agent_session, s, node, &st->a->sessions)
     {
-        struct ps_agent_session *s = PS_CONTAINER(n, struct ps_agent_session,
-                                                  node);
-
         if (!s->is_closing &&
             (s->job == j || (s->job == NULL && s->gen == j->gen))) {
             ps_agent_session_end(st, s, error, "%s", text);

@@ -455,12 +455,10 @@ void ps_agent_key_on_disagreement(struct ps_agent_step *st,
 static void answer_key_waiters(struct ps_agent_step *st, struct ps_agent_key *k,
                                int error, const char *text)
 {
-    struct ps_list_node *n;
+    struct ps_agent_key_waiter *waiter;
 
-    while ((n = ps_list_pop(&k->opening.waiters)) != NULL) {
-        struct ps_agent_key_waiter *waiter = PS_CONTAINER(
-            n, struct ps_agent_key_waiter, node);
-
+    while ((waiter = PS_LIST_POP(struct ps_agent_key_waiter, node,
+                                 &k->opening.waiters)) != NULL) {
         send_key_info(st, waiter, k, error, text);
         ps_agent_key_waiter_free(waiter);
     }
@@ -620,7 +618,7 @@ static void orphan_computations(struct ps_agent *a,
 
 void ps_agent_key_free(struct ps_agent *a, struct ps_agent_key *k)
 {
-    struct ps_list_node *n;
+    struct ps_agent_key_waiter *waiter;
 
     orphan_computations(a, k);
     for (uint32_t i = 0; i < k->part_count; i++) {
@@ -634,9 +632,9 @@ void ps_agent_key_free(struct ps_agent *a, struct ps_agent_key *k)
         }
         ps_agent_encode_free(p);
     }
-    while ((n = ps_list_pop(&k->opening.waiters)) != NULL) {
-        ps_agent_key_waiter_free(
-            PS_CONTAINER(n, struct ps_agent_key_waiter, node));
+    while ((waiter = PS_LIST_POP(struct ps_agent_key_waiter, node,
+                                 &k->opening.waiters)) != NULL) {
+        ps_agent_key_waiter_free(waiter);
     }
     for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
         if (k->round.contribution[i] != NULL) {

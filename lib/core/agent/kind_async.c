@@ -159,10 +159,8 @@ static void start_push(struct ps_agent_step *st, struct ps_agent_key *k)
     k->round.op = PS_OP_PUSH;
     k->round.reduce = PS_REDUCE_SUM;
     k->round.rule = push_rule(k->job);
-    PS_LIST_EACH_SAFE(n, &k->round.deferred_pushes)
+    PS_LIST_EACH_SAFE(struct ps_agent_op, op, node, &k->round.deferred_pushes)
     {
-        struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
-
         if (k->round.contributed_count == 0 ||
             (k->round.rule == PS_RULE_ACCUMULATE &&
              k->round.contribution[op->local_rank] == NULL)) {
@@ -277,10 +275,8 @@ static void end_answered_ops(struct ps_agent_step *st,
         least_served = ps_min_u64(least_served,
                                   async_part(&k->parts[i])->served_ticket);
     }
-    PS_LIST_EACH_SAFE(n, list)
+    PS_LIST_EACH_SAFE(struct ps_agent_op, op, node, list)
     {
-        struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
-
         if (op->ticket != 0 && op->ticket <= least_served) {
             ps_list_remove(&op->node);
             ps_agent_op_end(st, op, op->round, 0, "");

@@ -82,10 +82,10 @@ void ps_agent_op_free(struct ps_agent_op *op)
 
 void ps_agent_op_free_list(struct ps_list *list)
 {
-    struct ps_list_node *n;
+    struct ps_agent_op *op;
 
-    while ((n = ps_list_pop(list)) != NULL) {
-        ps_agent_op_free(PS_CONTAINER(n, struct ps_agent_op, node));
+    while ((op = PS_LIST_POP(struct ps_agent_op, node, list)) != NULL) {
+        ps_agent_op_free(op);
     }
 }
 

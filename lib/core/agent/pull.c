@@ -72,14 +72,13 @@ static void end_satisfied_ops(struct ps_agent_step *st, struct ps_agent_key *k,
 {
     int64_t least = min_local_version(k);
 
-    PS_LIST_EACH_SAFE(n, list)
+    PS_LIST_EACH_SAFE(struct ps_agent_op, op, node, list)
     {
-        struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
         bool all_skipped = false;
 
         if (op->kind == PS_OP_SKIP) {
             if (is_skip_decided(k, op, &all_skipped)) {
-                ps_list_remove(n);
+                ps_list_remove(&op->node);
                 if (all_skipped) {
                     ps_agent_op_end_skipped(st, op, op->round);
                 } else {
@@ -89,7 +88,7 @@ static void end_satisfied_ops(struct ps_agent_step *st, struct ps_agent_key *k,
                 k->kind->request_verdict(st, k, op);
             }
         } else if (least >= (int64_t)op->round) {
-            ps_list_remove(n);
+            ps_list_remove(&op->node);
             ps_agent_op_end(st, op, (uint64_t)least, 0, "");
         }
     }

@@ -346,14 +346,12 @@ void ps_agent_report_on_done(struct ps_agent_step *st,
     }
     j->reports->request = 0;
     note_refusals(st, j, m);
-    PS_LIST_EACH_SAFE(n, &j->reports->ops)
+    PS_LIST_EACH_SAFE(struct ps_agent_op, op, node, &j->reports->ops)
     {
-        struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
-
         /* One that waits may have nothing left to send. */
         if (op->round == m->request ||
             find_refusal(j->reports, m, op->local_rank) != NULL) {
-            ps_list_remove(n);
+            ps_list_remove(&op->node);
             end_op(st, op, j, m);
         }
     }

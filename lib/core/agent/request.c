@@ -266,12 +266,10 @@ void ps_agent_barrier_complete(struct ps_agent_step *st, struct ps_agent_job *j,
         return;
     }
     j->barriers.completed = number;
-    PS_LIST_EACH_SAFE(n, &j->barriers.ops)
+    PS_LIST_EACH_SAFE(struct ps_agent_op, op, node, &j->barriers.ops)
     {
-        struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
-
         if (op->round <= j->barriers.completed) {
-            ps_list_remove(n);
+            ps_list_remove(&op->node);
             ps_agent_op_end(st, op, op->round, 0, "");
         }
     }

@@ -315,10 +315,11 @@ void ps_agent_send_release_arena(struct ps_agent *a)
 
 void ps_agent_send_tick(struct ps_agent_step *st)
 {
-    struct ps_list_node *n;
+    struct ps_agent_server *s;
 
-    while ((n = ps_list_first(&st->a->servers.with_batch)) != NULL) {
-        flush_batch(st, PS_CONTAINER(n, struct ps_agent_server, batch_node));
+    while ((s = PS_LIST_FIRST(struct ps_agent_server, batch_node,
+                              &st->a->servers.with_batch)) != NULL) {
+        flush_batch(st, s);
     }
     ps_agent_send_release_arena(st->a);
 }
@@ -621,18 +622,18 @@ void ps_agent_send_pump(struct ps_agent_step *st)
 {
     struct ps_list *touched = &st->a->servers.touched;
     struct ps_list without_memory;
+    struct ps_agent_server *s;
     struct ps_list_node *n;
 
     ps_list_init(&without_memory);
-    while ((n = ps_list_first(touched)) != NULL) {
-        struct ps_agent_server *s = PS_CONTAINER(n, struct ps_agent_server,
-                                                 touched_node);
+    while ((s = PS_LIST_FIRST(struct ps_agent_server, touched_node, touched)) !=
+           NULL) {
         const enum pump_result result = pump_server(st, s);
 
         ps_agent_server_update_deadlines(st->a, s);
-        ps_list_remove(n);
+        ps_list_remove(&s->touched_node);
         if (result == PUMP_NO_MEMORY) {
-            ps_list_push_back(&without_memory, n);
+            ps_list_push_back(&without_memory, &s->touched_node);
         }
     }
     /* Any event may have freed memory: the next one pumps them again. */

@@ -438,11 +438,10 @@ static uint64_t initial_credit(const struct ps_agent *a)
 /* The only queue of the server; NULL: there are several, or none. */
 static struct ps_agent_send_queue *sole_queue(const struct ps_agent_server *s)
 {
-    struct ps_list_node *n = ps_list_first(&s->send_queues);
-
-    return n == NULL || ps_agent_server_is_shared(s)
+    return ps_agent_server_is_shared(s)
                ? NULL
-               : PS_CONTAINER(n, struct ps_agent_send_queue, node);
+               : PS_LIST_FIRST(struct ps_agent_send_queue, node,
+                               &s->send_queues);
 }
 
 /* Adds the queue to those of its server. The second one begins the turns. */

@@ -109,12 +109,10 @@ static int budget_open_session(struct ps_agent *a, struct ps_agent_session *s,
 
 void ps_agent_budget_close_session(struct ps_agent_session *s)
 {
-    struct ps_list_node *n;
+    struct ps_agent_mapping *h;
 
-    while ((n = ps_list_pop(&s->mappings)) != NULL) {
-        struct ps_agent_mapping *h = PS_CONTAINER(n, struct ps_agent_mapping,
-                                                  node);
-
+    while ((h = PS_LIST_POP(struct ps_agent_mapping, node, &s->mappings)) !=
+           NULL) {
         ps_account_refund(&s->account, PS_COST_REGIONS, 1);
         ps_account_refund(&s->account, PS_COST_MAPPED, h->buf->size);
         ps_account_charge_unchecked(&s->user->account, PS_COST_REGIONS, 1);

@@ -95,8 +95,7 @@ void ps_agent_waits_describe(const struct ps_agent *a,
     if (t.len == 0 && s->op_count == 0) {
         ps_str_add(&t, PS_AGENT_IN_NO_CALL);
     } else if (t.len == 0) {
-        describe_op(PS_CONTAINER(ps_list_first(&s->ops), struct ps_agent_op,
-                                 session_node),
+        describe_op(PS_LIST_FIRST(struct ps_agent_op, session_node, &s->ops),
                     &t);
     }
 }
@@ -318,8 +317,8 @@ void ps_agent_waits_on_collect(struct ps_agent_step *st,
     struct ps_agent_wait_collect *c = ps_calloc(1, sizeof(*c));
 
     if (a->waits.collect_count == COLLECTS_MAX) {
-        collect_free(a, PS_CONTAINER(ps_list_first(&a->waits.collects),
-                                     struct ps_agent_wait_collect, node));
+        collect_free(a, PS_LIST_FIRST(struct ps_agent_wait_collect, node,
+                                      &a->waits.collects));
     }
     c->query = ++a->last.request;
     c->deadline = ps_time_add(st->now, ANSWER_TIMEOUT);
@@ -344,11 +343,8 @@ static void finish_collects(struct ps_agent_step *st)
 {
     struct ps_agent *a = st->a;
 
-    PS_LIST_EACH_SAFE(n, &a->waits.collects)
+    PS_LIST_EACH_SAFE(struct ps_agent_wait_collect, c, node, &a->waits.collects)
     {
-        struct ps_agent_wait_collect *c = PS_CONTAINER(
-            n, struct ps_agent_wait_collect, node);
-
         if (c->deadline <= st->now || is_answered(a, c)) {
             collect_finish(st, c);
         }
@@ -432,12 +428,11 @@ void ps_agent_waits_tick(struct ps_agent_step *st)
 
 ps_time ps_agent_waits_deadline(const struct ps_agent *a)
 {
-    return ps_list_empty(&a->waits.collects)
-               ? a->waits.check_at
-               : ps_time_min(a->waits.check_at,
-                             PS_CONTAINER(ps_list_first(&a->waits.collects),
-                                          struct ps_agent_wait_collect, node)
-                                 ->deadline);
+    const struct ps_agent_wait_collect *c = PS_LIST_FIRST(
+        struct ps_agent_wait_collect, node, &a->waits.collects);
+
+    return c == NULL ? a->waits.check_at
+                     : ps_time_min(a->waits.check_at, c->deadline);
 }
 
 void ps_agent_waits_resend(struct ps_agent_step *st)
@@ -452,9 +447,10 @@ void ps_agent_waits_resend(struct ps_agent_step *st)
 
 void ps_agent_waits_fini(struct ps_agent *a)
 {
-    struct ps_list_node *n;
+    struct ps_agent_wait_collect *c;
 
-    while ((n = ps_list_first(&a->waits.collects)) != NULL) {
-        collect_free(a, PS_CONTAINER(n, struct ps_agent_wait_collect, node));
+    while ((c = PS_LIST_FIRST(struct ps_agent_wait_collect, node,
+                              &a->waits.collects)) != NULL) {
+        collect_free(a, c);
     }
 }

@@ -368,11 +368,10 @@ static void handle_device_op(struct ps_agent_step *st,
  * their rounds without a session. */
 static void drop_session_ops(struct ps_agent_session *s)
 {
-    struct ps_list_node *n;
+    struct ps_agent_op *op;
 
-    while ((n = ps_list_first(&s->ops)) != NULL) {
-        struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op,
-                                              session_node);
+    while ((op = PS_LIST_FIRST(struct ps_agent_op, session_node, &s->ops)) !=
+           NULL) {
         struct ps_agent_key *k = op->key;
 
         if (k != NULL &&
@@ -397,13 +396,11 @@ static void drop_key_waiters(struct ps_agent_session *s)
     PS_LIST_EACH_OF(struct ps_agent_key, k, opening.node,
                     &s->job->openings.keys)
     {
-        PS_LIST_EACH_SAFE(m, &k->opening.waiters)
+        PS_LIST_EACH_SAFE(struct ps_agent_key_waiter, asker, node,
+                          &k->opening.waiters)
         {
-            struct ps_agent_key_waiter *asker = PS_CONTAINER(
-                m, struct ps_agent_key_waiter, node);
-
             if (asker->session == s) {
-                ps_list_remove(m);
+                ps_list_remove(&asker->node);
                 ps_agent_key_waiter_free(asker);
             }
         }

@@ -306,7 +306,7 @@ void ps_path_open(struct ps_path *p, struct ps_multipath *mp, ps_conn_id id,
 void ps_path_fini(struct ps_path *p)
 {
     struct ps_path_link *link = p->link;
-    struct ps_list_node *n;
+    struct ps_path *one;
 
     if (link == NULL) {
         return;
@@ -316,9 +316,7 @@ void ps_path_fini(struct ps_path *p)
         path_set_state(p, PS_PATH_CLOSED);
         return;
     }
-    while ((n = ps_list_first(&link->paths)) != NULL) {
-        struct ps_path *one = PS_CONTAINER(n, struct ps_path, node);
-
+    while ((one = PS_LIST_FIRST(struct ps_path, node, &link->paths)) != NULL) {
         path_leave(one);
         path_set_state(one, PS_PATH_CLOSED);
     }
