@@ -653,7 +653,7 @@ static bool split_option(struct completion *c, const char *last,
 }
 
 /* The words before the last one. */
-struct line {
+struct command {
     const struct verb *verb; /* NULL: there is none yet. */
     char *words[WORDS_MAX];  /* Behind the verb. */
     int count;
@@ -661,7 +661,7 @@ struct line {
     char *open_word;         /* The word that has it. */
 };
 
-static void read_option(struct line *l, struct cluster *c, char *word)
+static void read_option(struct command *l, struct cluster *c, char *word)
 {
     const struct flag *f = find_flag(word);
     const char *value = strchr(word, '=');
@@ -675,7 +675,7 @@ static void read_option(struct line *l, struct cluster *c, char *word)
 }
 
 /* False: no word can follow this one. */
-static bool read_word(struct line *l, struct cluster *c, char *word)
+static bool read_word(struct command *l, struct cluster *c, char *word)
 {
     if (l->open != NULL && strcmp(word, "=") == 0) {
         return true; /* bash makes it a word of its own. */
@@ -695,7 +695,7 @@ static bool read_word(struct line *l, struct cluster *c, char *word)
 }
 
 /* Candidates for the word `last` behind a line. */
-static void print_candidates(struct completion *c, const struct line *l,
+static void print_candidates(struct completion *c, const struct command *l,
                              const char *last)
 {
     const struct flag *f = NULL;
@@ -718,7 +718,7 @@ int completion_run(int argc, char **argv)
 {
     const char *last = argc > 0 ? argv[argc - 1] : "";
     struct completion c = {.prefix = last, .before = ""};
-    struct line l = {.count = 0};
+    struct command l = {.count = 0};
     bool goes_on = true;
 
     for (int i = 0; goes_on && i + 1 < argc; i++) {

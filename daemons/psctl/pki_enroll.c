@@ -174,27 +174,15 @@ static bool parse_server(const char *text, struct ps_addr *ret)
 
 static int dial_server(struct dial *d)
 {
-    struct addrinfo *list = NULL;
     struct ps_addr addr;
-    char port[8];
     const char *why;
-    int error = EHOSTUNREACH;
 
     if (!parse_server(d->server, &addr)) {
         pki_error("--server '%s': write HOST or HOST:PORT", d->server);
         return EXIT_USAGE;
     }
-    snprintf(port, sizeof(port), "%u", (unsigned)addr.port);
-    if (!lookup_name(addr.host, port, d->deadline, &list, &why)) {
-        return report_unreachable(d, why);
-    }
-    for (const struct addrinfo *a = list; a != NULL && d->fd < 0;
-         a = a->ai_next) {
-        error = connect_one(a->ai_family, a->ai_addr, a->ai_addrlen,
-                            d->deadline, &d->fd);
-    }
-    freeaddrinfo(list);
-    return d->fd < 0 ? report_unreachable(d, strerror(error)) : 0;
+    why = connect_host(&addr, d->deadline, &d->fd);
+    return why != NULL ? report_unreachable(d, why) : 0;
 }
 
 /* ----------------------------------------------------------------------- TLS */

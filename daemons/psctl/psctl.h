@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/types.h>
 
 /* Exit codes; those from 64 on are shared by all programs of pskv. */
 enum {
@@ -57,20 +58,46 @@ void report_fini(struct report *r);
 /* True until the job has ended or failed. */
 bool job_is_open(const struct ps_msg_job_row *j);
 
-/* ------------------------------------------------------------------- wire.c */
+/* ------------------------------------------------------------------- dial.c */
 
-/* Resolves a name for a stream to the numeric port; the list is freed with
- * freeaddrinfo(). False with a reason, a constant; `deadline` is on
- * CLOCK_MONOTONIC. */
-bool lookup_name(const char *host, const char *port, ps_time deadline,
-                 struct addrinfo **ret_list, const char **ret_why);
+struct ps_addr;
+struct ps_tls_session;
 
 ps_time monotonic_now(void);
-/* Waits for `events` of poll(). Returns 0 or an errno value, as does the next;
- * deadlines are on CLOCK_MONOTONIC. */
+/* Resolves a name for a stream to the numeric port; the list is freed with
+ * freeaddrinfo(). False with a reason, a constant. */
+bool lookup_name(const char *host, const char *port, ps_time deadline,
+                 struct addrinfo **ret_list, const char **ret_why);
+/* Waits for `events` of poll(). Returns 0 or an errno value, as does the next. */
 int wait_for_io(int fd, short events, ps_time deadline);
 int connect_one(int family, const struct sockaddr *sa, socklen_t sa_len,
                 ps_time deadline, int *ret_fd);
+/* Connects to the first address of a host that answers. NULL, or the reason why
+ * none does. */
+const char *connect_host(const struct ps_addr *addr, ps_time deadline,
+                         int *ret_fd);
+
+/* A connected socket, non-blocking, and TLS on it. */
+struct line {
+    int fd;                     /* -1: none. */
+    struct ps_tls_session *tls; /* NULL: it is plain. */
+};
+
+/* Begins TLS with the certificate in `folder`. False with the reason. */
+bool line_encrypt(struct line *l, const char *folder, ps_time silence,
+                  struct ps_str *why);
+/* Reads some bytes, and returns their number. PS_E_AGAIN: none are here;
+ * PS_E_CLOSED: the peer has ended its output; others: line_failure() has the
+ * reason, or else errno. */
+ssize_t line_read(struct line *l, void *out, size_t cap);
+/* Writes all bytes. 0, PS_E_TIMEOUT, or PS_E_IO: errno has the reason. */
+int line_write(struct line *l, const uint8_t *bytes, size_t len,
+               ps_time deadline);
+/* Why TLS has failed, such as the peer's refusal; "": it has not. */
+const char *line_failure(const struct line *l);
+void line_close(struct line *l);
+
+/* ------------------------------------------------------------------- wire.c */
 
 struct wire;
 
@@ -131,21 +158,6 @@ struct token_request {
     uint32_t rights;
     ps_time valid;
 };
-
-/* -------------------------------------------------------------------- tls.c */
-
-struct tls_relay;
-
-/* Encrypts the connection `fd` with the certificate in `folder`: *ret_fd is the
- * plain end. Takes over `fd`. NULL with the reason; `fd` is still the
- * caller's. */
-struct tls_relay *tls_open(const char *folder, int fd, ps_time silence,
-                           int *ret_fd, struct ps_str *why);
-/* After the end of file at the plain end: why the peer's bytes could not be
- * read, such as its refusal. NULL: it closed the connection; so is `r`. */
-const char *tls_failure(struct tls_relay *r);
-/* Requires that the plain end is closed. NULL is allowed. */
-void tls_close(struct tls_relay *r);
 
 /* ----------------------------------------------------------------- status.c */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blocking connection to psched: connect, handshake, then query after query
- * on a framed socket. Each wait is bounded by a limit on silence.
+/* Connection to psched: connect, handshake, then query after query, in frames.
+ * Each wait is bounded by a limit on silence.
  *
  *     psctl            psched
  *     hello      -->
@@ -20,143 +20,19 @@
 #include "base/limits.h"
 #include "base/str.h"
 #include "base/variables.h"
-#include "client/sock.h"
 #include "net/addr.h"
 #include "proto/frame.h"
+#include "proto/msg_codec.h"
 
 #include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
-
-/* ----------------------------------------------------------- names of hosts */
-
-/* Name resolution with a time limit. getaddrinfo() has its own time-outs and
- * cannot be cancelled, so a thread calls it and is abandoned when the limit
- * passes; the program ends soon after. */
-struct lookup {
-    pthread_mutex_t mutex;
-    pthread_cond_t changed;
-    bool is_done;
-    bool is_abandoned; /* The caller has given up; the thread frees this. */
-    int rc;
-    int error; /* errno with EAI_SYSTEM. */
-    struct addrinfo *list;
-    struct addrinfo hints;
-    char host[256];
-    char port[8];
-};
-
-static void lookup_free(struct lookup *l)
-{
-    if (l->list != NULL) {
-        freeaddrinfo(l->list);
-    }
-    pthread_cond_destroy(&l->changed);
-    pthread_mutex_destroy(&l->mutex);
-    ps_free(l);
-}
-
-static void *lookup_request(void *arg)
-{
-    struct lookup *l = arg;
-    struct addrinfo *list = NULL;
-    int rc = getaddrinfo(l->host, l->port, &l->hints, &list);
-    int error = errno;
-    bool left;
-
-    pthread_mutex_lock(&l->mutex);
-    l->rc = rc;
-    l->error = error;
-    l->list = rc == 0 ? list : NULL;
-    l->is_done = true;
-    left = l->is_abandoned;
-    pthread_cond_signal(&l->changed);
-    pthread_mutex_unlock(&l->mutex);
-    if (left) {
-        lookup_free(l);
-    }
-    return NULL;
-}
-
-static struct lookup *lookup_new(const char *host, const char *port)
-{
-    struct lookup *l = ps_calloc(1, sizeof(*l));
-    pthread_condattr_t attr;
-
-    ps_str_copy(l->host, sizeof(l->host), host);
-    ps_str_copy(l->port, sizeof(l->port), port);
-    l->hints = (struct addrinfo){.ai_family = AF_UNSPEC,
-                                 .ai_socktype = SOCK_STREAM,
-                                 .ai_flags = AI_NUMERICSERV};
-    pthread_mutex_init(&l->mutex, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&l->changed, &attr);
-    pthread_condattr_destroy(&attr);
-    return l;
-}
-
-/* Waits for the result until the deadline. False: the lookup is abandoned, and
- * the thread owns it. */
-static bool wait_for_lookup(struct lookup *l, ps_time deadline)
-{
-    const struct timespec at = {
-        .tv_sec = (time_t)(deadline / PS_SECONDS(1)),
-        .tv_nsec = (long)(deadline % PS_SECONDS(1)),
-    };
-    bool done;
-    int error = 0;
-
-    pthread_mutex_lock(&l->mutex);
-    while (!l->is_done && error == 0) {
-        error = pthread_cond_timedwait(&l->changed, &l->mutex, &at);
-    }
-    done = l->is_done;
-    l->is_abandoned = !done;
-    pthread_mutex_unlock(&l->mutex);
-    return done;
-}
-
-bool lookup_name(const char *host, const char *port, ps_time deadline,
-                 struct addrinfo **ret_list, const char **ret_why)
-{
-    struct lookup *l = lookup_new(host, port);
-    pthread_t thread;
-    bool found;
-    int error = pthread_create(&thread, NULL, lookup_request, l);
-
-    if (error != 0) {
-        lookup_free(l);
-        *ret_why = strerror(error);
-        return false;
-    }
-    if (!wait_for_lookup(l, deadline)) {
-        pthread_detach(thread);
-        *ret_why = "no answer from the system's name resolution in the time of "
-                   "--timeout";
-        return false;
-    }
-    pthread_join(thread, NULL);
-    found = l->rc == 0;
-    if (found) {
-        *ret_list = l->list;
-        l->list = NULL;
-    } else {
-        *ret_why = l->rc == EAI_SYSTEM ? strerror(l->error)
-                                       : gai_strerror(l->rc);
-    }
-    lookup_free(l);
-    return found;
-}
 
 /* Limit on rows of one answer: the keys of a job, on a few servers each.
  * Protects the machine's memory. */
@@ -165,14 +41,17 @@ bool lookup_name(const char *host, const char *port, ps_time deadline,
 /* A migration has no output until it ends, and many gigabytes take long. */
 #define MIGRATION_SILENCE_MAX PS_SECONDS(3600)
 
+#define INPUT_BYTES           (PS_FRAME_PREFIX + PS_HEADER_MAX)
+
 struct wire {
-    struct ps_sock *sock;    /* NULL: before the handshake. */
-    int fd;                  /* That of `sock`, if there is one. */
-    int tcp;                 /* Socket to psched by TCP; -1: none. */
-    struct tls_relay *relay; /* Between the two; NULL: they are the same. */
-    const char *endpoint;    /* For messages; borrowed. */
-    const char *token;       /* "": none; borrowed. */
-    const char *tls;         /* Folder; NULL: TCP is plain; borrowed. */
+    struct line line;
+    struct ps_decoder *decoder; /* NULL: before the handshake. */
+    uint8_t *input;             /* Owned; INPUT_BYTES, received up to `end`. */
+    size_t begin;               /* Of the next frame. */
+    size_t end;
+    const char *endpoint; /* For messages; borrowed. */
+    const char *token;    /* "": none; borrowed. */
+    const char *tls;      /* Folder; NULL: TCP is plain; borrowed. */
     ps_time silence_max;
     ps_time deadline;
     uint64_t instance; /* Instance of psched. */
@@ -181,14 +60,6 @@ struct wire {
     /* Path of psched's Unix socket; "": none. */
     char control[PS_SOCKET_PATH_MAX + 1];
 };
-
-ps_time monotonic_now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return PS_SECONDS(t.tv_sec) + PS_NANOS(t.tv_nsec);
-}
 
 static void restart_deadline(struct wire *w)
 {
@@ -267,53 +138,6 @@ static int exit_code_of(int rc)
 
 /* --------------------------------------------------------------- connection */
 
-int wait_for_io(int fd, short events, ps_time deadline)
-{
-    for (;;) {
-        struct pollfd p = {.fd = fd, .events = events};
-        ps_time t = monotonic_now();
-        int n;
-
-        if (t >= deadline) {
-            return ETIMEDOUT;
-        }
-        n = poll(&p, 1, (int)((deadline - t) / 1000000u) + 1);
-        if (n > 0) {
-            return 0;
-        }
-        if (n < 0 && errno != EINTR) {
-            return errno;
-        }
-    }
-}
-
-int connect_one(int family, const struct sockaddr *sa, socklen_t sa_len,
-                ps_time deadline, int *ret_fd)
-{
-    int fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    int error = 0;
-    socklen_t len = sizeof(error);
-
-    if (fd < 0) {
-        return errno;
-    }
-    if (connect(fd, sa, sa_len) != 0) {
-        error = errno;
-        if (error == EINPROGRESS) {
-            error = wait_for_io(fd, POLLOUT, deadline);
-            if (error == 0) {
-                getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len);
-            }
-        }
-    }
-    if (error != 0) {
-        close(fd);
-    } else {
-        *ret_fd = fd;
-    }
-    return error;
-}
-
 /* Connects to a Unix socket. Returns 0 or an errno value. */
 static int connect_path(struct wire *w, const char *path)
 {
@@ -322,7 +146,7 @@ static int connect_path(struct wire *w, const char *path)
     ps_str_copy(sa.sun_path, sizeof(sa.sun_path), path);
     w->is_local = true;
     return connect_one(AF_UNIX, (const struct sockaddr *)&sa, sizeof(sa),
-                       w->deadline, &w->fd);
+                       w->deadline, &w->line.fd);
 }
 
 static int dial_path(struct wire *w, const char *path)
@@ -350,11 +174,8 @@ static int dial_path(struct wire *w, const char *path)
 
 static int dial_endpoint(struct wire *w)
 {
-    struct addrinfo *list = NULL;
     struct ps_addr addr;
-    char port[8];
     const char *why;
-    int error;
 
     if (strncmp(w->endpoint, "unix:", 5) == 0) {
         return dial_path(w, w->endpoint + 5);
@@ -364,19 +185,8 @@ static int dial_endpoint(struct wire *w)
                 w->endpoint);
         return EXIT_USAGE;
     }
-    snprintf(port, sizeof(port), "%u", (unsigned)addr.port);
-    if (!lookup_name(addr.host, port, w->deadline, &list, &why)) {
-        return report_unreachable(w, why);
-    }
-    error = EHOSTUNREACH;
-    for (const struct addrinfo *a = list; a != NULL && w->fd < 0;
-         a = a->ai_next) {
-        error = connect_one(a->ai_family, a->ai_addr, a->ai_addrlen,
-                            w->deadline, &w->fd);
-    }
-    freeaddrinfo(list);
-    w->tcp = w->fd;
-    return w->fd < 0 ? report_unreachable(w, strerror(error)) : 0;
+    why = connect_host(&addr, w->deadline, &w->line.fd);
+    return why != NULL ? report_unreachable(w, why) : 0;
 }
 
 /* Writes the numeric address of one end of the TCP connection; "": unknown. */
@@ -389,7 +199,7 @@ static void print_end(const struct wire *w,
     socklen_t len = sizeof(sa);
 
     out[0] = '\0';
-    if (get_name(w->tcp, (struct sockaddr *)&sa, &len) == 0 &&
+    if (get_name(w->line.fd, (struct sockaddr *)&sa, &len) == 0 &&
         getnameinfo((struct sockaddr *)&sa, len, out, cap, NULL, 0,
                     NI_NUMERICHOST) != 0) {
         out[0] = '\0';
@@ -426,69 +236,100 @@ static int encrypt(struct wire *w)
         return 0;
     }
     ps_str_init(&why, text, sizeof(text));
-    w->relay = tls_open(w->tls, w->tcp, w->silence_max, &w->fd, &why);
-    if (w->relay == NULL) {
+    if (!line_encrypt(&w->line, w->tls, w->silence_max, &why)) {
         fprintf(stderr, "psctl: psched at %s: %s\n", w->endpoint, text);
         return EXIT_UNAVAILABLE;
     }
     return 0;
 }
 
-/* Reports a failed read or write. Without a cause, the peer has sent
- * descriptors. */
+/* Reports a failed read or write; errno has its cause, unless the peer has closed
+ * the connection or TLS has failed. */
 static int connection_lost(const struct wire *w, int rc)
 {
-    int error = ps_sock_errno(w->sock);
+    const char *cause = strerror(errno);
 
-    if (error == 0 && rc != PS_E_CLOSED) {
-        return malformed_answer(w, ps_strerror(rc));
-    }
-    if (rc == PS_E_CLOSED && tls_failure(w->relay) != NULL) {
-        return report_unreachable(w, tls_failure(w->relay));
-    }
-    return report_unreachable(w, error != 0 ? strerror(error)
-                                            : "it closed the connection");
+    return report_unreachable(
+        w, line_failure(&w->line)[0] != '\0' ? line_failure(&w->line)
+           : rc == PS_E_CLOSED               ? "it closed the connection"
+                                             : cause);
 }
 
 static int send_message(struct wire *w, const struct ps_msg *msg)
 {
-    int rc = ps_sock_put(w->sock, msg, -1);
+    const size_t capacity = ps_msg_encoded_bound(msg);
+    uint8_t *frame = ps_alloc(capacity);
+    size_t len;
+    int rc = ps_msg_encode(msg, PS_PROTOCOL, 0, frame, capacity, &len);
 
     if (rc != 0) {
         fprintf(stderr, "psctl: cannot encode the request: %s\n",
                 ps_strerror(rc));
+        ps_free(frame);
         return EXIT_USAGE;
     }
-    for (;;) {
-        rc = ps_sock_flush(w->sock);
-        if (rc != 0) {
-            return connection_lost(w, rc);
-        }
-        if (ps_sock_flushed(w->sock)) {
-            return 0;
-        }
-        if (wait_for_io(w->fd, POLLOUT, w->deadline) != 0) {
-            return no_answer(w);
-        }
-    }
+    rc = line_write(&w->line, frame, len, w->deadline);
+    ps_free(frame);
+    return rc == 0              ? 0
+           : rc == PS_E_TIMEOUT ? no_answer(w)
+                                : connection_lost(w, rc);
 }
 
-/* Receives one message, which borrows from the socket until the next one. */
-static int receive_message(struct wire *w, struct ps_msg *ret_msg)
+/* Decodes the next frame. PS_E_AGAIN: it is not complete; others: the peer is not
+ * psched. */
+static int next_message(struct wire *w, struct ps_msg *ret_msg)
 {
-    int fd; /* None comes with an answer of psched. */
+    const uint8_t *at = w->input + w->begin;
+    struct ps_frame_prefix prefix;
     int rc;
 
-    while ((rc = ps_sock_next(w->sock, ret_msg, &fd)) == PS_E_AGAIN) {
+    if (w->end - w->begin < PS_FRAME_PREFIX) {
+        return PS_E_AGAIN;
+    }
+    rc = ps_frame_parse(at, &prefix);
+    if (rc == 0) {
+        rc = ps_frame_check(&prefix, PS_ROLE_SCHED, PS_ROLE_CTL);
+    }
+    if (rc == 0 &&
+        w->end - w->begin < PS_FRAME_PREFIX + (size_t)prefix.header_len) {
+        return PS_E_AGAIN;
+    }
+    if (rc == 0) {
+        w->begin += PS_FRAME_PREFIX + prefix.header_len;
+        rc = ps_msg_decode(w->decoder, prefix.code, at + PS_FRAME_PREFIX,
+                           prefix.header_len, ret_msg);
+    }
+    return rc;
+}
+
+/* Reads once, behind what is there. */
+static ssize_t read_input(struct wire *w)
+{
+    ssize_t n;
+
+    memmove(w->input, w->input + w->begin, w->end - w->begin);
+    w->end -= w->begin;
+    w->begin = 0;
+    n = line_read(&w->line, w->input + w->end, INPUT_BYTES - w->end);
+    w->end += n > 0 ? (size_t)n : 0;
+    return n;
+}
+
+/* Receives one message, which borrows from the decoder until the next one. */
+static int receive_message(struct wire *w, struct ps_msg *ret_msg)
+{
+    int rc;
+
+    while ((rc = next_message(w, ret_msg)) == PS_E_AGAIN) {
+        const ssize_t n = read_input(w);
         int error = 0;
 
-        rc = ps_sock_read(w->sock);
-        if (rc == 0) {
+        if (n > 0) {
             restart_deadline(w);
-        } else if (rc == PS_E_AGAIN) {
-            error = wait_for_io(w->fd, POLLIN, w->deadline);
+        } else if (n == PS_E_AGAIN) {
+            error = wait_for_io(w->line.fd, POLLIN, w->deadline);
         } else {
-            return connection_lost(w, rc);
+            return connection_lost(w, (int)n);
         }
         if (error != 0) {
             return error == ETIMEDOUT ? no_answer(w)
@@ -515,12 +356,12 @@ static int handshake(struct wire *w)
     };
     struct ps_msg answer;
     int exit_code;
-    int rc = ps_sock_adopt(w->fd, PS_ROLE_SCHED, PS_ROLE_CTL,
-                           PS_FRAME_PREFIX + PS_HEADER_MAX, &w->sock);
 
-    if (rc != 0) {
-        return report_unreachable(w, ps_strerror(rc));
+    w->decoder = ps_decoder_new();
+    if (w->decoder == NULL) {
+        return report_unreachable(w, ps_strerror(PS_E_NOMEM));
     }
+    w->input = ps_alloc(INPUT_BYTES);
     if (getrandom(&hello.hello.instance, sizeof(hello.hello.instance), 0) < 0) {
         hello.hello.instance = (uint64_t)getpid();
     }
@@ -563,8 +404,7 @@ static struct wire *wire_new(const struct wire_target *target)
 {
     struct wire *w = ps_calloc(1, sizeof(*w));
 
-    w->fd = -1;
-    w->tcp = -1;
+    w->line.fd = -1;
     w->endpoint = target->endpoint;
     w->token = target->token;
     w->tls = target->tls;
@@ -620,7 +460,7 @@ static int probe(const char *path)
 {
     struct sockaddr_in loopback = {.sin_family = AF_INET,
                                    .sin_port = htons(9091)};
-    struct wire w = {.fd = -1, .silence_max = PS_SECONDS(1)};
+    struct wire w = {.line = {.fd = -1}, .silence_max = PS_SECONDS(1)};
     int error;
 
     loopback.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -628,10 +468,8 @@ static int probe(const char *path)
     error = path != NULL
                 ? connect_path(&w, path)
                 : connect_one(AF_INET, (const struct sockaddr *)&loopback,
-                              sizeof(loopback), w.deadline, &w.fd);
-    if (error == 0) {
-        close(w.fd);
-    }
+                              sizeof(loopback), w.deadline, &w.line.fd);
+    line_close(&w.line);
     return error;
 }
 
@@ -660,40 +498,26 @@ void wire_close(struct wire *w)
     if (w == NULL) {
         return;
     }
-    if (w->sock == NULL && w->fd >= 0) {
-        close(w->fd);
-    }
-    ps_sock_free(w->sock);
-    tls_close(w->relay);
+    line_close(&w->line);
+    ps_decoder_free(w->decoder);
+    ps_free(w->input);
     ps_free(w);
 }
 
 /* ------------------------------------------------------------------ queries */
 
 /* Code of the rows that answer a query. */
-static enum ps_msg_code row_code(enum ps_query what)
-{
-    switch (what) {
-    case PS_QUERY_NODES:
-        return PS_MSG_NODE_ROW;
-    case PS_QUERY_JOBS:
-        return PS_MSG_JOB_ROW;
-    case PS_QUERY_KEYS:
-        return PS_MSG_KEY_ROW;
-    case PS_QUERY_STALL:
-        return PS_MSG_STALL_ROW;
-    case PS_QUERY_SHARES:
-        return PS_MSG_SHARE_ROW;
-    case PS_QUERY_REBALANCE_PLAN:
-    case PS_QUERY_REBALANCE:
-        return PS_MSG_MIGRATION_ROW;
-    case PS_QUERY_TOKENS:
-        return PS_MSG_TOKEN_ROW;
-    case PS_QUERY_EVENTS:
-        return PS_MSG_EVENT_ROW;
-    }
-    return PS_MSG_QUERY_END;
-}
+static const enum ps_msg_code row_codes[QUERY_KINDS] = {
+    [PS_QUERY_NODES] = PS_MSG_NODE_ROW,
+    [PS_QUERY_JOBS] = PS_MSG_JOB_ROW,
+    [PS_QUERY_KEYS] = PS_MSG_KEY_ROW,
+    [PS_QUERY_STALL] = PS_MSG_STALL_ROW,
+    [PS_QUERY_SHARES] = PS_MSG_SHARE_ROW,
+    [PS_QUERY_REBALANCE_PLAN] = PS_MSG_MIGRATION_ROW,
+    [PS_QUERY_REBALANCE] = PS_MSG_MIGRATION_ROW,
+    [PS_QUERY_TOKENS] = PS_MSG_TOKEN_ROW,
+    [PS_QUERY_EVENTS] = PS_MSG_EVENT_ROW,
+};
 
 static int append_row(const struct wire *w, struct rows *rows,
                       const struct ps_msg *msg)
@@ -762,7 +586,7 @@ int wire_query(struct wire *w, enum ps_query what, const struct job_name *job,
                   .owner = job != NULL ? job->owner : 0},
     };
 
-    return wire_ask(w, &query, row_code(what), &r->rows_of[what], r);
+    return wire_ask(w, &query, row_codes[what], &r->rows_of[what], r);
 }
 
 int wire_query_status(struct wire *w, struct report *r)
