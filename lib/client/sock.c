@@ -26,12 +26,12 @@
 #include "proto/msg_codec.h"
 
 /* Larger than any frame that an agent sends to a worker. */
-#define AGENT_RX_BYTES (64u * 1024)
+#define RX_BYTES (64u * 1024)
 /* Received descriptors whose messages are incomplete, and those of one read. */
-#define FDS_MAX        64u
+#define FDS_MAX  64u
 /* Limit of unsent bytes; at this size the peer has stopped reading for
  * good. */
-#define TX_MAX         (size_t)(256u * 1024 * 1024)
+#define TX_MAX   (size_t)(256u * 1024 * 1024)
 
 struct passed_fd {
     uint64_t stream_offset; /* Position of its frame in the stream. */
@@ -47,8 +47,6 @@ struct ps_sock {
     bool polls_out; /* EPOLLOUT is set. */
     int error;      /* Cause of a failed read or flush; ECONNRESET: the peer
                        closed with bytes unread. */
-    enum ps_role peer;
-    enum ps_role self;
     struct ps_decoder *decoder;
 
     uint8_t *tx;
@@ -62,13 +60,12 @@ struct ps_sock {
 
     int rx_fds[FDS_MAX];
     size_t rx_fd_count;
-    size_t rx_cap;
     size_t rx_from;
     size_t rx_to;
     uint64_t frames;
     uint64_t sends;
     uint64_t receives;
-    uint8_t rx[];
+    uint8_t rx[RX_BYTES];
 };
 
 /* ------------------------------------------------------------------- forks */
@@ -166,21 +163,18 @@ static int epoll_add(const struct ps_sock *s, int fd)
                : ps_err_from_errno(errno);
 }
 
-int ps_sock_adopt(int fd, enum ps_role peer, enum ps_role self, size_t rx_bytes,
-                  struct ps_sock **ret_sock)
+/* Takes over a connected socket; on failure the caller still owns it. */
+static int adopt_socket(int fd, struct ps_sock **ret_sock)
 {
-    struct ps_sock *s = malloc(sizeof(*s) + rx_bytes);
+    struct ps_sock *s = calloc(1, sizeof(*s));
     int rc;
 
     if (s == NULL) {
         return PS_E_NOMEM;
     }
-    *s = (struct ps_sock){.fd = -1,
-                          .kick_fd = -1,
-                          .alarm_fd = -1,
-                          .peer = peer,
-                          .self = self,
-                          .rx_cap = rx_bytes};
+    s->fd = -1;
+    s->kick_fd = -1;
+    s->alarm_fd = -1;
     set_open(s, true);
     s->decoder = ps_decoder_new();
     s->epoll = epoll_create1(EPOLL_CLOEXEC);
@@ -203,8 +197,7 @@ int ps_sock_open(const char *path, struct ps_sock **ret_sock, int *ret_errno)
     if (rc != 0) {
         return rc;
     }
-    rc = ps_sock_adopt(fd, PS_ROLE_AGENT, PS_ROLE_WORKER, AGENT_RX_BYTES,
-                       ret_sock);
+    rc = adopt_socket(fd, ret_sock);
     if (rc != 0) {
         close(fd);
     }
@@ -545,7 +538,7 @@ int ps_sock_read(struct ps_sock *s)
         s->rx_from = 0;
     }
     io.iov_base = s->rx + s->rx_to;
-    io.iov_len = s->rx_cap - s->rx_to;
+    io.iov_len = RX_BYTES - s->rx_to;
     assert(io.iov_len > 0); /* ps_sock_next refuses longer frames. */
     do {
         s->receives++;
@@ -589,9 +582,9 @@ int ps_sock_next(struct ps_sock *s, struct ps_msg *ret_msg, int *ret_fd)
     }
     rc = ps_frame_parse(at, &p);
     if (rc == 0) {
-        rc = ps_frame_check(&p, s->peer, s->self);
+        rc = ps_frame_check(&p, PS_ROLE_AGENT, PS_ROLE_WORKER);
     }
-    if (rc == 0 && p.header_len > s->rx_cap - PS_FRAME_PREFIX) {
+    if (rc == 0 && p.header_len > RX_BYTES - PS_FRAME_PREFIX) {
         rc = PS_E_TOOBIG;
     }
     if (rc != 0) {
@@ -684,11 +677,6 @@ int ps_sock_end(struct ps_sock *s, int timeout_ms)
         }
     }
     return s->error == ECONNRESET ? PS_E_CLOSED : 0;
-}
-
-int ps_sock_errno(const struct ps_sock *s)
-{
-    return s->error;
 }
 
 uint64_t ps_sock_frames(const struct ps_sock *s)

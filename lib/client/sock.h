@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connected socket with frames and descriptors in both directions, never
- * blocking except in ps_sock_wait: that of the library to the agent, and that
- * of psctl to psched. The peer is not trusted. No locks; all functions but
- * ps_sock_wait must be called by one thread at a time. */
+/* Connected socket of the library to the agent, with frames and descriptors in
+ * both directions, never blocking except in ps_sock_wait. The peer is not
+ * trusted. No locks; all functions but ps_sock_wait must be called by one thread
+ * at a time. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,11 +14,6 @@
 
 struct ps_sock;
 
-/* Takes over a connected socket; on failure the caller still owns it. `self`
- * accepts messages of `peer` only. `rx_bytes` limits the size of a received
- * frame, prefix included. */
-PS_MUST_USE int ps_sock_adopt(int fd, enum ps_role peer, enum ps_role self,
-                              size_t rx_bytes, struct ps_sock **ret_sock);
 /* Connects to the path of an agent. PS_E_UNREACH: no process listens there
  * (yet); *ret_errno is the cause. */
 PS_MUST_USE int ps_sock_open(const char *path, struct ps_sock **ret_sock,
@@ -48,8 +43,6 @@ bool ps_sock_flushed(const struct ps_sock *s);
 size_t ps_sock_pending(const struct ps_sock *s); /* Bytes queued. */
 /* Reads once. PS_E_AGAIN: no data; PS_E_CLOSED: the peer closed. */
 PS_MUST_USE int ps_sock_read(struct ps_sock *s);
-/* The errno value of a failed read or flush; 0: end of the stream. */
-int ps_sock_errno(const struct ps_sock *s);
 /* The next complete message, valid until the next call. PS_E_AGAIN: none; any
  * other error, of parsing, check or decoding: the stream is broken. The caller
  * owns the descriptor of an l_arena or l_residual_segment (else -1). */
