@@ -12,7 +12,9 @@
  * has one request, two seconds for its header, and ten seconds in all, however
  * its peer spends them. A few connections at a time are served. The last place
  * is for the next caller: with it the oldest unfinished request gives way, so
- * that peers which hold connections open keep no scrape out. */
+ * that peers which hold connections open keep no scrape out. The library alone
+ * does not promise that: its time-out counts silence, and at its limit it
+ * accepts nobody. */
 #include "common/daemon_inner.h"
 
 #include "base/alloc.h"
@@ -32,19 +34,6 @@
 
 /* Bytes of metrics in one answer. */
 #define HTTP_TEXT_MAX 65536u
-
-struct http_options {
-    /* Adds metrics to those of the snapshot; runs on the server's thread. */
-    void (*add)(void *ctx, struct ps_str *text);
-    void *ctx;
-};
-
-struct http_snapshot {
-    const char *metrics; /* Copied. */
-    size_t len;          /* At most HTTP_TEXT_MAX. */
-    /* Reason why the daemon cannot serve, a constant; NULL: it can. */
-    const char *not_ready;
-};
 
 #ifdef PS_HAVE_HTTP
 
@@ -74,7 +63,7 @@ struct open_connection {
 };
 
 struct ps_http {
-    struct http_options opt;
+    const struct daemon *d;
     struct MHD_Daemon *mhd;
     uv_thread_t thread;
     int wake; /* Eventfd that ends the thread. */
@@ -91,18 +80,23 @@ struct ps_http {
 
 /* ------------------------------------------------------------------ library */
 
+#define CALLS(CALL)                                                            \
+    CALL(add_response_header)                                                  \
+    CALL(create_response_from_buffer)                                          \
+    CALL(destroy_response)                                                     \
+    CALL(get_connection_info)                                                  \
+    CALL(get_daemon_info)                                                      \
+    CALL(get_timeout)                                                          \
+    CALL(queue_response)                                                       \
+    CALL(run)                                                                  \
+    CALL(start_daemon)                                                         \
+    CALL(stop_daemon)
+#define MEMBER(name) __typeof__(MHD_##name) *name;
+#define SYMBOL(name) {"MHD_" #name, &mhd.name},
+
 static struct {
     void *handle;
-    __typeof__(MHD_add_response_header) *add_response_header;
-    __typeof__(MHD_create_response_from_buffer) *create_response_from_buffer;
-    __typeof__(MHD_destroy_response) *destroy_response;
-    __typeof__(MHD_get_connection_info) *get_connection_info;
-    __typeof__(MHD_get_daemon_info) *get_daemon_info;
-    __typeof__(MHD_get_timeout) *get_timeout;
-    __typeof__(MHD_queue_response) *queue_response;
-    __typeof__(MHD_run) *run;
-    __typeof__(MHD_start_daemon) *start_daemon;
-    __typeof__(MHD_stop_daemon) *stop_daemon;
+    CALLS(MEMBER)
 } mhd;
 
 /* True if libmicrohttpd can be used; else `why` has the reason and what to
@@ -112,18 +106,7 @@ static bool http_is_available(struct ps_str *why)
     const struct {
         const char *name;
         void *place;
-    } symbols[] = {
-        {"MHD_add_response_header", &mhd.add_response_header},
-        {"MHD_create_response_from_buffer", &mhd.create_response_from_buffer},
-        {"MHD_destroy_response", &mhd.destroy_response},
-        {"MHD_get_connection_info", &mhd.get_connection_info},
-        {"MHD_get_daemon_info", &mhd.get_daemon_info},
-        {"MHD_get_timeout", &mhd.get_timeout},
-        {"MHD_queue_response", &mhd.queue_response},
-        {"MHD_run", &mhd.run},
-        {"MHD_start_daemon", &mhd.start_daemon},
-        {"MHD_stop_daemon", &mhd.stop_daemon},
-    };
+    } symbols[] = {CALLS(SYMBOL)};
     void *handle = mhd.handle;
     bool good;
 
@@ -211,7 +194,7 @@ static void fill_metrics(const struct ps_http *h, struct answer *a)
     a->type = "text/plain; version=0.0.4; charset=utf-8";
     ps_str_init(&text, a->body, sizeof(a->body));
     ps_str_addf(&text, "%.*s", (int)h->len, h->text);
-    h->opt.add(h->opt.ctx, &text);
+    daemon_metrics_add_process(h->d, &text);
     a->len = text.len;
 }
 
@@ -430,13 +413,12 @@ static void http_free(struct ps_http *h)
 
 /* Serves the listening socket `fd`, which it takes over. Every answer is 503
  * until the first snapshot. */
-static int http_open(int fd, const struct http_options *opt,
-                     struct ps_http **ret_http)
+static int http_open(const struct daemon *d, int fd, struct ps_http **ret_http)
 {
     struct ps_http *h = ps_calloc(1, sizeof(*h));
     int rc;
 
-    h->opt = *opt;
+    h->d = d;
     for (int i = 0; i < CONNECTIONS_MAX; i++) {
         h->connections[i].fd = -1;
     }
@@ -450,9 +432,37 @@ static int http_open(int fd, const struct http_options *opt,
     return 0;
 }
 
-/* Ends all connections. NULL is allowed. */
-static void http_close(struct ps_http *h)
+static const char *why_not_ready(const struct daemon *d)
 {
+    if (d->is_stopping) {
+        return "the daemon ends";
+    }
+    return d->spec->ready == NULL || d->spec->ready(d->app.self)
+               ? NULL
+               : "not registered with the scheduler";
+}
+
+/* Replaces the snapshot; /healthz is good for five seconds from then on. */
+void daemon_http_publish(struct daemon *d)
+{
+    struct ps_http *h = d->metrics.http;
+    struct ps_str text;
+
+    if (h == NULL) {
+        return;
+    }
+    uv_mutex_lock(&h->lock);
+    ps_str_init(&text, h->text, sizeof(h->text));
+    daemon_metrics_add(d, &text);
+    h->len = text.len;
+    h->not_ready = why_not_ready(d);
+    h->published_at = uv_hrtime();
+    uv_mutex_unlock(&h->lock);
+}
+
+void daemon_http_close(struct daemon *d)
+{
+    struct ps_http *h = d->metrics.http;
     const uint64_t one = 1;
 
     if (h == NULL) {
@@ -462,17 +472,7 @@ static void http_close(struct ps_http *h)
     }
     uv_thread_join(&h->thread);
     http_free(h);
-}
-
-/* Replaces the snapshot; /healthz is good for five seconds from then on. */
-static void http_publish(struct ps_http *h, const struct http_snapshot *s)
-{
-    uv_mutex_lock(&h->lock);
-    memcpy(h->text, s->metrics, s->len);
-    h->len = s->len;
-    h->not_ready = s->not_ready;
-    h->published_at = uv_hrtime();
-    uv_mutex_unlock(&h->lock);
+    d->metrics.http = NULL;
 }
 
 #else
@@ -484,32 +484,27 @@ static bool http_is_available(struct ps_str *why)
     return false;
 }
 
-static int http_open(int fd, const struct http_options *opt,
-                     struct ps_http **ret_http)
+static int http_open(const struct daemon *d, int fd, struct ps_http **ret_http)
 {
+    (void)d;
     (void)fd;
-    (void)opt;
     (void)ret_http;
     return PS_E_UNSUPPORTED;
 }
 
-static void http_close(struct ps_http *h)
+void daemon_http_publish(struct daemon *d)
 {
-    (void)h;
+    (void)d;
 }
 
-static void http_publish(struct ps_http *h, const struct http_snapshot *s)
+void daemon_http_close(struct daemon *d)
 {
-    (void)h;
-    (void)s;
+    (void)d;
 }
 
 #endif
 
 /* ----------------------------------------------------------- metrics.listen */
-
-/* Each beat of the main loop publishes the metrics and whether the daemon can
- * serve; a request only reads them. */
 
 #define BACKLOG 64
 
@@ -535,37 +530,6 @@ bool daemon_http_check(const struct daemon *d, const struct ps_options *o,
     ps_str_add_visible(report, where);
     ps_str_addf(report, ": %s\n", text);
     return false;
-}
-
-static void add_process(void *ctx, struct ps_str *text)
-{
-    daemon_metrics_add_process(ctx, text);
-}
-
-static const char *why_not_ready(const struct daemon *d)
-{
-    if (d->is_stopping) {
-        return "the daemon ends";
-    }
-    return d->spec->ready == NULL || d->spec->ready(d->app.self)
-               ? NULL
-               : "not registered with the scheduler";
-}
-
-void daemon_http_publish(struct daemon *d)
-{
-    char data[HTTP_TEXT_MAX];
-    struct ps_str text;
-
-    if (d->metrics.http == NULL) {
-        return;
-    }
-    ps_str_init(&text, data, sizeof(data));
-    daemon_metrics_add(d, &text);
-    http_publish(d->metrics.http,
-                 &(struct http_snapshot){.metrics = data,
-                                         .len = text.len,
-                                         .not_ready = why_not_ready(d)});
 }
 
 static void log_address(const struct ps_addr *addr, uint16_t port)
@@ -603,17 +567,10 @@ int daemon_http_open(struct daemon *d)
                ps_advice_tcp(rc, errno));
         return ps_exit_code(rc);
     }
-    rc = http_open(fd, &(struct http_options){.add = add_process, .ctx = d},
-                   &d->metrics.http);
+    rc = http_open(d, fd, &d->metrics.http);
     if (rc != 0) {
         return ps_exit_refused("cannot serve", "metrics.listen", rc);
     }
     log_address(&addr, port);
     return PS_EXIT_OK;
-}
-
-void daemon_http_close(struct daemon *d)
-{
-    http_close(d->metrics.http);
-    d->metrics.http = NULL;
 }
