@@ -22,7 +22,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/time.h>
 #include <unistd.h>
 #include <uv.h>
@@ -296,46 +295,14 @@ struct daemon_metrics_file {
     char data[DAEMON_METRICS_TEXT_MAX];
 };
 
-/* Replaces the file, which others may read. Returns 0 or an errno value. */
-static int write_file(const char *path, const struct ps_str *text)
-{
-    char temp[4096];
-    FILE *f;
-    int reason = 0;
-    int error;
-
-    if (snprintf(temp, sizeof(temp), "%s.new", path) >= (int)sizeof(temp)) {
-        return ENAMETOOLONG;
-    }
-    f = fopen(temp, "we");
-    if (f == NULL) {
-        return errno;
-    }
-    if (fchmod(fileno(f), 0644) != 0) {
-        reason = errno;
-    }
-    /* More than the buffer of the file is written at once. */
-    if (fwrite(text->data, 1, text->len, f) != text->len && reason == 0) {
-        reason = errno;
-    }
-    error = ps_file_close(f);
-    reason = reason != 0 ? reason : error;
-    if (reason == 0 && rename(temp, path) != 0) {
-        reason = errno;
-    }
-    if (reason != 0) {
-        (void)unlink(temp);
-    }
-    return reason;
-}
-
 /* On a thread of the pool. */
 static void complete_and_write(uv_work_t *work)
 {
     struct daemon_metrics_file *f = work->data;
 
     daemon_metrics_add_process(f->d, &f->text);
-    f->error = write_file(f->path, &f->text);
+    f->error = ps_file_replace(f->path, f->text.data, f->text.len, 0644,
+                               PS_FILE_PASSING);
 }
 
 static void report_result(struct daemon_metrics_file *f)

@@ -339,28 +339,16 @@ int daemon_listeners_open(struct daemon *d)
 
 int daemon_write_port_file(const struct daemon *d)
 {
-    char temp[4096];
-    FILE *f = NULL;
+    char text[16];
     int error;
 
     if (d->args.port_file == NULL) {
         return PS_EXIT_OK;
     }
-    errno = ENAMETOOLONG;
-    if (snprintf(temp, sizeof(temp), "%s.new", d->args.port_file) <
-        (int)sizeof(temp)) {
-        f = fopen(temp, "we");
-    }
-    error = f == NULL ? errno : 0;
-    if (f != NULL) {
-        fprintf(f, "%u\n", (unsigned)d->sockets.listen_port);
-        error = ps_file_close(f);
-    }
-    if (error == 0 && rename(temp, d->args.port_file) != 0) {
-        error = errno;
-    }
+    snprintf(text, sizeof(text), "%u\n", (unsigned)d->sockets.listen_port);
+    error = ps_file_replace(d->args.port_file, text, strlen(text), 0600,
+                            PS_FILE_PASSING);
     if (error != 0) {
-        (void)unlink(temp);
         ps_log(PS_LOG_ERROR, "cannot write %s: %s", d->args.port_file,
                strerror(error));
         return PS_EXIT_CANTCREAT;

@@ -5,6 +5,7 @@
 #include "psched/tokens.h"
 
 #include "base/alloc.h"
+#include "base/file_check.h"
 #include "base/log.h"
 #include "crypto/token.h"
 
@@ -100,52 +101,6 @@ static bool tokens_load(struct psched_tokens *t, struct ps_str *why)
     return is_valid;
 }
 
-/* Brings the names of the folder's files to disk. */
-static bool sync_folder_of(const char *path)
-{
-    char folder[PATH_MAX + 8];
-    char *slash;
-    bool is_synced;
-    int fd;
-
-    ps_str_copy(folder, sizeof(folder), path);
-    slash = strrchr(folder, '/');
-    if (slash != NULL) {
-        slash[slash == folder ? 1 : 0] = '\0';
-    }
-    fd = open(slash != NULL ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) {
-        return false;
-    }
-    is_synced = fsync(fd) == 0;
-    close(fd);
-    return is_synced;
-}
-
-/* Makes a file of mode 0600, in place of one that an interrupted run left. */
-static bool write_file(const char *path, const uint8_t *bytes, size_t len)
-{
-    int fd;
-    size_t done = 0;
-    bool is_written;
-
-    (void)unlink(path);
-    fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0) {
-        return false;
-    }
-    while (done < len) {
-        ssize_t n = write(fd, bytes + done, len - done);
-
-        if (n <= 0) {
-            break;
-        }
-        done += (size_t)n;
-    }
-    is_written = done == len && fsync(fd) == 0;
-    return close(fd) == 0 && is_written;
-}
-
 /* ---------------------------------------------------------- for the machine */
 
 static bool tokens_sign(void *arg, const struct ps_fixed_token_claims *claims,
@@ -168,9 +123,8 @@ static bool tokens_save(void *arg, const struct ps_token_record *list,
                         uint32_t count)
 {
     const struct psched_tokens *t = arg;
-    char path[PATH_MAX + 8];
     uint8_t *bytes;
-    bool done;
+    int error;
 
     if (t->path[0] == '\0') {
         return true;
@@ -182,16 +136,14 @@ static bool tokens_save(void *arg, const struct ps_token_record *list,
         ps_fixed_put_token_claims(at, &list[i].claims);
         at[PS_FIXED_TOKEN_CLAIMS_BYTES] = list[i].is_revoked;
     }
-    done = snprintf(path, sizeof(path), "%s.new", t->path) <
-               (int)sizeof(path) &&
-           write_file(path, bytes, count * (size_t)RECORD_BYTES) &&
-           rename(path, t->path) == 0 && sync_folder_of(t->path);
-    if (!done) {
+    error = ps_file_replace(t->path, bytes, count * (size_t)RECORD_BYTES, 0600,
+                            PS_FILE_DURABLE);
+    if (error != 0) {
         ps_log(PS_LOG_ERROR, "tokens not stored in %s: %s", t->path,
-               strerror(errno));
+               strerror(error));
     }
     ps_free(bytes);
-    return done;
+    return error == 0;
 }
 
 /* -------------------------------------------------------------------- life */

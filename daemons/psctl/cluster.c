@@ -258,28 +258,18 @@ static int lock_folder(const struct contexts *c, int *ret_exit)
     return fd;
 }
 
-/* Writes all and replaces the file. */
-static int contexts_save(const struct contexts *c, int dir)
+static int contexts_save(const struct contexts *c)
 {
-    static const char temp[] = FILE_NAME ".new";
-    int fd;
-    bool good;
+    char *text = json_dumps(c->root, JSON_INDENT(2));
+    int error;
 
-    (void)unlinkat(dir, temp, 0);
-    fd = openat(dir, temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0) {
-        return report_system_error("write", c->path);
+    if (text == NULL) {
+        abort(); /* Out of memory. */
     }
-    good = json_dumpfd(c->root, fd, JSON_INDENT(2)) == 0 &&
-           write(fd, "\n", 1) == 1 && fsync(fd) == 0;
-    good = close(fd) == 0 && good;
-    if (!good || renameat(dir, temp, dir, FILE_NAME) != 0) {
-        const int rc = report_system_error("write", c->path);
-
-        (void)unlinkat(dir, temp, 0);
-        return rc;
-    }
-    return 0;
+    error = ps_file_replace(c->path, text, strlen(text), 0600, PS_FILE_DURABLE);
+    free(text);
+    errno = error;
+    return error != 0 ? report_system_error("write", c->path) : 0;
 }
 
 /* -------------------------------------------------------------------- lookup */
@@ -572,7 +562,7 @@ static int run_change(enum change change, const char *name,
             rc = remove_context(&c, name);
             break;
         }
-        rc = rc != 0 ? rc : contexts_save(&c, dir);
+        rc = rc != 0 ? rc : contexts_save(&c);
         contexts_fini(&c);
     }
     close(dir);

@@ -5,10 +5,15 @@
 #include "base/limits.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <grp.h>
+#include <libgen.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#define PATH_BYTES 4096
 
 /* "PATH: owner 1000, mode 0664: " */
 static void add_facts(const char *path, const struct stat *st,
@@ -116,6 +121,80 @@ int ps_file_close(FILE *f)
         error = errno;
     }
     return error;
+}
+
+/* Makes a file, in place of one that an interrupted run left; a durable one is
+ * new. */
+static int write_file(const char *path, const char *bytes, size_t len,
+                      mode_t mode, bool is_durable)
+{
+    const int flags = is_durable ? O_EXCL | O_NOFOLLOW : O_TRUNC;
+    int error;
+    int fd;
+
+    if (is_durable) {
+        (void)unlink(path);
+    }
+    fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0600);
+    if (fd < 0) {
+        return errno;
+    }
+    error = fchmod(fd, mode) != 0 ? errno : 0;
+    while (error == 0 && len > 0) {
+        ssize_t n = write(fd, bytes, len);
+
+        if (n >= 0) {
+            bytes += n;
+            len -= (size_t)n;
+        } else if (errno != EINTR) {
+            error = errno;
+        }
+    }
+    if (error == 0 && is_durable && fsync(fd) != 0) {
+        error = errno;
+    }
+    if (close(fd) != 0 && error == 0) {
+        error = errno;
+    }
+    return error;
+}
+
+/* Brings the names of the folder's files to disk. */
+static int sync_folder_of(const char *path)
+{
+    char copy[PATH_BYTES];
+    int error;
+    int fd;
+
+    ps_str_copy(copy, sizeof(copy), path);
+    fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) {
+        return errno;
+    }
+    error = fsync(fd) != 0 ? errno : 0;
+    close(fd);
+    return error;
+}
+
+int ps_file_replace(const char *path, const void *bytes, size_t len,
+                    mode_t mode, enum ps_file_life life)
+{
+    const bool is_durable = life == PS_FILE_DURABLE;
+    char temp[PATH_BYTES];
+    int error;
+
+    if (snprintf(temp, sizeof(temp), "%s.new", path) >= (int)sizeof(temp)) {
+        return ENAMETOOLONG;
+    }
+    error = write_file(temp, bytes, len, mode, is_durable);
+    if (error == 0 && rename(temp, path) != 0) {
+        error = errno;
+    }
+    if (error != 0) {
+        (void)unlink(temp);
+        return error;
+    }
+    return is_durable ? sync_folder_of(path) : 0;
 }
 
 void ps_file_add_group(const char *path, struct ps_str *out)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of a process: owner and permissions of those that it trusts, and the
- * end of those that it writes. Another user that can
+/* Files of a process: owner and permissions of those that it trusts, and those
+ * that it writes as a whole. Another user that can
  * write the configuration of a daemon, or read its keys, controls the daemon, so
  * such files are refused. Access control lists count, because the group bits of
  * a mode are their mask. */
@@ -10,6 +10,7 @@
 #include "base/str.h"
 
 #include <stdio.h>
+#include <sys/types.h>
 
 enum ps_file_kind {
     PS_FILE_TRUSTED, /* Written by no other user, such as a configuration. */
@@ -36,6 +37,17 @@ PS_MUST_USE int ps_file_check_folder(const char *path, struct ps_str *report);
 /* Writes what is buffered and closes the file. Returns 0, or the errno value of
  * a failure of any write so far: a full disk may show only here. */
 PS_MUST_USE int ps_file_close(FILE *f);
+
+enum ps_file_life {
+    PS_FILE_PASSING, /* May be lost with the system. */
+    PS_FILE_DURABLE, /* On disk when the call returns, with its name. */
+};
+
+/* Replaces the file by one with these bytes and this mode: a reader sees either
+ * the former or the new one, whole. Of two processes one at a time may call.
+ * Returns 0 or an errno value; then the former file stays. */
+PS_MUST_USE int ps_file_replace(const char *path, const void *bytes, size_t len,
+                                mode_t mode, enum ps_file_life life);
 
 /* Appends for whom the socket `path` is that this process may not use, and how a
  * user becomes one of them: "; it is for members of group pskv: ...". Appends

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -189,6 +190,43 @@ static void folder_of_another_user_is_refused(void **state)
     assert_int_equal(chown(folder, 0, (gid_t)-1), 0);
 }
 
+static void expect_file(const char *text, mode_t mode)
+{
+    char read[32] = "";
+    struct stat st;
+    FILE *f = fopen(path, "re");
+
+    assert_non_null(f);
+    assert_int_equal(fstat(fileno(f), &st), 0);
+    assert_int_equal(st.st_mode & 07777, mode);
+    assert_int_equal(fread(read, 1, sizeof(read) - 1, f), strlen(text));
+    assert_string_equal(read, text);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void replaced_file_is_whole_and_a_failure_keeps_the_former(void **state)
+{
+    char other[128];
+
+    (void)state;
+    assert_int_equal(ps_file_replace(path, "one", 3, 0644, PS_FILE_PASSING), 0);
+    expect_file("one", 0644);
+    /* A file that an interrupted run left. */
+    snprintf(other, sizeof(other), "%s.new", path);
+    assert_int_equal(symlink("key", other), 0);
+    assert_int_equal(ps_file_replace(path, "second", 6, 0600, PS_FILE_DURABLE),
+                     0);
+    expect_file("second", 0600);
+    assert_int_equal(mkdir(other, 0700), 0);
+    assert_int_equal(ps_file_replace(path, "third", 5, 0600, PS_FILE_DURABLE),
+                     EEXIST);
+    expect_file("second", 0600);
+    assert_int_equal(rmdir(other), 0);
+    assert_int_equal(
+        ps_file_replace("/nonexistent/x", "", 0, 0600, PS_FILE_PASSING),
+        ENOENT);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -204,6 +242,9 @@ int main(void)
             tear_down),
         cmocka_unit_test_setup_teardown(folder_of_another_user_is_refused,
                                         set_up, tear_down),
+        cmocka_unit_test_setup_teardown(
+            replaced_file_is_whole_and_a_failure_keeps_the_former, set_up,
+            tear_down),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
