@@ -559,7 +559,7 @@ int ps_daemon_main(const struct ps_daemon_spec *spec, int argc, char **argv)
     struct daemon d = {
         .spec = spec,
         .config = {.spare_fd = -1},
-        .sockets = {.listen_fd = -1, .local_fd = -1, .shm_fd = -1}};
+        .sockets = {.tcp = {.fd = -1}, .local = {.fd = -1}, .shm = {.fd = -1}}};
     struct ps_args_options opt = {
         .program = spec->options->program,
         .dials = spec->scheduler != PS_DAEMON_NONE,

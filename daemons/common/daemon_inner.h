@@ -67,14 +67,17 @@ struct daemon_config {
     ps_time grace_time;
 };
 
+struct daemon_socket {
+    int fd; /* Without a listener yet; -1: none. */
+    struct ps_listener *listener;
+    const struct daemon *d;
+    void (*accept)(struct ps_driver *d, int fd);
+};
+
 struct daemon_sockets {
-    struct ps_listener *tcp_listener;
-    struct ps_listener *local_listener;
-    struct ps_listener *shm_listener;
-    /* Sockets without a listener yet; -1: none. */
-    int listen_fd;
-    int local_fd;
-    int shm_fd;
+    struct daemon_socket tcp;
+    struct daemon_socket local;
+    struct daemon_socket shm;
     uint16_t listen_port;
     const char *local_path; /* NULL: no Unix socket. */
     bool owns_local_path;   /* The file is removed at the end. */
@@ -144,40 +147,38 @@ struct daemon {
     int exit_code;
 };
 
+/* A group of the options; NULL: the daemon has none at this offset. */
+static inline const void *daemon_group(const struct daemon *d, size_t offset)
+{
+    return offset == PS_DAEMON_NONE ? NULL
+                                    : (const char *)d->config.values + offset;
+}
+
 static inline const struct ps_common_options *
 daemon_common_options(const struct daemon *d)
 {
-    return (const void *)((const char *)d->config.values + d->spec->common);
+    return daemon_group(d, d->spec->common);
 }
 
 /* NULL: the daemon does not listen. */
 static inline const struct ps_listen_options *
 daemon_listen_options(const struct daemon *d)
 {
-    return d->spec->listen == PS_DAEMON_NONE
-               ? NULL
-               : (const void *)((const char *)d->config.values +
-                                d->spec->listen);
+    return daemon_group(d, d->spec->listen);
 }
 
 /* NULL: the daemon does not dial the scheduler. */
 static inline const struct ps_scheduler_options *
 daemon_scheduler_options(const struct daemon *d)
 {
-    return d->spec->scheduler == PS_DAEMON_NONE
-               ? NULL
-               : (const void *)((const char *)d->config.values +
-                                d->spec->scheduler);
+    return daemon_group(d, d->spec->scheduler);
 }
 
 /* NULL: the daemon moves no tensors. */
 static inline const struct ps_transport_options *
 daemon_transport_options(const struct daemon *d)
 {
-    return d->spec->transport == PS_DAEMON_NONE
-               ? NULL
-               : (const void *)((const char *)d->config.values +
-                                d->spec->transport);
+    return daemon_group(d, d->spec->transport);
 }
 
 /* daemon.c */

@@ -134,7 +134,7 @@ static int adopt_local(struct daemon *d, const struct ps_daemon_socket *s,
     if (!check_folder(s)) {
         return PS_EXIT_CONFIG;
     }
-    d->sockets.local_fd = fd;
+    d->sockets.local.fd = fd;
     d->sockets.local_path = s->path;
     return PS_EXIT_OK;
 }
@@ -152,7 +152,7 @@ static int open_local(struct daemon *d, struct ps_daemon_socket s)
     if (!find_group(&s, &opt.gid) || !check_folder(&s)) {
         return PS_EXIT_CONFIG;
     }
-    rc = ps_local_listen(s.path, &opt, &d->sockets.local_fd);
+    rc = ps_local_listen(s.path, &opt, &d->sockets.local.fd);
     advice = ps_advice_local(rc, errno);
     if (rc == 0) {
         d->sockets.local_path = s.path;
@@ -185,7 +185,7 @@ static int open_tcp(struct daemon *d, const struct ps_listen_options *l)
 
     for (uint16_t i = 0; rc == PS_E_EXIST && i < count; i++) {
         rc = ps_listen_tcp(l->address, (uint16_t)(first + i), l->backlog,
-                           &d->sockets.listen_fd, &d->sockets.listen_port);
+                           &d->sockets.tcp.fd, &d->sockets.listen_port);
     }
     if (rc == 0) {
         return PS_EXIT_OK;
@@ -207,7 +207,7 @@ static int adopt_tcp(struct daemon *d, const struct ps_listen_options *l,
                              &d->sockets.listen_port);
 
     if (rc == 0) {
-        d->sockets.listen_fd = fd;
+        d->sockets.tcp.fd = fd;
         return PS_EXIT_OK;
     }
     ps_log(PS_LOG_ERROR,
@@ -267,7 +267,7 @@ void daemon_listen_shm(struct daemon *d)
     if (l == NULL || !daemon_uses_shm(d)) {
         return;
     }
-    rc = ps_shm_listen(d->facts.address, l->backlog, &d->sockets.shm_fd);
+    rc = ps_shm_listen(d->facts.address, l->backlog, &d->sockets.shm.fd);
     if (rc != 0) {
         ps_log(PS_LOG_NOTICE,
                "agents on this host come by TCP address %s reason \"%s\"",
@@ -275,64 +275,43 @@ void daemon_listen_shm(struct daemon *d)
     }
 }
 
-/* True: a caller was turned away, because no descriptor was free for it. */
-static bool is_turned_away(int fd)
+static void socket_accepted(void *ctx, int fd)
 {
     static const char kind[] = "no descriptor";
+    const struct daemon_socket *s = ctx;
 
-    if (fd < 0) {
+    if (fd >= 0) {
+        s->accept(s->d->driver, fd);
+    } else {
         ps_log_of((uintptr_t)kind, PS_LOG_WARNING,
                   "connection refused reason=\"this daemon has all descriptors "
                   "open that it may have (LimitNOFILE)\"");
     }
-    return fd < 0;
 }
 
-static void accepted_tcp(void *ctx, int fd)
+static int open_listener(struct daemon *d, struct daemon_socket *s,
+                         void (*accept)(struct ps_driver *d, int fd))
 {
-    struct daemon *d = ctx;
+    int rc = 0;
 
-    if (!is_turned_away(fd)) {
-        ps_driver_accept(d->driver, fd);
+    s->d = d;
+    s->accept = accept;
+    if (s->fd >= 0) {
+        rc = ps_listener_open(d->loop, s->fd, socket_accepted, s, &s->listener);
+        s->fd = rc == 0 ? -1 : s->fd;
     }
-}
-
-static void accepted_shm(void *ctx, int fd)
-{
-    struct daemon *d = ctx;
-
-    if (!is_turned_away(fd)) {
-        ps_driver_accept_shm(d->driver, fd);
-    }
-}
-
-static void accepted_local(void *ctx, int fd)
-{
-    struct daemon *d = ctx;
-
-    if (!is_turned_away(fd)) {
-        ps_driver_accept_local(d->driver, fd);
-    }
+    return rc;
 }
 
 int daemon_listeners_open(struct daemon *d)
 {
-    int rc = 0;
+    int rc = open_listener(d, &d->sockets.tcp, ps_driver_accept);
 
-    if (d->sockets.listen_fd >= 0) {
-        rc = ps_listener_open(d->loop, d->sockets.listen_fd, accepted_tcp, d,
-                              &d->sockets.tcp_listener);
-        d->sockets.listen_fd = rc == 0 ? -1 : d->sockets.listen_fd;
+    if (rc == 0) {
+        rc = open_listener(d, &d->sockets.shm, ps_driver_accept_shm);
     }
-    if (rc == 0 && d->sockets.shm_fd >= 0) {
-        rc = ps_listener_open(d->loop, d->sockets.shm_fd, accepted_shm, d,
-                              &d->sockets.shm_listener);
-        d->sockets.shm_fd = rc == 0 ? -1 : d->sockets.shm_fd;
-    }
-    if (rc == 0 && d->sockets.local_fd >= 0) {
-        rc = ps_listener_open(d->loop, d->sockets.local_fd, accepted_local, d,
-                              &d->sockets.local_listener);
-        d->sockets.local_fd = rc == 0 ? -1 : d->sockets.local_fd;
+    if (rc == 0) {
+        rc = open_listener(d, &d->sockets.local, ps_driver_accept_local);
     }
     return rc;
 }
@@ -356,20 +335,19 @@ int daemon_write_port_file(const struct daemon *d)
     return PS_EXIT_OK;
 }
 
+static void socket_close(struct daemon_socket *s)
+{
+    ps_listener_close(s->listener);
+    if (s->fd >= 0) {
+        close(s->fd);
+    }
+}
+
 void daemon_sockets_close(struct daemon *d)
 {
-    ps_listener_close(d->sockets.tcp_listener);
-    ps_listener_close(d->sockets.local_listener);
-    ps_listener_close(d->sockets.shm_listener);
-    if (d->sockets.shm_fd >= 0) {
-        close(d->sockets.shm_fd);
-    }
-    if (d->sockets.listen_fd >= 0) {
-        close(d->sockets.listen_fd);
-    }
-    if (d->sockets.local_fd >= 0) {
-        close(d->sockets.local_fd);
-    }
+    socket_close(&d->sockets.tcp);
+    socket_close(&d->sockets.local);
+    socket_close(&d->sockets.shm);
     if (d->sockets.owns_local_path) {
         ps_local_remove(d->sockets.local_path);
     }
