@@ -74,32 +74,28 @@ static void update_figures(struct daemon_compute *c)
 }
 
 /* Opens the device that the options name, if there is one. */
-static int open_device(struct daemon *d)
+static int open_device(struct daemon *d,
+                       const struct ps_compute_options *wanted)
 {
-    struct ps_daemon_device wanted;
     char text[PS_KERNEL_WHY_MAX] = "";
 
-    if (d->spec->device == NULL) {
-        return PS_EXIT_OK;
-    }
-    wanted = d->spec->device(d->config.values);
-    if (wanted.device == PS_COMPUTE_CPU) {
+    if (wanted->device == PS_COMPUTE_CPU) {
         return PS_EXIT_OK;
     }
     int rc = open_module(
-        d, strcmp(wanted.module, "auto") == 0 ? AUTO_MODULE : wanted.module,
+        d, strcmp(wanted->module, "auto") == 0 ? AUTO_MODULE : wanted->module,
         text);
 
     if (rc == 0) {
         ps_log(PS_LOG_INFO, "compute device cuda %s", text);
         update_figures(&d->compute);
         d->facts.process.gpu = &d->compute.gpu;
-        if (wanted.state == PS_COMPUTE_STATE_DEVICE) {
+        if (wanted->state == PS_COMPUTE_STATE_DEVICE) {
             ps_device_let_states_stay(d->compute.device);
         }
         return PS_EXIT_OK;
     }
-    if (wanted.device == PS_COMPUTE_AUTO) {
+    if (wanted->device == PS_COMPUTE_AUTO) {
         ps_log(PS_LOG_INFO, "compute device cpu: %s", text);
         return PS_EXIT_OK;
     }
@@ -110,17 +106,18 @@ static int open_device(struct daemon *d)
 
 int daemon_compute_start(struct daemon *d)
 {
+    const struct ps_compute_options *wanted = daemon_compute_options(d);
     struct ps_worker_options opt = {.loop = d->loop};
 
-    if (d->spec->threads == NULL) {
+    if (wanted == NULL) {
         return PS_EXIT_OK;
     }
-    int code = open_device(d);
+    int code = open_device(d, wanted);
 
     if (code != PS_EXIT_OK) {
         return code;
     }
-    opt.threads = d->spec->threads(d->config.values);
+    opt.threads = (unsigned)wanted->threads;
     opt.device = d->compute.device;
     int rc = ps_worker_new(&opt, &d->compute.worker);
 
@@ -340,23 +337,20 @@ static int make_io_pool(struct daemon *d)
 static void set_liveness_port(const struct daemon *d,
                               struct ps_driver_options *opt)
 {
-    uint64_t port = d->spec->liveness_port != NULL
-                        ? d->spec->liveness_port(d->config.values)
-                        : 0;
+    const uint64_t *port = daemon_group(d, d->spec->liveness_port);
 
-    opt->liveness_any = port == (uint64_t)PS_LISTEN_PORT_AUTO;
-    if (opt->liveness_any) {
-        opt->liveness_port = d->spec->port;
-        opt->liveness_port_count = d->spec->port_count;
-    } else if (d->spec->liveness_port != NULL) {
-        opt->liveness_port = (uint16_t)port;
-        opt->liveness_port_count = 1;
+    if (port == NULL) {
+        return;
     }
+    opt->liveness_any = *port == (uint64_t)PS_LISTEN_PORT_AUTO;
+    opt->liveness_port = opt->liveness_any ? d->spec->port : (uint16_t)*port;
+    opt->liveness_port_count = opt->liveness_any ? d->spec->port_count : 1;
 }
 
 static void make_driver(struct daemon *d)
 {
     const struct ps_common_options *c = daemon_common_options(d);
+    const uint64_t *connections = daemon_group(d, d->spec->link_connections);
     struct ps_driver_options opt = {
         .loop = d->loop,
         .worker = d->compute.worker,
@@ -373,9 +367,7 @@ static void make_driver(struct daemon *d)
         .link_output = c->link_output,
         .output_total = c->output_total,
         .same_host = daemon_uses_shm(d),
-        .link_connections = d->spec->link_connections != NULL
-                                ? d->spec->link_connections(d->config.values)
-                                : 1,
+        .link_connections = connections != NULL ? (uint32_t)*connections : 1,
         .bulk = c->congestion_control == 0 ? PS_TCP_BULK : PS_TCP_BULK_SYSTEM,
         .receive_buffer = (uint32_t)c->receive_buffer,
         .send_buffer = (uint32_t)c->send_buffer,

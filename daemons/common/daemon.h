@@ -46,25 +46,6 @@ struct ps_daemon_socket {
     bool is_optional; /* Failing at the default path only warns. */
 };
 
-/* Where compute threads compute. */
-enum ps_compute_device {
-    PS_COMPUTE_CPU,
-    PS_COMPUTE_AUTO, /* On a GPU if there is one. */
-    PS_COMPUTE_CUDA, /* On a GPU, or the daemon does not start. */
-};
-
-/* Where optimizer states are, with a GPU. */
-enum ps_compute_state {
-    PS_COMPUTE_STATE_MIRRORED, /* On the GPU and the host. */
-    PS_COMPUTE_STATE_DEVICE,   /* On the GPU alone. */
-};
-
-struct ps_daemon_device {
-    enum ps_compute_device device;
-    enum ps_compute_state state;
-    const char *module; /* Path; "auto": the installed one. */
-};
-
 #define PS_DAEMON_NONE SIZE_MAX
 
 /* Result of open() of a daemon. */
@@ -84,26 +65,24 @@ struct ps_daemon_spec {
     size_t listen; /* Offset, or PS_DAEMON_NONE; so are those below. */
     size_t scheduler;
     size_t transport;
+    size_t compute;
+    /* uint64_t: port for liveness probes; PS_LISTEN_PORT_AUTO: one of
+     * `port_count`, or any that is free. */
+    size_t liveness_port;
+    /* uint64_t: connections of a link, 0: as many as I/O threads need. Without
+     * this there is one. */
+    size_t link_connections;
     uint16_t port;       /* First port that listen.port: auto tries. */
     uint16_t port_count; /* Number of ports to try. */
 
     /* Host that peers are told to dial; "": chosen from the addresses. False,
      * with a line in the log: there is none. NULL: peers do not dial. */
     bool (*advertise)(const void *values, char *out, size_t cap);
-    /* Port for liveness probes; PS_LISTEN_PORT_AUTO: one of `port_count`, or any
-     * that is free. NULL: the daemon has none. */
-    uint64_t (*liveness_port)(const void *values);
     /* NULL: the daemon has no Unix socket. */
     struct ps_daemon_socket (*socket)(const void *values);
-    /* Connections of a link; NULL: 1; 0: as many as I/O threads need. */
-    uint32_t (*link_connections)(const void *values);
-    /* Compute threads; 0: one for each processor. NULL: computes nothing. */
-    unsigned (*threads)(const void *values);
     /* The device option is for memory that processes of this host share with the
      * daemon, on all GPUs; see facts->share. */
     bool shares_devices;
-    /* NULL: computes on the CPU. */
-    struct ps_daemon_device (*device)(const void *values);
     /* False if settings conflict, with a line "where: what; what to do" for
      * each. May be NULL. */
     bool (*check)(const void *values, const struct ps_options *o,

@@ -181,6 +181,13 @@ daemon_transport_options(const struct daemon *d)
     return daemon_group(d, d->spec->transport);
 }
 
+/* NULL: the daemon computes nothing. */
+static inline const struct ps_compute_options *
+daemon_compute_options(const struct daemon *d)
+{
+    return daemon_group(d, d->spec->compute);
+}
+
 /* daemon.c */
 
 /* Opens the device that the options name, and starts the compute threads.

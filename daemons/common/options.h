@@ -103,6 +103,27 @@ struct ps_transport_options {
 };
 extern const struct ps_option ps_transport_rows[PS_TRANSPORT_ROWS];
 
+/* Where compute threads compute. */
+enum ps_compute_device {
+    PS_COMPUTE_CPU,
+    PS_COMPUTE_AUTO, /* On a GPU if there is one. */
+    PS_COMPUTE_CUDA, /* On a GPU, or the daemon does not start. */
+};
+
+/* Where optimizer states are, with a GPU. */
+enum ps_compute_state {
+    PS_COMPUTE_STATE_MIRRORED, /* On the GPU and the host. */
+    PS_COMPUTE_STATE_DEVICE,   /* On the GPU alone. */
+};
+
+/* Of daemons that compute; each has rows of its own. */
+struct ps_compute_options {
+    int threads;        /* 0: one for each processor. */
+    int device;         /* enum ps_compute_device */
+    int state;          /* enum ps_compute_state */
+    const char *module; /* Path; "auto": the installed one. */
+};
+
 struct ps_key_limits {
     uint64_t job_keys;
     uint64_t user_keys;

@@ -217,23 +217,6 @@ static bool check_options(const void *values, const struct ps_options *o,
     return true;
 }
 
-static unsigned compute_threads(const void *values)
-{
-    const struct psserver_options *o = values;
-
-    return (unsigned)o->threads;
-}
-
-static struct ps_daemon_device compute_device(const void *values)
-{
-    const struct psserver_options *o = values;
-
-    return (struct ps_daemon_device){
-        .device = (enum ps_compute_device)o->device,
-        .module = o->gpu_module,
-        .state = (enum ps_compute_state)o->state};
-}
-
 static const struct ps_daemon_spec psserver_spec = {
     .summary = "A server: holds parameters, merges gradients, runs the "
                "optimizer.",
@@ -244,12 +227,13 @@ static const struct ps_daemon_spec psserver_spec = {
     .listen = offsetof(struct psserver_options, listen),
     .scheduler = offsetof(struct psserver_options, scheduler),
     .transport = offsetof(struct psserver_options, transport),
+    .compute = offsetof(struct psserver_options, compute),
+    .liveness_port = PS_DAEMON_NONE,
+    .link_connections = PS_DAEMON_NONE,
     .port = 9092,
     .port_count = 64,
     .advertise = advertised_host,
     .check = check_options,
-    .threads = compute_threads,
-    .device = compute_device,
     .open = open_app,
     .close = close_app,
     .ready = app_is_ready,

@@ -55,13 +55,13 @@ static const struct ps_option rows[] = {
      .special_value = 0,
      .min = 1,
      .max = 256,
-     .offset = AT(threads),
+     .offset = AT(compute.threads),
      .help = "Threads that merge gradients; auto is one for each processor."},
     {.path = "compute.device",
      .text = "cpu",
      .type = PS_OPTION_ENUM,
      .enum_names = "cpu|auto|cuda",
-     .offset = AT(device),
+     .offset = AT(compute.device),
      .help = "Where large sums and optimizer steps are computed, with the same "
              "bits: auto takes a GPU if there is one; with cuda, psserver does "
              "not start without one."},
@@ -69,7 +69,7 @@ static const struct ps_option rows[] = {
      .text = "mirrored",
      .type = PS_OPTION_ENUM,
      .enum_names = "mirrored|device",
-     .offset = AT(state),
+     .offset = AT(compute.state),
      .help = "Optimizer states on a GPU: mirrored copies them to the host with "
              "each step, so that a GPU that fails loses nothing; device leaves "
              "them there, and such a failure ends the jobs."},
@@ -78,7 +78,7 @@ static const struct ps_option rows[] = {
      .type = PS_OPTION_STRING,
      .min = 1,
      .max = 4095,
-     .offset = AT(gpu_module),
+     .offset = AT(compute.module),
      .help = "File of the module for GPUs, libpskv-cuda.so; auto is the "
              "installed one."},
     {.path = "store.memory",

@@ -12,10 +12,7 @@ struct psserver_options {
     const char *advertise; /* "auto": chosen from the addresses. */
     const char *interface; /* "": none. */
     ps_time link_linger;
-    int threads;            /* Compute threads; 0: one for each processor. */
-    int device;             /* enum ps_compute_device */
-    int state;              /* enum ps_compute_state */
-    const char *gpu_module; /* "auto": the installed one. */
+    struct ps_compute_options compute;
     uint64_t memory;
     uint64_t window;
 };

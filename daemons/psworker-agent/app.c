@@ -277,35 +277,6 @@ static struct ps_daemon_socket client_socket(const void *values)
                                      .group_option = "client.group"};
 }
 
-static uint64_t liveness_port(const void *values)
-{
-    const struct psagent_options *o = values;
-
-    return o->liveness_port;
-}
-
-static uint32_t subflow_option(const void *values)
-{
-    const struct psagent_options *o = values;
-
-    return (uint32_t)o->connections;
-}
-
-static unsigned compute_threads(const void *values)
-{
-    const struct psagent_options *o = values;
-
-    return (unsigned)o->threads;
-}
-
-static struct ps_daemon_device compute_device(const void *values)
-{
-    const struct psagent_options *o = values;
-
-    return (struct ps_daemon_device){
-        .device = (enum ps_compute_device)o->device, .module = o->gpu_module};
-}
-
 static const struct ps_daemon_spec psagent_spec = {
     .summary = "The agent of a node: training processes reach the service "
                "through it.",
@@ -316,14 +287,13 @@ static const struct ps_daemon_spec psagent_spec = {
     .listen = PS_DAEMON_NONE,
     .scheduler = offsetof(struct psagent_options, scheduler),
     .transport = offsetof(struct psagent_options, transport),
+    .compute = offsetof(struct psagent_options, compute),
+    .liveness_port = offsetof(struct psagent_options, liveness_port),
+    .link_connections = offsetof(struct psagent_options, connections),
     .port = 9156, /* Behind those of psserver. */
     .port_count = 64,
-    .liveness_port = liveness_port,
     .socket = client_socket,
-    .link_connections = subflow_option,
-    .threads = compute_threads,
     .shares_devices = true,
-    .device = compute_device,
     .open = open_app,
     .close = close_app,
     .ready = app_is_ready,

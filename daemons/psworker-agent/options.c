@@ -147,7 +147,7 @@ static const struct ps_option rows[] = {
      .special_value = 0,
      .min = 1,
      .max = 256,
-     .offset = AT(threads),
+     .offset = AT(compute.threads),
      .aliases = {{.name = "MXNET_KVSTORE_REDUCTION_NTHREADS"}},
      .help = "Threads that sum over local workers; auto is one for each "
              "processor."},
@@ -155,7 +155,7 @@ static const struct ps_option rows[] = {
      .text = "cpu",
      .type = PS_OPTION_ENUM,
      .enum_names = "cpu|auto|cuda",
-     .offset = AT(device),
+     .offset = AT(compute.device),
      .help = "Whether gradients in memory of GPUs are summed there: auto takes "
              "the GPUs if there are any; with cuda, psworker-agent does not "
              "start without one. The bits are the same."},
@@ -164,7 +164,7 @@ static const struct ps_option rows[] = {
      .type = PS_OPTION_STRING,
      .min = 1,
      .max = 4095,
-     .offset = AT(gpu_module),
+     .offset = AT(compute.module),
      .help = "File of the module for GPUs, libpskv-cuda.so; auto is the "
              "installed one."},
     {.path = "local.memory",

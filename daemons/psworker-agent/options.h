@@ -14,9 +14,7 @@ struct psagent_options {
     const char *group;      /* "": that of the process. */
     uint64_t liveness_port; /* Or PS_LISTEN_PORT_AUTO. */
     uint64_t max_clients;
-    int threads;            /* Compute threads; 0: one for each processor. */
-    int device;             /* enum ps_compute_device */
-    const char *gpu_module; /* Path; "auto": the installed one. */
+    struct ps_compute_options compute;
     uint64_t memory;
     uint64_t hand_over;
     /* Connections to each server; 0: as many as I/O threads need. */
