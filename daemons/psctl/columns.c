@@ -602,8 +602,8 @@ static void put_health(json_t *o, const struct report *r)
 {
     json_t *list = json_array();
 
-    for (size_t i = 0; i < r->health.count; i++) {
-        json_append(list, json_text(r->health.problems[i]));
+    for (size_t i = 0; i < r->health.count && i < PROBLEMS_MAX; i++) {
+        json_append(list, json_text(r->health.list[i].text));
     }
     json_put(o, "healthy", json_boolean(r->health.count == 0));
     json_put(o, "problems", list);

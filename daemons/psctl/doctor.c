@@ -13,9 +13,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/timex.h>
-#include <sys/un.h>
 #include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
@@ -29,43 +27,7 @@
 /* Default of Linux; an agent may map half of it. */
 #define MAPPINGS_LEAST    65530u
 
-enum level {
-    LEVEL_OK,
-    LEVEL_NOTE,
-    LEVEL_PROBLEM,
-};
-
-static const char *const level_names[] = {"ok", "note", "problem"};
-
-struct finding {
-    enum level level;
-    char text[600];
-    const char *action; /* "": none. */
-};
-
-struct doctor {
-    struct finding *list;
-    size_t count;
-    size_t problem_count;
-};
-
-/* Adds a finding, whose text the caller writes. */
-static struct ps_str begin_finding(struct doctor *d, enum level level,
-                                   const char *action)
-{
-    struct finding *f;
-    struct ps_str s;
-
-    d->list = ps_realloc(d->list, (d->count + 1) * sizeof(*d->list));
-    f = &d->list[d->count++];
-    f->level = level;
-    f->action = action;
-    d->problem_count += level == LEVEL_PROBLEM;
-    ps_str_init(&s, f->text, sizeof(f->text));
-    return s;
-}
-
-static void add_finding(struct doctor *d, enum level level, const char *action,
+static void add_finding(struct health *d, enum level level, const char *action,
                         const char *text)
 {
     struct ps_str s = begin_finding(d, level, action);
@@ -73,7 +35,7 @@ static void add_finding(struct doctor *d, enum level level, const char *action,
     ps_str_add(&s, text);
 }
 
-static struct ps_str begin_node(struct doctor *d, enum level level,
+static struct ps_str begin_node(struct health *d, enum level level,
                                 const struct ps_msg_node_row *n,
                                 const char *action)
 {
@@ -87,49 +49,8 @@ static struct ps_str begin_node(struct doctor *d, enum level level,
 
 /* ------------------------------------------------------------------ members */
 
-static void check_state(struct doctor *d, const struct ps_msg_node_row *n)
-{
-    char age[32];
-    struct ps_str s;
-
-    format_age(n->silent_ns, age, sizeof(age));
-    if (is_missed(n)) {
-        s = begin_node(d, LEVEL_PROBLEM, n,
-                       "its host, its log, and the network between it and "
-                       "psched; psctl events has the reason");
-        ps_str_addf(&s, "is %s, last heard %s ago",
-                    ps_node_state_name(n->state), age);
-    }
-    if (n->state == PS_NODE_STATE_ACTIVE && n->unreachable[0] != '\0') {
-        s = begin_node(d, LEVEL_PROBLEM, n,
-                       "listen.address and advertise.address there, and "
-                       "firewalls");
-        ps_str_add(&s, "cannot be dialled at ");
-        add_printable(&s, n->address, 80);
-        ps_str_add(&s, ": ");
-        add_printable(&s, n->unreachable, 80);
-    }
-    if (n->draining && n->state != PS_NODE_STATE_GONE) {
-        s = begin_node(d, LEVEL_NOTE, n,
-                       "start it again if it is to take new jobs");
-        ps_str_add(&s, "is shutting down");
-    }
-}
-
-static void check_certificate(struct doctor *d, const struct ps_msg_node_row *n)
-{
-    double days = ((double)n->certificate_ends - (double)time(NULL)) / 86400;
-    struct ps_str s;
-
-    if (n->certificate_ends != 0 && n->certificate_is_expiring) {
-        s = begin_node(d, LEVEL_PROBLEM, n,
-                       "psctl pki renew, copy the files, systemctl reload");
-        ps_str_addf(&s, "has a certificate that ends in %.1f days", days);
-    }
-}
-
 /* Finds what is near the limit that its option sets. */
-static void check_costs(struct doctor *d, const struct ps_msg_node_row *n)
+static void check_costs(struct health *d, const struct ps_msg_node_row *n)
 {
     for (uint32_t i = 0; i < n->costs_count; i++) {
         const struct ps_rec_cost *c = &n->costs[i];
@@ -150,13 +71,14 @@ static void check_costs(struct doctor *d, const struct ps_msg_node_row *n)
     }
 }
 
-static void check_memory(struct doctor *d, const struct ps_msg_node_row *n)
+static void check_memory(struct health *d, const struct ps_msg_node_row *n)
 {
     struct ps_str s;
 
-    if (n->memory_limit == 0 || n->state != PS_NODE_STATE_ACTIVE ||
-        (!n->memory_short &&
-         (double)n->memory_used < NEAR_LIMIT * (double)n->memory_limit)) {
+    /* One that is full is a problem of the cluster. */
+    if (n->memory_short || n->state != PS_NODE_STATE_ACTIVE ||
+        (double)n->memory_used < NEAR_LIMIT * (double)n->memory_limit ||
+        n->memory_limit == 0) {
         return;
     }
     s = begin_node(d, LEVEL_PROBLEM, n,
@@ -169,8 +91,8 @@ static void check_memory(struct doctor *d, const struct ps_msg_node_row *n)
     ps_str_add_size(&s, n->memory_limit);
 }
 
-/* Checks what the member has stated when it registered. */
-static void check_facts(struct doctor *d, const struct ps_msg_node_row *n,
+/* Checks what the member has stated, most of it when it registered. */
+static void check_facts(struct health *d, const struct ps_msg_node_row *n,
                         const char *version)
 {
     double skew = (double)n->clock_skew_ns / 1e9;
@@ -178,6 +100,11 @@ static void check_facts(struct doctor *d, const struct ps_msg_node_row *n,
 
     if (n->state == PS_NODE_STATE_GONE) {
         return;
+    }
+    if (n->draining) {
+        s = begin_node(d, LEVEL_NOTE, n,
+                       "start it again if it is to take new jobs");
+        ps_str_add(&s, "is shutting down");
     }
     if (n->version[0] != '\0' && strcmp(n->version, version) != 0) {
         s = begin_node(d, LEVEL_PROBLEM, n,
@@ -208,10 +135,9 @@ static void check_facts(struct doctor *d, const struct ps_msg_node_row *n,
     }
 }
 
-static void check_members(struct doctor *d, const struct rows *rows)
+static void check_members(struct health *d, const struct rows *rows)
 {
     const char *version = "";
-    size_t servers = 0;
 
     for (size_t i = 0; i < rows->count; i++) {
         const struct ps_msg_node_row *n = &rows->row[i]->node_row;
@@ -219,19 +145,10 @@ static void check_members(struct doctor *d, const struct rows *rows)
         if (n->role == PS_ROLE_SCHED) {
             version = n->version;
         }
-        servers += n->role == PS_ROLE_SERVER &&
-                   n->state == PS_NODE_STATE_ACTIVE && !n->draining;
-    }
-    if (servers == 0) {
-        add_finding(d, LEVEL_PROBLEM,
-                    "start psserver, on this host or another one",
-                    "the cluster has no active server");
     }
     for (size_t i = 0; i < rows->count; i++) {
         const struct ps_msg_node_row *n = &rows->row[i]->node_row;
 
-        check_state(d, n);
-        check_certificate(d, n);
         check_memory(d, n);
         check_costs(d, n);
         check_facts(d, n, version);
@@ -245,69 +162,8 @@ static void check_members(struct doctor *d, const struct rows *rows)
     }
 }
 
-/* --------------------------------------------------------------------- jobs */
-
-static void check_standstill(struct doctor *d, const struct report *r,
-                             const struct ps_msg_job_row *j)
-{
-    struct ps_str s;
-    bool is_ring = strncmp(j->standstill, "DIVERGED", 8) == 0;
-
-    if (!job_is_open(j) || j->standstill[0] == '\0') {
-        return;
-    }
-    s = begin_finding(d, LEVEL_PROBLEM,
-                      is_ring ? "all ranks must make the same calls in the "
-                                "same order; psctl stall shows their processes"
-                              : "start more servers, or ask for fewer");
-    ps_str_add(&s, "job ");
-    add_job_name(&s, r, j->name, j->uid);
-    ps_str_add(&s, is_ring ? " is " : " ");
-    add_printable(&s, j->standstill, 512);
-}
-
-static void check_jobs(struct doctor *d, const struct report *r, ps_time after)
-{
-    const struct rows *jobs = &r->rows_of[PS_QUERY_JOBS];
-    const struct rows *stalls = &r->rows_of[PS_QUERY_STALL];
-
-    for (size_t i = 0; i < jobs->count; i++) {
-        const struct ps_msg_job_row *j = &jobs->row[i]->job_row;
-
-        if (job_is_open(j) && j->ranks_lost > 0) {
-            struct ps_str s = begin_finding(
-                d, LEVEL_PROBLEM,
-                "psctl jobs cancel, and start all ranks again from a "
-                "checkpoint; a rank that is started alone goes on only if it "
-                "begins with the round in which it ended (psctl stall); psctl "
-                "status names them");
-
-            ps_str_add(&s, "job ");
-            add_job_name(&s, r, j->name, j->uid);
-            ps_str_addf(&s, " has lost %u of %u ranks", j->ranks_lost,
-                        j->num_workers);
-        }
-        check_standstill(d, r, j);
-    }
-    for (size_t i = 0; i < stalls->count; i++) {
-        const struct ps_msg_stall_row *row = &stalls->row[i]->stall_row;
-
-        if (stall_is_problem(row, after) && row->ring_count == 0) {
-            struct ps_str s = begin_finding(d, LEVEL_PROBLEM,
-                                            "look at what is missing");
-
-            ps_str_add(&s, "job ");
-            add_job_name(&s, r, row->job, row->uid);
-            ps_str_add(&s, ": ");
-            add_printable(&s, row->what, 80);
-            ps_str_add(&s, " waits for ");
-            describe_missing(row, &s);
-        }
-    }
-}
-
 /* Names servers that hold nothing of a job that has lost others. */
-static void check_spares(struct doctor *d, const struct report *r)
+static void check_spares(struct health *d, const struct report *r)
 {
     size_t count;
     struct job_load *list = make_job_loads(r, &count);
@@ -327,14 +183,12 @@ static void check_spares(struct doctor *d, const struct report *r)
 /* Looks for the agent of this host's cluster, or for that of PSKV_SOCKET. Jobs
  * of another cluster, such as the daemons of one job, have agents elsewhere.
  * NULL: no scheduler answers at the endpoint. */
-static void check_agent(struct doctor *d, const char *endpoint)
+static void check_agent(struct health *d, const char *endpoint)
 {
     const char *own = getenv("PSKV_SOCKET");
     char place[PS_SOCKET_PATH_MAX + 1];
-    struct sockaddr_un sa = {.sun_family = AF_UNIX};
     struct ps_str s;
     int error;
-    int fd;
 
     if (own == NULL || own[0] == '\0') {
         if (endpoint != NULL &&
@@ -344,15 +198,7 @@ static void check_agent(struct doctor *d, const char *endpoint)
         ps_runtime_socket("agent.sock", place, sizeof(place));
         own = place;
     }
-    ps_str_copy(sa.sun_path, sizeof(sa.sun_path), own);
-    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    error = fd >= 0 &&
-                    connect(fd, (const struct sockaddr *)&sa, sizeof(sa)) != 0
-                ? errno
-                : 0;
-    if (fd >= 0) {
-        close(fd);
-    }
+    error = wire_probe(own);
     if (error == 0) {
         s = begin_finding(d, LEVEL_OK, "");
         ps_str_add(&s, "this host has an agent at ");
@@ -370,7 +216,7 @@ static void check_agent(struct doctor *d, const char *endpoint)
     add_printable(&s, own, 108);
 }
 
-static void check_clock(struct doctor *d)
+static void check_clock(struct health *d)
 {
     struct timex t = {.modes = 0};
 
@@ -382,7 +228,7 @@ static void check_clock(struct doctor *d)
     }
 }
 
-static void check_kernel(struct doctor *d)
+static void check_kernel(struct health *d)
 {
     struct utsname name;
     unsigned major = 0;
@@ -405,7 +251,7 @@ static void check_kernel(struct doctor *d)
     }
 }
 
-static void check_mappings(struct doctor *d)
+static void check_mappings(struct health *d)
 {
     FILE *f = fopen("/proc/sys/vm/max_map_count", "re");
     unsigned count = MAPPINGS_LEAST;
@@ -426,7 +272,10 @@ static void check_mappings(struct doctor *d)
 
 /* ------------------------------------------------------------------- output */
 
-static void print_findings(const struct doctor *d)
+static const char *const level_names[] = {
+    [LEVEL_OK] = "ok", [LEVEL_NOTE] = "note", [LEVEL_PROBLEM] = "problem"};
+
+static void print_findings(const struct health *d)
 {
     for (size_t i = 0; i < d->count; i++) {
         const struct finding *f = &d->list[i];
@@ -438,7 +287,7 @@ static void print_findings(const struct doctor *d)
     }
 }
 
-static void print_objects(const struct doctor *d)
+static void print_objects(const struct health *d)
 {
     json_t *list = json_array();
     json_t *o = json_pack("{s:i, s:b, s:o}", "schema", 1, "healthy",
@@ -457,8 +306,8 @@ static void print_objects(const struct doctor *d)
 int doctor_run(struct request *q, int count, char **values)
 {
     const struct wire_target target = cluster_target(&q->cluster, q->timeout);
-    struct doctor d = {.count = 0};
     struct report r = {0};
+    struct health *d = &r.health;
     int rc = 0;
     struct wire *w = wire_open(&target, &rc);
 
@@ -470,29 +319,28 @@ int doctor_run(struct request *q, int count, char **values)
         wire_close(w);
     }
     if (rc == 0) {
-        struct ps_str s = begin_finding(&d, LEVEL_OK, "");
+        struct ps_str s = begin_finding(d, LEVEL_OK, "");
 
         ps_str_addf(&s, "psched at %s answers", target.endpoint);
-        check_members(&d, &r.rows_of[PS_QUERY_NODES]);
-        check_jobs(&d, &r, q->after);
-        check_spares(&d, &r);
+        health_check(&r, q->after);
+        check_members(d, &r.rows_of[PS_QUERY_NODES]);
+        check_spares(d, &r);
     } else {
-        add_finding(&d, LEVEL_PROBLEM,
+        add_finding(d, LEVEL_PROBLEM,
                     "the message above; systemctl status psched on its host",
                     "psched does not answer");
     }
-    check_agent(&d, rc == 0 ? target.endpoint : NULL);
-    check_clock(&d);
-    check_kernel(&d);
-    check_mappings(&d);
+    check_agent(d, rc == 0 ? target.endpoint : NULL);
+    check_clock(d);
+    check_kernel(d);
+    check_mappings(d);
     if (q->print.json) {
-        print_objects(&d);
+        print_objects(d);
     } else {
-        print_findings(&d);
+        print_findings(d);
     }
-    rc = rc == 0 && d.problem_count > 0 ? EXIT_DEGRADED : rc;
+    rc = rc == 0 && d->problem_count > 0 ? EXIT_DEGRADED : rc;
     report_fini(&r);
-    ps_free(d.list);
     return rc;
 }
 

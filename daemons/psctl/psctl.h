@@ -35,16 +35,29 @@ struct rows {
     size_t capacity;
 };
 
-#define QUERY_KINDS  9 /* Number of values of enum ps_query. */
+#define QUERY_KINDS 9 /* Number of values of enum ps_query. */
 
-#define PROBLEMS_MAX 16u
+enum level {
+    LEVEL_OK,
+    LEVEL_NOTE,
+    LEVEL_PROBLEM,
+};
+
+/* Observation about the cluster or this host. */
+struct finding {
+    enum level level;
+    char text[600];
+    const char *action; /* What to do; "": nothing. */
+};
 
 struct health {
-    /* Sentences; the first PROBLEMS_MAX of all. */
-    char problems[PROBLEMS_MAX][400];
+    struct finding *list; /* Owned. */
     size_t count;
-    size_t omitted_count; /* Problems that did not fit. */
+    size_t problem_count;
 };
+
+/* Problems that psctl status shows. */
+#define PROBLEMS_MAX 16u
 
 /* All answers to one verb. */
 struct report {
@@ -124,8 +137,9 @@ void wire_close(struct wire *w);
 /* Connection to the same psched by its Unix socket, if it has one on this host:
  * psched knows the user there. Takes over `w`; returns `w` if there is none. */
 struct wire *wire_switch_to_local(struct wire *w);
-/* True if a process listens at this path. */
-bool wire_is_listening(const char *path);
+/* Connects to a Unix socket, or to the port of psched on this host if `path` is
+ * NULL. 0: a process listens there; else an errno value. */
+int wire_probe(const char *path);
 /* Endpoint without an option, variable or context: the Unix socket of this host,
  * if psched listens there, or if only the user's permission is missing; else its
  * port. */
@@ -203,13 +217,13 @@ struct job_load *make_job_loads(const struct report *r, size_t *ret_count);
 void describe_spare(const struct report *r, const struct job_load *spare,
                     struct ps_str *out);
 
-/* Finds the problems that an operator has to look at. Waits shorter than
- * `after` are normal. */
+/* Adds a finding, whose text the caller writes. */
+struct ps_str begin_finding(struct health *h, enum level level,
+                            const char *action);
+/* Adds the problems of the cluster that an operator has to look at. Waits shorter
+ * than `after` are normal. */
 void health_check(struct report *r, ps_time after);
 bool stall_is_problem(const struct ps_msg_stall_row *s, ps_time after);
-/* True if the member is silent, or gone within the last hour, but not if it was
- * stopped in good order. */
-bool is_missed(const struct ps_msg_node_row *n);
 /* Adds "rank 3 on n07 (lost), rank 5 on n09", escaped. */
 void describe_missing(const struct ps_msg_stall_row *s, struct ps_str *out);
 

@@ -143,7 +143,7 @@ size_t list_private_jobs(struct private_job list[PRIVATE_MAX])
         if (d->d_name[0] != '.' &&
             snprintf(job->endpoint, sizeof(job->endpoint), "unix:%s/%s", folder,
                      d->d_name) < (int)sizeof(job->endpoint) &&
-            wire_is_listening(job->endpoint + 5)) {
+            wire_probe(job->endpoint + 5) == 0) {
             ps_str_copy(job->name, sizeof(job->name), d->d_name);
             count++;
         }
@@ -333,6 +333,7 @@ void report_fini(struct report *r)
         }
         ps_free(r->rows_of[q].row);
     }
+    ps_free(r->health.list);
     if (r->end != NULL) {
         ps_msg_free(r->end);
     }
@@ -408,31 +409,34 @@ void describe_missing(const struct ps_msg_stall_row *s, struct ps_str *out)
     add_ranks(s->missing, s->missing_count, out);
 }
 
-static struct ps_str begin_problem(struct health *h, char *scratch, size_t cap)
+struct ps_str begin_finding(struct health *h, enum level level,
+                            const char *action)
 {
+    struct finding *f;
     struct ps_str s;
 
-    if (h->count < PROBLEMS_MAX) {
-        ps_str_init(&s, h->problems[h->count++], sizeof(h->problems[0]));
-    } else {
-        h->omitted_count++;
-        ps_str_init(&s, scratch, cap);
-    }
+    h->list = ps_realloc(h->list, (h->count + 1) * sizeof(*h->list));
+    f = &h->list[h->count++];
+    f->level = level;
+    f->action = action;
+    h->problem_count += level == LEVEL_PROBLEM;
+    ps_str_init(&s, f->text, sizeof(f->text));
     return s;
 }
 
 /* Reports a server without memory for contributions of a job. */
 static void check_memory(const struct ps_msg_node_row *n, struct health *h)
 {
-    char scratch[8];
     struct ps_str s;
 
     if (!n->memory_short || n->state != PS_NODE_STATE_ACTIVE) {
         return;
     }
-    s = begin_problem(h, scratch, sizeof(scratch));
+    s = begin_finding(h, LEVEL_PROBLEM,
+                      "raise store.memory, add servers and psctl rebalance, or "
+                      "end a job");
     ps_str_add(&s, "server ");
-    ps_str_add_escaped(&s, n->name, strlen(n->name), 64);
+    add_printable(&s, n->name, 64);
     ps_str_add(&s, " is full: ");
     ps_str_add_size(&s, n->memory_used);
     ps_str_add(&s, " of ");
@@ -442,13 +446,14 @@ static void check_memory(const struct ps_msg_node_row *n, struct health *h)
 
 static void check_reach(const struct ps_msg_node_row *n, struct health *h)
 {
-    char scratch[8];
     struct ps_str s;
 
     if (n->state != PS_NODE_STATE_ACTIVE || n->unreachable[0] == '\0') {
         return;
     }
-    s = begin_problem(h, scratch, sizeof(scratch));
+    s = begin_finding(h, LEVEL_PROBLEM,
+                      "listen.address and advertise.address there, and "
+                      "firewalls");
     ps_str_add(&s, "server ");
     add_printable(&s, n->name, 64);
     ps_str_add(&s, " is UNREACHABLE from psched at ");
@@ -460,19 +465,21 @@ static void check_reach(const struct ps_msg_node_row *n, struct health *h)
 
 static void check_certificate(const struct ps_msg_node_row *n, struct health *h)
 {
-    char scratch[8];
     struct ps_str s;
 
     if (!n->certificate_is_expiring || n->state == PS_NODE_STATE_GONE) {
         return;
     }
-    s = begin_problem(h, scratch, sizeof(scratch));
+    s = begin_finding(h, LEVEL_PROBLEM,
+                      "psctl pki renew, copy the files, systemctl reload");
     ps_str_addf(&s, "certificate of %s ", ps_role_name(n->role));
     add_printable(&s, n->name, 64);
     ps_str_add(&s, " ends soon; see psctl nodes, and renew it by psctl pki");
 }
 
-bool is_missed(const struct ps_msg_node_row *n)
+/* True if the member is silent, or gone within the last hour, but not if it was
+ * stopped in good order. */
+static bool is_missed(const struct ps_msg_node_row *n)
 {
     return n->state == PS_NODE_STATE_SUSPECT ||
            (n->state == PS_NODE_STATE_GONE && !n->draining &&
@@ -483,23 +490,23 @@ static void check_nodes(const struct report *r, struct health *h)
 {
     const struct rows *rows = &r->rows_of[PS_QUERY_NODES];
     size_t servers = 0;
-    char scratch[8];
 
     for (size_t i = 0; i < rows->count; i++) {
         const struct ps_msg_node_row *n = &rows->row[i]->node_row;
         char age[32];
         struct ps_str s;
 
-        if (n->role == PS_ROLE_SERVER && n->state == PS_NODE_STATE_ACTIVE) {
-            servers++;
-        }
+        servers += n->role == PS_ROLE_SERVER &&
+                   n->state == PS_NODE_STATE_ACTIVE;
         check_memory(n, h);
         check_reach(n, h);
         check_certificate(n, h);
         if (!is_missed(n)) {
             continue;
         }
-        s = begin_problem(h, scratch, sizeof(scratch));
+        s = begin_finding(h, LEVEL_PROBLEM,
+                          "its host, its log, and the network between it and "
+                          "psched; psctl events has the reason");
         format_age(n->silent_ns, age, sizeof(age));
         ps_str_addf(&s, "%s ", ps_role_name(n->role));
         add_printable(&s, n->name, 64);
@@ -507,9 +514,10 @@ static void check_nodes(const struct report *r, struct health *h)
                     ps_node_state_name(n->state), age);
     }
     if (servers == 0) {
-        struct ps_str s = begin_problem(h, scratch, sizeof(scratch));
+        struct ps_str s = begin_finding(
+            h, LEVEL_PROBLEM, "start psserver, on this host or another one");
 
-        ps_str_add(&s, "no active server");
+        ps_str_add(&s, "the cluster has no active server");
     }
 }
 
@@ -517,16 +525,19 @@ static void check_nodes(const struct report *r, struct health *h)
 static void check_standstill(const struct report *r,
                              const struct ps_msg_job_row *j, struct health *h)
 {
-    char scratch[8];
+    const bool is_ring = strncmp(j->standstill, "DIVERGED", 8) == 0;
     struct ps_str s;
 
     if (!job_is_open(j) || j->standstill[0] == '\0') {
         return;
     }
-    s = begin_problem(h, scratch, sizeof(scratch));
+    s = begin_finding(h, LEVEL_PROBLEM,
+                      is_ring ? "all ranks must make the same calls in the "
+                                "same order; psctl stall shows their processes"
+                              : "start more servers, or ask for fewer");
     ps_str_add(&s, "job ");
     add_job_name(&s, r, j->name, j->uid);
-    ps_str_add(&s, strncmp(j->standstill, "DIVERGED", 8) == 0 ? " is " : " ");
+    ps_str_add(&s, is_ring ? " is " : " ");
     add_printable(&s, j->standstill, 512);
 }
 
@@ -536,7 +547,6 @@ static void check_jobs(const struct report *r, struct health *h)
 {
     enum { SHOWN = 8 };
     const struct rows *rows = &r->rows_of[PS_QUERY_JOBS];
-    char scratch[8];
 
     for (size_t i = 0; i < rows->count; i++) {
         const struct ps_msg_job_row *j = &rows->row[i]->job_row;
@@ -548,7 +558,11 @@ static void check_jobs(const struct report *r, struct health *h)
         if (!job_is_open(j) || j->ranks_lost == 0) {
             continue;
         }
-        s = begin_problem(h, scratch, sizeof(scratch));
+        s = begin_finding(
+            h, LEVEL_PROBLEM,
+            "psctl jobs cancel, and start all ranks again from a checkpoint; a "
+            "rank that is started alone goes on only if it begins with the "
+            "round in which it ended (psctl stall)");
         ps_str_add(&s, "job ");
         add_job_name(&s, r, j->name, j->uid);
         ps_str_addf(&s, " has lost %u of %u ranks: ", j->ranks_lost,
@@ -566,7 +580,6 @@ static void check_stalls(const struct report *r, ps_time after,
                          struct health *h)
 {
     const struct rows *rows = &r->rows_of[PS_QUERY_STALL];
-    char scratch[8];
 
     for (size_t i = 0; i < rows->count; i++) {
         const struct ps_msg_stall_row *row = &rows->row[i]->stall_row;
@@ -577,7 +590,7 @@ static void check_stalls(const struct report *r, ps_time after,
             continue; /* A ring is in the row of its job. */
         }
         format_age(row->waited_ns, age, sizeof(age));
-        s = begin_problem(h, scratch, sizeof(scratch));
+        s = begin_finding(h, LEVEL_PROBLEM, "look at what is missing");
         ps_str_add(&s, "job ");
         add_job_name(&s, r, row->job, row->uid);
         ps_str_addf(&s, " has waited %s: ", age);
@@ -589,7 +602,6 @@ static void check_stalls(const struct report *r, ps_time after,
 
 void health_check(struct report *r, ps_time after)
 {
-    memset(&r->health, 0, sizeof(r->health));
     check_nodes(r, &r->health);
     check_jobs(r, &r->health);
     check_stalls(r, after, &r->health);
@@ -732,11 +744,11 @@ void show_status(const struct report *r, bool headings)
         printf("before   %zu job%s ended, %zu failed; see `psctl jobs`\n",
                t.ended, plural(t.ended), t.failed);
     }
-    for (size_t i = 0; i < r->health.count; i++) {
-        printf("  ! %s\n", r->health.problems[i]);
+    for (size_t i = 0; i < r->health.count && i < PROBLEMS_MAX; i++) {
+        printf("  ! %s\n", r->health.list[i].text);
     }
-    if (r->health.omitted_count > 0) {
-        printf("  ! and %zu more\n", r->health.omitted_count);
+    if (r->health.count > PROBLEMS_MAX) {
+        printf("  ! and %zu more\n", r->health.count - PROBLEMS_MAX);
     }
     show_private_jobs(stdout);
 }

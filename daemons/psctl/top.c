@@ -168,7 +168,7 @@ static void show_frame(struct report *r, const struct top_options *o)
     show_summary(r);
     show_open_jobs(r, jobs);
     for (size_t i = 0; i < problems; i++) {
-        printf("  ! %s\n", r->health.problems[i]);
+        printf("  ! %s\n", r->health.list[i].text);
     }
     others = OTHER_LINES + problems + jobs +
              show_scalars(r, o->batch ? SIZE_MAX : SCALARS_SHOWN, o->headings);

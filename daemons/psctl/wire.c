@@ -455,8 +455,7 @@ struct wire *wire_open(const struct wire_target *target, int *ret_exit)
     return w;
 }
 
-/* errno value of a connection; 0: psched listens there. */
-static int probe(const char *path)
+int wire_probe(const char *path)
 {
     struct sockaddr_in loopback = {.sin_family = AF_INET,
                                    .sin_port = htons(9091)};
@@ -473,11 +472,6 @@ static int probe(const char *path)
     return error;
 }
 
-bool wire_is_listening(const char *path)
-{
-    return probe(path) == 0;
-}
-
 const char *wire_default_endpoint(void)
 {
     static char endpoint[PS_SOCKET_PATH_MAX + sizeof("unix:")] = "unix:";
@@ -485,10 +479,10 @@ const char *wire_default_endpoint(void)
     int error;
 
     ps_runtime_socket("psched.sock", path, PS_SOCKET_PATH_MAX + 1);
-    error = probe(path);
+    error = wire_probe(path);
     /* A socket that this user may not use is named, unless psched also listens
      * by TCP. */
-    return error == 0 || (error == EACCES && probe(NULL) != 0)
+    return error == 0 || (error == EACCES && wire_probe(NULL) != 0)
                ? endpoint
                : "127.0.0.1:9091";
 }

@@ -266,6 +266,8 @@ static void print_all(const char *title, struct report *r, bool is_plan)
                    {"events", "events", 0},   {"token issue", "token", 1},
                    {"jobs cancel", "jobs", 1}};
 
+    ps_free(r->health.list);
+    r->health = (struct health){.list = NULL};
     health_check(r, PS_SECONDS(10));
     for (size_t i = 0; i < sizeof(answers) / sizeof(answers[0]); i++) {
         const struct form *f =

@@ -84,8 +84,8 @@ def test_lost_ranks_are_problems(trio):
     with Job(t, 2) as job:
         job.key("w", "float32", 10)
         job[1].kill()
-        wait_for(lambda: "job job has lost 1 of 2 ranks" in problems(t),
-                 "the lost rank")
+        wait_for(lambda: "job job has lost 1 of 2 ranks: rank 1 on node0" in
+                 problems(t), "the lost rank")
         job[0].kill()
 
 
