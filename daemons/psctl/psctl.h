@@ -245,34 +245,13 @@ enum top_key {
 struct top_options {
     bool batch;      /* Frame after frame, without control of a terminal. */
     uint32_t count;  /* Frames; 0: until 'q' or a signal. */
-    ps_time pause;   /* Between two frames. */
-    ps_time after;   /* A shorter wait is no problem. */
     enum top_key by; /* Order of the members. */
-    bool json;
-    bool headings;
 };
 
 bool top_key_parse(const char *word, enum top_key *ret);
 
-/* Asks for the events after number `after`. */
-int events_query(struct wire *w, uint64_t after, struct report *r);
-/* Prints events as they happen, until psched is gone. Returns an exit code. */
-int events_follow(struct wire *w, ps_time pause, bool json, bool headings);
 /* Sleeps. */
 void wait_for(ps_time how_long);
-
-/* ------------------------------------------------------------------ trace.c */
-
-struct trace_options {
-    const char *path; /* Of the file; NULL: none. */
-    bool json;
-    bool headings;
-};
-
-/* Collects the trace of a job, writes it, and shows ranks that others wait for.
- * Returns an exit code. */
-int trace_run(struct wire *w, const struct job_name *job,
-              const struct trace_options *o, struct report *r);
 
 /* ------------------------------------------------------------------ bench.c */
 

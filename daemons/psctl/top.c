@@ -89,14 +89,13 @@ static int compare_nodes(const void *a, const void *b)
                               : strcmp(x->name, y->name);
 }
 
-static void show_members(struct report *r, size_t most,
-                         const struct top_options *o)
+static void show_members(struct report *r, size_t most, const struct request *q)
 {
     struct rows *rows = &r->rows_of[PS_QUERY_NODES];
     const void **shown = ps_calloc(rows->count + 1, sizeof(*shown));
     size_t count = 0;
 
-    sort_key = o->by;
+    sort_key = q->top.by;
     if (rows->count > 0) {
         qsort(rows->row, rows->count, sizeof(rows->row[0]), compare_nodes);
     }
@@ -105,7 +104,7 @@ static void show_members(struct report *r, size_t most,
             shown[count++] = rows->row[i];
         }
     }
-    answer_print_list(&answer_top, r, shown, count, o->headings);
+    answer_print_list(&answer_top, r, shown, count, !q->print.no_headings);
     ps_free(shown);
 }
 
@@ -147,38 +146,40 @@ static void print_cut(const char *text)
     }
 }
 
-static void show_frame(struct report *r, const struct top_options *o)
+static void show_frame(struct report *r, const struct request *q)
 {
-    size_t lines = o->batch ? SIZE_MAX / 2 : terminal_size().ws_row;
+    const bool batch = q->top.batch;
+    size_t lines = batch ? SIZE_MAX / 2 : terminal_size().ws_row;
     size_t problems;
     size_t others;
     size_t jobs = 0;
 
-    health_check(r, o->after);
-    if (o->json) {
+    health_check(r, q->after);
+    if (q->print.json) {
         answer_print_json(answers_of_status, r);
         return;
     }
     for (size_t i = 0; i < r->rows_of[PS_QUERY_JOBS].count; i++) {
         jobs += job_is_open(&r->rows_of[PS_QUERY_JOBS].row[i]->job_row);
     }
-    problems = o->batch || r->health.count < PROBLEMS_SHOWN ? r->health.count
-                                                            : PROBLEMS_SHOWN;
-    jobs = o->batch || jobs < JOBS_SHOWN ? jobs : JOBS_SHOWN;
+    problems = batch || r->health.count < PROBLEMS_SHOWN ? r->health.count
+                                                         : PROBLEMS_SHOWN;
+    jobs = batch || jobs < JOBS_SHOWN ? jobs : JOBS_SHOWN;
     show_summary(r);
     show_open_jobs(r, jobs);
     for (size_t i = 0; i < problems; i++) {
         printf("  ! %s\n", r->health.list[i].text);
     }
     others = OTHER_LINES + problems + jobs +
-             show_scalars(r, o->batch ? SIZE_MAX : SCALARS_SHOWN, o->headings);
+             show_scalars(r, batch ? SIZE_MAX : SCALARS_SHOWN,
+                          !q->print.no_headings);
     putchar('\n');
     lines -= lines > others ? others : lines - 1;
-    show_members(r, lines, o);
+    show_members(r, lines, q);
 }
 
 /* Shows a frame on the terminal, and the keys below it. */
-static void show_screen(struct report *r, const struct top_options *o)
+static void show_screen(struct report *r, const struct request *q)
 {
     FILE *terminal = stdout;
     char *text = NULL;
@@ -187,11 +188,11 @@ static void show_screen(struct report *r, const struct top_options *o)
 
     fputs(CLEAR_SCREEN, stdout);
     if (memory == NULL) {
-        show_frame(r, o);
+        show_frame(r, q);
         return;
     }
     stdout = memory; /* Tables are printed there. */
-    show_frame(r, o);
+    show_frame(r, q);
     fputs("order: n name, t traffic, r rounds, m memory; q ends", stdout);
     stdout = terminal;
     (void)fclose(memory);
@@ -200,8 +201,7 @@ static void show_screen(struct report *r, const struct top_options *o)
 }
 
 /* Returns an exit code. */
-static int make_frame(const struct wire_target *target,
-                      const struct top_options *o)
+static int make_frame(const struct wire_target *target, const struct request *q)
 {
     struct report r = {0};
     int rc = 0;
@@ -212,7 +212,7 @@ static int make_frame(const struct wire_target *target,
         wire_close(w);
     }
     if (rc == 0) {
-        (o->batch ? show_frame : show_screen)(&r, o);
+        (q->top.batch ? show_frame : show_screen)(&r, q);
     }
     report_fini(&r);
     return !ps_exit_flush() && rc == 0 ? EXIT_IOERR : rc;
@@ -239,29 +239,28 @@ static bool wait_for_key(ps_time how_long, enum top_key *by)
     return ended != 0 || key == 'q' || key == 'Q';
 }
 
-static int run_batch(const struct wire_target *target,
-                     const struct top_options *o)
+static int run_batch(const struct wire_target *target, const struct request *q)
 {
+    const uint32_t count = q->top.count;
     int rc = 0;
 
-    for (uint32_t i = 0; rc == 0 && (o->count == 0 || i < o->count); i++) {
+    for (uint32_t i = 0; rc == 0 && (count == 0 || i < count); i++) {
         if (i > 0) {
-            wait_for(o->pause);
-            if (!o->json) {
+            wait_for(q->watch);
+            if (!q->print.json) {
                 putchar('\n');
             }
         }
-        rc = make_frame(target, o);
+        rc = make_frame(target, q);
     }
     return rc;
 }
 
 /* psched may be gone for a while: the reason is on the screen. */
-static int run_screen(const struct wire_target *target,
-                      const struct top_options *o)
+static int run_screen(const struct wire_target *target, struct request *q)
 {
     struct sigaction by_signal = {.sa_handler = end_by_signal};
-    struct top_options now = *o;
+    const uint32_t count = q->top.count;
     struct termios before;
     struct termios raw;
     int rc = 0;
@@ -277,15 +276,15 @@ static int run_screen(const struct wire_target *target,
     (void)tcsetattr(STDIN_FILENO, TCSANOW, &raw);
     fputs(ENTER_SCREEN CLEAR_SCREEN, stdout);
     fflush(stdout);
-    for (uint32_t i = 0; o->count == 0 || i < o->count; i++) {
-        if (i > 0 && wait_for_key(o->pause, &now.by)) {
+    for (uint32_t i = 0; count == 0 || i < count; i++) {
+        if (i > 0 && wait_for_key(q->watch, &q->top.by)) {
             break;
         }
         if (rc != 0) { /* Room for the next reason. */
             fputs(CLEAR_SCREEN, stdout);
             fflush(stdout);
         }
-        rc = make_frame(target, &now);
+        rc = make_frame(target, q);
         if (rc != 0 && rc != EXIT_UNAVAILABLE) {
             break;
         }
@@ -299,17 +298,13 @@ static int run_screen(const struct wire_target *target,
 int top_run(struct request *q, int count, char **values)
 {
     const struct wire_target target = cluster_target(&q->cluster, q->timeout);
-    struct top_options *o = &q->top;
 
     (void)count;
     (void)values;
-    o->pause = q->watch != 0 ? q->watch : WATCH_DEFAULT;
-    o->after = q->after;
-    o->json = q->print.json;
-    o->headings = !q->print.no_headings;
-    o->batch |= o->json || isatty(STDOUT_FILENO) != 1 ||
-                isatty(STDIN_FILENO) != 1;
-    return o->batch ? run_batch(&target, o) : run_screen(&target, o);
+    q->watch = q->watch != 0 ? q->watch : WATCH_DEFAULT;
+    q->top.batch |= q->print.json || isatty(STDOUT_FILENO) != 1 ||
+                    isatty(STDIN_FILENO) != 1;
+    return q->top.batch ? run_batch(&target, q) : run_screen(&target, q);
 }
 
 /* ------------------------------------------------------------------- events */
@@ -337,7 +332,8 @@ void wait_for(ps_time how_long)
     nanosleep(&t, NULL);
 }
 
-int events_query(struct wire *w, uint64_t after, struct report *r)
+/* Asks for the events after number `after`. */
+static int query_events(struct wire *w, uint64_t after, struct report *r)
 {
     const struct ps_msg query = {
         .code = PS_MSG_QUERY,
@@ -347,17 +343,18 @@ int events_query(struct wire *w, uint64_t after, struct report *r)
                     r);
 }
 
-int events_follow(struct wire *w, ps_time pause, bool json, bool headings)
+static int follow_events(struct wire *w, const struct request *q)
 {
+    bool headings = !q->print.no_headings;
     struct report r = {0};
     uint64_t newest = 0;
     int rc = 0;
 
     while (rc == 0) {
-        rc = events_query(w, newest, &r);
+        rc = query_events(w, newest, &r);
         if (rc == 0 && newest_event(&r) > 0) {
             newest = newest_event(&r);
-            if (json) {
+            if (q->print.json) {
                 answer_print_lines(&answer_events, &r);
             } else {
                 answer_print(&answer_events, &r, headings);
@@ -369,9 +366,16 @@ int events_follow(struct wire *w, ps_time pause, bool json, bool headings)
             rc = EXIT_IOERR;
         }
         if (rc == 0) {
-            wait_for(pause);
+            wait_for(q->follow);
         }
     }
     report_fini(&r);
     return rc;
+}
+
+int events_ask(struct wire *w, struct request *q, const struct job_name *job,
+               struct report *r)
+{
+    (void)job;
+    return q->follow == 0 ? query_events(w, 0, r) : follow_events(w, q);
 }

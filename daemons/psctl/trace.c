@@ -9,6 +9,7 @@
  * Each rank's delays are added up: a rank that is slow on its own pays for most
  * rounds, while equal ranks take turns. */
 #include "psctl/trace.h"
+#include "psctl/verbs.h"
 
 #include "base/alloc.h"
 #include "base/num.h"
@@ -511,8 +512,8 @@ static void show_as_json(const struct trace *t,
                   slowest != NULL ? json_integer(slowest->rank) : json_null()));
 }
 
-int trace_run(struct wire *w, const struct job_name *job,
-              const struct trace_options *o, struct report *r)
+int trace_ask(struct wire *w, struct request *q, const struct job_name *job,
+              struct report *r)
 {
     struct trace_file_figures figures = {0};
     const struct trace_lag *slowest = NULL;
@@ -522,16 +523,16 @@ int trace_run(struct wire *w, const struct job_name *job,
     int rc = trace_collect(w, job, r, &t);
 
     if (rc == EXIT_HEALTHY || rc == EXIT_DEGRADED) {
-        const int written = o->path != NULL
-                                ? trace_file_write(&t, o->path, &figures)
+        const int written = q->output != NULL
+                                ? trace_file_write(&t, q->output, &figures)
                                 : 0;
 
         rc = written != 0 ? written : rc;
         lags = trace_lags(&t, &count, &slowest);
-        if (o->json) {
+        if (q->print.json) {
             show_as_json(&t, &figures, lags, count, slowest);
         } else {
-            show_lags(lags, count, slowest, o->headings);
+            show_lags(lags, count, slowest, !q->print.no_headings);
         }
         ps_free(lags);
     }

@@ -343,15 +343,6 @@ static bool has_bad_stall(const struct request *q, const struct report *r)
     return false;
 }
 
-static int ask_events(struct wire *w, struct request *q,
-                      const struct job_name *job, struct report *r)
-{
-    (void)job;
-    return q->follow == 0 ? events_query(w, 0, r)
-                          : events_follow(w, q->follow, q->print.json,
-                                          !q->print.no_headings);
-}
-
 /* Reads "[MEMBER] LEVEL". */
 static bool read_log_level(struct request *q, int count, char **values)
 {
@@ -468,16 +459,6 @@ static int ask_revoke(struct wire *w, struct request *q,
 }
 
 /* ------------------------------------------------ verbs with their own output */
-
-static int ask_trace(struct wire *w, struct request *q,
-                     const struct job_name *job, struct report *r)
-{
-    return trace_run(w, job,
-                     &(struct trace_options){.path = q->output,
-                                             .json = q->print.json,
-                                             .headings = !q->print.no_headings},
-                     r);
-}
 
 /* A trace has been printed by then. */
 static int end_trace(const struct request *q, const struct report *r)
@@ -779,7 +760,7 @@ const struct verb verbs[] = {
      .group = GROUP_LOOK,
      .forms = {{WORDS("JOB", "what a job's members did lately, and for which "
                              "rank others wait"),
-                .access = ACCESS_ANY, .read = read_job, .ask = ask_trace,
+                .access = ACCESS_ANY, .read = read_job, .ask = trace_ask,
                 .finish = end_trace}},
      .text =
          "Collects the last 16384 entries of each member, on all hosts, with "
@@ -791,7 +772,7 @@ const struct verb verbs[] = {
     {.name = "events",
      .group = GROUP_LOOK,
      .forms = {{WORDS("", "what happened lately to members and jobs"),
-                .access = ACCESS_ANY, .ask = ask_events,
+                .access = ACCESS_ANY, .ask = events_ask,
                 ANSWERS(&answer_events)}},
      .text =
          "States of servers and agents, phases of jobs, ranks lost and taken\n"

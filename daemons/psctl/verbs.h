@@ -162,6 +162,13 @@ int explain_run(struct request *q, int count, char **values);
 int context_list(struct request *q, int count, char **values);
 int context_change(struct request *q, int count, char **values);
 int bench_run(const struct request *q, const struct report *r);
+/* Ask psched; see `ask` of a form. Events are printed as they happen, until psched
+ * is gone, if the user follows them. A trace is collected and written, and the
+ * ranks are shown that others wait for: it prints its answer. */
+int events_ask(struct wire *w, struct request *q, const struct job_name *job,
+               struct report *r);
+int trace_ask(struct wire *w, struct request *q, const struct job_name *job,
+              struct report *r);
 
 /* --------------------------------------------------------------------- help */
 
