@@ -77,5 +77,3 @@ void ps_value_describe(const struct ps_option *row, struct ps_str *s);
 int ps_value_word(const char *words, const char *word, size_t len);
 /* Returns the code point at *at and advances it; -1: not UTF-8. */
 int32_t ps_value_utf8(const unsigned char **at);
-
-size_t ps_value_member_size(enum ps_option_type type);

@@ -210,9 +210,3 @@ void ps_option_set_print_defaults(const struct ps_option_set *set, FILE *out);
 void ps_option_set_print_schema(const struct ps_option_set *set, FILE *out);
 /* Prints the entries of a man page in scdoc format. */
 void ps_option_set_print_man(const struct ps_option_set *set, FILE *out);
-
-/* Validates a table, for the test of each program: unique paths, valid
- * defaults, unique variables, complete sentences. PS_E_BUG: lines in
- * `report`. */
-PS_MUST_USE int ps_option_set_check(const struct ps_option_set *set,
-                                    struct ps_str *report);

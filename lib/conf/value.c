@@ -619,26 +619,3 @@ free_data:
     ps_free(data);
     return NULL;
 }
-
-size_t ps_value_member_size(enum ps_option_type type)
-{
-    switch (type) {
-    case PS_OPTION_BOOL:
-        return sizeof(bool);
-    case PS_OPTION_INT:
-    case PS_OPTION_ENUM:
-        return sizeof(int);
-    case PS_OPTION_MODE:
-        return sizeof(unsigned);
-    case PS_OPTION_U64:
-    case PS_OPTION_SIZE:
-    case PS_OPTION_DURATION:
-    case PS_OPTION_RATE:
-        return sizeof(uint64_t);
-    case PS_OPTION_STRING:
-        return sizeof(const char *);
-    case PS_OPTION_LIST:
-        return sizeof(struct ps_option_list);
-    }
-    return 0;
-}

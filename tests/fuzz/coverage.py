@@ -26,7 +26,7 @@ PARSERS = {
     # Without those of the threads for I/O.
     "streams of frames": {"lib/net/conn_read.c": "^(?!submit|receive_task)"},
     "configuration": {"lib/conf/yaml.c": "^(?!ps_yaml_read|read_all)",
-                      "lib/conf/value.c": "^(?!ps_value_member_size)",
+                      "lib/conf/value.c": "",
                       "lib/conf/option.c": "options_load|apply_[^fv]|add_(error|refusal|"
                       "unknown)|check_[pr]|convert|reject|is_section|split"},
     "descriptors": {"lib/net/local.c": "map$|map_r|sealing"},

@@ -5,6 +5,7 @@
 #include "pslaunch/options.h"
 #include "psserver/options.h"
 #include "psworker-agent/options.h"
+#include "support/option_check.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,7 +19,7 @@ static void check(const struct ps_option_set *set)
     struct ps_str report;
 
     ps_str_init(&report, text, sizeof(text));
-    int rc = ps_option_set_check(set, &report);
+    int rc = option_set_check(set, &report);
 
     if (rc != 0) {
         fail_msg("%s", text);

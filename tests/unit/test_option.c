@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "base/alloc.h"
+#include "support/option_check.h"
 
 enum format { FORMAT_AUTO, FORMAT_TEXT, FORMAT_JSON };
 
@@ -244,7 +245,7 @@ static void option_table_is_valid(void **state)
 {
     (void)state;
     ps_str_init(&report, report_data, sizeof(report_data));
-    int rc = ps_option_set_check(&set, &report);
+    int rc = option_set_check(&set, &report);
 
     assert_string_equal(report_data, "");
     assert_int_equal(rc, 0);
@@ -960,7 +961,7 @@ static void wrong_tables_are_found(void **state)
 
     (void)state;
     ps_str_init(&report, report_data, sizeof(report_data));
-    assert_int_equal(ps_option_set_check(&bad, &report), PS_E_BUG);
+    assert_int_equal(option_set_check(&bad, &report), PS_E_BUG);
     assert_string_equal(report_data,
                         "a.b: stands there twice\n"
                         "a.b: shares its member with a.b\n"
@@ -972,7 +973,7 @@ static void wrong_tables_are_found(void **state)
                         "A: words belong to ENUM and to nothing else\n");
     bad.tables = &bad_tables[1];
     ps_str_init(&report, report_data, sizeof(report_data));
-    assert_int_equal(ps_option_set_check(&bad, &report), PS_E_BUG);
+    assert_int_equal(option_set_check(&bad, &report), PS_E_BUG);
     assert_non_null(strstr(report_data, "default: n: 'x' is not a number"));
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Validation of option tables, run by the test of each program. */
+#include "support/option_check.h"
+
 #include "base/alloc.h"
 #include "conf/inner.h"
 
@@ -56,6 +57,29 @@ static void check_row(struct checker *c, const struct ps_option *row)
     }
 }
 
+static size_t member_size(enum ps_option_type type)
+{
+    switch (type) {
+    case PS_OPTION_BOOL:
+        return sizeof(bool);
+    case PS_OPTION_INT:
+    case PS_OPTION_ENUM:
+        return sizeof(int);
+    case PS_OPTION_MODE:
+        return sizeof(unsigned);
+    case PS_OPTION_U64:
+    case PS_OPTION_SIZE:
+    case PS_OPTION_DURATION:
+    case PS_OPTION_RATE:
+        return sizeof(uint64_t);
+    case PS_OPTION_STRING:
+        return sizeof(const char *);
+    case PS_OPTION_LIST:
+        return sizeof(struct ps_option_list);
+    }
+    return 0;
+}
+
 static bool members_overlap(size_t a, size_t a_size, size_t b, size_t b_size)
 {
     return a < b + b_size && b < a + a_size;
@@ -108,8 +132,8 @@ static void check_row_pair(struct checker *c, size_t i, size_t j)
     if (is_in_section(a->path, b->path) || is_in_section(b->path, a->path)) {
         add_line(c, a, "is a section and an option with ", b->path);
     }
-    if (members_overlap(a_offset, ps_value_member_size(a->type), b_offset,
-                        ps_value_member_size(b->type))) {
+    if (members_overlap(a_offset, member_size(a->type), b_offset,
+                        member_size(b->type))) {
         add_line(c, a, "shares its member with ", b->path);
     }
     if (share_alias(c->set, a, b)) {
@@ -136,7 +160,7 @@ static void check_defaults(struct checker *c)
         size_t offset;
         const struct ps_option *row = ps_option_set_row(c->set, i, &offset);
 
-        offset += ps_value_member_size(row->type);
+        offset += member_size(row->type);
         end = offset > end ? offset : end;
     }
     struct ps_option_input in = {.memory = UINT64_C(1) << 40};
@@ -151,7 +175,7 @@ static void check_defaults(struct checker *c)
     ps_free(values);
 }
 
-int ps_option_set_check(const struct ps_option_set *set, struct ps_str *report)
+int option_set_check(const struct ps_option_set *set, struct ps_str *report)
 {
     struct checker c = {.set = set, .report = report};
     size_t count = ps_option_set_count(set);
