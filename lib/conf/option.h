@@ -208,5 +208,3 @@ void ps_options_print(const struct ps_options *o, FILE *out);
 void ps_option_set_print_defaults(const struct ps_option_set *set, FILE *out);
 /* Prints a JSON Schema (draft 2020-12) for editors. */
 void ps_option_set_print_schema(const struct ps_option_set *set, FILE *out);
-/* Prints the entries of a man page in scdoc format. */
-void ps_option_set_print_man(const struct ps_option_set *set, FILE *out);

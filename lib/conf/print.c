@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Output of option tables: effective values, sample file, schema, man page. All
- * walk the rows as a tree of sections. */
+/* Output of option tables: effective values, sample file, schema. All walk the
+ * rows as a tree of sections. */
 #include "base/alloc.h"
 #include "conf/inner.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #define TEXT_MAX 1024u
@@ -157,8 +156,8 @@ static void print_text(FILE *out, const char *text)
 }
 
 /* Doubles each '$' in a row with references, so that it is read back as one. */
-static void print_string(FILE *out, const struct ps_option *row,
-                         const struct ps_option_slot *slot, const char *text)
+static void print_string(FILE *out, const struct ps_option_slot *slot,
+                         const char *text)
 {
     if (text[0] == '\0') {
         fputs("null", out);
@@ -171,7 +170,6 @@ static void print_string(FILE *out, const struct ps_option *row,
     char *doubled = ps_alloc(strlen(text) * 2 + 1);
     char *to = doubled;
 
-    (void)row;
     for (const char *p = text; *p != '\0'; p++) {
         *to++ = *p;
         if (*p == '$') {
@@ -206,7 +204,7 @@ static void print_value(FILE *out, const struct ps_option *row,
 {
     switch (row->type) {
     case PS_OPTION_STRING:
-        print_string(out, row, slot, text);
+        print_string(out, slot, text);
         break;
     case PS_OPTION_ENUM:
         print_text(out, text);
@@ -510,85 +508,4 @@ void ps_option_set_print_schema(const struct ps_option_set *set, FILE *out)
             set->program);
     walk_section(&w, "", 0);
     fputs("\n  }\n}\n", out);
-}
-
-/* Escapes the characters that scdoc interprets. */
-static void print_scdoc(FILE *out, const char *text)
-{
-    for (const char *p = text; *p != '\0'; p++) {
-        if (strchr("\\*_<>#~", *p) != NULL || (p[0] == '+' && p[1] == '+')) {
-            fputc('\\', out);
-        }
-        fputc(*p, out);
-    }
-}
-
-static void print_scdoc_default(FILE *out, const struct ps_option_set *set,
-                                const struct ps_option *row)
-{
-    char *text = NULL;
-    size_t size = 0;
-    FILE *memory = open_memstream(&text, &size);
-
-    if (memory == NULL) {
-        return;
-    }
-    print_default(memory, set, row);
-    fclose(memory);
-    print_scdoc(out, text);
-    free(text);
-}
-
-static void man_row(struct walk *w, const struct ps_option *row,
-                    const struct ps_option_slot *slot, const char *name,
-                    int depth)
-{
-    char text[TEXT_MAX];
-    struct ps_str s;
-
-    (void)slot;
-    (void)name;
-    (void)depth;
-    fputc('*', w->out);
-    print_scdoc(w->out, row->path);
-    fputs("*\n\t", w->out);
-    print_scdoc(w->out, row->help);
-    fputc(' ', w->out);
-    ps_str_init(&s, text, sizeof(text));
-    add_facts(row, &s);
-    print_scdoc(w->out, text);
-    fputs(" Default: ", w->out);
-    print_scdoc_default(w->out, w->set, row);
-    fputc('.', w->out);
-    for (size_t i = 0;; i++) {
-        const struct ps_option_alias *alias = ps_option_set_alias(w->set, row,
-                                                                  i);
-
-        if (alias == NULL) {
-            fputs(i == 0 ? "" : ".", w->out);
-            break;
-        }
-        fputs(i == 0 ? " Environment: " : ", ", w->out);
-        print_scdoc(w->out, alias->name);
-    }
-    fputs("\n\n", w->out);
-}
-
-static void man_open(struct walk *w, const char *name, int len, int depth)
-{
-    (void)w;
-    (void)name;
-    (void)len;
-    (void)depth;
-}
-
-void ps_option_set_print_man(const struct ps_option_set *set, FILE *out)
-{
-    struct walk w = {.set = set,
-                     .out = out,
-                     .row = man_row,
-                     .open = man_open,
-                     .close = yaml_close};
-
-    walk_section(&w, "", 0);
 }

@@ -921,21 +921,6 @@ static void schema_names_every_row(void **state)
     assert_null(strstr(printed, ",\n}"));
 }
 
-static void man_page_escapes_scdoc_markup(void **state)
-{
-    FILE *f;
-
-    (void)state;
-    f = open_print();
-    ps_option_set_print_man(&set, f);
-    fclose(f);
-    assert_non_null(strstr(
-        printed, "*network.resend\\_timeout*\n"
-                 "\tWhen to send again, \\<soon\\> or \\*later\\*. A duration "
-                 "with its unit (us, ms, s, m, h or d). Default: 1s. "
-                 "Environment: PS\\_RESEND\\_TIMEOUT.\n"));
-}
-
 static void wrong_tables_are_found(void **state)
 {
     static const struct ps_option bad_rows[] = {
@@ -1008,7 +993,6 @@ int main(void)
         cmocka_unit_test_teardown(print_shows_origins, teardown),
         cmocka_unit_test_teardown(sample_file_has_the_defaults, teardown),
         cmocka_unit_test_teardown(schema_names_every_row, teardown),
-        cmocka_unit_test_teardown(man_page_escapes_scdoc_markup, teardown),
         cmocka_unit_test_teardown(wrong_tables_are_found, teardown),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
