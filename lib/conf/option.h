@@ -50,7 +50,6 @@ enum ps_option_type {
     /* uint64_t bytes: B, KiB, MiB, GiB, TiB, decimal units, or % of memory. */
     PS_OPTION_SIZE,
     PS_OPTION_DURATION, /* ps_time: us, ms, s, m, h, d. */
-    PS_OPTION_RATE,     /* uint64_t per second: "200/s". */
     PS_OPTION_MODE,     /* unsigned: permission bits in octal, "0660". */
     PS_OPTION_STRING,   /* const char *, never NULL: null becomes "". */
     PS_OPTION_ENUM,     /* int: index in `enum_names`. */

@@ -217,7 +217,6 @@ static void print_value(FILE *out, const struct ps_option *row,
     case PS_OPTION_U64:
     case PS_OPTION_SIZE:
     case PS_OPTION_DURATION:
-    case PS_OPTION_RATE:
     case PS_OPTION_LIST: /* The caller prints the items. */
         fputs(text, out);
         break;
@@ -445,9 +444,6 @@ static void json_type(FILE *out, const struct ps_option *row)
         break;
     case PS_OPTION_DURATION:
         json_units(out, row, "us|ms|s|m|h|d");
-        break;
-    case PS_OPTION_RATE:
-        json_units(out, row, "/s");
         break;
     case PS_OPTION_MODE:
         fputs("\"type\": \"string\", \"pattern\": \"^[0-7]{3,5}$\"", out);

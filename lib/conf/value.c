@@ -42,8 +42,6 @@ static const struct unit durations[] = {
     {NULL, 0},
 };
 
-static const struct unit rates[] = {{"/s", 1}, {NULL, 0}};
-
 static const struct unit no_units[] = {{"", 1}, {NULL, 0}};
 
 static const struct unit *units_of(enum ps_option_type type)
@@ -53,8 +51,6 @@ static const struct unit *units_of(enum ps_option_type type)
         return sizes;
     case PS_OPTION_DURATION:
         return durations;
-    case PS_OPTION_RATE:
-        return rates;
     case PS_OPTION_BOOL:
     case PS_OPTION_INT:
     case PS_OPTION_U64:
@@ -184,11 +180,6 @@ void ps_value_describe(const struct ps_option *row, struct ps_str *s)
         ps_str_add(s, "a duration");
         add_range(row, s);
         ps_str_add(s, " with its unit (us, ms, s, m, h or d)");
-        break;
-    case PS_OPTION_RATE:
-        ps_str_add(s, "a rate");
-        add_range(row, s);
-        ps_str_add(s, ", written as in 200/s");
         break;
     case PS_OPTION_MODE:
         ps_str_add(s, "permission bits in octal, as in \"0660\"");
@@ -413,7 +404,6 @@ bool ps_value_parse(const struct ps_option *row, const char *text,
     case PS_OPTION_U64:
     case PS_OPTION_SIZE:
     case PS_OPTION_DURATION:
-    case PS_OPTION_RATE:
         if (!parse_number(row, text, ctx, &n, why)) {
             return false;
         }

@@ -19,7 +19,6 @@ struct values {
     uint64_t count;
     uint64_t memory;
     ps_time grace;
-    uint64_t rate;
     unsigned mode;
     const char *name;
     const char *path;
@@ -66,11 +65,6 @@ static const struct ps_option rows[] = {
      .max = INT64_C(86400000000000),
      .aliases = {{.name = "GRACE", .unit = "ms", .values = "1=1s 2=1m"}},
      .help = "Patience."},
-    {.path = "log.rate",
-     .type = PS_OPTION_RATE,
-     .text = "200/s",
-     AT(rate),
-     .help = "Lines."},
     {.path = "socket.mode",
      .type = PS_OPTION_MODE,
      .text = "0660",

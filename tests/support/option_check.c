@@ -70,7 +70,6 @@ static size_t member_size(enum ps_option_type type)
     case PS_OPTION_U64:
     case PS_OPTION_SIZE:
     case PS_OPTION_DURATION:
-    case PS_OPTION_RATE:
         return sizeof(uint64_t);
     case PS_OPTION_STRING:
         return sizeof(const char *);

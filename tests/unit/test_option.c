@@ -28,7 +28,6 @@ struct values {
     uint64_t memory;
     uint64_t threads;
     ps_time grace;
-    uint64_t rate;
     unsigned mode;
     const char *state;
     struct ps_option_list env;
@@ -112,11 +111,6 @@ static const struct ps_option rows[] = {
      .max = INT64_C(3600000000000),
      .reloadable = true,
      .help = "How long rounds may take to end."},
-    {.path = "log.rate_limit",
-     .type = PS_OPTION_RATE,
-     .text = "200/s",
-     AT(rate),
-     .help = "Log lines that are let through."},
     {.path = "client.mode",
      .type = PS_OPTION_MODE,
      .text = "0660",
@@ -263,7 +257,6 @@ static void defaults_fill_the_struct(void **state)
     assert_int_equal(v.memory, 3200000000);
     assert_int_equal(v.threads, 0);
     assert_int_equal(v.grace, PS_SECONDS(30));
-    assert_int_equal(v.rate, 200);
     assert_int_equal(v.mode, 0660);
     assert_string_equal(v.state, "/var/lib/pskv/psched.db");
     assert_int_equal(v.offset, -3);
@@ -275,7 +268,7 @@ static void defaults_fill_the_struct(void **state)
 static void file_sets_every_type(void **state)
 {
     (void)state;
-    load_good("log: {format: json, rate_limit: 5/s}\n"
+    load_good("log: {format: json}\n"
               "security:\n"
               "  tls: off\n"
               "  allow: [10.0.0.0/8, \"::1\"]\n"
@@ -296,7 +289,6 @@ static void file_sets_every_type(void **state)
     assert_int_equal(v.memory, 1536 * INT64_C(1048576));
     assert_int_equal(v.threads, 8);
     assert_int_equal(v.grace, PS_MILLIS(250));
-    assert_int_equal(v.rate, 5);
     assert_int_equal(v.mode, 0600);
     assert_string_equal(v.state, "/x");
     assert_int_equal(v.env.count, 2);
@@ -524,8 +516,6 @@ static void wrong_values_name_the_valid_ones(void **state)
         {"shutdown.grace=30",
          "shutdown.grace: '30' has no unit; write a duration from 0s to 1h "
          "with its unit (us, ms, s, m, h or d)"},
-        {"log.rate_limit=5", "log.rate_limit: '5' has no unit; write a rate, "
-                             "written as in 200/s"},
         {"log.format=xml",
          "log.format: 'xml' is not a known word; write auto, text or json"},
         {"log.format=auto|text", "log.format: 'auto|text' is not a known "
@@ -811,7 +801,6 @@ static void print_shows_origins(void **state)
     assert_string_equal(printed,
                         "log:\n"
                         "  format: auto  # default\n"
-                        "  rate_limit: 200/s  # default\n"
                         "\n"
                         "security:\n"
                         "  tls: no  # command line\n"
