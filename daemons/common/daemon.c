@@ -104,9 +104,11 @@ static int open_device(struct daemon *d,
     return PS_EXIT_UNAVAILABLE;
 }
 
-int daemon_compute_start(struct daemon *d)
+/* Opens the device that the options name, and starts the compute threads.
+ * Returns an exit code. */
+static int start_compute(struct daemon *d)
 {
-    const struct ps_compute_options *wanted = daemon_compute_options(d);
+    const struct ps_compute_options *wanted = daemon_group(d, d->spec->compute);
     struct ps_worker_options opt = {.loop = d->loop};
 
     if (wanted == NULL) {
@@ -125,7 +127,8 @@ int daemon_compute_start(struct daemon *d)
                    : ps_exit_refused("cannot start", "compute threads", rc);
 }
 
-void daemon_compute_check(struct daemon *d)
+/* Logs that the device has failed, once, and brings its figures up to date. */
+static void check_compute(struct daemon *d)
 {
     struct daemon_compute *c = &d->compute;
     const char *why = c->device == NULL ? NULL : ps_device_failure(c->device);
@@ -138,7 +141,8 @@ void daemon_compute_check(struct daemon *d)
     }
 }
 
-void daemon_compute_stop(struct daemon *d)
+/* Jobs in progress end inside. */
+static void stop_compute(struct daemon *d)
 {
     struct ps_kernel_stats memory;
     struct ps_device_stats stats;
@@ -155,7 +159,9 @@ void daemon_compute_stop(struct daemon *d)
     }
 }
 
-void daemon_compute_fini(struct daemon *d)
+/* Closes the devices. No buffer may have a copy there, and what processes of
+ * this host share with the daemon is released. */
+static void close_compute(struct daemon *d)
 {
     struct ps_share_stats stats;
 
@@ -255,7 +261,7 @@ static void on_idle(void *ctx)
                               ps_alloc_bytes())) {
         daemon_trim_memory(d);
     }
-    daemon_compute_check(d);
+    check_compute(d);
     if (!d->is_serving &&
         (d->spec->ready == NULL || d->spec->ready(d->app.self))) {
         daemon_report_serving(d);
@@ -406,7 +412,7 @@ static int daemon_begin(struct daemon *d)
     if (code != PS_EXIT_OK) {
         return code;
     }
-    code = daemon_compute_start(d);
+    code = start_compute(d);
     if (code != PS_EXIT_OK) {
         return code;
     }
@@ -457,14 +463,14 @@ static void daemon_finish(struct daemon *d)
 {
     daemon_http_close(d);
     daemon_sockets_close(d);
-    daemon_compute_stop(d); /* Its jobs end through the driver. */
+    stop_compute(d); /* Its jobs end through the driver. */
     ps_driver_free(d->driver);
     daemon_tls_stop(d);
     ps_io_pool_free(d->io_pool);
     if (d->app.self != NULL) {
         d->spec->close(d->app.self);
     }
-    daemon_compute_fini(d);
+    close_compute(d);
     free_loop(d);
 }
 

@@ -167,39 +167,12 @@ daemon_listen_options(const struct daemon *d)
     return daemon_group(d, d->spec->listen);
 }
 
-/* NULL: the daemon does not dial the scheduler. */
-static inline const struct ps_scheduler_options *
-daemon_scheduler_options(const struct daemon *d)
-{
-    return daemon_group(d, d->spec->scheduler);
-}
-
 /* NULL: the daemon moves no tensors. */
 static inline const struct ps_transport_options *
 daemon_transport_options(const struct daemon *d)
 {
     return daemon_group(d, d->spec->transport);
 }
-
-/* NULL: the daemon computes nothing. */
-static inline const struct ps_compute_options *
-daemon_compute_options(const struct daemon *d)
-{
-    return daemon_group(d, d->spec->compute);
-}
-
-/* daemon.c */
-
-/* Opens the device that the options name, and starts the compute threads.
- * Returns an exit code. */
-int daemon_compute_start(struct daemon *d);
-/* Logs that the device has failed, once, and brings its figures up to date. */
-void daemon_compute_check(struct daemon *d);
-/* Jobs in progress end inside. */
-void daemon_compute_stop(struct daemon *d);
-/* Closes the devices. No buffer may have a copy there, and what processes of
- * this host share with the daemon is released. */
-void daemon_compute_fini(struct daemon *d);
 
 /* config.c: functions that return int return an exit code. */
 

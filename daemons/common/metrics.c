@@ -183,7 +183,10 @@ static void add_descriptors(struct ps_metrics *m)
     }
 }
 
-void ps_metrics_process(struct ps_metrics *m, uint64_t started_ns)
+/* CPU time, memory and descriptors of the process, as the client libraries of
+ * Prometheus name them, behind the prefix: a collector of files has a
+ * `process_*` of its own. `started_ns`: start, in nanoseconds since 1970. */
+static void add_process(struct ps_metrics *m, uint64_t started_ns)
 {
     add_cpu_time(m);
     add_memory(m);
@@ -257,7 +260,7 @@ void daemon_metrics_add_process(const struct daemon *d, struct ps_str *text)
         .text = *text, .prefix = prefix_of(d->spec->self), .labels = labels};
 
     set_labels(d, labels);
-    ps_metrics_process(&m, d->facts.wall_ns);
+    add_process(&m, d->facts.wall_ns);
     *text = m.text;
     assert(!text->truncated);
 }

@@ -42,7 +42,3 @@ void ps_metric_counter(struct ps_metrics *m, const char *name, const char *help,
                        uint64_t value);
 void ps_metric_gauge(struct ps_metrics *m, const char *name, const char *help,
                      uint64_t value);
-/* CPU time, memory and descriptors of the process, as the client libraries of
- * Prometheus name them, behind the prefix: a collector of files has a
- * `process_*` of its own. `started_ns`: start, in nanoseconds since 1970. */
-void ps_metrics_process(struct ps_metrics *m, uint64_t started_ns);

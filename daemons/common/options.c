@@ -438,7 +438,8 @@ const struct ps_option ps_key_limit_rows[PS_KEY_LIMIT_ROWS] = {
 
 /* -------------------------------------------------------------------- users */
 
-bool ps_user_find(const char *text, uint32_t *ret_uid)
+/* Finds the uid of a user by name or number. */
+static bool find_user(const char *text, uint32_t *ret_uid)
 {
     const struct passwd *user = getpwnam(text);
     unsigned long uid;
@@ -464,7 +465,7 @@ uint32_t ps_users_find(const struct ps_option_list *names, uint32_t *uids,
     uint32_t count = 0;
 
     for (size_t i = 0; i < names->count && count < max; i++) {
-        count += ps_user_find(names->items[i], &uids[count]);
+        count += find_user(names->items[i], &uids[count]);
     }
     return count;
 }
@@ -475,7 +476,7 @@ bool ps_users_check(const struct ps_option_list *names, const char *option,
     for (size_t i = 0; i < names->count; i++) {
         uint32_t uid;
 
-        if (!ps_user_find(names->items[i], &uid)) {
+        if (!find_user(names->items[i], &uid)) {
             ps_options_where(o, option, report);
             ps_str_addf(report, ": %s: this host has no user '", option);
             ps_str_add_escaped(report, names->items[i], strlen(names->items[i]),

@@ -141,8 +141,6 @@ extern const struct ps_option_set *const ps_daemon_sets[];
 
 /* -------------------------------------------------------------------- users */
 
-/* Finds the uid of a user by name or number. */
-bool ps_user_find(const char *text, uint32_t *ret_uid);
 /* Writes the uids of users that exist, of `max` at most, and returns their
  * number. */
 uint32_t ps_users_find(const struct ps_option_list *names, uint32_t *uids,

@@ -64,7 +64,7 @@ static void make_name(struct daemon *d)
 
 static int make_addresses(struct daemon *d)
 {
-    const struct ps_scheduler_options *s = daemon_scheduler_options(d);
+    const struct ps_scheduler_options *s = daemon_group(d, d->spec->scheduler);
     const struct ps_listen_options *l = daemon_listen_options(d);
     struct ps_daemon_facts *f = &d->facts;
     char host[PS_ADDRESS_MAX + 1];

@@ -21,7 +21,8 @@ static bool parse_identity(const struct pki_store *s, char **words,
                            struct ps_identity *ret)
 {
     *ret = (struct ps_identity){0};
-    if (!pki_parse_role(words[0], &ret->role)) {
+    if (!ps_identity_read_role(words[0], &ret->role)) {
+        pki_error("a role is sched, server, agent or ctl");
         return false;
     }
     if (!ps_str_is_name(words[1], PS_NAME_MAX)) {

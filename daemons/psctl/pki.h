@@ -61,7 +61,7 @@ int pki_serve(const struct pki_options *o, char **words); /* Until a signal. */
 int pki_show(const struct pki_options *o, char **words);
 int pki_enroll(const struct pki_options *o, char **words);
 
-/* --------------------------------------------------------------- pki_files.c */
+/* --------------------------------------------- pki_store.c: files of a folder */
 
 struct pki_file {
     const char *name; /* In its folder; NULL ends a list. */
@@ -89,17 +89,13 @@ bool pki_file_exists(int dir, const char *name);
  * caller frees the text. */
 int pki_read_file(int dir, const char *folder, const char *name,
                   char **ret_text);
-/* Fails if the group or others may access the file. */
-int pki_check_secret(int dir, const char *folder, const char *name);
 /* Writes all files, of which each replaces a former one at once; a failure
  * before the first replaces none. */
 int pki_write_files(int dir, const char *folder, const struct pki_file *files,
                     const struct pki_owner *owner);
 int pki_find_owner(const char *user, struct pki_owner *ret_owner);
-/* Frees a text after overwriting it. */
-void pki_free_secret(char *text);
 
-/* --------------------------------------------------------------- pki_store.c */
+/* ------------------------------------------------- pki_store.c: an authority */
 
 /* Certificate that the authority has issued. */
 struct pki_record {
@@ -133,9 +129,6 @@ int pki_store_open(const char *path, bool signs, struct pki_store *ret_store);
 void pki_store_close(struct pki_store *s);
 /* Writes the index, and the list of revoked certificates. */
 int pki_store_save(struct pki_store *s, int64_t now);
-/* Adds a record; those of the same role and name are replaced by it. */
-struct pki_record *pki_store_add(struct pki_store *s, const X509 *certificate,
-                                 const char *const *hosts, size_t host_count);
 /* Newest record of this role and name; NULL: none. */
 struct pki_record *pki_store_find(const struct pki_store *s, enum ps_role role,
                                   const char *name);
@@ -158,7 +151,7 @@ void pki_hosts_join(struct ps_str *s, const char *const *hosts, size_t count);
 void pki_hosts_split(const char *joined, struct pki_hosts *ret_hosts);
 void pki_hosts_fini(struct pki_hosts *h);
 
-/* ---------------------------------------------------------------- pki_node.c */
+/* ------------------------------------------------------------- pki_enroll.c */
 
 /* Files of a member, as PEM; borrowed. */
 struct pki_node {
@@ -181,12 +174,7 @@ void pki_node_print(const struct ps_pki_info *info, const char *folder);
 /* Folder for a node's files. */
 const char *pki_node_folder(const struct pki_options *o);
 
-/* ---------------------------------------------------------------- pki_show.c */
-
-/* PS_ROLE_* of a word, with a message if there is none. */
-bool pki_parse_role(const char *word, enum ps_role *ret_role);
-
-/* --------------------------------------------------------------- pki_codes.c */
+/* -------------------------------------------------------------- pki_serve.c */
 
 /* Makes a one-time code for a member, and prints it. */
 int pki_code_issue(struct pki_store *s, const struct pki_options *o,
@@ -194,19 +182,3 @@ int pki_code_issue(struct pki_store *s, const struct pki_options *o,
 /* Makes the codes of a name void; *ret_count is their number. */
 int pki_code_drop(const struct pki_store *s, const char *name,
                   size_t *ret_count);
-
-/* Certificate for a node, with what belongs to it, as PEM. */
-struct pki_grant {
-    struct ps_pki_info info;
-    char certificate[PS_PKI_PEM_BYTES];
-    char *authority; /* Owned, as is the next. */
-    char *crl;
-};
-
-/* Exchanges a one-time code for a certificate. On failure, PS_E_*: `why` gets the
- * reason for the node, and `detail` that for the operator. */
-PS_MUST_USE int pki_code_redeem(const char *directory,
-                                const struct ps_msg_enrol *request,
-                                struct pki_grant *ret_grant, struct ps_str *why,
-                                struct ps_str *detail);
-void pki_grant_fini(struct pki_grant *g);

@@ -144,7 +144,15 @@ int pki_code_drop(const struct pki_store *s, const char *name,
 
 /* -------------------------------------------------------------------- redeem */
 
-void pki_grant_fini(struct pki_grant *g)
+/* Certificate for a node, with what belongs to it, as PEM. */
+struct pki_grant {
+    struct ps_pki_info info;
+    char certificate[PS_PKI_PEM_BYTES];
+    char *authority; /* Owned, as is the next. */
+    char *crl;
+};
+
+static void grant_fini(struct pki_grant *g)
 {
     ps_free(g->authority);
     ps_free(g->crl);
@@ -280,9 +288,12 @@ static int redeem_record(struct pki_store *s, struct ps_enrolment_list *list,
     return rc;
 }
 
-int pki_code_redeem(const char *directory, const struct ps_msg_enrol *request,
-                    struct pki_grant *ret_grant, struct ps_str *why,
-                    struct ps_str *detail)
+/* Exchanges a one-time code for a certificate. On failure, PS_E_*: `why` gets the
+ * reason for the node, and `detail` that for the operator. */
+static int redeem_code(const char *directory,
+                       const struct ps_msg_enrol *request,
+                       struct pki_grant *ret_grant, struct ps_str *why,
+                       struct ps_str *detail)
 {
     struct ps_enrolment_record *record = NULL;
     struct ps_enrolment_list list = {0};
@@ -307,7 +318,7 @@ int pki_code_redeem(const char *directory, const struct ps_msg_enrol *request,
         rc = check_crl(&s, why, detail);
     }
     if (rc == 0 && redeem_record(&s, &list, record, key, &grant) != 0) {
-        pki_grant_fini(&grant);
+        grant_fini(&grant);
         rc = redeem_failed(why, detail);
     }
     ps_pki_key_free(key);
@@ -457,7 +468,7 @@ static void answer_request(struct service *s, struct connection *c,
         ps_str_add(&log, why);
         rc = PS_E_VERSION;
     } else {
-        rc = pki_code_redeem(s->directory, q, &grant, &text, &log);
+        rc = redeem_code(s->directory, q, &grant, &text, &log);
     }
     if (rc != 0) {
         msg.enrolled = (struct ps_msg_enrolled){.error = rc, .text = why};
@@ -473,7 +484,7 @@ static void answer_request(struct service *s, struct connection *c,
     printf("%s %s enrolled from %s\n", ps_role_name(grant.info.identity.role),
            grant.info.identity.name, c->address);
     (void)fflush(stdout);
-    pki_grant_fini(&grant);
+    grant_fini(&grant);
 }
 
 /* True if the call is to be repeated when the socket is ready. */

@@ -60,7 +60,8 @@ int pki_system_error(const char *what, const char *folder, const char *name)
     return error == EACCES || error == EPERM ? EXIT_NOPERM : EXIT_FAILED;
 }
 
-void pki_free_secret(char *text)
+/* Frees a text after overwriting it. */
+static void free_secret(char *text)
 {
     if (text != NULL) {
         OPENSSL_cleanse(text, strlen(text));
@@ -183,7 +184,8 @@ int pki_read_file(int dir, const char *folder, const char *name,
     return 0;
 }
 
-int pki_check_secret(int dir, const char *folder, const char *name)
+/* Fails if the group or others may access the file. */
+static int check_secret(int dir, const char *folder, const char *name)
 {
     struct stat st;
 
@@ -330,15 +332,6 @@ static bool parse_number(const char *text, int64_t *ret)
         return false;
     }
     *ret = n;
-    return true;
-}
-
-bool pki_parse_role(const char *word, enum ps_role *ret_role)
-{
-    if (!ps_identity_read_role(word, ret_role)) {
-        pki_error("a role is sched, server, agent or ctl");
-        return false;
-    }
     return true;
 }
 
@@ -520,8 +513,11 @@ struct pki_record *pki_store_find(const struct pki_store *s, enum ps_role role,
     return NULL;
 }
 
-struct pki_record *pki_store_add(struct pki_store *s, const X509 *certificate,
-                                 const char *const *hosts, size_t host_count)
+/* Adds a record; those of the same role and name are replaced by it. */
+static struct pki_record *add_certificate(struct pki_store *s,
+                                          const X509 *certificate,
+                                          const char *const *hosts,
+                                          size_t host_count)
 {
     char joined[PS_PKI_HOSTS_MAX * (PS_PKI_HOST_MAX + 1) + 1];
     struct ps_pki_info info = {0};
@@ -567,7 +563,7 @@ X509 *pki_store_issue(struct pki_store *s, const struct ps_pki_request *q,
         pki_error("%s", why);
         return NULL;
     }
-    r = pki_store_add(s, x, q->hosts, q->host_count);
+    r = add_certificate(s, x, q->hosts, q->host_count);
     if (r == NULL || pki_store_save(s, now) != 0) {
         ps_pki_certificate_free(x);
         return NULL;
@@ -640,7 +636,7 @@ static int read_authority(struct pki_store *s, bool signs)
         exit_code = EXIT_FAILED;
     }
     if (exit_code == 0 && signs) {
-        exit_code = pki_check_secret(s->dir, s->path, "ca.key");
+        exit_code = check_secret(s->dir, s->path, "ca.key");
         if (exit_code == 0) {
             exit_code = pki_read_file(s->dir, s->path, "ca.key", &key);
         }
@@ -653,7 +649,7 @@ static int read_authority(struct pki_store *s, bool signs)
              ? ps_pki_authority_read(s->certificate, key, &s->authority, &text)
              : ps_pki_read_certificate(s->certificate,
                                        &s->authority.certificate, &text);
-    pki_free_secret(key);
+    free_secret(key);
     if (rc == 0) {
         rc = ps_pki_describe(s->authority.certificate, &s->info, &text);
     }
