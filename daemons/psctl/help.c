@@ -228,7 +228,7 @@ struct completion {
     /* Printed before each candidate: "--option=", or empty. */
     const char *before;
     int before_len;
-    struct cluster cluster; /* That of the command line. */
+    struct request request; /* Values of the options before it. */
 };
 
 /* ------------------------------------------------------------------ scripts */
@@ -314,68 +314,13 @@ bool completion_print_script(const char *shell)
 
 /* ------------------------------------------------------------------- values */
 
-enum value_kind {
-    VALUE_UNKNOWN,
-    VALUE_WORDS,
-    VALUE_VERBS,
-    VALUE_CODES,
-    VALUE_JOBS,
-    VALUE_SERVERS,
-    VALUE_MEMBERS,
-    VALUE_CONTEXTS,
-    VALUE_FILES,
-    VALUE_FOLDERS,
-};
-
-/* A word in capitals of the tables, and its values. */
+/* A word in capitals of the tables, and what prints its candidates. */
 struct value {
     const char *name;
     const char *of; /* Verb or option; NULL: any. */
-    enum value_kind kind;
+    void (*print)(struct completion *c, const struct value *v);
     const char *words[7];
 };
-
-static const struct value values[] = {
-    {"FORMAT", NULL, VALUE_WORDS, {"table", "json", "jsonl"}},
-    {"KEY", "--sort", VALUE_WORDS, {"traffic", "rounds", "memory", "name"}},
-    {"LEVEL",
-     NULL,
-     VALUE_WORDS,
-     {"error", "warning", "notice", "info", "debug", "trace"}},
-    {"LIST", NULL, VALUE_WORDS, {"train", "read", "operate", "admin"}},
-    {"ROLE", NULL, VALUE_WORDS, {"sched", "server", "agent", "ctl"}},
-    {"NAME",
-     "set",
-     VALUE_WORDS,
-     {"learning_rate", "wd", "rescale_grad", "clip_gradient"}},
-    {"NAME", "jobs", VALUE_JOBS, {NULL}},
-    {"NAME", "context", VALUE_CONTEXTS, {NULL}},
-    {"NAME", "--context", VALUE_CONTEXTS, {NULL}},
-    {"JOB", NULL, VALUE_JOBS, {NULL}},
-    {"[USER/]NAME", NULL, VALUE_JOBS, {NULL}},
-    {"SERVER", NULL, VALUE_SERVERS, {NULL}},
-    {"MEMBER", NULL, VALUE_MEMBERS, {NULL}},
-    {"VERB", NULL, VALUE_VERBS, {NULL}},
-    {"CODE|MESSAGE", NULL, VALUE_CODES, {NULL}},
-    {"FILE", NULL, VALUE_FILES, {NULL}},
-    {"PATH", NULL, VALUE_FILES, {NULL}},
-    {"FOLDER", NULL, VALUE_FOLDERS, {NULL}},
-    {"DIR", NULL, VALUE_FOLDERS, {NULL}},
-};
-
-static const struct value *find_value(const char *name, size_t len,
-                                      const char *of)
-{
-    for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
-        const struct value *v = &values[i];
-
-        if (strlen(v->name) == len && strncmp(v->name, name, len) == 0 &&
-            (v->of == NULL || strcmp(v->of, of) == 0)) {
-            return v;
-        }
-    }
-    return NULL;
-}
 
 /* Prints a candidate if it has the prefix; `help` "": none. */
 static void print_candidate(const struct completion *c, const char *word,
@@ -387,8 +332,9 @@ static void print_candidate(const struct completion *c, const char *word,
     }
 }
 
-static void print_verbs(const struct completion *c)
+static void print_verbs(struct completion *c, const struct value *v)
 {
+    (void)v;
     for (size_t i = 0; i < verb_count; i++) {
         print_candidate(c, verbs[i].name, verbs[i].forms[0].help);
     }
@@ -399,21 +345,25 @@ static void print_context(void *arg, const char *name, const char *endpoint)
     print_candidate(arg, name, endpoint);
 }
 
+static void print_contexts(struct completion *c, const struct value *v)
+{
+    (void)v;
+    context_each(print_context, c);
+}
+
 /* Asks the scheduler of the command line; false: it does not answer. */
 static bool query_rows(struct completion *c, enum ps_query what,
                        struct report *r)
 {
+    struct wire_target target;
     struct wire *w;
-    int rc = cluster_choose(&c->cluster);
+    int rc = cluster_choose(&c->request.cluster);
 
     if (rc != 0) {
         return false;
     }
-    w = wire_open(&(struct wire_target){.endpoint = c->cluster.endpoint,
-                                        .token = c->cluster.token,
-                                        .tls = c->cluster.tls,
-                                        .silence = PS_SECONDS(1)},
-                  &rc);
+    target = cluster_target(&c->request.cluster, PS_SECONDS(1));
+    w = wire_open(&target, &rc);
     if (w == NULL) {
         return false;
     }
@@ -422,10 +372,11 @@ static bool query_rows(struct completion *c, enum ps_query what,
     return rc == 0;
 }
 
-static void print_jobs(struct completion *c)
+static void print_jobs(struct completion *c, const struct value *v)
 {
     struct report r = {0};
 
+    (void)v;
     if (query_rows(c, PS_QUERY_JOBS, &r)) {
         const struct rows *rows = &r.rows_of[PS_QUERY_JOBS];
 
@@ -443,8 +394,9 @@ static void print_jobs(struct completion *c)
 }
 
 /* Names of servers, or of all members. */
-static void print_members(struct completion *c, bool servers_only)
+static void print_members(struct completion *c, const struct value *v)
 {
+    const bool servers_only = strcmp(v->name, "SERVER") == 0;
     struct report r = {0};
 
     if (query_rows(c, PS_QUERY_NODES, &r)) {
@@ -461,8 +413,9 @@ static void print_members(struct completion *c, bool servers_only)
     report_fini(&r);
 }
 
-static void print_codes(const struct completion *c)
+static void print_codes(struct completion *c, const struct value *v)
 {
+    (void)v;
     for (size_t i = 0; i < ps_explanation_count; i++) {
         if (ps_explanations[i].code[0] != '\0') {
             print_candidate(c, ps_explanations[i].code,
@@ -471,41 +424,67 @@ static void print_codes(const struct completion *c)
     }
 }
 
+static void print_words(struct completion *c, const struct value *v)
+{
+    for (size_t i = 0; v->words[i] != NULL; i++) {
+        print_candidate(c, v->words[i], "");
+    }
+}
+
+/* Names of files or folders, which the shell knows. */
+static void print_mark(struct completion *c, const struct value *v)
+{
+    (void)c;
+    puts(v->words[0]);
+}
+
+static const struct value values[] = {
+    {"FORMAT", NULL, print_words, {"table", "json", "jsonl"}},
+    {"KEY", "--sort", print_words, {"traffic", "rounds", "memory", "name"}},
+    {"LEVEL",
+     NULL,
+     print_words,
+     {"error", "warning", "notice", "info", "debug", "trace"}},
+    {"LIST", NULL, print_words, {"train", "read", "operate", "admin"}},
+    {"ROLE", NULL, print_words, {"sched", "server", "agent", "ctl"}},
+    {"NAME",
+     "set",
+     print_words,
+     {"learning_rate", "wd", "rescale_grad", "clip_gradient"}},
+    {"NAME", "jobs", print_jobs, {NULL}},
+    {"NAME", "context", print_contexts, {NULL}},
+    {"NAME", "--context", print_contexts, {NULL}},
+    {"JOB", NULL, print_jobs, {NULL}},
+    {"[USER/]NAME", NULL, print_jobs, {NULL}},
+    {"SERVER", NULL, print_members, {NULL}},
+    {"MEMBER", NULL, print_members, {NULL}},
+    {"VERB", NULL, print_verbs, {NULL}},
+    {"CODE|MESSAGE", NULL, print_codes, {NULL}},
+    {"FILE", NULL, print_mark, {":files"}},
+    {"PATH", NULL, print_mark, {":files"}},
+    {"FOLDER", NULL, print_mark, {":folders"}},
+    {"DIR", NULL, print_mark, {":folders"}},
+};
+
+static const struct value *find_value(const char *name, size_t len,
+                                      const char *of)
+{
+    for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
+        const struct value *v = &values[i];
+
+        if (strlen(v->name) == len && strncmp(v->name, name, len) == 0 &&
+            (v->of == NULL || strcmp(v->of, of) == 0)) {
+            return v;
+        }
+    }
+    return NULL;
+}
+
 /* `v` NULL: no value is known. */
 static void print_values(struct completion *c, const struct value *v)
 {
-    switch (v != NULL ? v->kind : VALUE_UNKNOWN) {
-    case VALUE_WORDS:
-        for (size_t i = 0; v->words[i] != NULL; i++) {
-            print_candidate(c, v->words[i], "");
-        }
-        break;
-    case VALUE_VERBS:
-        print_verbs(c);
-        break;
-    case VALUE_CODES:
-        print_codes(c);
-        break;
-    case VALUE_FILES:
-        puts(":files");
-        break;
-    case VALUE_FOLDERS:
-        puts(":folders");
-        break;
-    case VALUE_JOBS:
-        print_jobs(c);
-        break;
-    case VALUE_SERVERS:
-        print_members(c, true);
-        break;
-    case VALUE_MEMBERS:
-        print_members(c, false);
-        break;
-    case VALUE_CONTEXTS:
-        context_each(print_context, c);
-        break;
-    case VALUE_UNKNOWN:
-        break;
+    if (v != NULL) {
+        v->print(c, v);
     }
 }
 
@@ -616,23 +595,12 @@ static void print_arguments(struct completion *c, const struct verb *v,
     }
 }
 
-/* Keeps the value of an option that names the cluster. */
-static void keep_option(struct cluster *c, const char *word, const char *value)
+/* Keeps the value of an option, such as one that names the cluster. */
+static void keep_option(struct completion *c, const struct flag *f,
+                        const char *value)
 {
-    const struct {
-        const char *name;
-        const char **place;
-    } kept[] = {{"-e", &c->endpoint},
-                {"--endpoint", &c->endpoint},
-                {"--context", &c->context_name},
-                {"--token", &c->token_file},
-                {"--tls", &c->tls}};
-
-    for (size_t i = 0; i < sizeof(kept) / sizeof(kept[0]); i++) {
-        if (strlen(kept[i].name) == strcspn(word, "=") &&
-            strncmp(kept[i].name, word, strlen(kept[i].name)) == 0) {
-            *kept[i].place = value;
-        }
+    if (f != NULL && f->kind == FLAG_TEXT) {
+        *(const char **)((char *)&c->request + f->offset) = value;
     }
 }
 
@@ -658,30 +626,28 @@ struct command {
     char *words[WORDS_MAX];  /* Behind the verb. */
     int count;
     const struct flag *open; /* Option whose value comes next. */
-    char *open_word;         /* The word that has it. */
 };
 
-static void read_option(struct command *l, struct cluster *c, char *word)
+static void read_option(struct command *l, struct completion *c, char *word)
 {
     const struct flag *f = find_flag(word);
     const char *value = strchr(word, '=');
 
     if (value != NULL) {
-        keep_option(c, word, value + 1);
+        keep_option(c, f, value + 1);
     } else if (f != NULL && flag_name_of(f).value != NULL) {
         l->open = f;
-        l->open_word = word;
     }
 }
 
 /* False: no word can follow this one. */
-static bool read_word(struct command *l, struct cluster *c, char *word)
+static bool read_word(struct command *l, struct completion *c, char *word)
 {
     if (l->open != NULL && strcmp(word, "=") == 0) {
         return true; /* bash makes it a word of its own. */
     }
     if (l->open != NULL) {
-        keep_option(c, l->open_word, word);
+        keep_option(c, l->open, word);
         l->open = NULL;
     } else if (word[0] == '-' && word[1] != '\0') {
         read_option(l, c, word);
@@ -708,7 +674,7 @@ static void print_candidates(struct completion *c, const struct command *l,
     } else if (last[0] == '-') {
         print_flag_words(c, l->verb);
     } else if (l->verb == NULL) {
-        print_verbs(c);
+        print_verbs(c, NULL);
     } else {
         print_arguments(c, l->verb, l->words, l->count);
     }
@@ -722,7 +688,7 @@ int completion_run(int argc, char **argv)
     bool goes_on = true;
 
     for (int i = 0; goes_on && i + 1 < argc; i++) {
-        goes_on = read_word(&l, &c.cluster, argv[i]);
+        goes_on = read_word(&l, &c, argv[i]);
     }
     if (goes_on) {
         print_candidates(&c, &l, last);
