@@ -373,9 +373,8 @@ static void log_option_change(void *ctx, const struct ps_option *row)
 {
     const struct daemon *d = ctx;
     char text[256];
-    struct ps_str s;
+    struct ps_str s = PS_STR(text);
 
-    ps_str_init(&s, text, sizeof(text));
     ps_options_text(d->config.reloaded, row->path, &s);
     ps_log(PS_LOG_NOTICE, "option changed %s=%s", row->path, text);
 }

@@ -514,9 +514,8 @@ bool daemon_http_check(const struct daemon *d, const struct ps_options *o,
     const char *where = daemon_common_options(d)->metrics_listen;
     char text[PS_TEXT_MAX + 1];
     struct ps_addr addr;
-    struct ps_str why;
+    struct ps_str why = PS_STR(text);
 
-    ps_str_init(&why, text, sizeof(text));
     if (where[0] == '\0') {
         return true;
     }

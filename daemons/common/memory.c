@@ -39,9 +39,8 @@ static const char *const files_v1[] = {"memory.limit_in_bytes", NULL};
 static FILE *open_below(const char *root, const char *path)
 {
     char full[2 * PATH_CAP];
-    struct ps_str s;
+    struct ps_str s = PS_STR(full);
 
-    ps_str_init(&s, full, sizeof(full));
     ps_str_addf(&s, "%s%s", root, path);
     return s.truncated ? NULL : fopen(full, "re");
 }
@@ -219,9 +218,8 @@ static uint64_t folder_limit(const struct hierarchy *h, const char *folder)
 
     for (const char *const *name = h->files; *name != NULL; name++) {
         char path[2 * PATH_CAP];
-        struct ps_str s;
+        struct ps_str s = PS_STR(path);
 
-        ps_str_init(&s, path, sizeof(path));
         ps_str_addf(&s, "%s/%s", folder, *name);
         least = ps_min_u64(least, read_number(h->root, path));
     }
@@ -233,12 +231,11 @@ static uint64_t hierarchy_limit(const struct hierarchy *h)
     uint64_t least = UINT64_MAX;
     size_t mount_len = strlen(h->mount_point);
     char folder[2 * PATH_CAP];
-    struct ps_str s;
+    struct ps_str s = PS_STR(folder);
 
     if (!h->has_group || !h->mounted) {
         return least;
     }
-    ps_str_init(&s, folder, sizeof(folder));
     ps_str_addf(&s, "%s%s", h->mount_point, group_below(h));
     for (;;) {
         char *slash = strrchr(folder, '/');

@@ -108,9 +108,8 @@ static void make_folder(const char *path)
 static bool check_folder(const struct ps_daemon_socket *s)
 {
     char text[PS_SOCKET_PATH_MAX + 256];
-    struct ps_str why;
+    struct ps_str why = PS_STR(text);
 
-    ps_str_init(&why, text, sizeof(text));
     if (ps_file_check_folder(s->path, &why) == 0) {
         return true;
     }
@@ -223,10 +222,9 @@ int daemon_sockets_open(struct daemon *d)
     const struct ps_listen_options *l = daemon_listen_options(d);
     struct ps_activation given;
     char text[256];
-    struct ps_str why;
+    struct ps_str why = PS_STR(text);
     int code = PS_EXIT_OK;
 
-    ps_str_init(&why, text, sizeof(text));
     if (ps_activation_take(&given, &why) != 0) {
         ps_log(PS_LOG_ERROR, "%s", text);
         return PS_EXIT_CONFIG;

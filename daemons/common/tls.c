@@ -119,10 +119,9 @@ static int load_files(const struct daemon *d, const struct ps_options *o,
 {
     struct files *f = ps_calloc(1, sizeof(*f));
     char text[1024];
-    struct ps_str why;
+    struct ps_str why = PS_STR(text);
     int rc = PS_E_CONFIG;
 
-    ps_str_init(&why, text, sizeof(text));
     if (find_files(d, o, t, f, report)) {
         rc = ps_tls_context_new(
             &(struct ps_tls_source){.ca = f->ca,
@@ -354,12 +353,11 @@ static void use_certificate(struct daemon *d, const char *verb)
     const struct daemon_credentials *c = &d->tls.credentials;
     char uri[PS_IDENTITY_URI_BYTES];
     char date[DATE_BYTES];
-    struct ps_str s;
+    struct ps_str s = PS_STR(uri);
 
     d->tls.expiry = (struct ps_expiry){
         .begins_at = ps_tls_context_begins_at(c->context),
         .ends_at = ps_tls_context_expires_at(c->context)};
-    ps_str_init(&s, uri, sizeof(uri));
     ps_identity_add_uri(&s, ps_tls_context_identity(c->context));
     print_date(d->tls.expiry.ends_at, date);
     ps_log(PS_LOG_NOTICE, "certificate %s %s ends %s%s", verb, uri, date,
@@ -474,7 +472,7 @@ bool daemon_tls_reload(struct daemon *d, const void *values,
     const struct ps_tls_options *t = tls_options(d, values);
     struct daemon_credentials next = {0};
     char text[REPORT_MAX];
-    struct ps_str report;
+    struct ps_str report = PS_STR(text);
 
     if (d->tls.credentials.context == NULL) {
         if (t->enabled != PS_TLS_OFF && names_files(t)) {
@@ -486,7 +484,6 @@ bool daemon_tls_reload(struct daemon *d, const void *values,
     if (t->fd >= 0) {
         return true; /* Read once. */
     }
-    ps_str_init(&report, text, sizeof(text));
     if (load_credentials(d, values, o, &next, &report) != 0) {
         log_not_reloaded(text);
         return false;

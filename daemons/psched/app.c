@@ -47,13 +47,12 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
         .reading_needs_token = o->read == 1,
     };
     char text[PS_TEXT_MAX + 1];
-    struct ps_str why;
+    struct ps_str why = PS_STR(text);
     struct app *app;
 
     /* Checked by check_options(). */
     opt.operator_count = ps_users_find(&o->operators, opt.operators,
                                        PS_OPERATORS_MAX);
-    ps_str_init(&why, text, sizeof(text));
     app = ps_calloc(1, sizeof(*app));
     app->tokens = psched_tokens_open(o->token_key, &why);
     if (app->tokens == NULL) {

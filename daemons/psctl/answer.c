@@ -86,12 +86,11 @@ json_t *json_text(const char *text)
 {
     json_t *value = json_string(text);
     char escaped[4096];
-    struct ps_str s;
+    struct ps_str s = PS_STR(escaped);
 
     if (value != NULL) {
         return value;
     }
-    ps_str_init(&s, escaped, sizeof(escaped));
     ps_str_add_escaped(&s, text, strlen(text), 1000);
     return json_string(escaped);
 }
@@ -171,9 +170,8 @@ static json_t *json_field(const struct column *c,
 static json_t *json_made_text(const struct column *c, const void *row)
 {
     char text[1024];
-    struct ps_str s;
+    struct ps_str s = PS_STR(text);
 
-    ps_str_init(&s, text, sizeof(text));
     c->text(&s, row);
     return json_text(text);
 }
@@ -317,9 +315,8 @@ static void cell_made_text(struct table *t, const struct column *c,
                            const void *row)
 {
     char text[1024];
-    struct ps_str s;
+    struct ps_str s = PS_STR(text);
 
-    ps_str_init(&s, text, sizeof(text));
     c->text(&s, row);
     table_cell(t, "%s", text);
 }

@@ -171,11 +171,10 @@ static int check_content(struct contexts *c)
 static int parse_file(struct contexts *c, int fd)
 {
     char why[PS_TEXT_MAX];
-    struct ps_str s;
+    struct ps_str s = PS_STR(why);
     json_error_t error;
     struct stat st;
 
-    ps_str_init(&s, why, sizeof(why));
     if (ps_file_check(fd, c->path, PS_FILE_TRUSTED, &s) != 0) {
         fprintf(stderr, "psctl: %s", why);
         return EXIT_CONFIG;
@@ -279,7 +278,7 @@ static int report_unknown(const struct contexts *c, const char *name)
     const char **names = ps_calloc(json_object_size(c->list) + 1,
                                    sizeof(*names));
     char shown[256];
-    struct ps_str s;
+    struct ps_str s = PS_STR(shown);
     const char *near;
     const char *other;
     json_t *one;
@@ -290,7 +289,6 @@ static int report_unknown(const struct contexts *c, const char *name)
         names[count++] = other;
     }
     near = ps_nearest(names, name);
-    ps_str_init(&s, shown, sizeof(shown));
     ps_str_add_escaped(&s, name, strlen(name), CONTEXT_NAME_MAX);
     fprintf(stderr, "psctl: no context '%s'%s%s%s\n", shown,
             near != NULL ? "; did you mean " : "; see psctl context list",
@@ -613,7 +611,7 @@ static bool read_token(struct cluster *c, bool by_name)
     const char *file = c->token_file;
     const char *fd = NULL;
     char text[PS_TEXT_MAX + 1];
-    struct ps_str why;
+    struct ps_str why = PS_STR(text);
 
     if (file == NULL && !by_name) {
         file = getenv("PSKV_TOKEN_FILE");
@@ -623,7 +621,6 @@ static bool read_token(struct cluster *c, bool by_name)
         c->token_file == NULL) {
         file = c->context.token;
     }
-    ps_str_init(&why, text, sizeof(text));
     if (ps_token_text_read(file, fd, c->token, &why) != 0) {
         fprintf(stderr, "psctl: %s\n", text);
         return false;

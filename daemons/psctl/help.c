@@ -200,14 +200,13 @@ void help_no_verb(const char *verb)
     const char **names = ps_calloc(verb_count + 1, sizeof(*names));
     const char *near;
     char shown[256];
-    struct ps_str s;
+    struct ps_str s = PS_STR(shown);
 
     for (size_t i = 0; i < verb_count; i++) {
         names[i] = verbs[i].name;
     }
     near = ps_nearest(names, verb);
     ps_free(names);
-    ps_str_init(&s, shown, sizeof(shown));
     ps_str_add_escaped(&s, verb, strlen(verb), 32);
     if (near != NULL) {
         fprintf(stderr, "psctl: no verb '%s'; did you mean %s?\n", shown, near);
@@ -383,9 +382,8 @@ static void print_jobs(struct completion *c, const struct value *v)
         for (size_t i = 0; i < rows->count; i++) {
             const struct ps_msg_job_row *j = &rows->row[i]->job_row;
             char name[600];
-            struct ps_str s;
+            struct ps_str s = PS_STR(name);
 
-            ps_str_init(&s, name, sizeof(name));
             add_job_name(&s, &r, j->name, j->uid);
             print_candidate(c, name, ps_job_phase_name(j->phase));
         }

@@ -165,7 +165,7 @@ static int check_former(const struct pki_options *o, int dir,
     char name[32];
     char why[256];
     struct ps_pki_info info;
-    struct ps_str text;
+    struct ps_str text = PS_STR(why);
     char *pem;
     X509 *x = NULL;
     int exit_code;
@@ -175,7 +175,6 @@ static int check_former(const struct pki_options *o, int dir,
     if (exit_code != 0 || pem == NULL) {
         return exit_code;
     }
-    ps_str_init(&text, why, sizeof(why));
     if (ps_pki_read_certificate(pem, &x, &text) != 0 ||
         ps_pki_describe(x, &info, &text) != 0 ||
         strcmp(info.identity.cluster, id->cluster) != 0 ||
@@ -409,9 +408,8 @@ static void add_row(struct table *t, const char *role, const char *name,
                     const struct ps_pki_serial *serial)
 {
     char text[PS_PKI_SERIAL_TEXT];
-    struct ps_str s;
+    struct ps_str s = PS_STR(text);
 
-    ps_str_init(&s, text, sizeof(text));
     ps_pki_add_hex(&s, serial->bytes, PS_PKI_SERIAL_BYTES);
     table_text(t, role);
     table_text(t, name);
@@ -456,9 +454,8 @@ static void put_hex(json_t *o, const char *name, const uint8_t *bytes,
                     size_t count)
 {
     char text[2 * PS_PKI_FINGERPRINT_BYTES + 1];
-    struct ps_str s;
+    struct ps_str s = PS_STR(text);
 
-    ps_str_init(&s, text, sizeof(text));
     ps_pki_add_hex(&s, bytes, count);
     json_put(o, name, json_string(text));
 }
@@ -499,11 +496,10 @@ static json_t *record_of(const struct pki_store *s, const struct pki_record *r,
     struct ps_identity id = s->info.identity;
     char uri[PS_IDENTITY_URI_BYTES];
     json_t *o = json_object();
-    struct ps_str text;
+    struct ps_str text = PS_STR(uri);
 
     id.role = r->role;
     ps_str_copy(id.name, sizeof(id.name), r->name);
-    ps_str_init(&text, uri, sizeof(uri));
     ps_identity_add_uri(&text, &id);
     json_put(o, "identity", json_string(uri));
     json_put(o, "role", json_string(ps_role_name(r->role)));

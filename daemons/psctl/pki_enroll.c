@@ -162,9 +162,8 @@ static bool parse_server(const char *text, struct ps_addr *ret)
     const bool has_port = strchr(text, ':') != NULL &&
                           (len == 0 || text[len - 1] != ']');
     char full[PS_ADDRESS_MAX + 16];
-    struct ps_str s;
+    struct ps_str s = PS_STR(full);
 
-    ps_str_init(&s, full, sizeof(full));
     ps_str_add(&s, text);
     if (!has_port) {
         ps_str_addf(&s, ":%u", PKI_DEFAULT_PORT);
@@ -232,11 +231,10 @@ static int continue_after(struct dial *d, int result)
 static int begin_tls(struct dial *d)
 {
     char why[256];
-    struct ps_str text;
+    struct ps_str text = PS_STR(why);
     int exit_code = 0;
     int n;
 
-    ps_str_init(&text, why, sizeof(why));
     if (ps_enrolment_tls_dialling(&d->peer, &d->tls, &text) != 0) {
         pki_error("%s", why);
         return EXIT_FAILED;
@@ -342,13 +340,11 @@ static int send_request(const struct enrolment *e, struct dial *d)
                   .request = request},
     };
     char why[256];
-    struct ps_str why_text;
-    struct ps_str text;
+    struct ps_str why_text = PS_STR(why);
+    struct ps_str text = PS_STR(request);
     size_t len;
     int exit_code;
 
-    ps_str_init(&text, request, sizeof(request));
-    ps_str_init(&why_text, why, sizeof(why));
     if (ps_pki_add_csr(&text, e->key, &why_text) != 0 || text.truncated ||
         ps_msg_encode(&msg, PS_PROTOCOL_LEAST, 0, frame, sizeof(frame), &len) !=
             0) {
@@ -363,9 +359,8 @@ static int send_request(const struct enrolment *e, struct dial *d)
 static int report_answer(const struct dial *d, const struct ps_msg_enrolled *a)
 {
     char text[4 * PS_TEXT_MAX + 1];
-    struct ps_str s;
+    struct ps_str s = PS_STR(text);
 
-    ps_str_init(&s, text, sizeof(text));
     ps_str_add_visible(&s, a->text);
     pki_error("%s: %s", d->server, text);
     switch (a->error) {
@@ -452,7 +447,7 @@ static int check_authority(const struct enrolment *e)
     const char *folder = pki_node_folder(e->options);
     uint8_t fingerprint[PS_PKI_FINGERPRINT_BYTES];
     char why[256];
-    struct ps_str text;
+    struct ps_str text = PS_STR(why);
     char *pem = NULL;
     X509 *x = NULL;
     int exit_code = pki_read_file(e->dir, folder, "ca.crt", &pem);
@@ -460,7 +455,6 @@ static int check_authority(const struct enrolment *e)
     if (exit_code != 0 || pem == NULL) {
         return exit_code;
     }
-    ps_str_init(&text, why, sizeof(why));
     if (ps_pki_read_certificate(pem, &x, &text) == 0) {
         ps_pki_fingerprint(x, fingerprint);
     }
@@ -494,13 +488,12 @@ static int open_folder(struct enrolment *e)
 static int run_enrolment(struct enrolment *e)
 {
     char why[256];
-    struct ps_str text;
+    struct ps_str text = PS_STR(why);
     int exit_code = open_folder(e);
 
     if (exit_code != 0) {
         return exit_code;
     }
-    ps_str_init(&text, why, sizeof(why));
     e->decoder = ps_decoder_new();
     if (e->decoder == NULL || ps_pki_key_new(&e->key, &text) != 0) {
         pki_error("%s", e->decoder != NULL ? why : strerror(ENOMEM));

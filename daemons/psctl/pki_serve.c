@@ -457,12 +457,10 @@ static void answer_request(struct service *s, struct connection *c,
     struct pki_grant grant;
     char why[PS_TEXT_MAX + 1];
     char detail[PS_TEXT_MAX + 1];
-    struct ps_str text;
-    struct ps_str log;
+    struct ps_str text = PS_STR(why);
+    struct ps_str log = PS_STR(detail);
     int rc;
 
-    ps_str_init(&text, why, sizeof(why));
-    ps_str_init(&log, detail, sizeof(detail));
     if (q->protocol < PS_PROTOCOL_LEAST) {
         ps_str_add(&text, "the version of psctl is too old");
         ps_str_add(&log, why);
@@ -589,7 +587,7 @@ static int make_tls(struct service *s, int64_t now)
     struct ps_pki_period period;
     struct pki_store store;
     char why[256];
-    struct ps_str text;
+    struct ps_str text = PS_STR(why);
     SSL_CTX *tls = NULL;
     int exit_code = pki_store_open(s->directory, true, &store);
 
@@ -597,7 +595,6 @@ static int make_tls(struct service *s, int64_t now)
         return exit_code;
     }
     period = (struct ps_pki_period){now - PKI_CLOCK_MARGIN, now + TLS_TIME};
-    ps_str_init(&text, why, sizeof(why));
     if (ps_enrolment_tls_accepting(&store.authority, &period, &tls, &text) !=
         0) {
         pki_error("%s", why);

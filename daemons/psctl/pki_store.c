@@ -403,9 +403,8 @@ static int parse_index(struct pki_store *s, char *text)
 static void add_record(FILE *out, const struct pki_record *r)
 {
     char serial[PS_PKI_SERIAL_TEXT];
-    struct ps_str s;
+    struct ps_str s = PS_STR(serial);
 
-    ps_str_init(&s, serial, sizeof(serial));
     ps_pki_add_hex(&s, r->serial.bytes, PS_PKI_SERIAL_BYTES);
     fprintf(out, "%s %s %s %" PRId64 " %" PRId64 " %" PRId64 " %d %s\n", serial,
             ps_role_name(r->role), r->name, r->period.not_before,
@@ -554,11 +553,10 @@ X509 *pki_store_issue(struct pki_store *s, const struct ps_pki_request *q,
                       struct pki_record **ret_record)
 {
     char why[512];
-    struct ps_str text;
+    struct ps_str text = PS_STR(why);
     struct pki_record *r;
     X509 *x = NULL;
 
-    ps_str_init(&text, why, sizeof(why));
     if (ps_pki_issue(&s->authority, q, key, &x, &text) != 0) {
         pki_error("%s", why);
         return NULL;
@@ -626,7 +624,7 @@ static int read_authority(struct pki_store *s, bool signs)
 {
     char why[512];
     char *key = NULL;
-    struct ps_str text;
+    struct ps_str text = PS_STR(why);
     int exit_code = pki_read_file(s->dir, s->path, "ca.crt", &s->certificate);
     int rc = 0;
 
@@ -644,7 +642,6 @@ static int read_authority(struct pki_store *s, bool signs)
     if (exit_code != 0) {
         return exit_code;
     }
-    ps_str_init(&text, why, sizeof(why));
     rc = signs
              ? ps_pki_authority_read(s->certificate, key, &s->authority, &text)
              : ps_pki_read_certificate(s->certificate,
@@ -730,10 +727,9 @@ int pki_store_create(const struct pki_options *o, int64_t now)
     };
     struct pki_store s = {.path = o->directory, .dir = -1};
     char why[256];
-    struct ps_str text;
+    struct ps_str text = PS_STR(why);
     int exit_code;
 
-    ps_str_init(&text, why, sizeof(why));
     if (ps_pki_authority_new(o->cluster, &period, &s.authority, &text) != 0 ||
         ps_pki_describe(s.authority.certificate, &s.info, &text) != 0) {
         pki_error("%s", why);

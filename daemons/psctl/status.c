@@ -118,9 +118,8 @@ void cell_job(struct table *t, const struct report *r, const char *name,
               uint32_t uid)
 {
     char text[600];
-    struct ps_str s;
+    struct ps_str s = PS_STR(text);
 
-    ps_str_init(&s, text, sizeof(text));
     add_job_name(&s, r, name, uid);
     table_cell(t, "%s", text);
 }
@@ -413,15 +412,13 @@ struct ps_str begin_finding(struct health *h, enum level level,
                             const char *action)
 {
     struct finding *f;
-    struct ps_str s;
 
     h->list = ps_realloc(h->list, (h->count + 1) * sizeof(*h->list));
     f = &h->list[h->count++];
     f->level = level;
     f->action = action;
     h->problem_count += level == LEVEL_PROBLEM;
-    ps_str_init(&s, f->text, sizeof(f->text));
-    return s;
+    return PS_STR(f->text);
 }
 
 /* Reports a server without memory for contributions of a job. */
@@ -721,9 +718,8 @@ void show_summary(const struct report *r)
     const struct ps_msg_query_end *end = &r->end->query_end;
     char name[4 * 64 + 4];
     char up[32];
-    struct ps_str s;
+    struct ps_str s = PS_STR(name);
 
-    ps_str_init(&s, name, sizeof(name));
     ps_str_add_escaped(&s, end->cluster, strlen(end->cluster), 64);
     format_age(end->uptime_ns, up, sizeof(up));
     printf("cluster  %s  psched up %s  epoch %u  %zu agent%s  %zu server%s  "

@@ -103,9 +103,8 @@ void table_fini(struct table *t)
 void table_text(struct table *t, const char *text)
 {
     char out[CELL_MAX];
-    struct ps_str s;
+    struct ps_str s = PS_STR(out);
 
-    ps_str_init(&s, out, sizeof(out));
     add_printable(&s, text, CELL_TEXT_MAX);
     put_cell(t, text[0] == '\0' ? "-" : out);
 }
@@ -113,10 +112,9 @@ void table_text(struct table *t, const char *text)
 void table_cell(struct table *t, const char *fmt, ...)
 {
     char out[CELL_MAX];
-    struct ps_str s;
+    struct ps_str s = PS_STR(out);
     va_list ap;
 
-    ps_str_init(&s, out, sizeof(out));
     va_start(ap, fmt);
     ps_str_addv(&s, fmt, ap);
     va_end(ap);
@@ -211,9 +209,8 @@ void add_upper(struct ps_str *s, const char *word)
 void cell_upper(struct table *t, const char *word)
 {
     char text[32];
-    struct ps_str s;
+    struct ps_str s = PS_STR(text);
 
-    ps_str_init(&s, text, sizeof(text));
     add_upper(&s, word);
     table_cell(t, "%s", text);
 }

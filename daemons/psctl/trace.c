@@ -456,9 +456,8 @@ static void show_lags(const struct trace_lag *lags, size_t count,
     table_fini(&t);
     if (slowest != NULL) {
         char node[4 * PS_NAME_MAX + 1];
-        struct ps_str s;
+        struct ps_str s = PS_STR(node);
 
-        ps_str_init(&s, node, sizeof(node));
         add_printable(&s, slowest->node, PS_NAME_MAX);
         printf("rank %" PRIu32 " (%s) is the slowest: last in %" PRIu32
                " of %" PRIu32 " rounds, in which the others waited %.1f ms for "

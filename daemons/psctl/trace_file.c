@@ -301,9 +301,8 @@ static void put_slice(struct drawing *d, const struct slice *slice)
 {
     const struct ps_rec_trace_entry *e = slice->entry;
     char text[PS_KEY_NAME_MAX + 64];
-    struct ps_str s;
+    struct ps_str s = PS_STR(text);
 
-    ps_str_init(&s, text, sizeof(text));
     name_slice(d, &d->trace->members[slice->member], e, &s);
     begin_event(d, "X", text, slice);
     ps_timeline_time(&d->file, "dur", slice->end - slice->begin);

@@ -97,9 +97,8 @@ static int malformed_answer(const struct wire *w, const char *what)
 static void wire_error(const struct wire *w, const char *text, int rc)
 {
     char out[4 * PS_TEXT_MAX + 1];
-    struct ps_str s;
+    struct ps_str s = PS_STR(out);
 
-    ps_str_init(&s, out, sizeof(out));
     if (text[0] == '\0') {
         text = ps_strerror(rc);
     }
@@ -152,7 +151,7 @@ static int connect_path(struct wire *w, const char *path)
 static int dial_path(struct wire *w, const char *path)
 {
     char text[PS_TEXT_MAX + 1];
-    struct ps_str why;
+    struct ps_str why = PS_STR(text);
     int error;
 
     if (path[0] == '\0' || strlen(path) > PS_SOCKET_PATH_MAX) {
@@ -164,7 +163,6 @@ static int dial_path(struct wire *w, const char *path)
     if (error == 0) {
         return 0;
     }
-    ps_str_init(&why, text, sizeof(text));
     ps_str_add(&why, strerror(error));
     if (error == EACCES) {
         ps_file_add_group(path, &why);
@@ -230,12 +228,11 @@ static int check_token(const struct wire *w)
 static int encrypt(struct wire *w)
 {
     char text[2 * PS_TEXT_MAX];
-    struct ps_str why;
+    struct ps_str why = PS_STR(text);
 
     if (w->is_local || w->tls == NULL) {
         return 0;
     }
-    ps_str_init(&why, text, sizeof(text));
     if (!line_encrypt(&w->line, w->tls, w->silence_max, &why)) {
         fprintf(stderr, "psctl: psched at %s: %s\n", w->endpoint, text);
         return EXIT_UNAVAILABLE;

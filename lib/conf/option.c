@@ -216,9 +216,8 @@ static void add_unknown(struct loader *l, const char *where, const char *path)
 {
     const char *near = ps_option_nearest(l->options->set, path);
     char shown[PATH_MAX_BYTES * 4];
-    struct ps_str s;
+    struct ps_str s = PS_STR(shown);
 
-    ps_str_init(&s, shown, sizeof(shown));
     ps_str_add_escaped(&s, path, strlen(path), PATH_MAX_BYTES);
     if (near != NULL) {
         add_error(l, where, "%s is not an option; did you mean %s?", shown,
@@ -269,9 +268,8 @@ static void add_refusal(struct loader *l, const struct ps_option *row,
                         const struct ps_yaml_entry *e, const char *where)
 {
     char takes[256];
-    struct ps_str s;
+    struct ps_str s = PS_STR(takes);
 
-    ps_str_init(&s, takes, sizeof(takes));
     ps_value_describe(row, &s);
     add_error(l, where, "%s is not a %s; write %s", row->path,
               e->kind == PS_YAML_EMPTY_MAP ? "map" : "list", takes);
@@ -451,9 +449,8 @@ static void apply_variable(struct ps_option_slot *s, const char *name,
                            const char *text)
 {
     char where[PATH_MAX_BYTES + 32];
-    struct ps_str w;
+    struct ps_str w = PS_STR(where);
 
-    ps_str_init(&w, where, sizeof(where));
     ps_str_addf(&w, "environment %s", name);
     slot_set(s, PS_OPTION_FROM_ENVIRONMENT, where, text);
 }
@@ -466,9 +463,8 @@ static void apply_environment(struct loader *l)
         struct ps_option_slot *s = &l->options->slots[i];
         const struct ps_option *row = s->row;
         char name[PATH_MAX_BYTES + 8];
-        struct ps_str n;
+        struct ps_str n = PS_STR(name);
 
-        ps_str_init(&n, name, sizeof(name));
         ps_option_variable(row, &n);
         const char *value = ps_value_getenv(l->input->env, name);
 
@@ -505,9 +501,8 @@ static bool reads_variable(const struct ps_option_set *set, const char *name)
 {
     for (size_t i = 0; i < ps_option_set_count(set); i++) {
         char own[PATH_MAX_BYTES + 8u];
-        struct ps_str s;
+        struct ps_str s = PS_STR(own);
 
-        ps_str_init(&s, own, sizeof(own));
         ps_option_variable(ps_option_set_row(set, i, NULL), &s);
         if (strcmp(own, name) == 0) {
             return true;
@@ -529,10 +524,9 @@ static void find_nearest_variable(const struct loader *l, const char *name,
          set++) {
         for (size_t i = 0; i < ps_option_set_count(*set); i++) {
             char own[VARIABLE_MAX];
-            struct ps_str s;
+            struct ps_str s = PS_STR(own);
             size_t d;
 
-            ps_str_init(&s, own, sizeof(own));
             ps_option_variable(ps_option_set_row(*set, i, NULL), &s);
             d = ps_edit_distance(own, name);
             if (d < near || (d == near && ret[0] == '\0')) {

@@ -339,10 +339,9 @@ static void sample_row(struct walk *w, const struct ps_option *row,
                        int depth)
 {
     char text[TEXT_MAX];
-    struct ps_str s;
+    struct ps_str s = PS_STR(text);
 
     (void)slot;
-    ps_str_init(&s, text, sizeof(text));
     ps_str_addf(&s, "%s ", row->help);
     add_facts(row, &s);
     print_comment(w->out, depth, text);

@@ -93,9 +93,8 @@ static int accept_key(struct reader *r, const yaml_event_t *ev)
 
     if (!is_valid_key(key, len)) {
         char shown[80];
-        struct ps_str s;
+        struct ps_str s = PS_STR(shown);
 
-        ps_str_init(&s, shown, sizeof(shown));
         ps_str_add_escaped(&s, key, len, 16);
         return set_error(
             r, ev->start_mark,
