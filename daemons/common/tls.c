@@ -144,18 +144,12 @@ static int load_files(const struct daemon *d, const struct ps_options *o,
 static char *read_descriptor(int fd)
 {
     char *text = ps_alloc(PS_TLS_PEM_MAX + 1);
-    size_t len = 0;
-    ssize_t n;
-
-    do {
-        n = read(fd, text + len, PS_TLS_PEM_MAX - len);
-        len += n > 0 ? (size_t)n : 0;
-    } while (len < PS_TLS_PEM_MAX && (n > 0 || (n < 0 && errno == EINTR)));
-    const int error = n < 0 ? errno : EMSGSIZE;
+    const ssize_t len = ps_file_read(fd, text, PS_TLS_PEM_MAX);
+    const int error = len < 0 ? errno : EMSGSIZE;
 
     close(fd);
-    if (n < 0 || len == PS_TLS_PEM_MAX) {
-        explicit_bzero(text, len);
+    if (len < 0 || len == (ssize_t)PS_TLS_PEM_MAX) {
+        explicit_bzero(text, PS_TLS_PEM_MAX);
         ps_free(text);
         errno = error;
         return NULL;

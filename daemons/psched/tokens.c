@@ -38,8 +38,7 @@ static ssize_t read_file(const char *path, uint8_t *ret, size_t cap)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     struct stat st;
-    size_t len = 0;
-    ssize_t n = 1;
+    ssize_t n;
 
     if (fd < 0) {
         return -1;
@@ -50,12 +49,9 @@ static ssize_t read_file(const char *path, uint8_t *ret, size_t cap)
         errno = EPERM;
         return -1;
     }
-    while (n > 0 && len < cap) {
-        n = read(fd, ret + len, cap - len);
-        len += n > 0 ? (size_t)n : 0;
-    }
+    n = ps_file_read(fd, ret, cap);
     close(fd);
-    return n < 0 ? -1 : (ssize_t)len;
+    return n;
 }
 
 static bool record_decode(const uint8_t *in, struct ps_token_record *ret)

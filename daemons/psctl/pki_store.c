@@ -14,6 +14,7 @@
 #include "psctl/pki.h"
 
 #include "base/alloc.h"
+#include "base/file_check.h"
 #include "psctl/psctl.h"
 
 #include <errno.h>
@@ -120,48 +121,15 @@ bool pki_file_exists(int dir, const char *name)
     return fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
-/* Reads up to the end; the text is NULL if there is more than PKI_FILE_MAX. */
-static char *read_all(int fd)
-{
-    size_t capacity = 8192;
-    char *text = ps_alloc(capacity);
-    size_t len = 0;
-
-    for (;;) {
-        ssize_t n = read(fd, text + len, capacity - 1 - len);
-
-        if (n == 0) {
-            text[len] = '\0';
-            return text;
-        }
-        if (n < 0 && errno == EINTR) {
-            continue;
-        }
-        len += n > 0 ? (size_t)n : 0;
-        if (n < 0 || len > PKI_FILE_MAX) {
-            errno = n < 0 ? errno : EFBIG;
-            ps_free(text);
-            return NULL;
-        }
-        if (len + 1 == capacity) {
-            char *larger = ps_alloc(capacity * 2);
-
-            memcpy(larger, text, len);
-            OPENSSL_cleanse(text, len);
-            ps_free(text);
-            text = larger;
-            capacity *= 2;
-        }
-    }
-}
-
 int pki_read_file(int dir, const char *folder, const char *name,
                   char **ret_text)
 {
     /* A folder may belong to another user, whose named pipe would never end. */
     int fd = openat(dir, name, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    int exit_code = 0;
     struct stat st;
     char *text;
+    ssize_t n;
 
     *ret_text = NULL;
     if (fd < 0) {
@@ -172,16 +140,22 @@ int pki_read_file(int dir, const char *folder, const char *name,
         pki_error("%s/%s is not a regular file; remove it", folder, name);
         return EXIT_FAILED;
     }
-    text = read_all(fd);
-    if (text == NULL) {
-        int exit_code = pki_system_error("read", folder, name);
-
+    if (st.st_size > (off_t)PKI_FILE_MAX) {
         close(fd);
-        return exit_code;
+        errno = EFBIG;
+        return pki_system_error("read", folder, name);
+    }
+    text = ps_alloc((size_t)st.st_size + 1);
+    n = ps_file_read(fd, text, (size_t)st.st_size);
+    if (n < 0) {
+        exit_code = pki_system_error("read", folder, name);
+        ps_free(text);
+    } else {
+        text[n] = '\0';
+        *ret_text = text;
     }
     close(fd);
-    *ret_text = text;
-    return 0;
+    return exit_code;
 }
 
 /* Fails if the group or others may access the file. */

@@ -107,6 +107,25 @@ int ps_file_check_folder(const char *path, struct ps_str *report)
     return rc;
 }
 
+ssize_t ps_file_read(int fd, void *out, size_t cap)
+{
+    size_t len = 0;
+
+    while (len < cap) {
+        ssize_t n = read(fd, (char *)out + len, cap - len);
+
+        if (n == 0) {
+            break;
+        }
+        if (n > 0) {
+            len += (size_t)n;
+        } else if (errno != EINTR) {
+            return -1;
+        }
+    }
+    return (ssize_t)len;
+}
+
 int ps_file_close(FILE *f)
 {
     const bool has_failed = ferror(f) != 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Files of a process: owner and permissions of those that it trusts, and those
- * that it writes as a whole. Another user that can
+ * that it reads or writes as a whole. Another user that can
  * write the configuration of a daemon, or read its keys, controls the daemon, so
  * such files are refused. Access control lists count, because the group bits of
  * a mode are their mask. */
@@ -33,6 +33,10 @@ PS_MUST_USE int ps_file_check(int fd, const char *path, enum ps_file_kind kind,
  * the user of this process. PS_E_CONFIG as above. A folder that cannot be
  * inspected passes; making the socket fails there with a reason. */
 PS_MUST_USE int ps_file_check_folder(const char *path, struct ps_str *report);
+
+/* Reads to the end of an open file, up to `cap` bytes. Returns their number; -1:
+ * errno has the reason. */
+ssize_t ps_file_read(int fd, void *out, size_t cap);
 
 /* Writes what is buffered and closes the file. Returns 0, or the errno value of
  * a failure of any write so far: a full disk may show only here. */

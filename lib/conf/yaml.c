@@ -414,38 +414,11 @@ int ps_yaml_parse(const char *name, const char *text, size_t len,
     return rc;
 }
 
-/* Reads one byte more than allowed, to detect a file that is too long. */
-static int read_all(int fd, const char *path, char *text, size_t *ret_len,
-                    struct ps_str *report)
-{
-    size_t len = 0;
-
-    while (len <= PS_YAML_FILE_MAX) {
-        ssize_t n = read(fd, text + len, PS_YAML_FILE_MAX + 1 - len);
-
-        if (n < 0 && errno == EINTR) {
-            continue;
-        }
-        if (n < 0) {
-            ps_str_addf(report, "%s: cannot be read: %s\n", path,
-                        strerror(errno));
-            return PS_E_IO;
-        }
-        if (n == 0) {
-            *ret_len = len;
-            return 0;
-        }
-        len += (size_t)n;
-    }
-    ps_str_addf(report, "%s: longer than %u bytes; shorten it\n", path,
-                PS_YAML_FILE_MAX);
-    return PS_E_CONFIG;
-}
-
 int ps_yaml_read(const char *path, char **ret_text, size_t *ret_len,
                  struct ps_str *report)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t len;
     int rc;
 
     if (fd < 0 && errno == ENOENT) {
@@ -463,14 +436,24 @@ int ps_yaml_read(const char *path, char **ret_text, size_t *ret_len,
         close(fd);
         return rc;
     }
+    /* One byte more than allowed detects a file that is too long. */
     char *text = ps_alloc(PS_YAML_FILE_MAX + 1);
 
-    rc = read_all(fd, path, text, ret_len, report);
+    len = ps_file_read(fd, text, PS_YAML_FILE_MAX + 1);
+    if (len < 0) {
+        ps_str_addf(report, "%s: cannot be read: %s\n", path, strerror(errno));
+        rc = PS_E_IO;
+    } else if (len > (ssize_t)PS_YAML_FILE_MAX) {
+        ps_str_addf(report, "%s: longer than %u bytes; shorten it\n", path,
+                    PS_YAML_FILE_MAX);
+        rc = PS_E_CONFIG;
+    }
     close(fd);
     if (rc != 0) {
         ps_free(text);
         return rc;
     }
+    *ret_len = (size_t)len;
     *ret_text = text;
     return 0;
 }

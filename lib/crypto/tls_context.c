@@ -230,8 +230,8 @@ static char *read_file(const char *path, bool is_secret, size_t *ret_size,
                        struct ps_str *why)
 {
     struct stat st;
-    size_t len = 0;
     char *text;
+    ssize_t n;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
 
     if (fd < 0 || fstat(fd, &st) != 0) {
@@ -260,15 +260,8 @@ static char *read_file(const char *path, bool is_secret, size_t *ret_size,
     }
     *ret_size = (size_t)st.st_size;
     text = ps_alloc((size_t)st.st_size + 1);
-    while (len < (size_t)st.st_size) {
-        ssize_t n = read(fd, text + len, (size_t)st.st_size - len);
-
-        if (n <= 0 && !(n < 0 && errno == EINTR)) {
-            break;
-        }
-        len += n > 0 ? (size_t)n : 0;
-    }
-    text[len] = '\0';
+    n = ps_file_read(fd, text, (size_t)st.st_size);
+    text[n > 0 ? n : 0] = '\0';
     close(fd);
     return text;
 }

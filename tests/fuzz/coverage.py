@@ -25,7 +25,7 @@ PARSERS = {
                 "copy_bytes|alloc"},
     # Without those of the threads for I/O.
     "streams of frames": {"lib/net/conn_read.c": "^(?!submit|receive_task)"},
-    "configuration": {"lib/conf/yaml.c": "^(?!ps_yaml_read|read_all)",
+    "configuration": {"lib/conf/yaml.c": "^(?!ps_yaml_read)",
                       "lib/conf/value.c": "",
                       "lib/conf/option.c": "options_load|apply_[^fv]|add_(error|refusal|"
                       "unknown)|check_[pr]|convert|reject|is_section|split"},
