@@ -461,8 +461,8 @@ static int set_part(json_t *one, const char *part, const char *text)
     return set_path(one, part, text);
 }
 
-static int change_context(const struct contexts *c, const char *name,
-                          const struct cluster *o)
+static int set_context(const struct contexts *c, const char *name,
+                       const struct cluster *o)
 {
     json_t *one = json_object_get(c->list, name);
     int rc;
@@ -499,8 +499,10 @@ static int change_context(const struct contexts *c, const char *name,
     return rc != 0 ? rc : set_part(one, "token", o->token_file);
 }
 
-static int use_context(const struct contexts *c, const char *name)
+static int use_context(const struct contexts *c, const char *name,
+                       const struct cluster *o)
 {
+    (void)o;
     if (strcmp(name, "-") == 0) {
         (void)json_object_del(c->root, "current");
         return 0;
@@ -513,11 +515,13 @@ static int use_context(const struct contexts *c, const char *name)
                : EXIT_FAILED;
 }
 
-static int remove_context(const struct contexts *c, const char *name)
+static int remove_context(const struct contexts *c, const char *name,
+                          const struct cluster *o)
 {
     const char *current = json_string_value(
         json_object_get(c->root, "current"));
 
+    (void)o;
     if (json_object_get(c->list, name) == NULL) {
         return report_unknown(c, name);
     }
@@ -528,10 +532,11 @@ static int remove_context(const struct contexts *c, const char *name)
     return 0;
 }
 
-enum change { CHANGE_USE, CHANGE_SET, CHANGE_REMOVE };
-
-static int run_change(enum change change, const char *name,
-                      const struct cluster *o)
+/* Changes the file of contexts, which is locked meanwhile. */
+static int change_contexts(int (*change)(const struct contexts *c,
+                                         const char *name,
+                                         const struct cluster *o),
+                           const char *name, const struct cluster *o)
 {
     struct contexts c = {.root = NULL};
     int rc = 0;
@@ -549,17 +554,7 @@ static int run_change(enum change change, const char *name,
     }
     rc = contexts_load(&c);
     if (rc == 0) {
-        switch (change) {
-        case CHANGE_USE:
-            rc = use_context(&c, name);
-            break;
-        case CHANGE_SET:
-            rc = change_context(&c, name, o);
-            break;
-        case CHANGE_REMOVE:
-            rc = remove_context(&c, name);
-            break;
-        }
+        rc = change(&c, name, o);
         rc = rc != 0 ? rc : contexts_save(&c);
         contexts_fini(&c);
     }
@@ -567,18 +562,22 @@ static int run_change(enum change change, const char *name,
     return rc;
 }
 
-int context_change(struct request *q, int count, char **values)
+int context_use(struct request *q, int count, char **values)
 {
-    const char *what = q->form->words;
-    static const char *const words[] = {
-        [CHANGE_USE] = "use", [CHANGE_SET] = "set", [CHANGE_REMOVE] = "remove"};
-    size_t i = 0;
-
     (void)count;
-    while (strncmp(what, words[i], strlen(words[i])) != 0) {
-        i++;
-    }
-    return run_change((enum change)i, values[0], &q->cluster);
+    return change_contexts(use_context, values[0], &q->cluster);
+}
+
+int context_set(struct request *q, int count, char **values)
+{
+    (void)count;
+    return change_contexts(set_context, values[0], &q->cluster);
+}
+
+int context_remove(struct request *q, int count, char **values)
+{
+    (void)count;
+    return change_contexts(remove_context, values[0], &q->cluster);
 }
 
 /* ------------------------------------------------------------------- choice */

@@ -801,10 +801,10 @@ const struct verb verbs[] = {
      .forms =
          {{WORDS("[list]", "clusters that have a name"), .run = context_list},
           {WORDS("use NAME", "the cluster of commands without -e; -: none"),
-           .run = context_change},
+           .run = context_use},
           {WORDS("set NAME", "keep -e, --tls and --token under a name"),
-           .run = context_change},
-          {WORDS("remove NAME", "forget a name"), .run = context_change}},
+           .run = context_set},
+          {WORDS("remove NAME", "forget a name"), .run = context_remove}},
      .text =
          "'set' changes the parts of a context that are given; an empty text\n"
          "removes one. They are kept in pskv/contexts.json in "

@@ -160,7 +160,9 @@ int top_run(struct request *q, int count, char **values);
 int doctor_run(struct request *q, int count, char **values);
 int explain_run(struct request *q, int count, char **values);
 int context_list(struct request *q, int count, char **values);
-int context_change(struct request *q, int count, char **values);
+int context_use(struct request *q, int count, char **values);
+int context_set(struct request *q, int count, char **values);
+int context_remove(struct request *q, int count, char **values);
 int bench_run(const struct request *q, const struct report *r);
 /* Ask psched; see `ask` of a form. Events are printed as they happen, until psched
  * is gone, if the user follows them. A trace is collected and written, and the
