@@ -29,6 +29,11 @@ bool ps_option_check_name(const char *value, struct ps_str *why)
 }
 
 #define AT(member) offsetof(struct ps_common_options, member)
+/* A file of a certificate, or their folder. */
+#define TLS_FILE(name, member)                                                 \
+    .path = "security.tls." name, .text = "", .type = PS_OPTION_STRING,        \
+    .max = PS_TLS_PATH_MAX, .form = PS_OPTION_EXPANDED, .reloadable = true,    \
+    .offset = AT(tls.member)
 
 const struct ps_option ps_common_rows[PS_COMMON_ROWS] = {
     {.path = "log.level",
@@ -209,50 +214,20 @@ const struct ps_option ps_common_rows[PS_COMMON_ROWS] = {
      .help = "Protection of the records of encrypted connections by the "
              "kernel (kTLS, its module tls): auto, if it can; on, the same "
              "with a warning if it cannot; off, never."},
-    {.path = "security.tls.directory",
-     .text = "",
-     .type = PS_OPTION_STRING,
-     .max = PS_TLS_PATH_MAX,
-     .form = PS_OPTION_EXPANDED,
-     .reloadable = true,
-     .offset = AT(tls.directory),
+    {TLS_FILE("directory", directory),
      .help = "Folder with the certificates of this node, as psctl pki issue "
              "writes it: ca.crt, crl.pem, and of this daemon ROLE.crt and "
              "ROLE.key (ROLE is sched, server or agent)."},
-    {.path = "security.tls.ca",
-     .text = "",
-     .type = PS_OPTION_STRING,
-     .max = PS_TLS_PATH_MAX,
-     .form = PS_OPTION_EXPANDED,
-     .reloadable = true,
-     .offset = AT(tls.ca),
+    {TLS_FILE("ca", ca),
      .help = "File with the certificates of the authorities whose members are "
              "accepted, instead of ca.crt."},
-    {.path = "security.tls.cert",
-     .text = "",
-     .type = PS_OPTION_STRING,
-     .max = PS_TLS_PATH_MAX,
-     .form = PS_OPTION_EXPANDED,
-     .reloadable = true,
-     .offset = AT(tls.cert),
+    {TLS_FILE("cert", cert),
      .help = "File with this daemon's certificate, instead of ROLE.crt; "
              "certificates between it and the authority follow it."},
-    {.path = "security.tls.key",
-     .text = "",
-     .type = PS_OPTION_STRING,
-     .max = PS_TLS_PATH_MAX,
-     .form = PS_OPTION_EXPANDED,
-     .reloadable = true,
-     .offset = AT(tls.key),
+    {TLS_FILE("key", key),
      .help = "File with the key of the certificate, instead of ROLE.key; no "
              "other user may read it."},
-    {.path = "security.tls.crl",
-     .text = "",
-     .type = PS_OPTION_STRING,
-     .max = PS_TLS_PATH_MAX,
-     .form = PS_OPTION_EXPANDED,
-     .reloadable = true,
-     .offset = AT(tls.crl),
+    {TLS_FILE("crl", crl),
      .help = "File with the list of revoked certificates, instead of "
              "crl.pem."},
     {.path = "security.tls.fd",
