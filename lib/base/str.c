@@ -84,9 +84,9 @@ void ps_str_add_escaped(struct ps_str *s, const char *bytes, size_t len,
     }
 }
 
-/* Bytes of the UTF-8 sequence; 0: not valid. */
-static size_t decode(const unsigned char *b, size_t len, uint32_t *ret_code)
+size_t ps_str_decode(const char *bytes, size_t len, uint32_t *ret_code)
 {
+    const unsigned char *b = (const unsigned char *)bytes;
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
     size_t n = b[0] < 0x80 ? 1 : b[0] < 0xe0 ? 2 : b[0] < 0xf0 ? 3 : 4;
     uint32_t code = b[0];
@@ -113,7 +113,7 @@ static size_t decode(const unsigned char *b, size_t len, uint32_t *ret_code)
 size_t ps_str_visible(const char *bytes, size_t len)
 {
     uint32_t code;
-    size_t n = len > 0 ? decode((const unsigned char *)bytes, len, &code) : 0;
+    size_t n = len > 0 ? ps_str_decode(bytes, len, &code) : 0;
 
     if (n == 0 || code < 0x20 || (code >= 0x7f && code < 0xa0) ||
         (code >= 0x200e && code <= 0x200f) ||

@@ -41,6 +41,9 @@ void ps_str_add_escaped(struct ps_str *s, const char *bytes, size_t len,
                         size_t max);
 /* "12 bytes", "1.5 GiB". */
 void ps_str_add_size(struct ps_str *s, uint64_t bytes);
+/* Bytes of the first of `len` > 0 bytes' character, and its code. 0: they are not
+ * UTF-8. */
+size_t ps_str_decode(const char *bytes, size_t len, uint32_t *ret_code);
 /* Bytes of the first character if it is visible UTF-8. 0: a control character
  * (ASCII or Unicode), a line separator, a change of text direction, or not
  * UTF-8. */

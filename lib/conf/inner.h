@@ -75,5 +75,3 @@ char *ps_value_expand(const char *text, const struct ps_value_context *ctx,
 void ps_value_describe(const struct ps_option *row, struct ps_str *s);
 /* Index of a word in "a|b|c"; -1: not found. */
 int ps_value_word(const char *words, const char *word, size_t len);
-/* Returns the code point at *at and advances it; -1: not UTF-8. */
-int32_t ps_value_utf8(const unsigned char **at);

@@ -92,23 +92,23 @@ static void indent(FILE *out, int depth)
 /* Prints in double quotes, as YAML and JSON both read it. */
 static void print_quoted(FILE *out, const char *text)
 {
-    const unsigned char *p = (const unsigned char *)text;
+    size_t n;
 
     fputc('"', out);
-    while (*p != '\0') {
-        const unsigned char *from = p;
-        int32_t c = ps_value_utf8(&p);
+    for (size_t left = strlen(text); left > 0; left -= n, text += n) {
+        uint32_t c;
 
-        if (c == '"' || c == '\\') {
-            fprintf(out, "\\%c", (char)c);
-        } else if (c < 0) {
+        n = ps_str_decode(text, left, &c);
+        if (n == 0) {
             fprintf(out, "\\ufffd");
-            p++;
+            n = 1;
+        } else if (c == '"' || c == '\\') {
+            fprintf(out, "\\%c", (char)c);
         } else if (c < 0x20 || (c >= 0x7f && c < 0xa0) || c == 0x2028 ||
                    c == 0x2029 || c == 0xfeff || c == 0xfffe || c == 0xffff) {
             fprintf(out, "\\u%04x", (unsigned)c);
         } else {
-            fwrite(from, 1, (size_t)(p - from), out);
+            fwrite(text, 1, n, out);
         }
     }
     fputc('"', out);

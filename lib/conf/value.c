@@ -425,52 +425,17 @@ bool ps_value_parse(const struct ps_option *row, const char *text,
     return add_wrong_value(row, text, "is of no known type", why);
 }
 
-int32_t ps_value_utf8(const unsigned char **at)
-{
-    static const int32_t least[] = {0, 0x80, 0x800, 0x10000};
-    const unsigned char *p = *at;
-    int more;
-    int32_t c;
-
-    if (*p < 0x80) {
-        *at = p + 1;
-        return *p;
-    }
-    if ((*p & 0xe0) == 0xc0) {
-        more = 1;
-        c = *p & 0x1f;
-    } else if ((*p & 0xf0) == 0xe0) {
-        more = 2;
-        c = *p & 0x0f;
-    } else if ((*p & 0xf8) == 0xf0) {
-        more = 3;
-        c = *p & 0x07;
-    } else {
-        return -1;
-    }
-    for (int i = 1; i <= more; i++) {
-        if ((p[i] & 0xc0) != 0x80) {
-            return -1;
-        }
-        c = c << 6 | (p[i] & 0x3f);
-    }
-    if (c < least[more] || c > 0x10ffff || (c >= 0xd800 && c <= 0xdfff)) {
-        return -1;
-    }
-    *at = p + more + 1;
-    return c;
-}
-
 /* Returns the reason why a text is refused; NULL: it is UTF-8 without control
  * characters. */
 static const char *find_fault(const char *text)
 {
-    const unsigned char *p = (const unsigned char *)text;
+    size_t n;
 
-    while (*p != '\0') {
-        int32_t c = ps_value_utf8(&p);
+    for (size_t left = strlen(text); left > 0; left -= n, text += n) {
+        uint32_t c;
 
-        if (c < 0) {
+        n = ps_str_decode(text, left, &c);
+        if (n == 0) {
             return "is not UTF-8";
         }
         if (c < 0x20 || (c >= 0x7f && c < 0xa0)) {
