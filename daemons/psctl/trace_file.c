@@ -56,23 +56,9 @@ struct drawing {
 /* Kind with which it shares its threads. */
 static uint32_t track_kind(const struct ps_rec_trace_entry *e)
 {
-    switch ((enum ps_trace_kind)e->kind) {
-    case PS_TRACE_KIND_STEP:
-        return PS_TRACE_KIND_MERGE;
-    case PS_TRACE_KIND_PHASE:
-        return PS_TRACE_KIND_BARRIER;
-    case PS_TRACE_KIND_PUSH:
-    case PS_TRACE_KIND_GATHER:
-    case PS_TRACE_KIND_MERGE:
-    case PS_TRACE_KIND_PULL:
-    case PS_TRACE_KIND_OP:
-    case PS_TRACE_KIND_SEND:
-    case PS_TRACE_KIND_VALUE:
-    case PS_TRACE_KIND_BARRIER:
-    case PS_TRACE_KIND_SPAN:
-        break;
-    }
-    return e->kind;
+    return e->kind == PS_TRACE_KIND_STEP    ? PS_TRACE_KIND_MERGE
+           : e->kind == PS_TRACE_KIND_PHASE ? PS_TRACE_KIND_BARRIER
+                                            : e->kind;
 }
 
 /* Place of a track's kind among those of its member: the spans of a rank are
