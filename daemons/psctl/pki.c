@@ -39,48 +39,34 @@ static bool parse_identity(const struct pki_store *s, char **words,
 static int issue_to_folder(struct pki_store *s, const struct pki_options *o,
                            const struct ps_pki_request *q, int dir)
 {
-    char certificate[PS_PKI_PEM_BYTES];
     char pem[PS_PKI_PEM_BYTES];
     char why[256];
-    int64_t now = pki_now();
-    struct pki_record *r = NULL;
-    struct pki_node node = {.role = q->identity->role,
-                            .authority = s->certificate,
-                            .certificate = certificate,
-                            .key = pem};
+    struct ps_str key_text = PS_STR(pem);
+    struct ps_str text = PS_STR(why);
+    struct pki_grant grant = {.crl = NULL};
     EVP_PKEY *key = NULL;
-    struct ps_str text;
-    char *crl = NULL;
-    int exit_code = EXIT_FAILED;
-    X509 *x;
+    int exit_code;
 
-    ps_str_init(&text, why, sizeof(why));
     if (ps_pki_key_new(&key, &text) != 0) {
         pki_error("%s", why);
         return EXIT_FAILED;
     }
-    x = pki_store_issue(s, q, key, now, &r);
-    if (x != NULL) {
-        ps_str_init(&text, certificate, sizeof(certificate));
-        ps_pki_add_certificate(&text, x);
-        ps_str_init(&text, pem, sizeof(pem));
-        ps_pki_add_key(&text, key);
-        exit_code = pki_read_file(s->dir, s->path, "crl.pem", &crl);
-        node.crl = crl != NULL ? crl : "";
-        if (exit_code == 0) {
-            exit_code = pki_node_write(o, dir, &node);
-        }
-        OPENSSL_cleanse(pem, sizeof(pem));
-        if (exit_code == 0) {
-            const struct ps_pki_info info = {.identity = *q->identity,
-                                             .serial = r->serial,
-                                             .period = r->period};
+    exit_code = pki_store_issue(s, q, key, pki_now(), &grant);
+    if (exit_code == 0) {
+        const struct pki_node node = {.role = q->identity->role,
+                                      .authority = grant.authority,
+                                      .certificate = grant.certificate,
+                                      .key = pem,
+                                      .crl = grant.crl};
 
-            pki_node_print(&info, pki_node_folder(o));
-        }
+        ps_pki_add_key(&key_text, key);
+        exit_code = pki_node_write(o, dir, &node);
+        OPENSSL_cleanse(pem, sizeof(pem));
     }
-    ps_free(crl);
-    ps_pki_certificate_free(x);
+    if (exit_code == 0) {
+        pki_node_print(&grant.info, pki_node_folder(o));
+    }
+    pki_grant_fini(&grant);
     ps_pki_key_free(key);
     return exit_code;
 }

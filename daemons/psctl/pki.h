@@ -132,10 +132,19 @@ int pki_store_save(struct pki_store *s, int64_t now);
 /* Newest record of this role and name; NULL: none. */
 struct pki_record *pki_store_find(const struct pki_store *s, enum ps_role role,
                                   const char *name);
-/* Issues a certificate and records it on disk. NULL after a message. */
-X509 *pki_store_issue(struct pki_store *s, const struct ps_pki_request *q,
-                      EVP_PKEY *key, int64_t now,
-                      struct pki_record **ret_record);
+/* Certificate for a node, with what belongs to it, as PEM. */
+struct pki_grant {
+    struct ps_pki_info info;
+    char certificate[PS_PKI_PEM_BYTES];
+    char *authority; /* Owned, as is the next. */
+    char *crl;
+};
+
+/* Issues a certificate and records it on disk. Returns an exit code; the grant is
+ * zeroed at first, and to be released in any case. */
+int pki_store_issue(struct pki_store *s, const struct ps_pki_request *q,
+                    EVP_PKEY *key, int64_t now, struct pki_grant *grant);
+void pki_grant_fini(struct pki_grant *g);
 int64_t pki_now(void);
 /* Validity of a certificate that is issued now; `days` 0: not given. */
 struct ps_pki_period pki_validity(uint32_t days, int64_t now);

@@ -144,22 +144,6 @@ int pki_code_drop(const struct pki_store *s, const char *name,
 
 /* -------------------------------------------------------------------- redeem */
 
-/* Certificate for a node, with what belongs to it, as PEM. */
-struct pki_grant {
-    struct ps_pki_info info;
-    char certificate[PS_PKI_PEM_BYTES];
-    char *authority; /* Owned, as is the next. */
-    char *crl;
-};
-
-static void grant_fini(struct pki_grant *g)
-{
-    ps_free(g->authority);
-    ps_free(g->crl);
-    g->authority = NULL;
-    g->crl = NULL;
-}
-
 /* The reason is on standard error already. */
 static int redeem_failed(struct ps_str *why, struct ps_str *detail)
 {
@@ -225,31 +209,17 @@ static int grant_certificate(struct pki_store *s,
     struct ps_identity id = {.role = r->role};
     struct ps_pki_request q = {.identity = &id,
                                .period = pki_validity(r->days, now)};
-    struct pki_record *issued = NULL;
     struct pki_hosts hosts;
-    struct ps_str out;
-    X509 *x;
+    int exit_code;
 
     ps_str_copy(id.name, sizeof(id.name), r->name);
     ps_str_copy(id.cluster, sizeof(id.cluster), s->info.identity.cluster);
     pki_hosts_split(r->hosts, &hosts);
     q.hosts = hosts.list;
     q.host_count = hosts.count;
-    x = pki_store_issue(s, &q, key, now, &issued);
+    exit_code = pki_store_issue(s, &q, key, now, grant);
     pki_hosts_fini(&hosts);
-    if (x == NULL) {
-        return PS_E_IO;
-    }
-    ps_str_init(&out, grant->certificate, sizeof(grant->certificate));
-    ps_pki_add_certificate(&out, x);
-    ps_pki_certificate_free(x);
-    grant->info = (struct ps_pki_info){
-        .identity = id, .serial = issued->serial, .period = issued->period};
-    grant->authority = ps_strdup(s->certificate);
-    return pki_read_file(s->dir, s->path, "crl.pem", &grant->crl) != 0 ||
-                   grant->crl == NULL
-               ? PS_E_IO
-               : 0;
+    return exit_code == 0 ? 0 : PS_E_IO;
 }
 
 /* Fails if the list of revoked certificates does not fit into an answer, while
@@ -318,7 +288,7 @@ static int redeem_code(const char *directory,
         rc = check_crl(&s, why, detail);
     }
     if (rc == 0 && redeem_record(&s, &list, record, key, &grant) != 0) {
-        grant_fini(&grant);
+        pki_grant_fini(&grant);
         rc = redeem_failed(why, detail);
     }
     ps_pki_key_free(key);
@@ -482,7 +452,7 @@ static void answer_request(struct service *s, struct connection *c,
     printf("%s %s enrolled from %s\n", ps_role_name(grant.info.identity.role),
            grant.info.identity.name, c->address);
     (void)fflush(stdout);
-    grant_fini(&grant);
+    pki_grant_fini(&grant);
 }
 
 /* True if the call is to be repeated when the socket is ready. */

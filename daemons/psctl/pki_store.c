@@ -522,26 +522,38 @@ static struct pki_record *add_certificate(struct pki_store *s,
     return r;
 }
 
-X509 *pki_store_issue(struct pki_store *s, const struct ps_pki_request *q,
-                      EVP_PKEY *key, int64_t now,
-                      struct pki_record **ret_record)
+int pki_store_issue(struct pki_store *s, const struct ps_pki_request *q,
+                    EVP_PKEY *key, int64_t now, struct pki_grant *grant)
 {
     char why[512];
     struct ps_str text = PS_STR(why);
-    struct pki_record *r;
+    struct ps_str certificate = PS_STR(grant->certificate);
+    const struct pki_record *r;
+    int exit_code = EXIT_FAILED;
     X509 *x = NULL;
 
     if (ps_pki_issue(&s->authority, q, key, &x, &text) != 0) {
         pki_error("%s", why);
-        return NULL;
+        return EXIT_FAILED;
     }
     r = add_certificate(s, x, q->hosts, q->host_count);
-    if (r == NULL || pki_store_save(s, now) != 0) {
-        ps_pki_certificate_free(x);
-        return NULL;
+    if (r != NULL && pki_store_save(s, now) == 0) {
+        ps_pki_add_certificate(&certificate, x);
+        grant->info = (struct ps_pki_info){
+            .identity = *q->identity, .serial = r->serial, .period = r->period};
+        grant->authority = ps_strdup(s->certificate);
+        exit_code = pki_read_file(s->dir, s->path, "crl.pem", &grant->crl);
     }
-    *ret_record = r;
-    return x;
+    ps_pki_certificate_free(x);
+    return exit_code == 0 && grant->crl == NULL ? EXIT_FAILED : exit_code;
+}
+
+void pki_grant_fini(struct pki_grant *g)
+{
+    ps_free(g->authority);
+    ps_free(g->crl);
+    g->authority = NULL;
+    g->crl = NULL;
 }
 
 /* --------------------------------------------------------------------- hosts */
