@@ -255,29 +255,20 @@ void answer_print_json(const struct answer *const *answers,
 
 static void cell_count(struct table *t, enum unit unit, uint64_t n)
 {
+    void (*const format)(uint64_t n, char *out,
+                         size_t cap) = unit == UNIT_COUNT ? format_count
+                                       : unit == UNIT_BYTES || unit == UNIT_RATE
+                                           ? format_bytes
+                                       : unit == UNIT_AGE ? format_age
+                                                          : NULL;
     char text[32];
 
-    switch (unit) {
-    case UNIT_COUNT:
-        format_count(n, text, sizeof(text));
-        break;
-    case UNIT_BYTES:
-    case UNIT_RATE:
-        format_bytes(n, text, sizeof(text));
-        break;
-    case UNIT_AGE:
-        format_age(n, text, sizeof(text));
-        break;
-    case UNIT_NONE:
-    case UNIT_TIME:
-    case UNIT_EXACT:
-    case UNIT_PERCENT:
-    case UNIT_UPPER:
-    case UNIT_JOB:
-        snprintf(text, sizeof(text), "%" PRIu64, n);
-        break;
+    if (format == NULL) {
+        table_cell(t, "%" PRIu64, n);
+    } else {
+        format(n, text, sizeof(text));
+        table_cell(t, "%s%s", text, unit == UNIT_RATE ? "/s" : "");
     }
-    table_cell(t, "%s%s", text, unit == UNIT_RATE ? "/s" : "");
 }
 
 static void cell_number(struct table *t, enum unit unit, double n)

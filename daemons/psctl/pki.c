@@ -348,8 +348,8 @@ enum certificate_state {
 };
 
 static const char *const state_names[] = {
-    [CERTIFICATE_VALID] = "valid",     [CERTIFICATE_EXPIRING] = "EXPIRING",
-    [CERTIFICATE_EXPIRED] = "EXPIRED", [CERTIFICATE_REPLACED] = "replaced",
+    [CERTIFICATE_VALID] = "valid",     [CERTIFICATE_EXPIRING] = "expiring",
+    [CERTIFICATE_EXPIRED] = "expired", [CERTIFICATE_REPLACED] = "replaced",
     [CERTIFICATE_REVOKED] = "revoked",
 };
 
@@ -412,7 +412,11 @@ static void add_end(struct table *t, const struct ps_pki_period *p,
     strftime(date, sizeof(date), "%Y-%m-%d", gmtime_r(&end, &tm));
     table_text(t, date);
     table_cell(t, "%" PRId64, days_left(p, now));
-    table_text(t, state_names[state]);
+    if (is_problem(state)) {
+        cell_upper(t, state_names[state]);
+    } else {
+        table_text(t, state_names[state]);
+    }
 }
 
 static void show_rows(const struct pki_store *s, int64_t now, bool headings)
@@ -449,18 +453,10 @@ static void put_hex(json_t *o, const char *name, const uint8_t *bytes,
 static void put_validity(json_t *o, const struct ps_pki_period *p,
                          enum certificate_state state, int64_t now)
 {
-    char text[16];
-    size_t len = strlen(state_names[state]);
-
-    for (size_t i = 0; i <= len; i++) {
-        char c = state_names[state][i];
-
-        text[i] = (char)(c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c);
-    }
     json_put(o, "not_before", json_integer(p->not_before));
     json_put(o, "not_after", json_integer(p->not_after));
     json_put(o, "days_left", json_integer(days_left(p, now)));
-    json_put(o, "state", json_string(text));
+    json_put(o, "state", json_string(state_names[state]));
 }
 
 static json_t *hosts_of(const struct pki_record *r)
