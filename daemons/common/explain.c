@@ -11,10 +11,17 @@
 #define ERROR_PREFIX "PSC_E_"
 #define NAME_PREFIX  "PS_E_"
 
-static const struct ps_explanation *find_name(const char *name)
+/* Finds the code of this prefix and name. */
+static const struct ps_explanation *find_name(const char *prefix,
+                                              const char *name)
 {
+    const size_t len = strlen(prefix);
+
     for (size_t i = 0; i < ps_explanation_count; i++) {
-        if (name[0] != '\0' && strcasecmp(ps_explanations[i].code, name) == 0) {
+        const char *code = ps_explanations[i].code;
+
+        if (name[0] != '\0' && strncmp(code, prefix, len) == 0 &&
+            strcasecmp(code + len, name) == 0) {
             return &ps_explanations[i];
         }
     }
@@ -35,22 +42,9 @@ static const struct ps_explanation *find_number(long number)
     return NULL;
 }
 
-/* Finds an error by its name without PS_E_. */
-static const struct ps_explanation *find_error(const char *name)
-{
-    for (size_t i = 0; i < ps_explanation_count; i++) {
-        const char *code = ps_explanations[i].code;
-
-        if (strncmp(code, ERROR_PREFIX, strlen(ERROR_PREFIX)) == 0 &&
-            strcasecmp(code + strlen(ERROR_PREFIX), name) == 0) {
-            return &ps_explanations[i];
-        }
-    }
-    return NULL;
-}
-
 const struct ps_explanation *ps_explain_code(const char *code)
 {
+    const struct ps_explanation *found;
     char *end;
     long number;
 
@@ -63,13 +57,14 @@ const struct ps_explanation *ps_explain_code(const char *code)
         const char *name = ps_err_name((int)(number > 0 ? -number : number));
 
         return strncmp(name, NAME_PREFIX, strlen(NAME_PREFIX)) == 0
-                   ? find_error(name + strlen(NAME_PREFIX))
+                   ? find_name(ERROR_PREFIX, name + strlen(NAME_PREFIX))
                    : NULL;
     }
     if (strncasecmp(code, NAME_PREFIX, strlen(NAME_PREFIX)) == 0) {
         code += strlen(NAME_PREFIX);
     }
-    return find_name(code) != NULL ? find_name(code) : find_error(code);
+    found = find_name("", code);
+    return found != NULL ? found : find_name(ERROR_PREFIX, code);
 }
 
 size_t ps_explanation_fit(const struct ps_explanation *e, const char *line)
