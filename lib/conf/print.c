@@ -47,7 +47,7 @@ struct walk {
     void (*row)(struct walk *w, const struct ps_option *row,
                 const struct ps_option_slot *slot, const char *name, int depth);
     void (*open)(struct walk *w, const char *name, int len, int depth);
-    void (*close)(struct walk *w, int depth);
+    void (*close)(struct walk *w, int depth); /* NULL: nothing to do. */
     bool first; /* No member of the open section has been printed yet. */
 };
 
@@ -78,7 +78,9 @@ static void walk_section(struct walk *w, const char *prefix, int depth)
         w->open(w, word, (int)len, depth);
         w->first = true;
         walk_section(w, below, depth + 1);
-        w->close(w, depth);
+        if (w->close != NULL) {
+            w->close(w, depth);
+        }
         w->first = false;
         ps_free(below);
     }
@@ -199,27 +201,18 @@ static void print_list(FILE *out, const struct ps_option *row,
     fputc(row->form == PS_OPTION_PAIRS ? '}' : ']', out);
 }
 
+/* The caller prints the items of a list. */
 static void print_value(FILE *out, const struct ps_option *row,
                         const struct ps_option_slot *slot, const char *text)
 {
-    switch (row->type) {
-    case PS_OPTION_STRING:
+    if (row->type == PS_OPTION_STRING) {
         print_string(out, slot, text);
-        break;
-    case PS_OPTION_ENUM:
+    } else if (row->type == PS_OPTION_ENUM) {
         print_text(out, text);
-        break;
-    case PS_OPTION_MODE:
+    } else if (row->type == PS_OPTION_MODE) {
         print_quoted(out, text);
-        break;
-    case PS_OPTION_BOOL:
-    case PS_OPTION_INT:
-    case PS_OPTION_U64:
-    case PS_OPTION_SIZE:
-    case PS_OPTION_DURATION:
-    case PS_OPTION_LIST: /* The caller prints the items. */
+    } else {
         fputs(text, out);
-        break;
     }
 }
 
@@ -254,12 +247,6 @@ static void yaml_open(struct walk *w, const char *name, int len, int depth)
     fprintf(w->out, "%.*s:\n", len, name);
 }
 
-static void yaml_close(struct walk *w, int depth)
-{
-    (void)w;
-    (void)depth;
-}
-
 static void effective_row(struct walk *w, const struct ps_option *row,
                           const struct ps_option_slot *slot, const char *name,
                           int depth)
@@ -281,7 +268,6 @@ void ps_options_print(const struct ps_options *o, FILE *out)
                      .out = out,
                      .row = effective_row,
                      .open = yaml_open,
-                     .close = yaml_close,
                      .first = true};
 
     walk_section(&w, "", 0);
@@ -353,11 +339,8 @@ static void sample_row(struct walk *w, const struct ps_option *row,
 
 void ps_option_set_print_defaults(const struct ps_option_set *set, FILE *out)
 {
-    struct walk w = {.set = set,
-                     .out = out,
-                     .row = sample_row,
-                     .open = yaml_open,
-                     .close = yaml_close};
+    struct walk w = {
+        .set = set, .out = out, .row = sample_row, .open = yaml_open};
 
     fprintf(out,
             "# SPDX-License-Identifier: Apache-2.0\n"

@@ -46,21 +46,9 @@ static const struct unit no_units[] = {{"", 1}, {NULL, 0}};
 
 static const struct unit *units_of(enum ps_option_type type)
 {
-    switch (type) {
-    case PS_OPTION_SIZE:
-        return sizes;
-    case PS_OPTION_DURATION:
-        return durations;
-    case PS_OPTION_BOOL:
-    case PS_OPTION_INT:
-    case PS_OPTION_U64:
-    case PS_OPTION_MODE:
-    case PS_OPTION_STRING:
-    case PS_OPTION_ENUM:
-    case PS_OPTION_LIST:
-        break;
-    }
-    return no_units;
+    return type == PS_OPTION_SIZE       ? sizes
+           : type == PS_OPTION_DURATION ? durations
+                                        : no_units;
 }
 
 const char *ps_value_getenv(char *const *env, const char *name)
