@@ -235,8 +235,9 @@ static void report_words(const struct verb *v, int count, char **words)
 static bool may_follow(const struct verb *v, const char *word)
 {
     for (const struct form *f = v->forms; f->words != NULL; f++) {
-        if (*word == '\0' ? strchr("[", f->words[0]) != NULL
-                          : begins_with(f, word)) {
+        const bool is_enough = f->words[0] == '\0' || f->words[0] == '[';
+
+        if (word[0] == '\0' ? is_enough : begins_with(f, word)) {
             return true;
         }
     }
