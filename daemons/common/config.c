@@ -48,20 +48,28 @@ static const struct option arg_options[] = {
     {NULL, 0, NULL, 0},
 };
 
-static void report_usage_error(const struct ps_args_options *opt,
-                               const char *fmt, ...)
+/* Path of the configuration file without --config. */
+static void print_config_path(const struct daemon *d, char *out, size_t cap)
+{
+    snprintf(out, cap, "%s/pskv/%s.yaml", PS_SYSCONFDIR,
+             d->spec->options->program);
+}
+
+/* Returns false. */
+static bool report_usage_error(const struct daemon *d, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
-static void report_usage_error(const struct ps_args_options *opt,
-                               const char *fmt, ...)
+static bool report_usage_error(const struct daemon *d, const char *fmt, ...)
 {
+    const char *program = d->spec->options->program;
     va_list ap;
 
-    fprintf(stderr, "%s: ", opt->program);
+    fprintf(stderr, "%s: ", program);
     va_start(ap, fmt);
     vfprintf(stderr, fmt, ap);
     va_end(ap);
-    fprintf(stderr, "; try %s --help\n", opt->program);
+    fprintf(stderr, "; try %s --help\n", program);
+    return false;
 }
 
 static void add_override(struct ps_args *a, const char *path, const char *value)
@@ -75,71 +83,64 @@ static void add_override(struct ps_args *a, const char *path, const char *value)
     a->overrides[a->override_count++] = text;
 }
 
-static bool parse_sched(const struct ps_args_options *opt, struct ps_args *a,
-                        const char *value)
+static bool parse_sched(struct daemon *d, const char *value)
 {
     struct ps_addr addr;
     char port[8];
 
-    if (!opt->dials) {
-        report_usage_error(opt, "--sched is not for this program");
-        return false;
+    if (d->spec->scheduler == PS_DAEMON_NONE) {
+        return report_usage_error(d, "--sched is not for this program");
     }
     if (ps_addr_parse(value, &addr) != 0) {
-        report_usage_error(opt, "--sched %s: write HOST:PORT", value);
-        return false;
+        return report_usage_error(d, "--sched %s: write HOST:PORT", value);
     }
     snprintf(port, sizeof(port), "%u", (unsigned)addr.port);
-    add_override(a, "scheduler.address", addr.host);
-    add_override(a, "scheduler.port", port);
+    add_override(&d->args, "scheduler.address", addr.host);
+    add_override(&d->args, "scheduler.port", port);
     return true;
 }
 
-static bool parse_print(const struct ps_args_options *opt, struct ps_args *a,
-                        const char *value)
+static bool parse_print(struct daemon *d, const char *value)
 {
     if (value == NULL || strcmp(value, "effective") == 0) {
-        a->print = PS_PRINT_EFFECTIVE;
+        d->args.print = PS_PRINT_EFFECTIVE;
     } else if (strcmp(value, "defaults") == 0) {
-        a->print = PS_PRINT_DEFAULTS;
+        d->args.print = PS_PRINT_DEFAULTS;
     } else if (strcmp(value, "schema") == 0) {
-        a->print = PS_PRINT_SCHEMA;
+        d->args.print = PS_PRINT_SCHEMA;
     } else {
-        report_usage_error(
-            opt, "--print-config=%s: write defaults, effective or schema",
-            value);
-        return false;
+        return report_usage_error(
+            d, "--print-config=%s: write defaults, effective or schema", value);
     }
     return true;
 }
 
-static bool parse_ready_fd(const struct ps_args_options *opt, struct ps_args *a,
-                           const char *value)
+static bool parse_ready_fd(struct daemon *d, const char *value)
 {
     char *end;
     long fd = strtol(value, &end, 10);
 
     if (end == value || *end != '\0' || fd < 0 || fd > 1 << 20 ||
         fcntl((int)fd, F_GETFD) < 0) {
-        report_usage_error(opt, "--ready-fd %s: not an open descriptor", value);
-        return false;
+        return report_usage_error(d, "--ready-fd %s: not an open descriptor",
+                                  value);
     }
     (void)fcntl((int)fd, F_SETFD, FD_CLOEXEC);
-    a->ready_fd = (int)fd;
+    d->args.ready_fd = (int)fd;
     return true;
 }
 
-static bool parse_arg(const struct ps_args_options *opt, struct ps_args *a,
-                      int c)
+static bool parse_arg(struct daemon *d, int c)
 {
+    struct ps_args *a = &d->args;
+
     switch (c) {
     case 'c':
         a->config = optarg;
         return true;
     case 'o':
         if (strchr(optarg, '=') == NULL) {
-            report_usage_error(opt, "-o %s: write KEY=VALUE", optarg);
-            return false;
+            return report_usage_error(d, "-o %s: write KEY=VALUE", optarg);
         }
         add_override(a, optarg, "");
         /* `optarg` has its '=': cut the one just added. */
@@ -155,18 +156,15 @@ static bool parse_arg(const struct ps_args_options *opt, struct ps_args *a,
         a->check = true;
         return true;
     case OPT_PRINT:
-        return parse_print(opt, a, optarg);
+        return parse_print(d, optarg);
     case OPT_READY_FD:
-        return parse_ready_fd(opt, a, optarg);
+        return parse_ready_fd(d, optarg);
     case OPT_PORT_FILE:
-        if (!opt->listens) {
-            report_usage_error(opt, "--port-file is not for this program");
-            return false;
-        }
         a->port_file = optarg;
-        return true;
+        return d->spec->listen != PS_DAEMON_NONE ||
+               report_usage_error(d, "--port-file is not for this program");
     case OPT_SCHED:
-        return parse_sched(opt, a, optarg);
+        return parse_sched(d, optarg);
     case 'h':
         a->help = true;
         return true;
@@ -178,61 +176,47 @@ static bool parse_arg(const struct ps_args_options *opt, struct ps_args *a,
     }
 }
 
-bool ps_args_parse(const struct ps_args_options *opt, int argc, char **argv,
-                   struct ps_args *ret_args)
+bool daemon_args_parse(struct daemon *d, int argc, char **argv)
 {
-    struct ps_args a = {.ready_fd = -1};
     int c;
 
+    d->args.ready_fd = -1;
     opterr = 0;
     optind = 1;
     while ((c = getopt_long(argc, argv, ":c:o:l:hV", arg_options, NULL)) !=
            -1) {
         if (c == ':') {
-            report_usage_error(opt, "%s needs a value", argv[optind - 1]);
+            report_usage_error(d, "%s needs a value", argv[optind - 1]);
         } else if (c == '?') {
-            report_usage_error(opt, "%s: unknown option", argv[optind - 1]);
+            report_usage_error(d, "%s: unknown option", argv[optind - 1]);
         }
-        if (!parse_arg(opt, &a, c)) {
-            ps_args_fini(&a);
+        if (!parse_arg(d, c)) {
             return false;
         }
     }
-    if (optind < argc) {
-        report_usage_error(opt, "%s: unexpected argument", argv[optind]);
-        ps_args_fini(&a);
-        return false;
-    }
-    *ret_args = a;
-    return true;
+    return optind == argc ||
+           report_usage_error(d, "%s: unexpected argument", argv[optind]);
 }
 
-void ps_args_fini(struct ps_args *a)
+void daemon_print_help(const struct daemon *d)
 {
-    for (size_t i = 0; i < a->override_count; i++) {
-        ps_free(a->overrides[i]);
-    }
-    ps_free(a->overrides);
-    a->overrides = NULL;
-    a->override_count = 0;
-}
+    char path[512];
 
-void ps_args_help(const struct ps_args_options *opt, const char *summary,
-                  const char *default_config)
-{
-    printf("usage: %s [OPTION]...\n%s\n\n", opt->program, summary);
+    print_config_path(d, path, sizeof(path));
+    printf("usage: %s [OPTION]...\n%s\n\n", d->spec->options->program,
+           d->spec->summary);
     printf("  -c, --config FILE        read FILE instead of\n"
            "                           %s\n"
            "  -o, --option KEY=VALUE   set one option; may be repeated\n",
-           default_config);
-    if (opt->dials) {
+           path);
+    if (d->spec->scheduler != PS_DAEMON_NONE) {
         printf("      --sched HOST:PORT    where the scheduler is\n");
     }
     printf("      --check-config       check the options and exit: 0 or 78\n   "
            "   --print-config[=defaults|effective|schema]\n                    "
            "       print the options and exit\n      --ready-fd N         "
            "write a newline to descriptor N when serving\n");
-    if (opt->listens) {
+    if (d->spec->listen != PS_DAEMON_NONE) {
         printf("      --port-file FILE     write the port that is listened "
                "on\n");
     }
@@ -252,12 +236,6 @@ void ps_args_help(const struct ps_args_options *opt, const char *summary,
 
 /* Static, so that one buffer serves every report. */
 static char report_text[REPORT_MAX];
-
-void daemon_config_path(const struct daemon *d, char *out, size_t cap)
-{
-    snprintf(out, cap, "%s/pskv/%s.yaml", PS_SYSCONFDIR,
-             d->spec->options->program);
-}
 
 /* True unless the address has a port, which another option sets, or the daemon
  * would listen off loopback with neither a certificate nor security.insecure:
@@ -312,7 +290,7 @@ void daemon_config_print_valid(const struct daemon *d)
     bool is_there = true;
 
     if (file == NULL) {
-        daemon_config_path(d, path, sizeof(path));
+        print_config_path(d, path, sizeof(path));
         file = path;
         is_there = access(path, F_OK) == 0;
     }
@@ -337,7 +315,7 @@ static int load_options(const struct daemon *d,
     };
 
     if (in.file == NULL) {
-        daemon_config_path(d, path, sizeof(path));
+        print_config_path(d, path, sizeof(path));
         in.file = path;
         in.file_optional = true;
     }
@@ -495,4 +473,8 @@ void daemon_config_fini(struct daemon *d)
     ps_options_free(d->config.reloaded);
     ps_options_free(d->config.options);
     ps_free(d->config.values);
+    for (size_t i = 0; i < d->args.override_count; i++) {
+        ps_free(d->args.overrides[i]);
+    }
+    ps_free(d->args.overrides);
 }

@@ -558,23 +558,15 @@ int ps_daemon_main(const struct ps_daemon_spec *spec, int argc, char **argv)
         .spec = spec,
         .config = {.spare_fd = -1},
         .sockets = {.tcp = {.fd = -1}, .local = {.fd = -1}, .shm = {.fd = -1}}};
-    struct ps_args_options opt = {
-        .program = spec->options->program,
-        .dials = spec->scheduler != PS_DAEMON_NONE,
-        .listens = spec->listen != PS_DAEMON_NONE,
-    };
-    char path[512];
     int code;
 
     /* Port files, sockets until their mode is set, and whatever a library
      * writes belong to this user alone. */
     (void)umask(0077);
-    if (!ps_args_parse(&opt, argc, argv, &d.args)) {
-        return PS_EXIT_USAGE;
-    }
-    daemon_config_path(&d, path, sizeof(path));
-    if (d.args.help) {
-        ps_args_help(&opt, spec->summary, path);
+    if (!daemon_args_parse(&d, argc, argv)) {
+        code = PS_EXIT_USAGE;
+    } else if (d.args.help) {
+        daemon_print_help(&d);
         code = PS_EXIT_OK;
     } else if (d.args.version) {
         daemon_print_version(spec);
@@ -584,6 +576,5 @@ int ps_daemon_main(const struct ps_daemon_spec *spec, int argc, char **argv)
     }
     daemon_tls_fini(&d);
     daemon_config_fini(&d);
-    ps_args_fini(&d.args);
     return ps_exit_with_output(spec->options->program, code);
 }

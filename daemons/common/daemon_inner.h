@@ -41,20 +41,6 @@ struct ps_args {
     bool version;
 };
 
-struct ps_args_options {
-    const char *program;
-    bool dials;   /* Accepts --sched. */
-    bool listens; /* Accepts --port-file. */
-};
-
-/* Parses the command line. False: wrong usage, already reported on standard
- * error. */
-bool ps_args_parse(const struct ps_args_options *opt, int argc, char **argv,
-                   struct ps_args *ret_args);
-void ps_args_fini(struct ps_args *a);
-void ps_args_help(const struct ps_args_options *opt, const char *summary,
-                  const char *default_config);
-
 /* ------------------------------------------------------------------- daemon */
 
 struct daemon_config {
@@ -176,8 +162,10 @@ daemon_transport_options(const struct daemon *d)
 
 /* config.c: functions that return int return an exit code. */
 
-/* Path of the configuration file without --config. */
-void daemon_config_path(const struct daemon *d, char *out, size_t cap);
+/* Parses the command line into `args`. False: wrong usage, already reported on
+ * standard error. */
+bool daemon_args_parse(struct daemon *d, int argc, char **argv);
+void daemon_print_help(const struct daemon *d);
 /* Loads the options, and prints errors and warnings to stderr. A combination
  * that is invalid is still printed with --print-config, because that shows
  * where the values come from. */
