@@ -606,16 +606,9 @@ int wire_rebalance(struct wire *w, const struct job_name *job, const char *off,
     const ps_time silence = w->silence_max;
     int exit_code;
 
-    restart_deadline(w);
-    exit_code = send_message(w, &query);
-    if (exit_code != 0) {
-        return exit_code;
-    }
-    if (!dry) {
-        w->silence_max = MIGRATION_SILENCE_MAX;
-    }
-    exit_code = receive_rows(w, PS_MSG_MIGRATION_ROW,
-                             &r->rows_of[PS_QUERY_REBALANCE_PLAN], r);
+    w->silence_max = dry ? silence : MIGRATION_SILENCE_MAX;
+    exit_code = wire_ask(w, &query, PS_MSG_MIGRATION_ROW,
+                         &r->rows_of[PS_QUERY_REBALANCE_PLAN], r);
     w->silence_max = silence;
     return exit_code;
 }
