@@ -139,7 +139,7 @@ BROKEN = [
      "may have texts 'endpoint', 'tls' and 'token' only"),
     ('{"schema": 1, "contexts": {"a": {"endpoint": 5}}}', "may have texts"),
     ('{"schema": 1, "contexts": {"a b": {"endpoint": "h:1"}}}',
-     "has a name that is none"),
+     "has an invalid name"),
     ('{"schema": 1, "contexts": {}, "contexts": {}}', "duplicate"),
     (" " * (1 << 20) + "{}", "more than 1048576 bytes"),
 ]
