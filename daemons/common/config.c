@@ -350,11 +350,10 @@ int daemon_config_load(struct daemon *d)
 static void log_option_change(void *ctx, const struct ps_option *row)
 {
     const struct daemon *d = ctx;
-    char text[256];
-    struct ps_str s = PS_STR(text);
+    struct ps_str s = PS_STR_ROOM(256);
 
     ps_options_text(d->config.reloaded, row->path, &s);
-    ps_log(PS_LOG_NOTICE, "option changed %s=%s", row->path, text);
+    ps_log(PS_LOG_NOTICE, "option changed %s=%s", row->path, s.data);
 }
 
 static void log_report(enum ps_log_level level)

@@ -512,9 +512,8 @@ bool daemon_http_check(const struct daemon *d, const struct ps_options *o,
                        struct ps_str *report)
 {
     const char *where = daemon_common_options(d)->metrics_listen;
-    char text[PS_TEXT_MAX + 1];
     struct ps_addr addr;
-    struct ps_str why = PS_STR(text);
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
     if (where[0] == '\0') {
         return true;
@@ -527,7 +526,7 @@ bool daemon_http_check(const struct daemon *d, const struct ps_options *o,
     ps_options_where(o, "metrics.listen", report);
     ps_str_add(report, ": metrics.listen: ");
     ps_str_add_visible(report, where);
-    ps_str_addf(report, ": %s\n", text);
+    ps_str_addf(report, ": %s\n", why.data);
     return false;
 }
 

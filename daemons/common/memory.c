@@ -38,11 +38,10 @@ static const char *const files_v1[] = {"memory.limit_in_bytes", NULL};
 
 static FILE *open_below(const char *root, const char *path)
 {
-    char full[2 * PATH_CAP];
-    struct ps_str s = PS_STR(full);
+    struct ps_str s = PS_STR_ROOM(2 * PATH_CAP);
 
     ps_str_addf(&s, "%s%s", root, path);
-    return s.truncated ? NULL : fopen(full, "re");
+    return s.truncated ? NULL : fopen(s.data, "re");
 }
 
 /* Number in a file; UINT64_MAX: none, so no limit. */
@@ -217,11 +216,10 @@ static uint64_t folder_limit(const struct hierarchy *h, const char *folder)
     uint64_t least = UINT64_MAX;
 
     for (const char *const *name = h->files; *name != NULL; name++) {
-        char path[2 * PATH_CAP];
-        struct ps_str s = PS_STR(path);
+        struct ps_str s = PS_STR_ROOM(2 * PATH_CAP);
 
         ps_str_addf(&s, "%s/%s", folder, *name);
-        least = ps_min_u64(least, read_number(h->root, path));
+        least = ps_min_u64(least, read_number(h->root, s.data));
     }
     return least;
 }
@@ -230,18 +228,17 @@ static uint64_t hierarchy_limit(const struct hierarchy *h)
 {
     uint64_t least = UINT64_MAX;
     size_t mount_len = strlen(h->mount_point);
-    char folder[2 * PATH_CAP];
-    struct ps_str s = PS_STR(folder);
+    struct ps_str s = PS_STR_ROOM(2 * PATH_CAP);
 
     if (!h->has_group || !h->mounted) {
         return least;
     }
     ps_str_addf(&s, "%s%s", h->mount_point, group_below(h));
     for (;;) {
-        char *slash = strrchr(folder, '/');
+        char *slash = strrchr(s.data, '/');
 
-        least = ps_min_u64(least, folder_limit(h, folder));
-        if (slash == NULL || slash < folder + mount_len) {
+        least = ps_min_u64(least, folder_limit(h, s.data));
+        if (slash == NULL || slash < s.data + mount_len) {
             return least;
         }
         *slash = '\0';

@@ -107,14 +107,13 @@ static void make_folder(const char *path)
 
 static bool check_folder(const struct ps_daemon_socket *s)
 {
-    char text[PS_SOCKET_PATH_MAX + 256];
-    struct ps_str why = PS_STR(text);
+    struct ps_str why = PS_STR_ROOM(PS_SOCKET_PATH_MAX + 256);
 
     if (ps_file_check_folder(s->path, &why) == 0) {
         return true;
     }
-    text[strcspn(text, "\n")] = '\0';
-    ps_log(PS_LOG_ERROR, "%s: %s", s->path_option, text);
+    why.data[strcspn(why.data, "\n")] = '\0';
+    ps_log(PS_LOG_ERROR, "%s: %s", s->path_option, why.data);
     return false;
 }
 
@@ -221,12 +220,11 @@ int daemon_sockets_open(struct daemon *d)
 {
     const struct ps_listen_options *l = daemon_listen_options(d);
     struct ps_activation given;
-    char text[256];
-    struct ps_str why = PS_STR(text);
+    struct ps_str why = PS_STR_ROOM(256);
     int code = PS_EXIT_OK;
 
     if (ps_activation_take(&given, &why) != 0) {
-        ps_log(PS_LOG_ERROR, "%s", text);
+        ps_log(PS_LOG_ERROR, "%s", why.data);
         return PS_EXIT_CONFIG;
     }
     if ((given.tcp_fd >= 0 && l == NULL) ||

@@ -118,8 +118,7 @@ static int load_files(const struct daemon *d, const struct ps_options *o,
                       struct daemon_credentials *ret, struct ps_str *report)
 {
     struct files *f = ps_calloc(1, sizeof(*f));
-    char text[1024];
-    struct ps_str why = PS_STR(text);
+    struct ps_str why = PS_STR_ROOM(1024);
     int rc = PS_E_CONFIG;
 
     if (find_files(d, o, t, f, report)) {
@@ -133,7 +132,7 @@ static int load_files(const struct daemon *d, const struct ps_options *o,
         ret->has_crl = f->crl[0] != '\0';
         if (rc != 0) {
             report_where(o, f->option, report);
-            ps_str_addf(report, "%s\n", text);
+            ps_str_addf(report, "%s\n", why.data);
         }
     }
     ps_free(f);
@@ -345,16 +344,15 @@ static void check_expiry(struct ps_loop_timer *timer)
 static void use_certificate(struct daemon *d, const char *verb)
 {
     const struct daemon_credentials *c = &d->tls.credentials;
-    char uri[PS_IDENTITY_URI_BYTES];
     char date[DATE_BYTES];
-    struct ps_str s = PS_STR(uri);
+    struct ps_str s = PS_STR_ROOM(PS_IDENTITY_URI_BYTES);
 
     d->tls.expiry = (struct ps_expiry){
         .begins_at = ps_tls_context_begins_at(c->context),
         .ends_at = ps_tls_context_expires_at(c->context)};
     ps_identity_add_uri(&s, ps_tls_context_identity(c->context));
     print_date(d->tls.expiry.ends_at, date);
-    ps_log(PS_LOG_NOTICE, "certificate %s %s ends %s%s", verb, uri, date,
+    ps_log(PS_LOG_NOTICE, "certificate %s %s ends %s%s", verb, s.data, date,
            c->has_crl ? "" : ", no list of revoked certificates");
     check_expiry(&d->tls.expiry_timer);
 }
@@ -465,8 +463,7 @@ bool daemon_tls_reload(struct daemon *d, const void *values,
 {
     const struct ps_tls_options *t = tls_options(d, values);
     struct daemon_credentials next = {0};
-    char text[REPORT_MAX];
-    struct ps_str report = PS_STR(text);
+    struct ps_str report = PS_STR_ROOM(REPORT_MAX);
 
     if (d->tls.credentials.context == NULL) {
         if (t->enabled != PS_TLS_OFF && names_files(t)) {
@@ -479,11 +476,11 @@ bool daemon_tls_reload(struct daemon *d, const void *values,
         return true; /* Read once. */
     }
     if (load_credentials(d, values, o, &next, &report) != 0) {
-        log_not_reloaded(text);
+        log_not_reloaded(report.data);
         return false;
     }
     if (!may_replace(d, &next, &report)) {
-        log_not_reloaded(text);
+        log_not_reloaded(report.data);
         ps_tls_context_unref(next.context);
         return false;
     }

@@ -46,8 +46,7 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
         .wall_ns = facts->wall_ns,
         .reading_needs_token = o->read == 1,
     };
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str why = PS_STR(text);
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
     struct app *app;
 
     /* Checked by check_options(). */
@@ -56,7 +55,7 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
     app = ps_calloc(1, sizeof(*app));
     app->tokens = psched_tokens_open(o->token_key, &why);
     if (app->tokens == NULL) {
-        ps_log(PS_LOG_ERROR, "security.tokens.key: %s", text);
+        ps_log(PS_LOG_ERROR, "security.tokens.key: %s", why.data);
         ps_free(app);
         return PS_E_CONFIG;
     }

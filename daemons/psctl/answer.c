@@ -85,14 +85,13 @@ void json_print(json_t *o)
 json_t *json_text(const char *text)
 {
     json_t *value = json_string(text);
-    char escaped[4096];
-    struct ps_str s = PS_STR(escaped);
+    struct ps_str s = PS_STR_ROOM(4096);
 
     if (value != NULL) {
         return value;
     }
     ps_str_add_escaped(&s, text, strlen(text), 1000);
-    return json_string(escaped);
+    return json_string(s.data);
 }
 
 void json_put(json_t *o, const char *name, json_t *value)
@@ -169,11 +168,10 @@ static json_t *json_field(const struct column *c,
 
 static json_t *json_made_text(const struct column *c, const void *row)
 {
-    char text[1024];
-    struct ps_str s = PS_STR(text);
+    struct ps_str s = PS_STR_ROOM(1024);
 
     c->text(&s, row);
-    return json_text(text);
+    return json_text(s.data);
 }
 
 static json_t *json_record(const struct answer *a, struct fields fields,
@@ -305,11 +303,10 @@ static void cell_field(struct table *t, const struct column *c,
 static void cell_made_text(struct table *t, const struct column *c,
                            const void *row)
 {
-    char text[1024];
-    struct ps_str s = PS_STR(text);
+    struct ps_str s = PS_STR_ROOM(1024);
 
     c->text(&s, row);
-    table_cell(t, "%s", text);
+    table_cell(t, "%s", s.data);
 }
 
 static bool holds_for_any(const struct column *c, const void *const *rows,

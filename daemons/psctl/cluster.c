@@ -170,13 +170,12 @@ static int check_content(struct contexts *c)
 /* Reads the open file. */
 static int parse_file(struct contexts *c, int fd)
 {
-    char why[PS_TEXT_MAX];
-    struct ps_str s = PS_STR(why);
+    struct ps_str s = PS_STR_ROOM(PS_TEXT_MAX);
     json_error_t error;
     struct stat st;
 
     if (ps_file_check(fd, c->path, PS_FILE_TRUSTED, &s) != 0) {
-        fprintf(stderr, "psctl: %s", why);
+        fprintf(stderr, "psctl: %s", s.data);
         return EXIT_CONFIG;
     }
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) ||
@@ -277,8 +276,7 @@ static int report_unknown(const struct contexts *c, const char *name)
 {
     const char **names = ps_calloc(json_object_size(c->list) + 1,
                                    sizeof(*names));
-    char shown[256];
-    struct ps_str s = PS_STR(shown);
+    struct ps_str s = PS_STR_ROOM(256);
     const char *near;
     const char *other;
     json_t *one;
@@ -290,7 +288,7 @@ static int report_unknown(const struct contexts *c, const char *name)
     }
     near = ps_nearest(names, name);
     ps_str_add_escaped(&s, name, strlen(name), CONTEXT_NAME_MAX);
-    fprintf(stderr, "psctl: no context '%s'%s%s%s\n", shown,
+    fprintf(stderr, "psctl: no context '%s'%s%s%s\n", s.data,
             near != NULL ? "; did you mean " : "; see psctl context list",
             near != NULL ? near : "", near != NULL ? "?" : "");
     ps_free(names);
@@ -609,8 +607,7 @@ static bool read_token(struct cluster *c, bool by_name)
 {
     const char *file = c->token_file;
     const char *fd = NULL;
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str why = PS_STR(text);
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
     if (file == NULL && !by_name) {
         file = getenv("PSKV_TOKEN_FILE");
@@ -621,7 +618,7 @@ static bool read_token(struct cluster *c, bool by_name)
         file = c->context.token;
     }
     if (ps_token_text_read(file, fd, c->token, &why) != 0) {
-        fprintf(stderr, "psctl: %s\n", text);
+        fprintf(stderr, "psctl: %s\n", why.data);
         return false;
     }
     return true;

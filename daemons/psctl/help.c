@@ -199,8 +199,7 @@ void help_no_verb(const char *verb)
 {
     const char **names = ps_calloc(verb_count + 1, sizeof(*names));
     const char *near;
-    char shown[256];
-    struct ps_str s = PS_STR(shown);
+    struct ps_str s = PS_STR_ROOM(256);
 
     for (size_t i = 0; i < verb_count; i++) {
         names[i] = verbs[i].name;
@@ -209,10 +208,11 @@ void help_no_verb(const char *verb)
     ps_free(names);
     ps_str_add_escaped(&s, verb, strlen(verb), 32);
     if (near != NULL) {
-        fprintf(stderr, "psctl: no verb '%s'; did you mean %s?\n", shown, near);
+        fprintf(stderr, "psctl: no verb '%s'; did you mean %s?\n", s.data,
+                near);
         return;
     }
-    fprintf(stderr, "psctl: no verb '%s'; there are", shown);
+    fprintf(stderr, "psctl: no verb '%s'; there are", s.data);
     for (size_t i = 0; i < verb_count; i++) {
         fprintf(stderr, "%s %s", i > 0 ? "," : "", verbs[i].name);
     }
@@ -381,11 +381,10 @@ static void print_jobs(struct completion *c, const struct value *v)
 
         for (size_t i = 0; i < rows->count; i++) {
             const struct ps_msg_job_row *j = &rows->row[i]->job_row;
-            char name[600];
-            struct ps_str s = PS_STR(name);
+            struct ps_str s = PS_STR_ROOM(600);
 
             add_job_name(&s, &r, j->name, j->uid);
-            print_candidate(c, name, ps_job_phase_name(j->phase));
+            print_candidate(c, s.data, ps_job_phase_name(j->phase));
         }
     }
     report_fini(&r);

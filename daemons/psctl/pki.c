@@ -40,15 +40,14 @@ static int issue_to_folder(struct pki_store *s, const struct pki_options *o,
                            const struct ps_pki_request *q, int dir)
 {
     char pem[PS_PKI_PEM_BYTES];
-    char why[256];
-    struct ps_str key_text = PS_STR(pem);
-    struct ps_str text = PS_STR(why);
+    struct ps_str key_text;
+    struct ps_str text = PS_STR_ROOM(256);
     struct pki_grant grant = {.crl = NULL};
     EVP_PKEY *key = NULL;
     int exit_code;
 
     if (ps_pki_key_new(&key, &text) != 0) {
-        pki_error("%s", why);
+        pki_error("%s", text.data);
         return EXIT_FAILED;
     }
     exit_code = pki_store_issue(s, q, key, pki_now(), &grant);
@@ -59,6 +58,7 @@ static int issue_to_folder(struct pki_store *s, const struct pki_options *o,
                                       .key = pem,
                                       .crl = grant.crl};
 
+        ps_str_init(&key_text, pem, sizeof(pem));
         ps_pki_add_key(&key_text, key);
         exit_code = pki_node_write(o, dir, &node);
         OPENSSL_cleanse(pem, sizeof(pem));
@@ -149,9 +149,8 @@ static int check_former(const struct pki_options *o, int dir,
                         const struct ps_identity *id)
 {
     char name[32];
-    char why[256];
     struct ps_pki_info info;
-    struct ps_str text = PS_STR(why);
+    struct ps_str text = PS_STR_ROOM(256);
     char *pem;
     X509 *x = NULL;
     int exit_code;
@@ -393,13 +392,12 @@ static int64_t days_left(const struct ps_pki_period *p, int64_t now)
 static void add_row(struct table *t, const char *role, const char *name,
                     const struct ps_pki_serial *serial)
 {
-    char text[PS_PKI_SERIAL_TEXT];
-    struct ps_str s = PS_STR(text);
+    struct ps_str s = PS_STR_ROOM(PS_PKI_SERIAL_TEXT);
 
     ps_pki_add_hex(&s, serial->bytes, PS_PKI_SERIAL_BYTES);
     table_text(t, role);
     table_text(t, name);
-    table_text(t, text);
+    table_text(t, s.data);
 }
 
 static void add_end(struct table *t, const struct ps_pki_period *p,
@@ -443,11 +441,10 @@ static void show_rows(const struct pki_store *s, int64_t now, bool headings)
 static void put_hex(json_t *o, const char *name, const uint8_t *bytes,
                     size_t count)
 {
-    char text[2 * PS_PKI_FINGERPRINT_BYTES + 1];
-    struct ps_str s = PS_STR(text);
+    struct ps_str s = PS_STR_ROOM(2 * PS_PKI_FINGERPRINT_BYTES + 1);
 
     ps_pki_add_hex(&s, bytes, count);
-    json_put(o, name, json_string(text));
+    json_put(o, name, json_string(s.data));
 }
 
 static void put_validity(json_t *o, const struct ps_pki_period *p,
@@ -476,14 +473,13 @@ static json_t *record_of(const struct pki_store *s, const struct pki_record *r,
                          int64_t now)
 {
     struct ps_identity id = s->info.identity;
-    char uri[PS_IDENTITY_URI_BYTES];
     json_t *o = json_object();
-    struct ps_str text = PS_STR(uri);
+    struct ps_str text = PS_STR_ROOM(PS_IDENTITY_URI_BYTES);
 
     id.role = r->role;
     ps_str_copy(id.name, sizeof(id.name), r->name);
     ps_identity_add_uri(&text, &id);
-    json_put(o, "identity", json_string(uri));
+    json_put(o, "identity", json_string(text.data));
     json_put(o, "role", json_string(ps_role_name(r->role)));
     json_put(o, "name", json_string(r->name));
     put_hex(o, "serial", r->serial.bytes, PS_PKI_SERIAL_BYTES);

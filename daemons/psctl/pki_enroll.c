@@ -161,14 +161,13 @@ static bool parse_server(const char *text, struct ps_addr *ret)
     const size_t len = strlen(text);
     const bool has_port = strchr(text, ':') != NULL &&
                           (len == 0 || text[len - 1] != ']');
-    char full[PS_ADDRESS_MAX + 16];
-    struct ps_str s = PS_STR(full);
+    struct ps_str s = PS_STR_ROOM(PS_ADDRESS_MAX + 16);
 
     ps_str_add(&s, text);
     if (!has_port) {
         ps_str_addf(&s, ":%u", PKI_DEFAULT_PORT);
     }
-    return ps_addr_parse(full, ret) == 0 && ret->port != 0;
+    return ps_addr_parse(s.data, ret) == 0 && ret->port != 0;
 }
 
 static int dial_server(struct dial *d)
@@ -230,13 +229,12 @@ static int continue_after(struct dial *d, int result)
 
 static int begin_tls(struct dial *d)
 {
-    char why[256];
-    struct ps_str text = PS_STR(why);
+    struct ps_str text = PS_STR_ROOM(256);
     int exit_code = 0;
     int n;
 
     if (ps_enrolment_tls_dialling(&d->peer, &d->tls, &text) != 0) {
-        pki_error("%s", why);
+        pki_error("%s", text.data);
         return EXIT_FAILED;
     }
     d->ssl = SSL_new(d->tls);
@@ -330,25 +328,23 @@ struct enrolment {
 
 static int send_request(const struct enrolment *e, struct dial *d)
 {
-    char request[2048];
+    struct ps_str text = PS_STR_ROOM(2048);
     uint8_t frame[4096];
     struct ps_msg msg = {
         .code = PS_MSG_ENROL,
         .enrol = {.protocol = PS_PROTOCOL,
                   .id = e->code.id,
                   .secret = {e->code.secret, sizeof(e->code.secret)},
-                  .request = request},
+                  .request = text.data},
     };
-    char why[256];
-    struct ps_str why_text = PS_STR(why);
-    struct ps_str text = PS_STR(request);
+    struct ps_str why = PS_STR_ROOM(256);
     size_t len;
     int exit_code;
 
-    if (ps_pki_add_csr(&text, e->key, &why_text) != 0 || text.truncated ||
+    if (ps_pki_add_csr(&text, e->key, &why) != 0 || text.truncated ||
         ps_msg_encode(&msg, PS_PROTOCOL_LEAST, 0, frame, sizeof(frame), &len) !=
             0) {
-        pki_error("cannot make the request: %s", why);
+        pki_error("cannot make the request: %s", why.data);
         return EXIT_FAILED;
     }
     exit_code = send_bytes(d, frame, len);
@@ -358,11 +354,10 @@ static int send_request(const struct enrolment *e, struct dial *d)
 
 static int report_answer(const struct dial *d, const struct ps_msg_enrolled *a)
 {
-    char text[4 * PS_TEXT_MAX + 1];
-    struct ps_str s = PS_STR(text);
+    struct ps_str s = PS_STR_ROOM(4 * PS_TEXT_MAX + 1);
 
     ps_str_add_visible(&s, a->text);
-    pki_error("%s: %s", d->server, text);
+    pki_error("%s: %s", d->server, s.data);
     switch (a->error) {
     case PS_E_PERM:
         return EXIT_NOPERM;
@@ -446,8 +441,7 @@ static int check_authority(const struct enrolment *e)
 {
     const char *folder = pki_node_folder(e->options);
     uint8_t fingerprint[PS_PKI_FINGERPRINT_BYTES];
-    char why[256];
-    struct ps_str text = PS_STR(why);
+    struct ps_str text = PS_STR_ROOM(256);
     char *pem = NULL;
     X509 *x = NULL;
     int exit_code = pki_read_file(e->dir, folder, "ca.crt", &pem);
@@ -487,8 +481,7 @@ static int open_folder(struct enrolment *e)
 
 static int run_enrolment(struct enrolment *e)
 {
-    char why[256];
-    struct ps_str text = PS_STR(why);
+    struct ps_str text = PS_STR_ROOM(256);
     int exit_code = open_folder(e);
 
     if (exit_code != 0) {
@@ -496,7 +489,7 @@ static int run_enrolment(struct enrolment *e)
     }
     e->decoder = ps_decoder_new();
     if (e->decoder == NULL || ps_pki_key_new(&e->key, &text) != 0) {
-        pki_error("%s", e->decoder != NULL ? why : strerror(ENOMEM));
+        pki_error("%s", e->decoder != NULL ? text.data : strerror(ENOMEM));
         return EXIT_FAILED;
     }
     return run_connection(e);

@@ -425,23 +425,21 @@ static void answer_request(struct service *s, struct connection *c,
                                                        : PS_PROTOCOL;
     struct ps_msg msg = {.code = PS_MSG_ENROLLED};
     struct pki_grant grant;
-    char why[PS_TEXT_MAX + 1];
-    char detail[PS_TEXT_MAX + 1];
-    struct ps_str text = PS_STR(why);
-    struct ps_str log = PS_STR(detail);
+    struct ps_str text = PS_STR_ROOM(PS_TEXT_MAX + 1);
+    struct ps_str log = PS_STR_ROOM(PS_TEXT_MAX + 1);
     int rc;
 
     if (q->protocol < PS_PROTOCOL_LEAST) {
         ps_str_add(&text, "the version of psctl is too old");
-        ps_str_add(&log, why);
+        ps_str_add(&log, text.data);
         rc = PS_E_VERSION;
     } else {
         rc = redeem_code(s->directory, q, &grant, &text, &log);
     }
     if (rc != 0) {
-        msg.enrolled = (struct ps_msg_enrolled){.error = rc, .text = why};
+        msg.enrolled = (struct ps_msg_enrolled){.error = rc, .text = text.data};
         set_answer(c, &msg, version);
-        report_refusal(s, c, detail);
+        report_refusal(s, c, log.data);
         return;
     }
     msg.enrolled = (struct ps_msg_enrolled){.certificate = grant.certificate,
@@ -556,8 +554,7 @@ static int make_tls(struct service *s, int64_t now)
 {
     struct ps_pki_period period;
     struct pki_store store;
-    char why[256];
-    struct ps_str text = PS_STR(why);
+    struct ps_str text = PS_STR_ROOM(256);
     SSL_CTX *tls = NULL;
     int exit_code = pki_store_open(s->directory, true, &store);
 
@@ -567,7 +564,7 @@ static int make_tls(struct service *s, int64_t now)
     period = (struct ps_pki_period){now - PKI_CLOCK_MARGIN, now + TLS_TIME};
     if (ps_enrolment_tls_accepting(&store.authority, &period, &tls, &text) !=
         0) {
-        pki_error("%s", why);
+        pki_error("%s", text.data);
         exit_code = EXIT_FAILED;
     } else {
         SSL_CTX_free(s->tls);

@@ -376,11 +376,10 @@ static int parse_index(struct pki_store *s, char *text)
 
 static void add_record(FILE *out, const struct pki_record *r)
 {
-    char serial[PS_PKI_SERIAL_TEXT];
-    struct ps_str s = PS_STR(serial);
+    struct ps_str s = PS_STR_ROOM(PS_PKI_SERIAL_TEXT);
 
     ps_pki_add_hex(&s, r->serial.bytes, PS_PKI_SERIAL_BYTES);
-    fprintf(out, "%s %s %s %" PRId64 " %" PRId64 " %" PRId64 " %d %s\n", serial,
+    fprintf(out, "%s %s %s %" PRId64 " %" PRId64 " %" PRId64 " %d %s\n", s.data,
             ps_role_name(r->role), r->name, r->period.not_before,
             r->period.not_after, r->revoked_at, r->is_replaced ? 1 : 0,
             r->hosts);
@@ -525,19 +524,20 @@ static struct pki_record *add_certificate(struct pki_store *s,
 int pki_store_issue(struct pki_store *s, const struct ps_pki_request *q,
                     EVP_PKEY *key, int64_t now, struct pki_grant *grant)
 {
-    char why[512];
-    struct ps_str text = PS_STR(why);
-    struct ps_str certificate = PS_STR(grant->certificate);
+    struct ps_str text = PS_STR_ROOM(512);
+    struct ps_str certificate;
     const struct pki_record *r;
     int exit_code = EXIT_FAILED;
     X509 *x = NULL;
 
     if (ps_pki_issue(&s->authority, q, key, &x, &text) != 0) {
-        pki_error("%s", why);
+        pki_error("%s", text.data);
         return EXIT_FAILED;
     }
     r = add_certificate(s, x, q->hosts, q->host_count);
     if (r != NULL && pki_store_save(s, now) == 0) {
+        ps_str_init(&certificate, grant->certificate,
+                    sizeof(grant->certificate));
         ps_pki_add_certificate(&certificate, x);
         grant->info = (struct ps_pki_info){
             .identity = *q->identity, .serial = r->serial, .period = r->period};
@@ -608,9 +608,8 @@ void pki_store_close(struct pki_store *s)
 /* Reads the certificate, and the key if the run signs. */
 static int read_authority(struct pki_store *s, bool signs)
 {
-    char why[512];
     char *key = NULL;
-    struct ps_str text = PS_STR(why);
+    struct ps_str text = PS_STR_ROOM(512);
     int exit_code = pki_read_file(s->dir, s->path, "ca.crt", &s->certificate);
     int rc = 0;
 
@@ -641,7 +640,7 @@ static int read_authority(struct pki_store *s, bool signs)
         rc = PS_E_PERM;
     }
     if (rc != 0) {
-        pki_error("%s: %s", s->path, why);
+        pki_error("%s: %s", s->path, text.data);
         return EXIT_FAILED;
     }
     return 0;
@@ -712,13 +711,12 @@ int pki_store_create(const struct pki_options *o, int64_t now)
         now + PKI_DAY * (o->days != 0 ? o->days : 3650),
     };
     struct pki_store s = {.path = o->directory, .dir = -1};
-    char why[256];
-    struct ps_str text = PS_STR(why);
+    struct ps_str text = PS_STR_ROOM(256);
     int exit_code;
 
     if (ps_pki_authority_new(o->cluster, &period, &s.authority, &text) != 0 ||
         ps_pki_describe(s.authority.certificate, &s.info, &text) != 0) {
-        pki_error("%s", why);
+        pki_error("%s", text.data);
         return EXIT_USAGE;
     }
     exit_code = pki_open_folder(o->directory, true, NULL, &s.dir);

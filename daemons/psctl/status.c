@@ -117,11 +117,10 @@ void add_job_name(struct ps_str *s, const struct report *r, const char *name,
 void cell_job(struct table *t, const struct report *r, const char *name,
               uint32_t uid)
 {
-    char text[600];
-    struct ps_str s = PS_STR(text);
+    struct ps_str s = PS_STR_ROOM(600);
 
     add_job_name(&s, r, name, uid);
-    table_cell(t, "%s", text);
+    table_cell(t, "%s", s.data);
 }
 
 size_t list_private_jobs(struct private_job list[PRIVATE_MAX])
@@ -412,13 +411,15 @@ struct ps_str begin_finding(struct health *h, enum level level,
                             const char *action)
 {
     struct finding *f;
+    struct ps_str s;
 
     h->list = ps_realloc(h->list, (h->count + 1) * sizeof(*h->list));
     f = &h->list[h->count++];
     f->level = level;
     f->action = action;
     h->problem_count += level == LEVEL_PROBLEM;
-    return PS_STR(f->text);
+    ps_str_init(&s, f->text, sizeof(f->text));
+    return s;
 }
 
 /* Reports a server without memory for contributions of a job. */
@@ -716,15 +717,14 @@ void show_summary(const struct report *r)
 {
     struct totals t = compute_totals(r);
     const struct ps_msg_query_end *end = &r->end->query_end;
-    char name[4 * 64 + 4];
     char up[32];
-    struct ps_str s = PS_STR(name);
+    struct ps_str s = PS_STR_ROOM(4 * 64 + 4);
 
     ps_str_add_escaped(&s, end->cluster, strlen(end->cluster), 64);
     format_age(end->uptime_ns, up, sizeof(up));
     printf("cluster  %s  psched up %s  epoch %u  %zu agent%s  %zu server%s  "
            "%zu job%s\n",
-           name, up, end->epoch, t.agents, plural(t.agents), t.servers,
+           s.data, up, end->epoch, t.agents, plural(t.agents), t.servers,
            plural(t.servers), t.jobs, plural(t.jobs));
     show_traffic(&t);
 }

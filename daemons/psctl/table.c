@@ -102,23 +102,21 @@ void table_fini(struct table *t)
 
 void table_text(struct table *t, const char *text)
 {
-    char out[CELL_MAX];
-    struct ps_str s = PS_STR(out);
+    struct ps_str s = PS_STR_ROOM(CELL_MAX);
 
     add_printable(&s, text, CELL_TEXT_MAX);
-    put_cell(t, text[0] == '\0' ? "-" : out);
+    put_cell(t, text[0] == '\0' ? "-" : s.data);
 }
 
 void table_cell(struct table *t, const char *fmt, ...)
 {
-    char out[CELL_MAX];
-    struct ps_str s = PS_STR(out);
+    struct ps_str s = PS_STR_ROOM(CELL_MAX);
     va_list ap;
 
     va_start(ap, fmt);
     ps_str_addv(&s, fmt, ap);
     va_end(ap);
-    put_cell(t, out);
+    put_cell(t, s.data);
 }
 
 void table_print(const struct table *t, bool headings)
@@ -208,9 +206,8 @@ void add_upper(struct ps_str *s, const char *word)
 
 void cell_upper(struct table *t, const char *word)
 {
-    char text[32];
-    struct ps_str s = PS_STR(text);
+    struct ps_str s = PS_STR_ROOM(32);
 
     add_upper(&s, word);
-    table_cell(t, "%s", text);
+    table_cell(t, "%s", s.data);
 }

@@ -455,14 +455,13 @@ static void show_lags(const struct trace_lag *lags, size_t count,
     table_print(&t, headings);
     table_fini(&t);
     if (slowest != NULL) {
-        char node[4 * PS_NAME_MAX + 1];
-        struct ps_str s = PS_STR(node);
+        struct ps_str s = PS_STR_ROOM(4 * PS_NAME_MAX + 1);
 
         add_printable(&s, slowest->node, PS_NAME_MAX);
         printf("rank %" PRIu32 " (%s) is the slowest: last in %" PRIu32
                " of %" PRIu32 " rounds, in which the others waited %.1f ms for "
                "it\n",
-               slowest->rank, node, slowest->last, slowest->rounds,
+               slowest->rank, s.data, slowest->last, slowest->rounds,
                (double)slowest->cost_ns / 1e6);
     } else {
         puts(count > 0 ? "no rank is slower than the others"

@@ -286,11 +286,10 @@ static void name_slice(const struct drawing *d, const struct trace_member *m,
 static void put_slice(struct drawing *d, const struct slice *slice)
 {
     const struct ps_rec_trace_entry *e = slice->entry;
-    char text[PS_KEY_NAME_MAX + 64];
-    struct ps_str s = PS_STR(text);
+    struct ps_str s = PS_STR_ROOM(PS_KEY_NAME_MAX + 64);
 
     name_slice(d, &d->trace->members[slice->member], e, &s);
-    begin_event(d, "X", text, slice);
+    begin_event(d, "X", s.data, slice);
     ps_timeline_time(&d->file, "dur", slice->end - slice->begin);
     fprintf(d->file.out, ",\"cat\":\"%s\"", ps_trace_kind_name(e->kind));
     if (e->kind == PS_TRACE_KIND_SPAN) {

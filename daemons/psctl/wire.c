@@ -96,8 +96,7 @@ static int malformed_answer(const struct wire *w, const char *what)
 /* Prints an error of psched, made safe for a terminal. */
 static void wire_error(const struct wire *w, const char *text, int rc)
 {
-    char out[4 * PS_TEXT_MAX + 1];
-    struct ps_str s = PS_STR(out);
+    struct ps_str s = PS_STR_ROOM(4 * PS_TEXT_MAX + 1);
 
     if (text[0] == '\0') {
         text = ps_strerror(rc);
@@ -114,7 +113,7 @@ static void wire_error(const struct wire *w, const char *text, int rc)
             ps_str_addf(&s, "%c", *text++);
         }
     }
-    fprintf(stderr, "psctl: psched at %s: %s\n", w->endpoint, out);
+    fprintf(stderr, "psctl: psched at %s: %s\n", w->endpoint, s.data);
 }
 
 static int exit_code_of(int rc)
@@ -150,8 +149,7 @@ static int connect_path(struct wire *w, const char *path)
 
 static int dial_path(struct wire *w, const char *path)
 {
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str why = PS_STR(text);
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
     int error;
 
     if (path[0] == '\0' || strlen(path) > PS_SOCKET_PATH_MAX) {
@@ -167,7 +165,7 @@ static int dial_path(struct wire *w, const char *path)
     if (error == EACCES) {
         ps_file_add_group(path, &why);
     }
-    return report_unreachable(w, text);
+    return report_unreachable(w, why.data);
 }
 
 static int dial_endpoint(struct wire *w)
@@ -227,14 +225,13 @@ static int check_token(const struct wire *w)
 /* Puts TLS on a connection by TCP, if there is a certificate for it. */
 static int encrypt(struct wire *w)
 {
-    char text[2 * PS_TEXT_MAX];
-    struct ps_str why = PS_STR(text);
+    struct ps_str why = PS_STR_ROOM(2 * PS_TEXT_MAX);
 
     if (w->is_local || w->tls == NULL) {
         return 0;
     }
     if (!line_encrypt(&w->line, w->tls, w->silence_max, &why)) {
-        fprintf(stderr, "psctl: psched at %s: %s\n", w->endpoint, text);
+        fprintf(stderr, "psctl: psched at %s: %s\n", w->endpoint, why.data);
         return EXIT_UNAVAILABLE;
     }
     return 0;

@@ -22,15 +22,6 @@ struct ps_str {
         .data = (char[size]){0}, .cap = (size)                                 \
     }
 void ps_str_init(struct ps_str *s, char *data, size_t cap);
-static inline struct ps_str ps_str_of(char (*array)[], size_t cap)
-{
-    struct ps_str s;
-
-    ps_str_init(&s, *array, cap);
-    return s;
-}
-/* Value of a text that begins empty in this array of characters. */
-#define PS_STR(array) ps_str_of(&(array), sizeof(array))
 void ps_str_add(struct ps_str *s, const char *text);
 void ps_str_addf(struct ps_str *s, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));

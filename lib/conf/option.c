@@ -215,17 +215,16 @@ static void add_error(struct loader *l, const char *where, const char *fmt, ...)
 static void add_unknown(struct loader *l, const char *where, const char *path)
 {
     const char *near = ps_option_nearest(l->options->set, path);
-    char shown[PATH_MAX_BYTES * 4];
-    struct ps_str s = PS_STR(shown);
+    struct ps_str s = PS_STR_ROOM(PATH_MAX_BYTES * 4);
 
     ps_str_add_escaped(&s, path, strlen(path), PATH_MAX_BYTES);
     if (near != NULL) {
-        add_error(l, where, "%s is not an option; did you mean %s?", shown,
+        add_error(l, where, "%s is not an option; did you mean %s?", s.data,
                   near);
     } else {
         add_error(l, where,
                   "%s is not an option; --print-config=defaults lists them",
-                  shown);
+                  s.data);
     }
 }
 
@@ -267,12 +266,11 @@ static struct ps_option_slot *find_pairs(const struct ps_options *o,
 static void add_refusal(struct loader *l, const struct ps_option *row,
                         const struct ps_yaml_entry *e, const char *where)
 {
-    char takes[256];
-    struct ps_str s = PS_STR(takes);
+    struct ps_str s = PS_STR_ROOM(256);
 
     ps_value_describe(row, &s);
     add_error(l, where, "%s is not a %s; write %s", row->path,
-              e->kind == PS_YAML_EMPTY_MAP ? "map" : "list", takes);
+              e->kind == PS_YAML_EMPTY_MAP ? "map" : "list", s.data);
 }
 
 static void apply_list(struct loader *l, struct ps_option_slot *s,
@@ -448,11 +446,10 @@ static void translate_alias(const struct ps_option_alias *a, const char *value,
 static void apply_variable(struct ps_option_slot *s, const char *name,
                            const char *text)
 {
-    char where[PATH_MAX_BYTES + 32];
-    struct ps_str w = PS_STR(where);
+    struct ps_str w = PS_STR_ROOM(PATH_MAX_BYTES + 32);
 
     ps_str_addf(&w, "environment %s", name);
-    slot_set(s, PS_OPTION_FROM_ENVIRONMENT, where, text);
+    slot_set(s, PS_OPTION_FROM_ENVIRONMENT, w.data, text);
 }
 
 /* The variable PSD_<PATH> has precedence over aliases, which other programs
@@ -462,14 +459,13 @@ static void apply_environment(struct loader *l)
     for (size_t i = 0; i < l->options->count; i++) {
         struct ps_option_slot *s = &l->options->slots[i];
         const struct ps_option *row = s->row;
-        char name[PATH_MAX_BYTES + 8];
-        struct ps_str n = PS_STR(name);
+        struct ps_str n = PS_STR_ROOM(PATH_MAX_BYTES + 8);
 
         ps_option_variable(row, &n);
-        const char *value = ps_value_getenv(l->input->env, name);
+        const char *value = ps_value_getenv(l->input->env, n.data);
 
         if (value != NULL) {
-            apply_variable(s, name, value);
+            apply_variable(s, n.data, value);
             continue;
         }
         for (size_t a = 0;; a++) {
@@ -500,11 +496,10 @@ static void apply_environment(struct loader *l)
 static bool reads_variable(const struct ps_option_set *set, const char *name)
 {
     for (size_t i = 0; i < ps_option_set_count(set); i++) {
-        char own[PATH_MAX_BYTES + 8u];
-        struct ps_str s = PS_STR(own);
+        struct ps_str s = PS_STR_ROOM(PATH_MAX_BYTES + 8u);
 
         ps_option_variable(ps_option_set_row(set, i, NULL), &s);
-        if (strcmp(own, name) == 0) {
+        if (strcmp(s.data, name) == 0) {
             return true;
         }
     }
@@ -523,15 +518,14 @@ static void find_nearest_variable(const struct loader *l, const char *name,
     for (const struct ps_option_set *const *set = l->input->sets; *set != NULL;
          set++) {
         for (size_t i = 0; i < ps_option_set_count(*set); i++) {
-            char own[VARIABLE_MAX];
-            struct ps_str s = PS_STR(own);
+            struct ps_str s = PS_STR_ROOM(VARIABLE_MAX);
             size_t d;
 
             ps_option_variable(ps_option_set_row(*set, i, NULL), &s);
-            d = ps_edit_distance(own, name);
+            d = ps_edit_distance(s.data, name);
             if (d < near || (d == near && ret[0] == '\0')) {
                 near = d;
-                ps_str_copy(ret, VARIABLE_MAX, own);
+                ps_str_copy(ret, VARIABLE_MAX, s.data);
             }
         }
     }

@@ -324,13 +324,12 @@ static void sample_row(struct walk *w, const struct ps_option *row,
                        const struct ps_option_slot *slot, const char *name,
                        int depth)
 {
-    char text[TEXT_MAX];
-    struct ps_str s = PS_STR(text);
+    struct ps_str s = PS_STR_ROOM(TEXT_MAX);
 
     (void)slot;
     ps_str_addf(&s, "%s ", row->help);
     add_facts(row, &s);
-    print_comment(w->out, depth, text);
+    print_comment(w->out, depth, s.data);
     indent(w->out, depth);
     fprintf(w->out, "#%s: ", name);
     print_default(w->out, w->set, row);

@@ -92,15 +92,14 @@ static int accept_key(struct reader *r, const yaml_event_t *ev)
     size_t len = ev->data.scalar.length;
 
     if (!is_valid_key(key, len)) {
-        char shown[80];
-        struct ps_str s = PS_STR(shown);
+        struct ps_str s = PS_STR_ROOM(80);
 
         ps_str_add_escaped(&s, key, len, 16);
         return set_error(
             r, ev->start_mark,
             "'%s' cannot be a key; use up to %u letters, digits, '_' "
             "and '-'",
-            shown, PS_YAML_KEY_MAX);
+            s.data, PS_YAML_KEY_MAX);
     }
     cut_path(r, l->path_len);
     ps_str_addf(&r->path, "%s%s", l->path_len == 0 ? "" : ".", key);
