@@ -133,19 +133,26 @@ static void the_table_counts_in_the_memory_of_the_job(void **state)
 
 static void scalars_outlive_their_job(void **state)
 {
-    struct ps_sched_last_scalars last;
+    struct ps_sched_history history = {.ended_count = 0};
+    struct ps_sched_job job = {.gen = 7};
+    const struct ps_msg_job_row *row;
     struct table t;
 
     (void)state;
     begin_table(&t, NULL);
     assert_int_equal(set_value(&t, "accuracy", 1, 12, 0.875), 0);
-    ps_sched_scalars_keep(t.scalars, PS_SECONDS(2), &last);
+    job.observed.scalars = t.scalars;
+    ps_sched_history_add(&history, &job, PS_SECONDS(2));
     end_table(&t);
-    assert_int_equal(last.count, 1);
-    assert_string_equal(last.list[0].name, "accuracy");
-    assert_true(last.list[0].mean == 0.875);
-    ps_sched_scalars_keep(NULL, PS_SECONDS(2), &last);
-    assert_int_equal(last.count, 0);
+    row = &ps_sched_history_find(&history, 7)->row->job_row;
+    assert_int_equal(row->scalars_count, 1);
+    assert_string_equal(row->scalars[0].name, "accuracy");
+    assert_true(row->scalars[0].mean == 0.875);
+    job = (struct ps_sched_job){.gen = 8};
+    ps_sched_history_add(&history, &job, PS_SECONDS(2));
+    row = &ps_sched_history_find(&history, 8)->row->job_row;
+    assert_int_equal(row->scalars_count, 0);
+    ps_sched_history_fini(&history);
 }
 
 int main(void)

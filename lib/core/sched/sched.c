@@ -86,6 +86,7 @@ void ps_sched_free(struct ps_sched *s)
     ps_map_free(s->jobs);
     ps_sched_tokens_fini(s);
     ps_sched_events_fini(&s->events);
+    ps_sched_history_fini(&s->history);
     /* Before the account, which their links use. */
     ps_members_fini(&s->members);
     ps_sched_account_fini(s);

@@ -158,17 +158,6 @@ uint32_t ps_sched_scalars_rows(const struct ps_sched_scalars *s, ps_time now,
     return count;
 }
 
-void ps_sched_scalars_keep(const struct ps_sched_scalars *s, ps_time now,
-                           struct ps_sched_last_scalars *ret)
-{
-    ret->at = now;
-    ret->count = ps_sched_scalars_rows(s, now, ret->list);
-    for (uint32_t i = 0; i < ret->count; i++) {
-        ps_str_copy(ret->names[i], sizeof(ret->names[i]), ret->list[i].name);
-        ret->list[i].name = ret->names[i];
-    }
-}
-
 void ps_sched_scalars_free(struct ps_sched_scalars *s)
 {
     if (s == NULL) {
@@ -200,7 +189,7 @@ void ps_sched_job_fill_row(const struct ps_sched_job *j, ps_time now,
         .bytes = j->keys.bytes,
         .barriers = j->barrier.last_open,
         .age_ns = now - j->created_at,
-        .optimizer = j->optimizer.name,
+        .optimizer = j->optimizer.declared.name,
         .compression = j->compression.text,
         .skipped_steps = j->norms.skipped_steps,
         .reason = j->reason,
@@ -212,24 +201,27 @@ void ps_sched_history_add(struct ps_sched_history *h,
 {
     struct ps_sched_ended_job *p =
         &h->jobs[h->ended_count++ % PS_SCHED_HISTORY_MAX];
+    struct ps_rec_job_scalar scalars[PS_SCALARS_MAX];
+    struct ps_msg msg = {.code = PS_MSG_JOB_ROW};
+    struct ps_msg_job_row *row = &msg.job_row;
 
-    memset(p, 0, sizeof(*p));
-    ps_sched_job_fill_row(j, now, &p->row);
-    ps_str_copy(p->name, sizeof(p->name), j->name);
-    ps_str_copy(p->optimizer, sizeof(p->optimizer),
-                j->optimizer.name != NULL ? j->optimizer.name : "");
-    ps_str_copy(p->reason, sizeof(p->reason), j->reason);
-    ps_str_copy(p->compression, sizeof(p->compression), j->compression.text);
-    p->row.compression = p->compression;
-    p->row.name = p->name;
-    p->row.optimizer = p->optimizer;
-    p->row.reason = p->reason;
-    if (p->reason[0] != '\0') {
-        /* Outcome of the job, for operators. */
-        p->row.phase = PS_JOB_PHASE_FAILED;
+    ps_sched_job_fill_row(j, now, row);
+    row->scalars = scalars;
+    row->scalars_count = ps_sched_scalars_rows(j->observed.scalars, now,
+                                               scalars);
+    if (j->reason[0] != '\0') {
+        row->phase = PS_JOB_PHASE_FAILED; /* Outcome of the job. */
     }
-    p->created_at = j->created_at;
-    ps_sched_scalars_keep(j->observed.scalars, now, &p->scalars);
+    ps_msg_free(p->row);
+    p->row = ps_msg_dup(&msg);
+    p->ended_at = now;
+}
+
+void ps_sched_history_fini(struct ps_sched_history *h)
+{
+    for (uint32_t i = 0; i < ps_sched_history_count(h); i++) {
+        ps_msg_free(h->jobs[i].row);
+    }
 }
 
 uint32_t ps_sched_history_count(const struct ps_sched_history *h)
@@ -250,7 +242,7 @@ const struct ps_sched_ended_job *
 ps_sched_history_find(const struct ps_sched_history *h, uint64_t gen)
 {
     for (uint32_t i = 0; i < ps_sched_history_count(h); i++) {
-        if (h->jobs[i].row.gen == gen) {
+        if (h->jobs[i].row->job_row.gen == gen) {
             return &h->jobs[i];
         }
     }

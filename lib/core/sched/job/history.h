@@ -16,18 +16,8 @@ struct ps_sched_scalars;
 
 /* ----------------------------------------------------------------- scalars */
 
-/* Training scalars of a job: the last value of each name and rank. Independent
- * of messages and members. */
-
-/* NULL: no rank has reported a scalar. */
-
-/* Scalars of a job that has ended, as operators see them. */
-struct ps_sched_last_scalars {
-    uint32_t count;
-    ps_time at;                                    /* When the job ended. */
-    struct ps_rec_job_scalar list[PS_SCALARS_MAX]; /* Names are below. */
-    char names[PS_SCALARS_MAX][PS_SCALAR_NAME_MAX + 1];
-};
+/* Training scalars of a job: the last value of each name and rank. NULL: no rank
+ * has reported one. */
 
 /* Sets the last value of a rank, a number below `num_workers`, which is the same
  * in all calls. PS_E_INVAL: the name has other characters than names have;
@@ -42,9 +32,6 @@ PS_MUST_USE int ps_sched_scalars_set(struct ps_sched_scalars **scalars,
  * the rows borrow. NULL is allowed. */
 uint32_t ps_sched_scalars_rows(const struct ps_sched_scalars *s, ps_time now,
                                struct ps_rec_job_scalar rows[PS_SCALARS_MAX]);
-/* Copies them for the time after the job. */
-void ps_sched_scalars_keep(const struct ps_sched_scalars *s, ps_time now,
-                           struct ps_sched_last_scalars *ret);
 /* The account has been refunded, or is closed next. NULL is allowed. */
 void ps_sched_scalars_free(struct ps_sched_scalars *s);
 
@@ -57,13 +44,8 @@ void ps_sched_scalars_free(struct ps_sched_scalars *s);
 #define PS_SCHED_HISTORY_MAX 16u
 
 struct ps_sched_ended_job {
-    struct ps_msg_job_row row; /* Strings point into the arrays below. */
-    ps_time created_at;
-    char name[PS_NAME_MAX + 1];
-    char optimizer[33];
-    char compression[PS_COMPRESSION_TEXT_MAX];
-    char reason[PS_TEXT_MAX + 1];
-    struct ps_sched_last_scalars scalars;
+    struct ps_msg *row; /* Owned: job_row, with the ages at `ended_at`. */
+    ps_time ended_at;
 };
 
 struct ps_sched_history {
@@ -76,6 +58,7 @@ void ps_sched_job_fill_row(const struct ps_sched_job *j, ps_time now,
                            struct ps_msg_job_row *ret);
 void ps_sched_history_add(struct ps_sched_history *h,
                           const struct ps_sched_job *j, ps_time now);
+void ps_sched_history_fini(struct ps_sched_history *h);
 /* Number of jobs that are remembered, and one of them, oldest first. */
 uint32_t ps_sched_history_count(const struct ps_sched_history *h);
 const struct ps_sched_ended_job *

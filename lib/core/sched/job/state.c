@@ -73,12 +73,12 @@ int ps_sched_job_end_reason(const struct ps_sched *s, uint64_t gen,
     const struct ps_sched_ended_job *p = ps_sched_history_find(&s->history,
                                                                gen);
 
-    if (p != NULL && p->reason[0] != '\0') {
-        ps_str_add(ret, p->reason);
+    if (p != NULL && p->row->job_row.reason[0] != '\0') {
+        ps_str_add(ret, p->row->job_row.reason);
         return PS_E_JOBFAILED;
     }
     if (p != NULL) {
-        ps_str_addf(ret, "job %s has ended", p->name);
+        ps_str_addf(ret, "job %s has ended", p->row->job_row.name);
         return PS_E_NOJOB;
     }
     /* Generations of this scheduler are above its base, those of earlier ones

@@ -168,20 +168,20 @@ list_lost_ranks(const struct ps_sched_job *j,
     return count;
 }
 
-/* Row of a job that has ended; `scalars` are written for it. */
+/* Row of a job that has ended, with its ages now; `scalars` are written for
+ * it. */
 static struct ps_msg_job_row
 ended_job_row(const struct ps_sched_ended_job *p, ps_time now,
               struct ps_rec_job_scalar scalars[PS_SCALARS_MAX])
 {
-    struct ps_msg_job_row row = p->row;
+    struct ps_msg_job_row row = p->row->job_row;
 
-    row.age_ns = now - p->created_at;
-    row.scalars = scalars;
-    row.scalars_count = p->scalars.count;
-    for (uint32_t i = 0; i < p->scalars.count; i++) {
-        scalars[i] = p->scalars.list[i];
-        scalars[i].age_ns += now - p->scalars.at;
+    row.age_ns += now - p->ended_at;
+    for (uint32_t i = 0; i < row.scalars_count; i++) {
+        scalars[i] = row.scalars[i];
+        scalars[i].age_ns += now - p->ended_at;
     }
+    row.scalars = scalars;
     return row;
 }
 
