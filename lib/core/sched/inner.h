@@ -162,6 +162,8 @@ struct ps_sched_step {
     struct ps_sched *s;
     ps_time now;
     struct ps_effects *fx;
+    /* Of the message that is handled; NULL: it has none. */
+    const struct ps_slice *payload;
 };
 
 /* Returns "" for NULL: strings of messages made in this process may be NULL. */

@@ -163,34 +163,116 @@ static void reject_message(struct ps_sched_step *st, struct ps_sched_conn *c,
     }
 }
 
-/* --------------------------------------------------------------- authority */
+/* ---------------------------------------------------------------- handlers */
 
-/* By message: whether the scheduler waits for this answer of the member. A
- * message that answers and has no row is refused. */
-static const struct {
-    enum ps_msg_code code;
-    int (*check)(const struct ps_sched *s, const struct ps_member *m,
-                 const struct ps_msg *msg);
-} answers[] = {
-    {PS_MSG_PART_CHUNK, ps_sched_migration_check_answer},
-    {PS_MSG_PART_ACK, ps_sched_migration_check_answer},
-    {PS_MSG_PROFILE_EVENTS, ps_sched_profile_check_answer},
-    {PS_MSG_STALL_REPORT, ps_sched_stall_check_answer},
-    {PS_MSG_WAIT_REPORT, ps_sched_diverged_check_answer},
-    {PS_MSG_TRACE_ENTRIES, ps_sched_trace_check_answer},
-    {PS_MSG_PING_ACK, ps_sched_witness_check_answer},
-};
+static void on_ping(struct ps_sched_step *st, struct ps_member *m,
+                    const struct ps_msg *msg)
+{
+    const struct ps_msg_ping *ping = &msg->ping;
+    bool returned = m->last_ping.draining && !ping->draining;
 
-static int check_answer(const struct ps_sched *s, const struct ps_member *m,
+    if (ping->draining && !m->last_ping.draining) {
+        ps_effects_log(st->fx, PS_LOG_INFO, "%s %s is shutting down",
+                       ps_role_name(m->role), m->name);
+        ps_sched_event_member(st, m, "draining", false, NULL);
+    }
+    ps_member_record_ping(m, ping, st->now);
+    ps_effects_send_msg(st->fx, ps_link_conn(m->link),
+                        &(struct ps_msg){
+                            .code = PS_MSG_PONG,
+                            .ack = ps_link_received(m->link),
+                            .pong = {.stamp = ping->stamp},
+                        });
+    if (returned) {
+        ps_sched_jobs_try_start(st);
+    }
+}
+
+static void on_costs(struct ps_sched_step *st, struct ps_member *m,
+                     const struct ps_msg *msg)
+{
+    (void)st;
+    ps_msg_free(m->last_costs);
+    m->last_costs = ps_msg_dup(msg);
+}
+
+static void on_stall_report(struct ps_sched_step *st, struct ps_member *agent,
+                            const struct ps_msg *msg)
+{
+    char text[PS_TEXT_MAX + 1];
+    struct ps_sched_job *j;
+    struct ps_str why;
+
+    ps_str_init(&why, text, sizeof(text));
+    j = ps_sched_on_stall_report(st, agent, &msg->stall_report, &why);
+    if (j != NULL) {
+        ps_sched_job_fail(st, j, text);
+    }
+}
+
+/* Of a report about a job, which its agents make when asked. */
+static int check_report(const struct ps_sched *s, const struct ps_member *agent,
                         const struct ps_msg *msg)
 {
-    for (size_t i = 0; i < sizeof(answers) / sizeof(answers[0]); i++) {
-        if (answers[i].code == msg->code) {
-            return answers[i].check(s, m, msg);
-        }
+    struct ps_msg_subject about;
+    const struct ps_sched_job *j = ps_msg_subject(msg, &about)
+                                       ? ps_sched_find_job(s, about.gen)
+                                       : NULL;
+
+    if (j == NULL || !ps_sched_job_has_started(j)) {
+        return PS_E_NOENT;
     }
-    return PS_E_PERM;
+    return ps_sched_job_slot_of(j, agent->node) < j->slot_count ? 0 : PS_E_PERM;
 }
+
+/* What becomes of a message of a member. */
+struct handling {
+    ps_sched_handler *handle;
+    ps_sched_answer_check *check; /* An answer without one is refused. */
+};
+
+static struct handling handling_of(enum ps_msg_code code)
+{
+    static const struct handling rows[] = {
+        [PS_MSG_PING] = {on_ping, NULL},
+        [PS_MSG_PING_ACK] = {ps_sched_on_ping_ack,
+                             ps_sched_witness_check_answer},
+        [PS_MSG_COSTS] = {on_costs, NULL},
+        [PS_MSG_JOB_OPEN] = {ps_sched_on_job_open, NULL},
+        [PS_MSG_JOB_READY] = {ps_sched_on_job_ready, NULL},
+        [PS_MSG_WORKER_GONE] = {ps_sched_on_worker_gone, NULL},
+        [PS_MSG_VALUE_LOST] = {ps_sched_on_value_lost, NULL},
+        [PS_MSG_KEY_OPEN] = {ps_sched_on_key_open, NULL},
+        [PS_MSG_KEY_CLOSE] = {ps_sched_on_key_close, NULL},
+        [PS_MSG_DISAGREEMENT] = {ps_sched_on_disagreement, NULL},
+        [PS_MSG_OPTIMIZER_SET] = {ps_sched_on_optimizer_set, NULL},
+        [PS_MSG_OPTIMIZER_CHANGE] = {ps_sched_on_optimizer_change, NULL},
+        [PS_MSG_OPTIMIZER_TUNE] = {ps_sched_on_optimizer_tune, NULL},
+        [PS_MSG_COMPRESSION_SET] = {ps_sched_on_compression_set, NULL},
+        [PS_MSG_NORM_PART] = {ps_sched_on_norm_part, NULL},
+        [PS_MSG_BARRIER_ENTER] = {ps_sched_on_barrier_enter, NULL},
+        [PS_MSG_REPORT] = {ps_sched_on_report, NULL},
+        [PS_MSG_PROFILE_SET] = {ps_sched_on_profile_set, NULL},
+        [PS_MSG_PROFILE_GET] = {ps_sched_on_profile_get, NULL},
+        [PS_MSG_PROFILE_EVENTS] = {ps_sched_on_profile_events,
+                                   ps_sched_profile_check_answer},
+        [PS_MSG_PART_CHUNK] = {ps_sched_on_part_chunk,
+                               ps_sched_migration_check_answer},
+        [PS_MSG_PART_ACK] = {ps_sched_on_part_ack,
+                             ps_sched_migration_check_answer},
+        [PS_MSG_STALL_QUERY] = {ps_sched_on_stall_query, NULL},
+        [PS_MSG_STALL_REPORT] = {on_stall_report, check_report},
+        [PS_MSG_JOB_STILL] = {ps_sched_on_job_still, NULL},
+        [PS_MSG_WAIT_REPORT] = {ps_sched_on_wait_report, check_report},
+        [PS_MSG_TRACE_ENTRIES] = {ps_sched_on_trace_entries,
+                                  ps_sched_trace_check_answer},
+    };
+
+    return code < sizeof(rows) / sizeof(rows[0]) ? rows[code]
+                                                 : (struct handling){0};
+}
+
+/* --------------------------------------------------------------- authority */
 
 /* True if the member is or was one of the job. */
 static bool is_of_job(const struct ps_sched_job *j, const struct ps_member *m)
@@ -231,7 +313,9 @@ static int check_authority(const struct ps_sched *s, const struct ps_member *m,
     const struct ps_sched_job *j;
 
     if (needs == PS_AUTHORITY_ADDRESSEE) {
-        return check_answer(s, m, msg);
+        return handling_of(msg->code).check != NULL
+                   ? handling_of(msg->code).check(s, m, msg)
+                   : PS_E_PERM;
     }
     if ((needs != PS_AUTHORITY_MEMBER && needs != PS_AUTHORITY_OWNER) ||
         !ps_msg_subject(msg, &about)) {
@@ -298,98 +382,10 @@ static bool has_authority(struct ps_sched_step *st, struct ps_sched_conn *c,
     return rc == 0;
 }
 
-/* ---------------------------------------------------------------- handlers */
-
-static void on_ping(struct ps_sched_step *st, struct ps_member *m,
-                    const struct ps_msg_ping *ping)
-{
-    bool returned = m->last_ping.draining && !ping->draining;
-
-    if (ping->draining && !m->last_ping.draining) {
-        ps_effects_log(st->fx, PS_LOG_INFO, "%s %s is shutting down",
-                       ps_role_name(m->role), m->name);
-        ps_sched_event_member(st, m, "draining", false, NULL);
-    }
-    ps_member_record_ping(m, ping, st->now);
-    ps_effects_send_msg(st->fx, ps_link_conn(m->link),
-                        &(struct ps_msg){
-                            .code = PS_MSG_PONG,
-                            .ack = ps_link_received(m->link),
-                            .pong = {.stamp = ping->stamp},
-                        });
-    if (returned) {
-        ps_sched_jobs_try_start(st);
-    }
-}
-
-static void on_stall_report(struct ps_sched_step *st, struct ps_member *agent,
-                            const struct ps_msg_stall_report *m)
-{
-    char text[PS_TEXT_MAX + 1];
-    struct ps_sched_job *j;
-    struct ps_str why;
-
-    ps_str_init(&why, text, sizeof(text));
-    j = ps_sched_on_stall_report(st, agent, m, &why);
-    if (j != NULL) {
-        ps_sched_job_fail(st, j, text);
-    }
-}
-
-static void on_observing_msg(struct ps_sched_step *st, struct ps_member *m,
-                             const struct ps_msg *msg)
-{
-    if (msg->code == PS_MSG_PROFILE_SET) {
-        ps_sched_on_profile_set(st, m, &msg->profile_set);
-    } else if (msg->code == PS_MSG_PROFILE_GET) {
-        ps_sched_on_profile_get(st, m, &msg->profile_get);
-    } else if (msg->code == PS_MSG_PROFILE_EVENTS) {
-        ps_sched_on_profile_events(st, m, msg);
-    } else if (msg->code == PS_MSG_JOB_STILL) {
-        ps_sched_on_job_still(st, m, &msg->job_still);
-    } else if (msg->code == PS_MSG_WAIT_REPORT) {
-        ps_sched_on_wait_report(st, m, &msg->wait_report);
-    } else if (msg->code == PS_MSG_REPORT) {
-        ps_sched_on_report(st, m, &msg->report);
-    } else if (msg->code == PS_MSG_TRACE_ENTRIES) {
-        ps_sched_on_trace_entries(st, m, msg);
-    }
-}
-
-/* Declarations of keys, optimizers and compression. False: another message. */
-static bool on_declaration(struct ps_sched_step *st, struct ps_member *m,
-                           const struct ps_msg *msg)
-{
-    switch ((int)msg->code) {
-    case PS_MSG_KEY_OPEN:
-        ps_sched_on_key_open(st, m, &msg->key_open);
-        return true;
-    case PS_MSG_KEY_CLOSE:
-        ps_sched_on_key_close(st, m, &msg->key_close);
-        return true;
-    case PS_MSG_DISAGREEMENT:
-        ps_sched_on_disagreement(st, m, &msg->disagreement);
-        return true;
-    case PS_MSG_OPTIMIZER_SET:
-        ps_sched_on_optimizer_set(st, m, &msg->optimizer_set);
-        return true;
-    case PS_MSG_OPTIMIZER_CHANGE:
-        ps_sched_on_optimizer_change(st, m, &msg->optimizer_change);
-        return true;
-    case PS_MSG_OPTIMIZER_TUNE:
-        ps_sched_on_optimizer_tune(st, m, &msg->optimizer_tune);
-        return true;
-    case PS_MSG_COMPRESSION_SET:
-        ps_sched_on_compression_set(st, m, &msg->compression_set);
-        return true;
-    default:
-        return false;
-    }
-}
+/* --------------------------------------------------------------- dispatch */
 
 static void on_member_msg(struct ps_sched_step *st, struct ps_sched_conn *c,
-                          const struct ps_msg *msg,
-                          const struct ps_slice *payload)
+                          const struct ps_msg *msg)
 {
     struct ps_member *m = c->member;
 
@@ -402,53 +398,9 @@ static void on_member_msg(struct ps_sched_step *st, struct ps_sched_conn *c,
     if (!ps_link_receive(m->link, msg, st->now, st->fx)) {
         return;
     }
-    if (ps_sched_member_is_backlogged(st, m) || !has_authority(st, c, msg) ||
-        on_declaration(st, m, msg)) {
-        return;
-    }
-    switch ((int)msg->code) {
-    case PS_MSG_PING:
-        on_ping(st, m, &msg->ping);
-        break;
-    case PS_MSG_PING_ACK:
-        ps_sched_on_ping_ack(st, m, &msg->ping_ack);
-        break;
-    case PS_MSG_COSTS:
-        ps_msg_free(m->last_costs);
-        m->last_costs = ps_msg_dup(msg);
-        break;
-    case PS_MSG_JOB_OPEN:
-        ps_sched_on_job_open(st, m, &msg->job_open);
-        break;
-    case PS_MSG_JOB_READY:
-        ps_sched_on_job_ready(st, m, &msg->job_ready);
-        break;
-    case PS_MSG_NORM_PART:
-        ps_sched_on_norm_part(st, m, &msg->norm_part);
-        break;
-    case PS_MSG_VALUE_LOST:
-        ps_sched_on_value_lost(st, m, &msg->value_lost);
-        break;
-    case PS_MSG_WORKER_GONE:
-        ps_sched_on_worker_gone(st, m, msg->seq, &msg->worker_gone);
-        break;
-    case PS_MSG_BARRIER_ENTER:
-        ps_sched_on_barrier_enter(st, m, &msg->barrier_enter);
-        break;
-    case PS_MSG_STALL_QUERY:
-        ps_sched_on_stall_query(st, m, &msg->stall_query);
-        break;
-    case PS_MSG_STALL_REPORT:
-        on_stall_report(st, m, &msg->stall_report);
-        break;
-    case PS_MSG_PART_CHUNK:
-        ps_sched_on_part_chunk(st, m, &msg->part_chunk, payload);
-        break;
-    case PS_MSG_PART_ACK:
-        ps_sched_on_part_ack(st, m, &msg->part_ack);
-        break;
-    default:
-        on_observing_msg(st, m, msg);
+    if (!ps_sched_member_is_backlogged(st, m) && has_authority(st, c, msg) &&
+        handling_of(msg->code).handle != NULL) {
+        handling_of(msg->code).handle(st, m, msg);
     }
 }
 
@@ -492,7 +444,8 @@ static void on_msg(struct ps_sched_step *st, const struct ps_event *ev)
         }
         break;
     case PS_SCHED_CONN_MEMBER:
-        on_member_msg(st, c, ev->msg.msg, ev->msg.payload);
+        st->payload = ev->msg.payload;
+        on_member_msg(st, c, ev->msg.msg);
         break;
     case PS_SCHED_CONN_CTL:
         on_ctl_msg(st, c, ev->msg.msg);

@@ -354,8 +354,9 @@ static void remove_unused_key(struct ps_sched_step *st, struct ps_sched_job *j,
 }
 
 void ps_sched_on_key_open(struct ps_sched_step *st, struct ps_member *agent,
-                          const struct ps_msg_key_open *m)
+                          const struct ps_msg *msg)
 {
+    const struct ps_msg_key_open *m = &msg->key_open;
     struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
     char text[PS_TEXT_MAX + 1];
     struct ps_str why;
@@ -411,10 +412,10 @@ void ps_sched_on_key_open(struct ps_sched_step *st, struct ps_member *agent,
                                      ps_sched_job_slot_of(j, agent->node));
 }
 
-void ps_sched_on_key_close(struct ps_sched_step *st,
-                           const struct ps_member *agent,
-                           const struct ps_msg_key_close *m)
+void ps_sched_on_key_close(struct ps_sched_step *st, struct ps_member *agent,
+                           const struct ps_msg *msg)
 {
+    const struct ps_msg_key_close *m = &msg->key_close;
     struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
     struct ps_sched_key *k = j != NULL && m->key < j->keys.count
                                  ? j->keys.list[m->key]

@@ -155,8 +155,9 @@ void ps_sched_job_end_if_unused(struct ps_sched_step *st,
 /* ---------------------------------------------------------------- servers */
 
 void ps_sched_on_job_ready(struct ps_sched_step *st, struct ps_member *server,
-                           const struct ps_msg_job_ready *m)
+                           const struct ps_msg *msg)
 {
+    const struct ps_msg_job_ready *m = &msg->job_ready;
     struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
     struct ps_sched_job_server *on =
         j != NULL ? ps_sched_job_server_of(j, server->node) : NULL;
@@ -179,8 +180,9 @@ void ps_sched_on_job_ready(struct ps_sched_step *st, struct ps_member *server,
 }
 
 void ps_sched_on_value_lost(struct ps_sched_step *st, struct ps_member *server,
-                            const struct ps_msg_value_lost *m)
+                            const struct ps_msg *msg)
 {
+    const struct ps_msg_value_lost *m = &msg->value_lost;
     struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
     char text[PS_TEXT_MAX + 1];
     struct ps_str why;

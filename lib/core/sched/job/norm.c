@@ -287,8 +287,9 @@ static struct ps_sched_key *find_key_of_part(const struct ps_sched_job *j,
 }
 
 void ps_sched_on_norm_part(struct ps_sched_step *st, struct ps_member *server,
-                           const struct ps_msg_norm_part *m)
+                           const struct ps_msg *msg)
 {
+    const struct ps_msg_norm_part *m = &msg->norm_part;
     struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
 
     if (j == NULL) {

@@ -396,8 +396,9 @@ static int set_optimizer(struct ps_sched_step *st, struct ps_sched_job *j,
 
 void ps_sched_on_optimizer_set(struct ps_sched_step *st,
                                struct ps_member *agent,
-                               const struct ps_msg_optimizer_set *m)
+                               const struct ps_msg *msg)
 {
+    const struct ps_msg_optimizer_set *m = &msg->optimizer_set;
     struct request r;
 
     if (begin_request(&r, st, agent, m->gen, m->request)) {
@@ -548,8 +549,9 @@ static int set_compression(struct ps_sched_step *st, struct ps_sched_job *j,
 
 void ps_sched_on_compression_set(struct ps_sched_step *st,
                                  struct ps_member *agent,
-                                 const struct ps_msg_compression_set *m)
+                                 const struct ps_msg *msg)
 {
+    const struct ps_msg_compression_set *m = &msg->compression_set;
     struct request r;
 
     if (begin_request(&r, st, agent, m->gen, m->request)) {
@@ -604,8 +606,9 @@ static int add_change(struct ps_sched_step *st, struct ps_sched_job *j,
 
 void ps_sched_on_optimizer_change(struct ps_sched_step *st,
                                   struct ps_member *agent,
-                                  const struct ps_msg_optimizer_change *m)
+                                  const struct ps_msg *msg)
 {
+    const struct ps_msg_optimizer_change *m = &msg->optimizer_change;
     const struct ps_rec_change c = {
         .name = m->name, .value = m->value, .round = m->round};
     struct request r;
@@ -691,8 +694,9 @@ static int add_tunings(struct ps_sched_step *st, struct ps_sched_job *j,
 
 void ps_sched_on_optimizer_tune(struct ps_sched_step *st,
                                 struct ps_member *agent,
-                                const struct ps_msg_optimizer_tune *m)
+                                const struct ps_msg *msg)
 {
+    const struct ps_msg_optimizer_tune *m = &msg->optimizer_tune;
     struct request r;
 
     if (begin_request(&r, st, agent, m->gen, m->request)) {

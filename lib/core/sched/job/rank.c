@@ -42,8 +42,9 @@ void ps_sched_barrier_notify(struct ps_sched_step *st, struct ps_sched_job *j)
 
 void ps_sched_on_barrier_enter(struct ps_sched_step *st,
                                struct ps_member *agent,
-                               const struct ps_msg_barrier_enter *m)
+                               const struct ps_msg *msg)
 {
+    const struct ps_msg_barrier_enter *m = &msg->barrier_enter;
     struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
     bool opens = false;
 
@@ -110,8 +111,9 @@ static void accept_scalar(struct ps_sched_step *st, struct ps_sched_job *j,
 }
 
 void ps_sched_on_report(struct ps_sched_step *st, struct ps_member *agent,
-                        const struct ps_msg_report *m)
+                        const struct ps_msg *msg)
 {
+    const struct ps_msg_report *m = &msg->report;
     struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
     struct answer a = {.refused_count = 0};
 
@@ -151,8 +153,9 @@ void ps_sched_on_report(struct ps_sched_step *st, struct ps_member *agent,
 #define READS_MAX 64u
 
 void ps_sched_on_profile_set(struct ps_sched_step *st, struct ps_member *agent,
-                             const struct ps_msg_profile_set *m)
+                             const struct ps_msg *msg)
 {
+    const struct ps_msg_profile_set *m = &msg->profile_set;
     struct ps_sched_job *j = ps_sched_optimizer_find_job(st, agent, m->gen,
                                                          m->request);
 
@@ -270,8 +273,9 @@ void ps_sched_profile_resend(struct ps_sched_step *st, struct ps_sched_job *j,
 }
 
 void ps_sched_on_profile_get(struct ps_sched_step *st, struct ps_member *agent,
-                             const struct ps_msg_profile_get *m)
+                             const struct ps_msg *msg)
 {
+    const struct ps_msg_profile_get *m = &msg->profile_get;
     struct ps_sched_job *j = ps_sched_optimizer_find_job(st, agent, m->gen,
                                                          m->request);
     char text[PS_TEXT_MAX + 1];

@@ -72,8 +72,7 @@ void ps_sched_job_disagreement_end(struct ps_sched_step *st,
                                    const struct ps_sched_job *j, uint32_t rank);
 
 /* Two ranks of the agent disagree about a key, or agree again. */
-void ps_sched_on_disagreement(struct ps_sched_step *st, struct ps_member *agent,
-                              const struct ps_msg_disagreement *m);
+ps_sched_handler ps_sched_on_disagreement;
 
 /* ------------------------------------------------------ admission.c: costs */
 
@@ -166,8 +165,7 @@ void ps_sched_admission_send_quota(struct ps_sched_step *st,
 
 /* Norm allreduce over the partitions of a key. */
 
-void ps_sched_on_norm_part(struct ps_sched_step *st, struct ps_member *server,
-                           const struct ps_msg_norm_part *m);
+ps_sched_handler ps_sched_on_norm_part;
 /* Called once the job has optimizer `o`; keys may exist already. */
 void ps_sched_norm_init(struct ps_sched_job *j, const struct ps_optim *o);
 /* Called at the end of a job. */
@@ -186,13 +184,10 @@ void ps_sched_norm_describe_missing(const struct ps_sched_job *j, uint32_t key,
 
 /* ------------------------------------------------------------------- key.c */
 
-void ps_sched_on_key_open(struct ps_sched_step *st, struct ps_member *agent,
-                          const struct ps_msg_key_open *m);
+ps_sched_handler ps_sched_on_key_open;
 /* Removes the agent, which could not take the key, from its openers; removes a
  * key without openers. */
-void ps_sched_on_key_close(struct ps_sched_step *st,
-                           const struct ps_member *agent,
-                           const struct ps_msg_key_close *m);
+ps_sched_handler ps_sched_on_key_close;
 /* Moves the partitions of the lost server `gone` to the servers of the job.
  * PS_E_FULL: they lack memory; the reason is appended to `why`. */
 int ps_sched_keys_reassign(struct ps_sched_step *st, struct ps_sched_job *j,
@@ -213,18 +208,10 @@ void ps_sched_keys_send_reassigned(struct ps_sched_step *st,
 
 /* ------------------------------------------------------------- optimizer.c */
 
-void ps_sched_on_optimizer_set(struct ps_sched_step *st,
-                               struct ps_member *agent,
-                               const struct ps_msg_optimizer_set *m);
-void ps_sched_on_compression_set(struct ps_sched_step *st,
-                                 struct ps_member *agent,
-                                 const struct ps_msg_compression_set *m);
-void ps_sched_on_optimizer_change(struct ps_sched_step *st,
-                                  struct ps_member *agent,
-                                  const struct ps_msg_optimizer_change *m);
-void ps_sched_on_optimizer_tune(struct ps_sched_step *st,
-                                struct ps_member *agent,
-                                const struct ps_msg_optimizer_tune *m);
+ps_sched_handler ps_sched_on_optimizer_set;
+ps_sched_handler ps_sched_on_compression_set;
+ps_sched_handler ps_sched_on_optimizer_change;
+ps_sched_handler ps_sched_on_optimizer_tune;
 /* Sends optimizer_done. */
 void ps_sched_optimizer_done(struct ps_sched_step *st, struct ps_member *agent,
                              uint64_t gen, uint64_t request, int rc,
@@ -257,28 +244,18 @@ void ps_sched_waiters_drop_agent(struct ps_sched_job *j, uint32_t agent);
 
 /* ------------------------------------------------------------------ rank.c */
 
-void ps_sched_on_barrier_enter(struct ps_sched_step *st,
-                               struct ps_member *agent,
-                               const struct ps_msg_barrier_enter *m);
+ps_sched_handler ps_sched_on_barrier_enter;
 /* Sends the newest open barrier to all agents of the job. */
 void ps_sched_barrier_notify(struct ps_sched_step *st, struct ps_sched_job *j);
 /* Training scalars. */
-void ps_sched_on_report(struct ps_sched_step *st, struct ps_member *agent,
-                        const struct ps_msg_report *m);
+ps_sched_handler ps_sched_on_report;
 
 /* ------------------------------------------------------ rank.c: recordings */
 
-void ps_sched_on_profile_set(struct ps_sched_step *st, struct ps_member *agent,
-                             const struct ps_msg_profile_set *m);
-void ps_sched_on_profile_get(struct ps_sched_step *st, struct ps_member *agent,
-                             const struct ps_msg_profile_get *m);
-/* As ps_sched_migration_check_answer(), of profile_events. */
-int ps_sched_profile_check_answer(const struct ps_sched *s,
-                                  const struct ps_member *server,
-                                  const struct ps_msg *msg);
-void ps_sched_on_profile_events(struct ps_sched_step *st,
-                                struct ps_member *server,
-                                const struct ps_msg *msg);
+ps_sched_handler ps_sched_on_profile_set;
+ps_sched_handler ps_sched_on_profile_get;
+ps_sched_answer_check ps_sched_profile_check_answer;
+ps_sched_handler ps_sched_on_profile_events;
 /* Sends a server on a fresh link again what it has not answered. */
 void ps_sched_profile_resend(struct ps_sched_step *st, struct ps_sched_job *j,
                              const struct ps_member *server);
@@ -288,10 +265,8 @@ void ps_sched_profile_server_lost(struct ps_sched_step *st,
 
 /* ------------------------------------------------------------- lifecycle.c */
 
-void ps_sched_on_job_ready(struct ps_sched_step *st, struct ps_member *server,
-                           const struct ps_msg_job_ready *m);
-void ps_sched_on_value_lost(struct ps_sched_step *st, struct ps_member *server,
-                            const struct ps_msg_value_lost *m);
+ps_sched_handler ps_sched_on_job_ready;
+ps_sched_handler ps_sched_on_value_lost;
 void ps_sched_job_try_start(struct ps_sched_step *st, struct ps_sched_job *j);
 void ps_sched_jobs_try_start(struct ps_sched_step *st);
 void ps_sched_job_try_run(struct ps_sched_step *st, struct ps_sched_job *j);
@@ -338,7 +313,5 @@ void ps_sched_jobs_on_fresh_link(struct ps_sched_step *st, struct ps_member *m);
 
 /* ---------------------------------------------------------------- worker.c */
 
-void ps_sched_on_job_open(struct ps_sched_step *st, struct ps_member *agent,
-                          const struct ps_msg_job_open *m);
-void ps_sched_on_worker_gone(struct ps_sched_step *st, struct ps_member *agent,
-                             uint64_t seq, const struct ps_msg_worker_gone *m);
+ps_sched_handler ps_sched_on_job_open;
+ps_sched_handler ps_sched_on_worker_gone;

@@ -383,8 +383,9 @@ static bool is_newest_report(struct ps_sched_disagreement *d, uint32_t slot,
 }
 
 void ps_sched_on_disagreement(struct ps_sched_step *st, struct ps_member *agent,
-                              const struct ps_msg_disagreement *m)
+                              const struct ps_msg *msg)
 {
+    const struct ps_msg_disagreement *m = &msg->disagreement;
     struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
     const char *text = ps_sched_text_or_empty(m->text);
     char why_text[PS_TEXT_MAX + 1];

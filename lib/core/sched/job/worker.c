@@ -724,8 +724,9 @@ static void open_job(struct ps_sched_step *st, struct ps_member *agent,
 }
 
 void ps_sched_on_job_open(struct ps_sched_step *st, struct ps_member *agent,
-                          const struct ps_msg_job_open *m)
+                          const struct ps_msg *msg)
 {
+    const struct ps_msg_job_open *m = &msg->job_open;
     const struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
     struct joining in = {.m = *m};
     char text[PS_TEXT_MAX + 1];
@@ -801,13 +802,14 @@ static void remove_worker(struct ps_sched_step *st, struct ps_sched_job *j,
 }
 
 void ps_sched_on_worker_gone(struct ps_sched_step *st, struct ps_member *agent,
-                             uint64_t seq, const struct ps_msg_worker_gone *m)
+                             const struct ps_msg *msg)
 {
+    const struct ps_msg_worker_gone *m = &msg->worker_gone;
     struct ps_map_cursor cursor = {0};
     struct ps_sched_job *j;
 
     /* Its job_open may arrive later. */
-    ps_member_add_pending_exit(agent, m->worker, seq);
+    ps_member_add_pending_exit(agent, m->worker, msg->seq);
     while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
         struct ps_sched_worker *w;
 

@@ -119,10 +119,10 @@ int ps_sched_witness_check_answer(const struct ps_sched *s,
                : PS_E_NOENT;
 }
 
-void ps_sched_on_ping_ack(struct ps_sched_step *st,
-                          const struct ps_member *witness,
-                          const struct ps_msg_ping_ack *ack)
+void ps_sched_on_ping_ack(struct ps_sched_step *st, struct ps_member *witness,
+                          const struct ps_msg *msg)
 {
+    const struct ps_msg_ping_ack *ack = &msg->ping_ack;
     struct ps_member *m = ps_members_get(&st->s->members, ack->node);
     const ps_time silence = ps_time_min(ack->silent_ns, st->now);
 

@@ -14,10 +14,21 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct ps_member;
 struct ps_msg;
 struct ps_sched;
 struct ps_sched_conn;
 struct ps_sched_step;
+
+/* Handles a message of a member, which may send it (rule A6). */
+typedef void ps_sched_handler(struct ps_sched_step *st, struct ps_member *m,
+                              const struct ps_msg *msg);
+/* 0 if the scheduler waits for this answer of the member; PS_E_NOENT: for none,
+ * as what it asked for is over, or was answered before; PS_E_PERM: another
+ * member was asked. */
+typedef int ps_sched_answer_check(const struct ps_sched *s,
+                                  const struct ps_member *m,
+                                  const struct ps_msg *msg);
 
 /* ---------------------------------------------------------------- member.c */
 
@@ -215,14 +226,10 @@ ps_time ps_sched_lease_deadline(const struct ps_sched *s, ps_time now);
 
 /* Asks witnesses about a SUSPECT member when that is due. */
 void ps_sched_witness_tick(struct ps_sched_step *st, struct ps_member *m);
-/* As ps_sched_migration_check_answer(), of a ping_ack: never PS_E_PERM, since
- * the job for which the witness was asked may have ended. */
-int ps_sched_witness_check_answer(const struct ps_sched *s,
-                                  const struct ps_member *witness,
-                                  const struct ps_msg *msg);
-void ps_sched_on_ping_ack(struct ps_sched_step *st,
-                          const struct ps_member *witness,
-                          const struct ps_msg_ping_ack *ack);
+/* Of a ping_ack: never PS_E_PERM, since the job for which the witness was asked
+ * may have ended. */
+ps_sched_answer_check ps_sched_witness_check_answer;
+ps_sched_handler ps_sched_on_ping_ack;
 
 /* ------------------------------------------------------------------ probes */
 

@@ -553,8 +553,7 @@ void ps_sched_migrations_resend(struct ps_sched_step *st,
 
 static void forward_chunk(struct ps_sched_step *st, struct ps_sched_job *j,
                           struct migration *mv,
-                          const struct ps_msg_part_chunk *m,
-                          const struct ps_slice *payload)
+                          const struct ps_msg_part_chunk *m)
 {
     const struct ps_msg msg = {.code = PS_MSG_PART_CHUNK, .part_chunk = *m};
 
@@ -571,8 +570,9 @@ static void forward_chunk(struct ps_sched_step *st, struct ps_sched_job *j,
     }
     migration_set_state(mv, MIG_WRITING);
     mv->target.awaits_ack = true;
-    ps_sched_send(st, find_member(st, mv->target.node),
-                  ps_packet_new(&msg, payload, payload != NULL ? 1 : 0));
+    ps_sched_send(
+        st, find_member(st, mv->target.node),
+        ps_packet_new(&msg, st->payload, st->payload != NULL ? 1 : 0));
 }
 
 /* True if an answer is about the partition of the migration, and states no more
@@ -614,11 +614,10 @@ int ps_sched_migration_check_answer(const struct ps_sched *s,
     return mv->target.awaits_ack ? 0 : PS_E_NOENT;
 }
 
-void ps_sched_on_part_chunk(struct ps_sched_step *st,
-                            const struct ps_member *server,
-                            const struct ps_msg_part_chunk *m,
-                            const struct ps_slice *payload)
+void ps_sched_on_part_chunk(struct ps_sched_step *st, struct ps_member *server,
+                            const struct ps_msg *msg)
 {
+    const struct ps_msg_part_chunk *m = &msg->part_chunk;
     struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
     struct migration *mv = find_migration(j, m->migration);
 
@@ -628,7 +627,7 @@ void ps_sched_on_part_chunk(struct ps_sched_step *st,
     }
     mv->source.awaits_ack = false;
     if (mv->state == MIG_READING) {
-        forward_chunk(st, j, mv, m, payload);
+        forward_chunk(st, j, mv, m);
     }
     advance_migration(st, j, mv);
     ps_sched_migrations_start(st, j);
@@ -669,10 +668,10 @@ static void on_target_ack(struct ps_sched_step *st, struct ps_sched_job *j,
     }
 }
 
-void ps_sched_on_part_ack(struct ps_sched_step *st,
-                          const struct ps_member *server,
-                          const struct ps_msg_part_ack *m)
+void ps_sched_on_part_ack(struct ps_sched_step *st, struct ps_member *server,
+                          const struct ps_msg *msg)
 {
+    const struct ps_msg_part_ack *m = &msg->part_ack;
     struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
     struct migration *mv = find_migration(j, m->migration);
 

@@ -11,15 +11,12 @@
 #include "core/base/machine.h"
 #include "core/codec/compression.h"
 #include "core/optim/optim.h"
+#include "core/sched/member/member.h"
 #include "proto/ps_msg.h"
 
 #include <stdint.h>
 
-struct ps_member;
-struct ps_sched;
-struct ps_sched_conn;
 struct ps_sched_job;
-struct ps_sched_step;
 
 /* --------------------------------------------------------------- placement */
 
@@ -163,19 +160,10 @@ void ps_sched_migrations_lose_server(struct ps_sched_step *st,
 /* Repeats pending requests to a server on a fresh link. */
 void ps_sched_migrations_resend(struct ps_sched_step *st,
                                 const struct ps_member *server);
-/* Of a part_chunk or part_ack of this server: 0 if the scheduler waits for it;
- * PS_E_NOENT: it waits for none, as the migration is over, or the answer came
- * before; PS_E_PERM: the migration is one of other servers. */
-int ps_sched_migration_check_answer(const struct ps_sched *s,
-                                    const struct ps_member *server,
-                                    const struct ps_msg *msg);
-void ps_sched_on_part_chunk(struct ps_sched_step *st,
-                            const struct ps_member *server,
-                            const struct ps_msg_part_chunk *m,
-                            const struct ps_slice *payload);
-void ps_sched_on_part_ack(struct ps_sched_step *st,
-                          const struct ps_member *server,
-                          const struct ps_msg_part_ack *m);
+/* Of a part_chunk or part_ack. */
+ps_sched_answer_check ps_sched_migration_check_answer;
+ps_sched_handler ps_sched_on_part_chunk;
+ps_sched_handler ps_sched_on_part_ack;
 
 /* --------------------------------------------------------- reply to a tool */
 

@@ -203,8 +203,9 @@ static void ask_agents(struct ps_sched_step *st, struct watch *w,
 }
 
 void ps_sched_on_job_still(struct ps_sched_step *st, struct ps_member *agent,
-                           const struct ps_msg_job_still *m)
+                           const struct ps_msg *msg)
 {
+    const struct ps_msg_job_still *m = &msg->job_still;
     const struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
     struct watch *w;
 
@@ -746,22 +747,10 @@ static void finish_step(struct ps_sched_step *st, struct watch *w)
     note_no_ring(st, w);
 }
 
-int ps_sched_diverged_check_answer(const struct ps_sched *s,
-                                   const struct ps_member *agent,
-                                   const struct ps_msg *msg)
+void ps_sched_on_wait_report(struct ps_sched_step *st, struct ps_member *agent,
+                             const struct ps_msg *msg)
 {
     const struct ps_msg_wait_report *m = &msg->wait_report;
-    const struct ps_sched_job *j = ps_sched_find_job(s, m->gen);
-
-    if (j == NULL || !ps_sched_job_has_started(j)) {
-        return PS_E_NOENT;
-    }
-    return ps_sched_job_slot_of(j, agent->node) < j->slot_count ? 0 : PS_E_PERM;
-}
-
-void ps_sched_on_wait_report(struct ps_sched_step *st, struct ps_member *agent,
-                             const struct ps_msg_wait_report *m)
-{
     const struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
     struct watch *w = find_watch(st->s, m->gen);
     struct watch_job *of;

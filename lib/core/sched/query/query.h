@@ -4,13 +4,10 @@
 #pragma once
 
 #include "base/time.h"
+#include "core/sched/member/member.h"
 #include "core/sched/token.h"
 
-struct ps_member;
-struct ps_sched;
-struct ps_sched_conn;
 struct ps_sched_job;
-struct ps_sched_step;
 
 /* ----------------------------------------------------------------- query.c */
 
@@ -53,14 +50,9 @@ void ps_sched_on_log_level(struct ps_sched_step *st, struct ps_sched_conn *c,
 
 void ps_sched_on_trace_get(struct ps_sched_step *st, struct ps_sched_conn *c,
                            const struct ps_msg_trace_get *m);
-/* As ps_sched_migration_check_answer(), of trace_entries. */
-int ps_sched_trace_check_answer(const struct ps_sched *s,
-                                const struct ps_member *member,
-                                const struct ps_msg *msg);
+ps_sched_answer_check ps_sched_trace_check_answer;
 /* Passes the answer on to the tool that asked. */
-void ps_sched_on_trace_entries(struct ps_sched_step *st,
-                               const struct ps_member *member,
-                               const struct ps_msg *msg);
+ps_sched_handler ps_sched_on_trace_entries;
 /* Ends the connection's request if the member did not answer in time. */
 void ps_sched_trace_tick(struct ps_sched_step *st, struct ps_sched_conn *c);
 /* When that is; PS_TIME_NEVER: there is no request. */
@@ -72,18 +64,13 @@ void ps_sched_trace_drop(struct ps_sched_conn *c);
 
 /* Which ranks an operation waits for. */
 
-void ps_sched_on_stall_query(struct ps_sched_step *st, struct ps_member *agent,
-                             const struct ps_msg_stall_query *m);
+ps_sched_handler ps_sched_on_stall_query;
 /* Returns a job that must fail, with the reason: a round needs a rank that has
  * left. NULL: none. */
 struct ps_sched_job *
 ps_sched_on_stall_report(struct ps_sched_step *st, struct ps_member *agent,
                          const struct ps_msg_stall_report *m,
                          struct ps_str *why);
-/* As ps_sched_migration_check_answer(), of a stall_report. */
-int ps_sched_stall_check_answer(const struct ps_sched *s,
-                                const struct ps_member *agent,
-                                const struct ps_msg *msg);
 /* Sends psctl the stall rows of one job, then decrements open_stalls. */
 void ps_sched_stall_query_job(struct ps_sched_step *st, struct ps_sched_job *j,
                               struct ps_sched_conn *ctl);
@@ -106,14 +93,8 @@ ps_time ps_sched_stalls_deadline(const struct ps_sched *s);
 /* Ranks that wait for each other (rules T6 to T12 of docs/protocol.md). */
 
 /* An agent says that the job stands still there: it is watched from now on. */
-void ps_sched_on_job_still(struct ps_sched_step *st, struct ps_member *agent,
-                           const struct ps_msg_job_still *m);
-void ps_sched_on_wait_report(struct ps_sched_step *st, struct ps_member *agent,
-                             const struct ps_msg_wait_report *m);
-/* As ps_sched_migration_check_answer(), of a wait_report. */
-int ps_sched_diverged_check_answer(const struct ps_sched *s,
-                                   const struct ps_member *agent,
-                                   const struct ps_msg *msg);
+ps_sched_handler ps_sched_on_job_still;
+ps_sched_handler ps_sched_on_wait_report;
 /* Returns a job that must fail, with the reason; NULL: none. Called again until
  * there is none. */
 struct ps_sched_job *ps_sched_diverged_tick(struct ps_sched_step *st,

@@ -453,8 +453,9 @@ static struct stall *stall_new(struct ps_sched_step *st,
 }
 
 void ps_sched_on_stall_query(struct ps_sched_step *st, struct ps_member *agent,
-                             const struct ps_msg_stall_query *m)
+                             const struct ps_msg *msg)
 {
+    const struct ps_msg_stall_query *m = &msg->stall_query;
     const struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
     struct missing missing = {.count = 0};
     struct stall *stall;
@@ -775,19 +776,6 @@ static void merge_report(struct stall *stall, const struct ps_sched_job *j,
         merge_ranks(stall, j, agent, m);
         merge_states(stall, j, agent, m);
     }
-}
-
-int ps_sched_stall_check_answer(const struct ps_sched *s,
-                                const struct ps_member *agent,
-                                const struct ps_msg *msg)
-{
-    const struct ps_msg_stall_report *m = &msg->stall_report;
-    const struct ps_sched_job *j = ps_sched_find_job(s, m->gen);
-
-    if (j == NULL || !ps_sched_job_has_started(j)) {
-        return PS_E_NOENT;
-    }
-    return ps_sched_job_slot_of(j, agent->node) < j->slot_count ? 0 : PS_E_PERM;
 }
 
 struct ps_sched_job *

@@ -448,7 +448,7 @@ int ps_sched_trace_check_answer(const struct ps_sched *s,
 }
 
 void ps_sched_on_trace_entries(struct ps_sched_step *st,
-                               const struct ps_member *member,
+                               struct ps_member *member,
                                const struct ps_msg *msg)
 {
     struct ps_sched_conn *c = find_asker(st->s, msg->trace_entries.request);
