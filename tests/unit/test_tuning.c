@@ -72,10 +72,10 @@ static void a_table_is_checked_and_searched(void **state)
         assert_true(ps_tunings_find(&t, list[i].name_hash, 1)->lr_mult ==
                     list[i].lr_mult);
     }
-    assert_true(ps_tunings_equal(&t, list, 3));
-    assert_false(ps_tunings_equal(&t, list, 2));
+    assert_true(ps_tunings_equal(t.list, t.count, list, 3));
+    assert_false(ps_tunings_equal(t.list, t.count, list, 2));
     list[1].wd_mult = 2;
-    assert_false(ps_tunings_equal(&t, list, 3));
+    assert_false(ps_tunings_equal(t.list, t.count, list, 3));
     list[1].lr_mult = NAN;
     assert_int_equal(ps_tunings_check(list, 3, why, sizeof(why)), PS_E_INVAL);
     list[1].lr_mult = -1;

@@ -36,14 +36,14 @@ static bool tuning_equals(const struct ps_rec_tuning *a,
            a->round == b->round;
 }
 
-bool ps_tunings_equal(const struct ps_tunings *t,
-                      const struct ps_rec_tuning *list, uint32_t count)
+bool ps_tunings_equal(const struct ps_rec_tuning *a, uint32_t a_count,
+                      const struct ps_rec_tuning *b, uint32_t b_count)
 {
-    if (t->count != count) {
+    if (a_count != b_count) {
         return false;
     }
-    for (uint32_t i = 0; i < count; i++) {
-        if (!tuning_equals(&t->list[i], &list[i])) {
+    for (uint32_t i = 0; i < a_count; i++) {
+        if (!tuning_equals(&a[i], &b[i])) {
             return false;
         }
     }

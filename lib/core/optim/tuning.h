@@ -23,8 +23,8 @@ void ps_tunings_fini(struct ps_tunings *t);
 /* Replaces the table. */
 void ps_tunings_set(struct ps_tunings *t, const struct ps_rec_tuning *list,
                     uint32_t count);
-bool ps_tunings_equal(const struct ps_tunings *t,
-                      const struct ps_rec_tuning *list, uint32_t count);
+bool ps_tunings_equal(const struct ps_rec_tuning *a, uint32_t a_count,
+                      const struct ps_rec_tuning *b, uint32_t b_count);
 /* Returns 0, or PS_E_INVAL with the error text in `why`. */
 PS_MUST_USE int ps_tunings_check(const struct ps_rec_tuning *list,
                                  uint32_t count, char *why, size_t why_cap);

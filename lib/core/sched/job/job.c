@@ -102,6 +102,12 @@ static void disagreement_free(struct ps_sched_disagreement *d)
     }
 }
 
+static void declaration_fini(struct ps_sched_declaration *d)
+{
+    ps_msg_free(d->message);
+    ps_bits_fini(&d->agreed);
+}
+
 static void key_free(struct ps_sched_key *k)
 {
     if (k != NULL) {
@@ -121,13 +127,8 @@ void ps_sched_job_free(struct ps_sched_job *j)
     ps_free(j->keys.list);
     ps_map_free(j->keys.by_name_hash);
     ps_barrier_fini(&j->barrier);
-    ps_free(j->optimizer.name);
-    ps_bits_fini(&j->optimizer.agreed);
-    ps_bits_fini(&j->compression.agreed);
-    ps_free(j->compression.name);
-    ps_free(j->compression.params);
-    ps_free(j->optimizer.params);
-    ps_tunings_fini(&j->optimizer.declared);
+    declaration_fini(&j->optimizer.declared);
+    declaration_fini(&j->compression);
     ps_tunings_fini(&j->optimizer.tunings);
     ps_free(j->waiters.list);
     ps_free(j->observed.profile.reads);
@@ -521,29 +522,6 @@ void ps_sched_job_remove_key(struct ps_sched_job *j, struct ps_sched_key *k)
 
 /* ------------------------------------------------- optimizer, compression */
 
-/* Copies the parameters and their names into one block. */
-static struct ps_rec_param *copy_params(const struct ps_rec_param *params,
-                                        uint32_t count)
-{
-    size_t size = count * sizeof(*params) + 1;
-    struct ps_rec_param *copy;
-    char *at;
-
-    for (uint32_t i = 0; i < count; i++) {
-        size += strlen(text_or_empty(params[i].name)) + 1;
-    }
-    copy = ps_alloc(size);
-    at = (char *)&copy[count];
-    for (uint32_t i = 0; i < count; i++) {
-        size_t len = strlen(text_or_empty(params[i].name)) + 1;
-
-        memcpy(at, text_or_empty(params[i].name), len);
-        copy[i] = (struct ps_rec_param){.name = at, .value = params[i].value};
-        at += len;
-    }
-    return copy;
-}
-
 static bool params_contain(const struct ps_rec_param *params, uint32_t count,
                            const struct ps_rec_param *p)
 {
@@ -575,46 +553,41 @@ static bool params_equal(const struct ps_rec_param *had,
     return true;
 }
 
-void ps_sched_job_set_optimizer(struct ps_sched_job *j,
-                                const struct ps_msg_optimizer_set *m)
+struct ps_sched_declaration ps_sched_declaration_of(const struct ps_msg *msg)
 {
-    assert(j->optimizer.name == NULL);
-    j->optimizer.name = ps_strdup(text_or_empty(m->name));
-    j->optimizer.params = copy_params(m->params, m->params_count);
-    j->optimizer.param_count = m->params_count;
-    j->optimizer.declared_by = m->rank;
-    ps_bits_init(&j->optimizer.agreed, j->opt.num_workers);
-    ps_tunings_set(&j->optimizer.declared, m->tunings, m->tunings_count);
-    ps_tunings_set(&j->optimizer.tunings, m->tunings, m->tunings_count);
+    const struct ps_msg_optimizer_set *o = &msg->optimizer_set;
+    const struct ps_msg_compression_set *c = &msg->compression_set;
+
+    if (msg->code == PS_MSG_OPTIMIZER_SET) {
+        return (struct ps_sched_declaration){.name = text_or_empty(o->name),
+                                             .params = o->params,
+                                             .param_count = o->params_count,
+                                             .tunings = o->tunings,
+                                             .tuning_count = o->tunings_count,
+                                             .rank = o->rank};
+    }
+    return (struct ps_sched_declaration){.name = text_or_empty(c->name),
+                                         .params = c->params,
+                                         .param_count = c->params_count,
+                                         .rank = c->rank};
 }
 
-bool ps_sched_job_same_optimizer(const struct ps_sched_job *j,
-                                 const struct ps_msg_optimizer_set *m)
+void ps_sched_declaration_set(struct ps_sched_declaration *d,
+                              const struct ps_msg *msg, uint32_t num_workers)
 {
-    return strcmp(j->optimizer.name, text_or_empty(m->name)) == 0 &&
-           m->params_count == j->optimizer.param_count &&
-           params_equal(j->optimizer.params, m->params, m->params_count);
+    struct ps_msg *copy = ps_msg_dup(msg);
+
+    assert(d->name == NULL);
+    *d = ps_sched_declaration_of(copy);
+    d->message = copy;
+    ps_bits_init(&d->agreed, num_workers);
 }
 
-void ps_sched_job_set_compression(struct ps_sched_job *j,
-                                  const struct ps_msg_compression_set *m)
+bool ps_sched_declaration_is_same(const struct ps_sched_declaration *a,
+                                  const struct ps_sched_declaration *b)
 {
-    assert(j->compression.name == NULL);
-    j->compression.name = ps_strdup(text_or_empty(m->name));
-    j->compression.params = copy_params(m->params, m->params_count);
-    j->compression.param_count = m->params_count;
-    j->compression.declared_by = m->rank;
-    ps_bits_init(&j->compression.agreed, j->opt.num_workers);
-}
-
-bool ps_sched_job_same_compression(const struct ps_sched_job *j,
-                                   const char *name,
-                                   const struct ps_rec_param *params,
-                                   uint32_t count)
-{
-    return strcmp(j->compression.name, name) == 0 &&
-           count == j->compression.param_count &&
-           params_equal(j->compression.params, params, count);
+    return strcmp(a->name, b->name) == 0 && a->param_count == b->param_count &&
+           params_equal(a->params, b->params, a->param_count);
 }
 
 /* ---------------------------------------------------------------- barriers */

@@ -158,7 +158,7 @@ struct ps_sched_waiter {
     uint64_t round;      /* Operator: first round of the change; 0: none. */
 };
 
-#define PS_COMPRESSION_TEXT_MAX 256u
+#define PS_DECLARATION_TEXT_MAX 256u
 
 /* Options that all workers of a job agree on. */
 struct ps_sched_job_options {
@@ -237,15 +237,23 @@ struct ps_sched_observed {
     struct ps_sched_scalars *scalars; /* See history.h; NULL: none. */
 };
 
-struct ps_sched_optimizer {
-    char *name;                  /* NULL: none. */
-    uint32_t declared_by;        /* Rank; UINT32_MAX: not stated. */
-    struct ps_bits agreed;       /* Ranks that have declared it. */
-    struct ps_rec_param *params; /* One block with the names. */
+/* What ranks declare for the whole job: its optimizer, or its compression. */
+struct ps_sched_declaration {
+    const char *name; /* NULL: none. */
+    const struct ps_rec_param *params;
     uint32_t param_count;
-    bool accumulates;           /* A step has gradients of several rounds. */
-    struct ps_tunings declared; /* Rows of the declaration. */
-    struct ps_tunings tunings;  /* With those that hold from a round on. */
+    const struct ps_rec_tuning *tunings; /* Of an optimizer. */
+    uint32_t tuning_count;
+    uint32_t rank; /* That declared it first; UINT32_MAX: not stated. */
+    /* Owned, and all of the above lies in it; NULL: a message on its way. */
+    struct ps_msg *message;
+    struct ps_bits agreed;              /* Ranks that have declared it. */
+    char text[PS_DECLARATION_TEXT_MAX]; /* For operators. */
+};
+
+struct ps_sched_optimizer {
+    struct ps_sched_declaration declared;
+    struct ps_tunings tunings; /* Declared, and those from a round on. */
     struct ps_changes changes;
 };
 
@@ -255,17 +263,6 @@ struct ps_sched_job_norms {
     /* The optimizer skips steps with a non-finite gradient. */
     bool skips_nonfinite;
     uint64_t skipped_steps; /* Such steps so far, of all keys. */
-};
-
-struct ps_sched_compression {
-    char *name;            /* NULL: none; only set while there is no key. */
-    uint32_t declared_by;  /* Rank; UINT32_MAX: not stated. */
-    struct ps_bits agreed; /* Ranks that have declared it. */
-    struct ps_rec_param *params; /* One block with the names. */
-    uint32_t param_count;
-    bool encodes_values; /* On their way back to agents, too. */
-    /* Declaration as text, for operators. */
-    char text[PS_COMPRESSION_TEXT_MAX];
 };
 
 /* Requests that wait until servers have taken in a declaration. */
@@ -302,7 +299,8 @@ struct ps_sched_job {
     struct ps_sched_quota quota;
     struct ps_sched_optimizer optimizer;
     struct ps_sched_job_norms norms;
-    struct ps_sched_compression compression;
+    /* Only set while there is no key. */
+    struct ps_sched_declaration compression;
     struct ps_sched_waiters waiters;
     struct ps_sched_observed observed;
     char reason[PS_TEXT_MAX + 1];
@@ -383,14 +381,11 @@ void ps_sched_job_remove_key(struct ps_sched_job *j, struct ps_sched_key *k);
 /* True: a partition of the key is on this server. */
 bool ps_sched_key_is_on(const struct ps_sched_key *k, uint32_t node);
 
-void ps_sched_job_set_optimizer(struct ps_sched_job *j,
-                                const struct ps_msg_optimizer_set *m);
-void ps_sched_job_set_compression(struct ps_sched_job *j,
-                                  const struct ps_msg_compression_set *m);
+/* Borrows what an optimizer_set or compression_set declares. */
+struct ps_sched_declaration ps_sched_declaration_of(const struct ps_msg *msg);
+/* The first declaration of a job: copies what the message declares. */
+void ps_sched_declaration_set(struct ps_sched_declaration *d,
+                              const struct ps_msg *msg, uint32_t num_workers);
 /* True: the same name, and the same parameters in any order. */
-bool ps_sched_job_same_optimizer(const struct ps_sched_job *j,
-                                 const struct ps_msg_optimizer_set *m);
-bool ps_sched_job_same_compression(const struct ps_sched_job *j,
-                                   const char *name,
-                                   const struct ps_rec_param *params,
-                                   uint32_t count);
+bool ps_sched_declaration_is_same(const struct ps_sched_declaration *a,
+                                  const struct ps_sched_declaration *b);

@@ -378,7 +378,7 @@ void ps_sched_on_key_open(struct ps_sched_step *st, struct ps_member *agent,
         }
     } else if (m->if_absent == PS_IF_ABSENT_FAIL ||
                (m->if_absent == PS_IF_ABSENT_CREATE_UNLESS_OPTIMIZER &&
-                j->optimizer.name != NULL)) {
+                j->optimizer.declared.name != NULL)) {
         rc = PS_E_NOKEY;
         append_key_name(&why, m->name);
         ps_str_add(&why, " is not known: no worker has declared it or given "

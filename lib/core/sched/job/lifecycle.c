@@ -586,7 +586,7 @@ static void remove_server(struct ps_sched_step *st, struct ps_sched_job *j,
     if (!ps_sched_job_is_open(j)) {
         return;
     }
-    if (had_data && j->optimizer.name != NULL) {
+    if (had_data && j->optimizer.declared.name != NULL) {
         ps_str_add(&reason, "; it held weights and optimizer state of the job");
         ps_sched_job_fail(st, j, text);
         return;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Declarations of a job's optimizer and compression, and changes of the running
- * optimizer. Each is made once; every worker that declares the same waits until
- * all servers of the job have taken it in. So does an operator who changes the
- * optimizer, or the job's weight. */
+/* What a job's servers are to know: declarations of its optimizer and
+ * compression, changes of the running optimizer, and whether they record. Each is
+ * made once; every worker that asks for the same waits until all servers of the
+ * job have taken it in. So does an operator who changes the optimizer, or the
+ * job's weight. */
 #include "core/sched/job/run.h"
 
 #include "base/alloc.h"
@@ -37,6 +38,9 @@ static void publish_change(struct ps_sched_step *st, struct ps_sched_job *j)
     j->waiters.version = j->version;
 }
 
+static const char too_many_waiters[] =
+    "too many requests for the job's optimizer wait for its servers";
+
 /* Adds a waiter; a repeated request waits once. False: the list is full. */
 static bool add_waiter(struct ps_sched_job *j, const struct ps_sched_waiter *w)
 {
@@ -53,19 +57,6 @@ static bool add_waiter(struct ps_sched_job *j, const struct ps_sched_waiter *w)
                                                       sizeof(*j->waiters.list));
     j->waiters.list[j->waiters.count++] = *w;
     return true;
-}
-
-void ps_sched_optimizer_await(struct ps_sched_step *st, struct ps_sched_job *j,
-                              struct ps_member *agent, uint64_t request)
-{
-    if (!add_waiter(j, &(struct ps_sched_waiter){.agent_node = agent->node,
-                                                 .request = request})) {
-        ps_sched_optimizer_done(
-            st, agent, j->gen, request, PS_E_FULL,
-            "too many requests for the job's optimizer wait for its servers");
-        return;
-    }
-    ps_sched_waiters_reply(st, j);
 }
 
 /* Replies to an operator; PS_E_STALE if a key had passed the round before. */
@@ -180,15 +171,20 @@ static bool begin_request(struct request *r, struct ps_sched_step *st,
     return r->j != NULL;
 }
 
-/* Refuses the request with `rc` and the reason, or awaits the servers. */
+/* Refuses the request with `rc` and the reason, or replies when all servers have
+ * the job's state; at once if they have it. */
 static void end_request(struct request *r, int rc)
 {
-    if (rc != 0) {
-        ps_sched_optimizer_done(r->st, r->agent, r->j->gen, r->number, rc,
-                                r->text);
-    } else {
-        ps_sched_optimizer_await(r->st, r->j, r->agent, r->number);
+    const struct ps_sched_waiter w = {.agent_node = r->agent->node,
+                                      .request = r->number};
+
+    if (rc == 0 && add_waiter(r->j, &w)) {
+        ps_sched_waiters_reply(r->st, r->j);
+        return;
     }
+    ps_sched_optimizer_done(r->st, r->agent, r->j->gen, r->number,
+                            rc != 0 ? rc : PS_E_FULL,
+                            rc != 0 ? r->text : too_many_waiters);
 }
 
 /* ----------------------------------------------------------- declarations */
@@ -209,19 +205,18 @@ static void append_number(struct ps_str *s, double v)
 }
 
 /* Appends a declaration as sgd(lr=0.1, momentum=0.9). */
-static void append_declaration(struct ps_str *s, const char *name,
-                               const struct ps_rec_param *params,
-                               uint32_t count)
+static void append_declaration(struct ps_str *s,
+                               const struct ps_sched_declaration *d)
 {
-    ps_str_add_escaped(s, name, strlen(name), 32);
+    ps_str_add_escaped(s, d->name, strlen(d->name), 32);
     ps_str_add(s, "(");
-    for (uint32_t i = 0; i < count; i++) {
-        const char *what = ps_sched_text_or_empty(params[i].name);
+    for (uint32_t i = 0; i < d->param_count; i++) {
+        const char *what = ps_sched_text_or_empty(d->params[i].name);
 
         ps_str_add(s, i > 0 ? ", " : "");
         ps_str_add_escaped(s, what, strlen(what), 32);
         ps_str_add(s, "=");
-        append_number(s, params[i].value);
+        append_number(s, d->params[i].value);
     }
     ps_str_add(s, ")");
 }
@@ -248,6 +243,12 @@ static void append_declarers(struct ps_str *why, const struct ps_sched_job *j,
     ps_str_add(why, " declares ");
 }
 
+static const char *noun_of(const struct ps_sched_job *j,
+                           const struct ps_sched_declaration *d)
+{
+    return d == &j->optimizer.declared ? "optimizer" : "compression";
+}
+
 /* Reserves memory for all keys, present and future, of a job with `what`. */
 static int admit_profile(struct ps_sched_step *st, struct ps_sched_job *j,
                          const struct ps_demand_profile *kind, const char *what,
@@ -265,57 +266,81 @@ static int admit_profile(struct ps_sched_step *st, struct ps_sched_job *j,
     return rc;
 }
 
-/* Ends a request that declares for the whole job, and ends or begins a
- * disagreement about it. A rank that has declared what holds and now declares
- * something else is refused alone: no other rank waits for it to agree. */
-static void end_declaration(struct request *r, struct ps_bits *agreed,
-                            uint32_t rank, int rc)
+/* 0: a rank declares `d`, which is what the job has. */
+static int compare_declarations(const struct ps_sched_job *j,
+                                const struct ps_sched_declaration *had,
+                                const struct ps_sched_declaration *d,
+                                struct ps_str *why)
 {
-    const bool is_known = rank < agreed->size;
-
-    if (rc == 0) {
-        if (is_known) {
-            (void)ps_bits_set(agreed, rank);
-        }
-        ps_sched_job_disagreement_end(r->st, r->j, rank);
-    } else if (rc == PS_E_MISMATCH &&
-               !(is_known && ps_bits_get(agreed, rank))) {
-        ps_sched_job_disagreement_begin(r->st, r->j, rank, r->text);
-    }
-    end_request(r, rc);
-}
-
-/* -------------------------------------------------------------- optimizer */
-
-/* 0: the worker declares what the job has. */
-static int compare_optimizer(const struct ps_sched_job *j,
-                             const struct ps_msg_optimizer_set *m,
-                             struct ps_str *why)
-{
-    if (!ps_sched_job_same_optimizer(j, m)) {
-        ps_str_addf(why, "job %s has optimizer ", j->name);
-        append_declaration(why, j->optimizer.name, j->optimizer.params,
-                           j->optimizer.param_count);
-        append_declarers(why, j, j->optimizer.declared_by, m->rank);
-        append_declaration(why, ps_sched_text_or_empty(m->name), m->params,
-                           m->params_count);
+    if (!ps_sched_declaration_is_same(had, d)) {
+        ps_str_addf(why, "job %s has %s ", j->name, noun_of(j, had));
+        append_declaration(why, had);
+        append_declarers(why, j, had->rank, d->rank);
+        append_declaration(why, d);
         ps_str_add(why, all_must_agree);
         return PS_E_MISMATCH;
     }
-    if (!ps_tunings_equal(&j->optimizer.declared, m->tunings,
-                          m->tunings_count)) {
+    if (!ps_tunings_equal(had->tunings, had->tuning_count, d->tunings,
+                          d->tuning_count)) {
         ps_str_addf(why,
                     "job %s has other lr_mult or wd_mult of its keys, declared "
                     "by ",
                     j->name);
-        ps_sched_add_rank_text(j, j->optimizer.declared_by, why);
+        ps_sched_add_rank_text(j, had->rank, why);
         ps_str_add(why, ", than ");
-        ps_sched_add_rank_text(j, m->rank, why);
+        ps_sched_add_rank_text(j, d->rank, why);
         ps_str_add(why, all_must_agree);
         return PS_E_MISMATCH;
     }
     return 0;
 }
+
+/* Gives the job the declaration, which can be had and is admitted. */
+static void keep_declaration(struct ps_sched_step *st, struct ps_sched_job *j,
+                             struct ps_sched_declaration *at,
+                             const struct ps_msg *msg)
+{
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str out;
+
+    ps_sched_declaration_set(at, msg, j->opt.num_workers);
+    ps_str_init(&out, text, sizeof(text));
+    append_declaration(&out, at);
+    ps_str_copy(at->text, sizeof(at->text), text);
+    ps_effects_log_for(st->fx, &j->account, PS_LOG_INFO,
+                       "job %s gen %" PRIu64 " %s %s", j->name, j->gen,
+                       noun_of(j, at), text);
+    publish_change(st, j);
+}
+
+/* A rank declares for the whole job: the first one by `set`, all others the
+ * same; this ends or begins a disagreement. A rank that has declared what holds
+ * and now declares something else is refused alone: no other rank waits for it
+ * to agree. */
+static void declare(struct request *r, struct ps_sched_declaration *at,
+                    const struct ps_msg *msg,
+                    int (*set)(struct ps_sched_step *st, struct ps_sched_job *j,
+                               const struct ps_msg *msg, struct ps_str *why))
+{
+    const struct ps_sched_declaration d = ps_sched_declaration_of(msg);
+    const int rc = at->name != NULL
+                       ? compare_declarations(r->j, at, &d, &r->why)
+                       : set(r->st, r->j, msg, &r->why);
+    const bool is_known = d.rank < at->agreed.size;
+
+    if (rc == 0) {
+        if (is_known) {
+            (void)ps_bits_set(&at->agreed, d.rank);
+        }
+        ps_sched_job_disagreement_end(r->st, r->j, d.rank);
+    } else if (rc == PS_E_MISMATCH &&
+               !(is_known && ps_bits_get(&at->agreed, d.rank))) {
+        ps_sched_job_disagreement_begin(r->st, r->j, d.rank, r->text);
+    }
+    end_request(r, rc);
+}
+
+/* -------------------------------------------------------------- optimizer */
 
 /* 0: the job, which has no optimizer, can have this one, written to *ret. */
 static int check_optimizer(const struct ps_sched_job *j,
@@ -333,7 +358,7 @@ static int check_optimizer(const struct ps_sched_job *j,
                     j->name);
         return PS_E_UNSUPPORTED;
     }
-    if (j->compression.encodes_values) {
+    if (j->quota.profile.encodes_values) {
         ps_str_addf(why,
                     "job %s compresses values on their way back (both), and "
                     "with an optimizer these are weights",
@@ -365,47 +390,36 @@ static int check_optimizer(const struct ps_sched_job *j,
 
 /* Gives the job its optimizer. 0: done. */
 static int set_optimizer(struct ps_sched_step *st, struct ps_sched_job *j,
-                         const struct ps_msg_optimizer_set *m,
-                         struct ps_str *why)
+                         const struct ps_msg *msg, struct ps_str *why)
 {
+    const struct ps_msg_optimizer_set *m = &msg->optimizer_set;
     const struct ps_compression none = {0}; /* Values are not compressed. */
     struct ps_demand_profile kind;
     struct ps_optim o;
     int rc = check_optimizer(j, m, &o, why);
 
-    if (rc != 0) {
-        return rc;
+    if (rc == 0) {
+        ps_demand_profile_set(&kind, &o, &none);
+        rc = admit_profile(st, j, &kind, "optimizer",
+                           ps_sched_text_or_empty(m->name), why);
     }
-    ps_demand_profile_set(&kind, &o, &none);
-    rc = admit_profile(st, j, &kind, "optimizer",
-                       ps_sched_text_or_empty(m->name), why);
-    if (rc != 0) {
-        return rc;
+    if (rc == 0) {
+        ps_tunings_set(&j->optimizer.tunings, m->tunings, m->tunings_count);
+        ps_sched_norm_init(j, &o);
+        keep_declaration(st, j, &j->optimizer.declared, msg);
     }
-    ps_sched_job_set_optimizer(j, m);
-    j->optimizer.accumulates = ps_optim_rounds_per_step(&o) > 1;
-    ps_sched_norm_init(j, &o);
-    append_declaration(why, j->optimizer.name, j->optimizer.params,
-                       j->optimizer.param_count);
-    ps_effects_log_for(st->fx, &j->account, PS_LOG_INFO,
-                       "job %s gen %" PRIu64 " optimizer %s", j->name, j->gen,
-                       why->data);
-    publish_change(st, j);
-    return 0;
+    return rc;
 }
 
 void ps_sched_on_optimizer_set(struct ps_sched_step *st,
                                struct ps_member *agent,
                                const struct ps_msg *msg)
 {
-    const struct ps_msg_optimizer_set *m = &msg->optimizer_set;
     struct request r;
 
-    if (begin_request(&r, st, agent, m->gen, m->request)) {
-        end_declaration(&r, &r.j->optimizer.agreed, m->rank,
-                        r.j->optimizer.name != NULL
-                            ? compare_optimizer(r.j, m, &r.why)
-                            : set_optimizer(st, r.j, m, &r.why));
+    if (begin_request(&r, st, agent, msg->optimizer_set.gen,
+                      msg->optimizer_set.request)) {
+        declare(&r, &r.j->optimizer.declared, msg, set_optimizer);
     }
 }
 
@@ -449,25 +463,6 @@ static uint32_t count_value_keys(const struct ps_sched_job *j)
     return n;
 }
 
-/* 0: the worker declares what the job has. */
-static int compare_compression(const struct ps_sched_job *j,
-                               const struct ps_msg_compression_set *m,
-                               struct ps_str *why)
-{
-    const char *name = ps_sched_text_or_empty(m->name);
-
-    if (ps_sched_job_same_compression(j, name, m->params, m->params_count)) {
-        return 0;
-    }
-    ps_str_addf(why, "job %s has compression ", j->name);
-    append_declaration(why, j->compression.name, j->compression.params,
-                       j->compression.param_count);
-    append_declarers(why, j, j->compression.declared_by, m->rank);
-    append_declaration(why, name, m->params, m->params_count);
-    ps_str_add(why, all_must_agree);
-    return PS_E_MISMATCH;
-}
-
 /* 0: the job, which has no compression, can have this one, written to *ret. */
 static int check_compression(const struct ps_sched_job *j,
                              const struct ps_msg_compression_set *m,
@@ -503,11 +498,11 @@ static int check_compression(const struct ps_sched_job *j,
         ps_str_add(why, text);
         return rc;
     }
-    if (j->optimizer.accumulates) {
+    if (j->quota.profile.sum_buffers > 0) {
         ps_str_add(why, accumulation_conflict);
         return PS_E_UNSUPPORTED;
     }
-    if (ret->bidirectional && j->optimizer.name != NULL) {
+    if (ret->bidirectional && j->optimizer.declared.name != NULL) {
         ps_str_addf(why,
                     "job %s has an optimizer, so values are weights, and both "
                     "would compress them",
@@ -519,46 +514,34 @@ static int check_compression(const struct ps_sched_job *j,
 
 /* Gives the job its compression. 0: done. */
 static int set_compression(struct ps_sched_step *st, struct ps_sched_job *j,
-                           const struct ps_msg_compression_set *m,
-                           struct ps_str *why)
+                           const struct ps_msg *msg, struct ps_str *why)
 {
+    const struct ps_msg_compression_set *m = &msg->compression_set;
     struct ps_demand_profile kind;
     struct ps_compression c;
     int rc = check_compression(j, m, &c, why);
 
-    if (rc == 0 && j->optimizer.name == NULL) {
+    if (rc == 0 && j->optimizer.declared.name == NULL) {
         /* Beside an optimizer it needs no memory. */
         ps_demand_profile_set(&kind, NULL, &c);
         rc = admit_profile(st, j, &kind, "compression",
                            ps_sched_text_or_empty(m->name), why);
     }
-    if (rc != 0) {
-        return rc;
+    if (rc == 0) {
+        keep_declaration(st, j, &j->compression, msg);
     }
-    ps_sched_job_set_compression(j, m);
-    j->compression.encodes_values = c.bidirectional;
-    append_declaration(why, j->compression.name, j->compression.params,
-                       j->compression.param_count);
-    ps_str_copy(j->compression.text, sizeof(j->compression.text), why->data);
-    ps_effects_log_for(st->fx, &j->account, PS_LOG_INFO,
-                       "job %s gen %" PRIu64 " compression %s", j->name, j->gen,
-                       why->data);
-    publish_change(st, j);
-    return 0;
+    return rc;
 }
 
 void ps_sched_on_compression_set(struct ps_sched_step *st,
                                  struct ps_member *agent,
                                  const struct ps_msg *msg)
 {
-    const struct ps_msg_compression_set *m = &msg->compression_set;
     struct request r;
 
-    if (begin_request(&r, st, agent, m->gen, m->request)) {
-        end_declaration(&r, &r.j->compression.agreed, m->rank,
-                        r.j->compression.name != NULL
-                            ? compare_compression(r.j, m, &r.why)
-                            : set_compression(st, r.j, m, &r.why));
+    if (begin_request(&r, st, agent, msg->compression_set.gen,
+                      msg->compression_set.request)) {
+        declare(&r, &r.j->compression, msg, set_compression);
     }
 }
 
@@ -572,12 +555,12 @@ static int add_change(struct ps_sched_step *st, struct ps_sched_job *j,
     char text[256] = "";
     int rc;
 
-    if (j->optimizer.name == NULL) {
+    if (j->optimizer.declared.name == NULL) {
         ps_str_addf(why, "job %s has no optimizer that could be changed",
                     j->name);
         return PS_E_INVAL;
     }
-    rc = ps_optim_check_change(j->optimizer.name, &c, &c.name, text,
+    rc = ps_optim_check_change(j->optimizer.declared.name, &c, &c.name, text,
                                sizeof(text));
     if (rc != 0) {
         ps_str_add(why, text);
@@ -626,7 +609,7 @@ static int check_tunings(const struct ps_sched_job *j,
     char text[256] = "";
     int rc;
 
-    if (j->optimizer.name == NULL) {
+    if (j->optimizer.declared.name == NULL) {
         ps_str_addf(why, "job %s has no optimizer that could be changed",
                     j->name);
         return PS_E_INVAL;
@@ -704,6 +687,33 @@ void ps_sched_on_optimizer_tune(struct ps_sched_step *st,
     }
 }
 
+/* -------------------------------------------------------------- recordings */
+
+/* The job's state turns recordings of what its servers do on and off. */
+void ps_sched_on_profile_set(struct ps_sched_step *st, struct ps_member *agent,
+                             const struct ps_msg *msg)
+{
+    const struct ps_msg_profile_set *m = &msg->profile_set;
+    struct ps_sched_profile *p;
+    struct request r;
+
+    if (!begin_request(&r, st, agent, m->gen, m->request)) {
+        return;
+    }
+    p = &r.j->observed.profile;
+    /* Only what has begun can pause. */
+    if (m->mode != p->mode &&
+        (m->mode != PS_PROFILE_MODE_PAUSED || p->mode != PS_PROFILE_MODE_OFF)) {
+        p->number += p->mode == PS_PROFILE_MODE_OFF;
+        p->mode = m->mode;
+        ps_effects_log_for(st->fx, &r.j->account, PS_LOG_INFO,
+                           "job %s gen %" PRIu64 " profile %s", r.j->name,
+                           r.j->gen, ps_profile_mode_name(m->mode));
+        publish_change(st, r.j);
+    }
+    end_request(&r, 0);
+}
+
 /* -------------------------------------------------------------- operators */
 
 /* Answers an operator when all servers have the job's state; `round` is the
@@ -714,10 +724,7 @@ static void await_for_operator(struct ps_sched_step *st,
 {
     if (!add_waiter(
             j, &(struct ps_sched_waiter){.ctl_conn = c->id, .round = round})) {
-        ps_sched_conn_end_query(
-            st, c, PS_E_FULL,
-            "too many requests for the job's optimizer wait "
-            "for its servers");
+        ps_sched_conn_end_query(st, c, PS_E_FULL, too_many_waiters);
         return;
     }
     ps_sched_waiters_reply(st, j);

@@ -144,43 +144,12 @@ void ps_sched_on_report(struct ps_sched_step *st, struct ps_member *agent,
 
 /* -------------------------------------------------------------- recordings */
 
-/* Recordings of what the servers of a job do. The job's state turns them on and
- * off; an agent that asks for events gets them from the server through the
+/* An agent that asks for the recording of a server gets it through the
  * scheduler, because it has no link to a server that owns none of its keys. */
 
 /* Requests of one job that servers have not answered; further ones are
  * refused. */
 #define READS_MAX 64u
-
-void ps_sched_on_profile_set(struct ps_sched_step *st, struct ps_member *agent,
-                             const struct ps_msg *msg)
-{
-    const struct ps_msg_profile_set *m = &msg->profile_set;
-    struct ps_sched_job *j = ps_sched_optimizer_find_job(st, agent, m->gen,
-                                                         m->request);
-
-    if (j == NULL) {
-        return;
-    }
-    struct ps_sched_profile *p = &j->observed.profile;
-    /* Only what has begun can pause. */
-    const bool changes = m->mode != p->mode &&
-                         (m->mode != PS_PROFILE_MODE_PAUSED ||
-                          p->mode != PS_PROFILE_MODE_OFF);
-
-    if (changes) {
-        p->number += p->mode == PS_PROFILE_MODE_OFF;
-        p->mode = m->mode;
-        ps_effects_log_for(
-            st->fx, &j->account, PS_LOG_INFO, "job %s gen %llu profile %s",
-            j->name, (unsigned long long)j->gen, ps_profile_mode_name(m->mode));
-        ps_sched_job_publish(st, j);
-        j->waiters.version = j->version;
-    }
-    ps_sched_optimizer_await(st, j, agent, m->request);
-}
-
-/* ------------------------------------------------------------------ reading */
 
 static struct ps_sched_profile_read *
 find_read(struct ps_sched_job *j, uint32_t agent_node, uint64_t request)

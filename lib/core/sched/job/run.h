@@ -212,6 +212,7 @@ ps_sched_handler ps_sched_on_optimizer_set;
 ps_sched_handler ps_sched_on_compression_set;
 ps_sched_handler ps_sched_on_optimizer_change;
 ps_sched_handler ps_sched_on_optimizer_tune;
+ps_sched_handler ps_sched_on_profile_set;
 /* Sends optimizer_done. */
 void ps_sched_optimizer_done(struct ps_sched_step *st, struct ps_member *agent,
                              uint64_t gen, uint64_t request, int rc,
@@ -222,10 +223,6 @@ struct ps_sched_job *ps_sched_optimizer_find_job(struct ps_sched_step *st,
                                                  struct ps_member *agent,
                                                  uint64_t gen,
                                                  uint64_t request);
-/* Replies to a request with optimizer_done when all servers have the job's
- * state; at once if they have it. */
-void ps_sched_optimizer_await(struct ps_sched_step *st, struct ps_sched_job *j,
-                              struct ps_member *agent, uint64_t request);
 /* Applies an operator's change; replied to when all servers have taken it
  * in. */
 void ps_sched_job_change_param(struct ps_sched_step *st,
@@ -252,7 +249,6 @@ ps_sched_handler ps_sched_on_report;
 
 /* ------------------------------------------------------ rank.c: recordings */
 
-ps_sched_handler ps_sched_on_profile_set;
 ps_sched_handler ps_sched_on_profile_get;
 ps_sched_answer_check ps_sched_profile_check_answer;
 ps_sched_handler ps_sched_on_profile_events;

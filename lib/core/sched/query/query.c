@@ -189,15 +189,16 @@ ended_job_row(const struct ps_sched_ended_job *p, ps_time now,
 static uint32_t list_settings(const struct ps_sched_job *j,
                               struct ps_rec_change list[PS_SETTINGS_MAX])
 {
-    const struct ps_sched_optimizer *o = &j->optimizer;
+    const struct ps_sched_declaration *o = &j->optimizer.declared;
+    const struct ps_changes *c = &j->optimizer.changes;
     uint32_t count = 0;
 
     for (uint32_t i = 0; i < o->param_count && count < PS_SETTINGS_MAX; i++) {
         list[count++] = (struct ps_rec_change){.name = o->params[i].name,
                                                .value = o->params[i].value};
     }
-    for (uint32_t i = 0; i < o->changes.count && count < PS_SETTINGS_MAX; i++) {
-        list[count++] = o->changes.list[i];
+    for (uint32_t i = 0; i < c->count && count < PS_SETTINGS_MAX; i++) {
+        list[count++] = c->list[i];
     }
     return count;
 }
