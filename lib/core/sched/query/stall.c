@@ -30,15 +30,6 @@
 struct stall;
 struct missing;
 
-/* Origin of a query. */
-struct asker_ops {
-    /* Sends the reply of a query, which is then freed. */
-    void (*reply)(struct ps_sched_step *st, const struct ps_sched_job *j,
-                  struct stall *stall, struct missing *m);
-    /* Ends the asker's request after the reply, or without one. */
-    void (*finish)(struct ps_sched_step *st, ps_conn_id conn);
-};
-
 enum stall_step {
     STALL_PAUSED,      /* A check until its next turn. */
     STALL_SEEKS_KEY,   /* Collects the longest wait of the job. */
@@ -63,10 +54,14 @@ struct key_wait {
     uint64_t waited;
 };
 
+/* Sends the reply of a query to its asker. */
+typedef void replier(struct ps_sched_step *st, const struct ps_sched_job *j,
+                     struct stall *stall, struct missing *m);
+
 /* One stall query: collects from the job's agents which ranks are missing. */
 struct stall {
     struct ps_list_node node;
-    const struct asker_ops *asker; /* NULL: a check of the scheduler. */
+    replier *reply;      /* NULL: a check of the scheduler. */
     uint64_t collect_id; /* Request number of the current collection. */
     uint64_t gen;
     uint32_t asker_node; /* Agent that asked, with asker_request. */
@@ -310,14 +305,6 @@ static void reply_to_agent(struct ps_sched_step *st,
                      j->gen, stall->asker_request, m);
 }
 
-static void finish_agent(struct ps_sched_step *st, ps_conn_id conn)
-{
-    (void)st;
-    (void)conn;
-}
-
-static const struct asker_ops agent_asker = {reply_to_agent, finish_agent};
-
 static void describe_round(const struct stall *stall, struct ps_str *out)
 {
     const struct key_wait *w = &stall->waits[0];
@@ -383,7 +370,7 @@ static void reply_barrier_to_ctl(struct ps_sched_step *st,
 }
 
 /* Ends one job's share of a psctl query; the last share sends query_end. */
-static void finish_job_share(struct ps_sched_step *st, ps_conn_id ctl)
+static void end_job_share(struct ps_sched_step *st, ps_conn_id ctl)
 {
     struct ps_sched_conn *c = ps_map_get(st->s->conns, ctl);
 
@@ -392,10 +379,6 @@ static void finish_job_share(struct ps_sched_step *st, ps_conn_id ctl)
         ps_sched_conn_end_query(st, c, 0, NULL);
     }
 }
-
-static const struct asker_ops ctl_asker = {reply_to_ctl, finish_job_share};
-static const struct asker_ops ctl_barrier_asker = {reply_barrier_to_ctl,
-                                                   finish_job_share};
 
 /* ---------------------------------------------------------------- collect */
 
@@ -432,16 +415,15 @@ static void stall_collect(struct ps_sched_step *st,
 }
 
 static struct stall *stall_new(struct ps_sched_step *st,
-                               const struct ps_sched_job *j,
-                               const struct asker_ops *asker)
+                               const struct ps_sched_job *j, replier *reply)
 {
     struct stall *stall;
 
-    if (asker != NULL && st->s->stall_count >= STALLS_MAX) {
+    if (reply != NULL && st->s->stall_count >= STALLS_MAX) {
         return NULL;
     }
     stall = ps_calloc(1, sizeof(*stall));
-    stall->asker = asker;
+    stall->reply = reply;
     stall->gen = j->gen;
     ps_bits_init(&stall->pending_slots, j->slot_count);
     ps_bits_init(&stall->missing_ranks, j->opt.num_workers);
@@ -463,7 +445,8 @@ void ps_sched_on_stall_query(struct ps_sched_step *st, struct ps_member *agent,
     PS_LIST_EACH(n, &st->s->stalls)
     {
         stall = PS_CONTAINER(n, struct stall, node);
-        if (stall->asker == &agent_asker && stall->asker_node == agent->node &&
+        if (stall->reply == reply_to_agent &&
+            stall->asker_node == agent->node &&
             stall->asker_request == m->request && stall->gen == m->gen) {
             /* Repeated on a fresh link; the first one will be answered. */
             return;
@@ -476,7 +459,7 @@ void ps_sched_on_stall_query(struct ps_sched_step *st, struct ps_member *agent,
         send_agent_reply(st, agent, m->gen, m->request, &missing);
         return;
     }
-    stall = stall_new(st, j, &agent_asker);
+    stall = stall_new(st, j, reply_to_agent);
     if (stall == NULL) {
         send_agent_reply(st, agent, m->gen, m->request, &missing);
         return;
@@ -506,15 +489,15 @@ static void send_start_row(struct ps_sched_step *st,
 
 /* Asks the agents for psctl who is missing. */
 static bool ask_for_ctl(struct ps_sched_step *st, const struct ps_sched_job *j,
-                        ps_conn_id ctl, const struct asker_ops *asker)
+                        ps_conn_id ctl, replier *reply)
 {
-    struct stall *stall = stall_new(st, j, asker);
+    struct stall *stall = stall_new(st, j, reply);
 
     if (stall == NULL) {
         return false;
     }
     stall->asker_conn = ctl;
-    stall->is_barrier = asker == &ctl_barrier_asker;
+    stall->is_barrier = reply == reply_barrier_to_ctl;
     stall->round = j->barrier.last_open + 1;
     stall_collect(st, j, stall,
                   stall->is_barrier ? STALL_SEEKS_RANKS : STALL_SEEKS_KEY);
@@ -526,17 +509,17 @@ void ps_sched_stall_query_job(struct ps_sched_step *st, struct ps_sched_job *j,
 {
     if (!ps_sched_job_has_started(j)) {
         send_start_row(st, j, ctl->id);
-        finish_job_share(st, ctl->id);
+        end_job_share(st, ctl->id);
         return;
     }
     ps_sched_diverged_send_row(st, j, ctl->id);
     ctl->open_stalls++;
     if (!ps_barrier_is_waiting(&j->barrier) ||
-        !ask_for_ctl(st, j, ctl->id, &ctl_barrier_asker)) {
+        !ask_for_ctl(st, j, ctl->id, reply_barrier_to_ctl)) {
         ctl->open_stalls--;
     }
-    if (!ask_for_ctl(st, j, ctl->id, &ctl_asker)) {
-        finish_job_share(st, ctl->id);
+    if (!ask_for_ctl(st, j, ctl->id, reply_to_ctl)) {
+        end_job_share(st, ctl->id);
     }
 }
 
@@ -599,11 +582,12 @@ static struct ps_sched_job *finish_check(const struct ps_sched_step *st,
 /* Ends a query that has its reply, or gets none. */
 static void stall_end(struct ps_sched_step *st, struct stall *stall)
 {
-    const struct asker_ops *asker = stall->asker;
-    ps_conn_id conn = stall->asker_conn;
+    const ps_conn_id ctl = stall->asker_conn;
 
     stall_free(st->s, stall);
-    asker->finish(st, conn);
+    if (ctl != 0) {
+        end_job_share(st, ctl);
+    }
 }
 
 /* Asks which ranks the longest wait misses. False: there is none. */
@@ -646,8 +630,8 @@ static bool reply_with_ranks(struct ps_sched_step *st,
     } else {
         list_missing_in_round(&missing, st, j, stall);
     }
-    stall->asker->reply(st, j, stall, &missing);
-    if (stall->asker != &ctl_asker) {
+    stall->reply(st, j, stall, &missing);
+    if (stall->reply != reply_to_ctl) {
         return false;
     }
     stall->waits[0] = stall->waits[--stall->wait_count];
@@ -670,7 +654,7 @@ static struct ps_sched_job *finish_step(struct ps_sched_step *st,
     if (stall->step == STALL_SEEKS_KEY && seek_ranks(st, j, stall)) {
         return NULL;
     }
-    if (stall->asker == NULL) {
+    if (stall->reply == NULL) {
         return finish_check(st, j, stall, why);
     }
     if (stall->step != STALL_SEEKS_RANKS || !reply_with_ranks(st, j, stall)) {
@@ -822,12 +806,8 @@ void ps_sched_stall_drop_job(struct ps_sched_step *st, struct ps_sched_job *j)
         if (stall->gen != j->gen) {
             continue;
         }
-        if (stall->asker == NULL) {
-            stall_free(st->s, stall);
-            continue;
-        }
-        if (stall->asker == &agent_asker) {
-            stall->asker->reply(st, j, stall, &nothing);
+        if (stall->reply == reply_to_agent) {
+            stall->reply(st, j, stall, &nothing);
         }
         stall_end(st, stall);
     }
