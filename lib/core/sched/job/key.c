@@ -109,6 +109,26 @@ static void record_server_loads(struct ps_sched *s, struct ps_sched_job *j,
     }
 }
 
+static int64_t part_bytes(const struct ps_sched_key *k, uint32_t index)
+{
+    return (int64_t)(k->parts[index].count * (uint64_t)ps_dtype_size(k->dtype));
+}
+
+/* Changes the load of a server, if it is one of the job. */
+static void add_load(struct ps_sched *s, const struct ps_sched_job *j,
+                     uint32_t node, int64_t bytes)
+{
+    struct ps_sched_job_server *on = ps_sched_job_server_of(j, node);
+    struct ps_member *m = ps_members_get(&s->members, node);
+
+    if (on != NULL) {
+        on->bytes += (uint64_t)bytes;
+    }
+    if (on != NULL && m != NULL) {
+        m->placed_bytes += (uint64_t)bytes;
+    }
+}
+
 /* Key number for mxnet placement. */
 static uint64_t mxnet_key_of(const struct ps_sched_job *j,
                              const struct ps_msg_key_open *m)
@@ -320,32 +340,13 @@ static int check_same_shape(const struct ps_sched_job *j,
     return PS_E_MISMATCH;
 }
 
-/* Subtracts the bytes of the key from the loads of its servers. */
-static void subtract_key_load(struct ps_sched *s, struct ps_sched_job *j,
-                              const struct ps_sched_key *k)
-{
-    struct ps_place_server *servers = list_server_loads(s, j);
-
-    for (uint32_t i = 0; i < k->part_count; i++) {
-        uint32_t at = 0;
-
-        while (at < j->servers.count && servers[at].node != k->parts[i].node) {
-            at++;
-        }
-        if (at < j->servers.count) {
-            servers[at].bytes -= k->parts[i].count *
-                                 (uint64_t)ps_dtype_size(k->dtype);
-        }
-    }
-    record_server_loads(s, j, servers);
-    ps_free(servers);
-}
-
 /* Removes a key without openers, of which no server has data. */
 static void remove_unused_key(struct ps_sched_step *st, struct ps_sched_job *j,
                               struct ps_sched_key *k)
 {
-    subtract_key_load(st->s, j, k);
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        add_load(st->s, j, k->parts[i].node, -part_bytes(k, i));
+    }
     ps_sched_admission_remove_key(st, j, k);
     ps_sched_account_refund_key(j, k->name, k->part_count);
     ps_sched_norm_remove_key(j, k);
@@ -582,18 +583,9 @@ void ps_sched_key_reassign_part(struct ps_sched_step *st,
                                 uint32_t index, uint32_t to)
 {
     struct ps_place_part *part = &k->parts[index];
-    const uint64_t bytes = part->count * (uint64_t)ps_dtype_size(k->dtype);
-    struct ps_place_server *servers = list_server_loads(st->s, j);
 
-    for (uint32_t i = 0; i < j->servers.count; i++) {
-        if (servers[i].node == part->node) {
-            servers[i].bytes -= bytes;
-        } else if (servers[i].node == to) {
-            servers[i].bytes += bytes;
-        }
-    }
-    record_server_loads(st->s, j, servers);
-    ps_free(servers);
+    add_load(st->s, j, part->node, -part_bytes(k, index));
+    add_load(st->s, j, to, part_bytes(k, index));
     ps_sched_admission_move_part(st, j, k, index, to);
     part->node = to;
     k->is_reassigned = true;
