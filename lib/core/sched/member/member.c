@@ -201,20 +201,16 @@ void ps_member_record_ping(struct ps_member *m, const struct ps_msg_ping *ping,
         return;
     }
     if (r->base_at != 0) {
-        r->rounds = per_second(ping->rounds, r->base_rounds, now - r->base_at);
-        r->bytes_in = per_second(ping->bytes_in, r->base_bytes_in,
-                                 now - r->base_at);
-        r->bytes_out = per_second(ping->bytes_out, r->base_bytes_out,
-                                  now - r->base_at);
-        r->gpu_up = per_second(ping->gpu_up, r->base_gpu_up, now - r->base_at);
-        r->gpu_down = per_second(ping->gpu_down, r->base_gpu_down,
-                                 now - r->base_at);
+        const struct ps_msg_ping *base = &r->base;
+        const ps_time span = now - r->base_at;
+
+        r->rounds = per_second(ping->rounds, base->rounds, span);
+        r->bytes_in = per_second(ping->bytes_in, base->bytes_in, span);
+        r->bytes_out = per_second(ping->bytes_out, base->bytes_out, span);
+        r->gpu_up = per_second(ping->gpu_up, base->gpu_up, span);
+        r->gpu_down = per_second(ping->gpu_down, base->gpu_down, span);
     }
-    r->base_rounds = ping->rounds;
-    r->base_bytes_in = ping->bytes_in;
-    r->base_bytes_out = ping->bytes_out;
-    r->base_gpu_up = ping->gpu_up;
-    r->base_gpu_down = ping->gpu_down;
+    r->base = *ping;
     r->base_at = now;
 }
 

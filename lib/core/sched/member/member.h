@@ -65,12 +65,8 @@ struct ps_member_rates {
     uint64_t bytes_out;
     uint64_t gpu_up;
     uint64_t gpu_down;
-    uint64_t base_rounds; /* Totals at base_at. */
-    uint64_t base_bytes_in;
-    uint64_t base_bytes_out;
-    uint64_t base_gpu_up;
-    uint64_t base_gpu_down;
-    ps_time base_at; /* 0: no ping yet. */
+    struct ps_msg_ping base; /* Totals at base_at. */
+    ps_time base_at;         /* 0: no ping yet. */
 };
 
 /* Probes of the address that the member advertises, see lease.c. */
