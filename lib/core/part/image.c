@@ -157,82 +157,73 @@ enum ps_part_buffer ps_image_saved_buffer(unsigned nth, unsigned states)
 
 /* --------------------------------------------------------------------- uses */
 
-/* Traits of a partition, in the order in which they are reasons. */
-enum trait {
-    HAS_ROWS,
-    HAS_NO_ROUNDS,
-    HAS_OPTIMIZER,
-    HAS_NO_OPTIMIZER,
-    HAS_NO_REAL_VALUE,
-    IS_MERGING,
-    IS_ACCUMULATING,
-    TRAITS,
-};
-
 struct reason {
     int rc; /* 0: the use is allowed. */
     const char *text;
 };
 
-static const char stays[] =
-    "keys of rows, and keys without rounds, stay where they are";
-
 static const char lost[] =
     "the state of its optimizer, or of pushes without rounds, was on a server "
     "that is lost; start again from the last saved state";
 
-static const struct reason reasons[PS_IMAGE_USES][TRAITS] = {
-    [PS_IMAGE_MIGRATE] = {[HAS_ROWS] = {PS_E_UNSUPPORTED, stays},
-                          [HAS_NO_ROUNDS] = {PS_E_UNSUPPORTED, stays}},
+/* By trait, in the order in which they are reasons. */
+static const struct reason reasons[PS_IMAGE_USES][PS_IMAGE_TRAITS] = {
+    [PS_IMAGE_MIGRATE] =
+        {[PS_IMAGE_ROWS] = {PS_E_UNSUPPORTED, "rows stay with the optimizer "
+                                              "state of each of them"},
+         [PS_IMAGE_NO_ROUNDS] = {PS_E_UNSUPPORTED,
+                                 "keys of an async or ssp job cannot be moved: "
+                                 "another server could not recognise "
+                                 "duplicates of pushes without rounds"}},
     /* Agents have the value alone. */
-    [PS_IMAGE_RESTORE] = {[HAS_NO_ROUNDS] = {PS_E_UNSUPPORTED, lost},
-                          [HAS_OPTIMIZER] = {PS_E_UNSUPPORTED, lost}},
+    [PS_IMAGE_RESTORE] = {[PS_IMAGE_NO_ROUNDS] = {PS_E_UNSUPPORTED, lost},
+                          [PS_IMAGE_OPTIMIZER] = {PS_E_UNSUPPORTED, lost}},
     [PS_IMAGE_SAVE] =
-        {[HAS_NO_OPTIMIZER] = {PS_E_INVAL, "the job has no optimizer"},
-         [HAS_NO_REAL_VALUE] = {PS_E_NOKEY, "the key was never initialised, or "
-                                            "holds no real numbers"},
-         [IS_MERGING] = {PS_E_AGAIN, "a step is in progress: save and load "
-                                     "when no worker pushes"},
-         [IS_ACCUMULATING] = {PS_E_AGAIN, "a step of several rounds has begun: "
-                                          "save and load after the last of "
-                                          "them"}},
+        {[PS_IMAGE_NO_OPTIMIZER] = {PS_E_INVAL, "the job has no optimizer"},
+         [PS_IMAGE_NO_REAL_VALUE] = {PS_E_NOKEY, "the key was never "
+                                                 "initialised, or holds no "
+                                                 "real numbers"},
+         [PS_IMAGE_MERGING] = {PS_E_AGAIN, "a step is in progress: save and "
+                                           "load when no worker pushes"},
+         [PS_IMAGE_ACCUMULATING] = {PS_E_AGAIN,
+                                    "a step of several rounds has begun: save "
+                                    "and load after the last of them"}},
 };
 
-static bool has_trait(const struct ps_part *part, bool has_optimizer,
-                      enum trait trait)
+int ps_image_check_traits(uint32_t traits, enum ps_image_use use,
+                          const char **ret_text)
 {
-    switch (trait) {
-    case HAS_ROWS:
-        return part != NULL && ps_part_is_rows(part);
-    case HAS_NO_ROUNDS:
-        return part != NULL && part->async != NULL;
-    case HAS_OPTIMIZER:
-        return has_optimizer;
-    case HAS_NO_OPTIMIZER:
-        return !has_optimizer;
-    case HAS_NO_REAL_VALUE:
-        return part == NULL || !ps_part_has_value(part) ||
-               !ps_dtype_is_real(part->image.dtype);
-    case IS_MERGING:
-        return part != NULL && part->merge != NULL;
-    case IS_ACCUMULATING:
-        return part != NULL && ps_part_accumulated(part)->buf != NULL;
-    case TRAITS:
-        break;
-    }
-    return false;
-}
-
-int ps_image_check_use(const struct ps_part *part, bool has_optimizer,
-                       enum ps_image_use use, const char **ret_text)
-{
-    for (unsigned i = 0; i < TRAITS; i++) {
+    for (unsigned i = 0; i < PS_IMAGE_TRAITS; i++) {
         const struct reason *r = &reasons[use][i];
 
-        if (r->rc != 0 && has_trait(part, has_optimizer, (enum trait)i)) {
+        if (r->rc != 0 && (traits & 1u << i) != 0) {
             *ret_text = r->text;
             return r->rc;
         }
     }
     return 0;
+}
+
+static uint32_t trait_if(bool has, enum ps_image_trait trait)
+{
+    return has ? 1u << trait : 0;
+}
+
+int ps_image_check_use(const struct ps_part *part, bool has_optimizer,
+                       enum ps_image_use use, const char **ret_text)
+{
+    uint32_t traits = has_optimizer ? 1u << PS_IMAGE_OPTIMIZER
+                                    : 1u << PS_IMAGE_NO_OPTIMIZER;
+
+    traits |= trait_if(part == NULL || !ps_part_has_value(part) ||
+                           !ps_dtype_is_real(part->image.dtype),
+                       PS_IMAGE_NO_REAL_VALUE);
+    if (part != NULL) {
+        traits |= trait_if(ps_part_is_rows(part), PS_IMAGE_ROWS) |
+                  trait_if(part->async != NULL, PS_IMAGE_NO_ROUNDS) |
+                  trait_if(part->merge != NULL, PS_IMAGE_MERGING) |
+                  trait_if(ps_part_accumulated(part)->buf != NULL,
+                           PS_IMAGE_ACCUMULATING);
+    }
+    return ps_image_check_traits(traits, use, ret_text);
 }

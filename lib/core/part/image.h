@@ -57,7 +57,23 @@ enum ps_image_use {
     PS_IMAGE_USES,
 };
 
-/* 0, or the first reason in the table of image.c why the partition, which may
- * be NULL, does not allow the use; *ret_text then has its text. */
+/* What a partition or its job may have that excludes a use. */
+enum ps_image_trait {
+    PS_IMAGE_ROWS,
+    PS_IMAGE_NO_ROUNDS,
+    PS_IMAGE_OPTIMIZER,
+    PS_IMAGE_NO_OPTIMIZER,
+    PS_IMAGE_NO_REAL_VALUE,
+    PS_IMAGE_MERGING,
+    PS_IMAGE_ACCUMULATING,
+    PS_IMAGE_TRAITS,
+};
+
+/* 0, or the first reason in the table of image.c why a partition with these
+ * traits, bits 1 << trait, does not allow the use; *ret_text then has its
+ * text. */
+int ps_image_check_traits(uint32_t traits, enum ps_image_use use,
+                          const char **ret_text);
+/* The same for a partition, which may be NULL. */
 int ps_image_check_use(const struct ps_part *part, bool has_optimizer,
                        enum ps_image_use use, const char **ret_text);

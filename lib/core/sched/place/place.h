@@ -68,6 +68,8 @@ uint32_t ps_place_reassign(struct ps_place_part *parts, uint32_t count,
 #define PS_BALANCE_TOLERANCE_DIV 20u
 
 struct ps_balance_part {
+    uint32_t key; /* For the caller, with `index`. */
+    uint32_t index;
     uint32_t source; /* Index of its server. */
     /* Output: index of its new server; `source` if it stays. */
     uint32_t target;

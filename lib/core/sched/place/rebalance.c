@@ -5,6 +5,7 @@
 #include "core/sched/place/place.h"
 
 #include "base/alloc.h"
+#include "core/part/image.h"
 #include "core/sched/inner.h"
 #include "core/sched/job/run.h"
 
@@ -24,10 +25,14 @@ struct plan {
     uint32_t migration_count;
 };
 
-/* False for rows keys: their rows stay with the optimizer state of each row. */
+/* Partitions of rows keys may have to stay where they are. */
 static bool is_movable(const struct ps_sched_key *k)
 {
-    return k != NULL && k->row_width == 0;
+    const char *why;
+
+    return k != NULL && (k->row_width == 0 ||
+                         ps_image_check_traits(1u << PS_IMAGE_ROWS,
+                                               PS_IMAGE_MIGRATE, &why) == 0);
 }
 
 static uint64_t count_movable_parts(const struct ps_sched_job *j)
@@ -80,6 +85,8 @@ static int list_parts(const struct ps_sched_job *j, struct plan *p)
         const struct ps_sched_key *k = j->keys.list[i];
 
         for (uint32_t n = 0; is_movable(k) && n < k->part_count; n++, at++) {
+            at->key = i;
+            at->index = n;
             at->source = server_index(p, k->parts[n].node);
             at->target = at->source;
             at->bytes = k->parts[n].count * ps_dtype_size(k->dtype);
@@ -112,29 +119,24 @@ static uint32_t drain_server(struct plan *p, uint32_t off)
 }
 
 /* Makes one row for all migrations of a key between the same two servers. */
-static int make_rows(const struct ps_sched_job *j,
-                     struct ps_sched_rebalance_reply *m,
-                     const struct plan *plan)
+static int make_rows(const struct plan *plan,
+                     struct ps_sched_rebalance_reply *m)
 {
-    const struct ps_balance_part *p = plan->parts;
-
     m->rows = ps_try_alloc((plan->migration_count + 1u) * sizeof(*m->rows));
     if (m->rows == NULL) {
         return PS_E_NOMEM;
     }
-    for (uint32_t i = 0; i < j->keys.count; i++) {
-        for (uint32_t n = 0;
-             is_movable(j->keys.list[i]) && n < j->keys.list[i]->part_count;
-             n++, p++) {
-            if (p->target != p->source) {
-                ps_sched_rebalance_reply_add(
-                    m, &(struct ps_sched_rebalance_row){
-                           .key = i,
-                           .source = plan->server_nodes[p->source],
-                           .target = plan->server_nodes[p->target],
-                           .part_count = 1,
-                           .bytes = p->bytes});
-            }
+    for (uint32_t i = 0; i < plan->count; i++) {
+        const struct ps_balance_part *p = &plan->parts[i];
+
+        if (p->target != p->source) {
+            ps_sched_rebalance_reply_add(
+                m, &(struct ps_sched_rebalance_row){
+                       .key = p->key,
+                       .source = plan->server_nodes[p->source],
+                       .target = plan->server_nodes[p->target],
+                       .part_count = 1,
+                       .bytes = p->bytes});
         }
     }
     return 0;
@@ -143,23 +145,20 @@ static int make_rows(const struct ps_sched_job *j,
 static int start_migrations(struct ps_sched_step *st, struct ps_sched_job *j,
                             const struct plan *plan, ps_conn_id ctl)
 {
-    const struct ps_balance_part *p = plan->parts;
     int rc = 0;
 
     ps_sched_migrations_init(j, ctl);
-    for (uint32_t i = 0; i < j->keys.count; i++) {
-        for (uint32_t n = 0;
-             is_movable(j->keys.list[i]) && n < j->keys.list[i]->part_count;
-             n++, p++) {
-            if (p->target != p->source && rc == 0) {
-                rc = ps_sched_migrations_add(
-                    st->s, j,
-                    &(struct ps_sched_part_migration){
-                        .key = i,
-                        .index = n,
-                        .source_node = plan->server_nodes[p->source],
-                        .target_node = plan->server_nodes[p->target]});
-            }
+    for (uint32_t i = 0; i < plan->count && rc == 0; i++) {
+        const struct ps_balance_part *p = &plan->parts[i];
+
+        if (p->target != p->source) {
+            rc = ps_sched_migrations_add(
+                st->s, j,
+                &(struct ps_sched_part_migration){
+                    .key = p->key,
+                    .index = p->index,
+                    .source_node = plan->server_nodes[p->source],
+                    .target_node = plan->server_nodes[p->target]});
         }
     }
     if (rc != 0) {
@@ -189,7 +188,7 @@ static int make_plan(struct ps_sched_step *st, struct ps_sched_job *j,
                              &p->migration_count);
     }
     if (rc == 0) {
-        rc = make_rows(j, c->rebalance_reply, p);
+        rc = make_rows(p, c->rebalance_reply);
     }
     if (rc == 0 && makes && p->migration_count > 0) {
         rc = start_migrations(st, j, p, c->id);
@@ -201,6 +200,8 @@ static int make_plan(struct ps_sched_step *st, struct ps_sched_job *j,
 /* Reason why the job cannot be rebalanced now; NULL: it can. */
 static const char *rebalance_error(const struct ps_sched_job *j, int *ret_rc)
 {
+    const char *why = NULL;
+
     *ret_rc = PS_E_AGAIN;
     if (j->rebalance != NULL) {
         return "partitions of the job are being moved already; ask again when "
@@ -209,12 +210,11 @@ static const char *rebalance_error(const struct ps_sched_job *j, int *ret_rc)
     if (j->phase != PS_JOB_PHASE_RUNNING) {
         return "the job is not running yet";
     }
-    *ret_rc = PS_E_UNSUPPORTED;
     if (j->opt.mode != PS_MODE_SYNC) {
-        return "keys of an async or ssp job cannot be moved: another server "
-               "could not recognise duplicates of pushes without rounds";
+        *ret_rc = ps_image_check_traits(1u << PS_IMAGE_NO_ROUNDS,
+                                        PS_IMAGE_MIGRATE, &why);
     }
-    return NULL;
+    return why;
 }
 
 /* Finds the server to drain; *ret_at is server_count if none is named. 0, or an
