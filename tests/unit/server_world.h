@@ -101,7 +101,7 @@ struct world {
     bool may_fail;     /* A step may fail. */
     int rc;            /* Result of the last step. */
     uint32_t job_ready_count;
-    struct ps_msg *profile_events; /* The last ones; NULL: none. */
+    struct ps_msg *trace_entries; /* The last ones; NULL: none. */
     uint32_t norm_part_count;
     struct ps_msg_norm_part last_norm_part; /* Without the digits. */
     double square;
@@ -414,9 +414,9 @@ static inline void sched_receive(struct world *w, const struct ps_msg *msg,
         if (msg->code == PS_MSG_COSTS) {
             return;
         }
-        if (msg->code == PS_MSG_PROFILE_EVENTS) {
-            ps_msg_free(w->profile_events);
-            w->profile_events = ps_msg_dup(msg);
+        if (msg->code == PS_MSG_TRACE_ENTRIES) {
+            ps_msg_free(w->trace_entries);
+            w->trace_entries = ps_msg_dup(msg);
             return;
         }
         assert_int_equal(msg->code, PS_MSG_JOB_READY);
@@ -1037,7 +1037,7 @@ static inline void world_free(struct world *w)
     ps_trace_free(w->trace);
     ps_link_free(w->sched);
     ps_msg_free(w->last_chunk);
-    ps_msg_free(w->profile_events);
+    ps_msg_free(w->trace_entries);
     for (uint32_t i = 0; i < AGENTS_MAX; i++) {
         ps_effects_fini(&w->agents[i].out);
         ps_link_free(w->agents[i].link);

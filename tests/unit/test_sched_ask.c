@@ -435,11 +435,11 @@ static void set_profile(struct job *j, uint64_t request, uint8_t mode)
 static void get_profile(struct job *j, uint64_t request, uint32_t server)
 {
     deliver_msg(j->w, j->a[0],
-                (struct ps_msg){.code = PS_MSG_PROFILE_GET,
-                                .profile_get = {.gen = j->gen,
-                                                .request = request,
-                                                .server = server,
-                                                .first = 6}});
+                (struct ps_msg){.code = PS_MSG_TRACE_GET,
+                                .trace_get = {.gen = j->gen,
+                                              .request = request,
+                                              .member = server + 1,
+                                              .first = 6}});
 }
 
 static void recordings_begin_and_end_on_all_servers(void **state)
@@ -470,15 +470,13 @@ static void recordings_are_read_through_the_scheduler(void **state)
 {
     struct job j = start_job(PS_LOSS_POLICY_WAIT);
     struct ps_rec_trace_entry e = {.round = 3, .bytes = 12};
-    struct ps_msg answer = {.code = PS_MSG_PROFILE_EVENTS,
-                            .profile_events = {.gen = j.gen,
-                                               .request = 7,
-                                               .server = "s1",
-                                               .first = 6,
-                                               .count = 7,
-                                               .next = 7,
-                                               .entries = &e,
-                                               .entries_count = 1}};
+    struct ps_msg answer = {.code = PS_MSG_TRACE_ENTRIES,
+                            .trace_entries = {.gen = j.gen,
+                                              .first = 6,
+                                              .count = 7,
+                                              .next = 7,
+                                              .entries = &e,
+                                              .entries_count = 1}};
     const struct ps_msg *m;
 
     (void)state;
@@ -488,17 +486,19 @@ static void recordings_are_read_through_the_scheduler(void **state)
         "has 2 servers, and none of rank 2");
     get_profile(&j, 7, 1);
     get_profile(&j, 7, 1); /* Again. */
-    m = last_msg(j.s[1], PS_MSG_PROFILE_GET);
-    assert_int_equal(m->profile_get.first, 6);
-    answer.profile_events.agent = m->profile_get.agent;
+    m = last_msg(j.s[1], PS_MSG_TRACE_GET);
+    assert_int_equal(m->trace_get.first, 6);
+    assert_true(m->trace_get.recording);
+    answer.trace_entries.request = m->trace_get.request;
     deliver_msg(j.w, j.s[0], answer); /* Not the one that was asked. */
-    assert_null(find_msg(j.a[0], PS_MSG_PROFILE_EVENTS));
+    assert_null(find_msg(j.a[0], PS_MSG_TRACE_ENTRIES));
     deliver_msg(j.w, j.s[1], answer);
     deliver_msg(j.w, j.s[1], answer);
-    assert_int_equal(count_msgs(j.a[0], PS_MSG_PROFILE_EVENTS), 1);
-    m = last_msg(j.a[0], PS_MSG_PROFILE_EVENTS);
-    assert_string_equal(m->profile_events.server, "s1");
-    assert_int_equal(m->profile_events.entries[0].round, 3);
+    assert_int_equal(count_msgs(j.a[0], PS_MSG_TRACE_ENTRIES), 1);
+    m = last_msg(j.a[0], PS_MSG_TRACE_ENTRIES);
+    assert_int_equal(m->trace_entries.request, 7);
+    assert_string_equal(m->trace_entries.name, "s1");
+    assert_int_equal(m->trace_entries.entries[0].round, 3);
     /* A lost server takes its recording along. */
     get_profile(&j, 8, 1);
     drop_inbox(j.a[0]);

@@ -86,7 +86,7 @@ static const struct ps_msg of_agent[] = {
      .compression_set = {.gen = FIRST_GEN, .name = "2bit"}},
     {.code = PS_MSG_PROFILE_SET,
      .profile_set = {.gen = FIRST_GEN, .mode = PS_PROFILE_MODE_ON}},
-    {.code = PS_MSG_PROFILE_GET, .profile_get = {.gen = FIRST_GEN}},
+    {.code = PS_MSG_TRACE_GET, .trace_get = {.gen = FIRST_GEN}},
     {.code = PS_MSG_REPORT, .report = {.gen = FIRST_GEN}},
     {.code = PS_MSG_STALL_QUERY, .stall_query = {.gen = FIRST_GEN}},
     {.code = PS_MSG_STALL_REPORT, .stall_report = {.gen = FIRST_GEN}},
@@ -251,15 +251,18 @@ static void answers_to_requests_of_others_are_refused(void **state)
     (void)state;
     deliver_msg(j.w, j.a[0],
                 (struct ps_msg){
-                    .code = PS_MSG_PROFILE_GET,
-                    .profile_get = {.gen = j.gen, .request = 7, .server = 1}});
+                    .code = PS_MSG_TRACE_GET,
+                    .trace_get = {.gen = j.gen, .request = 7, .member = 2}});
     answer = (struct ps_msg){
-        .code = PS_MSG_PROFILE_EVENTS,
-        .profile_events = {
-            .gen = j.gen, .request = 7, .agent = j.a[0]->node, .server = "s0"}};
-    check_wrong_answer(&j, j.s[1], answer, j.a[0], PS_MSG_PROFILE_EVENTS);
-    answer.profile_events.server = "s1";
-    check_answer(&j, j.s[1], j.s[0], answer, j.a[0], PS_MSG_PROFILE_EVENTS);
+        .code = PS_MSG_TRACE_ENTRIES,
+        .trace_entries = {
+            .gen = j.gen,
+            .request = last_msg(j.s[1], PS_MSG_TRACE_GET)->trace_get.request,
+            .name = "s0"}};
+    check_answer(&j, j.s[1], j.s[0], answer, j.a[0], PS_MSG_TRACE_ENTRIES);
+    /* Whose entries they are is not what the server says. */
+    assert_string_equal(
+        last_msg(j.a[0], PS_MSG_TRACE_ENTRIES)->trace_entries.name, "s1");
 
     deliver_msg(j.w, ctl,
                 (struct ps_msg){.code = PS_MSG_TRACE_GET,

@@ -38,21 +38,20 @@ static void record(struct world *w, uint32_t version, uint8_t mode,
                                                   .profile_number = number});
 }
 
-static const struct ps_msg_profile_events *recording(struct world *w,
-                                                     uint64_t first)
+static const struct ps_msg_trace_entries *recording(struct world *w,
+                                                    uint64_t first)
 {
     ps_link_send_msg(w->sched,
-                     &(struct ps_msg){.code = PS_MSG_PROFILE_GET,
-                                      .profile_get = {.gen = GEN,
-                                                      .request = 7,
-                                                      .first = first,
-                                                      .agent = NODE(0)}},
+                     &(struct ps_msg){.code = PS_MSG_TRACE_GET,
+                                      .trace_get = {.gen = GEN,
+                                                    .request = 7,
+                                                    .first = first,
+                                                    .recording = true}},
                      w->now, &w->sched_out);
     world_run_until_idle(w);
-    assert_non_null(w->profile_events);
-    assert_int_equal(w->profile_events->profile_events.request, 7);
-    assert_int_equal(w->profile_events->profile_events.agent, NODE(0));
-    return &w->profile_events->profile_events;
+    assert_non_null(w->trace_entries);
+    assert_int_equal(w->trace_entries->trace_entries.request, 7);
+    return &w->trace_entries->trace_entries;
 }
 
 static void push_round(struct world *w, uint64_t round)
@@ -68,7 +67,7 @@ static void recording_is_a_part_of_the_trace(void **state)
     static const uint8_t kinds[] = {PS_TRACE_KIND_PUSH, PS_TRACE_KIND_PUSH,
                                     PS_TRACE_KIND_GATHER, PS_TRACE_KIND_MERGE};
     struct world *w = world_new(&(struct world_options){.slots = 2});
-    const struct ps_msg_profile_events *got;
+    const struct ps_msg_trace_entries *got;
     uint64_t round = 0;
 
     (void)state;
@@ -112,7 +111,7 @@ static void recording_is_a_part_of_the_trace(void **state)
 static void recording_keeps_the_last_entries(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
-    const struct ps_msg_profile_events *got;
+    const struct ps_msg_trace_entries *got;
     uint64_t round = 0;
 
     (void)state;

@@ -17,7 +17,7 @@ static struct ps_msg_trace_entries read_from(const struct ps_trace *t,
 
     ps_trace_read(
         t, &(struct ps_msg_trace_get){.gen = gen, .request = 5, .first = first},
-        77, list, &e);
+        0, 77, list, &e);
     assert_int_equal(e.request, 5);
     assert_int_equal(e.now_ns, 77);
     assert_ptr_equal(e.entries, list);

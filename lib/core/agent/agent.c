@@ -210,7 +210,7 @@ static void on_trace_get(struct ps_agent_step *st,
     const struct ps_agent_job *j = ps_agent_job_find(st->a, m->gen);
     struct ps_msg r = {.code = PS_MSG_TRACE_ENTRIES};
 
-    ps_trace_read(st->a->opt.trace, m, st->now, list, &r.trace_entries);
+    ps_trace_read(st->a->opt.trace, m, 0, st->now, list, &r.trace_entries);
     if (j != NULL && r.trace_entries.entries_count > 0) {
         r.trace_entries.span_names = names;
         r.trace_entries.span_names_count = ps_agent_span_list(j, names);
@@ -250,8 +250,8 @@ static void on_scheduler_msg(struct ps_agent_step *st, ps_conn_id conn,
     case PS_MSG_OPTIMIZER_DONE:
         ps_agent_request_on_done(st, &m->optimizer_done);
         break;
-    case PS_MSG_PROFILE_EVENTS:
-        ps_agent_request_on_profile_events(st, &m->profile_events);
+    case PS_MSG_TRACE_ENTRIES:
+        ps_agent_request_on_entries(st, &m->trace_entries);
         break;
     case PS_MSG_REPORT_DONE:
         ps_agent_report_on_done(st, &m->report_done);

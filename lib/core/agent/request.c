@@ -105,11 +105,11 @@ static struct ps_msg request_msg(const struct ps_agent_session *s,
                                                .mode = m->l_profile_set.mode}};
     default: /* PS_MSG_L_PROFILE_GET */
         return (struct ps_msg){
-            .code = PS_MSG_PROFILE_GET,
-            .profile_get = {.gen = gen,
-                            .request = request,
-                            .server = m->l_profile_get.server,
-                            .first = m->l_profile_get.first}};
+            .code = PS_MSG_TRACE_GET,
+            .trace_get = {.gen = gen,
+                          .request = request,
+                          .member = m->l_profile_get.server + 1,
+                          .first = m->l_profile_get.first}};
     }
 }
 
@@ -189,13 +189,13 @@ void ps_agent_request_on_done(struct ps_agent_step *st,
     ps_agent_op_end(st, op, 0, m->error, m->text);
 }
 
-void ps_agent_request_on_profile_events(struct ps_agent_step *st,
-                                        const struct ps_msg_profile_events *m)
+void ps_agent_request_on_entries(struct ps_agent_step *st,
+                                 const struct ps_msg_trace_entries *m)
 {
     struct ps_agent_job *j = ps_agent_job_find(st->a, m->gen);
     struct ps_agent_op *op = j != NULL ? find_request(j, m->request) : NULL;
 
-    if (op == NULL || op->sched_request->code != PS_MSG_PROFILE_GET) {
+    if (op == NULL || op->sched_request->code != PS_MSG_TRACE_GET) {
         return;
     }
     ps_list_remove(&op->node);
@@ -205,7 +205,7 @@ void ps_agent_request_on_profile_events(struct ps_agent_step *st,
             &(struct ps_msg){
                 .code = PS_MSG_L_PROFILE_EVENTS,
                 .l_profile_events = {.op_id = op->id,
-                                     .server = m->server,
+                                     .server = m->name,
                                      .first = m->first,
                                      .count = m->count,
                                      .next = m->next,

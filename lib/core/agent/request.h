@@ -12,8 +12,8 @@
 void ps_agent_request_accept(struct ps_agent_step *st,
                              struct ps_agent_session *s, const struct ps_msg *m,
                              uint64_t op_id);
-void ps_agent_request_on_profile_events(struct ps_agent_step *st,
-                                        const struct ps_msg_profile_events *m);
+void ps_agent_request_on_entries(struct ps_agent_step *st,
+                                 const struct ps_msg_trace_entries *m);
 /* The scheduler's answer to any other request. */
 void ps_agent_request_on_done(struct ps_agent_step *st,
                               const struct ps_msg_optimizer_done *m);

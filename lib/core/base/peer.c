@@ -178,17 +178,17 @@ static struct ps_rec_trace_entry record_of(const struct ps_trace_entry *e)
     };
 }
 
-void ps_trace_read_recording(const struct ps_trace *t,
-                             const struct ps_msg_trace_get *m,
-                             uint16_t recording, ps_time now,
-                             struct ps_rec_trace_entry *list,
-                             struct ps_msg_trace_entries *ret)
+void ps_trace_read(const struct ps_trace *t, const struct ps_msg_trace_get *m,
+                   uint16_t recording, ps_time now,
+                   struct ps_rec_trace_entry *list,
+                   struct ps_msg_trace_entries *ret)
 {
     const uint64_t count = t != NULL ? t->count : 0;
     const uint64_t oldest = count - ps_min_u64(count, PS_TRACE_ENTRIES);
     uint64_t at = ps_min_u64(ps_max_u64(m->first, oldest), count);
 
-    *ret = (struct ps_msg_trace_entries){.request = m->request,
+    *ret = (struct ps_msg_trace_entries){.gen = m->gen,
+                                         .request = m->request,
                                          .now_ns = now,
                                          .first = at,
                                          .count = count,
@@ -202,11 +202,4 @@ void ps_trace_read_recording(const struct ps_trace *t,
         }
     }
     ret->next = at;
-}
-
-void ps_trace_read(const struct ps_trace *t, const struct ps_msg_trace_get *m,
-                   ps_time now, struct ps_rec_trace_entry *list,
-                   struct ps_msg_trace_entries *ret)
-{
-    ps_trace_read_recording(t, m, 0, now, list, ret);
 }

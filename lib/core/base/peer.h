@@ -136,14 +136,10 @@ static inline void ps_facts_fill_ping(const struct ps_facts *f,
 
 /* Entries of a trace ring, as the answer to trace_get. */
 
-/* Fills `ret` with entries of job `m->gen` from number `m->first` on. `list` has
- * room for PS_TRACE_READ_MAX. `t` NULL: there are none. */
+/* Fills `ret` with entries of job `m->gen` from number `m->first` on, of one
+ * recording or, if 0, of all and of none. `list` has room for PS_TRACE_READ_MAX.
+ * `t` NULL: there are none. */
 void ps_trace_read(const struct ps_trace *t, const struct ps_msg_trace_get *m,
-                   ps_time now, struct ps_rec_trace_entry *list,
+                   uint16_t recording, ps_time now,
+                   struct ps_rec_trace_entry *list,
                    struct ps_msg_trace_entries *ret);
-/* The same with those of one recording of the job; 0: of all, and of none. */
-void ps_trace_read_recording(const struct ps_trace *t,
-                             const struct ps_msg_trace_get *m,
-                             uint16_t recording, ps_time now,
-                             struct ps_rec_trace_entry *list,
-                             struct ps_msg_trace_entries *ret);

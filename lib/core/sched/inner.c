@@ -14,8 +14,7 @@ void ps_sched_conn_close(struct ps_sched_step *st, struct ps_sched_conn *c)
     if (c->kind == PS_SCHED_CONN_CLOSING) {
         return;
     }
-    assert(!c->lists_keys && c->rebalance_reply == NULL &&
-           c->trace_read == NULL);
+    assert(!c->lists_keys && c->rebalance_reply == NULL && c->trace_read == 0);
     c->kind = PS_SCHED_CONN_CLOSING;
     c->member = NULL;
     ps_effects_close(st->fx, c->id);

@@ -14,7 +14,7 @@
  *     job/lifecycle.c      phases of a job; lost workers, agents and servers
  *     query/stall.c        stall queries
  *     query/diverged.c     ranks that wait for each other
- *     job/rank.c           barriers, scalars and recordings of running ranks
+ *     job/rank.c           barriers and scalars of running ranks; reads of traces
  *     job/optimizer.c      declarations of optimizers and compression, changes
  *     place/migration.c    migrations of partitions, the reply to who asked
  *     job/key.c            keys and their placement
@@ -78,8 +78,7 @@ struct ps_sched_conn {
     bool lists_all_jobs;  /* Continue with jobs of higher generation. */
     /* Owned; NULL: no rebalance reply in progress. */
     struct ps_sched_rebalance_reply *rebalance_reply;
-    /* Owned; NULL: no member is asked for its trace. */
-    struct ps_sched_trace_read *trace_read;
+    uint64_t trace_read; /* Request to a member for its trace; 0: none. */
 };
 
 /* --------------------------------------------------------------- scheduler */
@@ -144,8 +143,9 @@ struct ps_sched {
     struct ps_account account;
     uint64_t last_gen; /* Generation of the newest job. */
     uint32_t epoch;
-    uint64_t refused_frames; /* Of members, about what is not their own. */
-    struct ps_list watches;  /* See query/diverged.c. */
+    uint64_t refused_frames;    /* Of members, about what is not their own. */
+    struct ps_list trace_reads; /* See job/rank.c. */
+    struct ps_list watches;     /* See query/diverged.c. */
     struct ps_list stalls;
     uint32_t stall_count;
     uint64_t last_collect_id;

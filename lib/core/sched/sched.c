@@ -51,6 +51,7 @@ struct ps_sched *ps_sched_new(const struct ps_sched_options *opt, ps_time now)
     s->conns = ps_map_new();
     s->jobs = ps_map_new();
     ps_sched_account_init(s);
+    ps_list_init(&s->trace_reads);
     ps_list_init(&s->watches);
     ps_list_init(&s->stalls);
     ps_sched_tokens_init(s);
@@ -72,12 +73,13 @@ void ps_sched_free(struct ps_sched *s)
     ps_sched_stalls_free(s);
     while ((conn = ps_map_next(s->conns, &c)) != NULL) {
         ps_sched_rebalance_drop_reply(conn);
-        ps_sched_trace_drop(conn);
+        ps_sched_trace_drop(s, conn->id, 0);
         ps_free(conn);
     }
     c = (struct ps_map_cursor){0};
     while ((j = ps_map_next(s->jobs, &c)) != NULL) {
         ps_sched_norm_free(j);
+        ps_sched_trace_drop(s, 0, j->gen);
         ps_sched_migrations_free(j);
         ps_sched_account_close_job(j);
         ps_sched_job_free(j);
@@ -103,7 +105,8 @@ static void drop_query(struct ps_sched *s, struct ps_sched_conn *c)
         c->lists_keys = false;
     }
     ps_sched_rebalance_drop_reply(c);
-    ps_sched_trace_drop(c);
+    ps_sched_trace_drop(s, c->id, 0);
+    c->trace_read = 0;
 }
 
 static void cut_conn(struct ps_sched_step *st, struct ps_sched_conn *c)
@@ -253,9 +256,9 @@ static struct handling handling_of(enum ps_msg_code code)
         [PS_MSG_BARRIER_ENTER] = {ps_sched_on_barrier_enter, NULL},
         [PS_MSG_REPORT] = {ps_sched_on_report, NULL},
         [PS_MSG_PROFILE_SET] = {ps_sched_on_profile_set, NULL},
-        [PS_MSG_PROFILE_GET] = {ps_sched_on_profile_get, NULL},
-        [PS_MSG_PROFILE_EVENTS] = {ps_sched_on_profile_events,
-                                   ps_sched_profile_check_answer},
+        [PS_MSG_TRACE_GET] = {ps_sched_on_recording_get, NULL},
+        [PS_MSG_TRACE_ENTRIES] = {ps_sched_on_trace_entries,
+                                  ps_sched_trace_check_answer},
         [PS_MSG_PART_CHUNK] = {ps_sched_on_part_chunk,
                                ps_sched_migration_check_answer},
         [PS_MSG_PART_ACK] = {ps_sched_on_part_ack,
@@ -264,8 +267,6 @@ static struct handling handling_of(enum ps_msg_code code)
         [PS_MSG_STALL_REPORT] = {on_stall_report, check_report},
         [PS_MSG_JOB_STILL] = {ps_sched_on_job_still, NULL},
         [PS_MSG_WAIT_REPORT] = {ps_sched_on_wait_report, check_report},
-        [PS_MSG_TRACE_ENTRIES] = {ps_sched_on_trace_entries,
-                                  ps_sched_trace_check_answer},
     };
 
     return code < sizeof(rows) / sizeof(rows[0]) ? rows[code]
@@ -469,7 +470,6 @@ static void conns_tick(struct ps_sched_step *st)
                            "connection from %s cut: no hello", c->peer_text);
             cut_conn(st, c);
         }
-        ps_sched_trace_tick(st, c);
     }
 }
 
@@ -483,7 +483,6 @@ static ps_time conns_deadline(const struct ps_sched *s)
         if (c->kind == PS_SCHED_CONN_HANDSHAKE) {
             due = ps_time_min(due, ps_time_add(c->opened_at, HELLO_TIMEOUT));
         }
-        due = ps_time_min(due, ps_sched_trace_deadline(c));
     }
     return due;
 }
@@ -522,6 +521,7 @@ static void stalls_tick(struct ps_sched_step *st)
 static void sched_tick(struct ps_sched_step *st)
 {
     conns_tick(st);
+    ps_sched_trace_tick(st);
     ps_sched_members_tick(st);
     if (st->s->tokens.check_at <= st->now) {
         ps_sched_workers_drop_tokens(st);
@@ -536,6 +536,7 @@ static ps_time compute_deadline(const struct ps_sched *s, ps_time now)
 
     due = ps_time_min(due, ps_sched_members_deadline(s, now));
     due = ps_time_min(due, s->tokens.check_at);
+    due = ps_time_min(due, ps_sched_trace_deadline(s));
     due = ps_time_min(due, ps_sched_jobs_deadline(s));
     due = ps_time_min(due, ps_sched_diverged_deadline(s));
     return ps_time_min(due, ps_sched_stalls_deadline(s));

@@ -110,21 +110,23 @@ void ps_server_record(struct ps_server_job *job, const struct ps_part *part,
             .recording = p->mode == PS_PROFILE_MODE_ON ? mark_of(p) : 0});
 }
 
-/* Fills `ret` with entries of the job's recording; their times count from its
- * begin. */
-static void read_recording(const struct ps_server_job *job, uint64_t first,
-                           struct ps_rec_trace_entry *list,
-                           struct ps_msg_trace_entries *ret)
+void ps_server_read_recording(const struct ps_server *s,
+                              const struct ps_msg_trace_get *m,
+                              struct ps_rec_trace_entry *list,
+                              struct ps_msg_trace_entries *ret)
 {
-    const struct ps_server_profile *p = &job->profile;
-    const struct ps_server *s = job->server;
+    const struct ps_server_job *job = ps_server_job_find(s, m->gen);
+    const struct ps_server_profile *p = job != NULL ? &job->profile : NULL;
+    struct ps_msg_trace_get of = *m;
 
-    first = ps_min_u64(first, entries_so_far(s) - p->entries_before);
-    ps_trace_read_recording(
-        s->opt.trace,
-        &(struct ps_msg_trace_get){.gen = job->gen,
-                                   .first = p->entries_before + first},
-        mark_of(p), s->now, list, ret);
+    if (p == NULL || p->number == 0) {
+        *ret = (struct ps_msg_trace_entries){.gen = m->gen,
+                                             .request = m->request};
+        return;
+    }
+    of.first = p->entries_before +
+               ps_min_u64(m->first, entries_so_far(s) - p->entries_before);
+    ps_trace_read(s->opt.trace, &of, mark_of(p), s->now, list, ret);
     for (uint32_t i = 0; i < ret->entries_count; i++) {
         const ps_time begun = ps_max_u64(list[i].begun_ns, p->begun_at);
 
@@ -135,30 +137,4 @@ static void read_recording(const struct ps_server_job *job, uint64_t first,
     ret->first -= p->entries_before;
     ret->next -= p->entries_before;
     ret->count -= p->entries_before;
-}
-
-void ps_server_on_profile_get(struct ps_server_step *st,
-                              const struct ps_msg_profile_get *m)
-{
-    const struct ps_server_job *job = ps_server_job_find(st->s, m->gen);
-    struct ps_rec_trace_entry *list = ps_calloc(PS_TRACE_READ_MAX,
-                                                sizeof(*list));
-    struct ps_msg_trace_entries e = {0};
-
-    if (job != NULL && job->profile.number != 0) {
-        read_recording(job, m->first, list, &e);
-    }
-    ps_server_uplink_send_msg(
-        st,
-        &(struct ps_msg){.code = PS_MSG_PROFILE_EVENTS,
-                         .profile_events = {.gen = m->gen,
-                                            .request = m->request,
-                                            .agent = m->agent,
-                                            .server = st->s->opt.name,
-                                            .first = e.first,
-                                            .count = e.count,
-                                            .next = e.next,
-                                            .entries = list,
-                                            .entries_count = e.entries_count}});
-    ps_free(list);
 }

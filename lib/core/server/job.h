@@ -176,5 +176,9 @@ void ps_server_profile_set(struct ps_server_job *job, uint8_t mode,
 /* Adds an event to the server's trace. */
 void ps_server_record(struct ps_server_job *job, const struct ps_part *part,
                       const struct ps_server_profile_event *e);
-void ps_server_on_profile_get(struct ps_server_step *st,
-                              const struct ps_msg_profile_get *m);
+/* As ps_trace_read(), of the job's last recording: numbers and times of its
+ * entries count from where it began. */
+void ps_server_read_recording(const struct ps_server *s,
+                              const struct ps_msg_trace_get *m,
+                              struct ps_rec_trace_entry *list,
+                              struct ps_msg_trace_entries *ret);

@@ -240,7 +240,11 @@ static void on_trace_get(struct ps_server_step *st,
                                                 sizeof(*list));
     struct ps_msg r = {.code = PS_MSG_TRACE_ENTRIES};
 
-    ps_trace_read(st->s->opt.trace, m, st->now, list, &r.trace_entries);
+    if (m->recording) {
+        ps_server_read_recording(st->s, m, list, &r.trace_entries);
+    } else {
+        ps_trace_read(st->s->opt.trace, m, 0, st->now, list, &r.trace_entries);
+    }
     ps_server_uplink_send_msg(st, &r);
     ps_free(list);
 }
@@ -272,9 +276,6 @@ static void on_sched_msg(struct ps_server_step *st, ps_conn_id conn,
         break;
     case PS_MSG_NORM_RESULT:
         ps_server_on_norm_result(st, &msg->norm_result);
-        break;
-    case PS_MSG_PROFILE_GET:
-        ps_server_on_profile_get(st, &msg->profile_get);
         break;
     case PS_MSG_LOG_LEVEL:
         ps_effects_log_level(st->fx, &msg->log_level);

@@ -585,7 +585,7 @@ def lies(victim):
                                    round=0), b"")],
         "optimizer_tune": [(dict(gen, request=1, tunings=[]), b"")],
         "profile_set": [(dict(gen, request=1, mode=1), b"")],
-        "profile_get": [(dict(gen, request=1, server=0, first=0), b"")],
+        "trace_get": [(dict(gen, request=1, member=1, first=0), b"")],
         "compression_set": [(dict(gen, request=1, name="2bit", params=[]),
                              b"")],
         "report": [(dict(gen, request=1, scalars=[]), b"")],
@@ -608,8 +608,7 @@ def lies(victim):
 REPORTS = {"stall_report", "wait_report"}
 # Answers to requests that are not open: dropped, since an honest member may be
 # late. A unit test has the open ones.
-ANSWERS = {"part_chunk", "part_ack", "profile_events", "trace_entries",
-           "ping_ack"}
+ANSWERS = {"part_chunk", "part_ack", "trace_entries", "ping_ack"}
 
 
 def with_all_fields(name, fields):
@@ -799,7 +798,7 @@ def test_lies_of_members_to_the_scheduler(clusters, authority, role):
         for _ in range(MISUSE_MAX + 1):
             assert link.say(name, **with_all_fields(
                 name, {"gen": victim.gen} if name in (
-                    "part_ack", "profile_events") else {}))
+                    "part_ack", "trace_entries") else {}))
     assert link.answers()
     line = expect_one_line(t.sched, f"{role} {OWN[role]}",
                            f"connection of {role} {OWN[role]} is closed")

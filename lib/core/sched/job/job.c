@@ -131,7 +131,6 @@ void ps_sched_job_free(struct ps_sched_job *j)
     declaration_fini(&j->compression);
     ps_tunings_fini(&j->optimizer.tunings);
     ps_free(j->waiters.list);
-    ps_free(j->observed.profile.reads);
     ps_sched_scalars_free(j->observed.scalars);
     ps_free(j->agents);
     ps_free(j->servers.list);

@@ -217,18 +217,10 @@ struct ps_sched_quota {
     uint64_t version; /* Version of the quotas last sent. */
 };
 
-/* A request for a recording, which a server has not answered. */
-struct ps_sched_profile_read {
-    uint32_t server_node;
-    struct ps_msg_profile_get message; /* To the server. */
-};
-
 /* Recording of what the job's servers do. */
 struct ps_sched_profile {
     uint8_t mode;    /* enum ps_profile_mode */
     uint32_t number; /* Of the recording; 0: none yet. */
-    struct ps_sched_profile_read *reads;
-    uint32_t read_count;
 };
 
 /* Data about the training that operators and users look at. */

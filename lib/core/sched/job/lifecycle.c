@@ -103,6 +103,7 @@ static void end_job(struct ps_sched_step *st, struct ps_sched_job *j)
     ps_sched_waiters_reply(st, j);
     ps_sched_stall_drop_job(st, j);
     ps_sched_diverged_drop_job(st->s, j->gen);
+    ps_sched_trace_drop(s, 0, j->gen);
     ps_sched_history_add(&s->history, j, st->now);
     ps_sched_job_release_servers(s, j);
     ps_map_remove(s->jobs, j->gen);
@@ -582,7 +583,6 @@ static void remove_server(struct ps_sched_step *st, struct ps_sched_job *j,
     ps_str_init(&reason, text, sizeof(text));
     ps_str_addf(&reason, "server %s was lost: %s", on->name, why);
     ps_sched_job_remove_server(st->s, j, on, server);
-    ps_sched_profile_server_lost(st, j, node);
     if (!ps_sched_job_is_open(j)) {
         return;
     }
@@ -621,6 +621,7 @@ void ps_sched_jobs_lose_server(struct ps_sched_step *st,
     struct ps_sched_job *j;
 
     ps_sched_migrations_lose_server(st, server);
+    ps_sched_trace_lose_server(st, server->node);
     while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
         struct ps_sched_job_server *on = ps_sched_job_server_of(j,
                                                                 server->node);
@@ -676,7 +677,6 @@ static void send_job_states(struct ps_sched_step *st, struct ps_member *m)
         if (m->role == PS_ROLE_SERVER) {
             if (ps_sched_job_server_of(j, m->node) != NULL) {
                 ps_sched_job_send_state(st, j, m);
-                ps_sched_profile_resend(st, j, m);
                 j->quota.send_at = st->now;
             }
             continue;
@@ -705,4 +705,5 @@ void ps_sched_jobs_on_fresh_link(struct ps_sched_step *st, struct ps_member *m)
     }
     send_job_states(st, m);
     ps_sched_migrations_resend(st, m);
+    ps_sched_trace_resend(st, m);
 }

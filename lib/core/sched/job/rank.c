@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests and reports of running ranks: barriers, training scalars, and
- * recordings of what servers do. */
+/* Requests and reports of running ranks: barriers, training scalars, and reads of
+ * what members have recorded. */
 #include "core/sched/job/run.h"
 
 #include "base/alloc.h"
@@ -142,180 +142,333 @@ void ps_sched_on_report(struct ps_sched_step *st, struct ps_member *agent,
                                          .text = a.text}});
 }
 
-/* -------------------------------------------------------------- recordings */
+/* ------------------------------------------------------------------ traces */
 
-/* An agent that asks for the recording of a server gets it through the
- * scheduler, because it has no link to a server that owns none of its keys. */
+/* Entries of the traces of members. Tools ask for those of all members, and
+ * agents for recordings of servers; they get them through the scheduler, because
+ * they have no link to the member. The answer gets the times of the scheduler's
+ * clock at which the member was asked and answered: a tool estimates from them
+ * how far the member's clock is from the scheduler's. A member answers for one
+ * job, so a tool that may read of one job sees nothing of others. */
 
-/* Requests of one job that servers have not answered; further ones are
+/* Limit on the silence of a member that a tool asks. */
+#define ANSWER_TIMEOUT PS_SECONDS(2)
+/* Requests of agents of one job that servers have not answered; further ones are
  * refused. */
-#define READS_MAX 64u
+#define READS_MAX      64u
 
-static struct ps_sched_profile_read *
-find_read(struct ps_sched_job *j, uint32_t agent_node, uint64_t request)
+struct trace_read {
+    struct ps_list_node node;
+    struct ps_msg_trace_get message; /* To the member. */
+    uint32_t member;                 /* Its node. */
+    ps_conn_id conn;                 /* Of the tool; 0: an agent asks. */
+    uint32_t agent;                  /* Its node. */
+    uint64_t request;                /* Its number at the agent. */
+    ps_time asked_at;
+    /* Of a tool; agents wait for as long as the server is there. */
+    ps_time deadline;
+};
+
+static void send_get(struct ps_sched_step *st, const struct trace_read *r)
 {
-    for (uint32_t i = 0; i < j->observed.profile.read_count; i++) {
-        struct ps_sched_profile_read *r = &j->observed.profile.reads[i];
+    ps_sched_send_msg(
+        st, ps_members_get(&st->s->members, r->member),
+        &(struct ps_msg){.code = PS_MSG_TRACE_GET, .trace_get = r->message});
+}
 
-        if (r->message.agent == agent_node && r->message.request == request) {
+/* Returns the number of the request to the member. */
+static uint64_t begin_read(struct ps_sched_step *st,
+                           const struct trace_read *new)
+{
+    struct trace_read *r = ps_alloc(sizeof(*r));
+
+    *r = *new;
+    r->message.request = ++st->s->last_collect_id;
+    r->asked_at = st->now;
+    ps_list_push_back(&st->s->trace_reads, &r->node);
+    send_get(st, r);
+    return r->message.request;
+}
+
+static struct trace_read *find_read(const struct ps_sched *s, uint64_t number)
+{
+    PS_LIST_EACH(n, &s->trace_reads)
+    {
+        struct trace_read *r = PS_CONTAINER(n, struct trace_read, node);
+
+        if (r->message.request == number) {
             return r;
         }
     }
     return NULL;
 }
 
-static void remove_read(struct ps_sched_job *j, struct ps_sched_profile_read *r)
+static void read_free(struct trace_read *r)
 {
-    *r = j->observed.profile.reads[--j->observed.profile.read_count];
+    ps_list_remove(&r->node);
+    ps_free(r);
 }
 
-/* Requests of agents that are gone. */
-static void remove_stale_reads(struct ps_sched_step *st, struct ps_sched_job *j)
+/* Ends a request whose answer was passed on (0), or that gets none. */
+static void end_read(struct ps_sched_step *st, struct trace_read *r, int rc,
+                     const char *text)
 {
-    for (uint32_t i = j->observed.profile.read_count; i-- > 0;) {
-        struct ps_sched_profile_read *r = &j->observed.profile.reads[i];
+    struct ps_sched_conn *c = ps_map_get(st->s->conns, r->conn);
 
-        if (ps_members_get(&st->s->members, r->message.agent) == NULL) {
-            remove_read(j, r);
-        }
+    if (r->conn == 0 && rc != 0) {
+        ps_sched_optimizer_done(st, ps_members_get(&st->s->members, r->agent),
+                                r->message.gen, r->request, rc, text);
+    } else if (c != NULL) {
+        c->trace_read = 0;
+        ps_sched_conn_end_query(st, c, rc, text);
     }
+    read_free(r);
 }
 
-/* Notes the request. 0, or a PS_E_*. */
-static int add_read(struct ps_sched_step *st, struct ps_sched_job *j,
-                    const struct ps_sched_profile_read *new, struct ps_str *why)
+/* States how many members the job has, and when the entries were asked for and
+ * came. */
+static void describe_entries(struct ps_msg_trace_entries *e,
+                             const struct ps_sched_job *j, ps_time asked_at,
+                             ps_time now)
 {
-    struct ps_sched_profile *p = &j->observed.profile;
-
-    if (find_read(j, new->message.agent, new->message.request) != NULL) {
-        return 0;
-    }
-    remove_stale_reads(st, j);
-    if (p->read_count == READS_MAX) {
-        ps_str_add(why, "too many requests for recordings wait for servers");
-        return PS_E_FULL;
-    }
-    if (p->reads == NULL) {
-        p->reads = ps_calloc(READS_MAX, sizeof(*p->reads));
-    }
-    p->reads[p->read_count++] = *new;
-    return 0;
+    e->servers = j != NULL ? j->servers.count : 0;
+    e->agents = j != NULL && ps_sched_job_has_started(j) ? j->slot_count : 0;
+    e->asked_ns = asked_at;
+    e->answered_ns = now;
 }
 
-static void send_get(struct ps_sched_step *st,
-                     const struct ps_sched_profile_read *r)
+/* Sends the entries of this scheduler. */
+static void send_own(struct ps_sched_step *st, struct ps_sched_conn *c,
+                     const struct ps_sched_job *j,
+                     const struct ps_msg_trace_get *m)
 {
-    ps_sched_send_msg(st, ps_members_get(&st->s->members, r->server_node),
-                      &(struct ps_msg){.code = PS_MSG_PROFILE_GET,
-                                       .profile_get = r->message});
+    struct ps_rec_trace_entry *list = ps_calloc(PS_TRACE_READ_MAX,
+                                                sizeof(*list));
+    struct ps_msg msg = {.code = PS_MSG_TRACE_ENTRIES};
+
+    ps_trace_read(st->s->opt.trace,
+                  &(struct ps_msg_trace_get){.gen = j->gen, .first = m->first},
+                  0, st->now, list, &msg.trace_entries);
+    msg.trace_entries.role = PS_ROLE_SCHED;
+    msg.trace_entries.name = st->s->opt.name;
+    describe_entries(&msg.trace_entries, j, st->now, st->now);
+    ps_effects_send_msg(st->fx, c->id, &msg);
+    ps_free(list);
+    ps_sched_conn_end_query(st, c, 0, NULL);
 }
 
-static int forward_get(struct ps_sched_step *st, struct ps_member *agent,
-                       struct ps_sched_job *j,
-                       const struct ps_msg_profile_get *m, struct ps_str *why)
+/* Node of a member of the job, by its number in trace_get; 0: there is none. */
+static uint32_t node_of(const struct ps_sched_job *j, uint32_t member)
 {
-    struct ps_sched_profile_read r = {.message = *m};
+    uint32_t i = member - 1;
 
-    if (m->server >= j->servers.count) {
-        ps_str_addf(why, "job %s has %u servers, and none of rank %u", j->name,
-                    j->servers.count, m->server);
-        return PS_E_NOENT;
+    if (i < j->servers.count) {
+        return j->servers.list[i].node;
     }
-    r.server_node = j->servers.list[m->server].node;
-    r.message.agent = agent->node;
-    int rc = add_read(st, j, &r, why);
-
-    if (rc == 0) {
-        send_get(st, &r);
-    }
-    return rc;
+    i -= j->servers.count;
+    return ps_sched_job_has_started(j) && i < j->slot_count
+               ? j->slots[i].agent_node
+               : 0;
 }
 
-void ps_sched_profile_resend(struct ps_sched_step *st, struct ps_sched_job *j,
-                             const struct ps_member *server)
+static const char no_such_member[] = "the job has no such member now";
+
+static void add_member(struct ps_str *s, const struct ps_member *m,
+                       const char *what)
 {
-    for (uint32_t i = 0; i < j->observed.profile.read_count; i++) {
-        if (j->observed.profile.reads[i].server_node == server->node) {
-            send_get(st, &j->observed.profile.reads[i]);
-        }
-    }
+    ps_str_addf(s, "%s %s %s", ps_role_name(m->role), m->name, what);
 }
 
-void ps_sched_on_profile_get(struct ps_sched_step *st, struct ps_member *agent,
-                             const struct ps_msg *msg)
+void ps_sched_trace_ask(struct ps_sched_step *st, struct ps_sched_conn *c,
+                        const struct ps_sched_job *j,
+                        const struct ps_msg_trace_get *m)
 {
-    const struct ps_msg_profile_get *m = &msg->profile_get;
-    struct ps_sched_job *j = ps_sched_optimizer_find_job(st, agent, m->gen,
-                                                         m->request);
+    const struct ps_member *of;
     char text[PS_TEXT_MAX + 1];
     struct ps_str why;
+
+    if (m->member == 0) {
+        send_own(st, c, j, m);
+        return;
+    }
+    of = ps_members_get(&st->s->members, node_of(j, m->member));
+    if (of == NULL) {
+        ps_sched_conn_end_query(st, c, PS_E_NOENT, no_such_member);
+    } else if (!ps_member_is_connected(of)) {
+        ps_str_init(&why, text, sizeof(text));
+        add_member(&why, of, "is not connected; the trace lacks it");
+        ps_sched_conn_end_query(st, c, PS_E_UNREACH, text);
+    } else {
+        c->trace_read = begin_read(
+            st, &(struct trace_read){
+                    .message = {.gen = j->gen, .first = m->first},
+                    .member = of->node,
+                    .conn = c->id,
+                    .deadline = ps_time_add(st->now, ANSWER_TIMEOUT)});
+    }
+}
+
+void ps_sched_on_recording_get(struct ps_sched_step *st,
+                               struct ps_member *agent,
+                               const struct ps_msg *msg)
+{
+    const struct ps_msg_trace_get *m = &msg->trace_get;
+    const struct ps_sched_job *j = ps_sched_optimizer_find_job(
+        st, agent, m->gen, m->request);
+    struct trace_read *before = NULL;
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+    uint32_t count = 0;
 
     if (j == NULL) {
         return;
     }
-    ps_str_init(&why, text, sizeof(text));
-    int rc = forward_get(st, agent, j, m, &why);
+    PS_LIST_EACH(n, &st->s->trace_reads)
+    {
+        struct trace_read *r = PS_CONTAINER(n, struct trace_read, node);
 
-    if (rc != 0) {
-        ps_sched_optimizer_done(st, agent, m->gen, m->request, rc, text);
+        if (r->agent == agent->node && r->request == m->request) {
+            before = r;
+        } else {
+            count += r->conn == 0 && r->message.gen == j->gen;
+        }
+    }
+    if (before != NULL) { /* Of its link before, or of its process before. */
+        read_free(before);
+    }
+    if (m->member - 1 >= j->servers.count) {
+        ps_str_init(&why, text, sizeof(text));
+        ps_str_addf(&why, "job %s has %u servers, and none of rank %u", j->name,
+                    j->servers.count, m->member - 1);
+        ps_sched_optimizer_done(st, agent, m->gen, m->request, PS_E_NOENT,
+                                text);
+    } else if (count == READS_MAX) {
+        ps_sched_optimizer_done(
+            st, agent, m->gen, m->request, PS_E_FULL,
+            "too many requests for recordings wait for servers");
+    } else {
+        (void)begin_read(st,
+                         &(struct trace_read){.message = {.gen = j->gen,
+                                                          .first = m->first,
+                                                          .recording = true},
+                                              .member = node_of(j, m->member),
+                                              .agent = agent->node,
+                                              .request = m->request,
+                                              .deadline = PS_TIME_NEVER});
     }
 }
 
-int ps_sched_profile_check_answer(const struct ps_sched *s,
-                                  const struct ps_member *server,
-                                  const struct ps_msg *msg)
+int ps_sched_trace_check_answer(const struct ps_sched *s,
+                                const struct ps_member *member,
+                                const struct ps_msg *msg)
 {
-    const struct ps_msg_profile_events *m = &msg->profile_events;
-    struct ps_sched_job *j = ps_sched_find_job(s, m->gen);
-    const struct ps_sched_profile_read *r = j != NULL ? find_read(j, m->agent,
-                                                                  m->request)
-                                                      : NULL;
+    const struct trace_read *r = find_read(s, msg->trace_entries.request);
 
     if (r == NULL) {
         return PS_E_NOENT;
     }
-    return r->server_node == server->node &&
-                   strcmp(ps_sched_text_or_empty(m->server), server->name) == 0
-               ? 0
-               : PS_E_PERM;
+    return r->member == member->node ? 0 : PS_E_PERM;
 }
 
-void ps_sched_on_profile_events(struct ps_sched_step *st,
-                                struct ps_member *server,
-                                const struct ps_msg *msg)
+void ps_sched_on_trace_entries(struct ps_sched_step *st,
+                               struct ps_member *member,
+                               const struct ps_msg *msg)
 {
-    const struct ps_msg_profile_events *m = &msg->profile_events;
-    struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
-    struct ps_sched_profile_read *r = j != NULL
-                                          ? find_read(j, m->agent, m->request)
-                                          : NULL;
+    struct trace_read *r = find_read(st->s, msg->trace_entries.request);
+    struct ps_msg out = {.code = PS_MSG_TRACE_ENTRIES,
+                         .trace_entries = msg->trace_entries};
+    struct ps_msg_trace_entries *e = &out.trace_entries;
 
-    if (r == NULL || r->server_node != server->node) {
-        return; /* Answered before, or nobody asks. */
+    if (r == NULL) {
+        return;
     }
-    remove_read(j, r);
-    ps_sched_send_msg(
-        st, ps_members_get(&st->s->members, m->agent),
-        &(struct ps_msg){.code = PS_MSG_PROFILE_EVENTS, .profile_events = *m});
+    e->gen = r->message.gen;
+    e->request = r->request;
+    e->role = member->role;
+    e->name = member->name;
+    e->node = member->node;
+    describe_entries(e, ps_sched_find_job(st->s, e->gen), r->asked_at, st->now);
+    if (r->conn != 0) {
+        ps_effects_send_msg(st->fx, r->conn, &out);
+    } else {
+        ps_sched_send_msg(st, ps_members_get(&st->s->members, r->agent), &out);
+    }
+    end_read(st, r, 0, NULL);
 }
 
-void ps_sched_profile_server_lost(struct ps_sched_step *st,
-                                  struct ps_sched_job *j, uint32_t node)
+void ps_sched_trace_resend(struct ps_sched_step *st, const struct ps_member *m)
 {
-    for (uint32_t i = j->observed.profile.read_count; i-- > 0;) {
-        const struct ps_sched_profile_read r = j->observed.profile.reads[i];
-        struct ps_member *agent = ps_members_get(&st->s->members,
-                                                 r.message.agent);
+    PS_LIST_EACH(n, &st->s->trace_reads)
+    {
+        const struct trace_read *r = PS_CONTAINER(n, struct trace_read, node);
 
-        if (r.server_node != node) {
+        if (r->member == m->node) {
+            send_get(st, r);
+        }
+    }
+}
+
+void ps_sched_trace_lose_server(struct ps_sched_step *st, uint32_t node)
+{
+    struct ps_list_node *n = ps_list_first(&st->s->trace_reads);
+
+    while (n != NULL) {
+        struct trace_read *r = PS_CONTAINER(n, struct trace_read, node);
+
+        n = ps_list_next(&st->s->trace_reads, n);
+        if (r->member == node && r->conn == 0) {
+            end_read(st, r, PS_E_UNREACH,
+                     "the server was lost, and its recording with it");
+        }
+    }
+}
+
+void ps_sched_trace_tick(struct ps_sched_step *st)
+{
+    struct ps_list_node *n = ps_list_first(&st->s->trace_reads);
+
+    while (n != NULL) {
+        struct trace_read *r = PS_CONTAINER(n, struct trace_read, node);
+        const struct ps_member *m = ps_members_get(&st->s->members, r->member);
+        char text[PS_TEXT_MAX + 1];
+        struct ps_str why;
+
+        n = ps_list_next(&st->s->trace_reads, n);
+        if (r->deadline > st->now) {
             continue;
         }
-        remove_read(j, &j->observed.profile.reads[i]);
-        if (agent != NULL) {
-            ps_sched_optimizer_done(st, agent, j->gen, r.message.request,
-                                    PS_E_UNREACH,
-                                    "the server was lost, and its recording "
-                                    "with it");
+        ps_str_init(&why, text, sizeof(text));
+        if (m != NULL) {
+            add_member(&why, m, "does not answer; the trace lacks it");
+        } else {
+            ps_str_add(&why, no_such_member);
+        }
+        end_read(st, r, m != NULL ? PS_E_UNREACH : PS_E_NOENT, text);
+    }
+}
+
+ps_time ps_sched_trace_deadline(const struct ps_sched *s)
+{
+    ps_time due = PS_TIME_NEVER;
+
+    PS_LIST_EACH(n, &s->trace_reads)
+    {
+        due = ps_time_min(due,
+                          PS_CONTAINER(n, struct trace_read, node)->deadline);
+    }
+    return due;
+}
+
+void ps_sched_trace_drop(struct ps_sched *s, ps_conn_id conn, uint64_t gen)
+{
+    struct ps_list_node *n = ps_list_first(&s->trace_reads);
+
+    while (n != NULL) {
+        struct trace_read *r = PS_CONTAINER(n, struct trace_read, node);
+
+        n = ps_list_next(&s->trace_reads, n);
+        if (r->conn == conn && (conn != 0 || r->message.gen == gen)) {
+            read_free(r);
         }
     }
 }

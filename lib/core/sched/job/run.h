@@ -247,17 +247,27 @@ void ps_sched_barrier_notify(struct ps_sched_step *st, struct ps_sched_job *j);
 /* Training scalars. */
 ps_sched_handler ps_sched_on_report;
 
-/* ------------------------------------------------------ rank.c: recordings */
+/* ---------------------------------------------------------- rank.c: traces */
 
-ps_sched_handler ps_sched_on_profile_get;
-ps_sched_answer_check ps_sched_profile_check_answer;
-ps_sched_handler ps_sched_on_profile_events;
-/* Sends a server on a fresh link again what it has not answered. */
-void ps_sched_profile_resend(struct ps_sched_step *st, struct ps_sched_job *j,
-                             const struct ps_member *server);
-/* Refuses what the server has not answered. */
-void ps_sched_profile_server_lost(struct ps_sched_step *st,
-                                  struct ps_sched_job *j, uint32_t node);
+/* Sends a tool entries of this scheduler's trace, or asks a member for them. */
+void ps_sched_trace_ask(struct ps_sched_step *st, struct ps_sched_conn *c,
+                        const struct ps_sched_job *j,
+                        const struct ps_msg_trace_get *m);
+/* An agent asks for the recording of a server. */
+ps_sched_handler ps_sched_on_recording_get;
+ps_sched_answer_check ps_sched_trace_check_answer;
+/* Passes the answer on to who asked. */
+ps_sched_handler ps_sched_on_trace_entries;
+/* Asks a member on a fresh link again for what it has not answered. */
+void ps_sched_trace_resend(struct ps_sched_step *st, const struct ps_member *m);
+/* Refuses agents what a lost server has not answered. */
+void ps_sched_trace_lose_server(struct ps_sched_step *st, uint32_t node);
+/* Ends requests of tools that a member has not answered in time. */
+void ps_sched_trace_tick(struct ps_sched_step *st);
+ps_time ps_sched_trace_deadline(const struct ps_sched *s);
+/* Forgets the request of a tool's connection or, if 0, those of agents of a
+ * job. */
+void ps_sched_trace_drop(struct ps_sched *s, ps_conn_id conn, uint64_t gen);
 
 /* ------------------------------------------------------------- lifecycle.c */
 

@@ -539,7 +539,7 @@ struct ps_sched_job *ps_sched_query_job(struct ps_sched_step *st,
 bool ps_sched_query_is_busy(struct ps_sched_step *st, struct ps_sched_conn *c)
 {
     if (!c->lists_keys && c->open_stalls == 0 && c->rebalance_reply == NULL &&
-        c->trace_read == NULL) {
+        c->trace_read == 0) {
         return false;
     }
     ps_sched_conn_end_query(st, c, PS_E_AGAIN,

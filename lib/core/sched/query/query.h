@@ -50,16 +50,6 @@ void ps_sched_on_log_level(struct ps_sched_step *st, struct ps_sched_conn *c,
 
 void ps_sched_on_trace_get(struct ps_sched_step *st, struct ps_sched_conn *c,
                            const struct ps_msg_trace_get *m);
-ps_sched_answer_check ps_sched_trace_check_answer;
-/* Passes the answer on to the tool that asked. */
-ps_sched_handler ps_sched_on_trace_entries;
-/* Ends the connection's request if the member did not answer in time. */
-void ps_sched_trace_tick(struct ps_sched_step *st, struct ps_sched_conn *c);
-/* When that is; PS_TIME_NEVER: there is no request. */
-ps_time ps_sched_trace_deadline(const struct ps_sched_conn *c);
-/* Forgets the connection's request. */
-void ps_sched_trace_drop(struct ps_sched_conn *c);
-
 /* ----------------------------------------------------------------- stall.c */
 
 /* Which ranks an operation waits for. */
