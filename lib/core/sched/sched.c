@@ -202,14 +202,12 @@ static void on_costs(struct ps_sched_step *st, struct ps_member *m,
 static void on_stall_report(struct ps_sched_step *st, struct ps_member *agent,
                             const struct ps_msg *msg)
 {
-    char text[PS_TEXT_MAX + 1];
     struct ps_sched_job *j;
-    struct ps_str why;
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
-    ps_str_init(&why, text, sizeof(text));
     j = ps_sched_on_stall_report(st, agent, &msg->stall_report, &why);
     if (j != NULL) {
-        ps_sched_job_fail(st, j, text);
+        ps_sched_job_fail(st, j, why.data);
     }
 }
 

@@ -404,13 +404,11 @@ bool ps_sched_may_name(const struct ps_sched_step *st,
                        struct ps_sched_job_name *n, struct ps_str *why)
 {
     const struct ps_fixed_token_claims *t = &c->token;
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str unused;
+    struct ps_str unused = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
     if (ps_sched_has_right(st, c, NULL, PS_TOKEN_RIGHT_READ, why)) {
         return true;
     }
-    ps_str_init(&unused, text, sizeof(text));
     if (t->id == 0 || t->job[0] == '\0' ||
         strcmp(n->name, (const char *)t->job) != 0 ||
         (n->has_owner && n->owner != t->uid) ||

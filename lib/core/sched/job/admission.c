@@ -336,16 +336,14 @@ bool ps_sched_admission_fits_part(const struct ps_sched *s,
                                   uint32_t to)
 {
     const struct ps_sched_job_server *on = ps_sched_job_server_of(j, to);
-    char text[PS_TEXT_MAX];
     struct ps_demand need;
-    struct ps_str why;
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX);
 
     if (on == NULL) {
         return true; /* Loss of the server is handled elsewhere. */
     }
     need = on->demand;
     ps_demand_add(&need, &j->quota.profile, k->dtype, k->parts[index].count);
-    ps_str_init(&why, text, sizeof(text));
     return demand_fits(s, j, on, &need, &why);
 }
 

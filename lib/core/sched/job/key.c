@@ -359,15 +359,13 @@ void ps_sched_on_key_open(struct ps_sched_step *st, struct ps_member *agent,
 {
     const struct ps_msg_key_open *m = &msg->key_open;
     struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str why;
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
     struct ps_sched_key *k;
     int rc;
 
-    ps_str_init(&why, text, sizeof(text));
     rc = ps_sched_job_check_agent(st->s, j, m->gen, agent, &why);
     if (rc != 0) {
-        send_key_refused(st, agent, m, rc, text);
+        send_key_refused(st, agent, m, rc, why.data);
         return;
     }
     k = ps_sched_job_find_key(j, m->kind, ps_sched_text_or_empty(m->name));
@@ -375,7 +373,7 @@ void ps_sched_on_key_open(struct ps_sched_step *st, struct ps_member *agent,
         rc = check_same_shape(j, k, m, &why);
         if (rc != 0) {
             ps_sched_key_disagreement_begin(
-                st, j, k, ps_sched_job_slot_of(j, agent->node), text);
+                st, j, k, ps_sched_job_slot_of(j, agent->node), why.data);
         }
     } else if (m->if_absent == PS_IF_ABSENT_FAIL ||
                (m->if_absent == PS_IF_ABSENT_CREATE_UNLESS_OPTIMIZER &&
@@ -392,7 +390,7 @@ void ps_sched_on_key_open(struct ps_sched_step *st, struct ps_member *agent,
         }
     }
     if (rc != 0) {
-        send_key_refused(st, agent, m, rc, text);
+        send_key_refused(st, agent, m, rc, why.data);
         return;
     }
     struct ps_buf *table = ps_buf_try_new(placement_size(k));
@@ -403,7 +401,7 @@ void ps_sched_on_key_open(struct ps_sched_step *st, struct ps_member *agent,
         }
         append_key_name(&why, m->name);
         ps_str_add(&why, no_table_memory);
-        send_key_refused(st, agent, m, PS_E_NOMEM, text);
+        send_key_refused(st, agent, m, PS_E_NOMEM, why.data);
         return;
     }
     ps_sched_key_add_opener(j, k, ps_sched_job_slot_of(j, agent->node),
@@ -530,13 +528,11 @@ void ps_sched_keys_send_placements(struct ps_sched_step *st,
 static void record_takeover(struct ps_sched_step *st,
                             const struct ps_sched_job *j, uint32_t parts)
 {
-    char text[PS_SCHED_EVENT_TEXT + 1];
-    struct ps_str s;
+    struct ps_str s = PS_STR_ROOM(PS_SCHED_EVENT_TEXT + 1);
 
-    ps_str_init(&s, text, sizeof(text));
     ps_str_addf(&s, "%u partitions of a lost server", parts);
     ps_sched_event_job(st, PS_EVENT_KIND_MIGRATION, j, "taken over", false,
-                       text);
+                       s.data);
 }
 
 int ps_sched_keys_reassign(struct ps_sched_step *st, struct ps_sched_job *j,

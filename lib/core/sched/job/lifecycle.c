@@ -185,15 +185,13 @@ void ps_sched_on_value_lost(struct ps_sched_step *st, struct ps_member *server,
 {
     const struct ps_msg_value_lost *m = &msg->value_lost;
     struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str why;
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
     if (j == NULL || m->key >= j->keys.count || j->keys.list[m->key] == NULL ||
         m->index >= j->keys.list[m->key]->part_count ||
         j->keys.list[m->key]->parts[m->index].node != server->node) {
         return; /* The partition has moved: its next owner counts reports. */
     }
-    ps_str_init(&why, text, sizeof(text));
     if (j->opt.mode == PS_MODE_SYNC) {
         ps_str_addf(&why,
                     "a server was lost with version %llu of '%s', of which "
@@ -205,7 +203,7 @@ void ps_sched_on_value_lost(struct ps_sched_step *st, struct ps_member *server,
                     "is no other copy",
                     j->keys.list[m->key]->name);
     }
-    ps_sched_job_fail(st, j, text);
+    ps_sched_job_fail(st, j, why.data);
 }
 
 /* ------------------------------------------------------------------- time */
@@ -262,10 +260,8 @@ static void describe_not_ready(const struct ps_sched_job *j, struct ps_str *why)
 static void handle_job_deadline(struct ps_sched_step *st,
                                 struct ps_sched_job *j)
 {
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str why;
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
-    ps_str_init(&why, text, sizeof(text));
     switch ((enum ps_job_phase)j->phase) {
     case PS_JOB_PHASE_FORMING:
         describe_incomplete(st->s, j, &why);
@@ -283,7 +279,7 @@ static void handle_job_deadline(struct ps_sched_step *st,
     case PS_JOB_PHASE_ENDED:
         return;
     }
-    ps_sched_job_fail(st, j, text);
+    ps_sched_job_fail(st, j, why.data);
 }
 
 /* Fails the job: no process took a LOST rank within rejoin_timeout. */
@@ -293,8 +289,7 @@ static void fail_for_lost_ranks(struct ps_sched_step *st,
     unsigned *ranks = ps_alloc(j->workers.count * sizeof(*ranks));
     const char *host = "";
     uint32_t count = 0;
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str why;
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
     for (uint32_t i = 0; i < j->workers.count; i++) {
         const struct ps_sched_worker *w = &j->workers.list[i];
@@ -305,7 +300,6 @@ static void fail_for_lost_ranks(struct ps_sched_step *st,
             ranks[count++] = i;
         }
     }
-    ps_str_init(&why, text, sizeof(text));
     ps_str_add(&why, count == 1 ? "rank " : "ranks ");
     ps_str_add_ranges(&why, ranks, count);
     ps_str_addf(&why,
@@ -315,7 +309,7 @@ static void fail_for_lost_ranks(struct ps_sched_step *st,
                 (double)(st->now - j->workers.lost_since) / 1e9,
                 count == 1 ? "it" : "them");
     ps_free(ranks);
-    ps_sched_job_fail(st, j, text);
+    ps_sched_job_fail(st, j, why.data);
 }
 
 /* When the job fails for the first of its LOST ranks; PS_TIME_NEVER: never. */
@@ -463,10 +457,8 @@ void ps_sched_jobs_lose_agent(struct ps_sched_step *st, struct ps_member *agent,
 {
     struct ps_map_cursor cursor = {0};
     struct ps_sched_job *j;
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str full;
+    struct ps_str full = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
-    ps_str_init(&full, text, sizeof(text));
     ps_str_addf(&full, "agent %s is gone: %s", agent->name, why);
     while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
         ps_sched_waiters_drop_agent(j, agent->node);
@@ -474,7 +466,7 @@ void ps_sched_jobs_lose_agent(struct ps_sched_step *st, struct ps_member *agent,
             st, j,
             &(struct ps_sched_loss){.agent_node = agent->node,
                                     .all_workers = true},
-            text);
+            full.data);
     }
 }
 
@@ -523,10 +515,8 @@ static bool drop_ended_token(struct ps_sched_step *st, struct ps_sched_job *j)
     const struct ps_sched_worker *w;
     struct ps_sched_loss which = {0};
     struct ps_member *agent;
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str why;
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
-    ps_str_init(&why, text, sizeof(text));
     w = find_without_right(st, j, &why);
     if (w == NULL) {
         return false;
@@ -542,12 +532,12 @@ static bool drop_ended_token(struct ps_sched_step *st, struct ps_sched_job *j)
                                   .code = PS_MSG_JOB_OPENED,
                                   .job_opened = {.worker = w->worker_id,
                                                  .error = PS_E_PERM,
-                                                 .text = text,
+                                                 .text = why.data,
                                                  .gen = j->gen},
                               });
         }
     }
-    ps_sched_job_lose_workers(st, j, &which, text);
+    ps_sched_job_lose_workers(st, j, &which, why.data);
     return true;
 }
 
@@ -576,11 +566,9 @@ static void remove_server(struct ps_sched_step *st, struct ps_sched_job *j,
 {
     uint32_t node = on->node;
     bool had_data = on->bytes > 0;
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str reason;
+    struct ps_str reason = PS_STR_ROOM(PS_TEXT_MAX + 1);
     struct ps_member *other;
 
-    ps_str_init(&reason, text, sizeof(text));
     ps_str_addf(&reason, "server %s was lost: %s", on->name, why);
     ps_sched_job_remove_server(st->s, j, on, server);
     if (!ps_sched_job_is_open(j)) {
@@ -588,7 +576,7 @@ static void remove_server(struct ps_sched_step *st, struct ps_sched_job *j,
     }
     if (had_data && j->optimizer.declared.name != NULL) {
         ps_str_add(&reason, "; it held weights and optimizer state of the job");
-        ps_sched_job_fail(st, j, text);
+        ps_sched_job_fail(st, j, reason.data);
         return;
     }
     other = j->keys.open_count == 0 || j->servers.count == 0
@@ -600,13 +588,13 @@ static void remove_server(struct ps_sched_step *st, struct ps_sched_job *j,
     }
     if (j->servers.count == 0) {
         ps_str_add(&reason, "; there is no other");
-        ps_sched_job_fail(st, j, text);
+        ps_sched_job_fail(st, j, reason.data);
         return;
     }
     if (had_data) {
         ps_str_add(&reason, "; what it held");
         if (ps_sched_keys_reassign(st, j, node, &reason) != 0) {
-            ps_sched_job_fail(st, j, text);
+            ps_sched_job_fail(st, j, reason.data);
             return;
         }
     }

@@ -135,14 +135,12 @@ struct ps_sched_job *ps_sched_optimizer_find_job(struct ps_sched_step *st,
                                                  uint64_t gen, uint64_t request)
 {
     struct ps_sched_job *j = ps_sched_find_job(st->s, gen);
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str why;
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
     int rc;
 
-    ps_str_init(&why, text, sizeof(text));
     rc = ps_sched_job_check_agent(st->s, j, gen, agent, &why);
     if (rc != 0) {
-        ps_sched_optimizer_done(st, agent, gen, request, rc, text);
+        ps_sched_optimizer_done(st, agent, gen, request, rc, why.data);
         return NULL;
     }
     return j;
@@ -300,16 +298,14 @@ static void keep_declaration(struct ps_sched_step *st, struct ps_sched_job *j,
                              struct ps_sched_declaration *at,
                              const struct ps_msg *msg)
 {
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str out;
+    struct ps_str out = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
     ps_sched_declaration_set(at, msg, j->opt.num_workers);
-    ps_str_init(&out, text, sizeof(text));
     append_declaration(&out, at);
-    ps_str_copy(at->text, sizeof(at->text), text);
+    ps_str_copy(at->text, sizeof(at->text), out.data);
     ps_effects_log_for(st->fx, &j->account, PS_LOG_INFO,
                        "job %s gen %" PRIu64 " %s %s", j->name, j->gen,
-                       noun_of(j, at), text);
+                       noun_of(j, at), out.data);
     publish_change(st, j);
 }
 
@@ -734,17 +730,15 @@ void ps_sched_job_change_param(struct ps_sched_step *st,
                                struct ps_sched_conn *c, struct ps_sched_job *j,
                                const struct ps_msg_job_set *m)
 {
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str why;
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
     int rc;
 
-    ps_str_init(&why, text, sizeof(text));
     rc = add_change(st, j,
                     (struct ps_rec_change){
                         .name = m->name, .value = m->value, .round = m->round},
                     &why);
     if (rc != 0) {
-        ps_sched_conn_end_query(st, c, rc, text);
+        ps_sched_conn_end_query(st, c, rc, why.data);
     } else {
         await_for_operator(st, c, j, m->round);
     }

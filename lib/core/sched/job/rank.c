@@ -99,14 +99,12 @@ static void refuse_name(struct answer *a, const char *name)
 static void accept_scalar(struct ps_sched_step *st, struct ps_sched_job *j,
                           const struct ps_rec_rank_scalar *r, struct answer *a)
 {
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str why;
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
-    ps_str_init(&why, text, sizeof(text));
     if (ps_sched_scalars_set(&j->observed.scalars, &j->account,
                              j->opt.num_workers, r, st->now, &why) != 0) {
         refuse_name(a, r->name);
-        ps_str_copy(a->text, sizeof(a->text), text);
+        ps_str_copy(a->text, sizeof(a->text), why.data);
     }
 }
 
@@ -430,20 +428,18 @@ void ps_sched_trace_tick(struct ps_sched_step *st)
     while (n != NULL) {
         struct trace_read *r = PS_CONTAINER(n, struct trace_read, node);
         const struct ps_member *m = ps_members_get(&st->s->members, r->member);
-        char text[PS_TEXT_MAX + 1];
-        struct ps_str why;
+        struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
         n = ps_list_next(&st->s->trace_reads, n);
         if (r->deadline > st->now) {
             continue;
         }
-        ps_str_init(&why, text, sizeof(text));
         if (m != NULL) {
             add_member(&why, m, "does not answer; the trace lacks it");
         } else {
             ps_str_add(&why, no_such_member);
         }
-        end_read(st, r, m != NULL ? PS_E_UNREACH : PS_E_NOENT, text);
+        end_read(st, r, m != NULL ? PS_E_UNREACH : PS_E_NOENT, why.data);
     }
 }
 

@@ -227,10 +227,8 @@ void ps_sched_job_publish_later(struct ps_sched_step *st,
 void ps_sched_job_send_ended(struct ps_sched_step *st, struct ps_member *m,
                              uint64_t gen, uint32_t version)
 {
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str why;
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
-    ps_str_init(&why, text, sizeof(text));
     if (ps_sched_find_job(st->s, gen) == NULL) {
         (void)ps_sched_job_end_reason(st->s, gen, NULL, &why);
     }
@@ -243,7 +241,7 @@ void ps_sched_job_send_ended(struct ps_sched_step *st, struct ps_member *m,
                     .gen = gen,
                     .version = version < UINT32_MAX ? version + 1 : version,
                     .phase = PS_JOB_PHASE_ENDED,
-                    .reason = text,
+                    .reason = why.data,
                 },
         });
 }
@@ -388,11 +386,9 @@ void ps_sched_on_disagreement(struct ps_sched_step *st, struct ps_member *agent,
     const struct ps_msg_disagreement *m = &msg->disagreement;
     struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
     const char *text = ps_sched_text_or_empty(m->text);
-    char why_text[PS_TEXT_MAX + 1];
     struct ps_sched_key *k;
-    struct ps_str why;
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
-    ps_str_init(&why, why_text, sizeof(why_text));
     if (ps_sched_job_check_agent(st->s, j, m->gen, agent, &why) != 0) {
         return;
     }
@@ -411,7 +407,7 @@ void ps_sched_on_disagreement(struct ps_sched_step *st, struct ps_member *agent,
         return;
     }
     ps_str_add_visible(&why, text);
-    ps_sched_key_disagreement_begin(st, j, k, slot, why_text);
+    ps_sched_key_disagreement_begin(st, j, k, slot, why.data);
 }
 
 /* -------------------------------------------------------------------- job */

@@ -253,12 +253,10 @@ static void record_return(struct ps_sched_step *st,
                           const struct ps_sched_job *j,
                           const struct ps_sched_worker *w)
 {
-    char text[PS_SCHED_EVENT_TEXT + 1];
-    struct ps_str s;
+    struct ps_str s = PS_STR_ROOM(PS_SCHED_EVENT_TEXT + 1);
 
-    ps_str_init(&s, text, sizeof(text));
     ps_str_addf(&s, "rank %d on %s", w->requested_rank, w->agent_name);
-    ps_sched_event_job(st, PS_EVENT_KIND_RANK, j, "taken again", false, text);
+    ps_sched_event_job(st, PS_EVENT_KIND_RANK, j, "taken again", false, s.data);
 }
 
 /* Makes a rank LIVE again, with a new incarnation. */
@@ -618,14 +616,12 @@ static int check_group(const struct ps_sched *s,
 static void record_forming(struct ps_sched_step *st,
                            const struct ps_sched_job *j)
 {
-    char text[PS_SCHED_EVENT_TEXT + 1];
-    struct ps_str s;
+    struct ps_str s = PS_STR_ROOM(PS_SCHED_EVENT_TEXT + 1);
 
-    ps_str_init(&s, text, sizeof(text));
     ps_str_addf(&s, "%u workers, %u servers", j->opt.num_workers,
                 j->opt.num_servers);
     ps_sched_event_job(st, PS_EVENT_KIND_JOB, j,
-                       ps_job_phase_name(PS_JOB_PHASE_FORMING), false, text);
+                       ps_job_phase_name(PS_JOB_PHASE_FORMING), false, s.data);
 }
 
 /* Open job of that user and name, or a new one; NULL with the reason. */
@@ -777,8 +773,7 @@ static void remove_worker(struct ps_sched_step *st, struct ps_sched_job *j,
                           struct ps_member *agent, struct ps_sched_worker *w,
                           const struct ps_msg_worker_gone *m)
 {
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str why;
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
     ps_effects_log_for(
         st->fx, &j->account, PS_LOG_INFO,
@@ -789,7 +784,6 @@ static void remove_worker(struct ps_sched_step *st, struct ps_sched_job *j,
         return;
     }
     w->rounds_unknown = m->rounds_unknown;
-    ps_str_init(&why, text, sizeof(text));
     if (ps_sched_text_or_empty(m->text)[0] != '\0') {
         ps_str_add_escaped(&why, m->text, strlen(m->text), 200);
     } else {
@@ -798,7 +792,7 @@ static void remove_worker(struct ps_sched_step *st, struct ps_sched_job *j,
     ps_sched_job_lose_workers(
         st, j,
         &(struct ps_sched_loss){.agent_node = agent->node, .worker = m->worker},
-        text);
+        why.data);
 }
 
 void ps_sched_on_worker_gone(struct ps_sched_step *st, struct ps_member *agent,

@@ -193,13 +193,11 @@ static void check_leases(struct ps_sched_step *st)
 
     for (uint32_t i = 0; i < st->s->members.count; i++) {
         struct ps_member *m = st->s->members.sorted[i];
-        char text[160];
-        struct ps_str why;
+        struct ps_str why = PS_STR_ROOM(160);
 
-        ps_str_init(&why, text, sizeof(text));
         if (ps_sched_lease_check(st, &l, m, &why)) {
             add_refusal(st, m, &why);
-            member_set_gone(st, m, text);
+            member_set_gone(st, m, why.data);
         }
         ps_sched_witness_tick(st, m);
     }
@@ -214,14 +212,12 @@ void ps_sched_member_on_message(struct ps_sched_step *st, struct ps_member *m)
 
 void ps_sched_on_probed(struct ps_sched_step *st, uint64_t target, int rc)
 {
-    char text[PS_ADDRESS_MAX + 80];
-    struct ps_str why;
+    struct ps_str why = PS_STR_ROOM(PS_ADDRESS_MAX + 80);
     struct ps_member *m;
 
-    ps_str_init(&why, text, sizeof(text));
     m = ps_sched_probe_result(st, target, rc, &why);
     if (m != NULL) {
-        member_set_gone(st, m, text);
+        member_set_gone(st, m, why.data);
     }
 }
 
@@ -379,17 +375,15 @@ static struct ps_member *admit_member(struct ps_sched_step *st,
     struct ps_sched *s = st->s;
     enum ps_role role = (enum ps_role)m->role;
     struct ps_member *member = ps_members_find(&s->members, role, m->name);
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str why;
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
-    ps_str_init(&why, text, sizeof(text));
     if (member != NULL && member->instance != m->instance &&
         ps_member_was_replaced(member, m->instance)) {
         ps_str_addf(&why,
                     "another process has taken the name '%s' since; give "
                     "each %s a name of its own",
                     m->name, ps_role_name(role));
-        reject_hello(st, c, PS_E_EXIST, text);
+        reject_hello(st, c, PS_E_EXIST, why.data);
         return NULL;
     }
     if (member != NULL && member->instance != m->instance &&
@@ -400,21 +394,21 @@ static struct ps_member *admit_member(struct ps_sched_step *st,
                     "each %s a name of its own, or end that one first",
                     m->name, member_conn(s, member)->peer_text,
                     ps_role_name(role));
-        reject_hello(st, c, PS_E_EXIST, text);
+        reject_hello(st, c, PS_E_EXIST, why.data);
         return NULL;
     }
     if (role == PS_ROLE_SERVER && count_present_servers(s) >= PS_SERVERS_MAX &&
         (member == NULL || member->state == PS_NODE_STATE_GONE)) {
         ps_str_addf(&why, "the cluster has %u servers, which is the limit",
                     PS_SERVERS_MAX);
-        reject_hello(st, c, PS_E_FULL, text);
+        reject_hello(st, c, PS_E_FULL, why.data);
         return NULL;
     }
     if (member == NULL) {
         if (s->members.count >= PS_MEMBERS_MAX && !evict_gone_member(s)) {
             ps_str_addf(&why, "the cluster has %u members, which is the limit",
                         PS_MEMBERS_MAX);
-            reject_hello(st, c, PS_E_FULL, text);
+            reject_hello(st, c, PS_E_FULL, why.data);
             return NULL;
         }
         member = ps_members_add(&s->members, role, m->name);
@@ -542,26 +536,24 @@ static void accept_member(struct ps_sched_step *st, struct ps_sched_conn *c,
 void ps_sched_on_hello(struct ps_sched_step *st, struct ps_sched_conn *c,
                        const struct ps_msg_hello *m)
 {
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str why;
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
     struct ps_member *member;
     int rc;
 
-    ps_str_init(&why, text, sizeof(text));
     rc = check_hello(st->s, c->is_local, m, &why);
     if (rc == 0 &&
         !ps_peer_check_hello(&c->identity, st->s->opt.cluster, m, &why)) {
         rc = PS_E_PERM;
     }
     if (rc != 0) {
-        reject_hello(st, c, rc, text);
+        reject_hello(st, c, rc, why.data);
         return;
     }
     if (user_has_too_many_tools(st->s, c)) {
         ps_str_addf(&why,
                     "user %u has %u tools here, which is the limit; end some",
                     c->uid, PS_CONTROL_USER_MAX);
-        reject_hello(st, c, PS_E_FULL, text);
+        reject_hello(st, c, PS_E_FULL, why.data);
         return;
     }
     if (m->role == PS_ROLE_CTL) {
@@ -569,7 +561,7 @@ void ps_sched_on_hello(struct ps_sched_step *st, struct ps_sched_conn *c,
 
         if (*token != '\0' &&
             ps_sched_token_read(st, token, &c->token, &why) != 0) {
-            reject_hello(st, c, PS_E_PERM, text);
+            reject_hello(st, c, PS_E_PERM, why.data);
             return;
         }
         c->kind = PS_SCHED_CONN_CTL;

@@ -251,8 +251,7 @@ void ps_sched_rebalance_query(struct ps_sched_step *st, struct ps_sched_conn *c,
 {
     const uint64_t count = count_movable_parts(j);
     struct plan *p;
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str why;
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
     uint32_t at;
     int rc = 0;
     const char *no = makes ? rebalance_error(j, &rc) : NULL;
@@ -268,11 +267,10 @@ void ps_sched_rebalance_query(struct ps_sched_step *st, struct ps_sched_conn *c,
     }
     p = ps_calloc(1, sizeof(*p));
     list_servers(st->s, j, p);
-    ps_str_init(&why, text, sizeof(text));
     rc = find_drained_server(j, off, p, &at, &why);
     if (rc != 0) {
         ps_free(p);
-        ps_sched_conn_end_query(st, c, rc, text);
+        ps_sched_conn_end_query(st, c, rc, why.data);
         return;
     }
     c->rebalance_reply = ps_calloc(1, sizeof(*c->rebalance_reply));
@@ -289,7 +287,7 @@ void ps_sched_rebalance_query(struct ps_sched_step *st, struct ps_sched_conn *c,
                     "the scheduler has no memory to plan for %u partitions: "
                     "ask again when others have ended",
                     (uint32_t)count);
-        ps_sched_conn_end_query(st, c, rc, text);
+        ps_sched_conn_end_query(st, c, rc, why.data);
     } else if (c->rebalance_reply->awaits_end) {
         ps_sched_migrations_start(st, j);
     }

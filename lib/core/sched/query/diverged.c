@@ -567,8 +567,7 @@ void ps_sched_diverged_send_row(struct ps_sched_step *st,
     struct watch *w = find_watch(st->s, j->gen);
     const struct watch_job *of = w == NULL ? NULL : job_of_watch(w, j->gen);
     struct ps_rec_missing_rank list[RING_SHOWN_MAX];
-    char what[320];
-    struct ps_str text;
+    struct ps_str text = PS_STR_ROOM(320);
     bool has_causes;
     uint32_t count = 0;
     uint32_t ops = 0;
@@ -591,7 +590,6 @@ void ps_sched_diverged_send_row(struct ps_sched_step *st,
                                                      .pid = of->ring[r].pid,
                                                      .does = of->ring[r].does};
     }
-    ps_str_init(&text, what, sizeof(what));
     ps_str_addf(&text, "%.*s", (int)w->causes_at, w->text);
     ps_effects_send_msg(
         st->fx, ctl,
@@ -600,7 +598,7 @@ void ps_sched_diverged_send_row(struct ps_sched_step *st,
             .stall_row = {
                 .job = j->name,
                 .uid = j->uid,
-                .what = what,
+                .what = text.data,
                 .waited_ns = st->now - w->ring_since,
                 .waiting_ops = ops,
                 .other_causes = has_causes ? w->text + w->causes_at + 2 : "",

@@ -404,13 +404,10 @@ static struct ps_sched_job *find_named_job(struct ps_sched_step *st,
     struct ps_map_cursor cursor = {0};
     struct ps_sched_job *found = NULL;
     struct ps_sched_job *j;
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str owners;
-    struct ps_str why;
-    char list[128];
+    struct ps_str owners = PS_STR_ROOM(128);
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
     uint32_t count = 0;
 
-    ps_str_init(&owners, list, sizeof(list));
     while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
         if (!ps_sched_job_is_open(j) || strcmp(j->name, n->name) != 0) {
             continue;
@@ -426,13 +423,12 @@ static struct ps_sched_job *find_named_job(struct ps_sched_step *st,
     if (!n->has_owner && count == 1) {
         return found;
     }
-    ps_str_init(&why, text, sizeof(text));
     if (!n->has_owner && count > 1) {
         ps_str_addf(&why,
                     "several users have a job '%s': %s; name one of them, as "
                     "in %u/%s",
-                    n->name, list, found->uid, n->name);
-        ps_sched_conn_end_query(st, c, PS_E_INVAL, text);
+                    n->name, owners.data, found->uid, n->name);
+        ps_sched_conn_end_query(st, c, PS_E_INVAL, why.data);
         return NULL;
     }
     ps_str_add(&why, "no job '");
@@ -443,7 +439,7 @@ static struct ps_sched_job *find_named_job(struct ps_sched_step *st,
         ps_str_add(&why, "'");
     }
     ps_str_add(&why, " is there; psctl jobs lists them");
-    ps_sched_conn_end_query(st, c, PS_E_NOJOB, text);
+    ps_sched_conn_end_query(st, c, PS_E_NOJOB, why.data);
     return NULL;
 }
 
@@ -489,22 +485,20 @@ static void refuse_query(struct ps_sched_step *st, struct ps_sched_conn *c,
 static bool check_right(struct ps_sched_step *st, struct ps_sched_conn *c,
                         const struct ps_sched_job *j, enum ps_token_right right)
 {
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str why;
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
-    ps_str_init(&why, text, sizeof(text));
     ps_str_add(&why, "not allowed: ");
     if (ps_sched_has_right(st, c, j, right, &why)) {
         return true;
     }
     if (right == PS_TOKEN_RIGHT_READ) {
-        refuse_query(st, c, text);
+        refuse_query(st, c, why.data);
         return false;
     }
     ps_effects_log(st->fx, PS_LOG_WARNING,
                    "job %s gen %" PRIu64 " of uid %u not changed for %s: %s",
-                   j->name, j->gen, j->uid, c->peer_text, text);
-    ps_sched_conn_end_query(st, c, PS_E_PERM, text);
+                   j->name, j->gen, j->uid, c->peer_text, why.data);
+    ps_sched_conn_end_query(st, c, PS_E_PERM, why.data);
     return false;
 }
 
@@ -513,15 +507,13 @@ static bool check_right(struct ps_sched_step *st, struct ps_sched_conn *c,
 static bool may_name(struct ps_sched_step *st, struct ps_sched_conn *c,
                      struct ps_sched_job_name *n)
 {
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str why;
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
-    ps_str_init(&why, text, sizeof(text));
     ps_str_add(&why, "not allowed: ");
     if (ps_sched_may_name(st, c, n, &why)) {
         return true;
     }
-    refuse_query(st, c, text);
+    refuse_query(st, c, why.data);
     return false;
 }
 
@@ -647,20 +639,18 @@ void ps_sched_on_job_cancel(struct ps_sched_step *st, struct ps_sched_conn *c,
         (struct ps_sched_job_name){ps_sched_text_or_empty(m->job), m->has_owner,
                                    m->owner},
         PS_TOKEN_RIGHT_OPERATE);
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str why;
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
     if (j == NULL) {
         return;
     }
-    ps_str_init(&why, text, sizeof(text));
     ps_str_add(&why, "cancelled by an operator");
     if (reason[0] != '\0') {
         ps_str_add(&why, ": ");
         ps_str_add_escaped(&why, reason, strlen(reason), 256);
     }
     log_operator_action(st, c, j, "cancelled");
-    ps_sched_job_fail(st, j, text);
+    ps_sched_job_fail(st, j, why.data);
     ps_sched_conn_end_query(st, c, 0, NULL);
 }
 
@@ -670,20 +660,18 @@ static uint32_t read_weight(struct ps_sched_step *st, struct ps_sched_conn *c,
 {
     const bool is_in_range = m->value >= 1 && m->value <= PS_JOB_WEIGHT_MAX;
     const uint32_t weight = is_in_range ? (uint32_t)m->value : 0;
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str why;
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
     if (m->round == 0 && is_in_range && m->value <= weight) {
         return weight;
     }
-    ps_str_init(&why, text, sizeof(text));
     if (m->round != 0) {
         ps_str_add(&why, "a weight takes effect at once, not from a round on");
     } else {
         ps_str_addf(&why, "weight is %g and must be a whole number, 1 to %u",
                     m->value, PS_JOB_WEIGHT_MAX);
     }
-    ps_sched_conn_end_query(st, c, PS_E_INVAL, text);
+    ps_sched_conn_end_query(st, c, PS_E_INVAL, why.data);
     return 0;
 }
 

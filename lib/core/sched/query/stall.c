@@ -331,17 +331,15 @@ static bool note_shown_ranks(struct stall *stall, const struct missing *m)
 static void reply_to_ctl(struct ps_sched_step *st, const struct ps_sched_job *j,
                          struct stall *stall, struct missing *m)
 {
-    char what[320];
-    struct ps_str text;
+    struct ps_str text = PS_STR_ROOM(320);
 
     if (!note_shown_ranks(stall, m) && stall->has_row) {
         return;
     }
     stall->has_row = true;
-    ps_str_init(&text, what, sizeof(what));
     describe_round(stall, &text);
     send_stall_row(st, stall->asker_conn, j,
-                   &(struct wait){.what = what,
+                   &(struct wait){.what = text.data,
                                   .waited = stall->waits[0].waited,
                                   .waiting_ops = stall->waiting_ops},
                    m);
@@ -353,17 +351,15 @@ static void reply_barrier_to_ctl(struct ps_sched_step *st,
                                  struct stall *stall, struct missing *m)
 {
     const uint32_t live = j->workers.live_count;
-    char what[64];
-    struct ps_str text;
+    struct ps_str text = PS_STR_ROOM(64);
 
     if (m->total == 0) {
         return;
     }
-    ps_str_init(&text, what, sizeof(what));
     ps_str_addf(&text, "barrier %" PRIu64, stall->round);
     send_stall_row(
         st, stall->asker_conn, j,
-        &(struct wait){.what = what,
+        &(struct wait){.what = text.data,
                        .waited = st->now - j->barrier.waiting_since,
                        .waiting_ops = live > m->total ? live - m->total : 0},
         m);

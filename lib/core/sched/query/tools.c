@@ -202,17 +202,15 @@ void ps_sched_on_token_revoke(struct ps_sched_step *st, struct ps_sched_conn *c,
 /* False: the request was answered with the reason. */
 static bool may_set_levels(struct ps_sched_step *st, struct ps_sched_conn *c)
 {
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str why;
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
-    ps_str_init(&why, text, sizeof(text));
     ps_str_add(&why, "not allowed: ");
     if (ps_sched_has_right(st, c, NULL, PS_TOKEN_RIGHT_OPERATE, &why)) {
         return true;
     }
     ps_effects_log(st->fx, PS_LOG_WARNING, "log level not changed for %s: %s",
-                   c->peer_text, text);
-    ps_sched_conn_end_query(st, c, PS_E_PERM, text);
+                   c->peer_text, why.data);
+    ps_sched_conn_end_query(st, c, PS_E_PERM, why.data);
     return false;
 }
 
@@ -242,15 +240,14 @@ static uint32_t notify_members(struct ps_sched_step *st, const char *name,
 static void refuse_name(struct ps_sched_step *st, struct ps_sched_conn *c,
                         const char *name, bool is_known)
 {
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str why;
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
-    ps_str_init(&why, text, sizeof(text));
     ps_str_add(&why, is_known ? "member '" : "no member '");
     ps_str_add_escaped(&why, name, strlen(name), PS_NAME_MAX);
     ps_str_add(&why, is_known ? "' is not connected"
                               : "' is there; psctl nodes lists them");
-    ps_sched_conn_end_query(st, c, is_known ? PS_E_UNREACH : PS_E_NOENT, text);
+    ps_sched_conn_end_query(st, c, is_known ? PS_E_UNREACH : PS_E_NOENT,
+                            why.data);
 }
 
 static void record_change(struct ps_sched_step *st,
