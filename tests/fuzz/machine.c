@@ -7,6 +7,7 @@
 #include "base/time.h"
 #include "proto/ps_fixed.h"
 #include "proto/shape.h"
+#include "tests/support/op_done.h"
 
 #include <assert.h>
 #include <math.h>
@@ -293,7 +294,7 @@ static uint64_t payload_len(struct life *l, const struct ps_msg *m)
 
 static void carry_out(struct life *l)
 {
-    ps_effects_op_done_as_msg(&l->fx);
+    op_done_as_msg(&l->fx);
     for (uint32_t i = 0; i < l->fx.count; i++) {
         struct ps_fx *f = &l->fx.items[i];
 

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/str.h"
+#include "support/op_done.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -176,7 +177,7 @@ static void apply_effects(struct world *w, struct wnode *n)
 {
     uint64_t before;
 
-    ps_effects_op_done_as_msg(&n->fx);
+    op_done_as_msg(&n->fx);
     for (uint32_t i = 0; i < n->fx.count; i++) {
         struct ps_fx *f = &n->fx.items[i];
         struct wevent *e;

@@ -8,6 +8,7 @@
 #include "base/str.h"
 #include "core/agent/agent.h"
 #include "proto/ps_fixed.h"
+#include "tests/support/op_done.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -73,7 +74,7 @@ struct bench {
 
 static inline void collect_effects(struct bench *b)
 {
-    ps_effects_op_done_as_msg(&b->fx);
+    op_done_as_msg(&b->fx);
     for (uint32_t i = 0; i < b->fx.count; i++) {
         struct ps_fx *f = &b->fx.items[i];
 

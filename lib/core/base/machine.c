@@ -222,27 +222,6 @@ void ps_effects_op_progress(struct ps_effects *fx, ps_conn_id conn,
     f->op_progress.bytes_ready = bytes;
 }
 
-void ps_effects_op_done_as_msg(struct ps_effects *fx)
-{
-    for (uint32_t i = 0; i < fx->count; i++) {
-        struct ps_fx *f = &fx->items[i];
-        struct ps_msg m = {.code = PS_MSG_L_DONE};
-        ps_conn_id conn = f->op_done.conn;
-
-        if (f->type != PS_FX_OP_DONE) {
-            continue;
-        }
-        m.l_done.op_id = f->op_done.op_id;
-        m.l_done.version = f->op_done.version;
-        m.l_done.text = "";
-        f->type = PS_FX_SEND;
-        f->send.conn = conn;
-        f->send.seq = 0;
-        f->send.ack = 0;
-        f->send.packet = ps_packet_new(&m, NULL, 0);
-    }
-}
-
 static void set_dial(struct ps_fx *f, uint64_t target, const char *address,
                      ps_time timeout)
 {

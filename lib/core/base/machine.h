@@ -185,9 +185,6 @@ void ps_effects_op_done(struct ps_effects *fx, ps_conn_id conn, uint64_t op_id,
                         uint64_t version);
 void ps_effects_op_progress(struct ps_effects *fx, ps_conn_id conn,
                             uint64_t op_id, uint64_t bytes);
-/* Replaces each PS_FX_OP_DONE by a PS_FX_SEND of l_done, for drivers without
- * shared rings. */
-void ps_effects_op_done_as_msg(struct ps_effects *fx);
 void ps_effects_dial(struct ps_effects *fx, uint64_t target,
                      const char *address, ps_time timeout);
 /* Dials a subflow of the link with main connection `main`. */
