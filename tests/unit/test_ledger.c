@@ -198,17 +198,22 @@ static void measured_costs_ignore_limits_and_use_room(void **state)
 
     (void)state;
     tree_init(&t);
-    assert_int_equal(ps_account_available(&t.session[0], PS_COST_REGIONS), 10);
-    assert_true(ps_account_available(&t.session[0], PS_COST_MEMORY) ==
-                UINT64_MAX);
+    assert_int_equal(ps_account_check(&t.session[0], PS_COST_REGIONS, 10, NULL),
+                     0);
+    assert_int_equal(ps_account_check(&t.session[0], PS_COST_REGIONS, 11, NULL),
+                     PS_E_FULL);
+    assert_int_equal(
+        ps_account_check(&t.session[0], PS_COST_MEMORY, UINT64_MAX, NULL), 0);
     ps_account_set_used(&t.session[1], PS_COST_REGIONS, 30);
     assert_int_equal(used(&t.daemon), 30);
-    assert_int_equal(ps_account_available(&t.session[0], PS_COST_REGIONS), 0);
     assert_int_equal(charge(&t.session[0], 1, NULL), PS_E_FULL);
     assert_int_equal(charge(&t.session[0], 0, NULL), 0);
     ps_account_set_used(&t.session[1], PS_COST_REGIONS, 12);
     assert_int_equal(used(&t.daemon), 12);
-    assert_int_equal(ps_account_available(&t.session[0], PS_COST_REGIONS), 3);
+    assert_int_equal(ps_account_check(&t.session[0], PS_COST_REGIONS, 3, NULL),
+                     0);
+    assert_int_equal(ps_account_check(&t.session[0], PS_COST_REGIONS, 4, NULL),
+                     PS_E_FULL);
     ps_account_set_used(&t.session[1], PS_COST_REGIONS, 0);
     assert_int_equal(t.session[1].cost[PS_COST_REGIONS].peak, 30);
     tree_fini(&t);

@@ -957,7 +957,7 @@ static void member_without_acknowledgements_is_disconnected(void **state)
 
 static uint64_t waiting(const struct world *w)
 {
-    return ps_sched_account(w->sched)->cost[PS_COST_OUTPUT].used;
+    return ps_sched_machine(w->sched).account->cost[PS_COST_OUTPUT].used;
 }
 
 /* Without requests, too: maps, job states and placements are sent to it. */

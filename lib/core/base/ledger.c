@@ -31,21 +31,6 @@ static const char *const account_kind_names[PS_ACCOUNT_KIND_COUNT] = {
     [PS_ACCOUNT_DAEMON] = "daemon",
 };
 
-const char *ps_account_kind_name(enum ps_account_kind kind)
-{
-    return account_kind_names[kind];
-}
-
-const char *ps_cost_name(enum ps_cost cost)
-{
-    return cost_kinds[cost].name;
-}
-
-bool ps_cost_is_bytes(enum ps_cost cost)
-{
-    return cost_kinds[cost].is_bytes;
-}
-
 /* --------------------------------------------------------------- accounts */
 
 void ps_account_init(struct ps_account *a, enum ps_account_kind kind,
@@ -230,18 +215,6 @@ void ps_account_count_line(struct ps_account *a, enum ps_log_level level)
     if (level <= PS_LOG_INFO) {
         ps_account_charge_unchecked(a, PS_COST_LOG_LINES, 1);
     }
-}
-
-uint64_t ps_account_available(const struct ps_account *a, enum ps_cost cost)
-{
-    uint64_t room = UINT64_MAX;
-
-    for (uint32_t i = 0; i < a->chain_count; i++) {
-        if (cost_limit(a->chain[i], cost) != 0) {
-            room = ps_min_u64(room, cost_available(a->chain[i], cost));
-        }
-    }
-    return room;
 }
 
 /* ---------------------------------------------------------------- text */

@@ -142,16 +142,10 @@ void ps_account_set_used(struct ps_account *a, enum ps_cost cost,
                          uint64_t value);
 /* Counts a log line, written or summarized; not one of a level for debugging. */
 void ps_account_count_line(struct ps_account *a, enum ps_log_level level);
-/* Amount that can still be charged; UINT64_MAX: no limit. */
-uint64_t ps_account_available(const struct ps_account *a, enum ps_cost cost);
 
 /* Appends "user 1000 has 1024 of 1024 regions (limits.user.regions)"; for bytes
  * and amounts above 1 with the requested amount. */
 void ps_refusal_text(const struct ps_refusal *r, struct ps_str *out);
-
-const char *ps_account_kind_name(enum ps_account_kind kind);
-const char *ps_cost_name(enum ps_cost cost); /* "regions" */
-bool ps_cost_is_bytes(enum ps_cost cost);
 
 /* One line of the cost table in status. */
 struct ps_ledger_row {

@@ -712,11 +712,6 @@ void ps_sched_each_scalar(const struct ps_sched *s, ps_sched_scalar_cb each,
     }
 }
 
-const struct ps_account *ps_sched_account(const struct ps_sched *s)
-{
-    return &s->account;
-}
-
 uint32_t ps_sched_diverged_count(const struct ps_sched *s)
 {
     return ps_sched_diverged_jobs(s);

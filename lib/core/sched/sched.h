@@ -27,8 +27,6 @@ typedef void (*ps_sched_scalar_cb)(void *ctx, const struct ps_msg_job_row *job,
                                    const struct ps_rec_job_scalar *scalar);
 void ps_sched_each_scalar(const struct ps_sched *s, ps_sched_scalar_cb each,
                           void *ctx);
-/* Account of the scheduler, the parent of all others. */
-const struct ps_account *ps_sched_account(const struct ps_sched *s);
 /* Count of jobs, keys, waiters, open barriers, stall queries and servers with
  * placed bytes; 0: no state is left. */
 uint64_t ps_sched_residue(const struct ps_sched *s);

@@ -100,9 +100,10 @@ struct ps_token_record *ps_sched_token_find(struct ps_sched_step *st,
     return NULL;
 }
 
-int ps_sched_token_check(const struct ps_sched_step *st,
-                         const struct ps_fixed_token_claims *claims,
-                         struct ps_str *why)
+/* 0, or PS_E_PERM with the reason: the token has expired or was revoked. */
+static int check_claims(const struct ps_sched_step *st,
+                        const struct ps_fixed_token_claims *claims,
+                        struct ps_str *why)
 {
     const struct ps_sched_tokens *t = &st->s->tokens;
     const uint64_t now = ps_sched_wall_seconds(st);
@@ -129,7 +130,7 @@ int ps_sched_token_check_number(const struct ps_sched_step *st, uint64_t id,
 
     for (uint32_t i = 0; i < t->count; i++) {
         if (t->list[i].claims.id == id) {
-            return ps_sched_token_check(st, &t->list[i].claims, why);
+            return check_claims(st, &t->list[i].claims, why);
         }
     }
     ps_str_addf(why, "token %016" PRIx64 " has expired", id);
@@ -147,7 +148,7 @@ int ps_sched_token_read(const struct ps_sched_step *st, const char *text,
         ps_str_add(why, "the token is not one of this scheduler");
         return PS_E_PERM;
     }
-    return ps_sched_token_check(st, ret_claims, why);
+    return check_claims(st, ret_claims, why);
 }
 
 /* 0: user `uid` may have one more token. */
@@ -258,7 +259,7 @@ static bool token_has_right(const struct ps_sched_step *st,
     if (right != PS_TOKEN_RIGHT_TRAIN) {
         sufficient |= PS_TOKEN_RIGHT_ADMIN;
     }
-    if (ps_sched_token_check(st, t, why) != 0) {
+    if (check_claims(st, t, why) != 0) {
         return false;
     }
     if ((t->rights & sufficient) == 0) {

@@ -26,11 +26,8 @@ uint64_t ps_sched_wall_seconds(const struct ps_sched_step *st);
 int ps_sched_token_read(const struct ps_sched_step *st, const char *text,
                         struct ps_fixed_token_claims *ret_claims,
                         struct ps_str *why);
-/* 0, or PS_E_PERM with the reason: the token has expired or was revoked. */
-int ps_sched_token_check(const struct ps_sched_step *st,
-                         const struct ps_fixed_token_claims *claims,
-                         struct ps_str *why);
-/* The same for the token of this number. */
+/* 0, or PS_E_PERM with the reason: the token of this number has expired or was
+ * revoked. */
 int ps_sched_token_check_number(const struct ps_sched_step *st, uint64_t id,
                                 struct ps_str *why);
 /* Workers have been checked: sets `check_at`. */

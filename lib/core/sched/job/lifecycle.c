@@ -21,6 +21,18 @@
 
 /* ------------------------------------------------------------------ start */
 
+static void try_run(struct ps_sched_step *st, struct ps_sched_job *j)
+{
+    if (j->phase != PS_JOB_PHASE_STARTING ||
+        ps_sched_job_ready_version(j) == 0) {
+        return;
+    }
+    j->deadline = PS_TIME_NEVER;
+    ps_sched_move_job(st, j, PS_JOB_PHASE_RUNNING);
+    ps_sched_job_publish(st, j);
+    ps_sched_job_end_if_unused(st, j); /* Workers may have left meanwhile. */
+}
+
 void ps_sched_job_try_start(struct ps_sched_step *st, struct ps_sched_job *j)
 {
     const struct ps_sched *s = st->s;
@@ -38,7 +50,7 @@ void ps_sched_job_try_start(struct ps_sched_step *st, struct ps_sched_job *j)
     }
     ps_sched_move_job(st, j, PS_JOB_PHASE_STARTING);
     ps_sched_job_publish(st, j);
-    ps_sched_job_try_run(st, j);
+    try_run(st, j);
 }
 
 void ps_sched_jobs_try_start(struct ps_sched_step *st)
@@ -49,18 +61,6 @@ void ps_sched_jobs_try_start(struct ps_sched_step *st)
     while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
         ps_sched_job_try_start(st, j);
     }
-}
-
-void ps_sched_job_try_run(struct ps_sched_step *st, struct ps_sched_job *j)
-{
-    if (j->phase != PS_JOB_PHASE_STARTING ||
-        ps_sched_job_ready_version(j) == 0) {
-        return;
-    }
-    j->deadline = PS_TIME_NEVER;
-    ps_sched_move_job(st, j, PS_JOB_PHASE_RUNNING);
-    ps_sched_job_publish(st, j);
-    ps_sched_job_end_if_unused(st, j); /* Workers may have left meanwhile. */
 }
 
 /* -------------------------------------------------------------------- end */
@@ -171,7 +171,7 @@ void ps_sched_on_job_ready(struct ps_sched_step *st, struct ps_member *server,
     if (m->version > on->ready_version && m->version <= j->version) {
         on->ready_version = m->version;
         on->newest_round = m->round;
-        ps_sched_job_try_run(st, j);
+        try_run(st, j);
         ps_sched_waiters_reply(st, j);
         j = ps_sched_find_job(st->s, m->gen); /* The job may have ended. */
         if (j != NULL) {
@@ -599,7 +599,7 @@ static void remove_server(struct ps_sched_step *st, struct ps_sched_job *j,
         }
     }
     ps_sched_waiters_reply(st, j);
-    ps_sched_job_try_run(st, j); /* Last: this may end the job. */
+    try_run(st, j); /* Last: this may end the job. */
 }
 
 void ps_sched_jobs_lose_server(struct ps_sched_step *st,

@@ -275,7 +275,6 @@ ps_sched_handler ps_sched_on_job_ready;
 ps_sched_handler ps_sched_on_value_lost;
 void ps_sched_job_try_start(struct ps_sched_step *st, struct ps_sched_job *j);
 void ps_sched_jobs_try_start(struct ps_sched_step *st);
-void ps_sched_job_try_run(struct ps_sched_step *st, struct ps_sched_job *j);
 /* Fails the job; may free it. */
 void ps_sched_job_fail(struct ps_sched_step *st, struct ps_sched_job *j,
                        const char *reason);

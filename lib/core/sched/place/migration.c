@@ -54,8 +54,9 @@ void ps_sched_rebalance_drop_reply(struct ps_sched_conn *c)
     }
 }
 
-void ps_sched_rebalance_ended(struct ps_sched_step *st, ps_conn_id ctl,
-                              uint64_t gen, int rc, const char *text)
+/* The migrations of the job are over: the reply of `ctl` ends, too. */
+static void end_rebalance_reply(struct ps_sched_step *st, ps_conn_id ctl,
+                                uint64_t gen, int rc, const char *text)
 {
     struct ps_sched_conn *c = ps_map_get(st->s->conns, ctl);
 
@@ -290,7 +291,7 @@ static void finish_rebalance(struct ps_sched_step *st, struct ps_sched_job *j)
                     r->first_failure);
     }
     ps_sched_migrations_free(j);
-    ps_sched_rebalance_ended(st, ctl, j->gen, rc, text);
+    end_rebalance_reply(st, ctl, j->gen, rc, text);
 }
 
 void ps_sched_migrations_cancel(struct ps_sched_step *st,

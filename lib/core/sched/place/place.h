@@ -196,9 +196,6 @@ struct ps_sched_rebalance_reply {
  * array has room, and keys come in order. */
 void ps_sched_rebalance_reply_add(struct ps_sched_rebalance_reply *r,
                                   const struct ps_sched_rebalance_row *part);
-/* Reports to connection `ctl` that the migrations of the job are over. */
-void ps_sched_rebalance_ended(struct ps_sched_step *st, ps_conn_id ctl,
-                              uint64_t gen, int rc, const char *text);
 /* Sends up to PS_SCHED_ROWS_PER_SEND rows of the plan, and query_end after the
  * last. */
 void ps_sched_rebalance_send_rows(struct ps_sched_step *st,
