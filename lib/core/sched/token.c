@@ -13,11 +13,6 @@
 
 /* ------------------------------------------------------------------ tokens */
 
-static const struct ps_token_ops *token_ops(const struct ps_sched_step *st)
-{
-    return st->s->opt.token_ops;
-}
-
 static ps_time expiry_time(const struct ps_sched *s,
                            const struct ps_fixed_token_claims *claims)
 {
@@ -30,8 +25,7 @@ static ps_time expiry_time(const struct ps_sched *s,
                : ps_time_add(s->started_at, end - s->opt.wall_ns);
 }
 
-/* The earliest end of a token with the right train after `now`. */
-static void set_check_time(struct ps_sched *s, ps_time now)
+void ps_sched_tokens_set_check_time(struct ps_sched *s, ps_time now)
 {
     s->tokens.check_at = PS_TIME_NEVER;
     for (uint32_t i = 0; i < s->tokens.count; i++) {
@@ -54,12 +48,7 @@ void ps_sched_tokens_init(struct ps_sched *s)
         memcpy(s->tokens.list, s->opt.tokens,
                s->tokens.count * sizeof(*s->tokens.list));
     }
-    set_check_time(s, s->started_at);
-}
-
-void ps_sched_tokens_set_check_time(struct ps_sched_step *st)
-{
-    set_check_time(st->s, st->now);
+    ps_sched_tokens_set_check_time(s, s->started_at);
 }
 
 void ps_sched_tokens_fini(struct ps_sched *s)
@@ -141,7 +130,7 @@ int ps_sched_token_read(const struct ps_sched_step *st, const char *text,
                         struct ps_fixed_token_claims *ret_claims,
                         struct ps_str *why)
 {
-    const struct ps_token_ops *ops = token_ops(st);
+    const struct ps_token_ops *ops = st->s->opt.token_ops;
 
     if (ops == NULL || !ops->verify(ops->arg, text, ret_claims) ||
         strcmp((const char *)ret_claims->cluster, st->s->opt.cluster) != 0) {
@@ -175,7 +164,7 @@ int ps_sched_token_issue(struct ps_sched_step *st,
                          char ret_text[PS_TOKEN_TEXT_MAX + 1],
                          struct ps_str *why)
 {
-    const struct ps_token_ops *ops = token_ops(st);
+    const struct ps_token_ops *ops = st->s->opt.token_ops;
     struct ps_sched_tokens *t = &st->s->tokens;
     int rc;
 
@@ -206,7 +195,7 @@ int ps_sched_token_issue(struct ps_sched_step *st,
 bool ps_sched_token_revoke(struct ps_sched_step *st,
                            struct ps_token_record *token)
 {
-    const struct ps_token_ops *ops = token_ops(st);
+    const struct ps_token_ops *ops = st->s->opt.token_ops;
     const struct ps_sched_tokens *t = &st->s->tokens;
 
     token->is_revoked = true;

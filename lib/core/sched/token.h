@@ -30,8 +30,9 @@ int ps_sched_token_read(const struct ps_sched_step *st, const char *text,
  * revoked. */
 int ps_sched_token_check_number(const struct ps_sched_step *st, uint64_t id,
                                 struct ps_str *why);
-/* Workers have been checked: sets `check_at`. */
-void ps_sched_tokens_set_check_time(struct ps_sched_step *st);
+/* Workers have been checked: sets `check_at`, to the earliest end of a token with
+ * the right train after `now`. */
+void ps_sched_tokens_set_check_time(struct ps_sched *s, ps_time now);
 /* NULL: no token of this number that has not expired. */
 struct ps_token_record *ps_sched_token_find(struct ps_sched_step *st,
                                             uint64_t id);

@@ -160,12 +160,7 @@ bool ps_sched_job_is_open(const struct ps_sched_job *j)
 
 bool ps_sched_job_has_lost_rank(const struct ps_sched_job *j)
 {
-    for (uint32_t i = 0; i < j->workers.count; i++) {
-        if (j->workers.list[i].state == PS_RANK_STATE_LOST) {
-            return true;
-        }
-    }
-    return false;
+    return j->workers.lost_since != PS_TIME_NEVER;
 }
 
 bool ps_sched_job_has_started(const struct ps_sched_job *j)
@@ -251,12 +246,20 @@ void ps_sched_job_set_rank_state(struct ps_sched_job *j,
     }
 }
 
-bool ps_sched_job_add_agent(struct ps_sched_job *j, uint32_t agent)
+bool ps_sched_job_has_agent(const struct ps_sched_job *j, uint32_t agent)
 {
     for (uint32_t i = 0; i < j->agent_count; i++) {
         if (j->agents[i] == agent) {
             return true;
         }
+    }
+    return false;
+}
+
+bool ps_sched_job_add_agent(struct ps_sched_job *j, uint32_t agent)
+{
+    if (ps_sched_job_has_agent(j, agent)) {
+        return true;
     }
     if (j->agent_count == PS_SLOTS_MAX) {
         return false;

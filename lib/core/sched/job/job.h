@@ -329,6 +329,8 @@ void ps_sched_job_remove_worker(struct ps_sched_job *j,
 void ps_sched_job_set_rank_state(struct ps_sched_job *j,
                                  struct ps_sched_worker *w,
                                  enum ps_rank_state state, ps_time now);
+/* True: the agent has, or had, workers in the job. */
+bool ps_sched_job_has_agent(const struct ps_sched_job *j, uint32_t agent);
 /* Adds an agent. False: the job has PS_SLOTS_MAX already. */
 bool ps_sched_job_add_agent(struct ps_sched_job *j, uint32_t agent);
 /* Assigns ranks and slots once all workers have joined. */

@@ -553,7 +553,7 @@ void ps_sched_workers_drop_tokens(struct ps_sched_step *st)
             j = ps_sched_find_job(st->s, gen);
         }
     }
-    ps_sched_tokens_set_check_time(st);
+    ps_sched_tokens_set_check_time(st->s, st->now);
 }
 
 /* ---------------------------------------------------------------- servers */
@@ -645,16 +645,6 @@ static void unconfirm_workers(struct ps_sched_step *st, struct ps_member *agent)
     }
 }
 
-static bool job_has_agent(const struct ps_sched_job *j, uint32_t node)
-{
-    for (uint32_t i = 0; i < j->agent_count; i++) {
-        if (j->agents[i] == node) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* Sends the states of all jobs of the member. */
 static void send_job_states(struct ps_sched_step *st, struct ps_member *m)
 {
@@ -669,7 +659,7 @@ static void send_job_states(struct ps_sched_step *st, struct ps_member *m)
             }
             continue;
         }
-        if (j->version == 0 || !job_has_agent(j, m->node)) {
+        if (j->version == 0 || !ps_sched_job_has_agent(j, m->node)) {
             continue; /* Its state is not published yet. */
         }
         ps_sched_job_send_state(st, j, m);

@@ -141,10 +141,8 @@ static bool member_has_job(const struct ps_sched *s, const struct ps_member *m)
     const struct ps_sched_job *j;
 
     while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {
-        for (uint32_t k = 0; k < j->agent_count; k++) {
-            if (j->agents[k] == m->node) {
-                return true;
-            }
+        if (ps_sched_job_has_agent(j, m->node)) {
+            return true;
         }
     }
     return false;

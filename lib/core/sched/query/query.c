@@ -480,10 +480,10 @@ static void refuse_query(struct ps_sched_step *st, struct ps_sched_conn *c,
     ps_sched_conn_end_query(st, c, PS_E_PERM, text);
 }
 
-/* True: the tool may change the job, or, with READ, read of it or of all jobs if
- * NULL. False: the query was answered with the reason. */
-static bool check_right(struct ps_sched_step *st, struct ps_sched_conn *c,
-                        const struct ps_sched_job *j, enum ps_token_right right)
+bool ps_sched_query_check_right(struct ps_sched_step *st,
+                                struct ps_sched_conn *c,
+                                const struct ps_sched_job *j,
+                                enum ps_token_right right)
 {
     struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
@@ -495,9 +495,16 @@ static bool check_right(struct ps_sched_step *st, struct ps_sched_conn *c,
         refuse_query(st, c, why.data);
         return false;
     }
-    ps_effects_log(st->fx, PS_LOG_WARNING,
-                   "job %s gen %" PRIu64 " of uid %u not changed for %s: %s",
-                   j->name, j->gen, j->uid, c->peer_text, why.data);
+    if (j == NULL) {
+        ps_effects_log(st->fx, PS_LOG_WARNING,
+                       "log level not changed for %s: %s", c->peer_text,
+                       why.data);
+    } else {
+        ps_effects_log(st->fx, PS_LOG_WARNING,
+                       "job %s gen %" PRIu64
+                       " of uid %u not changed for %s: %s",
+                       j->name, j->gen, j->uid, c->peer_text, why.data);
+    }
     ps_sched_conn_end_query(st, c, PS_E_PERM, why.data);
     return false;
 }
@@ -525,7 +532,7 @@ struct ps_sched_job *ps_sched_query_job(struct ps_sched_step *st,
     struct ps_sched_job *j = may_name(st, c, &n) ? find_named_job(st, c, &n)
                                                  : NULL;
 
-    return j != NULL && check_right(st, c, j, right) ? j : NULL;
+    return j != NULL && ps_sched_query_check_right(st, c, j, right) ? j : NULL;
 }
 
 bool ps_sched_query_is_busy(struct ps_sched_step *st, struct ps_sched_conn *c)
@@ -564,7 +571,7 @@ static void start_rebalance_query(struct ps_sched_step *st,
         return;
     }
     if (moves) {
-        if (!check_right(st, c, j, PS_TOKEN_RIGHT_OPERATE)) {
+        if (!ps_sched_query_check_right(st, c, j, PS_TOKEN_RIGHT_OPERATE)) {
             return;
         }
         log_operator_action(st, c, j, "rebalanced");
@@ -594,40 +601,37 @@ void ps_sched_on_query(struct ps_sched_step *st, struct ps_sched_conn *c,
         }
     }
     if (m->what != PS_QUERY_REBALANCE &&
-        !check_right(st, c, j, PS_TOKEN_RIGHT_READ)) {
+        !ps_sched_query_check_right(st, c, j, PS_TOKEN_RIGHT_READ)) {
         return;
     }
     switch ((enum ps_query)m->what) {
     case PS_QUERY_NODES:
         send_node_rows(st, c);
-        ps_sched_conn_end_query(st, c, 0, NULL);
-        return;
+        break;
     case PS_QUERY_JOBS:
         send_job_rows(st, c);
-        ps_sched_conn_end_query(st, c, 0, NULL);
-        return;
+        break;
+    case PS_QUERY_SHARES:
+        send_share_rows(st, c, j);
+        break;
+    case PS_QUERY_EVENTS:
+        ps_sched_send_events(st, c, m->after_event);
+        break;
     case PS_QUERY_KEYS:
         start_key_listing(st, c, j);
         return;
     case PS_QUERY_STALL:
         start_stall_query(st, c, j);
         return;
-    case PS_QUERY_SHARES:
-        send_share_rows(st, c, j);
-        ps_sched_conn_end_query(st, c, 0, NULL);
-        return;
-    case PS_QUERY_EVENTS:
-        ps_sched_send_events(st, c, m->after_event);
-        ps_sched_conn_end_query(st, c, 0, NULL);
-        return;
     case PS_QUERY_REBALANCE_PLAN:
     case PS_QUERY_REBALANCE:
         start_rebalance_query(st, c, m, j);
         return;
     case PS_QUERY_TOKENS: /* See ps_sched_on_token_query(). */
-        break;
+        ps_sched_conn_end_query(st, c, PS_E_UNSUPPORTED, "no such query");
+        return;
     }
-    ps_sched_conn_end_query(st, c, PS_E_UNSUPPORTED, "no such query");
+    ps_sched_conn_end_query(st, c, 0, NULL);
 }
 
 void ps_sched_on_job_cancel(struct ps_sched_step *st, struct ps_sched_conn *c,

@@ -17,6 +17,12 @@ struct ps_sched_job *ps_sched_query_job(struct ps_sched_step *st,
                                         struct ps_sched_conn *c,
                                         struct ps_sched_job_name n,
                                         enum ps_token_right right);
+/* True: the tool may change the job or, if NULL, members; with READ, read of it or
+ * of all jobs. False: the request was answered with the reason. */
+bool ps_sched_query_check_right(struct ps_sched_step *st,
+                                struct ps_sched_conn *c,
+                                const struct ps_sched_job *j,
+                                enum ps_token_right right);
 /* True: an earlier request of the connection is not done, and the new one was
  * answered with that. */
 bool ps_sched_query_is_busy(struct ps_sched_step *st, struct ps_sched_conn *c);

@@ -199,21 +199,6 @@ void ps_sched_on_token_revoke(struct ps_sched_step *st, struct ps_sched_conn *c,
  * its options. So only members with a connection get it, and one that is named
  * and has none is an error. */
 
-/* False: the request was answered with the reason. */
-static bool may_set_levels(struct ps_sched_step *st, struct ps_sched_conn *c)
-{
-    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
-
-    ps_str_add(&why, "not allowed: ");
-    if (ps_sched_has_right(st, c, NULL, PS_TOKEN_RIGHT_OPERATE, &why)) {
-        return true;
-    }
-    ps_effects_log(st->fx, PS_LOG_WARNING, "log level not changed for %s: %s",
-                   c->peer_text, why.data);
-    ps_sched_conn_end_query(st, c, PS_E_PERM, why.data);
-    return false;
-}
-
 /* Returns the number of members with this name, "": any, that are notified;
  * *ret_known counts those that are not connected, too. */
 static uint32_t notify_members(struct ps_sched_step *st, const char *name,
@@ -274,7 +259,7 @@ void ps_sched_on_log_level(struct ps_sched_step *st, struct ps_sched_conn *c,
     const bool is_own = *name == '\0' || strcmp(name, st->s->opt.name) == 0;
     uint32_t known;
 
-    if (!may_set_levels(st, c)) {
+    if (!ps_sched_query_check_right(st, c, NULL, PS_TOKEN_RIGHT_OPERATE)) {
         return;
     }
     const uint32_t notified = notify_members(
