@@ -47,6 +47,11 @@ void ps_str_add_ranges(struct ps_str *s, const unsigned *sorted, size_t count);
 /* True: printable ASCII without spaces, 1 to `max` characters; false for
  * NULL. */
 bool ps_str_is_name(const char *text, size_t max);
+/* "" for NULL: strings of messages made in this process may be NULL. */
+static inline const char *ps_str_or_empty(const char *s)
+{
+    return s != NULL ? s : "";
+}
 /* Copies into a char array of `cap` bytes; true if it fits. */
 bool ps_str_copy(char *dst, size_t cap, const char *src);
 

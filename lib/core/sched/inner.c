@@ -76,8 +76,7 @@ static struct ps_sched_event *add_event(struct ps_sched_step *st,
     *one = (struct ps_sched_event){.at = st->now, .kind = (uint8_t)kind};
     (void)ps_str_copy(one->name, sizeof(one->name), name);
     (void)ps_str_copy(one->what, sizeof(one->what), what);
-    (void)ps_str_copy(one->text, sizeof(one->text),
-                      ps_sched_text_or_empty(text));
+    (void)ps_str_copy(one->text, sizeof(one->text), ps_str_or_empty(text));
     return one;
 }
 

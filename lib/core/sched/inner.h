@@ -166,12 +166,6 @@ struct ps_sched_step {
     const struct ps_slice *payload;
 };
 
-/* Returns "" for NULL: strings of messages made in this process may be NULL. */
-static inline const char *ps_sched_text_or_empty(const char *s)
-{
-    return s != NULL ? s : "";
-}
-
 /* ---------------------------------------------------------------- messages */
 
 /* Closes the connection. Its query, if any, has been dropped. */

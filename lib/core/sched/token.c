@@ -323,7 +323,7 @@ int ps_sched_check_join(const struct ps_sched_step *st,
                         uint32_t *ret_uid, uint64_t *ret_token,
                         struct ps_str *why)
 {
-    const char *text = ps_sched_text_or_empty(m->token);
+    const char *text = ps_str_or_empty(m->token);
     struct ps_fixed_token_claims t;
 
     *ret_uid = m->uid;

@@ -55,11 +55,6 @@ static const struct ps_state_table rank_states = {
     .allowed = rank_successors,
 };
 
-static const char *text_or_empty(const char *s)
-{
-    return s != NULL ? s : "";
-}
-
 struct ps_sched_job *ps_sched_job_new(uint64_t gen, uint64_t hash_seed,
                                       const struct ps_msg_job_open *want,
                                       ps_time now)
@@ -528,7 +523,7 @@ static bool params_contain(const struct ps_rec_param *params, uint32_t count,
                            const struct ps_rec_param *p)
 {
     for (uint32_t i = 0; i < count; i++) {
-        if (strcmp(params[i].name, text_or_empty(p->name)) == 0) {
+        if (strcmp(params[i].name, ps_str_or_empty(p->name)) == 0) {
             /* NaN has been refused before. */
             return params[i].value == p->value;
         }
@@ -546,8 +541,8 @@ static bool params_equal(const struct ps_rec_param *had,
             return false;
         }
         for (uint32_t k = 0; k < i; k++) {
-            if (strcmp(text_or_empty(params[k].name),
-                       text_or_empty(params[i].name)) == 0) {
+            if (strcmp(ps_str_or_empty(params[k].name),
+                       ps_str_or_empty(params[i].name)) == 0) {
                 return false;
             }
         }
@@ -561,14 +556,14 @@ struct ps_sched_declaration ps_sched_declaration_of(const struct ps_msg *msg)
     const struct ps_msg_compression_set *c = &msg->compression_set;
 
     if (msg->code == PS_MSG_OPTIMIZER_SET) {
-        return (struct ps_sched_declaration){.name = text_or_empty(o->name),
+        return (struct ps_sched_declaration){.name = ps_str_or_empty(o->name),
                                              .params = o->params,
                                              .param_count = o->params_count,
                                              .tunings = o->tunings,
                                              .tuning_count = o->tunings_count,
                                              .rank = o->rank};
     }
-    return (struct ps_sched_declaration){.name = text_or_empty(c->name),
+    return (struct ps_sched_declaration){.name = ps_str_or_empty(c->name),
                                          .params = c->params,
                                          .param_count = c->params_count,
                                          .rank = c->rank};

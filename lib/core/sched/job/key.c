@@ -212,7 +212,7 @@ static int place_new_key(struct ps_sched_step *st, struct ps_sched_job *j,
 
 static void append_key_name(struct ps_str *why, const char *name)
 {
-    const char *text = ps_sched_text_or_empty(name);
+    const char *text = ps_str_or_empty(name);
 
     ps_str_add(why, "key '");
     ps_str_add_escaped(why, text, strlen(text), 64);
@@ -221,7 +221,7 @@ static void append_key_name(struct ps_str *why, const char *name)
 
 static int check_key_name(const struct ps_msg_key_open *m, struct ps_str *why)
 {
-    const char *at = ps_sched_text_or_empty(m->name);
+    const char *at = ps_str_or_empty(m->name);
 
     if (*at == '\0') {
         ps_str_add(why, "a key needs a name");
@@ -368,7 +368,7 @@ void ps_sched_on_key_open(struct ps_sched_step *st, struct ps_member *agent,
         send_key_refused(st, agent, m, rc, why.data);
         return;
     }
-    k = ps_sched_job_find_key(j, m->kind, ps_sched_text_or_empty(m->name));
+    k = ps_sched_job_find_key(j, m->kind, ps_str_or_empty(m->name));
     if (k != NULL) {
         rc = check_same_shape(j, k, m, &why);
         if (rc != 0) {

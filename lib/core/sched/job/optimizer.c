@@ -209,7 +209,7 @@ static void append_declaration(struct ps_str *s,
     ps_str_add_escaped(s, d->name, strlen(d->name), 32);
     ps_str_add(s, "(");
     for (uint32_t i = 0; i < d->param_count; i++) {
-        const char *what = ps_sched_text_or_empty(d->params[i].name);
+        const char *what = ps_str_or_empty(d->params[i].name);
 
         ps_str_add(s, i > 0 ? ", " : "");
         ps_str_add_escaped(s, what, strlen(what), 32);
@@ -343,7 +343,7 @@ static int check_optimizer(const struct ps_sched_job *j,
                            const struct ps_msg_optimizer_set *m,
                            struct ps_optim *ret, struct ps_str *why)
 {
-    const char *name = ps_sched_text_or_empty(m->name);
+    const char *name = ps_str_or_empty(m->name);
     char text[256] = "";
     int rc;
 
@@ -396,8 +396,8 @@ static int set_optimizer(struct ps_sched_step *st, struct ps_sched_job *j,
 
     if (rc == 0) {
         ps_demand_profile_set(&kind, &o, &none);
-        rc = admit_profile(st, j, &kind, "optimizer",
-                           ps_sched_text_or_empty(m->name), why);
+        rc = admit_profile(st, j, &kind, "optimizer", ps_str_or_empty(m->name),
+                           why);
     }
     if (rc == 0) {
         ps_tunings_set(&j->optimizer.tunings, m->tunings, m->tunings_count);
@@ -464,7 +464,7 @@ static int check_compression(const struct ps_sched_job *j,
                              const struct ps_msg_compression_set *m,
                              struct ps_compression *ret, struct ps_str *why)
 {
-    const char *name = ps_sched_text_or_empty(m->name);
+    const char *name = ps_str_or_empty(m->name);
     const uint32_t keys = count_value_keys(j);
     char text[256] = "";
     int rc;
@@ -521,7 +521,7 @@ static int set_compression(struct ps_sched_step *st, struct ps_sched_job *j,
         /* Beside an optimizer it needs no memory. */
         ps_demand_profile_set(&kind, NULL, &c);
         rc = admit_profile(st, j, &kind, "compression",
-                           ps_sched_text_or_empty(m->name), why);
+                           ps_str_or_empty(m->name), why);
     }
     if (rc == 0) {
         keep_declaration(st, j, &j->compression, msg);

@@ -385,7 +385,7 @@ void ps_sched_on_disagreement(struct ps_sched_step *st, struct ps_member *agent,
 {
     const struct ps_msg_disagreement *m = &msg->disagreement;
     struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
-    const char *text = ps_sched_text_or_empty(m->text);
+    const char *text = ps_str_or_empty(m->text);
     struct ps_sched_key *k;
     struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
 
@@ -394,7 +394,7 @@ void ps_sched_on_disagreement(struct ps_sched_step *st, struct ps_member *agent,
     }
     const uint32_t slot = ps_sched_job_slot_of(j, agent->node);
 
-    k = ps_sched_job_find_key(j, m->kind, ps_sched_text_or_empty(m->name));
+    k = ps_sched_job_find_key(j, m->kind, ps_str_or_empty(m->name));
     if (k == NULL || slot >= j->slot_count) {
         return; /* The key was refused for all. */
     }

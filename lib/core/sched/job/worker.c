@@ -734,9 +734,9 @@ void ps_sched_on_job_open(struct ps_sched_step *st, struct ps_member *agent,
         send_job_refused(st, agent, m, PS_E_CLOSED, "this worker is gone");
         return;
     }
-    rc = ps_sched_check_join(
-        st, m, j != NULL ? j->name : ps_sched_text_or_empty(m->name), &in.m.uid,
-        &in.token, &why);
+    rc = ps_sched_check_join(st, m,
+                             j != NULL ? j->name : ps_str_or_empty(m->name),
+                             &in.m.uid, &in.token, &why);
     /* A job that is over is over for all its workers, with or without token. */
     if (rc != 0 && (j != NULL || m->gen == 0)) {
         send_job_refused(st, agent, m, rc, text);
@@ -784,7 +784,7 @@ static void remove_worker(struct ps_sched_step *st, struct ps_sched_job *j,
         return;
     }
     w->rounds_unknown = m->rounds_unknown;
-    if (ps_sched_text_or_empty(m->text)[0] != '\0') {
+    if (ps_str_or_empty(m->text)[0] != '\0') {
         ps_str_add_escaped(&why, m->text, strlen(m->text), 200);
     } else {
         ps_str_add(&why, "its process ended without leaving the job");

@@ -303,16 +303,14 @@ static int check_hello(const struct ps_sched *s, bool local,
         return PS_E_PERM;
     }
     /* An operator's tool may omit the cluster name. */
-    if (m->role == PS_ROLE_CTL &&
-        ps_sched_text_or_empty(m->cluster)[0] == '\0') {
+    if (m->role == PS_ROLE_CTL && ps_str_or_empty(m->cluster)[0] == '\0') {
         return 0;
     }
-    if (strcmp(ps_sched_text_or_empty(m->cluster), s->opt.cluster) != 0) {
+    if (strcmp(ps_str_or_empty(m->cluster), s->opt.cluster) != 0) {
         ps_str_addf(why, "this scheduler is of cluster '%s', not '",
                     s->opt.cluster);
-        ps_str_add_escaped(why, ps_sched_text_or_empty(m->cluster),
-                           strlen(ps_sched_text_or_empty(m->cluster)),
-                           PS_NAME_MAX);
+        ps_str_add_escaped(why, ps_str_or_empty(m->cluster),
+                           strlen(ps_str_or_empty(m->cluster)), PS_NAME_MAX);
         ps_str_add(why, "'; check the address and the cluster's name");
         return PS_E_MISMATCH;
     }
@@ -330,8 +328,7 @@ static int check_hello(const struct ps_sched *s, bool local,
         ps_str_add(why, "instance must not be 0");
         return PS_E_INVAL;
     }
-    if (m->role == PS_ROLE_SERVER &&
-        ps_sched_text_or_empty(m->address)[0] == '\0') {
+    if (m->role == PS_ROLE_SERVER && ps_str_or_empty(m->address)[0] == '\0') {
         ps_str_add(why,
                    "a server must state the address at which agents dial it");
         return PS_E_INVAL;
@@ -472,15 +469,14 @@ static void record_facts(struct ps_sched_step *st, struct ps_member *member,
     const uint64_t own = ps_facts_wall_ns(&st->s->opt.facts, st->now);
     struct ps_member_facts *f = &member->facts;
 
-    ps_str_copy(f->version, sizeof(f->version),
-                ps_sched_text_or_empty(m->version));
+    ps_str_copy(f->version, sizeof(f->version), ps_str_or_empty(m->version));
     f->descriptors = m->descriptors;
     f->clock_skew_ns = own != 0 && m->wall_ns != 0 ? (int64_t)(m->wall_ns - own)
                                                    : 0;
     f->avoids_shm = m->avoids_shm;
     f->ktls = m->ktls;
     member->refusal[0] = '\0';
-    ps_str_copy(f->gpu, sizeof(f->gpu), ps_sched_text_or_empty(m->gpu));
+    ps_str_copy(f->gpu, sizeof(f->gpu), ps_str_or_empty(m->gpu));
     f->gpu_memory = m->gpu_memory;
 }
 
@@ -488,7 +484,7 @@ static void accept_member(struct ps_sched_step *st, struct ps_sched_conn *c,
                           struct ps_member *member,
                           const struct ps_msg_hello *m)
 {
-    const char *address = ps_sched_text_or_empty(m->address);
+    const char *address = ps_str_or_empty(m->address);
     bool new_server;
     bool resumed;
 
@@ -555,7 +551,7 @@ void ps_sched_on_hello(struct ps_sched_step *st, struct ps_sched_conn *c,
         return;
     }
     if (m->role == PS_ROLE_CTL) {
-        const char *token = ps_sched_text_or_empty(m->token);
+        const char *token = ps_str_or_empty(m->token);
 
         if (*token != '\0' &&
             ps_sched_token_read(st, token, &c->token, &why) != 0) {

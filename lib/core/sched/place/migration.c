@@ -560,7 +560,7 @@ static void forward_chunk(struct ps_sched_step *st, struct ps_sched_job *j,
 
     if (m->error != 0) {
         roll_back_migration(st, j, mv,
-                            ps_sched_text_or_empty(m->text)[0] != '\0'
+                            ps_str_or_empty(m->text)[0] != '\0'
                                 ? m->text
                                 : ps_strerror(m->error));
         return;
@@ -641,7 +641,7 @@ static void chunk_written(struct ps_sched_step *st, struct ps_sched_job *j,
     if (m->error != 0 || (m->received_bytes <= mv->copied_bytes &&
                           m->received_bytes < mv->total_bytes)) {
         roll_back_migration(st, j, mv,
-                            ps_sched_text_or_empty(m->text)[0] != '\0'
+                            ps_str_or_empty(m->text)[0] != '\0'
                                 ? m->text
                                 : "the target server refused them");
         return;

@@ -289,8 +289,7 @@ static void note_ranks(struct watch_job *of, const struct ps_sched_job *j,
         to->process = r->process;
         to->moves = r->moves;
         to->ops = r->ops;
-        (void)ps_str_copy(to->does, sizeof(to->does),
-                          ps_sched_text_or_empty(r->does));
+        (void)ps_str_copy(to->does, sizeof(to->does), ps_str_or_empty(r->does));
     }
 }
 

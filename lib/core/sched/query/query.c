@@ -576,15 +576,14 @@ static void start_rebalance_query(struct ps_sched_step *st,
         }
         log_operator_action(st, c, j, "rebalanced");
     }
-    ps_sched_rebalance_query(st, c, j, ps_sched_text_or_empty(m->drain_server),
-                             moves);
+    ps_sched_rebalance_query(st, c, j, ps_str_or_empty(m->drain_server), moves);
     ps_sched_query_send_rows(st, c);
 }
 
 void ps_sched_on_query(struct ps_sched_step *st, struct ps_sched_conn *c,
                        const struct ps_msg_query *m)
 {
-    struct ps_sched_job_name n = {ps_sched_text_or_empty(m->job), m->has_owner,
+    struct ps_sched_job_name n = {ps_str_or_empty(m->job), m->has_owner,
                                   m->owner};
     struct ps_sched_job *j = NULL;
 
@@ -637,10 +636,10 @@ void ps_sched_on_query(struct ps_sched_step *st, struct ps_sched_conn *c,
 void ps_sched_on_job_cancel(struct ps_sched_step *st, struct ps_sched_conn *c,
                             const struct ps_msg_job_cancel *m)
 {
-    const char *reason = ps_sched_text_or_empty(m->reason);
+    const char *reason = ps_str_or_empty(m->reason);
     struct ps_sched_job *j = ps_sched_query_job(
         st, c,
-        (struct ps_sched_job_name){ps_sched_text_or_empty(m->job), m->has_owner,
+        (struct ps_sched_job_name){ps_str_or_empty(m->job), m->has_owner,
                                    m->owner},
         PS_TOKEN_RIGHT_OPERATE);
     struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
@@ -699,14 +698,14 @@ void ps_sched_on_job_set(struct ps_sched_step *st, struct ps_sched_conn *c,
 {
     struct ps_sched_job *j = ps_sched_query_job(
         st, c,
-        (struct ps_sched_job_name){ps_sched_text_or_empty(m->job), m->has_owner,
+        (struct ps_sched_job_name){ps_str_or_empty(m->job), m->has_owner,
                                    m->owner},
         PS_TOKEN_RIGHT_OPERATE);
 
     if (j == NULL) {
         return;
     }
-    if (strcmp(ps_sched_text_or_empty(m->name), "weight") == 0) {
+    if (strcmp(ps_str_or_empty(m->name), "weight") == 0) {
         set_weight(st, c, j, m);
         return;
     }

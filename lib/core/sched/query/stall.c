@@ -678,7 +678,7 @@ static void merge_states(struct stall *stall, const struct ps_sched_job *j,
             to->rank = w->rank;
             to->pid = w->pid;
             (void)ps_str_copy(to->does, sizeof(to->does),
-                              ps_sched_text_or_empty(w->does));
+                              ps_str_or_empty(w->does));
             all->count++;
         }
     }
@@ -691,7 +691,7 @@ static void merge_ranks(struct stall *stall, const struct ps_sched_job *j,
 {
     struct ps_str text;
 
-    if (ps_sched_text_or_empty(m->unheard)[0] != '\0') {
+    if (ps_str_or_empty(m->unheard)[0] != '\0') {
         (void)ps_bits_set(&stall->unheard_slots,
                           ps_sched_job_slot_of(j, agent->node));
         if (stall->unheard[0] == '\0') { /* One agent's report suffices. */
@@ -749,7 +749,7 @@ static void merge_report(struct stall *stall, const struct ps_sched_job *j,
 {
     if (stall->step == STALL_SEEKS_KEY) {
         stall->waiting_ops += m->waiting_ops;
-        if (m->waiting_ops > 0 && ps_sched_text_or_empty(m->key)[0] != '\0') {
+        if (m->waiting_ops > 0 && ps_str_or_empty(m->key)[0] != '\0') {
             merge_wait(stall, m);
         }
     } else {

@@ -82,7 +82,7 @@ static int check_issue(const struct ps_sched_step *st,
                        const struct ps_msg_token_issue *m, uint32_t owner,
                        struct ps_str *why)
 {
-    const char *job = ps_sched_text_or_empty(m->job);
+    const char *job = ps_str_or_empty(m->job);
 
     if (!c->is_local) {
         ps_str_add(why, "tokens are issued over the scheduler's Unix socket "
@@ -135,7 +135,7 @@ void ps_sched_on_token_issue(struct ps_sched_step *st, struct ps_sched_conn *c,
         ps_str_copy((char *)token.claims.cluster, sizeof(token.claims.cluster),
                     st->s->opt.cluster);
         ps_str_copy((char *)token.claims.job, sizeof(token.claims.job),
-                    ps_sched_text_or_empty(m->job));
+                    ps_str_or_empty(m->job));
         rc = ps_sched_token_issue(st, &token.claims, signed_text, &why);
     }
     if (rc != 0) {
@@ -255,7 +255,7 @@ static void record_change(struct ps_sched_step *st,
 void ps_sched_on_log_level(struct ps_sched_step *st, struct ps_sched_conn *c,
                            const struct ps_msg_log_level *m)
 {
-    const char *name = ps_sched_text_or_empty(m->member);
+    const char *name = ps_str_or_empty(m->member);
     const bool is_own = *name == '\0' || strcmp(name, st->s->opt.name) == 0;
     uint32_t known;
 
@@ -288,11 +288,10 @@ void ps_sched_on_trace_get(struct ps_sched_step *st, struct ps_sched_conn *c,
     if (ps_sched_query_is_busy(st, c)) {
         return;
     }
-    j = ps_sched_query_job(
-        st, c,
-        (struct ps_sched_job_name){ps_sched_text_or_empty(m->job), m->has_owner,
-                                   m->owner},
-        PS_TOKEN_RIGHT_READ);
+    j = ps_sched_query_job(st, c,
+                           (struct ps_sched_job_name){ps_str_or_empty(m->job),
+                                                      m->has_owner, m->owner},
+                           PS_TOKEN_RIGHT_READ);
     if (j != NULL) {
         ps_sched_trace_ask(st, c, j, m);
     }
