@@ -422,42 +422,41 @@ static int check_reattach(const struct ps_sched_job *j,
     return 0;
 }
 
-/* Replies about a recorded worker that the agent sends again on a fresh
- * link. */
-static void accept_known_worker(struct ps_sched_step *st,
-                                struct ps_sched_job *j, struct ps_member *agent,
-                                struct ps_sched_worker *w,
-                                const struct ps_msg_job_open *m)
+/* A recorded worker that the agent sends again on a fresh link. 0, or an error code
+ * with the reason. */
+static int accept_known_worker(struct ps_sched_step *st, struct ps_sched_job *j,
+                               struct ps_member *agent,
+                               struct ps_sched_worker *w, struct ps_str *why)
 {
     if (!ps_sched_job_is_open(j)) {
         w->confirmed = true;
-        send_job_refused(st, agent, m, PS_E_JOBFAILED, j->reason);
-        return;
+        ps_str_add(why, j->reason);
+        return PS_E_JOBFAILED;
     }
     if (w->state == PS_RANK_STATE_LEFT) {
-        send_job_refused(st, agent, m, PS_E_CLOSED,
-                         "this worker has left the job");
-        return;
+        ps_str_add(why, "this worker has left the job");
+        return PS_E_CLOSED;
     }
     w->confirmed = true;
     if (w->state == PS_RANK_STATE_LOST) {
         mark_rank_live(st, j, w);
     }
-    send_job_opened(st, agent, m->worker, j->gen);
+    send_job_opened(st, agent, w->worker_id, j->gen);
+    return 0;
 }
 
-/* Reattaches a process that survived its agent. */
-static void open_reattached(struct ps_sched_step *st, struct ps_member *agent,
-                            struct ps_sched_job *j, const struct joining *in,
-                            struct ps_str *why)
+/* Reattaches a process that survived its agent. 0, or an error code with the
+ * reason. */
+static int open_reattached(struct ps_sched_step *st, struct ps_member *agent,
+                           struct ps_sched_job *j, const struct joining *in,
+                           struct ps_str *why)
 {
     const struct ps_msg_job_open *m = &in->m;
     int rc = check_reattach(j, agent, m, why);
     struct ps_sched_worker *w;
 
     if (rc != 0) {
-        send_job_refused(st, agent, m, rc, why->data);
-        return;
+        return rc;
     }
     w = &j->workers.list[m->rank];
     w->worker_id = m->worker;
@@ -466,6 +465,7 @@ static void open_reattached(struct ps_sched_step *st, struct ps_member *agent,
     w->agent_instance = agent->instance;
     mark_rank_live(st, j, w);
     send_job_opened(st, agent, m->worker, j->gen);
+    return 0;
 }
 
 /* -------------------------------------------- jobs of earlier schedulers
@@ -511,9 +511,10 @@ static void record_earlier_job(struct ps_sched_step *st,
     }
 }
 
-/* Handles a job_open with a generation, for a job that the agent knows. */
-static void open_known_job(struct ps_sched_step *st, struct ps_member *agent,
-                           const struct joining *in, struct ps_str *why)
+/* Handles a job_open with a generation, for a job that the agent knows. 0, or an
+ * error code with the reason. */
+static int open_known_job(struct ps_sched_step *st, struct ps_member *agent,
+                          const struct joining *in, struct ps_str *why)
 {
     const struct ps_msg_job_open *m = &in->m;
     struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
@@ -522,24 +523,20 @@ static void open_known_job(struct ps_sched_step *st, struct ps_member *agent,
     if (j == NULL) {
         int rc = ps_sched_job_end_reason(st->s, m->gen, m->name, why);
 
-        send_job_refused(st, agent, m, rc, why->data);
         record_earlier_job(st, m, why->data);
-        return;
+        return rc;
     }
     w = ps_sched_job_find_worker(j, agent->node, agent->incarnation, m->worker);
-    if (w == NULL && m->reattach) {
-        open_reattached(st, agent, j, in, why);
-        return;
+    if (w != NULL) {
+        return accept_known_worker(st, j, agent, w, why);
     }
-    if (w == NULL) {
-        ps_str_addf(why,
-                    "job %s does not know this worker any more; start it "
-                    "again",
-                    j->name);
-        send_job_refused(st, agent, m, PS_E_STALE, why->data);
-        return;
+    if (m->reattach) {
+        return open_reattached(st, agent, j, in, why);
     }
-    accept_known_worker(st, j, agent, w, m);
+    ps_str_addf(why,
+                "job %s does not know this worker any more; start it again",
+                j->name);
+    return PS_E_STALE;
 }
 
 /* 0: a new job may be made. Refused while this scheduler is draining, where
@@ -672,9 +669,10 @@ static struct ps_sched_job *find_or_make_job(struct ps_sched_step *st,
     return j;
 }
 
-/* Handles a job_open without a generation. */
-static void open_job(struct ps_sched_step *st, struct ps_member *agent,
-                     const struct joining *in, struct ps_str *why)
+/* Handles a job_open without a generation. 0, or an error code with the
+ * reason. */
+static int open_job(struct ps_sched_step *st, struct ps_member *agent,
+                    const struct joining *in, struct ps_str *why)
 {
     const struct ps_msg_job_open *m = &in->m;
     struct ps_sched_job *j;
@@ -682,41 +680,37 @@ static void open_job(struct ps_sched_step *st, struct ps_member *agent,
     int rc = check_job_open(m, why);
 
     if (rc != 0) {
-        send_job_refused(st, agent, m, rc, why->data);
-        return;
+        return rc;
     }
     if (m->reoffer && find_earlier_job(st->s, m)) {
         ps_str_addf(why,
                     "the scheduler was restarted and does not know job '%s'; "
                     "start the job again",
                     m->name);
-        send_job_refused(st, agent, m, PS_E_JOBFAILED, why->data);
-        return;
+        return PS_E_JOBFAILED;
     }
     j = find_or_make_job(st, agent, m, why, &rc);
     if (j == NULL) {
-        send_job_refused(st, agent, m, rc, why->data);
-        return;
+        return rc;
     }
     w = ps_sched_job_find_worker(j, agent->node, agent->incarnation, m->worker);
     if (w != NULL) {
-        accept_known_worker(st, j, agent, w, m);
-        return;
+        return accept_known_worker(st, j, agent, w, why);
     }
     rc = ps_sched_job_has_started(j) ? reassign_lost_rank(st, j, agent, m, why)
                                      : add_worker(st, j, agent, m, why);
+    if (rc == PS_E_MISMATCH) {
+        ps_sched_job_fail(st, j, why->data);
+    }
     if (rc != 0) {
-        send_job_refused(st, agent, m, rc, why->data);
-        if (rc == PS_E_MISMATCH) {
-            ps_sched_job_fail(st, j, why->data);
-        }
-        return;
+        return rc;
     }
     w = ps_sched_job_find_worker(j, agent->node, agent->incarnation, m->worker);
     w->token = in->token;
     j->reopened |= m->reoffer;
     send_job_opened(st, agent, m->worker, j->gen);
     ps_sched_job_try_start(st, j);
+    return 0;
 }
 
 void ps_sched_on_job_open(struct ps_sched_step *st, struct ps_member *agent,
@@ -725,11 +719,9 @@ void ps_sched_on_job_open(struct ps_sched_step *st, struct ps_member *agent,
     const struct ps_msg_job_open *m = &msg->job_open;
     const struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
     struct joining in = {.m = *m};
-    char text[PS_TEXT_MAX + 1];
-    struct ps_str why;
+    struct ps_str why = PS_STR_ROOM(PS_TEXT_MAX + 1);
     int rc;
 
-    ps_str_init(&why, text, sizeof(text));
     if (ps_member_has_pending_exit(agent, m->worker)) {
         send_job_refused(st, agent, m, PS_E_CLOSED, "this worker is gone");
         return;
@@ -739,14 +731,14 @@ void ps_sched_on_job_open(struct ps_sched_step *st, struct ps_member *agent,
                              &in.m.uid, &in.token, &why);
     /* A job that is over is over for all its workers, with or without token. */
     if (rc != 0 && (j != NULL || m->gen == 0)) {
-        send_job_refused(st, agent, m, rc, text);
+        send_job_refused(st, agent, m, rc, why.data);
         return;
     }
-    ps_str_init(&why, text, sizeof(text));
-    if (m->gen != 0) {
-        open_known_job(st, agent, &in, &why);
-    } else {
-        open_job(st, agent, &in, &why);
+    ps_str_init(&why, why.data, why.cap);
+    rc = m->gen != 0 ? open_known_job(st, agent, &in, &why)
+                     : open_job(st, agent, &in, &why);
+    if (rc != 0) {
+        send_job_refused(st, agent, m, rc, why.data);
     }
 }
 
